@@ -7,15 +7,15 @@
 
    One source, two compilers: C11 (cc -x c) and CUDA C++ (nvcc).
 
-     1 a run        what a rank knows of it
+     1 a run        the state of a run and of one stage
      2 the loop     micro-steps, step, training: plain llm.c, and the zero_ calls
-     3 words        one error line per job, whoever finds it; what rank 0 says
-     4 settings     DeepSpeed's JSON in place of flags; the plugin's settings
-     5 trainer      one stage: context, model, weights, what a step asks and tells
-     6 looking      validation, sample, hash of the weights
-     7 saves        what is saved beside the plugin's state; going on from it
+     3 output       one error line per job, from whichever rank fails; rank 0 prints the rest
+     4 settings     DeepSpeed's JSON instead of flags; the plugin's settings
+     5 trainer      one stage: context, model, weights, memory, losses and reports of steps
+     6 evaluation   validation, sample, hash of the weights
+     7 saves        the trainer's own state next to the plugin's; resuming from both
      8 lines        settings, plan, steps
-     9 runs         a training; a comparison of several stages
+     9 runs         a training run; a comparison of several stages
     10 main
 */
 #ifndef _GNU_SOURCE
@@ -55,70 +55,72 @@
 #include "adapters/report/step_line.h"
 #include "adapters/saves/saves.h"
 #include "adapters/schedule/outliers.h"
+#include "adapters/system/regular_file.h"
 
 #define PROGRAM "train_gpt2_zero"
 
 /* ---- 1 a run ------------------------------------------------------------------------------- */
 
-/* What all stages of a run share. */
+/* The state that all stages of a run share. */
 typedef struct job {
     const train_options *opt;
     launch *l;
     report *out;
     main_log *log;   /* rank 0, with -o */
-    observer *see;   /* NULL: nothing of -tr, -tb ... is asked for */
+    observer *see;   /* NULL: the run has none of -tr, -tb ... */
     int steps;       /* of the run; in a comparison, of each stage */
     int threads;     /* of this rank */
-    int files_grads; /* -zog auto: in memory there is no room for them */
-    layout ranks;    /* what they are; without groups */
+    int files_grads; /* -zog auto: the gradients do not fit into memory, and go to the file */
+    layout ranks;    /* the role of each rank; without groups */
     gpt2_config model;
     batch_shape batch;
-    corpus *data;                     /* files, and what a step takes of them */
+    corpus *data;                     /* the data files, and the windows of each step */
     ds_config ds;                     /* of -ds; all 0 without */
-    uint64_t ds_hash;                 /* of what it was resolved to */
+    uint64_t ds_hash;                 /* hash of the resolved settings */
     int *inputs, *targets;            /* [rows * T] */
     int *sample;                      /* [1 + sample_tokens] */
     float *logits;                    /* [V] */
-    products_choice products;         /* which way f32 products take */
-    char settings[6144];              /* the same, with all flags: saved along in checkpoints */
-    checkpoint_memory *const *memory; /* -pm: of the model's copies, and of its experts' */
+    products_choice products;         /* the method of each f32 product */
+    char settings[6144];              /* all flags and values, which each checkpoint contains */
+    checkpoint_memory *const *memory; /* -pm: copies of the model and of its experts */
     double matmul_rate;               /* operations per second of all ranks together, measured */
-    double peak_rate;                 /* the same as the GPUs' maker states it; 0: not known */
-    device computes;                  /* what this rank computes on */
-    uint64_t process;                 /* bytes of a rank before its context is built */
+    double peak_rate;                 /* the peak that the GPUs' maker states; 0: not known */
+    device computes;                  /* the device of this rank */
+    uint64_t process;                 /* bytes of a rank before it builds its context */
 } job;
 
-/* One stage of it. */
+/* One stage of a run. */
 typedef struct trainer {
     job *j;
     int stage;
     zero_ctx *z;
     gpt2_model *model;
-    gpt2_pipeline *line; /* what runs it where it is a stage, and looks at it */
+    gpt2_pipeline *line; /* runs the model if it is a pipeline stage, and evaluates it */
     layout groups;
     zero_tensor_desc table[GPT2_MOST_TENSORS]; /* of the whole model */
     int tensors;
     zero_plan plan;
-    zero_hyper hyper; /* but for lr and betas: lr's schedule has them */
+    zero_hyper hyper; /* without lr and betas, which the schedule computes */
     schedule lr;
     outliers losses, norms;
-    int step;          /* steps made, skipped ones too */
-    int64_t data_step; /* the next one's data; of a run that goes on with other batches not step */
-    int64_t updates;   /* that the optimizer made: the schedule's clock */
-    int unsettled;     /* the last step's report was not asked for yet */
+    int step;           /* steps made, including skipped ones */
+    int64_t data_step;  /* step whose data comes next; differs from `step` after resuming with other
+                           batches */
+    int64_t updates;    /* updates that the optimizer made; the schedule counts these */
+    int report_pending; /* the trainer has not yet read the report of the last step */
     saves keep;
-    uint64_t seen[2], moved[2]; /* bytes read from the file and written: so far; of them by steps */
-    int stop;                   /* a signal has asked for it, on any rank */
-    int first;                  /* steps that were made before this run */
-    int64_t look;               /* windows of a validation */
+    uint64_t seen[2], moved[2]; /* bytes read from and written to the file: in all; by steps */
+    int stop;                   /* a signal has asked any rank to stop */
+    int first;                  /* steps made before this run */
+    int64_t look;               /* windows of one validation */
     pace speed;
     progress watch;    /* of the whole run */
-    double device_mib; /* CUDA: taken after the first step */
+    double device_mib; /* CUDA: MiB in use after the first step */
 } trainer;
 
-/* What a step told. */
+/* The values that a step reports. */
 typedef struct step_values {
-    double loss, aux, dropped; /* means over ranks; of experts: auxiliary loss, choices dropped */
+    double loss, aux, dropped; /* means over ranks; experts: auxiliary loss, dropped choices */
     double loss_z, norm_z;
     double lr;
     zero_step_report done;
@@ -126,24 +128,24 @@ typedef struct step_values {
 
 /* ---- 2 the loop ---------------------------------------------------------------------------- */
 
-static void check(const trainer *t, zero_result result); /* ends the job, and tells why */
+static void check(const trainer *t, zero_result result); /* ends the job with an error line */
 static void check_groups(const trainer *t, zero_result result);
 static void check_model(const trainer *t, zero_result result);
-static void check_line(const trainer *t, zero_result result);
+static void check_pipeline(const trainer *t, zero_result result);
 static int load_batch(void *trainer_, int micro, int *inputs, int *targets); /* this rank's rows */
-static void settle(trainer *t, zero_step_report *done);
-static int is_unusual(trainer *t, step_values *v);
-static void take_loss(trainer *t, step_values *v);
-static void look_at_model(trainer *t); /* validation and sample, when they are due */
+static void read_step_report(trainer *t, zero_step_report *done);
+static int skip_step_if_outlier(trainer *t, step_values *v);
+static void sum_losses(trainer *t, step_values *v);
+static void evaluate_if_due(trainer *t); /* validation and sample, when they are due */
 static void train_step(trainer *t);
-static void copy_if_due(trainer *t);
-static void save_if_due(trainer *t);
-static void say_mean_step(const trainer *t);
-static void count_file(trainer *t, int by_steps);
-static void say_file(const trainer *t);
-static void say_memory(const trainer *t);
+static void copy_to_memory_if_due(trainer *t);
+static void save_checkpoint_if_due(trainer *t);
+static void report_mean_step_time(const trainer *t);
+static void count_file_bytes(trainer *t, int by_steps);
+static void report_file_bytes(const trainer *t);
+static void report_process_memory(const trainer *t);
 
-/* Tokens in, gradients out: all micro-steps of a step. On a GPU they are only enqueued. */
+/* Runs forward and backward of all micro-steps of a step. On a GPU this only enqueues the work. */
 static void run_micro_steps(trainer *t) {
     job *j = t->j;
     const int micro_steps = j->batch.micro_steps;
@@ -159,73 +161,76 @@ static void run_micro_steps(trainer *t) {
     }
     if (t->groups.pp == 1) return;
     check_model(t, gpt2_pass_begin(t->model, ZERO_TRAIN, ZERO_TOGETHER, micro_steps));
-    check_line(t, gpt2_pipeline_train(t->line, &feed, factor));
+    check_pipeline(t, gpt2_pipeline_train(t->line, &feed, factor));
     check_model(t, gpt2_pass_end(t->model));
 }
 
-/* One step. v NULL: its values are not wanted; then the host waits for a GPU only to know whether
-   the step before was skipped, and this one's work is enqueued by then. Otherwise it waits once,
-   when all of the step is enqueued; or before the update, for -sl and -sg. */
-static void take_step(trainer *t, step_values *v) {
+/* Makes one step. If v is NULL, the CPU waits for the GPU only to read whether the previous step
+   was skipped, after it has enqueued the micro-steps of this one. Otherwise the CPU fills *v and
+   waits once: after it has enqueued the whole step or, with -sl or -sg, before the update. */
+static void make_step(trainer *t, step_values *v) {
     const train_options *o = t->j->opt;
     const int judged = v != NULL && (o->skip_loss > 0 || o->skip_norm > 0);
     zero_step_report done;
     schedule_value now;
     run_micro_steps(t);
-    settle(t, &done);
+    read_step_report(t, &done);
     schedule_at(&t->lr, t->updates, &now);
     zero_hyper hyper = t->hyper;
     hyper.lr = (float)now.lr;
     hyper.beta1 = (float)now.beta1;
     hyper.beta2 = (float)now.beta2;
     check_groups(t, layout_reduce(&t->groups, t->z));
-    check_groups(t, layout_step(&t->groups, t->z, judged && v && is_unusual(t, v) ? NULL : &hyper));
+    check_groups(t, layout_step(&t->groups, t->z,
+                                judged && v && skip_step_if_outlier(t, v) ? NULL : &hyper));
     t->step++;
     t->data_step++;
-    t->unsettled = 1;
+    t->report_pending = 1;
     if (v == NULL) return;
     v->lr = now.lr;
-    if (!judged) take_loss(t, v);
-    settle(t, &v->done);
+    if (!judged) sum_losses(t, v);
+    read_step_report(t, &v->done);
     if (judged) return;
     v->loss_z = outliers_score(&t->losses, v->loss);
     v->norm_z = outliers_score(&t->norms, v->done.norm);
 }
 
-/* Until the last step, or until a signal asks to stop. */
+/* Makes steps until the last one, or until a signal asks the run to stop. */
 static void train_all(trainer *t) {
     progress_begin(&t->watch, t->j->out, "training");
     t->first = t->step;
-    count_file(t, 0);
-    if (saves_from_copy(&t->keep)) save_if_due(t); /* what died with its step's checkpoint */
+    count_file_bytes(t, 0);
+    if (saves_from_copy(&t->keep))
+        save_checkpoint_if_due(t); /* the run before this one died before it saved this step */
     for (;;) {
-        look_at_model(t);
+        evaluate_if_due(t);
         if (t->step == t->j->steps || t->stop) break;
         train_step(t);
-        copy_if_due(t);
-        save_if_due(t);
+        copy_to_memory_if_due(t);
+        save_checkpoint_if_due(t);
     }
-    count_file(t, 1);
-    save_if_due(t); /* a signal came while the model was looked at */
-    say_mean_step(t);
-    say_file(t);
-    say_memory(t);
+    count_file_bytes(t, 1);
+    save_checkpoint_if_due(t); /* a signal came during an evaluation */
+    report_mean_step_time(t);
+    report_file_bytes(t);
+    report_process_memory(t);
 }
 
-/* ---- 3 words ------------------------------------------------------------------------------- */
+/* ---- 3 output ------------------------------------------------------------------------------ */
 
-/* For what every rank sees alike, or checks on its own before anything is built. COLLECTIVE. */
+/* Ends the job if the condition is false. For conditions that are equal on all ranks, and for
+   checks that each rank makes before it builds its context. COLLECTIVE. */
 #define require(j, ...) launch_require((j)->l, __VA_ARGS__)
-/* Rank 0's output. */
-#define say(j, ...)  report_say((j)->out, __VA_ARGS__)
-#define warn(j, ...) report_warn((j)->out, __VA_ARGS__)
+/* Rank 0 prints these; the other ranks print nothing. */
+#define print_rank0(j, ...) report_say((j)->out, __VA_ARGS__)
+#define warn_rank0(j, ...)  report_warn((j)->out, __VA_ARGS__)
 
-/* Errors come back as results, and are printed once; warnings are the rank's own; what the plugin
-   chose by itself, rank 0 tells. */
+/* Receives the plugin's log: rank 0 prints information, and each rank prints its own warnings. The
+   plugin returns errors as results, which the functions below print once. */
 static void on_log(void *user, zero_log_level level, const char *sentence) {
     const job *j = (const job *)user;
     report_clear(j->out);
-    if (level == ZERO_LOG_INFO) say(j, "%s\n", sentence);
+    if (level == ZERO_LOG_INFO) print_rank0(j, "%s\n", sentence);
     if (level == ZERO_LOG_WARNING)
         fprintf(stderr, PROGRAM ": warning of rank %d: %s\n", j->l->rank, sentence);
 }
@@ -235,7 +240,7 @@ static void check(const trainer *t, zero_result result) {
     launch_fail_result(t->j->l, result, t->z != NULL ? zero_last_error(t->z) : "");
 }
 
-/* Of groups, or of groups and the context. */
+/* Checks a result of the groups, or of the groups and the context. */
 static void check_groups(const trainer *t, zero_result result) {
     const char *why = t->z != NULL ? zero_last_error(t->z) : "";
     if (result != ZERO_OK)
@@ -245,25 +250,26 @@ static void check_groups(const trainer *t, zero_result result) {
 static void check_model(const trainer *t, zero_result result) {
     if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_last_error(t->model));
 }
-static void check_line(const trainer *t, zero_result result) {
+static void check_pipeline(const trainer *t, zero_result result) {
     if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_pipeline_error(t->line));
 }
 
-/* A line that cannot be written, of stdout or main.log: -nf decides, as over a save. */
-static void lose(void *user, const char *sentence) {
+/* A line of stdout or main.log could not be written. Ends the job, or warns if -nf 1 is given, as
+   for a checkpoint that cannot be written. */
+static void on_lost_line(void *user, const char *sentence) {
     const job *j = (const job *)user;
     if (!j->opt->save_or_go_on) launch_fail(j->l, "%s", sentence);
-    warn(j, "%s", sentence);
+    warn_rank0(j, "%s", sentence);
 }
 
-/* After a line of main.log. */
+/* Checks main.log after each line. */
 static void check_log(job *j, int failed) {
     const char *note = main_log_note(j->log);
-    if (note != NULL) warn(j, "%s", note);
-    if (failed) lose(j, main_log_error(j->log));
+    if (note != NULL) warn_rank0(j, "%s", note);
+    if (failed) on_lost_line(j, main_log_error(j->log));
 }
 
-static void *get_memory(job *j, size_t count, size_t size) {
+static void *allocate_memory(job *j, size_t count, size_t size) {
     void *memory = calloc(count ? count : 1, size);
     require(j, memory != NULL, "rank %d: out of memory for %zu elements of %zu bytes", j->l->rank,
             count, size);
@@ -272,14 +278,17 @@ static void *get_memory(job *j, size_t count, size_t size) {
 
 /* ---- 4 settings ---------------------------------------------------------------------------- */
 
-static void note(void *user, const char *sentence) { say((const job *)user, "%s\n", sentence); }
+static void print_ds_note(void *user, const char *sentence) {
+    print_rank0((const job *)user, "%s\n", sentence);
+}
 
-/* -ds. What no flag has stays in j->ds: the schedule, if there is one, among it. */
-static void read_file(job *j, train_options *o) {
+/* Reads the file of -ds. j->ds keeps the settings that have no flag, such as the schedule. */
+static void read_ds_config(job *j, train_options *o) {
     char sentence[512], *text;
     ds_config said;
-    const ds_notes notes = {note, j};
-    require(j, o->ds_path[0] || !o->ds_out[0], "-dso %s: there is no -ds to resolve", o->ds_out);
+    const ds_notes notes = {print_ds_note, j};
+    require(j, o->ds_path[0] || !o->ds_out[0], "-dso %s: expected -ds FILE too, which it resolves",
+            o->ds_out);
     if (!o->ds_path[0]) return;
     const ds_auto autos = train_autos(o, j->l->nranks, j->model.channels, &said);
     const int failed =
@@ -292,20 +301,21 @@ static void read_file(job *j, train_options *o) {
     const int differs = train_options_conflict(o, &j->ds, sentence, sizeof sentence);
     require(j, !differs, "%s", sentence);
     if (o->stage.n > 1 && j->ds.given & DS_GIVEN_STAGE)
-        say(j, "%s: zero_optimization.stage has no effect: -z compares stages\n", o->ds_path);
+        print_rank0(j, "%s: zero_optimization.stage has no effect: -z compares stages\n",
+                    o->ds_path);
     train_take(o, &j->ds, &j->model);
     const int lost = j->l->rank == 0 && !train_write(o->ds_out, text);
-    require(j, !lost, "-dso: %s cannot be written: %s", o->ds_out, strerror(errno));
+    require(j, !lost, "-dso: %s cannot be written: %s", o->ds_out, regular_file_error(errno));
     free(text);
 }
 
-/* The plugin's settings: the file's, the flags', and those of this rank. */
+/* Returns the plugin's settings: from the file, from the flags, and those of this rank. */
 static ds_config make_settings(const job *j, int stage) {
     ds_config all = train_settings(j->opt, &j->ds, j->model.channels);
     zero_config *c = &all.zero;
     c->stage = stage;
     c->micro_steps = j->batch.micro_steps;
-    /* The two ways to accumulate round differently: stages can be compared at one of them. */
+    /* The two methods to accumulate round differently. A comparison needs the same one. */
     if (j->opt->stage.n > 1 && c->micro_steps > 1 && j->ranks.pp == 1
         && c->accumulation == ZERO_ACCUMULATE_AUTO)
         c->accumulation = ZERO_ACCUMULATE_SHARDED;
@@ -321,19 +331,19 @@ static ds_config make_settings(const job *j, int stage) {
 
 /* ---- 5 trainer ----------------------------------------------------------------------------- */
 
-/* -a: always step 0. */
-static int64_t step_of_data(const trainer *t) { return t->j->opt->overfit ? 0 : t->data_step; }
+/* Returns the step whose data comes next. With -a this is always step 0. */
+static int64_t get_data_step(const trainer *t) { return t->j->opt->overfit ? 0 : t->data_step; }
 
 static int load_batch(void *trainer_, int micro, int *inputs, int *targets) {
     const trainer *t = (const trainer *)trainer_;
     const job *j = t->j;
     const int rows = j->batch.rows;
     const int64_t first = ((int64_t)micro * j->ranks.dp + j->ranks.dp_rank) * rows;
-    corpus_train(j->data, step_of_data(t), first, rows, inputs, targets);
+    corpus_load_step(j->data, get_data_step(t), first, rows, inputs, targets);
     return rows;
 }
 
-/* Context and plan; nothing large is allocated yet. */
+/* Opens the context and plans it. This allocates nothing large. */
 static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     ds_config config = make_settings(j, stage);
     char sentence[LAUNCH_SENTENCE];
@@ -350,7 +360,8 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     require(j, layout_settings(&t->groups, &j->model, &config.zero) == ZERO_OK, "no memory");
     check(t, zero_create(&t->z, &config.zero, &shards));
     check(t, gpt2_announce(t->z, &j->model, &t->groups.part, j->opt->tile_rows));
-    t->tensors = gpt2_table(&j->model, NULL, 0, t->table); /* as checkpoints and hashes have them */
+    t->tensors =
+        gpt2_table(&j->model, NULL, 0, t->table); /* the tensors of checkpoints and hashes */
     check_groups(t, layout_experts(&t->groups, t->z, &j->model, &config.zero, shards.node_size,
                                    observe_too(j->see)));
     check_groups(t, layout_order(&t->groups, t->z, &j->model, &config.zero));
@@ -368,17 +379,24 @@ static gpt2_run make_run(const trainer *t) {
     return run;
 }
 
-static void say_idle_flags(const job *j) {
+/* t: the run, or the first of a comparison. */
+static void report_idle_flags(const trainer *t) {
+    const job *j = t->j;
+    const int profiled = j->see != NULL ? j->opt->profile_step : 0;
     char sentence[512];
     int row = 0, flag = 0;
-    while (train_options_idle(j->opt, &row, sentence, sizeof sentence)) say(j, "%s\n", sentence);
+    if (profiled && (profiled <= t->step || profiled > j->steps))
+        print_rank0(j, "-tk %d changes nothing here: this run makes %d steps, after step %d\n",
+                    profiled, j->steps > t->step ? j->steps - t->step : 0, t->step);
+    while (train_options_idle(j->opt, &row, sentence, sizeof sentence))
+        print_rank0(j, "%s\n", sentence);
     while (train_tiers_idle(j->opt, DEVICE_IS_HOST, &flag, sentence, sizeof sentence))
-        say(j, "%s\n", sentence);
+        print_rank0(j, "%s\n", sentence);
     if (train_tiers_note(j->opt, j->batch.micro_steps, DEVICE_IS_HOST, sentence, sizeof sentence))
-        say(j, "%s\n", sentence);
+        print_rank0(j, "%s\n", sentence);
 }
 
-/* Weights, as a training starts with them. */
+/* Loads or draws the weights that a new run starts with. */
 static void start_weights(trainer *t) {
     const job *j = t->j;
     gpt2_error error;
@@ -413,7 +431,7 @@ static void close_trainer(trainer *t) {
     layout_close(&t->groups);
 }
 
-/* Bytes of a rank: what the model will allocate, with its batch. */
+/* Returns the bytes that the model and its batch will take on a rank. */
 static uint64_t model_bytes(const trainer *t) {
     const job *j = t->j;
     const gpt2_run run = make_run(t);
@@ -422,13 +440,13 @@ static uint64_t model_bytes(const trainer *t) {
            + (uint64_t)run.batch * (uint64_t)run.seq_len * 2 * sizeof(int);
 }
 
-/* What some trainers of a rank will take: bytes of what it computes on, those of the host, and the
-   part of these that ranks may share. */
+/* The bytes that the trainers of a rank will take: on its device, on the host, and the part of the
+   host's bytes that ranks may share. */
 typedef struct need_bytes {
     uint64_t device, host, shared;
 } need_bytes;
 
-static need_bytes needs_of(const trainer *t, int count) {
+static need_bytes compute_needed_bytes(const trainer *t, int count) {
     const job *j = t->j;
     need_bytes all = {0, 0, 0};
     for (int i = 0; i < count; i++) {
@@ -446,26 +464,28 @@ static need_bytes needs_of(const trainer *t, int count) {
     return all;
 }
 
-/* Before anything is built: do all ranks of this machine, or of a GPU, fit into its memory? */
+/* Ends the job if the ranks of this machine, or of a GPU, do not fit into its memory. Called before
+   anything is built. */
 static void check_memory(const trainer *t, int count) {
     char sentence[LAUNCH_SENTENCE];
     job *j = t->j;
-    const need_bytes need = needs_of(t, count);
+    const need_bytes need = compute_needed_bytes(t, count);
     const int full = device_fits(&j->computes, need.device, sentence, sizeof sentence);
     require(j, !full, "rank %d: %s", j->l->rank, sentence);
     launch_check_memory(j->l, need.host, need.shared);
 }
 
-/* Before anything is built, and behind the first products, for which the library compiles code:
-   what the program and its libraries take. Ranks can be threads of one process. */
-static void look_at_process(job *j) {
+/* Measures the memory of the program and its libraries. Called before anything is built, and after
+   the first matrix products, for which the library compiles code. Ranks can be threads of one
+   process. */
+static void measure_process_bytes(job *j) {
     if (!DEVICE_IS_HOST) return;
     j->process = launch_memory_held() / (uint64_t)(j->l->kind == LAUNCH_THREADS ? j->l->nranks : 1);
 }
 
-/* The mean losses over the ranks, of the steps since they were last asked for. Ranks that a signal
-   has reached tell the others by the way. */
-static void take_loss(trainer *t, step_values *v) {
+/* Computes the mean losses over the ranks, of all steps since the last call. The same sum reports
+   to all ranks whether a signal has asked one of them to stop. */
+static void sum_losses(trainer *t, step_values *v) {
     double sums[4] = {0, launch_asked_to_stop() ? 1.0 : 0.0};
     observe_begin(t->j->see, "loss", BREAKDOWN_HOST);
     check_model(t, gpt2_take_losses(t->model, &sums[0]));
@@ -473,25 +493,26 @@ static void take_loss(trainer *t, step_values *v) {
     check_groups(t, layout_sum(&t->groups, t->z, sums, t->groups.mixed ? 4 : 2));
     observe_end(t->j->see);
     t->stop = t->stop || sums[1] > 0;
-    v->loss = sums[0] * t->groups.pp / t->j->l->nranks; /* a pipeline's last stage has it */
+    v->loss =
+        sums[0] * t->groups.pp / t->j->l->nranks; /* only the last stage of a pipeline has a loss */
     v->aux = sums[2] * t->groups.pp / t->j->l->nranks;
     v->dropped = sums[3] / t->groups.tp;
 }
 
-/* Between steps: has a signal asked any rank to stop? */
-static int must_stop(trainer *t) {
+/* Returns whether a signal has asked any rank to stop. Called between steps. COLLECTIVE with -n. */
+static int check_stop_request(trainer *t) {
     double asked = launch_asked_to_stop() ? 1 : 0;
     if (t->j->opt->save_every > 0) check_groups(t, layout_sum(&t->groups, t->z, &asked, 1));
     t->stop = t->stop || asked > 0;
     return t->stop;
 }
 
-/* -sl and -sg, as llm.c does it, between reduction and step: is it so far from the usual that it is
-   left out? */
-static int is_unusual(trainer *t, step_values *v) {
+/* -sl and -sg: returns 1 if the loss or the norm of this step is an outlier, and the step must be
+   skipped. As in llm.c, this comes between the reduction and the update. */
+static int skip_step_if_outlier(trainer *t, step_values *v) {
     const train_options *o = t->j->opt;
     double norm = 0;
-    take_loss(t, v);
+    sum_losses(t, v);
     check(t, zero_norm(t->z, &norm));
     v->loss_z = outliers_score(&t->losses, v->loss);
     v->norm_z = outliers_score(&t->norms, norm);
@@ -499,20 +520,21 @@ static int is_unusual(trainer *t, step_values *v) {
            || (o->skip_norm > 0 && v->norm_z > o->skip_norm);
 }
 
-/* Asks what the last step did, unless it is known. A skipped step does not move the schedule. */
-static void settle(trainer *t, zero_step_report *done) {
-    if (!t->unsettled) return;
+/* Reads the report of the last step, once. A skipped step does not advance the schedule. */
+static void read_step_report(trainer *t, zero_step_report *done) {
+    if (!t->report_pending) return;
     check(t, zero_step_result(t->z, done));
     t->updates = done->steps;
-    t->unsettled = 0;
+    t->report_pending = 0;
 }
 
-/* ---- 6 looking ----------------------------------------------------------------------------- */
+/* ---- 6 evaluation -------------------------------------------------------------------------- */
 
-enum { STREAM_SAMPLE = 1002 }; /* of gpt2_draw, after the model's and those of windows.h */
+/* A stream of gpt2_draw. The model and windows.h use smaller numbers. */
+enum { STREAM_SAMPLE = 1002 };
 
-/* Batch i of the validation file: windows are dealt to the data-parallel ranks in turn; one whose
-   share is used up takes part with none. */
+/* Loads batch i of the validation file. The data-parallel ranks take the windows in rank order. A
+   rank that has no windows left takes part with an empty batch. */
 static int load_validation(void *trainer_, int i, int *inputs, int *targets) {
     const trainer *t = (const trainer *)trainer_;
     const job *j = t->j;
@@ -520,12 +542,12 @@ static int load_validation(void *trainer_, int i, int *inputs, int *targets) {
     const int64_t mine = ((int64_t)i * j->ranks.dp + j->ranks.dp_rank) * rows;
     const int64_t left = t->look - mine;
     const int count = left <= 0 ? 0 : left < rows ? (int)left : rows;
-    corpus_look(j->data, mine, count, inputs, targets);
+    corpus_load_validation(j->data, mine, count, inputs, targets);
     return count;
 }
 
-/* Mean loss over the validation file; NaN if it had to stop. A pipeline takes several batches at
-   once, for its stages to have work. */
+/* Returns the mean loss over the validation file, or NaN if a signal stopped it. A pipeline takes
+   several batches at once, so that all of its stages have work. */
 static double validate(trainer *t) {
     job *j = t->j;
     const int64_t each = (int64_t)j->batch.rows * j->ranks.dp;
@@ -533,17 +555,17 @@ static double validate(trainer *t) {
     const gpt2_feed feed = {load_validation, NULL, t};
     double total = 0;
     progress watch;
-    t->look = j->data->look.count;
+    t->look = j->data->val_windows.count;
     if (j->opt->val_batches > 0 && t->look > j->opt->val_batches * each)
         t->look = j->opt->val_batches * each;
     const int batches = (int)((t->look + each - 1) / each);
     progress_begin(&watch, j->out, "validation");
     for (int first = 0; first < batches; first += at_once) {
         double sum = 0;
-        if (must_stop(t)) return NAN;
+        if (check_stop_request(t)) return NAN;
         progress_at(&watch, (double)first / batches, NULL);
         const int n = batches - first < at_once ? batches - first : at_once;
-        check_line(t, gpt2_pipeline_loss(t->line, &feed, first, n, &sum));
+        check_pipeline(t, gpt2_pipeline_loss(t->line, &feed, first, n, &sum));
         total += sum;
     }
     check_groups(t, layout_sum_data(&t->groups, t->z, &total, 1));
@@ -556,26 +578,26 @@ static void print_token(const job *j, int token) {
     const unsigned char *bytes = NULL;
     if (j->data->has_words) bytes = tokenizer_bytes(&j->data->words, (uint32_t)token, &length);
     sample_print(token, bytes, length, text);
-    say(j, "%s", text);
+    print_rank0(j, "%s", text);
 }
 
-/* Text that goes on from the end-of-text token, each token seeing the last T. All ranks take part,
-   since at stage 3 none has the weights. */
+/* Prints a text that continues the end-of-text token. Each token sees the last T tokens. All ranks
+   take part, because at stage 3 no rank has all weights. */
 static void print_sample(trainer *t) {
     job *j = t->j;
     const int T = j->batch.seq_len, V = j->model.vocab_size;
     const tokenizer *words = j->data->has_words ? &j->data->words : NULL;
     const int known = words ? (int)words->count : V;
     j->sample[0] = words ? (int)words->end_of_text : V - 1;
-    say(j, "generating:\n---\n");
-    for (int n = 1; n <= j->opt->sample_tokens && !must_stop(t); n++) {
+    print_rank0(j, "generating:\n---\n");
+    for (int n = 1; n <= j->opt->sample_tokens && !check_stop_request(t); n++) {
         int seen = n < T ? n : T;
         uint64_t draw = gpt2_draw((uint64_t)j->opt->seed, STREAM_SAMPLE, (uint64_t)n);
-        check_line(t, gpt2_pipeline_logits(t->line, j->sample + n - seen, seen, j->logits));
+        check_pipeline(t, gpt2_pipeline_logits(t->line, j->sample + n - seen, seen, j->logits));
         j->sample[n] = sample_pick(j->logits, known, (double)(draw >> 11) / 9007199254740992.0);
         print_token(j, j->sample[n]);
     }
-    say(j, "\n---\n");
+    print_rank0(j, "\n---\n");
 }
 
 static zero_result read_weights(void *user, int tensor, size_t first, size_t count, float *out) {
@@ -583,14 +605,15 @@ static zero_result read_weights(void *user, int tensor, size_t first, size_t cou
     return gpt2_read(t->z, &t->j->model, &t->groups.part, tensor, ZERO_MASTER, first, count, out);
 }
 
-static uint64_t weights_of(const trainer *t) {
+static uint64_t hash_weights_of(const trainer *t) {
     uint64_t hash = 0;
     check_groups(t, hash_weights(read_weights, (void *)(uintptr_t)t, t->table, t->tensors, &hash));
     check_groups(t, layout_hash(&t->groups, &t->j->model, &hash));
     return hash;
 }
 
-/* Every so many steps, and at the end; `every` 0: at the end alone, below 0: never. */
+/* Returns whether this step is a multiple of `every`, or the last one. 0 means only the last one,
+   and below 0 means never. */
 static int is_due(const trainer *t, int every) {
     if (t->step == t->j->steps) return every >= 0;
     return every > 0 && t->step % every == 0;
@@ -599,50 +622,50 @@ static int is_due(const trainer *t, int every) {
 static void print_validation(trainer *t) {
     double loss = validate(t);
     if (t->stop) return;
-    say(t->j, "val loss %.4f\n", loss);
+    print_rank0(t->j, "val loss %.4f\n", loss);
     check_log(t->j, main_log_validation(t->j->log, t->step, loss));
 }
 
-/* -h: the share of its examples that the model answers right. */
+/* -h: prints the share of HellaSwag's examples that the model answers correctly. */
 static void print_evaluation(trainer *t) {
     job *j = t->j;
-    hellaswag *h = &j->data->exam;
+    hellaswag *h = &j->data->examples;
     const int64_t passes = hellaswag_passes(h);
     progress watch;
     progress_begin(&watch, j->out, "HellaSwag");
     hellaswag_begin(h);
     for (int64_t pass = 0; pass < passes; pass++) {
         const float *losses;
-        if (must_stop(t)) return;
+        if (check_stop_request(t)) return;
         progress_at(&watch, (double)pass / (double)passes, NULL);
-        const int rows = corpus_exam(j->data, j->inputs, j->targets);
-        check_line(t, gpt2_pipeline_batch(t->line, j->inputs, j->targets, rows, &losses));
+        const int rows = corpus_load_examples(j->data, j->inputs, j->targets);
+        check_pipeline(t, gpt2_pipeline_batch(t->line, j->inputs, j->targets, rows, &losses));
         if (losses != NULL) hellaswag_count(h, losses);
     }
     double sums[2] = {(double)h->right, (double)h->asked};
     check_groups(t, layout_sum_data(&t->groups, t->z, sums, 2));
-    say(j, "HellaSwag: %.0f/%.0f = %f\n", sums[0], sums[1], sums[0] / sums[1]);
+    print_rank0(j, "HellaSwag: %.0f/%.0f = %f\n", sums[0], sums[1], sums[0] / sums[1]);
     check_log(j, main_log_evaluation(j->log, t->step, sums[0] / sums[1]));
 }
 
-/* Validation, evaluation and sample, before the step that is due. */
-static void look_at_model(trainer *t) {
+/* Validates, evaluates and samples before the next step, each if it is due. */
+static void evaluate_if_due(trainer *t) {
     const train_options *o = t->j->opt;
     const int last = t->step == t->j->steps, validates = is_due(t, o->val_every);
     const int evaluates = o->evaluate && (last || (t->step > 0 && validates));
     const int samples =
         o->sample_tokens > 0 && (t->step > 0 || t->j->steps == 0) && is_due(t, o->sample_every);
     if (!validates && !evaluates && !samples) return;
-    count_file(t, 1);
+    count_file_bytes(t, 1);
     if (!t->stop && validates) print_validation(t);
     if (!t->stop && evaluates) print_evaluation(t);
     if (!t->stop && samples) print_sample(t);
-    count_file(t, 0);
+    count_file_bytes(t, 0);
 }
 
 /* ---- 7 saves ------------------------------------------------------------------------------- */
 
-/* Behind open_trainer. */
+/* Called after open_trainer. */
 static void plan_saves(trainer *t) {
     const job *j = t->j;
     const saves_run run = {j->opt,        j->l,     j->out,         t->z,        &t->groups,
@@ -651,22 +674,23 @@ static void plan_saves(trainer *t) {
     saves_plan(&t->keep, &run);
 }
 
-static saves_state state_of(trainer *t) {
+static saves_state get_saves_state(trainer *t) {
     const saves_state at = {t->step, t->data_step, t->updates, &t->losses, &t->norms};
     return at;
 }
 
-/* A trainer and its saves, planned. -zog auto: where that does not fit into memory, once more with
-   gradients in the file. */
-static void open_fitting(trainer *t, job *j) {
+/* Opens a trainer and plans its checkpoints. With -zog auto, if this does not fit into memory,
+   opens the trainer again with its gradients in the file. */
+static void open_trainer_that_fits(trainer *t, job *j) {
     for (j->files_grads = 0;; j->files_grads = 1) {
         zero_config c;
         open_trainer(t, j, j->opt->stage.at[0], &j->l->comm[0]);
         plan_saves(t);
         zero_query_config(t->z, &c);
-        const need_bytes need = needs_of(t, 1);
+        const need_bytes need = compute_needed_bytes(t, 1);
         if (!train_may_file(j->opt, &c) || launch_memory_fits(j->l, need.host, need.shared)) return;
-        say(j,
+        print_rank0(
+            j,
             "gradients go to the file: with them in memory %d rank%s of %.1f MiB each do not fit\n",
             j->l->local_ranks, j->l->local_ranks > 1 ? "s" : "",
             (double)need.host / (1024.0 * 1024));
@@ -674,9 +698,9 @@ static void open_fitting(trainer *t, job *j) {
     }
 }
 
-/* After the context is built. Returns whether the weights are there. */
+/* Called after the context is built. Returns whether a checkpoint or a copy was loaded. */
 static int open_saves(trainer *t) {
-    saves_state at = state_of(t);
+    saves_state at = get_saves_state(t);
     saves_open(&t->keep);
     if (!saves_load(&t->keep, &at)) return 0;
     t->step = at.step;
@@ -685,28 +709,30 @@ static int open_saves(trainer *t) {
     return 1;
 }
 
-/* Into memory, then into the folder, with what main.log says of its steps. */
-static void copy_if_due(trainer *t) {
-    const saves_state at = state_of(t);
+/* The next two save the state: into memory, and into the folder of -o. The folder's main.log is
+   written to disk first, so that it has the lines of all saved steps. */
+static void copy_to_memory_if_due(trainer *t) {
+    const saves_state at = get_saves_state(t);
     if (!saves_copies(&t->keep, t->step)) return;
-    count_file(t, 1);
+    count_file_bytes(t, 1);
     saves_copy(&t->keep, &at);
-    count_file(t, 0);
+    count_file_bytes(t, 0);
 }
-static void save_if_due(trainer *t) {
-    const saves_state at = state_of(t);
+static void save_checkpoint_if_due(trainer *t) {
+    const saves_state at = get_saves_state(t);
     const int last = t->stop || t->step == t->j->steps;
     if (!saves_due(&t->keep, t->step, last)) return;
     check_log(t->j, main_log_sync(t->j->log));
-    count_file(t, 1);
+    count_file_bytes(t, 1);
     saves_save(&t->keep, &at, pace_mean(&t->speed), last);
-    count_file(t, 0);
+    count_file_bytes(t, 0);
 }
 
 /* ---- 8 lines ------------------------------------------------------------------------------- */
 
 #ifndef MATMUL_ROUNDS
-#define MATMUL_ROUNDS 3 /* of which the best counts: other programs may run as well. 0: a test */
+/* The best round counts, because other programs may be running. A test build has 0. */
+#define MATMUL_ROUNDS 3
 #endif
 
 static void measure_matmul(trainer *t) {
@@ -745,7 +771,8 @@ static void print_settings(const trainer *t) {
     settings_rows(j->out, &all);
 }
 
-/* What a rank sends in a step beside its context: parts of layers, and between stages. */
+/* Returns the bytes that a rank sends in a step in addition to its context: for tensor parallelism,
+   and between pipeline stages. */
 static size_t parts_bytes(const trainer *t) {
     const gpt2_run run = make_run(t);
     const int micro_steps = t->j->batch.micro_steps;
@@ -753,7 +780,7 @@ static size_t parts_bytes(const trainer *t) {
            + gpt2_pipeline_sent(&t->j->model, &run, micro_steps);
 }
 
-/* All of a rank, of the process that it is. */
+/* Returns all bytes of the process of a rank. */
 static uint64_t planned_bytes(const trainer *t) {
     return plan_bytes(&t->plan, DEVICE_IS_HOST) + model_bytes(t) + t->keep.bytes + t->j->process;
 }
@@ -780,22 +807,19 @@ static void print_plan(const trainer *t) {
     plan_table(j->out, &all);
 }
 
-/* A share is one at most: a step may do better than the product that was measured. */
 static step_line make_line(const trainer *t, const step_values *v) {
     const job *j = t->j;
     const pace *p = &t->speed;
-    const double peak = j->peak_rate > 0 ? j->peak_rate : j->matmul_rate;
-    const double flops = p->rate * gpt2_flops_per_token(&j->model, j->batch.seq_len);
-    const double share = peak <= 0 ? 0 : flops < peak ? flops / peak : 1;
-    const char *of = j->peak_rate > 0 ? "MFU" : "of matmul";
-    const step_line line = {t->step,  j->steps,        v->loss, v->loss_z, v->norm_z,
-                            v->lr,    p->seconds,      share,   of,        p->smooth,
-                            &v->done, t->groups.mixed, v->aux,  v->dropped};
+    step_line line = {t->step, j->steps, v->loss,   v->loss_z, v->norm_z,       v->lr,  p->seconds,
+                      0,       "",       p->smooth, &v->done,  t->groups.mixed, v->aux, v->dropped};
+    step_line_share(&line, p->rate * gpt2_flops_per_token(&j->model, j->batch.seq_len),
+                    j->matmul_rate, j->peak_rate);
     return line;
 }
 
-/* Which lines stay: -lp's; without it all, on a terminal those that something else follows. */
-static int is_kept(const trainer *t, const step_values *v) {
+/* Returns whether the line of a step is printed for good. -lp says how often. Without -lp, all
+   lines are, but on a terminal only those before other output. */
+static int is_line_kept(const trainer *t, const step_values *v) {
     const job *j = t->j;
     const int every = j->opt->print_every > 0 ? j->opt->print_every : !j->out->terminal;
     if (!v->done.stepped || v->done.next_loss_scale != v->done.loss_scale) return 1;
@@ -803,21 +827,23 @@ static int is_kept(const trainer *t, const step_values *v) {
     return every == 0 && (t->step == t->first + 1 || is_due(t, j->opt->val_every));
 }
 
-/* What products fuse is found out when their shapes are first met, and so is what they need. */
+/* The library chooses which operations it fuses with a product, and the memory for that, at the
+   first product of each shape. Prints both after the first step. */
 static void print_first_step(const trainer *t, const char *before) {
     const job *j = t->j;
     const char *now = gpt2_product_path(t->model);
-    if (strcmp(before, now) != 0) say(j, "matrix products: %s\n", now);
+    if (strcmp(before, now) != 0) print_rank0(j, "matrix products: %s\n", now);
     if (DEVICE_IS_HOST) return;
     const gpt2_run run = make_run(t);
     const size_t planned =
         plan_bytes(&t->plan, DEVICE_IS_HOST) + gpt2_activation_bytes(&j->model, &run);
     const double mib = 1024.0 * 1024;
-    say(j, "device memory: %.1f MiB taken, %.1f MiB planned\n",
-        (double)device_taken(&j->computes) / mib, (double)planned * j->computes.sharers / mib);
+    print_rank0(j, "device memory: %.1f MiB taken, %.1f MiB planned\n",
+                (double)device_taken(&j->computes) / mib,
+                (double)planned * j->computes.sharers / mib);
 }
 
-/* That rank 0 had at most. */
+/* Returns the most memory that rank 0 has used. */
 static double memory_mib(trainer *t) {
     struct rusage used;
     if (!DEVICE_IS_HOST && t->step == t->first + 1)
@@ -832,12 +858,12 @@ static void train_step(trainer *t) {
     char products[256], text[STEP_LINE_BYTES];
     snprintf(products, sizeof products, "%s", gpt2_product_path(t->model));
     memset(&v, 0, sizeof v);
-    if (j->opt->print_batches) /* -db: all windows of the step, whoever trains on them */
-        say(j, "batch %d %016llx\n", t->step,
-            (unsigned long long)corpus_hash(j->data, step_of_data(t)));
+    if (j->opt->print_batches) /* -db: all windows of the step, of all ranks */
+        print_rank0(j, "batch %d %016llx\n", t->step,
+                    (unsigned long long)corpus_hash_step(j->data, get_data_step(t)));
     pace_begin(&t->speed);
     observe_begin(j->see, "step", BREAKDOWN_HOST);
-    take_step(t, &v);
+    make_step(t, &v);
     observe_end(j->see);
     pace_end(&t->speed, (double)j->batch.tokens);
     const step_line line = make_line(t, &v);
@@ -845,24 +871,24 @@ static void train_step(trainer *t) {
         t->step - 1,  v.loss,        v.lr,          v.done.norm,
         line.seconds, t->speed.rate, memory_mib(t), v.done.stepped ? 0 : v.done.skipped};
     step_line_print(&line, text);
-    if (is_kept(t, &v)) say(j, "%s", text);
+    if (is_line_kept(t, &v)) print_rank0(j, "%s", text);
     step_line_brief(&line, text);
     check_log(j, main_log_step(j->log, &logged));
     progress_at(&t->watch, (double)(t->step - t->first) / (j->steps - t->first), text);
     if (observe_step(j->see, &line, t->speed.began, t->step * j->batch.windows, logged.mib, text,
                      sizeof text))
-        lose(j, text);
+        on_lost_line(j, text);
     if (t->step == t->first + 1) print_first_step(t, products);
 }
 
-static void say_mean_step(const trainer *t) {
+static void report_mean_step_time(const trainer *t) {
     const double mean = pace_mean(&t->speed);
-    if (mean > 0) say(t->j, "total average iteration time: %f ms\n", 1e3 * mean);
+    if (mean > 0) print_rank0(t->j, "total average iteration time: %f ms\n", 1e3 * mean);
 }
 
-/* What this rank's contexts have moved since the last call: by steps, or by what is between them.
- */
-static void count_file(trainer *t, int by_steps) {
+/* Counts the bytes that this rank's contexts have read from and written to the file since the last
+   call. by_steps: training steps moved them, and not evaluations or saves. */
+static void count_file_bytes(trainer *t, int by_steps) {
     zero_ctx *const all[2] = {t->z, t->groups.experts};
     uint64_t now[2] = {0, 0};
     if (!t->plan.file_bytes) return;
@@ -879,23 +905,25 @@ static void count_file(trainer *t, int by_steps) {
     }
 }
 
-static void say_file(const trainer *t) {
+static void report_file_bytes(const trainer *t) {
     const double mib = 1024.0 * 1024, steps = t->step - t->first;
     if (!t->plan.file_bytes || steps < 1) return;
-    say(t->j,
+    print_rank0(
+        t->j,
         "moved by the file in a step, MiB of a rank: read %.1f, planned %.1f; written %.1f, "
         "planned %.1f\n",
         (double)t->moved[0] / mib / steps, (double)t->plan.file_read_bytes / mib,
         (double)t->moved[1] / mib / steps, (double)t->plan.file_written_bytes / mib);
 }
 
-/* Of this process, as it is now, beside what was planned. */
-static void say_memory(const trainer *t) {
+/* Prints the memory that this process uses now, and the planned memory. */
+static void report_process_memory(const trainer *t) {
     const uint64_t held = launch_memory_held();
     const double mib = 1024.0 * 1024;
     if (!t->j->process || !held || t->j->l->kind == LAUNCH_THREADS) return;
-    say(t->j, "memory of the process, what ranks share counted once: %.1f MiB, planned %.1f\n",
-        (double)held / mib, (double)planned_bytes(t) / mib);
+    print_rank0(t->j,
+                "memory of the process, what ranks share counted once: %.1f MiB, planned %.1f\n",
+                (double)held / mib, (double)planned_bytes(t) / mib);
 }
 
 /* ---- 9 runs -------------------------------------------------------------------------------- */
@@ -911,7 +939,7 @@ static void open_log(trainer *t) {
         check_log(j, main_log_products(j->log, t->step, j->products.hash));
 }
 
-/* Of -nf 1: what was told on the way is an error in the end. */
+/* With -nf 1, lines that could not be written were warnings, and make the run fail at its end. */
 static void close_log(job *j) {
     const int64_t lost = main_log_close(j->log);
     if (lost > 0)
@@ -920,21 +948,22 @@ static void close_log(job *j) {
     if (j->out->lost) launch_fail(j->l, "some of the output could not be written");
 }
 
-/* The hash of the weights is the last line. */
-static void say_end(const trainer *t) {
+/* Prints the hash of the weights as the last line. */
+static void print_weights_hash(const trainer *t) {
     const train_options *o = t->j->opt;
-    const uint64_t weights = weights_of(t);
+    const uint64_t weights = hash_weights_of(t);
     if (t->step > t->first && o->save_every == 0)
-        say(t->j,
-            "%s was saved: -o FOLDER -n STEPS keeps checkpoints, and -y 1 goes on from them\n",
+        print_rank0(
+            t->j,
+            "%s was saved: -o FOLDER -n STEPS saves checkpoints, and -y 1 resumes from them\n",
             o->log_dir[0] ? "nothing but main.log" : "nothing");
-    say(t->j, "weights %016llx\n", (unsigned long long)weights);
+    print_rank0(t->j, "weights %016llx\n", (unsigned long long)weights);
 }
 
-/* Their tracks in a timeline. */
-static void see_groups(const trainer *t) {
+/* Adds tracks for the groups to the timeline. */
+static void observe_groups(const trainer *t) {
     static const char *const names[] = {"tp", "pp", "ep", "world"};
-    const layout *l = &t->groups; /* a pipeline's messages have a lane of their own */
+    const layout *l = &t->groups; /* the messages of a pipeline have their own lane */
     zero_group *const all[] = {l->part.tp, l->stage.pp, l->part.ep, l->world};
     for (int i = 0; i < 4; i++)
         check_groups(t, observe_group(t->j->see, t->z, all[i], i, all[i] == l->stage.pp, names[i]));
@@ -946,44 +975,44 @@ static int run_training(job *j) {
     j->see = observe_open(j->opt, &j->ds, j->l, j->out, &j->model, j->batch.tokens, DEVICE_IS_HOST,
                           text, sizeof text);
     require(j, !text[0], "%s", text);
-    open_fitting(&t, j);
+    open_trainer_that_fits(&t, j);
     if (t.plan.file_bytes) launch_memory_tight();
     check_memory(&t, 1);
     progress_phase(j->out, "measuring a matrix product", 0);
     measure_matmul(&t);
-    look_at_process(j);
+    measure_process_bytes(j);
     progress_phase(j->out, "building", plan_bytes(&t.plan, DEVICE_IS_HOST));
     check_groups(&t, layout_build(&t.groups, t.z, &t.plan));
-    see_groups(&t);
+    observe_groups(&t);
     if (!open_saves(&t)) start_weights(&t);
     create_model(&t);
     open_log(&t);
     if (saves_from_copy(&t.keep))
         launch_copied(j->l, t.step);
     else
-        launch_saved(j->l, t.step); /* what was loaded, or nothing */
+        launch_saved(j->l, t.step); /* the step that was loaded, or 0 */
     print_settings(&t);
     print_plan(&t);
-    say_idle_flags(j);
+    report_idle_flags(&t);
     train_all(&t);
     check_groups(&t, observe_sum(j->see, t.z, t.groups.experts));
     if (t.stop)
-        say(j, "stopped by a signal after step %d: -y 1 goes on\n", t.step);
+        print_rank0(j, "stopped by a signal after step %d: -y 1 resumes\n", t.step);
     else
-        say_end(&t);
+        print_weights_hash(&t);
     close_trainer(&t);
-    if (observe_close(j->see, text, sizeof text)) lose(j, text);
+    if (observe_close(j->see, text, sizeof text)) on_lost_line(j, text);
     close_log(j);
     return 0;
 }
 
-/* What a comparison asks of its trainers. */
+/* The functions that a comparison calls for its trainers. */
 static void compare_step(void *trainer_, double *loss) {
     trainer *t = (trainer *)trainer_;
     step_values v;
     memset(&v, 0, sizeof v);
-    if (loss != NULL) take_loss(t, &v); /* of the steps before */
-    take_step(t, loss != NULL ? &v : NULL);
+    if (loss != NULL) sum_losses(t, &v); /* drops the losses of earlier steps */
+    make_step(t, loss != NULL ? &v : NULL);
     if (loss != NULL) *loss = v.loss;
 }
 static void compare_wait(void *t) {
@@ -993,12 +1022,12 @@ static void compare_wait(void *t) {
         launch_fail(j->l, "rank %d: %s", j->l->rank, sentence);
 }
 static void compare_check_result(void *t, zero_result result) { check((trainer *)t, result); }
-static uint64_t compare_hash(void *t) { return weights_of((const trainer *)t); }
+static uint64_t compare_hash(void *t) { return hash_weights_of((const trainer *)t); }
 static void compare_sum(void *of, double *values, int n) {
     trainer *t = (trainer *)of;
     check_groups(t, layout_sum(&t->groups, t->z, values, n));
 }
-static void compare_beside(void *t, zero_stats *stats) {
+static void compare_group_stats(void *t, zero_stats *stats) {
     check_groups((trainer *)t, layout_stats(&((const trainer *)t)->groups, stats));
 }
 
@@ -1018,7 +1047,7 @@ static void open_entries(job *jobs, compare *c, trainer *t) {
         e->z = t[i].z;
         e->plan = &t[i].plan;
         e->stage = t[i].stage;
-        e->beside_bytes = parts_bytes(&t[i]);
+        e->others_bytes = parts_bytes(&t[i]);
         e->activation_bytes = gpt2_activation_bytes(&j->model, &run);
         layout_name(&t[i].groups, e->layout);
         snprintf(e->name, sizeof e->name, "%d", e->stage);
@@ -1034,14 +1063,14 @@ static void open_entries(job *jobs, compare *c, trainer *t) {
 
 static int run_comparison(job *j) {
     static const compare_host host = {compare_step, compare_wait, compare_check_result,
-                                      compare_hash, compare_sum,  compare_beside};
+                                      compare_hash, compare_sum,  compare_group_stats};
     const train_options *o = j->opt;
-    compare *c = (compare *)get_memory(j, 1, sizeof *c);
-    trainer *t = (trainer *)get_memory(j, COMPARE_MOST, sizeof *t);
-    job *jobs = (job *)get_memory(j, COMPARE_MOST, sizeof *jobs);
+    compare *c = (compare *)allocate_memory(j, 1, sizeof *c);
+    trainer *t = (trainer *)allocate_memory(j, COMPARE_MOST, sizeof *t);
+    job *jobs = (job *)allocate_memory(j, COMPARE_MOST, sizeof *jobs);
     FILE *csv = j->l->rank == 0 ? compare_open_csv(o->csv_path) : NULL;
     require(j, j->l->rank != 0 || csv != NULL, "-csv: %s cannot be written: %s", o->csv_path,
-            strerror(errno));
+            regular_file_error(errno));
     require(j, j->steps > 0 && j->steps % o->rounds == 0,
             "-x %d: the steps of a stage do not divide into -rd %d rounds", j->steps, o->rounds);
     c->host = &host;
@@ -1056,7 +1085,7 @@ static int run_comparison(job *j) {
     open_entries(jobs, c, t);
     measure_matmul(&t[0]);
     print_settings(&t[0]);
-    say_idle_flags(j);
+    report_idle_flags(&t[0]);
     compare_run(c);
     compare_print(c, csv);
     if (csv != NULL) fclose(csv);
@@ -1077,8 +1106,8 @@ static void resolve_model(job *j) {
     require(j, !train_model(j->opt, &j->model, why, sizeof why), "%s", why);
 }
 
-static void resolve_ranks(job *j) {
-    j->ranks.ranks = j->l->nranks; /* train_divide does the rest */
+static void set_ranks_and_threads(job *j) {
+    j->ranks.ranks = j->l->nranks; /* train_divide sets the other fields */
     j->ranks.rank = j->l->rank;
     j->threads = j->opt->threads > 0 ? j->opt->threads : launch_threads(j->l);
 #ifdef _OPENMP
@@ -1086,7 +1115,7 @@ static void resolve_ranks(job *j) {
 #endif
 }
 
-/* Rank 0 reads or measures which way products take, for all. */
+/* Rank 0 reads or measures the method of each product, for all ranks. */
 static void choose_products(job *j) {
     const train_options *o = j->opt;
     const size_t rows = (size_t)j->batch.rows * (size_t)j->batch.seq_len;
@@ -1101,12 +1130,12 @@ static void choose_products(job *j) {
     launch_broadcast(j->l, &j->products, sizeof j->products);
 }
 
-static void get_buffers(job *j) {
+static void allocate_buffers(job *j) {
     size_t tokens = (size_t)j->batch.rows * (size_t)j->batch.seq_len;
-    j->inputs = (int *)get_memory(j, tokens, sizeof *j->inputs);
-    j->targets = (int *)get_memory(j, tokens, sizeof *j->targets);
-    j->sample = (int *)get_memory(j, (size_t)j->opt->sample_tokens + 1, sizeof *j->sample);
-    j->logits = (float *)get_memory(j, (size_t)j->model.vocab_size, sizeof *j->logits);
+    j->inputs = (int *)allocate_memory(j, tokens, sizeof *j->inputs);
+    j->targets = (int *)allocate_memory(j, tokens, sizeof *j->targets);
+    j->sample = (int *)allocate_memory(j, (size_t)j->opt->sample_tokens + 1, sizeof *j->sample);
+    j->logits = (float *)allocate_memory(j, (size_t)j->model.vocab_size, sizeof *j->logits);
 }
 
 static void free_buffers(job *j) {
@@ -1116,7 +1145,8 @@ static void free_buffers(job *j) {
     free(j->logits);
 }
 
-/* What a checkpoint's run can be told by: flags, with a file's values in their place. */
+/* Writes the settings that identify the run of a checkpoint: the flags, after the values of -ds
+   have replaced them. */
 static void render_settings(job *j) {
     train_options_render(j->opt, j->settings, sizeof j->settings);
     const size_t used = strlen(j->settings);
@@ -1124,11 +1154,11 @@ static void render_settings(job *j) {
              "tokens-per-step %lld\nwindows %s\nds-config of hash %016llx\nproducts %s\n"
              "ranks %d\n%s",
              (long long)j->batch.tokens, corpus_order(j->data), (unsigned long long)j->ds_hash,
-             j->products.name, j->l->nranks, j->data->said);
+             j->products.name, j->l->nranks, j->data->hashes);
 }
 
-/* -pe, where ranks have died: how many of those that are left can go on? */
-static void fit_ranks(job *j) {
+/* -pe: after ranks have died, reduces the job to the largest number of ranks that can continue. */
+static void reduce_ranks_to_fit(job *j) {
     char why[LAUNCH_SENTENCE / 2] = "", sentence[LAUNCH_SENTENCE];
     const int here = j->l->nranks;
     if (j->l->starts == 0) return;
@@ -1139,27 +1169,27 @@ static void fit_ranks(job *j) {
     launch_fewer(j->l, n, sentence);
 }
 
-static int say_help(launch *l) {
+static int print_help(launch *l) {
     char sentence[LAUNCH_SENTENCE];
     train_options_help(PROGRAM);
     if (report_end(sentence, sizeof sentence)) launch_fail(l, "%s", sentence);
     return 0;
 }
 
-/* What main hands to the ranks. */
+/* The data that main hands to the ranks. */
 typedef struct start {
     train_options options;
-    checkpoint_memory *memory[2]; /* -pm: of the model, and of its experts */
+    checkpoint_memory *memory[2]; /* -pm: copies of the model and of its experts */
 } start;
 
 static int run_rank(launch *l, void *user) {
-    job j; /* nothing is static: ranks can be threads of one process */
+    job j; /* not static, because ranks can be threads of one process */
     const start *s = (const start *)user;
-    train_options options = s->options, *o = &options; /* a file may change them */
+    train_options options = s->options, *o = &options; /* -ds may change them */
     report out;
     corpus data;
     char sentence[LAUNCH_SENTENCE];
-    if (o->help) return l->rank == 0 ? say_help(l) : 0;
+    if (o->help) return l->rank == 0 ? print_help(l) : 0;
     if (o->elastic && !o->resume) o->resume = 1;
     memset(&j, 0, sizeof j);
     memset(&out, 0, sizeof out);
@@ -1170,30 +1200,30 @@ static int run_rank(launch *l, void *user) {
     j.l = l;
     j.memory = s->memory;
     j.out = &out;
-    out.on_loss = lose;
+    out.on_loss = on_lost_line;
     out.user = &j;
     train_options_render(o, j.settings, sizeof j.settings);
     launch_same(l, j.settings);
-    resolve_ranks(&j);
+    set_ranks_and_threads(&j);
     const int none = device_open(&j.computes, l->local_ranks, sentence, sizeof sentence);
     require(&j, !none, "rank %d: %s", l->rank, sentence);
     resolve_model(&j);
-    read_file(&j, o);
+    read_ds_config(&j, o);
     const int clash = train_check(o, sentence, sizeof sentence);
     require(&j, !clash, "%s", sentence);
     require(&j, !o->copies || l->kind == LAUNCH_FORK,
             "-pm %d: copies are kept by what starts the ranks of -pn, found %d rank%s %s",
             o->copies, l->nranks, l->nranks > 1 ? "s" : "", launch_how(l));
-    fit_ranks(&j);
+    reduce_ranks_to_fit(&j);
     const int uneven = train_divide(o, &j.model, &j.ranks, &j.batch, sentence, sizeof sentence);
     require(&j, !uneven, "%s", sentence);
     if (!o->layouts[0]) launch_layout(l, j.ranks.tp, j.ranks.dp);
-    if (model_is_file(o->model)) corpus_same(l, "-e", o->model);
+    if (model_is_file(o->model)) corpus_require_same(l, "-e", o->model);
     corpus_open(&data, l, &out, o, &j.model, &j.batch, &j.ranks);
     j.data = &data;
     j.steps = corpus_steps(&data);
     choose_products(&j);
-    get_buffers(&j);
+    allocate_buffers(&j);
     render_settings(&j);
     int code = train_compares(o) ? run_comparison(&j) : run_training(&j);
     device_close(&j.computes);
@@ -1205,7 +1235,7 @@ static int run_rank(launch *l, void *user) {
 int main(int argc, char **argv) {
     start s;
     char method[OPTION_WORD_BYTES];
-    if (!report_begin()) return LAUNCH_EXIT_FAILURE; /* and nowhere to say it */
+    if (!report_begin()) return LAUNCH_EXIT_FAILURE; /* no descriptor to print an error to */
     memset(&s, 0, sizeof s);
     train_options_parse(&s.options, argc, argv);
     saves_memory(&s.options, s.memory);

@@ -87,6 +87,9 @@ echo "int theirs;" >"$scratch/other/zero_plugin.cu"
 refused "somebody's file" "zero_plugin.cu was not written by make drop" drop "$scratch/other"
 check "it is as it was" grep -qx "int theirs;" "$scratch/other/zero_plugin.cu"
 check "nothing is beside it" [ "$(find "$scratch/other" | wc -l)" = 2 ]
+mkdir -p "$scratch/pipe"
+mkfifo "$scratch/pipe/zero_plugin.cu"
+refused "a named pipe" "zero_plugin.cu is not a regular file" timeout 10 make -s B="$B" drop DIR="$scratch/pipe"
 refused "the repository itself" "was not written by make drop" drop .
 refused "no DIR" "make drop DIR=folder" make -s B="$B" drop
 refused "a file for a folder" "File exists" drop "$scratch/other/zero_plugin.cu"

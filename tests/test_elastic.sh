@@ -327,8 +327,8 @@ refused() { # NAME PATTERN ARGUMENT...
 test_errors() {
     refused 'no folder' '-pe 1: ranks go on from checkpoints: -o FOLDER -n STEPS' -pn 2 -pe 1 -n 5
     refused 'no saves' '-pe 1: ranks go on from checkpoints: -o FOLDER -n STEPS' -pn 2 -pe 1 -o "$work/x"
-    refused 'a batch of ranks' '-pe 1: with -b 2 alone a step has fewer tokens on fewer ranks' -pn 2 -pe 1 -o "$work/x" -n 5 -d 0
-    refused 'copies alone' '-pm 1: copies in memory are for ranks that go on: give -pe 1' -pn 2 -pm 1 -o "$work/x" -n 5
+    refused 'a batch of ranks' '-pe 1: with only -b 2 a step has fewer tokens on fewer ranks' -pn 2 -pe 1 -o "$work/x" -n 5 -d 0
+    refused 'copies alone' '-pm 1: copies in memory need -pe 1' -pn 2 -pm 1 -o "$work/x" -n 5
     refused 'copies of nobody' '-pm 1: copies are kept by what starts the ranks of -pn, found 1 rank alone' -pe 1 -pm 1 -o "$work/x" -n 5
     refused 'threads' '-pe 1: threads, -pt 1, die all at once' -pn 2 -pt 1 -pe 1 -o "$work/x" -n 5
 }

@@ -74,7 +74,7 @@ for r in 1 0; do
         MASTER_PORT=$port OMP_NUM_THREADS=1 "$rank" rank ok
     [ $r = 0 ] || sleep 1 # rank 0 comes last
 done
-worked 'torchrun' 2 "by torchrun, .* threads, OMP_NUM_THREADS=1 is torchrun's and not followed"
+worked 'torchrun' 2 "by torchrun, .* threads, OMP_NUM_THREADS=1 was set by torchrun and is ignored"
 fresh
 for r in 0 1 2; do
     start $r env SLURM_STEP_ID=0 SLURM_JOB_ID=$port SLURM_PROCID=$r SLURM_NTASKS=3 SLURM_LOCALID=$r \
@@ -207,7 +207,7 @@ fresh
 for r in 0 1 2; do
     start $r env LAUNCH_TEST_HOST=host$((r / 2)) RANK=$r WORLD_SIZE=3 MASTER_ADDR=localhost MASTER_PORT=$port "$rank" rank ok
 done
-refused 'two hosts' 8 1 'rank 0 is on host host0, but rank 2 on host host1: the CPU version joins hosts by MPI alone'
+refused 'two hosts' 8 1 'rank 0 is on host host0, but rank 2 on host host1: the CPU version joins hosts only by MPI'
 
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

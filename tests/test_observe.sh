@@ -288,8 +288,15 @@ test_errors() {
     same "in one line" 1 "$(grep -c -- '-tr:' "$work/out")"
     train -x 1 -pn 2 -tbd /proc/none >/dev/null
     says "no folder for TensorBoard" "-tbd: /proc/none/.* cannot be written"
+    mkfifo "$work/pipe"
+    train -x 1 -tr "$work/pipe" >/dev/null
+    says "a named pipe" "train_gpt2_zero: -tr: $work/pipe cannot be written: it is not a regular file"
+    train -x 2 -tk 3 >/dev/null
+    says "-tk beyond -x" "^-tk 3 changes nothing here: this run makes 2 steps, after step 0\$"
+    train -x 2 -tk 2 >/dev/null
+    same "-tk within -x" 0 "$(grep -c "changes nothing" "$work/out")"
     train -x 8 -z 0,1 -tr "$work/t.json" >/dev/null
-    says "a comparison" "a comparison of stages shows its own table alone"
+    says "a comparison" "a comparison of stages only shows its own table"
     [ -c /dev/full ] || return
     train -x 3 -tr /dev/full >/dev/null
     says "a full disk" "-tr: /dev/full cannot be written any more: No space left"

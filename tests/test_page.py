@@ -349,7 +349,15 @@ def test_malformed():
         check(done.returncode == 1 and words in done.stderr and done.stderr.count("\n") == 1 and not done.stdout,
               f"--{flag} '{text[:60]}': {done.returncode} '{done.stderr.strip()}'")
     check(not os.path.exists(os.path.join(scratch, "none.html")), "a page of nothing was written")
-    for arguments, words in ((["--log", "/none"], "/none cannot be read"), ([], "nothing to make a page of"),
+    pipe = os.path.join(scratch, "pipe")
+    os.mkfifo(pipe)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([program, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    check(done.returncode == 1 and done.stderr == "page: the output cannot be written: No space left on device\n",
+          f"page --help >/dev/full: {done.returncode} '{done.stderr.strip()}'")
+    for arguments, words in ((["--log", pipe], "cannot be read: it is not a regular file"),
+                             (["--csv", put("compare.csv", a_csv()), "--out", pipe], "cannot be written: it is not a regular file"),
+                             (["--log", "/none"], "/none cannot be read"), ([], "nothing to make a page of"),
                              (["--lg", "x"], "unknown flag '--lg'"), (["--log"], "expected a value"),
                              (["--csv", put("compare.csv", a_csv()), "--out", "/none/x/report.html"], "cannot be written")):
         done = run(*arguments)

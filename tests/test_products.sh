@@ -50,6 +50,9 @@ says "and none" 'it was saved with products choice of hash .*; now it is table f
 echo 'NT 1 2 3 mkl' >"$work/bad"
 train -x 1 -pn 2 -pc "$work/bad" >/dev/null
 says "a bad file" "^train_gpt2_zero: -pc: $work/bad:1: known ways are sgemm, matmul, packed and apart\$"
+mkfifo "$work/pipe"
+train -x 1 -pn 2 -pc "$work/pipe" >/dev/null
+says "a named pipe" "^train_gpt2_zero: -pc: $work/pipe: it is not a regular file\$"
 train -x 1 -dt bf16 -pc "$work/choice" >/dev/null
 says "16 bit" '^train_gpt2_zero: -pc: it chooses among ways of f32 products'
 echo "$passed passed, $failed failed"

@@ -49,6 +49,32 @@ static void test_step_line(void) {
     test_check(strlen(text) < 50, "the short line has %zu characters", strlen(text));
 }
 
+/* A step that is faster than the measured product must be seen as one. */
+static void test_step_share(void) {
+    char text[STEP_LINE_BYTES];
+    zero_step_report done;
+    step_line v;
+    memset(&done, 0, sizeof done);
+    memset(&v, 0, sizeof v);
+    v.done = &done;
+    step_line_share(&v, 145, 100, 0);
+    step_line_print(&v, text);
+    test_check(strstr(text, "| 145.0% of matmul, above the measured peak |") != NULL,
+               "above the measured peak: '%s'", text);
+    step_line_share(&v, 300, 100, 200);
+    step_line_print(&v, text);
+    test_check(strstr(text, "| 150.0% MFU, above the stated peak |") != NULL,
+               "above the stated peak: '%s'", text);
+    step_line_share(&v, 50, 100, 200);
+    test_check(v.share == 0.25 && !strcmp(v.share_of, "MFU"), "of the stated peak: %g %s", v.share,
+               v.share_of);
+    step_line_share(&v, 100, 100, 0);
+    test_check(v.share == 1 && !strcmp(v.share_of, "of matmul"), "at the peak: %g %s", v.share,
+               v.share_of);
+    step_line_share(&v, 100, 0, 0);
+    test_check(v.share == 0, "without a peak: %g", v.share);
+}
+
 /* ---- progress ------------------------------------------------------------------------------ */
 
 /* What is said to stdout goes to a file meanwhile; `text` gets it. */
@@ -350,6 +376,7 @@ int main(int argc, char **argv) {
     char path[64];
     snprintf(path, sizeof path, "/tmp/zero_test_report.%ld", (long)getpid());
     test_step_line();
+    test_step_share();
     test_progress_file();
     test_live_line();
     test_plan_rows();

@@ -127,7 +127,7 @@ stopped() {
     wait "$job"
     same "$1: exit code" 0 $?
     cat "$work/err" >>"$work/out"
-    step=$(sed -n 's/^stopped by a signal after step \([0-9]*\): -y 1 goes on$/\1/p' "$work/out")
+    step=$(sed -n 's/^stopped by a signal after step \([0-9]*\): -y 1 resumes$/\1/p' "$work/out")
     same "$1: saved" "$(printf 'step_%08d' "${step:-0}")" "$(steps "$2" | sed 's/.* //')"
     same "$1: its last step" "${step:-none}" "$(sed -n 's/^step  *\([0-9]*\).*/\1/p' "$work/out" | tail -n 1)"
     train "$2" -x $((${step:-0} + 3)) -y 1 -b 0 >/dev/null
@@ -148,7 +148,7 @@ test_signals() {
     # timeout sends SIGTERM to the program, and to its group
     timeout -k 10 5 "$trainer" $long -o "$work/timeout" >"$work/out" 2>&1
     same 'timeout: exit code' 124 $?
-    says 'timeout: saved' '^stopped by a signal after step [0-9]*: -y 1 goes on$'
+    says 'timeout: saved' '^stopped by a signal after step [0-9]*: -y 1 resumes$'
     # a rank alone, and twice; and another run in its folder
     begin one "$trainer" $long -pn 3
     timeout -k 1 20 "$trainer" $long -y 1 -o "$work/one" >"$work/other" 2>&1

@@ -156,7 +156,7 @@ test_wrong_sizes() {
     refused 'scale below its least' 1 '-li 8: .* -lm 16' $small -dt fp16 -li 8 -lm 16
     refused 'eps' 1 '-ep 0: ' $small -ep 0 -pn 2
     refused 'skipping in a comparison' 1 '-sl and -sg: ' $small -z 0,1 -sl 3 -csv "$scratch/csv"
-    refused '-dso alone' 1 '-dso x: there is no -ds' $small -dso x
+    refused '-dso alone' 1 '-dso x: expected -ds FILE too' $small -dso x
     refused 'node size' 1 '-ns 2: ' $small -b 1 -pn 3 -ns 2
     refused 'node size of one rank' 1 '-ns 2: ' $small -ns 2
     refused 'ranks' 1 'batch does not divide.*5 ranks' $small -pn 5
@@ -858,8 +858,14 @@ test_full_log() {
 test_log() {
     mkdir -p "$scratch/pipe" "$scratch/odd/main.log"
     mkfifo "$scratch/pipe/main.log"
-    refused 'a named pipe as main.log' 1 "-o: $scratch/pipe/main.log is no regular file" $small -x 2 \
+    refused 'a named pipe as main.log' 1 "-o: $scratch/pipe/main.log cannot be written: it is not a regular file" $small -x 2 \
         -o "$scratch/pipe"
+    refused 'a named pipe as -ds' 1 "-ds: $scratch/pipe/main.log: cannot be opened: it is not a regular" \
+        $small -x 2 -ds "$scratch/pipe/main.log"
+    refused 'a named pipe as -dso' 1 "-dso: $scratch/pipe/main.log cannot be written: it is not a regular" \
+        $small -x 2 -ds "$scratch/ds.json" -dso "$scratch/pipe/main.log"
+    refused 'a named pipe as -csv' 1 "-csv: $scratch/pipe/main.log cannot be written: it is not a regular" \
+        $small -x 2 -z 0,1 -rd 1 -csv "$scratch/pipe/main.log"
     refused 'a folder as main.log' 1 "-o: $scratch/odd/main.log cannot be written" $small -x 2 -o "$scratch/odd"
     before=$(date +%s)
     train $small -x 6 -v 3 -m 1 -o "$scratch/fields" >/dev/null

@@ -6,6 +6,7 @@
 
 #include "../report/pace.h"
 #include "../report/progress.h"
+#include "../system/regular_file.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The value below which a share of them lies, between the two that are nearest to it. */
+/* Returns a quantile, interpolated between the two nearest values. */
 static double compare_quantile(const double *values, int count, double share) {
     double sorted[COMPARE_ROUNDS];
     memcpy(sorted, values, (size_t)count * sizeof *values);
@@ -33,7 +34,7 @@ static void compare_check(const compare *c, const compare_entry *e, zero_result 
 
 /* ---- rounds -------------------------------------------------------------------------------- */
 
-/* One step that is not timed: caches fill, pages are touched. */
+/* Makes one step that is not timed, which fills caches and touches pages. */
 static void compare_warm_up(compare *c) {
     for (int i = 0; i < c->n; i++) {
         char what[64];
@@ -44,33 +45,34 @@ static void compare_warm_up(compare *c) {
     }
 }
 
-/* All ranks start together; the clock stops when the last communication has ended. */
-static void compare_turn(compare *c, compare_entry *e, int round, int steps) {
-    zero_stats before, after, beside[2];
+/* Measures some steps of one entry. All ranks start together, and the time ends with the last
+   communication. */
+static void compare_measure_steps(compare *c, compare_entry *e, int round, int steps) {
+    zero_stats before, after, others[2];
     compare_check(c, e, zero_query_stats(e->z, &before));
-    c->host->beside(e->trainer, &beside[0]);
+    c->host->others(e->trainer, &others[0]);
     c->host->sum(e->trainer, NULL, 0);
     const double started = pace_clock();
     for (int i = 0; i < steps; i++) c->host->step(e->trainer, NULL);
     compare_check(c, e, zero_query_stats(e->z, &after));
-    c->host->beside(e->trainer, &beside[1]);
+    c->host->others(e->trainer, &others[1]);
     c->host->wait(e->trainer);
     c->host->sum(e->trainer, NULL, 0);
     e->rates[round] = (double)c->step_tokens * steps / (pace_clock() - started);
     e->sent_bytes = (after.sent_bytes - before.sent_bytes) / (uint64_t)steps;
     e->exposed_s += after.exposed_s - before.exposed_s;
-    e->sent_bytes += (beside[1].sent_bytes - beside[0].sent_bytes) / (uint64_t)steps;
-    e->exposed_s += beside[1].exposed_s - beside[0].exposed_s;
+    e->sent_bytes += (others[1].sent_bytes - others[0].sent_bytes) / (uint64_t)steps;
+    e->exposed_s += others[1].exposed_s - others[0].exposed_s;
 }
 
-/* Every round begins with another stage, so that none always follows the same one. */
+/* Each round begins with another stage, so that the order of the stages changes. */
 static void compare_rounds(compare *c) {
     progress watch;
     progress_begin(&watch, c->report, "comparing");
     for (int round = 0; round < c->rounds; round++) {
         for (int i = 0; i < c->n; i++) {
             progress_at(&watch, (double)(round * c->n + i) / (c->rounds * c->n), NULL);
-            compare_turn(c, &c->entry[(round + i) % c->n], round, c->steps / c->rounds);
+            compare_measure_steps(c, &c->entry[(round + i) % c->n], round, c->steps / c->rounds);
         }
         report_say(c->report, "round %d/%d | tok/s at %s", round + 1, c->rounds, c->what);
         for (int i = 0; i < c->n; i++)
@@ -80,33 +82,34 @@ static void compare_rounds(compare *c) {
     }
 }
 
-/* The loss of a last step, which is not timed either; then memory, exposed time, weights. */
+/* Makes a last step, which is not timed, for the loss. Then reads memory, exposed time and weights.
+ */
 static void compare_finish(compare *c, compare_entry *e) {
-    zero_stats beside;
+    zero_stats others;
     c->host->step(e->trainer, &e->loss);
     compare_check(c, e, zero_query_stats(e->z, &e->stats));
-    c->host->beside(e->trainer, &beside);
-    e->stats.param_bytes += beside.param_bytes;
-    e->stats.grad_bytes += beside.grad_bytes;
-    e->stats.optimizer_bytes += beside.optimizer_bytes;
-    e->stats.buffer_bytes += beside.buffer_bytes;
+    c->host->others(e->trainer, &others);
+    e->stats.param_bytes += others.param_bytes;
+    e->stats.grad_bytes += others.grad_bytes;
+    e->stats.optimizer_bytes += others.optimizer_bytes;
+    e->stats.buffer_bytes += others.buffer_bytes;
     c->host->sum(e->trainer, &e->exposed_s, 1);
     e->exposed_s /= c->ranks;
     e->weights = c->host->hash(e->trainer);
 }
 
-/* Stage 0, or the first. */
-static int compare_reference(const compare *c) {
+/* Returns the entry that ratios refer to: stage 0, or the first one. */
+static int compare_find_reference(const compare *c) {
     for (int i = 0; i < c->n; i++)
         if (c->entry[i].stage == 0) return i;
     return 0;
 }
 
-/* Stages that ran in the same round had the same neighbours on the machine: ratios are taken round
-   by round. */
+/* Computes medians, and ratios for each round, because the load of the machine is most alike within
+   a round. */
 static void compare_rates(compare *c) {
     double ratios[COMPARE_ROUNDS];
-    const compare_entry *reference = &c->entry[compare_reference(c)];
+    const compare_entry *reference = &c->entry[compare_find_reference(c)];
     for (int i = 0; i < c->n; i++) {
         compare_entry *e = &c->entry[i];
         for (int r = 0; r < c->rounds; r++) ratios[r] = e->rates[r] / reference->rates[r];
@@ -126,28 +129,29 @@ void compare_run(compare *c) {
 
 /* ---- results ------------------------------------------------------------------------------- */
 
-/* Bytes sent in a step. */
-static size_t compare_formula(const compare_entry *e) {
-    return e->plan->formula_sent_bytes + e->beside_bytes;
+/* Returns the bytes that a rank sends in a step, by formula. */
+static size_t compare_sent_by_formula(const compare_entry *e) {
+    return e->plan->formula_sent_bytes + e->others_bytes;
 }
 
 static void compare_write_header(FILE *csv) {
-    (void)!ftruncate(fileno(csv), 0); /* a device has nothing to cut */
+    (void)!ftruncate(fileno(csv), 0); /* fails for a device, such as /dev/null */
     fprintf(csv, "stage,ranks,tokens_per_s,ratio,param_bytes,grad_bytes,optimizer_bytes,"
                  "buffer_bytes,formula_bytes,sent_bytes,formula_sent_bytes,exposed_ms,loss,"
                  "weights,ratio_low,ratio_high,layout,activation_bytes\n");
 }
 
 static void compare_write(const compare *c, FILE *csv, const compare_entry *e) {
-    fprintf(
-        csv, "%d,%d,%.1f,%.4f,%zu,%zu,%zu,%zu,%zu,%llu,%zu,%.3f,%.6f,%016llx,%.4f,%.4f,%s,%zu\n",
-        e->stage, c->ranks, e->median, e->ratio, e->stats.param_bytes, e->stats.grad_bytes,
-        e->stats.optimizer_bytes, e->stats.buffer_bytes, e->plan->formula_bytes,
-        (unsigned long long)e->sent_bytes, compare_formula(e), 1e3 * e->exposed_s / c->steps,
-        e->loss, (unsigned long long)e->weights, e->low, e->high, e->layout, e->activation_bytes);
+    fprintf(csv,
+            "%d,%d,%.1f,%.4f,%zu,%zu,%zu,%zu,%zu,%llu,%zu,%.3f,%.6f,%016llx,%.4f,%.4f,%s,%zu\n",
+            e->stage, c->ranks, e->median, e->ratio, e->stats.param_bytes, e->stats.grad_bytes,
+            e->stats.optimizer_bytes, e->stats.buffer_bytes, e->plan->formula_bytes,
+            (unsigned long long)e->sent_bytes, compare_sent_by_formula(e),
+            1e3 * e->exposed_s / c->steps, e->loss, (unsigned long long)e->weights, e->low, e->high,
+            e->layout, e->activation_bytes);
 }
 
-/* Of the first column: its title, and the longest name. */
+/* Returns the width of the first column. */
 static int compare_width(const compare *c) {
     size_t width = strlen(c->what);
     for (int i = 0; i < c->n; i++)
@@ -155,7 +159,7 @@ static int compare_width(const compare *c) {
     return (int)width;
 }
 
-static void compare_say(compare *c, const compare_entry *e) {
+static void compare_print_row(compare *c, const compare_entry *e) {
     const double mib = 1024 * 1024;
     report_say(c->report,
                "| %*s | %8.0f | %5.3f  %5.3f-%5.3f | %7.1f %7.1f %7.1f %7.1f | %7.1f | %6.1f %6.1f "
@@ -165,7 +169,7 @@ static void compare_say(compare *c, const compare_entry *e) {
                (double)e->stats.param_bytes / mib, (double)e->stats.grad_bytes / mib,
                (double)e->stats.optimizer_bytes / mib, (double)e->stats.buffer_bytes / mib,
                (double)e->plan->formula_bytes / mib, (double)e->sent_bytes / mib,
-               (double)compare_formula(e) / mib, 1e3 * e->exposed_s / c->steps, e->loss,
+               (double)compare_sent_by_formula(e) / mib, 1e3 * e->exposed_s / c->steps, e->loss,
                (unsigned long long)e->weights);
 }
 
@@ -182,8 +186,8 @@ int compare_unequal(const compare *c, char *sentence, size_t bytes) {
     return 0;
 }
 
-/* A rank's file, which is no part of its memory. */
-static void compare_explain_file(compare *c, const compare_entry *e) {
+/* Prints the size and traffic of a rank's file, which is not part of its memory. */
+static void compare_print_file(compare *c, const compare_entry *e) {
     const double mib = 1024 * 1024;
     const zero_plan *p = e->plan;
     if (!p->file_bytes) return;
@@ -192,18 +196,18 @@ static void compare_explain_file(compare *c, const compare_entry *e) {
                (double)p->file_written_bytes / mib);
 }
 
-/* What the table cannot say by itself. */
-static void compare_explain(compare *c) {
+/* Prints the meaning of the columns, and the results that have no column. */
+static void compare_print_notes(compare *c) {
     const int steps = c->steps + 2; /* the first and the last are not timed */
     report_say(
         c->report,
         "ratio    tokens/s to those of %s %s, the median over %d rounds in which the "
-        "%ss took turns;\n"
-        "         beside it the quartiles: half of the rounds lie between the two\n"
-        "exposed  time of a step in which a rank waits for communication that computing does "
-        "not hide\n",
-        c->what, c->entry[compare_reference(c)].name, c->rounds, c->what);
-    for (int i = 0; i < c->n; i++) compare_explain_file(c, &c->entry[i]);
+        "%ss alternated;\n"
+        "         next to it the quartiles: half of the rounds lie between the two\n"
+        "exposed  time of a step in which a rank waits for communication that does not overlap "
+        "with computing\n",
+        c->what, c->entry[compare_find_reference(c)].name, c->rounds, c->what);
+    for (int i = 0; i < c->n; i++) compare_print_file(c, &c->entry[i]);
     for (int i = 0; i < c->n && strcmp(c->what, "layout") == 0; i++)
         report_say(c->report, "%s%s: %.1f MiB%s",
                    i ? ", " : "activations  of a rank: ", c->entry[i].name,
@@ -224,16 +228,17 @@ void compare_print(compare *c, FILE *csv) {
                compare_width(c), "", compare_width(c), c->what);
     if (csv != NULL) compare_write_header(csv);
     for (int i = 0; i < c->n; i++) {
-        compare_say(c, &c->entry[i]);
+        compare_print_row(c, &c->entry[i]);
         if (csv != NULL) compare_write(c, csv, &c->entry[i]);
     }
-    compare_explain(c);
+    compare_print_notes(c);
 }
 
 FILE *compare_open_csv(const char *path) {
     char folder[1024];
     const char *slash = strrchr(path, '/');
     (void)snprintf(folder, sizeof folder, "%.*s", slash != NULL ? (int)(slash - path) : 0, path);
-    if (slash != NULL) (void)mkdir(folder, 0777); /* fopen tells if it is not there */
-    return fopen(path, "a"); /* what the last comparison wrote stays until this one has rows */
+    if (slash != NULL) (void)mkdir(folder, 0777); /* opening the file reports a missing folder */
+    /* The rows of the last comparison stay until this one has rows. */
+    return regular_file_stream(path, "a");
 }

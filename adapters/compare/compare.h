@@ -1,12 +1,10 @@
-/* compare.h - several ZeRO stages, or layouts of the ranks, that train the same model in turns, in
-   one process.
+/* compare.h - compares the speed, memory, traffic and weights of several ZeRO stages, or of several
+   layouts of the ranks. All of them train the same model in one process.
 
-   WHY. Speeds that were measured one after the other are those of the machine's other load. Here
-   the stages take turns in rounds, every round begins with another one, and a ratio is the median
-   of the rounds' ratios: what disturbs hits all alike.
-
-   WHY A ROOM. All it needs of a trainer is four functions; how a step comes about is not its
-   business.
+   If each stage ran to its end before the next one, the load of other programs would change the
+   ratios. Here the steps are divided into rounds. In each round all stages run a part of their
+   steps, each round starts with a different stage, and the ratio of two stages is the median over
+   the rounds.
 */
 #ifndef COMPARE_H
 #define COMPARE_H
@@ -24,17 +22,19 @@ extern "C" {
 
 enum { COMPARE_MOST = 8, COMPARE_ROUNDS = 1000 };
 
-/* What the comparison asks of a trainer. */
+/* The functions of the trainer that a comparison calls. */
 typedef struct compare_host {
-    /* One step. loss NULL: the host need not wait for a device; else the mean over ranks. */
+    /* Makes one step. If loss is NULL, it need not wait for a GPU; otherwise *loss is the mean over
+       the ranks. */
     void (*step)(void *trainer, double *loss);
-    void (*wait)(void *trainer);                      /* until the device has done its work */
-    void (*check)(void *trainer, zero_result result); /* does not return from a failure */
+    void (*wait)(void *trainer);                      /* waits until the device is idle */
+    void (*check)(void *trainer, zero_result result); /* ends the job after an error */
     uint64_t (*hash)(void *trainer);                  /* of all weights */
-    /* Sums n values over all ranks; 0: they only meet. */
+    /* Sums n values over all ranks. With n = 0 it is a barrier. */
     void (*sum)(void *trainer, double *values, int n);
-    /* What contexts and groups beside the context have, and have done so far; zeros without any. */
-    void (*beside)(void *trainer, zero_stats *stats);
+    /* Returns the memory and traffic so far of the trainer's other contexts and groups, or zeros.
+     */
+    void (*others)(void *trainer, zero_stats *stats);
 } compare_host;
 
 typedef struct compare_entry {
@@ -43,12 +43,12 @@ typedef struct compare_entry {
     const zero_plan *plan;
     int stage;
     char name[48], layout[48]; /* in the table: stage or layout; "tp2dp2" */
-    size_t beside_bytes;       /* that groups beside the context send in a step, by formula */
+    size_t others_bytes;       /* bytes that other groups send in a step, by formula */
     size_t activation_bytes;
-    /* What is found out. */
+    /* Results. */
     double rates[COMPARE_ROUNDS]; /* tokens per second */
-    double median, ratio;         /* ratio: to stage 0, the median over rounds */
-    double low, high;             /* its quartiles: half of the rounds lie between */
+    double median, ratio;         /* ratio to stage 0: the median over rounds */
+    double low, high;             /* the quartiles of the ratio */
     uint64_t sent_bytes;          /* of one step */
     double exposed_s;             /* of all rounds, mean over ranks */
     double loss;                  /* of the last step */
@@ -63,22 +63,23 @@ typedef struct compare {
     int rounds; /* 1..COMPARE_ROUNDS */
     int steps;  /* of each entry: a multiple of rounds */
     int64_t step_tokens;
-    const char *what;                  /* "stage", or "layout": what entries differ in */
-    compare_entry entry[COMPARE_MOST]; /* down to activation_bytes: the caller's */
+    const char *what;                  /* "stage" or "layout" */
+    compare_entry entry[COMPARE_MOST]; /* the caller sets the fields to activation_bytes */
     int n;
 } compare;
 
-/* Trains all, and says the rounds. COLLECTIVE. */
+/* Trains all entries and prints a line per round. COLLECTIVE. */
 void compare_run(compare *c);
 
-/* The table, and in words what its columns are and whether the weights are the same; and as CSV, if
-   csv is not NULL. */
+/* Prints the table, the meaning of its columns, and whether the weights are equal. Writes the table
+   as CSV too, if csv is not NULL. */
 void compare_print(compare *c, FILE *csv);
 
-/* 1, and a sentence: an entry's weights are not those of entry 0. */
+/* Returns 1 and a sentence if an entry's weights differ from those of entry 0. */
 int compare_unequal(const compare *c, char *sentence, size_t bytes);
 
-/* Makes the file, and the folder that it lies in; NULL: errno says why not. */
+/* Opens the file for writing, and creates its folder. After an error it returns NULL and sets
+ * errno. */
 FILE *compare_open_csv(const char *path);
 
 #ifdef __cplusplus

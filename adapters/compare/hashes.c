@@ -1,11 +1,12 @@
 /* hashes.c - see hashes.h. */
 #include "hashes.h"
+#include "../system/regular_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <xxhash.h>
 
-enum { PIECE = 1 << 18 /* f32 read at once */ };
+enum { PIECE = 1 << 18 /* elements or bytes read at once */ };
 
 static zero_result hash_tensor(hash_read read, void *user, const zero_tensor_desc *d, int tensor,
                                float *piece, XXH64_state_t *state) {
@@ -36,7 +37,7 @@ zero_result hash_weights(hash_read read, void *user, const zero_tensor_desc *tab
 int hash_file(const char *path, uint64_t *hash) {
     XXH64_state_t *state = XXH64_createState();
     void *piece = malloc(PIECE);
-    FILE *file = fopen(path, "rb");
+    FILE *file = regular_file_stream(path, "r");
     int ok = file != NULL && state != NULL && piece != NULL && XXH64_reset(state, 0) == XXH_OK;
     size_t got = 0;
     while (ok && (got = fread(piece, 1, PIECE, file)) > 0) XXH64_update(state, piece, got);

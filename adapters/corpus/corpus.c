@@ -10,18 +10,19 @@
 
 #include "../compare/hashes.h"
 #include "../report/progress.h"
+#include "../system/regular_file.h"
 
 #define require(c, ...) launch_require((c)->l, __VA_ARGS__)
 
-static void check_data(const corpus *c, data_result result, const char *error) {
+static void end_job_if_failed(const corpus *c, data_result result, const char *error) {
     if (result != DATA_OK) launch_fail(c->l, "%s", error);
 }
 
 /* ---- files --------------------------------------------------------------------------------- */
 
-static int has_characters(const train_options *o) { return strncmp(o->model, "char:", 5) == 0; }
+static int is_character_model(const train_options *o) { return strncmp(o->model, "char:", 5) == 0; }
 
-/* Opens a token file on every rank; without a path, tiny Shakespeare's. */
+/* Opens a token file on every rank. Without a path it opens the one of tiny Shakespeare. */
 static void open_tokens(const corpus *c, const char *flag, const char *pattern, const char *split,
                         const gpt2_config *model, int seq_len, token_file *file) {
     char path[1024], error[512];
@@ -31,7 +32,7 @@ static void open_tokens(const corpus *c, const char *flag, const char *pattern, 
             pattern, count);
     if (!given)
         snprintf(path, sizeof path, "build/data/tiny_%s_%s.bin",
-                 has_characters(c->opt) ? "char" : "gpt2", split);
+                 is_character_model(c->opt) ? "char" : "gpt2", split);
     progress_file(c->out, "reading", path);
     data_result result =
         token_file_open(file, path, (uint32_t)model->vocab_size, error, sizeof error);
@@ -43,8 +44,8 @@ static void open_tokens(const corpus *c, const char *flag, const char *pattern, 
             path, seq_len, seq_len + 1, file->count);
 }
 
-/* A tokenizer that was asked for must be there; the one beside the default data may be missing
-   where other data was given: then samples are printed as numbers, as llm.c does. */
+/* Opens the tokenizer that a flag names, or the one of the default data. If a flag names other
+   data, the default tokenizer may be missing. Then samples are printed as numbers, as in llm.c. */
 static void open_tokenizer(corpus *c, const gpt2_config *model) {
     char path[1024], error[512];
     const train_options *o = c->opt;
@@ -54,7 +55,7 @@ static void open_tokenizer(corpus *c, const gpt2_config *model) {
         snprintf(path, sizeof path, "%s", o->tokenizer_path);
     else
         snprintf(path, sizeof path, "build/data/tiny_%s_tokenizer.bin",
-                 has_characters(o) ? "char" : "gpt2");
+                 is_character_model(o) ? "char" : "gpt2");
     data_result result = tokenizer_open(&c->words, path, error, sizeof error);
     require(c, result == DATA_OK || (!given && o->train_path[0]), "%s%s", error,
             given ? "" : "; run: make data");
@@ -67,7 +68,7 @@ static void open_tokenizer(corpus *c, const gpt2_config *model) {
 static void open_examples(corpus *c, const gpt2_config *model, const batch_shape *batch,
                           const layout *ranks) {
     char error[512];
-    hellaswag *h = &c->exam;
+    hellaswag *h = &c->examples;
     h->rank = ranks->dp_rank;
     h->nranks = ranks->dp;
     h->rows = batch->rows;
@@ -76,12 +77,12 @@ static void open_examples(corpus *c, const gpt2_config *model, const batch_shape
     const data_result result =
         hellaswag_open(h, c->opt->eval_path, (uint32_t)model->vocab_size, error, sizeof error);
     require(c, result == DATA_OK, "-hf: %s", error);
-    corpus_same(c->l, "-hf", c->opt->eval_path);
+    corpus_require_same(c->l, "-hf", c->opt->eval_path);
 }
 
 static void open_windows(corpus *c, const batch_shape *batch) {
     const train_options *o = c->opt;
-    windows *w = &c->deal;
+    windows *w = &c->train_windows;
     w->file = &c->train;
     w->order = o->order >= 0 ? o->order : o->train_path[0] ? WINDOWS_SHUFFLED : WINDOWS_RANDOM;
     w->seq_len = batch->seq_len;
@@ -94,21 +95,21 @@ static void open_windows(corpus *c, const batch_shape *batch) {
             (long long)w->step_windows, w->seq_len, (long long)w->count);
     require(c, ok, "rank %d: the training data has %lld windows, more than can be shuffled",
             c->l->rank, (long long)w->count);
-    c->look.file = &c->val;
-    c->look.seq_len = w->seq_len;
-    c->look.step_windows = 1;
-    require(c, windows_open(&c->look), "rank %d: out of memory for a window", c->l->rank);
+    c->val_windows.file = &c->val;
+    c->val_windows.seq_len = w->seq_len;
+    c->val_windows.step_windows = 1;
+    require(c, windows_open(&c->val_windows), "rank %d: out of memory for a window", c->l->rank);
 }
 
 /* ---- the same on all ranks ----------------------------------------------------------------- */
 
-void corpus_same(launch *l, const char *flag, const char *path) {
+void corpus_require_same(launch *l, const char *flag, const char *path) {
     char text[LAUNCH_SENTENCE / 2];
     uint64_t hash = 0;
     if (!l->elsewhere) return;
     const int ok = hash_file(path, &hash);
     launch_require(l, ok, "%s: %s: rank %d cannot read it: %s", flag, path, l->rank,
-                   strerror(errno));
+                   regular_file_error(errno));
     snprintf(text, sizeof text, "%s %.400s of hash %016llx\n", flag, path,
              (unsigned long long)hash);
     launch_same(l, text);
@@ -118,13 +119,13 @@ static void compare_tokens(corpus *c) {
     char error[LAUNCH_SENTENCE];
     uint64_t train = 0, val = 0;
     progress_phase(c->out, "hashing the tokens", 2 * (uint64_t)(c->train.count + c->val.count));
-    check_data(c, hash_tokens(&c->train, &train, error, sizeof error), error);
-    check_data(c, hash_tokens(&c->val, &val, error, sizeof error), error);
-    snprintf(c->said, sizeof c->said,
+    end_job_if_failed(c, hash_tokens(&c->train, &train, error, sizeof error), error);
+    end_job_if_failed(c, hash_tokens(&c->val, &val, error, sizeof error), error);
+    snprintf(c->hashes, sizeof c->hashes,
              "training-data %zu tokens of hash %016llx\n"
              "validation-data %zu tokens of hash %016llx\n",
              c->train.count, (unsigned long long)train, c->val.count, (unsigned long long)val);
-    launch_same(c->l, c->said);
+    launch_same(c->l, c->hashes);
 }
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -147,48 +148,51 @@ void corpus_open(corpus *c, launch *l, report *out, const train_options *o,
 }
 
 void corpus_close(corpus *c) {
-    windows_close(&c->deal);
-    windows_close(&c->look);
+    windows_close(&c->train_windows);
+    windows_close(&c->val_windows);
     token_file_close(&c->train);
     token_file_close(&c->val);
     tokenizer_close(&c->words);
-    hellaswag_close(&c->exam);
+    hellaswag_close(&c->examples);
 }
 
 int corpus_steps(const corpus *c) {
-    const int64_t epoch = c->deal.epoch_steps;
+    const int64_t epoch = c->train_windows.epoch_steps;
     return c->opt->steps >= 0 ? c->opt->steps : (int)(epoch < INT32_MAX ? epoch : 0);
 }
 
 const char *corpus_order(const corpus *c) {
     static const char *const words[] = {"in order", "shuffled every epoch", "at random offsets"};
-    return words[c->deal.order];
+    return words[c->train_windows.order];
 }
 
 /* ---- rows ---------------------------------------------------------------------------------- */
 
-void corpus_train(corpus *c, int64_t step, int64_t first, int rows, int *inputs, int *targets) {
+void corpus_load_step(corpus *c, int64_t step, int64_t first, int rows, int *inputs, int *targets) {
     char error[LAUNCH_SENTENCE];
-    check_data(c, windows_load(&c->deal, step, first, rows, inputs, targets, error, sizeof error),
-               error);
+    end_job_if_failed(
+        c, windows_load(&c->train_windows, step, first, rows, inputs, targets, error, sizeof error),
+        error);
 }
 
-void corpus_look(corpus *c, int64_t first, int rows, int *inputs, int *targets) {
+void corpus_load_validation(corpus *c, int64_t first, int rows, int *inputs, int *targets) {
     char error[LAUNCH_SENTENCE];
-    check_data(c, windows_load(&c->look, 0, first, rows, inputs, targets, error, sizeof error),
-               error);
+    end_job_if_failed(
+        c, windows_load(&c->val_windows, 0, first, rows, inputs, targets, error, sizeof error),
+        error);
 }
 
-int corpus_exam(corpus *c, int *inputs, int *targets) {
+int corpus_load_examples(corpus *c, int *inputs, int *targets) {
     char error[LAUNCH_SENTENCE];
     int rows = 0;
-    check_data(c, hellaswag_fill(&c->exam, inputs, targets, &rows, error, sizeof error), error);
+    end_job_if_failed(c, hellaswag_fill(&c->examples, inputs, targets, &rows, error, sizeof error),
+                      error);
     return rows;
 }
 
-uint64_t corpus_hash(corpus *c, int64_t step) {
+uint64_t corpus_hash_step(corpus *c, int64_t step) {
     char error[LAUNCH_SENTENCE];
     uint64_t hash = 0;
-    check_data(c, windows_hash(&c->deal, step, &hash, error, sizeof error), error);
+    end_job_if_failed(c, windows_hash(&c->train_windows, step, &hash, error, sizeof error), error);
     return hash;
 }

@@ -9,6 +9,7 @@
 #endif
 #include "ds_inside.h"
 #include "ds_table.h"
+#include "../system/regular_file.h"
 
 #include <cjson/cJSON.h>
 #include <ctype.h>
@@ -1180,10 +1181,11 @@ int ds_config_load(const char *path, const ds_auto *autos, ds_config *out, const
     const size_t most = DS_CONFIG_BYTES + 1;
     int failed = 1;
     char *text = NULL;
-    FILE *file = fopen(path, "rb");
+    FILE *file = regular_file_stream(path, "r");
     memset(out, 0, sizeof *out);
     if (file == NULL) {
-        (void)snprintf(sentence, bytes, "%s: cannot be opened: %s", path, strerror(errno));
+        (void)snprintf(sentence, bytes, "%s: cannot be opened: %s", path,
+                       regular_file_error(errno));
         return 1;
     }
     text = (char *)malloc(most);

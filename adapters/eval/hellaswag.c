@@ -33,9 +33,9 @@ int64_t hellaswag_passes(const hellaswag *h) {
 
 void hellaswag_begin(hellaswag *h) { h->asked = h->right = h->next = h->filled = 0; }
 
-/* Targets beside the counted ones are token 0, which every vocabulary has. */
-static void hellaswag_put(const eval_example *one, int completion, int T, int *inputs,
-                          int *targets) {
+/* Writes one row. The targets that do not count are token 0, which every vocabulary has. */
+static void hellaswag_write_row(const eval_example *one, int completion, int T, int *inputs,
+                                int *targets) {
     const int count = one->completion[completion].count, all = one->context + count;
     memset(inputs, 0, (size_t)T * sizeof *inputs);
     memset(targets, 0, (size_t)T * sizeof *targets);
@@ -61,7 +61,7 @@ data_result hellaswag_fill(hellaswag *h, int *inputs, int *targets, int *filled,
         if (one.context + one.completion[completion].count > h->seq_len + 1)
             return data_fail(DATA_FORMAT, error, error_bytes, "%s: example %lld has become longer",
                              h->file.file.path, (long long)example);
-        hellaswag_put(&one, completion, h->seq_len, inputs + at, targets + at);
+        hellaswag_write_row(&one, completion, h->seq_len, inputs + at, targets + at);
         h->row[h->filled].first = one.context - 1;
         h->row[h->filled].count = one.completion[completion].count;
         h->row[h->filled].label = one.label;
@@ -70,7 +70,7 @@ data_result hellaswag_fill(hellaswag *h, int *inputs, int *targets, int *filled,
     return DATA_OK;
 }
 
-/* An example whose rows lie in two passes is judged when its last one is here. */
+/* If the rows of an example lie in two passes, the second pass decides its answer. */
 void hellaswag_count(hellaswag *h, const float *losses) {
     const int64_t first = h->next - h->filled;
     for (int i = 0; i < h->filled; i++, losses += h->seq_len) {

@@ -1,7 +1,4 @@
-/* sample.h - the next token of a text, drawn from a model's logits, and its bytes for a terminal.
-
-   WHY A ROOM. It is arithmetic over an array, and needs no model, rank or device to be tested.
-*/
+/* sample.h - draws the next token of a text from a model's logits, and prints it for a terminal. */
 #ifndef SAMPLE_H
 #define SAMPLE_H
 
@@ -13,10 +10,12 @@ extern "C" {
 
 enum { SAMPLE_TEXT = 256 }; /* bytes; a token has at most 255 */
 
-/* The token at which the running sum of the softmax's probabilities passes `coin`, 0 to 1. */
+/* Returns the token at which the running sum of the softmax's probabilities exceeds `coin`, 0 to 1.
+ */
 int sample_pick(const float *logits, int count, double coin);
 
-/* A token's bytes without those that could move a terminal's cursor; bytes NULL: its number. */
+/* Writes the bytes of a token, without those that could move the cursor of a terminal. If bytes is
+   NULL, writes the number of the token. */
 void sample_print(int token, const unsigned char *bytes, size_t length, char text[SAMPLE_TEXT]);
 
 #ifdef __cplusplus

@@ -410,9 +410,11 @@ uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run);
    (without wpe) and 12 L C T for attention (Chowdhery et al. 2022, appendix B). */
 double gpt2_flops_per_token(const gpt2_config *cfg, int seq_len);
 
-/* Floating-point operations per second of a large matrix product of this type, on the way that a
-   model's take, conversions included, with this many threads (0: as OpenMP says), the best of about
-   50 ms; 0 if it cannot be measured. What utilisation is a share of where gpt2_peak_rate is 0. */
+/* Returns the floating-point operations per second of the fastest matrix product of this type. A
+   model computes its products in the same way, conversions included. On a CPU it measures the three
+   products of a layer at several shapes with this many threads (0: as OpenMP says), for about 0.2
+   s. Returns 0 if it cannot measure. Utilisation is a share of this rate where gpt2_peak_rate is 0.
+ */
 double gpt2_matmul_rate(zero_type type, int threads);
 
 /* The same as the maker of this GPU states it: dense products that add in f32; 0: a CPU, or a GPU

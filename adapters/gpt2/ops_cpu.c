@@ -19,7 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <dnnl.h>
 #ifdef _OPENMP
@@ -29,6 +28,7 @@
 #define OMP(x)
 #endif
 
+#include "../system/clock.h"
 #include "matmul.h"
 #include "products.h"
 
@@ -559,21 +559,40 @@ void ops_linear_residual(ops_ctx *o, void *out, const void *x, const void *in, c
     ops_add_bias(o, out, x, out, bias, R, O);
 }
 
-static double seconds(void) {
-    struct timespec t;
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+/* The shapes whose rates are measured: x (R, I), y (R, O) and w (O, I). Small products can be
+   faster than large ones, and which of the three products of a layer is the fastest depends on the
+   processor. */
+enum { RATE_SHAPES = 3, RATE_PRODUCTS = 3, RATE_NUMBERS = 768 * 3072 /* of the largest matrix */ };
+static const struct rate_shape {
+    size_t R, I, O;
+} rate_shapes[RATE_SHAPES] = {{256, 768, 768}, {768, 768, 768}, {256, 768, 3072}};
+
+/* Returns the operations per second of the fastest of several runs of one product, or 0 after an
+   error. kind: 0 y = x w^T, 1 dx = dy w, 2 dw = dy^T x. The first run, which creates the product,
+   does not count. */
+static double product_rate(ops_ctx *o, int kind, const struct rate_shape *s, void *to,
+                           const void *a, const void *b) {
+    const double work = 2e0 * (double)(s->R * s->I * s->O);
+    double best = 0, spent = 0;
+    for (int i = 0; !o->status && (i < 4 || (spent < 0.01 && i < 64)); i++) {
+        double t = clock_seconds(CLOCK_MONOTONIC);
+        if (kind == 0) ops_linear(o, to, a, b, NULL, s->R, s->I, s->O);
+        if (kind == 1) ops_linear_dx(o, to, a, b, s->R, s->I, s->O);
+        if (kind == 2) ops_linear_dw(o, to, NULL, a, b, s->R, s->I, s->O);
+        t = clock_seconds(CLOCK_MONOTONIC) - t;
+        if (i) spent += t;
+        if (i && t > 0 && work / t > best) best = work / t;
+    }
+    return o->status ? 0 : best;
 }
 
-/* The best of 8 products of n x n matrices; c, a, b are (n, n). 0: an error. */
-static double product_rate(ops_ctx *o, size_t n, void *c, const void *a, const void *b) {
+/* Returns the rate of the fastest product of all shapes. memory: three matrices. */
+static double fastest_rate(ops_ctx *o, char *memory, size_t matrix_bytes) {
     double best = 0;
-    for (int i = 0; i < 8; i++) {
-        double t = seconds();
-        ops_linear_dx(o, c, a, b, n, n, n);
-        t = seconds() - t;
-        if (i && t > 0 && 2e0 * (double)(n * n * n) / t > best)
-            best = 2e0 * (double)(n * n * n) / t;
+    for (int i = 0; i < RATE_SHAPES * RATE_PRODUCTS; i++) {
+        const double rate = product_rate(o, i % RATE_PRODUCTS, &rate_shapes[i / RATE_PRODUCTS],
+                                         memory + 2 * matrix_bytes, memory, memory + matrix_bytes);
+        if (rate > best) best = rate;
     }
     return o->status ? 0 : best;
 }
@@ -585,11 +604,10 @@ double ops_peak_rate(zero_type type, int tf32) {
 }
 
 double ops_matmul_rate(zero_type type, int tf32, int threads) {
-    enum { N = 768 };
     const ops_limits limits = {1, 1, 1, 1, 1, 1, 1};
     const ops_settings settings = {type, type, NULL, tf32, 0};
     char why[OPS_SENTENCE];
-    const size_t n = (size_t)N * N, bytes = n * zero_type_bytes(type);
+    const size_t n = RATE_NUMBERS, bytes = n * zero_type_bytes(type);
     char *memory = (char *)ops_alloc(3 * bytes);
     ops_ctx *o = NULL;
     double rate = 0;
@@ -602,7 +620,7 @@ double ops_matmul_rate(zero_type type, int tf32, int threads) {
             const float x = (float)(i % 7) - 3.0f;
             zero_convert(memory + i * zero_type_bytes(type), type, &x, ZERO_F32, 1);
         }
-        rate = product_rate(o, N, memory + 2 * bytes, memory, memory + bytes);
+        rate = fastest_rate(o, memory, bytes);
     }
     ops_destroy(o);
 #ifdef _OPENMP

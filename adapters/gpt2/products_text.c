@@ -1,5 +1,6 @@
 /* products_text.c - see products.h: choices as text and as files. */
 #include "products.h"
+#include "../system/regular_file.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -101,26 +102,26 @@ static int write_choice(const products_choice *c, const char *path, size_t threa
     char text[PRODUCTS_TEXT], part[1024];
     const size_t length = products_print(c, threads, text, sizeof text);
     (void)snprintf(part, sizeof part, "%.1000s.part", path);
-    FILE *f = fopen(part, "w");
+    FILE *f = regular_file_stream(part, "w");
     int failed = !f || fwrite(text, 1, length, f) != length;
     if (f && fclose(f)) failed = 1;
     if (!failed && !rename(part, path)) return 0;
     const int number = errno;
     if (f) (void)remove(part);
-    return say_file(sentence, bytes, path, strerror(number));
+    return say_file(sentence, bytes, path, regular_file_error(number));
 }
 
 /* Returns 2 where there is no file. */
 static int read_choice(products_choice *c, const char *path, char *sentence, size_t bytes) {
     char text[PRODUCTS_TEXT], why[128];
-    FILE *f = fopen(path, "r");
+    FILE *f = regular_file_stream(path, "r");
     if (!f && errno == ENOENT) return 2;
-    if (!f) return say_file(sentence, bytes, path, strerror(errno));
+    if (!f) return say_file(sentence, bytes, path, regular_file_error(errno));
     const size_t length = fread(text, 1, sizeof text - 1, f);
     const int failed = ferror(f), number = errno, more = fgetc(f) != EOF;
     (void)fclose(f);
     text[length] = '\0';
-    if (failed) return say_file(sentence, bytes, path, strerror(number));
+    if (failed) return say_file(sentence, bytes, path, regular_file_error(number));
     if (more) return say_file(sentence, bytes, path, "is longer than a choice");
     if (strlen(text) != length) return say_file(sentence, bytes, path, "is no text");
     if (!products_parse(c, text, why, sizeof why)) return 0;

@@ -12,9 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ENVIRONMENT_TCP_PORT = 12345 }; /* llm.c's */
+enum { ENVIRONMENT_TCP_PORT = 12345 }; /* the port of llm.c */
 
-/* The first thing that is wrong, as one sentence. */
+/* Keeps the first error as a sentence. */
 typedef struct environment_error {
     char *sentence;
     size_t bytes;
@@ -37,7 +37,7 @@ static int environment_has(const char *name) {
     return text != NULL && text[0] != 0;
 }
 
-/* A variable's whole number within least..most; `missing` where it is not set. */
+/* Returns the whole number of a variable, within least..most, or `missing` if it is not set. */
 static int environment_number(const char *name, int least, int most, int missing,
                               environment_error *error) {
     char *end = NULL;
@@ -65,7 +65,7 @@ static int environment_required(const char *name, int least, int most, const cha
 int environment_first_host(const char *list, char *host, size_t bytes) {
     size_t used = 0;
     while (*list && *list != ',') {
-        /* of a range or list in brackets the first number, digit for digit */
+        /* takes the first number of a range or list in brackets, digit by digit */
         const int range = *list == '[';
         size_t length = range ? strcspn(++list, "-,]") : strcspn(list, "[,");
         if (used + length >= bytes) return 0;
@@ -109,18 +109,18 @@ static void environment_copy(char *to, size_t bytes, const char *from, const cha
 
 /* ---- launchers ----------------------------------------------------------------------------- */
 
-/* A variable RANK alone can be anybody's. */
+/* Also needs other variables than RANK, because other programs use this name. */
 static int environment_is_torch(void) {
     if (environment_has("WORLD_SIZE")) return strcmp(getenv("WORLD_SIZE"), "1") != 0;
     return environment_has("RANK") && environment_has("MASTER_ADDR");
 }
 
-/* torchrun, deepspeed and whoever else sets PyTorch's variables. */
+/* Reads the variables of PyTorch, which torchrun and deepspeed set, among others. */
 static void environment_torch(environment *e, environment_error *error) {
     const char *run = getenv("TORCHELASTIC_RUN_ID"), *again = getenv("TORCHELASTIC_RESTART_COUNT");
     e->kind = ENVIRONMENT_JOIN;
     e->by = run != NULL ? "by torchrun" : "by RANK and WORLD_SIZE";
-    /* who speaks for ranks that do not know who they are */
+    /* decides which process prints if ranks do not know their number */
     e->rank = environment_number("LOCAL_RANK", 0, 1 << 20, 0, error);
     e->nranks = environment_required("WORLD_SIZE", 1, 1 << 20, e->by, error);
     int rank = environment_required("RANK", 0, e->nranks - 1, e->by, error);
@@ -165,19 +165,19 @@ static void environment_slurm(environment *e, environment_error *error) {
     if (e->host[0] == 0)
         environment_wrong(error, "neither MASTER_ADDR nor SLURM_STEP_NODELIST is set: the host of "
                                  "rank 0 is not known");
-    /* below the ports that the system gives out, and apart for steps side by side */
+    /* below the ports that the system assigns, and different for concurrent steps */
     environment_port(e, 20000 + (int)(((unsigned)job * 16u + (unsigned)step) % 12000u), error);
     snprintf(e->job, sizeof e->job, "slurm %d.%d", job, step);
 }
 
-/* Ranks of this step of a Slurm job; 0: none. */
+/* Returns the number of ranks of this step of a Slurm job, or 0. */
 static int environment_slurm_ranks(environment_error *error) {
     if (!environment_has("SLURM_STEP_ID") || !environment_has("SLURM_PROCID")) return 0;
     int tasks = environment_number("SLURM_NTASKS", 1, 1 << 20, 1, error);
     return environment_number("SLURM_STEP_NUM_TASKS", 1, 1 << 20, tasks, error);
 }
 
-/* Ranks of an MPI launcher; 0: none did. */
+/* Returns the number of ranks that an MPI launcher started, or 0. */
 static int environment_mpi_ranks(int *rank) {
     static const char *const names[][2] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
                                            {"PMI_SIZE", "PMI_RANK"}};
@@ -190,7 +190,7 @@ static int environment_mpi_ranks(int *rank) {
     return 0;
 }
 
-/* llm.c's -pi tcp and -pi fs. */
+/* Reads llm.c's -pi tcp and -pi fs. */
 static void environment_method(const environment_call *call, environment *e,
                                environment_error *error) {
     const char *server = call->server, *job = getenv("SLURM_JOB_ID"),
@@ -205,7 +205,7 @@ static void environment_method(const environment_call *call, environment *e,
     if (e->rank < 0 || e->rank >= e->nranks) {
         environment_wrong(error, "-pr %d: the rank must be below the %d rank%s of -pn", e->rank,
                           e->nranks, e->nranks > 1 ? "s" : "");
-        e->rank = 0; /* says so */
+        e->rank = 0; /* the rank that prints the error */
     }
     if (call->per_node > 0) e->local_rank = e->rank % call->per_node;
     if (e->nranks == 1) {
@@ -223,7 +223,7 @@ static void environment_method(const environment_call *call, environment *e,
     if (tcp)
         e->port = own > 0 ? own : ENVIRONMENT_TCP_PORT;
     else
-        e->port = own; /* 0: any that is free; the file tells it */
+        e->port = own; /* 0: any free port, which rank 0 writes to the file */
     snprintf(e->job, sizeof e->job, "%s %.40s %.40s", call->method, job != NULL ? job : "0",
              step != NULL ? step : "0");
 }
@@ -242,11 +242,12 @@ int environment_read(const environment_call *call, environment *e, char *sentenc
     int mpi_ranks = environment_mpi_ranks(&rank);
     int step_ranks = environment_slurm_ranks(&error), step_rank = 0;
     if (step_ranks > 1) step_rank = environment_number("SLURM_PROCID", 0, 1 << 20, 0, &error);
-    /* An mpirun inside a job starts its daemons by srun: their numbers are not the ranks'. */
+    /* An mpirun inside a job starts its daemons by srun, whose numbers are not those of the ranks.
+     */
     if (mpi_ranks > 1 && (mpi_ranks != step_ranks || rank != step_rank)) step_ranks = 0;
     if (step_ranks > 1) {
         const int by_mpi = mpi_ranks > 1 || environment_has("PMIX_RANK");
-        mpi_ranks = by_mpi && call->has_mpi ? step_ranks : 0; /* else srun is enough */
+        mpi_ranks = by_mpi && call->has_mpi ? step_ranks : 0; /* otherwise srun is enough */
         rank = step_rank;
     }
     const int torchrun = environment_has("TORCHELASTIC_RUN_ID");

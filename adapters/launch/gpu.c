@@ -29,7 +29,7 @@ struct gpu_ranks {
 };
 
 int gpu_count(char *sentence, size_t bytes) {
-    int ends[2], answer[2] = {0, -1}; /* GPUs, and what CUDA said */
+    int ends[2], answer[2] = {0, -1}; /* the number of GPUs, and the result of CUDA */
     if (pipe(ends) != 0) {
         snprintf(sentence, bytes, "GPUs cannot be asked for: %s", strerror(errno));
         return -1;
@@ -88,7 +88,8 @@ int gpu_choose(int rank, int local_rank, int as_threads, int *device, char *sent
 
 /* ---- a call that may hang ------------------------------------------------------------------ */
 
-/* NCCL has no limit of its own for the first meeting of ranks that cannot reach each other. */
+/* NCCL waits without a limit if ranks cannot reach each other, so a second thread watches the time.
+ */
 typedef struct gpu_guard {
     const gpu_call *call;
     int done;
@@ -111,10 +112,11 @@ static void *gpu_guard_main(void *arg) {
     int done = g->done;
     pthread_mutex_unlock(&g->lock);
     if (done) return NULL;
-    snprintf(sentence, sizeof sentence,
-             "rank %d: NCCL did not join the %d ranks within %g s; NCCL_DEBUG=INFO tells what it "
-             "waits for, NCCL_SOCKET_IFNAME which network to use",
-             call->rank, call->nranks, call->limit_s);
+    snprintf(
+        sentence, sizeof sentence,
+        "rank %d: NCCL did not join the %d ranks within %g s; set NCCL_DEBUG=INFO to see what it "
+        "waits for, and NCCL_SOCKET_IFNAME to choose the network",
+        call->rank, call->nranks, call->limit_s);
     call->late(call->user, sentence);
     return NULL;
 }
@@ -139,7 +141,7 @@ static void gpu_guard_end(gpu_guard *g) {
 
 /* ---- communicators ------------------------------------------------------------------------- */
 
-/* 0: it went well; 1: the sentence is written. */
+/* Returns 0, or 1 and a sentence. */
 static int gpu_failed(const gpu_ranks *ranks, ncclResult_t result, const char *call,
                       ncclComm_t comm, char *sentence, size_t bytes) {
     if (result == ncclSuccess) return 0;
@@ -160,7 +162,7 @@ int gpu_make_id(char id[GPU_ID_BYTES], char *sentence, size_t bytes) {
     return 1;
 }
 
-/* 0, or 1 with a sentence. */
+/* Creates one communicator per group. Returns 0, or 1 and a sentence. */
 static int gpu_make(gpu_ranks *ranks, const gpu_call *call, char *sentence, size_t bytes) {
     for (int i = 0; i < call->groups; i++) {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -177,7 +179,7 @@ static int gpu_make(gpu_ranks *ranks, const gpu_call *call, char *sentence, size
 
 gpu_ranks *gpu_join(const gpu_call *call, char *sentence, size_t bytes) {
     gpu_guard guard;
-    /* collectives of several communicators in flight start in the order of their calls */
+    /* collectives of several communicators start in the order of their calls */
     (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     gpu_ranks *ranks =
         (gpu_ranks *)calloc(1, sizeof *ranks + (size_t)call->groups * sizeof ranks->comm[0]);
@@ -191,7 +193,7 @@ gpu_ranks *gpu_join(const gpu_call *call, char *sentence, size_t bytes) {
     const int failed = gpu_make(ranks, call, sentence, bytes);
     gpu_guard_end(&guard);
     if (!failed) return ranks;
-    free(ranks); /* communicators that were made go with the process: they may wait for its peers */
+    free(ranks); /* does not destroy communicators, which could wait for other ranks */
     return NULL;
 }
 

@@ -1,5 +1,5 @@
-/* gpu.h - the GPU of a rank, and NCCL's communicators. Of builds with -DLAUNCH_WITH_NCCL alone;
-   in others there are no GPUs, and nothing here does anything. */
+/* gpu.h - the GPU of a rank, and NCCL's communicators. Only builds with
+   -DLAUNCH_WITH_NCCL use GPUs; in other builds these functions do nothing. */
 #ifndef LAUNCH_GPU_H
 #define LAUNCH_GPU_H
 
@@ -9,13 +9,15 @@
 extern "C" {
 #endif
 
-enum { GPU_ID_BYTES = 128 }; /* of a communicator that is yet to be made: NCCL's ncclUniqueId */
+enum { GPU_ID_BYTES = 128 }; /* NCCL's ncclUniqueId, from which a communicator is created */
 
-/* GPUs that this process sees, asked in a child that ends at once: a process that has touched CUDA
-   must not fork. -1: they cannot be asked, and the sentence tells why. */
+/* Returns the number of GPUs that this process can use. A child process calls CUDA for this,
+   because a process that has called CUDA must not fork. After an error, returns -1 and writes a
+   sentence. */
 int gpu_count(char *sentence, size_t bytes);
 
-/* Whether NCCL takes several ranks on one GPU: from 2.30 on, with NCCL_MULTI_RANK_GPU_ENABLE=1. */
+/* Returns whether NCCL supports several ranks on one GPU: from version 2.30 on, with
+   NCCL_MULTI_RANK_GPU_ENABLE=1. */
 int gpu_may_be_shared(void);
 
 /* Chooses the GPU of rank `rank`, number local_rank of its machine, and makes it the calling
@@ -23,7 +25,7 @@ int gpu_may_be_shared(void);
    sentence. */
 int gpu_choose(int rank, int local_rank, int as_threads, int *device, char *sentence, size_t bytes);
 
-/* A new id, on rank 0 alone: the others get a copy. Returns 0, or 1 with a sentence. */
+/* Creates an id. Only rank 0 calls it; the others get a copy. Returns 0, or 1 and a sentence. */
 int gpu_make_id(char id[GPU_ID_BYTES], char *sentence, size_t bytes);
 
 typedef struct gpu_call {
@@ -31,18 +33,19 @@ typedef struct gpu_call {
     int groups;     /* communicators */
     const char *id; /* [groups][GPU_ID_BYTES] */
     double limit_s; /* longest wait for the other ranks */
-    /* When that is over: called by another thread, with a sentence; not to return. */
+    /* Another thread calls this after limit_s, with a sentence. It must not return. */
     void (*late)(void *user, const char *sentence);
     void *user;
 } gpu_call;
 
 typedef struct gpu_ranks gpu_ranks;
 
-/* Makes the communicators over all ranks. NULL: the sentence tells why. COLLECTIVE. */
+/* Creates the communicators over all ranks. After an error, returns NULL and writes a sentence.
+   COLLECTIVE. */
 gpu_ranks *gpu_join(const gpu_call *call, char *sentence, size_t bytes);
-/* What zero_comm.handle takes: ncclComm_t *. */
+/* Returns the value for zero_comm.handle, an ncclComm_t *. */
 void *gpu_comm(gpu_ranks *ranks, int group);
-/* NULL: there is none. Returns 0, or 1 with a sentence. */
+/* NULL is allowed. Returns 0, or 1 and a sentence. */
 int gpu_leave(gpu_ranks *ranks, char *sentence, size_t bytes);
 
 #ifdef __cplusplus

@@ -9,6 +9,7 @@
 #include "meeting.h"
 #include "signals.h"
 #include "witness.h"
+#include "../system/clock.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -22,7 +23,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -30,20 +30,21 @@
 #include <mpi.h>
 #endif
 
-/* Shared by the ranks of one machine (by fork also with the process that watches them). */
+/* Memory that the ranks of one machine share; with fork, also with the process that watches them.
+ */
 struct launch_board {
-    int claimed;    /* the process that speaks: the job has failed, everybody leaves */
-    int said;       /* it has spoken */
-    int asked;      /* somebody has said that the job was asked to stop */
-    int64_t saved;  /* of launch_saved, and one; 0: never told */
-    int64_t copied; /* the same of launch_copied */
-    int fewer;      /* of launch_fewer; 0: never told */
-    int tp, dp;     /* of launch_layout; 0: never told */
-    int process[LAUNCH_MAX_RANKS]; /* mpirun: of the machine's ranks; 0: it ends by itself */
+    int claimed;    /* the job has failed: the process that prints the line; 0: none */
+    int said;       /* that process has printed the line */
+    int asked;      /* the line about a request to stop is printed */
+    int64_t saved;  /* step of launch_saved plus 1; 0: never called */
+    int64_t copied; /* the same for launch_copied */
+    int fewer;      /* ranks of launch_fewer; 0: never called */
+    int tp, dp;     /* from launch_layout; 0: never called */
+    int process[LAUNCH_MAX_RANKS]; /* mpirun: process of each rank; 0: it ends in order */
     int rank_of[LAUNCH_MAX_RANKS];
-    unsigned arrived; /* ranks that came to a launch_agree, counted over all rounds */
-    int failed[2][LAUNCH_MAX_RANKS]; /* by round modulo 2: nobody is two rounds ahead */
-    char copy[LAUNCH_BROADCAST];     /* of launch_broadcast */
+    unsigned arrived;                /* calls of launch_agree so far, of all ranks */
+    int failed[2][LAUNCH_MAX_RANKS]; /* by round modulo 2: no rank is two rounds ahead */
+    char copy[LAUNCH_BROADCAST];     /* the bytes of launch_broadcast */
 };
 
 static_assert((int)LAUNCH_BROADCAST <= (int)MEETING_BYTES, "a broadcast is one message");
@@ -64,12 +65,12 @@ typedef struct launch_mpi {
 #endif
 
 enum {
-    LAUNCH_GRACE_MS = 3000,   /* for ranks to leave on their own once the job has failed */
-    LAUNCH_WITNESS_MS = 2000, /* for the rank that failed first to say its sentence */
+    LAUNCH_GRACE_MS = 3000,   /* time for ranks to end by themselves after a failure */
+    LAUNCH_WITNESS_MS = 2000, /* time for the rank that failed first to print its line */
     LAUNCH_POLL_MS = 50,
-    LAUNCH_LINGER_MS = 2000, /* of a rank that failed before there was shared memory */
-    LAUNCH_BARREN = 3,       /* starts of an elastic job, one after another, that save nothing */
-    LAUNCH_JOIN_S = 120      /* for ranks to come, unless told otherwise */
+    LAUNCH_LINGER_MS = 2000, /* time for a rank that failed before memory was shared */
+    LAUNCH_BARREN = 3,       /* consecutive restarts of an elastic job that save nothing */
+    LAUNCH_JOIN_S = 120      /* default time for ranks to start */
 };
 
 /* ---- one line ------------------------------------------------------------------------------ */
@@ -84,17 +85,18 @@ static int launch_is_claimed(launch_board *board) {
     return __atomic_load_n(&board->claimed, __ATOMIC_ACQUIRE) != 0;
 }
 
-/* One write, so that lines of several processes cannot mix. */
+/* Writes a line with one call, so that lines of several processes do not mix. */
 static void launch_write(const char *program, const char *sentence) {
     char line[LAUNCH_SENTENCE + 128];
-    const char *clear = isatty(STDERR_FILENO) ? "\033[2K\033[G" : ""; /* of a progress line */
+    const char *clear = isatty(STDERR_FILENO) ? "\033[2K\033[G" : ""; /* clears a progress line */
     int length = snprintf(line, sizeof line - 1, "%s%s: %s", clear, program, sentence);
     if (length < 0) return;
     if ((size_t)length > sizeof line - 2) length = (int)sizeof line - 2;
     for (int i = 0; i < length; i++)
         if (line[i] == '\n' || line[i] == '\r') line[i] = ' ';
     line[length] = '\n';
-    if (write(STDERR_FILENO, line, (size_t)length + 1) < 0) return; /* nobody is left to tell */
+    if (write(STDERR_FILENO, line, (size_t)length + 1) < 0)
+        return; /* the error cannot be reported either */
 }
 
 static void launch_print(const char *program, const char *sentence) {
@@ -102,33 +104,29 @@ static void launch_print(const char *program, const char *sentence) {
     launch_write(program, sentence);
 }
 
-/* By whoever has claimed. `flush`: what stdout has comes first; it may be waited for. */
-static void launch_speak(const launch *l, const char *sentence, int flush) {
+/* Prints the line of a failure. Only the process that has claimed the right calls it. flush: write
+   the buffer of stdout before, which may wait. */
+static void launch_print_claimed(const launch *l, const char *sentence, int flush) {
     if (flush) fflush(stdout);
     launch_write(l->program, sentence);
     __atomic_store_n(&l->board->said, 1, __ATOMIC_RELEASE);
 }
 
-static void launch_nap(int milliseconds) {
-    struct timespec pause = {milliseconds / 1000, (milliseconds % 1000) * 1000000L};
-    nanosleep(&pause, NULL);
-}
-
-/* Waits for somebody else to speak. */
+/* Waits until another process has claimed the right to print. */
 static int launch_await_claim(launch_board *board, int milliseconds) {
     for (int waited = 0; waited < milliseconds; waited += 5) {
         if (launch_is_claimed(board)) return 1;
-        launch_nap(5);
+        clock_pause(5);
     }
     return launch_is_claimed(board);
 }
 
-/* A thread of this process that speaks must have the time to: it ends with the process. */
-static void launch_let_speak(const launch *l) {
+/* If another thread of this process has the right to print, waits until it has printed its line. */
+static void launch_await_line(const launch *l) {
     for (int waited = 0; waited < LAUNCH_WITNESS_MS; waited += 5) {
         if (__atomic_load_n(&l->board->said, __ATOMIC_ACQUIRE)) return;
         if (__atomic_load_n(&l->board->claimed, __ATOMIC_ACQUIRE) != (int)getpid()) return;
-        launch_nap(5);
+        clock_pause(5);
     }
 }
 
@@ -140,18 +138,19 @@ static void launch_leave(int code) {
     _exit(code); /* not exit: threads of the plugin may still run */
 }
 
-/* Whether this rank is the one to speak: on its machine, and of a join among all machines. */
-static int launch_may_speak(launch *l) {
+/* Claims the right to print, on this machine and, for a join, among all machines. Returns 1 if this
+   rank has it. */
+static int launch_claim_line(launch *l) {
     if (!launch_claim(l->board)) return 0;
     return l->meeting == NULL || meeting_claim((meeting *)l->meeting);
 }
 
-/* Another rank speaks, or another thread of this one. Where ranks are threads the exit code is the
-   speaker's. */
+/* Ends this rank without a line, because another rank, or another thread of this one, prints it. If
+   ranks are threads, the exit code is that of the rank that prints. */
 static void launch_leave_silently(launch *l, int code) LAUNCH_NORETURN;
 static void launch_leave_silently(launch *l, int code) {
-    if (l->kind == LAUNCH_THREADS) launch_nap(LAUNCH_WITNESS_MS);
-    launch_let_speak(l);
+    if (l->kind == LAUNCH_THREADS) clock_pause(LAUNCH_WITNESS_MS);
+    launch_await_line(l);
     launch_leave(code);
 }
 
@@ -161,18 +160,19 @@ static void launch_abort_locals(const launch *l, int rank, const char *sentence)
 
 static void launch_end_with(launch *l, const char *sentence, int code) LAUNCH_NORETURN;
 static void launch_end_with(launch *l, const char *sentence, int code) {
-    int speaks = launch_may_speak(l);
-    if (speaks) launch_speak(l, sentence, 1);
+    int speaks = launch_claim_line(l);
+    if (speaks) launch_print_claimed(l, sentence, 1);
     launch_abort_locals(l, l->rank, sentence);
 #ifdef ZERO_WITH_MPI
     if (l->kind == LAUNCH_MPI) {
-        if (!speaks) launch_let_speak(l);
+        if (!speaks) launch_await_line(l);
         fflush(stdout);
         MPI_Abort(MPI_COMM_WORLD, code);
     }
 #endif
     if (!speaks) launch_leave_silently(l, code);
-    if (l->kind == LAUNCH_JOIN) launch_nap(LAUNCH_POLL_MS); /* the others hear that it is over */
+    if (l->kind == LAUNCH_JOIN)
+        clock_pause(LAUNCH_POLL_MS); /* lets the other ranks receive the end */
     launch_leave(code);
 }
 
@@ -197,7 +197,7 @@ void launch_fail_result(launch *l, zero_result result, const char *sentence) {
 
 /* ---- agreements ---------------------------------------------------------------------------- */
 
-/* The lowest rank with ok == 0; nranks if there is none. ends: all ranks end if there is one. */
+/* Returns the lowest rank with ok == 0, or nranks. ends: all ranks end if there is one. */
 static int launch_lowest_failed(launch *l, int ok, int ends) {
 #ifdef ZERO_WITH_MPI
     if (l->kind == LAUNCH_MPI) {
@@ -219,7 +219,7 @@ static int launch_lowest_failed(launch *l, int ok, int ends) {
     __atomic_fetch_add(&l->board->arrived, 1u, __ATOMIC_ACQ_REL);
     while (__atomic_load_n(&l->board->arrived, __ATOMIC_ACQUIRE) < l->round * (unsigned)l->nranks) {
         if (launch_is_claimed(l->board)) launch_leave_silently(l, LAUNCH_EXIT_FAILURE);
-        launch_nap(1);
+        clock_pause(1);
     }
     for (int r = 0; r < l->nranks; r++)
         if (failed[r]) return r;
@@ -230,18 +230,18 @@ static void launch_meet(launch *l, int ok, const char *sentence, int exit_code) 
     int lowest = launch_lowest_failed(l, ok, 1);
     if (lowest == l->nranks) return;
     int speaks = lowest == l->rank && launch_claim(l->board);
-    if (speaks) launch_speak(l, sentence, 1);
-    /* By fork, the watching process must not see an exit before it sees the claim. */
+    if (speaks) launch_print_claimed(l, sentence, 1);
+    /* With fork, the watching process must see the claim before it sees an exit. */
     if (l->kind == LAUNCH_FORK) launch_await_claim(l->board, LAUNCH_WITNESS_MS);
 #ifdef ZERO_WITH_MPI
     if (l->kind == LAUNCH_MPI) {
-        signals_unwatch(); /* it asks the witness */
+        signals_unwatch(); /* first, because it uses the witness */
         witness_unwatch();
-        MPI_Barrier(MPI_COMM_WORLD); /* no rank takes another's end for a failure */
+        MPI_Barrier(MPI_COMM_WORLD); /* so that no rank takes another's end for a failure */
         MPI_Finalize();
     }
 #endif
-    if (!speaks && l->kind != LAUNCH_MPI) /* whose board is gone */
+    if (!speaks && l->kind != LAUNCH_MPI) /* its shared memory is already freed */
         launch_leave_silently(l, exit_code);
     launch_leave(exit_code);
 }
@@ -286,10 +286,10 @@ void launch_broadcast(launch *l, void *data, size_t bytes) {
     if (l->rank == 0) memcpy(l->board->copy, data, bytes);
     launch_agree(l, 1, "");
     if (l->rank > 0) memcpy(data, l->board->copy, bytes);
-    launch_agree(l, 1, ""); /* all have it: the board can take the next */
+    launch_agree(l, 1, ""); /* all ranks have the copy: the next one may be written */
 }
 
-/* The first line in which the texts differ, as a sentence; "" if they are equal. */
+/* Writes a sentence with the first line in which the texts differ, or "" if they are equal. */
 static void launch_first_difference(const launch *l, const char *mine, const char *first,
                                     char *sentence, size_t bytes) {
     sentence[0] = 0;
@@ -307,7 +307,7 @@ static void launch_first_difference(const launch *l, const char *mine, const cha
 
 void launch_same(launch *l, const char *text) {
     char sentence[LAUNCH_SENTENCE], first[LAUNCH_BROADCAST];
-    if (!l->elsewhere) return; /* children of one process have the settings of one command line */
+    if (!l->elsewhere) return; /* children of one process have the same settings */
     memset(first, 0, sizeof first);
     if (l->rank == 0) snprintf(first, sizeof first, "%s", text);
     launch_broadcast(l, first, sizeof first);
@@ -342,7 +342,7 @@ int launch_processors(void) {
 
 int launch_threads(const launch *l) { return l->threads; }
 
-/* Of ranks that share this process's processors. */
+/* Returns the threads of each of the ranks that share the processors of this process. */
 static int launch_share(int ranks) {
     int threads = launch_processors() / ranks;
     return threads > 0 ? threads : 1;
@@ -371,9 +371,9 @@ void launch_layout(launch *l, int tp, int dp) {
     __atomic_store_n(&l->board->tp, tp, __ATOMIC_RELEASE);
 }
 
-/* "rank 3 (process 12) ..." with the rank's place: "rank 3 (tp 1, pp 0, dp 1; process 12) ...";
-   other sentences as they are. */
-static void launch_locate(const launch *l, const char *sentence, char out[LAUNCH_SENTENCE]) {
+/* Adds the place of the rank to "rank 3 (process 12) ...": "rank 3 (tp 1, pp 0, dp 1; process 12)
+   ...". Copies other sentences unchanged. */
+static void launch_add_place(const launch *l, const char *sentence, char out[LAUNCH_SENTENCE]) {
     const int tp = __atomic_load_n(&l->board->tp, __ATOMIC_ACQUIRE);
     const int dp = __atomic_load_n(&l->board->dp, __ATOMIC_RELAXED);
     int rank = 0, n = 0;
@@ -385,8 +385,8 @@ static void launch_locate(const launch *l, const char *sentence, char out[LAUNCH
         snprintf(out, LAUNCH_SENTENCE, "%s", sentence);
 }
 
-/* The line of a job that a signal ends. */
-static void launch_last_words(const launch *l, int number, char *sentence, size_t bytes) {
+/* Writes the sentence of a job that a signal ends. */
+static void launch_describe_end(const launch *l, int number, char *sentence, size_t bytes) {
     const int64_t saved = __atomic_load_n(&l->board->saved, __ATOMIC_ACQUIRE);
     char who[64] = "the only rank has ended", kept[96] = "";
     if (l->nranks > 1) snprintf(who, sizeof who, "all %d ranks end", l->nranks);
@@ -398,8 +398,8 @@ static void launch_last_words(const launch *l, int number, char *sentence, size_
              signals_name(number), who, kept);
 }
 
-/* Once on every machine. */
-static void launch_say_asked(const launch *l, int number) {
+/* Prints the line about a request to stop, once on every machine. */
+static void launch_print_stop_request(const launch *l, int number) {
     char sentence[LAUNCH_SENTENCE];
     if (__atomic_exchange_n(&l->board->asked, 1, __ATOMIC_ACQ_REL)) return;
     snprintf(sentence, sizeof sentence,
@@ -409,18 +409,19 @@ static void launch_say_asked(const launch *l, int number) {
     launch_write(l->program, sentence);
 }
 
-/* In a thread of signals.h. stdout is not flushed: the rank may be waiting in it. */
+/* A thread of signals.h calls this. It does not flush stdout, because the rank may be blocked in a
+   write to it. */
 static void launch_take_signal(void *user, signals_verdict verdict, int number) {
     const launch *l = (const launch *)user;
     char sentence[LAUNCH_SENTENCE];
-    if (verdict == SIGNALS_STOP) launch_say_asked(l, number);
+    if (verdict == SIGNALS_STOP) launch_print_stop_request(l, number);
     if (verdict != SIGNALS_END) return;
-    launch_last_words(l, number, sentence, sizeof sentence);
-    if (launch_claim(l->board)) launch_speak(l, sentence, 0);
+    launch_describe_end(l, number, sentence, sizeof sentence);
+    if (launch_claim(l->board)) launch_print_claimed(l, sentence, 0);
     _exit(128 + number);
 }
 
-/* For processes that nobody here watches. */
+/* Watches signals in a process that has no watching parent here. */
 static void launch_watch_signals(launch *l) {
     if (!signals_watch(launch_take_signal, l)) launch_fail(l, "rank %d: no more threads", l->rank);
 }
@@ -429,12 +430,12 @@ static double launch_limit(const launch_request *request) {
     return request->limit_s > 0 ? request->limit_s : LAUNCH_JOIN_S;
 }
 
-/* Called by a thread of gpu_join. */
+/* A thread of gpu_join calls this. */
 static void launch_gpus_late(void *user, const char *sentence) {
     launch_end((launch *)user, sentence);
 }
 
-/* NCCL's communicators, over all ranks. */
+/* Creates NCCL's communicators over all ranks. */
 static void launch_join_gpus(launch *l, double limit_s) {
     char sentence[LAUNCH_SENTENCE] = "", id[LAUNCH_MAX_GROUPS][GPU_ID_BYTES];
     memset(id, 0, sizeof id);
@@ -452,14 +453,14 @@ static void launch_join_gpus(launch *l, double limit_s) {
     }
 }
 
-/* The GPU and its communicators, if there are any; then the rank's own function. */
+/* Chooses the GPU and creates communicators, if there are GPUs. Then calls the rank's function. */
 static int launch_run_rank(const launch_request *request, launch *l) {
     char sentence[LAUNCH_SENTENCE] = "";
     if (LAUNCH_GPUS) {
         int failed = gpu_choose(l->rank, l->local_rank, l->kind == LAUNCH_THREADS, &l->device,
                                 sentence, sizeof sentence);
         launch_agree(l, !failed, sentence);
-        /* one rank that a launcher counts as such goes over NCCL as well */
+        /* a single rank that a launcher started uses NCCL as well */
         const int counted = l->kind == LAUNCH_ALONE && getenv("WORLD_SIZE") != NULL;
         if (counted) l->how = "as the only rank, over NCCL";
         if ((l->nranks > 1 && l->kind != LAUNCH_THREADS) || counted)
@@ -471,7 +472,8 @@ static int launch_run_rank(const launch_request *request, launch *l) {
     return code;
 }
 
-/* A rank that nobody watches has returned with a code that is not 0. */
+/* Ends the job after rank_main has returned a code other than 0, if no process watches this rank.
+ */
 static void launch_end_by_code(launch *l, int code) LAUNCH_NORETURN;
 static void launch_end_by_code(launch *l, int code) {
     char sentence[LAUNCH_SENTENCE];
@@ -511,7 +513,7 @@ static void *launch_thread_main(void *arg) {
     return NULL;
 }
 
-/* A failure of any rank ends the process, so all that is made here is freed in a good end alone. */
+/* A failure of any rank ends the process, so memory is freed only after success. */
 static int launch_run_threads(const launch_request *request, launch *l, int ranks) {
     static launch_board board;
     launch_thread *threads = (launch_thread *)calloc((size_t)ranks, sizeof *threads);
@@ -550,37 +552,32 @@ typedef struct launch_watch {
     const launch *l;
     pid_t child[LAUNCH_MAX_RANKS]; /* 0: reaped */
     int living;
-    int code;       /* exit code of the program so far */
-    int dead;       /* ranks that ended without a word, of their own or from here */
-    int told;       /* the job ends for a reason that a rank told */
-    int asked;      /* a signal has asked it to end, or to stop */
-    int ending;     /* the ranks have been told to end */
-    int killed;     /* and then killed */
-    long ending_ms; /* since when */
+    int code;       /* the exit code so far */
+    int dead;       /* ranks that ended without a message */
+    int told;       /* a rank has printed the reason of the end */
+    int asked;      /* a signal has asked the job to end or to stop */
+    int ending;     /* the ranks have been asked to end */
+    int killed;     /* the ranks have been killed */
+    long ending_ms; /* time at which `ending` was set */
 } launch_watch;
-
-static long launch_clock_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 static void launch_kill_all(launch_watch *w, int number) {
     for (int r = 0; r < w->l->nranks; r++)
         if (w->child[r] > 0) kill(w->child[r], number);
 }
 
-/* Says the sentence, unless a rank did, and lets the others' collectives return. */
+/* Prints the sentence, unless a rank has printed one, and aborts the collectives of the other
+ * ranks. */
 static void launch_end_all(launch_watch *w, int rank, const char *what) {
     char sentence[LAUNCH_SENTENCE];
-    launch_locate(w->l, what, sentence);
+    launch_add_place(w->l, what, sentence);
     const int first = launch_claim(w->l->board);
-    if (first) launch_speak(w->l, sentence, 1);
+    if (first) launch_print_claimed(w->l, sentence, 1);
     launch_abort_locals(w->l, rank, sentence);
     if (w->ending) return;
     w->told = !first;
     w->ending = 1;
-    w->ending_ms = launch_clock_ms();
+    w->ending_ms = clock_milliseconds();
 }
 
 static void launch_on_exit(launch_watch *w, int rank, int status) {
@@ -604,7 +601,7 @@ static void launch_on_exit(launch_watch *w, int rank, int status) {
 
 static void launch_on_signal(launch_watch *w, int number) {
     char sentence[LAUNCH_SENTENCE];
-    launch_last_words(w->l, number, sentence, sizeof sentence);
+    launch_describe_end(w->l, number, sentence, sizeof sentence);
     w->code = 128 + number;
     launch_end_all(w, 0, sentence);
     launch_kill_all(w, SIGKILL);
@@ -618,18 +615,19 @@ static void launch_reap(launch_watch *w) {
     }
 }
 
-/* Signals are blocked, so that none is missed between two looks. SIGTERM tells the ranks to stop,
-   whatever told this process: they ignore SIGINT. */
+/* Watches the ranks until the last one has ended. Signals are blocked, so none is missed between
+   two calls. This process always sends SIGTERM to ask the ranks to stop, because they ignore
+   SIGINT. */
 static void launch_supervise(launch_watch *w) {
     while (w->living > 0) {
         int number = 0;
         const signals_verdict verdict = signals_wait(LAUNCH_POLL_MS, &number);
         launch_reap(w);
         w->asked |= verdict != SIGNALS_NONE;
-        if (verdict == SIGNALS_STOP) launch_say_asked(w->l, number);
+        if (verdict == SIGNALS_STOP) launch_print_stop_request(w->l, number);
         if (verdict == SIGNALS_STOP || verdict == SIGNALS_AGAIN) launch_kill_all(w, SIGTERM);
         if (verdict == SIGNALS_END && w->living > 0) launch_on_signal(w, number);
-        if (w->ending && !w->killed && launch_clock_ms() - w->ending_ms > LAUNCH_GRACE_MS) {
+        if (w->ending && !w->killed && clock_milliseconds() - w->ending_ms > LAUNCH_GRACE_MS) {
             w->killed = 1;
             launch_kill_all(w, SIGKILL);
         }
@@ -640,7 +638,7 @@ static void launch_child(const launch_request *request, launch *l, int rank,
                          pid_t parent) LAUNCH_NORETURN;
 static void launch_child(const launch_request *request, launch *l, int rank, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(LAUNCH_EXIT_FAILURE); /* it died before the line above */
+    if (getppid() != parent) _exit(LAUNCH_EXIT_FAILURE); /* the parent died before the line above */
     signals_in_rank();
     l->rank = l->local_rank = rank;
     for (int i = 0; i < l->groups; i++) l->comm[i].rank = rank;
@@ -649,13 +647,13 @@ static void launch_child(const launch_request *request, launch *l, int rank, pid
     exit(code);
 }
 
-/* Starts the ranks, and watches them until the last has ended. */
+/* Starts the ranks, and watches them until the last one has ended. */
 static void launch_start(const launch_request *request, launch *l, launch_watch *w) {
     memset(w, 0, sizeof *w);
     w->l = l;
     signals_expect_children();
     pid_t parent = getpid();
-    fflush(NULL); /* or the children would print it again */
+    fflush(NULL); /* otherwise the children would print the buffer again */
     for (int r = 0; r < l->nranks; r++) {
         pid_t pid = fork();
         if (pid == 0) launch_child(request, l, r, parent);
@@ -674,9 +672,9 @@ static void launch_start(const launch_request *request, launch *l, launch_watch 
     launch_supervise(w);
 }
 
-/* What ranks find when they start: an empty board, and meeting places that nobody was at. Returns
-   the exit code. */
-static int launch_live(const launch_request *request, launch *l, int ranks, launch_watch *w) {
+/* Clears the shared memory, creates the communicators, and runs the job once with this number of
+   ranks. Returns the exit code. */
+static int launch_run_once(const launch_request *request, launch *l, int ranks, launch_watch *w) {
     int groups = LAUNCH_GPUS || ranks == 1 ? 0 : l->groups, made = 0;
     memset(l->board, 0, sizeof *l->board);
     l->nranks = l->local_ranks = ranks;
@@ -698,14 +696,15 @@ static int launch_live(const launch_request *request, launch *l, int ranks, laun
     return w->code;
 }
 
-/* Of an elastic job, between its starts. */
-typedef struct launch_lives {
-    int64_t reached; /* the newest step that was saved or copied, and one */
-    int barren;      /* deaths since it was */
-} launch_lives;
+/* The progress of an elastic job over its restarts. */
+typedef struct launch_restarts {
+    int64_t reached; /* the newest saved or copied step plus 1 */
+    int barren;      /* deaths since that step */
+} launch_restarts;
 
-/* How many ranks start now that these have ended; 0: none, the job is over. */
-static int launch_next(const launch_request *request, const launch_watch *w, launch_lives *lives) {
+/* Returns the number of ranks with which the job restarts, or 0 if it is over. */
+static int launch_choose_next_ranks(const launch_request *request, const launch_watch *w,
+                                    launch_restarts *lives) {
     const launch_board *b = w->l->board;
     const int left = w->l->nranks - w->dead;
     const int64_t reached = b->saved > b->copied ? b->saved : b->copied;
@@ -730,7 +729,7 @@ static int launch_next(const launch_request *request, const launch_watch *w, lau
 
 static int launch_run_fork(const launch_request *request, launch *l, int ranks) {
     launch_watch w;
-    launch_lives lives = {0, 0};
+    launch_restarts lives = {0, 0};
     int code = LAUNCH_EXIT_FAILURE;
     memset(&w, 0, sizeof w);
     l->kind = LAUNCH_FORK;
@@ -743,8 +742,8 @@ static int launch_run_fork(const launch_request *request, launch *l, int ranks) 
     }
     l->board = (launch_board *)shared;
     for (; ranks > 0; l->starts++) {
-        code = launch_live(request, l, ranks, &w);
-        ranks = launch_next(request, &w, &lives);
+        code = launch_run_once(request, l, ranks, &w);
+        ranks = launch_choose_next_ranks(request, &w, &lives);
     }
     munmap(shared, sizeof(launch_board));
     return code;
@@ -770,24 +769,24 @@ static void launch_mpi_board(launch *l, launch_mpi *mpi) {
     l->board = (launch_board *)board;
 }
 
-/* Place i of this machine is gone. If no rank has said so, this one does: mpirun tells its number
-   alone. */
-static void launch_mpi_gone(void *user, int i) {
+/* The process at place i of this machine has died. Prints a line if no rank has, because mpirun
+   prints only the number of the process. */
+static void launch_mpi_on_death(void *user, int i) {
     const launch *l = (const launch *)user;
     const int process = __atomic_load_n(&l->board->process[i], __ATOMIC_ACQUIRE);
     char what[LAUNCH_SENTENCE], sentence[LAUNCH_SENTENCE];
     if (!process) return;
     snprintf(what, sizeof what, "rank %d (process %d) is gone; all ranks end", l->board->rank_of[i],
              process);
-    launch_locate(l, what, sentence);
-    if (launch_claim(l->board)) launch_speak(l, sentence, 0);
+    launch_add_place(l, what, sentence);
+    if (launch_claim(l->board)) launch_print_claimed(l, sentence, 0);
 }
 
-/* mpirun ends the other ranks by a signal, which may come before the witness sees who is gone. */
+/* mpirun ends the other ranks by a signal, which may arrive before the witness sees the death. */
 static void launch_mpi_signal(void *user, signals_verdict verdict, int number) {
     launch *l = (launch *)user;
     const int who = witness_gone();
-    if (who >= 0) launch_mpi_gone(l, who);
+    if (who >= 0) launch_mpi_on_death(l, who);
     if (who < 0 && verdict != SIGNALS_END) launch_take_signal(l, verdict, number);
     if (verdict != SIGNALS_END) return;
     if (l->local_rank < LAUNCH_MAX_RANKS)
@@ -799,7 +798,7 @@ static void launch_mpi_signal(void *user, signals_verdict verdict, int number) {
     _exit(128 + number);
 }
 
-/* The ranks of this machine look at each other. */
+/* Makes the ranks of this machine watch each other. */
 static void launch_mpi_watch(launch *l) {
     int others[LAUNCH_MAX_RANKS];
     if (l->local_rank < LAUNCH_MAX_RANKS) {
@@ -810,7 +809,7 @@ static void launch_mpi_watch(launch *l) {
     memcpy(others, l->board->process, sizeof others);
     if (l->local_rank < LAUNCH_MAX_RANKS) others[l->local_rank] = 0;
     const int n = l->local_ranks < LAUNCH_MAX_RANKS ? l->local_ranks : LAUNCH_MAX_RANKS;
-    (void)witness_watch(n, others, launch_mpi_gone, l);
+    (void)witness_watch(n, others, launch_mpi_on_death, l);
     if (!signals_watch(launch_mpi_signal, l)) launch_fail(l, "rank %d: no more threads", l->rank);
 }
 
@@ -863,7 +862,7 @@ static int launch_run_mpi(const launch_request *request, launch *l, const enviro
 
 #else
 
-/* Never N trainers that know nothing of each other. */
+/* Refuses to start, because otherwise N independent trainers would run. */
 static int launch_run_mpi(const launch_request *request, launch *l, const environment *e) {
     char sentence[LAUNCH_SENTENCE];
     (void)request;
@@ -879,7 +878,8 @@ static int launch_run_mpi(const launch_request *request, launch *l, const enviro
 
 /* ---- join ---------------------------------------------------------------------------------- */
 
-/* What the ranks of a machine share: the board, then a meeting place for each group. */
+/* Returns the size of the memory that the ranks of a machine share: the board, and a communicator
+   for each group. */
 static size_t launch_file_bytes(int groups) {
     const size_t board = (sizeof(launch_board) + 63) / 64 * 64;
     return board + (size_t)groups * ((zero_local_bytes() + 63) / 64 * 64);
@@ -892,8 +892,8 @@ static int launch_make_file(const launch *l) {
     return -1;
 }
 
-/* Maps the file of this machine's lowest rank, and makes the meeting places if it is this one's.
-   Returns 0 with a sentence where that fails. */
+/* Maps the file of the machine's lowest rank. That rank also creates the communicators. After an
+   error, returns 0 and writes a sentence. */
 static int launch_map_file(launch *l, const meeting_seat *seat, int own, char *sentence,
                            size_t bytes) {
     char path[64];
@@ -932,26 +932,27 @@ static int launch_map_file(launch *l, const meeting_seat *seat, int own, char *s
     return 1;
 }
 
-/* In a thread of the meeting: another rank has ended the job, or is gone. */
+/* A thread of the meeting calls this if another rank has ended the job or has died. */
 static void launch_on_end(void *user, const char *what) {
     const launch *l = (const launch *)user;
     char text[LAUNCH_SENTENCE], *sentence = what != NULL ? text : NULL;
-    if (what != NULL) launch_locate(l, what, text);
+    if (what != NULL) launch_add_place(l, what, text);
     int speaks = sentence != NULL && launch_claim(l->board);
-    if (speaks) launch_speak(l, sentence, 1);
+    if (speaks) launch_print_claimed(l, sentence, 1);
     launch_abort_locals(l, 0, sentence != NULL ? sentence : "another rank failed");
-    launch_nap(speaks ? LAUNCH_POLL_MS : 10 * LAUNCH_POLL_MS); /* who speaks here may be at it */
+    clock_pause(speaks ? LAUNCH_POLL_MS
+                       : 10 * LAUNCH_POLL_MS); /* another rank of this machine may be printing */
     launch_leave(LAUNCH_EXIT_FAILURE);
 }
 
-/* torchrun sets OMP_NUM_THREADS=1 for whoever does not set it. */
+/* torchrun sets OMP_NUM_THREADS=1 if the user does not set it. */
 static void launch_note_threads(launch *l) {
     const char *threads = getenv("OMP_NUM_THREADS");
     if (LAUNCH_GPUS || getenv("TORCHELASTIC_RUN_ID") == NULL || threads == NULL
         || strcmp(threads, "1") != 0)
         return;
     snprintf(l->note, sizeof l->note,
-             "OMP_NUM_THREADS=1 is torchrun's and not followed: %d thread%s a rank",
+             "OMP_NUM_THREADS=1 was set by torchrun and is ignored: %d thread%s per rank",
              launch_threads(l), launch_threads(l) > 1 ? "s" : "");
 }
 
@@ -964,7 +965,7 @@ static void launch_take_seat(launch *l, const environment *e, const meeting_seat
     launch_note_threads(l);
 }
 
-/* All ranks have met; from here on a failure of any ends all. */
+/* Checks that must pass on all ranks. All ranks are connected, so a failure of one ends all. */
 static void launch_check_join(launch *l, const launch_request *request, const meeting_seat *seat,
                               int mapped, const char *why) {
     char sentence[LAUNCH_SENTENCE];
@@ -972,14 +973,14 @@ static void launch_check_join(launch *l, const launch_request *request, const me
     launch_meet(l, request->usage_error == NULL, request->usage_error, LAUNCH_EXIT_USAGE);
     launch_check_ranks(l, request);
     snprintf(sentence, sizeof sentence,
-             "rank 0 is on host %s, but rank %d on host %s: the CPU version joins hosts by MPI "
-             "alone: build where mpicc is found, and start with mpirun",
+             "rank 0 is on host %s, but rank %d on host %s: the CPU version joins hosts only by "
+             "MPI: build where mpicc is found, and start with mpirun",
              seat->first_host, (int)seat->foreign_rank, seat->foreign_host);
     launch_agree(l, LAUNCH_GPUS || seat->hosts == 1, sentence);
 }
 
 static int launch_run_join(const launch_request *request, launch *l, const environment *e) {
-    static launch_board board; /* until there is one of all, or where it cannot be had */
+    static launch_board board; /* used until the shared one is mapped, or if that fails */
     char host[MEETING_NAME], sentence[LAUNCH_SENTENCE] = "";
     meeting_seat seat;
     meeting *m = NULL;
@@ -989,7 +990,7 @@ static int launch_run_join(const launch_request *request, launch *l, const envir
     l->elsewhere = 1;
     l->nranks = e->nranks;
     l->board = &board;
-    launch_watch_signals(l); /* a rank that waits for others can be ended */
+    launch_watch_signals(l); /* a signal can end a rank that waits for the others */
     int file = launch_make_file(l);
     meeting_call call = {e->rank,
                          e->nranks,
@@ -1006,7 +1007,7 @@ static int launch_run_join(const launch_request *request, launch *l, const envir
     if (result != MEETING_OK) {
         if (result == MEETING_SAY) {
             launch_print(l->program, sentence);
-            launch_nap(LAUNCH_LINGER_MS); /* the machine's other ranks look who has failed */
+            clock_pause(LAUNCH_LINGER_MS); /* lets other ranks see that this one has failed */
         }
         return LAUNCH_EXIT_FAILURE;
     }
@@ -1015,7 +1016,7 @@ static int launch_run_join(const launch_request *request, launch *l, const envir
     if (!meeting_watch(m, launch_on_end, l)) launch_fail(l, "rank %d: no more threads", l->rank);
     l->meeting = m;
     launch_check_join(l, request, &seat, mapped, sentence);
-    close(file); /* all have it open, or have ended */
+    close(file); /* all ranks have mapped it, or have ended */
     int code = launch_run_rank(request, l);
     if (code != 0) launch_end_by_code(l, code);
     signals_unwatch();
@@ -1026,7 +1027,7 @@ static int launch_run_join(const launch_request *request, launch *l, const envir
 
 /* ---- run ----------------------------------------------------------------------------------- */
 
-/* Ranks that nobody else started: processes, or threads where they share GPUs. */
+/* Starts the ranks here, as processes, or as threads if they share GPUs. */
 static int launch_run_here(const launch_request *request, launch *l, int ranks) {
     int threads = request->as_threads;
     if (ranks < 2) return launch_run_alone(request, l);

@@ -1,4 +1,4 @@
-/* launch.h - ranks for zero_plugin.h: started here, or by mpirun, torchrun or srun, or one alone.
+/* launch.h - starts the ranks for zero_plugin.h here, or joins ranks of mpirun, torchrun or srun.
 
    EXAMPLE
        static int train(launch *l, void *settings)      // runs once on every rank
@@ -19,42 +19,45 @@
            return launch_run(&request);
        }
 
-   HOW RANKS COME ABOUT
-     mpirun   its variables are in the environment, and the build has -DZERO_WITH_MPI
-     join     torchrun, deepspeed, accelerate, srun or llm.c's -pi tcp and -pi fs started processes,
-              which find each other over a socket (environment.h, meeting.h)
-     fork     `ranks` is above 1: children of this process, which only watches them
-     threads  the same as threads of this process: with CUDA, where ranks share a GPU
-     alone    otherwise
+   HOW RANKS START
+     mpirun   The environment has the variables of mpirun, and the build has -DZERO_WITH_MPI.
+     join     torchrun, deepspeed, accelerate, srun, or -pi tcp and -pi fs of llm.c started the
+              processes, which find each other over sockets (environment.h, meeting.h).
+     fork     `ranks` is above 1. The ranks are children of this process, which only watches them.
+     threads  The same with threads of this process; with CUDA if ranks share a GPU.
+     alone    Otherwise.
 
-   WHAT JOINS THEM. The CPU version: shared memory, so the ranks of a join must be on one machine;
-   MPI by mpirun. The CUDA version (-DLAUNCH_WITH_NCCL): NCCL, on any number of machines, a GPU for
-   each rank; threads have the local communicator. The GPU is chosen here, before rank_main.
+   COMMUNICATORS. The CPU version uses shared memory, so the ranks of a join must be on one machine;
+   with mpirun it uses MPI. The CUDA version (-DLAUNCH_WITH_NCCL) uses NCCL on any number of
+   machines, with one GPU per rank; threads use the local communicator. This module chooses the GPU
+   before it calls rank_main.
 
-   ONE LINE PER FAILURE. Whatever goes wrong, and on however many ranks: one of them claims the
-   right to speak through memory that all ranks of a machine share, and writes one line to stderr.
-   All ranks end within seconds. Exit code 1; 2 for a wrong command line; 128 + n after signal n.
-   The watching process (join: rank 0, or the others if it is rank 0) adds its line where a rank
-   died without a word (a signal, a crash), and on SIGINT or SIGTERM. Children die with it. By
-   mpirun the other ranks of its machine say that it is gone (witness.h). On several machines it is
-   one line for all as long as rank 0 can be asked, otherwise one for each.
+   ONE LINE PER FAILURE. All ranks of a machine share memory, in which a rank that fails claims the
+   right to print. It writes one line to stderr, and all ranks end within seconds. The exit code is
+   1; it is 2 for a wrong command line, and 128 + n after signal n. If a rank dies without a message
+   (by a signal or a crash), the watching process prints the line. In a join, this is rank 0, or
+   another rank if rank 0 died. The watching process also prints a line on SIGINT or SIGTERM. If it
+   dies, its children die. With mpirun, the other ranks of the machine report the death (witness.h).
+   On several machines, all ranks print one line together if rank 0 can be reached; otherwise each
+   machine prints one.
 
-   SIGNALS. SIGINT and SIGTERM end the job, and the line says what is saved (launch_saved). With
-   request.stop the first of them, and every SIGUSR1, asks it to stop instead: launch_asked_to_stop
-   tells whether one came, the process that watches a fork passes it on, and the ranks, which may
-   not all have been reached, agree on it and return. A second SIGINT or SIGTERM ends the job at
-   once; signals that were ignored when the program began stay ignored. signals.h has the rules.
-   mpirun passes on SIGUSR1 alone, torchrun SIGTERM alone; Slurm sends either to all processes.
+   SIGNALS. SIGINT and SIGTERM end the job, and the line says which step is saved (launch_saved).
+   With request.stop, the first of them and each SIGUSR1 ask the job to stop instead, and
+   launch_asked_to_stop returns 1. The process that watches a fork passes the signal on. Not every
+   rank may have received it, so the ranks must agree before they return. A second SIGINT or SIGTERM
+   ends the job at once. Signals that were ignored when the program started stay ignored. signals.h
+   has the rules. mpirun passes on only SIGUSR1, and torchrun only SIGTERM; Slurm sends each signal
+   to all processes.
 
-   ELASTIC. With request.elastic the watching process of a fork starts the ranks that are left again
-   when some have died without a word: killed, or by an exit code that nobody explained. All others
-   end first; what they go on from is rank_main's affair, and how many can (launch_fewer). It is
-   over when no rank is left, when ranks die more than three times without a later launch_saved or
-   launch_copied in between, and when a rank tells why it ends, or a signal asks for it. Ranks that
-   others started are theirs to start again: torchrun does, mpirun ends the job.
+   ELASTIC. With request.elastic, the watching process of a fork restarts the remaining ranks if
+   some have died without a message: by a signal, or by an exit code that no rank explained. The
+   other ranks end first. rank_main decides from which state it resumes, and how many ranks can
+   (launch_fewer). The job ends if no rank remains, if ranks die more than three times without a
+   later launch_saved or launch_copied, if a rank ends with a message, or after a signal. A launcher
+   that started the ranks must restart them itself: torchrun does, mpirun ends the job.
 
-   THREADS. One host thread per rank calls these functions. With MPI, MPI_THREAD_MULTIPLE is asked
-   for, since the plugin communicates on threads of its own.
+   THREADS. One host thread per rank calls these functions. With MPI, this module asks for
+   MPI_THREAD_MULTIPLE, because the plugin communicates on its own threads.
 */
 #ifndef LAUNCH_H
 #define LAUNCH_H
@@ -93,82 +96,84 @@ typedef enum launch_kind {
     LAUNCH_JOIN
 } launch_kind;
 
-typedef struct launch_board launch_board; /* what ranks of a machine share */
+typedef struct launch_board launch_board; /* memory that the ranks of a machine share */
 
-/* This rank, and the others. Read only; valid until the function of the rank returns. */
+/* This rank and the job. Read only; valid until rank_main returns. */
 typedef struct launch {
-    const char *program; /* what stands before the colon of every line */
+    const char *program; /* the name before the colon of each line */
     launch_kind kind;
     const char *how; /* see launch_how */
     int rank, nranks;
     int local_rank, local_ranks; /* the same among the ranks of this machine */
     int threads;                 /* see launch_threads */
-    int elsewhere;  /* 1: started by somebody else, so settings and files may differ by rank, and
-                       the output is not a terminal of this rank alone */
+    int elsewhere;  /* 1: a launcher started the ranks, so settings and files may differ between
+                       them, and they may share one terminal */
     int device;     /* CUDA: this rank's GPU, already chosen; -1: CPU */
-    char note[160]; /* "", or what the log should tell of how threads were chosen */
+    char note[160]; /* "", or a sentence on the number of threads, for the log */
     zero_comm comm[LAUNCH_MAX_GROUPS]; /* one for each context; equal ranks, separate meeting
                                           places */
     int groups;
     launch_board *board;
-    zero_local *local[LAUNCH_MAX_GROUPS]; /* what comm[i].handle points to, or NULL */
+    zero_local *local[LAUNCH_MAX_GROUPS]; /* the target of comm[i].handle, or NULL */
     void *mpi;                            /* LAUNCH_MPI: private */
     void *meeting;                        /* LAUNCH_JOIN: private */
     void *gpu;                            /* CUDA: private */
-    unsigned round;                       /* of launch_agree */
-    int starts; /* an elastic job: how often ranks have died and were started again */
+    unsigned round;                       /* number of the last launch_agree */
+    int starts;                           /* elastic job: number of restarts so far */
 } launch;
 
 typedef int (*launch_rank_fn)(launch *l, void *user);
 
 typedef struct launch_request {
     const char *program;     /* borrowed */
-    int ranks;               /* to start here; 0: as mpirun says, or default_ranks */
-    int default_ranks;       /* without mpirun, where ranks is 0; 0: 1 */
-    int groups;              /* communicators wanted, 1..LAUNCH_MAX_GROUPS */
-    const char *usage_error; /* NULL, or what is wrong with this command line: it is printed once,
-                                nothing is started, and the exit code is 2 */
+    int ranks;               /* ranks to start here; 0: as mpirun says, or default_ranks */
+    int default_ranks;       /* without mpirun, if ranks is 0; 0 means 1 */
+    int groups;              /* number of communicators, 1..LAUNCH_MAX_GROUPS */
+    const char *usage_error; /* NULL, or the error of the command line. launch_run prints it once,
+                                starts no rank, and returns 2 */
     launch_rank_fn rank_main;
     void *user; /* passed to rank_main */
 
-    /* How ranks that are started one by one find each other (llm.c's -pi): NULL or "mpi": as the
-       environment says. "tcp": rank 0 listens at `server`; "fs": rank 0 leaves its address in
-       `folder`. With those two, `ranks` is the number of all, and this process is one of them. */
+    /* How ranks that are started one by one find each other (llm.c's -pi). NULL or "mpi": by the
+       environment. "tcp": rank 0 listens at `server`; "fs": rank 0 writes its address to
+       `folder`. With "tcp" and "fs", `ranks` is the number of all ranks, and this process is one.
+     */
     const char *method;
-    int rank;           /* tcp, fs: of this process (-pr) */
-    int per_node;       /* tcp, fs: ranks per machine (-pg); 0: as host names tell */
+    int rank;           /* tcp, fs: rank of this process (-pr) */
+    int per_node;       /* tcp, fs: ranks per machine (-pg); 0: found by host name */
     const char *server; /* tcp: name or address of rank 0's host (-ps) */
-    const char *folder; /* fs: that all ranks see (-pf); NULL: /tmp */
-    int as_threads;     /* `ranks` as threads of this process. CUDA: also done unasked where there
-                           are fewer GPUs */
-    double limit_s;     /* longest wait for other ranks to come; 0: 120 */
-    int stop;           /* 1: signals ask to stop, see above */
-    int elastic;        /* 1: ranks that are left go on, see above */
+    const char *folder; /* fs: folder that all ranks can access (-pf); NULL: /tmp */
+    int as_threads;     /* 1: ranks are threads of this process. CUDA: also if there are fewer GPUs
+                           than ranks */
+    double limit_s;     /* longest wait for the other ranks to start; 0: 120 */
+    int stop;           /* 1: signals ask the job to stop, see above */
+    int elastic;        /* 1: remaining ranks are restarted, see above */
 } launch_request;
 
-/* Starts the ranks, runs rank_main on each, and waits. Returns the exit code of the program: the
-   first rank_main's that is not 0, or that of a failure. Call it once, early in main: with fork, no
-   thread may have been started yet. */
+/* Starts the ranks, runs rank_main on each, and waits. Returns the exit code of the program:
+   the first one of a rank_main that is not 0, or that of a failure. Call it once, early in main,
+   because with fork the process must not have started a thread. */
 int launch_run(const launch_request *request);
 
-/* Ends this rank, and with it the job, over an error that only this rank may have found. Prints
-   the sentence, unless another rank was first. Does not return. */
+/* Ends this rank and the job after an error that perhaps only this rank has found. Prints the
+   sentence, unless another rank was first. Does not return. */
 void launch_fail(launch *l, const char *format, ...) LAUNCH_PRINTF(2, 3) LAUNCH_NORETURN;
 
-/* The same for a result of the plugin that is not ZERO_OK: one that only tells of another rank's
-   failure (ZERO_ERR_PEER) leaves that rank a moment to say its own sentence first. */
+/* The same for a result of the plugin that is not ZERO_OK. If the result only reports the failure
+   of another rank (ZERO_ERR_PEER), this waits a moment, so that the other rank can print its
+   sentence. */
 void launch_fail_result(launch *l, zero_result result, const char *sentence) LAUNCH_NORETURN;
 
-/* All ranks meet. If `ok` is 0 on any, the lowest of those prints its sentence and all ranks end;
-   otherwise returns on all. For what must be checked on every rank before anything is built.
+/* A barrier with a check. If `ok` is 0 on any rank, the lowest such rank prints its sentence, and
+   all ranks end. Otherwise it returns on all ranks. Use it for checks before the plugin is built.
    COLLECTIVE. */
 void launch_agree(launch *l, int ok, const char *sentence);
 void launch_require(launch *l, int ok, const char *format, ...) LAUNCH_PRINTF(3, 4);
-/* Whether `ok` is not 0 on all ranks. COLLECTIVE. */
+/* Returns whether `ok` is not 0 on all ranks. COLLECTIVE. */
 int launch_all(launch *l, int ok);
 
-/* Ends all ranks if they were started with different settings (under mpirun they can be). text:
-   one setting a line, "NAME VALUE", the same names in the same order on all ranks. COLLECTIVE. */
+/* Ends all ranks if they were started with different settings (possible with mpirun). text: lines
+   "NAME VALUE", with the same names in the same order on all ranks. COLLECTIVE. */
 void launch_same(launch *l, const char *text);
 
 /* Copies bytes, at most LAUNCH_BROADCAST, from rank 0 to all. COLLECTIVE. */
@@ -178,35 +183,37 @@ void launch_broadcast(launch *l, void *data, size_t bytes);
    "alone"; never NULL. */
 const char *launch_how(const launch *l);
 
-/* Whether this process was asked to stop. It stays so. Always 0 without request.stop. */
+/* Returns whether a signal has asked this process to stop, at any time before. Always 0 without
+   request.stop. */
 int launch_asked_to_stop(void);
 
-/* For the line of a job that a signal ends: work is saved up to this step; 0: nothing is. Where
-   this is never called the line says nothing of it. */
+/* Sets the last saved step, or 0 if nothing is saved, for the line of a job that a signal ends. If
+   you never call it, the line has no step. */
 void launch_saved(launch *l, int64_t step);
 
-/* The same of a copy that outlives ranks, but not the job. */
+/* The same for a copy that stays when ranks die, but not when the job ends. */
 void launch_copied(launch *l, int64_t step);
 
-/* Elastic, where l->starts is not 0: of these ranks only so many can go on; all say the same, rank
-   0 prints why, and they start again with so many. Does not return. */
+/* Elastic jobs, if l->starts is not 0: restarts the job with only `ranks` ranks. All ranks pass the
+   same number, and rank 0 prints the reason. Does not return. */
 void launch_fewer(launch *l, int ranks, const char *why) LAUNCH_NORETURN;
 
-/* For lines about a rank that died: rank = (pp * dp + d) * tp + t is `tp t, pp p, dp d`, of so many
-   tensor-parallel and data-parallel ranks. All ranks give the same. */
+/* Sets the numbers of tensor-parallel and data-parallel ranks, so that a line about a dead rank can
+   name its place: rank = (pp * dp + d) * tp + t is `tp t, pp p, dp d`. All ranks pass the same
+   numbers. */
 void launch_layout(launch *l, int tp, int dp);
 
-/* Whether this build can be started by mpirun. */
+/* Returns whether mpirun can start this build. */
 int launch_has_mpi(void);
 
-/* Whether an argument is not the user's but a launcher's: deepspeed adds --local_rank=N. */
+/* Returns whether a launcher added this argument. For example, deepspeed adds --local_rank=N. */
 int launch_adds_argument(const char *argument);
 
-/* Processors that this process may run on, at least 1. */
+/* Returns the number of processors that this process may run on, at least 1. */
 int launch_processors(void);
 
-/* Threads of a rank, unless the user says otherwise: its share of them, at least 1; the least share
-   of any rank, for all have the same number. */
+/* Returns the default number of threads of a rank: the smallest share of the processors that any
+   rank has, at least 1. It is equal on all ranks. */
 int launch_threads(const launch *l);
 
 #ifdef __cplusplus

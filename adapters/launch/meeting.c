@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "meeting.h"
+#include "../system/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,70 +27,71 @@
 enum {
     MEETING_MAGIC = 0x5A45524F, /* "ZERO" */
     MEETING_VERSION = 1,
-    MEETING_CONNECT_MS = 2000, /* of one attempt */
-    MEETING_ANSWER_MS = 3000,  /* for a hello, and for its answer */
+    MEETING_CONNECT_MS = 2000, /* time of one attempt to connect */
+    MEETING_ANSWER_MS = 3000,  /* time for a hello, and for its answer */
     MEETING_GRANT_MS = 2000,
-    MEETING_LINGER_MS = 2000, /* of the first to fail, so that its machine's ranks see that */
+    MEETING_LINGER_MS = 2000, /* time that the first failed process stays, so that the ranks of its
+                                 machine see it */
     MEETING_TEXT = 512
 };
 
-/* Who a process is: what it says first. */
+/* The first message of a process: its identity. */
 typedef struct meeting_member {
     int32_t magic, version;
     int32_t rank, nranks, local_rank;
     int32_t process, file;
-    uint32_t processors; /* a hash of those that it may run on */
+    uint32_t processors; /* hash of the processors that it may run on */
     int32_t nprocessors;
     char host[MEETING_NAME];
-    char boot[40]; /* of the machine's running system: machines of one name are told apart */
+    char boot[40]; /* boot id, which distinguishes machines with the same name */
     char job[192];
 } meeting_member;
 
 typedef enum meeting_kind {
-    MEETING_ACK = 1, /* to a hello: wait */
-    MEETING_REFUSED, /* to a hello: bytes tell why */
+    MEETING_ACK = 1, /* answer to a hello: wait */
+    MEETING_REFUSED, /* answer to a hello; bytes: the reason */
     MEETING_WELCOME, /* bytes: the seat */
     MEETING_AGREE,   /* value: ok */
-    MEETING_RESULT,  /* value: the lowest rank that is not */
+    MEETING_RESULT,  /* value: the lowest rank that is not ok */
     MEETING_COPY,    /* bytes of a broadcast */
-    MEETING_CLAIM,   /* may I speak? */
-    MEETING_GRANTED, /* you may */
-    MEETING_END,     /* somebody else does; the job is over */
+    MEETING_CLAIM,   /* asks for the right to print */
+    MEETING_GRANTED, /* grants it */
+    MEETING_END,     /* the job is over, and another process prints the line */
     MEETING_BYE
 } meeting_kind;
 
 typedef struct meeting_head {
     int32_t magic, kind, value;
-    uint32_t bytes; /* that follow */
+    uint32_t bytes; /* bytes that follow */
 } meeting_head;
 
 typedef struct meeting_peer {
-    int socket;  /* -1: not there, or gone */
-    int said_ok; /* of the agreement under way: -1 has not come */
-    int left;    /* said goodbye */
-    int machine; /* the lowest rank on the same one */
+    int socket;  /* -1: not connected, or closed */
+    int said_ok; /* its part of the current agreement; -1: not received yet */
+    int left;    /* it has sent a goodbye */
+    int machine; /* the lowest rank on its machine */
     meeting_member who;
 } meeting_peer;
 
 struct meeting {
     int rank, nranks;
-    meeting_peer *peers; /* rank 0: by rank; else one, which is rank 0 */
+    meeting_peer *peers; /* rank 0: one per rank; other ranks: only rank 0 */
     int npeers;
-    pthread_mutex_t lock; /* of all below, and of what is sent */
+    pthread_mutex_t lock; /* protects the fields below, and sending */
     pthread_cond_t changed;
     pthread_t watcher;
     int watching;
-    int wake[2]; /* a pipe that ends the watcher */
+    int wake[2]; /* a pipe that stops the watcher */
     meeting_ended ended_fn;
     void *user;
     int over;    /* the job has failed */
-    int granted; /* this rank may speak: rank 0 says so, or nobody is left to ask */
-    int lost;    /* rank 0 is gone */
-    int leaving; /* this rank has said goodbye */
-    int ends;    /* the agreement under way is the job's end where a rank is not ok */
-    int own_ok;  /* rank 0's own part of the agreement under way; -1: has not come */
-    /* What has come and nobody has taken: at most one of each. The next result comes after this
-       rank's next word, the next copy after an agreement on it. */
+    int granted; /* this rank may print: rank 0 has granted it, or cannot be asked */
+    int lost;    /* rank 0 has died */
+    int leaving; /* this rank has sent a goodbye */
+    int ends;    /* the current agreement ends the job if a rank is not ok */
+    int own_ok;  /* rank 0's own part of the current agreement; -1: not yet */
+    /* Received but not read yet: at most one of each. The next result comes after the next message
+       of this rank, and the next copy after an agreement on it. */
     int has_result, result;
     int has_copy;
     size_t copy_bytes;
@@ -98,23 +100,12 @@ struct meeting {
 
 /* ---- time, sockets ------------------------------------------------------------------------- */
 
-static double meeting_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void meeting_nap(int milliseconds) {
-    struct timespec pause = {milliseconds / 1000, (milliseconds % 1000) * 1000000L};
-    nanosleep(&pause, NULL);
-}
-
 static void meeting_close(int *fd) {
     if (*fd >= 0) close(*fd);
     *fd = -1;
 }
 
-/* A host that loses its power closes nothing: ask it now and then. */
+/* Sends keep-alive messages, because a host that loses power does not close its connections. */
 static void meeting_keep_alive(int fd) {
     int on = 1, idle = 10, between = 5, count = 4;
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -136,13 +127,13 @@ static int meeting_send(int fd, const void *data, size_t bytes) {
     return 1;
 }
 
-/* All bytes, or 0: the other side is gone, or too slow. */
+/* Receives all bytes. Returns 0 if the other side has closed, or is too slow. */
 static int meeting_receive(int fd, void *data, size_t bytes, int milliseconds) {
     char *at = (char *)data;
-    double end = meeting_now() + milliseconds * 1e-3;
+    double end = clock_seconds(CLOCK_MONOTONIC) + milliseconds * 1e-3;
     while (bytes > 0) {
         struct pollfd one = {fd, POLLIN, 0};
-        double left = end - meeting_now();
+        double left = end - clock_seconds(CLOCK_MONOTONIC);
         if (left <= 0 || poll(&one, 1, (int)(left * 1000) + 1) < 0) {
             if (left > 0 && errno == EINTR) continue;
             return 0;
@@ -166,7 +157,7 @@ static int meeting_tell(int fd, meeting_kind kind, int value, const void *data, 
     return meeting_send(fd, message, sizeof head + bytes);
 }
 
-/* 0: nothing, or nothing of ours. */
+/* Returns 0 if there is no message, or if it does not belong to this protocol. */
 static int meeting_hear(int fd, meeting_head *head, void *data, size_t bytes, int milliseconds) {
     return meeting_receive(fd, head, sizeof *head, milliseconds) && head->magic == MEETING_MAGIC
            && head->bytes <= bytes && meeting_receive(fd, data, head->bytes, MEETING_ANSWER_MS);
@@ -174,8 +165,8 @@ static int meeting_hear(int fd, meeting_head *head, void *data, size_t bytes, in
 
 /* ---- who failed first, before there is shared memory --------------------------------------- */
 
-/* The name of a socket that only the kernel knows, and that goes with its process: on one machine
-   the first rank that binds it may speak, and the others see that it did. */
+/* The name of an abstract socket, which exists only in the kernel and disappears with its process.
+   The first rank of a machine that binds it may print, and the others see that it has. */
 static socklen_t meeting_mark(const meeting_call *call, struct sockaddr_un *name) {
     memset(name, 0, sizeof *name);
     name->sun_family = AF_UNIX;
@@ -195,7 +186,7 @@ static int meeting_has_failed(const meeting_call *call) {
     return failed;
 }
 
-/* The descriptor stays open, on purpose, to the end of the process. */
+/* Claims the name. The descriptor stays open until the end of the process, on purpose. */
 static meeting_result meeting_fail(const meeting_call *call) {
     struct sockaddr_un name;
     socklen_t length = meeting_mark(call, &name);
@@ -246,14 +237,14 @@ static int meeting_same_machine(const meeting_member *a, const meeting_member *b
     return strcmp(a->host, b->host) == 0 && strcmp(a->boot, b->boot) == 0;
 }
 
-/* ---- a folder that all see ----------------------------------------------------------------- */
+/* ---- a folder that all ranks can access ----------------------------------------------------- */
 
-/* Rank 0's address, in a file. */
+/* The address of rank 0, in a file. */
 typedef struct meeting_note {
     char path[640];
-    char token[40]; /* of this run of this job: an old file's addresses lead nowhere */
+    char token[40]; /* identifies this run of the job, so that an old file is not used */
     int port;
-    char hosts[1024]; /* separated by blanks */
+    char hosts[1024]; /* names and addresses, separated by blanks */
 } meeting_note;
 
 static void meeting_note_name(const meeting_call *call, meeting_note *note) {
@@ -268,7 +259,8 @@ static void meeting_own_addresses(char *hosts, size_t bytes) {
     char text[128];
     size_t used = strlen(hosts);
     if (getifaddrs(&all) != 0) return;
-    for (int loopback = 0; loopback < 2; loopback++) /* at last: of use on this machine alone */
+    for (int loopback = 0; loopback < 2;
+         loopback++) /* loopback addresses come last: they work only on this machine */
         for (struct ifaddrs *a = all; a != NULL; a = a->ifa_next) {
             int family = a->ifa_addr != NULL ? a->ifa_addr->sa_family : AF_UNSPEC;
             if (family != AF_INET && family != AF_INET6) continue;
@@ -283,7 +275,7 @@ static void meeting_own_addresses(char *hosts, size_t bytes) {
     freeifaddrs(all);
 }
 
-/* Written whole under another name, then renamed: nobody reads half of it. */
+/* Writes the file under another name and renames it, so that no process reads a part of it. */
 static int meeting_note_write(const meeting_call *call, meeting_note *note, char *sentence,
                               size_t bytes) {
     char temporary[720];
@@ -318,7 +310,7 @@ static int meeting_note_read(meeting_note *note) {
 
 /* ---- rank 0 -------------------------------------------------------------------------------- */
 
-/* Any address of this machine, IPv6 and IPv4 alike where it has both. */
+/* Listens on all addresses of this machine, IPv6 and IPv4. */
 static int meeting_bind(int family, int *port) {
     struct sockaddr_in6 six;
     struct sockaddr_in four;
@@ -352,8 +344,8 @@ static int meeting_listen(int *port) {
     return fd >= 0 || errno == EADDRINUSE ? fd : meeting_bind(AF_INET, port);
 }
 
-/* What is wrong with a process that says it is one of us; "" nothing. *stranger: it is no concern
-   of this job. */
+/* Writes a sentence if a process that claims to be a rank of this job is not, or "". *stranger: it
+   belongs to another job, which is no error of this one. */
 static void meeting_check(const meeting *m, const meeting_member *own, const meeting_member *who,
                           int *stranger, char *sentence, size_t bytes) {
     sentence[0] = 0;
@@ -378,7 +370,8 @@ static void meeting_check(const meeting *m, const meeting_member *own, const mee
     }
 }
 
-/* Somebody knocks. 1: a rank has come; 0: it was none of ours; -1: the job cannot go on. */
+/* Accepts a connection. Returns 1 if a rank has connected, 0 if it was another program, and -1 if
+ * the job must end. */
 static int meeting_accept(meeting *m, int listener, const meeting_member *own, char *sentence,
                           size_t bytes) {
     meeting_member who;
@@ -403,7 +396,7 @@ static int meeting_accept(meeting *m, int listener, const meeting_member *own, c
     return stranger ? 0 : -1;
 }
 
-/* After a hello a rank is silent until its welcome: what can be read is its end. */
+/* A rank sends nothing between its hello and its welcome, so a readable connection has closed. */
 static int meeting_left_early(const meeting *m, const struct pollfd *fds, char *sentence,
                               size_t bytes) {
     for (int r = 1; r < m->nranks; r++) {
@@ -432,10 +425,10 @@ static void meeting_missing(const meeting *m, const meeting_call *call, int port
              call->limit_s, list, missing > 8 ? ", ..." : "", call->by);
 }
 
-/* Until all ranks are there. */
+/* Waits until all ranks are connected. */
 static meeting_result meeting_gather(meeting *m, const meeting_call *call, int listener, int port,
                                      const meeting_member *own, char *sentence, size_t bytes) {
-    double end = meeting_now() + call->limit_s;
+    double end = clock_seconds(CLOCK_MONOTONIC) + call->limit_s;
     struct pollfd *fds = (struct pollfd *)calloc((size_t)m->nranks, sizeof *fds);
     meeting_result result = fds != NULL ? MEETING_OK : MEETING_SAY;
     if (fds == NULL) snprintf(sentence, bytes, "out of memory for %d ranks", m->nranks);
@@ -454,7 +447,7 @@ static meeting_result meeting_gather(meeting *m, const meeting_call *call, int l
                 result = MEETING_SAY;
             else
                 came += one;
-        } else if (meeting_now() > end) {
+        } else if (clock_seconds(CLOCK_MONOTONIC) > end) {
             meeting_missing(m, call, port, sentence, bytes);
             result = MEETING_SAY;
         } else if (ready <= 0 && meeting_has_failed(call))
@@ -464,8 +457,8 @@ static meeting_result meeting_gather(meeting *m, const meeting_call *call, int l
     return result;
 }
 
-/* Which ranks share a machine, and how many threads each may have: the same number for all, for
-   ranks that share processors divide them. Returns it. */
+/* Finds the ranks that share a machine, and returns the number of threads of each rank. It is equal
+   on all ranks; ranks that share processors divide them. */
 static int meeting_machines(meeting *m) {
     int threads = 0;
     for (int r = 0; r < m->nranks; r++) {
@@ -577,7 +570,7 @@ static int meeting_connect_to(const struct addrinfo *to) {
     return fd;
 }
 
-/* One attempt; `why` gets what hindered it. */
+/* Makes one attempt to connect. After an error, `why` receives the reason. */
 static int meeting_connect(const char *host, int port, char *why, size_t bytes) {
     struct addrinfo hints, *all = NULL;
     char service[16];
@@ -595,7 +588,8 @@ static int meeting_connect(const char *host, int port, char *why, size_t bytes) 
     return fd;
 }
 
-/* Connected and acknowledged, or -1. *refused: by another job, whose words are in `why`. */
+/* Returns a socket that rank 0 has acknowledged, or -1. *refused: another job has refused it, and
+   `why` has its words. */
 static int meeting_knock(const meeting_member *who, const char *host, int port, int *refused,
                          char *why, size_t bytes) {
     meeting_head head;
@@ -613,14 +607,15 @@ static int meeting_knock(const meeting_member *who, const char *host, int port, 
         snprintf(why, bytes, "%.400s", text);
         *refused = 1;
     } else {
-        why[0] = 0; /* rank 0 tells what is wrong */
+        why[0] = 0; /* rank 0 prints the error */
         *refused = 1;
     }
     close(fd);
     return -1;
 }
 
-/* Through the addresses of rank 0's file. A refusal comes from whoever has an old file's port. */
+/* Tries the addresses in the file of rank 0. A refusal comes from a process that uses the port of
+ * an old file. */
 static int meeting_knock_folder(const meeting_call *call, meeting_member *who, meeting_note *note,
                                 int *refused, char *why, size_t bytes) {
     int fd = -1;
@@ -641,9 +636,9 @@ static int meeting_knock_folder(const meeting_call *call, meeting_member *who, m
 static meeting_result meeting_await_welcome(const meeting_call *call, int fd, meeting_seat *seat,
                                             char *sentence, size_t bytes) {
     meeting_head head;
-    double end = meeting_now() + call->limit_s + 10;
+    double end = clock_seconds(CLOCK_MONOTONIC) + call->limit_s + 10;
     struct pollfd one = {fd, POLLIN, 0};
-    while (poll(&one, 1, 100) <= 0 && meeting_now() < end) one.revents = 0;
+    while (poll(&one, 1, 100) <= 0 && clock_seconds(CLOCK_MONOTONIC) < end) one.revents = 0;
     if (meeting_hear(fd, &head, seat, sizeof *seat, MEETING_ANSWER_MS)) {
         if (head.kind == MEETING_WELCOME && head.bytes == sizeof *seat) return MEETING_OK;
         if (head.kind == MEETING_END) return MEETING_SILENT;
@@ -658,7 +653,7 @@ static meeting_result meeting_guest(meeting *m, const meeting_call *call, meetin
     meeting_note note;
     char why[MEETING_TEXT] = "";
     int refused = 0, pause = 20;
-    double end = meeting_now() + call->limit_s;
+    double end = clock_seconds(CLOCK_MONOTONIC) + call->limit_s;
     memset(&note, 0, sizeof note);
     meeting_introduce(call, &who);
     if (call->folder != NULL) meeting_note_name(call, &note);
@@ -675,8 +670,8 @@ static meeting_result meeting_guest(meeting *m, const meeting_call *call, meetin
             snprintf(sentence, bytes, "%s", why);
             return why[0] ? MEETING_SAY : MEETING_SILENT;
         }
-        if (meeting_now() > end) break;
-        meeting_nap(pause);
+        if (clock_seconds(CLOCK_MONOTONIC) > end) break;
+        clock_pause(pause);
         if (pause < 500) pause *= 2;
     }
     if (call->folder != NULL)
@@ -730,9 +725,9 @@ meeting_result meeting_join(meeting **out, const meeting_call *call, meeting_sea
     return result;
 }
 
-/* ---- staying in touch ---------------------------------------------------------------------- */
+/* ---- watching ------------------------------------------------------------------------------ */
 
-/* All of these hold the lock. */
+/* The callers of these functions hold the lock. */
 
 static void meeting_tell_all(meeting *m, int except, meeting_kind kind, int value, const void *data,
                              size_t bytes) {
@@ -754,7 +749,7 @@ static void meeting_deliver_copy(meeting *m, const void *data, size_t bytes) {
     pthread_cond_broadcast(&m->changed);
 }
 
-/* Rank 0: whether this agreement is complete; then everybody is told. */
+/* Rank 0: if the current agreement is complete, sends the result to all ranks. */
 static void meeting_count(meeting *m) {
     int lowest = m->nranks;
     if (m->own_ok < 0) return;
@@ -769,7 +764,7 @@ static void meeting_count(meeting *m) {
     meeting_deliver_result(m, lowest);
 }
 
-/* The job is over, and `speaker` says so: -1 a process that is gone. */
+/* Ends the job. Rank `speaker` prints the line; -1: a process that has died. */
 static int meeting_end(meeting *m, int speaker) {
     if (m->over) return 0;
     m->over = 1;
@@ -778,7 +773,7 @@ static int meeting_end(meeting *m, int speaker) {
     return 1;
 }
 
-/* Returns 1 where this process must end, silently. */
+/* Handles one message. Returns 1 if this process must end without a line. */
 static int meeting_take(meeting *m, int peer, const meeting_head *head, const void *data) {
     meeting_peer *p = &m->peers[peer];
     switch (head->kind) {
@@ -809,7 +804,7 @@ static int meeting_take(meeting *m, int peer, const meeting_head *head, const vo
     }
 }
 
-/* A connection has closed. 1: without a goodbye; the sentence tells whose. */
+/* Handles a closed connection. Returns 1 and a sentence if the rank had not sent a goodbye. */
 static int meeting_lose(meeting *m, int peer, char *sentence, size_t bytes) {
     meeting_peer *p = &m->peers[peer];
     meeting_close(&p->socket);
@@ -821,11 +816,11 @@ static int meeting_lose(meeting *m, int peer, char *sentence, size_t bytes) {
                  peer, p->who.process, p->who.host, m->nranks);
     else
         snprintf(sentence, bytes, "rank 0 is gone; all %d ranks end", m->nranks);
-    m->granted = meeting_end(m, -1); /* for whichever thread comes first */
+    m->granted = meeting_end(m, -1); /* for the first thread that asks */
     return 1;
 }
 
-/* Reads all that arrives until the meeting is left or the job is over. */
+/* Reads all messages until this rank leaves or the job is over. */
 static void *meeting_watch_main(void *arg) {
     meeting *m = (meeting *)arg;
     char data[MEETING_BYTES], sentence[MEETING_TEXT];
@@ -862,13 +857,13 @@ int meeting_watch(meeting *m, meeting_ended ended, void *user) {
     m->user = user;
     if (pipe2(m->wake, O_CLOEXEC) != 0) return 0;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the main thread's */
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* the main thread handles signals */
     m->watching = pthread_create(&m->watcher, NULL, meeting_watch_main, m) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return m->watching;
 }
 
-/* Waits for a result or a copy, and takes it; 0: the job is over. */
+/* Waits for a result or a copy, and reads it. Returns 0 if the job is over. */
 static int meeting_await(meeting *m, int *has) {
     while (!*has && !m->over && !m->lost) pthread_cond_wait(&m->changed, &m->lock);
     int came = *has;
@@ -889,7 +884,7 @@ int meeting_agree(meeting *m, int ok, int ends) {
     return lowest;
 }
 
-/* The agreement before it makes sure that everybody has taken the copy before. */
+/* The agreement makes sure that all ranks have read the previous copy. */
 int meeting_broadcast(meeting *m, void *data, size_t bytes) {
     if (bytes > MEETING_BYTES || meeting_agree(m, 1, 1) != m->nranks) return 0;
     int ok = 1;
@@ -928,11 +923,11 @@ void meeting_leave(meeting *m) {
     pthread_mutex_lock(&m->lock);
     m->leaving = 1;
     meeting_tell_all(m, -1, MEETING_BYE, 0, NULL, 0);
-    for (int i = 1; i < m->npeers; i++) /* of rank 0 alone */
+    for (int i = 1; i < m->npeers; i++) /* only rank 0 has others */
         while (!m->peers[i].left && !m->over) pthread_cond_wait(&m->changed, &m->lock);
     int over = m->over;
     pthread_mutex_unlock(&m->lock);
-    if (over) meeting_nap(MEETING_LINGER_MS); /* the watcher ends the process */
+    if (over) clock_pause(MEETING_LINGER_MS); /* the watcher ends the process */
     if (m->watching && write(m->wake[1], "", 1) == 1) pthread_join(m->watcher, NULL);
     pthread_cond_destroy(&m->changed);
     pthread_mutex_destroy(&m->lock);

@@ -46,12 +46,12 @@ static void memory_lower(launch_memory *memory, uint64_t bytes, const char *limi
 
 /* ---- control groups ------------------------------------------------------------------------ */
 
-/* What the two versions call the same things. */
+/* The names in the two versions of control groups. */
 typedef struct memory_cgroup {
     const char *limit, *usage, *dropped; /* files, and the line of memory.stat for file cache */
-    char mount[MEMORY_PATH];             /* where the hierarchy is mounted; "": nowhere */
+    char mount[MEMORY_PATH];             /* where the hierarchy is mounted; "": not mounted */
     char top[MEMORY_PATH];               /* the group that is mounted there */
-    char path[MEMORY_PATH];              /* of this process's group */
+    char path[MEMORY_PATH];              /* path of this process's group */
 } memory_cgroup;
 
 static int memory_is_listed(const char *list, const char *word) {
@@ -104,12 +104,12 @@ static void memory_find_mounts(const char *root, memory_cgroup *v1, memory_cgrou
     fclose(file);
 }
 
-/* Limit less usage of the group in this folder. */
+/* Computes the limit minus the usage of the group in this folder. */
 static void memory_look(const memory_cgroup *group, const char *folder, launch_memory *memory) {
     char path[MEMORY_PATH];
     snprintf(path, sizeof path, "%.3900s/%s", folder, group->limit);
     uint64_t limit = memory_read(path, "");
-    if (limit > UINT64_MAX / 4) return; /* none; version 1 writes a huge number */
+    if (limit > UINT64_MAX / 4) return; /* no limit: version 1 writes a huge number */
     char name[256];
     snprintf(name, sizeof name, "%s of the control group in %.180s", group->limit, folder);
     snprintf(path, sizeof path, "%.3900s/%s", folder, group->usage);
@@ -188,7 +188,7 @@ void launch_memory_shared(const char *folder, launch_memory *memory) {
     memory_lower(memory, (uint64_t)space.f_bavail * space.f_frsize, name);
 }
 
-/* Whether a memory file of this process can be opened through /proc, as its peers will do. */
+/* Returns whether a memory file of this process can be opened through /proc, as other ranks do. */
 static int memory_has_files(void) {
     int ok = 0;
     char path[64];
@@ -214,7 +214,7 @@ static int memory_suffices(const launch *l, uint64_t need, const launch_memory *
     return 0;
 }
 
-/* Of this rank's machine. */
+/* Computes the limit of this rank's machine. */
 static int memory_fits_here(const launch *l, uint64_t need, uint64_t shared,
                             char sentence[LAUNCH_SENTENCE]) {
     launch_memory memory;
@@ -234,6 +234,7 @@ void launch_check_memory(launch *l, uint64_t need, uint64_t shared) {
     char sentence[LAUNCH_SENTENCE] = "";
     const int fits = memory_fits_here(l, need, shared, sentence);
     const size_t used = strlen(sentence);
-    (void)snprintf(sentence + used, sizeof sentence - used, "; zero_plan tells what takes less");
+    (void)snprintf(sentence + used, sizeof sentence - used,
+                   "; zero_plan shows settings that need less");
     launch_agree(l, fits, sentence);
 }

@@ -1,9 +1,9 @@
-/* signals.c - see signals.h. What is asked of a process is asked once, so its state is the file's.
- */
+/* signals.c - see signals.h. The state is static, because signals belong to the process. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include "signals.h"
+#include "../system/clock.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -11,20 +11,14 @@
 #include <time.h>
 
 static int signals_stop;       /* the job can stop */
-static int signals_were_asked; /* by one that signals_watch took */
-static long signals_first_ms;  /* when SIGINT or SIGTERM first came; 0: neither has */
-static sigset_t signals_ours;  /* blocked, and waited for */
+static int signals_were_asked; /* by a signal that signals_watch received */
+static long signals_first_ms;  /* time of the first SIGINT or SIGTERM; 0: none yet */
+static sigset_t signals_ours;  /* the signals that are blocked */
 static sigset_t signals_at_start;
 static pthread_t signals_thread;
 static int signals_watching;
 static void (*signals_take)(void *user, signals_verdict verdict, int number);
 static void *signals_user;
-
-static long signals_clock_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 void signals_begin(int stops) {
     const int numbers[] = {SIGINT, SIGTERM, SIGUSR1};
@@ -36,14 +30,14 @@ void signals_begin(int stops) {
             sigaddset(&signals_ours, numbers[i]);
     }
     pthread_sigmask(SIG_BLOCK, &signals_ours, &signals_at_start);
-    (void)signal(SIGXFSZ, SIG_IGN); /* a file larger than `ulimit -f` is the call's error */
+    (void)signal(SIGXFSZ, SIG_IGN); /* makes a write beyond `ulimit -f` an error */
 }
 
 void signals_release(void) { pthread_sigmask(SIG_SETMASK, &signals_at_start, NULL); }
 
 void signals_in_rank(void) {
     sigset_t pending = signals_at_start;
-    signal(SIGINT, SIG_IGN); /* a terminal sends it to all */
+    signal(SIGINT, SIG_IGN); /* a terminal sends it to all processes */
     signal(SIGTERM, SIG_DFL);
     if (signals_stop) {
         sigaddset(&pending, SIGTERM);
@@ -61,7 +55,7 @@ void signals_expect_children(void) {
 
 static signals_verdict signals_judge(int number) {
     static int asked;
-    const long now = signals_clock_ms();
+    const long now = clock_milliseconds();
     const int counts = number == SIGINT || number == SIGTERM;
     if (counts && signals_first_ms > 0 && now - signals_first_ms >= SIGNALS_AGAIN_MS)
         return SIGNALS_END;
@@ -78,7 +72,7 @@ signals_verdict signals_wait(int milliseconds, int *number) {
     return *number <= 0 || *number == SIGCHLD ? SIGNALS_NONE : signals_judge(*number);
 }
 
-/* Can be cancelled while it waits, and not before it has said what it took. */
+/* This thread can be cancelled while it waits, but not while it reports a signal. */
 static void *signals_main(void *unused) {
     int number, state;
     (void)unused;
@@ -103,7 +97,7 @@ int signals_watch(void (*take)(void *user, signals_verdict verdict, int number),
 void signals_unwatch(void) {
     if (!signals_watching) return;
     signals_watching = 0;
-    (void)pthread_cancel(signals_thread); /* sigwait is a place to be cancelled at */
+    (void)pthread_cancel(signals_thread); /* sigwait is a cancellation point */
     (void)pthread_join(signals_thread, NULL);
 }
 

@@ -1,17 +1,18 @@
-/* signals.h - what SIGINT, SIGTERM and SIGUSR1 ask of a job: to stop in order, or to end at once.
+/* signals.h - handles SIGINT, SIGTERM and SIGUSR1, which ask a job to stop in order or end it at
+   once.
 
    NO HANDLERS. A library may compute with its stack pointer inside its heap (oneDNN's f32 products
-   do), and a handler's frame would overwrite memory there. So the signals are blocked before there
-   is a second thread or process, which inherit that, and one place waits for them: the process that
-   watches a fork, or a thread that does nothing else. Ranks of a fork leave theirs pending, and
-   look.
+   do), and the frame of a handler would overwrite memory there. So the process blocks the signals
+   before it starts a thread or a child, which inherit this. Then one place waits for signals: the
+   process that watches a fork, or a thread that does nothing else. Ranks of a fork leave signals
+   pending and poll for them.
 
-   THE SECOND ONE ENDS. Where a job can stop, the first SIGINT or SIGTERM asks for it, and so does
-   every SIGUSR1. A later SIGINT or SIGTERM ends the job at once, if it comes SIGNALS_AGAIN_MS or
-   more after the first: `timeout` and some launchers send theirs twice, to the process and to its
-   group. A job that cannot stop is ended by the first.
+   THE SECOND SIGNAL ENDS. If a job can stop, the first SIGINT or SIGTERM, and each SIGUSR1, asks it
+   to stop. A later SIGINT or SIGTERM ends the job at once, if it comes SIGNALS_AGAIN_MS or more
+   after the first. (`timeout` and some launchers send a signal twice, to the process and to its
+   group.) If a job cannot stop, the first signal ends it.
 
-   A signal that was ignored when the program began (nohup, a shell's `&`) stays ignored.
+   A signal that was ignored when the program started (nohup, a shell's `&`) stays ignored.
 */
 #ifndef LAUNCH_SIGNALS_H
 #define LAUNCH_SIGNALS_H
@@ -24,40 +25,42 @@ enum { SIGNALS_AGAIN_MS = 300 };
 
 typedef enum signals_verdict {
     SIGNALS_NONE = 0, /* no signal */
-    SIGNALS_STOP,     /* the job was asked to stop */
-    SIGNALS_AGAIN,    /* it had been asked already */
-    SIGNALS_END       /* it has to end */
+    SIGNALS_STOP,     /* a signal asked the job to stop */
+    SIGNALS_AGAIN,    /* the same again */
+    SIGNALS_END       /* the job must end */
 } signals_verdict;
 
-/* First, before there is a thread. stops: the job can stop in order. */
+/* Blocks the signals. Call it before the process starts a thread. stops: the job can stop in order.
+ */
 void signals_begin(int stops);
 
-/* Signals do again what they did when the program began: for whoever leaves them to others. */
+/* Restores the handling of signals from the start of the program. */
 void signals_release(void);
 
-/* In a rank of a fork: SIGINT is the watching process's affair, and SIGTERM too unless it asks to
-   stop. */
+/* A rank of a fork calls this. The watching process handles SIGINT, and SIGTERM too unless it asks
+   the job to stop. */
 void signals_in_rank(void);
 
-/* The watching process of a fork, before it: the end of a child is not missed. */
+/* The watching process calls this before it forks, so that it does not miss the end of a child. */
 void signals_expect_children(void);
 
-/* The watching process of a fork: waits at most so long for a signal, also for the end of a child.
- *number is the signal. */
+/* The watching process of a fork calls this. It waits for a signal, or for the end of a child, but
+   not longer than the given time. *number is the signal. */
 signals_verdict signals_wait(int milliseconds, int *number);
 
-/* Everybody else: a thread that waits. It calls `take` with each verdict but SIGNALS_NONE, and that
-   must end the process on SIGNALS_END. Returns 0 where there is no thread. */
+/* All other processes call this. It starts a thread that waits for signals and calls `take` with
+   each verdict except SIGNALS_NONE. `take` must end the process on SIGNALS_END. Returns 0 if it
+   cannot. */
 int signals_watch(void (*take)(void *user, signals_verdict verdict, int number), void *user);
 void signals_unwatch(void);
 
-/* The job can stop, as signals_begin was told. */
+/* Returns the `stops` of signals_begin. */
 int signals_stops(void);
 
-/* Whether this process was asked to stop. It stays so. */
+/* Returns whether a signal has asked this process to stop, at any time before. */
 int signals_asked(void);
 
-/* "SIGINT", ... */
+/* Returns "SIGINT" and so on. */
 const char *signals_name(int number);
 
 #ifdef __cplusplus

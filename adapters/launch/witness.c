@@ -1,4 +1,4 @@
-/* witness.c - see witness.h. A process looks at its peers once, so its state is the file's. */
+/* witness.c - see witness.h. The state is static, because a process watches others only once. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -11,8 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static struct pollfd *witness_peers; /* [witness_n + 1] the last: to be told to stop */
-static int witness_n;                /* 0: nobody is watched */
+static struct pollfd *witness_peers; /* [witness_n + 1] the last one stops the thread */
+static int witness_n;                /* 0: no process is watched */
 static int witness_stop[2];
 static pthread_t witness_thread;
 static void (*witness_tell)(void *user, int which);
@@ -36,7 +36,7 @@ static void *witness_main(void *left) {
         for (int i = 0; i < witness_n; i++) {
             if (!peers[i].revents) continue;
             witness_tell(witness_user, i);
-            peers[i].fd = -1; /* poll leaves it out */
+            peers[i].fd = -1; /* poll ignores it */
             peers[i].revents = 0;
         }
     }
@@ -88,7 +88,7 @@ int witness_gone(void) {
 
 void witness_unwatch(void) {
     if (!witness_n) return;
-    if (write(witness_stop[1], "", 1) != 1) return; /* the thread stays, as long as the process */
+    if (write(witness_stop[1], "", 1) != 1) return; /* the thread stays until the process ends */
     (void)pthread_join(witness_thread, NULL);
     witness_close();
 }

@@ -1,8 +1,9 @@
-/* witness.h - which of this machine's processes, that another one has started, is gone.
+/* witness.h - detects the death of a process on this machine that another process has started.
 
-   mpirun ends all ranks when one is gone, and says no more of it than its number; the other ranks
-   know more. Each has a thread that waits for the ends of their processes (Linux: pidfd; elsewhere,
-   and on kernels before 5.3, no end is seen). */
+   mpirun ends all ranks when one dies, and prints only its number. The other ranks can print more.
+   Each has a thread that waits for the ends of their processes. On Linux this uses pidfd; on other
+   systems, and before Linux 5.3, no death is detected.
+*/
 #ifndef LAUNCH_WITNESS_H
 #define LAUNCH_WITNESS_H
 
@@ -10,11 +11,12 @@
 extern "C" {
 #endif
 
-/* Watches processes[n], of which 0 is none: the thread calls `gone` for each that ends. Once for
-   the calling process. Returns 0 where there is no way to: then only a sentence is missing. */
+/* Watches processes[n]; 0 is not a process. A thread calls `gone` for each that ends. A process
+   calls this once. Returns 0 if the system cannot watch; then only the sentence about the death is
+   missing. */
 int witness_watch(int n, const int *processes, void (*gone)(void *user, int which), void *user);
 
-/* The number of a process that is gone; -1: none. In any thread. */
+/* Returns the number of a process that has ended, or -1. Any thread may call it. */
 int witness_gone(void);
 
 void witness_unwatch(void);

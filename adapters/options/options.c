@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTION_NAME = 32 }; /* characters of the longest flag that others are compared with */
+enum { OPTION_NAME = 32 }; /* characters of the longest flag that spelling is checked for */
 
 /* ---- words --------------------------------------------------------------------------------- */
 
-/* The index of text among the blank-separated words; -1: it is none of them. */
+/* Returns the index of text among the blank-separated words, or -1. */
 static int option_find_word(const char *words, const char *text) {
     const size_t length = strlen(text);
     int index = 0;
@@ -38,13 +38,13 @@ const option *options_find(const option_set *o, const char *flag) {
     return NULL;
 }
 
-/* Characters of an argument that are the flag: all, or those before the = of --name=value. */
+/* Returns the length of the flag in an argument: of all of it, or up to the = in --name=value. */
 static int option_length(const char *argument) {
     return (int)(strncmp(argument, "--", 2) == 0 ? strcspn(argument, "=") : strlen(argument));
 }
 
-/* The row of an argument, by its short or its long name; NULL: none. */
-static const option *option_of(const option_set *o, const char *argument) {
+/* Returns the row of an argument, by its short or long name, or NULL. */
+static const option *option_find(const option_set *o, const char *argument) {
     const size_t length = (size_t)option_length(argument);
     for (int i = 0; i < o->rows; i++) {
         const option *d = &o->table[i];
@@ -95,7 +95,7 @@ static void option_set_number(const option_set *o, const option *d, double value
 __attribute__((format(printf, 2, 3))) static void option_error(option_set *o, const char *format,
                                                                ...) {
     va_list values;
-    if (o->error[0]) return; /* the first one counts */
+    if (o->error[0]) return; /* the first error is kept */
     va_start(values, format);
     (void)vsnprintf(o->error, o->error_bytes, format, values);
     va_end(values);
@@ -144,7 +144,7 @@ static void option_parse(option_set *o, const option *d, const char *text) {
     case OPTION_PATH:
     case OPTION_TEXT:
         *(const char **)option_field(o, d) = text;
-        if (!text[0] && d->normal[0]) /* a variable of the shell that is not set */
+        if (!text[0] && d->normal[0]) /* for example, an unset variable of the shell */
             option_error(o, "%.*s: expected '%s' or another, found ''", OPTION_TYPED(o), d->normal);
         break;
     case OPTION_STAGES: option_parse_stages(o, d, text); break;
@@ -158,7 +158,7 @@ static void option_parse(option_set *o, const option *d, const char *text) {
     }
 }
 
-/* Insertions, deletions and replacements that make b of a. */
+/* Returns the number of insertions, deletions and replacements that change a into b. */
 static int option_distance(const char *a, const char *b) {
     int row[OPTION_NAME + 1], n = (int)strlen(a), m = (int)strlen(b);
     if (n > OPTION_NAME || m > OPTION_NAME) return OPTION_NAME;
@@ -176,8 +176,9 @@ static int option_distance(const char *a, const char *b) {
     return row[m];
 }
 
-/* What a flag that no row has was probably meant to be: the nearest long name, where one that it
-   begins is nearer than two edits, or a short one that lacks its dash. NULL: nothing is near. */
+/* Returns the flag that the user probably meant: the long name with the fewest edits, or a short
+   name without its dash. A long name that starts with the text counts as nearer than two edits.
+   Returns NULL if no flag is near. */
 static const char *option_nearest(const option_set *o, const char *text) {
     const char *found = NULL, *bare = text + strspn(text, "-");
     const int length = option_length(bare);
@@ -207,13 +208,13 @@ static void option_unknown(option_set *o, const char *text) {
         option_error(o, "unknown flag '%s'; --help lists all", text);
 }
 
-static int option_asks_help(int argc, char **argv, int i) {
+static int option_is_help(int argc, char **argv, int i) {
     if (strcmp(argv[i], "--help") == 0) return 1;
     return strcmp(argv[i], "-h") == 0 && (i + 1 >= argc || argv[i + 1][0] == '-');
 }
 
-/* The value of the flag at argv[*at], which moves to the last argument that belongs to it; NULL:
-   there is none. */
+/* Returns the value of the flag at argv[*at], or NULL. *at becomes the index of its last argument.
+ */
 static const char *option_value(int argc, char **argv, int *at) {
     const char *text = argv[*at];
     const int length = option_length(text);
@@ -221,12 +222,12 @@ static const char *option_value(int argc, char **argv, int *at) {
     return *at + 1 < argc ? argv[++*at] : NULL;
 }
 
-static void option_take_argument(option_set *o, const option *d, int argc, char **argv, int *at) {
+static void option_parse_argument(option_set *o, const option *d, int argc, char **argv, int *at) {
     o->typed = argv[*at];
     o->typed_length = option_length(argv[*at]);
     const int flag_at = *at;
     const char *value = option_value(argc, argv, at);
-    const option *next = value != NULL && *at > flag_at ? option_of(o, value) : NULL;
+    const option *next = value != NULL && *at > flag_at ? option_find(o, value) : NULL;
     o->given[d - o->table] = 1;
     if (value == NULL)
         option_error(o, "%.*s: expected a value, found the end of the line; --help lists all flags",
@@ -248,11 +249,11 @@ int options_parse(option_set *o, int argc, char **argv, int compares,
         if (value != NULL) option_parse(o, d, value);
     }
     for (int i = 1; i < argc; i++) {
-        const option *d = option_of(o, argv[i]);
+        const option *d = option_find(o, argv[i]);
         if (foreign(argv[i])) continue;
-        if (option_asks_help(argc, argv, i)) return 1;
+        if (option_is_help(argc, argv, i)) return 1;
         if (d != NULL)
-            option_take_argument(o, d, argc, argv, &i);
+            option_parse_argument(o, d, argc, argv, &i);
         else {
             option_unknown(o, argv[i]);
             (void)option_value(argc, argv, &i);
@@ -264,7 +265,7 @@ int options_parse(option_set *o, int argc, char **argv, int compares,
 const char *options_value(const option_set *o, int argc, char **argv, const char *flag) {
     const char *found = NULL;
     for (int i = 1; i < argc; i++) {
-        const option *d = option_of(o, argv[i]);
+        const option *d = option_find(o, argv[i]);
         if (d == NULL) continue;
         const char *value = option_value(argc, argv, &i);
         if (value != NULL && strcmp(d->flag, flag) == 0) found = value;
@@ -312,7 +313,7 @@ void options_help(const option_set *o) {
 
 /* ---- values as text ------------------------------------------------------------------------ */
 
-/* "FLAG VALUE\n"; "" for what may differ between ranks. */
+/* Writes "FLAG VALUE\n", or "" for an option that may differ between ranks. */
 static int option_render(const option_set *o, const option *d, char *text, size_t bytes) {
     const void *field = option_field(o, d);
     char word[OPTION_WORD_BYTES], list[2 * OPTION_LIST + 1] = "";
@@ -390,8 +391,8 @@ static void option_store(const option_set *o, const option *d, void *target) {
     }
 }
 
-/* As the option would have it. */
-static double option_found(const option_set *o, const option *d, const void *target) {
+/* Returns the value in the target, in the units of the option. */
+static double option_load(const option_set *o, const option *d, const void *target) {
     const void *to = (const char *)target + d->to;
     switch (d->form) {
     case OPTION_AS_INT: return *(const int *)to;
@@ -407,12 +408,13 @@ static double option_found(const option_set *o, const option *d, const void *tar
     return 0;
 }
 
-/* Whether the file has a value for a row. A list of several is the command line's alone. */
+/* Returns whether the file has a value for a row. Only the command line can have a list of several.
+ */
 static int option_in_file(const option_set *o, const option *d, const void *target, uint64_t bits) {
     if (d->key == NULL) return 0;
     if (d->type == OPTION_STAGES && ((const option_list *)option_field(o, d))->n > 1) return 0;
     if (d->bit) return (bits & d->bit) != 0;
-    const double found = option_found(o, d, target);
+    const double found = option_load(o, d, target);
     return d->form == OPTION_AS_NOT ? found == 0 : found != 0;
 }
 
@@ -427,7 +429,7 @@ int options_conflict(const option_set *o, const void *target, uint64_t bits, con
         char a[32], b[32];
         const int there = option_in_file(o, d, target, bits);
         if (!o->given[i] || !(there || (d->bit && d->rule == OPTION_FILE_ALWAYS))) continue;
-        const double found = option_found(o, d, target);
+        const double found = option_load(o, d, target);
         double typed = option_number(o, d);
         if (d->form == OPTION_AS_FLOAT) typed = (double)(float)typed;
         if (typed == found || (d->unsaid && typed == 0)) continue;
@@ -440,8 +442,8 @@ int options_conflict(const option_set *o, const void *target, uint64_t bits, con
         if (!there) {
             (void)snprintf(
                 sentence, bytes,
-                "%s %s, but %s has no %s, which is %s then: write \"auto\" there to take "
-                "the flag's, or leave the flag out",
+                "%s %s, but %s has no %s, which is %s by default: write \"auto\" there to use "
+                "the value of the flag, or leave out the flag",
                 d->flag, a, name, d->key, b);
             return 1;
         }
@@ -459,6 +461,6 @@ void options_take(option_set *o, const void *target, uint64_t bits) {
             || (d->key != NULL
                 && (d->rule == OPTION_FILE_ALWAYS
                     || (d->rule == OPTION_FILE_UNLESS_TYPED && !o->given[i]))))
-            option_set_number(o, d, option_found(o, d, target));
+            option_set_number(o, d, option_load(o, d, target));
     }
 }

@@ -1,17 +1,15 @@
-/* options.h - a command line as a table: a setting is one row, and all that happens to settings is
-   a loop over the rows.
+/* options.h - parses a command line by a table with one row per setting.
 
-   WHY. A program's setting has a flag, a default, a range and a help text; a configuration file may
-   have a key for it, and a library a field that it becomes. Written where each is needed, a setting
-   stands in five lists, and one of them is forgotten. Here a row says all of it.
+   A row has all facts about a setting: flag, default, range, help text, the key in a configuration
+   file, and the field of a library's settings.
 
-   THREE STRUCTS. The program's own, `values`, which rows find by `field`; what was typed, `given`;
-   and the library's, the target, which rows find by `to`. A configuration file is read into a
-   target of its own: where it says something, options_take copies it back into the values, and
-   options_conflict tells whether a typed flag says otherwise.
+   THREE STRUCTS. `values` is the program's own struct; a row finds its value at `field`. `given`
+   says which flags were typed. The target is the library's struct; a row finds its value at `to`. A
+   configuration file is read into a second target. options_take copies the values that the file has
+   into `values`, and options_conflict reports a typed flag whose value differs from the file's.
 
-   Nothing here prints, except help, or keeps state. The first error of a command line is kept as a
-   sentence.
+   Only the help functions print. No function keeps state. The first error of a command line is kept
+   as a sentence.
 */
 #ifndef OPTIONS_H
 #define OPTIONS_H
@@ -25,7 +23,7 @@ extern "C" {
 
 enum {
     OPTION_LIST = 4,       /* numbers that a list can have */
-    OPTION_WORD_BYTES = 16 /* of a word of a choice, its end included */
+    OPTION_WORD_BYTES = 16 /* bytes of the longest word of a choice, with its final zero */
 };
 
 typedef enum option_type {
@@ -44,25 +42,25 @@ typedef struct option_list {
     int at[OPTION_LIST], n;
 } option_list;
 
-/* What the value is in the target. */
+/* The type of the value in the target. */
 typedef enum option_form {
     OPTION_AS_NOTHING = 0,
     OPTION_AS_INT,    /* int, or an enum */
-    OPTION_AS_NOT,    /* int: 1 where the option is 0 */
+    OPTION_AS_NOT,    /* int: 1 if the option is 0 */
     OPTION_AS_FLOAT,  /* float */
     OPTION_AS_DOUBLE, /* double */
     OPTION_AS_INT64,  /* int64_t */
     OPTION_AS_SIZE,   /* size_t, uint64_t */
-    OPTION_AS_COUNT,  /* int: -1 where the option is 0, 0 where it is negative (the default) */
+    OPTION_AS_COUNT,  /* int: -1 if the option is 0, and 0 (the default) if it is negative */
     OPTION_AS_COUNT64 /* the same as int64_t */
 } option_form;
 
-/* Whose value counts where both could. */
+/* Decides between the file's value and the flag's. */
 typedef enum option_rule {
-    OPTION_FILE_IF_GIVEN = 0, /* the file's where it has one */
-    OPTION_FILE_UNLESS_TYPED, /* where it has none its reader's default, unless the flag was typed
-                               */
-    OPTION_FILE_ALWAYS        /* where it has none its reader's default */
+    OPTION_FILE_IF_GIVEN = 0, /* the file's value, if the file has one */
+    OPTION_FILE_UNLESS_TYPED, /* the file's value, or else the typed flag, or else the file's
+                                 default */
+    OPTION_FILE_ALWAYS        /* the file's value, or else the file's default */
 } option_rule;
 
 typedef struct option {
@@ -75,15 +73,15 @@ typedef struct option {
     double least, most;
     const char *words; /* separated by blanks */
     const char *help;
-    const char *idle; /* of a flag that is accepted and changes nothing: why; else NULL */
-    int course;       /* 1: what the program computes depends on it */
+    const char *idle; /* NULL, or the reason why an accepted flag has no effect */
+    int course;       /* 1: the results of the program depend on it */
     option_form form; /* in the target, at `to` */
     size_t to;
-    size_t per;      /* where the target counts in units of an int option: its field; else 0 */
-    const char *key; /* of the file, for sentences; NULL: no file says it */
-    uint64_t bit;    /* that a file sets for it; 0: where the target is not 0 */
+    size_t per;      /* field of the int option in whose units the target counts; 0: none */
+    const char *key; /* key in the file, for sentences; NULL: none */
+    uint64_t bit;    /* set if the file has the value; 0: the file has it if the target is not 0 */
     option_rule rule;
-    int unsaid; /* 1: a typed 0 leaves it to the file */
+    int unsaid; /* 1: a typed 0 means the file's value */
 } option;
 
 /* A table, and values for it. Everything is borrowed. */
@@ -91,53 +89,56 @@ typedef struct option_set {
     const option *table;
     int rows;
     void *values;
-    unsigned char *given; /* [rows] 1: on the command line */
-    char *error;          /* "": nothing is wrong */
+    unsigned char *given; /* [rows] 1: the flag was typed */
+    char *error;          /* "": no error */
     size_t error_bytes;
-    const char *typed; /* private: the flag that is being read, as it was typed */
+    const char *typed; /* private: the current flag, as it was typed */
     int typed_length;  /* private */
 } option_set;
 
-/* Sets defaults, then what the arguments say: "-z 3", "--stage 3" or "--stage=3". `compares`
-   chooses the other defaults. `foreign` tells arguments to be passed over. Returns 1 if help is
-   asked for: by --help, or by -h without a value, even where -h is a flag of the table. */
+/* Sets the defaults, then the values of the arguments: "-z 3", "--stage 3" or "--stage=3".
+   `compares` chooses the defaults of a comparison. `foreign` returns 1 for an argument to ignore.
+   Returns 1 if the user wants help: by --help, or by -h without a value, even if the table has a
+   flag -h. */
 int options_parse(option_set *o, int argc, char **argv, int compares, int (*foreign)(const char *));
 
-/* All rows with their help, to stdout; print_wrapped breaks a text at blanks before column 99. */
+/* Prints all rows with their help to stdout. options_print_wrapped breaks a text at blanks before
+   column 99. */
 void options_help(const option_set *o);
 void options_print_wrapped(const char *text, int indent);
 
-/* "FLAG VALUE" a line, of all that may not differ between ranks; returns the text's length. */
+/* Writes lines "FLAG VALUE" for all options that must be equal on all ranks. Returns the length. */
 size_t options_render(const option_set *o, char *text, size_t bytes);
 
-/* Where lines of "NAME VALUE" have the value of a name; NULL: nowhere. Its length comes back. */
+/* Finds the value of a name in lines "NAME VALUE", and sets *length. Returns NULL if there is none.
+ */
 const char *options_line(const char *lines, const char *name, int *length);
 
-/* The row of a flag; NULL: there is none. */
+/* Returns the row of a flag, or NULL. */
 const option *options_find(const option_set *o, const char *flag);
 
-/* The value that is typed last for a flag; NULL: none is. Reads the arguments alone. */
+/* Returns the last typed value of a flag, or NULL. It reads only the arguments. */
 const char *options_value(const option_set *o, int argc, char **argv, const char *flag);
 
-/* The next typed flag from row *row on that changes nothing here, as "FLAG VALUE changes nothing
-   here: WHY". Returns 0 where there is none. */
+/* Finds the next typed flag from row *row on that changes nothing, and writes "FLAG VALUE changes
+   nothing here: REASON". Returns 0 if there is none. */
 int options_idle(const option_set *o, int *row, char *sentence, size_t bytes);
 
-/* Whether a flag of the table was typed. */
+/* Returns whether a flag of the table was typed. */
 int options_given(const option_set *o, const char *flag);
 
-/* The word of this index. */
+/* Copies the word with this index. */
 void option_word(const char *words, int index, char word[OPTION_WORD_BYTES]);
 
-/* Every row that has a place in the target writes its value there. */
+/* Stores the value of each row that has a field in the target. */
 void options_store(const option_set *o, void *target);
 
-/* bits: of the rows whose values the file has. Returns 1 and a sentence if a flag was typed and the
-   file, called `name`, gives another value. */
+/* Returns 1 and a sentence if a typed flag and the file, called `name`, have different values.
+   bits: those of the rows that the file has. */
 int options_conflict(const option_set *o, const void *target, uint64_t bits, const char *name,
                      char *sentence, size_t bytes);
 
-/* The file's values. */
+/* Copies the file's values to the options, by the rule of each row. */
 void options_take(option_set *o, const void *target, uint64_t bits);
 
 #ifdef __cplusplus

@@ -14,9 +14,9 @@
 #define HEADING(text)                                                                              \
     { .type = OPTION_HEADING, .help = (text) }
 #define RANGE(from, to) .least = (from), .most = (to)
-/* Where the plugin has it, and how. */
+/* The field of the plugin's settings that the value is stored to, and its type there. */
 #define TO(as, member) .form = OPTION_AS_##as, .to = offsetof(ds_config, member)
-/* What DeepSpeed calls it, and when the file's value counts. */
+/* DeepSpeed's name, and the rule for when the file's value is used. */
 #define KEY(text, mark, when) .key = (text), .bit = (mark), .rule = OPTION_FILE_##when
 #define ROW(kind, short_name, long_name, member, usual, ...)                                       \
     {                                                                                              \
@@ -27,86 +27,87 @@
 static const option train_table[] = {
     HEADING("Data and model"),
     ROW(PATH, "-i", "--train-data", train_path, "",
-        .help = "token file to train on; without it tiny Shakespeare, by characters for char: "
-                "models, else in GPT-2's tokens"),
+        .help = "token file to train on. Default: tiny Shakespeare, as characters for char: "
+                "models, otherwise as GPT-2 tokens"),
     ROW(PATH, "-j", "--val-data", val_path, "", .help = "token file to validate on"),
     ROW(PATH, "-tf", "--tokenizer", tokenizer_path, "", .help = "tokenizer file, to print samples"),
     ROW(TEXT, "-e", "--model", model, "char:4x128x4", .compare = "char:6x384x6", .course = 1,
         .help = "model: char:LxCxH (layers, channels, heads), d12, gpt2:d48, gpt3:c768, or a file "
                 "with its weights: llm.c's .bin, or Hugging Face's .safetensors"),
     ROW(INT, "-ut", "--untied", untied, "0", RANGE(0, 1), .course = 1,
-        .help = "1: the classifier is a tensor of its own; from a file it begins as the embedding"),
+        .help = "1: the classifier has its own weights, and not those of the embedding. A model "
+                "from a file starts with a copy of the embedding"),
     ROW(PATH, "-o", "--out-dir", log_dir, "",
-        .help = "folder for main.log and checkpoints; without it neither"),
+        .help = "folder for main.log and checkpoints. Without it the run writes neither"),
     HEADING("Batches"),
     ROW(INT, "-b", "--batch", batch, "0", .compare = "8", RANGE(0, 1e6), TO(INT, micro_batch),
         KEY("train_micro_batch_size_per_gpu", 0, ALWAYS), .unsaid = 1,
-        .help = "windows per rank and micro-step; 0: what -d asks for, without -d 12 divided by "
-                "the ranks"),
+        .help = "windows per rank and micro-step. 0: computed from -d; without -d, 12 divided by "
+                "the number of ranks"),
     ROW(INT, "-t", "--window", seq_len, "64", .compare = "256", RANGE(1, 1e6), .course = 1,
-        .help = "tokens of a window"),
+        .help = "tokens per window"),
     ROW(LONG, "-d", "--step-tokens", step_tokens, "0", RANGE(0, BIG), TO(INT64, train_batch),
         .per = offsetof(train_options, seq_len),
         KEY("train_batch_size, times -t tokens:", 0, ALWAYS), .unsaid = 1,
-        .help = "tokens of a step over all ranks and micro-steps; 0: one micro-step"),
+        .help = "tokens per step, over all ranks and micro-steps. 0: one micro-step"),
     ROW(INT, "-sh", "--shuffle", order, "-1", RANGE(-1, 2), .course = 1,
-        .help = "windows: 0 in the file's order, 1 shuffled every epoch, 2 at random offsets; -1: "
-                "1 with -i, else 2"),
+        .help = "order of windows: 0 as in the file, 1 shuffled every epoch, 2 at random offsets; "
+                "-1: 1 with -i, otherwise 2"),
     ROW(INT, "-a", "--overfit", overfit, "0", RANGE(0, 1), .course = 1,
-        .help = "1: train on one batch of the validation data for ever"),
+        .help = "1: train on the same batch of the validation data in every step"),
     ROW(LONG, "-sd", "--seed", seed, "42", RANGE(0, BIG), .course = 1, TO(SIZE, zero.seed),
         .help = "seed of weights, windows and samples"),
     HEADING("DeepSpeed"),
     ROW(PATH, "-ds", "--deepspeed", ds_path, "",
-        .help = "ds_config.json: its values in place of the flags' defaults; \"auto\" in it stands "
-                "for the flag's; a flag that says otherwise is an error"),
+        .help = "ds_config.json: its values replace the defaults of the flags. \"auto\" in it "
+                "means the value of the flag. A flag that contradicts it is an error"),
     ROW(PATH, "-dso", "--deepspeed-out", ds_out, "",
-        .help = "with -ds: file to write what it was resolved to"),
+        .help = "with -ds: file to which the resolved configuration is written"),
     HEADING("Types"),
     ROW(WORD, "-dt", "--type", type, "f32", .words = "f32 bf16 fp16", .course = 1,
         TO(INT, zero.type), KEY("fp16.enabled and bf16.enabled:", DS_GIVEN_TYPE, IF_GIVEN),
-        .help = "parameters and activations are stored in"),
+        .help = "type of parameters and activations"),
     ROW(INT, "-w", "--master", master, "1", RANGE(0, 1), .course = 1, TO(NOT, zero.no_master),
         KEY("bf16_master_weights_and_grads: -w", 0, IF_GIVEN),
-        .help = "1: 16-bit weights have a copy in f32, which is updated; 0 (bf16 alone): they have "
-                "none, and updates are rounded stochastically"),
+        .help = "1: 16-bit weights have f32 master weights, which are updated. 0 (only bf16): no "
+                "master weights; updates are rounded stochastically"),
     ROW(WORD, "-zg", "--grad-type", grads, "auto", .words = "auto f32 type", .course = 1,
         TO(INT, zero.grads), KEY("the gradients' type:", 0, IF_GIVEN),
-        .help = "gradients are stored and sent in f32 or in the type of -dt; auto: in f32 where "
-                "micro-steps add up"),
+        .help = "type in which gradients are stored and sent: f32, or the type of -dt. auto: f32 "
+                "if micro-steps are accumulated"),
     ROW(REAL, "-ls", "--loss-scale", scale, "0", RANGE(0, 1e30), .course = 1,
         TO(FLOAT, zero.scaler.fixed), KEY("fp16.loss_scale", 0, IF_GIVEN),
-        .help = "a loss scale that never changes; 0: dynamic for fp16, 1 for other types"),
+        .help = "a constant loss scale. 0: dynamic for fp16, 1 for other types"),
     ROW(REAL, "-li", "--first-scale", first_scale, "65536", RANGE(1e-30, 1e30), .course = 1,
         TO(FLOAT, zero.scaler.initial), KEY("fp16.initial_scale_power: 2 to it is", 0, IF_GIVEN),
         .help = "first dynamic loss scale"),
     ROW(REAL, "-lm", "--least-scale", least_scale, "1", RANGE(1e-30, 1e30), .course = 1,
         TO(FLOAT, zero.scaler.minimum), KEY("fp16.min_loss_scale", 0, IF_GIVEN),
-        .help = "least dynamic loss scale; an overflow at it ends the run"),
+        .help = "smallest dynamic loss scale. An overflow at this scale ends the run"),
     ROW(INT, "-lw", "--scale-window", scale_window, "1000", RANGE(1, 2e9), .course = 1,
         TO(INT, zero.scaler.window), KEY("fp16.loss_scale_window", 0, IF_GIVEN),
-        .help = "steps without overflow that double the scale"),
+        .help = "steps without overflow after which the scale is doubled"),
     ROW(INT, "-lh", "--hysteresis", hysteresis, "2", RANGE(1, 2e9), .course = 1,
         TO(INT, zero.scaler.hysteresis), KEY("fp16.hysteresis", 0, IF_GIVEN),
-        .help = "overflows that halve the scale: from this one on"),
+        .help = "number of the overflow from which on each one halves the scale"),
     ROW(INT, "-f", "--tf32", tf32, "1", RANGE(0, 1),
-        .help = "1: CUDA's f32 products round what they multiply to TF32; the CPU has none"),
+        .help = "1: f32 products on CUDA round their factors to TF32. Has no effect on a CPU"),
     ROW(INT, "-ao", "--any-order", any_order, "0", RANGE(0, 1),
-        .help = "1: cuDNN adds attention's gradients in any order: faster, not the same bits each "
-                "time"),
+        .help = "1: cuDNN adds the gradients of attention in any order, which is faster, but the "
+                "bits differ from run to run"),
     ROW(PATH, "-pc", "--products", products_path, "",
-        .help = "CPU, f32: file that says which way the product of each shape takes; if it is not "
-                "there, rank 0 measures the ways and writes it. Without it a table by processor "
-                "and shape; either way equal commands make equal bits"),
+        .help = "CPU, f32: file with the method for the product of each shape. If the file does "
+                "not exist, rank 0 measures the methods and writes it. Without -pc, a table by "
+                "processor and shape decides. In both cases equal commands give equal bits"),
     HEADING("Optimizer"),
     ROW(WORD, "-op", "--optimizer", optimizer, "adamw",
         .words = "adamw adam sgd nesterov lion "
                  "adagrad lamb muon",
         .course = 1, TO(INT, zero.optimizer), KEY("optimizer.type", DS_GIVEN_OPTIMIZER, ALWAYS),
-        .help = "update rule; muon moves the blocks' matrices orthogonally (experts' matrices, too; "
-                "query, key and value as one matrix of 3C x C), and all else as adamw"),
+        .help = "update rule. muon updates the matrices of the blocks orthogonally, those of "
+                "experts too and qkv as one matrix, and all other tensors as adamw"),
     ROW(INT, "-x", "--steps", steps, "2000", .compare = "16", RANGE(-1, 2e9), .course = 1,
-        .help = "steps; -1: one epoch; in a comparison timed steps per stage"),
+        .help = "steps. -1: one epoch. In a comparison: timed steps per stage"),
     ROW(WORD, "-k", "--schedule", schedule, "cosine", .words = "cosine linear constant wsd",
         .course = 1, .help = "schedule of the learning rate"),
     ROW(REAL, "-l", "--lr", lr, "1e-3", RANGE(0, 1e3), .course = 1, TO(FLOAT, hyper.lr),
@@ -120,7 +121,7 @@ static const option train_table[] = {
         .help = "weight decay"),
     ROW(REAL, "-b1", "--beta1", beta1, "0.9", RANGE(0, 0.9999999), .course = 1,
         TO(FLOAT, hyper.beta1), KEY("optimizer.params: beta1 or momentum", DS_GIVEN_BETAS, ALWAYS),
-        .help = "beta1; of sgd and nesterov the momentum"),
+        .help = "beta1; the momentum of sgd and nesterov"),
     ROW(REAL, "-b2", "--beta2", beta2, "0.99", RANGE(0, 0.9999999), .course = 1,
         TO(FLOAT, hyper.beta2), KEY("optimizer.params: beta2", DS_GIVEN_BETAS, ALWAYS),
         .help = "beta2"),
@@ -132,273 +133,280 @@ static const option train_table[] = {
     ROW(REAL, "-ml", "--plain-lr", plain_lr, "1", RANGE(1e-9, 1e9), .course = 1,
         TO(FLOAT, zero.muon.plain_lr),
         KEY("optimizer.params: adam_lr over lr", DS_GIVEN_PLAIN_LR, ALWAYS),
-        .help = "muon: the learning rate of what is no matrix, as a multiple of -l"),
+        .help = "muon: learning rate of tensors that are not matrices, as a multiple of -l"),
     ROW(INT, "-mr", "--match-rms", match_rms, "0", RANGE(0, 1), .course = 1,
         TO(INT, zero.muon.match_rms), KEY("muon.match_rms", 0, IF_GIVEN),
-        .help = "muon: 1: updates of matrices are as large as adamw's, and -l fits both"),
+        .help = "muon: 1: updates of matrices have the size of adamw updates, so that one -l fits "
+                "both"),
     ROW(REAL, "-tl", "--least-trust", trust_least, "0", RANGE(0, 1e30), .course = 1,
         TO(FLOAT, zero.trust_least),
         KEY("optimizer.params.min_coeff", DS_GIVEN_LEAST_TRUST, ALWAYS),
-        .help = "lamb: least trust ratio; 0: no bound"),
+        .help = "lamb: smallest trust ratio. 0: no bound"),
     ROW(REAL, "-tm", "--most-trust", trust_most, "0", RANGE(0, 1e30), .course = 1,
         TO(FLOAT, zero.trust_most), KEY("optimizer.params.max_coeff", DS_GIVEN_MOST_TRUST, ALWAYS),
-        .help = "lamb: most; 0: no bound"),
+        .help = "lamb: largest trust ratio. 0: no bound"),
     ROW(REAL, "-cl", "--clip", clip, "1", RANGE(0, 1e30), .course = 1, TO(FLOAT, hyper.max_norm),
         KEY("gradient_clipping", DS_GIVEN_CLIPPING, UNLESS_TYPED),
-        .help = "norm to clip the gradient to; 0: no clipping"),
+        .help = "norm to which a larger gradient is clipped. 0: no clipping"),
     ROW(REAL, "-sl", "--skip-loss", skip_loss, "0", RANGE(0, 1e9), .course = 1,
-        .help = "skip a step whose loss lies more standard deviations above the last 128; 0: none"),
+        .help = "skip a step if its loss lies more than this number of standard deviations above "
+                "the last 128. 0: never"),
     ROW(REAL, "-sg", "--skip-norm", skip_norm, "0", RANGE(0, 1e9), .course = 1,
-        .help = "the same by the gradient's norm"),
+        .help = "the same for the norm of the gradient"),
     HEADING("Validation and samples"),
     ROW(INT, "-v", "--val-every", val_every, "250", RANGE(-1, 2e9),
-        .help = "validate every so many steps, and at the end; 0: at the end only; -1: never"),
+        .help = "validate every N steps, and at the end. 0: only at the end. -1: never"),
     ROW(INT, "-m", "--val-batches", val_batches, "0", RANGE(-1, 2e9),
-        .help = "batches to validate on; 0 or -1: all of the file"),
+        .help = "batches per validation. 0 or -1: the whole file"),
     ROW(INT, "-s", "--sample-every", sample_every, "0", RANGE(0, 2e9),
-        .help = "print a sample every so many steps, and at the end; 0: at the end only"),
+        .help = "print a sample every N steps, and at the end. 0: only at the end"),
     ROW(INT, "-g", "--sample-tokens", sample_tokens, "300", RANGE(0, 1e6),
-        .help = "tokens of a sample; 0: no samples"),
+        .help = "tokens per sample. 0: no samples"),
     ROW(INT, "-h", "--hellaswag", evaluate, "0", RANGE(0, 1),
-        .help = "1: evaluate on the examples of -hf whenever it validates, and at the end: four "
-                "endings each, of which the one of least mean loss is the answer; -h alone is "
-                "this help"),
+        .help = "1: evaluate the examples of -hf at each validation and at the end. Each has four "
+                "endings; the answer is the one with the smallest mean loss. -h without a value "
+                "prints this help"),
     ROW(PATH, "-hf", "--hellaswag-data", eval_path, "dev/data/hellaswag/hellaswag_val.bin",
-        .help = "its file, in llm.c's format"),
+        .help = "file with the examples, in llm.c's format"),
     HEADING("Output"),
     ROW(INT, "-lp", "--print-every", print_every, "0", RANGE(0, 2e9), TO(INT, steps_per_print),
         KEY("steps_per_print", DS_GIVEN_STEPS_PER_PRINT, IF_GIVEN),
-        .help = "a line every so many steps, and for the first and the last; 0: on a terminal one "
-                "line that is rewritten, elsewhere a line a step"),
-    HEADING("What a run shows of itself"),
+        .help = "print a line every N steps, and for the first and the last one. 0: a terminal has "
+                "one line that is rewritten; a file gets a line per step"),
+    HEADING("Observing a run"),
     ROW(TEXT, "-tr", "--trace", trace_path, "",
-        .help = "file for a timeline of all ranks, which ui.perfetto.dev and chrome://tracing "
-                "open, also of a run that was killed"),
+        .help = "file for a timeline of all ranks, for ui.perfetto.dev or chrome://tracing. It can "
+                "be opened even if the run was killed"),
     ROW(INT, "-tb", "--breakdown", breakdown_every, "0", RANGE(0, 2e9), TO(INT, breakdown),
         KEY("wall_clock_breakdown: -tb", DS_GIVEN_BREAKDOWN, IF_GIVEN),
-        .help = "every so many steps, and of the whole run: where time goes, by forward, backward, "
-                "exposed reductions, gathers and groups' calls, update, data, file; 0: never"),
+        .help = "print a breakdown of time every N steps and for the whole run: forward, backward, "
+                "exposed reductions, gathers and calls of groups, update, data, file. 0: never"),
     ROW(INT, "-tc", "--comms-log", comms_log, "0", RANGE(0, 1), TO(INT, comms_log),
         KEY("comms_logger.enabled: -tc", DS_GIVEN_COMMS, IF_GIVEN),
-        .help = "1: in the end a table of collectives: count, mean, p50, p99, bandwidth, ranks"),
+        .help =
+            "1: at the end, print a table of collectives: count, mean, p50, p99, bandwidth, ranks"),
     ROW(INT, "-tk", "--profile-step", profile_step, "0", RANGE(0, 2e9), TO(INT, profile_step),
         KEY("flops_profiler.profile_step: -tk", DS_GIVEN_PROFILE, IF_GIVEN),
-        .help = "operations and times of each layer in this step, without -pp; 0: none"),
+        .help =
+            "print the operations and times of each layer in this step; not with -pp. 0: never"),
     ROW(PATH, "-tbd", "--tensorboard-dir", tensorboard_dir, "",
-        .help = "folder for TensorBoard's event files: loss, learning rate, loss scale, norm over "
-                "samples, with -tb times"),
-    ROW(PATH, "-tcd", "--csv-dir", csv_monitor_dir, "", .help = "folder for the same as CSV"),
+        .help = "folder for TensorBoard's event files: loss, learning rate, loss scale and norm "
+                "over samples; with -tb also times"),
+    ROW(PATH, "-tcd", "--csv-dir", csv_monitor_dir, "",
+        .help = "folder for the same values as CSV"),
     HEADING("Checkpoints"),
     ROW(INT, "-n", "--save-every", save_every, "0", RANGE(0, 2e9),
-        .help =
-            "save in the folder of -o every so many steps, at the end, and when Ctrl-C, SIGTERM or "
-            "SIGUSR1 asks for it to stop; 0: never"),
+        .help = "save a checkpoint to the folder of -o every N steps, at the end, and after "
+                "Ctrl-C, SIGTERM or SIGUSR1. 0: never"),
     ROW(INT, "-nk", "--keep-last", keep_last, "0", RANGE(0, 2e9),
-        .help = "newest checkpoints that are kept; 0: all"),
+        .help = "number of newest checkpoints to keep. 0: all"),
     ROW(INT, "-nm", "--keep-every", keep_every, "0", RANGE(0, 2e9),
-        .help = "those of a multiple of so many steps are kept too; 0: none"),
+        .help = "also keep the checkpoints of every N-th step. 0: none"),
     ROW(INT, "-na", "--save-aside", save_aside, "0", RANGE(0, 1),
-        .help = "1: save aside: training waits for a copy of the state alone, which takes as much "
-                "memory"),
+        .help = "1: write checkpoints in the background. Training waits only for a copy of the "
+                "state in memory, which takes that much memory"),
     ROW(INT, "-nf", "--go-on", save_or_go_on, "0", RANGE(0, 1),
-        .help =
-            "a save that fails, or a line of main.log or of the output: 0 ends the run, 1 is told, "
-            "and training goes on; the exit code is 1"),
+        .help = "if a checkpoint, or a line of main.log or of the output, cannot be written: 0 "
+                "ends the run; 1 warns, training continues, and the exit code is 1"),
     ROW(INT, "-y", "--resume", resume, "0", RANGE(0, 2),
-        .help =
-            "1: go on from the newest checkpoint in -o that is whole, on any number of ranks and "
-            "at any stage; from the start if there is none. 2: end if the newest is damaged"),
+        .help = "1: resume from the newest complete checkpoint in -o, with any number of ranks and "
+                "any stage; start from the beginning if there is none. 2: end if the newest one is "
+                "damaged"),
     HEADING("Ranks"),
     ROW(INT, "-pn", "--ranks", ranks, "0", RANGE(0, 65536),
-        .help = "ranks to start on this machine; 0: as mpirun, torchrun or srun say, else 1 (2 in "
-                "a comparison)"),
+        .help = "ranks to start on this machine. 0: as mpirun, torchrun or srun say; otherwise 1, "
+                "or 2 in a comparison"),
     ROW(INT, "-pt", "--rank-threads", as_threads, "0", RANGE(0, 1),
-        .help = "1: ranks of -pn are threads of one process; with CUDA so they are where GPUs are "
-                "fewer"),
+        .help = "1: the ranks of -pn are threads of one process. This is also the default with "
+                "CUDA if there are fewer GPUs than ranks"),
     ROW(INT, "-pe", "--elastic", elastic, "0", RANGE(0, 1),
-        .help = "1: as -y 1; and when ranks of -pn die, those that are left go on from the newest "
-                "checkpoint, as many of them as -d, -tp, -pp and -eg allow. The tokens of a step, "
-                "-d, stay, and -b is the most windows of a rank. torchrun and others start ranks "
-                "again themselves"),
+        .help = "1: implies -y 1. If ranks of -pn die, the remaining ranks resume from the newest "
+                "checkpoint, with the largest number that -d, -tp, -pp and -eg allow. The tokens "
+                "per step, -d, stay the same; -b is the most windows of a rank. torchrun and other "
+                "launchers restart ranks themselves"),
     ROW(INT, "-pm", "--copies", copies, "0", RANGE(0, 2e9),
-        .help =
-            "with -pe 1 and -pn: every so many steps ranks copy what a checkpoint has of them to "
-            "memory that outlives them, two copies in turn, and go on from the newest that all "
-            "have made; 0: from checkpoints alone"),
+        .help = "with -pe 1 and -pn: every N steps each rank copies its state to memory that stays "
+                "when the rank dies. There are two copies, and ranks resume from the newest that "
+                "all of them have finished. 0: resume only from checkpoints"),
     ROW(WORD, "-pi", "--rendezvous", method, "mpi", .words = "mpi tcp fs",
         .help = "how ranks find each other: mpi as mpirun, torchrun or srun say; tcp at -ps; fs "
-                "through -pf; with those two -pn is the number of all ranks, and -pr this one's"),
-    ROW(PATH, "-ps", "--server", server, "", .help = "tcp: name or address of rank 0's host"),
+                "through -pf. With tcp and fs, -pn is the number of all ranks, and -pr is the rank "
+                "of this process"),
+    ROW(PATH, "-ps", "--server", server, "", .help = "tcp: name or address of the host of rank 0"),
     ROW(PATH, "-pf", "--rendezvous-folder", folder, "/tmp",
-        .help = "fs: folder that all ranks see"),
+        .help = "fs: folder that all ranks can access"),
     ROW(RANK, "-pr", "--rank", rank, "0", RANGE(0, 1e6), .help = "tcp, fs: rank of this process"),
     ROW(INT, "-pg", "--ranks-per-host", per_node, "0", RANGE(0, 4096),
-        .help = "tcp, fs: ranks per machine; 0: as host names tell"),
+        .help = "tcp, fs: ranks per machine. 0: found by host name"),
     ROW(INT, "-tp", "--tensor-parallel", tensor_parallel, "1", RANGE(1, 4096),
         TO(INT, tensor_parallel), KEY("tensor_parallel: -tp", DS_GIVEN_TENSOR_RANKS, IF_GIVEN),
-        .help = "ranks that have one model in parts: heads, hidden channels and vocabulary; it "
-                "divides the ranks, which are data-parallel beyond that: -b, -d and windows count "
-                "those alone"),
+        .help = "tensor parallel: number of ranks that share one model: heads, hidden channels and "
+                "vocabulary. It divides the number of ranks; the rest is data parallel. -b, -d and "
+                "windows count only data-parallel ranks"),
     ROW(INT, "-pp", "--pipeline", pipeline, "1", RANGE(1, 512), TO(INT, pipeline),
         KEY("pipeline.stages: -pp", DS_GIVEN_PIPELINE, IF_GIVEN),
-        .help = "stages that have the model's blocks one after the other, and run its micro-steps "
-                "as a pipeline, one forward, one backward; -d gives the micro-steps: of m, (p-1)/m "
-                "of the time is idle. With -en blocks go by twos"),
+        .help = "pipeline stages. Each has a part of the blocks, and micro-steps run as a pipeline "
+                "with one forward, one backward. -d gives the micro-steps; with m of them, (p-1)/m "
+                "of the time is idle. With -en, blocks stay in pairs"),
     ROW(INT, "-ppv", "--pipeline-chunks", pipeline_chunks, "1", RANGE(1, 512),
-        .help = "chunks of blocks that each stage has, interleaved: a v-th of the idle time, for v "
-                "times the messages; the stages divide the micro-steps then"),
+        .help = "chunks of blocks per pipeline stage, interleaved. v chunks divide the idle time "
+                "by v and multiply the messages by v. The number of stages must then divide the "
+                "micro-steps"),
     ROW(INT, "-sp", "--sequence-parallel", sequence_parallel, "0", RANGE(0, 1),
         TO(INT, sequence_parallel), KEY("partition_activations: -sp", DS_GIVEN_SEQUENCE, IF_GIVEN),
-        .help = "1: with -tp, what lies between layers is in parts, too: 1/tp of its memory, as "
-                "many bytes sent"),
+        .help = "1: with -tp, the ranks also share the activations between layers: 1/tp of the "
+                "memory, the same bytes sent"),
     ROW(INT, "-en", "--experts", experts, "0", RANGE(0, 1024), .course = 1,
-        .help =
-            "experts, in place of the MLP of every second block, of which a token asks -ek: the "
-            "mixtures of GShard and Switch; 0: none"),
+        .help = "experts per layer, which replace the MLP of every second block (GShard, Switch). "
+                "0: none"),
     ROW(INT, "-ek", "--experts-asked", chosen, "1", RANGE(1, 2), .course = 1,
         TO(INT, experts_asked), KEY("expert_parallel.top_k: -ek", DS_GIVEN_EXPERTS_ASKED, IF_GIVEN),
-        .help = "experts that a token asks: 1, weighted by its gate, or 2, weighted by their gates "
-                "over the sum of those gates whose expert had room for the token (GShard)"),
+        .help = "experts per token: 1, weighted by its gate, or 2, each weighted by its gate over "
+                "the sum of the gates that were not dropped"),
     ROW(INT, "-eg", "--expert-group", expert_group, "1", RANGE(1, 65536), TO(INT, expert_group),
         KEY("expert_parallel.autoep_size: -eg", DS_GIVEN_EXPERT_GROUP, IF_GIVEN),
-        .help = "data-parallel ranks that share a layer's experts: each has -en / -eg of them, and "
-                "tokens travel; it divides both. Of -tp's ranks each has a part of every expert"),
+        .help = "data-parallel ranks that share the experts of a layer. Each has -en / -eg of "
+                "them, and tokens are sent. It divides both numbers. With -tp, each rank has a "
+                "part of every expert"),
     ROW(INT, "-ego", "--experts-apart", experts_apart, "0", RANGE(0, 1), TO(INT, experts_apart),
         KEY("use_data_before_expert_parallelism: -ego", DS_GIVEN_EXPERTS_APART, IF_GIVEN),
-        .help = "0: the ranks of an expert group are neighbours; 1: those that have the same "
-                "experts are"),
+        .help = "0: the ranks of an expert group are neighbours. 1: the ranks with the same "
+                "experts are neighbours"),
     ROW(REAL, "-ec", "--capacity", capacity, "1", RANGE(0.001, 1e6), .course = 1,
-        .help = "choices that an expert takes of a rank's micro-step, over their mean number, at "
-                "least 4; what is beyond that is dropped, and counted"),
+        .help = "capacity: the most choices that an expert accepts from a rank's micro-step, as a "
+                "multiple of the mean, at least 4. Further choices are dropped and counted"),
     ROW(REAL, "-ea", "--auxiliary", aux, "0.01", RANGE(0, 1e6), .course = 1,
-        .help = "factor of the auxiliary loss, which is least where all experts are asked alike"),
+        .help = "factor of the auxiliary loss, which is smallest if all experts get the same "
+                "number of tokens"),
     ROW(INT, "-nt", "--threads", threads, "0", RANGE(0, 4096),
-        .help = "threads of a rank; 0: the processors of this machine divided by its ranks"),
+        .help = "threads per rank. 0: the processors of this machine divided by its ranks"),
     ROW(INT, "-ns", "--node-size", node_size, "0", RANGE(0, 4096),
-        .help = "ranks per node, in sums; 0: as the machines are"),
+        .help = "ranks per node, for hierarchical sums. 0: the ranks of each machine"),
     HEADING("ZeRO"),
     ROW(STAGES, "-z", "--stage", stage, "0", TO(INT, zero.stage),
         KEY("zero_optimization.stage", DS_GIVEN_STAGE, IF_GIVEN),
-        .help =
-            "stage 0, 1, 2 or 3: on top of each other, optimizer state, gradients and parameters "
-            "are sharded. A list (0,1,2,3) compares stages in one run, and writes -csv"),
+        .help = "stage 0 to 3: 1 shards the optimizer state, 2 also the gradients, 3 also the "
+                "parameters. A list (0,1,2,3) compares stages in one run, and writes -csv"),
     ROW(WORD, "-za", "--accumulate", accumulation, "auto", .words = "auto local sharded",
         .course = 1, TO(INT, zero.accumulation),
-        .help = "gradients of micro-steps add up in a whole copy (local) or in shards; auto: local "
-                "at stages 0 and 1 and in a pipeline without -zog file, sharded at 2 and 3 and in "
-                "a comparison"),
+        .help = "where the gradients of micro-steps are accumulated: in a whole copy (local) or in "
+                "shards (sharded). auto: local at stages 0 and 1, and in a pipeline without -zog "
+                "file; sharded at stages 2 and 3, and in a comparison"),
     ROW(LONG, "-zb", "--bucket", bucket, "0", RANGE(0, BIG), TO(SIZE, zero.bucket_numel),
-        .help = "elements reduced together; 0: the largest unit"),
+        .help = "elements that are reduced together. 0: those of the largest unit"),
     ROW(INT, "-zp", "--prefetch", prefetch, "1", RANGE(0, ZERO_PREFETCH_MOST),
         TO(COUNT, zero.prefetch),
-        .help = "stage 3: gathered units have so many buffers and 2, and the next ones go ahead "
-                "into all that are free; 0: none goes ahead"),
+        .help = "stage 3: number of units that are gathered ahead of use. There are this number of "
+                "buffers and 2 more. 0: none"),
     ROW(LONG, "-zt", "--persistence", persistence, "-1", RANGE(-1, BIG),
         TO(COUNT64, zero.persistence_numel),
         KEY("zero_optimization.stage3_param_persistence_threshold", DS_GIVEN_PERSISTENCE, IF_GIVEN),
-        .help = "stage 3: units whose tensors have at most so many elements stay whole on every "
-                "rank; -1: those of vectors only"),
+        .help = "stage 3: units whose tensors have at most this number of elements stay whole on "
+                "every rank. -1: units that have only vectors"),
     ROW(INT, "-zo", "--overlap", overlap, "1", RANGE(0, 1), TO(NOT, zero.no_overlap),
         KEY("zero_optimization.overlap_comm", DS_GIVEN_OVERLAP, IF_GIVEN),
-        .help = "1: communicate while computing; 0: in between"),
+        .help = "1: overlap communication with computing. 0: do not"),
     ROW(INT, "-zm", "--mapping", mapping, "1", RANGE(0, 1), TO(NOT, zero.no_mapping),
-        .help = "1: gather without a copy where ranks can see each other's memory"),
+        .help = "1: gather without a copy if ranks can access each other's memory"),
     ROW(INT, "-zs", "--shard-ranks", shard_ranks, "0", RANGE(0, 1e6), TO(INT, zero.shard_ranks),
         KEY("zero_optimization.mics_shard_size: -zs", DS_GIVEN_SHARD_RANKS, IF_GIVEN),
-        .help = "stages 1 to 3: so many ranks, which follow one another, share one copy of what is "
-                "sharded, and the others are replicas (MiCS, HSDP); divides the data-parallel "
+        .help = "stages 1 to 3: this number of consecutive ranks share one copy of the sharded "
+                "state; the other groups are replicas (MiCS, HSDP). It divides the data-parallel "
                 "ranks. 0: all of them"),
     ROW(INT, "-zh", "--second-ranks", second_ranks, "0", RANGE(0, 1e6), TO(INT, zero.second_ranks),
         KEY("zero_optimization.zero_hpz_partition_size: -zh", DS_GIVEN_SECOND_RANKS, IF_GIVEN),
-        .help = "stage 3: a second shard of the parameters among so many ranks, from which all but "
-                "the first gather of a step come (hpZ); where ranks see each other's memory there "
-                "is none (-zm 0). 0: none"),
+        .help = "stage 3: a second shard of the parameters over this number of ranks serves all "
+                "gathers of a step except the first (hpZ). Not used if ranks can access each "
+                "other's memory (see -zm). 0: none"),
     ROW(INT, "-qw", "--weight-bits", weight_bits, "0", RANGE(0, 8), .course = 1,
         TO(INT, zero.weight_bits),
         KEY("zero_optimization.zero_quantized_weights: -qw", DS_GIVEN_WEIGHT_BITS, IF_GIVEN),
-        .help = "stage 3: gathers of weights travel as integers of 8 or 4 bits, a scale for every "
-                "128 of them (ZeRO++); masters and shards stay exact. 0: as they are stored"),
+        .help = "stage 3: gather weights as integers of 8 or 4 bits, with one scale per 128 of "
+                "them (ZeRO++). Master weights and shards stay exact. 0: in their own type"),
     ROW(INT, "-qg", "--gradient-bits", gradient_bits, "0", RANGE(0, 8), .course = 1,
         TO(INT, zero.gradient_bits),
         KEY("zero_optimization.zero_quantized_gradients: -qg", DS_GIVEN_GRADIENT_BITS, IF_GIVEN),
-        .help =
-            "stages 1 to 3: reductions of gradients travel so, inside nodes (-ns), then between "
-            "them. 0: as they are stored"),
+        .help = "stages 1 to 3: reduce gradients as integers of 8 or 4 bits, inside nodes (-ns), "
+                "then between them. 0: in their own type"),
     ROW(REAL, "-qf", "--feedback", feedback, "0", RANGE(0, 0.9999999), .course = 1,
         TO(FLOAT, zero.feedback),
         KEY("zero_optimization.zeropp_loco_param.err_beta: -qf", DS_GIVEN_FEEDBACK, IF_GIVEN),
-        .help = "-qg: what codes lost is kept, 2 bytes an element, and sent later, as a moving "
-                "average with this beta (LoCo: 0.8); 0: lost"),
+        .help =
+            "-qg: error feedback. Each rank keeps the rounding errors, 2 bytes per element, and "
+            "adds them to later gradients, as a moving average with this beta (LoCo: 0.8). 0: off"),
     ROW(INT, "-qr", "--feedback-reset", feedback_reset, "0", RANGE(0, 2e9), .course = 1,
         TO(INT, zero.feedback_reset),
         KEY("zero_optimization.zeropp_loco_param.reset_T: -qr", DS_GIVEN_FEEDBACK, IF_GIVEN),
-        .help = "-qf: steps after which what is kept becomes zero; 0: never"),
+        .help = "-qf: number of steps after which the kept errors are cleared. 0: never"),
     ROW(WORD, "-zos", "--optimizer-tier", optimizer_tier, "device", .words = "device host file",
         TO(INT, zero.optimizer_tier),
         KEY("zero_optimization.offload_optimizer.device: -zos", DS_GIVEN_OPTIMIZER_TIER, IF_GIVEN),
-        .help = "where optimizer state and master weights are kept: on the device, in the host's "
-                "memory (the CPU version: the same), or in a file, of which pieces pass through"),
+        .help = "offload of optimizer state and master weights: device (no offload), host memory "
+                "(the same in the CPU version), or a file that is read and written in pieces"),
     ROW(WORD, "-zog", "--gradient-tier", gradient_tier, "auto", .words = "device host file auto",
-        .help = "stages 2 and 3: where a rank's shard of the reduced gradients waits for the "
-                "update; auto: with -zos host and file the host's memory, with -zos file a file "
-                "where memory does not suffice (not in a comparison), else the device"),
+        .help = "stages 2 and 3: where the shard of the reduced gradients stays until the update. "
+                "auto: host memory with -zos host and file, but a file with -zos file if memory is "
+                "too small (not in a comparison); otherwise the device"),
     ROW(WORD, "-zop", "--parameter-tier", parameter_tier, "device", .words = "device host file",
         TO(INT, zero.parameter_tier),
         KEY("zero_optimization.offload_param.device: -zop", DS_GIVEN_PARAMETER_TIER, IF_GIVEN),
-        .help = "stage 3: where a rank's shard of the parameters is kept"),
+        .help = "stage 3: where the shard of the parameters is stored"),
     ROW(REAL, "-zor", "--offload-share", offload_share, "1", RANGE(0, 1),
         TO(FLOAT, zero.offload_share),
         KEY("zero_optimization.offload_optimizer.ratio", DS_GIVEN_SHARE, IF_GIVEN),
-        .help = "share of the model, in whole units, that -zos, -zog and -zop are for; the rest "
-                "stays on the device. 0: all of it does"),
+        .help = "share of the model, in whole units, to which -zos, -zog and -zop apply. The rest "
+                "stays on the device. 0: no offload"),
     ROW(WORD, "-zou", "--update-on", update_on, "auto", .words = "auto host device",
         TO(INT, zero.update_on),
-        .help = "CUDA, -zos host: who updates: the host's processors, or the device, which state "
-                "goes through; auto: what takes less time by -zol and -zom; the plan tells both"),
+        .help = "CUDA, -zos host: whether the host or the device computes the update; for the "
+                "device, the state is copied to it and back. auto: the faster one, by -zol and "
+                "-zom. The plan prints both times"),
     ROW(REAL, "-zol", "--link", link_gbs, "25", RANGE(0.001, 1e6), TO(FLOAT, zero.link_gbs),
-        .help = "1e9 bytes a second between host and GPU, in one direction"),
+        .help = "bandwidth between host and GPU in one direction, 1e9 bytes per second"),
     ROW(REAL, "-zom", "--host-memory-rate", memory_gbs, "60", RANGE(0.001, 1e6),
         TO(FLOAT, zero.memory_gbs),
-        .help = "1e9 bytes a second of the host's memory, a rank's part of them"),
+        .help = "a rank's share of the bandwidth of host memory, 1e9 bytes per second"),
     ROW(PATH, "-zfd", "--offload-folder", offload_folder, ".",
-        .help = "tier file: folder for a file per rank; it has no name, and is gone with the run"),
+        .help = "tier file: folder for one file per rank. The file has no name, and disappears "
+                "when the run ends"),
     ROW(INT, "-zfc", "--file-check", file_check, "1", RANGE(0, 1), TO(NOT, zero.no_file_check),
-        .help = "1: pieces that come back from a file are compared with the checksums that they "
-                "were written with"),
+        .help =
+            "1: compare each piece that is read from a file with the checksum of what was written"),
     ROW(INT, "-zod", "--delay-from", delay_from, "0", RANGE(0, 2e9), .course = 1,
         TO(INT, zero.delay_from),
-        .help = "delayed update from this step on (ZeRO-Offload: 40): it runs beside the next "
-                "step, which sees the weights of before it; 0: never"),
+        .help = "delayed update from this step on (ZeRO-Offload: 40): it overlaps with the next "
+                "step, which uses the weights before the update. 0: never"),
     ROW(INT, "-zl", "--tile-rows", tile_rows, "0", RANGE(0, 1e7), .course = 1,
-        .help = "embedding and classifier go through the vocabulary in tiles of so many rows, or "
-                "the next fewer that divide it: neither wte nor its gradient nor all logits are "
-                "in memory at once; the same but for rounding. 0: in one piece"),
+        .help =
+            "compute embedding and classifier in tiles of this number of vocabulary rows, or the "
+            "next smaller number that divides the vocabulary. wte, its gradient and the logits are "
+            "then never whole in memory; results differ only by rounding. 0: no tiles"),
     ROW(REAL, "-zw", "--timeout", timeout, "600", RANGE(0.001, 1e9), TO(DOUBLE, zero.timeout_s),
         .help = "seconds to wait for another rank"),
     ROW(INT, "-r", "--recompute", recompute, "1", RANGE(0, 4), TO(INT, recompute),
         KEY("activation_checkpointing.cpu_checkpointing: -r", 0, IF_GIVEN),
-        .help =
-            "computed again in backward, to save memory: 0 nothing, 1 GELU, 2 layer norms too, "
-            "3 whole blocks, 4 whole blocks whose inputs are kept in a file in -zfd (CUDA: in the "
-            "host's memory) until then"),
+        .help = "recompute in backward to save memory: 0 nothing, 1 GELU, 2 also layer norms, 3 "
+                "whole blocks, 4 whole blocks whose inputs are stored in a file in -zfd (CUDA: in "
+                "host memory)"),
     HEADING("Comparison of stages"),
     ROW(TEXT, "-layouts", "--layouts", layouts, "",
-        .help = "compares layouts of the ranks in one run, at the stage of -z: \"dp4 tp2dp2\""),
+        .help = "compare layouts of the ranks in one run, at the stage of -z: \"dp4 tp2dp2\""),
     ROW(INT, "-rd", "--rounds", rounds, "8", RANGE(1, TRAIN_MAX_ROUNDS),
-        .help = "rounds in which the stages take turns; divides -x"),
-    ROW(PATH, "-csv", "--csv", csv_path, "build/compare.csv", .help = "file for the comparison"),
+        .help =
+            "rounds of a comparison; each runs a part of the steps of every stage. It divides -x"),
+    ROW(PATH, "-csv", "--csv", csv_path, "build/compare.csv", .help = "file for the results"),
     HEADING("Debugging"),
     ROW(INT, "-db", "--print-batches", print_batches, "0", RANGE(0, 1),
         .help = "1: print a hash of each step's tokens"),
     HEADING("llm.c's flags that change nothing here"),
     ROW(INT, "-ge", "--gelu-fusion", gelu_fusion, "-1", RANGE(-1, 2),
-        .help = "GELU within a matrix product; cuBLASLt's is taken wherever it has one",
+        .help = "GELU within a matrix product; used wherever cuBLASLt has it",
         .idle = "GELU is fused with a matrix product wherever cuBLASLt offers it; the line "
-                "'matrix products' says what was"),
+                "'matrix products' reports it"),
     ROW(INT, "-lg", "--log-gpu", gpu_log, "-1", RANGE(-1, 2e9),
         .help = "log of the GPU's state; main.log (-o) has each step's time, tokens/s and memory",
-        .idle = "main.log (-o) has each step's time, tokens/s and memory; clocks and power are "
-                "what nvidia-smi dmon shows"),
+        .idle = "main.log (-o) has each step's time, tokens/s and memory; nvidia-smi dmon shows "
+                "clocks and power"),
 };
 
 enum { TRAIN_ROWS = (int)(sizeof train_table / sizeof train_table[0]) };
@@ -408,7 +416,7 @@ static_assert(sizeof(zero_type) == sizeof(int) && sizeof(zero_optimizer) == size
                   && sizeof(zero_accumulation) == sizeof(int) && sizeof(size_t) == sizeof(uint64_t),
               "OPTION_AS_INT stores enums, OPTION_AS_SIZE the seed");
 
-/* Reading alone: nothing is written through it. */
+/* Returns a view of the options. Only train_options_parse and _take write through it. */
 static option_set train_view(const train_options *o) {
     train_options *all = (train_options *)(uintptr_t)o;
     const option_set view = {train_table, TRAIN_ROWS,        all,  all->given,
@@ -416,7 +424,7 @@ static option_set train_view(const train_options *o) {
     return view;
 }
 
-/* A comparison has defaults of its own, so it must be known before the defaults are set. */
+/* A comparison has different defaults, so this is needed before the defaults are set. */
 static int train_is_comparison(const option_set *view, int argc, char **argv) {
     const char *stages = options_value(view, argc, argv, "-z");
     return (stages != NULL && strchr(stages, ',') != NULL)
@@ -434,20 +442,25 @@ void train_options_help(const char *program) {
     static const char *const examples[][2] = {
         {"", "a character model on tiny Shakespeare, half a minute on two cores"},
         {" --ranks 2 --stage 3", "the same on two ranks, everything sharded"},
-        {" --ranks 4 --tensor-parallel 2", "two data-parallel ranks of two with half a model each"},
+        {" --ranks 4 --tensor-parallel 2",
+         "two data-parallel groups; each splits a model over two ranks"},
         {" --ranks 2 --stage 0,1,2,3", "DDP against ZeRO: speed, memory, traffic, weights"},
         {" -e d12 -i train.bin -j val.bin -t 1024 -b 4",
          "GPT-2 124M, with llm.c's flags and files"},
-        {" --out-dir log --save-every 500 --resume 1", "saves, and goes on where it was stopped"},
+        {" --out-dir log --save-every 500 --resume 1",
+         "saves checkpoints, and resumes from the newest one"},
         {" --deepspeed ds_config.json --ranks 2", "DeepSpeed's configuration as it is"},
         {" -e gpt2.bin -t 256 -x 0 -g 0 -h 1 -hf hellaswag_val.bin", "evaluates a model"},
     };
     const option_set view = {train_table, TRAIN_ROWS, NULL, NULL, NULL, 0, NULL, 0};
     printf("usage: ./%s [FLAG VALUE]...\n\n", program);
     options_print_wrapped(
-        "Trains GPT-2 on one or several ranks with ZeRO. Without a flag: nanoGPT's "
-        "character run on tiny Shakespeare. Every flag takes a value, and has a short name, "
-        "llm.c's where it has one, and a long one: -z 3, --stage 3 and --stage=3 are the same.",
+        "Trains GPT-2 on one or several ranks with ZeRO. Without flags it makes nanoGPT's "
+        "character run on tiny Shakespeare. Every flag takes a value. It has a short name, which "
+        "is "
+        "that of llm.c if llm.c has the flag, and a long name: -z 3, --stage 3 and --stage=3 are "
+        "the "
+        "same.",
         0);
     options_help(&view);
     printf("\nExamples\n");

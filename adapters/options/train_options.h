@@ -1,9 +1,9 @@
-/* train_options.h - every setting of train_gpt2_zero: the values, and what they become in a
-   ds_config, whose `zero` and `hyper` are the plugin's own settings.
+/* train_options.h - all settings of train_gpt2_zero: their values, and their fields in a ds_config,
+   whose `zero` and `hyper` are the plugin's own settings.
 
    The table, in train_options.c, is the one place where a setting is described: flag, default,
-   range, help, DeepSpeed's key, the plugin's field. The trainer reads the values here and nothing
-   else of a command line.
+   range, help, DeepSpeed's key, the plugin's field. The trainer reads the command line only through
+   these values.
 */
 #ifndef TRAIN_OPTIONS_H
 #define TRAIN_OPTIONS_H
@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 enum { TRAIN_MAX_ROUNDS = 1000, TRAIN_OPTIONS_MOST = 136 };
-enum { TRAIN_TIER_AUTO = ZERO_TIERS }; /* -zog: as -zos goes */
+enum { TRAIN_TIER_AUTO = ZERO_TIERS }; /* -zog: follows -zos */
 
 typedef struct train_options {
     const char *train_path, *val_path, *tokenizer_path, *model, *log_dir, *csv_path;
@@ -74,37 +74,38 @@ typedef struct train_options {
     int breakdown_every, comms_log, profile_step;  /* -tb, -tc, -tk; 0: never */
     int evaluate;                                  /* -h */
     const char *eval_path;                         /* -hf */
-    int gelu_fusion, gpu_log;                      /* -ge, -lg: accepted alone */
+    int gelu_fusion, gpu_log;                      /* -ge, -lg: without effect */
     int help;
-    unsigned char given[TRAIN_OPTIONS_MOST]; /* by row of the table: on the command line */
-    char error[512];                         /* what is wrong with the command line; "" nothing */
+    unsigned char given[TRAIN_OPTIONS_MOST]; /* 1 for each row whose flag was typed */
+    char error[512];                         /* the first error of the command line; "": none */
 } train_options;
 
-/* Never fails: what is wrong stands in o->error. */
+/* Parses the command line. It never fails, and writes the first error to o->error. */
 void train_options_parse(train_options *o, int argc, char **argv);
 
-/* --help. */
+/* Prints the text of --help. */
 void train_options_help(const char *program);
 
-/* The same loops as options.h has, over the trainer's table. */
+/* These call the functions of options.h for the trainer's table. */
 size_t train_options_render(const train_options *o, char *text, size_t bytes);
 int train_options_given(const train_options *o, const char *flag);
 void train_options_store(const train_options *o, ds_config *settings);
 
-/* The word of a flag that chooses one. */
+/* Returns the word that was chosen for a flag. */
 void train_options_word(const train_options *o, const char *flag, char word[OPTION_WORD_BYTES]);
 
-/* What -ds found. _conflict returns 1 and a sentence if a typed flag says otherwise; _take copies
-   the file's values into the options. */
+/* For the file of -ds. _conflict returns 1 and a sentence if a typed flag has another value; _take
+   copies the file's values to the options. */
 int train_options_conflict(const train_options *o, const ds_config *file, char *sentence,
                            size_t bytes);
 void train_options_take(train_options *o, const ds_config *file);
 
-/* The next typed flag from *row (0 at first) on that changes nothing here: 1, and a sentence that
-   says why. */
+/* Finds the next typed flag from *row (0 at first) on that changes nothing here. Returns 1 and a
+   sentence with the reason, or 0 after the last one. */
 int train_options_idle(const train_options *o, int *row, char *sentence, size_t bytes);
 
-/* The next flag after *row (0 at first) that the course of a training depends on; NULL: no more. */
+/* Returns the next flag from *row (0 at first) on that changes the results of a training, or NULL
+   after the last one. */
 const char *train_options_course(int *row);
 
 #ifdef __cplusplus

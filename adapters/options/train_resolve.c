@@ -7,15 +7,16 @@
 #include "../checkpoint/model_files.h"
 #include "../gpt2/experts.h"
 #include "../report/sentence.h"
+#include "../system/regular_file.h"
 
 #include <stdio.h>
 #include <string.h>
 
 static int train_check_elastic(const train_options *o, char *sentence, size_t bytes) {
     if (o->copies && !o->elastic)
-        return sentence_fail(sentence, bytes,
-                             "-pm %d: copies in memory are for ranks that go on: give -pe 1",
-                             o->copies);
+        return sentence_fail(
+            sentence, bytes,
+            "-pm %d: copies in memory need -pe 1, with which ranks resume from them", o->copies);
     if (!o->elastic) return 0;
     if (o->as_threads)
         return sentence_fail(sentence, bytes, "-pe 1: threads, -pt 1, die all at once");
@@ -24,7 +25,7 @@ static int train_check_elastic(const train_options *o, char *sentence, size_t by
                              "-pe 1: ranks go on from checkpoints: -o FOLDER -n STEPS");
     if (o->batch == 0 || o->step_tokens > 0) return 0;
     return sentence_fail(sentence, bytes,
-                         "-pe 1: with -b %d alone a step has fewer tokens on fewer ranks: give "
+                         "-pe 1: with only -b %d a step has fewer tokens on fewer ranks: give "
                          "those of a step, -d, which stay",
                          o->batch);
 }
@@ -44,7 +45,7 @@ static int train_check_experts(const train_options *o, char *sentence, size_t by
                          o->expert_group);
 }
 
-/* What a pipeline does not do. */
+/* Checks for flags that a pipeline does not support. */
 static int train_check_pipeline(const train_options *o, char *sentence, size_t bytes) {
     if (o->pipeline < 2) return 0;
     if (o->grads == ZERO_GRAD_AS_TYPE && o->type != ZERO_F32)
@@ -65,9 +66,9 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     char type[OPTION_WORD_BYTES];
     train_options_word(o, "-dt", type);
     if (!o->master && o->type != ZERO_BF16)
-        return sentence_fail(
-            sentence, bytes,
-            "-w 0: weights can do without a copy in f32 in bf16 alone, found -dt %s", type);
+        return sentence_fail(sentence, bytes,
+                             "-w 0: only bf16 weights can be without master weights, found -dt %s",
+                             type);
     if (o->type == ZERO_F16 && o->scale <= 0 && o->first_scale < o->least_scale)
         return sentence_fail(sentence, bytes,
                              "-li %g: the first loss scale is below the least, -lm %g",
@@ -104,8 +105,8 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     if (train_compares(o) && shows)
         return sentence_fail(
             sentence, bytes,
-            "-tr, -tb, -tc, -tk, -tbd and -tcd: a comparison of stages shows its own "
-            "table alone");
+            "-tr, -tb, -tc, -tk, -tbd and -tcd: a comparison of stages only shows its "
+            "own table");
     if (train_compares(o) && o->evaluate)
         return sentence_fail(sentence, bytes, "-h 1: a comparison of stages evaluates nothing");
     return train_check_pipeline(o, sentence, bytes) || train_check_experts(o, sentence, bytes)
@@ -143,7 +144,8 @@ int train_model(const train_options *o, gpt2_config *model, char *sentence, size
     if (info.cfg.heads <= 0)
         return sentence_fail(
             sentence, bytes,
-            "-e: %s does not tell its number of heads: put its config.json beside it", o->model);
+            "-e: %s does not contain its number of heads: put its config.json next to it",
+            o->model);
     if (o->seq_len > info.cfg.max_seq_len)
         return sentence_fail(sentence, bytes, "-t %d: %s has positions for %d tokens", o->seq_len,
                              o->model, info.cfg.max_seq_len);
@@ -154,14 +156,14 @@ int train_model(const train_options *o, gpt2_config *model, char *sentence, size
 
 int train_write(const char *path, const char *text) {
     if (!path[0]) return 1;
-    FILE *file = fopen(path, "w");
+    FILE *file = regular_file_stream(path, "w");
     const int ok = file != NULL && fprintf(file, "%s\n", text) > 0;
     return file != NULL && fclose(file) == 0 && ok;
 }
 
 int train_compares(const train_options *o) { return o->stage.n > 1 || o->layouts[0]; }
 
-/* The most of `rows` that a rank's windows divide into. */
+/* Returns the largest number, up to `rows`, that divides the windows of a rank. */
 static int64_t train_rows(int64_t windows, int64_t rows) {
     if (rows > windows) rows = windows;
     while (rows > 1 && windows % rows) rows--;
@@ -201,7 +203,7 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
     return 0;
 }
 
-/* By stages and tensor-parallel ranks. */
+/* Divides the ranks into pipeline stages and tensor-parallel groups. */
 static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt2_config *model,
                            layout *ranks, batch_shape *batch, char *sentence, size_t bytes) {
     const int cut = sizes.tp > 1 && o->sequence_parallel;
@@ -254,7 +256,7 @@ int train_divide(train_options *o, const gpt2_config *model, layout *ranks, batc
     return 0;
 }
 
-/* Groups of data-parallel ranks, which the plugin has its own words for. */
+/* Checks -zs and -zh here, because the plugin's error would not name the flags. */
 static int train_check_groups(const train_options *o, int dp, char *sentence, size_t bytes) {
     const int sizes[] = {o->shard_ranks, o->second_ranks};
     for (int i = 0; i < 2; i++)
@@ -319,7 +321,7 @@ ds_config train_settings(const train_options *o, const ds_config *file, int chan
     const int64_t units = file->prefetch_numel / (12 * (int64_t)channels * channels); /* blocks */
     all.zero.prefetch = units > ZERO_PREFETCH_MOST ? ZERO_PREFETCH_MOST
                         : units > 0                ? (int)units
-                        : file->prefetch_numel > 0 ? 1 /* DeepSpeed's goes one tensor ahead, too */
+                        : file->prefetch_numel > 0 ? 1 /* DeepSpeed gathers one tensor ahead, too */
                                                    : ZERO_NONE;
     return all;
 }
@@ -351,7 +353,8 @@ launch_request train_request(const train_options *o, const char *program,
 
 /* ---- tiers --------------------------------------------------------------------------------- */
 
-/* Whether a rank's reduced gradients are a shard of their own; else they are whole, in memory. */
+/* Returns whether a rank stores its reduced gradients as a shard. Otherwise they are whole, in
+ * memory. */
 static int train_shards_grads(const zero_config *c) {
     return c->stage >= 2 && !(c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_LOCAL);
 }
@@ -377,7 +380,7 @@ int train_may_file(const train_options *o, const zero_config *c) {
            && c->gradient_tier != ZERO_FILE && train_shards_grads(c);
 }
 
-/* The stages of a comparison at which gradients, or parameters, have no shard: "0, 1". */
+/* Lists the stages of a comparison whose gradients, or parameters, have no shard: "0, 1". */
 static void train_whole_at(const train_options *o, int micro_steps, int of_parameters,
                            char text[32]) {
     text[0] = 0;
@@ -441,7 +444,7 @@ int train_tiers_idle(const train_options *o, int host_is_device, int *row, char 
 
 /* ---- schedule ------------------------------------------------------------------------------ */
 
-/* Of a file: betas may leave their range on the way. */
+/* Checks all steps of a schedule from a file, whose betas may leave their range. */
 static int train_check_betas(const train_options *o, const schedule *s, int steps, char *sentence,
                              size_t bytes) {
     for (int step = 0; step < steps; step++) {

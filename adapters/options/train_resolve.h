@@ -1,9 +1,6 @@
-/* train_resolve.h - settings of the trainer that follow from several flags, from flags and a
-   DeepSpeed file, or from flags and the number of ranks.
-
-   WHY A ROOM. A row of the table says what a flag is by itself; what flags mean together is
-   arithmetic that needs neither ranks nor files to be tested. Functions that can fail return 0, or
-   1 and a sentence that names the flags.
+/* train_resolve.h - computes the settings of the trainer that depend on several flags, on a
+   DeepSpeed file, or on the number of ranks. Functions that can fail return 0, or 1 and a sentence
+   that names the flags.
 */
 #ifndef TRAIN_RESOLVE_H
 #define TRAIN_RESOLVE_H
@@ -18,10 +15,10 @@
 extern "C" {
 #endif
 
-enum { TRAIN_WINDOWS = 12 }; /* of a step, without -b and -d */
+enum { TRAIN_WINDOWS = 12 }; /* windows of a step, without -b and -d */
 
-/* How a step's windows are dealt: row (micro * ranks + rank) * rows + b of windows.h is this
- * rank's. */
+/* The shape of a step. Row b of a rank in micro-step m is row (m * ranks + rank) * rows + b of
+   windows.h. */
 typedef struct batch_shape {
     int rows;    /* B: windows of a rank and micro-step */
     int seq_len; /* T: tokens of a window */
@@ -30,82 +27,84 @@ typedef struct batch_shape {
     int64_t tokens;  /* of a step: windows * T */
 } batch_shape;
 
-/* Flags that do not go together. */
+/* Checks for flags that cannot be combined. */
 int train_check(const train_options *o, char *sentence, size_t bytes);
 
-/* -en, -ek, -ec, -ea: what they make of a model; NULL: of one that is no GPT-2. */
+/* Sets the experts of a model from -en, -ek, -ec and -ea. If model is NULL, only checks the flags.
+ */
 int train_mixture(const train_options *o, gpt2_config *model, char *sentence, size_t bytes);
-/* The model that -e names, or whose file it is. */
+/* Sets the model from the name or file of -e. */
 int train_model(const train_options *o, gpt2_config *model, char *sentence, size_t bytes);
 
-/* What a file says, into the flags, and what of that is the model's. */
+/* Copies the values of a DeepSpeed file to the flags and the model. */
 void train_take(train_options *o, const ds_config *file, gpt2_config *model);
 
-/* Writes a text to a file, if there is a path. 0: it cannot be written; errno says why. */
+/* Writes a text to a file, if the path is not empty. After an error, returns 0 and sets errno. */
 int train_write(const char *path, const char *text);
 
-/* 1: a comparison, of stages or of layouts. */
+/* Returns 1 if the flags ask for a comparison of stages or layouts. */
 int train_compares(const train_options *o);
 
-/* -b, -d and -t, with the number of data-parallel ranks: any two of rows, micro-steps and windows
- * give the third. With -pe -b is the most: the next fewer rows that divide a rank's windows.
- */
+/* Computes the batch from -b, -d, -t and the number of data-parallel ranks. With -pe, -b is the
+   most rows: the batch has the next smaller number that divides the windows of a rank. */
 int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sentence,
                 size_t bytes);
 
-/* The ranks, -tp of them on a model, and what each takes of a step. `ranks` has been divided,
-   somehow: how many there are, and which is this one. _as: by word number i of -layouts. Otherwise
-   of layouts that which gives a rank most windows, after -d is made the same for all of them. */
+/* Computes the layout of the ranks, and the batch. Your code sets the number of ranks and this rank
+   in `ranks` before. train_divide_as uses word number i of -layouts. With -layouts, train_divide
+   sets -d so that all layouts have the same step, and uses the layout that gives a rank the most
+   windows. */
 int train_divide(train_options *o, const gpt2_config *model, layout *ranks, batch_shape *batch,
                  char *sentence, size_t bytes);
 int train_divide_as(const train_options *o, int i, const gpt2_config *model, layout *ranks,
                     batch_shape *batch, char *sentence, size_t bytes);
 
-/* -pe: the most ranks, up to `ranks`, that train_divide takes; 0: none. Where not all are: why. */
+/* -pe: returns the largest number of ranks, up to `ranks`, that train_divide accepts, or 0. If this
+   is less than `ranks`, the sentence says why. */
 int train_fit(const train_options *o, const gpt2_config *model, int ranks, char *sentence,
               size_t bytes);
 
-/* What "auto" in a file stands for, with so many ranks of all kinds. `said` is filled with what the
- * flags say, and borrowed. */
+/* Returns the values of "auto" in a file. ranks: the number of all ranks. *said receives the
+   settings of the flags, and the result borrows it. */
 ds_auto train_autos(const train_options *o, int ranks, int channels, ds_config *said);
 
-/* The plugin's settings: the file's (zeros without one), and the flags'. Their folder is borrowed
-   from either. */
+/* Returns the plugin's settings, from the file (zeros without one) and the flags. The result
+   borrows the name of the folder from one of them. */
 ds_config train_settings(const train_options *o, const ds_config *file, int channels);
-/* That folder, where this rank's files are made. */
+/* Returns the name of that folder, in which this rank creates its files. */
 const char *train_folder(const train_options *o, const ds_config *file);
 
-/* What the launcher is asked for; main sets rank_main and user. method: -pi's word, for as long as
-   the request. */
+/* Returns the request to the launcher. main sets rank_main and user. method receives the word of
+   -pi, and must stay as long as the request. */
 launch_request train_request(const train_options *o, const char *program,
                              char method[OPTION_WORD_BYTES]);
 
-/* What -za, -zg and -zog auto and -zor 0 mean, at the stage, micro-steps and accumulation that
-   stand in c. A pipeline's (pp: its stages) micro-steps add up locally, or in shards where
-   gradients are kept in a file, and in f32. In a comparison a stage that cannot have a tier (its
-   gradients or parameters are whole) has DEVICE instead; the plugin refuses it in a run of that
-   stage alone. */
+/* Resolves auto of -za, -zg and -zog, and -zor 0, for the stage, micro-steps and accumulation in
+   *c. A pipeline of pp stages accumulates its micro-steps locally, or in shards if gradients are
+   stored in a file, and in f32. In a comparison, a stage whose gradients or parameters are whole
+   has DEVICE instead of its tier. In a run of that stage alone, the plugin refuses the tier. */
 void train_tiers(const train_options *o, int pp, zero_config *c);
 
-/* -zog auto where memory does not suffice: whether gradients can go to the file instead, with the
-   same bits. c: as resolved by train_tiers. Memory is known once there is a plan. */
+/* -zog auto: returns whether gradients can be stored in a file, with the same bits, if memory is
+   too small. c: resolved by train_tiers. */
 int train_may_file(const train_options *o, const zero_config *c);
 
-/* What a comparison, which prints no plan, has to say of tiers: the stages that have DEVICE instead
-   of what was typed, and that HOST is DEVICE in the CPU version (host_is_device). 1 and a sentence;
-   0: nothing. */
+/* For a comparison, which prints no plan: returns 1 and a sentence with the stages that have DEVICE
+   instead of the typed tier, and that HOST is DEVICE in the CPU version (host_is_device). Returns 0
+   if neither is the case. */
 int train_tiers_note(const train_options *o, int micro_steps, int host_is_device, char *sentence,
                      size_t bytes);
 
-/* The next of the typed flags, from *row on, that are for tiers that the run has not: 1 and a
-   sentence; 0: no more. */
+/* Finds the next typed flag, from *row on, for a tier that the run does not use. Returns 1 and a
+   sentence, or 0 after the last one. */
 int train_tiers_idle(const train_options *o, int host_is_device, int *row, char *sentence,
                      size_t bytes);
 
-/* -n, -y, -na, -pm: in how many places a run saves, and how: on the disk, then in memory. */
+/* Returns the number of places to which a run saves, from -n, -y, -na and -pm. way: on the disk,
+   then in memory. */
 int train_saves(const train_options *o, checkpoint_way way[2]);
 
-/* What -k, -l, -u and -q say, or the file; for so many steps. */
+/* Sets the schedule from -k, -l, -u and -q, or from the file. */
 int train_schedule(const train_options *o, const ds_config *file, int steps, schedule *out,
                    char *sentence, size_t bytes);
 

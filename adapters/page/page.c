@@ -27,6 +27,7 @@
 #include "page_draw.h"
 #include "page_text.h"
 #include "../report/report.h"
+#include "../system/regular_file.h"
 
 #define PROGRAM "page"
 
@@ -429,7 +430,7 @@ static void page_print(const page *p, FILE *to) {
 
 static int page_fail_file(const char *flag, const char *path, char *sentence, size_t bytes) {
     (void)snprintf(sentence, bytes, "%s: %.300s cannot be written: %s", flag, path,
-                   strerror(errno));
+                   regular_file_error(errno));
     return 1;
 }
 
@@ -438,7 +439,7 @@ static FILE *page_open(const char *path) {
     const char *slash = strrchr(path, '/');
     (void)snprintf(folder, sizeof folder, "%.*s", slash != NULL ? (int)(slash - path) : 0, path);
     if (slash != NULL) (void)mkdir(folder, 0777); /* fopen tells if it is not there */
-    return fopen(path, "w");
+    return regular_file_stream(path, "w");
 }
 
 static int page_close(FILE *file) {
@@ -518,7 +519,9 @@ int main(int argc, char **argv) {
     if (options_parse(&own, argc, argv, 0, page_not_foreign)) {
         printf("usage: ./%s [FLAG VALUE]...\n\nMakes one page of a run.\n\n", PROGRAM);
         options_help(&own);
-        return report_end(sentence, sizeof sentence);
+        if (!report_end(sentence, sizeof sentence)) return 0;
+        fprintf(stderr, PROGRAM ": %s\n", sentence);
+        return 1;
     }
     int failed = sentence[0] || page_read_all(&p, sentence, sizeof sentence)
                  || page_write(&p, sentence, sizeof sentence);

@@ -5,6 +5,7 @@
 #include "page_input.h"
 
 #include "../report/sentence.h"
+#include "../system/regular_file.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -17,11 +18,12 @@
 
 /* A whole file, with a zero behind it. */
 static char *page_read(const char *path, size_t *length, char *sentence, size_t bytes) {
-    FILE *file = fopen(path, "rb");
+    FILE *file = regular_file_stream(path, "r");
     char *text = NULL;
     size_t room = 0, used = 0, got = 0;
     if (file == NULL) {
-        (void)sentence_fail(sentence, bytes, "%.300s cannot be read: %s", path, strerror(errno));
+        (void)sentence_fail(sentence, bytes, "%.300s cannot be read: %s", path,
+                            regular_file_error(errno));
         return NULL;
     }
     do {

@@ -5,6 +5,7 @@
 #include "machine.h"
 
 #include "../report/sentence.h"
+#include "../system/regular_file.h"
 
 #include <cjson/cJSON.h>
 #include <ctype.h>
@@ -164,13 +165,14 @@ static int machine_json(const char *path, const char *text, machine *m, char *se
 }
 
 int machine_read(const char *path, machine *m, char *sentence, size_t bytes) {
-    FILE *file = fopen(path, "rb");
+    FILE *file = regular_file_stream(path, "r");
     char *text = (char *)malloc(MACHINE_FILE);
     memset(m, 0, sizeof *m);
     m->on_gpus = 1;
     m->overlap = 1;
     if (file == NULL || text == NULL) {
-        (void)sentence_fail(sentence, bytes, "%.250s cannot be read: %s", path, strerror(errno));
+        (void)sentence_fail(sentence, bytes, "%.250s cannot be read: %s", path,
+                            regular_file_error(errno));
         if (file != NULL) (void)fclose(file);
         free(text);
         return 1;
@@ -194,10 +196,10 @@ int machine_read(const char *path, machine *m, char *sentence, size_t bytes) {
 
 int machine_write(const char *path, const machine *m, const char *comment, char *sentence,
                   size_t bytes) {
-    FILE *file = fopen(path, "w");
+    FILE *file = regular_file_stream(path, "w");
     if (file == NULL)
         return sentence_fail(sentence, bytes, "%.250s cannot be written: %s", path,
-                             strerror(errno));
+                             regular_file_error(errno));
     fprintf(file, "# %s\ndevice=%s\n", comment, m->on_gpus ? "gpu" : "cpu");
     if (m->name[0]) fprintf(file, "name=%s\n", m->name);
     for (int t = 0; t < ZERO_TYPES; t++) {
@@ -218,7 +220,8 @@ int machine_write(const char *path, const machine *m, const char *comment, char 
     }
     const int failed = ferror(file);
     if (fclose(file) == 0 && !failed) return 0;
-    return sentence_fail(sentence, bytes, "%.250s cannot be written: %s", path, strerror(errno));
+    return sentence_fail(sentence, bytes, "%.250s cannot be written: %s", path,
+                         regular_file_error(errno));
 }
 
 /* ---- a step -------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "plan_say.h"
+#include "../system/regular_file.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -246,16 +247,20 @@ static int plan_each_row(const plan_request *r, plan_row_fn use, void *to, char 
 static int plan_write_csv(const plan_request *r, char *sentence, size_t bytes) {
     const char *path = r->options.csv_path;
     if (!train_options_given(&r->options, "-csv")) return 0;
-    FILE *csv = fopen(path, "w");
-    if (csv != NULL)
-        (void)fputs("stage,tiers,ranks,batch,param_bytes,grad_bytes,"
-                    "optimizer_bytes,buffer_bytes,activation_bytes,device_bytes,"
-                    "host_bytes,file_bytes,formula_bytes,sent_bytes,"
-                    "formula_sent_bytes,file_read_bytes,file_written_bytes,fits,rank,"
-                    "among_bytes,save_bytes\n",
-                    csv);
-    int failed = csv == NULL || plan_each_row(r, plan_to_csv, csv, sentence, bytes);
-    if (csv != NULL && fclose(csv) != 0) failed = 1;
+    FILE *csv = regular_file_stream(path, "w");
+    if (csv == NULL) {
+        (void)snprintf(sentence, bytes, "-csv: %.250s cannot be written: %s", path,
+                       regular_file_error(errno));
+        return 1;
+    }
+    (void)fputs("stage,tiers,ranks,batch,param_bytes,grad_bytes,"
+                "optimizer_bytes,buffer_bytes,activation_bytes,device_bytes,"
+                "host_bytes,file_bytes,formula_bytes,sent_bytes,"
+                "formula_sent_bytes,file_read_bytes,file_written_bytes,fits,rank,"
+                "among_bytes,save_bytes\n",
+                csv);
+    int failed = plan_each_row(r, plan_to_csv, csv, sentence, bytes);
+    if (fclose(csv) != 0) failed = 1;
     if (failed) (void)snprintf(sentence, bytes, "-csv: %.250s cannot be written", path);
     return failed;
 }

@@ -12,6 +12,7 @@
 
 #include "../page/page_draw.h"
 #include "../report/sentence.h"
+#include "../system/regular_file.h"
 
 enum { SCALE_METHODS = 16, SCALE_RANKS = 8, SCALE_LINE = 32, SCALE_GPU_LINE = 64 };
 
@@ -127,12 +128,12 @@ static void scale_print(const plan_request *r, const scale_all *all) {
 
 static int scale_write(const plan_request *r, const scale_all *all, const char *path,
                        char *sentence, size_t bytes) {
-    FILE *file = fopen(path, "w");
+    FILE *file = regular_file_stream(path, "w");
     const double tokens =
         (double)(r->options.batch > 0 ? r->options.batch : 1) * (double)r->options.seq_len;
     if (file == NULL)
         return sentence_fail(sentence, bytes, "--scale: %.250s cannot be written: %s", path,
-                             strerror(errno));
+                             regular_file_error(errno));
     fprintf(file, "gbits,ranks,method,step_ms,compute_ms,computed_share,tokens_per_s,far_bytes,"
                   "near_bytes,gathers\n");
     for (int l = 0; l < SCALE_LINKS; l++)
@@ -147,7 +148,7 @@ static int scale_write(const plan_request *r, const scale_all *all, const char *
     const int failed = ferror(file);
     if (fclose(file) == 0 && !failed) return 0;
     return sentence_fail(sentence, bytes, "--scale: %.250s cannot be written: %s", path,
-                         strerror(errno));
+                         regular_file_error(errno));
 }
 
 /* Share of a step that is computed, over ranks, a line a method; feedback sends what -qg does. */
@@ -176,14 +177,14 @@ static int scale_draw(const scale_all *all, int link, const char *folder, char *
     draw_lines(memory, id, title, "ranks", series, lines, DRAW_FROM_0 | DRAW_POWERS);
     (void)fclose(memory);
     (void)snprintf(path, sizeof path, "%.250s/%s.svg", folder, id);
-    FILE *file = figure != NULL ? fopen(path, "w") : NULL;
+    FILE *file = figure != NULL ? regular_file_stream(path, "w") : NULL;
     if (file != NULL) draw_alone(file, figure);
     int failed = file == NULL || ferror(file);
     if (file != NULL) failed |= fclose(file) != 0;
     free(figure);
     if (!failed) return 0;
     return sentence_fail(sentence, bytes, "--pictures: %.250s cannot be written: %s", path,
-                         strerror(errno));
+                         regular_file_error(errno));
 }
 
 int scale_say(const plan_request *r, const char *csv, const char *folder, char *sentence,

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #endif
 #include "main_log.h"
+#include "../system/regular_file.h"
+#include "../system/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { LINE = 512 };
@@ -26,26 +27,17 @@ struct main_log {
 
 static int main_log_fail(main_log *log, const char *what, int number) {
     (void)snprintf(log->error, sizeof log->error, "-o: %s %s: %s", log->path, what,
-                   strerror(number));
+                   regular_file_error(number));
     return 1;
 }
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
-/* Not blocking, so that a named pipe is refused instead of waited for. */
 static int main_log_open_file(main_log *log, int flags) {
-    struct stat is;
     (void)mkdir(log->folder, 0777); /* open tells if it is not there */
-    const int file =
-        open(log->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | flags, 0666);
-    if (file >= 0 && fstat(file, &is) == 0 && S_ISREG(is.st_mode)) return file;
-    if (file < 0) {
-        (void)main_log_fail(log, "cannot be written", errno);
-        return -1;
-    }
-    (void)snprintf(log->error, sizeof log->error, "-o: %s is no regular file", log->path);
-    (void)close(file);
-    return -1;
+    const int file = regular_file_open(log->path, O_RDWR | O_CREAT | O_APPEND | flags);
+    if (file < 0) (void)main_log_fail(log, "cannot be written", errno);
+    return file;
 }
 
 /* Steps first to last have no line. */
@@ -157,20 +149,14 @@ static int main_log_line(main_log *log, const char *line, int chars) {
     return log->failing && !was_failing;
 }
 
-static double main_log_time(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 int main_log_step(main_log *log, const main_log_values *v) {
     char line[LINE], skipped[32] = "";
     if (log == NULL) return 0;
     if (v->skipped) (void)snprintf(skipped, sizeof skipped, " skipped:%lld", (long long)v->skipped);
     const int chars = snprintf(
         line, sizeof line, "s:%lld trl:%.4f lr:%.6f norm:%.2f t:%.3f ms:%.3f tps:%.0f mib:%.1f%s\n",
-        (long long)v->step, v->loss, v->lr, v->norm, main_log_time(), 1e3 * v->seconds,
-        v->tokens_per_s, v->mib, skipped);
+        (long long)v->step, v->loss, v->lr, v->norm, clock_seconds(CLOCK_REALTIME),
+        1e3 * v->seconds, v->tokens_per_s, v->mib, skipped);
     return main_log_line(log, line, chars < LINE ? chars : LINE - 1);
 }
 
@@ -178,7 +164,7 @@ static int main_log_look(main_log *log, int64_t step, const char *name, double v
     char line[LINE];
     if (log == NULL) return 0;
     const int chars = snprintf(line, sizeof line, "s:%lld %s:%.4f t:%.3f\n", (long long)step, name,
-                               value, main_log_time());
+                               value, clock_seconds(CLOCK_REALTIME));
     return main_log_line(log, line, chars < LINE ? chars : LINE - 1);
 }
 
@@ -193,8 +179,9 @@ int main_log_evaluation(main_log *log, int64_t step, double share) {
 int main_log_products(main_log *log, int64_t step, uint64_t hash) {
     char line[LINE];
     if (log == NULL) return 0;
-    const int chars = snprintf(line, sizeof line, "s:%lld products:%016llx t:%.3f\n",
-                               (long long)step, (unsigned long long)hash, main_log_time());
+    const int chars =
+        snprintf(line, sizeof line, "s:%lld products:%016llx t:%.3f\n", (long long)step,
+                 (unsigned long long)hash, clock_seconds(CLOCK_REALTIME));
     return main_log_line(log, line, chars < LINE ? chars : LINE - 1);
 }
 

@@ -3,15 +3,11 @@
 #define _GNU_SOURCE
 #endif
 #include "pace.h"
+#include "../system/clock.h"
 
 #include <math.h>
-#include <time.h>
 
-double pace_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
+double pace_clock(void) { return clock_seconds(CLOCK_MONOTONIC); }
 
 void pace_begin(pace *p) { p->began = pace_clock(); }
 

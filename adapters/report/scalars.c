@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #endif
 #include "scalars.h"
+#include "../system/clock.h"
+#include "../system/regular_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -71,10 +73,8 @@ static void record_masked(record *r, const void *bytes, size_t n) {
 }
 
 static void event_begin(record *r, int64_t x) {
-    struct timespec now;
     uint64_t bits;
-    clock_gettime(CLOCK_REALTIME, &now);
-    const double time = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    const double time = clock_seconds(CLOCK_REALTIME);
     memcpy(&bits, &time, sizeof bits);
     r->n = 0;
     record_key(r, 1, 1);
@@ -139,7 +139,7 @@ static int csv_put(const char *folder, int64_t x, const scalar *v) {
     (void)snprintf(path, sizeof path, "%s/%.127s.csv", folder, v->tag);
     for (char *c = path + strlen(folder) + 1; *c; c++)
         if (*c == '/' || *c == ' ') *c = '_';
-    const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    const int file = regular_file_open(path, O_WRONLY | O_CREAT | O_APPEND);
     if (file < 0) return 1;
     int n = 0;
     if (fstat(file, &is) == 0 && is.st_size == 0)
@@ -208,7 +208,7 @@ int scalars_put(scalars *s, int64_t x, const scalar *values, int n, char *senten
     if (!failed || s->told) return 0;
     s->told = 1;
     (void)snprintf(sentence, bytes, "-tbd, -tcd: figures of %lld samples cannot be written: %s",
-                   (long long)x, strerror(number));
+                   (long long)x, regular_file_error(number));
     return 1;
 }
 

@@ -22,6 +22,16 @@ static void step_line_z(char text[STEP_LINE_BYTES], double z) {
         step_line_add(text, " | ");
 }
 
+void step_line_share(step_line *line, double flops, double measured, double stated) {
+    const double peak = stated > 0 ? stated : measured;
+    const int above = peak > 0 && flops > peak;
+    line->share = peak > 0 ? flops / peak : 0;
+    if (stated > 0)
+        line->share_of = above ? "MFU, above the stated peak" : "MFU";
+    else
+        line->share_of = above ? "of matmul, above the measured peak" : "of matmul";
+}
+
 void step_line_print(const step_line *v, char text[STEP_LINE_BYTES]) {
     const zero_step_report *done = v->done;
     text[0] = 0;

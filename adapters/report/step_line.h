@@ -27,13 +27,19 @@ typedef struct step_line {
     double loss, loss_z; /* z: not finite where there is none */
     double norm_z;       /* of done->norm */
     double lr, seconds;
-    double share;         /* of what the processor or the GPU can do, 0 to 1 */
-    const char *share_of; /* "MFU", "of matmul" */
+    double share;         /* see step_line_share; above 1 if a step is faster than the peak */
+    const char *share_of; /* the words after the share; not owned */
     double tokens_per_s;  /* averaged */
     const zero_step_report *done;
     int mixed;           /* there are experts: */
     double aux, dropped; /* auxiliary loss of their layers; choices of tokens dropped */
 } step_line;
+
+/* Sets share and share_of: the floating-point operations per second of the step as a share of
+   `stated`, the peak that the GPU's maker states, or of `measured`, that of the fastest matrix
+   product, where stated is 0. If both are 0, the share is 0. A share above 1 is not cut: the words
+   after it say that it is above the peak. */
+void step_line_share(step_line *line, double flops, double measured, double stated);
 
 /* The whole line, its end included; and a short one, for a live line. */
 void step_line_print(const step_line *v, char text[STEP_LINE_BYTES]);

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "trace.h"
+#include "../system/regular_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -309,10 +310,11 @@ trace *trace_open(const char *path, int rank, const trace_clock *clock, char *se
         (void)snprintf(t->path, sizeof t->path, "%s.r%d", path, rank);
     else
         (void)snprintf(t->path, sizeof t->path, "%s", path);
-    const int flags = O_WRONLY | O_APPEND | O_CLOEXEC | (begins ? O_CREAT | O_TRUNC : 0);
-    t->file = open(t->path, flags, 0666);
+    const int flags = O_WRONLY | O_APPEND | (begins ? O_CREAT | O_TRUNC : 0);
+    t->file = regular_file_open(t->path, flags);
     if (t->file < 0) {
-        (void)snprintf(sentence, bytes, "-tr: %s cannot be written: %s", t->path, strerror(errno));
+        (void)snprintf(sentence, bytes, "-tr: %s cannot be written: %s", t->path,
+                       regular_file_error(errno));
         free(t->text);
         free(t);
         return NULL;

@@ -8,8 +8,9 @@
 
 #include <stdio.h>
 
-static checkpoint_options own_options(expert_saves *x, const layout *l, const gpt2_config *model,
-                                      const checkpoint_options *o) {
+static checkpoint_options make_expert_options(expert_saves *x, const layout *l,
+                                              const gpt2_config *model,
+                                              const checkpoint_options *o) {
     const experts_part whole = experts_part_of(NULL);
     checkpoint_options own = *o;
     experts_table(model, &whole, x->table);
@@ -31,7 +32,7 @@ size_t expert_saves_bytes(const zero_ctx *z, const checkpoint_parts *parts, chec
 checkpoint_result expert_saves_open(expert_saves *x, const layout *l, const gpt2_config *model,
                                     const checkpoint_options *o) {
     if (!l->experts) return CHECKPOINT_OK;
-    const checkpoint_options own = own_options(x, l, model, o);
+    const checkpoint_options own = make_expert_options(x, l, model, o);
     return checkpoint_create(&x->saves, l->experts, &own);
 }
 

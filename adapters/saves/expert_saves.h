@@ -1,12 +1,13 @@
-/* expert_saves.h - checkpoints of experts, beside those of the rest of a model.
+/* expert_saves.h - saves the experts of a model in checkpoints of their own, in FOLDER/experts.
 
-   They are a checkpoint of their context, in FOLDER/experts: saved before the rest of the step's,
-   so that this has its experts wherever it is there itself, and never aside, as the rest's may be;
-   one generation more is kept for the same reason, or two then. Its tensors are those of the whole
-   model, experts of a layer one after the other: any layout goes on from it.
+   The experts are saved before the rest of the model, and always synchronously. So each checkpoint
+   of the rest has its experts. For the same reason the folder keeps one generation more than that
+   of the rest, or two more if the rest is saved in the background. A checkpoint has the tensors of
+   the whole model, with the experts of a layer in order. So a run with any layout can resume from
+   it.
 
-   Without experts (a layout that is not mixed) these functions do nothing. COLLECTIVE over all
-   ranks; a result is this rank's. */
+   Without experts these functions do nothing. COLLECTIVE over all ranks. Each rank returns its own
+   result. */
 #ifndef EXPERT_SAVES_H
 #define EXPERT_SAVES_H
 
@@ -17,20 +18,21 @@
 extern "C" {
 #endif
 
-/* All zeros before. */
+/* Clear it before expert_saves_open. */
 typedef struct expert_saves {
     checkpoint *saves;
     zero_tensor_desc table[8];
     char folder[1100];
 } expert_saves;
 
-/* Way, options: those of the rest. z: the context of experts, or NULL: none. */
+/* The options and the way are those of the rest of the model. z is the context of the experts, or
+   NULL if there are none. */
 size_t expert_saves_bytes(const zero_ctx *z, const checkpoint_parts *parts, checkpoint_way way);
 checkpoint_result expert_saves_open(expert_saves *x, const layout *l, const gpt2_config *model,
                                     const checkpoint_options *o);
 checkpoint_result expert_saves_save(expert_saves *x, int64_t step);
 checkpoint_result expert_saves_load(expert_saves *x, int64_t step);
-const char *expert_saves_error(const expert_saves *x); /* "" without one */
+const char *expert_saves_error(const expert_saves *x); /* "" if there is no error */
 void expert_saves_close(expert_saves *x);
 
 #ifdef __cplusplus

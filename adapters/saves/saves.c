@@ -21,7 +21,7 @@ void saves_memory(train_options *o, checkpoint_memory *memory[2]) {
         memory[i] = checkpoint_memory_create(o->ranks);
         if (memory[i] == NULL)
             (void)snprintf(o->error, sizeof o->error,
-                           "-pm %d: nowhere to keep copies of %d ranks: %s", o->copies, o->ranks,
+                           "-pm %d: no memory for the copies of %d ranks: %s", o->copies, o->ranks,
                            strerror(errno));
     }
 }
@@ -29,9 +29,11 @@ void saves_memory_free(checkpoint_memory *memory[2]) {
     for (int i = 0; i < 2; i++) checkpoint_memory_destroy(memory[i]);
 }
 
-static void note(void *out, const char *sentence) { report_say((report *)out, "%s\n", sentence); }
+static void print_note(void *out, const char *sentence) {
+    report_say((report *)out, "%s\n", sentence);
+}
 
-static checkpoint_options options_of(const saves *s, int place, int of_experts) {
+static checkpoint_options make_options(const saves *s, int place, int of_experts) {
     const saves_run *run = &s->run;
     const train_options *o = run->opt;
     checkpoint_options c;
@@ -45,7 +47,7 @@ static checkpoint_options options_of(const saves *s, int place, int of_experts) 
     c.tensors = run->table;
     c.ntensors = run->tensors;
     c.parts = layout_parts(run->groups, 0);
-    c.log = note;
+    c.log = print_note;
     c.log_user = run->out;
     if (place == SAVES_IN_MEMORY) c.memory = run->memory[of_experts];
     return c;
@@ -68,11 +70,12 @@ void saves_plan(saves *s, const saves_run *run) {
     for (int i = 0; i < 2; i++)
         if (run->memory[i])
             s->taken += (size_t)checkpoint_memory_taken(run->memory[i]) / (size_t)run->l->nranks;
-    if (s->taken > s->copies) s->taken = s->copies; /* the mean of unequal stages of a pipeline */
+    if (s->taken > s->copies)
+        s->taken = s->copies; /* `taken` is a mean, and pipeline stages differ */
 }
 
-/* `last`: no other save will make good for it. */
-static void check(saves *s, saves_place *p, checkpoint_result result, int last) {
+/* Ends the job after an error, or warns. last: no later save replaces this one. */
+static void end_or_warn_if_failed(saves *s, saves_place *p, checkpoint_result result, int last) {
     const int disk = p == &s->place[SAVES_ON_DISK];
     char why[CHECKPOINT_SENTENCE];
     if (result == CHECKPOINT_OK) return;
@@ -80,42 +83,44 @@ static void check(saves *s, saves_place *p, checkpoint_result result, int last) 
     if (result == CHECKPOINT_PLUGIN)
         launch_fail_result(s->run.l, checkpoint_plugin_result(p->rest), why);
     if (!disk || last || !s->run.opt->save_or_go_on) {
-        (void)checkpoint_wait(p->rest); /* one that is on its way may come to a good end */
+        (void)checkpoint_wait(p->rest); /* lets a checkpoint in the background finish */
         launch_require(s->run.l, 0, "%s: %s", disk ? "checkpoint" : "-pm", why);
     }
     report_warn(s->run.out, "checkpoint: %s", why);
 }
 
-/* All ranks end if one of them cannot: the rest would be of another step. */
-static void check_experts(saves *s, const saves_place *p, checkpoint_result result) {
+/* Ends the job after an error, because the rest of the model would be of another step. */
+static void require_experts(saves *s, const saves_place *p, checkpoint_result result) {
     launch_require(s->run.l, result == CHECKPOINT_OK, "checkpoint of experts: %s",
                    expert_saves_error(&p->experts));
 }
 
-/* A new run, killed before its first save, would be taken for the one that left these. */
-static void require_no_other(const saves *s) {
+/* Refuses a folder that has checkpoints. Otherwise, if this run died before its first checkpoint,
+   it would resume from those of another run. */
+static void require_no_checkpoints(const saves *s) {
     const char *folder = s->run.opt->log_dir;
     char why[CHECKPOINT_SENTENCE];
     checkpoint_generation *list = NULL;
     int n = 0;
-    if (checkpoint_list(folder, &list, &n, why) != CHECKPOINT_OK) n = 0; /* not there yet */
+    if (checkpoint_list(folder, &list, &n, why) != CHECKPOINT_OK)
+        n = 0; /* the folder does not exist yet */
     launch_require(s->run.l, n == 0,
-                   "-o: %s has checkpoints already, the newest %s: -y 1 goes on from it", folder,
+                   "-o: %s has checkpoints already, the newest %s: -y 1 resumes from it", folder,
                    n > 0 ? list[0].name : "");
     free(list);
 }
 
 void saves_open(saves *s) {
     const saves_run *run = &s->run;
-    if (run->opt->log_dir[0] && !run->opt->resume) require_no_other(s);
+    if (run->opt->log_dir[0] && !run->opt->resume) require_no_checkpoints(s);
     for (int i = 0; i < s->places; i++) {
         saves_place *p = &s->place[i];
-        const checkpoint_options rest = options_of(s, i, 0), experts = options_of(s, i, 1);
+        const checkpoint_options rest = make_options(s, i, 0), experts = make_options(s, i, 1);
         const checkpoint_result result = checkpoint_create(&p->rest, run->z, &rest);
         launch_require(run->l, p->rest != NULL, "rank %d: out of memory for checkpoints",
                        run->l->rank);
-        check(s, p, result, 1);
-        check_experts(s, p, expert_saves_open(&p->experts, run->groups, run->model, &experts));
+        end_or_warn_if_failed(s, p, result, 1);
+        require_experts(s, p, expert_saves_open(&p->experts, run->groups, run->model, &experts));
     }
 }
 
@@ -126,7 +131,7 @@ void saves_close(saves *s) {
     }
 }
 
-/* ---- going on ------------------------------------------------------------------------------ */
+/* ---- resuming ------------------------------------------------------------------------------ */
 
 static int print_difference(const saves *s, const char *name) {
     int a = 0, b = 0;
@@ -138,8 +143,7 @@ static int print_difference(const saves *s, const char *name) {
     return differs;
 }
 
-/* What this run does otherwise than the one that it continues: flags, and other lines of its
-   settings. */
+/* Prints the flags and other settings in which this run differs from the loaded one. */
 static void print_differences(saves *s) {
     static const char *const lines[] = {"tokens-per-step", "windows", "ds-config", "training-data",
                                         "validation-data"};
@@ -149,7 +153,8 @@ static void print_differences(saves *s) {
     s->same_products = !print_difference(s, "products");
 }
 
-/* Heads are in no shape, so that the tensors of another model may fit. */
+/* Compares the model with that of the checkpoint. The number of heads does not change the shape of
+   any tensor, so tensors that fit are not enough. */
 static void require_same_model(const saves *s) {
     checkpoint_value v[GPT2_VALUES];
     int64_t number;
@@ -162,21 +167,21 @@ static void require_same_model(const saves *s) {
                        v[i].name, (long long)number, (long long)v[i].number);
 }
 
-/* -pe, where ranks have died: a -ds without train_batch_size gives fewer ranks a smaller step. */
+/* -pe: after ranks have died, a -ds file without train_batch_size would make the step smaller. */
 static void require_same_batch(const saves *s) {
     int bytes = 0;
     const char *was = options_line(checkpoint_config(s->from->rest), "tokens-per-step", &bytes);
     launch_require(
         s->run.l, s->run.l->starts == 0 || was == NULL || atoll(was) == s->run.step_tokens,
-        "-pe 1: a step had %.*s tokens, and on the ranks that are left %lld: -d or the file's "
-        "train_batch_size must say",
+        "-pe 1: a step had %.*s tokens, and on the remaining ranks it has %lld: give -d, or "
+        "train_batch_size in the file",
         bytes, was ? was : "", (long long)s->run.step_tokens);
 }
 
-/* Checkpoints of other programs lack a run's own values. A step of other batches begins where the
-   data was, rounded up to its own size; windows that an epoch left out at its end are not
-   counted. */
-static void take_values(const saves *s, saves_state *at) {
+/* Reads the trainer's own values, which checkpoints of other programs lack. If the batch size has
+   changed, the data continues at the same place, rounded up to a whole step. Windows that the end
+   of an epoch left out are not counted. */
+static void read_values(const saves *s, saves_state *at) {
     const checkpoint *c = s->from->rest;
     const int64_t step_tokens = s->run.step_tokens;
     zero_counters counters;
@@ -191,13 +196,14 @@ static void take_values(const saves *s, saves_state *at) {
     if (checkpoint_get_text(c, "norms", &text)) outliers_parse(at->norms, text);
 }
 
-/* No checkpoint is newer than the copies of the same job. 0: there is neither. */
+/* Loads a copy in memory, which is newer than any checkpoint, or else the newest checkpoint.
+   Returns 0 if there is neither. */
 static int load_newest(saves *s) {
     for (int i = s->places - 1; i >= 0; i--) {
         saves_place *p = &s->place[i];
         const checkpoint_result result = checkpoint_load(p->rest, CHECKPOINT_NEWEST);
         if (result == CHECKPOINT_NONE) continue;
-        check(s, p, result, 1);
+        end_or_warn_if_failed(s, p, result, 1);
         s->from = p;
         return 1;
     }
@@ -221,12 +227,12 @@ int saves_load(saves *s, saves_state *at) {
     }
     require_same_model(s);
     const int64_t step = checkpoint_step(s->from->rest);
-    check_experts(s, s->from, expert_saves_load(&s->from->experts, step));
+    require_experts(s, s->from, expert_saves_load(&s->from->experts, step));
     launch_require(run->l, step <= run->steps, "-x %d: the checkpoint in %s is of step %lld",
                    run->steps, folder, (long long)step);
     s->saved = s->durable = saves_from_copy(s) ? -1 : step;
     require_same_batch(s);
-    take_values(s, at);
+    read_values(s, at);
     report_say(run->out, "going on from step %d in %s%s\n", at->step,
                saves_from_copy(s) ? "memory" : folder, with);
     print_differences(s);
@@ -235,7 +241,7 @@ int saves_load(saves *s, saves_state *at) {
 
 /* ---- saving -------------------------------------------------------------------------------- */
 
-/* The experts', then the rest with what the run counts by itself, into one of the places. */
+/* Saves the experts, then the rest with the trainer's own values, to one place. */
 static checkpoint_result save_into(saves *s, saves_place *p, const saves_state *at) {
     char losses[OUTLIERS_TEXT], norms[OUTLIERS_TEXT];
     checkpoint_value v[GPT2_VALUES + 3];
@@ -250,7 +256,7 @@ static checkpoint_result save_into(saves *s, saves_place *p, const saves_state *
     v[GPT2_VALUES + 2].name = "norms";
     v[GPT2_VALUES + 2].text = norms;
     v[GPT2_VALUES + 1].kind = v[GPT2_VALUES + 2].kind = CHECKPOINT_TEXT;
-    check_experts(s, p, expert_saves_save(&p->experts, at->step));
+    require_experts(s, p, expert_saves_save(&p->experts, at->step));
     return checkpoint_save(p->rest, at->step, v, GPT2_VALUES + 3);
 }
 
@@ -262,12 +268,12 @@ int saves_copies(const saves *s, int step) {
 
 void saves_copy(saves *s, const saves_state *at) {
     saves_place *p = &s->place[SAVES_IN_MEMORY];
-    check(s, p, save_into(s, p, at), 1);
+    end_or_warn_if_failed(s, p, save_into(s, p, at), 1);
     launch_copied(s->run.l, at->step);
 }
 
-/* -na 1: once it is known. */
-static void print_durable(saves *s) {
+/* -na 1: prints a line when a checkpoint in the background has reached the disk. */
+static void print_if_on_disk(saves *s) {
     const saves_place *p = &s->place[SAVES_ON_DISK];
     checkpoint_report r;
     if (!s->run.opt->save_aside || p->rest == NULL) return;
@@ -282,11 +288,11 @@ static void print_durable(saves *s) {
 int saves_due(saves *s, int step, int last) {
     const int every = s->run.opt->save_every;
     saves_place *p = &s->place[SAVES_ON_DISK];
-    print_durable(s);
+    print_if_on_disk(s);
     if (every == 0) return 0;
     if (last) {
         const checkpoint_result aside = checkpoint_wait(p->rest);
-        if (aside == CHECKPOINT_PLUGIN) check(s, p, aside, 1);
+        if (aside == CHECKPOINT_PLUGIN) end_or_warn_if_failed(s, p, aside, 1);
         if (aside != CHECKPOINT_OK) {
             report_warn(s->run.out, "checkpoint: %s", checkpoint_error(p->rest));
             s->saved = -1;
@@ -300,14 +306,14 @@ void saves_save(saves *s, const saves_state *at, double step_s, int last) {
     saves_place *p = &s->place[SAVES_ON_DISK];
     progress_phase(s->run.out, "saving", 0);
     const checkpoint_result result = save_into(s, p, at);
-    check(s, p, result, last);
+    end_or_warn_if_failed(s, p, result, last);
     if (result == CHECKPOINT_OK) {
         s->saved = at->step;
         if (!aside) launch_saved(s->run.l, s->saved);
         checkpoint_report r;
-        print_durable(s);
+        print_if_on_disk(s);
         checkpoint_query(p->rest, &r);
         save_line(s->run.out, at->step, &r, aside, step_s);
     }
-    if (last) check(s, p, checkpoint_wait(p->rest), 1);
+    if (last) end_or_warn_if_failed(s, p, checkpoint_wait(p->rest), 1);
 }

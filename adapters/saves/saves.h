@@ -1,19 +1,16 @@
-/* saves.h - what a run keeps of its state and goes on from, in two places: checkpoints in a folder
-   (-o, -n, -y), and copies in memory that outlives ranks (-pm). In each its experts are beside it.
-
-   WHY A ROOM. A loop asks when a save is due and no more. Which place is newer, what runs that go
-   on do otherwise than before, what a failed save means and what is said of all that is here; how
-   files and memory hold a state is ../checkpoint's.
+/* saves.h - saves the state of a run and resumes from it. A run has up to two places for its state:
+   checkpoints in a folder (-o, -n, -y), and copies in memory that stay when ranks die (-pm). Each
+   place holds the experts of the model too. ../checkpoint has the formats of files and memory.
 
    ORDER
        saves_memory    before the ranks are forked
-       saves_plan      what the places will take, before anything is built
-       saves_open      behind zero_build; then saves_load, with -y
+       saves_plan      before anything is built; computes the bytes that the places will take
+       saves_open      after zero_build; then saves_load, which loads if -y is given
        saves_copies, saves_copy, saves_due, saves_save    after each step
        saves_close     before zero_destroy
 
-   ERRORS end the job with a line; but where -nf 1 wants so, a save that fails is a warning, unless
-   no other will make good for it. COLLECTIVE, all but saves_memory, saves_plan and
+   ERRORS end the job with one line. With -nf 1 a checkpoint that fails is only a warning, except
+   the last one of a run. All functions are COLLECTIVE, except saves_memory, saves_plan and
    saves_from_copy. */
 #ifndef SAVES_H
 #define SAVES_H
@@ -28,7 +25,7 @@
 extern "C" {
 #endif
 
-/* The run that is saved: all of it borrowed until saves_close. */
+/* The run whose state is saved. All pointers are borrowed until saves_close. */
 typedef struct saves_run {
     const train_options *opt;
     launch *l;
@@ -38,69 +35,72 @@ typedef struct saves_run {
     const gpt2_config *model;
     const zero_tensor_desc *table; /* of the whole model */
     int tensors;
-    const char *settings;             /* "NAME VALUE" a line, saved along */
-    checkpoint_memory *const *memory; /* of saves_memory */
+    const char *settings;             /* lines "NAME VALUE", which each checkpoint contains */
+    checkpoint_memory *const *memory; /* from saves_memory */
     size_t numel;                     /* of the whole model */
     int steps;                        /* of the run */
     int64_t step_tokens;
 } saves_run;
 
-/* What a run counts by itself. */
+/* The state of the trainer, which the plugin does not have. */
 typedef struct saves_state {
     int step;
-    int64_t data_step;        /* the next step's data: with other batches than before not `step` */
-    int64_t updates;          /* that the optimizer made */
+    int64_t data_step; /* step whose data comes next; differs from `step` after resuming with other
+                          batches */
+    int64_t updates;   /* updates that the optimizer has made */
     outliers *losses, *norms; /* borrowed */
 } saves_state;
 
 typedef struct saves_place {
-    checkpoint *rest; /* NULL: the run does not use this place */
+    checkpoint *rest; /* all but the experts; NULL: the run does not use this place */
     expert_saves experts;
 } saves_place;
 
 enum { SAVES_ON_DISK = 0, SAVES_IN_MEMORY, SAVES_PLACES };
 
-/* All zeros: nothing is saved. */
+/* All zeros: the run saves nothing. */
 typedef struct saves {
     saves_run run;
-    size_t bytes;  /* of the host's memory, for all places of this rank */
-    size_t copies; /* of them, of copies in memory */
-    size_t taken;  /* and of these, by ranks that have died: their copies are there */
+    size_t bytes;  /* host memory of this rank for all places */
+    size_t copies; /* the part of `bytes` for copies in memory */
+    size_t taken;  /* the part of `copies` that ranks which have died allocated before */
     saves_place place[SAVES_PLACES];
-    int places;        /* that the run uses, from the first on */
-    saves_place *from; /* what was loaded; NULL: nothing */
-    int same_products; /* what was loaded went by the same products */
-    int64_t saved;     /* step of the last checkpoint that was made or loaded; -1: none */
-    int64_t durable;   /* of the last that was said to be on the disk, or loaded; -1: none */
+    int places;        /* number of places that the run uses, from the first one */
+    saves_place *from; /* the place that was loaded; NULL: none */
+    int same_products; /* the loaded run computed its products with the same methods */
+    int64_t saved;     /* step of the last checkpoint that was saved or loaded; -1: none */
+    int64_t durable;   /* step of the last one that is known to be on the disk; -1: none */
 } saves;
 
-/* -pm: memory for o->ranks ranks, of a model and of its experts; on an error o->error says why.
-   Given back by the same process, when they have ended. */
+/* -pm: allocates memory for the copies of o->ranks ranks, of a model and of its experts. After an
+   error it writes a sentence to o->error. The same process frees it after the ranks have ended. */
 void saves_memory(train_options *o, checkpoint_memory *memory[2]);
 void saves_memory_free(checkpoint_memory *memory[2]);
 
-/* Behind zero_query_plan. */
+/* Call it after zero_query_plan. */
 void saves_plan(saves *s, const saves_run *run);
 
-/* Refuses a folder with another run's checkpoints. */
+/* Opens the places. Without -y, a folder that has checkpoints already is an error. */
 void saves_open(saves *s);
 
-/* -y: the newest state into context and *at, and in words what this run does otherwise than the one
-   that it goes on from. 0: there is none, or -y is not asked for. */
+/* -y: loads the newest state into the context and *at, and prints the settings that differ from the
+   loaded run. Returns 0 if there is no state, or if -y is not given. */
 int saves_load(saves *s, saves_state *at);
 
-/* What goes on from a copy has yet to be saved. */
+/* Returns whether the run was resumed from a copy in memory, which is not in the folder yet. */
 int saves_from_copy(const saves *s);
 
-/* -pm: whether a copy is due; and the copy, before a checkpoint of the same step. */
+/* -pm: saves_copies returns whether a copy is due after this step. saves_copy makes it, before a
+   checkpoint of the same step. */
 int saves_copies(const saves *s, int step);
 void saves_copy(saves *s, const saves_state *at);
 
-/* Whether a checkpoint is due: every so many steps, and at the last, which waits for what is being
-   written aside, and is saved again if that fails. */
+/* Returns whether a checkpoint is due: every -n steps, and after the last step. After the last step
+   it first waits for a checkpoint that is being written in the background. If that one failed, the
+   state is due again. */
 int saves_due(saves *s, int step, int last);
 
-/* step_s: mean seconds of a step so far; 0: not known. */
+/* Saves a checkpoint. step_s: mean seconds of a step so far, or 0 if it is not known. */
 void saves_save(saves *s, const saves_state *at, double step_s, int last);
 
 void saves_close(saves *s);

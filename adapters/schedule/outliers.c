@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEEN_MOST (INT64_C(1) << 53) /* of what a file counts */
+#define SEEN_MOST (INT64_C(1) << 53) /* the largest count that a file may have */
 
 double outliers_score(outliers *o, double value) {
     double mean = 0, variance = 0;
     if (!isfinite(value)) return NAN;
     o->values[o->seen++ % OUTLIERS_WINDOW] = value;
-    if (o->seen <= OUTLIERS_WINDOW) return NAN; /* too few to tell */
+    if (o->seen <= OUTLIERS_WINDOW) return NAN; /* the window is not full yet */
     for (int i = 0; i < OUTLIERS_WINDOW; i++) mean += o->values[i] / OUTLIERS_WINDOW;
     for (int i = 0; i < OUTLIERS_WINDOW; i++)
         variance += (o->values[i] - mean) * (o->values[i] - mean) / OUTLIERS_WINDOW;

@@ -1,9 +1,8 @@
-/* outliers.h - how unusual a step's loss or gradient norm is among the last 128, as llm.c's -sl and
-   -sg judge it.
+/* outliers.h - computes how far a step's loss or gradient norm lies from the last 128, as llm.c
+   does for -sl and -sg.
 
-   WHY A ROOM. The numbers that a step is judged by are state of a training: a run that goes on from
-   a checkpoint judges as one that was never stopped, so they are printed and parsed exactly.
-   Nothing here knows where they come from.
+   The last values are part of the state of a run, and checkpoints contain them. They are printed
+   and parsed exactly, so that a resumed run skips the same steps as a run that never stopped.
 */
 #ifndef OUTLIERS_H
 #define OUTLIERS_H
@@ -19,17 +18,19 @@ enum {
     OUTLIERS_TEXT = 26 * (OUTLIERS_WINDOW + 1) /* bytes; a value: " -0x1.fffffffffffffp-1022" */
 };
 
-/* All zeros: none were seen. */
+/* Clear it before the first value. */
 typedef struct outliers {
     double values[OUTLIERS_WINDOW]; /* a ring: value i is at i % OUTLIERS_WINDOW */
     int64_t seen;
 } outliers;
 
-/* Adds a value; how many standard deviations it lies above the mean of the last 128, itself
-   included. NaN: there are too few, or it is not finite (then it is not added). */
+/* Adds a value, and returns how many standard deviations it lies above the mean of the last 128
+   values, including itself. Returns NaN while there are fewer values. A value that is not finite is
+   not added, and gives NaN. */
 double outliers_score(outliers *o, double value);
 
-/* "SEEN VALUE VALUE ...", exact; and back. A text that is none gives an empty window. */
+/* Prints all values exactly, as "SEEN VALUE VALUE ...", and parses such a text. A malformed text
+   gives an empty window. */
 void outliers_print(const outliers *o, char text[OUTLIERS_TEXT]);
 void outliers_parse(outliers *o, const char *text);
 

@@ -56,8 +56,8 @@ enum { OPTIONAL = 0, NEEDED = 1 };
 #define MOST_RATE  1e9
 #define BELOW_1    0.9999999999999999 /* the largest double below 1 */
 
-/* Ranges are those that DeepSpeed checks, and where it checks nothing, those that give numbers of
-   some use. A row: name, type, offset, kinds, default, least, most, needed, words. */
+/* The ranges are those that DeepSpeed checks. Where it checks nothing, they allow only values that
+   give usable rates. A row: name, type, offset, kinds, default, least, most, needed, words. */
 #define REAL(field, kinds, normal, most, needed)                                                   \
     { #field, SCHEDULE_REAL, AT(field), kinds, normal, 0, most, needed, NULL }
 #define WHOLE(field, kinds, normal, least, needed)                                                 \
@@ -117,7 +117,7 @@ const schedule_field *schedule_find(schedule_kind kind, const char *name) {
     return NULL;
 }
 
-/* As numbers all types are alike: NAN is "not given" in an int64_t too. */
+/* Returns a field of any type as a number; NAN if it is not given. */
 static double load(const schedule *s, const schedule_field *f) {
     const char *at = (const char *)s + f->offset;
     if (f->type == SCHEDULE_REAL) return *(const double *)(const void *)at;
@@ -199,7 +199,7 @@ int schedule_set(schedule *s, const char *name, double value, char *sentence, si
     return 0;
 }
 
-/* Its place among words that are separated by blanks, or -1. */
+/* Returns the index of a word in a list that is separated by blanks, or -1. */
 static int index_of_word(const char *words, const char *word) {
     const size_t length = strlen(word);
     for (int i = 0; *words; i++) {
@@ -226,7 +226,7 @@ int schedule_set_word(schedule *s, const char *name, const char *word, char *sen
     return 0;
 }
 
-/* The optimizer's own values are no parameters of a kind, but have ranges of the same sort. */
+/* Checks the optimizer's values, which are not parameters of a kind. */
 static int check_optimizer(const schedule *s, char *sentence, size_t bytes) {
     static const schedule_field own[] = {REAL(lr, 0, 0, MOST_RATE, OPTIONAL),
                                          REAL(beta1, 0, 0, BELOW_1, OPTIONAL),
@@ -260,8 +260,8 @@ int schedule_check(const schedule *s, char *sentence, size_t bytes) {
 
 /* ---- llm.c --------------------------------------------------------------------------------- */
 
-/* Of lr to final_fraction * lr, how much is left at `step` of `steps`: 1 to 0. "wsd" stays at 1 for
-   80% of the steps and falls with 1 - sqrt (Hagele et al. 2024, arXiv 2405.18392). */
+/* Returns the remaining share of the way from lr to final_fraction * lr: 1 to 0. "wsd" stays at 1
+   for 80% of the steps and falls with 1 - sqrt (Hagele et al. 2024, arXiv 2405.18392). */
 static double llmc_share(const schedule *s, int64_t step) {
     const int64_t steps = s->total_steps, warmup = s->warmup_steps;
     const double done = steps > warmup ? (double)(step - warmup) / (double)(steps - warmup) : 0;
@@ -281,7 +281,7 @@ static double llmc_rate(const schedule *s, int64_t step) {
 
 /* ---- DeepSpeed's warm-ups ------------------------------------------------------------------ */
 
-/* DeepSpeed counts batches from the scheduler's side: `batch` (last_batch_iteration there) is -1
+/* DeepSpeed counts batches from the scheduler's side: `batch` (its last_batch_iteration) is -1
    when the first update is made, and step - 1 in general. */
 
 /* max(2, warmup_num_steps): the logarithm of 1 would divide by 0. */
@@ -316,7 +316,8 @@ static double warmup_rate(const schedule *s, int64_t batch) {
     return s->warmup_min_lr + rise * share;
 }
 
-/* WarmupCosineLR.get_lr and get_lr_ratio. The first update has lr 0, whatever warmup_min_ratio. */
+/* WarmupCosineLR.get_lr and get_lr_ratio. The first update has lr 0 for
+   every warmup_min_ratio. */
 static double warmup_cosine_rate(const schedule *s, int64_t batch) {
     const int64_t warm = warm_steps(s);
     if (batch < 0) return 0;
@@ -331,7 +332,7 @@ static double warmup_cosine_rate(const schedule *s, int64_t batch) {
 
 /* ---- DeepSpeed's OneCycle and LRRangeTest -------------------------------------------------- */
 
-/* What the constructor of OneCycle makes of its arguments. */
+/* The values that the constructor of OneCycle computes from its arguments. */
 typedef struct cycle_shape {
     double first, second, total; /* steps */
     int64_t first_stairs, second_stairs;
@@ -363,7 +364,7 @@ static double cycle_share(const cycle_shape *c, double step) {
     return floor(stair) / stairs;
 }
 
-/* Beyond the cycle: _get_decay_lr and _get_decay_mom. */
+/* Computes the values after the cycle: _get_decay_lr and _get_decay_mom. */
 static void cycle_decay(const schedule *s, double steps_after, schedule_value *out) {
     const double times = s->decay_step_size ? steps_after / (double)s->decay_step_size : 0;
     out->lr = s->cycle_min_lr / (1 + s->decay_lr_rate * times);

@@ -21,9 +21,9 @@
      step     updates that the optimizer has made before this one: 0 for the first. An update that
               is skipped (overflow in half precision) does not count, as in DeepSpeed, where the
               engine calls scheduler.step() only after an update that was made.
-     in force what the optimizer uses in this very update. DeepSpeed's constructors set the values
-              of step 0, and scheduler.step() after update k those of update k + 1; so WarmupLR uses
-              warmup_min_lr twice, in steps 0 and 1.
+     in force the values that the optimizer uses in this update. DeepSpeed's constructors set the
+              values of step 0, and scheduler.step() after update k sets those of update k + 1. So
+              WarmupLR uses warmup_min_lr twice, in steps 0 and 1.
 
    SOURCES. Kinds SCHEDULE_COSINE to SCHEDULE_WSD have the names and parameters of llm.c's -k (its
    learning_rate_scheduler); the others are the classes of DeepSpeed 0.19's lr_schedules.py, whose
@@ -58,17 +58,18 @@ typedef enum schedule_kind {
 
 enum { SCHEDULE_LOG = 0, SCHEDULE_WARMUP_LINEAR }; /* warmup_type: "log", "linear" */
 
-/* What schedule_defaults writes where DeepSpeed's default is None, or where a value has to be
-   given: this in an int64_t, and NAN in a double. */
+/* schedule_defaults writes this into an int64_t, and NAN into a double, if DeepSpeed's default is
+   None or if your code must give the value. */
 #define SCHEDULE_NOT_GIVEN (-1)
 
-/* A kind reads its own fields alone. The comments tell the defaults and who reads a field. */
+/* Each kind reads only its own fields. The comments give the default of a field and the kinds that
+   read it. */
 typedef struct schedule {
     schedule_kind kind;
 
     /* The optimizer's own values, 0 by default. */
     double lr;    /* base of llm.c's kinds and of WarmupCosineLR; default maximum of WarmupLR */
-    double beta1; /* passed on, except by OneCycle; so is beta2 */
+    double beta1; /* unchanged, except by OneCycle; so is beta2 */
     double beta2;
 
     /* llm.c's kinds: (step + 1) / warmup_steps of lr in the first warmup_steps steps; then from lr
@@ -109,19 +110,21 @@ typedef struct schedule {
     int lr_range_test_staircase;     /* 0 */
 } schedule;
 
-/* In force in one update. The betas are the optimizer's, except where OneCycle cycles its
-   "momentum": that is beta1, and DeepSpeed then sets beta2 to 0.99, whatever the optimizer has. */
+/* The values in force in one update. The betas are the optimizer's, except where OneCycle cycles
+   its "momentum": that is beta1, and DeepSpeed then sets beta2 to 0.99, even if the optimizer has
+   another value. */
 typedef struct schedule_value {
     double lr, beta1, beta2;
 } schedule_value;
 
 /* ---- names --------------------------------------------------------------------------------- */
 
-/* The kind of llm.c's or DeepSpeed's name, exactly as they write it (case counts).
-   0: *kind is written; 1: no such name. */
+/* Finds the kind that llm.c or DeepSpeed calls by this name; case matters. Returns 0 and writes
+ *kind, or returns 1 if no kind has the name. */
 int schedule_from_name(const char *name, schedule_kind *kind);
 
-/* "cosine" ... "LRRangeTest", a string constant; "" for no kind. */
+/* Returns the name of a kind, "cosine" to "LRRangeTest", as a string constant; "" if the number is
+   not a kind. */
 const char *schedule_name(schedule_kind kind);
 
 /* ---- parameters ---------------------------------------------------------------------------- */
@@ -141,34 +144,35 @@ typedef struct schedule_field {
     unsigned kinds;     /* bit 1u << kind: read by it */
     double normal;      /* default; NAN: not given (as SCHEDULE_NOT_GIVEN in an int64_t) */
     double least, most; /* both allowed */
-    int needed;         /* 1: has no default; 0: what is not given means something */
+    int needed;         /* 1: has no default; 0: may be left out */
     const char *words;  /* SCHEDULE_WORD: "log linear"; else NULL */
 } schedule_field;
 
-/* All parameters but lr, beta1 and beta2: an array of *count that lives for ever. */
+/* Returns all parameters except lr, beta1 and beta2: a constant array of *count rows. */
 const schedule_field *schedule_fields(size_t *count);
 
-/* The parameter of this name that this kind reads; NULL: it reads none of this name. */
+/* Returns the parameter with this name, or NULL if this kind reads no such parameter. */
 const schedule_field *schedule_find(schedule_kind kind, const char *name);
 
-/* Everything 0, then the parameters that this kind reads at their defaults. */
+/* Clears *s, then sets the parameters that this kind reads to their defaults. */
 void schedule_defaults(schedule *s, schedule_kind kind);
 
-/* Sets one parameter of s->kind by name, from a number (BOOL: 0 or 1; WORD: the index). 0: done;
-   1: the sentence says that there is no such parameter, or which value would be right. */
+/* Sets one parameter of s->kind by name, from a number (BOOL: 0 or 1; WORD: the index). Returns 0,
+   or 1 and a sentence that lists the parameters of this kind or the values that are allowed. */
 int schedule_set(schedule *s, const char *name, double value, char *sentence, size_t bytes);
 
-/* The same from a word, for warmup_type. (DeepSpeed takes an unknown word for "log" and warns;
-   here it is an error.) */
+/* Sets a parameter from a word, for warmup_type. An unknown word is an error; DeepSpeed warns and
+   uses "log". */
 int schedule_set_word(schedule *s, const char *name, const char *word, char *sentence,
                       size_t bytes);
 
-/* All fields that s->kind reads. 0: in range; 1: the sentence names field, value and range. */
+/* Checks all fields that s->kind reads. Returns 0, or 1 and a sentence with field, value and range.
+ */
 int schedule_check(const schedule *s, char *sentence, size_t bytes);
 
 /* ---- values -------------------------------------------------------------------------------- */
 
-/* What is in force in the update with index `step` >= 0, which may lie past the end. *s must have
+/* Computes the values in force in update `step`, from 0 on; it may lie after the end. *s must have
    passed schedule_check. */
 void schedule_at(const schedule *s, int64_t step, schedule_value *out);
 
