@@ -8,7 +8,7 @@
 # make drop DIR=folder  the plugin's two files, for your own trainer
 # make lib, install     the plugin as a library; PREFIX
 # make zero_ckpt        the tool for checkpoints
-# make test             the tests, at most 10 minutes; test-long: what CI adds; test-all: no samples
+# make test             the tests, at most 6 minutes; test-quick: a minute; test-long: what CI adds; test-all: no samples
 # make check            format, linters, both compilers
 # make bench            measure against MPI and memory
 # make links            steps over slow links between hosts, with every method, half an hour, root; links-check: is the simulator right?
@@ -22,6 +22,16 @@
 # Settings: V=1 (whole command lines), DEVICE=cuda|cpu (of train_gpt2_zero; cuda where nvcc and a GPU are),
 # CC, NVCC, MPICC (empty: without MPI), OPT, B (build folder), WERROR=1 (warnings are errors, as in CI);
 # of CUDA: see adapters/cuda.mk.
+
+# Goals after `deps` are made by another make, which begins when the packages are there and so finds them.
+AFTER_DEPS := $(if $(filter deps,$(MAKECMDGOALS)),$(filter-out deps,$(MAKECMDGOALS)))
+ifneq ($(AFTER_DEPS),)
+.PHONY: deps $(AFTER_DEPS)
+deps:
+	@sh adapters/deps.sh install $(DEPS)
+	@$(MAKE) --no-print-directory $(AFTER_DEPS)
+$(AFTER_DEPS): deps ; @:
+else
 
 B      ?= build
 OPT    ?= -O3 -march=native
@@ -39,10 +49,17 @@ WARN    = -Wall -Wextra -Wpedantic -Wshadow $(if $(WERROR),-Werror)
 CFLAGS  = -std=c11 -D_GNU_SOURCE -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN)
 # URING=1: files of offload by io_uring where the kernel lets it; needs liburing
 RINGS   = -DZERO_WITH_URING -Wl,--no-as-needed -luring
-COMPILE = $(call short,CC)$(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) $(if $(URING),$(RINGS)) -MMD -MP
+BUILDER = $(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) $(if $(URING),$(RINGS))
+COMPILE = $(call short,CC)$(BUILDER) -MMD -MP
+# Objects depend on a file of the settings and compilers that they are made with. Each make writes the file
+# again if they differ, so that what was made with others is older. `:=`: some programs have an OPT of their own.
+SETTINGS := $(BUILDER) $(CC) $(CXX) $(FASTOPT) $(shell { $(or $(MPICC),$(CC)) --version | head -n 1; $(CXX) --version | head -n 1; \
+	$(if $(MPICC),$(MPICC) -show;) } 2>/dev/null)
+keep    = @mkdir -p $(@D); printf '%s\n' '$(subst ','\'',$1)' >$@.$$$$; if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
 
 PLUGIN  = $B/zero_plugin.o
 vpath test_%.c tests
+vpath fuzz_%.c tests
 vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/parallel adapters/saves adapters/corpus adapters/plan adapters/page data
 PIPES   = $B/pipeline.o $B/pipeline_run.o $B/pipeline_lane.o
 GPT2    = $B/gpt2.o $B/experts.o $B/ops_experts_cpu.o $B/tensor_parallel.o $B/stages.o $B/pipelined.o $B/ops_cpu.o $B/matmul.o $B/products.o $B/products_text.o $B/spill_file.o $(PIPES)
@@ -70,7 +87,7 @@ SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
 .SECONDARY: # objects of tests, which a change of the plugin leaves as they are
-.PHONY: all help deps libraries drop data compare plan machine scale report links links-check ranks converge test test-long test-all test-llmc check bench golden same speed soak mutants lib install unit tests zero_ckpt zero_plan clean
+.PHONY: FORCE all help deps libraries drop data compare plan machine scale report links links-check ranks converge test test-quick test-long test-all has-cuda test-llmc check bench golden same speed soak mutants lib install unit tests zero_ckpt zero_plan clean
 all: train_gpt2_zero data
 	$(if $(SILENT),@:,@printf '%s\n' '' 'Try:  ./train_gpt2_zero                      train a small GPT-2 on tiny Shakespeare' \
 	    '      ./train_gpt2_zero --ranks 2 --stage 3  the same on two ranks, everything sharded' \
@@ -88,10 +105,14 @@ deps:
 libraries:
 	@sh adapters/deps.sh check $(CC)
 
-train_gpt2_zero: $B/$(if $(filter cuda,$(DEVICE)),cuda/)train_gpt2_zero
-	@cp $< $@
-zero_ckpt: $B/zero_ckpt
-	@cp $< $@
+# The one that was asked for, whichever device or build folder was chosen before.
+place   = @cmp -s $< $@ || cp $< $@
+train_gpt2_zero: $B/$(if $(filter cuda,$(DEVICE)),cuda/)train_gpt2_zero FORCE
+	$(place)
+zero_ckpt: $B/zero_ckpt FORCE
+	$(place)
+$B/settings: FORCE | libraries
+	$(call keep,$(SETTINGS))
 drop:
 	@for file in zero_plugin.h zero_plugin.cu; do [ ! -e "$$DIR/$$file" ] || [ -f "$$DIR/$$file" ] || { \
 	    echo "make drop: $$DIR/$$file is not a regular file; move it away first. Nothing was written" >&2; exit 1; }; done
@@ -101,10 +122,10 @@ $B/drop/zero_plugin.cu: zero_plugin.h zero_plugin.cu zero_plugin/drop.sh $(wildc
 $B/train_gpt2_zero: $(TRAINER) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
 
-$B/%.o: %.cu | libraries
+$B/%.o: %.cu $B/settings
 	@mkdir -p $B
 	$(COMPILE) -x c -c -o $@ $<
-$B/%.o: %.c | libraries
+$B/%.o: %.c $B/settings
 	@mkdir -p $B
 	$(COMPILE) -I. -c -o $@ $<
 
@@ -123,16 +144,18 @@ compare: train_gpt2_zero data
 
 # ---- tests: every program ends with `N passed, N failed` ----
 # The trainer without its measure of the processor, nine tenths of a short run: of tests that start many.
-$B/unmeasured/train_gpt2_zero.o: train_gpt2_zero.cu | libraries
+$B/unmeasured/train_gpt2_zero.o: train_gpt2_zero.cu $B/settings
 	@mkdir -p $(@D)
 	$(COMPILE) -DMATMUL_ROUNDS=0 -x c -c -o $@ $<
 $B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
-$B/test_faults $B/test_check $B/test_group $B/test_transport $B/test_memory $B/test_offload $B/test_offload_rings: OPT := -O1 # neither bits nor speed: half the time to compile
-$(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_growth test_offload test_codec) $B/bench_codec $B/bench_ranks: $B/%: tests/%.c | libraries # they include the plugin
+# Programs that include the plugin, for its private functions or with others in the place of the system's.
+PRIVATE = $(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_growth test_offload test_codec)
+$(PRIVATE) $B/test_offload_rings: OPT := $(if $(filter -O3,$(OPT)),-O1 -march=native,$(OPT)) # the same bits, a quarter of the time to compile
+$(PRIVATE) $B/bench_codec $B/bench_ranks: $B/%: tests/%.c $B/settings
 	@mkdir -p $B
 	$(COMPILE) -I. -o $@ $< -lm
-$B/test_offload_rings: tests/test_offload.c | libraries
+$B/test_offload_rings: tests/test_offload.c $B/settings
 	@mkdir -p $B
 	$(COMPILE) $(RINGS) -I. -o $@ $< -lm
 $B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_ops $B/test_gpt2_parallel $B/test_gpt2_experts $B/test_gpt2_pipeline: $B/%: tests/%.c $(PLUGIN) $(GPT2)
@@ -140,7 +163,7 @@ $B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_ops $B/test_gpt2_parallel $B/test_g
 $B/test_launch: tests/test_launch.c $(PLUGIN) $(LAUNCH)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm
 $B/test_products: tests/test_products.c $B/matmul.o $B/products.o $B/products_text.o
-	$(COMPILE) -I. -o $@ $^ -ldnnl -lm
+	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) -ldnnl -lm
 $B/test_pipeline: tests/test_pipeline.c $(PLUGIN) $(PIPES)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(PIPES) -lm
 $B/test_report: tests/test_report.c $(addprefix $B/,report.o plan_rows.o progress.o step_line.o pace.o hellaswag.o eval_file.o data_file.o)
@@ -161,7 +184,7 @@ $B/fuzz_data: tests/fuzz_data.c $(addprefix $B/,data_file.o token_file.o eval_fi
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $(filter %.c %.o,$^)
 $B/fuzz_machine: tests/fuzz_machine.c $B/machine.o $(PLUGIN)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $(filter %.c %.o,$^) -lcjson -lm
-$B/test_host_layers.o: tests/test_host_layers.cc
+$B/test_host_layers.o: tests/test_host_layers.cc $B/settings
 	@mkdir -p $B
 	$(call short,CXX)$(CXX) -std=c++17 -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN) -I. -MMD -MP -c -o $@ $<
 # Hosts have what a host copies.
@@ -172,22 +195,23 @@ $B/test_host_own $B/test_host_llama: $B/%: tests/%.c $B/lib/zero_plugin.o
 $B/host_%: tests/hosts/%.c $(PLUGIN)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) -lm
 $B/checked.o: OPT := -O1
-$B/checked.o: zero_plugin.cu | libraries
+$B/checked.o: zero_plugin.cu $B/settings
 	@mkdir -p $B
 	$(COMPILE) -DZERO_CHECK=1 -x c -c -o $@ $<
 $B/test_ease_checked $B/test_lend_checked $B/test_order_checked: $B/%_checked: tests/%.c $B/checked.o
-	$(COMPILE) -DTEST_CHECKED=1 -o $@ $^ -lm
-# A plugin of -Ofast, in a program of -Ofast, whose tests know what a NaN is.
-FAST    = -Ofast -DZERO_FAST_MATH=1
-$B/fast/zero_plugin.o: zero_plugin.cu | libraries
+	$(COMPILE) -DTEST_CHECKED=1 -o $@ $(filter %.c %.o,$^) -lm
+# A plugin of fast math, in a program of fast math, whose tests know what a NaN is. FASTOPT=-Ofast: in test-all.
+FASTOPT ?= -O1 -ffast-math
+FAST    = $(FASTOPT) -DZERO_FAST_MATH=1
+$B/fast/zero_plugin.o: zero_plugin.cu $B/settings
 	@mkdir -p $B/fast
 	$(COMPILE) $(FAST) -x c -c -o $@ $<
-$B/fast/%.o: tests/%.c
+$B/fast/%.o: tests/%.c $B/settings
 	@mkdir -p $B/fast
 	$(COMPILE) -c -o $@ $<
 $B/test_fast_math $B/test_scale_fast: $B/test_%: $B/fast/test_%.o $B/fast/zero_plugin.o
 	$(COMPILE) $(FAST) -o $@ $^ -lm
-$B/fast/test_scale_fast.o: tests/test_scale.c
+$B/fast/test_scale_fast.o: tests/test_scale.c $B/settings
 	@mkdir -p $B/fast
 	$(COMPILE) -c -o $@ $<
 $B/test_hashes: tests/hashes.c $(PLUGIN)
@@ -200,19 +224,30 @@ $B/bench_ops: tests/bench_ops.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/bench_links: tests/bench_links.c $(PLUGIN) $(SIMULATOR) $B/machine.o $B/options.o $B/train_options.o $(LAUNCH) $(DSCONF)
 	$(COMPILE) -I. -o $@ $< $(filter %.o,$^) -lcjson -lm
-FUZZER  = clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. -o $@ $(filter %.c,$^)
-$B/libfuzzer/ds_config: tests/fuzz_ds_config.c $(wildcard adapters/ds_config/*.c) adapters/schedule/schedule.c
-$B/libfuzzer/checkpoint: tests/fuzz_checkpoint.c $(wildcard adapters/checkpoint/checkpoint*.c)
-$B/libfuzzer/model_files: tests/fuzz_model_files.c $(filter-out %/zero_ckpt.c,$(wildcard adapters/checkpoint/*.c)) adapters/gpt2/gpt2.c adapters/gpt2/experts.c adapters/gpt2/ops_experts_cpu.c adapters/gpt2/tensor_parallel.c adapters/gpt2/stages.c adapters/gpt2/pipelined.c adapters/gpt2/ops_cpu.c adapters/gpt2/matmul.c adapters/gpt2/products.c adapters/gpt2/products_text.c adapters/gpt2/spill_file.c $(addprefix adapters/pipeline/,pipeline.c pipeline_run.c pipeline_lane.c)
-$B/libfuzzer/data: tests/fuzz_data.c $(addprefix data/,data_file.c token_file.c eval_file.c tokenizer.c)
-$B/libfuzzer/machine: tests/fuzz_machine.c adapters/plan/machine.c
-$B/libfuzzer/%:
-	@mkdir -p $B/libfuzzer
-	$(call short,CLANG)$(FUZZER) -x c zero_plugin.cu -x none $(LIBS)
+# libFuzzer: the same sources, by clang, each compiled once.
+F       = $B/libfuzzer
+FUZZER  = clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=address,undefined,fuzzer
+$F/settings: FORCE
+	$(call keep,$(FUZZER) $(shell clang --version 2>/dev/null | head -n 1))
+$F/%.o: %.cu $F/settings
+	@mkdir -p $F
+	$(call short,CLANG)$(FUZZER)-no-link -MMD -MP -x c -c -o $@ $<
+$F/%.o: %.c $F/settings
+	@mkdir -p $F
+	$(call short,CLANG)$(FUZZER)-no-link -MMD -MP -I. -c -o $@ $<
+$F/ds_config: $(DSCONF:$B/%=$F/%)
+$F/checkpoint: $(CKPT:$B/%=$F/%)
+$F/model_files: $(patsubst $B/%,$F/%,$(CKPT) $(GPT2) $(MODELS) $B/gpt2_values.o)
+$F/data: $(addprefix $F/,data_file.o token_file.o eval_file.o tokenizer.o)
+$F/machine: $F/machine.o
+$F/ds_config $F/checkpoint $F/model_files $F/data $F/machine: $F/%: $F/fuzz_%.o $F/zero_plugin.o
+	$(call short,CLANG)$(FUZZER) -o $@ $^ $(LIBS)
 unit: $(UNIT)
-tests: $(TESTS) $B/zero_plan $B/page $B/train_gpt2_zero $B/unmeasured/train_gpt2_zero $B/tokens lib data $(if $(HAS_CUDA),emulated)
-test test-long test-all: | $(filter deps,$(MAKECMDGOALS)) # builds what is needed, on all processors
-	@sh tests/run.sh $(patsubst test,quick,$(@:test-%=%)) $B
+tests: $(TESTS) $B/zero_plan $B/page $B/train_gpt2_zero $B/unmeasured/train_gpt2_zero $B/tokens lib data
+test test-quick test-long test-all: # builds what is needed, on all processors
+	@sh tests/run.sh $(patsubst test,main,$(@:test-%=%)) $B
+has-cuda: # prints something if CUDA's headers are there
+	@$(if $(HAS_CUDA),echo yes,:)
 test-llmc: # LLMC=path of a checkout
 	@LLMC='$(LLMC)' sh tests/test_llmc.sh $B
 bench: tests $B/test_checkpoint_bench $B/bench_step $B/bench_ops $B/bench_reduce $B/bench_codec $B/bench_ranks
@@ -236,7 +271,9 @@ speed: $B/train_gpt2_zero data # BASE=a commit: is this tree as fast?
 	@sh tests/speed.sh $B '$(BASE)' '$(MAKE)'
 
 lib: $B/lib/libzero_plugin.a $B/lib/$(SONAME)
-$B/lib/zero_plugin.o: $B/drop/zero_plugin.cu
+$B/lib/settings: FORCE
+	$(call keep,$(SETTINGS) $(LIBFLAGS))
+$B/lib/zero_plugin.o: $B/drop/zero_plugin.cu $B/lib/settings
 	@mkdir -p $B/lib
 	$(call short,CC)$(CC) $(CFLAGS) $(LIBFLAGS) -fPIC -MMD -MP -x c -c -o $@ $<
 $B/lib/libzero_plugin.a: $B/lib/zero_plugin.o
@@ -259,4 +296,5 @@ check:
 
 clean:
 	rm -rf $B train_gpt2_zero zero_ckpt zero_plan
--include $(wildcard $B/*.d $B/unmeasured/*.d $B/fast/*.d $B/lib/*.d $B/cuda/*.d $B/emulated/*.d)
+-include $(wildcard $B/*.d $B/unmeasured/*.d $B/fast/*.d $B/lib/*.d $B/cuda/*.d $B/emulated/*.d $B/libfuzzer/*.d)
+endif

@@ -22,10 +22,12 @@ cuda-libraries:
 	@CARRY='$(CARRY)' sh adapters/deps.sh check $(CC) cuda $(NVCC)
 	@$(FIND) say $(NVCC)
 
-$C/%.o: %.cu | cuda-libraries
+$C/settings: FORCE | cuda-libraries
+	$(call keep,$(SETTINGS) $(NVCC) $(NVFLAGS) $(GENCODE) $(CARRIED_LIBS) $(CULIBS) $(shell $(NVCC) --version | tail -n 1))
+$C/%.o: %.cu $C/settings
 	@mkdir -p $C
 	$(call short,NVCC)$(NVCC) $(NVFLAGS) $(GENCODE) -I. -c -o $@ $<
-$C/%.o: %.c | cuda-libraries
+$C/%.o: %.c $C/settings
 	@mkdir -p $C
 	$(COMPILE) $(CUFLAGS) $(CARRIED) -I. -c -o $@ $<
 CULINK  = $(COMPILE) -o $@ $(filter %.o,$^) $(CARRIED_LIBS) $(CULIBS) -lxxhash -lcjson -lm
@@ -36,11 +38,11 @@ $C/gpu_kernels: $C/gpu_kernels.o $C/ops_cuda.o $C/attention_cuda.o $C/attention_
 DROPPED = -DCUDA_SOURCE='"$B/drop/zero_plugin.cu"'
 # Tests for a GPU; test_cuda's arenas are memory that its host may look into.
 cuda-tests: $(addprefix $C/,test_cuda test_groups_cuda test_attention test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline gpu_kernels)
-$C/test_cuda $C/test_groups_cuda: $C/%: tests/%.cu $B/drop/zero_plugin.cu | cuda-libraries
+$C/test_cuda $C/test_groups_cuda: $C/%: tests/%.cu $B/drop/zero_plugin.cu $C/settings
 	@mkdir -p $C
 	$(call short,NVCC)$(NVCC) $(NVFLAGS) $(GENCODE) -DZP_CUDA_MALLOC=cudaMallocManaged $(DROPPED) -I. -c -o $@.o $<
 	$(COMPILE) -o $@ $@.o $(CULIBS) -lm
-$C/test_gpt2_ops.o $C/test_gpt2.o $C/test_gpt2_tiles.o $C/test_gpt2_parallel.o $C/test_gpt2_experts.o $C/test_gpt2_pipeline.o: $C/%.o: tests/%.c | cuda-libraries
+$C/test_gpt2_ops.o $C/test_gpt2.o $C/test_gpt2_tiles.o $C/test_gpt2_parallel.o $C/test_gpt2_experts.o $C/test_gpt2_pipeline.o: $C/%.o: tests/%.c $C/settings
 	@mkdir -p $C
 	$(call short,NVCC)$(NVCC) $(NVFLAGS) $(GENCODE) -I. -x cu -c -o $@ $<
 $C/test_attention $C/test_gpt2_ops $C/test_gpt2 $C/test_gpt2_tiles $C/test_gpt2_parallel $C/test_gpt2_experts $C/test_gpt2_pipeline: $C/%: $C/%.o $(addprefix $C/,$(addsuffix .o,$(CUBASE)))
@@ -55,18 +57,20 @@ ECXX    = $(CXX) -std=c++17 -D__CUDACC__ -Itests/emulation $(EFLAGS)
 EMODEL  = $(addprefix $E/,gpt2.o experts.o tensor_parallel.o stages.o pipelined.o pipeline.o pipeline_run.o pipeline_lane_cuda.o)
 EDEVICE = $(addprefix $E/,ops_cuda.o ops_experts_cuda.o spill_cuda.o attention_cuda.o attention_cudnn.o emulation.o emulation_nccl.o cublaslt.o cudnn.o)
 vpath %.cc tests/emulation
-$E/%.o: %.cu
+$E/settings: FORCE
+	$(call keep,$(SETTINGS) $(CUFLAGS))
+$E/%.o: %.cu $E/settings
 	@mkdir -p $E
 	$(call short,CXX)$(ECXX) -x c++ -include cuda_runtime.h -c -o $@ $<
-$E/%.o: %.cc
+$E/%.o: %.cc $E/settings
 	@mkdir -p $E
 	$(call short,CXX)$(ECXX) -c -o $@ $<
-$E/%.o: %.c
+$E/%.o: %.c $E/settings
 	@mkdir -p $E
 	$(call short,CC)$(CC) -std=c11 -D_GNU_SOURCE $(EFLAGS) -c -o $@ $<
 $E/train_gpt2_zero: $(addprefix $E/,zero_plugin.o train_gpt2_zero.o) $(EMODEL) $(EDEVICE) $(LAUNCH:$B/%=$E/%) $(filter-out $(LAUNCH) %/train_gpt2_zero.o,$(TRAINER))
 	$(call short,CXX)$(CXX) -pthread -fopenmp -rdynamic -o $@ $^ -lxxhash -lcjson -lm -ldl
-$E/test_gpt2_ops.o $E/test_gpt2.o $E/test_gpt2_tiles.o $E/test_gpt2_parallel.o $E/test_gpt2_experts.o $E/test_gpt2_pipeline.o: $E/%.o: tests/%.c
+$E/test_gpt2_ops.o $E/test_gpt2.o $E/test_gpt2_tiles.o $E/test_gpt2_parallel.o $E/test_gpt2_experts.o $E/test_gpt2_pipeline.o: $E/%.o: tests/%.c $E/settings
 	@mkdir -p $E
 	$(call short,CXX)$(ECXX) -x c++ -include cuda_runtime.h -c -o $@ $<
 $E/test_gpt2 $E/test_gpt2_tiles $E/test_gpt2_parallel $E/test_gpt2_experts $E/test_gpt2_pipeline: $E/%: $E/%.o $(EMODEL) $E/zero_plugin.o $(EDEVICE)

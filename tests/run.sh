@@ -1,9 +1,10 @@
 #!/bin/sh
-# run.sh quick|long|all BUILD - builds what the parts of a set need and runs them, each within its
-# budget. quick: `make test`. long: what CI adds. all: both, and everything without samples, hours.
+# run.sh quick|main|long|all BUILD - builds what the parts of a set need and runs them, each within its budget.
+# quick: `make test-quick`, an answer in a minute. main: `make test`. long: what CI adds. all: main and long with
+# all parts and whole ones, hours.
 # run.sh times BUILD - the table of what every part took when it was last run, as in figures.md.
-# SEED=N chooses the samples (otherwise the time does, and is printed); JOBS: processors to use;
-# PATIENCE=N: budgets are N times as long, on a machine that is so much slower or busier.
+# SEED=N chooses the samples, and the parts that take turns (otherwise the time does, and is printed); JOBS:
+# processors to use; PATIENCE=N: budgets are N times as long, on a machine that is so much slower or busier.
 # Last line: N passed, N failed[, N skipped].
 set -u
 set=$1 B=$2 part=${3:-}
@@ -22,33 +23,77 @@ mkdir -p "$log"
 # `skip` REASON.
 build() { echo "$1 $2 alone make -j$JOBS $3 && echo '1 passed, 0 failed'"; }
 
+# Parts that take turns: of the rows that are read every Nth, from one that SEED chooses; MORE: the same after
+# it. The set `all` has all of them, once.
+sample() { # N [MORE]
+    case $set in
+    all | times) if [ "${2:-0}" = 0 ]; then cat; else cat >/dev/null; fi ;;
+    *) awk -v n="$1" -v at=$(((SEED + ${2:-0}) % $1)) 'NR % n == at' ;;
+    esac
+}
 # Each of the two MPIs is tried in one of the sets.
 one_mpi() { [ "$1" = 0 ] && echo openmpi || echo mpich; }
-quick_build() { build build 500 "-s tests"; }
+
+# What a change of one file is tried with: a build of its own, which is made quickly.
+quick_build() {
+    build quick-build 300 "-s B=$B/quick OPT='-O1 -march=native' MPICC= $(printf " $B/quick/%s" test_unit test_model test_bits test_optimizers test_order test_gpt2)"
+}
 quick() {
     cat <<TABLE
-trainer 600 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_trainer.sh $B
+quick-unit 60 beside $B/quick/test_unit
+quick-model 60 beside $B/quick/test_model 60 $SEED
+quick-bits 60 beside $B/quick/test_bits 1 $SEED
+quick-optimizers 60 beside $B/quick/test_optimizers
+quick-order 60 beside $B/quick/test_order $SEED
+quick-gpt2 60 beside $B/quick/test_gpt2
+TABLE
+}
+
+main_build() { build build 500 "-s tests"; }
+# What costs most: a third in `make test`, another in what CI adds.
+heavy() {
+    cat <<TABLE
+resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_resume.sh $B
+foreign 120 beside sh $here/test_foreign.sh $B
+elastic 300 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_elastic.sh $B 8 $SEED
+memory 120 beside $B/test_memory
+experts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_experts.sh $B
+llmc 400 beside LLMC= sh $here/test_llmc.sh $B
+tensors 300 beside $B/test_tensors $B
+allocations 240 alone sh $here/test_allocations.sh $B
+mpi 300 alone env SAMPLE=3 sh $here/test_mpi.sh $B $(one_mpi $((SEED % 2)))
+gpt2-experts 120 beside $B/test_gpt2_experts
+codec 200 beside $B/test_codec $SEED $B
+gpt2-pipeline 120 beside $B/test_gpt2_pipeline
+gpt2-ops 120 beside $B/test_gpt2_ops
 checkpoint-faults 300 beside sh $here/test_checkpoint_faults.sh $B fast $SEED
+deepspeed-import 600 beside sh $here/test_deepspeed_import.sh $B
+layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layouts.sh $B
+layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_kills.sh $B
+offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
+checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_checkpoint_tool.sh $B
+observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_observe.sh $B
+transport 120 alone $B/test_transport
+bits 300 beside $B/test_bits 12 $SEED
+TABLE
+}
+main() {
+    cat <<TABLE
+trainer 600 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_trainer.sh $B
 unit 120 beside $B/test_unit
 model 300 beside $B/test_model 400 $SEED
-bits 300 beside $B/test_bits 12 $SEED
-memory 120 beside $B/test_memory
 process-memory 120 alone sh $here/test_process_memory.sh $B
 products 60 beside $B/test_products
 products-trainer 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_products.sh $B
-gpt2-ops 120 beside $B/test_gpt2_ops
 gpt2-attention-vectors 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $B/test_gpt2_ops attention
 gpt2-attention-f32 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE $B/test_gpt2_ops attention
 gpt2 120 beside $B/test_gpt2
 gpt2-tiles 120 beside $B/test_gpt2_tiles
-gpt2-pipeline 120 beside $B/test_gpt2_pipeline
 pipeline 120 alone $B/test_pipeline $SEED
 gpt2-parallel 120 beside $B/test_gpt2_parallel
-gpt2-experts 120 beside $B/test_gpt2_experts
 launch 60 beside $B/test_launch
 report 30 beside $B/test_report
 observe 30 beside $B/test_observe
-observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_observe.sh $B
 plan 60 beside $B/test_plan $B
 wire 60 beside $B/test_wire
 plan-program 120 beside sh $here/test_plan.sh $B
@@ -60,9 +105,9 @@ machine-fuzz 60 beside $B/fuzz_machine 5 $SEED adapters/plan/card.txt
 ds-config-fuzz 60 beside $B/fuzz_ds_config 10 $SEED $here/ds_config/*.json
 scale 120 beside $B/test_scale 1000 $SEED
 optimizers 120 beside $B/test_optimizers
-tensors 300 beside $B/test_tensors $B
 libraries 200 beside sh $here/test_libraries.sh
 check 120 beside $B/test_check
+build-settings 60 beside sh $here/test_build.sh $B
 abi 20 beside $B/test_abi
 run 60 beside $B/test_run
 ease 60 beside $B/test_ease
@@ -70,11 +115,8 @@ trace 60 beside $B/test_trace
 ease-checked 60 beside $B/test_ease_checked
 lend 60 beside $B/test_lend
 lend-checked 60 beside $B/test_lend_checked
-codec 200 beside $B/test_codec $SEED $B
 hashes 60 beside sh $here/test_hashes.sh $B
 offload 120 beside $B/test_offload 8 $SEED $B
-offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
-transport 120 alone $B/test_transport
 growth 60 beside $B/test_growth
 group 120 alone $B/test_group
 groups 120 alone $B/test_groups
@@ -88,135 +130,137 @@ drop 200 beside sh $here/test_drop.sh $B
 host-own 120 beside $B/test_host_own
 host-llama 120 beside $B/test_host_llama
 host-layers 120 beside $B/test_host_layers
-foreign 120 beside sh $here/test_foreign.sh $B
 host-guide 200 beside sh $here/test_host_guide.sh $B
 host-groups 120 beside sh $here/test_host_groups.sh $B
 python 200 beside sh $here/test_python.sh $B
 install 200 beside sh $here/test_install.sh $B
-llmc 400 beside LLMC= sh $here/test_llmc.sh $B
 checkpoint 120 beside $B/test_checkpoint sample $SEED
 checkpoint-kill 200 beside $B/test_checkpoint_kill 100 $SEED
 checkpoint-device 60 beside $B/test_checkpoint_device
-checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_checkpoint_tool.sh $B
 model-files 120 beside OMP_NUM_THREADS=1 $B/test_model_files
 model-files-python 200 beside sh $here/test_model_files.sh $B
-deepspeed-import 600 beside sh $here/test_deepspeed_import.sh $B
 data 120 beside sh $here/test_data.sh $B
-resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_resume.sh $B
 faults 300 beside $B/test_faults
-allocations 240 alone sh $here/test_allocations.sh $B
 losses 200 alone sh $here/test_losses.sh $B
 converge-sample 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/converge.sh $B sample
-mpi 300 alone sh $here/test_mpi.sh $B $(one_mpi $((SEED % 2)))
-layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layouts.sh $B
-layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_kills.sh $B
-elastic 300 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_elastic.sh $B 12 $SEED
-experts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_experts.sh $B
 TABLE
-    emulated
-}
-# The CUDA version, run on the CPU; and whether nvcc takes it and its tests, for one architecture.
-emulated() {
-    if [ -x "$B/emulated/train_gpt2_zero" ]; then cat <<TABLE
-emulation 120 beside $B/emulated/test_emulation
-emulated-groups 120 beside $B/emulated/test_groups_cuda
-emulated-cuda 300 beside $B/emulated/test_cuda seeds 2 $SEED
-emulated-attention 120 beside $B/emulated/test_attention
-cudnn-graphs 120 beside sh $here/test_cudnn.sh $B
-TABLE
-    else echo "emulated 0 skip the CUDA toolkit's headers are not installed"; fi
-    if command -v nvcc >/dev/null 2>&1; then build cuda-build 400 "-s B=$B/nvcc ARCHS=90 cuda"
-    else echo "cuda-build 0 skip nvcc is not installed"; fi
+    heavy | sample 3
 }
 
-# The same programs under another compiler setting.
-variant() { # NAME OPT MORE PROGRAMS...
-    v=$1 opt=$2 more=$3
-    shift 3
-    build "build-$v" 600 "-s B=$B/$v OPT='$opt' MPICC= WARN= $more $(printf " $B/$v/%s" "$@")"
+# The same programs under another compiler setting: those that the rows of a function run.
+variant() { # NAME OPT MORE ROWS PROGRAMS...
+    v=$1 opt=$2 more=$3 rows=$4
+    shift 4
+    build "build-$v" 600 "-s B=$B/$v OPT='$opt' MPICC= WARN= $more $({ $rows | sed -n "s|.*/$v/\([a-z0-9_]*\).*|\1|p"; printf '%s\n' "$@"; } | sort -u | sed "/./s|^|$B/$v/|" | tr '\n' ' ')"
 }
 long_build() {
-    variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" \
-        test_unit test_model test_faults test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_ops test_checkpoint fuzz_checkpoint test_model_files fuzz_model_files \
-        test_codec test_host_own test_host_llama test_scale test_optimizers test_tensors test_schedule test_ds_config fuzz_ds_config fuzz_data fuzz_machine
-    variant tsan "-O1 -march=native -fsanitize=thread" OMP= test_model test_bits test_trace test_checkpoint
-    if [ -x "$B/emulated/test_cuda" ]; then build build-emulated 300 "-s $B/emulated/test_gpt2 $B/emulated/test_gpt2_tiles $B/emulated/test_gpt2_parallel $B/emulated/test_gpt2_experts $B/emulated/test_gpt2_pipeline"; fi
-    # cuda-build has compiled for 90
-    if command -v nvcc >/dev/null 2>&1; then
-        build cuda-archs 600 "-s B=$B/archs ARCHS='80 89 100 120' cuda"
-        build cuda-tests 400 "-s B=$B/nvcc ARCHS=90 cuda-tests"
-    else echo "cuda-archs 0 skip nvcc is not installed"; fi
+    variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" asan \
+        fuzz_checkpoint fuzz_model_files fuzz_data fuzz_machine fuzz_ds_config
+    variant tsan "-O1 -march=native -fsanitize=thread" OMP= tsan
+    can_fuzz && build build-libfuzzer 600 "-s $(printf " $B/libfuzzer/%s" ds_config checkpoint model_files data machine)"
+    has_cuda && build build-emulated 600 "-s $(emulated | sed -n "s|.* \($B/emulated/[a-z0-9_]*\).*|\1|p; s|.*test_emulated.*|$B/emulated/train_gpt2_zero $B/emulated/gpu_kernels|p" | sort -u | tr '\n' ' ')"
+    if command -v nvcc >/dev/null 2>&1; then nvcc_builds | sample 5
+    else echo "cuda-build 0 skip nvcc is not installed"; fi
 }
-long() {
-    cat <<TABLE
-layout-saves 500 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_saves.sh $B
-checkpoint-slow 200 beside sh $here/test_checkpoint_faults.sh $B slow
-asan-scale 300 beside $B/asan/test_scale 300 $SEED
-asan-codec 600 beside $B/asan/test_codec $SEED $B
-asan-optimizers 600 beside $B/asan/test_optimizers
+# Whether nvcc takes the CUDA version and its tests.
+nvcc_builds() {
+    for arch in 80 89 100 120; do build cuda-build-$arch 400 "-s B=$B/archs ARCHS=$arch cuda"; done
+    build cuda-tests 600 "-s B=$B/nvcc ARCHS=90 cuda cuda-tests"
+}
+asan() {
+    sample 4 <<TABLE
 asan-tensors 900 beside $B/asan/test_tensors $B
+asan-gpt2-ops 600 beside $B/asan/test_gpt2_ops
+asan-gpt2-experts 600 beside $B/asan/test_gpt2_experts
 asan-checkpoint 300 beside $B/asan/test_checkpoint sample $SEED
-asan-checkpoint-fuzz 120 beside $B/asan/fuzz_checkpoint 15 $SEED
+asan-gpt2-parallel 600 beside $B/asan/test_gpt2_parallel
+asan-optimizers 600 beside $B/asan/test_optimizers
+asan-unit 600 beside $B/asan/test_unit
+asan-codec 600 beside $B/asan/test_codec $SEED $B
+asan-model 600 beside $B/asan/test_model 300 $SEED
+asan-host-own 300 beside $B/asan/test_host_own
+asan-gpt2-tiles 600 beside $B/asan/test_gpt2_tiles
+asan-gpt2 600 beside $B/asan/test_gpt2
+asan-host-llama 300 beside $B/asan/test_host_llama
 asan-model-files 300 beside OMP_NUM_THREADS=1 $B/asan/test_model_files
+asan-checkpoint-fuzz 120 beside $B/asan/fuzz_checkpoint 15 $SEED
+asan-schedule 60 beside $B/asan/test_schedule
+asan-scale 300 beside $B/asan/test_scale 300 $SEED
 asan-model-fuzz 120 beside $B/asan/fuzz_model_files 15 $SEED
 asan-data-fuzz 60 beside $B/asan/fuzz_data 10 $SEED
 asan-machine-fuzz 60 beside $B/asan/fuzz_machine 10 $SEED adapters/plan/card.txt
-asan-host-own 300 beside $B/asan/test_host_own
-asan-host-llama 300 beside $B/asan/test_host_llama
-asan-schedule 60 beside $B/asan/test_schedule
-asan-ds-config 120 beside $B/asan/test_ds_config
 asan-ds-fuzz 120 beside $B/asan/fuzz_ds_config 15 $SEED $here/ds_config/*.json
-asan-unit 600 beside $B/asan/test_unit
-asan-model 600 beside $B/asan/test_model 300 $SEED
-asan-gpt2-ops 600 beside $B/asan/test_gpt2_ops
-asan-gpt2 600 beside $B/asan/test_gpt2
-asan-gpt2-tiles 600 beside $B/asan/test_gpt2_tiles
-asan-gpt2-parallel 600 beside $B/asan/test_gpt2_parallel
-asan-gpt2-experts 600 beside $B/asan/test_gpt2_experts
-tsan-model 600 beside $B/tsan/test_model 150 $SEED
-tsan-trace 300 beside $B/tsan/test_trace
-tsan-checkpoint 300 beside $B/tsan/test_checkpoint sample $SEED
-tsan-bits 600 beside $B/tsan/test_bits 3 $SEED
+asan-ds-config 120 beside $B/asan/test_ds_config
+asan-faults 600 alone $B/asan/test_faults
 TABLE
-    fuzz 20
-    if [ -x "$B/emulated/test_cuda" ]; then cat <<TABLE
-emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
-emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 10 $SEED
-emulated-cuda-faults 900 beside $B/emulated/test_cuda faults 4
+}
+tsan() {
+    sample 3 <<TABLE
+tsan-bits 600 beside $B/tsan/test_bits 3 $SEED
+tsan-checkpoint 300 beside $B/tsan/test_checkpoint sample $SEED
+tsan-model 600 beside $B/tsan/test_model 150 $SEED
+TABLE
+}
+# The CUDA version, run on the CPU.
+has_cuda() { [ -n "$(make -s has-cuda)" ]; }
+emulated() {
+    cat <<TABLE
+emulation 120 beside $B/emulated/test_emulation
+emulated-groups 120 beside $B/emulated/test_groups_cuda
+emulated-cuda 300 beside $B/emulated/test_cuda seeds 2 $SEED
+TABLE
+    sample 4 <<TABLE
 emulated-trainer 400 beside sh $here/test_emulated.sh $B
-emulated-gpt2 600 beside $B/emulated/test_gpt2
 emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
-emulated-gpt2-parallel 600 beside $B/emulated/test_gpt2_parallel
 emulated-gpt2-experts 600 beside $B/emulated/test_gpt2_experts
+emulated-plan 120 beside env GPU=$B/emulated/train_gpt2_zero sh $here/test_plan.sh $B
+emulated-attention 120 beside $B/emulated/test_attention
+emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
+emulated-gpt2-parallel 600 beside $B/emulated/test_gpt2_parallel
+cudnn-graphs 120 beside sh $here/test_cudnn.sh $B
+emulated-cuda-faults 900 beside $B/emulated/test_cuda faults 4
+emulated-gpt2 600 beside $B/emulated/test_gpt2
 emulated-gpt2-pipeline 600 beside $B/emulated/test_gpt2_pipeline
 TABLE
-    fi
-    cat <<TABLE
-asan-faults 600 alone $B/asan/test_faults
-soak 400 alone python3 $here/soak.py $B 0.033 $SEED
-launchers 300 alone sh $here/test_launchers.sh $B
+}
+long() {
+    heavy | sample 3 1
+    asan
+    tsan
+    if can_fuzz; then fuzz 10; else echo "fuzz 0 skip clang with libFuzzer is not installed"; fi
+    if has_cuda; then emulated; else echo "emulated 0 skip the CUDA toolkit's headers are not installed"; fi
+    sample 3 <<TABLE
+layout-saves 500 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_saves.sh $B
 hosts 400 alone sh $here/test_hosts.sh $B
-mpi-other 300 alone sh $here/test_mpi.sh $B $(one_mpi $((1 - SEED % 2)))
+soak 400 alone python3 $here/soak.py $B 0.033 $SEED
+TABLE
+    cat <<TABLE
+tsan-trace 300 beside $B/tsan/test_trace
+checkpoint-slow 200 beside sh $here/test_checkpoint_faults.sh $B slow
+launchers 300 beside sh $here/test_launchers.sh $B
+mpi-other 300 alone env SAMPLE=3 sh $here/test_mpi.sh $B $(one_mpi $((1 - SEED % 2)))
 TABLE
     [ -z "${LLMC:-}" ] || echo "llmc-real 1800 alone sh $here/test_llmc.sh $B"
-    converge $((SEED % 2 * 3))
+    converge $((SEED % 2 * 3)) | sample 3
 }
 converge() { # STAGE
     for type in f32 bf16 fp16; do echo "converge-$type-$1 900 alone sh $here/test_converge.sh $B $1 $type"; done
 }
 # libFuzzer on everything that reads files of others, with clang where it is installed.
-fuzz() { # SECONDS of each
+
+can_fuzz() {
     echo 'int LLVMFuzzerTestOneInput(const char *p, long n) { return !p && n; }' |
-        clang -fsanitize=fuzzer -x c -o /dev/null - >/dev/null 2>&1 ||
-        { echo "fuzz-$1 0 skip clang with libFuzzer is not installed"; return; }
+        clang -fsanitize=fuzzer -x c -o /dev/null - >/dev/null 2>&1
+}
+fuzz() { # SECONDS of each
     for target in ds_config checkpoint model_files data machine; do
-        echo "fuzz-$target-$1 $(($1 + 200)) beside mkdir -p $B/corpus/$target && make -s $B/libfuzzer/$target &&" \
+        echo "fuzz-$target-$1 $(($1 + 200)) beside mkdir -p $B/corpus/$target &&" \
             "$B/libfuzzer/$target -seed=$((SEED % 4294967296)) -max_total_time=$1 -max_len=65536 -len_control=0 $B/corpus/$target" \
             "$([ $target = ds_config ] && echo "$here/ds_config") && echo '1 passed, 0 failed'"
     done
 }
 whole() {
-    fuzz 600
+    can_fuzz && fuzz 600
     converge $((3 - SEED % 2 * 3))
     cat <<TABLE
 checkpoint-faults-all 600 alone sh $here/test_checkpoint_faults.sh $B
@@ -232,6 +276,11 @@ offload-all 1200 beside $B/test_offload 1 $SEED $B
 offload-rings-all 1200 beside $B/test_offload_rings 1 $SEED $B
 model-all 3600 beside $B/test_model 100000 1
 bits-all 7200 beside $B/test_bits all
+emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 10 $SEED
+fast-math-full 600 alone make -s B=$B/ofast FASTOPT=-Ofast $B/ofast/test_fast_math && $B/ofast/test_fast_math
+mpi-whole 1200 alone sh $here/test_mpi.sh $B
+check-all 1800 alone env -u SEED make check
+fresh-machine 3600 alone sh $here/test_fresh_machine.sh $B
 TABLE
 }
 
@@ -270,10 +319,10 @@ count() { # NAME...: adds up what they left
         passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     done
 }
-batch() { # NAME...: JOBS at a time
+batch() { # NAME...: JOBS at a time, and one more for those that sleep
     [ $# -gt 0 ] || return
     for each; do rm -f "$log/$each.result"; done
-    printf '%s\n' "$@" | xargs -P "$JOBS" -n 1 sh "$0" "$set" "$B"
+    printf '%s\n' "$@" | xargs -P $((JOBS + 1)) -n 1 sh "$0" "$set" "$B"
     count "$@"
 }
 # shellcheck disable=SC2086 # names are words
@@ -295,7 +344,7 @@ processor() { sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head
 table() {
     echo "$(date +%F), $(processor || uname -m), $JOBS processors; load now $(cut -d ' ' -f 1 /proc/loadavg 2>/dev/null)"
     printf '\n| part | seconds | of processors | budget |\n|---|--:|--:|--:|\n'
-    for rows in quick_build quick long_build long whole; do $rows; done | while read -r name _; do
+    for rows in quick_build quick main_build main long_build long whole; do $rows; done | while read -r name _; do
         [ -f "$log/$name.result" ] || continue
         read -r _ _ _ took cpu budget <"$log/$name.result"
         echo "| $name | $took | $cpu | $budget |"
@@ -305,16 +354,19 @@ table() {
 limit=0
 case $set in
 times) table; exit ;;
-quick) limit=600 sets="quick" ;;
-long) limit=1500 sets="long_build long" ;;
-all) sets="quick long_build long whole" ;;
-*) echo "run.sh: expected quick, long, all or times, found '$set'" >&2; exit 2 ;;
+quick) limit=60 sets="quick_build quick" ;;
+main) limit=360 sets="main_build main" ;;
+long) limit=600 sets="main_build long_build long" ;;
+all) sets="main_build main long_build long whole" ;;
+*) echo "run.sh: expected quick, main, long, all or times, found '$set'" >&2; exit 2 ;;
 esac
 limit=$((limit * PATIENCE))
 echo "SEED=$SEED chooses the samples"
 begun=$(date +%s)
-go quick_build
-[ $failed -gt 0 ] || for rows in $sets; do go "$rows"; done
+for rows in $sets; do
+    go "$rows"
+    case $rows in quick_build | main_build) [ $failed -eq 0 ] || break ;; esac
+done
 took=$(($(date +%s) - begun))
 if [ $limit -gt 0 ] && [ $took -gt $limit ]; then
     echo "OVER: the set $set passed its budget of $limit s: it took $took s"

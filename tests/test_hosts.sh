@@ -30,7 +30,7 @@ on_hosts() {
         skip "$mpi is not installed"
         return
     fi
-    if ! make -s B="$B/$mpi" MPICC=mpicc.$mpi "$B/$mpi/test_mpi"; then
+    if ! make -s B="$B/$mpi" OPT='-O1 -march=native' MPICC=mpicc.$mpi "$B/$mpi/test_mpi"; then
         failed=$((failed + 1))
         return
     fi

@@ -5,7 +5,7 @@ $B/page_text.c: $(PAGETEXT) adapters/page/page.mk
 	@{ echo '#include "adapters/page/page_text.h"'; for file in $(PAGETEXT); do \
 	    echo "const char *const page_$${file##*.}[] = {"; sed 's/[\\"]/\\&/g; s/^/"/; s/$$/",/' $$file; echo 'NULL};'; done; } | \
 	    sed '1i #include <stddef.h>' >$@
-$B/page_text.o: $B/page_text.c
+$B/page_text.o: $B/page_text.c $B/settings
 	$(COMPILE) -I. -c -o $@ $<
 $B/page: $B/page.o $B/page_input.o $B/page_draw.o $B/page_text.o $B/options.o $B/report.o
 	$(COMPILE) -o $@ $^ -lcjson -lm

@@ -3,8 +3,8 @@ PLANNER = $(addprefix $B/,plan.o plan_ops.o plan_plugin.o machine.o)
 # gpt2.c asks for the scratch memory of what the plan is for
 PLANOPS = -Wl,--wrap=ops_scratch_bytes,--wrap=ops_logits_budget
 PLANNED = $(PLANNER) $B/layout.o $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o $B/expert_saves.o
-zero_plan: $B/zero_plan
-	@cp $< $@
+zero_plan: $B/zero_plan FORCE
+	$(place)
 SIMULATOR = $B/wire.o $B/overlap.o
 $B/zero_plan: $B/zero_plan.o $B/plan_say.o $B/scale.o $(SIMULATOR) $B/page_draw.o $B/page_text.o $B/measure.o $B/options.o $B/train_options.o $B/train_resolve.o $B/report.o $B/pace.o $(LAUNCH) $(DSCONF) $(PLANNED)
 	$(COMPILE) -o $@ $^ $(PLANOPS) $(LIBS)
