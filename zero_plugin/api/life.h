@@ -197,7 +197,7 @@ zero_result zero_build(zero_ctx *z) {
     if (!r) r = zp_build_check_units(z);
     if (r) return z->dead = r; /* but for MEMORY the same on all ranks: they have agreed */
     ZP_TRY(zp_build_allocate(z));
-    ZP_TRY(zp_extra_open(z));
+    ZP_TRY(zp_extra_build(z));
     zp_extra_lay_walks(z, zp_reduce_stations);
     z->phase = ZP_IDLE;
     for (int i = 0; i < z->nslots; i++) zp_life_link_slot(z, i);
@@ -275,7 +275,7 @@ void zero_destroy(zero_ctx *z) {
     zp_events_deliver(z->device.recorder); /* the rest */
     zp_file_close(&z->disk);
     zp_cpu_update_close(z);
-    zp_extra_close(z, broken);
+    zp_extra_destroy(z, broken);
     for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_ctx_close_part(&z->part[i], &z->group[i], broken);
     zp_device_free(z->arena);
     zp_device_free_host(z->pinned);

@@ -78,12 +78,12 @@ typedef struct zp_extra {
     /* Cuts the row's part of the gradients' memory, from byte `at` on; returns its end. */
     size_t (*cut_gradients)(zero_ctx *z, size_t at);
     /* zero_build, after all memory is there. COLLECTIVE. */
-    zero_result (*open)(zero_ctx *z);
+    zero_result (*build)(zero_ctx *z);
     /* zero_destroy of a context that failed: peers must not wait for this rank. */
     void (*abort)(zero_ctx *z);
     /* zero_destroy, while the streams are there; then while all groups are there. */
     void (*stop)(zero_ctx *z);
-    void (*close)(zero_ctx *z, int broken);
+    void (*destroy)(zero_ctx *z, int broken);
     /* The first micro-step of a step begins. */
     zero_result (*begin_step)(zero_ctx *z);
     /* The weights were changed: what was gathered before is old. */
@@ -143,14 +143,14 @@ static size_t zp_extra_cut_gradients(zero_ctx *z, size_t at) {
     ZP_EACH_EXTRA(z, x) at = x->cut_gradients ? x->cut_gradients(z, at) : at;
     return at;
 }
-static zero_result zp_extra_open(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->open) ZP_TRY(x->open(z));
+static zero_result zp_extra_build(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if (x->build) ZP_TRY(x->build(z));
     return ZERO_OK;
 }
 static void zp_extra_abort(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->abort) x->abort(z); }
 static void zp_extra_stop(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->stop) x->stop(z); }
-static void zp_extra_close(zero_ctx *z, int broken) {
-    ZP_EACH_EXTRA(z, x) if (x->close) x->close(z, broken);
+static void zp_extra_destroy(zero_ctx *z, int broken) {
+    ZP_EACH_EXTRA(z, x) if (x->destroy) x->destroy(z, broken);
 }
 static zero_result zp_extra_begin_step(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->begin_step) ZP_TRY(x->begin_step(z));

@@ -341,7 +341,7 @@ static zp_extra zp_check_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
     x.name = "checks";
-    x.open = zp_check_row_open;
-    x.close = zp_check_close;
+    x.build = zp_check_row_open;
+    x.destroy = zp_check_close;
     return x;
 }

@@ -378,9 +378,9 @@ static zp_extra zp_packed_row(void) {
     x.refuse = zp_packed_refuse;
     x.plan = zp_packed_plan;
     x.cut = zp_packed_cut;
-    x.open = zp_packed_open;
+    x.build = zp_packed_open;
     x.abort = zp_packed_abort;
-    x.close = zp_packed_close;
+    x.destroy = zp_packed_close;
     x.begin_step = zp_packed_begin_step;
     x.add_state = zp_packed_add_state;
     x.owns_range = zp_packed_owns_range;

@@ -376,7 +376,7 @@ static zp_extra zp_subgroups_row(void) {
     x.plan = zp_subgroups_plan;
     x.sent = zp_subgroups_sent;
     x.cut = zp_subgroups_cut_arena;
-    x.open = zp_subgroups_open;
+    x.build = zp_subgroups_open;
     x.forget = zp_subgroups_forget;
     x.stations = zp_subgroups_stations;
     return x;

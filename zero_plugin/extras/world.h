@@ -195,10 +195,10 @@ static zp_extra zp_world_row(void) {
     memset(&x, 0, sizeof x);
     x.name = "groups";
     x.join = zp_world_join;
-    x.open = zp_world_open_copies;
+    x.build = zp_world_open_copies;
     x.abort = zp_world_abort;
     x.stop = zp_world_close_first_sums;
-    x.close = zp_world_close;
+    x.destroy = zp_world_close;
     x.stations = zp_world_stations;
     return x;
 }
