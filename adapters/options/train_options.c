@@ -103,8 +103,9 @@ static const option train_table[] = {
         .words = "adamw adam sgd nesterov lion "
                  "adagrad lamb muon",
         .course = 1, TO(INT, zero.optimizer), KEY("optimizer.type", DS_GIVEN_OPTIMIZER, ALWAYS),
-        .help = "update rule; muon moves the blocks' matrices orthogonally (experts' matrices, too; "
-                "query, key and value as one matrix of 3C x C), and all else as adamw"),
+        .help =
+            "update rule; muon moves the blocks' matrices orthogonally (experts' matrices, too; "
+            "query, key and value as one matrix of 3C x C), and all else as adamw"),
     ROW(INT, "-x", "--steps", steps, "2000", .compare = "16", RANGE(-1, 2e9), .course = 1,
         .help = "steps; -1: one epoch; in a comparison timed steps per stage"),
     ROW(WORD, "-k", "--schedule", schedule, "cosine", .words = "cosine linear constant wsd",
@@ -461,6 +462,18 @@ size_t train_options_render(const train_options *o, char *text, size_t bytes) {
     const option_set view = train_view(o);
     const size_t used = (size_t)snprintf(text, bytes, "-ds %s\n", o->ds_path[0] ? "FILE" : "none");
     return used + options_render(&view, text + used, bytes - used);
+}
+
+void train_options_paths(const train_options *o, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = 0;
+    for (int i = 0; i < TRAIN_ROWS && used < bytes; i++) {
+        const option *d = &train_table[i];
+        const char *const *path = (const char *const *)(const void *)((const char *)o + d->field);
+        if (d->type != OPTION_PATH) continue;
+        used += (size_t)snprintf(text + used, bytes - used, "%s %s\n", d->flag,
+                                 (*path)[0] ? "PATH" : "(none)");
+    }
 }
 
 int train_options_given(const train_options *o, const char *flag) {

@@ -195,6 +195,7 @@ enum { ZP_LENT = 1, ZP_LENT_INSIDE };
 
 struct zero_ctx {
     zero_config cfg; /* resolved */
+    pid_t maker;     /* the process whose threads and peers it has: a child of fork has neither */
     zp_policy policy;
     zp_failure failure; /* the first of any collective */
     zp_comm group[ZP_GROUPS];
