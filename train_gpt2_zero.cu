@@ -1188,7 +1188,7 @@ static int run_rank(launch *l, void *user) {
     train_options options = s->options, *o = &options; /* -ds may change them */
     report out;
     corpus data;
-    char sentence[LAUNCH_SENTENCE];
+    char sentence[LAUNCH_SENTENCE], paths[512];
     if (o->help) return l->rank == 0 ? print_help(l) : 0;
     if (o->elastic && !o->resume) o->resume = 1;
     memset(&j, 0, sizeof j);
@@ -1204,6 +1204,8 @@ static int run_rank(launch *l, void *user) {
     out.user = &j;
     train_options_render(o, j.settings, sizeof j.settings);
     launch_same(l, j.settings);
+    train_options_paths(o, paths, sizeof paths);
+    launch_same(l, paths);
     set_ranks_and_threads(&j);
     const int none = device_open(&j.computes, l->local_ranks, sentence, sizeof sentence);
     require(&j, !none, "rank %d: %s", l->rank, sentence);

@@ -77,6 +77,8 @@
      matching end hook; what it points to is the plugin's.
 
    THREADS, STREAMS, COLLECTIVE ORDER
+     A child of fork (a data loader, say) has none of the plugin's threads, and is no rank: there
+     zero_destroy and zero_group_close return and do nothing, and nothing else may be called.
      One context belongs to one host thread. Functions marked COLLECTIVE must be called by all ranks
      in the same order; so must the hooks. Functions marked SYNC wait for device and peers; all
      others only enqueue (on the CPU the compute stream is the calling thread itself, and

@@ -4,7 +4,7 @@
 #ifndef TEST_GROWTH_H
 #define TEST_GROWTH_H
 
-#define ZERO_OWN_TRANSPORTS "../tests/many_transport.h"
+#define ZERO_OWN_TRANSPORTS "tests/many_transport.h"
 #include "../zero_plugin.cu"
 
 #include "harness.h"

@@ -332,6 +332,34 @@ static void run_starts(void) {
                "no context, no configuration");
 }
 
+/* A child that is forked after zero_create, as a data loader's, destroys what it inherited: that
+   returns, and its parent goes on. */
+static void run_forks_later(void) {
+    const zero_tensor_desc d = {.name = "w", .numel = 100};
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_config cfg = {0};
+    zero_ctx *z = NULL;
+    zero_group *g = NULL;
+    float w[100] = {1};
+    int status = -1;
+    const zero_result e = zero_create(&z, &cfg, &self);
+    test_check(!e && !zero_tensor(z, &d) && !zero_build(z) && !zero_group_open(&g, &self, NULL, 0),
+               "a context: %s", zero_last_error(z));
+    const pid_t child = fork();
+    if (child == 0) {
+        (void)alarm(5);
+        zero_destroy(z);
+        zero_group_close(g);
+        _exit(7);
+    }
+    (void)waitpid(child, &status, 0);
+    test_check(WIFEXITED(status) && WEXITSTATUS(status) == 7, "a child ends with %d", status);
+    test_check(!zero_write_tensor(z, "w", ZERO_PARAMETER, 0, 100, w) && !zero_group_barrier(g),
+               "its parent goes on: %s", zero_last_error(z));
+    zero_group_close(g);
+    zero_destroy(z);
+}
+
 int main(void) {
     run_noted = (run_note *)mmap(NULL, sizeof *run_noted, PROT_READ | PROT_WRITE,
                                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -351,6 +379,7 @@ int main(void) {
     run_starts();
     run_threads();
     run_libraries();
+    run_forks_later();
     test_check(waitpid(-1, NULL, WNOHANG) == -1, "no child is left");
     return test_summary();
 }

@@ -956,6 +956,8 @@ test_mpi() {
     done
     refused_mpi 'mpirun, settings differ' '-t 32.*-t 16' -n 1 "$trainer" $small : \
         -n 1 "$trainer" $small -t 32
+    refused_mpi 'mpirun, -o on one rank' '-o (none).*-o PATH' -n 1 "$trainer" $small -o "$scratch/one" : \
+        -n 1 "$trainer" $small
     mkdir -p "$scratch/a" "$scratch/b"
     cp "$scratch/tokens" "$scratch/a/x"
     cp "$scratch/length" "$scratch/b/x"

@@ -4,7 +4,7 @@
    in turn is refused, breaks or is lost, or its process dies there; every rank gets an error and
    its sentence in time, nothing leaks, and zero_destroy returns. At each stage, and where numbers
    travel packed and gradients in two hops. */
-#define ZERO_OWN_TRANSPORTS "../tests/slow_transport.h"
+#define ZERO_OWN_TRANSPORTS "tests/slow_transport.h"
 #include "allocations.h"
 
 static zero_comm slow_comm(const test_rank *r);

@@ -476,6 +476,18 @@ size_t train_options_render(const train_options *o, char *text, size_t bytes) {
     return used + options_render(&view, text + used, bytes - used);
 }
 
+void train_options_paths(const train_options *o, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = 0;
+    for (int i = 0; i < TRAIN_ROWS && used < bytes; i++) {
+        const option *d = &train_table[i];
+        const char *const *path = (const char *const *)(const void *)((const char *)o + d->field);
+        if (d->type != OPTION_PATH) continue;
+        used += (size_t)snprintf(text + used, bytes - used, "%s %s\n", d->flag,
+                                 (*path)[0] ? "PATH" : "(none)");
+    }
+}
+
 int train_options_given(const train_options *o, const char *flag) {
     const option_set view = train_view(o);
     return options_given(&view, flag);

@@ -88,6 +88,10 @@ void train_options_help(const char *program);
 
 /* These call the functions of options.h for the trainer's table. */
 size_t train_options_render(const train_options *o, char *text, size_t bytes);
+
+/* A line for each path: "FLAG PATH" or "FLAG (none)". Ranks may give other paths; but whether they
+   give one decides what they call together. */
+void train_options_paths(const train_options *o, char *text, size_t bytes);
 int train_options_given(const train_options *o, const char *flag);
 void train_options_store(const train_options *o, ds_config *settings);
 

@@ -11,7 +11,7 @@
 #endif
 #include "plan_world.h"
 
-#define ZERO_OWN_TRANSPORTS "../adapters/plan/planned.h"
+#define ZERO_OWN_TRANSPORTS "adapters/plan/planned.h"
 #include "../../zero_plugin.cu"
 
 void plan_for_gpus(int yes) {

@@ -127,7 +127,7 @@ static void zp_coords_add(const zp_comm *p) {
 }
 
 void zero_group_close(zero_group *g) {
-    if (!g) return;
+    if (!g || g->maker != getpid()) return;
     if (g->group.call) *g->group.call = "zero_group_close";
     zp_coords_close(&g->group);
     zp_collectives_leave(g);

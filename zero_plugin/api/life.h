@@ -95,6 +95,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     if (!z) return ZERO_ERR_MEMORY;
     *out = z;
     z->cfg = *cfg;
+    z->maker = getpid();
     z->phase = ZP_NEW;
     z->call = "zero_create";
     z->world = z->data = z->all = &z->group[ZP_ALL];
@@ -249,7 +250,7 @@ static int zp_destroy_breaks(const zero_ctx *z) {
 }
 
 void zero_destroy(zero_ctx *z) {
-    if (!z) return;
+    if (!z || z->maker != getpid()) return;
     zp_ctx_set_call(z, "zero_destroy");
     const int broken = zp_destroy_breaks(z);
     /* peers may go on to build it: they are not kept waiting for long */

@@ -29,6 +29,7 @@ struct zero_group {
     void *host_stream; /* of zero_group_open */
     zero_comm comm;    /* for contexts */
     zero_group *of;    /* NULL: comm is the caller's */
+    pid_t maker;       /* as a context's */
     int users;         /* the caller, until it closes the group, and the parts split off it */
     zp_split *splits;
     char *scratch;
@@ -342,6 +343,7 @@ static zero_result zp_collectives_make(zero_group **out, const char *call, const
     p->swaps = 1;
     g->comm = *comm;
     g->of = of;
+    g->maker = getpid();
     g->users = 1;
     if (of) (void)__atomic_add_fetch(&of->users, 1, __ATOMIC_ACQ_REL);
     g->host_stream = stream;

@@ -213,6 +213,7 @@ typedef struct zp_walk {
 
 struct zero_ctx {
     zero_config cfg; /* resolved */
+    pid_t maker;     /* the process whose threads and peers it has: a child of fork has neither */
     zp_policy policy;
     zp_failure failure; /* the first of any collective */
     zp_comm group[ZP_GROUPS];
