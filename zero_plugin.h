@@ -93,7 +93,9 @@
      each other why, as the log's line about NCCL says (told to 8 of 16 ranks); those of others meet
      NCCL's error or the time limit. With LOCAL, the ranks' threads wait for one another on the host
      at every collective. Set NCCL_LAUNCH_ORDER_IMPLICIT=1 before NCCL starts (2.26 and newer): the
-     two communicators then run at the same time; otherwise one after the other.
+     two communicators then run at the same time; otherwise one after the other. Without it an NCCL
+     call of your own inside a pass can deadlock with the plugin's: use zero_all_sum instead.
+     zero_create warns (ZERO_LOG_WARNING) if it is not set.
 
    ERRORS AND LOGGING
      Every function that can fail returns a zero_result; zero_last_error gives the sentence: the
@@ -137,7 +139,7 @@ extern "C" {
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
    number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
-#define ZERO_ABI     10
+#define ZERO_ABI     11
 
 /* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
    ZERO_ABI. */
@@ -714,14 +716,23 @@ zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
    grads[i], which are its slots (zero_slot): borrowed until zero_destroy. */
 zero_result zero_tensors_at(zero_ctx *z, int n, const size_t *numel, void **params, void **grads);
 
-/* For hosts whose pointers are scattered over structs and globals: a row of the table at a time, a
-   tensor of one layer, KEEP, named by its number, whose pointers are the slots *param and *grad:
-       for (int l = 0; l < L; l++) ZERO_PLACE(z, C * C, attention[l]->wq, attention[l]->wq_grad);
+/* For trainers whose pointers are scattered over structs and globals: a row of the table at a time,
+   a tensor of one layer whose pointers are the slots *param and *grad. ZERO_PLACE names the tensor
+   after the expression `param`. If that name is taken, a number follows it: `attention[l]->wq 1` is
+   the second. Further fields follow by name, as in ZERO_FIELD. A row without them is KEEP; a row
+   with `.unit` or `.flags` has the flags that it states, and is KEEP only with ZERO_KEEP (in unit 0
+   without KEEP: `.flags = ZERO_BY_SLOT`):
+       for (int l = 0; l < L; l++)
+           ZERO_PLACE(z, attention[l]->wq, attention[l]->wq_grad, C * C);
    Rows need not be tested one by one: zero_build and zero_adopt return ARGUMENT with the sentence
    of the first that was refused. Errors: as of zero_tensor and zero_slot. (Arrays that stay the
    host's: zero_lend_array.) */
-zero_result zero_place(zero_ctx *z, size_t numel, void **param, void **grad);
-#define ZERO_PLACE(z, numel, param, grad) zero_place(z, numel, (void **)&(param), (void **)&(grad))
+zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, void **grad);
+#define ZERO_PLACE(z, param, grad, ...)                                                            \
+    do {                                                                                           \
+        const zero_tensor_desc zero_row = {.name = #param, .numel = __VA_ARGS__};                  \
+        (void)zero_place(z, &zero_row, (void **)&(param), (void **)&(grad));                       \
+    } while (0)
 
 /* Several layers in a unit: layer l of the tensor belongs to unit `unit + l / together`, and these
    layers lie behind one another there. Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
@@ -767,6 +778,11 @@ zero_result zero_tensor_slice(zero_ctx *z, const char *name, zero_group *over, s
    is borrowed until zero_destroy; zero_build makes a copy of its own. Before zero_build, on all
    ranks that the context shards over. Errors: ARGUMENT, STATE. */
 zero_result zero_tensor_sum(zero_ctx *z, const char *name, zero_group *over);
+
+/* The tensors announced so far, in order: how many, and number i, 0 .. n - 1, with the defaults of
+   its fields. The name is owned by ctx. Not collective. Errors: ARGUMENT. */
+int zero_tensor_count(const zero_ctx *z);
+zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc);
 
 /* Memory and traffic of the tensors announced so far; nothing is allocated on any device, and no
    peer is asked. Valid before and after zero_build. `unit` 0..units-1; KEEP tensors together are

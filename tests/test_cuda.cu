@@ -709,8 +709,9 @@ typedef struct cuda_rank {
     zero_group *all, *part, *over; /* over: those that have the other slices */
     host_spec second;              /* of the context that joins */
     host_run joined;
-    char nccl[256]; /* what the plugin says about NCCL */
-    int warned;     /* of denormal numbers, which this device keeps */
+    char nccl[256];   /* what the plugin says about NCCL */
+    int warned_order; /* that NCCL does not order launches */
+    int warned;       /* of denormal numbers, which this device keeps */
     cuda_seen *seen;
     int from; /* the step that the context began with */
 } cuda_rank;
@@ -863,7 +864,9 @@ static zero_result cuda_matrix(zero_ctx *z, const char *name, size_t rows, size_
 
 static void cuda_log(void *user, zero_log_level level, const char *sentence) {
     (void)user;
-    cuda_me->warned |= level == ZERO_LOG_WARNING;
+    const int order = level == ZERO_LOG_WARNING && strstr(sentence, "NCCL_LAUNCH_ORDER_IMPLICIT=1");
+    cuda_me->warned |= level == ZERO_LOG_WARNING && !order;
+    cuda_me->warned_order |= order;
     if (level == ZERO_LOG_INFO && !strncmp(sentence, "NCCL ", 5))
         (void)snprintf(cuda_me->nccl, sizeof cuda_me->nccl, "%s", sentence);
 }
@@ -947,6 +950,8 @@ static int cuda_registered(test_rank *rank) {
     if (cuda_me->warned) test_rank_fail(rank, "warned of denormal numbers");
     cuda_me->warned = 0;
     if (k->kind != ZERO_COMM_NCCL || k->nranks == 1) return !rank->failed;
+    if (rank->rank == 0 && cuda_me->warned_order != !(k->more & (CUDA_OLD_NCCL | CUDA_ORDERED)))
+        test_rank_fail(rank, "warned of NCCL's order: %d", cuda_me->warned_order);
     (void)snprintf(expected, sizeof expected,
                    "gradients registered as %s, parameters registered as %s", how, how);
     if (!strstr(cuda_me->nccl, expected))

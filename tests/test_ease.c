@@ -370,7 +370,10 @@ static void ease_announced(test_rank *r) {
         w[t] = (float *)calloc(100, sizeof(float));
         g[t] = t == 2 ? NULL : (float *)calloc(100, sizeof(float));
         w[t][7] = (float)(t + 1);
-        got = row ? ZERO_PLACE(z, 100, w[t], g[t]) : zero_tensor(z, &d);
+        if (row)
+            ZERO_PLACE(z, w[t], g[t], 100);
+        else
+            got = zero_tensor(z, &d);
         if (!got && !row) got = zero_slot(z, NULL, 0, (void **)&w[t], (void **)&g[t]);
         if (!got)
             got = zero_query_plan(z, &plan); /* what is planned before the build is not kept */
@@ -579,6 +582,40 @@ static void ease_ended(void) {
     free(p.b);
 }
 
+/* Places are named after what they are, and take the fields of a row. */
+static void ease_places(void) {
+    static const char *const names[] = {"p[l].a",   "p[l].a 1", "p[l].a 2", "p[l].b",
+                                        "p[l].b 1", "p[l].b 2", "p->again"};
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_config cfg = {0};
+    apart_host p[3] = {{NULL, NULL, NULL}}, g[3] = {{NULL, NULL, NULL}};
+    zero_tensor_desc d;
+    zero_ctx *z;
+    if (!test_check(!zero_create(&z, &cfg, &self), "a context")) return;
+    for (int l = 0; l < 3; l++) ZERO_PLACE(z, p[l].a, g[l].a, APART_NUMEL);
+    for (int l = 0; l < 3; l++)
+        ZERO_PLACE(z, p[l].b, g[l].b, 4 * (size_t)l + 1, .unit = l, .flags = ZERO_ONE_D);
+    ZERO_PLACE(z, p->again, g->again, 5, .flags = ZERO_KEEP | ZERO_NO_DECAY);
+    test_check(zero_tensor_count(z) == 7 && zero_tensor_count(NULL) == 0, "7 tensors");
+    for (int i = 0; i < 7; i++) {
+        const int last = i == 6, b = i >= 3 && !last;
+        const int flags = last ? ZERO_KEEP | ZERO_NO_DECAY : b ? ZERO_ONE_D : ZERO_KEEP;
+        test_check(!zero_query_tensor(z, i, &d) && !strcmp(d.name, names[i]) && d.layers == 1
+                       && d.numel
+                              == (last ? 5
+                                  : b  ? 4 * (size_t)(i - 3) + 1
+                                       : APART_NUMEL)
+                       && d.unit == (b ? i - 3 : 0) && d.flags == (flags | ZERO_BY_SLOT),
+                   "tensor %d: %s, %zu, unit %d, flags %d", i, d.name, d.numel, d.unit, d.flags);
+    }
+    test_check(zero_query_tensor(z, 7, &d) == ZERO_ERR_ARGUMENT
+                   && zero_query_tensor(z, -1, &d) == ZERO_ERR_ARGUMENT
+                   && zero_query_tensor(z, 0, NULL) == ZERO_ERR_ARGUMENT,
+               "no such tensor: %s", zero_last_error(z));
+    test_check(!zero_build(z) && p[2].a && !p[1].b, "built: %s", zero_last_error(z));
+    zero_destroy(z);
+}
+
 /* A step whose hyper is refused has not begun to end: the same call with another one goes on. */
 static void ease_hyper(void) {
     const zero_hyper good = {0.01f, 0.9f, 0.95f, 1e-8f, 0, 0}, bad = {-1, 0.9f, 0.95f, 1e-8f, 0, 0};
@@ -640,5 +677,6 @@ int main(void) {
     ease_sizes();
     ease_ended();
     ease_hyper();
+    ease_places();
     return test_summary();
 }

@@ -358,7 +358,7 @@ static void lend_refused(void) {
     test_check(zero_lend(NULL, NULL, ZERO_F32) && zero_lend_read(NULL, NULL)
                    && zero_lend_train(NULL, NULL, NULL, NULL, 0, NULL)
                    && zero_tensors_at(NULL, 0, NULL, NULL, NULL)
-                   && zero_lend_array(NULL, 1, more, more) && zero_place(NULL, 1, NULL, NULL),
+                   && zero_lend_array(NULL, 1, more, more) && zero_place(NULL, NULL, NULL, NULL),
                "no context");
 }
 

@@ -165,7 +165,9 @@ static int mem_open(test_rank *r, zero_ctx **out, mem_test *t) {
     zero_comm comm = test_comm(r);
     zero_plan before, after;
     zero_ctx *z = NULL;
-    const zero_result created = zero_create(out, &t->cfg, &comm);
+    zero_config cfg = t->cfg;
+    if (mem_grad_type(&cfg) == ZERO_F32) cfg.grads = ZERO_GRAD_F32;
+    const zero_result created = zero_create(out, &cfg, &comm);
     z = *out;
     MEM_TRY(created);
     for (int i = 0; i < MEM_TENSORS; i++) MEM_TRY(zero_tensor(z, &mem_desc[i]));

@@ -193,6 +193,7 @@ static void test_measured(const char *folder) {
         c.zero.stage = i % 4;
         c.zero.type = c.run.type = i % 2 ? ZERO_BF16 : ZERO_F32;
         c.zero.micro_steps = 1 + i / 12;
+        c.zero.grads = i / 12 ? ZERO_GRAD_F32 : ZERO_GRAD_AUTO;
         c.zero.folder = folder;
         c.zero.optimizer_tier = i % 5 == 4 ? ZERO_FILE : ZERO_DEVICE;
         c.zero.parameter_tier = i % 5 == 4 && c.zero.stage == 3 ? ZERO_FILE : ZERO_DEVICE;
@@ -352,7 +353,8 @@ static void test_layouts(void) {
         c.zero.optimizer = rules[i % 3];
         c.zero.micro_steps = cases[i][5];
         c.zero.accumulation = c.pp > 1 ? ZERO_ACCUMULATE_LOCAL : ZERO_ACCUMULATE_AUTO;
-        c.zero.grads = c.pp > 1 ? ZERO_GRAD_F32 : ZERO_GRAD_AUTO; /* as train_tiers has them */
+        c.zero.grads = c.pp > 1 || cases[i][5] > 1 ? ZERO_GRAD_F32
+                                                   : ZERO_GRAD_AUTO; /* as train_tiers has them */
         c.zero.threads = 1;
         c.run.batch = 4;
         c.run.seq_len = 64;

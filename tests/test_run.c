@@ -169,6 +169,21 @@ static void run_log(void *note, zero_log_level level, const char *sentence) {
     snprintf(n->said, sizeof n->said, "%s", sentence);
 }
 
+/* Two units; a rank that dies has called the hooks of the second alone. */
+static void run_builds(zero_ctx *z, int dies) {
+    static void *slot[2];
+    for (int t = 0; t < 2; t++) {
+        const zero_tensor_desc d = {NULL, 8, 1, t, 0, ZERO_BY_SLOT, 0};
+        if (zero_tensor(z, &d) || zero_slot(z, NULL, 0, &slot[t], NULL)) exit(97);
+    }
+    if (zero_build(z)) exit(97);
+    if (!dies) return;
+    if (zero_pass_begin(z, ZERO_EVAL, 0, 1) || zero_forward_begin(z, 1, NULL)
+        || zero_forward_end(z, 1))
+        exit(97);
+    raise(SIGSEGV);
+}
+
 /* What a main does whose ranks are the rest of it. dies: a rank, or RANKS: all. */
 static int run_main(run_note *n, int nranks, int stage) {
     const zero_config cfg = {.stage = stage, .threads = 1, .log = run_log, .log_user = n};
@@ -180,6 +195,7 @@ static int run_main(run_note *n, int nranks, int stage) {
     n->process[rank] = getpid();
     n->caught[rank] = signal(SIGCHLD, SIG_DFL) == SIG_IGN;
     __atomic_add_fetch(&n->runs, before - 40, __ATOMIC_RELEASE);
+    if (n->dies == RANKS + 1) run_builds(z, rank == 1);
     if (n->dies == rank || n->dies == RANKS) raise(SIGSEGV);
     n->result[rank] = n->ends[rank] ? ZERO_ERR_ARGUMENT : zero_barrier(z);
     snprintf(n->why[rank], sizeof n->why[rank], "%s", zero_last_error(z));
@@ -314,6 +330,11 @@ static void run_starts(void) {
                                      "call was zero_create")
                        != NULL,
                    "rank %d: %s", r, n->why[r]);
+    n = run_fresh();
+    n->dies = RANKS + 1;
+    test_check(run_started(n, RANKS, 1) == 128 + SIGSEGV
+                   && strstr(n->why[0], "its last call was zero_forward_end of unit 1"),
+               "rank 1 dies after a hook: %s", n->why[0]);
     n = run_fresh();
     n->dies = RANKS;
     test_check(run_started(n, RANKS, 1) == 128 + SIGSEGV && n->sentences == 1

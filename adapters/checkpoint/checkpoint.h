@@ -28,8 +28,8 @@
        checkpoint_destroy(c);                             // before zero_destroy
 
    BUILD
-     cc -I. -c adapters/checkpoint/checkpoint*.c; link with -lcjson -pthread. xxHash is used as a
-     header (libxxhash-dev). Linux, with LC_NUMERIC as C starts it. FORMAT.md is the page on the
+     cc -D_GNU_SOURCE -I. -c adapters/checkpoint/checkpoint*.c
+     Link with -lcjson -pthread. xxHash is used as a header (libxxhash-dev). Linux, with LC_NUMERIC as C starts it. FORMAT.md is the page on the
      files, enough for other readers.
 
    WORDS

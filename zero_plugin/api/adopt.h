@@ -29,15 +29,21 @@ zero_result zero_alias(zero_ctx *z, const char *name, size_t field) {
 }
 
 /* Rows need not be tested one by one: zero_build tells the first that was refused. */
-static zero_result zp_adopt_fail_row(zero_ctx *z, const char *call, size_t numel, int unit,
-                                     int flags, void **param, void **grad) {
-    const zero_tensor_desc one = {NULL, numel, 1, unit, 0, ZERO_BY_SLOT | (flags & ZERO_KEEP), 0};
+static zero_result zp_row_add(zero_ctx *z, const char *call, const zero_tensor_desc *row, int flags,
+                              void **param, void **grad) {
+    zero_tensor_desc one = *row;
+    one.flags |= ZERO_BY_SLOT;
     zero_result r = zero_tensor(z, &one);
     if (!r) z->tensors[z->ntensors - 1].desc.flags |= flags;
     if (!r) r = zero_slot(z, NULL, 0, param, grad);
     zp_ctx_set_call(z, call);
     if (r && !z->row[0]) memcpy(z->row, z->text, sizeof z->row);
     return r;
+}
+static zero_result zp_adopt_fail_row(zero_ctx *z, const char *call, size_t numel, int unit,
+                                     int flags, void **param, void **grad) {
+    const zero_tensor_desc one = {NULL, numel, 1, unit, 0, flags & ~ZERO_INLINE, 0};
+    return zp_row_add(z, call, &one, flags, param, grad);
 }
 
 zero_result zero_tensors_at(zero_ctx *z, int n, const size_t *numel, void **params, void **grads) {
@@ -49,9 +55,18 @@ zero_result zero_tensors_at(zero_ctx *z, int n, const size_t *numel, void **para
     return ZERO_OK;
 }
 
-zero_result zero_place(zero_ctx *z, size_t numel, void **param, void **grad) {
+zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, void **grad) {
     ZP_ENTER(z, "zero_place", ZP_NEW, "tensors are announced before zero_build");
-    return zp_adopt_fail_row(z, "zero_place", numel, 0, ZERO_KEEP, param, grad);
+    ZP_REFUSE(z, !row, "row is NULL");
+    zero_tensor_desc one = *row;
+    char name[128];
+    zp_tensor *same = zp_bind_find_tensor(z, one.name);
+    if (same) { /* as a row in a loop */
+        (void)snprintf(name, sizeof name, "%.100s %d", one.name, ++same->namesakes);
+        one.name = name;
+    }
+    if (!one.unit && !one.flags) one.flags = ZERO_KEEP;
+    return zp_row_add(z, "zero_place", &one, 0, param, grad);
 }
 
 void zero_log_file(void *file, zero_log_level level, const char *sentence) {

@@ -123,6 +123,8 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     if (!cfg->log) return ZERO_OK;
     ZP_DO(z, zp_kernel_detect_flush(&z->device, cfg->stream,
                                     &flushes)); /* which makes other weights */
+    if (z->all->warning && z->all->rank == 0)
+        cfg->log(cfg->log_user, ZERO_LOG_WARNING, z->all->warning);
     if (flushes && z->all->rank == 0)
         cfg->log(cfg->log_user, ZERO_LOG_WARNING,
                  "numbers below 1.2e-38 become 0 here: a program linked with -Ofast or -ffast-math "

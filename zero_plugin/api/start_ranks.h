@@ -139,10 +139,13 @@ static void zp_start_ranks_report_death(zp_start_ranks *c, int rank, int number)
     char text[ZP_TEXT_BYTES];
     const char *call = c->local->call[rank];
     const char *coords = c->local->coords[rank].text;
+    char unit[32] = "";
+    if (call && c->local->unit[rank] >= 0)
+        (void)snprintf(unit, sizeof unit, " of unit %d", (int)c->local->unit[rank]);
     (void)snprintf(text, sizeof text,
-                   "rank %d%s%s%s was ended by signal %d (%s), its last call was %s%s", rank,
+                   "rank %d%s%s%s was ended by signal %d (%s), its last call was %s%s%s", rank,
                    coords[0] ? " (" : "", coords, coords[0] ? ")" : "", number, strsignal(number),
-                   call ? call : "none", zp_start_ranks_guess_cause(call, number));
+                   call ? call : "none", unit, zp_start_ranks_guess_cause(call, number));
     if (zp_start_ranks_note_failure(c, ZP_BY_SIGNAL + number, text)) zp_start_ranks_log(c, text);
 }
 

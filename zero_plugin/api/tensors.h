@@ -8,7 +8,7 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !d, "desc is NULL");
     char number[16];
     (void)snprintf(number, sizeof number, "%d", z->ntensors);
-    zp_tensor t = {*d, 0, 1, 1, 0, 1, 1, 0, 0, 0, NULL, NULL, 1, 1, 0, {0, 0}};
+    zp_tensor t = {*d, 0, 1, 1, 0, 1, 1, 0, 0, 0, NULL, NULL, 1, 1, 0, 0, {0, 0}};
     if (!d->name) t.desc.name = number;
     d = &t.desc;
     ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
@@ -49,6 +49,16 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     if (!zp_bind_reserve_index(z)) return ZERO_OK;
     free(name);
     return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the names of %d tensors", z->ntensors + 1);
+}
+
+int zero_tensor_count(const zero_ctx *z) { return z ? z->ntensors : 0; }
+
+zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc) {
+    ZP_ENTER(z, "zero_query_tensor", ZP_ANY, "");
+    ZP_REFUSE(z, !desc, "desc is NULL");
+    ZP_REFUSE(z, i < 0 || i >= z->ntensors, "tensor %d of %d", i, z->ntensors);
+    *desc = z->tensors[i].desc;
+    return ZERO_OK;
 }
 
 zero_result zero_tensor_together(zero_ctx *z, const char *name, int together) {

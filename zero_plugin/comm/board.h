@@ -60,6 +60,7 @@ struct zero_local {
     uint32_t seq[ZP_LOCAL_MAX];     /* collectives on `board` so far; each rank touches its own */
     const char *call[ZP_LOCAL_MAX]; /* the plugin's function that the rank called last, for the
                                        parent of forked ranks, whose literals lie where theirs do */
+    int32_t unit[ZP_LOCAL_MAX];     /* of that call, if it is a hook; -1: it is none */
     /* Of a part that was cut from another one, by rank: that one, as this rank sees it, and the
        rank there; of the first, NULL. In the first alone a rank's coordinates: tp 1, pp 0. */
     zero_local *of[ZP_LOCAL_MAX];

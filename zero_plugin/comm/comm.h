@@ -203,10 +203,12 @@ struct zp_comm {
     float divisor;     /* a reduce-scatter's result is the mean times this: 1; where it is the sum,
                           nranks or cfg.divisor */
     size_t wire_bytes; /* that the transport keeps for pieces on their way between nodes */
-    char note[128];    /* about the library, for the log; "": nothing */
-    const char **call; /* where the name of the function that was called last is left for whoever
-                          watches this rank; NULL: nobody does */
-    zp_coords *coords; /* this rank's, for peers that report it; NULL: peers cannot read them */
+    const char *warning; /* for the log; NULL: none */
+    char note[128];      /* about the library, for the log; "": nothing */
+    const char **call;   /* where the name of the function that was called last is left for whoever
+                            watches this rank; NULL: nobody does */
+    int32_t *unit;       /* the same for the unit of a hook; -1: the function has none */
+    zp_coords *coords;   /* this rank's, for peers that report it; NULL: peers cannot read them */
 
     char *mail;       /* [nranks * ZP_MAIL_BYTES] what the last exchange brought */
     zp_memory stage;  /* [ZP_STAGE_NUMEL] f32 of the host's, to stream through */

@@ -171,6 +171,7 @@ static zero_result zp_local_enter(zp_comm *g, const zero_comm *given) {
     zero_local *first = zp_board_first_local(local, &there);
     g->crowd = first->parted ? 1 : first->nranks;
     g->call = &first->call[there];
+    g->unit = &first->unit[there];
     g->coords = &first->coords[there];
     ZP_TRY(zp_local_make_ranks(g, sizeof(zp_seats)));
     zp_seats *s = zp_board_ranks_of(g);

@@ -214,6 +214,9 @@ static zero_result zp_nccl_split(zp_comm *g, ncclComm_t parent, int ch) {
 #ifdef NCCL_CTA_POLICY_ZERO /* gathers by copy engines, reductions with few multiprocessors */
     config.CTAPolicy = ch == ZP_PARAMETERS ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_EFFICIENCY;
 #endif
+#if NCCL_VERSION_CODE >= 23200
+    config.launchOrderImplicit = 1;
+#endif
     int n = g->nranks;
     const ncclResult_t r = ncclCommSplit(parent, 0, g->rank, comm, &config);
     ZP_TRY(zp_nccl_watch_wait_call(g, parent, r, "ncclCommSplit"));
@@ -317,6 +320,10 @@ static zero_result zp_nccl_join(zp_comm *g, const zero_comm *given) {
     n->ended = (volatile uint64_t *)(void *)(n->pinned + bytes);
     const char *order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     n->ordered = n->version >= 22600 && order && strcmp(order, "0") != 0;
+    if (n->version >= 22600 && !n->ordered && g->nranks > 1)
+        g->warning = "NCCL_LAUNCH_ORDER_IMPLICIT=1 is not set: an NCCL call of your own inside a "
+                     "pass can deadlock with the plugin's; set it before NCCL starts, or use "
+                     "zero_all_sum";
     n->joins = 1;
     if (g->nranks > 1) ZP_TRY(zp_nccl_open_board(g));
     n->joins = 0;

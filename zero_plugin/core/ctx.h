@@ -375,15 +375,23 @@ static zero_result zp_ctx_report_difference(zero_ctx *z) {
         "steps",     "skipped", "iteration", "last_overflow", "scale",
         "hysteresis"};
     const zp_control *c = &z->report;
+    const double a = c->differing[0], b = c->differing[1];
+    const int calls = (a == 0 || a == 1 || a == 2) && (b == 0 || b == 1 || b == 2);
     const char *of = c->differs < ZP_COUNTERS ? "at an earlier step" : "of the counters";
+    if (c->differs == ZP_CALL && !calls)
+        return z->dead = zp_ctx_fail(
+                   z, ZERO_ERR_MISMATCH,
+                   "what rank 0 and rank %d agree on was overwritten: it lies after the gradients; "
+                   "does a backward write past the end of a gradient, or numbers of another type "
+                   "than cfg.grads?",
+                   c->differs_rank);
     if (c->differs == ZP_CALL)
         return z->dead = zp_ctx_fail(z, ZERO_ERR_MISMATCH,
                                      "at an earlier step rank 0 called %s, rank %d %s",
-                                     zp_ctx_call_name(c->differing[0]), c->differs_rank,
-                                     zp_ctx_call_name(c->differing[1]));
-    return z->dead = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "%s %s is %.9g on rank 0, %.9g on rank %d",
-                                 words[(unsigned)c->differs % ZP_VERDICT], of, c->differing[0],
-                                 c->differing[1], c->differs_rank);
+                                     zp_ctx_call_name(a), c->differs_rank, zp_ctx_call_name(b));
+    return z->dead =
+               zp_ctx_fail(z, ZERO_ERR_MISMATCH, "%s %s is %.9g on rank 0, %.9g on rank %d",
+                           words[(unsigned)c->differs % ZP_VERDICT], of, a, b, c->differs_rank);
 }
 
 /* A lost peer may have seen a difference in the last verdict; where a thread looks none is left. */
@@ -414,6 +422,7 @@ static zero_result zp_ctx_check(zero_ctx *z, zero_result result) {
 static void zp_ctx_set_call(zero_ctx *z, const char *call) {
     z->call = call;
     if (z->all->call) *z->all->call = call;
+    if (z->all->unit) *z->all->unit = -1;
 }
 
 /* Every public function begins here: its name, its phases, and what is said in others. */

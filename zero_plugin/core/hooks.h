@@ -59,6 +59,7 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
 /* Every hook: inside a pass, a unit of the host's. */
 static zero_result zp_hook_enter(zero_ctx *z, const char *call, int unit) {
     ZP_ENTER(z, call, ZP_ANY, "");
+    if (z->all->unit) *z->all->unit = unit;
     ZP_UNTIMELY(z, z->phase != ZP_IN_PASS, "unit %d: no pass has begun", unit);
     z->hooked = 1;
     return zp_ctx_check_index(z, "unit", unit, z->layout.units);

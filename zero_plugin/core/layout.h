@@ -33,6 +33,7 @@ typedef struct zp_tensor {
     int slices;              /* ranks of that */
     size_t outer;            /* rows of a layer, of each of which this rank has a part */
     int divisor;             /* of its gradient's sum over the ranks; 0: the context's */
+    int namesakes;           /* of zero_place: rows of the same name that have followed */
     uintptr_t shown[2];      /* by side: the pointer that its field was given last */
 } zp_tensor;
 
