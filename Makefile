@@ -8,7 +8,7 @@
 # make drop DIR=folder  the plugin's two files, for your own trainer
 # make lib, install     the plugin as a library; PREFIX
 # make zero_ckpt        the tool for checkpoints
-# make test             the tests, at most 6 minutes; test-quick: a minute; test-long: what CI adds; test-all: no samples
+# make test             the tests, in 6 minutes; test-quick: in one; test-long: what CI adds; test-all: no samples
 # make check            format, linters, both compilers
 # make bench            measure against MPI and memory
 # make links            steps over slow links between hosts, with every method, half an hour, root; links-check: is the simulator right?
@@ -23,7 +23,7 @@
 # CC, NVCC, MPICC (empty: without MPI), OPT, B (build folder), WERROR=1 (warnings are errors, as in CI);
 # of CUDA: see adapters/cuda.mk.
 
-# Goals after `deps` are made by another make, which begins when the packages are there and so finds them.
+# A second make builds the goals after `deps`. It starts when the packages are installed, so it finds them.
 AFTER_DEPS := $(if $(filter deps,$(MAKECMDGOALS)),$(filter-out deps,$(MAKECMDGOALS)))
 ifneq ($(AFTER_DEPS),)
 .PHONY: deps $(AFTER_DEPS)
@@ -51,8 +51,8 @@ CFLAGS  = -std=c11 -D_GNU_SOURCE -g $(OPT) -ffp-contract=off -fno-math-errno $(O
 RINGS   = -DZERO_WITH_URING -Wl,--no-as-needed -luring
 BUILDER = $(or $(MPICC),$(CC)) $(if $(MPICC),-DZERO_WITH_MPI -DOMPI_SKIP_MPICXX) $(CFLAGS) $(if $(URING),$(RINGS))
 COMPILE = $(call short,CC)$(BUILDER) -MMD -MP
-# Objects depend on a file of the settings and compilers that they are made with. Each make writes the file
-# again if they differ, so that what was made with others is older. `:=`: some programs have an OPT of their own.
+# Objects depend on a file that lists compilers, flags and settings. Each make rewrites the file if the list has changed,
+# and then every object is older than the file. `:=` because some programs set their own OPT.
 SETTINGS := $(BUILDER) $(CC) $(CXX) $(FASTOPT) $(shell { $(or $(MPICC),$(CC)) --version | head -n 1; $(CXX) --version | head -n 1; \
 	$(if $(MPICC),$(MPICC) -show;) } 2>/dev/null)
 keep    = @mkdir -p $(@D); printf '%s\n' '$(subst ','\'',$1)' >$@.$$$$; if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
@@ -105,7 +105,7 @@ deps:
 libraries:
 	@sh adapters/deps.sh check $(CC)
 
-# The one that was asked for, whichever device or build folder was chosen before.
+# Copies the program of this device and this build folder, even if the copy of another one is newer.
 place   = @cmp -s $< $@ || cp $< $@
 train_gpt2_zero: $B/$(if $(filter cuda,$(DEVICE)),cuda/)train_gpt2_zero FORCE
 	$(place)
@@ -149,9 +149,9 @@ $B/unmeasured/train_gpt2_zero.o: train_gpt2_zero.cu $B/settings
 	$(COMPILE) -DMATMUL_ROUNDS=0 -x c -c -o $@ $<
 $B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
-# Programs that include the plugin, for its private functions or with others in the place of the system's.
+# Programs that include the plugin's source, to call private functions or to replace system calls.
 PRIVATE = $(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_growth test_offload test_codec)
-$(PRIVATE) $B/test_offload_rings: OPT := $(if $(filter -O3,$(OPT)),-O1 -march=native,$(OPT)) # the same bits, a quarter of the time to compile
+$(PRIVATE) $B/test_offload_rings: OPT := -O1 -march=native # -O3 gives the same bits and takes three times as long to compile
 $(PRIVATE) $B/bench_codec $B/bench_ranks: $B/%: tests/%.c $B/settings
 	@mkdir -p $B
 	$(COMPILE) -I. -o $@ $< -lm
@@ -200,7 +200,8 @@ $B/checked.o: zero_plugin.cu $B/settings
 	$(COMPILE) -DZERO_CHECK=1 -x c -c -o $@ $<
 $B/test_ease_checked $B/test_lend_checked $B/test_order_checked: $B/%_checked: tests/%.c $B/checked.o
 	$(COMPILE) -DTEST_CHECKED=1 -o $@ $(filter %.c %.o,$^) -lm
-# A plugin of fast math, in a program of fast math, whose tests know what a NaN is. FASTOPT=-Ofast: in test-all.
+# The plugin and the program are compiled with fast math; the tests are not, so that they can detect a NaN.
+# test-all sets FASTOPT=-Ofast.
 FASTOPT ?= -O1 -ffast-math
 FAST    = $(FASTOPT) -DZERO_FAST_MATH=1
 $B/fast/zero_plugin.o: zero_plugin.cu $B/settings
@@ -224,7 +225,7 @@ $B/bench_ops: tests/bench_ops.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/bench_links: tests/bench_links.c $(PLUGIN) $(SIMULATOR) $B/machine.o $B/options.o $B/train_options.o $(LAUNCH) $(DSCONF)
 	$(COMPILE) -I. -o $@ $< $(filter %.o,$^) -lcjson -lm
-# libFuzzer: the same sources, by clang, each compiled once.
+# libFuzzer's targets, compiled by clang. They share the objects.
 F       = $B/libfuzzer
 FUZZER  = clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=address,undefined,fuzzer
 $F/settings: FORCE

@@ -10,7 +10,7 @@ mkdir -p "$B/check" && rm -f "$B/check/"*.code
 passed=0 failed=0 skipped=0
 started=0 reported=0
 
-# check NAME COMMAND...: starts the command in a shell where $started is its number, when fewer than JOBS are running
+# check NAME COMMAND...: waits until fewer than JOBS commands run, then starts this one in a shell where $started is its number
 check() {
     while [ $((started - $(find "$B/check" -name '*.code' | wc -l))) -ge "$JOBS" ]; do sleep 0.1; done
     report
@@ -19,7 +19,7 @@ check() {
     shift
     { "$@" >"$B/check/$started.log" 2>&1; echo $? >"$B/check/$started.now"; mv "$B/check/$started.now" "$B/check/$started.code"; } &
 }
-# Those that ended and were not reported yet, in their order: a check passes if its command does, its output is shown if not.
+# Reports the commands that have ended, in their order. A check passes if its command succeeds; otherwise its output is shown.
 report() {
     while [ -f "$B/check/$((reported + 1)).code" ]; do
         reported=$((reported + 1))
@@ -83,7 +83,7 @@ refused() { # WORD FLAGS...
     echo "$text"
     [ "$(echo "$text" | grep -c 'error:')" = 1 ] && echo "$text" | grep -q "#error.*$word"
 }
-# With all warnings that need an optimizer; the object exports the public names alone, and needs no C++.
+# -O2 gives the warnings that need an optimizer. The object exports only public names and needs no C++ library.
 whole_plugin() {
     object=$B/check/$started.o
     plugin "$CC" -fopenmp -fPIC -O2 && "$CC" -shared -fopenmp -o "$object.so" "$object" -lm &&

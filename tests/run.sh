@@ -23,8 +23,8 @@ mkdir -p "$log"
 # `skip` REASON.
 build() { echo "$1 $2 alone make -j$JOBS $3 && echo '1 passed, 0 failed'"; }
 
-# Parts that take turns: of the rows that are read every Nth, from one that SEED chooses; MORE: the same after
-# it. The set `all` has all of them, once.
+# Prints every Nth of the rows on standard input; SEED chooses the first. MORE shifts the choice, so that two sets
+# run different rows. The set `all` prints every row, once.
 sample() { # N [MORE]
     case $set in
     all | times) if [ "${2:-0}" = 0 ]; then cat; else cat >/dev/null; fi ;;
@@ -34,23 +34,23 @@ sample() { # N [MORE]
 # Each of the two MPIs is tried in one of the sets.
 one_mpi() { [ "$1" = 0 ] && echo openmpi || echo mpich; }
 
-# What a change of one file is tried with: a build of its own, which is made quickly.
+# A developer runs this set after a change of one file. It has its own build folder, which compiles quickly.
 quick_build() {
     build quick-build 300 "-s B=$B/quick OPT='-O1 -march=native' MPICC= $(printf " $B/quick/%s" test_unit test_model test_bits test_optimizers test_order test_gpt2)"
 }
 quick() {
     cat <<TABLE
+quick-optimizers 60 beside $B/quick/test_optimizers
+quick-bits 60 beside $B/quick/test_bits 1 $SEED
 quick-unit 60 beside $B/quick/test_unit
 quick-model 60 beside $B/quick/test_model 60 $SEED
-quick-bits 60 beside $B/quick/test_bits 1 $SEED
-quick-optimizers 60 beside $B/quick/test_optimizers
 quick-order 60 beside $B/quick/test_order $SEED
 quick-gpt2 60 beside $B/quick/test_gpt2
 TABLE
 }
 
 main_build() { build build 500 "-s tests"; }
-# What costs most: a third in `make test`, another in what CI adds.
+# The parts that cost most: `make test` runs a third of them, and `make test-long` another third.
 heavy() {
     cat <<TABLE
 resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_resume.sh $B
@@ -147,7 +147,7 @@ TABLE
     heavy | sample 3
 }
 
-# The same programs under another compiler setting: those that the rows of a function run.
+# Builds programs with other compiler settings: PROGRAMS, and those that the rows of the function ROWS run.
 variant() { # NAME OPT MORE ROWS PROGRAMS...
     v=$1 opt=$2 more=$3 rows=$4
     shift 4
@@ -162,7 +162,7 @@ long_build() {
     if command -v nvcc >/dev/null 2>&1; then nvcc_builds | sample 5
     else echo "cuda-build 0 skip nvcc is not installed"; fi
 }
-# Whether nvcc takes the CUDA version and its tests.
+# Checks that nvcc compiles the CUDA version and its tests.
 nvcc_builds() {
     for arch in 80 89 100 120; do build cuda-build-$arch 400 "-s B=$B/archs ARCHS=$arch cuda"; done
     build cuda-tests 600 "-s B=$B/nvcc ARCHS=90 cuda cuda-tests"

@@ -1,6 +1,7 @@
 #!/bin/sh
-# test_build.sh BUILD - what was built with other settings is built again, and `make deps GOAL` uses what
-# it installs: with compilers that write down how they are called, and make a file, in a tree of links.
+# test_build.sh BUILD - checks that make rebuilds every object when a setting changes, and that `make deps GOAL` uses
+# the packages that it installs. The compilers here are scripts that log their arguments and create the output
+# file; they work in a tree of symbolic links.
 # Last line: N passed, N failed.
 set -u
 B=$1
@@ -15,7 +16,7 @@ for each in "$root"/*; do
 done
 unset MAKEFLAGS MAKELEVEL OMPI_CC MPICH_CC WERROR
 
-# A compiler: `-o` is made from its name and its arguments, which go to $dir/log too.
+# This compiler writes its name and arguments to the output file and to $dir/log.
 cat >"$dir/tools/stub" <<STUB
 #!/bin/sh
 case \$* in
@@ -80,12 +81,12 @@ build
 check "$(grep -c '^one ' "$dir/log")" "$((all - 1))" "MPICC=, after it was there: calls"
 check "$(grep -c 'ZERO_WITH_MPI' "$dir/tree/train_gpt2_zero")" 0 "MPICC=, after it was there: the program"
 
-# A compiler that was replaced by another version at the same path.
+# Another version replaces the compiler at the same path.
 sed 's/ 1"; exit/ 2"; exit/' "$dir/tools/stub" >"$dir/tools/stub2" && chmod +x "$dir/tools/stub2" && mv "$dir/tools/stub2" "$dir/tools/stub"
 build
 check "$(calls)" "$all" "a new version of the compiler: calls"
 
-# Both devices built: the program in the root is the one that is asked for, each time.
+# With both devices built, the program in the root is always that of the DEVICE of the last make.
 device() { sed -n 's|.*-o [^ ]*/b/\(cuda/\)\{0,1\}train_gpt2_zero .*|\1|p' "$dir/tree/train_gpt2_zero"; }
 mkdir -p "$dir/none/include" "$dir/none/lib64"
 touch "$dir/none/include/cuda_runtime.h" "$dir/none/include/cublasLt.h" "$dir/none/lib64/libcudart.so" "$dir/none/lib64/libcublasLt.so"
@@ -97,8 +98,8 @@ done
 build DEVICE=cuda ARCHS=80
 check "$([ "$(grep -c 'sm_80' "$dir/log")" -gt 5 ] && echo made)" made "other ARCHS"
 
-# README's two commands on a machine that has neither MPI nor a header: both are installed by the first, and used
-# by it. The machine: a PATH of what POSIX has, where apt-get is ours.
+# The first command of README on a machine without MPI and without headers: it installs both and uses them.
+# PATH has only standard tools here, and an apt-get that is a script of this test.
 for each in sh env sed awk grep mkdir rm mv cp cat cmp cut dirname basename printf echo wc tr tail head sort uname id mktemp touch chmod ls make date readlink true find; do
     path=$(command -v "$each") && case $path in /*) ln -sf "$path" "$dir/bin/$each" ;; esac
 done
@@ -126,7 +127,7 @@ for jobs in -j1 -j2; do
     check "$?" 0 "make deps train_gpt2_zero"
     check "$([ "$(calls)" -gt 50 ] && grep -vc '^mpicc .*ZERO_WITH_MPI' "$dir/log")" 0 "make $jobs deps train_gpt2_zero: calls without the MPI that it installed"
 done
-# MPI comes later: the first build stays without it, the second has it.
+# MPI is installed after the first build; the second build uses it.
 rm -f "$dir/bin/mpicc"
 fresh train_gpt2_zero
 check "$(grep -c ZERO_WITH_MPI "$dir/log")" 0 "without MPI"

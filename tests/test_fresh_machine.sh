@@ -1,7 +1,8 @@
 #!/bin/sh
-# test_fresh_machine.sh BUILD [GOAL] [ARGS] - README's two commands, one after the other, on a system without any of
-# the packages: a Debian that debootstrap makes, in which `make` alone is added. After the first, mpirun starts the trainer.
-# GOAL: instead of `test`; ARGS: of `make compare`. Needs root, debootstrap and the network, otherwise it is skipped.
+# test_fresh_machine.sh BUILD [GOAL] [ARGS] - runs README's two commands, one after the other, on a system without any of
+# the packages: debootstrap makes a Debian that has only `make` in addition. After the first command, mpirun must be able
+# to start the trainer. GOAL replaces `test`; ARGS goes to `make compare`. Without root, debootstrap or the network the
+# test is skipped.
 # Last line: N passed, N failed[, N skipped].
 set -u
 B=$1 goal=${2:-test} arguments=${3:-}
@@ -19,7 +20,7 @@ tar -C "$root" --exclude=./build --exclude=./.git --exclude=./train_gpt2_zero --
 
 passed=0 failed=0
 check() { if [ "$1" = "$2" ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $3: $1, expected $2"; tail -n 20 "$log"; fi; }
-# In a mount namespace, whose mounts go when the command ends.
+# The command runs in a mount namespace, so that its mounts end with it.
 inside() { # COMMAND
     # shellcheck disable=SC2016 # they are the inner shell's
     unshare -m sh -c 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount -t tmpfs tmpfs "$0/dev/shm" &&

@@ -24,7 +24,7 @@ count() { # NAME LOG CODE
 }
 run() { # RANKS MODE...
     turn=$((turn + 1))
-    [ $((turn % ${SAMPLE:-1})) = $((${SEED:-0} % ${SAMPLE:-1})) ] || return 0
+    [ $((turn % ${SAMPLE:-1})) = $((${SEED:-0} / 3 % ${SAMPLE:-1})) ] || return 0
     ranks=$1
     shift
     log="$B/mpi/$mpi-$ranks-$(echo "$*" | tr ' ' '-').txt"
