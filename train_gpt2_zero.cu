@@ -199,6 +199,9 @@ static void train_all(trainer *t) {
     count_file(t, 0);
     if (saves_from_copy(&t->keep)) save_if_due(t); /* what died with its step's checkpoint */
     for (;;) {
+        /* The last step is saved with its delayed update pending, for a run that goes on; what is
+           looked at now is the result. */
+        if (t->step == t->j->steps) check_groups(t, layout_apply_pending(&t->groups, t->z));
         look_at_model(t);
         if (t->step == t->j->steps || t->stop) break;
         train_step(t);

@@ -103,6 +103,7 @@ model-files-python 200 beside sh $here/test_model_files.sh $B
 deepspeed-import 600 beside sh $here/test_deepspeed_import.sh $B
 data 120 beside sh $here/test_data.sh $B
 resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_resume.sh $B
+delay 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_delay.sh $B
 faults 300 beside $B/test_faults
 allocations 240 alone sh $here/test_allocations.sh $B
 losses 200 alone sh $here/test_losses.sh $B

@@ -366,7 +366,8 @@ static const option train_table[] = {
     ROW(INT, "-zod", "--delay-from", delay_from, "0", RANGE(0, 2e9), .course = 1,
         TO(INT, zero.delay_from),
         .help = "delayed update from this step on (ZeRO-Offload: 40): it runs beside the next "
-                "step, which sees the weights of before it; 0: never"),
+                "step, which sees the weights of before it, and so do validation and samples; "
+                "saves and copies keep it pending; 0: never"),
     ROW(INT, "-zl", "--tile-rows", tile_rows, "0", RANGE(0, 1e7), .course = 1,
         .help = "embedding and classifier go through the vocabulary in tiles of so many rows, or "
                 "the next fewer that divide it: neither wte nor its gradient nor all logits are "
