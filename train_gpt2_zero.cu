@@ -203,6 +203,9 @@ static void train_all(trainer *t) {
     if (saves_from_copy(&t->keep))
         save_checkpoint_if_due(t); /* the run before this one died before it saved this step */
     for (;;) {
+        /* The last step is saved with its delayed update pending, for a run that resumes from it.
+           The evaluation after it sees the result. */
+        if (t->step == t->j->steps) check_groups(t, layout_apply_pending(&t->groups, t->z));
         evaluate_if_due(t);
         if (t->step == t->j->steps || t->stop) break;
         train_step(t);

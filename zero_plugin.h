@@ -580,14 +580,15 @@ typedef struct zero_tensor_desc {
 
 /* What a tensor has on the device, for access by name. */
 typedef enum zero_kind {
-    ZERO_PARAMETER = 0, /* as stored; writing it writes the master weight as well */
+    ZERO_PARAMETER = 0, /* as stored, and as the next passes see it; writing it writes the master
+                           weight as well */
     ZERO_GRADIENT, /* between zero_reduce and zero_step: unscaled; the mean over ranks of the sum
                       over micro-steps (so divide the loss by their number) */
     ZERO_MOMENT_1, /* the optimizer's first state array: Adam's m, the momentum of SGD, Lion and
                       Muon, Adagrad's sum */
     ZERO_MOMENT_2, /* its second: Adam's v */
-    ZERO_MASTER,   /* the f32 master weight; where there is none, the parameter. Writing it writes
-                      the parameter, rounded to nearest */
+    ZERO_MASTER,   /* the f32 master weight; where there is none, the parameter after the last step.
+                      Writing it writes the parameter, rounded to nearest */
     ZERO_KIND_COUNT
 } zero_kind;
 
@@ -1001,11 +1002,18 @@ zero_result zero_norm(zero_ctx *z, double *norm);
    runs beside the next step. That step's passes see the weights of before it; each unit's new ones
    come in once the unit's last backward of that step is reduced, so that the step after it begins
    with them: W(t+1) = update(W(t), gradient at W(t-1)). Costs a second copy of this rank's shard of
-   the weights, and gradients that lie apart. Who looks between steps sees the newest weights, and
-   so does the next step: an evaluation, access by name, zero_hash and zero_state_begin bring in
-   what is pending. Inside a step an evaluation sees what the step's passes see, and so does who
-   reads a KEEP tensor by its pointer. Errors: ARGUMENT, STATE and the sticky ones. */
+   the weights, and gradients that lie apart. Looking between steps changes nothing. An evaluation
+   computes with the weights that the next step's passes see, and ZERO_PARAMETER reads these.
+   ZERO_MASTER, moments and zero_hash are of the newest weights. A checkpoint has both.
+   zero_apply_pending and zero_write_tensor make the next passes see the newest weights. Errors:
+   ARGUMENT, STATE and the sticky ones. */
 zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
+
+/* Ends a delayed update that is pending: evaluations and the next step see the newest weights. For
+   the end of a run, after its last checkpoint; in the middle it changes how the run goes on. Does
+   nothing if no update is pending. COLLECTIVE, SYNC. Errors: STATE (in a step) and the sticky
+   ones. */
+zero_result zero_apply_pending(zero_ctx *z);
 
 /* Instead of zero_step: drops the gradient and counts the step as skipped. Weights, moments and the
    count of steps stay; a dynamic loss scale takes note of the gradient as of any other. For hosts
@@ -1089,7 +1097,8 @@ zero_result zero_hash(zero_ctx *z, uint64_t *hash);
 /* Elements [first, first + count) of a tensor, over all layers, type-major as above. */
 typedef struct zero_range {
     const char *name; /* of the tensor; owned by ctx */
-    zero_kind kind;   /* ZERO_MASTER (where there is none: the parameter), ZERO_MOMENT_1, _2 */
+    zero_kind kind;   /* ZERO_MASTER (where there is none: the parameter), ZERO_MOMENT_1, _2; with
+                         cfg.delay_from also ZERO_PARAMETER: see zero_state_put */
     zero_type type;   /* as it is stored: F32, but for weights without an f32 copy */
     size_t first, count;
 } zero_range;
@@ -1126,7 +1135,9 @@ zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range);
 zero_result zero_state_get(zero_ctx *z, const zero_range *range, void *out);
 
 /* The way back: `values` are of range->type, which may differ from how they are stored here
-   (rounded to nearest then). Not collective. */
+   (rounded to nearest then). With cfg.delay_from: put all ranges of ZERO_PARAMETER, and an update
+   is pending from zero_state_end on as it was at zero_state_get; or put none, and none is. Not
+   collective. */
 zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *values);
 
 /* Inside an open state: what is known of the last step outside may be old. */

@@ -125,7 +125,7 @@ case $nccl in
 esac
 check "no circles of files under adapters" sh tests/check_circles.sh "$B" "$CC" "$nccl" adapters/*/*.[ch] adapters/*/*.cu
 needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/same.sh tests/speed.sh tests/test_drop.sh tests/check_circles.sh tests/gpu.sh tests/golden.sh \
-    tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh tests/test_layouts.sh tests/test_layout_saves.sh \
+    tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh tests/test_delay.sh tests/test_layouts.sh tests/test_layout_saves.sh \
     tests/test_layout_kills.sh tests/test_experts.sh tests/namespaces.sh tests/test_hosts.sh tests/bench_ranks.sh tests/links.sh tests/converge.sh tests/run.sh tests/test_build.sh .ci/run
 needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \
     --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=autoVariables --suppress=invalidFunctionArg --suppress=uninitvar \

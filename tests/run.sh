@@ -54,6 +54,7 @@ main_build() { build build 500 "-s tests"; }
 heavy() {
     cat <<TABLE
 resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_resume.sh $B
+delay 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_delay.sh $B
 foreign 120 beside sh $here/test_foreign.sh $B
 elastic 300 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_elastic.sh $B 8 $SEED
 memory 120 beside $B/test_memory

@@ -1142,6 +1142,7 @@ static void cuda_stay_away(cuda_run *run, int nranks) {
    second. */
 static int cuda_write(host_run *h) {
     float kept[40], other[40];
+    HOST_TRY(h, zero_apply_pending(h->z));
     HOST_TRY(h, zero_read_tensor(h->z, "fc", ZERO_PARAMETER, 100, 40, kept));
     for (int i = 0; i < 40; i++) other[i] = kept[i] + 1;
     if (!cuda_evaluate(h, h->spec->units)) return 0;
@@ -1199,9 +1200,9 @@ static int cuda_step(host_run *h) {
     const cuda_case *k = cuda_me->run->k;
     host_run *joined = &cuda_me->joined;
     const int all = h->spec->units;
-    const int looks = (k->evaluate & CUDA_EVAL_STEPPED) || (k->more & (CUDA_WRITES | CUDA_SAVES));
-    /* beside the last update: the weights of before it, unless somebody has looked in between */
-    if (cuda_me->run->compares && h->spec->cfg.delay_from && h->step && !looks)
+    const int pends = h->spec->cfg.delay_from && !(k->more & CUDA_WRITES);
+    /* beside the last update: the weights of before it, unless somebody has written in between */
+    if (cuda_me->run->compares && pends && h->step)
         h->reference = &cuda_me->run->references[h->step - 1];
     if (h->step == 1 && h->rank->rank == cuda_me->run->absent) {
         cuda_stay_away(cuda_me->run, h->rank->nranks);
@@ -1249,7 +1250,7 @@ static int cuda_step(host_run *h) {
         HOST_TRY(h, zero_skip_step(h->z));
     else
         HOST_TRY(h, zero_step(h->z, &h->spec->adamw));
-    if (cuda_me->run->compares) h->reference = &cuda_me->run->references[h->step + 1];
+    if (cuda_me->run->compares) h->reference = &cuda_me->run->references[h->step + !pends];
     if (k->more & CUDA_WRITES) return cuda_write(h);
     if ((k->evaluate & CUDA_EVAL_STEPPED) && !cuda_evaluate(h, all)) return 0;
     return !(k->more & CUDA_SAVES) || cuda_evaluate(h, 3);
@@ -1377,6 +1378,9 @@ static int cuda_pinned_steps(host_run *h) {
 
 static int cuda_finish(host_run *h) {
     if (!cuda_report(h, CUDA_LAST)) return 0;
+    HOST_TRY(h, zero_apply_pending(h->z));
+    if (cuda_me->joined.z) HOST_TRY(&cuda_me->joined, zero_apply_pending(cuda_me->joined.z));
+    if (cuda_me->run->compares) h->reference = &cuda_me->run->references[CUDA_STEPS];
     if (h->reference && !host_compare(h, ZERO_MASTER, h->reference->master, "the master weight"))
         return 0;
     if (h->reference && !host_compare(h, ZERO_MOMENT_2, h->reference->v, "v")) return 0;
@@ -1387,7 +1391,7 @@ static int cuda_finish(host_run *h) {
 
 /* ---- a copy of the state ------------------------------------------------------------------- */
 
-enum { CUDA_STATE = 1 << 14 }; /* bytes, enough for all ranges */
+enum { CUDA_STATE = 1 << 15 }; /* bytes, enough for all ranges */
 
 typedef struct cuda_state {
     char copy[CUDA_STATE]; /* range after range */

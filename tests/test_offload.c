@@ -273,24 +273,28 @@ static zero_result offload_open(zero_ctx **z, const zero_comm *comm, const offlo
     return zero_build(*z);
 }
 
-/* Values by name, over the borders of pieces. */
+/* Values by name, over the borders of pieces. `seen`: all parameters, instead of the context's. */
 static zero_result offload_kind(zero_ctx *z, const offload_case *c, zero_kind kind,
-                                uint64_t *hash) {
+                                const float *seen, uint64_t *hash) {
     for (int t = 0; t < OFFLOAD_TENSORS; t++) {
         const zero_tensor_desc *d = &offload_tensors(c)[t];
         const size_t n = d->numel * (size_t)(d->layers ? d->layers : 1);
         if (kind == ZERO_MOMENT_2 && zp_bind_find_tensor(z, d->name)->rows) continue; /* a matrix */
         float *values = (float *)malloc(n * sizeof *values);
         const zero_result r = zero_read_tensor(z, d->name, kind, 0, n, values);
-        for (size_t i = 0; i < n && !r; i++) *hash = zp_hash(*hash, zp_type_bits(values[i]));
+        const float *from = seen && kind == ZERO_PARAMETER ? seen : values;
+        for (size_t i = 0; i < n && !r; i++) *hash = zp_hash(*hash, zp_type_bits(from[i]));
+        if (seen) seen += n;
         free(values);
         ZERO_TRY(r);
     }
     return ZERO_OK;
 }
-static zero_result offload_look(zero_ctx *z, const offload_case *c, uint64_t *hash) {
+static zero_result offload_look(zero_ctx *z, const offload_case *c, const float *seen,
+                                uint64_t *hash) {
     static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_PARAMETER, ZERO_MOMENT_2};
-    for (int k = 0; k < 2 + z->rule->states; k++) ZERO_TRY(offload_kind(z, c, kinds[k], hash));
+    for (int k = 0; k < 2 + z->rule->states; k++)
+        ZERO_TRY(offload_kind(z, c, kinds[k], seen, hash));
     return ZERO_OK;
 }
 
@@ -326,8 +330,8 @@ static void offload_add(const offload_case *c, int rank, int t, size_t first, si
 }
 
 /* A reference takes the weights that step number `step` (from 0) of a delayed run sees: of before
-   the last step, if that was delayed and nobody has looked since. */
-static zero_result offload_refer(zero_ctx *z, offload_case *c, int step, int rank, int looked) {
+   the last step, if that was delayed and nobody has written since. */
+static zero_result offload_refer(zero_ctx *z, offload_case *c, int step, int rank, int wrote) {
     size_t at = 0, all = 0;
     for (int t = 0; t < OFFLOAD_TENSORS; t++) all += offload_numel(&offload_tensors(c)[t]);
     if (!c->now[rank]) c->now[rank] = (float *)calloc(2 * all, sizeof(float));
@@ -338,7 +342,7 @@ static zero_result offload_refer(zero_ctx *z, offload_case *c, int step, int ran
         ZERO_TRY(zero_read_tensor(z, d->name, ZERO_PARAMETER, 0, n, c->now[rank] + at));
         at += n;
     }
-    const int delayed = c->cfg.delay_from && step >= c->cfg.delay_from && !looked;
+    const int delayed = c->cfg.delay_from && step >= c->cfg.delay_from && !wrote;
     float *now = c->now[rank], *before = c->before[rank];
     c->use[rank] = delayed ? before : now;
     c->now[rank] = before;
@@ -346,8 +350,9 @@ static zero_result offload_refer(zero_ctx *z, offload_case *c, int step, int ran
     return ZERO_OK;
 }
 
-/* What a forward sees, hashed. */
-static zero_result offload_eval(zero_ctx *z, const offload_case *c, uint64_t *hash) {
+/* What a forward sees, hashed. `seen`: all parameters, instead of the context's. */
+static zero_result offload_eval(zero_ctx *z, const offload_case *c, const float *seen,
+                                uint64_t *hash) {
     const zero_type type = z->array[ZP_PARAM].type;
     const zero_tensor_desc *t = offload_tensors(c);
     offload_host p = {NULL, NULL, NULL};
@@ -359,7 +364,8 @@ static zero_result offload_eval(zero_ctx *z, const offload_case *c, uint64_t *ha
         const void *at =
             u ? (char *)p.w + (size_t)(u - 1) * n * zp_type_bytes(type) : (char *)p.emb;
         for (size_t i = 0; i < n; i++)
-            *hash = zp_hash(*hash, zp_type_bits(zp_type_load(at, type, i)));
+            *hash = zp_hash(*hash, zp_type_bits(seen ? seen[i] : zp_type_load(at, type, i)));
+        if (seen) seen += n;
         ZERO_TRY(zero_forward_end(z, u));
     }
     return zero_pass_end(z);
@@ -398,8 +404,8 @@ static zero_result offload_step(zero_ctx *z, const offload_case *c, int step, in
         ZERO_TRY(zero_pass_end(z));
     }
     ZERO_TRY(zero_reduce(z));
-    if (c->reads) ZERO_TRY(offload_kind(z, c, ZERO_GRADIENT, hash));
-    if (c->looks && step % 2) ZERO_TRY(offload_eval(z, c, hash));
+    if (c->reads) ZERO_TRY(offload_kind(z, c, ZERO_GRADIENT, NULL, hash));
+    if (c->looks && step % 2) ZERO_TRY(offload_eval(z, c, NULL, hash));
     if (step == 1 && c->skip) return zero_skip_step(z);
     return zero_step(z, &hyper);
 }
@@ -427,14 +433,16 @@ static zero_result offload_move(zero_ctx *from, zero_ctx *to) {
 static zero_result offload_work(zero_ctx **z, const zero_comm *comm, offload_case *c) {
     const int rank = comm->rank;
     uint64_t hash = ZP_HASH_EMPTY;
-    int files = c->files, looked = 0;
+    int files = c->files, wrote = 0;
+    const float *seen = NULL; /* a reference's, as a delayed run would show them */
     ZERO_TRY(offload_open(z, comm, c, files));
     for (int step = 0; step < OFFLOAD_STEPS; step++) {
-        if (c->refers) ZERO_TRY(offload_refer(*z, c, step, rank, looked));
+        if (c->refers) ZERO_TRY(offload_refer(*z, c, step, rank, wrote));
         ZERO_TRY(offload_step(*z, c, step, rank, &hash));
-        looked = c->looks || c->reads || (step == 1 && (c->writes || c->moves));
-        if (c->looks) ZERO_TRY(offload_eval(*z, c, &hash));
-        if (c->reads) ZERO_TRY(offload_look(*z, c, &hash));
+        wrote = step == 1 && c->writes;
+        seen = c->refers && step + 1 >= c->cfg.delay_from ? c->before[rank] : NULL;
+        if (c->looks) ZERO_TRY(offload_eval(*z, c, seen, &hash));
+        if (c->reads) ZERO_TRY(offload_look(*z, c, seen, &hash));
         if (c->writes && step == 1) {
             const float some[5] = {1, 2, 3, 4, 5};
             ZERO_TRY(zero_write_tensor(*z, "emb", ZERO_MOMENT_1, 300, 5, some));
@@ -450,7 +458,7 @@ static zero_result offload_work(zero_ctx **z, const zero_comm *comm, offload_cas
         ZERO_TRY(r);
     }
     ZERO_TRY(zero_query_stats(*z, &c->stats[rank]));
-    ZERO_TRY(offload_look(*z, c, &hash));
+    ZERO_TRY(offload_look(*z, c, seen, &hash));
     c->hash[rank] = hash;
     c->arena[rank] = (*z)->private_bytes;
     return zero_query_plan(*z, &c->plan[rank]);
@@ -632,7 +640,7 @@ static void offload_plain_rank(test_rank *r) {
     for (int t = 0, at = 0; t < OFFLOAD_TENSORS && !result; t++) {
         const zero_tensor_desc *d = &offload_tensors(c)[t];
         result =
-            zero_read_tensor(z, d->name, ZERO_PARAMETER, 0, offload_numel(d), c->now[r->rank] + at);
+            zero_read_tensor(z, d->name, ZERO_MASTER, 0, offload_numel(d), c->now[r->rank] + at);
         at += (int)offload_numel(d);
     }
     c->result[r->rank] = result;
@@ -846,7 +854,7 @@ static void offload_opens(void) {
                    "refused: %s: %zu bytes go down and %zu up a link that no CPU has",
                    cases[i].what, plan.down_bytes, plan.up_bytes);
         if (!r) r = offload_step(z, &c, 0, 0, &hash);
-        if (!r) r = offload_look(z, &c, &hash);
+        if (!r) r = offload_look(z, &c, NULL, &hash);
         if (!i) expected = hash;
         const char *said = r ? zero_last_error(z) : disk_said;
         test_check(r == cases[i].result && strstr(said, cases[i].says)

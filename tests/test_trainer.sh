@@ -425,8 +425,8 @@ test_little_memory() {
     done
 }
 
-# A delayed update: a save takes what is pending in, so that a run that goes on from there, at any tier and stage, ends
-# as the one that was not stopped; so does an evaluation between steps, at every tier alike.
+# A delayed update: a run that goes on from a save, at any tier and stage, ends as the one that was not stopped; an
+# evaluation between steps changes nothing. More of it is in test_delay.sh.
 test_delayed() {
     run="$small -x 6 -d 256 -nt 1 -zfd $scratch -o $scratch/late -n 3 -zod 2"
     reference=$(train $run -pn 2 -z 3 -zos file -zog file -zop file)
@@ -439,7 +439,7 @@ test_delayed() {
         same 'goes on' 1 "$(grep -c '^going on from step 3' "$scratch/out")"
     done
     run="$small -x 6 -d 256 -nt 1 -zfd $scratch -zod 2 -v 3 -m 1"
-    same 'delayed, evaluated' "$(train $run -pn 2 -z 0)" "$(train $run -pn 2 -z 3 -zos file -zop file)"
+    same 'delayed, evaluated' "$reference" "$(train $run -pn 2 -z 3 -zos file -zop file)"
 }
 
 # wte in tiles: the same weights at every stage and tier; a checkpoint fits other tiles, and none.

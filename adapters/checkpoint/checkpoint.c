@@ -97,7 +97,10 @@ static void ck_notes_tell(checkpoint *c) {
 /* ---- what is saved: ranges of all ranks ---- */
 
 static int ck_array_of(zero_kind kind) {
-    return kind == ZERO_MOMENT_1 ? 1 : kind == ZERO_MOMENT_2 ? 2 : 0;
+    return kind == ZERO_PARAMETER  ? CK_SEEN
+           : kind == ZERO_MOMENT_1 ? 1
+           : kind == ZERO_MOMENT_2 ? 2
+                                   : 0;
 }
 
 /* The range's elements as far as they follow one another in the whole tensor, too. */
@@ -192,7 +195,7 @@ static checkpoint_result ck_wire_unpack(checkpoint *c, int rank, const char *in,
         t->array[w.array].type = (zero_type)w.type;
         t->row = w.parts > 1 ? w.row : 0;
         t->parts = w.parts > 1 ? w.parts : 0;
-        if (t->narrays <= (int)w.array) t->narrays = (int)w.array + 1;
+        if (w.array < CK_SEEN && t->narrays <= (int)w.array) t->narrays = (int)w.array + 1;
         if (w.array == 0) t->numel += w.count;
         at += sizeof w + w.name_bytes;
     }
@@ -213,7 +216,8 @@ static checkpoint_result ck_plan_close(checkpoint *c, const checkpoint_options *
     for (int i = 0; i < m->ntensors; i++) {
         ck_tensor *t = &m->tensor[i];
         if (t->narrays > m->narrays) m->narrays = t->narrays;
-        for (int k = 0; k < t->narrays; k++) CK_TRY(ck_array_close(t, &t->array[k], e));
+        for (int k = 0; k < CK_ALL_ARRAYS; k++)
+            if (k < t->narrays || t->array[k].npieces) CK_TRY(ck_array_close(t, &t->array[k], e));
     }
     return CHECKPOINT_OK;
 }
@@ -508,7 +512,7 @@ static checkpoint_result ck_save_folder(void *arg, ck_error *e) {
     uint64_t pieces = 0;
     CK_TRY(ck_same_folder(c, e));
     for (int t = 0; t < c->plan.ntensors; t++)
-        for (int k = 0; k < c->plan.tensor[t].narrays; k++)
+        for (int k = 0; k < CK_ALL_ARRAYS; k++)
             pieces += (uint64_t)c->plan.tensor[t].array[k].npieces;
     CK_TRY(ck_folder_room(c->folder, c->total_bytes + pieces * CK_NAME + CK_PAGE, e));
     return ck_folder_make(c->temporary, e);
@@ -797,6 +801,14 @@ static void ck_say_feedback(const checkpoint *c, const ck_manifest *m) {
     c->o.log(c->o.log_user, text);
 }
 
+/* Every tensor of m has its parameters as the next step saw them: an update was pending. */
+static int ck_has_seen(const ck_manifest *m) {
+    for (int t = 0; t < m->ntensors; t++)
+        if (!ck_is_feedback(m->tensor[t].name) && m->tensor[t].array[CK_SEEN].npieces == 0)
+            return 0;
+    return 1;
+}
+
 static checkpoint_result ck_same_model(const checkpoint *c, const ck_manifest *m, ck_error *e) {
     for (int t = 0; t < c->plan.ntensors; t++) {
         const ck_tensor *mine = &c->plan.tensor[t];
@@ -863,6 +875,7 @@ static checkpoint_result ck_load_list(ck_loading *l, ck_error *e) {
         const ck_cut his = ck_cut_of(&l->m->tensor[t]);
         uint64_t first, end;
         if (array && c->o.weights_only) continue;
+        if (array == CK_SEEN && !ck_has_seen(l->m)) continue;
         if (x->cut.parts == 1) x->cut.total = x->cut.row = his.total;
         if (ck_cut_is_same(&his, &x->cut)) {
             CK_TRY(ck_copies_add(&l->list, l->m, t, array, i, x->first, x->range.count, e));
@@ -877,7 +890,8 @@ static checkpoint_result ck_load_list(ck_loading *l, ck_error *e) {
 /* n elements, of which stored element `at`, as this rank's parts are, is the first. */
 static checkpoint_result ck_load_put_run(ck_loading *l, const ck_item *x, uint64_t at, uint64_t n,
                                          const char *elements, ck_error *e) {
-    static const zero_kind kinds[CK_ARRAYS] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
+    static const zero_kind kinds[CK_ALL_ARRAYS] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2,
+                                                   ZERO_PARAMETER};
     const zero_range r = {x->range.name, kinds[l->part->array], l->part->type,
                           x->range.first + (size_t)(at - x->first), (size_t)n};
     const zero_result zr = zero_state_put(l->c->z, &r, elements);

@@ -38,7 +38,8 @@
                  name: until then it is called step_00000020.tmp-..., and what a killed run leaves
                  of that kind is removed at the next checkpoint_create.
      state       weights (f32 masters where there are some), the optimizer's arrays, the counters
-                 of zero_counters, and the caller's own values
+                 of zero_counters, and the caller's own values; with cfg.delay_from also the
+                 parameters that the next step sees, so that a pending update stays pending
 
    WHAT CAN BE LOADED WHERE. The files know elements of tensors and nothing of stages, ranks,
    buckets or padding: any number of ranks, any stage; and of a model in parts (options.parts) any

@@ -24,6 +24,7 @@
 enum {
     CK_VERSION = 1, /* of files; of a manifest, too, where no tensor is in parts */
     CK_PARTS_VERSION = 2,
+    CK_SEEN_VERSION = 3,
     CK_PAGE = 4096, /* every part of a shard file is a multiple: direct I/O needs no tail */
     CK_HEADER = CK_PAGE,
     CK_ALIGN = 64,              /* of a range's first byte */
@@ -31,6 +32,8 @@ enum {
     CK_WINDOW = 8 * CK_BLOCK,   /* what is read or written at once */
     CK_WINDOWS = 2 * CK_WINDOW, /* one is read while one is handed out */
     CK_ARRAYS = 3,
+    CK_SEEN = CK_ARRAYS, /* the number of one more array, of runs that delay updates */
+    CK_ALL_ARRAYS,
     CK_PATH = 4096,
     CK_NAME = 64 /* of a file, its zero included */
 };
@@ -181,7 +184,8 @@ typedef struct ck_tensor {
     uint64_t layers, numel;
     uint64_t row, parts; /* as of ck_cut; parts below 2: in dense order */
     int narrays;
-    ck_array array[CK_ARRAYS]; /* weights, first and second moments */
+    ck_array array[CK_ALL_ARRAYS]; /* weights, first and second moments; and the parameters as the
+                                      next step sees them, without pieces where none are saved */
 } ck_tensor;
 
 typedef struct ck_file {

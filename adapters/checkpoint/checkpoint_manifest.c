@@ -15,7 +15,7 @@
 #include <string.h>
 
 const char *const ck_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
-static const char *const ck_kinds[CK_ARRAYS] = {"weight", "moment_1", "moment_2"};
+static const char *const ck_kinds[CK_ALL_ARRAYS] = {"weight", "moment_1", "moment_2", "parameter"};
 #define CK_MOST 9007199254740992.0 /* 2^53: whole numbers that a double holds */
 enum { CK_MOST_PARTS = 1 << 16 };  /* of a tensor */
 
@@ -35,7 +35,7 @@ void ck_manifest_free(ck_manifest *m) {
     ck_values_free(m);
     for (int t = 0; t < m->ntensors; t++) {
         free(m->tensor[t].name);
-        for (int k = 0; k < CK_ARRAYS; k++) free(m->tensor[t].array[k].piece);
+        for (int k = 0; k < CK_ALL_ARRAYS; k++) free(m->tensor[t].array[k].piece);
     }
     free(m->tensor);
     free(m->index);
@@ -259,7 +259,8 @@ static void ck_print_tensors(ck_text *t, const ck_manifest *m) {
         ck_say(t, ", \"layers\": %" PRIu64 ", \"numel\": %" PRIu64, x->layers, x->numel);
         if (x->parts > 1) ck_say(t, ", \"slice\": [%" PRIu64 ", %" PRIu64 "]", x->row, x->parts);
         ck_say(t, ", \"arrays\": [");
-        for (int k = 0; k < x->narrays; k++) {
+        for (int k = 0; k < CK_ALL_ARRAYS; k++) {
+            if (k < CK_SEEN ? k >= x->narrays : x->array[k].npieces == 0) continue;
             if (k) ck_say(t, ",");
             ck_print_array(t, &x->array[k], ck_kinds[k]);
         }
@@ -285,11 +286,15 @@ static void ck_print_files(ck_text *t, const ck_manifest *m) {
 #define CK_SEAL_TAIL "\"}\n"
 enum { CK_DIGITS = 16, CK_TAIL = CK_DIGITS + sizeof CK_SEAL_TAIL - 1 };
 
-/* Who does not know of parts must not take their order for the dense one. */
+/* A reader that knows no parts must not take their order for the dense one; and one that does not
+   know of pending updates must not go on without. */
 static int ck_manifest_version(const ck_manifest *m) {
-    for (int t = 0; t < m->ntensors; t++)
-        if (m->tensor[t].parts > 1) return CK_PARTS_VERSION;
-    return CK_VERSION;
+    int version = CK_VERSION;
+    for (int t = 0; t < m->ntensors; t++) {
+        if (m->tensor[t].array[CK_SEEN].npieces > 0) return CK_SEEN_VERSION;
+        if (m->tensor[t].parts > 1) version = CK_PARTS_VERSION;
+    }
+    return version;
 }
 
 char *ck_manifest_print(const ck_manifest *m, size_t *bytes) {
@@ -366,10 +371,10 @@ static checkpoint_result ck_parse_head(ck_manifest *m, const cJSON *root, ck_err
     if (format == NULL || strcmp(format, "zero-checkpoint") != 0
         || !ck_key(root, "version", 0, CK_MOST, &version))
         return ck_bad(e, "format or version");
-    if (version < CK_VERSION || version > CK_PARTS_VERSION)
+    if (version < CK_VERSION || version > CK_SEEN_VERSION)
         return ck_fail(e, CHECKPOINT_DAMAGED,
                        "manifest.json: version %" PRId64 ", this reads %d to %d", version,
-                       CK_VERSION, CK_PARTS_VERSION);
+                       CK_VERSION, CK_SEEN_VERSION);
     if (!ck_key(root, "step", 0, CK_MOST, &m->step)) return ck_bad(e, "step");
     if (!ck_key_hex(root, "save", &m->save)) return ck_bad(e, "save");
     if (name == NULL || strlen(name) >= CK_NAME || !ck_key(o, "arrays", 0, CK_ARRAYS - 1, &arrays))
@@ -546,7 +551,10 @@ static checkpoint_result ck_parse_tensor(ck_manifest *m, const cJSON *o, ck_erro
     if (!ck_parse_slice(t, o))
         return ck_fail(e, CHECKPOINT_DAMAGED, "manifest.json: %s: its slice is wrong", t->name);
     const int alone = m->narrays < 2 || ck_is_feedback(name);
-    const int n = cJSON_GetArraySize(arrays), least = alone ? 1 : 2;
+    const cJSON *last = cJSON_GetArrayItem(arrays, cJSON_GetArraySize(arrays) - 1);
+    const char *kind = ck_string(last, "kind");
+    const int sees = kind != NULL && strcmp(kind, ck_kinds[CK_SEEN]) == 0;
+    const int n = cJSON_GetArraySize(arrays) - sees, least = alone ? 1 : 2;
     if (n < least || n > m->narrays) /* a second one may be for what is no matrix alone */
         return ck_fail(e, CHECKPOINT_DAMAGED, "manifest.json: %s has %d arrays, expected %d",
                        t->name, n, m->narrays);
@@ -554,7 +562,7 @@ static checkpoint_result ck_parse_tensor(ck_manifest *m, const cJSON *o, ck_erro
     const cJSON *x = arrays->child;
     for (int k = 0; k < t->narrays; k++, x = x->next)
         CK_TRY(ck_parse_array(m, t, &t->array[k], x, ck_kinds[k], e));
-    return CHECKPOINT_OK;
+    return sees ? ck_parse_array(m, t, &t->array[CK_SEEN], last, kind, e) : CHECKPOINT_OK;
 }
 
 static checkpoint_result ck_parse_tree(ck_manifest *m, const cJSON *root, ck_error *e) {

@@ -375,7 +375,8 @@ static const option train_table[] = {
     ROW(INT, "-zod", "--delay-from", delay_from, "0", RANGE(0, 2e9), .course = 1,
         TO(INT, zero.delay_from),
         .help = "delayed update from this step on (ZeRO-Offload: 40): it overlaps with the next "
-                "step, which uses the weights before the update. 0: never"),
+                "step, which uses the weights before the update, and so do validation and samples. "
+                "Checkpoints and copies keep it pending. 0: never"),
     ROW(INT, "-zl", "--tile-rows", tile_rows, "0", RANGE(0, 1e7), .course = 1,
         .help =
             "compute embedding and classifier in tiles of this number of vocabulary rows, or the "

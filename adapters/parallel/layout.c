@@ -298,6 +298,10 @@ zero_result layout_step(const layout *l, zero_ctx *z, const zero_hyper *hyper) {
     if (l->experts) ZERO_TRY(hyper ? zero_step(l->experts, hyper) : zero_skip_step(l->experts));
     return hyper ? zero_step(z, hyper) : zero_skip_step(z);
 }
+zero_result layout_apply_pending(const layout *l, zero_ctx *z) {
+    if (l->experts) ZERO_TRY(zero_apply_pending(l->experts));
+    return zero_apply_pending(z);
+}
 void layout_destroy(layout *l, zero_ctx *z) {
     zero_destroy(l->experts);
     zero_destroy(z);

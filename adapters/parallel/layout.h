@@ -104,11 +104,12 @@ zero_result layout_plan(const layout *l, zero_ctx *z, zero_plan *plan);
 zero_result layout_order(const layout *l, zero_ctx *z, const gpt2_config *model,
                          const zero_config *c);
 
-/* zero_build, zero_reduce, zero_step (hyper NULL: zero_skip_step) and zero_destroy of both. The
-   plan is told once more, for what it knows from the build on. */
+/* zero_build, zero_reduce, zero_step (hyper NULL: zero_skip_step), zero_apply_pending and
+   zero_destroy of both. The plan is told once more, for what it knows from the build on. */
 zero_result layout_build(const layout *l, zero_ctx *z, zero_plan *plan);
 zero_result layout_reduce(const layout *l, zero_ctx *z);
 zero_result layout_step(const layout *l, zero_ctx *z, const zero_hyper *hyper);
+zero_result layout_apply_pending(const layout *l, zero_ctx *z);
 void layout_destroy(layout *l, zero_ctx *z);
 /* The experts' weights into a hash of the others. COLLECTIVE, SYNC. */
 zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *hash);

@@ -6,7 +6,7 @@
 zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                              size_t count, float *out) {
     zp_tensor *t;
-    ZP_TRY(zp_state_begin_access(z, "zero_read_tensor", name, kind, first, count, &t));
+    ZP_TRY(zp_state_begin_access(z, "zero_read_tensor", 0, name, kind, first, count, &t));
     /* at stage 0 every rank has all, and nobody waits for anybody */
     if (z->policy.state == ZP_SHARD) ZP_TRY(zp_state_agree(z, t, kind, first, count, NULL));
     for (size_t done = 0; done < count;) {
@@ -22,7 +22,7 @@ static zero_result zp_access_write(zero_ctx *z, const char *call, const char *na
                                    size_t first, size_t count, const float *values) {
     const int weights = kind == ZERO_PARAMETER || kind == ZERO_MASTER;
     zp_tensor *t;
-    ZP_TRY(zp_state_begin_access(z, call, name, kind, first, count, &t));
+    ZP_TRY(zp_state_begin_access(z, call, 1, name, kind, first, count, &t));
     ZP_REFUSE(z, !values && count, "%s: values is NULL", name);
     /* behind it no peer reads the old values any more */
     ZP_TRY(zp_state_agree(z, t, kind, first, count, values));
@@ -65,11 +65,11 @@ zero_result zero_state_begin(zero_ctx *z) {
                       "after zero_step"
                 : z->phase == ZP_NEW ? "zero_build comes first"
                                      : "the state is open already");
-    ZP_TRY(zp_gather_swap_in_all(z));
     ZP_DO(z, zp_ctx_sync(z)); /* gathers ahead read what may be put */
     ZP_TRY(zp_step_wait_report(z));
     ZP_DO(z, zp_comm_barrier(z->all)); /* behind it no peer reads what may be put */
     zp_extra_begin_state(z);
+    z->put_seen = 0;
     z->phase = ZP_OPEN;
     return ZERO_OK;
 }

@@ -432,6 +432,11 @@ zero_result zero_skip_step(zero_ctx *z) {
     return zp_step_run(z, 2, &none);
 }
 
+zero_result zero_apply_pending(zero_ctx *z) {
+    ZP_ENTER(z, "zero_apply_pending", ZP_IDLE, "a pending update is applied between steps");
+    return zp_gather_swap_in_all(z);
+}
+
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     ZP_ENTER(z, "zero_step_result", ZP_ANY, "");
     ZP_UNTIMELY(z, !z->stepped, "no step was made yet");

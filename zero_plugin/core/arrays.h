@@ -24,7 +24,7 @@
              writes it, and it becomes PARAM once all ranks have computed with the old one: by a
              copy, or, in the file, by an exchange of places
    By name, on the compute stream, all but SUM and NEXT are written: between steps, the gradient
-   from zero_reduce to zero_step. */
+   from zero_reduce to zero_step. A checkpoint that is loaded writes NEXT as well. */
 #pragma once
 
 #include "../numbers/rules.h"

@@ -34,7 +34,8 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
     int near;         /* of `gathers`, those among the ranks that keep a second shard */
     size_t second_at; /* bytes of the parameters' memory before its second shard; 0: it has none */
     int second;       /* its second shard has the weights of now */
-    int old_next;     /* delayed, in memory: NEXT is older than PARAM, which was written by name */
+    int old_next;     /* delayed, in memory: NEXT is older than PARAM, which was written by name;
+                         0 while an update is pending */
     const zp_wire *wire[2]; /* by side: how it travels; NULL: as it is stored */
     size_t errors;          /* feedback: where its errors begin in those of all units */
     zp_event *written, *gathered, *reduction, *updated;
@@ -312,7 +313,8 @@ struct zero_ctx {
     int scale_asked; /* zero_loss_scale was called for the coming step */
     int stepped;     /* a step was made: a report exists */
     int64_t taken;   /* steps, skipped ones too */
-    int pending;     /* the last step's update is not in PARAM yet */
+    int pending;     /* a delayed update is not in the seen weights yet: see pass */
+    int put_seen;    /* seen weights were put, since the state was opened */
     zp_checks checks;
     int looked;       /* since zero_reduce peers may be reading parameters that are SEEN */
     int bound;        /* zero_bind was called */
@@ -519,9 +521,16 @@ static int zp_ctx_nth_update(const zero_ctx *z, int i) {
     return zp_layout_nth_unit(&z->layout, zp_ctx_is_delayed(z) ? z->layout.all - 1 - i : i);
 }
 
-/* The array whose part of u is the weights that a pass sees. */
+/* The array whose part of u is the weights that a pass sees; and that with the newest ones, once
+   `updates` has nothing to do. */
 static zp_array *zp_ctx_weights(zero_ctx *z, int u) {
     return &z->array[z->live[u].turned ? (int)ZP_NEXT : (int)ZP_PARAM];
+}
+static zp_array *zp_newest(zero_ctx *z, int u) {
+    const int filed = zp_array_in_file(&z->array[ZP_NEXT], u);
+    if (!z->pending) return zp_ctx_weights(z, u);
+    if (z->host.on) return &z->array[ZP_UP];
+    return &z->array[filed && !z->live[u].rounds ? (int)ZP_PARAM : (int)ZP_NEXT];
 }
 
 /* A collective of unit u: where from and where to is the caller's. */

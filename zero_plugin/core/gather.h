@@ -79,7 +79,7 @@ static void zp_gather_swap_in_task(const void *args, size_t n, int threads) {
     zp_live *live = &a->z->live[a->unit];
     if (zp_array_in_file(&a->z->array[ZP_NEXT], a->unit))
         live->turned = live->rounds;
-    else if (!live->old_next)
+    else
         zp_gather_copy_next(a->z, a->unit, ZP_PARAM, ZP_NEXT);
 }
 
@@ -103,9 +103,11 @@ static zero_result zp_gather_swap_in(zero_ctx *z, int u, zp_event *computed) {
     return zp_gather_publish_update(z, u, s);
 }
 
-/* All that is pending comes in, between steps. */
+/* All that is pending comes in, between steps, once no rank evaluates with the old weights. */
 static zero_result zp_gather_swap_in_all(zero_ctx *z) {
     if (!z->pending) return ZERO_OK;
+    ZP_DO(z, zp_ctx_sync(z));
+    ZP_DO(z, zp_comm_barrier(z->all));
     for (int i = 0; i < z->layout.all; i++) {
         const int u = zp_ctx_nth_update(z, i);
         if (z->layout.unit[u].numel) ZP_TRY(zp_gather_swap_in(z, u, z->agreed));

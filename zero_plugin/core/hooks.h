@@ -44,7 +44,6 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
                 "the arrays are the host's: weights are in them, and zero_lend_train is the step");
     ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "no such pass: %d", (int)kind);
     ZP_TRY(zp_order_begin(z, kind, micro == ZERO_TOGETHER));
-    if (kind == ZERO_EVAL && z->phase == ZP_IDLE) ZP_TRY(zp_gather_swap_in_all(z));
     ZP_TRY(zp_observe_begin_pass(z, kind));
     if (kind == ZERO_TRAIN) ZP_TRY(zp_hook_begin_training(z, micro, micro_steps));
     ZP_DO(z, zp_device_wait_event(&z->compute, z->live[z->layout.units].gathered)); /* KEEP */

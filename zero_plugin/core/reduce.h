@@ -1,4 +1,19 @@
-/* hooks.h - hooks, gathers, buckets: a unit while a pass runs */
+/* hooks.h - hooks, gathers, buckets: a unit while a pass runs
+
+   A PENDING UPDATE (cfg.delay_from). From a delayed zero_step to the next zero_reduce z->pending is
+   1, on all ranks alike, and each rank has two copies of the weights that it updates:
+     zp_ctx_weights  SEEN: passes gather these and compute with them. Nobody writes them
+     zp_newest   NEWEST: the result of the update, which master weights and state belong to
+   In memory SEEN is PARAM and NEWEST is NEXT; in the file each is in one of the two places; beside
+   a GPU SEEN is PARAM, on the device, and NEWEST is UP.
+   The stream `updates` owns NEWEST, master weights and state, and until event `spent` the reduced
+   gradient (MEAN, DOWN). All others wait for that stream (zp_ctx_sync) before they read these.
+   The update ends unit by unit: behind the reduction of u in the next step's last micro-step all
+   ranks have computed with SEEN. Then `updates` makes NEWEST SEEN (zp_gather_swap_in) and records
+   `updated`; u's gather, or its next begin, waits for that.
+   Between steps everything that looks leaves this as it is. Evaluations compute with SEEN. Reading
+   by name and checkpoints read both copies: ZERO_PARAMETER is SEEN, ZERO_MASTER is NEWEST. What
+   ends the update early, on all ranks, is zp_gather_swap_in_all. */
 #pragma once
 
 #include "gather.h"

@@ -49,7 +49,8 @@ static int zp_state_has_kind(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
 /* The same, where unit u's part of it is. */
 static zp_array *zp_state_kind_of_unit(zero_ctx *z, zero_kind kind, int u) {
     zp_array *a = zp_state_kind_array(z, kind);
-    return a == &z->array[ZP_PARAM] ? zp_ctx_weights(z, u) : a;
+    if (a != &z->array[ZP_PARAM]) return a;
+    return kind == ZERO_MASTER ? zp_newest(z, u) : zp_ctx_weights(z, u);
 }
 
 /* A range of a tensor and kind that there are. */
@@ -67,13 +68,13 @@ static zero_result zp_state_check_range(zero_ctx *z, const char *name, zero_kind
 }
 
 /* Checks a range and waits until nothing moves any more. */
-static zero_result zp_state_begin_access(zero_ctx *z, const char *call, const char *name,
-                                         zero_kind kind, size_t first, size_t count,
-                                         zp_tensor **t) {
+static zero_result zp_state_begin_access(zero_ctx *z, const char *call, int writes,
+                                         const char *name, zero_kind kind, size_t first,
+                                         size_t count, zp_tensor **t) {
     ZP_ENTER(z, call, ZP_IDLE | ZP_REDUCED,
              "tensors are read and written after zero_build, outside a step's passes");
     ZP_TRY(zp_state_check_range(z, name, kind, first, count, t));
-    ZP_TRY(zp_gather_swap_in_all(z));
+    if (writes) ZP_TRY(zp_gather_swap_in_all(z));
     ZP_UNTIMELY(z, kind == ZERO_GRADIENT && z->phase != ZP_REDUCED,
                 "%s: gradients are there between zero_reduce and zero_step", name);
     return zp_ctx_check(z, zp_ctx_sync(z));
@@ -130,7 +131,7 @@ static zero_result zp_state_put_values(zero_ctx *z, zero_kind kind, const zp_run
     }
     if (a->disk) zp_file_ring_forget(&z->ring);
     zp_cpu_update_note_write(z, a);
-    z->live[run->unit].old_next = 1;
+    z->live[run->unit].old_next = !z->pending;
     return ZERO_OK;
 }
 
@@ -167,17 +168,18 @@ static zero_result zp_state_add_range(zero_ctx *z, int whole, const zero_range *
 /* Fills z->ranges, from the plan. To load: of every tensor and kind what this rank keeps; to save:
    what no other rank saves, which of a shard with replicas is this replica's piece. */
 static zero_result zp_state_plan(zero_ctx *z) {
-    static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
+    static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2, ZERO_PARAMETER};
+    const int n = zp_ctx_is_delayed(z) ? 4 : 3;
     for (int whole = 0; whole < 2; whole++) {
         const int all = whole && z->policy.state == ZP_WHOLE, count_of = z->nreplicas;
         const int mine =
             whole || z->nreplicas == 1 ? z->data->rank : z->data->rank * count_of + z->replica;
         z->nranges[whole] = 0;
-        for (int i = 0; i < 3 * z->ntensors; i++) { /* a tensor's kinds after one another */
-            const zp_tensor *t = &z->tensors[i / 3];
-            const zp_array *a = zp_state_kind_array(z, kinds[i % 3]);
+        for (int i = 0; i < n * z->ntensors; i++) { /* a tensor's kinds after one another */
+            const zp_tensor *t = &z->tensors[i / n];
+            const zp_array *a = zp_state_kind_array(z, kinds[i % n]);
             const size_t total =
-                zp_state_has_kind(z, kinds[i % 3], t) ? t->desc.numel * (size_t)t->desc.layers : 0;
+                zp_state_has_kind(z, kinds[i % n], t) ? t->desc.numel * (size_t)t->desc.layers : 0;
             for (size_t at = 0, count; at < total; at += count) {
                 const zp_run run = zp_state_cut_run(z, t, at, total - at, !whole);
                 const zp_unit *x = &z->layout.unit[run.unit];
@@ -187,7 +189,7 @@ static zero_result zp_state_plan(zero_ctx *z) {
                     count = run.owner < mine ? zp_min(run.left, first - run.at) : run.left;
                     continue;
                 }
-                const zero_range range = {t->desc.name, kinds[i % 3], a->type, at, count};
+                const zero_range range = {t->desc.name, kinds[i % n], a->type, at, count};
                 ZP_TRY(zp_state_add_range(z, whole, &range));
             }
         }
@@ -202,10 +204,15 @@ static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *v
     ZP_EACH_EXTRA(z, x)
     if (x->owns_range && x->owns_range(z, r)) return x->move_state(z, r, values, out);
     ZP_TRY(zp_state_check_range(z, r->name, r->kind, r->first, r->count, &t));
-    ZP_REFUSE(z, r->kind < ZERO_MOMENT_1 || (int)r->type < 0 || r->type >= ZERO_TYPES,
+    const int seen = r->kind == ZERO_PARAMETER;
+    ZP_REFUSE(z,
+              (seen ? !zp_ctx_is_delayed(z) : r->kind < ZERO_MOMENT_1) || (int)r->type < 0
+                  || r->type >= ZERO_TYPES,
               "%s: kind %d, type %d: no such state", r->name, (int)r->kind, (int)r->type);
     ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
               r->first + r->count);
+    if (!out) ZP_TRY(zp_weights_double(z));
+    z->put_seen |= seen && !out;
     for (size_t done = 0; done < r->count;) {
         const zp_run run = zp_state_run_at(z, t, r->first + done, r->count - done);
         zp_array *a = zp_state_kind_of_unit(z, r->kind, run.unit);

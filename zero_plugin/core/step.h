@@ -65,11 +65,11 @@ static void zp_step_update_task(const void *args, size_t numel, int threads) {
     const size_t first = zp_ctx_own_part(z, a->unit)->first;
     char *at[ZP_RINGED];
     const zp_control *control = zp_cpu_update_is_on(z) ? z->host.control : &a->control;
-    if (control->skip) return;
     const zp_rule *rule = z->rule;
     const int first_pass = a->pass == 0, last_pass = a->pass + 1 == rule->passes;
     if (first_pass && zp_ctx_keeps_next(z) && z->live[a->unit].old_next)
         zp_step_renew_next(z, a->unit);
+    if (control->skip) return;
     r->ready = (r->used / r->stops + 1) * r->stops;
     for (size_t from = 0; from < numel; from += ZP_PIECE_NUMEL) {
         const size_t n = zp_min(ZP_PIECE_NUMEL, numel - from);
@@ -170,27 +170,51 @@ static zero_result zp_step_update_first(zero_ctx *z, const zero_hyper *h) {
     return zp_extra_between_passes(z);
 }
 
-/* Parameters from the weights that were put. */
-static zero_result zp_step_from_master(zero_ctx *z, int u) {
-    zp_array *master = &z->array[ZP_MASTER], *param = zp_ctx_weights(z, u);
+/* Copies this rank's part of unit u from one array to another, as the other one's type. */
+static zero_result zp_weights_copy(zero_ctx *z, int u, zp_array *from, zp_array *to) {
     const zp_array_part *own = zp_ctx_own_part(z, u);
-    const int staged = master->part[u].tier && !zp_device_is_host() && !param->part[u].tier;
-    char *from, *to, *stage = z->data->stage.base;
-    z->live[u].old_next = 1;
-    for (size_t e = own->first, n; e < own->first + own->numel && master->share; e += n) {
+    const int straight = from->type == to->type;
+    const int staged = from->part[u].tier && !zp_device_is_host() && !to->part[u].tier && !straight;
+    char *source, *target, *stage = z->data->stage.base;
+    for (size_t e = own->first, n; e < own->first + own->numel; e += n) {
         n = own->first + own->numel - e;
         if (staged) n = zp_min(n, ZP_STAGE_NUMEL);
-        ZP_DO(z, zp_array_open(master, u, e, &n, &z->compute, &from));
-        ZP_DO(z, zp_array_open(param, u, e, &n, &z->compute, &to));
-        const zp_kernel_convert_args a = {from, staged ? stage : to, ZERO_F32, param->type, NULL,
-                                          0};
-        ZP_DO(z, zp_cpu_update_convert(z, master, u, &a, n));
-        if (staged)
-            ZP_DO(z, zp_device_copy(&z->compute, to, stage, n * zp_type_bytes(param->type)));
-        ZP_DO(z, zp_array_close(master, u, e, &z->compute, 0));
-        ZP_DO(z, zp_array_close(param, u, e, &z->compute, 1));
+        ZP_DO(z, zp_array_open(from, u, e, &n, &z->compute, &source));
+        ZP_DO(z, zp_array_open(to, u, e, &n, &z->compute, &target));
+        const zp_kernel_convert_args a = {
+            source, staged ? stage : target, from->type, to->type, NULL, 0};
+        const char *copied = straight ? source : stage;
+        if (!straight) ZP_DO(z, zp_cpu_update_convert(z, from, u, &a, n));
+        if (straight || staged)
+            ZP_DO(z, zp_device_copy(&z->compute, target, copied, n * zp_type_bytes(to->type)));
+        ZP_DO(z, zp_array_close(from, u, e, &z->compute, 0));
+        ZP_DO(z, zp_array_close(to, u, e, &z->compute, 1));
     }
     return ZERO_OK;
+}
+
+/* Where updates are delayed, state is put into both copies of the weights: they are made alike
+   first. Only this rank's part, so that ranks need not come here together. */
+static zero_result zp_weights_double(zero_ctx *z) {
+    if (z->pending || !zp_ctx_is_delayed(z)) return ZERO_OK;
+    z->pending = 1;
+    for (int u = 0; u < z->layout.all; u++) {
+        zp_array *now = zp_ctx_weights(z, u);
+        const int filed = zp_array_in_file(&z->array[ZP_NEXT], u);
+        z->live[u].turned ^= filed; /* the next update reads where the last one has written */
+        z->live[u].old_next = 0;
+        ZP_TRY(zp_weights_copy(z, u, now, filed ? zp_ctx_weights(z, u) : zp_newest(z, u)));
+    }
+    return ZERO_OK;
+}
+
+/* Parameters from the weights that were put. */
+static zero_result zp_step_from_master(zero_ctx *z, int u) {
+    zp_array *master = &z->array[ZP_MASTER], *newest = zp_newest(z, u);
+    z->live[u].old_next = !z->pending;
+    if (master->share) ZP_TRY(zp_weights_copy(z, u, master, newest));
+    if (!z->pending || z->put_seen) return ZERO_OK;
+    return zp_weights_copy(z, u, newest, zp_ctx_weights(z, u));
 }
 
 /* By a step, or, hyper NULL, from the weights. */
@@ -198,6 +222,7 @@ static zero_result zp_step_update_all(zero_ctx *z, const zero_hyper *hyper) {
     const int delayed = hyper && zp_ctx_is_delayed(z) && z->taken >= z->cfg.delay_from;
     const int last = z->rule->passes - 1;
     if (hyper && last) ZP_TRY(zp_step_update_first(z, hyper));
+    if (!hyper) ZP_TRY(zp_weights_double(z));
     for (int i = 0; i < z->layout.all; i++) {
         const int u = zp_ctx_nth_update(z, i);
         zp_stream *s = hyper ? zp_step_stream(z, u) : &z->compute;
@@ -208,7 +233,7 @@ static zero_result zp_step_update_all(zero_ctx *z, const zero_hyper *hyper) {
         else if (!delayed && z->layout.unit[u].numel)
             ZP_TRY(zp_gather_swap_in(z, u, z->agreed));
     }
-    z->pending = delayed;
+    if (hyper) z->pending = delayed;
     if (!hyper) zp_file_ring_forget(&z->ring);
     if (!hyper) zp_cpu_update_note_write(z, &z->array[ZP_PARAM]);
     if (!delayed) zp_gather_forget_all(z);
