@@ -78,6 +78,8 @@
 #include "zero_plugin/core/hooks.h"           /* what a hook does: begin and end of a unit */
 #include "zero_plugin/core/step.h"            /* skip, clip, update */
 #include "zero_plugin/core/state.h"           /* tensors by name, and as state */
+#include "zero_plugin/offload/delayed.h"         /* an optimizer step beside the next step */
+#include "zero_plugin/offload/async_update.h"    /* an update as a task of its own stream */
 #include "zero_plugin/offload/transfers.h"    /* shards between file and device */
 #include "zero_plugin/extras/codec.h"         /* quantized numbers: codes, a scale per block */
 #include "zero_plugin/extras/codec_blocks.h"  /* one block: plain C and AVX-512 */

@@ -2223,7 +2223,7 @@ static const struct {
      "what goes up goes down behind its update, and that was waited for"},
     {"zp_cpu_update_abandon", "zp_device_sync_stream(&z->stream[side])",
      "without an error only what was gathered ahead is under way, and nobody reads that any more"},
-    {"zp_gather_swap_in", ".gathered)",
+    {"zp_delayed_swap", ".gathered)",
      "what is under way is forgotten behind it and gathered again: a race without a trace"},
     {NULL, NULL, NULL}};
 

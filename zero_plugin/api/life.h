@@ -101,6 +101,8 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->world = z->data = z->all = &z->group[ZP_ALL];
     z->all->nranks = z->together = z->nreplicas = 1;
     z->open_gradients = zp_build_open_gradients;
+    z->publish = zp_step_publish;
+    z->convert = zp_step_convert;
     zp_lane_init_gate(&z->host.gate);
     for (int side = 0; side < ZP_SIDES; side++) {
         zp_lane_init_gate(&z->host.lift[side].given);
@@ -200,6 +202,7 @@ zero_result zero_build(zero_ctx *z) {
     if (!r) r = zp_build_check_units(z);
     if (r) return z->dead = r; /* but for MEMORY the same on all ranks: they have agreed */
     ZP_TRY(zp_build_allocate(z));
+    for (int u = 0; u < z->layout.all; u++) z->live[u].update = zp_step_update_in_place;
     ZP_TRY(zp_extra_build(z));
     zp_extra_lay_walks(z, zp_reduce_stations);
     z->phase = ZP_IDLE;
@@ -383,7 +386,7 @@ zero_result zero_reduce(zero_ctx *z) {
                 "before backward");
     ZP_TRY(zp_world_check_order(z, 1));
     z->scale_asked = 0;
-    if (z->plan.file_bytes) ZP_TRY(zp_step_fill_ring(z));
+    if (z->plan.file_bytes) ZP_TRY(zp_async_update_fill_ring(z));
     ZP_DO(z, zp_device_record_event(&z->compute, z->passed)); /* parameters are read no more */
     ZP_DO(z, zp_device_wait_event(&z->stream[ZP_GRADIENTS], z->passed));
     ZP_TRY(zp_verdict_agree(z));
@@ -434,7 +437,7 @@ zero_result zero_skip_step(zero_ctx *z) {
 
 zero_result zero_apply_pending(zero_ctx *z) {
     ZP_ENTER(z, "zero_apply_pending", ZP_IDLE, "a pending update is applied between steps");
-    return zp_gather_swap_in_all(z);
+    return zp_extra_finish_update(z);
 }
 
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {

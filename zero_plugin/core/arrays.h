@@ -193,3 +193,11 @@ static zero_result zp_array_close(zp_array *a, int u, size_t e, zp_stream *s, in
 static uint64_t zp_array_part_bytes(const zp_array *a, int u) {
     return (uint64_t)a->part[u].numel * zp_type_bytes(a->type);
 }
+
+/* The arrays that an update touches, in this order: weights, gradient, MASTER, STATE.. */
+enum {
+    ZP_UPDATED_PARAM = 0,
+    ZP_UPDATED_MEAN,
+    ZP_UPDATED_MASTER,
+    ZP_UPDATED_ARRAYS = ZP_UPDATED_MASTER + 1 + ZP_STATES
+};

@@ -215,16 +215,17 @@ static void zp_build_ring_arrays(zero_ctx *z) {
     zp_file_ring_array *t = z->ring.turn;
     const int masters = z->array[ZP_MASTER].share != ZP_NOTHING;
     memset(t, 0, sizeof z->ring.turn);
-    t[ZP_RING_PARAM].array = &z->array[zp_cpu_update_is_on(z) ? (int)ZP_UP
-                                       : zp_ctx_keeps_next(z) ? (int)ZP_NEXT
-                                                              : (int)ZP_PARAM];
-    t[ZP_RING_PARAM].other = zp_ctx_keeps_next(z) ? &z->array[ZP_PARAM] : NULL;
-    t[ZP_RING_MEAN].array = zp_cpu_update_is_on(z) ? &z->array[ZP_DOWN] : zp_ctx_update_gradient(z);
-    for (int i = 0; i <= ZP_STATES; i++) t[ZP_RING_MASTER + i].array = &z->array[ZP_MASTER + i];
-    for (int k = 0; k < ZP_RINGED; k++) {
+    t[ZP_UPDATED_PARAM].array = &z->array[zp_cpu_update_is_on(z) ? (int)ZP_UP
+                                          : zp_ctx_keeps_next(z) ? (int)ZP_NEXT
+                                                                 : (int)ZP_PARAM];
+    t[ZP_UPDATED_PARAM].other = zp_ctx_keeps_next(z) ? &z->array[ZP_PARAM] : NULL;
+    t[ZP_UPDATED_MEAN].array =
+        zp_cpu_update_is_on(z) ? &z->array[ZP_DOWN] : zp_ctx_update_gradient(z);
+    for (int i = 0; i <= ZP_STATES; i++) t[ZP_UPDATED_MASTER + i].array = &z->array[ZP_MASTER + i];
+    for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
         const int last = 1 << (z->rule->passes - 1), all = 2 * last - 1;
-        t[k].reads = k != ZP_RING_PARAM || !masters;
-        t[k].writes = k == ZP_RING_MEAN ? 0 : k > ZP_RING_MASTER ? all : last;
+        t[k].reads = k != ZP_UPDATED_PARAM || !masters;
+        t[k].writes = k == ZP_UPDATED_MEAN ? 0 : k > ZP_UPDATED_MASTER ? all : last;
     }
 }
 
@@ -241,7 +242,7 @@ static void zp_build_piece_memory(zero_ctx *z) {
         a->disk = z->array[twin].disk = &z->disk;
         a->bounce = at;
         at += bytes;
-        for (zp_file_ring_array *t = z->ring.turn; t < z->ring.turn + ZP_RINGED; t++) {
+        for (zp_file_ring_array *t = z->ring.turn; t < z->ring.turn + ZP_UPDATED_ARRAYS; t++) {
             if (t->array != turned) continue;
             t->memory = at;
             t->piece_bytes = bytes;

@@ -13,6 +13,9 @@ enum { ZP_ANY = 63, ZP_BUILT = ZP_ANY - ZP_NEW };
    -reduce-> REDUCED -step-> IDLE. Evaluation: IDLE, BETWEEN or REDUCED -> IN_PASS -> back.
    Checkpoints: IDLE -state_begin-> OPEN -state_end-> IDLE. */
 
+/* Runs one pass of the optimizer step over unit u. */
+typedef zero_result (*zp_updater)(zero_ctx *z, int u, int pass, const zero_hyper *h);
+
 typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, while training */
     int own[2];          /* by side: its own buffer, or -1: it lies whole, or takes turns */
     int spans;           /* that this rank updates of it */
@@ -38,6 +41,7 @@ typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, whil
                          0 while an update is pending */
     const zp_wire *wire[2]; /* by side: how it travels; NULL: as it is stored */
     size_t errors;          /* feedback: where its errors begin in those of all units */
+    zp_updater update;      /* where and when its update runs */
     zp_event *written, *gathered, *reduction, *updated;
     zp_event *spent;     /* delayed: its update is over, and has read the gradient */
     zp_lane_event task;  /* beside a GPU: the same, for lanes */
@@ -228,6 +232,11 @@ struct zero_ctx {
     int *verdict_order;     /* [world->nranks] on the device: in which order verdicts are added up;
                                NULL: by rank */
     size_t param_end;       /* bytes of the parameters' memory */
+    /* Unit u was updated on stream s, or, made 0, made from weights that were put. */
+    zero_result (*publish)(zero_ctx *z, int u, zp_stream *s, int made);
+    /* Converts n values of unit u of an array, wherever it lies. */
+    zero_result (*convert)(zero_ctx *z, const zp_array *a, int u,
+                           const zp_kernel_convert_args *args, size_t n);
     /* Opens the gradients' memory, of so many bytes. COLLECTIVE. */
     zero_result (*open_gradients)(zero_ctx *z, size_t bytes);
     int settled;     /* the ranks have compared their settings */
@@ -314,6 +323,7 @@ struct zero_ctx {
     int stepped;     /* a step was made: a report exists */
     int64_t taken;   /* steps, skipped ones too */
     int pending;     /* a delayed update is not in the seen weights yet: see pass */
+    int delayed;     /* the update of this step stays pending */
     int put_seen;    /* seen weights were put, since the state was opened */
     zp_checks checks;
     int looked;       /* since zero_reduce peers may be reading parameters that are SEEN */
@@ -526,7 +536,7 @@ static int zp_ctx_nth_update(const zero_ctx *z, int i) {
 static zp_array *zp_ctx_weights(zero_ctx *z, int u) {
     return &z->array[z->live[u].turned ? (int)ZP_NEXT : (int)ZP_PARAM];
 }
-static zp_array *zp_newest(zero_ctx *z, int u) {
+static zp_array *zp_ctx_newest(zero_ctx *z, int u) {
     const int filed = zp_array_in_file(&z->array[ZP_NEXT], u);
     if (!z->pending) return zp_ctx_weights(z, u);
     if (z->host.on) return &z->array[ZP_UP];

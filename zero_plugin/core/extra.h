@@ -96,6 +96,16 @@ typedef struct zp_extra {
     void (*fill_update)(const zero_ctx *z, int u, size_t first, zp_update *a);
     /* A tensor's part in an update. */
     void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
+    /* zero_step has decided whether and how to update. */
+    zero_result (*decided)(zero_ctx *z);
+    /* Before your code writes unit u's gradient again: the last update may still read it. */
+    zero_result (*before_write)(zero_ctx *z, int u);
+    /* Weights are about to be made from masters that were put; and values were put into an array,
+       or, NULL, into any. */
+    zero_result (*before_put)(zero_ctx *z);
+    void (*wrote)(zero_ctx *z, const zp_array *a);
+    /* An update that is pending ends now. COLLECTIVE if one is. */
+    zero_result (*finish_update)(zero_ctx *z);
     /* State of the row's own: adds its ranges; knows a range by its name, and moves its values in
        or out; zero_state_begin; zero_state_end, if something was put. */
     zero_result (*add_state)(zero_ctx *z);
@@ -168,6 +178,25 @@ static zero_result zp_extra_after_update(zero_ctx *z, int u, int pass, zp_stream
 }
 static zero_result zp_extra_between_passes(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->between_passes) ZP_DO(z, x->between_passes(z));
+    return ZERO_OK;
+}
+static zero_result zp_extra_decided(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if (x->decided) ZP_DO(z, x->decided(z));
+    return ZERO_OK;
+}
+static zero_result zp_extra_before_write(zero_ctx *z, int u) {
+    ZP_EACH_EXTRA(z, x) if (x->before_write) ZP_DO(z, x->before_write(z, u));
+    return ZERO_OK;
+}
+static zero_result zp_extra_before_put(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if (x->before_put) ZP_TRY(x->before_put(z));
+    return ZERO_OK;
+}
+static void zp_extra_wrote(zero_ctx *z, const zp_array *a) {
+    ZP_EACH_EXTRA(z, x) if (x->wrote) x->wrote(z, a);
+}
+static zero_result zp_extra_finish_update(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if (x->finish_update) ZP_TRY(x->finish_update(z));
     return ZERO_OK;
 }
 static void zp_extra_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {

@@ -4,7 +4,7 @@
 
 #include "pointers.h"
 #include "extra.h"
-#include "../offload/cpu_update.h"
+#include "order.h"
 
 /* The weights have changed: what was gathered before is old. */
 static void zp_gather_forget_all(zero_ctx *z) {
@@ -59,62 +59,6 @@ static zero_result zp_gather_publish_update(zero_ctx *z, int u, zp_stream *s) {
     if (whole && z->policy.state == ZP_SHARD) return zp_gather_unit(z, u);
     if (!whole || s == &z->compute) return ZERO_OK;
     return zp_ctx_check(z, zp_device_record_event(s, z->live[u].gathered));
-}
-
-/* What this rank updates of unit u, from one of PARAM and NEXT to the other, both in memory. */
-static void zp_gather_copy_next(zero_ctx *z, int u, int to, int from) {
-    const zp_array_part *own = zp_ctx_own_part(z, u);
-    memcpy(zp_array_at(&z->array[to], u, own->first), zp_array_at(&z->array[from], u, own->first),
-           own->numel * zp_type_bytes(z->cfg.type));
-}
-
-/* A task of `updates`: NEXT, which the last update has written, becomes PARAM. */
-typedef struct zp_turn_args {
-    zero_ctx *z;
-    int unit;
-} zp_turn_args;
-
-static void zp_gather_swap_in_task(const void *args, size_t n, int threads) {
-    const zp_turn_args *a = (const zp_turn_args *)args;
-    zp_live *live = &a->z->live[a->unit];
-    if (zp_array_in_file(&a->z->array[ZP_NEXT], a->unit))
-        live->turned = live->rounds;
-    else
-        zp_gather_copy_next(a->z, a->unit, ZP_PARAM, ZP_NEXT);
-}
-
-/* Unit u's new weights come in, once `computed`: all ranks are done with the old ones. Who waits
-   for them: u's gather, or, where there is none, its next begin. */
-static zero_result zp_gather_swap_in(zero_ctx *z, int u, zp_event *computed) {
-    const zp_turn_args a = {z, u};
-    zp_stream *s = &z->updates;
-    z->live[u].second = 0;
-    ZP_DO(z, zp_device_wait_event(s, computed));
-    ZP_DO(z, zp_device_wait_event(s, z->live[u].gathered)); /* one that nobody has waited for */
-    if (zp_cpu_update_is_on(z)) {
-        ZP_DO(z, zp_cpu_update_copy_up(z, u));
-        return zp_gather_publish_update(z, u, s);
-    }
-    zp_record *r =
-        zp_device_begin_slice(s, ZERO_EVENT_COPY, u, zp_array_part_bytes(&z->array[ZP_PARAM], u));
-    ZP_DO(z, zp_device_push_task(s, zp_gather_swap_in_task, &a, sizeof a,
-                                 zp_ctx_own_part(z, u)->numel));
-    zp_device_end_slice(s, r);
-    return zp_gather_publish_update(z, u, s);
-}
-
-/* All that is pending comes in, between steps, once no rank evaluates with the old weights. */
-static zero_result zp_gather_swap_in_all(zero_ctx *z) {
-    if (!z->pending) return ZERO_OK;
-    ZP_DO(z, zp_ctx_sync(z));
-    ZP_DO(z, zp_comm_barrier(z->all));
-    for (int i = 0; i < z->layout.all; i++) {
-        const int u = zp_ctx_nth_update(z, i);
-        if (z->layout.unit[u].numel) ZP_TRY(zp_gather_swap_in(z, u, z->agreed));
-    }
-    zp_gather_forget_all(z);
-    z->pending = 0;
-    return zp_observe_seal(z);
 }
 
 /* u's parameters are on their way or there, and stay, and so are the next units'. */

@@ -1,19 +1,11 @@
-/* hooks.h - hooks, gathers, buckets: a unit while a pass runs
+/* reduce.h - the way of one gradient: from the backward that wrote it to the reduced shard
 
-   A PENDING UPDATE (cfg.delay_from). From a delayed zero_step to the next zero_reduce z->pending is
-   1, on all ranks alike, and each rank has two copies of the weights that it updates:
-     zp_ctx_weights  SEEN: passes gather these and compute with them. Nobody writes them
-     zp_newest   NEWEST: the result of the update, which master weights and state belong to
-   In memory SEEN is PARAM and NEWEST is NEXT; in the file each is in one of the two places; beside
-   a GPU SEEN is PARAM, on the device, and NEWEST is UP.
-   The stream `updates` owns NEWEST, master weights and state, and until event `spent` the reduced
-   gradient (MEAN, DOWN). All others wait for that stream (zp_ctx_sync) before they read these.
-   The update ends unit by unit: behind the reduction of u in the next step's last micro-step all
-   ranks have computed with SEEN. Then `updates` makes NEWEST SEEN (zp_gather_swap_in) and records
-   `updated`; u's gather, or its next begin, waits for that.
-   Between steps everything that looks leaves this as it is. Evaluations compute with SEEN. Reading
-   by name and checkpoints read both copies: ZERO_PARAMETER is SEEN, ZERO_MASTER is NEWEST. What
-   ends the update early, on all ranks, is zp_gather_swap_in_all. */
+   HOOK -> BUCKET -> WALK. zero_backward_begin takes a gradient buffer, or the unit's own place, and
+   clears it on the compute stream. Your code adds into it. zero_backward_end records event
+   `written` and puts the unit into the bucket. When the bucket is full, or the micro-step ends, the
+   stations of the gradient's walk run for all of its units: see zp_reduce_stations below, top to
+   bottom. All of them enqueue on the gradient stream; the last ones record `reduction`, for which
+   the buffer's next user and the optimizer step wait. */
 #pragma once
 
 #include "gather.h"
@@ -210,7 +202,7 @@ static zero_result zp_reduce_open_gradient(zero_ctx *z, int u, int clear_all) {
     ZP_TRY(zp_reduce_take_buffer(z, u));
     ZP_DO(z, zp_device_wait_event(&z->compute, live->reduction));
     if (live->apart && !zp_ctx_keeps_next(z)) /* it may read them yet */
-        ZP_DO(z, zp_cpu_update_wait_reader(z, &z->compute, u));
+        ZP_TRY(zp_extra_before_write(z, u));
     live->touched = 1;
     ZP_TRY(zp_observe_cleared(z, u));
     return zp_reduce_clear_gradient(z, u, clear_all);
@@ -244,11 +236,6 @@ static int zp_reduce_has_divisors(const zero_ctx *z) {
 }
 static int zp_reduce_is_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }
 
-/* A delayed update of the step before comes in, once the unit is reduced. */
-static zero_result zp_reduce_swap_in(zero_ctx *z, int u) {
-    return z->pending ? zp_gather_swap_in(z, u, z->live[u].reduction) : ZERO_OK;
-}
-
 /* The core's stations: read them from top to bottom to follow one gradient, then one parameter. */
 static const zp_station zp_reduce_stations[] = {
     {ZP_GRADIENT_WALK, ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, NULL, zp_reduce_wait_written, NULL},
@@ -262,7 +249,6 @@ static const zp_station zp_reduce_stations[] = {
     {ZP_GRADIENT_WALK, ZP_AT_WHOLE, ZP_LAST_MICRO_STEP, zp_reduce_is_whole, NULL,
      zp_reduce_gather_whole},
     {ZP_GRADIENT_WALK, ZP_AT_DONE, ZP_EACH_MICRO_STEP, NULL, zp_reduce_record, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_LAST_MICRO_STEP, zp_ctx_is_delayed, zp_reduce_swap_in, NULL},
     {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, zp_reduce_end, NULL},
 
     {ZP_PARAMETER_WALK, ZP_AT_DESCRIBE, ZP_EACH_MICRO_STEP, NULL, zp_gather_describe, NULL},

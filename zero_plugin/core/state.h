@@ -50,7 +50,7 @@ static int zp_state_has_kind(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
 static zp_array *zp_state_kind_of_unit(zero_ctx *z, zero_kind kind, int u) {
     zp_array *a = zp_state_kind_array(z, kind);
     if (a != &z->array[ZP_PARAM]) return a;
-    return kind == ZERO_MASTER ? zp_newest(z, u) : zp_ctx_weights(z, u);
+    return kind == ZERO_MASTER ? zp_ctx_newest(z, u) : zp_ctx_weights(z, u);
 }
 
 /* A range of a tensor and kind that there are. */
@@ -74,7 +74,7 @@ static zero_result zp_state_begin_access(zero_ctx *z, const char *call, int writ
     ZP_ENTER(z, call, ZP_IDLE | ZP_REDUCED,
              "tensors are read and written after zero_build, outside a step's passes");
     ZP_TRY(zp_state_check_range(z, name, kind, first, count, t));
-    if (writes) ZP_TRY(zp_gather_swap_in_all(z));
+    if (writes) ZP_TRY(zp_extra_finish_update(z));
     ZP_UNTIMELY(z, kind == ZERO_GRADIENT && z->phase != ZP_REDUCED,
                 "%s: gradients are there between zero_reduce and zero_step", name);
     return zp_ctx_check(z, zp_ctx_sync(z));
@@ -94,7 +94,7 @@ static zero_result zp_state_read_run(zero_ctx *z, zero_kind kind, const zp_run *
         if (here) {
             ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &n, &z->compute, &from));
             const zp_kernel_convert_args args = {from, stage, a->type, ZERO_F32, control, 1};
-            ZP_DO(z, zp_cpu_update_convert(z, a, run->unit, &args, n));
+            ZP_DO(z, z->convert(z, a, run->unit, &args, n));
             ZP_DO(z, zp_array_close(a, run->unit, run->at + at, &z->compute, 0));
         }
         ZP_DO(z, zp_device_sync_stream(&z->compute)); /* the staging buffer is the host's as well */
@@ -125,12 +125,11 @@ static zero_result zp_state_put_values(zero_ctx *z, zero_kind kind, const zp_run
             const zp_kernel_convert_args args = {stage, memory, ZERO_F32, a->type, control, 0};
             ZP_TRY(zp_device_sync_stream(&z->compute));
             zp_type_widen(stage, values + at * zp_type_bytes(type), type, n);
-            ZP_TRY(zp_cpu_update_convert(z, a, run->unit, &args, n));
+            ZP_TRY(z->convert(z, a, run->unit, &args, n));
         }
         ZP_TRY(zp_array_close(a, run->unit, run->at + at, &z->compute, 1));
     }
-    if (a->disk) zp_file_ring_forget(&z->ring);
-    zp_cpu_update_note_write(z, a);
+    zp_extra_wrote(z, a);
     z->live[run->unit].old_next = !z->pending;
     return ZERO_OK;
 }
@@ -211,7 +210,7 @@ static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *v
               "%s: kind %d, type %d: no such state", r->name, (int)r->kind, (int)r->type);
     ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
               r->first + r->count);
-    if (!out) ZP_TRY(zp_weights_double(z));
+    if (!out) ZP_TRY(zp_extra_before_put(z));
     z->put_seen |= seen && !out;
     for (size_t done = 0; done < r->count;) {
         const zp_run run = zp_state_run_at(z, t, r->first + done, r->count - done);

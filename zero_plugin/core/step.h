@@ -7,24 +7,27 @@
 #pragma once
 
 #include "hooks.h"
-#include "../offload/gpu_update.h"
 
 /* Elements [from, from + n) of what this rank updates of unit u. at: in the ring's order, where the
    arrays' elements from `from` on lie; NULL: there is none. */
 static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper *h,
                                      const zp_control *control, size_t from, size_t n,
                                      char *const *at) {
-    char *begin[ZP_RINGED]; /* of the arrays, which count from the same origin */
+    char *begin[ZP_UPDATED_ARRAYS]; /* of the arrays, which count from the same origin */
     zp_update a;
-    for (int k = 0; k < ZP_RINGED; k++) {
-        const uintptr_t skipped = from * zp_type_bytes(z->ring.turn[k].array->type);
+    for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
+        const zero_type type = k == ZP_UPDATED_PARAM  ? z->cfg.type
+                               : k == ZP_UPDATED_MEAN ? z->array[ZP_MEAN].type
+                                                      : ZERO_F32;
+        const uintptr_t skipped = from * zp_type_bytes(type);
         begin[k] = at[k] ? (char *)((uintptr_t)at[k] - skipped) : NULL;
     }
     memset(&a, 0, sizeof a);
-    a.p = begin[ZP_RING_PARAM];
-    a.g = begin[ZP_RING_MEAN];
-    a.master = (float *)(void *)begin[ZP_RING_MASTER];
-    for (int i = 0; i < ZP_STATES; i++) a.state[i] = (float *)(void *)begin[ZP_RING_MASTER + 1 + i];
+    a.p = begin[ZP_UPDATED_PARAM];
+    a.g = begin[ZP_UPDATED_MEAN];
+    a.master = (float *)(void *)begin[ZP_UPDATED_MASTER];
+    for (int i = 0; i < ZP_STATES; i++)
+        a.state[i] = (float *)(void *)begin[ZP_UPDATED_MASTER + 1 + i];
     a.begin = from;
     a.end = from + n;
     a.control = control;
@@ -44,113 +47,33 @@ static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper 
     return a;
 }
 
-/* A task of the stream `updates`: one unit, piece by piece, unless there is nothing to update. */
-typedef struct zp_apart_args {
-    zero_ctx *z;
-    int unit, pass;
-    zero_hyper hyper;
-    zp_control control; /* the device's may be of the next step already */
-} zp_apart_args;
-
-/* Weights were written by name: an update goes on from them. (In the file it reads them there.) */
-static void zp_step_renew_next(zero_ctx *z, int u) {
-    z->live[u].old_next = 0;
-    if (!zp_array_in_file(&z->array[ZP_NEXT], u)) zp_gather_copy_next(z, u, ZP_NEXT, ZP_PARAM);
-}
-
-static void zp_step_update_task(const void *args, size_t numel, int threads) {
-    const zp_apart_args *a = (const zp_apart_args *)args;
-    zero_ctx *z = a->z;
-    zp_file_ring *r = &z->ring;
-    const size_t first = zp_ctx_own_part(z, a->unit)->first;
-    char *at[ZP_RINGED];
-    const zp_control *control = zp_cpu_update_is_on(z) ? z->host.control : &a->control;
-    const zp_rule *rule = z->rule;
-    const int first_pass = a->pass == 0, last_pass = a->pass + 1 == rule->passes;
-    if (first_pass && zp_ctx_keeps_next(z) && z->live[a->unit].old_next)
-        zp_step_renew_next(z, a->unit);
-    if (control->skip) return;
-    r->ready = (r->used / r->stops + 1) * r->stops;
-    for (size_t from = 0; from < numel; from += ZP_PIECE_NUMEL) {
-        const size_t n = zp_min(ZP_PIECE_NUMEL, numel - from);
-        if (zp_file_ring_open(r, a->unit, first + from, n, at)) return; /* the context has failed */
-        zp_update update = zp_step_make_update(z, a->unit, &a->hyper, control, from, n, at);
-        if (zp_cpu_update_is_on(z)) update.spans = zp_cpu_update_spans(z, a->unit);
-        for (int k = zp_rule_first(rule, a->pass); k < zp_rule_last(rule, a->pass); k++)
-            rule->loop[k](&update, n / ZP_WIDE, threads);
-        zp_file_ring_close(r);
-    }
-    if (last_pass) z->live[a->unit].rounds ^= 1;
-}
-
-/* The ring reads ahead, while the last micro-step is reduced. */
-static void zp_step_fill_task(const void *ring, size_t n, int threads) {
-    zp_file_ring *r;
-    memcpy(&r, ring, sizeof r);
-    zp_file_ring_fill(r);
-}
-static zero_result zp_step_fill_ring(zero_ctx *z) {
-    zp_file_ring *r = &z->ring;
-    return zp_ctx_check(z, zp_device_push_task(&z->updates, zp_step_fill_task, &r, sizeof r, 1));
-}
-
 static zp_stream *zp_step_stream(zero_ctx *z, int u) {
     return z->live[u].apart ? &z->updates : &z->compute;
 }
 
-/* Enqueues a pass over a unit whose state goes through the GPU. */
-static zero_result zp_step_update_through(zero_ctx *z, int u, int pass, const zero_hyper *h) {
+/* The updater of units whose arrays all lie on the device. */
+static zero_result zp_step_update_in_place(zero_ctx *z, int u, int pass, const zero_hyper *h) {
     const zp_rule *rule = z->rule;
-    const size_t numel = zp_ctx_own_part(z, u)->numel;
-    char *at[ZP_RINGED];
-    for (size_t from = 0; from < numel; from += ZP_THROUGH_NUMEL) {
-        const size_t n = zp_min(ZP_THROUGH_NUMEL, numel - from);
-        ZP_DO(z, zp_gpu_update_open(z, u, from, n, at));
-        const zp_update update = zp_step_make_update(z, u, h, z->control, from, n, at);
-        const int last = z->live[u].spans ? zp_rule_last(rule, pass) : 0; /* padding keeps turns */
-        for (int k = zp_rule_first(rule, pass); k < last; k++)
-            ZP_DO(z, rule->update[k](&z->updates, &update, n / ZP_WIDE));
-        ZP_DO(z, zp_gpu_update_close(z, u, from, n));
-    }
+    const zp_array_part *own = zp_ctx_own_part(z, u);
+    char *at[ZP_UPDATED_ARRAYS];
+    at[ZP_UPDATED_PARAM] = zp_array_at(&z->array[ZP_PARAM], u, own->first);
+    at[ZP_UPDATED_MEAN] = zp_array_at(zp_ctx_update_gradient(z), u, own->first);
+    for (int k = 0; k <= ZP_STATES; k++)
+        at[ZP_UPDATED_MASTER + k] = zp_array_at(&z->array[ZP_MASTER + k], u, own->first);
+    const zp_update update = zp_step_make_update(z, u, h, z->control, 0, own->numel, at);
+    for (int k = zp_rule_first(rule, pass); k < zp_rule_last(rule, pass) && update.nspans; k++)
+        ZP_DO(z, rule->update[k](&z->compute, &update, own->numel / ZP_WIDE));
     return ZERO_OK;
 }
 
 static zero_result zp_step_update_unit(zero_ctx *z, int u, int pass, const zero_hyper *h) {
-    const zp_rule *rule = z->rule;
-    const zp_array_part *own = zp_ctx_own_part(z, u);
-    if (!own->numel) return ZERO_OK;
+    if (!zp_ctx_own_part(z, u)->numel) return ZERO_OK;
     zp_stream *s = zp_step_stream(z, u);
-    const uint64_t bytes = zp_array_part_bytes(&z->array[ZP_PARAM], u);
-    zp_record *r;
-    char *at[ZP_RINGED];
-    /* a gather that an evaluation left under way */
+    /* an evaluation may have left a gather under way */
     ZP_DO(z, zp_device_wait_event(s, z->live[u].gathered));
-    if (z->live[u].apart && z->host.through) {
-        r = zp_device_begin_slice(s, ZERO_EVENT_UPDATE, u, bytes);
-        ZP_TRY(zp_step_update_through(z, u, pass, h));
-        zp_device_end_slice(s, r);
-        return ZERO_OK;
-    }
-    if (z->live[u].apart) {
-        const zp_apart_args a = {z, u, pass, *h, *zp_cpu_update_decision(z)};
-        r = zp_device_begin_slice(s, ZERO_EVENT_UPDATE, u, bytes);
-        ZP_DO(z, zp_device_push_task(s, zp_step_update_task, &a, sizeof a, own->numel));
-        zp_device_end_slice(s, r);
-        if (zp_cpu_update_is_on(z)) zp_lane_record(&s->lane, &z->live[u].task);
-        const int pending = zp_ctx_is_delayed(z) || pass + 1 < rule->passes;
-        return pending ? ZERO_OK : zp_ctx_check(z, zp_cpu_update_copy_up(z, u));
-    }
-    if (!z->live[u].spans) return ZERO_OK;
-    zp_array *param = &z->array[ZP_PARAM], *gradient = zp_ctx_update_gradient(z);
-    for (int k = 0; k < ZP_RINGED; k++)
-        at[k] = zp_array_at(k == ZP_RING_PARAM  ? param
-                            : k == ZP_RING_MEAN ? gradient
-                                                : z->ring.turn[k].array,
-                            u, own->first);
-    const zp_update update = zp_step_make_update(z, u, h, z->control, 0, own->numel, at);
-    r = zp_device_begin_slice(s, ZERO_EVENT_UPDATE, u, bytes);
-    for (int k = zp_rule_first(rule, pass); k < zp_rule_last(rule, pass); k++)
-        ZP_DO(z, rule->update[k](s, &update, own->numel / ZP_WIDE));
+    zp_record *r =
+        zp_device_begin_slice(s, ZERO_EVENT_UPDATE, u, zp_array_part_bytes(&z->array[ZP_PARAM], u));
+    ZP_TRY(z->live[u].update(z, u, pass, h));
     zp_device_end_slice(s, r);
     return ZERO_OK;
 }
@@ -171,7 +94,7 @@ static zero_result zp_step_update_first(zero_ctx *z, const zero_hyper *h) {
 }
 
 /* Copies this rank's part of unit u from one array to another, as the other one's type. */
-static zero_result zp_weights_copy(zero_ctx *z, int u, zp_array *from, zp_array *to) {
+static zero_result zp_step_copy_weights(zero_ctx *z, int u, zp_array *from, zp_array *to) {
     const zp_array_part *own = zp_ctx_own_part(z, u);
     const int straight = from->type == to->type;
     const int staged = from->part[u].tier && !zp_device_is_host() && !to->part[u].tier && !straight;
@@ -184,7 +107,7 @@ static zero_result zp_weights_copy(zero_ctx *z, int u, zp_array *from, zp_array 
         const zp_kernel_convert_args a = {
             source, staged ? stage : target, from->type, to->type, NULL, 0};
         const char *copied = straight ? source : stage;
-        if (!straight) ZP_DO(z, zp_cpu_update_convert(z, from, u, &a, n));
+        if (!straight) ZP_DO(z, z->convert(z, from, u, &a, n));
         if (straight || staged)
             ZP_DO(z, zp_device_copy(&z->compute, target, copied, n * zp_type_bytes(to->type)));
         ZP_DO(z, zp_array_close(from, u, e, &z->compute, 0));
@@ -193,28 +116,23 @@ static zero_result zp_weights_copy(zero_ctx *z, int u, zp_array *from, zp_array 
     return ZERO_OK;
 }
 
-/* Where updates are delayed, state is put into both copies of the weights: they are made alike
-   first. Only this rank's part, so that ranks need not come here together. */
-static zero_result zp_weights_double(zero_ctx *z) {
-    if (z->pending || !zp_ctx_is_delayed(z)) return ZERO_OK;
-    z->pending = 1;
-    for (int u = 0; u < z->layout.all; u++) {
-        zp_array *now = zp_ctx_weights(z, u);
-        const int filed = zp_array_in_file(&z->array[ZP_NEXT], u);
-        z->live[u].turned ^= filed; /* the next update reads where the last one has written */
-        z->live[u].old_next = 0;
-        ZP_TRY(zp_weights_copy(z, u, now, filed ? zp_ctx_weights(z, u) : zp_newest(z, u)));
-    }
-    return ZERO_OK;
-}
-
 /* Parameters from the weights that were put. */
 static zero_result zp_step_from_master(zero_ctx *z, int u) {
-    zp_array *master = &z->array[ZP_MASTER], *newest = zp_newest(z, u);
+    zp_array *master = &z->array[ZP_MASTER], *newest = zp_ctx_newest(z, u);
     z->live[u].old_next = !z->pending;
-    if (master->share) ZP_TRY(zp_weights_copy(z, u, master, newest));
+    if (master->share) ZP_TRY(zp_step_copy_weights(z, u, master, newest));
     if (!z->pending || z->put_seen) return ZERO_OK;
-    return zp_weights_copy(z, u, newest, zp_ctx_weights(z, u));
+    return zp_step_copy_weights(z, u, newest, zp_ctx_weights(z, u));
+}
+
+static zero_result zp_step_publish(zero_ctx *z, int u, zp_stream *s, int made) {
+    (void)made;
+    return zp_gather_publish_update(z, u, s);
+}
+static zero_result zp_step_convert(zero_ctx *z, const zp_array *a, int u,
+                                   const zp_kernel_convert_args *args, size_t n) {
+    (void)a, (void)u;
+    return zp_kernel_convert(&z->compute, args, n);
 }
 
 /* By a step, or, hyper NULL, from the weights. */
@@ -222,20 +140,16 @@ static zero_result zp_step_update_all(zero_ctx *z, const zero_hyper *hyper) {
     const int delayed = hyper && zp_ctx_is_delayed(z) && z->taken >= z->cfg.delay_from;
     const int last = z->rule->passes - 1;
     if (hyper && last) ZP_TRY(zp_step_update_first(z, hyper));
-    if (!hyper) ZP_TRY(zp_weights_double(z));
+    z->delayed = delayed;
+    if (!hyper) ZP_TRY(zp_extra_before_put(z));
     for (int i = 0; i < z->layout.all; i++) {
         const int u = zp_ctx_nth_update(z, i);
         zp_stream *s = hyper ? zp_step_stream(z, u) : &z->compute;
         ZP_TRY(hyper ? zp_step_update_pass(z, u, last, hyper) : zp_step_from_master(z, u));
-        if (zp_ctx_is_delayed(z)) ZP_DO(z, zp_device_record_event(s, z->live[u].spent));
-        if (!hyper || !zp_ctx_is_delayed(z))
-            ZP_TRY(zp_gather_publish_update(z, u, s));
-        else if (!delayed && z->layout.unit[u].numel)
-            ZP_TRY(zp_gather_swap_in(z, u, z->agreed));
+        ZP_TRY(z->publish(z, u, s, hyper != NULL));
     }
     if (hyper) z->pending = delayed;
-    if (!hyper) zp_file_ring_forget(&z->ring);
-    if (!hyper) zp_cpu_update_note_write(z, &z->array[ZP_PARAM]);
+    if (!hyper) zp_extra_wrote(z, NULL);
     if (!delayed) zp_gather_forget_all(z);
     return ZERO_OK;
 }
@@ -276,8 +190,7 @@ static zero_result zp_step_run(zero_ctx *z, int said, const zero_hyper *h) {
     ZP_DO(z, zp_device_wait_event(&z->compute, z->agreed));
     ZP_DO(z, zp_kernel_decide(&z->compute, &decide, 1));
     ZP_TRY(zp_step_send_report(z));
-    ZP_DO(z, zp_cpu_update_begin(z));
-    ZP_DO(z, zp_gpu_update_begin(z));
+    ZP_TRY(zp_extra_decided(z));
     z->said = said;
     z->hyper = zp_rule_used_hyper(z->rule, *h);
     z->stepped = 1;

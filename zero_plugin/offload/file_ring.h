@@ -7,14 +7,6 @@
 
 #include "../core/arrays.h"
 
-/* In this order: PARAM (or NEXT), the gradient, MASTER, STATE.. */
-enum {
-    ZP_RING_PARAM = 0,
-    ZP_RING_MEAN,
-    ZP_RING_MASTER,
-    ZP_RINGED = ZP_RING_MASTER + 1 + ZP_STATES
-};
-
 typedef struct zp_file_ring_stop { /* a piece of a unit */
     int unit;
     size_t piece;
@@ -33,7 +25,7 @@ typedef struct zp_file_ring_array { /* of an array through the ring */
 
 typedef struct zp_file_ring {
     zp_file *disk;
-    zp_file_ring_array turn[ZP_RINGED];
+    zp_file_ring_array turn[ZP_UPDATED_ARRAYS];
     zp_file_ring_stop *stop; /* [stops] in the order of updates, pass by pass */
     size_t stops;
     int passes;
@@ -74,10 +66,10 @@ static void zp_file_ring_count(const zp_file_ring *r, const zp_file_ring_array *
 /* Reads ahead: as many pieces as there are places, but at most all that a pass has, which writes
    what the next one reads. */
 static void zp_file_ring_fill(zp_file_ring *r) {
-    for (int k = 0; k < ZP_RINGED; k++) {
+    for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
         zp_file_ring_array *t = &r->turn[k];
         const size_t ahead = r->used + zp_min(ZP_RING, r->stops / (size_t)r->passes);
-        const size_t most = k == ZP_RING_MEAN ? zp_min(r->ready, ahead) : ahead;
+        const size_t most = k == ZP_UPDATED_MEAN ? zp_min(r->ready, ahead) : ahead;
         for (; t->memory && t->asked < most; t->asked++)
             if (t->reads && zp_file_ring_in_file(r, t, t->asked))
                 zp_file_ring_give(r, t, t->asked, 0);
@@ -88,7 +80,7 @@ static void zp_file_ring_fill(zp_file_ring *r) {
    the array keeps nothing. */
 static zero_result zp_file_ring_open(zp_file_ring *r, int u, size_t e, size_t n, char **at) {
     zp_file_ring_fill(r);
-    for (int k = 0; k < ZP_RINGED; k++) {
+    for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
         zp_file_ring_array *t = &r->turn[k];
         at[k] = zp_array_at(t->array, u, e);
         if (!zp_file_ring_in_file(r, t, r->used)) continue;
@@ -106,7 +98,7 @@ static zero_result zp_file_ring_open(zp_file_ring *r, int u, size_t e, size_t n,
 }
 
 static void zp_file_ring_close(zp_file_ring *r) {
-    for (int k = 0; k < ZP_RINGED; k++)
+    for (int k = 0; k < ZP_UPDATED_ARRAYS; k++)
         if (zp_file_ring_writes(r, &r->turn[k]) && zp_file_ring_in_file(r, &r->turn[k], r->used))
             zp_file_ring_give(r, &r->turn[k], r->used, 1);
     r->used++;
@@ -117,6 +109,6 @@ static void zp_file_ring_close(zp_file_ring *r) {
 static void zp_file_ring_forget(zp_file_ring *r) {
     if (!r->stops) return;
     zp_file_sync(r->disk);
-    for (zp_file_ring_array *t = r->turn; t < r->turn + ZP_RINGED; t++)
+    for (zp_file_ring_array *t = r->turn; t < r->turn + ZP_UPDATED_ARRAYS; t++)
         for (; t->asked > r->used; t->asked--) zp_file_ring_count(r, t, t->asked - 1);
 }

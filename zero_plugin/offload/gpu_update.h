@@ -119,14 +119,14 @@ static zero_result zp_gpu_update_open(zero_ctx *z, int u, size_t from, size_t n,
     zp_cpu_update *h = &z->host;
     zp_gpu_update_place_events *p = &h->passage[h->turn % zp_gpu_update_places(z)];
     const size_t e = zp_ctx_own_part(z, u)->first + from;
-    at[ZP_RING_PARAM] = zp_array_at(&z->array[ZP_PARAM], u, e);
-    at[ZP_RING_MEAN] = zp_array_at(zp_ctx_update_gradient(z), u, e);
+    at[ZP_UPDATED_PARAM] = zp_array_at(&z->array[ZP_PARAM], u, e);
+    at[ZP_UPDATED_MEAN] = zp_array_at(zp_ctx_update_gradient(z), u, e);
     ZP_TRY(zp_device_wait_event(&h->up, &p->emptied));
     zp_record *r =
         zp_device_begin_slice(&h->up, ZERO_EVENT_COPY, u, zp_gpu_update_moved(z, u, from, n));
     for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
         const char *state = zp_array_at(&z->array[k], u, e);
-        char **to = &at[ZP_RING_MASTER + k - ZP_MASTER];
+        char **to = &at[ZP_UPDATED_MASTER + k - ZP_MASTER];
         *to = state ? zp_gpu_update_place(z, k) : NULL;
         if (state) ZP_TRY(zp_device_copy(&h->up, *to, state, zp_gpu_update_kept(z, k, u, from, n)));
     }

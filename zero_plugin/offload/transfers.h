@@ -36,7 +36,7 @@
 #pragma once
 
 #include "../core/extra.h"
-#include "gpu_update.h"
+#include "async_update.h"
 
 /* A shard on its way between the file and a unit's buffer. */
 typedef struct zp_transfer_shard_args {
@@ -285,12 +285,40 @@ static const zp_station zp_offload_stations[] = {
      NULL},
     {ZP_PARAMETER_WALK, ZP_AT_FETCH, ZP_EACH_MICRO_STEP, zp_transfer_is_offloaded,
      zp_transfer_fetch, NULL},
+    {ZP_GRADIENT_WALK, ZP_AT_AFTER, ZP_LAST_MICRO_STEP, zp_ctx_is_delayed, zp_delayed_swap_reduced,
+     NULL},
     {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+/* zero_build: who updates each unit, and what that replaces in the core. */
+static zero_result zp_transfer_build(zero_ctx *z) {
+    for (int u = 0; u < z->layout.all; u++)
+        if (z->live[u].apart)
+            z->live[u].update = z->host.through ? zp_async_update_through : zp_async_update_push;
+    if (zp_ctx_is_delayed(z)) z->publish = zp_delayed_publish;
+    z->convert = zp_cpu_update_convert;
+    return ZERO_OK;
+}
+static zero_result zp_transfer_decided(zero_ctx *z) {
+    ZP_TRY(zp_cpu_update_begin(z));
+    return zp_gpu_update_begin(z);
+}
+static zero_result zp_transfer_before_write(zero_ctx *z, int u) {
+    return zp_cpu_update_wait_reader(z, &z->compute, u);
+}
+static void zp_transfer_wrote(zero_ctx *z, const zp_array *a) {
+    if (!a || a->disk) zp_file_ring_forget(&z->ring);
+    zp_cpu_update_note_write(z, a ? a : &z->array[ZP_PARAM]);
+}
 static zp_extra zp_transfer_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
     x.name = "offload";
     x.refuse = zp_offload_plan_refuse;
+    x.build = zp_transfer_build;
+    x.decided = zp_transfer_decided;
+    x.before_write = zp_transfer_before_write;
+    x.before_put = zp_delayed_double;
+    x.wrote = zp_transfer_wrote;
+    x.finish_update = zp_delayed_finish;
     x.stations = zp_offload_stations;
     return x;
 }
