@@ -579,6 +579,7 @@ static void offload_all(int every, uint64_t seed) {
         }
         if (type && test_below(&random, 2))
             c.cfg.grads = test_below(&random, 2) ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
+        if (type && !c.cfg.grads && c.cfg.micro_steps > 1) c.cfg.grads = ZERO_GRAD_F32;
         disk_does.shorten = test_below(&random, 2);
         disk_does.interrupt = test_below(&random, 2);
         disk_does.late = test_below(&random, 3) == 0;
