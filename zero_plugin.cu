@@ -66,9 +66,6 @@
 #include "zero_plugin/core/observe.h"           /* what a checked build sees of the calls */
 #include "zero_plugin/core/order.h"           /* the order of a pass's hooks: learnt or announced */
 #include "zero_plugin/core/bind.h"            /* tensors by name and field, slots by layer */
-#include "zero_plugin/offload/offload_plan.h" /* which units are offloaded, and what that moves */
-#include "zero_plugin/offload/cpu_update.h"   /* the optimizer step on the CPU, next to a GPU */
-#include "zero_plugin/offload/gpu_update.h"   /* state in CPU memory that the GPU updates */
 #include "zero_plugin/core/verdict.h"         /* the agreement that ends a step */
 #include "zero_plugin/core/plan.h"            /* memory and traffic, before any allocation */
 #include "zero_plugin/core/build.h"           /* agreement and allocation */
@@ -78,9 +75,13 @@
 #include "zero_plugin/core/hooks.h"           /* what a hook does: begin and end of a unit */
 #include "zero_plugin/core/step.h"            /* skip, clip, update */
 #include "zero_plugin/core/state.h"           /* tensors by name, and as state */
+#include "zero_plugin/offload/offload_plan.h" /* which units are offloaded, and what that moves */
+#include "zero_plugin/offload/cpu_update.h"   /* the optimizer step on the CPU, next to a GPU */
+#include "zero_plugin/offload/gpu_update.h"   /* state in CPU memory that the GPU updates */
 #include "zero_plugin/offload/delayed.h"         /* an optimizer step beside the next step */
 #include "zero_plugin/offload/async_update.h"    /* an update as a task of its own stream */
 #include "zero_plugin/offload/transfers.h"    /* shards between file and device */
+#include "zero_plugin/offload/offload_build.h"   /* what offload plans and allocates; its row */
 #include "zero_plugin/extras/codec.h"         /* quantized numbers: codes, a scale per block */
 #include "zero_plugin/extras/codec_blocks.h"  /* one block: plain C and AVX-512 */
 #include "zero_plugin/extras/codec_kernels.h" /* kernels that encode, decode and add blocks */

@@ -83,7 +83,7 @@ static int zp_shared_memory_show_file(zp_memory *m, int p, int fd) {
 /* A rank's system call has failed. Too many open files are no lack of memory, and no other way of
    sharing it helps. */
 static int zp_no_files(int code) { return code == EMFILE || code == ENFILE; }
-static zero_result zp_file_failed(zp_comm *g, int rank, size_t bytes, int code) {
+static zero_result zp_shared_memory_file_failed(zp_comm *g, int rank, size_t bytes, int code) {
     char who[ZP_RANK_TEXT];
     if (!zp_no_files(code)) return ZERO_ERR_MEMORY;
     return zp_comm_fail(g, ZERO_ERR_DEVICE, "%s could not open a memory file of %zu bytes: %s",
@@ -97,7 +97,7 @@ static zero_result zp_files_agree(zp_comm *g, size_t bytes, int code) {
     ZP_TRY(zp_comm_exchange(g, &mine, sizeof mine));
     for (int r = g->nranks - 1; r >= 0; r--)
         if (his[r] && (bad < 0 || zp_no_files(his[r]) || !zp_no_files(his[bad]))) bad = r;
-    return bad < 0 ? ZERO_OK : zp_file_failed(g, bad, bytes, his[bad]);
+    return bad < 0 ? ZERO_OK : zp_shared_memory_file_failed(g, bad, bytes, his[bad]);
 }
 
 /* Pieces of processes. */

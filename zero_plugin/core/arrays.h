@@ -201,3 +201,10 @@ enum {
     ZP_UPDATED_MASTER,
     ZP_UPDATED_ARRAYS = ZP_UPDATED_MASTER + 1 + ZP_STATES
 };
+
+/* Bytes of the parts of `units` units that are not on the device, sectors not rounded up. */
+static size_t zp_array_bytes_off_device(const zp_array *a, int units) {
+    size_t numel = 0;
+    for (int u = 0; u < units; u++) numel += a->part[u].tier ? a->part[u].numel : 0;
+    return numel * zp_type_bytes(a->type);
+}

@@ -102,10 +102,6 @@ static size_t zp_build_arrays(zero_ctx *z) {
     for (int k = ZP_SUM; k < ZP_ARRAYS; k++)
         if (z->array[k].bytes)
             z->array[k].memory = (char *)zp_ctx_cut_arena(z, &at, z->array[k].bytes, 1);
-    if (zp_gpu_update_bytes(z))
-        z->host.places = (char *)zp_ctx_cut_arena(z, &at, zp_gpu_update_bytes(z), 1);
-    if (zp_offload_plan_sums(z))
-        z->host.lift[ZP_GRAD].sums = (float *)zp_ctx_cut_arena(z, &at, zp_offload_plan_sums(z), 1);
     z->partial =
         (double *)zp_ctx_cut_arena(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
     z->control = (zp_control *)zp_ctx_cut_arena(z, &at, 1, sizeof *z->control);
@@ -134,18 +130,9 @@ static zero_result zp_build_private(zero_ctx *z) {
     return r;
 }
 
-/* Lanes that the build opens: those of the CPU's streams, of the tier HOST's, and of the file. */
-static size_t zp_build_count_lanes(const zero_ctx *z) {
-    const int streams = z->cfg.no_overlap ? 0 : 2 + (z->ring.stops > 0);
-    int n = zp_device_is_host() ? streams : zp_cpu_update_is_on(z);
-    for (int side = 0; side < ZP_SIDES && !zp_device_is_host(); side++)
-        n += zp_ctx_side_array(z, side)->tier == ZERO_FILE;
-    return (size_t)n + (z->plan.file_bytes ? ZP_DISK_LANES : 0);
-}
-
 /* What a context keeps beside numbers, of the host's memory: itself, lists of tensors, units and
    pieces, what waits for its lanes, places where ranks meet, and cfg.trace's records. */
-static size_t zp_build_context_bytes(const zero_ctx *z) {
+static size_t zp_build_context_bytes(zero_ctx *z) {
     const zp_layout *l = &z->layout;
     const zp_comm *g = z->all;
     const size_t units = (size_t)l->all + 1, members = (size_t)l->nmembers + 1;
@@ -162,8 +149,8 @@ static size_t zp_build_context_bytes(const zero_ctx *z) {
     bytes += (size_t)l->nmatrices * sizeof *l->matrices + (size_t)l->layers * sizeof(int)
              + (size_t)z->tensors_cap * sizeof *z->tensors + 2 * z->index_room * sizeof(int)
              + (size_t)zp_build_count_events(z) * sizeof(zp_event);
-    bytes += z->ring.stops * sizeof(zp_file_ring_stop) + z->disk_pieces * sizeof(uint64_t)
-             + zp_build_count_lanes(z) * ZP_LANE_TASKS * sizeof(zp_task);
+    const int streams = zp_device_is_host() && !z->cfg.no_overlap ? 2 : 0;
+    bytes += zp_extra_context_bytes(z) + (size_t)streams * ZP_LANE_TASKS * sizeof(zp_task);
     bytes += (largest / ZP_NORM_BLOCK + 2) * sizeof *z->partial + 2 * sizeof(zp_control);
     bytes += (size_t)g->nranks * ZP_MAIL_BYTES;
     if (g->transport->room) bytes += g->transport->room(g, 0, g->nranks, 0);
@@ -210,106 +197,6 @@ static zero_result zp_build_open_shared(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* The arrays that an update touches, in the ring's order, and what it does with them. */
-static void zp_build_ring_arrays(zero_ctx *z) {
-    zp_file_ring_array *t = z->ring.turn;
-    const int masters = z->array[ZP_MASTER].share != ZP_NOTHING;
-    memset(t, 0, sizeof z->ring.turn);
-    t[ZP_UPDATED_PARAM].array = &z->array[zp_cpu_update_is_on(z) ? (int)ZP_UP
-                                          : zp_ctx_keeps_next(z) ? (int)ZP_NEXT
-                                                                 : (int)ZP_PARAM];
-    t[ZP_UPDATED_PARAM].other = zp_ctx_keeps_next(z) ? &z->array[ZP_PARAM] : NULL;
-    t[ZP_UPDATED_MEAN].array =
-        zp_cpu_update_is_on(z) ? &z->array[ZP_DOWN] : zp_ctx_update_gradient(z);
-    for (int i = 0; i <= ZP_STATES; i++) t[ZP_UPDATED_MASTER + i].array = &z->array[ZP_MASTER + i];
-    for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
-        const int last = 1 << (z->rule->passes - 1), all = 2 * last - 1;
-        t[k].reads = k != ZP_UPDATED_PARAM || !masters;
-        t[k].writes = k == ZP_UPDATED_MEAN ? 0 : k > ZP_UPDATED_MASTER ? all : last;
-    }
-}
-
-/* Memory for pieces on their way: of each array in the file a bounce, its part of the ring, and
-   addends. */
-static void zp_build_piece_memory(zero_ctx *z) {
-    char *at = z->disk_memory;
-    for (int k = 0; k < ZP_ARRAYS; k++) {
-        zp_array *a = &z->array[k];
-        const size_t bytes = a->piece_bytes;
-        const int twin = k == ZP_PARAM ? ZP_UP : k == ZP_MEAN ? ZP_DOWN : k;
-        const zp_array *turned = &z->array[zp_cpu_update_is_on(z) ? twin : k];
-        if (a->tier != ZERO_FILE || !zp_offload_plan_off_device(z, a)) continue;
-        a->disk = z->array[twin].disk = &z->disk;
-        a->bounce = at;
-        at += bytes;
-        for (zp_file_ring_array *t = z->ring.turn; t < z->ring.turn + ZP_UPDATED_ARRAYS; t++) {
-            if (t->array != turned) continue;
-            t->memory = at;
-            t->piece_bytes = bytes;
-        }
-        at += zp_offload_plan_places(z, k) * bytes;
-        if (zp_offload_plan_addends(z, k)) z->addends = at;
-        at += zp_offload_plan_addends(z, k) * bytes;
-    }
-}
-
-/* What updates apart need: their stream, their stops, and the disk with the pieces on their way. */
-static zero_result zp_build_open_updates(zero_ctx *z) {
-    const zero_config *c = &z->cfg;
-    zp_file_ring *r = &z->ring;
-    const size_t bytes = z->plan.file_bytes;
-    if (!r->stops) return ZERO_OK;
-    r->disk = &z->disk;
-    if (bytes) ZP_TRY(zp_file_open(&z->disk, z->all, c->folder, bytes, z->disk_pieces));
-    z->disk.unchecked = c->no_file_check;
-    if (bytes) z->plan.file_way = zp_file_describe(&z->disk);
-    if (bytes && c->log) {
-        char text[ZP_TEXT_BYTES];
-        (void)snprintf(text, sizeof text, "a file of %zu bytes in %.200s, by %s", bytes, c->folder,
-                       z->plan.file_way);
-        c->log(c->log_user, ZERO_LOG_INFO, text);
-    }
-    ZP_TRY(
-        zp_device_open_stream(&z->updates, &z->device, c->stream, !c->no_overlap, 0, c->threads));
-    zp_device_set_track(&z->updates, ZERO_TRACK_UPDATES);
-    r->stop = (zp_file_ring_stop *)calloc(r->stops, sizeof *r->stop);
-    if (!r->stop) return ZERO_ERR_MEMORY;
-    if (zp_offload_plan_buffers(z)
-        && posix_memalign((void **)&z->disk_memory, ZP_SECTOR, z->disk_bytes))
-        return ZERO_ERR_MEMORY;
-    zp_file_ring_stop *stop = r->stop;
-    for (int i = 0; i < r->passes * z->layout.all; i++) {
-        const int u = zp_ctx_nth_update(z, i % z->layout.all);
-        z->live[u].old_next = 1; /* PARAM has the first weights */
-        const size_t n = z->live[u].apart ? zp_array_pieces(&z->array[ZP_STATE], u) : 0;
-        for (size_t piece = 0; piece < n; piece++, stop++) {
-            stop->unit = u;
-            stop->piece = piece;
-        }
-    }
-    return ZERO_OK;
-}
-
-/* All ranks learn who has no room in the host's memory. */
-static zero_result zp_build_open_host(zero_ctx *z) {
-    zp_cpu_update *h = &z->host;
-    size_t pinned;
-    const size_t all = zp_cpu_update_bytes(z, &pinned);
-    const zero_result r = zp_cpu_update_open(z);
-    int who = -1;
-    if (!r && h->spans)
-        for (int u = 0; u < z->layout.all; u++)
-            (void)zp_build_make_spans(z, u,
-                                      h->spans + (z->layout.unit[u].member - z->layout.members));
-    ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &who));
-    if (who < 0) return ZERO_OK;
-    if (r && z->device.text[0]) return zp_ctx_check(z, r); /* it was something else */
-    return z->dead = zp_ctx_fail(
-               z, ZERO_ERR_MEMORY,
-               "rank %d could not get %zu bytes of the host's memory, of which %zu pinned", who,
-               all, pinned);
-}
-
 /* What ran when, if the host asks. */
 static zero_result zp_build_open_recorder(zero_ctx *z) {
     if (!z->cfg.trace) return ZERO_OK;
@@ -331,8 +218,7 @@ static zero_result zp_build_allocate(zero_ctx *z) {
         r = zp_device_open_stream(&z->stream[i], d, c->stream, !c->no_overlap, i, c->threads);
     for (int i = 0; i < 2; i++) zp_device_set_track(&z->stream[i], ZERO_TRACK_GRADIENTS + i);
     if (!r) r = zp_build_private(z);
-    zp_build_ring_arrays(z);
-    if (!r) r = zp_build_open_updates(z);
+    if (!r) r = zp_extra_allocate(z);
     /* everybody learns who could not allocate; then all return the same error */
     ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &who));
     if (who >= 0 && z->failure.claimed) return zp_ctx_check(z, r);
@@ -342,8 +228,7 @@ static zero_result zp_build_allocate(zero_ctx *z) {
                                "rank %d could not allocate its optimizer state and its context "
                                "(%zu and %zu bytes)",
                                who, z->plan.optimizer_bytes, z->plan.context_bytes);
-    if (zp_cpu_update_keeps_state(z)) ZP_TRY(zp_build_open_host(z));
-    zp_build_piece_memory(z);
+    ZP_TRY(zp_extra_share(z));
     r = zp_build_open_shared(z);
     if (!r) return zp_build_register_memory(z);
     ZP_DO(z, ZERO_OK);

@@ -231,6 +231,7 @@ struct zero_ctx {
     int nreplicas, replica; /* copies of what is sharded, and which one is this rank's: 1, 0 */
     int *verdict_order;     /* [world->nranks] on the device: in which order verdicts are added up;
                                NULL: by rank */
+    size_t piece_bytes;     /* of the device, for pieces of arrays that are kept elsewhere */
     size_t param_end;       /* bytes of the parameters' memory */
     /* Unit u was updated on stream s, or, made 0, made from weights that were put. */
     zero_result (*publish)(zero_ctx *z, int u, zp_stream *s, int made);

@@ -69,6 +69,13 @@ typedef struct zp_extra {
     zero_result (*resolve)(zero_ctx *z);
     /* The layout: adds what the row's tensors have besides. */
     zero_result (*layout)(zero_ctx *z);
+    /* The settings are resolved, and the arrays have types, shares and tiers: changes these. */
+    void (*choose)(zero_ctx *z);
+    /* The plan: which units are kept elsewhere; after the core's arrays are cut, the row's own. */
+    void (*plan_units)(zero_ctx *z);
+    void (*plan_arrays)(zero_ctx *z);
+    /* Bytes of lists and lanes, of ordinary CPU memory. */
+    size_t (*context_bytes)(zero_ctx *z);
     /* The plan: adds the row's bytes to z->plan, after buffers and gathers are known. */
     void (*plan)(zero_ctx *z);
     /* Bytes that this rank sends in a step for unit u, and, for u -1, for no unit. */
@@ -77,6 +84,10 @@ typedef struct zp_extra {
     void (*cut)(zero_ctx *z, size_t *at);
     /* Cuts the row's part of the gradients' memory, from byte `at` on; returns its end. */
     size_t (*cut_gradients)(zero_ctx *z, size_t at);
+    /* zero_build: what a rank allocates by itself; then, once all ranks have done that, what needs
+       all of them. The second one is COLLECTIVE. */
+    zero_result (*allocate)(zero_ctx *z);
+    zero_result (*share)(zero_ctx *z);
     /* zero_build, after all memory is there. COLLECTIVE. */
     zero_result (*build)(zero_ctx *z);
     /* zero_destroy of a context that failed: peers must not wait for this rank. */
@@ -140,6 +151,26 @@ static zero_result zp_extra_resolve(zero_ctx *z) {
 }
 static zero_result zp_extra_layout(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->layout) ZP_TRY(x->layout(z));
+    return ZERO_OK;
+}
+static void zp_extra_choose(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->choose) x->choose(z); }
+static void zp_extra_plan_units(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if (x->plan_units) x->plan_units(z);
+}
+static void zp_extra_plan_arrays(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if (x->plan_arrays) x->plan_arrays(z);
+}
+static size_t zp_extra_context_bytes(zero_ctx *z) {
+    size_t bytes = 0;
+    ZP_EACH_EXTRA(z, x) bytes += x->context_bytes ? x->context_bytes(z) : 0;
+    return bytes;
+}
+static zero_result zp_extra_allocate(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if (x->allocate) ZP_TRY(x->allocate(z));
+    return ZERO_OK;
+}
+static zero_result zp_extra_share(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if (x->share) ZP_TRY(x->share(z));
     return ZERO_OK;
 }
 static void zp_extra_plan(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->plan) x->plan(z); }

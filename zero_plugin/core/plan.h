@@ -1,10 +1,9 @@
 /* plan.h - memory and traffic from layout and configuration alone; the build allocates just that */
 #pragma once
 
+#include "bind.h"
 #include "verdict.h"
 #include "order.h"
-#include "../offload/offload_plan.h"
-#include "../offload/gpu_update.h"
 #include "extra.h"
 
 static void zp_plan_set_array(zp_array *a, zero_type type, zp_share share, zero_tier tier) {
@@ -47,11 +46,8 @@ static void zp_plan_apply_settings(zero_ctx *z) {
     for (int i = 0; i < ZP_STATES; i++)
         zp_plan_set_array(&z->array[ZP_STATE + i], ZERO_F32,
                           i < z->rule->states ? stage.state : ZP_NOTHING, c->optimizer_tier);
-    zp_gpu_update_choose(z);
-    /* whole gradients, and those of an update by the GPU, stay on the device */
-    const int stays = c->gradient_tier == ZERO_HOST && (grad == ZP_WHOLE || z->host.through);
-    zp_plan_set_array(&z->array[ZP_MEAN], type, all ? ZP_WHOLE : ZP_SHARD,
-                      stays ? ZERO_DEVICE : c->gradient_tier);
+    zp_plan_set_array(&z->array[ZP_MEAN], type, all ? ZP_WHOLE : ZP_SHARD, c->gradient_tier);
+    zp_extra_choose(z);
     report->divisor = (double)z->data->divisor;
     zp_kernel_set_scale(report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
     report->used_scale = report->scale;
@@ -164,11 +160,6 @@ static size_t zp_plan_share_numel(const zero_ctx *z, zp_share share, size_t nume
     return share == ZP_NOTHING ? 0 : share == ZP_SHARD ? (numel + n - 1) / n : numel;
 }
 
-/* Bytes of the device's memory that pieces pass through. */
-static size_t zp_plan_piece_bytes(const zero_ctx *z) {
-    return zp_offload_plan_buffers(z) + zp_offload_plan_sums(z) + zp_gpu_update_bytes(z);
-}
-
 /* What the arrays take; the formulas' bytes are the stage table, every array without padding. */
 static void zp_plan_count_bytes(zero_ctx *z) {
     const zp_array *a = z->array;
@@ -178,9 +169,9 @@ static void zp_plan_count_bytes(zero_ctx *z) {
     for (int u = 0; u < z->layout.all && stage->parameters == ZP_SHARD; u++)
         if (zp_plan_unit_stays(z, u)) plan->kept_bytes += z->layout.unit[u].padded * of_p;
     plan->param_bytes = zp_plan_share_numel(z, stage->parameters, z->layout.padded) * of_p
-                        - zp_offload_plan_off_device(z, &a[ZP_PARAM]);
+                        - zp_array_bytes_off_device(&a[ZP_PARAM], z->layout.all);
     plan->grad_bytes = zp_plan_share_numel(z, stage->gradients, z->layout.padded) * of_g
-                       - zp_offload_plan_off_device(z, &a[ZP_MEAN]);
+                       - zp_array_bytes_off_device(&a[ZP_MEAN], z->layout.all);
     plan->formula_bytes = zp_plan_share_numel(z, stage->parameters, z->layout.numel) * of_p
                           + zp_plan_share_numel(z, stage->gradients, z->layout.numel) * of_g;
     for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
@@ -188,15 +179,12 @@ static void zp_plan_count_bytes(zero_ctx *z) {
         const size_t kept = k == ZP_STATE + 1 ? zp_plan_plain_numel(z) : z->layout.numel;
         plan->formula_bytes += zp_plan_share_numel(z, a[k].share, kept) * zp_type_bytes(a[k].type);
     }
-    zp_cpu_update_plan(z);
-    zp_offload_plan_file(z);
-    zp_cpu_update_share_parts(z);
-    zp_gpu_update_plan(z);
-    plan->host_bytes = zp_cpu_update_bytes(z, &plan->pinned_bytes);
+    z->piece_bytes = 0;
+    zp_extra_plan_arrays(z);
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
     plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;
-    plan->buffer_bytes = plan->accumulator_bytes + zp_plan_piece_bytes(z) + a[ZP_NEXT].bytes;
+    plan->buffer_bytes = plan->accumulator_bytes + z->piece_bytes + a[ZP_NEXT].bytes;
     if (a[ZP_PARAM].share != ZP_SEEN) plan->buffer_bytes += a[ZP_PARAM].bytes - plan->param_bytes;
 }
 
@@ -213,7 +201,7 @@ static void zp_plan_assign_buffers(zero_ctx *z) {
     const int sectors[2] = {z->array[ZP_MEAN].tier == ZERO_FILE,
                             z->array[ZP_PARAM].tier == ZERO_FILE};
     int open[2];
-    const size_t apart = zp_plan_piece_bytes(z) + z->array[ZP_NEXT].bytes;
+    const size_t apart = z->piece_bytes + z->array[ZP_NEXT].bytes;
     size_t take_turns[2] = {0, 0}, own_bytes = apart, shared_bytes = 0, pads = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
@@ -386,7 +374,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
         "bucket_numel is %zu, the largest unit that shares a buffer has %zu elements: give at "
         "least that, or 0",
         z->cfg.bucket_numel, z->shared_numel);
-    zp_offload_plan_units(z);
+    zp_extra_plan_units(z);
     zp_plan_cut_arrays(z);
     zp_plan_count_bytes(z);
     zp_plan_assign_buffers(z);
@@ -396,8 +384,6 @@ static zero_result zp_plan_make(zero_ctx *z) {
     z->param_end = z->pool[ZP_PARAM].bytes;
     zp_extra_plan(z);
     zp_plan_count_traffic(z);
-    zp_offload_plan_file_traffic(z);
-    zp_offload_plan_link_traffic(z);
     zp_order_expect(z, ZERO_EVAL);
     z->plan.numel = z->layout.numel;
     z->plan.padded_numel = z->layout.padded;

@@ -4,7 +4,7 @@
    ZERO_OWN_EXTRA_ROWS lists those, each followed by a comma. */
 #pragma once
 
-#include "../offload/transfers.h"
+#include "../offload/offload_build.h"
 #include "check.h"
 #include "packed.h"
 #include "subgroups.h"
@@ -18,5 +18,5 @@
 #endif
 
 static const zp_extra_row zp_table_rows[] = {
-    zp_world_row,    zp_subgroups_row, zp_packed_row,           zp_whole_tensor_row,
-    zp_transfer_row, zp_check_row,     ZERO_OWN_EXTRA_ROWS NULL};
+    zp_world_row,         zp_subgroups_row, zp_packed_row,           zp_whole_tensor_row,
+    zp_offload_build_row, zp_check_row,     ZERO_OWN_EXTRA_ROWS NULL};

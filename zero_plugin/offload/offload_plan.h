@@ -73,13 +73,6 @@ static void zp_offload_plan_units(zero_ctx *z) {
     }
 }
 
-/* Bytes of an array that are not on the device, less what sectors round up. */
-static size_t zp_offload_plan_off_device(const zero_ctx *z, const zp_array *a) {
-    size_t numel = 0;
-    for (int u = 0; u < z->layout.all; u++) numel += a->part[u].tier ? a->part[u].numel : 0;
-    return numel * zp_type_bytes(a->type);
-}
-
 /* What goes to and from the file in a step: state both ways, by each pass of the rule; weights are
    read by a rule that has no master, and by gathers; gradients are written by each reduction, which
    reads what it adds to. The first of two passes writes state alone. */

@@ -308,17 +308,3 @@ static void zp_transfer_wrote(zero_ctx *z, const zp_array *a) {
     if (!a || a->disk) zp_file_ring_forget(&z->ring);
     zp_cpu_update_note_write(z, a ? a : &z->array[ZP_PARAM]);
 }
-static zp_extra zp_transfer_row(void) {
-    zp_extra x;
-    memset(&x, 0, sizeof x);
-    x.name = "offload";
-    x.refuse = zp_offload_plan_refuse;
-    x.build = zp_transfer_build;
-    x.decided = zp_transfer_decided;
-    x.before_write = zp_transfer_before_write;
-    x.before_put = zp_delayed_double;
-    x.wrote = zp_transfer_wrote;
-    x.finish_update = zp_delayed_finish;
-    x.stations = zp_offload_stations;
-    return x;
-}
