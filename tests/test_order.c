@@ -459,6 +459,7 @@ static void order_divides(test_rank *r) {
     cfg.optimizer = ZERO_SGD;
     cfg.type = (zero_type)o->type;
     cfg.micro_steps = 2;
+    if (o->type) cfg.grads = ZERO_GRAD_F32;
     cfg.no_mapping = 1;
     cfg.shard_ranks = o->node;
     cfg.timeout_s = 20;

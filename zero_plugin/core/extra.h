@@ -161,8 +161,8 @@ static void zp_extra_plan_arrays(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->plan_arrays) x->plan_arrays(z);
 }
 static size_t zp_extra_context_bytes(zero_ctx *z) {
-    size_t bytes = 0;
-    ZP_EACH_EXTRA(z, x) bytes += x->context_bytes ? x->context_bytes(z) : 0;
+    size_t bytes = sizeof *z->extras;
+    ZP_EACH_EXTRA(z, x) bytes += sizeof *x + (x->context_bytes ? x->context_bytes(z) : 0);
     return bytes;
 }
 static zero_result zp_extra_allocate(zero_ctx *z) {
