@@ -117,18 +117,18 @@ else skip "commits: git is not installed"; fi
 # ---- rooms ----
 plain=$scratch/plain
 plain_drop() { sh "$plain/zero_plugin/drop.sh" "$plain/ours"; }
-sed -i '/^#include "\.\.\/zero_plugin.h"/a #include "api.h"' "$plain/zero_plugin/machine/base.h"
-check "a room was changed" grep -q api.h "$plain/zero_plugin/machine/base.h"
+sed -i '/^#include "\.\.\/\.\.\/zero_plugin.h"/a #include "../api/life.h"' "$plain/zero_plugin/machine/base.h"
+check "a room was changed" grep -q life.h "$plain/zero_plugin/machine/base.h"
 cp "$plain/ours/zero_plugin.cu" "$scratch/was"
-refused "a later room" "base.h includes api.h, which comes later" plain_drop
+refused "a later room" "base.h includes life.h, which comes later" plain_drop
 check "what was there stays" cmp "$plain/ours/zero_plugin.cu" "$scratch/was"
 check "nothing is left beside it" [ "$(find "$plain/ours" -type f | wc -l)" = 2 ]
-cp zero_plugin/machine/base.h "$plain/zero_plugin/"
-sed -i 's/^#include "zero_plugin\/api.h"/&\n&/' "$plain/zero_plugin.cu"
-refused "a room twice" "api.h is included twice" plain_drop
+cp zero_plugin/machine/base.h "$plain/zero_plugin/machine/"
+sed -i 's/^#include "zero_plugin\/api\/life.h"/&\n&/' "$plain/zero_plugin.cu"
+refused "a room twice" "life.h is included twice" plain_drop
 cp zero_plugin.cu "$plain/"
 mv "$plain/zero_plugin/core/hooks.h" "$plain/"
-refused "a room that is not there" "pass.h is missing" plain_drop
+refused "a room that is not there" "hooks.h is missing" plain_drop
 
 # ---- the repository's two files alone ----
 mkdir "$scratch/alone" && cp zero_plugin.h zero_plugin.cu "$scratch/alone/"

@@ -91,6 +91,10 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     *out = NULL;
     zero_ctx *z = (zero_ctx *)calloc(1, sizeof *z);
     const zp_transport *row = zp_transport_find(comm->kind);
+    if (z && zp_extra_make(z, zp_table_rows)) {
+        free(z);
+        z = NULL;
+    }
     if (!z && row && row->refuse) row->refuse(comm, "zero_create: no memory for the context");
     if (!z) return ZERO_ERR_MEMORY;
     *out = z;
@@ -110,8 +114,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     }
     char text[ZP_TEXT_BYTES];
     int flushes = 0;
-    zero_result r = zp_extra_make(z, zp_table_rows);
-    if (!r) r = zp_ctx_check(z, zp_device_open(&z->device));
+    zero_result r = zp_ctx_check(z, zp_device_open(&z->device));
     if (r && row && row->refuse) row->refuse(comm, z->text);
     if (!r) r = zp_life_join(z, row, comm);
     if (!r
