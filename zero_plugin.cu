@@ -1,36 +1,58 @@
 /* zero_plugin.cu - the plugin's one translation unit; zero_plugin.h is its manual.
 
-   One source for two compilers: nvcc makes the CUDA version, cc -x c the CPU version. Each
-   element-wise kernel has one body, of which a macro makes a host loop and, for CUDA, a kernel.
+   nvcc compiles the CUDA version of this file, and `cc -x c` the CPU version. Each element-wise
+   kernel has one body; a macro makes a CPU loop of it and, for CUDA, a kernel.
 
-   CONTENTS: the rooms of the folder zero_plugin/, below; a room includes those above it alone.
+   FOLDERS of zero_plugin/. A file's name is the prefix of its functions, and a file includes only
+   files that come before it in the list below.
+     machine/   streams, events, copies and threads, on CUDA or on the CPU
+     numbers/   types, element-wise kernels, update rules
+     comm/      ranks, transports, collectives
+     core/      stages 0 to 3. It names nothing of offload/ and extras/
+     offload/   state in CPU memory or in a file
+     extras/    capabilities that plug into the core, a row each; table.h lists them
+     api/       the functions of the header
+
+   THE WAY OF ONE GRADIENT AND ONE PARAMETER (unit u, stage 2 or 3, last micro-step). Read hooks.h,
+   reduce.h, verdict.h, step.h and gather.h in this order to follow them. Each column is a stream; an
+   arrow is an event that the stream at its head waits for.
+
+     compute                        gradients                      parameters
+     ------------------------------------------------------------------------------------------
+     zero_backward_begin(u):
+       takes a gradient buffer,
+       clears it
+     your code adds into it
+     zero_backward_end(u)  written ->
+                                    reduce-scatter: this rank's
+                                    shard, summed in rank order
+                                    squares of the shard
+     next use of the buffer  <- reduction
+     ...                            after the last unit: all ranks
+                                    exchange verdicts, which give
+                                    norm and skip everywhere
+     zero_step             <- agreed
+       updates the shard            updated ->
+                                                                   stages 1, 2: gathers u now
+                                                                   stage 3: when a pass wants u
+     zero_forward_begin(u) <- gathered
+       your code reads u
+     zero_forward_end(u)            released ->                    next gather into u's buffer
+
+   Why no rank writes what another one still reads: if u's reduction has ended on one rank, all ranks
+   have computed with u's old parameters; if u's gather has ended, no rank reads u's shard any more.
 
    WHERE SOMETHING NEW GOES
-     a stage      a row of zp_policies in memory; its number, in the header
-     a codec      a row of zp_codecs in codec; how a block's codes lie: blocks; who may ask: config
-     an array     a value of the enum in memory, a line of its walk, a zp_plan_set_array in plan
-     a tier       zero_tier; where a part lies and how it is opened: memory; its cost: tiers, plan;
-                  its memory: build, or a room of its own, as host and disk are
-     a transport  a row by the contract in group; transport says how one of your own is added
-     a rule       a body, a line and a row in rules, a name in zero_optimizer; or a file of your own
-     a setting    a row of the table in config, a field of zero_config
-     a function   the header, then the api room of its subject
-     an event     a word of ZERO_EVENTS, zp_device_begin_slice and _end around what is sent to the
-   stream a room       an #include below, behind all that it uses, and what it is for
-
-   THE WALK OF ONE GRADIENT (unit u, stage 2 or 3, last micro-step), by streams
-     compute     zero_backward_begin: takes a gradient buffer, waits for its last reduction, clears
-                 it; the host adds into it; zero_backward_end: event `written`
-     gradients   waits for `written`; reduce-scatter: every rank sums its slice of u from all ranks,
-                 in rank order, into its gradient shard; squares of the shard: event `reduction`;
-                 after the last unit one all-gather of the ranks' verdicts makes norm and skip the
-                 same everywhere, and finds ranks that differ: event `agreed`
-     compute     zero_step waits for `agreed` and u's last gather, updates the shard: `updated`
-     parameters  waits for `updated`; gathers u from all ranks (stages 1 and 2, resident units) or
-                 leaves that to the next pass (stage 3): event `gathered`
-     compute     the next zero_forward_begin(u) waits for `gathered`
-   When a reduction has ended on any rank, all ranks have computed with that unit's old parameters;
-   when u's gather has ended, no rank reads this shard: so its owner may update it. */
+     a capability  a row with its stations, in a file of its own: core/extra.h says how
+     a stage       a row of zp_policies in core/arrays.h, and its number in the header
+     a codec       a row of zp_codecs in extras/codec.h, and its blocks in extras/codec_blocks.h
+     an array      an enumerator in core/arrays.h, and a zp_plan_set_array in core/plan.h
+     a tier        a value of zero_tier, core/arrays.h, and a row as offload/offload_build.h has one
+     a transport   a row; comm/comm.h has the contract, comm/transport.h says how to add your own
+     an update rule  a body and a row in numbers/rules.h, and a name in zero_optimizer
+     a setting     a row of the table in core/config.h, and a field of zero_config
+     a function    the header, and the file of its subject in api/
+     an event      a word of ZERO_EVENTS, and zp_device_begin_slice and _end_slice around its work */
 
 #if __has_include("zero_plugin/machine/base.h")
 #include "zero_plugin/machine/base.h"         /* limits, clock, hash, lists, the first failure */
