@@ -13,9 +13,9 @@
      extras/    capabilities that plug into the core, a row each; table.h lists them
      api/       the functions of the header
 
-   THE WAY OF ONE GRADIENT AND ONE PARAMETER (unit u, stage 2 or 3, last micro-step). Read hooks.h,
-   reduce.h, verdict.h, step.h and gather.h in this order to follow them. Each column is a stream; an
-   arrow is an event that the stream at its head waits for.
+   THE WAY OF ONE GRADIENT AND ONE PARAMETER (unit u, stage 2 or 3, last micro-step). To follow
+   them, read hooks.h, reduce.h, verdict.h, step.h and gather.h in this order. Each column is a
+   stream. An arrow is an event that the stream at its head waits for.
 
      compute                        gradients                      parameters
      ------------------------------------------------------------------------------------------
@@ -39,8 +39,9 @@
        your code reads u
      zero_forward_end(u)            released ->                    next gather into u's buffer
 
-   Why no rank writes what another one still reads: if u's reduction has ended on one rank, all ranks
-   have computed with u's old parameters; if u's gather has ended, no rank reads u's shard any more.
+   Why no rank writes what another one still reads: if u's reduction has ended on one rank, all
+   ranks have computed with u's old parameters. If u's gather has ended, no rank reads u's shard any
+   more.
 
    WHERE SOMETHING NEW GOES
      a capability  a row with its stations, in a file of its own: core/extra.h says how
@@ -52,7 +53,7 @@
      an update rule  a body and a row in numbers/rules.h, and a name in zero_optimizer
      a setting     a row of the table in core/config.h, and a field of zero_config
      a function    the header, and the file of its subject in api/
-     an event      a word of ZERO_EVENTS, and zp_device_begin_slice and _end_slice around its work */
+     an event      a word of ZERO_EVENTS, and zp_device_begin_slice and _end_slice around it */
 
 #if __has_include("zero_plugin/machine/base.h")
 #include "zero_plugin/machine/base.h"         /* limits, clock, hash, lists, the first failure */
@@ -83,9 +84,9 @@
 #include "zero_plugin/offload/file_ring.h"    /* pieces of state between file and update */
 #include "zero_plugin/core/config.h"          /* the settings, their ranges and defaults */
 #include "zero_plugin/core/ctx.h"             /* everything that one rank owns */
-#include "zero_plugin/core/extra.h"             /* how a capability plugs into the core */
+#include "zero_plugin/core/extra.h"           /* how a capability plugs into the core */
 #include "zero_plugin/core/agree.h"           /* ranks compare what must be equal on all */
-#include "zero_plugin/core/observe.h"           /* what a checked build sees of the calls */
+#include "zero_plugin/core/observe.h"         /* what a checked build sees of the calls */
 #include "zero_plugin/core/order.h"           /* the order of a pass's hooks: learnt or announced */
 #include "zero_plugin/core/bind.h"            /* tensors by name and field, slots by layer */
 #include "zero_plugin/core/verdict.h"         /* the agreement that ends a step */
@@ -100,29 +101,29 @@
 #include "zero_plugin/offload/offload_plan.h" /* which units are offloaded, and what that moves */
 #include "zero_plugin/offload/cpu_update.h"   /* the optimizer step on the CPU, next to a GPU */
 #include "zero_plugin/offload/gpu_update.h"   /* state in CPU memory that the GPU updates */
-#include "zero_plugin/offload/delayed.h"         /* an optimizer step beside the next step */
-#include "zero_plugin/offload/async_update.h"    /* an update as a task of its own stream */
+#include "zero_plugin/offload/delayed.h"      /* an optimizer step beside the next step */
+#include "zero_plugin/offload/async_update.h" /* an update as a task of its own stream */
 #include "zero_plugin/offload/transfers.h"    /* shards between file and device */
-#include "zero_plugin/offload/offload_build.h"   /* what offload plans and allocates; its row */
-#include "zero_plugin/extras/codec.h"         /* quantized numbers: codes, a scale per block */
-#include "zero_plugin/extras/codec_blocks.h"  /* one block: plain C and AVX-512 */
-#include "zero_plugin/extras/codec_kernels.h" /* kernels that encode, decode and add blocks */
-#include "zero_plugin/extras/packed.h"        /* quantized gathers and reductions */
-#include "zero_plugin/extras/subgroups.h"     /* shard groups, replicas, secondary partitions */
-#include "zero_plugin/extras/muon.h"          /* Newton-Schulz iterations on a matrix */
-#include "zero_plugin/extras/whole_slices.h"  /* whole tensors of which other ranks have slices */
-#include "zero_plugin/extras/whole_tensor.h"  /* what ranks compute of whole tensors in a step */
-#include "zero_plugin/extras/world.h"         /* ranks outside the sharded group; first sums */
-#include "zero_plugin/extras/check.h"         /* misuse, found by checked builds */
-#include "zero_plugin/extras/table.h"           /* the capabilities of this build, a row each */
-#include "zero_plugin/api/life.h"             /* create, build, hooks, step, destroy */
-#include "zero_plugin/api/tensors.h"          /* tensors are announced */
-#include "zero_plugin/api/pass_order.h"       /* passes in an announced order */
-#include "zero_plugin/api/access.h"           /* read and write by name, state, statistics */
-#include "zero_plugin/api/adopt.h"            /* the plugin takes over weights; hook-free steps */
-#include "zero_plugin/api/lend.h"             /* the caller keeps its arrays */
-#include "zero_plugin/api/start_ranks.h"      /* starts and watches the ranks of one machine */
-#include "zero_plugin/api/groups.h"           /* public groups of ranks */
+#include "zero_plugin/offload/offload_build.h" /* what offload plans and allocates; its row */
+#include "zero_plugin/extras/codec.h"          /* quantized numbers: codes, a scale per block */
+#include "zero_plugin/extras/codec_blocks.h"   /* one block: plain C and AVX-512 */
+#include "zero_plugin/extras/codec_kernels.h"  /* kernels that encode, decode and add blocks */
+#include "zero_plugin/extras/packed.h"         /* quantized gathers and reductions */
+#include "zero_plugin/extras/subgroups.h"      /* shard groups, replicas, secondary partitions */
+#include "zero_plugin/extras/muon.h"           /* Newton-Schulz iterations on a matrix */
+#include "zero_plugin/extras/whole_slices.h"   /* whole tensors of which other ranks have slices */
+#include "zero_plugin/extras/whole_tensor.h"   /* what ranks compute of whole tensors in a step */
+#include "zero_plugin/extras/world.h"          /* ranks outside the sharded group; first sums */
+#include "zero_plugin/extras/check.h"          /* misuse, found by checked builds */
+#include "zero_plugin/extras/table.h"          /* the capabilities of this build, a row each */
+#include "zero_plugin/api/life.h"              /* create, build, hooks, step, destroy */
+#include "zero_plugin/api/tensors.h"           /* tensors are announced */
+#include "zero_plugin/api/pass_order.h"        /* passes in an announced order */
+#include "zero_plugin/api/access.h"            /* read and write by name, state, statistics */
+#include "zero_plugin/api/adopt.h"             /* the plugin takes over weights; hook-free steps */
+#include "zero_plugin/api/lend.h"              /* the caller keeps its arrays */
+#include "zero_plugin/api/start_ranks.h"       /* starts and watches the ranks of one machine */
+#include "zero_plugin/api/groups.h"            /* public groups of ranks */
 #else
 #error "zero_plugin/ is not beside zero_plugin.cu: `make drop DIR=...` writes the two files to copy"
 #endif

@@ -107,11 +107,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->open_gradients = zp_build_open_gradients;
     z->publish = zp_step_publish;
     z->convert = zp_step_convert;
-    zp_lane_init_gate(&z->host.gate);
-    for (int side = 0; side < ZP_SIDES; side++) {
-        zp_lane_init_gate(&z->host.lift[side].given);
-        zp_lane_init_gate(&z->host.lift[side].copied);
-    }
+    zp_extra_init(z);
     char text[ZP_TEXT_BYTES];
     int flushes = 0;
     zero_result r = zp_ctx_check(z, zp_device_open(&z->device));
@@ -246,9 +242,7 @@ static void zp_points_end(zero_ctx *z) {
 static void zp_life_finish_lanes(zero_ctx *z) {
     for (int i = 0; i < 2; i++) zp_device_finish_stream(&z->stream[i]);
     zp_device_finish_stream(&z->updates);
-    for (int side = 0; side < ZP_SIDES; side++)
-        if (z->host.lift[side].open) zp_lane_sync(&z->host.lift[side].asks);
-    zp_file_sync(&z->disk);
+    zp_extra_finish(z);
 }
 
 /* The context is left in the middle of something, or after an error: peers must not wait for it. */
@@ -269,7 +263,7 @@ void zero_destroy(zero_ctx *z) {
         if (g->transport && g->own)
             g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
     if (broken) zp_extra_abort(z);
-    zp_cpu_update_abandon(z);
+    zp_extra_abandon(z);
     zp_life_finish_lanes(z);
     zp_points_end(z);
     zp_extra_stop(z);
@@ -278,25 +272,18 @@ void zero_destroy(zero_ctx *z) {
     zp_device_close_stream(&z->updates);
     zp_comm_close_watch(&z->watch);
     for (int i = 0; i < z->nevents; i++) zp_device_close_event(&z->events[i]);
-    for (int side = 0; side < ZP_SIDES; side++)
-        if (z->host.lift[side].open) zp_lane_close(&z->host.lift[side].asks);
     while (z->traced) zp_collectives_stop_trace(z->traced);
     zp_events_deliver(z->device.recorder); /* the rest */
-    zp_file_close(&z->disk);
-    zp_cpu_update_close(z);
     zp_extra_destroy(z, broken);
     for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_ctx_close_part(&z->part[i], &z->group[i], broken);
     zp_device_free(z->arena);
     zp_device_free_host(z->pinned);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
-    void *lists[] = {
-        z->trace[0].turn, z->trace[1].turn, z->trace[0].unit,
-        z->trace[1].unit, z->ranges[0],     z->ranges[1],
-        z->tensors,       z->slots,         z->aliases,
-        z->bucket,        z->ops,           z->events,
-        z->extras,        z->names,         z->layer_slots,
-        z->ring.stop,     z->extents,       zp_cpu_update_keeps_state(z) ? NULL : z->disk_memory};
+    void *lists[] = {z->trace[0].turn, z->trace[1].turn, z->trace[0].unit, z->trace[1].unit,
+                     z->ranges[0],     z->ranges[1],     z->tensors,       z->slots,
+                     z->aliases,       z->bucket,        z->ops,           z->events,
+                     z->extras,        z->names,         z->layer_slots,   z->extents};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_device_end_recording(z->device.recorder);
     zp_events_close(z->device.recorder);
@@ -389,7 +376,7 @@ zero_result zero_reduce(zero_ctx *z) {
                 "before backward");
     ZP_TRY(zp_world_check_order(z, 1));
     z->scale_asked = 0;
-    if (z->plan.file_bytes) ZP_TRY(zp_async_update_fill_ring(z));
+    ZP_TRY(zp_extra_reduced(z));
     ZP_DO(z, zp_device_record_event(&z->compute, z->passed)); /* parameters are read no more */
     ZP_DO(z, zp_device_wait_event(&z->stream[ZP_GRADIENTS], z->passed));
     ZP_TRY(zp_verdict_agree(z));

@@ -59,6 +59,8 @@ typedef struct zp_station {
    member is named where it is set. */
 typedef struct zp_extra {
     const char *name;
+    /* zero_create, first of all. */
+    void (*init)(zero_ctx *z);
     /* Writes to `text` what is wrong with the resolved settings; nothing if they are right. */
     void (*refuse)(const zero_config *c, char *text, size_t bytes);
     /* zero_create, after the ranks have met, before settings are checked. */
@@ -92,7 +94,10 @@ typedef struct zp_extra {
     zero_result (*build)(zero_ctx *z);
     /* zero_destroy of a context that failed: peers must not wait for this rank. */
     void (*abort)(zero_ctx *z);
-    /* zero_destroy, while the streams are there; then while all groups are there. */
+    /* zero_destroy: ends what streams and lanes may wait for; waits until the row's lanes are idle;
+       while the streams are there; then while all groups are there. */
+    void (*abandon)(zero_ctx *z);
+    void (*finish)(zero_ctx *z);
     void (*stop)(zero_ctx *z);
     void (*destroy)(zero_ctx *z, int broken);
     /* The first micro-step of a step begins. */
@@ -107,6 +112,8 @@ typedef struct zp_extra {
     void (*fill_update)(const zero_ctx *z, int u, size_t first, zp_update *a);
     /* A tensor's part in an update. */
     void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
+    /* zero_reduce has enqueued the agreement. */
+    zero_result (*reduced)(zero_ctx *z);
     /* zero_step has decided whether and how to update. */
     zero_result (*decided)(zero_ctx *z);
     /* Before your code writes unit u's gradient again: the last update may still read it. */
@@ -129,6 +136,7 @@ typedef struct zp_extra {
 
 #define ZP_EACH_EXTRA(z, x) for (const zp_extra *x = (z)->extras; x && x->name; x++)
 
+static void zp_extra_init(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->init) x->init(z); }
 static zero_result zp_extra_refuse(zero_ctx *z) {
     char text[ZP_TEXT_BYTES] = "";
     ZP_EACH_EXTRA(z, x) {
@@ -189,6 +197,8 @@ static zero_result zp_extra_build(zero_ctx *z) {
     return ZERO_OK;
 }
 static void zp_extra_abort(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->abort) x->abort(z); }
+static void zp_extra_abandon(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->abandon) x->abandon(z); }
+static void zp_extra_finish(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->finish) x->finish(z); }
 static void zp_extra_stop(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->stop) x->stop(z); }
 static void zp_extra_destroy(zero_ctx *z, int broken) {
     ZP_EACH_EXTRA(z, x) if (x->destroy) x->destroy(z, broken);
@@ -209,6 +219,10 @@ static zero_result zp_extra_after_update(zero_ctx *z, int u, int pass, zp_stream
 }
 static zero_result zp_extra_between_passes(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->between_passes) ZP_DO(z, x->between_passes(z));
+    return ZERO_OK;
+}
+static zero_result zp_extra_reduced(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) if (x->reduced) ZP_TRY(x->reduced(z));
     return ZERO_OK;
 }
 static zero_result zp_extra_decided(zero_ctx *z) {

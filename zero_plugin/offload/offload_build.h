@@ -156,6 +156,34 @@ static void zp_offload_build_plan_traffic(zero_ctx *z) {
     zp_offload_plan_link_traffic(z);
 }
 
+/* ---- life ---- */
+
+static void zp_offload_build_init(zero_ctx *z) {
+    zp_lane_init_gate(&z->host.gate);
+    for (int side = 0; side < ZP_SIDES; side++) {
+        zp_lane_init_gate(&z->host.lift[side].given);
+        zp_lane_init_gate(&z->host.lift[side].copied);
+    }
+}
+static void zp_offload_build_finish(zero_ctx *z) {
+    for (int side = 0; side < ZP_SIDES; side++)
+        if (z->host.lift[side].open) zp_lane_sync(&z->host.lift[side].asks);
+    zp_file_sync(&z->disk);
+}
+static void zp_offload_build_destroy(zero_ctx *z, int broken) {
+    (void)broken;
+    for (int side = 0; side < ZP_SIDES; side++)
+        if (z->host.lift[side].open) zp_lane_close(&z->host.lift[side].asks);
+    zp_file_close(&z->disk);
+    if (!zp_cpu_update_keeps_state(z)) free(z->disk_memory);
+    zp_cpu_update_close(z);
+    free(z->ring.stop);
+}
+/* Pieces of state are read ahead while the last micro-step is reduced. */
+static zero_result zp_offload_build_reduced(zero_ctx *z) {
+    return z->plan.file_bytes ? zp_async_update_fill_ring(z) : ZERO_OK;
+}
+
 static zp_extra zp_offload_build_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
@@ -176,5 +204,10 @@ static zp_extra zp_offload_build_row(void) {
     x.wrote = zp_transfer_wrote;
     x.finish_update = zp_delayed_finish;
     x.stations = zp_offload_stations;
+    x.init = zp_offload_build_init;
+    x.abandon = zp_cpu_update_abandon;
+    x.finish = zp_offload_build_finish;
+    x.destroy = zp_offload_build_destroy;
+    x.reduced = zp_offload_build_reduced;
     return x;
 }
