@@ -42,13 +42,13 @@ BUILDS = (("zero_plugin.o", "", PROGRAMS),
           ("test_offload_rings", "-DZERO_WITH_URING", {"test_offload_rings": f"b/test_offload_rings 8 {SEED} b"}),
           ("openmpi/zero_plugin.o", "-DZERO_WITH_MPI -I/usr/lib/x86_64-linux-gnu/openmpi/include", MPI))
 # What must become of it: room, text, instead, fate, by. The last is outside of a function, and compiled alone.
-PROOFS = (("api", "return ZERO_ABI;", "return ZERO_ABI + 1;", "killed", "test_abi: FAILED: this is ABI"),
-          ("api", "return ZERO_ABI;", "for (;;) {}", "killed", "test_abi: (takes|lasts) more than "),
-          ("api", "return ZERO_ABI;", "for (;;) sleep(9);", "killed", "test_abi: stands still"),
-          ("api", "return ZERO_ABI;", "return ZERO_ABI ABI;", "broken", ""),
-          ("base", "return (double)t.tv_sec +", "return (double)(t.tv_sec) +", "equal", "$"),
-          ("config", "ZP_STAGES - 1", "ZP_STAGES - 2", "killed", "test_"))
-NEVER = {"host", "through"}  # work beside a GPU alone
+PROOFS = (("api/life", "return ZERO_ABI;", "return ZERO_ABI + 1;", "killed", "test_abi: FAILED: this is ABI"),
+          ("api/life", "return ZERO_ABI;", "for (;;) {}", "killed", "test_abi: (takes|lasts) more than "),
+          ("api/life", "return ZERO_ABI;", "for (;;) sleep(9);", "killed", "test_abi: stands still"),
+          ("api/life", "return ZERO_ABI;", "return ZERO_ABI ABI;", "broken", ""),
+          ("machine/base", "return (double)t.tv_sec +", "return (double)(t.tv_sec) +", "equal", "$"),
+          ("core/config", "ZP_STAGES - 1", "ZP_STAGES - 2", "killed", "test_"))
+NEVER = {"offload/cpu_update", "offload/gpu_update"}  # work beside a GPU alone
 SWAPS = {"==": "!=", "!=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">", "&&": "||", "||": "&&", "+": "-",
          "-": "+", "*": "/", "/": "*", "%": "*", "<<": ">>", ">>": "<<", "+=": "-=", "-=": "+=", "++": "--",
          "--": "++", "|": "&", "&": "|", "^": "|", "|=": "&=", "&=": "|=", "!": "", "~": ""}
@@ -97,7 +97,7 @@ def compiled(flags):
     command = ["cc", "-E", "-fopenmp", *flags.split(), "-x", "c", "zero_plugin.cu"]
     for line in subprocess.run(command, capture_output=True, text=True).stdout.split("\n"):
         if line.startswith("# "):
-            m = re.match(r'# (\d+) "zero_plugin/(\w+)\.h"', line)
+            m = re.match(r'# (\d+) "zero_plugin/([\w/]+)\.h"', line)
             at = [m[2], int(m[1])] if m else None
         elif at:
             if line.strip(): seen.add(tuple(at))
@@ -156,7 +156,7 @@ def source(program):
 @functools.cache
 def digest(program, command):
     """Of all that what a program does depends on."""
-    paths = [p for g in ("zero_plugin.*", "zero_plugin/*", "tests/*.h", "Makefile", source(program)) for p in sorted(glob.glob(g))]
+    paths = [p for g in ("zero_plugin.*", "zero_plugin/*/*", "tests/*.h", "Makefile", source(program)) for p in sorted(glob.glob(g))]
     return hashlib.sha1(command.encode() + b"".join(open(p, "rb").read() for p in paths)).hexdigest()
 
 
@@ -190,7 +190,7 @@ class Lab:
         self.tree, self.clean, self.lock, self.errors = tree, clean, threading.RLock(), ""
         if not os.path.isdir(tree):
             shutil.copytree(".", tree, ignore=lambda at, _: ["build", ".git"] if at == "." else [])
-        for path in glob.glob("zero_plugin/*"):  # of a run that was ended; a batch's are woven, and written where they differ
+        for path in glob.glob("zero_plugin/*/*"):  # of a run that was ended; a batch's are woven, and written where they differ
             if not isinstance(self, Batch): self.write(path, open(path).read())
 
     def write(self, path, text):
@@ -343,7 +343,7 @@ class Batch(Lab):
     def weave(self):
         self.built = {}
         self.write("zero_plugin.cu", CHOICE + open("zero_plugin.cu").read())
-        for path in glob.glob("zero_plugin/*.h"):
+        for path in glob.glob("zero_plugin/*/*.h"):
             room, text = path[len("zero_plugin/"):-2], open(path).read()
             original, mine = text, [r for r in self.rows if r["room"] == room and r["number"]]
             for row in mine:
@@ -416,7 +416,7 @@ def main():
     kills = collections.Counter()
     for r in past.values(): kills.update([(r["room"], r["by"].split(":")[0]), r["by"].split(":")[0]])
     # Trees are those of the last run if the sources are.
-    sources = [p for g in ("zero_plugin*", "zero_plugin/*", "tests/*.[ch]", "Makefile") for p in sorted(glob.glob(g))]
+    sources = [p for g in ("zero_plugin*", "zero_plugin/*/*", "tests/*.[ch]", "Makefile") for p in sorted(glob.glob(g))]
     text = b"".join(open(p, "rb").read() for p in sources if os.path.isfile(p))
     trees = f"{BASE}/trees-{hashlib.sha1(text).hexdigest()[:12]}"
     for old in glob.glob(BASE + "/trees-*"):
