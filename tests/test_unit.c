@@ -979,8 +979,8 @@ static void unit_pool(void) {
     int held_by[10] = {0};
     zp_buffers p = {buffer, 0, 0, held_by, 0, 0};
     const int soon[] = {4, 1};
-    test_check(zp_buffer_add(&p, 100, 1, 0) == 0 && zp_buffer_add(&p, 10, 0, 0) == 1
-                   && zp_buffer_add(&p, 10, 0, 0) == 2 && p.bytes == 120 && buffer[2].at == 110,
+    test_check(zp_plan_add_buffer(&p, 100, 1, 0) == 0 && zp_plan_add_buffer(&p, 10, 0, 0) == 1
+                   && zp_plan_add_buffer(&p, 10, 0, 0) == 2 && p.bytes == 120 && buffer[2].at == 110,
                "buffers");
     memset(&buffer[3], 0, sizeof buffer[3]);
     for (int i = 0; i < 3; i++) buffer[i].open = 0, buffer[i].used = 0;

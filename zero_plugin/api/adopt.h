@@ -29,8 +29,8 @@ zero_result zero_alias(zero_ctx *z, const char *name, size_t field) {
 }
 
 /* Rows need not be tested one by one: zero_build tells the first that was refused. */
-static zero_result zp_row_add(zero_ctx *z, const char *call, const zero_tensor_desc *row, int flags,
-                              void **param, void **grad) {
+static zero_result zp_adopt_add_row(zero_ctx *z, const char *call, const zero_tensor_desc *row,
+                                    int flags, void **param, void **grad) {
     zero_tensor_desc one = *row;
     one.flags |= ZERO_BY_SLOT;
     zero_result r = zero_tensor(z, &one);
@@ -43,7 +43,7 @@ static zero_result zp_row_add(zero_ctx *z, const char *call, const zero_tensor_d
 static zero_result zp_adopt_fail_row(zero_ctx *z, const char *call, size_t numel, int unit,
                                      int flags, void **param, void **grad) {
     const zero_tensor_desc one = {NULL, numel, 1, unit, 0, flags & ~ZERO_INLINE, 0};
-    return zp_row_add(z, call, &one, flags, param, grad);
+    return zp_adopt_add_row(z, call, &one, flags, param, grad);
 }
 
 zero_result zero_tensors_at(zero_ctx *z, int n, const size_t *numel, void **params, void **grads) {
@@ -66,7 +66,7 @@ zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, v
         one.name = name;
     }
     if (!one.unit && !one.flags) one.flags = ZERO_KEEP;
-    return zp_row_add(z, "zero_place", &one, 0, param, grad);
+    return zp_adopt_add_row(z, "zero_place", &one, 0, param, grad);
 }
 
 void zero_log_file(void *file, zero_log_level level, const char *sentence) {
@@ -153,7 +153,7 @@ static zero_result zp_adopt_check(zero_ctx *z, zp_side side, const void *host) {
     return ZERO_OK;
 }
 
-static int zp_extent_order(const void *a, const void *b) {
+static int zp_adopt_compare_extents(const void *a, const void *b) {
     const zp_extent *x = (const zp_extent *)a, *y = (const zp_extent *)b;
     if (x->at != y->at) return x->at < y->at ? -1 : 1;
     return x->side != y->side ? x->side - y->side : x->tensor - y->tensor;
@@ -161,7 +161,8 @@ static int zp_extent_order(const void *a, const void *b) {
 
 /* The caller's arrays of a side, `n` so far. Of gradients that are adopted the type is not known:
    only where they begin. */
-static int zp_extents_add(zero_ctx *z, zp_side side, const void *host, zero_type type, int n) {
+static int zp_adopt_add_extents(zero_ctx *z, zp_side side, const void *host, zero_type type,
+                                int n) {
     const size_t of = z->lent || side == ZP_PARAM ? zero_type_bytes(type) : 0;
     for (int t = 0; t < z->ntensors; t++) {
         const zero_tensor_desc *d = &z->tensors[t].desc;
@@ -181,9 +182,9 @@ static int zp_extents_add(zero_ctx *z, zp_side side, const void *host, zero_type
 }
 
 /* No two of the n listed arrays overlap, and, in checked builds, none is too small. */
-static zero_result zp_extents_check(zero_ctx *z, int n, void (*release)(void *array)) {
+static zero_result zp_adopt_check_extents(zero_ctx *z, int n, void (*release)(void *array)) {
     static const char *const of[2] = {"the gradient of ", ""};
-    qsort(z->extents, (size_t)n, sizeof *z->extents, zp_extent_order);
+    qsort(z->extents, (size_t)n, sizeof *z->extents, zp_adopt_compare_extents);
     for (int i = 1; i < n; i++) {
         const zp_extent *x = &z->extents[i - 1], *y = &z->extents[i];
         ZP_REFUSE(z, (size_t)(y->at - x->at) < x->bytes,
@@ -195,7 +196,7 @@ static zero_result zp_extents_check(zero_ctx *z, int n, void (*release)(void *ar
     for (int i = 0; i < n && zp_check_is_on(); i++) {
         const zp_extent *x = &z->extents[i];
         if (x->side == ZP_GRAD && !z->lent) continue; /* their type is not known */
-        const size_t room = zp_array_room((char *)(uintptr_t)x->at, release);
+        const size_t room = zp_check_array_bytes((char *)(uintptr_t)x->at, release);
         ZP_REFUSE(z, room < x->bytes,
                   "%stensor %s, layer %d: its array has %zu bytes, the table says %zu", of[x->side],
                   z->tensors[x->tensor].desc.name, x->layer, room, x->bytes);
@@ -212,10 +213,11 @@ static zero_result zp_adopt_apart(zero_ctx *z, const void *const host[2], int si
     if (!z->extents) z->extents = (zp_extent *)calloc(2, bytes);
     if (!z->extents) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "a list of %zu arrays", cap);
     memset(z->extents, 0, bytes);
-    for (; side <= ZP_PARAM; side++) n = zp_extents_add(z, (zp_side)side, host[side], type, n);
+    for (; side <= ZP_PARAM; side++)
+        n = zp_adopt_add_extents(z, (zp_side)side, host[side], type, n);
     if (!memcmp(z->extents, z->extents + cap, bytes)) return ZERO_OK;
     memcpy(z->extents + cap, z->extents, bytes);
-    const zero_result r = zp_extents_check(z, n, release);
+    const zero_result r = zp_adopt_check_extents(z, n, release);
     if (r) memset(z->extents + cap, 0, bytes); /* so that they are refused again */
     return r;
 }
@@ -284,7 +286,8 @@ zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, do
         ZP_UNTIMELY(z, !(z->tensors[t].desc.flags & ZERO_KEEP),
                     "no hook was called, and tensor %s is not KEEP: it would never be trained",
                     z->tensors[t].desc.name);
-    if (z->micro + 1 == z->micro_steps) ZP_TRY(zp_hyper_check(z, hyper)); /* before anything ends */
+    if (z->micro + 1 == z->micro_steps)
+        ZP_TRY(zp_life_check_hyper(z, hyper)); /* before anything ends */
     ZP_TRY(zero_pass_end(z));
     z->loss = z->micro ? z->loss + loss : loss;
     double sum = z->loss, steps = z->micro + 1;

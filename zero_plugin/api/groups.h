@@ -90,20 +90,20 @@ zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g
 }
 
 /* The entry after the one at `at`; *n: bytes of that one. */
-static const char *zp_coords_next(const char *at, size_t *n) {
+static const char *zp_groups_next_coords(const char *at, size_t *n) {
     *n = strcspn(at, ",");
     return at + *n + strspn(at + *n, ", ");
 }
 
 /* The group's entry stays readable until another group of this rank is named: peers that wait for
    this rank in a second group still report all its coordinates while it closes them in turn. */
-static void zp_coords_close(const zp_comm *p) {
+static void zp_groups_close_coords(const zp_comm *p) {
     char mine[32];
     size_t n, bytes = (size_t)snprintf(mine, sizeof mine, "%s %d", p->label, p->rank);
     uint32_t bit = 1;
     if (!p->coords || !p->label[0]) return;
     for (const char *at = p->coords->text, *next; *at; at = next, bit <<= 1) {
-        next = zp_coords_next(at, &n);
+        next = zp_groups_next_coords(at, &n);
         if (p->coords->closed & bit || n != bytes || memcmp(at, mine, n)) continue;
         p->coords->closed |= bit;
         return;
@@ -111,12 +111,12 @@ static void zp_coords_close(const zp_comm *p) {
 }
 
 /* Removes the entries of closed groups and adds the group's. */
-static void zp_coords_add(const zp_comm *p) {
+static void zp_groups_add_coords(const zp_comm *p) {
     char text[ZP_COORDS_BYTES] = "";
     size_t n, used = 0;
     uint32_t closed = p->coords->closed;
     for (const char *at = p->coords->text, *next; *at; at = next, closed >>= 1) {
-        next = zp_coords_next(at, &n);
+        next = zp_groups_next_coords(at, &n);
         if (closed & 1) continue;
         (void)snprintf(text + used, sizeof text - used, "%s%.*s", used ? ", " : "", (int)n, at);
         used = strlen(text);
@@ -129,16 +129,16 @@ static void zp_coords_add(const zp_comm *p) {
 void zero_group_close(zero_group *g) {
     if (!g || g->maker != getpid()) return;
     if (g->group.call) *g->group.call = "zero_group_close";
-    zp_coords_close(&g->group);
+    zp_groups_close_coords(&g->group);
     zp_collectives_leave(g);
 }
 
 void zero_group_name(zero_group *g, const char *name) {
     if (!g || !name) return;
     zp_comm *p = &g->group;
-    zp_coords_close(p);
+    zp_groups_close_coords(p);
     (void)snprintf(p->label, sizeof p->label, "%s", name);
-    if (p->coords && !g->dead) zp_coords_add(p);
+    if (p->coords && !g->dead) zp_groups_add_coords(p);
 }
 
 int zero_group_rank(const zero_group *g) { return g ? g->group.rank : 0; }
@@ -248,7 +248,7 @@ zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int ro
 zero_result zero_group_barrier(zero_group *g) {
     ZP_TRY(zp_groups_enter(g, "zero_group_barrier"));
     zp_record *slice = zp_device_begin_slice(&g->stream, ZERO_EVENT_BARRIER, -1, 0);
-    const zero_result met = zp_group_meet(g, ZP_SOME_BARRIER);
+    const zero_result met = zp_collectives_meet(g, ZP_SOME_BARRIER);
     return zp_groups_end_slice(g, slice, 0, met ? met : zp_comm_barrier(&g->group));
 }
 

@@ -178,7 +178,7 @@ zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_h
              z && z->lent ? "the step before has not ended" : "zero_lend comes first");
     ZP_UNTIMELY(z, !z->lent, "zero_lend comes first");
     const int micro = z->phase == ZP_BETWEEN ? z->micro + 1 : 0;
-    if (micro + 1 == z->cfg.micro_steps) ZP_TRY(zp_hyper_check(z, hyper));
+    if (micro + 1 == z->cfg.micro_steps) ZP_TRY(zp_life_check_hyper(z, hyper));
     ZP_TRY(zp_adopt_check(z, ZP_PARAM, params));
     ZP_TRY(zp_adopt_check(z, ZP_GRAD, grads));
     ZP_TRY(zp_adopt_apart(z, host, ZP_GRAD, z->lent_type, NULL));

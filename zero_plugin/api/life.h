@@ -216,14 +216,14 @@ zero_result zero_build(zero_ctx *z) {
 }
 
 /* A field of the caller's becomes NULL, unless the caller has put another pointer there. */
-static void zp_field_end(char *field, uintptr_t shown) {
+static void zp_life_end_field(char *field, uintptr_t shown) {
     static char *const none = NULL;
     if (!memcmp(field, &shown, sizeof shown)) memcpy(field, &none, sizeof none);
 }
 
 /* No pointer of the caller's is left that leads to memory which is freed here. A slot whose array
    was not adopted gets that array back. */
-static void zp_points_end(zero_ctx *z) {
+static void zp_life_end_pointers(zero_ctx *z) {
     for (int i = 0; i < 2 * z->nslots && !z->lent; i++) {
         const zp_slot *s = &z->slots[i / 2];
         if (s->member && s->place[i % 2]) memcpy(s->place[i % 2], &s->was[i % 2], sizeof(char *));
@@ -232,9 +232,9 @@ static void zp_points_end(zero_ctx *z) {
         const zp_tensor *t = &z->tensors[i / 2];
         char *host = (char *)z->adopted[i % 2];
         if (host && !(t->desc.flags & ZERO_BY_SLOT))
-            zp_field_end(host + t->desc.field, t->shown[i % 2]);
+            zp_life_end_field(host + t->desc.field, t->shown[i % 2]);
         for (int k = t->aliases; k && host; k = z->aliases[k - 1].next)
-            zp_field_end(host + z->aliases[k - 1].field, t->shown[i % 2]);
+            zp_life_end_field(host + z->aliases[k - 1].field, t->shown[i % 2]);
     }
 }
 
@@ -246,7 +246,7 @@ static void zp_life_finish_lanes(zero_ctx *z) {
 }
 
 /* The context is left in the middle of something, or after an error: peers must not wait for it. */
-static int zp_destroy_breaks(const zero_ctx *z) {
+static int zp_life_is_broken(const zero_ctx *z) {
     if (z->dead || zp_failure_result(&z->failure)) return 1;
     return z->phase == ZP_NEW ? z->text[0] != 0 : !(z->phase & (ZP_IDLE | ZP_REDUCED));
 }
@@ -254,7 +254,7 @@ static int zp_destroy_breaks(const zero_ctx *z) {
 void zero_destroy(zero_ctx *z) {
     if (!z || z->maker != getpid()) return;
     zp_ctx_set_call(z, "zero_destroy");
-    const int broken = zp_destroy_breaks(z);
+    const int broken = zp_life_is_broken(z);
     /* peers may go on to build it: they are not kept waiting for long */
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && z->phase == ZP_NEW; g++)
         g->timeout_s = fmin(g->timeout_s, ZP_UNBUILT_S);
@@ -265,7 +265,7 @@ void zero_destroy(zero_ctx *z) {
     if (broken) zp_extra_abort(z);
     zp_extra_abandon(z);
     zp_life_finish_lanes(z);
-    zp_points_end(z);
+    zp_life_end_pointers(z);
     zp_extra_stop(z);
     for (int i = 0; i < 2; i++) zp_device_close_stream(&z->stream[i]);
     zp_device_close_stream(&z->compute);
@@ -399,7 +399,7 @@ zero_result zero_norm(zero_ctx *z, double *norm) {
     return ZERO_OK;
 }
 
-static zero_result zp_hyper_check(zero_ctx *z, const zero_hyper *h) {
+static zero_result zp_life_check_hyper(zero_ctx *z, const zero_hyper *h) {
     ZP_REFUSE(z, !h, "hyper is NULL");
     ZP_REFUSE(z, !zp_rule_accepts(z->rule, h),
               "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected none below "
@@ -413,7 +413,7 @@ static zero_result zp_hyper_check(zero_ctx *z, const zero_hyper *h) {
 
 zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     ZP_ENTER(z, "zero_step", ZP_REDUCED, "zero_reduce comes first");
-    ZP_TRY(zp_hyper_check(z, h));
+    ZP_TRY(zp_life_check_hyper(z, h));
     ZP_TRY(zp_world_check_order(z, 0));
     return zp_step_run(z, 1, h);
 }

@@ -110,7 +110,7 @@ static int zp_plan_unit_stays(const zero_ctx *z, int u) {
 
 /* `sectors`: shards in it go to or from the file: it begins on a sector's border, and there is room
    to shift a unit to where its shard does, and for the rest of the last sector. */
-static int zp_buffer_add(zp_buffers *p, size_t bytes, int own, int sectors) {
+static int zp_plan_add_buffer(zp_buffers *p, size_t bytes, int own, int sectors) {
     if (sectors) p->bytes = zp_round_up(p->bytes, ZP_SECTOR);
     const zp_buffer made = {p->bytes, -1, 0, 0, NULL};
     p->buffer[p->n] = made;
@@ -213,14 +213,15 @@ static void zp_plan_assign_buffers(zero_ctx *z) {
             take_turns[side] += x->numel && !own;
             live->buffer[side] = -1;
             live->own[side] =
-                adds ? zp_buffer_add(&z->pool[side], x->padded * of[side], 1, sectors[side]) : -1;
+                adds ? zp_plan_add_buffer(&z->pool[side], x->padded * of[side], 1, sectors[side])
+                     : -1;
             own_bytes += adds ? x->padded * of[side] : 0;
             pads += adds && sectors[side] ? 3 * ZP_SECTOR : 0;
         }
     }
     for (int side = 0; side < 2; side++) {
         for (size_t i = 0; i < zp_min(take_turns[side], most[side]); i++) {
-            (void)zp_buffer_add(&z->pool[side], shared * of[side], 0, sectors[side]);
+            (void)zp_plan_add_buffer(&z->pool[side], shared * of[side], 0, sectors[side]);
             shared_bytes += shared * of[side];
             pads += sectors[side] ? 3 * ZP_SECTOR : 0;
         }

@@ -26,7 +26,7 @@ static const char *const zp_hook_names[] = {"forward_begin", "forward_end", "bac
 
 /* Bytes from an array of the caller's to the end of its allocation, where that is known: `release`
    is free, or, with CUDA, the driver knows the address. Otherwise SIZE_MAX. */
-static size_t zp_array_room(char *array, void (*release)(void *array)) {
+static size_t zp_check_array_bytes(char *array, void (*release)(void *array)) {
     if (!zp_check_is_on()) return SIZE_MAX;
 #if ZERO_CHECK && defined(__GLIBC__)
     if (release == free) return malloc_usable_size(array);
@@ -164,7 +164,7 @@ static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int open
 }
 
 /* Locks these copies, if no hook shows them and they are not locked yet. */
-static zero_result zp_checks_lock_some(zero_ctx *z, zp_shadow *s, int n) {
+static zero_result zp_check_lock_some(zero_ctx *z, zp_shadow *s, int n) {
     for (int i = 0; i < n; i++) {
         if (s[i].ajar) ZP_DO(z, zp_check_lock_shadow(&z->compute, &s[i]));
         s[i].ajar = 0;
@@ -176,13 +176,13 @@ static zero_result zp_checks_lock_some(zero_ctx *z, zp_shadow *s, int n) {
 static zero_result zp_check_note_cleared(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     for (int i = 0; zp_check_is_on() && u < z->layout.units && i < x->members; i++)
-        ZP_TRY(zp_checks_lock_some(z, zp_check_shadow_of(z, ZP_GRAD, &x->member[i]), 1));
+        ZP_TRY(zp_check_lock_some(z, zp_check_shadow_of(z, ZP_GRAD, &x->member[i]), 1));
     return ZERO_OK;
 }
 
 /* Locks what no hook shows. */
 static zero_result zp_check_lock_all(zero_ctx *z) {
-    return zp_check_is_on() ? zp_checks_lock_some(z, z->checks.shadow, 4 * z->layout.nmembers)
+    return zp_check_is_on() ? zp_check_lock_some(z, z->checks.shadow, 4 * z->layout.nmembers)
                             : ZERO_OK;
 }
 
