@@ -124,8 +124,9 @@ case $nccl in
 *) skipped=$((skipped + 1)); echo "skipped plugin with NCCL 2.19's names: NCCL is not installed" ;;
 esac
 check "names and layers of the plugin's files" sh tests/check_names.sh "$B"
+check "words that make a sentence hard to read" sh tests/check_words.sh "$B"
 check "no circles of files under adapters" sh tests/check_circles.sh "$B" "$CC" "$nccl" adapters/*/*.[ch] adapters/*/*.cu
-needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/same.sh tests/speed.sh tests/test_drop.sh tests/check_circles.sh tests/check_names.sh tests/gpu.sh tests/golden.sh \
+needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/same.sh tests/speed.sh tests/test_drop.sh tests/check_circles.sh tests/check_names.sh tests/check_words.sh tests/gpu.sh tests/golden.sh \
     tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh tests/test_layouts.sh tests/test_layout_saves.sh \
     tests/test_layout_kills.sh tests/test_experts.sh tests/namespaces.sh tests/test_hosts.sh tests/bench_ranks.sh tests/links.sh tests/converge.sh tests/run.sh tests/test_build.sh .ci/run
 needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \
