@@ -72,7 +72,7 @@ READERS = $(addprefix $B/,data_file.o eval_file.o token_file.o tokenizer.o windo
 TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
-UNIT    = $(addprefix $B/,test_unit test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_order test_order_checked test_transport test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast test_hashes)
+UNIT    = $(addprefix $B/,test_unit test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_order test_order_checked test_transport test_extra test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast test_hashes)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers host_parallel $(if $(MPICC),host_stages_mpi))
 TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
@@ -150,7 +150,7 @@ $B/unmeasured/train_gpt2_zero.o: train_gpt2_zero.cu $B/settings
 $B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
 # Programs that include the plugin's source, to call private functions or to replace system calls.
-PRIVATE = $(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_growth test_offload test_codec)
+PRIVATE = $(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_extra test_growth test_offload test_codec)
 $(PRIVATE) $B/test_offload_rings: OPT := -O1 -march=native # -O3 gives the same bits and takes three times as long to compile
 $(PRIVATE) $B/bench_codec $B/bench_ranks: $B/%: tests/%.c $B/settings
 	@mkdir -p $B

@@ -95,6 +95,13 @@ old_nccl() {
     "${CXX:-c++}" -std=c++17 -D__CUDACC__ -Itests/emulation $nccl -Wall -Wextra -Werror -include cuda_runtime.h \
         -include nccl_2_19.h -x c++ -fsyntax-only zero_plugin.cu
 }
+# tests/README.md has a row for every test.
+map_of_tests() {
+    for file in tests/test_* tests/fuzz_*.c tests/*.h; do
+        grep -qF "${file#tests/}" tests/README.md || { echo "$file is not in tests/README.md"; bad=1; }
+    done
+    [ -z "${bad:-}" ]
+}
 tidy() { clang-tidy --quiet "$1" -- -x c -std=c11 -D_GNU_SOURCE -I. -fopenmp; }
 
 needs clang-format "format" clang-format --dry-run -Werror $sources
@@ -123,8 +130,11 @@ case $nccl in
 *ZERO_WITH_NCCL*) check "plugin with NCCL 2.19's names" old_nccl; check "rooms compile alone with CUDA" cuda_alone ;;
 *) skipped=$((skipped + 1)); echo "skipped plugin with NCCL 2.19's names: NCCL is not installed" ;;
 esac
+check "tests/README.md names every test" map_of_tests
+check "names and layers of the plugin's files" sh tests/check_names.sh "$B"
+check "words that make a sentence hard to read" sh tests/check_words.sh "$B"
 check "no circles of files under adapters" sh tests/check_circles.sh "$B" "$CC" "$nccl" adapters/*/*.[ch] adapters/*/*.cu
-needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/same.sh tests/speed.sh tests/test_drop.sh tests/check_circles.sh tests/gpu.sh tests/golden.sh \
+needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/same.sh tests/speed.sh tests/test_drop.sh tests/check_circles.sh tests/check_names.sh tests/check_words.sh tests/gpu.sh tests/golden.sh \
     tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh tests/test_delay.sh tests/test_layouts.sh tests/test_layout_saves.sh \
     tests/test_layout_kills.sh tests/test_experts.sh tests/namespaces.sh tests/test_hosts.sh tests/bench_ranks.sh tests/links.sh tests/converge.sh tests/run.sh tests/test_build.sh .ci/run
 needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \

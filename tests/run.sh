@@ -82,6 +82,7 @@ main() {
     cat <<TABLE
 trainer 600 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_trainer.sh $B
 unit 120 beside $B/test_unit
+extra 60 beside $B/test_extra
 model 300 beside $B/test_model 400 $SEED
 process-memory 120 alone sh $here/test_process_memory.sh $B
 products 60 beside $B/test_products

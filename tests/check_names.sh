@@ -1,0 +1,111 @@
+#!/bin/sh
+# check_names.sh BUILD - names and layers of the plugin's files, zero_plugin/FOLDER/FILE.h:
+#   names    a function in FILE.h is called zp_FILE_..., where FILE may lose `_cpu` or `_cuda`, and a
+#            plural s. base.h is exempt. Files of api/ define the public functions zero_... as well.
+#   layers   machine/, numbers/, comm/ and core/ use no function of offload/ and extras/, and include none of their files
+#   circles  no file includes itself through others
+# Exit code 1: one of them does not hold. The names at fault are printed.
+set -u
+out=$1/check/names
+mkdir -p "$out" || exit 1
+failed=0
+
+# Functions that are not named after their file yet: FOLDER/FILE NAME. A line that is not needed any more is an error,
+# so the list only shrinks.
+cat >"$out/exceptions" <<'LIST'
+api/adopt zp_extent_order
+api/adopt zp_extents_add
+api/adopt zp_extents_check
+api/adopt zp_row_add
+api/groups zp_coords_add
+api/groups zp_coords_close
+api/groups zp_coords_next
+api/life zp_destroy_breaks
+api/life zp_field_end
+api/life zp_hyper_check
+api/life zp_points_end
+comm/collectives zp_group_leave_now
+comm/collectives zp_group_meet
+comm/shared_memory zp_file_failed
+comm/shared_memory zp_files_agree
+comm/shared_memory zp_no_files
+core/plan zp_buffer_add
+extras/check zp_array_room
+extras/check zp_checks_lock_some
+machine/device_cuda nvtxRangePop
+machine/device_cuda nvtxRangePushA
+LIST
+# Uses of offload/ and extras/ in the lower folders, as `FILE NAME`, each pair once. This number is to become 0.
+most_upward=55
+
+# Without comments and string literals, so that only code counts.
+code() {
+    awk '{
+        text = $0; line = ""
+        while (text != "") {
+            if (inside) { at = index(text, "*/"); if (!at) break; inside = 0; text = substr(text, at + 2); continue }
+            if (match(text, /"([^"\\]|\\.)*"|\/\*|\/\//) == 0) { line = line text; break }
+            found = substr(text, RSTART, RLENGTH); line = line substr(text, 1, RSTART - 1); text = substr(text, RSTART + RLENGTH)
+            if (found == "//") break
+            if (found == "/*") inside = 1; else line = line "\"\""
+        }
+        print line
+    }' "$1"
+}
+# Prints the functions that a file defines. A definition begins in the first column; its name stands before the first
+# parenthesis that opens no attribute, or is the first argument of ZP_KERNEL.
+functions() {
+    code "$1" | awk '
+        /^#/ || macro { macro = /\\$/; next }
+        /^ZP_KERNEL\(/ { sub(/^ZP_KERNEL\( */, ""); sub(/,.*/, ""); print; text = ""; next }
+        /^[A-Za-z_]/ { text = "" }
+        /^[}]/ { text = ""; next }
+        /^[A-Za-z_]/ || text != "" {
+            text = text " " $0
+            if (!match(text, /[{;]/)) next
+            head = substr(text, 2, RSTART - 2); last = substr(text, RSTART, 1); text = ""
+            if (last == ";" || head ~ /=|^ *(typedef|struct|enum|union|extern)/) next
+            gsub(/__attribute__ *\(\([^()]*(\([^()]*\))?[^()]*\)\)|__launch_bounds__\([^()]*\)/, "", head)
+            if (head ~ /^ZP_[A-Z]+\(/ || !match(head, /[A-Za-z_0-9]+\(/)) next
+            print substr(head, RSTART, RLENGTH - 1)
+        }'
+}
+
+for file in zero_plugin/*/*.h; do
+    functions "$file" | sed "s|^|$(echo "$file" | sed 's|zero_plugin/||; s|\.h$||') |"
+done >"$out/functions"
+[ "$(wc -l <"$out/functions")" -gt 900 ] || { echo "only $(wc -l <"$out/functions") functions were found"; failed=1; }
+
+# ---- names ----
+awk '$1 != "machine/base" {
+    file = $1; sub(/.*\//, "", file); sub(/_(cpu|cuda)$/, "", file)
+    one = file; sub(/s$/, "", one)
+    if (index($2, "zp_" file "_") != 1 && index($2, "zp_" one "_") != 1 && !($1 ~ /^api\// && $2 ~ /^zero_/)) print
+}' "$out/functions" | sort -u >"$out/others"
+sort -u "$out/exceptions" >"$out/expected"
+comm -23 "$out/others" "$out/expected" >"$out/new"
+comm -13 "$out/others" "$out/expected" >"$out/gone"
+if [ -s "$out/new" ]; then failed=1; echo "not named after their file:"; sed 's/^/  /' "$out/new"; fi
+if [ -s "$out/gone" ]; then failed=1; echo "these lines of the list of exceptions are not needed any more:"; sed 's/^/  /' "$out/gone"; fi
+
+# ---- layers ----
+for file in zero_plugin/machine/*.h zero_plugin/numbers/*.h zero_plugin/comm/*.h zero_plugin/core/*.h; do
+    sed -nE "s@^ *# *include \".*((offload|extras)/[a-z0-9_]+\.h)\".*@$file \1@p" "$file"
+    code "$file" | grep -oE '\bzp_[a-z0-9_]+' | sort -u | awk -v file="$file" '
+        NR == FNR { if ($1 ~ /^(offload|extras)\//) upper[$2] = 1; next }
+        $1 in upper { print file, $1 }' "$out/functions" -
+done >"$out/upward"
+count=$(wc -l <"$out/upward")
+if [ "$count" -gt "$most_upward" ]; then
+    failed=1
+    echo "machine/, numbers/, comm/ and core/ use offload/ and extras/ in $count places, at most $most_upward may be left:"
+    sed 's/^/  /' "$out/upward"
+else echo "machine/, numbers/, comm/ and core/ use offload/ and extras/ in $count places, at most $most_upward"; fi
+
+# ---- circles ----
+for file in zero_plugin/*/*.h; do
+    sed -n "s|^ *# *include \"\(.*/\)\{0,1\}\([a-z0-9_]*\.h\)\".*|$(basename "$file") \2|p" "$file"
+done >"$out/includes"
+[ "$(wc -l <"$out/includes")" -gt 60 ] || { echo "only $(wc -l <"$out/includes") includes were found"; failed=1; }
+if ! tsort "$out/includes" >/dev/null 2>"$out/circles"; then failed=1; echo "files in circles of includes:"; sed 's/^/  /' "$out/circles"; fi
+exit $failed
