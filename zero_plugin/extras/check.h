@@ -20,13 +20,13 @@
 /* A function, so that no compiler calls what follows a return of it unreachable. */
 static int zp_check_is_on(void) { return ZERO_CHECK; }
 
-static const char *const zp_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
-                                            "backward_end",  "gather",      "release",
-                                            "reduce_begin"};
+static const char *const zp_check_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
+                                                  "backward_end",  "gather",      "release",
+                                                  "reduce_begin"};
 
 /* Bytes from an array of the caller's to the end of its allocation, where that is known: `release`
    is free, or, with CUDA, the driver knows the address. Otherwise SIZE_MAX. */
-static size_t zp_array_room(char *array, void (*release)(void *array)) {
+static size_t zp_check_array_room(char *array, void (*release)(void *array)) {
     if (!zp_check_is_on()) return SIZE_MAX;
 #if ZERO_CHECK && defined(__GLIBC__)
     if (release == free) return malloc_usable_size(array);
@@ -164,7 +164,7 @@ static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int open
 }
 
 /* Locks these copies, if no hook shows them and they are not locked yet. */
-static zero_result zp_checks_lock_some(zero_ctx *z, zp_shadow *s, int n) {
+static zero_result zp_check_lock_some(zero_ctx *z, zp_shadow *s, int n) {
     for (int i = 0; i < n; i++) {
         if (s[i].ajar) ZP_DO(z, zp_check_lock_shadow(&z->compute, &s[i]));
         s[i].ajar = 0;
@@ -176,13 +176,13 @@ static zero_result zp_checks_lock_some(zero_ctx *z, zp_shadow *s, int n) {
 static zero_result zp_check_note_cleared(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     for (int i = 0; zp_check_is_on() && u < z->layout.units && i < x->members; i++)
-        ZP_TRY(zp_checks_lock_some(z, zp_check_shadow_of(z, ZP_GRAD, &x->member[i]), 1));
+        ZP_TRY(zp_check_lock_some(z, zp_check_shadow_of(z, ZP_GRAD, &x->member[i]), 1));
     return ZERO_OK;
 }
 
 /* Locks what no hook shows. */
 static zero_result zp_check_lock_all(zero_ctx *z) {
-    return zp_check_is_on() ? zp_checks_lock_some(z, z->checks.shadow, 4 * z->layout.nmembers)
+    return zp_check_is_on() ? zp_check_lock_some(z, z->checks.shadow, 4 * z->layout.nmembers)
                             : ZERO_OK;
 }
 
@@ -213,24 +213,29 @@ static zero_result zp_check_hash_member(zero_ctx *z, const zp_member *m, uint64_
 }
 
 /* Notes what parameters are now, or finds one that is not what it was: any, or of KEEP tensors. */
-typedef enum zp_seals { ZP_SEAL, ZP_SEAL_ALL, ZP_SEAL_KEEP } zp_seals;
-static zero_result zp_check_seal(zero_ctx *z, zp_seals what) {
-    const int compares = what != ZP_SEAL;
+typedef enum zp_check_hash_task {
+    ZP_HASH_STORE,
+    ZP_HASH_COMPARE_ALL,
+    ZP_HASH_COMPARE_KEEP
+} zp_check_hash_task;
+static zero_result zp_check_hash_parameters(zero_ctx *z, zp_check_hash_task what) {
+    const int compares = what != ZP_HASH_STORE;
     if (!zp_check_is_on() || (compares && !z->checks.sealed)) return ZERO_OK;
     z->checks.writes += !compares;
-    if (what != ZP_SEAL_KEEP) ZP_DO(z, zp_ctx_sync(z)); /* inside a pass nothing writes KEEP */
+    if (what != ZP_HASH_COMPARE_KEEP)
+        ZP_DO(z, zp_ctx_sync(z)); /* inside a pass nothing writes KEEP */
     for (int m = 0; m < z->layout.nmembers; m++) {
         const zp_member *x = &z->layout.members[m];
         uint64_t hash;
-        if (what == ZP_SEAL_KEEP && x->unit != z->layout.units) continue;
+        if (what == ZP_HASH_COMPARE_KEEP && x->unit != z->layout.units) continue;
         ZP_DO(z, zp_check_hash_member(z, x, &hash));
         ZP_UNTIMELY(
             z, compares && hash != z->checks.seal[m],
             "tensor %s, layer %d, was written %s: parameters change by the plugin's update and "
             "by zero_write_tensor alone",
             z->tensors[x->tensor].desc.name, x->layer,
-            what == ZP_SEAL_KEEP ? "inside the pass (by an optimizer of the host's own?)"
-                                 : "since the plugin wrote it last");
+            what == ZP_HASH_COMPARE_KEEP ? "inside the pass (by an optimizer of the host's own?)"
+                                         : "since the plugin wrote it last");
         z->checks.seal[m] = hash;
     }
     z->checks.sealed = 1;
@@ -255,7 +260,7 @@ static zero_result zp_check_begin_pass(zero_ctx *z, zero_pass kind) {
     const int place = z->checks.passes[kind]++ % 2;
     for (size_t i = 0; i < 2 * units; i++) z->checks.place[i] = place;
     z->checks.nhooks = z->checks.backwards = 0;
-    return zp_check_seal(z, ZP_SEAL_ALL);
+    return zp_check_hash_parameters(z, ZP_HASH_COMPARE_ALL);
 }
 
 /* Every hook, once it is known to be allowed. */
@@ -283,9 +288,9 @@ static const char *zp_check_hook_name(uint32_t hook, char *text, size_t bytes) {
     if (hook == UINT32_MAX)
         (void)snprintf(text, bytes, "ended the pass");
     else if (hook >> 24 == ZP_HOOK_REDUCE)
-        (void)snprintf(text, bytes, "called %s", zp_hook_names[ZP_HOOK_REDUCE]);
+        (void)snprintf(text, bytes, "called %s", zp_check_hook_names[ZP_HOOK_REDUCE]);
     else
-        (void)snprintf(text, bytes, "called %s of unit %u", zp_hook_names[hook >> 24],
+        (void)snprintf(text, bytes, "called %s of unit %u", zp_check_hook_names[hook >> 24],
                        hook & 0xFFFFFFu);
     return text;
 }
@@ -322,16 +327,18 @@ static zero_result zp_check_compare_hooks(zero_ctx *z) {
 static zero_result zp_check_end_pass(zero_ctx *z) {
     ZP_TRY(zp_check_lock_all(z));
     ZP_TRY(zp_check_compare_hooks(z));
-    return zp_check_seal(z, ZP_SEAL_KEEP);
+    return zp_check_hash_parameters(z, ZP_HASH_COMPARE_KEEP);
 }
-static zero_result zp_check_seal_all(zero_ctx *z) { return zp_check_seal(z, ZP_SEAL); }
+static zero_result zp_check_store_hashes(zero_ctx *z) {
+    return zp_check_hash_parameters(z, ZP_HASH_STORE);
+}
 static char *zp_check_place(const zero_ctx *z, zp_side side, const zp_member *m) {
     const zp_shadow *shadow = zp_check_shadow_of(z, side, m);
     return shadow ? shadow->data : NULL;
 }
 static const zp_observer zp_check_observer = {
-    zp_check_begin_pass,   zp_check_end_pass, zp_check_note_hook, zp_check_move_unit,
-    zp_check_note_cleared, zp_check_seal_all, zp_check_place};
+    zp_check_begin_pass,   zp_check_end_pass,     zp_check_note_hook, zp_check_move_unit,
+    zp_check_note_cleared, zp_check_store_hashes, zp_check_place};
 static zero_result zp_check_row_open(zero_ctx *z) {
     if (!zp_check_is_on()) return ZERO_OK;
     z->observer = &zp_check_observer;

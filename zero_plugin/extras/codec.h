@@ -30,9 +30,9 @@
 
 #include "../numbers/exact.h"
 
-#define ZP_CODED_BLOCK ((size_t)128)
-#define ZP_CODED_GROUP ((size_t)32) /* a part is a multiple of that many numbers */
-static_assert(ZP_CODED_GROUP == ZP_EXACT_BLOCK, "no shard ends inside a group, nor inside those");
+#define ZP_QUANT_BLOCK ((size_t)128)
+#define ZP_QUANT_GROUP ((size_t)32) /* a part is a multiple of that many numbers */
+static_assert(ZP_QUANT_GROUP == ZP_EXACT_BLOCK, "no shard ends inside a group, nor inside those");
 
 typedef struct zp_codec {
     int bits, most;
@@ -46,28 +46,28 @@ static const zp_codec *zp_codec_find(int bits) {
     return NULL;
 }
 
-ZP_FN size_t zp_codec_blocks(size_t n) { return (n + ZP_CODED_BLOCK - 1) / ZP_CODED_BLOCK; }
+ZP_FN size_t zp_codec_blocks(size_t n) { return (n + ZP_QUANT_BLOCK - 1) / ZP_QUANT_BLOCK; }
 ZP_FN size_t zp_codec_line(size_t bytes) { return (bytes + 63) / 64 * 64; }
 /* Of a part of n numbers: where its codes begin, and all of it. */
-ZP_FN size_t zp_codec_packed_codes(size_t n) { return zp_codec_line(4 * zp_codec_blocks(n)); }
-ZP_FN size_t zp_codec_packed_bytes(const zp_codec *c, size_t n) {
-    return zp_codec_packed_codes(n) + zp_codec_line(n * (size_t)c->bits / 8);
+ZP_FN size_t zp_codec_codes_offset(size_t n) { return zp_codec_line(4 * zp_codec_blocks(n)); }
+ZP_FN size_t zp_codec_quantized_bytes(const zp_codec *c, size_t n) {
+    return zp_codec_codes_offset(n) + zp_codec_line(n * (size_t)c->bits / 8);
 }
 
 /* Packed numbers to read: `parts` parts behind one another, and n senders' of each, `stride` bytes
    apart. */
-typedef struct zp_coded {
+typedef struct zp_quantized {
     const char *from;
     size_t stride, numel; /* numel: of a part */
     zp_codec codec;
     int n, parts;
-} zp_coded;
+} zp_quantized;
 
 /* Numbers, `parts` parts behind one another, or the sums of packed ones, become packed parts. Part
    r goes to place r % locals * (parts / locals) + r / locals: a message's parts are together. */
 typedef struct zp_codec_kernels_encode_args {
-    zp_coded sum;  /* sum.n 0: of x; numel, parts and codec are those of what is written, too */
-    const void *x; /* [parts][numel] */
+    zp_quantized sum; /* sum.n 0: of x; numel, parts and codec are those of what is written, too */
+    const void *x;    /* [parts][numel] */
     char *to;
     zero_type type;
     int locals;
@@ -81,7 +81,7 @@ typedef struct zp_codec_kernels_encode_args {
 /* Packed parts, or sums of them, become numbers: times scale into `sum`, or added to it, and from
    there rounded to `out`, as zp_sum has it; [parts][numel]. */
 typedef struct zp_codec_kernels_decode_args {
-    zp_coded sum;
+    zp_quantized sum;
     void *out;
     float *total; /* f32 besides `out`; NULL: none */
     zero_type type;
@@ -91,12 +91,12 @@ typedef struct zp_codec_kernels_decode_args {
 
 /* A block's scale, and what its numbers are multiplied by; 0: all codes are 0. `largest`: the bits
    of the largest magnitude. */
-typedef struct zp_measure {
+typedef struct zp_block_scale {
     float scale, inverse;
-} zp_measure;
-ZP_FN zp_measure zp_codec_measure_block(uint32_t largest, int most) {
+} zp_block_scale;
+ZP_FN zp_block_scale zp_codec_scale_block(uint32_t largest, int most) {
     const float all = (float)most;
-    zp_measure m = {0, 0};
+    zp_block_scale m = {0, 0};
     if (largest >= 0x7F800000u) {
         m.scale = zp_type_bits_to_float(0x7FC00000u);
     } else if (largest >= zp_type_bits(all * FLT_MIN)) {
@@ -120,7 +120,7 @@ ZP_FN int32_t zp_codec_encode_value(float x, float inverse) {
 }
 ZP_FN float zp_codec_decode_value(int32_t code, float scale) { return (float)code * scale; }
 /* Of half a byte. */
-ZP_FN int32_t zp_codec_half_code(uint32_t half) { return (int32_t)((half & 15u) ^ 8u) - 8; }
+ZP_FN int32_t zp_codec_sign_extend(uint32_t half) { return (int32_t)((half & 15u) ^ 8u) - 8; }
 /* The next error, of what was to be sent, what came out, and the error before. */
 ZP_FN float zp_codec_next_error(float y, float out, float error, float beta, float unscale) {
     const float kept = beta * error, lost = (1.0f - beta) * ((y - out) * unscale);
@@ -131,13 +131,14 @@ ZP_FN float zp_codec_next_error(float y, float out, float error, float beta, flo
 typedef struct zp_codec_place {
     char *scale, *codes;
 } zp_codec_place;
-ZP_FN zp_codec_place zp_codec_packed_at(const zp_coded *c, char *base, size_t part, size_t b) {
-    char *from = base + part * zp_codec_packed_bytes(&c->codec, c->numel);
-    const zp_codec_place at = {from + 4 * b, from + zp_codec_packed_codes(c->numel)
-                                                 + b * ZP_CODED_BLOCK * (size_t)c->codec.bits / 8};
+ZP_FN zp_codec_place zp_codec_quantized_at(const zp_quantized *c, char *base, size_t part,
+                                           size_t b) {
+    char *from = base + part * zp_codec_quantized_bytes(&c->codec, c->numel);
+    const zp_codec_place at = {from + 4 * b, from + zp_codec_codes_offset(c->numel)
+                                                 + b * ZP_QUANT_BLOCK * (size_t)c->codec.bits / 8};
     return at;
 }
-ZP_FN size_t zp_codec_packed_place(const zp_codec_kernels_encode_args *a, size_t part) {
+ZP_FN size_t zp_codec_output_part(const zp_codec_kernels_encode_args *a, size_t part) {
     const uint32_t locals = (uint32_t)a->locals, r = (uint32_t)part;
     return locals == 1 ? part : r % locals * ((uint32_t)a->sum.parts / locals) + r / locals;
 }
@@ -145,12 +146,12 @@ ZP_FN size_t zp_codec_packed_place(const zp_codec_kernels_encode_args *a, size_t
 typedef struct zp_block {
     size_t part, b, at, n; /* at: its first number, of all parts' */
 } zp_block;
-ZP_FN zp_block zp_codec_block_of(const zp_coded *c, size_t i) {
+ZP_FN zp_block zp_codec_block_of(const zp_quantized *c, size_t i) {
     const size_t blocks = zp_codec_blocks(c->numel);
     const int narrow = (i | blocks) >> 32 == 0; /* a division of 64 bits costs as much as a block */
     const size_t part = narrow ? (uint32_t)i / (uint32_t)blocks : i / blocks;
-    const size_t b = i - part * blocks, first = b * ZP_CODED_BLOCK, left = c->numel - first;
+    const size_t b = i - part * blocks, first = b * ZP_QUANT_BLOCK, left = c->numel - first;
     const zp_block block = {part, b, part * c->numel + first,
-                            left < ZP_CODED_BLOCK ? left : ZP_CODED_BLOCK};
+                            left < ZP_QUANT_BLOCK ? left : ZP_QUANT_BLOCK};
     return block;
 }

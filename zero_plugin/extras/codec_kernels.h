@@ -29,19 +29,20 @@ ZP_FN int zp_codec_kernels_is_streaming(uintptr_t to, size_t bytes) {
 /* ---- a block ---- */
 
 /* x = what sender p's block is, or x += that. */
-ZP_FN void zp_codec_kernels_open_sender(const zp_coded *c, const zp_block *k, int p, size_t n,
-                                        float *x, int adds) {
+ZP_FN void zp_codec_kernels_decode_sender(const zp_quantized *c, const zp_block *k, int p, size_t n,
+                                          float *x, int adds) {
     char *from = (char *)(uintptr_t)c->from + (size_t)p * c->stride;
-    const zp_codec_place at = zp_codec_packed_at(c, from, k->part, k->b);
+    const zp_codec_place at = zp_codec_quantized_at(c, from, k->part, k->b);
     float scale;
     memcpy(&scale, at.scale, sizeof scale);
-    zp_codec_kernels_prefetch_block(at.codes, ZP_CODED_BLOCK * (size_t)c->codec.bits / 8);
-    ZP_BODY(n, open, &c->codec, (const uint8_t *)at.codes, scale, x, adds);
+    zp_codec_kernels_prefetch_block(at.codes, ZP_QUANT_BLOCK * (size_t)c->codec.bits / 8);
+    ZP_BODY(n, decode, &c->codec, (const uint8_t *)at.codes, scale, x, adds);
 }
 /* The sum over the senders. */
-ZP_FN void zp_codec_kernels_sum_block(const zp_coded *c, const zp_block *k, size_t n, float *x) {
-    zp_codec_kernels_open_sender(c, k, 0, n, x, 0);
-    for (int p = 1; p < c->n; p++) zp_codec_kernels_open_sender(c, k, p, n, x, 1);
+ZP_FN void zp_codec_kernels_sum_block(const zp_quantized *c, const zp_block *k, size_t n,
+                                      float *x) {
+    zp_codec_kernels_decode_sender(c, k, 0, n, x, 0);
+    for (int p = 1; p < c->n; p++) zp_codec_kernels_decode_sender(c, k, p, n, x, 1);
 }
 
 /* The errors that are fed; `next`: those that are made. */
@@ -50,63 +51,64 @@ ZP_FN uint16_t *zp_codec_kernels_errors_of(const zp_codec_kernels_encode_args *a
 }
 
 ZP_FN void zp_codec_kernels_encode_block(const zp_codec_kernels_encode_args *a, const zp_block *k,
-                                         size_t n, int away) {
-    const zp_coded *c = &a->sum;
-    const zp_codec_place p = zp_codec_packed_at(c, a->to, zp_codec_packed_place(a, k->part), k->b);
+                                         size_t n, int streams) {
+    const zp_quantized *c = &a->sum;
+    const zp_codec_place p =
+        zp_codec_quantized_at(c, a->to, zp_codec_output_part(a, k->part), k->b);
     const char *from = (const char *)a->x + k->at * zp_type_bytes(a->type);
     const uint16_t *error = a->error ? zp_codec_kernels_errors_of(a, 0) + k->at : NULL;
     uint16_t *next = a->error ? zp_codec_kernels_errors_of(a, 1) + k->at : NULL;
-    float x[ZP_CODED_BLOCK];
+    float x[ZP_QUANT_BLOCK];
     if (c->n) {
         zp_codec_kernels_sum_block(c, k, n, x);
     } else {
-        zp_codec_kernels_prefetch_block(from, ZP_CODED_BLOCK * zp_type_bytes(a->type));
+        zp_codec_kernels_prefetch_block(from, ZP_QUANT_BLOCK * zp_type_bytes(a->type));
         ZP_BODY(n, load, x, from, a->type);
     }
     if (error) {
-        zp_codec_kernels_prefetch_block(error, ZP_CODED_BLOCK * sizeof *error);
-        ZP_BODY(n, feed, error, a->control->scale, x);
+        zp_codec_kernels_prefetch_block(error, ZP_QUANT_BLOCK * sizeof *error);
+        ZP_BODY(n, add_error, error, a->control->scale, x);
     }
     const uint32_t largest = ZP_BODY(n, largest, x);
-    const zp_measure m = zp_codec_measure_block(largest, c->codec.most);
+    const zp_block_scale m = zp_codec_scale_block(largest, c->codec.most);
     memcpy(p.scale, &m.scale, sizeof m.scale);
     zp_codec_kernels_prefetch_scale(p.scale);
     if (m.inverse == 0)
         memset(p.codes, 0, n * (size_t)c->codec.bits / 8);
     else
-        ZP_BODY(n, codes, &c->codec, x, m.inverse, (uint8_t *)p.codes, away);
+        ZP_BODY(n, encode, &c->codec, x, m.inverse, (uint8_t *)p.codes, streams);
     if (!error) return;
     if (largest < 0x7F800000u) {
-        ZP_BODY(n, keep, a, x, m, error, next);
+        ZP_BODY(n, next_error, a, x, m, error, next);
     } else if (next != error) {
         memcpy(next, error, n * sizeof *next);
     }
 }
 
 ZP_FN void zp_codec_kernels_decode_block(const zp_codec_kernels_decode_args *a, const zp_block *k,
-                                         size_t n, int away) {
-    float x[ZP_CODED_BLOCK];
+                                         size_t n, int streams) {
+    float x[ZP_QUANT_BLOCK];
     float *total = a->total ? a->total : a->type == ZERO_F32 ? (float *)a->out : NULL;
     const float *before = a->accumulate ? total + k->at : NULL;
-    if (before) zp_codec_kernels_prefetch_block(before, ZP_CODED_BLOCK * sizeof *before);
+    if (before) zp_codec_kernels_prefetch_block(before, ZP_QUANT_BLOCK * sizeof *before);
     zp_codec_kernels_sum_block(&a->sum, k, n, x);
     if (a->scale != 1 || before) ZP_BODY(n, scale, x, a->scale, before);
-    if (total) ZP_BODY(n, store, total + k->at, ZERO_F32, x, away && !before);
-    if (a->type != ZERO_F32) ZP_BODY(n, store, (uint16_t *)a->out + k->at, a->type, x, away);
+    if (total) ZP_BODY(n, store, total + k->at, ZERO_F32, x, streams && !before);
+    if (a->type != ZERO_F32) ZP_BODY(n, store, (uint16_t *)a->out + k->at, a->type, x, streams);
 }
 
 /* Of n blocks. */
-ZP_FN int zp_codec_kernels_encode_away(const zp_codec_kernels_encode_args *a, size_t n) {
+ZP_FN int zp_codec_kernels_encode_streams(const zp_codec_kernels_encode_args *a, size_t n) {
     return zp_codec_kernels_is_streaming((uintptr_t)a->to,
-                                         n * ZP_CODED_BLOCK * (size_t)a->sum.codec.bits / 8);
+                                         n * ZP_QUANT_BLOCK * (size_t)a->sum.codec.bits / 8);
 }
-ZP_FN int zp_codec_kernels_decode_away(const zp_codec_kernels_decode_args *a, size_t n) {
+ZP_FN int zp_codec_kernels_decode_streams(const zp_codec_kernels_decode_args *a, size_t n) {
     return zp_codec_kernels_is_streaming((uintptr_t)a->out | (uintptr_t)a->total,
-                                         n * ZP_CODED_BLOCK * zp_type_bytes(a->type));
+                                         n * ZP_QUANT_BLOCK * zp_type_bytes(a->type));
 }
 /* The processor reads ahead within a page of 4 KiB, and in several pages at once: where one array
    is read, the n blocks are taken from four places by turns. This is the one after i others. */
-ZP_FN size_t zp_codec_kernels_in_turn(const zp_coded *c, size_t i, size_t n) {
+ZP_FN size_t zp_codec_kernels_interleave(const zp_quantized *c, size_t i, size_t n) {
     const size_t places = 4, each = n / places; /* known: no division */
     return c->n > 1 || i >= each * places ? i : i % places * each + i / places;
 }
@@ -114,35 +116,36 @@ static_assert(sizeof zp_codecs == 2 * sizeof *zp_codecs, "a branch for each");
 /* F_block is made for each codec and type, and twice: for whole blocks, where all numbers are
    known, and for shorter ones. */
 #define ZP_BLOCKS(F)                                                                               \
-    ZP_INLINE void F##_each(F##_args a, size_t n, int away, const zp_codec codec,                  \
+    ZP_INLINE void F##_each(F##_args a, size_t n, int streams, const zp_codec codec,               \
                             zero_type type) {                                                      \
         a.sum.codec = codec;                                                                       \
         a.type = type;                                                                             \
         ZP_OMP_SHARED                                                                              \
         for (size_t i = 0; i < n; i++) {                                                           \
-            const zp_block k = zp_codec_block_of(&a.sum, zp_codec_kernels_in_turn(&a.sum, i, n));  \
-            if (k.n == ZP_CODED_BLOCK)                                                             \
-                F##_block(&a, &k, ZP_CODED_BLOCK, away);                                           \
+            const zp_block k =                                                                     \
+                zp_codec_block_of(&a.sum, zp_codec_kernels_interleave(&a.sum, i, n));              \
+            if (k.n == ZP_QUANT_BLOCK)                                                             \
+                F##_block(&a, &k, ZP_QUANT_BLOCK, streams);                                        \
             else                                                                                   \
-                F##_block(&a, &k, k.n, away);                                                      \
+                F##_block(&a, &k, k.n, streams);                                                   \
         }                                                                                          \
     }                                                                                              \
-    ZP_INLINE void F##_typed(const F##_args *a, size_t n, int away, const zp_codec codec) {        \
+    ZP_INLINE void F##_typed(const F##_args *a, size_t n, int streams, const zp_codec codec) {     \
         if (a->type == ZERO_F32)                                                                   \
-            F##_each(*a, n, away, codec, ZERO_F32);                                                \
+            F##_each(*a, n, streams, codec, ZERO_F32);                                             \
         else if (a->type == ZERO_BF16)                                                             \
-            F##_each(*a, n, away, codec, ZERO_BF16);                                               \
+            F##_each(*a, n, streams, codec, ZERO_BF16);                                            \
         else                                                                                       \
-            F##_each(*a, n, away, codec, ZERO_F16);                                                \
+            F##_each(*a, n, streams, codec, ZERO_F16);                                             \
     }                                                                                              \
     ZP_UNUSED static void F##_loop(const void *args, size_t n, int threads) {                      \
         ZP_OMP_EACH(n > 64) {                                                                      \
             const F##_args a = *(const F##_args *)args; /* a copy that no store can change */      \
-            const int away = F##_away(&a, n / (size_t)threads);                                    \
+            const int streams = F##_streams(&a, n / (size_t)threads);                              \
             if (a.sum.codec.bits == zp_codecs[0].bits)                                             \
-                F##_typed(&a, n, away, zp_codecs[0]);                                              \
+                F##_typed(&a, n, streams, zp_codecs[0]);                                           \
             else                                                                                   \
-                F##_typed(&a, n, away, zp_codecs[1]);                                              \
+                F##_typed(&a, n, streams, zp_codecs[1]);                                           \
             zp_codec_blocks_stream_end();                                                          \
         }                                                                                          \
     }                                                                                              \
@@ -155,15 +158,15 @@ ZP_BLOCKS(zp_codec_kernels_decode)
    `at` on and one from at + 16 on: what eight bytes of 4-bit codes have. So 16-bit numbers are read
    16 bytes at a time. */
 #define ZP_RUN        8
-#define ZP_LANES_EACH (ZP_CODED_BLOCK / (2 * ZP_RUN)) /* lanes of a block */
-static_assert(ZP_CODED_BLOCK == 128 || ZP_CODED_BLOCK == 256, "a warp takes whole blocks");
+#define ZP_LANES_EACH (ZP_QUANT_BLOCK / (2 * ZP_RUN)) /* lanes of a block */
+static_assert(ZP_QUANT_BLOCK == 128 || ZP_QUANT_BLOCK == 256, "a warp takes whole blocks");
 #define ZP_SENDERS 4 /* that are read before any is added */
 typedef struct zp_lane_codes {
     uint2 run[2]; /* of 4 bits one has both */
 } zp_lane_codes;
 
 ZP_FN size_t zp_codec_kernels_lane_at(size_t lane) {
-    return lane / 2 * ZP_CODED_GROUP + lane % 2 * ZP_RUN;
+    return lane / 2 * ZP_QUANT_GROUP + lane % 2 * ZP_RUN;
 }
 ZP_FN void zp_codec_kernels_load_run(float *x, const void *from, zero_type type, size_t at) {
     if (type == ZERO_F32) {
@@ -217,13 +220,14 @@ ZP_FN uint32_t *zp_codec_kernels_lane_word(const zp_codec *c, zp_lane_codes *x, 
     return j & 4 ? &run->y : &run->x;
 }
 /* The sum over the senders of a lane's numbers. */
-ZP_FN void zp_codec_kernels_lane_sum(const zp_coded *c, const zp_block *k, size_t lane, float *x) {
+ZP_FN void zp_codec_kernels_lane_sum(const zp_quantized *c, const zp_block *k, size_t lane,
+                                     float *x) {
     for (int first = 0; first < c->n; first += ZP_SENDERS) {
         zp_lane_codes codes[ZP_SENDERS];
         float scale[ZP_SENDERS];
         for (int p = 0; p < ZP_SENDERS; p++) {
             char *from = (char *)(uintptr_t)c->from + (size_t)(first + p) * c->stride;
-            const zp_codec_place at = zp_codec_packed_at(c, from, k->part, k->b);
+            const zp_codec_place at = zp_codec_quantized_at(c, from, k->part, k->b);
             if (first + p >= c->n) continue;
             scale[p] = *(const float *)(const void *)at.scale;
             codes[p] = zp_codec_kernels_lane_read(&c->codec, at.codes, lane);
@@ -233,16 +237,16 @@ ZP_FN void zp_codec_kernels_lane_sum(const zp_coded *c, const zp_block *k, size_
                 int at;
                 const uint32_t code =
                     *zp_codec_kernels_lane_word(&c->codec, &codes[p], j, &at) >> at;
-                const float v = zp_codec_decode_value(c->codec.bits == 8 ? (int8_t)(uint8_t)code
-                                                                         : zp_codec_half_code(code),
-                                                      scale[p]);
+                const float v = zp_codec_decode_value(
+                    c->codec.bits == 8 ? (int8_t)(uint8_t)code : zp_codec_sign_extend(code),
+                    scale[p]);
                 x[j] = first + p ? x[j] + v : v;
             }
     }
 }
 /* A lane's codes go out; where errors are fed back (`feeds`) they become the next ones. */
 ZP_FN void zp_codec_kernels_lane_encode(const zp_codec_kernels_encode_args *a, const float *x,
-                                        zp_measure m, char *to, size_t lane, float *error,
+                                        zp_block_scale m, char *to, size_t lane, float *error,
                                         int feeds) {
     const zp_codec *c = &a->sum.codec;
     const uint32_t mask = c->bits == 8 ? 255u : 15u;
@@ -261,12 +265,12 @@ ZP_FN void zp_codec_kernels_lane_encode(const zp_codec_kernels_encode_args *a, c
 __global__ void __launch_bounds__(ZP_THREADS)
     zp_codec_kernels_encode_lanes(zp_codec_kernels_encode_args a, size_t blocks) {
     const size_t lane = threadIdx.x % ZP_LANES_EACH, each = ZP_THREADS / ZP_LANES_EACH;
-    const zp_coded *c = &a.sum;
+    const zp_quantized *c = &a.sum;
     for (size_t first = blockIdx.x * each; first < blocks; first += gridDim.x * each) {
         const size_t i = first + threadIdx.x / ZP_LANES_EACH; /* whole warps come to the shuffles */
         const zp_block k = zp_codec_block_of(c, i < blocks ? i : first);
         const zp_codec_place p =
-            zp_codec_packed_at(c, a.to, zp_codec_packed_place(&a, k.part), k.b);
+            zp_codec_quantized_at(c, a.to, zp_codec_output_part(&a, k.part), k.b);
         const size_t at = k.at + zp_codec_kernels_lane_at(lane);
         const int here = i < blocks && zp_codec_kernels_lane_at(lane) < k.n;
         float x[2 * ZP_RUN] = {0}, error[2 * ZP_RUN] = {0};
@@ -283,7 +287,7 @@ __global__ void __launch_bounds__(ZP_THREADS)
             const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, largest, w);
             largest = other > largest ? other : largest;
         }
-        const zp_measure m = zp_codec_measure_block(largest, c->codec.most);
+        const zp_block_scale m = zp_codec_scale_block(largest, c->codec.most);
         const int feeds = a.error && largest < 0x7F800000u;
         if (here && lane == 0) *(float *)(void *)p.scale = m.scale;
         if (here) zp_codec_kernels_lane_encode(&a, x, m, p.codes, lane, error, feeds);

@@ -21,7 +21,7 @@ typedef struct zp_muon_product {
     const zp_control *control;
 } zp_muon_product;
 
-ZP_FN float zp_muon_close_product(const zp_muon_product *x, size_t at, float sum) {
+ZP_FN float zp_muon_scale_sum(const zp_muon_product *x, size_t at, float sum) {
     return x->keep != 0 ? x->keep * x->add[at] + x->scale * sum : x->scale * sum;
 }
 
@@ -51,7 +51,7 @@ ZP_INLINE void zp_muon_multiply_tile(const zp_muon_product *x, size_t row, size_
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c++) {
             const size_t at = (row + r) * x->n + col + c;
-            x->out[at] = ends ? zp_muon_close_product(x, at, sum[r][c]) : sum[r][c];
+            x->out[at] = ends ? zp_muon_scale_sum(x, at, sum[r][c]) : sum[r][c];
         }
 }
 static void zp_muon_multiply_band(const zp_muon_product *x, size_t first, size_t rows) {
@@ -77,16 +77,16 @@ ZP_UNUSED static void zp_muon_multiply_loop(const void *product, size_t one, int
 }
 
 /* to = factor * from, or its transpose: from [rows, cols]. */
-typedef struct zp_muon_transposition {
+typedef struct zp_muon_transpose_args {
     const float *from;
     float *to;
     size_t rows, cols;
     int transposes;
     const double *norm; /* the factor is 1 / max(sqrt(*norm), 1e-7); NULL: 1 */
     const zp_control *control;
-} zp_muon_transposition;
+} zp_muon_transpose_args;
 
-ZP_FN void zp_muon_transpose_run_at(const zp_muon_transposition *x, size_t i) {
+ZP_FN void zp_muon_transpose_run_at(const zp_muon_transpose_args *x, size_t i) {
     const size_t row = i / x->cols, col = i % x->cols;
     float value = x->from[i];
     if (zp_muon_is_skipped(x->control)) return;
@@ -97,8 +97,8 @@ ZP_FN void zp_muon_transpose_run_at(const zp_muon_transposition *x, size_t i) {
     /* no negative zeros: sums over ranks with zeros have none either */
     x->to[x->transposes ? col * x->rows + row : i] = value + 0.0f;
 }
-ZP_KERNEL(zp_muon_transpose_run, zp_muon_transposition, 32768)
-static zero_result zp_muon_transpose(zp_stream *s, const zp_muon_transposition *x) {
+ZP_KERNEL(zp_muon_transpose_run, zp_muon_transpose_args, 32768)
+static zero_result zp_muon_transpose(zp_stream *s, const zp_muon_transpose_args *x) {
     return zp_muon_transpose_run(s, x, x->rows * x->cols);
 }
 
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(ZP_THREADS)
             for (size_t c = 0; c < 4; c++) {
                 const size_t at = (row + ty + r) * x.n + col + tx + c;
                 if (row + ty + r < x.m && col + tx + c < x.n)
-                    x.out[at] = zp_muon_close_product(&x, at, sum[r][c]);
+                    x.out[at] = zp_muon_scale_sum(&x, at, sum[r][c]);
             }
     }
 }
@@ -204,11 +204,11 @@ static zero_result zp_muon_orthogonalize(zp_stream *s, float *x, size_t rows, si
     float *now = scratch, *next = now + wide, *turned = next + wide, *gram = turned + wide,
           *update = gram + square;
     const zp_muon_squares_args squares = {x, n, norm, control};
-    const zp_muon_transposition begin = {x, now, rows, cols, rows > cols, norm, control};
+    const zp_muon_transpose_args begin = {x, now, rows, cols, rows > cols, norm, control};
     ZP_TRY(zp_muon_squares(s, &squares, 1));
     ZP_TRY(zp_muon_transpose(s, &begin));
     for (int i = 0; i < turns; i++) {
-        const zp_muon_transposition back = {now, turned, low, high, 1, NULL, control};
+        const zp_muon_transpose_args back = {now, turned, low, high, 1, NULL, control};
         const zp_muon_product first = {now, turned, NULL, gram, low, low, high, 0, 1, control};
         const zp_muon_product second = {gram, gram, gram,    update,  low,
                                         low,  low,  -4.775f, 2.0315f, control};
@@ -221,7 +221,7 @@ static zero_result zp_muon_orthogonalize(zp_stream *s, float *x, size_t rows, si
         now = next;
         next = was;
     }
-    const zp_muon_transposition end = {now, x, low, high, rows > cols, NULL, control};
+    const zp_muon_transpose_args end = {now, x, low, high, rows > cols, NULL, control};
     return zp_muon_transpose(s, &end);
 }
 

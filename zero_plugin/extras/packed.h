@@ -87,27 +87,28 @@ static zero_result zp_packed_exchange(zp_stream *s, zp_packed_state *w, int hop,
     return g->transport->swap(s, &x);
 }
 
-typedef struct zp_hops_args {
+typedef struct zp_packed_args {
     zero_ctx *z;
     zp_op op;
     int again; /* the unit has been reduced in this step */
-} zp_hops_args;
+} zp_packed_args;
 
-static zero_result zp_packed_run(zp_stream *s, const zp_hops_args *a) {
+static zero_result zp_packed_run(zp_stream *s, const zp_packed_args *a) {
     zp_packed_state *w = &a->z->packed;
     const zp_op *op = &a->op;
     const int ranks = op->group->nranks, local = zp_packed_hop_ranks(op->group),
               nodes = ranks / local;
-    const size_t packed = zp_codec_packed_bytes(op->wire->codec, op->shard),
+    const size_t packed = zp_codec_quantized_bytes(op->wire->codec, op->shard),
                  sent = (size_t)nodes * packed;
     const char *base = op->memory->base;
     uint16_t *error = w->error ? w->error + a->z->live[op->unit].errors : NULL;
     uint16_t *next = error ? error + (size_t)ranks * op->shard : NULL;
     const zp_control *control = a->z->control;
     const float beta = a->z->cfg.feedback;
-    const zp_coded all = {NULL, 0, op->shard, *op->wire->codec, 0, ranks},
-                   node = {w->in, sent, op->shard, *op->wire->codec, local, nodes},
-                   last = {w->in, packed, op->shard, *op->wire->codec, nodes > 1 ? nodes : local,
+    const zp_quantized all = {NULL, 0, op->shard, *op->wire->codec, 0, ranks},
+                       node = {w->in, sent, op->shard, *op->wire->codec, local, nodes},
+                       last = {
+                           w->in, packed, op->shard, *op->wire->codec, nodes > 1 ? nodes : local,
                            1};
     const zp_codec_kernels_encode_args first = {
         all, base + op->source, w->out, op->type, local, error, control, beta, a->again, w->apart};
@@ -122,17 +123,18 @@ static zero_result zp_packed_run(zp_stream *s, const zp_hops_args *a) {
     return zp_codec_kernels_decode_parts(s, &mean);
 }
 static void zp_packed_task(const void *args, size_t n, int threads) {
-    const zp_hops_args *a = (const zp_hops_args *)args;
+    const zp_packed_args *a = (const zp_packed_args *)args;
     zp_stream here; /* this thread */
     (void)zp_device_take_stream(&here, a->op.group->device, NULL, threads);
     if (!zp_failure_result(a->op.group->failure)) (void)zp_packed_run(&here, a);
 }
 
 static zero_result zp_packed_reduce_scatter(zero_ctx *z, zp_stream *s, const zp_op *op) {
-    const zp_hops_args a = {z, *op, z->adding == ZP_EACH_REDUCED && z->live[op->unit].reduced > 0};
+    const zp_packed_args a = {z, *op,
+                              z->adding == ZP_EACH_REDUCED && z->live[op->unit].reduced > 0};
     const uint64_t sent = zp_comm_op_bytes(op);
     const size_t unit =
-        (size_t)op->group->nranks * zp_codec_packed_bytes(op->wire->codec, op->shard);
+        (size_t)op->group->nranks * zp_codec_quantized_bytes(op->wire->codec, op->shard);
     ZP_TRY(zp_failure_result(op->group->failure));
     op->group->meter.sent_bytes += sent;
     op->group->meter.reductions++;
@@ -148,9 +150,9 @@ static zero_result zp_packed_reduce_scatter(zero_ctx *z, zp_stream *s, const zp_
 
 static zero_result zp_packed_all_gather(zero_ctx *z, zp_stream *s, const zp_op *op) {
     zp_memory *m = &z->packed.gathered;
-    const size_t packed = zp_codec_packed_bytes(op->wire->codec, op->shard);
-    const zp_coded own = {NULL, 0, op->shard, *op->wire->codec, 0, 1},
-                   all = {m->base, 0, op->shard, *op->wire->codec, 1, op->group->nranks};
+    const size_t packed = zp_codec_quantized_bytes(op->wire->codec, op->shard);
+    const zp_quantized own = {NULL, 0, op->shard, *op->wire->codec, 0, 1},
+                       all = {m->base, 0, op->shard, *op->wire->codec, 1, op->group->nranks};
     zp_op gather = *op; /* of words */
     gather.memory = m;
     gather.wire = NULL;
@@ -187,7 +189,7 @@ static size_t zp_packed_sent(const zp_op *op) {
     const int local = op->kind == ZP_REDUCE_SCATTER ? zp_packed_hop_ranks(g) : g->nranks;
     const int nodes = g->nranks / local;
     return (size_t)((local - 1) * nodes + nodes - 1)
-           * zp_codec_packed_bytes(op->wire->codec, op->shard);
+           * zp_codec_quantized_bytes(op->wire->codec, op->shard);
 }
 
 /* Sets how each unit's weights and gradients travel, and counts the bytes for that. */
@@ -211,9 +213,9 @@ static void zp_packed_plan(zero_ctx *z) {
             live->wire[side] = wanted[side] && w->wire[side].codec ? &w->wire[side] : NULL;
         if (live->wire[ZP_PARAM])
             gathered =
-                zp_max(gathered, zp_codec_packed_bytes(live->wire[ZP_PARAM]->codec, x->shard));
+                zp_max(gathered, zp_codec_quantized_bytes(live->wire[ZP_PARAM]->codec, x->shard));
         if (live->wire[ZP_GRAD])
-            packed = zp_max(packed, zp_codec_packed_bytes(live->wire[ZP_GRAD]->codec, x->shard));
+            packed = zp_max(packed, zp_codec_quantized_bytes(live->wire[ZP_GRAD]->codec, x->shard));
         live->errors = w->errors;
         w->errors += zp_packed_errors_of(z, u);
     }

@@ -117,9 +117,9 @@ static size_t zp_whole_slices_sent(const zero_ctx *z, int u) {
 /* ---- a step ---- */
 
 typedef enum zp_whole_slices_what {
-    ZP_SLICES_SUMS,
-    ZP_SLICES_COME,
-    ZP_SLICES_GO
+    ZP_SLICES_GATHER_SUMS,
+    ZP_SLICES_COLLECT,
+    ZP_SLICES_RETURN
 } zp_whole_slices_what;
 typedef struct zp_whole_slices_args {
     zero_ctx *z;
@@ -155,10 +155,10 @@ static void zp_whole_slices_task(const void *args, size_t n, int threads) {
     const size_t limbs = zp_whole_slices_limbs(z);
     if (!g || zp_failure_result(&z->failure)) return;
     g->number++;
-    zero_result r = a->what == ZP_SLICES_SUMS
+    zero_result r = a->what == ZP_SLICES_GATHER_SUMS
                         ? zp_collectives_all_gather(g, d->slice_sums + (size_t)d->slice * limbs,
                                                     d->slice_sums, limbs * sizeof(zp_limb))
-                        : zp_whole_slices_exchange(z, g, a->what == ZP_SLICES_GO);
+                        : zp_whole_slices_exchange(z, g, a->what == ZP_SLICES_RETURN);
     r = zp_collectives_end(g, "what slices make whole", r);
     if (r) (void)zp_comm_fail(z->data, r, "%s", g->text);
 }
@@ -185,7 +185,7 @@ static zero_result zp_whole_slices_add(zero_ctx *z, const zp_limb *sums, size_t 
                                    (size_t)t->desc.layers * layer));
     }
     z->data->meter.verdict_bytes += zp_whole_slices_sums_sent(z);
-    return zp_whole_slices_send(z, ZP_SLICES_SUMS);
+    return zp_whole_slices_send(z, ZP_SLICES_GATHER_SUMS);
 }
 
 /* The matrix of which all slices have come. */
@@ -211,7 +211,7 @@ static zero_result zp_whole_slices_orthogonalize(zero_ctx *z, zp_stream *s, cons
 static zero_result zp_whole_slices_collect(zero_ctx *z, zp_stream *s) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     if (z->deal.slices == 1 || !z->layout.nmatrices) return ZERO_OK;
-    ZP_TRY(zp_whole_slices_send(z, ZP_SLICES_COME));
+    ZP_TRY(zp_whole_slices_send(z, ZP_SLICES_COLLECT));
     ZP_TRY(zp_device_record_event(g, z->deal.summed));
     return zp_device_wait_event(s, z->deal.summed);
 }
@@ -221,5 +221,5 @@ static zero_result zp_whole_slices_return(zero_ctx *z, zp_stream *s) {
     ZP_TRY(zp_device_record_event(s, z->deal.ended));
     ZP_TRY(zp_device_wait_event(g, z->deal.ended));
     for (int u = 0; u < z->layout.all; u++) z->data->meter.sent_bytes += zp_whole_slices_sent(z, u);
-    return zp_whole_slices_send(z, ZP_SLICES_GO);
+    return zp_whole_slices_send(z, ZP_SLICES_RETURN);
 }

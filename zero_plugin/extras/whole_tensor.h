@@ -117,7 +117,7 @@ static void zp_whole_tensor_plan(zero_ctx *z) {
 }
 
 /* What peers read lies in the gradients' memory from `at` on; returns its end. */
-static size_t zp_whole_tensor_lay_out(zero_ctx *z, size_t at) {
+static size_t zp_whole_tensor_cut_gradients(zero_ctx *z, size_t at) {
     zp_whole_tensor *d = &z->deal;
     if (!d->parts && !d->place_bytes) return at;
     d->sums_at = zp_round_up(at, 256);
@@ -164,7 +164,7 @@ static void zp_whole_tensor_fill_update(const zero_ctx *z, int u, size_t first, 
 }
 
 /* This rank's part of unit u, of the tier HOST, from DEALT up to its place, or down. */
-static zero_result zp_whole_tensor_carry(zero_ctx *z, int u, zp_stream *s, int down) {
+static zero_result zp_whole_tensor_copy_directions(zero_ctx *z, int u, zp_stream *s, int down) {
     const zp_array_part *own = zp_ctx_own_part(z, u);
     char *host = zp_array_at(&z->array[ZP_DEALT], u, own->first);
     char *place = (char *)(zp_whole_tensor_place(z, zp_whole_tensor_place_of(z, u)) + own->first);
@@ -205,8 +205,8 @@ static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u, int pass, zp_s
     ZP_TRY(zp_device_record_event(g, d->full[place]));
     if (!zp_cpu_update_has_unit(z, u)) return zp_device_wait_event(s, d->full[place]);
     ZP_TRY(zp_device_wait_event(&z->host.down, d->full[place]));
-    ZP_TRY(zp_whole_tensor_carry(z, u, &z->host.down, 1));
-    return zp_cpu_update_let_go_on(z, &z->host.returned);
+    ZP_TRY(zp_whole_tensor_copy_directions(z, u, &z->host.down, 1));
+    return zp_cpu_update_release(z, &z->host.returned);
 }
 /* Behind it. */
 static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_stream *s) {
@@ -216,7 +216,7 @@ static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_str
     if (!zp_whole_tensor_has_matrices(z, u)) return ZERO_OK;
     if (pass) return zp_device_record_event(s, d->read[place]);
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
-    ZP_TRY(zp_whole_tensor_carry(z, u, s, 0));
+    ZP_TRY(zp_whole_tensor_copy_directions(z, u, s, 0));
     ZP_TRY(zp_device_record_event(s, d->full[place]));
     ZP_TRY(zp_device_wait_event(g, d->full[place]));
     if (!zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
@@ -225,7 +225,7 @@ static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_str
 }
 
 /* Between the passes: sums become ratios. This rank's become zeros again. */
-static zero_result zp_whole_tensor_trust(zero_ctx *z) {
+static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
     zp_whole_tensor *d = &z->deal;
     zp_stream *g = &z->stream[ZP_GRADIENTS], *from[2] = {&z->compute, &z->updates};
     const zp_op op = zp_whole_tensor_sums_op(z);
@@ -257,14 +257,14 @@ static zero_result zp_whole_tensor_trust(zero_ctx *z) {
     if (!on) return ZERO_OK;
     ZP_TRY(zp_device_wait_event(&h->down, d->summed));
     ZP_TRY(zp_device_copy(&h->down, h->trust, d->trust, d->parts * sizeof *h->trust));
-    return zp_cpu_update_let_go_on(z, &h->returned);
+    return zp_cpu_update_release(z, &h->returned);
 }
 
 /* All that needs whole tensors, behind the first pass over all units. */
 static zero_result zp_whole_tensor_between_passes(zero_ctx *z, const zp_control *control) {
     zp_whole_tensor *d = &z->deal;
     zp_stream *s = zp_whole_tensor_stream(z);
-    if (d->parts) return zp_whole_tensor_trust(z);
+    if (d->parts) return zp_whole_tensor_compute_ratios(z);
     /* Where the host computes the decision is known, and this may run beside the next one. The tier
        HOST's stays for as long as `updates` is at this step. */
     const int left_out = zp_device_is_host() && control->skip;
@@ -319,7 +319,7 @@ static zp_extra zp_whole_tensor_row(void) {
     x.plan = zp_whole_tensor_plan;
     x.sent = zp_whole_tensor_row_sent;
     x.cut = zp_whole_tensor_cut;
-    x.cut_gradients = zp_whole_tensor_lay_out;
+    x.cut_gradients = zp_whole_tensor_cut_gradients;
     x.before_update = zp_whole_tensor_begin_pass;
     x.after_update = zp_whole_tensor_end_pass;
     x.between_passes = zp_whole_tensor_between;

@@ -17,14 +17,14 @@
 
 /* The tensors of unit u that are summed over groups of their own: a task of the gradient stream, or
    calls that enqueue on it. */
-typedef struct zp_first_sums_args {
+typedef struct zp_world_first_sums_args {
     zero_ctx *z;
     int unit;
     char *memory; /* of its gradient */
-} zp_first_sums_args;
+} zp_world_first_sums_args;
 
 static void zp_world_first_sums_task(const void *args, size_t n, int threads) {
-    const zp_first_sums_args *a = (const zp_first_sums_args *)args;
+    const zp_world_first_sums_args *a = (const zp_world_first_sums_args *)args;
     zero_ctx *z = a->z;
     const zp_unit *x = &z->layout.unit[a->unit];
     const zp_array *grad = &z->array[ZP_GRAD];
@@ -54,7 +54,7 @@ static void zp_world_record_first_sums(const zero_ctx *z, int u, zp_record *r) {
     }
 }
 static zero_result zp_world_first_sums(zero_ctx *z, int u) {
-    const zp_first_sums_args a = {z, u, zp_ctx_unit_memory(z, ZP_GRAD, u)};
+    const zp_world_first_sums_args a = {z, u, zp_ctx_unit_memory(z, ZP_GRAD, u)};
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zero_result result = ZERO_OK;
     zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_ALL_REDUCE, u, 0);

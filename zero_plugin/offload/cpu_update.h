@@ -270,7 +270,7 @@ static void zp_cpu_update_begin_task(const void *args, size_t n, int threads) {
     if (h->sums) memset(h->sums, 0, h->sums_bytes);
 }
 /* What `down` has copied so far is there for what is pushed from here on. */
-static zero_result zp_cpu_update_let_go_on(zero_ctx *z, zp_event *e) {
+static zero_result zp_cpu_update_release(zero_ctx *z, zp_event *e) {
     zp_cpu_update *h = &z->host;
     ZP_TRY(zp_device_open_gate_from_stream(&h->down, &h->gate));
     ZP_TRY(zp_device_record_event(&h->down, e));
@@ -295,7 +295,7 @@ static zero_result zp_cpu_update_begin(zero_ctx *z) {
         for (int u = 0; u < z->layout.all && (h->stale >> side & 1); u++)
             ZP_TRY(zp_cpu_update_fetch(z, u, (zp_side)side));
     h->stale = 0;
-    ZP_TRY(zp_cpu_update_let_go_on(z, &h->ready));
+    ZP_TRY(zp_cpu_update_release(z, &h->ready));
     if (!h->lift[ZP_GRAD].open) return ZERO_OK;
     zp_lane_event sent; /* the step's gradients are with the file's lanes */
     zp_lane_record(&h->lift[ZP_GRAD].asks, &sent);

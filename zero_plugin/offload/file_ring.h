@@ -53,7 +53,8 @@ static int zp_file_ring_writes(const zp_file_ring *r, const zp_file_ring_array *
     return t->writes >> r->used % r->stops / (r->stops / (size_t)r->passes) & 1;
 }
 /* Gives its part of the i-th stop to the lane of the piece. */
-static void zp_file_ring_give(const zp_file_ring *r, zp_file_ring_array *t, size_t i, int writes) {
+static void zp_file_ring_enqueue(const zp_file_ring *r, zp_file_ring_array *t, size_t i,
+                                 int writes) {
     const zp_file_ring_stop *stop = &r->stop[i % r->stops];
     const int other = t->other && (i / r->stops + (size_t)writes) % 2 == 0;
     zp_transfer move = zp_array_piece(other ? t->other : t->array, stop->unit, stop->piece,
@@ -80,7 +81,7 @@ static void zp_file_ring_fill(zp_file_ring *r) {
         const size_t most = k == ZP_RING_MEAN ? zp_min(r->ready, ahead) : ahead;
         for (; t->memory && t->asked < most; t->asked++)
             if (t->reads && zp_file_ring_in_file(r, t, t->asked))
-                zp_file_ring_give(r, t, t->asked, 0);
+                zp_file_ring_enqueue(r, t, t->asked, 0);
     }
 }
 
@@ -108,7 +109,7 @@ static zero_result zp_file_ring_open(zp_file_ring *r, int u, size_t e, size_t n,
 static void zp_file_ring_close(zp_file_ring *r) {
     for (int k = 0; k < ZP_RINGED; k++)
         if (zp_file_ring_writes(r, &r->turn[k]) && zp_file_ring_in_file(r, &r->turn[k], r->used))
-            zp_file_ring_give(r, &r->turn[k], r->used, 1);
+            zp_file_ring_enqueue(r, &r->turn[k], r->used, 1);
     r->used++;
     zp_file_ring_fill(r);
 }

@@ -23,14 +23,14 @@
 
 #include "cpu_update.h"
 
-#define ZP_THROUGH_NUMEL (8 * ZP_PIECE_NUMEL)
+#define ZP_GPU_UPDATE_NUMEL (8 * ZP_PIECE_NUMEL)
 
 /* Elements of a place, and places. */
 static size_t zp_gpu_update_numel(const zero_ctx *z) {
     size_t most = 0;
     for (int u = 0; u < z->layout.all; u++)
         if (z->live[u].apart) most = zp_max(most, zp_ctx_own_part(z, u)->numel);
-    return zp_min(most, ZP_THROUGH_NUMEL);
+    return zp_min(most, ZP_GPU_UPDATE_NUMEL);
 }
 static size_t zp_gpu_update_places(const zero_ctx *z) {
     size_t pieces = 0;

@@ -130,8 +130,8 @@ typedef struct zp_transfer_down_args {
 static void zp_transfer_down_wait(const zp_lane_event *half) {
     for (int i = 0; i < (int)ZP_LIFTED; i++) zp_lane_await(&half[i]);
 }
-static void zp_transfer_down_give(const zp_transfer_down_args *a, size_t from, size_t n,
-                                  zp_lane_event *half) {
+static void zp_transfer_down_enqueue(const zp_transfer_down_args *a, size_t from, size_t n,
+                                     zp_lane_event *half) {
     const zp_transfer_up_state *l = &a->z->host.lift[ZP_GRAD];
     for (size_t i = 0; i < n; i++) {
         const zp_transfer t =
@@ -148,15 +148,15 @@ static void zp_transfer_down_task(const void *args, size_t pieces, int threads) 
         const size_t n = zp_min(ZP_LIFTED, pieces - from);
         zp_transfer_down_wait(half);
         if (!a->writes) {
-            zp_transfer_down_give(a, from, n, half);
+            zp_transfer_down_enqueue(a, from, n, half);
             zp_transfer_down_wait(half);
         }
         zp_lane_open_gate(&l->given);
         (void)zp_lane_pass_gate(&l->copied);
-        if (a->writes) zp_transfer_down_give(a, from, n, half);
+        if (a->writes) zp_transfer_down_enqueue(a, from, n, half);
     }
 }
-static void zp_transfer_down_pass(void *gate) { (void)zp_lane_pass_gate((zp_gate *)gate); }
+static void zp_transfer_down_pass_gate(void *gate) { (void)zp_lane_pass_gate((zp_gate *)gate); }
 /* Writes it, or adds what the file has of the step's earlier micro-steps. */
 static zero_result zp_transfer_down_shard(zero_ctx *z, int u, char *memory, int writes) {
     const zp_array *mean = &z->array[ZP_MEAN];
@@ -174,7 +174,7 @@ static zero_result zp_transfer_down_shard(zero_ctx *z, int u, char *memory, int 
         const size_t n = zp_min(most, mean->part[u].numel - at);
         char *half = zp_transfer_up_place(z, ZP_GRAD, l->turns, 0), *here = memory + at * of;
         const zp_kernel_collect_args add = {l->sums, here, mean->type, 0, 1};
-        ZP_TRY(zp_device_call_from_stream(s, zp_transfer_down_pass, &l->given));
+        ZP_TRY(zp_device_call_from_stream(s, zp_transfer_down_pass_gate, &l->given));
         ZP_TRY(zp_device_copy(s, writes ? half : (char *)l->sums, writes ? here : half, n * of));
         ZP_TRY(zp_device_open_gate_from_stream(s, &l->copied));
         if (!writes) ZP_TRY(zp_kernel_collect(s, &add, n / ZP_WIDE));
