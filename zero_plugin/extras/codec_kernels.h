@@ -1,15 +1,15 @@
-/* codec_kernels.h - numbers are packed, unpacked and added up: what becomes of a block
+/* codec_kernels.h - kernels that quantize, dequantize and add up blocks
 
-   On the CPU a block is read, worked on in f32 while it stays in the first cache, and written: past
-   the caches where there is more than they keep. On GPUs it stays in registers. */
+   The CPU reads a block, works on it in f32 while it stays in the L1 cache, and writes it. It
+   uses streaming stores for results that are larger than the cache. A GPU keeps the block in
+   registers. */
 #pragma once
 
 #include "codec_blocks.h"
 
-/* ---- how blocks come and go ----
-   Memory takes longer to answer than a block to work on: what a loop reads is asked for so many
-   bytes before. What it writes goes past the caches where a thread writes more than they keep: a
-   line that is stored to in the usual way is read first. */
+/* ---- prefetching and streaming ---- Memory latency exceeds the work on a block, so each loop
+   prefetches ZP_AHEAD_BYTES ahead. A thread that writes more than the cache holds uses streaming
+   stores: a usual store first reads its line. */
 enum { ZP_AHEAD_BYTES = 2048, ZP_KEPT_BYTES = 1 << 20 };
 #ifndef __CUDA_ARCH__
 #define ZP_PREFETCH(p, writes) __builtin_prefetch(p, writes)
@@ -19,16 +19,16 @@ enum { ZP_AHEAD_BYTES = 2048, ZP_KEPT_BYTES = 1 << 20 };
 ZP_FN void zp_codec_kernels_prefetch_block(const void *p, size_t bytes) {
     for (size_t at = 0; at < bytes; at += 64) ZP_PREFETCH((const char *)p + ZP_AHEAD_BYTES + at, 0);
 }
-/* The line of scales after the next: a store that waits for one holds up the stores behind it. */
+/* Prefetches the line of scales after the next, because a store that misses delays later stores. */
 ZP_FN void zp_codec_kernels_prefetch_scale(const char *scale) { ZP_PREFETCH(scale + 128, 1); }
-/* Parts and blocks begin on lines where the array does. */
+/* Parts and blocks are aligned to 64 bytes if the array is. */
 ZP_FN int zp_codec_kernels_is_streaming(uintptr_t to, size_t bytes) {
     return ZP_PAST_CACHES && bytes >= ZP_KEPT_BYTES && to % 64 == 0;
 }
 
-/* ---- a block ---- */
+/* ---- one block ---- */
 
-/* x = what sender p's block is, or x += that. */
+/* Stores sender p's block in x, or adds it to x. */
 ZP_FN void zp_codec_kernels_decode_sender(const zp_quantized *c, const zp_block *k, int p, size_t n,
                                           float *x, int adds) {
     char *from = (char *)(uintptr_t)c->from + (size_t)p * c->stride;
@@ -45,7 +45,7 @@ ZP_FN void zp_codec_kernels_sum_block(const zp_quantized *c, const zp_block *k, 
     for (int p = 1; p < c->n; p++) zp_codec_kernels_decode_sender(c, k, p, n, x, 1);
 }
 
-/* The errors that are fed; `next`: those that are made. */
+/* Returns the errors to read, or, if `next`, those to write. */
 ZP_FN uint16_t *zp_codec_kernels_errors_of(const zp_codec_kernels_encode_args *a, int next) {
     return a->error + ((a->control->fed ^ (next || a->again)) ? a->apart : 0);
 }
@@ -97,7 +97,7 @@ ZP_FN void zp_codec_kernels_decode_block(const zp_codec_kernels_decode_args *a, 
     if (a->type != ZERO_F32) ZP_BODY(n, store, (uint16_t *)a->out + k->at, a->type, x, streams);
 }
 
-/* Of n blocks. */
+/* Whether a thread that writes n blocks uses streaming stores. */
 ZP_FN int zp_codec_kernels_encode_streams(const zp_codec_kernels_encode_args *a, size_t n) {
     return zp_codec_kernels_is_streaming((uintptr_t)a->to,
                                          n * ZP_QUANT_BLOCK * (size_t)a->sum.codec.bits / 8);
@@ -106,15 +106,15 @@ ZP_FN int zp_codec_kernels_decode_streams(const zp_codec_kernels_decode_args *a,
     return zp_codec_kernels_is_streaming((uintptr_t)a->out | (uintptr_t)a->total,
                                          n * ZP_QUANT_BLOCK * zp_type_bytes(a->type));
 }
-/* The processor reads ahead within a page of 4 KiB, and in several pages at once: where one array
-   is read, the n blocks are taken from four places by turns. This is the one after i others. */
+/* The processor prefetches within a page of 4 KiB, in several pages at once. With one sender, n
+   blocks are therefore taken alternately from four places. Returns the block after i others. */
 ZP_FN size_t zp_codec_kernels_interleave(const zp_quantized *c, size_t i, size_t n) {
-    const size_t places = 4, each = n / places; /* known: no division */
+    const size_t places = 4, each = n / places; /* a constant: no division */
     return c->n > 1 || i >= each * places ? i : i % places * each + i / places;
 }
 static_assert(sizeof zp_codecs == 2 * sizeof *zp_codecs, "a branch for each");
-/* F_block is made for each codec and type, and twice: for whole blocks, where all numbers are
-   known, and for shorter ones. */
+/* Instantiates F_block for each codec and type, once for whole blocks, whose length is a constant,
+   and once for shorter ones. */
 #define ZP_BLOCKS(F)                                                                               \
     ZP_INLINE void F##_each(F##_args a, size_t n, int streams, const zp_codec codec,               \
                             zero_type type) {                                                      \
@@ -154,15 +154,15 @@ ZP_BLOCKS(zp_codec_kernels_encode)
 ZP_BLOCKS(zp_codec_kernels_decode)
 
 #ifdef __CUDACC__
-/* By hand, with the same bits: each lane of a block takes 16 of its numbers, a run of eight from
-   `at` on and one from at + 16 on: what eight bytes of 4-bit codes have. So 16-bit numbers are read
+/* Kernels with the same bits. Each lane takes 16 numbers of a block: eight from `at` on and eight
+   from at + 16 on. These are the numbers of eight bytes of 4-bit codes, and 16-bit numbers are read
    16 bytes at a time. */
 #define ZP_RUN        8
-#define ZP_LANES_EACH (ZP_QUANT_BLOCK / (2 * ZP_RUN)) /* lanes of a block */
+#define ZP_LANES_EACH (ZP_QUANT_BLOCK / (2 * ZP_RUN)) /* lanes of one block */
 static_assert(ZP_QUANT_BLOCK == 128 || ZP_QUANT_BLOCK == 256, "a warp takes whole blocks");
-#define ZP_SENDERS 4 /* that are read before any is added */
+#define ZP_SENDERS 4 /* senders that are read before any is added */
 typedef struct zp_lane_codes {
-    uint2 run[2]; /* of 4 bits one has both */
+    uint2 run[2]; /* 4 bits: the first one has both */
 } zp_lane_codes;
 
 ZP_FN size_t zp_codec_kernels_lane_at(size_t lane) {
@@ -213,7 +213,7 @@ ZP_FN void zp_codec_kernels_lane_write(const zp_codec *c, char *codes, size_t la
     words[at] = x.run[0];
     if (c->bits == 8) words[at + 2] = x.run[1];
 }
-/* Where a lane's number j has its code: in a word, from bit `at` on. */
+/* Returns the word that holds the code of a lane's number j, from bit `at` on. */
 ZP_FN uint32_t *zp_codec_kernels_lane_word(const zp_codec *c, zp_lane_codes *x, int j, int *at) {
     uint2 *run = &x->run[c->bits == 8 ? j / ZP_RUN : 0];
     *at = 8 * (j & 3) + (c->bits == 8 || j < ZP_RUN ? 0 : 4);
@@ -244,7 +244,7 @@ ZP_FN void zp_codec_kernels_lane_sum(const zp_quantized *c, const zp_block *k, s
             }
     }
 }
-/* A lane's codes go out; where errors are fed back (`feeds`) they become the next ones. */
+/* Writes a lane's codes; if `feeds`, `error` becomes the next errors. */
 ZP_FN void zp_codec_kernels_lane_encode(const zp_codec_kernels_encode_args *a, const float *x,
                                         zp_block_scale m, char *to, size_t lane, float *error,
                                         int feeds) {
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(ZP_THREADS)
     const size_t lane = threadIdx.x % ZP_LANES_EACH, each = ZP_THREADS / ZP_LANES_EACH;
     const zp_quantized *c = &a.sum;
     for (size_t first = blockIdx.x * each; first < blocks; first += gridDim.x * each) {
-        const size_t i = first + threadIdx.x / ZP_LANES_EACH; /* whole warps come to the shuffles */
+        const size_t i = first + threadIdx.x / ZP_LANES_EACH; /* whole warps reach the shuffles */
         const zp_block k = zp_codec_block_of(c, i < blocks ? i : first);
         const zp_codec_place p =
             zp_codec_quantized_at(c, a.to, zp_codec_output_part(&a, k.part), k.b);
@@ -322,7 +322,7 @@ ZP_KERNEL_CALL(zp_codec_kernels_decode, zp_codec_kernels_decode_lanes, zp_codec_
 ZP_KERNEL_CALL(zp_codec_kernels_encode, zp_codec_kernels_encode_loop, zp_codec_kernels_encode_args)
 ZP_KERNEL_CALL(zp_codec_kernels_decode, zp_codec_kernels_decode_loop, zp_codec_kernels_decode_args)
 #endif
-/* All blocks of all parts. */
+/* Enqueue the kernels for all blocks of all parts. */
 static zero_result zp_codec_kernels_encode_parts(zp_stream *s,
                                                  const zp_codec_kernels_encode_args *a) {
     return zp_codec_kernels_encode(s, a, (size_t)a->sum.parts * zp_codec_blocks(a->sum.numel));
