@@ -38,8 +38,8 @@ static zp_memory zp_subgroups_view(const zp_comm *of, const zp_memory *m, const 
     return view;
 }
 
-/* Opens the gradients' memory and the staging memory. All ranks open it; if no rank sees a peer's
-   memory, the ranks that register it with their library do. COLLECTIVE. */
+/* Opens the gradients' and the staging memory: by all ranks, or, if no rank sees a peer's memory,
+   by the ranks whose library must register it. COLLECTIVE. */
 static zero_result zp_subgroups_open_gradients(zero_ctx *z, size_t bytes) {
     zp_comm *all = z->all, *data = z->data;
     zp_replicas *x = &z->replicas;
@@ -203,8 +203,8 @@ static void zp_subgroups_view_parameters(zero_ctx *z) {
                                        z->data->rank / near->nranks * near->nranks, 1);
 }
 
-/* Finds the order in which the world adds verdicts: by the owners of pieces. Among N ranks without
-   replicas, rank p counts piece p. COLLECTIVE over `all` and the world. */
+/* Finds the order in which the world adds verdicts: by owner of the pieces. Without replicas, rank
+   p counts piece p. COLLECTIVE over `all` and the world. */
 static zero_result zp_subgroups_find_order(zero_ctx *z, int *order) {
     const int size = z->data->nranks, count = z->nreplicas, p = z->all->rank;
     const int owner = p % count * size + p / count;
