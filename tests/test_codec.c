@@ -262,11 +262,11 @@ static void codec_bodies(void) {
         memset(codes, 0, sizeof codes);
         memset(other, 0, sizeof other);
         if (m.inverse != 0) zp_codec_blocks_plain_encode(n, c, x, m.inverse, codes, 0);
-        if (m.inverse != 0) ZP_BODY(n, codes, c, x, m.inverse, other, 0);
+        if (m.inverse != 0) ZP_BODY(n, encode, c, x, m.inverse, other, 0);
         same &= !memcmp(codes, other, sizeof codes);
         for (int adds = 0; adds < 2; adds++) {
             zp_codec_blocks_plain_decode(n, c, codes, m.scale, plain, adds);
-            ZP_BODY(n, open, c, codes, m.scale, wide, adds);
+            ZP_BODY(n, decode, c, codes, m.scale, wide, adds);
             size_t at;
             same &= codec_same(plain, wide, n, &at);
         }

@@ -18,11 +18,11 @@
    is NaN and so is every number of the block; the step is then skipped.
 
    ERROR FEEDBACK. A sender keeps what quantization lost, as bf16 without the loss scale, and adds
-   it to what it sends next. With y = x + error: error' = beta error + (1 - beta) (y - decoded y)
-   LoCo: Xie et al. 2024, equation 9 A block that is not finite leaves its errors unchanged. fp16
-   skips steps regularly, so it keeps two copies: a step reads the copy of the last step taken and
-   writes the other. That other copy counts once the step itself is taken, so a skipped step changes
-   no error.
+   it to what it sends next. With y = x + error:
+     error' = beta error + (1 - beta) (y - decoded y)     LoCo: Xie et al. 2024, equation 9
+   A block that is not finite leaves its errors unchanged. fp16 skips steps regularly, so it keeps
+   two copies: a step reads the copy of the last step taken and writes the other. That other copy
+   counts once the step itself is taken, so a skipped step changes no error.
 
    SUMS. Quantized parts of several ranks are added block by block in cache: in f32, in rank order.
    The sum is stored like that of zp_sum, or quantized again for the next hop. */

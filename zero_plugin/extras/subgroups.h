@@ -1,8 +1,9 @@
 /* subgroups.h - groups inside the ranks of a context: shard groups, replicas, secondary partitions
 
    N ranks form R = N / S replicas. The S consecutive ranks of a replica (cfg.shard_ranks) shard one
-   copy. Some of these S ranks (cfg.second_ranks) keep a secondary partition of it. If neither is
-   set, `all` is the only group, and this file calls, allocates and sends nothing.
+   copy. Each group of cfg.second_ranks consecutive ranks among these S keeps a secondary partition
+   of it. If neither is set, `all` is the only group, and this file calls, allocates and sends
+   nothing.
 
      rank      0   1   2   3 | 4   5   6   7     S = 4, R = 2, second_ranks 2
      data      0   1   2   3 | 0   1   2   3     gathers, reductions, matrices, access by name

@@ -9,10 +9,10 @@
    not matter. A tensor that is whole on every rank of the group counts once, on the first.
 
    MATRIX. An owner has one slice of a matrix, the other ranks of the group have the rest. One of
-   them, the sharer, collects all slices, makes the matrix orthogonal, and returns each slice. kept
-   [ sharer 0's matrices | sharer 1's | ... | whole ones ]    this rank's slices shared    [ slices
-   of rank 0 | of rank 1 | ... ]    of the matrices that this rank is sharer of whole     [ row 0:
-   rank 0's part, rank 1's, ... | row 1: ... ]    `outer` rows
+   them, the sharer, collects all slices, makes the matrix orthogonal, and returns each slice.
+     kept      [ sharer 0's matrices | sharer 1's | ... | whole ones ]    this rank's slices
+     shared    [ slices of rank 0 | of rank 1 | ... ]    of the matrices that this rank is sharer of
+     whole     [ row 0: rank 0's part, rank 1's, ... | row 1: ... ]    `outer` rows
 
    All messages use the gradient stream and the context's own copy of the group. */
 #pragma once

@@ -8,11 +8,13 @@
 
    ONE PIECE, in a place in device memory
      up       waits until the place's last piece was copied down; copies the piece up: event
-   `filled` updates  waits for that; runs the rule's kernel: event `used` down     waits for that;
-   copies the piece down: event `emptied` The number of places is ZP_PASSAGES, or less if there are
-   fewer pieces, so a piece is copied up after its last copy down. When a step begins, `up` and
-   `updates` wait for the decision on the compute stream. After that, no access by name writes
-   state. A unit's parameters are new after its last kernel, even if copies down are still running.
+              `filled`
+     updates  waits for that; runs the rule's kernel: event `used`
+     down     waits for that; copies the piece down: event `emptied`
+   The number of places is ZP_PASSAGES, or fewer if there are fewer pieces, so a piece is copied up
+   after its last copy down. When a step begins, `up` and `updates` wait for the decision on the
+   compute stream. After that, no access by name writes state. A unit's parameters are new after its
+   last kernel, even if copies down are still running.
 
    GRADIENTS of the tier HOST that micro-steps add up: `up` copies the sum so far to the same
    places, and the gradient stream adds it to what it has reduced: event `used`. The place's next

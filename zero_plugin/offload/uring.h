@@ -1,6 +1,6 @@
 /* uring.h - io_uring, with one ring for each lane of a file. The build must ask for it
-   (ZERO_WITH_URING, -luring) and the kernel must allow it. Containers may not. Otherwise threads
-   call pread and pwrite. */
+   (ZERO_WITH_URING, -luring) and the kernel must allow it. Containers often forbid it. Otherwise
+   threads call pread and pwrite. */
 #pragma once
 
 #include "../machine/base.h"
