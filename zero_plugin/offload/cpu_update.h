@@ -28,13 +28,15 @@
    through the shared gradient buffers:
      gradient stream  reduces u inside its buffer, to the place of this rank's shard. If DOWN has
                       the sum of earlier micro-steps, the device adds it in pieces, because it
-                      computes the norm of the sum (see gpu_update.h). In the last micro-step, sums
-   squares. Event `reduction` down             waits for that and for the last reader of DOWN,
-   `updated` (delayed: `spent`); copies the shard to DOWN; records `reduction` again compute before
-   another unit, or u in the next micro-step, writes that buffer: waits for `reduction`, now after
-   the copy. `up` waits for it before it reads DOWN 16-bit gradients of several micro-steps add up
-   in SUM, f32, on the device, and DOWN gets the rounded sum once. If gradients are whole (stages 0
-   and 1, sums in place) or the GPU updates, gradients are of the tier DEVICE.
+                      computes the norm of the sum (see gpu_update.h). In the last micro-step, it
+                      also sums squares. Event `reduction`
+     down             waits for that and for the last reader of DOWN, `updated` (delayed: `spent`);
+                      copies the shard to DOWN; records `reduction` again
+     compute          before another unit, or u in the next micro-step, writes that buffer: waits
+                      for `reduction`, now after the copy. `up` waits for it before it reads DOWN
+   16-bit gradients of several micro-steps add up in SUM, f32, on the device, and DOWN gets the
+   rounded sum once. If gradients are whole (stages 0 and 1, sums in place) or the GPU updates,
+   gradients are of the tier DEVICE.
 
    A delayed update keeps its results in UP. They are copied up one step later, after the unit's
    next reduction, which does not change DOWN before the update has read it. A rule of two passes
