@@ -143,7 +143,7 @@ static void zp_offload_plan_refuse(const zero_config *c, char *text, size_t byte
         && (!c->optimizer_tier || c->parameter_tier || c->offload_share < 1))
         (void)snprintf(
             text, bytes,
-            "delay_from is %d: in CUDA builds it is for the host's updates, of all units "
+            "delay_from is %d: in CUDA builds it is for updates by the CPU, of all units "
             "(optimizer_tier HOST or FILE, offload_share 1), and parameters on the device",
             c->delay_from);
     else if (tiers && !zp_device_is_host() && !c->optimizer_tier)
