@@ -48,9 +48,10 @@ static double bench_copy(const bench_memory *m, size_t i, size_t bytes, int plai
 
 static double bench_run(const bench_memory *m, const bench_kernel *k, size_t i) {
     static const zp_control control = {.scale = 1};
-    const size_t n = m->numel, packed = zp_codec_packed_bytes(&k->codec, n),
+    const size_t n = m->numel, packed = zp_codec_quantized_bytes(&k->codec, n),
                  blocks = zp_codec_blocks(n);
-    const zp_coded sum = {m->packed + i * packed, m->pieces * packed, n, k->codec, k->senders, 1};
+    const zp_quantized sum = {
+        m->packed + i * packed, m->pieces * packed, n, k->codec, k->senders, 1};
     char *x = m->x + i * n * zp_type_bytes(k->type), *out = m->out + i * n * sizeof(float);
     const zp_codec_kernels_encode_args e = {
         sum, x, out, k->type, 1, k->feeds ? m->error + i * n : NULL, &control, 0.8f, 0, 0};
@@ -65,7 +66,7 @@ static double bench_run(const bench_memory *m, const bench_kernel *k, size_t i) 
 
 static void bench_line(const bench_memory *m, const bench_kernel *k) {
     static double time[PIECES], plain[PIECES], away[PIECES];
-    const size_t n = m->numel, packed = zp_codec_packed_bytes(&k->codec, n),
+    const size_t n = m->numel, packed = zp_codec_quantized_bytes(&k->codec, n),
                  of = zp_type_bytes(k->type);
     const size_t in = k->senders ? (size_t)k->senders * packed : n * of;
     const size_t bytes = in + (k->encodes ? packed : n * of) + (k->feeds ? 4 * n : 0);
@@ -103,9 +104,9 @@ static void bench_type(const bench_memory *m, zp_codec codec, zero_type type) {
     for (size_t i = 0; i < numel; i++)
         zp_type_store(m->x, type, i,
                       (float)((double)(test_mix(i & 0xFFFFF) >> 40) * 0x1p-24 - 0.5));
-    const zp_coded all = {NULL, 0, m->numel, codec, 0, (int)m->pieces};
+    const zp_quantized all = {NULL, 0, m->numel, codec, 0, (int)m->pieces};
     for (size_t p = 0; p < SENDERS; p++) {
-        char *to = m->packed + p * m->pieces * zp_codec_packed_bytes(&codec, m->numel);
+        char *to = m->packed + p * m->pieces * zp_codec_quantized_bytes(&codec, m->numel);
         const zp_codec_kernels_encode_args e = {all, m->x, to, type, 1, NULL, NULL, 0, 0, 0};
         zp_codec_kernels_encode_loop(&e, m->pieces * zp_codec_blocks(m->numel), 1);
     }

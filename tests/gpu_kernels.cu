@@ -167,17 +167,17 @@ static void measure_step(cudaStream_t stream, zero_type type, const char *name, 
 static void measure_codec(cudaStream_t stream, zp_codec codec, zero_type type, const char *of,
                           size_t n, double copy_rate) {
     static const char *const names[] = {"encode", "decode", "sum"};
-    const size_t stored = n * zero_type_bytes(type), packed = zp_codec_packed_bytes(&codec, n);
+    const size_t stored = n * zero_type_bytes(type), packed = zp_codec_quantized_bytes(&codec, n);
     char *x = (char *)allocate(stored), *codes = (char *)allocate(SENDERS * packed);
     zp_device device;
     zp_stream s;
     must(zp_device_open(&device) == ZERO_OK, "no CUDA device can be used");
     must(zp_device_take_stream(&s, &device, stream, 1) == ZERO_OK, "no stream");
     make_noise(stream, x, type, n, 1e-3f);
-    const zp_coded plain = {NULL, 0, n, codec, 0, 1};
+    const zp_quantized plain = {NULL, 0, n, codec, 0, 1};
     for (int k = 0; k < 3; k++) {
         const int senders = k == 2 ? SENDERS : 1;
-        const zp_coded from = {codes, packed, n, codec, senders, 1};
+        const zp_quantized from = {codes, packed, n, codec, senders, 1};
         const zp_codec_kernels_encode_args encode = {plain, x, codes, type, 1, NULL, NULL, 0, 0, 0};
         const zp_codec_kernels_decode_args decode = {from, x, NULL, type, 1.0f / (float)senders, 0};
         double best = 1e30;
@@ -406,7 +406,7 @@ int main(int argc, char **argv) {
     measure_step(stream, ZERO_BF16, "bf16", n, copy_rate);
     for (int i = 0; i < 4; i++)
         measure_codec(stream, zp_codecs[i % 2], i < 2 ? ZERO_F32 : ZERO_BF16,
-                      i < 2 ? "f32" : "bf16", n / ZP_CODED_BLOCK * ZP_CODED_BLOCK, copy_rate);
+                      i < 2 ? "f32" : "bf16", n / ZP_QUANT_BLOCK * ZP_QUANT_BLOCK, copy_rate);
     measure_layer_norm(stream, small ? 64 : (size_t)ROWS, 768, copy_rate);
     measure_layer_norm(stream, small ? 64 : (size_t)ROWS, 1600, copy_rate);
     measure_model(stream, small ? 1 : 32, small ? 16 : 1024, small ? 2 : 12, small ? 16 : 64,

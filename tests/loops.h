@@ -244,7 +244,7 @@ static void loop_matrices(loop_test *t) {
             return p;
         };
         auto turned = [&](loop_memory *x) {
-            const zp_muon_transposition p = {
+            const zp_muon_transpose_args p = {
                 x->g[0], x->sum, m, n, how & 1, how & 2 ? x->partial : NULL, NULL};
             return p;
         };
@@ -268,7 +268,7 @@ static void loop_packs(loop_test *t) {
         const zp_codec codec = zp_codecs[how / 3 % 2];
         const int parts = how & 1 ? 4 : 1, fed = how / 6 % 2, bad = how / 12;
         const size_t numel = how & 1 ? 1312 : 5248 + 64, blocks = zp_codec_blocks(numel);
-        const size_t packed = zp_codec_packed_bytes(&codec, numel);
+        const size_t packed = zp_codec_quantized_bytes(&codec, numel);
         const float beta = 0.8f;
         auto plain = [&](loop_memory *m) {
             return zp_codec_kernels_encode_args{{NULL, 0, numel, codec, 0, parts},
@@ -283,7 +283,7 @@ static void loop_packs(loop_test *t) {
                                                 bad ? (size_t)LOOP_N : 0};
         };
         auto sums = [&](loop_memory *m) { /* of 4 senders' part, or of one's */
-                                          return zp_coded{
+                                          return zp_quantized{
                                               (const char *)m->p, packed, numel, codec, parts, 1};
         };
         auto again = [&](loop_memory *m) {

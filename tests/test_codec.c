@@ -6,7 +6,7 @@
 
 /* ---- the plain codec ---- */
 
-enum { PLAIN_BLOCK = ZP_CODED_BLOCK };
+enum { PLAIN_BLOCK = ZP_QUANT_BLOCK };
 
 static size_t plain_bytes(int bits, size_t n) {
     const size_t scales = (n + PLAIN_BLOCK - 1) / PLAIN_BLOCK * 4, codes = n * (size_t)bits / 8;
@@ -121,10 +121,10 @@ static void codec_packs(int bits, zero_type type, int data, size_t n, int parts,
     const zp_codec *codec = zp_codec_find(bits);
     const size_t all = n * (size_t)parts, each = plain_bytes(bits, n), blocks = zp_codec_blocks(n);
     size_t at = 0;
-    int same = each == zp_codec_packed_bytes(codec, n);
+    int same = each == zp_codec_quantized_bytes(codec, n);
     codec_fill(data, n + (size_t)bits, type, all, stored, x);
     memset(packed, 0, sizeof packed);
-    const zp_coded plain = {NULL, 0, n, *codec, 0, parts};
+    const zp_quantized plain = {NULL, 0, n, *codec, 0, parts};
     const zp_codec_kernels_encode_args a = {
         plain, stored, (char *)packed, type, locals, NULL, NULL, 0, 0, 0};
     zp_codec_kernels_encode_loop(&a, (size_t)parts * blocks, 1);
@@ -146,7 +146,7 @@ static void codec_packs(int bits, zero_type type, int data, size_t n, int parts,
     test_check(same, "%d bits, type %d, %s, %d parts of %zu, %d locals: other bytes", bits,
                (int)type, codec_data[data], parts, n, locals);
     if (locals > 1) return;
-    const zp_coded from = {(char *)packed, 0, n, *codec, 1, parts};
+    const zp_quantized from = {(char *)packed, 0, n, *codec, 1, parts};
     const zp_codec_kernels_decode_args b = {from, stored, NULL, type, 1, 0};
     zp_codec_kernels_decode_loop(&b, (size_t)parts * blocks, 1);
     for (size_t i = 0; i < all; i++) {
@@ -189,7 +189,7 @@ static void codec_sums(int bits, zero_type type, int data, size_t n, int senders
                           packed + ((size_t)p * (size_t)parts + (size_t)r) * each);
         for (size_t i = 0; i < all; i++) sum[i] = p ? sum[i] + one[i] : one[i];
     }
-    const zp_coded from = {(char *)packed, (size_t)parts * each, n, *codec, senders, parts};
+    const zp_quantized from = {(char *)packed, (size_t)parts * each, n, *codec, senders, parts};
     for (size_t i = 0; i < all; i++) total[i] = before[i] = (float)(i % 7);
     const zp_codec_kernels_decode_args a = {
         from, out, type == ZERO_F32 && !(how & 4) ? NULL : total, type, scale, accumulates};
@@ -257,16 +257,16 @@ static void codec_bodies(void) {
         const size_t n = i % 3 ? PLAIN_BLOCK : 32 * (1 + i / 3 % (PLAIN_BLOCK / 32 - 1));
         codec_fill((int)(i % CODEC_DATA), i, ZERO_F32, n, x, x);
         const uint32_t largest = zp_codec_blocks_plain_largest(n, x);
-        const zp_measure m = zp_codec_measure_block(largest, c->most);
+        const zp_block_scale m = zp_codec_scale_block(largest, c->most);
         int same = ZP_BODY(n, largest, x) == largest;
         memset(codes, 0, sizeof codes);
         memset(other, 0, sizeof other);
-        if (m.inverse != 0) zp_codec_blocks_plain_codes(n, c, x, m.inverse, codes, 0);
-        if (m.inverse != 0) ZP_BODY(n, codes, c, x, m.inverse, other, 0);
+        if (m.inverse != 0) zp_codec_blocks_plain_encode(n, c, x, m.inverse, codes, 0);
+        if (m.inverse != 0) ZP_BODY(n, encode, c, x, m.inverse, other, 0);
         same &= !memcmp(codes, other, sizeof codes);
         for (int adds = 0; adds < 2; adds++) {
-            zp_codec_blocks_plain_open(n, c, codes, m.scale, plain, adds);
-            ZP_BODY(n, open, c, codes, m.scale, wide, adds);
+            zp_codec_blocks_plain_decode(n, c, codes, m.scale, plain, adds);
+            ZP_BODY(n, decode, c, codes, m.scale, wide, adds);
             size_t at;
             same &= codec_same(plain, wide, n, &at);
         }
@@ -288,7 +288,8 @@ static void codec_large(int bits, zero_type type) {
     size_t at = 0;
     codec_fill(0, (uint64_t)bits, type, LARGE, stored, x);
     plain_through(bits, x, LARGE, out, expected);
-    const zp_coded plain = {NULL, 0, LARGE, *codec, 0, 1}, from = {packed, 0, LARGE, *codec, 2, 1};
+    const zp_quantized plain = {NULL, 0, LARGE, *codec, 0, 1},
+                       from = {packed, 0, LARGE, *codec, 2, 1};
     const zp_codec_kernels_encode_args a = {plain, stored, packed, type, 1, NULL, NULL, 0, 0, 0};
     zp_codec_kernels_encode_loop(&a, blocks, 1);
     test_check(!memcmp(packed, expected, each), "%d bits, type %d, %d numbers: other bytes", bits,

@@ -798,7 +798,7 @@ static int disk_files(void) { /* that are open */
 /* What a file system or a kernel may refuse, and what then is done, or said, in log and plan;
    nothing stays open or behind. */
 static void offload_opens(void) {
-    static const char past[] = "past the cache", through[] = "through the system's cache";
+    static const char past[] = "direct (O_DIRECT)", through[] = "through the page cache";
     static const struct {
         const char *what;
         int direct, unnamed, named, wants, out, rings;
@@ -915,8 +915,8 @@ static void offload_folders(void) {
         disk_said[0] = 0;
         offload_same(&c, 2, i ? "an overlay" : "tmpfs");
         const char *told = i == 0             ? "in memory (a tmpfs)"
-                           : disk_does.direct ? "past the cache"
-                                              : "through the system's cache";
+                           : disk_does.direct ? "direct (O_DIRECT)"
+                                              : "through the page cache";
         test_check(strstr(disk_said, told) != NULL, "%s: %s", offload_folder, disk_said);
     }
     offload_overlay_end(over, below);

@@ -179,14 +179,14 @@ static void unit_deal_room(void) {
     static zero_ctx z;
     static zp_comm one;
     zp_matrix m[] = {{.owner = 0, .sharer = 1, .numel = 70, .slices = 2},
-                          {.owner = 1, .sharer = 0, .numel = 900, .slices = 2},
-                          {.owner = 0, .sharer = 0, .numel = 30, .slices = 2},
-                          {.owner = 0, .sharer = 2, .numel = 500, .slices = 1}};
+                     {.owner = 1, .sharer = 0, .numel = 900, .slices = 2},
+                     {.owner = 0, .sharer = 0, .numel = 30, .slices = 2},
+                     {.owner = 0, .sharer = 2, .numel = 500, .slices = 1}};
     size_t at = 0;
     one.nranks = 2;
     z.data = &one;
-    test_check(zp_whole_tensor_lay_out(&z, 100) == 100, "the end is at %zu",
-               zp_whole_tensor_lay_out(&z, 100));
+    test_check(zp_whole_tensor_cut_gradients(&z, 100) == 100, "the end is at %zu",
+               zp_whole_tensor_cut_gradients(&z, 100));
     z.layout.matrices = m;
     z.layout.nmatrices = 4;
     for (int s = 0; s < 2; s++) {

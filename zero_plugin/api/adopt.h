@@ -196,7 +196,7 @@ static zero_result zp_adopt_check_extents(zero_ctx *z, int n, void (*release)(vo
     for (int i = 0; i < n && zp_check_is_on(); i++) {
         const zp_extent *x = &z->extents[i];
         if (x->side == ZP_GRAD && !z->lent) continue; /* their type is not known */
-        const size_t room = zp_check_array_bytes((char *)(uintptr_t)x->at, release);
+        const size_t room = zp_check_array_room((char *)(uintptr_t)x->at, release);
         ZP_REFUSE(z, room < x->bytes,
                   "%stensor %s, layer %d: its array has %zu bytes, the table says %zu", of[x->side],
                   z->tensors[x->tensor].desc.name, x->layer, room, x->bytes);

@@ -1,32 +1,34 @@
-/* check.h - misuse, in builds that ask for it
+/* check.h - a checked build reports misuse by your code
 
-   A build with -DZERO_CHECK=1 tells misuse at the call, or faults at the place, and costs what it
-   costs. In other builds what the other rooms call returns at once.
-     shadows   What a begin hook hands out are copies of the unit's tensors, each between pages that
-               nobody may touch, and out of reach itself from the end hook on: a pointer that was
-               kept, and a tensor of another layer that is not KEEP, fault where they are used.
-               Parameters can be read only. On the GPU both are NaN instead. Of a unit that is used
-               many times in a pass, as in a loop over tokens, the first two uses and the last are
-               locked, by the count of the pass before: those between run the same code.
-     seals     Parameters are hashed where the plugin has written them last, and again when a pass
-               begins; when it ends, those that the host could write, of KEEP tensors.
-     hooks     The ranks compare the hooks that they have called, at the end of a pass. */
+   A build with -DZERO_CHECK=1 reports misuse at the call that is wrong, or faults at the access. It
+   is slower. In other builds the functions that other files call return at once.
+
+   SHADOWS. A begin hook hands out copies of the unit's tensors. Guard pages surround each copy, and
+   the end hook makes the copy itself inaccessible. So a pointer that your code kept faults when it
+   is used, and so does a tensor of another layer that is not KEEP. Parameters are read-only. On the
+   GPU, copies and guards are filled with NaN instead. If your code uses a unit many times in a
+   pass, the plugin locks the first two uses and the last, counted in the pass before.
+
+   HASHES. The plugin hashes parameters after it writes them, and compares when a pass begins. When
+   the pass ends it compares KEEP tensors, which your code could write.
+
+   HOOKS. At the end of a pass the ranks compare the hooks that they called. */
 #pragma once
 
 #include "../core/plan.h"
 #include "../core/observe.h"
 #include "../core/extra.h"
 
-/* A function, so that no compiler calls what follows a return of it unreachable. */
+/* A function, so that no compiler reports unreachable code after a return. */
 static int zp_check_is_on(void) { return ZERO_CHECK; }
 
-static const char *const zp_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
-                                            "backward_end",  "gather",      "release",
-                                            "reduce_begin"};
+static const char *const zp_check_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
+                                                  "backward_end",  "gather",      "release",
+                                                  "reduce_begin"};
 
-/* Bytes from an array of the caller's to the end of its allocation, where that is known: `release`
-   is free, or, with CUDA, the driver knows the address. Otherwise SIZE_MAX. */
-static size_t zp_check_array_bytes(char *array, void (*release)(void *array)) {
+/* Returns the bytes from `array` to the end of its allocation, or SIZE_MAX if they are unknown.
+   They are known if `release` is free, or, with CUDA, if the driver knows the address. */
+static size_t zp_check_array_room(char *array, void (*release)(void *array)) {
     if (!zp_check_is_on()) return SIZE_MAX;
 #if ZERO_CHECK && defined(__GLIBC__)
     if (release == free) return malloc_usable_size(array);
@@ -61,7 +63,7 @@ static zero_result zp_check_make_shadow(zp_device *d, zp_shadow *s) {
     void *p = mmap(NULL, s->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
     s->map = (char *)p;
-    s->data = s->map + s->guard + s->body - zp_round_up(s->bytes, 64); /* its end at the guard */
+    s->data = s->map + s->guard + s->body - zp_round_up(s->bytes, 64); /* ends at the guard */
     return ZERO_OK;
 }
 static void zp_check_free_shadow(zp_shadow *s) {
@@ -79,7 +81,7 @@ static zero_result zp_check_unlock_shadow(zp_shadow *x, int writes) {
 }
 #endif
 
-/* What the host is shown of a member; NULL: the member itself. */
+/* Returns the copy of a member that your code gets, or NULL if it gets the member itself. */
 static zp_shadow *zp_check_shadow_of(const zero_ctx *z, zp_side side, const zp_member *m) {
     if (!zp_check_is_on() || m->unit == z->layout.units) return NULL; /* KEEP */
     const int place = z->checks.place[2 * m->unit + (int)side];
@@ -98,7 +100,7 @@ static zero_result zp_check_open(zero_ctx *z) {
     c->turns = c->forwards + z->layout.all;
     c->expected = c->turns + 2 * (size_t)z->layout.all;
     c->place = c->expected + 2 * (size_t)z->layout.all;
-    c->writes = 1; /* nothing is copied yet */
+    c->writes = 1; /* no shadow is up to date yet */
     for (size_t i = 0; i < 4 * n; i++) {
         const zp_member *m = &z->layout.members[i / 4];
         const zp_side side = (zp_side)(i / 2 % 2);
@@ -138,7 +140,7 @@ static zero_result zp_check_show_shadow(zero_ctx *z, zp_side side, zp_shadow *s,
     return ZERO_OK;
 }
 
-/* Copies a unit to its shadows, or gradients back from there. */
+/* Copies a unit to its shadows when a hook begins, or gradients back when it ends. */
 static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int opens) {
     if (!zp_check_is_on()) return ZERO_OK;
     char *memory = zp_ctx_unit_memory(z, side, u);
@@ -163,7 +165,7 @@ static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int open
     return ZERO_OK;
 }
 
-/* Locks these copies, if no hook shows them and they are not locked yet. */
+/* Locks n shadows, except those that a hook shows or that are locked already. */
 static zero_result zp_check_lock_some(zero_ctx *z, zp_shadow *s, int n) {
     for (int i = 0; i < n; i++) {
         if (s[i].ajar) ZP_DO(z, zp_check_lock_shadow(&z->compute, &s[i]));
@@ -172,7 +174,7 @@ static zero_result zp_check_lock_some(zero_ctx *z, zp_shadow *s, int n) {
     return ZERO_OK;
 }
 
-/* Unit u's gradients are other ones than were shown. */
+/* Unit u's gradients were cleared: their shadows are out of date and get locked. */
 static zero_result zp_check_note_cleared(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     for (int i = 0; zp_check_is_on() && u < z->layout.units && i < x->members; i++)
@@ -180,13 +182,13 @@ static zero_result zp_check_note_cleared(zero_ctx *z, int u) {
     return ZERO_OK;
 }
 
-/* Locks what no hook shows. */
+/* Locks every shadow that no hook shows. */
 static zero_result zp_check_lock_all(zero_ctx *z) {
     return zp_check_is_on() ? zp_check_lock_some(z, z->checks.shadow, 4 * z->layout.nmembers)
                             : ZERO_OK;
 }
 
-/* The part of a member that this rank keeps, hashed. */
+/* Hashes the part of a member that this rank keeps. SYNC. */
 static zero_result zp_check_hash_member(zero_ctx *z, const zp_member *m, uint64_t *hash) {
     zp_array *a = zp_ctx_weights(z, m->unit);
     const zp_array_part *part = &a->part[m->unit];
@@ -212,32 +214,36 @@ static zero_result zp_check_hash_member(zero_ctx *z, const zp_member *m, uint64_
     return ZERO_OK;
 }
 
-/* Notes what parameters are now, or finds one that is not what it was: any, or of KEEP tensors. */
-typedef enum zp_seals { ZP_SEAL, ZP_SEAL_ALL, ZP_SEAL_KEEP } zp_seals;
-static zero_result zp_check_seal(zero_ctx *z, zp_seals what) {
-    const int compares = what != ZP_SEAL;
+/* Stores the hashes of all parameters, or compares them: of all tensors, or of KEEP tensors. */
+typedef enum zp_check_hash_task {
+    ZP_HASH_STORE,
+    ZP_HASH_COMPARE_ALL,
+    ZP_HASH_COMPARE_KEEP
+} zp_check_hash_task;
+static zero_result zp_check_hash_parameters(zero_ctx *z, zp_check_hash_task what) {
+    const int compares = what != ZP_HASH_STORE;
     if (!zp_check_is_on() || (compares && !z->checks.sealed)) return ZERO_OK;
     z->checks.writes += !compares;
-    if (what != ZP_SEAL_KEEP) ZP_DO(z, zp_ctx_sync(z)); /* inside a pass nothing writes KEEP */
+    if (what != ZP_HASH_COMPARE_KEEP) ZP_DO(z, zp_ctx_sync(z)); /* no update inside a pass */
     for (int m = 0; m < z->layout.nmembers; m++) {
         const zp_member *x = &z->layout.members[m];
         uint64_t hash;
-        if (what == ZP_SEAL_KEEP && x->unit != z->layout.units) continue;
+        if (what == ZP_HASH_COMPARE_KEEP && x->unit != z->layout.units) continue;
         ZP_DO(z, zp_check_hash_member(z, x, &hash));
         ZP_UNTIMELY(
             z, compares && hash != z->checks.seal[m],
             "tensor %s, layer %d, was written %s: parameters change by the plugin's update and "
             "by zero_write_tensor alone",
             z->tensors[x->tensor].desc.name, x->layer,
-            what == ZP_SEAL_KEEP ? "inside the pass (by an optimizer of the host's own?)"
-                                 : "since the plugin wrote it last");
+            what == ZP_HASH_COMPARE_KEEP ? "inside the pass (by an optimizer of your own?)"
+                                         : "since the plugin wrote it last");
         z->checks.seal[m] = hash;
     }
     z->checks.sealed = 1;
     return ZERO_OK;
 }
 
-/* When a pass begins every tensor's pointer goes somewhere, and parameters are as they were. */
+/* Checks, when a pass begins, that every tensor has a pointer and that parameters are unchanged. */
 static zero_result zp_check_begin_pass(zero_ctx *z, zero_pass kind) {
     if (!zp_check_is_on()) return ZERO_OK;
     for (int t = 0; t < z->ntensors; t++) {
@@ -251,21 +257,22 @@ static zero_result zp_check_begin_pass(zero_ctx *z, zero_pass kind) {
     }
     const size_t units = (size_t)z->layout.all;
     memcpy(z->checks.expected, z->checks.turns, 2 * units * sizeof *z->checks.turns);
-    memset(z->checks.forwards, 0, 3 * units * sizeof *z->checks.forwards); /* and turns */
+    memset(z->checks.forwards, 0, 3 * units * sizeof *z->checks.forwards); /* and uses */
     const int place = z->checks.passes[kind]++ % 2;
     for (size_t i = 0; i < 2 * units; i++) z->checks.place[i] = place;
     z->checks.nhooks = z->checks.backwards = 0;
-    return zp_check_seal(z, ZP_SEAL_ALL);
+    return zp_check_hash_parameters(z, ZP_HASH_COMPARE_ALL);
 }
 
-/* Every hook, once it is known to be allowed. */
+/* Notes each hook after the core has allowed it, and checks the number of uses. */
 static zero_result zp_check_note_hook(zero_ctx *z, uint32_t which, int unit) {
     if (!zp_check_is_on()) return ZERO_OK;
     zp_checks *c = &z->checks;
     const zp_live *live = &z->live[unit];
     const int outermost = !live->forward_opens && !live->backward_opens;
     const int most = z->layout.unit[unit].forwards * z->together;
-    c->forwards[unit] += which == ZP_HOOK_FORWARD && outermost && !c->backwards; /* no recompute */
+    c->forwards[unit] +=
+        which == ZP_HOOK_FORWARD && outermost && !c->backwards; /* not when recomputed */
     ZP_UNTIMELY(z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > most,
                 "unit %d: forward number %d of this pass, but its tensors announce %d uses", unit,
                 c->forwards[unit], most);
@@ -283,14 +290,14 @@ static const char *zp_check_hook_name(uint32_t hook, char *text, size_t bytes) {
     if (hook == UINT32_MAX)
         (void)snprintf(text, bytes, "ended the pass");
     else if (hook >> 24 == ZP_HOOK_REDUCE)
-        (void)snprintf(text, bytes, "called %s", zp_hook_names[ZP_HOOK_REDUCE]);
+        (void)snprintf(text, bytes, "called %s", zp_check_hook_names[ZP_HOOK_REDUCE]);
     else
-        (void)snprintf(text, bytes, "called %s of unit %u", zp_hook_names[hook >> 24],
+        (void)snprintf(text, bytes, "called %s of unit %u", zp_check_hook_names[hook >> 24],
                        hook & 0xFFFFFFu);
     return text;
 }
 
-/* All ranks have called the same hooks, or every rank names the first that differs. */
+/* Compares the hooks of all ranks; each rank reports the first difference. COLLECTIVE. */
 static zero_result zp_check_compare_hooks(zero_ctx *z) {
     enum { PIECE = ZP_MAIL_BYTES / sizeof(uint32_t) };
     uint32_t mine[PIECE], his[PIECE], zeroth[PIECE];
@@ -322,16 +329,18 @@ static zero_result zp_check_compare_hooks(zero_ctx *z) {
 static zero_result zp_check_end_pass(zero_ctx *z) {
     ZP_TRY(zp_check_lock_all(z));
     ZP_TRY(zp_check_compare_hooks(z));
-    return zp_check_seal(z, ZP_SEAL_KEEP);
+    return zp_check_hash_parameters(z, ZP_HASH_COMPARE_KEEP);
 }
-static zero_result zp_check_seal_all(zero_ctx *z) { return zp_check_seal(z, ZP_SEAL); }
+static zero_result zp_check_store_hashes(zero_ctx *z) {
+    return zp_check_hash_parameters(z, ZP_HASH_STORE);
+}
 static char *zp_check_place(const zero_ctx *z, zp_side side, const zp_member *m) {
     const zp_shadow *shadow = zp_check_shadow_of(z, side, m);
     return shadow ? shadow->data : NULL;
 }
 static const zp_observer zp_check_observer = {
-    zp_check_begin_pass,   zp_check_end_pass, zp_check_note_hook, zp_check_move_unit,
-    zp_check_note_cleared, zp_check_seal_all, zp_check_place};
+    zp_check_begin_pass,   zp_check_end_pass,     zp_check_note_hook, zp_check_move_unit,
+    zp_check_note_cleared, zp_check_store_hashes, zp_check_place};
 static zero_result zp_check_row_open(zero_ctx *z) {
     if (!zp_check_is_on()) return ZERO_OK;
     z->observer = &zp_check_observer;

@@ -1,15 +1,15 @@
-/* codec_kernels.h - numbers are packed, unpacked and added up: what becomes of a block
+/* codec_kernels.h - kernels that quantize, dequantize and add up blocks
 
-   On the CPU a block is read, worked on in f32 while it stays in the first cache, and written: past
-   the caches where there is more than they keep. On GPUs it stays in registers. */
+   The CPU reads a block, works on it in f32 while it stays in the L1 cache, and writes it. It
+   uses streaming stores for results that are larger than the cache. A GPU keeps the block in
+   registers. */
 #pragma once
 
 #include "codec_blocks.h"
 
-/* ---- how blocks come and go ----
-   Memory takes longer to answer than a block to work on: what a loop reads is asked for so many
-   bytes before. What it writes goes past the caches where a thread writes more than they keep: a
-   line that is stored to in the usual way is read first. */
+/* ---- prefetching and streaming ---- Memory latency exceeds the work on a block, so each loop
+   prefetches ZP_AHEAD_BYTES ahead. A thread that writes more than the cache holds uses streaming
+   stores: a usual store first reads its line. */
 enum { ZP_AHEAD_BYTES = 2048, ZP_KEPT_BYTES = 1 << 20 };
 #ifndef __CUDA_ARCH__
 #define ZP_PREFETCH(p, writes) __builtin_prefetch(p, writes)
@@ -19,130 +19,133 @@ enum { ZP_AHEAD_BYTES = 2048, ZP_KEPT_BYTES = 1 << 20 };
 ZP_FN void zp_codec_kernels_prefetch_block(const void *p, size_t bytes) {
     for (size_t at = 0; at < bytes; at += 64) ZP_PREFETCH((const char *)p + ZP_AHEAD_BYTES + at, 0);
 }
-/* The line of scales after the next: a store that waits for one holds up the stores behind it. */
+/* Prefetches the line of scales after the next, because a store that misses delays later stores. */
 ZP_FN void zp_codec_kernels_prefetch_scale(const char *scale) { ZP_PREFETCH(scale + 128, 1); }
-/* Parts and blocks begin on lines where the array does. */
+/* Parts and blocks are aligned to 64 bytes if the array is. */
 ZP_FN int zp_codec_kernels_is_streaming(uintptr_t to, size_t bytes) {
     return ZP_PAST_CACHES && bytes >= ZP_KEPT_BYTES && to % 64 == 0;
 }
 
-/* ---- a block ---- */
+/* ---- one block ---- */
 
-/* x = what sender p's block is, or x += that. */
-ZP_FN void zp_codec_kernels_open_sender(const zp_coded *c, const zp_block *k, int p, size_t n,
-                                        float *x, int adds) {
+/* Stores sender p's block in x, or adds it to x. */
+ZP_FN void zp_codec_kernels_decode_sender(const zp_quantized *c, const zp_block *k, int p, size_t n,
+                                          float *x, int adds) {
     char *from = (char *)(uintptr_t)c->from + (size_t)p * c->stride;
-    const zp_codec_place at = zp_codec_packed_at(c, from, k->part, k->b);
+    const zp_codec_place at = zp_codec_quantized_at(c, from, k->part, k->b);
     float scale;
     memcpy(&scale, at.scale, sizeof scale);
-    zp_codec_kernels_prefetch_block(at.codes, ZP_CODED_BLOCK * (size_t)c->codec.bits / 8);
-    ZP_BODY(n, open, &c->codec, (const uint8_t *)at.codes, scale, x, adds);
+    zp_codec_kernels_prefetch_block(at.codes, ZP_QUANT_BLOCK * (size_t)c->codec.bits / 8);
+    ZP_BODY(n, decode, &c->codec, (const uint8_t *)at.codes, scale, x, adds);
 }
 /* The sum over the senders. */
-ZP_FN void zp_codec_kernels_sum_block(const zp_coded *c, const zp_block *k, size_t n, float *x) {
-    zp_codec_kernels_open_sender(c, k, 0, n, x, 0);
-    for (int p = 1; p < c->n; p++) zp_codec_kernels_open_sender(c, k, p, n, x, 1);
+ZP_FN void zp_codec_kernels_sum_block(const zp_quantized *c, const zp_block *k, size_t n,
+                                      float *x) {
+    zp_codec_kernels_decode_sender(c, k, 0, n, x, 0);
+    for (int p = 1; p < c->n; p++) zp_codec_kernels_decode_sender(c, k, p, n, x, 1);
 }
 
-/* The errors that are fed; `next`: those that are made. */
+/* Returns the errors to read, or, if `next`, those to write. */
 ZP_FN uint16_t *zp_codec_kernels_errors_of(const zp_codec_kernels_encode_args *a, int next) {
     return a->error + ((a->control->fed ^ (next || a->again)) ? a->apart : 0);
 }
 
 ZP_FN void zp_codec_kernels_encode_block(const zp_codec_kernels_encode_args *a, const zp_block *k,
-                                         size_t n, int away) {
-    const zp_coded *c = &a->sum;
-    const zp_codec_place p = zp_codec_packed_at(c, a->to, zp_codec_packed_place(a, k->part), k->b);
+                                         size_t n, int streams) {
+    const zp_quantized *c = &a->sum;
+    const zp_codec_place p =
+        zp_codec_quantized_at(c, a->to, zp_codec_output_part(a, k->part), k->b);
     const char *from = (const char *)a->x + k->at * zp_type_bytes(a->type);
     const uint16_t *error = a->error ? zp_codec_kernels_errors_of(a, 0) + k->at : NULL;
     uint16_t *next = a->error ? zp_codec_kernels_errors_of(a, 1) + k->at : NULL;
-    float x[ZP_CODED_BLOCK];
+    float x[ZP_QUANT_BLOCK];
     if (c->n) {
         zp_codec_kernels_sum_block(c, k, n, x);
     } else {
-        zp_codec_kernels_prefetch_block(from, ZP_CODED_BLOCK * zp_type_bytes(a->type));
+        zp_codec_kernels_prefetch_block(from, ZP_QUANT_BLOCK * zp_type_bytes(a->type));
         ZP_BODY(n, load, x, from, a->type);
     }
     if (error) {
-        zp_codec_kernels_prefetch_block(error, ZP_CODED_BLOCK * sizeof *error);
-        ZP_BODY(n, feed, error, a->control->scale, x);
+        zp_codec_kernels_prefetch_block(error, ZP_QUANT_BLOCK * sizeof *error);
+        ZP_BODY(n, add_error, error, a->control->scale, x);
     }
     const uint32_t largest = ZP_BODY(n, largest, x);
-    const zp_measure m = zp_codec_measure_block(largest, c->codec.most);
+    const zp_block_scale m = zp_codec_scale_block(largest, c->codec.most);
     memcpy(p.scale, &m.scale, sizeof m.scale);
     zp_codec_kernels_prefetch_scale(p.scale);
     if (m.inverse == 0)
         memset(p.codes, 0, n * (size_t)c->codec.bits / 8);
     else
-        ZP_BODY(n, codes, &c->codec, x, m.inverse, (uint8_t *)p.codes, away);
+        ZP_BODY(n, encode, &c->codec, x, m.inverse, (uint8_t *)p.codes, streams);
     if (!error) return;
     if (largest < 0x7F800000u) {
-        ZP_BODY(n, keep, a, x, m, error, next);
+        ZP_BODY(n, next_error, a, x, m, error, next);
     } else if (next != error) {
         memcpy(next, error, n * sizeof *next);
     }
 }
 
 ZP_FN void zp_codec_kernels_decode_block(const zp_codec_kernels_decode_args *a, const zp_block *k,
-                                         size_t n, int away) {
-    float x[ZP_CODED_BLOCK];
+                                         size_t n, int streams) {
+    float x[ZP_QUANT_BLOCK];
     float *total = a->total ? a->total : a->type == ZERO_F32 ? (float *)a->out : NULL;
     const float *before = a->accumulate ? total + k->at : NULL;
-    if (before) zp_codec_kernels_prefetch_block(before, ZP_CODED_BLOCK * sizeof *before);
+    if (before) zp_codec_kernels_prefetch_block(before, ZP_QUANT_BLOCK * sizeof *before);
     zp_codec_kernels_sum_block(&a->sum, k, n, x);
     if (a->scale != 1 || before) ZP_BODY(n, scale, x, a->scale, before);
-    if (total) ZP_BODY(n, store, total + k->at, ZERO_F32, x, away && !before);
-    if (a->type != ZERO_F32) ZP_BODY(n, store, (uint16_t *)a->out + k->at, a->type, x, away);
+    if (total) ZP_BODY(n, store, total + k->at, ZERO_F32, x, streams && !before);
+    if (a->type != ZERO_F32) ZP_BODY(n, store, (uint16_t *)a->out + k->at, a->type, x, streams);
 }
 
-/* Of n blocks. */
-ZP_FN int zp_codec_kernels_encode_away(const zp_codec_kernels_encode_args *a, size_t n) {
+/* Whether a thread that writes n blocks uses streaming stores. */
+ZP_FN int zp_codec_kernels_encode_streams(const zp_codec_kernels_encode_args *a, size_t n) {
     return zp_codec_kernels_is_streaming((uintptr_t)a->to,
-                                         n * ZP_CODED_BLOCK * (size_t)a->sum.codec.bits / 8);
+                                         n * ZP_QUANT_BLOCK * (size_t)a->sum.codec.bits / 8);
 }
-ZP_FN int zp_codec_kernels_decode_away(const zp_codec_kernels_decode_args *a, size_t n) {
+ZP_FN int zp_codec_kernels_decode_streams(const zp_codec_kernels_decode_args *a, size_t n) {
     return zp_codec_kernels_is_streaming((uintptr_t)a->out | (uintptr_t)a->total,
-                                         n * ZP_CODED_BLOCK * zp_type_bytes(a->type));
+                                         n * ZP_QUANT_BLOCK * zp_type_bytes(a->type));
 }
-/* The processor reads ahead within a page of 4 KiB, and in several pages at once: where one array
-   is read, the n blocks are taken from four places by turns. This is the one after i others. */
-ZP_FN size_t zp_codec_kernels_in_turn(const zp_coded *c, size_t i, size_t n) {
-    const size_t places = 4, each = n / places; /* known: no division */
+/* The processor prefetches within a page of 4 KiB, in several pages at once. With one sender, n
+   blocks are therefore taken alternately from four places. Returns the block after i others. */
+ZP_FN size_t zp_codec_kernels_interleave(const zp_quantized *c, size_t i, size_t n) {
+    const size_t places = 4, each = n / places; /* a constant: no division */
     return c->n > 1 || i >= each * places ? i : i % places * each + i / places;
 }
 static_assert(sizeof zp_codecs == 2 * sizeof *zp_codecs, "a branch for each");
-/* F_block is made for each codec and type, and twice: for whole blocks, where all numbers are
-   known, and for shorter ones. */
+/* Instantiates F_block for each codec and type, once for whole blocks, whose length is a constant,
+   and once for shorter ones. */
 #define ZP_BLOCKS(F)                                                                               \
-    ZP_INLINE void F##_each(F##_args a, size_t n, int away, const zp_codec codec,                  \
+    ZP_INLINE void F##_each(F##_args a, size_t n, int streams, const zp_codec codec,               \
                             zero_type type) {                                                      \
         a.sum.codec = codec;                                                                       \
         a.type = type;                                                                             \
         ZP_OMP_SHARED                                                                              \
         for (size_t i = 0; i < n; i++) {                                                           \
-            const zp_block k = zp_codec_block_of(&a.sum, zp_codec_kernels_in_turn(&a.sum, i, n));  \
-            if (k.n == ZP_CODED_BLOCK)                                                             \
-                F##_block(&a, &k, ZP_CODED_BLOCK, away);                                           \
+            const zp_block k =                                                                     \
+                zp_codec_block_of(&a.sum, zp_codec_kernels_interleave(&a.sum, i, n));              \
+            if (k.n == ZP_QUANT_BLOCK)                                                             \
+                F##_block(&a, &k, ZP_QUANT_BLOCK, streams);                                        \
             else                                                                                   \
-                F##_block(&a, &k, k.n, away);                                                      \
+                F##_block(&a, &k, k.n, streams);                                                   \
         }                                                                                          \
     }                                                                                              \
-    ZP_INLINE void F##_typed(const F##_args *a, size_t n, int away, const zp_codec codec) {        \
+    ZP_INLINE void F##_typed(const F##_args *a, size_t n, int streams, const zp_codec codec) {     \
         if (a->type == ZERO_F32)                                                                   \
-            F##_each(*a, n, away, codec, ZERO_F32);                                                \
+            F##_each(*a, n, streams, codec, ZERO_F32);                                             \
         else if (a->type == ZERO_BF16)                                                             \
-            F##_each(*a, n, away, codec, ZERO_BF16);                                               \
+            F##_each(*a, n, streams, codec, ZERO_BF16);                                            \
         else                                                                                       \
-            F##_each(*a, n, away, codec, ZERO_F16);                                                \
+            F##_each(*a, n, streams, codec, ZERO_F16);                                             \
     }                                                                                              \
     ZP_UNUSED static void F##_loop(const void *args, size_t n, int threads) {                      \
         ZP_OMP_EACH(n > 64) {                                                                      \
             const F##_args a = *(const F##_args *)args; /* a copy that no store can change */      \
-            const int away = F##_away(&a, n / (size_t)threads);                                    \
+            const int streams = F##_streams(&a, n / (size_t)threads);                              \
             if (a.sum.codec.bits == zp_codecs[0].bits)                                             \
-                F##_typed(&a, n, away, zp_codecs[0]);                                              \
+                F##_typed(&a, n, streams, zp_codecs[0]);                                           \
             else                                                                                   \
-                F##_typed(&a, n, away, zp_codecs[1]);                                              \
+                F##_typed(&a, n, streams, zp_codecs[1]);                                           \
             zp_codec_blocks_stream_end();                                                          \
         }                                                                                          \
     }                                                                                              \
@@ -151,19 +154,19 @@ ZP_BLOCKS(zp_codec_kernels_encode)
 ZP_BLOCKS(zp_codec_kernels_decode)
 
 #ifdef __CUDACC__
-/* By hand, with the same bits: each lane of a block takes 16 of its numbers, a run of eight from
-   `at` on and one from at + 16 on: what eight bytes of 4-bit codes have. So 16-bit numbers are read
+/* Kernels with the same bits. Each lane takes 16 numbers of a block: eight from `at` on and eight
+   from at + 16 on. These are the numbers of eight bytes of 4-bit codes, and 16-bit numbers are read
    16 bytes at a time. */
 #define ZP_RUN        8
-#define ZP_LANES_EACH (ZP_CODED_BLOCK / (2 * ZP_RUN)) /* lanes of a block */
-static_assert(ZP_CODED_BLOCK == 128 || ZP_CODED_BLOCK == 256, "a warp takes whole blocks");
-#define ZP_SENDERS 4 /* that are read before any is added */
+#define ZP_LANES_EACH (ZP_QUANT_BLOCK / (2 * ZP_RUN)) /* lanes of one block */
+static_assert(ZP_QUANT_BLOCK == 128 || ZP_QUANT_BLOCK == 256, "a warp takes whole blocks");
+#define ZP_SENDERS 4 /* senders that are read before any is added */
 typedef struct zp_lane_codes {
-    uint2 run[2]; /* of 4 bits one has both */
+    uint2 run[2]; /* 4 bits: the first one has both */
 } zp_lane_codes;
 
 ZP_FN size_t zp_codec_kernels_lane_at(size_t lane) {
-    return lane / 2 * ZP_CODED_GROUP + lane % 2 * ZP_RUN;
+    return lane / 2 * ZP_QUANT_GROUP + lane % 2 * ZP_RUN;
 }
 ZP_FN void zp_codec_kernels_load_run(float *x, const void *from, zero_type type, size_t at) {
     if (type == ZERO_F32) {
@@ -210,20 +213,21 @@ ZP_FN void zp_codec_kernels_lane_write(const zp_codec *c, char *codes, size_t la
     words[at] = x.run[0];
     if (c->bits == 8) words[at + 2] = x.run[1];
 }
-/* Where a lane's number j has its code: in a word, from bit `at` on. */
+/* Returns the word that holds the code of a lane's number j, from bit `at` on. */
 ZP_FN uint32_t *zp_codec_kernels_lane_word(const zp_codec *c, zp_lane_codes *x, int j, int *at) {
     uint2 *run = &x->run[c->bits == 8 ? j / ZP_RUN : 0];
     *at = 8 * (j & 3) + (c->bits == 8 || j < ZP_RUN ? 0 : 4);
     return j & 4 ? &run->y : &run->x;
 }
 /* The sum over the senders of a lane's numbers. */
-ZP_FN void zp_codec_kernels_lane_sum(const zp_coded *c, const zp_block *k, size_t lane, float *x) {
+ZP_FN void zp_codec_kernels_lane_sum(const zp_quantized *c, const zp_block *k, size_t lane,
+                                     float *x) {
     for (int first = 0; first < c->n; first += ZP_SENDERS) {
         zp_lane_codes codes[ZP_SENDERS];
         float scale[ZP_SENDERS];
         for (int p = 0; p < ZP_SENDERS; p++) {
             char *from = (char *)(uintptr_t)c->from + (size_t)(first + p) * c->stride;
-            const zp_codec_place at = zp_codec_packed_at(c, from, k->part, k->b);
+            const zp_codec_place at = zp_codec_quantized_at(c, from, k->part, k->b);
             if (first + p >= c->n) continue;
             scale[p] = *(const float *)(const void *)at.scale;
             codes[p] = zp_codec_kernels_lane_read(&c->codec, at.codes, lane);
@@ -233,16 +237,16 @@ ZP_FN void zp_codec_kernels_lane_sum(const zp_coded *c, const zp_block *k, size_
                 int at;
                 const uint32_t code =
                     *zp_codec_kernels_lane_word(&c->codec, &codes[p], j, &at) >> at;
-                const float v = zp_codec_decode_value(c->codec.bits == 8 ? (int8_t)(uint8_t)code
-                                                                         : zp_codec_half_code(code),
-                                                      scale[p]);
+                const float v = zp_codec_decode_value(
+                    c->codec.bits == 8 ? (int8_t)(uint8_t)code : zp_codec_sign_extend(code),
+                    scale[p]);
                 x[j] = first + p ? x[j] + v : v;
             }
     }
 }
-/* A lane's codes go out; where errors are fed back (`feeds`) they become the next ones. */
+/* Writes a lane's codes; if `feeds`, `error` becomes the next errors. */
 ZP_FN void zp_codec_kernels_lane_encode(const zp_codec_kernels_encode_args *a, const float *x,
-                                        zp_measure m, char *to, size_t lane, float *error,
+                                        zp_block_scale m, char *to, size_t lane, float *error,
                                         int feeds) {
     const zp_codec *c = &a->sum.codec;
     const uint32_t mask = c->bits == 8 ? 255u : 15u;
@@ -261,12 +265,12 @@ ZP_FN void zp_codec_kernels_lane_encode(const zp_codec_kernels_encode_args *a, c
 __global__ void __launch_bounds__(ZP_THREADS)
     zp_codec_kernels_encode_lanes(zp_codec_kernels_encode_args a, size_t blocks) {
     const size_t lane = threadIdx.x % ZP_LANES_EACH, each = ZP_THREADS / ZP_LANES_EACH;
-    const zp_coded *c = &a.sum;
+    const zp_quantized *c = &a.sum;
     for (size_t first = blockIdx.x * each; first < blocks; first += gridDim.x * each) {
-        const size_t i = first + threadIdx.x / ZP_LANES_EACH; /* whole warps come to the shuffles */
+        const size_t i = first + threadIdx.x / ZP_LANES_EACH; /* whole warps reach the shuffles */
         const zp_block k = zp_codec_block_of(c, i < blocks ? i : first);
         const zp_codec_place p =
-            zp_codec_packed_at(c, a.to, zp_codec_packed_place(&a, k.part), k.b);
+            zp_codec_quantized_at(c, a.to, zp_codec_output_part(&a, k.part), k.b);
         const size_t at = k.at + zp_codec_kernels_lane_at(lane);
         const int here = i < blocks && zp_codec_kernels_lane_at(lane) < k.n;
         float x[2 * ZP_RUN] = {0}, error[2 * ZP_RUN] = {0};
@@ -283,7 +287,7 @@ __global__ void __launch_bounds__(ZP_THREADS)
             const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, largest, w);
             largest = other > largest ? other : largest;
         }
-        const zp_measure m = zp_codec_measure_block(largest, c->codec.most);
+        const zp_block_scale m = zp_codec_scale_block(largest, c->codec.most);
         const int feeds = a.error && largest < 0x7F800000u;
         if (here && lane == 0) *(float *)(void *)p.scale = m.scale;
         if (here) zp_codec_kernels_lane_encode(&a, x, m, p.codes, lane, error, feeds);
@@ -318,7 +322,7 @@ ZP_KERNEL_CALL(zp_codec_kernels_decode, zp_codec_kernels_decode_lanes, zp_codec_
 ZP_KERNEL_CALL(zp_codec_kernels_encode, zp_codec_kernels_encode_loop, zp_codec_kernels_encode_args)
 ZP_KERNEL_CALL(zp_codec_kernels_decode, zp_codec_kernels_decode_loop, zp_codec_kernels_decode_args)
 #endif
-/* All blocks of all parts. */
+/* Enqueue the kernels for all blocks of all parts. */
 static zero_result zp_codec_kernels_encode_parts(zp_stream *s,
                                                  const zp_codec_kernels_encode_args *a) {
     return zp_codec_kernels_encode(s, a, (size_t)a->sum.parts * zp_codec_blocks(a->sum.numel));

@@ -1,18 +1,18 @@
-/* muon.h - a matrix is made orthogonal, nearly: Muon's Newton-Schulz iteration
+/* muon.h - Muon's Newton-Schulz iteration: makes a matrix nearly orthogonal
 
-   Jordan et al. 2024, and torch.optim.Muon, in f32 where torch rounds to bf16. A product is one
-   sum per element, over k from 0 up, in both forms: so its bits depend on the two factors alone,
-   not on threads, tiles or the device. */
+   After Jordan et al. 2024 and torch.optim.Muon, in f32 where torch rounds to bf16. Each element of
+   a product is one sum over k from 0 up, in the CPU and the GPU form. So its bits depend on the two
+   factors alone, not on threads, tiles or the device. */
 #pragma once
 
 #include "../numbers/rules.h"
 #include "../core/layout.h"
 
-/* Of a step that is skipped. NULL: it is not. */
+/* Whether the step is skipped. NULL: it is not. */
 ZP_FN int zp_muon_is_skipped(const zp_control *control) { return control && control->skip; }
 
-/* out = keep * add + scale * (a b): a [m, k], b [k, n], add and out [m, n], rows behind one
-   another; keep 0: add is not read. */
+/* out = keep * add + scale * (a b). Shapes, row by row: a [m, k], b [k, n], add and out [m, n]. If
+   keep is 0, add is not read. */
 typedef struct zp_muon_product {
     const float *a, *b, *add;
     float *out;
@@ -21,17 +21,18 @@ typedef struct zp_muon_product {
     const zp_control *control;
 } zp_muon_product;
 
-ZP_FN float zp_muon_close_product(const zp_muon_product *x, size_t at, float sum) {
+ZP_FN float zp_muon_scale_sum(const zp_muon_product *x, size_t at, float sum) {
     return x->keep != 0 ? x->keep * x->add[at] + x->scale * sum : x->scale * sum;
 }
 
-/* A tile of the host: rows and columns whose sums stay in registers; factors in cache. */
+/* A tile on the CPU: the sums of its rows and columns stay in registers, the factors in cache. */
 #define ZP_TILE_ROWS  4
 #define ZP_TILE_COLS  16
 #define ZP_TILE_DEPTH 256
-#define ZP_TILE_BAND  64 /* rows of a thread's turn */
+#define ZP_TILE_BAND  64 /* rows that a thread takes at a time */
 
-/* Rows [row, row + rows) of 16 columns from `col` on; `strip`: those of b, from `from` on. */
+/* Computes rows [row, row + rows) of 16 columns from `col` on. `strip` has rows of b from `from`
+   on. */
 ZP_INLINE void zp_muon_multiply_tile(const zp_muon_product *x, size_t row, size_t rows, size_t col,
                                      size_t cols, size_t from, size_t depth,
                                      const float (*strip)[ZP_TILE_COLS]) {
@@ -51,7 +52,7 @@ ZP_INLINE void zp_muon_multiply_tile(const zp_muon_product *x, size_t row, size_
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c++) {
             const size_t at = (row + r) * x->n + col + c;
-            x->out[at] = ends ? zp_muon_close_product(x, at, sum[r][c]) : sum[r][c];
+            x->out[at] = ends ? zp_muon_scale_sum(x, at, sum[r][c]) : sum[r][c];
         }
 }
 static void zp_muon_multiply_band(const zp_muon_product *x, size_t first, size_t rows) {
@@ -76,17 +77,17 @@ ZP_UNUSED static void zp_muon_multiply_loop(const void *product, size_t one, int
         zp_muon_multiply_band(x, row, zp_min(ZP_TILE_BAND, x->m - row));
 }
 
-/* to = factor * from, or its transpose: from [rows, cols]. */
-typedef struct zp_muon_transposition {
+/* to = factor * from, or its transpose. from: [rows, cols]. */
+typedef struct zp_muon_transpose_args {
     const float *from;
     float *to;
     size_t rows, cols;
     int transposes;
     const double *norm; /* the factor is 1 / max(sqrt(*norm), 1e-7); NULL: 1 */
     const zp_control *control;
-} zp_muon_transposition;
+} zp_muon_transpose_args;
 
-ZP_FN void zp_muon_transpose_run_at(const zp_muon_transposition *x, size_t i) {
+ZP_FN void zp_muon_transpose_run_at(const zp_muon_transpose_args *x, size_t i) {
     const size_t row = i / x->cols, col = i % x->cols;
     float value = x->from[i];
     if (zp_muon_is_skipped(x->control)) return;
@@ -97,12 +98,12 @@ ZP_FN void zp_muon_transpose_run_at(const zp_muon_transposition *x, size_t i) {
     /* no negative zeros: sums over ranks with zeros have none either */
     x->to[x->transposes ? col * x->rows + row : i] = value + 0.0f;
 }
-ZP_KERNEL(zp_muon_transpose_run, zp_muon_transposition, 32768)
-static zero_result zp_muon_transpose(zp_stream *s, const zp_muon_transposition *x) {
+ZP_KERNEL(zp_muon_transpose_run, zp_muon_transpose_args, 32768)
+static zero_result zp_muon_transpose(zp_stream *s, const zp_muon_transpose_args *x) {
     return zp_muon_transpose_run(s, x, x->rows * x->cols);
 }
 
-/* The sum of a matrix's squares, in 256 lanes, in f64. */
+/* Computes the sum of squares of a matrix, in 256 lanes of f64. */
 typedef struct zp_muon_squares_args {
     const float *x;
     size_t numel;
@@ -126,7 +127,7 @@ ZP_UNUSED static void zp_muon_squares_loop(const void *args, size_t one, int thr
 }
 
 #ifdef __CUDACC__
-/* 64 by 64 elements of a product by 256 threads, 4 by 4 each. */
+/* 256 threads compute 64 by 64 elements of a product, 4 by 4 each. */
 #define ZP_SQUARE 64
 #define ZP_DEPTH  16
 __global__ void __launch_bounds__(ZP_THREADS)
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(ZP_THREADS)
             for (size_t c = 0; c < 4; c++) {
                 const size_t at = (row + ty + r) * x.n + col + tx + c;
                 if (row + ty + r < x.m && col + tx + c < x.n)
-                    x.out[at] = zp_muon_close_product(&x, at, sum[r][c]);
+                    x.out[at] = zp_muon_scale_sum(&x, at, sum[r][c]);
             }
     }
 }
@@ -188,14 +189,13 @@ static zero_result zp_muon_multiply(zp_stream *s, const zp_muon_product *x) {
 ZP_KERNEL_CALL(zp_muon_squares, zp_muon_squares_loop, zp_muon_squares_args)
 #endif
 
-/* Floats that a matrix of these sides needs to be made orthogonal. */
+/* Scratch floats that the iteration needs for a matrix of this shape. */
 static size_t zp_muon_scratch_numel(size_t rows, size_t cols) {
     const size_t low = zp_min(rows, cols), high = zp_max(rows, cols);
     return 3 * zp_round_up(low * high, zp_align) + 2 * zp_round_up(low * low, zp_align);
 }
 
-/* x [rows, cols] becomes, in place, what `turns` iterations make of it; `norm`: room for one f64.
- */
+/* Applies `turns` iterations to x [rows, cols] in place. `norm` has room for one f64. */
 static zero_result zp_muon_orthogonalize(zp_stream *s, float *x, size_t rows, size_t cols,
                                          int turns, float *scratch, double *norm,
                                          const zp_control *control) {
@@ -204,11 +204,11 @@ static zero_result zp_muon_orthogonalize(zp_stream *s, float *x, size_t rows, si
     float *now = scratch, *next = now + wide, *turned = next + wide, *gram = turned + wide,
           *update = gram + square;
     const zp_muon_squares_args squares = {x, n, norm, control};
-    const zp_muon_transposition begin = {x, now, rows, cols, rows > cols, norm, control};
+    const zp_muon_transpose_args begin = {x, now, rows, cols, rows > cols, norm, control};
     ZP_TRY(zp_muon_squares(s, &squares, 1));
     ZP_TRY(zp_muon_transpose(s, &begin));
     for (int i = 0; i < turns; i++) {
-        const zp_muon_transposition back = {now, turned, low, high, 1, NULL, control};
+        const zp_muon_transpose_args back = {now, turned, low, high, 1, NULL, control};
         const zp_muon_product first = {now, turned, NULL, gram, low, low, high, 0, 1, control};
         const zp_muon_product second = {gram, gram, gram,    update,  low,
                                         low,  low,  -4.775f, 2.0315f, control};
@@ -221,13 +221,13 @@ static zero_result zp_muon_orthogonalize(zp_stream *s, float *x, size_t rows, si
         now = next;
         next = was;
     }
-    const zp_muon_transposition end = {now, x, low, high, rows > cols, NULL, control};
+    const zp_muon_transpose_args end = {now, x, low, high, rows > cols, NULL, control};
     return zp_muon_transpose(s, &end);
 }
 
-/* ---- which rank orthogonalises which matrix ---- */
+/* ---- which rank makes which matrix orthogonal ---- */
 
-/* Newton-Schulz iterations of one matrix cost about so much. */
+/* The approximate cost of a Newton-Schulz iteration on a matrix. */
 static double zp_muon_matrix_cost(const zp_matrix *m) {
     const double low = (double)zp_min(m->rows, m->cols), high = (double)zp_max(m->rows, m->cols);
     return 4 * low * low * high + 2 * low * low * low;
@@ -238,9 +238,9 @@ static int zp_muon_compare_matrices(const void *a, const void *b) {
     return more > 0 ? 1 : more < 0 ? -1 : x < y ? -1 : x > y;
 }
 
-/* Deals the matrices over the ranks, and over those that have slices of the same: the costliest
-   first, each to who has least so far. An owner keeps the matrices of one sharer behind one
-   another, and last those that are whole, which every sharer makes orthogonal by itself. */
+/* Assigns each matrix to an owner rank and, if it has slices, to a sharer: the costliest first,
+   each to the rank with the least load so far. An owner keeps the matrices of each sharer together,
+   and last the matrices without slices, which every sharer makes orthogonal by itself. */
 static zero_result zp_muon_assign_matrices(zp_layout *l, int nranks) {
     const int sharers = l->sharers;
     double *load = (double *)calloc((size_t)nranks * (size_t)sharers, sizeof *load);
@@ -273,12 +273,12 @@ static zero_result zp_muon_assign_matrices(zp_layout *l, int nranks) {
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
-/* What this rank has of one of its matrices. */
+/* Elements of a matrix that this rank has: one slice. */
 static size_t zp_muon_matrix_numel(const zp_tensor *t) {
     return t->rows * t->cols / (size_t)t->slices;
 }
 
-/* The matrices of all units, in their order. */
+/* Lists the matrices of all units, in the order of units. */
 static zero_result zp_muon_layout_matrices(zp_layout *l, const zp_tensor *tensors, int nranks) {
     size_t n = 0;
     l->sharers = 1;

@@ -1,26 +1,25 @@
-/* packed.h - which units travel packed, and what that takes
+/* packed.h - quantized communication: the units that use it, its memory and its collectives
 
-   Weights of units that lie in shards; gradients of all units but those of vectors alone, which are
-   few numbers and matter much. Where there is one rank nothing travels.
+   Weights are quantized where a unit is sharded. Gradients are quantized for all units except those
+   that have only vectors, which are few numbers and sensitive. One rank alone sends nothing.
 
-   MEMORY of a rank, for the unit that needs most: N packed shards where gathers land; of reductions
-   twice as much, to send from and to receive in. With feedback, of every unit that is packed, an
-   error for each element (what this rank's codes lost in the first hop), and for the shards that it
-   packs again for the second; in fp16, where steps are skipped as a matter of course, twice. */
+   MEMORY of a rank, for the largest unit: N quantized shards to gather into, and twice that for
+   reductions, to send from and to receive in. Error feedback adds one bf16 error for each element
+   of every quantized unit (the first hop), and one for each element of the shards that this rank
+   quantizes again (the second hop). fp16 keeps two copies of the errors: see codec.h. */
 #pragma once
 
 #include "codec_kernels.h"
 #include "../core/state.h"
 
-/* A quantized reduction has two hops if there are several nodes of several ranks: inside nodes,
-   then between the ranks of one place. Returns how many ranks, consecutive ones, are in the first
-   hop. */
+/* Returns the number of consecutive ranks in the first hop. A reduction has two hops if several
+   nodes have several ranks each: inside nodes, then between the ranks of one place. */
 static int zp_packed_hop_ranks(const zp_comm *g) {
     const int hops = g->node_size > 1 && g->node_size < g->nranks && !g->scattered;
     return hops ? g->node_size : g->nranks;
 }
 
-/* Errors of unit u: one for each number that this rank packs. */
+/* Returns the errors of unit u: one for each number that this rank quantizes. */
 static size_t zp_packed_errors_of(const zero_ctx *z, int u) {
     const size_t ranks = (size_t)z->data->nranks,
                  nodes = ranks / (size_t)zp_packed_hop_ranks(z->data);
@@ -29,14 +28,14 @@ static size_t zp_packed_errors_of(const zero_ctx *z, int u) {
     return feeds ? (ranks + again) * z->layout.unit[u].shard : 0;
 }
 
-/* The ranks of a hop: 0, inside nodes, or all of them; 1, between nodes. */
+/* Returns the ranks of a hop: 0, inside nodes or all ranks; 1, between nodes. */
 static zp_cut zp_packed_hop_cut(const zp_comm *data, int hop) {
     const int local = zp_packed_hop_ranks(data), nodes = data->nranks / local;
     const int node = data->rank / local, place = data->rank % local;
     const zp_cut cut[2] = {{nodes, node, place, local, NULL}, {local, place, node, nodes, NULL}};
     return cut[hop];
 }
-/* What the transport keeps for them. */
+/* The bytes that the transport needs for both hops. */
 static size_t zp_packed_hop_bytes(const zp_comm *data) {
     const zp_cut inside = zp_packed_hop_cut(data, 0), between = zp_packed_hop_cut(data, 1);
     return zp_ctx_part_bytes(data, &inside, 1)
@@ -47,28 +46,27 @@ static size_t zp_packed_error_bytes(const zp_packed_state *w) {
     return (w->errors + w->apart) * sizeof *w->error;
 }
 
-/* hops.h - collectives whose numbers travel packed: a codec is a field of a collective
+/* QUANTIZED COLLECTIVES. A collective has a codec as a field.
 
-   AN ALL-GATHER packs this rank's shard into its place of a packed unit, which the transport
-   gathers as it gathers anything, and unpacks all shards from there, the own one too: every rank
-   has the same numbers.
+   AN ALL-GATHER quantizes this rank's shard into its place of a quantized unit, gathers that unit,
+   and dequantizes all shards, its own included. So every rank has the same numbers.
 
-   A REDUCTION packs this rank's unit, shard by shard, and trades the shards by messages: in the
-   first hop with the ranks of its node, each of which gets those of all ranks of its place, and
-   adds them up in rank order. These sums are packed again, and traded with the ranks of the same
-   place on the other nodes; what comes is added in node order, scaled, and rounded once. So numbers
-   are packed twice, however many ranks there are. With one node, or nodes of one rank, all ranks
-   are in one hop.
+   A REDUCTION quantizes this rank's unit, shard by shard, and exchanges messages. In the first hop,
+   each rank of a node receives the shards of all ranks of its place and adds them up in rank order.
+   It quantizes these sums and exchanges them with the ranks of its place on the other nodes. It
+   adds what it receives in node order, scales the sum, and rounds once. So numbers are quantized
+   twice, for any number of ranks. With one node, or nodes of one rank, one hop has all ranks.
 
      4 ranks, nodes of 2; shard s of rank r is rs      rank 0        rank 1        rank 2   rank 3
-       packed, a message to each place of the node     00 02|01 03   10 12|11 13   ...      ...
-       first hop brings, and adds                      00+10 02+12   01+11 03+13   20+30 .. ..
-       second hop, with the same place                 sum of 0      sum of 1      of 2     of 3
+       quantized, a message to each place of the node  00 02|01 03   10 12|11 13   ...      ...
+       the first hop receives and adds                 00+10 02+12   01+11 03+13   20+30 .. ..
+       the second hop, with the same place             sum of 0      sum of 1      of 2     of 3
 
-   Packing, messages and sums of a unit run on the gradient stream, which does nothing else
-   meanwhile: so there is memory for one packed unit. What is sent is counted here. */
+   All of a unit's work runs on the gradient stream, so one quantized unit needs memory at a
+   time. */
 
-/* To each rank of a hop `bytes` from `out`, and as many from each to `in`, in their order. */
+/* Sends `bytes` from `out` to each rank of a hop, and receives as many from each in `in`, in rank
+   order. */
 static zero_result zp_packed_exchange(zp_stream *s, zp_packed_state *w, int hop, const zp_op *op,
                                       size_t bytes) {
     zp_comm *g = &w->hop[hop];
@@ -87,27 +85,28 @@ static zero_result zp_packed_exchange(zp_stream *s, zp_packed_state *w, int hop,
     return g->transport->swap(s, &x);
 }
 
-typedef struct zp_hops_args {
+typedef struct zp_packed_args {
     zero_ctx *z;
     zp_op op;
-    int again; /* the unit has been reduced in this step */
-} zp_hops_args;
+    int again; /* the unit was reduced before in this step */
+} zp_packed_args;
 
-static zero_result zp_packed_run(zp_stream *s, const zp_hops_args *a) {
+static zero_result zp_packed_run(zp_stream *s, const zp_packed_args *a) {
     zp_packed_state *w = &a->z->packed;
     const zp_op *op = &a->op;
     const int ranks = op->group->nranks, local = zp_packed_hop_ranks(op->group),
               nodes = ranks / local;
-    const size_t packed = zp_codec_packed_bytes(op->wire->codec, op->shard),
+    const size_t packed = zp_codec_quantized_bytes(op->wire->codec, op->shard),
                  sent = (size_t)nodes * packed;
     const char *base = op->memory->base;
     uint16_t *error = w->error ? w->error + a->z->live[op->unit].errors : NULL;
     uint16_t *next = error ? error + (size_t)ranks * op->shard : NULL;
     const zp_control *control = a->z->control;
     const float beta = a->z->cfg.feedback;
-    const zp_coded all = {NULL, 0, op->shard, *op->wire->codec, 0, ranks},
-                   node = {w->in, sent, op->shard, *op->wire->codec, local, nodes},
-                   last = {w->in, packed, op->shard, *op->wire->codec, nodes > 1 ? nodes : local,
+    const zp_quantized all = {NULL, 0, op->shard, *op->wire->codec, 0, ranks},
+                       node = {w->in, sent, op->shard, *op->wire->codec, local, nodes},
+                       last = {
+                           w->in, packed, op->shard, *op->wire->codec, nodes > 1 ? nodes : local,
                            1};
     const zp_codec_kernels_encode_args first = {
         all, base + op->source, w->out, op->type, local, error, control, beta, a->again, w->apart};
@@ -122,17 +121,18 @@ static zero_result zp_packed_run(zp_stream *s, const zp_hops_args *a) {
     return zp_codec_kernels_decode_parts(s, &mean);
 }
 static void zp_packed_task(const void *args, size_t n, int threads) {
-    const zp_hops_args *a = (const zp_hops_args *)args;
-    zp_stream here; /* this thread */
+    const zp_packed_args *a = (const zp_packed_args *)args;
+    zp_stream here; /* the calling thread */
     (void)zp_device_take_stream(&here, a->op.group->device, NULL, threads);
     if (!zp_failure_result(a->op.group->failure)) (void)zp_packed_run(&here, a);
 }
 
 static zero_result zp_packed_reduce_scatter(zero_ctx *z, zp_stream *s, const zp_op *op) {
-    const zp_hops_args a = {z, *op, z->adding == ZP_EACH_REDUCED && z->live[op->unit].reduced > 0};
+    const zp_packed_args a = {z, *op,
+                              z->adding == ZP_EACH_REDUCED && z->live[op->unit].reduced > 0};
     const uint64_t sent = zp_comm_op_bytes(op);
     const size_t unit =
-        (size_t)op->group->nranks * zp_codec_packed_bytes(op->wire->codec, op->shard);
+        (size_t)op->group->nranks * zp_codec_quantized_bytes(op->wire->codec, op->shard);
     ZP_TRY(zp_failure_result(op->group->failure));
     op->group->meter.sent_bytes += sent;
     op->group->meter.reductions++;
@@ -148,10 +148,10 @@ static zero_result zp_packed_reduce_scatter(zero_ctx *z, zp_stream *s, const zp_
 
 static zero_result zp_packed_all_gather(zero_ctx *z, zp_stream *s, const zp_op *op) {
     zp_memory *m = &z->packed.gathered;
-    const size_t packed = zp_codec_packed_bytes(op->wire->codec, op->shard);
-    const zp_coded own = {NULL, 0, op->shard, *op->wire->codec, 0, 1},
-                   all = {m->base, 0, op->shard, *op->wire->codec, 1, op->group->nranks};
-    zp_op gather = *op; /* of words */
+    const size_t packed = zp_codec_quantized_bytes(op->wire->codec, op->shard);
+    const zp_quantized own = {NULL, 0, op->shard, *op->wire->codec, 0, 1},
+                       all = {m->base, 0, op->shard, *op->wire->codec, 1, op->group->nranks};
+    zp_op gather = *op; /* the gather moves words */
     gather.memory = m;
     gather.wire = NULL;
     gather.type = ZERO_F32;
@@ -173,7 +173,7 @@ static zero_result zp_packed_send(zero_ctx *z, zp_stream *s, const zp_op *op) {
                                      : zp_packed_reduce_scatter(z, s, op);
 }
 
-/* A step begins: every feedback_reset steps with errors of zero. */
+/* Clears the errors at the start of every feedback_reset-th step. */
 static zero_result zp_packed_begin_step(zero_ctx *z) {
     const int every = z->cfg.feedback_reset;
     if (!every || !z->packed.error || z->taken % every) return ZERO_OK;
@@ -187,10 +187,10 @@ static size_t zp_packed_sent(const zp_op *op) {
     const int local = op->kind == ZP_REDUCE_SCATTER ? zp_packed_hop_ranks(g) : g->nranks;
     const int nodes = g->nranks / local;
     return (size_t)((local - 1) * nodes + nodes - 1)
-           * zp_codec_packed_bytes(op->wire->codec, op->shard);
+           * zp_codec_quantized_bytes(op->wire->codec, op->shard);
 }
 
-/* Sets how each unit's weights and gradients travel, and counts the bytes for that. */
+/* Sets the wire format of each unit's weights and gradients, and counts the bytes. */
 static void zp_packed_plan(zero_ctx *z) {
     zp_packed_state *w = &z->packed;
     size_t gathered = 0, packed = 0;
@@ -211,9 +211,9 @@ static void zp_packed_plan(zero_ctx *z) {
             live->wire[side] = wanted[side] && w->wire[side].codec ? &w->wire[side] : NULL;
         if (live->wire[ZP_PARAM])
             gathered =
-                zp_max(gathered, zp_codec_packed_bytes(live->wire[ZP_PARAM]->codec, x->shard));
+                zp_max(gathered, zp_codec_quantized_bytes(live->wire[ZP_PARAM]->codec, x->shard));
         if (live->wire[ZP_GRAD])
-            packed = zp_max(packed, zp_codec_packed_bytes(live->wire[ZP_GRAD]->codec, x->shard));
+            packed = zp_max(packed, zp_codec_quantized_bytes(live->wire[ZP_GRAD]->codec, x->shard));
         live->errors = w->errors;
         w->errors += zp_packed_errors_of(z, u);
     }
@@ -234,7 +234,7 @@ static void zp_packed_cut(zero_ctx *z, size_t *at) {
 
 /* ---- life ---- */
 
-/* Cuts the ranks of a hop from those that shard. COLLECTIVE. */
+/* Opens the group of a hop. COLLECTIVE over the ranks that shard. */
 static zero_result zp_packed_open_hop(zero_ctx *z, int hop) {
     zp_packed_state *w = &z->packed;
     zp_comm *g = &w->hop[hop], *data = z->data;
@@ -247,7 +247,7 @@ static zero_result zp_packed_open_hop(zero_ctx *z, int hop) {
     return zp_ctx_open_part(z, &w->part[hop], g, data, cut, 0, label);
 }
 
-/* Memory that quantized gathers land in; the transport is told that one channel uses it alone. */
+/* Opens the memory of quantized gathers, and announces it to a transport that wants to know. */
 static zero_result zp_packed_open_gathered(zero_ctx *z) {
     zp_packed_state *w = &z->packed;
     const char *how = "";
@@ -283,7 +283,7 @@ static void zp_packed_abort(zero_ctx *z) {
         if (g->transport && g->own)
             g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
 }
-/* Before the ranks that they were cut from are left. */
+/* Closes the hops, before the group that they were cut from. */
 static void zp_packed_close(zero_ctx *z, int broken) {
     zp_packed_state *w = &z->packed;
     zp_comm_close_watch(&w->watch);
@@ -291,7 +291,7 @@ static void zp_packed_close(zero_ctx *z, int broken) {
     free(w->list);
 }
 
-/* The settings of quantized communication. */
+/* Checks the settings of quantized communication. */
 static void zp_packed_refuse(const zero_config *c, char *text, size_t bytes) {
     const zp_policy *stage = &zp_policies[c->stage];
     const int weights = c->weight_bits && !zp_codec_find(c->weight_bits);
@@ -301,7 +301,7 @@ static void zp_packed_refuse(const zero_config *c, char *text, size_t bytes) {
                        weights ? c->weight_bits : c->gradient_bits);
     else if (c->weight_bits && stage->parameters == ZP_WHOLE)
         (void)snprintf(text, bytes,
-                       "weight_bits is %d: at stage %d a rank has no exact shard beside the "
+                       "weight_bits is %d: at stage %d a rank has no exact shard next to the "
                        "weights it computes with; it is for stage 3",
                        c->weight_bits, c->stage);
     else if (c->gradient_bits && stage->state == ZP_WHOLE)
@@ -319,9 +319,8 @@ static void zp_packed_refuse(const zero_config *c, char *text, size_t bytes) {
                        c->feedback_reset);
 }
 
-/* Errors that this rank feeds back, as a tensor that it alone has: the name says of which of how
-   many ranks, of how many that share and how many in the first hop, so that no other rank loads
-   it. */
+/* Adds this rank's errors to the state, as a tensor that no other rank loads: its name has the
+   rank, the number of ranks, of sharing ranks, and of ranks in the first hop. */
 static zero_result zp_packed_add_state(zero_ctx *z) {
     const zp_comm *all = z->cfg.joins ? z->cfg.joins->world : z->world;
     const zero_range errors = {z->packed.name, ZERO_MASTER, ZERO_BF16, 0, z->packed.errors};
@@ -344,7 +343,7 @@ static zero_result zp_packed_move_state(zero_ctx *z, const zero_range *r, const 
     ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
               r->first + r->count);
     w->put |= !out;
-    for (size_t at = 0, n; at < r->count; at += n) { /* by way of memory that the device reaches */
+    for (size_t at = 0, n; at < r->count; at += n) { /* through memory that the device reaches */
         float wide[ZP_CONVERT_BLOCK];
         uint16_t *here = w->error + (z->report.fed ? w->apart : 0) + r->first + at;
         n = zp_min(ZP_STAGE_NUMEL, r->count - at);

@@ -1,17 +1,18 @@
-/* subgroups.h - groups inside the ranks that a context was given: shard groups, replicas, near ones
+/* subgroups.h - groups inside the ranks of a context: shard groups, replicas, secondary partitions
 
-   N ranks, of which S consecutive ones share a copy of what is sharded (cfg.shard_ranks), R = N / S
-   copies; and of these S some keep second shards (cfg.second_ranks). Where neither is set there is
-   one group, `all`, and nothing here is called, allocated or sent.
+   N ranks form R = N / S replicas. The S consecutive ranks of a replica (cfg.shard_ranks) shard one
+   copy. Each group of cfg.second_ranks consecutive ranks among these S keeps a secondary partition
+   of it. If neither is set, `all` is the only group, and this file calls, allocates and sends
+   nothing.
 
-     rank      0   1   2   3 | 4   5   6   7        S = 4, R = 2, second_ranks 2
-     data      0   1   2   3 | 0   1   2   3        gathers, reductions inside; deal; access by name
-     replicas  0   0   0   0 | 1   1   1   1        one group for each place: sums of shards
-     near      0   1 | 0   1 | 0   1 | 0   1        later gathers
-     piece     0   2   4   6 | 1   3   5   7        of each unit, of N: counted in the norm, saved
+     rank      0   1   2   3 | 4   5   6   7     S = 4, R = 2, second_ranks 2
+     data      0   1   2   3 | 0   1   2   3     gathers, reductions, matrices, access by name
+     replicas  0   0   0   0 | 1   1   1   1     one group for each place: sums of shards
+     near      0   1 | 0   1 | 0   1 | 0   1     later gathers, from the secondary partition
+     piece     0   2   4   6 | 1   3   5   7     of each unit, of N: counted in the norm, saved
 
-   Groups are cut by the functions that cut those of hosts. Memory is opened once: the gradients' by
-   `all`, the parameters' by `data`; the other groups that work on it have a view of it. */
+   Groups are cut by the functions that cut nodes. Memory is opened once: the gradients' by `all`,
+   the parameters' by `data`. The other groups that work on this memory have a view. */
 #pragma once
 
 #include "../core/extra.h"
@@ -21,13 +22,14 @@ static int zp_subgroups_common_divisor(int a, int b) {
     return b ? zp_subgroups_common_divisor(b, a % b) : a;
 }
 
-/* The same of one of the context's own groups. */
+/* Cuts one of the context's own groups from `of`. COLLECTIVE. */
 static zero_result zp_subgroups_cut(zero_ctx *z, int which, zp_comm *of, zp_cut cut, int node_size,
                                     const char *label) {
     return zp_ctx_open_part(z, &z->part[which], &z->group[which], of, cut, node_size, label);
 }
 
-/* Memory of `of` as a part of its ranks sees it: this rank's is where it was. */
+/* Returns the memory of `of` as a subset of its ranks sees it. This rank's own part does not
+   move. */
 static zp_memory zp_subgroups_view(const zp_comm *of, const zp_memory *m, const zp_comm *part,
                                    int first, int step) {
     zp_memory view = *m;
@@ -37,8 +39,8 @@ static zp_memory zp_subgroups_view(const zp_comm *of, const zp_memory *m, const 
     return view;
 }
 
-/* The gradients' memory and the stage of the hosts are opened by all ranks, or, where nobody sees a
-   peer's, by those whose library is to know it. COLLECTIVE. */
+/* Opens the gradients' and the staging memory: by all ranks, or, if no rank sees a peer's memory,
+   by the ranks whose library must register it. COLLECTIVE. */
 static zero_result zp_subgroups_open_gradients(zero_ctx *z, size_t bytes) {
     zp_comm *all = z->all, *data = z->data;
     zp_replicas *x = &z->replicas;
@@ -51,8 +53,8 @@ static zero_result zp_subgroups_open_gradients(zero_ctx *z, size_t bytes) {
     data->stage = zp_subgroups_view(all, &all->stage, data, first, 1);
     return ZERO_OK;
 }
-/* Shard groups, and their replicas. Ranks of a node are summed first, as without; the replicas in
-   order, so that each is a node of its own where they are not all on one. */
+/* Opens shard groups and their replicas. Reductions sum inside a node first. Replicas sum in rank
+   order: each counts as a node, unless all ranks are on one. */
 static zero_result zp_subgroups_open_replicas(zero_ctx *z) {
     zp_comm *all = z->all;
     const int n = all->nranks, size = z->cfg.shard_ranks, rank = all->rank;
@@ -71,7 +73,7 @@ static zero_result zp_subgroups_open_replicas(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Groups that keep second shards, unless nothing is ever gathered. */
+/* Opens the groups of the secondary partition, unless no parameters are gathered. COLLECTIVE. */
 static zero_result zp_subgroups_open_second(zero_ctx *z) {
     zp_comm *data = z->data;
     const int size = z->cfg.second_ranks, rank = data->rank;
@@ -83,7 +85,7 @@ static zero_result zp_subgroups_open_second(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* What stands in the settings, as far as the number of ranks allows. */
+/* Checks that shard_ranks and second_ranks divide the number of ranks. */
 static zero_result zp_subgroups_check_sizes(zero_ctx *z) {
     const int n = z->all->nranks, shard = z->cfg.shard_ranks, second = z->cfg.second_ranks;
     const int share = shard ? shard : n;
@@ -94,7 +96,7 @@ static zero_result zp_subgroups_check_sizes(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* zero_create: groups are cut by settings that all ranks have alike. */
+/* zero_create: cuts the groups. All ranks have the same settings. COLLECTIVE. */
 static zero_result zp_subgroups_cut_ranks(zero_ctx *z) {
     const int size = z->cfg.shard_ranks;
     if (!size && !z->cfg.second_ranks) return ZERO_OK;
@@ -112,7 +114,7 @@ static zero_result zp_subgroups_resolve(zero_ctx *z) {
 
 /* ---- the plan ---- */
 
-/* What a bucket's reduced shards are summed in over the replicas: f32 gradients where they are. */
+/* Plans the f32 memory for a bucket's sums over the replicas. f32 gradients need none. */
 static void zp_subgroups_plan_replicas(zero_ctx *z) {
     size_t most = z->bucket_numel;
     z->replicas.sums_bytes = 0;
@@ -123,7 +125,7 @@ static void zp_subgroups_plan_replicas(zero_ctx *z) {
     z->plan.buffer_ceiling_bytes += z->replicas.sums_bytes;
 }
 
-/* A unit that takes turns in buffers has a second shard: each rank of the group a part. */
+/* Plans a secondary partition for each unit in a shared buffer: one part on each near rank. */
 static void zp_subgroups_plan_second(zero_ctx *z) {
     zp_second *s = &z->second;
     s->at = zp_round_up(z->pool[ZP_PARAM].bytes, 4096);
@@ -133,7 +135,8 @@ static void zp_subgroups_plan_second(zero_ctx *z) {
         const zp_unit *x = &z->layout.unit[u];
         if (zp_ctx_unit_is_whole(z, ZP_PARAM, u) || live->own[ZP_PARAM] >= 0 || !x->numel) continue;
         live->second_at = s->at + s->bytes;
-        live->near = live->gathers > 0 ? live->gathers - 1 : 0; /* all but the first of a step */
+        live->near =
+            live->gathers > 0 ? live->gathers - 1 : 0; /* all gathers except the first of a step */
         s->bytes += x->padded / (size_t)s->group->nranks * zp_type_bytes(z->array[ZP_PARAM].type);
     }
     if (s->bytes) z->param_end = s->at + s->bytes;
@@ -142,8 +145,8 @@ static void zp_subgroups_plan_second(zero_ctx *z) {
     z->plan.buffer_ceiling_bytes += s->bytes;
 }
 
-/* One replica's part of a reduced unit: summed over the replicas in f32, or gathered from them as
-   gradients are stored. */
+/* Describes a collective on a reduced unit: the replicas sum their pieces in f32, or gather them in
+   the gradients' type. */
 static zp_op zp_subgroups_replica_op(zero_ctx *z, int u, int kind) {
     zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, kind, u);
     op.group = z->replicas.group;
@@ -152,7 +155,7 @@ static zp_op zp_subgroups_replica_op(zero_ctx *z, int u, int kind) {
     if (kind == ZP_REDUCE_SCATTER) op.type = ZERO_F32;
     return op;
 }
-/* A unit's gather from the second shards. */
+/* Describes the gather of a unit from the secondary partition. */
 static zp_op zp_subgroups_second_op(zero_ctx *z, int u) {
     zp_op op = zp_ctx_make_op(z, ZP_PARAMETERS, ZP_ALL_GATHER, u);
     op.group = z->second.group;
@@ -162,14 +165,14 @@ static zp_op zp_subgroups_second_op(zero_ctx *z, int u) {
     return op;
 }
 
-/* Bytes that this rank sends in a step for unit u to its replicas. */
+/* Bytes that this rank sends to its replicas in a step for unit u. */
 static size_t zp_subgroups_replicas_sent(zero_ctx *z, int u) {
     if (!z->replicas.group || !z->layout.unit[u].numel) return 0;
     const zp_op sum = zp_subgroups_replica_op(z, u, ZP_REDUCE_SCATTER),
                 gather = zp_subgroups_replica_op(z, u, ZP_ALL_GATHER);
     return zp_comm_op_bytes(&sum) + zp_comm_op_bytes(&gather);
 }
-/* To the ranks that are near, for unit u. */
+/* Bytes that this rank sends to its near ranks in a step for unit u. */
 static size_t zp_subgroups_second_sent(zero_ctx *z, int u) {
     if (!z->live[u].near) return 0;
     const zp_op gather = zp_subgroups_second_op(z, u);
@@ -201,8 +204,8 @@ static void zp_subgroups_view_parameters(zero_ctx *z) {
                                        z->data->rank / near->nranks * near->nranks, 1);
 }
 
-/* The order in which the world adds verdicts up, from the pieces' owners: of N ranks without
-   replicas the p-th counts piece p. COLLECTIVE over `all`, and over the world. */
+/* Finds the order in which the world adds verdicts: by owner of the pieces. Without replicas, rank
+   p counts piece p. COLLECTIVE over `all` and the world. */
 static zero_result zp_subgroups_find_order(zero_ctx *z, int *order) {
     const int size = z->data->nranks, count = z->nreplicas, p = z->all->rank;
     const int owner = p % count * size + p / count;
@@ -228,13 +231,13 @@ static zero_result zp_subgroups_open(zero_ctx *z) {
     return r ? z->dead = r : ZERO_OK;
 }
 
-/* SECOND SHARDS (hpZ). Behind a unit's first gather since its weights have changed, the parameter
-   stream copies this rank's part of it, as it was gathered, out of the unit's buffer: nobody waits
-   for that. Later gathers are those of the near ranks' parts, by the same stream, so that a part is
-   there before any rank of the group asks for it. What the host knows of it is one number of each
-   unit, which is the same on all ranks: it follows from their calls. */
+/* SECONDARY PARTITION (hpZ). After the first gather of a unit since its weights changed, the
+   parameter stream copies this rank's part out of the unit's buffer. No stream waits for this copy.
+   Later gathers collect the near ranks' parts on the same stream, so every part is complete before
+   a rank reads it. The calling thread keeps one flag per unit, live->second. It follows from the
+   calls, so it is equal on all ranks. */
 
-/* Station: if unit u's second shard has the weights, they are gathered from the near ranks. */
+/* Station: if the secondary partition has unit u's weights, gathers them from the near ranks. */
 static zero_result zp_subgroups_gather_second(zero_ctx *z, int u) {
     const size_t target = z->gather.target;
     if (!z->live[u].second) return ZERO_OK;
@@ -243,7 +246,7 @@ static zero_result zp_subgroups_gather_second(zero_ctx *z, int u) {
     return ZERO_OK;
 }
 
-/* Station: unit u was gathered from all ranks, and this rank keeps its part. */
+/* Station: unit u was gathered from all ranks; this rank keeps its part. */
 static zero_result zp_subgroups_keep_second(zero_ctx *z, int u) {
     const zp_comm *near = z->second.group;
     zp_live *live = &z->live[u];
@@ -257,18 +260,18 @@ static zero_result zp_subgroups_keep_second(zero_ctx *z, int u) {
                           base + target + (size_t)near->rank * bytes, bytes);
 }
 
-/* replicas.h - shards of reduced gradients are summed over the copies of what is sharded
+/* REPLICAS. Shards of reduced gradients are summed over the replicas.
 
-   In the last micro-step, behind a bucket's reductions inside the shard group, whose sums are f32
-   and neither divided nor rounded: a reduce-scatter over the replicas, in which each sums its piece
-   of each shard, in order, and divides it; the piece is rounded once, to the gradients' type, and
-   gathered from all replicas. All on the gradient stream: what waits for a reduction waits for
-   that. f32 gradients are summed where they lie; others in f32 shards behind the gradients, a place
-   for each unit of a bucket.
+   In the last micro-step, a bucket's reductions inside the shard group leave f32 sums that are
+   neither divided nor rounded. Then a reduce-scatter over the replicas sums each piece of a shard
+   in rank order and divides it. Each replica rounds its piece once, to the gradients' type, and all
+   replicas gather the pieces. All of this runs on the gradient stream before the reduction's event.
+   f32 gradients are summed in place, others in f32 shards after the gradients, one for each unit of
+   a bucket.
 
      MEAN, or sums of 16 bit   [ piece 0 | piece 1 | ... ] of a rank's shard, one of each replica */
 
-/* Where unit u's shard, one of the bucket's, is summed, from the gradients' memory on. */
+/* Returns the offset in the gradients' memory of the sum of unit u, one of the bucket's units. */
 static size_t zp_subgroups_sums_at(const zero_ctx *z, int u) {
     size_t at = z->replicas.sums_at;
     if (!z->replicas.sums_bytes) return (size_t)(zp_ctx_unit_mean(z, u) - z->memory[ZP_GRAD].base);
@@ -277,7 +280,7 @@ static size_t zp_subgroups_sums_at(const zero_ctx *z, int u) {
     return at;
 }
 
-/* This replica's piece, and from it the whole shard, of every unit of the bucket. */
+/* Rounds this replica's pieces and gathers the shards of every unit of the bucket. */
 static zero_result zp_subgroups_gather_replicas(zero_ctx *z) {
     const zp_replicas *x = &z->replicas;
     const zero_type type = z->array[ZP_GRAD].type;
@@ -302,7 +305,7 @@ static zero_result zp_subgroups_gather_replicas(zero_ctx *z) {
     return zp_comm_issue(s, z->ops, z->nbucket);
 }
 
-/* Enqueues the bucket's sums over the replicas. */
+/* Enqueues the bucket's sums over the replicas on the gradient stream. */
 static zero_result zp_subgroups_sum_replicas(zero_ctx *z) {
     const zp_replicas *x = &z->replicas;
     zp_stream *s = &z->stream[ZP_GRADIENTS];

@@ -1,7 +1,7 @@
-/* table.h - the capabilities of this build, a row each
+/* table.h - the capabilities of this build, one row each
 
-   The rows are called in this order. ZERO_OWN_EXTRAS names a file of yours with more of them, and
-   ZERO_OWN_EXTRA_ROWS lists those, each followed by a comma. */
+   The plugin calls the rows in this order. ZERO_OWN_EXTRAS names a file of yours with more rows,
+   and ZERO_OWN_EXTRA_ROWS lists them, each followed by a comma. */
 #pragma once
 
 #include "../offload/offload_build.h"

@@ -1,22 +1,20 @@
-/* whole_slices.h - whole tensors of which the ranks of another group have slices
+/* whole_slices.h - whole tensors whose slices are on the ranks of another group
 
-   Where tensor-parallel ranks cut tensors (zero_tensor_slice), what a rule needs of a whole one is
-   made over their group, too: by the ranks that have the same shard of each slice. They have the
-   same units of the same sizes, and so the same deal.
+   Tensor-parallel ranks cut tensors into slices (zero_tensor_slice). If a rule needs whole tensors,
+   this file collects the slices over their group, from the ranks that have the same shard of each
+   slice. These ranks have units of the same sizes, so they assign matrices alike.
 
-   NORMS. The sums of all shards, which every rank has by then, are added up to one per layer; one
-   all-gather over the group brings those of the other slices, as exact, so that the order is
-   nothing. A tensor that is whole on every rank of the group counts once, on the first.
+   NORMS. Every rank already has the sums of all shards. It adds them up, one sum per layer. Then an
+   all-gather over the group brings the sums of the other slices. They are exact, so the order does
+   not matter. A tensor that is whole on every rank of the group counts once, on the first.
 
-   MATRIX. An owner has one slice of a matrix, its neighbours in the group have the others: one of
-   the group, the sharer, gets all slices, makes the matrix orthogonal, and sends every slice back.
+   MATRIX. An owner has one slice of a matrix, the other ranks of the group have the rest. One of
+   them, the sharer, collects all slices, makes the matrix orthogonal, and returns each slice.
      kept      [ sharer 0's matrices | sharer 1's | ... | whole ones ]    this rank's slices
-
-     shared    [ slices of rank 0 | of rank 1 | ... ]    of what this rank is sharer of
-
+     shared    [ slices of rank 0 | of rank 1 | ... ]    of the matrices that this rank is sharer of
      whole     [ row 0: rank 0's part, rank 1's, ... | row 1: ... ]    `outer` rows
 
-   All is sent on the gradient stream, over the context's own copy of the group. */
+   All messages use the gradient stream and the context's own copy of the group. */
 #pragma once
 
 #include "../offload/cpu_update.h"
@@ -24,7 +22,7 @@
 
 /* ---- kernels ---- */
 
-/* Limb i of all ranks' sums, which are `stride` limbs apart, becomes one. */
+/* Adds limb i of the sums of all ranks, which are `stride` limbs apart. */
 typedef struct zp_whole_slices_one_sum_args {
     const zp_limb *from;
     zp_limb *to;
@@ -39,8 +37,8 @@ ZP_FN void zp_whole_slices_one_sum_at(const zp_whole_slices_one_sum_args *a, siz
 }
 ZP_KERNEL(zp_whole_slices_one_sum, zp_whole_slices_one_sum_args, 32768)
 
-/* A slice to its places in the whole matrix, or back: runs of `run` elements, of `slices` ranks in
-   turn. */
+/* Copies a slice to its places in the whole matrix, or back. The whole matrix has runs of `run`
+   elements, from `slices` ranks cyclically. */
 typedef struct zp_whole_slices_copy_args {
     float *slice, *whole;
     size_t run, rank, slices;
@@ -58,7 +56,7 @@ ZP_KERNEL(zp_whole_slices_copy, zp_whole_slices_copy_args, 32768)
 
 /* ---- the plan ---- */
 
-/* Elements of this rank's slices that sharer s makes whole, and where they are kept. */
+/* Returns the elements of this rank's slices that sharer s makes orthogonal, and their offset. */
 static size_t zp_whole_slices_of(const zero_ctx *z, int s, size_t *at) {
     size_t numel = 0;
     *at = 0;
@@ -70,14 +68,14 @@ static size_t zp_whole_slices_of(const zero_ctx *z, int s, size_t *at) {
     }
     return numel;
 }
-/* This rank makes m orthogonal. */
+/* Whether this rank makes m orthogonal. */
 static int zp_whole_slices_is_owner(const zero_ctx *z, const zp_matrix *m) {
     return m->owner == z->data->rank && (m->slices == 1 || m->sharer == z->deal.slice);
 }
-/* Limbs of a rank's sums of all layers. */
+/* Limbs of one rank's sums, over all layers. */
 static size_t zp_whole_slices_limbs(const zero_ctx *z) { return z->deal.parts * 2 * ZP_LIMBS; }
 
-/* Bytes that are kept for it, behind the deal of matrices and the count of layers. */
+/* Plans the buffers, after matrices are assigned and layers are counted. Returns their bytes. */
 static size_t zp_whole_slices_plan(zero_ctx *z) {
     zp_whole_tensor *d = &z->deal;
     size_t at;
@@ -98,8 +96,8 @@ static size_t zp_whole_slices_plan(zero_ctx *z) {
            + (size_t)d->slices * zp_whole_slices_limbs(z) * sizeof(zp_limb);
 }
 
-/* Bytes that this rank sends over the group in a step: its sums; and of unit u's matrices its
-   slices to their sharers, and, of what it is sharer of, every other rank's slice back. */
+/* Bytes that this rank sends over the group in a step: its sums, its slices of unit u's matrices to
+   their sharers, and, as a sharer, each other rank's slice back. */
 static size_t zp_whole_slices_sums_sent(const zero_ctx *z) {
     return (size_t)(z->deal.slices - 1) * zp_whole_slices_limbs(z) * sizeof(zp_limb);
 }
@@ -117,16 +115,16 @@ static size_t zp_whole_slices_sent(const zero_ctx *z, int u) {
 /* ---- a step ---- */
 
 typedef enum zp_whole_slices_what {
-    ZP_SLICES_SUMS,
-    ZP_SLICES_COME,
-    ZP_SLICES_GO
+    ZP_SLICES_GATHER_SUMS,
+    ZP_SLICES_COLLECT,
+    ZP_SLICES_RETURN
 } zp_whole_slices_what;
 typedef struct zp_whole_slices_args {
     zero_ctx *z;
     zp_whole_slices_what what;
 } zp_whole_slices_args;
 
-/* All slices to their sharers, or back from them. */
+/* Sends all slices to their sharers, or back to their owners. */
 static zero_result zp_whole_slices_exchange(zero_ctx *z, zero_group *g, int back) {
     const zp_call call = {ZP_SOME_ALL_TO_ALL, -1, 0};
     const zp_whole_tensor *d = &z->deal;
@@ -155,10 +153,10 @@ static void zp_whole_slices_task(const void *args, size_t n, int threads) {
     const size_t limbs = zp_whole_slices_limbs(z);
     if (!g || zp_failure_result(&z->failure)) return;
     g->number++;
-    zero_result r = a->what == ZP_SLICES_SUMS
+    zero_result r = a->what == ZP_SLICES_GATHER_SUMS
                         ? zp_collectives_all_gather(g, d->slice_sums + (size_t)d->slice * limbs,
                                                     d->slice_sums, limbs * sizeof(zp_limb))
-                        : zp_whole_slices_exchange(z, g, a->what == ZP_SLICES_GO);
+                        : zp_whole_slices_exchange(z, g, a->what == ZP_SLICES_RETURN);
     r = zp_collectives_end(g, "what slices make whole", r);
     if (r) (void)zp_comm_fail(z->data, r, "%s", g->text);
 }
@@ -170,7 +168,7 @@ static zero_result zp_whole_slices_send(zero_ctx *z, zp_whole_slices_what what) 
     return zp_failure_result(&z->failure);
 }
 
-/* Sums of `ranks`, a shard each, become all slices'. */
+/* Adds the sums of `ranks` shards, and gathers those of the other slices. */
 static zero_result zp_whole_slices_add(zero_ctx *z, const zp_limb *sums, size_t stride, int ranks) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     const size_t limbs = zp_whole_slices_limbs(z);
@@ -185,10 +183,10 @@ static zero_result zp_whole_slices_add(zero_ctx *z, const zp_limb *sums, size_t 
                                    (size_t)t->desc.layers * layer));
     }
     z->data->meter.verdict_bytes += zp_whole_slices_sums_sent(z);
-    return zp_whole_slices_send(z, ZP_SLICES_SUMS);
+    return zp_whole_slices_send(z, ZP_SLICES_GATHER_SUMS);
 }
 
-/* The matrix of which all slices have come. */
+/* Makes a matrix orthogonal after all its slices have arrived. */
 static zero_result zp_whole_slices_orthogonalize(zero_ctx *z, zp_stream *s, const zp_matrix *m,
                                                  const zp_control *control) {
     const zp_whole_tensor *d = &z->deal;
@@ -207,11 +205,11 @@ static zero_result zp_whole_slices_orthogonalize(zero_ctx *z, zp_stream *s, cons
     return ZERO_OK;
 }
 
-/* Around what is made of matrices on stream s. */
+/* Collects slices before stream s works on matrices, and returns them after. */
 static zero_result zp_whole_slices_collect(zero_ctx *z, zp_stream *s) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     if (z->deal.slices == 1 || !z->layout.nmatrices) return ZERO_OK;
-    ZP_TRY(zp_whole_slices_send(z, ZP_SLICES_COME));
+    ZP_TRY(zp_whole_slices_send(z, ZP_SLICES_COLLECT));
     ZP_TRY(zp_device_record_event(g, z->deal.summed));
     return zp_device_wait_event(s, z->deal.summed);
 }
@@ -221,5 +219,5 @@ static zero_result zp_whole_slices_return(zero_ctx *z, zp_stream *s) {
     ZP_TRY(zp_device_record_event(s, z->deal.ended));
     ZP_TRY(zp_device_wait_event(g, z->deal.ended));
     for (int u = 0; u < z->layout.all; u++) z->data->meter.sent_bytes += zp_whole_slices_sent(z, u);
-    return zp_whole_slices_send(z, ZP_SLICES_GO);
+    return zp_whole_slices_send(z, ZP_SLICES_RETURN);
 }

@@ -1,33 +1,31 @@
-/* whole_tensor.h - what ranks make of whole tensors between the two passes of a rule
+/* whole_tensor.h - whole tensors between the two passes of an optimizer rule
 
-   A rule that needs norms or matrices has two passes over this rank's shards (see rules). Between
-   them shards stay where they are, and what is needed of whole tensors is made of them.
+   A rule that needs norms or matrices passes twice over this rank's shards (see rules.h). Shards
+   stay in place. Between the passes, the ranks compute what the rule needs of whole tensors.
 
-   NORMS. Every rank sums squares of its shards, by layer of each tensor, exactly (see exact). One
-   all-gather of these sums, ZP_LIMBS words for each, makes the same trust ratios everywhere. At
-   stage 0 each rank has all: there is no exchange.
+   NORMS. Every rank sums the squares of its shards exactly, by layer of each tensor (see exact.h).
+   One all-gather of these sums, ZP_LIMBS words each, gives the same trust ratios on all ranks. At
+   stage 0 each rank has everything and sends nothing.
 
-   MATRIX. Each matrix is dealt to an owner, by what it costs (see layout). A place is room for one
-   unit, f32; there are ZP_PLACES, or as many as units with matrices, which take turns, in the order
-   of updates.
+   MATRIX. Each matrix has an owner, assigned by cost (see muon.h). A place has room for one unit in
+   f32. There are ZP_PLACES places, or fewer if fewer units have matrices. Units use them
+   cyclically, in the order of updates.
 
-     compute (or updates)  the first pass writes its shard's directions into the place: `full`
-     gradient stream       all-gathers the place (stage 0: all is there already); each owner keeps
-                           its matrices: `read`
-     compute (or updates)  when all units are through, each owner makes its matrices orthogonal, one
-                           after another: `ended`
-     gradient stream       writes the owned matrices of a unit into its place, beside zeros, and
-                           reduce-scatters it: x + 0 + ... is x. Stage 0: then gathers it. `full`
-     compute (or updates)  the last pass takes its shard from the place: `read`
+     compute (or updates)  the first pass writes the directions of its shard to the place: `full`
+     gradient stream       all-gathers the place (not at stage 0); each owner copies its matrices
+                           out: `read`
+     compute (or updates)  after the pass over all units, each owner makes its matrices orthogonal,
+                           one by one: `ended`
+     gradient stream       writes the owned matrices of a unit to its place, among zeros, and
+                           reduce-scatters it: x + 0 + ... is x. Stage 0 then gathers it. `full`
+     compute (or updates)  the last pass reads its shard from the place: `read`
 
-   It all takes place behind the decision about skipping, and is sent whatever that was, as ranks
-   may learn of it late; the arithmetic of a skipped step is left out.
+   All of this follows the decision about skipping. Messages are sent even in a skipped step, since
+   ranks may learn of the decision late. Its arithmetic is left out.
 
-   Of tensors that tensor-parallel ranks have slices of see slices: between ratios and sums, and
-   around what owners make.
-
-   Delayed updates do the same beside the next step's forward. A rule that needs nothing is not
-   touched by any of it. */
+   For tensor-parallel slices, see whole_slices.h: it adds sums before the ratios, and collects
+   slices around the owners' work. Delayed updates do the same during the next step's forward. Rules
+   that need no whole tensors use none of this. */
 #pragma once
 
 #include "../core/extra.h"
@@ -40,7 +38,7 @@ static int zp_whole_tensor_has_matrices(const zero_ctx *z, int u) {
     return z->layout.unit[u].matrices > 0;
 }
 
-/* How large the update of a tensor's matrices is, by their sides; 0: it has none. */
+/* Returns the scale of an update of the tensor's matrices, by their shape; 0: it has none. */
 static float zp_whole_tensor_scale(const zero_ctx *z, const zp_tensor *t) {
     const double rows = (double)t->rows, cols = (double)t->cols;
     if (!t->rows) return 0;
@@ -48,7 +46,7 @@ static float zp_whole_tensor_scale(const zero_ctx *z, const zp_tensor *t) {
     return (float)sqrt(rows > cols ? rows / cols : 1);
 }
 
-/* Every rank's sums of squares to every rank. */
+/* Describes the all-gather of every rank's sums of squares. */
 static zp_op zp_whole_tensor_sums_op(zero_ctx *z) {
     zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_ALL_GATHER, 0);
     op.unit = -1;
@@ -58,7 +56,7 @@ static zp_op zp_whole_tensor_sums_op(zero_ctx *z) {
     op.source = op.target + (size_t)z->data->rank * z->deal.sums_bytes;
     return op;
 }
-/* A unit's place, gathered, or reduced to shards inside. */
+/* Describes the gather of a place, or its reduction to shards in place. */
 static zp_op zp_whole_tensor_op(zero_ctx *z, int u, int kind, int place) {
     zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, kind, u);
     const size_t at = z->deal.place_at + (size_t)place * z->deal.place_bytes;
@@ -69,7 +67,7 @@ static zp_op zp_whole_tensor_op(zero_ctx *z, int u, int kind, int place) {
     op.target = kind == ZP_ALL_GATHER ? at : shard;
     return op;
 }
-/* Bytes that this rank sends: for a unit, and for sums. Either way a shard to each peer, twice. */
+/* Bytes that this rank sends: for a unit (a gather and a reduction), and for sums. */
 static size_t zp_whole_tensor_sent(zero_ctx *z, int u) {
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, 0),
                 reduce = zp_whole_tensor_op(z, u, ZP_REDUCE_SCATTER, 0);
@@ -84,7 +82,7 @@ static size_t zp_whole_tensor_sums_sent(zero_ctx *z) {
     return gathered + zp_whole_slices_sums_sent(z);
 }
 
-/* Sums of one rank: the device's, then those of the tier HOST. */
+/* Arrays of sums of one rank: the device has one, the tier HOST another. */
 static int zp_whole_tensor_slots(const zero_ctx *z) { return 1 + zp_cpu_update_is_on(z); }
 
 static void zp_whole_tensor_plan(zero_ctx *z) {
@@ -116,8 +114,8 @@ static void zp_whole_tensor_plan(zero_ctx *z) {
     z->plan.buffer_ceiling_bytes += bytes;
 }
 
-/* What peers read lies in the gradients' memory from `at` on; returns its end. */
-static size_t zp_whole_tensor_lay_out(zero_ctx *z, size_t at) {
+/* Cuts the part of the gradients' memory that peers read, from `at` on. Returns its end. */
+static size_t zp_whole_tensor_cut_gradients(zero_ctx *z, size_t at) {
     zp_whole_tensor *d = &z->deal;
     if (!d->parts && !d->place_bytes) return at;
     d->sums_at = zp_round_up(at, 256);
@@ -138,18 +136,18 @@ static zp_limb *zp_whole_tensor_sums(const zero_ctx *z) {
     const size_t at = z->deal.sums_at + (size_t)z->data->rank * z->deal.sums_bytes;
     return (zp_limb *)(void *)zp_whole_tensor_at(z, at);
 }
-/* The place of a unit: they take turns. */
+/* The place of unit u: units use the places cyclically. */
 static int zp_whole_tensor_place_of(const zero_ctx *z, int u) {
     int turn = 0;
     for (int v = 0; v < u; v++) turn += zp_whole_tensor_has_matrices(z, v);
     return z->deal.places ? turn % z->deal.places : 0;
 }
-/* Where matrices are made orthogonal. */
+/* The stream that makes matrices orthogonal. */
 static zp_stream *zp_whole_tensor_stream(zero_ctx *z) {
     return z->updates.device ? &z->updates : &z->compute;
 }
 
-/* What an update of elements that begin at element `first` of unit u finds here. */
+/* Fills the fields of an update of unit u that begins at element `first`. */
 static void zp_whole_tensor_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
     if (z->deal.parts) a->sums = zp_whole_tensor_sums(z);
     a->trust = z->deal.trust;
@@ -163,8 +161,8 @@ static void zp_whole_tensor_fill_update(const zero_ctx *z, int u, size_t first, 
     a->dealt = (float *)(void *)zp_array_at(&z->array[ZP_DEALT], u, first);
 }
 
-/* This rank's part of unit u, of the tier HOST, from DEALT up to its place, or down. */
-static zero_result zp_whole_tensor_carry(zero_ctx *z, int u, zp_stream *s, int down) {
+/* Tier HOST: copies this rank's part of unit u from DEALT to its place, or down from there. */
+static zero_result zp_whole_tensor_copy_directions(zero_ctx *z, int u, zp_stream *s, int down) {
     const zp_array_part *own = zp_ctx_own_part(z, u);
     char *host = zp_array_at(&z->array[ZP_DEALT], u, own->first);
     char *place = (char *)(zp_whole_tensor_place(z, zp_whole_tensor_place_of(z, u)) + own->first);
@@ -173,7 +171,7 @@ static zero_result zp_whole_tensor_carry(zero_ctx *z, int u, zp_stream *s, int d
     return zp_device_copy(s, down ? host : place, down ? place : host, own->numel * sizeof(float));
 }
 
-/* The owned matrices of unit u, out of its place, or into it. */
+/* Copies the matrices of unit u that this rank owns out of its place, or back. */
 static zero_result zp_whole_tensor_copy_matrices(zero_ctx *z, int u, float *place, int back) {
     for (int i = 0; i < z->layout.nmatrices; i++) {
         const zp_matrix *m = &z->layout.matrices[i];
@@ -185,7 +183,7 @@ static zero_result zp_whole_tensor_copy_matrices(zero_ctx *z, int u, float *plac
     return ZERO_OK;
 }
 
-/* Before stream s runs a pass over unit u. */
+/* Runs before stream s begins a pass over unit u. */
 static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u, int pass, zp_stream *s) {
     zp_whole_tensor *d = &z->deal;
     zp_stream *g = &z->stream[ZP_GRADIENTS];
@@ -205,10 +203,10 @@ static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u, int pass, zp_s
     ZP_TRY(zp_device_record_event(g, d->full[place]));
     if (!zp_cpu_update_has_unit(z, u)) return zp_device_wait_event(s, d->full[place]);
     ZP_TRY(zp_device_wait_event(&z->host.down, d->full[place]));
-    ZP_TRY(zp_whole_tensor_carry(z, u, &z->host.down, 1));
-    return zp_cpu_update_let_go_on(z, &z->host.returned);
+    ZP_TRY(zp_whole_tensor_copy_directions(z, u, &z->host.down, 1));
+    return zp_cpu_update_release(z, &z->host.returned);
 }
-/* Behind it. */
+/* Runs after that pass is enqueued. */
 static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_stream *s) {
     zp_whole_tensor *d = &z->deal;
     zp_stream *g = &z->stream[ZP_GRADIENTS];
@@ -216,7 +214,7 @@ static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_str
     if (!zp_whole_tensor_has_matrices(z, u)) return ZERO_OK;
     if (pass) return zp_device_record_event(s, d->read[place]);
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
-    ZP_TRY(zp_whole_tensor_carry(z, u, s, 0));
+    ZP_TRY(zp_whole_tensor_copy_directions(z, u, s, 0));
     ZP_TRY(zp_device_record_event(s, d->full[place]));
     ZP_TRY(zp_device_wait_event(g, d->full[place]));
     if (!zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
@@ -224,8 +222,8 @@ static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_str
     return zp_device_record_event(g, d->read[place]);
 }
 
-/* Between the passes: sums become ratios. This rank's become zeros again. */
-static zero_result zp_whole_tensor_trust(zero_ctx *z) {
+/* Between the passes, turns sums into trust ratios and clears this rank's sums. */
+static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
     zp_whole_tensor *d = &z->deal;
     zp_stream *g = &z->stream[ZP_GRADIENTS], *from[2] = {&z->compute, &z->updates};
     const zp_op op = zp_whole_tensor_sums_op(z);
@@ -257,16 +255,16 @@ static zero_result zp_whole_tensor_trust(zero_ctx *z) {
     if (!on) return ZERO_OK;
     ZP_TRY(zp_device_wait_event(&h->down, d->summed));
     ZP_TRY(zp_device_copy(&h->down, h->trust, d->trust, d->parts * sizeof *h->trust));
-    return zp_cpu_update_let_go_on(z, &h->returned);
+    return zp_cpu_update_release(z, &h->returned);
 }
 
-/* All that needs whole tensors, behind the first pass over all units. */
+/* Enqueues all work on whole tensors, after the first pass over all units. */
 static zero_result zp_whole_tensor_between_passes(zero_ctx *z, const zp_control *control) {
     zp_whole_tensor *d = &z->deal;
     zp_stream *s = zp_whole_tensor_stream(z);
-    if (d->parts) return zp_whole_tensor_trust(z);
-    /* Where the host computes the decision is known, and this may run beside the next one. The tier
-       HOST's stays for as long as `updates` is at this step. */
+    if (d->parts) return zp_whole_tensor_compute_ratios(z);
+    /* A CPU build knows the decision here: `control` may change while this work runs. The tier HOST
+       keeps its decision as long as `updates` works on this step. */
     const int left_out = zp_device_is_host() && control->skip;
     control = zp_device_is_host() ? NULL : zp_cpu_update_is_on(z) ? z->host.control : control;
     for (int i = 0; i < d->places; i++) ZP_TRY(zp_device_wait_event(s, d->read[i]));
@@ -319,7 +317,7 @@ static zp_extra zp_whole_tensor_row(void) {
     x.plan = zp_whole_tensor_plan;
     x.sent = zp_whole_tensor_row_sent;
     x.cut = zp_whole_tensor_cut;
-    x.cut_gradients = zp_whole_tensor_lay_out;
+    x.cut_gradients = zp_whole_tensor_cut_gradients;
     x.before_update = zp_whole_tensor_begin_pass;
     x.after_update = zp_whole_tensor_end_pass;
     x.between_passes = zp_whole_tensor_between;

@@ -1,30 +1,30 @@
-/* world.h - ranks beside those that a context shards over
+/* world.h - groups of ranks in addition to those that a context shards over
 
-   THE WORLD agrees on a step: each rank's verdict carries the squares of each of its units, at the
-   unit's number in the whole model, and all ranks add them up unit by unit, over the ranks in
-   order. Ranks that do not have a unit give 0: so the norm has the same bits however the units are
-   spread over the stages of a pipeline. A tensor that others count, too, is left out here.
+   THE WORLD decides on a step together. Each rank's verdict has the sum of squares of each of its
+   units, at the unit's number in the whole model. All ranks add these unit by unit, in rank order.
+   A rank without the unit contributes 0, so the norm has the same bits for every distribution of
+   units over pipeline stages. If other ranks also count a tensor, this rank leaves it out.
 
-   FIRST SUMS: a tensor's gradient is summed over a group of its own, on the gradient stream, before
-   the ranks that shard it reduce it.
+   FIRST SUMS. A tensor's gradient can be summed over a group of its own, on the gradient stream,
+   before the ranks that shard the tensor reduce it.
 
-   A CONTEXT THAT JOINS another one gives its squares to that one's verdict, and takes what was
-   agreed from there. */
+   A CONTEXT THAT JOINS another adds its squares to that context's verdict, and takes the decision
+   from there. */
 #pragma once
 
 #include "../core/agree.h"
 #include "../core/extra.h"
 
-/* The tensors of unit u that are summed over groups of their own: a task of the gradient stream, or
+/* Sums the tensors of unit u that have groups of their own: as a task of the gradient stream, or by
    calls that enqueue on it. */
-typedef struct zp_first_sums_args {
+typedef struct zp_world_first_sums_args {
     zero_ctx *z;
     int unit;
-    char *memory; /* of its gradient */
-} zp_first_sums_args;
+    char *memory; /* the gradient of the unit */
+} zp_world_first_sums_args;
 
 static void zp_world_first_sums_task(const void *args, size_t n, int threads) {
-    const zp_first_sums_args *a = (const zp_first_sums_args *)args;
+    const zp_world_first_sums_args *a = (const zp_world_first_sums_args *)args;
     zero_ctx *z = a->z;
     const zp_unit *x = &z->layout.unit[a->unit];
     const zp_array *grad = &z->array[ZP_GRAD];
@@ -40,7 +40,7 @@ static void zp_world_first_sums_task(const void *args, size_t n, int threads) {
         if (r) (void)zp_comm_fail(z->data, r, "%s", g->text);
     }
 }
-/* What is recorded of them: the bytes, and the ranks of the last one. */
+/* Fills the record of these sums: the bytes, and the ranks of the last group. */
 static void zp_world_record_first_sums(const zero_ctx *z, int u, zp_record *r) {
     const zp_unit *x = &z->layout.unit[u];
     for (int i = 0; r && i < x->members; i++) {
@@ -54,7 +54,7 @@ static void zp_world_record_first_sums(const zero_ctx *z, int u, zp_record *r) {
     }
 }
 static zero_result zp_world_first_sums(zero_ctx *z, int u) {
-    const zp_first_sums_args a = {z, u, zp_ctx_unit_memory(z, ZP_GRAD, u)};
+    const zp_world_first_sums_args a = {z, u, zp_ctx_unit_memory(z, ZP_GRAD, u)};
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zero_result result = ZERO_OK;
     zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_ALL_REDUCE, u, 0);
@@ -69,7 +69,7 @@ static zero_result zp_world_first_sums(zero_ctx *z, int u) {
 
 /* ---- life ---- */
 
-/* Joins the world's ranks. COLLECTIVE over them. */
+/* Opens the group of the world. COLLECTIVE over its ranks. */
 static zero_result zp_world_join(zero_ctx *z) {
     zero_group *world = z->cfg.world;
     zero_ctx *joins = z->cfg.joins;
@@ -91,7 +91,7 @@ static zero_result zp_world_join(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* The context's own copy of a group that a tensor names. COLLECTIVE over it. */
+/* Opens the context's own copy of a group that a tensor names. COLLECTIVE over that group. */
 static zero_result zp_world_copy_group(zero_ctx *z, const zp_tensor *t, zero_group *given,
                                        const char *call) {
     if (!given || zp_ctx_own_group(z, given)) return ZERO_OK;
@@ -110,8 +110,8 @@ static zero_result zp_world_copy_group(zero_ctx *z, const zp_tensor *t, zero_gro
     return ZERO_OK;
 }
 
-/* Copies of all tensors' groups; and the world's ranks have a model of one size. COLLECTIVE over
-   the world and each group. */
+/* Copies the groups of all tensors, and checks that the world's ranks have models of one size.
+   COLLECTIVE over the world and each group. */
 static zero_result zp_world_open_copies(zero_ctx *z) {
     const int32_t replicas = 1 << 24, units = z->world_units | (z->nreplicas > 1 ? replicas : 0);
     if (z->world != z->all) {
@@ -140,7 +140,7 @@ static zero_result zp_world_open_copies(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Those that wait for this context in a group that its tensors name learn why it is gone. */
+/* Sends the reason of the failure to ranks that wait for this context in a tensor's group. */
 static void zp_world_abort(zero_ctx *z) {
     for (zp_first_sum *f = z->first_sums; f; f = f->next)
         if (f->own) {
@@ -149,7 +149,7 @@ static void zp_world_abort(zero_ctx *z) {
             (void)zp_collectives_end(f->own, "zero_destroy", ZERO_OK);
         }
 }
-/* While the stream that they are enqueued on is there, and its lane worked off. */
+/* Closes the copies while their stream is open and its lane idle. */
 static void zp_world_close_first_sums(zero_ctx *z) {
     while (z->first_sums) {
         zp_first_sum *f = z->first_sums;
@@ -168,7 +168,7 @@ static void zp_world_close(zero_ctx *z, int broken) {
 
 /* ---- a step ---- */
 
-/* Both contexts of a rank have come to where they can agree; where one is alone, it has. */
+/* Checks that zero_reduce of the joining context comes before that of the joined one. */
 static zero_result zp_world_check_order(zero_ctx *z, int reduces) {
     const zero_ctx *j = z->joined;
     ZP_UNTIMELY(z, reduces && j && !j->agrees_later,
@@ -178,7 +178,7 @@ static zero_result zp_world_check_order(zero_ctx *z, int reduces) {
     return ZERO_OK;
 }
 
-/* Station: sums over groups that the unit's tensors name. */
+/* Station: sums gradients over the groups that the unit's tensors name. */
 static zero_result zp_world_presum(zero_ctx *z, int u) {
     return z->live[u].sums ? zp_world_first_sums(z, u) : ZERO_OK;
 }

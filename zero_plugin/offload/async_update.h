@@ -58,8 +58,8 @@ static zero_result zp_async_update_through(zero_ctx *z, int u, int pass, const z
     const zp_rule *rule = z->rule;
     const size_t numel = zp_ctx_own_part(z, u)->numel;
     char *at[ZP_UPDATED_ARRAYS];
-    for (size_t from = 0; from < numel; from += ZP_THROUGH_NUMEL) {
-        const size_t n = zp_min(ZP_THROUGH_NUMEL, numel - from);
+    for (size_t from = 0; from < numel; from += ZP_GPU_UPDATE_NUMEL) {
+        const size_t n = zp_min(ZP_GPU_UPDATE_NUMEL, numel - from);
         ZP_DO(z, zp_gpu_update_open(z, u, from, n, at));
         const zp_update update = zp_step_make_update(z, u, h, z->control, from, n, at);
         const int last = z->live[u].spans ? zp_rule_last(rule, pass) : 0; /* padding keeps turns */

@@ -1,52 +1,49 @@
-/* cpu_update.h - the tier that is the host's memory, beside a GPU (ZeRO-Offload)
+/* cpu_update.h - updates by the CPU of state in host memory, for a GPU (ZeRO-Offload)
 
-   MASTER and STATE lie in the host's memory, and the host's processors update them, by the loop
-   form of the rules, which has the kernel's bits. Of each unit that is updated so, the part that
-   this rank updates goes down as its gradient and up as its parameters, both as they are stored,
-   through two arrays of exactly as many bytes, pinned:
-     DOWN     gradients on their way to the update
-     UP       the parameters of that part: what a rule without master weights reads, and what goes
-              up. As PARAM is, unless somebody but the update has written that: `stale`
-   Gradients of the tier DEVICE stay on the device as well: several micro-steps add up there, and
-   access by name finds them there; one that is written by name is sent again. Those of the tier
-   HOST are in DOWN alone. No pass of the host's is over them: norm and overflow are of the device's
-   own reduction.
+   MASTER and STATE are in host memory. The CPU updates them with the loop form of the rules, which
+   has the same bits as the kernel. Each rank copies its part of a unit down as a gradient and up as
+   parameters, in their stored types, through two pinned arrays of the same number of bytes:
+     DOWN     gradients that the update reads
+     UP       the parameters of that part. A rule without master weights reads them, and they are
+              copied up. UP equals PARAM unless other code than the update wrote PARAM: `stale`
+   Gradients of the tier DEVICE also stay on the device: micro-steps add up there, access by name
+   finds them there, and a write by name sends them again. Gradients of the tier HOST are in DOWN
+   alone. The CPU makes no pass over them: norm and overflow check belong to the device's reduction.
 
-   THE WALK OF ONE STEP
-     gradient stream  u is reduced, and its squares are taken: event `reduction`
-     down             in the last micro-step waits for that, and copies u's gradient to DOWN
+   ONE STEP
+     gradient stream  reduces u and sums its squares: event `reduction`
+     down             in the last micro-step, waits for that and copies u's gradient to DOWN
      compute          zero_step: waits for `agreed` and decides; waits for the last step's updates,
                       `done`, and copies the decision to `control`: event `decided`
-     down             waits for that; copies what is stale; opens the gate: event `ready`
-     updates          waits for `ready`. Its lane passes the gate, and updates unit by unit
-     updates          for each unit: waits for its last gather, and until the lane is done with it;
-                      copies UP into PARAM: event `updated`
-     parameter stream waits for that, gathers u as ever
-     compute          before u's gradient is first touched in the next step: waits for `updated`,
-                      behind which nobody reads gradient or DOWN (delayed: for `ready`)
-   So the next forward waits for its unit alone, and no thread of the host's waits for the device.
+     down             waits for that; copies stale arrays; opens the gate: event `ready`
+     updates          waits for `ready`; its lane passes the gate and updates unit by unit
+     updates          for each unit: waits for its last gather and for the lane; copies UP to PARAM:
+                      event `updated`
+     parameter stream waits for that; gathers u
+     compute          before the next step first writes u's gradient: waits for `updated`, after
+                      which nothing reads gradient or DOWN (delayed: waits for `ready`)
+   So the next forward waits only for its own unit, and no CPU thread waits for the device.
 
-   THE WALK OF ONE GRADIENT of the tier HOST, in each micro-step: the device has no shard of it, and
-   the ring that it leaves through is the gradient buffers that units take turns in
-     gradient stream  u is reduced inside its buffer, to the place of this rank's shard. If DOWN has
-              the sum of earlier micro-steps, that comes up by pieces and is added (see through), by
-              the device, since its norm is the sum's. In the last micro-step: squares are taken.
-              Event `reduction`
-     down     waits for that, and until nobody reads DOWN: `updated` (delayed: `spent`); copies the
-              shard to DOWN; records `reduction` again
-     compute  before another unit, or u in the next micro-step, writes that buffer: waits for
-              `reduction`, which is behind the copy now. So does `up` before it reads DOWN
-   16-bit gradients of several micro-steps add up in SUM, f32, on the device: DOWN gets its rounded
-   sum once. Where gradients lie whole (stages 0 and 1, sums in place), or the GPU updates, there is
-   nothing to leave: they are of the tier DEVICE.
+   ONE GRADIENT of the tier HOST, in each micro-step. The device has no shard of it, and it leaves
+   through the shared gradient buffers:
+     gradient stream  reduces u inside its buffer, to the place of this rank's shard. If DOWN has
+                      the sum of earlier micro-steps, the device adds it in pieces, because it
+                      computes the norm of the sum (see gpu_update.h). In the last micro-step, it
+                      also sums squares. Event `reduction`
+     down             waits for that and for the last reader of DOWN, `updated` (delayed: `spent`);
+                      copies the shard to DOWN; records `reduction` again
+     compute          before another unit, or u in the next micro-step, writes that buffer: waits
+                      for `reduction`, now after the copy. `up` waits for it before it reads DOWN
+   16-bit gradients of several micro-steps add up in SUM, f32, on the device, and DOWN gets the
+   rounded sum once. If gradients are whole (stages 0 and 1, sums in place) or the GPU updates,
+   gradients are of the tier DEVICE.
 
-   A delayed update keeps its results in UP: they go up one step later, once the unit is reduced
-   again, which does not touch what the update reads, DOWN, before it is over.
-   A rule of two passes (see deal) sends sums, or directions of matrices, up behind its first pass,
-   by the stream `updates`; ratios, or what has become of those, come down as a step's gradients do:
-   `down` copies them, opens the gate, and `returned` is what `updates` waits for. Directions have
-   an array of their own, DEALT, pinned, 4 bytes an element of units with matrices. Where the tier
-   is another, nothing here is opened, enqueued or allocated. */
+   A delayed update keeps its results in UP. They are copied up one step later, after the unit's
+   next reduction, which does not change DOWN before the update has read it. A rule of two passes
+   (see whole_tensor.h) copies sums or directions up on `updates` after the first pass. `down`
+   copies ratios or new directions back and opens the gate, and `updates` waits for `returned`.
+   Directions have a pinned array of their own, DEALT, 4 bytes for each element of units with
+   matrices. With other tiers this file opens, enqueues and allocates nothing. */
 #pragma once
 
 #include "offload_plan.h"
@@ -54,7 +51,7 @@
 static int zp_cpu_update_is_on(const zero_ctx *z) { return z->host.on; }
 static int zp_cpu_update_keeps_state(const zero_ctx *z) { return z->host.on || z->host.through; }
 
-/* Unit u's reduced gradient is kept in DOWN alone; and micro-steps add up there. */
+/* Whether DOWN alone keeps unit u's reduced gradient; and whether micro-steps add up there. */
 static int zp_cpu_update_takes_mean(const zero_ctx *z, int u) {
     return z->array[ZP_MEAN].part[u].tier == ZERO_HOST && z->array[ZP_MEAN].part[u].numel;
 }
@@ -62,7 +59,7 @@ static int zp_cpu_update_adds_means(const zero_ctx *z) {
     return z->array[ZP_MEAN].tier == ZERO_HOST && zp_ctx_adds_means(z);
 }
 
-/* Cuts the two arrays, and says whose update is apart. */
+/* Cuts DOWN, UP and DEALT, and marks the units that are updated apart. */
 static void zp_cpu_update_plan(zero_ctx *z) {
     const zero_type types[] = {z->array[ZP_GRAD].type, z->array[ZP_PARAM].type, ZERO_F32};
     z->host.on = 0;
@@ -87,8 +84,8 @@ static void zp_cpu_update_plan(zero_ctx *z) {
     }
 }
 
-/* Parameters that are not on the device lie in UP, or UP's part of them in the file; gradients in
-   DOWN, or DOWN's part in the file. */
+/* Lets parameters off the device share UP's parts, and gradients DOWN's, in memory and in the
+   file. */
 static void zp_cpu_update_share_parts(zero_ctx *z) {
     zp_array *param = &z->array[ZP_PARAM], *up = &z->array[ZP_UP];
     zp_array *mean = &z->array[ZP_MEAN], *down = &z->array[ZP_DOWN];
@@ -101,7 +98,7 @@ static void zp_cpu_update_share_parts(zero_ctx *z) {
     param->host_bytes = mean->host_bytes = 0;
 }
 
-/* A part of the host's memory; before that is there it is only measured. */
+/* Cuts `bytes` from host memory. Before that memory is open, only measures them. */
 static void *zp_cpu_update_cut(const zp_pages *m, size_t *at, size_t bytes) {
     const size_t from = *at;
     *at += zp_round_up(bytes, 256);
@@ -137,7 +134,7 @@ static void zp_cpu_update_cut_arrays(zero_ctx *z, size_t *pinned, size_t *plain)
     z->array[ZP_PARAM].host = z->array[ZP_UP].host;
     z->array[ZP_MEAN].host = z->array[ZP_DOWN].host;
 }
-/* Bytes that this rank keeps in the host's memory, in all and pinned. */
+/* Bytes that this rank keeps in host memory: all, and the pinned part. */
 static size_t zp_cpu_update_bytes(zero_ctx *z, size_t *pinned) {
     size_t plain;
     zp_cpu_update_cut_arrays(z, pinned, &plain);
@@ -145,7 +142,7 @@ static size_t zp_cpu_update_bytes(zero_ctx *z, size_t *pinned) {
     return *pinned + zp_round_up(plain, 4096);
 }
 
-/* The memory, streams and events; the stream `updates` gets its lane. */
+/* Opens the memory, streams and events. The stream `updates` gets its lane. */
 static zero_result zp_cpu_update_open(zero_ctx *z) {
     zp_cpu_update *h = &z->host;
     const zero_config *c = &z->cfg;
@@ -175,10 +172,10 @@ static zero_result zp_cpu_update_open(zero_ctx *z) {
     ZP_TRY(zp_device_open_pages(&h->pinned, pinned, 1));
     ZP_TRY(zp_device_open_pages(&h->plain, plain, 0));
     zp_cpu_update_cut_arrays(z, &pinned, &plain);
-    return ZERO_OK; /* UP is zeros, as PARAM is */
+    return ZERO_OK; /* UP is zeros, like PARAM */
 }
 
-/* While `updates` may still be waited for: a device that is lost opens no gate any more. */
+/* Opens the gates for threads that still wait: a lost device does not open them. */
 static void zp_cpu_update_abandon(zero_ctx *z) {
     zp_device_close_stream(&z->host.down);
     zp_device_close_stream(&z->host.up);
@@ -211,7 +208,7 @@ static void zp_cpu_update_close(zero_ctx *z) {
     }
 }
 
-/* Copies what this rank updates of unit u down: its gradient, or its parameters. */
+/* Copies this rank's part of unit u down: its gradient, or its parameters. */
 static zero_result zp_cpu_update_copy_down(zero_ctx *z, int u, zp_side side, const char *from) {
     const zp_array *to = &z->array[side == ZP_GRAD ? ZP_DOWN : ZP_UP];
     const zp_array_part *own = &to->part[u];
@@ -222,7 +219,7 @@ static zero_result zp_cpu_update_copy_down(zero_ctx *z, int u, zp_side side, con
     z->host.down_bytes += bytes;
     return ZERO_OK;
 }
-/* Where it is kept on the device. */
+/* The same, from the array on the device. */
 static zero_result zp_cpu_update_fetch(zero_ctx *z, int u, zp_side side) {
     const zp_array *from = side == ZP_GRAD ? zp_ctx_update_gradient(z) : &z->array[ZP_PARAM];
     const zp_array_part *own = &z->array[side == ZP_GRAD ? ZP_DOWN : ZP_UP].part[u];
@@ -230,9 +227,9 @@ static zero_result zp_cpu_update_fetch(zero_ctx *z, int u, zp_side side) {
     return zp_cpu_update_copy_down(z, u, side, zp_array_at(from, u, own->first));
 }
 
-/* Unit u is reduced; kept on the device, for the last time in this step. Nobody reads DOWN any
-   more, and nobody writes the gradient before that is copied: its first touch in a step waits for
-   the last `updated`, or, where it is not kept there, its buffer's next user for `reduction`. */
+/* Copies the reduced gradient of unit u to DOWN, in the last micro-step if the device keeps it.
+   Nothing reads DOWN any more, and nothing writes the gradient before it is copied: the next step's
+   first write waits for `updated`, or the buffer's next user for `reduction`. */
 static zero_result zp_cpu_update_send_gradient(zero_ctx *z, int u) {
     const zp_live *live = &z->live[u];
     zp_stream *s = &z->host.down;
@@ -244,9 +241,9 @@ static zero_result zp_cpu_update_send_gradient(zero_ctx *z, int u) {
     ZP_TRY(zp_cpu_update_copy_down(z, u, ZP_GRAD, zp_ctx_unit_mean(z, u)));
     return zp_device_record_event(s, live->reduction);
 }
-/* Before stream s writes unit u's gradient: the last update has read it, or, where that may still
-   be under way beside this step, its way down is over. Beside a GPU one that is not kept there is
-   waited for when it leaves. */
+/* Lets stream s wait before it writes unit u's gradient: until the last update has read it, or, if
+   that update may still run, until its copy is complete. With a GPU, a gradient off the device
+   waits when it leaves instead. */
 static zero_result zp_cpu_update_wait_reader(zero_ctx *z, zp_stream *s, int u) {
     const int copied = zp_cpu_update_is_on(z) && zp_ctx_is_delayed(z);
     zp_live *live = &z->live[u];
@@ -256,21 +253,21 @@ static zero_result zp_cpu_update_wait_reader(zero_ctx *z, zp_stream *s, int u) {
                                                           : live->updated);
 }
 
-/* Access by name has written to an array. */
+/* Notes that access by name wrote an array. */
 static void zp_cpu_update_note_write(zero_ctx *z, const zp_array *a) {
     if (a == &z->array[ZP_PARAM]) z->host.stale |= 1 << ZP_PARAM;
     if (a == zp_ctx_update_gradient(z)) z->host.stale |= 1 << ZP_GRAD;
 }
 
-/* The first task of a step, and of a second pass: sums begin again. */
+/* The first task of a step, and of a second pass: clears the sums. */
 static void zp_cpu_update_begin_task(const void *args, size_t n, int threads) {
     zp_cpu_update *h;
     memcpy(&h, args, sizeof(zp_cpu_update *));
-    if (zp_lane_pass_gate(&h->gate)) h->control->skip = 1; /* what was to come may not be there */
+    if (zp_lane_pass_gate(&h->gate)) h->control->skip = 1; /* the data may be missing */
     if (h->sums) memset(h->sums, 0, h->sums_bytes);
 }
-/* What `down` has copied so far is there for what is pushed from here on. */
-static zero_result zp_cpu_update_let_go_on(zero_ctx *z, zp_event *e) {
+/* Lets later tasks of `updates` wait for the copies that `down` has so far. */
+static zero_result zp_cpu_update_release(zero_ctx *z, zp_event *e) {
     zp_cpu_update *h = &z->host;
     ZP_TRY(zp_device_open_gate_from_stream(&h->down, &h->gate));
     ZP_TRY(zp_device_record_event(&h->down, e));
@@ -278,16 +275,17 @@ static zero_result zp_cpu_update_let_go_on(zero_ctx *z, zp_event *e) {
     return zp_device_push_task(&z->updates, zp_cpu_update_begin_task, &h, sizeof(zp_cpu_update *),
                                0);
 }
-/* It is decided what the update does; behind this each unit's task is enqueued. */
+/* Begins the updates after the decision. The tasks of units are enqueued after this. */
 static zero_result zp_cpu_update_begin(zero_ctx *z) {
     zp_cpu_update *h = &z->host;
     if (!h->on) return ZERO_OK;
-    ZP_TRY(zp_device_record_event(&z->updates, &h->done)); /* what reads `control` and UP is over */
+    ZP_TRY(zp_device_record_event(&z->updates,
+                                  &h->done)); /* nothing reads `control` and UP any more */
     ZP_TRY(zp_device_wait_event(&z->compute, &h->done));
     ZP_TRY(zp_device_copy(&z->compute, h->control, z->control, sizeof *h->control));
     ZP_TRY(zp_device_record_event(&z->compute, &h->decided));
     ZP_TRY(zp_device_wait_event(&h->down, &h->decided));
-    if (z->array[ZP_PARAM].tier) { /* what gathers read is over, too */
+    if (z->array[ZP_PARAM].tier) { /* gathers have read UP, too */
         ZP_TRY(zp_device_record_event(&z->stream[ZP_PARAMETERS], &h->gathered));
         ZP_TRY(zp_device_wait_event(&h->down, &h->gathered));
     }
@@ -295,15 +293,15 @@ static zero_result zp_cpu_update_begin(zero_ctx *z) {
         for (int u = 0; u < z->layout.all && (h->stale >> side & 1); u++)
             ZP_TRY(zp_cpu_update_fetch(z, u, (zp_side)side));
     h->stale = 0;
-    ZP_TRY(zp_cpu_update_let_go_on(z, &h->ready));
+    ZP_TRY(zp_cpu_update_release(z, &h->ready));
     if (!h->lift[ZP_GRAD].open) return ZERO_OK;
-    zp_lane_event sent; /* the step's gradients are with the file's lanes */
+    zp_lane_event sent; /* the file's lanes have the step's gradients */
     zp_lane_record(&h->lift[ZP_GRAD].asks, &sent);
     return zp_device_push_task(&z->updates, zp_lane_await_task, &sent, sizeof sent, 0);
 }
 
-/* What an update apart reads in place of the device's: the spans; and its decision, which is known
-   here where the device is the host. */
+/* What an update apart reads instead of the device's arrays: the spans, and the decision, which the
+   CPU knows here if it is the device. */
 static const zp_span *zp_cpu_update_spans(const zero_ctx *z, int u) {
     return z->host.spans + (z->layout.unit[u].member - z->layout.members);
 }
@@ -311,12 +309,12 @@ static const zp_control *zp_cpu_update_decision(const zero_ctx *z) {
     return zp_cpu_update_is_on(z) ? &z->report : z->control;
 }
 
-/* Whether unit u is updated in the host's memory, beside a GPU. */
+/* Whether the CPU updates unit u in host memory, for a GPU. */
 static int zp_cpu_update_has_unit(const zero_ctx *z, int u) {
     return zp_cpu_update_is_on(z) && z->live[u].apart;
 }
 
-/* Behind unit u's task: its new parameters go up. */
+/* Copies the new parameters of unit u up, after its task. */
 static zero_result zp_cpu_update_copy_up(zero_ctx *z, int u) {
     const zp_array *from = &z->array[ZP_UP];
     const zp_array_part *own = &from->part[u];
@@ -331,13 +329,13 @@ static zero_result zp_cpu_update_copy_up(zero_ctx *z, int u) {
     return ZERO_OK;
 }
 
-/* Brings values of array `a` to f32 or back, as zp_kernel_convert does: where the array lies in the
-   host's plain memory, which no kernel reaches, or in a piece of the file, here and now. */
+/* Converts values of array `a` to f32 or back, like zp_kernel_convert. If they are in plain host
+   memory or in a piece of the file, which no kernel reaches, the CPU converts them. SYNC then. */
 static zero_result zp_cpu_update_convert(zero_ctx *z, const zp_array *a, int u,
                                          const zp_kernel_convert_args *args, size_t n) {
     zp_kernel_convert_args here = *args;
     if (a->part[u].tier == ZERO_DEVICE) return zp_kernel_convert(&z->compute, args, n);
-    if (args->control && zp_cpu_update_is_on(z)) { /* the device's, which the host does not reach */
+    if (args->control && zp_cpu_update_is_on(z)) { /* the CPU cannot read the device's */
         here.control = z->host.control;
         ZP_TRY(zp_device_copy(&z->compute, z->host.control, args->control, sizeof *here.control));
     }

@@ -1,25 +1,25 @@
-/* file.h - the tier that is a disk
+/* file.h - the tier FILE: arrays in one file per rank
 
-   One file per rank, of its full size from the beginning, and without a name as soon as it is open:
-   whatever ends the process, nothing stays behind. Arrays lie in it in pieces of ZP_PIECE_NUMEL
-   elements, each read and written as a whole, past the system's cache where the file system allows
-   that; where it does not, a piece's write ends when the cache has written it out.
+   The file has its full size from the start and no name after it is opened, so nothing remains
+   however the process ends. Arrays are stored in pieces of ZP_PIECE_NUMEL elements, each read and
+   written as a whole. Transfers bypass the page cache if the file system allows it. If not, a write
+   ends when the cache has written the piece out.
 
-   THE WALK OF ONE PIECE of a unit's update (a step; the stream `updates` and the file's lanes)
-     updates zp_file_ring_fill: gives the piece's lane a task that reads it into the next place of
-   the ring, behind the write that the place still waits for: event `read` lane    reads, and
-   compares the checksum with the one that it was written with updates zp_file_ring_open waits for
-   `read`; the update works in the ring updates zp_file_ring_close: gives the same lane a task that
-   writes the piece back: event `written`; the place is free for the piece that comes a ring later
-   A piece always goes by the same lane, so that it is read behind its last write. The order of
-   pieces is that of updates, and goes round: behind a step's last piece the next step's first ones
-   are read ahead, but for gradients, which the next backward writes. An error of the disk is the
-   context's failure: what was not written back is lost, and no update begins from a piece that did
-   not come.
+   ONE PIECE of a unit's update (the stream `updates` and the file's lanes)
+     updates  zp_file_ring_fill: gives the piece's lane a task that reads it into the next place of
+              the ring, after the write that the place still waits for: event `read`
+     lane     reads, and compares the checksum with that of the last write
+     updates  zp_file_ring_open: waits for `read`; the update works in the ring
+     updates  zp_file_ring_close: gives the same lane a task that writes the piece back: event
+              `written`; the place is then free again
+   A piece always uses the same lane, so a read follows its last write. Pieces come in the order of
+   updates, cyclically: after a step's last piece, the ring reads the next step's first ones ahead,
+   except gradients, which the next backward writes. A file error fails the context: pieces that
+   were not written are lost, and no update reads a piece that did not arrive.
 
-   Gradients and parameters go the whole way between file and unit's buffer by zp_array_move: the
-   gradient stream writes this rank's shard from where it was reduced, the parameter stream reads it
-   to where peers gather it from. */
+   zp_array_move transfers gradients and parameters between the file and a unit's buffer. The
+   gradient stream writes this rank's shard from its reduced place. The parameter stream reads it to
+   the place from which peers gather it. */
 #pragma once
 
 #include "../comm/comm.h"
@@ -27,25 +27,25 @@
 
 #include <sys/statvfs.h>
 
-#ifndef ZP_PIECE_NUMEL /* a test may want more of them */
+#ifndef ZP_PIECE_NUMEL /* a test may set a smaller size */
 #define ZP_PIECE_NUMEL ((size_t)1 << 18)
 #endif
-#define ZP_SECTOR ((size_t)4096) /* offsets and lengths of what passes the cache by */
+#define ZP_SECTOR ((size_t)4096) /* granularity of direct transfers, in bytes */
 #define ZP_RING   8              /* pieces of an array that are in memory at once */
 
 typedef struct zp_file {
-    zp_comm *group;     /* for its failure and rank */
-    const char *folder; /* the host's */
-    int fd;             /* -1: none, once there are sums */
+    zp_comm *group;     /* source of failure and rank */
+    const char *folder; /* cfg.folder, borrowed */
+    int fd;             /* -1: not open, once `sum` is allocated */
     int unchecked;      /* no checksums */
-    int direct;         /* past the system's cache */
-    int in_memory;      /* the folder is no disk's */
-    zp_uring rings;     /* by lane */
-    uint64_t *sum;      /* [pieces] as last written; 0: never, and zeros */
+    int direct;         /* bypasses the page cache */
+    int in_memory;      /* the folder is in a tmpfs */
+    zp_uring rings;     /* one ring for each lane */
+    uint64_t *sum;      /* [pieces] checksums of the last writes; 0: never written, still zeros */
     zp_lane lane[ZP_DISK_LANES];
-    int lanes;                          /* that are open */
-    uint64_t read_bytes, written_bytes; /* by lanes: atomic. What is read ahead: when it is used */
-    uint64_t waited_ns;                 /* by streams, for transfers: atomic */
+    int lanes;                          /* lanes that are open */
+    uint64_t read_bytes, written_bytes; /* atomic, by lanes. Pieces read ahead count when used */
+    uint64_t waited_ns;                 /* atomic, by streams: time waited for transfers */
 } zp_file;
 
 typedef struct zp_transfer { /* of one piece */
@@ -54,10 +54,10 @@ typedef struct zp_transfer { /* of one piece */
     size_t at, bytes; /* in the file, whole sectors */
     size_t piece;
     int writes;
-    int ahead; /* read before anybody needs it */
+    int ahead; /* read before it is needed */
 } zp_transfer;
 
-/* Four sums side by side, since one waits for itself. Never 0. */
+/* Computes four independent sums, since each waits for its last value. Never returns 0. */
 static uint64_t zp_file_checksum(const char *bytes, size_t n) {
     uint64_t sum[4] = {1, 2, 3, 4}, word[4];
     for (size_t i = 0; i + sizeof word <= n; i += sizeof word) {
@@ -73,20 +73,20 @@ static zero_result zp_file_fail(const zp_transfer *t, size_t done, int code) {
                         t->disk->folder, code ? strerror(code) : "the file ends there");
 }
 
-/* Bytes that were moved, or that what was read ahead has now come to. */
+/* Counts bytes that were transferred, or that were read ahead and are now used. */
 static void zp_file_count_bytes(zp_file *f, int writes, size_t bytes) {
     __atomic_add_fetch(writes ? &f->written_bytes : &f->read_bytes, bytes, __ATOMIC_RELAXED);
 }
 
-/* A call that was interrupted, or could not be made just now, is made again. */
+/* Whether to repeat a call that was interrupted or is temporarily impossible. */
 static int zp_file_is_retried(int code) { return code == EINTR || code == EAGAIN; }
 
-/* A file system, or a kernel, that has no such files or calls; other errors would come again. */
+/* Whether a file system or a kernel lacks such files or calls. Other errors would occur again. */
 static int zp_file_is_unsupported(int code) {
     return code == EINVAL || code == EOPNOTSUPP || code == EISDIR || code == ENOSYS;
 }
 
-/* Bytes that were moved of what is left; 0: the file ends; -1, and errno. */
+/* Returns the bytes that were transferred. 0: end of file; -1: see errno. */
 static ssize_t zp_file_move_some(zp_file *f, const zp_transfer *t, size_t done) {
     char *memory = t->memory + done;
     const size_t left = t->bytes - done;
@@ -97,8 +97,8 @@ static ssize_t zp_file_move_some(zp_file *f, const zp_transfer *t, size_t done) 
     return t->writes ? pwrite(f->fd, memory, left, at) : pread(f->fd, memory, left, at);
 }
 
-/* What the cache has of a piece is written out: an error is told now, and what is left to write
-   does not pile up. 0; -1, and errno. */
+/* Writes out a piece's bytes in the page cache, so that errors are reported now and unwritten bytes
+   do not accumulate. Returns 0, or -1 and sets errno. */
 static int zp_file_write_out(const zp_file *f, const zp_transfer *t) {
     const unsigned how =
         SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
@@ -131,7 +131,7 @@ static void zp_file_task(const void *transfer, size_t n, int threads) {
 }
 static zp_lane *zp_file_lane(zp_file *f, size_t piece) { return &f->lane[piece % ZP_DISK_LANES]; }
 
-/* A stream waits until the transfers before `e` are over. */
+/* Lets the stream wait until the transfers before `e` are complete. */
 static void zp_file_wait(zp_file *f, const zp_lane_event *e) {
     zp_recorder *t = f->group->device->recorder;
     zp_record *r = zp_lane_reached(e) ? NULL : zp_events_record_wait(t, zp_track_now, e->after);
@@ -143,7 +143,7 @@ static void zp_file_wait(zp_file *f, const zp_lane_event *e) {
     __atomic_add_fetch(&f->waited_ns, waited, __ATOMIC_RELAXED);
 }
 
-/* Gives a transfer to its lane; `e`: when that is over. */
+/* Enqueues a transfer on its lane. Event `e` follows it. */
 static void zp_file_give(const zp_transfer *t, zp_lane_event *e) {
     zp_lane *lane = zp_file_lane(t->disk, t->piece);
     zp_record *r = zp_events_take_record(t->disk->group->device->recorder,
@@ -155,7 +155,7 @@ static void zp_file_give(const zp_transfer *t, zp_lane_event *e) {
     zp_lane_seal(lane, r);
 }
 
-/* Sectors of the file are what a direct transfer may begin and end at. */
+/* Whether direct transfers may begin and end at sectors. */
 static int zp_file_is_aligned(int fd) {
 #ifdef STATX_DIOALIGN
     struct statx s;
@@ -166,7 +166,7 @@ static int zp_file_is_aligned(int fd) {
     return 1;
 }
 
-/* A file without a name. -1, and errno. */
+/* Makes a file without a name. Returns its descriptor, or -1 and sets errno. */
 static int zp_file_make(const zp_file *f) {
     char path[ZP_TEXT_BYTES];
     int fd = -1;
@@ -181,8 +181,8 @@ static int zp_file_make(const zp_file *f) {
     if (named >= 0) (void)unlink(path);
     return named;
 }
-/* From here on transfers pass the cache by, if the file system lets them. Room was made before:
-   where it has no way of its own to do that, single bytes are written. */
+/* Bypasses the page cache from here on, if the file system allows it. Space is allocated before: a
+   file system without a call for that gets single bytes written. */
 static void zp_file_bypass_cache(zp_file *f) {
     f->in_memory = zp_is_memory_file(f->fd);
     if (f->in_memory) return;
@@ -190,7 +190,7 @@ static void zp_file_bypass_cache(zp_file *f) {
     f->direct = flags >= 0 && zp_file_is_aligned(f->fd) && !fcntl(f->fd, F_SETFL, flags | O_DIRECT);
 }
 
-/* The file with room for all its bytes; an error says how many are wanted and there. */
+/* Opens the file and allocates its bytes. An error reports the bytes needed and free. */
 static zero_result zp_file_open(zp_file *f, zp_comm *g, const char *folder, size_t bytes,
                                 size_t pieces) {
     struct statvfs space;
@@ -205,7 +205,7 @@ static zero_result zp_file_open(zp_file *f, zp_comm *g, const char *folder, size
     f->fd = fd;
     int full = posix_fallocate(fd, 0, (off_t)bytes);
     while (zp_file_is_retried(full)) full = posix_fallocate(fd, 0, (off_t)bytes);
-    if (full && (ftruncate(fd, 0) || fstatvfs(fd, &space))) /* what it has taken is free again */
+    if (full && (ftruncate(fd, 0) || fstatvfs(fd, &space))) /* frees the allocated space */
         memset(&space, 0, sizeof space);
     if (full)
         return zp_comm_fail(
@@ -220,14 +220,14 @@ static zero_result zp_file_open(zp_file *f, zp_comm *g, const char *folder, size
     return ZERO_OK;
 }
 
-/* How the file is read and written, in words. */
+/* Returns a text that describes how the file is read and written. */
 static const char *zp_file_describe(const zp_file *f) {
-    static const char *const ways[2][3] = {
-        {"pread and pwrite of threads, through the system's cache",
-         "pread and pwrite of threads, past the cache",
-         "pread and pwrite of threads, in memory (a tmpfs)"},
-        {"io_uring, through the system's cache", "io_uring, past the cache",
-         "io_uring, in memory (a tmpfs)"}};
+    static const char *const ways[2][3] = {{"pread and pwrite of threads, through the page cache",
+                                            "pread and pwrite of threads, direct (O_DIRECT)",
+                                            "pread and pwrite of threads, in memory (a tmpfs)"},
+                                           {"io_uring, through the page cache",
+                                            "io_uring, direct (O_DIRECT)",
+                                            "io_uring, in memory (a tmpfs)"}};
     return ways[f->rings.n > 0][f->in_memory ? 2 : f->direct];
 }
 
@@ -235,7 +235,7 @@ static void zp_file_sync(zp_file *f) {
     for (int i = 0; i < f->lanes; i++) zp_lane_sync(&f->lane[i]);
 }
 
-/* First all lanes come to an end: they wait for one another's transfers. */
+/* Closes the file after all lanes are idle, since lanes wait for the others' transfers. */
 static void zp_file_close(zp_file *f) {
     zp_file_sync(f);
     for (int i = 0; i < f->lanes; i++) zp_lane_close(&f->lane[i]);

@@ -1,25 +1,25 @@
-/* file_ring.h - pieces of a unit on their way between disk and update (see disk.h)
+/* file_ring.h - pieces of units on their way between file and update (see file.h)
 
-   The arrays that an update touches, each with places for ZP_RING pieces where some of it is in the
-   file. A round is a step's update: as often over all pieces as the rule has passes. All belongs to
-   the stream `updates`, or to who has waited for that. */
+   The ring has the arrays that an update reads and writes. An array with parts in the file has
+   places for ZP_RING pieces. A round is one step's update: all pieces, once for each pass of the
+   rule. The stream `updates` owns all of it. Other threads wait for that stream first. */
 #pragma once
 
 #include "../core/arrays.h"
 
-typedef struct zp_file_ring_stop { /* a piece of a unit */
+typedef struct zp_file_ring_stop { /* one piece of one unit */
     int unit;
     size_t piece;
 } zp_file_ring_stop;
 
-typedef struct zp_file_ring_array { /* of an array through the ring */
+typedef struct zp_file_ring_array { /* an array in the ring */
     zp_array *array;
-    zp_array *other; /* array and this one take turns: a round reads where the last one wrote, and
-                        writes the other; NULL: a round writes where it has read */
-    char *memory;    /* [ZP_RING][piece_bytes] NULL: nothing of it is in the file */
+    zp_array *other; /* a round reads the array that the last round wrote, and writes the other one;
+                        NULL: a round writes where it reads */
+    char *memory;    /* [ZP_RING][piece_bytes] NULL: no part is in the file */
     size_t piece_bytes;
-    int reads, writes; /* writes: bit by pass */
-    size_t asked;      /* stops for which it was asked so far */
+    int reads, writes; /* writes: one bit for each pass */
+    size_t asked;      /* stops whose reads were enqueued so far */
     zp_lane_event read[ZP_RING], written[ZP_RING];
 } zp_file_ring_array;
 
@@ -30,7 +30,7 @@ typedef struct zp_file_ring {
     size_t stops;
     int passes;
     size_t used;  /* stops so far, over all steps: place i % ZP_RING, stop i % stops */
-    size_t ready; /* the gradients of the stops before it are in the file */
+    size_t ready; /* the file has the gradients of all stops before it */
 } zp_file_ring;
 
 static char *zp_file_ring_place(const zp_file_ring_array *t, size_t i) {
@@ -44,8 +44,9 @@ static int zp_file_ring_in_file(const zp_file_ring *r, const zp_file_ring_array 
 static int zp_file_ring_writes(const zp_file_ring *r, const zp_file_ring_array *t) {
     return t->writes >> r->used % r->stops / (r->stops / (size_t)r->passes) & 1;
 }
-/* Gives its part of the i-th stop to the lane of the piece. */
-static void zp_file_ring_give(const zp_file_ring *r, zp_file_ring_array *t, size_t i, int writes) {
+/* Enqueues the transfer of its part of stop i on the lane of the piece. */
+static void zp_file_ring_enqueue(const zp_file_ring *r, zp_file_ring_array *t, size_t i,
+                                 int writes) {
     const zp_file_ring_stop *stop = &r->stop[i % r->stops];
     const int other = t->other && (i / r->stops + (size_t)writes) % 2 == 0;
     zp_transfer move = zp_array_piece(other ? t->other : t->array, stop->unit, stop->piece,
@@ -55,7 +56,7 @@ static void zp_file_ring_give(const zp_file_ring *r, zp_file_ring_array *t, size
     zp_file_give(&move, writes ? &t->written[i % ZP_RING] : &t->read[i % ZP_RING]);
 }
 
-/* Its part of the i-th stop, which was read ahead, is used, or was for nothing. */
+/* Counts its part of stop i, which was read ahead and is now used or dropped. */
 static void zp_file_ring_count(const zp_file_ring *r, const zp_file_ring_array *t, size_t i) {
     const zp_file_ring_stop *stop = &r->stop[i % r->stops];
     if (!t->reads || !zp_file_ring_in_file(r, t, i)) return;
@@ -63,8 +64,8 @@ static void zp_file_ring_count(const zp_file_ring *r, const zp_file_ring_array *
                         zp_array_piece(t->array, stop->unit, stop->piece, NULL, 0).bytes);
 }
 
-/* Reads ahead: as many pieces as there are places, but at most all that a pass has, which writes
-   what the next one reads. */
+/* Reads ahead as many pieces as the ring has places, but at most one pass: a pass writes the pieces
+   that the next one reads. */
 static void zp_file_ring_fill(zp_file_ring *r) {
     for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
         zp_file_ring_array *t = &r->turn[k];
@@ -72,12 +73,12 @@ static void zp_file_ring_fill(zp_file_ring *r) {
         const size_t most = k == ZP_UPDATED_MEAN ? zp_min(r->ready, ahead) : ahead;
         for (; t->memory && t->asked < most; t->asked++)
             if (t->reads && zp_file_ring_in_file(r, t, t->asked))
-                zp_file_ring_give(r, t, t->asked, 0);
+                zp_file_ring_enqueue(r, t, t->asked, 0);
     }
 }
 
-/* The next stop's pieces are there: at[k] of each array from element e of the unit on; NULL where
-   the array keeps nothing. */
+/* Waits for the pieces of the next stop. Sets at[k] to each array's memory, from element e of the
+   unit on, or to NULL if the array keeps nothing. */
 static zero_result zp_file_ring_open(zp_file_ring *r, int u, size_t e, size_t n, char **at) {
     zp_file_ring_fill(r);
     for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
@@ -87,7 +88,7 @@ static zero_result zp_file_ring_open(zp_file_ring *r, int u, size_t e, size_t n,
         at[k] = zp_file_ring_place(t, r->used);
         if (t->reads)
             zp_file_wait(r->disk, &t->read[r->used % ZP_RING]);
-        else { /* what an update leaves out is padding, and stays zeros */
+        else { /* an update leaves padding unwritten: it stays zeros */
             zp_file_wait(r->disk, &t->written[r->used % ZP_RING]);
             memset(at[k], 0, n * zp_type_bytes(t->array->type));
         }
@@ -100,12 +101,12 @@ static zero_result zp_file_ring_open(zp_file_ring *r, int u, size_t e, size_t n,
 static void zp_file_ring_close(zp_file_ring *r) {
     for (int k = 0; k < ZP_UPDATED_ARRAYS; k++)
         if (zp_file_ring_writes(r, &r->turn[k]) && zp_file_ring_in_file(r, &r->turn[k], r->used))
-            zp_file_ring_give(r, &r->turn[k], r->used, 1);
+            zp_file_ring_enqueue(r, &r->turn[k], r->used, 1);
     r->used++;
     zp_file_ring_fill(r);
 }
 
-/* What was read ahead is forgotten: something else has written to the disk. */
+/* Drops pieces that were read ahead, because other code wrote to the file. */
 static void zp_file_ring_forget(zp_file_ring *r) {
     if (!r->stops) return;
     zp_file_sync(r->disk);

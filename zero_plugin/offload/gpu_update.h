@@ -1,36 +1,36 @@
-/* gpu_update.h - what comes up from the host's memory by pieces: state that the GPU updates, and
-   sums that it adds gradients to
+/* gpu_update.h - updates by the GPU of state in host memory, and sums of gradients there
 
-   The other way to update the tier HOST: MASTER and STATE lie in pinned memory, and go piece by
-   piece up, through the rule's kernel, which has the gradient and PARAM beside it, and down again.
-   What is cheaper, `zp_gpu_update_estimate` tells: the host's processors read and write all of it
-   in their memory, and send parameters up; the GPU has it cross the link twice, once in each
-   direction at a time.
+   The other way to update the tier HOST. MASTER and STATE are in pinned memory. Each piece is
+   copied up, updated by the rule's kernel, with the gradient and PARAM on the device, and copied
+   down. `zp_gpu_update_estimate` finds the cheaper way. The CPU reads and writes all state in its
+   memory and sends parameters up. For the GPU, all state crosses the link twice, once in each
+   direction, and both directions overlap.
 
-   THE WALK OF ONE PIECE, in a place of the device's memory
-     up       waits until the place's last piece has gone down; copies the piece up: event `filled`
-     updates  waits for that; the rule's kernel: event `used`
+   ONE PIECE, in a place in device memory
+     up       waits until the place's last piece was copied down; copies the piece up: event
+              `filled`
+     updates  waits for that; runs the rule's kernel: event `used`
      down     waits for that; copies the piece down: event `emptied`
-   There are as many places as a ring has, or as there are pieces, so a piece goes up behind its
-   last way down. At a step's begin `up` and `updates` wait for the decision on the compute stream,
-   behind which nobody writes state by name. A unit's parameters are new behind its last kernel,
-   whatever is still on its way down.
+   The number of places is ZP_PASSAGES, or fewer if there are fewer pieces, so a piece is copied up
+   after its last copy down. When a step begins, `up` and `updates` wait for the decision on the
+   compute stream. After that, no access by name writes state. A unit's parameters are new after its
+   last kernel, even if copies down are still running.
 
-   GRADIENTS of the tier HOST that micro-steps add up: the sum so far goes up through the same
-   places, and the gradient stream adds it to what it has reduced: event `used`, for which the
-   place's next piece waits. What has become of it goes down as every gradient does (see host). */
+   GRADIENTS of the tier HOST that micro-steps add up: `up` copies the sum so far to the same
+   places, and the gradient stream adds it to what it has reduced: event `used`. The place's next
+   piece waits for that. The new sum is copied down like every gradient (see cpu_update.h). */
 #pragma once
 
 #include "cpu_update.h"
 
-#define ZP_THROUGH_NUMEL (8 * ZP_PIECE_NUMEL)
+#define ZP_GPU_UPDATE_NUMEL (8 * ZP_PIECE_NUMEL)
 
-/* Elements of a place, and places. */
+/* Elements of one place, and the number of places. */
 static size_t zp_gpu_update_numel(const zero_ctx *z) {
     size_t most = 0;
     for (int u = 0; u < z->layout.all; u++)
         if (z->live[u].apart) most = zp_max(most, zp_ctx_own_part(z, u)->numel);
-    return zp_min(most, ZP_THROUGH_NUMEL);
+    return zp_min(most, ZP_GPU_UPDATE_NUMEL);
 }
 static size_t zp_gpu_update_places(const zero_ctx *z) {
     size_t pieces = 0;
@@ -38,7 +38,7 @@ static size_t zp_gpu_update_places(const zero_ctx *z) {
         if (z->live[u].apart) pieces += zp_ctx_own_part(z, u)->numel > 0;
     return zp_min(ZP_PASSAGES, pieces);
 }
-/* Bytes of the device's memory that state goes through, or what gradients are added to. */
+/* Bytes of device memory for all places, of state or of sums of gradients. */
 static size_t zp_gpu_update_bytes(const zero_ctx *z) {
     size_t arrays = (size_t)zp_cpu_update_adds_means(z);
     for (int k = ZP_MASTER; k < ZP_NEXT && z->host.through; k++)
@@ -46,8 +46,8 @@ static size_t zp_gpu_update_bytes(const zero_ctx *z) {
     return arrays ? arrays * zp_gpu_update_places(z) * zp_gpu_update_numel(z) * sizeof(float) : 0;
 }
 
-/* Seconds for an element of the state, by the rates of the configuration: by the host's processors,
-   whose parameters go up behind; and through the GPU. */
+/* Estimates the seconds for one element of the state, by the configured rates: by the CPU, which
+   then sends parameters up, and by the GPU. */
 static void zp_gpu_update_estimate(const zero_ctx *z, double *host, double *device) {
     const zero_config *c = &z->cfg;
     const int masters = z->array[ZP_MASTER].share != ZP_NOTHING;
@@ -60,7 +60,7 @@ static void zp_gpu_update_estimate(const zero_ctx *z, double *host, double *devi
     *device = passes * (state / link > 2 * state / memory ? state / link : 2 * state / memory);
 }
 
-/* Which of the two it is, and what the plan says of both. */
+/* Chooses the way, and reports the estimates of both in the plan. */
 static void zp_gpu_update_choose(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     double host, device;
@@ -83,7 +83,7 @@ static void zp_gpu_update_plan(zero_ctx *z) {
     z->plan.update_device_s = device * (double)numel;
 }
 
-/* It is decided what the update does. */
+/* Begins the updates after the decision. */
 static zero_result zp_gpu_update_begin(zero_ctx *z) {
     zp_cpu_update *h = &z->host;
     if (!h->through) return ZERO_OK;
@@ -99,13 +99,14 @@ static char *zp_gpu_update_place(const zero_ctx *z, int k) {
     return z->host.places + (before * zp_gpu_update_places(z) + place) * each * sizeof(float);
 }
 
-/* Bytes that array k keeps of n elements of unit u's part from `from` on; matrices: one state. */
+/* Bytes that array k keeps of n elements of unit u's part from `from` on. Matrices have one
+   state. */
 static size_t zp_gpu_update_kept(const zero_ctx *z, int k, int u, size_t from, size_t n) {
     const size_t kept = z->array[k].part[u].numel;
     return from < kept ? zp_min(n, kept - from) * sizeof(float) : 0;
 }
 
-/* The same of all arrays that go. */
+/* The same, over all arrays that are copied. */
 static uint64_t zp_gpu_update_moved(zero_ctx *z, int u, size_t from, size_t n) {
     const size_t e = zp_ctx_own_part(z, u)->first + from;
     uint64_t bytes = 0;
@@ -114,7 +115,7 @@ static uint64_t zp_gpu_update_moved(zero_ctx *z, int u, size_t from, size_t n) {
     return bytes;
 }
 
-/* n elements of unit u's part from `from` on are on their way up, to at[k]; `updates` waits. */
+/* Copies n elements of unit u's part from `from` on up, to at[k]. `updates` waits for them. */
 static zero_result zp_gpu_update_open(zero_ctx *z, int u, size_t from, size_t n, char **at) {
     zp_cpu_update *h = &z->host;
     zp_gpu_update_place_events *p = &h->passage[h->turn % zp_gpu_update_places(z)];
@@ -135,7 +136,7 @@ static zero_result zp_gpu_update_open(zero_ctx *z, int u, size_t from, size_t n,
     ZP_TRY(zp_device_record_event(&h->up, &p->filled));
     return zp_device_wait_event(&z->updates, &p->filled);
 }
-/* Behind their update they go down. */
+/* Copies them down after their update. */
 static zero_result zp_gpu_update_close(zero_ctx *z, int u, size_t from, size_t n) {
     zp_cpu_update *h = &z->host;
     zp_gpu_update_place_events *p = &h->passage[h->turn % zp_gpu_update_places(z)];
@@ -154,7 +155,7 @@ static zero_result zp_gpu_update_close(zero_ctx *z, int u, size_t from, size_t n
     return zp_device_record_event(&h->down, &p->emptied);
 }
 
-/* Adds what DOWN has of the step's earlier micro-steps to unit u's gradient, which is reduced. */
+/* Adds the sum of earlier micro-steps, in DOWN, to unit u's reduced gradient. */
 static zero_result zp_gpu_update_add_mean(zero_ctx *z, int u) {
     const zp_array *mean = &z->array[ZP_MEAN];
     const zp_array_part *own = &mean->part[u];
@@ -162,7 +163,7 @@ static zero_result zp_gpu_update_add_mean(zero_ctx *z, int u) {
     zp_cpu_update *h = &z->host;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_NORM, u, own->numel * of);
-    ZP_TRY(zp_device_wait_event(&h->up, z->live[u].reduction)); /* the last one has gone down */
+    ZP_TRY(zp_device_wait_event(&h->up, z->live[u].reduction)); /* the last one was copied down */
     for (size_t from = 0, n; from < own->numel; from += n, h->turn++) {
         zp_gpu_update_place_events *p = &h->passage[h->turn % zp_gpu_update_places(z)];
         char *place = zp_gpu_update_place(z, ZP_MASTER);

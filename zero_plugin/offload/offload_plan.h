@@ -1,6 +1,4 @@
-/* offload_plan.h - which units are kept elsewhere than in memory, where in the file, and what that
- * moves
- */
+/* offload_plan.h - the units that are offloaded, their offsets in the file, and their traffic */
 #pragma once
 
 #include "../core/bind.h"
@@ -13,28 +11,28 @@ static size_t zp_offload_plan_file_part(const zp_array *a, int u) {
                : 0;
 }
 
-/* Of an array of which something is in the file, pieces that are in memory at once: of the ring,
-   and of gradients that several micro-steps add up in the file. */
+/* Pieces in memory at once for an array with parts in the file: those of the ring, and those of
+   gradients that several micro-steps add up in the file. */
 static size_t zp_offload_plan_places(const zero_ctx *z, int k) {
-    return k == ZP_PARAM && zp_ctx_keeps_next(z) ? 0 : ZP_RING; /* NEXT's are for both */
+    return k == ZP_PARAM && zp_ctx_keeps_next(z) ? 0 : ZP_RING; /* NEXT's places serve both */
 }
 static size_t zp_offload_plan_addends(const zero_ctx *z, int k) {
     return k == ZP_MEAN && zp_ctx_adds_means(z) && zp_device_is_host() ? ZP_DISK_LANES : 0;
 }
 
-/* Bytes of the device's memory that pieces of the file pass through; the host's is another. */
+/* Bytes of device memory for pieces of the file, if the device is the CPU. */
 static size_t zp_offload_plan_buffers(const zero_ctx *z) {
     return zp_device_is_host() ? z->disk_bytes : 0;
 }
-/* Of a GPU's: pieces of gradients that several micro-steps add up in the file. */
+/* Bytes on a GPU for pieces of gradients that micro-steps add up in the file. */
 static size_t zp_offload_plan_sums(const zero_ctx *z) {
     const int adds = zp_ctx_adds_means(z) && !zp_device_is_host();
     return adds && z->array[ZP_MEAN].tier == ZERO_FILE ? ZP_LIFTED * ZP_PIECE_NUMEL * sizeof(float)
                                                        : 0;
 }
 
-/* Where the parts of arrays lie in the file: whole sectors, and pieces that have numbers. Of each
-   array a bounce, places of the ring and addends are in memory. */
+/* Assigns offsets in the file, in whole sectors, and piece numbers. Counts the memory of each
+   array's bounce buffer, ring and addends. */
 static void zp_offload_plan_file(zero_ctx *z) {
     z->disk_bytes = z->disk_pieces = z->ring.stops = 0;
     for (int k = 0; k < ZP_ARRAYS; k++) {
@@ -61,8 +59,8 @@ static void zp_offload_plan_file(zero_ctx *z) {
     z->ring.stops *= (size_t)z->rule->passes;
 }
 
-/* The units that tiers are for: of the order of updates the last ones, until they are offload_share
-   of all elements. */
+/* Selects the units that are offloaded: the last ones in the order of updates, until they have
+   offload_share of all elements. */
 static void zp_offload_plan_units(zero_ctx *z) {
     const double wanted = (double)z->cfg.offload_share * (double)z->layout.padded;
     double so_far = 0;
@@ -73,9 +71,9 @@ static void zp_offload_plan_units(zero_ctx *z) {
     }
 }
 
-/* What goes to and from the file in a step: state both ways, by each pass of the rule; weights are
-   read by a rule that has no master, and by gathers; gradients are written by each reduction, which
-   reads what it adds to. The first of two passes writes state alone. */
+/* Counts the bytes to and from the file in a step. Each pass of the rule moves state both ways; the
+   first of two passes writes state alone. Gathers read weights, and so do rules without a master.
+   Each reduction writes gradients, and reads the sum to which it adds. */
 static void zp_offload_plan_file_traffic(zero_ctx *z) {
     const zp_array *a = z->array;
     zero_plan *plan = &z->plan;
@@ -96,14 +94,14 @@ static void zp_offload_plan_file_traffic(zero_ctx *z) {
     }
 }
 
-/* Each micro-step's reduced gradient leaves for its tier, and they add up there. */
+/* Whether each micro-step's reduced gradient moves to its tier, and micro-steps add up there. */
 static int zp_offload_plan_mean_leaves(const zero_ctx *z, int u) {
     return zp_array_off_device(&z->array[ZP_MEAN], u) && !z->array[ZP_SUM].share;
 }
 
-/* What crosses the link of a GPU in a step. By the host: gradients down, by each micro-step where
-   they add up there, and then up as often but once; parameters up, or by each gather; directions of
-   matrices down and up. Through the GPU: state, by each pass of the rule, both ways. */
+/* Counts the bytes on the link of a GPU in a step. CPU updates: gradients go down, once or in each
+   micro-step that adds up, and up once less often. Parameters go up, once or for each gather, and
+   directions of matrices both ways. GPU updates: each pass of the rule moves state both ways. */
 static void zp_offload_plan_link_traffic(zero_ctx *z) {
     const zp_array *a = z->array, *mean = &a[ZP_MEAN], *param = &a[ZP_PARAM];
     zero_plan *plan = &z->plan;
@@ -126,7 +124,7 @@ static void zp_offload_plan_link_traffic(zero_ctx *z) {
     if (z->host.through) plan->down_bytes = plan->up_bytes;
 }
 
-/* The settings of tiers. */
+/* Checks the settings of tiers. */
 static void zp_offload_plan_refuse(const zero_config *c, char *text, size_t bytes) {
     const int tiers = c->optimizer_tier || c->gradient_tier || c->parameter_tier;
     const int files = c->optimizer_tier == ZERO_FILE || c->gradient_tier == ZERO_FILE
@@ -138,7 +136,7 @@ static void zp_offload_plan_refuse(const zero_config *c, char *text, size_t byte
         && (!c->optimizer_tier || c->parameter_tier || c->offload_share < 1))
         (void)snprintf(
             text, bytes,
-            "delay_from is %d: in CUDA builds it is for the host's updates, of all units "
+            "delay_from is %d: in CUDA builds it is for updates by the CPU, of all units "
             "(optimizer_tier HOST or FILE, offload_share 1), and parameters on the device",
             c->delay_from);
     else if (tiers && !zp_device_is_host() && !c->optimizer_tier)

@@ -1,44 +1,44 @@
-/* transfers.h - a unit's shard between the rank's file and the buffer that it is reduced or
-   gathered in
+/* transfers.h - transfers between a rank's file and the buffer in which a unit is reduced or
+   gathered
 
-   Tasks of the streams that communicate, which wait in them for the file's lanes: a parameter shard
-   is read behind its last update, into its place in the gather buffer; a gradient shard is written
-   from its place in the gradient buffer, before that has its next user.
+   On the CPU they are tasks of the communication streams, which wait in them for the file's lanes.
+   A parameter shard is read into its place in the gather buffer, after its last update. A gradient
+   shard is written from its place in the gradient buffer, before that buffer has its next user.
 
-   Beside a GPU, the parameter stream gathers from the host's memory by a copy. Parameters of the
-   file go through two halves of a ring of pinned pieces, in turn, a few large copies a unit. A lane
-   `asks` has one task for each unit:
+   With a GPU, the parameter stream copies parameters from host memory. Parameters of the file pass
+   through a ring of pinned pieces in two halves, which alternate. A unit takes a few large copies.
+   The lane `asks` has one task for each unit:
 
      lane `asks`                                  parameter stream
      waits until the unit's last update is over
-     for each half:                               for each half, in a call back:
+     for each half:                               for each half, in a callback:
        passes gate `copied` (the half before
-         last has gone up)
-       gives the half's reads to the file's
+         last was copied up)
+       enqueues the half's reads on the file's
          lanes; opens gate `given`                  passes `given`; waits for the reads
                                                     copies the half up; opens `copied`
 
-   Reduced gradients go down through two halves and a lane of their own:
+   Reduced gradients are copied down through two halves with a lane of their own:
 
      gradient stream                              lane `asks`
      waits until the last update has read the
        file's gradients
-     for each half, in a call back:               for each half:
+     for each half, in a callback:                for each half:
                                                     waits until the half's last writes are over
                                                     opens `given`
        passes `given`; copies the half down
-       opens `copied`                               passes `copied`; gives the half's writes to
+       opens `copied`                               passes `copied`; enqueues the half's writes on
                                                       the file's lanes
 
-   Where micro-steps add up, the half is read and copied up first: `given` then opens after the
-   reads, and a kernel adds. The stream `updates` waits until the lane has given all of a step. A
-   stream that comes to a half waits for the disk alone: see device_cuda. */
+   If micro-steps add up, the half is first read and copied up: `given` then opens after the reads,
+   and a kernel adds. The stream `updates` waits until the lane has enqueued all transfers of a
+   step. A stream that reaches a half waits for the file alone: see device_cuda.h. */
 #pragma once
 
 #include "../core/extra.h"
 #include "async_update.h"
 
-/* A shard on its way between the file and a unit's buffer. */
+/* A shard to transfer between the file and a buffer of a unit. */
 typedef struct zp_transfer_shard_args {
     zero_ctx *z;
     int unit;
@@ -50,7 +50,7 @@ static void zp_transfer_fetch_task(const void *args, size_t n, int threads) {
     (void)zp_array_move(zp_ctx_weights(a->z, a->unit), a->unit, a->memory, 0);
 }
 
-/* A unit on its way up. */
+/* A unit to read from the file for a GPU. */
 typedef struct zp_transfer_up_args {
     zero_ctx *z;
     int unit;
@@ -120,18 +120,18 @@ static zero_result zp_transfer_fetch_shard(zero_ctx *z, int u, char *to) {
     return ZERO_OK;
 }
 
-/* A unit's reduced gradient on its way between a GPU and the file. */
+/* A unit's reduced gradient to transfer between a GPU and the file. */
 typedef struct zp_transfer_down_args {
     zero_ctx *z;
     int unit, writes;
 } zp_transfer_down_args;
 
-/* Waits for what is under way of a half of the pinned pieces. */
+/* Waits for the transfers of a half of the pinned pieces. */
 static void zp_transfer_down_wait(const zp_lane_event *half) {
     for (int i = 0; i < (int)ZP_LIFTED; i++) zp_lane_await(&half[i]);
 }
-static void zp_transfer_down_give(const zp_transfer_down_args *a, size_t from, size_t n,
-                                  zp_lane_event *half) {
+static void zp_transfer_down_enqueue(const zp_transfer_down_args *a, size_t from, size_t n,
+                                     zp_lane_event *half) {
     const zp_transfer_up_state *l = &a->z->host.lift[ZP_GRAD];
     for (size_t i = 0; i < n; i++) {
         const zp_transfer t =
@@ -148,16 +148,16 @@ static void zp_transfer_down_task(const void *args, size_t pieces, int threads) 
         const size_t n = zp_min(ZP_LIFTED, pieces - from);
         zp_transfer_down_wait(half);
         if (!a->writes) {
-            zp_transfer_down_give(a, from, n, half);
+            zp_transfer_down_enqueue(a, from, n, half);
             zp_transfer_down_wait(half);
         }
         zp_lane_open_gate(&l->given);
         (void)zp_lane_pass_gate(&l->copied);
-        if (a->writes) zp_transfer_down_give(a, from, n, half);
+        if (a->writes) zp_transfer_down_enqueue(a, from, n, half);
     }
 }
-static void zp_transfer_down_pass(void *gate) { (void)zp_lane_pass_gate((zp_gate *)gate); }
-/* Writes it, or adds what the file has of the step's earlier micro-steps. */
+static void zp_transfer_down_pass_gate(void *gate) { (void)zp_lane_pass_gate((zp_gate *)gate); }
+/* Writes the reduced gradient, or adds the sum of earlier micro-steps in the file to it. */
 static zero_result zp_transfer_down_shard(zero_ctx *z, int u, char *memory, int writes) {
     const zp_array *mean = &z->array[ZP_MEAN];
     const size_t of = zp_type_bytes(mean->type), most = ZP_LIFTED * ZP_PIECE_NUMEL;
@@ -174,7 +174,7 @@ static zero_result zp_transfer_down_shard(zero_ctx *z, int u, char *memory, int 
         const size_t n = zp_min(most, mean->part[u].numel - at);
         char *half = zp_transfer_up_place(z, ZP_GRAD, l->turns, 0), *here = memory + at * of;
         const zp_kernel_collect_args add = {l->sums, here, mean->type, 0, 1};
-        ZP_TRY(zp_device_call_from_stream(s, zp_transfer_down_pass, &l->given));
+        ZP_TRY(zp_device_call_from_stream(s, zp_transfer_down_pass_gate, &l->given));
         ZP_TRY(zp_device_copy(s, writes ? half : (char *)l->sums, writes ? here : half, n * of));
         ZP_TRY(zp_device_open_gate_from_stream(s, &l->copied));
         if (!writes) ZP_TRY(zp_kernel_collect(s, &add, n / ZP_WIDE));
@@ -182,7 +182,7 @@ static zero_result zp_transfer_down_shard(zero_ctx *z, int u, char *memory, int 
     return ZERO_OK;
 }
 
-/* Adds what the file has of the step's earlier micro-steps, piece by piece, read ahead. */
+/* Adds the sum of earlier micro-steps in the file, piece by piece, read ahead. */
 static zero_result zp_transfer_add_mean(zero_ctx *z, int u, float *to) {
     const zp_array *a = &z->array[ZP_MEAN];
     const size_t pieces = zp_array_pieces(a, u), numel = a->part[u].numel;
@@ -211,7 +211,7 @@ static void zp_transfer_write_mean_task(const void *args, size_t n, int threads)
     (void)zp_array_move(&a->z->array[ZP_MEAN], a->unit, a->memory, 1);
 }
 
-/* Enqueues what a reduced gradient's way to the file begins or ends with. */
+/* Enqueues the write of a reduced gradient to the file, or the sum with the file. */
 static zero_result zp_transfer_push_mean(zero_ctx *z, int u, zp_task_fn task) {
     const zp_transfer_shard_args a = {z, u, zp_ctx_unit_mean(z, u)};
     zp_stream *s = &z->stream[ZP_GRADIENTS];
@@ -227,7 +227,7 @@ static zero_result zp_transfer_push_mean(zero_ctx *z, int u, zp_task_fn task) {
 static int zp_transfer_mean_in_file(const zero_ctx *z, int u) {
     return zp_array_in_file(&z->array[ZP_MEAN], u);
 }
-/* It is added to what earlier micro-steps have sent there. */
+/* Whether it is added to the sum of earlier micro-steps in its tier. */
 static int zp_transfer_mean_adds(const zero_ctx *z, int u) {
     return zp_offload_plan_mean_leaves(z, u) && z->live[u].reduced > 0;
 }

@@ -1,17 +1,17 @@
-/* uring.h - io_uring, a ring for each lane of a file: where the build asked for it
-   (ZERO_WITH_URING, -luring) and the kernel lets it, which containers may not; threads do without
- */
+/* uring.h - io_uring, with one ring for each lane of a file. The build must ask for it
+   (ZERO_WITH_URING, -luring) and the kernel must allow it. Containers often forbid it. Otherwise
+   threads call pread and pwrite. */
 #pragma once
 
 #include "../machine/base.h"
 
 #define ZP_DISK_LANES 8
-#define ZP_REQUESTS   4 /* that a transfer is cut into */
+#define ZP_REQUESTS   4 /* requests of one transfer */
 
 #ifdef ZERO_WITH_URING
 #include <liburing.h>
 typedef struct zp_uring {
-    int n; /* ZP_DISK_LANES, or 0: there are none */
+    int n; /* ZP_DISK_LANES, or 0: no rings */
     struct io_uring ring[ZP_DISK_LANES];
 } zp_uring;
 
@@ -23,7 +23,7 @@ static void zp_uring_open(zp_uring *r) {
     if (r->n < ZP_DISK_LANES) zp_uring_close(r);
 }
 
-/* Waits until all n requests are answered. 0; -1, and errno: the ring does not work. */
+/* Waits until all n requests are answered. Returns 0, or -1 and sets errno: the ring failed. */
 static int zp_uring_wait(struct io_uring *ring, int n, int *answer) {
     for (int given = 0, answered = 0; answered < n;) {
         struct io_uring_cqe *c = NULL;
@@ -39,15 +39,15 @@ static int zp_uring_wait(struct io_uring *ring, int n, int *answer) {
     return 0;
 }
 
-/* Requests for `left` bytes, at once; all are answered when this returns. Bytes that are there
-   without a gap; 0: the file ends; -1, and errno. */
+/* Transfers `left` bytes as several concurrent requests; all are answered on return. Returns the
+   bytes transferred without a gap, 0 at the end of the file, or -1 and sets errno. */
 static ssize_t zp_uring_move(zp_uring *r, size_t lane, int fd, char *memory, size_t left,
                              off_t from, int writes) {
     struct io_uring *ring = &r->ring[lane];
     const size_t each = zp_round_up((left + ZP_REQUESTS - 1) / ZP_REQUESTS, 4096);
     int answer[ZP_REQUESTS] = {0}, n = 0;
     for (size_t at = 0; at < left; at += each, n++) {
-        struct io_uring_sqe *q = io_uring_get_sqe(ring); /* as many as the ring has, and no more */
+        struct io_uring_sqe *q = io_uring_get_sqe(ring); /* at most as many as the ring has */
         const unsigned bytes = (unsigned)zp_min(each, left - at);
         if (writes)
             io_uring_prep_write(q, fd, memory + at, bytes, (uint64_t)from + at);
