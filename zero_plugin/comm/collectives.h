@@ -245,7 +245,7 @@ static zero_result zp_collectives_broadcast(zero_group *g, void *data, size_t by
 
 /* All ranks have come to this call: a byte to each of them, so that ranks which are at another
    collective find out, as they do in every other one. */
-static zero_result zp_group_meet(zero_group *g, int kind) {
+static zero_result zp_collectives_meet(zero_group *g, int kind) {
     const zp_call call = {kind, -1, 0};
     const int me = g->group.rank, ranks = g->group.nranks;
     int messages = 0;
@@ -392,7 +392,7 @@ static zero_result zp_collectives_split(zero_group *of, const char *call, int co
     if (!split) return zp_collectives_end(of, call, ZERO_ERR_MEMORY);
     split->next = of->splits;
     of->splits = split;
-    ZP_TRY(zp_collectives_end(of, call, zp_group_meet(of, ZP_SOME_SPLIT)));
+    ZP_TRY(zp_collectives_end(of, call, zp_collectives_meet(of, ZP_SOME_SPLIT)));
     ZP_TRY(zp_collectives_end(of, call, zp_comm_exchange(&of->group, mine, sizeof mine)));
     zp_cut cut = zp_collectives_cut(of, colour);
     cut.memory = &split->memory;
@@ -416,7 +416,7 @@ static void zp_collectives_stop_trace(zero_group *g) {
     g->device.recorder = NULL;
 }
 
-static void zp_group_leave_now(zero_group *g) {
+static void zp_collectives_free(zero_group *g) {
     zp_comm *p = &g->group;
     zp_collectives_stop_trace(g);
     const zp_transport *row = p->transport;
@@ -441,7 +441,7 @@ static void zp_group_leave_now(zero_group *g) {
 static void zp_collectives_leave(zero_group *g) {
     while (g && __atomic_sub_fetch(&g->users, 1, __ATOMIC_ACQ_REL) == 0) {
         zero_group *of = g->of;
-        zp_group_leave_now(g);
+        zp_collectives_free(g);
         g = of;
     }
 }

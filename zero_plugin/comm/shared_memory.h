@@ -82,22 +82,25 @@ static int zp_shared_memory_show_file(zp_memory *m, int p, int fd) {
 
 /* A rank's system call has failed. Too many open files are no lack of memory, and no other way of
    sharing it helps. */
-static int zp_no_files(int code) { return code == EMFILE || code == ENFILE; }
-static zero_result zp_file_failed(zp_comm *g, int rank, size_t bytes, int code) {
+static int zp_shared_memory_is_file_limit(int code) { return code == EMFILE || code == ENFILE; }
+static zero_result zp_shared_memory_report_file(zp_comm *g, int rank, size_t bytes, int code) {
     char who[ZP_RANK_TEXT];
-    if (!zp_no_files(code)) return ZERO_ERR_MEMORY;
+    if (!zp_shared_memory_is_file_limit(code)) return ZERO_ERR_MEMORY;
     return zp_comm_fail(g, ZERO_ERR_DEVICE, "%s could not open a memory file of %zu bytes: %s",
                         zp_board_print_rank(g, rank, who), bytes, strerror(code));
 }
 
 /* Every rank's error; on all ranks the lowest's, of one that may open no more files first. */
-static zero_result zp_files_agree(zp_comm *g, size_t bytes, int code) {
+static zero_result zp_shared_memory_agree_on_files(zp_comm *g, size_t bytes, int code) {
     const int32_t mine = code, *his = (const int32_t *)(const void *)g->mail;
     int bad = -1;
     ZP_TRY(zp_comm_exchange(g, &mine, sizeof mine));
     for (int r = g->nranks - 1; r >= 0; r--)
-        if (his[r] && (bad < 0 || zp_no_files(his[r]) || !zp_no_files(his[bad]))) bad = r;
-    return bad < 0 ? ZERO_OK : zp_file_failed(g, bad, bytes, his[bad]);
+        if (his[r]
+            && (bad < 0 || zp_shared_memory_is_file_limit(his[r])
+                || !zp_shared_memory_is_file_limit(his[bad])))
+            bad = r;
+    return bad < 0 ? ZERO_OK : zp_shared_memory_report_file(g, bad, bytes, his[bad]);
 }
 
 /* Pieces of processes. */
@@ -113,12 +116,13 @@ static zero_result zp_shared_memory_open_files(zp_comm *g, zp_memory *m) {
     for (int p = 0; p < (one ? 1 : s->n) && !r; p++) {
         errno = ENOMEM;
         const int file = p == s->me ? fd : zp_shared_memory_open_piece(&his[s->rank_of[p]]);
-        if (!zp_shared_memory_show_file(m, p, file) && !zp_no_files(code)) code = errno;
+        if (!zp_shared_memory_show_file(m, p, file) && !zp_shared_memory_is_file_limit(code))
+            code = errno;
         if (file >= 0 && p != s->me) (void)close(file);
     }
     for (int p = 1; p < s->n && one; p++) m->peer[p] = m->peer[0];
     m->base = m->peer[s->me];
-    if (!r) r = zp_files_agree(g, m->bytes, code);
+    if (!r) r = zp_shared_memory_agree_on_files(g, m->bytes, code);
     if (fd >= 0) (void)close(fd);
     if (r) zp_shared_memory_free(m);
     return r;
