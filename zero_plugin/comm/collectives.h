@@ -199,7 +199,7 @@ static zero_result zp_collectives_add_small(zero_group *g, const zp_call *call, 
 
 static zero_result zp_collectives_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
                                              zero_reduction how) {
-    const zp_call call = {ZP_SOME_ALL_REDUCE, 2 * (int)type + (int)how, n};
+    const zp_call call = {ZP_GROUP_ALL_REDUCE, 2 * (int)type + (int)how, n};
     const zp_whole whole = {&g->group, call, data, data, n, type, how};
     const size_t element = zp_collectives_element_bytes(type), me = (size_t)g->group.rank;
     if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &whole);
@@ -214,7 +214,7 @@ static zero_result zp_collectives_all_reduce(zero_group *g, void *data, size_t n
 
 static zero_result zp_collectives_reduce_scatter(zero_group *g, const void *all, void *mine,
                                                  size_t n, zero_type type, zero_reduction how) {
-    const zp_call call = {ZP_SOME_REDUCE_SCATTER, 2 * (int)type + (int)how, n};
+    const zp_call call = {ZP_GROUP_REDUCE_SCATTER, 2 * (int)type + (int)how, n};
     const zp_whole whole = {&g->group, call, all, mine, n, type, how};
     const zp_adding_up a = {(const char *)all,           (char *)mine, n,
                             n * (size_t)g->group.nranks, type,         how};
@@ -224,7 +224,7 @@ static zero_result zp_collectives_reduce_scatter(zero_group *g, const void *all,
 
 static zero_result zp_collectives_all_gather(zero_group *g, const void *mine, void *all,
                                              size_t bytes) {
-    const zp_call call = {ZP_SOME_ALL_GATHER, -1, bytes};
+    const zp_call call = {ZP_GROUP_ALL_GATHER, -1, bytes};
     const zp_whole whole = {&g->group, call, mine, all, bytes, ZERO_F32, ZERO_SUM};
     char *own = (char *)all + (size_t)g->group.rank * bytes;
     if (own != mine) ZP_TRY(zp_device_copy(&g->stream, own, mine, bytes));
@@ -233,7 +233,7 @@ static zero_result zp_collectives_all_gather(zero_group *g, const void *mine, vo
 }
 
 static zero_result zp_collectives_broadcast(zero_group *g, void *data, size_t bytes, int root) {
-    const zp_call call = {ZP_SOME_BROADCAST, root, bytes};
+    const zp_call call = {ZP_GROUP_BROADCAST, root, bytes};
     const zp_whole whole = {&g->group, call, data, data, bytes, ZERO_F32, ZERO_SUM};
     int messages = 0;
     if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &whole);
@@ -265,7 +265,7 @@ static zero_result zp_collectives_meet(zero_group *g, int kind) {
 static zero_result zp_collectives_all_to_all(zero_group *g, const char *out,
                                              const size_t *out_bytes, char *in,
                                              const size_t *in_bytes, size_t bytes) {
-    const zp_call call = {ZP_SOME_ALL_TO_ALL, -1, bytes};
+    const zp_call call = {ZP_GROUP_ALL_TO_ALL, -1, bytes};
     const int me = g->group.rank, ranks = g->group.nranks;
     size_t gone = 0, come = 0, own = 0;
     int messages = 0;
@@ -392,7 +392,7 @@ static zero_result zp_collectives_split(zero_group *of, const char *call, int co
     if (!split) return zp_collectives_end(of, call, ZERO_ERR_MEMORY);
     split->next = of->splits;
     of->splits = split;
-    ZP_TRY(zp_collectives_end(of, call, zp_collectives_meet(of, ZP_SOME_SPLIT)));
+    ZP_TRY(zp_collectives_end(of, call, zp_collectives_meet(of, ZP_GROUP_SPLIT)));
     ZP_TRY(zp_collectives_end(of, call, zp_comm_exchange(&of->group, mine, sizeof mine)));
     zp_cut cut = zp_collectives_cut(of, colour);
     cut.memory = &split->memory;

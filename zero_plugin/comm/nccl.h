@@ -382,10 +382,10 @@ static ncclResult_t zp_nccl_call_one(zp_nccl *n, zp_stream *s, const void *what)
     const ncclRedOp_t how = w->how == ZERO_MAX ? ncclMax : ncclSum;
     const ncclDataType_t type = zp_nccl_type(w->type);
     switch (w->call.kind) {
-    case ZP_SOME_ALL_REDUCE: return ncclAllReduce(w->from, w->to, w->n, type, how, comm, s->cuda);
-    case ZP_SOME_REDUCE_SCATTER:
+    case ZP_GROUP_ALL_REDUCE: return ncclAllReduce(w->from, w->to, w->n, type, how, comm, s->cuda);
+    case ZP_GROUP_REDUCE_SCATTER:
         return ncclReduceScatter(w->from, w->to, w->n, type, how, comm, s->cuda);
-    case ZP_SOME_ALL_GATHER: return ncclAllGather(w->from, w->to, w->n, ncclChar, comm, s->cuda);
+    case ZP_GROUP_ALL_GATHER: return ncclAllGather(w->from, w->to, w->n, ncclChar, comm, s->cuda);
     default: return ncclBroadcast(w->from, w->to, w->n, ncclChar, w->call.unit, comm, s->cuda);
     }
 }

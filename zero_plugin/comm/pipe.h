@@ -210,7 +210,7 @@ static zero_result zp_pipe_check_front(const zp_swap *x, int from) {
     zp_pipe *p = zp_pipe_between(s, from, s->me);
     if (from == s->me || __atomic_load_n(&p->written, __ATOMIC_ACQUIRE) == p->read) return ZERO_OK;
     const zp_envelope *his = &zp_pipe_slot_at(s, p, p->read)->envelope;
-    const int sums = his->call.kind != ZP_SOME_MESSAGES && x->call.kind != ZP_SOME_MESSAGES;
+    const int sums = his->call.kind != ZP_GROUP_MESSAGES && x->call.kind != ZP_GROUP_MESSAGES;
     if (!sums || his->number != x->number) return ZERO_OK;
     return zp_board_compare_calls(x->group, from, &his->call, &x->call);
 }
