@@ -149,10 +149,10 @@ static void zp_file_give(const zp_transfer *t, zp_lane_event *e) {
     zp_record *r = zp_events_take_record(t->disk->group->device->recorder,
                                          t->writes ? ZERO_EVENT_WRITE : ZERO_EVENT_READ,
                                          lane->track, -1, t->bytes);
-    zp_lane_give(lane, r, zp_file_task, t, sizeof *t, 0);
+    zp_lane_push_record_task(lane, r, zp_file_task, t, sizeof *t, 0);
     zp_lane_record(lane, e);
     if (r) e->after = r->event.number;
-    zp_lane_seal(lane, r);
+    zp_lane_end_record(lane, r);
 }
 
 /* Sectors of the file are what a direct transfer may begin and end at. */
