@@ -216,7 +216,7 @@ static void loop_rules(loop_test *t) {
                 u.key[1] = 77;
                 u.sums = m->sums[0][0];
                 u.trust = m->trust;
-                u.dealt = m->dealt;
+                u.direction = m->dealt;
                 u.momentum = 0.9f;
                 u.nesterov = how >> 2 & 1;
                 return u;

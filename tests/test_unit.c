@@ -179,9 +179,9 @@ static void unit_deal_room(void) {
     static zero_ctx z;
     static zp_comm one;
     zp_matrix m[] = {{.owner = 0, .sharer = 1, .numel = 70, .slices = 2},
-                          {.owner = 1, .sharer = 0, .numel = 900, .slices = 2},
-                          {.owner = 0, .sharer = 0, .numel = 30, .slices = 2},
-                          {.owner = 0, .sharer = 2, .numel = 500, .slices = 1}};
+                     {.owner = 1, .sharer = 0, .numel = 900, .slices = 2},
+                     {.owner = 0, .sharer = 0, .numel = 30, .slices = 2},
+                     {.owner = 0, .sharer = 2, .numel = 500, .slices = 1}};
     size_t at = 0;
     one.nranks = 2;
     z.data = &one;
@@ -716,7 +716,7 @@ static void unit_exact(void) {
             const double x = ldexp(k == 0 ? 1.0 : k == 1 ? 1.0 + 0x1p-52 : 2.0 - 0x1p-52, e);
             const double kept = ldexp(floor(ldexp(x, ZP_EXACT_POINT)), -ZP_EXACT_POINT);
             zp_limb limb[ZP_LIMBS] = {0}, piece[3];
-            const int first = zp_exact_cut(x, piece);
+            const int first = zp_exact_split(x, piece);
             for (int i = 0; i < 3; i++)
                 if (piece[i]) limb[first + i] = piece[i];
             const double got = zp_exact_total(limb, ZP_LIMBS, 1);
