@@ -195,7 +195,7 @@ struct zp_comm {
 
     int swaps;           /* a zero_group: it has messages and exchanges, but no op of zp_op */
     char label[8];       /* of a zero_group: the word for its ranks in messages; "": rank */
-    void *own;           /* the transport's state; zp_seats comes first if it calls board.h */
+    void *own;           /* the transport's state; zp_local_ranks comes first if it calls board.h */
     int crowd;           /* ranks that share the processors of this rank */
     int shares;          /* memory of kind ONE is as fast to read as this rank's own */
     int node_size;       /* ranks of a node, whose gradients are summed first */

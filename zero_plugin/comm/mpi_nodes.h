@@ -36,7 +36,7 @@ typedef struct zp_landing {
 } zp_landing;
 
 typedef struct zp_mpi {
-    zp_seats seats; /* first: zp_board_ranks_of */
+    zp_local_ranks local_ranks; /* first: zp_board_ranks_of */
     MPI_Comm comm[ZP_CHANNELS], on_node;
     int joined; /* the communicators are made */
     int nnodes, node;
@@ -69,7 +69,8 @@ static zero_result zp_mpi_nodes_check_abort(zp_comm *g) {
     MPI_Message message;
     MPI_Status status;
     int found = 0;
-    if (!m->seats.board) return ZERO_OK; /* joining: a rank that sends word has been through it */
+    if (!m->local_ranks.board)
+        return ZERO_OK; /* joining: a rank that sends word has been through it */
     ZP_TRY(zp_board_check_abort(g));
     ZP_MPI(g, MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, m->comm[ZP_CONTROL], &found, &message,
                           &status));
@@ -77,7 +78,7 @@ static zero_result zp_mpi_nodes_check_abort(zp_comm *g) {
     ZP_MPI(g, MPI_Mrecv(text, (int)sizeof text, MPI_BYTE, &message, &status));
     text[sizeof text - 1] = 0;
     const int source = status.MPI_SOURCE, told = status.MPI_TAG;
-    zp_board_abort_as(m->seats.board, source, (zero_result)told, text);
+    zp_board_abort_as(m->local_ranks.board, source, (zero_result)told, text);
     return zp_board_report_peer(g, source, told, text);
 }
 
@@ -87,15 +88,15 @@ static void zp_mpi_nodes_abort(zp_comm *g, const char *why) {
     zp_mpi *m = zp_mpi_nodes_of(g);
     const double deadline = zp_seconds() + 1;
     int n = 0, done = 0;
-    if (!m || !m->seats.board) return;
-    zp_board_abort_as(m->seats.board, g->rank, zp_board_abort_result(g), why);
-    if (m->seats.n == g->nranks || m->seats.board->abort_rank != g->rank) return;
+    if (!m || !m->local_ranks.board) return;
+    zp_board_abort_as(m->local_ranks.board, g->rank, zp_board_abort_result(g), why);
+    if (m->local_ranks.n == g->nranks || m->local_ranks.board->abort_rank != g->rank) return;
     if (__atomic_exchange_n(&m->is_told, 1, __ATOMIC_ACQ_REL)) return;
-    memcpy(m->told_text, m->seats.board->abort_text, sizeof m->told_text);
+    memcpy(m->told_text, m->local_ranks.board->abort_text, sizeof m->told_text);
     for (int i = 0; i < g->nranks; i++) {
-        if (i / m->seats.n == m->node) continue;
+        if (i / m->local_ranks.n == m->node) continue;
         if (MPI_Isend(m->told_text, ZP_TEXT_BYTES, MPI_BYTE, m->node_rank[i],
-                      m->seats.board->abort_result, m->comm[ZP_CONTROL], &m->told[n]))
+                      m->local_ranks.board->abort_result, m->comm[ZP_CONTROL], &m->told[n]))
             break;
         n++;
     }
@@ -115,7 +116,7 @@ static int zp_mpi_nodes_tag(const zp_op *op) {
 /* The rank of this rank's place on another node. */
 static int zp_mpi_nodes_counterpart(const zp_comm *g, int node) {
     const zp_mpi *m = zp_mpi_nodes_of(g);
-    return m->node_rank[node * g->node_size + m->seats.me];
+    return m->node_rank[node * g->node_size + m->local_ranks.me];
 }
 
 /* What went wrong with requests, in words: one of the hosts', or pairs that receive and send. Their
@@ -278,7 +279,7 @@ static zero_result zp_mpi_nodes_exchange(const zp_op *op, int threads) {
 /* What the counterparts of this node's other ranks gave, from where those ranks have got it. */
 static void zp_mpi_nodes_copy_gathered(const zp_op *op) {
     const zp_mpi *m = zp_mpi_nodes_of(op->group);
-    const zp_seats *s = &m->seats;
+    const zp_local_ranks *s = &m->local_ranks;
     const size_t bytes = zp_comm_op_shard_bytes(op);
     for (int p = 0; p < s->n; p++)
         for (int k = 0; k < m->nnodes && p != s->me; k++) {

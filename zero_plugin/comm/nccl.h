@@ -247,7 +247,7 @@ static zero_result zp_nccl_begin_join(zp_comm *g, const zero_comm *given, ncclCo
     g->own = n;
     g->sums = 1;
     n->channels = g->swaps ? 1 : ZP_CONTROL;
-    n->seats.n = 1;
+    n->local_ranks.n = 1;
     pthread_mutex_init(&n->lock, NULL);
     if (!parent)
         return zp_comm_fail(g, ZERO_ERR_ARGUMENT, "comm.handle: an ncclComm_t * is needed");
@@ -272,7 +272,7 @@ static zero_result zp_nccl_begin_join(zp_comm *g, const zero_comm *given, ncclCo
 /* The board: a memory file of the lowest rank whose files this one sees. Ranks without one are not
    told why another failed; the note says how many share this rank's. */
 static zero_result zp_nccl_open_board(zp_comm *g) {
-    zp_seats *s = &zp_nccl_watch_of(g)->seats;
+    zp_local_ranks *s = &zp_nccl_watch_of(g)->local_ranks;
     zp_memory *m = &s->board_memory;
     int32_t maker = -1;
     m->bytes = zp_round_up(sizeof(zp_board), 4096);
@@ -283,7 +283,7 @@ static zero_result zp_nccl_open_board(zp_comm *g) {
     zero_result r = zp_comm_exchange(g, &mine, sizeof mine);
     for (int p = 0; p < g->nranks && !r && maker < 0; p++) {
         const int file = p == g->rank ? fd : zp_shared_memory_open_piece(&his[p]);
-        if (zp_shared_memory_show_file(m, 0, file)) maker = p;
+        if (zp_shared_memory_map_piece(m, 0, file)) maker = p;
         if (file >= 0 && file != fd) (void)close(file);
     }
     if (!r) r = zp_comm_exchange(g, &maker, sizeof maker); /* all have opened what they see */
@@ -330,7 +330,7 @@ static zero_result zp_nccl_join(zp_comm *g, const zero_comm *given) {
     (void)snprintf(g->note, sizeof g->note,
                    "NCCL %d.%d.%d, launches ordered by %s, failures told to %d of %d ranks",
                    n->version / 10000, n->version / 100 % 100, n->version % 100,
-                   n->ordered ? "NCCL" : "events", n->seats.n, g->nranks);
+                   n->ordered ? "NCCL" : "events", n->local_ranks.n, g->nranks);
     return ZERO_OK;
 }
 
@@ -354,7 +354,7 @@ static void zp_nccl_leave(zp_comm *g, int broken) {
             zp_nccl_watch_wait_call(g, comm, ncclCommFinalize(comm), "ncclCommFinalize");
         (void)(failed ? ncclCommAbort(comm) : ncclCommDestroy(comm));
     }
-    zp_shared_memory_free(&n->seats.board_memory);
+    zp_shared_memory_free(&n->local_ranks.board_memory);
     zp_device_free(n->scratch);
     zp_device_free_host(n->pinned);
     pthread_mutex_destroy(&n->lock);

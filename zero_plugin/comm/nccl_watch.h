@@ -33,7 +33,8 @@ typedef struct zp_nccl_channel {
 } zp_nccl_channel;
 
 typedef struct zp_nccl {
-    zp_seats seats; /* first: zp_board_ranks_of; of the ranks whose memory files this one sees */
+    zp_local_ranks
+        local_ranks; /* first: zp_board_ranks_of; of the ranks whose memory files this one sees */
     zp_nccl_channel channel[ZP_CONTROL];
     int channels;             /* a host's group: one; the others are not opened */
     volatile uint64_t *ended; /* [ZP_CONTROL] lists that ended, raised by their streams */

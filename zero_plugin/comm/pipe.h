@@ -40,32 +40,34 @@ typedef struct zp_bell {
 } zp_bell;
 
 /* Threads of one process. */
-static int zp_pipe_is_direct(const zp_seats *s) { return !s->local->shared; }
+static int zp_pipe_is_direct(const zp_local_ranks *s) { return !s->local->shared; }
 
 /* Bytes of a piece: the more ranks the smaller. */
 static size_t zp_pipe_piece_bytes(int direct, size_t ranks) {
     if (direct) return 0;
     return zp_max(4096, zp_min(65536, ((size_t)1 << 18) / ranks / 4096 * 4096));
 }
-static size_t zp_pipe_piece(const zp_seats *s) {
+static size_t zp_pipe_piece(const zp_local_ranks *s) {
     return zp_pipe_piece_bytes(zp_pipe_is_direct(s), (size_t)s->n);
 }
 static size_t zp_pipe_slot_bytes(size_t piece) {
     return sizeof(zp_pipe) + ZP_PIPE_SLOTS * (sizeof(zp_pipe_slot) + piece);
 }
-static size_t zp_pipe_bytes(const zp_seats *s) { return zp_pipe_slot_bytes(zp_pipe_piece(s)); }
+static size_t zp_pipe_bytes(const zp_local_ranks *s) {
+    return zp_pipe_slot_bytes(zp_pipe_piece(s));
+}
 /* Of all of a rank's, among so many. */
 static size_t zp_pipe_all_bytes(int direct, size_t ranks) {
     return sizeof(zp_bell) + ranks * zp_pipe_slot_bytes(zp_pipe_piece_bytes(direct, ranks));
 }
-static zp_bell *zp_pipe_bell_of(const zp_seats *s, int place) {
+static zp_bell *zp_pipe_bell_of(const zp_local_ranks *s, int place) {
     return (zp_bell *)(void *)s->pipes.peer[place];
 }
-static zp_pipe *zp_pipe_between(const zp_seats *s, int from, int to) {
+static zp_pipe *zp_pipe_between(const zp_local_ranks *s, int from, int to) {
     char *piece = s->pipes.peer[from] + sizeof(zp_bell);
     return (zp_pipe *)(void *)(piece + (size_t)to * zp_pipe_bytes(s));
 }
-static zp_pipe_slot *zp_pipe_slot_at(const zp_seats *s, zp_pipe *p, uint32_t number) {
+static zp_pipe_slot *zp_pipe_slot_at(const zp_local_ranks *s, zp_pipe *p, uint32_t number) {
     char *slots = (char *)(p + 1);
     const size_t i = zp_pipe_is_direct(s) ? 0 : number % ZP_PIPE_SLOTS;
     return (zp_pipe_slot *)(void *)(slots + i * (sizeof(zp_pipe_slot) + zp_pipe_piece(s)));
@@ -73,7 +75,7 @@ static zp_pipe_slot *zp_pipe_slot_at(const zp_seats *s, zp_pipe *p, uint32_t num
 
 /* COLLECTIVE. */
 static zero_result zp_pipe_open(zp_comm *g) {
-    zp_seats *s = zp_board_ranks_of(g);
+    zp_local_ranks *s = zp_board_ranks_of(g);
     if (s->n == 1) return ZERO_OK;
     const size_t bytes = zp_pipe_all_bytes(zp_pipe_is_direct(s), (size_t)s->n);
     const zero_result r = zp_comm_open_memory(g, &s->pipes, bytes, ZP_ON_HOST);
@@ -81,12 +83,12 @@ static zero_result zp_pipe_open(zp_comm *g) {
 }
 
 /* Wakes the rank at `place`, which may be about to sleep. */
-static void zp_pipe_ring_bell(const zp_seats *s, int place) {
+static void zp_pipe_ring_bell(const zp_local_ranks *s, int place) {
     zp_bell *b = zp_pipe_bell_of(s, place);
     (void)__atomic_add_fetch(&b->rung, 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&b->sleeps, __ATOMIC_SEQ_CST)) zp_board_wake(&b->rung);
 }
-static void zp_pipe_wait_bell(const zp_seats *s, uint32_t seen) {
+static void zp_pipe_wait_bell(const zp_local_ranks *s, uint32_t seen) {
     zp_bell *b = zp_pipe_bell_of(s, s->me);
     __atomic_store_n(&b->sleeps, 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&b->rung, __ATOMIC_SEQ_CST) == seen) zp_board_sleep_on(&b->rung, seen);
@@ -102,7 +104,7 @@ typedef struct zp_moving {
 /* Sends what there is room for. 1: something moved. */
 static int zp_pipe_send(zp_stream *str, const zp_swap *x, const zero_message *m, zp_moving *at,
                         zero_result *r) {
-    const zp_seats *s = zp_board_ranks_of(x->group);
+    const zp_local_ranks *s = zp_board_ranks_of(x->group);
     zp_pipe *p = zp_pipe_between(s, s->me, m->peer);
     const zp_envelope mine = {x->call, x->number, m->bytes};
     const int direct = zp_pipe_is_direct(s);
@@ -134,7 +136,7 @@ static int zp_pipe_send(zp_stream *str, const zp_swap *x, const zero_message *m,
 static int zp_pipe_receive(zp_stream *str, const zp_swap *x, const zero_message *m, zp_moving *at,
                            zero_result *r) {
     zp_comm *g = x->group;
-    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_local_ranks *s = zp_board_ranks_of(g);
     zp_pipe *p = zp_pipe_between(s, m->peer, s->me);
     const zp_envelope mine = {x->call, x->number, m->bytes};
     const int direct = zp_pipe_is_direct(s);
@@ -190,7 +192,7 @@ static int zp_pipe_scan(zp_stream *str, const zp_swap *x, zp_moving *at, int *le
 
 /* This rank gives up: nobody reads its buffers from here on. */
 static void zp_pipe_retract(const zp_swap *x, const zp_moving *at) {
-    const zp_seats *s = zp_board_ranks_of(x->group);
+    const zp_local_ranks *s = zp_board_ranks_of(x->group);
     for (int i = 0; i < x->n && zp_pipe_is_direct(s); i++) {
         uint32_t *state = &zp_pipe_between(s, s->me, x->list[i].peer)->state, shown = ZP_PIPE_SHOWN;
         if (!x->list[i].sends || at[i].done || !at[i].begun) continue;
@@ -206,7 +208,7 @@ static void zp_pipe_retract(const zp_swap *x, const zp_moving *at) {
 /* What has come from a rank, and nobody has asked for: of the same collective by number, it must be
    the same call. */
 static zero_result zp_pipe_check_front(const zp_swap *x, int from) {
-    const zp_seats *s = zp_board_ranks_of(x->group);
+    const zp_local_ranks *s = zp_board_ranks_of(x->group);
     zp_pipe *p = zp_pipe_between(s, from, s->me);
     if (from == s->me || __atomic_load_n(&p->written, __ATOMIC_ACQUIRE) == p->read) return ZERO_OK;
     const zp_envelope *his = &zp_pipe_slot_at(s, p, p->read)->envelope;
@@ -219,7 +221,7 @@ static zero_result zp_pipe_check_front(const zp_swap *x, int from) {
 static zero_result zp_pipe_wait(const zp_swap *x, const zp_moving *at, const uint32_t *gone,
                                 uint32_t seen, double *deadline) {
     zp_comm *g = x->group;
-    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_local_ranks *s = zp_board_ranks_of(g);
     char who[ZP_RANK_TEXT];
     const double now = zp_seconds();
     int late = -1;
@@ -240,7 +242,7 @@ static zero_result zp_pipe_wait(const zp_swap *x, const zp_moving *at, const uin
 }
 
 static zero_result zp_pipe_exchange_messages(zp_stream *str, const zp_swap *x) {
-    const zp_seats *s = zp_board_ranks_of(x->group);
+    const zp_local_ranks *s = zp_board_ranks_of(x->group);
     zp_moving at[ZP_MESSAGES];
     uint32_t gone[ZP_LOCAL_MAX];
     zero_result r = ZERO_OK;
