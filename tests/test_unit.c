@@ -2332,16 +2332,17 @@ static void unit_pace(void) {
     static const double naps[] = {50e-6, 400e-6, 1e-3, 50e-6};
     double pace = 0;
     for (int i = 0; i < 4; i++) {
-        for (int n = 0; n < 40; n++) pace = zp_mpi_nodes_next_pause(pace, waits[i]);
+        for (int n = 0; n < 40; n++) pace = zp_mpi_nodes_next_pace(pace, waits[i]);
         test_check(fabs(pace / paces[i] - 1) < 1e-3
                        && zp_mpi_nodes_spins(pace) == (paces[i] < 50e-6),
                    "waits of %g s: pace %g, spins %d", waits[i], pace, zp_mpi_nodes_spins(pace));
-        const double nap = zp_mpi_nodes_pause(pace, 0);
+        const double nap = zp_mpi_nodes_nap_seconds(pace, 0);
         test_check(fabs(nap / naps[i] - 1) < 1e-3, "pace %g: naps of %g s", pace, nap);
     }
-    test_check(zp_mpi_nodes_next_pause(0, 60) <= 250e-6, "a late peer alone: pace %g",
-               zp_mpi_nodes_next_pause(0, 60));
-    test_check(zp_mpi_nodes_pause(20e-6, 8e-3) == 500e-6 && zp_mpi_nodes_pause(20e-6, 60) == 1e-3,
+    test_check(zp_mpi_nodes_next_pace(0, 60) <= 250e-6, "a late peer alone: pace %g",
+               zp_mpi_nodes_next_pace(0, 60));
+    test_check(zp_mpi_nodes_nap_seconds(20e-6, 8e-3) == 500e-6
+                   && zp_mpi_nodes_nap_seconds(20e-6, 60) == 1e-3,
                "a peer that is late is looked for less and less often");
 }
 
