@@ -792,8 +792,8 @@ static void unit_judge(void) {
     for (int r = 0; r < 4; r++)
         for (int i = 0; i < ZP_VERDICT; i++)
             verdicts[r * ZP_VERDICT + i] = i < ZP_CALL ? first[r][i] : 0.5 * i;
-    zp_kernel_judge_args a = {&c, verdicts, 4, 0, NULL};
-    (void)zp_kernel_judge(&s, &a, 1);
+    zp_kernel_combine_verdicts_args a = {&c, verdicts, 4, 0, NULL};
+    (void)zp_kernel_combine_verdicts(&s, &a, 1);
     test_check(c.sumsq == 15 && c.bad_unit == 3 && c.bad_offset == 80 && c.bad_rank == 2
                    && c.norm == sqrt(15.0) / 2 && !c.differs,
                "four verdicts");
@@ -801,18 +801,18 @@ static void unit_judge(void) {
          i++) { /* the first word that is not rank 0's, and whose */
         verdicts[2 * ZP_VERDICT + i] = -3;
         verdicts[3 * ZP_VERDICT + ZP_VERDICT - 1] = -4;
-        (void)zp_kernel_judge(&s, &a, 1);
+        (void)zp_kernel_combine_verdicts(&s, &a, 1);
         test_check(c.differs == i && c.differs_rank == 2 && c.differing[0] == 0.5 * i
                        && c.differing[1] == -3,
                    "word %d differs", i);
         verdicts[2 * ZP_VERDICT + i] = 0.5 * i;
         verdicts[3 * ZP_VERDICT + ZP_VERDICT - 1] = 0.5 * (ZP_VERDICT - 1);
-        (void)zp_kernel_judge(&s, &a, 1);
+        (void)zp_kernel_combine_verdicts(&s, &a, 1);
         test_check(c.differs == i, "word %d stays", i);
         c.differs = 0;
     }
     a.nranks = 1;
-    (void)zp_kernel_judge(&s, &a, 1);
+    (void)zp_kernel_combine_verdicts(&s, &a, 1);
     test_check(c.sumsq == 1 && c.bad_unit == -1 && !c.differs, "one verdict");
     zp_device_close(&d);
 }
@@ -918,14 +918,14 @@ static void unit_collect(void) {
     for (zero_type type = ZERO_BF16; type <= ZERO_F16; type++)
         for (int micro = 0; micro < 4; micro++) {
             int wrong = 0;
-            const zp_kernel_collect_args a = {sum, g, type, micro == 0, micro == 3};
+            const zp_kernel_accumulate_args a = {sum, g, type, micro == 0, micro == 3};
             for (size_t i = 0; i < N; i++) {
                 zp_type_store(g, type, i, unit_float(&r, -12, 8));
                 was[i] = g[i];
                 expected[i] =
                     micro ? expected[i] + zp_type_load(g, type, i) : zp_type_load(g, type, i);
             }
-            (void)zp_kernel_collect(&s, &a, N / ZP_WIDE);
+            (void)zp_kernel_accumulate(&s, &a, N / ZP_WIDE);
             for (size_t i = 0; i < N; i++) {
                 uint16_t e = was[i];
                 if (micro == 3) zp_type_store(&e, type, 0, expected[i]);

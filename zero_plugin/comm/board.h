@@ -131,14 +131,14 @@ static const char *zp_board_print_rank(const zp_comm *g, int rank, char text[ZP_
 /* Compares the calls of two ranks. A difference is an error of both. */
 static zero_result zp_board_compare_calls(zp_comm *g, int rank, const zp_call *his,
                                           const zp_call *mine) {
-    char a[96], b[96], who[2][ZP_RANK_TEXT];
+    char a[96], b[96], name[2][ZP_RANK_TEXT];
     if (his->kind == mine->kind && his->unit == mine->unit && his->shard == mine->shard)
         return ZERO_OK;
     return zp_comm_fail(
         g, ZERO_ERR_MISMATCH,
         "%s is at %s, %s at %s: all ranks must call the same %s in the same order",
-        zp_board_print_rank(g, rank, who[0]), zp_comm_print_call(his, a, sizeof a),
-        zp_board_print_rank(g, g->rank, who[1]), zp_comm_print_call(mine, b, sizeof b),
+        zp_board_print_rank(g, rank, name[0]), zp_comm_print_call(his, a, sizeof a),
+        zp_board_print_rank(g, g->rank, name[1]), zp_comm_print_call(mine, b, sizeof b),
         g->swaps && mine->kind != ZP_REDUCE_SCATTER ? "functions with the same sizes"
                                                     : "hooks and functions");
 }
@@ -146,20 +146,20 @@ static zero_result zp_board_compare_calls(zp_comm *g, int rank, const zp_call *h
 /* Compares the envelope of a message from that rank with the expected one. */
 static zero_result zp_board_compare_envelopes(zp_comm *g, int rank, const zp_envelope *his,
                                               const zp_envelope *mine) {
-    char who[2][ZP_RANK_TEXT];
+    char name[2][ZP_RANK_TEXT];
     ZP_TRY(zp_board_compare_calls(g, rank, &his->call, &mine->call));
     if (his->bytes == mine->bytes) return ZERO_OK;
     return zp_comm_fail(g, ZERO_ERR_MISMATCH, "%s: %s sends %llu bytes, %s expects %llu",
-                        zp_comm_kind_name(mine->call.kind), zp_board_print_rank(g, rank, who[0]),
-                        (unsigned long long)his->bytes, zp_board_print_rank(g, g->rank, who[1]),
+                        zp_comm_kind_name(mine->call.kind), zp_board_print_rank(g, rank, name[0]),
+                        (unsigned long long)his->bytes, zp_board_print_rank(g, g->rank, name[1]),
                         (unsigned long long)mine->bytes);
 }
 
 static zero_result zp_board_report_peer(zp_comm *g, int rank, int told, const char *why) {
-    char who[ZP_RANK_TEXT];
+    char name[ZP_RANK_TEXT];
     if (told == ZERO_ERR_MISMATCH) return zp_comm_fail(g, ZERO_ERR_MISMATCH, "%s", why);
     if (rank < 0) return zp_comm_fail(g, ZERO_ERR_PEER, "%s", why);
-    return zp_comm_fail(g, ZERO_ERR_PEER, "%s failed: %s", zp_board_print_rank(g, rank, who), why);
+    return zp_comm_fail(g, ZERO_ERR_PEER, "%s failed: %s", zp_board_print_rank(g, rank, name), why);
 }
 
 /* Returns the board on which a rank or the launcher has reported a failure: that of the group, or
@@ -183,7 +183,7 @@ static zero_result zp_board_check_abort(zp_comm *g) {
     if (!b) return ZERO_OK;
     if (b == s->board || b == &s->local->board || b->abort_rank < 0)
         return zp_board_report_peer(g, (int)b->abort_rank, b->abort_result, b->abort_text);
-    return zp_comm_fail(g, ZERO_ERR_PEER, "rank %d of those that this group was cut from: %s",
+    return zp_comm_fail(g, ZERO_ERR_PEER, "rank %d of the group that was split: %s",
                         (int)b->abort_rank, b->abort_text);
 }
 
@@ -201,9 +201,9 @@ static void zp_board_abort_local(zp_comm *g, const char *why) {
 
 /* Reports that `rank` did not come within the time limit; -1: an unknown rank. */
 static zero_result zp_board_report_late(zp_comm *g, int kind, int rank) {
-    char who[ZP_RANK_TEXT] = "not all ranks", text[ZP_TEXT_BYTES];
-    if (rank >= 0) (void)zp_board_print_rank(g, rank, who);
-    (void)snprintf(text, sizeof text, "%s %s to %s within %g s", who,
+    char name[ZP_RANK_TEXT] = "not all ranks", text[ZP_TEXT_BYTES];
+    if (rank >= 0) (void)zp_board_print_rank(g, rank, name);
+    (void)snprintf(text, sizeof text, "%s %s to %s within %g s", name,
                    rank >= 0 ? "did not come" : "came", zp_comm_kind_name(kind), g->timeout_s);
     zp_board_abort_local(g, text);
     return zp_comm_fail(g, ZERO_ERR_TIMEOUT, "%s", text);
@@ -233,7 +233,7 @@ static zero_result zp_board_find_missing(const zp_op *op, int end, int *missing)
     zp_board *b = zp_board_of(s);
     zp_line *lines = b->lines[op->channel];
     const int told = zp_board_with_failure(g) != NULL;
-    char who[ZP_RANK_TEXT];
+    char name[ZP_RANK_TEXT];
     int gone = -1;
     *missing = -1;
     for (int p = s->n - 1; p >= 0; p--) {
@@ -248,7 +248,8 @@ static zero_result zp_board_find_missing(const zp_op *op, int end, int *missing)
     if (told && *missing >= 0) return zp_board_check_abort(g);
     if (gone < 0) return ZERO_OK;
     return zp_comm_fail(g, ZERO_ERR_PEER, "%s destroyed its context before %s",
-                        zp_board_print_rank(g, s->rank_of[gone], who), zp_comm_kind_name(op->kind));
+                        zp_board_print_rank(g, s->rank_of[gone], name),
+                        zp_comm_kind_name(op->kind));
 }
 
 /* Waits until all ranks have reached this rank's collective. */

@@ -340,14 +340,14 @@ static zero_result zp_comm_barrier(zp_comm *g) {
     return zp_comm_exchange(g, &one, sizeof one);
 }
 
-/* Sets *who to the lowest rank that passes ok = 0, or to -1 if all pass 1. COLLECTIVE. */
-static zero_result zp_comm_agree(zp_comm *g, int ok, int *who) {
+/* Sets *failed to the lowest rank that passes ok = 0, or to -1 if all pass 1. COLLECTIVE. */
+static zero_result zp_comm_agree(zp_comm *g, int ok, int *failed) {
     const int32_t mine = ok;
     ZP_TRY(zp_comm_exchange(g, &mine, sizeof mine));
     const int32_t *theirs = (const int32_t *)(const void *)g->mail;
-    *who = -1;
+    *failed = -1;
     for (int r = g->nranks - 1; r >= 0; r--)
-        if (!theirs[r]) *who = r;
+        if (!theirs[r]) *failed = r;
     return ZERO_OK;
 }
 

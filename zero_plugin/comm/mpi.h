@@ -90,17 +90,17 @@ static zero_result zp_mpi_open_window(zp_comm *g, zp_memory *m) {
 /* Ranks in separate containers share memory only through MPI. Your code gets a writable view,
    because a window has no second mapping. */
 static zero_result zp_mpi_open_window_memory(zp_comm *g, zp_memory *m) {
-    int who = -1;
+    int failed = -1;
     const zero_result r = zp_mpi_open_window(g, m);
     if (r && r != ZERO_ERR_MEMORY) return r;
-    ZP_TRY(zp_comm_agree(g, !r, &who)); /* all nodes; no rank reads before all is cleared */
-    if (who < 0) return ZERO_OK;
+    ZP_TRY(zp_comm_agree(g, !r, &failed)); /* all nodes; no rank reads before all is cleared */
+    if (failed < 0) return ZERO_OK;
     zp_mpi_free_window(m);
     char text[ZP_RANK_TEXT];
     return zp_comm_fail(g, ZERO_ERR_MEMORY,
-                        "%s could not allocate %zu bytes in an MPI shared window: has its host's "
-                        "/dev/shm room for them?",
-                        zp_board_print_rank(g, who, text), m->bytes);
+                        "%s could not allocate %zu bytes in an MPI shared window: is its machine's "
+                        "/dev/shm too small?",
+                        zp_board_print_rank(g, failed, text), m->bytes);
 }
 
 /* Tries memory files first: they need no room in /dev/shm, and each rank frees them alone. */
@@ -258,12 +258,12 @@ static zero_result zp_mpi_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
     const zero_comm none = {ZERO_COMM_MPI, 0, NULL, 0};
     const int colour = cut->part < 0 ? MPI_UNDEFINED : cut->part;
     MPI_Comm *comm = (MPI_Comm *)malloc(sizeof *comm);
-    int who = -1;
+    int failed = -1;
     *part = none;
-    ZP_TRY(zp_comm_agree(of, comm != NULL, &who));
-    if (!comm || who >= 0) {
+    ZP_TRY(zp_comm_agree(of, comm != NULL, &failed));
+    if (!comm || failed >= 0) {
         free(comm);
-        return zp_comm_fail(of, ZERO_ERR_MEMORY, "rank %d has no memory for a group", who);
+        return zp_comm_fail(of, ZERO_ERR_MEMORY, "rank %d has no memory for a group", failed);
     }
     const int code = MPI_Comm_split(zp_mpi_nodes_of(of)->comm[ZP_CONTROL], colour, cut->rank, comm);
     if (code == MPI_SUCCESS && colour != MPI_UNDEFINED)
@@ -302,12 +302,12 @@ static zero_result zp_mpi_check_all(zp_comm *g, MPI_Comm comm, int mine, const c
 /* Finds this rank's node: the ranks of its machine, or a group of node_size of them. */
 static zero_result zp_mpi_find_node(zp_comm *g, zp_node *mine) {
     zp_mpi *m = zp_mpi_nodes_of(g);
-    MPI_Comm host;
+    MPI_Comm machine;
     ZP_MPI(g, MPI_Comm_split_type(m->comm[ZP_CONTROL], MPI_COMM_TYPE_SHARED, g->rank, MPI_INFO_NULL,
-                                  &host));
+                                  &machine));
     const int colour = mine->asked ? g->rank / mine->asked : 0;
-    const int code = MPI_Comm_split(host, colour, g->rank, &m->on_node);
-    (void)MPI_Comm_free(&host);
+    const int code = MPI_Comm_split(machine, colour, g->rank, &m->on_node);
+    (void)MPI_Comm_free(&machine);
     ZP_MPI(g, code);
     ZP_MPI(g, MPI_Comm_set_errhandler(m->on_node, MPI_ERRORS_RETURN));
     ZP_MPI(g, MPI_Comm_size(m->on_node, &mine->ranks));
@@ -329,13 +329,13 @@ static zero_result zp_mpi_check_even_nodes(zp_comm *g, const zp_node *said, int 
             return zp_comm_fail(
                 g, ZERO_ERR_ARGUMENT,
                 "nodes of %d ranks (rank 0) and of %d (rank %d): every node needs the same number, "
-                "at most %d; start as many ranks on every host, or set comm.node_size",
+                "at most %d; launch as many ranks on every machine, or set comm.node_size",
                 n, said[r].ranks, r, ZP_LOCAL_MAX);
         if (node_size && n != node_size)
             return zp_comm_fail(
                 g, ZERO_ERR_ARGUMENT,
                 "comm.node_size is %d, but rank %d shares memory with only %d of those "
-                "ranks: a node lies on one host",
+                "ranks: a node must be on one machine",
                 node_size, r, n);
     }
     if (nodes <= ZP_LOCAL_MAX || g->swaps) return ZERO_OK;

@@ -152,7 +152,7 @@ enum { ZP_AS_WINDOW = 1, ZP_AS_BUFFER }; /* registered */
 /* Allocates memory that NCCL can share with other devices and network cards. */
 static zero_result zp_nccl_alloc_memory(zp_comm *g, zp_memory *m) {
     void *p = NULL;
-    int who = -1;
+    int failed = -1;
     if (m->how & ZP_ON_HOST) {
         p = zp_shared_memory_alloc(g, m);
     } else if (ncclMemAlloc(&p, m->bytes) == ncclSuccess) {
@@ -161,8 +161,8 @@ static zero_result zp_nccl_alloc_memory(zp_comm *g, zp_memory *m) {
         p = zp_device_alloc_cleared(g->device, p, m->bytes);
     }
     if (!p) (void)zp_device_clear_error(cudaErrorMemoryAllocation);
-    ZP_TRY(zp_comm_agree(g, p != NULL, &who));
-    return who < 0 ? ZERO_OK : ZERO_ERR_MEMORY; /* the group frees it */
+    ZP_TRY(zp_comm_agree(g, p != NULL, &failed));
+    return failed < 0 ? ZERO_OK : ZERO_ERR_MEMORY; /* the group frees it */
 }
 
 /* Registers memory as a symmetric window or as a buffer. Windows are faster, and only with them do
@@ -328,7 +328,7 @@ static zero_result zp_nccl_join(zp_comm *g, const zero_comm *given) {
     if (g->nranks > 1) ZP_TRY(zp_nccl_open_board(g));
     n->joins = 0;
     (void)snprintf(g->note, sizeof g->note,
-                   "NCCL %d.%d.%d, launches ordered by %s, failures told to %d of %d ranks",
+                   "NCCL %d.%d.%d, launches ordered by %s, failures reported to %d of %d ranks",
                    n->version / 10000, n->version / 100 % 100, n->version % 100,
                    n->ordered ? "NCCL" : "events", n->local_ranks.n, g->nranks);
     return ZERO_OK;

@@ -67,8 +67,8 @@ static zero_result zp_nccl_watch_fail(zp_comm *g, ncclComm_t comm, ncclResult_t 
 
 static zero_result zp_nccl_watch_report_late(zp_comm *g, const char *call) {
     return zp_comm_fail(g, ZERO_ERR_TIMEOUT,
-                        "%s was not over within %g s: another rank did not come to it, or hangs",
-                        call, g->timeout_s);
+                        "%s was not over within %g s: another rank did not come, or hangs", call,
+                        g->timeout_s);
 }
 
 /* Checks one channel for errors and late lists. The lock is held. */

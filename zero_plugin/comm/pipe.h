@@ -224,7 +224,7 @@ static zero_result zp_pipe_wait(const zp_swap *x, const zp_moving *at, const uin
                                 uint32_t seen, double *deadline) {
     zp_comm *g = x->group;
     const zp_local_ranks *s = zp_board_ranks_of(g);
-    char who[ZP_RANK_TEXT];
+    char name[ZP_RANK_TEXT];
     const double now = zp_seconds();
     int late = -1;
     ZP_TRY(zp_board_check_abort(g));
@@ -235,7 +235,8 @@ static zero_result zp_pipe_wait(const zp_swap *x, const zp_moving *at, const uin
         late = peer;
         if (gone[peer])
             return zp_comm_fail(g, ZERO_ERR_PEER, "%s closed its group before %s",
-                                zp_board_print_rank(g, peer, who), zp_comm_kind_name(x->call.kind));
+                                zp_board_print_rank(g, peer, name),
+                                zp_comm_kind_name(x->call.kind));
     }
     if (*deadline == 0) *deadline = now + g->timeout_s;
     if (now > *deadline) return zp_board_report_late(g, x->call.kind, late);

@@ -91,10 +91,10 @@ static int zp_shared_memory_map_piece(zp_memory *m, int p, int fd) {
    kind of shared memory would help. */
 static int zp_shared_memory_is_file_limit(int code) { return code == EMFILE || code == ENFILE; }
 static zero_result zp_shared_memory_report_file(zp_comm *g, int rank, size_t bytes, int code) {
-    char who[ZP_RANK_TEXT];
+    char name[ZP_RANK_TEXT];
     if (!zp_shared_memory_is_file_limit(code)) return ZERO_ERR_MEMORY;
     return zp_comm_fail(g, ZERO_ERR_DEVICE, "%s could not open a memory file of %zu bytes: %s",
-                        zp_board_print_rank(g, rank, who), bytes, strerror(code));
+                        zp_board_print_rank(g, rank, name), bytes, strerror(code));
 }
 
 /* Exchanges all ranks' errors. All return that of the lowest rank, file limits first. */

@@ -40,7 +40,7 @@ static zero_result zp_device_reach(zp_device *d, int other) {
 static zero_result zp_device_check(zp_device *d) { return ZERO_OK; }
 
 /* On the CPU your code's stream is the calling thread. */
-static zero_result zp_device_take_stream(zp_stream *s, zp_device *d, void *host, int threads) {
+static zero_result zp_device_take_stream(zp_stream *s, zp_device *d, void *stream, int threads) {
     memset(s, 0, sizeof *s);
     s->device = d;
     s->threads = threads;
@@ -48,9 +48,9 @@ static zero_result zp_device_take_stream(zp_stream *s, zp_device *d, void *host,
 }
 /* Returns the stream in the form in which your code passes it. */
 static void *zp_device_stream_handle(const zp_stream *s) { return NULL; }
-static zero_result zp_device_open_stream(zp_stream *s, zp_device *d, void *host, int queued,
+static zero_result zp_device_open_stream(zp_stream *s, zp_device *d, void *stream, int queued,
                                          int urgency, int threads) {
-    (void)zp_device_take_stream(s, d, host, threads);
+    (void)zp_device_take_stream(s, d, stream, threads);
     s->communicates = 1;
     if (queued) ZP_TRY(zp_lane_open(&s->lane, 1));
     s->queued = queued;
@@ -90,13 +90,13 @@ static zero_result zp_device_record_event(zp_stream *s, zp_event *e) {
         e->lane = NULL;
     return ZERO_OK;
 }
-static int zp_device_event_passed(const zp_event *e) { return zp_lane_reached(e); }
+static int zp_device_event_passed(const zp_event *e) { return zp_lane_event_passed(e); }
 /* The calling thread waits for the event. */
 static zero_result zp_device_sync_event(zp_device *d, zp_event *e) {
-    if (zp_lane_reached(e)) return ZERO_OK;
+    if (zp_lane_event_passed(e)) return ZERO_OK;
     zp_record *r = zp_events_record_wait(d->recorder, ZERO_TRACK_COMPUTE, e->after);
     const double start = zp_seconds();
-    zp_lane_await(e);
+    zp_lane_wait_event(e);
     const double end = zp_seconds();
     d->exposed_s += end - start;
     zp_events_record_run(r, start, end);
@@ -104,9 +104,9 @@ static zero_result zp_device_sync_event(zp_device *d, zp_event *e) {
 }
 static zero_result zp_device_wait_event(zp_stream *s, zp_event *e) {
     if (!s->queued) return zp_device_sync_event(s->device, e);
-    if (e->lane == &s->lane || zp_lane_reached(e)) return ZERO_OK;
+    if (e->lane == &s->lane || zp_lane_event_passed(e)) return ZERO_OK;
     zp_record *r = zp_events_record_wait(s->device->recorder, s->track, e->after);
-    zp_lane_push_record_task(&s->lane, r, zp_lane_await_task, e, sizeof *e, 0);
+    zp_lane_push_record_task(&s->lane, r, zp_lane_wait_event_task, e, sizeof *e, 0);
     zp_lane_end_record(&s->lane, r);
     return ZERO_OK;
 }

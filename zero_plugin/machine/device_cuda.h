@@ -24,7 +24,7 @@ typedef struct zp_stream {
     cudaStream_t cuda;
     zp_device *device; /* NULL: not open */
     int made;          /* the plugin created it */
-    int beside;        /* the stream has a lane: see zp_device_attach_lane */
+    int has_lane;      /* the stream has a lane: see zp_device_attach_lane */
     zp_lane lane;
     size_t passed;    /* tasks of the lane that the stream has waited for */
     int track;        /* the track of events.h */
@@ -107,10 +107,10 @@ static zero_result zp_device_check(zp_device *d) {
 }
 
 /* Sets s to the stream on which your code computes. */
-static zero_result zp_device_take_stream(zp_stream *s, zp_device *d, void *host, int threads) {
-    s->cuda = (cudaStream_t)host;
+static zero_result zp_device_take_stream(zp_stream *s, zp_device *d, void *stream, int threads) {
+    s->cuda = (cudaStream_t)stream;
     s->device = d;
-    s->made = s->beside = s->track = 0;
+    s->made = s->has_lane = s->track = 0;
     s->slice = NULL;
     s->last = 0;
     return ZERO_OK;
@@ -118,10 +118,10 @@ static zero_result zp_device_take_stream(zp_stream *s, zp_device *d, void *host,
 /* Returns the stream in the form in which your code passes it. */
 static void *zp_device_stream_handle(const zp_stream *s) { return (void *)s->cuda; }
 /* Opens a communication stream with priority `urgency`, or, if not `queued`, takes yours. */
-static zero_result zp_device_open_stream(zp_stream *s, zp_device *d, void *host, int queued,
+static zero_result zp_device_open_stream(zp_stream *s, zp_device *d, void *stream, int queued,
                                          int urgency, int threads) {
     int least = 0, greatest = 0;
-    (void)zp_device_take_stream(s, d, host, threads);
+    (void)zp_device_take_stream(s, d, stream, threads);
     if (!queued) return ZERO_OK;
     ZP_CUDA(d, cudaDeviceGetStreamPriorityRange(&least, &greatest));
     const int priority = greatest + 1 - urgency < least ? greatest + 1 - urgency : least;
@@ -131,15 +131,15 @@ static zero_result zp_device_open_stream(zp_stream *s, zp_device *d, void *host,
 }
 static void zp_device_close_stream(zp_stream *s) {
     if (s->device) (void)cudaStreamSynchronize(s->cuda);
-    if (s->device && s->beside) zp_lane_close(&s->lane);
+    if (s->device && s->has_lane) zp_lane_close(&s->lane);
     if (s->made) (void)cudaStreamDestroy(s->cuda);
     s->cuda = NULL; /* but keeps the lane: records still read its progress */
     s->device = NULL;
-    s->made = s->beside = 0;
+    s->made = s->has_lane = 0;
 }
 /* Waits until the lane has run all tasks, even if the device has failed. */
 static void zp_device_finish_stream(zp_stream *s) {
-    if (s->beside) zp_lane_sync(&s->lane);
+    if (s->has_lane) zp_lane_sync(&s->lane);
 }
 static zero_result zp_device_sync_stream(zp_stream *s) {
     ZP_CUDA(s->device, cudaStreamSynchronize(s->cuda));
@@ -163,13 +163,13 @@ static zero_result zp_device_sync_stream(zp_stream *s) {
 static zero_result zp_device_attach_lane(zp_stream *s, int threads) {
     s->passed = 0;
     ZP_TRY(zp_lane_open(&s->lane, threads));
-    s->beside = 1;
+    s->has_lane = 1;
     return ZERO_OK;
 }
 static void zp_device_join_lane(void *stream) {
     zp_stream *s = (zp_stream *)stream;
     const zp_lane_event task = {&s->lane, ++s->passed, 0};
-    zp_lane_await(&task);
+    zp_lane_wait_event(&task);
 }
 /* Waits for room in a lane, to which only this thread pushes tasks. Returns the device's error if
    it fails meanwhile. */
@@ -184,7 +184,7 @@ static zero_result zp_device_wait_lane_room(zp_stream *s, const zp_lane *l) {
 }
 static zero_result zp_device_push_task(zp_stream *s, zp_task_fn fn, const void *args, size_t bytes,
                                        size_t n) {
-    if (!s->beside) return ZERO_ERR_UNSUPPORTED;
+    if (!s->has_lane) return ZERO_ERR_UNSUPPORTED;
     ZP_TRY(zp_device_wait_lane_room(s, &s->lane));
     zp_lane_push_record_task(&s->lane, s->slice, fn, args, bytes, n);
     if (s->slice) s->slice->reached = &s->lane.head; /* the lane writes its times */
@@ -294,7 +294,7 @@ static zp_record *zp_device_begin_slice(zp_stream *s, zero_event_kind kind, int 
     const zp_stamps *m = (const zp_stamps *)s->device->recorder->own;
     (void)nvtxRangePushA(zero_event_name(kind));
     r->outer = s->slice;
-    if (s->beside) s->slice = r;
+    if (s->has_lane) s->slice = r;
     (void)zp_device_clear_error(cudaEventRecord(m->event[2 * r->place], s->cuda));
     return r;
 }
@@ -303,7 +303,7 @@ static void zp_device_end_slice(zp_stream *s, zp_record *r) {
     const zp_stamps *m = (const zp_stamps *)s->device->recorder->own;
     s->last = r->event.number;
     (void)nvtxRangePop();
-    if (s->beside) s->slice = r->outer;
+    if (s->has_lane) s->slice = r->outer;
     if (r->reached) {
         zp_lane_end_record(&s->lane, r);
         return;

@@ -56,27 +56,27 @@ typedef struct zp_record {
     struct zp_record *outer; /* the stream's record around it */
 } zp_record;
 
-typedef struct zp_given { /* the part of a passed record that a later WAIT may need */
+typedef struct zp_passed_record { /* the part of a passed record that a later WAIT may need */
     uint64_t number;
     zero_event_kind kind;
     int unit, units;
-} zp_given;
+} zp_passed_record;
 
 typedef struct zp_recorder {
-    zero_trace_fn give;
+    zero_trace_fn trace;
     void *user;
     /* Sets the times of a record that no lane writes, and returns 1 if it is over. NULL: it is. */
     int (*done)(struct zp_recorder *, zp_record *);
     void *own;                  /* state of the device */
     uint64_t number;            /* event i has this number + i; i counts from 1 */
-    struct zp_recorder *beside; /* of the other context if one joins the other: each waits for
+    struct zp_recorder *joined; /* of the other context if one joins the other: each waits for
                                    the other's agreement */
     int64_t step;               /* atomic, as is micro: of new records */
     int micro;
-    size_t taken, given; /* atomic: records taken by any thread; passed by the calling thread */
-    uint64_t lost;       /* atomic: records dropped since the last ZERO_EVENT_LOST */
-    zp_record *ring;     /* [ZP_RECORDS] record i at i % ZP_RECORDS */
-    zp_given *was;       /* [ZP_RECORDS] the record passed last from each place */
+    size_t taken, passed;  /* atomic: records taken by any thread; passed by the calling thread */
+    uint64_t lost;         /* atomic: records dropped since the last ZERO_EVENT_LOST */
+    zp_record *ring;       /* [ZP_RECORDS] record i at i % ZP_RECORDS */
+    zp_passed_record *was; /* [ZP_RECORDS] the record passed last from each place */
 } zp_recorder;
 
 /* The track of this thread, if it is a lane. */
@@ -95,7 +95,7 @@ ZP_UNUSED static zp_record *zp_events_take_record(zp_recorder *t, zero_event_kin
     if (!t) return NULL;
     size_t i = __atomic_load_n(&t->taken, __ATOMIC_RELAXED);
     do {
-        if (i - __atomic_load_n(&t->given, __ATOMIC_ACQUIRE) >= ZP_RECORDS) {
+        if (i - __atomic_load_n(&t->passed, __ATOMIC_ACQUIRE) >= ZP_RECORDS) {
             __atomic_add_fetch(&t->lost, 1, __ATOMIC_RELAXED);
             return NULL;
         }
@@ -145,17 +145,17 @@ ZP_UNUSED static void zp_events_record_task(zp_record *r, const size_t *reached,
 }
 
 /* Finds the passed record with that number. NULL: it was overwritten, or is another recorder's. */
-static const zp_given *zp_events_find_given(const zp_recorder *t, uint64_t number) {
-    const zp_given *was = t && number ? &t->was[(size_t)(number - 1) % ZP_RECORDS] : NULL;
+static const zp_passed_record *zp_events_find_passed(const zp_recorder *t, uint64_t number) {
+    const zp_passed_record *was = t && number ? &t->was[(size_t)(number - 1) % ZP_RECORDS] : NULL;
     return was && was->number == number ? was : NULL;
 }
 
 /* Sets the cause of a WAIT. Its record was taken earlier, so it was passed earlier, unless the
-   recorder `beside` has it. */
+   recorder `joined` has it. */
 static void zp_events_find_cause(zp_recorder *t, zp_record *r) {
-    zp_given *own = &t->was[r->place];
-    const zp_given *before = zp_events_find_given(t, r->event.flow);
-    if (!before) before = zp_events_find_given(t->beside, r->event.flow);
+    zp_passed_record *own = &t->was[r->place];
+    const zp_passed_record *before = zp_events_find_passed(t, r->event.flow);
+    if (!before) before = zp_events_find_passed(t->joined, r->event.flow);
     if (before) {
         r->event.cause = before->kind;
         r->event.unit = before->unit;
@@ -172,7 +172,7 @@ static void zp_events_deliver_own(zp_recorder *t) {
     zero_event event[ZP_EVENTS_AT_ONCE];
     int n = 0;
     const size_t taken = __atomic_load_n(&t->taken, __ATOMIC_ACQUIRE);
-    for (size_t i = t->given; i != taken; i++) {
+    for (size_t i = t->passed; i != taken; i++) {
         zp_record *r = &t->ring[i % ZP_RECORDS];
         if (!__atomic_load_n(&r->filled, __ATOMIC_ACQUIRE)) break;
         if (r->reached && __atomic_load_n(r->reached, __ATOMIC_ACQUIRE) < r->wanted) break;
@@ -180,8 +180,8 @@ static void zp_events_deliver_own(zp_recorder *t) {
         zp_events_find_cause(t, r);
         if (r->event.end > 0) event[n++] = r->event; /* otherwise the stream received no work */
         __atomic_store_n(&r->filled, 0, __ATOMIC_RELAXED);
-        __atomic_store_n(&t->given, i + 1, __ATOMIC_RELEASE);
-        if (n == ZP_EVENTS_AT_ONCE) t->give(t->user, event, n);
+        __atomic_store_n(&t->passed, i + 1, __ATOMIC_RELEASE);
+        if (n == ZP_EVENTS_AT_ONCE) t->trace(t->user, event, n);
         n %= ZP_EVENTS_AT_ONCE;
     }
     const uint64_t lost = __atomic_exchange_n(&t->lost, 0, __ATOMIC_RELAXED);
@@ -193,39 +193,39 @@ static void zp_events_deliver_own(zp_recorder *t) {
         event[n].begin = event[n].end = zp_seconds();
         n++;
     }
-    if (n) t->give(t->user, event, n);
+    if (n) t->trace(t->user, event, n);
 }
-/* Passes the records of `beside` first, because waits may be for them. The calling thread does
+/* Passes the records of `joined` first, because waits may be for them. The calling thread does
    this, or the last thread that is left. */
 static void zp_events_deliver(zp_recorder *t) {
     if (!t) return;
-    if (t->beside) zp_events_deliver_own(t->beside);
+    if (t->joined) zp_events_deliver_own(t->joined);
     zp_events_deliver_own(t);
 }
 
-/* Opens a recorder. joins: its context joins another one, whose recorder is `beside` (or NULL).
+/* Opens a recorder. joins: its context joins another one, whose recorder is `joined` (or NULL).
    Returns NULL without memory. */
-ZP_UNUSED static zp_recorder *zp_events_open(zero_trace_fn give, void *user, int rank, int joins,
-                                             zp_recorder *beside) {
+ZP_UNUSED static zp_recorder *zp_events_open(zero_trace_fn trace, void *user, int rank, int joins,
+                                             zp_recorder *joined) {
     zp_recorder *t = (zp_recorder *)calloc(1, sizeof *t);
     zp_record *ring = t ? (zp_record *)calloc(ZP_RECORDS, sizeof *ring) : NULL;
-    zp_given *was = ring ? (zp_given *)calloc(ZP_RECORDS, sizeof *was) : NULL;
+    zp_passed_record *was = ring ? (zp_passed_record *)calloc(ZP_RECORDS, sizeof *was) : NULL;
     if (!was) {
         free(ring);
         free(t);
         return NULL;
     }
     t->was = was;
-    t->give = give;
+    t->trace = trace;
     t->user = user;
     t->number = ((uint64_t)rank + 1) << 40 | (uint64_t)(joins != 0) << 39;
     t->ring = ring;
-    t->beside = beside;
-    if (beside) beside->beside = t;
+    t->joined = joined;
+    if (joined) joined->joined = t;
     return t;
 }
 ZP_UNUSED static void zp_events_close(zp_recorder *t) {
-    if (t && t->beside) t->beside->beside = NULL;
+    if (t && t->joined) t->joined->joined = NULL;
     if (t) free(t->ring);
     if (t) free(t->was);
     free(t);

@@ -151,28 +151,29 @@ ZP_UNUSED static void zp_lane_record(zp_lane *l, zp_lane_event *e) {
     e->lane = l;
     e->at = __atomic_load_n(&l->tail, __ATOMIC_ACQUIRE);
 }
-static int zp_lane_reached(const zp_lane_event *e) {
+static int zp_lane_event_passed(const zp_lane_event *e) {
     return !e->lane || __atomic_load_n(&e->lane->head, __ATOMIC_ACQUIRE) >= e->at;
 }
 /* The calling thread waits for the event. */
-static void zp_lane_await(const zp_lane_event *e) {
-    if (zp_lane_reached(e)) return;
+static void zp_lane_wait_event(const zp_lane_event *e) {
+    if (zp_lane_event_passed(e)) return;
     pthread_mutex_lock(&e->lane->lock);
-    while (!zp_lane_reached(e)) pthread_cond_wait(&e->lane->less, &e->lane->lock);
+    while (!zp_lane_event_passed(e)) pthread_cond_wait(&e->lane->less, &e->lane->lock);
     pthread_mutex_unlock(&e->lane->lock);
 }
-static void zp_lane_await_task(const void *event, size_t n, int threads) {
-    zp_lane_await((const zp_lane_event *)event);
+static void zp_lane_wait_event_task(const void *event, size_t n, int threads) {
+    zp_lane_wait_event((const zp_lane_event *)event);
 }
 /* Makes the lane wait for another lane's event before it runs tasks that are pushed later. */
 ZP_UNUSED static void zp_lane_wait(zp_lane *l, const zp_lane_event *e) {
-    if (e->lane != l && !zp_lane_reached(e)) zp_lane_push(l, zp_lane_await_task, e, sizeof *e, 0);
+    if (e->lane != l && !zp_lane_event_passed(e))
+        zp_lane_push(l, zp_lane_wait_event_task, e, sizeof *e, 0);
 }
 /* The calling thread waits for all tasks pushed so far. */
 ZP_UNUSED static void zp_lane_sync(zp_lane *l) {
     zp_lane_event end = {NULL, 0, 0};
     zp_lane_record(l, &end);
-    zp_lane_await(&end);
+    zp_lane_wait_event(&end);
 }
 
 /* A GATE makes a lane wait for work outside lanes: the n-th pass waits for the n-th opening. Unlike

@@ -59,7 +59,7 @@ ZP_FN double zp_exact_squares(const float *x, size_t n) {
     double lane[ZP_EXACT_LANES] = {0};
     for (size_t i = 0; i < n; i++)
         lane[i % ZP_EXACT_LANES] += (double)x[i] * (double)x[i]; /* the product is exact */
-    return zp_kernel_halve(lane, ZP_EXACT_LANES);
+    return zp_kernel_add_by_halves(lane, ZP_EXACT_LANES);
 }
 
 /* Computes LAMB's trust ratio of each layer of each tensor, from all ranks' sums of squares of the

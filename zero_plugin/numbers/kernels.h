@@ -71,7 +71,7 @@ static zero_result zp_kernel_detect_flush(zp_device *d, void *stream, int *flush
 }
 
 /* Adds the n lanes of an f64 sum by halves, so that a warp, a block and a CPU get the same bits. */
-ZP_FN double zp_kernel_halve(double *lane, size_t n) {
+ZP_FN double zp_kernel_add_by_halves(double *lane, size_t n) {
     for (size_t w = n / 2; w; w /= 2)
         for (size_t j = 0; j < w; j++) lane[j] += lane[j + w];
     return lane[0];
@@ -96,7 +96,7 @@ ZP_FN void zp_kernel_norm_at(const zp_kernel_norm_args *a, size_t block) {
     for (size_t j = 0; j < ZP_LANES; j++) lane[j] = 0;
     for (size_t i = 0; i < n; i += ZP_LANES) /* shards are whole multiples of ZP_ALIGN */
         for (size_t j = 0; j < ZP_LANES; j++) lane[j] += (double)g[i + j] * (double)g[i + j];
-    a->partial[block] = zp_kernel_halve(lane, ZP_LANES);
+    a->partial[block] = zp_kernel_add_by_halves(lane, ZP_LANES);
 }
 /* Adds one unit's blocks to this rank's verdict, in 256 lanes. If the unit has a block that is not
    finite, it finds the first bad element, and keeps that of the lowest unit. */
@@ -139,7 +139,7 @@ ZP_FN void zp_kernel_fold_at(const zp_kernel_fold_args *a, size_t one) {
     double lane[ZP_FOLD_LANES];
     size_t bad = (size_t)-1;
     for (size_t j = 0; j < ZP_FOLD_LANES; j++) lane[j] = zp_kernel_fold_lane(a, j, &bad);
-    zp_kernel_fold_close(a, zp_kernel_halve(lane, ZP_FOLD_LANES), bad);
+    zp_kernel_fold_close(a, zp_kernel_add_by_halves(lane, ZP_FOLD_LANES), bad);
 }
 
 ZP_FN void zp_kernel_set_scale(zp_control *c, float scale) {
@@ -148,14 +148,14 @@ ZP_FN void zp_kernel_set_scale(zp_control *c, float scale) {
 }
 
 /* Writes the words on which all ranks must agree to this rank's verdict. One thread. */
-typedef struct zp_kernel_declare_args {
+typedef struct zp_kernel_complete_verdict_args {
     double *verdict;
     const zp_control *control;
     zero_hyper hyper; /* of the last step */
     int call;
-} zp_kernel_declare_args;
+} zp_kernel_complete_verdict_args;
 
-ZP_FN void zp_kernel_declare_at(const zp_kernel_declare_args *a, size_t one) {
+ZP_FN void zp_kernel_complete_verdict_at(const zp_kernel_complete_verdict_args *a, size_t one) {
     const zp_control *c = a->control;
     const double words[ZP_VERDICT - ZP_CALL] = {
         (double)a->call,           (double)a->hyper.lr,      (double)a->hyper.beta1,
@@ -165,19 +165,19 @@ ZP_FN void zp_kernel_declare_at(const zp_kernel_declare_args *a, size_t one) {
         (double)c->hysteresis};
     for (int i = 0; i < ZP_VERDICT - ZP_CALL; i++) a->verdict[ZP_CALL + i] = words[i];
 }
-ZP_KERNEL(zp_kernel_declare, zp_kernel_declare_args, 1)
+ZP_KERNEL(zp_kernel_complete_verdict, zp_kernel_complete_verdict_args, 1)
 
 /* Combines all ranks' verdicts, in rank order. A verdict that did not arrive is zeros: the exchange
    has failed, your code gets that error, and the zeros do not count as a difference. One thread. */
-typedef struct zp_kernel_judge_args {
+typedef struct zp_kernel_combine_verdicts_args {
     zp_control *control;
     const double *verdicts;
     int nranks;
     int units;        /* with a world: after each verdict come the squares of so many units */
     const int *order; /* [nranks] order of the addition; NULL: rank order */
-} zp_kernel_judge_args;
+} zp_kernel_combine_verdicts_args;
 
-ZP_FN void zp_kernel_judge_at(const zp_kernel_judge_args *a, size_t one) {
+ZP_FN void zp_kernel_combine_verdicts_at(const zp_kernel_combine_verdicts_args *a, size_t one) {
     zp_control *c = a->control;
     c->sumsq = 0;
     c->bad_unit = -1;
@@ -208,7 +208,7 @@ ZP_FN void zp_kernel_judge_at(const zp_kernel_judge_args *a, size_t one) {
     }
     c->norm = sqrt(c->sumsq) / c->stored;
 }
-ZP_KERNEL(zp_kernel_judge, zp_kernel_judge_args, 1)
+ZP_KERNEL(zp_kernel_combine_verdicts, zp_kernel_combine_verdicts_args, 1)
 
 /* For a context that joins another one: adds its verdict to the other's. With `control` set, it
    copies the agreed values back. One thread. */
@@ -295,14 +295,14 @@ ZP_KERNEL(zp_kernel_decide, zp_kernel_decide_args, 1)
 
 /* Adds a micro-step's 16-bit gradient to the f32 accumulator. `last` also rounds the sum into the
    gradient, which is reduced next. The body takes ZP_WIDE elements. */
-typedef struct zp_kernel_collect_args {
+typedef struct zp_kernel_accumulate_args {
     float *sum;
     void *g;
     zero_type type;
     int first, last;
-} zp_kernel_collect_args;
+} zp_kernel_accumulate_args;
 
-ZP_FN void zp_kernel_collect_at(const zp_kernel_collect_args *a, size_t at) {
+ZP_FN void zp_kernel_accumulate_at(const zp_kernel_accumulate_args *a, size_t at) {
     float g[ZP_WIDE], sum[ZP_WIDE];
     zp_type_load_wide(g, a->g, a->type, ZP_WIDE * at);
     if (!a->first) zp_type_load_wide(sum, a->sum, ZERO_F32, ZP_WIDE * at);
@@ -310,7 +310,7 @@ ZP_FN void zp_kernel_collect_at(const zp_kernel_collect_args *a, size_t at) {
     zp_type_store_wide(a->sum, ZERO_F32, ZP_WIDE * at, sum);
     if (a->last) zp_type_store_wide(a->g, a->type, ZP_WIDE * at, sum);
 }
-ZP_KERNEL(zp_kernel_collect, zp_kernel_collect_args, 2048)
+ZP_KERNEL(zp_kernel_accumulate, zp_kernel_accumulate_args, 2048)
 
 /* A sum of n ranks' slices, in order of their places; each `group` places are a node. The sum times
    scale is stored in `sum`, or added to it, then rounded to `out`. If `out` is f32 and `sum` is
@@ -444,7 +444,7 @@ __global__ void __launch_bounds__(ZP_THREADS)
         for (int w = (int)ZP_NORM_TEAM / 2; w; w /= 2)
             for (size_t j = 0; j < ZP_WIDE; j++)
                 lane[j] += __shfl_xor_sync(0xFFFFFFFFu, lane[j], w);
-        if (me == 0 && n) a.partial[block] = zp_kernel_halve(lane, ZP_WIDE);
+        if (me == 0 && n) a.partial[block] = zp_kernel_add_by_halves(lane, ZP_WIDE);
     }
 }
 ZP_KERNEL_CALL(zp_kernel_norm, zp_kernel_norm_teams, zp_kernel_norm_args,

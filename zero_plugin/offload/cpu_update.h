@@ -299,7 +299,7 @@ static zero_result zp_cpu_update_begin(zero_ctx *z) {
     if (!h->lift[ZP_GRAD].open) return ZERO_OK;
     zp_lane_event sent; /* the step's gradients are with the file's lanes */
     zp_lane_record(&h->lift[ZP_GRAD].asks, &sent);
-    return zp_device_push_task(&z->updates, zp_lane_await_task, &sent, sizeof sent, 0);
+    return zp_device_push_task(&z->updates, zp_lane_wait_event_task, &sent, sizeof sent, 0);
 }
 
 /* What an update apart reads in place of the device's: the spans; and its decision, which is known

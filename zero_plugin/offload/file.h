@@ -134,9 +134,10 @@ static zp_lane *zp_file_lane(zp_file *f, size_t piece) { return &f->lane[piece %
 /* A stream waits until the transfers before `e` are over. */
 static void zp_file_wait(zp_file *f, const zp_lane_event *e) {
     zp_recorder *t = f->group->device->recorder;
-    zp_record *r = zp_lane_reached(e) ? NULL : zp_events_record_wait(t, zp_track_now, e->after);
+    zp_record *r =
+        zp_lane_event_passed(e) ? NULL : zp_events_record_wait(t, zp_track_now, e->after);
     const double start = zp_seconds();
-    zp_lane_await(e);
+    zp_lane_wait_event(e);
     const double end = zp_seconds();
     const uint64_t waited = (uint64_t)((end - start) * 1e9);
     zp_events_record_run(r, start, end);
