@@ -49,8 +49,7 @@ static size_t zp_collectives_element_bytes(zero_type type) {
     return type == ZERO_F64 ? 8 : zp_type_bytes(type);
 }
 
-/* Adds (or takes the maximum of) the ranks' pieces in rank order, ZP_MERGED elements at a time. It
-   computes in f32, or in f64 for f64. */
+/* Reduces the ranks' pieces in rank order, in f32 (f64 for f64), ZP_MERGED elements at a time. */
 typedef struct zp_collectives_merge_args {
     const char *pieces; /* of the ranks, `stride` bytes apart */
     void *out;
@@ -113,8 +112,7 @@ static size_t zp_collectives_slice_at(const zero_group *g, size_t n, int r) {
     return zp_min(n, each * (size_t)r);
 }
 
-/* Returns the elements that this rank sends for a sum of n: the slices of the others, then its own
-   slice to each of them. */
+/* Returns the elements that this rank sends for a sum: others' slices, then its own to each. */
 static size_t zp_collectives_sum_sent(const zero_group *g, size_t n) {
     const int me = g->group.rank;
     const size_t mine = zp_collectives_slice_at(g, n, me + 1) - zp_collectives_slice_at(g, n, me);

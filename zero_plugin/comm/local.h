@@ -27,32 +27,31 @@ static zp_sum zp_local_make_sum(const zp_op *op, int n, int group) {
    GPUs an event per rank does this; the end makes sure that all streams wait for its last record
    before it is recorded again. On the CPU the stream's own thread calls this. */
 static zero_result zp_local_meet(zp_stream *s, const zp_op *op, int end) {
-    const zp_local_ranks *local_ranks = zp_board_ranks_of(op->group);
-    const int events = !zp_device_is_host() && local_ranks->n > 1;
-    zp_event *event = events ? local_ranks->board->streams[end][op->channel] : NULL;
+    const zp_local_ranks *ranks = zp_board_ranks_of(op->group);
+    const int events = !zp_device_is_host() && ranks->n > 1;
+    zp_event *event = events ? ranks->board->streams[end][op->channel] : NULL;
     if (!end) ZP_TRY(zp_failure_result(op->group->failure));
-    if (event) ZP_TRY(zp_device_record_event(s, &event[local_ranks->me]));
+    if (event) ZP_TRY(zp_device_record_event(s, &event[ranks->me]));
     ZP_TRY(zp_board_meet(op, end));
-    for (int p = 0; p < local_ranks->n && event; p++)
-        if (p != local_ranks->me) ZP_TRY(zp_device_wait_event(s, &event[p]));
+    for (int p = 0; p < ranks->n && event; p++)
+        if (p != ranks->me) ZP_TRY(zp_device_wait_event(s, &event[p]));
     return ZERO_OK;
 }
 
 /* Does this rank's part once all ranks have reached the collective. */
 static zero_result zp_local_compute(zp_stream *s, const zp_op *op) {
-    const zp_local_ranks *local_ranks = zp_board_ranks_of(op->group);
+    const zp_local_ranks *ranks = zp_board_ranks_of(op->group);
     const size_t bytes = zp_comm_op_shard_bytes(op);
     if (op->in_place) return ZERO_OK;
     if (op->kind == ZP_REDUCE_SCATTER) {
-        zp_sum sum = zp_local_make_sum(op, local_ranks->n, op->group->node_size);
-        for (int p = 0; p < local_ranks->n; p++)
+        zp_sum sum = zp_local_make_sum(op, ranks->n, op->group->node_size);
+        for (int p = 0; p < ranks->n; p++)
             sum.source[p] = zp_local_peer_memory(op, p, (size_t)op->group->rank * op->shard);
-        const int there =
-            local_ranks->n == 1 && op->source == op->target && !op->sum && op->scale == 1;
+        const int there = ranks->n == 1 && op->source == op->target && !op->sum && op->scale == 1;
         return there ? ZERO_OK : zp_kernel_sum_ranks(s, &sum, op->shard / ZP_WIDE);
     }
-    for (int p = 0; p < local_ranks->n; p++) {
-        char *to = op->memory->base + op->target + (size_t)local_ranks->rank_of[p] * bytes;
+    for (int p = 0; p < ranks->n; p++) {
+        char *to = op->memory->base + op->target + (size_t)ranks->rank_of[p] * bytes;
         const char *from = zp_local_peer_memory(op, p, 0);
         if (to != from) ZP_TRY(zp_device_copy(s, to, from, bytes));
     }
@@ -228,8 +227,7 @@ static zero_result zp_local_cut(zp_comm *of, const zp_cut *cut, zero_comm *part)
     return zp_comm_barrier(of); /* all ranks of the part are in it */
 }
 
-/* All ranks of a group share a board, and all parts share the memory in which they meet. direct:
-   the ranks are threads. */
+/* A group's ranks share a board, and all parts share memory. direct: the ranks are threads. */
 static size_t zp_local_parts_bytes(const zp_comm *of, int parts, int n, int swaps, int direct) {
     const size_t meeting = (size_t)parts * zp_round_up(sizeof(zero_local), 4096);
     const size_t pipes = swaps && n > 1 ? zp_pipe_all_bytes(direct, (size_t)n) : 0;

@@ -353,8 +353,8 @@ static zero_result zp_mpi_find_nodes(zp_comm *g, int node_size) {
     ZP_TRY(zp_mpi_find_node(g, &mine));
     ZP_TRY(zp_mpi_exchange(&op, &mine));
     ZP_TRY(zp_mpi_check_even_nodes(g, said, node_size));
-    g->node_size = m->local_ranks.n = mine.ranks;
-    m->local_ranks.me = mine.place;
+    g->node_size = m->ranks.n = mine.ranks;
+    m->ranks.me = mine.place;
     int *number = m->last; /* indexed by a node's lowest rank, which comes first */
     for (int r = 0; r < g->nranks; r++) {
         if (said[r].first == r) number[r] = m->nnodes++;
@@ -363,8 +363,8 @@ static zero_result zp_mpi_find_nodes(zp_comm *g, int node_size) {
         g->scattered |= r != at;
     }
     m->node = number[mine.first];
-    for (int p = 0; p < m->local_ranks.n; p++)
-        m->local_ranks.rank_of[p] = m->node_rank[m->node * mine.ranks + p];
+    for (int p = 0; p < m->ranks.n; p++)
+        m->ranks.rank_of[p] = m->node_rank[m->node * mine.ranks + p];
     return ZERO_OK;
 }
 
@@ -430,8 +430,8 @@ static int zp_mpi_leaks(zp_comm *g, int broken) {
     int ended = 0, done = 0;
     const double deadline = zp_seconds() + g->timeout_s;
     if (!m->joined) return 0;
-    m->abandoned |= MPI_Finalized(&ended) || ended || (broken && m->local_ranks.board);
-    if (m->abandoned || !m->local_ranks.board) return m->abandoned;
+    m->abandoned |= MPI_Finalized(&ended) || ended || (broken && m->ranks.board);
+    if (m->abandoned || !m->ranks.board) return m->abandoned;
     /* on a channel whose stream is closed: it ends only if no rank has failed */
     m->abandoned = MPI_Ibarrier(m->comm[ZP_PARAMETERS], &request) != MPI_SUCCESS;
     while (!m->abandoned && !done) {
@@ -447,10 +447,9 @@ static int zp_mpi_leaks(zp_comm *g, int broken) {
 static void zp_mpi_leave(zp_comm *g, int broken) {
     zp_mpi *m = zp_mpi_nodes_of(g);
     if (!m) return;
-    if (m->local_ranks.board)
-        __atomic_store_n(&m->local_ranks.board->left[m->local_ranks.me], 1, __ATOMIC_RELEASE);
+    if (m->ranks.board) __atomic_store_n(&m->ranks.board->left[m->ranks.me], 1, __ATOMIC_RELEASE);
     if (zp_mpi_leaks(g, broken)) return;
-    m->local_ranks.board = NULL; /* it may be in a window */
+    m->ranks.board = NULL; /* it may be in a window */
     for (zp_memory *p = g->first; p; p = p->next) zp_mpi_free_window(p);
     zp_shared_memory_close(g);
     for (int i = 0; i < ZP_CHANNELS && m->joined; i++) (void)MPI_Comm_free(&m->comm[i]);

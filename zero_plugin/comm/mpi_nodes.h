@@ -35,7 +35,7 @@ typedef struct zp_landing {
 } zp_landing;
 
 typedef struct zp_mpi {
-    zp_local_ranks local_ranks; /* first: zp_board_ranks_of */
+    zp_local_ranks ranks; /* first: zp_board_ranks_of */
     MPI_Comm comm[ZP_CHANNELS], on_node;
     int joined; /* the communicators exist */
     int nnodes, node;
@@ -68,8 +68,7 @@ static zero_result zp_mpi_nodes_check_abort(zp_comm *g) {
     MPI_Message message;
     MPI_Status status;
     int found = 0;
-    if (!m->local_ranks.board)
-        return ZERO_OK; /* joining: only ranks that have joined send reports */
+    if (!m->ranks.board) return ZERO_OK; /* joining: only ranks that have joined send reports */
     ZP_TRY(zp_board_check_abort(g));
     ZP_MPI(g, MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, m->comm[ZP_CONTROL], &found, &message,
                           &status));
@@ -77,7 +76,7 @@ static zero_result zp_mpi_nodes_check_abort(zp_comm *g) {
     ZP_MPI(g, MPI_Mrecv(text, (int)sizeof text, MPI_BYTE, &message, &status));
     text[sizeof text - 1] = 0;
     const int source = status.MPI_SOURCE, told = status.MPI_TAG;
-    zp_board_abort_as(m->local_ranks.board, source, (zero_result)told, text);
+    zp_board_abort_as(m->ranks.board, source, (zero_result)told, text);
     return zp_board_report_peer(g, source, told, text);
 }
 
@@ -87,16 +86,15 @@ static void zp_mpi_nodes_abort(zp_comm *g, const char *why) {
     zp_mpi *m = zp_mpi_nodes_of(g);
     const double deadline = zp_seconds() + 1;
     int n = 0, done = 0;
-    if (!m || !m->local_ranks.board) return;
-    zp_board_abort_as(m->local_ranks.board, g->rank, zp_board_abort_result(g), why);
-    if (m->local_ranks.n == g->nranks || m->local_ranks.board->abort_rank != g->rank) return;
+    if (!m || !m->ranks.board) return;
+    zp_board_abort_as(m->ranks.board, g->rank, zp_board_abort_result(g), why);
+    if (m->ranks.n == g->nranks || m->ranks.board->abort_rank != g->rank) return;
     if (__atomic_exchange_n(&m->failure_is_sent, 1, __ATOMIC_ACQ_REL)) return;
-    memcpy(m->failure_text, m->local_ranks.board->abort_text, sizeof m->failure_text);
+    memcpy(m->failure_text, m->ranks.board->abort_text, sizeof m->failure_text);
     for (int i = 0; i < g->nranks; i++) {
-        if (i / m->local_ranks.n == m->node) continue;
+        if (i / m->ranks.n == m->node) continue;
         if (MPI_Isend(m->failure_text, ZP_TEXT_BYTES, MPI_BYTE, m->node_rank[i],
-                      m->local_ranks.board->abort_result, m->comm[ZP_CONTROL],
-                      &m->failure_sends[n]))
+                      m->ranks.board->abort_result, m->comm[ZP_CONTROL], &m->failure_sends[n]))
             break;
         n++;
     }
@@ -116,7 +114,7 @@ static int zp_mpi_nodes_tag(const zp_op *op) {
 /* Returns the rank of the same place on another node. */
 static int zp_mpi_nodes_counterpart(const zp_comm *g, int node) {
     const zp_mpi *m = zp_mpi_nodes_of(g);
-    return m->node_rank[node * g->node_size + m->local_ranks.me];
+    return m->node_rank[node * g->node_size + m->ranks.me];
 }
 
 /* Checks ended requests: a single one of an exchange, or pairs of a receive and a send. The
@@ -278,7 +276,7 @@ static zero_result zp_mpi_nodes_exchange(const zp_op *op, int threads) {
 /* Copies the shards that this node's other ranks have received from their counterparts. */
 static void zp_mpi_nodes_copy_gathered(const zp_op *op) {
     const zp_mpi *m = zp_mpi_nodes_of(op->group);
-    const zp_local_ranks *s = &m->local_ranks;
+    const zp_local_ranks *s = &m->ranks;
     const size_t bytes = zp_comm_op_shard_bytes(op);
     for (int p = 0; p < s->n; p++)
         for (int k = 0; k < m->nnodes && p != s->me; k++) {

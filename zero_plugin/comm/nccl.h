@@ -247,7 +247,7 @@ static zero_result zp_nccl_begin_join(zp_comm *g, const zero_comm *given, ncclCo
     g->own = n;
     g->sums = 1;
     n->channels = g->swaps ? 1 : ZP_CONTROL;
-    n->local_ranks.n = 1;
+    n->ranks.n = 1;
     pthread_mutex_init(&n->lock, NULL);
     if (!parent)
         return zp_comm_fail(g, ZERO_ERR_ARGUMENT, "comm.handle: an ncclComm_t * is needed");
@@ -272,7 +272,7 @@ static zero_result zp_nccl_begin_join(zp_comm *g, const zero_comm *given, ncclCo
 /* Opens the board: a memory file of the lowest rank whose files this rank sees. A rank without a
    board does not get the errors of other ranks. The note states how many ranks share this board. */
 static zero_result zp_nccl_open_board(zp_comm *g) {
-    zp_local_ranks *s = &zp_nccl_watch_of(g)->local_ranks;
+    zp_local_ranks *s = &zp_nccl_watch_of(g)->ranks;
     zp_memory *m = &s->board_memory;
     int32_t maker = -1;
     m->bytes = zp_round_up(sizeof(zp_board), 4096);
@@ -330,7 +330,7 @@ static zero_result zp_nccl_join(zp_comm *g, const zero_comm *given) {
     (void)snprintf(g->note, sizeof g->note,
                    "NCCL %d.%d.%d, launches ordered by %s, failures reported to %d of %d ranks",
                    n->version / 10000, n->version / 100 % 100, n->version % 100,
-                   n->ordered ? "NCCL" : "events", n->local_ranks.n, g->nranks);
+                   n->ordered ? "NCCL" : "events", n->ranks.n, g->nranks);
     return ZERO_OK;
 }
 
@@ -354,7 +354,7 @@ static void zp_nccl_leave(zp_comm *g, int broken) {
             zp_nccl_watch_wait_call(g, comm, ncclCommFinalize(comm), "ncclCommFinalize");
         (void)(failed ? ncclCommAbort(comm) : ncclCommDestroy(comm));
     }
-    zp_shared_memory_free(&n->local_ranks.board_memory);
+    zp_shared_memory_free(&n->ranks.board_memory);
     zp_device_free(n->scratch);
     zp_device_free_host(n->pinned);
     pthread_mutex_destroy(&n->lock);

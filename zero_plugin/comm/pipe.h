@@ -169,9 +169,8 @@ static int zp_pipe_receive(zp_stream *str, const zp_swap *x, const zero_message 
     return moved;
 }
 
-/* Advances every message that can move; between two ranks, each direction moves one message at a
-   time. It tries all messages before it returns an error, so that a peer in another call gets the
-   error, too. */
+/* Advances all messages, one at a time between two ranks in one direction. It tries all before it
+   returns an error, so that a peer in another call gets the error, too. */
 static int zp_pipe_advance_messages(zp_stream *str, const zp_swap *x, zp_moving *at, int *left,
                                     zero_result *r) {
     unsigned char stopped[2][ZP_LOCAL_MAX] = {{0}, {0}};
@@ -218,8 +217,7 @@ static zero_result zp_pipe_check_front(const zp_swap *x, int from) {
     return zp_board_compare_calls(x->group, from, &his->call, &x->call);
 }
 
-/* Called when nothing moves: checks for peers that are gone, failures and the time limit, then
-   sleeps. */
+/* Checks for peers that are gone, failures and the time limit, then sleeps. */
 static zero_result zp_pipe_wait(const zp_swap *x, const zp_moving *at, const uint32_t *gone,
                                 uint32_t seen, double *deadline) {
     zp_comm *g = x->group;

@@ -87,25 +87,24 @@ static int zp_shared_memory_map_piece(zp_memory *m, int p, int fd) {
     return m->peer[p] && (m->how != ZP_ONE || m->view);
 }
 
-/* Reports a failed system call of a rank. Too many open files is not a lack of memory, and no other
-   kind of shared memory would help. */
-static int zp_shared_memory_is_file_limit(int code) { return code == EMFILE || code == ENFILE; }
+/* Reports a rank's failed system call. With too many open files other shared memory fails, too. */
+static int zp_shared_memory_no_files(int code) { return code == EMFILE || code == ENFILE; }
 static zero_result zp_shared_memory_report_file(zp_comm *g, int rank, size_t bytes, int code) {
     char name[ZP_RANK_TEXT];
-    if (!zp_shared_memory_is_file_limit(code)) return ZERO_ERR_MEMORY;
+    if (!zp_shared_memory_no_files(code)) return ZERO_ERR_MEMORY;
     return zp_comm_fail(g, ZERO_ERR_DEVICE, "%s could not open a memory file of %zu bytes: %s",
                         zp_board_print_rank(g, rank, name), bytes, strerror(code));
 }
 
 /* Exchanges all ranks' errors. All return that of the lowest rank, file limits first. */
-static zero_result zp_shared_memory_agree_on_files(zp_comm *g, size_t bytes, int code) {
+static zero_result zp_shared_memory_agree(zp_comm *g, size_t bytes, int code) {
     const int32_t mine = code, *his = (const int32_t *)(const void *)g->mail;
     int bad = -1;
     ZP_TRY(zp_comm_exchange(g, &mine, sizeof mine));
     for (int r = g->nranks - 1; r >= 0; r--)
         if (his[r]
-            && (bad < 0 || zp_shared_memory_is_file_limit(his[r])
-                || !zp_shared_memory_is_file_limit(his[bad])))
+            && (bad < 0 || zp_shared_memory_no_files(his[r])
+                || !zp_shared_memory_no_files(his[bad])))
             bad = r;
     return bad < 0 ? ZERO_OK : zp_shared_memory_report_file(g, bad, bytes, his[bad]);
 }
@@ -123,13 +122,13 @@ static zero_result zp_shared_memory_open_files(zp_comm *g, zp_memory *m) {
     for (int p = 0; p < (one ? 1 : s->n) && !r; p++) {
         errno = ENOMEM;
         const int file = p == s->me ? fd : zp_shared_memory_open_piece(&his[s->rank_of[p]]);
-        if (!zp_shared_memory_map_piece(m, p, file) && !zp_shared_memory_is_file_limit(code))
+        if (!zp_shared_memory_map_piece(m, p, file) && !zp_shared_memory_no_files(code))
             code = errno;
         if (file >= 0 && p != s->me) (void)close(file);
     }
     for (int p = 1; p < s->n && one; p++) m->peer[p] = m->peer[0];
     m->base = m->peer[s->me];
-    if (!r) r = zp_shared_memory_agree_on_files(g, m->bytes, code);
+    if (!r) r = zp_shared_memory_agree(g, m->bytes, code);
     if (fd >= 0) (void)close(fd);
     if (r) zp_shared_memory_free(m);
     return r;
@@ -144,8 +143,7 @@ static void zp_shared_memory_free_owner(zp_shared_memory_owner *h) {
     }
 }
 
-/* Allocates memory of threads and adds it to the list, which frees it. On the CPU a single copy
-   (ONE) is a file with two mappings. */
+/* Allocates memory of threads, owned by the list. A single copy of the CPU's is a mapped file. */
 static zp_shared_memory_owner *zp_shared_memory_make_owner(zp_comm *g,
                                                            zp_shared_memory_owner **list,
                                                            const zp_memory *wanted) {
@@ -230,8 +228,7 @@ static zero_result zp_shared_memory_open_board(zp_comm *g) {
     return ZERO_OK;
 }
 
-/* The transport's view. The part's ranks on this machine are also ranks of the group from which it
-   was split. */
+/* The transport's view. The part's ranks on this machine are also ranks of `of`. */
 static void zp_shared_memory_view(const zp_comm *of, const zp_memory *m, const zp_comm *part,
                                   int first, int step, zp_memory *view) {
     const zp_local_ranks *all = zp_board_ranks_of(of), *some = zp_board_ranks_of(part);
@@ -241,8 +238,7 @@ static void zp_shared_memory_view(const zp_comm *of, const zp_memory *m, const z
             if (all->rank_of[q] == first + some->rank_of[p] * step) view->peer[p] = m->peer[q];
 }
 
-/* Marks this rank as gone for peers that wait for it, and frees its memory. The board is freed last
-   because it was opened first. */
+/* Marks this rank as gone, for peers that wait for it, and frees its memory, the board last. */
 static void zp_shared_memory_close(zp_comm *g) {
     zp_local_ranks *s = zp_board_ranks_of(g);
     if (s->board) __atomic_store_n(&s->board->left[s->me], 1, __ATOMIC_RELEASE);

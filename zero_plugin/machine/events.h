@@ -150,8 +150,7 @@ static const zp_passed_record *zp_events_find_passed(const zp_recorder *t, uint6
     return was && was->number == number ? was : NULL;
 }
 
-/* Sets the cause of a WAIT. Its record was taken earlier, so it was passed earlier, unless the
-   recorder `joined` has it. */
+/* Sets the cause of a WAIT, whose record was passed earlier, or is in the recorder `joined`. */
 static void zp_events_find_cause(zp_recorder *t, zp_record *r) {
     zp_passed_record *own = &t->was[r->place];
     const zp_passed_record *before = zp_events_find_passed(t, r->event.flow);

@@ -24,8 +24,8 @@
 #define ZP_OMP_FOR(WORTH) ZP_PRAGMA(omp parallel for num_threads(threads) if(WORTH))
 #define ZP_OMP_EACH(WORTH) ZP_PRAGMA(omp parallel num_threads(threads) if (WORTH))
 #define ZP_OMP_SHARED ZP_PRAGMA(omp for nowait)
-/* Returns `asked`, or, if that is 0, this rank's share of the OpenMP threads. OMP_NUM_THREADS
-   overrides the share. crowd: ranks that share the processors. */
+/* Returns `asked`, or, if 0, this rank's share of the OpenMP threads; OMP_NUM_THREADS overrides it.
+ */
 ZP_UNUSED static int zp_lane_get_threads(int asked, int crowd) {
     const int all = omp_get_max_threads(), each = getenv("OMP_NUM_THREADS") ? all : all / crowd;
     return asked ? asked : each > 1 ? each : 1;

@@ -33,8 +33,8 @@ typedef struct zp_control { /* in device memory; the agreement and the step writ
     double divisor;          /* the group's */
     int hysteresis;          /* overflows left before the loss scale is halved */
     int differs,
-        differs_rank;    /* the first word in which a rank differs from rank 0 (0: none), and that
-                            rank. It stays until your code asks for it; no step is taken meanwhile */
+        differs_rank;    /* first word in which a rank differs from rank 0 (0: none), and the rank.
+                            They stay until your code asks; no step is taken meanwhile */
     double differing[2]; /* rank 0's value, and that rank's */
     int64_t iteration, last_overflow;
     int fed; /* the copy (0 or 1) of the fed-back errors that the last step wrote */

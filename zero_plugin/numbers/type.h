@@ -229,8 +229,7 @@ ZP_FN void zp_type_store_wide(void *to, zero_type type, size_t i, const float *x
 }
 #endif
 #endif
-/* Returns how many of n elements are converted ZP_WIDE at a time: 0 on the GPU, whose words must be
-   aligned. */
+/* Returns how many of n elements are converted ZP_WIDE at a time: 0 on the GPU (alignment). */
 ZP_FN size_t zp_type_wide_part(size_t n) { return ZP_WIDE == 16 ? n / ZP_WIDE * ZP_WIDE : 0; }
 ZP_FN void zp_type_widen(float *to, const void *from, zero_type type, size_t n) {
     const size_t whole = zp_type_wide_part(n);
