@@ -58,7 +58,7 @@ static void zp_mpi_free_window(zp_memory *m) {
     MPI_Win window;
     memcpy(&window, &m->handle, sizeof window);
     if (m->holder == ZP_WINDOW) (void)MPI_Win_free(&window);
-    m->holder = ZP_NOT_ALLOCATED;
+    m->holder = ZP_NO_OWNER;
 }
 
 static zero_result zp_mpi_open_window(zp_comm *g, zp_memory *m) {

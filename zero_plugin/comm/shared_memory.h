@@ -8,14 +8,7 @@
 #include "board.h"
 
 /* How memory was allocated. OWN: by this rank; HELD: by an owner on the board; FILES: mapped. */
-typedef enum zp_holder {
-    ZP_NOT_ALLOCATED = 0,
-    ZP_OWN,
-    ZP_HELD,
-    ZP_FILES,
-    ZP_WINDOW,
-    ZP_NCCL
-} zp_holder;
+typedef enum zp_holder { ZP_NO_OWNER = 0, ZP_OWN, ZP_HELD, ZP_FILES, ZP_WINDOW, ZP_NCCL } zp_holder;
 
 /* Allocates memory that no peer maps. Returns NULL without memory. */
 static char *zp_shared_memory_alloc(zp_comm *g, zp_memory *m) {
@@ -34,7 +27,7 @@ static void zp_shared_memory_free(zp_memory *m) {
     if (m->holder == ZP_FILES && m->view && m->view != m->base) (void)munmap(m->view, m->bytes);
     memset(m->peer, 0, sizeof m->peer);
     m->base = m->view = NULL;
-    m->holder = ZP_NOT_ALLOCATED;
+    m->holder = ZP_NO_OWNER;
 }
 
 static int zp_shared_memory_make_file(size_t bytes) {

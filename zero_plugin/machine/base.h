@@ -147,8 +147,7 @@ static double zp_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Returns a list with room for one more element, or NULL without memory; the old list then stays
-   valid. */
+/* Returns a list with room for one more element. NULL: no memory; the old list stays valid. */
 static void *zp_list_grow(void *list, int n, int *cap, size_t bytes) {
     if (n < *cap) return list;
     const int more = *cap ? 2 * *cap : 16;

@@ -194,16 +194,14 @@ static void zp_events_deliver_own(zp_recorder *t) {
     }
     if (n) t->trace(t->user, event, n);
 }
-/* Passes the records of `joined` first, because waits may be for them. The calling thread does
-   this, or the last thread that is left. */
+/* Passes the records of `joined` first, because waits may be for them. */
 static void zp_events_deliver(zp_recorder *t) {
     if (!t) return;
     if (t->joined) zp_events_deliver_own(t->joined);
     zp_events_deliver_own(t);
 }
 
-/* Opens a recorder. joins: its context joins another one, whose recorder is `joined` (or NULL).
-   Returns NULL without memory. */
+/* Opens a recorder; NULL: no memory. joins: its context joins that of the recorder `joined`. */
 ZP_UNUSED static zp_recorder *zp_events_open(zero_trace_fn trace, void *user, int rank, int joins,
                                              zp_recorder *joined) {
     zp_recorder *t = (zp_recorder *)calloc(1, sizeof *t);

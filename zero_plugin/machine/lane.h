@@ -164,7 +164,7 @@ static void zp_lane_wait_event(const zp_lane_event *e) {
 static void zp_lane_wait_event_task(const void *event, size_t n, int threads) {
     zp_lane_wait_event((const zp_lane_event *)event);
 }
-/* Makes the lane wait for another lane's event before it runs tasks that are pushed later. */
+/* Makes the lane wait for another lane's event before it runs later tasks. */
 ZP_UNUSED static void zp_lane_wait(zp_lane *l, const zp_lane_event *e) {
     if (e->lane != l && !zp_lane_event_passed(e))
         zp_lane_push(l, zp_lane_wait_event_task, e, sizeof *e, 0);

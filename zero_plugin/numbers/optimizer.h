@@ -328,8 +328,7 @@ static __device__ __forceinline__ void zp_optimizer_update_threads(const zp_upda
         if (second) zp_type_store_wide(second, ZERO_F32, i, s2);
     }
 }
-/* Each thread takes a block of squares. Threads of one layer, usually all, first add in shared
-   memory. */
+/* Each thread takes a block of squares. Threads of one layer first add in shared memory. */
 static __device__ __forceinline__ void zp_optimizer_sum_squares(const zp_update *all, size_t blocks,
                                                                 zp_rule_move move) {
     __shared__ zp_limb sums[2 * ZP_LIMBS];
