@@ -137,11 +137,11 @@ static void lane_events(void) {
     test_check(lane_arrives(&n, 4), "which completes");
     lane_push_note(&a, list, &n, 4);
     zp_lane_record(&a, &e);
-    zp_lane_await(&e);
+    zp_lane_wait_event(&e);
     test_check(n == 5, "the host waits for what was given before");
     zp_lane_close(&a);
     zp_lane_wait(&b, &e);
-    zp_lane_await(&e);
+    zp_lane_wait_event(&e);
     lane_push_note(&b, list, &n, 5);
     zp_lane_close(&b);
     test_check(n == 6, "events of a closed lane hold nobody");

@@ -80,7 +80,7 @@ static void loop_check(loop_test *t, zp_task_fn loop, const void *args, size_t b
     const zero_result r = zp_device_sync_stream(&t->stream);
     zp_lane_push(&t->lane, loop, args, bytes, n);
     zp_lane_record(&t->lane, &end);
-    zp_lane_await(&end);
+    zp_lane_wait_event(&end);
     const char *a = (const char *)t->kernel, *b = (const char *)t->loop;
     size_t at = 0;
     while (at < sizeof *t->kernel && a[at] == b[at]) at++;
@@ -136,16 +136,17 @@ static void loop_verdicts(loop_test *t) {
             m->control.iteration = how;
         }
         auto declare = [&](loop_memory *m) {
-            return zp_kernel_declare_args{m->verdict, &m->control, hyper, how % 3};
+            return zp_kernel_complete_verdict_args{m->verdict, &m->control, hyper, how % 3};
         };
-        LOOP_RUN(t, zp_kernel_declare, declare, 1, how);
+        LOOP_RUN(t, zp_kernel_complete_verdict, declare, 1, how);
         auto judge = [&](loop_memory *m) {
-            return zp_kernel_judge_args{&m->control, &m->verdicts[0][0], LOOP_RANKS, 0, NULL};
+            return zp_kernel_combine_verdicts_args{&m->control, &m->verdicts[0][0], LOOP_RANKS, 0,
+                                                   NULL};
         };
         auto decide = [&](loop_memory *m) {
             return zp_kernel_decide_args{&m->control, hyper, scaler, how & 4, how >> 3};
         };
-        LOOP_RUN(t, zp_kernel_judge, judge, 1, how);
+        LOOP_RUN(t, zp_kernel_combine_verdicts, judge, 1, how);
         auto a = decide(t->kernel), b = decide(t->loop);
         test_check(!zp_kernel_decide(&t->stream, &a, 1) && !zp_device_sync_stream(&t->stream),
                    "decided");
@@ -155,7 +156,7 @@ static void loop_verdicts(loop_test *t) {
                        && fabs(x->root_correction / y->root_correction - 1) < 1e-14,
                    "powers of beta, %d", how); /* the GPU's pow is its own */
         memcpy(&x->bias_ratio, &y->bias_ratio, 2 * sizeof(double));
-        LOOP_RUN(t, zp_kernel_judge, judge, 1, how); /* compares what was decided, too */
+        LOOP_RUN(t, zp_kernel_combine_verdicts, judge, 1, how); /* compares what was decided, too */
     }
 }
 
@@ -165,7 +166,7 @@ static void loop_elements(loop_test *t) {
         const int first = how >> 2 & 1, last = how >> 3 & 1;
         const size_t wide = LOOP_N / ZP_WIDE;
         auto collect = [&](loop_memory *m) {
-            return zp_kernel_collect_args{m->sum, m->g[0], type, first, last};
+            return zp_kernel_accumulate_args{m->sum, m->g[0], type, first, last};
         };
         auto fetch = [&](loop_memory *m) {
             return zp_kernel_convert_args{m->g[0], m->p, type, other, first ? &m->control : NULL,
@@ -188,7 +189,7 @@ static void loop_elements(loop_test *t) {
         loop_fill(t, type);
         LOOP_RUN(t, zp_kernel_sum_ranks, add, wide, how);
         LOOP_RUN(t, zp_kernel_convert, fetch, (size_t)LOOP_N, how);
-        LOOP_RUN(t, zp_kernel_collect, collect, wide, how);
+        LOOP_RUN(t, zp_kernel_accumulate, collect, wide, how);
     }
 }
 
@@ -216,7 +217,7 @@ static void loop_rules(loop_test *t) {
                 u.key[1] = 77;
                 u.sums = m->sums[0][0];
                 u.trust = m->trust;
-                u.dealt = m->dealt;
+                u.direction = m->dealt;
                 u.momentum = 0.9f;
                 u.nesterov = how >> 2 & 1;
                 return u;

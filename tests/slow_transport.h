@@ -35,7 +35,7 @@ typedef struct slow_net {
 } slow_net;
 
 typedef struct slow_own {
-    zp_seats seats; /* first: LOCAL's functions find their own by it */
+    zp_local_ranks ranks; /* first: LOCAL's functions find their own by it */
     const slow_way *way;
     uint32_t begun[ZP_CHANNELS]; /* collectives; each is written by its channel's stream alone */
 } slow_own;

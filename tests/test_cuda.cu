@@ -2209,7 +2209,7 @@ static const struct {
      "zero_state_end: a race without a trace"},
     {"zp_comm_close", "->leave(g, broken)",
      "only an exchange that failed leaves copies behind: see the faults"},
-    {"zp_collectives_leave_now", "zp_device_sync_stream(&g->stream)",
+    {"zp_collectives_free", "zp_device_sync_stream(&g->stream)",
      "a sum that is under way adds up from memory that is freed behind it: values that nobody "
      "reads any more"},
     {"zp_build_private", "zp_device_sync_stream(&z->compute)",

@@ -17,7 +17,7 @@ static double ten_total(const float *x, const size_t *order, size_t blocks, int 
     memset(sums, 0, sizeof sums);
     for (size_t b = 0; b < blocks; b++) {
         zp_limb piece[3], *to = sums[b % (size_t)ranks].limb;
-        const int first = zp_exact_cut(zp_exact_squares(x + 32 * order[b], 32), piece);
+        const int first = zp_exact_split(zp_exact_squares(x + 32 * order[b], 32), piece);
         for (int k = 0; k < 3; k++) to[first + (piece[k] ? k : 0)] += piece[k];
     }
     return zp_exact_total(sums[0].limb, ZP_LIMBS, ranks);
@@ -74,7 +74,7 @@ static void ten_ratios(void) {
         for (int k = 0; k < 2; k++) {
             const float x[32] = {k ? cases[i].move : cases[i].weight};
             zp_limb piece[3];
-            const int first = zp_exact_cut(zp_exact_squares(x, 32), piece);
+            const int first = zp_exact_split(zp_exact_squares(x, 32), piece);
             for (int l = 0; l < 3; l++) sums[k].limb[first + (piece[l] ? l : 0)] += piece[l];
         }
         const zp_exact_trust_args a = {sums[0].limb,   &ratio,       2 * ZP_LIMBS, 1,

@@ -716,7 +716,7 @@ static void unit_exact(void) {
             const double x = ldexp(k == 0 ? 1.0 : k == 1 ? 1.0 + 0x1p-52 : 2.0 - 0x1p-52, e);
             const double kept = ldexp(floor(ldexp(x, ZP_EXACT_POINT)), -ZP_EXACT_POINT);
             zp_limb limb[ZP_LIMBS] = {0}, piece[3];
-            const int first = zp_exact_cut(x, piece);
+            const int first = zp_exact_split(x, piece);
             for (int i = 0; i < 3; i++)
                 if (piece[i]) limb[first + i] = piece[i];
             const double got = zp_exact_total(limb, ZP_LIMBS, 1);
@@ -792,8 +792,8 @@ static void unit_judge(void) {
     for (int r = 0; r < 4; r++)
         for (int i = 0; i < ZP_VERDICT; i++)
             verdicts[r * ZP_VERDICT + i] = i < ZP_CALL ? first[r][i] : 0.5 * i;
-    zp_kernel_judge_args a = {&c, verdicts, 4, 0, NULL};
-    (void)zp_kernel_judge(&s, &a, 1);
+    zp_kernel_combine_verdicts_args a = {&c, verdicts, 4, 0, NULL};
+    (void)zp_kernel_combine_verdicts(&s, &a, 1);
     test_check(c.sumsq == 15 && c.bad_unit == 3 && c.bad_offset == 80 && c.bad_rank == 2
                    && c.norm == sqrt(15.0) / 2 && !c.differs,
                "four verdicts");
@@ -801,18 +801,18 @@ static void unit_judge(void) {
          i++) { /* the first word that is not rank 0's, and whose */
         verdicts[2 * ZP_VERDICT + i] = -3;
         verdicts[3 * ZP_VERDICT + ZP_VERDICT - 1] = -4;
-        (void)zp_kernel_judge(&s, &a, 1);
+        (void)zp_kernel_combine_verdicts(&s, &a, 1);
         test_check(c.differs == i && c.differs_rank == 2 && c.differing[0] == 0.5 * i
                        && c.differing[1] == -3,
                    "word %d differs", i);
         verdicts[2 * ZP_VERDICT + i] = 0.5 * i;
         verdicts[3 * ZP_VERDICT + ZP_VERDICT - 1] = 0.5 * (ZP_VERDICT - 1);
-        (void)zp_kernel_judge(&s, &a, 1);
+        (void)zp_kernel_combine_verdicts(&s, &a, 1);
         test_check(c.differs == i, "word %d stays", i);
         c.differs = 0;
     }
     a.nranks = 1;
-    (void)zp_kernel_judge(&s, &a, 1);
+    (void)zp_kernel_combine_verdicts(&s, &a, 1);
     test_check(c.sumsq == 1 && c.bad_unit == -1 && !c.differs, "one verdict");
     zp_device_close(&d);
 }
@@ -918,14 +918,14 @@ static void unit_collect(void) {
     for (zero_type type = ZERO_BF16; type <= ZERO_F16; type++)
         for (int micro = 0; micro < 4; micro++) {
             int wrong = 0;
-            const zp_kernel_collect_args a = {sum, g, type, micro == 0, micro == 3};
+            const zp_kernel_accumulate_args a = {sum, g, type, micro == 0, micro == 3};
             for (size_t i = 0; i < N; i++) {
                 zp_type_store(g, type, i, unit_float(&r, -12, 8));
                 was[i] = g[i];
                 expected[i] =
                     micro ? expected[i] + zp_type_load(g, type, i) : zp_type_load(g, type, i);
             }
-            (void)zp_kernel_collect(&s, &a, N / ZP_WIDE);
+            (void)zp_kernel_accumulate(&s, &a, N / ZP_WIDE);
             for (size_t i = 0; i < N; i++) {
                 uint16_t e = was[i];
                 if (micro == 3) zp_type_store(&e, type, 0, expected[i]);
@@ -2332,16 +2332,17 @@ static void unit_pace(void) {
     static const double naps[] = {50e-6, 400e-6, 1e-3, 50e-6};
     double pace = 0;
     for (int i = 0; i < 4; i++) {
-        for (int n = 0; n < 40; n++) pace = zp_mpi_nodes_next_pause(pace, waits[i]);
+        for (int n = 0; n < 40; n++) pace = zp_mpi_nodes_next_pace(pace, waits[i]);
         test_check(fabs(pace / paces[i] - 1) < 1e-3
                        && zp_mpi_nodes_spins(pace) == (paces[i] < 50e-6),
                    "waits of %g s: pace %g, spins %d", waits[i], pace, zp_mpi_nodes_spins(pace));
-        const double nap = zp_mpi_nodes_pause(pace, 0);
+        const double nap = zp_mpi_nodes_nap_seconds(pace, 0);
         test_check(fabs(nap / naps[i] - 1) < 1e-3, "pace %g: naps of %g s", pace, nap);
     }
-    test_check(zp_mpi_nodes_next_pause(0, 60) <= 250e-6, "a late peer alone: pace %g",
-               zp_mpi_nodes_next_pause(0, 60));
-    test_check(zp_mpi_nodes_pause(20e-6, 8e-3) == 500e-6 && zp_mpi_nodes_pause(20e-6, 60) == 1e-3,
+    test_check(zp_mpi_nodes_next_pace(0, 60) <= 250e-6, "a late peer alone: pace %g",
+               zp_mpi_nodes_next_pace(0, 60));
+    test_check(zp_mpi_nodes_nap_seconds(20e-6, 8e-3) == 500e-6
+                   && zp_mpi_nodes_nap_seconds(20e-6, 60) == 1e-3,
                "a peer that is late is looked for less and less often");
 }
 

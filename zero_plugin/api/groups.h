@@ -248,13 +248,13 @@ zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int ro
 zero_result zero_group_barrier(zero_group *g) {
     ZP_TRY(zp_groups_enter(g, "zero_group_barrier"));
     zp_record *slice = zp_device_begin_slice(&g->stream, ZERO_EVENT_BARRIER, -1, 0);
-    const zero_result met = zp_collectives_meet(g, ZP_SOME_BARRIER);
+    const zero_result met = zp_collectives_barrier(g, ZP_GROUP_BARRIER);
     return zp_groups_end_slice(g, slice, 0, met ? met : zp_comm_barrier(&g->group));
 }
 
 zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int n) {
     ZP_TRY(zp_groups_enter(g, "zero_group_send_receive"));
-    const zp_call call = {ZP_SOME_MESSAGES, -1, 0};
+    const zp_call call = {ZP_GROUP_MESSAGES, -1, 0};
     zero_message some[ZP_MESSAGES];
     size_t sent = 0, received = 0;
     int messages = 0;

@@ -1,9 +1,9 @@
-/* board.h - how ranks of one machine meet
+/* board.h - how ranks of one machine wait for each other
 
-   Ranks of one machine meet on a board in memory that all of them see: one line per rank and
-   channel. A collective is: write your line, raise `ready`, wait until all are ready, work, raise
-   `done`, wait until all are done. Nobody is a step ahead by more than one, so one line suffices.
-   All sleep on one word, and who comes last wakes them: N ranks meet in N sleeps.
+   The board is shared memory with one line per rank and channel. In a collective each rank writes
+   its line, raises `ready`, waits until all ranks are ready, works, raises `done`, and waits until
+   all ranks are done. No rank is ahead by more than one collective, so one line is enough. All
+   ranks sleep on one word, and the last one wakes them: N ranks need at most N sleeps.
 
      channel GRADIENTS   | rank 0: ready done call source target | rank 1: ... | came, met |
      channel PARAMETERS  | ...
@@ -13,22 +13,22 @@
 #include "comm.h"
 
 typedef struct zp_line {
-    uint32_t reached[2]; /* ready, done: collectives that this rank has come to, and ended */
+    uint32_t reached[2]; /* ready, done: collectives that this rank has begun, and ended */
     zp_call call;
-    uint64_t source, target; /* bytes from the rank's memory: what it gives, where it gathers */
+    uint64_t source, target; /* byte offsets in the rank's memory: its input, its gathered unit */
     unsigned char pad[24];
 } zp_line;
 static_assert(sizeof(zp_line) == 64, "a line of the board is a cache line");
 
-typedef struct zp_round { /* of a channel, to be ready or done */
-    uint32_t came;        /* ranks so far */
-    uint32_t met;         /* the last collective to which all have come */
+typedef struct zp_round { /* counts a channel's ready ranks, or its done ranks */
+    uint32_t came;        /* ranks so far, over all collectives */
+    uint32_t met;         /* number of the last collective that all ranks have reached */
     unsigned char pad[56];
 } zp_round;
 
-/* Memory of threads belongs to the board that its ranks share, and a board to its group: a rank
-   that failed must not pull memory from under a peer that still reads, and who failed within an
-   exchange cannot tell which peers it has reached. */
+/* If ranks are threads, their board owns their memory, and their group owns the board. So a failed
+   rank cannot free memory that a peer still reads. A rank that fails in an exchange does not know
+   which peers it has reached. */
 typedef struct zp_shared_memory_owner {
     struct zp_shared_memory_owner *next;
     zp_memory memory;
@@ -39,37 +39,37 @@ typedef struct zp_board {
     zp_round rounds[ZP_CHANNELS][2];
     uint32_t aborted;
     int32_t abort_claimed, abort_rank, abort_result;
-    uint32_t left[ZP_LOCAL_MAX]; /* by place: this rank has destroyed its context */
+    uint32_t left[ZP_LOCAL_MAX]; /* by place: 1 if the rank has destroyed its context */
     uint32_t users; /* threads: ranks that have not closed the board; the last one frees it */
     zp_shared_memory_owner *self,
         *pieces; /* threads: the board's own memory, and that of its ranks */
     char abort_text[ZP_TEXT_BYTES];
     unsigned char mail[ZP_LOCAL_MAX][ZP_MAIL_BYTES];
-    /* CUDA, by place: its stream has come to the collective, and is done with it */
+    /* CUDA, by place: the rank's stream has reached the collective; it is done with it */
     zp_event streams[2][ZP_CONTROL][ZP_LOCAL_MAX];
 } zp_board;
 
 struct zero_local {
     int nranks, shared;
-    int placed; /* in memory that is the caller's */
-    int parted; /* each rank sees its own processors alone */
+    int placed; /* in the caller's memory */
+    int parted; /* each rank sees only its own processors */
     pid_t maker;
-    zp_board board; /* where contexts are made; each then has a board of its own */
+    zp_board board; /* for opening contexts; each context then has a board of its own */
     zp_shared_memory_owner
-        *boards; /* threads: those boards; what a failed join left behind goes with the group */
-    uint32_t seq[ZP_LOCAL_MAX];     /* collectives on `board` so far; each rank touches its own */
+        *boards; /* threads: those boards, and memory of failed joins; freed with the group */
+    uint32_t seq[ZP_LOCAL_MAX];     /* collectives on `board` so far; a rank uses only its own */
     const char *call[ZP_LOCAL_MAX]; /* the plugin's function that the rank called last, for the
-                                       parent of forked ranks, whose literals lie where theirs do */
-    int32_t unit[ZP_LOCAL_MAX];     /* of that call, if it is a hook; -1: it is none */
-    /* Of a part that was cut from another one, by rank: that one, as this rank sees it, and the
-       rank there; of the first, NULL. In the first alone a rank's coordinates: tp 1, pp 0. */
+                                       parent of forked ranks, which has the same literals */
+    int32_t unit[ZP_LOCAL_MAX];     /* of that call if it is a hook, otherwise -1 */
+    /* For a part of a split, by rank: the zero_local that was split, at this rank's address, and
+       the rank there. The first zero_local has NULL, and alone has coordinates ("tp 1, pp 0"). */
     zero_local *of[ZP_LOCAL_MAX];
     int32_t of_rank[ZP_LOCAL_MAX], first_rank[ZP_LOCAL_MAX];
     zp_coords coords[ZP_LOCAL_MAX];
-    uint32_t leavers; /* threads: ranks that have left a part for good */
+    uint32_t ranks_left; /* threads: ranks that have left the part */
 };
 
-/* The zero_local that a rank began with; `rank` becomes the rank there. */
+/* Returns the first zero_local, from which l was split; *rank becomes the rank there. */
 static zero_local *zp_board_first_local(zero_local *l, int *rank) {
     while (l && l->of[*rank]) {
         zero_local *of = l->of[*rank];
@@ -79,18 +79,20 @@ static zero_local *zp_board_first_local(zero_local *l, int *rank) {
     return l;
 }
 
-/* The ranks of this machine, and this one's place among them. */
-typedef struct zp_seats {
+/* The group's ranks on this machine. A rank's place is its index among them. */
+typedef struct zp_local_ranks {
     int n, me;
-    int rank_of[ZP_LOCAL_MAX]; /* places -> ranks */
-    zp_board *board;           /* this context's; NULL: not there yet */
-    zero_local *local;         /* where it is made; NULL: ranks meet by other means till then */
-    uint32_t seq[ZP_CHANNELS];
+    int rank_of[ZP_LOCAL_MAX]; /* rank of each place */
+    zp_board *board;           /* of this context; NULL: not open yet */
+    zero_local *local;         /* whose board opens it; NULL: the transport exchanges by itself */
+    uint32_t seq[ZP_CHANNELS]; /* collectives so far */
     zp_memory board_memory;
-    zp_memory pipes; /* of a host's group: see pipe */
-} zp_seats;
-static zp_seats *zp_board_ranks_of(const zp_comm *g) { return (zp_seats *)g->own; }
-static zp_board *zp_board_of(const zp_seats *s) { return s->board ? s->board : &s->local->board; }
+    zp_memory pipes; /* of a zero_group: see pipe.h */
+} zp_local_ranks;
+static zp_local_ranks *zp_board_ranks_of(const zp_comm *g) { return (zp_local_ranks *)g->own; }
+static zp_board *zp_board_of(const zp_local_ranks *s) {
+    return s->board ? s->board : &s->local->board;
+}
 
 static void zp_board_abort_as(zp_board *b, int rank, zero_result result, const char *why) {
     if (__atomic_exchange_n(&b->abort_claimed, 1, __ATOMIC_ACQ_REL)) return;
@@ -107,10 +109,10 @@ static void zp_board_abort(zp_board *b, int rank, const char *why) {
 }
 
 #define ZP_RANK_TEXT (ZP_COORDS_BYTES + 48)
-/* A rank of the group, in words: rank 3, tp 1 (rank 3: tp 1, pp 0), where more is known of it. A
-   host may name a rank that is none (zero_local_abort): that one has a number alone. */
+/* Describes a rank of the group, for example "rank 3" or "tp 1 (rank 3: tp 1, pp 0)". Your code may
+   pass an invalid rank (zero_local_abort); it is described by its number. */
 static const char *zp_board_print_rank(const zp_comm *g, int rank, char text[ZP_RANK_TEXT]) {
-    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_local_ranks *s = zp_board_ranks_of(g);
     zero_local *local = s && rank >= 0 && rank < ZP_LOCAL_MAX ? s->local : NULL;
     const int cut = local && local->of[g->rank];
     int me = g->rank;
@@ -126,44 +128,44 @@ static const char *zp_board_print_rank(const zp_comm *g, int rank, char text[ZP_
     return text;
 }
 
-/* Compares what two ranks are at; a difference is an error of both. */
+/* Compares the calls of two ranks. A difference is an error of both. */
 static zero_result zp_board_compare_calls(zp_comm *g, int rank, const zp_call *his,
                                           const zp_call *mine) {
-    char a[96], b[96], who[2][ZP_RANK_TEXT];
+    char a[96], b[96], name[2][ZP_RANK_TEXT];
     if (his->kind == mine->kind && his->unit == mine->unit && his->shard == mine->shard)
         return ZERO_OK;
     return zp_comm_fail(
         g, ZERO_ERR_MISMATCH,
         "%s is at %s, %s at %s: all ranks must call the same %s in the same order",
-        zp_board_print_rank(g, rank, who[0]), zp_comm_print_call(his, a, sizeof a),
-        zp_board_print_rank(g, g->rank, who[1]), zp_comm_print_call(mine, b, sizeof b),
+        zp_board_print_rank(g, rank, name[0]), zp_comm_print_call(his, a, sizeof a),
+        zp_board_print_rank(g, g->rank, name[1]), zp_comm_print_call(mine, b, sizeof b),
         g->swaps && mine->kind != ZP_REDUCE_SCATTER ? "functions with the same sizes"
                                                     : "hooks and functions");
 }
 
-/* The same of a message that is to come from that rank. */
+/* Compares the envelope of a message from that rank with the expected one. */
 static zero_result zp_board_compare_envelopes(zp_comm *g, int rank, const zp_envelope *his,
                                               const zp_envelope *mine) {
-    char who[2][ZP_RANK_TEXT];
+    char name[2][ZP_RANK_TEXT];
     ZP_TRY(zp_board_compare_calls(g, rank, &his->call, &mine->call));
     if (his->bytes == mine->bytes) return ZERO_OK;
     return zp_comm_fail(g, ZERO_ERR_MISMATCH, "%s: %s sends %llu bytes, %s expects %llu",
-                        zp_comm_kind_name(mine->call.kind), zp_board_print_rank(g, rank, who[0]),
-                        (unsigned long long)his->bytes, zp_board_print_rank(g, g->rank, who[1]),
+                        zp_comm_kind_name(mine->call.kind), zp_board_print_rank(g, rank, name[0]),
+                        (unsigned long long)his->bytes, zp_board_print_rank(g, g->rank, name[1]),
                         (unsigned long long)mine->bytes);
 }
 
 static zero_result zp_board_report_peer(zp_comm *g, int rank, int told, const char *why) {
-    char who[ZP_RANK_TEXT];
+    char name[ZP_RANK_TEXT];
     if (told == ZERO_ERR_MISMATCH) return zp_comm_fail(g, ZERO_ERR_MISMATCH, "%s", why);
     if (rank < 0) return zp_comm_fail(g, ZERO_ERR_PEER, "%s", why);
-    return zp_comm_fail(g, ZERO_ERR_PEER, "%s failed: %s", zp_board_print_rank(g, rank, who), why);
+    return zp_comm_fail(g, ZERO_ERR_PEER, "%s failed: %s", zp_board_print_rank(g, rank, name), why);
 }
 
-/* The board that was told of a failure, by a rank or by the launcher of the ranks: the group's own,
-   or that of those it was cut from. NULL: none was. */
+/* Returns the board on which a rank or the launcher has reported a failure: that of the group, or
+   of a group from which it was split. NULL: no failure. */
 static const zp_board *zp_board_with_failure(const zp_comm *g) {
-    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_local_ranks *s = zp_board_ranks_of(g);
     int rank = g->rank;
     if (s->board && __atomic_load_n(&s->board->aborted, __ATOMIC_ACQUIRE)) return s->board;
     for (const zero_local *l = s->local; l;) {
@@ -176,39 +178,39 @@ static const zp_board *zp_board_with_failure(const zp_comm *g) {
 }
 
 static zero_result zp_board_check_abort(zp_comm *g) {
-    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_local_ranks *s = zp_board_ranks_of(g);
     const zp_board *b = zp_board_with_failure(g);
     if (!b) return ZERO_OK;
     if (b == s->board || b == &s->local->board || b->abort_rank < 0)
         return zp_board_report_peer(g, (int)b->abort_rank, b->abort_result, b->abort_text);
-    return zp_comm_fail(g, ZERO_ERR_PEER, "rank %d of those that this group was cut from: %s",
+    return zp_comm_fail(g, ZERO_ERR_PEER, "rank %d of the group that was split: %s",
                         (int)b->abort_rank, b->abort_text);
 }
 
-/* What peers are to return: of a host's group that they called different things, too. */
+/* Returns the error that peers get: PEER, or MISMATCH if calls differ in a zero_group. */
 static zero_result zp_board_abort_result(const zp_comm *g) {
     const int differs = g->swaps && zp_failure_result(g->failure) == ZERO_ERR_MISMATCH;
     return differs ? ZERO_ERR_MISMATCH : ZERO_ERR_PEER;
 }
 
 static void zp_board_abort_local(zp_comm *g, const char *why) {
-    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_local_ranks *s = zp_board_ranks_of(g);
     if (s->board || s->local)
         zp_board_abort_as(zp_board_of(s), g->rank, zp_board_abort_result(g), why);
 }
 
-/* The time limit has passed for want of a rank; -1: of some. */
+/* Reports that `rank` did not come within the time limit; -1: an unknown rank. */
 static zero_result zp_board_report_late(zp_comm *g, int kind, int rank) {
-    char who[ZP_RANK_TEXT] = "not all ranks", text[ZP_TEXT_BYTES];
-    if (rank >= 0) (void)zp_board_print_rank(g, rank, who);
-    (void)snprintf(text, sizeof text, "%s %s to %s within %g s", who,
+    char name[ZP_RANK_TEXT] = "not all ranks", text[ZP_TEXT_BYTES];
+    if (rank >= 0) (void)zp_board_print_rank(g, rank, name);
+    (void)snprintf(text, sizeof text, "%s %s to %s within %g s", name,
                    rank >= 0 ? "did not come" : "came", zp_comm_kind_name(kind), g->timeout_s);
     zp_board_abort_local(g, text);
     return zp_comm_fail(g, ZERO_ERR_TIMEOUT, "%s", text);
 }
 
-/* Sleeps until *word may have changed, at most 20 ms: aborts and time-outs are looked for then; and
-   wakes all that sleep on *word. */
+/* Sleeps until *word may have changed, at most 20 ms, after which the caller looks for aborts and
+   the time limit. zp_board_wake wakes all that sleep on *word. */
 static void zp_board_sleep_on(uint32_t *word, uint32_t seen) {
     const struct timespec t = {0, 20000000};
     (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
@@ -222,16 +224,16 @@ static void zp_board_raise(uint32_t *word, uint32_t value) {
     zp_board_wake(word);
 }
 
-/* Who has not come to this rank's collective, ready or done: *missing, -1 if all have. Those that
-   have must be at the same one. Aborts and ranks that left are looked for before their lines: they
-   may have come first. */
-static zero_result zp_board_look(const zp_op *op, int end, int *missing) {
+/* Sets *missing to the lowest place that has not reached this rank's collective (ready, or done if
+   `end`), or to -1. Ranks that have reached it must be in the same call. Aborts are read before the
+   lines, because a rank may reach the collective and then fail. */
+static zero_result zp_board_find_missing(const zp_op *op, int end, int *missing) {
     zp_comm *g = op->group;
-    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_local_ranks *s = zp_board_ranks_of(g);
     zp_board *b = zp_board_of(s);
     zp_line *lines = b->lines[op->channel];
     const int told = zp_board_with_failure(g) != NULL;
-    char who[ZP_RANK_TEXT];
+    char name[ZP_RANK_TEXT];
     int gone = -1;
     *missing = -1;
     for (int p = s->n - 1; p >= 0; p--) {
@@ -246,13 +248,14 @@ static zero_result zp_board_look(const zp_op *op, int end, int *missing) {
     if (told && *missing >= 0) return zp_board_check_abort(g);
     if (gone < 0) return ZERO_OK;
     return zp_comm_fail(g, ZERO_ERR_PEER, "%s destroyed its context before %s",
-                        zp_board_print_rank(g, s->rank_of[gone], who), zp_comm_kind_name(op->kind));
+                        zp_board_print_rank(g, s->rank_of[gone], name),
+                        zp_comm_kind_name(op->kind));
 }
 
-/* Waits until all ranks have come as often as this one. */
+/* Waits until all ranks have reached this rank's collective. */
 static zero_result zp_board_wait_for_all(const zp_op *op, int end, uint32_t *met) {
     zp_comm *g = op->group;
-    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_local_ranks *s = zp_board_ranks_of(g);
     double deadline = 0;
     for (int spin = 0;; spin++) {
         const uint32_t seen = __atomic_load_n(met, __ATOMIC_ACQUIRE);
@@ -260,8 +263,8 @@ static zero_result zp_board_wait_for_all(const zp_op *op, int end, uint32_t *met
         if ((int32_t)(seen - s->seq[op->channel]) >= 0) return ZERO_OK;
         if (spin < 64) continue;
         if (!zp_board_with_failure(g))
-            zp_board_sleep_on(met, seen); /* an abort is seen before others come */
-        ZP_TRY(zp_board_look(op, end, &missing));
+            zp_board_sleep_on(met, seen); /* after an abort, do not sleep */
+        ZP_TRY(zp_board_find_missing(op, end, &missing));
         if (missing < 0) return ZERO_OK;
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + g->timeout_s;
@@ -269,10 +272,10 @@ static zero_result zp_board_wait_for_all(const zp_op *op, int end, uint32_t *met
     }
 }
 
-/* Comes to the channel's next collective and waits for the others, who must have come to the same
-   one; at the `end`, ends it and waits until all have. */
+/* Begins the channel's next collective, waits for all ranks, and checks that they are in the same
+   call. With `end`, it ends the collective and waits until all ranks have ended it. */
 static zero_result zp_board_meet(const zp_op *op, int end) {
-    zp_seats *s = zp_board_ranks_of(op->group);
+    zp_local_ranks *s = zp_board_ranks_of(op->group);
     if (s->n == 1) return ZERO_OK;
     zp_board *b = zp_board_of(s);
     zp_line *lines = b->lines[op->channel], *mine = &lines[s->me];
@@ -295,9 +298,9 @@ static zero_result zp_board_meet(const zp_op *op, int end) {
     return ZERO_OK;
 }
 
-/* The transport's exchange, where all ranks are of this machine. */
+/* The transport's exchange, if all ranks are on this machine. */
 static zero_result zp_board_exchange(const zp_op *op, const void *mine) {
-    const zp_seats *s = zp_board_ranks_of(op->group);
+    const zp_local_ranks *s = zp_board_ranks_of(op->group);
     unsigned char(*mail)[ZP_MAIL_BYTES] = zp_board_of(s)->mail;
     memcpy(mail[s->me], mine, op->shard);
     ZP_TRY(zp_board_meet(op, 0));

@@ -1,20 +1,20 @@
-/* collectives.h - ranks that communicate by themselves, on the host's own buffers
+/* collectives.h - collectives of a zero_group, on your own buffers
 
-   A zero_group is a group of its own: board, communicator, failure, stream. Every collective of it
-   is made of one function of the transport's, messages that progress together (swap), so that it is
-   the same, and has the same bits, over all of them; a library's own way (whole) goes first.
+   A zero_group has its own board, communicator, failure and stream. All its collectives are made of
+   one function of the transport, messages that progress together (swap), so all transports give the
+   same bits. If the transport has its own collectives (whole), they are used instead.
 
-   A SUM is an all-to-all of slices, which each rank adds in rank order, then, for all_reduce, an
-   all-gather of the slices. Slices come in pieces, to `scratch`, this rank's own among them; small
-   sums go whole to all ranks at once, which all add in the same order.
+   A SUM is an all-to-all of slices, which each rank adds in rank order. all_reduce then gathers the
+   slices. Slices arrive in pieces in `scratch`, next to this rank's own piece. A small sum sends
+   all elements to all ranks at once, and all ranks add them in rank order.
      scratch   [ rank 0's piece | rank 1's | ... ]    each of g->piece bytes */
 #pragma once
 
 #include "transport.h"
 
-#define ZP_GROUP_SMALL ((size_t)4096) /* bytes that are sent to all at once */
+#define ZP_GROUP_SMALL ((size_t)4096) /* bytes of a sum that all ranks add */
 
-/* Memory in which the parts of a group meet, one for each time that it was split. */
+/* Memory in which the parts of a split meet; a group has one for each split. */
 typedef struct zp_split {
     struct zp_split *next;
     zp_memory memory;
@@ -26,20 +26,20 @@ struct zero_group {
     zp_failure failure;
     zp_watch watch;
     zp_stream stream;
-    void *host_stream; /* of zero_group_open */
-    zero_comm comm;    /* for contexts */
-    zero_group *of;    /* NULL: comm is the caller's */
-    pid_t maker;       /* as a context's */
-    int users;         /* the caller, until it closes the group, and the parts split off it */
+    void *host_stream; /* argument of zero_group_open */
+    zero_comm comm;    /* for contexts of this group */
+    zero_group *of;    /* the group that was split; NULL: comm is the caller's */
+    pid_t maker;       /* process that opened the group */
+    int users;         /* 1 until zero_group_close, plus the open parts split off */
     zp_split *splits;
     char *scratch;
     size_t piece;
     zero_message *list; /* [2 * nranks] */
     zero_group_stats stats;
-    zero_group **traced; /* where the list of its recorder's context has it; NULL: it has none */
+    zero_group **traced; /* the pointer to this group in its context's list; NULL: not traced */
     zero_group *next_traced;
     uint64_t number;  /* of collectives so far */
-    double opened[2]; /* seconds: when opening it began, and ended; [1] 0: that was recorded */
+    double opened[2]; /* seconds: begin and end of opening; [1] is 0 once they are recorded */
     zero_result dead;
     const char *call;
     char text[ZP_TEXT_BYTES + 128];
@@ -49,7 +49,7 @@ static size_t zp_collectives_element_bytes(zero_type type) {
     return type == ZERO_F64 ? 8 : zp_type_bytes(type);
 }
 
-/* Ranks' pieces in rank order become one. In f32, but for f64; ZP_MERGED elements at a time. */
+/* Reduces the ranks' pieces in rank order, in f32 (f64 for f64), ZP_MERGED elements at a time. */
 typedef struct zp_collectives_merge_args {
     const char *pieces; /* of the ranks, `stride` bytes apart */
     void *out;
@@ -94,7 +94,7 @@ ZP_KERNEL(zp_collectives_merge, zp_collectives_merge_args, 256)
 
 /* ---- messages of a collective ---- */
 
-/* The messages so far are the first n of the list. */
+/* Adds a message to the group's list, which has *n messages; none if `bytes` is 0. */
 static void zp_collectives_add_message(zero_group *g, int *n, int peer, int sends, const void *data,
                                        size_t bytes) {
     const zero_message m = {peer, sends, (void *)(uintptr_t)data, bytes};
@@ -106,22 +106,22 @@ static zero_result zp_collectives_exchange_messages(zero_group *g, const zp_call
     return n ? g->group.transport->swap(&g->stream, &x) : ZERO_OK;
 }
 
-/* Where rank r's slice of n elements begins; r = nranks: where all end. */
+/* Returns the begin of rank r's slice of n elements; for r = nranks the end, n. */
 static size_t zp_collectives_slice_at(const zero_group *g, size_t n, int r) {
     const size_t ranks = (size_t)g->group.nranks, each = (n + ranks - 1) / ranks;
     return zp_min(n, each * (size_t)r);
 }
 
-/* Elements that this rank sends for a sum of n: others' slices, then its own to each of them. */
+/* Returns the elements that this rank sends for a sum: others' slices, then its own to each. */
 static size_t zp_collectives_sum_sent(const zero_group *g, size_t n) {
     const int me = g->group.rank;
     const size_t mine = zp_collectives_slice_at(g, n, me + 1) - zp_collectives_slice_at(g, n, me);
     return n - mine + (size_t)(g->group.nranks - 1) * mine;
 }
 
-/* Every rank's slice of `all`, n elements cut as above, to all others. */
-static zero_result zp_collectives_spread(zero_group *g, const zp_call *call, char *all, size_t n,
-                                         size_t element) {
+/* Sends every rank's slice of `all` (n elements, slices as above) to all other ranks. */
+static zero_result zp_collectives_gather_slices(zero_group *g, const zp_call *call, char *all,
+                                                size_t n, size_t element) {
     const int me = g->group.rank, ranks = g->group.nranks;
     int messages = 0;
     for (int sends = 1; sends >= 0; sends--)
@@ -135,33 +135,34 @@ static zero_result zp_collectives_spread(zero_group *g, const zp_call *call, cha
     return zp_collectives_exchange_messages(g, call, g->list, messages);
 }
 
-/* What a sum is of: rank r's slice is elements [at[r], at[r] + n[r]) of `all`. */
-typedef struct zp_adding_up {
+/* The input of a sum: rank r's slice is elements [r * each, (r + 1) * each) of `all`, at most n. */
+typedef struct zp_slice_sum {
     const char *all;
     char *out; /* where this rank's slice goes */
     size_t each, n;
     zero_type type;
     zero_reduction how;
-} zp_adding_up;
+} zp_slice_sum;
 
-/* Elements of rank r's slice from `from` on, at most `most`. */
-static size_t zp_collectives_left(const zp_adding_up *a, int r, size_t from, size_t most) {
+/* Returns the number of elements of rank r's slice from `from` on, at most `most`. */
+static size_t zp_collectives_slice_numel(const zp_slice_sum *a, int r, size_t from, size_t most) {
     const size_t begin = (size_t)r * a->each, end = zp_min(a->n, begin + a->each);
     return begin + from < end ? zp_min(most, end - begin - from) : 0;
 }
 
-/* This rank's slice, piece by piece. */
-static zero_result zp_collectives_add(zero_group *g, const zp_call *call, const zp_adding_up *a) {
+/* Adds this rank's slice, piece by piece. */
+static zero_result zp_collectives_add_slice(zero_group *g, const zp_call *call,
+                                            const zp_slice_sum *a) {
     const int me = g->group.rank, ranks = g->group.nranks;
     const size_t element = zp_collectives_element_bytes(a->type), most = g->piece / element;
     for (size_t from = 0; from < zp_min(a->each, a->n); from += most) {
-        const size_t mine = zp_collectives_left(a, me, from, most);
+        const size_t mine = zp_collectives_slice_numel(a, me, from, most);
         int messages = 0;
         for (int i = 1; i < ranks; i++) {
             const int peer = (me + i) % ranks;
             const char *his = a->all + ((size_t)peer * a->each + from) * element;
             zp_collectives_add_message(g, &messages, peer, 1, his,
-                                       zp_collectives_left(a, peer, from, most) * element);
+                                       zp_collectives_slice_numel(a, peer, from, most) * element);
         }
         for (int i = 1; i < ranks; i++) {
             const int peer = (me + i) % ranks;
@@ -178,7 +179,7 @@ static zero_result zp_collectives_add(zero_group *g, const zp_call *call, const 
     return ZERO_OK;
 }
 
-/* All of it at once to everybody. */
+/* Sends all elements to all ranks, and adds those of all ranks. */
 static zero_result zp_collectives_add_small(zero_group *g, const zp_call *call, void *data,
                                             size_t n, zero_type type, zero_reduction how) {
     const int me = g->group.rank, ranks = g->group.nranks;
@@ -199,7 +200,7 @@ static zero_result zp_collectives_add_small(zero_group *g, const zp_call *call, 
 
 static zero_result zp_collectives_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
                                              zero_reduction how) {
-    const zp_call call = {ZP_SOME_ALL_REDUCE, 2 * (int)type + (int)how, n};
+    const zp_call call = {ZP_GROUP_ALL_REDUCE, 2 * (int)type + (int)how, n};
     const zp_whole whole = {&g->group, call, data, data, n, type, how};
     const size_t element = zp_collectives_element_bytes(type), me = (size_t)g->group.rank;
     if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &whole);
@@ -207,33 +208,33 @@ static zero_result zp_collectives_all_reduce(zero_group *g, void *data, size_t n
         return zp_collectives_add_small(g, &call, data, n, type, how);
     const size_t each = zp_collectives_slice_at(g, n, 1);
     char *all = (char *)data, *mine = all + me * each * element;
-    const zp_adding_up a = {all, mine, each, n, type, how};
-    ZP_TRY(zp_collectives_add(g, &call, &a));
-    return zp_collectives_spread(g, &call, all, n, element);
+    const zp_slice_sum a = {all, mine, each, n, type, how};
+    ZP_TRY(zp_collectives_add_slice(g, &call, &a));
+    return zp_collectives_gather_slices(g, &call, all, n, element);
 }
 
 static zero_result zp_collectives_reduce_scatter(zero_group *g, const void *all, void *mine,
                                                  size_t n, zero_type type, zero_reduction how) {
-    const zp_call call = {ZP_SOME_REDUCE_SCATTER, 2 * (int)type + (int)how, n};
+    const zp_call call = {ZP_GROUP_REDUCE_SCATTER, 2 * (int)type + (int)how, n};
     const zp_whole whole = {&g->group, call, all, mine, n, type, how};
-    const zp_adding_up a = {(const char *)all,           (char *)mine, n,
+    const zp_slice_sum a = {(const char *)all,           (char *)mine, n,
                             n * (size_t)g->group.nranks, type,         how};
     if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &whole);
-    return zp_collectives_add(g, &call, &a);
+    return zp_collectives_add_slice(g, &call, &a);
 }
 
 static zero_result zp_collectives_all_gather(zero_group *g, const void *mine, void *all,
                                              size_t bytes) {
-    const zp_call call = {ZP_SOME_ALL_GATHER, -1, bytes};
+    const zp_call call = {ZP_GROUP_ALL_GATHER, -1, bytes};
     const zp_whole whole = {&g->group, call, mine, all, bytes, ZERO_F32, ZERO_SUM};
     char *own = (char *)all + (size_t)g->group.rank * bytes;
     if (own != mine) ZP_TRY(zp_device_copy(&g->stream, own, mine, bytes));
     if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &whole);
-    return zp_collectives_spread(g, &call, (char *)all, bytes * (size_t)g->group.nranks, 1);
+    return zp_collectives_gather_slices(g, &call, (char *)all, bytes * (size_t)g->group.nranks, 1);
 }
 
 static zero_result zp_collectives_broadcast(zero_group *g, void *data, size_t bytes, int root) {
-    const zp_call call = {ZP_SOME_BROADCAST, root, bytes};
+    const zp_call call = {ZP_GROUP_BROADCAST, root, bytes};
     const zp_whole whole = {&g->group, call, data, data, bytes, ZERO_F32, ZERO_SUM};
     int messages = 0;
     if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &whole);
@@ -243,9 +244,9 @@ static zero_result zp_collectives_broadcast(zero_group *g, void *data, size_t by
     return zp_collectives_exchange_messages(g, &call, g->list, messages);
 }
 
-/* All ranks have come to this call: a byte to each of them, so that ranks which are at another
-   collective find out, as they do in every other one. */
-static zero_result zp_collectives_meet(zero_group *g, int kind) {
+/* Waits until all ranks are in this call. Each rank sends a byte to the others, so ranks in another
+   collective get an error, as they do in every collective. */
+static zero_result zp_collectives_barrier(zero_group *g, int kind) {
     const zp_call call = {kind, -1, 0};
     const int me = g->group.rank, ranks = g->group.nranks;
     int messages = 0;
@@ -261,15 +262,16 @@ static zero_result zp_collectives_meet(zero_group *g, int kind) {
     return zp_collectives_exchange_messages(g, &call, g->list, messages);
 }
 
-/* Parts that lie behind one another, of so many bytes each; counts NULL: of `bytes`. */
+/* Part r of `out` goes to rank r. Parts are contiguous, with the given byte counts; NULL: `bytes`.
+ */
 static zero_result zp_collectives_all_to_all(zero_group *g, const char *out,
                                              const size_t *out_bytes, char *in,
                                              const size_t *in_bytes, size_t bytes) {
-    const zp_call call = {ZP_SOME_ALL_TO_ALL, -1, bytes};
+    const zp_call call = {ZP_GROUP_ALL_TO_ALL, -1, bytes};
     const int me = g->group.rank, ranks = g->group.nranks;
     size_t gone = 0, come = 0, own = 0;
     int messages = 0;
-    for (int r = 0; r < ranks; r++) { /* sends, then receives, of which the own part is neither */
+    for (int r = 0; r < ranks; r++) { /* sends, then receives; the own part is copied */
         const size_t n = out_bytes ? out_bytes[r] : bytes;
         if (r != me) zp_collectives_add_message(g, &messages, r, 1, out + gone, n);
         if (r == me) own = gone;
@@ -284,7 +286,7 @@ static zero_result zp_collectives_all_to_all(zero_group *g, const char *out,
     return zp_collectives_exchange_messages(g, &call, g->list, messages);
 }
 
-/* ---- life ---- */
+/* ---- opening, splitting and closing ---- */
 
 static zero_result zp_collectives_fail(zero_group *g, zero_result r, const char *call,
                                        const char *why) {
@@ -294,7 +296,7 @@ static zero_result zp_collectives_fail(zero_group *g, zero_result r, const char 
     return r;
 }
 
-/* What a call came to. A failure is kept, and peers learn of it. */
+/* Returns the result of a call. The group keeps a failure and reports it to its peers. */
 static zero_result zp_collectives_end(zero_group *g, const char *call, zero_result r) {
     const zero_result failed = zp_failure_result(&g->failure);
     if (!r && !failed) return ZERO_OK;
@@ -306,7 +308,7 @@ static zero_result zp_collectives_end(zero_group *g, const char *call, zero_resu
     return g->dead;
 }
 
-/* Joins the ranks of `comm`, which have come together. */
+/* Joins the ranks of `comm`. COLLECTIVE. */
 static zero_result zp_collectives_join(zero_group *g, const zp_transport *row,
                                        const zero_comm *comm, double timeout_s) {
     zp_comm *p = &g->group;
@@ -318,14 +320,12 @@ static zero_result zp_collectives_join(zero_group *g, const zp_transport *row,
     g->scratch = (char *)zp_device_alloc(&g->device, ranks > 1 ? ranks * g->piece : 64);
     g->list = (zero_message *)malloc(2 * ranks * sizeof *g->list);
     if (!g->scratch || !g->list)
-        return zp_comm_fail(p, ZERO_ERR_MEMORY, "%zu bytes that sums pass through",
-                            ranks * g->piece);
-    if (!zp_type_is_finite(timeout_s) || timeout_s < 0) /* only now, so that peers learn of it */
+        return zp_comm_fail(p, ZERO_ERR_MEMORY, "%zu bytes of buffers for sums", ranks * g->piece);
+    if (!zp_type_is_finite(timeout_s) || timeout_s < 0) /* checked late, so that peers get it */
         return zp_comm_fail(p, ZERO_ERR_ARGUMENT,
                             "timeout_s is %g, expected a finite number above 0, or 0 for %g",
                             timeout_s, ZP_TIMEOUT_S);
-    return zp_comm_barrier(
-        p); /* who fails says so here: what peers go on to may wait without limit */
+    return zp_comm_barrier(p); /* a failed rank reports here: later waits may have no time limit */
 }
 
 static zero_result zp_collectives_make(zero_group **out, const char *call, const zero_comm *comm,
@@ -360,9 +360,9 @@ static int zp_collectives_compare_colours(const void *a, const void *b) {
     const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
     return (x > y) - (x < y);
 }
-/* The parts that colours make: this rank's place in its own. mail: every rank's colour and key.
-   The colours are sorted where the list of messages is. */
-static zp_cut zp_collectives_cut(const zero_group *of, int colour) {
+/* Returns this rank's place in the parts that the colours make. `mail` has every rank's colour and
+   key. The colours are sorted in the memory of the message list. */
+static zp_cut zp_collectives_find_part(const zero_group *of, int colour) {
     const int32_t *said = (const int32_t *)(const void *)of->group.mail;
     const int me = of->group.rank, n = of->group.nranks;
     int32_t *colours = (int32_t *)(void *)of->list;
@@ -383,7 +383,7 @@ static zp_cut zp_collectives_cut(const zero_group *of, int colour) {
     return cut;
 }
 
-/* zero_group_split; `call`: for sentences. */
+/* zero_group_split; `call` is for error messages. */
 static zero_result zp_collectives_split(zero_group *of, const char *call, int colour, int key,
                                         void *stream, zero_group **out) {
     const int32_t mine[2] = {colour, key};
@@ -392,9 +392,9 @@ static zero_result zp_collectives_split(zero_group *of, const char *call, int co
     if (!split) return zp_collectives_end(of, call, ZERO_ERR_MEMORY);
     split->next = of->splits;
     of->splits = split;
-    ZP_TRY(zp_collectives_end(of, call, zp_collectives_meet(of, ZP_SOME_SPLIT)));
+    ZP_TRY(zp_collectives_end(of, call, zp_collectives_barrier(of, ZP_GROUP_SPLIT)));
     ZP_TRY(zp_collectives_end(of, call, zp_comm_exchange(&of->group, mine, sizeof mine)));
-    zp_cut cut = zp_collectives_cut(of, colour);
+    zp_cut cut = zp_collectives_find_part(of, colour);
     cut.memory = &split->memory;
     if (!cut.parts) return ZERO_OK;
     zero_comm part;
@@ -406,7 +406,7 @@ static zero_result zp_collectives_split(zero_group *of, const char *call, int co
     return r;
 }
 
-/* What the group does is recorded no longer. */
+/* Stops recording the group's calls. */
 static void zp_collectives_stop_trace(zero_group *g) {
     if (!g->traced) return;
     *g->traced = g->next_traced;
@@ -416,7 +416,7 @@ static void zp_collectives_stop_trace(zero_group *g) {
     g->device.recorder = NULL;
 }
 
-static void zp_collectives_leave_now(zero_group *g) {
+static void zp_collectives_free(zero_group *g) {
     zp_comm *p = &g->group;
     zp_collectives_stop_trace(g);
     const zp_transport *row = p->transport;
@@ -437,11 +437,11 @@ static void zp_collectives_leave_now(zero_group *g) {
     free(g);
 }
 
-/* Its parts meet in its memory: it is left once they are closed as well. */
+/* Frees a group after its last user has left. Its parts use its memory, so they are users, too. */
 static void zp_collectives_leave(zero_group *g) {
     while (g && __atomic_sub_fetch(&g->users, 1, __ATOMIC_ACQ_REL) == 0) {
         zero_group *of = g->of;
-        zp_collectives_leave_now(g);
+        zp_collectives_free(g);
         g = of;
     }
 }

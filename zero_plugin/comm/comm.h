@@ -1,93 +1,94 @@
-/* comm.h - ranks that do collectives together
+/* comm.h - groups of ranks that do collectives together, and the contract of a transport
 
-   A group is what the rest of the plugin knows of communication: a rank, a number of ranks, and a
-   table of functions, one row per transport. Nobody outside a transport asks which one it is.
+   A group is a rank, a number of ranks, and a table of functions (zp_transport), one row for each
+   transport. Code outside a transport never asks which transport a group has.
 
-   CHANNELS. Collectives of one channel are issued by one stream, in the same order on all ranks;
-   channels do not wait for each other. CONTROL is the host's own: exchange, broadcast, memory.
+   CHANNELS. One stream issues all collectives of a channel, in the same order on all ranks.
+   Channels do not wait for each other. The calling thread uses CONTROL: exchange, broadcast,
+   memory.
 
-   ISSUE. When what the stream runs next begins, outputs are there and inputs may be written again.
+   ISSUE. When the stream's next work begins, outputs are complete and inputs may be overwritten.
      reduce-scatter  out[i] (+)= scale * sum over ranks of source[rank * shard + i], in f32, inside
                      a node in rank order, then over nodes in node order; NCCL: in its own order
      all-gather      target[r * shard + i] = rank r's source[i], for all other ranks r; a rank's own
-                     part is in place already, or copied
-   A list is issued whole, or the context has failed. Issuing may make the host wait for peers
-   (LOCAL on GPUs), never longer than timeout_s. A failure is recorded once, in the context; after
-   it every call of every group does nothing and returns it.
+                     part is already in place, or the transport copies it
+   A list is issued as a whole, or the context has failed. The calling thread may wait for peers
+   while it issues (LOCAL on GPUs), but never longer than timeout_s. The context records its first
+   failure; after that, every call of every group does nothing and returns this failure.
 
-   MEMORY that collectives work on is opened in the group, by all ranks together, and lives until
-   all have left it: a rank that failed never pulls memory from under a peer that still reads. */
+   MEMORY for collectives belongs to the group. All ranks open it together, and it lives until all
+   ranks have left the group, so a failed rank never frees memory that a peer still reads. */
 #pragma once
 
 #include "../numbers/exact.h"
 
-/* Kinds of collective: of contexts, and from SOME_MESSAGES on of the groups that hosts have. */
+/* Kinds of collective: first those of contexts; from GROUP_MESSAGES on those of a zero_group. */
 enum {
     ZP_EXCHANGE = 1,
     ZP_REDUCE_SCATTER,
     ZP_ALL_GATHER,
     ZP_BROADCAST,
-    ZP_SOME_MESSAGES,
-    ZP_SOME_ALL_REDUCE,
-    ZP_SOME_REDUCE_SCATTER,
-    ZP_SOME_ALL_GATHER,
-    ZP_SOME_ALL_TO_ALL,
-    ZP_SOME_BROADCAST,
-    ZP_SOME_BARRIER,
-    ZP_SOME_SPLIT,
+    ZP_GROUP_MESSAGES,
+    ZP_GROUP_ALL_REDUCE,
+    ZP_GROUP_REDUCE_SCATTER,
+    ZP_GROUP_ALL_GATHER,
+    ZP_GROUP_ALL_TO_ALL,
+    ZP_GROUP_BROADCAST,
+    ZP_GROUP_BARRIER,
+    ZP_GROUP_SPLIT,
     ZP_KINDS
 };
 
-/* The call that a rank is in, compared with its peers'. unit: of a broadcast its root; of a host's
-   sum 2 * type + how; -1: none. */
+/* The call that a rank has made; transports compare it with the calls of its peers. unit: the root
+   of a broadcast; 2 * type + how for a sum of a zero_group; -1 if the call has no unit. */
 typedef struct zp_call {
     int32_t kind, unit;
     uint64_t shard; /* elements of one rank's part, or bytes */
 } zp_call;
 
-/* What stands before a message: the call that it belongs to, how many collectives its sender has
-   begun, and its own bytes. */
+/* The header of a message: the call that it belongs to, the number of collectives that its sender
+   has begun, and the message's size in bytes. */
 typedef struct zp_envelope {
     zp_call call;
     uint64_t number, bytes;
 } zp_envelope;
 
-enum { ZP_ONE = 1, ZP_ON_HOST = 2 }; /* how memory is wanted */
+enum { ZP_ONE = 1, ZP_ON_HOST = 2 }; /* kinds of memory */
 
 typedef struct zp_memory {
     size_t bytes; /* of one rank's piece, the same on all ranks */
-    int how;      /* ONE: a single piece that all ranks see in place, each owning parts of it.
-                     ON_HOST: memory of the host, which devices reach */
-    char *base;   /* this rank's piece, or the one */
-    char *view;   /* the same bytes as the host may see them: where all ranks have one copy, they
-                     can be read only */
-    char *peer[ZP_LOCAL_MAX]; /* by place on this machine: where this rank sees that rank's piece */
-    int holder;               /* zp_holder: in which way it was got */
-    void *handle;             /* the transport's */
-    int channel, registered;  /* the transport's: who uses it alone, and how that is known */
-    struct zp_memory *next;   /* in its group: what was opened before */
+    int how;      /* ONE: all ranks see a single piece in place, and each rank owns parts of it.
+                     ON_HOST: CPU memory that devices can access */
+    char *base;   /* this rank's piece, or the single piece */
+    char *view;   /* the same bytes as your code may see them: read-only if all ranks share a
+                     single copy */
+    char *peer[ZP_LOCAL_MAX]; /* by place on this machine: this rank's address of that piece */
+    int holder;               /* zp_holder: how the memory was allocated */
+    void *handle;             /* owned by the transport */
+    int channel, registered;  /* owned by the transport: its only channel; how it is registered */
+    struct zp_memory *next;   /* in its group: the memory that was opened before */
 } zp_memory;
 
 typedef struct zp_comm zp_comm;
 typedef struct zp_wire zp_wire;
 
-/* One collective. Offsets are bytes in this rank's piece of the memory. */
+/* One collective of a context. Offsets are bytes in this rank's piece of the memory. */
 typedef struct zp_op {
     zp_comm *group;
     zp_memory *memory;
-    int kind, unit;        /* unit -1: of the step */
+    int kind, unit;        /* unit -1: the step's agreement */
     size_t shard;          /* elements */
     size_t source, target; /* reduce-scatter: unit, shard; all-gather: shard, unit */
     zero_type type;        /* of the elements */
     zp_channel channel;
-    float *sum; /* reduce-scatter of 16 bit: the shard's f32 accumulator; NULL: none */
+    float *sum; /* [shard] f32 accumulator of a 16-bit reduce-scatter; NULL: none */
     float scale;
     int accumulate, in_place; /* in_place: an all-gather that only waits */
-    const zp_wire *wire;      /* how its numbers travel; NULL: as they are stored, which is all
-                                 that transports know */
+    const zp_wire *wire;      /* the encoding for sending; NULL: as stored. Transports receive
+                                 only ops with NULL */
 } zp_op;
 
-/* Another way for the numbers of a collective to travel, for example quantized. */
+/* Another encoding in which a collective sends its numbers, for example quantized. */
 struct zp_wire {
     const struct zp_codec *codec;
     size_t (*sent)(const zp_op *op); /* bytes that this rank sends */
@@ -95,28 +96,28 @@ struct zp_wire {
     zero_ctx *z;
 };
 
-/* Messages that progress together, of a host's group: all are of one call. */
+/* Messages of a zero_group that progress together; all belong to one call. */
 typedef struct zp_swap {
     zp_comm *group;
     zp_call call;
-    uint64_t number; /* of the group's collectives so far, this one included */
+    uint64_t number; /* the group's collectives so far, including this one */
     const zero_message *list;
     int n;
 } zp_swap;
 
-/* A collective that a library does by itself. */
+/* A collective that the transport's library runs as one operation. */
 typedef struct zp_whole {
     zp_comm *group;
     zp_call call;
     const void *from;
     void *to;
-    size_t n; /* elements, or bytes where nothing is summed */
+    size_t n; /* elements; bytes if nothing is summed */
     zero_type type;
     zero_reduction how;
 } zp_whole;
 
-/* Where a rank comes to be when a group is cut: rank of nranks in part `part` of `parts`; -1: none.
-   `memory`: the transport may use it, for as long as the group that is cut lives. */
+/* A rank's place after a group is split: `rank` of `nranks` in part `part` of `parts`; part -1:
+   this rank is in no part. The transport may use `memory` while the group that is split lives. */
 typedef struct zp_cut {
     int parts, part, rank, nranks;
     zp_memory *memory;
@@ -124,65 +125,65 @@ typedef struct zp_cut {
 
 typedef struct zp_transport {
     const char *name;
-    /* Joins. Sets rank, nranks, own, mail (malloc) and crowd .. note. COLLECTIVE. */
+    /* Joins the group. Sets rank, nranks, own, mail (malloc) and crowd .. note. COLLECTIVE. */
     zero_result (*join)(zp_comm *g, const zero_comm *given);
-    /* A rank that cannot even begin to join tells those who wait (NCCL: that, and not why). NULL:
-       nobody can be told. */
+    /* Reports to waiting peers that this rank cannot begin to join. NCCL cannot pass on the reason.
+       NULL: the transport cannot reach the peers. */
     void (*refuse)(const zero_comm *given, const char *why);
-    /* All ranks get memory of m->bytes, zeros, at m->base (LOCAL: peer[] too), counted in
-       meter.allocated_bytes; or none does (MEMORY). COLLECTIVE. */
+    /* Gives each rank m->bytes zeroed bytes at m->base (LOCAL: also peer[]) and counts them in
+       meter.allocated_bytes. If one rank fails, all fail (ZERO_ERR_MEMORY). COLLECTIVE. */
     zero_result (*memory)(zp_comm *g, zp_memory *m);
-    /* Memory that one channel uses alone is made known to the library. COLLECTIVE. NULL: no need.
-       `how`: a few words for the log. */
+    /* Registers memory with the library; only `channel` uses it. COLLECTIVE. NULL: not needed.
+     *how becomes a few words for the log. */
     zero_result (*announce)(zp_comm *g, zp_memory *m, zp_channel channel, const char **how);
-    /* n ops of one group and channel, in this order. */
+    /* Issues n ops of one group and channel, in this order. */
     zero_result (*issue)(zp_stream *s, const zp_op *op, int n);
-    /* op: of zp_comm_host_op. Up to ZP_MAIL_BYTES of every rank become g->mail[0..nranks)
-       everywhere; at most ZP_STAGE_NUMEL * 4 bytes go from one rank to all. SYNC. */
+    /* The op comes from zp_comm_host_op. An exchange copies up to ZP_MAIL_BYTES of each rank to
+       g->mail of all ranks. A broadcast sends at most ZP_STAGE_NUMEL * 4 bytes. SYNC. */
     zero_result (*exchange)(const zp_op *op, const void *mine);
     zero_result (*broadcast)(const zp_op *op, void *data);
-    /* Bytes that a rank sends for an op: for the plan, and for the meter. */
+    /* Returns the bytes that a rank sends for an op, for the plan and the meter. */
     size_t (*cost)(const zp_comm *g, const zp_op *op);
-    /* Called now and then by a thread of the context, for transports whose collectives nobody can
-       wait for with a time limit; a failure that it finds is recorded. NULL: no need. */
+    /* Looks for errors and late collectives, and records a failure that it finds. A thread of the
+       context calls it periodically, because waits have no time limit here. NULL: not needed. */
     void (*look)(zp_comm *g);
-    /* Tells the peers that this rank is gone; not called while own is NULL. */
+    /* Reports to the peers that this rank has failed. It is not called while own is NULL. */
     void (*abort)(zp_comm *g, const char *why);
-    /* Leaves and frees all memory. COLLECTIVE if not `broken`, for at most timeout_s. */
+    /* Leaves the group and frees all memory. If not `broken`: COLLECTIVE, at most timeout_s. */
     void (*leave)(zp_comm *g, int broken);
-    /* The three that groups of hosts need. Messages, in the order of the list between two ranks:
-       when what the stream runs next begins, they are received, and sent ones may be written. */
+    /* A zero_group needs the next three. swap exchanges messages; between two ranks they keep the
+       list's order. Then the stream's next work may read received and overwrite sent buffers. */
     zero_result (*swap)(zp_stream *s, const zp_swap *x);
-    /* A communicator of part of the ranks, for further groups and contexts, and its end. COLLECTIVE
-       over the group that is cut, and over the part. */
+    /* cut makes a communicator for some of the ranks, for further groups and contexts; it is
+       COLLECTIVE over the group that is split. uncut frees it; it is COLLECTIVE over the part. */
     zero_result (*cut)(zp_comm *of, const zp_cut *cut, zero_comm *part);
     void (*uncut)(zero_comm *part, int broken);
-    /* A collective in the library's own way. NULL: it is made of messages. */
+    /* Runs a collective with the library's own function. NULL: the plugin makes it of messages. */
     zero_result (*whole)(zp_stream *s, const zp_whole *w);
-    /* Where this rank sees the pieces of `m`, which is memory of `of`, by the places of `part`,
-       whose rank i is rank first + i * step of `of`: to view->peer. NULL: peers' memory is not
-       seen. */
+    /* Sets view->peer, by the places of `part`, to this rank's addresses of the pieces of `m`. `m`
+       is memory of `of`; rank i of `part` is rank first + i * step of `of`. NULL: this transport
+       does not see the memory of peers. */
     void (*view)(const zp_comm *of, const zp_memory *m, const zp_comm *part, int first, int step,
                  zp_memory *view);
-    /* Bytes that each of n ranks of `of` has got once they were cut from it, into one of so many
-       parts: to meet in, and of a group of messages (`swaps`) what these go through. For the plan,
-       and maybe before anything is cut. */
+    /* Returns the bytes that each of n ranks allocates when they become one of `parts` parts of
+       `of`: memory to meet in, and message buffers if `swaps`. The plan may call it before any
+       split. */
     size_t (*room)(const zp_comm *of, int parts, int n, int swaps);
 } zp_transport;
 
-typedef struct zp_meter {              /* counted where it is issued */
-    uint64_t sent_bytes, mapped_bytes; /* of units; the part of them that was seen in place */
-    uint64_t verdict_bytes;            /* of the agreement that ends each step */
-    uint64_t control_bytes;            /* of the host's exchanges and broadcasts */
+typedef struct zp_meter {              /* counted when an op is issued */
+    uint64_t sent_bytes, mapped_bytes; /* of units; the part of them that was read in place */
+    uint64_t verdict_bytes;            /* of the agreement at the end of each step */
+    uint64_t control_bytes;            /* of exchanges and broadcasts by the calling thread */
     uint64_t reductions, gathers;
     uint64_t gather_bytes;  /* the part of sent_bytes that is gathers of parameters */
-    size_t allocated_bytes; /* of memory; of a single piece, this rank's share */
+    size_t allocated_bytes; /* of memory; for a single piece, this rank's share */
 } zp_meter;
 
-/* The names of a rank's groups, with its rank in each: tp 1, pp 0. */
+/* The names of a rank's groups, with its rank in each, for example "tp 1, pp 0". */
 typedef struct zp_coords {
     char text[ZP_COORDS_BYTES];
-    uint32_t closed; /* bit i: entry i is of a closed group; the next name removes it */
+    uint32_t closed; /* bit i: the group of entry i is closed; adding a name removes the entry */
 } zp_coords;
 
 struct zp_comm {
@@ -192,31 +193,31 @@ struct zp_comm {
     zp_failure *failure; /* the context's */
     double timeout_s;
 
-    int swaps;         /* a host's group: of messages and exchanges, with no other collective */
-    char label[8];     /* of a host's group: what its ranks are called; "": rank */
-    void *own;         /* the transport's; first in it zp_seats, where it calls board.h */
-    int crowd;         /* ranks that the processors which this rank sees are for */
-    int shares;        /* memory that is ONE costs no more to read than one's own */
-    int node_size;     /* ranks whose gradients are summed first */
-    int scattered;     /* the ranks of a node do not follow one another */
-    int sums;          /* the library cannot scale: a reduce-scatter's result is the sum */
-    float divisor;     /* a reduce-scatter's result is the mean times this: 1; where it is the sum,
-                          nranks or cfg.divisor */
-    size_t wire_bytes; /* that the transport keeps for pieces on their way between nodes */
+    int swaps;           /* a zero_group: it has messages and exchanges, but no op of zp_op */
+    char label[8];       /* of a zero_group: the word for its ranks in messages; "": rank */
+    void *own;           /* the transport's state; zp_local_ranks comes first if it calls board.h */
+    int crowd;           /* ranks that share the processors of this rank */
+    int shares;          /* memory of kind ONE is as fast to read as this rank's own */
+    int node_size;       /* ranks of a node, whose gradients are summed first */
+    int scattered;       /* the ranks of a node are not consecutive */
+    int sums;            /* the library cannot scale: a reduce-scatter's result is the sum */
+    float divisor;       /* a reduce-scatter's result is the mean times this: 1, or, if `sums`,
+                            nranks or cfg.divisor */
+    size_t wire_bytes;   /* of the transport's buffers between nodes */
     const char *warning; /* for the log; NULL: none */
     char note[128];      /* about the library, for the log; "": nothing */
-    const char **call;   /* where the name of the function that was called last is left for whoever
-                            watches this rank; NULL: nobody does */
-    int32_t *unit;       /* the same for the unit of a hook; -1: the function has none */
+    const char **call;   /* receives the name of the function that your code called last, for the
+                            process that watches this rank; NULL: none watches */
+    int32_t *unit;       /* receives the unit of that call if it is a hook, otherwise -1 */
     zp_coords *coords;   /* this rank's, for peers that report it; NULL: peers cannot read them */
 
-    char *mail;       /* [nranks * ZP_MAIL_BYTES] what the last exchange brought */
-    zp_memory stage;  /* [ZP_STAGE_NUMEL] f32 of the host's, to stream through */
+    char *mail;       /* [nranks * ZP_MAIL_BYTES] results of the last exchange */
+    zp_memory stage;  /* [ZP_STAGE_NUMEL] f32 in CPU memory, through which data is streamed */
     zp_memory *first; /* all memory of the group */
     zp_meter meter;
 };
 
-/* What its ranks are called. */
+/* Returns the word for the group's ranks in messages. */
 static const char *zp_comm_rank_word(const zp_comm *g) { return g->label[0] ? g->label : "rank"; }
 
 static const char *zp_comm_kind_name(int kind) {
@@ -231,7 +232,7 @@ static zp_call zp_comm_op_call(const zp_op *op) {
     const zp_call call = {op->kind, op->unit, op->shard};
     return call;
 }
-/* What the hosts do together. unit: the root of a broadcast, or -1. */
+/* Returns the op of an exchange or a broadcast. unit: the root of a broadcast, or -1. */
 static zp_op zp_comm_host_op(zp_comm *g, int kind, int unit, size_t bytes) {
     const zp_op op = {g, NULL, kind, unit, bytes, 0, 0, ZERO_F32, ZP_CONTROL, NULL, 1, 0, 0, NULL};
     return op;
@@ -240,13 +241,13 @@ static size_t zp_comm_op_shard_bytes(const zp_op *op) {
     return op->shard * zp_type_bytes(op->type);
 }
 
-/* Bytes that a rank sends for an op. */
+/* Returns the bytes that a rank sends for an op. */
 static size_t zp_comm_op_bytes(const zp_op *op) {
     const zp_comm *g = op->group;
     return op->wire ? op->wire->sent(op) : g->transport->cost(g, op);
 }
 
-/* The first failure of a context is kept, whichever thread meets it. */
+/* Records the failure, unless the context already has one. Any thread may call it. */
 __attribute__((format(printf, 3, 4))) static zero_result zp_comm_fail(zp_comm *g,
                                                                       zero_result result,
                                                                       const char *format, ...) {
@@ -260,28 +261,28 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_comm_fail(zp_comm *g
     return result;
 }
 
-/* A call in words, as of unit 3 (512) or of 512 f32. */
+/* Describes a call, for example "the all-gather of unit 3 (512)" or "all_reduce of 512 f32". */
 static const char *zp_comm_print_call(const zp_call *c, char *text, size_t bytes) {
     static const char *const sums[] = {"f32", "f32, MAX", "bf16", "bf16, MAX",
                                        "f16", "f16, MAX", "f64",  "f64, MAX"};
     const char *name = zp_comm_kind_name(c->kind);
     const unsigned long long n = (unsigned long long)c->shard;
-    const int sum = c->kind == ZP_SOME_ALL_REDUCE || c->kind == ZP_SOME_REDUCE_SCATTER;
+    const int sum = c->kind == ZP_GROUP_ALL_REDUCE || c->kind == ZP_GROUP_REDUCE_SCATTER;
     if (sum)
         (void)snprintf(text, bytes, "%s of %llu %s", name, n, sums[(unsigned)c->unit % 8]);
-    else if (c->kind == ZP_SOME_MESSAGES || c->kind == ZP_SOME_ALL_TO_ALL
-             || c->kind >= ZP_SOME_BARRIER)
+    else if (c->kind == ZP_GROUP_MESSAGES || c->kind == ZP_GROUP_ALL_TO_ALL
+             || c->kind >= ZP_GROUP_BARRIER)
         (void)snprintf(text, bytes, "%s", name);
-    else if (c->kind == ZP_SOME_BROADCAST)
+    else if (c->kind == ZP_GROUP_BROADCAST)
         (void)snprintf(text, bytes, "%s of %llu bytes from rank %d", name, n, (int)c->unit);
-    else if (c->kind == ZP_SOME_ALL_GATHER)
+    else if (c->kind == ZP_GROUP_ALL_GATHER)
         (void)snprintf(text, bytes, "%s of %llu bytes", name, n);
     else
         (void)snprintf(text, bytes, "%s of unit %d (%llu)", name, (int)c->unit, n);
     return text;
 }
 
-/* The only way to a stream: everything sent is counted here, and recorded. */
+/* Issues n ops to a stream. All ops of contexts pass here, so it counts and records them. */
 static zero_result zp_comm_issue(zp_stream *s, const zp_op *op, int n) {
     zp_comm *g = op->group;
     uint64_t whole = 0, sent = 0;
@@ -312,8 +313,7 @@ static zero_result zp_comm_issue(zp_stream *s, const zp_op *op, int n) {
     return result;
 }
 
-/* Collectives of units to a stream. Neighbours that travel as they are stored are issued together.
- */
+/* Issues collectives of units. Consecutive ops without an encoding are issued together. */
 static zero_result zp_comm_send(zp_stream *s, const zp_op *op, int n) {
     for (int i = 0, next; i < n; i = next) {
         for (next = i; next < n && !op[next].wire;) next++;
@@ -325,7 +325,7 @@ static zero_result zp_comm_send(zp_stream *s, const zp_op *op, int n) {
     return ZERO_OK;
 }
 
-/* Every rank's `bytes` become g->mail[0..nranks), in rank order. SYNC. */
+/* Copies `bytes` of every rank to g->mail, in rank order. SYNC. COLLECTIVE. */
 static zero_result zp_comm_exchange(zp_comm *g, const void *mine, size_t bytes) {
     const zp_op op = zp_comm_host_op(g, ZP_EXCHANGE, -1, bytes);
     ZP_TRY(zp_failure_result(g->failure));
@@ -340,18 +340,18 @@ static zero_result zp_comm_barrier(zp_comm *g) {
     return zp_comm_exchange(g, &one, sizeof one);
 }
 
-/* Any rank's no becomes everybody's; `who` is the lowest rank that said it, or -1. */
-static zero_result zp_comm_agree(zp_comm *g, int ok, int *who) {
+/* Sets *failed to the lowest rank that passes ok = 0, or to -1 if all pass 1. COLLECTIVE. */
+static zero_result zp_comm_agree(zp_comm *g, int ok, int *failed) {
     const int32_t mine = ok;
     ZP_TRY(zp_comm_exchange(g, &mine, sizeof mine));
     const int32_t *theirs = (const int32_t *)(const void *)g->mail;
-    *who = -1;
+    *failed = -1;
     for (int r = g->nranks - 1; r >= 0; r--)
-        if (!theirs[r]) *who = r;
+        if (!theirs[r]) *failed = r;
     return ZERO_OK;
 }
 
-/* Any number of bytes from rank root to all, by pieces of the stage. SYNC. */
+/* Sends any number of bytes from rank `root` to all ranks, in pieces of the stage's size. SYNC. */
 static zero_result zp_comm_broadcast(zp_comm *g, void *data, size_t bytes, int root) {
     const size_t piece = ZP_STAGE_NUMEL * sizeof(float);
     for (size_t at = 0; at < bytes && g->nranks > 1; at += piece) {
@@ -363,7 +363,7 @@ static zero_result zp_comm_broadcast(zp_comm *g, void *data, size_t bytes, int r
     return ZERO_OK;
 }
 
-/* Whole pages, on the group's list from here on, whatever comes of it. COLLECTIVE. */
+/* Opens whole pages of memory. `m` joins the group's list, even if this fails. COLLECTIVE. */
 static zero_result zp_comm_open_memory(zp_comm *g, zp_memory *m, size_t bytes, int how) {
     memset(m, 0, sizeof *m);
     m->bytes = zp_round_up(zp_max(bytes, 1), 4096);
@@ -378,7 +378,7 @@ static zero_result zp_comm_open_memory(zp_comm *g, zp_memory *m, size_t bytes, i
     return ZERO_OK;
 }
 
-/* Joins the ranks of `given`; `row` is its transport. COLLECTIVE. */
+/* Joins the group that `given` describes, with the transport `row`. COLLECTIVE. */
 static zero_result zp_comm_open(zp_comm *g, const zp_transport *row, const zero_comm *given) {
     g->transport = row;
     g->rank = 0;
@@ -399,7 +399,7 @@ static void zp_comm_close(zp_comm *g, int broken) {
     memset(g, 0, sizeof *g);
 }
 
-/* A thread that looks after groups while nobody else can. */
+/* A thread that calls the transport's `look` for n groups, about every 5 ms. */
 typedef struct zp_watch {
     zp_comm *group; /* [n] */
     int n, stop, runs;
@@ -423,10 +423,10 @@ static zero_result zp_comm_open_watch(zp_watch *w, zp_comm *groups, int n) {
     for (int i = 0; i < n; i++) wanted |= groups[i].transport && groups[i].transport->look;
     w->group = groups;
     w->n = n;
-    w->stop = 0; /* it may have been closed */
+    w->stop = 0; /* the watch may have been closed before */
     w->runs = wanted && pthread_create(&w->thread, NULL, zp_comm_watch_thread, w) == 0;
     if (!wanted || w->runs) return ZERO_OK;
-    return zp_comm_fail(groups, ZERO_ERR_MEMORY, "a thread that looks after the groups");
+    return zp_comm_fail(groups, ZERO_ERR_MEMORY, "the thread that watches the groups");
 }
 
 static void zp_comm_close_watch(zp_watch *w) {

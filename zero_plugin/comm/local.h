@@ -1,57 +1,57 @@
 /* local.h - SELF and LOCAL: one rank, and the ranks of one machine
 
-   A collective of ranks of one machine copies nothing in or out: each rank sums its slice straight
-   from the peers' memory, in rank order, or copies their shards from there. On the CPU a task of
-   the communication stream meets the peers and does that; on GPUs the ranks are threads of one
-   process, whose hosts meet and make their streams wait for one another's. MPI uses the same
-   inside a node. */
+   A collective of one machine needs no staging copies. Each rank sums its slice directly from the
+   peers' memory, in rank order, or copies their shards from there. On the CPU, a task of the
+   communication stream waits for the peers and does the work. On GPUs the ranks are threads of one
+   process: the calling threads wait for each other, then make their streams wait for each other's.
+   MPI uses the CPU form inside a node. */
 #pragma once
 
 #include "pipe.h"
 
-/* Where a peer's unit (or shard) lies, from element `at` on. */
+/* Returns this rank's address of element `at` of a peer's unit (or shard). */
 static const char *zp_local_peer_memory(const zp_op *op, int place, size_t at) {
-    const zp_seats *s = zp_board_ranks_of(op->group);
+    const zp_local_ranks *s = zp_board_ranks_of(op->group);
     const size_t source = place == s->me ? op->source : s->board->lines[op->channel][place].source;
     return op->memory->peer[place] + source + at * zp_type_bytes(op->type);
 }
 
-/* What becomes of a reduce-scatter's sum: for n slices in nodes of `group`. */
+/* Returns a reduce-scatter's sum of n slices, in nodes of `group`, without its sources. */
 static zp_sum zp_local_make_sum(const zp_op *op, int n, int group) {
     const zp_sum sum = {{NULL},  op->type,  op->type,      n, group, op->memory->base + op->target,
                         op->sum, op->scale, op->accumulate};
     return sum;
 }
 
-/* Streams of other ranks have come to the collective; at the `end` they are done with it. On GPUs
-   events tell: one is recorded again only after all have made their streams wait for its last
-   record, which is what the end says. On the CPU the stream's own thread is here. */
+/* Waits until the streams of all ranks have reached the collective, or, if `end`, have done it. On
+   GPUs an event per rank does this; the end makes sure that all streams wait for its last record
+   before it is recorded again. On the CPU the stream's own thread calls this. */
 static zero_result zp_local_meet(zp_stream *s, const zp_op *op, int end) {
-    const zp_seats *seats = zp_board_ranks_of(op->group);
-    const int events = !zp_device_is_host() && seats->n > 1;
-    zp_event *event = events ? seats->board->streams[end][op->channel] : NULL;
+    const zp_local_ranks *ranks = zp_board_ranks_of(op->group);
+    const int events = !zp_device_is_host() && ranks->n > 1;
+    zp_event *event = events ? ranks->board->streams[end][op->channel] : NULL;
     if (!end) ZP_TRY(zp_failure_result(op->group->failure));
-    if (event) ZP_TRY(zp_device_record_event(s, &event[seats->me]));
+    if (event) ZP_TRY(zp_device_record_event(s, &event[ranks->me]));
     ZP_TRY(zp_board_meet(op, end));
-    for (int p = 0; p < seats->n && event; p++)
-        if (p != seats->me) ZP_TRY(zp_device_wait_event(s, &event[p]));
+    for (int p = 0; p < ranks->n && event; p++)
+        if (p != ranks->me) ZP_TRY(zp_device_wait_event(s, &event[p]));
     return ZERO_OK;
 }
 
-/* What this rank does once all have come. */
+/* Does this rank's part once all ranks have reached the collective. */
 static zero_result zp_local_compute(zp_stream *s, const zp_op *op) {
-    const zp_seats *seats = zp_board_ranks_of(op->group);
+    const zp_local_ranks *ranks = zp_board_ranks_of(op->group);
     const size_t bytes = zp_comm_op_shard_bytes(op);
     if (op->in_place) return ZERO_OK;
     if (op->kind == ZP_REDUCE_SCATTER) {
-        zp_sum sum = zp_local_make_sum(op, seats->n, op->group->node_size);
-        for (int p = 0; p < seats->n; p++)
+        zp_sum sum = zp_local_make_sum(op, ranks->n, op->group->node_size);
+        for (int p = 0; p < ranks->n; p++)
             sum.source[p] = zp_local_peer_memory(op, p, (size_t)op->group->rank * op->shard);
-        const int there = seats->n == 1 && op->source == op->target && !op->sum && op->scale == 1;
+        const int there = ranks->n == 1 && op->source == op->target && !op->sum && op->scale == 1;
         return there ? ZERO_OK : zp_kernel_sum_ranks(s, &sum, op->shard / ZP_WIDE);
     }
-    for (int p = 0; p < seats->n; p++) {
-        char *to = op->memory->base + op->target + (size_t)seats->rank_of[p] * bytes;
+    for (int p = 0; p < ranks->n; p++) {
+        char *to = op->memory->base + op->target + (size_t)ranks->rank_of[p] * bytes;
         const char *from = zp_local_peer_memory(op, p, 0);
         if (to != from) ZP_TRY(zp_device_copy(s, to, from, bytes));
     }
@@ -64,7 +64,7 @@ static zero_result zp_local_run(zp_stream *s, const zp_op *op) {
     return zp_local_meet(s, op, 1);
 }
 
-/* The way of a collective to a stream: on the CPU as a task that carries it. */
+/* Runs n collectives on a stream: on the CPU as tasks, which hold copies of the ops. */
 typedef zero_result (*zp_op_fn)(zp_stream *s, const zp_op *op);
 #ifdef __CUDACC__
 static zero_result zp_local_send(zp_stream *s, const zp_op *op, int n, zp_op_fn run) {
@@ -97,7 +97,7 @@ static zero_result zp_local_issue(zp_stream *s, const zp_op *op, int n) {
     return zp_local_send(s, op, n, zp_local_run);
 }
 
-/* Bytes that a rank sends: to each peer a shard, as in a ring. */
+/* Returns the bytes that a rank sends: a shard to each peer, as in a ring. */
 static size_t zp_local_bytes(const zp_comm *g, const zp_op *op) {
     return (size_t)(g->nranks - 1) * zp_comm_op_shard_bytes(op);
 }
@@ -112,7 +112,7 @@ static void zp_local_leave(zp_comm *g, int broken) {
     free(g->own);
 }
 
-/* Memory for what a rank knows of its group. */
+/* Allocates this rank's state of the group, and the mail. */
 static zero_result zp_local_make_ranks(zp_comm *g, size_t own_bytes) {
     if (!g->own) g->own = calloc(1, own_bytes);
     if (!g->mail) g->mail = (char *)malloc((size_t)g->nranks * ZP_MAIL_BYTES);
@@ -120,20 +120,20 @@ static zero_result zp_local_make_ranks(zp_comm *g, size_t own_bytes) {
 }
 
 static zero_result zp_local_join_self(zp_comm *g, const zero_comm *given) {
-    ZP_TRY(zp_local_make_ranks(g, sizeof(zp_seats)));
+    ZP_TRY(zp_local_make_ranks(g, sizeof(zp_local_ranks)));
     zp_board_ranks_of(g)->n = g->shares = 1;
     return ZERO_OK;
 }
 
-/* Each rank reaches the memory of every other rank's device. */
+/* Lets each rank access the memory of every other rank's device. */
 static zero_result zp_local_reach_devices(zp_comm *g) {
-    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_local_ranks *s = zp_board_ranks_of(g);
     const int32_t mine = zp_device_number(g->device), *his = (int32_t *)(void *)g->mail;
     g->shares = 1;
     ZP_TRY(zp_comm_exchange(g, &mine, sizeof mine));
     for (int r = 0; r < g->nranks; r++) {
         if (his[r] == mine) continue;
-        g->shares = 0; /* parameters read in place would come over the bus at every use */
+        g->shares = 0; /* reading parameters in place would use the bus each time */
         const zero_result reached = zp_device_reach(g->device, his[r]);
         if (reached == ZERO_ERR_ARGUMENT)
             return zp_comm_fail(
@@ -149,7 +149,7 @@ static zero_result zp_local_reach_devices(zp_comm *g) {
     return ZERO_OK;
 }
 
-static zero_result zp_local_enter(zp_comm *g, const zero_comm *given) {
+static zero_result zp_local_join_ranks(zp_comm *g, const zero_comm *given) {
     zero_local *local = (zero_local *)given->handle;
     if (!local)
         return zp_comm_fail(g, ZERO_ERR_ARGUMENT, "comm.handle is NULL: a zero_local is needed");
@@ -173,13 +173,13 @@ static zero_result zp_local_enter(zp_comm *g, const zero_comm *given) {
     g->call = &first->call[there];
     g->unit = &first->unit[there];
     g->coords = &first->coords[there];
-    ZP_TRY(zp_local_make_ranks(g, sizeof(zp_seats)));
-    zp_seats *s = zp_board_ranks_of(g);
+    ZP_TRY(zp_local_make_ranks(g, sizeof(zp_local_ranks)));
+    zp_local_ranks *s = zp_board_ranks_of(g);
     s->local = local;
     s->n = g->nranks;
     s->me = g->rank;
     for (int p = 0; p < s->n; p++) s->rank_of[p] = p;
-    /* its board serves to make this context's own: two contexts of one never meet */
+    /* the zero_local's board opens this context's own board, so contexts never mix */
     s->seq[ZP_CONTROL] = local->seq[g->rank];
     const zero_result r = zp_shared_memory_open_board(g);
     local->seq[g->rank] = s->seq[ZP_CONTROL];
@@ -191,15 +191,15 @@ static zero_result zp_local_enter(zp_comm *g, const zero_comm *given) {
     return g->swaps ? zp_pipe_open(g) : ZERO_OK;
 }
 static zero_result zp_local_join(zp_comm *g, const zero_comm *given) {
-    const zero_result r = zp_local_enter(g, given);
-    const int told = g->own && zp_board_ranks_of(g)->board; /* there zero_destroy tells the peers */
+    const zero_result r = zp_local_join_ranks(g, given);
+    const int told = g->own && zp_board_ranks_of(g)->board; /* then zero_destroy reports to peers */
     if (r && !told) zp_local_refuse(given, g->failure->text);
     return r;
 }
 
-/* A zero_local for each part, in memory that all ranks see. */
+/* Makes a zero_local for each part, in memory that all ranks see. */
 static zero_result zp_local_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
-    const zp_seats *s = zp_board_ranks_of(of);
+    const zp_local_ranks *s = zp_board_ranks_of(of);
     const size_t each = zp_round_up(sizeof(zero_local), 4096);
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     *part = self;
@@ -227,7 +227,7 @@ static zero_result zp_local_cut(zp_comm *of, const zp_cut *cut, zero_comm *part)
     return zp_comm_barrier(of); /* all ranks of the part are in it */
 }
 
-/* Boards, and where parts meet, are one for all of their ranks. direct: these are threads. */
+/* A group's ranks share a board, and all parts share memory. direct: the ranks are threads. */
 static size_t zp_local_parts_bytes(const zp_comm *of, int parts, int n, int swaps, int direct) {
     const size_t meeting = (size_t)parts * zp_round_up(sizeof(zero_local), 4096);
     const size_t pipes = swaps && n > 1 ? zp_pipe_all_bytes(direct, (size_t)n) : 0;
@@ -235,15 +235,15 @@ static size_t zp_local_parts_bytes(const zp_comm *of, int parts, int n, int swap
            + zp_round_up(pipes, 4096);
 }
 static size_t zp_local_bytes_of_parts(const zp_comm *of, int parts, int n, int swaps) {
-    const zp_seats *s = zp_board_ranks_of(of);
+    const zp_local_ranks *s = zp_board_ranks_of(of);
     return zp_local_parts_bytes(of, parts, n, swaps, !s->local || zp_pipe_is_direct(s));
 }
 
-/* Threads: what the boards of contexts and groups of the part have left goes with the last rank. */
+/* Threads: the last rank frees the boards of the part's contexts and groups. */
 static void zp_local_uncut(zero_comm *part, int broken) {
     zero_local *l = (zero_local *)part->handle;
     if (part->kind != ZERO_COMM_LOCAL || !l || l->shared) return;
-    if (__atomic_add_fetch(&l->leavers, 1, __ATOMIC_ACQ_REL) < (uint32_t)l->nranks) return;
+    if (__atomic_add_fetch(&l->ranks_left, 1, __ATOMIC_ACQ_REL) < (uint32_t)l->nranks) return;
     zp_shared_memory_free_boards(l);
 }
 

@@ -1,11 +1,11 @@
-/* mpi.h - MPI: ranks of one machine as in local.h, between machines by messages */
+/* mpi.h - MPI: shared memory on one machine as in local.h, and messages between machines */
 #pragma once
 
 #include "mpi_nodes.h"
 
 #ifdef ZERO_WITH_MPI
 
-/* Every rank's `bytes` to every rank, each behind the call that it is at. */
+/* Gathers `bytes` of every rank on all ranks, and checks that all are in the same call. */
 static zero_result zp_mpi_mail(const zp_op *op, const void *mine, size_t bytes) {
     zp_comm *g = op->group;
     zp_mpi *m = zp_mpi_nodes_of(g);
@@ -30,7 +30,7 @@ static zero_result zp_mpi_exchange(const zp_op *op, const void *mine) {
 
 static zero_result zp_mpi_broadcast(const zp_op *op, void *data) {
     zp_comm *g = op->group;
-    char *landing = g->stage.base; /* outlives a request that was given up */
+    char *landing = g->stage.base; /* lives longer than an abandoned request */
     const MPI_Comm comm = zp_mpi_nodes_of(g)->comm[ZP_CONTROL];
     const int root = op->unit, copies = data != landing;
     MPI_Request request;
@@ -42,8 +42,8 @@ static zero_result zp_mpi_broadcast(const zp_op *op, void *data) {
     return ZERO_OK;
 }
 
-/* Touches every page. 0: the system has no room for them (a small /dev/shm), which would otherwise
-   end the process at the first write. */
+/* Touches every page. Returns 0 if the system has no room (a small /dev/shm); otherwise the first
+   write would end the process. */
 static int zp_mpi_touch_pages(char *p, size_t bytes) {
     const int populate = 23; /* MADV_POPULATE_WRITE, Linux 5.14 */
     if (madvise(p, bytes, populate) && errno != EINVAL) return 0;
@@ -51,18 +51,18 @@ static int zp_mpi_touch_pages(char *p, size_t bytes) {
     return 1;
 }
 
-/* A window is kept in place of its memory's handle. */
+/* zp_memory.handle holds the MPI_Win itself. */
 static_assert(sizeof(MPI_Win) <= sizeof(void *), "a handle holds a window");
 
 static void zp_mpi_free_window(zp_memory *m) {
     MPI_Win window;
     memcpy(&window, &m->handle, sizeof window);
     if (m->holder == ZP_WINDOW) (void)MPI_Win_free(&window);
-    m->holder = ZP_NOT_HELD;
+    m->holder = ZP_NO_OWNER;
 }
 
 static zero_result zp_mpi_open_window(zp_comm *g, zp_memory *m) {
-    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_local_ranks *s = zp_board_ranks_of(g);
     const int one = m->how & ZP_ONE, makes = !one || s->me == 0;
     const MPI_Aint bytes = makes ? (MPI_Aint)(m->bytes + 4096) : 0;
     void *base = NULL;
@@ -87,48 +87,47 @@ static zero_result zp_mpi_open_window(zp_comm *g, zp_memory *m) {
     return makes && !zp_mpi_touch_pages(m->base, m->bytes) ? ZERO_ERR_MEMORY : ZERO_OK;
 }
 
-/* Peers in containers of their own see each other's memory only through MPI. Hosts are shown what
-   they could write: a window has no second mapping. */
+/* Ranks in separate containers share memory only through MPI. Your code gets a writable view,
+   because a window has no second mapping. */
 static zero_result zp_mpi_open_window_memory(zp_comm *g, zp_memory *m) {
-    int who = -1;
+    int failed = -1;
     const zero_result r = zp_mpi_open_window(g, m);
     if (r && r != ZERO_ERR_MEMORY) return r;
-    ZP_TRY(zp_comm_agree(g, !r, &who)); /* over all nodes; and nobody reads before all is cleared */
-    if (who < 0) return ZERO_OK;
+    ZP_TRY(zp_comm_agree(g, !r, &failed)); /* all nodes; no rank reads before all is cleared */
+    if (failed < 0) return ZERO_OK;
     zp_mpi_free_window(m);
     char text[ZP_RANK_TEXT];
     return zp_comm_fail(g, ZERO_ERR_MEMORY,
-                        "%s could not allocate %zu bytes in an MPI shared window: has its host's "
-                        "/dev/shm room for them?",
-                        zp_board_print_rank(g, who, text), m->bytes);
+                        "%s could not allocate %zu bytes in an MPI shared window: is its machine's "
+                        "/dev/shm too small?",
+                        zp_board_print_rank(g, failed, text), m->bytes);
 }
 
-/* Files first: they need no room in /dev/shm, and no peer to be freed. */
+/* Tries memory files first: they need no room in /dev/shm, and each rank frees them alone. */
 static zero_result zp_mpi_open_memory(zp_comm *g, zp_memory *m) {
     const zero_result r = zp_shared_memory_open(g, m);
     const int other = g->nranks > 1 && (r == ZERO_ERR_MEMORY || r == ZERO_ERR_UNSUPPORTED);
     return other ? zp_mpi_open_window_memory(g, m) : r;
 }
 
-/* A message on its way: its envelope goes first, so that a peer which expects another one is told;
-   what it holds follows, as pieces between nodes do (zp_mpi_nodes_exchange): so small that MPI
-   sends them unasked, many on their way. Of a message of more pieces than that the rest waits for
-   one word of the receiver, which says that it is there: nothing piles up in the memory of a peer
-   that is late.
+/* A message in flight. Its envelope is sent first, so that a peer that expects another message gets
+   an error. The data follows in small pieces, as in zp_mpi_nodes_exchange. The sender sends `most`
+   pieces at once; for more it waits for one word, with which the receiver reports that it is ready.
+   So pieces do not fill the memory of a peer that is late.
 
        sender     envelope, piece 0 .. most - 1 |          piece most, most + 1 ..
-       receiver                        envelope | word     each when one before it has come */
+       receiver                        envelope | word     each after an earlier one has arrived */
 enum { ZP_ENVELOPE_TAG = 1, ZP_MESSAGE_TAG, ZP_WORD_TAG };
 #define ZP_MESSAGE_PIECE (ZP_CROSS_NUMEL * sizeof(float))
 typedef struct zp_mpi_moving {
-    zp_envelope envelope; /* that is sent, or has come */
+    zp_envelope envelope; /* that is sent, or has arrived */
     MPI_Request head, word, piece[ZP_CROSSINGS];
-    size_t pieces, begun, ended; /* of them: given to MPI, and moved */
-    int headed, heard, done;     /* envelope and word have moved; all have */
-    int before; /* 1 + the message that goes first, between the same ranks, in this direction */
+    size_t pieces, begun, ended; /* all pieces; those given to MPI; those that have moved */
+    int headed, heard, done;     /* the envelope, the word, the whole message has moved */
+    int before; /* 1 + the previous message between the same ranks in this direction */
 } zp_mpi_moving;
 
-/* Of a host's group: a list has as many, and a hop two for each of its n ranks. */
+/* Returns the most messages of a zero_group: those of a list, or two for each of its n ranks. */
 static size_t zp_mpi_most_messages(size_t n) { return zp_max(ZP_MESSAGES, 2 * n); }
 static size_t zp_mpi_most_pieces(const zp_swap *x) {
     return zp_mpi_nodes_in_flight(x->group->nranks);
@@ -158,7 +157,7 @@ static zero_result zp_mpi_begin_message(const zp_swap *x, int i) {
     return ZERO_OK;
 }
 
-/* Its envelope and the word. *moved: something was. */
+/* Moves a message's envelope and word. *moved becomes 1 if one of them has moved. */
 static zero_result zp_mpi_match_message(const zp_swap *x, int i, int *moved) {
     zp_comm *g = x->group;
     const zero_message *m = &x->list[i];
@@ -177,7 +176,7 @@ static zero_result zp_mpi_match_message(const zp_swap *x, int i, int *moved) {
     return ZERO_OK;
 }
 
-/* What can be done about it now. */
+/* Advances a message as far as possible. */
 static zero_result zp_mpi_advance_message(const zp_swap *x, int i, int *moved) {
     zp_comm *g = x->group;
     const zero_message *m = &x->list[i];
@@ -207,7 +206,8 @@ static zero_result zp_mpi_advance_message(const zp_swap *x, int i, int *moved) {
     return ZERO_OK;
 }
 
-/* Between two ranks, in one direction, one after the other. *left: a message that has not moved. */
+/* Advances all messages, one at a time between two ranks in one direction. *left becomes a message
+   that is not done, or -1. */
 static zero_result zp_mpi_advance_messages(const zp_swap *x, int *left, int *moved) {
     zp_mpi_moving *w = zp_mpi_nodes_of(x->group)->moving;
     zero_result r = ZERO_OK;
@@ -224,7 +224,7 @@ static zero_result zp_mpi_advance_messages(const zp_swap *x, int *left, int *mov
 static zero_result zp_mpi_exchange_messages(zp_stream *s, const zp_swap *x) {
     zp_comm *g = x->group;
     zp_mpi_moving *w = zp_mpi_nodes_of(g)->moving;
-    double since = zp_seconds(), pace = 0; /* when something moved last */
+    double since = zp_seconds(), pace = 0; /* since: when a message last moved */
     int left = 0;
     zero_result r = ZERO_OK;
     memset(zp_mpi_nodes_of(g)->last, 0, 2 * (size_t)g->nranks * sizeof(int));
@@ -235,7 +235,7 @@ static zero_result zp_mpi_exchange_messages(zp_stream *s, const zp_swap *x) {
         if (r || left < 0 || (spin < 64 && !moved && zp_mpi_nodes_spins(pace))) continue;
         const double now = zp_seconds();
         if (moved) {
-            pace = zp_mpi_nodes_next_pause(pace, now - since);
+            pace = zp_mpi_nodes_next_pace(pace, now - since);
             since = now;
             spin = 0;
             continue;
@@ -243,27 +243,27 @@ static zero_result zp_mpi_exchange_messages(zp_stream *s, const zp_swap *x) {
         r = zp_mpi_nodes_check_abort(g);
         if (!r && now - since > g->timeout_s)
             r = zp_board_report_late(g, x->call.kind, x->list[left].peer);
-        if (spin > 256 || !zp_mpi_nodes_spins(pace)) /* a layer may be short */
-            zp_nap_for(zp_mpi_nodes_pause(pace, 0));
+        if (spin > 256 || !zp_mpi_nodes_spins(pace)) /* spin first: a layer may be short */
+            zp_nap_for(zp_mpi_nodes_nap_seconds(pace, 0));
     }
-    for (int i = 0; i < x->n && r; i++) /* nothing is written to the host's memory any more */
+    for (int i = 0; i < x->n && r; i++) /* MPI must no longer write to your buffers */
         for (; !x->list[i].sends && w[i].ended < w[i].begun; w[i].ended++)
             (void)MPI_Cancel(&w[i].piece[w[i].ended % zp_mpi_most_pieces(x)]);
     if (r) zp_mpi_nodes_of(g)->abandoned = 1;
     return r;
 }
 
-/* The communicator is the part's until its last group or context is gone. */
+/* Splits the communicator. The part owns the new one until its last group or context is closed. */
 static zero_result zp_mpi_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
     const zero_comm none = {ZERO_COMM_MPI, 0, NULL, 0};
     const int colour = cut->part < 0 ? MPI_UNDEFINED : cut->part;
     MPI_Comm *comm = (MPI_Comm *)malloc(sizeof *comm);
-    int who = -1;
+    int failed = -1;
     *part = none;
-    ZP_TRY(zp_comm_agree(of, comm != NULL, &who));
-    if (!comm || who >= 0) {
+    ZP_TRY(zp_comm_agree(of, comm != NULL, &failed));
+    if (!comm || failed >= 0) {
         free(comm);
-        return zp_comm_fail(of, ZERO_ERR_MEMORY, "rank %d has no memory for a group", who);
+        return zp_comm_fail(of, ZERO_ERR_MEMORY, "rank %d has no memory for a group", failed);
     }
     const int code = MPI_Comm_split(zp_mpi_nodes_of(of)->comm[ZP_CONTROL], colour, cut->rank, comm);
     if (code == MPI_SUCCESS && colour != MPI_UNDEFINED)
@@ -280,17 +280,18 @@ static size_t zp_mpi_bytes_of_parts(const zp_comm *of, int parts, int n, int swa
 }
 static void zp_mpi_uncut(zero_comm *part, int broken) {
     int ended = 0;
-    if (!part->handle || MPI_Finalized(&ended) || ended || broken) return; /* to the end */
+    if (!part->handle || MPI_Finalized(&ended) || ended || broken)
+        return; /* the process keeps it */
     (void)MPI_Comm_free((MPI_Comm *)part->handle);
     free(part->handle);
 }
 
-/* What every rank says of its node, which is named by its lowest rank. */
+/* A rank's description of its node, which is identified by its lowest rank, `first`. */
 typedef struct zp_node {
     int ranks, first, place, asked;
 } zp_node;
 
-/* Every rank has got its memory, or all give up: one alone would leave its peers waiting. */
+/* Fails on all ranks if one rank lacks memory; if it failed alone, its peers would wait. */
 static zero_result zp_mpi_check_all(zp_comm *g, MPI_Comm comm, int mine, const char *what) {
     int all = 0;
     ZP_MPI(g, MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, comm));
@@ -298,15 +299,15 @@ static zero_result zp_mpi_check_all(zp_comm *g, MPI_Comm comm, int mine, const c
     return zp_comm_fail(g, ZERO_ERR_MEMORY, "%s%s", what, mine ? " of another rank" : "");
 }
 
-/* This rank's node: the ranks of its host, or the part of them that node_size cuts. */
+/* Finds this rank's node: the ranks of its machine, or a group of node_size of them. */
 static zero_result zp_mpi_find_node(zp_comm *g, zp_node *mine) {
     zp_mpi *m = zp_mpi_nodes_of(g);
-    MPI_Comm host;
+    MPI_Comm machine;
     ZP_MPI(g, MPI_Comm_split_type(m->comm[ZP_CONTROL], MPI_COMM_TYPE_SHARED, g->rank, MPI_INFO_NULL,
-                                  &host));
+                                  &machine));
     const int colour = mine->asked ? g->rank / mine->asked : 0;
-    const int code = MPI_Comm_split(host, colour, g->rank, &m->on_node);
-    (void)MPI_Comm_free(&host);
+    const int code = MPI_Comm_split(machine, colour, g->rank, &m->on_node);
+    (void)MPI_Comm_free(&machine);
     ZP_MPI(g, code);
     ZP_MPI(g, MPI_Comm_set_errhandler(m->on_node, MPI_ERRORS_RETURN));
     ZP_MPI(g, MPI_Comm_size(m->on_node, &mine->ranks));
@@ -315,7 +316,7 @@ static zero_result zp_mpi_find_node(zp_comm *g, zp_node *mine) {
     return ZERO_OK;
 }
 
-/* All nodes have equally many ranks: node_size, if that is set. */
+/* Checks that all nodes have the same number of ranks: node_size, if that is set. */
 static zero_result zp_mpi_check_even_nodes(zp_comm *g, const zp_node *said, int node_size) {
     const int n = said->ranks, nodes = g->nranks / n;
     for (int r = 0; r < g->nranks; r++)
@@ -328,13 +329,13 @@ static zero_result zp_mpi_check_even_nodes(zp_comm *g, const zp_node *said, int 
             return zp_comm_fail(
                 g, ZERO_ERR_ARGUMENT,
                 "nodes of %d ranks (rank 0) and of %d (rank %d): every node needs the same number, "
-                "at most %d; start as many ranks on every host, or set comm.node_size",
+                "at most %d; launch as many ranks on every machine, or set comm.node_size",
                 n, said[r].ranks, r, ZP_LOCAL_MAX);
         if (node_size && n != node_size)
             return zp_comm_fail(
                 g, ZERO_ERR_ARGUMENT,
                 "comm.node_size is %d, but rank %d shares memory with only %d of those "
-                "ranks: a node lies on one host",
+                "ranks: a node must be on one machine",
                 node_size, r, n);
     }
     if (nodes <= ZP_LOCAL_MAX || g->swaps) return ZERO_OK;
@@ -342,7 +343,7 @@ static zero_result zp_mpi_check_even_nodes(zp_comm *g, const zp_node *said, int 
                         g->nranks, zp_comm_rank_word(g), n, nodes, ZP_LOCAL_MAX);
 }
 
-/* Nodes in order of their lowest rank. */
+/* Numbers the nodes in the order of their lowest ranks, and finds this rank's place. */
 static zero_result zp_mpi_find_nodes(zp_comm *g, int node_size) {
     zp_mpi *m = zp_mpi_nodes_of(g);
     zp_node mine = {0, g->rank, 0, node_size};
@@ -352,9 +353,9 @@ static zero_result zp_mpi_find_nodes(zp_comm *g, int node_size) {
     ZP_TRY(zp_mpi_find_node(g, &mine));
     ZP_TRY(zp_mpi_exchange(&op, &mine));
     ZP_TRY(zp_mpi_check_even_nodes(g, said, node_size));
-    g->node_size = m->seats.n = mine.ranks;
-    m->seats.me = mine.place;
-    int *number = m->last; /* by a node's lowest rank, which comes before its others */
+    g->node_size = m->ranks.n = mine.ranks;
+    m->ranks.me = mine.place;
+    int *number = m->last; /* indexed by a node's lowest rank, which comes first */
     for (int r = 0; r < g->nranks; r++) {
         if (said[r].first == r) number[r] = m->nnodes++;
         const int at = number[said[r].first] * mine.ranks + said[r].place;
@@ -362,8 +363,8 @@ static zero_result zp_mpi_find_nodes(zp_comm *g, int node_size) {
         g->scattered |= r != at;
     }
     m->node = number[mine.first];
-    for (int p = 0; p < m->seats.n; p++)
-        m->seats.rank_of[p] = m->node_rank[m->node * mine.ranks + p];
+    for (int p = 0; p < m->ranks.n; p++)
+        m->ranks.rank_of[p] = m->node_rank[m->node * mine.ranks + p];
     return ZERO_OK;
 }
 
@@ -383,18 +384,18 @@ static zero_result zp_mpi_check_running(zp_comm *g, const zero_comm *given) {
                         level, MPI_THREAD_MULTIPLE);
 }
 
-/* Memory for g->nranks ranks; 0: there is none. */
+/* Allocates memory for g->nranks ranks. Returns 0 without memory. */
 static int zp_mpi_alloc(zp_comm *g) {
     const size_t n = (size_t)g->nranks;
     if (zp_local_make_ranks(g, sizeof(zp_mpi))) return 0;
     zp_mpi *m = zp_mpi_nodes_of(g);
     m->on_node = MPI_COMM_NULL;
     m->landing = (zp_landing *)calloc(1 + n, sizeof *m->landing);
-    m->told = (MPI_Request *)malloc(n * sizeof *m->told);
+    m->failure_sends = (MPI_Request *)malloc(n * sizeof *m->failure_sends);
     m->node_rank = (int *)malloc(n * sizeof *m->node_rank);
     m->last = (int *)malloc(2 * n * sizeof *m->last);
     if (g->swaps) m->moving = (zp_mpi_moving *)calloc(zp_mpi_most_messages(n), sizeof *m->moving);
-    return m->landing && m->told && m->node_rank && m->last && (!g->swaps || m->moving);
+    return m->landing && m->failure_sends && m->node_rank && m->last && (!g->swaps || m->moving);
 }
 
 static zero_result zp_mpi_join(zp_comm *g, const zero_comm *given) {
@@ -409,7 +410,7 @@ static zero_result zp_mpi_join(zp_comm *g, const zero_comm *given) {
         ZP_MPI(g, MPI_Comm_set_errhandler(m->comm[i], MPI_ERRORS_RETURN));
     }
     m->joined = 1;
-    /* a host's group sends messages alone: each rank is a node of its own */
+    /* a zero_group only sends messages: each rank is a node of its own */
     ZP_TRY(zp_mpi_find_nodes(g, g->swaps ? 1 : given->node_size));
     const size_t crossings = g->swaps ? 0 : zp_mpi_nodes_in_flight(m->nnodes);
     const size_t wires = 2 * (size_t)(m->nnodes - 1) * crossings;
@@ -420,18 +421,18 @@ static zero_result zp_mpi_join(zp_comm *g, const zero_comm *given) {
     return zp_shared_memory_open_board(g);
 }
 
-/* Windows and communicators are freed by all ranks or by none. A context that failed, or whose
-   peers did, leaves them and all that MPI may still touch to the end of the process; another waits
-   here for all ranks, or for the failure of one. 1: nothing may be freed. */
+/* All ranks free windows and communicators, or no rank does. If this rank or a peer has failed, the
+   process keeps them and all memory that MPI may still access. Otherwise this waits for all ranks,
+   or for the failure of one. Returns 1 if nothing may be freed. */
 static int zp_mpi_leaks(zp_comm *g, int broken) {
     zp_mpi *m = zp_mpi_nodes_of(g);
     MPI_Request request;
     int ended = 0, done = 0;
     const double deadline = zp_seconds() + g->timeout_s;
     if (!m->joined) return 0;
-    m->abandoned |= MPI_Finalized(&ended) || ended || (broken && m->seats.board);
-    if (m->abandoned || !m->seats.board) return m->abandoned;
-    /* on a channel whose stream is closed: it ends only if nobody is broken */
+    m->abandoned |= MPI_Finalized(&ended) || ended || (broken && m->ranks.board);
+    if (m->abandoned || !m->ranks.board) return m->abandoned;
+    /* on a channel whose stream is closed: it ends only if no rank has failed */
     m->abandoned = MPI_Ibarrier(m->comm[ZP_PARAMETERS], &request) != MPI_SUCCESS;
     while (!m->abandoned && !done) {
         const int late = zp_seconds() > deadline;
@@ -446,15 +447,15 @@ static int zp_mpi_leaks(zp_comm *g, int broken) {
 static void zp_mpi_leave(zp_comm *g, int broken) {
     zp_mpi *m = zp_mpi_nodes_of(g);
     if (!m) return;
-    if (m->seats.board) __atomic_store_n(&m->seats.board->left[m->seats.me], 1, __ATOMIC_RELEASE);
+    if (m->ranks.board) __atomic_store_n(&m->ranks.board->left[m->ranks.me], 1, __ATOMIC_RELEASE);
     if (zp_mpi_leaks(g, broken)) return;
-    m->seats.board = NULL; /* it may lie in a window */
+    m->ranks.board = NULL; /* it may be in a window */
     for (zp_memory *p = g->first; p; p = p->next) zp_mpi_free_window(p);
     zp_shared_memory_close(g);
     for (int i = 0; i < ZP_CHANNELS && m->joined; i++) (void)MPI_Comm_free(&m->comm[i]);
     if (m->joined && m->on_node != MPI_COMM_NULL) (void)MPI_Comm_free(&m->on_node);
     free(m->landing);
-    free(m->told);
+    free(m->failure_sends);
     free(m->node_rank);
     free(m->wire);
     free(m->moving);

@@ -1,54 +1,53 @@
-/* mpi_nodes.h - how MPI is waited for, and collectives between nodes
+/* mpi_nodes.h - waits for MPI, and collectives between nodes
 
-   Whatever is waited for ends with an abort or the time limit, as on a board; what MPI may still
-   touch then is never freed.
+   As on a board, an abort or the time limit ends every wait. Memory that MPI may still access then
+   is never freed.
 
-   Each rank talks to the rank of the same place on the other nodes: a reduction trades the nodes'
-   sums, in f32, an all-gather shards, so a link carries what a ring would. The stream's thread
-   makes the progress that MPI does not make on its own. */
+   Each rank exchanges data with the ranks of the same place on the other nodes: a reduction sends
+   the nodes' sums in f32, an all-gather sends shards. A link carries as many bytes as in a ring.
+   The stream's thread calls MPI until the requests are done, because MPI may not progress alone. */
 #pragma once
 
 #include "local.h"
 
-/* PACE is what waits for one of many pieces have taken lately, in seconds. Where that is long, who
-   waits does not spin, which would take the processor from who computes there, and naps for as
-   long: the pieces behind keep the link busy. A peer that is late is looked for less and less
-   often. */
-ZP_UNUSED static double zp_mpi_nodes_next_pause(double pace, double waited) {
+/* `pace` is the recent average time of a wait for one of many pieces, in seconds. If it is long,
+   the waiting thread naps for that time, because spinning would take a core from computing threads.
+   The later pieces keep the link busy meanwhile. The longer a wait, the longer its naps. */
+ZP_UNUSED static double zp_mpi_nodes_next_pace(double pace, double waited) {
     return pace + (fmin(waited, ZP_NAP_MOST_S) - pace) / 4;
 }
 ZP_UNUSED static int zp_mpi_nodes_spins(double pace) { return pace < ZP_NAP_S; }
-/* Seconds. */
-ZP_UNUSED static double zp_mpi_nodes_pause(double pace, double waited) {
+/* Returns the seconds of the next nap. */
+ZP_UNUSED static double zp_mpi_nodes_nap_seconds(double pace, double waited) {
     return fmin(fmax(fmax(pace, waited / 16), ZP_NAP_S), ZP_NAP_MOST_S);
 }
 
 #ifdef ZERO_WITH_MPI
 
-/* On the control channel there are no messages but word of failures: the tag is a zero_result. */
+/* The control channel's only messages are failure reports: the tag is a zero_result. */
 #define ZP_TAGS 16384 /* units that tags tell apart; MPI promises tags up to 32767 */
 
-/* A rank's part of an exchange: what it is at, then what it gives. All exchanges have one size in
-   MPI's eyes, so that ranks that do not agree meet, and are told. */
+/* A rank's part of an exchange: its call, then its data. All exchanges have the same size for MPI,
+   so ranks in different calls still meet, and both get the error. */
 typedef struct zp_landing {
     zp_call call;
     unsigned char mail[ZP_MAIL_BYTES];
 } zp_landing;
 
 typedef struct zp_mpi {
-    zp_seats seats; /* first: zp_board_ranks_of */
+    zp_local_ranks ranks; /* first: zp_board_ranks_of */
     MPI_Comm comm[ZP_CHANNELS], on_node;
-    int joined; /* the communicators are made */
+    int joined; /* the communicators exist */
     int nnodes, node;
     int *node_rank;      /* [nnodes * node_size] ranks by node and place */
     float *wire;         /* between nodes: [crossings][nnodes - 1][2][ZP_CROSS_NUMEL] */
-    zp_landing *landing; /* [1 + nranks] given and got in an exchange */
-    char told_text[ZP_TEXT_BYTES];
-    struct zp_mpi_moving *moving; /* of a host's group, as many as a list has; otherwise NULL */
-    int *last; /* [2 * nranks] 1 + the last message to a rank, from it; joining, nodes' numbers */
-    MPI_Request *told; /* [nranks] word of this rank's failure */
-    int is_told;
-    int abandoned; /* a request was given up, or a peer: what MPI may touch is never freed */
+    zp_landing *landing; /* [1 + nranks] an exchange's own part, then all ranks' parts */
+    char failure_text[ZP_TEXT_BYTES];
+    struct zp_mpi_moving *moving; /* of a zero_group: one for each message of a list; or NULL */
+    int *last; /* [2 * nranks] 1 + the last message to a rank, from it; node numbers at the join */
+    MPI_Request *failure_sends; /* [nranks] sends of this rank's failure report */
+    int failure_is_sent;
+    int abandoned; /* a request or a peer was abandoned: memory that MPI may access is not freed */
 } zp_mpi;
 static zp_mpi *zp_mpi_nodes_of(const zp_comm *g) { return (zp_mpi *)g->own; }
 
@@ -62,14 +61,14 @@ static zero_result zp_mpi_nodes_check(zp_comm *g, int code, const char *call) {
 }
 #define ZP_MPI(g, call) ZP_TRY(zp_mpi_nodes_check(g, call, #call))
 
-/* Another rank has failed: on this node, or on another that sent word of it. */
+/* Returns the failure of another rank: one of this node, or one that has sent a report. */
 static zero_result zp_mpi_nodes_check_abort(zp_comm *g) {
     zp_mpi *m = zp_mpi_nodes_of(g);
     char text[ZP_TEXT_BYTES];
     MPI_Message message;
     MPI_Status status;
     int found = 0;
-    if (!m->seats.board) return ZERO_OK; /* joining: a rank that sends word has been through it */
+    if (!m->ranks.board) return ZERO_OK; /* joining: only ranks that have joined send reports */
     ZP_TRY(zp_board_check_abort(g));
     ZP_MPI(g, MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, m->comm[ZP_CONTROL], &found, &message,
                           &status));
@@ -77,49 +76,49 @@ static zero_result zp_mpi_nodes_check_abort(zp_comm *g) {
     ZP_MPI(g, MPI_Mrecv(text, (int)sizeof text, MPI_BYTE, &message, &status));
     text[sizeof text - 1] = 0;
     const int source = status.MPI_SOURCE, told = status.MPI_TAG;
-    zp_board_abort_as(m->seats.board, source, (zero_result)told, text);
+    zp_board_abort_as(m->ranks.board, source, (zero_result)told, text);
     return zp_board_report_peer(g, source, told, text);
 }
 
-/* Tells this node's ranks, and those of other nodes if it was this rank that failed first here.
-   Gives up after a second: who cannot be reached runs into its time limit. */
+/* Reports a failure to this node's ranks. The node's first failed rank also reports to the other
+   nodes. Gives up after a second; ranks that it cannot reach run into their time limit. */
 static void zp_mpi_nodes_abort(zp_comm *g, const char *why) {
     zp_mpi *m = zp_mpi_nodes_of(g);
     const double deadline = zp_seconds() + 1;
     int n = 0, done = 0;
-    if (!m || !m->seats.board) return;
-    zp_board_abort_as(m->seats.board, g->rank, zp_board_abort_result(g), why);
-    if (m->seats.n == g->nranks || m->seats.board->abort_rank != g->rank) return;
-    if (__atomic_exchange_n(&m->is_told, 1, __ATOMIC_ACQ_REL)) return;
-    memcpy(m->told_text, m->seats.board->abort_text, sizeof m->told_text);
+    if (!m || !m->ranks.board) return;
+    zp_board_abort_as(m->ranks.board, g->rank, zp_board_abort_result(g), why);
+    if (m->ranks.n == g->nranks || m->ranks.board->abort_rank != g->rank) return;
+    if (__atomic_exchange_n(&m->failure_is_sent, 1, __ATOMIC_ACQ_REL)) return;
+    memcpy(m->failure_text, m->ranks.board->abort_text, sizeof m->failure_text);
     for (int i = 0; i < g->nranks; i++) {
-        if (i / m->seats.n == m->node) continue;
-        if (MPI_Isend(m->told_text, ZP_TEXT_BYTES, MPI_BYTE, m->node_rank[i],
-                      m->seats.board->abort_result, m->comm[ZP_CONTROL], &m->told[n]))
+        if (i / m->ranks.n == m->node) continue;
+        if (MPI_Isend(m->failure_text, ZP_TEXT_BYTES, MPI_BYTE, m->node_rank[i],
+                      m->ranks.board->abort_result, m->comm[ZP_CONTROL], &m->failure_sends[n]))
             break;
         n++;
     }
     while (!done && zp_seconds() < deadline) {
         done = 1;
         for (int i = 0, one = 0; i < n; i++, one = 0)
-            done &= MPI_Test(&m->told[i], &one, MPI_STATUS_IGNORE) == MPI_SUCCESS && one;
+            done &= MPI_Test(&m->failure_sends[i], &one, MPI_STATUS_IGNORE) == MPI_SUCCESS && one;
         if (!done) zp_nap();
     }
     if (!done) m->abandoned = 1;
 }
 
-/* What a message between nodes is for, in its tag: a peer in another call is found. */
+/* Returns a message's tag, which identifies the call: a peer in another call is detected. */
 static int zp_mpi_nodes_tag(const zp_op *op) {
     return 2 * ((op->unit + ZP_TAGS) % ZP_TAGS) + (op->kind == ZP_ALL_GATHER);
 }
-/* The rank of this rank's place on another node. */
+/* Returns the rank of the same place on another node. */
 static int zp_mpi_nodes_counterpart(const zp_comm *g, int node) {
     const zp_mpi *m = zp_mpi_nodes_of(g);
-    return m->node_rank[node * g->node_size + m->seats.me];
+    return m->node_rank[node * g->node_size + m->ranks.me];
 }
 
-/* What went wrong with requests, in words: one of the hosts', or pairs that receive and send. Their
-   statuses are there if nothing did, or if the code says so. */
+/* Checks ended requests: a single one of an exchange, or pairs of a receive and a send. The
+   statuses are valid if `code` is MPI_SUCCESS or MPI_ERR_IN_STATUS. */
 static zero_result zp_mpi_nodes_report(const zp_op *op, int code, const MPI_Status *statuses,
                                        int n) {
     zp_comm *g = op->group;
@@ -147,7 +146,7 @@ static zero_result zp_mpi_nodes_report_late(const zp_op *op, MPI_Request *reques
                                 arrived ? -1 : zp_mpi_nodes_counterpart(op->group, node));
 }
 
-/* Waits for requests as zp_board_wait_for_all does for a peer: aborts and the time limit end it. */
+/* Waits for requests. Like zp_board_wait_for_all it ends with an abort or the time limit. */
 static zero_result zp_mpi_nodes_wait(const zp_op *op, MPI_Request *requests, int n, double *pace) {
     zp_comm *g = op->group;
     MPI_Status statuses[2 * ZP_LOCAL_MAX];
@@ -156,11 +155,11 @@ static zero_result zp_mpi_nodes_wait(const zp_op *op, MPI_Request *requests, int
         int done = 0;
         const int code = MPI_Testall(n, requests, &done, statuses);
         zero_result r = done || code ? zp_mpi_nodes_report(op, code, statuses, n) : ZERO_OK;
-        /* no yield: it would hand the core over for milliseconds */
+        /* no yield: the core would be gone for milliseconds */
         if (!r && !done && spin < 64 && zp_mpi_nodes_spins(*pace)) continue;
         const double waited = zp_seconds() - start;
         if (!r && done) {
-            *pace = zp_mpi_nodes_next_pause(*pace, waited);
+            *pace = zp_mpi_nodes_next_pace(*pace, waited);
             return ZERO_OK;
         }
         if (!r) r = zp_mpi_nodes_check_abort(g);
@@ -169,23 +168,22 @@ static zero_result zp_mpi_nodes_wait(const zp_op *op, MPI_Request *requests, int
             zp_mpi_nodes_of(g)->abandoned = 1;
             return r;
         }
-        zp_nap_for(zp_mpi_nodes_pause(*pace, waited));
+        zp_nap_for(zp_mpi_nodes_nap_seconds(*pace, waited));
     }
 }
-/* For what comes alone. */
+/* Waits for a single request. */
 static zero_result zp_mpi_nodes_wait_one(const zp_op *op, MPI_Request *request) {
     double pace = 0;
     return zp_mpi_nodes_wait(op, request, 1, &pace);
 }
 
-/* Pieces of a collective that are on their way at a time; fewer where there are more nodes to trade
-   with at once. */
+/* Returns the number of a collective's pieces in flight at a time. It is smaller for more nodes. */
 static size_t zp_mpi_nodes_in_flight(int nnodes) {
     return zp_max(2, ZP_CROSSINGS / zp_max(1, (size_t)(nnodes - 1)));
 }
 
-/* A piece of a shard on its way, and in a reduction for every other node, in `wire`, the sum that
-   is sent and the one received. */
+/* A piece of a shard in flight. For a reduction `wire` has two sums for every other node: the one
+   that is sent, and the one that is received. */
 typedef struct zp_mpi_nodes_piece {
     size_t at, n;
     int threads; /* that sum it */
@@ -193,7 +191,7 @@ typedef struct zp_mpi_nodes_piece {
     MPI_Request request[2 * ZP_LOCAL_MAX];
 } zp_mpi_nodes_piece;
 
-/* Sums inside this node a piece of a rank's shard, in f32. */
+/* Sums a piece of a rank's shard over this node's ranks, in f32. */
 static void zp_mpi_nodes_sum_inside(const zp_op *op, int rank, const zp_mpi_nodes_piece *x,
                                     float *out) {
     const int n = zp_board_ranks_of(op->group)->n;
@@ -203,8 +201,9 @@ static void zp_mpi_nodes_sum_inside(const zp_op *op, int rank, const zp_mpi_node
     zp_kernel_sum_slices(&s, x->n, x->threads);
 }
 
-/* A reduction trades the sums of every counterpart's slice for those of this rank's; an all-gather
-   slices, straight into the target, where the node's other ranks find them. */
+/* Starts a piece's messages. A reduction sends each counterpart the sum of its slice, and receives
+   sums of this rank's slice. An all-gather receives slices directly in the target, from which the
+   node's other ranks copy them. */
 static zero_result zp_mpi_nodes_begin_piece(const zp_op *op, zp_mpi_nodes_piece *x) {
     zp_comm *g = op->group;
     const zp_mpi *m = zp_mpi_nodes_of(g);
@@ -232,7 +231,7 @@ static zero_result zp_mpi_nodes_begin_piece(const zp_op *op, zp_mpi_nodes_piece 
     return ZERO_OK;
 }
 
-/* Adds over the nodes in node order; this node's own sum takes the place of one that was sent. */
+/* Adds the nodes' sums in node order. This node's sum overwrites one that was sent. */
 static void zp_mpi_nodes_add_piece(const zp_op *op, const zp_mpi_nodes_piece *x) {
     const zp_mpi *m = zp_mpi_nodes_of(op->group);
     const float *received = x->wire + ZP_CROSS_NUMEL;
@@ -248,11 +247,10 @@ static void zp_mpi_nodes_add_piece(const zp_op *op, const zp_mpi_nodes_piece *x)
     zp_kernel_sum_slices(&nodes, x->n, x->threads);
 }
 
-/* Piece by piece, many on their way at a time, each so small that MPI sends it unasked (Open MPI:
-   up to 64 KiB). Asked first, the answers queue behind what a peer is sending, and the directions
-   of a link take turns. Few are on their way: a collective waits for its slowest peer, and what the
-   network's queues hold of one peer's pieces is in the way of the others' (4 hosts, 200 Mbit/s: 32
-   took 1.41 of the least possible, 6 take 1.03; of 2 hosts 6 take no more than 32). */
+/* Exchanges a shard in pieces, several in flight. A piece is so small that MPI sends it without a
+   handshake (Open MPI: up to 64 KiB). With handshakes, the replies would queue after a peer's data,
+   and only one direction of a link would be busy. Only few pieces are in flight, because a
+   collective waits for its slowest peer, and queued pieces of one peer delay those of others. */
 static zero_result zp_mpi_nodes_exchange(const zp_op *op, int threads) {
     zp_mpi_nodes_piece x[ZP_CROSSINGS];
     const zp_mpi *m = zp_mpi_nodes_of(op->group);
@@ -275,10 +273,10 @@ static zero_result zp_mpi_nodes_exchange(const zp_op *op, int threads) {
     return ZERO_OK;
 }
 
-/* What the counterparts of this node's other ranks gave, from where those ranks have got it. */
+/* Copies the shards that this node's other ranks have received from their counterparts. */
 static void zp_mpi_nodes_copy_gathered(const zp_op *op) {
     const zp_mpi *m = zp_mpi_nodes_of(op->group);
-    const zp_seats *s = &m->seats;
+    const zp_local_ranks *s = &m->ranks;
     const size_t bytes = zp_comm_op_shard_bytes(op);
     for (int p = 0; p < s->n; p++)
         for (int k = 0; k < m->nnodes && p != s->me; k++) {
@@ -308,7 +306,7 @@ static zero_result zp_mpi_nodes_issue(zp_stream *s, const zp_op *op, int n) {
     return zp_local_send(s, op, n, zp_mpi_nodes_run);
 }
 
-/* Inside nodes in the elements' type, between nodes the nodes' sums in f32. */
+/* Returns the bytes that a rank sends: elements of their type inside a node, f32 between nodes. */
 static size_t zp_mpi_nodes_bytes(const zp_comm *g, const zp_op *op) {
     const size_t n = (size_t)zp_board_ranks_of(g)->n, nodes = (size_t)g->nranks / n;
     if (op->kind != ZP_REDUCE_SCATTER) return zp_local_bytes(g, op);

@@ -1,9 +1,9 @@
-/* nccl.h - NCCL: two communicators split off the caller's, of gradients and of all else
+/* nccl.h - NCCL: two communicators split off yours, one for gradients and one for all else
 
-   Lists of all a context's groups, of those its tensors name and of the context it joins run in the
-   order of the host, which is the same on all ranks: kernels that wait for one another in two
-   orders would wait for ever. NCCL sees to that itself if it was asked to
-   (NCCL_LAUNCH_ORDER_IMPLICIT), otherwise events do. */
+   Several groups share a GPU: those of a context, of its tensors, and of a context that it joins.
+   Their lists run in the order in which the calling thread issues them, which is the same on all
+   ranks. In different orders, kernels of two ranks could wait for each other forever. NCCL keeps
+   the order itself with NCCL_LAUNCH_ORDER_IMPLICIT; otherwise events keep it. */
 #pragma once
 
 #include "nccl_watch.h"
@@ -15,10 +15,10 @@ static ncclDataType_t zp_nccl_type(zero_type type) {
     return types[type];
 }
 
-/* The sum is what is wanted, where it is wanted: nothing is to be added to it, or rounded. */
-static int zp_nccl_direct(const zp_op *op) { return !op->sum && !op->accumulate; }
+/* Returns 1 if NCCL can write the result directly: there is no accumulator. */
+static int zp_nccl_writes_result(const zp_op *op) { return !op->sum && !op->accumulate; }
 
-/* This rank's slice of its own unit. */
+/* Returns the address of this rank's slice in its own unit. */
 static char *zp_nccl_slice(const zp_op *op) {
     return op->memory->base + op->source + (size_t)op->group->rank * zp_comm_op_shard_bytes(op);
 }
@@ -30,7 +30,7 @@ static ncclResult_t zp_nccl_call(zp_nccl *n, zp_stream *s, const zp_op *op) {
     char *base = op->memory ? op->memory->base : NULL, *from = base + op->source;
     char *to = base + op->target, *mails = n->scratch + ZP_MAIL_BYTES;
     if (op->in_place) return ncclSuccess;
-    if (op->kind == ZP_REDUCE_SCATTER && !zp_nccl_direct(op)) to = zp_nccl_slice(op);
+    if (op->kind == ZP_REDUCE_SCATTER && !zp_nccl_writes_result(op)) to = zp_nccl_slice(op);
     switch (op->kind) {
     case ZP_ALL_GATHER: return ncclAllGather(from, to, count, type, comm, s->cuda);
     case ZP_REDUCE_SCATTER: return ncclReduceScatter(from, to, count, type, ncclSum, comm, s->cuda);
@@ -52,7 +52,7 @@ static ncclResult_t zp_nccl_calls(zp_nccl *n, zp_stream *s, const void *what) {
     return r;
 }
 
-/* The calls of one NCCL group. Behind it the host and the watching thread learn when it is over. */
+/* Makes the calls of one NCCL group. After it, a counter and an event show when it has ended. */
 typedef ncclResult_t (*zp_nccl_fn)(zp_nccl *n, zp_stream *s, const void *what);
 static zero_result zp_nccl_enqueue(zp_stream *s, zp_comm *g, int channel, const zp_call *call,
                                    zp_nccl_fn fn, const void *what) {
@@ -61,7 +61,7 @@ static zero_result zp_nccl_enqueue(zp_stream *s, zp_comm *g, int channel, const 
     zp_nccl_channel *own = &n->channel[channel];
     char text[96];
     ZP_TRY(zp_failure_result(g->failure));
-    zp_nccl_channel *before = n->ordered ? own : first->list; /* which waited for its own */
+    zp_nccl_channel *before = n->ordered ? own : first->list; /* its lists are ordered */
     if (before && before->issued && before->stream != s->cuda)
         ZP_TRY(zp_device_wait_event(s, &before->last));
     pthread_mutex_lock(&n->lock);
@@ -97,8 +97,8 @@ static zero_result zp_nccl_issue_list(zp_stream *s, const zp_op *op, int count) 
 
 static zero_result zp_nccl_issue(zp_stream *s, const zp_op *op, int count) {
     ZP_TRY(zp_nccl_issue_list(s, op, count));
-    for (int i = 0; i < count; i++) { /* NCCL's sum lies in this rank's slice */
-        if (op[i].kind != ZP_REDUCE_SCATTER || zp_nccl_direct(&op[i])) continue;
+    for (int i = 0; i < count; i++) { /* NCCL's sum is in this rank's slice */
+        if (op[i].kind != ZP_REDUCE_SCATTER || zp_nccl_writes_result(&op[i])) continue;
         zp_sum sum = zp_local_make_sum(&op[i], 1, 1);
         sum.source[0] = zp_nccl_slice(&op[i]);
         ZP_TRY(zp_kernel_sum_ranks(s, &sum, op[i].shard / ZP_WIDE));
@@ -106,8 +106,8 @@ static zero_result zp_nccl_issue(zp_stream *s, const zp_op *op, int count) {
     return ZERO_OK;
 }
 
-/* A collective of the hosts, by way of the device: this rank's bytes, if it gives any, and `got` of
-   them back. */
+/* Runs an exchange or a broadcast through the device: copies this rank's bytes there, if it sends
+   any, and copies `got` bytes back to `all`. */
 static zero_result zp_nccl_run_host(const zp_op *given, const void *mine, void *all, size_t got) {
     zp_comm *g = given->group;
     zp_nccl *n = zp_nccl_watch_of(g);
@@ -131,7 +131,7 @@ static zero_result zp_nccl_run_host(const zp_op *given, const void *mine, void *
     }
     ZP_TRY(zp_device_copy(&s, n->pinned, n->scratch + (exchange ? ZP_MAIL_BYTES : 0), got));
     ZP_TRY(zp_device_sync_stream(&s));
-    ZP_TRY(zp_failure_result(g->failure)); /* an aborted collective ends, too */
+    ZP_TRY(zp_failure_result(g->failure)); /* an aborted collective also ends */
     memcpy(all, n->pinned, got);
     return ZERO_OK;
 }
@@ -143,16 +143,16 @@ static zero_result zp_nccl_broadcast(const zp_op *op, void *data) {
     return zp_nccl_run_host(op, data, data, op->shard);
 }
 
-/* Functions of NCCL 2.27, to which windows are pointers; NULL: the one that is loaded is older. */
+/* Functions of NCCL 2.27, whose windows are pointers. NULL: the loaded NCCL is older. */
 typedef ncclResult_t (*zp_window_register)(ncclComm_t, void *, size_t, void **, int);
 typedef ncclResult_t (*zp_window_deregister)(ncclComm_t, void *);
 
 enum { ZP_AS_WINDOW = 1, ZP_AS_BUFFER }; /* registered */
 
-/* Memory that NCCL may hand to other devices and to network cards. */
+/* Allocates memory that NCCL can share with other devices and network cards. */
 static zero_result zp_nccl_alloc_memory(zp_comm *g, zp_memory *m) {
     void *p = NULL;
-    int who = -1;
+    int failed = -1;
     if (m->how & ZP_ON_HOST) {
         p = zp_shared_memory_alloc(g, m);
     } else if (ncclMemAlloc(&p, m->bytes) == ncclSuccess) {
@@ -161,12 +161,12 @@ static zero_result zp_nccl_alloc_memory(zp_comm *g, zp_memory *m) {
         p = zp_device_alloc_cleared(g->device, p, m->bytes);
     }
     if (!p) (void)zp_device_clear_error(cudaErrorMemoryAllocation);
-    ZP_TRY(zp_comm_agree(g, p != NULL, &who));
-    return who < 0 ? ZERO_OK : ZERO_ERR_MEMORY; /* freed with the group */
+    ZP_TRY(zp_comm_agree(g, p != NULL, &failed));
+    return failed < 0 ? ZERO_OK : ZERO_ERR_MEMORY; /* the group frees it */
 }
 
-/* As a symmetric window, which is the fastest way and the only one by which copy engines gather, or
-   as a buffer. No handle: this NCCL, or these devices, have no windows. */
+/* Registers memory as a symmetric window or as a buffer. Windows are faster, and only with them do
+   copy engines gather. Without a handle, this NCCL or these devices do not support windows. */
 static zero_result zp_nccl_register_memory(zp_comm *g, zp_memory *m, zp_channel channel,
                                            const char **how) {
     zp_nccl *n = zp_nccl_watch_of(g);
@@ -203,7 +203,7 @@ static void zp_nccl_free_memory(zp_nccl *n, zp_memory *m) {
     zp_shared_memory_free(m);
 }
 
-/* The parent tells how the split goes on, and where it does not wait, the child has its own say. */
+/* Splits a channel's communicator off. The split is over when parent and child both report it. */
 static zero_result zp_nccl_split(zp_comm *g, ncclComm_t parent, int ch) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t *comm = &zp_nccl_watch_of(g)->channel[ch].comm;
@@ -224,16 +224,16 @@ static zero_result zp_nccl_split(zp_comm *g, ncclComm_t parent, int ch) {
     (void)ncclCommCount(*comm, &n);
     if (n == g->nranks) return ZERO_OK;
     return zp_comm_fail(g, ZERO_ERR_PEER,
-                        "%d of %d ranks could not join: what they were told says why",
+                        "%d of %d ranks could not join: their own error messages say why",
                         g->nranks - n, g->nranks);
 }
 
-/* A rank that cannot join takes part in the first split all the same, and becomes no part: peers
-   wait there, on the caller's communicator, which nobody here may end. */
+/* A rank that cannot join still takes part in the first split, with no part for itself: its peers
+   wait there, on your communicator, which the plugin must not abort. */
 static void zp_nccl_refuse(const zero_comm *given, const char *why) {
     const ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
-    static ncclComm_t none[ZP_LOCAL_MAX]; /* a communicator that does not block writes it later; one
-                                             for each rank, since ranks may be threads */
+    static ncclComm_t none[ZP_LOCAL_MAX]; /* a non-blocking split writes it later; one for each
+                                             rank, because ranks may be threads */
     int rank = 0;
     if (parent) (void)ncclCommUserRank(parent, &rank);
     if (parent)
@@ -247,7 +247,7 @@ static zero_result zp_nccl_begin_join(zp_comm *g, const zero_comm *given, ncclCo
     g->own = n;
     g->sums = 1;
     n->channels = g->swaps ? 1 : ZP_CONTROL;
-    n->seats.n = 1;
+    n->ranks.n = 1;
     pthread_mutex_init(&n->lock, NULL);
     if (!parent)
         return zp_comm_fail(g, ZERO_ERR_ARGUMENT, "comm.handle: an ncclComm_t * is needed");
@@ -265,14 +265,14 @@ static zero_result zp_nccl_begin_join(zp_comm *g, const zero_comm *given, ncclCo
                             "the communicator belongs to device %d, but device %d is current",
                             device, g->device->number);
     ZP_TRY(zp_comm_check_node_size(g, given->node_size));
-    if (given->node_size) g->node_size = given->node_size; /* of packed reductions alone */
+    if (given->node_size) g->node_size = given->node_size; /* only packed reductions use it */
     return ZERO_OK;
 }
 
-/* The board: a memory file of the lowest rank whose files this one sees. Ranks without one are not
-   told why another failed; the note says how many share this rank's. */
+/* Opens the board: a memory file of the lowest rank whose files this rank sees. A rank without a
+   board does not get the errors of other ranks. The note states how many ranks share this board. */
 static zero_result zp_nccl_open_board(zp_comm *g) {
-    zp_seats *s = &zp_nccl_watch_of(g)->seats;
+    zp_local_ranks *s = &zp_nccl_watch_of(g)->ranks;
     zp_memory *m = &s->board_memory;
     int32_t maker = -1;
     m->bytes = zp_round_up(sizeof(zp_board), 4096);
@@ -283,10 +283,10 @@ static zero_result zp_nccl_open_board(zp_comm *g) {
     zero_result r = zp_comm_exchange(g, &mine, sizeof mine);
     for (int p = 0; p < g->nranks && !r && maker < 0; p++) {
         const int file = p == g->rank ? fd : zp_shared_memory_open_piece(&his[p]);
-        if (zp_shared_memory_show_file(m, 0, file)) maker = p;
+        if (zp_shared_memory_map_piece(m, 0, file)) maker = p;
         if (file >= 0 && file != fd) (void)close(file);
     }
-    if (!r) r = zp_comm_exchange(g, &maker, sizeof maker); /* all have opened what they see */
+    if (!r) r = zp_comm_exchange(g, &maker, sizeof maker); /* all ranks have opened the files */
     if (fd >= 0) (void)close(fd);
     ZP_TRY(r);
     s->board = (zp_board *)(void *)m->peer[0];
@@ -295,7 +295,7 @@ static zero_result zp_nccl_open_board(zp_comm *g) {
     return ZERO_OK;
 }
 
-/* What exchanges go through; what NCCL takes for a communicator is its own. */
+/* Returns the bytes of the exchange buffer. NCCL's own memory is not counted. */
 static size_t zp_nccl_scratch_bytes(int ranks) {
     return zp_max((size_t)(1 + ranks) * ZP_MAIL_BYTES, ZP_STAGE_NUMEL * sizeof(float));
 }
@@ -305,7 +305,7 @@ static zero_result zp_nccl_join(zp_comm *g, const zero_comm *given) {
     zp_nccl *n = zp_nccl_watch_of(g);
     if (r) zp_nccl_refuse(given, "");
     ZP_TRY(r);
-    /* before anything else that could fail */
+    /* before all other calls that could fail */
     for (int ch = 0; ch < n->channels; ch++) ZP_TRY(zp_nccl_split(g, parent, ch));
     for (int ch = 0; ch < n->channels; ch++) {
         n->channel[ch].moved = zp_seconds();
@@ -328,33 +328,33 @@ static zero_result zp_nccl_join(zp_comm *g, const zero_comm *given) {
     if (g->nranks > 1) ZP_TRY(zp_nccl_open_board(g));
     n->joins = 0;
     (void)snprintf(g->note, sizeof g->note,
-                   "NCCL %d.%d.%d, launches ordered by %s, failures told to %d of %d ranks",
+                   "NCCL %d.%d.%d, launches ordered by %s, failures reported to %d of %d ranks",
                    n->version / 10000, n->version / 100 % 100, n->version % 100,
-                   n->ordered ? "NCCL" : "events", n->seats.n, g->nranks);
+                   n->ordered ? "NCCL" : "events", n->ranks.n, g->nranks);
     return ZERO_OK;
 }
 
-/* The watching thread has ended. A communicator is destroyed together with the others', or aborted
-   if that fails. */
+/* Called after the watching thread has ended. All ranks destroy a communicator together; if that
+   fails, it is aborted. */
 static void zp_nccl_leave(zp_comm *g, int broken) {
     zp_nccl *n = zp_nccl_watch_of(g);
     if (!n) return;
     zp_device *first = zp_device_first(g->device);
     const int dead = broken || zp_failure_result(g->failure) != ZERO_OK;
     if (dead && !n->aborted) zp_nccl_watch_abort_both(g);
-    (void)cudaStreamSynchronize(g->device->own); /* an exchange that failed has left copies there */
+    (void)cudaStreamSynchronize(g->device->own); /* a failed exchange may have copies there */
     for (zp_memory *m = g->first; m; m = m->next) zp_nccl_free_memory(n, m);
     for (int ch = 0; ch < n->channels; ch++) {
         const ncclComm_t comm = n->channel[ch].comm;
         if (first->list == &n->channel[ch])
-            first->list = NULL; /* it ends here, and all before it */
+            first->list = NULL; /* this list and all before it have ended */
         zp_device_close_event(&n->channel[ch].last);
         if (!comm || n->aborted) continue;
         const int failed =
             zp_nccl_watch_wait_call(g, comm, ncclCommFinalize(comm), "ncclCommFinalize");
         (void)(failed ? ncclCommAbort(comm) : ncclCommDestroy(comm));
     }
-    zp_shared_memory_free(&n->seats.board_memory);
+    zp_shared_memory_free(&n->ranks.board_memory);
     zp_device_free(n->scratch);
     zp_device_free_host(n->pinned);
     pthread_mutex_destroy(&n->lock);
@@ -382,10 +382,10 @@ static ncclResult_t zp_nccl_call_one(zp_nccl *n, zp_stream *s, const void *what)
     const ncclRedOp_t how = w->how == ZERO_MAX ? ncclMax : ncclSum;
     const ncclDataType_t type = zp_nccl_type(w->type);
     switch (w->call.kind) {
-    case ZP_SOME_ALL_REDUCE: return ncclAllReduce(w->from, w->to, w->n, type, how, comm, s->cuda);
-    case ZP_SOME_REDUCE_SCATTER:
+    case ZP_GROUP_ALL_REDUCE: return ncclAllReduce(w->from, w->to, w->n, type, how, comm, s->cuda);
+    case ZP_GROUP_REDUCE_SCATTER:
         return ncclReduceScatter(w->from, w->to, w->n, type, how, comm, s->cuda);
-    case ZP_SOME_ALL_GATHER: return ncclAllGather(w->from, w->to, w->n, ncclChar, comm, s->cuda);
+    case ZP_GROUP_ALL_GATHER: return ncclAllGather(w->from, w->to, w->n, ncclChar, comm, s->cuda);
     default: return ncclBroadcast(w->from, w->to, w->n, ncclChar, w->call.unit, comm, s->cuda);
     }
 }

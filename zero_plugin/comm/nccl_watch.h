@@ -1,22 +1,23 @@
-/* nccl_watch.h - calls of NCCL are looked after: time limit, errors, the end of both communicators
+/* nccl_watch.h - the thread that watches NCCL: time limit, errors, abort of both communicators
 
-   Who waits for a stream cannot look at a clock, so a thread of the context looks after its two
-   communicators: behind every list of collectives its stream raises a counter that the host can
-   read, and what has been under way for longer than timeout_s, or an error that NCCL reports, is a
-   failure. Then both communicators are aborted, the kernels that wait in them end, and every later
-   call tells the failure. A lock is held during NCCL's calls, and by who aborts; only a call that
-   has not come back within timeout_s is aborted under, since nothing else ends it.
+   A wait for a stream has no time limit, so a thread of the context watches its two communicators.
+   After each list of collectives the stream raises a counter that the CPU can read. A list that
+   takes longer than timeout_s, or an error that NCCL reports, is a failure. Then the thread aborts
+   both communicators, which ends the kernels that wait in them, and every later call returns the
+   failure. A lock is held during NCCL's calls and during an abort. Only if a call has not returned
+   within timeout_s does the thread abort without the lock, because nothing else ends that call.
 
-   NCCL has no word for why a rank has gone. So the ranks of one machine share a board, on which the
-   first that fails, of whatever, says it; the others' threads read it there, and end theirs with
-   that sentence. Ranks of other machines meet the ended connection, or the time limit. */
+   NCCL does not report why a rank has failed. So the ranks of one machine share a board, on which
+   the first failed rank writes its error. The watching threads of the other ranks read it there and
+   abort with the same message. Ranks of other machines get a closed connection or the time limit.
+ */
 #pragma once
 
 #include "local.h"
 
 #ifdef ZERO_WITH_NCCL
 
-#define ZP_SENT ((size_t)256) /* lists on their way at once; the host waits for the oldest then */
+#define ZP_SENT ((size_t)256) /* most lists in flight; then the caller waits for the oldest */
 
 typedef struct zp_sent { /* a list that was issued */
     zp_call call;        /* its first collective */
@@ -25,25 +26,26 @@ typedef struct zp_sent { /* a list that was issued */
 
 typedef struct zp_nccl_channel {
     ncclComm_t comm;
-    zp_event last;         /* behind the newest list */
+    zp_event last;         /* recorded after the newest list */
     cudaStream_t stream;   /* of the newest list */
-    uint64_t issued, seen; /* lists; those that the watching thread has seen end */
-    double moved;          /* when it saw the last one end */
+    uint64_t issued, seen; /* lists issued; lists that the watching thread has seen end */
+    double moved;          /* when it last saw a list end, in seconds */
     zp_sent sent[ZP_SENT]; /* list i at i % ZP_SENT */
 } zp_nccl_channel;
 
 typedef struct zp_nccl {
-    zp_seats seats; /* first: zp_board_ranks_of; of the ranks whose memory files this one sees */
+    zp_local_ranks
+        ranks; /* first, for zp_board_ranks_of: the ranks whose memory files this one sees */
     zp_nccl_channel channel[ZP_CONTROL];
-    int channels;             /* a host's group: one; the others are not opened */
-    volatile uint64_t *ended; /* [ZP_CONTROL] lists that ended, raised by their streams */
-    int version, ordered;     /* ordered: NCCL launches in the host's order by itself */
-    int joins;                /* no thread watches yet: who waits looks at the clock */
-    int aborted;              /* both communicators */
-    double held; /* since when the watching thread finds the lock taken; 0: it is not */
+    int channels;             /* open ones; a zero_group has one */
+    volatile uint64_t *ended; /* [ZP_CONTROL] lists that have ended; their streams raise it */
+    int version, ordered;     /* ordered: NCCL itself keeps the order of the calling thread */
+    int joins;                /* no thread watches yet: a waiting thread checks the time limit */
+    int aborted;              /* both communicators are */
+    double held; /* since when the watching thread has found the lock taken; 0: it is free */
     pthread_mutex_t lock;
-    char *scratch, *pinned; /* of exchanges and broadcasts, on the device and the host: there
-                               `ended` lies behind them */
+    char *scratch, *pinned; /* buffers of exchanges and broadcasts, on the device and in CPU memory;
+                               `ended` follows in the latter */
 } zp_nccl;
 static zp_nccl *zp_nccl_watch_of(const zp_comm *g) { return (zp_nccl *)g->own; }
 
@@ -65,11 +67,11 @@ static zero_result zp_nccl_watch_fail(zp_comm *g, ncclComm_t comm, ncclResult_t 
 
 static zero_result zp_nccl_watch_report_late(zp_comm *g, const char *call) {
     return zp_comm_fail(g, ZERO_ERR_TIMEOUT,
-                        "%s was not over within %g s: another rank did not come to it, or hangs",
-                        call, g->timeout_s);
+                        "%s was not over within %g s: another rank did not come, or hangs", call,
+                        g->timeout_s);
 }
 
-/* Is one channel well? The lock is held. */
+/* Checks one channel for errors and late lists. The lock is held. */
 static zero_result zp_nccl_watch_check_channel(zp_comm *g, int ch) {
     zp_nccl *n = zp_nccl_watch_of(g);
     zp_nccl_channel *c = &n->channel[ch];
@@ -82,7 +84,7 @@ static zero_result zp_nccl_watch_check_channel(zp_comm *g, int ch) {
     if (ended != c->seen) c->moved = zp_seconds();
     c->seen = ended;
     const cudaError_t e = waits ? cudaEventQuery(c->last.cuda) : cudaSuccess;
-    if (e == cudaErrorNotReady) (void)cudaGetLastError(); /* which is no error */
+    if (e == cudaErrorNotReady) (void)cudaGetLastError(); /* this is no error */
     if (e != cudaSuccess && e != cudaErrorNotReady)
         return zp_comm_fail(g, ZERO_ERR_DEVICE, "at %s: %s", name, cudaGetErrorString(e));
     const ncclResult_t r = ncclCommGetAsyncError(c->comm, &state);
@@ -94,8 +96,8 @@ static zero_result zp_nccl_watch_check_channel(zp_comm *g, int ch) {
                                                           : zp_nccl_watch_report_late(g, name);
 }
 
-/* Says why, and ends both communicators and the kernels that wait in them. The lock is held, or its
-   holder is inside NCCL for good. */
+/* Reports the failure on the board and aborts both communicators, which ends their kernels. The
+   lock is held, or its holder does not return from NCCL. */
 static void zp_nccl_watch_abort_both(zp_comm *g) {
     zp_nccl *n = zp_nccl_watch_of(g);
     zp_board_abort_local(g, g->failure->text);
@@ -112,7 +114,7 @@ static void zp_nccl_watch_look(zp_comm *g) {
         if (zp_seconds() - n->held <= g->timeout_s) return;
         (void)zp_comm_fail(g, ZERO_ERR_TIMEOUT, "a call of NCCL did not return within %g s",
                            g->timeout_s);
-        /* else another thread is writing a failure: the next look ends them */
+        /* otherwise another thread is recording a failure, and the next check aborts */
         if (zp_failure_result(g->failure)) zp_nccl_watch_abort_both(g);
         return;
     }
@@ -124,8 +126,8 @@ static void zp_nccl_watch_look(zp_comm *g) {
     pthread_mutex_unlock(&n->lock);
 }
 
-/* The watching thread ends the communicators. Where ranks still join there is none: an exchange
-   that waits for a peer ends here, since other groups are left behind it, on the same stream. */
+/* The watching thread aborts the communicators. During the join there is no such thread, so this
+   function aborts: closing other groups waits for the same stream as the unfinished exchange. */
 static void zp_nccl_watch_abort(zp_comm *g, const char *why) {
     zp_nccl *n = zp_nccl_watch_of(g);
     zp_board_abort_local(g, why);
@@ -133,8 +135,8 @@ static void zp_nccl_watch_abort(zp_comm *g, const char *why) {
     if (n->joins && !n->aborted) zp_nccl_watch_abort_both(g);
 }
 
-/* Waits until a call that was begun has ended on the host: most have at once, so it looks often for
-   as long as a nap would take, and then now and then. */
+/* Waits until a non-blocking call of NCCL has ended on the CPU. Most calls end at once, so this
+   polls without naps at first, then with naps. */
 static zero_result zp_nccl_watch_wait_call(zp_comm *g, ncclComm_t comm, ncclResult_t r,
                                            const char *call) {
     zp_nccl *n = zp_nccl_watch_of(g);

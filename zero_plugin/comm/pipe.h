@@ -1,25 +1,25 @@
 /* pipe.h - messages between ranks of one machine
 
-   From each rank to each other one there is a pipe, in memory of the sender's that the receiver
-   sees, of ZP_PIPE_SLOTS places. Processes cut a message into pieces, which the one copies into the
-   places and the other out of them. Threads see each other's memory: a place holds the address, and
-   the receiver copies once; on GPUs it copies on its own stream, behind what the sender's has come
-   to, and the sender's then waits for that copy.
+   Each rank has a pipe to each other rank, in its own memory, which the receiver sees. A pipe has
+   ZP_PIPE_SLOTS slots. Processes split a message into pieces; the sender copies them into the
+   slots, and the receiver copies them out. If the ranks are threads, a slot holds the message's
+   address, and the receiver copies it once. On GPUs the receiver's stream waits for the sender's
+   stream, then copies, and the sender's stream waits for the copy.
 
-     sender's piece   bell | to place 0: written read [ envelope piece ] x slots | to place 1: ...
+     sender's memory   bell | to place 0: written read [ envelope piece ] x slots | to place 1: ...
 
-   `written` and `read` count pieces; whoever raises one rings the bell of the other rank, which
-   sleeps on nothing else: all messages of a list are looked after in turn, until all have moved. */
+   `written` and `read` count pieces. A rank that raises one of them rings the other rank's bell,
+   the only word on which that rank sleeps. All messages of a list progress together. */
 #pragma once
 
 #include "shared_memory.h"
 
 #define ZP_PIPE_SLOTS ((size_t)4)
-#define ZP_MESSAGES   256 /* of one list */
+#define ZP_MESSAGES   256 /* most messages of one list */
 
 typedef struct zp_pipe_slot {
     zp_envelope envelope;
-    const char *data; /* threads: where the message lies */
+    const char *data; /* threads: address of the message */
     unsigned char pad[64 - sizeof(zp_envelope) - sizeof(char *)];
 } zp_pipe_slot; /* its piece follows */
 static_assert(sizeof(zp_pipe_slot) == 64, "a piece begins on a line");
@@ -29,8 +29,8 @@ typedef struct zp_pipe {
     uint32_t written;
     unsigned char pad[60];
     uint32_t read;
-    uint32_t state; /* threads: of the address in the slot, which a sender that fails takes back,
-                       unless the receiver is at it */
+    uint32_t state; /* threads: of the address in the slot. A sender that fails empties it, but
+                       waits while the receiver copies (TAKEN) */
     unsigned char rest[56];
 } zp_pipe; /* its slots follow */
 
@@ -39,33 +39,35 @@ typedef struct zp_bell {
     unsigned char pad[56];
 } zp_bell;
 
-/* Threads of one process. */
-static int zp_pipe_is_direct(const zp_seats *s) { return !s->local->shared; }
+/* Returns 1 if the ranks are threads of one process. */
+static int zp_pipe_is_direct(const zp_local_ranks *s) { return !s->local->shared; }
 
-/* Bytes of a piece: the more ranks the smaller. */
+/* Returns the bytes of a piece, which is smaller for more ranks; 0 for threads. */
 static size_t zp_pipe_piece_bytes(int direct, size_t ranks) {
     if (direct) return 0;
     return zp_max(4096, zp_min(65536, ((size_t)1 << 18) / ranks / 4096 * 4096));
 }
-static size_t zp_pipe_piece(const zp_seats *s) {
+static size_t zp_pipe_piece(const zp_local_ranks *s) {
     return zp_pipe_piece_bytes(zp_pipe_is_direct(s), (size_t)s->n);
 }
 static size_t zp_pipe_slot_bytes(size_t piece) {
     return sizeof(zp_pipe) + ZP_PIPE_SLOTS * (sizeof(zp_pipe_slot) + piece);
 }
-static size_t zp_pipe_bytes(const zp_seats *s) { return zp_pipe_slot_bytes(zp_pipe_piece(s)); }
-/* Of all of a rank's, among so many. */
+static size_t zp_pipe_bytes(const zp_local_ranks *s) {
+    return zp_pipe_slot_bytes(zp_pipe_piece(s));
+}
+/* Returns the bytes of a rank's bell and all its pipes. */
 static size_t zp_pipe_all_bytes(int direct, size_t ranks) {
     return sizeof(zp_bell) + ranks * zp_pipe_slot_bytes(zp_pipe_piece_bytes(direct, ranks));
 }
-static zp_bell *zp_pipe_bell_of(const zp_seats *s, int place) {
+static zp_bell *zp_pipe_bell_of(const zp_local_ranks *s, int place) {
     return (zp_bell *)(void *)s->pipes.peer[place];
 }
-static zp_pipe *zp_pipe_between(const zp_seats *s, int from, int to) {
+static zp_pipe *zp_pipe_between(const zp_local_ranks *s, int from, int to) {
     char *piece = s->pipes.peer[from] + sizeof(zp_bell);
     return (zp_pipe *)(void *)(piece + (size_t)to * zp_pipe_bytes(s));
 }
-static zp_pipe_slot *zp_pipe_slot_at(const zp_seats *s, zp_pipe *p, uint32_t number) {
+static zp_pipe_slot *zp_pipe_slot_at(const zp_local_ranks *s, zp_pipe *p, uint32_t number) {
     char *slots = (char *)(p + 1);
     const size_t i = zp_pipe_is_direct(s) ? 0 : number % ZP_PIPE_SLOTS;
     return (zp_pipe_slot *)(void *)(slots + i * (sizeof(zp_pipe_slot) + zp_pipe_piece(s)));
@@ -73,36 +75,36 @@ static zp_pipe_slot *zp_pipe_slot_at(const zp_seats *s, zp_pipe *p, uint32_t num
 
 /* COLLECTIVE. */
 static zero_result zp_pipe_open(zp_comm *g) {
-    zp_seats *s = zp_board_ranks_of(g);
+    zp_local_ranks *s = zp_board_ranks_of(g);
     if (s->n == 1) return ZERO_OK;
     const size_t bytes = zp_pipe_all_bytes(zp_pipe_is_direct(s), (size_t)s->n);
     const zero_result r = zp_comm_open_memory(g, &s->pipes, bytes, ZP_ON_HOST);
     return r ? zp_comm_fail(g, r, "%zu bytes that peers see", bytes) : ZERO_OK;
 }
 
-/* Wakes the rank at `place`, which may be about to sleep. */
-static void zp_pipe_ring_bell(const zp_seats *s, int place) {
+/* Wakes the rank at `place`, even if it is about to sleep. */
+static void zp_pipe_ring_bell(const zp_local_ranks *s, int place) {
     zp_bell *b = zp_pipe_bell_of(s, place);
     (void)__atomic_add_fetch(&b->rung, 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&b->sleeps, __ATOMIC_SEQ_CST)) zp_board_wake(&b->rung);
 }
-static void zp_pipe_wait_bell(const zp_seats *s, uint32_t seen) {
+static void zp_pipe_wait_bell(const zp_local_ranks *s, uint32_t seen) {
     zp_bell *b = zp_pipe_bell_of(s, s->me);
     __atomic_store_n(&b->sleeps, 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&b->rung, __ATOMIC_SEQ_CST) == seen) zp_board_sleep_on(&b->rung, seen);
     __atomic_store_n(&b->sleeps, 0, __ATOMIC_SEQ_CST);
 }
 
-/* How far a message is. */
+/* The progress of a message. */
 typedef struct zp_moving {
-    size_t bytes; /* that are copied, or shown */
+    size_t bytes; /* that are copied, or whose address is in the slot */
     int begun, done;
 } zp_moving;
 
-/* Sends what there is room for. 1: something moved. */
+/* Sends as much as the pipe has room for. Returns 1 if something moved. */
 static int zp_pipe_send(zp_stream *str, const zp_swap *x, const zero_message *m, zp_moving *at,
                         zero_result *r) {
-    const zp_seats *s = zp_board_ranks_of(x->group);
+    const zp_local_ranks *s = zp_board_ranks_of(x->group);
     zp_pipe *p = zp_pipe_between(s, s->me, m->peer);
     const zp_envelope mine = {x->call, x->number, m->bytes};
     const int direct = zp_pipe_is_direct(s);
@@ -130,11 +132,11 @@ static int zp_pipe_send(zp_stream *str, const zp_swap *x, const zero_message *m,
     }
 }
 
-/* Receives what has come. */
+/* Receives the pieces that have arrived. Returns 1 if something moved. */
 static int zp_pipe_receive(zp_stream *str, const zp_swap *x, const zero_message *m, zp_moving *at,
                            zero_result *r) {
     zp_comm *g = x->group;
-    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_local_ranks *s = zp_board_ranks_of(g);
     zp_pipe *p = zp_pipe_between(s, m->peer, s->me);
     const zp_envelope mine = {x->call, x->number, m->bytes};
     const int direct = zp_pipe_is_direct(s);
@@ -167,10 +169,10 @@ static int zp_pipe_receive(zp_stream *str, const zp_swap *x, const zero_message 
     return moved;
 }
 
-/* Moves every message that may move: between two ranks, in one direction, one after the other. All
-   are looked at before an error is told, so that a peer which made another call finds out, too. */
-static int zp_pipe_scan(zp_stream *str, const zp_swap *x, zp_moving *at, int *left,
-                        zero_result *r) {
+/* Advances all messages, one at a time between two ranks in one direction. It tries all before it
+   returns an error, so that a peer in another call gets the error, too. */
+static int zp_pipe_advance_messages(zp_stream *str, const zp_swap *x, zp_moving *at, int *left,
+                                    zero_result *r) {
     unsigned char stopped[2][ZP_LOCAL_MAX] = {{0}, {0}};
     int moved = 0;
     *left = 0;
@@ -188,9 +190,9 @@ static int zp_pipe_scan(zp_stream *str, const zp_swap *x, zp_moving *at, int *le
     return moved;
 }
 
-/* This rank gives up: nobody reads its buffers from here on. */
-static void zp_pipe_retract(const zp_swap *x, const zp_moving *at) {
-    const zp_seats *s = zp_board_ranks_of(x->group);
+/* Empties this rank's slots after a failure, so that no peer reads its buffers any more. */
+static void zp_pipe_empty_slots(const zp_swap *x, const zp_moving *at) {
+    const zp_local_ranks *s = zp_board_ranks_of(x->group);
     for (int i = 0; i < x->n && zp_pipe_is_direct(s); i++) {
         uint32_t *state = &zp_pipe_between(s, s->me, x->list[i].peer)->state, shown = ZP_PIPE_SHOWN;
         if (!x->list[i].sends || at[i].done || !at[i].begun) continue;
@@ -203,24 +205,24 @@ static void zp_pipe_retract(const zp_swap *x, const zp_moving *at) {
     }
 }
 
-/* What has come from a rank, and nobody has asked for: of the same collective by number, it must be
-   the same call. */
+/* Checks a message that has arrived but that this rank does not receive: if it has the same
+   collective's number, it must belong to the same call. */
 static zero_result zp_pipe_check_front(const zp_swap *x, int from) {
-    const zp_seats *s = zp_board_ranks_of(x->group);
+    const zp_local_ranks *s = zp_board_ranks_of(x->group);
     zp_pipe *p = zp_pipe_between(s, from, s->me);
     if (from == s->me || __atomic_load_n(&p->written, __ATOMIC_ACQUIRE) == p->read) return ZERO_OK;
     const zp_envelope *his = &zp_pipe_slot_at(s, p, p->read)->envelope;
-    const int sums = his->call.kind != ZP_SOME_MESSAGES && x->call.kind != ZP_SOME_MESSAGES;
+    const int sums = his->call.kind != ZP_GROUP_MESSAGES && x->call.kind != ZP_GROUP_MESSAGES;
     if (!sums || his->number != x->number) return ZERO_OK;
     return zp_board_compare_calls(x->group, from, &his->call, &x->call);
 }
 
-/* Nothing moves: is somebody gone, has the group failed, has it taken too long? */
+/* Checks for peers that are gone, failures and the time limit, then sleeps. */
 static zero_result zp_pipe_wait(const zp_swap *x, const zp_moving *at, const uint32_t *gone,
                                 uint32_t seen, double *deadline) {
     zp_comm *g = x->group;
-    const zp_seats *s = zp_board_ranks_of(g);
-    char who[ZP_RANK_TEXT];
+    const zp_local_ranks *s = zp_board_ranks_of(g);
+    char name[ZP_RANK_TEXT];
     const double now = zp_seconds();
     int late = -1;
     ZP_TRY(zp_board_check_abort(g));
@@ -231,7 +233,8 @@ static zero_result zp_pipe_wait(const zp_swap *x, const zp_moving *at, const uin
         late = peer;
         if (gone[peer])
             return zp_comm_fail(g, ZERO_ERR_PEER, "%s closed its group before %s",
-                                zp_board_print_rank(g, peer, who), zp_comm_kind_name(x->call.kind));
+                                zp_board_print_rank(g, peer, name),
+                                zp_comm_kind_name(x->call.kind));
     }
     if (*deadline == 0) *deadline = now + g->timeout_s;
     if (now > *deadline) return zp_board_report_late(g, x->call.kind, late);
@@ -240,7 +243,7 @@ static zero_result zp_pipe_wait(const zp_swap *x, const zp_moving *at, const uin
 }
 
 static zero_result zp_pipe_exchange_messages(zp_stream *str, const zp_swap *x) {
-    const zp_seats *s = zp_board_ranks_of(x->group);
+    const zp_local_ranks *s = zp_board_ranks_of(x->group);
     zp_moving at[ZP_MESSAGES];
     uint32_t gone[ZP_LOCAL_MAX];
     zero_result r = ZERO_OK;
@@ -251,9 +254,9 @@ static zero_result zp_pipe_exchange_messages(zp_stream *str, const zp_swap *x) {
         const uint32_t seen = __atomic_load_n(&zp_pipe_bell_of(s, s->me)->rung, __ATOMIC_SEQ_CST);
         for (int p = 0; p < s->n; p++)
             gone[p] = __atomic_load_n(&s->board->left[p], __ATOMIC_ACQUIRE);
-        if (zp_pipe_scan(str, x, at, &left, &r)) spin = 0, deadline = 0;
+        if (zp_pipe_advance_messages(str, x, at, &left, &r)) spin = 0, deadline = 0;
         if (left && !r && spin >= 64) r = zp_pipe_wait(x, at, gone, seen, &deadline);
     }
-    if (r) zp_pipe_retract(x, at);
+    if (r) zp_pipe_empty_slots(x, at);
     return r;
 }

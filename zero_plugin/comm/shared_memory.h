@@ -1,16 +1,16 @@
 /* shared_memory.h - how ranks of one machine see each other's memory
 
-   Memory of threads is ordinary memory, exchanged by address; of processes memory files, which the
-   peers open through /proc while their makers wait. What all ranks have one copy of is a memory
-   file of threads too, so that hosts are shown a second mapping of it that can only be read. */
+   Ranks that are threads use ordinary memory, and exchange addresses. Processes use memory files,
+   which peers open through /proc while the makers wait. A single copy for all ranks is a memory
+   file for threads, too, so that your code can get a second, read-only mapping. */
 #pragma once
 
 #include "board.h"
 
-/* How memory was got. OWN: allocated; HELD: a hold's; FILES: mapped from memory files. */
-typedef enum zp_holder { ZP_NOT_HELD = 0, ZP_OWN, ZP_HELD, ZP_FILES, ZP_WINDOW, ZP_NCCL } zp_holder;
+/* How memory was allocated. OWN: by this rank; HELD: by an owner on the board; FILES: mapped. */
+typedef enum zp_holder { ZP_NO_OWNER = 0, ZP_OWN, ZP_HELD, ZP_FILES, ZP_WINDOW, ZP_NCCL } zp_holder;
 
-/* Memory that no peer maps; NULL: there is none. */
+/* Allocates memory that no peer maps. Returns NULL without memory. */
 static char *zp_shared_memory_alloc(zp_comm *g, zp_memory *m) {
     void *p =
         m->how & ZP_ON_HOST ? zp_device_alloc_host(m->bytes) : zp_device_alloc(g->device, m->bytes);
@@ -18,7 +18,7 @@ static char *zp_shared_memory_alloc(zp_comm *g, zp_memory *m) {
     return m->base = m->view = m->peer[0] = (char *)p;
 }
 
-/* What OWN and FILES have is given back. */
+/* Frees memory of kinds OWN and FILES. */
 static void zp_shared_memory_free(zp_memory *m) {
     if (m->holder == ZP_OWN && m->how & ZP_ON_HOST) zp_device_free_host(m->base);
     if (m->holder == ZP_OWN && !(m->how & ZP_ON_HOST)) zp_device_free(m->base);
@@ -27,7 +27,7 @@ static void zp_shared_memory_free(zp_memory *m) {
     if (m->holder == ZP_FILES && m->view && m->view != m->base) (void)munmap(m->view, m->bytes);
     memset(m->peer, 0, sizeof m->peer);
     m->base = m->view = NULL;
-    m->holder = ZP_NOT_HELD;
+    m->holder = ZP_NO_OWNER;
 }
 
 static int zp_shared_memory_make_file(size_t bytes) {
@@ -45,8 +45,8 @@ static char *zp_shared_memory_map_file(int fd, size_t bytes, int writes) {
     return (char *)p;
 }
 
-/* A place tells the others which file its piece is. The number of a process may mean another one
-   here (containers), so a file is recognised by device and inode. */
+/* Identifies a rank's memory file for its peers. In containers a process id may name a different
+   process, so the peers compare the file's device and inode. */
 typedef struct zp_piece {
     int64_t pid, fd, device, inode;
 } zp_piece;
@@ -60,7 +60,7 @@ static zp_piece zp_shared_memory_piece_of(int fd) {
     return p;
 }
 
-/* The peer's file; -1 where it cannot be seen. */
+/* Opens the peer's file. Returns -1 if this process cannot see it. */
 static int zp_shared_memory_open_piece(const zp_piece *his) {
     char path[64];
     (void)snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)his->pid,
@@ -72,53 +72,56 @@ static int zp_shared_memory_open_piece(const zp_piece *his) {
     return -1;
 }
 
-/* Maps the piece at place p; one copy of the devices' is shown to hosts as well. 1: it is there. */
-static int zp_shared_memory_show_file(zp_memory *m, int p, int fd) {
+/* Maps the piece of place p, and a read-only view of a single copy. Returns 1 on success. */
+static int zp_shared_memory_map_piece(zp_memory *m, int p, int fd) {
     m->holder = ZP_FILES;
     m->peer[p] = zp_shared_memory_map_file(fd, m->bytes, 1);
     if (m->how == ZP_ONE) m->view = zp_shared_memory_map_file(fd, m->bytes, 0);
     return m->peer[p] && (m->how != ZP_ONE || m->view);
 }
 
-/* A rank's system call has failed. Too many open files are no lack of memory, and no other way of
-   sharing it helps. */
-static int zp_no_files(int code) { return code == EMFILE || code == ENFILE; }
-static zero_result zp_shared_memory_file_failed(zp_comm *g, int rank, size_t bytes, int code) {
-    char who[ZP_RANK_TEXT];
-    if (!zp_no_files(code)) return ZERO_ERR_MEMORY;
+/* Reports a rank's failed system call. With too many open files other shared memory fails, too. */
+static int zp_shared_memory_no_files(int code) { return code == EMFILE || code == ENFILE; }
+static zero_result zp_shared_memory_report_file(zp_comm *g, int rank, size_t bytes, int code) {
+    char name[ZP_RANK_TEXT];
+    if (!zp_shared_memory_no_files(code)) return ZERO_ERR_MEMORY;
     return zp_comm_fail(g, ZERO_ERR_DEVICE, "%s could not open a memory file of %zu bytes: %s",
-                        zp_board_print_rank(g, rank, who), bytes, strerror(code));
+                        zp_board_print_rank(g, rank, name), bytes, strerror(code));
 }
 
-/* Every rank's error; on all ranks the lowest's, of one that may open no more files first. */
-static zero_result zp_files_agree(zp_comm *g, size_t bytes, int code) {
+/* Exchanges all ranks' errors. All return that of the lowest rank, file limits first. */
+static zero_result zp_shared_memory_agree(zp_comm *g, size_t bytes, int code) {
     const int32_t mine = code, *his = (const int32_t *)(const void *)g->mail;
     int bad = -1;
     ZP_TRY(zp_comm_exchange(g, &mine, sizeof mine));
     for (int r = g->nranks - 1; r >= 0; r--)
-        if (his[r] && (bad < 0 || zp_no_files(his[r]) || !zp_no_files(his[bad]))) bad = r;
-    return bad < 0 ? ZERO_OK : zp_shared_memory_file_failed(g, bad, bytes, his[bad]);
+        if (his[r]
+            && (bad < 0 || zp_shared_memory_no_files(his[r])
+                || !zp_shared_memory_no_files(his[bad])))
+            bad = r;
+    return bad < 0 ? ZERO_OK : zp_shared_memory_report_file(g, bad, bytes, his[bad]);
 }
 
-/* Pieces of processes. */
+/* Opens memory whose ranks are processes. */
 static zero_result zp_shared_memory_open_files(zp_comm *g, zp_memory *m) {
-    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_local_ranks *s = zp_board_ranks_of(g);
     const int one = m->how & ZP_ONE,
               fd = !one || s->me == 0 ? zp_shared_memory_make_file(m->bytes) : -1;
     int code = fd < 0 ? errno : 0;
     const zp_piece mine = zp_shared_memory_piece_of(fd),
                    *his = (const zp_piece *)(const void *)g->mail;
     zero_result r = zp_comm_exchange(g, &mine, sizeof mine);
-    if (one && s->me) code = 0; /* it makes none */
+    if (one && s->me) code = 0; /* this rank makes no file */
     for (int p = 0; p < (one ? 1 : s->n) && !r; p++) {
         errno = ENOMEM;
         const int file = p == s->me ? fd : zp_shared_memory_open_piece(&his[s->rank_of[p]]);
-        if (!zp_shared_memory_show_file(m, p, file) && !zp_no_files(code)) code = errno;
+        if (!zp_shared_memory_map_piece(m, p, file) && !zp_shared_memory_no_files(code))
+            code = errno;
         if (file >= 0 && p != s->me) (void)close(file);
     }
     for (int p = 1; p < s->n && one; p++) m->peer[p] = m->peer[0];
     m->base = m->peer[s->me];
-    if (!r) r = zp_files_agree(g, m->bytes, code);
+    if (!r) r = zp_shared_memory_agree(g, m->bytes, code);
     if (fd >= 0) (void)close(fd);
     if (r) zp_shared_memory_free(m);
     return r;
@@ -133,7 +136,7 @@ static void zp_shared_memory_free_owner(zp_shared_memory_owner *h) {
     }
 }
 
-/* Memory of threads that lives as long as the list: ONE copy of the CPU's is a file of two maps. */
+/* Allocates memory of threads, owned by the list. A single copy of the CPU's is a mapped file. */
 static zp_shared_memory_owner *zp_shared_memory_make_owner(zp_comm *g,
                                                            zp_shared_memory_owner **list,
                                                            const zp_memory *wanted) {
@@ -145,7 +148,7 @@ static zp_shared_memory_owner *zp_shared_memory_make_owner(zp_comm *g,
     const int file = zp_device_is_host() && m->how == ZP_ONE;
     const int fd = file ? zp_shared_memory_make_file(m->bytes) : -1;
     const int ok =
-        file ? zp_shared_memory_show_file(m, 0, fd) : zp_shared_memory_alloc(g, m) != NULL;
+        file ? zp_shared_memory_map_piece(m, 0, fd) : zp_shared_memory_alloc(g, m) != NULL;
     m->base = m->peer[0];
     if (fd >= 0) (void)close(fd);
     if (!ok) {
@@ -158,9 +161,9 @@ static zp_shared_memory_owner *zp_shared_memory_make_owner(zp_comm *g,
     return h;
 }
 
-/* Pieces of threads. The first is the board's own, which is made before there is a board. */
+/* Opens memory whose ranks are threads. The first such memory is the board itself. */
 static zero_result zp_shared_memory_open_threads(zp_comm *g, zp_memory *m) {
-    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_local_ranks *s = zp_board_ranks_of(g);
     zp_shared_memory_owner *mine = NULL, **his = (zp_shared_memory_owner **)(void *)g->mail;
     if (!(m->how & ZP_ONE) || s->me == 0)
         mine = zp_shared_memory_make_owner(g, s->board ? &s->board->pieces : &s->local->boards, m);
@@ -181,7 +184,7 @@ static zero_result zp_shared_memory_open_threads(zp_comm *g, zp_memory *m) {
     return ZERO_OK;
 }
 
-/* A rank is done with a board of threads. The last one frees all memory of its ranks. */
+/* Closes a board of threads for one rank. The last rank frees the memory of all its ranks. */
 static void zp_shared_memory_close_board(zp_board *b) {
     if (__atomic_sub_fetch(&b->users, 1, __ATOMIC_ACQ_REL)) return;
     zp_shared_memory_owner *self = b->self; /* stays in the group's list, empty */
@@ -191,7 +194,7 @@ static void zp_shared_memory_close_board(zp_board *b) {
     zp_shared_memory_free(&self->memory);
 }
 
-/* All boards that were made where threads meet, with what failed ranks left on them. */
+/* Frees all boards of a zero_local, with the memory that failed ranks left on them. */
 static void zp_shared_memory_free_boards(zero_local *local) {
     for (zp_shared_memory_owner *h = local->boards; h; h = h->next)
         if (h->memory.holder)
@@ -200,17 +203,17 @@ static void zp_shared_memory_free_boards(zero_local *local) {
     local->boards = NULL;
 }
 
-/* What the ranks of this machine share, in whichever way; the board first. */
+/* Opens memory that the ranks of this machine share. The board is the first. */
 static zero_result zp_shared_memory_open(zp_comm *g, zp_memory *m) {
-    const zp_seats *s = zp_board_ranks_of(g);
+    const zp_local_ranks *s = zp_board_ranks_of(g);
     if (g->nranks == 1) return zp_shared_memory_alloc(g, m) ? ZERO_OK : ZERO_ERR_MEMORY;
     return s->local && !s->local->shared ? zp_shared_memory_open_threads(g, m)
                                          : zp_shared_memory_open_files(g, m);
 }
 
-/* The context's own board, before all other memory. COLLECTIVE. */
+/* Opens the context's own board, before all other memory. COLLECTIVE. */
 static zero_result zp_shared_memory_open_board(zp_comm *g) {
-    zp_seats *s = zp_board_ranks_of(g);
+    zp_local_ranks *s = zp_board_ranks_of(g);
     const zero_result r =
         zp_comm_open_memory(g, &s->board_memory, sizeof(zp_board), ZP_ONE | ZP_ON_HOST);
     if (r) return zp_comm_fail(g, r, "memory that all ranks of the machine share");
@@ -218,21 +221,19 @@ static zero_result zp_shared_memory_open_board(zp_comm *g) {
     return ZERO_OK;
 }
 
-/* The transport's view. A part's ranks of this machine are among those of the group that it was cut
-   from. */
+/* The transport's view. The part's ranks on this machine are also ranks of `of`. */
 static void zp_shared_memory_view(const zp_comm *of, const zp_memory *m, const zp_comm *part,
                                   int first, int step, zp_memory *view) {
-    const zp_seats *all = zp_board_ranks_of(of), *some = zp_board_ranks_of(part);
+    const zp_local_ranks *all = zp_board_ranks_of(of), *some = zp_board_ranks_of(part);
     memset(view->peer, 0, sizeof view->peer);
     for (int p = 0; p < some->n; p++)
         for (int q = 0; q < all->n; q++)
             if (all->rank_of[q] == first + some->rank_of[p] * step) view->peer[p] = m->peer[q];
 }
 
-/* Peers that still wait for this rank are told that it has left. Its memory goes, the board last:
-   it was the first. */
+/* Marks this rank as gone, for peers that wait for it, and frees its memory, the board last. */
 static void zp_shared_memory_close(zp_comm *g) {
-    zp_seats *s = zp_board_ranks_of(g);
+    zp_local_ranks *s = zp_board_ranks_of(g);
     if (s->board) __atomic_store_n(&s->board->left[s->me], 1, __ATOMIC_RELEASE);
     for (zp_memory *m = g->first; m; m = m->next) {
         if (m == &s->board_memory && m->holder == ZP_HELD) zp_shared_memory_close_board(s->board);

@@ -1,18 +1,18 @@
-/* transport.h - the transports, a row each
+/* transport.h - the table of transports
 
    ADDING A TRANSPORT. In a file of your own that -DZERO_OWN_TRANSPORTS='"own.h"' names, write a
-   zp_transport by the contract of group.h, and
+   zp_transport that keeps the contract of comm.h, and
        #define ZERO_OWN_ROWS , &own_row
-   comm.kind is ZERO_COMM_OWN; a second row of the list: + 1. `issue` runs on the host's thread, on
-   the CPU what it issues in a lane; `look` on the watching thread. own.h is looked for from this
-   file's folder; tests/slow_transport.h is one. */
+   Its comm.kind is ZERO_COMM_OWN; a second row has ZERO_COMM_OWN + 1. The calling thread runs
+   `issue`; on the CPU a lane runs the tasks that it issues. The watching thread runs `look`. The
+   path of own.h is relative to this file's folder. tests/slow_transport.h is an example. */
 #pragma once
 
 #include "local.h"
 #include "mpi.h"
 #include "nccl.h"
 
-/* What this build lacks: joining says how to have it. */
+/* A transport that this build lacks: joining fails, and the message says how to build it. */
 static const char *zp_transport_explain_missing(zero_comm_kind kind) {
     return kind == ZERO_COMM_MPI ? ZP_NO_MPI : kind == ZERO_COMM_NCCL ? ZP_NO_NCCL : "no such kind";
 }
@@ -57,12 +57,12 @@ static const zp_transport zp_nccl_row = {"NCCL",
 #define ZERO_OWN_ROWS
 #endif
 
-/* In the order of zero_comm_kind. */
+/* One entry for each zero_comm_kind, in its order. */
 static const zp_transport *const zp_transports[] = {&zp_self, &zp_local, &zp_mpi_row,
                                                     &zp_nccl_row ZERO_OWN_ROWS};
 enum { ZP_TRANSPORTS = sizeof zp_transports / sizeof *zp_transports };
 
-/* NULL: there is no such kind. */
+/* Returns NULL if the kind does not exist. */
 static const zp_transport *zp_transport_find(zero_comm_kind kind) {
     return (int)kind >= 0 && (int)kind < ZP_TRANSPORTS ? zp_transports[kind] : NULL;
 }

@@ -155,7 +155,7 @@ static size_t zp_build_context_bytes(zero_ctx *z) {
     bytes += (size_t)g->nranks * ZP_MAIL_BYTES;
     if (g->transport->room) bytes += g->transport->room(g, 0, g->nranks, 0);
     if (z->cfg.trace)
-        bytes += sizeof(zp_recorder) + ZP_RECORDS * (sizeof(zp_record) + sizeof(zp_given));
+        bytes += sizeof(zp_recorder) + ZP_RECORDS * (sizeof(zp_record) + sizeof(zp_passed_record));
     return bytes;
 }
 

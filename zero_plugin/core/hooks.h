@@ -20,7 +20,7 @@ static zero_result zp_hook_begin_training(zero_ctx *z, int micro, int micro_step
     z->micro = together ? micro_steps - 1 : micro;
     z->micro_steps = micro_steps;
     z->together = together ? micro_steps : 1;
-    zp_events_place(z->device.recorder, z->taken, z->micro);
+    zp_events_set_step(z->device.recorder, z->taken, z->micro);
     for (int u = 0; u < z->layout.all; u++) {
         z->live[u].writes = 0;
         if (micro == 0) z->live[u].reduced = 0;

@@ -38,11 +38,11 @@ static zero_result zp_reduce_collect(zero_ctx *z, int u) {
     zp_array *sums = &z->array[ZP_SUM];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const size_t n = z->layout.unit[u].padded;
-    const zp_kernel_collect_args add = {(float *)(void *)zp_array_at(sums, u, 0),
-                                        zp_ctx_unit_memory(z, ZP_GRAD, u), z->array[ZP_GRAD].type,
-                                        first, last};
+    const zp_kernel_accumulate_args add = {(float *)(void *)zp_array_at(sums, u, 0),
+                                           zp_ctx_unit_memory(z, ZP_GRAD, u),
+                                           z->array[ZP_GRAD].type, first, last};
     zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_NORM, u, (uint64_t)n * sizeof(float));
-    const zero_result result = zp_kernel_collect(s, &add, n / ZP_WIDE);
+    const zero_result result = zp_kernel_accumulate(s, &add, n / ZP_WIDE);
     zp_device_end_slice(s, r);
     return result;
 }

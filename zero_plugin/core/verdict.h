@@ -57,9 +57,9 @@ static zero_result zp_verdict_agree(zero_ctx *z) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zero_ctx *j = z->joined;
     const zp_op verdict = zp_verdict_op(z);
-    const zp_kernel_declare_args declare = {z->verdict, z->control, z->hyper, z->said};
-    const zp_kernel_judge_args judge = {z->control, z->verdicts, z->world->nranks, z->world_units,
-                                        z->verdict_order};
+    const zp_kernel_complete_verdict_args declare = {z->verdict, z->control, z->hyper, z->said};
+    const zp_kernel_combine_verdicts_args judge = {z->control, z->verdicts, z->world->nranks,
+                                                   z->world_units, z->verdict_order};
     z->agrees_later = z->cfg.joins != NULL;
     if (z->agrees_later) return zp_ctx_check(z, zp_device_record_event(s, z->agreed));
     if (j) {
@@ -67,9 +67,9 @@ static zero_result zp_verdict_agree(zero_ctx *z) {
         ZP_DO(z, zp_device_wait_event(s, j->agreed));
         ZP_DO(z, zp_kernel_join(s, &join, 1));
     }
-    ZP_DO(z, zp_kernel_declare(s, &declare, 1));
+    ZP_DO(z, zp_kernel_complete_verdict(s, &declare, 1));
     ZP_DO(z, zp_comm_issue(s, &verdict, 1));
-    ZP_DO(z, zp_kernel_judge(s, &judge, 1));
+    ZP_DO(z, zp_kernel_combine_verdicts(s, &judge, 1));
     ZP_DO(z, zp_device_record_event(s, z->agreed));
     z->judged = 1;
     if (!j) return ZERO_OK;

@@ -175,8 +175,9 @@ ZP_FN void zp_codec_kernels_load_run(float *x, const void *from, zero_type type,
         return;
     }
     const uint4 h = *(const uint4 *)(const void *)((const uint16_t *)from + at);
-    zp_type_open_words(x, make_uint4(h.x & 0xFFFFu, h.x >> 16, h.y & 0xFFFFu, h.y >> 16), type);
-    zp_type_open_words(x + 4, make_uint4(h.z & 0xFFFFu, h.z >> 16, h.w & 0xFFFFu, h.w >> 16), type);
+    zp_type_unpack_words(x, make_uint4(h.x & 0xFFFFu, h.x >> 16, h.y & 0xFFFFu, h.y >> 16), type);
+    zp_type_unpack_words(x + 4, make_uint4(h.z & 0xFFFFu, h.z >> 16, h.w & 0xFFFFu, h.w >> 16),
+                         type);
 }
 ZP_FN void zp_codec_kernels_store_run(void *to, zero_type type, size_t at, const float *x) {
     if (type == ZERO_F32) {

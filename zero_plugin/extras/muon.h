@@ -123,7 +123,7 @@ ZP_UNUSED static void zp_muon_squares_loop(const void *args, size_t one, int thr
     if (zp_muon_is_skipped(a->control)) return;
     for (size_t i = 0; i < a->numel; i++)
         lane[i % ZP_FOLD_LANES] += (double)a->x[i] * (double)a->x[i];
-    *a->sum = zp_kernel_halve(lane, ZP_FOLD_LANES);
+    *a->sum = zp_kernel_add_by_halves(lane, ZP_FOLD_LANES);
 }
 
 #ifdef __CUDACC__

@@ -126,7 +126,7 @@ typedef struct zp_whole_slices_args {
 
 /* Sends all slices to their sharers, or back to their owners. */
 static zero_result zp_whole_slices_exchange(zero_ctx *z, zero_group *g, int back) {
-    const zp_call call = {ZP_SOME_ALL_TO_ALL, -1, 0};
+    const zp_call call = {ZP_GROUP_ALL_TO_ALL, -1, 0};
     const zp_whole_tensor *d = &z->deal;
     size_t at, mine = zp_whole_slices_of(z, d->slice, &at);
     int messages = 0;

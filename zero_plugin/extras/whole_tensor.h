@@ -154,11 +154,11 @@ static void zp_whole_tensor_fill_update(const zero_ctx *z, int u, size_t first, 
     a->momentum = z->cfg.muon.momentum;
     a->nesterov = !z->cfg.muon.no_nesterov;
     if (zp_whole_tensor_has_matrices(z, u))
-        a->dealt = zp_whole_tensor_place(z, zp_whole_tensor_place_of(z, u)) + first;
+        a->direction = zp_whole_tensor_place(z, zp_whole_tensor_place_of(z, u)) + first;
     if (!zp_cpu_update_has_unit(z, u)) return;
     a->sums = z->host.sums;
     a->trust = z->host.trust;
-    a->dealt = (float *)(void *)zp_array_at(&z->array[ZP_DEALT], u, first);
+    a->direction = (float *)(void *)zp_array_at(&z->array[ZP_DEALT], u, first);
 }
 
 /* Tier HOST: copies this rank's part of unit u from DEALT to its place, or down from there. */

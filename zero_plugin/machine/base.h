@@ -1,10 +1,10 @@
 /* base.h - limits, clock, hash, lists, the first failure
 
-   Alignment is part of the layout: a tensor and a shard begin on a cache line of the CPU or on a
-   128-byte line of the GPU, so an element's neighbours never depend on the number of ranks.
+   Alignment is part of the layout. Each tensor and each shard begins on a cache line of the CPU or
+   on a 128-byte line of the GPU, so an element's neighbours do not depend on the number of ranks.
 
-   A collective fails on a communication thread; the calling thread finds out at its next call. The
-   first failure of a context is kept, and its later collectives do nothing. */
+   A collective fails on a communication thread; the calling thread returns the error at its next
+   call. A context keeps its first failure, and its later collectives do nothing. */
 #pragma once
 
 #ifndef __linux__
@@ -13,10 +13,10 @@
 #if __SIZEOF_POINTER__ < 8
 #error "a 32-bit build (-m32): ZeRO for C needs 64 bits"
 #endif
-/* What cannot be seen: -ffp-contract; clang's -fassociative-math alone; nvcc's -use_fast_math,
-   whose zeros for small numbers zero_create finds. */
+/* The preprocessor cannot detect -ffp-contract, clang's -fassociative-math alone, and nvcc's
+   -use_fast_math. zero_create detects the last one because it flushes denormal numbers to zero. */
 #if ZERO_FAST_MATH
-#define ZP_UNKNOWN volatile /* or a compiler believes that a number's bits are no NaN's */
+#define ZP_UNKNOWN volatile /* otherwise the compiler assumes that no number is NaN */
 #elif defined(__FAST_MATH__) || __FINITE_MATH_ONLY__ > 0 || defined(__ASSOCIATIVE_MATH__)
 #error "fast math (-Ofast, -ffast-math) gives other bits: use -O3, or add -DZERO_FAST_MATH=1"
 #define ZP_UNKNOWN
@@ -24,7 +24,7 @@
 #define ZP_UNKNOWN
 #endif
 
-/* A row of functions gives all of them the same parameters, needed or not. */
+/* Functions of one table share their parameters, and some do not use all of them. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -54,7 +54,7 @@
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
-/* A tmpfs has all its files in memory, also where it takes O_DIRECT (Linux 6.6). */
+/* Returns 1 for a file of a tmpfs, which is in memory even if it accepts O_DIRECT (Linux 6.6). */
 static int zp_is_memory_file(int fd) {
     struct statfs s;
     return !fstatfs(fd, &s) && s.f_type == TMPFS_MAGIC;
@@ -86,17 +86,17 @@ static int zp_is_memory_file(int fd) {
 #define ZP_LOCAL_MAX     64              /* ranks that share memory */
 #define ZP_MAIL_BYTES    512             /* of one rank in an exchange */
 #define ZP_TEXT_BYTES    384             /* of an error sentence */
-#define ZP_COORDS_BYTES  64              /* of a rank's coordinates: tp 1, pp 0 */
-#define ZP_STAGE_NUMEL   ((size_t)65536) /* elements that are staged at once */
+#define ZP_COORDS_BYTES  64              /* of a rank's coordinates, for example "tp 1, pp 0" */
+#define ZP_STAGE_NUMEL   ((size_t)65536) /* elements of the staging buffer */
 #define ZP_NORM_BLOCK    ((size_t)1024)  /* elements summed into one f64 before blocks are added */
-#define ZP_CONVERT_BLOCK ((size_t)512)   /* elements that are converted by way of other memory */
+#define ZP_CONVERT_BLOCK ((size_t)512)   /* elements that are converted at a time, in a buffer */
 #define ZP_SUM_BLOCK     ((size_t)2048)  /* elements summed over ranks while they stay in cache */
 #define ZP_TIMEOUT_S     600.0
-#define ZP_UNBUILT_S     3.0 /* zero_destroy waits so long for peers before zero_build */
+#define ZP_UNBUILT_S     3.0             /* wait of zero_destroy for peers before zero_build */
 #define ZP_CROSS_NUMEL   ((size_t)15360) /* f32 elements of a piece that goes between nodes */
-#define ZP_CROSSINGS     ((size_t)6)   /* pieces on their way at once; see zp_mpi_nodes_exchange */
-#define ZP_TASK_BYTES    ((size_t)768) /* most arguments of a task */
-#define ZP_LANE_TASKS    ((size_t)128) /* of a lane that are not worked off */
+#define ZP_CROSSINGS     ((size_t)6)     /* pieces in flight at once; see zp_mpi_nodes_exchange */
+#define ZP_TASK_BYTES    ((size_t)768)   /* most bytes of a task's arguments */
+#define ZP_LANE_TASKS    ((size_t)128)   /* most unfinished tasks of a lane */
 
 typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNELS } zp_channel;
 
@@ -104,11 +104,11 @@ static_assert(ZP_STAGE_NUMEL % ZP_ALIGN == 0, "staged pieces stay aligned");
 static_assert(ZP_ALIGN % 32 == 0, "no shard ends inside a block whose squares are added at once");
 static_assert(ZP_CROSS_NUMEL % ZP_ALIGN == 0, "pieces between nodes stay aligned");
 
-#define ZP_UNUSED __attribute__((unused)) /* by some build */
+#define ZP_UNUSED __attribute__((unused)) /* in some builds */
 #define ZP_INLINE static inline __attribute__((always_inline, unused))
 
-/* Elements on whose multiples tensors and shards begin. A variable, as is zp_on_host of
-   device_cpu.h, so that a planner without a GPU can plan for one. */
+/* Tensors and shards begin at multiples of so many elements. It is a variable, like zp_on_host of
+   device_cpu.h, so that a planner without a GPU can plan for a GPU. */
 static size_t zp_align = ZP_ALIGN;
 
 static size_t zp_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -121,22 +121,22 @@ static size_t zp_max(size_t a, size_t b) { return a > b ? a : b; }
         if (zp_r) return zp_r;                                                                     \
     } while (0)
 
-/* Large pages where the system has them. */
+/* Asks the system for large pages. */
 ZP_UNUSED static void zp_huge(void *p, size_t bytes) { (void)madvise(p, bytes, MADV_HUGEPAGE); }
 
 #define ZP_NAP_S      50e-6
 #define ZP_NAP_MOST_S 1e-3
-ZP_UNUSED static void zp_nap_for(double seconds) { /* less than one */
+ZP_UNUSED static void zp_nap_for(double seconds) { /* below 1 */
     const struct timespec t = {0, (long)(1e9 * seconds)};
     nanosleep(&t, NULL);
 }
 ZP_UNUSED static void zp_nap(void) { zp_nap_for(ZP_NAP_S); }
 
-/* FNV-1a, by words whose upper halves are 0. */
+/* FNV-1a over words whose upper halves are 0. */
 #define ZP_HASH_EMPTY ((uint64_t)14695981039346656037u)
 static uint64_t zp_hash(uint64_t hash, uint64_t word) { return (hash ^ word) * 1099511628211u; }
-/* For words in which every bit may differ. Multiplication moves bits only upwards, so that a
-   difference in the highest byte would stay there, and two of them could cancel each other. */
+/* For words in which every bit may differ. Multiplication moves bits only upwards: a difference in
+   the highest byte would stay there, and two such differences could cancel each other. */
 static uint64_t zp_hash_wide(uint64_t hash, uint64_t word) {
     return zp_hash(hash, word) ^ hash >> 29;
 }
@@ -147,7 +147,7 @@ static double zp_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A list with room for one more element; NULL: there is no memory, and the list is as it was. */
+/* Returns a list with room for one more element. NULL: no memory; the old list stays valid. */
 static void *zp_list_grow(void *list, int n, int *cap, size_t bytes) {
     if (n < *cap) return list;
     const int more = *cap ? 2 * *cap : 16;

@@ -1,5 +1,4 @@
-/* device.h - all device work goes through streams, events, tasks and copies: CUDA's, or the CPU's
- */
+/* device.h - streams, events, tasks and copies, either of CUDA or of the CPU */
 #pragma once
 
 #ifdef __CUDACC__

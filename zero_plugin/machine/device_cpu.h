@@ -1,22 +1,22 @@
-/* device_cpu.h - streams, events, copies and memory of the CPU; what makes a loop of a body */
+/* device_cpu.h - streams, events, copies and memory of the CPU; macros that make a body a loop */
 #pragma once
 
 #include "lane.h"
 
 typedef struct zp_device { /* of one rank */
-    double exposed_s;      /* the caller waited, or communicated itself */
-    zp_recorder *recorder; /* NULL: nobody asks what ran when */
-    char text[1];          /* "": nothing fails here */
+    double exposed_s;      /* seconds in which the caller waited or communicated */
+    zp_recorder *recorder; /* NULL: events are not recorded */
+    char text[1];          /* "": no call of this device fails */
 } zp_device;
 
-typedef struct zp_stream { /* a lane, or the caller itself */
+typedef struct zp_stream { /* a lane, or the calling thread */
     zp_device *device;
     int threads;      /* OpenMP threads of a task */
-    int communicates; /* the caller's time in a task is exposed */
-    int queued;       /* in the lane */
-    int track;        /* as of events */
-    zp_record *slice; /* that is being sent; NULL: none is recorded */
-    uint64_t last;    /* number of the last one */
+    int communicates; /* the caller's time in a task counts as exposed */
+    int queued;       /* 1: the lane runs the tasks; 0: the calling thread does */
+    int track;        /* the track of events.h */
+    zp_record *slice; /* the open record; NULL: none */
+    uint64_t last;    /* number of the last record */
     zp_lane lane;
 } zp_stream;
 
@@ -28,7 +28,7 @@ static zero_result zp_device_open(zp_device *d) {
 }
 static void zp_device_close(zp_device *d) {}
 static void zp_device_order_with(zp_device *d, zp_device *other) {}
-/* Work of a stream is a thread's of the host, which may wait there. */
+/* 1: CPU threads do the work of streams, and they may wait in it. */
 static int zp_on_host = 1;
 static int zp_device_is_host(void) { return zp_on_host; }
 static int zp_device_number(const zp_device *d) { return 0; }
@@ -39,18 +39,18 @@ static zero_result zp_device_reach(zp_device *d, int other) {
 }
 static zero_result zp_device_check(zp_device *d) { return ZERO_OK; }
 
-/* The host's stream is the host itself. */
-static zero_result zp_device_take_stream(zp_stream *s, zp_device *d, void *host, int threads) {
+/* On the CPU your code's stream is the calling thread. */
+static zero_result zp_device_take_stream(zp_stream *s, zp_device *d, void *stream, int threads) {
     memset(s, 0, sizeof *s);
     s->device = d;
     s->threads = threads;
     return ZERO_OK;
 }
-/* As hosts name it. */
+/* Returns the stream in the form in which your code passes it. */
 static void *zp_device_stream_handle(const zp_stream *s) { return NULL; }
-static zero_result zp_device_open_stream(zp_stream *s, zp_device *d, void *host, int queued,
+static zero_result zp_device_open_stream(zp_stream *s, zp_device *d, void *stream, int queued,
                                          int urgency, int threads) {
-    (void)zp_device_take_stream(s, d, host, threads);
+    (void)zp_device_take_stream(s, d, stream, threads);
     s->communicates = 1;
     if (queued) ZP_TRY(zp_lane_open(&s->lane, 1));
     s->queued = queued;
@@ -60,7 +60,7 @@ static void zp_device_close_stream(zp_stream *s) {
     if (s->queued) zp_lane_close(&s->lane);
     s->queued = 0;
 }
-/* All its tasks are worked off. */
+/* Waits until the lane has run all tasks. */
 static void zp_device_finish_stream(zp_stream *s) {
     if (s->queued) zp_lane_sync(&s->lane);
 }
@@ -68,7 +68,7 @@ static void zp_device_finish_stream(zp_stream *s) {
 static zero_result zp_device_push_task(zp_stream *s, zp_task_fn fn, const void *args, size_t bytes,
                                        size_t n) {
     if (s->queued) {
-        zp_lane_give(&s->lane, s->slice, fn, args, bytes, n);
+        zp_lane_push_record_task(&s->lane, s->slice, fn, args, bytes, n);
         return ZERO_OK;
     }
     const double start = s->communicates ? zp_seconds() : 0;
@@ -90,13 +90,13 @@ static zero_result zp_device_record_event(zp_stream *s, zp_event *e) {
         e->lane = NULL;
     return ZERO_OK;
 }
-static int zp_device_event_passed(const zp_event *e) { return zp_lane_reached(e); }
-/* The host waits. */
+static int zp_device_event_passed(const zp_event *e) { return zp_lane_event_passed(e); }
+/* The calling thread waits for the event. */
 static zero_result zp_device_sync_event(zp_device *d, zp_event *e) {
-    if (zp_lane_reached(e)) return ZERO_OK;
+    if (zp_lane_event_passed(e)) return ZERO_OK;
     zp_record *r = zp_events_record_wait(d->recorder, ZERO_TRACK_COMPUTE, e->after);
     const double start = zp_seconds();
-    zp_lane_await(e);
+    zp_lane_wait_event(e);
     const double end = zp_seconds();
     d->exposed_s += end - start;
     zp_events_record_run(r, start, end);
@@ -104,10 +104,10 @@ static zero_result zp_device_sync_event(zp_device *d, zp_event *e) {
 }
 static zero_result zp_device_wait_event(zp_stream *s, zp_event *e) {
     if (!s->queued) return zp_device_sync_event(s->device, e);
-    if (e->lane == &s->lane || zp_lane_reached(e)) return ZERO_OK;
+    if (e->lane == &s->lane || zp_lane_event_passed(e)) return ZERO_OK;
     zp_record *r = zp_events_record_wait(s->device->recorder, s->track, e->after);
-    zp_lane_give(&s->lane, r, zp_lane_await_task, e, sizeof *e, 0);
-    zp_lane_seal(&s->lane, r);
+    zp_lane_push_record_task(&s->lane, r, zp_lane_wait_event_task, e, sizeof *e, 0);
+    zp_lane_end_record(&s->lane, r);
     return ZERO_OK;
 }
 static zero_result zp_device_sync_stream(zp_stream *s) {
@@ -116,14 +116,14 @@ static zero_result zp_device_sync_stream(zp_stream *s) {
     return zp_device_sync_event(s->device, &end);
 }
 
-/* The track of what s is sent from now on. */
+/* Sets the track of the records that s makes from now on. */
 static void zp_device_set_track(zp_stream *s, int track) {
     s->track = s->lane.track = s->queued ? track : (int)ZERO_TRACK_COMPUTE;
 }
 static zero_result zp_device_begin_recording(zp_recorder *t, zp_device *d) { return ZERO_OK; }
 static void zp_device_end_recording(zp_recorder *t) {}
-/* What stream s is sent from here to zp_device_end_slice is one slice of its track; those of one
-   stream nest. NULL: nobody asks. */
+/* Begins a record for the work that s receives until zp_device_end_slice. Records of one stream
+   nest. Returns NULL if events are not recorded. */
 static zp_record *zp_device_begin_slice(zp_stream *s, zero_event_kind kind, int unit,
                                         uint64_t bytes) {
     if (!s->device->recorder) return NULL;
@@ -141,7 +141,7 @@ static void zp_device_end_slice(zp_stream *s, zp_record *r) {
     s->last = r->event.number;
     if (s->queued) s->slice = r->outer;
     if (s->queued)
-        zp_lane_seal(&s->lane, r);
+        zp_lane_end_record(&s->lane, r);
     else
         zp_events_record_run(r, r->event.begin, zp_seconds());
 }
@@ -166,8 +166,8 @@ static zero_result zp_device_clear(zp_stream *s, void *p, size_t bytes) {
     return zp_device_copy(s, p, NULL, bytes);
 }
 
-enum { ZP_AWAY_BYTES = 1 << 20 }; /* that one thread copies at once */
-/* Past the caches, which would read each line before it is written. */
+enum { ZP_AWAY_BYTES = 1 << 20 }; /* that a thread copies at a time */
+/* Copies around the caches, which would read each line before they write it. */
 #ifdef __SSE2__
 #include <immintrin.h>
 static void zp_device_stream_bytes(char *to, const char *from, size_t bytes) {
@@ -188,14 +188,14 @@ static void zp_device_copy_streaming_task(const void *args, size_t bytes, int th
     const zp_copy_args a = *(const zp_copy_args *)args;
     if (threads < 2 || bytes <= ZP_AWAY_BYTES) {
         zp_device_stream_bytes((char *)a.to, (const char *)a.from, bytes);
-        return; /* a parallel region, even of one thread, may want memory */
+        return; /* a parallel region may allocate, even with one thread */
     }
     ZP_OMP_FOR(1)
     for (size_t at = 0; at < bytes; at += ZP_AWAY_BYTES)
         zp_device_stream_bytes((char *)a.to + at, (const char *)a.from + at,
                                zp_min(ZP_AWAY_BYTES, bytes - at));
 }
-/* To memory that is not read soon. */
+/* Copies to memory that will not be read soon. */
 static zero_result zp_device_copy_streaming(zp_stream *s, void *to, const void *from,
                                             size_t bytes) {
     const zp_copy_args a = {to, from};
@@ -203,7 +203,7 @@ static zero_result zp_device_copy_streaming(zp_stream *s, void *to, const void *
                  : ZERO_OK;
 }
 
-/* Large pages where the system has them: an update walks four arrays at once. */
+/* Returns zeroed memory, in large pages if possible, because an update walks four arrays. */
 static void *zp_device_alloc(zp_device *d, size_t bytes) {
     void *p = NULL;
     if (posix_memalign(&p, bytes >= (1u << 22) ? (size_t)1 << 21 : 4096, bytes)) return NULL;
@@ -215,7 +215,7 @@ static void zp_device_free(void *p) { free(p); }
 static void *zp_device_alloc_host(size_t bytes) { return zp_device_alloc(NULL, bytes); }
 static void zp_device_free_host(void *p) { free(p); }
 
-/* Of HOST, which is DEVICE here: nothing of it is ever called. */
+/* For the tier HOST, which does not exist on the CPU: these functions are never called. */
 typedef struct zp_pages {
     char *base;
     size_t bytes;
@@ -230,7 +230,7 @@ static zero_result zp_device_open_gate_from_stream(zp_stream *s, zp_gate *g) { r
 static zero_result zp_device_wait_lane_room(zp_stream *s, const zp_lane *l) { return ZERO_OK; }
 
 #define ZP_FN ZP_INLINE
-#ifdef __FMA__ /* one rounding where the processor has the instruction */
+#ifdef __FMA__ /* a fused multiply-add, which rounds once */
 #define ZP_FMA(a, b, c) fmaf(a, b, c)
 #else
 #define ZP_FMA(a, b, c) ((a) * (b) + (c))

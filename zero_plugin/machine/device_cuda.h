@@ -1,48 +1,49 @@
-/* device_cuda.h - streams, events, copies and memory of the GPU; what makes a kernel of a body
+/* device_cuda.h - streams, events, copies and memory of the GPU; macros that make a body a kernel
 
-   Streams, events and copies are CUDA's own. */
+   Streams, events and copies are those of CUDA. */
 #pragma once
 
 #include "lane.h"
 
-/* A test may want arenas that the host looks into. */
+/* A test may replace this, to get arenas that the CPU can read. */
 #ifndef ZP_CUDA_MALLOC
 #define ZP_CUDA_MALLOC cudaMalloc
 #endif
 
 typedef struct zp_device {
-    double exposed_s;             /* not measured: waits are the streams' */
-    zp_recorder *recorder;        /* NULL: nobody asks what ran when */
-    int number;                   /* CUDA's */
-    cudaStream_t own;             /* for what happens outside steps */
-    struct zp_device *order;      /* NCCL: lists are ordered with this one's; NULL: by themselves */
-    struct zp_nccl_channel *list; /* of those together, where that is NULL: that sent the newest */
+    double exposed_s;             /* not measured, because streams wait, not the calling thread */
+    zp_recorder *recorder;        /* NULL: events are not recorded */
+    int number;                   /* of the CUDA device */
+    cudaStream_t own;             /* for work outside steps */
+    struct zp_device *order;      /* NCCL: the device with which lists are ordered; NULL: none */
+    struct zp_nccl_channel *list; /* if `order` is NULL: the channel with the newest list of all
+                                     devices that are ordered together */
     char text[ZP_TEXT_BYTES];     /* of the first error */
 } zp_device;
 typedef struct zp_stream {
     cudaStream_t cuda;
     zp_device *device; /* NULL: not open */
-    int made;          /* by the plugin */
-    int beside;        /* a lane of the host goes beside it: see zp_device_attach_lane */
+    int made;          /* the plugin created it */
+    int has_lane;      /* the stream has a lane: see zp_device_attach_lane */
     zp_lane lane;
     size_t passed;    /* tasks of the lane that the stream has waited for */
-    int track;        /* as of events */
-    zp_record *slice; /* that is being sent; NULL: none is recorded */
-    uint64_t last;    /* number of the last one */
+    int track;        /* the track of events.h */
+    zp_record *slice; /* the open record; NULL: none */
+    uint64_t last;    /* number of the last record */
 } zp_stream;
 typedef struct zp_event {
     cudaEvent_t cuda; /* NULL: not open */
-    uint64_t after;   /* number of the last slice before it; 0: none is recorded */
+    uint64_t after;   /* number of the last record before it; 0: none */
 } zp_event;
 
-typedef struct zp_pages { /* of the host's memory: see zp_device_open_pages */
-    char *base;           /* NULL: there are none */
+typedef struct zp_pages { /* of CPU memory: see zp_device_open_pages */
+    char *base;           /* NULL: not open */
     size_t bytes;
     int pinned;
 } zp_pages;
 
-/* An error that the plugin tells is not left for the host to find with cudaGetLastError; without
-   one the host's own, of before, stays there. */
+/* Clears an error that the plugin reports, so that your cudaGetLastError does not find it. Without
+   an error in `e`, an earlier error of your own code stays there. */
 static cudaError_t zp_device_clear_error(cudaError_t e) {
     if (e != cudaSuccess) (void)cudaGetLastError();
     return e;
@@ -64,29 +65,29 @@ static void zp_device_close(zp_device *d) {
     if (d->own) (void)cudaStreamDestroy(d->own);
     d->own = NULL;
 }
-/* Whose `list` is the newest of all that are ordered together. */
+/* Returns the device whose `list` is shared by all that are ordered together. */
 static zp_device *zp_device_first(zp_device *d) {
     while (d->order) d = d->order;
     return d;
 }
-/* From here on, with nothing under way, d's lists are ordered with another one's of the same thread
-   and GPU; NULL: by themselves, behind what was sent. */
+/* Orders d's later lists with those of another device of the same thread and GPU. No list may be in
+   flight. NULL: d's lists are ordered by themselves, after all earlier ones. */
 static void zp_device_order_with(zp_device *d, zp_device *other) {
     d->list = zp_device_first(d)->list;
     d->order = other;
 }
-/* Work of a stream is not the calling thread's own. */
+/* 0: the GPU does the work of streams. */
 static int zp_device_is_host(void) { return 0; }
 static int zp_device_number(const zp_device *d) { return d->number; }
-/* A thread of the plugin's turns to the device. */
+/* Makes the device current for a thread of the plugin. */
 static void zp_device_set_current(const zp_device *d) { (void)cudaSetDevice(d->number); }
-/* This thread turns to the rank's device. */
+/* Makes the rank's device current for the calling thread. */
 static void zp_device_choose(int rank) {
     int n = 0;
     if (zp_device_clear_error(cudaGetDeviceCount(&n)) == cudaSuccess && n > 0)
         (void)cudaSetDevice(rank % n);
 }
-/* Another device's memory may be read from here on; ARGUMENT: it cannot be reached. */
+/* Lets d read another device's memory. Returns ZERO_ERR_ARGUMENT if it cannot. */
 static zero_result zp_device_reach(zp_device *d, int other) {
     int can = 0;
     ZP_CUDA(d, cudaDeviceCanAccessPeer(&can, d->number, other));
@@ -95,7 +96,7 @@ static zero_result zp_device_reach(zp_device *d, int other) {
     if (zp_device_clear_error(e) == cudaErrorPeerAccessAlreadyEnabled) return ZERO_OK;
     return zp_device_check_cuda(d, e, "cudaDeviceEnablePeerAccess");
 }
-/* The host may have turned to another device. */
+/* Checks that the device is current, because your code may have chosen another one. */
 static zero_result zp_device_check(zp_device *d) {
     int now = d->number;
     ZP_CUDA(d, cudaGetDevice(&now));
@@ -105,22 +106,22 @@ static zero_result zp_device_check(zp_device *d) {
     return ZERO_ERR_STATE;
 }
 
-/* The stream that the host computes on. */
-static zero_result zp_device_take_stream(zp_stream *s, zp_device *d, void *host, int threads) {
-    s->cuda = (cudaStream_t)host;
+/* Sets s to the stream on which your code computes. */
+static zero_result zp_device_take_stream(zp_stream *s, zp_device *d, void *stream, int threads) {
+    s->cuda = (cudaStream_t)stream;
     s->device = d;
-    s->made = s->beside = s->track = 0;
+    s->made = s->has_lane = s->track = 0;
     s->slice = NULL;
     s->last = 0;
     return ZERO_OK;
 }
-/* As hosts name it. */
+/* Returns the stream in the form in which your code passes it. */
 static void *zp_device_stream_handle(const zp_stream *s) { return (void *)s->cuda; }
-/* A stream for communication, the more urgent the higher `urgency`; or the host's own. */
-static zero_result zp_device_open_stream(zp_stream *s, zp_device *d, void *host, int queued,
+/* Opens a communication stream with priority `urgency`, or, if not `queued`, takes yours. */
+static zero_result zp_device_open_stream(zp_stream *s, zp_device *d, void *stream, int queued,
                                          int urgency, int threads) {
     int least = 0, greatest = 0;
-    (void)zp_device_take_stream(s, d, host, threads);
+    (void)zp_device_take_stream(s, d, stream, threads);
     if (!queued) return ZERO_OK;
     ZP_CUDA(d, cudaDeviceGetStreamPriorityRange(&least, &greatest));
     const int priority = greatest + 1 - urgency < least ? greatest + 1 - urgency : least;
@@ -130,48 +131,48 @@ static zero_result zp_device_open_stream(zp_stream *s, zp_device *d, void *host,
 }
 static void zp_device_close_stream(zp_stream *s) {
     if (s->device) (void)cudaStreamSynchronize(s->cuda);
-    if (s->device && s->beside) zp_lane_close(&s->lane);
+    if (s->device && s->has_lane) zp_lane_close(&s->lane);
     if (s->made) (void)cudaStreamDestroy(s->cuda);
-    s->cuda = NULL; /* records still look how far the lane came */
+    s->cuda = NULL; /* but keeps the lane: records still read its progress */
     s->device = NULL;
-    s->made = s->beside = 0;
+    s->made = s->has_lane = 0;
 }
-/* All tasks of its lane are worked off, whatever has become of the device. */
+/* Waits until the lane has run all tasks, even if the device has failed. */
 static void zp_device_finish_stream(zp_stream *s) {
-    if (s->beside) zp_lane_sync(&s->lane);
+    if (s->has_lane) zp_lane_sync(&s->lane);
 }
 static zero_result zp_device_sync_stream(zp_stream *s) {
     ZP_CUDA(s->device, cudaStreamSynchronize(s->cuda));
     return ZERO_OK;
 }
 
-/* BESIDE A STREAM a lane of the host's works off what is pushed: in its order, and the stream waits
-   for it before what is enqueued behind. No thread that enqueues waits for either, unless the lane
-   is ZP_LANE_TASKS behind: see zp_device_wait_lane_room. The lane calls nothing of CUDA's.
-     The stream waits in a callback, on a thread of the driver's, which all streams of all devices
-   of the process, those of ranks that are its threads among them, may share. So what a task needs
-   must be there, or need no callback any more, when the stream comes to it. Otherwise two ranks
-   could wait for each other: rank A's callback for A's task, that for something behind rank B's
-   callback, which is not called because A's is still there.
-     A lane waits for a stream by a gate, which zp_device_open_gate_from_stream opens from a
-   callback that waits for nobody. Whoever lets a task pass a gate makes the stream wait first, by
-   an event, for what stands behind the opening: so the gate is open when the stream comes to that
-   task, and the lane only computes, in finite time, for one rank after another. An event of CUDA's
-   in the gate's place would be recorded again by a host that is a step ahead, and the lane would
-   wait for that. */
+/* A STREAM WITH A LANE. The lane runs the pushed tasks in order, on the CPU. For each task the
+   stream waits before its later work. The enqueuing thread waits only if the lane is ZP_LANE_TASKS
+   tasks late: see zp_device_wait_lane_room. The lane makes no CUDA calls.
+     The stream waits in a callback, on a thread of the driver. All streams of the process may share
+   that thread, including those of other ranks. So when the stream reaches a task, the task's inputs
+   must be ready, or must need no further callback. Otherwise two ranks could deadlock: rank A's
+   callback waits for A's task, which waits for work after rank B's callback, and the driver cannot
+   call B's because A's still runs.
+     A lane waits for a stream with a gate, which zp_device_open_gate_from_stream opens in a
+   callback that does not wait. Before a task that passes a gate is pushed, the stream must be made
+   to wait, by an event, for work after the gate's opening. So the gate is open when the stream
+   reaches that task, and the lane only computes, for a finite time. A CUDA event cannot replace the
+   gate: a calling thread that is a step ahead would record it again, and the lane would wait for
+   the later record. */
 static zero_result zp_device_attach_lane(zp_stream *s, int threads) {
     s->passed = 0;
     ZP_TRY(zp_lane_open(&s->lane, threads));
-    s->beside = 1;
+    s->has_lane = 1;
     return ZERO_OK;
 }
 static void zp_device_join_lane(void *stream) {
     zp_stream *s = (zp_stream *)stream;
     const zp_lane_event task = {&s->lane, ++s->passed, 0};
-    zp_lane_await(&task);
+    zp_lane_wait_event(&task);
 }
-/* Waits for room in a lane that is given tasks by this thread alone, and waits for the device: as
-   long as that is not lost. */
+/* Waits for room in a lane, to which only this thread pushes tasks. Returns the device's error if
+   it fails meanwhile. */
 static zero_result zp_device_wait_lane_room(zp_stream *s, const zp_lane *l) {
     for (int naps = 1; zp_lane_full(l); naps++) {
         zp_nap();
@@ -183,14 +184,14 @@ static zero_result zp_device_wait_lane_room(zp_stream *s, const zp_lane *l) {
 }
 static zero_result zp_device_push_task(zp_stream *s, zp_task_fn fn, const void *args, size_t bytes,
                                        size_t n) {
-    if (!s->beside) return ZERO_ERR_UNSUPPORTED;
+    if (!s->has_lane) return ZERO_ERR_UNSUPPORTED;
     ZP_TRY(zp_device_wait_lane_room(s, &s->lane));
-    zp_lane_give(&s->lane, s->slice, fn, args, bytes, n);
+    zp_lane_push_record_task(&s->lane, s->slice, fn, args, bytes, n);
     if (s->slice) s->slice->reached = &s->lane.head; /* the lane writes its times */
     ZP_CUDA(s->device, cudaLaunchHostFunc(s->cuda, zp_device_join_lane, s));
     return ZERO_OK;
 }
-/* The stream calls a function, which calls nothing of CUDA's. */
+/* Enqueues a call of fn(arg). The function must make no CUDA calls. */
 static zero_result zp_device_call_from_stream(zp_stream *s, void (*fn)(void *), void *arg) {
     ZP_CUDA(s->device, cudaLaunchHostFunc(s->cuda, fn, arg));
     return ZERO_OK;
@@ -203,15 +204,15 @@ static zero_result zp_device_open_event(zp_device *d, zp_event *e) {
     return ZERO_OK;
 }
 
-/* EVENTS OF RECORDS are made with the recorder, two of each place of its ring. Times of the device
-   become the host's by an anchor: an event on a stream that has nothing else to do, and the host's
-   clock when it was recorded, made anew ten times a second at most. */
+/* EVENTS OF RECORDS are created with the recorder, two for each place of its ring. An anchor maps
+   GPU times to the CPU's clock: an event on an idle stream, and the clock when it was recorded. It
+   is renewed at most ten times a second. */
 typedef struct zp_stamps {
     zp_device *device;
     cudaEvent_t event[2 * ZP_RECORDS]; /* begin, end by place */
     cudaEvent_t anchor[2];             /* the one in use, and the next */
     double at[2];                      /* when they were recorded */
-    double last[ZERO_TRACK_GROUPS];    /* the latest begin of each track: order stays */
+    double last[ZERO_TRACK_GROUPS];    /* latest begin of each track; later ones are not earlier */
 } zp_stamps;
 
 static void zp_device_anchor_stamps(zp_stamps *m) {
@@ -224,7 +225,7 @@ static void zp_device_anchor_stamps(zp_stamps *m) {
     m->at[1] = zp_seconds();
     (void)zp_device_clear_error(cudaEventRecord(m->anchor[1], m->device->own));
 }
-/* Milliseconds from the anchor on, before it too. */
+/* Returns the event's time in seconds of the CPU's clock. It may be before the anchor. */
 static double zp_device_stamp_time(const zp_stamps *m, cudaEvent_t e) {
     float ms = 0;
     if (zp_device_clear_error(cudaEventElapsedTime(&ms, m->anchor[0], e)) != cudaSuccess) return 0;
@@ -233,7 +234,7 @@ static double zp_device_stamp_time(const zp_stamps *m, cudaEvent_t e) {
 static int zp_device_stamps_done(zp_recorder *t, zp_record *r) {
     zp_stamps *m = (zp_stamps *)t->own;
     double *last = &m->last[r->event.track];
-    if (r->event.end > 0) { /* the host's own times */
+    if (r->event.end > 0) { /* the CPU wrote the times */
         if (r->event.begin > *last) *last = r->event.begin;
         return 1;
     }
@@ -272,7 +273,7 @@ static void zp_device_end_recording(zp_recorder *t) {
     free(m);
 }
 
-/* The track of what s is sent from now on. */
+/* Sets the track of the records that s makes from now on. */
 static void zp_device_set_track(zp_stream *s, int track) {
     s->track = s->made ? track : (int)ZERO_TRACK_COMPUTE;
 }
@@ -283,8 +284,8 @@ static void zp_device_set_track(zp_stream *s, int track) {
 static void nvtxRangePushA(const char *name) {}
 static void nvtxRangePop(void) {}
 #endif
-/* What stream s is sent from here to zp_device_end_slice is one slice of its track; those of one
-   stream nest. NULL: nobody asks. */
+/* Begins a record for the work that s receives until zp_device_end_slice. Records of one stream
+   nest. Returns NULL if events are not recorded. */
 static zp_record *zp_device_begin_slice(zp_stream *s, zero_event_kind kind, int unit,
                                         uint64_t bytes) {
     if (!s->device->recorder) return NULL;
@@ -293,7 +294,7 @@ static zp_record *zp_device_begin_slice(zp_stream *s, zero_event_kind kind, int 
     const zp_stamps *m = (const zp_stamps *)s->device->recorder->own;
     (void)nvtxRangePushA(zero_event_name(kind));
     r->outer = s->slice;
-    if (s->beside) s->slice = r;
+    if (s->has_lane) s->slice = r;
     (void)zp_device_clear_error(cudaEventRecord(m->event[2 * r->place], s->cuda));
     return r;
 }
@@ -302,13 +303,13 @@ static void zp_device_end_slice(zp_stream *s, zp_record *r) {
     const zp_stamps *m = (const zp_stamps *)s->device->recorder->own;
     s->last = r->event.number;
     (void)nvtxRangePop();
-    if (s->beside) s->slice = r->outer;
+    if (s->has_lane) s->slice = r->outer;
     if (r->reached) {
-        zp_lane_seal(&s->lane, r);
+        zp_lane_end_record(&s->lane, r);
         return;
     }
     (void)zp_device_clear_error(cudaEventRecord(m->event[2 * r->place + 1], s->cuda));
-    zp_events_seal(r);
+    zp_events_mark_filled(r);
 }
 
 static zero_result zp_device_record_event(zp_stream *s, zp_event *e) {
@@ -322,13 +323,13 @@ static zero_result zp_device_wait_event(zp_stream *s, zp_event *e) {
     const uint64_t last = s->last;
     ZP_CUDA(s->device, cudaStreamWaitEvent(s->cuda, e->cuda, 0));
     zp_device_end_slice(s, r);
-    s->last = last; /* nobody waits for a wait */
+    s->last = last; /* a later wait is not for this wait */
     return ZERO_OK;
 }
 static int zp_device_event_passed(const zp_event *e) {
     return zp_device_clear_error(cudaEventQuery(e->cuda)) == cudaSuccess;
 }
-/* The host waits. */
+/* The calling thread waits for the event. */
 static zero_result zp_device_sync_event(zp_device *d, zp_event *e) {
     zp_record *r = zp_events_record_wait(d->recorder, ZERO_TRACK_HOST, e->after);
     const double start = r ? zp_seconds() : 0;
@@ -353,7 +354,7 @@ static zero_result zp_device_clear(zp_stream *s, void *p, size_t bytes) {
     if (bytes) ZP_CUDA(s->device, cudaMemsetAsync(p, 0, bytes, s->cuda));
     return ZERO_OK;
 }
-/* Zeros. NULL: there is no memory, which is no error of the device's. */
+/* Clears p. Returns NULL on failure, which counts as lack of memory, not as a device error. */
 static void *zp_device_alloc_cleared(zp_device *d, void *p, size_t bytes) {
     if (zp_device_clear_error(cudaMemsetAsync(p, 0, bytes, d->own)) != cudaSuccess) return NULL;
     return zp_device_clear_error(cudaStreamSynchronize(d->own)) == cudaSuccess ? p : NULL;
@@ -368,7 +369,7 @@ static void *zp_device_alloc(zp_device *d, size_t bytes) {
 static void zp_device_free(void *p) {
     if (p) (void)cudaFree(p);
 }
-/* Memory of the host that devices reach as well, at the same address. */
+/* Returns CPU memory that devices access at the same address. */
 static void *zp_device_alloc_host(size_t bytes) {
     void *p = NULL;
     const unsigned how = cudaHostAllocPortable | cudaHostAllocMapped;
@@ -380,9 +381,9 @@ static void zp_device_free_host(void *p) {
     if (p) (void)cudaFreeHost(p);
 }
 
-/* Exactly so many bytes of the host's, in whole pages, zeros. `pinned`: copies of every device
-   reach them at full speed: they are mapped, then registered, since cudaHostAlloc may take up to
-   twice as many. MEMORY if they cannot be had, or pinned. */
+/* Opens zeroed CPU memory of `bytes`, rounded up to whole pages. If `pinned`, all devices copy it
+   at full speed. It is mapped, then registered, because cudaHostAlloc may take up to twice the
+   bytes. Returns ZERO_ERR_MEMORY if it cannot be allocated or pinned. */
 static zero_result zp_device_open_pages(zp_pages *m, size_t bytes, int pinned) {
     const unsigned how = cudaHostRegisterPortable | cudaHostRegisterMapped;
     m->bytes = zp_round_up(bytes, 4096);
@@ -390,7 +391,7 @@ static zero_result zp_device_open_pages(zp_pages *m, size_t bytes, int pinned) {
     void *p = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
     (void)madvise(p, m->bytes, MADV_HUGEPAGE);             /* an update walks many arrays at once */
-    if (pinned) (void)madvise(p, m->bytes, MADV_DONTFORK); /* or a child's copy moves the pages */
+    if (pinned) (void)madvise(p, m->bytes, MADV_DONTFORK); /* a fork would copy the pages */
     if (pinned && zp_device_clear_error(cudaHostRegister(p, m->bytes, how)) != cudaSuccess) {
         (void)munmap(p, m->bytes);
         return ZERO_ERR_MEMORY;
@@ -400,7 +401,7 @@ static zero_result zp_device_open_pages(zp_pages *m, size_t bytes, int pinned) {
     memset(p, 0, m->bytes); /* a step allocates nothing */
     return ZERO_OK;
 }
-/* No copy is under way. */
+/* No copy may be in flight. */
 static void zp_device_close_pages(zp_pages *m) {
     if (m->base && m->pinned) (void)cudaHostUnregister(m->base);
     if (m->base) (void)munmap(m->base, m->bytes);
@@ -413,7 +414,7 @@ static void zp_device_close_pages(zp_pages *m) {
 static unsigned zp_device_grid(size_t threads, size_t most) {
     return (unsigned)zp_min((threads + ZP_THREADS - 1) / ZP_THREADS, most);
 }
-/* F_at(args, i) is the body: of a kernel, and of a loop of the host. */
+/* F_at(args, i) is the body of a kernel and of a loop on the CPU. */
 #define ZP_KERNEL(F, A, GRAIN)                                                                     \
     ZP_LOOP(F, A, GRAIN)                                                                           \
     ZP_GRID(F, A)
@@ -424,7 +425,7 @@ static unsigned zp_device_grid(size_t threads, size_t most) {
             F##_at(&a, i);                                                                         \
     }                                                                                              \
     ZP_KERNEL_CALL(F, F##_kernel, A, zp_device_grid(n, 8192))
-/* The launch tells its own error, not one that the host has met before. */
+/* Launches a kernel, and returns the launch's own error, not an earlier one of your code. */
 template <class kernel_fn>
 static zero_result zp_device_launch(zp_stream *s, kernel_fn *kernel, const char *name,
                                     unsigned blocks, const void *args, size_t n) {
@@ -432,7 +433,7 @@ static zero_result zp_device_launch(zp_stream *s, kernel_fn *kernel, const char 
     return zp_device_check_cuda(
         s->device, cudaLaunchKernel(kernel, dim3(blocks), dim3(ZP_THREADS), all, 0, s->cuda), name);
 }
-/* The host's side of a kernel of (A, size_t n): n from 1 on. */
+/* Defines F, which launches a kernel of (A, size_t n) if n is above 0. */
 #define ZP_KERNEL_CALL(F, KERNEL, A, GRID)                                                         \
     static zero_result F(zp_stream *s, const A *a, size_t n) {                                     \
         return n ? zp_device_launch(s, KERNEL, #KERNEL, GRID, a, n) : ZERO_OK;                     \

@@ -1,16 +1,16 @@
-/* lane.h - a host thread that works off tasks in order, and events of the host
+/* lane.h - a CPU thread that runs tasks in order, and events of lanes
 
-   A task is a function and a copy of its arguments, in one of a ring of places: to give one
-   allocates nothing, and waits while all are taken.
+   A task is a function and a copy of its arguments, in a ring of fixed size. Pushing a task
+   allocates nothing, and waits while the ring is full.
 
-   An event is a lane and how many tasks it had been given when the event was recorded: it is
-   complete once as many are worked off. So, as with CUDA's events, a wait binds to the last record
-   before it, and an event never recorded holds nobody; one recorded outside lanes, which names
-   none, is complete. A lane that was closed has completed all of its events.
+   An event is a lane and the number of its tasks when the event was recorded. It is complete once
+   the lane has run so many tasks. As with CUDA's events, a wait is for the last record before it.
+   An event that was never recorded, or was recorded outside lanes, is complete. A closed lane has
+   completed all its events.
 
-   Lanes exist in every build: the streams of the CPU version are lanes; a CUDA build has them
-   for the loop form of a kernel on the host, and opens none by itself. Where several threads give
-   a lane tasks, an event covers those of the thread that recorded it, at least. */
+   Every build has lanes. They are the streams of the CPU build. A CUDA build uses them to run the
+   loop form of a kernel on the CPU, and opens none by itself. If several threads push tasks to a
+   lane, an event covers at least the tasks of the thread that recorded it. */
 #pragma once
 
 #include "events.h"
@@ -24,7 +24,8 @@
 #define ZP_OMP_FOR(WORTH) ZP_PRAGMA(omp parallel for num_threads(threads) if(WORTH))
 #define ZP_OMP_EACH(WORTH) ZP_PRAGMA(omp parallel num_threads(threads) if (WORTH))
 #define ZP_OMP_SHARED ZP_PRAGMA(omp for nowait)
-/* As many as were asked for; of 0 a share of OpenMP's, unless the environment says how many. */
+/* Returns `asked`, or, if 0, this rank's share of the OpenMP threads; OMP_NUM_THREADS overrides it.
+ */
 ZP_UNUSED static int zp_lane_get_threads(int asked, int crowd) {
     const int all = omp_get_max_threads(), each = getenv("OMP_NUM_THREADS") ? all : all / crowd;
     return asked ? asked : each > 1 ? each : 1;
@@ -39,17 +40,17 @@ ZP_UNUSED static int zp_lane_get_threads(int asked, int crowd) { return 1; }
 ZP_UNUSED static void zp_lane_set_threads(int n) {}
 #endif
 
-/* threads: how many of OpenMP's a task may use. */
+/* threads: how many OpenMP threads the task may use. */
 typedef void (*zp_task_fn)(const void *args, size_t n, int threads);
 
 typedef struct zp_task {
     zp_task_fn fn;
     size_t n;
-    zp_record *record; /* that it is part of; NULL: nobody asks */
-    size_t fill;       /* so that arguments lie where any type may */
+    zp_record *record; /* that the task is part of; NULL: none */
+    size_t fill;       /* aligns the arguments for any type */
     char args[ZP_TASK_BYTES];
 } zp_task;
-static_assert(sizeof(zp_task) % 16 == 0, "arguments lie where any type may");
+static_assert(sizeof(zp_task) % 16 == 0, "arguments are aligned for any type");
 
 typedef struct zp_lane {
     int threads, closes;
@@ -57,17 +58,17 @@ typedef struct zp_lane {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t more, less;
-    size_t head, tail; /* tasks worked off, and given */
+    size_t head, tail; /* tasks that were run, and pushed */
     zp_task *task;     /* [ZP_LANE_TASKS] task number i at i % ZP_LANE_TASKS */
 } zp_lane;
 
 typedef struct zp_lane_event {
     zp_lane *lane; /* NULL: complete */
     size_t at;
-    uint64_t after; /* number of the last slice before it; 0: none is recorded */
+    uint64_t after; /* number of the last record before it; 0: none */
 } zp_lane_event;
 
-/* A task of a record: its times are the record's. */
+/* Runs a task, and writes its times to its record, if it has one. */
 static void zp_lane_run_task(const zp_task *task, int threads) {
     zp_record *r = task->record;
     if (r && r->event.begin == 0) r->event.begin = zp_seconds();
@@ -75,7 +76,7 @@ static void zp_lane_run_task(const zp_task *task, int threads) {
     if (r) r->event.end = zp_seconds();
 }
 
-/* The thread. Rounding and small numbers are as IEEE 754 has them, whatever the host has set. */
+/* The lane's thread. It resets rounding and denormal modes, which your code may have changed. */
 static void *zp_lane_work(void *lane) {
     zp_lane *l = (zp_lane *)lane;
     (void)fesetenv(FE_DFL_ENV);
@@ -108,7 +109,7 @@ ZP_UNUSED static zero_result zp_lane_open(zp_lane *l, int threads) {
     return ZERO_ERR_MEMORY;
 }
 
-/* All that was given is worked off first. Head and tail stay, for who waits later. */
+/* Runs all tasks, then ends the thread. Head and tail stay valid for later waits. */
 ZP_UNUSED static void zp_lane_close(zp_lane *l) {
     pthread_mutex_lock(&l->lock);
     l->closes = 1;
@@ -121,8 +122,8 @@ ZP_UNUSED static void zp_lane_close(zp_lane *l) {
     free(l->task);
 }
 
-ZP_UNUSED static void zp_lane_give(zp_lane *l, zp_record *record, zp_task_fn fn, const void *args,
-                                   size_t bytes, size_t n) {
+ZP_UNUSED static void zp_lane_push_record_task(zp_lane *l, zp_record *record, zp_task_fn fn,
+                                               const void *args, size_t bytes, size_t n) {
     pthread_mutex_lock(&l->lock);
     while (l->tail - l->head == ZP_LANE_TASKS) pthread_cond_wait(&l->less, &l->lock);
     zp_task *task = &l->task[l->tail % ZP_LANE_TASKS];
@@ -136,13 +137,13 @@ ZP_UNUSED static void zp_lane_give(zp_lane *l, zp_record *record, zp_task_fn fn,
 }
 ZP_UNUSED static void zp_lane_push(zp_lane *l, zp_task_fn fn, const void *args, size_t bytes,
                                    size_t n) {
-    zp_lane_give(l, NULL, fn, args, bytes, n);
+    zp_lane_push_record_task(l, NULL, fn, args, bytes, n);
 }
 ZP_UNUSED static int zp_lane_full(const zp_lane *l) {
     return l->tail - __atomic_load_n(&l->head, __ATOMIC_ACQUIRE) == ZP_LANE_TASKS;
 }
-/* Record r is complete when the lane has done all that it was given. */
-ZP_UNUSED static void zp_lane_seal(const zp_lane *l, zp_record *r) {
+/* Ends record r: it is complete when the lane has run all tasks pushed so far. */
+ZP_UNUSED static void zp_lane_end_record(const zp_lane *l, zp_record *r) {
     zp_events_record_task(r, &l->head, __atomic_load_n(&l->tail, __ATOMIC_ACQUIRE));
 }
 
@@ -150,58 +151,58 @@ ZP_UNUSED static void zp_lane_record(zp_lane *l, zp_lane_event *e) {
     e->lane = l;
     e->at = __atomic_load_n(&l->tail, __ATOMIC_ACQUIRE);
 }
-static int zp_lane_reached(const zp_lane_event *e) {
+static int zp_lane_event_passed(const zp_lane_event *e) {
     return !e->lane || __atomic_load_n(&e->lane->head, __ATOMIC_ACQUIRE) >= e->at;
 }
-/* This thread waits for the event. */
-static void zp_lane_await(const zp_lane_event *e) {
-    if (zp_lane_reached(e)) return;
+/* The calling thread waits for the event. */
+static void zp_lane_wait_event(const zp_lane_event *e) {
+    if (zp_lane_event_passed(e)) return;
     pthread_mutex_lock(&e->lane->lock);
-    while (!zp_lane_reached(e)) pthread_cond_wait(&e->lane->less, &e->lane->lock);
+    while (!zp_lane_event_passed(e)) pthread_cond_wait(&e->lane->less, &e->lane->lock);
     pthread_mutex_unlock(&e->lane->lock);
 }
-static void zp_lane_await_task(const void *event, size_t n, int threads) {
-    zp_lane_await((const zp_lane_event *)event);
+static void zp_lane_wait_event_task(const void *event, size_t n, int threads) {
+    zp_lane_wait_event((const zp_lane_event *)event);
 }
-/* The lane waits for an event of another one: tasks given later come after it. */
+/* Makes the lane wait for another lane's event before it runs later tasks. */
 ZP_UNUSED static void zp_lane_wait(zp_lane *l, const zp_lane_event *e) {
-    if (e->lane != l && !zp_lane_reached(e)) zp_lane_push(l, zp_lane_await_task, e, sizeof *e, 0);
+    if (e->lane != l && !zp_lane_event_passed(e))
+        zp_lane_push(l, zp_lane_wait_event_task, e, sizeof *e, 0);
 }
-/* This thread waits for all that was given. */
+/* The calling thread waits for all tasks pushed so far. */
 ZP_UNUSED static void zp_lane_sync(zp_lane *l) {
     zp_lane_event end = {NULL, 0, 0};
     zp_lane_record(l, &end);
-    zp_lane_await(&end);
+    zp_lane_wait_event(&end);
 }
 
-/* A GATE holds a lane's tasks back for what is no lane: the n-th pass waits for the n-th opening.
-   It counts, where an event is recorded again, so the two sides may be any number of steps apart.
- */
+/* A GATE makes a lane wait for work outside lanes: the n-th pass waits for the n-th opening. Unlike
+   an event it counts, so the two sides may be any number of steps apart. */
 typedef struct zp_gate {
     pthread_mutex_t lock;
-    pthread_cond_t turned;
+    pthread_cond_t opens;
     size_t opened, passed;
-    int stays; /* open, from now on */
+    int stays; /* the gate stays open */
 } zp_gate;
 
 ZP_UNUSED static void zp_lane_init_gate(zp_gate *g) {
     memset(g, 0, sizeof *g);
     pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->turned, NULL);
+    pthread_cond_init(&g->opens, NULL);
 }
-/* Touches nothing but the gate: a thread of the device's driver may call it. */
+/* Uses only the gate, so a thread of the device's driver may call it. */
 ZP_UNUSED static void zp_lane_open_gate(void *gate) {
     zp_gate *g = (zp_gate *)gate;
     pthread_mutex_lock(&g->lock);
     g->opened++;
-    pthread_cond_broadcast(&g->turned);
+    pthread_cond_broadcast(&g->opens);
     pthread_mutex_unlock(&g->lock);
 }
-/* 1: it stays open: what was waited for may never have come. */
+/* Returns 1 if the gate was abandoned; the work that it waited for may not be done. */
 ZP_UNUSED static int zp_lane_pass_gate(zp_gate *g) {
     pthread_mutex_lock(&g->lock);
     g->passed++;
-    while (g->opened < g->passed && !g->stays) pthread_cond_wait(&g->turned, &g->lock);
+    while (g->opened < g->passed && !g->stays) pthread_cond_wait(&g->opens, &g->lock);
     const int stays = g->stays;
     pthread_mutex_unlock(&g->lock);
     return stays;
@@ -209,16 +210,16 @@ ZP_UNUSED static int zp_lane_pass_gate(zp_gate *g) {
 ZP_UNUSED static void zp_lane_abandon_gate(zp_gate *g) {
     pthread_mutex_lock(&g->lock);
     g->stays = 1;
-    pthread_cond_broadcast(&g->turned);
+    pthread_cond_broadcast(&g->opens);
     pthread_mutex_unlock(&g->lock);
 }
 ZP_UNUSED static void zp_lane_close_gate(zp_gate *g) {
-    pthread_cond_destroy(&g->turned);
+    pthread_cond_destroy(&g->opens);
     pthread_mutex_destroy(&g->lock);
 }
 
-/* F_at(args, i) is the body, F_loop a task that runs it over n elements on the host; more than
-   GRAIN of them are worth several threads. */
+/* F_at(args, i) is the body. F_loop is a task that runs it over n elements on the CPU, with several
+   threads if there are more than GRAIN elements. */
 #define ZP_LOOP(F, A, GRAIN)                                                                       \
     ZP_UNUSED static void F##_loop(const void *args, size_t n, int threads) {                      \
         const A a = *(const A *)args; /* a copy that no store can change */                        \

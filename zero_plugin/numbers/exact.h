@@ -1,25 +1,25 @@
-/* exact.h - sums of squares over shards that no order of adding changes
+/* exact.h - sums of squares over shards that do not depend on the order of addition
 
-   A rule that needs the norm of a tensor sums squares where the elements are: on several ranks, in
-   pieces, on threads. In f64 the result would depend on where a shard ends. So the squares of 32
-   neighbours, between which no shard ends, are added in f64, in lanes; and such numbers are added
-   up as whole numbers of ZP_LIMBS times 32 bits, where nothing is rounded: any order, and any
-   number of ranks, gives the same bits. Squares of f32 are multiples of 2^-298, and below 2^256. */
+   A rule that needs the norm of a tensor sums squares on several ranks, in pieces, on threads. In
+   f64 the result would depend on where a shard ends. So the plugin adds the squares of 32
+   neighbours in f64, in lanes; no shard ends between them. It adds these sums as integers of
+   ZP_LIMBS times 32 bits, without rounding. Any order and any number of ranks give the same bits.
+   Squares of f32 are multiples of 2^-298, and below 2^256. */
 #pragma once
 
 #include "kernels.h"
 
-#define ZP_LIMBS       20 /* limb k counts 2^(32 k - POINT); the last: what is not finite */
+#define ZP_LIMBS       20 /* limb k counts 2^(32 k - POINT); the last: numbers not finite */
 #define ZP_EXACT_POINT 300
 #define ZP_EXACT_BLOCK ((size_t)32)
 
-typedef unsigned long long zp_limb; /* CUDA's atomics take no other of 64 bits */
-typedef struct zp_exact {           /* 2^31 numbers may be added */
+typedef unsigned long long zp_limb; /* the 64-bit type of CUDA's atomics */
+typedef struct zp_exact {           /* sums up to 2^31 numbers */
     zp_limb limb[ZP_LIMBS];
 } zp_exact;
 
-/* A number of 0 or more as three limbs; the first of them. */
-ZP_FN int zp_exact_cut(double x, zp_limb *piece) {
+/* Splits x >= 0 into three limbs, and returns the index of the first. */
+ZP_FN int zp_exact_split(double x, zp_limb *piece) {
     const uint64_t bits = zp_type_magnitude(x), fraction = bits & (((uint64_t)1 << 52) - 1);
     const int exponent = (int)(bits >> 52), at = (exponent ? exponent : 1) - 1075 + ZP_EXACT_POINT;
     uint64_t whole = exponent ? fraction | (uint64_t)1 << 52 : fraction;
@@ -36,7 +36,8 @@ ZP_FN int zp_exact_cut(double x, zp_limb *piece) {
     piece[2] = shift ? whole >> (64 - shift) : 0;
     return at > 0 ? at / 32 : 0;
 }
-/* Of several ranks' sums, `stride` limbs apart; infinite if a number was not finite. */
+/* Returns the total of the ranks' sums, `stride` limbs apart; infinity if a number is not finite.
+ */
 ZP_FN double zp_exact_total(const zp_limb *limb, size_t stride, int ranks) {
     zp_limb carry = 0, digit[ZP_LIMBS];
     int top = 2;
@@ -52,17 +53,17 @@ ZP_FN double zp_exact_total(const zp_limb *limb, size_t stride, int ranks) {
     return ldexp(sum, 32 * (top - 2) - ZP_EXACT_POINT);
 }
 
-/* Squares of n elements of a block, in lanes. */
+/* Sums the squares of n elements of a block, in lanes. */
 #define ZP_EXACT_LANES 8
 ZP_FN double zp_exact_squares(const float *x, size_t n) {
     double lane[ZP_EXACT_LANES] = {0};
     for (size_t i = 0; i < n; i++)
         lane[i % ZP_EXACT_LANES] += (double)x[i] * (double)x[i]; /* the product is exact */
-    return zp_kernel_halve(lane, ZP_EXACT_LANES);
+    return zp_kernel_add_by_halves(lane, ZP_EXACT_LANES);
 }
 
-/* LAMB's trust ratio of every layer of every tensor, from all ranks' sums of squares: of weights,
-   and of what they are moved by. */
+/* Computes LAMB's trust ratio of each layer of each tensor, from all ranks' sums of squares of the
+   weights and of their updates. */
 typedef struct zp_exact_trust_args {
     const zp_limb *sums; /* [ranks] of [parts][2][ZP_LIMBS] */
     double *trust;       /* [parts] */

@@ -1,19 +1,19 @@
 /* kernels.h - the element-wise bodies
 
-   Bodies work on f32 values. What a step needs to know and only the device does (skip, clip
-   factor, step count) is in zp_control, which they read once before their loop. */
+   Bodies work on f32 values. zp_control holds the values of a step that only the device knows
+   (skip, clip factor, step count). Bodies read it once before their loop. */
 #pragma once
 
 #include "type.h"
 
 #include <float.h>
 
-/* What a rank tells the others at the end of a step: words of its verdict. From CALL on all must be
-   equal: what the host did at the step before, and the counters it goes on from. */
+/* The verdict that a rank sends to the others at the end of a step. The words from CALL on must be
+   the same on all ranks: your code's last call, its parameters, and the counters. */
 enum {
     ZP_SQUARES = 0, /* of this rank's shard, scaled */
-    ZP_BAD_UNIT,    /* + 1: the lowest unit with an element that is not finite; 0: none */
-    ZP_BAD_PLACE,   /* that element's, within the unit */
+    ZP_BAD_UNIT,    /* 1 + the lowest unit with an element that is not finite; 0: none */
+    ZP_BAD_PLACE,   /* that element's index in the unit */
     ZP_CALL,        /* 0: no step yet; 1: zero_step, 2: zero_skip_step */
     ZP_HYPER,       /* six words */
     ZP_COUNTERS = ZP_HYPER + 6,
@@ -21,30 +21,30 @@ enum {
     ZP_VERDICT = ZP_COUNTERS + 6
 };
 
-typedef struct zp_control { /* device memory; written by the agreement and by the step */
-    double sumsq;           /* of the mean gradient, scaled, all ranks */
+typedef struct zp_control { /* in device memory; the agreement and the step write it */
+    double sumsq;           /* of the scaled mean gradient of all ranks */
     double norm;            /* of the mean gradient, unscaled */
     double bad_unit, bad_offset, bad_rank; /* first element that is not finite; bad_unit -1: none */
     int64_t steps, skipped;
     int skip, at_floor;      /* of this step; at_floor: it overflowed at the smallest scale */
-    double factor;           /* gradient times this: unscaling and clipping */
+    double factor;           /* the gradient's factor for unscaling and clipping */
     float scale, used_scale; /* of the next backward; of the one that was reduced last */
     double stored;           /* reduced values are the mean times this: scale * divisor */
     double divisor;          /* the group's */
-    int hysteresis;          /* left of the loss scale's */
+    int hysteresis;          /* overflows left before the loss scale is halved */
     int differs,
-        differs_rank;    /* the word of the verdict that is not rank 0's, and whose; 0: none. The
-                            first stays, until the host asks: no step is taken from there */
-    double differing[2]; /* rank 0's, and that rank's */
+        differs_rank;    /* first word in which a rank differs from rank 0 (0: none), and the rank.
+                            They stay until your code asks; no step is taken meanwhile */
+    double differing[2]; /* rank 0's value, and that rank's */
     int64_t iteration, last_overflow;
-    int fed; /* which copy of the errors that are fed back is of the last step taken: 0 or 1 */
-    /* what moving averages by beta1 and beta2, which begin at 0, are short of after t steps */
+    int fed; /* the copy (0 or 1) of the fed-back errors that the last step wrote */
+    /* corrections after t steps of moving averages by beta1 and beta2, which begin at 0 */
     double bias_ratio;      /* sqrt(1 - beta2^t) / (1 - beta1^t) */
     double root_correction; /* sqrt(1 - beta2^t), for eps */
 } zp_control;
 
-/* x[0] is the smallest normal number; x[2] becomes the same, or 0 where a denormal x[1] counts as
-   zero. */
+/* x[0] is the smallest normal number. x[2] becomes the same, or 0 if the denormal x[1] is flushed
+   to zero. */
 typedef struct zp_kernel_denormal_args {
     volatile float *x;
 } zp_kernel_denormal_args;
@@ -55,7 +55,7 @@ ZP_FN void zp_kernel_denormal_at(const zp_kernel_denormal_args *a, size_t one) {
 }
 ZP_KERNEL(zp_kernel_denormal, zp_kernel_denormal_args, 1)
 
-/* Whether denormal numbers become zeros where that stream computes. SYNC. */
+/* Sets *flushes to 1 if the stream's computations flush denormal numbers to zero. SYNC. */
 static zero_result zp_kernel_detect_flush(zp_device *d, void *stream, int *flushes) {
     zp_stream s;
     float *x = (float *)zp_device_alloc_host(3 * sizeof *x);
@@ -70,15 +70,15 @@ static zero_result zp_kernel_detect_flush(zp_device *d, void *stream, int *flush
     return r;
 }
 
-/* Lanes of a sum in f64 are added up by halves: the same bits on a warp, a block and a CPU. */
-ZP_FN double zp_kernel_halve(double *lane, size_t n) {
+/* Adds the n lanes of an f64 sum by halves, so that a warp, a block and a CPU get the same bits. */
+ZP_FN double zp_kernel_add_by_halves(double *lane, size_t n) {
     for (size_t w = n / 2; w; w /= 2)
         for (size_t j = 0; j < w; j++) lane[j] += lane[j + w];
     return lane[0];
 }
 
-/* Squares of one block of a gradient shard, in f64, in 32 lanes: the same bits wherever the block
-   is computed. */
+/* Sums the squares of one block of a gradient shard, in f64, in 32 lanes. The bits do not depend on
+   where the block is computed. */
 typedef struct zp_kernel_norm_args {
     const void *g;
     zero_type type;
@@ -96,20 +96,20 @@ ZP_FN void zp_kernel_norm_at(const zp_kernel_norm_args *a, size_t block) {
     for (size_t j = 0; j < ZP_LANES; j++) lane[j] = 0;
     for (size_t i = 0; i < n; i += ZP_LANES) /* shards are whole multiples of ZP_ALIGN */
         for (size_t j = 0; j < ZP_LANES; j++) lane[j] += (double)g[i + j] * (double)g[i + j];
-    a->partial[block] = zp_kernel_halve(lane, ZP_LANES);
+    a->partial[block] = zp_kernel_add_by_halves(lane, ZP_LANES);
 }
-/* Adds one unit's blocks to this rank's verdict, in 256 lanes; the first block of the lowest unit
-   that is not finite is searched for its first bad element. */
+/* Adds one unit's blocks to this rank's verdict, in 256 lanes. If the unit has a block that is not
+   finite, it finds the first bad element, and keeps that of the lowest unit. */
 typedef struct zp_kernel_fold_args {
     zp_kernel_norm_args norm;
     double *verdict;       /* [ZP_VERDICT], zeros to begin with */
     double unit, shard_at; /* the shard's first element within the unit */
-    double *squares;       /* where they are added up; NULL: in the verdict */
+    double *squares;       /* receives the sum; NULL: the verdict does */
 } zp_kernel_fold_args;
 
 #define ZP_FOLD_LANES ((size_t)256)
-#define ZP_FOLD_BATCH ((size_t)16) /* loads of a lane that are under way at once */
-/* One lane's blocks; *bad is lowered to the first block that is not finite. */
+#define ZP_FOLD_BATCH ((size_t)16) /* loads of a lane that are in flight at once */
+/* Sums one lane's blocks; *bad becomes the lane's first block that is not finite, if lower. */
 ZP_FN double zp_kernel_fold_lane(const zp_kernel_fold_args *a, size_t lane, size_t *bad) {
     const size_t blocks = (a->norm.numel + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK;
     double sum = 0, partial[ZP_FOLD_BATCH];
@@ -139,7 +139,7 @@ ZP_FN void zp_kernel_fold_at(const zp_kernel_fold_args *a, size_t one) {
     double lane[ZP_FOLD_LANES];
     size_t bad = (size_t)-1;
     for (size_t j = 0; j < ZP_FOLD_LANES; j++) lane[j] = zp_kernel_fold_lane(a, j, &bad);
-    zp_kernel_fold_close(a, zp_kernel_halve(lane, ZP_FOLD_LANES), bad);
+    zp_kernel_fold_close(a, zp_kernel_add_by_halves(lane, ZP_FOLD_LANES), bad);
 }
 
 ZP_FN void zp_kernel_set_scale(zp_control *c, float scale) {
@@ -147,15 +147,15 @@ ZP_FN void zp_kernel_set_scale(zp_control *c, float scale) {
     c->stored = (double)scale * c->divisor;
 }
 
-/* Completes this rank's verdict by what all must agree on. One thread. */
-typedef struct zp_kernel_declare_args {
+/* Writes the words on which all ranks must agree to this rank's verdict. One thread. */
+typedef struct zp_kernel_complete_verdict_args {
     double *verdict;
     const zp_control *control;
-    zero_hyper hyper; /* of the step before */
+    zero_hyper hyper; /* of the last step */
     int call;
-} zp_kernel_declare_args;
+} zp_kernel_complete_verdict_args;
 
-ZP_FN void zp_kernel_declare_at(const zp_kernel_declare_args *a, size_t one) {
+ZP_FN void zp_kernel_complete_verdict_at(const zp_kernel_complete_verdict_args *a, size_t one) {
     const zp_control *c = a->control;
     const double words[ZP_VERDICT - ZP_CALL] = {
         (double)a->call,           (double)a->hyper.lr,      (double)a->hyper.beta1,
@@ -165,24 +165,24 @@ ZP_FN void zp_kernel_declare_at(const zp_kernel_declare_args *a, size_t one) {
         (double)c->hysteresis};
     for (int i = 0; i < ZP_VERDICT - ZP_CALL; i++) a->verdict[ZP_CALL + i] = words[i];
 }
-ZP_KERNEL(zp_kernel_declare, zp_kernel_declare_args, 1)
+ZP_KERNEL(zp_kernel_complete_verdict, zp_kernel_complete_verdict_args, 1)
 
-/* All ranks' verdicts, in rank order, become one. A verdict that has not come is zeros: the
-   exchange has failed, as the host is told, and nobody differs by it. One thread. */
-typedef struct zp_kernel_judge_args {
+/* Combines all ranks' verdicts, in rank order. A verdict that did not arrive is zeros: the exchange
+   has failed, your code gets that error, and the zeros do not count as a difference. One thread. */
+typedef struct zp_kernel_combine_verdicts_args {
     zp_control *control;
     const double *verdicts;
     int nranks;
-    int units;        /* behind each verdict, with a world: the squares of so many units */
-    const int *order; /* [nranks] in which they are added up; NULL: as they come */
-} zp_kernel_judge_args;
+    int units;        /* with a world: after each verdict come the squares of so many units */
+    const int *order; /* [nranks] order of the addition; NULL: rank order */
+} zp_kernel_combine_verdicts_args;
 
-ZP_FN void zp_kernel_judge_at(const zp_kernel_judge_args *a, size_t one) {
+ZP_FN void zp_kernel_combine_verdicts_at(const zp_kernel_combine_verdicts_args *a, size_t one) {
     zp_control *c = a->control;
     c->sumsq = 0;
     c->bad_unit = -1;
     const int words = ZP_VERDICT + a->units;
-    for (int u = 0; u < a->units; u++) { /* in an order that no layout of the ranks changes */
+    for (int u = 0; u < a->units; u++) { /* in an order that does not depend on the layout */
         double unit = 0;
         for (int i = 0; i < a->nranks; i++)
             unit += a->verdicts[words * (a->order ? a->order[i] : i) + ZP_VERDICT + u];
@@ -208,15 +208,15 @@ ZP_FN void zp_kernel_judge_at(const zp_kernel_judge_args *a, size_t one) {
     }
     c->norm = sqrt(c->sumsq) / c->stored;
 }
-ZP_KERNEL(zp_kernel_judge, zp_kernel_judge_args, 1)
+ZP_KERNEL(zp_kernel_combine_verdicts, zp_kernel_combine_verdicts_args, 1)
 
-/* A context that joins another one: its squares go to the other's verdict, and, `back`, what was
-   agreed comes from there. One thread. */
+/* For a context that joins another one: adds its verdict to the other's. With `control` set, it
+   copies the agreed values back. One thread. */
 typedef struct zp_kernel_join_args {
     double *to;         /* [ZP_VERDICT + units] */
     const double *from; /* of the context that joins */
     int units;
-    zp_control *control; /* of the context that joins; NULL: not yet */
+    zp_control *control; /* of the context that joins; NULL: add the verdict */
     const zp_control *agreed;
 } zp_kernel_join_args;
 
@@ -268,13 +268,13 @@ typedef struct zp_kernel_decide_args {
     zero_hyper hyper;
     zero_scaler scaler;
     int check;
-    int drop; /* the host wants no update */
+    int drop; /* your code wants no update */
 } zp_kernel_decide_args;
 
 ZP_FN void zp_kernel_decide_at(const zp_kernel_decide_args *a, size_t one) {
     zp_control *c = a->control;
     const double stored = c->stored, norm = c->norm, most = (double)a->hyper.max_norm;
-    /* a norm that is not finite cannot clip, so clipping implies the check */
+    /* a norm that is not finite cannot be used to clip, so clipping implies the check */
     c->skip = a->drop || c->differs || (!zp_type_is_finite(norm) && (a->check || most > 0));
     c->used_scale = c->scale;
     c->at_floor = 0;
@@ -293,16 +293,16 @@ ZP_FN void zp_kernel_decide_at(const zp_kernel_decide_args *a, size_t one) {
 }
 ZP_KERNEL(zp_kernel_decide, zp_kernel_decide_args, 1)
 
-/* Adds a micro-step's 16-bit gradient to the f32 accumulator; `last` rounds the sum back into the
-   gradient, where it is reduced from. ZP_WIDE elements at a time. */
-typedef struct zp_kernel_collect_args {
+/* Adds a micro-step's 16-bit gradient to the f32 accumulator. `last` also rounds the sum into the
+   gradient, which is reduced next. The body takes ZP_WIDE elements. */
+typedef struct zp_kernel_accumulate_args {
     float *sum;
     void *g;
     zero_type type;
     int first, last;
-} zp_kernel_collect_args;
+} zp_kernel_accumulate_args;
 
-ZP_FN void zp_kernel_collect_at(const zp_kernel_collect_args *a, size_t at) {
+ZP_FN void zp_kernel_accumulate_at(const zp_kernel_accumulate_args *a, size_t at) {
     float g[ZP_WIDE], sum[ZP_WIDE];
     zp_type_load_wide(g, a->g, a->type, ZP_WIDE * at);
     if (!a->first) zp_type_load_wide(sum, a->sum, ZERO_F32, ZP_WIDE * at);
@@ -310,18 +310,18 @@ ZP_FN void zp_kernel_collect_at(const zp_kernel_collect_args *a, size_t at) {
     zp_type_store_wide(a->sum, ZERO_F32, ZP_WIDE * at, sum);
     if (a->last) zp_type_store_wide(a->g, a->type, ZP_WIDE * at, sum);
 }
-ZP_KERNEL(zp_kernel_collect, zp_kernel_collect_args, 2048)
+ZP_KERNEL(zp_kernel_accumulate, zp_kernel_accumulate_args, 2048)
 
-/* Sums over the ranks: the slices that a sum reads, by place; nodes are cut every `group` places.
-   The sum times scale is stored in `sum`, or added to it, and from there rounded to `out`; where
-   out is f32 it is the sum's own place. The body takes ZP_WIDE elements; the host's way keeps a
-   piece in cache, and has the same bits. */
+/* A sum of n ranks' slices, in order of their places; each `group` places are a node. The sum times
+   scale is stored in `sum`, or added to it, then rounded to `out`. If `out` is f32 and `sum` is
+   NULL, `out` is the sum. The body takes ZP_WIDE elements. The CPU's own loop keeps a piece in
+   cache, and gives the same bits. */
 typedef struct zp_sum {
-    const void *source[ZP_LOCAL_MAX];
+    const void *source[ZP_LOCAL_MAX]; /* by place */
     zero_type type, out_type;
     int n, group;
     void *out;
-    float *sum; /* NULL: none */
+    float *sum; /* f32; NULL: none */
     float scale;
     int accumulate;
 } zp_sum;
@@ -357,7 +357,7 @@ static void zp_kernel_add_to_sum(float *sum, const void *x, zero_type type, size
 }
 
 static void zp_kernel_sum_piece(const zp_sum *s, size_t at, size_t n) {
-    float total[ZP_SUM_BLOCK], node[ZP_SUM_BLOCK]; /* stored before they are added to */
+    float total[ZP_SUM_BLOCK], node[ZP_SUM_BLOCK]; /* written before they are read */
     for (int p = 0; p < s->n; p++) {
         zp_kernel_add_to_sum(p < s->group ? total : node, s->source[p], s->type, at, n,
                              p % s->group == 0);
@@ -372,8 +372,7 @@ static void zp_kernel_sum_piece(const zp_sum *s, size_t at, size_t n) {
     if (s->out_type != ZERO_F32) zp_type_narrow((uint16_t *)s->out + at, s->out_type, sum, n);
 }
 
-/* Two threads halve what a piece between nodes takes: of 2 sources 9 us, of 8 ranks of a node 44.
- */
+/* Several threads share a sum of more than 16384 source elements. */
 static void zp_kernel_sum_slices(const zp_sum *s, size_t numel, int threads) {
     ZP_OMP_FOR(numel * (size_t)s->n > 16384)
     for (size_t at = 0; at < numel; at += ZP_SUM_BLOCK)
@@ -384,12 +383,12 @@ ZP_UNUSED static void zp_kernel_sum_ranks_loop(const void *sum, size_t n, int th
     zp_kernel_sum_slices((const zp_sum *)sum, n * ZP_WIDE, threads);
 }
 
-/* Brings stored values to f32, and back, for access by name; gradients unscaled. */
+/* Converts stored values to f32 and back, for access by name. Gradients are unscaled. */
 typedef struct zp_kernel_convert_args {
     const void *from;
     void *to;
     zero_type from_type, to_type;
-    const zp_control *control; /* gradients: their scale; NULL otherwise */
+    const zp_control *control; /* has the gradients' scale; NULL for other arrays */
     int reads;
 } zp_kernel_convert_args;
 
@@ -400,7 +399,7 @@ ZP_FN void zp_kernel_convert_at(const zp_kernel_convert_args *a, size_t i) {
 }
 ZP_KERNEL(zp_kernel_convert, zp_kernel_convert_args, 32768)
 
-/* Gradients of which the sum is divided by another number. */
+/* Multiplies gradients by a factor, to change the divisor of their sum. */
 typedef struct zp_kernel_rescale_args {
     void *g;
     zero_type type;
@@ -412,16 +411,15 @@ ZP_FN void zp_kernel_rescale_at(const zp_kernel_rescale_args *a, size_t i) {
 }
 ZP_KERNEL(zp_kernel_rescale, zp_kernel_rescale_args, 32768)
 
-/* The norm by blocks, the fold and the sum: by hand where the device is a GPU, with the same bits.
- */
+/* The GPU has its own kernels for the norm and the fold, with the same bits. */
 #ifdef __CUDACC__
 ZP_LOOP(zp_kernel_norm, zp_kernel_norm_args, 64)
 ZP_LOOP(zp_kernel_fold, zp_kernel_fold_args, 1)
 
-/* Eight threads take a block, each of them ZP_WIDE neighbouring lanes. A square of an f32 is exact
-   in f64, so that fma rounds as the sum does. */
+/* Eight threads take a block; each has ZP_WIDE neighbouring lanes. A square of an f32 is exact in
+   f64, so fma rounds exactly as the sum does. */
 #define ZP_NORM_TEAM  (ZP_LANES / ZP_WIDE)
-#define ZP_NORM_BATCH ((size_t)4) /* loads of a thread that are under way at once */
+#define ZP_NORM_BATCH ((size_t)4) /* loads of a thread in flight at once */
 __global__ void __launch_bounds__(ZP_THREADS)
     zp_kernel_norm_teams(zp_kernel_norm_args a, size_t blocks) {
     const size_t me = threadIdx.x % ZP_NORM_TEAM, teams = ZP_THREADS / ZP_NORM_TEAM;
@@ -438,7 +436,7 @@ __global__ void __launch_bounds__(ZP_THREADS)
                                : make_uint4(0, 0, 0, 0);
             for (size_t k = 0; k < ZP_NORM_BATCH; k++) {
                 float g[ZP_WIDE];
-                zp_type_open_words(g, words[k], a.type);
+                zp_type_unpack_words(g, words[k], a.type);
                 for (size_t j = 0; j < ZP_WIDE; j++)
                     lane[j] = fma((double)g[j], (double)g[j], lane[j]);
             }
@@ -446,13 +444,13 @@ __global__ void __launch_bounds__(ZP_THREADS)
         for (int w = (int)ZP_NORM_TEAM / 2; w; w /= 2)
             for (size_t j = 0; j < ZP_WIDE; j++)
                 lane[j] += __shfl_xor_sync(0xFFFFFFFFu, lane[j], w);
-        if (me == 0 && n) a.partial[block] = zp_kernel_halve(lane, ZP_WIDE);
+        if (me == 0 && n) a.partial[block] = zp_kernel_add_by_halves(lane, ZP_WIDE);
     }
 }
 ZP_KERNEL_CALL(zp_kernel_norm, zp_kernel_norm_teams, zp_kernel_norm_args,
                zp_device_grid(ZP_NORM_TEAM *n, 4096))
 
-/* One block, each of its threads a lane. */
+/* One block; each of its threads is a lane. */
 __global__ void __launch_bounds__(ZP_THREADS)
     zp_kernel_fold_block(zp_kernel_fold_args a, size_t one) {
     __shared__ double lane[ZP_FOLD_LANES];
@@ -476,7 +474,7 @@ ZP_GRID(zp_kernel_sum_ranks, zp_sum)
 ZP_KERNEL(zp_kernel_norm, zp_kernel_norm_args, 64)
 ZP_KERNEL(zp_kernel_fold, zp_kernel_fold_args, 1)
 
-/* n times ZP_WIDE elements, at once: where this is called a stream's thread is at work. */
+/* Sums n times ZP_WIDE elements at once, because the calling thread is a stream's own. */
 static zero_result zp_kernel_sum_ranks(zp_stream *s, const zp_sum *sum, size_t n) {
     zp_kernel_sum_ranks_loop(sum, n, s->threads);
     return ZERO_OK;

@@ -1,8 +1,8 @@
-/* optimizer.h - what is around every update rule
+/* optimizer.h - the code that all update rules share
 
-   Spans of tensors, unscaling and clipping, master weights or none, 16-bit rounding, stochastic or
-   to nearest, layers and matrices, and the two forms of a pass, a loop of the host and a kernel of
-   the GPU, with the same bits. The bodies are in rules. */
+   This file has the spans of tensors, unscaling and clipping, master weights, 16-bit rounding
+   (stochastic or to nearest), and layers and matrices. A pass has two forms with the same bits: a
+   CPU loop and a GPU kernel. The bodies are in rules.h. */
 #pragma once
 
 #include "exact.h"
@@ -10,20 +10,20 @@
 #define ZP_STATES       2
 #define ZP_UPDATE_BLOCK ((size_t)512) /* elements whose 16-bit values are held in f32 */
 #define ZP_UPDATE_PIECE                                                                            \
-    ((size_t)64) /* elements that are asked for at once: zp_optimizer_prefetch */
-#define ZP_UPDATE_AHEAD ((size_t)512) /* and how many before they are updated */
+    ((size_t)64) /* elements that are prefetched at once: zp_optimizer_prefetch */
+#define ZP_UPDATE_AHEAD ((size_t)512) /* elements between the update and the prefetch */
 static_assert(ZP_UPDATE_PIECE % ZP_BODY_SIZE == 0, "a piece is whole bodies");
 
-/* A tensor's part of what is updated at once: elements from the arrays' begin on. */
+/* A tensor's part of the arrays that are updated: elements [begin, end) of the arrays. */
 typedef struct zp_span {
     size_t begin, end;
-    uint64_t element; /* number i of the arrays is element `element + i` of the tensor, over all
+    uint64_t element; /* element i of the arrays is element `element + i` of the tensor, over all
                          layers, modulo 2^64 */
     float lr_factor, decay_factor;
-    uint32_t key;    /* of stochastic rounding: the tensor */
-    uint64_t numel;  /* of a layer of the tensor */
-    int part, parts; /* the tensor's first layer, of those of all tensors; and its layers */
-    float shape;     /* of a matrix: its update times this, by its sides; 0: it is none */
+    uint32_t key;    /* the tensor's key for stochastic rounding */
+    uint64_t numel;  /* of one layer of the tensor */
+    int part, parts; /* number of its first layer, among those of all tensors; its layers */
+    float shape;     /* factor of a matrix's update, from its sides; 0: not a matrix */
 } zp_span;
 
 typedef struct zp_update { /* a unit, or a rank's shard of it */
@@ -32,21 +32,21 @@ typedef struct zp_update { /* a unit, or a rank's shard of it */
     const void *g;
     float *state[ZP_STATES];
     const zp_control *control;
-    size_t begin, end;    /* elements that are updated; arrays count from the same origin */
-    const zp_span *spans; /* ascending; between them is padding */
+    size_t begin, end;    /* elements to update; all arrays have the same origin */
+    const zp_span *spans; /* ascending, with padding between them */
     int nspans;
     zero_type type, grad_type;
-    float lr, beta1, beta2, eps, decay; /* times the span's factors, once there is one */
+    float lr, beta1, beta2, eps, decay; /* lr, decay: times the span's factors if span is set */
     double factor, bias_ratio, step_size, corrected_eps; /* the last three: of moving averages */
-    int first;                                           /* the first step that is taken */
+    int first;                                           /* 1 in the first step that is taken */
     int stochastic;
-    uint32_t key[2]; /* of stochastic rounding: tensor, then seed and step */
+    uint32_t key[2]; /* for stochastic rounding: of the tensor; of seed and step */
     uint64_t element;
-    zp_limb *sums;       /* NORMS: [parts][2][ZP_LIMBS] this rank's */
+    zp_limb *sums;       /* NORMS: [parts][2][ZP_LIMBS] of this rank */
     const double *trust; /* NORMS: [parts] */
-    float *dealt;        /* MATRIX: as the other arrays */
-    const zp_span *span; /* the one that is updated */
-    double ratio;        /* NORMS: of the element's layer */
+    float *direction;    /* MATRIX: has the same shape as the other arrays */
+    const zp_span *span; /* that is updated */
+    double ratio;        /* NORMS: trust ratio of the element's layer */
     float momentum;      /* MATRIX */
     int nesterov;
 } zp_update;
@@ -54,13 +54,13 @@ typedef struct zp_update { /* a unit, or a rank's shard of it */
 typedef void (*zp_rule_body)(const zp_update *u, float *p, const float *g, float *s1, float *s2);
 typedef float (*zp_rule_move)(const zp_update *u, float p, float s1, float s2);
 
-/* What a pass does that the others do not. */
+/* Properties of a pass. */
 enum {
-    ZP_KEEPS = 1,   /* leaves the weights as they are */
-    ZP_LAYERED = 2, /* has a ratio for each layer */
-    ZP_DEALS = 4,   /* has another body for matrices, whose s2 is `dealt` */
-    ZP_WAITS = 8,   /* leaves out what is no matrix */
-    ZP_SEVERAL = 16 /* has a body of ZP_F64S elements, but for matrices */
+    ZP_KEEPS_WEIGHTS = 1, /* does not write the weights */
+    ZP_LAYERED = 2,       /* has a ratio for each layer */
+    ZP_HAS_MATRIX = 4,    /* has another body for matrices, whose s2 is `direction` */
+    ZP_MATRIX_ONLY = 8,   /* skips tensors that are not matrices */
+    ZP_VECTOR = 16        /* its body takes ZP_BODY_SIZE elements, except for matrices */
 };
 
 ZP_FN uint32_t
@@ -69,14 +69,14 @@ zp_optimizer_mix(uint32_t x) { /* a permutation of 32 bits, after MurmurHash3's 
     x = (x ^ x >> 13) * 0xC2B2AE35u;
     return x ^ x >> 16;
 }
-/* bf16 next below or above, with the probability of its nearness; 16 random bits. Values that are
-   not finite, and those that would become so, round to nearest. */
+/* Rounds to the next bf16 below or above; the nearer is the more probable. It uses 16 random bits.
+   Values that are not finite, or would become so, round to nearest. */
 ZP_FN uint16_t zp_optimizer_to_bf16_randomly(float x, uint32_t random) {
     const uint32_t b = zp_type_bits(x), up = (b + (random & 0xFFFFu)) >> 16;
     const int nearest = (b & 0x7F800000u) == 0x7F800000u || (up & 0x7F80u) == 0x7F80u;
     return nearest ? zp_type_to_bf16(x) : (uint16_t)up;
 }
-/* A random number of an element (lower and upper half of its index), by two keys. */
+/* Returns an element's random number, from the halves of its index and two keys. */
 ZP_FN uint32_t zp_optimizer_draw(uint32_t low, uint32_t high, const uint32_t *key) {
     uint32_t x = (low ^ key[0]) * 0x9E3779B1u;
     x = (x ^ x >> 16) * 0x85EBCA6Bu + (high ^ key[1]);
@@ -98,8 +98,8 @@ ZP_FN int zp_optimizer_begin(zp_update *u) {
                                  ^ zp_optimizer_mix((uint32_t)(c->steps >> 32) ^ u->key[1]));
     return !c->skip;
 }
-/* u becomes that of one span. */
-ZP_FN void zp_optimizer_turn(zp_update *u, const zp_update *all, const zp_span *s) {
+/* Sets the fields of u that depend on the span. */
+ZP_FN void zp_optimizer_select_span(zp_update *u, const zp_update *all, const zp_span *s) {
     u->lr = all->lr * s->lr_factor;
     u->decay = all->decay * s->decay_factor;
     u->step_size = (double)u->lr * all->bias_ratio;
@@ -107,29 +107,29 @@ ZP_FN void zp_optimizer_turn(zp_update *u, const zp_update *all, const zp_span *
     u->element = s->element;
     u->span = s;
 }
-/* The layer of a span's element i, of those of all tensors; padding counts with the last one. How
-   many elements follow in it, at most n: to *ahead. */
+/* Returns the number of the layer of a span's element i; padding belongs to the last layer. *ahead
+   becomes the number of elements of the layer from i on, at most n. */
 ZP_FN size_t zp_optimizer_span_part(const zp_span *s, size_t i, size_t n, size_t *ahead) {
     const uint64_t e = s->element + i, layer = e / s->numel, left = s->numel - e % s->numel;
     *ahead = left < n ? (size_t)left : n;
     return (size_t)s->part + (layer < (uint64_t)s->parts ? (size_t)layer : (size_t)s->parts - 1);
 }
 
-/* ---- the host's form ---- */
+/* ---- the CPU's form ---- */
 
 static void zp_optimizer_narrow_randomly(const zp_update *u, uint16_t *to, size_t at, uint32_t n,
                                          const float *p) {
     const uint64_t first = u->element + at;
     const uint32_t key[2] = {u->key[0], u->key[1]}, low = (uint32_t)first,
                    high = (uint32_t)(first >> 32);
-    if (low + n < low) /* the index passes a multiple of 2^32 */
+    if (low + n < low) /* the index crosses a multiple of 2^32 */
         for (uint32_t i = 0; i < n; i++)
             to[i] = zp_optimizer_to_bf16_randomly(p[i], zp_optimizer_random(u, at + i));
     else
         for (uint32_t i = 0; i < n; i++)
             to[i] = zp_optimizer_to_bf16_randomly(p[i], zp_optimizer_draw(low + i, high, key));
 }
-static void zp_optimizer_close(const zp_update *u, size_t at, size_t n, const float *p) {
+static void zp_optimizer_round_weights(const zp_update *u, size_t at, size_t n, const float *p) {
     uint16_t *to = (uint16_t *)u->p + at;
     if (u->type == ZERO_F32) return;
     if (u->stochastic)
@@ -137,16 +137,16 @@ static void zp_optimizer_close(const zp_update *u, size_t at, size_t n, const fl
     else
         zp_type_narrow(to, u->type, p, n);
 }
-/* What is updated later comes to the cache meanwhile: a root and a division take a core longer than
-   it looks ahead by itself, so that it would wait for memory in between. */
+/* Loads later elements into the cache. A root and a division take so long that the core's own
+   look-ahead does not reach them, and it would wait for memory. */
 ZP_INLINE void zp_optimizer_prefetch(const void *array, zero_type type, size_t at) {
     const size_t ahead = (at + ZP_UPDATE_AHEAD) * zp_type_bytes(type);
     __builtin_prefetch((const void *)((uintptr_t)array + ahead), 1, 2);
 }
-/* A piece by a body of ZP_F64S elements: in the loop, other instructions than of its chain fill the
-   time that a division takes. A shorter piece is filled up. */
-ZP_INLINE void zp_optimizer_several(const zp_update *u, float *p, const float *g, float *s1,
-                                    float *s2, size_t n, zp_rule_body body) {
+/* Updates a piece of n elements with a vector body. In the loop, independent instructions fill the
+   time of a division. A short piece is padded. */
+ZP_INLINE void zp_optimizer_update_piece(const zp_update *u, float *p, const float *g, float *s1,
+                                         float *s2, size_t n, zp_rule_body body) {
     float now[ZP_UPDATE_PIECE], room[4][ZP_UPDATE_PIECE], *const of[3] = {p, s1, s2};
     const size_t bytes = n * sizeof *p;
     const int rest = n < ZP_UPDATE_PIECE;
@@ -159,34 +159,34 @@ ZP_INLINE void zp_optimizer_several(const zp_update *u, float *p, const float *g
                  *const v = rest ? room[2] : s2;
     ZP_EACH_F64S
     for (size_t i = 0; i < ZP_UPDATE_PIECE; i += ZP_F64S)
-        zp_type_store_f64s(&now[i], zp_type_set_f64s(&g[i]) * u->factor);
+        zp_type_store_floats(&now[i], zp_type_load_floats(&g[i]) * u->factor);
     ZP_EACH_F64S
     for (size_t i = 0; i < ZP_UPDATE_PIECE; i += ZP_BODY_SIZE)
         body(u, &x[i], &now[i], &m[i], &v[i]);
     for (int i = 0; i < 3 && rest; i++) memcpy(of[i], room[i], bytes);
 }
-/* Elements [at, at + n) of u, which lie in one span. Inlined where `states`, `does` and `body` are
-   constants, so that the loop has no call and no branch. */
-ZP_INLINE void zp_optimizer_block(const zp_update *all, size_t at, size_t n, int states, int does,
-                                  zp_rule_body body) {
+/* Updates elements [at, at + n), which are in one span. It is inlined with constant `states`,
+   `does` and `body`, so that the loop has no call and no branch. */
+ZP_INLINE void zp_optimizer_update_block(const zp_update *all, size_t at, size_t n, int states,
+                                         int does, zp_rule_body body) {
     float weights[ZP_UPDATE_BLOCK], gradients[ZP_UPDATE_BLOCK];
     const zp_update u = *all; /* a copy that no store can change */
     const float *g = zp_type_view(u.g, u.grad_type, at, n, gradients);
     float *p =
         u.master ? u.master + at : (float *)(uintptr_t)zp_type_view(u.p, u.type, at, n, weights);
-    float *second = does & ZP_DEALS ? u.dealt : u.state[states > 1];
+    float *second = does & ZP_HAS_MATRIX ? u.direction : u.state[states > 1];
     float *s1 = u.state[0] + at, *s2 = second + at;
     for (size_t i = 0, k; i < n; i += k) {
         k = zp_min(n - i, ZP_UPDATE_PIECE);
-        for (size_t j = at + i; j < at + i + k; j += 16) { /* a line of f32 */
+        for (size_t j = at + i; j < at + i + k; j += 16) { /* a cache line of f32 */
             zp_optimizer_prefetch(u.p, u.type, j);
             zp_optimizer_prefetch(u.g, u.grad_type, j);
             zp_optimizer_prefetch(u.state[0], ZERO_F32, j);
             if (u.master) zp_optimizer_prefetch(u.master, ZERO_F32, j);
             if (second != u.state[0]) zp_optimizer_prefetch(second, ZERO_F32, j);
         }
-        if (does & ZP_SEVERAL && ZP_F64S > 1) {
-            zp_optimizer_several(&u, p + i, g + i, s1 + i, s2 + i, k, body);
+        if (does & ZP_VECTOR && ZP_F64S > 1) {
+            zp_optimizer_update_piece(&u, p + i, g + i, s1 + i, s2 + i, k, body);
             continue;
         }
         ZP_SIMD
@@ -195,25 +195,26 @@ ZP_INLINE void zp_optimizer_block(const zp_update *all, size_t at, size_t n, int
             body(&u, &p[j], &now, &s1[j], &s2[j]);
         }
     }
-    if (!(does & ZP_KEEPS)) zp_optimizer_close(all, at, n, p);
+    if (!(does & ZP_KEEPS_WEIGHTS)) zp_optimizer_round_weights(all, at, n, p);
 }
-/* The same in pieces of one layer, and of matrices by their own body. */
-ZP_INLINE void zp_optimizer_pieces(const zp_update *u, size_t at, size_t n, int states, int does,
-                                   zp_rule_body body, zp_rule_body matrix) {
+/* Updates elements of one span: each layer with its ratio, and a matrix with its own body. */
+ZP_INLINE void zp_optimizer_update_range(const zp_update *u, size_t at, size_t n, int states,
+                                         int does, zp_rule_body body, zp_rule_body matrix) {
     if (does & ZP_LAYERED) {
         zp_update mine = *u;
         for (size_t end = at + n, k; at < end; at += k) {
             mine.ratio = u->trust[zp_optimizer_span_part(u->span, at, end - at, &k)];
-            zp_optimizer_block(&mine, at, k, states, does, body);
+            zp_optimizer_update_block(&mine, at, k, states, does, body);
         }
-    } else if (does & ZP_DEALS && u->span->shape > 0) {
-        zp_optimizer_block(u, at, n, 1, does & ~ZP_SEVERAL, matrix);
-    } else if (!(does & ZP_WAITS)) {
-        zp_optimizer_block(u, at, n, states, does & ~ZP_DEALS, body);
+    } else if (does & ZP_HAS_MATRIX && u->span->shape > 0) {
+        zp_optimizer_update_block(u, at, n, 1, does & ~ZP_VECTOR, matrix);
+    } else if (!(does & ZP_MATRIX_ONLY)) {
+        zp_optimizer_update_block(u, at, n, states, does & ~ZP_HAS_MATRIX, body);
     }
 }
-/* Adds squares of weights, and of what moves them, to the sums of the layers that they are of. */
-ZP_INLINE void zp_optimizer_sums(const zp_update *all, size_t at, size_t n, zp_rule_move move) {
+/* Adds the squares of weights, and of their updates, to the sums of their layers. */
+ZP_INLINE void zp_optimizer_add_squares(const zp_update *all, size_t at, size_t n,
+                                        zp_rule_move move) {
     float weights[ZP_UPDATE_BLOCK], moves[ZP_UPDATE_BLOCK];
     const zp_update u = *all;
     const float *p = u.master ? u.master + at : zp_type_view(u.p, u.type, at, n, weights);
@@ -227,7 +228,7 @@ ZP_INLINE void zp_optimizer_sums(const zp_update *all, size_t at, size_t n, zp_r
             + 2 * ZP_LIMBS * zp_optimizer_span_part(u.span, at + i, zp_min(block, n - i), &k);
         for (int what = 0; what < 2; what++, to += ZP_LIMBS) {
             zp_limb piece[3];
-            const int first = zp_exact_cut(zp_exact_squares(what ? moves + i : p + i, k), piece);
+            const int first = zp_exact_split(zp_exact_squares(what ? moves + i : p + i, k), piece);
             for (int j = 0; j < 3; j++)
                 if (piece[j]) __atomic_fetch_add(&to[first + j], piece[j], __ATOMIC_RELAXED);
         }
@@ -239,7 +240,7 @@ static void zp_optimizer_walk(const zp_update *update, int threads,
     if (!zp_optimizer_begin(&all)) return;
     u = all;
     for (const zp_span *s = all.spans; s < all.spans + all.nspans; s++) {
-        zp_optimizer_turn(&u, &all, s);
+        zp_optimizer_select_span(&u, &all, s);
         const size_t begin = zp_max(s->begin, all.begin), end = zp_min(s->end, all.end);
         ZP_OMP_FOR(end > begin + 32768)
         for (size_t at = begin; at < end; at += ZP_UPDATE_BLOCK) {
@@ -249,14 +250,14 @@ static void zp_optimizer_walk(const zp_update *update, int threads,
 }
 #define ZP_PASS_LOOP(name, states, does, body, matrix)                                             \
     static void zp_rule_##name##_block(const zp_update *u, size_t at, size_t n) {                  \
-        zp_optimizer_pieces(u, at, n, states, does, body, matrix);                                 \
+        zp_optimizer_update_range(u, at, n, states, does, body, matrix);                           \
     }                                                                                              \
     static void zp_rule_##name##_loop(const void *u, size_t n, int threads) {                      \
         zp_optimizer_walk((const zp_update *)u, threads, zp_rule_##name##_block);                  \
     }
 #define ZP_NORMS_LOOP(name, move)                                                                  \
     static void zp_rule_##name##_block(const zp_update *u, size_t at, size_t n) {                  \
-        zp_optimizer_sums(u, at, n, move);                                                         \
+        zp_optimizer_add_squares(u, at, n, move);                                                  \
     }                                                                                              \
     static void zp_rule_##name##_loop(const void *u, size_t n, int threads) {                      \
         zp_optimizer_walk((const zp_update *)u, threads, zp_rule_##name##_block);                  \
@@ -265,7 +266,7 @@ static void zp_optimizer_walk(const zp_update *update, int threads,
 /* ---- the GPU's form ---- */
 
 #ifdef __CUDACC__
-/* The last span that begins at i or before; padding goes with the span before it. */
+/* Returns the last span that begins at or before i; padding belongs to the span before it. */
 ZP_FN int zp_optimizer_span_at(const zp_update *u, size_t i) {
     int low = 0, high = u->nspans;
     while (high - low > 1) {
@@ -288,10 +289,11 @@ ZP_FN void zp_optimizer_store(const zp_update *u, size_t i, const float *p) {
         h[j] = zp_optimizer_to_bf16_randomly(p[j], zp_optimizer_random(u, i + j));
     *(ushort4 *)(void *)((uint16_t *)u->p + i) = make_ushort4(h[0], h[1], h[2], h[3]);
 }
-/* Spans begin at multiples of ZP_WIDE, and padding stays zeros: a gradient of zeros keeps them. */
-static __device__ __forceinline__ void zp_optimizer_threads(const zp_update *all, size_t n,
-                                                            int states, int does, zp_rule_body body,
-                                                            zp_rule_body matrix) {
+/* Spans begin at multiples of ZP_WIDE. Padding stays 0, because its gradient is 0. */
+static __device__ __forceinline__ void zp_optimizer_update_threads(const zp_update *all, size_t n,
+                                                                   int states, int does,
+                                                                   zp_rule_body body,
+                                                                   zp_rule_body matrix) {
     zp_update u = *all;
     for (size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x,
                 stride = (size_t)gridDim.x * blockDim.x;
@@ -300,34 +302,33 @@ static __device__ __forceinline__ void zp_optimizer_threads(const zp_update *all
         float p[ZP_WIDE], g[ZP_WIDE], s1[ZP_WIDE], s2[ZP_WIDE];
         const zero_type type = u.master ? ZERO_F32 : u.type;
         const zp_span *span = &all->spans[zp_optimizer_span_at(all, i)];
-        const int dealt = does & ZP_DEALS && span->shape > 0;
-        float *second = dealt ? u.dealt : states > 1 ? u.state[1] : NULL;
-        if (does & ZP_WAITS && !dealt) continue;
+        const int is_matrix = does & ZP_HAS_MATRIX && span->shape > 0;
+        float *second = is_matrix ? u.direction : states > 1 ? u.state[1] : NULL;
+        if (does & ZP_MATRIX_ONLY && !is_matrix) continue;
         const uint4 p0 = zp_type_load_words(u.master ? u.master : u.p, type, i);
         const uint4 g0 = zp_type_load_words(u.g, u.grad_type, i);
         zp_type_load_wide(s1, u.state[0], ZERO_F32, i);
         if (second) zp_type_load_wide(s2, second, ZERO_F32, i);
-        zp_optimizer_turn(&u, all, span);
-        zp_type_open_words(p, p0, type);
-        zp_type_open_words(g, g0, u.grad_type);
+        zp_optimizer_select_span(&u, all, span);
+        zp_type_unpack_words(p, p0, type);
+        zp_type_unpack_words(g, g0, u.grad_type);
         for (size_t j = 0, k = 0; j < ZP_WIDE; j++) {
             if (does & ZP_LAYERED && j == k) {
                 u.ratio = u.trust[zp_optimizer_span_part(span, i + j, ZP_WIDE - j, &k)];
                 k += j;
             }
             const float now = (float)((double)g[j] * u.factor);
-            if (dealt)
+            if (is_matrix)
                 matrix(&u, &p[j], &now, &s1[j], &s2[j]);
             else
                 body(&u, &p[j], &now, &s1[j], &s2[j]);
         }
-        if (!(does & ZP_KEEPS)) zp_optimizer_store(&u, i, p);
+        if (!(does & ZP_KEEPS_WEIGHTS)) zp_optimizer_store(&u, i, p);
         zp_type_store_wide(u.state[0], ZERO_F32, i, s1);
         if (second) zp_type_store_wide(second, ZERO_F32, i, s2);
     }
 }
-/* A thread takes a block of squares; those of one layer, mostly all of them, meet in shared memory
-   before they are added. */
+/* Each thread takes a block of squares. Threads of one layer first add in shared memory. */
 static __device__ __forceinline__ void zp_optimizer_sum_squares(const zp_update *all, size_t blocks,
                                                                 zp_rule_move move) {
     __shared__ zp_limb sums[2 * ZP_LIMBS];
@@ -344,7 +345,7 @@ static __device__ __forceinline__ void zp_optimizer_sum_squares(const zp_update 
         if (at + threadIdx.x < blocks && i >= span->begin && i < span->end)
             left = span->end - i < ZP_EXACT_BLOCK ? span->end - i : ZP_EXACT_BLOCK;
         zp_update u = *all;
-        zp_optimizer_turn(&u, all, span);
+        zp_optimizer_select_span(&u, all, span);
         for (; left; left -= n, i += n) {
             const size_t part = zp_optimizer_span_part(span, i, left, &n);
             float x[2][ZP_EXACT_BLOCK];
@@ -354,7 +355,7 @@ static __device__ __forceinline__ void zp_optimizer_sum_squares(const zp_update 
             }
             for (int what = 0; what < 2; what++) {
                 zp_limb piece[3], *to = part == common ? sums : u.sums + 2 * ZP_LIMBS * part;
-                const int first = zp_exact_cut(zp_exact_squares(x[what], n), piece);
+                const int first = zp_exact_split(zp_exact_squares(x[what], n), piece);
                 for (int k = 0; k < 3; k++)
                     if (piece[k]) atomicAdd(&to[what * ZP_LIMBS + first + k], piece[k]);
             }
@@ -368,7 +369,8 @@ static __device__ __forceinline__ void zp_optimizer_sum_squares(const zp_update 
 #define ZP_PASS(name, states, does, body, matrix)                                                  \
     __global__ void __launch_bounds__(ZP_THREADS)                                                  \
         zp_rule_##name##_kernel(zp_update all, size_t n) {                                         \
-        if (zp_optimizer_begin(&all)) zp_optimizer_threads(&all, n, states, does, body, matrix);   \
+        if (zp_optimizer_begin(&all))                                                              \
+            zp_optimizer_update_threads(&all, n, states, does, body, matrix);                      \
     }                                                                                              \
     ZP_PASS_LOOP(name, states, does, body, matrix)                                                 \
     ZP_KERNEL_CALL(zp_rule_update_##name, zp_rule_##name##_kernel, zp_update,                      \
@@ -391,7 +393,7 @@ static __device__ __forceinline__ void zp_optimizer_sum_squares(const zp_update 
     ZP_NORMS_LOOP(name, move)                                                                      \
     ZP_KERNEL_CALL(zp_rule_update_##name, zp_rule_##name##_loop, zp_update)
 #endif
-/* Of a body that takes the gradient of one element. */
+/* Makes a pass of a body that takes the gradient of one element. */
 #define ZP_RULE(name, states, body)                                                                \
     ZP_FN void zp_rule_##name##_one(const zp_update *u, float *p, const float *g, float *s1,       \
                                     float *s2) {                                                   \

@@ -1,39 +1,38 @@
 /* rules.h - the update rules, and how to add one
 
-   An update rule is a body on one element, a ZP_RULE line, a row in the table, which says what the
-   rule reads and needs, and a name in zero_optimizer: no other room asks for a rule by name.
-   Everything around it is here once: unscaling and clipping, master weights or none, 16-bit
-   rounding, stochastic or to nearest, and the two forms, a loop of the host and a kernel of the
-   GPU, with the same bits.
+   An update rule has four parts: a body on one element, a ZP_RULE line, a row in the table, and a
+   name in zero_optimizer. The row states what the rule reads and needs; no other file asks for a
+   rule by name. optimizer.h has all else once: unscaling and clipping, master weights, 16-bit
+   rounding, and the two forms, a CPU loop and a GPU kernel, with the same bits.
 
-   A rule that NEEDS something of whole tensors has two passes over what this rank updates. The
-   first one changes state alone, and leaves what the ranks then make of all shards together (see
-   deal); the last one writes the weights.
-     NORMS    of each layer of each tensor: the first pass sums squares of weights and of what they
-              would be moved by; the last one has the layer's trust ratio
-     MATRIX   the first pass writes a direction beside the elements of each matrix; the last one
-              finds there what the matrix's owner has made of it. What is no matrix is the last
-              pass's, by another body
+   A rule that NEEDS results of whole tensors has two passes over this rank's elements. The first
+   pass changes only state, and prepares what the ranks then compute from all shards
+   (whole_tensor.h). The last pass writes the weights.
+     NORMS    for each layer of each tensor the first pass sums squares of the weights and of their
+              updates; the last pass receives the layer's trust ratio
+     MATRIX   the first pass writes a direction for each element of a matrix; the last pass reads
+              there the result of the matrix's owner. Only the last pass updates tensors that are
+              not matrices, with another body
 
-   ADDING AN OPTIMIZER. In a file of your own that -DZERO_OWN_OPTIMIZERS='"own.h"' names (a path
-   from this file's folder, or one of -I):
-       ZP_FN void own_at(const zp_update *u, float *p, float g, float *s1, float *s2) {
-           ... g: the mean gradient, unscaled and clipped; p: the weight; s1, s2: its state, zeros
-               to begin with; u->lr, u->decay: times the tensor's factors; decay is the body's ...
+   ADDING AN OPTIMIZER. Write a file of your own that -DZERO_OWN_OPTIMIZERS='"own.h"' names. Its
+   path is relative to this file's folder, or to a folder of -I. ZP_FN void own_at(const zp_update
+   *u, float *p, float g, float *s1, float *s2) {
+           ... g: the mean gradient, unscaled and clipped; p: the weight; s1, s2: its state, 0 at
+               first; u->lr, u->decay: times the tensor's factors; the body applies decay ...
        }
        #define ZERO_OWN(X) X(own, 1, own_at) // name, state arrays (1 or 2), body
 
-   More rules: X(...) X(...). They are cfg.optimizer ZERO_OPTIMIZER_OWN, ZERO_OPTIMIZER_OWN + 1 ...
-   A body sees one element: what needs norms or matrices of tensors is a row below. */
+   For more rules write X(...) X(...). cfg.optimizer is ZERO_OPTIMIZER_OWN, or that + 1, and so on.
+   A body sees one element. A rule that needs norms or matrices of tensors is a row below. */
 #pragma once
 
 #include "optimizer.h"
 
-/* Adam's step in two halves, of ZP_BODY_SIZE elements each, with m / (sqrt(v / c) + eps) written as
-   sqrt(c) m / (sqrt(v) + eps sqrt(c)). In f64, since the loop waits for memory all the same, but
-   for the root, which would take too long: v is rounded before it and the root after, and nothing
-   else until the three results are stored. */
-typedef struct zp_adam { /* what the first half leaves to the second */
+/* Adam's step has two halves, of ZP_BODY_SIZE elements each. It computes m / (sqrt(v / c) + eps) as
+   sqrt(c) m / (sqrt(v) + eps sqrt(c)), in f64, because the loop waits for memory anyway. Only the
+   root is in f32, because it would take too long: v is rounded before it and the root after it.
+   Nothing else is rounded until the three results are stored. */
+typedef struct zp_adam { /* results of the first half, for the second */
     double m[ZP_BODY_SIZE];
     float root[ZP_BODY_SIZE];
 } zp_adam;
@@ -41,35 +40,37 @@ typedef struct zp_adam { /* what the first half leaves to the second */
 ZP_FN void zp_rule_adam_moments(const zp_update *u, zp_f64s g, float *m, float *v, zp_adam *a,
                                 size_t i) {
     const double b1 = (double)u->beta1, b2 = (double)u->beta2;
-    const zp_f64s m1 = zp_type_fma_f64s(b1, zp_type_set_f64s(&m[i]), (1 - b1) * g),
-                  v1 = zp_type_fma_f64s(b2, zp_type_set_f64s(&v[i]), (1 - b2) * (g * g));
-    zp_type_store_f64s(&m[i], m1);
-    zp_type_store_f64s(&v[i], v1);
-    zp_type_select_f64s(&a->m[i], m1);
+    const zp_f64s m1 = zp_type_fma_f64s(b1, zp_type_load_floats(&m[i]), (1 - b1) * g),
+                  v1 = zp_type_fma_f64s(b2, zp_type_load_floats(&v[i]), (1 - b2) * (g * g));
+    zp_type_store_floats(&m[i], m1);
+    zp_type_store_floats(&v[i], v1);
+    zp_type_store_doubles(&a->m[i], m1);
     zp_type_sqrt_f64s(&a->root[i], &v[i]);
 }
 ZP_FN zp_f64s zp_rule_adam_step(const zp_update *u, const zp_adam *a, size_t i) {
-    const zp_f64s root = zp_type_set_f64s(&a->root[i]);
-    return u->step_size * (zp_type_load_f64s(&a->m[i]) / (root + u->corrected_eps));
+    const zp_f64s root = zp_type_load_floats(&a->root[i]);
+    return u->step_size * (zp_type_load_doubles(&a->m[i]) / (root + u->corrected_eps));
 }
 ZP_FN void zp_rule_adamw_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
     zp_adam a;
-    ZP_EACH(i) zp_rule_adam_moments(u, zp_type_set_f64s(&g[i]), m, v, &a, i);
+    ZP_EACH(i) zp_rule_adam_moments(u, zp_type_load_floats(&g[i]), m, v, &a, i);
     ZP_EACH(i) {
-        const zp_f64s was = zp_type_set_f64s(&p[i]), step = zp_rule_adam_step(u, &a, i);
-        zp_type_store_f64s(&p[i], was - ((double)u->lr * (double)u->decay * was + step));
+        const zp_f64s was = zp_type_load_floats(&p[i]), step = zp_rule_adam_step(u, &a, i);
+        zp_type_store_floats(&p[i], was - ((double)u->lr * (double)u->decay * was + step));
     }
 }
 ZP_FN void zp_rule_adam_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
     const double decay = (double)u->decay;
     zp_adam a;
     ZP_EACH(i) {
-        const zp_f64s d = zp_type_fma_f64s(decay, zp_type_set_f64s(&p[i]), zp_type_set_f64s(&g[i]));
+        const zp_f64s d =
+            zp_type_fma_f64s(decay, zp_type_load_floats(&p[i]), zp_type_load_floats(&g[i]));
         zp_rule_adam_moments(u, d, m, v, &a, i);
     }
-    ZP_EACH(i) zp_type_store_f64s(&p[i], zp_type_set_f64s(&p[i]) - zp_rule_adam_step(u, &a, i));
+    ZP_EACH(i)
+    zp_type_store_floats(&p[i], zp_type_load_floats(&p[i]) - zp_rule_adam_step(u, &a, i));
 }
-/* g with the decay added, which is remembered in m. */
+/* Returns g plus the decay, and adds it to the momentum m. */
 ZP_FN float zp_rule_momentum(const zp_update *u, float p, float g, float *m) {
     const float d = ZP_FMA(u->decay, p, g);
     *m = u->first ? d : ZP_FMA(u->beta1, *m, d);
@@ -90,17 +91,17 @@ ZP_FN void zp_rule_lion_at(const zp_update *u, float *p, float g, float *m, floa
     *p -= u->lr * ZP_FMA(u->decay, *p, sign);
 }
 
-/* The sum of squares never ends; the decay, which torch adds to g, is in it. */
+/* s sums squares over all steps. As in torch, g includes the decay. */
 ZP_FN void zp_rule_adagrad_at(const zp_update *u, float *p, float g, float *s, float *unused) {
     const float d = ZP_FMA(u->decay, *p, g);
     *s = ZP_FMA(d, d, *s);
     *p -= u->lr * (d / (sqrtf(*s) + u->eps));
 }
-/* LAMB: Adam's moments; then the direction, made of them twice, with the same bits. */
+/* LAMB: Adam's moments, then the direction, which both passes compute with the same bits. */
 ZP_FN void zp_rule_lamb_moments_at(const zp_update *u, float *p, const float *g, float *m,
                                    float *v) {
     zp_adam unused;
-    ZP_EACH(i) zp_rule_adam_moments(u, zp_type_set_f64s(&g[i]), m, v, &unused, i);
+    ZP_EACH(i) zp_rule_adam_moments(u, zp_type_load_floats(&g[i]), m, v, &unused, i);
 }
 ZP_FN float zp_rule_lamb_move(const zp_update *u, float p, float m, float v) {
     const double step = u->bias_ratio * ((double)m / ((double)sqrtf(v) + u->corrected_eps));
@@ -109,17 +110,17 @@ ZP_FN float zp_rule_lamb_move(const zp_update *u, float p, float m, float v) {
 ZP_FN void zp_rule_lamb_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
     *p = (float)((double)*p - (double)u->lr * u->ratio * (double)zp_rule_lamb_move(u, *p, *m, *v));
 }
-/* Muon: what a matrix's owner orthogonalises, and what it becomes. */
+/* Muon: the input that a matrix's owner orthogonalises, then the use of its result. */
 ZP_FN void zp_rule_muon_send_at(const zp_update *u, float *p, const float *g, float *m,
-                                float *dealt) {
+                                float *direction) {
     const float rest = (1.0f - u->momentum) * *g;
     *m = ZP_FMA(u->momentum, *m, rest);
-    *dealt = u->nesterov ? ZP_FMA(u->momentum, *m, rest) : *m;
+    *direction = u->nesterov ? ZP_FMA(u->momentum, *m, rest) : *m;
 }
 ZP_FN void zp_rule_muon_take_at(const zp_update *u, float *p, const float *g, float *m,
-                                float *dealt) {
+                                float *direction) {
     const double was = (double)*p, lr = (double)u->lr;
-    *p = (float)(was - lr * ((double)u->decay * was + (double)u->span->shape * (double)*dealt));
+    *p = (float)(was - lr * ((double)u->decay * was + (double)u->span->shape * (double)*direction));
 }
 
 #ifdef ZERO_OWN_OPTIMIZERS
@@ -128,31 +129,33 @@ ZP_FN void zp_rule_muon_take_at(const zp_update *u, float *p, const float *g, fl
 #define ZERO_OWN(X)
 #endif
 
-ZP_PASS(adamw, 2, ZP_SEVERAL, zp_rule_adamw_at, zp_rule_adamw_at)
-ZP_PASS(adam, 2, ZP_SEVERAL, zp_rule_adam_at, zp_rule_adam_at)
+ZP_PASS(adamw, 2, ZP_VECTOR, zp_rule_adamw_at, zp_rule_adamw_at)
+ZP_PASS(adam, 2, ZP_VECTOR, zp_rule_adam_at, zp_rule_adam_at)
 ZP_RULE(sgd, 1, zp_rule_sgd_at)
 ZP_RULE(nesterov, 1, zp_rule_nesterov_at)
 ZP_RULE(lion, 1, zp_rule_lion_at)
 ZP_RULE(adagrad, 1, zp_rule_adagrad_at)
-ZP_PASS(lamb_moments, 2, ZP_KEEPS | ZP_SEVERAL, zp_rule_lamb_moments_at, zp_rule_lamb_moments_at)
+ZP_PASS(lamb_moments, 2, ZP_KEEPS_WEIGHTS | ZP_VECTOR, zp_rule_lamb_moments_at,
+        zp_rule_lamb_moments_at)
 ZP_NORMS(lamb_norms, zp_rule_lamb_move)
 ZP_PASS(lamb, 2, ZP_LAYERED, zp_rule_lamb_at, zp_rule_lamb_at)
-ZP_PASS(muon_send, 2, ZP_DEALS | ZP_KEEPS | ZP_WAITS, zp_rule_adamw_at, zp_rule_muon_send_at)
-ZP_PASS(muon, 2, ZP_DEALS | ZP_SEVERAL, zp_rule_adamw_at, zp_rule_muon_take_at)
+ZP_PASS(muon_send, 2, ZP_HAS_MATRIX | ZP_KEEPS_WEIGHTS | ZP_MATRIX_ONLY, zp_rule_adamw_at,
+        zp_rule_muon_send_at)
+ZP_PASS(muon, 2, ZP_HAS_MATRIX | ZP_VECTOR, zp_rule_adamw_at, zp_rule_muon_take_at)
 ZERO_OWN(ZP_RULE)
 
-/* What a rule reads of zero_hyper, beside lr, weight_decay and max_norm. */
+/* The fields of zero_hyper that a rule reads in addition to lr, weight_decay and max_norm. */
 enum {
     ZP_BETA1 = 1,
     ZP_BETA2 = 2,
     ZP_EPS = 4,
-    ZP_EPS_ALONE = 8 /* is divided by where the gradients of a weight are zeros */
+    ZP_EPS_ALONE = 8 /* eps alone is the divisor if all gradients of a weight are zeros */
 };
 
-/* What it needs of whole tensors. */
+/* What a rule needs of whole tensors. */
 enum {
     ZP_NORMS_OF_LAYERS = 1,
-    ZP_MATRICES = 2 /* its second state array is there for what is no matrix alone */
+    ZP_MATRICES = 2 /* its second state array is only for tensors that are not matrices */
 };
 #define ZP_PASSES 2
 #define ZP_STEPS  3 /* kernels of all passes */
@@ -161,10 +164,10 @@ typedef struct zp_rule {
     const char *name;
     int states; /* f32 arrays */
     int reads, needs;
-    int passes, firsts; /* firsts: kernels of the first of two */
+    int passes, firsts; /* firsts: kernels of the first pass of two */
     zero_result (*update[ZP_STEPS])(zp_stream *s, const zp_update *u,
                                     size_t n); /* n times ZP_WIDE elements */
-    zp_task_fn loop[ZP_STEPS];                 /* the same on the host */
+    zp_task_fn loop[ZP_STEPS];                 /* the same on the CPU */
 } zp_rule;
 
 #define ZP_ROW(name, states, reads)                                                                \
@@ -177,7 +180,7 @@ typedef struct zp_rule {
 #define ZP_OWN_CHECK(name, states, body)                                                           \
     static_assert((states) >= 1 && (states) <= ZP_STATES, #name ": 1 or 2 state arrays");
 #define ZP_ADAM_READS (ZP_BETA1 | ZP_BETA2 | ZP_EPS | ZP_EPS_ALONE)
-/* In the order of zero_optimizer. */
+/* One row for each zero_optimizer, in its order. */
 static const zp_rule zp_rules[] = {
     ZP_ROW(adamw, 2, ZP_ADAM_READS),
     ZP_ROW(adam, 2, ZP_ADAM_READS),
@@ -206,13 +209,13 @@ enum { ZP_RULES = sizeof zp_rules / sizeof *zp_rules };
 static_assert((int)ZP_RULES >= (int)ZERO_OPTIMIZER_OWN, "a row for every rule of the header");
 ZERO_OWN(ZP_OWN_CHECK)
 
-/* The kernels of a pass: [first, last). */
+/* A pass has the kernels [first, last). */
 static int zp_rule_first(const zp_rule *rule, int pass) { return pass ? rule->firsts : 0; }
 static int zp_rule_last(const zp_rule *rule, int pass) {
     return pass + 1 < rule->passes ? rule->firsts : rule->firsts + 1;
 }
 
-/* h with zeros for what the rule does not read: ranks may differ in it. */
+/* Returns h with zeros in fields that the rule does not read, in which ranks may differ. */
 static zero_hyper zp_rule_used_hyper(const zp_rule *rule, zero_hyper h) {
     if (!(rule->reads & ZP_BETA1)) h.beta1 = 0;
     if (!(rule->reads & ZP_BETA2)) h.beta2 = 0;
@@ -220,7 +223,7 @@ static zero_hyper zp_rule_used_hyper(const zp_rule *rule, zero_hyper h) {
     return h;
 }
 
-/* Whether every number that the rule reads is in its range; but for ZP_EPS_ALONE. */
+/* Returns 1 if every field that the rule reads is in its range. It does not test ZP_EPS_ALONE. */
 static int zp_rule_accepts(const zp_rule *rule, const zero_hyper *given) {
     const zero_hyper h = zp_rule_used_hyper(rule, *given);
     return zp_type_not_below(h.lr) && zp_type_not_below(h.weight_decay)

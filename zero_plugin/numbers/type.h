@@ -1,8 +1,7 @@
 /* type.h - how an f32 is stored in 16 bits
 
-   Bodies work on f32 values; loads and stores convert, several at a time. The plain functions
-   say what a conversion is; where the processor has an instruction for it, that gives the same
-   bits (a test compares all of them). */
+   Bodies work on f32 values; loads and stores convert several elements at a time. The scalar
+   functions define a conversion. The vector versions give the same bits (a test compares them). */
 #pragma once
 
 #include "../machine/device.h"
@@ -17,7 +16,7 @@ ZP_FN float zp_type_bits_to_float(uint32_t b) {
     memcpy(&x, &b, sizeof x);
     return x;
 }
-/* By the bits, since a compiler may have been told that no number is infinite or NaN. */
+/* The tests use the bits, because compiler flags may assume that no number is infinite or NaN. */
 ZP_FN uint64_t zp_type_magnitude(double x) {
     uint64_t b;
     memcpy(&b, &x, sizeof b);
@@ -64,13 +63,13 @@ ZP_FN void zp_type_store(void *to, zero_type type, size_t i, float x) {
         ((uint16_t *)to)[i] = type == ZERO_BF16 ? zp_type_to_bf16(x) : zp_type_to_f16(x);
 }
 
-/* ZP_WIDE elements are loaded and stored at once, from a multiple of them on: on the GPU as many as
-   keep neighbouring threads in one line. Arrays of any alignment are widened and narrowed. */
+/* load_wide and store_wide take ZP_WIDE elements, from a multiple of ZP_WIDE; on the GPU neighbour
+   threads then share a line. widen and narrow take arrays of any alignment. */
 #if defined(__AVX512F__) && !defined(__CUDACC__)
 #define ZP_WIDE ((size_t)16)
 ZP_FN __m256i zp_type_row_to_bf16(__m512 x) {
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
-    /* The instruction takes denormal numbers for zeros; 0x20 finds them. */
+    /* The instruction treats denormal numbers as zeros; the mask 0x20 finds them. */
     if (!_mm512_fpclass_ps_mask(x, 0x20)) return (__m256i)_mm512_cvtneps_pbh(x);
 #endif
     const __m512i b = _mm512_castps_si512(x), one = _mm512_set1_epi32(1);
@@ -102,27 +101,27 @@ ZP_FN void zp_type_store_wide(void *to, zero_type type, size_t i, const float *x
     else
         _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i), zp_type_row_to_half(v, type));
 }
-/* ZP_F64S numbers of f32 in f64, converted where they are loaded and stored: gcc loads registers
-   full of f32 and takes those to pieces, for which Intel has one port. A body takes ZP_BODY_SIZE
-   elements: with a window of 512 instructions one register full after the other. */
+/* A zp_f64s holds ZP_F64S f32 values in f64. Loads and stores convert, because gcc would load full
+   registers of f32 and split them, on Intel's only shuffle port. A body takes ZP_BODY_SIZE
+   elements: one register at a time, because the CPU looks 512 instructions ahead. */
 #define ZP_F64S      ((size_t)8)
 #define ZP_BODY_SIZE ZP_F64S
-#define ZP_EACH_F64S _Pragma("GCC unroll 8") /* clang unrolls such loops unasked */
+#define ZP_EACH_F64S _Pragma("GCC unroll 8") /* clang unrolls such loops by itself */
 typedef __m512d zp_f64s;
-ZP_FN zp_f64s zp_type_set_f64s(const float *x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
-ZP_FN zp_f64s zp_type_load_f64s(const double *x) { return _mm512_loadu_pd(x); }
-ZP_FN void zp_type_select_f64s(double *x, zp_f64s v) { _mm512_storeu_pd(x, v); }
-ZP_FN void zp_type_store_f64s(float *x, zp_f64s v) { _mm256_storeu_ps(x, _mm512_cvtpd_ps(v)); }
+ZP_FN zp_f64s zp_type_load_floats(const float *x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
+ZP_FN zp_f64s zp_type_load_doubles(const double *x) { return _mm512_loadu_pd(x); }
+ZP_FN void zp_type_store_doubles(double *x, zp_f64s v) { _mm512_storeu_pd(x, v); }
+ZP_FN void zp_type_store_floats(float *x, zp_f64s v) { _mm256_storeu_ps(x, _mm512_cvtpd_ps(v)); }
 ZP_FN void zp_type_sqrt_f64s(float *root, const float *x) { /* in f32 */
     _mm256_storeu_ps(root, _mm256_sqrt_ps(_mm256_loadu_ps(x)));
 }
-/* f * x + y. Both factors were f32: their product is exact, and the sum the same fused or not. */
+/* f * x + y. Both factors are f32, so the product is exact, and fusing does not change the sum. */
 ZP_FN zp_f64s zp_type_fma_f64s(double f, zp_f64s x, zp_f64s y) {
     return _mm512_fmadd_pd(_mm512_set1_pd(f), x, y);
 }
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && !defined(__CUDACC__)
 #define ZP_WIDE      ((size_t)16)
-ZP_FN __m256i zp_type_bits_to_bf16(__m256i b) { /* each in 32 bits */
+ZP_FN __m256i zp_type_bits_to_bf16(__m256i b) { /* each result is in 32 bits */
     const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(b, 16), one);
     const __m256i even = _mm256_add_epi32(b, _mm256_add_epi32(odd, half));
@@ -162,16 +161,16 @@ ZP_FN void zp_type_store_wide(void *to, zero_type type, size_t i, const float *x
                             zp_type_row_to_half(a, b, type));
     }
 }
-/* A body takes so many elements that its halves, each a loop, find all that they read ready: a
-   window of 256 instructions does not reach from the load of an element to its division. */
+/* A body takes 64 elements in two loops, so that the second loop's inputs are ready: the CPU looks
+   256 instructions ahead, which does not reach from an element's load to its division. */
 #define ZP_F64S      ((size_t)4)
 #define ZP_BODY_SIZE ((size_t)64)
 #define ZP_EACH_F64S _Pragma("GCC unroll 2")
 typedef __m256d zp_f64s;
-ZP_FN zp_f64s zp_type_set_f64s(const float *x) { return _mm256_cvtps_pd(_mm_loadu_ps(x)); }
-ZP_FN zp_f64s zp_type_load_f64s(const double *x) { return _mm256_loadu_pd(x); }
-ZP_FN void zp_type_select_f64s(double *x, zp_f64s v) { _mm256_storeu_pd(x, v); }
-ZP_FN void zp_type_store_f64s(float *x, zp_f64s v) { _mm_storeu_ps(x, _mm256_cvtpd_ps(v)); }
+ZP_FN zp_f64s zp_type_load_floats(const float *x) { return _mm256_cvtps_pd(_mm_loadu_ps(x)); }
+ZP_FN zp_f64s zp_type_load_doubles(const double *x) { return _mm256_loadu_pd(x); }
+ZP_FN void zp_type_store_doubles(double *x, zp_f64s v) { _mm256_storeu_pd(x, v); }
+ZP_FN void zp_type_store_floats(float *x, zp_f64s v) { _mm_storeu_ps(x, _mm256_cvtpd_ps(v)); }
 ZP_FN void zp_type_sqrt_f64s(float *root, const float *x) {
     _mm_storeu_ps(root, _mm_sqrt_ps(_mm_loadu_ps(x)));
 }
@@ -183,21 +182,21 @@ ZP_FN zp_f64s zp_type_fma_f64s(double f, zp_f64s x, zp_f64s y) {
 #define ZP_BODY_SIZE ZP_F64S
 #define ZP_EACH_F64S
 typedef double zp_f64s;
-ZP_FN zp_f64s zp_type_set_f64s(const float *x) { return (double)*x; }
-ZP_FN zp_f64s zp_type_load_f64s(const double *x) { return *x; }
-ZP_FN void zp_type_select_f64s(double *x, zp_f64s v) { *x = v; }
-ZP_FN void zp_type_store_f64s(float *x, zp_f64s v) { *x = (float)v; }
+ZP_FN zp_f64s zp_type_load_floats(const float *x) { return (double)*x; }
+ZP_FN zp_f64s zp_type_load_doubles(const double *x) { return *x; }
+ZP_FN void zp_type_store_doubles(double *x, zp_f64s v) { *x = v; }
+ZP_FN void zp_type_store_floats(float *x, zp_f64s v) { *x = (float)v; }
 ZP_FN void zp_type_sqrt_f64s(float *root, const float *x) { *root = sqrtf(*x); }
 ZP_FN zp_f64s zp_type_fma_f64s(double f, zp_f64s x, zp_f64s y) { return f * x + y; }
 #ifdef __CUDACC__
 #define ZP_WIDE ((size_t)4)
-/* In two steps, so that all that a thread reads is on its way before it waits for any of it. */
+/* Loading has two steps, so that a thread issues all its reads before it waits for the first. */
 ZP_FN uint4 zp_type_load_words(const void *from, zero_type type, size_t i) {
     if (type == ZERO_F32) return *(const uint4 *)(const void *)((const float *)from + i);
     const uint2 h = *(const uint2 *)(const void *)((const uint16_t *)from + i);
     return make_uint4(h.x & 0xFFFFu, h.x >> 16, h.y & 0xFFFFu, h.y >> 16);
 }
-ZP_FN void zp_type_open_words(float *x, uint4 words, zero_type type) {
+ZP_FN void zp_type_unpack_words(float *x, uint4 words, zero_type type) {
     const uint32_t all[4] = {words.x, words.y, words.z, words.w};
     if (type == ZERO_F16)
         for (size_t j = 0; j < 4; j++) x[j] = zp_type_from_f16((uint16_t)all[j]);
@@ -206,7 +205,7 @@ ZP_FN void zp_type_open_words(float *x, uint4 words, zero_type type) {
             x[j] = zp_type_bits_to_float(type == ZERO_F32 ? all[j] : all[j] << 16);
 }
 ZP_FN void zp_type_load_wide(float *x, const void *from, zero_type type, size_t i) {
-    zp_type_open_words(x, zp_type_load_words(from, type, i), type);
+    zp_type_unpack_words(x, zp_type_load_words(from, type, i), type);
 }
 ZP_FN void zp_type_store_wide(void *to, zero_type type, size_t i, const float *x) {
     if (type == ZERO_F32) {
@@ -230,7 +229,7 @@ ZP_FN void zp_type_store_wide(void *to, zero_type type, size_t i, const float *x
 }
 #endif
 #endif
-/* How many of n are taken several at a time: on the GPU none, where words must be aligned. */
+/* Returns how many of n elements are converted ZP_WIDE at a time: 0 on the GPU (alignment). */
 ZP_FN size_t zp_type_wide_part(size_t n) { return ZP_WIDE == 16 ? n / ZP_WIDE * ZP_WIDE : 0; }
 ZP_FN void zp_type_widen(float *to, const void *from, zero_type type, size_t n) {
     const size_t whole = zp_type_wide_part(n);
@@ -242,7 +241,8 @@ ZP_FN void zp_type_narrow(void *to, zero_type type, const float *from, size_t n)
     for (size_t i = 0; i < whole; i += ZP_WIDE) zp_type_store_wide(to, type, i, from + i);
     for (size_t i = whole; i < n; i++) zp_type_store(to, type, i, from[i]);
 }
-/* n values from element `at` on, in f32: where they lie, or a copy. */
+/* Returns n values from element `at` on, in f32: the array itself if it is f32, otherwise `copy`.
+ */
 ZP_FN const float *zp_type_view(const void *from, zero_type type, size_t at, size_t n,
                                 float *copy) {
     if (type == ZERO_F32) return (const float *)from + at;

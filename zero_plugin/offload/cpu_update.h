@@ -297,7 +297,7 @@ static zero_result zp_cpu_update_begin(zero_ctx *z) {
     if (!h->lift[ZP_GRAD].open) return ZERO_OK;
     zp_lane_event sent; /* the file's lanes have the step's gradients */
     zp_lane_record(&h->lift[ZP_GRAD].asks, &sent);
-    return zp_device_push_task(&z->updates, zp_lane_await_task, &sent, sizeof sent, 0);
+    return zp_device_push_task(&z->updates, zp_lane_wait_event_task, &sent, sizeof sent, 0);
 }
 
 /* What an update apart reads instead of the device's arrays: the spans, and the decision, which the

@@ -134,9 +134,10 @@ static zp_lane *zp_file_lane(zp_file *f, size_t piece) { return &f->lane[piece %
 /* Lets the stream wait until the transfers before `e` are complete. */
 static void zp_file_wait(zp_file *f, const zp_lane_event *e) {
     zp_recorder *t = f->group->device->recorder;
-    zp_record *r = zp_lane_reached(e) ? NULL : zp_events_record_wait(t, zp_track_now, e->after);
+    zp_record *r =
+        zp_lane_event_passed(e) ? NULL : zp_events_record_wait(t, zp_track_now, e->after);
     const double start = zp_seconds();
-    zp_lane_await(e);
+    zp_lane_wait_event(e);
     const double end = zp_seconds();
     const uint64_t waited = (uint64_t)((end - start) * 1e9);
     zp_events_record_run(r, start, end);
@@ -149,10 +150,10 @@ static void zp_file_give(const zp_transfer *t, zp_lane_event *e) {
     zp_record *r = zp_events_take_record(t->disk->group->device->recorder,
                                          t->writes ? ZERO_EVENT_WRITE : ZERO_EVENT_READ,
                                          lane->track, -1, t->bytes);
-    zp_lane_give(lane, r, zp_file_task, t, sizeof *t, 0);
+    zp_lane_push_record_task(lane, r, zp_file_task, t, sizeof *t, 0);
     zp_lane_record(lane, e);
     if (r) e->after = r->event.number;
-    zp_lane_seal(lane, r);
+    zp_lane_end_record(lane, r);
 }
 
 /* Whether direct transfers may begin and end at sectors. */

@@ -168,15 +168,15 @@ static zero_result zp_gpu_update_add_mean(zero_ctx *z, int u) {
         zp_gpu_update_place_events *p = &h->passage[h->turn % zp_gpu_update_places(z)];
         char *place = zp_gpu_update_place(z, ZP_MASTER);
         n = zp_min(most, own->numel - from);
-        const zp_kernel_collect_args add = {(float *)(void *)place,
-                                            zp_ctx_unit_mean(z, u) + from * of, mean->type, 0, 1};
+        const zp_kernel_accumulate_args add = {
+            (float *)(void *)place, zp_ctx_unit_mean(z, u) + from * of, mean->type, 0, 1};
         ZP_TRY(zp_device_wait_event(&h->up, &p->used));
         zp_record *up = zp_device_begin_slice(&h->up, ZERO_EVENT_COPY, u, n * of);
         ZP_TRY(zp_device_copy(&h->up, place, zp_array_at(mean, u, own->first + from), n * of));
         zp_device_end_slice(&h->up, up);
         ZP_TRY(zp_device_record_event(&h->up, &p->filled));
         ZP_TRY(zp_device_wait_event(s, &p->filled));
-        ZP_TRY(zp_kernel_collect(s, &add, n / ZP_WIDE));
+        ZP_TRY(zp_kernel_accumulate(s, &add, n / ZP_WIDE));
         ZP_TRY(zp_device_record_event(s, &p->used));
         h->up_bytes += n * of;
     }

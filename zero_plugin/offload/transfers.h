@@ -64,7 +64,7 @@ static char *zp_transfer_up_place(const zero_ctx *z, zp_side side, size_t turn, 
 static void zp_transfer_up_read_task(const void *args, size_t pieces, int threads) {
     const zp_transfer_up_args *a = (const zp_transfer_up_args *)args;
     zp_transfer_up_state *l = &a->z->host.lift[ZP_PARAM];
-    zp_lane_await(&a->updated);
+    zp_lane_wait_event(&a->updated);
     for (size_t from = 0; from < pieces; from += ZP_LIFTED, l->asked++) {
         if (l->asked >= 2) (void)zp_lane_pass_gate(&l->copied);
         for (size_t i = 0; i < zp_min(ZP_LIFTED, pieces - from); i++) {
@@ -128,7 +128,7 @@ typedef struct zp_transfer_down_args {
 
 /* Waits for the transfers of a half of the pinned pieces. */
 static void zp_transfer_down_wait(const zp_lane_event *half) {
-    for (int i = 0; i < (int)ZP_LIFTED; i++) zp_lane_await(&half[i]);
+    for (int i = 0; i < (int)ZP_LIFTED; i++) zp_lane_wait_event(&half[i]);
 }
 static void zp_transfer_down_enqueue(const zp_transfer_down_args *a, size_t from, size_t n,
                                      zp_lane_event *half) {
@@ -173,11 +173,11 @@ static zero_result zp_transfer_down_shard(zero_ctx *z, int u, char *memory, int 
     for (size_t at = 0; at < mean->part[u].numel; at += most, l->turns++) {
         const size_t n = zp_min(most, mean->part[u].numel - at);
         char *half = zp_transfer_up_place(z, ZP_GRAD, l->turns, 0), *here = memory + at * of;
-        const zp_kernel_collect_args add = {l->sums, here, mean->type, 0, 1};
+        const zp_kernel_accumulate_args add = {l->sums, here, mean->type, 0, 1};
         ZP_TRY(zp_device_call_from_stream(s, zp_transfer_down_pass_gate, &l->given));
         ZP_TRY(zp_device_copy(s, writes ? half : (char *)l->sums, writes ? here : half, n * of));
         ZP_TRY(zp_device_open_gate_from_stream(s, &l->copied));
-        if (!writes) ZP_TRY(zp_kernel_collect(s, &add, n / ZP_WIDE));
+        if (!writes) ZP_TRY(zp_kernel_accumulate(s, &add, n / ZP_WIDE));
     }
     return ZERO_OK;
 }
