@@ -72,8 +72,8 @@ typedef struct gpt2_error {
 /* A mixture of experts in place of the MLP of every second block, from the second on; see
    experts.h. */
 typedef struct gpt2_moe {
-    int experts;    /* E of a layer; 0: none, and all of this is zeros */
-    int chosen;     /* of which a token asks 1 or 2 */
+    int experts;    /* E of a layer; 0: no experts, and all fields are 0 */
+    int chosen;     /* experts per token, 1 or 2 */
     float capacity; /* slots of an expert, over the mean number of choices */
     float aux;      /* factor of the auxiliary loss */
 } gpt2_moe;
@@ -88,16 +88,16 @@ typedef struct gpt2_config {
     int layers;            /* L */
     int heads;             /* NH, divides C */
     int channels;          /* C */
-    int untied;            /* 1: the classifier is a tensor of its own, lmheadw */
+    int untied;            /* 1: the classifier is a separate tensor, lmheadw */
     gpt2_moe moe;
 } gpt2_config;
 
-/* A model from its short name.
+/* Parses a model's short name.
      dN, gpt2:dN  GPT-2 with N layers: 6 12 24 36 48 60 72 84; maxT 1024, V 50257
      gpt3:cN      GPT-3 with N channels: 384 768 1024 1536 2048 2560 4096 12288; maxT 2048, V 50257
      char:LxCxH   L layers, C channels, H heads; maxT `max_seq_len`, V 65
-   vocab_size: 0, or V where the name's own is not meant (any name). max_seq_len: maxT of `char:`,
-   0 means 64; other names have their own and ignore it. Errors: ARGUMENT (*cfg untouched). */
+   vocab_size: V, or 0 for the V of the name. max_seq_len: maxT of `char:`, 0 means 64; other names
+   ignore it. Errors: ARGUMENT (*cfg unchanged). */
 zero_result gpt2_config_parse(const char *descriptor, int vocab_size, int max_seq_len,
                               gpt2_config *cfg, gpt2_error *err);
 
@@ -105,7 +105,7 @@ zero_result gpt2_config_parse(const char *descriptor, int vocab_size, int max_se
 
 enum { GPT2_TENSORS = 16, GPT2_MOST_TENSORS = 17 /* untied */ };
 
-/* Their numbers, in the order of the table. */
+/* Tensor numbers, in the order of the table. */
 enum {
     GPT2_WTE,
     GPT2_WPE,
@@ -154,10 +154,10 @@ typedef struct gpt2_tensors {
    lookup. Biases and norms are ZERO_NO_DECAY | ZERO_ONE_D. */
 void gpt2_describe(const gpt2_config *cfg, zero_tensor_desc out[GPT2_TENSORS]);
 
-/* Rows of a tile of wte: the largest multiple of 32 up to `rows` that divides Vp, at least 32. 0
-   for 0, which means that wte is whole. */
+/* Returns the rows of a tile of wte: the largest multiple of 32 up to `rows` that divides Vp, at
+   least 32. Returns 0 for 0, which means that wte is whole. */
 int gpt2_tile_rows(const gpt2_config *cfg, int rows);
-/* Tiles of what one of so many tensor-parallel ranks has of wte; 0: it is whole. */
+/* Tiles of the part of wte that one of `parts` tensor-parallel ranks has; 0: wte is whole. */
 int gpt2_tiles(const gpt2_config *cfg, int parts, int tile_rows);
 
 /* The same 16 tensors with wte in n tiles of gpt2_tile_rows(cfg, rows) rows, so that neither wte
@@ -172,27 +172,27 @@ void gpt2_describe_tiled(const gpt2_config *cfg, int rows, zero_tensor_desc out[
    model is whole, and nothing is different. */
 typedef struct gpt2_parallel {
     zero_group *tp; /* borrowed: heads, hidden channels and vocabulary are divided by its ranks */
-    int sequence;   /* sequence parallelism: between layers rows are, too */
+    int sequence;   /* 1: sequence parallelism: it also divides the rows between layers */
     const struct gpt2_stage *stage; /* of a pipeline: blocks are divided by its stages; NULL: the
                                        model is in one piece */
     zero_group *ep;    /* borrowed: each layer's experts are divided by its ranks; NULL: one rank */
-    zero_ctx *experts; /* borrowed: what has them, see experts.h; NULL: a model without */
+    zero_ctx *experts; /* borrowed: context of the experts, see experts.h; NULL: no experts */
 } gpt2_parallel;
 
 /* A stage of a pipeline, made by gpt2_stage_make of stages.h. */
 enum { GPT2_MOST_CHUNKS = 512 };
 typedef struct gpt2_stage {
     int stages, chunks; /* p, v */
-    int stage;          /* this one, 0..p-1 */
-    int slots;          /* micro-batches, times chunks, that are kept for backward */
+    int stage;          /* number of this stage, 0..p-1 */
+    int slots;          /* (micro-batch, chunk) pairs that are kept for backward */
     int first[GPT2_MOST_CHUNKS
               + 1];   /* chunk k of the model has blocks first[k] .. first[k+1] - 1 */
     zero_group *pp;   /* borrowed: the stages, in order */
-    zero_group *ends; /* borrowed: the first and the last of them; others: NULL */
+    zero_group *ends; /* borrowed: the first and the last stage; on others NULL */
 } gpt2_stage;
 
-/* Why a model of sequences of T tokens, wte in tiles of `tile_rows` (0: whole), cannot be cut over
-   so many ranks, and the nearest number that can. Errors: ARGUMENT. */
+/* Returns ARGUMENT, with the reason and the nearest possible number, if `ranks` ranks cannot divide
+   the model. seq_len is T; wte has tiles of `tile_rows` (0: whole). */
 zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_rows, int ranks,
                                 int sequence, gpt2_error *err);
 
@@ -218,7 +218,7 @@ zero_result gpt2_write(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel 
                        zero_kind kind, size_t first, size_t n, float *values);
 zero_result gpt2_read(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
                       zero_kind kind, size_t first, size_t n, float *out);
-/* What they failed over. */
+/* Returns the sentence for the error of the two functions above. */
 const char *gpt2_parallel_error(const zero_ctx *z, const gpt2_parallel *how);
 
 /* Elements of all tensors of the whole model but experts and their gates (experts_numel); padded
@@ -246,7 +246,7 @@ static inline uint64_t gpt2_draw(uint64_t seed, uint64_t stream, uint64_t i) {
    ranks. After zero_build, on every rank. COLLECTIVE, SYNC. Holds one chunk of 1 MiB.
    Errors: MEMORY and those of zero_write_tensor. */
 zero_result gpt2_init(zero_ctx *z, const gpt2_config *cfg, uint64_t seed, gpt2_error *err);
-/* The same for this rank's part: all parts together are the model that gpt2_init makes. */
+/* Initialises this rank's part. All parts together equal the model of gpt2_init. */
 zero_result gpt2_init_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                            uint64_t seed, gpt2_error *err);
 
@@ -270,13 +270,13 @@ typedef struct gpt2_run {
     int seq_len;    /* T, at most maxT */
     int recompute;  /* GPT2_RECOMPUTE_... */
     zero_type type; /* of activations; zero_config.type */
-    int tf32;       /* CUDA, f32: products round what they multiply to TF32: faster, 11 bits */
+    int tf32;       /* CUDA, f32: products round their operands to TF32: faster, 11 bits */
     int any_order;  /* CUDA with cuDNN: gradients of attention add up in any order: faster, without
                        a matrix of T x T in memory, and not the same bits each time */
     int tile_rows;  /* as gpt2_describe_tiled was told; 0: whole. The classifier then sees logits of
                        one tile at a time: losses and gradients are those without tiles, roundings
                        apart, and its products are 4 where they were 3 */
-    const char *folder; /* AWAY on the CPU: where the file is made; read by gpt2_create alone */
+    const char *folder; /* AWAY on the CPU: folder of the file; only gpt2_create reads it */
     const gpt2_parallel *parallel; /* NULL: the model is whole. Copied */
 } gpt2_run;
 
@@ -312,10 +312,10 @@ void gpt2_take_products(gpt2_model *m, const struct products_choice *choice);
 const char *gpt2_product_path(const gpt2_model *m);
 const char *gpt2_attention_path(const gpt2_model *m);
 
-/* The sentence for the last error of a call with this model; "" without one. Owned by the model. */
+/* Returns the sentence for the last error of a call with this model, or "". The model owns it. */
 const char *gpt2_last_error(const gpt2_model *m);
 
-/* zero_pass_begin and zero_pass_end of the model's context, and of that of its experts. */
+/* Calls zero_pass_begin and zero_pass_end of the model's context and of its experts' context. */
 zero_result gpt2_pass_begin(gpt2_model *m, zero_pass kind, int micro, int micro_steps);
 zero_result gpt2_pass_end(gpt2_model *m);
 
@@ -327,8 +327,8 @@ zero_result gpt2_pass_end(gpt2_model *m);
 zero_result gpt2_train_step(gpt2_model *m, const int *inputs, const int *targets, float loss_factor,
                             double *loss);
 
-/* The mean loss of all gpt2_train_step since this was last asked, of this rank alone; 0 without
-   one. SYNC: once a step, after zero_step, it costs next to nothing. Errors: DEVICE. */
+/* Returns the mean loss of all gpt2_train_step since the previous call, of this rank alone; 0
+   without one. SYNC. Call it once per step, after zero_step, where it is cheap. Errors: DEVICE. */
 zero_result gpt2_take_losses(gpt2_model *m, double *mean);
 
 /* Of a mixture of experts, the same: the sum over its layers of the auxiliary loss, before its
@@ -372,7 +372,7 @@ typedef struct gpt2_chunk {
    gpt2_train_step, which is the two behind one another where there is one stage. */
 zero_result gpt2_chunk_forward(gpt2_model *m, const gpt2_chunk *c);
 zero_result gpt2_chunk_backward(gpt2_model *m, const gpt2_chunk *c, float loss_factor);
-/* Behind a last chunk's forward, in a ZERO_EVAL pass: the sum of its losses, as gpt2_loss. */
+/* After a last chunk's forward, in a ZERO_EVAL pass: the sum of its losses, as gpt2_loss. */
 zero_result gpt2_chunk_loss(gpt2_model *m, const gpt2_chunk *c, double *sum);
 /* And the logits (V) of what follows the first t tokens of its one sequence. */
 zero_result gpt2_chunk_logits(gpt2_model *m, const gpt2_chunk *c, int t, float *logits);
@@ -382,18 +382,18 @@ size_t gpt2_chunk_bytes(const gpt2_model *m);
 int gpt2_batch(const gpt2_model *m);
 size_t gpt2_batch_tokens(const gpt2_model *m);
 size_t gpt2_vocabulary(const gpt2_model *m);
-/* Memory of the model's device. */
+/* Allocates memory of the model's device. */
 void *gpt2_memory(size_t bytes);
 void gpt2_free(void *memory);
 
 /* ---- figures ------------------------------------------------------------------------------- */
 
-/* Bytes that gpt2_create allocates for activations and scratch memory. 0 for a run that it would
-   refuse. */
+/* Returns the bytes that gpt2_create allocates for activations and scratch memory; 0 if gpt2_create
+   would reject the run. */
 size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run);
 
-/* Bytes that GPT2_RECOMPUTE_AWAY keeps in the file, or in CUDA in the host's memory; not among
-   those above. 0 without it, and for a run that gpt2_create would refuse. */
+/* Returns the bytes that GPT2_RECOMPUTE_AWAY keeps in the file, or in CUDA in host memory. They are
+   not part of the bytes above. 0 without AWAY, and for a run that gpt2_create would reject. */
 size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run);
 
 /* Bytes that a rank of run->parallel's group sends in a micro-step of training, as zero_group_stats

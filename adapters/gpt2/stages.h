@@ -26,9 +26,9 @@
 extern "C" {
 #endif
 
-/* Cuts the model: p stages of v chunks, this one stage s. seq_len, for what attention and
-   classifier cost beside the rest. Errors: ARGUMENT (fewer blocks than chunks, with the nearest
-   that can). */
+/* Cuts the model into `stages` stages of `chunks` chunks; this one is stage `rank`. seq_len weighs
+   attention and the classifier against the rest. Errors: ARGUMENT (fewer blocks than chunks, with
+   the nearest possible number). */
 zero_result gpt2_stage_make(gpt2_stage *stage, const gpt2_config *cfg, int stages, int chunks,
                             int rank, int seq_len, gpt2_error *err);
 
@@ -46,8 +46,7 @@ int gpt2_stage_first(const gpt2_stage *s, int c);
 /* Block i of the stage, among those of the model. */
 int gpt2_stage_block(const gpt2_stage *s, int i);
 
-/* Layers of a tensor of the whole model: of an MLP's where experts stand in place of some, fewer
-   than it has blocks. */
+/* The index in the model of block i of the stage. */
 int gpt2_tensor_layers(const gpt2_config *cfg, int tensor);
 
 /* The stage's rows of a whole table of n tensors, in place: units are numbered anew. Returns how
