@@ -160,16 +160,16 @@ int gpt2_tile_rows(const gpt2_config *cfg, int rows);
 /* Tiles of the part of wte that one of `parts` tensor-parallel ranks has; 0: wte is whole. */
 int gpt2_tiles(const gpt2_config *cfg, int parts, int tile_rows);
 
-/* The same 16 tensors with wte in n tiles of gpt2_tile_rows(cfg, rows) rows, so that neither wte
-   nor its gradient need be anywhere whole: wte has n layers of fewer elements, units 0..n-1; wpe is
-   unit n, the blocks follow. Elements of wte over all layers are as without tiles: states, model
-   files and hashes fit either way. Each tile's gradient is written once a pass, by the classifier
-   and the lookup together, at the end of backward. `rows` 0: gpt2_describe. */
+/* The same 16 tensors with wte in n tiles of gpt2_tile_rows(cfg, rows) rows, so that no rank needs
+   the whole wte or its whole gradient. wte has n layers in units 0..n-1, wpe is unit n, then the
+   blocks follow. wte has the same elements over all layers as without tiles, so states, model files
+   and hashes fit both. The classifier and the lookup together write each tile's gradient once per
+   pass, at the end of backward. `rows` 0: gpt2_describe. */
 void gpt2_describe_tiled(const gpt2_config *cfg, int rows, zero_tensor_desc out[GPT2_TENSORS]);
 
-/* BESIDE DATA PARALLELISM: the same model cut over the ranks of groups, each of which has a part of
-   its tensors; see tensor_parallel.h, which says what is whole. NULL, or a group of one rank: the
-   model is whole, and nothing is different. */
+/* MODEL PARALLELISM: the ranks of groups divide one model, and each has a part of its tensors.
+   tensor_parallel.h lists the tensors that stay whole. NULL, or a group of one rank: the model is
+   whole. */
 typedef struct gpt2_parallel {
     zero_group *tp; /* borrowed: heads, hidden channels and vocabulary are divided by its ranks */
     int sequence;   /* 1: sequence parallelism: it also divides the rows between layers */
@@ -196,24 +196,24 @@ typedef struct gpt2_stage {
 zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_rows, int ranks,
                                 int sequence, gpt2_error *err);
 
-/* All tensors of a model, tied or not, as this rank has them: gpt2_describe_tiled, with lmheadw as
-   number 16 in a unit behind the final norm's, or in as many tiles as wte is. Of what is whole on
-   every rank of a group, ranks but the first have ZERO_COPY. Of a stage those of its blocks, and of
-   what it has besides. Returns how many. */
+/* Returns the number of this rank's tensors, tied or not, and describes them as gpt2_describe_tiled
+   does. lmheadw is number 16, in a unit after the final norm's or in as many tiles as wte. If all
+   ranks of a group have a tensor whole, ranks but the first set ZERO_COPY. A stage has the tensors
+   of its blocks and of its ends. */
 int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
                zero_tensor_desc out[GPT2_MOST_TENSORS]);
-/* Announces them, and the groups that gradients are summed over first (zero_tensor_sum): with
-   sequence parallelism what is whole, since each rank has seen its rows alone; of a pipeline a tied
-   wte; what is cut, for LAMB's norms (zero_tensor_slice); and the blocks' four kinds of matrices,
-   which MUON makes orthogonal. Errors: those of zero_tensor. */
+/* Announces them. First it announces the groups that sum gradients (zero_tensor_sum): of whole
+   tensors with sequence parallelism, because each rank sees only its rows, and of a pipeline's tied
+   wte. It also announces slices for LAMB's norms (zero_tensor_slice), and the four kinds of
+   matrices of a block that MUON makes orthogonal. Errors: those of zero_tensor. */
 zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                           int tile_rows);
 const char *gpt2_tensor_name(int tensor);
 
-/* zero_write_tensor and zero_read_tensor in terms of the dense tensor, over all layers: elements
-   [first, first + n). write: every rank gives the same values, and keeps its part; they are
-   spoilt. read: every rank gets all; `out` may be NULL. COLLECTIVE over all ranks. Errors: MEMORY,
-   those of the two, and of the group. */
+/* zero_write_tensor and zero_read_tensor for elements [first, first + n) of the dense tensor, over
+   all layers. write: every rank passes the same values and keeps its part; `values` is overwritten.
+   read: every rank receives all; `out` may be NULL. COLLECTIVE over all ranks. Errors: MEMORY,
+   those of the two functions and of the group. */
 zero_result gpt2_write(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
                        zero_kind kind, size_t first, size_t n, float *values);
 zero_result gpt2_read(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
@@ -221,7 +221,7 @@ zero_result gpt2_read(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *
 /* Returns the sentence for the error of the two functions above. */
 const char *gpt2_parallel_error(const zero_ctx *z, const gpt2_parallel *how);
 
-/* Elements of all tensors of the whole model but experts and their gates (experts_numel); padded
+/* Number of elements in the whole model, except experts and their gates (experts_numel). Padded
    vocabulary entries count. */
 size_t gpt2_numel(const gpt2_config *cfg);
 
@@ -252,13 +252,13 @@ zero_result gpt2_init_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_paral
 
 /* ---- a model ------------------------------------------------------------------------------- */
 
-/* What is not kept from forward for backward, but computed again. The bits are always the same,
-   except that in CUDA, where cuBLASLt computes GELU, GELU and NORM have other bits than NONE and
-   BLOCK have: what is computed again there is the own kernel's, a rounding apart. */
+/* Activations that backward computes again instead of keeping them. The bits are always the same,
+   with one exception. Where cuBLASLt computes GELU in CUDA, GELU and NORM differ from NONE and
+   BLOCK by a rounding, because the own kernel computes it again. */
 enum {
     GPT2_RECOMPUTE_NONE = 0,
-    GPT2_RECOMPUTE_GELU = 1,  /* a trainer's default: next to no time */
-    GPT2_RECOMPUTE_NORM = 2,  /* and the outputs of layer norms */
+    GPT2_RECOMPUTE_GELU = 1,  /* the trainer's default: almost no extra time */
+    GPT2_RECOMPUTE_NORM = 2,  /* also the outputs of layer norms */
     GPT2_RECOMPUTE_BLOCK = 3, /* whole blocks, from their input: a third more time */
     GPT2_RECOMPUTE_AWAY = 4   /* the same, and their inputs are kept elsewhere, but for three (of a
                                  pipeline: but for messages, and three): in a file of
@@ -342,8 +342,8 @@ zero_result gpt2_take_experts(gpt2_model *m, double *aux, double *dropped);
    COLLECTIVE through its hooks, SYNC. Errors: as gpt2_train_step. */
 zero_result gpt2_loss(gpt2_model *m, const int *inputs, const int *targets, int rows, double *loss);
 
-/* What gpt2_loss has just added up: the first n of its rows * T cross entropies, token by token, of
-   this rank alone. Before the next pass. SYNC. Errors: DEVICE. */
+/* Copies the first n of the rows * T cross entropies of the last gpt2_loss, token by token, of this
+   rank alone. Call it before the next pass. SYNC. Errors: DEVICE. */
 zero_result gpt2_token_losses(gpt2_model *m, float *losses, size_t n);
 
 /* For sampling, inside a ZERO_EVAL pass: logits (V floats, caller's) of the token that follows
@@ -353,16 +353,16 @@ zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits);
 
 /* ---- chunks of a pipeline's stage ------------------------------------------------------------ */
 
-/* What pipelined.h hands a model that is a stage, chunk by chunk. Activations between chunks are
-   (rows of this rank, C), of the run's type, on the device. */
+/* Describes one chunk for a model that is a pipeline stage. Activations between chunks are (rows of
+   this rank, C), of the run's type, on the device. */
 typedef struct gpt2_chunk {
     int chunk; /* of the stage */
     int slot;  /* 0..slots-1: where forward leaves what backward needs */
     int rows;  /* sequences, 0..B */
     const int *inputs,
         *targets;   /* (rows T): first chunk, last chunk; read at forward and backward */
-    void *in;       /* activation that comes in; first chunk: NULL */
-    void *out;      /* that goes on; last chunk: NULL */
+    void *in;       /* input activation; first chunk: NULL */
+    void *out;      /* output activation; last chunk: NULL */
     void *gradient; /* backward: in, that of out (last chunk: nothing); out, that of in */
     int train;      /* forward: a backward follows */
 } gpt2_chunk;
@@ -410,15 +410,15 @@ uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run);
    (without wpe) and 12 L C T for attention (Chowdhery et al. 2022, appendix B). */
 double gpt2_flops_per_token(const gpt2_config *cfg, int seq_len);
 
-/* Returns the floating-point operations per second of the fastest matrix product of this type. A
-   model computes its products in the same way, conversions included. On a CPU it measures the three
-   products of a layer at several shapes with this many threads (0: as OpenMP says), for about 0.2
-   s. Returns 0 if it cannot measure. Utilisation is a share of this rate where gpt2_peak_rate is 0.
- */
+/* Returns the floating-point operations per second of the fastest matrix product of this type. The
+   model computes its products in the same way, conversions included. On a CPU it measures a layer's
+   three products at several shapes for about 0.2 s (threads 0: OpenMP's number). Returns 0 if it
+   cannot measure. Utilisation is a share of this rate where gpt2_peak_rate is 0.
+*/
 double gpt2_matmul_rate(zero_type type, int threads);
 
-/* The same as the maker of this GPU states it: dense products that add in f32; 0: a CPU, or a GPU
-   that the table does not have. */
+/* Returns the rate that the GPU's manufacturer states for dense products that add in f32. 0: a CPU,
+   or a GPU that the table does not contain. */
 double gpt2_peak_rate(zero_type type, int tf32);
 
 #ifdef __cplusplus

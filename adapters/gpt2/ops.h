@@ -173,7 +173,7 @@ void ops_norm(ops_ctx *o, void *out,    /* (R, C) */
               float *mean, float *rstd, /* (R) */
               const void *x,            /* (R, C) */
               const void *w, const void *b, size_t R, size_t C);
-/* Computes `out` again from what was kept; the same bits. */
+/* Computes `out` again from the kept values, with the same bits. */
 void ops_norm_again(ops_ctx *o, void *out, const float *mean, const float *rstd, const void *x,
                     const void *w, const void *b, size_t R, size_t C);
 /* ADDS to dx (R, C), which carries the gradient of the residual stream past the norm; with `store`
@@ -184,7 +184,7 @@ void ops_norm_backward(ops_ctx *o, void *dx, void *dw, void *db, const void *dou
 
 /* ---- GELU (Hendrycks, Gimpel 2016, tanh form), of x + bias ----------------------------------- */
 
-/* What devices make fused operations of, or fall back to. CUDA: bias may be NULL. */
+/* Devices build fused operations from these or fall back to them. CUDA: bias may be NULL. */
 void ops_gelu(ops_ctx *o, void *out, const void *x, const void *bias, size_t R, size_t C);
 /* d (R, C): on entry the gradient of the output, on return that of x. dbias (C) is added to. out
    (R, C) receives the output of ops_gelu again; the same bits, at no cost. */
@@ -213,8 +213,8 @@ void ops_attention_backward(ops_ctx *o, void *dqkv, const void *dout, const void
 /* ---- cross entropy of a softmax -------------------------------------------------------------- */
 
 /* losses (R): -log softmax(logits)[target], over the first V of the Vp columns. With `train` the
-   logits (R, Vp) are replaced by the gradient of scale * sum(losses), zeros in padded columns;
-   without they are left alone. */
+   gradient of scale * sum(losses) replaces the logits (R, Vp), with zeros in padded columns;
+   without `train` they do not change. */
 void ops_cross_entropy(ops_ctx *o, float *losses, void *logits, const int *targets, int train,
                        float scale, size_t R, size_t V, size_t Vp);
 
@@ -227,32 +227,32 @@ typedef struct ops_tile {
     size_t first, rows, valid;
 } ops_tile;
 
-/* out[r] = w[token - first] for rows whose token is in the tile; other rows are left alone. */
+/* out[r] = w[token - first] for rows whose token is in the tile; other rows do not change. */
 void ops_tile_rows(ops_ctx *o, void *out, /* (R, C) */
                    const int *tokens,     /* (R) */
                    const void *w,         /* (rows, C) */
                    const ops_tile *t, size_t R, size_t C);
 /* out (R, C) += wpe[row % T] */
 void ops_add_places(ops_ctx *o, void *out, const void *wpe, size_t R, size_t T, size_t C);
-/* Both halves of ops_embed_backward; dw (rows, C). tokens: those of the last ops_take_batch. */
+/* The two parts of ops_embed_backward; dw (rows, C). tokens: those of the last ops_take_batch. */
 void ops_tile_rows_backward(ops_ctx *o, void *dw, const void *dout, const int *tokens,
                             const ops_tile *t, size_t R, size_t C);
 void ops_places_backward(ops_ctx *o, void *dwpe, const void *dout, size_t R, size_t T, size_t C);
 
-/* What is known of R softmaxes when some of their tiles were seen (Milakov, Gimelshein 2018,
-   algorithm 3). All (R), device memory; contents before the first tile do not matter. */
+/* State of R softmaxes after some of their tiles (Milakov, Gimelshein 2018, algorithm 3). All
+   arrays (R), device memory; their contents before the first tile do not matter. */
 typedef struct ops_softmax {
     float *most;   /* the largest logit */
     float *sum;    /* of e^(logit - most) */
-    float *factor; /* e^(most before this tile - most): what sums up to then are multiplied by */
+    float *factor; /* e^(most before this tile - most): multiplies the earlier sums */
     float *losses; /* the target's logit; from ops_softmax_end on the loss */
 } ops_softmax;
 
-/* Takes note of a tile's logits (R, rows). With `train` they become e^(logit - most), zeros in
-   columns beyond `valid`; without they are left alone. */
+/* Adds a tile's logits (R, rows) to the state. With `train` they become e^(logit - most), with
+   zeros in columns beyond `valid`; without `train` they do not change. */
 void ops_softmax_tile(ops_ctx *o, const ops_softmax *s, void *logits, const int *targets,
                       const ops_tile *t, int train, size_t R);
-/* mean (R, C), f32 = mean * factor + x; behind the first tile = x. */
+/* mean (R, C), f32 = mean * factor + x; after the first tile = x. */
 void ops_softmax_add(ops_ctx *o, float *mean, const ops_softmax *s, const void *x,
                      const ops_tile *t, size_t R, size_t C);
 /* A VOCABULARY IN PARTS: ranks see different tiles, of which any may begin, and have no entry of
@@ -267,7 +267,7 @@ void ops_softmax_meet(ops_ctx *o, const ops_softmax *s, const float *most, size_
    logit that this rank has seen. Infinite where that is nothing beside the others'. */
 void ops_softmax_share(ops_ctx *o, const ops_softmax *s, size_t R);
 
-/* After all tiles. */
+/* Call after all tiles. */
 void ops_softmax_end(ops_ctx *o, const ops_softmax *s, size_t R);
 /* dx (R, C), which holds the targets' rows of wte, becomes scale * (mean / sum - dx): the gradient
    of scale * sum(losses), where x of ops_softmax_add was each tile's logits times its rows. */

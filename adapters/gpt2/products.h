@@ -1,16 +1,16 @@
-/* products.h - products of f32 matrices on the CPU: the ways there are, and which one a shape
+/* products.h - products of f32 matrices on the CPU: the available ways, and which one a shape
    takes.
 
-   WHY. No library is the fastest at all shapes on all processors, and a product's bits are those of
-   the way it takes. So the way is a fixed choice by processor and shape, from a table in
-   products.c: equal commands make equal bits. products_measure makes a choice of its own, which
-   can be kept in a file, and then is as fixed.
+   WHY. No library is the fastest at all shapes on all processors, and a product's bits depend on
+   the way that computes it. So processor and shape determine the way, from a table in products.c:
+   equal commands give equal bits. products_measure makes a new choice. A file can store it, and
+   then it is fixed as well.
 
-   A choice as text is a line for each shape, and comments:
+   A choice as text has one line for each shape, and comments:
        # 1 thread, Intel, AMX; GFLOP/s of sgemm matmul packed apart
        NT 768 128 512 packed # 172.4 187.5 191.2 170.3
-   NT: transposition of a and of b, as they lie; then m, n, k. What no line says takes the way of
-   the table. */
+   NT: transposition of a and of b, as stored; then m, n, k. A product without a line takes the way
+   of the table. */
 #ifndef GPT2_PRODUCTS_H
 #define GPT2_PRODUCTS_H
 
