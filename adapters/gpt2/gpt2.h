@@ -202,9 +202,9 @@ zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_ro
    of its blocks and of its ends. */
 int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
                zero_tensor_desc out[GPT2_MOST_TENSORS]);
-/* Announces them. First it announces the groups that sum gradients (zero_tensor_sum): of whole
-   tensors with sequence parallelism, because each rank sees only its rows, and of a pipeline's tied
-   wte. It also announces slices for LAMB's norms (zero_tensor_slice), and the four kinds of
+/* Announces the tensors, and the groups that sum their gradients (zero_tensor_sum): for whole
+   tensors with sequence parallelism, because each rank sees only its rows, and for a pipeline's
+   tied wte. It also announces slices for LAMB's norms (zero_tensor_slice), and the four kinds of
    matrices of a block that MUON makes orthogonal. Errors: those of zero_tensor. */
 zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                           int tile_rows);

@@ -138,7 +138,7 @@ static inline zero_comm llmc_comm(void) {
 }
 #endif
 
-/* Runs in a child, which ends with its parent. Rank 0 prints; others print to a file. */
+/* Runs in a child, which ends with its parent. Ranks above 0 print to a file, shown on failure. */
 static inline void llmc_become(int rank, FILE *output) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     llmc_rank = rank;

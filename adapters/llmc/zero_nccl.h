@@ -109,7 +109,7 @@ static inline void llmc_load_state(FILE *file, const char *filename, int masters
    llm.c's own has zeros there, and says the number of steps alone. */
 static inline void llmc_save_counters(int *header) {
     zero_counters counters;
-    zeroCheck(zero_state_begin(zero)); /* after a skipped step they are still being copied */
+    zeroCheck(zero_state_begin(zero)); /* after a skipped step they may not have arrived yet */
     zero_state_counters(zero, &counters);
     zeroCheck(zero_state_end(zero, 0));
     memcpy(header, &counters, sizeof(counters));
