@@ -56,7 +56,7 @@ static data_result check_descriptor(data_file *file, char *error, size_t error_b
 data_result data_file_open(data_file *file, const char *path, uint32_t magic, char *error,
                            size_t error_bytes) {
     memset(file, 0, sizeof *file);
-    /* Not blocking, so that a named pipe is refused below instead of waited for. */
+    /* O_NONBLOCK: a named pipe is rejected below instead of waited for. */
     const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) {
         return data_fail(DATA_SYSTEM, error, error_bytes, "%s: expected a readable file, found: %s",

@@ -1,15 +1,14 @@
-/* data_file.h: what the readers of this folder share: result codes, the file header, reading.
+/* data_file.h: what the readers in this folder share: result codes, the file header, reading.
  *
- * Every file here follows llm.c: a header of 256 int32 in little-endian order, whose first two
- * are a magic number and a version, then the payload. A host of the other byte order sees a
- * wrong magic number and gets an error.
+ * Every file follows llm.c: a header of 256 little-endian int32, whose first two are a magic number
+ * and a version, then the payload. On a big-endian machine the magic number does not match, and
+ * opening fails.
  *
- * Errors: a function that can fail returns a data_result and, where that is not DATA_OK, writes
- * one sentence without a newline ("FILE: expected X, found Y") to the caller's buffer, cut to its
- * size. error may be NULL when error_bytes is 0. Nothing here prints or exits.
+ * Errors: a function that can fail returns a data_result. If that is not DATA_OK, it writes one
+ * sentence without a newline ("FILE: expected X, found Y") to the caller's buffer, cut to its size.
+ * error may be NULL when error_bytes is 0. These functions never print or exit.
  *
- * Threads: no global state; one object may be read by many threads once it is open.
- */
+ * Threads: no global state. Many threads may read one open object. */
 #ifndef ZERO_DATA_FILE_H
 #define ZERO_DATA_FILE_H
 
@@ -24,11 +23,11 @@ enum { DATA_HEADER_INTS = 256, DATA_HEADER_BYTES = 1024 };
 
 typedef enum data_result {
     DATA_OK = 0,
-    DATA_SYSTEM = 1, /* the system refused: no such file, no permission, no memory */
-    DATA_FORMAT = 2  /* the file can be read, but is not what it should be */
+    DATA_SYSTEM = 1, /* the system failed: no such file, no permission, no memory */
+    DATA_FORMAT = 2  /* the file is readable, but its content is invalid */
 } data_result;
 
-/* Not mapped: a file that is cut while it is read is then an error that names it, and no SIGBUS. */
+/* Not mapped: if a file becomes shorter while it is read, an error names it, without a SIGBUS. */
 typedef struct data_file {
     size_t length;                           /* bytes, when it was opened */
     unsigned char header[DATA_HEADER_BYTES]; /* private, as are the next */
@@ -36,8 +35,8 @@ typedef struct data_file {
     int descriptor;
 } data_file;
 
-/* The one file that a pattern of the shell names, or the pattern where it names none, to path.
- * Returns how many files it names, at least 1; above 1 path is the pattern. */
+/* Writes to path the only file that a shell pattern matches, or the pattern if it matches none.
+ * Returns the number of matches, at least 1. Above 1, path is the pattern. */
 int data_file_find(const char *pattern, char *path, size_t bytes);
 
 /* Opens the file at path and checks that it is a regular file that holds at least a header, and
@@ -49,10 +48,10 @@ data_result data_file_open(data_file *file, const char *path, uint32_t magic, ch
 data_result data_file_read(const data_file *file, size_t offset, void *out, size_t bytes,
                            char *error, size_t error_bytes);
 
-/* Closes the file and clears *file; harmless on a cleared one. */
+/* Closes the file and clears *file. A cleared file is allowed. */
 void data_file_close(data_file *file);
 
-/* The header's int32 at index, 0 to 255, as an unsigned number: a negative one is huge. */
+/* Returns the header's int32 at index, 0 to 255, as an unsigned number: a negative one is huge. */
 uint32_t data_file_header(const data_file *file, size_t index);
 
 /* Writes the sentence to error, if error_bytes is not 0, and returns code. */

@@ -5,12 +5,12 @@
 #include <string.h>
 
 enum {
-    START = 65535,      /* what an example begins with */
+    START = 65535,      /* first number of each example */
     LEAD = 3,           /* numbers before the label: start, bytes, index */
-    NUMBERS = 65535 / 2 /* of the longest example that can be written */
+    NUMBERS = 65535 / 2 /* in the longest possible example */
 };
 
-/* An example that is being read: numbers[next] is the next one. */
+/* The example that is being read: numbers[next] is the next number. */
 typedef struct eval_cursor {
     const eval_file *file;
     uint32_t index;
@@ -19,7 +19,7 @@ typedef struct eval_cursor {
     size_t error_bytes;
 } eval_cursor;
 
-/* Where in the file a number of the example is. */
+/* Returns the file offset of a number of the example, in bytes. */
 static unsigned long long byte_of(const eval_cursor *c, size_t number) {
     return (unsigned long long)(c->file->at[c->index] + number * sizeof(uint16_t));
 }
@@ -37,7 +37,7 @@ static data_result ended(const eval_cursor *c) {
                      byte_of(c, c->count), (unsigned long)c->index);
 }
 
-/* A length and as many tokens. */
+/* Reads a length and that many tokens. */
 static data_result take_tokens(eval_cursor *c, int *count, const uint16_t **tokens) {
     if (c->next >= c->count) { return ended(c); }
     const size_t length = c->file->numbers[c->next];
@@ -58,7 +58,7 @@ static data_result take_tokens(eval_cursor *c, int *count, const uint16_t **toke
     return DATA_OK;
 }
 
-/* What follows the lead. */
+/* Reads the label and the rest of an example. */
 static data_result take_example(eval_cursor *c, eval_example *out) {
     const uint16_t *numbers = c->file->numbers;
     if (c->count < LEAD + 2) { return ended(c); }
@@ -76,7 +76,7 @@ static data_result take_example(eval_cursor *c, eval_example *out) {
     return result;
 }
 
-/* The three numbers that an example begins with, at at[index]; at[index + 1] follows from them. */
+/* Reads the first three numbers of the example at at[index], and computes at[index + 1]. */
 static data_result read_lead(eval_cursor *c) {
     eval_file *file = (eval_file *)(uintptr_t)c->file;
     const uint64_t at = file->at[c->index];

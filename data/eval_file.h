@@ -1,7 +1,7 @@
 /* eval_file.h: read a file of multiple-choice examples in llm.c's format (HellaSwag's).
  *
  *     int32 header[256]   magic 20240522, version 1, number of examples, bytes of the longest,
- * zeros examples[]          as many as the header says, up to the end of the file, each of uint16:
+ * zeros examples[]          as many as the header states, up to the end of the file, as uint16:
  *         65535, bytes of this example (these numbers included), index of this example,
  *         label: the right completion, 0 to 3, number of completions, always 4,
  *         number of context tokens, the tokens,
@@ -15,9 +15,9 @@
  *         if (eval_file_read(&file, i, &one, error, sizeof error) != DATA_OK) ...
  *     eval_file_close(&file);
  *
- * Link data_file.c and eval_file.c. Errors and threads: see data_file.h, but that reading uses
- * memory of the file: a thread at a time. Sentences name the byte at which something is wrong.
- */
+ * Link data_file.c and eval_file.c. Errors and threads: see data_file.h. Reading uses memory of the
+ * object, so only one thread at a time may read. Error sentences name the offset of the wrong
+ * byte. */
 #ifndef ZERO_EVAL_FILE_H
 #define ZERO_EVAL_FILE_H
 
@@ -48,17 +48,17 @@ typedef struct eval_file {
     data_file file;      /* private */
 } eval_file;
 
-/* Opens the file at path and checks all of it. On failure *file is cleared and nothing is held.
+/* Opens the file at path and checks all of it. On failure *file is cleared and owns nothing.
  * Errors: DATA_SYSTEM (also when there is no memory), DATA_FORMAT. */
 data_result eval_file_open(eval_file *file, const char *path, uint32_t vocabulary, char *error,
                            size_t error_bytes);
 
-/* Reads example `index`, below file->count, and checks it again: the file may have changed.
+/* Reads example `index`, below file->count. It checks it again because the file may have changed.
  * Errors: DATA_SYSTEM, DATA_FORMAT. */
 data_result eval_file_read(eval_file *file, uint32_t index, eval_example *out, char *error,
                            size_t error_bytes);
 
-/* Frees what eval_file_open took and clears *file; harmless on a cleared one. */
+/* Frees the memory of eval_file_open and clears *file. A cleared file is allowed. */
 void eval_file_close(eval_file *file);
 
 #ifdef __cplusplus

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { PIECE = 16384 }; /* tokens that are checked at once */
+enum { PIECE = 16384 }; /* tokens that are checked together */
 
 static data_result check_header(const data_file *file, const char *path, char *error,
                                 size_t error_bytes) {

@@ -1,7 +1,7 @@
 /* token_file.h: read a token file in llm.c's format.
  *
  *     int32 header[256]   magic 20240520, version 1, number of tokens, zeros
- *     uint16 tokens[]     as many as the header says, up to the end of the file
+ *     uint16 tokens[]     as many as the header states, up to the end of the file
  *
  *     token_file file;
  *     char error[256];
@@ -13,8 +13,7 @@
  *     if (token_file_read(&file, 0, 64, tokens, error, sizeof error) != DATA_OK) ...
  *     token_file_close(&file);
  *
- * Link data_file.c and token_file.c. Errors and threads: see data_file.h.
- */
+ * Link data_file.c and token_file.c. Errors and threads: see data_file.h. */
 #ifndef ZERO_TOKEN_FILE_H
 #define ZERO_TOKEN_FILE_H
 
@@ -32,21 +31,21 @@ typedef struct token_file {
     data_file file;      /* private */
 } token_file;
 
-/* Opens the file at path and checks the magic number, the version, that the number of tokens is
- * what the file's length holds, and, by reading all of it once, that every token is below
- * vocabulary (the number of token kinds).
- * On failure *file is cleared and nothing is held.
+/* Opens the file at path and checks the magic number, the version and the number of tokens against
+ * the file's length. It reads the whole file once to check that every token is below vocabulary
+ * (the number of different tokens).
+ * On failure *file is cleared and owns nothing.
  * Errors: DATA_SYSTEM, DATA_FORMAT. */
 data_result token_file_open(token_file *file, const char *path, uint32_t vocabulary, char *error,
                             size_t error_bytes);
 
-/* Copies count tokens from index first on; first + count is at most file->count. They are checked
- * again, for the file may have changed: a token that is read can index an embedding of vocabulary
- * rows without a check. Errors: DATA_SYSTEM, DATA_FORMAT. */
+/* Copies count tokens from index first on; first + count is at most file->count. It checks them
+ * again because the file may have changed: a returned token can safely index an embedding of
+ * vocabulary rows. Errors: DATA_SYSTEM, DATA_FORMAT. */
 data_result token_file_read(const token_file *file, size_t first, size_t count, uint16_t *tokens,
                             char *error, size_t error_bytes);
 
-/* Closes the file and clears *file; harmless on a cleared one. */
+/* Closes the file and clears *file. A cleared file is allowed. */
 void token_file_close(token_file *file);
 
 #ifdef __cplusplus

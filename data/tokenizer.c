@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Version 1 has no field for the end-of-text token, since it was written for GPT-2 alone. */
+/* Version 1 has no field for the end-of-text token because it was made for GPT-2 alone. */
 enum { GPT2_COUNT = 50257, GPT2_END_OF_TEXT = 50256 };
 
 static data_result read_header(tokenizer *words, const data_file *file, char *error,
@@ -22,7 +22,7 @@ static data_result read_header(tokenizer *words, const data_file *file, char *er
                          "%s: expected %d tokens in version 1, found %lu", path, (int)GPT2_COUNT,
                          (unsigned long)words->count);
     }
-    /* A token takes two bytes or more: this bounds the memory that a damaged count can ask for. */
+    /* A token has two bytes or more. This limits the memory that a damaged count can request. */
     size_t most = (file->length - DATA_HEADER_BYTES) / 2;
     if (words->count < 1 || words->count > most || file->length > UINT32_MAX) {
         return data_fail(DATA_FORMAT, error, error_bytes,

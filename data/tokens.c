@@ -1,16 +1,16 @@
-/* tokens.c: turn a text into the token files that llm.c-style trainers read.
+/* tokens.c: convert a text to the token files that llm.c-style trainers read.
  *
  *     tokens char TEXT OUT_PREFIX [VAL_SHARE]
  *     tokens gpt2 TEXT OUT_PREFIX VOCABULARY.tiktoken
  *
  * Both write OUT_PREFIX_train.bin, OUT_PREFIX_val.bin (format: token_file.h) and
- * OUT_PREFIX_tokenizer.bin (format: tokenizer.h), each under a temporary name first, so that a
- * file under its own name is always whole.
+ * OUT_PREFIX_tokenizer.bin (format: tokenizer.h). Each file has a temporary name until it is
+ * complete.
  *
  *     cc -std=c11 -O2 tokens.c -lpcre2-8 -o tokens
  *
- * Every error ends the program: one line on stderr, status 1, or 2 for a wrong command line.
- */
+ * Every error ends the program with one line on stderr and status 1, or 2 for a wrong command
+ * line. */
 #define _POSIX_C_SOURCE       200809L
 #define PCRE2_CODE_UNIT_WIDTH 8
 
@@ -29,10 +29,10 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the files are little-endian");
 
 enum {
-    MAX_KINDS = 65535,        /* token kinds: ids are uint16 */
+    MAX_KINDS = 65535,        /* number of different tokens: ids are uint16 */
     MAX_TOKEN_BYTES = 255,    /* a tokenizer file has one byte for the length */
     SLOTS = 1 << 17,          /* of the hash table: a power of two, at least twice MAX_KINDS */
-    VALIDATION_TOKENS = 32768 /* what llm.c takes from the front of tiny Shakespeare */
+    VALIDATION_TOKENS = 32768 /* as llm.c takes from the beginning of tiny Shakespeare */
 };
 
 #define NO_TOKEN UINT32_MAX
@@ -67,7 +67,7 @@ typedef struct {
     size_t length;
 } text;
 
-/* Reads until the end instead of asking for the size, so that a pipe will do. */
+/* Reads until the end instead of asking for the size, so that a pipe works, too. */
 static text text_read(const char *file) {
     FILE *stream = fopen(file, "rb");
     if (stream == NULL) { fail(file, "expected a readable file, found: %s", strerror(errno)); }
@@ -111,7 +111,7 @@ static output output_open(const char *prefix, const char *suffix) {
     out.path = allocate(prefix, bytes);
     out.temporary = allocate(prefix, bytes);
     snprintf(out.path, bytes, "%s%s", prefix, suffix);
-    /* With the process id: two runs at once never write into one file. */
+    /* With the process id, so that two simultaneous runs never write to one file. */
     snprintf(out.temporary, bytes, "%s.%ld.tmp", out.path, (long)getpid());
     out.stream = fopen(out.temporary, "wb");
     if (out.stream == NULL) { output_fail(&out); }
@@ -169,7 +169,7 @@ static uint32_t vocabulary_add(vocabulary *words, const char *file, const void *
     return token;
 }
 
-/* The slot of the token with these bytes, or the free slot where it belongs. FNV-1a hash. */
+/* Returns the slot of the token with these bytes, or the free slot for it. FNV-1a hash. */
 static uint32_t vocabulary_slot(const vocabulary *words, const unsigned char *bytes,
                                 size_t length) {
     uint32_t hash = 2166136261u;
@@ -210,7 +210,7 @@ static int base64_digit(char c) {
     return found == NULL ? -1 : (int)(found - digits);
 }
 
-/* Returns the number of bytes, or 0 when this is not base64 of 1 to MAX_TOKEN_BYTES bytes. */
+/* Returns the number of bytes, or 0 if this is not base64 of 1 to MAX_TOKEN_BYTES bytes. */
 static size_t base64_decode(const char *code, size_t length, unsigned char *bytes) {
     size_t count = 0, padding = 0;
     while (padding < 2 && padding < length && code[length - 1 - padding] == '=') { padding++; }
@@ -220,7 +220,7 @@ static size_t base64_decode(const char *code, size_t length, unsigned char *byte
         int digit = base64_digit(code[i]);
         if (digit < 0) { return 0; }
         bits = bits << 6 | (uint32_t)digit;
-        if (i % 4 != 0) { /* of four digits, each but the first completes a byte */
+        if (i % 4 != 0) { /* in each four digits, all but the first complete a byte */
             bytes[count++] = (unsigned char)(bits >> (6 - i % 4 * 2));
         }
     }
@@ -240,7 +240,7 @@ static void vocabulary_line(vocabulary *words, const char *file, const char *lin
     }
     const char *found = space == NULL ? line + length : space + 1;
     size_t found_length = (size_t)(line + length - found);
-    /* Line n has rank n - 1, as text: this leaves no gaps, doubles, signs or trailing blanks. */
+    /* Line n has rank n - 1 as text, so gaps, duplicates, signs and trailing blanks are errors. */
     size_t rank_length = (size_t)snprintf(rank, sizeof rank, "%u", words->count);
     if (found_length != rank_length || memcmp(found, rank, rank_length) != 0) {
         fail(file, "expected rank %s on line %u, found '%.*s'", rank, number,
@@ -317,8 +317,8 @@ static void split_into_bytes(encoder *e, const char *file, const unsigned char *
     for (size_t i = 0; i < length; i++) { e->parts[i].rank = pair_rank(e, piece, i, length); }
 }
 
-/* Joins the adjacent pair of the lowest rank, the leftmost of equals, until no pair is a token.
- * Quadratic in the length of the piece, which is a word or so. */
+/* Joins the adjacent pair with the lowest rank (the leftmost one of equal ranks) until no pair is a
+ * token. The time is quadratic in the length of the piece, which is about one word. */
 static void encode_piece(encoder *e, const char *file, const unsigned char *piece, size_t length) {
     uint32_t whole = vocabulary_find(e->words, piece, length);
     if (whole != NO_TOKEN) {
@@ -344,8 +344,8 @@ static void encode_piece(encoder *e, const char *file, const unsigned char *piec
 }
 
 /* GPT-2's rule for cutting a text into pieces: contractions, then words, numbers and punctuation
- * with one blank before them, then the remaining white space. Letters, numbers and white space
- * are Unicode's (PCRE2 also takes the format character U+180E for white space). */
+ * with one blank before them, then the remaining white space. Letters, numbers and white space are
+ * Unicode's (PCRE2 also counts the format character U+180E as white space). */
 static void compile_pattern(encoder *e, const char *file) {
     static const char pattern[] = "'(?:[smtd]|re|ve|ll)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+"
                                   "|\\s+(?!\\S)|\\s+";
@@ -356,13 +356,13 @@ static void compile_pattern(encoder *e, const char *file) {
     if (e->pattern == NULL) {
         fail(file, "expected PCRE2 with Unicode support, found its error %d", code);
     }
-    pcre2_jit_compile(e->pattern, PCRE2_JIT_COMPLETE); /* without it, it is only slower */
+    pcre2_jit_compile(e->pattern, PCRE2_JIT_COMPLETE); /* failure only makes it slower */
     e->match = pcre2_match_data_create_from_pattern(e->pattern, NULL);
     if (e->match == NULL) { fail(file, "expected memory for a pattern match, found none"); }
 }
 
-/* PCRE2 checks a whole subject before it looks for a match: once for the text, so that the many
- * matches that follow need not. */
+/* PCRE2 checks the whole subject before it matches. This checks the text once, so that the matches
+ * after it need no check. */
 static void check_utf8(encoder *e, const text *source) {
     int found = pcre2_match(e->pattern, source->bytes, source->length, 0, 0, e->match, NULL);
     if (found <= PCRE2_ERROR_UTF8_ERR1 && found >= PCRE2_ERROR_UTF8_ERR21) {
@@ -385,7 +385,7 @@ static void encode_section(encoder *e, const char *file, const unsigned char *se
     }
 }
 
-/* Where the section that begins at start ends: behind the next blank line, or 0 for none. */
+/* Returns the end of the section that begins at start: after the next blank line, or 0 for none. */
 static size_t section_end(const text *source, size_t start) {
     for (size_t i = start; i + 1 < source->length; i++) {
         if (source->bytes[i] == '\n' && source->bytes[i + 1] == '\n') { return i + 2; }
@@ -393,7 +393,7 @@ static size_t section_end(const text *source, size_t start) {
     return 0;
 }
 
-/* As llm.c cuts it: a text that ends with a blank line has an empty last section. */
+/* Cuts sections as llm.c does: a text that ends with a blank line has an empty last section. */
 static void encode_text(encoder *e, const text *source) {
     size_t start = 0, end;
     while ((end = section_end(source, start)) != 0) {
@@ -405,7 +405,7 @@ static void encode_text(encoder *e, const text *source) {
 
 /* ---- the two commands ---- */
 
-/* A header counts tokens in an int32. */
+/* The header's count of tokens is an int32. */
 static void check_count(const char *file, size_t count) {
     if (count > INT32_MAX) {
         fail(file, "expected at most %ld tokens, found %zu", (long)INT32_MAX, count);
@@ -418,10 +418,10 @@ static void command_gpt2(const char *file, const char *prefix, const char *vocab
     text source = text_read(file);
     encoder e = {0};
     e.words = words;
-    /* Not in the hash table: these letters in a text are a text like any other. */
+    /* Not in the hash table: a text that contains these letters encodes them as usual. */
     e.end_of_text =
         (uint16_t)vocabulary_add(words, vocabulary_file, end_of_text, sizeof end_of_text - 1);
-    /* At most a token per byte, and one per section; a section takes 2 bytes, but for the last. */
+    /* At most one token per byte and one per section; a section (but the last) has 2 bytes. */
     e.tokens = allocate(file, (source.length + source.length / 2 + 1) * sizeof *e.tokens);
     compile_pattern(&e, file);
     check_utf8(&e, &source);
@@ -441,7 +441,7 @@ static void command_gpt2(const char *file, const char *prefix, const char *vocab
     free(words);
 }
 
-/* Numbers the bytes that occur in the text in ascending order; index[byte] is the token. */
+/* Numbers the bytes that occur in the text, in ascending order; index[byte] is the token. */
 static vocabulary *character_vocabulary(const text *source, uint16_t index[256]) {
     vocabulary *words = allocate(source->file, sizeof *words);
     int used[256] = {0};
@@ -467,8 +467,8 @@ static void command_char(const char *file, const char *prefix, double validation
     }
     write_tokens(prefix, "_train.bin", tokens, train);
     write_tokens(prefix, "_val.bin", tokens + train, source.length - train);
-    /* No character ends a text. A sample starts with the end-of-text token, so name the newline;
-     * where the text has none, this is token 0. Either can index the embedding. */
+    /* No character ends a text. A sample starts with the end-of-text token, so the file names the
+     * newline, or token 0 if the text has none. Either can index the embedding. */
     write_tokenizer(prefix, words, index['\n']);
     free(tokens);
     free(source.bytes);

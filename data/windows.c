@@ -37,7 +37,7 @@ static void windows_shuffle(windows *w, int64_t epoch) {
     w->epoch = epoch;
 }
 
-/* The token that a window begins with. */
+/* Returns the index of a window's first token. */
 static size_t windows_start(windows *w, int64_t step, int64_t row) {
     if (w->order == WINDOWS_RANDOM) {
         const uint64_t number = (uint64_t)step * (uint64_t)w->step_windows + (uint64_t)row;
@@ -53,7 +53,7 @@ static size_t windows_start(windows *w, int64_t step, int64_t row) {
     return (size_t)window * (size_t)w->seq_len;
 }
 
-/* The window of a row and the token behind it, to w->tokens. */
+/* Reads the window of a row and the token after it to w->tokens. */
 static data_result windows_read(windows *w, int64_t step, int64_t row, char *error,
                                 size_t error_bytes) {
     return token_file_read(w->file, windows_start(w, step, row), (size_t)w->seq_len + 1, w->tokens,

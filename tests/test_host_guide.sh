@@ -92,7 +92,7 @@ extern const zero_comm comm;
 extern const int pp, pp_rank, dp_rank, m, units_of_the_model, *numbers_of_my_units;
 extern pipeline_run *run;
 extern const pipeline_plan plan;
-extern const pipeline_host host;
+extern const pipeline_functions host;
 extern void *memory;
 extern const size_t bytes;
 double forward_and_backward(const Tensors *p, Tensors *g);

@@ -345,7 +345,7 @@ static zero_result sleep_backward(void *user, const pipeline_work *w, void *in, 
 static zero_result sleep_steps(test_rank *r, zero_group *g, pipeline_run *run,
                                const pipeline_plan *plan, sleeping_stage *own, int *memory) {
     sleeper *all = (sleeper *)r->arg;
-    const pipeline_host host = {sleep_forward, sleep_backward, own};
+    const pipeline_functions host = {sleep_forward, sleep_backward, own};
     ZERO_TRY(zero_group_barrier(g));
     const double begin = test_now();
     const size_t bytes = ROWS * sizeof(int);

@@ -34,7 +34,7 @@ static inline size_t device_free_bytes(void) {
     return cudaMemGetInfo(&available, &total) == cudaSuccess ? available : 0;
 }
 
-/* The launcher has chosen the device. Not the default stream, which others synchronise with. */
+/* Uses the device that the launcher chose. Avoids the default stream, which synchronises others. */
 static inline int device_open(device *d, int local_ranks, char *sentence, size_t bytes) {
     struct cudaDeviceProp card;
     cudaStream_t stream = NULL;
@@ -56,18 +56,18 @@ static inline int device_open(device *d, int local_ranks, char *sentence, size_t
 
 static inline void device_close(device *d) { cudaStreamDestroy((cudaStream_t)d->stream); }
 
-/* Until all that was enqueued is done: a clock is about to be read. */
+/* Waits until all enqueued work is done, so that a clock reading is correct. */
 static inline int device_wait(const device *d, char *sentence, size_t bytes) {
     return device_fail(cudaStreamSynchronize((cudaStream_t)d->stream), "CUDA", sentence, bytes);
 }
 
-/* Bytes that were taken of the device since it was opened, by all ranks on it. */
+/* Bytes that all ranks on the device have allocated since it was opened. */
 static inline size_t device_taken(const device *d) {
     const size_t left = device_free_bytes();
     return left < d->free_bytes ? d->free_bytes - left : 0;
 }
 
-/* Whether all ranks on the device get what each needs. */
+/* Fails if the device has less than `need` bytes for each of its ranks. */
 static inline int device_fits(const device *d, uint64_t need, char *sentence, size_t bytes) {
     size_t available = 0, total = 0;
     const cudaError_t code = cudaMemGetInfo(&available, &total);
@@ -106,7 +106,7 @@ static inline size_t device_taken(const device *d) {
     (void)d;
     return 0;
 }
-/* The host's memory is counted by the launcher. */
+/* The launcher checks host memory. */
 static inline int device_fits(const device *d, uint64_t need, char *sentence, size_t bytes) {
     (void)need;
     return device_wait(d, sentence, bytes);

@@ -72,8 +72,8 @@ typedef struct gpt2_error {
 /* A mixture of experts in place of the MLP of every second block, from the second on; see
    experts.h. */
 typedef struct gpt2_moe {
-    int experts;    /* E of a layer; 0: none, and all of this is zeros */
-    int chosen;     /* of which a token asks 1 or 2 */
+    int experts;    /* E of a layer; 0: no experts, and all fields are 0 */
+    int chosen;     /* experts per token, 1 or 2 */
     float capacity; /* slots of an expert, over the mean number of choices */
     float aux;      /* factor of the auxiliary loss */
 } gpt2_moe;
@@ -88,16 +88,16 @@ typedef struct gpt2_config {
     int layers;            /* L */
     int heads;             /* NH, divides C */
     int channels;          /* C */
-    int untied;            /* 1: the classifier is a tensor of its own, lmheadw */
+    int untied;            /* 1: the classifier is a separate tensor, lmheadw */
     gpt2_moe moe;
 } gpt2_config;
 
-/* A model from its short name.
+/* Parses a model's short name.
      dN, gpt2:dN  GPT-2 with N layers: 6 12 24 36 48 60 72 84; maxT 1024, V 50257
      gpt3:cN      GPT-3 with N channels: 384 768 1024 1536 2048 2560 4096 12288; maxT 2048, V 50257
      char:LxCxH   L layers, C channels, H heads; maxT `max_seq_len`, V 65
-   vocab_size: 0, or V where the name's own is not meant (any name). max_seq_len: maxT of `char:`,
-   0 means 64; other names have their own and ignore it. Errors: ARGUMENT (*cfg untouched). */
+   vocab_size: V, or 0 for the V of the name. max_seq_len: maxT of `char:`, 0 means 64; other names
+   ignore it. Errors: ARGUMENT (*cfg unchanged). */
 zero_result gpt2_config_parse(const char *descriptor, int vocab_size, int max_seq_len,
                               gpt2_config *cfg, gpt2_error *err);
 
@@ -105,7 +105,7 @@ zero_result gpt2_config_parse(const char *descriptor, int vocab_size, int max_se
 
 enum { GPT2_TENSORS = 16, GPT2_MOST_TENSORS = 17 /* untied */ };
 
-/* Their numbers, in the order of the table. */
+/* Tensor numbers, in the order of the table. */
 enum {
     GPT2_WTE,
     GPT2_WPE,
@@ -154,74 +154,74 @@ typedef struct gpt2_tensors {
    lookup. Biases and norms are ZERO_NO_DECAY | ZERO_ONE_D. */
 void gpt2_describe(const gpt2_config *cfg, zero_tensor_desc out[GPT2_TENSORS]);
 
-/* Rows of a tile of wte: the largest multiple of 32 up to `rows` that divides Vp, at least 32. 0
-   for 0, which means that wte is whole. */
+/* Returns the rows of a tile of wte: the largest multiple of 32 up to `rows` that divides Vp, at
+   least 32. Returns 0 for 0, which means that wte is whole. */
 int gpt2_tile_rows(const gpt2_config *cfg, int rows);
-/* Tiles of what one of so many tensor-parallel ranks has of wte; 0: it is whole. */
+/* Tiles of the part of wte that one of `parts` tensor-parallel ranks has; 0: wte is whole. */
 int gpt2_tiles(const gpt2_config *cfg, int parts, int tile_rows);
 
-/* The same 16 tensors with wte in n tiles of gpt2_tile_rows(cfg, rows) rows, so that neither wte
-   nor its gradient need be anywhere whole: wte has n layers of fewer elements, units 0..n-1; wpe is
-   unit n, the blocks follow. Elements of wte over all layers are as without tiles: states, model
-   files and hashes fit either way. Each tile's gradient is written once a pass, by the classifier
-   and the lookup together, at the end of backward. `rows` 0: gpt2_describe. */
+/* The same 16 tensors with wte in n tiles of gpt2_tile_rows(cfg, rows) rows, so that no rank needs
+   the whole wte or its whole gradient. wte has n layers in units 0..n-1, wpe is unit n, then the
+   blocks follow. wte has the same elements over all layers as without tiles, so states, model files
+   and hashes fit both. The classifier and the lookup together write each tile's gradient once per
+   pass, at the end of backward. `rows` 0: gpt2_describe. */
 void gpt2_describe_tiled(const gpt2_config *cfg, int rows, zero_tensor_desc out[GPT2_TENSORS]);
 
-/* BESIDE DATA PARALLELISM: the same model cut over the ranks of groups, each of which has a part of
-   its tensors; see tensor_parallel.h, which says what is whole. NULL, or a group of one rank: the
-   model is whole, and nothing is different. */
+/* MODEL PARALLELISM: the ranks of groups divide one model, and each has a part of its tensors.
+   tensor_parallel.h lists the tensors that stay whole. NULL, or a group of one rank: the model is
+   whole. */
 typedef struct gpt2_parallel {
     zero_group *tp; /* borrowed: heads, hidden channels and vocabulary are divided by its ranks */
-    int sequence;   /* sequence parallelism: between layers rows are, too */
+    int sequence;   /* 1: sequence parallelism: it also divides the rows between layers */
     const struct gpt2_stage *stage; /* of a pipeline: blocks are divided by its stages; NULL: the
                                        model is in one piece */
     zero_group *ep;    /* borrowed: each layer's experts are divided by its ranks; NULL: one rank */
-    zero_ctx *experts; /* borrowed: what has them, see experts.h; NULL: a model without */
+    zero_ctx *experts; /* borrowed: context of the experts, see experts.h; NULL: no experts */
 } gpt2_parallel;
 
 /* A stage of a pipeline, made by gpt2_stage_make of stages.h. */
 enum { GPT2_MOST_CHUNKS = 512 };
 typedef struct gpt2_stage {
     int stages, chunks; /* p, v */
-    int stage;          /* this one, 0..p-1 */
-    int slots;          /* micro-batches, times chunks, that are kept for backward */
+    int stage;          /* number of this stage, 0..p-1 */
+    int slots;          /* (micro-batch, chunk) pairs that are kept for backward */
     int first[GPT2_MOST_CHUNKS
               + 1];   /* chunk k of the model has blocks first[k] .. first[k+1] - 1 */
     zero_group *pp;   /* borrowed: the stages, in order */
-    zero_group *ends; /* borrowed: the first and the last of them; others: NULL */
+    zero_group *ends; /* borrowed: the first and the last stage; on others NULL */
 } gpt2_stage;
 
-/* Why a model of sequences of T tokens, wte in tiles of `tile_rows` (0: whole), cannot be cut over
-   so many ranks, and the nearest number that can. Errors: ARGUMENT. */
+/* Returns ARGUMENT, with the reason and the nearest possible number, if `ranks` ranks cannot divide
+   the model. seq_len is T; wte has tiles of `tile_rows` (0: whole). */
 zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_rows, int ranks,
                                 int sequence, gpt2_error *err);
 
-/* All tensors of a model, tied or not, as this rank has them: gpt2_describe_tiled, with lmheadw as
-   number 16 in a unit behind the final norm's, or in as many tiles as wte is. Of what is whole on
-   every rank of a group, ranks but the first have ZERO_COPY. Of a stage those of its blocks, and of
-   what it has besides. Returns how many. */
+/* Returns the number of this rank's tensors, tied or not, and describes them as gpt2_describe_tiled
+   does. lmheadw is number 16, in a unit after the final norm's or in as many tiles as wte. If all
+   ranks of a group have a tensor whole, ranks but the first set ZERO_COPY. A stage has the tensors
+   of its blocks and of its ends. */
 int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
                zero_tensor_desc out[GPT2_MOST_TENSORS]);
-/* Announces them, and the groups that gradients are summed over first (zero_tensor_sum): with
-   sequence parallelism what is whole, since each rank has seen its rows alone; of a pipeline a tied
-   wte; what is cut, for LAMB's norms (zero_tensor_slice); and the blocks' four kinds of matrices,
-   which MUON makes orthogonal. Errors: those of zero_tensor. */
+/* Announces the tensors, and the groups that sum their gradients (zero_tensor_sum): for whole
+   tensors with sequence parallelism, because each rank sees only its rows, and for a pipeline's
+   tied wte. It also announces slices for LAMB's norms (zero_tensor_slice), and the four kinds of
+   matrices of a block that MUON makes orthogonal. Errors: those of zero_tensor. */
 zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                           int tile_rows);
 const char *gpt2_tensor_name(int tensor);
 
-/* zero_write_tensor and zero_read_tensor in terms of the dense tensor, over all layers: elements
-   [first, first + n). write: every rank gives the same values, and keeps its part; they are
-   spoilt. read: every rank gets all; `out` may be NULL. COLLECTIVE over all ranks. Errors: MEMORY,
-   those of the two, and of the group. */
+/* zero_write_tensor and zero_read_tensor for elements [first, first + n) of the dense tensor, over
+   all layers. write: every rank passes the same values and keeps its part; `values` is overwritten.
+   read: every rank receives all; `out` may be NULL. COLLECTIVE over all ranks. Errors: MEMORY,
+   those of the two functions and of the group. */
 zero_result gpt2_write(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
                        zero_kind kind, size_t first, size_t n, float *values);
 zero_result gpt2_read(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
                       zero_kind kind, size_t first, size_t n, float *out);
-/* What they failed over. */
+/* Returns the sentence for the error of the two functions above. */
 const char *gpt2_parallel_error(const zero_ctx *z, const gpt2_parallel *how);
 
-/* Elements of all tensors of the whole model but experts and their gates (experts_numel); padded
+/* Number of elements in the whole model, except experts and their gates (experts_numel). Padded
    vocabulary entries count. */
 size_t gpt2_numel(const gpt2_config *cfg);
 
@@ -246,19 +246,19 @@ static inline uint64_t gpt2_draw(uint64_t seed, uint64_t stream, uint64_t i) {
    ranks. After zero_build, on every rank. COLLECTIVE, SYNC. Holds one chunk of 1 MiB.
    Errors: MEMORY and those of zero_write_tensor. */
 zero_result gpt2_init(zero_ctx *z, const gpt2_config *cfg, uint64_t seed, gpt2_error *err);
-/* The same for this rank's part: all parts together are the model that gpt2_init makes. */
+/* Initialises this rank's part. All parts together equal the model of gpt2_init. */
 zero_result gpt2_init_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                            uint64_t seed, gpt2_error *err);
 
 /* ---- a model ------------------------------------------------------------------------------- */
 
-/* What is not kept from forward for backward, but computed again. The bits are always the same,
-   except that in CUDA, where cuBLASLt computes GELU, GELU and NORM have other bits than NONE and
-   BLOCK have: what is computed again there is the own kernel's, a rounding apart. */
+/* Activations that backward computes again instead of keeping them. The bits are always the same,
+   with one exception. Where cuBLASLt computes GELU in CUDA, GELU and NORM differ from NONE and
+   BLOCK by a rounding, because the own kernel computes it again. */
 enum {
     GPT2_RECOMPUTE_NONE = 0,
-    GPT2_RECOMPUTE_GELU = 1,  /* a trainer's default: next to no time */
-    GPT2_RECOMPUTE_NORM = 2,  /* and the outputs of layer norms */
+    GPT2_RECOMPUTE_GELU = 1,  /* the trainer's default: almost no extra time */
+    GPT2_RECOMPUTE_NORM = 2,  /* also the outputs of layer norms */
     GPT2_RECOMPUTE_BLOCK = 3, /* whole blocks, from their input: a third more time */
     GPT2_RECOMPUTE_AWAY = 4   /* the same, and their inputs are kept elsewhere, but for three (of a
                                  pipeline: but for messages, and three): in a file of
@@ -270,13 +270,13 @@ typedef struct gpt2_run {
     int seq_len;    /* T, at most maxT */
     int recompute;  /* GPT2_RECOMPUTE_... */
     zero_type type; /* of activations; zero_config.type */
-    int tf32;       /* CUDA, f32: products round what they multiply to TF32: faster, 11 bits */
+    int tf32;       /* CUDA, f32: products round their operands to TF32: faster, 11 bits */
     int any_order;  /* CUDA with cuDNN: gradients of attention add up in any order: faster, without
                        a matrix of T x T in memory, and not the same bits each time */
     int tile_rows;  /* as gpt2_describe_tiled was told; 0: whole. The classifier then sees logits of
                        one tile at a time: losses and gradients are those without tiles, roundings
                        apart, and its products are 4 where they were 3 */
-    const char *folder; /* AWAY on the CPU: where the file is made; read by gpt2_create alone */
+    const char *folder; /* AWAY on the CPU: folder of the file; only gpt2_create reads it */
     const gpt2_parallel *parallel; /* NULL: the model is whole. Copied */
 } gpt2_run;
 
@@ -312,10 +312,10 @@ void gpt2_take_products(gpt2_model *m, const struct products_choice *choice);
 const char *gpt2_product_path(const gpt2_model *m);
 const char *gpt2_attention_path(const gpt2_model *m);
 
-/* The sentence for the last error of a call with this model; "" without one. Owned by the model. */
+/* Returns the sentence for the last error of a call with this model, or "". The model owns it. */
 const char *gpt2_last_error(const gpt2_model *m);
 
-/* zero_pass_begin and zero_pass_end of the model's context, and of that of its experts. */
+/* Calls zero_pass_begin and zero_pass_end of the model's context and of its experts' context. */
 zero_result gpt2_pass_begin(gpt2_model *m, zero_pass kind, int micro, int micro_steps);
 zero_result gpt2_pass_end(gpt2_model *m);
 
@@ -327,8 +327,8 @@ zero_result gpt2_pass_end(gpt2_model *m);
 zero_result gpt2_train_step(gpt2_model *m, const int *inputs, const int *targets, float loss_factor,
                             double *loss);
 
-/* The mean loss of all gpt2_train_step since this was last asked, of this rank alone; 0 without
-   one. SYNC: once a step, after zero_step, it costs next to nothing. Errors: DEVICE. */
+/* Returns the mean loss of all gpt2_train_step since the previous call, of this rank alone; 0
+   without one. SYNC. Call it once per step, after zero_step, where it is cheap. Errors: DEVICE. */
 zero_result gpt2_take_losses(gpt2_model *m, double *mean);
 
 /* Of a mixture of experts, the same: the sum over its layers of the auxiliary loss, before its
@@ -342,8 +342,8 @@ zero_result gpt2_take_experts(gpt2_model *m, double *aux, double *dropped);
    COLLECTIVE through its hooks, SYNC. Errors: as gpt2_train_step. */
 zero_result gpt2_loss(gpt2_model *m, const int *inputs, const int *targets, int rows, double *loss);
 
-/* What gpt2_loss has just added up: the first n of its rows * T cross entropies, token by token, of
-   this rank alone. Before the next pass. SYNC. Errors: DEVICE. */
+/* Copies the first n of the rows * T cross entropies of the last gpt2_loss, token by token, of this
+   rank alone. Call it before the next pass. SYNC. Errors: DEVICE. */
 zero_result gpt2_token_losses(gpt2_model *m, float *losses, size_t n);
 
 /* For sampling, inside a ZERO_EVAL pass: logits (V floats, caller's) of the token that follows
@@ -353,16 +353,16 @@ zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits);
 
 /* ---- chunks of a pipeline's stage ------------------------------------------------------------ */
 
-/* What pipelined.h hands a model that is a stage, chunk by chunk. Activations between chunks are
-   (rows of this rank, C), of the run's type, on the device. */
+/* Describes one chunk for a model that is a pipeline stage. Activations between chunks are (rows of
+   this rank, C), of the run's type, on the device. */
 typedef struct gpt2_chunk {
     int chunk; /* of the stage */
     int slot;  /* 0..slots-1: where forward leaves what backward needs */
     int rows;  /* sequences, 0..B */
     const int *inputs,
         *targets;   /* (rows T): first chunk, last chunk; read at forward and backward */
-    void *in;       /* activation that comes in; first chunk: NULL */
-    void *out;      /* that goes on; last chunk: NULL */
+    void *in;       /* input activation; first chunk: NULL */
+    void *out;      /* output activation; last chunk: NULL */
     void *gradient; /* backward: in, that of out (last chunk: nothing); out, that of in */
     int train;      /* forward: a backward follows */
 } gpt2_chunk;
@@ -372,7 +372,7 @@ typedef struct gpt2_chunk {
    gpt2_train_step, which is the two behind one another where there is one stage. */
 zero_result gpt2_chunk_forward(gpt2_model *m, const gpt2_chunk *c);
 zero_result gpt2_chunk_backward(gpt2_model *m, const gpt2_chunk *c, float loss_factor);
-/* Behind a last chunk's forward, in a ZERO_EVAL pass: the sum of its losses, as gpt2_loss. */
+/* After a last chunk's forward, in a ZERO_EVAL pass: the sum of its losses, as gpt2_loss. */
 zero_result gpt2_chunk_loss(gpt2_model *m, const gpt2_chunk *c, double *sum);
 /* And the logits (V) of what follows the first t tokens of its one sequence. */
 zero_result gpt2_chunk_logits(gpt2_model *m, const gpt2_chunk *c, int t, float *logits);
@@ -382,18 +382,18 @@ size_t gpt2_chunk_bytes(const gpt2_model *m);
 int gpt2_batch(const gpt2_model *m);
 size_t gpt2_batch_tokens(const gpt2_model *m);
 size_t gpt2_vocabulary(const gpt2_model *m);
-/* Memory of the model's device. */
+/* Allocates memory of the model's device. */
 void *gpt2_memory(size_t bytes);
 void gpt2_free(void *memory);
 
 /* ---- figures ------------------------------------------------------------------------------- */
 
-/* Bytes that gpt2_create allocates for activations and scratch memory. 0 for a run that it would
-   refuse. */
+/* Returns the bytes that gpt2_create allocates for activations and scratch memory; 0 if gpt2_create
+   would reject the run. */
 size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run);
 
-/* Bytes that GPT2_RECOMPUTE_AWAY keeps in the file, or in CUDA in the host's memory; not among
-   those above. 0 without it, and for a run that gpt2_create would refuse. */
+/* Returns the bytes that GPT2_RECOMPUTE_AWAY keeps in the file, or in CUDA in host memory. They are
+   not part of the bytes above. 0 without AWAY, and for a run that gpt2_create would reject. */
 size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run);
 
 /* Bytes that a rank of run->parallel's group sends in a micro-step of training, as zero_group_stats
@@ -410,15 +410,15 @@ uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run);
    (without wpe) and 12 L C T for attention (Chowdhery et al. 2022, appendix B). */
 double gpt2_flops_per_token(const gpt2_config *cfg, int seq_len);
 
-/* Returns the floating-point operations per second of the fastest matrix product of this type. A
-   model computes its products in the same way, conversions included. On a CPU it measures the three
-   products of a layer at several shapes with this many threads (0: as OpenMP says), for about 0.2
-   s. Returns 0 if it cannot measure. Utilisation is a share of this rate where gpt2_peak_rate is 0.
- */
+/* Returns the floating-point operations per second of the fastest matrix product of this type. The
+   model computes its products in the same way, conversions included. On a CPU it measures a layer's
+   three products at several shapes for about 0.2 s (threads 0: OpenMP's number). Returns 0 if it
+   cannot measure. Utilisation is a share of this rate where gpt2_peak_rate is 0.
+*/
 double gpt2_matmul_rate(zero_type type, int threads);
 
-/* The same as the maker of this GPU states it: dense products that add in f32; 0: a CPU, or a GPU
-   that the table does not have. */
+/* Returns the rate that the GPU's manufacturer states for dense products that add in f32. 0: a CPU,
+   or a GPU that the table does not contain. */
 double gpt2_peak_rate(zero_type type, int tf32);
 
 #ifdef __cplusplus

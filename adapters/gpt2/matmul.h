@@ -1,8 +1,8 @@
-/* matmul.h - oneDNN's matmul primitive (2.6 or 3.x): made once for each product and kept. Each
-   ops_ctx has its own: not for two threads at a time.
+/* matmul.h - oneDNN's matmul primitive (2.6 or 3.x), created once for each product and kept. Each
+   ops_ctx has its own set, which only one thread at a time may use.
 
-   Bits are those of a product, of oneDNN, of the processor and of the number of OpenMP's threads,
-   by which oneDNN may cut sums too. */
+   The result's bits depend on the product, oneDNN, the processor and the number of OpenMP threads,
+   because oneDNN may split sums by threads. */
 #ifndef GPT2_MATMUL_H
 #define GPT2_MATMUL_H
 
@@ -26,21 +26,21 @@ typedef struct matmul {
 
 typedef struct matmuls matmuls;
 
-/* NULL: no memory. */
+/* Returns NULL if there is no memory. */
 matmuls *matmul_open(void);
-/* So much scratch memory from now on, which grows at the first call of a product that needs more.
-   Returns 0, or dnnl_out_of_memory. */
+/* Provides at least `bytes` of scratch memory. It grows at the first call of a product that needs
+   more. Returns 0, or dnnl_out_of_memory. */
 int matmul_reserve(matmuls *s, size_t bytes);
-/* Of that memory so much, which the next product may write to. NULL: no memory. */
+/* Returns `bytes` of the scratch memory, which the next product may overwrite. NULL: no memory. */
 void *matmul_scratch(matmuls *s, size_t bytes);
-void matmul_close(matmuls *s); /* NULL is allowed */
+void matmul_close(matmuls *s); /* s may be NULL */
 
-/* Returns 0 or oneDNN's dnnl_status_t, as the others do; matmul_sentence: what that says. */
+/* Returns 0 or oneDNN's dnnl_status_t, as the others do. matmul_sentence describes the status. */
 int matmul_run(matmuls *s, const matmul *p, const void *a, const void *b, void *c);
 const char *matmul_sentence(int status);
 
-/* Whether oneDNN has such a product for this processor, and not one that is slower than conversion
-   to f32; name receives the implementation's. */
+/* Checks that oneDNN has this product for this processor, and that it is not slower than conversion
+   to f32. name receives the name of the implementation. */
 int matmul_try(matmuls *s, const matmul *p, char *name, size_t bytes);
 #ifdef __cplusplus
 }

@@ -69,7 +69,7 @@ static inline double cos_turns(double v) {
     return of_bits(bits_of(x) ^ ((bits_of(shifted) + 1) & 2) << 62); /* minus for k = 1, 2 */
 }
 
-/* Normal numbers first .. first + n - 1 of a stream, as gpt2_init says. */
+/* Writes normal numbers first .. first + n - 1 of a stream, as gpt2_init describes. */
 static inline void gpt2_normals(float *out, uint64_t seed, uint64_t stream, uint64_t first,
                                 size_t n, double deviation) {
     const uint64_t key = gpt2_mix(seed + GPT2_GOLDEN * (stream + 1));

@@ -1,27 +1,26 @@
 /* ops.h - the operations of gpt2.c, forward and backward, on one device (ops_cpu.c: oneDNN, OpenMP;
    ops_cuda.cu: cuBLASLt, own kernels, attention_cuda.h).
 
-   Shapes: R rows (= B * T tokens), C channels, I inputs and O outputs of a linear layer, all row
-   by row without gaps. Memory comes from ops_alloc, or is the plugin's: 64-byte aligned. Names that
-   start with d are gradients. Gradients of parameters are ADDED to, all else is stored, unless said
-   otherwise. R may be 0 everywhere.
+   Shapes: R rows (= B * T tokens), C channels, I inputs and O outputs of a linear layer, all stored
+   by rows without gaps. Memory comes from ops_alloc or the plugin and is 64-byte aligned. Names
+   that start with d are gradients. Operations ADD to gradients of parameters and store all other
+   results, unless stated otherwise. R may be 0 everywhere.
 
-   Types. `const void *` and `void *` are numbers of the context's type, gradients of parameters
-   (dw, db, dbias, dwte, dwpe) of its grad_type; `float *` is f32 whatever the type. All is computed
-   in f32, and what is stored is rounded once: a gradient is read, added to in f32, and rounded once
-   a call. In bf16 products multiply bf16 and add in f32.
+   Types. `const void *` and `void *` are numbers of the context's type. Gradients of parameters
+   (dw, db, dbias, dwte, dwpe) have its grad_type. `float *` is always f32. Operations compute in
+   f32 and round each stored value once. They read a gradient, add to it in f32, and round it once a
+   call. In bf16, products multiply bf16 and add in f32.
 
-   Biases. A linear layer's bias is added by the product, or by the pass that reads its output and
-   touches every element anyway: which of the two is the device's business, so both are given it.
-   The CPU leaves it to the reader, so that its `qkv` and `fch` are kept without theirs; in CUDA the
-   product adds it.
+   Biases. Either the product adds a linear layer's bias, or the operation that reads its output.
+   The device decides, so both receive the bias. The CPU adds it in the reader, so its `qkv` and
+   `fch` do not contain it. In CUDA the product adds it.
 
-   Errors are sticky: after one, operations do nothing, and ops_status tells it. One ops_ctx belongs
-   to one host thread. At a fixed number of threads, or on one kind of GPU, results do not depend on
-   anything but inputs.
+   Errors are sticky: after an error operations do nothing, and ops_status returns it. One CPU
+   thread owns an ops_ctx. At a fixed number of threads, or on one kind of GPU, results depend on
+   the inputs alone.
 
-   Waiting. On the CPU every operation is done when it returns. In CUDA all of them only enqueue on
-   the context's stream, except those that say that they wait. */
+   Waiting. On the CPU every operation is done when it returns. In CUDA operations only enqueue on
+   the context's stream, except those whose comment states that they wait. */
 #ifndef GPT2_OPS_H
 #define GPT2_OPS_H
 
@@ -37,13 +36,13 @@ extern "C" {
 
 typedef struct ops_ctx ops_ctx;
 
-/* The largest shapes that operations will be called with: bounds of their scratch memory. */
+/* The largest shapes of any call: they limit the scratch memory. */
 typedef struct ops_limits {
     size_t batch;     /* B, and */
-    size_t heads;     /* NH of ops_attention; CUDA: 0: it will not be called */
+    size_t heads;     /* NH of ops_attention; CUDA: 0: it is never called */
     size_t seq_len;   /* T of ops_attention */
     size_t head_size; /* channels per head of ops_attention */
-    size_t width;     /* C of all that goes row by row; twice that of a norm */
+    size_t width;     /* largest C of row operations; twice that of a norm */
     size_t vocab;     /* tokens, and columns of logits */
     size_t rows;      /* R of ops_take_batch and ops_embed_backward */
 } ops_limits;
@@ -52,27 +51,27 @@ typedef struct ops_settings {
     zero_type type;
     zero_type grad_type; /* ZERO_F32, or the same as type */
     void *stream;        /* CUDA: a cudaStream_t, of the device that is current; borrowed */
-    int tf32;            /* CUDA, f32: products may round what they multiply to TF32 */
+    int tf32;            /* CUDA, f32: products may round their operands to TF32 */
     int any_order;       /* cuDNN: gradients of attention may add up in any order */
 } ops_settings;
 
 enum { OPS_SENTENCE = 256 };
 
-/* Errors: MEMORY, DEVICE, UNSUPPORTED. On error *o is NULL, and `why` (OPS_SENTENCE bytes) says
-   what is the matter. */
+/* Errors: MEMORY, DEVICE, UNSUPPORTED. On error *o is NULL, and `why` (OPS_SENTENCE bytes) contains
+   the reason. */
 zero_result ops_create(ops_ctx **o, const ops_limits *limits, const ops_settings *settings,
                        char *why);
-void ops_destroy(ops_ctx *o); /* NULL is allowed; waits */
+void ops_destroy(ops_ctx *o); /* o may be NULL; waits */
 
-/* Bytes of scratch memory that ops_create allocates. What oneDNN needs for a product is known when
-   the product is first made; in the rare case that it is more than was set aside, it is allocated
-   then. So it is with cuDNN's attention. */
+/* Returns the bytes of scratch memory that ops_create allocates. oneDNN reports a product's need
+   when the product is first created. If it exceeds the reserve, which is rare, it is allocated
+   then. The same applies to cuDNN's attention. */
 size_t ops_scratch_bytes(const ops_limits *limits, zero_type type);
 
 /* Bytes that a chunk of logits may take; more rows at once are not worth their memory. */
 size_t ops_logits_budget(void);
 
-/* The way that products take, and attention; see gpt2_product_path and gpt2_attention_path. */
+/* Describes how products and attention run; see gpt2_product_path and gpt2_attention_path. */
 const char *ops_product_path(const ops_ctx *o);
 const char *ops_attention_path(const ops_ctx *o);
 
@@ -81,47 +80,46 @@ typedef struct ops_layer {
     size_t rows, in, out;
 } ops_layer;
 
-/* CPU, f32: which way products take; see products_open, whose lines are those of the layers. CUDA:
-   cuBLASLt chooses by itself; a path is UNSUPPORTED. Errors: ARGUMENT, with a sentence in `why`
+/* CPU, f32: chooses how products run; see products_open, whose lines are those of the layers. CUDA:
+   cuBLASLt chooses, and a path is UNSUPPORTED. Errors: ARGUMENT, with a sentence in `why`
    (OPS_SENTENCE bytes). */
 zero_result ops_choose_products(products_choice *c, const char *path, const ops_layer *layers,
                                 int n, int threads, char *why);
-/* From now on; borrowed until o is destroyed. */
+/* Uses this choice from now on. It is borrowed until o is destroyed. */
 void ops_take_products(ops_ctx *o, const products_choice *c);
 
-/* What went wrong so far, as far as it is known without waiting. *sentence (may be NULL) is owned
-   by o. */
+/* Returns the first error that is known without waiting. o owns *sentence, which may be NULL. */
 zero_result ops_status(const ops_ctx *o, const char **sentence);
 
-/* Device memory, aligned to 64 bytes, contents undefined. NULL: there is none. */
+/* Allocates device memory, aligned to 64 bytes, with undefined contents. NULL: no memory. */
 void *ops_alloc(size_t bytes);
 void ops_free(void *memory);
 
-/* Bytes from host to device; n numbers of a type back, as f32. Both wait. */
+/* Copies bytes from host to device; copies n numbers of a type back, as f32. Both wait. */
 void ops_upload(ops_ctx *o, void *device, const void *host, size_t bytes);
 void ops_download(ops_ctx *o, float *host, const void *device, zero_type type, size_t n);
 
-/* A batch: R tokens, and as many targets (or NULL), from the host to the device, where ops_embed
-   and ops_embed_backward read them. What the host hands in is copied before this returns, and the
-   copies of two batches may be under way. */
+/* Copies a batch to the device: R tokens, and as many targets (or NULL), where ops_embed and
+   ops_embed_backward read them. It copies the host's arrays before it returns. The copies of two
+   batches may be in progress. */
 void ops_take_batch(ops_ctx *o, int *tokens, int *targets, const int *host_tokens,
                     const int *host_targets, size_t R);
 
-/* *total (device memory, 8 bytes) += the sum of n floats, in f64; in a fixed order. */
+/* *total (device memory, 8 bytes) += the sum of n floats, in f64 and in a fixed order. */
 void ops_sum(ops_ctx *o, double *total, const float *x, size_t n);
-/* Its value, and 0 in its place; waits. */
+/* Returns the value of *total and clears it; waits. */
 double ops_take_sum(ops_ctx *o, double *total);
 void ops_clear(ops_ctx *o, void *device, size_t bytes);
 void ops_copy(ops_ctx *o, void *to, const void *from, size_t bytes); /* on the device */
 
-/* Floating-point operations per second of a large matrix product; see gpt2_matmul_rate. And what
-   the device's maker says; see gpt2_peak_rate. */
+/* Floating-point operations per second of a large matrix product; see gpt2_matmul_rate. Then the
+   manufacturer's figure; see gpt2_peak_rate. */
 double ops_matmul_rate(zero_type type, int tf32, int threads);
 double ops_peak_rate(zero_type type, int tf32);
 
-/* Between these two, gradients of biases and norms are added at the latest by ops_sums_end, and
-   must not be read before: a GPU adds all of a block at once. Without them all is added in the
-   operation that makes it. */
+/* Between these two calls operations may delay adding to gradients of biases and norms until
+   ops_sums_end, because a GPU adds all of a block together. Do not read them earlier. Without these
+   calls each operation adds at once. */
 void ops_sums_begin(ops_ctx *o);
 void ops_sums_end(ops_ctx *o);
 
@@ -136,7 +134,7 @@ void ops_embed_backward(ops_ctx *o, void *dwte, void *dwpe, const void *dout, co
 
 /* ---- linear layers: y = x w^T + bias --------------------------------------------------------- */
 
-/* The bias (O, or NULL) is added here or by what reads y: see above. */
+/* Either this call or the reader of y adds the bias (O, or NULL): see above. */
 void ops_linear(ops_ctx *o, void *y, /* (R, O) */
                 const void *x,       /* (R, I) */
                 const void *w,       /* (O, I) */
@@ -147,13 +145,13 @@ void ops_linear_dx(ops_ctx *o, void *dx, const void *dy, const void *w, size_t R
 void ops_linear_dw(ops_ctx *o, void *dw, void *dbias, const void *dy, const void *x, size_t R,
                    size_t I, size_t O);
 
-/* fch = x w^T, bias as above, and gelu = GELU(fch + bias); both (R, O). With `again` it is fch that
-   is wanted, the same bits as before, and gelu may be left as it is. */
+/* fch = x w^T, bias as above, and gelu = GELU(fch + bias); both (R, O). With `again` the caller
+   needs only fch, with the same bits as before, and gelu may stay unchanged. */
 void ops_linear_gelu(ops_ctx *o, void *fch, void *gelu, int again, const void *x, const void *w,
                      const void *bias, size_t R, size_t I, size_t O);
-/* Backwards through GELU and the linear layer that follows it, y = GELU(fch + bias) w^T with w (O,
-   I): from dy (R, O) to dfch (R, I); dbias (I) is added to. gelu (R, I): with `kept` it is there
-   and is left alone, or written again where that costs nothing; without it is computed again. */
+/* Backward through GELU and the next linear layer, y = GELU(fch + bias) w^T with w (O, I): computes
+   dfch (R, I) from dy (R, O) and adds to dbias (I). gelu (R, I): with `kept` it holds GELU's
+   output, which stays or is rewritten at no cost; without `kept` it is computed again. */
 void ops_linear_dx_gelu(ops_ctx *o, void *dfch, void *dbias, void *gelu, int kept, const void *dy,
                         const void *w, const void *fch, const void *bias, size_t R, size_t I,
                         size_t O);
@@ -175,7 +173,7 @@ void ops_norm(ops_ctx *o, void *out,    /* (R, C) */
               float *mean, float *rstd, /* (R) */
               const void *x,            /* (R, C) */
               const void *w, const void *b, size_t R, size_t C);
-/* Computes `out` again from what was kept; the same bits. */
+/* Computes `out` again from the kept values, with the same bits. */
 void ops_norm_again(ops_ctx *o, void *out, const float *mean, const float *rstd, const void *x,
                     const void *w, const void *b, size_t R, size_t C);
 /* ADDS to dx (R, C), which carries the gradient of the residual stream past the norm; with `store`
@@ -186,7 +184,7 @@ void ops_norm_backward(ops_ctx *o, void *dx, void *dw, void *db, const void *dou
 
 /* ---- GELU (Hendrycks, Gimpel 2016, tanh form), of x + bias ----------------------------------- */
 
-/* What devices make fused operations of, or fall back to. CUDA: bias may be NULL. */
+/* Devices build fused operations from these or fall back to them. CUDA: bias may be NULL. */
 void ops_gelu(ops_ctx *o, void *out, const void *x, const void *bias, size_t R, size_t C);
 /* d (R, C): on entry the gradient of the output, on return that of x. dbias (C) is added to. out
    (R, C) receives the output of ops_gelu again; the same bits, at no cost. */
@@ -215,8 +213,8 @@ void ops_attention_backward(ops_ctx *o, void *dqkv, const void *dout, const void
 /* ---- cross entropy of a softmax -------------------------------------------------------------- */
 
 /* losses (R): -log softmax(logits)[target], over the first V of the Vp columns. With `train` the
-   logits (R, Vp) are replaced by the gradient of scale * sum(losses), zeros in padded columns;
-   without they are left alone. */
+   gradient of scale * sum(losses) replaces the logits (R, Vp), with zeros in padded columns;
+   without `train` they do not change. */
 void ops_cross_entropy(ops_ctx *o, float *losses, void *logits, const int *targets, int train,
                        float scale, size_t R, size_t V, size_t Vp);
 
@@ -229,32 +227,32 @@ typedef struct ops_tile {
     size_t first, rows, valid;
 } ops_tile;
 
-/* out[r] = w[token - first] for rows whose token is in the tile; other rows are left alone. */
+/* out[r] = w[token - first] for rows whose token is in the tile; other rows do not change. */
 void ops_tile_rows(ops_ctx *o, void *out, /* (R, C) */
                    const int *tokens,     /* (R) */
                    const void *w,         /* (rows, C) */
                    const ops_tile *t, size_t R, size_t C);
 /* out (R, C) += wpe[row % T] */
 void ops_add_places(ops_ctx *o, void *out, const void *wpe, size_t R, size_t T, size_t C);
-/* Both halves of ops_embed_backward; dw (rows, C). tokens: those of the last ops_take_batch. */
+/* The two parts of ops_embed_backward; dw (rows, C). tokens: those of the last ops_take_batch. */
 void ops_tile_rows_backward(ops_ctx *o, void *dw, const void *dout, const int *tokens,
                             const ops_tile *t, size_t R, size_t C);
 void ops_places_backward(ops_ctx *o, void *dwpe, const void *dout, size_t R, size_t T, size_t C);
 
-/* What is known of R softmaxes when some of their tiles were seen (Milakov, Gimelshein 2018,
-   algorithm 3). All (R), device memory; contents before the first tile do not matter. */
+/* State of R softmaxes after some of their tiles (Milakov, Gimelshein 2018, algorithm 3). All
+   arrays (R), device memory; their contents before the first tile do not matter. */
 typedef struct ops_softmax {
     float *most;   /* the largest logit */
     float *sum;    /* of e^(logit - most) */
-    float *factor; /* e^(most before this tile - most): what sums up to then are multiplied by */
+    float *factor; /* e^(most before this tile - most): multiplies the earlier sums */
     float *losses; /* the target's logit; from ops_softmax_end on the loss */
 } ops_softmax;
 
-/* Takes note of a tile's logits (R, rows). With `train` they become e^(logit - most), zeros in
-   columns beyond `valid`; without they are left alone. */
+/* Adds a tile's logits (R, rows) to the state. With `train` they become e^(logit - most), with
+   zeros in columns beyond `valid`; without `train` they do not change. */
 void ops_softmax_tile(ops_ctx *o, const ops_softmax *s, void *logits, const int *targets,
                       const ops_tile *t, int train, size_t R);
-/* mean (R, C), f32 = mean * factor + x; behind the first tile = x. */
+/* mean (R, C), f32 = mean * factor + x; after the first tile = x. */
 void ops_softmax_add(ops_ctx *o, float *mean, const ops_softmax *s, const void *x,
                      const ops_tile *t, size_t R, size_t C);
 /* A VOCABULARY IN PARTS: ranks see different tiles, of which any may begin, and have no entry of
@@ -269,7 +267,7 @@ void ops_softmax_meet(ops_ctx *o, const ops_softmax *s, const float *most, size_
    logit that this rank has seen. Infinite where that is nothing beside the others'. */
 void ops_softmax_share(ops_ctx *o, const ops_softmax *s, size_t R);
 
-/* After all tiles. */
+/* Call after all tiles. */
 void ops_softmax_end(ops_ctx *o, const ops_softmax *s, size_t R);
 /* dx (R, C), which holds the targets' rows of wte, becomes scale * (mean / sum - dx): the gradient
    of scale * sum(losses), where x of ops_softmax_add was each tile's logits times its rows. */

@@ -24,11 +24,11 @@ typedef struct ops_route {
     void *stream;                     /* CUDA */
     size_t experts, chosen, capacity; /* E, k */
     float *gates;                     /* (R, E) softmax of the logits */
-    float *weights;                   /* (R, k) of the chosen ones; dropped: 0 */
-    int *slots;                       /* (R, k) where a row's choices are; -1: dropped */
+    float *weights;                   /* (R, k) of the chosen experts; dropped: 0 */
+    int *slots;                       /* (R, k) slots of a row's choices; -1: dropped */
     int *choices;                     /* (R, k) the experts */
-    int *rows;                        /* (E capacity) r k + j of what is there; -1: nothing */
-    float *shares;                    /* (E) of all rows, those whose first choice it is */
+    int *rows;                        /* (E capacity) r k + j of the row in each slot; -1: empty */
+    float *shares;                    /* (E) share of all rows whose first choice is e */
     double *sums;                     /* (E, 2) CUDA: of each expert, for the totals */
 } ops_route;
 
@@ -41,7 +41,7 @@ void ops_gates(const ops_route *t, const void *x, const void *w, size_t R, size_
    the auxiliary loss; [1] += choices that were dropped. */
 void ops_routes(const ops_route *t, double *totals, size_t R);
 
-/* out (E capacity, C): the rows of the slots, zeros where there is none. */
+/* out (E capacity, C): the row of each slot; zeros for an empty slot. */
 void ops_dispatch(const ops_route *t, void *out, const void *x, size_t R, size_t C);
 /* out (R, C) = x + the sum over choices of weight times its row of in (E capacity, C). x NULL:
    without. */

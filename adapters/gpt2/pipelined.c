@@ -222,7 +222,8 @@ static zero_result failed(gpt2_pipeline *p, zero_result result) {
     return refuse(&p->error, result, why[0] ? why : zero_last_error(p->z));
 }
 
-static zero_result step(gpt2_pipeline *p, const pipeline_plan *plan, const pipeline_host *host) {
+static zero_result step(gpt2_pipeline *p, const pipeline_plan *plan,
+                        const pipeline_functions *host) {
     p->in_host = 0;
     p->error.sentence[0] = '\0';
     const zero_result result = pipeline_step(p->run, plan, host, p->memory, p->bytes);
@@ -267,7 +268,7 @@ static zero_result train_backward(void *user, const pipeline_work *w, void *in, 
 }
 
 zero_result gpt2_pipeline_train(gpt2_pipeline *p, const gpt2_feed *feed, float loss_factor) {
-    const pipeline_host host = {train_forward, train_backward, p};
+    const pipeline_functions host = {train_forward, train_backward, p};
     p->feed = feed;
     p->first = 0;
     p->factor = loss_factor;
@@ -303,7 +304,7 @@ static zero_result look_forward(void *user, const pipeline_work *w, void *in, vo
 
 /* The plan is kept for the next call of as many. */
 static zero_result look(gpt2_pipeline *p, int n) {
-    const pipeline_host host = {look_forward, NULL, p};
+    const pipeline_functions host = {look_forward, NULL, p};
     if (p->look.shape.micro != n) {
         const pipeline_shape shape = shape_of(p->stage, n, 1);
         pipeline_free(&p->look);

@@ -35,8 +35,8 @@ extern "C" {
 
 typedef struct gpt2_pipeline gpt2_pipeline;
 
-/* Activations that a stage keeps, for m micro-batches: before gpt2_create and
-   gpt2_activation_bytes. */
+/* Sets the number of activations that a stage keeps, for m micro-batches. Call it before
+   gpt2_create and gpt2_activation_bytes. */
 void gpt2_pipeline_slots(gpt2_stage *stage, int micro_steps);
 
 /* Of run->parallel's stage, 0 without one: buffers for the messages of a training step, bytes,
@@ -57,15 +57,15 @@ zero_result gpt2_pipeline_order(zero_ctx *z, const gpt2_config *cfg, const gpt2_
 zero_result gpt2_pipeline_open(gpt2_pipeline **p, zero_ctx *z, gpt2_model *model,
                                const gpt2_stage *stage, int micro_steps, void *wires,
                                gpt2_error *err);
-void gpt2_pipeline_close(gpt2_pipeline *p); /* NULL is allowed */
+void gpt2_pipeline_close(gpt2_pipeline *p); /* p may be NULL */
 
-/* Where batches come from. */
+/* Callbacks that load the batches. */
 typedef struct gpt2_feed {
-    /* Batch i: inputs and targets (B T), of which the first stage asks for the former, the last for
-       the latter, both more than once; NULL: not wanted. Returns how many sequences it has, the
-       same on all stages, 0..B; B in training. */
+    /* Loads batch i: inputs and targets (B T). The first stage needs the inputs, the last one the
+       targets, both more than once; NULL: not needed. Returns the number of sequences, the same on
+       all stages, 0..B; B in training. */
     int (*load)(void *user, int i, int *inputs, int *targets);
-    /* gpt2_pipeline_loss, on the last stage: the losses of its tokens. NULL: not wanted. */
+    /* Called by gpt2_pipeline_loss on the last stage with the losses of its tokens. May be NULL. */
     void (*take)(void *user, int i, const float *losses);
     void *user;
 } gpt2_feed;
@@ -75,20 +75,20 @@ typedef struct gpt2_feed {
    gpt2_train_step, and of the group. */
 zero_result gpt2_pipeline_train(gpt2_pipeline *p, const gpt2_feed *feed, float loss_factor);
 
-/* Forward alone of batches first .. first + n - 1, outside of any pass: *sum gets the sum of all
-   their losses on the last stage, on others 0. SYNC. */
+/* Runs forward for batches first .. first + n - 1, outside of any pass. *sum receives the sum of
+   their losses on the last stage, 0 on other stages. SYNC. */
 zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const gpt2_feed *feed, int first, int n,
                                double *sum);
 
-/* The same of one batch that lies in memory. *losses: those of its tokens, where this is the last
-   stage, until the next call; else NULL. */
+/* The same for one batch in memory. On the last stage *losses are the losses of its tokens, valid
+   until the next call; else NULL. */
 zero_result gpt2_pipeline_batch(gpt2_pipeline *p, const int *inputs, const int *targets, int rows,
                                 const float **losses);
 
 /* gpt2_logits, outside of any pass; on every stage. */
 zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits);
 
-/* The sentence for the last error. */
+/* Returns the sentence for the last error. */
 const char *gpt2_pipeline_error(const gpt2_pipeline *p);
 
 #ifdef __cplusplus

@@ -1,16 +1,16 @@
-/* products.h - products of f32 matrices on the CPU: the ways there are, and which one a shape
+/* products.h - products of f32 matrices on the CPU: the available ways, and which one a shape
    takes.
 
-   WHY. No library is the fastest at all shapes on all processors, and a product's bits are those of
-   the way it takes. So the way is a fixed choice by processor and shape, from a table in
-   products.c: equal commands make equal bits. products_measure makes a choice of its own, which
-   can be kept in a file, and then is as fixed.
+   WHY. No library is the fastest at all shapes on all processors, and a product's bits depend on
+   the way that computes it. So processor and shape determine the way, from a table in products.c:
+   equal commands give equal bits. products_measure makes a new choice. A file can store it, and
+   then it is fixed as well.
 
-   A choice as text is a line for each shape, and comments:
+   A choice as text has one line for each shape, and comments:
        # 1 thread, Intel, AMX; GFLOP/s of sgemm matmul packed apart
        NT 768 128 512 packed # 172.4 187.5 191.2 170.3
-   NT: transposition of a and of b, as they lie; then m, n, k. What no line says takes the way of
-   the table. */
+   NT: transposition of a and of b, as stored; then m, n, k. A product without a line takes the way
+   of the table. */
 #ifndef GPT2_PRODUCTS_H
 #define GPT2_PRODUCTS_H
 
@@ -25,9 +25,9 @@ extern "C" {
 
 typedef enum product_way {
     PRODUCT_SGEMM = 0, /* oneDNN's dnnl_sgemm */
-    PRODUCT_MATMUL,    /* oneDNN's matmul, of operands as they lie */
-    PRODUCT_PACKED,    /* the same, b packed before */
-    PRODUCT_APART,     /* sgemm, of blocks copied to rows that lie further apart */
+    PRODUCT_MATMUL,    /* oneDNN's matmul, with the operands in place */
+    PRODUCT_PACKED,    /* the same, with b packed before */
+    PRODUCT_APART,     /* sgemm of blocks that are copied to rows with a larger stride */
     PRODUCT_WAYS
 } product_way;
 
@@ -37,19 +37,19 @@ typedef struct products_line {
     char ta, tb;
     size_t m, n, k;
     product_way way;
-    double rates[PRODUCT_WAYS]; /* operations per second where measured; not part of the choice */
+    double rates[PRODUCT_WAYS]; /* measured operations per second; not part of the choice */
 } products_line;
 
-/* All 0: nothing but the table. */
+/* All 0: only the table. */
 typedef struct products_choice {
     int lines;
     products_line line[PRODUCTS_MOST];
-    uint64_t hash; /* of the lines but their rates, in their order; 0: there is none */
+    uint64_t hash; /* of the lines without rates, in their order; 0: no lines */
     char name[64]; /* for logs: "table for Intel, AMX", "choice of hash ..." */
 } products_choice;
 
-/* Of f32 operands; p->packed is the way's. Bits: see matmul.h. chosen may be NULL. Returns 0, or
-   oneDNN's dnnl_status_t. */
+/* Multiplies f32 operands; the way replaces p->packed. Bits: see matmul.h. chosen may be NULL.
+   Returns 0, or oneDNN's dnnl_status_t. */
 int products_multiply(const products_choice *chosen, matmuls *kept, const matmul *p, const float *a,
                       const float *b, float *c);
 int products_multiply_by(product_way way, matmuls *kept, const matmul *p, const float *a,
@@ -58,32 +58,32 @@ int products_multiply_by(product_way way, matmuls *kept, const matmul *p, const 
 product_way products_way(const products_choice *chosen, char ta, char tb, size_t m, size_t n,
                          size_t k);
 const char *products_name(product_way way);
-const char *products_processor(void); /* what the table goes by */
+const char *products_processor(void); /* the table's key */
 /* Bytes of scratch memory that the table's ways take on this processor, for matmul_reserve; ways
    that a file chooses may take more. */
 size_t products_scratch_bytes(void);
-/* The table's way on such a processor, by name. */
+/* Returns the table's way for a processor of this name. */
 product_way products_table(const char *processor, char ta, char tb, size_t m, size_t n, size_t k);
-/* A line for a product that has none yet; the table's way. More than PRODUCTS_MOST are left out. */
+/* Adds a line with the table's way if the product has none, up to PRODUCTS_MOST lines. */
 void products_add(products_choice *c, char ta, char tb, size_t m, size_t n, size_t k);
-/* NULL: it has none. */
+/* Returns NULL if no line has this product. */
 const products_line *products_find(const products_choice *c, char ta, char tb, size_t m, size_t n,
                                    size_t k);
 
-/* The choice that a file has; without the file what is measured for the lines that c comes with,
-   and the file is written, whole or not at all. path "": the table. Sets the name. Returns 0; 1 and
-   a sentence, which begins with the path. */
+/* Reads the choice from the file. If the file does not exist, it measures the lines of c and writes
+   the file, completely or not at all. path "": the table. Sets the name. Returns 0, or 1 and a
+   sentence that begins with the path. */
 int products_open(products_choice *c, const char *path, size_t threads, char *sentence,
                   size_t bytes);
 
-/* Sets way and rates of every line by the best of several products each; in turns, so that what
-   else runs meets all alike. A way is taken for the table's if it is 5 % faster. Returns 0, or 1:
-   no memory. */
+/* Sets the way and the rates of every line to the best of several products each, measured in
+   rotation so that other load affects all ways equally. Another way must be 5 % faster than the
+   table's. Returns 0, or 1 if there is no memory. */
 int products_measure(products_choice *c);
 
-/* Returns 1 and a sentence, "LINE: REASON", if the text is no choice. */
+/* Returns 1 and a sentence, "LINE: REASON", if the text is not a valid choice. */
 int products_parse(products_choice *c, const char *text, char *sentence, size_t bytes);
-/* At most PRODUCTS_TEXT bytes; returns the text's length. */
+/* Writes at most PRODUCTS_TEXT bytes. Returns the length of the text. */
 size_t products_print(const products_choice *c, size_t threads, char *text, size_t bytes);
 #ifdef __cplusplus
 }

@@ -1,16 +1,16 @@
-/* spill.h - values that leave the memory that computes between forward and backward: records of one
-   size, written behind the computation and read back ahead of it (spill_file.c: to a file without a
-   name, by a thread; spill_cuda.cu: to pinned memory of the host, on a stream of its own).
+/* spill.h - moves activations out of the computing memory between forward and backward: records of
+   one size, written and read back while the model computes (spill_file.c: a thread and an unnamed
+   file; spill_cuda.cu: pinned host memory and a separate stream).
 
-   ORDER. Puts and gets take place in the order in which they are called. What a put reads, and what
-   a get writes, belongs to the room until spill_await of the same record; a get needs no await
-   after the put of its record. One spill belongs to one host thread.
+   ORDER. Puts and gets run in the order in which they are called. Your code must not touch the
+   memory of a put or get until spill_await of the same record. A get needs no await after the put
+   of its record. One CPU thread owns a spill.
 
-   WAITING. On the CPU spill_await waits, and spill_put where the thread is `records` jobs behind.
-   In CUDA all of them only enqueue: a put begins behind what the context's stream has been given so
-   far, a get too, and spill_await makes that stream wait.
+   WAITING. On the CPU spill_await waits, and spill_put waits if the thread is `records` jobs late.
+   In CUDA all calls only enqueue: a put or get starts after the work that the context's stream has
+   so far, and spill_await makes that stream wait.
 
-   ERRORS are sticky: after one nothing moves any more, and spill_status tells it. */
+   ERRORS are sticky: after an error no data moves, and spill_status returns the error. */
 #ifndef GPT2_SPILL_H
 #define GPT2_SPILL_H
 

@@ -26,36 +26,36 @@
 extern "C" {
 #endif
 
-/* Cuts the model: p stages of v chunks, this one stage s. seq_len, for what attention and
-   classifier cost beside the rest. Errors: ARGUMENT (fewer blocks than chunks, with the nearest
-   that can). */
+/* Cuts the model into `stages` stages of `chunks` chunks; this one is stage `rank`. seq_len weighs
+   attention and the classifier against the rest. Errors: ARGUMENT (fewer blocks than chunks, with
+   the nearest possible number). */
 zero_result gpt2_stage_make(gpt2_stage *stage, const gpt2_config *cfg, int stages, int chunks,
                             int rank, int seq_len, gpt2_error *err);
 
-/* NULL, or one stage: the whole model. */
+/* NULL, or a single stage: the whole model. */
 int gpt2_stage_is_whole(const gpt2_stage *s);
 int gpt2_stage_is_first(const gpt2_stage *s);
 int gpt2_stage_is_last(const gpt2_stage *s);
 
-/* Blocks of the stage; of its largest chunk; of its chunk c, and the first of these on the stage.
- */
+/* Number of blocks of the stage, of its largest chunk, and of its chunk c; then the stage's index
+   of chunk c's first block. */
 int gpt2_stage_layers(const gpt2_stage *s);
 int gpt2_stage_most(const gpt2_stage *s);
 int gpt2_stage_blocks(const gpt2_stage *s, int c);
 int gpt2_stage_first(const gpt2_stage *s, int c);
-/* Block i of the stage, among those of the model. */
+/* Returns the index in the model of block i of the stage. */
 int gpt2_stage_block(const gpt2_stage *s, int i);
 
-/* Layers of a tensor of the whole model: of an MLP's where experts stand in place of some, fewer
-   than it has blocks. */
+/* Layers of a tensor in the whole model. An MLP's tensors have fewer layers than the model has
+   blocks if experts replace some. */
 int gpt2_tensor_layers(const gpt2_config *cfg, int tensor);
 
-/* The stage's rows of a whole table of n tensors, in place: units are numbered anew. Returns how
-   many. A table with wte in tiles (gpt2_describe_tiled) stays one. */
+/* Reduces a whole table of n tensors to the stage's rows, in place, with new unit numbers. Returns
+   how many rows remain. wte keeps its tiles (gpt2_describe_tiled). */
 int gpt2_stage_table(const gpt2_config *cfg, const gpt2_stage *s, zero_tensor_desc *table, int n);
 
-/* Units of the whole model, and the number there of each of the stage's, ascending, for
-   zero_config.world_units and world_unit. tiles: of wte, gpt2_tiles. out [gpt2_stage_units]. */
+/* Number of units of the whole model, and the number in it of each unit of the stage, ascending,
+   for zero_config.world_units and world_unit. tiles: gpt2_tiles of wte. out [gpt2_stage_units]. */
 int gpt2_world_units(const gpt2_config *cfg, int tiles);
 int gpt2_stage_units(const gpt2_config *cfg, const gpt2_stage *s, int tiles);
 void gpt2_stage_world(const gpt2_config *cfg, const gpt2_stage *s, int tiles, int *out);
@@ -65,19 +65,18 @@ int gpt2_stage_first_block(const gpt2_config *cfg, const gpt2_stage *s, int tile
 /* A run of a tensor's elements, over all layers, that one stage has. */
 typedef struct gpt2_run_of {
     size_t n;
-    int owner;    /* the stage; of a tied wte the first */
-    int here;     /* this stage has them, too, or alone */
-    size_t first; /* here: where they are among what the stage has */
+    int owner;    /* the stage; for a tied wte the first */
+    int here;     /* 1: this stage has them */
+    size_t first; /* if here: their offset among the stage's elements */
 } gpt2_run_of;
 
-/* The run that begins at dense element `first` of a tensor with `numel` elements a layer, at most
- * n.
- */
+/* Returns the run, at most n, that begins at dense element `first` of a tensor with `numel` per
+ * layer. */
 gpt2_run_of gpt2_stage_run(const gpt2_config *cfg, const gpt2_stage *s, int tensor, size_t numel,
                            size_t first, size_t n);
 
-/* The way back: element `at` of what the stage has, where it is in the whole model, and how many
-   follow it in both; `owner` as above. */
+/* The inverse: finds element `at` of the stage's elements in the whole model, and how many elements
+   follow it in both. `owner` as above. */
 gpt2_run_of gpt2_stage_place(const gpt2_config *cfg, const gpt2_stage *s, int tensor, size_t numel,
                              size_t at);
 

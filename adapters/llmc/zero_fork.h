@@ -24,10 +24,10 @@
 enum { LLMC_MAX_RANKS = 64 };
 
 static int llmc_rank, llmc_ranks = 1;
-static zero_local *llmc_group; /* of ranks on the CPU */
+static zero_local *llmc_group; /* group of the ranks on the CPU */
 
 #ifndef __CUDACC__
-/* train_gpt2.c has no flags of its own: what is left is a mistake, or a question. */
+/* train_gpt2.c has no flags of its own: any remaining argument is an error or asks for help. */
 static inline void llmc_no_more_flags(const char *found) {
     const int asked = strcmp(found, "--help") == 0 || strcmp(found, "-h") == 0;
     FILE *out = asked ? stdout : stderr;
@@ -46,7 +46,7 @@ static inline void llmc_usage(const char *what, const char *found) {
     exit(EXIT_FAILURE);
 }
 
-/* Whether arg is this flag: then its value, within limits, is stored. */
+/* Returns whether arg is this flag, and stores its value if that is within the limits. */
 static inline int llmc_flag(const char *arg, const char *value, const char *flag, int least,
                             int most, int *out) {
     if (strcmp(arg, flag) != 0) return 0;
@@ -79,7 +79,7 @@ static inline void llmc_take_flags(int *argc, char **argv) {
 }
 
 #ifdef __CUDACC__
-/* NCCL's id goes from rank 0 to the others through memory that they all inherit. */
+/* Rank 0 passes NCCL's id to the other ranks through shared memory that all inherit. */
 typedef struct llmc_meeting {
     volatile int there;
 #ifdef ZERO_WITH_NCCL
@@ -138,7 +138,7 @@ static inline zero_comm llmc_comm(void) {
 }
 #endif
 
-/* A child: dies with its parent; all but rank 0 print to a file that is shown if they fail. */
+/* Runs in a child, which ends with its parent. Ranks above 0 print to a file, shown on failure. */
 static inline void llmc_become(int rank, FILE *output) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     llmc_rank = rank;
@@ -158,7 +158,7 @@ static inline void llmc_show(FILE *output) {
     while (fgets(line, sizeof(line), output)) fputs(line, stderr);
 }
 
-/* The parent only waits; the first rank that fails ends all. */
+/* The parent only waits. When a rank fails, it ends all the others. */
 static inline void llmc_watch(const pid_t *pids, FILE *const *output) {
     int code = 0, status;
     for (int left = llmc_ranks; left > 0; left--) {
@@ -195,7 +195,7 @@ static inline void llmc_start(int *argc, char **argv) {
     llmc_watch(pids, output);
 }
 
-/* In place of the trainer's allocation and its reading of the file. */
+/* Replaces the trainer's allocation of parameters and its reading of the file. */
 static inline float *llmc_load(ParameterTensors *params, ParameterTensors *grads, GPT2Config config,
                                FILE *file) {
     float *memory = (float *)llmc_build(llmc_comm(), config, params, grads);
@@ -203,8 +203,7 @@ static inline float *llmc_load(ParameterTensors *params, ParameterTensors *grads
     return memory;
 }
 
-/* In place of freeing the parameters; the context goes before the communicator that it was given.
- */
+/* Replaces freeing the parameters. The context must be destroyed before its communicator. */
 static inline void llmc_free(void) {
     llmc_destroy();
 #if defined(__CUDACC__) && defined(ZERO_WITH_NCCL)
@@ -212,7 +211,7 @@ static inline void llmc_free(void) {
 #endif
 }
 
-/* In place of gpt2_update; the loss becomes its mean over ranks. */
+/* Replaces gpt2_update. The loss becomes its mean over ranks. */
 static inline void llmc_update(float *mean_loss, float lr, float beta1, float beta2, float eps,
                                float decay) {
     zeroCheck(zero_reduce(zero));

@@ -22,7 +22,7 @@ enum { LLMC_TENSORS = 16, LLMC_CHUNK = 1 << 18 };
 static zero_ctx *zero;
 static zero_config llmc_config; /* set before the model is built */
 
-/* A failed call ends this rank with the plugin's sentence, as cudaCheck does with CUDA's. */
+/* A failed call ends this rank and prints the plugin's sentence, as cudaCheck does with CUDA's. */
 #define zeroCheck(call) llmc_check((call), __FILE__, __LINE__)
 static inline void llmc_check(zero_result result, const char *file, int line) {
     if (result == ZERO_OK) return;
@@ -152,7 +152,7 @@ static inline void llmc_write(zero_kind kind, zero_type type, FILE *file, const 
 
 /* ---- a step -------------------------------------------------------------------------------- */
 
-/* With ZERO_STATS=1 in the environment rank 0 says after each step what was measured so far. */
+/* If ZERO_STATS=1 is in the environment, rank 0 prints the statistics so far after each step. */
 static inline void llmc_print_stats(void) {
     const char *wanted = getenv("ZERO_STATS");
     zero_plan plan;
@@ -167,7 +167,7 @@ static inline void llmc_print_stats(void) {
             planned, stats.allocated_bytes);
 }
 
-/* The update after zero_reduce; gpt2_update's arguments, but for the number of the step, which the
+/* Runs the update after zero_reduce. Arguments: gpt2_update's without the step number, which the
    plugin counts. An F16 gradient that overflows at the smallest loss scale ends the run here. */
 static inline void llmc_step(float lr, float beta1, float beta2, float eps, float decay,
                              float max_norm) {

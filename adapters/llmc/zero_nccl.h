@@ -1,6 +1,6 @@
-/* zero_nccl.h - what train_gpt2.cu needs besides zero_llmc.h: flags, ranks, checkpoints.
+/* zero_nccl.h - what train_gpt2.cu needs in addition to zero_llmc.h: flags, ranks, checkpoints.
 
-   Its ranks and their ncclComm_t are still made by multi_gpu_config_init (mpi, tcp or fs). */
+   multi_gpu_config_init still creates its ranks and their ncclComm_t (mpi, tcp or fs). */
 #ifndef ZERO_NCCL_H
 #define ZERO_NCCL_H
 
@@ -46,10 +46,10 @@ static inline float llmc_reduce(void) {
     double norm = 0;
     zeroCheck(zero_reduce(zero));
     zeroCheck(zero_norm(zero, &norm));
-    return (float)fabs(norm); /* a NaN's sign is nothing to print */
+    return (float)fabs(norm); /* the sign of a NaN has no meaning */
 }
 
-/* Before multi_gpu_config_free, which destroys the communicator. */
+/* Call before multi_gpu_config_free, which destroys the communicator. */
 static inline void llmc_free(void) { llmc_destroy(); }
 
 /* ---- checkpoints --------------------------------------------------------------------------- */
@@ -66,7 +66,7 @@ static inline void llmc_read_piece(void *user, const char *name, size_t first, s
     fwriteCheck((void *)raw, zero_type_bytes(s->type), count, s->file);
 }
 
-/* All elements of a kind; every rank takes part, those that give a file write. */
+/* Reads all elements of a kind. Every rank takes part; ranks that pass a file write to it. */
 static inline void llmc_read(zero_kind kind, zero_type type, FILE *file) {
     llmc_source s = {file, NULL, kind, type};
     llmc_for_pieces(llmc_read_piece, &s);
@@ -109,7 +109,7 @@ static inline void llmc_load_state(FILE *file, const char *filename, int masters
    llm.c's own has zeros there, and says the number of steps alone. */
 static inline void llmc_save_counters(int *header) {
     zero_counters counters;
-    zeroCheck(zero_state_begin(zero)); /* after a skipped step they are on their way */
+    zeroCheck(zero_state_begin(zero)); /* after a skipped step they may not have arrived yet */
     zero_state_counters(zero, &counters);
     zeroCheck(zero_state_end(zero, 0));
     memcpy(header, &counters, sizeof(counters));

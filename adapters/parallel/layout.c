@@ -15,7 +15,7 @@
 
 enum { LAYOUT_SUMS = 8 };
 
-/* The divisor of n that is nearest to k; of two the lower one. */
+/* Returns the divisor of n that is nearest to k, the lower one of two. */
 static int layout_nearest(int n, int k) {
     for (int off = 0; off < k; off++) {
         if (n % (k - off) == 0) return k - off;
@@ -96,10 +96,10 @@ int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_ste
     return 0;
 }
 
-/* Reads one word of `length` characters. */
+/* Parses one word of `length` characters. */
 static int layout_read(const char *word, int length, int ranks, layout_sizes *sizes, char *sentence,
                        size_t bytes) {
-    enum { KINDS = 4, EP = 3 }; /* ep is of dp's ranks */
+    enum { KINDS = 4, EP = 3 }; /* ep divides the dp ranks */
     static const char kinds[KINDS][3] = {"pp", "tp", "dp", "ep"};
     int size[KINDS] = {0, 0, 0, 0}, at = 0;
     while (at < length) {
@@ -165,7 +165,7 @@ void layout_name(const layout *l, char name[LAYOUT_NAME]) {
         (void)snprintf(name + used, LAYOUT_NAME - (size_t)used, "dp%d", l->dp);
 }
 
-/* Stages of one dp_rank and tp_rank, and the first and last of them. */
+/* Opens the groups of one (dp_rank, tp_rank): all stages, and the first and last one. */
 static zero_result layout_open_stages(layout *l) {
     const int of_stages = l->dp_rank * l->tp + l->tp_rank;
     const int ends = l->pp_rank == 0 || l->pp_rank == l->pp - 1;
@@ -176,7 +176,7 @@ static zero_result layout_open_stages(layout *l) {
     return zero_group_split(l->world, ends ? of_stages : -1, l->pp_rank, &l->stage.ends);
 }
 
-/* Ranks that share experts, and those that have the same ones. */
+/* Opens the group that shares a layer's experts, and the group with the same ones. */
 static zero_result layout_open_experts(layout *l) {
     if (!l->mixed) return ZERO_OK;
     ZERO_TRY(zero_group_split(l->data, l->ep_group, l->ep_rank, &l->part.ep));
@@ -349,7 +349,7 @@ zero_result layout_sum(layout *l, zero_ctx *z, double *values, int n) {
     if (!l->world) return zero_all_sum(z, values, n);
     memcpy(l->sums, values, (size_t)n * sizeof *values);
     ZERO_TRY(zero_group_all_reduce(l->world, l->sums, (size_t)n, ZERO_F64, ZERO_SUM));
-    ZERO_TRY(zero_group_barrier(l->world)); /* a device is done, too */
+    ZERO_TRY(zero_group_barrier(l->world)); /* waits for the device, too */
     memcpy(values, l->sums, (size_t)n * sizeof *values);
     return ZERO_OK;
 }

@@ -1,17 +1,17 @@
-/* layout.h - how the ranks of a run are divided: pipeline stages of data-parallel ranks of
-   tensor-parallel ranks, those that talk most next to each other:
+/* layout.h - divides the ranks of a run into pipeline stages of data-parallel ranks of
+   tensor-parallel ranks. Ranks that communicate most are neighbours:
        rank = (pp_rank * dp + dp_rank) * tp + tp_rank,  ranks = pp * dp * tp
 
-   The stages of a pipeline (one dp_rank and tp_rank) have blocks of the model one after the other.
-   Tensor-parallel ranks (one dp_rank) have the same data and parts of one model; a context shards
-   each part over the data-parallel ranks (one tp_rank) that have it. Norm, overflow and skip are
-   agreed over all (zero_config.world). Where all ranks are data-parallel there are no groups, and
-   the context has the launcher's communicator.
+   The stages of a pipeline (one dp_rank and tp_rank) have consecutive blocks of the model.
+   Tensor-parallel ranks (one dp_rank) have the same data and parts of one model. A context shards
+   each part over the data-parallel ranks (one tp_rank) that have it. All ranks agree on norm,
+   overflow and skipped steps (zero_config.world). If all ranks are data-parallel, the layout makes
+   no groups and the context uses the launcher's communicator.
 
-   EXPERTS have a context of their own (../gpt2/experts.h) beside the one that is given here: so
-   these functions stand in the place of zero_build and what follows it.
+   EXPERTS have a second context (../gpt2/experts.h). The functions below replace zero_build,
+   zero_reduce, zero_step and zero_destroy, because they act on both contexts.
 
-   Functions that can fail return 0, or 1 and a sentence, or a zero_result. */
+   Functions that can fail return a zero_result, or 0 or 1 and a sentence. */
 #ifndef PARALLEL_LAYOUT_H
 #define PARALLEL_LAYOUT_H
 
@@ -26,108 +26,107 @@
 extern "C" {
 #endif
 
-enum { LAYOUT_MOST = 8, LAYOUT_NAME = 48 }; /* of a list; bytes of a name */
+enum { LAYOUT_MOST = 8, LAYOUT_NAME = 48 }; /* values in a list; bytes of a name */
 
 typedef struct layout_sizes {
-    int pp, tp; /* the rest is data-parallel */
+    int pp, tp; /* remaining ranks are data-parallel */
     int ep;     /* data-parallel ranks that share a layer's experts */
-    int apart;  /* 1: those that have the same experts are neighbours, not those that share them */
+    int apart;  /* 1: ranks with the same experts are neighbours, not those that share them */
 } layout_sizes;
 
 typedef struct layout {
     int pp, dp, tp;  /* ranks of each kind */
-    int ranks, rank; /* of all; this one, and what that is */
+    int ranks, rank; /* all ranks; this rank and its number in each kind */
     int pp_rank, dp_rank, tp_rank;
-    int ep, ep_rank;          /* of the data-parallel ranks, those that share experts */
-    int ep_group;             /* which of these groups */
-    int apart;                /* ranks that have the same ones are neighbours */
-    int mixed;                /* the model has some */
-    int tile_rows;            /* wte is in tiles of so many rows at most; 0: whole */
-    zero_group *same;         /* the ranks that have the same ones */
-    zero_ctx *experts;        /* what has them; NULL: there are none */
+    int ep, ep_rank;          /* among the data-parallel ranks, those that share experts */
+    int ep_group;             /* number of this rank's such group */
+    int apart;                /* 1: ranks with the same experts are neighbours */
+    int mixed;                /* 1: the model has experts */
+    int tile_rows;            /* most rows of a wte tile; 0: wte is whole */
+    zero_group *same;         /* the ranks with the same experts */
+    zero_ctx *experts;        /* context of the experts; NULL: none */
     zero_group *world, *data; /* NULL: data parallelism alone */
-    gpt2_parallel part;       /* what a model is told; its group NULL: the model is whole */
-    double *sums;             /* memory that groups reach */
-    gpt2_stage stage;         /* of a pipeline: this rank's */
-    int *world_unit;          /* of the context's units, where there is a pipeline */
-    int *expert_unit;         /* of the experts' context's */
-    const gpt2_config *model; /* borrowed, from layout_settings on */
+    gpt2_parallel part;       /* for the model; its group is NULL if the model is whole */
+    double *sums;             /* memory that groups can use */
+    gpt2_stage stage;         /* this rank's pipeline stage */
+    int *world_unit;          /* of the context's units, with a pipeline */
+    int *expert_unit;         /* of the units of the experts' context */
+    const gpt2_config *model; /* borrowed from layout_settings on */
 } layout;
 
-/* What the ranks are, and this one: no rank is asked. Sizes: 1 or more. */
+/* Computes all numbers of this rank without communication. Sizes are 1 or more. */
 int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sentence, size_t bytes);
 
-/* The stages of a pipeline, of so many chunks, and micro-steps: behind layout_divide. */
+/* Sets the pipeline's stages, chunks and micro-steps. Call it after layout_divide. */
 int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_steps, int seq_len,
                   char *sentence, size_t bytes);
 
-/* Of so many data-parallel ranks that follow one another, those that have the same experts: what
-   -zs, -zh and -ns are for the experts' context; 0: not as many everywhere. Whether these two can
-   be: 0, or 1 and a sentence. */
+/* layout_same returns how many of `ranks` consecutive data-parallel ranks have the same experts:
+   -zs, -zh and -ns for the experts' context. 0: not the same number everywhere. layout_near returns
+   0, or 1 and a sentence if the combination is not possible. */
 int layout_same(const layout *l, int ranks);
 int layout_near(const layout *l, int shard_ranks, int second_ranks, char *sentence, size_t bytes);
 
-/* "dp4", "tp2dp2", "pp2tp2": each kind once, in any order; ranks of kinds that are not named: 1.
-   The words of a list are separated by blanks or commas. Returns 0 and word number i, -1 behind the
-   last word, or 1. */
+/* Parses "dp4", "tp2dp2" or "pp2tp2": each kind at most once, in any order; kinds that are not
+   named have 1 rank. Blanks or commas separate words. Returns 0 and word i, -1 after the last word,
+   or 1 on an error. */
 int layout_word(const char *list, int i, int ranks, layout_sizes *sizes, char *sentence,
                 size_t bytes);
 
-/* Words of a list. The most data-parallel ranks that one of them has; words are right. */
+/* The number of words, and the most data-parallel ranks of any word. The list must be valid. */
 int layout_words(const char *list);
 int layout_most_data(const char *list, int ranks);
 
-/* Of the kinds that have more than one rank: "tp2dp2"; "dp1" for one rank alone. */
+/* Writes the kinds that have more than one rank, as "tp2dp2"; "dp1" for a single rank. */
 void layout_name(const layout *l, char name[LAYOUT_NAME]);
 
-/* Makes the groups, of `comm`, which is borrowed until layout_close; on an error, too, that is to
-   be called. `stream` as in zero_group_open. COLLECTIVE. */
+/* Opens the groups on `comm`, which is borrowed until layout_close. Call layout_close after an
+   error, too. `stream` as in zero_group_open. COLLECTIVE. */
 zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double timeout_s);
 const char *layout_error(const layout *l);
 void layout_close(layout *l); /* after contexts and models */
 
-/* What the settings of a context take of it; borrowed until layout_close. Errors: MEMORY. */
+/* Fills the context's settings from the layout, borrowed until layout_close. Errors: MEMORY. */
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c);
-/* What a context is made with. */
+/* Returns the communicator for zero_create. */
 zero_comm layout_comm(const layout *l, const zero_comm *comm);
 
-/* Makes the experts' context, whose settings are those that `z` was made with, but for what its
-   trace_user is, with shard_ranks, second_ranks and node_size (of layout_comm, or 0) counted among
-   the ranks that have the same experts, and announces its tensors; then the plan of both together:
-   figures of bytes are sums. Errors: those of zero_create, zero_tensor and zero_query_plan.
-   COLLECTIVE. */
+/* Creates the experts' context and announces its tensors. Its settings are those of `z`, except
+   trace_user. shard_ranks, second_ranks and node_size (of layout_comm, or 0) count ranks that have
+   the same experts. Then it reports the plan of both contexts, whose byte figures are sums. Errors:
+   those of zero_create, zero_tensor and zero_query_plan. COLLECTIVE. */
 zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, const zero_config *c,
                            int node_size, void *trace_user);
 zero_result layout_plan(const layout *l, zero_ctx *z, zero_plan *plan);
 
-/* Before the plan: of a stage of a pipeline that gathers weights, the order that it does in. */
+/* Call before the plan. Sets the order in which a pipeline stage gathers weights. */
 zero_result layout_order(const layout *l, zero_ctx *z, const gpt2_config *model,
                          const zero_config *c);
 
 /* zero_build, zero_reduce, zero_step (hyper NULL: zero_skip_step), zero_apply_pending and
-   zero_destroy of both. The plan is told once more, for what it knows from the build on. */
+   zero_destroy of both contexts. layout_build reports the plan again, with what is known since the
+   build. */
 zero_result layout_build(const layout *l, zero_ctx *z, zero_plan *plan);
 zero_result layout_reduce(const layout *l, zero_ctx *z);
 zero_result layout_step(const layout *l, zero_ctx *z, const zero_hyper *hyper);
 zero_result layout_apply_pending(const layout *l, zero_ctx *z);
 void layout_destroy(layout *l, zero_ctx *z);
-/* The experts' weights into a hash of the others. COLLECTIVE, SYNC. */
+/* Combines the experts' weights with a hash of the others. COLLECTIVE, SYNC. */
 zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *hash);
 
-/* Of what is beside the context: the experts' zero_query_stats, to which the groups' bytes sent and
-   seconds waited are added. SYNC. Errors: those of zero_query_stats. */
+/* Adds the zero_query_stats of the experts' context, and the bytes sent and seconds waited of the
+   groups. SYNC. Errors: those of zero_query_stats. */
 zero_result layout_stats(const layout *l, zero_stats *stats);
 
-/* How a checkpoint, of experts or of the rest, knows what this rank has; borrows the layout. Behind
-   layout_settings. */
+/* Describes to a checkpoint which parts this rank has, of experts or of the rest. It borrows the
+   layout. Call it after layout_settings. */
 checkpoint_parts layout_parts(const layout *l, int of_experts);
 
-/* Sums over all ranks of the run, of at most 8 values (none: a barrier): zero_all_sum, where
-   all are of the context.
-   COLLECTIVE, SYNC. */
+/* Sums up to 8 values over all ranks of the run (0 values: a barrier). If one context has all
+   ranks, it calls zero_all_sum. COLLECTIVE, SYNC. */
 zero_result layout_sum(layout *l, zero_ctx *z, double *values, int n);
-/* The same of values that one rank of each model has, the others of its ranks the same or, in a
-   pipeline before the last stage, zeros. */
+/* The same for values that one rank of each model has. The other ranks have the same values, or in
+   a pipeline before the last stage zeros. */
 zero_result layout_sum_data(layout *l, zero_ctx *z, double *values, int n);
 
 #ifdef __cplusplus

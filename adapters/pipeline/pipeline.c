@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Ticks that the schedule is played with. */
+/* Ticks that a work takes in the simulated schedule. */
 enum { FORWARD_TICKS = 1, BACKWARD_TICKS = 2 };
 
 int pipeline_check(const pipeline_shape *s, int layers, char *why, size_t bytes) {
@@ -40,19 +40,19 @@ int pipeline_check(const pipeline_shape *s, int layers, char *why, size_t bytes)
 
 /* ---- the order of a stage -------------------------------------------------------------------- */
 
-static int works_of(const pipeline_shape *s) {
+static int pipeline_count_works(const pipeline_shape *s) {
     return (s->forward_only ? 1 : 2) * s->micro * s->chunks;
 }
 
-/* Forwards of a stage before its first backward. */
-static int warm_up(const pipeline_shape *s, int stage) {
+/* Number of forwards that a stage runs before its first backward. */
+static int pipeline_warm_up(const pipeline_shape *s, int stage) {
     const int all = s->micro * s->chunks, behind = s->stages - 1 - stage;
     const int wanted = s->chunks == 1 ? behind : 2 * behind + (s->chunks - 1) * s->stages;
     return wanted < all ? wanted : all;
 }
 
-/* Forward number k of a stage, or backward: groups of p micro-batches, chunk by chunk. */
-static void name_work(const pipeline_shape *s, int backward, int k, pipeline_work *w) {
+/* Forward or backward number k of a stage: groups of p micro-batches, chunk by chunk. */
+static void pipeline_number_work(const pipeline_shape *s, int backward, int k, pipeline_work *w) {
     const int whole = s->stages * s->chunks, group = k / whole, first = group * s->stages;
     const int left = s->micro - first, width = left < s->stages ? left : s->stages;
     const int chunk = (k - group * whole) / width;
@@ -63,91 +63,95 @@ static void name_work(const pipeline_shape *s, int backward, int k, pipeline_wor
     w->slot = w->input = w->output = w->gradient = -1;
 }
 
-static void order_works(const pipeline_shape *s, int stage, pipeline_work *work) {
+static void pipeline_order_works(const pipeline_shape *s, int stage, pipeline_work *work) {
     const int all = s->micro * s->chunks;
-    const int early = s->forward_only ? all : warm_up(s, stage);
+    const int early = s->forward_only ? all : pipeline_warm_up(s, stage);
     int n = 0, forwards = 0, backwards = 0;
-    while (forwards < early) name_work(s, 0, forwards++, &work[n++]);
-    while (n < works_of(s)) {
-        if (forwards < all) name_work(s, 0, forwards++, &work[n++]);
-        name_work(s, 1, backwards++, &work[n++]);
+    while (forwards < early) pipeline_number_work(s, 0, forwards++, &work[n++]);
+    while (n < pipeline_count_works(s)) {
+        if (forwards < all) pipeline_number_work(s, 0, forwards++, &work[n++]);
+        pipeline_number_work(s, 1, backwards++, &work[n++]);
     }
 }
 
 int pipeline_in_flight(const pipeline_shape *s, int stage) {
-    const int all = s->micro * s->chunks, early = warm_up(s, stage);
+    const int all = s->micro * s->chunks, early = pipeline_warm_up(s, stage);
     if (s->forward_only) return 1;
     return early + 1 < all ? early + 1 : all;
 }
 
-/* Of chunk c of a stage: where it stands in the model. */
-static int place_of(const pipeline_shape *s, int stage, int c) { return c * s->stages + stage; }
-static int is_first(const pipeline_shape *s, int stage, int c) {
-    return place_of(s, stage, c) == 0;
+/* The position in the model of chunk c of a stage. */
+static int pipeline_position(const pipeline_shape *s, int stage, int c) {
+    return c * s->stages + stage;
 }
-static int is_last(const pipeline_shape *s, int stage, int c) {
-    return place_of(s, stage, c) == s->stages * s->chunks - 1;
+static int pipeline_is_first(const pipeline_shape *s, int stage, int c) {
+    return pipeline_position(s, stage, c) == 0;
+}
+static int pipeline_is_last(const pipeline_shape *s, int stage, int c) {
+    return pipeline_position(s, stage, c) == s->stages * s->chunks - 1;
 }
 
 int pipeline_sends(const pipeline_shape *s, int stage) {
-    const int forward = s->chunks - is_last(s, stage, s->chunks - 1);
-    const int backward = s->forward_only ? 0 : s->chunks - is_first(s, stage, 0);
+    const int forward = s->chunks - pipeline_is_last(s, stage, s->chunks - 1);
+    const int backward = s->forward_only ? 0 : s->chunks - pipeline_is_first(s, stage, 0);
     return s->micro * (forward + backward);
 }
 
-/* ---- the paper play -------------------------------------------------------------------------- */
+/* ---- the simulation -------------------------------------------------------------------------- */
 
-/* When works end, by what they are: [backward][place in the model][micro-batch]; 0: not yet. */
-typedef struct play {
+/* The end of each work, as [backward][position in the model][micro-batch]; 0: not simulated yet. */
+typedef struct sim {
     const pipeline_shape *s;
     int *end;
-} play;
+} sim;
 
-static int *end_of(const play *y, int backward, int place, int micro) {
+static int *pipeline_end_of(const sim *y, int backward, int place, int micro) {
     const int places = y->s->stages * y->s->chunks;
     return &y->end[((size_t)backward * (size_t)places + (size_t)place) * (size_t)y->s->micro
                    + (size_t)micro];
 }
 
-/* When the input of a work is there; below 0: not yet. */
-static int ready_at(const play *y, int stage, const pipeline_work *w) {
-    const int place = place_of(y->s, stage, w->chunk);
+/* The tick at which the input of a work is ready; below 0: not known yet. */
+static int pipeline_ready_at(const sim *y, int stage, const pipeline_work *w) {
+    const int place = pipeline_position(y->s, stage, w->chunk);
     const int last = y->s->stages * y->s->chunks - 1;
     int from;
     if (!w->backward && place == 0) return 0;
     if (!w->backward)
-        from = *end_of(y, 0, place - 1, w->micro);
+        from = *pipeline_end_of(y, 0, place - 1, w->micro);
     else
-        from = place == last ? *end_of(y, 0, place, w->micro) : *end_of(y, 1, place + 1, w->micro);
+        from = place == last ? *pipeline_end_of(y, 0, place, w->micro)
+                             : *pipeline_end_of(y, 1, place + 1, w->micro);
     return from > 0 ? from : -1;
 }
 
-/* Works of a stage, from number *next on, as far as their inputs are there. */
-static int play_stage(play *y, int stage, const pipeline_work *work, int *next, int *now) {
+/* Simulates the works of a stage from number *next on, until one has no input yet. */
+static int pipeline_simulate_stage(sim *y, int stage, const pipeline_work *work, int *next,
+                                   int *now) {
     const int before = *next;
-    for (; *next < works_of(y->s); (*next)++) {
+    for (; *next < pipeline_count_works(y->s); (*next)++) {
         const pipeline_work *w = &work[*next];
-        const int ready = ready_at(y, stage, w);
+        const int ready = pipeline_ready_at(y, stage, w);
         if (ready < 0) break;
         *now = (ready > *now ? ready : *now) + (w->backward ? BACKWARD_TICKS : FORWARD_TICKS);
-        *end_of(y, w->backward, place_of(y->s, stage, w->chunk), w->micro) = *now;
+        *pipeline_end_of(y, w->backward, pipeline_position(y->s, stage, w->chunk), w->micro) = *now;
     }
     return *next - before;
 }
 
-/* All stages; own: the works of this one. */
-static int play_all(play *y, int own_stage, pipeline_work *own) {
-    const int p = y->s->stages, works = works_of(y->s);
+/* Simulates all stages. `own` receives the works of own_stage. */
+static int pipeline_simulate(sim *y, int own_stage, pipeline_work *own) {
+    const int p = y->s->stages, works = pipeline_count_works(y->s);
     pipeline_work *work = (pipeline_work *)calloc((size_t)p * (size_t)works, sizeof *work);
     int *next = (int *)calloc((size_t)p * 2, sizeof *next), moved = 1;
     const int failed = work == NULL || next == NULL;
     for (int stage = 0; stage < p && !failed; stage++)
-        order_works(y->s, stage, work + (size_t)stage * (size_t)works);
+        pipeline_order_works(y->s, stage, work + (size_t)stage * (size_t)works);
     while (moved && !failed) {
         moved = 0;
         for (int stage = 0; stage < p; stage++)
-            moved += play_stage(y, stage, work + (size_t)stage * (size_t)works, &next[stage],
-                                &next[p + stage]);
+            moved += pipeline_simulate_stage(y, stage, work + (size_t)stage * (size_t)works,
+                                             &next[stage], &next[p + stage]);
     }
     if (!failed) memcpy(own, work + (size_t)own_stage * (size_t)works, (size_t)works * sizeof *own);
     free(work);
@@ -157,20 +161,20 @@ static int play_all(play *y, int own_stage, pipeline_work *own) {
 
 /* ---- messages and exchanges ------------------------------------------------------------------ */
 
-typedef struct note {
+typedef struct timed_message {
     pipeline_message message;
     int at;
-} note;
+} timed_message;
 
-/* By tick, then in one order on both sides. */
-static int compare_notes(const void *a_, const void *b_) {
-    const note *a = (const note *)a_, *b = (const note *)b_;
+/* Orders by tick, then by work and direction, so that both sides have the same order. */
+static int pipeline_compare(const void *a_, const void *b_) {
+    const timed_message *a = (const timed_message *)a_, *b = (const timed_message *)b_;
     if (a->at != b->at) return a->at < b->at ? -1 : 1;
     if (a->message.work != b->message.work) return a->message.work < b->message.work ? -1 : 1;
     return b->message.sends - a->message.sends;
 }
 
-static void write_note(note *n, int peer, int sends, int work, int at) {
+static void pipeline_set_message(timed_message *n, int peer, int sends, int work, int at) {
     n->message.peer = peer;
     n->message.sends = sends;
     n->message.work = work;
@@ -178,49 +182,53 @@ static void write_note(note *n, int peer, int sends, int work, int at) {
     n->at = at;
 }
 
-/* What a work receives and sends. */
-static int note_work(const play *y, int stage, const pipeline_work *w, int number, note *out) {
+/* Lists the messages that a work receives and sends. */
+static int pipeline_list_messages(const sim *y, int stage, const pipeline_work *w, int number,
+                                  timed_message *out) {
     const pipeline_shape *s = y->s;
-    const int p = s->stages, place = place_of(s, stage, w->chunk);
+    const int p = s->stages, place = pipeline_position(s, stage, w->chunk);
     const int up = (stage + 1) % p, down = (stage + p - 1) % p;
-    const int first = is_first(s, stage, w->chunk), last = is_last(s, stage, w->chunk);
+    const int first = pipeline_is_first(s, stage, w->chunk),
+              last = pipeline_is_last(s, stage, w->chunk);
     const int from_end = w->backward ? last : first, to_end = w->backward ? first : last;
     int n = 0;
-    if (!from_end) write_note(&out[n++], w->backward ? up : down, 0, number, ready_at(y, stage, w));
+    if (!from_end)
+        pipeline_set_message(&out[n++], w->backward ? up : down, 0, number,
+                             pipeline_ready_at(y, stage, w));
     if (!to_end)
-        write_note(&out[n++], w->backward ? down : up, 1, number,
-                   *end_of(y, w->backward, place, w->micro));
+        pipeline_set_message(&out[n++], w->backward ? down : up, 1, number,
+                             *pipeline_end_of(y, w->backward, place, w->micro));
     return n;
 }
 
-static void group_notes(pipeline_plan *plan, const note *notes, int n) {
+static void pipeline_group_messages(pipeline_plan *plan, const timed_message *timed, int n) {
     plan->messages = n;
     plan->exchanges = 0;
     for (int i = 0; i < n; i++) {
         pipeline_exchange *x = &plan->exchange[plan->exchanges];
-        plan->message[i] = notes[i].message;
-        if (i > 0 && notes[i].at == notes[i - 1].at) {
+        plan->message[i] = timed[i].message;
+        if (i > 0 && timed[i].at == timed[i - 1].at) {
             x[-1].count++;
             continue;
         }
         memset(x, 0, sizeof *x);
         x->first = i;
         x->count = 1;
-        x->at = notes[i].at;
+        x->at = timed[i].at;
         plan->exchanges++;
     }
 }
 
 /* ---- slots and buffers ----------------------------------------------------------------------- */
 
-/* Rooms that are taken and given back in the order of the play. `last`: of each, how far works or
-   exchanges must have come for it to be free. */
+/* Slots or buffers, taken and freed in the order of the schedule. For each, the two `freed_by`
+   arrays count the works and exchanges that must end before it is free. */
 typedef struct pool {
     int *open, *freed_by_work, *freed_by_exchange;
     int n, most;
 } pool;
 
-static int take_room(pool *q) {
+static int pool_take(pool *q) {
     for (int i = 0; i < q->most; i++)
         if (!q->open[i]) {
             q->open[i] = 1;
@@ -230,12 +238,12 @@ static int take_room(pool *q) {
     return q->most++;
 }
 
-static void raise_to(int *value, int to) {
+static void pipeline_raise(int *value, int to) {
     if (*value < to) *value = to;
 }
 
-/* The forward that a backward belongs to. */
-static pipeline_work *forward_of(pipeline_plan *plan, int backward) {
+/* Returns the forward that belongs to a backward. */
+static pipeline_work *pipeline_forward_of(pipeline_plan *plan, int backward) {
     const pipeline_work *b = &plan->work[backward];
     for (int i = 0; i < backward; i++)
         if (!plan->work[i].backward && plan->work[i].chunk == b->chunk
@@ -244,54 +252,54 @@ static pipeline_work *forward_of(pipeline_plan *plan, int backward) {
     return NULL;
 }
 
-/* Work i begins: what it writes for others has its place, and so has what forward leaves. */
-static void begin_work(pipeline_plan *plan, int i, pool *slots, pool *buffers) {
+/* Begins work i: assigns its slot and the buffer of its output. */
+static void pipeline_begin_work(pipeline_plan *plan, int i, pool *slots, pool *buffers) {
     pipeline_work *w = &plan->work[i];
     const pipeline_shape *s = &plan->shape;
-    const int last = is_last(s, plan->stage, w->chunk);
+    const int last = pipeline_is_last(s, plan->stage, w->chunk);
     int taken = -1;
     if (!w->backward) {
-        w->slot = take_room(slots);
-        if (!last) w->output = taken = take_room(buffers);
+        w->slot = pool_take(slots);
+        if (!last) w->output = taken = pool_take(buffers);
     } else {
-        const pipeline_work *f = forward_of(plan, i);
+        const pipeline_work *f = pipeline_forward_of(plan, i);
         w->slot = f->slot;
         w->input = f->input;
-        if (last) w->gradient = taken = take_room(buffers);
+        if (last) w->gradient = taken = pool_take(buffers);
     }
-    if (taken >= 0) raise_to(&w->needs, buffers->freed_by_exchange[taken]);
+    if (taken >= 0) pipeline_raise(&w->needs, buffers->freed_by_exchange[taken]);
 }
 
-static void free_by_work(pool *q, int room, int works) {
-    if (room < 0) return;
-    q->open[room] = 0;
-    q->freed_by_work[room] = works;
+static void pool_free_after_work(pool *q, int index, int works) {
+    if (index < 0) return;
+    q->open[index] = 0;
+    q->freed_by_work[index] = works;
 }
 
-static void end_work(pipeline_plan *plan, int i, pool *slots, pool *buffers) {
+static void pipeline_end_work(pipeline_plan *plan, int i, pool *slots, pool *buffers) {
     const pipeline_work *w = &plan->work[i];
     if (!w->backward && !plan->shape.forward_only) return;
-    free_by_work(slots, w->slot, i + 1);
-    free_by_work(buffers, w->input, i + 1);
-    if (w->backward && is_first(&plan->shape, plan->stage, w->chunk))
-        free_by_work(buffers, w->gradient, i + 1);
+    pool_free_after_work(slots, w->slot, i + 1);
+    pool_free_after_work(buffers, w->input, i + 1);
+    if (w->backward && pipeline_is_first(&plan->shape, plan->stage, w->chunk))
+        pool_free_after_work(buffers, w->gradient, i + 1);
 }
 
-/* Exchange k: buffers for what comes; then those of what went are free. */
-static void do_exchange(pipeline_plan *plan, int k, pool *buffers) {
+/* Assigns buffers to the messages that exchange k receives, then frees those that it sends. */
+static void pipeline_assign_exchange(pipeline_plan *plan, int k, pool *buffers) {
     pipeline_exchange *x = &plan->exchange[k];
     for (int i = x->first; i < x->first + x->count; i++) {
         pipeline_message *message = &plan->message[i];
         pipeline_work *w = &plan->work[message->work];
         if (message->sends) {
             message->buffer = w->backward ? w->gradient : w->output;
-            raise_to(&x->after, message->work + 1);
+            pipeline_raise(&x->after, message->work + 1);
             continue;
         }
-        message->buffer = take_room(buffers);
+        message->buffer = pool_take(buffers);
         *(w->backward ? &w->gradient : &w->input) = message->buffer;
-        raise_to(&x->after, buffers->freed_by_work[message->buffer]);
-        raise_to(&w->needs, k + 1);
+        pipeline_raise(&x->after, buffers->freed_by_work[message->buffer]);
+        pipeline_raise(&w->needs, k + 1);
     }
     for (int i = x->first; i < x->first + x->count; i++) {
         const pipeline_message *message = &plan->message[i];
@@ -301,29 +309,29 @@ static void do_exchange(pipeline_plan *plan, int k, pool *buffers) {
     }
 }
 
-static void do_exchanges(pipeline_plan *plan, int *done, int before, pool *buffers) {
+static void pipeline_assign_exchanges(pipeline_plan *plan, int *done, int before, pool *buffers) {
     while (*done < plan->exchanges && plan->exchange[*done].at < before)
-        do_exchange(plan, (*done)++, buffers);
+        pipeline_assign_exchange(plan, (*done)++, buffers);
 }
 
-/* The stage's part of the play again, now with rooms: at each tick works end, then messages go,
-   then works begin. */
-static void give_rooms(pipeline_plan *plan, const play *y, pool *slots, pool *buffers) {
+/* Runs through this stage's schedule again to assign slots and buffers. At each tick works end
+   first, then messages are exchanged, then works begin. */
+static void pipeline_assign_memory(pipeline_plan *plan, const sim *y, pool *slots, pool *buffers) {
     int exchanged = 0;
     for (int i = 0; i < plan->works; i++) {
         const pipeline_work *w = &plan->work[i];
-        const int place = place_of(&plan->shape, plan->stage, w->chunk);
-        const int end = *end_of(y, w->backward, place, w->micro);
+        const int place = pipeline_position(&plan->shape, plan->stage, w->chunk);
+        const int end = *pipeline_end_of(y, w->backward, place, w->micro);
         const int begin = end - (w->backward ? BACKWARD_TICKS : FORWARD_TICKS);
-        do_exchanges(plan, &exchanged, begin + 1, buffers);
-        begin_work(plan, i, slots, buffers);
-        do_exchanges(plan, &exchanged, end, buffers);
-        end_work(plan, i, slots, buffers);
+        pipeline_assign_exchanges(plan, &exchanged, begin + 1, buffers);
+        pipeline_begin_work(plan, i, slots, buffers);
+        pipeline_assign_exchanges(plan, &exchanged, end, buffers);
+        pipeline_end_work(plan, i, slots, buffers);
     }
-    do_exchanges(plan, &exchanged, INT_MAX, buffers);
+    pipeline_assign_exchanges(plan, &exchanged, INT_MAX, buffers);
 }
 
-static int open_pool(pool *q, int most) {
+static int pool_open(pool *q, int most) {
     memset(q, 0, sizeof *q);
     q->n = most;
     q->open = (int *)calloc((size_t)most * 3, sizeof(int));
@@ -335,22 +343,23 @@ static int open_pool(pool *q, int most) {
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-static int fill_plan(pipeline_plan *plan, play *y, note *notes, pool *slots, pool *buffers) {
+static int pipeline_fill(pipeline_plan *plan, sim *y, timed_message *timed, pool *slots,
+                         pool *buffers) {
     int n = 0;
-    if (play_all(y, plan->stage, plan->work)) return 1;
+    if (pipeline_simulate(y, plan->stage, plan->work)) return 1;
     for (int i = 0; i < plan->works; i++)
-        n += note_work(y, plan->stage, &plan->work[i], i, &notes[n]);
-    qsort(notes, (size_t)n, sizeof *notes, compare_notes);
-    group_notes(plan, notes, n);
-    give_rooms(plan, y, slots, buffers);
+        n += pipeline_list_messages(y, plan->stage, &plan->work[i], i, &timed[n]);
+    qsort(timed, (size_t)n, sizeof *timed, pipeline_compare);
+    pipeline_group_messages(plan, timed, n);
+    pipeline_assign_memory(plan, y, slots, buffers);
     plan->slots = slots->most;
     plan->buffers = buffers->most;
     return 0;
 }
 
 int pipeline_make(pipeline_plan *plan, const pipeline_shape *shape, int stage) {
-    const size_t works = (size_t)works_of(shape);
-    play y;
+    const size_t works = (size_t)pipeline_count_works(shape);
+    sim y;
     pool slots, buffers;
     memset(plan, 0, sizeof *plan);
     plan->shape = *shape;
@@ -361,14 +370,14 @@ int pipeline_make(pipeline_plan *plan, const pipeline_shape *shape, int stage) {
     plan->work = (pipeline_work *)calloc(works, sizeof *plan->work);
     plan->message = (pipeline_message *)calloc(2 * works, sizeof *plan->message);
     plan->exchange = (pipeline_exchange *)calloc(2 * works, sizeof *plan->exchange);
-    note *notes = (note *)calloc(2 * works, sizeof *notes);
-    int failed = open_pool(&slots, (int)works);
-    failed += open_pool(&buffers, 4 * (int)works);
+    timed_message *timed = (timed_message *)calloc(2 * works, sizeof *timed);
+    int failed = pool_open(&slots, (int)works);
+    failed += pool_open(&buffers, 4 * (int)works);
     failed = failed || y.end == NULL || plan->work == NULL || plan->message == NULL
-             || plan->exchange == NULL || notes == NULL;
-    failed = failed || fill_plan(plan, &y, notes, &slots, &buffers);
+             || plan->exchange == NULL || timed == NULL;
+    failed = failed || pipeline_fill(plan, &y, timed, &slots, &buffers);
     free(y.end);
-    free(notes);
+    free(timed);
     free(slots.open);
     free(buffers.open);
     if (failed) pipeline_free(plan);
@@ -385,16 +394,16 @@ void pipeline_free(pipeline_plan *plan) {
     plan->works = plan->messages = plan->exchanges = plan->shape.micro = 0;
 }
 
-/* ---- how long it takes ----------------------------------------------------------------------- */
+/* ---- idle time ------------------------------------------------------------------------------- */
 
-/* A stage in time: how far works and exchanges have come, and when each ended. */
-typedef struct clock_of {
+/* Simulated time of a stage: works and exchanges that have ended, and when each ended. */
+typedef struct stage_clock {
     pipeline_plan plan;
     int works, exchanges;
     double *work_end, *exchange_end;
-} clock_of;
+} stage_clock;
 
-static int run_works(clock_of *c, double forward, double backward) {
+static int clock_run_works(stage_clock *c, double forward, double backward) {
     int moved = 0;
     for (; c->works < c->plan.works; c->works++, moved++) {
         const pipeline_work *w = &c->plan.work[c->works];
@@ -407,13 +416,13 @@ static int run_works(clock_of *c, double forward, double backward) {
     return moved;
 }
 
-/* The tick of a stage's next exchange. */
-static int next_tick(const clock_of *c) {
+/* Returns the tick of a stage's next exchange. */
+static int clock_next_tick(const stage_clock *c) {
     return c->exchanges < c->plan.exchanges ? c->plan.exchange[c->exchanges].at : INT_MAX;
 }
 
-/* When a stage comes to its next exchange; below 0: works are missing. */
-static double comes_at(const clock_of *c) {
+/* Returns when a stage reaches its next exchange; below 0: it needs more works first. */
+static double clock_reaches_at(const stage_clock *c) {
     const pipeline_exchange *x = &c->plan.exchange[c->exchanges];
     double at = c->exchanges > 0 ? c->exchange_end[c->exchanges - 1] : 0;
     if (x->after > c->works) return -1;
@@ -421,37 +430,37 @@ static double comes_at(const clock_of *c) {
     return at;
 }
 
-/* The exchanges of the earliest tick, on all stages: a message waits for both its sides. */
-static int run_tick(clock_of *all, int stages) {
+/* Runs the exchanges of the earliest tick on all stages. A message waits for both of its sides. */
+static int clock_run_tick(stage_clock *all, int stages) {
     int tick = INT_MAX, moved = 0;
     for (int r = 0; r < stages; r++)
-        if (next_tick(&all[r]) < tick) tick = next_tick(&all[r]);
+        if (clock_next_tick(&all[r]) < tick) tick = clock_next_tick(&all[r]);
     if (tick == INT_MAX) return 0;
     for (int r = 0; r < stages; r++)
-        if (next_tick(&all[r]) == tick && comes_at(&all[r]) < 0) return 0;
+        if (clock_next_tick(&all[r]) == tick && clock_reaches_at(&all[r]) < 0) return 0;
     for (int r = 0; r < stages; r++) {
-        clock_of *c = &all[r];
-        if (next_tick(c) != tick) continue;
+        stage_clock *c = &all[r];
+        if (clock_next_tick(c) != tick) continue;
         const pipeline_exchange *x = &c->plan.exchange[c->exchanges];
-        double at = comes_at(c);
+        double at = clock_reaches_at(c);
         for (int i = x->first; i < x->first + x->count; i++) {
-            const double other = comes_at(&all[c->plan.message[i].peer]);
+            const double other = clock_reaches_at(&all[c->plan.message[i].peer]);
             if (other > at) at = other;
         }
         c->exchange_end[c->exchanges] = at;
     }
     for (int r = 0; r < stages; r++)
-        if (next_tick(&all[r]) == tick) moved += ++all[r].exchanges > 0;
+        if (clock_next_tick(&all[r]) == tick) moved += ++all[r].exchanges > 0;
     return moved;
 }
 
-static double idle_of(clock_of *all, int stages, double forward, double backward) {
+static double clock_idle_share(stage_clock *all, int stages, double forward, double backward) {
     double last = 0, busy = 0;
     int moved = 1;
     while (moved) {
         moved = 0;
-        for (int r = 0; r < stages; r++) moved += run_works(&all[r], forward, backward);
-        moved += run_tick(all, stages);
+        for (int r = 0; r < stages; r++) moved += clock_run_works(&all[r], forward, backward);
+        moved += clock_run_tick(all, stages);
     }
     for (int r = 0; r < stages; r++) {
         const pipeline_plan *plan = &all[r].plan;
@@ -464,7 +473,7 @@ static double idle_of(clock_of *all, int stages, double forward, double backward
 
 double pipeline_idle(const pipeline_shape *shape, double forward, double backward) {
     const int p = shape->stages;
-    clock_of *all = (clock_of *)calloc((size_t)p, sizeof *all);
+    stage_clock *all = (stage_clock *)calloc((size_t)p, sizeof *all);
     int failed = all == NULL;
     double idle = -1;
     for (int r = 0; r < p && !failed; r++) {
@@ -474,7 +483,7 @@ double pipeline_idle(const pipeline_shape *shape, double forward, double backwar
         all[r].exchange_end = (double *)calloc((size_t)all[r].plan.exchanges + 1, sizeof(double));
         failed = all[r].work_end == NULL || all[r].exchange_end == NULL;
     }
-    if (!failed) idle = idle_of(all, p, forward, backward);
+    if (!failed) idle = clock_idle_share(all, p, forward, backward);
     for (int r = 0; r < p && all != NULL; r++) {
         free(all[r].work_end);
         free(all[r].exchange_end);

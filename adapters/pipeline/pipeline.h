@@ -1,5 +1,5 @@
 /* pipeline.h - a pipeline's schedule as data: what each stage computes, in which order, and which
-   messages go between stages beside it. Arithmetic alone: no ranks, no memory but the plan's own.
+   messages the stages exchange meanwhile. It only computes the plan and communicates nothing.
 
    EXAMPLE
        pipeline_shape shape = {4, 16, 2, 0}; // stages, micro-batches, chunks of a stage
@@ -11,26 +11,26 @@
 
    WORDS
      p, m, v     stages, micro-batches of a step, chunks of a stage
-     chunk       blocks that follow each other. The model is cut into p v chunks; chunk c of stage s
-                 is number c p + s of the model, so that a micro-batch goes v times around
+     chunk       consecutive blocks. The model is cut into p v chunks; chunk c of stage s is
+                 number c p + s of the model, so a micro-batch passes every stage v times
      work        forward or backward of one chunk and one micro-batch
-     exchange    messages that a stage sends and receives at once; the same number `at` on both
-                 sides of each message
-     slot        room for what a chunk's forward leaves for its backward
-     buffer      room for one message: an activation or its gradient, both (rows, channels)
+     exchange    messages that a stage sends and receives together; `at` is the same number on
+                 both sides of each message
+     slot        memory for the activations that a chunk's forward keeps for its backward
+     buffer      memory for one message: an activation or its gradient, both (rows, channels)
 
-   ORDER. v = 1: one forward, one backward (Narayanan et al. 2019): p - 1 - s forwards, then forward
-   and backward in turn, then what backwards are left. v > 1: interleaved (Narayanan et al. 2021,
-   2.2): 2 (p - 1 - s) + (v - 1) p forwards first, in groups of p micro-batches that go through one
-   chunk after the other. Idle share of the ideal time: (p - 1) / m, and (p - 1) / (v m).
+   ORDER. v = 1 is the 1F1B schedule (Narayanan et al. 2019): a stage runs p - 1 - s forwards, then
+   alternates forward and backward, then runs the remaining backwards. v > 1 is the interleaved
+   schedule (Narayanan et al. 2021, 2.2): 2 (p - 1 - s) + (v - 1) p forwards come first, in groups
+   of p micro-batches per chunk. The idle time is (p - 1) / m or (p - 1) / (v m) of the ideal time.
 
-   WHY NOTHING WAITS IN A CIRCLE. The whole schedule is played once, on paper, with a forward of one
-   tick, a backward of two and messages that take none. A message belongs to the tick at which what
-   it carries is done; messages of a stage and tick are an exchange. Exchanges take place in the
-   order of their ticks on every stage, a work waits for exchanges of its tick or earlier, and an
-   exchange for works that have ended by its tick: whatever the real times are, the paper's order
-   satisfies all of it. Exchanges may wait for both sides, as a rendezvous does, and computing goes
-   on beside them.
+   NO DEADLOCK. The plan comes from a simulation of all stages: a forward takes one tick, a backward
+   two, a message none. A message belongs to the tick at which its content is ready, and the
+   messages of one stage and tick form an exchange. Every stage runs its exchanges in the order of
+   their ticks. A work waits only for exchanges of its tick or earlier. An exchange waits only for
+   works that have ended by its tick. The simulated order satisfies all these conditions, so no real
+   timing can deadlock. An exchange may wait for both sides, as a rendezvous does, while the stage
+   computes.
 */
 #ifndef PIPELINE_H
 #define PIPELINE_H
@@ -45,68 +45,67 @@ typedef struct pipeline_shape {
     int stages;       /* p, 1 or more */
     int micro;        /* m, 1 or more */
     int chunks;       /* v, 1 or more */
-    int forward_only; /* an evaluation; any m then */
+    int forward_only; /* 1: evaluation; m may have any value */
 } pipeline_shape;
 
-/* Numbers of buffers are -1 where there is none: at the ends of the model. */
+/* Buffer numbers; -1 means none, which occurs at the ends of the model. */
 typedef struct pipeline_work {
     int backward; /* 0: forward */
     int chunk;    /* of this stage, 0..v-1 */
     int micro;    /* 0..m-1 */
     int slot;
-    int input;    /* buffer with the activation that comes in: forward, and backward again */
-    int output;   /* forward: buffer for the one that goes on */
-    int gradient; /* backward: buffer with that of the output, in whose place that of the input is
-                     put; the last chunk's is empty before, the first's goes nowhere */
-    int needs;    /* the first so many exchanges of this stage are done before */
+    int input;    /* buffer of the input activation, for forward and for its backward */
+    int output;   /* forward: buffer of the output activation */
+    int gradient; /* backward: buffer of the output's gradient, overwritten with the input's; the
+                     last chunk receives none, the first sends none */
+    int needs;    /* number of this stage's exchanges that must be done before */
 } pipeline_work;
 
 typedef struct pipeline_message {
-    int peer;  /* a stage */
-    int sends; /* 1: to it; 0: from it */
+    int peer;  /* stage number */
+    int sends; /* 1: sent to peer; 0: received from it */
     int buffer;
-    int work; /* of this stage, which makes or takes it */
+    int work; /* this stage's work that produces or uses the message */
 } pipeline_message;
 
 typedef struct pipeline_exchange {
-    int first, count; /* of the messages */
-    int after;        /* the first so many works of this stage are done before */
+    int first, count; /* range of messages */
+    int after;        /* number of this stage's works that must be done before */
     int at;           /* tick */
 } pipeline_exchange;
 
-/* What one stage does. */
+/* The plan of one stage. */
 typedef struct pipeline_plan {
     pipeline_shape shape;
     int stage;
-    int works, messages, exchanges, slots, buffers; /* how many */
+    int works, messages, exchanges, slots, buffers; /* counts */
     pipeline_work *work;
     pipeline_message *message;
     pipeline_exchange *exchange;
 } pipeline_plan;
 
-/* Whether a model of so many blocks can be cut like this: 0, or 1 and a sentence that says why not,
-   and what is nearest. */
+/* Returns 0 if a model of `layers` blocks can be cut like this. Otherwise it returns 1 and writes
+   the reason and the nearest possible value to `why`. */
 int pipeline_check(const pipeline_shape *shape, int layers, char *why, size_t bytes);
 
-/* Returns 0, or 1 where there is no memory. */
+/* Returns 0, or 1 if there is no memory. */
 int pipeline_make(pipeline_plan *plan, const pipeline_shape *shape, int stage);
 void pipeline_free(pipeline_plan *plan);
 
-/* The most micro-batches, times chunks, between forward and backward on a stage: min(m, p - stage);
-   interleaved min(v m, 2 (p - 1 - stage) + (v - 1) p + 1). `slots` of its plan. */
+/* The most (micro-batch, chunk) pairs between forward and backward on a stage: min(m, p - stage),
+   or interleaved min(v m, 2 (p - 1 - stage) + (v - 1) p + 1). It equals the plan's `slots`. */
 int pipeline_in_flight(const pipeline_shape *shape, int stage);
 
-/* Messages that a stage sends in a step. */
+/* Number of messages that a stage sends in a step. */
 int pipeline_sends(const pipeline_shape *shape, int stage);
 
-/* The share of p stages' time in which they wait, where a chunk's forward takes `forward` and its
-   backward `backward`, and messages no time; below 0: no memory. (p - 1) / (v m + p - 1) at best.
- */
+/* Returns the share of the p stages' time that is idle. A chunk takes `forward` and `backward`,
+   messages take no time. Below 0: no memory. The optimum is (p - 1) / (v m + p - 1). */
 double pipeline_idle(const pipeline_shape *shape, double forward, double backward);
 
-/* Blocks of each of n chunks of the model, in order, at least one each, so that the costliest chunk
-   costs the least. A block costs 1, what the first chunk and the last have besides `first` and
-   `last`. layers >= n. */
+/* Divides the blocks among n chunks, at least one each, so that the most expensive chunk costs the
+   least. A block costs 1; the first and the last chunk cost `first` and `last` more. Requires
+   layers >= n. */
 void pipeline_partition(int layers, int n, double first, double last, int *blocks);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* pipeline_lane.c - pipeline_lane.h on the CPU: a thread, which sleeps while there is no plan. */
+/* pipeline_lane.c - pipeline_lane.h on the CPU: a thread that sleeps while no plan runs. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -11,25 +11,25 @@ struct pipeline_lane {
     zero_group *group;
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t worked, exchanged; /* what the lane waits for, and what its owner does */
+    pthread_cond_t worked, exchanged; /* the lane waits for `worked`, its owner for `exchanged` */
     const pipeline_plan *plan;        /* NULL: none runs */
     char *memory;
     size_t bytes;
-    int works, exchanges; /* done of the plan */
-    int busy;             /* inside an exchange */
+    int works, exchanges; /* completed, of the plan */
+    int busy;             /* 1: inside an exchange */
     int broken, quits;
     zero_result result;
 };
 
-/* An exchange can begin. Under the lock. */
+/* Returns 1 if an exchange can begin. The caller holds the lock. */
 static int has_exchange(const pipeline_lane *n) {
     return n->plan != NULL && !n->broken && !n->result && n->exchanges < n->plan->exchanges
            && n->plan->exchange[n->exchanges].after <= n->works;
 }
 
-/* Without the lock while messages go. */
+/* Releases the lock while it sends and receives. */
 static void exchange(pipeline_lane *n) {
-    zero_message list[PIPELINE_TOGETHER];
+    zero_message list[PIPELINE_MESSAGES];
     const int count = pipeline_lane_list(n->plan, n->exchanges, n->memory, n->bytes, list);
     n->busy = 1;
     pthread_mutex_unlock(&n->lock);

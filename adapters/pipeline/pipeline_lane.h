@@ -1,13 +1,13 @@
-/* pipeline_lane.h - the messages of a pipeline's stage, beside what it computes (pipeline_lane.c: a
+/* pipeline_lane.h - sends a pipeline stage's messages while the stage computes (pipeline_lane.c: a
    thread; pipeline_lane_cuda.cu: a stream).
 
-   WHY A LANE. Exchanges are rendezvous where the group's are: who sends waits for the receiver. In
-   an interleaved schedule a stage would wait for neighbours at ticks at which it has work to do. A
-   lane takes the exchanges in their order, each as soon as the works that it is `after` are done,
-   and a work waits for what it needs alone.
+   PURPOSE. A group's exchange can be a rendezvous, in which the sender waits for the receiver. In
+   an interleaved schedule a stage would wait for neighbours while it has work to do. The lane runs
+   the exchanges in their order, each as soon as the works of its `after` are done. A work waits
+   only for the exchanges that it needs.
 
-   A lane belongs to one host thread; its group is used by nobody else while a plan runs. Errors are
-   sticky: after one no message goes any more. */
+   One CPU thread owns a lane. Only the lane uses its group while a plan runs. Errors are sticky:
+   after an error the lane sends no message. */
 #ifndef PIPELINE_LANE_H
 #define PIPELINE_LANE_H
 
@@ -22,30 +22,29 @@ extern "C" {
 
 typedef struct pipeline_lane pipeline_lane;
 
-/* Messages of an exchange: one sent, one received from either neighbour. */
-enum { PIPELINE_TOGETHER = 3 };
+/* Most messages of one exchange: one sent, and one received from each neighbour. */
+enum { PIPELINE_MESSAGES = 3 };
 
-/* group: rank s is stage s. CUDA: it sends on the stream `wires`, and works are enqueued on
-   `computes` (cudaStream_t; the two may be the same); CPU: both NULL. NULL: no memory, or no
-   thread.
- */
+/* group: rank s is stage s. CUDA: the lane sends on the stream `wires`; works are enqueued on
+   `computes` (cudaStream_t; they may be equal). CPU: both NULL. Returns NULL if memory or the
+   thread is not available. */
 pipeline_lane *pipeline_lane_open(zero_group *group, void *computes, void *wires);
-/* NULL is allowed. Waits for an exchange that is under way. */
+/* lane may be NULL. Waits for a running exchange. */
 void pipeline_lane_close(pipeline_lane *lane);
 
-/* A plan begins. memory [plan->buffers][bytes]; both borrowed until pipeline_lane_end. */
+/* Begins a plan. memory [plan->buffers][bytes]; both are borrowed until pipeline_lane_end. */
 void pipeline_lane_begin(pipeline_lane *lane, const pipeline_plan *plan, char *memory,
                          size_t bytes);
-/* The first so many works are done; in CUDA they are enqueued. */
+/* Reports that the first `works` works are done; in CUDA, that they are enqueued. */
 zero_result pipeline_lane_done(pipeline_lane *lane, int works);
-/* Waits for the first so many exchanges; in CUDA the computing stream does. */
+/* Waits for the first `exchanges` exchanges; in CUDA the computing stream waits. */
 zero_result pipeline_lane_await(pipeline_lane *lane, int exchanges);
-/* The plan ends: with `broken` no further exchange begins. */
+/* Ends the plan. If `broken` is 1, no further exchange begins. */
 zero_result pipeline_lane_end(pipeline_lane *lane, int broken);
 
-/* For the implementations: exchange x as the group takes it. */
+/* For the implementations: lists the messages of exchange x for the group. */
 static inline int pipeline_lane_list(const pipeline_plan *plan, int x, char *memory, size_t bytes,
-                                     zero_message list[PIPELINE_TOGETHER]) {
+                                     zero_message list[PIPELINE_MESSAGES]) {
     const pipeline_exchange *e = &plan->exchange[x];
     for (int i = 0; i < e->count; i++) {
         const pipeline_message *m = &plan->message[e->first + i];

@@ -1,8 +1,8 @@
-/* pipeline_lane_cuda.cu - pipeline_lane.h on CUDA: exchanges are enqueued on the group's stream
-   behind an event of the stream that computes; each leaves an event that works wait for.
+/* pipeline_lane_cuda.cu - pipeline_lane.h on CUDA. The group's stream waits for an event of the
+   computing stream, then runs the exchange and records an event for the works that need it.
 
-   An exchange is enqueued as soon as the works that it is `after` have been, so that at that moment
-   the computing stream's last event is the one to wait for. */
+   An exchange is enqueued as soon as the works of its `after` are enqueued, so it waits for the
+   last event that the computing stream has recorded. */
 #include "pipeline_lane.h"
 
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 
 #include <cuda_runtime.h>
 
-/* Events in turn: works wait for exchanges of the last few ticks, or for older ones, which are done
-   when a younger one is. */
+/* Number of events, used in rotation. Works wait for exchanges of the last few ticks, or for older
+   ones that are done once a later one is done. */
 enum { EVENTS = 64 };
 
 struct pipeline_lane {
@@ -55,7 +55,7 @@ void pipeline_lane_close(pipeline_lane *n) {
 }
 
 static void exchange(pipeline_lane *n) {
-    zero_message list[PIPELINE_TOGETHER];
+    zero_message list[PIPELINE_MESSAGES];
     const int count = pipeline_lane_list(n->plan, n->exchanges, n->memory, n->bytes, list);
     if (!worked(n, cudaStreamWaitEvent(n->wires, n->worked, 0))) return;
     const zero_result result = zero_group_send_receive(n->group, list, count);
@@ -84,8 +84,7 @@ void pipeline_lane_begin(pipeline_lane *n, const pipeline_plan *plan, char *memo
     (void)pipeline_lane_done(n, 0);
 }
 
-/* What needs an exchange that is not enqueued yet needs a work that comes later: no plan says so.
- */
+/* A work never needs an exchange that depends on a later work: no plan contains that. */
 zero_result pipeline_lane_await(pipeline_lane *n, int exchanges) {
     if (exchanges <= n->awaited || n->result) return n->result;
     const int at = exchanges + EVENTS > n->exchanges ? exchanges : n->exchanges;

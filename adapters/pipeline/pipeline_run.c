@@ -13,7 +13,7 @@
 struct pipeline_run {
     pipeline_lane *lane;
     pipeline_times times;
-    zero_result result; /* the first that failed */
+    zero_result result; /* the first error */
 };
 
 static double now_s(void) {
@@ -47,22 +47,22 @@ static void *buffer_at(char *memory, size_t bytes, int buffer) {
     return buffer < 0 ? NULL : memory + (size_t)buffer * bytes;
 }
 
-static zero_result do_work(const pipeline_work *w, const pipeline_host *host, char *memory,
+static zero_result do_work(const pipeline_work *w, const pipeline_functions *stage, char *memory,
                            size_t bytes) {
     void *in = buffer_at(memory, bytes, w->input);
     if (w->backward)
-        return host->backward(host->user, w, in, buffer_at(memory, bytes, w->gradient));
-    return host->forward(host->user, w, in, buffer_at(memory, bytes, w->output));
+        return stage->backward(stage->user, w, in, buffer_at(memory, bytes, w->gradient));
+    return stage->forward(stage->user, w, in, buffer_at(memory, bytes, w->output));
 }
 
-static zero_result do_works(pipeline_run *run, const pipeline_plan *plan, const pipeline_host *host,
-                            char *memory, size_t bytes) {
+static zero_result do_works(pipeline_run *run, const pipeline_plan *plan,
+                            const pipeline_functions *stage, char *memory, size_t bytes) {
     double before = now_s();
     for (int i = 0; i < plan->works; i++) {
         const pipeline_work *w = &plan->work[i];
         ZERO_TRY(pipeline_lane_await(run->lane, w->needs));
         const double begins = now_s();
-        ZERO_TRY(do_work(w, host, memory, bytes));
+        ZERO_TRY(do_work(w, stage, memory, bytes));
         const double ends = now_s();
         run->times.waited_s += begins - before;
         run->times.busy_s += ends - begins;
@@ -72,11 +72,11 @@ static zero_result do_works(pipeline_run *run, const pipeline_plan *plan, const 
     return ZERO_OK;
 }
 
-zero_result pipeline_step(pipeline_run *run, const pipeline_plan *plan, const pipeline_host *host,
-                          void *memory, size_t bytes) {
+zero_result pipeline_step(pipeline_run *run, const pipeline_plan *plan,
+                          const pipeline_functions *stage, void *memory, size_t bytes) {
     if (run->result) return run->result;
     pipeline_lane_begin(run->lane, plan, (char *)memory, bytes);
-    run->result = do_works(run, plan, host, (char *)memory, bytes);
+    run->result = do_works(run, plan, stage, (char *)memory, bytes);
     const double before = now_s();
     const zero_result ended = pipeline_lane_end(run->lane, run->result != ZERO_OK);
     run->times.waited_s += now_s() - before;
