@@ -20,7 +20,7 @@ vpath %.cu adapters/gpt2 adapters/pipeline tests
 cuda: $C/train_gpt2_zero
 cuda-libraries:
 	@CARRY='$(CARRY)' sh adapters/deps.sh check $(CC) cuda $(NVCC)
-	@$(FIND) say $(NVCC)
+	@$(FIND) report $(NVCC)
 
 $C/settings: FORCE | cuda-libraries
 	$(call keep,$(SETTINGS) $(NVCC) $(NVFLAGS) $(GENCODE) $(CARRIED_LIBS) $(CULIBS) $(shell $(NVCC) --version | tail -n 1))

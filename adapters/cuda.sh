@@ -1,9 +1,9 @@
 #!/bin/sh
-# cuda.sh device | toolkit | archs | say | compile | link [NVCC] - what the CUDA build needs of this machine.
+# cuda.sh device | toolkit | archs | report | compile | link [NVCC] - what the CUDA build needs of this machine.
 # device:  cuda where nvcc and a GPU are, else cpu.
 # toolkit: its folder.
 # archs:   the architectures of the GPUs here; without one 80 90 100, and PTX of the last for others.
-# say:     one line: what was found, and what the build goes without.
+# report:  one line: what was found, and what the build goes without.
 # compile: flags for nvcc and cc.    link: libraries, by path, with the folders to find them in.
 # NCCL and cuDNN are looked for in NCCL_HOME and CUDNN_HOME, in the toolkit (CUDA_HOME, else nvcc's), in
 # /usr and /usr/local, and in Python's `nvidia` packages; a HOME of `none` leaves the library out.
@@ -70,7 +70,7 @@ search() {
     cudnn=$(find_both "${CUDNN_HOME:-}" cudnn_backend.h cudnn)
 }
 
-say() {
+report() {
     nccl_text='without NCCL: one rank, or threads of one process'
     cudnn_text="without cuDNN: attention by the kernels of attention_cuda.cu"
     if [ -n "$nccl" ]; then
@@ -110,8 +110,8 @@ toolkit) toolkit ;;
 archs)
     found=$(compute_capabilities | tr '\n' ' ')
     echo "${found:-80 90 100}" ;;
-say) search; say ;;
+report) search; report ;;
 compile) search; compile ;;
 link) search; link ;;
-*) echo "cuda.sh: expected device, toolkit, archs, say, compile or link, found '$what'" >&2; exit 2 ;;
+*) echo "cuda.sh: expected device, toolkit, archs, report, compile or link, found '$what'" >&2; exit 2 ;;
 esac

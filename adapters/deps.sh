@@ -55,7 +55,7 @@ there() {
     fuzzer:*)  echo 'int LLVMFuzzerTestOneInput(const char *p, long n) { return !p && n; }' |
                    clang -fsanitize=fuzzer -x c -o /dev/null - >/dev/null 2>&1 ;;
     nvcc:)     command -v "$NVCC" >/dev/null 2>&1 ;;
-    cuda:*)    ! sh "$(dirname "$0")/cuda.sh" say "$NVCC" | grep -q "without ${1#cuda:}" ;;
+    cuda:*)    ! sh "$(dirname "$0")/cuda.sh" report "$NVCC" | grep -q "without ${1#cuda:}" ;;
     header:*)  [ -n "${CARRY:-}" ] && [ -f "$CARRY/include/${1#header:}" ] && return 0
                printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <%s>\n' "${1#header:}" | "${CC:-cc}" -E -x c - >/dev/null 2>&1 ;;
     esac

@@ -72,7 +72,7 @@ static checkpoint_result ck_on_first(checkpoint *c, ck_body body, void *arg, ck_
 }
 
 /* Keeps the sentence where checkpoint_error finds it. */
-static checkpoint_result ck_told(checkpoint *c, const ck_error *e) {
+static checkpoint_result ck_return(checkpoint *c, const ck_error *e) {
     c->error = *e;
     c->plugin = e->code == CHECKPOINT_PLUGIN ? (zero_result)e->number : ZERO_OK;
     return e->code;
@@ -85,7 +85,7 @@ static void ck_note(void *user, const char *sentence) {
 }
 
 /* The thread's notes, one by one, from the thread of the caller. */
-static void ck_notes_tell(checkpoint *c) {
+static void ck_notes_log(checkpoint *c) {
     char *next;
     for (char *at = c->notes; c->o.log && (next = strchr(at, '\n')) != NULL; at = next + 1) {
         *next = 0;
@@ -361,13 +361,13 @@ checkpoint_result checkpoint_create(checkpoint **out, zero_ctx *z, const checkpo
     if (!ck_work_open(&c->work, c->plan.run.timeout_s))
         (void)ck_fail(&e, CHECKPOINT_MEMORY, "no memory for a thread");
     if (!e.code) (void)ck_options(c, o, &e);
-    if (ck_on_first(c, c->o.memory ? NULL : ck_open_folder, c, &e)) return ck_told(c, &e);
-    if (ck_plan_exchange(c, o, &e)) return ck_told(c, &e);
+    if (ck_on_first(c, c->o.memory ? NULL : ck_open_folder, c, &e)) return ck_return(c, &e);
+    if (ck_plan_exchange(c, o, &e)) return ck_return(c, &e);
     const zero_result zr = ck_broadcast(&c->all, &c->id, sizeof c->id, 0);
     if (zr) (void)ck_plugin(&c->all, zr, &e);
     c->report.total_bytes = c->total_bytes;
-    ck_notes_tell(c);
-    return ck_told(c, &e);
+    ck_notes_log(c);
+    return ck_return(c, &e);
 }
 
 /* ---- a shard's image ---- */
@@ -548,7 +548,7 @@ static checkpoint_result ck_save_end(checkpoint *c, const ck_error *e) {
         (void)ck_on_first(c, ck_remove_temporary, c, &ignored);
     else
         c->report.saved_step = c->plan.step;
-    ck_notes_tell(c);
+    ck_notes_log(c);
     return e->code;
 }
 
@@ -652,7 +652,7 @@ static checkpoint_result ck_finish(checkpoint *c, ck_error *e) {
     return ck_save_end(c, e);
 }
 
-static void ck_say_waited(checkpoint *c, int64_t step) {
+static void ck_log_wait(checkpoint *c, int64_t step) {
     char sentence[CHECKPOINT_SENTENCE];
     if (c->report.waited_s < 0.01 || !c->o.log || c->rank != 0) return;
     (void)snprintf(sentence, sizeof sentence,
@@ -671,7 +671,7 @@ static checkpoint_result ck_save_result(checkpoint *c, const ck_error *before, i
                       "the save of step %" PRId64 " failed (%s step %" PRId64 "): %.480s", earlier,
                       e->code ? "and so did that of" : "now comes that of", c->plan.step, text);
     }
-    return ck_told(c, e);
+    return ck_return(c, e);
 }
 
 checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_value *values,
@@ -682,12 +682,12 @@ checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_
     if (c->o.memory) {
         (void)ck_save_memory(c, step, values, nvalues, &e);
         c->report.stall_s = ck_now() - start;
-        return ck_told(c, &e);
+        return ck_return(c, &e);
     }
     (void)ck_finish(c, &before);
     c->report.waited_s = ck_now() - start;
-    if (before.code == CHECKPOINT_PLUGIN) return ck_told(c, &before);
-    ck_say_waited(c, step);
+    if (before.code == CHECKPOINT_PLUGIN) return ck_return(c, &before);
+    ck_log_wait(c, step);
     if (ck_save_open(c, step, values, nvalues, &e) == CHECKPOINT_OK)
         (void)(c->image ? ck_save_aside(c, &e) : ck_save_now(c, &e));
     if (!c->flying) (void)ck_save_end(c, &e);
@@ -698,7 +698,7 @@ checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_
 checkpoint_result checkpoint_wait(checkpoint *c) {
     ck_error e = ck_none;
     (void)ck_finish(c, &e);
-    return ck_told(c, &e);
+    return ck_return(c, &e);
 }
 
 void checkpoint_destroy(checkpoint *c) {
@@ -785,7 +785,7 @@ static int ck_has_feedback(const checkpoint *c, const ck_manifest *m) {
     }
     return has;
 }
-static void ck_say_feedback(const checkpoint *c, const ck_manifest *m) {
+static void ck_log_feedback(const checkpoint *c, const ck_manifest *m) {
     int mine = 0, his = 0;
     char text[160];
     for (int t = 0; t < c->plan.ntensors; t++) mine += ck_is_feedback(c->plan.tensor[t].name);
@@ -922,7 +922,7 @@ static checkpoint_result ck_load_state(ck_loading *l, ck_error *e) {
     checkpoint *c = l->c;
     (void)ck_load_list(l, e);
     if (ck_agree(&c->all, e)) return e->code;
-    ck_say_feedback(c, l->m);
+    ck_log_feedback(c, l->m);
     zero_result zr = zero_state_begin(c->z);
     if (!zr) (void)ck_together(&c->work, &c->all, ck_load_read, l, e);
     if (!zr && !c->o.weights_only) zr = zero_state_set_counters(c->z, &l->m->counters);
@@ -960,7 +960,7 @@ static checkpoint_result ck_load_one(ck_loading *l, const checkpoint_generation 
     return CHECKPOINT_OK;
 }
 
-static void ck_say_skipped(checkpoint *c, const char *name, const ck_error *e) {
+static void ck_log_skipped(checkpoint *c, const char *name, const ck_error *e) {
     char sentence[CHECKPOINT_SENTENCE + 2 * CK_NAME];
     c->report.skipped++;
     if (!c->o.log || c->rank != 0) return;
@@ -1000,7 +1000,7 @@ static checkpoint_result ck_load_any(ck_loading *l, const ck_offer *offer, int64
         if (!first.code) memcpy(newest, g.name, sizeof newest);
         if (!first.code) first = *e;
         if (c->o.refuse_damaged) break;
-        ck_say_skipped(c, g.name, e);
+        ck_log_skipped(c, g.name, e);
     }
     if (first.code)
         return ck_fail(e, CHECKPOINT_DAMAGED, "no generation in %.150s is good%s: %s: %.350s%s",
@@ -1015,7 +1015,7 @@ checkpoint_result checkpoint_load(checkpoint *c, int64_t step) {
     ck_loading l = {.c = c};
     ck_offer offer = {c->folder, c->o.memory, NULL, 0};
     ck_error e = ck_none;
-    if (ck_finish(c, &e)) return ck_told(c, &e);
+    if (ck_finish(c, &e)) return ck_return(c, &e);
     c->report.skipped = 0;
     c->report.read_bytes = 0;
     if (ck_on_first(c, ck_offer_list, &offer, &e) == CHECKPOINT_OK)
@@ -1023,7 +1023,7 @@ checkpoint_result checkpoint_load(checkpoint *c, int64_t step) {
     free(offer.list);
     if (e.code == CHECKPOINT_OK) c->report.saved_step = c->loaded.step;
     c->report.load_s = ck_now() - start;
-    return ck_told(c, &e);
+    return ck_return(c, &e);
 }
 
 /* ---- what is asked ---- */

@@ -184,8 +184,8 @@ static int ck_text_room(ck_text *t, size_t more) {
     return 1;
 }
 
-static void ck_say(ck_text *t, const char *format, ...) CK_PRINTF(2, 3);
-static void ck_say(ck_text *t, const char *format, ...) {
+static void ck_text_append(ck_text *t, const char *format, ...) CK_PRINTF(2, 3);
+static void ck_text_append(ck_text *t, const char *format, ...) {
     char line[512];
     va_list list;
     va_start(list, format);
@@ -200,84 +200,86 @@ static void ck_say(ck_text *t, const char *format, ...) {
 }
 
 static void ck_quote(ck_text *t, const char *text) {
-    ck_say(t, "\"");
+    ck_text_append(t, "\"");
     for (const unsigned char *c = (const unsigned char *)text; *c && !t->failed; c++) {
         if (*c == '"' || *c == '\\')
-            ck_say(t, "\\%c", *c);
+            ck_text_append(t, "\\%c", *c);
         else if (*c == '\n')
-            ck_say(t, "\\n");
+            ck_text_append(t, "\\n");
         else if (*c < 0x20 || *c == 0x7f)
-            ck_say(t, "\\u%04x", *c);
+            ck_text_append(t, "\\u%04x", *c);
         else
-            ck_say(t, "%c", *c);
+            ck_text_append(t, "%c", *c);
     }
-    ck_say(t, "\"");
+    ck_text_append(t, "\"");
 }
 
 static void ck_print_counters(ck_text *t, const zero_counters *c) {
-    ck_say(t,
-           "  \"counters\": {\"steps\": %" PRId64 ", \"skipped\": %" PRId64
-           ", \"iteration\": %" PRId64 ", \"last_overflow\": %" PRId64
-           ", \"scale\": %.9g, \"hysteresis\": %d},\n",
-           c->steps, c->skipped, c->iteration, c->last_overflow, (double)c->scale, c->hysteresis);
+    ck_text_append(
+        t,
+        "  \"counters\": {\"steps\": %" PRId64 ", \"skipped\": %" PRId64 ", \"iteration\": %" PRId64
+        ", \"last_overflow\": %" PRId64 ", \"scale\": %.9g, \"hysteresis\": %d},\n",
+        c->steps, c->skipped, c->iteration, c->last_overflow, (double)c->scale, c->hysteresis);
 }
 
 /* Whole numbers as decimal text, others as hexadecimal: nothing is rounded on the way. */
 static void ck_print_values(ck_text *t, const ck_manifest *m) {
-    ck_say(t, "  \"values\": [");
+    ck_text_append(t, "  \"values\": [");
     for (int i = 0; i < m->nvalues; i++) {
         const checkpoint_value *v = &m->value[i];
-        ck_say(t, "%s\n    {\"name\": ", i ? "," : "");
+        ck_text_append(t, "%s\n    {\"name\": ", i ? "," : "");
         ck_quote(t, v->name);
-        if (v->kind == CHECKPOINT_INT) ck_say(t, ", \"int\": \"%" PRId64 "\"}", v->number);
-        if (v->kind == CHECKPOINT_REAL) ck_say(t, ", \"real\": \"%a\"}", v->real);
+        if (v->kind == CHECKPOINT_INT) ck_text_append(t, ", \"int\": \"%" PRId64 "\"}", v->number);
+        if (v->kind == CHECKPOINT_REAL) ck_text_append(t, ", \"real\": \"%a\"}", v->real);
         if (v->kind != CHECKPOINT_TEXT) continue;
-        ck_say(t, ", \"text\": ");
+        ck_text_append(t, ", \"text\": ");
         ck_quote(t, v->text);
-        ck_say(t, "}");
+        ck_text_append(t, "}");
     }
-    ck_say(t, "%s],\n", m->nvalues ? "\n  " : "");
+    ck_text_append(t, "%s],\n", m->nvalues ? "\n  " : "");
 }
 
 static void ck_print_array(ck_text *t, const ck_array *a, const char *kind) {
-    ck_say(t, "\n      {\"kind\": \"%s\", \"type\": \"%s\", \"pieces\": [", kind,
-           ck_types[a->type]);
+    ck_text_append(t, "\n      {\"kind\": \"%s\", \"type\": \"%s\", \"pieces\": [", kind,
+                   ck_types[a->type]);
     for (int i = 0; i < a->npieces; i++) {
         const ck_piece *p = &a->piece[i];
-        ck_say(t, "%s[%d, %" PRIu64 ", %" PRIu64 ", %" PRIu64 "]", i ? ", " : "", p->file, p->first,
-               p->count, p->offset);
+        ck_text_append(t, "%s[%d, %" PRIu64 ", %" PRIu64 ", %" PRIu64 "]", i ? ", " : "", p->file,
+                       p->first, p->count, p->offset);
     }
-    ck_say(t, "]}");
+    ck_text_append(t, "]}");
 }
 
 static void ck_print_tensors(ck_text *t, const ck_manifest *m) {
-    ck_say(t, "  \"tensors\": [");
+    ck_text_append(t, "  \"tensors\": [");
     for (int i = 0; i < m->ntensors; i++) {
         const ck_tensor *x = &m->tensor[i];
-        ck_say(t, "%s\n    {\"name\": ", i ? "," : "");
+        ck_text_append(t, "%s\n    {\"name\": ", i ? "," : "");
         ck_quote(t, x->name);
-        ck_say(t, ", \"layers\": %" PRIu64 ", \"numel\": %" PRIu64, x->layers, x->numel);
-        if (x->parts > 1) ck_say(t, ", \"slice\": [%" PRIu64 ", %" PRIu64 "]", x->row, x->parts);
-        ck_say(t, ", \"arrays\": [");
+        ck_text_append(t, ", \"layers\": %" PRIu64 ", \"numel\": %" PRIu64, x->layers, x->numel);
+        if (x->parts > 1)
+            ck_text_append(t, ", \"slice\": [%" PRIu64 ", %" PRIu64 "]", x->row, x->parts);
+        ck_text_append(t, ", \"arrays\": [");
         for (int k = 0; k < x->narrays; k++) {
-            if (k) ck_say(t, ",");
+            if (k) ck_text_append(t, ",");
             ck_print_array(t, &x->array[k], ck_kinds[k]);
         }
-        ck_say(t, "]}");
+        ck_text_append(t, "]}");
     }
-    ck_say(t, "\n  ],\n");
+    ck_text_append(t, "\n  ],\n");
 }
 
 static void ck_print_files(ck_text *t, const ck_manifest *m) {
-    ck_say(t, "  \"block_bytes\": %d,\n  \"files\": [", CK_BLOCK);
+    ck_text_append(t, "  \"block_bytes\": %d,\n  \"files\": [", CK_BLOCK);
     for (int i = 0; i < m->nfiles; i++) {
         const ck_file *f = &m->file[i];
-        ck_say(t,
-               "%s\n    {\"name\": \"%s\", \"bytes\": %" PRIu64 ", \"image_bytes\": %" PRIu64
-               ", \"table\": \"%016" PRIx64 "\"}",
-               i ? "," : "", f->name, ck_file_bytes(f->image_bytes), f->image_bytes, f->table);
+        ck_text_append(t,
+                       "%s\n    {\"name\": \"%s\", \"bytes\": %" PRIu64
+                       ", \"image_bytes\": %" PRIu64 ", \"table\": \"%016" PRIx64 "\"}",
+                       i ? "," : "", f->name, ck_file_bytes(f->image_bytes), f->image_bytes,
+                       f->table);
     }
-    ck_say(t, "\n  ],\n");
+    ck_text_append(t, "\n  ],\n");
 }
 
 /* What the last 28 bytes are: the checksum is of all before its first digit. */
@@ -295,23 +297,25 @@ static int ck_manifest_version(const ck_manifest *m) {
 char *ck_manifest_print(const ck_manifest *m, size_t *bytes) {
     ck_text t = {NULL, 0, 0, 0};
     const zero_config *c = &m->run;
-    ck_say(&t, "{\"format\": \"zero-checkpoint\", \"version\": %d,\n  \"step\": %" PRId64 ",\n",
-           ck_manifest_version(m), m->step);
-    ck_say(&t, "  \"save\": \"%016" PRIx64 "\",\n  \"optimizer\": {\"name\": ", m->save);
+    ck_text_append(&t,
+                   "{\"format\": \"zero-checkpoint\", \"version\": %d,\n  \"step\": %" PRId64 ",\n",
+                   ck_manifest_version(m), m->step);
+    ck_text_append(&t, "  \"save\": \"%016" PRIx64 "\",\n  \"optimizer\": {\"name\": ", m->save);
     ck_quote(&t, m->optimizer);
-    ck_say(&t, ", \"arrays\": %d},\n", m->narrays - 1);
+    ck_text_append(&t, ", \"arrays\": %d},\n", m->narrays - 1);
     ck_print_counters(&t, &m->counters);
     ck_print_values(&t, m);
-    ck_say(&t,
-           "  \"run\": {\"stage\": %d, \"ranks\": %d, \"type\": \"%s\", \"no_master\": %d, "
-           "\"seed\": \"%" PRIu64 "\", \"micro_steps\": %d},\n  \"config\": ",
-           c->stage, m->nranks, ck_types[c->type], c->no_master != 0, c->seed, c->micro_steps);
+    ck_text_append(&t,
+                   "  \"run\": {\"stage\": %d, \"ranks\": %d, \"type\": \"%s\", \"no_master\": %d, "
+                   "\"seed\": \"%" PRIu64 "\", \"micro_steps\": %d},\n  \"config\": ",
+                   c->stage, m->nranks, ck_types[c->type], c->no_master != 0, c->seed,
+                   c->micro_steps);
     ck_quote(&t, m->config ? m->config : "");
-    ck_say(&t, ",\n");
+    ck_text_append(&t, ",\n");
     ck_print_files(&t, m);
     ck_print_tensors(&t, m);
-    ck_say(&t, "  " CK_SEAL_HEAD);
-    if (!t.failed) ck_say(&t, "%016" PRIx64 CK_SEAL_TAIL, ck_hash(t.at, t.n));
+    ck_text_append(&t, "  " CK_SEAL_HEAD);
+    if (!t.failed) ck_text_append(&t, "%016" PRIx64 CK_SEAL_TAIL, ck_hash(t.at, t.n));
     if (t.failed) {
         free(t.at);
         return NULL;

@@ -93,7 +93,7 @@ zero_result model_save(zero_ctx *z, const gpt2_config *cfg, const char *path, mo
 zero_result model_save_hf_config(const gpt2_config *cfg, const char *path, gpt2_error *err);
 
 /* The path of `name` in the folder of the file `path`, to `bytes` of `out`. 0: it is too long. */
-int model_beside(char *out, size_t bytes, const char *path, const char *name);
+int model_path_next_to(char *out, size_t bytes, const char *path, const char *name);
 
 /* 1: there is something before the path's end, `tail`. */
 int model_ends(const char *path, const char *tail);

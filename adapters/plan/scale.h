@@ -8,7 +8,7 @@
 #define PLAN_SCALE_H
 
 #include "overlap.h"
-#include "plan_say.h"
+#include "plan_print.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,8 +23,8 @@ int scale_step(const plan_request *r, const wire_method *method, int ranks, doub
 
 /* Tables to stdout, `csv`, and, where `folder` is not "", folder/scale_100.svg and scale_400.svg.
    Returns 0, or 1 and a sentence. */
-int scale_say(const plan_request *r, const char *csv, const char *folder, char *sentence,
-              size_t bytes);
+int scale_print_note(const plan_request *r, const char *csv, const char *folder, char *sentence,
+                     size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -52,7 +52,7 @@ static void breakdown_put(breakdown *b, int layer, const breakdown_slice *slice)
     b->slice[layer][(*n)++] = *slice;
 }
 
-void breakdown_beside(breakdown *b, int lane) { b->beside |= 1u << lane; }
+void breakdown_set_overlapped(breakdown *b, int lane) { b->beside |= 1u << lane; }
 
 void breakdown_events(breakdown *b, const zero_event *events, int n) {
     for (int i = 0; i < n; i++) {
@@ -62,14 +62,14 @@ void breakdown_events(breakdown *b, const zero_event *events, int n) {
         const breakdown_slice slice = {e->begin, e->end,
                                        group ? BREAKDOWN_GROUPS : breakdown_of(e->cause)};
         if (e->kind == ZERO_EVENT_LOST || (!group && e->track != ZERO_TRACK_COMPUTE)) continue;
-        breakdown_put(b, beside ? BREAKDOWN_ON_BESIDE : BREAKDOWN_ON_TRACK, &slice);
+        breakdown_put(b, beside ? BREAKDOWN_ON_OVERLAPPED : BREAKDOWN_ON_TRACK, &slice);
         if (!beside && e->begin > b->seen) b->seen = e->begin;
     }
 }
 
-void breakdown_host(breakdown *b, breakdown_kind kind, double begin, double end) {
+void breakdown_trainer(breakdown *b, breakdown_kind kind, double begin, double end) {
     const breakdown_slice slice = {begin, end, kind};
-    breakdown_put(b, kind == BREAKDOWN_DATA ? BREAKDOWN_ON_DATA : BREAKDOWN_ON_HOST, &slice);
+    breakdown_put(b, kind == BREAKDOWN_DATA ? BREAKDOWN_ON_DATA : BREAKDOWN_ON_TRAINER, &slice);
 }
 
 void breakdown_mark(breakdown *b, int64_t step, double begin, double end) {
@@ -90,7 +90,8 @@ static int breakdown_order(const void *a_, const void *b_) {
 }
 
 /* Gives every moment from..to its kind; where a layer has no slice, the next one says. */
-static void breakdown_paint(const breakdown *b, int layer, double from, double to, double *sums) {
+static void breakdown_sum_layer(const breakdown *b, int layer, double from, double to,
+                                double *sums) {
     double ends[64], now = from;
     breakdown_kind kinds[64];
     int depth = 0;
@@ -106,7 +107,7 @@ static void breakdown_paint(const breakdown *b, int layer, double from, double t
             if (end > now) now = end;
         }
         if (next > now && depth) sums[kinds[depth - 1]] += next - now;
-        if (next > now && !depth) breakdown_paint(b, layer + 1, now, next, sums);
+        if (next > now && !depth) breakdown_sum_layer(b, layer + 1, now, next, sums);
         now = next;
         if (s == NULL || s->begin >= to) break;
         if (depth == 64) continue;
@@ -131,7 +132,7 @@ int breakdown_take(breakdown *b, int all, breakdown_step *out) {
     *out = b->step[0];
     for (int layer = 0; layer < BREAKDOWN_LAYERS; layer++)
         qsort(b->slice[layer], (size_t)b->n[layer], sizeof *b->slice[layer], breakdown_order);
-    breakdown_paint(b, 0, out->begin, out->end, out->seconds);
+    breakdown_sum_layer(b, 0, out->begin, out->end, out->seconds);
     breakdown_forget(b, out->end);
     memmove(b->step, b->step + 1, (size_t)--b->steps * sizeof *b->step);
     return 1;

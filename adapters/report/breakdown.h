@@ -6,9 +6,9 @@
    it is exposed, which is what the compute track waits for it, or does of it itself.
 
    GROUPS of the host's do what they do within the compute track: what a forward waits for
-   tensor-parallel peers is the groups', not the forward's. Those of which breakdown_beside was told
-   have a thread or stream of their own, as a pipeline's messages do: they count where nothing is
-   computed and no data read.
+   tensor-parallel peers is the groups', not the forward's. Those of which breakdown_set_overlapped
+   was told have a thread or stream of their own, as a pipeline's messages do: they count where
+   nothing is computed and no data read.
 
    A step is complete once a slice behind it is seen, since events come late: breakdown_take hands
    complete ones out, in order.
@@ -47,8 +47,8 @@ typedef enum breakdown_kind { BREAKDOWNS(BREAKDOWN_ENUM) BREAKDOWN_KINDS } break
 enum breakdown_layer {
     BREAKDOWN_ON_TRACK, /* compute, and groups within it */
     BREAKDOWN_ON_DATA,
-    BREAKDOWN_ON_BESIDE, /* groups beside it */
-    BREAKDOWN_ON_HOST,
+    BREAKDOWN_ON_OVERLAPPED, /* groups beside it */
+    BREAKDOWN_ON_TRAINER,
     BREAKDOWN_LAYERS
 };
 enum { BREAKDOWN_SLICES = 1 << 14, BREAKDOWN_STEPS = 64 };
@@ -78,10 +78,10 @@ typedef struct breakdown {
 const char *breakdown_name(breakdown_kind kind);
 
 /* What the group on that lane does runs beside what is computed. */
-void breakdown_beside(breakdown *b, int lane);
+void breakdown_set_overlapped(breakdown *b, int lane);
 void breakdown_events(breakdown *b, const zero_event *events, int n);
 /* A slice of the host's. */
-void breakdown_host(breakdown *b, breakdown_kind kind, double begin, double end);
+void breakdown_trainer(breakdown *b, breakdown_kind kind, double begin, double end);
 /* A step was made from begin to end. */
 void breakdown_mark(breakdown *b, int64_t step, double begin, double end);
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Below 0: the row comes before the event's. */
-static int comms_beside(const comms_row *row, const zero_event *e) {
+static int comms_compare_row(const comms_row *row, const zero_event *e) {
     if (row->kind != e->kind) return row->kind < e->kind ? -1 : 1;
     if (row->bytes != e->bytes) return row->bytes < e->bytes ? -1 : 1;
     return row->ranks - e->ranks;
@@ -15,8 +15,8 @@ static int comms_beside(const comms_row *row, const zero_event *e) {
    orders. */
 static comms_row *comms_find(comms_table *t, const zero_event *e) {
     int i = 0;
-    while (i < t->n && comms_beside(&t->row[i], e) < 0) i++;
-    if (i < t->n && comms_beside(&t->row[i], e) == 0) return &t->row[i];
+    while (i < t->n && comms_compare_row(&t->row[i], e) < 0) i++;
+    if (i < t->n && comms_compare_row(&t->row[i], e) == 0) return &t->row[i];
     if (t->n == COMMS_ROWS) return NULL;
     memmove(&t->row[i + 1], &t->row[i], (size_t)(t->n++ - i) * sizeof *t->row);
     memset(&t->row[i], 0, sizeof *t->row);
@@ -52,7 +52,7 @@ static double comms_factor(const comms_row *row) {
     return row->kind == ZERO_EVENT_ALL_REDUCE ? 2 * share : share;
 }
 
-comms_figures comms_of(const comms_row *row) {
+comms_figures comms_compute_figures(const comms_row *row) {
     static const comms_figures none = {0, 0, 0, 0, 0};
     double sorted[COMMS_NEWEST];
     const size_t n = row->count < COMMS_NEWEST ? (size_t)row->count : COMMS_NEWEST;
@@ -113,7 +113,7 @@ static zero_result comms_same(const comms_table *t, const comms_ranks *all, int 
 /* Mean milliseconds of a row by rank. */
 static zero_result comms_by_rank(const comms_row *row, const comms_ranks *all, double ms[64]) {
     memset(ms, 0, 64 * sizeof *ms);
-    ms[all->rank] = comms_of(row).mean_ms;
+    ms[all->rank] = comms_compute_figures(row).mean_ms;
     return all->sum(all->of, ms, all->n);
 }
 
@@ -124,18 +124,19 @@ static zero_result comms_stragglers(comms_table *t, const comms_ranks *all, repo
     if (n == 1 || n > 64) return ZERO_OK;
     ZERO_TRY(comms_same(t, all, &same));
     if (!same) { /* sizes that one rank lost; stages of a pipeline */
-        report_say(out, "stragglers: the ranks have other operations\n");
+        report_print(out, "stragglers: the ranks have other operations\n");
         return ZERO_OK;
     }
-    report_say(out, "mean ms by rank, and what lies above the least (straggler)\n");
+    report_print(out, "mean ms by rank, and what lies above the least (straggler)\n");
     for (int i = 0; i < t->n; i++) {
         ZERO_TRY(comms_by_rank(&t->row[i], all, ms));
         least = ms[0];
         for (int r = 1; r < n; r++) least = ms[r] < least ? ms[r] : least;
-        report_say(out, "%-14s %12llu", zero_event_name(t->row[i].kind),
-                   (unsigned long long)t->row[i].bytes);
-        for (int r = 0; r < n; r++) report_say(out, "  %d: %.3f (+%.3f)", r, ms[r], ms[r] - least);
-        report_say(out, "\n");
+        report_print(out, "%-14s %12llu", zero_event_name(t->row[i].kind),
+                     (unsigned long long)t->row[i].bytes);
+        for (int r = 0; r < n; r++)
+            report_print(out, "  %d: %.3f (+%.3f)", r, ms[r], ms[r] - least);
+        report_print(out, "\n");
     }
     return ZERO_OK;
 }
@@ -143,19 +144,19 @@ static zero_result comms_stragglers(comms_table *t, const comms_ranks *all, repo
 zero_result comms_print(comms_table *t, const comms_ranks *ranks, const char *what, report *out) {
     const int n = ranks->n;
     report_rule(out);
-    report_say(out,
-               "%s of rank 0 among %d rank%s; algbw and busbw in GB/s as nccl-tests define them\n",
-               what, n, n > 1 ? "s" : "");
-    report_say(out, "%-14s %12s %8s %10s %10s %10s %8s %8s %6s\n", "operation", "bytes", "count",
-               "mean ms", "p50 ms", "p99 ms", "algbw", "busbw", "ranks");
+    report_print(
+        out, "%s of rank 0 among %d rank%s; algbw and busbw in GB/s as nccl-tests define them\n",
+        what, n, n > 1 ? "s" : "");
+    report_print(out, "%-14s %12s %8s %10s %10s %10s %8s %8s %6s\n", "operation", "bytes", "count",
+                 "mean ms", "p50 ms", "p99 ms", "algbw", "busbw", "ranks");
     for (int i = 0; i < t->n; i++) {
-        const comms_figures f = comms_of(&t->row[i]);
-        report_say(out, "%-14s %12llu %8llu %10.3f %10.3f %10.3f %8.2f %8.2f %6d\n",
-                   zero_event_name(t->row[i].kind), (unsigned long long)t->row[i].bytes,
-                   (unsigned long long)t->row[i].count, f.mean_ms, f.p50_ms, f.p99_ms, f.algbw,
-                   f.busbw, t->row[i].ranks);
+        const comms_figures f = comms_compute_figures(&t->row[i]);
+        report_print(out, "%-14s %12llu %8llu %10.3f %10.3f %10.3f %8.2f %8.2f %6d\n",
+                     zero_event_name(t->row[i].kind), (unsigned long long)t->row[i].bytes,
+                     (unsigned long long)t->row[i].count, f.mean_ms, f.p50_ms, f.p99_ms, f.algbw,
+                     f.busbw, t->row[i].ranks);
     }
-    if (t->others) report_say(out, "and %llu of other sizes\n", (unsigned long long)t->others);
+    if (t->others) report_print(out, "and %llu of other sizes\n", (unsigned long long)t->others);
     ZERO_TRY(comms_stragglers(t, ranks, out));
     report_rule(out);
     return ZERO_OK;

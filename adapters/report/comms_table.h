@@ -48,7 +48,7 @@ void comms_events(comms_table *t, const zero_event *events, int n);
 typedef struct comms_figures {
     double mean_ms, p50_ms, p99_ms, algbw, busbw;
 } comms_figures;
-comms_figures comms_of(const comms_row *row);
+comms_figures comms_compute_figures(const comms_row *row);
 
 /* The ranks of a table: those that a context shards over, or a group's. */
 typedef struct comms_ranks {

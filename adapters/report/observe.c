@@ -169,17 +169,17 @@ static void observe_events(void *user, const zero_event *events, int n) {
         flops_events(s->flops, events, n);
 }
 
-void observe_hook(observer *s, zero_config *c) {
+void observe_set_trace(observer *s, zero_config *c) {
     if (s == NULL || !(s->timeline || s->times || s->comms || s->flops)) return;
     c->trace = observe_events;
     c->trace_user = &s->of[0];
 }
-void *observe_too(observer *s) { return s != NULL ? &s->of[1] : NULL; }
+void *observe_experts_user(observer *s) { return s != NULL ? &s->of[1] : NULL; }
 
 zero_result observe_group(observer *s, zero_ctx *z, zero_group *g, int lane, int beside,
                           const char *name) {
     if (s == NULL || zero_group_size(g) < 2) return ZERO_OK;
-    if (s->times != NULL && beside) breakdown_beside(s->times, lane);
+    if (s->times != NULL && beside) breakdown_set_overlapped(s->times, lane);
     if (s->timeline != NULL) trace_group(s->timeline, lane, name);
     (void)snprintf(s->named[lane], sizeof s->named[lane], "%s", name);
     s->group[lane] = g;
@@ -201,7 +201,7 @@ void observe_end(observer *s) {
     const breakdown_kind kind = s->open[s->depth].kind;
     if (s->timeline != NULL) trace_slice(s->timeline, s->open[s->depth].name, s->step, begin, end);
     if (s->times != NULL && (s->computes || kind == BREAKDOWN_DATA))
-        breakdown_host(s->times, kind, begin, end);
+        breakdown_trainer(s->times, kind, begin, end);
 }
 
 /* ---- steps --------------------------------------------------------------------------------- */
@@ -209,11 +209,11 @@ void observe_end(observer *s) {
 /* Mean milliseconds and shares of `steps` steps. */
 static void observe_print_times(const observer *s, const char *what, const double *seconds,
                                 double total, double steps) {
-    report_say(s->out, "%s, ms a step:", what);
+    report_print(s->out, "%s, ms a step:", what);
     for (int k = 0; k < BREAKDOWN_KINDS; k++)
-        report_say(s->out, " %s %.3f (%.1f%%) |", breakdown_name((breakdown_kind)k),
-                   1e3 * seconds[k] / steps, total > 0 ? 100 * seconds[k] / total : 0);
-    report_say(s->out, " together %.3f\n", 1e3 * total / steps);
+        report_print(s->out, " %s %.3f (%.1f%%) |", breakdown_name((breakdown_kind)k),
+                     1e3 * seconds[k] / steps, total > 0 ? 100 * seconds[k] / total : 0);
+    report_print(s->out, " together %.3f\n", 1e3 * total / steps);
 }
 
 static void observe_add(breakdown_step *sum, const breakdown_step *one) {
@@ -337,13 +337,13 @@ static zero_result observe_print_comms(observer *s, zero_ctx *z, const char *wha
     return s->comms != NULL ? comms_print(&s->comms[experts], &ranks, what, s->out) : ZERO_OK;
 }
 
-zero_result observe_sum(observer *s, zero_ctx *z, zero_ctx *experts) {
+zero_result observe_print_tables(observer *s, zero_ctx *z, zero_ctx *experts) {
     char sentence[LAUNCH_SENTENCE] = "";
     zero_stats stats;
     if (s == NULL) return ZERO_OK;
     ZERO_TRY(zero_query_stats(z, &stats)); /* tells what is over by now: all */
     if (experts != NULL) ZERO_TRY(zero_query_stats(experts, &stats));
-    if (observe_take_times(s, 1, sentence, sizeof sentence)) report_say(s->out, "%s\n", sentence);
+    if (observe_take_times(s, 1, sentence, sizeof sentence)) report_print(s->out, "%s\n", sentence);
     observe_profile(s, 1);
     ZERO_TRY(observe_sum_times(s, z));
     ZERO_TRY(observe_print_comms(s, z, "collectives", 0));

@@ -36,12 +36,12 @@ observer *observe_open(const train_options *o, const ds_config *file, launch *l,
 
 /* Sets zero_config.trace, where events are asked for; what the context of experts, if there is one,
    has for trace_user. */
-void observe_hook(observer *s, zero_config *c);
-void *observe_too(observer *s);
+void observe_set_trace(observer *s, zero_config *c);
+void *observe_experts_user(observer *s);
 
 /* A group of the host's, on lane 0..7, with a context that was built and given the hook: its
    events, and its table. `beside`: it communicates beside what is computed (see breakdown.h). It is
-   borrowed until observe_sum. NULL, or one rank: nothing. */
+   borrowed until observe_print_tables. NULL, or one rank: nothing. */
 zero_result observe_group(observer *s, zero_ctx *z, zero_group *g, int lane, int beside,
                           const char *name);
 
@@ -56,7 +56,7 @@ int observe_step(observer *s, const step_line *v, double began, int64_t samples,
 
 /* Behind the last step: tables of the run. `experts`: their context; NULL: there are none.
    COLLECTIVE, SYNC. */
-zero_result observe_sum(observer *s, zero_ctx *z, zero_ctx *experts);
+zero_result observe_print_tables(observer *s, zero_ctx *z, zero_ctx *experts);
 
 /* After zero_destroy, which tells the last events. Returns as observe_step does. COLLECTIVE. */
 int observe_close(observer *s, char *sentence, size_t bytes);

@@ -44,7 +44,7 @@ void progress_at(progress *p, double done, const char *note) {
     if (p->out->terminal)
         report_live(p->out, line);
     else
-        report_say(p->out, "%s\n", line);
+        report_print(p->out, "%s\n", line);
 }
 
 void progress_phase(report *out, const char *what, uint64_t bytes) {
@@ -54,7 +54,7 @@ void progress_phase(report *out, const char *what, uint64_t bytes) {
     if (out->terminal)
         report_live(out, line);
     else if (mib >= PROGRESS_LONG_MIB)
-        report_say(out, "%s, %llu MiB\n", what, (unsigned long long)mib);
+        report_print(out, "%s, %llu MiB\n", what, (unsigned long long)mib);
 }
 
 void progress_file(report *out, const char *what, const char *path) {

@@ -32,7 +32,7 @@ typedef struct report {
     void *user;
 } report;
 
-void report_say(report *r, const char *format, ...) REPORT_PRINTF(2, 3);
+void report_print(report *r, const char *format, ...) REPORT_PRINTF(2, 3);
 /* A line of stderr: "PROGRAM: warning: ...". */
 void report_warn(report *r, const char *format, ...) REPORT_PRINTF(2, 3);
 

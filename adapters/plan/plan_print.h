@@ -1,10 +1,10 @@
-/* plan_say.h - plans in words: the table of stages and tiers, the largest models, advice.
+/* plan_print.h - plans in words: the table of stages and tiers, the largest models, advice.
 
    WHY A ROOM. What is planned for one case (plan.h) becomes a choice between cases here: a stage
    and tier is a row of a table, what it costs is said in a sentence.
 */
-#ifndef PLAN_SAY_H
-#define PLAN_SAY_H
+#ifndef PLAN_PRINT_H
+#define PLAN_PRINT_H
 
 #include "../options/train_resolve.h"
 #include "machine.h"
@@ -27,7 +27,7 @@ typedef struct plan_request {
 int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence, size_t bytes);
 
 /* To stdout. Returns 0, or 1 and a sentence. */
-int plan_say(const plan_request *r, char *sentence, size_t bytes);
+int plan_print(const plan_request *r, char *sentence, size_t bytes);
 
 #ifdef __cplusplus
 }
