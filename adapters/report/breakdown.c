@@ -11,7 +11,7 @@ const char *breakdown_name(breakdown_kind kind) {
     return (int)kind >= 0 && kind < BREAKDOWN_KINDS ? words[kind] : "no such kind";
 }
 
-/* What a slice of the compute track is; a wait is what it waits for. */
+/* Returns the kind of a slice of the compute track. A wait has the kind of its cause. */
 static breakdown_kind breakdown_of(zero_event_kind kind) {
     switch (kind) {
     case ZERO_EVENT_FORWARD: return BREAKDOWN_FORWARD;
@@ -41,7 +41,7 @@ static breakdown_kind breakdown_of(zero_event_kind kind) {
     }
 }
 
-/* More than there is room for: the oldest go, and their steps are idle there. */
+/* Adds a slice. A full layer drops its older half; the dropped moments count as idle. */
 static void breakdown_put(breakdown *b, int layer, const breakdown_slice *slice) {
     int *n = &b->n[layer];
     if (*n == BREAKDOWN_SLICES) {
@@ -82,14 +82,14 @@ void breakdown_mark(breakdown *b, int64_t step, double begin, double end) {
     s->end = end;
 }
 
-/* By begin; of two at once the longer first, which is the outer one. */
+/* Sorts by begin. Of two slices with one begin the longer one, the outer, is first. */
 static int breakdown_order(const void *a_, const void *b_) {
     const breakdown_slice *a = (const breakdown_slice *)a_, *b = (const breakdown_slice *)b_;
     if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
     return a->end > b->end ? -1 : a->end < b->end;
 }
 
-/* Gives every moment from..to its kind; where a layer has no slice, the next one says. */
+/* Adds each moment from..to to the sum of its kind. If a layer has no slice, the next one decides. */
 static void breakdown_sum_layer(const breakdown *b, int layer, double from, double to,
                                 double *sums) {
     double ends[64], now = from;
@@ -117,7 +117,7 @@ static void breakdown_sum_layer(const breakdown *b, int layer, double from, doub
     }
 }
 
-/* What ends before the next step is not needed any more. */
+/* Removes slices that end before the next step. */
 static void breakdown_forget(breakdown *b, double before) {
     for (int layer = 0; layer < BREAKDOWN_LAYERS; layer++) {
         int kept = 0;

@@ -4,15 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Below 0: the row comes before the event's. */
+/* Returns a negative number if the row comes before the event's row, and 0 if it is that row. */
 static int comms_compare_row(const comms_row *row, const zero_event *e) {
     if (row->kind != e->kind) return row->kind < e->kind ? -1 : 1;
     if (row->bytes != e->bytes) return row->bytes < e->bytes ? -1 : 1;
     return row->ranks - e->ranks;
 }
 
-/* The row of an event, made if there is none. Rows stay in order, since ranks meet them in other
-   orders. */
+/* Returns the event's row, and adds it if it is new. Returns NULL if the table is full. Rows stay
+   sorted, because ranks see operations in different orders. */
 static comms_row *comms_find(comms_table *t, const zero_event *e) {
     int i = 0;
     while (i < t->n && comms_compare_row(&t->row[i], e) < 0) i++;
@@ -45,7 +45,7 @@ static int comms_order(const void *a_, const void *b_) {
     return a < b ? -1 : a > b;
 }
 
-/* busbw over algbw. */
+/* Returns busbw / algbw. */
 static double comms_factor(const comms_row *row) {
     const double share = (double)(row->ranks - 1) / row->ranks;
     if (row->kind == ZERO_EVENT_BROADCAST || row->kind == ZERO_EVENT_MESSAGES) return 1;
@@ -77,7 +77,7 @@ comms_ranks comms_ranks_of(zero_ctx *z) {
     return ranks;
 }
 
-/* A device's group reaches memory of its own kind alone. */
+/* Copies the values to memory of the device, because its group accepts no other. */
 static zero_result comms_sum_of_group(void *g, double *values, int n) {
     const size_t bytes = (size_t)n * sizeof *values;
     double *own = (double *)zero_host_alloc(bytes);
@@ -94,8 +94,7 @@ comms_ranks comms_ranks_of_group(zero_group *g) {
     return ranks;
 }
 
-/* Have all ranks met the same operations? Where one has not, it is not what all have in the mean.
- */
+/* Sets *same to 1 if all ranks have the same rows. Otherwise some rank's hash is not the mean. */
 static zero_result comms_same(const comms_table *t, const comms_ranks *all, int *same) {
     uint32_t hash = 2166136261u;
     for (int i = 0; i < t->n; i++)
@@ -110,7 +109,7 @@ static zero_result comms_same(const comms_table *t, const comms_ranks *all, int 
     return ZERO_OK;
 }
 
-/* Mean milliseconds of a row by rank. */
+/* Writes each rank's mean milliseconds of a row to ms[rank]. */
 static zero_result comms_by_rank(const comms_row *row, const comms_ranks *all, double ms[64]) {
     memset(ms, 0, 64 * sizeof *ms);
     ms[all->rank] = comms_compute_figures(row).mean_ms;
@@ -123,7 +122,7 @@ static zero_result comms_stragglers(comms_table *t, const comms_ranks *all, repo
     int same = 0;
     if (n == 1 || n > 64) return ZERO_OK;
     ZERO_TRY(comms_same(t, all, &same));
-    if (!same) { /* sizes that one rank lost; stages of a pipeline */
+    if (!same) { /* one rank's table was full, or the ranks are stages of a pipeline */
         report_print(out, "stragglers: the ranks have other operations\n");
         return ZERO_OK;
     }
