@@ -20,7 +20,7 @@ double flops_of(const gpt2_config *m, flops_kind kind, int seq_len) {
     }
 }
 
-/* How often a block has that: an MLP for each expert that a token asks. */
+/* Returns how often a block has a kind of product: an MLP counts once per chosen expert. */
 static int flops_times(const gpt2_config *m, flops_kind kind, int block) {
     const int is_mlp = kind == FLOPS_FC || kind == FLOPS_FC_OUT;
     return is_mlp && experts_is_layer(m, block) ? m->moe.chosen : 1;
@@ -31,7 +31,7 @@ static double flops_block(const gpt2_config *m, int block, int seq_len) {
         sum += flops_times(m, (flops_kind)k, block) * flops_of(m, (flops_kind)k, seq_len);
     return sum;
 }
-/* Of one kind, the whole model. */
+/* Returns the operations of one kind in the whole model. */
 static double flops_kind_forward(const gpt2_config *m, flops_kind kind, int seq_len) {
     int times = kind == FLOPS_CLASSIFIER;
     for (int l = 0; l < m->layers && kind != FLOPS_CLASSIFIER; l++)
@@ -44,7 +44,7 @@ double flops_forward(const gpt2_config *m, int seq_len) {
     return sum;
 }
 
-/* The embeddings (in tiles: and wpe's), the blocks, the final norm. */
+/* Units are the embeddings (with tiles: and wpe), the blocks and the final norm. */
 static int flops_first_block(const flops_table *t) { return t->tiles + 1; }
 static int flops_units(const flops_table *t) { return flops_first_block(t) + t->model.layers + 1; }
 
@@ -72,7 +72,7 @@ static double flops_rate(double flops, double seconds) {
     return seconds > 0 ? flops / seconds * 1e-9 : 0;
 }
 
-/* A unit's times, or several units' together. */
+/* Prints the summed times of one or more units. */
 static void flops_row(const flops_table *t, report *out, const char *name, double flops, int first,
                       int units) {
     double forward = 0, backward = 0;
