@@ -5,15 +5,15 @@
    that is missing too, the moment is idle. So the kinds of a step add up to the step. Only exposed
    communication counts: the compute track waits for it, or runs it itself.
 
-   GROUPS of the host's do what they do within the compute track: what a forward waits for
-   tensor-parallel peers is the groups', not the forward's. Those of which breakdown_set_overlapped
-   was told have a thread or stream of their own, as a pipeline's messages do: they count where
-   nothing is computed and no data read.
+   GROUPS of the trainer run within the compute track: a forward's wait for tensor-parallel peers
+   counts as the groups' time, not as the forward's. A group that breakdown_set_overlapped names has
+   a thread or stream of its own, such as a pipeline's messages. It counts only while the compute
+   track is empty and no data is read.
 
-   A step is complete once a slice behind it is seen, since events come late: breakdown_take hands
-   complete ones out, in order.
+   Events arrive late. A step is complete when a slice that begins after it has arrived.
+   breakdown_take returns complete steps in order.
 
-   WHY A ROOM. It is arithmetic on events, and tested as that.
+   WHY A FILE. This is arithmetic on events, and tests give it any events.
 */
 #ifndef BREAKDOWN_H
 #define BREAKDOWN_H
@@ -85,8 +85,8 @@ void breakdown_trainer(breakdown *b, breakdown_kind kind, double begin, double e
 /* Adds a step that ran from begin to end. */
 void breakdown_mark(breakdown *b, int64_t step, double begin, double end);
 
-/* Removes the oldest complete step and writes it to *out. If `all` is 1, an incomplete step is taken
-   too. Returns 0 if no such step is left. */
+/* Removes the oldest complete step and writes it to *out. If `all` is 1, an incomplete step is
+   taken too. Returns 0 if no such step is left. */
 int breakdown_take(breakdown *b, int all, breakdown_step *out);
 
 #ifdef __cplusplus

@@ -11,7 +11,7 @@
 
 #define PROGRESS_BLINK_S 0.1 /* between two live lines */
 
-/* "12% done, 3 min 05 s left". The share is rounded down: 100% is said of what is done. */
+/* "12% done, 3 min 05 s left". The share is rounded down: 100% means that all is done. */
 static void progress_words(double done, double seconds, char *text, size_t bytes) {
     const double share = done < 0 ? 0 : done > 1 ? 1 : done;
     const double left = share > 0 ? seconds / share * (1 - share) : 0;

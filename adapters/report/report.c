@@ -22,7 +22,7 @@ int report_end(char *sentence, size_t bytes) {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
     if (errno == 0 && putchar('\n') >= 0)
-        (void)fflush(stdout); /* it failed before: asks again why */
+        (void)fflush(stdout); /* it failed before: flush again to get errno */
     const int number = errno;
     (void)snprintf(sentence, bytes, "the output cannot be written%s%s", number ? ": " : "",
                    number ? strerror(number) : "");
@@ -63,7 +63,7 @@ int report_is_terminal(void) {
     return isatty(STDOUT_FILENO) && (kind == NULL || strcmp(kind, "dumb") != 0);
 }
 
-/* A line that wraps could not be rewritten. */
+/* Returns the width for the live line: a line that wraps cannot be rewritten. */
 static int report_columns(void) {
     struct winsize size;
     const int known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
@@ -72,7 +72,7 @@ static int report_columns(void) {
 
 void report_live(report *r, const char *line) {
     if (!r->terminal) return;
-    r->live = 0; /* it is cleared here */
+    r->live = 0; /* the next print clears the line itself */
     report_print(r, "\r\033[K%.*s", report_columns(), line);
     r->live = 1;
 }
