@@ -1,9 +1,9 @@
 /* observe.h - measures a run while it trains: a timeline, the breakdown of each step's time, times
    of collectives, operations of layers, and values for TensorBoard and CSV.
 
-   The trainer opens an observer, which is NULL if no option asks for one. It calls observe_begin and
-   _end around its own work, and observe_step after each step. The plugin reports its events through
-   zero_config.trace. With NULL, each of these functions only tests the pointer.
+   The trainer opens an observer, which is NULL if no option asks for one. It calls observe_begin
+   and _end around its own work, and observe_step after each step. The plugin reports its events
+   through zero_config.trace. With NULL, each of these functions only tests the pointer.
 
    WHY A FILE. The training loop does not depend on what is measured, or on file formats.
 */
@@ -58,7 +58,8 @@ int observe_step(observer *s, const step_line *v, double began, int64_t samples,
    NULL. COLLECTIVE, SYNC. */
 zero_result observe_print_tables(observer *s, zero_ctx *z, zero_ctx *experts);
 
-/* Call it after zero_destroy, which reports the last events. Returns as observe_step. COLLECTIVE. */
+/* Call it after zero_destroy, which reports the last events. Returns as observe_step. COLLECTIVE.
+ */
 int observe_close(observer *s, char *sentence, size_t bytes);
 
 #ifdef __cplusplus
