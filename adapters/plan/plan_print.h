@@ -1,7 +1,7 @@
-/* plan_print.h - plans in words: the table of stages and tiers, the largest models, advice.
+/* plan_print.h - prints plans: the table of stages and tiers, the largest models, advice.
 
-   WHY A ROOM. What is planned for one case (plan.h) becomes a choice between cases here: a stage
-   and tier is a row of a table, what it costs is said in a sentence.
+   WHY A FILE. plan.h plans one case. This file compares cases: each row of the table is a stage and
+   a tier, and a sentence reports its cost.
 */
 #ifndef PLAN_PRINT_H
 #define PLAN_PRINT_H
@@ -14,19 +14,20 @@ extern "C" {
 #endif
 
 typedef struct plan_request {
-    train_options options; /* the trainer's, as typed */
-    ds_config file;        /* of -ds; all 0 without */
+    train_options options; /* the trainer's options, as typed */
+    ds_config file;        /* the file of -ds; zeros without it */
     plan_model model;
-    plan_limits most; /* of a rank */
+    plan_limits most; /* limits of a rank */
     int ranks;        /* at least 1 */
     int on_gpus;
     const machine *machine; /* NULL: no times */
 } plan_request;
 
-/* The case of a stage with what was typed: tiers, batch, types. Returns 0, or 1 and a sentence. */
+/* Makes the case of a stage with the typed tiers, batch and types. Returns 0, or 1 and a sentence.
+ */
 int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence, size_t bytes);
 
-/* To stdout. Returns 0, or 1 and a sentence. */
+/* Prints all plans to stdout. Returns 0, or 1 and a sentence. */
 int plan_print(const plan_request *r, char *sentence, size_t bytes);
 
 #ifdef __cplusplus

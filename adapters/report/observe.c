@@ -193,7 +193,7 @@ void observe_begin(observer *s, const char *name, breakdown_kind kind) {
     s->open[s->depth++].begin = pace_clock();
 }
 
-/* On a GPU the trainer only enqueues, so its slices do not count in the breakdown. */
+/* On a GPU the trainer only enqueues, so only its reads of data count. */
 void observe_end(observer *s) {
     if (s == NULL || s->depth == 0) return;
     s->depth--;

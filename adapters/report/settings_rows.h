@@ -39,7 +39,7 @@ typedef struct plan_view {
     const zero_config *config; /* from zero_query_config */
     int keeps_away;            /* 1: GPT2_RECOMPUTE_AWAY */
     size_t activations, away, saves;
-    size_t copies;         /* bytes of copies of the saves */
+    size_t copies;         /* bytes of checkpoints in memory (-pm) */
     uint64_t process, all; /* 0: not known */
     size_t parts;          /* bytes that the parts of a model exchange in a step */
     const char *away_where;
