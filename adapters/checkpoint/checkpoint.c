@@ -145,7 +145,7 @@ size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_parts *parts, checkp
     uint64_t image;
     (void)ck_items(z, parts, 0, NULL, &image);
     if (way == CHECKPOINT_COPIED) return (size_t)(CK_WINDOWS + CK_SLOTS * ck_file_bytes(image));
-    const uint64_t copy = way == CHECKPOINT_ASIDE ? image + CK_PAGE : 0;
+    const uint64_t copy = way == CHECKPOINT_ASYNCHRONOUS ? image + CK_PAGE : 0;
     return (size_t)(CK_WINDOWS + ck_table_bytes(image) + copy);
 }
 

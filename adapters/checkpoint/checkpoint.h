@@ -183,7 +183,7 @@ typedef struct checkpoint checkpoint;
 /* How generations are saved: options.asynchronous, options.memory. */
 typedef enum checkpoint_way {
     CHECKPOINT_WRITTEN = 0,
-    CHECKPOINT_ASIDE,
+    CHECKPOINT_ASYNCHRONOUS,
     CHECKPOINT_COPIED
 } checkpoint_way;
 
@@ -191,39 +191,42 @@ typedef enum checkpoint_way {
    part of a checkpoint_memory, which the first two saves take. Call it after zero_query_plan. */
 size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_parts *parts, checkpoint_way way);
 
-/* After zero_build; `z` is borrowed until checkpoint_destroy. Removes what killed runs left half
-   written, for a quarter of a second; what is left then, saves remove bit by bit. COLLECTIVE. On
-   error *c is NULL unless there was memory for it: then checkpoint_error(*c) says why, and it must
-   be destroyed. */
+/* Call it after zero_build. Borrows `z` until checkpoint_destroy. Removes incomplete generations of
+   killed runs for a quarter of a second; later saves remove the rest. On error *c is NULL if memory
+   was short. Otherwise checkpoint_error(*c) returns the reason, and you must destroy *c.
+   COLLECTIVE.
+ */
 checkpoint_result checkpoint_create(checkpoint **c, zero_ctx *z, const checkpoint_options *options);
 
-/* Waits for a save under way; frees. NULL is allowed. COLLECTIVE, before zero_destroy. */
+/* Waits for an unfinished save, then frees. c may be NULL. COLLECTIVE, before zero_destroy. */
 void checkpoint_destroy(checkpoint *c);
 
-/* Saves the state as generation `step` (0 or more; one of the same number is replaced), between
-   steps. Asynchronous: begins to; the result is then the outcome of the save before, and the
-   sentence tells its step. COLLECTIVE. */
+/* Saves the state as generation `step`, at least 0, and replaces a generation of this number. Call
+   it between steps. With `asynchronous` it only begins the save: it returns the result of the save
+   before, whose step is in the sentence. COLLECTIVE. */
 checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_value *values,
                                   int nvalues);
 
-/* Waits for the save under way; its outcome. OK if there is none. COLLECTIVE. */
+/* Waits for an unfinished save and returns its result, or OK if no save is unfinished. COLLECTIVE.
+ */
 checkpoint_result checkpoint_wait(checkpoint *c);
 
-/* Loads generation `step`, or the newest good one. COLLECTIVE. */
+/* Loads generation `step`, or for CHECKPOINT_NEWEST the newest undamaged one. COLLECTIVE. */
 checkpoint_result checkpoint_load(checkpoint *c, int64_t step);
 
-/* The step that was loaded last; -1: none. And its values: 1, or 0 if there is no such one. A text
-   is owned by c until the next load. */
+/* Returns the step that was loaded last, or -1. The others return 1 and a value of that generation,
+   or 0 if it has no such value. A text is borrowed from c until the next load. */
 int64_t checkpoint_step(const checkpoint *c);
 int checkpoint_get_int(const checkpoint *c, const char *name, int64_t *number);
 int checkpoint_get_real(const checkpoint *c, const char *name, double *real);
 int checkpoint_get_text(const checkpoint *c, const char *name, const char **text);
-/* The plugin's counters of that generation (steps taken, ...). 0: nothing was loaded. */
+/* Writes the plugin's counters of that generation (steps taken, ...). Returns 0 before a load. */
 int checkpoint_get_counters(const checkpoint *c, zero_counters *counters);
-/* options.config of the run that saved it; "" before a load. */
+/* Returns options.config of the run that saved it, or "" before a load. */
 const char *checkpoint_config(const checkpoint *c);
 
-/* The sentence of the last error, or "". Owned by c until its next call. NULL: no memory. */
+/* Returns the sentence of the last error, or "". Borrowed until the next call of c. If c is NULL,
+   the sentence is that memory is short. */
 const char *checkpoint_error(const checkpoint *c);
 /* Returns the plugin's result, if the last result was CHECKPOINT_PLUGIN. */
 zero_result checkpoint_plugin_result(const checkpoint *c);
