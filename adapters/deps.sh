@@ -1,12 +1,12 @@
 #!/bin/sh
 # deps.sh install [check] | check CC [cuda NVCC]
-# install: makes what the project needs available, by apt where it is there and allowed; otherwise
-#          names the packages for the usual package managers and stops. `check` adds the linters.
-# check:   names every missing header or program together with its package; installs nothing. `cuda`:
-#          those of the CUDA build, which needs neither oneDNN nor PCRE2; NCCL and cuDNN are optional.
+# install: installs missing packages with apt, if this machine has apt and allows it. Otherwise prints
+#          the packages' names for the usual package managers. `check` adds the linters.
+# check:   prints every missing header or program with its package, and installs nothing. `cuda` checks
+#          the CUDA build, which needs neither oneDNN nor PCRE2; NCCL and cuDNN are optional.
 set -u
 
-# what          how it is found            apt              dnf            pacman   brew
+# name          how it is found            apt              dnf            pacman   brew
 needs() { cat <<'END'
 C-compiler      program:cc                 gcc              gcc            gcc      gcc
 oneDNN          header:oneapi/dnnl/dnnl.h  libdnnl-dev      onednn-devel   onednn   onednn
@@ -61,7 +61,7 @@ there() {
     esac
 }
 
-# The rows that are missing, of the lists named.
+# Prints the missing rows of the given lists.
 missing() {
     for list in "$@"; do $list; done | while read -r what how apt dnf pacman brew; do
         there "$how" || echo "$what $apt $dnf $pacman $brew"
