@@ -1,6 +1,6 @@
-/* checkpoint_manifest.c - manifest.json to and from a struct. FORMAT.md tells what it says. A
-   manifest comes from a disk that may be damaged or from a stranger: its checksum is looked at
-   first, and after that nothing in it is believed that was not checked. */
+/* checkpoint_manifest.c - manifest.json to and from a struct. FORMAT.md describes it. A
+   manifest may be damaged, or made by an attacker. So its checksum is verified first, and then each
+   value is checked before use. */
 #include "checkpoint_inside.h"
 
 #include <cjson/cJSON.h>
@@ -44,7 +44,7 @@ void ck_manifest_free(ck_manifest *m) {
     memset(m, 0, sizeof *m);
 }
 
-/* Where a name is in the index, or would be: at most half of it is taken. */
+/* Returns the place of a name in the index, found or free. At most half of the index is used. */
 static int *ck_manifest_place(const ck_manifest *m, const char *name) {
     for (size_t i = (size_t)ck_hash(name, strlen(name));; i++) {
         int *at = &m->index[i & (2 * (size_t)m->room - 1)];
@@ -55,7 +55,7 @@ int ck_manifest_find(const ck_manifest *m, const char *name) {
     return m->room ? *ck_manifest_place(m, name) - 1 : -1;
 }
 
-/* Room for one more tensor. 0: there is no memory. */
+/* Makes room for one more tensor. Returns 0 if memory is short. */
 static int ck_manifest_grow(ck_manifest *m) {
     const int room = m->room ? 2 * m->room : 32;
     if (m->ntensors < m->room) return 1;
@@ -222,7 +222,7 @@ static void ck_print_counters(ck_text *t, const zero_counters *c) {
         c->steps, c->skipped, c->iteration, c->last_overflow, (double)c->scale, c->hysteresis);
 }
 
-/* Whole numbers as decimal text, others as hexadecimal: nothing is rounded on the way. */
+/* Integers are decimal text, and other numbers hexadecimal, so nothing is rounded. */
 static void ck_print_values(ck_text *t, const ck_manifest *m) {
     ck_text_append(t, "  \"values\": [");
     for (int i = 0; i < m->nvalues; i++) {
@@ -282,12 +282,12 @@ static void ck_print_files(ck_text *t, const ck_manifest *m) {
     ck_text_append(t, "\n  ],\n");
 }
 
-/* What the last 28 bytes are: the checksum is of all before its first digit. */
+/* The format of the last 28 bytes. The checksum covers all bytes before its first digit. */
 #define CK_SEAL_HEAD "\"checksum\": \""
 #define CK_SEAL_TAIL "\"}\n"
 enum { CK_DIGITS = 16, CK_TAIL = CK_DIGITS + sizeof CK_SEAL_TAIL - 1 };
 
-/* Who does not know of parts must not take their order for the dense one. */
+/* A reader that does not know parts must not read their order as the dense one. */
 static int ck_manifest_version(const ck_manifest *m) {
     for (int t = 0; t < m->ntensors; t++)
         if (m->tensor[t].parts > 1) return CK_PARTS_VERSION;
@@ -331,7 +331,7 @@ static const char *ck_string(const cJSON *o, const char *key) {
     return cJSON_IsString(s) ? s->valuestring : NULL;
 }
 
-/* A whole number in [least, most]; 0: it is none. */
+/* Reads an integer in [least, most]. Returns 0 if it is anything else. */
 static int ck_whole(const cJSON *x, double least, double most, int64_t *out) {
     if (!cJSON_IsNumber(x)) return 0;
     const double d = x->valuedouble;
@@ -456,7 +456,7 @@ static checkpoint_result ck_parse_values(ck_manifest *m, const cJSON *root, ck_e
     return r == CHECKPOINT_ARGUMENT ? ck_bad(e, "one of the values") : r;
 }
 
-/* A name in the generation's own folder, and nothing but that. */
+/* Returns 1 for a plain file name, so that it stays in the generation's folder. */
 static int ck_plain(const char *name) {
     return name != NULL && *name && *name != '.' && strlen(name) < CK_NAME
            && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_.") == strlen(name);
@@ -520,7 +520,8 @@ static checkpoint_result ck_parse_array(const ck_manifest *m, const ck_tensor *t
     return ck_array_close(t, a, e);
 }
 
-/* How a tensor in parts is stored; where nothing is said it is whole. 0: what is said is wrong. */
+/* Reads how a tensor in parts is stored; without the keys it is whole. Returns 0 on wrong values.
+ */
 static int ck_parse_slice(ck_tensor *t, const cJSON *o) {
     const cJSON *slice = cJSON_GetObjectItemCaseSensitive(o, "slice");
     const uint64_t total = t->layers * t->numel;
@@ -585,7 +586,7 @@ static checkpoint_result ck_manifest_check(const char *text, size_t bytes, ck_er
     return CHECKPOINT_OK;
 }
 
-/* The checksum is right: what cannot be parsed then is no memory, or what a stranger wrote. */
+/* The checksum is right, so a parse error means short memory or a foreign writer. */
 checkpoint_result ck_manifest_parse(ck_manifest *m, const char *text, size_t bytes, ck_error *e) {
     memset(m, 0, sizeof *m);
     CK_TRY(ck_manifest_check(text, bytes, e));

@@ -1,5 +1,5 @@
-/* checkpoint_reader.c - a generation without a context: for tools, converters, and runs whose job
-   is gone. */
+/* checkpoint_reader.c - a generation without a context: for tools, converters, and runs that have
+   ended. */
 #include "checkpoint_inside.h"
 
 #include <stdlib.h>
@@ -70,7 +70,7 @@ void checkpoint_query_tensor(const checkpoint_reader *r, int i, checkpoint_tenso
     for (int k = 0; k < t->narrays; k++) tensor->type[k] = t->array[k].type;
 }
 
-/* Where dense element `first` goes. */
+/* Stores a part at its place after dense element `first`. */
 typedef struct ck_target {
     float *out;
     uint64_t first;
