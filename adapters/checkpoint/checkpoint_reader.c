@@ -70,7 +70,7 @@ void checkpoint_query_tensor(const checkpoint_reader *r, int i, checkpoint_tenso
     for (int k = 0; k < t->narrays; k++) tensor->type[k] = t->array[k].type;
 }
 
-/* Stores a part at its place after dense element `first`. */
+/* The memory for dense elements from `first`. */
 typedef struct ck_target {
     float *out;
     uint64_t first;

@@ -1,8 +1,8 @@
 /* scale.h - weak scaling, simulated from a machine's measured parts: stage 3 with and without every
    method of wire.h, 8 ranks a node, 8 to 1,024 ranks, links of 100 and 400 Gbit/s a node.
 
-   WHY A ROOM. zero_plan tells one case; this one sweeps ranks, links and methods, over a step that
-   is simulated (overlap.h) and not summed.
+   WHY A FILE. zero_plan plans one case. This file simulates steps (overlap.h) for all ranks, links
+   and methods.
 */
 #ifndef PLAN_SCALE_H
 #define PLAN_SCALE_H
