@@ -319,8 +319,8 @@ static void *ck_ahead_read(void *arg) {
     return NULL;
 }
 
-/* Begins to read the first window after byte `from`. If no thread can be started, the calling
-   thread reads it. */
+/* Begins to read the next wanted window after byte `from`. The calling thread itself reads if
+   `from` is 0 or no thread can be started. */
 static void ck_ahead_start(ck_ahead *w, const ck_copy *copy, int n, uint64_t from) {
     int i = 0;
     while (i < n && copy[i].offset + copy[i].count * zero_type_bytes(copy[i].type) <= from) i++;
