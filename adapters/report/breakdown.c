@@ -89,7 +89,8 @@ static int breakdown_order(const void *a_, const void *b_) {
     return a->end > b->end ? -1 : a->end < b->end;
 }
 
-/* Adds each moment from..to to the sum of its kind. If a layer has no slice, the next one decides. */
+/* Adds each moment from..to to the sum of its kind. If a layer has no slice, the next one decides.
+ */
 static void breakdown_sum_layer(const breakdown *b, int layer, double from, double to,
                                 double *sums) {
     double ends[64], now = from;

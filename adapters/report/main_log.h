@@ -53,7 +53,8 @@ const char *main_log_error(const main_log *log);
 /* Returns a new note for the user, once: missing lines, or a log that was made again. Or NULL. */
 const char *main_log_note(main_log *log);
 
-/* Waits for the disk, so that a power cut leaves no gap before a checkpoint. Returns 1 on failure. */
+/* Waits for the disk, so that a power cut leaves no gap before a checkpoint. Returns 1 on failure.
+ */
 int main_log_sync(main_log *log);
 
 /* Closes and frees the log. Returns the number of lost lines. log may be NULL. */
