@@ -225,7 +225,7 @@ static void train_all(trainer *t) {
    checks that each rank makes before it builds its context. COLLECTIVE. */
 #define require(j, ...) launch_require((j)->l, __VA_ARGS__)
 /* Rank 0 prints these; the other ranks print nothing. */
-#define print_rank0(j, ...) report_say((j)->out, __VA_ARGS__)
+#define print_rank0(j, ...) report_print((j)->out, __VA_ARGS__)
 #define warn_rank0(j, ...)  report_warn((j)->out, __VA_ARGS__)
 
 /* Receives the plugin's log: rank 0 prints information, and each rank prints its own warnings. The
@@ -326,7 +326,7 @@ static ds_config make_settings(const job *j, int stage) {
     if (j->files_grads) c->gradient_tier = ZERO_FILE;
     c->threads = j->threads;
     c->stream = j->computes.stream;
-    observe_hook(j->see, c);
+    observe_set_trace(j->see, c);
     c->log = on_log;
     c->log_user = (void *)(uintptr_t)j;
     return all;
@@ -366,7 +366,7 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     t->tensors =
         gpt2_table(&j->model, NULL, 0, t->table); /* the tensors of checkpoints and hashes */
     check_groups(t, layout_experts(&t->groups, t->z, &j->model, &config.zero, shards.node_size,
-                                   observe_too(j->see)));
+                                   observe_experts_user(j->see)));
     check_groups(t, layout_order(&t->groups, t->z, &j->model, &config.zero));
     zero_result planned = layout_plan(&t->groups, t->z, &t->plan);
     const char *zb = j->opt->bucket > 0 ? "-zb: " : "", *why = zero_last_error(t->z);
@@ -998,7 +998,7 @@ static int run_training(job *j) {
     print_plan(&t);
     report_idle_flags(&t);
     train_all(&t);
-    check_groups(&t, observe_sum(j->see, t.z, t.groups.experts));
+    check_groups(&t, observe_print_tables(j->see, t.z, t.groups.experts));
     if (t.stop)
         print_rank0(j, "stopped by a signal after step %d: -y 1 resumes\n", t.step);
     else

@@ -1,6 +1,6 @@
 # cuda.mk - the CUDA build, and CUDA run on the CPU by tests/emulation; part of Makefile.
-# NCCL_HOME, CUDNN_HOME, CUDA_HOME: where they are, or `none`; ARCHS="80 90": GPUs to compile for.
-# CARRY: a folder with include/ and lib/ of xxHash and cJSON, where the machine has none.
+# NCCL_HOME, CUDNN_HOME, CUDA_HOME: their folders, or `none`; ARCHS="80 90": GPUs to compile for.
+# CARRY: a folder with include/ and lib/ of xxHash and cJSON, if the machine lacks them.
 
 C       = $B/cuda
 FIND    = CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' CUDNN_HOME='$(CUDNN_HOME)' sh adapters/cuda.sh
@@ -20,7 +20,7 @@ vpath %.cu adapters/gpt2 adapters/pipeline tests
 cuda: $C/train_gpt2_zero
 cuda-libraries:
 	@CARRY='$(CARRY)' sh adapters/deps.sh check $(CC) cuda $(NVCC)
-	@$(FIND) say $(NVCC)
+	@$(FIND) report $(NVCC)
 
 $C/settings: FORCE | cuda-libraries
 	$(call keep,$(SETTINGS) $(NVCC) $(NVFLAGS) $(GENCODE) $(CARRIED_LIBS) $(CULIBS) $(shell $(NVCC) --version | tail -n 1))
@@ -36,7 +36,7 @@ $C/train_gpt2_zero: $(CUOBJS)
 $C/gpu_kernels: $C/gpu_kernels.o $C/ops_cuda.o $C/attention_cuda.o $C/attention_cudnn.o
 	$(CULINK)
 DROPPED = -DCUDA_SOURCE='"$B/drop/zero_plugin.cu"'
-# Tests for a GPU; test_cuda's arenas are memory that its host may look into.
+# Tests for a GPU; test_cuda's arenas are managed memory, which its CPU code reads.
 cuda-tests: $(addprefix $C/,test_cuda test_groups_cuda test_attention test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline gpu_kernels)
 $C/test_cuda $C/test_groups_cuda: $C/%: tests/%.cu $B/drop/zero_plugin.cu $C/settings
 	@mkdir -p $C
@@ -48,8 +48,8 @@ $C/test_gpt2_ops.o $C/test_gpt2.o $C/test_gpt2_tiles.o $C/test_gpt2_parallel.o $
 $C/test_attention $C/test_gpt2_ops $C/test_gpt2 $C/test_gpt2_tiles $C/test_gpt2_parallel $C/test_gpt2_experts $C/test_gpt2_pipeline: $C/%: $C/%.o $(addprefix $C/,$(addsuffix .o,$(CUBASE)))
 	$(CULINK)
 
-# ---- CUDA on the CPU: the .cu files as they are, compiled by c++ against tests/emulation, which needs
-# the headers of the toolkit, NCCL and cuDNN, and none of their libraries ----
+# ---- CUDA on the CPU: c++ compiles the unchanged .cu files with tests/emulation. This needs the headers
+# of the toolkit, NCCL and cuDNN, but none of their libraries ----
 E       = $B/emulated
 EFLAGS  = -g -O2 -march=native -ffp-contract=off -pthread $(CUFLAGS) -I. -MMD -MP
 $E/train_gpt2_zero.o: EFLAGS += -DMATMUL_ROUNDS=0

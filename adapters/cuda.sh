@@ -1,12 +1,12 @@
 #!/bin/sh
-# cuda.sh device | toolkit | archs | say | compile | link [NVCC] - what the CUDA build needs of this machine.
-# device:  cuda where nvcc and a GPU are, else cpu.
-# toolkit: its folder.
-# archs:   the architectures of the GPUs here; without one 80 90 100, and PTX of the last for others.
-# say:     one line: what was found, and what the build goes without.
-# compile: flags for nvcc and cc.    link: libraries, by path, with the folders to find them in.
-# NCCL and cuDNN are looked for in NCCL_HOME and CUDNN_HOME, in the toolkit (CUDA_HOME, else nvcc's), in
-# /usr and /usr/local, and in Python's `nvidia` packages; a HOME of `none` leaves the library out.
+# cuda.sh device | toolkit | archs | report | compile | link [NVCC] - finds what the CUDA build needs on this machine.
+# device:  prints cuda if this machine has nvcc and a GPU, else cpu.
+# toolkit: prints the toolkit's folder.
+# archs:   prints the architectures of this machine's GPUs, or without a GPU 80 90 100.
+# report:  prints one line about the libraries that were found, and those that are missing.
+# compile: prints flags for nvcc and cc.    link: prints paths of libraries and their run paths.
+# It searches for NCCL and cuDNN in NCCL_HOME and CUDNN_HOME, in the toolkit (CUDA_HOME, else nvcc's), in
+# /usr and /usr/local, and in Python's `nvidia` packages. A HOME of `none` leaves the library out.
 set -u
 what=${1:-} NVCC=${2:-nvcc}
 
@@ -16,7 +16,7 @@ toolkit() {
     echo "${CUDA_HOME:-${path:-/usr/local/cuda}}"
 }
 
-# Folders of Python's packages, one a line; those of CUDA 13 share one called cu13.
+# Prints the folders of Python's packages, one a line. Those of CUDA 13 share one folder, cu13.
 python_folders() {
     "${PYTHON:-python3}" -c 'import importlib.util as u
 s = u.find_spec("nvidia")
@@ -25,7 +25,7 @@ print("\n".join(s.submodule_search_locations) if s else "")' 2>/dev/null | while
     done
 }
 
-# Folders to look in, one a line. With its HOME given, that alone counts.
+# Prints the folders to search, one a line. If HOME is set, only that folder.
 folders() { # HOME
     if [ -n "$1" ]; then echo "$1"; return; fi
     toolkit
@@ -33,8 +33,8 @@ folders() { # HOME
     python_folders
 }
 
-# Folder of the header and path of the library, both from the first place that has both.
-# Python's packages have libraries only by names with a version.
+# Prints the header's folder and the library's path, from the first folder that has both.
+# Library names in Python's packages always have a version.
 find_both() { # HOME HEADER NAME
     [ "$1" = none ] || folders "$1" | while read -r folder; do
         include='' library=''
@@ -50,7 +50,7 @@ find_both() { # HOME HEADER NAME
     done
 }
 
-defined() { # HEADER NAME: its number
+defined() { # HEADER NAME: prints the number of a #define
     sed -n "s/^#define $2  *\([0-9][0-9]*\).*/\1/p" "$1" 2>/dev/null | head -n 1
 }
 
@@ -62,7 +62,7 @@ has_gpu() {
     [ -n "$(ls /proc/driver/nvidia/gpus 2>/dev/null)" ] || nvidia-smi -L 2>/dev/null | grep -q '^GPU'
 }
 
-# What was found of the four; each "" where it is not there.
+# Sets four variables to the found paths, or to "".
 search() {
     cuda=$(find_both "${CUDA_HOME:-}" cuda_runtime.h cudart)
     cublas=$(find_both "${CUDA_HOME:-}" cublasLt.h cublasLt)
@@ -70,7 +70,7 @@ search() {
     cudnn=$(find_both "${CUDNN_HOME:-}" cudnn_backend.h cudnn)
 }
 
-say() {
+report() {
     nccl_text='without NCCL: one rank, or threads of one process'
     cudnn_text="without cuDNN: attention by the kernels of attention_cuda.cu"
     if [ -n "$nccl" ]; then
@@ -88,7 +88,7 @@ say() {
 
 compile() {
     for folder in $(printf '%s\n' "${cuda%% *}" "${cublas%% *}" "${nccl%% *}" "${cudnn%% *}" | awk '!seen[$0]++'); do
-        # What compilers search by themselves must not be named: it would change the order.
+        # Naming a folder that compilers search by default would change their order.
         case $folder in /usr/include | /usr/local/include) ;; *) printf ' -isystem %s' "$folder" ;; esac
     done
     [ -n "$nccl" ] && printf ' -DZERO_WITH_NCCL -DLAUNCH_WITH_NCCL'
@@ -100,7 +100,7 @@ link() {
     for file in "${cublas#* }" "${nccl#* }" "${cudnn#* }" "${cuda#* }"; do
         [ -n "$file" ] && printf ' %s -Wl,-rpath,%s' "$file" "$(dirname "$file")"
     done
-    # The driver's library is the machine's own, and may be missing where nothing is run.
+    # The driver's library may be missing on a machine that only builds.
     echo ' -Wl,--allow-shlib-undefined -lstdc++ -ldl'
 }
 
@@ -110,8 +110,8 @@ toolkit) toolkit ;;
 archs)
     found=$(compute_capabilities | tr '\n' ' ')
     echo "${found:-80 90 100}" ;;
-say) search; say ;;
+report) search; report ;;
 compile) search; compile ;;
 link) search; link ;;
-*) echo "cuda.sh: expected device, toolkit, archs, say, compile or link, found '$what'" >&2; exit 2 ;;
+*) echo "cuda.sh: expected device, toolkit, archs, report, compile or link, found '$what'" >&2; exit 2 ;;
 esac

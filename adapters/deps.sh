@@ -1,12 +1,12 @@
 #!/bin/sh
 # deps.sh install [check] | check CC [cuda NVCC]
-# install: makes what the project needs available, by apt where it is there and allowed; otherwise
-#          names the packages for the usual package managers and stops. `check` adds the linters.
-# check:   names every missing header or program together with its package; installs nothing. `cuda`:
-#          those of the CUDA build, which needs neither oneDNN nor PCRE2; NCCL and cuDNN are optional.
+# install: installs missing packages with apt, if this machine has apt and allows it. Otherwise prints
+#          the packages' names for the usual package managers. `check` adds the linters.
+# check:   prints every missing header or program with its package, and installs nothing. `cuda` checks
+#          the CUDA build, which needs neither oneDNN nor PCRE2; NCCL and cuDNN are optional.
 set -u
 
-# what          how it is found            apt              dnf            pacman   brew
+# name          how it is found            apt              dnf            pacman   brew
 needs() { cat <<'END'
 C-compiler      program:cc                 gcc              gcc            gcc      gcc
 oneDNN          header:oneapi/dnnl/dnnl.h  libdnnl-dev      onednn-devel   onednn   onednn
@@ -55,13 +55,13 @@ there() {
     fuzzer:*)  echo 'int LLVMFuzzerTestOneInput(const char *p, long n) { return !p && n; }' |
                    clang -fsanitize=fuzzer -x c -o /dev/null - >/dev/null 2>&1 ;;
     nvcc:)     command -v "$NVCC" >/dev/null 2>&1 ;;
-    cuda:*)    ! sh "$(dirname "$0")/cuda.sh" say "$NVCC" | grep -q "without ${1#cuda:}" ;;
+    cuda:*)    ! sh "$(dirname "$0")/cuda.sh" report "$NVCC" | grep -q "without ${1#cuda:}" ;;
     header:*)  [ -n "${CARRY:-}" ] && [ -f "$CARRY/include/${1#header:}" ] && return 0
                printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <%s>\n' "${1#header:}" | "${CC:-cc}" -E -x c - >/dev/null 2>&1 ;;
     esac
 }
 
-# The rows that are missing, of the lists named.
+# Prints the missing rows of the given lists.
 missing() {
     for list in "$@"; do $list; done | while read -r what how apt dnf pacman brew; do
         there "$how" || echo "$what $apt $dnf $pacman $brew"

@@ -109,7 +109,7 @@ part_build() {
     took=$(($(date +%s) - started))
     if [ $code -eq 0 ]; then note build "$took s with $jobs jobs"
     else note build "FAILED after $took s: $(grep -E 'error:|undefined reference|cannot find|\*\*\*' "$G/build.log" | head -n 1 | cut -c 1-100)"; fi
-    note found "$(sh adapters/cuda.sh say | tr '|' ' ')"
+    note found "$(sh adapters/cuda.sh report | tr '|' ' ')"
 }
 
 # golden TYPE: losses against the CPU's
@@ -210,7 +210,7 @@ part_ranks() {
     ranks_of 2
     ranks_of 4
     for stage in 0 3; do nccl_golden 1 $stage; done
-    version=$(sh adapters/cuda.sh say | sed -n 's/.*NCCL 2\.\([0-9]*\).*/\1/p')
+    version=$(sh adapters/cuda.sh report | sed -n 's/.*NCCL 2\.\([0-9]*\).*/\1/p')
     for stage in 0 3; do
         if [ "${version:-0}" -ge 30 ] || [ -n "$DRY" ]; then
             nccl_golden 2 $stage || note "losses-f32-nccl2-z$stage" "not measured (experimental in NCCL): $(tail -n 1 "$G/losses-f32-nccl2-z$stage.log" | cut -c 1-80)"

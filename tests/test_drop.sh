@@ -1,8 +1,8 @@
 #!/bin/sh
-# test_drop.sh BUILD - `make drop`: what it writes is the unit, by preprocessed text, in every
-# configuration that this machine has a compiler for; it says what it was made of; it leaves alone what
-# is not its own, and rooms in another order; the repository's two files without the rooms are one
-# #error. Last line: N passed, N failed[, N skipped].
+# test_drop.sh BUILD - tests `make drop`. The written unit preprocesses to the same text as the
+# repository's, with every compiler of this machine. Its first line names version and commit. drop.sh
+# refuses to replace other files, and refuses rooms in another order. The repository's two files without
+# the rooms are one #error. Last line: N passed, N failed[, N skipped].
 # Commands in single quotes are for another shell.
 # shellcheck disable=SC2015,SC2016
 set -u
@@ -18,13 +18,13 @@ miss() { failed=$((failed + 1)); echo "FAILED: $*"; }
 skip() { skipped=$((skipped + 1)); echo "skipped $*"; }
 # check NAME COMMAND...: passes if the command does
 check() { name=$1; shift; if "$@" >"$scratch/log" 2>&1; then pass; else miss "$name"; head -n 10 "$scratch/log" | sed 's/^/    /'; fi; }
-# refused NAME TEXT COMMAND...: passes if the command fails and says TEXT
+# refused NAME TEXT COMMAND...: passes if the command fails and prints TEXT
 refused() {
     name=$1 text=$2
     shift 2
     if "$@" >"$scratch/log" 2>&1; then miss "$name: not refused"
     elif grep -qF -- "$text" "$scratch/log"; then pass
-    else miss "$name does not say '$text'"; head -n 5 "$scratch/log" | sed 's/^/    /'; fi
+    else miss "$name does not print '$text'"; head -n 5 "$scratch/log" | sed 's/^/    /'; fi
 }
 has() { command -v "$1" >/dev/null 2>&1; }
 first() { head -n 1 "$1"; }
@@ -34,14 +34,14 @@ copy() { mkdir -p "$1" && cp -r zero_plugin zero_plugin.cu zero_plugin.h "$1/"; 
 # ---- the drop is the unit ----
 hosts="$scratch/a host's folder"
 check "make drop, into a path with blanks and a quote" make -s B="$B" drop DIR="$hosts"
-# same NAME COMPILER...: what is left of unit and drop when preprocessed
+# same NAME COMPILER...: passes if the unit and the drop preprocess to the same text
 same() {
     name=$1
     shift
     "$@" "$PWD/zero_plugin.cu" >"$scratch/unit" 2>"$scratch/log" && "$@" "$hosts/zero_plugin.cu" >"$scratch/drop" 2>>"$scratch/log" ||
         { miss "$name: does not preprocess"; head -n 5 "$scratch/log"; return; }
     for text in unit drop; do sed '/^# [0-9]/d; /^#line/d; /^[[:space:]]*$/d' "$scratch/$text" >"$scratch/$text.text"; done
-    # the system's headers and the plugin: a text that is too short was not read whole
+    # A text with few names of the plugin was not read whole.
     if [ "$(grep -c 'zp_' "$scratch/unit.text")" -gt 1000 ] && cmp "$scratch/unit.text" "$scratch/drop.text" >"$scratch/log"; then pass
     else miss "$name: unit and drop differ: $(cat "$scratch/log")"; diff "$scratch/unit.text" "$scratch/drop.text" | head -n 5; fi
 }
@@ -70,46 +70,47 @@ if has "${NVCC:-nvcc}"; then
     same "nvcc" "${NVCC:-nvcc}" -E -Xcompiler -P -std=c++17 -arch=sm_80 ${nccl:+-DZERO_WITH_NCCL}
 else skip "the text of nvcc: it is not installed"; fi
 
-# ---- whose files they are ----
+# ---- files that drop.sh replaces, and files that it leaves alone ----
 check "another drop over the first" drop "$hosts"
 cp "$hosts/zero_plugin.cu" "$scratch/was"
 touch -d '2001-01-01' "$hosts/zero_plugin.cu"
-check "twice is once" sh -c 'sh zero_plugin/drop.sh "$1" && cmp "$1/zero_plugin.cu" "$2"' sh "$hosts" "$scratch/was"
-check "what stays the same keeps its time" [ "$hosts/zero_plugin.cu" -ot "$scratch/was" ]
+check "a second drop changes nothing" sh -c 'sh zero_plugin/drop.sh "$1" && cmp "$1/zero_plugin.cu" "$2"' sh "$hosts" "$scratch/was"
+check "an unchanged file keeps its time" [ "$hosts/zero_plugin.cu" -ot "$scratch/was" ]
 sed -i 's/$/\r/' "$hosts/zero_plugin.h"
-check "line ends that the host's git changed are no edit" drop "$hosts"
+check "line ends that your git changed are no edit" drop "$hosts"
 echo "/* mine */" >>"$hosts/zero_plugin.h"
 refused "a drop that was edited" "zero_plugin.h was edited since make drop wrote it" drop "$hosts"
 check "it is as it was" grep -q mine "$hosts/zero_plugin.h"
-check "and so is the other" cmp "$hosts/zero_plugin.cu" "$scratch/was"
+check "the other file is as it was" cmp "$hosts/zero_plugin.cu" "$scratch/was"
 mkdir "$scratch/other"
 echo "int theirs;" >"$scratch/other/zero_plugin.cu"
-refused "somebody's file" "zero_plugin.cu was not written by make drop" drop "$scratch/other"
+refused "a file that drop.sh did not write" "zero_plugin.cu was not written by make drop" drop "$scratch/other"
 check "it is as it was" grep -qx "int theirs;" "$scratch/other/zero_plugin.cu"
-check "nothing is beside it" [ "$(find "$scratch/other" | wc -l)" = 2 ]
+check "no other file was written" [ "$(find "$scratch/other" | wc -l)" = 2 ]
 mkdir -p "$scratch/pipe"
 mkfifo "$scratch/pipe/zero_plugin.cu"
 refused "a named pipe" "zero_plugin.cu is not a regular file" timeout 10 make -s B="$B" drop DIR="$scratch/pipe"
+refused "a named pipe, without make" "zero_plugin.cu is not a regular file" timeout 10 sh zero_plugin/drop.sh "$scratch/pipe"
 refused "the repository itself" "was not written by make drop" drop .
 refused "no DIR" "make drop DIR=folder" make -s B="$B" drop
 refused "a file for a folder" "File exists" drop "$scratch/other/zero_plugin.cu"
 
-# ---- what they were made of ----
+# ---- the first line: version and commit ----
 version=$(sed -n 's/^#define ZERO_VERSION *"\(.*\)"/\1/p' zero_plugin.h)
 copy "$scratch/plain"
 check "relative, outside git" sh -c 'cd "$1" && sh zero_plugin/drop.sh ours' sh "$scratch/plain"
 for file in zero_plugin.h zero_plugin.cu; do
-    check "$file says version and unknown" sh -c 'head -n 1 "$1" | grep -qF "C $2, commit unknown: $3, sum "' sh "$scratch/plain/ours/$file" "$version" "$file"
+    check "$file names the version and an unknown commit" sh -c 'head -n 1 "$1" | grep -qF "C $2, commit unknown: $3, sum "' sh "$scratch/plain/ours/$file" "$version" "$file"
 done
 if has git; then
     git="git -c user.name=x -c user.email=x@x -c commit.gpgsign=false"
     host=$scratch/host
     copy "$host/vendor/zero"
     (cd "$host" && git init -q . && $git add . && $git commit -qm host) >/dev/null 2>&1
-    check "vendored: the host's commit is not the plugin's" sh -c 'cd "$1" && sh vendor/zero/zero_plugin/drop.sh src && head -n 1 src/zero_plugin.cu | grep -q "commit unknown"' sh "$host"
+    check "vendored: the commit of your repository is not the plugin's" sh -c 'cd "$1" && sh vendor/zero/zero_plugin/drop.sh src && head -n 1 src/zero_plugin.cu | grep -q "commit unknown"' sh "$host"
     (cd "$host/vendor/zero" && git init -q . && $git add . && $git commit -qm zero) >/dev/null 2>&1
     commit=$(git -C "$host/vendor/zero" rev-parse --short=12 HEAD)
-    check "a repository inside the host's" sh -c 'cd "$1" && GIT_DIR="$1/.git" sh vendor/zero/zero_plugin/drop.sh src && head -n 1 src/zero_plugin.cu | grep -q "commit $2:"' sh "$host" "$commit"
+    check "a repository inside yours" sh -c 'cd "$1" && GIT_DIR="$1/.git" sh vendor/zero/zero_plugin/drop.sh src && head -n 1 src/zero_plugin.cu | grep -q "commit $2:"' sh "$host" "$commit"
     echo >>"$host/vendor/zero/zero_plugin/machine/base.h"
     check "with changes" sh -c 'cd "$1" && sh vendor/zero/zero_plugin/drop.sh src && head -n 1 src/zero_plugin.h | grep -q "commit $2-dirty:"' sh "$host" "$commit"
 else skip "commits: git is not installed"; fi
@@ -117,15 +118,15 @@ else skip "commits: git is not installed"; fi
 # ---- rooms ----
 plain=$scratch/plain
 plain_drop() { sh "$plain/zero_plugin/drop.sh" "$plain/ours"; }
-sed -i '/^#include "\.\.\/\.\.\/zero_plugin.h"/a #include "../api/life.h"' "$plain/zero_plugin/machine/base.h"
-check "a room was changed" grep -q life.h "$plain/zero_plugin/machine/base.h"
+sed -i '/^#include "\.\.\/\.\.\/zero_plugin.h"/a #include "../core/ctx.h"' "$plain/zero_plugin/machine/base.h"
+check "a room was changed" grep -q ctx.h "$plain/zero_plugin/machine/base.h"
 cp "$plain/ours/zero_plugin.cu" "$scratch/was"
-refused "a later room" "base.h includes life.h, which comes later" plain_drop
-check "what was there stays" cmp "$plain/ours/zero_plugin.cu" "$scratch/was"
-check "nothing is left beside it" [ "$(find "$plain/ours" -type f | wc -l)" = 2 ]
+refused "a later room" "base.h includes ctx.h, which comes later" plain_drop
+check "the file is as it was" cmp "$plain/ours/zero_plugin.cu" "$scratch/was"
+check "no temporary file is left" [ "$(find "$plain/ours" -type f | wc -l)" = 2 ]
 cp zero_plugin/machine/base.h "$plain/zero_plugin/machine/"
-sed -i 's/^#include "zero_plugin\/api\/life.h"/&\n&/' "$plain/zero_plugin.cu"
-refused "a room twice" "life.h is included twice" plain_drop
+sed -i 's/^#include "zero_plugin\/core\/ctx.h".*/&\n&/' "$plain/zero_plugin.cu"
+refused "a room twice" "ctx.h is included twice" plain_drop
 cp zero_plugin.cu "$plain/"
 mv "$plain/zero_plugin/core/hooks.h" "$plain/"
 refused "a room that is not there" "hooks.h is missing" plain_drop

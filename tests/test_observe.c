@@ -439,9 +439,9 @@ static void test_breakdown(void) {
                       event_of(ZERO_EVENT_FORWARD, 0, 0, 11.3, 11.4)};
     e[1].cause = ZERO_EVENT_GATHER;
     memset(&b, 0, sizeof b);
-    breakdown_beside(&b, 1);
-    breakdown_host(&b, BREAKDOWN_DATA, 10.0, 10.05);
-    breakdown_host(&b, BREAKDOWN_HOST, 10.4, 10.6); /* behind the backward where both are */
+    breakdown_set_overlapped(&b, 1);
+    breakdown_trainer(&b, BREAKDOWN_DATA, 10.0, 10.05);
+    breakdown_trainer(&b, BREAKDOWN_HOST, 10.4, 10.6); /* behind the backward where both are */
     breakdown_mark(&b, 4, 10, 11);
     breakdown_events(&b, e, 9);
     test_check(!breakdown_take(&b, 0, &s), "a step is complete once something behind it is seen");
@@ -482,7 +482,8 @@ static void test_breakdown_adds_up(void) {
                 if (i % 3)
                     breakdown_events(&b, &e, 1);
                 else
-                    breakdown_host(&b, (breakdown_kind)test_below(&r, BREAKDOWN_IDLE), begin, end);
+                    breakdown_trainer(&b, (breakdown_kind)test_below(&r, BREAKDOWN_IDLE), begin,
+                                      end);
             }
             breakdown_mark(&b, step, step, step + 0.9);
         }
@@ -516,7 +517,7 @@ static void test_comms(void) {
         comms_events(&t, &e, 1);
     }
     test_check(t.n == 2 && t.row[0].bytes == 4 && t.row[1].count == 100, "%d rows", t.n);
-    const comms_figures f = comms_of(&t.row[1]);
+    const comms_figures f = comms_compute_figures(&t.row[1]);
     test_check(near(f.mean_ms, 50.5) && near(f.p50_ms, 50) && near(f.p99_ms, 99),
                "mean %g, p50 %g, p99 %g", f.mean_ms, f.p50_ms, f.p99_ms);
     test_check(near(f.algbw, 8e6 / 50.5e-3 * 1e-9) && near(f.busbw, f.algbw * 3 / 4),
@@ -531,12 +532,12 @@ static void test_comms(void) {
     for (int i = 0; i < 4; i++) {
         comms_row row = t.row[1];
         row.kind = kinds[i].kind;
-        const comms_figures g = comms_of(&row);
+        const comms_figures g = comms_compute_figures(&row);
         test_check(near(g.busbw, g.algbw * kinds[i].factor), "%s: busbw %g of algbw %g",
                    zero_event_name(row.kind), g.busbw, g.algbw);
     }
     t.row[1].ranks = 1;
-    test_check(near(comms_of(&t.row[1]).busbw, 0), "one rank sends nothing");
+    test_check(near(comms_compute_figures(&t.row[1]).busbw, 0), "one rank sends nothing");
 }
 
 /* The kinds add up to what the trainer's share is made of, but for vectors. */

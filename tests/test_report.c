@@ -154,7 +154,7 @@ static void test_live_line(void) {
     listen_begin();
     report_live(&out, line);
     report_live(&out, "short");
-    report_say(&out, "said\n");
+    report_print(&out, "said\n");
     report_clear(&out);
     listen_end(text, sizeof text);
     char wanted[256];

@@ -1,27 +1,28 @@
 #!/bin/sh
-# drop.sh FOLDER - writes the two files that a host copies: zero_plugin.h as it is, and one
-# zero_plugin.cu with every room in its place. Their first lines tell version, commit (`unknown`
-# outside git; -dirty: with changes that are in no commit) and a checksum of the lines below. Where a
-# file of that name is there that no drop has written, or that was edited since, nothing is written. A
-# file that stays the same keeps its time, so makefiles may call this always.
+# drop.sh FOLDER - writes the two files that you copy into your trainer: zero_plugin.h, and one
+# zero_plugin.cu with every room in its place. Their first lines name the version, the commit (`unknown`
+# outside git; -dirty: with uncommitted changes) and a checksum of the lines below. If FOLDER has a file
+# of that name that drop.sh did not write, or that was edited since, drop.sh writes nothing. An
+# unchanged file keeps its time, so a makefile may call drop.sh each time.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 fail() { echo "drop.sh: $*" >&2; exit 1; }
 if [ $# -ne 1 ] || [ -z "$1" ]; then echo "drop.sh: expected a folder: make drop DIR=folder" >&2; exit 2; fi
-case $1 in /*) folder=$1 ;; *) folder=./$1 ;; esac # so that no name reads as an option
+case $1 in /*) folder=$1 ;; *) folder=./$1 ;; esac # so that no name looks like an option
 files="zero_plugin.h zero_plugin.cu"
 mark="/* Written by make drop of ZeRO for C"
 
-# A checksum of what stands below a first line, whatever its line ends.
+# Prints a checksum of the lines below the first line. It does not depend on the line ends.
 sum() { tail -n +2 | tr -d '\r' | cksum | tr ' ' '-'; }
 for file in $files; do
     old=$folder/$file
     [ -e "$old" ] || [ -L "$old" ] || continue
+    [ -f "$old" ] || fail "$1/$file is not a regular file; move it away first. Nothing was written" # a FIFO blocks head
     head -n 1 "$old" 2>/dev/null | grep -qF "$mark" || fail "$1/$file was not written by make drop; move it away first. Nothing was written"
     head -n 1 "$old" | grep -qF " sum $(sum <"$old")." || fail "$1/$file was edited since make drop wrote it; move it away first. Nothing was written"
 done
 
-# The commit of this repository, not of one that this folder was copied into, or that a hook runs for.
+# The commit of this repository. A surrounding repository or a git hook does not change it.
 commit=unknown
 if [ -e "$here/.git" ]; then
     unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
@@ -32,8 +33,8 @@ if [ -e "$here/.git" ]; then
 fi
 version=$(sed -n 's/^#define ZERO_VERSION *"\(.*\)"/\1/p' "$here/zero_plugin.h")
 
-# Rooms lie in the unit between #if __has_include and #else. A room's own includes of rooms are of
-# earlier ones, which have been written; another order is an error. device.h includes its two itself.
+# zero_plugin.cu includes the rooms between #if __has_include and #else. A room includes only earlier
+# rooms, which awk has written before; another order is an error. device.h includes its two rooms itself.
 write_unit() {
     awk -v rooms="$here/zero_plugin/" '
     function fail(text) { print "drop.sh: " text > "/dev/stderr"; failed = 1; exit 1 }
@@ -73,7 +74,7 @@ write_unit() {
     END { if (failed) exit 1 }' "$here/zero_plugin.cu"
 }
 
-# Both are whole before the first gets its name.
+# Both files are complete before drop.sh renames the first.
 mkdir -p "$folder"
 trap 'rm -f "$folder/.zero_plugin.$$".*' EXIT
 for file in $files; do

@@ -1,6 +1,6 @@
-/* checkpoint.c - saving and loading together: what every rank does, and how all agree on it. A rank
-   that fails or is slow never leaves the others waiting: each brings its outcome to the next
-   meeting (ck_agree, ck_together), and all go on, or all give up with the same sentence. */
+/* checkpoint.c - saves and loads on all ranks together. Each rank brings its outcome to the next
+   meeting (ck_agree, ck_together). Then all ranks continue, or all return the same error. So no
+   rank waits for a rank that failed. */
 #include "checkpoint_inside.h"
 
 #include <errno.h>
@@ -17,11 +17,10 @@
 #include <unistd.h>
 
 enum { CK_LATE = 60 /* seconds that a file may take to be seen by another host */ };
-/* Seconds that a run spends on what killed runs left: before it begins, and after each save. */
+/* Seconds for removing leftovers of killed runs: before the run, and after each save. */
 static const double ck_clean_first = 0.25, ck_clean_again = 0.1;
 
-/* One range of this rank, where its elements are in stored order, and where it begins in the
-   image. */
+/* One range of this rank, its place in stored order, and its begin in the image. */
 typedef struct ck_item {
     zero_range range;
     ck_cut cut;
@@ -66,13 +65,13 @@ static const ck_error ck_none = {CHECKPOINT_OK, 0, ""};
 
 /* ---- what is told ---- */
 
-/* What rank 0 has to do with files; the others wait for it. */
+/* Runs file work on rank 0 while the other ranks wait. */
 static checkpoint_result ck_on_first(checkpoint *c, ck_body body, void *arg, ck_error *e) {
     return ck_together(&c->work, &c->all, c->rank == 0 ? body : NULL, arg, e);
 }
 
-/* Keeps the sentence where checkpoint_error finds it. */
-static checkpoint_result ck_told(checkpoint *c, const ck_error *e) {
+/* Stores the error for checkpoint_error, and returns its code. */
+static checkpoint_result ck_return(checkpoint *c, const ck_error *e) {
     c->error = *e;
     c->plugin = e->code == CHECKPOINT_PLUGIN ? (zero_result)e->number : ZERO_OK;
     return e->code;
@@ -84,8 +83,8 @@ static void ck_note(void *user, const char *sentence) {
     (void)snprintf(c->notes + n, sizeof c->notes - n, "%s\n", sentence);
 }
 
-/* The thread's notes, one by one, from the thread of the caller. */
-static void ck_notes_tell(checkpoint *c) {
+/* Logs the thread's notes one by one, in the calling thread. */
+static void ck_notes_log(checkpoint *c) {
     char *next;
     for (char *at = c->notes; c->o.log && (next = strchr(at, '\n')) != NULL; at = next + 1) {
         *next = 0;
@@ -103,7 +102,7 @@ static int ck_array_of(zero_kind kind) {
                                    : 0;
 }
 
-/* The range's elements as far as they follow one another in the whole tensor, too. */
+/* Returns the elements of the range that are adjacent in the whole tensor too. */
 static ck_item ck_item_of(const checkpoint_parts *parts, const zero_range *r, int *saves) {
     checkpoint_place p = {0, 0, 1, 0, 1, r->first, r->count};
     ck_item x = {*r, {0, 0, 1}, 0, 0, 0};
@@ -148,11 +147,11 @@ size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_parts *parts, checkp
     uint64_t image;
     (void)ck_items(z, parts, 0, NULL, &image);
     if (way == CHECKPOINT_COPIED) return (size_t)(CK_WINDOWS + CK_SLOTS * ck_file_bytes(image));
-    const uint64_t copy = way == CHECKPOINT_ASIDE ? image + CK_PAGE : 0;
+    const uint64_t copy = way == CHECKPOINT_ASYNCHRONOUS ? image + CK_PAGE : 0;
     return (size_t)(CK_WINDOWS + ck_table_bytes(image) + copy);
 }
 
-/* A range on its way to the other ranks; the name follows, with its zero. */
+/* A range as sent to the other ranks; its name and a zero follow. */
 typedef struct ck_wire {
     uint64_t first, count, offset, row;
     uint32_t array, type, parts, name_bytes;
@@ -202,7 +201,7 @@ static checkpoint_result ck_wire_unpack(checkpoint *c, int rank, const char *in,
     return CHECKPOINT_OK;
 }
 
-/* Shapes as the caller gives them, where they fit. */
+/* Uses the caller's shapes for tensors of the same size. */
 static checkpoint_result ck_plan_close(checkpoint *c, const checkpoint_options *o, ck_error *e) {
     ck_manifest *m = &c->plan;
     for (int k = 0; k < o->ntensors && o->tensors; k++) {
@@ -222,7 +221,8 @@ static checkpoint_result ck_plan_close(checkpoint *c, const checkpoint_options *
     return CHECKPOINT_OK;
 }
 
-/* The bytes of every rank's ranges, and memory for the most of them; all ranks, or none. */
+/* Collects the bytes of all ranks' ranges, and allocates the largest. All ranks succeed, or none.
+ */
 static checkpoint_result ck_plan_sizes(checkpoint *c, uint64_t *bytes, char **wire, ck_error *e) {
     uint64_t most = 1;
     if (bytes == NULL) (void)ck_fail(e, CHECKPOINT_MEMORY, "no memory for %d sizes", c->nranks);
@@ -238,7 +238,7 @@ static checkpoint_result ck_plan_sizes(checkpoint *c, uint64_t *bytes, char **wi
     return ck_agree(&c->all, e);
 }
 
-/* Everyone learns everyone's ranges. A rank that runs out of memory listens to the rest. */
+/* Each rank broadcasts its ranges. A rank without memory still takes part. */
 static checkpoint_result ck_plan_exchange(checkpoint *c, const checkpoint_options *o, ck_error *e) {
     uint64_t *bytes = (uint64_t *)calloc((size_t)c->nranks, sizeof *bytes);
     char *wire = NULL;
@@ -365,13 +365,13 @@ checkpoint_result checkpoint_create(checkpoint **out, zero_ctx *z, const checkpo
     if (!ck_work_open(&c->work, c->plan.run.timeout_s))
         (void)ck_fail(&e, CHECKPOINT_MEMORY, "no memory for a thread");
     if (!e.code) (void)ck_options(c, o, &e);
-    if (ck_on_first(c, c->o.memory ? NULL : ck_open_folder, c, &e)) return ck_told(c, &e);
-    if (ck_plan_exchange(c, o, &e)) return ck_told(c, &e);
+    if (ck_on_first(c, c->o.memory ? NULL : ck_open_folder, c, &e)) return ck_return(c, &e);
+    if (ck_plan_exchange(c, o, &e)) return ck_return(c, &e);
     const zero_result zr = ck_broadcast(&c->all, &c->id, sizeof c->id, 0);
     if (zr) (void)ck_plugin(&c->all, zr, &e);
     c->report.total_bytes = c->total_bytes;
-    ck_notes_tell(c);
-    return ck_told(c, &e);
+    ck_notes_log(c);
+    return ck_return(c, &e);
 }
 
 /* ---- a shard's image ---- */
@@ -415,7 +415,7 @@ static checkpoint_result ck_fill(checkpoint *c, uint64_t at, size_t bytes, char 
     return CHECKPOINT_OK;
 }
 
-/* The same, from the thread that writes. */
+/* Does the same in the thread that writes. */
 typedef struct ck_part {
     checkpoint *c;
     uint64_t at;
@@ -490,7 +490,7 @@ static checkpoint_result ck_commit(void *arg, ck_error *e) {
 
 /* ---- save ---- */
 
-/* The folder may have been removed or moved since the run began. */
+/* Makes the folder again if it was removed or moved since the run began. */
 static checkpoint_result ck_same_folder(checkpoint *c, ck_error *e) {
     struct stat mine, there;
     char sentence[CHECKPOINT_SENTENCE];
@@ -506,7 +506,7 @@ static checkpoint_result ck_same_folder(checkpoint *c, ck_error *e) {
     return ck_lock_folder(c, e);
 }
 
-/* The folder that all write to. */
+/* Makes the folder to which all ranks write. */
 static checkpoint_result ck_save_folder(void *arg, ck_error *e) {
     checkpoint *c = (checkpoint *)arg;
     uint64_t pieces = 0;
@@ -544,7 +544,7 @@ static checkpoint_result ck_remove_temporary(void *arg, ck_error *e) {
     return c->published ? CHECKPOINT_OK : ck_folder_remove(c->temporary, e);
 }
 
-/* How a save ended; all ranks know. */
+/* Records the outcome of a save, which is the same on all ranks. */
 static checkpoint_result ck_save_end(checkpoint *c, const ck_error *e) {
     ck_error ignored = ck_none;
     c->report.write_s = c->write_s;
@@ -552,11 +552,11 @@ static checkpoint_result ck_save_end(checkpoint *c, const ck_error *e) {
         (void)ck_on_first(c, ck_remove_temporary, c, &ignored);
     else
         c->report.saved_step = c->plan.step;
-    ck_notes_tell(c);
+    ck_notes_log(c);
     return e->code;
 }
 
-/* All ranks come here, or none. */
+/* All ranks call this, or none. */
 static checkpoint_result ck_state_begin(checkpoint *c, ck_error *e) {
     const zero_result zr = zero_state_begin(c->z);
     if (zr) return ck_plugin(&c->all, zr, e);
@@ -564,7 +564,7 @@ static checkpoint_result ck_state_begin(checkpoint *c, ck_error *e) {
     return CHECKPOINT_OK;
 }
 
-/* The caller waits: the state stays open until it is written. */
+/* The calling thread waits: the state stays open until it is written. */
 static checkpoint_result ck_save_now(checkpoint *c, ck_error *e) {
     CK_TRY(ck_state_begin(c, e));
     const checkpoint_result written = ck_together(&c->work, &c->all, ck_write, c, e);
@@ -578,7 +578,7 @@ static checkpoint_result ck_write_aside(void *arg, ck_error *e) {
     return c->rank == 0 ? ck_commit(arg, e) : CHECKPOINT_OK;
 }
 
-/* The caller waits for a copy. */
+/* The calling thread waits for a copy. */
 static checkpoint_result ck_save_aside(checkpoint *c, ck_error *e) {
     const double start = ck_now();
     CK_TRY(ck_state_begin(c, e));
@@ -648,7 +648,7 @@ static checkpoint_result ck_save_memory(checkpoint *c, int64_t step, const check
 
 /* ---- save, whatever kind ---- */
 
-/* The end of a save that was written aside. */
+/* Ends an asynchronous save. */
 static checkpoint_result ck_finish(checkpoint *c, ck_error *e) {
     if (!c->flying) return CHECKPOINT_OK;
     c->flying = 0;
@@ -656,7 +656,7 @@ static checkpoint_result ck_finish(checkpoint *c, ck_error *e) {
     return ck_save_end(c, e);
 }
 
-static void ck_say_waited(checkpoint *c, int64_t step) {
+static void ck_log_wait(checkpoint *c, int64_t step) {
     char sentence[CHECKPOINT_SENTENCE];
     if (c->report.waited_s < 0.01 || !c->o.log || c->rank != 0) return;
     (void)snprintf(sentence, sizeof sentence,
@@ -675,7 +675,7 @@ static checkpoint_result ck_save_result(checkpoint *c, const ck_error *before, i
                       "the save of step %" PRId64 " failed (%s step %" PRId64 "): %.480s", earlier,
                       e->code ? "and so did that of" : "now comes that of", c->plan.step, text);
     }
-    return ck_told(c, e);
+    return ck_return(c, e);
 }
 
 checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_value *values,
@@ -686,12 +686,12 @@ checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_
     if (c->o.memory) {
         (void)ck_save_memory(c, step, values, nvalues, &e);
         c->report.stall_s = ck_now() - start;
-        return ck_told(c, &e);
+        return ck_return(c, &e);
     }
     (void)ck_finish(c, &before);
     c->report.waited_s = ck_now() - start;
-    if (before.code == CHECKPOINT_PLUGIN) return ck_told(c, &before);
-    ck_say_waited(c, step);
+    if (before.code == CHECKPOINT_PLUGIN) return ck_return(c, &before);
+    ck_log_wait(c, step);
     if (ck_save_open(c, step, values, nvalues, &e) == CHECKPOINT_OK)
         (void)(c->image ? ck_save_aside(c, &e) : ck_save_now(c, &e));
     if (!c->flying) (void)ck_save_end(c, &e);
@@ -702,7 +702,7 @@ checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_
 checkpoint_result checkpoint_wait(checkpoint *c) {
     ck_error e = ck_none;
     (void)ck_finish(c, &e);
-    return ck_told(c, &e);
+    return ck_return(c, &e);
 }
 
 void checkpoint_destroy(checkpoint *c) {
@@ -726,7 +726,7 @@ void checkpoint_destroy(checkpoint *c) {
 
 /* ---- load ---- */
 
-/* A generation's manifest. */
+/* Reads a generation's manifest. */
 typedef struct ck_text {
     const char *folder, *name;
     char *text;
@@ -739,7 +739,7 @@ static checkpoint_result ck_text_read(void *arg, ck_error *e) {
     return ck_file_read(path, &t->text, &t->bytes, e);
 }
 
-/* Rank 0's manifest on all ranks, so that all read the same. */
+/* Broadcasts rank 0's manifest, so that all ranks use the same. */
 static checkpoint_result ck_load_manifest(checkpoint *c, const char *folder, int64_t step,
                                           ck_manifest *m, ck_error *e) {
     char name[CK_NAME] = "manifest.json";
@@ -778,7 +778,7 @@ static int ck_find_feedback(const ck_manifest *m, const char *name, uint64_t num
     const int i = ck_manifest_find(m, name);
     return i >= 0 && m->tensor[i].layers * m->tensor[i].numel == numel ? i : -1;
 }
-/* Every rank finds its errors in m. If one does not, no rank loads any: a run has those of all. */
+/* Finds each rank's error feedback in m. If one rank's is missing, no rank loads any. */
 static int ck_has_feedback(const checkpoint *c, const ck_manifest *m) {
     int has = 0;
     for (int t = 0; t < c->plan.ntensors; t++) {
@@ -789,7 +789,7 @@ static int ck_has_feedback(const checkpoint *c, const ck_manifest *m) {
     }
     return has;
 }
-static void ck_say_feedback(const checkpoint *c, const ck_manifest *m) {
+static void ck_log_feedback(const checkpoint *c, const ck_manifest *m) {
     int mine = 0, his = 0;
     char text[160];
     for (int t = 0; t < c->plan.ntensors; t++) mine += ck_is_feedback(c->plan.tensor[t].name);
@@ -936,7 +936,7 @@ static checkpoint_result ck_load_state(ck_loading *l, ck_error *e) {
     checkpoint *c = l->c;
     (void)ck_load_list(l, e);
     if (ck_agree(&c->all, e)) return e->code;
-    ck_say_feedback(c, l->m);
+    ck_log_feedback(c, l->m);
     zero_result zr = zero_state_begin(c->z);
     if (!zr) (void)ck_together(&c->work, &c->all, ck_load_read, l, e);
     if (!zr && !c->o.weights_only) zr = zero_state_set_counters(c->z, &l->m->counters);
@@ -974,7 +974,7 @@ static checkpoint_result ck_load_one(ck_loading *l, const checkpoint_generation 
     return CHECKPOINT_OK;
 }
 
-static void ck_say_skipped(checkpoint *c, const char *name, const ck_error *e) {
+static void ck_log_skipped(checkpoint *c, const char *name, const ck_error *e) {
     char sentence[CHECKPOINT_SENTENCE + 2 * CK_NAME];
     c->report.skipped++;
     if (!c->o.log || c->rank != 0) return;
@@ -982,7 +982,7 @@ static void ck_say_skipped(checkpoint *c, const char *name, const ck_error *e) {
     c->o.log(c->o.log_user, sentence);
 }
 
-/* Rank 0's list of generations. */
+/* Rank 0 lists the generations. */
 typedef struct ck_offer {
     const char *folder;
     const checkpoint_memory *memory;
@@ -995,7 +995,7 @@ static checkpoint_result ck_offer_list(void *arg, ck_error *e) {
     return e->code = checkpoint_list(offer->folder, &offer->list, &offer->n, e->text);
 }
 
-/* Goes through what rank 0 offers, newest first. */
+/* Tries the generations of rank 0's list, newest first. */
 static checkpoint_result ck_load_any(ck_loading *l, const ck_offer *offer, int64_t step,
                                      ck_error *e) {
     checkpoint *c = l->c;
@@ -1014,7 +1014,7 @@ static checkpoint_result ck_load_any(ck_loading *l, const ck_offer *offer, int64
         if (!first.code) memcpy(newest, g.name, sizeof newest);
         if (!first.code) first = *e;
         if (c->o.refuse_damaged) break;
-        ck_say_skipped(c, g.name, e);
+        ck_log_skipped(c, g.name, e);
     }
     if (first.code)
         return ck_fail(e, CHECKPOINT_DAMAGED, "no generation in %.150s is good%s: %s: %.350s%s",
@@ -1029,7 +1029,7 @@ checkpoint_result checkpoint_load(checkpoint *c, int64_t step) {
     ck_loading l = {.c = c};
     ck_offer offer = {c->folder, c->o.memory, NULL, 0};
     ck_error e = ck_none;
-    if (ck_finish(c, &e)) return ck_told(c, &e);
+    if (ck_finish(c, &e)) return ck_return(c, &e);
     c->report.skipped = 0;
     c->report.read_bytes = 0;
     if (ck_on_first(c, ck_offer_list, &offer, &e) == CHECKPOINT_OK)
@@ -1037,7 +1037,7 @@ checkpoint_result checkpoint_load(checkpoint *c, int64_t step) {
     free(offer.list);
     if (e.code == CHECKPOINT_OK) c->report.saved_step = c->loaded.step;
     c->report.load_s = ck_now() - start;
-    return ck_told(c, &e);
+    return ck_return(c, &e);
 }
 
 /* ---- what is asked ---- */

@@ -1,7 +1,7 @@
-/* checkpoint.h - saves what a context of zero_plugin.h has trained, and loads it at any other stage
-   and number of ranks.
+/* checkpoint.h - saves the state of a context of zero_plugin.h, and loads it at any other stage and
+   number of ranks.
 
-   EXAMPLE: what a trainer gains; every line is run by every rank
+   EXAMPLE: every rank runs every line
        checkpoint *c;
        checkpoint_options o = {0};
        o.folder = "log/checkpoints";
@@ -29,53 +29,51 @@
 
    BUILD
      cc -D_GNU_SOURCE -I. -c adapters/checkpoint/checkpoint*.c
-     Link with -lcjson -pthread. xxHash is used as a header (libxxhash-dev). Linux, with LC_NUMERIC as C starts it. FORMAT.md is the page on the
-     files, enough for other readers.
+     Link with -lcjson -pthread. xxHash is used as a header (libxxhash-dev). Needs Linux, and
+     LC_NUMERIC as C starts it. FORMAT.md describes the files for other readers.
 
    WORDS
-     generation  what one save makes: a folder step_00000020 with a shard file of every rank and
-                 manifest.json, which says where every element is. It is complete when it has this
-                 name: until then it is called step_00000020.tmp-..., and what a killed run leaves
-                 of that kind is removed at the next checkpoint_create.
-     state       weights (f32 masters where there are some), the optimizer's arrays, the counters
-                 of zero_counters, and the caller's own values; with cfg.delay_from also the
+     generation  the result of one save: a folder step_00000020 with a shard file of every rank, and
+                 manifest.json, which lists the place of every element. A folder with this name is
+                 complete. Before, it is called step_00000020.tmp-... If a run is killed then, the
+                 next checkpoint_create removes that folder.
+     state       weights (f32 masters if the context has them), the optimizer's arrays, the counters
+                 of zero_counters, and the caller's own values. With cfg.delay_from also the
                  parameters that the next step sees, so that a pending update stays pending
 
-   WHAT CAN BE LOADED WHERE. The files know elements of tensors and nothing of stages, ranks,
-   buckets or padding: any number of ranks, any stage; and of a model in parts (options.parts) any
-   other number of tensor-parallel ranks and of a pipeline's stages, or the whole model. Types may
-   differ too: masters are f32 at every type; weights without masters (bf16) are stored as they are,
-   and converted where they differ. What is random or counts in a run beyond the plugin (data order,
-   schedule) are the caller's values; bits of stochastic rounding go on if cfg.seed is the same.
+   LOADING ELSEWHERE. The files contain elements of tensors, and nothing about stages, ranks,
+   buckets or padding. So you can load them at any stage and number of ranks. A model in parts
+   (options.parts) loads with any other number of tensor-parallel ranks and pipeline stages, or
+   whole. Types may differ too. Masters are always f32. Weights without masters (bf16) are stored in
+   their type, and converted on load. Save your random and counting state (data order, schedule) as
+   values. Stochastic rounding continues with the same bits if cfg.seed is the same.
 
-   SAFETY. Every file and folder is fsynced before the one rename that makes a generation, and older
-   ones are removed after it. There is no pointer to the latest one that could be wrong: the newest
-   whole generation is it. Every megabyte of every file has a checksum, and so has the manifest;
-   what a rank loads it has verified. A generation that is damaged or not whole is named to the log
-   and the next older one is taken, on all ranks alike, or none if refuse_damaged is set.
-   After a save of step S, generations of later steps, left over from a run that went another way,
-   are renamed to step_N.left-..., which nothing loads or removes.
+   SAFETY. All files and folders are fsynced before the one rename that publishes a generation.
+   Older ones are removed after it. No pointer to the latest generation exists that could be wrong:
+   the newest complete one counts. Each megabyte of each file has a checksum, and so has the
+   manifest. A rank verifies all that it loads. If a generation is damaged or incomplete, the log
+   names it, and all ranks load the next older one, or none if refuse_damaged is set. A save of step
+   S renames generations of later steps, which another run left, to step_N.left-... Nothing loads or
+   removes those.
 
-   ASYNCHRONOUS. The state is copied to memory reserved at create (checkpoint_bytes), which is all
-   that the calling thread waits for; a thread of each rank writes it. What went wrong there is
-   returned by the next call. One save is on its way at most: a next one waits for it, and says so
-   in the report and to the log. Nothing may be removed from the folder meanwhile.
+   ASYNCHRONOUS. The calling thread only copies the state to memory that was reserved at create
+   (checkpoint_bytes). A thread of each rank writes it. The next call returns that thread's error.
+   At most one save is being written: the next save waits for it, and reports that to the log and in
+   checkpoint_report. Do not remove anything from the folder meanwhile.
 
-   SLOW DISKS. Ranks wait for the one whose disk is last, however long it takes: a thread of each
-   rank reads and writes, and the calling threads meet again and again until all are done. So
-   cfg.timeout_s finds a rank that is gone, and no disk is too slow. Where one rank fails, the
-   others give up at the next meeting (a second, or a quarter of timeout_s), once the system has
-   done with what they had asked it for.
+   SLOW DISKS. All ranks wait for the slowest disk. A thread of each rank reads and writes, and the
+   calling threads meet regularly until all are done. So cfg.timeout_s finds a dead rank, and no
+   disk is too slow. If one rank fails, the others stop at the next meeting (after one second, or a
+   quarter of timeout_s), when their system calls have returned.
 
-   COLLECTIVE. Functions with this mark are called by all ranks (of parts.world, where there is one)
-   in the same order with the same
-   arguments (values: rank 0's count), and return the same on all. One run at a time uses a folder
-   (rank 0 holds a lock on it, where the file system has locks), which all ranks see, also from
-   several hosts.
+   COLLECTIVE. All ranks (of parts.world, if it is set) call a function with this mark, in the same
+   order and with the same arguments (values: rank 0's count), and all get the same result. One run
+   at a time uses a folder. Rank 0 locks it if the file system has locks. All ranks must see the
+   folder, also those on other nodes.
 
-   ERRORS. After every result but CHECKPOINT_PLUGIN the context is as good as before: a save that
-   failed may be tried again, older generations are intact, training may go on. (After a load that
-   failed with DAMAGED, FILES or MEMORY the weights may be a mixture: load another one, or end.)
+   ERRORS. After every result but CHECKPOINT_PLUGIN the context is unchanged: you may repeat a
+   failed save, older generations are intact, and training may continue. After a load that failed
+   with DAMAGED, FILES or MEMORY the weights may be a mixture: load another generation, or end.
 */
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
@@ -88,13 +86,13 @@ extern "C" {
 
 typedef enum checkpoint_result {
     CHECKPOINT_OK = 0,
-    CHECKPOINT_NONE,     /* load: there is no generation, or none of this step */
+    CHECKPOINT_NONE,     /* load: no generation exists, or none of this step */
     CHECKPOINT_ARGUMENT, /* an argument is out of range */
     CHECKPOINT_MEMORY,   /* no memory on some rank */
-    CHECKPOINT_FILES,    /* the system refused: disk full, not writable, ... */
-    CHECKPOINT_DAMAGED,  /* corrupt or not whole */
-    CHECKPOINT_MODEL,    /* of another model or optimizer: the sentence names the tensor */
-    CHECKPOINT_PLUGIN    /* zero_plugin's error, its sentence passed on; see
+    CHECKPOINT_FILES,    /* a system call failed: disk full, not writable, ... */
+    CHECKPOINT_DAMAGED,  /* corrupt or incomplete */
+    CHECKPOINT_MODEL,    /* another model or optimizer: the sentence names the tensor */
+    CHECKPOINT_PLUGIN    /* an error of the plugin, with its sentence; see
                             checkpoint_plugin_result */
 } checkpoint_result;
 
@@ -112,72 +110,72 @@ typedef struct checkpoint_value {
     const char *name; /* unique */
     checkpoint_value_kind kind;
     int64_t number;
-    double real; /* kept bit by bit; every NaN is one */
+    double real; /* saved with all bits; all NaNs become one NaN */
     const char *text;
 } checkpoint_value;
 
 /* ---- a model in parts ---------------------------------------------------------------------- */
 
-/* Where an element of this rank's tensor is in the whole one, which has `total` elements over all
-   layers. Of its rows of `row` elements each of `parts` equal slices is a part's: heads, columns,
-   rows of a vocabulary, experts. `first` counts within the part, over all layers of the whole
-   model: of a pipeline the rank has some of them. parts 1: first is the dense element; row is not
-   looked at. */
+/* The place of an element of this rank's tensor in the whole tensor, which has `total` elements
+   over all layers. Each row of `row` elements has `parts` equal slices, one for each part: heads,
+   columns, rows of a vocabulary, experts. `first` counts within the part, over all layers of the
+   whole model; a pipeline's rank has some of these layers. If parts is 1, `first` is the element of
+   the whole tensor, and row is ignored. */
 typedef struct checkpoint_place {
     size_t total, row;
     int parts, part;
-    int saves;    /* 1: this rank saves these; 0: another one, which has the same */
-    size_t first; /* of the element that was asked for */
-    size_t n;     /* 1 or more elements follow each other there as they do here */
+    int saves;    /* 1: this rank saves these elements; 0: another rank saves the same ones */
+    size_t first; /* place of element `at` */
+    size_t n;     /* elements, at least 1, that are adjacent in both tensors */
 } checkpoint_place;
 
-/* A context's ranks have one model together; those of several contexts have one where each has a
-   part of its tensors, or of its layers: tensor and pipeline parallelism, experts. */
+/* The ranks of one context share one model. Ranks of several contexts share one model if each
+   context has a part of its tensors or layers: tensor and pipeline parallelism, experts. */
 typedef struct checkpoint_parts {
-    zero_group *world; /* all of them, in the order of their files; NULL: the context's */
-    /* Of element `at` of a tensor as this rank's context has it, over all its layers. */
+    zero_group *world; /* all ranks, in the order of their files; NULL: the context's ranks */
+    /* Writes the place of element `at` of this rank's tensor, counted over all layers it has. */
     void (*place)(const void *user, const char *name, size_t at, checkpoint_place *place);
     const void *user; /* borrowed */
 } checkpoint_parts;
 
 /* ---- saving and loading with a context ----------------------------------------------------- */
 
-/* Generations without a disk: two of them, one whole while the other is written, in memory of a
-   process that forks the ranks and outlives them. A rank that dies leaves the newest whole one as
-   it was, and ranks that are forked after it load it, however many. The memory is taken by
-   the first two saves: of each rank twice its shard file. It goes with that process. */
+/* Two generations without a disk, in memory of a process that forks the ranks and outlives them.
+   One is complete while the other is written. If a rank dies, the newest complete one is intact,
+   and any number of ranks forked later can load it. The first two saves take the memory: twice the
+   shard file of each rank. It is freed when that process ends. */
 typedef struct checkpoint_memory checkpoint_memory;
 
-/* By that process, before it forks: for one checkpoint of at most so many ranks. NULL: no memory or
-   descriptors, 2 for each rank and 2; errno says which. */
+/* That process calls this before it forks, for one checkpoint of at most `ranks` ranks. It needs
+   2 * ranks + 2 descriptors. Returns NULL and sets errno if these or memory are short. */
 checkpoint_memory *checkpoint_memory_create(int ranks);
-/* What its generations take by now. */
+/* Returns the bytes that its generations take now. */
 uint64_t checkpoint_memory_taken(const checkpoint_memory *m);
-/* When the ranks have ended. NULL is allowed. */
+/* Call it after the ranks have ended. m may be NULL. */
 void checkpoint_memory_destroy(checkpoint_memory *m);
 
 /* Every zero is the default. Strings are copied. */
 typedef struct checkpoint_options {
-    const char *folder; /* of the generations; made if it is not there (its parent must be), at
-                           any save */
-    int keep_last;      /* newest generations that stay; 0: all */
-    int64_t keep_every; /* generations whose step is a multiple stay too; 0: none */
+    const char *folder; /* folder of the generations; each save makes it if it is missing, but
+                           not its parent */
+    int keep_last;      /* number of newest generations to keep; 0: all */
+    int64_t keep_every; /* generations whose step is a multiple are kept too; 0: none */
     int asynchronous;   /* see above */
     int refuse_damaged; /* load: no older generation instead of a damaged one */
-    int weights_only;   /* load: weights alone; moments and counters stay as they are, and the
-                           optimizer may be another */
-    int not_direct;     /* through the system's cache; 0: past it, where the file system can */
-    const char *config; /* any text, saved along: the run's configuration. NULL: "" */
+    int weights_only;   /* load: only weights; moments and counters do not change, and the
+                           optimizer may differ */
+    int not_direct; /* 1: through the system's cache; 0: direct I/O, if the file system has it */
+    const char *config; /* any text to save, such as the run's configuration. NULL: "" */
     const zero_tensor_desc *tensors; /* as given to zero_tensor, for [layers, numel] in the manifest
                                         and in sentences; borrowed for the call. NULL: not known */
     int ntensors;
     void (*log)(void *user, const char *sentence); /* what was skipped, removed, waited for; may be
                                                       NULL. On rank 0 */
     void *log_user;
-    checkpoint_parts parts;    /* zeros: the context has the whole model. `tensors` tells the whole
-                                  ones */
-    checkpoint_memory *memory; /* not NULL: generations are in it, of one checkpoint at a time;
-                                  folder, what is kept there and asynchronous count for nothing.
+    checkpoint_parts parts;    /* zeros: the context has the whole model. `tensors` describes whole
+                                  tensors */
+    checkpoint_memory *memory; /* not NULL: generations are in it, of one checkpoint at a time; then
+                                  folder, keep_last, keep_every and asynchronous are ignored.
                                   Borrowed until checkpoint_destroy */
 } checkpoint_options;
 
@@ -186,64 +184,67 @@ typedef struct checkpoint checkpoint;
 /* How generations are saved: options.asynchronous, options.memory. */
 typedef enum checkpoint_way {
     CHECKPOINT_WRITTEN = 0,
-    CHECKPOINT_ASIDE,
+    CHECKPOINT_ASYNCHRONOUS,
     CHECKPOINT_COPIED
 } checkpoint_way;
 
-/* Host memory of this rank, all reserved at create; CHECKPOINT_COPIED: and its part of a
-   checkpoint_memory, which the first two saves take. After zero_query_plan. */
+/* Returns the bytes of host memory that create reserves on this rank. CHECKPOINT_COPIED adds its
+   part of a checkpoint_memory, which the first two saves take. Call it after zero_query_plan. */
 size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_parts *parts, checkpoint_way way);
 
-/* After zero_build; `z` is borrowed until checkpoint_destroy. Removes what killed runs left half
-   written, for a quarter of a second; what is left then, saves remove bit by bit. COLLECTIVE. On
-   error *c is NULL unless there was memory for it: then checkpoint_error(*c) says why, and it must
-   be destroyed. */
+/* Call it after zero_build. Borrows `z` until checkpoint_destroy. Removes incomplete generations of
+   killed runs for a quarter of a second; later saves remove the rest. On error *c is NULL if memory
+   was short. Otherwise checkpoint_error(*c) returns the reason, and you must destroy *c.
+   COLLECTIVE.
+ */
 checkpoint_result checkpoint_create(checkpoint **c, zero_ctx *z, const checkpoint_options *options);
 
-/* Waits for a save under way; frees. NULL is allowed. COLLECTIVE, before zero_destroy. */
+/* Waits for an unfinished save, then frees. c may be NULL. COLLECTIVE, before zero_destroy. */
 void checkpoint_destroy(checkpoint *c);
 
-/* Saves the state as generation `step` (0 or more; one of the same number is replaced), between
-   steps. Asynchronous: begins to; the result is then the outcome of the save before, and the
-   sentence tells its step. COLLECTIVE. */
+/* Saves the state as generation `step`, at least 0, and replaces a generation of this number. Call
+   it between steps. With `asynchronous` it only begins the save: it returns the result of the save
+   before, whose step is in the sentence. COLLECTIVE. */
 checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_value *values,
                                   int nvalues);
 
-/* Waits for the save under way; its outcome. OK if there is none. COLLECTIVE. */
+/* Waits for an unfinished save and returns its result, or OK if no save is unfinished. COLLECTIVE.
+ */
 checkpoint_result checkpoint_wait(checkpoint *c);
 
-/* Loads generation `step`, or the newest good one. COLLECTIVE. */
+/* Loads generation `step`, or for CHECKPOINT_NEWEST the newest undamaged one. COLLECTIVE. */
 checkpoint_result checkpoint_load(checkpoint *c, int64_t step);
 
-/* The step that was loaded last; -1: none. And its values: 1, or 0 if there is no such one. A text
-   is owned by c until the next load. */
+/* Returns the step that was loaded last, or -1. The others return 1 and a value of that generation,
+   or 0 if it has no such value. A text is borrowed from c until the next load. */
 int64_t checkpoint_step(const checkpoint *c);
 int checkpoint_get_int(const checkpoint *c, const char *name, int64_t *number);
 int checkpoint_get_real(const checkpoint *c, const char *name, double *real);
 int checkpoint_get_text(const checkpoint *c, const char *name, const char **text);
-/* The plugin's counters of that generation (steps taken, ...). 0: nothing was loaded. */
+/* Writes the plugin's counters of that generation (steps taken, ...). Returns 0 before a load. */
 int checkpoint_get_counters(const checkpoint *c, zero_counters *counters);
-/* options.config of the run that saved it; "" before a load. */
+/* Returns options.config of the run that saved it, or "" before a load. */
 const char *checkpoint_config(const checkpoint *c);
 
-/* The sentence of the last error, or "". Owned by c until its next call. NULL: no memory. */
+/* Returns the sentence of the last error, or "". Borrowed until the next call of c. If c is NULL,
+   the sentence is that memory is short. */
 const char *checkpoint_error(const checkpoint *c);
-/* What the plugin returned, if the last result was CHECKPOINT_PLUGIN. */
+/* Returns the plugin's result, if the last result was CHECKPOINT_PLUGIN. */
 zero_result checkpoint_plugin_result(const checkpoint *c);
 
-/* Of the last save and load, of this rank. */
+/* Figures of this rank's last save and load; times are seconds. */
 typedef struct checkpoint_report {
-    int64_t saved_step;   /* newest generation that is known to be durable; -1: none. One that is
-                             written aside: rank 0 knows when it is, the others at the next call */
-    uint64_t bytes;       /* of this rank's shard file */
-    uint64_t total_bytes; /* of all */
-    double stall_s;       /* the calling thread was in the last checkpoint_save */
-    double waited_s;      /* the part of it that it waited for the save before */
+    int64_t saved_step;   /* newest generation that is known to be durable; -1: none. After an
+                             asynchronous save, ranks other than 0 learn it at the next call */
+    uint64_t bytes;       /* size of this rank's shard file */
+    uint64_t total_bytes; /* size of all shard files */
+    double stall_s;       /* duration of the last checkpoint_save in the calling thread */
+    double waited_s;      /* the part of stall_s spent waiting for the save before */
     double copy_s;        /* asynchronous: the copy of the state */
-    double write_s;       /* writing and fsync of the shard file, of the last save that ended */
-    double load_s;        /* the last checkpoint_load */
-    uint64_t read_bytes;  /* by it, on this rank */
-    int skipped;          /* generations that it passed over */
+    double write_s;       /* writing and fsync of the shard file, in the last save that ended */
+    double load_s;        /* duration of the last checkpoint_load */
+    uint64_t read_bytes;  /* bytes that the last load read on this rank */
+    int skipped;          /* generations that the last load skipped */
 } checkpoint_report;
 void checkpoint_query(const checkpoint *c, checkpoint_report *report);
 
@@ -254,7 +255,7 @@ typedef struct checkpoint_generation {
     int64_t step;
     char name[64];
 } checkpoint_generation;
-/* *list is the caller's, to free. `why`: CHECKPOINT_SENTENCE bytes. */
+/* Lists a folder. The caller frees *list. `why`: CHECKPOINT_SENTENCE bytes. */
 checkpoint_result checkpoint_list(const char *folder, checkpoint_generation **list, int *n,
                                   char *why);
 
@@ -265,11 +266,11 @@ typedef struct checkpoint_tensor {
     const char *name;
     size_t layers, numel; /* layers 1 and numel all, if they were not given at the save */
     zero_type type[3];    /* of weights, first and second moments, as they are stored */
-    int arrays;           /* how many of these there are: 1 to 3 */
-    int parts;            /* that it was saved in; 1: whole */
+    int arrays;           /* number of stored arrays: 1 to 3 */
+    int parts;            /* number of parts in which it was saved; 1: whole */
 } checkpoint_tensor;
 
-/* Opens a generation by its path and verifies its manifest; no shard file is read. On error *r is
+/* Opens a generation by its path and verifies its manifest, but reads no shard file. On error *r is
    NULL. `why`: CHECKPOINT_SENTENCE bytes. */
 checkpoint_result checkpoint_open(checkpoint_reader **r, const char *path, char *why);
 void checkpoint_close(checkpoint_reader *r);
@@ -283,12 +284,12 @@ const checkpoint_value *checkpoint_value_at(const checkpoint_reader *r, int i);
 const char *checkpoint_reader_config(const checkpoint_reader *r);
 const char *checkpoint_optimizer(const checkpoint_reader *r); /* "adamw", ... */
 
-/* Elements [first, first + count) over all layers, widened to f32; array 0: weights, 1 and 2:
-   moments. Memory: 16 MiB, whatever the tensor; what is read is verified. */
+/* Reads and verifies elements [first, first + count) over all layers, as f32. array 0: weights, 1
+   and 2: moments. It takes 16 MiB of memory for any tensor. */
 checkpoint_result checkpoint_read(checkpoint_reader *r, int tensor, int array, size_t first,
                                   size_t count, float *out, char *why);
 
-/* Reads and verifies every byte of every file. *bytes: how many. */
+/* Reads and verifies all bytes of all files. *bytes: their number. */
 checkpoint_result checkpoint_verify(checkpoint_reader *r, uint64_t *bytes, char *why);
 
 #ifdef __cplusplus

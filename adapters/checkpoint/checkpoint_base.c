@@ -1,4 +1,4 @@
-/* checkpoint_base.c - what the files of this folder stand on: sentences, sizes, bytes, threads. */
+/* checkpoint_base.c - error sentences, sizes, bytes and threads for this folder. */
 #include "checkpoint_inside.h"
 
 #define XXH_INLINE_ALL
@@ -96,7 +96,8 @@ void ck_little_endian(void *elements, zero_type type, size_t n) {
 
 /* ---- input and output ---- */
 
-/* A file system may take O_DIRECT at open and refuse it later. 1: try again */
+/* A file system may accept O_DIRECT at open and fail later. Returns 1 if the caller should retry.
+ */
 static int ck_again(int fd, int *direct) {
     if (errno == EINTR) return 1;
     if (errno != EINVAL || !*direct) return 0;
@@ -131,7 +132,7 @@ int ck_read_all(int fd, uint64_t at, char *to, size_t n, int *direct) {
 
 /* ---- threads ---- */
 
-/* Signals are for the caller's threads. */
+/* Only the caller's own threads get signals. */
 int ck_thread_start(pthread_t *thread, void *(*body)(void *), void *arg) {
     sigset_t all, before;
     (void)sigfillset(&all);

@@ -1,5 +1,5 @@
-/* checkpoint_cut.c - tensors in parts: which dense element a stored one is, and the way back.
-   Arithmetic alone. */
+/* checkpoint_cut.c - tensors in parts: converts between stored and dense indices. Only
+   arithmetic. */
 #include "checkpoint_inside.h"
 
 int ck_cut_is_same(const ck_cut *a, const ck_cut *b) {

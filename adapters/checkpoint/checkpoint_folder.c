@@ -1,7 +1,7 @@
-/* checkpoint_folder.c - generations as folders. A folder's name says what it is: step_00000020 is
-   whole; .tmp-ID is being written; .old-ID was replaced by another save of its step, and is as good
-   as before until that is durable; .gone-ID is being removed; .left-ID is of a branch that the run
-   has left. Only renames lead from one to the other. */
+/* checkpoint_folder.c - generations as folders. A folder's name is its state. step_00000020 is
+   complete. .tmp-ID is being written. .old-ID was replaced by another save of its step, and stays
+   valid until that save is durable. .gone-ID is being removed. .left-ID is from a later step than
+   the run resumed from. Only renames change the state. */
 #include "checkpoint_inside.h"
 
 #include <dirent.h>
@@ -129,7 +129,7 @@ void ck_generation_name(char out[CK_NAME], int64_t step) {
     (void)snprintf(out, CK_NAME, "step_%08" PRId64, step);
 }
 
-/* What comes behind the digits of step_..., *step; NULL: another name. */
+/* Returns the text after the digits of step_..., and writes *step. NULL: another name. */
 static const char *ck_generation_tail(const char *name, int64_t *step) {
     char *end, again[CK_NAME];
     if (strncmp(name, "step_", 5) != 0 || name[5] < '0' || name[5] > '9') return NULL;
@@ -141,7 +141,7 @@ static const char *ck_generation_tail(const char *name, int64_t *step) {
                                                                                              : NULL;
 }
 
-/* Newest first; of one step, the whole one before those that it replaced. */
+/* Sorts the newest first. Of one step, the complete one precedes those that it replaced. */
 static int ck_generation_order(const void *a, const void *b) {
     const checkpoint_generation *x = (const checkpoint_generation *)a,
                                 *y = (const checkpoint_generation *)b;
@@ -193,8 +193,8 @@ checkpoint_result checkpoint_list(const char *folder, checkpoint_generation **li
 
 /* ---- publishing ---- */
 
-/* Another save of this step is there: the two change places in one call where the system can;
-   otherwise the old one steps aside first, by a name that is still found. */
+/* Replaces a save of the same step. The two names are exchanged in one call, if the system can do
+   that. Otherwise the old one first gets a name that a load still finds. */
 static checkpoint_result ck_generation_replace(const char *from, const char *to, uint64_t id,
                                                ck_error *e) {
     char old[CK_PATH];
@@ -233,7 +233,7 @@ static void ck_log(const ck_keep *k, const char *sentence) {
     if (k->log) k->log(k->user, sentence);
 }
 
-/* By a name that nothing loads first: what is half removed is never taken for a generation. */
+/* Renames the folder first, so that no load finds a partly removed generation. */
 static void ck_generation_drop(const ck_keep *k, const char *name) {
     char from[CK_PATH], to[CK_PATH], gone[2 * CK_NAME];
     int64_t step;

@@ -1,15 +1,16 @@
-/* checkpoint_inside.h - what the files of this folder share. A file calls those below it alone.
+/* checkpoint_inside.h - functions that the files of this folder share. A file calls only those
+   below it.
 
      checkpoint.c           the collective part: save, load
      checkpoint_writer.c    a generation without a context, for converters
-     checkpoint_reader.c    the same the other way round
+     checkpoint_reader.c    reads a generation without a context
      checkpoint_shard.c     shard files: written once, read in verified blocks
      checkpoint_cut.c       tensors in parts: the order in which their elements are stored
      checkpoint_manifest.c  manifest.json to and from a struct
      checkpoint_folder.c    generations as folders: list, publish, remove
      checkpoint_memory.c    generations in the memory of the process that starts ranks
      checkpoint_meeting.c   agreement of ranks, and waiting for those whose disks are slow
-     checkpoint_base.c      sentences, sizes, bytes, threads
+     checkpoint_base.c      error sentences, sizes, bytes, threads
 
    Functions that can fail return a checkpoint_result and write its sentence to an error. */
 #ifndef CHECKPOINT_INSIDE_H
@@ -22,20 +23,20 @@
 #define CK_PRINTF(a, b) __attribute__((format(printf, a, b)))
 
 enum {
-    CK_VERSION = 1, /* of files; of a manifest, too, where no tensor is in parts */
-    CK_PARTS_VERSION = 2,
-    CK_SEEN_VERSION = 3,
-    CK_PAGE = 4096, /* every part of a shard file is a multiple: direct I/O needs no tail */
+    CK_VERSION = 1,       /* of files, and of a manifest whose tensors are whole */
+    CK_PARTS_VERSION = 2, /* of a manifest with tensors in parts */
+    CK_SEEN_VERSION = 3,  /* of a manifest with the parameters that the next step sees */
+    CK_PAGE = 4096,       /* sizes in a shard file are multiples of it, for direct I/O */
     CK_HEADER = CK_PAGE,
-    CK_ALIGN = 64,              /* of a range's first byte */
-    CK_BLOCK = 1 << 20,         /* what one checksum covers */
-    CK_WINDOW = 8 * CK_BLOCK,   /* what is read or written at once */
-    CK_WINDOWS = 2 * CK_WINDOW, /* one is read while one is handed out */
+    CK_ALIGN = 64,              /* alignment of a range's first byte */
+    CK_BLOCK = 1 << 20,         /* bytes that one checksum covers */
+    CK_WINDOW = 8 * CK_BLOCK,   /* bytes of one read or write */
+    CK_WINDOWS = 2 * CK_WINDOW, /* one is read while the other is used */
     CK_ARRAYS = 3,
     CK_SEEN = CK_ARRAYS, /* the number of one more array, of runs that delay updates */
     CK_ALL_ARRAYS,
     CK_PATH = 4096,
-    CK_NAME = 64 /* of a file, its zero included */
+    CK_NAME = 64 /* bytes of a file's name, with its zero */
 };
 
 typedef struct ck_error {
@@ -47,11 +48,11 @@ typedef struct ck_error {
 /* Writes the sentence and returns the code. */
 checkpoint_result ck_fail(ck_error *e, checkpoint_result code, const char *format, ...)
     CK_PRINTF(3, 4);
-/* The same for a system call that failed: errno's words are added. */
+/* The same for a failed system call: adds the text of errno. */
 checkpoint_result ck_fail_errno(ck_error *e, const char *format, ...) CK_PRINTF(2, 3);
 
-/* A read that failed: a bad disk is damage, for which an older generation is looked at; other
-   reasons (no descriptors left) are not the file's. */
+/* Reports a failed read. EIO counts as damage, so that an older generation is tried. Other errors
+   (no descriptors left) do not. */
 checkpoint_result ck_fail_read(ck_error *e, const char *path);
 
 #define CK_TRY(call)                                                                               \
@@ -63,44 +64,45 @@ checkpoint_result ck_fail_read(ck_error *e, const char *path);
 uint64_t ck_hash(const void *bytes, size_t n);
 double ck_now(void);
 uint64_t ck_round_up(uint64_t bytes, uint64_t to);
-/* folder/name. */
+/* Writes folder/name. */
 checkpoint_result ck_path(char out[CK_PATH], const char *folder, const char *name, ck_error *e);
 
-/* Of a shard file, see below; the table is padded. */
+/* Sizes of a shard file, see below, with the padding of the table. */
 uint64_t ck_table_bytes(uint64_t image_bytes);
 uint64_t ck_file_bytes(uint64_t image_bytes);
 
-/* Elements are stored with their lowest byte first. */
+/* Converts elements in place between the CPU's byte order and little-endian. */
 void ck_little_endian(void *elements, zero_type type, size_t n);
 
-/* All of n bytes; *direct: the file was opened with O_DIRECT, which is taken back where it is in
-   the way. write: 0, or -1: errno. read, from byte `at`: 1; 0: the file ends before; -1: errno. */
+/* Writes or reads n bytes. *direct: 1 if the file was opened with O_DIRECT; if direct I/O fails, it
+   is switched off. write returns 0, or -1 and errno. read starts at byte `at`, and returns 1, or 0
+   if the file ends before, or -1 and errno. */
 int ck_write_all(int fd, const char *from, size_t n, int *direct);
 int ck_read_all(int fd, uint64_t at, char *to, size_t n, int *direct);
 
-/* As pthread_create; the thread sees no signals. */
+/* Like pthread_create, but the thread blocks all signals. */
 int ck_thread_start(pthread_t *thread, void *(*body)(void *), void *arg);
-void *ck_pages_alloc(size_t bytes); /* NULL: no memory; free() */
+void *ck_pages_alloc(size_t bytes); /* NULL if memory is short; use free() */
 
 /* ---- ranks together ------------------------------------------------------------------------ */
 
-/* Those that save and load together: the ranks of a context, or of a group that has more. */
+/* The ranks that save and load together: those of a context, or of a larger group. */
 typedef struct ck_ranks {
     zero_ctx *z;
-    zero_group *world; /* NULL: the context's ranks */
-    void *bounce;      /* of a group: memory that its collectives reach */
+    zero_group *world; /* NULL: the ranks of the context */
+    void *bounce;      /* with a group: memory that its collectives accept */
     int rank, n;
 } ck_ranks;
-int ck_ranks_open(ck_ranks *r, zero_ctx *z, zero_group *world); /* 0: no memory */
+int ck_ranks_open(ck_ranks *r, zero_ctx *z, zero_group *world); /* 0 if memory is short */
 void ck_ranks_close(ck_ranks *r);
-/* zero_broadcast, and zero_all_sum of at most 8 values, over them. COLLECTIVE. */
+/* zero_broadcast and zero_all_sum (of at most 8 values) over these ranks. COLLECTIVE. */
 zero_result ck_broadcast(const ck_ranks *r, void *data, size_t bytes, int root);
 zero_result ck_sum(const ck_ranks *r, double *values, int n);
 
-/* The plugin's error as one of these. */
+/* Converts an error of the plugin. */
 checkpoint_result ck_plugin(const ck_ranks *r, zero_result result, ck_error *e);
 
-/* Every rank brings its own outcome and gets that of the first rank that failed. COLLECTIVE. */
+/* Replaces each rank's outcome by that of the first rank that failed. COLLECTIVE. */
 checkpoint_result ck_agree(const ck_ranks *r, ck_error *e);
 
 typedef checkpoint_result (*ck_body)(void *arg, ck_error *e);
@@ -110,64 +112,64 @@ typedef struct ck_call {
     ck_error *e;
 } ck_call;
 
-/* Work on files, one at a time, done by a thread of its own. */
+/* File work, one job at a time, in a thread of its own. */
 typedef struct ck_work {
-    double pause; /* longest time between two meetings, in seconds: well below the plugin's limit */
+    double pause; /* longest seconds between two meetings, well below cfg.timeout_s */
     int opened, running;
     ck_body body;
     void *arg;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    ck_call *call;           /* what the thread asks the caller's to do; under the lock */
-    int done, cancel, alone; /* atomic; alone: no other rank is at work any more */
-    ck_error outcome;        /* when it is done */
+    ck_call *call; /* a call that the thread needs from the calling thread; under the lock */
+    int done, cancel, alone; /* atomic; alone: all other ranks have ended their work */
+    ck_error outcome;        /* valid after done */
 } ck_work;
 
-int ck_work_open(ck_work *w, double timeout_s); /* 0: no memory */
+int ck_work_open(ck_work *w, double timeout_s); /* 0 if memory is short */
 void ck_work_close(ck_work *w);
-/* *e is an outcome so far: if it is an error, or body NULL, there is nothing to do. */
+/* Starts the thread on body. If *e is an error already, or body is NULL, does nothing. */
 void ck_work_begin(ck_work *w, ck_body body, void *arg, const ck_error *e);
-/* Waits for the work of all ranks, as ck_agree; a failure of one ends the others' as soon as they
-   look. w NULL: this one has none. COLLECTIVE. */
+/* Waits for the work of all ranks, then agrees as ck_agree does. After a failure the other ranks
+   stop at their next check. w is NULL on a rank without work. COLLECTIVE. */
 checkpoint_result ck_work_end(ck_work *w, const ck_ranks *r, ck_error *e);
-/* Both. */
+/* Begins and ends the work. */
 checkpoint_result ck_together(ck_work *w, const ck_ranks *r, ck_body body, void *arg, ck_error *e);
-/* For the thread: has the caller's do what calls the plugin. */
+/* The work's thread calls this: the calling thread runs body, which may call the plugin. */
 checkpoint_result ck_work_ask(ck_work *w, ck_body body, void *arg, ck_error *e);
-/* Another rank failed, or is gone. */
+/* Returns 1 if another rank failed or is dead. */
 int ck_given_up(const ck_work *w);
-/* No other rank is at work, or there is none. */
+/* Returns 1 if no other rank is at work. */
 int ck_alone(const ck_work *w);
 int ck_work_done(const ck_work *w);
 
 /* ---- tensors in parts ---------------------------------------------------------------------- */
 
-/* A dense tensor of `total` elements, over all layers, is rows of `row` elements, and a part has
-   one of `parts` equal slices of every row. Stored are the parts one after another, each in its
-   own order, so that what a rank has of its part is one piece whatever the rows are. With one part
-   stored order is dense order.
+/* A dense tensor has `total` elements over all layers, in rows of `row` elements. A part has one of
+   `parts` equal slices of each row. The file stores one part after another, each in its own order.
+   So a rank's share of its part is one contiguous piece. With one part, stored order is dense
+   order.
 
        row 6, parts 2    dense   0 1 2 3 4 5 | 6 7 8 9 10 11
                          stored  0 1 2 6 7 8 | 3 4 5 9 10 11
 
-   Heads of a matrix, columns, rows and the experts of a layer are slices like that. */
+   Heads of a matrix, columns, rows and the experts of a layer are such slices. */
 typedef struct ck_cut {
     uint64_t total, row, parts; /* parts 1: row is `total` */
 } ck_cut;
 int ck_cut_is_same(const ck_cut *a, const ck_cut *b);
-/* The dense element that stored element `at` is; returns how many of the n from `at` on follow it
-   in both orders. */
+/* Writes the dense index of stored element `at`. Returns how many of the n elements from `at` are
+   adjacent in both orders. */
 uint64_t ck_cut_dense(const ck_cut *c, uint64_t at, uint64_t n, uint64_t *dense);
-/* How many of the dense elements before `dense` a part has. */
+/* Returns how many dense elements before `dense` belong to a part. */
 uint64_t ck_cut_before(const ck_cut *c, uint64_t part, uint64_t dense);
-/* The next run of dense elements [*dense, end) that a part has, at stored element *at; *dense is
-   its begin. Returns its length; 0: there is none. */
+/* Finds the next run in dense elements [*dense, end) that belongs to a part. Writes its begin to
+ *dense and its stored index to *at. Returns its length, or 0 if none is left. */
 uint64_t ck_cut_next(const ck_cut *c, uint64_t part, uint64_t *dense, uint64_t end, uint64_t *at);
 
 /* ---- the manifest -------------------------------------------------------------------------- */
 
-/* Stored elements [first, first + count) of an array lie in a file from byte `offset` on. */
+/* Stored elements [first, first + count) of an array are in a file from byte `offset`. */
 typedef struct ck_piece {
     int file;
     uint64_t first, count, offset;
@@ -176,13 +178,13 @@ typedef struct ck_piece {
 typedef struct ck_array {
     zero_type type;
     int npieces, room;
-    ck_piece *piece; /* sorted by first; together they are the whole tensor, each element once */
+    ck_piece *piece; /* sorted by first; together they contain each element once */
 } ck_array;
 
 typedef struct ck_tensor {
     char *name;
     uint64_t layers, numel;
-    uint64_t row, parts; /* as of ck_cut; parts below 2: in dense order */
+    uint64_t row, parts; /* as in ck_cut; parts below 2: dense order */
     int narrays;
     ck_array array[CK_ALL_ARRAYS]; /* weights, first and second moments; and the parameters as the
                                       next step sees them, without pieces where none are saved */
@@ -190,46 +192,46 @@ typedef struct ck_tensor {
 
 typedef struct ck_file {
     char name[CK_NAME];
-    uint64_t image_bytes; /* header and elements, what the blocks are of */
+    uint64_t image_bytes; /* bytes of header and elements, which the blocks cover */
     uint64_t table;       /* checksum of the table of the blocks' checksums */
 } ck_file;
 
 typedef struct ck_manifest {
     int64_t step;
-    uint64_t save; /* a number of its own for every save */
+    uint64_t save; /* a random number that identifies the save */
     char optimizer[CK_NAME];
-    int narrays; /* of every tensor: 1 and the optimizer's */
+    int narrays; /* arrays of each tensor: 1 and the optimizer's */
     zero_counters counters;
-    zero_config run; /* informative: how it was trained */
+    zero_config run; /* how it was trained; a load ignores it */
     int nranks;
     char *config;
     int nvalues, nfiles, ntensors, room;
-    int *index; /* [2 * room], a power of 2: 1 + the tensor of a name, by its hash; 0: none */
+    int *index;              /* [2 * room], a power of 2: hash table of names; 1 + tensor, or 0 */
     checkpoint_value *value; /* names and texts are owned */
     ck_file *file;
     ck_tensor *tensor;
 } ck_manifest;
 
-void ck_manifest_free(ck_manifest *m); /* of what it holds */
+void ck_manifest_free(ck_manifest *m); /* frees the contents of *m */
 ck_cut ck_cut_of(const ck_tensor *t);
-/* A new tensor, or the one of this name; NULL: no memory. */
+/* Returns the tensor of this name, and adds it if it is new. NULL if memory is short. */
 ck_tensor *ck_manifest_tensor(ck_manifest *m, const char *name);
 int ck_manifest_find(const ck_manifest *m, const char *name); /* -1: none */
-/* Errors that a rank feeds back (zero_config.feedback), of which a model has none: each rank looks
-   for its own, and begins at zero without them. They have one array. */
+/* Returns 1 for a rank's error feedback (zero_config.feedback), which has one array. It does not
+   belong to the model: a rank loads its own, or begins with zeros. */
 int ck_is_feedback(const char *name);
-/* NULL: no memory. */
+/* Adds a copy. Returns NULL if memory is short. */
 ck_piece *ck_array_add(ck_array *a, const ck_piece *piece);
-/* Sorts the pieces and sees that they are the whole tensor. */
+/* Sorts the pieces and checks that they are the whole tensor. */
 checkpoint_result ck_array_close(const ck_tensor *t, ck_array *a, ck_error *e);
-/* The values are copied. */
+/* Copies the values. */
 checkpoint_result ck_manifest_set_values(ck_manifest *m, const checkpoint_value *values, int n,
                                          ck_error *e);
-/* Text that the caller frees, its checksum at its end; NULL: no memory. */
+/* Returns text that ends with its checksum; the caller frees it. NULL if memory is short. */
 char *ck_manifest_print(const ck_manifest *m, size_t *bytes);
-/* *m is to be freed in any case. DAMAGED: its checksum or what it says is wrong. */
+/* The caller frees *m in any case. DAMAGED: the checksum or the contents are wrong. */
 checkpoint_result ck_manifest_parse(ck_manifest *m, const char *text, size_t bytes, ck_error *e);
-/* The same from and to a generation's folder; a new one is called manifest.json on a disk. */
+/* Reads from or writes to a generation's folder; on a disk the name is manifest.json. */
 checkpoint_result ck_manifest_read(ck_manifest *m, const char *folder, ck_error *e);
 checkpoint_result ck_manifest_write(const ck_manifest *m, const char *folder, const char *name,
                                     ck_error *e);
@@ -249,23 +251,23 @@ typedef struct ck_header {
     uint32_t rank, nranks;
 } ck_header;
 void ck_header_write(void *page, const ck_header *h); /* CK_HEADER bytes */
-/* 0: it is none, or of another version; 1 */
+/* Returns 0 if the page is no header, or one of another version. */
 int ck_header_read(const void *page, ck_header *h);
 
 typedef struct ck_shard {
     const char *folder;
     int rank, direct;
     uint64_t image_bytes;
-    char *image; /* all of it; or NULL, and `fill` makes a window of it */
+    char *image; /* the whole image; or NULL: `fill` makes each window */
     checkpoint_result (*fill)(void *user, uint64_t at, size_t bytes, char *out, ck_error *e);
     void *user;
-    char *window;        /* CK_WINDOW bytes, aligned to pages; unless there is an image */
+    char *window;        /* CK_WINDOW bytes, aligned to pages; unused with an image */
     char *table;         /* ck_table_bytes, aligned to pages */
-    const ck_work *work; /* looked at between windows, to give up. NULL: never */
+    const ck_work *work; /* checked between windows, to stop. NULL: never */
 } ck_shard;
-/* Makes the table of an image's checksums. */
+/* Writes the checksums of image bytes [at, at + n) to the table. */
 void ck_blocks_hash(char *table, uint64_t at, const char *bytes, size_t n);
-/* Written as shard_00000.part, fsynced, and renamed. */
+/* Writes shard_00000.part, fsyncs and renames it. */
 checkpoint_result ck_shard_write(const ck_shard *s, ck_error *e);
 
 typedef struct ck_source {
@@ -274,7 +276,7 @@ typedef struct ck_source {
     char *table; /* owned; aligned to pages */
     char path[CK_PATH];
 } ck_source;
-/* Opens a file of the manifest and verifies its size and table. *s is to be closed in any case. */
+/* Opens a file of the manifest and verifies its size and table. Close *s in any case. */
 checkpoint_result ck_source_open(ck_source *s, const char *folder, const ck_manifest *m, int file,
                                  int direct, ck_error *e);
 void ck_source_close(ck_source *s);
@@ -282,7 +284,7 @@ void ck_source_close(ck_source *s);
 checkpoint_result ck_source_read(ck_source *s, uint64_t at, size_t bytes, char *window,
                                  ck_error *e);
 
-/* Elements to fetch, in stored order: part of a piece, and what for: a number of the caller's. */
+/* Elements to fetch, in stored order, from one piece. `use` is the caller's number. */
 typedef struct ck_copy {
     int file, tensor, array, use;
     zero_type type;
@@ -292,76 +294,77 @@ typedef struct ck_copies {
     int n, room;
     ck_copy *copy;
 } ck_copies;
-/* Adds what stored elements [first, first + count) of an array lie in. */
+/* Adds the pieces that contain stored elements [first, first + count) of an array. */
 checkpoint_result ck_copies_add(ck_copies *list, const ck_manifest *m, int tensor, int array,
                                 int use, uint64_t first, uint64_t count, ck_error *e);
-/* The same of dense ones. */
+/* The same for dense elements. */
 checkpoint_result ck_copies_dense(ck_copies *list, const ck_manifest *m, int tensor, int array,
                                   int use, uint64_t first, uint64_t count, ck_error *e);
-/* Reads them in the order of the files, every block once, and hands them to `take` in parts, from
-   the thread of the caller. `window`: CK_WINDOWS bytes, aligned to pages. */
+/* Reads the list in the order of the files, each block once. The calling thread passes the elements
+   to `take` in parts. `window`: CK_WINDOWS bytes, aligned to pages. */
 typedef checkpoint_result (*ck_take)(void *user, const ck_copy *part, void *elements, ck_error *e);
 checkpoint_result ck_copies_run(ck_copies *list, const char *folder, const ck_manifest *m,
                                 int direct, char *window, ck_take take, void *user,
                                 uint64_t *read_bytes, ck_error *e);
 
-/* The checksum of a file's table, from the file itself, for the manifest. NONE: there is no file
-   yet. */
+/* Reads the checksum of a file's table from the file, for the manifest. NONE: the file does not
+   exist yet. */
 checkpoint_result ck_shard_table(const char *folder, ck_file *file, ck_error *e);
 
 /* ---- folders ------------------------------------------------------------------------------- */
 
-checkpoint_result ck_folder_make(const char *path, ck_error *e); /* may be there */
+checkpoint_result ck_folder_make(const char *path, ck_error *e); /* it may exist */
 checkpoint_result ck_folder_sync(const char *path, ck_error *e);
-/* A folder and the files in it. */
+/* Removes a folder and its files. */
 checkpoint_result ck_folder_remove(const char *path, ck_error *e);
 void ck_generation_name(char out[CK_NAME], int64_t step);
-/* Room for `bytes`; if not, says how much there is. */
+/* Checks that the disk has room for `bytes`; the error reports the free bytes. */
 checkpoint_result ck_folder_room(const char *path, uint64_t bytes, ck_error *e);
-/* Adds how much is needed and there to a sentence on a full disk. */
+/* Adds the needed and the free bytes to a sentence about a full disk. */
 void ck_folder_explain(const char *path, uint64_t bytes, ck_error *e);
-/* Makes folder/temporary the generation `step`, durably. One of that number that was there is
-   called `temporary`, or ...old-ID, from then on. *done: the name is there, if not yet durably. */
+/* Renames folder/temporary to generation `step`, durably. An older one of that number gets the name
+   `temporary`, or ...old-ID. *done is 1 once the rename is done, perhaps not yet durably. */
 checkpoint_result ck_generation_publish(const char *folder, const char *temporary, int64_t step,
                                         uint64_t id, int *done, ck_error *e);
 typedef struct ck_keep {
     const char *folder;
-    int64_t step; /* that was saved */
+    int64_t step; /* the step that was saved */
     int last;
     int64_t every;
     uint64_t id;
     void (*log)(void *user, const char *sentence);
     void *user;
 } ck_keep;
-/* Removes what is not to be kept and sets aside what comes after `step`. What fails is logged. */
+/* Removes generations that are not kept, renames those after `step`, and logs failures. */
 void ck_generation_prune(const ck_keep *k);
-/* *.tmp-* and *.gone-* that killed runs left. They are listed when a run begins, so that what it or
-   a converter writes later is never taken for one of them, and removed for a short time then and
-   after each save: a folder of thousands delays nobody. */
+/* Folders *.tmp-* and *.gone-* that killed runs left. A run lists them when it begins, so that
+   later writes of the run or a converter are not among them. It removes them for a short time then,
+   and after each save, so that thousands of folders do not delay it. */
 typedef struct ck_leftovers {
     checkpoint_generation *list;
     int n;
 } ck_leftovers;
 void ck_leftovers_find(ck_leftovers *l, const char *folder);
-/* At least one of them, and no more once so many seconds are over. */
+/* Removes at least one, and stops after `seconds`. */
 void ck_leftovers_remove(ck_leftovers *l, const char *folder, double seconds);
 void ck_leftovers_free(ck_leftovers *l);
-/* The whole file, a zero after it; the caller frees. */
+/* Reads the whole file and adds a zero byte; the caller frees *text. */
 checkpoint_result ck_file_read(const char *path, char **text, size_t *bytes, ck_error *e);
 checkpoint_result ck_file_write(const char *path, const char *text, size_t bytes, ck_error *e);
 
 /* ---- generations in memory ----------------------------------------------------------------- */
 
-/* Files in CK_MEMORY "/fd", in one of two slots. Rank 0's, but for _name and _map. */
+/* Files in CK_MEMORY "/fd", in one of two slots. Only rank 0 calls these, except _name and _map. */
 #define CK_MEMORY "/proc/self"
 enum { CK_SLOTS = 2, CK_OF_MANIFEST = -1 };
-/* The slot of a step that is whole, below 0: of the newest; -1: there is none. */
+/* Returns the complete slot of a step (below 0: of the newest step), or -1. */
 int ck_memory_find(const checkpoint_memory *m, int64_t step);
 checkpoint_result ck_memory_list(const checkpoint_memory *m, checkpoint_generation **list, int *n,
                                  ck_error *e);
-/* Of a rank's file; of the manifest: CK_OF_MANIFEST. */
+/* Writes the name of a rank's file, or for CK_OF_MANIFEST of the manifest. */
 void ck_memory_name(char out[CK_NAME], const checkpoint_memory *m, int slot, int rank);
-/* The slot is not whole from here to its commit; ranks write between them, at what they map. */
+/* Marks the slot as incomplete until ck_memory_commit. Between them each rank maps its file and
+ * writes. */
 checkpoint_result ck_memory_begin(checkpoint_memory *m, int slot, int ranks, ck_error *e);
 checkpoint_result ck_memory_map(const checkpoint_memory *m, int slot, int rank, uint64_t bytes,
                                 char **out, ck_error *e);
@@ -369,13 +372,12 @@ void ck_memory_commit(checkpoint_memory *m, int slot, int64_t step);
 
 /* ---- a generation without a context -------------------------------------------------------- */
 
-/* Gives elements [first, first + count) of an array of m->tensor[tensor], as f32. */
+/* Writes elements [first, first + count) of an array of m->tensor[tensor] to out, as f32. */
 typedef checkpoint_result (*ck_read)(void *user, int tensor, int array, uint64_t first,
                                      size_t count, float *out, ck_error *e);
-/* Makes generation m->step of `folder` in one file, whose elements are asked for in the order in
-   which they are written. m tells all but `save`, the files and the pieces, which are set here.
-   Refused where the folder has a generation of this step or a later one: a run would go on from
-   that. Memory: 16 MiB, whatever the model. */
+/* Writes generation m->step of `folder` as one file, and calls `read` in the order of writing. Sets
+   m->save, the files and the pieces; the caller sets the rest of m. Fails if the folder has this
+   step or a later one, because a run would load that. It takes 16 MiB of memory for any model. */
 checkpoint_result ck_generation_write(const char *folder, ck_manifest *m, ck_read read, void *user,
                                       ck_error *e);
 #endif

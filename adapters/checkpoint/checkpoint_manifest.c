@@ -1,6 +1,6 @@
-/* checkpoint_manifest.c - manifest.json to and from a struct. FORMAT.md tells what it says. A
-   manifest comes from a disk that may be damaged or from a stranger: its checksum is looked at
-   first, and after that nothing in it is believed that was not checked. */
+/* checkpoint_manifest.c - manifest.json to and from a struct. FORMAT.md describes it. A
+   manifest may be damaged, or made by an attacker. So its checksum is verified first, and then each
+   value is checked before use. */
 #include "checkpoint_inside.h"
 
 #include <cjson/cJSON.h>
@@ -44,7 +44,7 @@ void ck_manifest_free(ck_manifest *m) {
     memset(m, 0, sizeof *m);
 }
 
-/* Where a name is in the index, or would be: at most half of it is taken. */
+/* Returns the place of a name in the index, found or free. At most half of the index is used. */
 static int *ck_manifest_place(const ck_manifest *m, const char *name) {
     for (size_t i = (size_t)ck_hash(name, strlen(name));; i++) {
         int *at = &m->index[i & (2 * (size_t)m->room - 1)];
@@ -55,7 +55,7 @@ int ck_manifest_find(const ck_manifest *m, const char *name) {
     return m->room ? *ck_manifest_place(m, name) - 1 : -1;
 }
 
-/* Room for one more tensor. 0: there is no memory. */
+/* Makes room for one more tensor. Returns 0 if memory is short. */
 static int ck_manifest_grow(ck_manifest *m) {
     const int room = m->room ? 2 * m->room : 32;
     if (m->ntensors < m->room) return 1;
@@ -184,8 +184,8 @@ static int ck_text_room(ck_text *t, size_t more) {
     return 1;
 }
 
-static void ck_say(ck_text *t, const char *format, ...) CK_PRINTF(2, 3);
-static void ck_say(ck_text *t, const char *format, ...) {
+static void ck_text_append(ck_text *t, const char *format, ...) CK_PRINTF(2, 3);
+static void ck_text_append(ck_text *t, const char *format, ...) {
     char line[512];
     va_list list;
     va_start(list, format);
@@ -200,94 +200,96 @@ static void ck_say(ck_text *t, const char *format, ...) {
 }
 
 static void ck_quote(ck_text *t, const char *text) {
-    ck_say(t, "\"");
+    ck_text_append(t, "\"");
     for (const unsigned char *c = (const unsigned char *)text; *c && !t->failed; c++) {
         if (*c == '"' || *c == '\\')
-            ck_say(t, "\\%c", *c);
+            ck_text_append(t, "\\%c", *c);
         else if (*c == '\n')
-            ck_say(t, "\\n");
+            ck_text_append(t, "\\n");
         else if (*c < 0x20 || *c == 0x7f)
-            ck_say(t, "\\u%04x", *c);
+            ck_text_append(t, "\\u%04x", *c);
         else
-            ck_say(t, "%c", *c);
+            ck_text_append(t, "%c", *c);
     }
-    ck_say(t, "\"");
+    ck_text_append(t, "\"");
 }
 
 static void ck_print_counters(ck_text *t, const zero_counters *c) {
-    ck_say(t,
-           "  \"counters\": {\"steps\": %" PRId64 ", \"skipped\": %" PRId64
-           ", \"iteration\": %" PRId64 ", \"last_overflow\": %" PRId64
-           ", \"scale\": %.9g, \"hysteresis\": %d},\n",
-           c->steps, c->skipped, c->iteration, c->last_overflow, (double)c->scale, c->hysteresis);
+    ck_text_append(
+        t,
+        "  \"counters\": {\"steps\": %" PRId64 ", \"skipped\": %" PRId64 ", \"iteration\": %" PRId64
+        ", \"last_overflow\": %" PRId64 ", \"scale\": %.9g, \"hysteresis\": %d},\n",
+        c->steps, c->skipped, c->iteration, c->last_overflow, (double)c->scale, c->hysteresis);
 }
 
-/* Whole numbers as decimal text, others as hexadecimal: nothing is rounded on the way. */
+/* Integers are decimal text, and other numbers hexadecimal, so nothing is rounded. */
 static void ck_print_values(ck_text *t, const ck_manifest *m) {
-    ck_say(t, "  \"values\": [");
+    ck_text_append(t, "  \"values\": [");
     for (int i = 0; i < m->nvalues; i++) {
         const checkpoint_value *v = &m->value[i];
-        ck_say(t, "%s\n    {\"name\": ", i ? "," : "");
+        ck_text_append(t, "%s\n    {\"name\": ", i ? "," : "");
         ck_quote(t, v->name);
-        if (v->kind == CHECKPOINT_INT) ck_say(t, ", \"int\": \"%" PRId64 "\"}", v->number);
-        if (v->kind == CHECKPOINT_REAL) ck_say(t, ", \"real\": \"%a\"}", v->real);
+        if (v->kind == CHECKPOINT_INT) ck_text_append(t, ", \"int\": \"%" PRId64 "\"}", v->number);
+        if (v->kind == CHECKPOINT_REAL) ck_text_append(t, ", \"real\": \"%a\"}", v->real);
         if (v->kind != CHECKPOINT_TEXT) continue;
-        ck_say(t, ", \"text\": ");
+        ck_text_append(t, ", \"text\": ");
         ck_quote(t, v->text);
-        ck_say(t, "}");
+        ck_text_append(t, "}");
     }
-    ck_say(t, "%s],\n", m->nvalues ? "\n  " : "");
+    ck_text_append(t, "%s],\n", m->nvalues ? "\n  " : "");
 }
 
 static void ck_print_array(ck_text *t, const ck_array *a, const char *kind) {
-    ck_say(t, "\n      {\"kind\": \"%s\", \"type\": \"%s\", \"pieces\": [", kind,
-           ck_types[a->type]);
+    ck_text_append(t, "\n      {\"kind\": \"%s\", \"type\": \"%s\", \"pieces\": [", kind,
+                   ck_types[a->type]);
     for (int i = 0; i < a->npieces; i++) {
         const ck_piece *p = &a->piece[i];
-        ck_say(t, "%s[%d, %" PRIu64 ", %" PRIu64 ", %" PRIu64 "]", i ? ", " : "", p->file, p->first,
-               p->count, p->offset);
+        ck_text_append(t, "%s[%d, %" PRIu64 ", %" PRIu64 ", %" PRIu64 "]", i ? ", " : "", p->file,
+                       p->first, p->count, p->offset);
     }
-    ck_say(t, "]}");
+    ck_text_append(t, "]}");
 }
 
 static void ck_print_tensors(ck_text *t, const ck_manifest *m) {
-    ck_say(t, "  \"tensors\": [");
+    ck_text_append(t, "  \"tensors\": [");
     for (int i = 0; i < m->ntensors; i++) {
         const ck_tensor *x = &m->tensor[i];
-        ck_say(t, "%s\n    {\"name\": ", i ? "," : "");
+        ck_text_append(t, "%s\n    {\"name\": ", i ? "," : "");
         ck_quote(t, x->name);
-        ck_say(t, ", \"layers\": %" PRIu64 ", \"numel\": %" PRIu64, x->layers, x->numel);
-        if (x->parts > 1) ck_say(t, ", \"slice\": [%" PRIu64 ", %" PRIu64 "]", x->row, x->parts);
-        ck_say(t, ", \"arrays\": [");
+        ck_text_append(t, ", \"layers\": %" PRIu64 ", \"numel\": %" PRIu64, x->layers, x->numel);
+        if (x->parts > 1)
+            ck_text_append(t, ", \"slice\": [%" PRIu64 ", %" PRIu64 "]", x->row, x->parts);
+        ck_text_append(t, ", \"arrays\": [");
         for (int k = 0; k < CK_ALL_ARRAYS; k++) {
             if (k < CK_SEEN ? k >= x->narrays : x->array[k].npieces == 0) continue;
-            if (k) ck_say(t, ",");
+            if (k) ck_text_append(t, ",");
             ck_print_array(t, &x->array[k], ck_kinds[k]);
         }
-        ck_say(t, "]}");
+        ck_text_append(t, "]}");
     }
-    ck_say(t, "\n  ],\n");
+    ck_text_append(t, "\n  ],\n");
 }
 
 static void ck_print_files(ck_text *t, const ck_manifest *m) {
-    ck_say(t, "  \"block_bytes\": %d,\n  \"files\": [", CK_BLOCK);
+    ck_text_append(t, "  \"block_bytes\": %d,\n  \"files\": [", CK_BLOCK);
     for (int i = 0; i < m->nfiles; i++) {
         const ck_file *f = &m->file[i];
-        ck_say(t,
-               "%s\n    {\"name\": \"%s\", \"bytes\": %" PRIu64 ", \"image_bytes\": %" PRIu64
-               ", \"table\": \"%016" PRIx64 "\"}",
-               i ? "," : "", f->name, ck_file_bytes(f->image_bytes), f->image_bytes, f->table);
+        ck_text_append(t,
+                       "%s\n    {\"name\": \"%s\", \"bytes\": %" PRIu64
+                       ", \"image_bytes\": %" PRIu64 ", \"table\": \"%016" PRIx64 "\"}",
+                       i ? "," : "", f->name, ck_file_bytes(f->image_bytes), f->image_bytes,
+                       f->table);
     }
-    ck_say(t, "\n  ],\n");
+    ck_text_append(t, "\n  ],\n");
 }
 
-/* What the last 28 bytes are: the checksum is of all before its first digit. */
+/* The format of the last 28 bytes. The checksum covers all bytes before its first digit. */
 #define CK_SEAL_HEAD "\"checksum\": \""
 #define CK_SEAL_TAIL "\"}\n"
 enum { CK_DIGITS = 16, CK_TAIL = CK_DIGITS + sizeof CK_SEAL_TAIL - 1 };
 
-/* A reader that knows no parts must not take their order for the dense one; and one that does not
-   know of pending updates must not go on without. */
+/* A reader that does not know parts must not read their order as the dense one, and a reader that
+   does not know pending updates must not resume without them. */
 static int ck_manifest_version(const ck_manifest *m) {
     int version = CK_VERSION;
     for (int t = 0; t < m->ntensors; t++) {
@@ -300,23 +302,25 @@ static int ck_manifest_version(const ck_manifest *m) {
 char *ck_manifest_print(const ck_manifest *m, size_t *bytes) {
     ck_text t = {NULL, 0, 0, 0};
     const zero_config *c = &m->run;
-    ck_say(&t, "{\"format\": \"zero-checkpoint\", \"version\": %d,\n  \"step\": %" PRId64 ",\n",
-           ck_manifest_version(m), m->step);
-    ck_say(&t, "  \"save\": \"%016" PRIx64 "\",\n  \"optimizer\": {\"name\": ", m->save);
+    ck_text_append(&t,
+                   "{\"format\": \"zero-checkpoint\", \"version\": %d,\n  \"step\": %" PRId64 ",\n",
+                   ck_manifest_version(m), m->step);
+    ck_text_append(&t, "  \"save\": \"%016" PRIx64 "\",\n  \"optimizer\": {\"name\": ", m->save);
     ck_quote(&t, m->optimizer);
-    ck_say(&t, ", \"arrays\": %d},\n", m->narrays - 1);
+    ck_text_append(&t, ", \"arrays\": %d},\n", m->narrays - 1);
     ck_print_counters(&t, &m->counters);
     ck_print_values(&t, m);
-    ck_say(&t,
-           "  \"run\": {\"stage\": %d, \"ranks\": %d, \"type\": \"%s\", \"no_master\": %d, "
-           "\"seed\": \"%" PRIu64 "\", \"micro_steps\": %d},\n  \"config\": ",
-           c->stage, m->nranks, ck_types[c->type], c->no_master != 0, c->seed, c->micro_steps);
+    ck_text_append(&t,
+                   "  \"run\": {\"stage\": %d, \"ranks\": %d, \"type\": \"%s\", \"no_master\": %d, "
+                   "\"seed\": \"%" PRIu64 "\", \"micro_steps\": %d},\n  \"config\": ",
+                   c->stage, m->nranks, ck_types[c->type], c->no_master != 0, c->seed,
+                   c->micro_steps);
     ck_quote(&t, m->config ? m->config : "");
-    ck_say(&t, ",\n");
+    ck_text_append(&t, ",\n");
     ck_print_files(&t, m);
     ck_print_tensors(&t, m);
-    ck_say(&t, "  " CK_SEAL_HEAD);
-    if (!t.failed) ck_say(&t, "%016" PRIx64 CK_SEAL_TAIL, ck_hash(t.at, t.n));
+    ck_text_append(&t, "  " CK_SEAL_HEAD);
+    if (!t.failed) ck_text_append(&t, "%016" PRIx64 CK_SEAL_TAIL, ck_hash(t.at, t.n));
     if (t.failed) {
         free(t.at);
         return NULL;
@@ -332,7 +336,7 @@ static const char *ck_string(const cJSON *o, const char *key) {
     return cJSON_IsString(s) ? s->valuestring : NULL;
 }
 
-/* A whole number in [least, most]; 0: it is none. */
+/* Reads an integer in [least, most]. Returns 0 if it is anything else. */
 static int ck_whole(const cJSON *x, double least, double most, int64_t *out) {
     if (!cJSON_IsNumber(x)) return 0;
     const double d = x->valuedouble;
@@ -457,7 +461,7 @@ static checkpoint_result ck_parse_values(ck_manifest *m, const cJSON *root, ck_e
     return r == CHECKPOINT_ARGUMENT ? ck_bad(e, "one of the values") : r;
 }
 
-/* A name in the generation's own folder, and nothing but that. */
+/* Returns 1 for a plain file name, so that it stays in the generation's folder. */
 static int ck_plain(const char *name) {
     return name != NULL && *name && *name != '.' && strlen(name) < CK_NAME
            && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_.") == strlen(name);
@@ -521,7 +525,8 @@ static checkpoint_result ck_parse_array(const ck_manifest *m, const ck_tensor *t
     return ck_array_close(t, a, e);
 }
 
-/* How a tensor in parts is stored; where nothing is said it is whole. 0: what is said is wrong. */
+/* Reads how a tensor in parts is stored; without the keys it is whole. Returns 0 on wrong values.
+ */
 static int ck_parse_slice(ck_tensor *t, const cJSON *o) {
     const cJSON *slice = cJSON_GetObjectItemCaseSensitive(o, "slice");
     const uint64_t total = t->layers * t->numel;
@@ -589,7 +594,7 @@ static checkpoint_result ck_manifest_check(const char *text, size_t bytes, ck_er
     return CHECKPOINT_OK;
 }
 
-/* The checksum is right: what cannot be parsed then is no memory, or what a stranger wrote. */
+/* The checksum is right, so a parse error means short memory or a foreign writer. */
 checkpoint_result ck_manifest_parse(ck_manifest *m, const char *text, size_t bytes, ck_error *e) {
     memset(m, 0, sizeof *m);
     CK_TRY(ck_manifest_check(text, bytes, e));

@@ -1,7 +1,7 @@
 /* checkpoint_meeting.c - how ranks agree, and how they wait for one another while disks are slow.
-   Work on files is done by a thread of each rank; the thread of the caller meets the other ranks
-   again and again until nobody is at work, so that the plugin's time limit finds ranks that are
-   gone, and not disks that are slow. */
+   A thread of each rank works on files. The calling threads of all ranks meet regularly until the
+   work of all is done. So the plugin's time limit finds dead ranks, and a slow disk does not reach
+   it. */
 #include "checkpoint_inside.h"
 
 #include <stdio.h>
@@ -124,7 +124,7 @@ int ck_alone(const ck_work *w) {
 }
 int ck_work_done(const ck_work *w) { return __atomic_load_n(&w->done, __ATOMIC_ACQUIRE); }
 
-/* Does what the thread asks for, until it is done or it is time to meet. 1: it is done. */
+/* Runs the calls of the work's thread until the work is done or the next meeting. 1: done. */
 static int ck_work_serve(ck_work *w) {
     struct timespec end;
     const double until = ck_now() + w->pause;
@@ -153,7 +153,7 @@ static void ck_work_join(ck_work *w, ck_error *e) {
 
 /* ---- meetings ---- */
 
-/* What the first rank that failed says, on all of them. */
+/* Broadcasts the error of the first rank that failed. */
 static checkpoint_result ck_first(const ck_ranks *ranks, ck_error *e) {
     for (int r = 0; r < ranks->n; r++) {
         ck_error his = *e;

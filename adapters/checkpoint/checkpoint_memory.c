@@ -1,10 +1,10 @@
 /* checkpoint_memory.c - generations without a disk: files in the memory of the process that starts
-   the ranks. They have no names: a rank that was forked has the same descriptors, and finds them in
-   /proc/self/fd, where a generation's files are called by their numbers. All else is as in
-   FORMAT.md, so that what is read is verified, and goes to any number of ranks.
+   the ranks. They have no names. A forked rank inherits the descriptors, and opens the files by
+   their numbers in /proc/self/fd. All else is as in FORMAT.md: reads are verified, and any number
+   of ranks can load.
 
-       slot 0   manifest, shard of rank 0, of rank 1, ...     whole while step[0] is not -1
-       slot 1   the same; written while slot 0 is whole, and the other way round */
+       slot 0   manifest, shard of rank 0, of rank 1, ...     complete while step[0] is not -1
+       slot 1   the same; one slot is written while the other is complete */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -20,7 +20,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Seen by all ranks and by the process that made it; ranks meet before and after every write. */
+/* Shared by all ranks and the process that made it. Ranks meet before and after each write. */
 struct checkpoint_memory {
     int ranks;
     int64_t step[CK_SLOTS]; /* -1: not whole */

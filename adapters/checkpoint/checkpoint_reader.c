@@ -1,5 +1,5 @@
-/* checkpoint_reader.c - a generation without a context: for tools, converters, and runs whose job
-   is gone. */
+/* checkpoint_reader.c - a generation without a context: for tools, converters, and runs that have
+   ended. */
 #include "checkpoint_inside.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@ struct checkpoint_reader {
     char *window;
 };
 
-static checkpoint_result ck_say_why(const ck_error *e, char *why) {
+static checkpoint_result ck_copy_error(const ck_error *e, char *why) {
     if (why) memcpy(why, e->text, sizeof e->text);
     return e->code;
 }
@@ -34,7 +34,7 @@ checkpoint_result checkpoint_open(checkpoint_reader **out, const char *path, cha
         r = NULL;
     }
     *out = r;
-    return ck_say_why(&e, why);
+    return ck_copy_error(&e, why);
 }
 
 void checkpoint_close(checkpoint_reader *r) {
@@ -70,7 +70,7 @@ void checkpoint_query_tensor(const checkpoint_reader *r, int i, checkpoint_tenso
     for (int k = 0; k < t->narrays; k++) tensor->type[k] = t->array[k].type;
 }
 
-/* Where dense element `first` goes. */
+/* The memory for dense elements from `first`. */
 typedef struct ck_target {
     float *out;
     uint64_t first;
@@ -107,7 +107,7 @@ checkpoint_result checkpoint_read(checkpoint_reader *r, int tensor, int array, s
                             &e);
     }
     free(list.copy);
-    return ck_say_why(&e, why);
+    return ck_copy_error(&e, why);
 }
 
 static checkpoint_result ck_verify_file(checkpoint_reader *r, int file, uint64_t *bytes,
@@ -128,5 +128,5 @@ checkpoint_result checkpoint_verify(checkpoint_reader *r, uint64_t *bytes, char 
     ck_error e = {CHECKPOINT_OK, 0, ""};
     *bytes = 0;
     for (int i = 0; i < r->m.nfiles && !e.code; i++) (void)ck_verify_file(r, i, bytes, &e);
-    return ck_say_why(&e, why);
+    return ck_copy_error(&e, why);
 }

@@ -1,6 +1,6 @@
-/* checkpoint_shard.c - shard files: written once from a picture of the state, read in blocks that
-   are verified before anyone sees them. All parts are multiples of a page, so that direct I/O,
-   which leaves the system's cache to others and keeps fsync short, needs no exceptions. */
+/* checkpoint_shard.c - shard files: written once from an image of the state, and read in blocks
+   that are verified before use. All sizes are multiples of a page, so direct I/O needs no special
+   cases. Direct I/O does not fill the system's cache, and keeps fsync short. */
 #include "checkpoint_inside.h"
 
 #include <errno.h>
@@ -62,7 +62,7 @@ int ck_header_read(const void *page, ck_header *h) {
 
 /* ---- writing ---- */
 
-/* Without the cache if asked for and if the file system can. */
+/* Opens the file with direct I/O, if `direct` is set and the file system has it. */
 static int ck_open(const char *path, int flags, int *direct) {
     int fd = -1;
     if (*direct) fd = open(path, flags | O_CLOEXEC | O_DIRECT, 0666);
@@ -142,7 +142,7 @@ checkpoint_result ck_shard_table(const char *folder, ck_file *file, ck_error *e)
 
 /* ---- reading ---- */
 
-/* What a file is that does not fit, as far as its header tells. */
+/* Reports, from its header, why a file does not belong to the manifest. */
 static checkpoint_result ck_source_alien(ck_source *s, const ck_manifest *m, int file,
                                          ck_error *e) {
     ck_header h;
@@ -271,7 +271,7 @@ static int ck_copy_order(const void *a, const void *b) {
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Up to which byte the window from `at` on is wanted, whole blocks. */
+/* Returns the end, in whole blocks, of the bytes to read in the window from `at`. */
 static uint64_t ck_window_end(const ck_copy *copy, int n, uint64_t at, uint64_t image) {
     const uint64_t most = at + CK_WINDOW < image ? at + CK_WINDOW : image;
     uint64_t end = at;
@@ -284,7 +284,7 @@ static uint64_t ck_window_end(const ck_copy *copy, int n, uint64_t at, uint64_t 
     return end < most ? end : most;
 }
 
-/* Hands out what of the copies is in [at, end), and leaves in them what is not. */
+/* Passes the elements in [at, end) to `take`, and keeps the rest of the copies. */
 static checkpoint_result ck_window_take(ck_copy *copy, int n, uint64_t at, uint64_t end,
                                         char *window, ck_take take, void *user, ck_error *e) {
     for (int i = 0; i < n && copy[i].offset < end; i++) {
@@ -302,7 +302,7 @@ static checkpoint_result ck_window_take(ck_copy *copy, int n, uint64_t at, uint6
     return CHECKPOINT_OK;
 }
 
-/* A window that is read, by a thread while the one before is handed out. */
+/* A window that a thread reads while the calling thread uses the window before. */
 typedef struct ck_ahead {
     ck_source *source;
     uint64_t at, end; /* end 0: there is none */
@@ -319,8 +319,8 @@ static void *ck_ahead_read(void *arg) {
     return NULL;
 }
 
-/* The first window of what lies behind byte `from`; without a thread there is nothing to read it
-   beside. */
+/* Begins to read the next wanted window after byte `from`. The calling thread itself reads if
+   `from` is 0 or no thread can be started. */
 static void ck_ahead_start(ck_ahead *w, const ck_copy *copy, int n, uint64_t from) {
     int i = 0;
     while (i < n && copy[i].offset + copy[i].count * zero_type_bytes(copy[i].type) <= from) i++;
@@ -337,8 +337,8 @@ static void ck_ahead_join(ck_ahead *w) {
     w->running = 0;
 }
 
-/* The copies of one file. They are sorted and stay so: what a window leaves over begins at its
-   end. */
+/* Runs the copies of one file. They stay sorted, because the rest after a window begins at the
+   window's end. */
 static checkpoint_result ck_copies_file(ck_source *s, ck_copy *copy, int n, char *window,
                                         ck_take take, void *user, ck_error *e) {
     ck_ahead w[2] = {{.source = s, .bytes = window}, {.source = s, .bytes = window + CK_WINDOW}};

@@ -1,5 +1,5 @@
-/* checkpoint_writer.c - a generation without a context: for converters. One shard file, filled
-   window by window with what a callback gives, so that a model is never whole in memory. */
+/* checkpoint_writer.c - a generation without a context: for converters. It writes one shard file
+   in windows that a callback fills, so the whole model is never in memory. */
 #include "checkpoint_inside.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@ typedef struct ck_pull {
     float *values; /* CK_WINDOW bytes */
 } ck_pull;
 
-/* The part of an array that lies in [at, end) of the image. */
+/* Fills the part of an array in [at, end) of the image. */
 static checkpoint_result ck_pull_array(const ck_pull *p, int tensor, int array, uint64_t at,
                                        uint64_t end, char *out, ck_error *e) {
     const ck_array *a = &p->m->tensor[tensor].array[array];
@@ -31,7 +31,7 @@ static checkpoint_result ck_pull_array(const ck_pull *p, int tensor, int array, 
     return CHECKPOINT_OK;
 }
 
-/* Bytes [at, at + bytes) of the image. */
+/* Fills bytes [at, at + bytes) of the image. */
 static checkpoint_result ck_pull_fill(void *user, uint64_t at, size_t bytes, char *out,
                                       ck_error *e) {
     const ck_pull *p = (const ck_pull *)user;
@@ -47,7 +47,7 @@ static checkpoint_result ck_pull_fill(void *user, uint64_t at, size_t bytes, cha
     return CHECKPOINT_OK;
 }
 
-/* Every array is one piece of the one file. */
+/* Makes each array one piece of the one file. */
 static checkpoint_result ck_pull_plan(ck_manifest *m, ck_error *e) {
     uint64_t at = CK_HEADER;
     ck_file *file = (ck_file *)calloc(1, sizeof *file);
@@ -84,7 +84,7 @@ static checkpoint_result ck_pull_folder(const char *folder, const ck_manifest *m
     return ck_folder_room(folder, ck_file_bytes(m->file->image_bytes) + CK_BLOCK, e);
 }
 
-/* Shard and manifest, in the folder that is called `temporary` until they are there. */
+/* Writes shard and manifest to the folder `temporary`, which is renamed when both are complete. */
 static checkpoint_result ck_pull_write(const char *temporary, ck_manifest *m, const ck_shard *s,
                                        ck_error *e) {
     CK_TRY(ck_shard_write(s, e));

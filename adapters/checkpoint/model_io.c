@@ -157,7 +157,7 @@ zero_result model_create(model_file *f, const char *path) {
     return ZERO_OK;
 }
 
-int model_beside(char *out, size_t bytes, const char *path, const char *name) {
+int model_path_next_to(char *out, size_t bytes, const char *path, const char *name) {
     const char *slash = strrchr(path, '/');
     const int folder = slash == NULL ? 0 : (int)(slash - path) + 1;
     return snprintf(out, bytes, "%.*s%s", folder, path, name) < (int)bytes;
@@ -176,7 +176,7 @@ int model_is_file(const char *path) {
 /* The folder's entry is what makes a rename last. */
 static int sync_folder(const char *path) {
     char folder[MODEL_PATH];
-    if (!model_beside(folder, sizeof folder, path, ".")) return 0;
+    if (!model_path_next_to(folder, sizeof folder, path, ".")) return 0;
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return 0;
     const int failed = fsync(fd) && errno != EINVAL; /* a file system with nothing to sync */

@@ -493,7 +493,7 @@ static zero_result st_find_config(const model_file *f, st_header *h) {
 /* n_head of the config.json beside the file; 0: there is none. */
 static int st_config_heads(const char *path) {
     char beside[MODEL_PATH], text[CONFIG_MOST];
-    if (!model_beside(beside, sizeof beside, path, "config.json")) return 0;
+    if (!model_path_next_to(beside, sizeof beside, path, "config.json")) return 0;
     const int fd = open(beside, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return 0;
     const ssize_t n = read(fd, text, sizeof text);

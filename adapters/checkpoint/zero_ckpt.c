@@ -51,7 +51,7 @@ static int tool_code(checkpoint_result r) {
 }
 
 /* The code of what failed, which is told. */
-static int tool_told(checkpoint_result r, const char *why) {
+static int tool_report_result(checkpoint_result r, const char *why) {
     (void)tool_fail(why);
     return tool_code(r);
 }
@@ -220,7 +220,7 @@ static int tool_show_one(const tool_args *a, const char *path) {
     checkpoint_reader *r;
     zero_counters c;
     const checkpoint_result result = tool_open(&r, path, why);
-    if (result) return tool_told(result, why);
+    if (result) return tool_report_result(result, why);
     if (path != a->word[0]) printf("%s, the newest that can be read\n", path);
     checkpoint_query_counters(r, &c);
     printf("step %" PRId64 ", %s: %" PRId64 " steps, %" PRId64 " skipped, loss scale %g\n",
@@ -265,7 +265,7 @@ static int tool_diff_array(tool_pair *p, int t, int u, int array, const checkpoi
         const size_t n = total - at < TOOL_PART ? total - at : TOOL_PART;
         const checkpoint_result r = checkpoint_read(p->a, t, array, at, n, p->x, why);
         const checkpoint_result s = r ? r : checkpoint_read(p->b, u, array, at, n, p->y, why);
-        if (s) return tool_told(s, why);
+        if (s) return tool_report_result(s, why);
         for (size_t i = 0; i < n; i++)
             if (tool_bits(p->x[i]) != tool_bits(p->y[i]) && !differ++) first = at + i;
     }
@@ -332,7 +332,7 @@ static int tool_diff(const tool_args *a) {
     checkpoint_result r = tool_open(&p.a, a->word[0], why);
     if (!r) r = tool_open(&p.b, a->word[1], why);
     if (r)
-        code = tool_told(r, why);
+        code = tool_report_result(r, why);
     else
         code = p.x && p.y ? tool_diff_readers(&p) : tool_fail("no memory");
     checkpoint_close(p.a);
@@ -440,7 +440,7 @@ static int tool_config(const tool_source *s, const tool_args *a, gpt2_config *cf
 static int tool_hf_config(const gpt2_config *cfg, const char *out) {
     char path[CK_PATH];
     gpt2_error e;
-    if (!model_beside(path, sizeof path, out, "config.json"))
+    if (!model_path_next_to(path, sizeof path, out, "config.json"))
         return tool_fail("the path of config.json is too long");
     if (access(path, F_OK) == 0) {
         printf("%s is there and stays as it is\n", path);
@@ -480,7 +480,7 @@ static int tool_export_one(const tool_args *a, const char *path) {
     char why[CHECKPOINT_SENTENCE];
     tool_source s = {.r = NULL};
     const checkpoint_result r = tool_open(&s.r, path, why);
-    const int code = r ? tool_told(r, why) : tool_export_model(&s, a, path);
+    const int code = r ? tool_report_result(r, why) : tool_export_model(&s, a, path);
     checkpoint_close(s.r);
     return code;
 }
@@ -492,7 +492,7 @@ static int tool_export(const tool_args *a) { return tool_newest(a, tool_export_o
 static int tool_write(const char *folder, ck_manifest *m, ck_read read, void *user) {
     ck_error e = {CHECKPOINT_OK, 0, ""};
     char name[CK_NAME];
-    if (ck_generation_write(folder, m, read, user, &e)) return tool_told(e.code, e.text);
+    if (ck_generation_write(folder, m, read, user, &e)) return tool_report_result(e.code, e.text);
     ck_generation_name(name, m->step);
     printf("%s/%s: %d tensors in %.1f MiB\n", folder, name, m->ntensors,
            (double)ck_file_bytes(m->file->image_bytes) / (1024 * 1024));
@@ -517,8 +517,8 @@ static int tool_merge(const tool_args *a, const char *path) {
                       "%s: its experts are saved beside it, and would be lost", path);
     if (!e.code) (void)ck_manifest_read(&m, path, &e);
     for (int t = 0; t < m.ntensors; t++) m.tensor[t].row = m.tensor[t].parts = 0;
-    const int code =
-        e.code ? tool_told(e.code, e.text) : tool_write(a->word[1], &m, tool_read_again, r);
+    const int code = e.code ? tool_report_result(e.code, e.text)
+                            : tool_write(a->word[1], &m, tool_read_again, r);
     ck_manifest_free(&m);
     checkpoint_close(r);
     return code;

@@ -74,11 +74,11 @@ static void compare_rounds(compare *c) {
             progress_at(&watch, (double)(round * c->n + i) / (c->rounds * c->n), NULL);
             compare_measure_steps(c, &c->entry[(round + i) % c->n], round, c->steps / c->rounds);
         }
-        report_say(c->report, "round %d/%d | tok/s at %s", round + 1, c->rounds, c->what);
+        report_print(c->report, "round %d/%d | tok/s at %s", round + 1, c->rounds, c->what);
         for (int i = 0; i < c->n; i++)
-            report_say(c->report, "%s%s: %.0f", i ? " | " : " ", c->entry[i].name,
-                       c->entry[i].rates[round]);
-        report_say(c->report, "\n");
+            report_print(c->report, "%s%s: %.0f", i ? " | " : " ", c->entry[i].name,
+                         c->entry[i].rates[round]);
+        report_print(c->report, "\n");
     }
 }
 
@@ -161,16 +161,17 @@ static int compare_width(const compare *c) {
 
 static void compare_print_row(compare *c, const compare_entry *e) {
     const double mib = 1024 * 1024;
-    report_say(c->report,
-               "| %*s | %8.0f | %5.3f  %5.3f-%5.3f | %7.1f %7.1f %7.1f %7.1f | %7.1f | %6.1f %6.1f "
-               "| %7.2f | %8.6f | "
-               "%016llx |\n",
-               compare_width(c), e->name, e->median, e->ratio, e->low, e->high,
-               (double)e->stats.param_bytes / mib, (double)e->stats.grad_bytes / mib,
-               (double)e->stats.optimizer_bytes / mib, (double)e->stats.buffer_bytes / mib,
-               (double)e->plan->formula_bytes / mib, (double)e->sent_bytes / mib,
-               (double)compare_sent_by_formula(e) / mib, 1e3 * e->exposed_s / c->steps, e->loss,
-               (unsigned long long)e->weights);
+    report_print(
+        c->report,
+        "| %*s | %8.0f | %5.3f  %5.3f-%5.3f | %7.1f %7.1f %7.1f %7.1f | %7.1f | %6.1f %6.1f "
+        "| %7.2f | %8.6f | "
+        "%016llx |\n",
+        compare_width(c), e->name, e->median, e->ratio, e->low, e->high,
+        (double)e->stats.param_bytes / mib, (double)e->stats.grad_bytes / mib,
+        (double)e->stats.optimizer_bytes / mib, (double)e->stats.buffer_bytes / mib,
+        (double)e->plan->formula_bytes / mib, (double)e->sent_bytes / mib,
+        (double)compare_sent_by_formula(e) / mib, 1e3 * e->exposed_s / c->steps, e->loss,
+        (unsigned long long)e->weights);
 }
 
 int compare_unequal(const compare *c, char *sentence, size_t bytes) {
@@ -191,15 +192,16 @@ static void compare_print_file(compare *c, const compare_entry *e) {
     const double mib = 1024 * 1024;
     const zero_plan *p = e->plan;
     if (!p->file_bytes) return;
-    report_say(c->report, "file     %s %s: %.1f MiB of a rank, %.1f read and %.1f written a step\n",
-               c->what, e->name, (double)p->file_bytes / mib, (double)p->file_read_bytes / mib,
-               (double)p->file_written_bytes / mib);
+    report_print(c->report,
+                 "file     %s %s: %.1f MiB of a rank, %.1f read and %.1f written a step\n", c->what,
+                 e->name, (double)p->file_bytes / mib, (double)p->file_read_bytes / mib,
+                 (double)p->file_written_bytes / mib);
 }
 
 /* Prints the meaning of the columns, and the results that have no column. */
 static void compare_print_notes(compare *c) {
     const int steps = c->steps + 2; /* the first and the last are not timed */
-    report_say(
+    report_print(
         c->report,
         "ratio    tokens/s to those of %s %s, the median over %d rounds in which the "
         "%ss alternated;\n"
@@ -209,23 +211,23 @@ static void compare_print_notes(compare *c) {
         c->what, c->entry[compare_find_reference(c)].name, c->rounds, c->what);
     for (int i = 0; i < c->n; i++) compare_print_file(c, &c->entry[i]);
     for (int i = 0; i < c->n && strcmp(c->what, "layout") == 0; i++)
-        report_say(c->report, "%s%s: %.1f MiB%s",
-                   i ? ", " : "activations  of a rank: ", c->entry[i].name,
-                   (double)c->entry[i].activation_bytes / (1024 * 1024), i + 1 < c->n ? "" : "\n");
+        report_print(
+            c->report, "%s%s: %.1f MiB%s", i ? ", " : "activations  of a rank: ", c->entry[i].name,
+            (double)c->entry[i].activation_bytes / (1024 * 1024), i + 1 < c->n ? "" : "\n");
     char sentence[256];
     if (!compare_unequal(c, sentence, sizeof sentence))
-        report_say(c->report,
-                   "weights  identical, bit for bit, at the %d %ss after the same %d steps\n", c->n,
-                   c->what, steps);
+        report_print(c->report,
+                     "weights  identical, bit for bit, at the %d %ss after the same %d steps\n",
+                     c->n, c->what, steps);
 }
 
 void compare_print(compare *c, FILE *csv) {
-    report_say(c->report,
-               "| %*s |          |                    |  MiB of a rank: param, grad, optim, "
-               "buffer | formula |  MiB sent, by  | exposed |          |                  |\n"
-               "| %*s |    tok/s | ratio    quartiles |  params   grads   optim buffers | "
-               "no buf. |  step  formula | ms/step |     loss |          weights |\n",
-               compare_width(c), "", compare_width(c), c->what);
+    report_print(c->report,
+                 "| %*s |          |                    |  MiB of a rank: param, grad, optim, "
+                 "buffer | formula |  MiB sent, by  | exposed |          |                  |\n"
+                 "| %*s |    tok/s | ratio    quartiles |  params   grads   optim buffers | "
+                 "no buf. |  step  formula | ms/step |     loss |          weights |\n",
+                 compare_width(c), "", compare_width(c), c->what);
     if (csv != NULL) compare_write_header(csv);
     for (int i = 0; i < c->n; i++) {
         compare_print_row(c, &c->entry[i]);

@@ -2,7 +2,7 @@
 
    EXAMPLE
        zero_hyper flags = {3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
-       ds_auto autos = {0};                       // what "auto" stands for
+       ds_auto autos = {0};                       // replaces "auto"
        autos.ranks = 4;
        autos.micro_batch = 4;
        autos.hyper = &flags;
@@ -13,27 +13,28 @@
            give_up(sentence);
        zero_config cfg = ds.zero;                 // and ds.prefetch_numel
 
-   WHICH KEYS. ds_table.h has every key of DeepSpeed 0.19.8, as applied, as accepted without effect
-   (a note tells why), or as not supported (an error tells what to use instead, unless the value
-   says "off"). Any other key is an error that names the nearest one. null means "not given". What
-   is absent has DeepSpeed's default where that decides what is trained: gradients are clipped to 1,
+   WHICH KEYS. ds_table.h has every key of DeepSpeed 0.19.8, either applied, or accepted without
+   effect (a note gives the reason), or not supported (unless its value means "off", an error names
+   a replacement). Any other key is an error that names the nearest key. null means "not given". An
+   absent key has DeepSpeed's default if that changes the result: gradients are clipped to 1,
    AdamW has lr 1e-3, betas 0.9 and 0.999, eps 1e-8, weight_decay 0. (But Lamb's trust ratio has
-   bounds only where min_coeff and max_coeff are given: a note says so.) Where it decides memory and
-   speed alone (buckets, prefetch, persistence, overlap), it is left to the plugin.
+   bounds only if min_coeff and max_coeff are given; a note reports this.) If a key affects only
+   memory and speed (buckets, prefetch, persistence, overlap), the plugin's default applies.
 
-   TEXT. JSON by cJSON; like DeepSpeed's reader (Hjson) it may have // and # and slash-star comments
-   and commas before a closing bracket. Hjson without quotes or commas is not read.
+   TEXT. cJSON reads the JSON. As with DeepSpeed's reader (Hjson), it may have // and # and
+   slash-star comments, and commas before a closing bracket. Hjson without quotes or commas is an
+   error.
 
-   OFFLOAD. "cpu" is ZERO_HOST, "nvme" ZERO_FILE at any stage, in an unnamed file in the folder of
-   nvme_path itself; `ratio` is the share of what both are for. The tier of gradients is not in the
-   file: the trainer chooses it.
+   OFFLOAD. "cpu" is ZERO_HOST, "nvme" ZERO_FILE at any stage, in an unnamed file in the
+   folder nvme_path; `ratio` is the offloaded share. The file has no key for the tier of gradients:
+   the trainer chooses it.
 
-   "auto" is filled from ds_auto as Hugging Face's trainer does it; keys that it does not fill get
-   DeepSpeed's default, and where there is none "auto" is an error.
+   ds_auto replaces "auto", as Hugging Face's trainer does. Keys that ds_auto does not have get
+   DeepSpeed's default. If DeepSpeed has no default, "auto" is an error.
 
-   ERRORS. Every function that can fail returns 0, or 1 and a sentence with file, line, key, what
-   was found and what was expected; *out is then all zeros. Nothing is printed, and no memory is
-   kept.
+   ERRORS. Every function that can fail returns 0, or 1 and a sentence with file, line, key, the
+   found and the expected value; *out is then all zeros. The functions print nothing, and keep no
+   memory.
 */
 #ifndef DS_CONFIG_H
 #define DS_CONFIG_H
@@ -52,26 +53,26 @@ enum {
     DS_CONFIG_FOLDER = 512      /* bytes of nvme_path, its end included */
 };
 
-/* What the trainer's flags say; a 0 is "not known" (an absent type is F32). */
+/* Values of the trainer's flags; 0 means "not known" (an absent type is F32). */
 typedef struct ds_auto {
-    int ranks;                /* that train together, of all kinds; has to be known */
+    int ranks;                /* all ranks that train together; required */
     int64_t train_batch;      /* sequences per step */
     int micro_batch;          /* sequences per rank and micro-step */
     int accumulation;         /* micro-steps per step */
     zero_type type;           /* fp16.enabled, bf16.enabled */
-    const zero_hyper *hyper;  /* borrowed during the call; NULL: DeepSpeed's defaults. Also what an
-                                 absent optimizer leaves in ds_config.hyper */
-    zero_optimizer optimizer; /* what an absent optimizer leaves; ADAMW */
+    const zero_hyper *hyper;  /* borrowed during the call; NULL: DeepSpeed's defaults. Also
+                                 ds_config.hyper without an optimizer */
+    zero_optimizer optimizer; /* used without an optimizer in the file; ADAMW */
     int64_t warmup_steps;     /* warmup_num_steps */
     int64_t total_steps;      /* total_num_steps */
     int64_t hidden;           /* width of the model: stage3_prefetch_bucket_size 0.9 hidden^2,
                                  stage3_param_persistence_threshold 10 hidden */
-    const char *folder;       /* what an absent nvme_path leaves to the trainer; NULL: an error */
-    int tensor_parallel; /* ranks with a model in parts, and stages of a pipeline: the rest is */
-    int pipeline;        /* data-parallel, and takes batches; 0: 1, or what the file says */
+    const char *folder;       /* used without nvme_path; NULL: an absent nvme_path is an error */
+    int tensor_parallel;      /* tensor-parallel ranks and pipeline stages; the other factor */
+    int pipeline;             /* of the ranks is data-parallel; 0: 1, or the file's value */
 } ds_auto;
 
-/* Keys that were in the file and have a value, be it by "auto". */
+/* Bits for keys in the file that have a value, also from "auto". */
 enum {
     DS_GIVEN_OPTIMIZER = 1 << 0,
     DS_GIVEN_LR = 1 << 1,
@@ -89,7 +90,7 @@ enum {
     DS_GIVEN_PARAMETER_TIER = 1 << 14,
     DS_GIVEN_SHARE = 1 << 15,
     DS_GIVEN_MOMENTUM = 1 << 16, /* Muon's */
-    DS_GIVEN_PLAIN_LR = 1 << 17, /* adam_lr, or muon_lr beside lr */
+    DS_GIVEN_PLAIN_LR = 1 << 17, /* adam_lr, or muon_lr in addition to lr */
     DS_GIVEN_LEAST_TRUST = 1 << 18,
     DS_GIVEN_MOST_TRUST = 1 << 19,
     DS_GIVEN_EXPERT_GROUP = 1 << 20,
@@ -113,7 +114,7 @@ typedef struct ds_config {
                          persistence_numel, no_overlap, no_overflow_check, optimizer_tier,
                          parameter_tier, offload_share, trust_least, trust_most, muon,
                          shard_ranks, second_ranks; the rest is 0 */
-    zero_hyper hyper; /* the optimizer's own; schedule_at says what lr becomes */
+    zero_hyper hyper; /* the optimizer's; schedule_at returns the lr of a step */
     int has_schedule; /* 0: lr is constant, lr_schedule zeros */
     schedule lr_schedule;
     int64_t train_batch; /* micro_batch x accumulation x data-parallel ranks */
@@ -121,22 +122,23 @@ typedef struct ds_config {
     int64_t prefetch_numel; /* stage3_prefetch_bucket_size, elements; see DS_GIVEN_PREFETCH */
     int steps_per_print;    /* 0: not given */
     uint64_t given;         /* DS_GIVEN_... */
-    int breakdown;    /* wall_clock_breakdown: every so many steps (steps_per_print, or 10); 0:
-                         never */
+    int breakdown;    /* wall_clock_breakdown: steps between two lines (steps_per_print, or 10);
+                         0: no lines */
     int comms_log;    /* comms_logger.enabled */
     int profile_step; /* flops_profiler: this step, from 1 on; 0: none */
     char tensorboard[DS_CONFIG_FOLDER]; /* output_path/job_name of `tensorboard`, if it is enabled,
                                            else "" */
     char csv_monitor[DS_CONFIG_FOLDER]; /* the same of `csv_monitor` */
-    char folder[DS_CONFIG_FOLDER];      /* nvme_path, for zero.folder; "": the trainer's own, or no
-                                           tier is FILE */
+    char folder[DS_CONFIG_FOLDER];      /* nvme_path, for zero.folder; "": the trainer's folder, or
+                                           no tier is FILE */
     int tensor_parallel;   /* ranks with one model in parts; see DS_GIVEN_TENSOR_RANKS */
     int pipeline;          /* stages; see DS_GIVEN_PIPELINE */
     int sequence_parallel; /* partition_activations; see DS_GIVEN_SEQUENCE */
-    int recompute;         /* cpu_checkpointing: 4, inputs of blocks are kept away; 0: not given */
+    int recompute;         /* cpu_checkpointing: 4, inputs of blocks are offloaded; 0: not given */
     int expert_group;      /* ranks that share a layer's experts; see DS_GIVEN_EXPERT_GROUP */
     int experts_asked;     /* by a token: 1 or 2; see DS_GIVEN_EXPERTS_ASKED */
-    int experts_apart; /* neighbours have the same experts, not a group's; DS_GIVEN_EXPERTS_APART */
+    int experts_apart; /* 1: neighbours have the same experts, not a group's; DS_GIVEN_EXPERTS_APART
+                        */
 } ds_config;
 
 /* Gets a sentence (without newline) for each key that has no effect here, with the reason. */
@@ -153,8 +155,8 @@ int ds_config_load(const char *path, const ds_auto *autos, ds_config *out, const
 int ds_config_parse(const char *text, size_t length, const char *name, const ds_auto *autos,
                     ds_config *out, const ds_notes *notes, char *sentence, size_t bytes);
 
-/* What was resolved, as JSON that loads again to the same ds_config with the same ds_auto. Caller
-   frees; NULL: no memory. */
+/* Returns the resolved values as JSON, which loads to the same ds_config with the same ds_auto. The
+   caller frees it. NULL if memory is short. */
 char *ds_config_print(const ds_config *ds);
 
 #ifdef __cplusplus

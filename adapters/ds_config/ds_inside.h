@@ -1,4 +1,4 @@
-/* ds_inside.h - what the files of this folder share; not for others. */
+/* ds_inside.h - functions that only the files of this folder share. */
 #ifndef DS_INSIDE_H
 #define DS_INSIDE_H
 
@@ -6,7 +6,7 @@
 
 enum { DS_WORD = 64, DS_PATH = 192 }; /* longest words and paths in sentences */
 
-/* A text, and the lines of its keys in their order. */
+/* A text, and the line numbers of its keys in their order. */
 typedef struct ds_text {
     char *bytes; /* changed: comments, and commas before closing brackets, become spaces */
     size_t length;
@@ -16,14 +16,15 @@ typedef struct ds_text {
     char why[96];
 } ds_text;
 
-/* A string before a colon is a key, wherever the text is JSON. Brackets nest at most
-   DS_CONFIG_DEPTH deep. 0, or 1 and why. */
+/* Finds the keys: strings before a colon. Brackets may nest DS_CONFIG_DEPTH deep. Returns 0, or 1
+   and `why`. */
 int ds_scan_text(ds_text *t);
 
-/* A number in the fewest digits that read back to the same double, with a point in any locale. */
+/* Writes a number in the fewest digits that read back to the same double, with a point in any
+   locale. */
 void ds_digits(char *out, size_t bytes, double value);
 
-/* The shortest decimal that rounds to this float, so that 3e-5f is 3e-5 and not its neighbour. */
+/* Returns the double of the shortest decimal that rounds to this float: 3e-5 for 3e-5f. */
 double ds_widen(float value);
 
 /* "fp32", "bf16", "fp16" */

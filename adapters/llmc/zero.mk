@@ -1,7 +1,7 @@
-# make -f zero.mk [TARGET]; all of llm.c's settings hold. ZERO: the folder of the plugin's repository.
-# NCCL_HOME: a folder with include/nccl.h and lib/, where the toolkit and the system have none.
-# zero_plugin.h and zero_plugin.cu are made from it in build/zero, and compiled by themselves: they want
-# their sums in order, llm.c is built with fast-math.
+# make -f zero.mk [TARGET]; all settings of llm.c apply. ZERO: the folder of the plugin's repository.
+# NCCL_HOME: a folder with include/nccl.h and lib/, if the toolkit and the system have no NCCL.
+# This makefile writes zero_plugin.h and zero_plugin.cu to build/zero, and compiles them separately:
+# llm.c is built with fast-math, but the plugin needs its sums in order.
 
 include Makefile
 
@@ -9,7 +9,7 @@ ZERO_CC_FLAGS = -std=c11 -D_GNU_SOURCE -O3 -march=native -ffp-contract=off -fope
 ZERO_DROP     = $(BUILD_DIR)/zero
 ZERO_INCLUDES = -I$(ZERO_DROP) -I'$(ZERO)/adapters/llmc'
 
-# NCCL: as llm.c found it, or beside the toolkit. One line says what was found.
+# NCCL: in NCCL_HOME, the toolkit, /usr/local or /usr. Make prints one line with the result.
 ZERO_CUDA    := $(if $(NVCC),$(shell dirname "$$(dirname "$$(readlink -f '$(NVCC)')")"))
 ZERO_NCCL    := $(shell for home in '$(NCCL_HOME)' '$(ZERO_CUDA)' /usr/local /usr; do \
 	[ -f "$$home/include/nccl.h" ] && ls "$$home"/lib64/libnccl.so* "$$home"/lib/libnccl.so* \
@@ -24,7 +24,7 @@ ZERO_NV_LIBS  = $(ZERO_NCCL) -Xlinker -rpath -Xlinker $(dir $(ZERO_NCCL))
 endif
 $(if $(NVCC),$(info zero: NCCL: $(or $(ZERO_NCCL),not found: one GPU)))
 
-# The driver's library, for llm.c's readings of the GPU, is called only where its header is there.
+# llm.c reads the GPU's state through the driver's library, which is linked only if its header exists.
 ifeq ($(shell printf '\043include <nvml.h>\n' | $(or $(NVCC),false) -x cu -E - >/dev/null 2>&1 && echo yes),)
 NVCC_LDFLAGS := $(filter-out -lnvidia-ml,$(NVCC_LDFLAGS))
 endif
@@ -33,12 +33,12 @@ endif
 .PHONY: zero
 zero: train_gpt2_zero $(if $(NVCC),train_gpt2_fp32_zerocu train_gpt2_zerocu)
 
-# A prerequisite's name has its blanks escaped.
+# Blanks in a prerequisite's name are escaped.
 ZERO_FOLDER  := $(shell printf '%s' '$(ZERO)' | sed 's/ /\\ /g')
 ZERO_HEADERS  = $(foreach h,llmc fork nccl,$(ZERO_FOLDER)/adapters/llmc/zero_$h.h)
 TARGETS      += train_gpt2_zero train_gpt2_fp32_zerocu train_gpt2_zerocu
 
-# Made each time; what stays the same keeps its time.
+# drop.sh runs each time; an unchanged file keeps its time.
 .PHONY: zero_drop
 zero_drop:
 	@sh '$(ZERO)/zero_plugin/drop.sh' $(ZERO_DROP) >/dev/null

@@ -459,7 +459,7 @@ static int train_check_betas(const train_options *o, const schedule *s, int step
 }
 
 int train_saves(const train_options *o, checkpoint_way way[2]) {
-    way[0] = o->save_aside ? CHECKPOINT_ASIDE : CHECKPOINT_WRITTEN;
+    way[0] = o->save_aside ? CHECKPOINT_ASYNCHRONOUS : CHECKPOINT_WRITTEN;
     way[1] = CHECKPOINT_COPIED;
     return o->save_every == 0 && !o->resume ? 0 : o->copies ? 2 : 1;
 }

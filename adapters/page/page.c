@@ -413,7 +413,7 @@ static void page_order(const page *p, FILE *to, const char *order) {
 }
 
 static void page_print(const page *p, FILE *to) {
-    int passes = 0; /* inside an @if whose source is not there */
+    int passes = 0; /* inside an @if whose source is missing */
     for (const char *const *line = page_html; *line != NULL; line++) {
         if (strncmp(*line, "@if ", 4) == 0)
             passes = !(p->has & page_source(*line + 4));
@@ -438,7 +438,7 @@ static FILE *page_open(const char *path) {
     char folder[1024];
     const char *slash = strrchr(path, '/');
     (void)snprintf(folder, sizeof folder, "%.*s", slash != NULL ? (int)(slash - path) : 0, path);
-    if (slash != NULL) (void)mkdir(folder, 0777); /* fopen tells if it is not there */
+    if (slash != NULL) (void)mkdir(folder, 0777); /* fopen reports a missing folder */
     return regular_file_stream(path, "w");
 }
 
@@ -447,7 +447,7 @@ static int page_close(FILE *file) {
     return fclose(file) != 0 || failed;
 }
 
-/* A figure as a file of its own has its colours in it. */
+/* Writes one figure as a file of its own, with its colours. */
 static int page_write_svg(const page *p, const struct page_figure *f, char *sentence,
                           size_t bytes) {
     char path[1100], *text = NULL;

@@ -1,4 +1,4 @@
-# page.mk - a run as one page; included by the Makefile.
+# page.mk - builds one page about a run; the Makefile includes it.
 PAGETEXT = adapters/page/page.html adapters/page/page.css
 $B/page_text.c: $(PAGETEXT) adapters/page/page.mk
 	@mkdir -p $B
@@ -9,7 +9,7 @@ $B/page_text.o: $B/page_text.c $B/settings
 	$(COMPILE) -I. -c -o $@ $<
 $B/page: $B/page.o $B/page_input.o $B/page_draw.o $B/page_text.o $B/options.o $B/report.o
 	$(COMPILE) -o $@ $^ -lcjson -lm
-# LOG, CSV, TRACE, PEERS, LINKS: what it is made of, where it is there
+# LOG, CSV, TRACE, PEERS, LINKS: input files of the page, each if it exists
 LOG    ?= $(firstword $(wildcard log/main.log))
 CSV    ?= $(wildcard $B/compare.csv)
 TRACE  ?= $(wildcard $B/trace.json)
@@ -20,5 +20,5 @@ report: $B/page # after a comparison or a run: build/report.html
 # steps over slow links between hosts, with every method (root, an idle machine, half an hour): build/links.csv, build/links.svg
 links: $B/page
 	@sh tests/links.sh $B table; code=$$?; $B/page --out $B/links.html --links $B/links.csv --svg $B; exit $$code
-links-check: # the simulated step against measured ones, within 10 %, five minutes: build/links-check.csv
+links-check: # compares simulated with measured steps, within 10 %, five minutes: build/links-check.csv
 	@sh tests/links.sh $B check

@@ -54,7 +54,7 @@ static void draw_label(FILE *to, const char *kind, const char *anchor, double x,
     (void)fputs("</text>\n", to);
 }
 
-/* Names beside their colours, in rows; returns the height that they take. */
+/* Draws names next to their colours, in rows. Returns their height. */
 static int draw_legend(FILE *to, const char *const *name, const int *colour, int n,
                        const char *mark) {
     int x = 4, y = 12;
@@ -77,7 +77,7 @@ static int draw_legend(FILE *to, const char *const *name, const int *colour, int
     return y + 10;
 }
 
-/* 1, 2 or 5 times a power of ten, about an n-th of the span. */
+/* Returns 1, 2 or 5 times a power of ten, close to span / n. */
 static double draw_step(double span, int n) {
     const double raw = span / n, power = pow(10, floor(log10(raw)));
     const double times = raw / power;
@@ -166,7 +166,7 @@ static void draw_dots(FILE *to, const draw_scale *s, const draw_series *series) 
     }
 }
 
-/* Of many points the least and the largest of each piece, in their order. */
+/* Draws a line. Of many points it draws the least and the largest of each section, in order. */
 static void draw_curve(FILE *to, const draw_scale *s, const draw_series *series) {
     const int n = series->n, pieces = n > 2 * PIECES ? PIECES : n;
     int begun = 0;
@@ -221,7 +221,7 @@ void draw_lines(FILE *to, const char *id, const char *title, const char *x_name,
 }
 
 void draw_alone(FILE *to, const char *figure) {
-    const char *inner = strchr(figure, '\n'); /* behind <svg ...> */
+    const char *inner = strchr(figure, '\n'); /* after <svg ...> */
     if (inner == NULL) return;
     fprintf(to, "%.*s\n<style>\n", (int)(inner - figure), figure);
     for (const char *const *line = page_css; *line != NULL; line++) fprintf(to, "%s\n", *line);
@@ -273,7 +273,7 @@ void draw_bars(FILE *to, const draw_bars_of *what, const draw_bar *bar, int n) {
     for (int i = 0; i < n; i++) {
         double sum = 0;
         for (int k = 0; k < parts; k++) sum += isfinite(bar[i].part[k]) ? bar[i].part[k] : 0;
-        most = fmax(most, fmax(sum, fmax(bar[i].mark, bar[i].high))); /* fmax passes NaN over */
+        most = fmax(most, fmax(sum, fmax(bar[i].mark, bar[i].high))); /* fmax ignores NaN */
     }
     const double wide = most > 0 ? (DRAW_WIDTH - 8) / most : 0;
     FILE *words = open_memstream(&legend, &length);
@@ -348,7 +348,7 @@ static void draw_tracks(FILE *to, const page_trace *trace, const page_track *row
     }
 }
 
-/* By track, then as they begin, those around others first. */
+/* Sorts by track, then by begin. An outer slice precedes the slices inside it. */
 static int draw_by_place(const void *a, const void *b) {
     const page_slice *x = (const page_slice *)a, *y = (const page_slice *)b;
     if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
@@ -357,7 +357,7 @@ static int draw_by_place(const void *a, const void *b) {
     return (x->took_us < y->took_us) - (x->took_us > y->took_us);
 }
 
-/* A copy of a step's slices, in their order; NULL: no memory. */
+/* Returns a sorted copy of a step's slices, or NULL if memory is short. */
 static page_slice *draw_slices_of(const page_trace *trace, int64_t step, int *n) {
     page_slice *list = (page_slice *)calloc((size_t)trace->slices + 1, sizeof *list);
     *n = 0;
@@ -367,7 +367,7 @@ static page_slice *draw_slices_of(const page_trace *trace, int64_t step, int *n)
     return list;
 }
 
-/* A slice within another is less high. */
+/* Draws slices. An inner slice has less height. */
 static void draw_slices(FILE *to, const page_slice *slice, int n, page_track *row, int rows,
                         double from, double wide, int top) {
     double open[4];

@@ -16,7 +16,7 @@
 
 #define PAGE_MOST_BYTES ((size_t)1 << 30) /* of a file */
 
-/* A whole file, with a zero behind it. */
+/* Reads a whole file, and adds a zero. */
 static char *page_read(const char *path, size_t *length, char *sentence, size_t bytes) {
     FILE *file = regular_file_stream(path, "r");
     char *text = NULL;
@@ -48,7 +48,7 @@ static char *page_read(const char *path, size_t *length, char *sentence, size_t 
     return NULL;
 }
 
-/* One more element of a list that doubles; NULL: no memory. */
+/* Makes room for one more element. Room doubles. Returns NULL if memory is short. */
 static void *page_grow(void *list, int n, size_t size) {
     if (n & (n - 1) || (n && n < 16)) return list;
     return realloc(list, (n ? 2 * (size_t)n : 16) * size);
@@ -233,7 +233,7 @@ void page_csv_free(page_csv *csv) {
 
 /* ---- traces -------------------------------------------------------------------------------- */
 
-/* The end of the object that begins at p, its brace included; NULL: it has none. */
+/* Returns the end of the object at p, after its brace, or NULL if the brace is missing. */
 static const char *page_object_end(const char *p) {
     int depth = 0;
     for (; *p; p++) {
@@ -311,7 +311,7 @@ int page_trace_read(const char *path, page_trace *trace, char *sentence, size_t 
         p += strspn(p, " \t\r\n,");
         if (!*p || *p == ']') break;
         const char *end = *p == '{' ? page_object_end(p) : p;
-        if (end == NULL) break; /* a run that was killed */
+        if (end == NULL) break; /* the run was killed */
         cJSON *event = end > p ? cJSON_ParseWithLength(p, (size_t)(end - p)) : NULL;
         const char *lacks = event == NULL ? "" : page_trace_event(trace, event);
         cJSON_Delete(event);

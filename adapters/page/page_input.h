@@ -1,9 +1,9 @@
-/* page_input.h - what a page is made of: main.log, the CSV of a comparison, peers' figures, a
-   trace.
+/* page_input.h - reads the sources of a page: main.log, the CSV of a comparison, peers' figures,
+   a trace.
 
-   Values keep their text beside their number, so that a page shows what its source has, digit by
-   digit. Functions that read return 0, or 1 and a sentence that names file, line and what was
-   expected; a last line without its end, of a run that was killed, is left out.
+   A value keeps its text in addition to its number, so a page shows the same digits as its source.
+   Functions that read return 0, or 1 and a sentence with the file, the line and the expected text.
+   An incomplete last line, which a killed run left, is ignored.
 */
 #ifndef PAGE_INPUT_H
 #define PAGE_INPUT_H
@@ -18,8 +18,8 @@ extern "C" {
 enum { PAGE_SENTENCE = 512 };
 
 typedef struct page_value {
-    double number;    /* NaN: there is none */
-    const char *text; /* "": there is none */
+    double number;    /* NaN: no value */
+    const char *text; /* "": no value */
 } page_value;
 
 /* main.log (main_log.h). */
@@ -41,8 +41,8 @@ typedef struct page_log {
 int page_log_read(const char *path, page_log *log, char *sentence, size_t bytes);
 void page_log_free(page_log *log);
 
-/* A CSV with a header. `needed`: names of columns, blanks between; `words`: those of them that are
-   no numbers. Columns that nobody needs are kept as they are. */
+/* A CSV with a header. `needed`: required columns, separated by blanks. `words`: those of them that
+   contain text, not numbers. Other columns are kept unchecked. */
 typedef struct page_csv {
     char *text;
     const char **cell; /* [1 + rows][columns], the header first */
@@ -50,16 +50,16 @@ typedef struct page_csv {
 } page_csv;
 int page_csv_read(const char *path, const char *needed, const char *words, page_csv *csv,
                   char *sentence, size_t bytes);
-/* Of a row from 0 on; a column that is not there has no value. */
+/* Returns a value of a row, which counts from 0. A missing column has no value. */
 page_value page_csv_value(const page_csv *csv, int row, const char *column);
 void page_csv_free(page_csv *csv);
 
-/* A trace in Trace Event Format's array form (trace.h), which may lack its end: its slices. */
+/* The slices of a trace (trace.h), a JSON array in Trace Event Format that may lack its end. */
 typedef struct page_slice {
     char name[64], kind[24]; /* cat */
     int rank, track;
     double at_us, took_us;
-    int64_t step; /* args.step; -1: not said */
+    int64_t step; /* args.step; -1: not given */
 } page_slice;
 typedef struct page_track {
     char name[40];
@@ -68,14 +68,14 @@ typedef struct page_track {
 typedef struct page_trace {
     page_slice *slice;
     int slices;
-    page_track *track; /* that have a name */
+    page_track *track; /* tracks with a name */
     int tracks;
 } page_trace;
 int page_trace_read(const char *path, page_trace *trace, char *sentence, size_t bytes);
 void page_trace_free(page_trace *trace);
 
-/* The step whose length on rank 0 is the median, the first and the last apart where there are
-   more than three; -1: no slice has a step. */
+/* Returns the step with the median length on rank 0, or -1 if no slice has a step. Of more than
+   three steps the first and the last do not count. */
 int64_t page_trace_step(const page_trace *trace);
 
 #ifdef __cplusplus

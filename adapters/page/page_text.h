@@ -1,5 +1,5 @@
-/* page_text.h - page.html and page.css as lines, NULL behind the last: page_text.c, which make
-   writes from the two files, so that the page's text is a page. */
+/* page_text.h - the lines of page.html and page.css, NULL after the last. make writes page_text.c
+   from these two files. */
 #ifndef PAGE_TEXT_H
 #define PAGE_TEXT_H
 

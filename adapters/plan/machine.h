@@ -1,34 +1,34 @@
-/* machine.h - a machine's measured rates, as a file, and how long a step takes at them.
+/* machine.h - a file with a machine's measured rates, and the time of a step at these rates.
 
    A FILE is lines of KEY=VALUE (# begins a comment), or a JSON object with the same keys. TYPE is
-   f32, bf16 or fp16; rates are those of one rank while all others work as well.
-       device=cpu             or gpu: what ranks compute on (default gpu)
-       name=TEXT              for people
-       flops.TYPE=RATE        operations a second that a matrix product reaches. Needed
-       block.TYPE.WIDTH=RATE  that a transformer block of this width reaches, forward and backward,
-                              attention apart (default flops). Of widths between two it is
-                              interpolated by the width's logarithm
-       attention.TYPE=RATE    that attention reaches, 12 width x T operations a token (flops)
-       vocabulary.TYPE=RATE   that embedding and classifier reach, 6 a parameter (flops)
-       update=RATE            bytes a second that an update reads and writes, with what it comes
-                              with: clearing gradients, the norm. Needed
-       link=RATE              bytes a second that a rank sends. Needed for more than one rank
-       overlap=SHARE          of communication, that backward hides as long as it takes (1)
-       host_link=RATE         GPU: bytes a second between its memory and the host's
-       host_update=RATE       GPU: what `update` is for the host's processors
+   f32, bf16 or fp16. Rates are those of one rank while all ranks work.
+       device=cpu             or gpu: the device of the ranks (default gpu)
+       name=TEXT              a name for readers
+       flops.TYPE=RATE        operations a second of a matrix product. Required
+       block.TYPE.WIDTH=RATE  operations a second of a transformer block of this width, forward and
+                              backward, without attention (default flops). The rate of a width
+                              between two is interpolated by the logarithm of the width
+       attention.TYPE=RATE    operations a second of attention, 12 width x T a token (flops)
+       vocabulary.TYPE=RATE   operations a second of embedding and classifier, 6 a parameter (flops)
+       update=RATE            bytes a second that an update reads and writes, including the clearing
+                              of gradients and the norm. Required
+       link=RATE              bytes a second that a rank sends. Required for more than one rank
+       overlap=SHARE          share of communication that backward hides while it runs (1)
+       host_link=RATE         GPU: bytes a second between GPU memory and host memory
+       host_update=RATE       GPU: like `update`, for the CPU
        disk=RATE              bytes a second to and from files, both added
-       coding=RATE            bytes a second that -qw and -qg read and write to pack and unpack
-       latency=SECONDS        of a message to another node: of zero_plan --scale (5e-6)
+       coding=RATE            bytes a second that -qw and -qg read and write to quantize
+       latency=SECONDS        time of a message to another node, for zero_plan --scale (5e-6)
 
    THE STEP, in seconds, with n = tokens of a rank in a step, P = parameters, s = P or P/N updated:
-       compute   n (72 L C^2 / block + 12 L C T / attention + 6 (Vp + 1) C / vocabulary); blocks
-                 that are computed again count 4/3. A number of parameters alone: 6 n P / flops
-       send      plan.sent_bytes / link, less overlap times the two thirds of compute that are
-                 backward, and not below 0
-       update    s (2 x bytes of state + bytes of gradient and parameter) / update; in files:
-                 what the next forward, a third of compute, does not hide of the larger of
-                 that and of file_bytes read and written / disk
-   WHY A ROOM. Rates are of a machine, plans of a model; a step's time is both.
+       compute   n (72 L C^2 / block + 12 L C T / attention + 6 (Vp + 1) C / vocabulary); recomputed
+                 blocks count 4/3. For a number of parameters alone: 6 n P / flops
+       send      plan.sent_bytes / link, minus overlap times the two thirds of compute that are
+                 backward; at least 0
+       update    s (2 x bytes of state + bytes of gradient and parameter) / update. For state in
+                 files: the larger of that and (file_bytes read and written) / disk, minus the
+                 next forward (a third of compute)
+   WHY A FILE. A machine has rates, a model has a plan. The time of a step needs both.
 */
 #ifndef PLAN_MACHINE_H
 #define PLAN_MACHINE_H
@@ -41,7 +41,7 @@ extern "C" {
 
 enum { MACHINE_WIDTHS = 16 };
 
-typedef struct machine_rates { /* of one type; 0: not said */
+typedef struct machine_rates { /* rates of one type; 0: not given */
     double flops, attention, vocabulary;
     int widths;
     double width[MACHINE_WIDTHS], block[MACHINE_WIDTHS]; /* by rising width */
@@ -56,11 +56,11 @@ typedef struct machine {
 
 /* Returns 0, or 1 and a sentence that names file, line and key. */
 int machine_read(const char *path, machine *m, char *sentence, size_t bytes);
-/* As KEY=VALUE; `comment` becomes its first line. */
+/* Writes lines of KEY=VALUE; `comment` is the first line. Returns 0, or 1 and a sentence. */
 int machine_write(const char *path, const machine *m, const char *comment, char *sentence,
                   size_t bytes);
 
-/* Seconds of a step's compute: of a block, and of embedding and classifier. */
+/* Seconds of a step's compute: of one block, and of embedding and classifier. */
 typedef struct machine_parts {
     double block, vocabulary;
 } machine_parts;
@@ -71,11 +71,11 @@ typedef struct machine_step {
     double compute, send, update, all;
 } machine_step;
 
-/* 0; or 1 and a sentence: the file lacks a rate that this case needs. */
+/* Predicts a step. Returns 0, or 1 and a sentence if the file lacks a required rate. */
 int machine_predict(const machine *m, const plan_case *c, const plan_answer *a, machine_step *step,
                     char *sentence, size_t bytes);
 
-/* Bytes that an update of this answer's shard reads and writes, as THE STEP has them. */
+/* Returns the bytes that an update of this answer's shard reads and writes (see THE STEP). */
 double machine_update_bytes(const plan_answer *a);
 
 /* Operations of one token in the blocks (without attention), attention and vocabulary. */

@@ -1,9 +1,9 @@
-/* measure.h - this machine's rates, for machine.h: a few seconds of GPT-2's own passes and of the
-   plugin's own steps, on as many ranks at once as will train.
+/* measure.h - measures this machine's rates for machine.h, with a few seconds of GPT-2's passes and
+   of the plugin's steps, on as many ranks at once as will train.
 
-   WHY A ROOM. A rate that was measured alone is not the one that a rank has beside others: so the
-   ranks are started as a trainer's are, and wait for each other before each measurement. What two
-   sizes differ by is measured, so that what every size costs is in no rate.
+   WHY A FILE. A rank alone is faster than a rank next to others. So the ranks start as a trainer's
+   ranks do, and wait for each other before each measurement. A rate is the difference of two sizes
+   divided by the difference of their times, so fixed costs cancel.
 */
 #ifndef PLAN_MEASURE_H
 #define PLAN_MEASURE_H
@@ -15,12 +15,12 @@ extern "C" {
 #endif
 
 typedef struct measure_wish {
-    int ranks, threads; /* threads of each; 0: the processors divided by the ranks */
-    unsigned types;     /* bit t: zero_type t */
-    const char *folder; /* where a file is written; NULL: the disk is not measured */
+    int ranks, threads; /* threads of each rank; 0: the processors divided by the ranks */
+    unsigned types;     /* bit t: measure zero_type t */
+    const char *folder; /* folder for a file; NULL: the disk is not measured */
 } measure_wish;
 
-/* Call it first in a process: ranks are forked. Returns 0, or 1 and a sentence. CPU. */
+/* Call it first in a process, because it forks ranks. CPU only. Returns 0, or 1 and a sentence. */
 int measure_machine(const measure_wish *wish, machine *m, char *sentence, size_t bytes);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* plan_world.h - the ranks that a plan is for, and on what they compute. */
+/* plan_world.h - the ranks of a plan, and their kind of device. */
 #ifndef PLAN_WORLD_H
 #define PLAN_WORLD_H
 
@@ -10,16 +10,16 @@ extern "C" {
 
 typedef struct plan_world {
     int nranks;
-    int shares; /* ranks see each other's memory in place: one machine, CPU */
+    int shares; /* 1: ranks map each other's memory (one machine, CPU) */
 } plan_world;
 
-/* What contexts are for from now on: 1: GPUs, beside whose memory the host's is; 0: CPUs. Of this
-   process; contexts of one kind are destroyed before the other is chosen. */
+/* Chooses the device of later contexts of this process. 1: GPUs, with host memory as a tier of its
+   own; 0: CPUs. Destroy all contexts of one kind before you choose the other. */
 void plan_for_gpus(int yes);
 int plan_is_for_gpus(void);
 
-/* A group of these ranks, borrowed: for contexts that are planned, and for who asks for its rank
-   and size. NULL: no memory. */
+/* Returns a group of these ranks, for contexts that are planned and never built. Its rank and size
+   can be queried. Borrows `world` until plan_group_free. Returns NULL if memory is short. */
 zero_group *plan_group(plan_world *world, int rank);
 void plan_group_free(zero_group *g); /* NULL is allowed */
 

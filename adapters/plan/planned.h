@@ -1,7 +1,8 @@
-/* planned.h - a transport whose ranks are not there: for contexts that are planned and never built
+/* planned.h - a transport without other ranks: for contexts that are planned and never built
 
-   Included by the plugin (ZERO_OWN_TRANSPORTS in plan_plugin.c). comm.handle is a plan_world. What
-   a rank keeps and sends follows from the ranks' number, so none of them need exist. */
+   The plugin includes this file (ZERO_OWN_TRANSPORTS in plan_plugin.c). comm.handle is a
+   plan_world. A rank's memory and traffic follow from the number of ranks, so no other rank has to
+   exist. */
 #pragma once
 
 #include "plan_world.h"

@@ -187,8 +187,8 @@ static int scale_draw(const scale_all *all, int link, const char *folder, char *
                          regular_file_error(errno));
 }
 
-int scale_say(const plan_request *r, const char *csv, const char *folder, char *sentence,
-              size_t bytes) {
+int scale_print_note(const plan_request *r, const char *csv, const char *folder, char *sentence,
+                     size_t bytes) {
     scale_all *all = (scale_all *)calloc(1, sizeof *all);
     int failed = all == NULL || wire_count > SCALE_METHODS;
     if (failed) (void)snprintf(sentence, bytes, "no memory to simulate in");

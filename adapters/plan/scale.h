@@ -1,14 +1,14 @@
 /* scale.h - weak scaling, simulated from a machine's measured parts: stage 3 with and without every
    method of wire.h, 8 ranks a node, 8 to 1,024 ranks, links of 100 and 400 Gbit/s a node.
 
-   WHY A ROOM. zero_plan tells one case; this one sweeps ranks, links and methods, over a step that
-   is simulated (overlap.h) and not summed.
+   WHY A FILE. zero_plan plans one case. This file simulates steps (overlap.h) for all ranks, links
+   and methods.
 */
 #ifndef PLAN_SCALE_H
 #define PLAN_SCALE_H
 
 #include "overlap.h"
-#include "plan_say.h"
+#include "plan_print.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,8 +23,8 @@ int scale_step(const plan_request *r, const wire_method *method, int ranks, doub
 
 /* Tables to stdout, `csv`, and, where `folder` is not "", folder/scale_100.svg and scale_400.svg.
    Returns 0, or 1 and a sentence. */
-int scale_say(const plan_request *r, const char *csv, const char *folder, char *sentence,
-              size_t bytes);
+int scale_print_note(const plan_request *r, const char *csv, const char *folder, char *sentence,
+                     size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -16,12 +16,13 @@
        -qg b                     (K - 1) packed(b, part(G))  (L - 1) K packed(b, part(G))
      -zs, over the replicas      (R - 1) part(N) (4 + e)     in the last micro-step
 
-   A step of stage 3 gathers every unit in forward, and again in backward what it no longer holds;
-   stages 1 and 2 once, behind the update; stage 0 gathers gradients, behind their reduction.
+   A step of stage 3 gathers each unit in forward, and in backward again those whose buffers were
+   reused. Stages 1 and 2 gather once, after the update. Stage 0 gathers gradients, after their
+   reduction.
 
-   WHY A ROOM. The plugin counts what it sends (zero_plan, zero_stats); what it should be stands
-   here a second time, in the terms of papers, for the simulator (overlap.h), for what a link allows
-   at best (tests/bench_links.c) and for tests that compare both.
+   WHY A FILE. The plugin counts the bytes that it sends (zero_plan, zero_stats). The formulas here
+   are those of the papers: for the simulator (overlap.h), the best time of a link
+   (tests/bench_links.c), and tests that compare both.
 */
 #ifndef PLAN_WIRE_H
 #define PLAN_WIRE_H
@@ -42,13 +43,13 @@ typedef struct wire_method {
     double feedback; /* -qf: bytes are the same, a rank's memory is not */
 } wire_method;
 
-/* Exact first. */
+/* The first is exact. */
 extern const wire_method wire_methods[];
 extern const int wire_count;
-const wire_method *wire_find(const char *name); /* NULL: there is none */
+const wire_method *wire_find(const char *name); /* NULL if no method has this name */
 
-/* The trainer's flags of a method, in nodes of so many ranks: "-zh", "2". Returns how many words,
-   at most WIRE_WORDS. */
+/* Writes the trainer's flags for a method in nodes of node_size ranks: "-zh", "2". Returns the
+   number of words, at most WIRE_WORDS. */
 enum { WIRE_WORDS = 12, WIRE_LETTERS = 16 };
 int wire_flags(const wire_method *m, int node_size, char words[WIRE_WORDS][WIRE_LETTERS]);
 
@@ -58,18 +59,18 @@ typedef struct wire_world {
     size_t line;                 /* elements of a line: 32, on GPUs 64 */
 } wire_world;
 
-/* What a rank sends for one collective of one unit. */
+/* The bytes that a rank sends in one collective of one unit. */
 typedef struct wire_leg {
     double near, far; /* bytes */
-    int turns;        /* other nodes that it talks to */
+    int turns;        /* number of other nodes to which it sends */
     double coded;     /* bytes of memory that packing and unpacking read and write */
 } wire_leg;
 
 typedef struct wire_unit {
     wire_leg gather;    /* the first of a step */
     wire_leg again;     /* each later one */
-    wire_leg reduction; /* of each that a step has */
-    wire_leg ending;    /* behind the last reduction: of replicas; at stage 0 the gather */
+    wire_leg reduction; /* each reduction of a step */
+    wire_leg ending;    /* after the last reduction: over replicas; at stage 0 the gather */
 } wire_unit;
 
 wire_unit wire_of(const wire_method *m, int stage, const wire_world *w, size_t numel);

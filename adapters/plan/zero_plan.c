@@ -226,8 +226,8 @@ static int plan_act(plan_request *r, const plan_flags *f, char *sentence, size_t
     omp_set_num_threads(r->options.threads > 0 ? r->options.threads : share > 1 ? share : 1);
 #endif
     if (plan_resolve(r, f, &m, sentence, bytes)) return 1;
-    if (f->scale[0]) return scale_say(r, f->scale, f->pictures, sentence, bytes);
-    return plan_say(r, sentence, bytes);
+    if (f->scale[0]) return scale_print_note(r, f->scale, f->pictures, sentence, bytes);
+    return plan_print(r, sentence, bytes);
 }
 
 int main(int argc, char **argv) {

@@ -11,7 +11,7 @@ const char *breakdown_name(breakdown_kind kind) {
     return (int)kind >= 0 && kind < BREAKDOWN_KINDS ? words[kind] : "no such kind";
 }
 
-/* What a slice of the compute track is; a wait is what it waits for. */
+/* Returns the kind of a slice of the compute track. A wait has the kind of its cause. */
 static breakdown_kind breakdown_of(zero_event_kind kind) {
     switch (kind) {
     case ZERO_EVENT_FORWARD: return BREAKDOWN_FORWARD;
@@ -41,7 +41,7 @@ static breakdown_kind breakdown_of(zero_event_kind kind) {
     }
 }
 
-/* More than there is room for: the oldest go, and their steps are idle there. */
+/* Adds a slice. A full layer drops its older half; the dropped moments count as idle. */
 static void breakdown_put(breakdown *b, int layer, const breakdown_slice *slice) {
     int *n = &b->n[layer];
     if (*n == BREAKDOWN_SLICES) {
@@ -52,7 +52,7 @@ static void breakdown_put(breakdown *b, int layer, const breakdown_slice *slice)
     b->slice[layer][(*n)++] = *slice;
 }
 
-void breakdown_beside(breakdown *b, int lane) { b->beside |= 1u << lane; }
+void breakdown_set_overlapped(breakdown *b, int lane) { b->beside |= 1u << lane; }
 
 void breakdown_events(breakdown *b, const zero_event *events, int n) {
     for (int i = 0; i < n; i++) {
@@ -62,14 +62,14 @@ void breakdown_events(breakdown *b, const zero_event *events, int n) {
         const breakdown_slice slice = {e->begin, e->end,
                                        group ? BREAKDOWN_GROUPS : breakdown_of(e->cause)};
         if (e->kind == ZERO_EVENT_LOST || (!group && e->track != ZERO_TRACK_COMPUTE)) continue;
-        breakdown_put(b, beside ? BREAKDOWN_ON_BESIDE : BREAKDOWN_ON_TRACK, &slice);
+        breakdown_put(b, beside ? BREAKDOWN_ON_OVERLAPPED : BREAKDOWN_ON_TRACK, &slice);
         if (!beside && e->begin > b->seen) b->seen = e->begin;
     }
 }
 
-void breakdown_host(breakdown *b, breakdown_kind kind, double begin, double end) {
+void breakdown_trainer(breakdown *b, breakdown_kind kind, double begin, double end) {
     const breakdown_slice slice = {begin, end, kind};
-    breakdown_put(b, kind == BREAKDOWN_DATA ? BREAKDOWN_ON_DATA : BREAKDOWN_ON_HOST, &slice);
+    breakdown_put(b, kind == BREAKDOWN_DATA ? BREAKDOWN_ON_DATA : BREAKDOWN_ON_TRAINER, &slice);
 }
 
 void breakdown_mark(breakdown *b, int64_t step, double begin, double end) {
@@ -82,15 +82,17 @@ void breakdown_mark(breakdown *b, int64_t step, double begin, double end) {
     s->end = end;
 }
 
-/* By begin; of two at once the longer first, which is the outer one. */
+/* Sorts by begin. Of two slices with one begin the longer one, the outer, is first. */
 static int breakdown_order(const void *a_, const void *b_) {
     const breakdown_slice *a = (const breakdown_slice *)a_, *b = (const breakdown_slice *)b_;
     if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
     return a->end > b->end ? -1 : a->end < b->end;
 }
 
-/* Gives every moment from..to its kind; where a layer has no slice, the next one says. */
-static void breakdown_paint(const breakdown *b, int layer, double from, double to, double *sums) {
+/* Adds each moment from..to to the sum of its kind. If a layer has no slice, the next one decides.
+ */
+static void breakdown_sum_layer(const breakdown *b, int layer, double from, double to,
+                                double *sums) {
     double ends[64], now = from;
     breakdown_kind kinds[64];
     int depth = 0;
@@ -106,7 +108,7 @@ static void breakdown_paint(const breakdown *b, int layer, double from, double t
             if (end > now) now = end;
         }
         if (next > now && depth) sums[kinds[depth - 1]] += next - now;
-        if (next > now && !depth) breakdown_paint(b, layer + 1, now, next, sums);
+        if (next > now && !depth) breakdown_sum_layer(b, layer + 1, now, next, sums);
         now = next;
         if (s == NULL || s->begin >= to) break;
         if (depth == 64) continue;
@@ -116,7 +118,7 @@ static void breakdown_paint(const breakdown *b, int layer, double from, double t
     }
 }
 
-/* What ends before the next step is not needed any more. */
+/* Removes slices that end before the next step. */
 static void breakdown_forget(breakdown *b, double before) {
     for (int layer = 0; layer < BREAKDOWN_LAYERS; layer++) {
         int kept = 0;
@@ -131,7 +133,7 @@ int breakdown_take(breakdown *b, int all, breakdown_step *out) {
     *out = b->step[0];
     for (int layer = 0; layer < BREAKDOWN_LAYERS; layer++)
         qsort(b->slice[layer], (size_t)b->n[layer], sizeof *b->slice[layer], breakdown_order);
-    breakdown_paint(b, 0, out->begin, out->end, out->seconds);
+    breakdown_sum_layer(b, 0, out->begin, out->end, out->seconds);
     breakdown_forget(b, out->end);
     memmove(b->step, b->step + 1, (size_t)--b->steps * sizeof *b->step);
     return 1;

@@ -1,19 +1,19 @@
 /* breakdown.h - where the time of a step goes.
 
-   Every moment of a step is of one kind: that of the innermost slice of the compute track (see
-   zero_event), where there is none that of the host's own innermost slice, where there is none
-   either it is idle. So the kinds of a step add up to the step. Communication is there as far as
-   it is exposed, which is what the compute track waits for it, or does of it itself.
+   Every moment of a step has one kind. It is the kind of the innermost slice of the compute track
+   (see zero_event). If no such slice runs, it is the kind of the trainer's own innermost slice. If
+   that is missing too, the moment is idle. So the kinds of a step add up to the step. Only exposed
+   communication counts: the compute track waits for it, or runs it itself.
 
-   GROUPS of the host's do what they do within the compute track: what a forward waits for
-   tensor-parallel peers is the groups', not the forward's. Those of which breakdown_beside was told
-   have a thread or stream of their own, as a pipeline's messages do: they count where nothing is
-   computed and no data read.
+   GROUPS of the trainer run within the compute track: a forward's wait for tensor-parallel peers
+   counts as the groups' time, not as the forward's. A group that breakdown_set_overlapped names has
+   a thread or stream of its own, such as a pipeline's messages. It counts only while the compute
+   track is empty and no data is read.
 
-   A step is complete once a slice behind it is seen, since events come late: breakdown_take hands
-   complete ones out, in order.
+   Events arrive late. A step is complete when a slice that begins after it has arrived.
+   breakdown_take returns complete steps in order.
 
-   WHY A ROOM. It is arithmetic on events, and tested as that.
+   WHY A FILE. This is arithmetic on events, and tests give it any events.
 */
 #ifndef BREAKDOWN_H
 #define BREAKDOWN_H
@@ -43,12 +43,12 @@ extern "C" {
 typedef enum breakdown_kind { BREAKDOWNS(BREAKDOWN_ENUM) BREAKDOWN_KINDS } breakdown_kind;
 #undef BREAKDOWN_ENUM
 
-/* Slices of an earlier layer go before those of a later one. */
+/* Slices of an earlier layer hide those of a later layer. */
 enum breakdown_layer {
     BREAKDOWN_ON_TRACK, /* compute, and groups within it */
     BREAKDOWN_ON_DATA,
-    BREAKDOWN_ON_BESIDE, /* groups beside it */
-    BREAKDOWN_ON_HOST,
+    BREAKDOWN_ON_OVERLAPPED, /* groups with a thread or stream of their own */
+    BREAKDOWN_ON_TRAINER,
     BREAKDOWN_LAYERS
 };
 enum { BREAKDOWN_SLICES = 1 << 14, BREAKDOWN_STEPS = 64 };
@@ -68,24 +68,25 @@ typedef struct breakdown_step {
 typedef struct breakdown {
     breakdown_slice slice[BREAKDOWN_LAYERS][BREAKDOWN_SLICES];
     int n[BREAKDOWN_LAYERS];
-    unsigned beside; /* 1 << lane of the groups that are */
+    unsigned beside; /* 1 << lane of each overlapped group */
     breakdown_step step[BREAKDOWN_STEPS];
     int steps;
-    double seen; /* the latest begin within the compute track */
+    double seen; /* the latest begin on the compute track, in seconds */
 } breakdown;
 
 /* "forward" */
 const char *breakdown_name(breakdown_kind kind);
 
-/* What the group on that lane does runs beside what is computed. */
-void breakdown_beside(breakdown *b, int lane);
+/* Marks the group on that lane as overlapped: it runs next to the compute track. */
+void breakdown_set_overlapped(breakdown *b, int lane);
 void breakdown_events(breakdown *b, const zero_event *events, int n);
-/* A slice of the host's. */
-void breakdown_host(breakdown *b, breakdown_kind kind, double begin, double end);
-/* A step was made from begin to end. */
+/* Adds a slice of the trainer's own work. */
+void breakdown_trainer(breakdown *b, breakdown_kind kind, double begin, double end);
+/* Adds a step that ran from begin to end. */
 void breakdown_mark(breakdown *b, int64_t step, double begin, double end);
 
-/* The next step that is complete; `all`: whether or not. Returns 0 where there is none. */
+/* Removes the oldest complete step and writes it to *out. If `all` is 1, an incomplete step is
+   taken too. Returns 0 if no such step is left. */
 int breakdown_take(breakdown *b, int all, breakdown_step *out);
 
 #ifdef __cplusplus

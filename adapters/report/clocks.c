@@ -13,9 +13,9 @@ void clocks_open(clocks *c) {
     c->most = HUGE_VAL;
 }
 
-void clocks_meet(clocks *c, double before, double zero, double behind) {
+void clocks_meet(clocks *c, double before, double zero, double after) {
     c->least = fmax(c->least, before - zero);
-    c->most = fmin(c->most, behind - zero);
+    c->most = fmin(c->most, after - zero);
 }
 
 double clocks_ahead(const clocks *c) { return (c->least + c->most) / 2; }
@@ -34,6 +34,6 @@ uint64_t clocks_identity(void) {
     if (n <= 0) return 0;
     const uint64_t boot = clocks_hash(14695981039346656037u, text, n);
     n = readlink("/proc/self/ns/time", text,
-                 sizeof text); /* a kernel that has none has one clock */
+                 sizeof text); /* a kernel without time namespaces has one clock */
     return clocks_hash(boot, text, n);
 }

@@ -1,16 +1,16 @@
-/* clocks.h - how far a rank's clock is ahead of rank 0's, and how far off that may be.
+/* clocks.h - how far a rank's clock is ahead of rank 0's, and the error of that figure.
 
-   A MEETING of all ranks, over which rank 0 then hands round what its clock shows:
+   In a MEETING all ranks pass a barrier. Then rank 0 reads its clock and broadcasts the time:
 
-       this rank   before  ---- all meet ----                ---- told ----  behind
+       this rank   before  ---- barrier ----                ---- broadcast ----  after
        rank 0                                 rank 0's clock
 
-   Rank 0 looks at its clock when this rank has come, and before this rank is told. So what this
-   rank is ahead lies between before - rank 0's and behind - rank 0's, however long messages take
-   either way. Several meetings leave what lies between all of these; its middle is at most half of
-   that off. That holds for the moment: clocks of machines drift, some microseconds a second.
+   Rank 0 reads its clock after this rank reached the barrier, and before this rank receives the
+   time. So this rank is ahead by at least before - rank 0's and at most after - rank 0's, whatever
+   the delay of messages. Several meetings narrow the interval. Its middle is wrong by at most half
+   its width. This holds for the moment: clocks of machines drift by some microseconds a second.
 
-   WHY A ROOM. Arithmetic that a test can give any clocks and delays.
+   WHY A FILE. This is arithmetic, and a test gives it any clocks and delays.
 */
 #ifndef CLOCKS_H
 #define CLOCKS_H
@@ -22,19 +22,19 @@ extern "C" {
 #endif
 
 typedef struct clocks {
-    double least, most; /* seconds that this rank's is ahead */
+    double least, most; /* bounds on the seconds by which this rank's clock is ahead */
 } clocks;
 
-/* Nothing is known. */
+/* Sets infinite bounds. */
 void clocks_open(clocks *c);
-/* One meeting; seconds: two times of this rank's clock, one of rank 0's. */
-void clocks_meet(clocks *c, double before, double zero, double behind);
+/* Adds one meeting: two times of this rank's clock and one of rank 0's, in seconds. */
+void clocks_meet(clocks *c, double before, double zero, double after);
 double clocks_ahead(const clocks *c);
-/* What that is off at most. */
+/* Returns the greatest error of clocks_ahead, in seconds. */
 double clocks_within(const clocks *c);
 
-/* Ranks of which this is the same have one CLOCK_MONOTONIC: the machine's boot, and the time
-   namespace of a container. 0: cannot be told. */
+/* Returns a hash of the machine's boot and of the container's time namespace. Ranks with the same
+   hash share one CLOCK_MONOTONIC. Returns 0 if it is not known. */
 uint64_t clocks_identity(void);
 
 #ifdef __cplusplus

@@ -4,19 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Below 0: the row comes before the event's. */
-static int comms_beside(const comms_row *row, const zero_event *e) {
+/* Returns a negative number if the row comes before the event's row, and 0 if it is that row. */
+static int comms_compare_row(const comms_row *row, const zero_event *e) {
     if (row->kind != e->kind) return row->kind < e->kind ? -1 : 1;
     if (row->bytes != e->bytes) return row->bytes < e->bytes ? -1 : 1;
     return row->ranks - e->ranks;
 }
 
-/* The row of an event, made if there is none. Rows stay in order, since ranks meet them in other
-   orders. */
+/* Returns the event's row, and adds it if it is new. Returns NULL if the table is full. Rows stay
+   sorted, because ranks see operations in different orders. */
 static comms_row *comms_find(comms_table *t, const zero_event *e) {
     int i = 0;
-    while (i < t->n && comms_beside(&t->row[i], e) < 0) i++;
-    if (i < t->n && comms_beside(&t->row[i], e) == 0) return &t->row[i];
+    while (i < t->n && comms_compare_row(&t->row[i], e) < 0) i++;
+    if (i < t->n && comms_compare_row(&t->row[i], e) == 0) return &t->row[i];
     if (t->n == COMMS_ROWS) return NULL;
     memmove(&t->row[i + 1], &t->row[i], (size_t)(t->n++ - i) * sizeof *t->row);
     memset(&t->row[i], 0, sizeof *t->row);
@@ -45,14 +45,14 @@ static int comms_order(const void *a_, const void *b_) {
     return a < b ? -1 : a > b;
 }
 
-/* busbw over algbw. */
+/* Returns busbw / algbw. */
 static double comms_factor(const comms_row *row) {
     const double share = (double)(row->ranks - 1) / row->ranks;
     if (row->kind == ZERO_EVENT_BROADCAST || row->kind == ZERO_EVENT_MESSAGES) return 1;
     return row->kind == ZERO_EVENT_ALL_REDUCE ? 2 * share : share;
 }
 
-comms_figures comms_of(const comms_row *row) {
+comms_figures comms_compute_figures(const comms_row *row) {
     static const comms_figures none = {0, 0, 0, 0, 0};
     double sorted[COMMS_NEWEST];
     const size_t n = row->count < COMMS_NEWEST ? (size_t)row->count : COMMS_NEWEST;
@@ -77,7 +77,7 @@ comms_ranks comms_ranks_of(zero_ctx *z) {
     return ranks;
 }
 
-/* A device's group reaches memory of its own kind alone. */
+/* Copies the values to memory of the device, because its group accepts no other. */
 static zero_result comms_sum_of_group(void *g, double *values, int n) {
     const size_t bytes = (size_t)n * sizeof *values;
     double *own = (double *)zero_host_alloc(bytes);
@@ -94,8 +94,7 @@ comms_ranks comms_ranks_of_group(zero_group *g) {
     return ranks;
 }
 
-/* Have all ranks met the same operations? Where one has not, it is not what all have in the mean.
- */
+/* Sets *same to 1 if all ranks have the same rows. Otherwise some rank's hash is not the mean. */
 static zero_result comms_same(const comms_table *t, const comms_ranks *all, int *same) {
     uint32_t hash = 2166136261u;
     for (int i = 0; i < t->n; i++)
@@ -110,10 +109,10 @@ static zero_result comms_same(const comms_table *t, const comms_ranks *all, int 
     return ZERO_OK;
 }
 
-/* Mean milliseconds of a row by rank. */
+/* Writes each rank's mean milliseconds of a row to ms[rank]. */
 static zero_result comms_by_rank(const comms_row *row, const comms_ranks *all, double ms[64]) {
     memset(ms, 0, 64 * sizeof *ms);
-    ms[all->rank] = comms_of(row).mean_ms;
+    ms[all->rank] = comms_compute_figures(row).mean_ms;
     return all->sum(all->of, ms, all->n);
 }
 
@@ -123,19 +122,20 @@ static zero_result comms_stragglers(comms_table *t, const comms_ranks *all, repo
     int same = 0;
     if (n == 1 || n > 64) return ZERO_OK;
     ZERO_TRY(comms_same(t, all, &same));
-    if (!same) { /* sizes that one rank lost; stages of a pipeline */
-        report_say(out, "stragglers: the ranks have other operations\n");
+    if (!same) { /* one rank's table was full, or the ranks are stages of a pipeline */
+        report_print(out, "stragglers: the ranks have other operations\n");
         return ZERO_OK;
     }
-    report_say(out, "mean ms by rank, and what lies above the least (straggler)\n");
+    report_print(out, "mean ms by rank, and what lies above the least (straggler)\n");
     for (int i = 0; i < t->n; i++) {
         ZERO_TRY(comms_by_rank(&t->row[i], all, ms));
         least = ms[0];
         for (int r = 1; r < n; r++) least = ms[r] < least ? ms[r] : least;
-        report_say(out, "%-14s %12llu", zero_event_name(t->row[i].kind),
-                   (unsigned long long)t->row[i].bytes);
-        for (int r = 0; r < n; r++) report_say(out, "  %d: %.3f (+%.3f)", r, ms[r], ms[r] - least);
-        report_say(out, "\n");
+        report_print(out, "%-14s %12llu", zero_event_name(t->row[i].kind),
+                     (unsigned long long)t->row[i].bytes);
+        for (int r = 0; r < n; r++)
+            report_print(out, "  %d: %.3f (+%.3f)", r, ms[r], ms[r] - least);
+        report_print(out, "\n");
     }
     return ZERO_OK;
 }
@@ -143,19 +143,19 @@ static zero_result comms_stragglers(comms_table *t, const comms_ranks *all, repo
 zero_result comms_print(comms_table *t, const comms_ranks *ranks, const char *what, report *out) {
     const int n = ranks->n;
     report_rule(out);
-    report_say(out,
-               "%s of rank 0 among %d rank%s; algbw and busbw in GB/s as nccl-tests define them\n",
-               what, n, n > 1 ? "s" : "");
-    report_say(out, "%-14s %12s %8s %10s %10s %10s %8s %8s %6s\n", "operation", "bytes", "count",
-               "mean ms", "p50 ms", "p99 ms", "algbw", "busbw", "ranks");
+    report_print(
+        out, "%s of rank 0 among %d rank%s; algbw and busbw in GB/s as nccl-tests define them\n",
+        what, n, n > 1 ? "s" : "");
+    report_print(out, "%-14s %12s %8s %10s %10s %10s %8s %8s %6s\n", "operation", "bytes", "count",
+                 "mean ms", "p50 ms", "p99 ms", "algbw", "busbw", "ranks");
     for (int i = 0; i < t->n; i++) {
-        const comms_figures f = comms_of(&t->row[i]);
-        report_say(out, "%-14s %12llu %8llu %10.3f %10.3f %10.3f %8.2f %8.2f %6d\n",
-                   zero_event_name(t->row[i].kind), (unsigned long long)t->row[i].bytes,
-                   (unsigned long long)t->row[i].count, f.mean_ms, f.p50_ms, f.p99_ms, f.algbw,
-                   f.busbw, t->row[i].ranks);
+        const comms_figures f = comms_compute_figures(&t->row[i]);
+        report_print(out, "%-14s %12llu %8llu %10.3f %10.3f %10.3f %8.2f %8.2f %6d\n",
+                     zero_event_name(t->row[i].kind), (unsigned long long)t->row[i].bytes,
+                     (unsigned long long)t->row[i].count, f.mean_ms, f.p50_ms, f.p99_ms, f.algbw,
+                     f.busbw, t->row[i].ranks);
     }
-    if (t->others) report_say(out, "and %llu of other sizes\n", (unsigned long long)t->others);
+    if (t->others) report_print(out, "and %llu of other sizes\n", (unsigned long long)t->others);
     ZERO_TRY(comms_stragglers(t, ranks, out));
     report_rule(out);
     return ZERO_OK;

@@ -20,7 +20,7 @@ double flops_of(const gpt2_config *m, flops_kind kind, int seq_len) {
     }
 }
 
-/* How often a block has that: an MLP for each expert that a token asks. */
+/* Returns how often a block has a kind of product: an MLP counts once per chosen expert. */
 static int flops_times(const gpt2_config *m, flops_kind kind, int block) {
     const int is_mlp = kind == FLOPS_FC || kind == FLOPS_FC_OUT;
     return is_mlp && experts_is_layer(m, block) ? m->moe.chosen : 1;
@@ -31,7 +31,7 @@ static double flops_block(const gpt2_config *m, int block, int seq_len) {
         sum += flops_times(m, (flops_kind)k, block) * flops_of(m, (flops_kind)k, seq_len);
     return sum;
 }
-/* Of one kind, the whole model. */
+/* Returns the operations of one kind in the whole model. */
 static double flops_kind_forward(const gpt2_config *m, flops_kind kind, int seq_len) {
     int times = kind == FLOPS_CLASSIFIER;
     for (int l = 0; l < m->layers && kind != FLOPS_CLASSIFIER; l++)
@@ -44,7 +44,7 @@ double flops_forward(const gpt2_config *m, int seq_len) {
     return sum;
 }
 
-/* The embeddings (in tiles: and wpe's), the blocks, the final norm. */
+/* Units are the embeddings (with tiles: and wpe), the blocks and the final norm. */
 static int flops_first_block(const flops_table *t) { return t->tiles + 1; }
 static int flops_units(const flops_table *t) { return flops_first_block(t) + t->model.layers + 1; }
 
@@ -72,7 +72,7 @@ static double flops_rate(double flops, double seconds) {
     return seconds > 0 ? flops / seconds * 1e-9 : 0;
 }
 
-/* A unit's times, or several units' together. */
+/* Prints the summed times of one or more units. */
 static void flops_row(const flops_table *t, report *out, const char *name, double flops, int first,
                       int units) {
     double forward = 0, backward = 0;
@@ -80,8 +80,9 @@ static void flops_row(const flops_table *t, report *out, const char *name, doubl
         forward += t->seconds[0][u];
         backward += t->seconds[1][u];
     }
-    report_say(out, "%-14s %12.3f %12.3f %12.3f %12.1f %12.1f\n", name, flops * 1e-9, 1e3 * forward,
-               1e3 * backward, flops_rate(flops, forward), flops_rate(2 * flops, backward));
+    report_print(out, "%-14s %12.3f %12.3f %12.3f %12.1f %12.1f\n", name, flops * 1e-9,
+                 1e3 * forward, 1e3 * backward, flops_rate(flops, forward),
+                 flops_rate(2 * flops, backward));
 }
 
 void flops_print(const flops_table *t, report *out) {
@@ -96,17 +97,17 @@ void flops_print(const flops_table *t, report *out) {
     };
     char name[32];
     report_rule(out);
-    report_say(out, "flops of step %lld: %d rank%s, %lld tokens each, windows of %d\n",
-               (long long)t->step + 1, t->ranks, t->ranks > 1 ? "s" : "", (long long)t->rank_tokens,
-               t->seq_len);
-    report_say(out, "%-26s %12s %8s\n", "forward of a rank", "GFLOP", "share");
+    report_print(out, "flops of step %lld: %d rank%s, %lld tokens each, windows of %d\n",
+                 (long long)t->step + 1, t->ranks, t->ranks > 1 ? "s" : "",
+                 (long long)t->rank_tokens, t->seq_len);
+    report_print(out, "%-26s %12s %8s\n", "forward of a rank", "GFLOP", "share");
     for (int k = 0; k < FLOPS_KIND_COUNT; k++) {
         const double flops = tokens * flops_kind_forward(m, (flops_kind)k, t->seq_len);
-        report_say(out, "%-26s %12.3f %7.1f%%\n", words[k], flops * 1e-9, 100 * flops / forward);
+        report_print(out, "%-26s %12.3f %7.1f%%\n", words[k], flops * 1e-9, 100 * flops / forward);
     }
-    report_say(out, "%-26s %12.3f %7.1f%%\n", "together", forward * 1e-9, 100.0);
-    report_say(out, "%-14s %12s %12s %12s %12s %12s\n", "rank 0", "fwd GFLOP", "fwd ms", "bwd ms",
-               "fwd GFLOP/s", "bwd GFLOP/s");
+    report_print(out, "%-26s %12.3f %7.1f%%\n", "together", forward * 1e-9, 100.0);
+    report_print(out, "%-14s %12s %12s %12s %12s %12s\n", "rank 0", "fwd GFLOP", "fwd ms", "bwd ms",
+                 "fwd GFLOP/s", "bwd GFLOP/s");
     flops_row(t, out, "embeddings", tokens * flops_of(m, FLOPS_CLASSIFIER, t->seq_len), 0,
               flops_first_block(t));
     for (int l = 0; l < m->layers; l++) {
@@ -117,9 +118,10 @@ void flops_print(const flops_table *t, report *out) {
     flops_row(t, out, "final norm", 0, flops_units(t) - 1, 1);
     flops_row(t, out, "together", forward, 0, flops_units(t));
     if (t->wall > 0)
-        report_say(out,
-                   "%.1f GFLOP/s of all ranks over the whole step, %.1f%% %s: 6 per parameter and "
-                   "token without wpe, and 12 L C T for attention, not halved (PaLM)\n",
-                   flops_rate(all, t->wall), 100 * t->share, t->of);
+        report_print(
+            out,
+            "%.1f GFLOP/s of all ranks over the whole step, %.1f%% %s: 6 per parameter and "
+            "token without wpe, and 12 L C T for attention, not halved (PaLM)\n",
+            flops_rate(all, t->wall), 100 * t->share, t->of);
     report_rule(out);
 }

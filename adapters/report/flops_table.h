@@ -1,13 +1,13 @@
-/* flops_table.h - what a layer of GPT-2 computes, and how fast.
+/* flops_table.h - the floating-point operations of each GPT-2 layer, and its speed.
 
-   Floating-point operations of forward, a multiplication and an addition being two: a product of a
-   token with a matrix of r x c has 2 r c, attention over a window of T tokens 4 C T (scores and
-   values; the causal half that is masked counts, as in PaLM's appendix B). Backward has twice as
-   many. What is computed again (-r) does not count, as it does not in MFU. Lookups, norms, GELU
-   and the experts' router are not counted; of experts those that a token asks are. Times are those
-   of the units' slices of one step: on the compute track, without what is waited for before.
+   A multiplication and an addition are two operations. In forward, a product of a token with a
+   matrix of r x c has 2 r c. Attention over a window of T tokens has 4 C T, for scores and values;
+   the masked causal half counts, as in PaLM's appendix B. Backward has twice as many. Recomputation
+   (-r) does not count, as in MFU. Lookups, norms, GELU and the experts' router do not count. Only
+   the experts that a token chose count. Times are those of the units' slices of one step on the
+   compute track, without the waits before them.
 
-   WHY A ROOM. It is arithmetic on a model and on events, and tested as that.
+   WHY A FILE. This is arithmetic on a model and on events, and tests give it both.
 */
 #ifndef FLOPS_TABLE_H
 #define FLOPS_TABLE_H
@@ -35,9 +35,9 @@ extern "C" {
 typedef enum flops_kind { FLOPS_KINDS(FLOPS_ENUM) FLOPS_KIND_COUNT } flops_kind;
 #undef FLOPS_ENUM
 
-/* Operations of forward per token, of one layer without experts; of the classifier of the model. */
+/* Returns the operations of forward per token, for one layer without experts or the classifier. */
 double flops_of(const gpt2_config *model, flops_kind kind, int seq_len);
-/* Of forward per token, all layers and the classifier. */
+/* Returns the operations of forward per token, for all layers and the classifier. */
 double flops_forward(const gpt2_config *model, int seq_len);
 
 typedef struct flops_table {
@@ -46,16 +46,16 @@ typedef struct flops_table {
     int64_t rank_tokens; /* of a step of one rank, all micro-steps */
     int ranks;
     int tiles;    /* units of the embeddings before the blocks; 0: one unit */
-    double share; /* of what processors or GPUs can do, over the whole step, and of what: "MFU",
-                     "of matmul" (borrowed); set with `wall` */
+    double share; /* of the peak rate, over the whole step; set with `wall`. `of` names the peak,
+                     "MFU" or "of matmul" (borrowed) */
     const char *of;
-    int64_t step;       /* as of zero_event: that is measured */
-    int passed;         /* 1: events of a later step were seen */
+    int64_t step;       /* the measured step, as zero_event counts */
+    int passed;         /* 1: events of a later step have arrived */
     double *seconds[2]; /* [units] forward and backward */
     double wall;        /* seconds of the step; 0: not known */
 } flops_table;
 
-/* Returns 1 without memory. `seconds` are the table's, from here to flops_close. */
+/* Allocates `seconds`, which flops_close frees. Returns 1 if memory is short. */
 int flops_open(flops_table *t);
 void flops_close(flops_table *t);
 void flops_events(flops_table *t, const zero_event *events, int n);

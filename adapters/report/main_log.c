@@ -20,7 +20,7 @@ struct main_log {
     int file;
     char folder[1024], path[1024 + 16];
     char error[1024 + 128], note[1024 + 128];
-    int told;     /* the note was asked for */
+    int told;     /* 1: main_log_note has returned the note */
     int failing;  /* the last line was lost */
     int64_t lost; /* lines */
 };
@@ -34,21 +34,21 @@ static int main_log_fail(main_log *log, const char *what, int number) {
 /* ---- opening ------------------------------------------------------------------------------- */
 
 static int main_log_open_file(main_log *log, int flags) {
-    (void)mkdir(log->folder, 0777); /* open tells if it is not there */
+    (void)mkdir(log->folder, 0777); /* open reports a folder that is missing */
     const int file = regular_file_open(log->path, O_RDWR | O_CREAT | O_APPEND | flags);
     if (file < 0) (void)main_log_fail(log, "cannot be written", errno);
     return file;
 }
 
-/* Steps first to last have no line. */
+/* Notes that steps first to last have no line. */
 static void main_log_note_gap(main_log *log, int64_t first, int64_t last) {
-    if (first > last || log->note[0]) return; /* the first gap is told */
+    if (first > last || log->note[0]) return; /* the note names the first gap only */
     (void)snprintf(log->note, sizeof log->note, "%s lacks the lines of steps %lld to %lld",
                    log->path, (long long)first, (long long)last);
 }
 
-/* Where the first line of a later step starts, or the first one that is not whole: a run that was
-   killed went on after its last checkpoint. */
+/* Returns the offset of the first incomplete line, or of the first line of `step` or a later one,
+   which a killed run wrote after its last checkpoint. */
 static off_t main_log_end(main_log *log, FILE *lines, int64_t step) {
     char line[LINE];
     off_t end = 0;
@@ -96,7 +96,7 @@ main_log *main_log_open(const char *folder, int64_t step, char *sentence, size_t
 
 /* ---- lines --------------------------------------------------------------------------------- */
 
-/* All of it or nothing: what a full disk took of a line is cut. Returns 0, or the error's number.
+/* Appends all bytes or none: after an error it cuts the part that was written. Returns 0 or errno.
  */
 static int main_log_append(int file, const char *text, size_t bytes) {
     struct stat before;
@@ -123,7 +123,7 @@ static int main_log_copy(int from, int to) {
     return got < 0 ? errno : 0;
 }
 
-/* A log that nobody finds by its name any more gets it back, with what it had. */
+/* If the log was removed, makes it again and copies its lines from the open file. */
 static int main_log_find(main_log *log) {
     struct stat is;
     if (stat(log->path, &is) == 0 || errno != ENOENT) return 0;

@@ -17,10 +17,10 @@
 
 enum { NESTED = 8, CLOCK_ROUNDS = 16, CONTEXTS = 2, GROUPS = 8 };
 
-/* What a context hands its events to. */
+/* The trace_user of a context. */
 typedef struct observed {
     observer *by;
-    int experts; /* the context is the experts' */
+    int experts; /* 1: the context of the experts */
 } observed;
 
 struct observer {
@@ -37,7 +37,7 @@ struct observer {
     scalars *figures;
     int every;        /* -tb */
     int profile_step; /* -tk: from 1 on; 0: none, or told */
-    int64_t step;     /* of the host's slices */
+    int64_t step;     /* step of the trainer's slices */
     int depth;
     struct {
         const char *name;
@@ -46,14 +46,14 @@ struct observer {
     } open[NESTED];
     breakdown_step sum, all; /* since the last line; of the run, but for its first step, which warms
                                 up. step: how many */
-    int warm;                /* its first step is over */
+    int warm;                /* 1: the first step is over */
     int64_t first;           /* of `sum` */
     int64_t samples_of;      /* of one step */
 };
 
 /* ---- clocks -------------------------------------------------------------------------------- */
 
-/* began: of rank 0's file, on its clock. COLLECTIVE; the file is there before. */
+/* began: the start of rank 0's file on its clock. Rank 0 has made the file before. COLLECTIVE. */
 static trace_clock clock_agree(launch *l, double began) {
     struct {
         uint64_t identity;
@@ -165,21 +165,21 @@ static void observe_events(void *user, const zero_event *events, int n) {
         const int lane = events[i].track - ZERO_TRACK_GROUP;
         comms_events(&s->comms[lane < 0 ? of->experts : CONTEXTS + lane], &events[i], 1);
     }
-    if (s->flops != NULL && !of->experts) /* experts are within their block */
+    if (s->flops != NULL && !of->experts) /* the time of a block includes its experts */
         flops_events(s->flops, events, n);
 }
 
-void observe_hook(observer *s, zero_config *c) {
+void observe_set_trace(observer *s, zero_config *c) {
     if (s == NULL || !(s->timeline || s->times || s->comms || s->flops)) return;
     c->trace = observe_events;
     c->trace_user = &s->of[0];
 }
-void *observe_too(observer *s) { return s != NULL ? &s->of[1] : NULL; }
+void *observe_experts_user(observer *s) { return s != NULL ? &s->of[1] : NULL; }
 
 zero_result observe_group(observer *s, zero_ctx *z, zero_group *g, int lane, int beside,
                           const char *name) {
     if (s == NULL || zero_group_size(g) < 2) return ZERO_OK;
-    if (s->times != NULL && beside) breakdown_beside(s->times, lane);
+    if (s->times != NULL && beside) breakdown_set_overlapped(s->times, lane);
     if (s->timeline != NULL) trace_group(s->timeline, lane, name);
     (void)snprintf(s->named[lane], sizeof s->named[lane], "%s", name);
     s->group[lane] = g;
@@ -193,7 +193,7 @@ void observe_begin(observer *s, const char *name, breakdown_kind kind) {
     s->open[s->depth++].begin = pace_clock();
 }
 
-/* On a GPU the host only enqueues: what it does meanwhile says nothing of the GPU's time. */
+/* On a GPU the trainer only enqueues, so only its reads of data count. */
 void observe_end(observer *s) {
     if (s == NULL || s->depth == 0) return;
     s->depth--;
@@ -201,19 +201,19 @@ void observe_end(observer *s) {
     const breakdown_kind kind = s->open[s->depth].kind;
     if (s->timeline != NULL) trace_slice(s->timeline, s->open[s->depth].name, s->step, begin, end);
     if (s->times != NULL && (s->computes || kind == BREAKDOWN_DATA))
-        breakdown_host(s->times, kind, begin, end);
+        breakdown_trainer(s->times, kind, begin, end);
 }
 
 /* ---- steps --------------------------------------------------------------------------------- */
 
-/* Mean milliseconds and shares of `steps` steps. */
+/* Prints mean milliseconds and shares of `steps` steps. */
 static void observe_print_times(const observer *s, const char *what, const double *seconds,
                                 double total, double steps) {
-    report_say(s->out, "%s, ms a step:", what);
+    report_print(s->out, "%s, ms a step:", what);
     for (int k = 0; k < BREAKDOWN_KINDS; k++)
-        report_say(s->out, " %s %.3f (%.1f%%) |", breakdown_name((breakdown_kind)k),
-                   1e3 * seconds[k] / steps, total > 0 ? 100 * seconds[k] / total : 0);
-    report_say(s->out, " together %.3f\n", 1e3 * total / steps);
+        report_print(s->out, " %s %.3f (%.1f%%) |", breakdown_name((breakdown_kind)k),
+                     1e3 * seconds[k] / steps, total > 0 ? 100 * seconds[k] / total : 0);
+    report_print(s->out, " together %.3f\n", 1e3 * total / steps);
 }
 
 static void observe_add(breakdown_step *sum, const breakdown_step *one) {
@@ -235,7 +235,7 @@ static int observe_put_times(observer *s, const breakdown_step *one, char *sente
                        (int)(sizeof values / sizeof *values), sentence, bytes);
 }
 
-/* Steps that are complete by now. */
+/* Takes all complete steps; `all`: the incomplete ones too. */
 static int observe_take_times(observer *s, int all, char *sentence, size_t bytes) {
     breakdown_step one;
     char what[64];
@@ -318,7 +318,7 @@ static zero_result observe_sum_times(observer *s, zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Behind what the groups have done in the run: the tables' own sums are not of it. */
+/* Prints the groups' tables after the run, so that their own sums do not count. */
 static zero_result observe_print_groups(observer *s) {
     char what[32];
     for (int i = 0; i < GROUPS; i++)
@@ -337,13 +337,13 @@ static zero_result observe_print_comms(observer *s, zero_ctx *z, const char *wha
     return s->comms != NULL ? comms_print(&s->comms[experts], &ranks, what, s->out) : ZERO_OK;
 }
 
-zero_result observe_sum(observer *s, zero_ctx *z, zero_ctx *experts) {
+zero_result observe_print_tables(observer *s, zero_ctx *z, zero_ctx *experts) {
     char sentence[LAUNCH_SENTENCE] = "";
     zero_stats stats;
     if (s == NULL) return ZERO_OK;
-    ZERO_TRY(zero_query_stats(z, &stats)); /* tells what is over by now: all */
+    ZERO_TRY(zero_query_stats(z, &stats)); /* reports all finished events: all are */
     if (experts != NULL) ZERO_TRY(zero_query_stats(experts, &stats));
-    if (observe_take_times(s, 1, sentence, sizeof sentence)) report_say(s->out, "%s\n", sentence);
+    if (observe_take_times(s, 1, sentence, sizeof sentence)) report_print(s->out, "%s\n", sentence);
     observe_profile(s, 1);
     ZERO_TRY(observe_sum_times(s, z));
     ZERO_TRY(observe_print_comms(s, z, "collectives", 0));

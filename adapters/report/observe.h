@@ -1,11 +1,11 @@
-/* observe.h - what a run shows of itself while it runs: a timeline, where time goes, how long
-   collectives take, what layers compute, figures for TensorBoard and CSV.
+/* observe.h - measures a run while it trains: a timeline, the breakdown of each step's time, times
+   of collectives, operations of layers, and values for TensorBoard and CSV.
 
-   A trainer opens an observer, which is NULL where nothing of that is asked for, and tells it what
-   it does: observe_begin and _end around its own work, observe_step behind each step. The plugin
-   tells the rest, through zero_config.trace. With NULL each of these is one test of a pointer.
+   The trainer opens an observer, which is NULL if no option asks for one. It calls observe_begin
+   and _end around its own work, and observe_step after each step. The plugin reports its events
+   through zero_config.trace. With NULL, each of these functions only tests the pointer.
 
-   WHY A ROOM. What there is to see, and how it is written, is not a training loop's business.
+   WHY A FILE. The training loop does not depend on what is measured, or on file formats.
 */
 #ifndef OBSERVE_H
 #define OBSERVE_H
@@ -27,38 +27,39 @@ extern "C" {
 
 typedef struct observer observer;
 
-/* By -tr, -tb, -tc, -tk, -tbd and -tcd, or the file's keys. step_tokens: of all ranks. `computes`:
-   the device is the host itself. NULL: nothing is asked for, or, with a sentence, it cannot be had.
-   Everything but the model is borrowed. COLLECTIVE. */
+/* Reads -tr, -tb, -tc, -tk, -tbd and -tcd, or the file's keys. step_tokens counts all ranks.
+   `computes`: 1 if the device is the CPU. Returns NULL if no option asks for an observer, or, with
+   a sentence, on failure. Borrows everything but the model until observe_close. COLLECTIVE. */
 observer *observe_open(const train_options *o, const ds_config *file, launch *l, report *out,
                        const gpt2_config *model, int64_t step_tokens, int computes, char *sentence,
                        size_t bytes);
 
-/* Sets zero_config.trace, where events are asked for; what the context of experts, if there is one,
-   has for trace_user. */
-void observe_hook(observer *s, zero_config *c);
-void *observe_too(observer *s);
+/* Sets zero_config.trace if an option needs events. observe_experts_user returns the trace_user of
+   the experts' context. */
+void observe_set_trace(observer *s, zero_config *c);
+void *observe_experts_user(observer *s);
 
-/* A group of the host's, on lane 0..7, with a context that was built and given the hook: its
-   events, and its table. `beside`: it communicates beside what is computed (see breakdown.h). It is
-   borrowed until observe_sum. NULL, or one rank: nothing. */
+/* Observes a group of the trainer on lane 0..7, of a built context whose trace was set. `beside`: 1
+   if the group is overlapped (see breakdown.h). Borrows g until observe_print_tables. Does nothing
+   if s or g is NULL or g has one rank. */
 zero_result observe_group(observer *s, zero_ctx *z, zero_group *g, int lane, int beside,
                           const char *name);
 
-/* The host's own work, nested: its name (borrowed) and kind. */
+/* Begins a slice of the trainer's own work, which may be nested. The name is borrowed. */
 void observe_begin(observer *s, const char *name, breakdown_kind kind);
 void observe_end(observer *s);
 
-/* Behind a step, which began at `began` (seconds of CLOCK_MONOTONIC). samples: sequences so far, of
-   all ranks. Returns 1 and a sentence where something could not be written, once for each. */
+/* Call it after a step that began at `began` (seconds of CLOCK_MONOTONIC). samples: sequences so
+   far, of all ranks. If a file cannot be written, returns 1 and a sentence, once for each file. */
 int observe_step(observer *s, const step_line *v, double began, int64_t samples, double mib,
                  char *sentence, size_t bytes);
 
-/* Behind the last step: tables of the run. `experts`: their context; NULL: there are none.
-   COLLECTIVE, SYNC. */
-zero_result observe_sum(observer *s, zero_ctx *z, zero_ctx *experts);
+/* Call it after the last step: prints the tables of the run. `experts`: the experts' context, or
+   NULL. COLLECTIVE, SYNC. */
+zero_result observe_print_tables(observer *s, zero_ctx *z, zero_ctx *experts);
 
-/* After zero_destroy, which tells the last events. Returns as observe_step does. COLLECTIVE. */
+/* Call it after zero_destroy, which reports the last events. Returns as observe_step. COLLECTIVE.
+ */
 int observe_close(observer *s, char *sentence, size_t bytes);
 
 #ifdef __cplusplus

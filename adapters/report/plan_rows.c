@@ -31,7 +31,7 @@ static void plan_host_row(report *r, const zero_plan *p) {
     report_mib(r, "  up in a step", p->up_bytes, "");
 }
 
-/* The two ways to update what the host keeps, and what was chosen. */
+/* Prints the two ways to update state in CPU memory, and the chosen one. */
 static void plan_update_rows(report *r, const zero_plan *p, const zero_config *c) {
     const int through = p->update_on == ZERO_UPDATE_DEVICE;
     if (p->update_on == ZERO_UPDATE_AUTO) return;
@@ -55,7 +55,7 @@ static void plan_file_rows(report *r, const zero_plan *p, const zero_config *c) 
     report_mib(r, "  written in a step", p->file_written_bytes, "");
 }
 
-/* What travels packed, if anything does. */
+/* Prints which weights and gradients are sent quantized, if any. */
 static void plan_packed_rows(report *r, const zero_plan *p, const zero_config *c) {
     char weights[32] = "as stored", gradients[32] = "as stored";
     if (!c->weight_bits && !c->gradient_bits) return;

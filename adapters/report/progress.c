@@ -11,7 +11,7 @@
 
 #define PROGRESS_BLINK_S 0.1 /* between two live lines */
 
-/* "12% done, 3 min 05 s left". The share is rounded down: 100% is said of what is done. */
+/* "12% done, 3 min 05 s left". The share is rounded down: 100% means that all is done. */
 static void progress_words(double done, double seconds, char *text, size_t bytes) {
     const double share = done < 0 ? 0 : done > 1 ? 1 : done;
     const double left = share > 0 ? seconds / share * (1 - share) : 0;
@@ -44,7 +44,7 @@ void progress_at(progress *p, double done, const char *note) {
     if (p->out->terminal)
         report_live(p->out, line);
     else
-        report_say(p->out, "%s\n", line);
+        report_print(p->out, "%s\n", line);
 }
 
 void progress_phase(report *out, const char *what, uint64_t bytes) {
@@ -54,7 +54,7 @@ void progress_phase(report *out, const char *what, uint64_t bytes) {
     if (out->terminal)
         report_live(out, line);
     else if (mib >= PROGRESS_LONG_MIB)
-        report_say(out, "%s, %llu MiB\n", what, (unsigned long long)mib);
+        report_print(out, "%s, %llu MiB\n", what, (unsigned long long)mib);
 }
 
 void progress_file(report *out, const char *what, const char *path) {

@@ -1,11 +1,11 @@
-/* progress.h - how far work is that takes long, so that nobody waits before a silent screen.
+/* progress.h - reports the progress of long work.
 
-   ON A TERMINAL the live line of report.h, rewritten ten times a second at most: what is being
-   done, the share that is done, the time that remains. ELSEWHERE a line now and then, and none for
-   work that is short: a log stays readable, and a run that hangs can be told from one that works.
+   ON A TERMINAL it rewrites the live line of report.h at most ten times a second: the name of the
+   work, the finished share, the remaining time. ELSEWHERE it prints a line every PROGRESS_PAUSE_S
+   seconds, and none for short work. So a log stays readable, and shows whether a run hangs.
 
-   WHY A ROOM. Data, weights, validation, evaluation and steps all take long at some size; that they
-   tell it alike, and at no cost (a look at the clock), is not the business of any of them.
+   WHY A FILE. Data, weights, validation, evaluation and steps report progress in one form. A call
+   only reads the clock, unless it prints.
 */
 #ifndef PROGRESS_H
 #define PROGRESS_H
@@ -19,8 +19,8 @@ extern "C" {
 #endif
 
 enum {
-    PROGRESS_PAUSE_S = 20,  /* between two lines that are not on a terminal */
-    PROGRESS_LONG_MIB = 256 /* work on so much is announced by a line everywhere */
+    PROGRESS_PAUSE_S = 20,  /* between two lines, if stdout is not a terminal */
+    PROGRESS_LONG_MIB = 256 /* larger work is announced by a line everywhere */
 };
 
 typedef struct progress {
@@ -33,14 +33,14 @@ typedef struct progress {
 /* what: "validation". */
 void progress_begin(progress *p, report *out, const char *what);
 
-/* done: the share, 0 to 1. note: what a terminal shows before it instead of `what`; NULL: nothing
-   else. Call it as often as there is something to tell. */
+/* Reports the finished share `done`, 0 to 1. A terminal shows `note` instead of `what`, unless it
+   is NULL. You may call it often. */
 void progress_at(progress *p, double done, const char *note);
 
-/* Work whose share is not known: "WHAT ...". bytes: that it goes through; 0: not much. */
+/* Reports work whose share is not known: "WHAT ...". bytes: the size of its data; 0: small. */
 void progress_phase(report *out, const char *what, uint64_t bytes);
 
-/* The same for a file that is about to be read. */
+/* Does the same for a file that the caller reads next. */
 void progress_file(report *out, const char *what, const char *path);
 
 #ifdef __cplusplus

@@ -22,14 +22,14 @@ int report_end(char *sentence, size_t bytes) {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
     if (errno == 0 && putchar('\n') >= 0)
-        (void)fflush(stdout); /* it failed before: asks again why */
+        (void)fflush(stdout); /* it failed before: flush again to get errno */
     const int number = errno;
     (void)snprintf(sentence, bytes, "the output cannot be written%s%s", number ? ": " : "",
                    number ? strerror(number) : "");
     return 1;
 }
 
-void report_say(report *r, const char *format, ...) {
+void report_print(report *r, const char *format, ...) {
     if (!r->speaks) return;
     va_list values;
     char sentence[128];
@@ -44,7 +44,7 @@ void report_say(report *r, const char *format, ...) {
 }
 
 void report_clear(report *r) {
-    if (r->live) report_say(r, "%s", "");
+    if (r->live) report_print(r, "%s", "");
 }
 
 void report_warn(report *r, const char *format, ...) {
@@ -63,7 +63,7 @@ int report_is_terminal(void) {
     return isatty(STDOUT_FILENO) && (kind == NULL || strcmp(kind, "dumb") != 0);
 }
 
-/* A line that wraps could not be rewritten. */
+/* Returns the width for the live line: a line that wraps cannot be rewritten. */
 static int report_columns(void) {
     struct winsize size;
     const int known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
@@ -72,14 +72,14 @@ static int report_columns(void) {
 
 void report_live(report *r, const char *line) {
     if (!r->terminal) return;
-    r->live = 0; /* it is cleared here */
-    report_say(r, "\r\033[K%.*s", report_columns(), line);
+    r->live = 0; /* the next print clears the line itself */
+    report_print(r, "\r\033[K%.*s", report_columns(), line);
     r->live = 1;
 }
 
 void report_rule(report *r) {
-    report_say(r,
-               "+----------------------+------------------------------------------------------+\n");
+    report_print(
+        r, "+----------------------+------------------------------------------------------+\n");
 }
 
 void report_row(report *r, const char *name, const char *format, ...) {
@@ -88,7 +88,7 @@ void report_row(report *r, const char *name, const char *format, ...) {
     va_start(values, format);
     (void)vsnprintf(text, sizeof text, format, values);
     va_end(values);
-    report_say(r, "| %-20s | %-52s |\n", name, text);
+    report_print(r, "| %-20s | %-52s |\n", name, text);
 }
 
 void report_mib(report *r, const char *name, uint64_t bytes, const char *more) {

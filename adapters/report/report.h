@@ -1,9 +1,8 @@
-/* report.h - what a job of many ranks says on stdout: rank 0 speaks, on a terminal over a line of
-   progress that is rewritten.
+/* report.h - prints for a job of many ranks. Only rank 0 prints to stdout. On a terminal the last
+   line shows progress, and is rewritten.
 
-   WHY A ROOM. Trainer, comparison and tools say things alike, and nothing of how they are said is
-   theirs. Each line is flushed, so that a file or a pipe has it when it was said, and one that
-   cannot be written is not lost without a word.
+   WHY A FILE. The trainer, the comparison and the tools print in one form. Each line is flushed, so
+   a file or a pipe has it at once. A line that cannot be written is reported.
 */
 #ifndef REPORT_H
 #define REPORT_H
@@ -23,37 +22,37 @@ extern "C" {
 #endif
 
 typedef struct report {
-    const char *program; /* what stands before warnings */
-    int speaks;          /* 0: another rank does, and nothing is printed */
-    int terminal;        /* 1: there is a live line, which is rewritten */
-    int live;            /* private: it stands there now */
-    int lost;            /* 1: something could not be written */
-    void (*on_loss)(void *user, const char *sentence); /* called when that is found, once */
+    const char *program; /* the name before each warning */
+    int speaks;          /* 0: another rank prints, and this one prints nothing */
+    int terminal;        /* 1: stdout shows a live line, which is rewritten */
+    int live;            /* private: the live line is shown now */
+    int lost;            /* 1: some text could not be written */
+    void (*on_loss)(void *user, const char *sentence); /* called once, at the first such loss */
     void *user;
 } report;
 
-void report_say(report *r, const char *format, ...) REPORT_PRINTF(2, 3);
-/* A line of stderr: "PROGRAM: warning: ...". */
+void report_print(report *r, const char *format, ...) REPORT_PRINTF(2, 3);
+/* Prints a line to stderr: "PROGRAM: warning: ...". */
 void report_warn(report *r, const char *format, ...) REPORT_PRINTF(2, 3);
 
-/* The bottom line of a terminal, cut to its width; nothing elsewhere. What is said next takes its
-   place; report_clear is for what is written to stderr. */
+/* Shows the live line of a terminal, cut to its width; elsewhere does nothing. The next
+   report_print replaces it. Call report_clear before you write to stderr. */
 void report_live(report *r, const char *line);
 void report_clear(report *r);
 
-/* Whether stdout is a terminal on which a line can be rewritten. */
+/* Returns 1 if stdout is a terminal on which a line can be rewritten. */
 int report_is_terminal(void);
 
-/* A table of names and values. _mib: bytes as MiB, and words behind them. */
+/* Prints a table of names and values. report_mib prints bytes as MiB, and then `more`. */
 void report_rule(report *r);
 void report_row(report *r, const char *name, const char *format, ...) REPORT_PRINTF(3, 4);
 void report_mib(report *r, const char *name, uint64_t bytes, const char *more);
 
-/* Whether all that was printed to stdout is written. Returns 0, or 1 and a sentence. */
+/* Checks that all output to stdout was written. Returns 0, or 1 and a sentence. */
 int report_end(char *sentence, size_t bytes);
 
-/* First in main: a descriptor of 0 to 2 that was closed becomes /dev/null, so that no file that is
-   opened later gets its number, and what is printed. Returns 0 where it cannot be. */
+/* Call it first in main. It opens /dev/null for each closed descriptor of 0 to 2. Otherwise a file
+   opened later could get such a number, and printed text with it. Returns 0 on failure. */
 int report_begin(void);
 
 #ifdef __cplusplus

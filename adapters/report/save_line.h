@@ -1,4 +1,4 @@
-/* save_line.h - the line of a checkpoint: what a save took, and what of a step that is. */
+/* save_line.h - the line of a checkpoint: the time of a save, also as a share of a step */
 #ifndef SAVE_LINE_H
 #define SAVE_LINE_H
 
@@ -9,7 +9,8 @@
 extern "C" {
 #endif
 
-/* aside: it is still being written. step_s: mean seconds of a step so far; 0: not known. */
+/* Prints the line. aside: 1 while a thread writes the checkpoint. step_s: mean seconds of a step so
+   far, or 0 if it is not known. */
 void save_line(report *out, int step, const checkpoint_report *r, int aside, double step_s);
 
 #ifdef __cplusplus

@@ -42,11 +42,11 @@ typedef struct record {
 } record;
 
 static void record_bytes(record *r, const void *bytes, size_t n) {
-    if (r->n + n > RECORD) return; /* few values of short tags: never */
+    if (r->n + n > RECORD) return; /* does not happen with few values and short tags */
     memcpy(r->at + r->n, bytes, n);
     r->n += n;
 }
-/* Little-endian, whatever the machine. */
+/* Appends a little-endian number on any machine. */
 static void record_fixed(record *r, uint64_t value, int bytes) {
     for (int i = 0; i < bytes; i++) {
         const unsigned char byte = (unsigned char)(value >> (8 * i));
@@ -57,7 +57,7 @@ static void record_varint(record *r, uint64_t value) {
     for (; value >= 128; value >>= 7) record_fixed(r, value % 128 + 128, 1);
     record_fixed(r, value, 1);
 }
-/* The key of a field: its number, and 0 varint, 1 eight bytes, 2 bytes behind their length, 5 four
+/* Appends a field's key. type: 0 varint, 1 eight bytes, 2 a length and bytes, 5 four
    bytes. */
 static void record_key(record *r, int field, int type) {
     record_varint(r, (uint64_t)(field * 8 + type));
@@ -100,7 +100,7 @@ static void event_values(record *r, const scalar *values, int n) {
 
 /* ---- files --------------------------------------------------------------------------------- */
 
-/* All of it by one write, so that a run that is killed leaves whole records. */
+/* Writes all bytes in one call, so that a killed run leaves whole records. */
 static int file_put(int file, const void *bytes, size_t n) {
     ssize_t wrote;
     do wrote = write(file, bytes, n);
@@ -119,14 +119,14 @@ static int event_write(int file, const record *event) {
     return file_put(file, framed.at, framed.n);
 }
 
-/* The folder, and those above it. */
+/* Makes the folder and its parents. */
 static void folder_make(const char *path) {
     char part[PATH];
     (void)snprintf(part, sizeof part, "%s", path);
     for (char *c = part + 1; *c; c++) {
         if (*c != '/') continue;
         *c = 0;
-        (void)mkdir(part, 0777); /* what cannot be made is told by open */
+        (void)mkdir(part, 0777); /* open reports a failure */
         *c = '/';
     }
     (void)mkdir(part, 0777);

@@ -1,4 +1,4 @@
-/* sentence.h - what fails writes one sentence where its caller wants it, and returns 1 */
+/* sentence.h - writes one sentence about a failure to the caller's memory, and returns 1 */
 #pragma once
 
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* settings_rows.h - the settings of a training as rows of a table, before its first step.
 
-   WHY A ROOM. What is printed is read from flags, model and ranks alone: nothing of it trains.
+   WHY A FILE. The rows depend on flags, model and ranks only, not on the training loop.
 */
 #ifndef SETTINGS_ROWS_H
 #define SETTINGS_ROWS_H
@@ -32,16 +32,16 @@ typedef struct settings {
 
 void settings_rows(report *r, const settings *s);
 
-/* What a rank keeps, and sends in a step. */
+/* The bytes that a rank keeps, and those that it sends in a step. */
 typedef struct plan_view {
     int stage;
     const zero_plan *plan;
-    const zero_config *config; /* as resolved */
-    int keeps_away;            /* GPT2_RECOMPUTE_AWAY */
+    const zero_config *config; /* from zero_query_config */
+    int keeps_away;            /* 1: GPT2_RECOMPUTE_AWAY */
     size_t activations, away, saves;
-    size_t copies;         /* of saves */
+    size_t copies;         /* bytes of checkpoints in memory (-pm) */
     uint64_t process, all; /* 0: not known */
-    size_t parts;          /* bytes that are sent among parts of a model */
+    size_t parts;          /* bytes that the parts of a model exchange in a step */
     const char *away_where;
     int host_is_device;
 } plan_view;

@@ -1,12 +1,12 @@
-/* step_line.h - the line of a step, as llm.c's users and tools know it.
+/* step_line.h - the line of a step, in llm.c's form.
 
        step 240/2000 | loss 2.123456 (+0.31z)| norm 1.8056 (-0.20z)| lr 9.99e-04 | 8.75 ms |
        43.1% of matmul | 87771 tok/s | scale 65536 | skipped 1
 
-   all on one line; the loss stands in the columns where llm.c has it. A z is shown when there is
-   one: it takes 128 steps to know what is usual. Scale and skips are shown where they matter.
+   all on one line. The loss is in the same columns as in llm.c. A z-score needs 128 steps, and is
+   printed after them. The scale is printed if losses are scaled, and skipped if steps were skipped.
 
-   WHY A ROOM. It is the one line that other programs read, so its form is tested by itself.
+   WHY A FILE. Other programs read this line, so its form has a test of its own.
 */
 #ifndef STEP_LINE_H
 #define STEP_LINE_H
@@ -24,15 +24,15 @@ enum { STEP_LINE_BYTES = 512 };
 
 typedef struct step_line {
     int step, steps;
-    double loss, loss_z; /* z: not finite where there is none */
-    double norm_z;       /* of done->norm */
+    double loss, loss_z; /* loss_z: not finite if it is not known yet */
+    double norm_z;       /* z-score of done->norm */
     double lr, seconds;
     double share;         /* see step_line_share; above 1 if a step is faster than the peak */
-    const char *share_of; /* the words after the share; not owned */
-    double tokens_per_s;  /* averaged */
+    const char *share_of; /* the words after the share; borrowed */
+    double tokens_per_s;  /* the average */
     const zero_step_report *done;
-    int mixed;           /* there are experts: */
-    double aux, dropped; /* auxiliary loss of their layers; choices of tokens dropped */
+    int mixed;           /* 1: the model has experts */
+    double aux, dropped; /* auxiliary loss of their layers; dropped choices of tokens */
 } step_line;
 
 /* Sets share and share_of: the floating-point operations per second of the step as a share of
@@ -41,7 +41,7 @@ typedef struct step_line {
    after it say that it is above the peak. */
 void step_line_share(step_line *line, double flops, double measured, double stated);
 
-/* The whole line, its end included; and a short one, for a live line. */
+/* step_line_print writes the line and its newline; step_line_brief writes a short live line. */
 void step_line_print(const step_line *v, char text[STEP_LINE_BYTES]);
 void step_line_brief(const step_line *v, char text[STEP_LINE_BYTES]);
 

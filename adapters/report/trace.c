@@ -15,12 +15,12 @@
 #include <unistd.h>
 
 enum {
-    TEXT = 1 << 16, /* written at once, at most */
+    TEXT = 1 << 16, /* bytes of one write, at most */
     LINE = 512,
-    KNOWN = 4096, /* slices that arrows can begin at */
+    KNOWN = 4096, /* newest slices at which an arrow can begin */
     DEPTH = 32,
-    BESIDE = 64,          /* tid of a track's slices that do not nest, less the track's own */
-    EXPERTS = 2 * BESIDE, /* tid of a track of the experts' context, less the track's own */
+    BESIDE = 64,          /* added to the tid of a slice that does not nest */
+    EXPERTS = 2 * BESIDE, /* added to the tid of the experts' context */
     TIDS = EXPERTS + BESIDE + ZERO_TRACK_GROUPS,
     NAME = 16,
     TIDS_OF_RANK = 256 /* of the file: Perfetto keeps 0 for itself, and takes those of two processes
@@ -34,17 +34,17 @@ typedef struct trace_known {
 } trace_known;
 
 struct trace {
-    int file, rank, tids, failed, told; /* tids: what is added to a tid in the file */
+    int file, rank, tids, failed, told; /* tids: added to each tid in the file */
     double origin;
     char path[1024];
     int why;
     char *text; /* [TEXT] */
     size_t used;
     int depth[TIDS];
-    int64_t open[TIDS][DEPTH]; /* ends of the slices around, ns */
+    int64_t open[TIDS][DEPTH]; /* ends of the open slices, in ns */
     unsigned char named[TIDS];
     char group[ZERO_TRACK_GROUPS - ZERO_TRACK_GROUP][NAME];
-    trace_known known[2][KNOWN]; /* [1]: of the experts' context */
+    trace_known known[2][KNOWN]; /* [1]: the experts' context */
 };
 
 /* ---- writing ------------------------------------------------------------------------------- */
@@ -67,14 +67,14 @@ __attribute__((format(printf, 2, 3))) static void trace_line(trace *t, const cha
     va_start(values, format);
     const int n = vsnprintf(t->text + t->used, LINE, format, values);
     va_end(values);
-    if (n > 0 && n < LINE) t->used += (size_t)n; /* never half a line */
+    if (n > 0 && n < LINE) t->used += (size_t)n; /* a longer line is dropped */
 }
 
-/* Nanoseconds since the run began. */
+/* Returns the nanoseconds since the run began. */
 static int64_t trace_ns(const trace *t, double time) { return llround((time - t->origin) * 1e9); }
 
-/* Slices and arrows are most of the file: they are put together from texts and whole numbers, which
-   takes a tenth of what printf does. */
+/* Slices and arrows are most of the file. They are made of strings and integers, because printf
+   takes ten times as long. */
 typedef struct trace_text {
     char at[LINE];
     size_t n;
@@ -82,7 +82,7 @@ typedef struct trace_text {
 
 static void put_text(trace_text *x, const char *text) {
     const size_t n = strlen(text);
-    if (x->n + n > LINE) return; /* names are short: never */
+    if (x->n + n > LINE) return; /* does not happen: names are short */
     memcpy(x->at + x->n, text, n);
     x->n += n;
 }
@@ -102,7 +102,7 @@ static void put_field(trace_text *x, const char *key, int64_t value) {
     put_text(x, key);
     put_number(x, value);
 }
-/* Microseconds, three digits behind the point. */
+/* Appends microseconds with three decimal places. */
 static void put_us(trace_text *x, const char *key, int64_t ns) {
     const int64_t part = (ns < 0 ? -ns : ns) % 1000;
     put_text(x, key);
@@ -117,7 +117,7 @@ static void trace_put(trace *t, const trace_text *x) {
     t->used += x->n;
 }
 
-/* The same as a text. */
+/* Returns the same as a string. */
 static const char *trace_us(int64_t ns, char out[32]) {
     trace_text x;
     x.n = 0;
@@ -153,7 +153,7 @@ static void trace_name(trace *t, int tid) {
                t->rank, t->tids + tid, 4 * track + 2 * (tid >= EXPERTS) + is_beside);
 }
 
-/* The slices of a tid nest: one that reaches out of the slice around it goes beside. */
+/* Returns 1 if the slice lies inside the open slices of a tid. Others get the tid + BESIDE. */
 static int trace_nests(trace *t, int tid, int64_t begin, int64_t end) {
     int *depth = &t->depth[tid];
     while (*depth && t->open[tid][*depth - 1] <= begin) --*depth;
@@ -174,8 +174,8 @@ static int trace_place(trace *t, int experts, int track, int64_t begin, int64_t 
 
 /* ---- events -------------------------------------------------------------------------------- */
 
-/* The number of an event among all that are in the file: contexts know the rank among those that
-   they shard over, which others have as well. */
+/* Returns an event's number that is unique in the file. A context counts ranks within its shard
+   group, so ranks of two groups use the same numbers. */
 static uint64_t trace_number(const trace *t, uint64_t number) {
     const uint64_t count = number & (((uint64_t)1 << 40) - 1);
     return number ? (uint64_t)(t->rank + 1) << 40 | count : 0;
@@ -200,7 +200,7 @@ static void trace_end_of_arrow(trace *t, const zero_event *e, uint64_t id, const
     trace_put(t, &x);
 }
 
-/* From the slice that is waited for to the end of the wait. */
+/* Draws an arrow from the awaited slice to the end of the wait. */
 static void trace_arrow(trace *t, const zero_event *e, int tid, int64_t end) {
     const uint64_t flow = trace_number(t, e->flow), id = trace_number(t, e->number);
     const trace_known *from = trace_slot(t, flow);
@@ -352,7 +352,7 @@ int trace_close(trace *t, int ends, char *sentence, size_t bytes) {
         trace_line(t,
                    "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
                    "\"args\":{\"sort_index\":%d}}\n]\n",
-                   t->rank, t->tids, t->rank); /* again: an array's last has no comma */
+                   t->rank, t->tids, t->rank); /* a last object without a comma */
     const int failed = trace_flush(t, sentence, bytes);
     (void)close(t->file);
     free(t->text);

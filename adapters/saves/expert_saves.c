@@ -25,7 +25,7 @@ static checkpoint_options make_expert_options(expert_saves *x, const layout *l,
 }
 
 size_t expert_saves_bytes(const zero_ctx *z, const checkpoint_parts *parts, checkpoint_way way) {
-    if (way == CHECKPOINT_ASIDE) way = CHECKPOINT_WRITTEN;
+    if (way == CHECKPOINT_ASYNCHRONOUS) way = CHECKPOINT_WRITTEN;
     return z ? checkpoint_bytes(z, parts, way) : 0;
 }
 

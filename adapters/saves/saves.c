@@ -30,7 +30,7 @@ void saves_memory_free(checkpoint_memory *memory[2]) {
 }
 
 static void print_note(void *out, const char *sentence) {
-    report_say((report *)out, "%s\n", sentence);
+    report_print((report *)out, "%s\n", sentence);
 }
 
 static checkpoint_options make_options(const saves *s, int place, int of_experts) {
@@ -139,7 +139,8 @@ static int print_difference(const saves *s, const char *name) {
     const char *is = options_line(s->run.settings, name, &b);
     const int differs = was != NULL && is != NULL && (a != b || memcmp(was, is, (size_t)a) != 0);
     if (differs)
-        report_say(s->run.out, "it was saved with %s %.*s; now it is %.*s\n", name, a, was, b, is);
+        report_print(s->run.out, "it was saved with %s %.*s; now it is %.*s\n", name, a, was, b,
+                     is);
     return differs;
 }
 
@@ -222,7 +223,7 @@ int saves_load(saves *s, saves_state *at) {
                        run->l->nranks > 1 ? "s" : "");
     progress_phase(run->out, "loading the newest checkpoint", run->numel * 3 * sizeof(float));
     if (!load_newest(s)) {
-        report_say(run->out, "no checkpoint in %s: the training starts%s\n", folder, with);
+        report_print(run->out, "no checkpoint in %s: the training starts%s\n", folder, with);
         return 0;
     }
     require_same_model(s);
@@ -233,8 +234,8 @@ int saves_load(saves *s, saves_state *at) {
     s->saved = s->durable = saves_from_copy(s) ? -1 : step;
     require_same_batch(s);
     read_values(s, at);
-    report_say(run->out, "going on from step %d in %s%s\n", at->step,
-               saves_from_copy(s) ? "memory" : folder, with);
+    report_print(run->out, "going on from step %d in %s%s\n", at->step,
+                 saves_from_copy(s) ? "memory" : folder, with);
     print_differences(s);
     return 1;
 }
@@ -281,8 +282,8 @@ static void print_if_on_disk(saves *s) {
     if (r.saved_step <= s->durable) return;
     s->durable = r.saved_step;
     launch_saved(s->run.l, s->durable);
-    report_say(s->run.out, "on the disk: the checkpoint of step %lld, written in %.1f ms\n",
-               (long long)r.saved_step, 1e3 * r.write_s);
+    report_print(s->run.out, "on the disk: the checkpoint of step %lld, written in %.1f ms\n",
+                 (long long)r.saved_step, 1e3 * r.write_s);
 }
 
 int saves_due(saves *s, int step, int last) {

@@ -1,8 +1,8 @@
-/* plan_say.c - see plan_say.h. */
+/* plan_print.c - see plan_print.h. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "plan_say.h"
+#include "plan_print.h"
 #include "../system/regular_file.h"
 
 #include <math.h>
@@ -132,7 +132,7 @@ static void plan_number(double bytes, char text[24]) {
     (void)snprintf(text, 24, "%.*f", x >= 100 || x == 0 ? 0 : x >= 1 ? 2 : 4, x);
 }
 
-static void plan_say_time(const plan_request *r, const plan_case *c, const plan_answer *a) {
+static void plan_print_time(const plan_request *r, const plan_case *c, const plan_answer *a) {
     char why[PLAN_SENTENCE];
     machine_step step;
     if (r->machine == NULL) return;
@@ -143,8 +143,8 @@ static void plan_say_time(const plan_request *r, const plan_case *c, const plan_
                1e3 * step.update);
 }
 
-static void plan_say_row(const plan_request *r, const plan_case *c, const plan_answer *a,
-                         const char *tiers) {
+static void plan_print_row(const plan_request *r, const plan_case *c, const plan_answer *a,
+                           const char *tiers) {
     const zero_plan *p = &a->zero;
     const double number[] = {(double)p->param_bytes,
                              (double)p->grad_bytes,
@@ -163,7 +163,7 @@ static void plan_say_row(const plan_request *r, const plan_case *c, const plan_a
         printf(" %8s", text);
     }
     if (r->most.device > 0) printf("  %-4s", plan_fits(a, &r->most) ? "yes" : "no");
-    plan_say_time(r, c, a);
+    plan_print_time(r, c, a);
     if (c->pp > 1) printf("  rank %d", a->rank);
     printf("\n");
     if (c->pp > 1 && p->gather_bytes)
@@ -187,7 +187,7 @@ typedef void (*plan_row_fn)(const plan_request *r, const plan_case *c, const pla
 static void plan_to_table(const plan_request *r, const plan_case *c, const plan_answer *a,
                           const char *tiers, void *to) {
     (void)to;
-    plan_say_row(r, c, a, tiers);
+    plan_print_row(r, c, a, tiers);
 }
 
 /* Each stage once, as the ZeRO paper has it, in GB of 1e9 bytes. `to`: the stage before. */
@@ -265,7 +265,7 @@ static int plan_write_csv(const plan_request *r, char *sentence, size_t bytes) {
     return failed;
 }
 
-static int plan_say_table(const plan_request *r, char *sentence, size_t bytes) {
+static int plan_print_table(const plan_request *r, char *sentence, size_t bytes) {
     int before = -1;
     printf("GiB of a rank; sent and file: in a step\n"
            "stage tiers        params    grads    optim  buffers activat.   device     host     "
@@ -281,7 +281,7 @@ static int plan_say_table(const plan_request *r, char *sentence, size_t bytes) {
 
 /* ---- the largest models -------------------------------------------------------------------- */
 
-static void plan_say_largest(const plan_request *r) {
+static void plan_print_largest(const plan_request *r) {
     char why[PLAN_SENTENCE];
     plan_case c;
     if (r->most.device <= 0) return;
@@ -346,7 +346,7 @@ static int plan_advise(const plan_request *r, int wanted, plan_case *best,
     return 0;
 }
 
-static void plan_say_typed_tiers(const train_options *o) {
+static void plan_print_typed_tiers(const train_options *o) {
     static const char *const flags[] = {"-zos", "-zog", "-zop"};
     char word[OPTION_WORD_BYTES];
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
@@ -356,12 +356,12 @@ static void plan_say_typed_tiers(const train_options *o) {
     }
 }
 
-static void plan_say_choice(const plan_request *r, const plan_case *c, const plan_tiers *t) {
+static void plan_print_choice(const plan_request *r, const plan_case *c, const plan_tiers *t) {
     const int most = r->model.is_gpt2 ? plan_largest_batch(c, &r->most) : 0;
     printf("  -z %d", c->zero.stage);
     if (r->model.is_gpt2) printf(" -b %d -t %d", c->run.batch, c->run.seq_len);
     if (c->run.recompute != r->options.recompute) printf(" -r %d", c->run.recompute);
-    plan_say_typed_tiers(&r->options);
+    plan_print_typed_tiers(&r->options);
     if (t->optimizer != ZERO_DEVICE && !plan_tiers_typed(&r->options))
         printf("%s", t->optimizer == ZERO_HOST            ? " -zos host"
                      : c->zero.parameter_tier             ? " -zos file -zog file -zop file"
@@ -377,7 +377,7 @@ static void plan_say_choice(const plan_request *r, const plan_case *c, const pla
     printf("\n");
 }
 
-static void plan_say_advice(const plan_request *r) {
+static void plan_print_advice(const plan_request *r) {
     const plan_tiers *t = NULL;
     char why[PLAN_SENTENCE];
     plan_case c;
@@ -399,12 +399,12 @@ static void plan_say_advice(const plan_request *r) {
         return;
     }
     printf("the cheapest that fits is\n");
-    plan_say_choice(r, &c, t);
+    plan_print_choice(r, &c, t);
 }
 
 /* ---- all ----------------------------------------------------------------------------------- */
 
-static void plan_say_head(const plan_request *r, const plan_case *c) {
+static void plan_print_head(const plan_request *r, const plan_case *c) {
     char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES];
     train_options_word(&r->options, "-dt", type);
     train_options_word(&r->options, "-op", rule);
@@ -433,7 +433,7 @@ static void plan_say_head(const plan_request *r, const plan_case *c) {
 }
 
 /* Where 16 bits are converted to f32 and back, they save memory and cost time. */
-static void plan_say_type(const plan_request *r) {
+static void plan_print_type(const plan_request *r) {
     char type[OPTION_WORD_BYTES], why[PLAN_SENTENCE];
     machine_step as_typed, in_f32;
     plan_case c;
@@ -454,7 +454,7 @@ static void plan_say_type(const plan_request *r) {
            1e3 * as_typed.all, type);
 }
 
-int plan_say(const plan_request *r, char *sentence, size_t bytes) {
+int plan_print(const plan_request *r, char *sentence, size_t bytes) {
     plan_case c;
     plan_answer a;
     machine_step step;
@@ -467,10 +467,10 @@ int plan_say(const plan_request *r, char *sentence, size_t bytes) {
             || plan_case_of(r, 0, &c, sentence, bytes))
             return 1;
     }
-    plan_say_head(r, &c);
-    if (plan_say_table(r, sentence, bytes) || plan_write_csv(r, sentence, bytes)) return 1;
-    plan_say_largest(r);
-    plan_say_advice(r);
-    plan_say_type(r);
+    plan_print_head(r, &c);
+    if (plan_print_table(r, sentence, bytes) || plan_write_csv(r, sentence, bytes)) return 1;
+    plan_print_largest(r);
+    plan_print_advice(r);
+    plan_print_type(r);
     return 0;
 }
