@@ -272,7 +272,7 @@ typedef enum zero_optimizer {
     ZERO_LION,
     ZERO_ADAGRAD,
     ZERO_LAMB, /* every layer of every tensor has a trust ratio */
-    ZERO_MUON, /* matrices (zero_tensor_matrix) are moved orthogonally; ADAMW for all else */
+    ZERO_MUON, /* matrices (zero_tensor_desc.rows) are moved orthogonally; ADAMW for all else */
     ZERO_OPTIMIZER_OWN /* the first of your own: see ADDING AN OPTIMIZER in zero_plugin.cu */
 } zero_optimizer;
 
@@ -348,7 +348,7 @@ void zero_log_file(void *file, zero_log_level level, const char *sentence);
     X(ZERO_EVENT_WRITE, "write")                                                                   \
     X(ZERO_EVENT_COPY, "copy")             /* CUDA: between device and host */                     \
     X(ZERO_EVENT_LOST, "lost")             /* `bytes` events that there was no room for */         \
-    X(ZERO_EVENT_ALL_REDUCE, "all_reduce") /* of a zero_group, as what follows; zero_tensor_sum */ \
+    X(ZERO_EVENT_ALL_REDUCE, "all_reduce") /* of a zero_group, as what follows; sum_over */        \
     X(ZERO_EVENT_REDUCE_SCATTER, "reduce_scatter")                                                 \
     X(ZERO_EVENT_ALL_GATHER, "all_gather")                                                         \
     X(ZERO_EVENT_ALL_TO_ALL, "all_to_all")                                                         \
@@ -549,7 +549,7 @@ enum {
                         the norm, and this one does not: as of a tied tensor on all stages but the
                         first, of replicated norms on all tensor-parallel ranks but the first */
     ZERO_LATE = 256   /* its unit is reduced at the end of the pass, behind all others: where the
-                         ranks of zero_tensor_sum come to it at different places of their backwards,
+                         ranks of sum_over come to it at different places of their backwards,
                          as the stages of a pipeline to a tied tensor */
 };
 
@@ -562,9 +562,34 @@ typedef struct zero_tensor_desc {
                          uses it as often, with ZERO_AGAIN once more: the plan counts gathers by
                          that, and checked builds take it for the most */
     int flags;        /* ZERO_KEEP | ... */
-    size_t field;     /* offsetof its pointer in the host's struct of base pointers, the same in the
-                         struct of parameters and in that of gradients */
-} zero_tensor_desc;
+    int together; /* layers that share a unit: layer l belongs to unit `unit + l / together`, and
+                     these layers follow one another in memory; 0: 1 */
+    int every;    /* distance between its units: layer l belongs to unit `unit + l * every` (with
+                     `together`, count groups of layers). 2: every second block; 0: 1 */
+    float lr_factor, decay_factor; /* multiply the step's learning rate and weight decay. 0: 1;
+                                      ZERO_NONE: 0, and both ZERO_NONE: the tensor is frozen */
+    int divisor;       /* of the sum of its gradient over the ranks; 0: cfg.divisor. The reduced
+                          gradient is multiplied by the ratio of the two in f32 and rounded, before
+                          norm, clipping and access by name */
+    size_t rows, cols; /* MUON: each layer is one matrix [rows, cols] of the whole tensor, row after
+                          row, or several: a fused query, key and value is one of 3 C x C or three
+                          of C x C. Not for embeddings and classifiers. 0: no matrix; ADAMW */
+    zero_group
+        *slice_of; /* LAMB, MUON: the ranks among which this tensor is cut, as in tensor
+                      parallelism; NULL: it is whole. LAMB's ratio is then that of all slices
+                      together, and one of these ranks makes a matrix orthogonal. Same shards
+                      on all of them; one group for all tensors; borrowed until zero_destroy */
+    size_t outer;  /* with slice_of: rank r of the group has the r-th equal part of each of `outer`
+                      rows of a layer. A matrix cut by rows: 1; by columns: its number of rows; a
+                      fused query, key and value cut by heads: 3. 0: 1 */
+    zero_group *sum_over; /* ranks of other sharding groups over which its gradient is summed before
+                             it is reduced: tied embeddings of the first and the last stage, norms
+                             under sequence parallelism. These ranks announce such tensors in the
+                             same order, and reduce them as often. NULL: none; borrowed until
+                             zero_destroy */
+    size_t field;   /* offsetof its pointer in the host's struct of base pointers, the same in the
+                       struct of parameters and in that of gradients */
+} zero_tensor_desc; /* zeros are the defaults; the same on all ranks, but for COPY and groups */
 
 /* One row of a table of tensors, by the name of the struct's field; further fields follow by name,
    in their order (C11; C++20, or C++17 as GNU, clang and nvcc take it):
@@ -733,51 +758,6 @@ zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, v
         const zero_tensor_desc zero_row = {.name = #param, .numel = __VA_ARGS__};                  \
         (void)zero_place(z, &zero_row, (void **)&(param), (void **)&(grad));                       \
     } while (0)
-
-/* Several layers in a unit: layer l of the tensor belongs to unit `unit + l / together`, and these
-   layers lie behind one another there. Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
-zero_result zero_tensor_together(zero_ctx *z, const char *name, int together);
-
-/* Layers that not every unit has: layer l of the tensor belongs to unit `unit + l * every` (of
-   several together, their count in place of l), as of a tensor of every second block. Before
-   zero_build, on all ranks. Errors: ARGUMENT, STATE. */
-zero_result zero_tensor_every(zero_ctx *z, const char *name, int every);
-
-/* Parameter groups: the tensor's learning rate and weight decay are these times the step's (1 and 1
-   without this call). Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
-zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, float decay_factor);
-
-/* What the sum of the tensor's gradient over the ranks is divided by, where that is not the
-   context's (cfg.divisor; without this call, or 0: that): as of experts among dense tensors, whose
-   tokens come from other ranks as well. The reduced gradient is multiplied by the ratio of the two,
-   in f32, and rounded: exact where that is a power of 2. Norm, clipping and access by name see the
-   result. Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
-zero_result zero_tensor_divisor(zero_ctx *z, const char *name, int divisor);
-
-/* MUON: each layer of the tensor is one matrix [rows, cols], row after row, or several behind one
-   another, as of a fused query, key and value [3 C, C] either one of 3 C x C or three of C x C (the
-   GPT-2 of adapters/ announces one of 3 C x C, and each expert's matrices). Not for embeddings and
-   classifiers. What this is not called for is updated by ADAMW; 0 x 0 takes it back. Other
-   optimizers do not look at it. Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
-zero_result zero_tensor_matrix(zero_ctx *z, const char *name, size_t rows, size_t cols);
-
-/* LAMB, MUON: what this rank announces is a slice of a tensor that the ranks of `over` cut, as
-   tensor-parallel ones do: of each of a layer's `outer` rows rank r of them has the r-th equal
-   part. A matrix that is cut by its rows has 1, by its columns as many as it has rows, a fused
-   query, key and value cut by heads 3. A layer's trust ratio is then that of all slices together,
-   and zero_tensor_matrix gives the sides of the whole matrix, which one rank of them makes
-   orthogonal. The ranks of `over` have the same shards of their slices (the same rank of as many).
-   One group for all tensors, borrowed until zero_destroy; zero_build makes a copy of its own. Other
-   optimizers do not look at it. Before zero_tensor_matrix and zero_build, on all ranks. Errors:
-   ARGUMENT, STATE. */
-zero_result zero_tensor_slice(zero_ctx *z, const char *name, zero_group *over, size_t outer);
-
-/* The tensor's gradient is summed over these ranks, each of another sharding group, before it is
-   reduced: tied embeddings of the first and the last stage, norms and biases under sequence
-   parallelism. Those ranks name such tensors in the same order, and reduce them as often. The group
-   is borrowed until zero_destroy; zero_build makes a copy of its own. Before zero_build, on all
-   ranks that the context shards over. Errors: ARGUMENT, STATE. */
-zero_result zero_tensor_sum(zero_ctx *z, const char *name, zero_group *over);
 
 /* The tensors announced so far, in order: how many, and number i, 0 .. n - 1, with the defaults of
    its fields. The name is owned by ctx. Not collective. Errors: ARGUMENT. */
@@ -951,16 +931,14 @@ float zero_loss_scale(zero_ctx *z);
               or 1 where either is 0. A layer is one of zero_tensor_desc.layers, biases too.
               The norms' squares are summed without rounding: the same at every stage and number of
               ranks. (DeepSpeed's corrects m and v behind the ratio, and bounds that by 0.01 and 10)
-     MUON   Jordan et al. 2024, as torch.optim.Muon writes it; of each matrix (zero_tensor_matrix),
-            with mu = cfg.muon.momentum:
-              m = mu m + (1 - mu) g,  d = mu m + (1 - mu) g,  X = d / max(|d|, 1e-7), cfg.muon.turns
-              times: A = X X', X = 3.4445 X + (-4.775 A + 2.0315 A A) X   (of X' where rows > cols),
-              p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)), or, with
-              cfg.muon.match_rms, 0.2 sqrt(max(rows, cols))
-            In f32, where torch iterates in bf16. Matrices are dealt over the ranks by what they
-            cost: d goes to its owner, X comes back, both in f32 and by whole units; sent_bytes says
-            so. Clipping and skipping come before. All else is ADAMW's, with lr times
-            cfg.muon.plain_lr, and alone has MOMENT_2 */
+     MUON   Jordan et al. 2024, as torch.optim.Muon writes it; of each matrix
+   (zero_tensor_desc.rows), with mu = cfg.muon.momentum: m = mu m + (1 - mu) g,  d = mu m + (1 - mu)
+   g,  X = d / max(|d|, 1e-7), cfg.muon.turns times: A = X X', X = 3.4445 X + (-4.775 A + 2.0315 A
+   A) X   (of X' where rows > cols), p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows /
+   cols)), or, with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols)) In f32, where torch iterates in
+   bf16. Matrices are dealt over the ranks by what they cost: d goes to its owner, X comes back,
+   both in f32 and by whole units; sent_bytes says so. Clipping and skipping come before. All else
+   is ADAMW's, with lr times cfg.muon.plain_lr, and alone has MOMENT_2 */
 typedef struct zero_hyper {
     float lr;
     float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum, the others are not looked at;

@@ -21,14 +21,14 @@
 
 static zero_comm cuda_comm(const test_rank *r);
 static void cuda_log(void *user, zero_log_level level, const char *sentence);
-static zero_result cuda_matrix(zero_ctx *z, const char *name, size_t rows, size_t cols);
-#define test_comm          cuda_comm
-#define test_quiet         cuda_log
-#define zero_tensor_matrix cuda_matrix
+static void cuda_cut(zero_tensor_desc *d);
+#define test_comm  cuda_comm
+#define test_quiet cuda_log
+#define host_cut   cuda_cut
 #include "host.h"
 #undef test_comm
 #undef test_quiet
-#undef zero_tensor_matrix
+#undef host_cut
 
 #include <errno.h>
 #include <fcntl.h>
@@ -856,10 +856,10 @@ static zero_comm cuda_comm(const test_rank *r) {
 }
 
 /* Where matrices are cut, a rank has half of the rows. */
-static zero_result cuda_matrix(zero_ctx *z, const char *name, size_t rows, size_t cols) {
-    const size_t slices = rows && cuda_me->over ? 2 : 1;
-    if (slices > 1) ZERO_TRY(zero_tensor_slice(z, name, cuda_me->over, 1));
-    return zero_tensor_matrix(z, name, slices * rows, cols);
+static void cuda_cut(zero_tensor_desc *d) {
+    if (!d->rows || !cuda_me->over) return;
+    d->slice_of = cuda_me->over;
+    d->rows *= 2;
 }
 
 static void cuda_log(void *user, zero_log_level level, const char *sentence) {

@@ -60,7 +60,7 @@ static zero_result lend_tensors(zero_ctx *z, const lend_case *c, lend_host *p, l
         (void)zero_lend_array(z, lend_numel[t], p->blob[t], g->blob[t]);
     for (int t = 0; t < TENSORS && c->way != ARRAYS; t++) {
         const int layers = t == 1 && c->way != SLOTS ? LAYERS : 1;
-        zero_tensor_desc d = {names[t], lend_numel[t] / (size_t)layers, layers, 0, 0, 0, 0};
+        zero_tensor_desc d = {names[t], lend_numel[t] / (size_t)layers, .layers = layers};
         d.unit = c->way == SLOTS ? t : t == 2 ? LAYERS / (c->together ? c->together : 1) : 0;
         d.flags = c->way == ADOPTED  ? ZERO_KEEP
                   : c->way == INLINE ? ZERO_INLINE
@@ -69,8 +69,8 @@ static zero_result lend_tensors(zero_ctx *z, const lend_case *c, lend_host *p, l
         d.field = c->way == INLINE ? lend_before(t) * zero_type_bytes(c->arrays)
                                    : (size_t)t * sizeof(char *);
         if (t == 2 && c->way == POINTERS) d.flags = ZERO_KEEP;
+        if (layers > 1) d.together = c->together;
         ZERO_TRY(zero_tensors(z, &d, 1));
-        if (c->together && layers > 1) ZERO_TRY(zero_tensor_together(z, names[t], c->together));
         if (c->way == SLOTS)
             ZERO_TRY(zero_slot(z, NULL, 0, (void **)&p->blob[t], (void **)&g->blob[t]));
     }
@@ -307,7 +307,7 @@ static void lend_refused(void) {
     static const zero_tensor_desc w[] = {ZERO_FIELD(inside, w, 40, .flags = ZERO_INLINE)};
     static const zero_tensor_desc both[] = {ZERO_FIELD(inside, w, 40, .flags = ZERO_INLINE),
                                             ZERO_FIELD(inside, p, 40)};
-    const zero_tensor_desc wrong = {"x", 4, 1, 0, 0, ZERO_INLINE | ZERO_BY_SLOT, 0};
+    const zero_tensor_desc wrong = {"x", 4, 1, .flags = ZERO_INLINE | ZERO_BY_SLOT};
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0, 0};
     zero_config cfg = {0};

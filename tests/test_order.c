@@ -385,10 +385,11 @@ static void order_departs(test_rank *r) {
     zero_destroy(z);
 }
 
-/* Tensors that come together behind the order leave fewer units than it knows. */
+/* Layers that share units leave fewer units than the order names. */
 static void order_fewer(test_rank *r) {
     const zero_comm comm = test_comm(r);
-    const zero_tensor_desc w = {.name = "w", .numel = NUMEL, .layers = UNITS, .uses = 1};
+    const zero_tensor_desc w = {
+        .name = "w", .numel = NUMEL, .layers = UNITS, .uses = 1, .together = 2};
     order_run o = {0};
     zero_config cfg = {0};
     zero_ctx *z = NULL;
@@ -399,10 +400,9 @@ static void order_fewer(test_rank *r) {
     cfg.timeout_s = 20;
     o.together = 1;
     order_1f1b(&o);
-    if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &w) || order_announce(z, &o)
-        || zero_tensor_together(z, "w", 2))
+    if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &w))
         test_rank_fail(r, "%s", zero_last_error(z));
-    (void)order_says(r, z, zero_build(z), ZERO_ERR_ARGUMENT, "of unit 3, expected");
+    (void)order_says(r, z, order_announce(z, &o), ZERO_ERR_ARGUMENT, "of unit 3, expected kinds");
     zero_destroy(z);
 }
 
@@ -458,6 +458,7 @@ static void order_divides(test_rank *r) {
     cfg.stage = o->stage;
     cfg.optimizer = ZERO_SGD;
     cfg.type = (zero_type)o->type;
+    cfg.grads = o->type ? ZERO_GRAD_F32 : ZERO_GRAD_AUTO;
     cfg.micro_steps = 2;
     cfg.no_mapping = 1;
     cfg.shard_ranks = o->node;
@@ -465,10 +466,14 @@ static void order_divides(test_rank *r) {
     const int flags = o->keep ? ZERO_KEEP : 0;
     const zero_tensor_desc table[3] = {
         {.name = "a", .numel = 300, .flags = flags, .field = offsetof(order_pair, a)},
-        {.name = "b", .numel = 300, .flags = flags, .field = offsetof(order_pair, b)},
+        {.name = "b",
+         .numel = 300,
+         .flags = flags,
+         .divisor = o->divisor,
+         .field = offsetof(order_pair, b)},
         {.name = "c", .numel = 300, .flags = flags, .field = offsetof(order_pair, c)}};
-    int e = zero_create(&z, &cfg, &comm) || zero_tensors(z, table, 3)
-            || zero_tensor_divisor(z, "b", o->divisor) || zero_build(z) || zero_bind(z, &p, &g);
+    int e = zero_create(&z, &cfg, &comm) || zero_tensors(z, table, 3) || zero_build(z)
+            || zero_bind(z, &p, &g);
     for (int micro = 0; micro < 2 && !e; micro++) {
         e = zero_pass_begin(z, ZERO_TRAIN, micro, 2) || zero_forward_begin(z, 0, &p)
             || zero_forward_end(z, 0) || zero_backward_begin(z, 0, &p, &g);
@@ -510,16 +515,15 @@ static void order_divides(test_rank *r) {
 
 static void order_divisor_differs(test_rank *r) {
     const zero_comm comm = test_comm(r);
-    const zero_tensor_desc w = {.name = "w", .numel = 9};
+    zero_tensor_desc w = {.name = "w", .numel = 9, .divisor = -1};
     zero_config cfg = {0};
     zero_ctx *z = NULL;
-    if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &w)) test_rank_fail(r, "a context");
-    (void)order_says(r, z, zero_tensor_divisor(z, "w", -1), ZERO_ERR_ARGUMENT,
-                     "tensor w: divisor -1, expected 1 or more, or 0");
-    (void)order_says(r, z, zero_tensor_divisor(z, "x", 2), ZERO_ERR_ARGUMENT, "x");
-    if (zero_tensor_divisor(z, "w", 2 + r->rank)) test_rank_fail(r, "%s", zero_last_error(z));
+    if (zero_create(&z, &cfg, &comm)) test_rank_fail(r, "a context");
+    (void)order_says(r, z, zero_tensor(z, &w), ZERO_ERR_ARGUMENT,
+                     "tensor w: divisor -1, expected 0..");
+    w.divisor = 2 + r->rank;
+    if (zero_tensor(z, &w)) test_rank_fail(r, "%s", zero_last_error(z));
     (void)order_says(r, z, zero_build(z), ZERO_ERR_MISMATCH, "divisor 2");
-    (void)order_says(r, z, zero_tensor_divisor(z, "w", 2), ZERO_ERR_MISMATCH, "");
     zero_destroy(z);
 }
 

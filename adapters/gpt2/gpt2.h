@@ -202,9 +202,9 @@ zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_ro
    what it has besides. Returns how many. */
 int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
                zero_tensor_desc out[GPT2_MOST_TENSORS]);
-/* Announces them, and the groups that gradients are summed over first (zero_tensor_sum): with
+/* Announces them, and the groups that gradients are summed over first (sum_over): with
    sequence parallelism what is whole, since each rank has seen its rows alone; of a pipeline a tied
-   wte; what is cut, for LAMB's norms (zero_tensor_slice); and the blocks' four kinds of matrices,
+   wte; what is cut, for LAMB's norms (slice_of); and the blocks' four kinds of matrices,
    which MUON makes orthogonal. Errors: those of zero_tensor. */
 zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                           int tile_rows);

@@ -42,7 +42,11 @@ static zero_result zp_row_add(zero_ctx *z, const char *call, const zero_tensor_d
 }
 static zero_result zp_adopt_fail_row(zero_ctx *z, const char *call, size_t numel, int unit,
                                      int flags, void **param, void **grad) {
-    const zero_tensor_desc one = {NULL, numel, 1, unit, 0, flags & ~ZERO_INLINE, 0};
+    zero_tensor_desc one;
+    memset(&one, 0, sizeof one);
+    one.numel = numel;
+    one.unit = unit;
+    one.flags = flags & ~ZERO_INLINE;
     return zp_row_add(z, call, &one, flags, param, grad);
 }
 

@@ -1,8 +1,8 @@
 /* whole_slices.h - whole tensors of which the ranks of another group have slices
 
-   Where tensor-parallel ranks cut tensors (zero_tensor_slice), what a rule needs of a whole one is
-   made over their group, too: by the ranks that have the same shard of each slice. They have the
-   same units of the same sizes, and so the same deal.
+   Where tensor-parallel ranks cut tensors (zero_tensor_desc.slice_of), what a rule needs of a whole
+   one is made over their group, too: by the ranks that have the same shard of each slice. They have
+   the same units of the same sizes, and so the same deal.
 
    NORMS. The sums of all shards, which every rank has by then, are added up to one per layer; one
    all-gather over the group brings those of the other slices, as exact, so that the order is
