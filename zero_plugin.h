@@ -736,11 +736,6 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
 /* The same for n of them, in order. */
 zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
 
-/* For hosts whose pointers are arrays, or structs of nothing else: n tensors of one layer each,
-   KEEP, named by their numbers, tensor i of numel[i] elements with its pointers at params[i] and
-   grads[i], which are its slots (zero_slot): borrowed until zero_destroy. */
-zero_result zero_tensors_at(zero_ctx *z, int n, const size_t *numel, void **params, void **grads);
-
 /* For trainers whose pointers are scattered over structs and globals: a row of the table at a time,
    a tensor of one layer whose pointers are the slots *param and *grad. ZERO_PLACE names the tensor
    after the expression `param`. If that name is taken, a number follows it: `attention[l]->wq 1` is
@@ -898,11 +893,6 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_t
    Errors: ARGUMENT, STATE (no buffer is left; release without gather) and the sticky ones. */
 zero_result zero_gather(zero_ctx *z, int unit);
 zero_result zero_release(zero_ctx *z, int unit);
-
-/* Its reductions: those of all units whose gradients are complete start now, and not when a bucket
-   is full (bucket_numel) or the pass ends. No bit depends on it. Inside a training pass.
-   COLLECTIVE. Errors: STATE (no pass, or an evaluation) and the sticky ones. */
-zero_result zero_reduce_begin(zero_ctx *z);
 
 /* LOSS SCALE: what the loss must be multiplied by before every backward of the coming step; the
    update divides by the same. 1 unless the type is F16 or cfg.scaler says otherwise. SYNC where the
@@ -1224,10 +1214,6 @@ zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, si
 /* in [size][bytes] gets from each rank what it has in out [size][bytes] for this one. The two do
    not overlap. */
 zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes);
-/* The same with as many bytes for each peer as out_bytes [size] says, and from each as in_bytes
-   [size] does, parts behind one another. The arrays are of the host. */
-zero_result zero_group_all_to_some(zero_group *g, const void *out, const size_t *out_bytes,
-                                   void *in, const size_t *in_bytes);
 /* Bytes from rank root to all. */
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root);
 /* SYNC: all ranks have come. */

@@ -666,7 +666,7 @@ typedef struct cuda_seen {
 /* A call of a pass of all micro-steps. */
 typedef struct cuda_turn {
     zero_turn turn;
-    int micro, wants, reduces; /* wants: parameters; behind it zero_reduce_begin is called */
+    int micro, wants; /* wants: parameters */
 } cuda_turn;
 
 typedef struct cuda_run {
@@ -810,7 +810,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
 /* ---- an order of turns --------------------------------------------------------------------- */
 
 static void cuda_turn_add(cuda_run *run, zero_turn_kind kind, int unit, int micro, int wants) {
-    const cuda_turn t = {{kind, unit}, micro, wants, 0};
+    const cuda_turn t = {{kind, unit}, micro, wants};
     run->turn[run->turns++] = t;
 }
 
@@ -831,7 +831,6 @@ static void cuda_turns_draw(cuda_run *run) {
             held = u;
         }
         cuda_turn_add(run, down ? ZERO_TURN_BACKWARD : ZERO_TURN_FORWARD, u, m, !last);
-        run->turn[run->turns - 1].reduces = down && !test_below(&r, 4);
         if (held >= 0 && (!test_below(&r, 3) || at[micro_steps - 1] == calls)) {
             cuda_turn_add(run, ZERO_TURN_RELEASE, held, m, 1);
             held = -1;
@@ -1067,9 +1066,7 @@ static int cuda_turn_take(host_run *h, const cuda_turn *t) {
     case ZERO_TURN_RELEASE: HOST_TRY(h, zero_release(h->z, u)); return 1;
     case ZERO_TURN_FORWARD: return cuda_forward(h, u);
     default:
-        if (!cuda_backward(h, u, t->wants, t->wants)) return 0;
-        if (t->reduces) HOST_TRY(h, zero_reduce_begin(h->z));
-        return 1;
+        return cuda_backward(h, u, t->wants, t->wants);
     }
 }
 

@@ -478,16 +478,17 @@ static void apart_log(void *user, zero_log_level level, const char *sentence) {
 
 static zero_ctx *apart_open(char *log, int slots, apart_host *p, apart_host *g) {
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
-    const size_t numel[] = {APART_NUMEL, APART_NUMEL};
     zero_config cfg = {0};
     zero_ctx *z;
     cfg.log = log ? apart_log : NULL;
     cfg.log_user = log;
     const zero_result r = zero_create(&z, &cfg, &self);
     test_check(!r, "a context");
-    test_check(!(slots ? zero_tensors_at(z, 2, numel, (void **)p, (void **)g)
-                       : zero_tensors(z, apart_table, 2)),
-               "tensors: %s", zero_last_error(z));
+    for (int t = 0; t < 2 && slots; t++) {
+        const zero_tensor_desc row = {t ? "1" : "0", APART_NUMEL, .flags = ZERO_KEEP};
+        test_check(!zero_place(z, &row, (void **)p + t, (void **)g + t), "row %d", t);
+    }
+    test_check(slots || !zero_tensors(z, apart_table, 2), "tensors: %s", zero_last_error(z));
     if (!slots) test_check(!zero_alias(z, "a", offsetof(apart_host, again)), "an alias");
     return z;
 }

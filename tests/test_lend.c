@@ -54,8 +54,12 @@ static float lend_get(const lend_host *h, const lend_case *c, int t, size_t i) {
 
 static zero_result lend_tensors(zero_ctx *z, const lend_case *c, lend_host *p, lend_host *g) {
     static const char *const names[TENSORS] = {"a", "b", "c"};
-    if (c->way == KEPT_SLOTS)
-        return zero_tensors_at(z, TENSORS, lend_numel, (void **)p->blob, (void **)g->blob);
+    for (int t = 0; t < TENSORS && c->way == KEPT_SLOTS; t++) {
+        static const char *const numbers[TENSORS] = {"0", "1", "2"};
+        const zero_tensor_desc row = {numbers[t], lend_numel[t], .flags = ZERO_KEEP};
+        ZERO_TRY(zero_place(z, &row, (void **)&p->blob[t], (void **)&g->blob[t]));
+    }
+    if (c->way == KEPT_SLOTS) return ZERO_OK;
     for (int t = 0; t < TENSORS && c->way == ARRAYS; t++)
         (void)zero_lend_array(z, lend_numel[t], p->blob[t], g->blob[t]);
     for (int t = 0; t < TENSORS && c->way != ARRAYS; t++) {
@@ -320,7 +324,6 @@ static void lend_refused(void) {
     cfg.type = ZERO_F32;
     if (zero_create(&z, &cfg, &self)) return;
     REFUSED(zero_tensor(z, &wrong), ZERO_ERR_ARGUMENT, "BY_SLOT");
-    REFUSED(zero_tensors_at(z, 2, NULL, NULL, NULL), ZERO_ERR_ARGUMENT, "NULL");
     REFUSED(zero_lend(z, &p, (zero_type)5), ZERO_ERR_ARGUMENT, "no such type");
     test_check(!zero_tensors(z, w, 1), "a table");
     REFUSED(zero_build(z), ZERO_ERR_STATE, "zero_lend");
@@ -357,7 +360,6 @@ static void lend_refused(void) {
     zero_destroy(z);
     test_check(zero_lend(NULL, NULL, ZERO_F32) && zero_lend_read(NULL, NULL)
                    && zero_lend_train(NULL, NULL, NULL, NULL, 0, NULL)
-                   && zero_tensors_at(NULL, 0, NULL, NULL, NULL)
                    && zero_lend_array(NULL, 1, more, more) && zero_place(NULL, NULL, NULL, NULL),
                "no context");
 }
@@ -396,10 +398,8 @@ static void lend_unstated(void) {
         cfg.type = (zero_type)type;
         cfg.micro_steps = micro_steps;
         cfg.grads = grads;
-        if (!test_check(!zero_create(&z, &cfg, &self)
-                            && !zero_tensors_at(z, 1, &numel, &param, &grad),
-                        "a context"))
-            return;
+        if (!test_check(!zero_create(&z, &cfg, &self), "a context")) return;
+        ZERO_PLACE(z, param, grad, numel);
         const zero_result r = lends ? zero_lend(z, NULL, (zero_type)type)
                                     : zero_adopt(z, NULL, NULL, (zero_type)type, NULL);
         test_check(r == (refused ? ZERO_ERR_ARGUMENT : ZERO_OK)

@@ -13,7 +13,7 @@ enum { UNITS = 6, MICRO = 4, STEPS = 3, RANKS = 3, TURNS = 2 * UNITS * MICRO * 3
 
 typedef struct order_turn { /* of the host: micro < 0: of none */
     zero_turn turn;
-    int micro, reduces;
+    int micro;
 } order_turn;
 
 typedef struct order_run {
@@ -37,7 +37,7 @@ typedef struct order_host {
 /* ---- orders ---- */
 
 static void order_add(order_run *o, zero_turn_kind kind, int unit, int micro) {
-    const order_turn t = {{kind, unit}, micro, 0};
+    const order_turn t = {{kind, unit}, micro};
     o->turn[o->n++] = t;
 }
 
@@ -56,7 +56,6 @@ static void order_draw(order_run *o) {
             held[u] = ++open > 0;
         }
         order_add(o, back ? ZERO_TURN_BACKWARD : ZERO_TURN_FORWARD, u, m);
-        o->turn[o->n - 1].reduces = o->held && !test_below(&r, 4);
         at[m]++;
         left--;
         if (held[u] && (!test_below(&r, 3) || at[m] == 2 * UNITS || !left)) {
@@ -177,7 +176,7 @@ static zero_result order_take(zero_ctx *z, const order_run *o, const order_turn 
         ZERO_TRY(zero_backward_end(z, u));
         if (o->split && (!late || t->micro == MICRO - 1))
             ZERO_TRY(order_rest(z, u, t->micro, rank));
-        return t->reduces ? zero_reduce_begin(z) : ZERO_OK;
+        return ZERO_OK;
     }
 }
 
@@ -378,7 +377,6 @@ static void order_departs(test_rank *r) {
     if (zero_pass_order(z, ZERO_EVAL, 0, look, 2) || zero_pass_begin(z, ZERO_EVAL, 0, 1)
         || zero_forward_begin(z, 4, &p) || zero_forward_end(z, 4))
         test_rank_fail(r, "an evaluation: %s", zero_last_error(z));
-    (void)order_says(r, z, zero_reduce_begin(z), ZERO_ERR_STATE, "has no gradients");
     (void)order_says(r, z, zero_pass_end(z), ZERO_ERR_STATE, "forward of unit 1");
     if (zero_forward_begin(z, 1, &p) || zero_forward_end(z, 1) || zero_pass_end(z))
         test_rank_fail(r, "an evaluation: %s", zero_last_error(z));

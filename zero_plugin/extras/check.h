@@ -21,8 +21,7 @@
 static int zp_check_is_on(void) { return ZERO_CHECK; }
 
 static const char *const zp_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
-                                            "backward_end",  "gather",      "release",
-                                            "reduce_begin"};
+                                            "backward_end",  "gather",      "release"};
 
 /* Bytes from an array of the caller's to the end of its allocation, where that is known: `release`
    is free, or, with CUDA, the driver knows the address. Otherwise SIZE_MAX. */
@@ -282,8 +281,6 @@ static zero_result zp_check_note_hook(zero_ctx *z, uint32_t which, int unit) {
 static const char *zp_check_hook_name(uint32_t hook, char *text, size_t bytes) {
     if (hook == UINT32_MAX)
         (void)snprintf(text, bytes, "ended the pass");
-    else if (hook >> 24 == ZP_HOOK_REDUCE)
-        (void)snprintf(text, bytes, "called %s", zp_hook_names[ZP_HOOK_REDUCE]);
     else
         (void)snprintf(text, bytes, "called %s of unit %u", zp_hook_names[hook >> 24],
                        hook & 0xFFFFFFu);
