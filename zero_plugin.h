@@ -134,19 +134,14 @@
 extern "C" {
 #endif
 
-/* ---- version ------------------------------------------------------------------------------- */
+/* ---- version --------------------------------------------------------------------------------- */
 
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
    number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
 #define ZERO_ABI     11
 
-/* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
-   ZERO_ABI. */
-const char *zero_version(void);
-int zero_abi(void);
-
-/* ---- results ------------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 /* X(name, sentence) */
 #define ZERO_RESULTS(X)                                                                            \
@@ -176,7 +171,7 @@ const char *zero_result_string(zero_result result);
         if (zero_tried) return zero_tried;                                                         \
     } while (0)
 
-/* ---- communicators ------------------------------------------------------------------------- */
+/* ---- communicators --------------------------------------------------------------------------- */
 
 typedef enum zero_comm_kind {
     ZERO_COMM_SELF = 0, /* one rank; handle NULL */
@@ -203,40 +198,10 @@ typedef struct zero_comm {
 /* Ranks that communicate by themselves: see GROUPS OF RANKS below. */
 typedef struct zero_group zero_group;
 
-/* The meeting place of local ranks. Make it before the ranks start: before pthread_create (shared
-   != 0 is not needed) or before fork (shared != 0: it lies in memory that children inherit).
-   Destroy it after the last rank has gone. */
+/* The meeting place of local ranks. */
 typedef struct zero_local zero_local;
-zero_result zero_local_create(zero_local **local, int nranks, int shared);
-void zero_local_destroy(zero_local *local);
 
-/* The same in memory that ranks share by other means than fork: zero_local_bytes() bytes, aligned
-   to 64, the caller's for as long as ranks use it. One process calls this before the others take
-   the same memory, wherever they see it, for their zero_local; nobody destroys it. */
-size_t zero_local_bytes(void);
-zero_result zero_local_place(zero_local **local, void *memory, int nranks);
-
-/* Makes every collective of every rank of the group return ZERO_ERR_PEER with this sentence, in
-   well under a second. Safe in any thread, process or signal handler that sees the group; for a
-   launcher that saw rank `rank` die; below 0: the sentence stands alone. */
-void zero_local_abort(zero_local *local, int rank, const char *why);
-
-/* Starts nranks ranks of this machine, which run fn with a LOCAL communicator each, and waits for
-   them: for hosts whose rank is a function, and for CUDA. (zero_start_local, for a rank that is the
-   rest of main, is below.) One rank is this process itself. CPU: processes that are forked here,
-   each on its part of the processors: call this first in main, since a process that has run an
-   OpenMP region, or has other threads or MPI, cannot be forked (126 then), and a file that was
-   opened before is read on by all ranks in turn; signals that are sent to this process alone go to
-   all of them, and if it is killed they end. CUDA: threads of this process, each on the device of
-   its number. When a rank returns something else than 0 or is killed, its peers get ZERO_ERR_PEER
-   with that: `rank 1 was ended by signal 11 (Segmentation fault)`, and its last call; what has not
-   ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU). Returns 0 if every rank did, otherwise
-   what the first one that failed returned, 128 + the signal that ended it, or 126 where not all
-   could be started. */
-typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
-int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
-
-/* ---- configuration ------------------------------------------------------------------------- */
+/* ---- configuration --------------------------------------------------------------------------- */
 
 typedef enum zero_accumulation {
     ZERO_ACCUMULATE_AUTO = 0, /* LOCAL at stages 0 and 1, SHARDED at 2 and 3 */
@@ -331,7 +296,7 @@ typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *senten
 /* One that may be chosen: writes warnings and errors to a FILE *; NULL: stderr. */
 void zero_log_file(void *file, zero_log_level level, const char *sentence);
 
-/* ---- what ran when -------------------------------------------------------------------------- */
+/* ---- what ran when --------------------------------------------------------------------------- */
 
 /* X(name, word) */
 #define ZERO_EVENTS(X)                                                                             \
@@ -402,9 +367,6 @@ typedef struct zero_event {
    end of a pass or a step, in zero_step_result, zero_query_stats and zero_destroy. May not call the
    plugin. */
 typedef void (*zero_trace_fn)(void *user, const zero_event *events, int n);
-
-/* "forward". Never NULL. */
-const char *zero_event_name(zero_event_kind kind);
 
 #define ZERO_NONE          (-1) /* "none" where 0 asks for the default */
 #define ZERO_ALL           (-1) /* "all" there */
@@ -531,7 +493,7 @@ typedef struct zero_config {
    place (LOCAL, unless cfg.no_mapping) nothing is gathered, and there are none at all: second_bytes
    of zero_plan tells. */
 
-/* ---- tensors ------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 enum {
     ZERO_KEEP = 1, /* read in a pass outside its unit's begin and end: resident, type-major [layers,
@@ -616,7 +578,7 @@ typedef enum zero_kind {
     ZERO_KIND_COUNT
 } zero_kind;
 
-/* ---- what is asked before and after -------------------------------------------------------- */
+/* ---- what is asked before and after ---------------------------------------------------------- */
 
 /* Memory and traffic of one rank. Bytes. */
 typedef struct zero_plan {
@@ -695,7 +657,7 @@ typedef struct zero_stats {
     uint64_t down_bytes, up_bytes; /* as in zero_plan; what is written by name goes down again */
 } zero_stats;
 
-/* ---- life of a context --------------------------------------------------------------------- */
+/* ---- life of a context ----------------------------------------------------------------------- */
 
 /* Makes a context. The communicator is duplicated (MPI) or joined (LOCAL). COLLECTIVE. On error *z
    is NULL unless memory for the context itself was there: then zero_last_error(*z) says why, and
@@ -730,6 +692,10 @@ int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
         if (zero_ended >= 0) return zero_ended;                                                    \
     } while (0)
 
+/* Returns this rank, and the number of ranks. */
+int zero_rank(const zero_ctx *z);
+int zero_nranks(const zero_ctx *z);
+
 /* Announces a tensor. Before zero_build, in the same order on all ranks. Errors: ARGUMENT, STATE,
    MEMORY. */
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
@@ -754,53 +720,16 @@ zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, v
         (void)zero_place(z, &zero_row, (void **)&(param), (void **)&(grad));                       \
     } while (0)
 
-/* The tensors announced so far, in order: how many, and number i, 0 .. n - 1, with the defaults of
-   its fields. The name is owned by ctx. Not collective. Errors: ARGUMENT. */
-int zero_tensor_count(const zero_ctx *z);
-zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc);
-
-/* Memory and traffic of the tensors announced so far; nothing is allocated on any device, and no
-   peer is asked. Valid before and after zero_build. `unit` 0..units-1; KEEP tensors together are
-   one more unit, the last. Errors: ARGUMENT, MEMORY, and the sticky ones. */
-zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
-zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
-
 /* Partitions, allocates, and compares configuration and tensors over the ranks: on a difference
    every rank returns MISMATCH and names the first one. Parameters and optimizer state are zeros.
    COLLECTIVE, SYNC. Errors: ARGUMENT, STATE, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE. */
 zero_result zero_build(zero_ctx *z);
 
-/* Waits for what is under way, frees everything. NULL is allowed. A context that failed tells its
-   peers, so that they do not wait for it. Under MPI COLLECTIVE, for at most timeout_s (before
-   zero_build 3 s): windows and communicators are freed by all ranks or by none. */
-void zero_destroy(zero_ctx *z);
-
-/* The sentence for the last error of this context; "" without one. Owned by ctx, until the next
-   call with it. */
-const char *zero_last_error(const zero_ctx *z);
-
-/* The configuration with every default resolved (bucket_numel: from the first plan on). */
-void zero_query_config(const zero_ctx *z, zero_config *cfg);
-
-int zero_rank(const zero_ctx *z);
-int zero_nranks(const zero_ctx *z);
-
-/* ---- pointers ------------------------------------------------------------------------------ */
+/* ---- pointers -------------------------------------------------------------------------------- */
 
 /* Writes the pointers of KEEP tensors into the host's structs of base pointers (either may be
    NULL). Once after zero_build, and for every further copy of the structs. Errors: STATE. */
 zero_result zero_bind(zero_ctx *z, void *params, void *grads);
-
-/* For hosts with a pointer per layer and tensor, of any type of data: begin hooks of the layer's
-   unit write *param and *grad (either may be NULL); KEEP tensors get theirs here, or, before
-   zero_build, by that. `name` NULL: the tensor announced last. The two places are borrowed until
-   zero_destroy. Errors: ARGUMENT, STATE. */
-zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad);
-
-/* Another field of the host's structs that points to the tensor, as a classifier's that is the
-   embedding: whoever writes one writes both. (A tensor's second slot is one more zero_slot.) Before
-   zero_bind or zero_adopt. Errors: ARGUMENT (no such tensor; another tensor's field). */
-zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
 
 /* Takes the weights over from the host's arrays: those that the fields of `params`, and slots when
    zero_slot was called, point to, numbers of `type`, [layers, numel] (a slot: [numel]), in memory
@@ -818,7 +747,7 @@ zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
 zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
                        void (*release)(void *array));
 
-/* ---- a pass: one micro-step, or one evaluation --------------------------------------------- */
+/* ---- a pass: one micro-step, or one evaluation ----------------------------------------------- */
 
 typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
 
@@ -857,49 +786,12 @@ zero_result zero_backward_end(zero_ctx *z, int unit);
    descending order, missing gradients as zeros; then KEEP tensors. COLLECTIVE. */
 zero_result zero_pass_end(zero_ctx *z);
 
-/* THE ORDER OF A PASS, announced in the place of what is learnt. At stage 3 the next units are
-   gathered ahead (cfg.prefetch): those that followed in the pass before, in the first one those of
-   a model of layers. Who knows the order, as a pipeline's stage its schedule, says it: then the
-   first pass gathers ahead as all others do, and where that was said before zero_build the plan
-   counts this order's gathers. Same bits.
-   `turns` are the calls of a pass that want parameters, in order; hooks of a unit that is open, and
-   backwards with `params` NULL, are not among them. A call that is not the next turn is refused,
-   and the pass goes on from where it was; so is an end before the last one. It holds for every pass
-   of that kind (`micro` ZERO_TOGETHER: of all micro-steps together, otherwise 0) until another one
-   is said; n 0: it is learnt again. Behind the tensors or between steps; copied. COLLECTIVE.
-   Without an order, a pass of ZERO_TOGETHER with accumulation SHARDED is planned with a reduction
-   of KEEP and LATE tensors in every micro-step, of which there is one.
-   Errors: ARGUMENT (no such unit; a unit is released that is not gathered, or the other way),
-   STATE, MEMORY and, the ranks' orders being compared here, or in zero_build, MISMATCH with the
-   first turn that differs. */
-typedef enum zero_turn_kind {
-    ZERO_TURN_FORWARD = 0, /* zero_forward_begin of a unit that is not open */
-    ZERO_TURN_BACKWARD,    /* zero_backward_begin of one, with parameters */
-    ZERO_TURN_GATHER,      /* zero_gather */
-    ZERO_TURN_RELEASE,     /* zero_release */
-    ZERO_TURN_KINDS
-} zero_turn_kind;
-typedef struct zero_turn {
-    zero_turn_kind kind;
-    int unit;
-} zero_turn;
-zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_turn *turns, int n);
-
-/* A schedule's own gathers and releases, inside a pass. gather starts that of the unit now, waits
-   for nothing, and keeps the unit in a buffer (open_units) until release: all hooks between find it
-   there, as those of several micro-batches. They nest by count, as hooks do, which they do not
-   replace; what was gathered in a pass is released in it. With prefetch ZERO_NONE nothing else is
-   gathered ahead. Below stage 3, and of resident units, there is nothing to gather. COLLECTIVE.
-   Errors: ARGUMENT, STATE (no buffer is left; release without gather) and the sticky ones. */
-zero_result zero_gather(zero_ctx *z, int unit);
-zero_result zero_release(zero_ctx *z, int unit);
-
 /* LOSS SCALE: what the loss must be multiplied by before every backward of the coming step; the
    update divides by the same. 1 unless the type is F16 or cfg.scaler says otherwise. SYNC where the
    scale is dynamic: waits for the last step's verdict. */
 float zero_loss_scale(zero_ctx *z);
 
-/* ---- a step -------------------------------------------------------------------------------- */
+/* ---- a step ---------------------------------------------------------------------------------- */
 
 /* What the update does, with g the mean gradient, unscaled, times min(1, max_norm / (norm + 1e-6)),
    t the number of steps taken, this one included, and lr, weight_decay times the tensor's factors:
@@ -955,11 +847,6 @@ typedef struct zero_step_report {
    name. COLLECTIVE. Errors: STATE (micro-steps missing) and the sticky ones. */
 zero_result zero_reduce(zero_ctx *z);
 
-/* The 2-norm of the mean gradient, agreed over all ranks; the same bits at every stage: squares
-   are summed in f64 by fixed blocks, blocks in order, units in the order of their reductions, ranks
-   in order. SYNC, optional, between zero_reduce and zero_step. */
-zero_result zero_norm(zero_ctx *z, double *norm);
-
 /* Updates all parameters and starts their gathers. Skips, on every rank alike, if the norm is not
    finite (unless no_overflow_check): weights, moments and the count of steps stay as they are.
    Ranks that gave other values, or of which some called zero_skip_step, get MISMATCH with those
@@ -975,18 +862,12 @@ zero_result zero_norm(zero_ctx *z, double *norm);
    reads a KEEP tensor by its pointer. Errors: ARGUMENT, STATE and the sticky ones. */
 zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
 
-/* Instead of zero_step: drops the gradient and counts the step as skipped. Weights, moments and the
-   count of steps stay; a dynamic loss scale takes note of the gradient as of any other. For hosts
-   with rules of their own, as on a norm far from the usual. The same on all ranks. Errors: STATE
-   and the sticky ones. */
-zero_result zero_skip_step(zero_ctx *z);
-
 /* What the last step did. SYNC. Errors: STATE (no step yet, or a next one is reduced already),
    SCALE (it was skipped at the smallest loss scale; the report is there, nothing is lost, the next
    step may be tried) and the sticky ones. */
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
 
-/* ---- a step without hooks ------------------------------------------------------------------- */
+/* ---- a step without hooks -------------------------------------------------------------------- */
 
 /* For a host whose tensors are all KEEP: forward and backward stand between these two, unchanged,
    and nothing else. (Hooks may stand there too: these are the pass and the step around them.) At
@@ -1001,6 +882,140 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
    zero_reduce and zero_step; STATE if no hook was called and a tensor is not KEEP. */
 zero_result zero_train_begin(zero_ctx *z);
 zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
+
+/* ---- errors, and the end --------------------------------------------------------------------- */
+
+/* The sentence for the last error of this context; "" without one. Owned by ctx, until the next
+   call with it. */
+const char *zero_last_error(const zero_ctx *z);
+
+/* Waits for what is under way, frees everything. NULL is allowed. A context that failed tells its
+   peers, so that they do not wait for it. Under MPI COLLECTIVE, for at most timeout_s (before
+   zero_build 3 s): windows and communicators are freed by all ranks or by none. */
+void zero_destroy(zero_ctx *z);
+
+/* ==== MORE: what stages 0 to 3 do not need, by capability ============================== */
+
+/* ---- version --------------------------------------------------------------------------------- */
+
+/* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
+   ZERO_ABI. */
+const char *zero_version(void);
+int zero_abi(void);
+
+/* ---- ranks of one machine -------------------------------------------------------------------- */
+
+/* The meeting place of local ranks. Make it before the ranks start: before pthread_create (shared
+   != 0 is not needed) or before fork (shared != 0: it lies in memory that children inherit).
+   Destroy it after the last rank has gone. */
+zero_result zero_local_create(zero_local **local, int nranks, int shared);
+void zero_local_destroy(zero_local *local);
+
+/* The same in memory that ranks share by other means than fork: zero_local_bytes() bytes, aligned
+   to 64, the caller's for as long as ranks use it. One process calls this before the others take
+   the same memory, wherever they see it, for their zero_local; nobody destroys it. */
+size_t zero_local_bytes(void);
+zero_result zero_local_place(zero_local **local, void *memory, int nranks);
+
+/* Makes every collective of every rank of the group return ZERO_ERR_PEER with this sentence, in
+   well under a second. Safe in any thread, process or signal handler that sees the group; for a
+   launcher that saw rank `rank` die; below 0: the sentence stands alone. */
+void zero_local_abort(zero_local *local, int rank, const char *why);
+
+/* Starts nranks ranks of this machine, which run fn with a LOCAL communicator each, and waits for
+   them: for hosts whose rank is a function, and for CUDA. (zero_start_local, for a rank that is the
+   rest of main, is above.) One rank is this process itself. CPU: processes that are forked here,
+   each on its part of the processors: call this first in main, since a process that has run an
+   OpenMP region, or has other threads or MPI, cannot be forked (126 then), and a file that was
+   opened before is read on by all ranks in turn; signals that are sent to this process alone go to
+   all of them, and if it is killed they end. CUDA: threads of this process, each on the device of
+   its number. When a rank returns something else than 0 or is killed, its peers get ZERO_ERR_PEER
+   with that: `rank 1 was ended by signal 11 (Segmentation fault)`, and its last call; what has not
+   ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU). Returns 0 if every rank did, otherwise
+   what the first one that failed returned, 128 + the signal that ended it, or 126 where not all
+   could be started. */
+typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
+int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
+
+/* ---- more about tensors and steps ------------------------------------------------------------ */
+
+/* The tensors announced so far, in order: how many, and number i, 0 .. n - 1, with the defaults of
+   its fields. The name is owned by ctx. Not collective. Errors: ARGUMENT. */
+int zero_tensor_count(const zero_ctx *z);
+zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc);
+
+/* Memory and traffic of the tensors announced so far; nothing is allocated on any device, and no
+   peer is asked. Valid before and after zero_build. `unit` 0..units-1; KEEP tensors together are
+   one more unit, the last. Errors: ARGUMENT, MEMORY, and the sticky ones. */
+zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
+zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
+
+/* The configuration with every default resolved (bucket_numel: from the first plan on). */
+void zero_query_config(const zero_ctx *z, zero_config *cfg);
+
+/* For hosts with a pointer per layer and tensor, of any type of data: begin hooks of the layer's
+   unit write *param and *grad (either may be NULL); KEEP tensors get theirs here, or, before
+   zero_build, by that. `name` NULL: the tensor announced last. The two places are borrowed until
+   zero_destroy. Errors: ARGUMENT, STATE. */
+zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad);
+
+/* Another field of the host's structs that points to the tensor, as a classifier's that is the
+   embedding: whoever writes one writes both. (A tensor's second slot is one more zero_slot.) Before
+   zero_bind or zero_adopt. Errors: ARGUMENT (no such tensor; another tensor's field). */
+zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
+
+/* The 2-norm of the mean gradient, agreed over all ranks; the same bits at every stage: squares
+   are summed in f64 by fixed blocks, blocks in order, units in the order of their reductions, ranks
+   in order. SYNC, optional, between zero_reduce and zero_step. */
+zero_result zero_norm(zero_ctx *z, double *norm);
+
+/* Instead of zero_step: drops the gradient and counts the step as skipped. Weights, moments and the
+   count of steps stay; a dynamic loss scale takes note of the gradient as of any other. For hosts
+   with rules of their own, as on a norm far from the usual. The same on all ranks. Errors: STATE
+   and the sticky ones. */
+zero_result zero_skip_step(zero_ctx *z);
+
+/* "forward". Never NULL. */
+const char *zero_event_name(zero_event_kind kind);
+
+/* ---- the order of a pass --------------------------------------------------------------------- */
+
+/* THE ORDER OF A PASS, announced in the place of what is learnt. At stage 3 the next units are
+   gathered ahead (cfg.prefetch): those that followed in the pass before, in the first one those of
+   a model of layers. Who knows the order, as a pipeline's stage its schedule, says it: then the
+   first pass gathers ahead as all others do, and where that was said before zero_build the plan
+   counts this order's gathers. Same bits.
+   `turns` are the calls of a pass that want parameters, in order; hooks of a unit that is open, and
+   backwards with `params` NULL, are not among them. A call that is not the next turn is refused,
+   and the pass goes on from where it was; so is an end before the last one. It holds for every pass
+   of that kind (`micro` ZERO_TOGETHER: of all micro-steps together, otherwise 0) until another one
+   is said; n 0: it is learnt again. Behind the tensors or between steps; copied. COLLECTIVE.
+   Without an order, a pass of ZERO_TOGETHER with accumulation SHARDED is planned with a reduction
+   of KEEP and LATE tensors in every micro-step, of which there is one.
+   Errors: ARGUMENT (no such unit; a unit is released that is not gathered, or the other way),
+   STATE, MEMORY and, the ranks' orders being compared here, or in zero_build, MISMATCH with the
+   first turn that differs. */
+typedef enum zero_turn_kind {
+    ZERO_TURN_FORWARD = 0, /* zero_forward_begin of a unit that is not open */
+    ZERO_TURN_BACKWARD,    /* zero_backward_begin of one, with parameters */
+    ZERO_TURN_GATHER,      /* zero_gather */
+    ZERO_TURN_RELEASE,     /* zero_release */
+    ZERO_TURN_KINDS
+} zero_turn_kind;
+typedef struct zero_turn {
+    zero_turn_kind kind;
+    int unit;
+} zero_turn;
+zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_turn *turns, int n);
+
+/* A schedule's own gathers and releases, inside a pass. gather starts that of the unit now, waits
+   for nothing, and keeps the unit in a buffer (open_units) until release: all hooks between find it
+   there, as those of several micro-batches. They nest by count, as hooks do, which they do not
+   replace; what was gathered in a pass is released in it. With prefetch ZERO_NONE nothing else is
+   gathered ahead. Below stage 3, and of resident units, there is nothing to gather. COLLECTIVE.
+   Errors: ARGUMENT, STATE (no buffer is left; release without gather) and the sticky ones. */
+zero_result zero_gather(zero_ctx *z, int unit);
+zero_result zero_release(zero_ctx *z, int unit);
 
 /* ---- arrays that stay the host's ------------------------------------------------------------- */
 
@@ -1032,7 +1047,7 @@ zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_h
                             double loss, double *mean);
 zero_result zero_lend_read(zero_ctx *z, void *params);
 
-/* ---- tensors by name, between passes ------------------------------------------------------- */
+/* ---- tensors by name, between passes --------------------------------------------------------- */
 
 /* Elements [first, first + count) of all layers of a tensor, type-major [layers, numel], at any
    stage. read: every rank takes part and asks for the same (else, from stage 1 on, MISMATCH);
@@ -1052,7 +1067,7 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
  */
 zero_result zero_hash(zero_ctx *z, uint64_t *hash);
 
-/* ---- state, for checkpoints ---------------------------------------------------------------- */
+/* ---- state, for checkpoints ------------------------------------------------------------------ */
 
 /* Elements [first, first + count) of a tensor, over all layers, type-major as above. */
 typedef struct zero_range {
@@ -1111,7 +1126,7 @@ zero_result zero_state_end(zero_ctx *z, int changed);
 void *zero_host_alloc(size_t bytes);
 void zero_host_free(void *memory);
 
-/* ---- numbers ------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 /* Converts n numbers in host memory, rounding to nearest, ties to even; those that are too large
    become infinities, NaN stay NaN. One of the two types is F32, or both are the same. The same bits
@@ -1121,7 +1136,7 @@ void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_
 /* Bytes of one number. */
 size_t zero_type_bytes(zero_type type);
 
-/* ---- small collectives that every host needs ----------------------------------------------- */
+/* ---- small collectives that every host needs ------------------------------------------------- */
 
 /* Sums n doubles over the ranks in rank order, the result on every rank. n <= 64. COLLECTIVE,
    SYNC. */
@@ -1130,7 +1145,7 @@ zero_result zero_all_sum(zero_ctx *z, double *values, int n);
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root);
 zero_result zero_barrier(zero_ctx *z);
 
-/* ---- groups of ranks ----------------------------------------------------------------------- */
+/* ---- groups of ranks ------------------------------------------------------------------------- */
 
 /* GROUPS OF RANKS: what stands beside data parallelism, on the host's own buffers: the ranks of a
    tensor-parallel layer, the stages of a pipeline, ranks that share experts.
@@ -1246,7 +1261,7 @@ void zero_group_query_stats(const zero_group *g, zero_group_stats *stats);
    calls. Errors: ARGUMENT. */
 zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane);
 
-/* ---- statistics ---------------------------------------------------------------------------- */
+/* ---- statistics ------------------------------------------------------------------------------ */
 
 /* SYNC: waits for what is under way, so that the counts are exact. */
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats);
