@@ -161,7 +161,7 @@ extern "C" {
 typedef enum zero_result { ZERO_RESULTS(ZERO_RESULT_ENUM) ZERO_RESULT_COUNT } zero_result;
 #undef ZERO_RESULT_ENUM
 
-/* The sentence of a result; never NULL. */
+/* Returns the sentence of a result, never NULL. */
 const char *zero_result_string(zero_result result);
 
 /* For functions of the host's that return a zero_result, or an int that is 0 if all is well. */
@@ -699,7 +699,7 @@ int zero_nranks(const zero_ctx *z);
 /* Announces a tensor. Before zero_build, in the same order on all ranks. Errors: ARGUMENT, STATE,
    MEMORY. */
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
-/* The same for n of them, in order. */
+/* Announces n tensors in order. Errors: as for zero_tensor. */
 zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
 
 /* For trainers whose pointers are scattered over structs and globals: a row of the table at a time,
@@ -862,9 +862,9 @@ zero_result zero_reduce(zero_ctx *z);
    reads a KEEP tensor by its pointer. Errors: ARGUMENT, STATE and the sticky ones. */
 zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
 
-/* What the last step did. SYNC. Errors: STATE (no step yet, or a next one is reduced already),
-   SCALE (it was skipped at the smallest loss scale; the report is there, nothing is lost, the next
-   step may be tried) and the sticky ones. */
+/* Reports what the last step did. SYNC. Errors: STATE (no step yet, or a next one is reduced
+   already), SCALE (it was skipped at the smallest loss scale; the report is there, nothing is lost,
+   the next step may be tried) and the sticky ones. */
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
 
 /* ---- a step without hooks -------------------------------------------------------------------- */
@@ -885,11 +885,11 @@ zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, do
 
 /* ---- errors, and the end --------------------------------------------------------------------- */
 
-/* The sentence for the last error of this context; "" without one. Owned by ctx, until the next
+/* Returns the sentence of the last error of this context, or "". Owned by ctx, until the next
    call with it. */
 const char *zero_last_error(const zero_ctx *z);
 
-/* Waits for what is under way, frees everything. NULL is allowed. A context that failed tells its
+/* Waits for pending work and frees everything. NULL is allowed. A context that failed tells its
    peers, so that they do not wait for it. Under MPI COLLECTIVE, for at most timeout_s (before
    zero_build 3 s): windows and communicators are freed by all ranks or by none. */
 void zero_destroy(zero_ctx *z);
@@ -950,7 +950,7 @@ zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc);
 zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
 zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
 
-/* The configuration with every default resolved (bucket_numel: from the first plan on). */
+/* Returns the configuration with every default resolved (bucket_numel: from the first plan on). */
 void zero_query_config(const zero_ctx *z, zero_config *cfg);
 
 /* For hosts with a pointer per layer and tensor, of any type of data: begin hooks of the layer's
@@ -964,9 +964,9 @@ zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, vo
    zero_bind or zero_adopt. Errors: ARGUMENT (no such tensor; another tensor's field). */
 zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
 
-/* The 2-norm of the mean gradient, agreed over all ranks; the same bits at every stage: squares
-   are summed in f64 by fixed blocks, blocks in order, units in the order of their reductions, ranks
-   in order. SYNC, optional, between zero_reduce and zero_step. */
+/* Returns the 2-norm of the mean gradient, agreed over all ranks; the same bits at every stage:
+   squares are summed in f64 by fixed blocks, blocks in order, units in the order of their
+   reductions, ranks in order. SYNC, optional, between zero_reduce and zero_step. */
 zero_result zero_norm(zero_ctx *z, double *norm);
 
 /* Instead of zero_step: drops the gradient and counts the step as skipped. Weights, moments and the
@@ -1133,7 +1133,7 @@ void zero_host_free(void *memory);
    with the processor's own instructions and without. The memory needs no alignment. */
 void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n);
 
-/* Bytes of one number. */
+/* Returns the bytes of one number. */
 size_t zero_type_bytes(zero_type type);
 
 /* ---- small collectives that every host needs ------------------------------------------------- */
@@ -1143,6 +1143,7 @@ size_t zero_type_bytes(zero_type type);
 zero_result zero_all_sum(zero_ctx *z, double *values, int n);
 /* Copies bytes from rank root to all. COLLECTIVE, SYNC. */
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root);
+/* Waits until all ranks have called it. COLLECTIVE, SYNC. */
 zero_result zero_barrier(zero_ctx *z);
 
 /* ---- groups of ranks ------------------------------------------------------------------------- */
@@ -1205,7 +1206,7 @@ void zero_group_close(zero_group *g);
    A second name replaces the first. */
 void zero_group_name(zero_group *g, const char *name);
 
-/* Without a group (NULL): rank 0 of 1. */
+/* Return this rank and the number of ranks. Without a group (NULL): rank 0 of 1. */
 int zero_group_rank(const zero_group *g);
 int zero_group_size(const zero_group *g);
 /* The sentence for the last error; "" without one. Owned by the group, until the next call. */
@@ -1217,7 +1218,7 @@ zero_comm zero_group_comm(zero_group *g);
 
 typedef enum zero_reduction { ZERO_SUM = 0, ZERO_MAX } zero_reduction;
 
-/* n numbers in place: on every rank what all ranks' add up to. */
+/* Sums n numbers over the ranks in place; every rank gets the result. */
 zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
                                   zero_reduction how);
 /* mine [n] gets this rank's part of what all ranks' `all` [size][n] add up to; it may be that part
@@ -1229,9 +1230,9 @@ zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, si
 /* in [size][bytes] gets from each rank what it has in out [size][bytes] for this one. The two do
    not overlap. */
 zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes);
-/* Bytes from rank root to all. */
+/* Copies bytes from rank root to all. */
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root);
-/* SYNC: all ranks have come. */
+/* Waits until all ranks have called it. SYNC. */
 zero_result zero_group_barrier(zero_group *g);
 
 /* One message between two ranks. */
@@ -1263,7 +1264,7 @@ zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane);
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-/* SYNC: waits for what is under way, so that the counts are exact. */
+/* Returns the counts; waits for pending work, so that they are exact. SYNC. */
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats);
 
 #ifdef __cplusplus
