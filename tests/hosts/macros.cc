@@ -12,7 +12,7 @@ static zero_result announce(zero_ctx *z, Params *params, Params *grads, size_t C
                                       ZERO_FIELD(Params, fcw, 4 * C * C, .layers = L, .unit = 1)};
     float *weight = NULL, *gradient = NULL;
     ZERO_TRY(zero_tensors(z, table, 2));
-    ZERO_TRY(ZERO_PLACE(z, C, weight, gradient));
+    ZERO_PLACE(z, weight, gradient, C);
     return zero_adopt(z, params, grads, ZERO_F32, free);
 }
 
