@@ -104,8 +104,12 @@ static zero_ctx *open_context(cudaStream_t stream, zero_type type, size_t each) 
     cfg.type = type;
     cfg.grads = ZERO_GRAD_AS_TYPE;
     cfg.stream = stream;
-    const zero_tensor_desc d = {
-        .name = "x", .numel = each, .layers = LAYERS, .uses = 1, .flags = ZERO_OVERWRITTEN};
+    zero_tensor_desc d = {};
+    d.name = "x";
+    d.numel = each;
+    d.layers = LAYERS;
+    d.uses = 1;
+    d.flags = ZERO_OVERWRITTEN;
     must_zero(z, zero_create(&z, &cfg, &self));
     must_zero(z, zero_tensor(z, &d));
     must_zero(z, zero_build(z));

@@ -1065,8 +1065,7 @@ static int cuda_turn_take(host_run *h, const cuda_turn *t) {
     case ZERO_TURN_GATHER: HOST_TRY(h, zero_gather(h->z, u)); return 1;
     case ZERO_TURN_RELEASE: HOST_TRY(h, zero_release(h->z, u)); return 1;
     case ZERO_TURN_FORWARD: return cuda_forward(h, u);
-    default:
-        return cuda_backward(h, u, t->wants, t->wants);
+    default: return cuda_backward(h, u, t->wants, t->wants);
     }
 }
 
