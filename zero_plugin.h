@@ -134,19 +134,14 @@
 extern "C" {
 #endif
 
-/* ---- version ------------------------------------------------------------------------------- */
+/* ---- version --------------------------------------------------------------------------------- */
 
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
    number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
 #define ZERO_ABI     11
 
-/* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
-   ZERO_ABI. */
-const char *zero_version(void);
-int zero_abi(void);
-
-/* ---- results ------------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 /* X(name, sentence) */
 #define ZERO_RESULTS(X)                                                                            \
@@ -166,7 +161,7 @@ int zero_abi(void);
 typedef enum zero_result { ZERO_RESULTS(ZERO_RESULT_ENUM) ZERO_RESULT_COUNT } zero_result;
 #undef ZERO_RESULT_ENUM
 
-/* The sentence of a result; never NULL. */
+/* Returns the sentence of a result, never NULL. */
 const char *zero_result_string(zero_result result);
 
 /* For functions of the host's that return a zero_result, or an int that is 0 if all is well. */
@@ -176,7 +171,7 @@ const char *zero_result_string(zero_result result);
         if (zero_tried) return zero_tried;                                                         \
     } while (0)
 
-/* ---- communicators ------------------------------------------------------------------------- */
+/* ---- communicators --------------------------------------------------------------------------- */
 
 typedef enum zero_comm_kind {
     ZERO_COMM_SELF = 0, /* one rank; handle NULL */
@@ -203,40 +198,10 @@ typedef struct zero_comm {
 /* Ranks that communicate by themselves: see GROUPS OF RANKS below. */
 typedef struct zero_group zero_group;
 
-/* The meeting place of local ranks. Make it before the ranks start: before pthread_create (shared
-   != 0 is not needed) or before fork (shared != 0: it lies in memory that children inherit).
-   Destroy it after the last rank has gone. */
+/* The meeting place of local ranks. */
 typedef struct zero_local zero_local;
-zero_result zero_local_create(zero_local **local, int nranks, int shared);
-void zero_local_destroy(zero_local *local);
 
-/* The same in memory that ranks share by other means than fork: zero_local_bytes() bytes, aligned
-   to 64, the caller's for as long as ranks use it. One process calls this before the others take
-   the same memory, wherever they see it, for their zero_local; nobody destroys it. */
-size_t zero_local_bytes(void);
-zero_result zero_local_place(zero_local **local, void *memory, int nranks);
-
-/* Makes every collective of every rank of the group return ZERO_ERR_PEER with this sentence, in
-   well under a second. Safe in any thread, process or signal handler that sees the group; for a
-   launcher that saw rank `rank` die; below 0: the sentence stands alone. */
-void zero_local_abort(zero_local *local, int rank, const char *why);
-
-/* Starts nranks ranks of this machine, which run fn with a LOCAL communicator each, and waits for
-   them: for hosts whose rank is a function, and for CUDA. (zero_start_local, for a rank that is the
-   rest of main, is below.) One rank is this process itself. CPU: processes that are forked here,
-   each on its part of the processors: call this first in main, since a process that has run an
-   OpenMP region, or has other threads or MPI, cannot be forked (126 then), and a file that was
-   opened before is read on by all ranks in turn; signals that are sent to this process alone go to
-   all of them, and if it is killed they end. CUDA: threads of this process, each on the device of
-   its number. When a rank returns something else than 0 or is killed, its peers get ZERO_ERR_PEER
-   with that: `rank 1 was ended by signal 11 (Segmentation fault)`, and its last call; what has not
-   ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU). Returns 0 if every rank did, otherwise
-   what the first one that failed returned, 128 + the signal that ended it, or 126 where not all
-   could be started. */
-typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
-int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
-
-/* ---- configuration ------------------------------------------------------------------------- */
+/* ---- configuration --------------------------------------------------------------------------- */
 
 typedef enum zero_accumulation {
     ZERO_ACCUMULATE_AUTO = 0, /* LOCAL at stages 0 and 1, SHARDED at 2 and 3 */
@@ -272,7 +237,7 @@ typedef enum zero_optimizer {
     ZERO_LION,
     ZERO_ADAGRAD,
     ZERO_LAMB, /* every layer of every tensor has a trust ratio */
-    ZERO_MUON, /* matrices (zero_tensor_matrix) are moved orthogonally; ADAMW for all else */
+    ZERO_MUON, /* matrices (zero_tensor_desc.rows) are moved orthogonally; ADAMW for all else */
     ZERO_OPTIMIZER_OWN /* the first of your own: see ADDING AN OPTIMIZER in zero_plugin.cu */
 } zero_optimizer;
 
@@ -331,7 +296,7 @@ typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *senten
 /* One that may be chosen: writes warnings and errors to a FILE *; NULL: stderr. */
 void zero_log_file(void *file, zero_log_level level, const char *sentence);
 
-/* ---- what ran when -------------------------------------------------------------------------- */
+/* ---- what ran when --------------------------------------------------------------------------- */
 
 /* X(name, word) */
 #define ZERO_EVENTS(X)                                                                             \
@@ -348,7 +313,7 @@ void zero_log_file(void *file, zero_log_level level, const char *sentence);
     X(ZERO_EVENT_WRITE, "write")                                                                   \
     X(ZERO_EVENT_COPY, "copy")             /* CUDA: between device and host */                     \
     X(ZERO_EVENT_LOST, "lost")             /* `bytes` events that there was no room for */         \
-    X(ZERO_EVENT_ALL_REDUCE, "all_reduce") /* of a zero_group, as what follows; zero_tensor_sum */ \
+    X(ZERO_EVENT_ALL_REDUCE, "all_reduce") /* of a zero_group, as what follows; sum_over */        \
     X(ZERO_EVENT_REDUCE_SCATTER, "reduce_scatter")                                                 \
     X(ZERO_EVENT_ALL_GATHER, "all_gather")                                                         \
     X(ZERO_EVENT_ALL_TO_ALL, "all_to_all")                                                         \
@@ -402,9 +367,6 @@ typedef struct zero_event {
    end of a pass or a step, in zero_step_result, zero_query_stats and zero_destroy. May not call the
    plugin. */
 typedef void (*zero_trace_fn)(void *user, const zero_event *events, int n);
-
-/* "forward". Never NULL. */
-const char *zero_event_name(zero_event_kind kind);
 
 #define ZERO_NONE          (-1) /* "none" where 0 asks for the default */
 #define ZERO_ALL           (-1) /* "all" there */
@@ -531,7 +493,7 @@ typedef struct zero_config {
    place (LOCAL, unless cfg.no_mapping) nothing is gathered, and there are none at all: second_bytes
    of zero_plan tells. */
 
-/* ---- tensors ------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 enum {
     ZERO_KEEP = 1, /* read in a pass outside its unit's begin and end: resident, type-major [layers,
@@ -549,7 +511,7 @@ enum {
                         the norm, and this one does not: as of a tied tensor on all stages but the
                         first, of replicated norms on all tensor-parallel ranks but the first */
     ZERO_LATE = 256   /* its unit is reduced at the end of the pass, behind all others: where the
-                         ranks of zero_tensor_sum come to it at different places of their backwards,
+                         ranks of sum_over come to it at different places of their backwards,
                          as the stages of a pipeline to a tied tensor */
 };
 
@@ -562,9 +524,34 @@ typedef struct zero_tensor_desc {
                          uses it as often, with ZERO_AGAIN once more: the plan counts gathers by
                          that, and checked builds take it for the most */
     int flags;        /* ZERO_KEEP | ... */
-    size_t field;     /* offsetof its pointer in the host's struct of base pointers, the same in the
-                         struct of parameters and in that of gradients */
-} zero_tensor_desc;
+    int together; /* layers that share a unit: layer l belongs to unit `unit + l / together`, and
+                     these layers follow one another in memory; 0: 1 */
+    int every;    /* distance between its units: layer l belongs to unit `unit + l * every` (with
+                     `together`, count groups of layers). 2: every second block; 0: 1 */
+    float lr_factor, decay_factor; /* multiply the step's learning rate and weight decay. 0: 1;
+                                      ZERO_NONE: 0, and both ZERO_NONE: the tensor is frozen */
+    int divisor;       /* of the sum of its gradient over the ranks; 0: cfg.divisor. The reduced
+                          gradient is multiplied by the ratio of the two in f32 and rounded, before
+                          norm, clipping and access by name */
+    size_t rows, cols; /* MUON: each layer is one matrix [rows, cols] of the whole tensor, row after
+                          row, or several: a fused query, key and value is one of 3 C x C or three
+                          of C x C. Not for embeddings and classifiers. 0: no matrix; ADAMW */
+    zero_group
+        *slice_of; /* LAMB, MUON: the ranks among which this tensor is cut, as in tensor
+                      parallelism; NULL: it is whole. LAMB's ratio is then that of all slices
+                      together, and one of these ranks makes a matrix orthogonal. Same shards
+                      on all of them; one group for all tensors; borrowed until zero_destroy */
+    size_t outer;  /* with slice_of: rank r of the group has the r-th equal part of each of `outer`
+                      rows of a layer. A matrix cut by rows: 1; by columns: its number of rows; a
+                      fused query, key and value cut by heads: 3. 0: 1 */
+    zero_group *sum_over; /* ranks of other sharding groups over which its gradient is summed before
+                             it is reduced: tied embeddings of the first and the last stage, norms
+                             under sequence parallelism. These ranks announce such tensors in the
+                             same order, and reduce them as often. NULL: none; borrowed until
+                             zero_destroy */
+    size_t field;   /* offsetof its pointer in the host's struct of base pointers, the same in the
+                       struct of parameters and in that of gradients */
+} zero_tensor_desc; /* zeros are the defaults; the same on all ranks, but for COPY and groups */
 
 /* One row of a table of tensors, by the name of the struct's field; further fields follow by name,
    in their order (C11; C++20, or C++17 as GNU, clang and nvcc take it):
@@ -592,7 +579,7 @@ typedef enum zero_kind {
     ZERO_KIND_COUNT
 } zero_kind;
 
-/* ---- what is asked before and after -------------------------------------------------------- */
+/* ---- what is asked before and after ---------------------------------------------------------- */
 
 /* Memory and traffic of one rank. Bytes. */
 typedef struct zero_plan {
@@ -671,7 +658,7 @@ typedef struct zero_stats {
     uint64_t down_bytes, up_bytes; /* as in zero_plan; what is written by name goes down again */
 } zero_stats;
 
-/* ---- life of a context --------------------------------------------------------------------- */
+/* ---- life of a context ----------------------------------------------------------------------- */
 
 /* Makes a context. The communicator is duplicated (MPI) or joined (LOCAL). COLLECTIVE. On error *z
    is NULL unless memory for the context itself was there: then zero_last_error(*z) says why, and
@@ -706,16 +693,15 @@ int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
         if (zero_ended >= 0) return zero_ended;                                                    \
     } while (0)
 
+/* Returns this rank, and the number of ranks. */
+int zero_rank(const zero_ctx *z);
+int zero_nranks(const zero_ctx *z);
+
 /* Announces a tensor. Before zero_build, in the same order on all ranks. Errors: ARGUMENT, STATE,
    MEMORY. */
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
-/* The same for n of them, in order. */
+/* Announces n tensors in order. Errors: as for zero_tensor. */
 zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
-
-/* For hosts whose pointers are arrays, or structs of nothing else: n tensors of one layer each,
-   KEEP, named by their numbers, tensor i of numel[i] elements with its pointers at params[i] and
-   grads[i], which are its slots (zero_slot): borrowed until zero_destroy. */
-zero_result zero_tensors_at(zero_ctx *z, int n, const size_t *numel, void **params, void **grads);
 
 /* For trainers whose pointers are scattered over structs and globals: a row of the table at a time,
    a tensor of one layer whose pointers are the slots *param and *grad. ZERO_PLACE names the tensor
@@ -735,98 +721,16 @@ zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, v
         (void)zero_place(z, &zero_row, (void **)&(param), (void **)&(grad));                       \
     } while (0)
 
-/* Several layers in a unit: layer l of the tensor belongs to unit `unit + l / together`, and these
-   layers lie behind one another there. Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
-zero_result zero_tensor_together(zero_ctx *z, const char *name, int together);
-
-/* Layers that not every unit has: layer l of the tensor belongs to unit `unit + l * every` (of
-   several together, their count in place of l), as of a tensor of every second block. Before
-   zero_build, on all ranks. Errors: ARGUMENT, STATE. */
-zero_result zero_tensor_every(zero_ctx *z, const char *name, int every);
-
-/* Parameter groups: the tensor's learning rate and weight decay are these times the step's (1 and 1
-   without this call). Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
-zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, float decay_factor);
-
-/* What the sum of the tensor's gradient over the ranks is divided by, where that is not the
-   context's (cfg.divisor; without this call, or 0: that): as of experts among dense tensors, whose
-   tokens come from other ranks as well. The reduced gradient is multiplied by the ratio of the two,
-   in f32, and rounded: exact where that is a power of 2. Norm, clipping and access by name see the
-   result. Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
-zero_result zero_tensor_divisor(zero_ctx *z, const char *name, int divisor);
-
-/* MUON: each layer of the tensor is one matrix [rows, cols], row after row, or several behind one
-   another, as of a fused query, key and value [3 C, C] either one of 3 C x C or three of C x C (the
-   GPT-2 of adapters/ announces one of 3 C x C, and each expert's matrices). Not for embeddings and
-   classifiers. What this is not called for is updated by ADAMW; 0 x 0 takes it back. Other
-   optimizers do not look at it. Before zero_build, on all ranks. Errors: ARGUMENT, STATE. */
-zero_result zero_tensor_matrix(zero_ctx *z, const char *name, size_t rows, size_t cols);
-
-/* LAMB, MUON: what this rank announces is a slice of a tensor that the ranks of `over` cut, as
-   tensor-parallel ones do: of each of a layer's `outer` rows rank r of them has the r-th equal
-   part. A matrix that is cut by its rows has 1, by its columns as many as it has rows, a fused
-   query, key and value cut by heads 3. A layer's trust ratio is then that of all slices together,
-   and zero_tensor_matrix gives the sides of the whole matrix, which one rank of them makes
-   orthogonal. The ranks of `over` have the same shards of their slices (the same rank of as many).
-   One group for all tensors, borrowed until zero_destroy; zero_build makes a copy of its own. Other
-   optimizers do not look at it. Before zero_tensor_matrix and zero_build, on all ranks. Errors:
-   ARGUMENT, STATE. */
-zero_result zero_tensor_slice(zero_ctx *z, const char *name, zero_group *over, size_t outer);
-
-/* The tensor's gradient is summed over these ranks, each of another sharding group, before it is
-   reduced: tied embeddings of the first and the last stage, norms and biases under sequence
-   parallelism. Those ranks name such tensors in the same order, and reduce them as often. The group
-   is borrowed until zero_destroy; zero_build makes a copy of its own. Before zero_build, on all
-   ranks that the context shards over. Errors: ARGUMENT, STATE. */
-zero_result zero_tensor_sum(zero_ctx *z, const char *name, zero_group *over);
-
-/* The tensors announced so far, in order: how many, and number i, 0 .. n - 1, with the defaults of
-   its fields. The name is owned by ctx. Not collective. Errors: ARGUMENT. */
-int zero_tensor_count(const zero_ctx *z);
-zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc);
-
-/* Memory and traffic of the tensors announced so far; nothing is allocated on any device, and no
-   peer is asked. Valid before and after zero_build. `unit` 0..units-1; KEEP tensors together are
-   one more unit, the last. Errors: ARGUMENT, MEMORY, and the sticky ones. */
-zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
-zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
-
 /* Partitions, allocates, and compares configuration and tensors over the ranks: on a difference
    every rank returns MISMATCH and names the first one. Parameters and optimizer state are zeros.
    COLLECTIVE, SYNC. Errors: ARGUMENT, STATE, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE. */
 zero_result zero_build(zero_ctx *z);
 
-/* Waits for what is under way, frees everything. NULL is allowed. A context that failed tells its
-   peers, so that they do not wait for it. Under MPI COLLECTIVE, for at most timeout_s (before
-   zero_build 3 s): windows and communicators are freed by all ranks or by none. */
-void zero_destroy(zero_ctx *z);
-
-/* The sentence for the last error of this context; "" without one. Owned by ctx, until the next
-   call with it. */
-const char *zero_last_error(const zero_ctx *z);
-
-/* The configuration with every default resolved (bucket_numel: from the first plan on). */
-void zero_query_config(const zero_ctx *z, zero_config *cfg);
-
-int zero_rank(const zero_ctx *z);
-int zero_nranks(const zero_ctx *z);
-
-/* ---- pointers ------------------------------------------------------------------------------ */
+/* ---- pointers -------------------------------------------------------------------------------- */
 
 /* Writes the pointers of KEEP tensors into the host's structs of base pointers (either may be
    NULL). Once after zero_build, and for every further copy of the structs. Errors: STATE. */
 zero_result zero_bind(zero_ctx *z, void *params, void *grads);
-
-/* For hosts with a pointer per layer and tensor, of any type of data: begin hooks of the layer's
-   unit write *param and *grad (either may be NULL); KEEP tensors get theirs here, or, before
-   zero_build, by that. `name` NULL: the tensor announced last. The two places are borrowed until
-   zero_destroy. Errors: ARGUMENT, STATE. */
-zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad);
-
-/* Another field of the host's structs that points to the tensor, as a classifier's that is the
-   embedding: whoever writes one writes both. (A tensor's second slot is one more zero_slot.) Before
-   zero_bind or zero_adopt. Errors: ARGUMENT (no such tensor; another tensor's field). */
-zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
 
 /* Takes the weights over from the host's arrays: those that the fields of `params`, and slots when
    zero_slot was called, point to, numbers of `type`, [layers, numel] (a slot: [numel]), in memory
@@ -844,7 +748,7 @@ zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
 zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
                        void (*release)(void *array));
 
-/* ---- a pass: one micro-step, or one evaluation --------------------------------------------- */
+/* ---- a pass: one micro-step, or one evaluation ----------------------------------------------- */
 
 typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
 
@@ -883,6 +787,207 @@ zero_result zero_backward_end(zero_ctx *z, int unit);
    descending order, missing gradients as zeros; then KEEP tensors. COLLECTIVE. */
 zero_result zero_pass_end(zero_ctx *z);
 
+/* LOSS SCALE: what the loss must be multiplied by before every backward of the coming step; the
+   update divides by the same. 1 unless the type is F16 or cfg.scaler says otherwise. SYNC where the
+   scale is dynamic: waits for the last step's verdict. */
+float zero_loss_scale(zero_ctx *z);
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+/* What the update does, with g the mean gradient, unscaled, times min(1, max_norm / (norm + 1e-6)),
+   t the number of steps taken, this one included, and lr, weight_decay times the tensor's factors:
+     ADAMW  Loshchilov and Hutter 2019, algorithm 2:
+              m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
+              p = p - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p)
+     ADAM   Kingma and Ba 2015: the same with g + weight_decay p for g, and no decay at the end
+     SGD    Sutskever et al. 2013, as PyTorch writes it: g = g + weight_decay p,
+              m = g at the first step, then beta1 m + g,  p = p - lr m
+     NESTEROV  the same with p = p - lr (g + beta1 m)
+     LION   Chen et al. 2023, algorithm 2: c = beta1 m + (1 - beta1) g,
+              p = p - lr (sign(c) + weight_decay p),  m = beta2 m + (1 - beta2) g
+     ADAGRAD  Duchi, Hazan and Singer 2011, as PyTorch writes it: g = g + weight_decay p,
+              s = s + g^2,  p = p - lr g / (sqrt(s) + eps)
+              (DeepSpeed's divides the gradient without its decay)
+     LAMB   You et al. 2020, algorithm 2: m and v as ADAMW's,
+              u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p,
+              p = p - lr r u,  r = |p| / |u| of the layer, within cfg.trust_least and trust_most,
+              or 1 where either is 0. A layer is one of zero_tensor_desc.layers, biases too.
+              The norms' squares are summed without rounding: the same at every stage and number of
+              ranks. (DeepSpeed's corrects m and v behind the ratio, and bounds that by 0.01 and 10)
+     MUON   Jordan et al. 2024, as torch.optim.Muon writes it; of each matrix
+   (zero_tensor_desc.rows), with mu = cfg.muon.momentum: m = mu m + (1 - mu) g,  d = mu m + (1 - mu)
+   g,  X = d / max(|d|, 1e-7), cfg.muon.turns times: A = X X', X = 3.4445 X + (-4.775 A + 2.0315 A
+   A) X   (of X' where rows > cols), p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows /
+   cols)), or, with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols)) In f32, where torch iterates in
+   bf16. Matrices are dealt over the ranks by what they cost: d goes to its owner, X comes back,
+   both in f32 and by whole units; sent_bytes says so. Clipping and skipping come before. All else
+   is ADAMW's, with lr times cfg.muon.plain_lr, and alone has MOMENT_2 */
+typedef struct zero_hyper {
+    float lr;
+    float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum, the others are not looked at;
+                                LION: eps is not; ADAGRAD: eps alone is. MUON: all three are
+                                of ADAMW, for what is no matrix. Where eps is looked at it must not
+                                be 0 */
+    float weight_decay;
+    float max_norm; /* global 2-norm to clip to; 0: no clipping */
+} zero_hyper;
+
+typedef struct zero_step_report {
+    int stepped;            /* 0: skipped: a gradient was not finite, or by zero_skip_step */
+    double norm;            /* 2-norm of the mean gradient, unscaled, before clipping */
+    float loss_scale;       /* that this gradient was divided by */
+    float next_loss_scale;  /* that the next one will be */
+    int64_t steps, skipped; /* so far */
+    const char *bad_tensor; /* the first tensor whose gradient is not finite, in unit order; owned
+                               by ctx. NULL: all are */
+    size_t bad_index;       /* its element, over all layers */
+    int bad_rank;           /* the rank that owns that element */
+} zero_step_report;
+
+/* Ends the reductions after the last micro-step; from here to zero_step gradients can be read by
+   name. COLLECTIVE. Errors: STATE (micro-steps missing) and the sticky ones. */
+zero_result zero_reduce(zero_ctx *z);
+
+/* Updates all parameters and starts their gathers. Skips, on every rank alike, if the norm is not
+   finite (unless no_overflow_check): weights, moments and the count of steps stay as they are.
+   Ranks that gave other values, or of which some called zero_skip_step, get MISMATCH with those
+   values once the next step's norm is agreed on, and none steps on from there; who asks for nothing
+   gets it from the zero_step that finds the step before ended. COLLECTIVE.
+   DELAYED (cfg.delay_from): norm, skip, clip and scale are decided here as ever, then the update
+   runs beside the next step. That step's passes see the weights of before it; each unit's new ones
+   come in once the unit's last backward of that step is reduced, so that the step after it begins
+   with them: W(t+1) = update(W(t), gradient at W(t-1)). Costs a second copy of this rank's shard of
+   the weights, and gradients that lie apart. Looking between steps changes nothing. An evaluation
+   computes with the weights that the next step's passes see, and ZERO_PARAMETER reads these.
+   ZERO_MASTER, moments and zero_hash are of the newest weights. A checkpoint has both.
+   zero_apply_pending and zero_write_tensor make the next passes see the newest weights. Errors:
+   ARGUMENT, STATE and the sticky ones. */
+zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
+
+/* Ends a delayed update that is pending: evaluations and the next step see the newest weights. For
+   the end of a run, after its last checkpoint; in the middle it changes how the run goes on. Does
+   nothing if no update is pending. COLLECTIVE, SYNC. Errors: STATE (in a step) and the sticky
+   ones. */
+zero_result zero_apply_pending(zero_ctx *z);
+
+/* Reports what the last step did. SYNC. Errors: STATE (no step yet, or a next one is reduced
+   already), SCALE (it was skipped at the smallest loss scale; the report is there, nothing is lost,
+   the next step may be tried) and the sticky ones. */
+zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
+
+/* ---- a step without hooks -------------------------------------------------------------------- */
+
+/* For a host whose tensors are all KEEP: forward and backward stand between these two, unchanged,
+   and nothing else. (Hooks may stand there too: these are the pass and the step around them.) At
+   every stage parameters and gradients are whole on every rank then; optimizer state is sharded
+   from stage 1 on.
+   begin opens the next of cfg.micro_steps micro-steps: backward starts from the loss divided by
+   their number. end closes it, and after the last one reduces and steps. Behind end weights are
+   final, and may be read freely until the next end (with hooks: between those alone, and KEEP
+   tensors from the next zero_pass_begin on). `loss`: this rank's, of this micro-step; `mean`, if it
+   is not NULL, gets its mean over the step's micro-steps and all ranks behind the last one (SYNC),
+   this rank's so far before. COLLECTIVE. Errors: those of zero_pass_begin, zero_pass_end,
+   zero_reduce and zero_step; STATE if no hook was called and a tensor is not KEEP. */
+zero_result zero_train_begin(zero_ctx *z);
+zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
+
+/* ---- errors, and the end --------------------------------------------------------------------- */
+
+/* Returns the sentence of the last error of this context, or "". Owned by ctx, until the next
+   call with it. */
+const char *zero_last_error(const zero_ctx *z);
+
+/* Waits for pending work and frees everything. NULL is allowed. A context that failed tells its
+   peers, so that they do not wait for it. Under MPI COLLECTIVE, for at most timeout_s (before
+   zero_build 3 s): windows and communicators are freed by all ranks or by none. */
+void zero_destroy(zero_ctx *z);
+
+/* ==== MORE: what stages 0 to 3 do not need, by capability ============================== */
+
+/* ---- version --------------------------------------------------------------------------------- */
+
+/* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
+   ZERO_ABI. */
+const char *zero_version(void);
+int zero_abi(void);
+
+/* ---- ranks of one machine -------------------------------------------------------------------- */
+
+/* The meeting place of local ranks. Make it before the ranks start: before pthread_create (shared
+   != 0 is not needed) or before fork (shared != 0: it lies in memory that children inherit).
+   Destroy it after the last rank has gone. */
+zero_result zero_local_create(zero_local **local, int nranks, int shared);
+void zero_local_destroy(zero_local *local);
+
+/* The same in memory that ranks share by other means than fork: zero_local_bytes() bytes, aligned
+   to 64, the caller's for as long as ranks use it. One process calls this before the others take
+   the same memory, wherever they see it, for their zero_local; nobody destroys it. */
+size_t zero_local_bytes(void);
+zero_result zero_local_place(zero_local **local, void *memory, int nranks);
+
+/* Makes every collective of every rank of the group return ZERO_ERR_PEER with this sentence, in
+   well under a second. Safe in any thread, process or signal handler that sees the group; for a
+   launcher that saw rank `rank` die; below 0: the sentence stands alone. */
+void zero_local_abort(zero_local *local, int rank, const char *why);
+
+/* Starts nranks ranks of this machine, which run fn with a LOCAL communicator each, and waits for
+   them: for hosts whose rank is a function, and for CUDA. (zero_start_local, for a rank that is the
+   rest of main, is above.) One rank is this process itself. CPU: processes that are forked here,
+   each on its part of the processors: call this first in main, since a process that has run an
+   OpenMP region, or has other threads or MPI, cannot be forked (126 then), and a file that was
+   opened before is read on by all ranks in turn; signals that are sent to this process alone go to
+   all of them, and if it is killed they end. CUDA: threads of this process, each on the device of
+   its number. When a rank returns something else than 0 or is killed, its peers get ZERO_ERR_PEER
+   with that: `rank 1 was ended by signal 11 (Segmentation fault)`, and its last call; what has not
+   ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU). Returns 0 if every rank did, otherwise
+   what the first one that failed returned, 128 + the signal that ended it, or 126 where not all
+   could be started. */
+typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
+int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
+
+/* ---- more about tensors and steps ------------------------------------------------------------ */
+
+/* The tensors announced so far, in order: how many, and number i, 0 .. n - 1, with the defaults of
+   its fields. The name is owned by ctx. Not collective. Errors: ARGUMENT. */
+int zero_tensor_count(const zero_ctx *z);
+zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc);
+
+/* Memory and traffic of the tensors announced so far; nothing is allocated on any device, and no
+   peer is asked. Valid before and after zero_build. `unit` 0..units-1; KEEP tensors together are
+   one more unit, the last. Errors: ARGUMENT, MEMORY, and the sticky ones. */
+zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
+zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
+
+/* Returns the configuration with every default resolved (bucket_numel: from the first plan on). */
+void zero_query_config(const zero_ctx *z, zero_config *cfg);
+
+/* For hosts with a pointer per layer and tensor, of any type of data: begin hooks of the layer's
+   unit write *param and *grad (either may be NULL); KEEP tensors get theirs here, or, before
+   zero_build, by that. `name` NULL: the tensor announced last. The two places are borrowed until
+   zero_destroy. Errors: ARGUMENT, STATE. */
+zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad);
+
+/* Another field of the host's structs that points to the tensor, as a classifier's that is the
+   embedding: whoever writes one writes both. (A tensor's second slot is one more zero_slot.) Before
+   zero_bind or zero_adopt. Errors: ARGUMENT (no such tensor; another tensor's field). */
+zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
+
+/* Returns the 2-norm of the mean gradient, agreed over all ranks; the same bits at every stage:
+   squares are summed in f64 by fixed blocks, blocks in order, units in the order of their
+   reductions, ranks in order. SYNC, optional, between zero_reduce and zero_step. */
+zero_result zero_norm(zero_ctx *z, double *norm);
+
+/* Instead of zero_step: drops the gradient and counts the step as skipped. Weights, moments and the
+   count of steps stay; a dynamic loss scale takes note of the gradient as of any other. For hosts
+   with rules of their own, as on a norm far from the usual. The same on all ranks. Errors: STATE
+   and the sticky ones. */
+zero_result zero_skip_step(zero_ctx *z);
+
+/* "forward". Never NULL. */
+const char *zero_event_name(zero_event_kind kind);
+
+/* ---- the order of a pass --------------------------------------------------------------------- */
+
 /* THE ORDER OF A PASS, announced in the place of what is learnt. At stage 3 the next units are
    gathered ahead (cfg.prefetch): those that followed in the pass before, in the first one those of
    a model of layers. Who knows the order, as a pipeline's stage its schedule, says it: then the
@@ -920,128 +1025,6 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_t
 zero_result zero_gather(zero_ctx *z, int unit);
 zero_result zero_release(zero_ctx *z, int unit);
 
-/* Its reductions: those of all units whose gradients are complete start now, and not when a bucket
-   is full (bucket_numel) or the pass ends. No bit depends on it. Inside a training pass.
-   COLLECTIVE. Errors: STATE (no pass, or an evaluation) and the sticky ones. */
-zero_result zero_reduce_begin(zero_ctx *z);
-
-/* LOSS SCALE: what the loss must be multiplied by before every backward of the coming step; the
-   update divides by the same. 1 unless the type is F16 or cfg.scaler says otherwise. SYNC where the
-   scale is dynamic: waits for the last step's verdict. */
-float zero_loss_scale(zero_ctx *z);
-
-/* ---- a step -------------------------------------------------------------------------------- */
-
-/* What the update does, with g the mean gradient, unscaled, times min(1, max_norm / (norm + 1e-6)),
-   t the number of steps taken, this one included, and lr, weight_decay times the tensor's factors:
-     ADAMW  Loshchilov and Hutter 2019, algorithm 2:
-              m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
-              p = p - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p)
-     ADAM   Kingma and Ba 2015: the same with g + weight_decay p for g, and no decay at the end
-     SGD    Sutskever et al. 2013, as PyTorch writes it: g = g + weight_decay p,
-              m = g at the first step, then beta1 m + g,  p = p - lr m
-     NESTEROV  the same with p = p - lr (g + beta1 m)
-     LION   Chen et al. 2023, algorithm 2: c = beta1 m + (1 - beta1) g,
-              p = p - lr (sign(c) + weight_decay p),  m = beta2 m + (1 - beta2) g
-     ADAGRAD  Duchi, Hazan and Singer 2011, as PyTorch writes it: g = g + weight_decay p,
-              s = s + g^2,  p = p - lr g / (sqrt(s) + eps)
-              (DeepSpeed's divides the gradient without its decay)
-     LAMB   You et al. 2020, algorithm 2: m and v as ADAMW's,
-              u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p,
-              p = p - lr r u,  r = |p| / |u| of the layer, within cfg.trust_least and trust_most,
-              or 1 where either is 0. A layer is one of zero_tensor_desc.layers, biases too.
-              The norms' squares are summed without rounding: the same at every stage and number of
-              ranks. (DeepSpeed's corrects m and v behind the ratio, and bounds that by 0.01 and 10)
-     MUON   Jordan et al. 2024, as torch.optim.Muon writes it; of each matrix (zero_tensor_matrix),
-            with mu = cfg.muon.momentum:
-              m = mu m + (1 - mu) g,  d = mu m + (1 - mu) g,  X = d / max(|d|, 1e-7), cfg.muon.turns
-              times: A = X X', X = 3.4445 X + (-4.775 A + 2.0315 A A) X   (of X' where rows > cols),
-              p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)), or, with
-              cfg.muon.match_rms, 0.2 sqrt(max(rows, cols))
-            In f32, where torch iterates in bf16. Matrices are dealt over the ranks by what they
-            cost: d goes to its owner, X comes back, both in f32 and by whole units; sent_bytes says
-            so. Clipping and skipping come before. All else is ADAMW's, with lr times
-            cfg.muon.plain_lr, and alone has MOMENT_2 */
-typedef struct zero_hyper {
-    float lr;
-    float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum, the others are not looked at;
-                                LION: eps is not; ADAGRAD: eps alone is. MUON: all three are
-                                of ADAMW, for what is no matrix. Where eps is looked at it must not
-                                be 0 */
-    float weight_decay;
-    float max_norm; /* global 2-norm to clip to; 0: no clipping */
-} zero_hyper;
-
-typedef struct zero_step_report {
-    int stepped;            /* 0: skipped: a gradient was not finite, or by zero_skip_step */
-    double norm;            /* 2-norm of the mean gradient, unscaled, before clipping */
-    float loss_scale;       /* that this gradient was divided by */
-    float next_loss_scale;  /* that the next one will be */
-    int64_t steps, skipped; /* so far */
-    const char *bad_tensor; /* the first tensor whose gradient is not finite, in unit order; owned
-                               by ctx. NULL: all are */
-    size_t bad_index;       /* its element, over all layers */
-    int bad_rank;           /* the rank that owns that element */
-} zero_step_report;
-
-/* Ends the reductions after the last micro-step; from here to zero_step gradients can be read by
-   name. COLLECTIVE. Errors: STATE (micro-steps missing) and the sticky ones. */
-zero_result zero_reduce(zero_ctx *z);
-
-/* The 2-norm of the mean gradient, agreed over all ranks; the same bits at every stage: squares
-   are summed in f64 by fixed blocks, blocks in order, units in the order of their reductions, ranks
-   in order. SYNC, optional, between zero_reduce and zero_step. */
-zero_result zero_norm(zero_ctx *z, double *norm);
-
-/* Updates all parameters and starts their gathers. Skips, on every rank alike, if the norm is not
-   finite (unless no_overflow_check): weights, moments and the count of steps stay as they are.
-   Ranks that gave other values, or of which some called zero_skip_step, get MISMATCH with those
-   values once the next step's norm is agreed on, and none steps on from there; who asks for nothing
-   gets it from the zero_step that finds the step before ended. COLLECTIVE.
-   DELAYED (cfg.delay_from): norm, skip, clip and scale are decided here as ever, then the update
-   runs beside the next step. That step's passes see the weights of before it; each unit's new ones
-   come in once the unit's last backward of that step is reduced, so that the step after it begins
-   with them: W(t+1) = update(W(t), gradient at W(t-1)). Costs a second copy of this rank's shard of
-   the weights, and gradients that lie apart. Looking between steps changes nothing. An evaluation
-   computes with the weights that the next step's passes see, and ZERO_PARAMETER reads these.
-   ZERO_MASTER, moments and zero_hash are of the newest weights. A checkpoint has both.
-   zero_apply_pending and zero_write_tensor make the next passes see the newest weights. Errors:
-   ARGUMENT, STATE and the sticky ones. */
-zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
-
-/* Ends a delayed update that is pending: evaluations and the next step see the newest weights. For
-   the end of a run, after its last checkpoint; in the middle it changes how the run goes on. Does
-   nothing if no update is pending. COLLECTIVE, SYNC. Errors: STATE (in a step) and the sticky
-   ones. */
-zero_result zero_apply_pending(zero_ctx *z);
-
-/* Instead of zero_step: drops the gradient and counts the step as skipped. Weights, moments and the
-   count of steps stay; a dynamic loss scale takes note of the gradient as of any other. For hosts
-   with rules of their own, as on a norm far from the usual. The same on all ranks. Errors: STATE
-   and the sticky ones. */
-zero_result zero_skip_step(zero_ctx *z);
-
-/* What the last step did. SYNC. Errors: STATE (no step yet, or a next one is reduced already),
-   SCALE (it was skipped at the smallest loss scale; the report is there, nothing is lost, the next
-   step may be tried) and the sticky ones. */
-zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
-
-/* ---- a step without hooks ------------------------------------------------------------------- */
-
-/* For a host whose tensors are all KEEP: forward and backward stand between these two, unchanged,
-   and nothing else. (Hooks may stand there too: these are the pass and the step around them.) At
-   every stage parameters and gradients are whole on every rank then; optimizer state is sharded
-   from stage 1 on.
-   begin opens the next of cfg.micro_steps micro-steps: backward starts from the loss divided by
-   their number. end closes it, and after the last one reduces and steps. Behind end weights are
-   final, and may be read freely until the next end (with hooks: between those alone, and KEEP
-   tensors from the next zero_pass_begin on). `loss`: this rank's, of this micro-step; `mean`, if it
-   is not NULL, gets its mean over the step's micro-steps and all ranks behind the last one (SYNC),
-   this rank's so far before. COLLECTIVE. Errors: those of zero_pass_begin, zero_pass_end,
-   zero_reduce and zero_step; STATE if no hook was called and a tensor is not KEEP. */
-zero_result zero_train_begin(zero_ctx *z);
-zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
-
 /* ---- arrays that stay the host's ------------------------------------------------------------- */
 
 /* For a host whose weights are no pointers that could be moved (arrays in a struct: ZERO_INLINE),
@@ -1072,7 +1055,7 @@ zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_h
                             double loss, double *mean);
 zero_result zero_lend_read(zero_ctx *z, void *params);
 
-/* ---- tensors by name, between passes ------------------------------------------------------- */
+/* ---- tensors by name, between passes --------------------------------------------------------- */
 
 /* Elements [first, first + count) of all layers of a tensor, type-major [layers, numel], at any
    stage. read: every rank takes part and asks for the same (else, from stage 1 on, MISMATCH);
@@ -1092,7 +1075,7 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
  */
 zero_result zero_hash(zero_ctx *z, uint64_t *hash);
 
-/* ---- state, for checkpoints ---------------------------------------------------------------- */
+/* ---- state, for checkpoints ------------------------------------------------------------------ */
 
 /* Elements [first, first + count) of a tensor, over all layers, type-major as above. */
 typedef struct zero_range {
@@ -1154,26 +1137,27 @@ zero_result zero_state_end(zero_ctx *z, int changed);
 void *zero_host_alloc(size_t bytes);
 void zero_host_free(void *memory);
 
-/* ---- numbers ------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 /* Converts n numbers in host memory, rounding to nearest, ties to even; those that are too large
    become infinities, NaN stay NaN. One of the two types is F32, or both are the same. The same bits
    with the processor's own instructions and without. The memory needs no alignment. */
 void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n);
 
-/* Bytes of one number. */
+/* Returns the bytes of one number. */
 size_t zero_type_bytes(zero_type type);
 
-/* ---- small collectives that every host needs ----------------------------------------------- */
+/* ---- small collectives that every host needs ------------------------------------------------- */
 
 /* Sums n doubles over the ranks in rank order, the result on every rank. n <= 64. COLLECTIVE,
    SYNC. */
 zero_result zero_all_sum(zero_ctx *z, double *values, int n);
 /* Copies bytes from rank root to all. COLLECTIVE, SYNC. */
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root);
+/* Waits until all ranks have called it. COLLECTIVE, SYNC. */
 zero_result zero_barrier(zero_ctx *z);
 
-/* ---- groups of ranks ----------------------------------------------------------------------- */
+/* ---- groups of ranks ------------------------------------------------------------------------- */
 
 /* GROUPS OF RANKS: what stands beside data parallelism, on the host's own buffers: the ranks of a
    tensor-parallel layer, the stages of a pipeline, ranks that share experts.
@@ -1233,7 +1217,7 @@ void zero_group_close(zero_group *g);
    A second name replaces the first. */
 void zero_group_name(zero_group *g, const char *name);
 
-/* Without a group (NULL): rank 0 of 1. */
+/* Return this rank and the number of ranks. Without a group (NULL): rank 0 of 1. */
 int zero_group_rank(const zero_group *g);
 int zero_group_size(const zero_group *g);
 /* The sentence for the last error; "" without one. Owned by the group, until the next call. */
@@ -1245,7 +1229,7 @@ zero_comm zero_group_comm(zero_group *g);
 
 typedef enum zero_reduction { ZERO_SUM = 0, ZERO_MAX } zero_reduction;
 
-/* n numbers in place: on every rank what all ranks' add up to. */
+/* Sums n numbers over the ranks in place; every rank gets the result. */
 zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
                                   zero_reduction how);
 /* mine [n] gets this rank's part of what all ranks' `all` [size][n] add up to; it may be that part
@@ -1257,13 +1241,9 @@ zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, si
 /* in [size][bytes] gets from each rank what it has in out [size][bytes] for this one. The two do
    not overlap. */
 zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes);
-/* The same with as many bytes for each peer as out_bytes [size] says, and from each as in_bytes
-   [size] does, parts behind one another. The arrays are of the host. */
-zero_result zero_group_all_to_some(zero_group *g, const void *out, const size_t *out_bytes,
-                                   void *in, const size_t *in_bytes);
-/* Bytes from rank root to all. */
+/* Copies bytes from rank root to all. */
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root);
-/* SYNC: all ranks have come. */
+/* Waits until all ranks have called it. SYNC. */
 zero_result zero_group_barrier(zero_group *g);
 
 /* One message between two ranks. */
@@ -1293,9 +1273,9 @@ void zero_group_query_stats(const zero_group *g, zero_group_stats *stats);
    calls. Errors: ARGUMENT. */
 zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane);
 
-/* ---- statistics ---------------------------------------------------------------------------- */
+/* ---- statistics ------------------------------------------------------------------------------ */
 
-/* SYNC: waits for what is under way, so that the counts are exact. */
+/* Returns the counts; waits for pending work, so that they are exact. SYNC. */
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats);
 
 #ifdef __cplusplus

@@ -221,7 +221,7 @@ static double links_step(zero_ctx *z) {
 /* The median of some steps. */
 static double links_measure(links_run *r) {
     const zero_comm comm = {ZERO_COMM_MPI, 0, &r->world, 0};
-    const zero_tensor_desc w = {"w", LINKS_NUMEL, LINKS_LAYERS, 0, 0, 0, 0};
+    const zero_tensor_desc w = {"w", LINKS_NUMEL, .layers = LINKS_LAYERS};
     double seconds[LINKS_STEPS];
     zero_ctx *z;
     if (zero_create(&z, &r->cfg, &comm)) {

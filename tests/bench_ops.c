@@ -192,7 +192,7 @@ static bench_time measure(bench *s, const bench_row *r, double rate) {
 
 static zero_ctx *open_plugin(const bench *s) {
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
-    const zero_tensor_desc d = {"x", s->params, 1, 0, 1, 0, 0};
+    const zero_tensor_desc d = {"x", s->params, 1, .uses = 1};
     zero_config cfg;
     zero_ctx *z = NULL;
     memset(&cfg, 0, sizeof cfg);

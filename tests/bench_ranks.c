@@ -54,7 +54,7 @@ static zero_result ranks_step(zero_ctx *z) {
 
 static zero_result ranks_phase(zero_ctx **z, const zero_config *cfg, const zero_comm *comm,
                                int phase) {
-    static const zero_tensor_desc w = {"w", RANKS_NUMEL, RANKS_UNITS, 0, 0, 0, 0};
+    static const zero_tensor_desc w = {"w", RANKS_NUMEL, .layers = RANKS_UNITS};
     zero_plan plan;
     if (phase == RANKS_MEET) return zero_create(z, cfg, comm);
     if (phase == RANKS_PLAN) {

@@ -55,7 +55,7 @@ static void bench_fill(float *x, size_t n) {
 static double bench_plugin(const zero_comm *comm, size_t numel) {
     const zero_hyper adamw = {0, 0.9f, 0.95f, 1e-8f, 0, 0};
     double seconds[BENCH_REPEATS];
-    zero_tensor_desc unit = {"unit", 0, 1, 0, 1, 0, 0};
+    zero_tensor_desc unit = {"unit", 0, 1, .uses = 1};
     zero_config cfg = {0};
     zero_ctx *z;
     unit.numel = numel;

@@ -127,7 +127,7 @@ static zero_ctx *bench_open(const bench_kind *k, zero_optimizer rule, size_t n) 
     cfg.no_master = k->no_master;
     cfg.optimizer = rule;
     cfg.scaler.fixed = 1;
-    zero_tensor_desc d = {"x", n, 1, 0, 1, 0, 0};
+    zero_tensor_desc d = {"x", n, 1, .uses = 1};
     if (zero_create(&z, &cfg, &self) || zero_tensor(z, &d) || zero_build(z))
         bench_die(z, "zero_build");
     return z;

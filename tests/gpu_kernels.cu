@@ -104,7 +104,12 @@ static zero_ctx *open_context(cudaStream_t stream, zero_type type, size_t each) 
     cfg.type = type;
     cfg.grads = ZERO_GRAD_AS_TYPE;
     cfg.stream = stream;
-    const zero_tensor_desc d = {"x", each, LAYERS, 0, 1, ZERO_OVERWRITTEN, 0};
+    zero_tensor_desc d = {};
+    d.name = "x";
+    d.numel = each;
+    d.layers = LAYERS;
+    d.uses = 1;
+    d.flags = ZERO_OVERWRITTEN;
     must_zero(z, zero_create(&z, &cfg, &self));
     must_zero(z, zero_tensor(z, &d));
     must_zero(z, zero_build(z));

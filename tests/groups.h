@@ -132,10 +132,9 @@ static unsigned char groups_byte(int from, int to, size_t i) {
     return (unsigned char)test_mix(((uint64_t)from * 64 + (uint64_t)to) * 1000003u + i);
 }
 
-/* all_gather, all_to_all, with as many bytes for each peer and with different ones, broadcast. */
+/* all_gather, all_to_all, broadcast. */
 static int groups_move(groups_case *c, size_t n) {
     const size_t ranks = (size_t)c->size;
-    size_t out_bytes[64], in_bytes[64], sent = 0, got = 0;
     char *host = (char *)malloc(2 * ranks * n + 64), *right = (char *)malloc(2 * ranks * n + 64);
     char *out = (char *)GROUPS_NEW(2 * ranks * n + 64),
          *in = (char *)GROUPS_NEW(2 * ranks * n + 64);
@@ -155,15 +154,6 @@ static int groups_move(groups_case *c, size_t n) {
     GROUPS_PUT(out, host, ranks * n);
     GROUPS_TRY(c, zero_group_all_to_all(c->g, out, in, n));
     ok = ok && groups_compare(c, in, right, ranks * n, "all_to_all", n, -1);
-    for (int r = 0; r < c->size; r++) { /* (from + 2 * to) % 3 parts of a half */
-        out_bytes[r] = (size_t)((c->rank + 2 * r) % 3) * (n / 2 + 1);
-        in_bytes[r] = (size_t)((r + 2 * c->rank) % 3) * (n / 2 + 1);
-        for (size_t i = 0; i < out_bytes[r]; i++) host[sent++] = (char)groups_byte(c->rank, r, i);
-        for (size_t i = 0; i < in_bytes[r]; i++) right[got++] = (char)groups_byte(r, c->rank, i);
-    }
-    GROUPS_PUT(out, host, sent);
-    GROUPS_TRY(c, zero_group_all_to_some(c->g, out, out_bytes, in, in_bytes));
-    ok = ok && groups_compare(c, in, right, got, "all_to_some", n, -1);
     for (int root = 0; root < c->size; root++) {
         for (size_t i = 0; i < n; i++) {
             right[i] = (char)groups_byte(root, root, i);

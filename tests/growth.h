@@ -48,15 +48,13 @@ static zero_result growth_announce(zero_ctx *z, const growth_case *c, growth_hos
         char name[32];
         (void)snprintf(name, sizeof name, "layer.%d.weight", t);
         const int by_slot = c->kind == GROWTH_FIELDS ? 0 : ZERO_BY_SLOT;
-        const zero_tensor_desc d = {name,
-                                    c->numel,
-                                    1,
-                                    c->kind == GROWTH_KEEP ? 0 : t / c->of_unit,
-                                    0,
-                                    by_slot | (c->kind == GROWTH_KEEP ? ZERO_KEEP : 0),
-                                    (size_t)t * sizeof(float *)};
+        const zero_tensor_desc d = {.name = name,
+                                    .numel = c->numel,
+                                    .unit = c->kind == GROWTH_KEEP ? 0 : t / c->of_unit,
+                                    .flags = by_slot | (c->kind == GROWTH_KEEP ? ZERO_KEEP : 0),
+                                    .decay_factor = 0.5f,
+                                    .field = (size_t)t * sizeof(float *)};
         ZP_TRY(zero_tensor(z, &d));
-        ZP_TRY(zero_tensor_group(z, name, 1, 0.5f));
         if (by_slot)
             ZP_TRY(zero_slot(z, name, 0, (void **)&h->param[t], (void **)&h->grad[t]));
         else

@@ -66,18 +66,20 @@ static const int hashes_groups[][2] = {{1, 0}, {2, 0}, {3, 0}, {4, 0}, {4, 2},
                                        {5, 0}, {6, 2}, {6, 3}, {8, 4}}; /* ranks, of a node */
 enum { HASHES_TYPES = 7, HASHES_RULES = 5, HASHES_GROUPS = 9, HASHES_MODELS = 3 };
 
-static const zero_tensor_desc hashes_tied[] = {{"emb", 700, 1, 0, 2, 0, 0},
-                                               {"mat", 331, 3, 1, 0, 0, 0},
-                                               {"vec", 17, 3, 1, 0, ZERO_NO_DECAY | ZERO_ONE_D, 0},
-                                               {"norm", 9, 3, 1, 0, ZERO_KEEP | ZERO_NO_DECAY, 0},
-                                               {"out", 5, 1, 4, 0, ZERO_ONE_D, 0}};
-static const zero_tensor_desc hashes_plain[] = {{"emb", 5003, 1, 0, 0, 0, 0},
-                                                {"w", 1009, 6, 1, 0, 0, 0},
-                                                {"b", 33, 6, 1, 0, ZERO_ONE_D | ZERO_NO_DECAY, 0}};
+static const zero_tensor_desc hashes_tied[] = {
+    {"emb", 700, 1, .uses = 2},
+    {"mat", 331, 3, .unit = 1},
+    {"vec", 17, 3, .unit = 1, .flags = ZERO_NO_DECAY | ZERO_ONE_D},
+    {"norm", 9, 3, .unit = 1, .flags = ZERO_KEEP | ZERO_NO_DECAY},
+    {"out", 5, 1, .unit = 4, .flags = ZERO_ONE_D}};
+static const zero_tensor_desc hashes_plain[] = {
+    {"emb", 5003, .layers = 1},
+    {"w", 1009, 6, .unit = 1},
+    {"b", 33, 6, .unit = 1, .flags = ZERO_ONE_D | ZERO_NO_DECAY}};
 static const zero_tensor_desc hashes_large[] = {/* several blocks of the norm in a shard */
-                                                {"emb", 20011, 1, 0, 0, 0, 0},
-                                                {"w", 30011, 2, 1, 0, 0, 0},
-                                                {"k", 513, 2, 1, 0, ZERO_KEEP, 0}};
+                                                {"emb", 20011, .layers = 1},
+                                                {"w", 30011, 2, .unit = 1},
+                                                {"k", 513, 2, .unit = 1, .flags = ZERO_KEEP}};
 
 typedef struct hashes_case { /* in shared memory */
     host_spec spec;          /* first: hashes_poison finds the case by it */

@@ -99,6 +99,26 @@ static float host_factor(const host_spec *s, int t, int what) {
 #define ZERO_MUON                               (ZERO_LION + 101)
 #define zero_tensor_matrix(z, name, rows, cols) ((void)(rows), (void)(cols), ZERO_OK)
 #endif
+#ifndef host_cut
+#define host_cut(desc) ((void)(desc))
+#endif
+
+/* Announces tensor t with its factors and its matrices. */
+static zero_result host_announce(zero_ctx *z, const host_spec *s, int t, zero_tensor_desc *d) {
+    const float lr = host_factor(s, t, 0), decay = host_factor(s, t, 1);
+#if ZERO_ABI < 11
+    const zero_result r = zero_tensor(z, d);
+    if (r || (s->groups && zero_tensor_group(z, d->name, lr, decay))) return ZERO_ERR_ARGUMENT;
+    return zero_tensor_matrix(z, d->name, s->rows[t], s->cols[t]);
+#else
+    d->lr_factor = lr > 0 ? lr : ZERO_NONE;
+    d->decay_factor = decay > 0 ? decay : ZERO_NONE;
+    d->rows = s->rows[t];
+    d->cols = s->cols[t];
+    host_cut(d);
+    return zero_tensor(z, d);
+#endif
+}
 
 /* The tensor has a second state array. */
 __attribute__((unused)) static int host_two(const host_spec *s, int t) {
@@ -423,11 +443,7 @@ static int host_open(host_run *h, const host_spec *s, test_rank *rank) {
         if (t == s->ntensors - 1) (void)zero_query_plan(h->z, &early);
         d.flags |= s->slots ? ZERO_BY_SLOT : 0;
         d.field = (size_t)t * sizeof(char *);
-        HOST_TRY(h, zero_tensor(h->z, &d));
-        if (s->groups)
-            HOST_TRY(h,
-                     zero_tensor_group(h->z, d.name, host_factor(s, t, 0), host_factor(s, t, 1)));
-        HOST_TRY(h, zero_tensor_matrix(h->z, d.name, s->rows[t], s->cols[t]));
+        HOST_TRY(h, host_announce(h->z, s, t, &d));
     }
     HOST_TRY(h, zero_build(h->z));
     HOST_TRY(h, zero_bind(h->z, &h->params, &h->grads));

@@ -338,10 +338,10 @@ static void own_build(own_run *r) {
     for (int t = 0; t < h->ntensors; t++) {
         zero_tensor_desc d = h->desc[t];
         if (h->slot) d.flags |= ZERO_BY_SLOT;
-        own_must(r, zero_tensor(r->z, &d), "zero_tensor");
         const float lr = own_factor(h, t, 0), decay = own_factor(h, t, 1);
-        if (lr != 1 || decay != 1)
-            own_must(r, zero_tensor_group(r->z, d.name, lr, decay), "zero_tensor_group");
+        d.lr_factor = lr > 0 ? lr : ZERO_NONE;
+        d.decay_factor = decay > 0 ? decay : ZERO_NONE;
+        own_must(r, zero_tensor(r->z, &d), "zero_tensor");
     }
     own_must(r, zero_build(r->z), "zero_build");
     own_must(r, zero_bind(r->z, r->state, own_grads(r)), "zero_bind");

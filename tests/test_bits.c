@@ -91,19 +91,21 @@ typedef struct bits_run {  /* in shared memory */
 
 static host_reference bits_after[BITS_STEPS + 1]; /* plain AdamW's weights after each step */
 
-static const zero_tensor_desc bits_tied[] = {{"emb", 700, 1, 0, 2, 0, 0},
-                                             {"mat", 331, 3, 1, 0, 0, 0},
-                                             {"vec", 17, 3, 1, 0, ZERO_NO_DECAY | ZERO_ONE_D, 0},
-                                             {"norm", 9, 3, 1, 0, ZERO_KEEP | ZERO_NO_DECAY, 0},
-                                             {"out", 5, 1, 4, 0, ZERO_ONE_D, 0}};
-static const zero_tensor_desc bits_plain[] = {{"emb", 5003, 1, 0, 0, 0, 0},
-                                              {"w", 1009, 6, 1, 0, 0, 0},
-                                              {"b", 33, 6, 1, 0, ZERO_ONE_D | ZERO_NO_DECAY, 0}};
+static const zero_tensor_desc bits_tied[] = {
+    {"emb", 700, 1, .uses = 2},
+    {"mat", 331, 3, .unit = 1},
+    {"vec", 17, 3, .unit = 1, .flags = ZERO_NO_DECAY | ZERO_ONE_D},
+    {"norm", 9, 3, .unit = 1, .flags = ZERO_KEEP | ZERO_NO_DECAY},
+    {"out", 5, 1, .unit = 4, .flags = ZERO_ONE_D}};
+static const zero_tensor_desc bits_plain[] = {
+    {"emb", 5003, .layers = 1},
+    {"w", 1009, 6, .unit = 1},
+    {"b", 33, 6, .unit = 1, .flags = ZERO_ONE_D | ZERO_NO_DECAY}};
 static const zero_tensor_desc bits_large[] =
     {/* so large that OpenMP and the norm take blocks apart */
-     {"emb", 70001, 1, 0, 0, 0, 0},
-     {"w", 90017, 2, 1, 0, 0, 0},
-     {"k", 513, 2, 1, 0, ZERO_KEEP, 0}};
+     {"emb", 70001, .layers = 1},
+     {"w", 90017, 2, .unit = 1},
+     {"k", 513, 2, .unit = 1, .flags = ZERO_KEEP}};
 
 static void bits_model(host_spec *s, int model) {
     const zero_tensor_desc *desc = model == 0 ? bits_tied : model == 1 ? bits_plain : bits_large;
@@ -421,7 +423,7 @@ static void bits_two(int runs) {
 /* An evaluation between a reduction and its step: what is still in buffers is not gathered again,
    and a rank that takes its time sees the old weights, which the others' update waits for. */
 static void bits_late_rank(test_rank *rank) {
-    static const zero_tensor_desc desc[] = {{"w", 3000, 3, 0, 1, 0, 0}, {"b", 7, 3, 0, 1, 0, 0}};
+    static const zero_tensor_desc desc[] = {{"w", 3000, 3, .uses = 1}, {"b", 7, 3, .uses = 1}};
     const int mapped = *(const int *)rank->arg;
     host_spec s;
     host_run h;

@@ -18,10 +18,11 @@ typedef struct check_run {
 
 static int check_open(check_run *c, const zero_comm *comm, int stage, int no_mapping) {
     const zero_tensor_desc table[] = {
-        {"w", WIDTH, LAYERS, 1, 0, 0, offsetof(check_host, w)},
-        {"b", WIDTH, LAYERS, 1, 0, 0, offsetof(check_host, b)},
-        {"head", HEAD, 1, 0, 2, 0, offsetof(check_host, head)},
-        {"kept", WIDTH, LAYERS, 1, 0, ZERO_KEEP, offsetof(check_host, kept)}};
+        {"w", WIDTH, LAYERS, .unit = 1, .field = offsetof(check_host, w)},
+        {"b", WIDTH, LAYERS, .unit = 1, .field = offsetof(check_host, b)},
+        {"head", HEAD, 1, .uses = 2, .field = offsetof(check_host, head)},
+        {"kept", WIDTH, LAYERS, .unit = 1, .flags = ZERO_KEEP,
+         .field = offsetof(check_host, kept)}};
     zero_config cfg = {0};
     cfg.stage = stage;
     cfg.no_mapping = no_mapping;
@@ -143,9 +144,9 @@ static void check_written(int stage) {
 
 /* Pointers that go nowhere, and two that go to one place. */
 static void check_bindings(void) {
-    const zero_tensor_desc slot = {"slot", 8, 2, 0, 0, ZERO_BY_SLOT, 0},
-                           kept = {"kept", 8, 1, 0, 0, ZERO_KEEP, 0}, a = {"a", 8, 1, 0, 0, 0, 16},
-                           b = {"b", 8, 1, 0, 0, 0, 16};
+    const zero_tensor_desc slot = {"slot", 8, 2, .flags = ZERO_BY_SLOT},
+                           kept = {"kept", 8, 1, .flags = ZERO_KEEP}, a = {"a", 8, 1, .field = 16},
+                           b = {"b", 8, 1, .field = 16};
     const zero_config cfg = {0};
     float *p[2], *g[2];
     zero_ctx *z;

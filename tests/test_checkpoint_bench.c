@@ -13,22 +13,22 @@ typedef struct bench_job {
 } bench_job;
 
 static const zero_tensor_desc bench_list[] = {
-    {"wte", (size_t)BENCH_V *BENCH_C, 1, 0, 2, ZERO_BY_SLOT, 0},
-    {"wpe", (size_t)BENCH_T *BENCH_C, 1, 0, 2, ZERO_BY_SLOT, 0},
-    {"ln1w", BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
-    {"ln1b", BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
-    {"qkvw", (size_t)3 * BENCH_C *BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
-    {"qkvb", (size_t)3 * BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
-    {"attprojw", (size_t)BENCH_C *BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
-    {"attprojb", BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
-    {"ln2w", BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
-    {"ln2b", BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
-    {"fcw", (size_t)4 * BENCH_C *BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
-    {"fcb", (size_t)4 * BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
-    {"fcprojw", (size_t)4 * BENCH_C *BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
-    {"fcprojb", BENCH_C, BENCH_L, 1, 0, ZERO_BY_SLOT, 0},
-    {"lnfw", BENCH_C, 1, 13, 0, ZERO_BY_SLOT, 0},
-    {"lnfb", BENCH_C, 1, 13, 0, ZERO_BY_SLOT, 0}};
+    {"wte", (size_t)BENCH_V *BENCH_C, 1, .uses = 2, .flags = ZERO_BY_SLOT},
+    {"wpe", (size_t)BENCH_T *BENCH_C, 1, .uses = 2, .flags = ZERO_BY_SLOT},
+    {"ln1w", BENCH_C, BENCH_L, .unit = 1, .flags = ZERO_BY_SLOT},
+    {"ln1b", BENCH_C, BENCH_L, .unit = 1, .flags = ZERO_BY_SLOT},
+    {"qkvw", (size_t)3 * BENCH_C *BENCH_C, BENCH_L, .unit = 1, .flags = ZERO_BY_SLOT},
+    {"qkvb", (size_t)3 * BENCH_C, BENCH_L, .unit = 1, .flags = ZERO_BY_SLOT},
+    {"attprojw", (size_t)BENCH_C *BENCH_C, BENCH_L, .unit = 1, .flags = ZERO_BY_SLOT},
+    {"attprojb", BENCH_C, BENCH_L, .unit = 1, .flags = ZERO_BY_SLOT},
+    {"ln2w", BENCH_C, BENCH_L, .unit = 1, .flags = ZERO_BY_SLOT},
+    {"ln2b", BENCH_C, BENCH_L, .unit = 1, .flags = ZERO_BY_SLOT},
+    {"fcw", (size_t)4 * BENCH_C *BENCH_C, BENCH_L, .unit = 1, .flags = ZERO_BY_SLOT},
+    {"fcb", (size_t)4 * BENCH_C, BENCH_L, .unit = 1, .flags = ZERO_BY_SLOT},
+    {"fcprojw", (size_t)4 * BENCH_C *BENCH_C, BENCH_L, .unit = 1, .flags = ZERO_BY_SLOT},
+    {"fcprojb", BENCH_C, BENCH_L, .unit = 1, .flags = ZERO_BY_SLOT},
+    {"lnfw", BENCH_C, 1, .unit = 13, .flags = ZERO_BY_SLOT},
+    {"lnfb", BENCH_C, 1, .unit = 13, .flags = ZERO_BY_SLOT}};
 
 static void bench_must(test_rank *r, int failed, const char *why) {
     if (failed) test_rank_fail(r, "%s", why);

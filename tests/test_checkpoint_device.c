@@ -14,9 +14,9 @@ typedef struct dev_job {
 } dev_job;
 
 static void dev_spec(host_spec *s, int nranks, int stage, int type) {
-    const zero_tensor_desc list[] = {{"wte", 1501, 1, 0, 2, 0, 0},
-                                     {"w", 333, 2, 1, 0, 0, 0},
-                                     {"kept", 64, 1, 0, 2, ZERO_KEEP, 0}};
+    const zero_tensor_desc list[] = {{"wte", 1501, 1, .uses = 2},
+                                     {"w", 333, 2, .unit = 1},
+                                     {"kept", 64, 1, .uses = 2, .flags = ZERO_KEEP}};
     host_small(s, 21, nranks, stage, list, 3);
     s->cfg.type = (zero_type)type;
     s->slots = 1;

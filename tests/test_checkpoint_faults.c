@@ -51,7 +51,7 @@ typedef struct fault_job {
 } fault_job;
 
 static void fault_spec(host_spec *s) {
-    const zero_tensor_desc list[] = {{"embedding", 500, 1, 0, 0, 0, 0}, {"w", 177, 2, 1, 0, 0, 0}};
+    const zero_tensor_desc list[] = {{"embedding", 500, .layers = 1}, {"w", 177, 2, .unit = 1}};
     host_small(s, 3, FAULT_RANKS, 3, list, 2);
     s->cfg.timeout_s = 10;
 }

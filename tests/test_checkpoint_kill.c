@@ -29,8 +29,7 @@ typedef struct kill_job {
 } kill_job;
 
 static void kill_spec(host_spec *s, int nranks, int stage, int type) {
-    const zero_tensor_desc list[] = {{"embedding", 3000, 1, 0, 0, 0, 0},
-                                     {"w", 1777, 2, 1, 0, 0, 0}};
+    const zero_tensor_desc list[] = {{"embedding", 3000, .layers = 1}, {"w", 1777, 2, .unit = 1}};
     host_small(s, 9, nranks, stage, list, 2);
     s->cfg.type = (zero_type)type;
     s->cfg.timeout_s = 20;

@@ -347,12 +347,12 @@ typedef struct codec_setting {
 
 enum { CODEC_STEPS = 4, CODEC_BAD = 1 };
 static const zero_tensor_desc codec_tensors[] = {
-    {"emb", 5003, 1, 0, 0, 0, 0},
-    {"w", 1009, 4, 1, 0, 0, 0},
-    {"b", 33, 4, 1, 0, ZERO_ONE_D | ZERO_NO_DECAY, 0},
-    {"v", 70, 1, 5, 0, ZERO_ONE_D, 0}, /* a unit of vectors */
-    {"norm", 9, 3, 1, 0, ZERO_KEEP | ZERO_ONE_D | ZERO_NO_DECAY, 0},
-    {"out", 300, 1, 6, 0, 0, 0}};
+    {"emb", 5003, .layers = 1},
+    {"w", 1009, 4, .unit = 1},
+    {"b", 33, 4, .unit = 1, .flags = ZERO_ONE_D | ZERO_NO_DECAY},
+    {"v", 70, 1, .unit = 5, .flags = ZERO_ONE_D}, /* a unit of vectors */
+    {"norm", 9, 3, .unit = 1, .flags = ZERO_KEEP | ZERO_ONE_D | ZERO_NO_DECAY},
+    {"out", 300, 1, .unit = 6}};
 enum { CODEC_TENSORS = sizeof codec_tensors / sizeof *codec_tensors, CODEC_UNITS = 7 };
 
 typedef struct codec_run { /* in shared memory */

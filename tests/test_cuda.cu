@@ -21,14 +21,14 @@
 
 static zero_comm cuda_comm(const test_rank *r);
 static void cuda_log(void *user, zero_log_level level, const char *sentence);
-static zero_result cuda_matrix(zero_ctx *z, const char *name, size_t rows, size_t cols);
-#define test_comm          cuda_comm
-#define test_quiet         cuda_log
-#define zero_tensor_matrix cuda_matrix
+static void cuda_cut(zero_tensor_desc *d);
+#define test_comm  cuda_comm
+#define test_quiet cuda_log
+#define host_cut   cuda_cut
 #include "host.h"
 #undef test_comm
 #undef test_quiet
-#undef zero_tensor_matrix
+#undef host_cut
 
 #include <errno.h>
 #include <fcntl.h>
@@ -666,7 +666,7 @@ typedef struct cuda_seen {
 /* A call of a pass of all micro-steps. */
 typedef struct cuda_turn {
     zero_turn turn;
-    int micro, wants, reduces; /* wants: parameters; behind it zero_reduce_begin is called */
+    int micro, wants; /* wants: parameters */
 } cuda_turn;
 
 typedef struct cuda_run {
@@ -810,7 +810,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
 /* ---- an order of turns --------------------------------------------------------------------- */
 
 static void cuda_turn_add(cuda_run *run, zero_turn_kind kind, int unit, int micro, int wants) {
-    const cuda_turn t = {{kind, unit}, micro, wants, 0};
+    const cuda_turn t = {{kind, unit}, micro, wants};
     run->turn[run->turns++] = t;
 }
 
@@ -831,7 +831,6 @@ static void cuda_turns_draw(cuda_run *run) {
             held = u;
         }
         cuda_turn_add(run, down ? ZERO_TURN_BACKWARD : ZERO_TURN_FORWARD, u, m, !last);
-        run->turn[run->turns - 1].reduces = down && !test_below(&r, 4);
         if (held >= 0 && (!test_below(&r, 3) || at[micro_steps - 1] == calls)) {
             cuda_turn_add(run, ZERO_TURN_RELEASE, held, m, 1);
             held = -1;
@@ -856,10 +855,10 @@ static zero_comm cuda_comm(const test_rank *r) {
 }
 
 /* Where matrices are cut, a rank has half of the rows. */
-static zero_result cuda_matrix(zero_ctx *z, const char *name, size_t rows, size_t cols) {
-    const size_t slices = rows && cuda_me->over ? 2 : 1;
-    if (slices > 1) ZERO_TRY(zero_tensor_slice(z, name, cuda_me->over, 1));
-    return zero_tensor_matrix(z, name, slices * rows, cols);
+static void cuda_cut(zero_tensor_desc *d) {
+    if (!d->rows || !cuda_me->over) return;
+    d->slice_of = cuda_me->over;
+    d->rows *= 2;
 }
 
 static void cuda_log(void *user, zero_log_level level, const char *sentence) {
@@ -1066,10 +1065,7 @@ static int cuda_turn_take(host_run *h, const cuda_turn *t) {
     case ZERO_TURN_GATHER: HOST_TRY(h, zero_gather(h->z, u)); return 1;
     case ZERO_TURN_RELEASE: HOST_TRY(h, zero_release(h->z, u)); return 1;
     case ZERO_TURN_FORWARD: return cuda_forward(h, u);
-    default:
-        if (!cuda_backward(h, u, t->wants, t->wants)) return 0;
-        if (t->reduces) HOST_TRY(h, zero_reduce_begin(h->z));
-        return 1;
+    default: return cuda_backward(h, u, t->wants, t->wants);
     }
 }
 

@@ -71,8 +71,8 @@ static zero_result ease_open(zero_ctx **z, const zero_comm *comm, const ease_cas
     for (int t = 0; t < TENSORS; t++) {
         zero_tensor_desc d = ease_table[t];
         if (c->keep) d.flags |= ZERO_KEEP;
+        if (t) d.together = c->together;
         ZERO_TRY(zero_tensors(*z, &d, 1));
-        if (c->together && t) ZERO_TRY(zero_tensor_together(*z, d.name, c->together));
     }
     ZERO_TRY(zero_alias(*z, "emb", offsetof(ease_host, head)));
     return zero_build(*z);
@@ -249,8 +249,8 @@ static void ease_arrays_of_all_kinds(void) {
    parameters; only where there is no field. */
 static void ease_slots(void) {
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
-    const zero_tensor_desc d = {"w", WIDTH, LAYERS, 0, 0, ZERO_BY_SLOT, 0};
-    const zero_tensor_desc field = {"f", WIDTH, 1, LAYERS, 0, 0, 0};
+    const zero_tensor_desc d = {"w", WIDTH, LAYERS, .flags = ZERO_BY_SLOT};
+    const zero_tensor_desc field = {"f", WIDTH, 1, .unit = LAYERS};
     zero_config cfg = {0};
     zero_ctx *z;
     float *w[LAYERS], *second = NULL, *got, *old[LAYERS], other[WIDTH] = {0};
@@ -365,8 +365,9 @@ static void ease_announced(test_rank *r) {
     zero_result got = ZERO_OK;
     for (int t = 0; t < TENSORS_HERE && !got; t++) {
         const int keep = t != 3, unit = keep ? 0 : 1, row = t > 3;
-        const zero_tensor_desc d = {
-            NULL, 100, 0, keep ? 0 : unit - 1, 0, ZERO_BY_SLOT | (keep ? ZERO_KEEP : 0), 0};
+        const zero_tensor_desc d = {.numel = 100,
+                                    .unit = keep ? 0 : unit - 1,
+                                    .flags = ZERO_BY_SLOT | (keep ? ZERO_KEEP : 0)};
         w[t] = (float *)calloc(100, sizeof(float));
         g[t] = t == 2 ? NULL : (float *)calloc(100, sizeof(float));
         w[t][7] = (float)(t + 1);
@@ -429,17 +430,17 @@ static void ease_refused(void) {
     test_check(zero_alias(z, "emb", offsetof(ease_host, fcw)) == ZERO_ERR_ARGUMENT
                    && strstr(zero_last_error(z), "is the field of tensor fcw"),
                "an alias that is a field: %s", zero_last_error(z));
-    test_check(zero_tensor_together(z, "fcw", 0) == ZERO_ERR_ARGUMENT
-                   && zero_tensor_together(z, "fcw", (1 << 20) + 1) == ZERO_ERR_ARGUMENT
-                   && !zero_tensor_together(z, "fcw", 1 << 20)
-                   && !zero_tensor_together(z, "fcw", 1),
-               "no layers together: %s", zero_last_error(z));
-    test_check(zero_tensor_together(z, "x", 1) == ZERO_ERR_ARGUMENT, "nobody together");
-    test_check(zero_tensor_every(z, "fcw", 0) == ZERO_ERR_ARGUMENT
-                   && zero_tensor_every(z, "x", 1) == ZERO_ERR_ARGUMENT
-                   && zero_tensor_every(z, "fcw", farthest + 1) == ZERO_ERR_ARGUMENT
-                   && !zero_tensor_every(z, "fcw", farthest) && !zero_tensor_every(z, "fcw", 1),
-               "every so many units: %s", zero_last_error(z));
+    zero_tensor_desc more = ease_table[1];
+    more.name = "more";
+    more.together = -1;
+    test_check(zero_tensor(z, &more) == ZERO_ERR_ARGUMENT, "no layers together");
+    more.together = (1 << 20) + 1;
+    test_check(zero_tensor(z, &more) == ZERO_ERR_ARGUMENT, "too many layers together");
+    more.together = 0;
+    more.every = -1;
+    test_check(zero_tensor(z, &more) == ZERO_ERR_ARGUMENT, "units before one another");
+    more.every = farthest + 1;
+    test_check(zero_tensor(z, &more) == ZERO_ERR_ARGUMENT, "units that are too far");
     test_check(zero_slot(z, "emb", 1, NULL, NULL) == ZERO_ERR_ARGUMENT, "a slot of no layer");
     test_check(zero_hash(z, &hash) == ZERO_ERR_STATE, "hashed before the build");
     test_check(zero_adopt(z, &p, &p, ZERO_F32, NULL) == ZERO_ERR_ARGUMENT
@@ -450,11 +451,11 @@ static void ease_refused(void) {
     test_check(zero_adopt(z, &p, &p, (zero_type)9, NULL) == ZERO_ERR_ARGUMENT, "arrays of no type");
     test_check(zero_adopt(z, NULL, NULL, ZERO_F32, NULL) == ZERO_ERR_ARGUMENT, "no arrays");
     test_check(zero_train_end(z, NULL, 0, NULL) == ZERO_ERR_STATE, "an end without a begin");
-    test_check(zero_tensor_together(z, "fcw", 2) == ZERO_ERR_STATE, "together after the build");
+    test_check(zero_tensor(z, &more) == ZERO_ERR_STATE, "a tensor after the build");
     zero_destroy(z);
     test_check(zero_tensors(NULL, NULL, 0) && zero_alias(NULL, "a", 0) && zero_hash(NULL, &hash)
                    && zero_adopt(NULL, NULL, NULL, ZERO_F32, NULL) && zero_train_begin(NULL)
-                   && zero_train_end(NULL, NULL, 0, NULL) && zero_tensor_together(NULL, "a", 1),
+                   && zero_train_end(NULL, NULL, 0, NULL),
                "no context");
 }
 
@@ -477,16 +478,17 @@ static void apart_log(void *user, zero_log_level level, const char *sentence) {
 
 static zero_ctx *apart_open(char *log, int slots, apart_host *p, apart_host *g) {
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
-    const size_t numel[] = {APART_NUMEL, APART_NUMEL};
     zero_config cfg = {0};
     zero_ctx *z;
     cfg.log = log ? apart_log : NULL;
     cfg.log_user = log;
     const zero_result r = zero_create(&z, &cfg, &self);
     test_check(!r, "a context");
-    test_check(!(slots ? zero_tensors_at(z, 2, numel, (void **)p, (void **)g)
-                       : zero_tensors(z, apart_table, 2)),
-               "tensors: %s", zero_last_error(z));
+    for (int t = 0; t < 2 && slots; t++) {
+        const zero_tensor_desc row = {t ? "1" : "0", APART_NUMEL, .flags = ZERO_KEEP};
+        test_check(!zero_place(z, &row, (void **)p + t, (void **)g + t), "row %d", t);
+    }
+    test_check(slots || !zero_tensors(z, apart_table, 2), "tensors: %s", zero_last_error(z));
     if (!slots) test_check(!zero_alias(z, "a", offsetof(apart_host, again)), "an alias");
     return z;
 }

@@ -4,8 +4,7 @@
    promised. */
 #include "host.h"
 
-static const zero_tensor_desc fast_desc[2] = {{"emb", 149, 1, 0, 0, 0, 0},
-                                              {"mat", 37, 3, 1, 0, 0, 0}};
+static const zero_tensor_desc fast_desc[2] = {{"emb", 149, .layers = 1}, {"mat", 37, 3, .unit = 1}};
 
 /* ---- gradients ---- */
 

@@ -72,11 +72,12 @@ typedef struct fault_host {
     float *field[5];
 } fault_host;
 
-static const zero_tensor_desc fault_desc[] = {{"emb", 70, 1, 0, 2, 0, 0},
-                                              {"mat", 331, 3, 1, 0, 0, sizeof(float *)},
-                                              {"vec", 17, 3, 1, 0, ZERO_ONE_D, 2 * sizeof(float *)},
-                                              {"norm", 9, 3, 1, 0, ZERO_KEEP, 3 * sizeof(float *)},
-                                              {"out", 50, 1, 4, 0, 0, 4 * sizeof(float *)}};
+static const zero_tensor_desc fault_desc[] = {
+    {"emb", 70, 1, .uses = 2},
+    {"mat", 331, 3, .unit = 1, .field = sizeof(float *)},
+    {"vec", 17, 3, .unit = 1, .flags = ZERO_ONE_D, .field = 2 * sizeof(float *)},
+    {"norm", 9, 3, .unit = 1, .flags = ZERO_KEEP, .field = 3 * sizeof(float *)},
+    {"out", 50, 1, .unit = 4, .field = 4 * sizeof(float *)}};
 
 #define FAULT_LEFT ZERO_RESULT_COUNT /* no failure: this rank goes, as its deed wants it */
 #define FAULT_TRY(call)                                                                            \
@@ -109,10 +110,9 @@ static zero_result fault_build(fault_test *t, test_rank *r, zero_ctx **out) {
     z = *out;
     if (created) return created;
     FAULT_HERE(AT_CREATE);
+    if (t->group && r->rank == t->odd) desc[1].lr_factor = t->group == 1 ? 0.25f : 1;
+    if (t->group && r->rank == t->odd) desc[1].decay_factor = t->group == 2 ? 0.125f : 1;
     for (int i = 0; i < n; i++) FAULT_TRY(zero_tensor(z, &desc[i]));
-    if (t->group && r->rank == t->odd)
-        FAULT_TRY(
-            zero_tensor_group(z, "mat", t->group == 1 ? 0.25f : 1, t->group == 2 ? 0.125f : 1));
     FAULT_TRY(zero_slot(z, "vec", 1, &param, &grad));
     FAULT_HERE(AT_BUILD);
     FAULT_TRY(zero_build(z));
@@ -164,7 +164,7 @@ static zero_result fault_train(fault_test *t, test_rank *r, zero_ctx *z) {
 /* After a failure every call says the same again. */
 static int fault_stays(zero_ctx *z, zero_result result) {
     const zero_hyper adamw = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
-    const zero_tensor_desc late = {"late", 1, 1, 0, 0, 0, 0};
+    const zero_tensor_desc late = {"late", 1, .layers = 1};
     char text[600];
     float x[4] = {0};
     double d[2] = {0};

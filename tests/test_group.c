@@ -14,7 +14,7 @@ typedef struct group_host {
 } group_host;
 
 static int group_open_rule(test_rank *r, zero_ctx **z, int stage, zero_optimizer rule) {
-    const zero_tensor_desc d = {"w", WIDTH, LAYERS, 0, 0, 0, 0};
+    const zero_tensor_desc d = {"w", WIDTH, .layers = LAYERS};
     const zero_comm comm = test_comm(r);
     zero_config cfg = {0};
     cfg.stage = stage;
@@ -123,7 +123,7 @@ static void group_differences(void) {
 
 /* The texts of both settings differ in the highest bytes of 64-bit words, for all of 81 pairs. */
 static void group_settings_rank(test_rank *r) {
-    const zero_tensor_desc d = {"w", WIDTH, LAYERS, 0, 0, 0, 0};
+    const zero_tensor_desc d = {"w", WIDTH, .layers = LAYERS};
     const zero_comm comm = test_comm(r);
     zero_ctx *z = NULL;
     zero_config cfg = {0};

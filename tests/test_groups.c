@@ -357,7 +357,6 @@ static void groups_refused_rank(test_rank *r) {
     zero_group *g = groups_open(r, 20);
     float x = (float)r->rank;
     const zero_message self = {r->rank, 1, &x, 4};
-    const size_t sizes[2][2] = {{4, 4}, {4, 8}};
     const zero_result e[] = {
         zero_group_all_reduce(g, NULL, 1, ZERO_F32, ZERO_SUM),
         zero_group_all_reduce(g, &x, 1, (zero_type)9, ZERO_SUM),
@@ -366,12 +365,9 @@ static void groups_refused_rank(test_rank *r) {
         zero_group_send_receive(g, &self, 1),
         zero_group_send(g, NULL, 4, 1 - r->rank),
         zero_group_send_receive(g, NULL, 1),
-        zero_group_all_to_some(g, &x, NULL, &x, sizes[0]),
-        zero_group_all_to_some(g, &x, sizes[0], &x, sizes[r->rank ? 1 : 0]),
     };
-    for (size_t i = 0; i + 1 < sizeof e / sizeof *e; i++)
+    for (size_t i = 0; i < sizeof e / sizeof *e; i++)
         if (e[i] != ZERO_ERR_ARGUMENT) test_rank_fail(r, "refusal %zu: %d", i, (int)e[i]);
-    (void)sizes;
     if (!zero_group_error(g)[0]) test_rank_fail(r, "no sentence");
     zero_group_close(g);
 }
@@ -409,13 +405,11 @@ static void groups_huge_rank(test_rank *r) {
     zero_group *g = groups_open(r, 20);
     static double x[2];
     const size_t n = (size_t)1 << 61, bytes = (size_t)1 << 63;
-    const size_t some[2] = {bytes, bytes};
     const zero_message m = {1 - r->rank, 1, x, bytes};
     const zero_result e[] = {zero_group_all_reduce(g, x, n, ZERO_F64, ZERO_SUM),
                              zero_group_reduce_scatter(g, x, x, n / 2, ZERO_F64, ZERO_SUM),
                              zero_group_all_gather(g, x, x, bytes),
                              zero_group_all_to_all(g, x, x, bytes),
-                             zero_group_all_to_some(g, x, some, x, some),
                              zero_group_broadcast(g, x, bytes, 0),
                              zero_group_send_receive(g, &m, 1)};
     for (size_t i = 0; i < sizeof e / sizeof *e; i++)

@@ -54,7 +54,9 @@ static void cuda_tell(void *user, const zero_event *events, int n) {
 }
 /* A context of this rank alone, that records. */
 static zero_result cuda_recorder(zero_ctx **z, cuda_told *told, cudaStream_t stream) {
-    static const zero_tensor_desc one = {"one", 100, 1, 0, 0, 0, 0};
+    zero_tensor_desc one = {};
+    one.name = "one";
+    one.numel = 100;
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     zero_config cfg;
     memset(&cfg, 0, sizeof cfg);

@@ -24,11 +24,12 @@ static zero_comm hier_comm(const test_rank *r) {
 }
 
 /* An embedding that is used twice, blocks with matrices, kept norms, small vectors. */
-static const zero_tensor_desc hier_table[] = {{"emb", 701, 1, 0, 2, 0, 0},
-                                              {"mat", 24 * 31, 4, 1, 0, 0, 0},
-                                              {"vec", 17, 4, 1, 0, ZERO_NO_DECAY | ZERO_ONE_D, 0},
-                                              {"norm", 9, 4, 1, 0, ZERO_KEEP | ZERO_NO_DECAY, 0},
-                                              {"out", 35, 1, 5, 0, 0, 0}};
+static const zero_tensor_desc hier_table[] = {
+    {"emb", 701, 1, .uses = 2},
+    {"mat", 24 * 31, 4, .unit = 1},
+    {"vec", 17, 4, .unit = 1, .flags = ZERO_NO_DECAY | ZERO_ONE_D},
+    {"norm", 9, 4, .unit = 1, .flags = ZERO_KEEP | ZERO_NO_DECAY},
+    {"out", 35, 1, .unit = 5}};
 enum { HIER_TENSORS = sizeof hier_table / sizeof *hier_table };
 
 typedef struct hier_run { /* in shared memory; spec first, as poison finds it */

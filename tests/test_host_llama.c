@@ -192,18 +192,18 @@ static double llama_pass(own_run *r, void *state) {
 static own_host llama_host(int micro_steps) {
     const int vector = ZERO_ONE_D | ZERO_NO_DECAY;
     const zero_tensor_desc desc[] = {
-        {"embed", V * C, 1, 0, 0, 0, FIELD(embed)},
-        {"norm1", C, LAYERS, 1, 0, vector, FIELD(norm1)},
-        {"wq", C * C, LAYERS, 1, 0, 0, FIELD(wq)},
-        {"wk", KV * C, LAYERS, 1, 0, 0, FIELD(wk)},
-        {"wv", KV * C, LAYERS, 1, 0, 0, FIELD(wv)},
-        {"wo", C * C, LAYERS, 1, 0, 0, FIELD(wo)},
-        {"norm2", C, LAYERS, 1, 0, vector, FIELD(norm2)},
-        {"w1", F * C, LAYERS, 1, 0, 0, FIELD(w1)},
-        {"w3", F * C, LAYERS, 1, 0, 0, FIELD(w3)},
-        {"w2", C * F, LAYERS, 1, 0, 0, FIELD(w2)},
-        {"norm", C, 1, 1 + LAYERS, 0, vector, FIELD(norm)},
-        {"head", V * C, 1, 1 + LAYERS, 0, ZERO_OVERWRITTEN, FIELD(head)}};
+        {"embed", V * C, 1, .field = FIELD(embed)},
+        {"norm1", C, LAYERS, .unit = 1, .flags = vector, .field = FIELD(norm1)},
+        {"wq", C * C, LAYERS, .unit = 1, .field = FIELD(wq)},
+        {"wk", KV * C, LAYERS, .unit = 1, .field = FIELD(wk)},
+        {"wv", KV * C, LAYERS, .unit = 1, .field = FIELD(wv)},
+        {"wo", C * C, LAYERS, .unit = 1, .field = FIELD(wo)},
+        {"norm2", C, LAYERS, .unit = 1, .flags = vector, .field = FIELD(norm2)},
+        {"w1", F * C, LAYERS, .unit = 1, .field = FIELD(w1)},
+        {"w3", F * C, LAYERS, .unit = 1, .field = FIELD(w3)},
+        {"w2", C * F, LAYERS, .unit = 1, .field = FIELD(w2)},
+        {"norm", C, 1, .unit = 1 + LAYERS, .flags = vector, .field = FIELD(norm)},
+        {"head", V * C, 1, .unit = 1 + LAYERS, .flags = ZERO_OVERWRITTEN, .field = FIELD(head)}};
     own_host h;
     memset(&h, 0, sizeof h);
     h.name = micro_steps > 1 ? "llama, micro-steps" : "llama";

@@ -103,12 +103,12 @@ static double type_pass(own_run *r, void *state) {
 static const int plain_vector = ZERO_ONE_D | ZERO_NO_DECAY;
 static own_host type_host(int micro_steps) {
     const zero_tensor_desc desc[] = {
-        {"wte", V * C, 1, 0, 2, 0, TYPE_FIELD(wte)},
-        {"ln", C, LAYERS, 1, 0, plain_vector | ZERO_KEEP, TYPE_FIELD(ln)},
-        {"w1", H * C, LAYERS, 1, 0, 0, TYPE_FIELD(w1)},
-        {"b1", H, LAYERS, 1, 0, plain_vector, TYPE_FIELD(b1)},
-        {"w2", C * H, LAYERS, 1, 0, 0, TYPE_FIELD(w2)},
-        {"lnf", C, 1, LAYERS, 0, plain_vector | ZERO_KEEP, TYPE_FIELD(lnf)}};
+        {"wte", V * C, 1, .uses = 2, .field = TYPE_FIELD(wte)},
+        {"ln", C, LAYERS, .unit = 1, .flags = plain_vector | ZERO_KEEP, .field = TYPE_FIELD(ln)},
+        {"w1", H * C, LAYERS, .unit = 1, .field = TYPE_FIELD(w1)},
+        {"b1", H, LAYERS, .unit = 1, .flags = plain_vector, .field = TYPE_FIELD(b1)},
+        {"w2", C * H, LAYERS, .unit = 1, .field = TYPE_FIELD(w2)},
+        {"lnf", C, 1, .unit = LAYERS, .flags = plain_vector | ZERO_KEEP, .field = TYPE_FIELD(lnf)}};
     own_host h;
     memset(&h, 0, sizeof h);
     h.name = micro_steps > 1 ? "by type, micro-steps" : "by type";
@@ -258,9 +258,10 @@ static double order_pass(own_run *r, void *state) {
 
 static own_host order_host(void) {
     const zero_tensor_desc desc[] = {
-        {"in", C * C, 1, EXPERTS, 0, 0, offsetof(order_tensors, in)},
-        {"w", H * C, EXPERTS, 0, 0, 0, offsetof(order_tensors, w)},
-        {"v", C * H, EXPERTS, 0, 0, ZERO_NO_DECAY | ZERO_OVERWRITTEN, offsetof(order_tensors, v)}};
+        {"in", C * C, 1, .unit = EXPERTS, .field = offsetof(order_tensors, in)},
+        {"w", H * C, EXPERTS, .field = offsetof(order_tensors, w)},
+        {"v", C * H, EXPERTS, .flags = ZERO_NO_DECAY | ZERO_OVERWRITTEN,
+         .field = offsetof(order_tensors, v)}};
     own_host h;
     memset(&h, 0, sizeof h);
     h.name = "any order";
@@ -332,10 +333,12 @@ static double twice_pass(own_run *r, void *state) {
 
 static own_host twice_host(void) {
     const zero_tensor_desc desc[] = {
-        {"first.w", C * C, 1, 0, 4, 0, offsetof(twice_tensors, first_w)},
-        {"w", C * C, LAYERS - 1, 1, 2, 0, offsetof(twice_tensors, w)},
-        {"first.b", C, 1, 0, 4, plain_vector, offsetof(twice_tensors, first_b)},
-        {"b", C, LAYERS - 1, 1, 2, plain_vector, offsetof(twice_tensors, b)}};
+        {"first.w", C * C, 1, .uses = 4, .field = offsetof(twice_tensors, first_w)},
+        {"w", C * C, LAYERS - 1, .unit = 1, .uses = 2, .field = offsetof(twice_tensors, w)},
+        {"first.b", C, 1, .uses = 4, .flags = plain_vector,
+         .field = offsetof(twice_tensors, first_b)},
+        {"b", C, LAYERS - 1, .unit = 1, .uses = 2, .flags = plain_vector,
+         .field = offsetof(twice_tensors, b)}};
     own_host h;
     memset(&h, 0, sizeof h);
     h.name = "used twice";
@@ -410,13 +413,14 @@ static double frozen_pass(own_run *r, void *state) {
 
 static own_host frozen_host(void) {
     const zero_tensor_desc desc[] = {
-        {"in", C * C, 1, 0, 0, 0, offsetof(frozen_tensors, in)},
-        {"base", C * C, LAYERS, 1, 0, 0, offsetof(frozen_tensors, base)},
-        {"down", RANK * C, LAYERS, 1, 0, 0, offsetof(frozen_tensors, down)},
-        {"up", C * RANK, LAYERS, 1, 0, 0, offsetof(frozen_tensors, up)},
-        {"out", C * C, 1, LAYERS + 1, 0, 0, offsetof(frozen_tensors, out)},
-        {"spare", H, 1, LAYERS + 2, 0, 0, offsetof(frozen_tensors, spare)},
-        {"still", V, 1, LAYERS + 2, 0, ZERO_OVERWRITTEN, offsetof(frozen_tensors, still)}};
+        {"in", C * C, 1, .field = offsetof(frozen_tensors, in)},
+        {"base", C * C, LAYERS, .unit = 1, .field = offsetof(frozen_tensors, base)},
+        {"down", RANK * C, LAYERS, .unit = 1, .field = offsetof(frozen_tensors, down)},
+        {"up", C * RANK, LAYERS, .unit = 1, .field = offsetof(frozen_tensors, up)},
+        {"out", C * C, 1, .unit = LAYERS + 1, .field = offsetof(frozen_tensors, out)},
+        {"spare", H, 1, .unit = LAYERS + 2, .field = offsetof(frozen_tensors, spare)},
+        {"still", V, 1, .unit = LAYERS + 2, .flags = ZERO_OVERWRITTEN,
+         .field = offsetof(frozen_tensors, still)}};
     static const int part[] = {OWN_FROZEN, OWN_FROZEN,    OWN_TRAINED,  OWN_TRAINED,
                                OWN_FROZEN, OWN_UNREACHED, OWN_UNDECAYED};
     own_host h;

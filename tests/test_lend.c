@@ -54,13 +54,17 @@ static float lend_get(const lend_host *h, const lend_case *c, int t, size_t i) {
 
 static zero_result lend_tensors(zero_ctx *z, const lend_case *c, lend_host *p, lend_host *g) {
     static const char *const names[TENSORS] = {"a", "b", "c"};
-    if (c->way == KEPT_SLOTS)
-        return zero_tensors_at(z, TENSORS, lend_numel, (void **)p->blob, (void **)g->blob);
+    for (int t = 0; t < TENSORS && c->way == KEPT_SLOTS; t++) {
+        static const char *const numbers[TENSORS] = {"0", "1", "2"};
+        const zero_tensor_desc row = {numbers[t], lend_numel[t], .flags = ZERO_KEEP};
+        ZERO_TRY(zero_place(z, &row, (void **)&p->blob[t], (void **)&g->blob[t]));
+    }
+    if (c->way == KEPT_SLOTS) return ZERO_OK;
     for (int t = 0; t < TENSORS && c->way == ARRAYS; t++)
         (void)zero_lend_array(z, lend_numel[t], p->blob[t], g->blob[t]);
     for (int t = 0; t < TENSORS && c->way != ARRAYS; t++) {
         const int layers = t == 1 && c->way != SLOTS ? LAYERS : 1;
-        zero_tensor_desc d = {names[t], lend_numel[t] / (size_t)layers, layers, 0, 0, 0, 0};
+        zero_tensor_desc d = {names[t], lend_numel[t] / (size_t)layers, .layers = layers};
         d.unit = c->way == SLOTS ? t : t == 2 ? LAYERS / (c->together ? c->together : 1) : 0;
         d.flags = c->way == ADOPTED  ? ZERO_KEEP
                   : c->way == INLINE ? ZERO_INLINE
@@ -69,8 +73,8 @@ static zero_result lend_tensors(zero_ctx *z, const lend_case *c, lend_host *p, l
         d.field = c->way == INLINE ? lend_before(t) * zero_type_bytes(c->arrays)
                                    : (size_t)t * sizeof(char *);
         if (t == 2 && c->way == POINTERS) d.flags = ZERO_KEEP;
+        if (layers > 1) d.together = c->together;
         ZERO_TRY(zero_tensors(z, &d, 1));
-        if (c->together && layers > 1) ZERO_TRY(zero_tensor_together(z, names[t], c->together));
         if (c->way == SLOTS)
             ZERO_TRY(zero_slot(z, NULL, 0, (void **)&p->blob[t], (void **)&g->blob[t]));
     }
@@ -307,7 +311,7 @@ static void lend_refused(void) {
     static const zero_tensor_desc w[] = {ZERO_FIELD(inside, w, 40, .flags = ZERO_INLINE)};
     static const zero_tensor_desc both[] = {ZERO_FIELD(inside, w, 40, .flags = ZERO_INLINE),
                                             ZERO_FIELD(inside, p, 40)};
-    const zero_tensor_desc wrong = {"x", 4, 1, 0, 0, ZERO_INLINE | ZERO_BY_SLOT, 0};
+    const zero_tensor_desc wrong = {"x", 4, 1, .flags = ZERO_INLINE | ZERO_BY_SLOT};
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0, 0};
     zero_config cfg = {0};
@@ -320,7 +324,6 @@ static void lend_refused(void) {
     cfg.type = ZERO_F32;
     if (zero_create(&z, &cfg, &self)) return;
     REFUSED(zero_tensor(z, &wrong), ZERO_ERR_ARGUMENT, "BY_SLOT");
-    REFUSED(zero_tensors_at(z, 2, NULL, NULL, NULL), ZERO_ERR_ARGUMENT, "NULL");
     REFUSED(zero_lend(z, &p, (zero_type)5), ZERO_ERR_ARGUMENT, "no such type");
     test_check(!zero_tensors(z, w, 1), "a table");
     REFUSED(zero_build(z), ZERO_ERR_STATE, "zero_lend");
@@ -357,7 +360,6 @@ static void lend_refused(void) {
     zero_destroy(z);
     test_check(zero_lend(NULL, NULL, ZERO_F32) && zero_lend_read(NULL, NULL)
                    && zero_lend_train(NULL, NULL, NULL, NULL, 0, NULL)
-                   && zero_tensors_at(NULL, 0, NULL, NULL, NULL)
                    && zero_lend_array(NULL, 1, more, more) && zero_place(NULL, NULL, NULL, NULL),
                "no context");
 }
@@ -396,10 +398,8 @@ static void lend_unstated(void) {
         cfg.type = (zero_type)type;
         cfg.micro_steps = micro_steps;
         cfg.grads = grads;
-        if (!test_check(!zero_create(&z, &cfg, &self)
-                            && !zero_tensors_at(z, 1, &numel, &param, &grad),
-                        "a context"))
-            return;
+        if (!test_check(!zero_create(&z, &cfg, &self), "a context")) return;
+        ZERO_PLACE(z, param, grad, numel);
         const zero_result r = lends ? zero_lend(z, NULL, (zero_type)type)
                                     : zero_adopt(z, NULL, NULL, (zero_type)type, NULL);
         test_check(r == (refused ? ZERO_ERR_ARGUMENT : ZERO_OK)

@@ -20,15 +20,18 @@ typedef struct mem_host {
 } mem_host;
 
 static const zero_tensor_desc mem_desc[MEM_TENSORS] = {
-    {"wte", MEM_V *MEM_C, 1, 0, 2, 0, 0 * sizeof(char *)},
-    {"wpe", MEM_T *MEM_C, 1, 0, 1, 0, 1 * sizeof(char *)},
-    {"ln", 4 * MEM_C, MEM_LAYERS, 1, 1, ZERO_ONE_D | ZERO_NO_DECAY, 2 * sizeof(char *)},
-    {"qkv", 3 * MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 3 * sizeof(char *)},
-    {"proj", MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 4 * sizeof(char *)},
-    {"fc", 4 * MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 5 * sizeof(char *)},
-    {"fcproj", 4 * MEM_C *MEM_C, MEM_LAYERS, 1, 1, 0, 6 * sizeof(char *)},
-    {"bias", 9 * MEM_C + 3, MEM_LAYERS, 1, 1, ZERO_ONE_D | ZERO_NO_DECAY, 7 * sizeof(char *)},
-    {"lnf", 2 * MEM_C, 1, MEM_LAYERS + 1, 1, ZERO_ONE_D | ZERO_NO_DECAY, 8 * sizeof(char *)}};
+    {"wte", MEM_V *MEM_C, 1, .uses = 2},
+    {"wpe", MEM_T *MEM_C, 1, .uses = 1, .field = 1 * sizeof(char *)},
+    {"ln", 4 * MEM_C, MEM_LAYERS, .unit = 1, .uses = 1, .flags = ZERO_ONE_D | ZERO_NO_DECAY,
+     .field = 2 * sizeof(char *)},
+    {"qkv", 3 * MEM_C *MEM_C, MEM_LAYERS, .unit = 1, .uses = 1, .field = 3 * sizeof(char *)},
+    {"proj", MEM_C *MEM_C, MEM_LAYERS, .unit = 1, .uses = 1, .field = 4 * sizeof(char *)},
+    {"fc", 4 * MEM_C *MEM_C, MEM_LAYERS, .unit = 1, .uses = 1, .field = 5 * sizeof(char *)},
+    {"fcproj", 4 * MEM_C *MEM_C, MEM_LAYERS, .unit = 1, .uses = 1, .field = 6 * sizeof(char *)},
+    {"bias", 9 * MEM_C + 3, MEM_LAYERS, .unit = 1, .uses = 1, .flags = ZERO_ONE_D | ZERO_NO_DECAY,
+     .field = 7 * sizeof(char *)},
+    {"lnf", 2 * MEM_C, 1, .unit = MEM_LAYERS + 1, .uses = 1, .flags = ZERO_ONE_D | ZERO_NO_DECAY,
+     .field = 8 * sizeof(char *)}};
 enum { MEM_UNITS = MEM_LAYERS + 2 };
 
 /* Bytes of a parameter, of a gradient, and of the optimizer's state and master of one element. */

@@ -728,7 +728,7 @@ static void mpi_troubled(const char *what, int node_size, mpi_trouble trouble, d
 /* A context that is planned and never built is destroyed; `leaves`: by rank 1 alone, without an
    error, while the others build: they learn of it soon. */
 static void mpi_planned(int node_size, int leaves) {
-    const zero_tensor_desc d = {"w", 1000, 1, 0, 0, 0, 0};
+    const zero_tensor_desc d = {"w", 1000, .layers = 1};
     const zero_comm comm = {ZERO_COMM_MPI, 0, &mpi_given, node_size};
     const zero_config cfg = {.log = test_quiet};
     const int comms = mpi_comms, builds = leaves && mpi_rank != 1;

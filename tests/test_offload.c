@@ -267,9 +267,10 @@ static zero_result offload_open(zero_ctx **z, const zero_comm *comm, const offlo
     cfg.threads = 1;
     cfg.timeout_s = 30;
     ZERO_TRY(zero_create(z, &cfg, comm));
-    ZERO_TRY(zero_tensors(*z, offload_tensors(c), OFFLOAD_TENSORS));
-    if (cfg.optimizer == ZERO_MUON)
-        ZERO_TRY(zero_tensor_matrix(*z, "w", 12, offload_tensors(c)[1].numel / 12));
+    zero_tensor_desc table[OFFLOAD_TENSORS];
+    memcpy(table, offload_tensors(c), sizeof table);
+    if (cfg.optimizer == ZERO_MUON) table[1].rows = 12, table[1].cols = table[1].numel / 12;
+    ZERO_TRY(zero_tensors(*z, table, OFFLOAD_TENSORS));
     return zero_build(*z);
 }
 

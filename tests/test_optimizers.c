@@ -89,10 +89,10 @@ typedef struct opt_case {
 } opt_case;
 
 static const zero_tensor_desc opt_desc[OPT_TENSORS] = {
-    {"emb", 149, 1, 0, 0, 0, 0},
-    {"mat", 37, 3, 1, 0, 0, 0},
-    {"vec", 17, 3, 1, 0, ZERO_ONE_D, 0},
-    {"norm", 9, 3, 1, 0, ZERO_KEEP | ZERO_NO_DECAY, 0}};
+    {"emb", 149, .layers = 1},
+    {"mat", 37, 3, .unit = 1},
+    {"vec", 17, 3, .unit = 1, .flags = ZERO_ONE_D},
+    {"norm", 9, 3, .unit = 1, .flags = ZERO_KEEP | ZERO_NO_DECAY}};
 
 static void opt_spec(host_spec *s, int nranks, int stage, int rule, zero_type type) {
     memset(s, 0, sizeof *s);
@@ -333,7 +333,7 @@ static void opt_chance_rank(test_rank *rank) {
 }
 
 static void opt_chance_spec(host_spec *s, int nranks) {
-    static const zero_tensor_desc desc[] = {{"a", 1000, 3, 0, 0, 0, 0}, {"b", 3000, 1, 3, 0, 0, 0}};
+    static const zero_tensor_desc desc[] = {{"a", 1000, .layers = 3}, {"b", 3000, 1, .unit = 3}};
     memset(s, 0, sizeof *s);
     s->nranks = nranks;
     s->steps = 3;
@@ -419,7 +419,7 @@ static void opt_chance_mean(void) {
     host_spec s;
     opt_chance_spec(&s, 1);
     s.ntensors = s.units = 1;
-    s.desc[0] = (zero_tensor_desc){"a", 65536, 1, 0, 0, 0, 0};
+    s.desc[0] = (zero_tensor_desc){"a", 65536, .layers = 1};
     s.steps = 64;
     s.poison = opt_chance_constant;
     s.adamw = (zero_hyper){0x1p-12f, 0, 0, 0, 0, 0};

@@ -13,7 +13,7 @@ enum { UNITS = 6, MICRO = 4, STEPS = 3, RANKS = 3, TURNS = 2 * UNITS * MICRO * 3
 
 typedef struct order_turn { /* of the host: micro < 0: of none */
     zero_turn turn;
-    int micro, reduces;
+    int micro;
 } order_turn;
 
 typedef struct order_run {
@@ -37,7 +37,7 @@ typedef struct order_host {
 /* ---- orders ---- */
 
 static void order_add(order_run *o, zero_turn_kind kind, int unit, int micro) {
-    const order_turn t = {{kind, unit}, micro, 0};
+    const order_turn t = {{kind, unit}, micro};
     o->turn[o->n++] = t;
 }
 
@@ -56,7 +56,6 @@ static void order_draw(order_run *o) {
             held[u] = ++open > 0;
         }
         order_add(o, back ? ZERO_TURN_BACKWARD : ZERO_TURN_FORWARD, u, m);
-        o->turn[o->n - 1].reduces = o->held && !test_below(&r, 4);
         at[m]++;
         left--;
         if (held[u] && (!test_below(&r, 3) || at[m] == 2 * UNITS || !left)) {
@@ -177,7 +176,7 @@ static zero_result order_take(zero_ctx *z, const order_run *o, const order_turn 
         ZERO_TRY(zero_backward_end(z, u));
         if (o->split && (!late || t->micro == MICRO - 1))
             ZERO_TRY(order_rest(z, u, t->micro, rank));
-        return t->reduces ? zero_reduce_begin(z) : ZERO_OK;
+        return ZERO_OK;
     }
 }
 
@@ -378,17 +377,17 @@ static void order_departs(test_rank *r) {
     if (zero_pass_order(z, ZERO_EVAL, 0, look, 2) || zero_pass_begin(z, ZERO_EVAL, 0, 1)
         || zero_forward_begin(z, 4, &p) || zero_forward_end(z, 4))
         test_rank_fail(r, "an evaluation: %s", zero_last_error(z));
-    (void)order_says(r, z, zero_reduce_begin(z), ZERO_ERR_STATE, "has no gradients");
     (void)order_says(r, z, zero_pass_end(z), ZERO_ERR_STATE, "forward of unit 1");
     if (zero_forward_begin(z, 1, &p) || zero_forward_end(z, 1) || zero_pass_end(z))
         test_rank_fail(r, "an evaluation: %s", zero_last_error(z));
     zero_destroy(z);
 }
 
-/* Tensors that come together behind the order leave fewer units than it knows. */
+/* Layers that share units leave fewer units than the order names. */
 static void order_fewer(test_rank *r) {
     const zero_comm comm = test_comm(r);
-    const zero_tensor_desc w = {.name = "w", .numel = NUMEL, .layers = UNITS, .uses = 1};
+    const zero_tensor_desc w = {
+        .name = "w", .numel = NUMEL, .layers = UNITS, .uses = 1, .together = 2};
     order_run o = {0};
     zero_config cfg = {0};
     zero_ctx *z = NULL;
@@ -399,10 +398,9 @@ static void order_fewer(test_rank *r) {
     cfg.timeout_s = 20;
     o.together = 1;
     order_1f1b(&o);
-    if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &w) || order_announce(z, &o)
-        || zero_tensor_together(z, "w", 2))
+    if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &w))
         test_rank_fail(r, "%s", zero_last_error(z));
-    (void)order_says(r, z, zero_build(z), ZERO_ERR_ARGUMENT, "of unit 3, expected");
+    (void)order_says(r, z, order_announce(z, &o), ZERO_ERR_ARGUMENT, "of unit 3, expected kinds");
     zero_destroy(z);
 }
 
@@ -458,6 +456,7 @@ static void order_divides(test_rank *r) {
     cfg.stage = o->stage;
     cfg.optimizer = ZERO_SGD;
     cfg.type = (zero_type)o->type;
+    cfg.grads = o->type ? ZERO_GRAD_F32 : ZERO_GRAD_AUTO;
     cfg.micro_steps = 2;
     if (o->type) cfg.grads = ZERO_GRAD_F32;
     cfg.no_mapping = 1;
@@ -466,10 +465,14 @@ static void order_divides(test_rank *r) {
     const int flags = o->keep ? ZERO_KEEP : 0;
     const zero_tensor_desc table[3] = {
         {.name = "a", .numel = 300, .flags = flags, .field = offsetof(order_pair, a)},
-        {.name = "b", .numel = 300, .flags = flags, .field = offsetof(order_pair, b)},
+        {.name = "b",
+         .numel = 300,
+         .flags = flags,
+         .divisor = o->divisor,
+         .field = offsetof(order_pair, b)},
         {.name = "c", .numel = 300, .flags = flags, .field = offsetof(order_pair, c)}};
-    int e = zero_create(&z, &cfg, &comm) || zero_tensors(z, table, 3)
-            || zero_tensor_divisor(z, "b", o->divisor) || zero_build(z) || zero_bind(z, &p, &g);
+    int e = zero_create(&z, &cfg, &comm) || zero_tensors(z, table, 3) || zero_build(z)
+            || zero_bind(z, &p, &g);
     for (int micro = 0; micro < 2 && !e; micro++) {
         e = zero_pass_begin(z, ZERO_TRAIN, micro, 2) || zero_forward_begin(z, 0, &p)
             || zero_forward_end(z, 0) || zero_backward_begin(z, 0, &p, &g);
@@ -511,16 +514,15 @@ static void order_divides(test_rank *r) {
 
 static void order_divisor_differs(test_rank *r) {
     const zero_comm comm = test_comm(r);
-    const zero_tensor_desc w = {.name = "w", .numel = 9};
+    zero_tensor_desc w = {.name = "w", .numel = 9, .divisor = -1};
     zero_config cfg = {0};
     zero_ctx *z = NULL;
-    if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &w)) test_rank_fail(r, "a context");
-    (void)order_says(r, z, zero_tensor_divisor(z, "w", -1), ZERO_ERR_ARGUMENT,
-                     "tensor w: divisor -1, expected 1 or more, or 0");
-    (void)order_says(r, z, zero_tensor_divisor(z, "x", 2), ZERO_ERR_ARGUMENT, "x");
-    if (zero_tensor_divisor(z, "w", 2 + r->rank)) test_rank_fail(r, "%s", zero_last_error(z));
+    if (zero_create(&z, &cfg, &comm)) test_rank_fail(r, "a context");
+    (void)order_says(r, z, zero_tensor(z, &w), ZERO_ERR_ARGUMENT,
+                     "tensor w: divisor -1, expected 0..");
+    w.divisor = 2 + r->rank;
+    if (zero_tensor(z, &w)) test_rank_fail(r, "%s", zero_last_error(z));
     (void)order_says(r, z, zero_build(z), ZERO_ERR_MISMATCH, "divisor 2");
-    (void)order_says(r, z, zero_tensor_divisor(z, "w", 2), ZERO_ERR_MISMATCH, "");
     zero_destroy(z);
 }
 

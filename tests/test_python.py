@@ -57,7 +57,9 @@ Config = struct("zero_config", all_of(I, "stage micro_steps accumulation type gr
                 all_of(F, "link_gbs memory_gbs"), all_of(P, "world"), all_of(I, "world_units"),
                 all_of(P, "world_unit"), all_of(I, "divisor"), all_of(P, "joins"))
 Desc = struct("zero_tensor_desc", all_of(c.c_char_p, "name"), all_of(S, "numel"),
-              all_of(I, "layers unit uses flags"), all_of(S, "field"))
+              all_of(I, "layers unit uses flags together every"),
+              all_of(F, "lr_factor decay_factor"), all_of(I, "divisor"), all_of(S, "rows cols"),
+              all_of(P, "slice_of"), all_of(S, "outer"), all_of(P, "sum_over"), all_of(S, "field"))
 Tensors, HYPER = struct("tensors", all_of(c.POINTER(F), "w b")), (F * 6)(LR, .9, .95, 1e-8, .1, 0)
 def layer(t, l): return [np.ctypeslib.as_array(t.w, (LAYERS, WIDTH, WIDTH))[l],
                          np.ctypeslib.as_array(t.b, (LAYERS, WIDTH))[l]]
@@ -66,8 +68,8 @@ def train(group, rank, config):
     def do(name, *args):
         if getattr(lib, "zero_" + name)(*args): raise RuntimeError(lib.zero_last_error(z).decode())
     do("create", c.byref(z), c.byref(config), c.byref(Comm(1, rank, group, 0)))
-    do("tensor", z, c.byref(Desc(b"w", WIDTH * WIDTH, LAYERS, 0, 0, 0, Tensors.w.offset)))
-    do("tensor", z, c.byref(Desc(b"b", WIDTH, LAYERS, 0, 0, 0, Tensors.b.offset)))
+    do("tensor", z, c.byref(Desc(b"w", WIDTH * WIDTH, LAYERS, field=Tensors.w.offset)))
+    do("tensor", z, c.byref(Desc(b"b", WIDTH, LAYERS, field=Tensors.b.offset)))
     do("build", z)
     do("write_tensor", z, b"w", 0, S(0), S(start.size), start.ctypes.data_as(P))
     for step in range(STEPS):
@@ -207,7 +209,7 @@ def check_layout():
                    muon=Muon(.5, 3, 4, 1, 1), offload_share=1, link_gbs=10,
                    memory_gbs=20)
     ok = lib.zero_create(c.byref(z), c.byref(asked), c.byref(Comm(0, 0, None, 0))) == 0
-    ok = ok and lib.zero_tensor(z, c.byref(Desc(b"t", 1 << 21, 1, 0, 0, 0, 0))) == 0
+    ok = ok and lib.zero_tensor(z, c.byref(Desc(b"t", 1 << 21))) == 0
     lib.zero_query_config(z, c.byref(seen))
     for name in fields(Config):
         if name not in ("scaler", "bucket_numel", "muon"):

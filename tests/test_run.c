@@ -31,7 +31,7 @@ static void run_catch(int number) { run_caught = number; }
 static int run_rank(const zero_comm *comm, void *arg) {
     run_note *n = (run_note *)arg;
     const int rank = comm->rank;
-    const zero_tensor_desc d = {"w", 100, 2, 0, 0, 0, 0};
+    const zero_tensor_desc d = {"w", 100, .layers = 2};
     zero_config cfg = {0}, got;
     zero_ctx *z;
     cfg.stage = 2;
@@ -173,7 +173,7 @@ static void run_log(void *note, zero_log_level level, const char *sentence) {
 static void run_builds(zero_ctx *z, int dies) {
     static void *slot[2];
     for (int t = 0; t < 2; t++) {
-        const zero_tensor_desc d = {NULL, 8, 1, t, 0, ZERO_BY_SLOT, 0};
+        const zero_tensor_desc d = {NULL, 8, 1, .unit = t, .flags = ZERO_BY_SLOT};
         if (zero_tensor(z, &d) || zero_slot(z, NULL, 0, &slot[t], NULL)) exit(97);
     }
     if (zero_build(z)) exit(97);

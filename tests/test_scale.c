@@ -77,7 +77,7 @@ static const zero_hyper scale_hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
     } while (0)
 
 static int scale_open(test_rank *r, const zero_config *given, zero_ctx **out) {
-    const zero_tensor_desc desc = {"x", SCALE_N, 1, 0, 1, 0, 0};
+    const zero_tensor_desc desc = {"x", SCALE_N, 1, .uses = 1};
     const zero_comm comm = test_comm(r);
     float x[SCALE_N];
     zero_config cfg = *given;

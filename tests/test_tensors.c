@@ -124,13 +124,13 @@ static void ten_products(void) {
 /* ---- the formulas, in f64 ---- */
 
 static const zero_tensor_desc ten_desc[TEN_TENSORS] = {
-    {"emb", 149, 1, 0, 0, 0, 0},
-    {"wide", 24 * 18, 3, 1, 0, 0, 0},
-    {"vec", 17, 3, 1, 0, 0, 0},
-    {"tall", 37 * 5, 3, 1, 0, 0, 0},
-    {"qkv", 3 * 81, 3, 1, 0, 0, 0},
-    {"norm", 9, 3, 1, 0, ZERO_KEEP | ZERO_NO_DECAY, 0},
-    {"kept", 5 * 8, 3, 1, 0, ZERO_KEEP, 0}};
+    {"emb", 149, .layers = 1},
+    {"wide", 24 * 18, 3, .unit = 1},
+    {"vec", 17, 3, .unit = 1},
+    {"tall", 37 * 5, 3, .unit = 1},
+    {"qkv", 3 * 81, 3, .unit = 1},
+    {"norm", 9, 3, .unit = 1, .flags = ZERO_KEEP | ZERO_NO_DECAY},
+    {"kept", 5 * 8, 3, .unit = 1, .flags = ZERO_KEEP}};
 static const size_t ten_sides[TEN_TENSORS][2] = {{0, 0}, {24, 18}, {0, 0}, {37, 5},
                                                  {9, 9}, {0, 0},   {5, 8}};
 
@@ -539,9 +539,8 @@ static void ten_tiers(void) {
 
 /* Units of several pieces of a file, which matrices and what is none share. */
 static void ten_pieces(void) {
-    static const zero_tensor_desc desc[] = {{"plain", 300000, 1, 0, 0, 0, 0},
-                                            {"mat", 8 * 50000, 1, 0, 0, 0, 0},
-                                            {"b", 33, 1, 1, 0, 0, 0}};
+    static const zero_tensor_desc desc[] = {
+        {"plain", 300000, .layers = 1}, {"mat", 8 * 50000, .layers = 1}, {"b", 33, 1, .unit = 1}};
     static ten_case c;
     char what[128];
     for (int rule = ZERO_LAMB; rule <= ZERO_MUON; rule++)
@@ -624,11 +623,10 @@ static zero_result ten_figure_train(test_rank *rank, zero_ctx **z, ten_figures *
     float *const *grads[] = {&g.wide, &g.tall, &g.vector};
     ZERO_TRY(zero_create(z, &f->cfg, &comm));
     for (int t = 0; t < TEN_FIGURES; t++) {
-        const zero_tensor_desc d = {ten_name[t], ten_figure_numel(t),        1, 0, 0,
-                                    ZERO_KEEP,   (size_t)t * sizeof(float *)};
+        zero_tensor_desc d = {ten_name[t], ten_figure_numel(t), 1, .flags = ZERO_KEEP,
+                              .field = (size_t)t * sizeof(float *)};
+        if (ten_shape[t][1]) d.rows = ten_shape[t][0], d.cols = ten_shape[t][1];
         ZERO_TRY(zero_tensor(*z, &d));
-        if (ten_shape[t][1])
-            ZERO_TRY(zero_tensor_matrix(*z, ten_name[t], ten_shape[t][0], ten_shape[t][1]));
     }
     ZERO_TRY(zero_build(*z));
     ZERO_TRY(zero_bind(*z, &p, &g));
@@ -747,12 +745,11 @@ static zero_result ten_cut_train(test_rank *rank, zero_ctx **z, zero_group **g) 
     ZERO_TRY(zero_create(z, &f->cfg, &own));
     for (int t = 0; t < TEN_CUT; t++) {
         const size_t numel = ten_cut_numel(t) / (f->cut && t < 2 ? 2 : 1);
-        const zero_tensor_desc desc = {
-            name[t], numel, 1, 0, 0, ZERO_KEEP, (size_t)t * sizeof(float *)};
+        zero_tensor_desc desc = {name[t], numel, .flags = ZERO_KEEP,
+                                 .field = (size_t)t * sizeof(float *)};
+        if (t < 2 && f->cut) desc.slice_of = g[2], desc.outer = outer[t];
+        if (t < 2) desc.rows = ten_cut_shape[t][0], desc.cols = ten_cut_shape[t][1];
         ZERO_TRY(zero_tensor(*z, &desc));
-        if (t < 2 && f->cut) ZERO_TRY(zero_tensor_slice(*z, name[t], g[2], outer[t]));
-        if (t < 2)
-            ZERO_TRY(zero_tensor_matrix(*z, name[t], ten_cut_shape[t][0], ten_cut_shape[t][1]));
     }
     ZERO_TRY(zero_build(*z));
     ZERO_TRY(zero_bind(*z, &p, &d));
@@ -813,9 +810,9 @@ static zero_ctx *ten_alone(zero_optimizer rule, int matrices) {
     const zero_config cfg = {.stage = 2, .optimizer = rule};
     zero_ctx *z = NULL;
     if (zero_create(&z, &cfg, &self)) return z;
-    const zero_tensor_desc desc[] = {{"emb", 4096, 1, 0, 0, 0, 0}, {"w", 64 * 64, 4, 1, 0, 0, 0}};
+    zero_tensor_desc desc[] = {{"emb", 4096, .layers = 1}, {"w", 64 * 64, 4, .unit = 1}};
+    if (matrices) desc[1].rows = desc[1].cols = 64;
     if (zero_tensors(z, desc, 2)) test_check(0, "%s", zero_last_error(z));
-    if (matrices) test_check(!zero_tensor_matrix(z, "w", 64, 64), "%s", zero_last_error(z));
     return z;
 }
 
@@ -858,16 +855,13 @@ static void ten_slices(void) {
     zero_group *g = NULL;
     zero_ctx *z = ten_alone(ZERO_MUON, 0);
     test_check(!zero_group_open(&g, &self, NULL, 0), "%s", zero_group_error(g));
-    ten_refused(z, zero_tensor_slice(z, "w", NULL, 1), ZERO_ERR_ARGUMENT, "the group is NULL");
-    ten_refused(z, zero_tensor_slice(z, "v", g, 1), ZERO_ERR_ARGUMENT, "no tensor is named v");
-    ten_refused(z, zero_tensor_slice(z, "w", g, 0), ZERO_ERR_ARGUMENT, "each of 0 rows");
-    ten_refused(z, zero_tensor_slice(z, "w", g, 63), ZERO_ERR_ARGUMENT, "do not divide its 4096");
-    test_check(!zero_tensor_slice(z, "w", g, 64) && !zero_tensor_matrix(z, "w", 64, 64), "%s",
-               zero_last_error(z));
-    ten_refused(z, zero_tensor_slice(z, "w", g, 64), ZERO_ERR_ARGUMENT,
-                "before zero_tensor_matrix");
-    test_check(!zero_build(z), "%s", zero_last_error(z));
-    ten_refused(z, zero_tensor_slice(z, "w", g, 64), ZERO_ERR_STATE, "before zero_build");
+    zero_tensor_desc v = {.name = "v", .numel = 64 * 64, .unit = 5, .outer = 64};
+    ten_refused(z, zero_tensor(z, &v), ZERO_ERR_ARGUMENT, "slice_of is NULL");
+    v.slice_of = g;
+    v.outer = 63;
+    ten_refused(z, zero_tensor(z, &v), ZERO_ERR_ARGUMENT, "do not divide its 4096");
+    v.rows = v.cols = v.outer = 64;
+    test_check(!zero_tensor(z, &v) && !zero_build(z), "%s", zero_last_error(z));
     zero_destroy(z);
     zero_group_close(g);
 }
@@ -876,13 +870,14 @@ static void ten_errors(void) {
     static const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     zero_config cfg = {.optimizer = ZERO_LAMB, .trust_least = 2, .trust_most = 1};
     zero_ctx *z = ten_alone(ZERO_MUON, 1);
-    for (int i = 0; i < 5; i++)
-        ten_refused(z, zero_tensor_matrix(z, "w", sides[i][0], sides[i][1]), ZERO_ERR_ARGUMENT,
+    for (int i = 0; i < 5; i++) {
+        const zero_tensor_desc v = {
+            .name = "v", .numel = 64 * 64, .rows = sides[i][0], .cols = sides[i][1]};
+        ten_refused(z, zero_tensor(z, &v), ZERO_ERR_ARGUMENT,
                     "whose product divides its 4096 elements");
-    ten_refused(z, zero_tensor_matrix(z, "v", 64, 64), ZERO_ERR_ARGUMENT, "no tensor is named v");
+    }
     float x[4];
     test_check(!zero_build(z), "%s", zero_last_error(z));
-    ten_refused(z, zero_tensor_matrix(z, "w", 64, 64), ZERO_ERR_STATE, "before zero_build");
     ten_refused(z, zero_read_tensor(z, "w", ZERO_MOMENT_2, 0, 4, x), ZERO_ERR_ARGUMENT,
                 "muon has one state array for matrices");
     test_check(!zero_read_tensor(z, "emb", ZERO_MOMENT_2, 0, 4, x), "%s", zero_last_error(z));

@@ -27,10 +27,10 @@ static void trace_take(void *user, const zero_event *events, int n) {
     }
 }
 
-static const zero_tensor_desc trace_tensors[] = {{"emb", 700, 1, 0, 2, 0, 0},
-                                                 {"mat", 331, 3, 1, 0, 0, 0},
-                                                 {"norm", 90, 3, 1, 0, ZERO_KEEP, 0},
-                                                 {"out", 600, 1, 4, 0, 0, 0}};
+static const zero_tensor_desc trace_tensors[] = {{"emb", 700, 1, .uses = 2},
+                                                 {"mat", 331, 3, .unit = 1},
+                                                 {"norm", 90, 3, .unit = 1, .flags = ZERO_KEEP},
+                                                 {"out", 600, 1, .unit = 4}};
 
 static void trace_rank(test_rank *rank) {
     trace_run *run = (trace_run *)rank->arg;

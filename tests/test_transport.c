@@ -113,10 +113,11 @@ static const char *net_way(int way) {
     return names[way];
 }
 static void net_spec(host_spec *s, int way, int micro_steps, int sharded, zero_type type) {
-    static const zero_tensor_desc desc[] = {{"emb", 700, 1, 0, 2, 0, 0},
-                                            {"mat", 331, 6, 1, 0, 0, 0},
-                                            {"norm", 9, 6, 1, 0, ZERO_KEEP | ZERO_NO_DECAY, 0},
-                                            {"out", 5, 1, 7, 0, ZERO_ONE_D, 0}};
+    static const zero_tensor_desc desc[] = {
+        {"emb", 700, 1, .uses = 2},
+        {"mat", 331, 6, .unit = 1},
+        {"norm", 9, 6, .unit = 1, .flags = ZERO_KEEP | ZERO_NO_DECAY},
+        {"out", 5, 1, .unit = 7, .flags = ZERO_ONE_D}};
     const int packed = way == NET_PACKED;
     host_small(s, 7, packed ? 4 : 3, packed ? 3 : way, desc, 4);
     s->node_size = packed ? 2 : 0;

@@ -48,7 +48,7 @@ typedef struct unit_list {
 static void unit_announce(unit_list *l, size_t numel, int layers, int unit, int flags) {
     zp_tensor *t = &l->tensor[l->n++];
     memset(t, 0, sizeof *t);
-    t->together = 1;
+    t->desc.together = t->desc.every = 1;
     t->desc.numel = numel;
     t->desc.layers = layers;
     t->desc.unit = unit;
@@ -1122,7 +1122,7 @@ static zero_ctx *unit_create(const zero_config *given) {
 static void unit_bad_config(zero_config cfg, const char *what) {
     zero_ctx *z = NULL;
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const zero_tensor_desc d = {"a", 1, 1, 0, 0, 0, 0};
+    const zero_tensor_desc d = {"a", 1, .layers = 1};
     cfg.log = test_quiet;
     const zero_result r = zero_create(&z, &cfg, &comm);
     unit_error(z, r, ZERO_ERR_ARGUMENT, "zero_create", what);
@@ -1376,18 +1376,19 @@ static void unit_bad_tensor(zero_ctx *z, zero_tensor_desc d, const char *what) {
     unit_error(z, zero_tensor(z, &d), ZERO_ERR_ARGUMENT, "zero_tensor", what);
 }
 
-static void unit_bad_group(zero_ctx *z, const char *name, float lr, float decay, const char *what) {
-    unit_error(z, zero_tensor_group(z, name, lr, decay), ZERO_ERR_ARGUMENT, "zero_tensor_group",
-               what);
+static void unit_bad_factors(zero_ctx *z, float lr, float decay, const char *what) {
+    unit_bad_tensor(
+        z, (zero_tensor_desc){.name = "b", .numel = 1, .lr_factor = lr, .decay_factor = decay},
+        what);
 }
 
 /* Units that forward uses once more than backward are gathered a third time; 0 uses are one. */
 static void unit_again(void) {
     zero_config cfg = {
         .stage = 3, .prefetch = ZERO_NONE, .parameter_tier = ZERO_FILE, .folder = "/tmp"};
-    const zero_tensor_desc tiles = {"tiles", 100, 8, 0, 1, ZERO_AGAIN, 0};
-    const zero_tensor_desc blocks = {"blocks", 100, 8, 8, 1, 0, 0};
-    const zero_tensor_desc unsaid = {"unsaid", 100, 8, 16, 0, ZERO_AGAIN, 0};
+    const zero_tensor_desc tiles = {"tiles", 100, 8, .uses = 1, .flags = ZERO_AGAIN};
+    const zero_tensor_desc blocks = {"blocks", 100, 8, .unit = 8, .uses = 1};
+    const zero_tensor_desc unsaid = {"unsaid", 100, 8, .unit = 16, .flags = ZERO_AGAIN};
     zero_ctx *z = unit_create(&cfg);
     zero_plan_unit tile = {0}, block = {0}, other = {0};
     test_check(!zero_tensor(z, &tiles) && !zero_tensor(z, &blocks) && !zero_tensor(z, &unsaid)
@@ -1401,7 +1402,7 @@ static void unit_again(void) {
 
 /* A unit stays whole where the largest of its tensors is small enough. */
 static void unit_persistence_rank(test_rank *r) {
-    const zero_tensor_desc two[] = {{"wide", 100, 2, 0, 1, 0, 0}, {"slim", 40, 2, 0, 1, 0, 0}};
+    const zero_tensor_desc two[] = {{"wide", 100, 2, .uses = 1}, {"slim", 40, 2, .uses = 1}};
     const zero_comm comm = test_comm(r);
     for (int limit = 99; limit <= 100; limit++) {
         zero_config cfg = {
@@ -1419,8 +1420,8 @@ static void unit_persistence_rank(test_rank *r) {
 /* Blocks take turns in buffers, and have second shards; the embedding has a buffer of its own. */
 static void unit_second_rank(test_rank *r) {
     zero_config cfg = {.stage = 3, .second_ranks = 2, .no_mapping = 1, .log = test_quiet};
-    const zero_tensor_desc embedding = {"embedding", 1 << 20, 1, 0, 1, 0, 0},
-                           blocks = {"blocks", 1 << 10, 8, 1, 1, 0, 0};
+    const zero_tensor_desc embedding = {"embedding", 1 << 20, 1, .uses = 1},
+                           blocks = {"blocks", 1 << 10, 8, .unit = 1, .uses = 1};
     const zero_comm comm = test_comm(r);
     zero_ctx *z = NULL;
     zero_plan plan = {0};
@@ -1432,35 +1433,32 @@ static void unit_second_rank(test_rank *r) {
 
 static void unit_tensor_errors(void) {
     zero_config cfg = {.micro_steps = 3, .accumulation = ZERO_ACCUMULATE_LOCAL};
-    const zero_tensor_desc good = {"good", 5, 0, 0, 0, 0, 0}, gap = {"gap", 5, 1, 2, 0, 0, 0};
+    const zero_tensor_desc good = {"good", 5, .layers = 0}, gap = {"gap", 5, 1, .unit = 2};
     zero_ctx *z = unit_create(&cfg);
     test_check(zero_tensor(z, &good) == ZERO_OK, "a tensor");
     unit_error(z, zero_tensor(z, NULL), ZERO_ERR_ARGUMENT, "zero_tensor", "desc is NULL");
-    unit_bad_tensor(z, (zero_tensor_desc){"", 1, 1, 0, 0, 0, 0}, "name");
+    unit_bad_tensor(z, (zero_tensor_desc){"", 1, .layers = 1}, "name");
     unit_bad_tensor(z, good, "tensor good was announced before");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", 0, 1, 0, 0, 0, 0}, "tensor b: numel is 0");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", (size_t)-1, 1, 0, 0, 0, 0},
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 0, .layers = 1}, "tensor b: numel is 0");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", (size_t)-1, .layers = 1},
                     "tensor b: numel is 18446744073709551615");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", ((size_t)1 << 28) + 1, 1 << 20, 0, 0, 0, 0},
+    unit_bad_tensor(z, (zero_tensor_desc){"b", ((size_t)1 << 28) + 1, .layers = 1 << 20},
                     "tensor b: numel is 268435457, expected 1..268435456");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", ((size_t)1 << 48) + 1, 0, 0, 0, 0, 0},
+    unit_bad_tensor(z, (zero_tensor_desc){"b", ((size_t)1 << 48) + 1, .layers = 0},
                     "tensor b: numel is 281474976710657, expected 1..281474976710656");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, -1, 0, 0, 0, 0}, "tensor b: layers -1");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, -3, 0, 0, 0}, "unit -3");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 1000000000, 0, 0, 0},
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, .layers = -1}, "tensor b: layers -1");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .unit = -3}, "unit -3");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .unit = 1000000000},
                     "tensor b: unit 1000000000, expected 0..1048576");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1 << 30, 0, 0, 0, 0},
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, .layers = 1 << 30},
                     "tensor b: layers 1073741824, expected 0..1048576");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, -4, 0, 0}, "uses -4");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, 512, 0}, "flags 512");
-    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, 0, 0, ZERO_OVERWRITTEN, 0}, "3 micro-steps");
-    unit_bad_group(z, "nobody", 1, 1, "no tensor is named nobody");
-    unit_bad_group(z, NULL, 1, 1, "NULL");
-    unit_bad_group(z, "good", -1, 1, "good: lr_factor -1");
-    unit_bad_group(z, "good", 1, -2, "decay_factor -2");
-    unit_bad_group(z, "good", NAN, 1, "lr_factor nan");
-    unit_bad_group(z, "good", 1, INFINITY, "decay_factor inf");
-    test_check(!zero_tensor_group(z, "good", 0, 2), "a group");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .uses = -4}, "uses -4");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .flags = 512}, "flags 512");
+    unit_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .flags = ZERO_OVERWRITTEN}, "3 micro-steps");
+    unit_bad_factors(z, -0.5f, 1, "b: lr_factor -0.5");
+    unit_bad_factors(z, 1, -2, "decay_factor -2");
+    unit_bad_factors(z, NAN, 1, "lr_factor nan");
+    unit_bad_factors(z, 1, INFINITY, "decay_factor inf");
     test_check(zero_tensor(z, &gap) == ZERO_OK, "a tensor of unit 2");
     unit_error(z, zero_build(z), ZERO_ERR_ARGUMENT, "zero_build",
                "unit 1 has no tensor, though units go up to 2");
@@ -1490,9 +1488,9 @@ static void unit_no_context(void) {
 
 /* Three units; "top" is used twice, "bias" is KEEP. */
 static void unit_announce_all(zero_ctx *z) {
-    const zero_tensor_desc top = {"top", 40, 1, 0, 2, 0, 0},
-                           body = {"body", 100, 2, 1, 0, 0, sizeof(float *)};
-    const zero_tensor_desc bias = {"bias", 5, 2, 1, 0, ZERO_KEEP, 2 * sizeof(float *)};
+    const zero_tensor_desc top = {"top", 40, 1, .uses = 2},
+                           body = {"body", 100, 2, .unit = 1, .field = sizeof(float *)};
+    const zero_tensor_desc bias = {"bias", 5, 2, .unit = 1, .flags = ZERO_KEEP, .field = 2 * sizeof(float *)};
     test_check(!zero_tensor(z, &top) && !zero_tensor(z, &body) && !zero_tensor(z, &bias),
                "tensors");
 }
@@ -1555,9 +1553,8 @@ static void unit_errors_before_build(void) {
     unit_error(z, zero_state_begin(z), S, "zero_state_begin", "zero_build comes first");
     test_check(zero_build(z) == ZERO_OK, "errors of order harm nothing");
     unit_error(z, zero_build(z), S, "zero_build", "built already");
-    const zero_tensor_desc late = {"late", 1, 1, 0, 0, 0, 0};
+    const zero_tensor_desc late = {"late", 1, .layers = 1};
     unit_error(z, zero_tensor(z, &late), S, "zero_tensor", "before zero_build");
-    unit_error(z, zero_tensor_group(z, "top", 1, 1), S, "zero_tensor_group", "before zero_build");
     unit_error(z, zero_skip_step(z), S, "zero_skip_step", "zero_reduce comes first");
     zero_destroy(z);
 }
@@ -1744,7 +1741,7 @@ static void unit_too_many_open(test_rank *r) {
     host_pointers p;
     zero_config cfg = {.stage = 3, .no_mapping = 1, .prefetch = 1, .log = test_quiet};
     zero_comm comm = test_comm(r);
-    const zero_tensor_desc d = {"w", 50, 8, 0, 0, 0, 0};
+    const zero_tensor_desc d = {"w", 50, .layers = 8};
     if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &d) || zero_build(z)
         || zero_pass_begin(z, ZERO_EVAL, 0, 1))
         test_rank_fail(r, "%s", zero_last_error(z));
@@ -1891,7 +1888,7 @@ static void unit_alternating(void) {
             zero_ctx *z = unit_create(&cfg);
             for (int u = 0; u < 25; u++) {
                 char name[16];
-                const zero_tensor_desc d = {name, u % 2 ? 1000000 : 1000, 1, u, 1, 0, 0};
+                const zero_tensor_desc d = {name, u % 2 ? 1000000 : 1000, 1, .unit = u, .uses = 1};
                 snprintf(name, sizeof name, "t%d", u);
                 test_check(zero_tensor(z, &d) == ZERO_OK, "a tensor");
             }
@@ -1905,11 +1902,11 @@ static void unit_alternating(void) {
 /* ---- one rank ---- */
 
 static void unit_base_spec(host_spec *s, int nranks, int stage) {
-    static const zero_tensor_desc desc[] = {{"emb", 700, 1, 0, 2, 0, 0},
-                                            {"mat", 331, 3, 1, 0, 0, 0},
-                                            {"vec", 17, 3, 1, 0, ZERO_NO_DECAY | ZERO_ONE_D, 0},
-                                            {"norm", 9, 3, 1, 0, ZERO_KEEP | ZERO_NO_DECAY, 0},
-                                            {"out", 5, 1, 4, 0, ZERO_ONE_D, 0}};
+    static const zero_tensor_desc desc[] = {{"emb", 700, 1, .uses = 2},
+                                            {"mat", 331, 3, .unit = 1},
+                                            {"vec", 17, 3, .unit = 1, .flags = ZERO_NO_DECAY | ZERO_ONE_D},
+                                            {"norm", 9, 3, .unit = 1, .flags = ZERO_KEEP | ZERO_NO_DECAY},
+                                            {"out", 5, 1, .unit = 4, .flags = ZERO_ONE_D}};
     memset(s, 0, sizeof *s);
     s->seed = 5;
     s->nranks = nranks;
@@ -1989,7 +1986,7 @@ static void unit_threads(void) {
 /* Names that differ where no error's sentence reaches. */
 static void unit_long_name_rank(test_rank *rank) {
     char name[1001];
-    const zero_tensor_desc d = {name, 5, 1, 0, 0, 0, 0};
+    const zero_tensor_desc d = {name, 5, .layers = 1};
     const zero_config cfg = {.log = test_quiet};
     const zero_comm comm = test_comm(rank);
     zero_ctx *z = NULL;
@@ -2229,7 +2226,7 @@ static void unit_deep_nest(test_rank *r) {
     zero_config cfg = {
         .stage = 3, .no_mapping = 1, .prefetch = 2, .log = test_quiet, .timeout_s = 5};
     zero_comm comm = test_comm(r);
-    const zero_tensor_desc d = {"w", 64, 9, 0, 0, 0, 0};
+    const zero_tensor_desc d = {"w", 64, .layers = 9};
     float values[64];
     int ok = !zero_create(&z, &cfg, &comm) && !zero_tensor(z, &d) && !zero_build(z);
     for (int l = 0; l < 9 && ok; l++) {
@@ -2263,8 +2260,8 @@ static void unit_deep_nest(test_rank *r) {
 /* Small units fill no bucket: unit 0's buffer is taken while its reduction is pending. */
 static void unit_small_first(test_rank *r) {
     enum { SMALL = 8, LARGE = 4000 };
-    const zero_tensor_desc small = {"small", 64, SMALL, 0, 0, 0, 0},
-                           large = {"large", LARGE, 3, SMALL, 0, 0, sizeof(float *)};
+    const zero_tensor_desc small = {"small", 64, .layers = SMALL},
+                           large = {"large", LARGE, 3, .unit = SMALL, .field = sizeof(float *)};
     const zero_config cfg = {.stage = 2, .bucket_numel = LARGE + 100, .timeout_s = 5};
     const zero_comm comm = test_comm(r);
     zero_ctx *z = NULL;

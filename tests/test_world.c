@@ -79,10 +79,10 @@ static int world_open(world_rank *w) {
                                    .unit = w->units,
                                    .uses = p == 1 ? 2 : 1,
                                    .flags = ZERO_LATE | (w->stage ? ZERO_COPY : 0),
+                                   .sum_over = w->has_tied && p > 1 ? w->ends : NULL,
                                    .field = offsetof(world_host, e)};
     WORLD_TRY(w, zero_tensor(w->z, &layers));
     if (w->has_tied) WORLD_TRY(w, zero_tensor(w->z, &tied));
-    if (w->has_tied && p > 1) WORLD_TRY(w, zero_tensor_sum(w->z, "e", w->ends));
     WORLD_TRY(w, zero_build(w->z));
     for (int u = 0; u < w->units + w->has_tied; u++) {
         float values[WIDTH];
@@ -270,10 +270,10 @@ static void world_copies_rank(test_rank *r) {
     uint64_t sums = 0;
     world_seen *told = (world_seen *)calloc(1, sizeof *told);
     const zero_tensor_desc a = {.name = "a", .numel = 700, .field = offsetof(world_pair, a)};
-    const zero_tensor_desc b = {.name = "b",
-                                .numel = 500,
-                                .flags = r->rank ? ZERO_COPY : 0,
-                                .field = offsetof(world_pair, b)};
+    zero_tensor_desc b = {.name = "b",
+                          .numel = 500,
+                          .flags = r->rank ? ZERO_COPY : 0,
+                          .field = offsetof(world_pair, b)};
     int e = zero_group_open(&tp, &comm, NULL, 20);
     cfg.world = tp;
     cfg.optimizer = ZERO_SGD;
@@ -281,8 +281,8 @@ static void world_copies_rank(test_rank *r) {
     cfg.trace = (cfg.trace_user = told) ? world_see : NULL;
     if (!e) e = zero_create(&z, &cfg, &self);
     const int last = cfg.stage % 2; /* b in the unit, or first */
+    b.sum_over = tp;
     if (!e) e = zero_tensor(z, last ? &a : &b) || zero_tensor(z, last ? &b : &a);
-    if (!e) e = zero_tensor_sum(z, "b", tp);
     if (!e) e = zero_build(z) || zero_bind(z, &p, &g);
     if (!e) e = zero_pass_begin(z, ZERO_TRAIN, 0, 1) || zero_forward_begin(z, 0, &p);
     if (!e) e = zero_forward_end(z, 0) || zero_backward_begin(z, 0, &p, &g);
@@ -463,7 +463,7 @@ static void world_apart_rank(test_rank *r) {
 static void world_sum_rank(test_rank *r) {
     const int leaves = *(const int *)r->arg;
     const zero_comm comm = test_comm(r), self = {ZERO_COMM_SELF, 0, NULL, 0};
-    const zero_tensor_desc b = {.name = "b", .numel = r->rank && !leaves ? 400 : 500};
+    zero_tensor_desc b = {.name = "b", .numel = r->rank && !leaves ? 400 : 500};
     zero_config cfg = {.threads = 1};
     zero_group *tp = NULL;
     zero_ctx *z = NULL;
@@ -471,7 +471,8 @@ static void world_sum_rank(test_rank *r) {
     double norm;
     int e = zero_group_open(&tp, &comm, NULL, 20);
     cfg.world = tp;
-    if (!e) e = zero_create(&z, &cfg, &self) || zero_tensor(z, &b) || zero_tensor_sum(z, "b", tp);
+    b.sum_over = tp;
+    if (!e) e = zero_create(&z, &cfg, &self) || zero_tensor(z, &b);
     if (!e) e = zero_build(z) || zero_bind(z, &p, &g) || zero_pass_begin(z, ZERO_TRAIN, 0, 1);
     if (!e) e = zero_forward_begin(z, 0, &p) || zero_forward_end(z, 0);
     if (!e) e = zero_backward_begin(z, 0, &p, &g);
@@ -493,8 +494,7 @@ static void world_refusals(void) {
     zero_group *g = NULL;
     zero_ctx *z = NULL;
     zero_config cfg = {0};
-    test_check(!zero_create(&z, &cfg, &self) && zero_tensor(z, &copy) == ZERO_ERR_ARGUMENT
-                   && zero_tensor_sum(z, "x", NULL) == ZERO_ERR_ARGUMENT,
+    test_check(!zero_create(&z, &cfg, &self) && zero_tensor(z, &copy) == ZERO_ERR_ARGUMENT,
                "a copy without a world: %s", zero_last_error(z));
     zero_destroy(z);
     test_check(!zero_group_open(&g, &self, NULL, 0), "a group");

@@ -156,14 +156,16 @@ zero_result experts_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_par
     const experts_part part = experts_part_of(how);
     zero_tensor_desc table[EXPERTS_TENSORS];
     experts_table(cfg, &part, table);
-    ZERO_TRY(zero_tensors(z, table, EXPERTS_TENSORS));
-    if (part.ranks > 1) ZERO_TRY(zero_tensor_sum(z, names[EXPERTS_GATEW], how->ep));
+    if (part.ranks > 1) table[EXPERTS_GATEW].sum_over = how->ep;
     for (int t = 0; t < EXPERTS_TENSORS && part.tp > 1; t++) {
         const tensor_slice s = slice_of(cfg, &part, t);
-        if (!tensor_slice_is_whole(&s)) ZERO_TRY(zero_tensor_slice(z, names[t], how->tp, s.outer));
+        if (tensor_slice_is_whole(&s)) continue;
+        table[t].slice_of = how->tp;
+        table[t].outer = s.outer;
     }
-    ZERO_TRY(zero_tensor_matrix(z, names[EXPERTS_XFCW], 4 * C, C));
-    return zero_tensor_matrix(z, names[EXPERTS_XPROJW], C, 4 * C);
+    table[EXPERTS_XFCW].rows = table[EXPERTS_XPROJW].cols = 4 * C;
+    table[EXPERTS_XFCW].cols = table[EXPERTS_XPROJW].rows = C;
+    return zero_tensors(z, table, EXPERTS_TENSORS);
 }
 
 int experts_units(const gpt2_config *cfg, const experts_part *part) {

@@ -290,8 +290,9 @@ static zero_group *slice_group_of(const gpt2_config *cfg, const gpt2_parallel *h
     const tensor_slice s =
         tensor_slice_of(cfg, tensor, zero_group_rank(how->tp), zero_group_size(how->tp));
     const int tiles = tile_rows > 0 && (tensor == GPT2_WTE || tensor == GPT2_LMHEADW);
-    *rows = s.outer;
-    return tensor_slice_is_whole(&s) || tiles ? NULL : how->tp;
+    const int cut = !tensor_slice_is_whole(&s) && !tiles;
+    *rows = cut ? s.outer : 0;
+    return cut ? how->tp : NULL;
 }
 
 /* The sides of a block's matrices, qkvw as one; none of other tensors. */
@@ -308,22 +309,17 @@ zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parall
                           int tile_rows) {
     zero_tensor_desc table[GPT2_MOST_TENSORS];
     const int n = gpt2_table(cfg, how, tile_rows, table);
-    TRY(zero_tensors(z, table, n));
     for (int i = 0, k = 0; i < GPT2_MOST_TENSORS && k < n; i++) {
-        const char *name = gpt2_tensor_name(i);
-        size_t rows, cols, outer;
-        if (strcmp(name, table[k].name) != 0) continue;
+        zero_tensor_desc *d = &table[k];
+        if (strcmp(gpt2_tensor_name(i), d->name) != 0) continue;
         k++;
         if (cfg->moe.experts && i >= GPT2_FCW && i <= GPT2_FCPROJB)
-            TRY(zero_tensor_every(z, name, 2)); /* other blocks have experts */
-        matrix_sides(cfg, i, &rows, &cols);
-        zero_group *cut = how ? slice_group_of(cfg, how, tile_rows, i, &outer) : NULL;
-        if (cut) TRY(zero_tensor_slice(z, name, cut, outer));
-        if (rows) TRY(zero_tensor_matrix(z, name, rows, cols));
-        zero_group *over = how ? sum_group_of(cfg, how, i) : NULL;
-        if (over) TRY(zero_tensor_sum(z, name, over));
+            d->every = 2; /* other blocks have experts */
+        matrix_sides(cfg, i, &d->rows, &d->cols);
+        if (how) d->slice_of = slice_group_of(cfg, how, tile_rows, i, &d->outer);
+        if (how) d->sum_over = sum_group_of(cfg, how, i);
     }
-    return ZERO_OK;
+    return zero_tensors(z, table, n);
 }
 
 size_t gpt2_numel(const gpt2_config *cfg) {

@@ -14,7 +14,7 @@
    too.
 
    TIED EMBEDDINGS. The last stage has wte as well, in a unit of its own, or its tiles in theirs.
-   Its gradient there is the classifier's, on the first stage that of the lookup; zero_tensor_sum
+   Its gradient there is the classifier's, on the first stage that of the lookup; sum_over
    adds them up, once a step (ZERO_LATE), and the norm counts it on the first stage (ZERO_COPY on
    the last). */
 #ifndef GPT2_STAGES_H

@@ -165,7 +165,7 @@ static void measure_model(measure_rank *r, zero_type type, machine_rates *rates)
 static double measure_step(measure_rank *r, const zero_comm *comm, const zero_config *c,
                            zero_plan *plan) {
     const zero_hyper hyper = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
-    const zero_tensor_desc table = {"units", MEASURE_UNIT, MEASURE_UNITS, 0, 0, ZERO_BY_SLOT, 0};
+    const zero_tensor_desc table = {"units", MEASURE_UNIT, MEASURE_UNITS, .flags = ZERO_BY_SLOT};
     double times[MEASURE_ROUNDS] = {0};
     zero_step_report done;
     zero_ctx *z = NULL;
@@ -219,7 +219,7 @@ static void measure_steps(measure_rank *r, machine *m) {
 
 static int measure_main(const zero_comm *comm, void *arg) {
     measure_job *job = (measure_job *)arg;
-    const zero_tensor_desc one = {"one", 1, 1, 0, 0, ZERO_BY_SLOT | ZERO_KEEP, 0};
+    const zero_tensor_desc one = {"one", 1, 1, .flags = ZERO_BY_SLOT | ZERO_KEEP};
     measure_rank r = {job, comm, NULL, 0};
     zero_config c;
     machine m;

@@ -113,7 +113,7 @@ int main(int argc, char **argv) {
     cfg.world_units = 2;
     cfg.world_unit = unit;
     must(zero_create(&z, &cfg, &data));
-    const zero_tensor_desc w = {"w", C * C, 3 - stages, 0, 1, 0, offsetof(Tensors, w)};
+    const zero_tensor_desc w = {"w", C * C, 3 - stages, .uses = 1, .field = offsetof(Tensors, w)};
     must(zero_tensor(z, &w));
     must(zero_build(z));
     for (int i = 0; i < (3 - stages) * C; i++) {

@@ -42,17 +42,12 @@ static zero_result zp_adopt_add_row(zero_ctx *z, const char *call, const zero_te
 }
 static zero_result zp_adopt_fail_row(zero_ctx *z, const char *call, size_t numel, int unit,
                                      int flags, void **param, void **grad) {
-    const zero_tensor_desc one = {NULL, numel, 1, unit, 0, flags & ~ZERO_INLINE, 0};
+    zero_tensor_desc one;
+    memset(&one, 0, sizeof one);
+    one.numel = numel;
+    one.unit = unit;
+    one.flags = flags & ~ZERO_INLINE;
     return zp_adopt_add_row(z, call, &one, flags, param, grad);
-}
-
-zero_result zero_tensors_at(zero_ctx *z, int n, const size_t *numel, void **params, void **grads) {
-    ZP_ENTER(z, "zero_tensors_at", ZP_NEW, "tensors are announced before zero_build");
-    ZP_REFUSE(z, n < 0 || (n && (!numel || !params || !grads)), "%d tensors: an array is NULL", n);
-    for (int i = 0; i < n; i++)
-        ZP_TRY(
-            zp_adopt_fail_row(z, "zero_tensors_at", numel[i], 0, ZERO_KEEP, &params[i], &grads[i]));
-    return ZERO_OK;
 }
 
 zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, void **grad) {

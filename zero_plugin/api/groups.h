@@ -212,27 +212,6 @@ zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size
                  zp_collectives_all_to_all(g, (const char *)out, NULL, (char *)in, NULL, bytes));
 }
 
-zero_result zero_group_all_to_some(zero_group *g, const void *out, const size_t *out_bytes,
-                                   void *in, const size_t *in_bytes) {
-    ZP_TRY(zp_groups_enter(g, "zero_group_all_to_some"));
-    ZP_GROUP_REFUSE(g, !out_bytes || !in_bytes, "the bytes of the parts are NULL");
-    const int me = g->group.rank;
-    size_t sent = 0, got = 0;
-    for (int r = 0; r < g->group.nranks; r++) {
-        ZP_TRY(zp_group_fits(g, zp_max(out_bytes[r], in_bytes[r]), 1, g->group.nranks));
-        sent += out_bytes[r];
-        got += in_bytes[r];
-    }
-    ZP_GROUP_REFUSE(g, (sent && !out) || (got && !in), "memory is NULL, for %zu and %zu bytes",
-                    sent, got);
-    ZP_GROUP_REFUSE(g, out_bytes[me] != in_bytes[me],
-                    "this rank's own part is of %zu bytes in one list, of %zu in the other",
-                    out_bytes[me], in_bytes[me]);
-    ZP_GROUP_ALL(
-        g, ZERO_EVENT_ALL_TO_ALL, sent, all_to_alls, sent - out_bytes[me],
-        zp_collectives_all_to_all(g, (const char *)out, out_bytes, (char *)in, in_bytes, 0));
-}
-
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root) {
     ZP_TRY(zp_groups_enter(g, "zero_group_broadcast"));
     ZP_GROUP_REFUSE(g, bytes && !data, "memory is NULL, for %zu bytes", bytes);

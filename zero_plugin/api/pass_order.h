@@ -1,5 +1,4 @@
-/* pass_order.h - the functions of the header: the order of a pass, gathers and reductions by a
-   schedule */
+/* pass_order.h - the functions of the header: the order of a pass, and a schedule's own gathers */
 #pragma once
 
 #include "life.h"
@@ -48,11 +47,4 @@ zero_result zero_release(zero_ctx *z, int unit) {
     z->live[unit].held--;
     zp_buffer_hold(&z->pool[ZP_PARAM], unit, -1);
     return ZERO_OK;
-}
-
-zero_result zero_reduce_begin(zero_ctx *z) {
-    ZP_ENTER(z, "zero_reduce_begin", ZP_IN_PASS, "no pass has begun");
-    ZP_UNTIMELY(z, z->pass != ZERO_TRAIN, "an evaluation has no gradients");
-    ZP_TRY(zp_observe_hook(z, ZP_HOOK_REDUCE, 0));
-    return zp_reduce_flush_bucket(z);
 }

@@ -3,28 +3,59 @@
 
 #include "life.h"
 
-zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
-    ZP_ENTER(z, "zero_tensor", ZP_NEW, "tensors are announced before zero_build");
-    ZP_REFUSE(z, !d, "desc is NULL");
-    char number[16];
-    (void)snprintf(number, sizeof number, "%d", z->ntensors);
-    zp_tensor t = {*d, 0, 1, 1, 0, 1, 1, 0, 0, 0, NULL, NULL, 1, 1, 0, 0, {0, 0}};
-    if (!d->name) t.desc.name = number;
-    d = &t.desc;
-    ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
-    ZP_REFUSE(z, zp_bind_find_tensor(z, d->name), "tensor %s was announced before", d->name);
+/* The fields of a description that lie in 0..most. */
+static zero_result zp_tensor_check_range(zero_ctx *z, const zero_tensor_desc *d) {
     const struct {
         const char *name;
         int value, most;
-    } field[] = {
-        {"layers", d->layers, ZP_UNITS}, {"unit", d->unit, ZP_UNITS}, {"uses", d->uses, INT_MAX}};
-    for (int i = 0; i < 3; i++)
+    } field[] = {{"layers", d->layers, ZP_UNITS}, {"unit", d->unit, ZP_UNITS},
+                 {"uses", d->uses, INT_MAX},      {"together", d->together, ZP_UNITS},
+                 {"every", d->every, ZP_UNITS},   {"divisor", d->divisor, INT_MAX}};
+    for (int i = 0; i < 6; i++)
         ZP_REFUSE(z, field[i].value < 0 || field[i].value > field[i].most,
                   "tensor %s: %s %d, expected 0..%d", d->name, field[i].name, field[i].value,
                   field[i].most);
     const size_t most = ((size_t)1 << 48) / (size_t)(d->layers ? d->layers : 1);
     ZP_REFUSE(z, d->numel < 1 || d->numel > most, "tensor %s: numel is %zu, expected 1..%zu",
               d->name, d->numel, most);
+    const int together = d->together ? d->together : 1, every = d->every ? d->every : 1;
+    const int last = ((d->layers ? d->layers : 1) - 1) / together;
+    ZP_REFUSE(z, last > (ZP_UNITS - d->unit) / every,
+              "tensor %s: a unit in every %d, and units up to %d only", d->name, every, ZP_UNITS);
+    return ZERO_OK;
+}
+
+/* The fields of a description for slices and matrices. */
+static zero_result zp_tensor_check_shape(zero_ctx *z, const zero_tensor_desc *d) {
+    const int slices = d->slice_of ? zero_group_size(d->slice_of) : 1;
+    const size_t outer = d->outer ? d->outer : 1, numel = d->numel * (size_t)slices;
+    ZP_REFUSE(z, d->outer && !d->slice_of, "tensor %s: outer %zu, but slice_of is NULL", d->name,
+              d->outer);
+    ZP_REFUSE(z, d->numel % outer,
+              "tensor %s: a part of each of %zu rows, which do not divide its %zu elements",
+              d->name, outer, d->numel);
+    const zp_tensor *other = z->sliced ? &z->tensors[z->sliced - 1] : NULL;
+    ZP_REFUSE(z, d->slice_of && other && other->slice_group != d->slice_of,
+              "tensor %s is a slice over another group than tensor %s", d->name, other->desc.name);
+    if (!d->rows && !d->cols) return ZERO_OK;
+    const int whole =
+        d->rows && d->cols && d->cols <= numel / d->rows && numel % (d->rows * d->cols) == 0;
+    ZP_REFUSE(
+        z, !whole || (slices > 1 && d->rows * d->cols != numel),
+        "tensor %s: matrices of %zu x %zu, expected sides whose product %s %zu elements, or 0 "
+        "x 0",
+        d->name, d->rows, d->cols, slices > 1 ? "is that of a layer of all slices," : "divides its",
+        numel);
+    return ZERO_OK;
+}
+
+static int zp_tensor_is_factor(float f) { return f == ZERO_NONE || zp_type_not_below(f); }
+
+/* Checks all fields of a named description. */
+static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
+    ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
+    ZP_REFUSE(z, zp_bind_find_tensor(z, d->name), "tensor %s was announced before", d->name);
+    ZP_TRY(zp_tensor_check_range(z, d));
     ZP_REFUSE(z, d->flags & ZERO_COPY && !z->cfg.world, "tensor %s is COPY: of what world?",
               d->name);
     ZP_REFUSE(z, d->flags & ~(2 * ZERO_LATE - 1), "tensor %s: flags %d, unknown bits", d->name,
@@ -37,16 +68,54 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
             && z->array[ZP_GRAD].type == ZERO_F32 && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL,
         "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place (accumulation LOCAL)",
         d->name, z->cfg.micro_steps);
+    ZP_REFUSE(z, !zp_tensor_is_factor(d->lr_factor) || !zp_tensor_is_factor(d->decay_factor),
+              "tensor %s: lr_factor %g, decay_factor %g, expected 0 or more, or ZERO_NONE", d->name,
+              (double)d->lr_factor, (double)d->decay_factor);
+    return zp_tensor_check_shape(z, d);
+}
+
+/* A tensor of a checked description, with defaults resolved. Rules that need no matrices, or no
+   whole tensors, do not see them. */
+static void zp_tensor_resolve(zero_ctx *z, zp_tensor *t) {
+    zero_tensor_desc *d = &t->desc;
+    const int matrices = d->rows && z->rule->needs & ZP_MATRICES;
+    if (!d->layers) d->layers = 1;
+    if (!d->uses) d->uses = 1;
+    if (!d->together) d->together = 1;
+    if (!d->every) d->every = 1;
+    if (!d->lr_factor) d->lr_factor = 1;
+    if (!d->decay_factor) d->decay_factor = 1;
+    if (d->slice_of && !d->outer) d->outer = 1;
+    t->lr_factor = d->lr_factor < 0 ? 0 : d->lr_factor;
+    t->decay_factor = d->decay_factor < 0 ? 0 : d->decay_factor;
+    t->rows = matrices ? d->rows : 0;
+    t->cols = matrices ? d->cols : 0;
+    t->slices = d->slice_of ? zero_group_size(d->slice_of) : 1;
+    if (!z->rule->needs || t->slices == 1) return;
+    t->slice_group = d->slice_of;
+    if (!z->sliced) z->sliced = z->ntensors + 1;
+}
+
+zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
+    ZP_ENTER(z, "zero_tensor", ZP_NEW, "tensors are announced before zero_build");
+    ZP_REFUSE(z, !d, "desc is NULL");
+    char number[16];
+    (void)snprintf(number, sizeof number, "%d", z->ntensors);
+    zp_tensor t;
+    memset(&t, 0, sizeof t);
+    t.desc = *d;
+    if (!d->name) t.desc.name = number;
+    ZP_TRY(zp_tensor_check(z, &t.desc));
     zp_tensor *list =
         (zp_tensor *)zp_list_grow(z->tensors, z->ntensors, &z->tensors_cap, sizeof *list);
     if (list) z->tensors = list;
-    char *name = list ? strdup(d->name) : NULL;
-    if (!name) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", d->name);
+    char *name = list ? strdup(t.desc.name) : NULL;
+    if (!name) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", t.desc.name);
     t.desc.name = name;
-    if (!t.desc.layers) t.desc.layers = 1;
-    if (!t.desc.uses) t.desc.uses = 1;
+    zp_tensor_resolve(z, &t);
     z->tensors[z->ntensors] = t;
     if (!zp_bind_reserve_index(z)) return ZERO_OK;
+    if (z->sliced > z->ntensors) z->sliced = 0;
     free(name);
     return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the names of %d tensors", z->ntensors + 1);
 }
@@ -58,97 +127,5 @@ zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc) {
     ZP_REFUSE(z, !desc, "desc is NULL");
     ZP_REFUSE(z, i < 0 || i >= z->ntensors, "tensor %d of %d", i, z->ntensors);
     *desc = z->tensors[i].desc;
-    return ZERO_OK;
-}
-
-zero_result zero_tensor_together(zero_ctx *z, const char *name, int together) {
-    ZP_ENTER(z, "zero_tensor_together", ZP_NEW, "units are cut before zero_build");
-    zp_tensor *t;
-    ZP_TRY(zp_bind_named_tensor(z, name, &t));
-    ZP_REFUSE(z, together < 1 || together > ZP_UNITS,
-              "tensor %s: %d layers in a unit, expected 1..%d", name, together, ZP_UNITS);
-    t->together = together;
-    return ZERO_OK;
-}
-
-zero_result zero_tensor_every(zero_ctx *z, const char *name, int every) {
-    ZP_ENTER(z, "zero_tensor_every", ZP_NEW, "units are cut before zero_build");
-    zp_tensor *t;
-    ZP_TRY(zp_bind_named_tensor(z, name, &t));
-    const int last = (t->desc.layers - 1) / t->together;
-    ZP_REFUSE(z, every < 1 || every > ZP_UNITS || last > (ZP_UNITS - t->desc.unit) / every,
-              "tensor %s: every %d units, expected 1..%d, and units up to that", name, every,
-              ZP_UNITS);
-    t->every = every;
-    return ZERO_OK;
-}
-
-zero_result zero_tensor_group(zero_ctx *z, const char *name, float lr_factor, float decay_factor) {
-    ZP_ENTER(z, "zero_tensor_group", ZP_NEW, "groups are made before zero_build");
-    zp_tensor *t;
-    ZP_TRY(zp_bind_named_tensor(z, name, &t));
-    ZP_REFUSE(z, !zp_type_not_below(lr_factor) || !zp_type_not_below(decay_factor),
-              "tensor %s: lr_factor %g, decay_factor %g, expected 0 or more", name,
-              (double)lr_factor, (double)decay_factor);
-    t->lr_factor = lr_factor;
-    t->decay_factor = decay_factor;
-    return ZERO_OK;
-}
-
-zero_result zero_tensor_divisor(zero_ctx *z, const char *name, int divisor) {
-    ZP_ENTER(z, "zero_tensor_divisor", ZP_NEW, "divisors are said before zero_build");
-    zp_tensor *t;
-    ZP_TRY(zp_bind_named_tensor(z, name, &t));
-    ZP_REFUSE(z, divisor < 0, "tensor %s: divisor %d, expected 1 or more, or 0: the context's",
-              name, divisor);
-    t->divisor = divisor;
-    return ZERO_OK;
-}
-
-zero_result zero_tensor_matrix(zero_ctx *z, const char *name, size_t rows, size_t cols) {
-    ZP_ENTER(z, "zero_tensor_matrix", ZP_NEW, "matrices are announced before zero_build");
-    zp_tensor *t;
-    ZP_TRY(zp_bind_named_tensor(z, name, &t));
-    const size_t numel = t->desc.numel * (size_t)t->slices;
-    const int whole = rows && cols && cols <= numel / rows && numel % (rows * cols) == 0;
-    const int fits = whole && (t->slices == 1 || rows * cols == numel);
-    ZP_REFUSE(
-        z, (rows || cols) && !fits,
-        "tensor %s: matrices of %zu x %zu, expected sides whose product %s %zu elements, or 0 "
-        "x 0",
-        name, rows, cols, t->slices > 1 ? "is that of a layer of all slices," : "divides its",
-        numel);
-    const int wanted = fits && z->rule->needs & ZP_MATRICES;
-    t->rows = wanted ? rows : 0; /* other rules know of none */
-    t->cols = wanted ? cols : 0;
-    return ZERO_OK;
-}
-
-zero_result zero_tensor_sum(zero_ctx *z, const char *name, zero_group *over) {
-    ZP_ENTER(z, "zero_tensor_sum", ZP_NEW, "groups are named before zero_build");
-    zp_tensor *t;
-    ZP_TRY(zp_bind_named_tensor(z, name, &t));
-    ZP_REFUSE(z, !over, "tensor %s: the group is NULL", name);
-    t->sum_group = over;
-    return ZERO_OK;
-}
-
-zero_result zero_tensor_slice(zero_ctx *z, const char *name, zero_group *over, size_t outer) {
-    ZP_ENTER(z, "zero_tensor_slice", ZP_NEW, "slices are announced before zero_build");
-    zp_tensor *t;
-    ZP_TRY(zp_bind_named_tensor(z, name, &t));
-    ZP_REFUSE(z, !over, "tensor %s: the group is NULL", name);
-    ZP_REFUSE(z, t->rows, "tensor %s: zero_tensor_slice comes before zero_tensor_matrix", name);
-    ZP_REFUSE(z, !outer || t->desc.numel % outer,
-              "tensor %s: a part of each of %zu rows, which do not divide its %zu elements", name,
-              outer, t->desc.numel);
-    const zp_tensor *other = z->sliced ? &z->tensors[z->sliced - 1] : NULL;
-    ZP_REFUSE(z, other && other->slice_group != over,
-              "tensor %s is a slice over another group than tensor %s", name, other->desc.name);
-    t->slices = zero_group_size(over);
-    t->outer = outer;
-    if (!z->rule->needs || t->slices == 1) return ZERO_OK; /* other rules know of none */
-    t->slice_group = over;
-    if (!other) z->sliced = (int)(t - z->tensors) + 1;
     return ZERO_OK;
 }

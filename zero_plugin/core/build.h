@@ -20,13 +20,13 @@ static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     if (strlen(d->name) > 50) /* it is cut, here or in the error's sentence */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
     if (t->slices > 1)
-        (void)snprintf(slices, sizeof slices, "slices %d of %zu rows, ", t->slices, t->outer);
-    if (t->divisor) (void)snprintf(divisor, sizeof divisor, "divisor %d, ", t->divisor);
+        (void)snprintf(slices, sizeof slices, "slices %d of %zu rows, ", t->slices, d->outer);
+    if (d->divisor) (void)snprintf(divisor, sizeof divisor, "divisor %d, ", d->divisor);
     (void)snprintf(
         text, bytes,
         "tensor %d: numel %zu, layers %d, unit %d, together %d, every %d, uses %d, flags %d, "
         "lr_factor %.9g, decay_factor %.9g, matrices %zu x %zu, %s%sname %s%s",
-        at, d->numel, d->layers, d->unit, t->together, t->every, d->uses, d->flags,
+        at, d->numel, d->layers, d->unit, d->together, d->every, d->uses, d->flags,
         (double)t->lr_factor, (double)t->decay_factor, t->rows, t->cols, slices, divisor, hash,
         d->name);
     return 1;

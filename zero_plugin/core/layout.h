@@ -20,19 +20,14 @@ typedef struct zp_member {   /* a tensor's part in a unit: one layer or more */
 } zp_member;
 
 typedef struct zp_tensor {
-    zero_tensor_desc desc; /* name owned */
-    int first_member;      /* in zp_layout.by_tensor: one per `together` layers */
-    int together;          /* layers of a unit */
-    int every;             /* units from one of these to the next */
-    int aliases;           /* 1 + the last of them; 0: it has none */
-    float lr_factor, decay_factor;
-    size_t rows, cols;     /* of its matrices, if the rule needs them: one after another; 0: none */
-    int first_layer;       /* of the layers of all tensors */
-    zero_group *sum_group; /* of zero_tensor_sum */
-    zero_group *slice_group; /* of zero_tensor_slice, if the rule needs it; NULL: it is whole */
+    zero_tensor_desc desc;         /* name owned */
+    int first_member;              /* in zp_layout.by_tensor: one per `together` layers */
+    int aliases;                   /* 1 + the last of them; 0: it has none */
+    float lr_factor, decay_factor; /* the values themselves: 0 for ZERO_NONE */
+    size_t rows, cols; /* of its matrices, if the rule needs them: one after another; 0: none */
+    int first_layer;   /* of the layers of all tensors */
+    zero_group *slice_group; /* desc.slice_of, if the rule needs it; NULL: it is whole */
     int slices;              /* ranks of that */
-    size_t outer;            /* rows of a layer, of each of which this rank has a part */
-    int divisor;             /* of its gradient's sum over the ranks; 0: the context's */
     int namesakes;           /* of zero_place: rows of the same name that have followed */
     uintptr_t shown[2];      /* by side: the pointer that its field was given last */
 } zp_tensor;
@@ -76,14 +71,14 @@ typedef struct zp_layout {
 
 /* Layers that are one member: of KEEP all. */
 static int zp_layout_layers_per_member(const zp_tensor *t) {
-    return t->desc.flags & ZERO_KEEP ? t->desc.layers : t->together;
+    return t->desc.flags & ZERO_KEEP ? t->desc.layers : t->desc.together;
 }
 static int zp_layout_member_of(const zp_tensor *t, int layer) {
     return t->first_member + layer / zp_layout_layers_per_member(t);
 }
 /* The unit that a layer is announced for; where it lies is another one if it is KEEP. */
 static int zp_layout_announced_unit(const zp_tensor *t, int layer) {
-    return t->desc.unit + layer / t->together * t->every;
+    return t->desc.unit + layer / t->desc.together * t->desc.every;
 }
 static int zp_layout_unit_of(const zp_layout *l, const zp_tensor *t, int layer) {
     return t->desc.flags & ZERO_KEEP ? l->units : zp_layout_announced_unit(t, layer);

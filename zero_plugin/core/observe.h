@@ -17,8 +17,7 @@ enum {
     ZP_HOOK_BACKWARD,
     ZP_HOOK_BACKWARD_END,
     ZP_HOOK_GATHER,
-    ZP_HOOK_RELEASE,
-    ZP_HOOK_REDUCE
+    ZP_HOOK_RELEASE
 };
 
 typedef struct zp_observer {

@@ -339,7 +339,7 @@ static zero_result zp_plan_apply_world(zero_ctx *z) {
         const zero_tensor_desc *d = &z->tensors[x->tensor].desc;
         z->live[x->unit].copies |= (d->flags & ZERO_COPY) != 0;
         z->live[x->unit].late |= (d->flags & ZERO_LATE) != 0;
-        z->live[x->unit].sums |= z->tensors[x->tensor].sum_group != NULL;
+        z->live[x->unit].sums |= z->tensors[x->tensor].desc.sum_over != NULL;
     }
     free(z->world_unit);
     z->world_unit = (int *)calloc((size_t)z->layout.all, sizeof *z->world_unit);

@@ -19,7 +19,7 @@ static zero_result zp_reduce_divide(zero_ctx *z, int u) {
     const int usual = z->cfg.divisor ? z->cfg.divisor : z->all->nranks;
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
-        const int own = z->tensors[m->tensor].divisor;
+        const int own = z->tensors[m->tensor].desc.divisor;
         const size_t from = zp_max(first, m->at), to = zp_min(end, m->at + m->numel);
         if (!own || own == usual || from >= to) continue;
         const zp_kernel_rescale_args a = {zp_ctx_unit_mean(z, u)
@@ -231,7 +231,7 @@ static zero_result zp_reduce_finish_micro_step(zero_ctx *z) {
 static int zp_reduce_collects(const zero_ctx *z) { return z->adding == ZP_COLLECTED; }
 static int zp_reduce_has_divisors(const zero_ctx *z) {
     int own = 0;
-    for (int t = 0; t < z->ntensors; t++) own |= z->tensors[t].divisor;
+    for (int t = 0; t < z->ntensors; t++) own |= z->tensors[t].desc.divisor;
     return own != 0;
 }
 static int zp_reduce_is_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }

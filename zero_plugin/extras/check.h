@@ -23,8 +23,7 @@
 static int zp_check_is_on(void) { return ZERO_CHECK; }
 
 static const char *const zp_check_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
-                                                  "backward_end",  "gather",      "release",
-                                                  "reduce_begin"};
+                                                  "backward_end",  "gather",      "release"};
 
 /* Returns the bytes from `array` to the end of its allocation, or SIZE_MAX if they are unknown.
    They are known if `release` is free, or, with CUDA, if the driver knows the address. */
@@ -289,8 +288,6 @@ static zero_result zp_check_note_hook(zero_ctx *z, uint32_t which, int unit) {
 static const char *zp_check_hook_name(uint32_t hook, char *text, size_t bytes) {
     if (hook == UINT32_MAX)
         (void)snprintf(text, bytes, "ended the pass");
-    else if (hook >> 24 == ZP_HOOK_REDUCE)
-        (void)snprintf(text, bytes, "called %s", zp_check_hook_names[ZP_HOOK_REDUCE]);
     else
         (void)snprintf(text, bytes, "called %s of unit %u", zp_check_hook_names[hook >> 24],
                        hook & 0xFFFFFFu);

@@ -297,7 +297,7 @@ static zero_result zp_muon_layout_matrices(zp_layout *l, const zp_tensor *tensor
         const size_t numel = t->rows ? zp_muon_matrix_numel(t) : 0;
         for (size_t at = 0; t->rows && at < m->numel; at += numel) {
             const zp_matrix made = {m->unit, 0,     m->at + at, t->rows, t->cols,
-                                    0,       numel, t->slices,  0,       t->outer};
+                                    0,       numel, t->slices,  0,       t->desc.outer};
             l->matrices[l->nmatrices++] = made;
             l->unit[m->unit].matrices++;
         }

@@ -1,8 +1,8 @@
 /* whole_slices.h - whole tensors whose slices are on the ranks of another group
 
-   Tensor-parallel ranks cut tensors into slices (zero_tensor_slice). If a rule needs whole tensors,
-   this file collects the slices over their group, from the ranks that have the same shard of each
-   slice. These ranks have units of the same sizes, so they assign matrices alike.
+   Tensor-parallel ranks cut tensors into slices (zero_tensor_desc.slice_of). If a rule needs whole
+   tensors, this file collects the slices over their group, from the ranks that have the same shard
+   of each slice. These ranks have units of the same sizes, so they assign matrices alike.
 
    NORMS. Every rank already has the sums of all shards. It adds them up, one sum per layer. Then an
    all-gather over the group brings the sums of the other slices. They are exact, so the order does

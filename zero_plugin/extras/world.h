@@ -30,7 +30,7 @@ static void zp_world_first_sums_task(const void *args, size_t n, int threads) {
     const zp_array *grad = &z->array[ZP_GRAD];
     for (int i = 0; i < x->members && !zp_failure_result(&z->failure); i++) {
         const zp_member *m = &x->member[i];
-        zero_group *g = zp_ctx_own_group(z, z->tensors[m->tensor].sum_group);
+        zero_group *g = zp_ctx_own_group(z, z->tensors[m->tensor].desc.sum_over);
         if (!g || g->group.nranks == 1) continue;
         g->number++;
         const zero_result r = zp_collectives_end(
@@ -45,7 +45,7 @@ static void zp_world_record_first_sums(const zero_ctx *z, int u, zp_record *r) {
     const zp_unit *x = &z->layout.unit[u];
     for (int i = 0; r && i < x->members; i++) {
         const zp_member *m = &x->member[i];
-        const zero_group *g = zp_ctx_own_group(z, z->tensors[m->tensor].sum_group);
+        const zero_group *g = zp_ctx_own_group(z, z->tensors[m->tensor].desc.sum_over);
         if (!g || g->group.nranks == 1) continue;
         r->event.bytes += m->numel * zp_type_bytes(z->array[ZP_GRAD].type);
         r->event.ranks = g->group.nranks;
@@ -134,8 +134,8 @@ static zero_result zp_world_open_copies(zero_ctx *z) {
     }
     for (int t = 0; t < z->ntensors; t++) {
         const zp_tensor *x = &z->tensors[t];
-        ZP_TRY(zp_world_copy_group(z, x, x->sum_group, "zero_tensor_sum"));
-        ZP_TRY(zp_world_copy_group(z, x, x->slice_group, "zero_tensor_slice"));
+        ZP_TRY(zp_world_copy_group(z, x, x->desc.sum_over, "sum_over"));
+        ZP_TRY(zp_world_copy_group(z, x, x->slice_group, "slice_of"));
     }
     return ZERO_OK;
 }
