@@ -119,17 +119,27 @@ float **slot(void *state, int t, int layer, int grad) {
     return grad ? &x.grad : &x.data;
 }
 
+zero_tensor_desc row(const char *name, size_t numel, int unit, int flags) {
+    zero_tensor_desc d{};
+    d.name = name;
+    d.numel = numel;
+    d.layers = unit ? 1 : layers;
+    d.unit = unit;
+    d.flags = flags;
+    return d;
+}
+
 own_host host(int micro_steps) {
     constexpr int vector = ZERO_ONE_D | ZERO_NO_DECAY;
     own_host h{};
     h.name = micro_steps > 1 ? "layers in C++, micro-steps" : "layers in C++";
     h.ntensors = 5;
     h.micro_steps = micro_steps;
-    h.desc[0] = {"gain", channels, layers, 0, 0, vector, 0};
-    h.desc[1] = {"w", hidden * channels, layers, 0, 0, 0, 0};
-    h.desc[2] = {"b", hidden, layers, 0, 0, vector, 0};
-    h.desc[3] = {"v", channels * hidden, layers, 0, 0, 0, 0};
-    h.desc[4] = {"head", classes * channels, 1, layers, 0, 0, 0};
+    h.desc[0] = row("gain", channels, 0, vector);
+    h.desc[1] = row("w", hidden * channels, 0, 0);
+    h.desc[2] = row("b", hidden, 0, vector);
+    h.desc[3] = row("v", channels * hidden, 0, 0);
+    h.desc[4] = row("head", classes * channels, layers, 0);
     h.slot = slot;
     h.open = []() -> void * { return new Model; };
     h.close = [](void *state) { delete static_cast<Model *>(state); };
