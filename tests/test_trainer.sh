@@ -370,7 +370,7 @@ test_tiers() {
     same 'tiers in the plan' 'parameters file, gradients device, optimizer file' "$(tiers)"
     same 'file in the plan' 1 "$(grep -c '^| file of a rank .*, pieces are not checked' "$scratch/out")"
     same 'its folder' 1 "$(grep -c "^|   in .* $scratch " "$scratch/out")"
-    same 'how' 1 "$(grep -c '^|   by  *| \(io_uring\|pread and pwrite of threads\), \(past the\|through the system.s\) cache' "$scratch/out")"
+    same 'how' 1 "$(grep -c '^|   by  *| \(io_uring\|pread and pwrite of threads\), \(direct (O_DIRECT)\|through the page cache\)' "$scratch/out")"
     same 'what it moves' 2 "$(grep -c '^|   \(read\|written\) in a step  *| [0-9.]* MiB' "$scratch/out")"
     same 'and has moved' yes "$(sed -n 's/^moved by the file in a step, .* written \([0-9.]*\), planned \1$/yes/p' "$scratch/out")"
     same 'a sample moves, too' "$reference" "$(train $run -z 3 -zos file -zop file -g 9)"
