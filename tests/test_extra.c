@@ -28,10 +28,11 @@ typedef struct extra_run {
     int failed;
 } extra_run;
 
-static const zero_tensor_desc extra_tensors[] = {{"emb", 700, 1, 0, 2, 0, 0},
-                                                 {"mat", 331, 6, 1, 0, 0, 0},
-                                                 {"norm", 9, 6, 1, 0, ZERO_KEEP | ZERO_NO_DECAY, 0},
-                                                 {"out", 5, 1, 7, 0, ZERO_ONE_D, 0}};
+static const zero_tensor_desc extra_tensors[] = {
+    {"emb", 700, .uses = 2},
+    {"mat", 331, .layers = 6, .unit = 1},
+    {"norm", 9, .layers = 6, .unit = 1, .flags = ZERO_KEEP | ZERO_NO_DECAY},
+    {"out", 5, .unit = 7, .flags = ZERO_ONE_D}};
 
 static void extra_spec(host_spec *s, int stage, int micro_steps, int sharded, zero_type type) {
     host_small(s, 11, EXTRA_RANKS, stage, extra_tensors, 4);

@@ -980,7 +980,8 @@ static void unit_pool(void) {
     zp_buffers p = {buffer, 0, 0, held_by, 0, 0};
     const int soon[] = {4, 1};
     test_check(zp_plan_add_buffer(&p, 100, 1, 0) == 0 && zp_plan_add_buffer(&p, 10, 0, 0) == 1
-                   && zp_plan_add_buffer(&p, 10, 0, 0) == 2 && p.bytes == 120 && buffer[2].at == 110,
+                   && zp_plan_add_buffer(&p, 10, 0, 0) == 2 && p.bytes == 120
+                   && buffer[2].at == 110,
                "buffers");
     memset(&buffer[3], 0, sizeof buffer[3]);
     for (int i = 0; i < 3; i++) buffer[i].open = 0, buffer[i].used = 0;
@@ -1490,7 +1491,8 @@ static void unit_no_context(void) {
 static void unit_announce_all(zero_ctx *z) {
     const zero_tensor_desc top = {"top", 40, 1, .uses = 2},
                            body = {"body", 100, 2, .unit = 1, .field = sizeof(float *)};
-    const zero_tensor_desc bias = {"bias", 5, 2, .unit = 1, .flags = ZERO_KEEP, .field = 2 * sizeof(float *)};
+    const zero_tensor_desc bias = {
+        "bias", 5, 2, .unit = 1, .flags = ZERO_KEEP, .field = 2 * sizeof(float *)};
     test_check(!zero_tensor(z, &top) && !zero_tensor(z, &body) && !zero_tensor(z, &bias),
                "tensors");
 }
@@ -1902,11 +1904,12 @@ static void unit_alternating(void) {
 /* ---- one rank ---- */
 
 static void unit_base_spec(host_spec *s, int nranks, int stage) {
-    static const zero_tensor_desc desc[] = {{"emb", 700, 1, .uses = 2},
-                                            {"mat", 331, 3, .unit = 1},
-                                            {"vec", 17, 3, .unit = 1, .flags = ZERO_NO_DECAY | ZERO_ONE_D},
-                                            {"norm", 9, 3, .unit = 1, .flags = ZERO_KEEP | ZERO_NO_DECAY},
-                                            {"out", 5, 1, .unit = 4, .flags = ZERO_ONE_D}};
+    static const zero_tensor_desc desc[] = {
+        {"emb", 700, 1, .uses = 2},
+        {"mat", 331, 3, .unit = 1},
+        {"vec", 17, 3, .unit = 1, .flags = ZERO_NO_DECAY | ZERO_ONE_D},
+        {"norm", 9, 3, .unit = 1, .flags = ZERO_KEEP | ZERO_NO_DECAY},
+        {"out", 5, 1, .unit = 4, .flags = ZERO_ONE_D}};
     memset(s, 0, sizeof *s);
     s->seed = 5;
     s->nranks = nranks;

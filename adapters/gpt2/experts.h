@@ -20,11 +20,12 @@
    ones, take the slots of their experts, row by row: capacity = max(4, ceil(R / E * factor * k)) of
    this rank's R rows, at most R; what finds none is dropped (its residual goes on alone). With k 2
    an expert's result is weighted by its gate over the sum of the gates that were not dropped, as in
-   GShard: if one of the two is dropped, the other has the weight 1. Slots travel to their experts, results back: two all-to-alls forward, two backward, of [E][capacity][C]
-   numbers each. They are kept rather than sent again where blocks are recomputed. The auxiliary
-   loss is E sum over e of (share of first choices of e) (mean gate of e), times moe.aux, of each
-   rank's rows by themselves. No token is chosen at random: what DeepSpeed draws (use_rts, the
-   second expert's noise) is first come, first served, here.
+   GShard: if one of the two is dropped, the other has the weight 1. Slots travel to their experts,
+   and results back: two all-to-alls forward, two backward, of [E][capacity][C] numbers each. They
+   are kept rather than sent again where blocks are recomputed. The auxiliary loss is E sum over e
+   of (share of first choices of e) (mean gate of e), times moe.aux, of each rank's rows by
+   themselves. No token is chosen at random: what DeepSpeed draws (use_rts, the second expert's
+   noise) is first come, first served, here.
 
    TENSOR PARALLELISM. Every rank of a group has all rows, chooses the same slots, and computes its
    columns of each expert: what it gives is a part of a sum, which the model adds up, R rows forward

@@ -203,9 +203,9 @@ zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_ro
 int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
                zero_tensor_desc out[GPT2_MOST_TENSORS]);
 /* Announces the tensors, and the groups that sum their gradients (sum_over): for whole tensors with
-   sequence parallelism, because each rank sees only its rows, and for a pipeline's tied wte. It also
-   announces slices for LAMB's norms (slice_of), and the four kinds of matrices of a block that MUON
-   makes orthogonal. Errors: those of zero_tensor. */
+   sequence parallelism, because each rank sees only its rows, and for a pipeline's tied wte. It
+   also announces slices for LAMB's norms (slice_of), and the four kinds of matrices of a block that
+   MUON makes orthogonal. Errors: those of zero_tensor. */
 zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                           int tile_rows);
 const char *gpt2_tensor_name(int tensor);
