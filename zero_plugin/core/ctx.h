@@ -1,4 +1,4 @@
-/* ctx.h - everything that one rank owns */
+/* ctx.h - the context: all data that one rank owns */
 #pragma once
 
 #include "../comm/collectives.h"
@@ -16,200 +16,200 @@ enum { ZP_ANY = 63, ZP_BUILT = ZP_ANY - ZP_NEW };
 /* Runs one pass of the optimizer step over unit u. */
 typedef zero_result (*zp_updater)(zero_ctx *z, int u, int pass, const zero_hyper *h);
 
-typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, while training */
-    int own[2];          /* by side: its own buffer, or -1: it lies whole, or takes turns */
-    int spans;           /* that this rank updates of it */
-    int gathers;         /* per step */
-    int buffer[2];       /* -1: none now */
-    int parameter_opens, forward_opens, backward_opens, held; /* held: by zero_gather */
-    uint64_t with_parameters; /* nested backwards, one bit each, the innermost lowest */
-    int writes, reduced; /* outermost backwards of this pass that are over; reductions in a step */
-    int touched;  /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
-    int pending;  /* in the bucket that is not yet issued */
-    int offloads; /* tiers are for it */
-    int copies;   /* with a world: a tensor of it is counted in the norm by other ranks */
-    int late;     /* it is reduced behind all others */
-    int sums;     /* tensors of it are summed over groups of their own first */
-    int apart;    /* its update is a task of the stream `updates` */
-    int rounds;   /* of the ring that have updated it, modulo 2 */
-    int turned;   /* delayed, in the file: NEXT's place is PARAM's now */
-    size_t near_sent; /* bytes that this rank sends for those in a step */
-    int near;         /* of `gathers`, those among the ranks that keep a second shard */
-    size_t second_at; /* bytes of the parameters' memory before its second shard; 0: it has none */
-    int second;       /* its second shard has the weights of now */
-    int old_next;     /* delayed, in memory: NEXT is older than PARAM, which was written by name;
-                         0 while an update is pending */
-    const zp_wire *wire[2]; /* by side: how it travels; NULL: as it is stored */
-    size_t errors;          /* feedback: where its errors begin in those of all units */
-    zp_updater update;      /* where and when its update runs */
+typedef struct zp_live { /* one unit: the plan writes `own` to `gathers`, the hooks the next */
+    int own[2];          /* by side: its own buffer; -1: it is whole, or shares buffers */
+    int spans;           /* number of its entries in zero_ctx.spans */
+    int gathers;         /* all-gathers of the unit in a step */
+    int buffer[2];       /* by side: its buffer now, or -1 */
+    int parameter_opens, forward_opens, backward_opens, held; /* counts; held: by zero_gather */
+    uint64_t with_parameters; /* one bit per nested backward, innermost lowest: it has params */
+    int writes, reduced;      /* backwards ended in this pass; reductions in this step */
+    int touched;      /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
+    int pending;      /* it is in the bucket, which is not issued yet */
+    int offloads;     /* the plan may keep its arrays off the device */
+    int copies;       /* with a world: other ranks count one of its tensors in the norm */
+    int late;         /* it is reduced after all other units */
+    int sums;         /* some of its tensors are first summed over their own groups */
+    int apart;        /* its update is a task of the stream `updates` */
+    int rounds;       /* updates of it by the ring, modulo 2 */
+    int turned;       /* delayed, FILE: NEXT and PARAM have exchanged places */
+    size_t near_sent; /* bytes that this rank sends in a step for the `near` gathers */
+    int near;         /* of `gathers`, those from the secondary partition */
+    size_t second_at; /* byte offset of its second shard in memory[ZP_PARAM]; 0: none */
+    int second;       /* its second shard has the current weights */
+    int old_next;     /* delayed, in memory: PARAM was written by name, NEXT is older; 0 while an
+                         update is pending */
+    const zp_wire *wire[2]; /* by side: format of its messages; NULL: the stored type */
+    size_t errors;          /* error feedback: index of its first error in those of all units */
+    zp_updater update;      /* the function that runs its update */
     zp_event *written, *gathered, *reduction, *updated;
-    zp_event *spent;     /* delayed: its update is over, and has read the gradient */
-    zp_lane_event task;  /* beside a GPU: the same, for lanes */
-    zp_record *slice[2]; /* its forward and its backward, while they run; NULL: nobody asks */
+    zp_event *spent;     /* delayed: its update has ended and reads the gradient no more */
+    zp_lane_event task;  /* state off the GPU: its update has ended, for lanes */
+    zp_record *slice[2]; /* records of its forward and backward while they run, or NULL */
 } zp_live;
 
-/* Parameters on their way from the file to a GPU, or reduced gradients to the file; see shards. */
+/* Copies parameters from the file to a GPU, or gradients to the file; see offload/transfers.h. */
 typedef struct zp_transfer_up_state {
     char *memory;          /* [2][ZP_LIFTED] pinned pieces */
-    float *sums;           /* gradients: [ZP_LIFTED] on the device; NULL: nothing adds up there */
-    zp_lane asks;          /* gives transfers to the file's lanes */
-    int open;              /* it is */
-    zp_gate given, copied; /* a half's reads are given, or it is free; it has gone up, or down */
-    size_t turns;          /* halves so far: of the host, of `asks`, and of the stream */
+    float *sums;           /* gradients: [ZP_LIFTED] pieces on the device; NULL: no sums there */
+    zp_lane asks;          /* enqueues transfers on the file's lanes */
+    int open;              /* `asks` is open */
+    zp_gate given, copied; /* half: reads enqueued, or free; half: copied up, or down */
+    size_t turns; /* halves so far: turns by the calling thread, asked by `asks`, awaited: stream */
     size_t asked, awaited;
     zp_lane_event read[ZP_RING];
 } zp_transfer_up_state;
 enum { ZP_LIFTED = ZP_RING / 2 };
 
-/* A place on the device that state goes through, or a gradient that is added to; see through. */
+/* Device memory for one piece of state, or of a gradient sum; see offload/gpu_update.h. */
 typedef struct zp_gpu_update_place_events {
     zp_event filled, used, emptied;
 } zp_gpu_update_place_events;
 enum { ZP_PASSAGES = 4 };
 
-/* Of the tiers HOST and FILE beside a GPU; see host. */
+/* The tiers HOST and FILE of a run on a GPU; see offload/cpu_update.h. */
 typedef struct zp_cpu_update {
-    int on;      /* the host's processors update */
-    int through; /* HOST: state goes through the GPU; see through */
+    int on;      /* the CPU updates */
+    int through; /* HOST: the GPU updates; see offload/gpu_update.h */
     zp_stream down, up;
-    uint64_t down_bytes, up_bytes; /* what has crossed the link so far */
+    uint64_t down_bytes, up_bytes; /* copied over the link so far */
     zp_gpu_update_place_events passage[ZP_PASSAGES];
-    char *places; /* on the device: of all arrays, or of gradients that add up */
-    size_t turn;  /* pieces so far */
-    zp_gate gate; /* of a step's updates: all that they read is in the host's memory */
+    char *places; /* on the device: for pieces of all arrays, or of gradient sums */
+    size_t turn;  /* number of pieces so far */
+    zp_gate gate; /* opened when host memory has all inputs of a step's updates */
     zp_event decided, ready, done, gathered;
     zp_transfer_up_state lift[ZP_SIDES];
     zp_pages pinned, plain;
-    zp_control *control; /* pinned: the decision, as the updates see it */
-    zp_span *spans;      /* as zero_ctx.spans */
-    zp_event returned;   /* what is made of whole tensors is in the host's memory */
-    zp_limb *sums;       /* NORMS, pinned: of what is updated here; then its ratios */
+    zp_control *control; /* pinned: the decision that the updates read */
+    zp_span *spans;      /* host copy of zero_ctx.spans */
+    zp_event returned;   /* results for whole tensors are in host memory */
+    zp_limb *sums; /* NORMS, pinned: sums of the part that the CPU updates; `trust`: its ratios */
     double *trust;
     size_t sums_bytes;
-    int stale; /* bit ZP_GRAD, ZP_PARAM: DOWN, UP are to be copied down again */
+    int stale; /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
 } zp_cpu_update;
 
-/* A group that was cut from another one of the context's; see hierarchy. */
+/* A group that was split from another group of the context; see extras/subgroups.h. */
 typedef struct zp_subgroup {
-    const zp_transport *of; /* NULL: nothing is cut */
+    const zp_transport *of; /* transport of the group that was split; NULL: none was */
     zero_comm comm;
-    zp_memory meeting; /* the transport's */
-    size_t bytes;      /* of this rank for it, as the transport's `room` says */
+    zp_memory meeting; /* owned by the transport */
+    size_t bytes;      /* of this rank for the group, from the transport's `room` */
 } zp_subgroup;
 
-/* What travels packed: see hops. */
+/* Quantized communication; see extras/packed.h. */
 typedef struct zp_packed_state {
-    zp_wire wire[2]; /* by side: how units travel that do not travel as they are stored */
-    size_t gathered_bytes, packed_bytes, errors; /* errors: how many this rank keeps */
-    zp_memory gathered;                          /* [nranks] packed shards of a unit */
-    char *out, *in;  /* [packed_bytes] of a unit's reduction, sent and received */
-    uint16_t *error; /* [errors] bf16, a unit's hops behind one another; NULL: no feedback */
-    size_t apart;    /* elements from there to a second copy; 0: there is none */
-    zp_comm hop[2];  /* inside nodes, or of all ranks; between nodes */
+    zp_wire wire[2];                             /* by side: the format of quantized messages */
+    size_t gathered_bytes, packed_bytes, errors; /* number of errors of this rank */
+    zp_memory gathered;                          /* [nranks] quantized shards of a unit */
+    char *out, *in;  /* [packed_bytes] sent and received in a unit's reduction */
+    uint16_t *error; /* [errors] bf16, for each unit hop after hop; NULL: no error feedback */
+    size_t apart;    /* distance in elements to the second copy; 0: no second copy */
+    zp_comm hop[2];  /* [0] inside nodes, or all ranks; [1] between nodes */
     zp_subgroup part[2];
-    uint64_t number[2]; /* of a hop's collectives so far */
+    uint64_t number[2]; /* collectives of each hop so far */
     zero_message *list; /* [2 * nranks] */
-    char name[48];      /* of the errors, as state */
-    int put;            /* errors were put, since the state was opened */
+    char name[48];      /* name of the errors in checkpoints */
+    int put;            /* errors were put since zero_state_begin */
     zp_watch watch;
 } zp_packed_state;
 
-/* What the ranks make of whole tensors between the passes of a rule that needs it; see deal. */
+/* Work on whole tensors between the passes of a rule; see extras/whole_tensor.h. */
 #define ZP_PLACES 2
 typedef struct zp_whole_tensor {
-    size_t parts;                 /* NORMS: layers of all tensors; 0: they are not needed */
-    size_t sums_at, sums_bytes;   /* in the gradients' memory, and of one rank */
-    size_t place_at, place_bytes; /* MATRIX: the first of [places] units, f32 */
+    size_t parts;                 /* NORMS: layers of all tensors; 0: the rule needs no norms */
+    size_t sums_at, sums_bytes;   /* byte offset in memory[ZP_GRAD]; bytes of one rank */
+    size_t place_at, place_bytes; /* MATRIX: of the first of [places] places, f32 */
     int places;
-    size_t kept_numel, scratch_numel; /* MATRIX: of matrices that this rank owns */
-    double *trust, *norm;             /* [parts]; one */
+    size_t kept_numel, scratch_numel; /* MATRIX: elements of the matrices of this owner */
+    double *trust, *norm;             /* trust ratios [parts]; one norm */
     float *kept, *scratch;
-    zp_event *full[ZP_PLACES], *read[ZP_PLACES]; /* a place is written; and may be written again */
-    zp_event *summed, *ended;                    /* trust is there; matrices are orthogonal */
-    zero_group *slice_group; /* the host's: its ranks have slices of tensors; see slices */
-    int slices, slice;       /* how many; this rank's. 1, 0: tensors are whole */
+    zp_event *full[ZP_PLACES], *read[ZP_PLACES]; /* a place was written; was read */
+    zp_event *summed, *ended;                    /* trust is ready; matrices are ready */
+    zero_group *slice_group; /* borrowed: its ranks have slices; see whole_slices.h */
+    int slices, slice;       /* their number; this rank's. 1, 0: tensors are whole */
     zp_limb *slice_sums;     /* NORMS: [slices][parts][2][ZP_LIMBS] */
-    float *shared, *whole;   /* MATRIX: [slices] slices of what this rank makes orthogonal; one */
+    float *shared, *whole;   /* MATRIX: slices that this rank collects; one matrix */
     size_t shared_numel, whole_numel;
 } zp_whole_tensor;
 
 typedef struct zp_slot {
     int tensor, layer;
-    const zp_member *member; /* NULL: not until zero_build */
-    int next;        /* another one of the layer's, in a circle: behind the last the first */
-    void **place[2]; /* by side */
-    char *was[2];    /* what they pointed to at zero_slot; NULL: nothing, or it is adopted */
+    const zp_member *member; /* NULL until zero_build */
+    int next;                /* index of the layer's next slot; after the last the first */
+    void **place[2];         /* by side: your code's pointer, which the plugin writes */
+    char *was[2];            /* by side: its value at zero_slot; NULL: none, or adopted */
 } zp_slot;
 
-/* A group over which gradients are summed first: the host's, and this context's own copy. */
+/* A group over which gradients are summed first: your code's, and the context's own copy. */
 typedef struct zp_first_sum {
     struct zp_first_sum *next;
     zero_group *given, *own;
 } zp_first_sum;
 
-typedef struct zp_alias { /* one more field for a tensor's pointer */
+typedef struct zp_alias { /* a further field for a tensor's pointer */
     int tensor;
-    int next; /* 1 + another one of the tensor's; 0: none */
+    int next; /* 1 + the tensor's next alias; 0: none */
     size_t field;
 } zp_alias;
 
-typedef struct zp_lending { /* the last unit of the first `seen` tensors, and its elements */
+typedef struct zp_lending { /* the last unit of the first `seen` tensors; its elements */
     int seen, units;
     size_t has;
 } zp_lending;
 
-/* An array of the caller's, of a layer or of all layers of a tensor. */
+/* An array of your code: one layer or all layers of a tensor. */
 typedef struct zp_extent {
     const char *at;
     size_t bytes;
     int tensor, layer, side, unused;
 } zp_extent;
 
-/* A tensor's copy for the host. The space around it is as large as all its layers. */
+/* The copy of a tensor that your code uses. The space around it is as large as all its layers. */
 typedef struct zp_shadow {
     char *map, *data;
     size_t mapped, guard, body, bytes;
-    int stays;       /* its pages are as many as the unit's own, which is resident, and are kept */
-    int ajar;        /* its hook has ended, and another is expected: not locked yet */
-    uint64_t copied; /* checks.writes when it was copied */
+    int stays;       /* its unit is resident: the pages of the copy are kept */
+    int ajar;        /* not locked yet, because the pass has another use of it */
+    uint64_t copied; /* value of checks.writes at the copy */
 } zp_shadow;
 
 typedef struct zp_checks {
-    zp_shadow *shadow; /* by member, then by side, then by place */
-    uint64_t *seal;    /* by member */
-    int sealed;
-    uint64_t writes;    /* of parameters by the plugin */
-    int *forwards;      /* by unit: of this pass, before its first backward */
-    int *turns;         /* by unit and then by side: uses that have ended in this pass, */
+    zp_shadow *shadow;  /* by member, then side, then place */
+    uint64_t *seal;     /* by member: hash of the parameters */
+    int sealed;         /* 1: the hashes are valid */
+    uint64_t writes;    /* how often the plugin wrote parameters */
+    int *forwards;      /* by unit: forwards before the first backward of this pass */
+    int *turns;         /* by unit, then side: uses that have ended in this pass, */
     int *expected;      /* and in the pass before */
-    int *place;         /* by unit and then by side: 0 or 1, which place the host is shown */
-    unsigned passes[2]; /* so far: ZERO_TRAIN, ZERO_EVAL */
-    uint64_t *lent;     /* by member: the host's own array as it was given back */
-    int backwards;      /* of this pass, so far */
-    uint32_t *hook;     /* of this pass: which one, and its unit */
+    int *place;         /* by unit, then side: the place (0 or 1) that your code uses */
+    unsigned passes[2]; /* number so far of ZERO_TRAIN, of ZERO_EVAL */
+    uint64_t *lent;     /* by member: hash of your code's array when it was returned */
+    int backwards;      /* number so far in this pass */
+    uint32_t *hook;     /* [nhooks] hooks of this pass: kind and unit */
     int nhooks, hooks_cap;
 } zp_checks;
 
-/* Ranks of one place in all shard groups; see replicas. */
+/* The ranks with the same place in all shard groups; see extras/subgroups.h. */
 typedef struct zp_replicas {
-    zp_comm *group;             /* NULL: there are none */
-    zp_memory memory;           /* the gradients', of all ranks */
-    zp_memory view;             /* the same, as this group sees it */
-    size_t sums_at, sums_bytes; /* in it: f32 shards of a bucket's units; 16 bit */
+    zp_comm *group;             /* NULL: no replicas */
+    zp_memory memory;           /* gradient memory, of all ranks */
+    zp_memory view;             /* this group's view of the same memory */
+    size_t sums_at, sums_bytes; /* in `memory`: f32 shards of a bucket, if gradients have 16 bits */
 } zp_replicas;
 
-/* Ranks that keep a second shard; see second. */
+/* The ranks of a secondary partition; see extras/subgroups.h. */
 typedef struct zp_second {
-    zp_comm *group; /* NULL: there is none */
-    zp_memory view; /* the parameters' memory, as this group sees it */
+    zp_comm *group; /* NULL: no secondary partition */
+    zp_memory view; /* this group's view of the parameters' memory */
     size_t at, bytes;
 } zp_second;
 
-/* In this order they are opened, and backwards closed. */
+/* Groups are opened in this order and closed in the reverse order. */
 enum { ZP_WORLD = 0, ZP_ALL, ZP_DATA, ZP_REPLICAS, ZP_NEAR, ZP_GROUPS };
 enum { ZP_LENT = 1, ZP_LENT_INSIDE };
 
-/* The stations of one walk, in order; see extra. */
+/* The stations of one walk, in order; see extra.h. */
 enum { ZP_STATIONS = 32 };
 typedef struct zp_walk {
     const struct zp_station *station[ZP_STATIONS];
