@@ -217,132 +217,132 @@ typedef struct zp_walk {
 } zp_walk;
 
 struct zero_ctx {
-    zero_config cfg; /* resolved */
-    pid_t maker;     /* the process whose threads and peers it has: a child of fork has neither */
+    zero_config cfg; /* zero_create: the resolved settings */
+    pid_t maker;     /* the process that created it; a child of fork must not use it */
     zp_policy policy;
-    zp_failure failure; /* the first of any collective */
+    zp_failure failure; /* the first failure of any collective */
     zp_comm group[ZP_GROUPS];
     zp_comm *all;   /* group[ZP_ALL]: the ranks that zero_create was given */
-    zp_comm *data;  /* those that parameters are sharded over: group[ZP_DATA], or all */
-    zp_comm *world; /* those that agree on a step: group[ZP_WORLD], or all */
+    zp_comm *data;  /* the ranks that share one copy of the shards: group[ZP_DATA], or all */
+    zp_comm *world; /* the ranks that agree on a step: group[ZP_WORLD], or all */
     zp_subgroup part[ZP_GROUPS];
     zp_replicas replicas;
     zp_second second;
-    int nreplicas, replica; /* copies of what is sharded, and which one is this rank's: 1, 0 */
-    int *verdict_order;     /* [world->nranks] on the device: in which order verdicts are added up;
+    int nreplicas, replica; /* number of replicas; this rank's. 1, 0: no replicas */
+    int *verdict_order;     /* [world->nranks] on the device: the order in which verdicts are added;
                                NULL: by rank */
-    size_t piece_bytes;     /* of the device, for pieces of arrays that are kept elsewhere */
-    size_t param_end;       /* bytes of the parameters' memory */
-    /* Unit u was updated on stream s, or, made 0, made from weights that were put. */
+    size_t piece_bytes;     /* device memory for pieces of arrays in HOST or FILE */
+    size_t param_end;       /* bytes of memory[ZP_PARAM] */
+    /* Stream s has updated unit u; made 0: it has computed u from weights that your code put. */
     zero_result (*publish)(zero_ctx *z, int u, zp_stream *s, int made);
-    /* Converts n values of unit u of an array, wherever it lies. */
+    /* Converts n values of unit u of an array, in any tier. */
     zero_result (*convert)(zero_ctx *z, const zp_array *a, int u,
                            const zp_kernel_convert_args *args, size_t n);
-    /* Opens the gradients' memory, of so many bytes. COLLECTIVE. */
+    /* Opens memory[ZP_GRAD] with `bytes` bytes. COLLECTIVE. */
     zero_result (*open_gradients)(zero_ctx *z, size_t bytes);
-    int settled;     /* the ranks have compared their settings */
-    int world_units; /* of the whole model, and one of all KEEP tensors; 0: there is no world */
-    int *world_unit; /* [layout.all] their numbers there */
-    zp_memory world_memory; /* of the world's verdicts */
+    int settled;            /* the ranks have compared their settings */
+    int world_units;        /* units of the whole model, plus one for KEEP tensors; 0: no world */
+    int *world_unit;        /* [layout.all] each unit's number in the whole model */
+    zp_memory world_memory; /* the verdicts of the world's ranks */
     zero_ctx *joined;       /* the context that joins this one */
-    int agrees_later;       /* cfg.joins: its zero_reduce has not come yet */
+    int agrees_later;       /* cfg.joins: the other context has not called zero_reduce yet */
     zp_first_sum *first_sums;
-    zero_group *traced; /* groups that have this context's recorder */
+    zero_group *traced; /* list of groups that use this context's recorder */
     zp_watch watch;
     zp_packed_state packed;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
-    zp_stream updates;            /* of units that are not in memory; not open: all are */
+    zp_stream updates; /* updates of units that are APART (step.h); not open: no unit is */
 
     zp_tensor *tensors;
     int ntensors, tensors_cap;
-    int *names; /* [2][index_room], a power of 2: 1 + the tensor of a name, and the first one of a
-                   field of the host's, by their hashes; 0: none */
+    int *names; /* two hash tables [2][index_room], a power of 2: 1 + the tensor of a name; 1 + the
+                   first tensor of a field of your struct; 0: empty */
     size_t index_room;
-    int planned; /* the plan is that of the tensors as they are */
-    int sliced;  /* 1 + a tensor that has a slice group; 0: none has */
+    int planned; /* `plan` matches the present list of tensors */
+    int sliced;  /* 1 + a tensor that has a slice group; 0: none */
     zp_lending lending;
-    zp_extent *extents; /* [4 * layout.layers] arrays that are compared, then those compared last */
+    zp_extent *extents; /* [4 * layout.layers] arrays to compare, then those of the last call */
     zp_layout layout;
     zp_live *live; /* [layout.all] */
     zp_slot *slots;
     int nslots, slots_cap;
-    int *layer_slots; /* [layout.layers] 1 + the last slot of a tensor's layer; 0: it has none */
+    int *layer_slots; /* [layout.layers] 1 + the last slot of a tensor's layer; 0: no slot */
     zp_alias *aliases;
     int naliases, aliases_cap;
-    zp_event *events; /* [nevents] all that live, buffers and what is below point to */
+    zp_event *events; /* [nevents] all events that `live`, `pool` and this struct point to */
     int nevents;
 
     zp_array array[ZP_ARRAYS_AND_TWINS];
-    zp_memory memory[2]; /* GRAD, MEAN and their buffers; PARAM and its buffers */
-    zp_buffers pool[2];  /* those buffers */
-    zp_file disk;        /* where arrays of the tier FILE are kept */
+    zp_memory memory[2]; /* by side: GRAD, MEAN, buffers; PARAM, buffers. The device's */
+    zp_buffers pool[2];  /* by side: the shared and own buffers of units */
+    zp_file disk;        /* this rank's file, for arrays of the tier FILE */
     size_t disk_pieces;
-    char *disk_memory; /* [disk_bytes] bounces, the ring, and gradients that are added to */
+    char *disk_memory; /* [disk_bytes] access pieces, the ring, and `addends` */
     size_t disk_bytes;
-    char *addends; /* [ZP_DISK_LANES] pieces; NULL: micro-steps add up elsewhere */
+    char *addends; /* [ZP_DISK_LANES] pieces of gradient sums; NULL: the file has no sums */
     zp_file_ring ring;
     zp_cpu_update host;
     zp_whole_tensor deal;
-    size_t shared_numel, bucket_numel; /* of a shared buffer; of a bucket, resolved */
-    zp_order trace[2];                 /* ZERO_TRAIN, ZERO_EVAL */
-    int *bucket;                       /* units written and not yet issued */
-    zp_op *ops;                        /* [units] their collectives */
+    size_t shared_numel, bucket_numel; /* elements of a shared buffer; of a bucket */
+    zp_order trace[2];                 /* order of units in ZERO_TRAIN, in ZERO_EVAL */
+    int *bucket;                       /* [nbucket] units written and not issued yet */
+    zp_op *ops;                        /* [nbucket] their collectives */
     int nbucket;
-    int bucket_last;                    /* its units end their last micro-step of the step */
-    zp_op gather;                       /* the gather that is described just now */
+    int bucket_last;                    /* its units are in the step's last micro-step */
+    zp_op gather;                       /* the all-gather that the parameter's walk issues */
     zp_walk walk[2];                    /* by zp_walk_kind */
-    const struct zp_observer *observer; /* of a checked build; NULL: nobody */
-    struct zp_extra *extras;            /* the rows; after the last one a row without a name */
+    const struct zp_observer *observer; /* set in a checked build, else NULL */
+    struct zp_extra *extras;            /* the rows; a row without a name ends the list */
     size_t bucket_filled;
 
     const zp_rule *rule;
-    char *arena; /* [private_bytes] no peer sees it: SUM, MASTER, STATE, partial, control, spans */
+    char *arena; /* [private_bytes] no peer reads it: SUM, MASTER, STATE, partial, control, spans */
     size_t private_bytes;
-    double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
+    double *partial;            /* [largest shard / ZP_NORM_BLOCK] sums of squares by block */
     double *verdict, *verdicts; /* this rank's [zp_ctx_verdict_words], within all ranks' */
-    size_t verdict_at;          /* of the ranks' verdicts, in the gradients' memory */
-    zp_event *passed;           /* the host has computed with the last micro-step's parameters */
-    int judged;                 /* a verdict was asked for: control says what came of it */
-    int said;                   /* what the host did at the last step: a verdict's CALL */
-    zero_hyper hyper;           /* and with what */
-    zp_control *control;
-    zp_span *spans;        /* [layout.nmembers] what this rank updates, a unit's by its members */
-    zero_range *ranges[2]; /* [nranges] of the state: to save, to go on from */
+    size_t verdict_at;          /* byte offset of `verdicts` in memory[ZP_GRAD] */
+    zp_event *passed;           /* compute stream: the last micro-step's kernels have ended */
+    int judged;                 /* an agreement was enqueued: `control` has its result */
+    int said;                   /* the last step's call, for a verdict's CALL: 1 step, 2 skip */
+    zero_hyper hyper;           /* the hyper-parameters of the last step */
+    zp_control *control;        /* device: agreement and decision */
+    zp_span *spans;             /* [layout.nmembers] this rank's part of each member, for updates */
+    zero_range *ranges[2];      /* [nranges] of the state: to save, and to load */
     int nranges[2], ranges_cap[2];
-    zp_control *pinned; /* where the device writes its control to, for the host */
-    zp_control report;  /* the host's copy */
-    zp_event *agreed, *reported;
+    zp_control *pinned;          /* host memory that the device copies `control` to */
+    zp_control report;           /* the calling thread's copy of `pinned` */
+    zp_event *agreed, *reported; /* `control` has the agreement; `pinned` has the report */
     zero_plan plan;
 
-    int phase, resume; /* ZP_NEW and so on; resume: phase to return to after an evaluation */
+    int phase, resume; /* ZP_NEW and so on; resume: the phase after an evaluation */
     zero_pass pass;
     int micro, micro_steps;
-    int together; /* micro-steps that the pass is of */
+    int together; /* number of micro-steps in this pass */
     zp_adding adding;
-    int scale_asked; /* zero_loss_scale was called for the coming step */
-    int stepped;     /* a step was made: a report exists */
-    int64_t taken;   /* steps, skipped ones too */
-    int pending;     /* a delayed update is not in the seen weights yet: see pass */
+    int scale_asked; /* zero_loss_scale was called for the next step */
+    int stepped;     /* a step was taken: a report exists */
+    int64_t taken;   /* number of steps, including skipped ones */
+    int pending;     /* passes use weights without the last update: see offload/delayed.h */
     int delayed;     /* the update of this step stays pending */
-    int put_seen;    /* seen weights were put, since the state was opened */
+    int put_seen;    /* your code put ZERO_PARAMETER since zero_state_begin */
     zp_checks checks;
-    int looked;       /* since zero_reduce peers may be reading parameters that are SEEN */
+    int looked;       /* since zero_reduce, peers may read this rank's SEEN parameters */
     int bound;        /* zero_bind was called */
     void *adopted[2]; /* by side: the structs that zero_adopt was given */
-    int lent; /* arrays stay the host's: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin's */
+    int lent; /* your code keeps its arrays: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin */
     zero_type lent_type;
     int grads_unstated; /* 16-bit parameters, several micro-steps, and cfg.grads was AUTO */
-    double hooks_s;
-    int hooked;  /* a unit's hook was called in this pass */
-    double loss; /* of the step's micro-steps so far, where zero_train_end is told */
-    zero_result dead;
-    const char *call; /* the public function that runs */
-    char text[ZP_TEXT_BYTES + 128];
-    char row[ZP_TEXT_BYTES + 128]; /* of the first row of a table that was refused */
+    double hooks_s;     /* seconds of the calling thread inside hooks */
+    int hooked;         /* your code called a unit's hook in this pass */
+    double loss;        /* sum of the losses that zero_train_end was given in this step */
+    zero_result dead;   /* the error after which every call fails; 0: none */
+    const char *call;   /* the public function that runs */
+    char text[ZP_TEXT_BYTES + 128]; /* the last error */
+    char row[ZP_TEXT_BYTES + 128];  /* error of the first refused row of a table */
 };
 
-/* An error of this call: `call, rank r of n: sentence`. */
+/* Stores and logs an error of this call as `call, rank r of n: sentence`. */
 __attribute__((format(printf, 3, 4))) static zero_result zp_ctx_fail(zero_ctx *z,
                                                                      zero_result result,
                                                                      const char *format, ...) {
@@ -356,20 +356,20 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_ctx_fail(zero_ctx *z
     return result;
 }
 
-/* A call is refused where an argument is wrong, or where it does not fit the order of calls. */
+/* Return an error if an argument is wrong, or if the call is not allowed in this phase. */
 #define ZP_REFUSE(z, when, ...)                                                                    \
     ZP_TRY((when) ? zp_ctx_fail(z, ZERO_ERR_ARGUMENT, __VA_ARGS__) : ZERO_OK)
 #define ZP_UNTIMELY(z, when, ...)                                                                  \
     ZP_TRY((when) ? zp_ctx_fail(z, ZERO_ERR_STATE, __VA_ARGS__) : ZERO_OK)
 
-/* Words of a rank's verdict; behind it, with a world, the squares of each of its units. */
+/* Returns the words of a rank's verdict. With a world, one sum of squares per unit follows. */
 static int zp_ctx_verdict_words(const zero_ctx *z) { return ZP_VERDICT + z->world_units; }
-/* Unit u's number in the whole model. */
+/* Returns unit u's number in the whole model. */
 static int zp_ctx_world_unit(const zero_ctx *z, int u) {
     return z->world_units ? z->world_unit[u] : u;
 }
 
-/* One of 0..n-1. */
+/* Checks that i is in 0..n-1. */
 static zero_result zp_ctx_check_index(zero_ctx *z, const char *what, int i, int n) {
     ZP_REFUSE(z, n < 1, "%s %d: there is none yet", what, i);
     ZP_REFUSE(z, i < 0 || i >= n, "%s %d, expected 0..%d", what, i, n - 1);
@@ -380,7 +380,7 @@ static const char *zp_ctx_call_name(double call) {
     return call == 1 ? "zero_step" : call == 2 ? "zero_skip_step" : "none";
 }
 
-/* What the ranks must agree on and do not: a word of the verdict, in words. */
+/* Makes the context dead, with an error that names the word in which the verdicts differ. */
 static zero_result zp_ctx_report_difference(zero_ctx *z) {
     static const char *const words[ZP_VERDICT] = {
         "",          "",        "",          "the call",      "lr",
@@ -407,7 +407,8 @@ static zero_result zp_ctx_report_difference(zero_ctx *z) {
                            words[(unsigned)c->differs % ZP_VERDICT], of, a, b, c->differs_rank);
 }
 
-/* A lost peer may have seen a difference in the last verdict; where a thread looks none is left. */
+/* A lost peer may have left because the last verdicts differed. This checks for that, unless the
+   transport's own thread has already done so. */
 static int zp_ctx_has_difference(zero_ctx *z) {
     if (!z->judged || z->world->transport->look || zp_device_sync_event(&z->device, z->agreed)
         || zp_device_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)
@@ -431,51 +432,51 @@ static zero_result zp_ctx_check(zero_ctx *z, zero_result result) {
 
 #define ZP_DO(z, call) ZP_TRY(zp_ctx_check(z, call))
 
-/* The public function that runs, for error sentences and for whoever watches this rank. */
+/* Records the public function that runs, for errors and for the watch of other ranks. */
 static void zp_ctx_set_call(zero_ctx *z, const char *call) {
     z->call = call;
     if (z->all->call) *z->all->call = call;
     if (z->all->unit) *z->all->unit = -1;
 }
 
-/* Every public function begins here: its name, its phases, and what is said in others. */
+/* Every public function begins here, with its name, its phases, and the error in other phases. */
 static zero_result zp_ctx_enter(zero_ctx *z, const char *call, int phases, const char *otherwise) {
     if (!z) return ZERO_ERR_ARGUMENT;
     zp_ctx_set_call(z, call);
     ZP_TRY(zp_ctx_check(z, ZERO_OK));
     if (zp_device_check(&z->device)) {
         (void)zp_ctx_fail(z, ZERO_ERR_STATE, "%s", z->device.text);
-        z->device.text[0] = 0; /* nothing is lost: the host may turn back */
+        z->device.text[0] = 0; /* your code may select the right device */
         return ZERO_ERR_STATE;
     }
-    if (phases == ZP_NEW) z->planned = 0; /* nothing else changes the plan */
+    if (phases == ZP_NEW) z->planned = 0; /* only calls before the build change the plan */
     return z->phase & phases ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_STATE, "%s", otherwise);
 }
 #define ZP_ENTER(z, call, phases, otherwise) ZP_TRY(zp_ctx_enter(z, call, phases, otherwise))
 
-/* Waits until nothing moves any more. */
+/* Waits until all streams and lanes are idle. SYNC. */
 static zero_result zp_ctx_sync(zero_ctx *z) {
     for (int i = 0; i < 2; i++) ZP_TRY(zp_device_sync_stream(&z->stream[i]));
     zp_transfer_up_state *sink = &z->host.lift[ZP_GRAD];
-    if (sink->open) zp_lane_sync(&sink->asks); /* writes what has come down */
+    if (sink->open) zp_lane_sync(&sink->asks); /* it writes to the file */
     if (z->host.down.device) ZP_TRY(zp_device_sync_stream(&z->host.down));
     if (z->updates.device) ZP_TRY(zp_device_sync_stream(&z->updates));
     return zp_device_sync_stream(&z->compute);
 }
 
-/* Unit u lies whole in the side's array; otherwise in a buffer, while it is in use. */
+/* Returns 1 if unit u is whole in the side's array. Otherwise a buffer holds it while in use. */
 static int zp_ctx_unit_is_whole(const zero_ctx *z, zp_side side, int u) {
     const zp_share share = z->array[side].part[u].share;
     return share == ZP_WHOLE || share == ZP_SEEN;
 }
 
-/* The array whose shards go between the file and a side's buffers. */
+/* Returns the array whose shards are copied between the file and the side's buffers. */
 static const zp_array *zp_ctx_side_array(const zero_ctx *z, int side) {
     return &z->array[side == ZP_GRAD ? (int)ZP_MEAN : (int)ZP_PARAM];
 }
 
-/* Where unit u begins in its side's buffer b: a shard that goes to or from the file lies on a
-   sector's border there. */
+/* Returns the byte offset of unit u in its side's buffer b. A shard that is copied to or from the
+   file is aligned to a sector there. */
 static size_t zp_ctx_unit_in_buffer(const zero_ctx *z, zp_side side, int u, int b) {
     const zp_array *a = zp_ctx_side_array(z, side);
     const size_t before = a->part[u].first * zp_type_bytes(a->type);
@@ -483,7 +484,7 @@ static size_t zp_ctx_unit_in_buffer(const zero_ctx *z, zp_side side, int u, int 
     return z->pool[side].buffer[b].at + skew;
 }
 
-/* Where all of unit u's parameters or gradients lie; NULL: nowhere now. */
+/* Returns the address of all of unit u's parameters or gradients; NULL: not in memory now. */
 static char *zp_ctx_unit_memory(const zero_ctx *z, zp_side side, int u) {
     const zp_live *live = &z->live[u];
     const int b = live->own[side] >= 0 ? live->own[side] : live->buffer[side];
@@ -492,7 +493,7 @@ static char *zp_ctx_unit_memory(const zero_ctx *z, zp_side side, int u) {
     return b < 0 ? NULL : base + zp_ctx_unit_in_buffer(z, side, u, b);
 }
 
-/* This rank's shard of u's reduced gradient, until the next use of its memory. */
+/* Returns this rank's shard of u's reduced gradient. It is valid until its memory is used again. */
 static char *zp_ctx_unit_mean(const zero_ctx *z, int u) {
     const zp_array *a = &z->array[ZP_MEAN];
     const size_t first = (size_t)z->data->rank * z->layout.unit[u].shard;
@@ -500,40 +501,40 @@ static char *zp_ctx_unit_mean(const zero_ctx *z, int u) {
     return zp_ctx_unit_memory(z, ZP_GRAD, u) + first * zp_type_bytes(a->type);
 }
 
-/* Unit u's parameters as the host sees them. */
+/* Returns the address at which your code reads unit u's parameters; NULL: not in memory now. */
 static char *zp_ctx_unit_shown(const zero_ctx *z, int u) {
     const zp_memory *m = &z->memory[ZP_PARAM];
     char *memory = zp_ctx_unit_memory(z, ZP_PARAM, u);
     return memory ? m->view + (memory - m->base) : NULL;
 }
 
-/* The part of unit u that this rank updates: of the rule's first state, which every rule has. */
+/* Returns the part of unit u that this rank updates: that of the rule's first state array. */
 static const zp_array_part *zp_ctx_own_part(const zero_ctx *z, int u) {
     return &z->array[ZP_STATE].part[u];
 }
 
-/* A step's update may run beside the next step. */
+/* Returns 1 if a step's update may overlap with the next step. */
 static int zp_ctx_is_delayed(const zero_ctx *z) { return z->cfg.delay_from > 0; }
-/* It works on a second copy: NEXT, and a MEAN that lies apart. Beside a GPU the host's arrays are
-   that. */
+/* Returns 1 if a delayed update works on a second copy: NEXT, and a MEAN outside GRAD. With a GPU,
+   the arrays in host memory are this copy. */
 static int zp_ctx_keeps_next(const zero_ctx *z) {
     return zp_ctx_is_delayed(z) && zp_device_is_host();
 }
 
-/* The gradient that the update reads. */
+/* Returns the gradient that the update reads. */
 static zp_array *zp_ctx_update_gradient(zero_ctx *z) {
     const int over = z->policy.state == ZP_WHOLE && !zp_ctx_keeps_next(z); /* gathered over GRAD */
     return &z->array[over ? (int)ZP_GRAD : (int)ZP_MEAN];
 }
 
-/* The i-th unit in the order of updates: as a forward wants them; delayed ones as the next backward
-   does, whose reductions overwrite what they read. */
+/* Returns the i-th unit in the order of updates: that of forward. Delayed updates use the order of
+   the next backward, because its reductions overwrite the gradients that the updates read. */
 static int zp_ctx_nth_update(const zero_ctx *z, int i) {
     return zp_layout_nth_unit(&z->layout, zp_ctx_is_delayed(z) ? z->layout.all - 1 - i : i);
 }
 
-/* The array whose part of u is the weights that a pass sees; and that with the newest ones, once
-   `updates` has nothing to do. */
+/* Returns the array with the weights of u that a pass uses; then that with the newest weights, once
+   the stream `updates` is idle. */
 static zp_array *zp_ctx_weights(zero_ctx *z, int u) {
     return &z->array[z->live[u].turned ? (int)ZP_NEXT : (int)ZP_PARAM];
 }
@@ -544,7 +545,7 @@ static zp_array *zp_ctx_newest(zero_ctx *z, int u) {
     return &z->array[filed && !z->live[u].rounds ? (int)ZP_PARAM : (int)ZP_NEXT];
 }
 
-/* A collective of unit u: where from and where to is the caller's. */
+/* Returns a collective of unit u. The caller sets its source and target. */
 static zp_op zp_ctx_make_op(zero_ctx *z, zp_channel channel, int kind, int u) {
     zp_op op;
     memset(&op, 0, sizeof op);
@@ -558,31 +559,31 @@ static zp_op zp_ctx_make_op(zero_ctx *z, zp_channel channel, int kind, int u) {
     return op;
 }
 
-/* The context's own copy of a group of the host's; NULL: it has none. */
+/* Returns the context's own copy of a group of your code; NULL: no copy. */
 static zero_group *zp_ctx_own_group(const zero_ctx *z, const zero_group *given) {
     const zp_first_sum *f = z->first_sums;
     while (f && f->given != given) f = f->next;
     return f ? f->own : NULL;
 }
 
-/* The first element that this rank counts in the norm, and saves, of unit u. */
+/* Returns the first element of unit u that this rank counts in the norm and saves. */
 static size_t zp_ctx_piece_first(const zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     return (size_t)z->data->rank * x->shard + (size_t)z->replica * x->piece;
 }
 
-/* What the sum over all ranks is multiplied by. */
+/* Returns the factor that makes the mean from the sum over all ranks. */
 static float zp_ctx_sum_scale(const zero_ctx *z) {
     return z->data->divisor / (float)(z->cfg.divisor ? z->cfg.divisor : z->all->nranks);
 }
 
-/* Reduced gradients of several micro-steps add up where they are kept, and not in SUM. */
+/* Returns 1 if reduced gradients of several micro-steps are added in MEAN, and not in SUM. */
 static int zp_ctx_adds_means(const zero_ctx *z) {
     return z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
 }
 
-/* Cuts `numel` elements of `bytes` bytes from the private arena, from *at on. Before the arena is
-   there this only measures, and returns NULL. */
+/* Cuts `numel` elements of `bytes` bytes from the private arena at *at, and advances *at. Before
+   the arena is allocated this only measures, and returns NULL. */
 static void *zp_ctx_cut_arena(zero_ctx *z, size_t *at, size_t numel, size_t bytes) {
     const size_t from = *at;
     *at += zp_round_up(zp_max(numel, 1) * bytes, bytes * numel >= 65536 ? 4096 : 256);
@@ -593,7 +594,7 @@ static size_t zp_ctx_part_bytes(const zp_comm *of, const zp_cut *cut, int swaps)
     return of->transport->room ? of->transport->room(of, cut->parts, cut->nranks, swaps) : 0;
 }
 
-/* Cuts `of` into parts, in one of which this rank is, and opens that one. COLLECTIVE over `of`. */
+/* Splits `of` into parts and opens the part that has this rank. COLLECTIVE over `of`. */
 static zero_result zp_ctx_open_part(zero_ctx *z, zp_subgroup *part, zp_comm *g, zp_comm *of,
                                     zp_cut cut, int node_size, const char *label) {
     ZP_REFUSE(z, !of->transport->cut, "the %d ranks cannot be cut into groups: %s has no way to",
@@ -607,14 +608,14 @@ static zero_result zp_ctx_open_part(zero_ctx *z, zp_subgroup *part, zp_comm *g, 
     return zp_ctx_check(z, zp_comm_open(g, zp_transport_find(part->comm.kind), &part->comm));
 }
 
-/* The parts go before what they were cut from. */
+/* Closes a part. The caller closes all parts before the group that was split. */
 static void zp_ctx_close_part(zp_subgroup *part, zp_comm *g, int broken) {
     zp_comm_close(g, broken);
     if (part->of && part->of->uncut) part->of->uncut(&part->comm, broken);
     part->of = NULL;
 }
 
-/* Bytes that transports keep for pieces on their way between nodes, and where parts meet. */
+/* Returns the bytes that transports keep for messages between nodes and for split groups. */
 static size_t zp_ctx_transport_bytes(const zero_ctx *z) {
     size_t bytes = z->all->wire_bytes;
     for (int i = ZP_DATA; i < ZP_GROUPS; i++) bytes += z->group[i].wire_bytes + z->part[i].bytes;
