@@ -407,8 +407,7 @@ static zero_result zp_ctx_report_difference(zero_ctx *z) {
                            words[(unsigned)c->differs % ZP_VERDICT], of, a, b, c->differs_rank);
 }
 
-/* A lost peer may have left because the last verdicts differed. This checks for that, unless the
-   transport's own thread has already done so. */
+/* A lost peer may have left because the last verdicts differed. Returns that, or 0 with `look`. */
 static int zp_ctx_has_difference(zero_ctx *z) {
     if (!z->judged || z->world->transport->look || zp_device_sync_event(&z->device, z->agreed)
         || zp_device_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)
