@@ -1,7 +1,7 @@
 /* order.h - the order of a pass's calls: learned from the last pass, or announced by your code
 
-   An announced order replaces the learned one for its kind of pass. Prefetch and the plan use
-   either alike. The hooks compare each call with the announced order. */
+   An announced order replaces the learned one for its kind of pass, in prefetch and in the plan.
+   The hooks compare each call with the announced order. */
 #pragma once
 
 #include "ctx.h"
@@ -36,7 +36,7 @@ static void zp_order_visit(zp_order *t, int unit) {
     t->at++;
 }
 
-/* Finds the next distinct units, at most max. If `wraps`, continues with the next pass. */
+/* Finds the next distinct units, at most max. If `wraps`, includes those of the next micro-step. */
 static int zp_order_ahead(const zp_order *t, int wraps, int max, int *soon) {
     int found = 0;
     for (int i = t->at; i < (wraps ? t->at + t->n : t->n) && found < max; i++) {
@@ -148,8 +148,8 @@ static int zp_order_reductions(const zero_ctx *z, int u) {
     return z->cfg.micro_steps;
 }
 
-/* Expects the announced order, or else that of a model of layers: forward, forward of units used
-   again, backward, backward of those. */
+/* Expects the announced order. Without one, expects that of a model of layers: up in forward, down
+   in backward, with the units that are used more often in between. */
 static void zp_order_expect(zero_ctx *z, zero_pass kind) {
     zp_order *t = &z->trace[kind];
     const int n = z->layout.units, backward = kind == ZERO_TRAIN;
@@ -164,8 +164,8 @@ static void zp_order_expect(zero_ctx *z, zero_pass kind) {
     t->at = 0;
 }
 
-/* Assigns buffers to `unit` and the next units. The pool has at least prefetch + 2 shared buffers.
-   Writes the units that must be gathered to `fill`; returns their number, or -1. */
+/* Assigns buffers to `unit` and the next units; the pool has prefetch + 2 or more. Writes the units
+   that must be gathered to `fill`, and returns their number; -1: no buffer is free. */
 static int zp_order_schedule(zero_ctx *z, const zp_order *t, int unit, int wraps, int *fill) {
     zp_buffers *pool = &z->pool[ZP_PARAM];
     int soon[ZERO_PREFETCH_MOST + 2], n = 0;
