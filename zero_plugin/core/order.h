@@ -48,8 +48,7 @@ static int zp_order_ahead(const zp_order *t, int wraps, int max, int *soon) {
     return found;
 }
 
-/* Prints line i of the announced orders, for the comparison of ranks: the counts, then each call.
- */
+/* Prints line i of the announced orders, which ranks compare: the counts, then each call. */
 static int zp_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     memset(text, 0, bytes);
     if (!i) {
@@ -77,7 +76,7 @@ static int zp_order_load(zp_order *t) {
     return t->turns;
 }
 
-/* Checks that every unit exists, and that each gathered unit is released exactly once. */
+/* Checks that every unit exists, and that each gathered unit is released as often. */
 static zero_result zp_order_check(zero_ctx *z, const zero_turn *turns, int n) {
     zero_result r = ZERO_OK;
     const int units = z->layout.units;
