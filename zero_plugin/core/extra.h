@@ -45,8 +45,7 @@ typedef enum zp_when {
 
 typedef enum zp_walk_kind { ZP_GRADIENT_WALK, ZP_PARAMETER_WALK, ZP_WALKS } zp_walk_kind;
 
-/* One station has either `unit`, which runs for each unit of the bucket, or `bucket`, which runs
-   once for all of them. */
+/* One station: `unit` runs for each unit of the bucket, or `bucket` runs once for all of them. */
 typedef struct zp_station {
     zp_walk_kind walk;
     zp_place place;
@@ -74,8 +73,7 @@ typedef struct zp_extra {
     zero_result (*layout)(zero_ctx *z);
     /* May change the arrays' types, shares and tiers, after the settings are resolved. */
     void (*choose)(zero_ctx *z);
-    /* The plan: plan_units selects the units that are kept off the device; plan_arrays cuts the
-       row's own arrays, after the core's. */
+    /* The plan: selects units to keep off the device; cuts the row's arrays after the core's. */
     void (*plan_units)(zero_ctx *z);
     void (*plan_arrays)(zero_ctx *z);
     /* Returns the bytes of pageable host memory that the row's lists and lanes need. */
@@ -96,9 +94,9 @@ typedef struct zp_extra {
     zero_result (*build)(zero_ctx *z);
     /* zero_destroy of a failed context: makes sure that peers do not wait for this rank. */
     void (*abort)(zero_ctx *z);
-    /* zero_destroy calls these in order: `abandon` releases everything that waits in streams and
-       lanes; `finish` waits until the row's lanes are idle; `stop` runs before the streams are
-       closed; `destroy` runs before the groups are closed. */
+    /* zero_destroy, in this order: `abandon` ends all waits in streams and lanes; `finish` waits
+       for the row's lanes; `stop` runs before streams are closed, `destroy` before groups are
+       closed. */
     void (*abandon)(zero_ctx *z);
     void (*finish)(zero_ctx *z);
     void (*stop)(zero_ctx *z);
@@ -127,9 +125,8 @@ typedef struct zp_extra {
     void (*wrote)(zero_ctx *z, const zp_array *a);
     /* Completes a pending update. COLLECTIVE if an update is pending. */
     zero_result (*finish_update)(zero_ctx *z);
-    /* State of the row's own: add_state adds its ranges; owns_range recognizes a range by its name;
-       move_state copies its values in or out. Then zero_state_begin, and zero_state_end after
-       a put. */
+    /* The row's own state: adds its ranges; recognizes a range by its name; copies values in or
+       out; zero_state_begin; zero_state_end, after a put. */
     zero_result (*add_state)(zero_ctx *z);
     int (*owns_range)(const zero_ctx *z, const zero_range *r);
     zero_result (*move_state)(zero_ctx *z, const zero_range *r, const char *values, char *out);
