@@ -1,5 +1,4 @@
-/* plan.h - computes memory and traffic from layout and settings; the build allocates exactly this
- */
+/* plan.h - computes memory and traffic from layout and settings; the build allocates just that */
 #pragma once
 
 #include "bind.h"
@@ -331,7 +330,7 @@ static zero_result zp_plan_reserve_orders(zero_ctx *z) {
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
-/* Numbers this rank's units in the whole model, if cfg has a world. */
+/* Sets flags of units from their tensors. With a world, numbers the units in the whole model. */
 static zero_result zp_plan_apply_world(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     const int units = c->world_units ? c->world_units : z->layout.units;
