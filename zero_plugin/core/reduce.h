@@ -1,11 +1,11 @@
 /* reduce.h - reduces gradients: from the backward that writes one to the reduced shard
 
    HOOK -> BUCKET -> WALK. zero_backward_begin takes a gradient buffer, or the unit's own memory,
-   and clears it on the compute stream. Your code adds its gradient to it. zero_backward_end records
-   the event `written` and adds the unit to the bucket. When the bucket is full, or the micro-step
-   ends, the stations of the gradient's walk run for all units of the bucket, in the order of
-   zp_reduce_stations below. They enqueue on the gradient stream. One of the last records the event
-   `reduction`; the buffer's next user and the optimizer step wait for it. */
+   and clears it on the compute stream. Your code adds its gradient. zero_backward_end records event
+   `written` and adds the unit to the bucket. When the bucket is full, or the micro-step ends, the
+   stations of zp_reduce_stations (below) run for the bucket's units and enqueue on the gradient
+   stream. The last record `reduction`; the buffer's next user and the optimizer step wait for it.
+ */
 #pragma once
 
 #include "gather.h"
