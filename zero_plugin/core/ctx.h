@@ -21,7 +21,7 @@ typedef struct zp_live { /* one unit: the plan writes `own` to `gathers`, the ho
     int spans;           /* number of its entries in zero_ctx.spans */
     int gathers;         /* all-gathers of the unit in a step */
     int buffer[2];       /* by side: its buffer now, or -1 */
-    int parameter_opens, forward_opens, backward_opens, held; /* counts; held: by zero_gather */
+    int parameter_opens, forward_opens, backward_opens, held; /* open begins; held: zero_gather */
     uint64_t with_parameters; /* one bit per nested backward, innermost lowest: it has params */
     int writes, reduced;      /* backwards ended in this pass; reductions in this step */
     int touched;      /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
@@ -42,7 +42,7 @@ typedef struct zp_live { /* one unit: the plan writes `own` to `gathers`, the ho
     const zp_wire *wire[2]; /* by side: format of its messages; NULL: the stored type */
     size_t errors;          /* error feedback: index of its first error in those of all units */
     zp_updater update;      /* the function that runs its update */
-    zp_event *written, *gathered, *reduction, *updated;
+    zp_event *written, *gathered, *reduction, *updated; /* recorded by reduce, gather, step */
     zp_event *spent;     /* delayed: its update has ended and reads the gradient no more */
     zp_lane_event task;  /* state off the GPU: its update has ended, for lanes */
     zp_record *slice[2]; /* records of its forward and backward while they run, or NULL */
@@ -55,9 +55,9 @@ typedef struct zp_transfer_up_state {
     zp_lane asks;          /* enqueues transfers on the file's lanes */
     int open;              /* `asks` is open */
     zp_gate given, copied; /* half: reads enqueued, or free; half: copied up, or down */
-    size_t turns; /* halves so far: turns by the calling thread, asked by `asks`, awaited: stream */
-    size_t asked, awaited;
-    zp_lane_event read[ZP_RING];
+    size_t turns;          /* halves that the calling thread has enqueued */
+    size_t asked, awaited; /* halves that `asks` has handled; that the stream has waited for */
+    zp_lane_event read[ZP_RING]; /* by piece: its last transfer has ended */
 } zp_transfer_up_state;
 enum { ZP_LIFTED = ZP_RING / 2 };
 
@@ -69,24 +69,24 @@ enum { ZP_PASSAGES = 4 };
 
 /* The tiers HOST and FILE of a run on a GPU; see offload/cpu_update.h. */
 typedef struct zp_cpu_update {
-    int on;      /* the CPU updates */
-    int through; /* HOST: the GPU updates; see offload/gpu_update.h */
-    zp_stream down, up;
+    int on;                        /* the CPU updates */
+    int through;                   /* HOST: the GPU updates; see offload/gpu_update.h */
+    zp_stream down, up;            /* copies from, and to, the device */
     uint64_t down_bytes, up_bytes; /* copied over the link so far */
     zp_gpu_update_place_events passage[ZP_PASSAGES];
     char *places; /* on the device: for pieces of all arrays, or of gradient sums */
     size_t turn;  /* number of pieces so far */
     zp_gate gate; /* opened when host memory has all inputs of a step's updates */
-    zp_event decided, ready, done, gathered;
-    zp_transfer_up_state lift[ZP_SIDES];
-    zp_pages pinned, plain;
-    zp_control *control; /* pinned: the decision that the updates read */
-    zp_span *spans;      /* host copy of zero_ctx.spans */
-    zp_event returned;   /* results for whole tensors are in host memory */
+    zp_event decided, ready, done, gathered; /* gathered: PARAM may be copied down */
+    zp_transfer_up_state lift[ZP_SIDES];     /* FILE, by side */
+    zp_pages pinned, plain;                  /* all host memory that the update uses */
+    zp_control *control;                     /* pinned: the decision that the updates read */
+    zp_span *spans;                          /* host copy of zero_ctx.spans */
+    zp_event returned;                       /* results for whole tensors are in host memory */
     zp_limb *sums; /* NORMS, pinned: sums of the part that the CPU updates; `trust`: its ratios */
     double *trust;
-    size_t sums_bytes;
-    int stale; /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
+    size_t sums_bytes; /* of `sums` */
+    int stale;         /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
 } zp_cpu_update;
 
 /* A group that was split from another group of the context; see extras/subgroups.h. */
@@ -135,7 +135,7 @@ typedef struct zp_whole_tensor {
 
 typedef struct zp_slot {
     int tensor, layer;
-    const zp_member *member; /* NULL until zero_build */
+    const zp_member *member; /* the layer's member; NULL until zero_build */
     int next;                /* index of the layer's next slot; after the last the first */
     void **place[2];         /* by side: your code's pointer, which the plugin writes */
     char *was[2];            /* by side: its value at zero_slot; NULL: none, or adopted */
@@ -185,7 +185,7 @@ typedef struct zp_checks {
     int *place;         /* by unit, then side: the place (0 or 1) that your code uses */
     unsigned passes[2]; /* number so far of ZERO_TRAIN, of ZERO_EVAL */
     uint64_t *lent;     /* by member: hash of your code's array when it was returned */
-    int backwards;      /* number so far in this pass */
+    int backwards;      /* backward hooks so far in this pass */
     uint32_t *hook;     /* [nhooks] hooks of this pass: kind and unit */
     int nhooks, hooks_cap;
 } zp_checks;
@@ -217,15 +217,15 @@ typedef struct zp_walk {
 } zp_walk;
 
 struct zero_ctx {
-    zero_config cfg; /* zero_create: the resolved settings */
-    pid_t maker;     /* the process that created it; a child of fork must not use it */
-    zp_policy policy;
-    zp_failure failure; /* the first failure of any collective */
-    zp_comm group[ZP_GROUPS];
-    zp_comm *all;   /* group[ZP_ALL]: the ranks that zero_create was given */
+    zero_config cfg;          /* zero_create: the resolved settings */
+    pid_t maker;              /* the process that created it; a child of fork must not use it */
+    zp_policy policy;         /* zero_create: the row of the stage */
+    zp_failure failure;       /* the first failure of any collective */
+    zp_comm group[ZP_GROUPS]; /* zero_create opens them, zero_destroy closes them */
+    zp_comm *all;             /* group[ZP_ALL]: the ranks that zero_create was given */
     zp_comm *data;  /* the ranks that share one copy of the shards: group[ZP_DATA], or all */
     zp_comm *world; /* the ranks that agree on a step: group[ZP_WORLD], or all */
-    zp_subgroup part[ZP_GROUPS];
+    zp_subgroup part[ZP_GROUPS]; /* of the groups that were split from another */
     zp_replicas replicas;
     zp_second second;
     int nreplicas, replica; /* number of replicas; this rank's. 1, 0: no replicas */
@@ -240,45 +240,45 @@ struct zero_ctx {
                            const zp_kernel_convert_args *args, size_t n);
     /* Opens memory[ZP_GRAD] with `bytes` bytes. COLLECTIVE. */
     zero_result (*open_gradients)(zero_ctx *z, size_t bytes);
-    int settled;            /* the ranks have compared their settings */
-    int world_units;        /* units of the whole model, plus one for KEEP tensors; 0: no world */
-    int *world_unit;        /* [layout.all] each unit's number in the whole model */
-    zp_memory world_memory; /* the verdicts of the world's ranks */
-    zero_ctx *joined;       /* the context that joins this one */
-    int agrees_later;       /* cfg.joins: the other context has not called zero_reduce yet */
-    zp_first_sum *first_sums;
-    zero_group *traced; /* list of groups that use this context's recorder */
+    int settled;              /* the ranks have compared their settings */
+    int world_units;          /* units of the whole model, plus one for KEEP tensors; 0: no world */
+    int *world_unit;          /* [layout.all] each unit's number in the whole model */
+    zp_memory world_memory;   /* the verdicts of the world's ranks */
+    zero_ctx *joined;         /* the context that joins this one */
+    int agrees_later;         /* cfg.joins: the other context has not called zero_reduce yet */
+    zp_first_sum *first_sums; /* list of the groups of sum_over */
+    zero_group *traced;       /* list of groups that use this context's recorder */
     zp_watch watch;
     zp_packed_state packed;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
     zp_stream updates; /* updates of units that are APART (step.h); not open: no unit is */
 
-    zp_tensor *tensors;
+    zp_tensor *tensors; /* [ntensors] in the order in which your code added them */
     int ntensors, tensors_cap;
     int *names; /* two hash tables [2][index_room], a power of 2: 1 + the tensor of a name; 1 + the
                    first tensor of a field of your struct; 0: empty */
-    size_t index_room;
-    int planned; /* `plan` matches the present list of tensors */
-    int sliced;  /* 1 + a tensor that has a slice group; 0: none */
+    size_t index_room; /* entries of each table */
+    int planned;       /* `plan` matches the present list of tensors */
+    int sliced;        /* 1 + a tensor that has a slice group; 0: none */
     zp_lending lending;
     zp_extent *extents; /* [4 * layout.layers] arrays to compare, then those of the last call */
-    zp_layout layout;
-    zp_live *live; /* [layout.all] */
-    zp_slot *slots;
+    zp_layout layout;   /* zp_plan_make: units, members, shards */
+    zp_live *live;      /* [layout.all] by unit */
+    zp_slot *slots;     /* [nslots] by call of zero_slot */
     int nslots, slots_cap;
-    int *layer_slots; /* [layout.layers] 1 + the last slot of a tensor's layer; 0: no slot */
-    zp_alias *aliases;
+    int *layer_slots;  /* [layout.layers] 1 + the last slot of a tensor's layer; 0: no slot */
+    zp_alias *aliases; /* [naliases] */
     int naliases, aliases_cap;
     zp_event *events; /* [nevents] all events that `live`, `pool` and this struct point to */
     int nevents;
 
-    zp_array array[ZP_ARRAYS_AND_TWINS];
+    zp_array array[ZP_ARRAYS_AND_TWINS]; /* the plan cuts them, the build allocates them */
     zp_memory memory[2]; /* by side: GRAD, MEAN, buffers; PARAM, buffers. The device's */
     zp_buffers pool[2];  /* by side: the shared and own buffers of units */
     zp_file disk;        /* this rank's file, for arrays of the tier FILE */
-    size_t disk_pieces;
-    char *disk_memory; /* [disk_bytes] access pieces, the ring, and `addends` */
+    size_t disk_pieces;  /* number of pieces in the file */
+    char *disk_memory;   /* [disk_bytes] access pieces, the ring, and `addends` */
     size_t disk_bytes;
     char *addends; /* [ZP_DISK_LANES] pieces of gradient sums; NULL: the file has no sums */
     zp_file_ring ring;
@@ -286,17 +286,17 @@ struct zero_ctx {
     zp_whole_tensor deal;
     size_t shared_numel, bucket_numel; /* elements of a shared buffer; of a bucket */
     zp_order trace[2];                 /* order of units in ZERO_TRAIN, in ZERO_EVAL */
-    int *bucket;                       /* [nbucket] units written and not issued yet */
-    zp_op *ops;                        /* [nbucket] their collectives */
-    int nbucket;
-    int bucket_last;                    /* its units are in the step's last micro-step */
-    zp_op gather;                       /* the all-gather that the parameter's walk issues */
-    zp_walk walk[2];                    /* by zp_walk_kind */
+    int *bucket;     /* [layout.all] the first nbucket: units written, not issued yet */
+    zp_op *ops;      /* [layout.all] their collectives, from ZP_AT_DESCRIBE on */
+    int nbucket;     /* the hooks add units, the flush empties it */
+    int bucket_last; /* its units are in the step's last micro-step */
+    zp_op gather;    /* the all-gather that the parameter's walk issues */
+    zp_walk walk[2]; /* by zp_walk_kind */
     const struct zp_observer *observer; /* set in a checked build, else NULL */
     struct zp_extra *extras;            /* the rows; a row without a name ends the list */
-    size_t bucket_filled;
+    size_t bucket_filled;               /* elements in the bucket */
 
-    const zp_rule *rule;
+    const zp_rule *rule; /* the optimizer's functions and its number of states */
     char *arena; /* [private_bytes] no peer reads it: SUM, MASTER, STATE, partial, control, spans */
     size_t private_bytes;
     double *partial;            /* [largest shard / ZP_NORM_BLOCK] sums of squares by block */
@@ -313,31 +313,31 @@ struct zero_ctx {
     zp_control *pinned;          /* host memory that the device copies `control` to */
     zp_control report;           /* the calling thread's copy of `pinned` */
     zp_event *agreed, *reported; /* `control` has the agreement; `pinned` has the report */
-    zero_plan plan;
+    zero_plan plan;              /* the result of zero_plan_query */
 
-    int phase, resume; /* ZP_NEW and so on; resume: the phase after an evaluation */
-    zero_pass pass;
-    int micro, micro_steps;
-    int together; /* number of micro-steps in this pass */
-    zp_adding adding;
-    int scale_asked; /* zero_loss_scale was called for the next step */
-    int stepped;     /* a step was taken: a report exists */
-    int64_t taken;   /* number of steps, including skipped ones */
-    int pending;     /* passes use weights without the last update: see offload/delayed.h */
-    int delayed;     /* the update of this step stays pending */
-    int put_seen;    /* your code put ZERO_PARAMETER since zero_state_begin */
+    int phase, resume;      /* ZP_NEW and so on; resume: the phase after an evaluation */
+    zero_pass pass;         /* kind of the current or last pass */
+    int micro, micro_steps; /* index of the current micro-step; their number in this step */
+    int together;           /* number of micro-steps in this pass */
+    zp_adding adding;       /* set by the plan, from settings and stage */
+    int scale_asked;        /* zero_loss_scale was called for the next step */
+    int stepped;            /* a step was taken: a report exists */
+    int64_t taken;          /* number of steps, including skipped ones */
+    int pending;            /* passes use weights without the last update: see offload/delayed.h */
+    int delayed;            /* the update of this step stays pending */
+    int put_seen;           /* your code put ZERO_PARAMETER since zero_state_begin */
     zp_checks checks;
     int looked;       /* since zero_reduce, peers may read this rank's SEEN parameters */
     int bound;        /* zero_bind was called */
     void *adopted[2]; /* by side: the structs that zero_adopt was given */
     int lent; /* your code keeps its arrays: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin */
-    zero_type lent_type;
-    int grads_unstated; /* 16-bit parameters, several micro-steps, and cfg.grads was AUTO */
-    double hooks_s;     /* seconds of the calling thread inside hooks */
-    int hooked;         /* your code called a unit's hook in this pass */
-    double loss;        /* sum of the losses that zero_train_end was given in this step */
-    zero_result dead;   /* the error after which every call fails; 0: none */
-    const char *call;   /* the public function that runs */
+    zero_type lent_type; /* the type of these arrays */
+    int grads_unstated;  /* 16-bit parameters, several micro-steps, and cfg.grads was AUTO */
+    double hooks_s;      /* seconds of the calling thread inside hooks */
+    int hooked;          /* your code called a unit's hook in this pass */
+    double loss;         /* sum of the losses that zero_train_end was given in this step */
+    zero_result dead;    /* the error after which every call fails; 0: none */
+    const char *call;    /* the public function that runs */
     char text[ZP_TEXT_BYTES + 128]; /* the last error */
     char row[ZP_TEXT_BYTES + 128];  /* error of the first refused row of a table */
 };
