@@ -95,8 +95,7 @@ typedef struct zp_extra {
     /* zero_destroy of a failed context: makes sure that peers do not wait for this rank. */
     void (*abort)(zero_ctx *z);
     /* zero_destroy, in this order: `abandon` ends all waits in streams and lanes; `finish` waits
-       for the row's lanes; `stop` runs before streams are closed, `destroy` before groups are
-       closed. */
+       for the row's lanes; `stop` runs before streams close, `destroy` before groups close. */
     void (*abandon)(zero_ctx *z);
     void (*finish)(zero_ctx *z);
     void (*stop)(zero_ctx *z);
