@@ -4,8 +4,7 @@
    and clears it on the compute stream. Your code adds its gradient. zero_backward_end records event
    `written` and adds the unit to the bucket. When the bucket is full, or the micro-step ends, the
    stations of zp_reduce_stations (below) run for the bucket's units and enqueue on the gradient
-   stream. The last record `reduction`; the buffer's next user and the optimizer step wait for it.
- */
+   stream. The last record `reduction`: the buffer's next user and the optimizer wait for it. */
 #pragma once
 
 #include "gather.h"
@@ -236,8 +235,7 @@ static int zp_reduce_has_divisors(const zero_ctx *z) {
 }
 static int zp_reduce_is_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }
 
-/* The core's stations. From top to bottom they show the way of one gradient, then of one parameter.
- */
+/* The core's stations. They show the way of one gradient, then that of one parameter. */
 static const zp_station zp_reduce_stations[] = {
     {ZP_GRADIENT_WALK, ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, NULL, zp_reduce_wait_written, NULL},
     {ZP_GRADIENT_WALK, ZP_AT_COLLECT, ZP_EACH_MICRO_STEP, zp_reduce_collects, zp_reduce_collect,
