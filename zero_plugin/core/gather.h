@@ -12,8 +12,7 @@ static void zp_gather_forget_all(zero_ctx *z) {
 }
 
 /* Describes u's all-gather in z->gather: from this rank's shard to the whole unit, which lies in
-   the array or in a buffer. The parameter stream waits until the buffer's last unit was released.
- */
+   the array or in a buffer. The parameter stream waits until the buffer is released. */
 static zero_result zp_gather_describe(zero_ctx *z, int u) {
     const zp_array *param = &z->array[ZP_PARAM];
     const int away = zp_array_off_device(param, u), whole = zp_ctx_unit_is_whole(z, ZP_PARAM, u);
