@@ -200,8 +200,7 @@ enum {
     ZP_UPDATED_ARRAYS = ZP_UPDATED_MASTER + 1 + ZP_STATES
 };
 
-/* Returns the bytes, without padding to sectors, of the first `units` units' parts off the device.
- */
+/* Returns the unpadded bytes of all parts of units 0..units - 1 that are off the device. */
 static size_t zp_array_bytes_off_device(const zp_array *a, int units) {
     size_t numel = 0;
     for (int u = 0; u < units; u++) numel += a->part[u].tier ? a->part[u].numel : 0;
