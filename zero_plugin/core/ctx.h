@@ -31,7 +31,7 @@ typedef struct zp_live { /* one unit: the plan writes `own` to `gathers`, the ho
     int late;         /* it is reduced after all other units */
     int sums;         /* some of its tensors are first summed over their own groups */
     int apart;        /* its update is a task of the stream `updates` */
-    int rounds;       /* updates of it by the ring, modulo 2 */
+    int rounds;       /* number of the ring's updates of the unit, modulo 2 */
     int turned;       /* delayed, FILE: NEXT and PARAM have exchanged places */
     size_t near_sent; /* bytes that this rank sends in a step for the `near` gathers */
     int near;         /* of `gathers`, those from the secondary partition */
@@ -184,7 +184,7 @@ typedef struct zp_checks {
     int *expected;      /* and in the pass before */
     int *place;         /* by unit, then side: the place (0 or 1) that your code uses */
     unsigned passes[2]; /* number so far of ZERO_TRAIN, of ZERO_EVAL */
-    uint64_t *lent;     /* by member: hash of your code's array when it was returned */
+    uint64_t *lent;     /* by member: hash of the array that the plugin returned to your code */
     int backwards;      /* backward hooks so far in this pass */
     uint32_t *hook;     /* [nhooks] hooks of this pass: kind and unit */
     int nhooks, hooks_cap;
@@ -313,7 +313,7 @@ struct zero_ctx {
     zp_control *pinned;          /* host memory that the device copies `control` to */
     zp_control report;           /* the calling thread's copy of `pinned` */
     zp_event *agreed, *reported; /* `control` has the agreement; `pinned` has the report */
-    zero_plan plan;              /* the result of zero_plan_query */
+    zero_plan plan;              /* the result of zero_query_plan */
 
     int phase, resume;      /* ZP_NEW and so on; resume: the phase after an evaluation */
     zero_pass pass;         /* kind of the current or last pass */
