@@ -5,10 +5,10 @@
 
      unit u:   [ tensor a | tensor b | ... | pad ]     tensors begin at cache lines
      shards:   |  rank 0  |  rank 1  |  ...  |         equal, whole cache lines
-     pieces:   | 0  |  1  | 0  |  1  |  ...  |         by replica; without replicas a shard is one
-   piece KEEP:     one more unit, type-major: [ a: layer 0, 1, ... | b: layer 0, 1, ... | pad ]
-     matrices, if the rule needs them, come last in their unit: a second state array, which they do
-   not have, then ends before them */
+     pieces:   | 0  |  1  | 0  |  1  |  ...  |         by replica; none: a shard is one piece
+     KEEP:     one more unit, type-major: [ a: layer 0, 1, ... | b: layer 0, 1, ... | pad ]
+     matrices, if the rule needs them, come last in their unit; a second state array, which they
+     do not have, then ends before them */
 #pragma once
 
 #include "../machine/base.h"
