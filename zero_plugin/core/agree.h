@@ -1,16 +1,16 @@
-/* agree.h - all ranks compare what they must have alike, before they use it */
+/* agree.h - compares data that must be the same on all ranks, before the ranks use it */
 #pragma once
 
 #include "ctx.h"
 
-/* The first rank whose part of the last exchange is not rank 0's; 0: there is none. */
+/* Returns the first rank whose part of the last exchange differs from rank 0's; 0: none. */
 static int zp_agree_first_difference(const zp_comm *g, size_t bytes) {
     for (int r = 1; r < g->nranks; r++)
         if (memcmp(g->mail, g->mail + (size_t)r * bytes, bytes)) return r;
     return 0;
 }
 
-/* Compares what every rank has; the first difference is an error of all. */
+/* Compares one line on all ranks. At the first difference all ranks return an error. COLLECTIVE. */
 static zero_result zp_agree_compare_line(zero_ctx *z, const char *mine) {
     const char *all = z->all->mail;
     ZP_DO(z, zp_comm_exchange(z->all, mine, ZP_MAIL_BYTES));
@@ -20,10 +20,10 @@ static zero_result zp_agree_compare_line(zero_ctx *z, const char *mine) {
                                  all, r, all + (size_t)r * ZP_MAIL_BYTES);
 }
 
-/* Line i of what all ranks must have alike, zeros behind it; 0: there is none. */
+/* Prints line i of the common data to `text`, followed by zeros; returns 0 after the last line. */
 typedef int (*zp_line_fn)(const zero_ctx *z, int i, char *text, size_t bytes);
 
-/* By one exchange of a hash of all lines; one by one only where they differ. */
+/* Exchanges one hash of all lines, and single lines only if the hashes differ. COLLECTIVE. */
 static zero_result zp_agree_compare_lines(zero_ctx *z, zp_line_fn line) {
     uint64_t words[ZP_MAIL_BYTES / sizeof(uint64_t)], hash = ZP_HASH_EMPTY;
     char *mine = (char *)words;
@@ -44,7 +44,7 @@ static int zp_agree_setting_line(const zero_ctx *z, int i, char *text, size_t by
     return i < ZP_SETTINGS;
 }
 
-/* All settings: once. */
+/* Compares all settings, once per context. COLLECTIVE. */
 static zero_result zp_agree_compare_settings(zero_ctx *z) {
     if (!z->settled) ZP_TRY(zp_agree_compare_lines(z, zp_agree_setting_line));
     z->settled = 1;

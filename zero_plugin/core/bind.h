@@ -1,4 +1,4 @@
-/* bind.h - tensors by their names and fields, slots by their layers: found at once */
+/* bind.h - finds tensors by name and by field, and slots by layer, through hash tables */
 #pragma once
 
 #include "ctx.h"
@@ -8,7 +8,7 @@ static uint64_t zp_bind_hash_name(const char *name) {
     for (const char *c = name; *c; c++) hash = zp_hash(hash, (unsigned char)*c);
     return hash;
 }
-/* Where a name is in the index, or would be; and the first tensor of a field. */
+/* Returns the place of a name in the index, used or free; then the place of a field. */
 static int *zp_bind_place_of_name(const zero_ctx *z, const char *name) {
     for (size_t i = zp_bind_hash_name(name) >> 32;; i++) {
         int *at = &z->names[i & (z->index_room - 1)];
@@ -28,7 +28,7 @@ static void zp_bind_index_tensor(zero_ctx *z, int t) {
     int *field = zp_bind_place_of_field(z, d->field);
     if (!*field) *field = t + 1;
 }
-/* One more tensor: at most half of the index is taken. */
+/* Makes room for one more tensor: at most half of the index is in use. */
 static zero_result zp_bind_reserve_index(zero_ctx *z) {
     const size_t n = (size_t)z->ntensors + 1;
     if (2 * n > z->index_room) {
@@ -43,12 +43,12 @@ static zero_result zp_bind_reserve_index(zero_ctx *z) {
     zp_bind_index_tensor(z, z->ntensors++);
     return ZERO_OK;
 }
-/* NULL: there is none. */
+/* Returns the tensor with this name, or NULL. */
 static zp_tensor *zp_bind_find_tensor(const zero_ctx *z, const char *name) {
     const int at = name && z->names ? *zp_bind_place_of_name(z, name) : 0;
     return at ? &z->tensors[at - 1] : NULL;
 }
-/* The first of the host's slots for a layer, or the one behind `s`; NULL: none. Once built. */
+/* Returns the first slot of a layer, or the one after `s`, or NULL. Valid after the build. */
 static const zp_slot *zp_bind_next_slot(const zero_ctx *z, int tensor, int layer,
                                         const zp_slot *s) {
     const int last = z->layer_slots[z->tensors[tensor].first_layer + layer] - 1;

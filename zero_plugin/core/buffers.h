@@ -1,42 +1,42 @@
-/* buffers.h - which unit sits in which buffer, and what is gathered next
+/* buffers.h - assigns units to buffers, and predicts the next gathers
 
-   Units that are not resident take turns in buffers. A unit of a pass is used once per direction;
-   one that is used more often (tied embeddings), or is much larger than the others, has a buffer
-   of its own and keeps its value until parameters change. The order of begin hooks in the last
-   pass, or one that the host has announced, says what is gathered next. Pure: the plan runs the
-   same functions to count gathers. */
+   Units that are not resident share buffers. A pass uses most units once per direction. A unit that
+   is used more often (tied embeddings), or is much larger than the others, has a buffer of its own
+   and keeps its value until parameters change. The next gathers follow the order of begin hooks in
+   the last pass, or the order that your code has announced. These functions only change their
+   arguments: the plan runs the same functions to count gathers. */
 #pragma once
 
 #include "../machine/device.h"
 
 typedef struct zp_buffer {
-    size_t at;          /* bytes in its region */
-    int unit;           /* whose values it holds, or -1 */
-    int open;           /* begun and not ended */
+    size_t at;          /* byte offset in its region */
+    int unit;           /* the unit whose values it holds, or -1 */
+    int open;           /* uses that have begun and not ended */
     uint64_t used;      /* clock of the last begin, end or gather */
-    zp_event *released; /* parameters: the last unit that had it has been computed with */
+    zp_event *released; /* parameters: compute has finished with its last unit */
 } zp_buffer;
 
 typedef struct zp_buffers {
     zp_buffer *buffer;
     int n;
-    int alone;    /* of these, the first ones: each belongs to one unit */
+    int alone;    /* the first `alone` buffers belong to one unit each */
     int *held_by; /* by unit: 1 + the buffer that zp_buffer_take gave it; 0: none */
     uint64_t clock;
-    size_t bytes; /* of its region: what lies alone, then the buffers */
+    size_t bytes; /* of its region: whole units and shards, then the buffers */
 } zp_buffers;
 
 typedef struct zp_order { /* units in order of their outermost begin with parameters */
     int *unit;            /* [cap] */
-    int n, at, cap;       /* cap: it does not shrink, whatever is planned anew */
-    zero_turn *turn;      /* [turns] the host's own order of a pass's calls; NULL: it is learnt */
+    int n, at, cap;       /* cap: a new plan never makes it smaller */
+    zero_turn *turn; /* [turns] the order that your code announced; NULL: the order is learned */
     int turns, turned, together;
 } zp_order;
 
 static int zp_buffer_find(const zp_buffers *p, int unit) { return p->held_by[unit] - 1; }
 
-/* The shared buffer that was used longest ago, among those that are not open and whose unit is not
-   wanted soon; -1: there is none. */
+/* Returns the least recently used shared buffer that is not open and whose unit is not in `soon`;
+   -1: none. */
 static int zp_buffer_oldest(const zp_buffers *p, const int *soon, int nsoon) {
     int best = -1;
     for (int b = p->alone; b < p->n; b++) {
@@ -57,7 +57,7 @@ static void zp_buffer_forget_all(zp_buffers *p) {
     for (int b = 0; b < p->n; b++) zp_buffer_release(p, b);
 }
 
-/* Gives `unit` a buffer. 1: the buffer must be filled; 0: it holds the unit; -1: none is free. */
+/* Assigns a buffer. 1: the buffer must be filled; 0: it holds the unit; -1: no buffer is free. */
 static int zp_buffer_take(zp_buffers *p, int unit, int own, const int *soon, int nsoon) {
     int b = zp_buffer_find(p, unit);
     const int held = b >= 0;
@@ -70,7 +70,7 @@ static int zp_buffer_take(zp_buffers *p, int unit, int own, const int *soon, int
     return !held;
 }
 
-/* One more reason, or one less, to keep a unit in its buffer, if it has one. */
+/* Adds or drops a reference to the unit's buffer. */
 static void zp_buffer_hold(zp_buffers *p, int unit, int more) {
     const int b = zp_buffer_find(p, unit);
     if (b < 0) return;
@@ -78,7 +78,7 @@ static void zp_buffer_hold(zp_buffers *p, int unit, int more) {
     if (more < 0) p->buffer[b].used = ++p->clock;
 }
 
-/* The units in whose turn the shared buffers are, in words. */
+/* Prints the units that hold the shared buffers. */
 static const char *zp_buffer_print_open(const zp_buffers *p, char *text, size_t bytes) {
     size_t n = 0;
     text[0] = 0;

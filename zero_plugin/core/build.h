@@ -1,11 +1,11 @@
-/* build.h - all ranks compare what they were told, then allocate what the plan says */
+/* build.h - compares settings and tensors on all ranks, then allocates the memory of the plan */
 #pragma once
 
 #include "plan.h"
 #include "observe.h"
 
-/* Line i of what all ranks must have alike beside the settings: the build, then each tensor. The
-   first that differs is reported as it is. */
+/* Prints line i of the data, other than settings, that must be the same on all ranks: the build,
+   then each tensor, then the orders. An error shows the first line that differs. */
 static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     const int at = i - 1;
     const zp_tensor *t = at >= 0 && at < z->ntensors ? &z->tensors[at] : NULL;
@@ -17,7 +17,7 @@ static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     const zero_tensor_desc *d = &t->desc;
     const uint64_t name = zp_bind_hash_name(d->name);
     char hash[32] = "", slices[64] = "", divisor[32] = "";
-    if (strlen(d->name) > 50) /* it is cut, here or in the error's sentence */
+    if (strlen(d->name) > 50) /* text and error cut it */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
     if (t->slices > 1)
         (void)snprintf(slices, sizeof slices, "slices %d of %zu rows, ", t->slices, d->outer);
@@ -37,7 +37,7 @@ static zero_result zp_build_agree(zero_ctx *z) {
     return zp_agree_compare_lines(z, zp_build_line);
 }
 
-/* The tensors in this rank's part of unit u. */
+/* Fills `spans` with the tensors in this rank's part of unit u; returns their number. */
 static int zp_build_make_spans(const zero_ctx *z, int u, zp_span *spans) {
     const zp_unit *x = &z->layout.unit[u];
     const size_t begin = zp_ctx_own_part(z, u)->first, end = begin + zp_ctx_own_part(z, u)->numel;
@@ -110,7 +110,7 @@ static size_t zp_build_arrays(zero_ctx *z) {
     return at;
 }
 
-/* The private arena, with what the device reads before the first step. */
+/* Allocates the private arena, and writes the data that the device reads before the first step. */
 static zero_result zp_build_private(zero_ctx *z) {
     const size_t bytes = (size_t)z->layout.nmembers * sizeof(zp_span);
     z->private_bytes = zp_build_arrays(z);
@@ -130,8 +130,8 @@ static zero_result zp_build_private(zero_ctx *z) {
     return r;
 }
 
-/* What a context keeps beside numbers, of the host's memory: itself, lists of tensors, units and
-   pieces, what waits for its lanes, places where ranks meet, and cfg.trace's records. */
+/* Returns the host memory of a context, without arrays: itself, lists of tensors, units and ranges,
+   queues of lanes, memory in which ranks exchange data, and cfg.trace's records. */
 static size_t zp_build_context_bytes(zero_ctx *z) {
     const zp_layout *l = &z->layout;
     const zp_comm *g = z->all;
@@ -142,7 +142,7 @@ static size_t zp_build_context_bytes(zero_ctx *z) {
     const size_t member = sizeof(zp_member) + sizeof(zp_member *) + sizeof(zp_span);
     size_t bytes = sizeof *z + units * unit + members * member, largest = 0;
     for (int u = 0; u < l->all; u++) largest = zp_max(largest, l->unit[u].shard);
-    for (int i = 0; i < 2; i++) /* of the state, a rank's ranges: about so many */
+    for (int i = 0; i < 2; i++) /* an estimate of a rank's ranges of state */
         bytes += (size_t)z->trace[i].cap * sizeof(int)
                  + (members / (size_t)z->data->nranks + units) * (size_t)(1 + z->rule->states)
                        * sizeof(zero_range);
@@ -159,7 +159,7 @@ static size_t zp_build_context_bytes(zero_ctx *z) {
     return bytes;
 }
 
-/* Memory that one channel uses alone is made known to the transport. */
+/* Registers with the transport the memory that a single channel uses. */
 static zero_result zp_build_register_memory(zero_ctx *z) {
     const zp_transport *t = z->data->transport;
     const char *how[2] = {"", ""};
@@ -176,8 +176,8 @@ static zero_result zp_build_open_gradients(zero_ctx *z, size_t bytes) {
     return zp_comm_open_memory(z->data, &z->memory[ZP_GRAD], bytes, 0);
 }
 
-/* What all ranks open together. Peers read the verdicts: they lie behind the gradients, whose
-   memory outlives the context. */
+/* Opens the memory that needs all ranks. COLLECTIVE. Peers read the verdicts, so these follow the
+   gradients, whose memory stays valid after the context. */
 static zero_result zp_build_open_shared(zero_ctx *z) {
     zp_comm *g = z->data;
     zp_memory *grad = &z->memory[ZP_GRAD], *param = &z->memory[ZP_PARAM];
@@ -197,7 +197,7 @@ static zero_result zp_build_open_shared(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* What ran when, if the host asks. */
+/* Opens the recorder of events, if cfg.trace is set. */
 static zero_result zp_build_open_recorder(zero_ctx *z) {
     if (!z->cfg.trace) return ZERO_OK;
     const zero_ctx *other = z->cfg.joins ? z->cfg.joins : z->joined;
@@ -219,7 +219,7 @@ static zero_result zp_build_allocate(zero_ctx *z) {
     for (int i = 0; i < 2; i++) zp_device_set_track(&z->stream[i], ZERO_TRACK_GRADIENTS + i);
     if (!r) r = zp_build_private(z);
     if (!r) r = zp_extra_allocate(z);
-    /* everybody learns who could not allocate; then all return the same error */
+    /* all ranks learn which rank could not allocate, and return the same error */
     ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &who));
     if (who >= 0 && z->failure.claimed) return zp_ctx_check(z, r);
     if (who >= 0)
@@ -237,7 +237,7 @@ static zero_result zp_build_allocate(zero_ctx *z) {
                z->pool[ZP_PARAM].bytes, z->pool[ZP_GRAD].bytes);
 }
 
-/* A member's field in the host's struct. */
+/* A member's field in your struct. */
 typedef struct zp_field {
     size_t at;
     int member;
@@ -249,7 +249,7 @@ static int zp_build_compare_fields(const void *a, const void *b) {
     return x->member - y->member;
 }
 
-/* The pointers of a unit's tensors go to different fields. `list`: memory for its members. */
+/* Checks that a unit's tensors have different fields. `list`: memory for its members. */
 static zero_result zp_build_check_fields(zero_ctx *z, const zp_unit *x, zp_field *list) {
     int n = 0;
     for (int i = 0; i < x->members; i++) {
@@ -268,7 +268,7 @@ static zero_result zp_build_check_fields(zero_ctx *z, const zp_unit *x, zp_field
     return ZERO_OK;
 }
 
-/* The units of all tensors are 0..n-1, with no gap. */
+/* Checks that the units of all tensors are 0..n-1 without a gap, and checks their fields. */
 static zero_result zp_build_check_units(zero_ctx *z) {
     zero_result r = ZERO_OK;
     for (int u = 0; u < z->layout.units; u++)

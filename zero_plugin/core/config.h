@@ -1,13 +1,13 @@
-/* config.h - the settings: one table of what each may be and what its zero means
+/* config.h - the settings: one table of their ranges and of the meaning of 0
 
-   A new setting is a field of zero_config and a row here. What depends on several settings or on
-   the machine follows the table. Pure: an error is a sentence. */
+   A new setting is a field of zero_config and a row here. Checks of several settings, or of the
+   machine, follow the table. These functions have no state: they write errors to `text`. */
 #pragma once
 
 #include "arrays.h"
 
-#define ZP_UNITS     (1 << 20) /* layers and units, at most */
-#define ZP_TURNS     (1 << 24) /* calls of a pass that are announced */
+#define ZP_UNITS     (1 << 20) /* maximum of layers and of units */
+#define ZP_TURNS     (1 << 24) /* maximum of announced calls in a pass */
 #define ZP_UNLIMITED 1e300
 #define ZP_BELOW_1   ((double)0.99999994f) /* the largest float */
 
@@ -15,10 +15,10 @@ typedef enum zp_form { ZP_SIGNED = 0, ZP_UNSIGNED, ZP_REAL } zp_form;
 
 typedef struct zp_setting {
     const char *name;
-    size_t at, bytes; /* in zero_config */
+    size_t at, bytes; /* offset in zero_config; size */
     zp_form form;
     double least, most;
-    double zero; /* what 0 means; 0: itself, or what zp_config_resolve makes of it */
+    double zero; /* the meaning of 0; 0: zero itself, or a value from zp_config_resolve */
     int free;    /* 1: may differ between ranks: no bit and no collective depends on it */
 } zp_setting;
 
@@ -95,7 +95,7 @@ static double zp_config_get_setting(const zp_setting *s, const zero_config *c) {
 static void zp_config_set_setting(const zp_setting *s, zero_config *c, double value) {
     zp_any x;
     if (s->form != ZP_REAL)
-        x.i = (int)value; /* no wider one has a default */
+        x.i = (int)value; /* no wider setting has a default */
     else if (s->bytes == 4)
         x.f = (float)value;
     else
@@ -103,7 +103,7 @@ static void zp_config_set_setting(const zp_setting *s, zero_config *c, double va
     memcpy((char *)c + s->at, &x, s->bytes);
 }
 
-/* `name value`. */
+/* Prints `name value`. */
 static void zp_config_print_setting(const zp_setting *s, const zero_config *c, char *text,
                                     size_t bytes) {
     zp_any x;
@@ -128,8 +128,8 @@ static zero_result zp_config_check_setting(const zp_setting *s, const zero_confi
     return ZERO_ERR_ARGUMENT;
 }
 
-/* Checks every setting, and puts into each zero's place what it means. `crowd`: the group's. On an
-   error: its sentence in `text`. */
+/* Checks every setting and replaces each 0 by its meaning. `crowd`: the group's. On an error,
+   writes the message to `text`. */
 static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size_t bytes) {
     zero_scaler *scaler = &c->scaler;
     for (int i = 0; i < ZP_SETTINGS; i++) {

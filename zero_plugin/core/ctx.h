@@ -1,4 +1,4 @@
-/* ctx.h - everything that one rank owns */
+/* ctx.h - the context: all data that one rank owns */
 #pragma once
 
 #include "../comm/collectives.h"
@@ -16,200 +16,200 @@ enum { ZP_ANY = 63, ZP_BUILT = ZP_ANY - ZP_NEW };
 /* Runs one pass of the optimizer step over unit u. */
 typedef zero_result (*zp_updater)(zero_ctx *z, int u, int pass, const zero_hyper *h);
 
-typedef struct zp_live { /* a unit: what is planned, and, from `buffer` on, while training */
-    int own[2];          /* by side: its own buffer, or -1: it lies whole, or takes turns */
-    int spans;           /* that this rank updates of it */
-    int gathers;         /* per step */
-    int buffer[2];       /* -1: none now */
-    int parameter_opens, forward_opens, backward_opens, held; /* held: by zero_gather */
-    uint64_t with_parameters; /* nested backwards, one bit each, the innermost lowest */
-    int writes, reduced; /* outermost backwards of this pass that are over; reductions in a step */
-    int touched;  /* its gradient memory is cleared and belongs to this micro-step (step: LOCAL) */
-    int pending;  /* in the bucket that is not yet issued */
-    int offloads; /* tiers are for it */
-    int copies;   /* with a world: a tensor of it is counted in the norm by other ranks */
-    int late;     /* it is reduced behind all others */
-    int sums;     /* tensors of it are summed over groups of their own first */
-    int apart;    /* its update is a task of the stream `updates` */
-    int rounds;   /* of the ring that have updated it, modulo 2 */
-    int turned;   /* delayed, in the file: NEXT's place is PARAM's now */
-    size_t near_sent; /* bytes that this rank sends for those in a step */
-    int near;         /* of `gathers`, those among the ranks that keep a second shard */
-    size_t second_at; /* bytes of the parameters' memory before its second shard; 0: it has none */
-    int second;       /* its second shard has the weights of now */
-    int old_next;     /* delayed, in memory: NEXT is older than PARAM, which was written by name;
-                         0 while an update is pending */
-    const zp_wire *wire[2]; /* by side: how it travels; NULL: as it is stored */
-    size_t errors;          /* feedback: where its errors begin in those of all units */
-    zp_updater update;      /* where and when its update runs */
-    zp_event *written, *gathered, *reduction, *updated;
-    zp_event *spent;     /* delayed: its update is over, and has read the gradient */
-    zp_lane_event task;  /* beside a GPU: the same, for lanes */
-    zp_record *slice[2]; /* its forward and its backward, while they run; NULL: nobody asks */
+typedef struct zp_live { /* one unit: the plan writes `own` to `gathers`, the hooks the next */
+    int own[2];          /* by side: its own buffer; -1: it is whole, or shares buffers */
+    int spans;           /* number of its entries in zero_ctx.spans */
+    int gathers;         /* all-gathers of the unit in a step */
+    int buffer[2];       /* by side: its buffer now, or -1 */
+    int parameter_opens, forward_opens, backward_opens, held; /* open begins; held: zero_gather */
+    uint64_t with_parameters; /* one bit per nested backward, innermost lowest: it has params */
+    int writes, reduced;      /* backwards ended in this pass; reductions in this step */
+    int touched;      /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
+    int pending;      /* it is in the bucket, which is not issued yet */
+    int offloads;     /* the plan may keep its arrays off the device */
+    int copies;       /* with a world: other ranks count one of its tensors in the norm */
+    int late;         /* it is reduced after all other units */
+    int sums;         /* some of its tensors are first summed over their own groups */
+    int apart;        /* its update is a task of the stream `updates` */
+    int rounds;       /* number of the ring's updates of the unit, modulo 2 */
+    int turned;       /* delayed, FILE: NEXT and PARAM have exchanged places */
+    size_t near_sent; /* bytes that this rank sends in a step for the `near` gathers */
+    int near;         /* of `gathers`, those from the secondary partition */
+    size_t second_at; /* byte offset of its second shard in memory[ZP_PARAM]; 0: none */
+    int second;       /* its second shard has the current weights */
+    int old_next;     /* delayed, in memory: PARAM was written by name, NEXT is older; 0 while an
+                         update is pending */
+    const zp_wire *wire[2]; /* by side: format of its messages; NULL: the stored type */
+    size_t errors;          /* error feedback: index of its first error in those of all units */
+    zp_updater update;      /* the function that runs its update */
+    zp_event *written, *gathered, *reduction, *updated; /* recorded by reduce, gather, step */
+    zp_event *spent;     /* delayed: its update has ended and reads the gradient no more */
+    zp_lane_event task;  /* state off the GPU: its update has ended, for lanes */
+    zp_record *slice[2]; /* records of its forward and backward while they run, or NULL */
 } zp_live;
 
-/* Parameters on their way from the file to a GPU, or reduced gradients to the file; see shards. */
+/* Copies parameters from the file to a GPU, or gradients to the file; see offload/transfers.h. */
 typedef struct zp_transfer_up_state {
     char *memory;          /* [2][ZP_LIFTED] pinned pieces */
-    float *sums;           /* gradients: [ZP_LIFTED] on the device; NULL: nothing adds up there */
-    zp_lane asks;          /* gives transfers to the file's lanes */
-    int open;              /* it is */
-    zp_gate given, copied; /* a half's reads are given, or it is free; it has gone up, or down */
-    size_t turns;          /* halves so far: of the host, of `asks`, and of the stream */
-    size_t asked, awaited;
-    zp_lane_event read[ZP_RING];
+    float *sums;           /* gradients: [ZP_LIFTED] pieces on the device; NULL: no sums there */
+    zp_lane asks;          /* enqueues transfers on the file's lanes */
+    int open;              /* `asks` is open */
+    zp_gate given, copied; /* half: reads enqueued, or free; half: copied up, or down */
+    size_t turns;          /* halves that the calling thread has enqueued */
+    size_t asked, awaited; /* halves that `asks` has handled; that the stream has waited for */
+    zp_lane_event read[ZP_RING]; /* by piece: its last transfer has ended */
 } zp_transfer_up_state;
 enum { ZP_LIFTED = ZP_RING / 2 };
 
-/* A place on the device that state goes through, or a gradient that is added to; see through. */
+/* Device memory for one piece of state, or of a gradient sum; see offload/gpu_update.h. */
 typedef struct zp_gpu_update_place_events {
     zp_event filled, used, emptied;
 } zp_gpu_update_place_events;
 enum { ZP_PASSAGES = 4 };
 
-/* Of the tiers HOST and FILE beside a GPU; see host. */
+/* The tiers HOST and FILE of a run on a GPU; see offload/cpu_update.h. */
 typedef struct zp_cpu_update {
-    int on;      /* the host's processors update */
-    int through; /* HOST: state goes through the GPU; see through */
-    zp_stream down, up;
-    uint64_t down_bytes, up_bytes; /* what has crossed the link so far */
+    int on;                        /* the CPU updates */
+    int through;                   /* HOST: the GPU updates; see offload/gpu_update.h */
+    zp_stream down, up;            /* copies from, and to, the device */
+    uint64_t down_bytes, up_bytes; /* copied over the link so far */
     zp_gpu_update_place_events passage[ZP_PASSAGES];
-    char *places; /* on the device: of all arrays, or of gradients that add up */
-    size_t turn;  /* pieces so far */
-    zp_gate gate; /* of a step's updates: all that they read is in the host's memory */
-    zp_event decided, ready, done, gathered;
-    zp_transfer_up_state lift[ZP_SIDES];
-    zp_pages pinned, plain;
-    zp_control *control; /* pinned: the decision, as the updates see it */
-    zp_span *spans;      /* as zero_ctx.spans */
-    zp_event returned;   /* what is made of whole tensors is in the host's memory */
-    zp_limb *sums;       /* NORMS, pinned: of what is updated here; then its ratios */
+    char *places; /* on the device: for pieces of all arrays, or of gradient sums */
+    size_t turn;  /* number of pieces so far */
+    zp_gate gate; /* opened when host memory has all inputs of a step's updates */
+    zp_event decided, ready, done, gathered; /* gathered: PARAM may be copied down */
+    zp_transfer_up_state lift[ZP_SIDES];     /* FILE, by side */
+    zp_pages pinned, plain;                  /* all host memory that the update uses */
+    zp_control *control;                     /* pinned: the decision that the updates read */
+    zp_span *spans;                          /* host copy of zero_ctx.spans */
+    zp_event returned;                       /* results for whole tensors are in host memory */
+    zp_limb *sums; /* NORMS, pinned: sums of the part that the CPU updates; `trust`: its ratios */
     double *trust;
-    size_t sums_bytes;
-    int stale; /* bit ZP_GRAD, ZP_PARAM: DOWN, UP are to be copied down again */
+    size_t sums_bytes; /* of `sums` */
+    int stale;         /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
 } zp_cpu_update;
 
-/* A group that was cut from another one of the context's; see hierarchy. */
+/* A group that was split from another group of the context; see extras/subgroups.h. */
 typedef struct zp_subgroup {
-    const zp_transport *of; /* NULL: nothing is cut */
+    const zp_transport *of; /* transport of the group that was split; NULL: none was */
     zero_comm comm;
-    zp_memory meeting; /* the transport's */
-    size_t bytes;      /* of this rank for it, as the transport's `room` says */
+    zp_memory meeting; /* owned by the transport */
+    size_t bytes;      /* of this rank for the group, from the transport's `room` */
 } zp_subgroup;
 
-/* What travels packed: see hops. */
+/* Quantized communication; see extras/packed.h. */
 typedef struct zp_packed_state {
-    zp_wire wire[2]; /* by side: how units travel that do not travel as they are stored */
-    size_t gathered_bytes, packed_bytes, errors; /* errors: how many this rank keeps */
-    zp_memory gathered;                          /* [nranks] packed shards of a unit */
-    char *out, *in;  /* [packed_bytes] of a unit's reduction, sent and received */
-    uint16_t *error; /* [errors] bf16, a unit's hops behind one another; NULL: no feedback */
-    size_t apart;    /* elements from there to a second copy; 0: there is none */
-    zp_comm hop[2];  /* inside nodes, or of all ranks; between nodes */
+    zp_wire wire[2];                             /* by side: the format of quantized messages */
+    size_t gathered_bytes, packed_bytes, errors; /* number of errors of this rank */
+    zp_memory gathered;                          /* [nranks] quantized shards of a unit */
+    char *out, *in;  /* [packed_bytes] sent and received in a unit's reduction */
+    uint16_t *error; /* [errors] bf16, for each unit hop after hop; NULL: no error feedback */
+    size_t apart;    /* distance in elements to the second copy; 0: no second copy */
+    zp_comm hop[2];  /* [0] inside nodes, or all ranks; [1] between nodes */
     zp_subgroup part[2];
-    uint64_t number[2]; /* of a hop's collectives so far */
+    uint64_t number[2]; /* collectives of each hop so far */
     zero_message *list; /* [2 * nranks] */
-    char name[48];      /* of the errors, as state */
-    int put;            /* errors were put, since the state was opened */
+    char name[48];      /* name of the errors in checkpoints */
+    int put;            /* errors were put since zero_state_begin */
     zp_watch watch;
 } zp_packed_state;
 
-/* What the ranks make of whole tensors between the passes of a rule that needs it; see deal. */
+/* Work on whole tensors between the passes of a rule; see extras/whole_tensor.h. */
 #define ZP_PLACES 2
 typedef struct zp_whole_tensor {
-    size_t parts;                 /* NORMS: layers of all tensors; 0: they are not needed */
-    size_t sums_at, sums_bytes;   /* in the gradients' memory, and of one rank */
-    size_t place_at, place_bytes; /* MATRIX: the first of [places] units, f32 */
+    size_t parts;                 /* NORMS: layers of all tensors; 0: the rule needs no norms */
+    size_t sums_at, sums_bytes;   /* byte offset in memory[ZP_GRAD]; bytes of one rank */
+    size_t place_at, place_bytes; /* MATRIX: of the first of [places] places, f32 */
     int places;
-    size_t kept_numel, scratch_numel; /* MATRIX: of matrices that this rank owns */
-    double *trust, *norm;             /* [parts]; one */
+    size_t kept_numel, scratch_numel; /* MATRIX: elements of the matrices of this owner */
+    double *trust, *norm;             /* trust ratios [parts]; one norm */
     float *kept, *scratch;
-    zp_event *full[ZP_PLACES], *read[ZP_PLACES]; /* a place is written; and may be written again */
-    zp_event *summed, *ended;                    /* trust is there; matrices are orthogonal */
-    zero_group *slice_group; /* the host's: its ranks have slices of tensors; see slices */
-    int slices, slice;       /* how many; this rank's. 1, 0: tensors are whole */
+    zp_event *full[ZP_PLACES], *read[ZP_PLACES]; /* a place was written; was read */
+    zp_event *summed, *ended;                    /* trust is ready; matrices are ready */
+    zero_group *slice_group; /* borrowed: its ranks have slices; see whole_slices.h */
+    int slices, slice;       /* their number; this rank's. 1, 0: tensors are whole */
     zp_limb *slice_sums;     /* NORMS: [slices][parts][2][ZP_LIMBS] */
-    float *shared, *whole;   /* MATRIX: [slices] slices of what this rank makes orthogonal; one */
+    float *shared, *whole;   /* MATRIX: slices that this rank collects; one matrix */
     size_t shared_numel, whole_numel;
 } zp_whole_tensor;
 
 typedef struct zp_slot {
     int tensor, layer;
-    const zp_member *member; /* NULL: not until zero_build */
-    int next;        /* another one of the layer's, in a circle: behind the last the first */
-    void **place[2]; /* by side */
-    char *was[2];    /* what they pointed to at zero_slot; NULL: nothing, or it is adopted */
+    const zp_member *member; /* the layer's member; NULL until zero_build */
+    int next;                /* index of the layer's next slot; after the last the first */
+    void **place[2];         /* by side: your code's pointer, which the plugin writes */
+    char *was[2];            /* by side: its value at zero_slot; NULL: none, or adopted */
 } zp_slot;
 
-/* A group over which gradients are summed first: the host's, and this context's own copy. */
+/* A group over which gradients are summed first: your code's, and the context's own copy. */
 typedef struct zp_first_sum {
     struct zp_first_sum *next;
     zero_group *given, *own;
 } zp_first_sum;
 
-typedef struct zp_alias { /* one more field for a tensor's pointer */
+typedef struct zp_alias { /* a further field for a tensor's pointer */
     int tensor;
-    int next; /* 1 + another one of the tensor's; 0: none */
+    int next; /* 1 + the tensor's next alias; 0: none */
     size_t field;
 } zp_alias;
 
-typedef struct zp_lending { /* the last unit of the first `seen` tensors, and its elements */
+typedef struct zp_lending { /* the last unit of the first `seen` tensors; its elements */
     int seen, units;
     size_t has;
 } zp_lending;
 
-/* An array of the caller's, of a layer or of all layers of a tensor. */
+/* An array of your code: one layer or all layers of a tensor. */
 typedef struct zp_extent {
     const char *at;
     size_t bytes;
     int tensor, layer, side, unused;
 } zp_extent;
 
-/* A tensor's copy for the host. The space around it is as large as all its layers. */
+/* The copy of a tensor that your code uses. The space around it is as large as all its layers. */
 typedef struct zp_shadow {
     char *map, *data;
     size_t mapped, guard, body, bytes;
-    int stays;       /* its pages are as many as the unit's own, which is resident, and are kept */
-    int ajar;        /* its hook has ended, and another is expected: not locked yet */
-    uint64_t copied; /* checks.writes when it was copied */
+    int stays;       /* its unit is resident: the pages of the copy are kept */
+    int ajar;        /* not locked yet, because the pass has another use of it */
+    uint64_t copied; /* value of checks.writes at the copy */
 } zp_shadow;
 
 typedef struct zp_checks {
-    zp_shadow *shadow; /* by member, then by side, then by place */
-    uint64_t *seal;    /* by member */
-    int sealed;
-    uint64_t writes;    /* of parameters by the plugin */
-    int *forwards;      /* by unit: of this pass, before its first backward */
-    int *turns;         /* by unit and then by side: uses that have ended in this pass, */
+    zp_shadow *shadow;  /* by member, then side, then place */
+    uint64_t *seal;     /* by member: hash of the parameters */
+    int sealed;         /* 1: the hashes are valid */
+    uint64_t writes;    /* how often the plugin wrote parameters */
+    int *forwards;      /* by unit: forwards before the first backward of this pass */
+    int *turns;         /* by unit, then side: uses that have ended in this pass, */
     int *expected;      /* and in the pass before */
-    int *place;         /* by unit and then by side: 0 or 1, which place the host is shown */
-    unsigned passes[2]; /* so far: ZERO_TRAIN, ZERO_EVAL */
-    uint64_t *lent;     /* by member: the host's own array as it was given back */
-    int backwards;      /* of this pass, so far */
-    uint32_t *hook;     /* of this pass: which one, and its unit */
+    int *place;         /* by unit, then side: the place (0 or 1) that your code uses */
+    unsigned passes[2]; /* number so far of ZERO_TRAIN, of ZERO_EVAL */
+    uint64_t *lent;     /* by member: hash of the array that the plugin returned to your code */
+    int backwards;      /* backward hooks so far in this pass */
+    uint32_t *hook;     /* [nhooks] hooks of this pass: kind and unit */
     int nhooks, hooks_cap;
 } zp_checks;
 
-/* Ranks of one place in all shard groups; see replicas. */
+/* The ranks with the same place in all shard groups; see extras/subgroups.h. */
 typedef struct zp_replicas {
-    zp_comm *group;             /* NULL: there are none */
-    zp_memory memory;           /* the gradients', of all ranks */
-    zp_memory view;             /* the same, as this group sees it */
-    size_t sums_at, sums_bytes; /* in it: f32 shards of a bucket's units; 16 bit */
+    zp_comm *group;             /* NULL: no replicas */
+    zp_memory memory;           /* gradient memory, of all ranks */
+    zp_memory view;             /* this group's view of the same memory */
+    size_t sums_at, sums_bytes; /* in `memory`: f32 shards of a bucket, if gradients have 16 bits */
 } zp_replicas;
 
-/* Ranks that keep a second shard; see second. */
+/* The ranks of a secondary partition; see extras/subgroups.h. */
 typedef struct zp_second {
-    zp_comm *group; /* NULL: there is none */
-    zp_memory view; /* the parameters' memory, as this group sees it */
+    zp_comm *group; /* NULL: no secondary partition */
+    zp_memory view; /* this group's view of the parameters' memory */
     size_t at, bytes;
 } zp_second;
 
-/* In this order they are opened, and backwards closed. */
+/* Groups are opened in this order and closed in the reverse order. */
 enum { ZP_WORLD = 0, ZP_ALL, ZP_DATA, ZP_REPLICAS, ZP_NEAR, ZP_GROUPS };
 enum { ZP_LENT = 1, ZP_LENT_INSIDE };
 
-/* The stations of one walk, in order; see extra. */
+/* The stations of one walk, in order; see extra.h. */
 enum { ZP_STATIONS = 32 };
 typedef struct zp_walk {
     const struct zp_station *station[ZP_STATIONS];
@@ -217,132 +217,132 @@ typedef struct zp_walk {
 } zp_walk;
 
 struct zero_ctx {
-    zero_config cfg; /* resolved */
-    pid_t maker;     /* the process whose threads and peers it has: a child of fork has neither */
-    zp_policy policy;
-    zp_failure failure; /* the first of any collective */
-    zp_comm group[ZP_GROUPS];
-    zp_comm *all;   /* group[ZP_ALL]: the ranks that zero_create was given */
-    zp_comm *data;  /* those that parameters are sharded over: group[ZP_DATA], or all */
-    zp_comm *world; /* those that agree on a step: group[ZP_WORLD], or all */
-    zp_subgroup part[ZP_GROUPS];
+    zero_config cfg;          /* zero_create: the resolved settings */
+    pid_t maker;              /* the process that created it; a child of fork must not use it */
+    zp_policy policy;         /* zero_create: the row of the stage */
+    zp_failure failure;       /* the first failure of any collective */
+    zp_comm group[ZP_GROUPS]; /* zero_create opens them, zero_destroy closes them */
+    zp_comm *all;             /* group[ZP_ALL]: the ranks that zero_create was given */
+    zp_comm *data;  /* the ranks that share one copy of the shards: group[ZP_DATA], or all */
+    zp_comm *world; /* the ranks that agree on a step: group[ZP_WORLD], or all */
+    zp_subgroup part[ZP_GROUPS]; /* of the groups that were split from another */
     zp_replicas replicas;
     zp_second second;
-    int nreplicas, replica; /* copies of what is sharded, and which one is this rank's: 1, 0 */
-    int *verdict_order;     /* [world->nranks] on the device: in which order verdicts are added up;
+    int nreplicas, replica; /* number of replicas; this rank's. 1, 0: no replicas */
+    int *verdict_order;     /* [world->nranks] on the device: the order in which verdicts are added;
                                NULL: by rank */
-    size_t piece_bytes;     /* of the device, for pieces of arrays that are kept elsewhere */
-    size_t param_end;       /* bytes of the parameters' memory */
-    /* Unit u was updated on stream s, or, made 0, made from weights that were put. */
+    size_t piece_bytes;     /* device memory for pieces of arrays in HOST or FILE */
+    size_t param_end;       /* bytes of memory[ZP_PARAM] */
+    /* Stream s has updated unit u; made 0: it has computed u from weights that your code put. */
     zero_result (*publish)(zero_ctx *z, int u, zp_stream *s, int made);
-    /* Converts n values of unit u of an array, wherever it lies. */
+    /* Converts n values of unit u of an array, in any tier. */
     zero_result (*convert)(zero_ctx *z, const zp_array *a, int u,
                            const zp_kernel_convert_args *args, size_t n);
-    /* Opens the gradients' memory, of so many bytes. COLLECTIVE. */
+    /* Opens memory[ZP_GRAD] with `bytes` bytes. COLLECTIVE. */
     zero_result (*open_gradients)(zero_ctx *z, size_t bytes);
-    int settled;     /* the ranks have compared their settings */
-    int world_units; /* of the whole model, and one of all KEEP tensors; 0: there is no world */
-    int *world_unit; /* [layout.all] their numbers there */
-    zp_memory world_memory; /* of the world's verdicts */
-    zero_ctx *joined;       /* the context that joins this one */
-    int agrees_later;       /* cfg.joins: its zero_reduce has not come yet */
-    zp_first_sum *first_sums;
-    zero_group *traced; /* groups that have this context's recorder */
+    int settled;              /* the ranks have compared their settings */
+    int world_units;          /* units of the whole model, plus one for KEEP tensors; 0: no world */
+    int *world_unit;          /* [layout.all] each unit's number in the whole model */
+    zp_memory world_memory;   /* the verdicts of the world's ranks */
+    zero_ctx *joined;         /* the context that joins this one */
+    int agrees_later;         /* cfg.joins: the other context has not called zero_reduce yet */
+    zp_first_sum *first_sums; /* list of the groups of sum_over */
+    zero_group *traced;       /* list of groups that use this context's recorder */
     zp_watch watch;
     zp_packed_state packed;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
-    zp_stream updates;            /* of units that are not in memory; not open: all are */
+    zp_stream updates; /* updates of units that are APART (step.h); not open: no unit is */
 
-    zp_tensor *tensors;
+    zp_tensor *tensors; /* [ntensors] in the order in which your code added them */
     int ntensors, tensors_cap;
-    int *names; /* [2][index_room], a power of 2: 1 + the tensor of a name, and the first one of a
-                   field of the host's, by their hashes; 0: none */
-    size_t index_room;
-    int planned; /* the plan is that of the tensors as they are */
-    int sliced;  /* 1 + a tensor that has a slice group; 0: none has */
+    int *names; /* two hash tables [2][index_room], a power of 2: 1 + the tensor of a name; 1 + the
+                   first tensor of a field of your struct; 0: empty */
+    size_t index_room; /* entries of each table */
+    int planned;       /* `plan` matches the present list of tensors */
+    int sliced;        /* 1 + a tensor that has a slice group; 0: none */
     zp_lending lending;
-    zp_extent *extents; /* [4 * layout.layers] arrays that are compared, then those compared last */
-    zp_layout layout;
-    zp_live *live; /* [layout.all] */
-    zp_slot *slots;
+    zp_extent *extents; /* [4 * layout.layers] arrays to compare, then those of the last call */
+    zp_layout layout;   /* zp_plan_make: units, members, shards */
+    zp_live *live;      /* [layout.all] by unit */
+    zp_slot *slots;     /* [nslots] by call of zero_slot */
     int nslots, slots_cap;
-    int *layer_slots; /* [layout.layers] 1 + the last slot of a tensor's layer; 0: it has none */
-    zp_alias *aliases;
+    int *layer_slots;  /* [layout.layers] 1 + the last slot of a tensor's layer; 0: no slot */
+    zp_alias *aliases; /* [naliases] */
     int naliases, aliases_cap;
-    zp_event *events; /* [nevents] all that live, buffers and what is below point to */
+    zp_event *events; /* [nevents] all events that `live`, `pool` and this struct point to */
     int nevents;
 
-    zp_array array[ZP_ARRAYS_AND_TWINS];
-    zp_memory memory[2]; /* GRAD, MEAN and their buffers; PARAM and its buffers */
-    zp_buffers pool[2];  /* those buffers */
-    zp_file disk;        /* where arrays of the tier FILE are kept */
-    size_t disk_pieces;
-    char *disk_memory; /* [disk_bytes] bounces, the ring, and gradients that are added to */
+    zp_array array[ZP_ARRAYS_AND_TWINS]; /* the plan cuts them, the build allocates them */
+    zp_memory memory[2]; /* by side: GRAD, MEAN, buffers; PARAM, buffers. The device's */
+    zp_buffers pool[2];  /* by side: the shared and own buffers of units */
+    zp_file disk;        /* this rank's file, for arrays of the tier FILE */
+    size_t disk_pieces;  /* number of pieces in the file */
+    char *disk_memory;   /* [disk_bytes] access pieces, the ring, and `addends` */
     size_t disk_bytes;
-    char *addends; /* [ZP_DISK_LANES] pieces; NULL: micro-steps add up elsewhere */
+    char *addends; /* [ZP_DISK_LANES] pieces of gradient sums; NULL: the file has no sums */
     zp_file_ring ring;
     zp_cpu_update host;
     zp_whole_tensor deal;
-    size_t shared_numel, bucket_numel; /* of a shared buffer; of a bucket, resolved */
-    zp_order trace[2];                 /* ZERO_TRAIN, ZERO_EVAL */
-    int *bucket;                       /* units written and not yet issued */
-    zp_op *ops;                        /* [units] their collectives */
-    int nbucket;
-    int bucket_last;                    /* its units end their last micro-step of the step */
-    zp_op gather;                       /* the gather that is described just now */
-    zp_walk walk[2];                    /* by zp_walk_kind */
-    const struct zp_observer *observer; /* of a checked build; NULL: nobody */
-    struct zp_extra *extras;            /* the rows; after the last one a row without a name */
-    size_t bucket_filled;
+    size_t shared_numel, bucket_numel; /* elements of a shared buffer; of a bucket */
+    zp_order trace[2];                 /* order of units in ZERO_TRAIN, in ZERO_EVAL */
+    int *bucket;     /* [layout.all] the first nbucket: units written, not issued yet */
+    zp_op *ops;      /* [layout.all] their collectives, from ZP_AT_DESCRIBE on */
+    int nbucket;     /* the hooks add units, the flush empties it */
+    int bucket_last; /* its units are in the step's last micro-step */
+    zp_op gather;    /* the all-gather that the parameter's walk issues */
+    zp_walk walk[2]; /* by zp_walk_kind */
+    const struct zp_observer *observer; /* set in a checked build, else NULL */
+    struct zp_extra *extras;            /* the rows; a row without a name ends the list */
+    size_t bucket_filled;               /* elements in the bucket */
 
-    const zp_rule *rule;
-    char *arena; /* [private_bytes] no peer sees it: SUM, MASTER, STATE, partial, control, spans */
+    const zp_rule *rule; /* the optimizer's functions and its number of states */
+    char *arena; /* [private_bytes] no peer reads it: SUM, MASTER, STATE, partial, control, spans */
     size_t private_bytes;
-    double *partial;            /* [largest shard / ZP_NORM_BLOCK] */
+    double *partial;            /* [largest shard / ZP_NORM_BLOCK] sums of squares by block */
     double *verdict, *verdicts; /* this rank's [zp_ctx_verdict_words], within all ranks' */
-    size_t verdict_at;          /* of the ranks' verdicts, in the gradients' memory */
-    zp_event *passed;           /* the host has computed with the last micro-step's parameters */
-    int judged;                 /* a verdict was asked for: control says what came of it */
-    int said;                   /* what the host did at the last step: a verdict's CALL */
-    zero_hyper hyper;           /* and with what */
-    zp_control *control;
-    zp_span *spans;        /* [layout.nmembers] what this rank updates, a unit's by its members */
-    zero_range *ranges[2]; /* [nranges] of the state: to save, to go on from */
+    size_t verdict_at;          /* byte offset of `verdicts` in memory[ZP_GRAD] */
+    zp_event *passed;           /* compute stream: the last micro-step's kernels have ended */
+    int judged;                 /* an agreement was enqueued: `control` has its result */
+    int said;                   /* the last step's call, for a verdict's CALL: 1 step, 2 skip */
+    zero_hyper hyper;           /* the hyper-parameters of the last step */
+    zp_control *control;        /* device: agreement and decision */
+    zp_span *spans;             /* [layout.nmembers] this rank's part of each member, for updates */
+    zero_range *ranges[2];      /* [nranges] of the state: to save, and to load */
     int nranges[2], ranges_cap[2];
-    zp_control *pinned; /* where the device writes its control to, for the host */
-    zp_control report;  /* the host's copy */
-    zp_event *agreed, *reported;
-    zero_plan plan;
+    zp_control *pinned;          /* host memory that the device copies `control` to */
+    zp_control report;           /* the calling thread's copy of `pinned` */
+    zp_event *agreed, *reported; /* `control` has the agreement; `pinned` has the report */
+    zero_plan plan;              /* the result of zero_query_plan */
 
-    int phase, resume; /* ZP_NEW and so on; resume: phase to return to after an evaluation */
-    zero_pass pass;
-    int micro, micro_steps;
-    int together; /* micro-steps that the pass is of */
-    zp_adding adding;
-    int scale_asked; /* zero_loss_scale was called for the coming step */
-    int stepped;     /* a step was made: a report exists */
-    int64_t taken;   /* steps, skipped ones too */
-    int pending;     /* a delayed update is not in the seen weights yet: see pass */
-    int delayed;     /* the update of this step stays pending */
-    int put_seen;    /* seen weights were put, since the state was opened */
+    int phase, resume;      /* ZP_NEW and so on; resume: the phase after an evaluation */
+    zero_pass pass;         /* kind of the current or last pass */
+    int micro, micro_steps; /* index of the current micro-step; their number in this step */
+    int together;           /* number of micro-steps in this pass */
+    zp_adding adding;       /* set by the plan, from settings and stage */
+    int scale_asked;        /* zero_loss_scale was called for the next step */
+    int stepped;            /* a step was taken: a report exists */
+    int64_t taken;          /* number of steps, including skipped ones */
+    int pending;            /* passes use weights without the last update: see offload/delayed.h */
+    int delayed;            /* the update of this step stays pending */
+    int put_seen;           /* your code put ZERO_PARAMETER since zero_state_begin */
     zp_checks checks;
-    int looked;       /* since zero_reduce peers may be reading parameters that are SEEN */
+    int looked;       /* since zero_reduce, peers may read this rank's SEEN parameters */
     int bound;        /* zero_bind was called */
     void *adopted[2]; /* by side: the structs that zero_adopt was given */
-    int lent; /* arrays stay the host's: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin's */
-    zero_type lent_type;
-    int grads_unstated; /* 16-bit parameters, several micro-steps, and cfg.grads was AUTO */
-    double hooks_s;
-    int hooked;  /* a unit's hook was called in this pass */
-    double loss; /* of the step's micro-steps so far, where zero_train_end is told */
-    zero_result dead;
-    const char *call; /* the public function that runs */
-    char text[ZP_TEXT_BYTES + 128];
-    char row[ZP_TEXT_BYTES + 128]; /* of the first row of a table that was refused */
+    int lent; /* your code keeps its arrays: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin */
+    zero_type lent_type; /* the type of these arrays */
+    int grads_unstated;  /* 16-bit parameters, several micro-steps, and cfg.grads was AUTO */
+    double hooks_s;      /* seconds of the calling thread inside hooks */
+    int hooked;          /* your code called a unit's hook in this pass */
+    double loss;         /* sum of the losses that zero_train_end was given in this step */
+    zero_result dead;    /* the error after which every call fails; 0: none */
+    const char *call;    /* the public function that runs */
+    char text[ZP_TEXT_BYTES + 128]; /* the last error */
+    char row[ZP_TEXT_BYTES + 128];  /* error of the first refused row of a table */
 };
 
-/* An error of this call: `call, rank r of n: sentence`. */
+/* Stores and logs an error of this call as `call, rank r of n: sentence`. */
 __attribute__((format(printf, 3, 4))) static zero_result zp_ctx_fail(zero_ctx *z,
                                                                      zero_result result,
                                                                      const char *format, ...) {
@@ -356,20 +356,20 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_ctx_fail(zero_ctx *z
     return result;
 }
 
-/* A call is refused where an argument is wrong, or where it does not fit the order of calls. */
+/* Return an error if an argument is wrong, or if the call is not allowed in this phase. */
 #define ZP_REFUSE(z, when, ...)                                                                    \
     ZP_TRY((when) ? zp_ctx_fail(z, ZERO_ERR_ARGUMENT, __VA_ARGS__) : ZERO_OK)
 #define ZP_UNTIMELY(z, when, ...)                                                                  \
     ZP_TRY((when) ? zp_ctx_fail(z, ZERO_ERR_STATE, __VA_ARGS__) : ZERO_OK)
 
-/* Words of a rank's verdict; behind it, with a world, the squares of each of its units. */
+/* Returns the words of a rank's verdict. With a world, one sum of squares per unit follows. */
 static int zp_ctx_verdict_words(const zero_ctx *z) { return ZP_VERDICT + z->world_units; }
-/* Unit u's number in the whole model. */
+/* Returns unit u's number in the whole model. */
 static int zp_ctx_world_unit(const zero_ctx *z, int u) {
     return z->world_units ? z->world_unit[u] : u;
 }
 
-/* One of 0..n-1. */
+/* Checks that i is in 0..n-1. */
 static zero_result zp_ctx_check_index(zero_ctx *z, const char *what, int i, int n) {
     ZP_REFUSE(z, n < 1, "%s %d: there is none yet", what, i);
     ZP_REFUSE(z, i < 0 || i >= n, "%s %d, expected 0..%d", what, i, n - 1);
@@ -380,7 +380,7 @@ static const char *zp_ctx_call_name(double call) {
     return call == 1 ? "zero_step" : call == 2 ? "zero_skip_step" : "none";
 }
 
-/* What the ranks must agree on and do not: a word of the verdict, in words. */
+/* Makes the context dead, with an error that names the word in which the verdicts differ. */
 static zero_result zp_ctx_report_difference(zero_ctx *z) {
     static const char *const words[ZP_VERDICT] = {
         "",          "",        "",          "the call",      "lr",
@@ -407,7 +407,7 @@ static zero_result zp_ctx_report_difference(zero_ctx *z) {
                            words[(unsigned)c->differs % ZP_VERDICT], of, a, b, c->differs_rank);
 }
 
-/* A lost peer may have seen a difference in the last verdict; where a thread looks none is left. */
+/* A lost peer may have left because the last verdicts differed. Returns that, or 0 with `look`. */
 static int zp_ctx_has_difference(zero_ctx *z) {
     if (!z->judged || z->world->transport->look || zp_device_sync_event(&z->device, z->agreed)
         || zp_device_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)
@@ -431,51 +431,51 @@ static zero_result zp_ctx_check(zero_ctx *z, zero_result result) {
 
 #define ZP_DO(z, call) ZP_TRY(zp_ctx_check(z, call))
 
-/* The public function that runs, for error sentences and for whoever watches this rank. */
+/* Records the public function that runs, for errors and for the watch of other ranks. */
 static void zp_ctx_set_call(zero_ctx *z, const char *call) {
     z->call = call;
     if (z->all->call) *z->all->call = call;
     if (z->all->unit) *z->all->unit = -1;
 }
 
-/* Every public function begins here: its name, its phases, and what is said in others. */
+/* Every public function begins here, with its name, its phases, and the error in other phases. */
 static zero_result zp_ctx_enter(zero_ctx *z, const char *call, int phases, const char *otherwise) {
     if (!z) return ZERO_ERR_ARGUMENT;
     zp_ctx_set_call(z, call);
     ZP_TRY(zp_ctx_check(z, ZERO_OK));
     if (zp_device_check(&z->device)) {
         (void)zp_ctx_fail(z, ZERO_ERR_STATE, "%s", z->device.text);
-        z->device.text[0] = 0; /* nothing is lost: the host may turn back */
+        z->device.text[0] = 0; /* your code may select the right device */
         return ZERO_ERR_STATE;
     }
-    if (phases == ZP_NEW) z->planned = 0; /* nothing else changes the plan */
+    if (phases == ZP_NEW) z->planned = 0; /* only calls before the build change the plan */
     return z->phase & phases ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_STATE, "%s", otherwise);
 }
 #define ZP_ENTER(z, call, phases, otherwise) ZP_TRY(zp_ctx_enter(z, call, phases, otherwise))
 
-/* Waits until nothing moves any more. */
+/* Waits until all streams and lanes are idle. SYNC. */
 static zero_result zp_ctx_sync(zero_ctx *z) {
     for (int i = 0; i < 2; i++) ZP_TRY(zp_device_sync_stream(&z->stream[i]));
     zp_transfer_up_state *sink = &z->host.lift[ZP_GRAD];
-    if (sink->open) zp_lane_sync(&sink->asks); /* writes what has come down */
+    if (sink->open) zp_lane_sync(&sink->asks); /* it writes to the file */
     if (z->host.down.device) ZP_TRY(zp_device_sync_stream(&z->host.down));
     if (z->updates.device) ZP_TRY(zp_device_sync_stream(&z->updates));
     return zp_device_sync_stream(&z->compute);
 }
 
-/* Unit u lies whole in the side's array; otherwise in a buffer, while it is in use. */
+/* Returns 1 if unit u is whole in the side's array. Otherwise a buffer holds it while in use. */
 static int zp_ctx_unit_is_whole(const zero_ctx *z, zp_side side, int u) {
     const zp_share share = z->array[side].part[u].share;
     return share == ZP_WHOLE || share == ZP_SEEN;
 }
 
-/* The array whose shards go between the file and a side's buffers. */
+/* Returns the array whose shards are copied between the file and the side's buffers. */
 static const zp_array *zp_ctx_side_array(const zero_ctx *z, int side) {
     return &z->array[side == ZP_GRAD ? (int)ZP_MEAN : (int)ZP_PARAM];
 }
 
-/* Where unit u begins in its side's buffer b: a shard that goes to or from the file lies on a
-   sector's border there. */
+/* Returns the byte offset of unit u in its side's buffer b. A shard that is copied to or from the
+   file is aligned to a sector there. */
 static size_t zp_ctx_unit_in_buffer(const zero_ctx *z, zp_side side, int u, int b) {
     const zp_array *a = zp_ctx_side_array(z, side);
     const size_t before = a->part[u].first * zp_type_bytes(a->type);
@@ -483,7 +483,7 @@ static size_t zp_ctx_unit_in_buffer(const zero_ctx *z, zp_side side, int u, int 
     return z->pool[side].buffer[b].at + skew;
 }
 
-/* Where all of unit u's parameters or gradients lie; NULL: nowhere now. */
+/* Returns the address of all of unit u's parameters or gradients; NULL: not in memory now. */
 static char *zp_ctx_unit_memory(const zero_ctx *z, zp_side side, int u) {
     const zp_live *live = &z->live[u];
     const int b = live->own[side] >= 0 ? live->own[side] : live->buffer[side];
@@ -492,7 +492,7 @@ static char *zp_ctx_unit_memory(const zero_ctx *z, zp_side side, int u) {
     return b < 0 ? NULL : base + zp_ctx_unit_in_buffer(z, side, u, b);
 }
 
-/* This rank's shard of u's reduced gradient, until the next use of its memory. */
+/* Returns this rank's shard of u's reduced gradient. It is valid until its memory is used again. */
 static char *zp_ctx_unit_mean(const zero_ctx *z, int u) {
     const zp_array *a = &z->array[ZP_MEAN];
     const size_t first = (size_t)z->data->rank * z->layout.unit[u].shard;
@@ -500,40 +500,40 @@ static char *zp_ctx_unit_mean(const zero_ctx *z, int u) {
     return zp_ctx_unit_memory(z, ZP_GRAD, u) + first * zp_type_bytes(a->type);
 }
 
-/* Unit u's parameters as the host sees them. */
+/* Returns the address at which your code reads unit u's parameters; NULL: not in memory now. */
 static char *zp_ctx_unit_shown(const zero_ctx *z, int u) {
     const zp_memory *m = &z->memory[ZP_PARAM];
     char *memory = zp_ctx_unit_memory(z, ZP_PARAM, u);
     return memory ? m->view + (memory - m->base) : NULL;
 }
 
-/* The part of unit u that this rank updates: of the rule's first state, which every rule has. */
+/* Returns the part of unit u that this rank updates: that of the rule's first state array. */
 static const zp_array_part *zp_ctx_own_part(const zero_ctx *z, int u) {
     return &z->array[ZP_STATE].part[u];
 }
 
-/* A step's update may run beside the next step. */
+/* Returns 1 if a step's update may overlap with the next step. */
 static int zp_ctx_is_delayed(const zero_ctx *z) { return z->cfg.delay_from > 0; }
-/* It works on a second copy: NEXT, and a MEAN that lies apart. Beside a GPU the host's arrays are
-   that. */
+/* Returns 1 if a delayed update works on a second copy: NEXT, and a MEAN outside GRAD. With a GPU,
+   the arrays in host memory are this copy. */
 static int zp_ctx_keeps_next(const zero_ctx *z) {
     return zp_ctx_is_delayed(z) && zp_device_is_host();
 }
 
-/* The gradient that the update reads. */
+/* Returns the gradient that the update reads. */
 static zp_array *zp_ctx_update_gradient(zero_ctx *z) {
     const int over = z->policy.state == ZP_WHOLE && !zp_ctx_keeps_next(z); /* gathered over GRAD */
     return &z->array[over ? (int)ZP_GRAD : (int)ZP_MEAN];
 }
 
-/* The i-th unit in the order of updates: as a forward wants them; delayed ones as the next backward
-   does, whose reductions overwrite what they read. */
+/* Returns the i-th unit in the order of updates: that of forward. Delayed updates use the order of
+   the next backward, because its reductions overwrite the gradients that the updates read. */
 static int zp_ctx_nth_update(const zero_ctx *z, int i) {
     return zp_layout_nth_unit(&z->layout, zp_ctx_is_delayed(z) ? z->layout.all - 1 - i : i);
 }
 
-/* The array whose part of u is the weights that a pass sees; and that with the newest ones, once
-   `updates` has nothing to do. */
+/* Returns the array with the weights of u that a pass uses; then that with the newest weights, once
+   the stream `updates` is idle. */
 static zp_array *zp_ctx_weights(zero_ctx *z, int u) {
     return &z->array[z->live[u].turned ? (int)ZP_NEXT : (int)ZP_PARAM];
 }
@@ -544,7 +544,7 @@ static zp_array *zp_ctx_newest(zero_ctx *z, int u) {
     return &z->array[filed && !z->live[u].rounds ? (int)ZP_PARAM : (int)ZP_NEXT];
 }
 
-/* A collective of unit u: where from and where to is the caller's. */
+/* Returns a collective of unit u. The caller sets its source and target. */
 static zp_op zp_ctx_make_op(zero_ctx *z, zp_channel channel, int kind, int u) {
     zp_op op;
     memset(&op, 0, sizeof op);
@@ -558,31 +558,31 @@ static zp_op zp_ctx_make_op(zero_ctx *z, zp_channel channel, int kind, int u) {
     return op;
 }
 
-/* The context's own copy of a group of the host's; NULL: it has none. */
+/* Returns the context's own copy of a group of your code; NULL: no copy. */
 static zero_group *zp_ctx_own_group(const zero_ctx *z, const zero_group *given) {
     const zp_first_sum *f = z->first_sums;
     while (f && f->given != given) f = f->next;
     return f ? f->own : NULL;
 }
 
-/* The first element that this rank counts in the norm, and saves, of unit u. */
+/* Returns the first element of unit u that this rank counts in the norm and saves. */
 static size_t zp_ctx_piece_first(const zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     return (size_t)z->data->rank * x->shard + (size_t)z->replica * x->piece;
 }
 
-/* What the sum over all ranks is multiplied by. */
+/* Returns the factor that makes the mean from the sum over all ranks. */
 static float zp_ctx_sum_scale(const zero_ctx *z) {
     return z->data->divisor / (float)(z->cfg.divisor ? z->cfg.divisor : z->all->nranks);
 }
 
-/* Reduced gradients of several micro-steps add up where they are kept, and not in SUM. */
+/* Returns 1 if reduced gradients of several micro-steps are added in MEAN, and not in SUM. */
 static int zp_ctx_adds_means(const zero_ctx *z) {
     return z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
 }
 
-/* Cuts `numel` elements of `bytes` bytes from the private arena, from *at on. Before the arena is
-   there this only measures, and returns NULL. */
+/* Cuts `numel` elements of `bytes` bytes from the private arena at *at, and advances *at. Before
+   the arena is allocated this only measures, and returns NULL. */
 static void *zp_ctx_cut_arena(zero_ctx *z, size_t *at, size_t numel, size_t bytes) {
     const size_t from = *at;
     *at += zp_round_up(zp_max(numel, 1) * bytes, bytes * numel >= 65536 ? 4096 : 256);
@@ -593,7 +593,7 @@ static size_t zp_ctx_part_bytes(const zp_comm *of, const zp_cut *cut, int swaps)
     return of->transport->room ? of->transport->room(of, cut->parts, cut->nranks, swaps) : 0;
 }
 
-/* Cuts `of` into parts, in one of which this rank is, and opens that one. COLLECTIVE over `of`. */
+/* Splits `of` into parts and opens the part that has this rank. COLLECTIVE over `of`. */
 static zero_result zp_ctx_open_part(zero_ctx *z, zp_subgroup *part, zp_comm *g, zp_comm *of,
                                     zp_cut cut, int node_size, const char *label) {
     ZP_REFUSE(z, !of->transport->cut, "the %d ranks cannot be cut into groups: %s has no way to",
@@ -607,14 +607,14 @@ static zero_result zp_ctx_open_part(zero_ctx *z, zp_subgroup *part, zp_comm *g, 
     return zp_ctx_check(z, zp_comm_open(g, zp_transport_find(part->comm.kind), &part->comm));
 }
 
-/* The parts go before what they were cut from. */
+/* Closes a part. The caller closes all parts before the group that was split. */
 static void zp_ctx_close_part(zp_subgroup *part, zp_comm *g, int broken) {
     zp_comm_close(g, broken);
     if (part->of && part->of->uncut) part->of->uncut(&part->comm, broken);
     part->of = NULL;
 }
 
-/* Bytes that transports keep for pieces on their way between nodes, and where parts meet. */
+/* Returns the bytes that transports keep for messages between nodes and for split groups. */
 static size_t zp_ctx_transport_bytes(const zero_ctx *z) {
     size_t bytes = z->all->wire_bytes;
     for (int i = ZP_DATA; i < ZP_GROUPS; i++) bytes += z->group[i].wire_bytes + z->part[i].bytes;

@@ -5,12 +5,12 @@
    names no row. To add a capability, write its file, include it in zero_plugin.cu, and add its row
    to the list. No line of core/ changes.
 
-   WALKS. What happens to a gradient, and to a parameter, is a list of stations:
+   WALKS. A walk is the list of stations that process a gradient, or a parameter, in order:
      gradient   from the backward that wrote a unit to the reduced shard (reduce.h)
-     parameter  from the shard that was updated to the gathered unit (gather.h)
-   The core brings the stations that every run needs; rows add theirs between them, by place.
-   zero_build asks each station once whether this context needs it, so a capability that is off
-   costs nothing while training. */
+     parameter  from the updated shard to the gathered unit (gather.h)
+   The core has the stations that every run needs. Rows add theirs; the place of a station decides
+   where it runs. zero_build asks each station once whether this context needs it. A capability
+   that is off therefore costs nothing while training. */
 #pragma once
 
 #include "ctx.h"
@@ -18,20 +18,20 @@
 /* The places of both walks, in order. */
 typedef enum zp_place {
     ZP_AT_WRITTEN,  /* gradient: the stream waits until backward has written the unit */
-    ZP_AT_COLLECT,  /* 16-bit gradients of several micro-steps are added up */
-    ZP_AT_PRESUM,   /* sums over other ranks that come before the reduction */
-    ZP_AT_DESCRIBE, /* both: the collectives are described, in z->ops or z->gather */
-    ZP_AT_CHANGE,   /* both: a row changes a description */
-    ZP_AT_FETCH,    /* parameter: the shard is brought to where the gather reads it */
-    ZP_AT_ISSUE,    /* both: the collectives are issued */
-    ZP_AT_ADD,      /* gradient: what earlier micro-steps left elsewhere is added */
-    ZP_AT_COPIES,   /* sums over the copies of a shard */
-    ZP_AT_SCALE,    /* divisors of single tensors */
-    ZP_AT_NORM,     /* squares for norm and overflow check */
-    ZP_AT_STORE,    /* the shard goes to where it is kept */
-    ZP_AT_WHOLE,    /* stage 0: shards are gathered again */
-    ZP_AT_DONE,     /* both: the event that others wait for is recorded */
-    ZP_AT_AFTER,    /* both: work that nobody in the walk waits for */
+    ZP_AT_COLLECT,  /* 16-bit gradients of several micro-steps are added */
+    ZP_AT_PRESUM,   /* sums over other groups of ranks, before the reduction */
+    ZP_AT_DESCRIBE, /* both: the core describes the collectives in z->ops, z->gather */
+    ZP_AT_CHANGE,   /* both: a row may change these descriptions */
+    ZP_AT_FETCH,    /* parameter: the shard is copied to the place the gather reads */
+    ZP_AT_ISSUE,    /* both: the core issues the collectives */
+    ZP_AT_ADD,      /* gradient: sums that earlier micro-steps moved away are added */
+    ZP_AT_COPIES,   /* sums over the replicas of a shard */
+    ZP_AT_SCALE,    /* tensors with a divisor of their own are scaled */
+    ZP_AT_NORM,     /* the squares for the norm and the overflow check */
+    ZP_AT_STORE,    /* the shard is copied to the tier that keeps it */
+    ZP_AT_WHOLE,    /* stage 0: all ranks gather the reduced shards */
+    ZP_AT_DONE,     /* both: the event that later work waits for is recorded */
+    ZP_AT_AFTER,    /* both: work that no station waits for */
     ZP_AT_END,      /* gradient: the unit leaves the bucket */
     ZP_PLACES_OF_WALK
 } zp_place;
@@ -39,78 +39,78 @@ typedef enum zp_place {
 /* How often a station of the gradient's walk runs. */
 typedef enum zp_when {
     ZP_EACH_MICRO_STEP,
-    ZP_EACH_REDUCTION, /* each micro-step that is reduced */
-    ZP_LAST_MICRO_STEP /* of a step */
+    ZP_EACH_REDUCTION, /* each micro-step whose gradient is reduced */
+    ZP_LAST_MICRO_STEP /* the last one of a step */
 } zp_when;
 
 typedef enum zp_walk_kind { ZP_GRADIENT_WALK, ZP_PARAMETER_WALK, ZP_WALKS } zp_walk_kind;
 
-/* One station: either `unit`, for each unit of the bucket, or `bucket`, once for all of them. */
+/* One station: `unit` runs for each unit of the bucket, or `bucket` runs once for all of them. */
 typedef struct zp_station {
     zp_walk_kind walk;
     zp_place place;
     zp_when when;
-    int (*needed)(const zero_ctx *z); /* NULL: by every context that has the row */
+    int (*needed)(const zero_ctx *z); /* NULL: every context with the row needs it */
     zero_result (*unit)(zero_ctx *z, int u);
     zero_result (*bucket)(zero_ctx *z);
 } zp_station;
 
-/* A row. Members other than `name` may be NULL. A row is a function that fills one, so that each
-   member is named where it is set. */
+/* A row. Every member except `name` may be NULL. A function returns the row, so that its code names
+   each member that it sets. */
 typedef struct zp_extra {
     const char *name;
-    /* zero_create, first of all. */
+    /* zero_create calls this first. */
     void (*init)(zero_ctx *z);
-    /* Writes to `text` what is wrong with the resolved settings; nothing if they are right. */
+    /* If the resolved settings are wrong, writes the reason to `text`; otherwise writes nothing. */
     void (*refuse)(const zero_config *c, char *text, size_t bytes);
-    /* zero_create, after the ranks have met, before settings are checked. */
+    /* zero_create, after the ranks have connected and before settings are checked. */
     zero_result (*join)(zero_ctx *z);
-    /* zero_create: checks settings against the number of ranks, and may cut the ranks into groups,
-       before and after the arrays are chosen. COLLECTIVE where it cuts. */
+    /* zero_create: these check settings against the number of ranks, and may split the ranks into
+       groups: before and after the arrays are chosen. COLLECTIVE if they split. */
     zero_result (*check)(zero_ctx *z);
     zero_result (*resolve)(zero_ctx *z);
-    /* The layout: adds what the row's tensors have besides. */
+    /* The layout: adds the data that the row needs about tensors. */
     zero_result (*layout)(zero_ctx *z);
-    /* The settings are resolved, and the arrays have types, shares and tiers: changes these. */
+    /* May change the arrays' types, shares and tiers, after the settings are resolved. */
     void (*choose)(zero_ctx *z);
-    /* The plan: which units are kept elsewhere; after the core's arrays are cut, the row's own. */
+    /* The plan: selects units to keep off the device; cuts the row's arrays after the core's. */
     void (*plan_units)(zero_ctx *z);
     void (*plan_arrays)(zero_ctx *z);
-    /* Bytes of lists and lanes, of ordinary CPU memory. */
+    /* Returns the bytes of pageable host memory that the row's lists and lanes need. */
     size_t (*context_bytes)(zero_ctx *z);
     /* The plan: adds the row's bytes to z->plan, after buffers and gathers are known. */
     void (*plan)(zero_ctx *z);
-    /* Bytes that this rank sends in a step for unit u, and, for u -1, for no unit. */
+    /* Returns the bytes that this rank sends for unit u in a step; u -1: for no single unit. */
     size_t (*sent)(zero_ctx *z, int u);
     /* Cuts the row's part of the private arena; see zp_ctx_cut_arena. */
     void (*cut)(zero_ctx *z, size_t *at);
     /* Cuts the row's part of the gradients' memory, from byte `at` on; returns its end. */
     size_t (*cut_gradients)(zero_ctx *z, size_t at);
-    /* zero_build: what a rank allocates by itself; then, once all ranks have done that, what needs
-       all of them. The second one is COLLECTIVE. */
+    /* zero_build: `allocate` allocates this rank's own memory. After all ranks have done that,
+       `share` allocates the memory that needs all of them. `share` is COLLECTIVE. */
     zero_result (*allocate)(zero_ctx *z);
     zero_result (*share)(zero_ctx *z);
-    /* zero_build, after all memory is there. COLLECTIVE. */
+    /* zero_build, after all memory is allocated. COLLECTIVE. */
     zero_result (*build)(zero_ctx *z);
-    /* zero_destroy of a context that failed: peers must not wait for this rank. */
+    /* zero_destroy of a failed context: makes sure that peers do not wait for this rank. */
     void (*abort)(zero_ctx *z);
-    /* zero_destroy: ends what streams and lanes may wait for; waits until the row's lanes are idle;
-       while the streams are there; then while all groups are there. */
+    /* zero_destroy, in this order: `abandon` ends all waits in streams and lanes; `finish` waits
+       for the row's lanes; `stop` runs before streams close, `destroy` before groups close. */
     void (*abandon)(zero_ctx *z);
     void (*finish)(zero_ctx *z);
     void (*stop)(zero_ctx *z);
     void (*destroy)(zero_ctx *z, int broken);
     /* The first micro-step of a step begins. */
     zero_result (*begin_step)(zero_ctx *z);
-    /* The weights were changed: what was gathered before is old. */
+    /* The weights have changed: earlier gathered parameters are out of date. */
     void (*forget)(zero_ctx *z);
-    /* Passes of an optimizer step over unit u on stream s: before and after each; between the first
-       and the last one of all units; and what the update of elements from `first` on reads. */
+    /* Rules of several passes, on stream s: before and after each pass over unit u; between the
+       first and the last pass of all units. fill_update adds inputs of elements from `first` on. */
     zero_result (*before_update)(zero_ctx *z, int u, int pass, zp_stream *s);
     zero_result (*after_update)(zero_ctx *z, int u, int pass, zp_stream *s);
     zero_result (*between_passes)(zero_ctx *z);
     void (*fill_update)(const zero_ctx *z, int u, size_t first, zp_update *a);
-    /* A tensor's part in an update. */
+    /* Fills the row's fields of a tensor's span in an update. */
     void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
     /* zero_reduce has enqueued the agreement. */
     zero_result (*reduced)(zero_ctx *z);
@@ -118,14 +118,14 @@ typedef struct zp_extra {
     zero_result (*decided)(zero_ctx *z);
     /* Before your code writes unit u's gradient again: the last update may still read it. */
     zero_result (*before_write)(zero_ctx *z, int u);
-    /* Weights are about to be made from masters that were put; and values were put into an array,
-       or, NULL, into any. */
+    /* before_put: weights will be computed from master weights that your code put. wrote: values
+       were put into array a, or, if a is NULL, into any array. */
     zero_result (*before_put)(zero_ctx *z);
     void (*wrote)(zero_ctx *z, const zp_array *a);
-    /* An update that is pending ends now. COLLECTIVE if one is. */
+    /* Completes a pending update. COLLECTIVE if an update is pending. */
     zero_result (*finish_update)(zero_ctx *z);
-    /* State of the row's own: adds its ranges; knows a range by its name, and moves its values in
-       or out; zero_state_begin; zero_state_end, if something was put. */
+    /* The row's own state: adds its ranges; recognizes a range by its name; copies values in or
+       out; zero_state_begin; zero_state_end, after a put. */
     zero_result (*add_state)(zero_ctx *z);
     int (*owns_range)(const zero_ctx *z, const zero_range *r);
     zero_result (*move_state)(zero_ctx *z, const zero_range *r, const char *values, char *out);
@@ -262,7 +262,7 @@ static zero_result zp_extra_end_state(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Fills z->extras with the rows of a NULL-terminated list. */
+/* Fills z->extras with the rows that a NULL-terminated list of functions returns. */
 typedef zp_extra (*zp_extra_row)(void);
 static zero_result zp_extra_make(zero_ctx *z, const zp_extra_row *rows) {
     int n = 0;
@@ -281,8 +281,8 @@ static void zp_extra_add_stations(zero_ctx *z, const zp_station *s, zp_place pla
     }
 }
 
-/* Lays out the walks: the core's stations and those of all rows, by place. A row's station comes
-   after the core's of the same place. */
+/* Orders the stations of the core and of all rows by place. At the same place, the core's stations
+   come first. */
 static void zp_extra_lay_walks(zero_ctx *z, const zp_station *core) {
     for (int k = 0; k < ZP_WALKS; k++) z->walk[k].n = 0;
     for (int place = 0; place < ZP_PLACES_OF_WALK; place++) {

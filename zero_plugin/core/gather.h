@@ -1,19 +1,18 @@
-/* gather.h - the way of one parameter: gathered for a hook, kept in a buffer, published by an
- * update */
+/* gather.h - gathers parameters: for a hook, into a buffer of the pool, or after an update */
 #pragma once
 
 #include "pointers.h"
 #include "extra.h"
 #include "order.h"
 
-/* The weights have changed: what was gathered before is old. */
+/* The weights have changed: marks all gathered parameters as out of date. */
 static void zp_gather_forget_all(zero_ctx *z) {
     zp_buffer_forget_all(&z->pool[ZP_PARAM]);
     zp_extra_forget(z);
 }
 
-/* Describes u's all-gather in z->gather: from this rank's shard to where the unit lies whole, or to
-   its buffer, once the last unit in it was used. */
+/* Describes u's all-gather in z->gather: from this rank's shard to the whole unit, which lies in
+   the array or in a buffer. The parameter stream waits until the buffer is released. */
 static zero_result zp_gather_describe(zero_ctx *z, int u) {
     const zp_array *param = &z->array[ZP_PARAM];
     const int away = zp_array_off_device(param, u), whole = zp_ctx_unit_is_whole(z, ZP_PARAM, u);
@@ -32,7 +31,7 @@ static zero_result zp_gather_describe(zero_ctx *z, int u) {
     return ZERO_OK;
 }
 
-/* Waits for the unit's update, unless a row lets other ranks' copies be gathered instead. */
+/* The stream waits for the unit's update, unless a row has chosen another group's copies. */
 static zero_result zp_gather_wait_updated(zero_ctx *z, int u) {
     if (z->gather.group != z->data) return ZERO_OK;
     return zp_device_wait_event(&z->stream[ZP_PARAMETERS], z->live[u].updated);
@@ -51,8 +50,8 @@ static zero_result zp_gather_unit(zero_ctx *z, int u) {
     return ZERO_OK;
 }
 
-/* Stream s has written u's weights: a unit that lies whole is gathered at once, any other when a
-   pass asks for it; where nothing is gathered (stage 0), who begins it waits for the update. */
+/* Stream s has written u's weights. A whole unit is gathered at once, any other when a pass uses
+   it. At stage 0 nothing is gathered: the unit's next begin waits for the update. */
 static zero_result zp_gather_publish_update(zero_ctx *z, int u, zp_stream *s) {
     const int whole = zp_ctx_unit_is_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
     ZP_DO(z, zp_device_record_event(s, z->live[u].updated));
@@ -61,7 +60,7 @@ static zero_result zp_gather_publish_update(zero_ctx *z, int u, zp_stream *s) {
     return zp_ctx_check(z, zp_device_record_event(s, z->live[u].gathered));
 }
 
-/* u's parameters are on their way or there, and stay, and so are the next units'. */
+/* Enqueues the gathers of u and of the units to prefetch, and holds u's buffer. */
 static zero_result zp_gather_acquire(zero_ctx *z, int u) {
     int fill[ZERO_PREFETCH_MOST + 2];
     char open[128];
@@ -80,7 +79,7 @@ static zero_result zp_gather_acquire(zero_ctx *z, int u) {
     return ZERO_OK;
 }
 
-/* The outermost begin that needs them. */
+/* The outermost begin of a unit acquires its parameters; the compute stream waits for them. */
 static zero_result zp_gather_open(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
     if (!live->parameter_opens) ZP_TRY(zp_gather_acquire(z, u));

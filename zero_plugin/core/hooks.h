@@ -27,7 +27,7 @@ static zero_result zp_hook_begin_training(zero_ctx *z, int micro, int micro_step
         if (z->adding != ZP_IN_PLACE || micro == 0) z->live[u].touched = 0;
     }
     if (micro == 0) ZP_DO(z, zp_extra_begin_step(z));
-    if (micro == 0) /* peers' too: one that fails to come must not leave the old one */
+    if (micro == 0) /* all ranks' verdicts: a peer that fails must not leave its old one here */
         ZP_DO(z, zp_device_clear(&z->stream[ZP_GRADIENTS], z->verdicts,
                                  (size_t)z->world->nranks * (size_t)zp_ctx_verdict_words(z)
                                      * sizeof *z->verdicts));
@@ -55,7 +55,7 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
     return ZERO_OK;
 }
 
-/* Every hook: inside a pass, a unit of the host's. */
+/* Every hook begins here: checks that a pass is open and that your model has this unit. */
 static zero_result zp_hook_enter(zero_ctx *z, const char *call, int unit) {
     ZP_ENTER(z, call, ZP_ANY, "");
     if (z->all->unit) *z->all->unit = unit;
@@ -64,7 +64,7 @@ static zero_result zp_hook_enter(zero_ctx *z, const char *call, int unit) {
     return zp_ctx_check_index(z, "unit", unit, z->layout.units);
 }
 
-/* No struct of the host's will do only where no tensor of the unit has a field in it. */
+/* Your code may pass no struct (NULL) only if no tensor of the unit has a field in it. */
 static zero_result zp_hook_find_struct(zero_ctx *z, int unit, const void *host, const char *of) {
     const zp_unit *x = &z->layout.unit[unit];
     for (int i = 0; i < x->members && (!host || host == ZERO_WANTED) && !z->lent; i++) {
@@ -117,7 +117,7 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     live->backward_opens++;
     if (params)
         zp_pointer_set_unit(z, ZP_PARAM, unit, zp_ctx_unit_shown(z, unit), params);
-    else if (!live->parameter_opens) /* what was there before is not to be read */
+    else if (!live->parameter_opens) /* your code must not read old pointers */
         zp_pointer_set_unit(z, ZP_PARAM, unit, NULL, NULL);
     zp_pointer_set_unit(z, ZP_GRAD, unit, zp_ctx_unit_memory(z, ZP_GRAD, unit), grads);
     if (live->backward_opens == 1)

@@ -1,82 +1,82 @@
-/* layout.h - where a tensor, a unit and a shard begin
+/* layout.h - the offsets of tensors, units and shards
 
-   Where things lie, from the list of tensors and the number of ranks alone: no setting moves an
-   element to another piece or another block of the norm. Pure; used by the plan and by the build.
+   The layout depends only on the list of tensors and the number of ranks. No setting moves an
+   element to another piece or another block of the norm. The plan and the build both use it.
 
-     unit u:   [ tensor a | tensor b | ... | pad ]     tensors begin on lines
-     shards:   |  rank 0  |  rank 1  |  ...  |         equal, whole lines
-     pieces:   | 0  |  1  | 0  |  1  |  ...  |         by replica; without replicas a shard is one
+     unit u:   [ tensor a | tensor b | ... | pad ]     tensors begin at cache lines
+     shards:   |  rank 0  |  rank 1  |  ...  |         equal, whole cache lines
+     pieces:   | 0  |  1  | 0  |  1  |  ...  |         by replica; none: a shard is one piece
      KEEP:     one more unit, type-major: [ a: layer 0, 1, ... | b: layer 0, 1, ... | pad ]
-     matrices, of a rule that needs them, lie behind everything else of their unit, so that a second
-     state array, which is not for them, ends with what it is for */
+     matrices, if the rule needs them, come last in their unit; a second state array, which they
+     do not have, then ends before them */
 #pragma once
 
 #include "../machine/base.h"
 
-typedef struct zp_member {   /* a tensor's part in a unit: one layer or more */
-    int unit, tensor, layer; /* the first of these layers */
+typedef struct zp_member {   /* the part of a tensor in a unit: one layer or more */
+    int unit, tensor, layer; /* layer: the first of these layers */
     size_t first;            /* elements of the tensor before it */
-    size_t at, numel;        /* within the unit, elements */
+    size_t at, numel;        /* elements, in the unit */
 } zp_member;
 
 typedef struct zp_tensor {
-    zero_tensor_desc desc;         /* name owned */
-    int first_member;              /* in zp_layout.by_tensor: one per `together` layers */
-    int aliases;                   /* 1 + the last of them; 0: it has none */
-    float lr_factor, decay_factor; /* the values themselves: 0 for ZERO_NONE */
-    size_t rows, cols; /* of its matrices, if the rule needs them: one after another; 0: none */
-    int first_layer;   /* of the layers of all tensors */
-    zero_group *slice_group; /* desc.slice_of, if the rule needs it; NULL: it is whole */
-    int slices;              /* ranks of that */
-    int namesakes;           /* of zero_place: rows of the same name that have followed */
-    uintptr_t shown[2];      /* by side: the pointer that its field was given last */
+    zero_tensor_desc desc;         /* owns a copy of the name */
+    int first_member;              /* index in zp_layout.by_tensor: one per `together` layers */
+    int aliases;                   /* 1 + the last alias; 0: none */
+    float lr_factor, decay_factor; /* the factors; ZERO_NONE is stored as 0 */
+    size_t rows, cols;             /* of each of its matrices, if the rule needs them; 0: none */
+    int first_layer;               /* number of its first layer among those of all tensors */
+    zero_group *slice_group;       /* desc.slice_of, if the rule needs it; NULL: a whole tensor */
+    int slices;                    /* ranks of slice_group */
+    int namesakes;                 /* zero_place: number of later rows with the same name */
+    uintptr_t shown[2];            /* by side: the last pointer in its field */
 } zp_tensor;
 
 typedef struct zp_matrix {
     int unit, owner;       /* owner: the rank that makes it orthogonal */
-    size_t at, rows, cols; /* at: in the unit; the sides of the whole */
-    size_t kept;           /* elements of the owner's that are kept before it */
-    size_t numel;          /* what this rank has of it: all, or a slice */
-    int slices, sharer;    /* of a slice: of how many, and who of them makes it orthogonal */
-    size_t outer;          /* as of the tensor */
+    size_t at, rows, cols; /* at: in the unit; rows, cols: of the whole matrix */
+    size_t kept;           /* elements that the owner keeps before it */
+    size_t numel;          /* elements that this rank has: all, or a slice */
+    int slices, sharer;    /* number of slices; the rank that makes the matrix orthogonal */
+    size_t outer;          /* the tensor's value */
 } zp_matrix;
 
 typedef struct zp_unit {
-    zp_member *member; /* [members], of zp_layout.members */
+    zp_member *member; /* [members], inside zp_layout.members */
     int members;
-    int uses, forwards;          /* per pass: backward writes, and uses in forward */
+    int uses, forwards;          /* per pass: writes by backward; uses in forward */
     size_t numel, padded, shard; /* elements: with alignment; shard * nranks; of one rank */
-    size_t piece;                /* of a shard, that one of its replicas counts and saves */
+    size_t piece;                /* elements of a shard that one replica counts and saves */
     size_t content;              /* elements without alignment */
     size_t plain;                /* elements before the first matrix */
     int matrices;
     size_t largest_tensor;
     int only_one_d;
-    int announced; /* by a tensor, of which a KEEP one lies elsewhere */
+    int announced; /* a tensor names this unit; a KEEP tensor is stored in the KEEP unit */
 } zp_unit;
 
 typedef struct zp_layout {
-    int units; /* of the host */
-    int all;   /* with the KEEP unit, which is number `units` and may be empty */
+    int units; /* of your model */
+    int all;   /* units + 1: the KEEP unit has the number `units` and may be empty */
     zp_unit *unit;
-    zp_member *members; /* [nmembers] by unit, in order of announcement */
+    zp_member *members; /* [nmembers] by unit, in the order of the tensors */
     int nmembers;
     zp_member **by_tensor; /* [nmembers]: zp_layout_member_of */
     size_t numel, padded;
     int layers;          /* of all tensors */
     zp_matrix *matrices; /* [nmatrices] by unit */
     int nmatrices;
-    int sharers; /* ranks that have slices of the same matrices */
+    int sharers; /* number of ranks with slices of the same matrices */
 } zp_layout;
 
-/* Layers that are one member: of KEEP all. */
+/* Returns the number of layers in one member; a KEEP tensor has one member. */
 static int zp_layout_layers_per_member(const zp_tensor *t) {
     return t->desc.flags & ZERO_KEEP ? t->desc.layers : t->desc.together;
 }
 static int zp_layout_member_of(const zp_tensor *t, int layer) {
     return t->first_member + layer / zp_layout_layers_per_member(t);
 }
-/* The unit that a layer is announced for; where it lies is another one if it is KEEP. */
+/* Returns the unit that the tensor names for a layer. A KEEP layer is stored in the KEEP unit. */
 static int zp_layout_announced_unit(const zp_tensor *t, int layer) {
     return t->desc.unit + layer / t->desc.together * t->desc.every;
 }
@@ -92,11 +92,11 @@ static void zp_layout_close(zp_layout *l) {
     memset(l, 0, sizeof *l);
 }
 
-/* The order of updates, and backwards of reductions: KEEP, which a host reads before anything else,
-   then as in a forward. */
+/* The order of updates, and in reverse the order of reductions: KEEP, which your code reads first,
+   then the order of forward. */
 static int zp_layout_nth_unit(const zp_layout *l, int i) { return i ? i - 1 : l->units; }
 
-/* What begins with this layer becomes the next member of its unit. */
+/* Adds the member that begins with this layer to its unit. */
 static zp_member *zp_layout_add_member(zp_layout *l, const zp_tensor *t, int tensor, int layer) {
     const zero_tensor_desc *d = &t->desc;
     const int kept = d->flags & ZERO_KEEP, unit = zp_layout_unit_of(l, t, layer);
@@ -120,8 +120,8 @@ static zp_member *zp_layout_add_member(zp_layout *l, const zp_tensor *t, int ten
     return &u->member[u->members++];
 }
 
-/* Counts, then fills: members of a unit lie together. nranks ranks share a copy, of which there are
-   so many replicas: a unit is cut for all of them, and a shard is the pieces of its replicas. */
+/* Counts members, then fills them in unit by unit. `nranks` ranks share each of `replicas` copies.
+   A unit is cut for all ranks of all copies, and a shard has one piece for each replica. */
 static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int nranks,
                                   int replicas) {
     const size_t all = (size_t)nranks * (size_t)replicas;
@@ -156,7 +156,7 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
         u->members = 0; /* counted again while filling */
         u->only_one_d = u->uses = u->forwards = 1;
     }
-    for (int k = 0; k < 2 * n; k++) { /* matrices behind all others */
+    for (int k = 0; k < 2 * n; k++) { /* matrices after all others */
         const int t = k % n;
         if ((tensors[t].rows > 0) != (k >= n)) continue;
         for (int i = 0; i < tensors[t].desc.layers; i += zp_layout_layers_per_member(&tensors[t]))

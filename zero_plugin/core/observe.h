@@ -1,7 +1,7 @@
-/* observe.h - what a checked build sees of the calls
+/* observe.h - passes calls on to a checked build
 
-   One row of functions, z->observer, that the core calls at every hook. A build without checks has
-   no observer, and each function here is then a test of one pointer. */
+   The core calls the functions of z->observer at every hook. A build without checks has no
+   observer, and each function here only tests one pointer. */
 #pragma once
 
 #include "ctx.h"
@@ -10,7 +10,7 @@
 #define ZERO_CHECK 0 /* 1: a checked build */
 #endif
 
-/* Which hook was called. */
+/* The kind of hook that your code called. */
 enum {
     ZP_HOOK_FORWARD = 0,
     ZP_HOOK_FORWARD_END,
@@ -28,9 +28,9 @@ typedef struct zp_observer {
     zero_result (*move)(zero_ctx *z, int u, zp_side side, int opens);
     /* Unit u's gradients were cleared. */
     zero_result (*cleared)(zero_ctx *z, int u);
-    /* The plugin has written parameters: they must stay as they are until it writes again. */
+    /* The plugin has written parameters: they must not change until it writes again. */
     zero_result (*seal)(zero_ctx *z);
-    /* Where your code is to find a member; NULL: in the unit itself. */
+    /* Returns the address that your code uses for a member; NULL: its address in the unit. */
     char *(*place)(const zero_ctx *z, zp_side side, const zp_member *m);
 } zp_observer;
 

@@ -1,7 +1,7 @@
-/* order.h - the order of a pass's calls, as the host announces it in the place of what is learnt
+/* order.h - the order of a pass's calls: learned from the last pass, or announced by your code
 
-   It becomes the trace of its kind of pass, so that who gathers ahead, and the plan, see no
-   difference; each call is compared with its turn. */
+   An announced order replaces the learned one for its kind of pass, in prefetch and in the plan.
+   The hooks compare each call with the announced order. */
 #pragma once
 
 #include "ctx.h"
@@ -10,7 +10,7 @@ static const char *const zp_turn_words[ZERO_TURN_KINDS] = {"forward", "backward"
                                                            "release"};
 static const char *const zp_pass_words[2] = {"training pass", "evaluation"};
 
-/* Room for n visits; 0: there is no memory. */
+/* Makes room for n visits; returns 0 if memory is exhausted. */
 static int zp_order_reserve(zp_order *t, size_t n) {
     if (n <= (size_t)t->cap) return 1;
     int *unit = (int *)realloc(t->unit, n * sizeof *unit);
@@ -20,23 +20,23 @@ static int zp_order_reserve(zp_order *t, size_t n) {
     return 1;
 }
 
-/* Notes that `unit` comes now. A host in another order than before edits what was expected. */
+/* Records that `unit` is used now. If the order differs from the last pass, corrects it. */
 static void zp_order_visit(zp_order *t, int unit) {
     int next = t->at;
     while (next < t->n && t->unit[next] != unit) next++;
-    if (next == t->n) { /* not expected: put it in */
+    if (next == t->n) { /* not expected: insert it */
         if (t->n == t->cap) return;
         memmove(t->unit + t->at + 1, t->unit + t->at, (size_t)(t->n - t->at) * sizeof *t->unit);
         t->unit[t->at] = unit;
         t->n++;
-    } else if (next > t->at) { /* expected later: take out what it skipped */
+    } else if (next > t->at) { /* expected later: remove the skipped units */
         memmove(t->unit + t->at, t->unit + next, (size_t)(t->n - next) * sizeof *t->unit);
         t->n -= next - t->at;
     }
     t->at++;
 }
 
-/* The next distinct units, at most max; past the end of the pass only if `wraps`. */
+/* Finds the next distinct units, at most max. If `wraps`, includes those of the next micro-step. */
 static int zp_order_ahead(const zp_order *t, int wraps, int max, int *soon) {
     int found = 0;
     for (int i = t->at; i < (wraps ? t->at + t->n : t->n) && found < max; i++) {
@@ -48,7 +48,7 @@ static int zp_order_ahead(const zp_order *t, int wraps, int max, int *soon) {
     return found;
 }
 
-/* Line i of what all ranks must have alike of their orders: how many turns, then each. */
+/* Prints line i of the announced orders, which ranks compare: the counts, then each call. */
 static int zp_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     memset(text, 0, bytes);
     if (!i) {
@@ -68,7 +68,7 @@ static int zp_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     return 0;
 }
 
-/* What is expected of a pass before any was seen: the announced order, if there is one. */
+/* Expects the announced order in the first pass; returns 0 if your code announced none. */
 static int zp_order_load(zp_order *t) {
     t->n = t->at = 0;
     for (int i = 0; i < t->turns; i++)
@@ -76,7 +76,7 @@ static int zp_order_load(zp_order *t) {
     return t->turns;
 }
 
-/* Every unit is there, and what is gathered is released, no more often. */
+/* Checks that every unit exists, and that each gathered unit is released as often. */
 static zero_result zp_order_check(zero_ctx *z, const zero_turn *turns, int n) {
     zero_result r = ZERO_OK;
     const int units = z->layout.units;
@@ -101,7 +101,7 @@ static zero_result zp_order_check(zero_ctx *z, const zero_turn *turns, int n) {
     return r;
 }
 
-/* Inside a pass: the next turn is this one, where there are any. Nothing is changed. */
+/* Checks that this call is the next one of the announced order, if any. Changes nothing. */
 static zero_result zp_order_match(zero_ctx *z, zero_turn_kind kind, int unit) {
     const zp_order *t = &z->trace[z->pass];
     if (!t->turns) return ZERO_OK;
@@ -115,13 +115,13 @@ static zero_result zp_order_match(zero_ctx *z, zero_turn_kind kind, int unit) {
     return ZERO_OK;
 }
 
-/* A turn that was matched is taken; or it is refused for another reason, and will come again. */
+/* Advances past a call that was matched. If it failed for another reason, expects it again. */
 static void zp_order_advance(zp_order *t, int taken) {
     t->turned += t->turns && taken;
     t->at -= t->turns && !taken;
 }
 
-/* A pass begins that the order is of. */
+/* Begins a pass of this kind: its announced order starts again. */
 static zero_result zp_order_begin(zero_ctx *z, zero_pass kind, int together) {
     zp_order *t = &z->trace[kind];
     ZP_UNTIMELY(z, t->turns && t->together != together, "the order of a %s was announced for %s",
@@ -139,7 +139,7 @@ static zero_result zp_order_end(zero_ctx *z) {
                        t->turns, zp_turn_words[next->kind], next->unit);
 }
 
-/* In a step. Of micro-steps in one pass what is reduced at its end is reduced once. */
+/* Returns unit u's reductions in a step. A reduction at the end of a pass occurs once per pass. */
 static int zp_order_reductions(const zero_ctx *z, int u) {
     const int ends = z->live[u].late || u == z->layout.units;
     if (!z->layout.unit[u].numel) return 0;
@@ -147,8 +147,8 @@ static int zp_order_reductions(const zero_ctx *z, int u) {
     return z->cfg.micro_steps;
 }
 
-/* The order that was announced; else that of a model of layers: up, the units used again, down, and
-   those again. */
+/* Expects the announced order. Without one, expects that of a model of layers: up in forward, down
+   in backward, with the units that are used more often in between. */
 static void zp_order_expect(zero_ctx *z, zero_pass kind) {
     zp_order *t = &z->trace[kind];
     const int n = z->layout.units, backward = kind == ZERO_TRAIN;
@@ -163,12 +163,12 @@ static void zp_order_expect(zero_ctx *z, zero_pass kind) {
     t->at = 0;
 }
 
-/* Brings `unit` and the next ones into buffers, of which there are prefetch + 2 (where
-   none goes ahead, 2); what must be gathered comes back in `fill`. */
+/* Assigns buffers to `unit` and the next units; the pool has prefetch + 2 or more. Writes the units
+   that must be gathered to `fill`, and returns their number; -1: no buffer is free. */
 static int zp_order_schedule(zero_ctx *z, const zp_order *t, int unit, int wraps, int *fill) {
     zp_buffers *pool = &z->pool[ZP_PARAM];
     int soon[ZERO_PREFETCH_MOST + 2], n = 0;
-    soon[0] = unit; /* whose buffer none of the others takes */
+    soon[0] = unit; /* the others must not take its buffer */
     const int most = z->cfg.prefetch ? z->cfg.prefetch + 1 : 0;
     const int ahead = 1 + zp_order_ahead(t, wraps, most, soon + 1);
     for (int i = 0; i < ahead; i++) {

@@ -1,4 +1,4 @@
-/* plan.h - memory and traffic from layout and configuration alone; the build allocates just that */
+/* plan.h - computes memory and traffic from layout and settings; the build allocates just that */
 #pragma once
 
 #include "bind.h"
@@ -12,7 +12,7 @@ static void zp_plan_set_array(zp_array *a, zero_type type, zp_share share, zero_
     a->tier = tier == ZERO_HOST && zp_device_is_host() ? ZERO_DEVICE : tier;
 }
 
-/* What the settings mean for this context, once they are resolved: the table of arrays, and the
+/* Applies the resolved settings to this context: the types, shares and tiers of arrays, and the
    loss scale. */
 static void zp_plan_apply_settings(zero_ctx *z) {
     const zero_config *c = &z->cfg;
@@ -29,7 +29,7 @@ static void zp_plan_apply_settings(zero_ctx *z) {
     z->rule = &zp_rules[c->optimizer];
     z->policy = stage;
     z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
-    if (stage.gradients == ZP_SHARD && z->adding != ZP_IN_PLACE) grad = ZP_NOTHING; /* buffers */
+    if (stage.gradients == ZP_SHARD && z->adding != ZP_IN_PLACE) grad = ZP_NOTHING; /* in buffers */
     zp_plan_set_array(&z->array[ZP_GRAD], type, grad, ZERO_DEVICE);
     zp_plan_set_array(&z->array[ZP_PARAM], c->type, param, c->parameter_tier);
     if (param == ZP_SHARD && sees && !z->array[ZP_PARAM].tier) z->array[ZP_PARAM].share = ZP_SEEN;
@@ -60,19 +60,19 @@ static int zp_plan_compare_sizes(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Units that the host wants to have open at once. */
+/* Returns the number of units that your code may have open at the same time. */
 static size_t zp_plan_open_units(const zero_ctx *z) {
     return (size_t)(z->cfg.open_units == ZERO_ALL ? z->layout.units : z->cfg.open_units);
 }
 
-/* Parameter buffers that units take turns in, at most. */
+/* Returns the maximum number of shared parameter buffers. */
 static size_t zp_plan_gather_buffers(const zero_ctx *z) {
     const int gathers = z->array[ZP_PARAM].share == ZP_SHARD;
     return gathers ? zp_max((size_t)z->cfg.prefetch + 2, zp_plan_open_units(z)) : 0;
 }
 
-/* Elements of a shared buffer: of all choices the one that needs the least memory. Larger units,
-   and those used more often, have a buffer of their own. */
+/* Chooses the elements of a shared buffer, so that the memory is smallest. Larger units, and units
+   that are used more often, have a buffer of their own. */
 static zero_result zp_plan_choose_buffers(zero_ctx *z) {
     const zp_layout *l = &z->layout;
     const size_t gathered = zp_plan_gather_buffers(z), least_g = zp_max(3, zp_plan_open_units(z));
@@ -90,7 +90,7 @@ static zero_result zp_plan_choose_buffers(zero_ctx *z) {
     for (int i = 0; i < n; i++) {
         const size_t turns = (size_t)i + 1;
         const size_t buffers = zp_min(turns, gathered) * of_p + zp_min(turns, least_g) * of_g;
-        larger -= sizes[i]; /* these lie alone, with gradients and with parameters */
+        larger -= sizes[i]; /* these units have their own buffers, on both sides */
         const size_t bytes = (of_p + of_g) * larger + buffers * sizes[i];
         if (bytes > least) continue;
         least = bytes;
@@ -108,20 +108,20 @@ static int zp_plan_unit_stays(const zero_ctx *z, int u) {
     return limit > 0 && x->largest_tensor <= (uint64_t)limit;
 }
 
-/* `sectors`: shards in it go to or from the file: it begins on a sector's border, and there is room
-   to shift a unit to where its shard does, and for the rest of the last sector. */
+/* Adds a buffer. `sectors`: its shards are copied to or from the file. It is then aligned to a
+   sector, with room to align the shard instead of the unit, and for the rest of the last sector. */
 static int zp_plan_add_buffer(zp_buffers *p, size_t bytes, int own, int sectors) {
     if (sectors) p->bytes = zp_round_up(p->bytes, ZP_SECTOR);
     const zp_buffer made = {p->bytes, -1, 0, 0, NULL};
     p->buffer[p->n] = made;
-    p->alone += own; /* they come first */
+    p->alone += own; /* own buffers come first */
     if (sectors) bytes += 2 * ZP_SECTOR;
     p->bytes += bytes;
     return p->n++;
 }
 
-/* Cuts the parts of all arrays. MEAN lies behind GRAD, or inside where the host overwrites it only
-   after it was read: at the last micro-step alone, or where SUM keeps it. */
+/* Cuts the parts of all arrays. MEAN follows GRAD. It is inside GRAD if your code overwrites it
+   only after the update: with a reduction in the last micro-step alone, or if SUM has the sum. */
 static void zp_plan_cut_arrays(zero_ctx *z) {
     const zp_layout *l = &z->layout;
     zp_array *a = z->array;
@@ -147,20 +147,20 @@ static void zp_plan_cut_arrays(zero_ctx *z) {
     if (inside) a[ZP_MEAN].bytes = 0;
 }
 
-/* Elements of a second state array, over all ranks. */
+/* Returns the elements of a second state array, summed over all ranks. */
 static size_t zp_plan_plain_numel(const zero_ctx *z) {
     size_t numel = z->layout.numel;
     for (int i = 0; i < z->layout.nmatrices; i++) numel -= z->layout.matrices[i].numel;
     return numel;
 }
 
-/* What a rank keeps of numel elements. */
+/* Returns how many of numel elements a rank keeps. */
 static size_t zp_plan_share_numel(const zero_ctx *z, zp_share share, size_t numel) {
     const size_t n = (size_t)z->data->nranks;
     return share == ZP_NOTHING ? 0 : share == ZP_SHARD ? (numel + n - 1) / n : numel;
 }
 
-/* What the arrays take; the formulas' bytes are the stage table, every array without padding. */
+/* Counts the arrays' bytes. formula_bytes follows the stage table, for all arrays, unpadded. */
 static void zp_plan_count_bytes(zero_ctx *z) {
     const zp_array *a = z->array;
     const zp_policy *stage = &z->policy;
@@ -188,7 +188,7 @@ static void zp_plan_count_bytes(zero_ctx *z) {
     if (a[ZP_PARAM].share != ZP_SEEN) plan->buffer_bytes += a[ZP_PARAM].bytes - plan->param_bytes;
 }
 
-/* Gives buffers to units that do not lie anywhere whole. */
+/* Assigns buffers to the units that no array keeps whole. */
 static void zp_plan_assign_buffers(zero_ctx *z) {
     const size_t shared = z->shared_numel, bucket_units = shared ? z->bucket_numel / shared : 0;
     const size_t of[2] = {zp_type_bytes(z->array[ZP_GRAD].type),
@@ -196,7 +196,7 @@ static void zp_plan_assign_buffers(zero_ctx *z) {
     const size_t reduced = zp_max(bucket_units + 2, zp_plan_open_units(z));
     const size_t most[2] = {z->array[ZP_GRAD].share == ZP_WHOLE ? 0 : reduced,
                             zp_plan_gather_buffers(z)};
-    /* what passes through in pieces: broadcasts, and sums between nodes */
+    /* memory for broadcasts, and for sums between nodes */
     const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + zp_ctx_transport_bytes(z);
     const int sectors[2] = {z->array[ZP_MEAN].tier == ZERO_FILE,
                             z->array[ZP_PARAM].tier == ZERO_FILE};
@@ -207,7 +207,7 @@ static void zp_plan_assign_buffers(zero_ctx *z) {
         const zp_unit *x = &z->layout.unit[u];
         zp_live *live = &z->live[u];
         const int alone = u == z->layout.units || x->uses > 1 || x->padded > shared;
-        for (int side = 0; side < 2; side++) { /* a late one's gradient waits in its buffer */
+        for (int side = 0; side < 2; side++) { /* a late unit's gradient waits in its own buffer */
             const int own = alone || (side == ZP_GRAD && live->late);
             const int adds = x->numel && own && !zp_ctx_unit_is_whole(z, (zp_side)side, u);
             take_turns[side] += x->numel && !own;
@@ -238,7 +238,7 @@ static void zp_plan_assign_buffers(zero_ctx *z) {
         + z->bucket_numel * of[ZP_GRAD] + staging;
 }
 
-/* Gathers of every unit in one step of the order that is expected. */
+/* Counts the gathers of every unit in one step of the expected order. */
 static void zp_plan_count_gathers(zero_ctx *z) {
     int fill[ZERO_PREFETCH_MOST + 2];
     zp_order *t = &z->trace[ZERO_TRAIN];
@@ -265,8 +265,8 @@ static void zp_plan_count_gathers(zero_ctx *z) {
     zp_buffer_forget_all(&z->pool[ZP_PARAM]);
 }
 
-/* Bytes that this rank sends for unit u in a step: for its gathers, at stage 0 of gradients; and in
-   all. */
+/* Return the bytes that this rank sends for unit u in a step: the first for its gathers, which at
+   stage 0 gather gradients; the second in total. */
 static size_t zp_plan_gathers_sent(zero_ctx *z, int u) {
     const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
     zp_op gather = zp_ctx_make_op(z, gathered, ZP_ALL_GATHER, u);
@@ -309,14 +309,14 @@ static void zp_plan_close(zero_ctx *z) {
     zp_layout_close(&z->layout);
 }
 
-/* Begin hooks of a pass that are learnt, at most: a million of all micro-steps together. */
+/* Returns the maximum of begin hooks that a learned order has: a million for all micro-steps. */
 static size_t zp_plan_most_visits(const zero_ctx *z, int kind) {
     const size_t micro_steps = kind == ZERO_TRAIN ? (size_t)z->cfg.micro_steps : 1;
     return zp_min(4 * (size_t)z->layout.all * micro_steps, 1 << 20);
 }
 
 static zero_result zp_plan_reserve_orders(zero_ctx *z) {
-    const size_t units = (size_t)z->layout.all; /* each with a buffer of its own at most */
+    const size_t units = (size_t)z->layout.all; /* at most one buffer per unit */
     z->live = (zp_live *)calloc(units, sizeof *z->live);
     z->array[0].part = (zp_array_part *)calloc(ZP_ARRAYS_AND_TWINS * units, sizeof(zp_array_part));
     int made = z->live && z->array[0].part;
@@ -330,7 +330,7 @@ static zero_result zp_plan_reserve_orders(zero_ctx *z) {
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
-/* What the whole model and its ranks make of the units. */
+/* Sets flags of units from their tensors. With a world, numbers the units in the whole model. */
 static zero_result zp_plan_apply_world(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     const int units = c->world_units ? c->world_units : z->layout.units;
@@ -357,7 +357,7 @@ static zero_result zp_plan_apply_world(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Fills z->layout, live, pools, traces, gathers and plan. */
+/* Fills z->layout, live, pool, trace and plan. */
 static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_close(z);
     memset(&z->plan, 0, sizeof z->plan);
@@ -379,7 +379,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_cut_arrays(z);
     zp_plan_count_bytes(z);
     zp_plan_assign_buffers(z);
-    for (int i = 0; i < 2; i++) /* tensors may have come together since it was announced */
+    for (int i = 0; i < 2; i++) /* the tensors may have changed after the announcement */
         ZP_TRY(zp_order_check(z, z->trace[i].turn, z->trace[i].turns));
     zp_plan_count_gathers(z);
     z->param_end = z->pool[ZP_PARAM].bytes;

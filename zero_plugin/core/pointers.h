@@ -1,17 +1,17 @@
-/* pointers.h - what the host reads and writes a unit's tensors by */
+/* pointers.h - writes the pointers that your code uses for a unit's tensors */
 #pragma once
 
 #include "bind.h"
 #include "observe.h"
 
-/* Where the host finds a member whose unit lies in `memory`. */
+/* Returns the address that your code uses for a member whose unit is in `memory`. */
 static char *zp_pointer_of_member(const zero_ctx *z, zp_side side, const zp_member *m,
                                   char *memory) {
     char *place = zp_observe_place(z, side, m);
     return place ? place : memory + m->at * zp_type_bytes(z->array[side].type);
 }
 
-/* Writes the pointer that the host has bound to a layer. Memory NULL: it becomes NULL. */
+/* Writes the pointer that your code has bound to a layer; NULL if `memory` is NULL. */
 static void zp_pointer_set_slot(zero_ctx *z, zp_side side, const zp_slot *s, char *memory) {
     const zp_member *m = s->member;
     const size_t layer = z->tensors[m->tensor].desc.numel * zp_type_bytes(z->array[side].type);
@@ -21,8 +21,8 @@ static void zp_pointer_set_slot(zero_ctx *z, zp_side side, const zp_slot *s, cha
     memcpy(s->place[side], &to, sizeof to); /* as bytes: it may be any pointer to data */
 }
 
-/* Writes the pointers of one unit's tensors: fields of the host's struct, if there is one, then
-   slots. */
+/* Writes the pointers of one unit's tensors: first the fields of your struct, unless `host` is
+   NULL, then the slots. */
 static void zp_pointer_set_unit(zero_ctx *z, zp_side side, int u, char *memory, void *host) {
     const zp_unit *x = &z->layout.unit[u];
     const size_t of = zp_type_bytes(z->array[side].type);

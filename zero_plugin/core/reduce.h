@@ -1,17 +1,16 @@
-/* reduce.h - the way of one gradient: from the backward that wrote it to the reduced shard
+/* reduce.h - reduces gradients: from the backward that writes one to the reduced shard
 
-   HOOK -> BUCKET -> WALK. zero_backward_begin takes a gradient buffer, or the unit's own place, and
-   clears it on the compute stream. Your code adds into it. zero_backward_end records event
-   `written` and puts the unit into the bucket. When the bucket is full, or the micro-step ends, the
-   stations of the gradient's walk run for all of its units: see zp_reduce_stations below, top to
-   bottom. All of them enqueue on the gradient stream; the last ones record `reduction`, for which
-   the buffer's next user and the optimizer step wait. */
+   HOOK -> BUCKET -> WALK. zero_backward_begin takes a gradient buffer, or the unit's own memory,
+   and clears it on the compute stream. Your code adds its gradient. zero_backward_end records event
+   `written` and adds the unit to the bucket. When the bucket is full, or the micro-step ends, the
+   stations of zp_reduce_stations (below) run for the bucket's units and enqueue on the gradient
+   stream. The last record `reduction`: the buffer's next user and the optimizer wait for it. */
 #pragma once
 
 #include "gather.h"
 #include "verdict.h"
 
-/* What this rank has of unit u's tensors with a divisor of their own, once it is reduced. */
+/* Rescales those tensors in this rank's reduced shard of unit u that have their own divisor. */
 static zero_result zp_reduce_divide(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     const zp_array *mean = &z->array[ZP_MEAN];
@@ -30,11 +29,11 @@ static zero_result zp_reduce_divide(zero_ctx *z, int u) {
     return ZERO_OK;
 }
 
-/* Adds u's 16-bit gradient of this micro-step to its accumulator; in the last one the sum, rounded,
-   becomes the gradient. */
+/* Adds unit u's 16-bit gradient of this micro-step to its f32 accumulator. In the last micro-step
+   the rounded sum replaces the gradient. */
 static zero_result zp_reduce_collect(zero_ctx *z, int u) {
     const int last = z->bucket_last, first = z->live[u].reduced == 0;
-    if (last && first) return ZERO_OK; /* one micro-step: nothing to add up */
+    if (last && first) return ZERO_OK; /* a single micro-step needs no sum */
     zp_array *sums = &z->array[ZP_SUM];
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const size_t n = z->layout.unit[u].padded;
@@ -73,7 +72,7 @@ static zero_result zp_reduce_issue(zero_ctx *z) {
     return zp_comm_send(&z->stream[ZP_GRADIENTS], z->ops, z->nbucket);
 }
 
-/* Gathers the reduced shards: stage 0, where every rank updates everything. */
+/* Stage 0: gathers the reduced shards, because every rank updates all elements. */
 static zero_result zp_reduce_gather_whole(zero_ctx *z) {
     for (int i = 0; i < z->nbucket; i++) {
         const int u = z->bucket[i];
@@ -96,31 +95,31 @@ static zero_result zp_reduce_end(zero_ctx *z, int u) {
     return ZERO_OK;
 }
 
-/* A pass of several micro-steps, each of which is reduced by itself. */
+/* Returns 1 if the pass has several micro-steps and each is reduced on its own. */
 static int zp_reduce_is_repeated(const zero_ctx *z) {
     return z->together > 1 && z->adding == ZP_EACH_REDUCED;
 }
 
-/* All of u's backwards of this pass have ended. */
+/* Returns 1 if all of unit u's backwards in this pass have ended. */
 static int zp_reduce_unit_is_written(const zero_ctx *z, int u) {
     return z->live[u].writes >= z->layout.unit[u].uses * z->together;
 }
 
-/* What u has now is of the step's last micro-step. */
+/* Returns 1 if unit u's gradient is now the one of the step's last micro-step. */
 static int zp_reduce_unit_is_last(const zero_ctx *z, int u) {
     return zp_reduce_is_repeated(z) ? zp_reduce_unit_is_written(z, u)
                                     : z->micro + 1 == z->micro_steps;
 }
 
-/* The station runs in this micro-step. */
+/* Returns 1 if the station runs in this micro-step. */
 static int zp_reduce_runs(const zero_ctx *z, const zp_station *s) {
     const int reduces = z->bucket_last || z->adding != ZP_COLLECTED;
     return s->when == ZP_EACH_MICRO_STEP
            || (s->when == ZP_EACH_REDUCTION ? reduces : z->bucket_last);
 }
 
-/* Enqueues what follows the backward of the bucket's units in a micro-step: the gradient's walk.
-   The micro-step is the last one for all of them, or for none. */
+/* Enqueues the gradient's walk for the bucket's units. The micro-step is the last one either for
+   all of them or for none. */
 static zero_result zp_reduce_flush_bucket(zero_ctx *z) {
     const zp_walk *w = &z->walk[ZP_GRADIENT_WALK];
     if (!z->nbucket) return ZERO_OK;
@@ -153,7 +152,7 @@ static zero_result zp_reduce_add_to_bucket(zero_ctx *z, int u) {
     return z->bucket_filled >= z->bucket_numel ? zp_reduce_flush_bucket(z) : ZERO_OK;
 }
 
-/* A buffer for u's gradients: its own, or the shared one whose reduction began longest ago. */
+/* Takes a buffer for u's gradients: its own, or the shared one whose reduction began first. */
 static zero_result zp_reduce_take_buffer(zero_ctx *z, int u) {
     char open[128];
     zp_buffers *pool = &z->pool[ZP_GRAD];
@@ -181,7 +180,7 @@ static zero_result zp_reduce_clear_gradient(zero_ctx *z, int u, int all) {
     const size_t of_g = zp_type_bytes(z->array[ZP_GRAD].type);
     zp_record *r =
         zp_device_begin_slice(&z->compute, ZERO_EVENT_CLEAR, u, (uint64_t)x->padded * of_g);
-    size_t from = 0; /* runs of tensors that want zeros, padding included, are cleared at once */
+    size_t from = 0; /* adjacent tensors that need zeros, and padding, are cleared together */
     for (int i = 0; i <= x->members; i++) {
         const zp_member *m = i < x->members ? &x->member[i] : NULL;
         const int keep = m && !all && (z->tensors[m->tensor].desc.flags & ZERO_OVERWRITTEN);
@@ -194,14 +193,14 @@ static zero_result zp_reduce_clear_gradient(zero_ctx *z, int u, int all) {
     return ZERO_OK;
 }
 
-/* The first touch of u's gradients in a micro-step (in a step, if they accumulate locally). */
+/* Prepares u's gradients at their first use in a micro-step, or in a step if added locally. */
 static zero_result zp_reduce_open_gradient(zero_ctx *z, int u, int clear_all) {
     zp_live *live = &z->live[u];
     if (live->touched || !z->layout.unit[u].numel) return ZERO_OK;
     if (live->pending) ZP_TRY(zp_reduce_flush_bucket(z));
     ZP_TRY(zp_reduce_take_buffer(z, u));
     ZP_DO(z, zp_device_wait_event(&z->compute, live->reduction));
-    if (live->apart && !zp_ctx_keeps_next(z)) /* it may read them yet */
+    if (live->apart && !zp_ctx_keeps_next(z)) /* the update may still read them */
         ZP_TRY(zp_extra_before_write(z, u));
     live->touched = 1;
     ZP_TRY(zp_observe_cleared(z, u));
@@ -212,7 +211,7 @@ static int zp_reduce_is_due(const zero_ctx *z) {
     return z->adding != ZP_IN_PLACE || z->micro + 1 == z->micro_steps;
 }
 
-/* Ends a training micro-step: what has not been reduced is, in descending order, then KEEP. */
+/* Ends a training micro-step: reduces the units that are left, in descending order, KEEP last. */
 static zero_result zp_reduce_finish_micro_step(zero_ctx *z) {
     if (!zp_reduce_is_due(z)) return ZERO_OK;
     for (int i = z->layout.all - 1; i >= 0; i--) {
@@ -236,7 +235,7 @@ static int zp_reduce_has_divisors(const zero_ctx *z) {
 }
 static int zp_reduce_is_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }
 
-/* The core's stations: read them from top to bottom to follow one gradient, then one parameter. */
+/* The core's stations. They show the way of one gradient, then that of one parameter. */
 static const zp_station zp_reduce_stations[] = {
     {ZP_GRADIENT_WALK, ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, NULL, zp_reduce_wait_written, NULL},
     {ZP_GRADIENT_WALK, ZP_AT_COLLECT, ZP_EACH_MICRO_STEP, zp_reduce_collects, zp_reduce_collect,

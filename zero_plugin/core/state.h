@@ -1,24 +1,24 @@
-/* state.h - tensors by name, and as state
+/* state.h - access to tensors by name, and as state for checkpoints
 
-   Tensors by name, range by range: what is whole here is read here, the rest is broadcast by its
-   owner through the staging buffer.
+   Access by name works range by range. A rank reads values that it has itself. Otherwise their
+   owner broadcasts them through the staging buffer.
 
-   What training goes on from, as ranges of elements: handed out and taken back as it is stored. */
+   The state is a list of ranges of elements. They are saved and loaded in their stored type. */
 #pragma once
 
 #include "step.h"
 
 /* A run of a tensor's elements that one rank owns. */
 typedef struct zp_run {
-    int unit, owner; /* owner: of z->data; of a run by pieces its number */
-    size_t at;       /* in the unit */
+    int unit, owner; /* owner: rank of z->data, or, by pieces, the piece's number */
+    size_t at;       /* first element, in the unit */
     size_t numel;
-    size_t left; /* of the member, from here on */
+    size_t left; /* elements of the member from `at` on */
 } zp_run;
 
 static zp_run zp_state_cut_run(const zero_ctx *z, const zp_tensor *t, size_t element, size_t count,
                                int by_pieces) {
-    zp_member *const *members = &z->layout.by_tensor[t->first_member]; /* all are as long */
+    zp_member *const *members = &z->layout.by_tensor[t->first_member]; /* all have one size */
     const size_t inside = element % members[0]->numel;
     const zp_member *m = members[element / members[0]->numel];
     const zp_unit *x = &z->layout.unit[m->unit];
@@ -33,7 +33,7 @@ static zp_run zp_state_run_at(const zero_ctx *z, const zp_tensor *t, size_t elem
     return zp_state_cut_run(z, t, element, count, 0);
 }
 
-/* Where a kind is kept. */
+/* Returns the array that keeps a kind. */
 static zp_array *zp_state_kind_array(zero_ctx *z, zero_kind kind) {
     if (kind == ZERO_GRADIENT) return zp_ctx_update_gradient(z);
     if (kind == ZERO_MASTER && z->array[ZP_MASTER].share) return &z->array[ZP_MASTER];
@@ -41,19 +41,19 @@ static zp_array *zp_state_kind_array(zero_ctx *z, zero_kind kind) {
     return &z->array[ZP_STATE + (kind - ZERO_MOMENT_1)];
 }
 
-/* Whether tensor t has it: a second state array may be for what is no matrix alone. */
+/* Returns 1 if tensor t has this kind. Matrices may have no second state array. */
 static int zp_state_has_kind(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
     return zp_state_kind_array(z, kind)->share && !(kind == ZERO_MOMENT_2 && t->rows);
 }
 
-/* The same, where unit u's part of it is. */
+/* Returns the array that keeps unit u's part of a kind: delayed updates keep two weights. */
 static zp_array *zp_state_kind_of_unit(zero_ctx *z, zero_kind kind, int u) {
     zp_array *a = zp_state_kind_array(z, kind);
     if (a != &z->array[ZP_PARAM]) return a;
     return kind == ZERO_MASTER ? zp_ctx_newest(z, u) : zp_ctx_weights(z, u);
 }
 
-/* A range of a tensor and kind that there are. */
+/* Checks that the tensor, the kind and the range exist. */
 static zero_result zp_state_check_range(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                                         size_t count, zp_tensor **t) {
     ZP_TRY(zp_bind_named_tensor(z, name, t));
@@ -67,7 +67,7 @@ static zero_result zp_state_check_range(zero_ctx *z, const char *name, zero_kind
     return ZERO_OK;
 }
 
-/* Checks a range and waits until nothing moves any more. */
+/* Checks a range and waits until all streams are idle. SYNC. */
 static zero_result zp_state_begin_access(zero_ctx *z, const char *call, int writes,
                                          const char *name, zero_kind kind, size_t first,
                                          size_t count, zp_tensor **t) {
@@ -80,11 +80,11 @@ static zero_result zp_state_begin_access(zero_ctx *z, const char *call, int writ
     return zp_ctx_check(z, zp_ctx_sync(z));
 }
 
-/* Piece by piece through the staging buffer, where values are f32 and unscaled. */
+/* Reads a run in pieces through the staging buffer, as unscaled f32. out NULL: for peers alone. */
 static zero_result zp_state_read_run(zero_ctx *z, zero_kind kind, const zp_run *run, float *out) {
     zp_array *a = zp_state_kind_of_unit(z, kind, run->unit);
     const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
-    const int sent = a->part[run->unit].share == ZP_SHARD; /* else this rank has it, or sees it */
+    const int sent = a->part[run->unit].share == ZP_SHARD; /* else this rank can read it */
     const int here = !sent || run->owner == z->data->rank;
     float *stage = (float *)(void *)z->data->stage.base;
     for (size_t at = 0, n; at < run->numel; at += n) {
@@ -97,7 +97,7 @@ static zero_result zp_state_read_run(zero_ctx *z, zero_kind kind, const zp_run *
             ZP_DO(z, z->convert(z, a, run->unit, &args, n));
             ZP_DO(z, zp_array_close(a, run->unit, run->at + at, &z->compute, 0));
         }
-        ZP_DO(z, zp_device_sync_stream(&z->compute)); /* the staging buffer is the host's as well */
+        ZP_DO(z, zp_device_sync_stream(&z->compute)); /* the CPU reads the staging buffer */
         if (sent && z->data->nranks > 1)
             ZP_DO(z, zp_comm_broadcast(z->data, here || !out ? stage : out + at, n * sizeof *out,
                                        run->owner));
@@ -106,7 +106,7 @@ static zero_result zp_state_read_run(zero_ctx *z, zero_kind kind, const zp_run *
     return ZERO_OK;
 }
 
-/* Values of the host's, of any type, to where this rank keeps their kind, if it is to write it. */
+/* Writes values of any type from your code to this rank's array, if this rank keeps the run. */
 static zero_result zp_state_put_values(zero_ctx *z, zero_kind kind, const zp_run *run,
                                        zero_type type, const char *values) {
     zp_array *a = zp_state_kind_of_unit(z, kind, run->unit);
@@ -134,7 +134,7 @@ static zero_result zp_state_put_values(zero_ctx *z, zero_kind kind, const zp_run
     return ZERO_OK;
 }
 
-/* All ranks ask for the same, or write the same values, or learn here that they do not. */
+/* Returns an error on all ranks if they ask for different ranges or values. COLLECTIVE. */
 static zero_result zp_state_agree(zero_ctx *z, const zp_tensor *t, zero_kind kind, size_t first,
                                   size_t count, const float *values) {
     const uint64_t what[] = {(uint64_t)(t - z->tensors), (uint64_t)kind, first, count,
@@ -154,7 +154,7 @@ static zero_result zp_state_agree(zero_ctx *z, const zp_tensor *t, zero_kind kin
                        t->desc.name, first, first + count, r);
 }
 
-/* One more range of one of the lists. */
+/* Appends a range to the list `whole`. */
 static zero_result zp_state_add_range(zero_ctx *z, int whole, const zero_range *range) {
     int *n = &z->nranges[whole];
     void *list = zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *range);
@@ -164,8 +164,8 @@ static zero_result zp_state_add_range(zero_ctx *z, int whole, const zero_range *
     return ZERO_OK;
 }
 
-/* Fills z->ranges, from the plan. To load: of every tensor and kind what this rank keeps; to save:
-   what no other rank saves, which of a shard with replicas is this replica's piece. */
+/* Fills z->ranges from the plan. Ranges to load: all elements that this rank keeps. Ranges to save:
+   elements that no other rank saves; with replicas, this replica's piece of the shard. */
 static zero_result zp_state_plan(zero_ctx *z) {
     static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2, ZERO_PARAMETER};
     const int n = zp_ctx_is_delayed(z) ? 4 : 3;
@@ -174,7 +174,7 @@ static zero_result zp_state_plan(zero_ctx *z) {
         const int mine =
             whole || z->nreplicas == 1 ? z->data->rank : z->data->rank * count_of + z->replica;
         z->nranges[whole] = 0;
-        for (int i = 0; i < n * z->ntensors; i++) { /* a tensor's kinds after one another */
+        for (int i = 0; i < n * z->ntensors; i++) { /* tensor by tensor, kind by kind */
             const zp_tensor *t = &z->tensors[i / n];
             const zp_array *a = zp_state_kind_array(z, kinds[i % n]);
             const size_t total =
@@ -184,7 +184,7 @@ static zero_result zp_state_plan(zero_ctx *z) {
                 const zp_unit *x = &z->layout.unit[run.unit];
                 const size_t first = (size_t)mine * (whole ? x->shard : x->piece);
                 count = all ? total : run.numel;
-                if (!all && run.owner != mine) { /* on to its own, in one stride */
+                if (!all && run.owner != mine) { /* skip to this rank's elements */
                     count = run.owner < mine ? zp_min(run.left, first - run.at) : run.left;
                     continue;
                 }
@@ -196,7 +196,7 @@ static zero_result zp_state_plan(zero_ctx *z) {
     return zp_extra_add_state(z);
 }
 
-/* Values in or out; elements that are not this rank's are an error on the way out. */
+/* Copies values in, or out if `out` is set; out returns an error for elements of other ranks. */
 static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *values, char *out) {
     zp_tensor *t;
     ZP_REFUSE(z, !r, "range is NULL");

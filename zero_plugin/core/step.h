@@ -1,19 +1,19 @@
 /* step.h - skip, clip, update
 
-   One function for all stages: a range to update, and a gather or none. A unit of which something
-   is kept elsewhere than on the device, and any unit where updates are delayed, is updated APART,
-   by a task of the stream `updates`, while the next forward runs: who waits for it is its gather,
-   or, where there is none, its next begin. */
+   All stages use the same functions: a range to update, and a gather or none. Some units are
+   updated APART: a task of the stream `updates` updates them while the next forward runs. These are
+   the units that are partly kept off the device, and all units if updates are delayed. The unit's
+   gather waits for this update, or, without a gather, the unit's next begin. */
 #pragma once
 
 #include "hooks.h"
 
-/* Elements [from, from + n) of what this rank updates of unit u. at: in the ring's order, where the
-   arrays' elements from `from` on lie; NULL: there is none. */
+/* Returns the update of elements [from, from + n) of this rank's part of unit u. at[ZP_UPDATED_*]:
+   the address of element `from` in each array; NULL: the run has no such array. */
 static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper *h,
                                      const zp_control *control, size_t from, size_t n,
                                      char *const *at) {
-    char *begin[ZP_UPDATED_ARRAYS]; /* of the arrays, which count from the same origin */
+    char *begin[ZP_UPDATED_ARRAYS]; /* addresses of the arrays' element 0 */
     zp_update a;
     for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
         const zero_type type = k == ZP_UPDATED_PARAM  ? z->cfg.type
@@ -51,7 +51,7 @@ static zp_stream *zp_step_stream(zero_ctx *z, int u) {
     return z->live[u].apart ? &z->updates : &z->compute;
 }
 
-/* The updater of units whose arrays all lie on the device. */
+/* Updates a unit whose arrays are all on the device, on the compute stream. */
 static zero_result zp_step_update_in_place(zero_ctx *z, int u, int pass, const zero_hyper *h) {
     const zp_rule *rule = z->rule;
     const zp_array_part *own = zp_ctx_own_part(z, u);
@@ -69,7 +69,7 @@ static zero_result zp_step_update_in_place(zero_ctx *z, int u, int pass, const z
 static zero_result zp_step_update_unit(zero_ctx *z, int u, int pass, const zero_hyper *h) {
     if (!zp_ctx_own_part(z, u)->numel) return ZERO_OK;
     zp_stream *s = zp_step_stream(z, u);
-    /* an evaluation may have left a gather under way */
+    /* a gather of an evaluation may still run */
     ZP_DO(z, zp_device_wait_event(s, z->live[u].gathered));
     zp_record *r =
         zp_device_begin_slice(s, ZERO_EVENT_UPDATE, u, zp_array_part_bytes(&z->array[ZP_PARAM], u));
@@ -78,7 +78,7 @@ static zero_result zp_step_update_unit(zero_ctx *z, int u, int pass, const zero_
     return ZERO_OK;
 }
 
-/* One pass of the rule over unit u, with what a rule of two does before and behind it. */
+/* Runs one pass of the rule over unit u. With several passes, calls the rows before and after. */
 static zero_result zp_step_update_pass(zero_ctx *z, int u, int pass, const zero_hyper *h) {
     zp_stream *s = zp_step_stream(z, u);
     const int several = z->rule->passes > 1;
@@ -86,14 +86,15 @@ static zero_result zp_step_update_pass(zero_ctx *z, int u, int pass, const zero_
     ZP_TRY(zp_step_update_unit(z, u, pass, h));
     return several ? zp_extra_after_update(z, u, pass, s) : ZERO_OK;
 }
-/* The first pass of two over all units, and what is made of whole tensors then. */
+/* Runs the first of two passes over all units, then the rows' work on whole tensors. */
 static zero_result zp_step_update_first(zero_ctx *z, const zero_hyper *h) {
     for (int i = 0; i < z->layout.all; i++)
         ZP_TRY(zp_step_update_pass(z, zp_ctx_nth_update(z, i), 0, h));
     return zp_extra_between_passes(z);
 }
 
-/* Copies this rank's part of unit u from one array to another, as the other one's type. */
+/* Copies this rank's part of unit u from one array to another, and converts it to the target's
+ * type. */
 static zero_result zp_step_copy_weights(zero_ctx *z, int u, zp_array *from, zp_array *to) {
     const zp_array_part *own = zp_ctx_own_part(z, u);
     const int straight = from->type == to->type;
@@ -116,7 +117,7 @@ static zero_result zp_step_copy_weights(zero_ctx *z, int u, zp_array *from, zp_a
     return ZERO_OK;
 }
 
-/* Parameters from the weights that were put. */
+/* Computes unit u's parameters from the master weights that your code put. */
 static zero_result zp_step_from_master(zero_ctx *z, int u) {
     zp_array *master = &z->array[ZP_MASTER], *newest = zp_ctx_newest(z, u);
     z->live[u].old_next = !z->pending;
@@ -135,7 +136,7 @@ static zero_result zp_step_convert(zero_ctx *z, const zp_array *a, int u,
     return zp_kernel_convert(&z->compute, args, n);
 }
 
-/* By a step, or, hyper NULL, from the weights. */
+/* Updates all units by a step, or, if hyper is NULL, from the master weights. */
 static zero_result zp_step_update_all(zero_ctx *z, const zero_hyper *hyper) {
     const int delayed = hyper && zp_ctx_is_delayed(z) && z->taken >= z->cfg.delay_from;
     const int last = z->rule->passes - 1;
@@ -154,13 +155,13 @@ static zero_result zp_step_update_all(zero_ctx *z, const zero_hyper *hyper) {
     return ZERO_OK;
 }
 
-/* Enqueues the way of what was agreed, and decided, to the host. */
+/* Enqueues the copy of the agreement and the decision from the device to host memory. */
 static zero_result zp_step_send_report(zero_ctx *z) {
     ZP_DO(z, zp_device_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned));
     return zp_ctx_check(z, zp_device_record_event(&z->compute, z->reported));
 }
 
-/* Takes the last report, which has come; that of an aborted agreement is none. */
+/* Reads the last report, which has arrived. After an aborted agreement it returns the error. */
 static zero_result zp_step_take_report(zero_ctx *z) {
     z->report = *z->pinned;
     ZP_TRY(zp_ctx_check(z, ZERO_OK));
@@ -168,21 +169,20 @@ static zero_result zp_step_take_report(zero_ctx *z) {
 }
 /* Waits for the last report. SYNC. */
 static zero_result zp_step_wait_report(zero_ctx *z) {
-    ZP_DO(z,
-          zp_device_sync_event(&z->device, z->reported)); /* an aborted collective ends as well */
+    ZP_DO(z, zp_device_sync_event(&z->device, z->reported)); /* also after an abort */
     return zp_step_take_report(z);
 }
 
-/* Decides by what was agreed, and updates or not. `said` 1: a step with h; 2: it is dropped. What
-   is communicated is the same whatever is decided, so that ranks which called different functions
-   meet again, at the next verdict. */
+/* Decides by the agreement whether to update. `said` 1: a step with h; 2: your code skips the step.
+   The communication does not depend on this, so ranks that called different functions still meet
+   at the next verdict. */
 static zero_result zp_step_run(zero_ctx *z, int said, const zero_hyper *h) {
     const zp_kernel_decide_args decide = {z->control, *h, z->cfg.scaler, !z->cfg.no_overflow_check,
                                           said == 2};
-    /* Nobody may ask what becomes of steps: ranks that differ are told by the first report that has
-       come when a step is taken. */
+    /* Your code may never ask for a step's result. If ranks differ, a later zero_step therefore
+       returns the error, as soon as the report has arrived. */
     if (z->stepped && zp_device_event_passed(z->reported)) ZP_TRY(zp_step_take_report(z));
-    if (z->looked) { /* rare: the update waits until nobody reads what it changes */
+    if (z->looked) { /* rare: the update waits until no rank reads the weights */
         ZP_DO(z, zp_device_sync_stream(&z->compute));
         ZP_DO(z, zp_comm_barrier(z->data));
         z->looked = 0;

@@ -3,7 +3,7 @@
 
 #include "agree.h"
 
-/* The agreement that ends a step: every rank's verdict to every rank. */
+/* Describes the all-gather of all ranks' verdicts. */
 static zp_op zp_verdict_op(zero_ctx *z) {
     zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_ALL_GATHER, 0);
     const int apart = z->world != z->data;
@@ -17,8 +17,8 @@ static zp_op zp_verdict_op(zero_ctx *z) {
     return op;
 }
 
-/* Enqueues the squares of elements [from, to) of unit u, of this rank's reduced shard, into its
-   verdict. */
+/* Enqueues the squares of elements [from, to) of unit u. They lie in this rank's reduced shard, and
+   are added to its verdict. */
 static zero_result zp_verdict_take_squares(zero_ctx *z, int u, size_t from, size_t to) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const zp_array *mean = &z->array[ZP_MEAN];
@@ -36,8 +36,8 @@ static zero_result zp_verdict_take_squares(zero_ctx *z, int u, size_t from, size
     return result;
 }
 
-/* The squares of what this rank counts: its shard, of a shard with replicas its piece, and of
-   either only the runs between copies. */
+/* Adds the squares of the elements that this rank counts: its shard, or, with replicas, its piece
+   of the shard. Tensors that are copies (ZERO_COPY) are left out. */
 static zero_result zp_verdict_take_norm(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     const size_t first = zp_ctx_piece_first(z, u), end = first + x->piece;
@@ -52,7 +52,7 @@ static zero_result zp_verdict_take_norm(zero_ctx *z, int u) {
     return ZERO_OK;
 }
 
-/* Enqueues the agreement: every rank's verdict to every rank, and what comes of it. */
+/* Enqueues the agreement: the all-gather of the verdicts, and their combination in control. */
 static zero_result zp_verdict_agree(zero_ctx *z) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zero_ctx *j = z->joined;
