@@ -37,9 +37,9 @@
              ZERO_TRY(zero_train_end(z, &hyper, loss, &mean_loss)); }
            zero_destroy(z);
            return 0; }
-     Without the hooks, and all tensors ZERO_KEEP, that is data-parallel training with the optimizer
-     state sharded: at most fifteen lines, as with arrays that stay the host's (zero_lend).
-     adapters/README.md goes on from there step by step.
+     Without hooks and with all tensors ZERO_KEEP, this is data-parallel training with sharded
+     optimizer state, in at most fifteen lines. zero_lend needs as few and leaves your arrays where
+     they are. adapters/README.md continues from there step by step.
 
    STAGES, and the bytes that a rank keeps (P parameters, N ranks, AdamW)
                                              16 bit, f32 master   f32            bf16, no master
@@ -47,83 +47,81 @@
        1  optimizer state sharded             4P + 12P/N           8P +  8P/N     4P +  8P/N
        2  and gradients                       2P + 14P/N           4P + 12P/N     2P + 10P/N
        3  and parameters                           16P/N                16P/N          12P/N
-     Gradients kept in f32 (cfg.grads) take 4 bytes there instead of 2;
-     16-bit ones that add up have an f32 accumulator besides. Working buffers come on top;
-     zero_query_plan tells all of it before anything is allocated.
+     Gradients kept in f32 (cfg.grads) take 4 bytes instead of 2. 16-bit gradients that accumulate
+     need an f32 accumulator in addition. Working buffers come on top. zero_query_plan returns all
+     sizes before anything is allocated.
 
-   TYPES
-     cfg.type says what parameters are stored in, and cfg.grads what backward adds its gradients to;
-     16-bit values are uint16_t to C. Moments and master weights are f32 and sharded. The mean
-     gradient is summed in f32 in rank order, times 1/N, and rounded once, to the gradients' type.
-     (Between nodes the sums of whole nodes travel, in f32. Over NCCL, order and rounding of the sum
-     are NCCL's, and dividing it by N is part of unscaling: in F16 a sum over many ranks overflows
-     earlier than its mean would, which the loss scale takes care of.)
-     F16 needs loss scaling (LOSS SCALE below); a step whose gradient is not finite is skipped on
-     every rank, in every type.
+   TYPES (mixed precision)
+     cfg.type is the type of stored parameters; cfg.grads is the type that backward adds gradients
+     to. In C, 16-bit values are uint16_t. Moments and master weights are f32 and sharded. The mean
+     gradient is summed in f32 in rank order, multiplied by 1/N, and rounded once to the gradients'
+     type. Between nodes, the f32 sums of whole nodes are sent. NCCL chooses its own order and
+     rounding, and the division by N is part of unscaling. In F16 a sum over many ranks therefore
+     overflows earlier than its mean would; loss scaling handles that.
+     F16 needs loss scaling (LOSS SCALE below). In every type, all ranks skip a step whose gradient
+     is not finite.
 
    WORDS
      rank, nranks   one of the processes or threads that train together, and their number N
-     unit           what is gathered and released together: a block, the embeddings, a norm
+     unit           tensors that are gathered and released together: a block, the embeddings, a norm
      shard          the N-th part of a unit that one rank owns; all equal, the last one padded
      bucket         units whose reductions are issued together
      pass           one forward, or one forward and its backward, over one micro-batch
      micro-step     a training pass; a step has 1 or more of them, whose gradients are added up:
                     divide the loss by their number
      resident       kept whole on every rank for as long as the context lives
-
    OWNERSHIP
-     A zero_ctx owns all memory it hands out. Every tensor begins at a multiple of 64 bytes.
+     The context owns all memory that it hands out. Every tensor begins at a multiple of 64 bytes.
      Descriptions and names are copied. A pointer that a begin hook writes is borrowed until the
-     matching end hook; what it points to is the plugin's.
+     matching end hook.
 
    THREADS, STREAMS, COLLECTIVE ORDER
-     A child of fork (a data loader, say) has none of the plugin's threads, and is no rank: there
-     zero_destroy and zero_group_close return and do nothing, and nothing else may be called.
-     One context belongs to one host thread. Functions marked COLLECTIVE must be called by all ranks
-     in the same order; so must the hooks. Functions marked SYNC wait for device and peers; all
-     others only enqueue (on the CPU the compute stream is the calling thread itself, and
-     communication runs on threads of its own).
-     CUDA: the host computes on cfg.stream, of the device that is current at zero_create and at
-     every later call. Memory that a begin hook hands out may be used on that stream from then on,
-     and on it until the end hook; the plugin orders its own two streams, which communicate, around
-     that by events. In a step it neither waits for the device nor allocates, and no device is ever
-     synchronised as a whole. With NCCL a thread of the plugin's looks after errors and time-outs:
-     it aborts the plugin's two communicators, so that whatever waits for them goes on, and the next
-     call says what happened; the caller's communicator stays as it was. Ranks of one machine tell
-     each other why, as the log's line about NCCL says (told to 8 of 16 ranks); those of others meet
-     NCCL's error or the time limit. With LOCAL, the ranks' threads wait for one another on the host
-     at every collective. Set NCCL_LAUNCH_ORDER_IMPLICIT=1 before NCCL starts (2.26 and newer): the
-     two communicators then run at the same time; otherwise one after the other. Without it an NCCL
-     call of your own inside a pass can deadlock with the plugin's: use zero_all_sum instead.
-     zero_create warns (ZERO_LOG_WARNING) if it is not set.
+     One context belongs to one calling thread. All ranks call COLLECTIVE functions and the hooks in
+     the same order. SYNC functions wait for the device and for peers; all others only enqueue. On
+     the CPU, the calling thread is the compute stream, and the plugin's threads communicate.
+     CUDA: your code computes on cfg.stream. Its device is current at zero_create and at every later
+     call. Your code may use the memory of a unit on that stream from the begin hook to the end
+     hook. The plugin orders its two communication streams around that by events. A step never waits
+     for the device, allocates, or synchronizes a whole device.
+     NCCL: a thread of the plugin watches for errors and time-outs. It aborts the plugin's two
+     communicators, so that pending operations end and the next call returns the error. Your
+     communicator is not changed. Ranks of one machine share the reason of a failure; the log's line
+     about NCCL reports how many ranks do. Ranks of other machines get NCCL's error or TIMEOUT. With
+     LOCAL, the ranks' threads wait for each other on the CPU at every collective.
+     Set NCCL_LAUNCH_ORDER_IMPLICIT=1 before NCCL starts (2.26 and newer), so that the two
+     communicators run at the same time. Otherwise they run in sequence, and an NCCL call of your
+     own inside a pass can deadlock with the plugin's; use zero_all_sum instead. zero_create logs a
+     warning if the variable is not set.
+     A child of fork (for example a data loader) is not a rank and has none of the plugin's threads.
+     In it, zero_destroy and zero_group_close do nothing, and no other function may be called.
 
    ERRORS AND LOGGING
-     Every function that can fail returns a zero_result; zero_last_error gives the sentence: the
-     call, the rank, the values. After a failed collective the context is dead and says so at every
-     later call; only zero_destroy is left. Without a context (NULL) it is ARGUMENT, and what has no
-     result answers as one rank that trains nothing: rank 0 of 1, scale 1, no ranges, zeros. The
-     plugin never exits, aborts or prints, and never falls back to another setting. A log callback,
-     if set, gets every error as it happens, what NCCL offers (ZERO_LOG_INFO), and, of rank 0,
-     the numbers of tensors, elements and units at zero_build (ZERO_LOG_INFO), and a
-     warning if denormal numbers become zeros where the host's stream computes (threads of a program
-     that is linked with -Ofast; a GPU's code by -use_fast_math). The plugin leaves that thread as
-     it is, and its own threads keep such numbers: training goes on, and a host that wants the bits
-     of other builds is linked without that flag.
-     CHECKED BUILDS. Compiled with -DZERO_CHECK=1, zero_plugin.cu tells misuse at the call: hooks
-     that do not match, a unit once too often, a parameter that the host writes, pointers that were
-     never bound, ranks whose hooks differ. What a begin hook hands out is then a copy between pages
-     that nobody may touch: a pointer kept past its end hook, a weight written, another layer's
-     tensor without KEEP is a SIGSEGV at the place (CUDA: NaN). The copies move at each begin, so
-     that a pointer that was cached in an earlier pass faults as well. Slow, and up to three times
-     the memory; same bits.
-
+     Every function that can fail returns a zero_result. zero_last_error returns a sentence with the
+     call, the rank and the values. After a failed collective the context is dead: every later call
+     returns the same error ("the sticky ones" below), and only zero_destroy is allowed. If the
+     context is NULL, functions return ARGUMENT; those without a result answer as rank 0 of 1 that
+     trains nothing (scale 1, no ranges, zeros). The plugin never exits, aborts or prints, and never
+     changes a setting silently.
+     A log callback gets every error as it happens and, as ZERO_LOG_INFO, NCCL's capabilities. On
+     rank 0 it also gets the numbers of tensors, elements and units at zero_build, and a warning if
+     the compute stream flushes denormal numbers to zero (a program linked with -Ofast, or GPU code
+     compiled with -use_fast_math). The plugin does not change that mode of your thread, and its own
+     threads keep denormal numbers. To get the bits of other builds, link without that flag.
+     CHECKED BUILDS. If compiled with -DZERO_CHECK=1, zero_plugin.cu reports misuse at the call that
+     is wrong: hooks that do not match or differ between ranks, a unit used more often than
+     announced, a written parameter, pointers that were never bound. Begin hooks then hand out a
+     copy between protected pages. Using a pointer after its end hook, writing a weight, or reading
+     another layer's tensor without KEEP is a SIGSEGV at that instruction (CUDA: NaN). The copies
+     move at each begin, so that a pointer cached in an earlier pass faults as well. Checked builds
+     are slow and need up to three times the memory. Bits stay the same.
    WHAT IT DOES NOT DO
-     Launching ranks, files, JSON, data loading, the model: those are the host's (see adapters/).
+     Launching ranks, files, JSON, data loading and the model belong to your trainer (see
+   adapters/).
 */
 #ifndef ZERO_PLUGIN_H
 #define ZERO_PLUGIN_H
 
-#ifdef __cplusplus /* or g++ -Wextra warns of every field that a macro's initialiser leaves out */
+#ifdef __cplusplus /* otherwise g++ -Wextra warns of fields that a macro omits */
 #pragma GCC system_header
 #endif
 
@@ -136,8 +134,8 @@ extern "C" {
 
 /* ---- version --------------------------------------------------------------------------------- */
 
-/* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
-   number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
+/* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function. It is part
+   of the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
 #define ZERO_ABI     11
 
@@ -164,7 +162,8 @@ typedef enum zero_result { ZERO_RESULTS(ZERO_RESULT_ENUM) ZERO_RESULT_COUNT } ze
 /* Returns the sentence of a result, never NULL. */
 const char *zero_result_string(zero_result result);
 
-/* For functions of the host's that return a zero_result, or an int that is 0 if all is well. */
+/* Returns from your function with the result of `call` if that is not ZERO_OK. Your function
+   returns a zero_result, or an int that is 0 for success. */
 #define ZERO_TRY(call)                                                                             \
     do {                                                                                           \
         const zero_result zero_tried = (call);                                                     \
@@ -177,25 +176,25 @@ typedef enum zero_comm_kind {
     ZERO_COMM_SELF = 0, /* one rank; handle NULL */
     ZERO_COMM_LOCAL,    /* ranks of one machine; handle: zero_local *. CUDA: threads of one process,
                            on one GPU or on several that reach each other's memory */
-    ZERO_COMM_MPI,      /* CPU. handle: MPI_Comm *; needs MPI_THREAD_MULTIPLE; duplicated, never
-                           used */
-    ZERO_COMM_NCCL,     /* CUDA. handle: ncclComm_t *; split, and otherwise never used */
-    ZERO_COMM_OWN       /* the first of your own: see ADDING A TRANSPORT in zero_plugin.cu */
+    ZERO_COMM_MPI,      /* CPU. handle: MPI_Comm *; needs MPI_THREAD_MULTIPLE. The plugin uses a
+                           duplicate only */
+    ZERO_COMM_NCCL,     /* CUDA. handle: ncclComm_t *. The plugin uses only parts split off it */
+    ZERO_COMM_OWN       /* your first own kind: see ADDING A TRANSPORT in zero_plugin.cu */
 } zero_comm_kind;
 
 typedef struct zero_comm {
     zero_comm_kind kind;
     int rank;      /* LOCAL: this rank, 0..nranks-1; otherwise ignored */
     void *handle;  /* borrowed until zero_destroy returns */
-    int node_size; /* ranks per node, in rank order: sums go inside nodes first, then over nodes in
-                      node order. 0: what the machine is (LOCAL: one node; MPI: as MPI reports).
-                      LOCAL with a value reproduces the bits of that many ranks per host; MPI with a
-                      value cuts hosts into nodes of that size. NCCL sums in an order of its own,
-                      and looks at it for packed reductions alone (cfg.gradient_bits; 0: one node).
-                      Must divide nranks. */
+    int node_size; /* ranks per node, in rank order; divides nranks. Sums are taken inside nodes
+                      first, then over nodes in node order. 0: detected (LOCAL: one node; MPI: as
+                      MPI reports). LOCAL with a value has the bits of that many ranks per machine.
+                      MPI with a value cuts machines into nodes of that size. NCCL sums in its own
+                      order and uses the value for packed reductions only (cfg.gradient_bits; 0: one
+                      node) */
 } zero_comm;
 
-/* Ranks that communicate by themselves: see GROUPS OF RANKS below. */
+/* Ranks that communicate apart from a context: see GROUPS OF RANKS below. */
 typedef struct zero_group zero_group;
 
 /* The meeting place of local ranks. */
@@ -205,7 +204,7 @@ typedef struct zero_local zero_local;
 
 typedef enum zero_accumulation {
     ZERO_ACCUMULATE_AUTO = 0, /* LOCAL at stages 0 and 1, SHARDED at 2 and 3 */
-    ZERO_ACCUMULATE_LOCAL,    /* whole gradient kept on every rank, reduced once a step */
+    ZERO_ACCUMULATE_LOCAL,    /* every rank keeps the whole gradient, reduced once a step */
     ZERO_ACCUMULATE_SHARDED   /* reduced every micro-step into this rank's shard */
 } zero_accumulation;
 
@@ -215,17 +214,17 @@ typedef enum zero_type {
     ZERO_BF16,
     ZERO_F16,
     ZERO_TYPES,           /* types of parameters and gradients */
-    ZERO_F64 = ZERO_TYPES /* double: of arrays that stay the host's (zero_lend), of zero_convert and
-                             of what a zero_group reduces, and nowhere else */
+    ZERO_F64 = ZERO_TYPES /* double: only for zero_lend, zero_convert and the collectives of a
+                             zero_group */
 } zero_type;
 
-/* What backward adds its gradients to, and what is sent. */
+/* The type that backward adds gradients to, and that is sent. */
 typedef enum zero_grad_type {
-    ZERO_GRAD_AUTO = 0, /* AS_TYPE. With a 16-bit type and micro_steps above 1 zero_build returns
-                           ARGUMENT: state what your backward writes. (zero_lend converts, and takes
-                           F32 there) */
+    ZERO_GRAD_AUTO = 0, /* AS_TYPE. With a 16-bit type and micro_steps above 1, zero_build returns
+                           ARGUMENT: state the type that your backward writes. (zero_lend converts,
+                           and uses F32 then) */
     ZERO_GRAD_F32,
-    ZERO_GRAD_AS_TYPE /* zero_config.type; several micro-steps are added up in f32 all the same */
+    ZERO_GRAD_AS_TYPE /* zero_config.type; several micro-steps accumulate in f32 */
 } zero_grad_type;
 
 /* The update rules; their formulas are at zero_hyper. */
@@ -237,51 +236,51 @@ typedef enum zero_optimizer {
     ZERO_LION,
     ZERO_ADAGRAD,
     ZERO_LAMB, /* every layer of every tensor has a trust ratio */
-    ZERO_MUON, /* matrices (zero_tensor_desc.rows) are moved orthogonally; ADAMW for all else */
-    ZERO_OPTIMIZER_OWN /* the first of your own: see ADDING AN OPTIMIZER in zero_plugin.cu */
+    ZERO_MUON, /* orthogonal updates of matrices (zero_tensor_desc.rows); ADAMW for all else */
+    ZERO_OPTIMIZER_OWN /* your first own rule: see ADDING AN OPTIMIZER in zero_plugin.cu */
 } zero_optimizer;
 
-/* Of MUON. */
+/* Settings of MUON. */
 typedef struct zero_muon {
     float momentum;  /* 0: 0.95 */
-    float plain_lr;  /* the learning rate of what is no matrix, over that of matrices; 0: 1 */
+    float plain_lr;  /* learning rate of other tensors, relative to that of matrices; 0: 1 */
     int turns;       /* Newton-Schulz iterations; 0: 5 */
-    int match_rms;   /* an update is as large as AdamW's: times 0.2 sqrt(max(rows, cols)); otherwise
-                        times sqrt(max(1, rows / cols)) */
-    int no_nesterov; /* the momentum itself is made orthogonal */
+    int match_rms;   /* scale an update to AdamW's size by 0.2 sqrt(max(rows, cols)); otherwise by
+                        sqrt(max(1, rows / cols)) */
+    int no_nesterov; /* orthogonalise the momentum itself */
 } zero_muon;
 
-/* Where an array is kept; the same bits at every tier.
-     HOST  CUDA: optimizer_tier, and with it the other two. The update runs on the host's
-           processors (cfg.threads; compile with OpenMP), on a thread of the plugin's, or on the
-           GPU: see zero_update_on. By the host reduced gradients go down as they are reduced,
-           parameters up unit by unit, both as they are stored, and the next forward waits for its
-           unit alone. Both pass through pinned memory, exactly as much as zero_plan says.
-           gradient_tier HOST: the device keeps no shard of the gradients; each leaves from the
-           buffer that it is reduced in, once its squares are taken. Of several micro-steps the sum
-           so far comes up, and the device adds to it; in 16 bit they add up on the device, in f32.
-           Gradients that lie whole (stages 0 and 1, or f32 that accumulates LOCAL) stay there, and
-           so do those of an update by the GPU. While it waits, a callback of the plugin's holds
-           back those of other streams. The CPU version has one memory: there it is DEVICE
-     FILE  one file of a rank, of which pieces of 1 MiB pass through memory: those of the update in
-           its order, read ahead and written back while others are updated and the next forward has
-           begun; parameters when their unit is gathered, ahead of its use; gradients as they are
-           reduced. CUDA: optimizer_tier, updated by the host; and with it, or with HOST, the other
-           two: then neither the device nor the host's memory keeps a shard of them */
+/* Where an array is kept (offload). Bits are the same at every tier.
+     HOST  CPU memory. The CPU version has one memory: HOST is DEVICE there. CUDA: for
+           optimizer_tier, and together with it for the other two. CPU threads of the plugin
+           (cfg.threads; compile with OpenMP) or the GPU update: see zero_update_on. If the CPU
+           updates, reduced gradients go down as they are reduced, and parameters come up unit by
+           unit, both in their stored type. The next forward waits only for its own unit. All
+           copies pass through pinned memory, whose size zero_plan contains.
+           gradient_tier HOST: the device keeps no shard of the gradients. Each gradient leaves from
+           its reduction buffer when its squares are summed. With several micro-steps the sum so far
+           comes up, and the device adds to it; 16-bit gradients accumulate on the device, in f32.
+           Whole gradients (stages 0 and 1, or f32 with accumulation LOCAL), and those that the GPU
+           applies, stay on the device. A CUDA callback that waits delays those of other streams.
+     FILE  one file per rank, streamed through memory in 1 MiB pieces. The update's pieces are read
+           ahead in order and written back during other updates and the next forward. Parameters
+           are read before their unit is used; gradients are written as they are reduced. CUDA:
+           optimizer_tier, updated by the CPU. With optimizer_tier HOST or FILE also the other two
+           tiers: then neither device nor CPU memory keeps a shard of them */
 typedef enum zero_tier { ZERO_DEVICE = 0, ZERO_HOST, ZERO_FILE, ZERO_TIERS } zero_tier;
 
-/* Who updates what optimizer_tier HOST keeps, beside a GPU; no bit depends on it. */
+/* The processor that updates the state of optimizer_tier HOST (CUDA). No bit depends on it. */
 typedef enum zero_update_on {
-    ZERO_UPDATE_AUTO =
-        0,             /* what takes less time by link_gbs and memory_gbs: zero_plan tells both */
-    ZERO_UPDATE_HOST,  /* the host's processors: gradients go down, parameters up */
-    ZERO_UPDATE_DEVICE /* the GPU, which state goes through piece by piece, up and down. With
-                          parameters on the device; not delayed */
+    ZERO_UPDATE_AUTO = 0, /* the faster one by link_gbs and memory_gbs; zero_plan has both times */
+    ZERO_UPDATE_HOST,     /* the CPU: gradients go down, parameters up */
+    ZERO_UPDATE_DEVICE /* the GPU: state comes up and goes down in pieces. Needs parameters on the
+                          device; never delayed */
 } zero_update_on;
 
-/* Dynamic loss scaling, by DeepSpeed's rules: an overflow uses up one of `hysteresis` and from then
-   on halves the scale; `window` steps without one (window + 1 after the start or an overflow)
-   double it and restore the hysteresis. Zeros are the defaults. */
+/* Dynamic loss scaling by DeepSpeed's rules. Each overflow uses up one of `hysteresis`; the
+   overflow that uses the last one, and every later one, halve the scale. After `window` steps
+   without overflow (window + 1 after the start or an overflow) the scale doubles and the hysteresis
+   is restored. Zeros are the defaults. */
 typedef struct zero_scaler {
     float fixed;   /* a scale that never changes; 0: dynamic for F16, 1 for other types */
     float initial; /* first dynamic scale; 0: 65536 */
@@ -293,14 +292,14 @@ typedef struct zero_scaler {
 
 typedef enum zero_log_level { ZERO_LOG_INFO = 0, ZERO_LOG_WARNING, ZERO_LOG_ERROR } zero_log_level;
 typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *sentence);
-/* One that may be chosen: writes warnings and errors to a FILE *; NULL: stderr. */
+/* A log callback that writes warnings and errors to the FILE * `file`; NULL: stderr. */
 void zero_log_file(void *file, zero_log_level level, const char *sentence);
 
-/* ---- what ran when --------------------------------------------------------------------------- */
+/* ---- trace ----------------------------------------------------------------------------------- */
 
 /* X(name, word) */
 #define ZERO_EVENTS(X)                                                                             \
-    X(ZERO_EVENT_FORWARD, "forward") /* between the hooks of a unit, as backward */                \
+    X(ZERO_EVENT_FORWARD, "forward") /* between a unit's hooks; backward too */                    \
     X(ZERO_EVENT_BACKWARD, "backward")                                                             \
     X(ZERO_EVENT_GATHER, "gather")       /* of a unit's parameters; stage 0: of its gradients */   \
     X(ZERO_EVENT_REDUCTION, "reduction") /* of a bucket's gradients */                             \
@@ -312,30 +311,30 @@ void zero_log_file(void *file, zero_log_level level, const char *sentence);
     X(ZERO_EVENT_READ, "read") /* a piece of this rank's file */                                   \
     X(ZERO_EVENT_WRITE, "write")                                                                   \
     X(ZERO_EVENT_COPY, "copy")             /* CUDA: between device and host */                     \
-    X(ZERO_EVENT_LOST, "lost")             /* `bytes` events that there was no room for */         \
-    X(ZERO_EVENT_ALL_REDUCE, "all_reduce") /* of a zero_group, as what follows; sum_over */        \
+    X(ZERO_EVENT_LOST, "lost")             /* `bytes` events that were dropped */                  \
+    X(ZERO_EVENT_ALL_REDUCE, "all_reduce") /* of a zero_group, as the next ones; sum_over */       \
     X(ZERO_EVENT_REDUCE_SCATTER, "reduce_scatter")                                                 \
     X(ZERO_EVENT_ALL_GATHER, "all_gather")                                                         \
     X(ZERO_EVENT_ALL_TO_ALL, "all_to_all")                                                         \
     X(ZERO_EVENT_BROADCAST, "broadcast")                                                           \
     X(ZERO_EVENT_MESSAGES, "messages")                                                             \
     X(ZERO_EVENT_BARRIER, "barrier")                                                               \
-    X(ZERO_EVENT_SPLIT, "split") /* this group was cut */                                          \
-    X(ZERO_EVENT_OPEN, "open")   /* it was made, by zero_group_open or _split: told when traced */
+    X(ZERO_EVENT_SPLIT, "split") /* this group was split */                                        \
+    X(ZERO_EVENT_OPEN, "open")   /* this group was made; first event of its trace */
 
 #define ZERO_EVENT_ENUM(name, word) name,
 typedef enum zero_event_kind { ZERO_EVENTS(ZERO_EVENT_ENUM) ZERO_EVENT_KINDS } zero_event_kind;
 #undef ZERO_EVENT_ENUM
 
-/* What follows one another: the threads and streams of a rank. */
+/* Threads and streams of a rank. Events of one track run in sequence. */
 typedef enum zero_track {
-    ZERO_TRACK_COMPUTE = 0, /* the host's stream. CPU: its thread, whatever it does (no_overlap:
-                               communicates, too) */
+    ZERO_TRACK_COMPUTE = 0, /* your stream. CPU: the calling thread, including communication with
+                               no_overlap */
     ZERO_TRACK_GRADIENTS,   /* the stream of reductions */
     ZERO_TRACK_PARAMETERS,  /* the stream of gathers */
-    ZERO_TRACK_UPDATES,     /* updates of units that are kept elsewhere, and delayed ones */
+    ZERO_TRACK_UPDATES,     /* updates of offloaded units, and delayed updates */
     ZERO_TRACK_COPIES,      /* CUDA, tier HOST: gradients go down, or state up and down */
-    ZERO_TRACK_HOST,        /* CUDA: the host's thread, where it waits */
+    ZERO_TRACK_HOST,        /* CUDA: waits of the calling thread */
     ZERO_TRACK_FILE,        /* and the next ones: threads that read and write the file */
     ZERO_TRACK_FILES = ZERO_TRACK_FILE + 8,
     ZERO_TRACK_GROUP = ZERO_TRACK_FILES, /* and the next ones: groups, see zero_group_trace */
@@ -344,175 +343,177 @@ typedef enum zero_track {
 
 typedef struct zero_event {
     zero_event_kind kind;
-    zero_event_kind cause; /* WAIT: of what is waited for; WAIT itself: not known. Else as kind */
+    zero_event_kind cause; /* WAIT: kind of the event waited for, WAIT if unknown. Otherwise as kind
+                            */
     int track;
-    int unit;          /* that it is of; WAIT: that is waited for; -1: of the step */
-    int units;         /* reduced together: `unit` is the first, and these are how many; else 1 */
+    int unit;          /* WAIT: the unit waited for; -1: the whole step */
+    int units;         /* number of units reduced together, `unit` first; otherwise 1 */
     int micro;         /* 0..micro_steps-1 */
-    int64_t step;      /* steps made before, skipped ones too */
-    uint64_t bytes;    /* of the whole unit (GATHER, REDUCTION), of what is written otherwise. Of a
-                          group: of all ranks' parts together (REDUCE_SCATTER, ALL_GATHER,
-                          ALL_TO_ALL: size times what this rank has); MESSAGES: of what is sent or
-                          received, the larger */
-    uint64_t sent;     /* by this rank, where it communicates, as in zero_stats, zero_group_stats */
-    uint64_t number;   /* (rank + 1) << 40, and the count of this rank's events from 1 on; of a
-                          context that joins another one (cfg.joins) 1 << 39 besides */
-    uint64_t flow;     /* WAIT: number of the event that is waited for; 0: none is recorded */
-    double begin, end; /* seconds of the host's CLOCK_MONOTONIC */
-    int ranks;         /* that communicate with each other; 0: none do */
+    int64_t step;      /* number of earlier steps, including skipped ones */
+    uint64_t bytes;    /* GATHER, REDUCTION: of the whole unit. Others: bytes written. Groups: of
+                          all ranks' parts together (REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL: size
+                          times this rank's part). MESSAGES: sent or received bytes, the larger */
+    uint64_t sent;     /* by this rank, as in zero_stats and zero_group_stats */
+    uint64_t number;   /* (rank + 1) << 40, plus this rank's count of events from 1, plus 1 << 39 in
+                          a context that joins another (cfg.joins) */
+    uint64_t flow;     /* WAIT: number of the event waited for; 0: not recorded */
+    double begin, end; /* seconds of CLOCK_MONOTONIC */
+    int ranks;         /* number of ranks that communicate; 0: none */
 } zero_event;
 
-/* Gets n events, in the order in which they began on each track (where a file is in use, those that
-   read, write and wait for it may come later); called by the thread that calls the plugin, at the
-   end of a pass or a step, in zero_step_result, zero_query_stats and zero_destroy. May not call the
-   plugin. */
+/* Receives n events, borrowed for the call, in order of their begin on each track. Events of the
+   file may come later. The plugin calls it on the calling thread at the end of a pass or step, and
+   in zero_step_result, zero_query_stats and zero_destroy. It must not call the plugin. */
 typedef void (*zero_trace_fn)(void *user, const zero_event *events, int n);
 
-#define ZERO_NONE          (-1) /* "none" where 0 asks for the default */
-#define ZERO_ALL           (-1) /* "all" there */
-#define ZERO_PREFETCH_MOST 64   /* of cfg.prefetch */
+#define ZERO_NONE          (-1) /* "none", where 0 is the default */
+#define ZERO_ALL           (-1) /* "all", where 0 is the default */
+#define ZERO_PREFETCH_MOST 64   /* largest cfg.prefetch */
 
 typedef struct zero_ctx zero_ctx;
 
-/* Every zero is the default: zero_config cfg = {0} (C++: {}). All ranks must give the same values,
-   except for threads, update_on, link_gbs, memory_gbs, stream, folder, log and trace. */
+/* Settings of a context. Every zero is the default: zero_config cfg = {0} (C++: {}). All ranks give
+   the same values, except for threads, update_on, link_gbs, memory_gbs, stream, folder, log and
+   trace. */
 typedef struct zero_config {
     int stage;                      /* 0..3 */
     int micro_steps;                /* most micro-steps of a step; 0: 1 */
     zero_accumulation accumulation; /* where micro-steps accumulate */
     zero_type type;                 /* of parameters */
     zero_grad_type grads;           /* of gradients */
-    int no_master;                  /* BF16: no f32 master weights; the update is rounded to bf16
-                                       stochastically, by (seed, step, tensor, element) alone */
+    int no_master;                  /* BF16: no f32 master weights. The update is rounded to bf16
+                                       stochastically, depending only on (seed, step, tensor,
+                                       element) */
     uint64_t seed;                  /* of that rounding */
     zero_optimizer optimizer;
     zero_scaler scaler;
-    int prefetch;              /* stage 3: gathered units have prefetch + 2 buffers, and the next
-                                  ones go ahead into all that are free; 0: 1, ZERO_NONE: 0, and
-                                  nothing goes ahead */
-    size_t bucket_numel;       /* elements reduced together, at least the largest unit that
-                                  shares a buffer; 0: exactly that unit */
+    int prefetch;              /* stage 3: number of units gathered ahead. Gathered units have
+                                  prefetch + 2 buffers, and free ones are filled ahead. 0: 1;
+                                  ZERO_NONE: 0, no prefetch */
+    size_t bucket_numel;       /* elements reduced together, at least the largest unit that shares a
+                                  buffer; 0: that unit's */
     int64_t persistence_numel; /* stage 3: a unit whose tensors all have at most this many
                                   elements stays resident; 0: units of 1-D tensors only;
                                   ZERO_NONE: none */
     int no_overlap;            /* communicate on the calling thread, at once */
-    int no_overflow_check;     /* step even on a gradient that is not finite; clipping needs a
-                                  finite norm, so max_norm > 0 checks all the same */
-    int no_mapping;            /* stage 3, LOCAL: gather by copy, also where peers' shards
-                                  could be seen in place */
-    int threads;               /* OpenMP threads of this rank, CUDA: of the tier HOST; 0: as
-                                  OMP_NUM_THREADS says, otherwise one per processor, shared among
-                                  LOCAL ranks (and not among NCCL's). No bit depends on it */
-    void *stream;              /* CUDA: the cudaStream_t that the host computes on, of the device
-                                  that is current at zero_create; NULL: CUDA's default stream, as
-                                  everywhere. May differ between ranks */
-    double timeout_s;          /* longest wait for a peer in a collective; 0: 600. NCCL: longer than
-                                  what the host enqueues before it looks at a result */
-    zero_log_fn log;           /* gets every error's sentence; NULL: none is wanted */
+    int no_overflow_check;     /* step even if a gradient is not finite. Clipping needs a finite
+                                  norm: max_norm > 0 checks in any case */
+    int no_mapping;            /* stage 3, LOCAL: gather by copy, even where peers' shards can be
+                                  read in place */
+    int threads;               /* OpenMP threads of this rank (CUDA: for tier HOST). 0:
+                                  OMP_NUM_THREADS, otherwise one per processor, shared among LOCAL
+                                  ranks (not among NCCL's). No bit depends on it */
+    void *stream;              /* CUDA: the cudaStream_t that your code computes on, of the device
+                                  that is current at zero_create; NULL: CUDA's default stream. May
+                                  differ between ranks */
+    double timeout_s;          /* longest wait for a peer in a collective, in seconds; 0: 600. NCCL:
+                                  longer than the work that your code enqueues between two results
+                                  */
+    zero_log_fn log;           /* receives every error's sentence; NULL: no log */
     void *log_user;            /* passed to log; borrowed until zero_destroy */
-    int open_units; /* most units that the host has open at once, in a forward or in a backward:
-                       buffers for as many. 0: one after the other, with some nesting (zero_plan
-                       tells); ZERO_ALL: all, for loops inside which every unit is used, as those
-                       of hosts that go token by token */
+    int open_units; /* most units that your code has open at once, in forward or backward, each with
+                       a buffer. 0: one after the other, with some nesting (see zero_plan);
+                       ZERO_ALL: all, for loops that use every unit per iteration, such as token by
+                       token */
     zero_tier optimizer_tier; /* where optimizer state and master weights are kept */
-    const char *folder;       /* FILE: where this rank's file is made; borrowed until zero_destroy.
-                                 It has no name, and is gone with the process */
-    zero_tier gradient_tier;  /* where this rank's shard of the reduced gradients waits for the
-                                 update. FILE: at stages 2 and 3, with sharded accumulation */
-    zero_tier parameter_tier; /* stage 3: where this rank's shard of the parameters is kept, but for
+    const char *folder;       /* FILE: folder for this rank's file; borrowed until zero_destroy. The
+                                 file has no name and vanishes with the process */
+    zero_tier gradient_tier;  /* where this rank's shard of the reduced gradients is kept until the
+                                 update. FILE: stages 2 and 3, with sharded accumulation */
+    zero_tier parameter_tier; /* stage 3: where this rank's shard of the parameters is kept, except
                                  resident units */
-    float offload_share;      /* the part of all elements, as whole units, that these tiers are for:
-                                 those updated last, whose staging hides best; 0: 1, all */
-    int no_file_check;        /* FILE: pieces that come back are not compared with the checksums
-                                 they were written with */
-    int delay_from; /* DELAYED UPDATE from this step on, skipped ones counted too (1: the first; 0:
-                       never): a step's update runs beside the next step's passes, which see the
-                       weights of before it; see zero_step. CUDA: of all units in HOST or FILE, with
+    float offload_share;      /* fraction of all elements that is offloaded, as whole units: those
+                                 updated last, whose transfers overlap best; 0: 1, all */
+    int no_file_check;        /* FILE: do not compare pieces read with their checksums */
+    int delay_from; /* DELAYED UPDATE from this step on, counting skipped steps (1: the first; 0:
+                       never). A step's update overlaps the passes of the next step, which use the
+                       older weights; see zero_step. CUDA: with all units in HOST or FILE and
                        parameters on the device */
-    zero_trace_fn trace; /* gets what ran when; NULL: nothing is recorded, at no cost. It changes no
-                            bit, and nothing waits for it. CUDA: times are those of events on the
-                            streams, and where nvtx3/nvToolsExt.h was found the calls are ranges of
-                            NVTX as well. May differ between ranks */
+    zero_trace_fn trace; /* receives the trace; NULL: no trace, at no cost. It changes no bit, and
+                            nothing waits for it. CUDA: times come from events on the streams; if
+                            nvtx3/nvToolsExt.h was found, calls are NVTX ranges too. May differ
+                            between ranks */
     void *trace_user;    /* passed to trace; borrowed until zero_destroy */
-    float trust_least, trust_most; /* LAMB: its trust ratio is at least and at most that; 0: no
-                                      bound, as in the paper */
+    float trust_least, trust_most; /* LAMB: bounds of the trust ratio; 0: no bound, as in the paper
+                                    */
     zero_muon muon;
     zero_update_on update_on;
-    float link_gbs;   /* AUTO: 1e9 bytes a second between host and GPU, in one direction; 0: 25 */
-    float memory_gbs; /* AUTO: of the host's memory, this rank's part of it; 0: 60 */
-    /* BESIDE DATA PARALLELISM; read until zero_build returns. See GROUPS OF RANKS below */
-    zero_group *world; /* the ranks over which norm, overflow, loss scale and skip are agreed, and
-                          what a step must have alike; the ranks that the context shards over are
-                          among them. NULL: those themselves */
-    int world_units;   /* with world: units of the whole model, this rank's and all others', KEEP
-                          tensors' not counted; 0: as many as this rank has */
-    const int *world_unit; /* [this rank's units] each one's number in the whole model, 0 ..
-                              world_units - 1, ascending; NULL: its own number */
-    int divisor;           /* what the sum of gradients over ranks is divided by; 0: nranks. Of
-                              experts: the number of data-parallel ranks, whose tokens the
-                              all-to-all brought. Of a host whose gradients are sums over the B
-                              samples of its batch: nranks * B; norm, clipping and access by name
-                              see what is divided */
-    zero_ctx *joins; /* a context of the same rank, world and world_units that this one steps with,
-                        as experts do with what is dense; see zero_create. NULL: none */
-    /* Ranks that are near each other; see HIERARCHY below */
-    int shard_ranks;  /* stages 1 to 3: consecutive ranks that share one copy of what is sharded,
-                         beside which there are replicas; divides nranks. 0: all ranks */
-    int second_ranks; /* stage 3: consecutive ranks, of those that share a copy, that keep a second
-                         shard of the parameters; divides shard_ranks, or nranks. 0: none */
-    /* PACKED TRAFFIC: numbers travel as integers of so many bits, 8 or 4, in blocks of 128 with a
-       scale each; 0: as they are stored. With one rank nothing travels, and nothing is packed. The
-       CPU and the CUDA build cut units into other blocks, so that their results differ in bits */
-    int weight_bits;   /* stage 3: gathers of weights. Every rank, the owner too, computes with what
-                          came out; shards, masters and checkpoints stay exact, resident units too,
-                          and no_mapping changes nothing (ZeRO++, Wang et al. 2023: qwZ) */
-    int gradient_bits; /* stages 1 to 3: reductions, but of units of ZERO_ONE_D tensors alone: an
+    float link_gbs;   /* AUTO: GB/s between CPU and GPU memory, in one direction; 0: 25 */
+    float memory_gbs; /* AUTO: GB/s of CPU memory, this rank's part; 0: 60 */
+    /* IN ADDITION TO DATA PARALLELISM; read until zero_build returns. See GROUPS OF RANKS below */
+    zero_group *world; /* ranks that agree on norm, overflow, loss scale, skip and all values that a
+                          step needs equal. They include the ranks that the context shards over;
+                          NULL: those */
+    int world_units;   /* with world: units of the whole model over all ranks, without KEEP tensors;
+                          0: this rank's units */
+    const int *world_unit; /* [this rank's units] number of each in the whole model, 0..world_units
+                              - 1, ascending; NULL: its own number */
+    int divisor;           /* divides the sum of gradients over ranks; 0: nranks. Experts: the
+                              number of data-parallel ranks, whose tokens the all-to-all sent.
+                              Gradients that are sums over a batch of B samples: nranks * B. Norm,
+                              clipping and access by name use the divided gradients */
+    zero_ctx *joins; /* a context of the same rank, world and world_units, for example of the dense
+                        layers, that this one (the experts) steps with; see zero_create. NULL: none
+                        */
+    /* Ranks with fast links to each other; see HIERARCHY below */
+    int shard_ranks;  /* stages 1 to 3: consecutive ranks that share one copy of all shards; other
+                         such groups are replicas. Divides nranks. 0: all ranks */
+    int second_ranks; /* stage 3: consecutive ranks with a secondary partition of the parameters;
+                         divides shard_ranks, or nranks. 0: none */
+    /* PACKED TRAFFIC (quantized): numbers are sent as integers of 8 or 4 bits, in blocks of 128
+       with a scale each; 0: as stored. One rank sends and packs nothing. The CPU and CUDA builds
+       cut units into different blocks, so that their results differ in bits */
+    int weight_bits;   /* stage 3: gathers of weights. Every rank, the owner included, computes with
+                          the unpacked values. Shards, masters, checkpoints and resident units stay
+                          exact; no_mapping has no effect (ZeRO++, Wang et al. 2023: qwZ) */
+    int gradient_bits; /* stages 1 to 3: reductions, except units with ZERO_ONE_D tensors only. An
                           all-to-all inside nodes of comm.node_size consecutive ranks, sums in f32,
-                          packed again for an all-to-all between nodes. Norm and clipping are those
-                          of what came out (ZeRO++: qgZ) */
-    float feedback; /* of these reductions: what a rank's codes lost is kept, and sent later, as a
-                       moving average with this beta (LoCo, Xie et al. 2024: 0.8). Takes 2 bytes
-                       an element on every rank. A step that is skipped counts, but for its blocks
-                       that are not finite; in fp16, where steps are skipped as a matter of course,
-                       it leaves what was kept as it was: that takes 4 bytes. 0: it is lost */
-    int feedback_reset; /* steps, skipped too, after which what is kept becomes 0; 0: never */
+                          packed again for an all-to-all between nodes. Norm and clipping use the
+                          unpacked sums (ZeRO++: qgZ) */
+    float feedback; /* error feedback of these reductions: this rank's packing errors are kept and
+                       sent later, as a moving average with this beta (LoCo, Xie et al. 2024: 0.8).
+                       Takes 2 bytes per element on every rank. Skipped steps count, except blocks
+                       that are not finite. In fp16, a skipped step leaves the errors unchanged,
+                       which takes 4 bytes. 0: errors are dropped */
+    int feedback_reset; /* steps, including skipped ones, after which the errors become 0; 0: never
+                         */
 } zero_config;
 
-/* HIERARCHY, for ranks of which some are near each other, as those of a node are.
-   cfg.shard_ranks S (MiCS, HSDP): a SHARD GROUP of S consecutive ranks, 0..S-1, S..2S-1, ..., keeps
-   one copy of all that the stage shards, S-th parts instead of N-th, and gathers and reduces among
-   its ranks alone. The ranks of one place in all groups, N/S of them, are a REPLICA GROUP: in the
-   last micro-step, once a unit is reduced inside the groups, in f32, its shards are summed over
-   them, in f32 and in order, divided and rounded once. So with one micro-step and node_size S the
-   bits are those without shard_ranks; with more, each group's micro-steps are added up before. The
-   norm's bits, and what a rank saves (zero_state_ranges), are those of N shards, whatever S.
-   cfg.second_ranks S (hpZ): the first gather of a unit behind an update leaves each rank, beside
-   its buffer, an S-th part of the unit, as it was gathered; every later one, up to the next update,
-   goes among the S consecutive ranks that have all parts. No bit depends on it. Units that are
-   resident, or have a buffer of their own, have no second shard; where peers' shards are seen in
-   place (LOCAL, unless cfg.no_mapping) nothing is gathered, and there are none at all: second_bytes
-   of zero_plan tells. */
+/* HIERARCHY, for ranks with fast links to some of the others, such as those of a node.
+   cfg.shard_ranks S (MiCS, HSDP): each SHARD GROUP of S consecutive ranks (0..S-1, S..2S-1, ...)
+   keeps one copy of the sharded state in S parts instead of N. It gathers and reduces among its
+   ranks only. The N/S ranks at the same place in all groups are a REPLICA GROUP. In the last
+   micro-step, each unit's shards, reduced in f32 inside the shard groups, are summed over the
+   replica group in f32 in order, divided, and rounded once. With one micro-step and node_size S,
+   bits equal those without shard_ranks. With more, each group first sums its micro-steps. The
+   norm's bits and the ranges that a rank saves (zero_state_ranges) are those of N shards for every
+   S.
+   cfg.second_ranks S (hpZ): the first gather of a unit after an update also stores an S-th part of
+   the unit on each rank. Until the next update, later gathers use these parts and only the S
+   consecutive ranks that have all of them. No bit depends on it. Resident units and units with
+   their own buffer have no secondary partition. If peers' shards are read in place (LOCAL without
+   cfg.no_mapping), it is empty; see second_bytes of zero_plan. */
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 enum {
-    ZERO_KEEP = 1, /* read in a pass outside its unit's begin and end: resident, type-major [layers,
-                      numel], its pointer written by zero_bind and never moved */
+    ZERO_KEEP = 1, /* read outside its unit's begin and end: resident, type-major [layers, numel];
+                      zero_bind writes its pointer, which never moves */
     ZERO_NO_DECAY = 2,    /* no weight decay */
-    ZERO_OVERWRITTEN = 4, /* backward stores (=) the first gradient of a pass instead of adding (+=)
-                             to it, so the memory need not be handed out cleared. Not with local
-                             accumulation over several micro-steps. */
+    ZERO_OVERWRITTEN = 4, /* backward stores (=) a pass's first gradient instead of adding (+=), so
+                             that its memory need not be cleared. Not for local accumulation over
+                             several micro-steps */
     ZERO_ONE_D = 8,       /* a vector per layer (bias, norm): see persistence_numel */
-    ZERO_BY_SLOT = 16,    /* no field in a host struct: places are named with zero_slot */
-    ZERO_AGAIN = 32,      /* a pass's forward uses it once more than backward does */
-    ZERO_INLINE = 64, /* the field is no pointer, but the array itself, as in `float w[10][784]`;
-                        for zero_lend */
-    ZERO_COPY = 128,  /* with cfg.world: ranks outside the sharding group count the same gradient in
-                        the norm, and this one does not: as of a tied tensor on all stages but the
-                        first, of replicated norms on all tensor-parallel ranks but the first */
-    ZERO_LATE = 256   /* its unit is reduced at the end of the pass, behind all others: where the
-                         ranks of sum_over come to it at different places of their backwards,
-                         as the stages of a pipeline to a tied tensor */
+    ZERO_BY_SLOT = 16,    /* no field in your structs: zero_slot names the places */
+    ZERO_AGAIN = 32,      /* forward uses it once more per pass than backward */
+    ZERO_INLINE = 64, /* the field is the array itself, such as `float w[10][784]`; for zero_lend */
+    ZERO_COPY = 128,  /* with cfg.world: this rank does not count its gradient in the norm, because
+                         ranks outside the sharding group do. Examples: a tied tensor on all stages
+                         but the first; replicated norms on all tensor-parallel ranks but the first
+                         */
+    ZERO_LATE = 256   /* its unit is reduced after all others at the end of the pass. For sum_over,
+                         if its ranks reach the unit at different places of backward, as pipeline
+                         stages reach a tied tensor */
 };
 
 typedef struct zero_tensor_desc {
@@ -520,41 +521,40 @@ typedef struct zero_tensor_desc {
     size_t numel;     /* elements per layer, 1 or more */
     int layers;       /* 0: 1; at most 2^20. Layer l belongs to unit `unit + l` */
     int unit;         /* unit of layer 0, 0..2^20; the units of all tensors must be 0..n-1 */
-    int uses;         /* how often backward writes its gradient per pass; 0: 1 (tied: 2). Forward
-                         uses it as often, with ZERO_AGAIN once more: the plan counts gathers by
-                         that, and checked builds take it for the most */
+    int uses;         /* times that backward writes its gradient per pass; 0: 1 (tied: 2). Forward
+                         uses it as often, with ZERO_AGAIN once more. The plan counts gathers by it,
+                         and checked builds refuse more uses */
     int flags;        /* ZERO_KEEP | ... */
     int together; /* layers that share a unit: layer l belongs to unit `unit + l / together`, and
-                     these layers follow one another in memory; 0: 1 */
+                     these layers are contiguous in memory; 0: 1 */
     int every;    /* distance between its units: layer l belongs to unit `unit + l * every` (with
                      `together`, count groups of layers). 2: every second block; 0: 1 */
     float lr_factor, decay_factor; /* multiply the step's learning rate and weight decay. 0: 1;
-                                      ZERO_NONE: 0, and both ZERO_NONE: the tensor is frozen */
-    int divisor;       /* of the sum of its gradient over the ranks; 0: cfg.divisor. The reduced
+                                      ZERO_NONE: 0; both ZERO_NONE: frozen */
+    int divisor;       /* divides the sum of its gradient over ranks; 0: cfg.divisor. The reduced
                           gradient is multiplied by the ratio of the two in f32 and rounded, before
                           norm, clipping and access by name */
-    size_t rows, cols; /* MUON: each layer is one matrix [rows, cols] of the whole tensor, row after
-                          row, or several: a fused query, key and value is one of 3 C x C or three
-                          of C x C. Not for embeddings and classifiers. 0: no matrix; ADAMW */
-    zero_group
-        *slice_of; /* LAMB, MUON: the ranks among which this tensor is cut, as in tensor
-                      parallelism; NULL: it is whole. LAMB's ratio is then that of all slices
-                      together, and one of these ranks makes a matrix orthogonal. Same shards
-                      on all of them; one group for all tensors; borrowed until zero_destroy */
-    size_t outer;  /* with slice_of: rank r of the group has the r-th equal part of each of `outer`
-                      rows of a layer. A matrix cut by rows: 1; by columns: its number of rows; a
-                      fused query, key and value cut by heads: 3. 0: 1 */
-    zero_group *sum_over; /* ranks of other sharding groups over which its gradient is summed before
-                             it is reduced: tied embeddings of the first and the last stage, norms
-                             under sequence parallelism. These ranks announce such tensors in the
-                             same order, and reduce them as often. NULL: none; borrowed until
-                             zero_destroy */
-    size_t field;   /* offsetof its pointer in the host's struct of base pointers, the same in the
-                       struct of parameters and in that of gradients */
-} zero_tensor_desc; /* zeros are the defaults; the same on all ranks, but for COPY and groups */
+    size_t rows, cols; /* MUON: each layer is one or several row-major matrices [rows, cols] of the
+                          whole tensor. A fused query, key and value is one of 3C x C or three of C
+                          x C. Not for embeddings and classifiers. 0: no matrix; ADAMW */
+    zero_group *slice_of; /* LAMB, MUON: ranks that this tensor is sliced over, as in tensor
+                             parallelism; NULL: whole. LAMB's ratio covers all slices, and one of
+                             these ranks orthogonalises a matrix. All have the same shards. One
+                             group for all tensors; borrowed until zero_destroy */
+    size_t outer; /* with slice_of: rank r of the group has the r-th equal part of each of `outer`
+                     rows of a layer. 0: 1. A matrix cut by rows: 1; by columns: its rows; a fused
+                     query, key and value cut by heads: 3 */
+    zero_group *sum_over; /* ranks of other sharding groups, over which its gradient is summed
+                             before its reduction. Examples: tied embeddings of first and last
+                             stage; norms under sequence parallelism. These ranks announce such
+                             tensors in the same order and reduce them equally often. NULL: none;
+                             borrowed until zero_destroy */
+    size_t field;   /* offset of its pointer in your struct of parameters, and in that of gradients
+                     */
+} zero_tensor_desc; /* zeros are the defaults; equal on all ranks, except COPY and groups */
 
-/* One row of a table of tensors, by the name of the struct's field; further fields follow by name,
-   in their order (C11; C++20, or C++17 as GNU, clang and nvcc take it):
+/* Makes a row of a table of tensors, named after the struct's field. Further fields follow by name,
+   in order of declaration (C11; C++20, or C++17 as GNU, clang and nvcc accept it):
        ZERO_FIELD(Tensors, wte, V * C, .uses = 2),
        ZERO_FIELD(Tensors, fcw, 4 * C * C, .layers = L, .unit = 1), */
 #ifdef __cplusplus
@@ -565,97 +565,96 @@ typedef struct zero_tensor_desc {
 #define ZERO_FIELD(type, member, ...)                                                              \
     ZERO_ROW { .name = #member, .numel = __VA_ARGS__, .field = offsetof(type, member) }
 
-/* What a tensor has on the device, for access by name. */
+/* The arrays of a tensor, for access by name. */
 typedef enum zero_kind {
-    ZERO_PARAMETER = 0, /* as stored, and as the next passes see it; writing it writes the master
-                           weight as well */
+    ZERO_PARAMETER = 0, /* as stored, and as the next passes use it; writing it also writes the
+                           master weight */
     ZERO_GRADIENT, /* between zero_reduce and zero_step: unscaled; the mean over ranks of the sum
                       over micro-steps (so divide the loss by their number) */
-    ZERO_MOMENT_1, /* the optimizer's first state array: Adam's m, the momentum of SGD, Lion and
+    ZERO_MOMENT_1, /* first state array of the optimizer: Adam's m, the momentum of SGD, Lion and
                       Muon, Adagrad's sum */
-    ZERO_MOMENT_2, /* its second: Adam's v */
-    ZERO_MASTER,   /* the f32 master weight; where there is none, the parameter after the last step.
+    ZERO_MOMENT_2, /* second state array: Adam's v */
+    ZERO_MASTER,   /* the f32 master weight, or, without one, the parameter after the last step.
                       Writing it writes the parameter, rounded to nearest */
     ZERO_KIND_COUNT
 } zero_kind;
 
-/* ---- what is asked before and after ---------------------------------------------------------- */
+/* ---- plan and statistics --------------------------------------------------------------------- */
 
-/* Memory and traffic of one rank. Bytes. */
+/* Memory and traffic of one rank, in bytes. */
 typedef struct zero_plan {
     size_t numel;                /* P: elements of all tensors, without padding */
     size_t padded_numel;         /* with alignment and padding to equal shards */
     size_t param_bytes;          /* the stage table's share of parameters, padding included */
     size_t grad_bytes;           /* of gradients */
     size_t optimizer_bytes;      /* of optimizer state and master weights */
-    size_t buffer_bytes;         /* gathered units, gradients on their way, staging, accumulators,
-                                    a delayed update's second copy */
+    size_t buffer_bytes;         /* gathered units, gradients in transit, staging, accumulators,
+                                    second copy of a delayed update */
     size_t formula_bytes;        /* the stage table, from numel alone */
-    size_t buffer_ceiling_bytes; /* design limit of buffer_bytes less accumulators */
-    size_t accumulator_bytes;    /* the part of buffer_bytes where micro-steps add up */
-    size_t sent_bytes;         /* per step with micro_steps micro-steps, padding included; per rank;
-                                  (N-1)/N of each unit per reduction and per gather */
+    size_t buffer_ceiling_bytes; /* design limit of buffer_bytes minus accumulators */
+    size_t accumulator_bytes;    /* the part of buffer_bytes for gradient accumulation */
+    size_t sent_bytes;         /* per step of micro_steps micro-steps, with padding: (N-1)/N of each
+                                  unit per reduction and per gather */
     size_t formula_sent_bytes; /* the same from numel alone, without padding */
     size_t kept_bytes;         /* stage 3: parameters resident by KEEP or persistence, in buffer */
     int units;
     int nranks;
-    size_t verdict_bytes; /* per step, for the agreement on norm and skip, and for LAMB's sums of
+    size_t verdict_bytes; /* per step, for agreement on norm and skip and for LAMB's sums of
                              squares; not in sent_bytes */
     int open_forward, open_backward; /* units that may be open at once; `units`: all */
-    size_t file_bytes; /* kept in files: not in optimizer_bytes, but in formula_bytes */
+    size_t file_bytes;               /* in files: not in optimizer_bytes, but in formula_bytes */
     size_t file_read_bytes, file_written_bytes; /* in a step */
-    size_t host_bytes; /* CUDA: kept in the host's memory: optimizer state and master weights, which
-                          are not in optimizer_bytes then, and pinned what goes down and up */
-    zero_update_on update_on; /* CUDA: who updates what HOST keeps; AUTO: there is nothing of it */
+    size_t host_bytes; /* CUDA: in CPU memory: optimizer state and master weights, then not in
+                          optimizer_bytes, and pinned staging memory */
+    zero_update_on update_on; /* CUDA: processor that updates tier HOST; AUTO: HOST is unused */
     double update_host_s,
-        update_device_s; /* seconds a step by either, from link_gbs and memory_gbs */
-    size_t second_bytes; /* the part of buffer_bytes that is second shards (cfg.second_ranks) */
-    size_t near_bytes, replica_bytes; /* the parts of sent_bytes that go among second_ranks ranks,
-                                         and to other replicas (cfg.shard_ranks) */
-    size_t packed_bytes;  /* the part of buffer_bytes for packed traffic: messages, and errors fed
-                             back */
+        update_device_s;              /* seconds per step on each, from link_gbs and memory_gbs */
+    size_t second_bytes;              /* the part of buffer_bytes for the secondary partition */
+    size_t near_bytes, replica_bytes; /* the parts of sent_bytes sent among second_ranks ranks, and
+                                         to replicas (cfg.shard_ranks) */
+    size_t packed_bytes;  /* the part of buffer_bytes for packed messages and error feedback */
     size_t pinned_bytes;  /* CUDA: the part of host_bytes that is pinned */
-    const char *file_way; /* from zero_build on, in words: io_uring or calls of threads, past the
-                             system's cache or through it, or that the folder is a tmpfs, which is
-                             memory; NULL: no file. Never freed */
-    size_t gather_bytes;  /* the part of sent_bytes that is gathers of parameters */
-    size_t down_bytes, up_bytes; /* CUDA: over the link to the host's memory and back in a step, of
-                                    what tiers keep: gradients, parameters, state */
-    size_t context_bytes; /* of the host's memory, beside all numbers: the context's lists, what
-                             waits for its threads, and where ranks meet */
+    const char *file_way; /* from zero_build on, in words: io_uring or threads, with or without the
+                             system's cache, or a tmpfs, which is memory; NULL: no file. Never freed
+                             */
+    size_t gather_bytes;  /* the part of sent_bytes for gathers of parameters */
+    size_t down_bytes, up_bytes; /* CUDA: per step, device to CPU memory and back, for offloaded
+                                    gradients, parameters and state */
+    size_t context_bytes; /* CPU memory apart from numbers: the context's lists, queues of its
+                             threads, meeting place of ranks */
 } zero_plan;
 
-/* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */
+/* One unit's part of the plan, in elements, per step of micro_steps micro-steps. */
 typedef struct zero_plan_unit {
     size_t numel;  /* without padding */
     size_t padded; /* nranks equal shards */
     int reductions;
     int gathers;  /* of parameters, or at stage 0 of gradients */
-    int resident; /* parameters whole on every rank */
+    int resident; /* every rank keeps the whole parameters */
     size_t sent_bytes;
 } zero_plan_unit;
 
-/* Counted while running. Bytes and seconds since zero_build, of this rank. */
+/* Counters of this rank since zero_build, in bytes and seconds. */
 typedef struct zero_stats {
     size_t param_bytes, grad_bytes, optimizer_bytes, buffer_bytes; /* allocated, as in zero_plan */
-    size_t allocated_bytes;       /* really got from the system, in whole pages; a share of what is
-                                     mapped by all ranks */
+    size_t allocated_bytes;       /* allocated from the system in whole pages, with this rank's
+                                     share of memory mapped by all */
     uint64_t sent_bytes;          /* counted where collectives are issued, as in zero_plan */
-    uint64_t mapped_bytes;        /* the part of sent_bytes that was seen in place and not copied */
+    uint64_t mapped_bytes;        /* the part of sent_bytes read in place, without a copy */
     uint64_t reductions, gathers; /* units reduced and gathered */
     uint64_t steps, skipped;
-    double exposed_s; /* the calling thread waited for communication. CPU; 0 in the CUDA build,
-                         where streams wait: look at a profile */
-    double hooks_s;   /* the calling thread was inside zero_pass_... and the begin and end hooks,
-                         waiting and clearing gradients included */
-    uint64_t verdict_bytes; /* sent for the agreements that end steps, as in zero_plan */
-    uint64_t control_bytes; /* sent for what the host asks for: zero_all_sum, zero_broadcast,
-                               access by name, checkpoints; and for building */
-    uint64_t file_read_bytes, file_written_bytes; /* what is read ahead of a step counts in it */
-    double file_s;                                /* the calling thread waited for the file */
+    double exposed_s; /* waits of the calling thread for communication (CPU; 0 in the CUDA build,
+                         where streams wait: use a profiler) */
+    double hooks_s;   /* calling thread inside zero_pass_..., begin and end hooks, with waits and
+                         clearing of gradients */
+    uint64_t verdict_bytes; /* sent for agreement at the end of steps, as in zero_plan */
+    uint64_t control_bytes; /* sent for zero_all_sum, zero_broadcast, access by name, checkpoints
+                               and zero_build */
+    uint64_t file_read_bytes, file_written_bytes; /* reads ahead of a step count in it */
+    double file_s;                                /* waits of the calling thread for the file */
     uint64_t near_bytes, replica_bytes;           /* the parts of sent_bytes, as in zero_plan */
     uint64_t gather_bytes;                        /* as in zero_plan */
-    uint64_t down_bytes, up_bytes; /* as in zero_plan; what is written by name goes down again */
+    uint64_t down_bytes, up_bytes; /* as in zero_plan; writes by name add to down_bytes */
 } zero_stats;
 
 /* ---- life of a context ----------------------------------------------------------------------- */
