@@ -659,31 +659,31 @@ typedef struct zero_stats {
 
 /* ---- life of a context ----------------------------------------------------------------------- */
 
-/* Makes a context. The communicator is duplicated (MPI) or joined (LOCAL). COLLECTIVE. On error *z
-   is NULL unless memory for the context itself was there: then zero_last_error(*z) says why, and
-   *z must still be destroyed. Errors: ARGUMENT, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE,
-   UNSUPPORTED.
-   Tensors that shard over other ranks than the rest (experts) are a context of their own, which
-   joins that of the rest (cfg.joins): each has its passes and hooks, in which both write into the
-   same structs of pointers; zero_reduce and zero_step are called for the one that joins first, then
-   for the other, whose zero_reduce agrees on one norm, one overflow and one loss scale for both.
-   The one that joins is destroyed first. */
+/* Makes a context. The communicator is duplicated (MPI) or joined (LOCAL). If an error leaves *z
+   non-NULL, zero_last_error(*z) returns the reason, and your code must still destroy *z.
+   COLLECTIVE. Errors: ARGUMENT, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE, UNSUPPORTED.
+   Tensors that are sharded over other ranks than the rest (experts) need their own context, which
+   joins the other (cfg.joins). Each context has its own passes and hooks, which write into the same
+   structs of pointers. Call zero_reduce and zero_step for the joining context first, then for the
+   other. The other's zero_reduce agrees on one norm, overflow and loss scale for both. Destroy the
+   joining context first. */
 zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *comm);
 
-/* zero_run_local and zero_create in one, for a host whose main goes on as each of the ranks:
+/* Starts nranks ranks that each continue main (zero_run_local and zero_create in one):
        zero_ctx *z;
        const int ended = zero_start_local(&z, &cfg, nranks);
        if (ended >= 0) return ended;
-   Returns -1 in each rank, whose context *z is, and whose main trains and returns, as it did.
-   Otherwise *z is NULL and this process is to end with what is returned: the one that called, when
-   its ranks have ended, with what zero_run_local returns; a rank whose context could not be made,
-   with the zero_result. cfg.log gets what no rank can tell: why none was started; the first rank
-   that a signal ended, and the plugin's function that it had called last. CUDA: for one rank;
+   Returns -1 in each rank, with its context in *z; main then trains and returns as usual. Otherwise
+   *z is NULL and this process must exit with the returned value. In the process that called, after
+   its ranks have ended, that is zero_run_local's value. In a rank without a context, it is the
+   zero_result. cfg.log also gets errors that no rank can report: why none was started, or the first
+   rank that a signal ended and the last function of the plugin that it called. CUDA: one rank only;
    126 for more, which are threads there. */
 int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
 
-/* The same with its three lines, in main: settings follow by name, as .stage = 1 (C11; C++20, in
-   their order). Warnings and errors go to stderr, unless .log says otherwise. */
+/* Calls zero_start_local in main and returns from main if it must. Settings follow by name, such as
+   .stage = 1 (C11; C++20, in order of declaration). Warnings and errors go to stderr, unless .log
+   is set. */
 #define ZERO_START_LOCAL(z, nranks, ...)                                                           \
     do {                                                                                           \
         zero_config zero_settings = {__VA_ARGS__};                                                 \
@@ -692,27 +692,27 @@ int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
         if (zero_ended >= 0) return zero_ended;                                                    \
     } while (0)
 
-/* Returns this rank, and the number of ranks. */
+/* Return this rank, and the number of ranks. */
 int zero_rank(const zero_ctx *z);
 int zero_nranks(const zero_ctx *z);
 
-/* Announces a tensor. Before zero_build, in the same order on all ranks. Errors: ARGUMENT, STATE,
-   MEMORY. */
+/* Announces a tensor. Call it before zero_build, in the same order on all ranks. Errors: ARGUMENT,
+   STATE, MEMORY. */
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
 /* Announces n tensors in order. Errors: as for zero_tensor. */
 zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
 
-/* For trainers whose pointers are scattered over structs and globals: a row of the table at a time,
-   a tensor of one layer whose pointers are the slots *param and *grad. ZERO_PLACE names the tensor
-   after the expression `param`. If that name is taken, a number follows it: `attention[l]->wq 1` is
-   the second. Further fields follow by name, as in ZERO_FIELD. A row without them is KEEP; a row
-   with `.unit` or `.flags` has the flags that it states, and is KEEP only with ZERO_KEEP (in unit 0
-   without KEEP: `.flags = ZERO_BY_SLOT`):
+/* Announces a tensor of one layer whose pointers are the slots *param and *grad (borrowed until
+   zero_destroy). It is for trainers with pointers scattered over structs and globals. ZERO_PLACE
+   names the tensor after the expression `param`. If that name is taken, a number follows:
+   `attention[l]->wq 1` is the second. Further fields follow by name, as in ZERO_FIELD. A row
+   without them is KEEP. A row with `.unit` or `.flags` has exactly the flags that it states (in
+   unit 0 without KEEP: `.flags = ZERO_BY_SLOT`):
        for (int l = 0; l < L; l++)
            ZERO_PLACE(z, attention[l]->wq, attention[l]->wq_grad, C * C);
-   Rows need not be tested one by one: zero_build and zero_adopt return ARGUMENT with the sentence
-   of the first that was refused. Errors: as of zero_tensor and zero_slot. (Arrays that stay the
-   host's: zero_lend_array.) */
+   Rows need no test of their own: zero_build and zero_adopt return ARGUMENT with the sentence of
+   the first refused row. For arrays that stay yours see zero_lend_array. Errors: those of
+   zero_tensor and zero_slot. */
 zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, void **grad);
 #define ZERO_PLACE(z, param, grad, ...)                                                            \
     do {                                                                                           \
@@ -720,30 +720,31 @@ zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, v
         (void)zero_place(z, &zero_row, (void **)&(param), (void **)&(grad));                       \
     } while (0)
 
-/* Partitions, allocates, and compares configuration and tensors over the ranks: on a difference
-   every rank returns MISMATCH and names the first one. Parameters and optimizer state are zeros.
-   COLLECTIVE, SYNC. Errors: ARGUMENT, STATE, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE. */
+/* Partitions the tensors, allocates, and compares configuration and tensors over the ranks. On a
+   difference, every rank returns MISMATCH and names the first one. Parameters and optimizer state
+   are zeros. COLLECTIVE, SYNC. Errors: ARGUMENT, STATE, MEMORY, MISMATCH, PEER, TIMEOUT, COMM,
+   DEVICE. */
 zero_result zero_build(zero_ctx *z);
 
 /* ---- pointers -------------------------------------------------------------------------------- */
 
-/* Writes the pointers of KEEP tensors into the host's structs of base pointers (either may be
-   NULL). Once after zero_build, and for every further copy of the structs. Errors: STATE. */
+/* Writes the pointers of KEEP tensors into your structs of base pointers (either may be NULL). Call
+   it once after zero_build, and for every further copy of the structs. Errors: STATE. */
 zero_result zero_bind(zero_ctx *z, void *params, void *grads);
 
-/* Takes the weights over from the host's arrays: those that the fields of `params`, and slots when
-   zero_slot was called, point to, numbers of `type`, [layers, numel] (a slot: [numel]), in memory
-   that the context's device reads. Calls zero_build before, unless the host has, and then does what
-   zero_bind does, in whose place this stands (pointers of other tensors are NULL until their
-   hooks); `params` and `grads` may be NULL where all tensors have slots. Both are borrowed until
-   zero_destroy, which sets their pointers, and slots, to NULL. The same values on all ranks.
-   `release` (free, cudaFree ...) gets each array once it is taken, and with it the array that the
-   tensor's pointer in `grads`, or its slot's, has pointed to: each is one allocation, or, of
-   gradients, NULL. `release` NULL: all these are the host's to free, who has their addresses
-   elsewhere, and pointers in `grads` are not looked at. Checked builds fill parameters with NaN
-   before, so that who still reads one finds out, and compare the sizes of arrays whose `release` is
-   free, or that CUDA allocated, with the table. COLLECTIVE, SYNC. Errors: ARGUMENT (a pointer is
-   NULL; two arrays overlap), STATE, MEMORY, MISMATCH and the sticky ones. */
+/* Copies the weights from your arrays and then releases the arrays. It replaces zero_bind, and
+   calls zero_build first unless you have. The arrays are those that the fields of `params` point
+   to, and slots (zero_slot): numbers of `type`, [layers, numel] (a slot: [numel]), in memory that
+   the context's device reads. All ranks pass the same values. `params` and `grads` may be NULL if
+   all tensors have slots. Both structs are borrowed until zero_destroy, which sets their pointers
+   and slots to NULL. Pointers of tensors without KEEP are NULL until their hooks.
+   `release` (free, cudaFree ...) is called for each array of weights after its copy, and for the
+   array of gradients of the same tensor, if that is not NULL. Each array must be one allocation. If
+   `release` is NULL, all arrays stay yours to free, and pointers in `grads` are not read.
+   Checked builds fill the old parameters with NaN, to expose code that still reads them. If
+   `release` is free or CUDA allocated the arrays, they also compare the arrays' sizes with the
+   table. COLLECTIVE, SYNC. Errors: ARGUMENT (a pointer is NULL; two arrays overlap), STATE, MEMORY,
+   MISMATCH and the sticky ones. */
 zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
                        void (*release)(void *array));
 
@@ -751,50 +752,51 @@ zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
 
 typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
 
-/* Opens a pass. ZERO_EVAL: forward hooks only (micro 0 of 1). `micro` counts 0..micro_steps-1
-   within a step. ZERO_TOGETHER: all micro-steps of the step in one pass, for pipelines: hooks of
-   several micro-batches come in any order, as forward 2 before backward 1. Each unit's gradient, in
-   f32, is handed out cleared once and complete after uses * micro_steps backwards; with
-   accumulation SHARDED cleared and reduced for every micro-batch, whose `uses` backwards follow one
-   another (but KEEP and LATE tensors once, at the end). It has the bits of one micro-step after the
-   other if each unit's backwards come in the order of micro-batches. COLLECTIVE. Errors: ARGUMENT,
-   STATE and the sticky ones. */
+/* Opens a pass. `micro` counts 0..micro_steps-1 within a step. ZERO_EVAL: forward hooks only, micro
+   0 of 1. ZERO_TOGETHER: all micro-steps of the step in one pass, for pipelines, with the hooks of
+   several micro-batches in any order, such as forward 2 before backward 1. Each unit's f32 gradient
+   is then cleared once and complete after uses * micro_steps backwards. With accumulation SHARDED
+   it is cleared and reduced per micro-batch, whose `uses` backwards are consecutive (KEEP and LATE
+   tensors: once, at the end). Bits equal those of micro-steps in sequence if each unit's backwards
+   run in the order of micro-batches. COLLECTIVE. Errors: ARGUMENT, STATE and the sticky ones. */
 #define ZERO_TOGETHER (-2)
 zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps);
 
-/* Before and after a unit's forward. `params` is the host's struct of base pointers (may be NULL
-   if all tensors are bound by slot): begin writes `memory - layer * numel` into the fields of the
-   unit's tensors, so that `params->X + layer * numel` is the layer's tensor. Begin waits for the
-   unit's gather (stage 3; at 1 and 2 for the one that follows the step) and starts those of the
-   next units. Begin and end nest by count; a forward may run inside a backward of the same unit
-   (recompute). Released memory of a unit keeps its last value until another unit takes the buffer.
-   Errors: ARGUMENT, STATE, and at stage 3 STATE if more units are open than there are buffers. */
+/* Begin and end a unit's forward. `params` is your struct of base pointers (NULL if all tensors
+   have slots). begin writes `memory - layer * numel` into the fields of the unit's tensors, so that
+   `params->X + layer * numel` is the layer's tensor. begin waits for the unit's gather (stage 3; at
+   1 and 2 for the one after the step) and starts the prefetch of the next units. Hooks nest by
+   count. A forward may run inside a backward of the same unit (activation checkpointing). After
+   end, memory keeps its last value until another unit takes the buffer. COLLECTIVE. Errors:
+   ARGUMENT, STATE (at stage 3 also if more units are open than buffers exist) and the sticky ones.
+   */
 zero_result zero_forward_begin(zero_ctx *z, int unit, void *params);
 zero_result zero_forward_end(zero_ctx *z, int unit);
 
-/* Before and after a unit's backward. `params` NULL: only gradients are touched (an embedding
-   lookup), nothing is gathered, and the unit's slots of parameters become NULL; a host with slots
-   alone passes ZERO_WANTED where its backward reads weights. Gradients are handed out cleared
-   at the first use of a pass (of a step with local accumulation), and backward adds to them. After
-   the last of the unit's uses in the last micro-step (in each, with sharded accumulation) its
-   reduction starts. */
-#define ZERO_WANTED ((void *)1) /* no struct: pointers go to slots */
+/* Begin and end a unit's backward. If `params` is NULL, backward only touches gradients (an
+   embedding lookup): nothing is gathered, and the unit's parameter slots become NULL. With slots
+   alone, pass ZERO_WANTED if backward reads weights. Gradients are cleared at the first use of a
+   pass (of a step, with local accumulation), and backward adds to them. The unit's reduction starts
+   after its last use in the last micro-step (in each micro-step, with sharded accumulation).
+   COLLECTIVE. Errors: those of the forward hooks. */
+#define ZERO_WANTED ((void *)1) /* no struct: slots get the pointers */
 zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads);
 zero_result zero_backward_end(zero_ctx *z, int unit);
 
-/* Closes the pass. Units that saw no backward, or fewer uses than announced, are reduced here in
-   descending order, missing gradients as zeros; then KEEP tensors. COLLECTIVE. */
+/* Closes the pass. Units with no backward, or fewer uses than announced, are reduced here in
+   descending order, with missing gradients as zeros; then KEEP tensors. COLLECTIVE. Errors: STATE
+   and the sticky ones. */
 zero_result zero_pass_end(zero_ctx *z);
 
-/* LOSS SCALE: what the loss must be multiplied by before every backward of the coming step; the
-   update divides by the same. 1 unless the type is F16 or cfg.scaler says otherwise. SYNC where the
-   scale is dynamic: waits for the last step's verdict. */
+/* LOSS SCALE: returns the factor for the loss before every backward of the coming step. The update
+   divides by it. It is 1 unless the type is F16 or cfg.scaler sets it. SYNC if the scale is
+   dynamic: waits for the last step's agreement. */
 float zero_loss_scale(zero_ctx *z);
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* What the update does, with g the mean gradient, unscaled, times min(1, max_norm / (norm + 1e-6)),
-   t the number of steps taken, this one included, and lr, weight_decay times the tensor's factors:
+/* The update rules. g is the mean gradient, unscaled, times min(1, max_norm / (norm + 1e-6)), t the
+   number of steps taken with this one; the tensor's factors multiply lr and weight_decay:
      ADAMW  Loshchilov and Hutter 2019, algorithm 2:
               m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
               p = p - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p)
@@ -812,135 +814,132 @@ float zero_loss_scale(zero_ctx *z);
               p = p - lr r u,  r = |p| / |u| of the layer, within cfg.trust_least and trust_most,
               or 1 where either is 0. A layer is one of zero_tensor_desc.layers, biases too.
               The norms' squares are summed without rounding: the same at every stage and number of
-              ranks. (DeepSpeed's corrects m and v behind the ratio, and bounds that by 0.01 and 10)
-     MUON   Jordan et al. 2024, as torch.optim.Muon writes it; of each matrix
-   (zero_tensor_desc.rows), with mu = cfg.muon.momentum: m = mu m + (1 - mu) g,  d = mu m + (1 - mu)
-   g,  X = d / max(|d|, 1e-7), cfg.muon.turns times: A = X X', X = 3.4445 X + (-4.775 A + 2.0315 A
-   A) X   (of X' where rows > cols), p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows /
-   cols)), or, with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols)) In f32, where torch iterates in
-   bf16. Matrices are dealt over the ranks by what they cost: d goes to its owner, X comes back,
-   both in f32 and by whole units; sent_bytes says so. Clipping and skipping come before. All else
-   is ADAMW's, with lr times cfg.muon.plain_lr, and alone has MOMENT_2 */
+              ranks. (DeepSpeed corrects m and v after the ratio and bounds it by 0.01 and 10)
+     MUON   Jordan et al. 2024, as torch.optim.Muon writes it, of each matrix
+   (zero_tensor_desc.rows) with mu = cfg.muon.momentum: m = mu m + (1 - mu) g,  d = mu m + (1 - mu)
+   g, X = d / max(|d|, 1e-7) (X' where rows > cols), cfg.muon.turns times: A = X X',  X = 3.4445 X +
+   (-4.775 A + 2.0315 A A) X, p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)), or,
+   with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols)) in f32, where torch iterates in bf16. Matrices
+   are divided among ranks by cost. The owner receives d and returns X, both in f32 and by whole
+   units; sent_bytes counts it. Clipping and skipping come first. Other tensors use ADAMW with lr
+   times cfg.muon.plain_lr, and only they have MOMENT_2 */
 typedef struct zero_hyper {
     float lr;
-    float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum, the others are not looked at;
-                                LION: eps is not; ADAGRAD: eps alone is. MUON: all three are
-                                of ADAMW, for what is no matrix. Where eps is looked at it must not
-                                be 0 */
+    float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum, the others are ignored. LION
+                                ignores eps; ADAGRAD uses only eps. MUON: ADAMW's, for other
+                                tensors. If used, eps must not be 0 */
     float weight_decay;
     float max_norm; /* global 2-norm to clip to; 0: no clipping */
 } zero_hyper;
 
 typedef struct zero_step_report {
-    int stepped;            /* 0: skipped: a gradient was not finite, or by zero_skip_step */
+    int stepped;            /* 0: skipped, by a gradient that is not finite or by zero_skip_step */
     double norm;            /* 2-norm of the mean gradient, unscaled, before clipping */
-    float loss_scale;       /* that this gradient was divided by */
-    float next_loss_scale;  /* that the next one will be */
-    int64_t steps, skipped; /* so far */
-    const char *bad_tensor; /* the first tensor whose gradient is not finite, in unit order; owned
-                               by ctx. NULL: all are */
+    float loss_scale;       /* this gradient was divided by it */
+    float next_loss_scale;  /* the scale of the next step */
+    int64_t steps, skipped; /* totals of the run */
+    const char *bad_tensor; /* first tensor whose gradient is not finite, in unit order; owned by
+                               ctx. NULL: none */
     size_t bad_index;       /* its element, over all layers */
     int bad_rank;           /* the rank that owns that element */
 } zero_step_report;
 
-/* Ends the reductions after the last micro-step; from here to zero_step gradients can be read by
-   name. COLLECTIVE. Errors: STATE (micro-steps missing) and the sticky ones. */
+/* Ends the reductions after the last micro-step. Until zero_step, gradients can be read by name.
+   COLLECTIVE. Errors: STATE (micro-steps missing) and the sticky ones. */
 zero_result zero_reduce(zero_ctx *z);
 
-/* Updates all parameters and starts their gathers. Skips, on every rank alike, if the norm is not
-   finite (unless no_overflow_check): weights, moments and the count of steps stay as they are.
-   Ranks that gave other values, or of which some called zero_skip_step, get MISMATCH with those
-   values once the next step's norm is agreed on, and none steps on from there; who asks for nothing
-   gets it from the zero_step that finds the step before ended. COLLECTIVE.
-   DELAYED (cfg.delay_from): norm, skip, clip and scale are decided here as ever, then the update
-   runs beside the next step. That step's passes see the weights of before it; each unit's new ones
-   come in once the unit's last backward of that step is reduced, so that the step after it begins
-   with them: W(t+1) = update(W(t), gradient at W(t-1)). Costs a second copy of this rank's shard of
-   the weights, and gradients that lie apart. Looking between steps changes nothing. An evaluation
-   computes with the weights that the next step's passes see, and ZERO_PARAMETER reads these.
-   ZERO_MASTER, moments and zero_hash are of the newest weights. A checkpoint has both.
-   zero_apply_pending and zero_write_tensor make the next passes see the newest weights. Errors:
-   ARGUMENT, STATE and the sticky ones. */
+/* Updates all parameters and starts their gathers. If the norm is not finite (unless
+   no_overflow_check), all ranks skip the update: weights, moments and the count of steps stay. If
+   ranks pass different values, or only some call zero_skip_step, all get MISMATCH with those values
+   when the next step's norm is agreed on, and none continues. If you never ask for a step's result,
+   a later zero_step returns the error. COLLECTIVE. Errors: ARGUMENT, STATE and the sticky ones.
+   DELAYED (cfg.delay_from): norm, skip, clip and scale are decided here as usual, and the update
+   overlaps the next step. That step's passes use the weights before the update. Each unit's new
+   weights arrive after its last reduction in that step, for the following step: W(t+1) =
+   update(W(t), gradient at W(t-1)). This needs a second copy of this rank's shard of the weights,
+   and separate gradients. Reads between steps change nothing. Evaluations and ZERO_PARAMETER use
+   the weights of the next step's passes. ZERO_MASTER, moments and zero_hash use the newest weights.
+   A checkpoint has both. zero_apply_pending and zero_write_tensor make the next passes use the
+   newest weights. */
 zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
 
-/* Ends a delayed update that is pending: evaluations and the next step see the newest weights. For
-   the end of a run, after its last checkpoint; in the middle it changes how the run goes on. Does
-   nothing if no update is pending. COLLECTIVE, SYNC. Errors: STATE (in a step) and the sticky
-   ones. */
+/* Ends a pending delayed update, so that evaluations and the next step use the newest weights. Call
+   it at the end of a run, after its last checkpoint; earlier it changes the results. Does nothing
+   if no update is pending. COLLECTIVE, SYNC. Errors: STATE (in a step) and the sticky ones. */
 zero_result zero_apply_pending(zero_ctx *z);
 
-/* Reports what the last step did. SYNC. Errors: STATE (no step yet, or a next one is reduced
-   already), SCALE (it was skipped at the smallest loss scale; the report is there, nothing is lost,
-   the next step may be tried) and the sticky ones. */
+/* Reports the last step. SYNC. Errors: STATE (no step yet, or a next one is already reduced), SCALE
+   (skipped at the smallest loss scale; the report is valid, and your code may try the next step)
+   and the sticky ones. */
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
 
 /* ---- a step without hooks -------------------------------------------------------------------- */
 
-/* For a host whose tensors are all KEEP: forward and backward stand between these two, unchanged,
-   and nothing else. (Hooks may stand there too: these are the pass and the step around them.) At
-   every stage parameters and gradients are whole on every rank then; optimizer state is sharded
-   from stage 1 on.
-   begin opens the next of cfg.micro_steps micro-steps: backward starts from the loss divided by
-   their number. end closes it, and after the last one reduces and steps. Behind end weights are
-   final, and may be read freely until the next end (with hooks: between those alone, and KEEP
-   tensors from the next zero_pass_begin on). `loss`: this rank's, of this micro-step; `mean`, if it
-   is not NULL, gets its mean over the step's micro-steps and all ranks behind the last one (SYNC),
-   this rank's so far before. COLLECTIVE. Errors: those of zero_pass_begin, zero_pass_end,
+/* Begin and end a micro-step, with only your unchanged forward and backward between them, if all
+   tensors are KEEP. With other tensors, hooks belong between them too. Without hooks, every rank
+   keeps whole parameters and gradients at every stage; from stage 1 on, optimizer state is sharded.
+   begin opens the next of cfg.micro_steps micro-steps. Backward starts from the loss divided by
+   their number. end closes the micro-step, and after the last one it reduces and steps. After end,
+   weights are final and readable until the next end (with hooks: only between hooks, and KEEP
+   tensors from the next zero_pass_begin on). `loss` is this rank's, of this micro-step. `mean`, if
+   not NULL, gets its mean over micro-steps and all ranks after the last micro-step (SYNC), and this
+   rank's mean so far before. COLLECTIVE. Errors: those of zero_pass_begin, zero_pass_end,
    zero_reduce and zero_step; STATE if no hook was called and a tensor is not KEEP. */
 zero_result zero_train_begin(zero_ctx *z);
 zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
 
 /* ---- errors, and the end --------------------------------------------------------------------- */
 
-/* Returns the sentence of the last error of this context, or "". Owned by ctx, until the next
-   call with it. */
+/* Returns the sentence of the context's last error, or "". Owned by ctx, until the next call with
+   it. */
 const char *zero_last_error(const zero_ctx *z);
 
-/* Waits for pending work and frees everything. NULL is allowed. A context that failed tells its
-   peers, so that they do not wait for it. Under MPI COLLECTIVE, for at most timeout_s (before
-   zero_build 3 s): windows and communicators are freed by all ranks or by none. */
+/* Waits for pending work and frees everything. NULL is allowed. A failed context notifies its
+   peers, so that they do not wait for it. With MPI it is COLLECTIVE for at most timeout_s (before
+   zero_build 3 s): all ranks, or none, free windows and communicators. */
 void zero_destroy(zero_ctx *z);
 
-/* ==== MORE: what stages 0 to 3 do not need, by capability ============================== */
+/* ==== MORE: not needed for stages 0 to 3, by capability ====================================== */
 
 /* ---- version --------------------------------------------------------------------------------- */
 
-/* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
-   ZERO_ABI. */
+/* Return the version and ABI that the plugin was compiled from. A program that loads the library
+   itself compares zero_abi() with ZERO_ABI. */
 const char *zero_version(void);
 int zero_abi(void);
 
 /* ---- ranks of one machine -------------------------------------------------------------------- */
 
-/* The meeting place of local ranks. Make it before the ranks start: before pthread_create (shared
-   != 0 is not needed) or before fork (shared != 0: it lies in memory that children inherit).
-   Destroy it after the last rank has gone. */
+/* Makes the meeting place of local ranks. Call it before the ranks start: before pthread_create
+   (`shared` may be 0), or before fork (`shared` != 0: memory that children inherit). Destroy it
+   after the last rank has ended. Errors: ARGUMENT, MEMORY. */
 zero_result zero_local_create(zero_local **local, int nranks, int shared);
 void zero_local_destroy(zero_local *local);
 
-/* The same in memory that ranks share by other means than fork: zero_local_bytes() bytes, aligned
-   to 64, the caller's for as long as ranks use it. One process calls this before the others take
-   the same memory, wherever they see it, for their zero_local; nobody destroys it. */
+/* Makes a meeting place in memory that ranks share without fork: zero_local_bytes() bytes, aligned
+   to 64, owned by the caller while ranks use it. One process calls this first. The others then use
+   the memory's address in their process as their zero_local. Do not destroy it. */
 size_t zero_local_bytes(void);
 zero_result zero_local_place(zero_local **local, void *memory, int nranks);
 
-/* Makes every collective of every rank of the group return ZERO_ERR_PEER with this sentence, in
-   well under a second. Safe in any thread, process or signal handler that sees the group; for a
-   launcher that saw rank `rank` die; below 0: the sentence stands alone. */
+/* Makes every collective of every rank of the meeting place return ZERO_ERR_PEER with this
+   sentence, in well under a second. It is safe in any thread, process or signal handler with access
+   to it. A launcher calls it when rank `rank` dies; below 0: the sentence names no rank. */
 void zero_local_abort(zero_local *local, int rank, const char *why);
 
 /* Starts nranks ranks of this machine, which run fn with a LOCAL communicator each, and waits for
-   them: for hosts whose rank is a function, and for CUDA. (zero_start_local, for a rank that is the
-   rest of main, is above.) One rank is this process itself. CPU: processes that are forked here,
-   each on its part of the processors: call this first in main, since a process that has run an
-   OpenMP region, or has other threads or MPI, cannot be forked (126 then), and a file that was
-   opened before is read on by all ranks in turn; signals that are sent to this process alone go to
-   all of them, and if it is killed they end. CUDA: threads of this process, each on the device of
-   its number. When a rank returns something else than 0 or is killed, its peers get ZERO_ERR_PEER
-   with that: `rank 1 was ended by signal 11 (Segmentation fault)`, and its last call; what has not
-   ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU). Returns 0 if every rank did, otherwise
-   what the first one that failed returned, 128 + the signal that ended it, or 126 where not all
-   could be started. */
+   them. It is for CUDA, and for trainers whose rank is a function (zero_start_local: a rank is the
+   rest of main). One rank is this process itself.
+   CPU: ranks are forked processes, each on its part of the processors. Call this first in main: a
+   process that ran an OpenMP region, or has other threads or MPI, cannot be forked (126). Files
+   opened before share one position over all ranks. Signals to this process go to all ranks, and if
+   it is killed, they end. CUDA: ranks are threads of this process, each on the device of its
+   number.
+   If a rank returns nonzero or is killed, its peers get ZERO_ERR_PEER with the reason, such as
+   `rank 1 was ended by signal 11 (Segmentation fault)`, and its last call. CPU: ranks that still
+   run get SIGTERM after 3 s and SIGKILL 3 s later. Returns 0 if every rank returned 0. Otherwise it
+   returns the value of the first failed rank, 128 + the signal that ended it, or 126 if not all
+   ranks could be started. */
 typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
 int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
 
