@@ -945,62 +945,63 @@ int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
 
 /* ---- more about tensors and steps ------------------------------------------------------------ */
 
-/* The tensors announced so far, in order: how many, and number i, 0 .. n - 1, with the defaults of
-   its fields. The name is owned by ctx. Not collective. Errors: ARGUMENT. */
+/* Return the number n of tensors announced so far, and tensor i, 0..n-1, with the defaults of its
+   fields resolved. The name is owned by ctx. Not collective. Errors: ARGUMENT. */
 int zero_tensor_count(const zero_ctx *z);
 zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc);
 
-/* Memory and traffic of the tensors announced so far; nothing is allocated on any device, and no
-   peer is asked. Valid before and after zero_build. `unit` 0..units-1; KEEP tensors together are
-   one more unit, the last. Errors: ARGUMENT, MEMORY, and the sticky ones. */
+/* Returns memory and traffic of the tensors announced so far, before and after zero_build. It
+   allocates nothing on a device and asks no peer. `unit`: 0..units-1; all KEEP tensors are one more
+   unit, the last. Errors: ARGUMENT, MEMORY, and the sticky ones. */
 zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
 zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
 
 /* Returns the configuration with every default resolved (bucket_numel: from the first plan on). */
 void zero_query_config(const zero_ctx *z, zero_config *cfg);
 
-/* For hosts with a pointer per layer and tensor, of any type of data: begin hooks of the layer's
-   unit write *param and *grad (either may be NULL); KEEP tensors get theirs here, or, before
-   zero_build, by that. `name` NULL: the tensor announced last. The two places are borrowed until
-   zero_destroy. Errors: ARGUMENT, STATE. */
+/* Names two places of your code, *param and *grad (either may be NULL), that begin hooks of the
+   layer's unit write. It is for trainers with a pointer per layer and tensor, of any type. KEEP
+   tensors get their pointers here, or in zero_build if that comes later. `name` NULL: the tensor
+   announced last. Both places are borrowed until zero_destroy. Errors: ARGUMENT, STATE. */
 zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad);
 
-/* Another field of the host's structs that points to the tensor, as a classifier's that is the
-   embedding: whoever writes one writes both. (A tensor's second slot is one more zero_slot.) Before
+/* Names another field of your structs for the same tensor, such as a classifier's tied to the
+   embedding: a write to one changes both. (For a second slot, call zero_slot again.) Call it before
    zero_bind or zero_adopt. Errors: ARGUMENT (no such tensor; another tensor's field). */
 zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
 
-/* Returns the 2-norm of the mean gradient, agreed over all ranks; the same bits at every stage:
-   squares are summed in f64 by fixed blocks, blocks in order, units in the order of their
-   reductions, ranks in order. SYNC, optional, between zero_reduce and zero_step. */
+/* Returns the 2-norm of the mean gradient over all ranks, deterministic and equal at every stage.
+   Squares are summed in f64 by fixed blocks: blocks in order, units in order of their reductions,
+   ranks in order. Optional, between zero_reduce and zero_step. SYNC. Errors: STATE and the sticky
+   ones. */
 zero_result zero_norm(zero_ctx *z, double *norm);
 
-/* Instead of zero_step: drops the gradient and counts the step as skipped. Weights, moments and the
-   count of steps stay; a dynamic loss scale takes note of the gradient as of any other. For hosts
-   with rules of their own, as on a norm far from the usual. The same on all ranks. Errors: STATE
-   and the sticky ones. */
+/* Drops the gradient and counts the step as skipped, instead of zero_step. Weights, moments and the
+   count of steps stay. A dynamic loss scale counts the gradient as usual. It is for your own rules,
+   for example on an unusual norm. All ranks decide the same. COLLECTIVE. Errors: STATE and the
+   sticky ones. */
 zero_result zero_skip_step(zero_ctx *z);
 
-/* "forward". Never NULL. */
+/* Returns the name of a kind of event, such as "forward". Never NULL. */
 const char *zero_event_name(zero_event_kind kind);
 
 /* ---- the order of a pass --------------------------------------------------------------------- */
 
-/* THE ORDER OF A PASS, announced in the place of what is learnt. At stage 3 the next units are
-   gathered ahead (cfg.prefetch): those that followed in the pass before, in the first one those of
-   a model of layers. Who knows the order, as a pipeline's stage its schedule, says it: then the
-   first pass gathers ahead as all others do, and where that was said before zero_build the plan
-   counts this order's gathers. Same bits.
-   `turns` are the calls of a pass that want parameters, in order; hooks of a unit that is open, and
-   backwards with `params` NULL, are not among them. A call that is not the next turn is refused,
-   and the pass goes on from where it was; so is an end before the last one. It holds for every pass
-   of that kind (`micro` ZERO_TOGETHER: of all micro-steps together, otherwise 0) until another one
-   is said; n 0: it is learnt again. Behind the tensors or between steps; copied. COLLECTIVE.
-   Without an order, a pass of ZERO_TOGETHER with accumulation SHARDED is planned with a reduction
-   of KEEP and LATE tensors in every micro-step, of which there is one.
-   Errors: ARGUMENT (no such unit; a unit is released that is not gathered, or the other way),
-   STATE, MEMORY and, the ranks' orders being compared here, or in zero_build, MISMATCH with the
-   first turn that differs. */
+/* Announces THE ORDER OF A PASS instead of letting the plugin learn it. At stage 3, the next units
+   are prefetched (cfg.prefetch): those that came next in the pass before, and in the first pass
+   those of a model of layers. If your code knows the order, such as a pipeline schedule, the first
+   pass prefetches like all others. Announced before zero_build, it also sets the plan's count of
+   gathers. Bits do not change.
+   `turns` are the calls of a pass that need parameters, in order, without hooks of a unit that is
+   already open and without backwards with `params` NULL. A call that is not the next one is
+   refused, and the pass can continue from there; so is an end before the last one. The order holds
+   for every pass of that kind (`micro` ZERO_TOGETHER: all micro-steps together, otherwise 0) until
+   another one replaces it. n 0: the plugin learns it again. Call it after the tensors or between
+   steps; `turns` is copied. Without an order, the plan counts a reduction of KEEP and LATE tensors
+   in every micro-step of a pass of ZERO_TOGETHER with accumulation SHARDED, but only one runs.
+   All ranks' orders are compared here, or in zero_build. COLLECTIVE. Errors: ARGUMENT (no such
+   unit; a release without a gather, or a gather without a release), STATE, MEMORY, MISMATCH with
+   the first call that differs. */
 typedef enum zero_turn_kind {
     ZERO_TURN_FORWARD = 0, /* zero_forward_begin of a unit that is not open */
     ZERO_TURN_BACKWARD,    /* zero_backward_begin of one, with parameters */
@@ -1014,39 +1015,39 @@ typedef struct zero_turn {
 } zero_turn;
 zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_turn *turns, int n);
 
-/* A schedule's own gathers and releases, inside a pass. gather starts that of the unit now, waits
-   for nothing, and keeps the unit in a buffer (open_units) until release: all hooks between find it
-   there, as those of several micro-batches. They nest by count, as hooks do, which they do not
-   replace; what was gathered in a pass is released in it. With prefetch ZERO_NONE nothing else is
-   gathered ahead. Below stage 3, and of resident units, there is nothing to gather. COLLECTIVE.
-   Errors: ARGUMENT, STATE (no buffer is left; release without gather) and the sticky ones. */
+/* Gather and release a unit by your own schedule, inside a pass. zero_gather starts the gather
+   without waiting and keeps the unit in a buffer (open_units) until zero_release. All hooks
+   between, for example of several micro-batches, find it there. Calls nest by count, do not replace
+   hooks, and match within one pass. With prefetch ZERO_NONE nothing else is gathered ahead. Both do
+   nothing below stage 3 and for resident units. COLLECTIVE. Errors: ARGUMENT, STATE (no buffer is
+   left; release without gather) and the sticky ones. */
 zero_result zero_gather(zero_ctx *z, int unit);
 zero_result zero_release(zero_ctx *z, int unit);
 
-/* ---- arrays that stay the host's ------------------------------------------------------------- */
+/* ---- arrays that stay yours ------------------------------------------------------------------ */
 
-/* For a host whose weights are no pointers that could be moved (arrays in a struct: ZERO_INLINE),
-   or are doubles: weights and gradients stay where they are, whole on every rank, and are copied.
-   The context keeps what the stage says besides, so stage 3 is the smallest. No hooks, no pointers,
-   no KEEP needed. zero_lend stands in the place of zero_build: takes the weights of the fields of
-   `params` and of slots, numbers of `type`, ZERO_F64 too, [layers, numel] (a slot: [numel]), and
-   gives them back as the plugin has them. DOUBLES are rounded, since the plugin's weights, sums,
-   moments and updates have 32 bits at most: the host computes in double, from weights that are f32.
-   The same values on all ranks; `params` and `grads` are NULL where all tensors have slots.
-   COLLECTIVE, SYNC. Errors: those of zero_build and zero_adopt.
-   zero_lend_train is the step, in the place of the host's optimizer: takes the gradients of the
-   fields of `grads` (a struct of the same kind; it may be a local of the caller) and of slots,
-   times the loss scale, clears them, reduces, steps, and gives the new weights back. Gradients that
-   are sums over a batch: cfg.divisor. With micro_steps above 1 each call takes those of one, and
-   the last steps; the rest is as at zero_train_end. There is no time between steps in which an
-   update could be delayed. COLLECTIVE, SYNC. Errors: those of zero_train_end; ARGUMENT (a pointer
-   is NULL). zero_lend_read gives the weights back once more, where zero_write_tensor or a
-   checkpoint has changed them. COLLECTIVE, SYNC. Errors: ARGUMENT, STATE and the sticky ones.
-   zero_lend_array is a row of the table, before zero_lend: the two arrays themselves, [numel], in
-   whatever struct, global or part of a larger array they are, where they stay until zero_destroy; a
-   tensor named by its number. Small ones share units. Rows need not be tested one by one: zero_lend
-   returns ARGUMENT with the sentence of the first that was refused. Errors: as of zero_tensor and
-   zero_slot. */
+/* Train weights and gradients that stay in your arrays, whole on every rank. Use them if your
+   weights are not movable pointers (arrays in a struct: ZERO_INLINE) or are doubles. The plugin
+   copies to and from its own state, which the stage shards: stage 3 needs least memory. No hooks,
+   pointers or KEEP are needed.
+   zero_lend replaces zero_build. It copies the weights of the fields of `params` and of slots,
+   numbers of `type` or ZERO_F64, [layers, numel] (a slot: [numel]), and writes them back as the
+   plugin stores them. All ranks pass the same values; `params` and `grads` are NULL if all tensors
+   have slots. DOUBLES are rounded, because the plugin's weights, sums, moments and updates have at
+   most 32 bits: your code computes in double, from f32 weights. COLLECTIVE, SYNC. Errors: those of
+   zero_build and zero_adopt.
+   zero_lend_train replaces your optimizer. It copies the gradients of the fields of `grads` (a
+   struct of the same kind, which may be local) and of slots, times the loss scale. Then it clears
+   them, reduces, steps, and writes the new weights back. For gradients that are sums over a batch
+   see cfg.divisor. With micro_steps above 1, each call adds one micro-step, and the last call
+   steps; otherwise it is as zero_train_end. Delayed updates are not possible. COLLECTIVE, SYNC.
+   Errors: those of zero_train_end; ARGUMENT (a pointer is NULL).
+   zero_lend_read writes the weights back again after zero_write_tensor or a checkpoint changed
+   them. COLLECTIVE, SYNC. Errors: ARGUMENT, STATE and the sticky ones.
+   zero_lend_array announces two arrays, [numel] each, before zero_lend: anywhere in memory,
+   borrowed until zero_destroy. The tensor's name is its number. Small tensors share units. Rows
+   need no test of their own: zero_lend returns ARGUMENT with the sentence of the first refused row.
+   Errors: those of zero_tensor and zero_slot. */
 zero_result zero_lend_array(zero_ctx *z, size_t numel, void *weights, void *grads);
 zero_result zero_lend(zero_ctx *z, void *params, zero_type type);
 zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
@@ -1055,59 +1056,61 @@ zero_result zero_lend_read(zero_ctx *z, void *params);
 
 /* ---- tensors by name, between passes --------------------------------------------------------- */
 
-/* Elements [first, first + count) of all layers of a tensor, type-major [layers, numel], at any
-   stage. read: every rank takes part and asks for the same (else, from stage 1 on, MISMATCH);
-   `out` (count floats, caller's) may be NULL where the values are not wanted. write: every rank
-   gives the same values (else MISMATCH, and nothing is written); each stores what it owns. Nothing
-   is ever gathered whole: both stream through a fixed buffer. Values are f32, whatever the type. A
-   gradient that is written changes the update, not the norm, which is that of zero_reduce.
-   COLLECTIVE, SYNC. Errors: ARGUMENT (no such tensor, kind or range), STATE (inside a pass;
-   GRADIENT outside reduce..step), MISMATCH and the sticky ones. */
+/* Read and write elements [first, first + count) of all layers of a tensor, type-major [layers,
+   numel], at any stage, as f32 for every type. read: all ranks ask for the same range (otherwise,
+   from stage 1 on, MISMATCH); `out` (count floats, yours) may be NULL on ranks that need no values.
+   write: all ranks pass the same values (otherwise MISMATCH, and nothing is written); each stores
+   the elements that it owns. Both stream through a fixed buffer, and no tensor is gathered whole.
+   Writing a gradient changes the update, but not the norm, which zero_reduce computed. COLLECTIVE,
+   SYNC. Errors: ARGUMENT (no such tensor, kind or range), STATE (inside a pass; GRADIENT outside
+   reduce..step), MISMATCH and the sticky ones. */
 zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                              size_t count, float *out);
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                               size_t count, const float *values);
 
-/* A hash of all weights as they are stored, tensors in order: the same at every stage and number of
-   ranks if and only if the weights are (but for chance). COLLECTIVE, SYNC. Errors: as of reading.
- */
+/* Returns a hash of all stored weights, tensors in order. It is equal at every stage and number of
+   ranks if and only if the weights are equal (but for chance). COLLECTIVE, SYNC. Errors: those of
+   zero_read_tensor. */
 zero_result zero_hash(zero_ctx *z, uint64_t *hash);
 
 /* ---- state, for checkpoints ------------------------------------------------------------------ */
 
 /* Elements [first, first + count) of a tensor, over all layers, type-major as above. */
 typedef struct zero_range {
-    const char *name; /* of the tensor; owned by ctx */
-    zero_kind kind;   /* ZERO_MASTER (where there is none: the parameter), ZERO_MOMENT_1, _2; with
-                         cfg.delay_from also ZERO_PARAMETER: see zero_state_put */
-    zero_type type;   /* as it is stored: F32, but for weights without an f32 copy */
+    const char *name; /* name of the tensor; owned by ctx */
+    zero_kind kind;   /* ZERO_MASTER (without master weights: the parameter), ZERO_MOMENT_1, _2;
+                         with cfg.delay_from also ZERO_PARAMETER: see zero_state_put */
+    zero_type type;   /* as stored: F32, except weights without an f32 copy */
     size_t first, count;
 } zero_range;
 
-/* With cfg.feedback one range more, the last: the errors of this rank, in BF16, as ZERO_MASTER of a
-   tensor of that name and `2 of 4, 4 by 2`: its place among the ranks that agree on a step, how
-   many share what is sharded, and how many of them are in the first hop. They are of use to the
-   same rank of as many alone. Where none are put before zero_state_end (`changed`), errors begin at
-   zero. */
+/* Begins the name of the last range of a rank with cfg.feedback: its errors in BF16, as ZERO_MASTER
+   of a tensor of that name and, for example, `2 of 4, 4 by 2`. These are its place among the ranks
+   that agree on a step, how many share the shards, and how many of these are in the first hop. Only
+   the same rank of equally many can use them. If none are put before zero_state_end (`changed`),
+   errors begin at zero. */
 #define ZERO_FEEDBACK_NAME "feedback of rank "
 
-/* All that training goes on from: the weights, the optimizer's arrays, and these. */
+/* The counters that training continues from, in addition to weights and optimizer state. */
 typedef struct zero_counters {
-    int64_t steps, skipped;           /* taken, and left out */
-    int64_t iteration, last_overflow; /* of the loss scale: steps so far, the last that overflowed;
-                                         -1: none */
-    float scale;                      /* of the next backward */
-    int hysteresis;                   /* left of it */
+    int64_t steps, skipped;           /* taken, and skipped */
+    int64_t iteration, last_overflow; /* of the loss scale: steps so far, and the last one that
+                                         overflowed; -1: none */
+    float scale;                      /* loss scale of the next backward */
+    int hysteresis;                   /* remaining hysteresis */
 } zero_counters;
 
-/* Opens the state: between steps (ZERO_ERR_STATE otherwise: the micro-steps of a step and what they
-   have added up are no state), and waits for what is under way, and for all ranks. From here to
-   zero_state_end only these functions, zero_all_sum and zero_broadcast. COLLECTIVE, SYNC. */
+/* Opens the state, waits for pending work, and waits for all ranks. Call it between steps
+   (otherwise ZERO_ERR_STATE, because partly accumulated gradients are not in a state). Until
+   zero_state_end, call only these functions, zero_all_sum and zero_broadcast. COLLECTIVE, SYNC.
+   Errors: STATE and the sticky ones. */
 zero_result zero_state_begin(zero_ctx *z);
 
-/* The ranges of this rank, a tensor's kinds after one another. `whole` 0: what it is to save: over
-   all ranks every element is there exactly once, at any stage. 1: what it needs to go on, which at
-   stage 0 is all. Valid after zero_query_plan. */
+/* Return the number of this rank's ranges, and range i; a tensor's kinds follow each other. `whole`
+   0: the ranges that this rank saves. Over all ranks, they contain every element exactly once, at
+   any stage. 1: the ranges that this rank needs to continue, at stage 0 all. Valid after
+   zero_query_plan. */
 int zero_state_ranges(const zero_ctx *z, int whole);
 zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range);
 
@@ -1115,40 +1118,41 @@ zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range);
    range->first on. Not collective. Errors: ARGUMENT, STATE, DEVICE. */
 zero_result zero_state_get(zero_ctx *z, const zero_range *range, void *out);
 
-/* The way back: `values` are of range->type, which may differ from how they are stored here
-   (rounded to nearest then). With cfg.delay_from: put all ranges of ZERO_PARAMETER, and an update
-   is pending from zero_state_end on as it was at zero_state_get; or put none, and none is. Not
-   collective. */
+/* Copies `values`, of range->type, into the state. If the stored type differs, they are rounded to
+   nearest. With cfg.delay_from: if all ranges of ZERO_PARAMETER are put, an update is pending after
+   zero_state_end as at zero_state_get; if none are put, no update is pending. Not collective.
+   Errors: ARGUMENT, STATE, DEVICE. */
 zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *values);
 
-/* Inside an open state: what is known of the last step outside may be old. */
+/* Returns the counters. Call it inside an open state; outside, they may be of an earlier step. */
 void zero_state_counters(const zero_ctx *z, zero_counters *counters);
-/* A fixed loss scale is cfg's, and so is a dynamic one to begin with, where the state comes from a
-   run without one (iteration 0). */
+/* Sets the counters. A fixed loss scale stays cfg's. So does the first dynamic scale, if the state
+   comes from a run without one (iteration 0). */
 zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *counters);
 
-/* Closes the state. `changed` (the same on all ranks): the parameters are made from the weights
-   that were put, and gathered. COLLECTIVE. */
+/* Closes the state. `changed` (the same on all ranks): the parameters are computed from the weights
+   that were put, and gathered. COLLECTIVE. Errors: STATE and the sticky ones. */
 zero_result zero_state_end(zero_ctx *z, int changed);
 
-/* Memory of the host that a device copies to and from at full speed; zeros. NULL: there is none. */
+/* Returns zeroed CPU memory that a device copies to and from at full speed, to be freed with
+   zero_host_free. NULL: none is left. */
 void *zero_host_alloc(size_t bytes);
 void zero_host_free(void *memory);
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* Converts n numbers in host memory, rounding to nearest, ties to even; those that are too large
-   become infinities, NaN stay NaN. One of the two types is F32, or both are the same. The same bits
-   with the processor's own instructions and without. The memory needs no alignment. */
+/* Converts n numbers in CPU memory, rounding to nearest, ties to even. Values that are too large
+   become infinities; NaN stay NaN. One of the two types is F32, or both are the same. Bits do not
+   depend on the processor's instructions. The memory needs no alignment. */
 void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n);
 
 /* Returns the bytes of one number. */
 size_t zero_type_bytes(zero_type type);
 
-/* ---- small collectives that every host needs ------------------------------------------------- */
+/* ---- small collectives ----------------------------------------------------------------------- */
 
-/* Sums n doubles over the ranks in rank order, the result on every rank. n <= 64. COLLECTIVE,
-   SYNC. */
+/* Sums n doubles over the ranks in rank order; every rank gets the result. n <= 64. COLLECTIVE,
+   SYNC. Errors: ARGUMENT and the sticky ones. */
 zero_result zero_all_sum(zero_ctx *z, double *values, int n);
 /* Copies bytes from rank root to all. COLLECTIVE, SYNC. */
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root);
@@ -1157,72 +1161,72 @@ zero_result zero_barrier(zero_ctx *z);
 
 /* ---- groups of ranks ------------------------------------------------------------------------- */
 
-/* GROUPS OF RANKS: what stands beside data parallelism, on the host's own buffers: the ranks of a
-   tensor-parallel layer, the stages of a pipeline, ranks that share experts.
+/* GROUPS OF RANKS: collectives on your own buffers, in addition to data parallelism, for the ranks
+   of a tensor-parallel layer, pipeline stages, and ranks that share experts.
 
-   A group is made of a communicator, and cut by colour and key into further ones. It belongs to one
-   thread at a time, which may have many; its collectives are called by all its ranks in the same
-   order, messages by the two they are between. Groups know nothing of each other's order, nor of a
-   context's: each has channels of its own.
+   A group is opened on a communicator and can be split by colour and key. One thread uses a group
+   at a time; a thread may use many. All its ranks call its collectives in the same order, and the
+   two ranks of a message call send and receive. Groups and contexts have separate channels: their
+   order relative to each other is free.
 
-   CPU: a call returns when it is done, and its buffers are the caller's again; they are of ordinary
-   memory. A send may return before it is received, or not: no program may rely on either.
-   CUDA: buffers are of the device, and calls are enqueued on the group's stream, as NCCL's are;
-   with LOCAL (ranks are threads) the hosts meet in every call. NCCL orders what of several groups,
-   or of a group and a context, is under way at once only if NCCL_LAUNCH_ORDER_IMPLICIT is set.
+   CPU: a call returns when it is done, and its buffers (ordinary memory) are yours again. A send
+   may return before it is received, or not: do not rely on either. CUDA: buffers are on the device,
+   and calls are enqueued on the group's stream, as NCCL's are. With LOCAL (ranks are threads) the
+   threads wait for each other in every call. With NCCL, calls of several groups, or of a group and
+   a context, may overlap only if NCCL_LAUNCH_ORDER_IMPLICIT is set.
 
-   SUMS. Added in rank order in f32 (F64: in f64), rounded once, to the type: the same bits on every
-   rank, over LOCAL and MPI, and in every run. NCCL: in its own order. MAX: the largest; of NaN
-   nothing is promised. One rank alone gets what it gave.
+   SUMS are added in rank order in f32 (F64: in f64) and rounded once, to the type. They are
+   deterministic and equal on every rank, with LOCAL and MPI. NCCL uses its own order. MAX returns
+   the largest; the result for NaN is undefined. A single rank gets its input.
 
-   ERRORS. As a context's: the first failure of a group is kept, every later call returns it, and
-   zero_group_error has the sentence; who failed, or closes a group that its peers wait in, ends
-   their calls with PEER. A rank that was killed ends the groups and contexts of all ranks if its
-   launcher knows (zero_run_local, zero_start_local, mpirun) or calls zero_local_abort for the
-   zero_local that all of them began with. Ranks that call different things, or the same with other
-   sizes, get MISMATCH with both calls, at the latest at the next call; who waits longer than
-   timeout_s gets TIMEOUT with the rank that did not come. Named groups (zero_group_name) say `tp 1`
-   for rank 1, and a rank that died or came late is told with all its names: `rank 3 (tp 1, pp 0, dp
-   1)`. Over MPI the buffers of the call that failed are MPI's until MPI_Finalize: they stay.
+   ERRORS are sticky, as in a context: every call after a group's first failure returns it, and
+   zero_group_error returns the sentence. A rank that fails, or closes a group while peers wait,
+   ends their calls with PEER. A killed rank ends the groups and contexts of all ranks if its
+   launcher notices (zero_run_local, zero_start_local, mpirun) or calls zero_local_abort for the
+   zero_local that all of them began with. Different calls, or different sizes, return MISMATCH with
+   both calls, at the latest at the next call. A wait longer than timeout_s returns TIMEOUT with the
+   missing rank. Named groups (zero_group_name) print `tp 1` for rank 1, and a lost or late rank has
+   all its names: `rank 3 (tp 1, pp 0, dp 1)`. Over MPI the buffers of the failed call must stay
+   allocated until MPI_Finalize.
 
    BYTES that a call counts as sent by this rank, N ranks, b = bytes of the buffer named:
      all_reduce      2 b (N-1)/N of data        all_gather  (N-1) b of mine
-     reduce_scatter  (N-1) b of mine            all_to_all  what goes to other ranks
-     broadcast       (N-1) b of data, at the root           messages: what is sent
-   to the last element's rank, which has the rest; what the sizes need beyond that, and barriers and
-   splits, are not counted. (Under 4 KiB, LOCAL and MPI send all_reduce's data to all ranks at once:
-   (N-1) b really travel, and the count is the formula's all the same.) */
+     reduce_scatter  (N-1) b of mine            all_to_all  bytes to other ranks
+     broadcast       (N-1) b of data, at the root           messages: bytes sent
+   to the rounding: the rank of the last element counts the remainder. Barriers, splits and the
+   exchange of sizes are not counted. (Under 4 KiB, LOCAL and MPI send all_reduce's data to all
+   ranks at once: (N-1) b are sent, but the formula is counted.) */
 
-/* The ranks of comm as a group. `stream`, CUDA: the cudaStream_t that calls are ordered on, of the
-   device that is current here and at every call; CPU: NULL. timeout_s: seconds, finite and above 0,
-   or 0 for 600. The communicator is duplicated or joined, as in zero_create; comm.node_size is not
-   looked at. On an error *g is NULL unless there was memory for the group: then
-   zero_group_error(*g) says why, and *g must still be closed. COLLECTIVE. Errors: ARGUMENT, MEMORY,
-   MISMATCH, PEER, TIMEOUT, COMM, DEVICE, UNSUPPORTED. */
+/* Opens the ranks of comm as a group. `stream`, CUDA: the cudaStream_t that orders the calls, of
+   the device that is current here and at every call; CPU: NULL. timeout_s: seconds, finite and
+   above 0, or 0 for 600. The communicator is duplicated or joined, as in zero_create;
+   comm.node_size is ignored. If an error leaves *g non-NULL, zero_group_error(*g) returns the
+   reason, and your code must still close *g. COLLECTIVE. Errors: ARGUMENT, MEMORY, MISMATCH, PEER,
+   TIMEOUT, COMM, DEVICE, UNSUPPORTED. */
 zero_result zero_group_open(zero_group **g, const zero_comm *comm, void *stream, double timeout_s);
 
-/* Ranks of `of` that give the same colour become a group, ordered by key, then by rank; a colour
-   below 0: this rank is in none, and *g NULL. Stream and time limit are those of `of`. COLLECTIVE
-   over `of`. Errors: as of opening. */
+/* Splits a group: ranks of `of` with the same colour become a group, ordered by key, then by rank.
+   A colour below 0: this rank is in none, and *g is NULL. Stream and time limit are those of `of`.
+   COLLECTIVE over `of`. Errors: those of zero_group_open. */
 zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g);
 
-/* Leaves the group; contexts made of it go first. If groups split off it are open, the plugin keeps
-   it until the last of them is closed. NULL is allowed. Under MPI COLLECTIVE, for at most
-   timeout_s, as zero_destroy. */
+/* Closes the group; destroy contexts made from it first. If groups split off it are open, the
+   plugin keeps it until the last of them is closed. NULL is allowed. With MPI it is COLLECTIVE for
+   at most timeout_s, as zero_destroy. */
 void zero_group_close(zero_group *g);
 
-/* A short name for sentences, copied: "tp", "pp", "dp"; at most 7 letters, the same on all ranks.
-   A second name replaces the first. */
+/* Sets the group's name in sentences: "tp", "pp", "dp"; copied, at most 7 letters, the same on all
+   ranks. A second name replaces the first. */
 void zero_group_name(zero_group *g, const char *name);
 
-/* Return this rank and the number of ranks. Without a group (NULL): rank 0 of 1. */
+/* Return this rank and the number of ranks. If the group is NULL: rank 0 of 1. */
 int zero_group_rank(const zero_group *g);
 int zero_group_size(const zero_group *g);
-/* The sentence for the last error; "" without one. Owned by the group, until the next call. */
+/* Returns the sentence of the last error, or "". Owned by the group, until the next call. */
 const char *zero_group_error(const zero_group *g);
 
-/* The group as a communicator, for zero_create: a context that shards over these ranks. Borrowed:
-   the context goes before the group. */
+/* Returns the group as a communicator for zero_create: a context shards over these ranks. It
+   borrows the group: destroy the context first. */
 zero_comm zero_group_comm(zero_group *g);
 
 typedef enum zero_reduction { ZERO_SUM = 0, ZERO_MAX } zero_reduction;
@@ -1230,14 +1234,15 @@ typedef enum zero_reduction { ZERO_SUM = 0, ZERO_MAX } zero_reduction;
 /* Sums n numbers over the ranks in place; every rank gets the result. */
 zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
                                   zero_reduction how);
-/* mine [n] gets this rank's part of what all ranks' `all` [size][n] add up to; it may be that part
-   of `all`, and the rest of `all` stays. */
+/* Sums all ranks' `all` [size][n] and writes this rank's part to mine [n]. mine may be that part of
+   `all`; the rest of `all` is not changed. */
 zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine, size_t n,
                                       zero_type type, zero_reduction how);
-/* all [size][bytes] gets every rank's mine [bytes], in rank order; mine may be its part of all. */
+/* Writes every rank's mine [bytes] to all [size][bytes], in rank order. mine may be its part of
+   all. */
 zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, size_t bytes);
-/* in [size][bytes] gets from each rank what it has in out [size][bytes] for this one. The two do
-   not overlap. */
+/* Sends out[r] to rank r and receives in[r] from it: out and in are [size][bytes]. They must not
+   overlap. */
 zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes);
 /* Copies bytes from rank root to all. */
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root);
@@ -1246,34 +1251,35 @@ zero_result zero_group_barrier(zero_group *g);
 
 /* One message between two ranks. */
 typedef struct zero_message {
-    int peer, sends; /* 1: to the peer; 0: from it */
-    void *data;      /* sends: only read */
-    size_t bytes;    /* both sides give the same; 0: no message at all */
+    int peer, sends; /* sends: 1 to the peer, 0 from it */
+    void *data;      /* not written if sends is 1 */
+    size_t bytes;    /* equal on both sides; 0: no message */
 } zero_message;
 
-/* All these messages, at once: forward and backward neighbour of a pipeline's stage in one list
-   never wait for each other. Between two ranks messages arrive in the order they were sent in. */
+/* Send and receive messages. The messages of one list run at once, so that the forward and backward
+   neighbours of a pipeline stage never wait for each other. Between two ranks, messages arrive in
+   the order in which they were sent. */
 zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int n);
 zero_result zero_group_send(zero_group *g, const void *data, size_t bytes, int peer);
 zero_result zero_group_receive(zero_group *g, void *data, size_t bytes, int peer);
 
 typedef struct zero_group_stats {
-    uint64_t sent_bytes; /* by this rank, as above */
+    uint64_t sent_bytes; /* by this rank, as in BYTES */
     uint64_t all_reduces, reduce_scatters, all_gathers, all_to_alls, broadcasts, messages;
-    double waited_s; /* the calling thread was inside these calls. CPU; 0 in the CUDA build */
+    double waited_s; /* time of the calling thread in these calls (CPU; 0 in the CUDA build) */
 } zero_group_stats;
 void zero_group_query_stats(const zero_group *g, zero_group_stats *stats);
 
-/* From here on what the group does is among the events of z (zero_config.trace), on track
-   ZERO_TRACK_GROUP + lane, 0..7; until it is closed, or z destroyed, or z is NULL here. The first
-   of them, once, is OPEN, with the times at which the group was made. z: built; where it has no
-   trace nothing is recorded. One thread at a time may be inside this function, and the group's
-   calls. Errors: ARGUMENT. */
+/* Traces the group's events with those of z (zero_config.trace), on track ZERO_TRACK_GROUP + lane,
+   0..7, until it is closed, z is destroyed, or a call has z NULL. Its first event, once, is OPEN,
+   with the times at which the group was made. z is built; without a trace nothing is recorded. This
+   function and the group's calls must not run in two threads at once. Errors: ARGUMENT. */
 zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane);
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-/* Returns the counts; waits for pending work, so that they are exact. SYNC. */
+/* Returns the counters and waits for pending work, so that they are exact. SYNC. Errors: ARGUMENT
+   and the sticky ones. */
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats);
 
 #ifdef __cplusplus
