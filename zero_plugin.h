@@ -176,8 +176,7 @@ typedef enum zero_comm_kind {
     ZERO_COMM_SELF = 0, /* one rank; handle NULL */
     ZERO_COMM_LOCAL,    /* ranks of one machine; handle: zero_local *. CUDA: threads of one process,
                            on one GPU or on several that reach each other's memory */
-    ZERO_COMM_MPI,      /* CPU. handle: MPI_Comm *; needs MPI_THREAD_MULTIPLE. The plugin uses a
-                           duplicate only */
+    ZERO_COMM_MPI,      /* MPI_Comm *; needs MPI_THREAD_MULTIPLE. Only a duplicate is used */
     ZERO_COMM_NCCL,     /* CUDA. handle: ncclComm_t *. The plugin uses only parts split off it */
     ZERO_COMM_OWN       /* your first own kind: see ADDING A TRANSPORT in zero_plugin.cu */
 } zero_comm_kind;
@@ -190,7 +189,7 @@ typedef struct zero_comm {
                       first, then over nodes in node order. 0: detected (LOCAL: one node; MPI: as
                       MPI reports). LOCAL with a value has the bits of that many ranks per machine.
                       MPI with a value cuts machines into nodes of that size. NCCL sums in its own
-                      order and uses the value for packed reductions only (cfg.gradient_bits; 0: one
+                      order and uses it for packed reductions only (cfg.gradient_bits; 0: one
                       node) */
 } zero_comm;
 
@@ -214,15 +213,13 @@ typedef enum zero_type {
     ZERO_BF16,
     ZERO_F16,
     ZERO_TYPES,           /* types of parameters and gradients */
-    ZERO_F64 = ZERO_TYPES /* double: only for zero_lend, zero_convert and the collectives of a
-                             zero_group */
+    ZERO_F64 = ZERO_TYPES /* double: only for zero_lend, zero_convert and zero_group collectives */
 } zero_type;
 
 /* The type that backward adds gradients to, and that is sent. */
 typedef enum zero_grad_type {
     ZERO_GRAD_AUTO = 0, /* AS_TYPE. With a 16-bit type and micro_steps above 1, zero_build returns
-                           ARGUMENT: state the type that your backward writes. (zero_lend converts,
-                           and uses F32 then) */
+                           ARGUMENT: state the type that backward writes. (zero_lend uses F32) */
     ZERO_GRAD_F32,
     ZERO_GRAD_AS_TYPE /* zero_config.type; several micro-steps accumulate in f32 */
 } zero_grad_type;
@@ -328,8 +325,7 @@ typedef enum zero_event_kind { ZERO_EVENTS(ZERO_EVENT_ENUM) ZERO_EVENT_KINDS } z
 
 /* Threads and streams of a rank. Events of one track run in sequence. */
 typedef enum zero_track {
-    ZERO_TRACK_COMPUTE = 0, /* your stream. CPU: the calling thread, including communication with
-                               no_overlap */
+    ZERO_TRACK_COMPUTE = 0, /* your stream. CPU: the calling thread; communicates with no_overlap */
     ZERO_TRACK_GRADIENTS,   /* the stream of reductions */
     ZERO_TRACK_PARAMETERS,  /* the stream of gathers */
     ZERO_TRACK_UPDATES,     /* updates of offloaded units, and delayed updates */
@@ -343,8 +339,7 @@ typedef enum zero_track {
 
 typedef struct zero_event {
     zero_event_kind kind;
-    zero_event_kind cause; /* WAIT: kind of the event waited for, WAIT if unknown. Otherwise as kind
-                            */
+    zero_event_kind cause; /* WAIT: kind of the event waited for, WAIT if unknown. Else as kind */
     int track;
     int unit;          /* WAIT: the unit waited for; -1: the whole step */
     int units;         /* number of units reduced together, `unit` first; otherwise 1 */
@@ -382,8 +377,7 @@ typedef struct zero_config {
     zero_type type;                 /* of parameters */
     zero_grad_type grads;           /* of gradients */
     int no_master;                  /* BF16: no f32 master weights. The update is rounded to bf16
-                                       stochastically, depending only on (seed, step, tensor,
-                                       element) */
+                                       stochastically, by (seed, step, tensor, element) only */
     uint64_t seed;                  /* of that rounding */
     zero_optimizer optimizer;
     zero_scaler scaler;
@@ -392,14 +386,13 @@ typedef struct zero_config {
                                   ZERO_NONE: 0, no prefetch */
     size_t bucket_numel;       /* elements reduced together, at least the largest unit that shares a
                                   buffer; 0: that unit's */
-    int64_t persistence_numel; /* stage 3: a unit whose tensors all have at most this many
-                                  elements stays resident; 0: units of 1-D tensors only;
-                                  ZERO_NONE: none */
+    int64_t persistence_numel; /* stage 3: a unit whose tensors all have at most this many elements
+                                  stays resident; 0: units of 1-D tensors only; ZERO_NONE: none */
     int no_overlap;            /* communicate on the calling thread, at once */
     int no_overflow_check;     /* step even if a gradient is not finite. Clipping needs a finite
                                   norm: max_norm > 0 checks in any case */
-    int no_mapping;            /* stage 3, LOCAL: gather by copy, even where peers' shards can be
-                                  read in place */
+    int no_mapping;            /* stage 3, LOCAL: copy in gathers, even if shards can be read in
+                                  place */
     int threads;               /* OpenMP threads of this rank (CUDA: for tier HOST). 0:
                                   OMP_NUM_THREADS, otherwise one per processor, shared among LOCAL
                                   ranks (not among NCCL's). No bit depends on it */
@@ -407,14 +400,13 @@ typedef struct zero_config {
                                   that is current at zero_create; NULL: CUDA's default stream. May
                                   differ between ranks */
     double timeout_s;          /* longest wait for a peer in a collective, in seconds; 0: 600. NCCL:
-                                  longer than the work that your code enqueues between two results
-                                  */
+                                  longer than the work that your code enqueues between two
+                                  results */
     zero_log_fn log;           /* receives every error's sentence; NULL: no log */
     void *log_user;            /* passed to log; borrowed until zero_destroy */
     int open_units; /* most units that your code has open at once, in forward or backward, each with
                        a buffer. 0: one after the other, with some nesting (see zero_plan);
-                       ZERO_ALL: all, for loops that use every unit per iteration, such as token by
-                       token */
+                       ZERO_ALL: all, for loops that use every unit per iteration (per token) */
     zero_tier optimizer_tier; /* where optimizer state and master weights are kept */
     const char *folder;       /* FILE: folder for this rank's file; borrowed until zero_destroy. The
                                  file has no name and vanishes with the process */
@@ -434,14 +426,13 @@ typedef struct zero_config {
                             nvtx3/nvToolsExt.h was found, calls are NVTX ranges too. May differ
                             between ranks */
     void *trace_user;    /* passed to trace; borrowed until zero_destroy */
-    float trust_least, trust_most; /* LAMB: bounds of the trust ratio; 0: no bound, as in the paper
-                                    */
+    float trust_least, trust_most; /* LAMB: bounds of the trust ratio; 0: none, as in the paper */
     zero_muon muon;
     zero_update_on update_on;
     float link_gbs;   /* AUTO: GB/s between CPU and GPU memory, in one direction; 0: 25 */
     float memory_gbs; /* AUTO: GB/s of CPU memory, this rank's part; 0: 60 */
     /* IN ADDITION TO DATA PARALLELISM; read until zero_build returns. See GROUPS OF RANKS below */
-    zero_group *world; /* ranks that agree on norm, overflow, loss scale, skip and all values that a
+    zero_group *world; /* ranks that agree on norm, overflow, loss scale, skip and values that a
                           step needs equal. They include the ranks that the context shards over;
                           NULL: those */
     int world_units;   /* with world: units of the whole model over all ranks, without KEEP tensors;
@@ -452,9 +443,8 @@ typedef struct zero_config {
                               number of data-parallel ranks, whose tokens the all-to-all sent.
                               Gradients that are sums over a batch of B samples: nranks * B. Norm,
                               clipping and access by name use the divided gradients */
-    zero_ctx *joins; /* a context of the same rank, world and world_units, for example of the dense
-                        layers, that this one (the experts) steps with; see zero_create. NULL: none
-                        */
+    zero_ctx *joins; /* a context of the same rank, world and world_units, for example of dense
+                        layers, that this one (experts) steps with; see zero_create. NULL: none */
     /* Ranks with fast links to each other; see HIERARCHY below */
     int shard_ranks;  /* stages 1 to 3: consecutive ranks that share one copy of all shards; other
                          such groups are replicas. Divides nranks. 0: all ranks */
@@ -475,8 +465,7 @@ typedef struct zero_config {
                        Takes 2 bytes per element on every rank. Skipped steps count, except blocks
                        that are not finite. In fp16, a skipped step leaves the errors unchanged,
                        which takes 4 bytes. 0: errors are dropped */
-    int feedback_reset; /* steps, including skipped ones, after which the errors become 0; 0: never
-                         */
+    int feedback_reset; /* steps, including skipped ones, until the errors become 0; 0: never */
 } zero_config;
 
 /* HIERARCHY, for ranks with fast links to some of the others, such as those of a node.
@@ -509,8 +498,7 @@ enum {
     ZERO_INLINE = 64, /* the field is the array itself, such as `float w[10][784]`; for zero_lend */
     ZERO_COPY = 128,  /* with cfg.world: this rank does not count its gradient in the norm, because
                          ranks outside the sharding group do. Examples: a tied tensor on all stages
-                         but the first; replicated norms on all tensor-parallel ranks but the first
-                         */
+                         but the first; replicated norms on tensor-parallel ranks but the first */
     ZERO_LATE = 256   /* its unit is reduced after all others at the end of the pass. For sum_over,
                          if its ranks reach the unit at different places of backward, as pipeline
                          stages reach a tied tensor */
@@ -549,9 +537,9 @@ typedef struct zero_tensor_desc {
                              stage; norms under sequence parallelism. These ranks announce such
                              tensors in the same order and reduce them equally often. NULL: none;
                              borrowed until zero_destroy */
-    size_t field;   /* offset of its pointer in your struct of parameters, and in that of gradients
-                     */
-} zero_tensor_desc; /* zeros are the defaults; equal on all ranks, except COPY and groups */
+    size_t field;         /* offset of its pointer in your struct of parameters, and in that of
+                             gradients */
+} zero_tensor_desc;       /* zeros are the defaults; equal on all ranks, except COPY and groups */
 
 /* Makes a row of a table of tensors, named after the struct's field. Further fields follow by name,
    in order of declaration (C11; C++20, or C++17 as GNU, clang and nvcc accept it):
@@ -567,8 +555,8 @@ typedef struct zero_tensor_desc {
 
 /* The arrays of a tensor, for access by name. */
 typedef enum zero_kind {
-    ZERO_PARAMETER = 0, /* as stored, and as the next passes use it; writing it also writes the
-                           master weight */
+    ZERO_PARAMETER = 0, /* as stored and used by the next passes; a write changes the master weight
+                           too */
     ZERO_GRADIENT, /* between zero_reduce and zero_step: unscaled; the mean over ranks of the sum
                       over micro-steps (so divide the loss by their number) */
     ZERO_MOMENT_1, /* first state array of the optimizer: Adam's m, the momentum of SGD, Lion and
@@ -615,8 +603,7 @@ typedef struct zero_plan {
     size_t packed_bytes;  /* the part of buffer_bytes for packed messages and error feedback */
     size_t pinned_bytes;  /* CUDA: the part of host_bytes that is pinned */
     const char *file_way; /* from zero_build on, in words: io_uring or threads, with or without the
-                             system's cache, or a tmpfs, which is memory; NULL: no file. Never freed
-                             */
+                             system's cache, or a tmpfs, which is memory; NULL: none. Never freed */
     size_t gather_bytes;  /* the part of sent_bytes for gathers of parameters */
     size_t down_bytes, up_bytes; /* CUDA: per step, device to CPU memory and back, for offloaded
                                     gradients, parameters and state */
@@ -648,8 +635,8 @@ typedef struct zero_stats {
     double hooks_s;   /* calling thread inside zero_pass_..., begin and end hooks, with waits and
                          clearing of gradients */
     uint64_t verdict_bytes; /* sent for agreement at the end of steps, as in zero_plan */
-    uint64_t control_bytes; /* sent for zero_all_sum, zero_broadcast, access by name, checkpoints
-                               and zero_build */
+    uint64_t control_bytes; /* sent for zero_all_sum, zero_broadcast, access by name, checkpoints,
+                               building */
     uint64_t file_read_bytes, file_written_bytes; /* reads ahead of a step count in it */
     double file_s;                                /* waits of the calling thread for the file */
     uint64_t near_bytes, replica_bytes;           /* the parts of sent_bytes, as in zero_plan */
@@ -682,8 +669,7 @@ zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *c
 int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
 
 /* Calls zero_start_local in main and returns from main if it must. Settings follow by name, such as
-   .stage = 1 (C11; C++20, in order of declaration). Warnings and errors go to stderr, unless .log
-   is set. */
+   .stage = 1 (C11; C++20, in order). Without .log, warnings and errors go to stderr. */
 #define ZERO_START_LOCAL(z, nranks, ...)                                                           \
     do {                                                                                           \
         zero_config zero_settings = {__VA_ARGS__};                                                 \
@@ -696,7 +682,7 @@ int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
 int zero_rank(const zero_ctx *z);
 int zero_nranks(const zero_ctx *z);
 
-/* Announces a tensor. Call it before zero_build, in the same order on all ranks. Errors: ARGUMENT,
+/* Announces a tensor, before zero_build and in the same order on all ranks. Errors: ARGUMENT,
    STATE, MEMORY. */
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
 /* Announces n tensors in order. Errors: as for zero_tensor. */
@@ -767,9 +753,8 @@ zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_st
    `params->X + layer * numel` is the layer's tensor. begin waits for the unit's gather (stage 3; at
    1 and 2 for the one after the step) and starts the prefetch of the next units. Hooks nest by
    count. A forward may run inside a backward of the same unit (activation checkpointing). After
-   end, memory keeps its last value until another unit takes the buffer. COLLECTIVE. Errors:
-   ARGUMENT, STATE (at stage 3 also if more units are open than buffers exist) and the sticky ones.
-   */
+   end, memory keeps its value until another unit takes the buffer. COLLECTIVE. Errors: ARGUMENT,
+   STATE (at stage 3 also if more units are open than buffers) and the sticky ones. */
 zero_result zero_forward_begin(zero_ctx *z, int unit, void *params);
 zero_result zero_forward_end(zero_ctx *z, int unit);
 
@@ -890,8 +875,7 @@ zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, do
 
 /* ---- errors, and the end --------------------------------------------------------------------- */
 
-/* Returns the sentence of the context's last error, or "". Owned by ctx, until the next call with
-   it. */
+/* Returns the sentence of the last error, or "". Owned by ctx, until the next call with it. */
 const char *zero_last_error(const zero_ctx *z);
 
 /* Waits for pending work and frees everything. NULL is allowed. A failed context notifies its
@@ -1070,8 +1054,8 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
                               size_t count, const float *values);
 
 /* Returns a hash of all stored weights, tensors in order. It is equal at every stage and number of
-   ranks if and only if the weights are equal (but for chance). COLLECTIVE, SYNC. Errors: those of
-   zero_read_tensor. */
+   ranks if and only if the weights are (but for chance). COLLECTIVE, SYNC. Errors: those of
+   reading. */
 zero_result zero_hash(zero_ctx *z, uint64_t *hash);
 
 /* ---- state, for checkpoints ------------------------------------------------------------------ */
@@ -1238,11 +1222,10 @@ zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type
    `all`; the rest of `all` is not changed. */
 zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine, size_t n,
                                       zero_type type, zero_reduction how);
-/* Writes every rank's mine [bytes] to all [size][bytes], in rank order. mine may be its part of
-   all. */
+/* Writes every rank's mine [bytes] to all [size][bytes], in rank order. mine may lie in all. */
 zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, size_t bytes);
-/* Sends out[r] to rank r and receives in[r] from it: out and in are [size][bytes]. They must not
-   overlap. */
+/* Sends out[r] to rank r and receives in[r] from it; out and in are [size][bytes], without overlap.
+ */
 zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes);
 /* Copies bytes from rank root to all. */
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root);
