@@ -70,6 +70,7 @@
      micro-step     a training pass; a step has 1 or more of them, whose gradients are added up:
                     divide the loss by their number
      resident       kept whole on every rank for as long as the context lives
+
    OWNERSHIP
      The context owns all memory that it hands out. Every tensor begins at a multiple of 64 bytes.
      Descriptions and names are copied. A pointer that a begin hook writes is borrowed until the
@@ -114,9 +115,9 @@
      another layer's tensor without KEEP is a SIGSEGV at that instruction (CUDA: NaN). The copies
      move at each begin, so that a pointer cached in an earlier pass faults as well. Checked builds
      are slow and need up to three times the memory. Bits stay the same.
+
    WHAT IT DOES NOT DO
-     Launching ranks, files, JSON, data loading and the model belong to your trainer (see
-   adapters/).
+     Launching ranks, files, JSON, data loading and the model belong to your trainer (adapters/).
 */
 #ifndef ZERO_PLUGIN_H
 #define ZERO_PLUGIN_H
@@ -289,7 +290,8 @@ typedef struct zero_scaler {
 
 typedef enum zero_log_level { ZERO_LOG_INFO = 0, ZERO_LOG_WARNING, ZERO_LOG_ERROR } zero_log_level;
 typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *sentence);
-/* A log callback that writes warnings and errors to the FILE * `file`; NULL: stderr. */
+/* Writes warnings and errors to the FILE * `file`; NULL: stderr. Your config may use it as its log.
+ */
 void zero_log_file(void *file, zero_log_level level, const char *sentence);
 
 /* ---- trace ----------------------------------------------------------------------------------- */
@@ -307,7 +309,7 @@ void zero_log_file(void *file, zero_log_level level, const char *sentence);
     X(ZERO_EVENT_WAIT, "wait")                                                                     \
     X(ZERO_EVENT_READ, "read") /* a piece of this rank's file */                                   \
     X(ZERO_EVENT_WRITE, "write")                                                                   \
-    X(ZERO_EVENT_COPY, "copy")             /* CUDA: between device and host */                     \
+    X(ZERO_EVENT_COPY, "copy")             /* CUDA: between device and CPU */                      \
     X(ZERO_EVENT_LOST, "lost")             /* `bytes` events that were dropped */                  \
     X(ZERO_EVENT_ALL_REDUCE, "all_reduce") /* of a zero_group, as the next ones; sum_over */       \
     X(ZERO_EVENT_REDUCE_SCATTER, "reduce_scatter")                                                 \
@@ -368,14 +370,13 @@ typedef void (*zero_trace_fn)(void *user, const zero_event *events, int n);
 typedef struct zero_ctx zero_ctx;
 
 /* Settings of a context. Every zero is the default: zero_config cfg = {0} (C++: {}). All ranks give
-   the same values, except for threads, update_on, link_gbs, memory_gbs, stream, folder, log and
-   trace. */
+   equal values, except threads, update_on, link_gbs, memory_gbs, stream, folder, log and trace. */
 typedef struct zero_config {
     int stage;                      /* 0..3 */
     int micro_steps;                /* most micro-steps of a step; 0: 1 */
     zero_accumulation accumulation; /* where micro-steps accumulate */
-    zero_type type;                 /* of parameters */
-    zero_grad_type grads;           /* of gradients */
+    zero_type type;                 /* type of stored parameters */
+    zero_grad_type grads;           /* type that backward adds to */
     int no_master;                  /* BF16: no f32 master weights. The update is rounded to bf16
                                        stochastically, by (seed, step, tensor, element) only */
     uint64_t seed;                  /* of that rounding */
@@ -391,7 +392,7 @@ typedef struct zero_config {
     int no_overlap;            /* communicate on the calling thread, at once */
     int no_overflow_check;     /* step even if a gradient is not finite. Clipping needs a finite
                                   norm: max_norm > 0 checks in any case */
-    int no_mapping;            /* stage 3, LOCAL: copy in gathers, even if shards can be read in
+    int no_mapping;            /* stage 3, LOCAL: copy, even if peers' shards can be read in
                                   place */
     int threads;               /* OpenMP threads of this rank (CUDA: for tier HOST). 0:
                                   OMP_NUM_THREADS, otherwise one per processor, shared among LOCAL
@@ -400,8 +401,7 @@ typedef struct zero_config {
                                   that is current at zero_create; NULL: CUDA's default stream. May
                                   differ between ranks */
     double timeout_s;          /* longest wait for a peer in a collective, in seconds; 0: 600. NCCL:
-                                  longer than the work that your code enqueues between two
-                                  results */
+                                  longer than the work that you enqueue between two results */
     zero_log_fn log;           /* receives every error's sentence; NULL: no log */
     void *log_user;            /* passed to log; borrowed until zero_destroy */
     int open_units; /* most units that your code has open at once, in forward or backward, each with
@@ -437,8 +437,8 @@ typedef struct zero_config {
                           NULL: those */
     int world_units;   /* with world: units of the whole model over all ranks, without KEEP tensors;
                           0: this rank's units */
-    const int *world_unit; /* [this rank's units] number of each in the whole model, 0..world_units
-                              - 1, ascending; NULL: its own number */
+    const int *world_unit; /* [this rank's units] number of each in the whole model, ascending,
+                              below world_units; NULL: its own number */
     int divisor;           /* divides the sum of gradients over ranks; 0: nranks. Experts: the
                               number of data-parallel ranks, whose tokens the all-to-all sent.
                               Gradients that are sums over a batch of B samples: nranks * B. Norm,
@@ -465,7 +465,7 @@ typedef struct zero_config {
                        Takes 2 bytes per element on every rank. Skipped steps count, except blocks
                        that are not finite. In fp16, a skipped step leaves the errors unchanged,
                        which takes 4 bytes. 0: errors are dropped */
-    int feedback_reset; /* steps, including skipped ones, until the errors become 0; 0: never */
+    int feedback_reset; /* steps, including skipped ones, after which errors become 0; 0: never */
 } zero_config;
 
 /* HIERARCHY, for ranks with fast links to some of the others, such as those of a node.
@@ -685,7 +685,7 @@ int zero_nranks(const zero_ctx *z);
 /* Announces a tensor, before zero_build and in the same order on all ranks. Errors: ARGUMENT,
    STATE, MEMORY. */
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
-/* Announces n tensors in order. Errors: as for zero_tensor. */
+/* Announces n tensors in order. Errors: those of zero_tensor. */
 zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
 
 /* Announces a tensor of one layer whose pointers are the slots *param and *grad (borrowed until
@@ -1222,10 +1222,10 @@ zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type
    `all`; the rest of `all` is not changed. */
 zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine, size_t n,
                                       zero_type type, zero_reduction how);
-/* Writes every rank's mine [bytes] to all [size][bytes], in rank order. mine may lie in all. */
+/* Writes every rank's mine [bytes] to all [size][bytes], in rank order. mine may be its part of
+   all. */
 zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, size_t bytes);
-/* Sends out[r] to rank r and receives in[r] from it; out and in are [size][bytes], without overlap.
- */
+/* Sends out[r] to rank r and receives in[r] from it; both are [size][bytes], without overlap. */
 zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes);
 /* Copies bytes from rank root to all. */
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root);

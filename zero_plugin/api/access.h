@@ -28,7 +28,7 @@ static zero_result zp_access_write(zero_ctx *z, const char *call, const char *na
     ZP_TRY(zp_state_agree(z, t, kind, first, count, values));
     for (size_t i = 0; i < count && kind == ZERO_GRADIENT; i++) {
         const zero_type type = z->array[ZP_GRAD].type;
-        union { /* values outside the type's range would not be in the agreed norm */
+        union { /* values outside the type's range would bypass the agreed norm */
             float f;
             uint16_t bits;
         } stored;
@@ -139,8 +139,7 @@ void zero_host_free(void *memory) { zp_device_free_host(memory); }
 
 size_t zero_type_bytes(zero_type type) { return type == ZERO_F64 ? 8 : zp_type_bytes(type); }
 
-/* Converts numbers of any alignment. Not inlined: compilers warn of doubles that do not fit an f32.
- */
+/* Converts numbers of any alignment. Not inlined: compilers warn of doubles that do not fit f32. */
 __attribute__((noinline)) static void zp_access_convert_f64(char *to, const char *from, int narrows,
                                                             size_t n) {
     for (size_t i = 0; i < n; i++) {

@@ -175,8 +175,7 @@ static int zp_adopt_add_extents(zero_ctx *z, zp_side side, const void *host, zer
     return n;
 }
 
-/* Checks that no two of the n listed arrays overlap and, in checked builds, that none is too small.
- */
+/* Checks that no two of the n listed arrays overlap and, in checked builds, none is too small. */
 static zero_result zp_adopt_check_extents(zero_ctx *z, int n, void (*release)(void *array)) {
     static const char *const of[2] = {"the gradient of ", ""};
     qsort(z->extents, (size_t)n, sizeof *z->extents, zp_adopt_compare_extents);

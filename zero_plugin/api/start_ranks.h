@@ -113,8 +113,8 @@ static int zp_start_ranks_count_threads(void) {
     return n;
 }
 
-/* Returns 1 if other threads exist, even after a first fork made libraries such as OpenBLAS end
-   theirs. */
+/* Returns 1 if other threads exist, even after a first fork made libraries (OpenBLAS) end theirs.
+ */
 static int zp_start_ranks_has_threads(void) {
     if (zp_start_ranks_count_threads() < 2) return 0;
     const pid_t nobody = fork();
@@ -193,8 +193,7 @@ static void zp_start_ranks_watch(zp_start_ranks *c, int left, const sigset_t *si
     }
 }
 
-/* Forks the ranks. Returns -1 in each, and zero_run_local's value in the caller after all have
-   ended. */
+/* Forks the ranks. Returns -1 in each; in the caller, zero_run_local's value after all ended. */
 static int zp_start_ranks_fork_all(zp_start_ranks *c, zero_comm *comm) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD};
     const pid_t parent = getpid();
