@@ -177,7 +177,7 @@ typedef enum zero_comm_kind {
     ZERO_COMM_SELF = 0, /* one rank; handle NULL */
     ZERO_COMM_LOCAL,    /* ranks of one machine; handle: zero_local *. CUDA: threads of one process,
                            on one GPU or on several that reach each other's memory */
-    ZERO_COMM_MPI,      /* MPI_Comm *; needs MPI_THREAD_MULTIPLE. Only a duplicate is used */
+    ZERO_COMM_MPI,      /* CPU. handle: MPI_Comm *, duplicated; needs MPI_THREAD_MULTIPLE */
     ZERO_COMM_NCCL,     /* CUDA. handle: ncclComm_t *. The plugin uses only parts split off it */
     ZERO_COMM_OWN       /* your first own kind: see ADDING A TRANSPORT in zero_plugin.cu */
 } zero_comm_kind;
@@ -189,9 +189,8 @@ typedef struct zero_comm {
     int node_size; /* ranks per node, in rank order; divides nranks. Sums are taken inside nodes
                       first, then over nodes in node order. 0: detected (LOCAL: one node; MPI: as
                       MPI reports). LOCAL with a value has the bits of that many ranks per machine.
-                      MPI with a value cuts machines into nodes of that size. NCCL sums in its own
-                      order and uses it for packed reductions only (cfg.gradient_bits; 0: one
-                      node) */
+                      MPI with a value cuts machines into nodes of that size. NCCL has its own order
+                      and uses it for packed reductions only (cfg.gradient_bits; 0: one node) */
 } zero_comm;
 
 /* Ranks that communicate apart from a context: see GROUPS OF RANKS below. */
@@ -290,8 +289,7 @@ typedef struct zero_scaler {
 
 typedef enum zero_log_level { ZERO_LOG_INFO = 0, ZERO_LOG_WARNING, ZERO_LOG_ERROR } zero_log_level;
 typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *sentence);
-/* Writes warnings and errors to the FILE * `file`; NULL: stderr. Your config may use it as its log.
- */
+/* Writes warnings and errors to the FILE * `file`; NULL: stderr. You may use it as cfg.log. */
 void zero_log_file(void *file, zero_log_level level, const char *sentence);
 
 /* ---- trace ----------------------------------------------------------------------------------- */
@@ -343,7 +341,7 @@ typedef struct zero_event {
     zero_event_kind kind;
     zero_event_kind cause; /* WAIT: kind of the event waited for, WAIT if unknown. Else as kind */
     int track;
-    int unit;          /* WAIT: the unit waited for; -1: the whole step */
+    int unit;          /* the event's unit; WAIT: the unit waited for; -1: the whole step */
     int units;         /* number of units reduced together, `unit` first; otherwise 1 */
     int micro;         /* 0..micro_steps-1 */
     int64_t step;      /* number of earlier steps, including skipped ones */
@@ -401,7 +399,7 @@ typedef struct zero_config {
                                   that is current at zero_create; NULL: CUDA's default stream. May
                                   differ between ranks */
     double timeout_s;          /* longest wait for a peer in a collective, in seconds; 0: 600. NCCL:
-                                  longer than the work that you enqueue between two results */
+                                  more than the work enqueued between two results */
     zero_log_fn log;           /* receives every error's sentence; NULL: no log */
     void *log_user;            /* passed to log; borrowed until zero_destroy */
     int open_units; /* most units that your code has open at once, in forward or backward, each with
@@ -800,14 +798,16 @@ float zero_loss_scale(zero_ctx *z);
               or 1 where either is 0. A layer is one of zero_tensor_desc.layers, biases too.
               The norms' squares are summed without rounding: the same at every stage and number of
               ranks. (DeepSpeed corrects m and v after the ratio and bounds it by 0.01 and 10)
-     MUON   Jordan et al. 2024, as torch.optim.Muon writes it, of each matrix
-   (zero_tensor_desc.rows) with mu = cfg.muon.momentum: m = mu m + (1 - mu) g,  d = mu m + (1 - mu)
-   g, X = d / max(|d|, 1e-7) (X' where rows > cols), cfg.muon.turns times: A = X X',  X = 3.4445 X +
-   (-4.775 A + 2.0315 A A) X, p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)), or,
-   with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols)) in f32, where torch iterates in bf16. Matrices
-   are divided among ranks by cost. The owner receives d and returns X, both in f32 and by whole
-   units; sent_bytes counts it. Clipping and skipping come first. Other tensors use ADAMW with lr
-   times cfg.muon.plain_lr, and only they have MOMENT_2 */
+     MUON   Jordan et al. 2024, as torch.optim.Muon writes it, of each matrix [rows, cols],
+            with mu = cfg.muon.momentum: m = mu m + (1 - mu) g,  d = mu m + (1 - mu) g,
+              X = d / max(|d|, 1e-7) (X' where rows > cols), cfg.muon.turns times:
+                A = X X',  X = 3.4445 X + (-4.775 A + 2.0315 A A) X,
+              p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)),
+                or, with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols))
+              in f32, where torch iterates in bf16. Matrices are divided among ranks by cost. The
+              owner receives d and returns X, both in f32 and by whole units; sent_bytes counts it.
+              Clipping and skipping come first. Other tensors use ADAMW with lr times
+              cfg.muon.plain_lr, and only they have MOMENT_2 */
 typedef struct zero_hyper {
     float lr;
     float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum, the others are ignored. LION

@@ -113,8 +113,7 @@ static int zp_start_ranks_count_threads(void) {
     return n;
 }
 
-/* Returns 1 if other threads exist, even after a first fork made libraries (OpenBLAS) end theirs.
- */
+/* Returns 1 if other threads exist, even after a first fork made libraries (OpenBLAS) end some. */
 static int zp_start_ranks_has_threads(void) {
     if (zp_start_ranks_count_threads() < 2) return 0;
     const pid_t nobody = fork();
