@@ -956,8 +956,8 @@ zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
 
 /* Returns the 2-norm of the mean gradient over all ranks, deterministic and equal at every stage.
    Squares are summed in f64 by fixed blocks: blocks in order, units in order of their reductions,
-   ranks in order. Optional, between zero_reduce and zero_step. SYNC. Errors: STATE and the sticky
-   ones. */
+   ranks in order. Optional, between zero_reduce and zero_step. SYNC. Errors: ARGUMENT, STATE and
+   the sticky ones. */
 zero_result zero_norm(zero_ctx *z, double *norm);
 
 /* Drops the gradient and counts the step as skipped, instead of zero_step. Weights, moments and the
@@ -1261,8 +1261,8 @@ zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane);
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-/* Returns the counters and waits for pending work, so that they are exact. SYNC. Errors: ARGUMENT
-   and the sticky ones. */
+/* Returns the counters and waits for pending work, so that they are exact. SYNC. Errors: ARGUMENT,
+   STATE and the sticky ones. */
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats);
 
 #ifdef __cplusplus
