@@ -37,9 +37,9 @@
              ZERO_TRY(zero_train_end(z, &hyper, loss, &mean_loss)); }
            zero_destroy(z);
            return 0; }
-     Without the hooks, and all tensors ZERO_KEEP, that is data-parallel training with the optimizer
-     state sharded: at most fifteen lines, as with arrays that stay the host's (zero_lend).
-     adapters/README.md goes on from there step by step.
+     Without hooks and with all tensors ZERO_KEEP, this is data-parallel training with sharded
+     optimizer state, in at most fifteen lines. zero_lend needs as few and leaves your arrays where
+     they are. adapters/README.md continues from there step by step.
 
    STAGES, and the bytes that a rank keeps (P parameters, N ranks, AdamW)
                                              16 bit, f32 master   f32            bf16, no master
@@ -47,23 +47,23 @@
        1  optimizer state sharded             4P + 12P/N           8P +  8P/N     4P +  8P/N
        2  and gradients                       2P + 14P/N           4P + 12P/N     2P + 10P/N
        3  and parameters                           16P/N                16P/N          12P/N
-     Gradients kept in f32 (cfg.grads) take 4 bytes there instead of 2;
-     16-bit ones that add up have an f32 accumulator besides. Working buffers come on top;
-     zero_query_plan tells all of it before anything is allocated.
+     Gradients kept in f32 (cfg.grads) take 4 bytes instead of 2. 16-bit gradients that accumulate
+     need an f32 accumulator in addition. Working buffers come on top. zero_query_plan returns all
+     sizes before anything is allocated.
 
-   TYPES
-     cfg.type says what parameters are stored in, and cfg.grads what backward adds its gradients to;
-     16-bit values are uint16_t to C. Moments and master weights are f32 and sharded. The mean
-     gradient is summed in f32 in rank order, times 1/N, and rounded once, to the gradients' type.
-     (Between nodes the sums of whole nodes travel, in f32. Over NCCL, order and rounding of the sum
-     are NCCL's, and dividing it by N is part of unscaling: in F16 a sum over many ranks overflows
-     earlier than its mean would, which the loss scale takes care of.)
-     F16 needs loss scaling (LOSS SCALE below); a step whose gradient is not finite is skipped on
-     every rank, in every type.
+   TYPES (mixed precision)
+     cfg.type is the type of stored parameters; cfg.grads is the type that backward adds gradients
+     to. In C, 16-bit values are uint16_t. Moments and master weights are f32 and sharded. The mean
+     gradient is summed in f32 in rank order, multiplied by 1/N, and rounded once to the gradients'
+     type. Between nodes, the f32 sums of whole nodes are sent. NCCL chooses its own order and
+     rounding, and the division by N is part of unscaling. In F16 a sum over many ranks therefore
+     overflows earlier than its mean would; loss scaling handles that.
+     F16 needs loss scaling (LOSS SCALE below). In every type, all ranks skip a step whose gradient
+     is not finite.
 
    WORDS
      rank, nranks   one of the processes or threads that train together, and their number N
-     unit           what is gathered and released together: a block, the embeddings, a norm
+     unit           tensors that are gathered and released together: a block, the embeddings, a norm
      shard          the N-th part of a unit that one rank owns; all equal, the last one padded
      bucket         units whose reductions are issued together
      pass           one forward, or one forward and its backward, over one micro-batch
@@ -72,58 +72,57 @@
      resident       kept whole on every rank for as long as the context lives
 
    OWNERSHIP
-     A zero_ctx owns all memory it hands out. Every tensor begins at a multiple of 64 bytes.
+     The context owns all memory that it hands out. Every tensor begins at a multiple of 64 bytes.
      Descriptions and names are copied. A pointer that a begin hook writes is borrowed until the
-     matching end hook; what it points to is the plugin's.
+     matching end hook.
 
    THREADS, STREAMS, COLLECTIVE ORDER
-     A child of fork (a data loader, say) has none of the plugin's threads, and is no rank: there
-     zero_destroy and zero_group_close return and do nothing, and nothing else may be called.
-     One context belongs to one host thread. Functions marked COLLECTIVE must be called by all ranks
-     in the same order; so must the hooks. Functions marked SYNC wait for device and peers; all
-     others only enqueue (on the CPU the compute stream is the calling thread itself, and
-     communication runs on threads of its own).
-     CUDA: the host computes on cfg.stream, of the device that is current at zero_create and at
-     every later call. Memory that a begin hook hands out may be used on that stream from then on,
-     and on it until the end hook; the plugin orders its own two streams, which communicate, around
-     that by events. In a step it neither waits for the device nor allocates, and no device is ever
-     synchronised as a whole. With NCCL a thread of the plugin's looks after errors and time-outs:
-     it aborts the plugin's two communicators, so that whatever waits for them goes on, and the next
-     call says what happened; the caller's communicator stays as it was. Ranks of one machine tell
-     each other why, as the log's line about NCCL says (told to 8 of 16 ranks); those of others meet
-     NCCL's error or the time limit. With LOCAL, the ranks' threads wait for one another on the host
-     at every collective. Set NCCL_LAUNCH_ORDER_IMPLICIT=1 before NCCL starts (2.26 and newer): the
-     two communicators then run at the same time; otherwise one after the other. Without it an NCCL
-     call of your own inside a pass can deadlock with the plugin's: use zero_all_sum instead.
-     zero_create warns (ZERO_LOG_WARNING) if it is not set.
+     One context belongs to one calling thread. All ranks call COLLECTIVE functions and the hooks in
+     the same order. SYNC functions wait for the device and for peers; all others only enqueue. On
+     the CPU, the calling thread is the compute stream, and the plugin's threads communicate.
+     CUDA: your code computes on cfg.stream. Its device is current at zero_create and at every later
+     call. Your code may use the memory of a unit on that stream from the begin hook to the end
+     hook. The plugin orders its two communication streams around that by events. A step never waits
+     for the device, allocates, or synchronizes a whole device.
+     NCCL: a thread of the plugin watches for errors and time-outs. It aborts the plugin's two
+     communicators, so that pending operations end and the next call returns the error. Your
+     communicator is not changed. Ranks of one machine share the reason of a failure; the log's line
+     about NCCL reports how many ranks do. Ranks of other machines get NCCL's error or TIMEOUT. With
+     LOCAL, the ranks' threads wait for each other on the CPU at every collective.
+     Set NCCL_LAUNCH_ORDER_IMPLICIT=1 before NCCL starts (2.26 and newer), so that the two
+     communicators run at the same time. Otherwise they run in sequence, and an NCCL call of your
+     own inside a pass can deadlock with the plugin's; use zero_all_sum instead. zero_create logs a
+     warning if the variable is not set.
+     A child of fork (for example a data loader) is not a rank and has none of the plugin's threads.
+     In it, zero_destroy and zero_group_close do nothing, and no other function may be called.
 
    ERRORS AND LOGGING
-     Every function that can fail returns a zero_result; zero_last_error gives the sentence: the
-     call, the rank, the values. After a failed collective the context is dead and says so at every
-     later call; only zero_destroy is left. Without a context (NULL) it is ARGUMENT, and what has no
-     result answers as one rank that trains nothing: rank 0 of 1, scale 1, no ranges, zeros. The
-     plugin never exits, aborts or prints, and never falls back to another setting. A log callback,
-     if set, gets every error as it happens, what NCCL offers (ZERO_LOG_INFO), and, of rank 0,
-     the numbers of tensors, elements and units at zero_build (ZERO_LOG_INFO), and a
-     warning if denormal numbers become zeros where the host's stream computes (threads of a program
-     that is linked with -Ofast; a GPU's code by -use_fast_math). The plugin leaves that thread as
-     it is, and its own threads keep such numbers: training goes on, and a host that wants the bits
-     of other builds is linked without that flag.
-     CHECKED BUILDS. Compiled with -DZERO_CHECK=1, zero_plugin.cu tells misuse at the call: hooks
-     that do not match, a unit once too often, a parameter that the host writes, pointers that were
-     never bound, ranks whose hooks differ. What a begin hook hands out is then a copy between pages
-     that nobody may touch: a pointer kept past its end hook, a weight written, another layer's
-     tensor without KEEP is a SIGSEGV at the place (CUDA: NaN). The copies move at each begin, so
-     that a pointer that was cached in an earlier pass faults as well. Slow, and up to three times
-     the memory; same bits.
+     Every function that can fail returns a zero_result. zero_last_error returns a sentence with the
+     call, the rank and the values. After a failed collective the context is dead: every later call
+     returns the same error ("the sticky ones" below), and only zero_destroy is allowed. If the
+     context is NULL, functions return ARGUMENT; those without a result answer as rank 0 of 1 that
+     trains nothing (scale 1, no ranges, zeros). The plugin never exits, aborts or prints, and never
+     changes a setting silently.
+     A log callback gets every error as it happens and, as ZERO_LOG_INFO, NCCL's capabilities. On
+     rank 0 it also gets the numbers of tensors, elements and units at zero_build, and a warning if
+     the compute stream flushes denormal numbers to zero (a program linked with -Ofast, or GPU code
+     compiled with -use_fast_math). The plugin does not change that mode of your thread, and its own
+     threads keep denormal numbers. To get the bits of other builds, link without that flag.
+     CHECKED BUILDS. If compiled with -DZERO_CHECK=1, zero_plugin.cu reports misuse at the call that
+     is wrong: hooks that do not match or differ between ranks, a unit used more often than
+     announced, a written parameter, pointers that were never bound. Begin hooks then hand out a
+     copy between protected pages. Using a pointer after its end hook, writing a weight, or reading
+     another layer's tensor without KEEP is a SIGSEGV at that instruction (CUDA: NaN). The copies
+     move at each begin, so that a pointer cached in an earlier pass faults as well. Checked builds
+     are slow and need up to three times the memory. Bits stay the same.
 
    WHAT IT DOES NOT DO
-     Launching ranks, files, JSON, data loading, the model: those are the host's (see adapters/).
+     Launching ranks, files, JSON, data loading and the model belong to your trainer (adapters/).
 */
 #ifndef ZERO_PLUGIN_H
 #define ZERO_PLUGIN_H
 
-#ifdef __cplusplus /* or g++ -Wextra warns of every field that a macro's initialiser leaves out */
+#ifdef __cplusplus /* otherwise g++ -Wextra warns of fields that a macro omits */
 #pragma GCC system_header
 #endif
 
@@ -136,8 +135,8 @@ extern "C" {
 
 /* ---- version --------------------------------------------------------------------------------- */
 
-/* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function; it is the
-   number in the name of the shared library, libzero_plugin.so.ZERO_ABI. */
+/* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function. It is part
+   of the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
 #define ZERO_ABI     11
 
@@ -164,7 +163,8 @@ typedef enum zero_result { ZERO_RESULTS(ZERO_RESULT_ENUM) ZERO_RESULT_COUNT } ze
 /* Returns the sentence of a result, never NULL. */
 const char *zero_result_string(zero_result result);
 
-/* For functions of the host's that return a zero_result, or an int that is 0 if all is well. */
+/* Returns from your function with the result of `call` if that is not ZERO_OK. Your function
+   returns a zero_result, or an int that is 0 for success. */
 #define ZERO_TRY(call)                                                                             \
     do {                                                                                           \
         const zero_result zero_tried = (call);                                                     \
@@ -177,25 +177,23 @@ typedef enum zero_comm_kind {
     ZERO_COMM_SELF = 0, /* one rank; handle NULL */
     ZERO_COMM_LOCAL,    /* ranks of one machine; handle: zero_local *. CUDA: threads of one process,
                            on one GPU or on several that reach each other's memory */
-    ZERO_COMM_MPI,      /* CPU. handle: MPI_Comm *; needs MPI_THREAD_MULTIPLE; duplicated, never
-                           used */
-    ZERO_COMM_NCCL,     /* CUDA. handle: ncclComm_t *; split, and otherwise never used */
-    ZERO_COMM_OWN       /* the first of your own: see ADDING A TRANSPORT in zero_plugin.cu */
+    ZERO_COMM_MPI,      /* CPU. handle: MPI_Comm *, duplicated; needs MPI_THREAD_MULTIPLE */
+    ZERO_COMM_NCCL,     /* CUDA. handle: ncclComm_t *. The plugin uses only parts split off it */
+    ZERO_COMM_OWN       /* your first own kind: see ADDING A TRANSPORT in zero_plugin.cu */
 } zero_comm_kind;
 
 typedef struct zero_comm {
     zero_comm_kind kind;
     int rank;      /* LOCAL: this rank, 0..nranks-1; otherwise ignored */
     void *handle;  /* borrowed until zero_destroy returns */
-    int node_size; /* ranks per node, in rank order: sums go inside nodes first, then over nodes in
-                      node order. 0: what the machine is (LOCAL: one node; MPI: as MPI reports).
-                      LOCAL with a value reproduces the bits of that many ranks per host; MPI with a
-                      value cuts hosts into nodes of that size. NCCL sums in an order of its own,
-                      and looks at it for packed reductions alone (cfg.gradient_bits; 0: one node).
-                      Must divide nranks. */
+    int node_size; /* ranks per node, in rank order; divides nranks. Sums are taken inside nodes
+                      first, then over nodes in node order. 0: detected (LOCAL: one node; MPI: as
+                      MPI reports). LOCAL with a value has the bits of that many ranks per machine.
+                      MPI with a value cuts machines into nodes of that size. NCCL has its own order
+                      and uses it for packed reductions only (cfg.gradient_bits; 0: one node) */
 } zero_comm;
 
-/* Ranks that communicate by themselves: see GROUPS OF RANKS below. */
+/* Ranks that communicate apart from a context: see GROUPS OF RANKS below. */
 typedef struct zero_group zero_group;
 
 /* The meeting place of local ranks. */
@@ -205,7 +203,7 @@ typedef struct zero_local zero_local;
 
 typedef enum zero_accumulation {
     ZERO_ACCUMULATE_AUTO = 0, /* LOCAL at stages 0 and 1, SHARDED at 2 and 3 */
-    ZERO_ACCUMULATE_LOCAL,    /* whole gradient kept on every rank, reduced once a step */
+    ZERO_ACCUMULATE_LOCAL,    /* every rank keeps the whole gradient, reduced once a step */
     ZERO_ACCUMULATE_SHARDED   /* reduced every micro-step into this rank's shard */
 } zero_accumulation;
 
@@ -215,17 +213,15 @@ typedef enum zero_type {
     ZERO_BF16,
     ZERO_F16,
     ZERO_TYPES,           /* types of parameters and gradients */
-    ZERO_F64 = ZERO_TYPES /* double: of arrays that stay the host's (zero_lend), of zero_convert and
-                             of what a zero_group reduces, and nowhere else */
+    ZERO_F64 = ZERO_TYPES /* double: only for zero_lend, zero_convert and zero_group collectives */
 } zero_type;
 
-/* What backward adds its gradients to, and what is sent. */
+/* The type that backward adds gradients to, and that is sent. */
 typedef enum zero_grad_type {
-    ZERO_GRAD_AUTO = 0, /* AS_TYPE. With a 16-bit type and micro_steps above 1 zero_build returns
-                           ARGUMENT: state what your backward writes. (zero_lend converts, and takes
-                           F32 there) */
+    ZERO_GRAD_AUTO = 0, /* AS_TYPE. With a 16-bit type and micro_steps above 1, zero_build returns
+                           ARGUMENT: state the type that backward writes. (zero_lend uses F32) */
     ZERO_GRAD_F32,
-    ZERO_GRAD_AS_TYPE /* zero_config.type; several micro-steps are added up in f32 all the same */
+    ZERO_GRAD_AS_TYPE /* zero_config.type; several micro-steps accumulate in f32 */
 } zero_grad_type;
 
 /* The update rules; their formulas are at zero_hyper. */
@@ -237,51 +233,51 @@ typedef enum zero_optimizer {
     ZERO_LION,
     ZERO_ADAGRAD,
     ZERO_LAMB, /* every layer of every tensor has a trust ratio */
-    ZERO_MUON, /* matrices (zero_tensor_desc.rows) are moved orthogonally; ADAMW for all else */
-    ZERO_OPTIMIZER_OWN /* the first of your own: see ADDING AN OPTIMIZER in zero_plugin.cu */
+    ZERO_MUON, /* orthogonal updates of matrices (zero_tensor_desc.rows); ADAMW for all else */
+    ZERO_OPTIMIZER_OWN /* your first own rule: see ADDING AN OPTIMIZER in zero_plugin.cu */
 } zero_optimizer;
 
-/* Of MUON. */
+/* Settings of MUON. */
 typedef struct zero_muon {
     float momentum;  /* 0: 0.95 */
-    float plain_lr;  /* the learning rate of what is no matrix, over that of matrices; 0: 1 */
+    float plain_lr;  /* learning rate of other tensors, relative to that of matrices; 0: 1 */
     int turns;       /* Newton-Schulz iterations; 0: 5 */
-    int match_rms;   /* an update is as large as AdamW's: times 0.2 sqrt(max(rows, cols)); otherwise
-                        times sqrt(max(1, rows / cols)) */
-    int no_nesterov; /* the momentum itself is made orthogonal */
+    int match_rms;   /* scale an update to AdamW's size by 0.2 sqrt(max(rows, cols)); otherwise by
+                        sqrt(max(1, rows / cols)) */
+    int no_nesterov; /* orthogonalise the momentum itself */
 } zero_muon;
 
-/* Where an array is kept; the same bits at every tier.
-     HOST  CUDA: optimizer_tier, and with it the other two. The update runs on the host's
-           processors (cfg.threads; compile with OpenMP), on a thread of the plugin's, or on the
-           GPU: see zero_update_on. By the host reduced gradients go down as they are reduced,
-           parameters up unit by unit, both as they are stored, and the next forward waits for its
-           unit alone. Both pass through pinned memory, exactly as much as zero_plan says.
-           gradient_tier HOST: the device keeps no shard of the gradients; each leaves from the
-           buffer that it is reduced in, once its squares are taken. Of several micro-steps the sum
-           so far comes up, and the device adds to it; in 16 bit they add up on the device, in f32.
-           Gradients that lie whole (stages 0 and 1, or f32 that accumulates LOCAL) stay there, and
-           so do those of an update by the GPU. While it waits, a callback of the plugin's holds
-           back those of other streams. The CPU version has one memory: there it is DEVICE
-     FILE  one file of a rank, of which pieces of 1 MiB pass through memory: those of the update in
-           its order, read ahead and written back while others are updated and the next forward has
-           begun; parameters when their unit is gathered, ahead of its use; gradients as they are
-           reduced. CUDA: optimizer_tier, updated by the host; and with it, or with HOST, the other
-           two: then neither the device nor the host's memory keeps a shard of them */
+/* Where an array is kept (offload). Bits are the same at every tier.
+     HOST  CPU memory. The CPU version has one memory: HOST is DEVICE there. CUDA: for
+           optimizer_tier, and together with it for the other two. CPU threads of the plugin
+           (cfg.threads; compile with OpenMP) or the GPU update: see zero_update_on. If the CPU
+           updates, reduced gradients go down as they are reduced, and parameters come up unit by
+           unit, both in their stored type. The next forward waits only for its own unit. All
+           copies pass through pinned memory, whose size zero_plan contains.
+           gradient_tier HOST: the device keeps no shard of the gradients. Each gradient leaves from
+           its reduction buffer when its squares are summed. With several micro-steps the sum so far
+           comes up, and the device adds to it; 16-bit gradients accumulate on the device, in f32.
+           Whole gradients (stages 0 and 1, or f32 with accumulation LOCAL), and those that the GPU
+           applies, stay on the device. A CUDA callback that waits delays those of other streams.
+     FILE  one file per rank, streamed through memory in 1 MiB pieces. The update's pieces are read
+           ahead in order and written back during other updates and the next forward. Parameters
+           are read before their unit is used; gradients are written as they are reduced. CUDA:
+           optimizer_tier, updated by the CPU. With optimizer_tier HOST or FILE also the other two
+           tiers: then neither device nor CPU memory keeps a shard of them */
 typedef enum zero_tier { ZERO_DEVICE = 0, ZERO_HOST, ZERO_FILE, ZERO_TIERS } zero_tier;
 
-/* Who updates what optimizer_tier HOST keeps, beside a GPU; no bit depends on it. */
+/* The processor that updates the state of optimizer_tier HOST (CUDA). No bit depends on it. */
 typedef enum zero_update_on {
-    ZERO_UPDATE_AUTO =
-        0,             /* what takes less time by link_gbs and memory_gbs: zero_plan tells both */
-    ZERO_UPDATE_HOST,  /* the host's processors: gradients go down, parameters up */
-    ZERO_UPDATE_DEVICE /* the GPU, which state goes through piece by piece, up and down. With
-                          parameters on the device; not delayed */
+    ZERO_UPDATE_AUTO = 0, /* the faster one by link_gbs and memory_gbs; zero_plan has both times */
+    ZERO_UPDATE_HOST,     /* the CPU: gradients go down, parameters up */
+    ZERO_UPDATE_DEVICE /* the GPU: state comes up and goes down in pieces. Needs parameters on the
+                          device; never delayed */
 } zero_update_on;
 
-/* Dynamic loss scaling, by DeepSpeed's rules: an overflow uses up one of `hysteresis` and from then
-   on halves the scale; `window` steps without one (window + 1 after the start or an overflow)
-   double it and restore the hysteresis. Zeros are the defaults. */
+/* Dynamic loss scaling by DeepSpeed's rules. Each overflow uses up one of `hysteresis`; the
+   overflow that uses the last one, and every later one, halve the scale. After `window` steps
+   without overflow (window + 1 after the start or an overflow) the scale doubles and the hysteresis
+   is restored. Zeros are the defaults. */
 typedef struct zero_scaler {
     float fixed;   /* a scale that never changes; 0: dynamic for F16, 1 for other types */
     float initial; /* first dynamic scale; 0: 65536 */
@@ -293,14 +289,14 @@ typedef struct zero_scaler {
 
 typedef enum zero_log_level { ZERO_LOG_INFO = 0, ZERO_LOG_WARNING, ZERO_LOG_ERROR } zero_log_level;
 typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *sentence);
-/* One that may be chosen: writes warnings and errors to a FILE *; NULL: stderr. */
+/* Writes warnings and errors to the FILE * `file`; NULL: stderr. You may use it as cfg.log. */
 void zero_log_file(void *file, zero_log_level level, const char *sentence);
 
-/* ---- what ran when --------------------------------------------------------------------------- */
+/* ---- trace ----------------------------------------------------------------------------------- */
 
 /* X(name, word) */
 #define ZERO_EVENTS(X)                                                                             \
-    X(ZERO_EVENT_FORWARD, "forward") /* between the hooks of a unit, as backward */                \
+    X(ZERO_EVENT_FORWARD, "forward") /* between a unit's hooks; backward too */                    \
     X(ZERO_EVENT_BACKWARD, "backward")                                                             \
     X(ZERO_EVENT_GATHER, "gather")       /* of a unit's parameters; stage 0: of its gradients */   \
     X(ZERO_EVENT_REDUCTION, "reduction") /* of a bucket's gradients */                             \
@@ -311,31 +307,30 @@ void zero_log_file(void *file, zero_log_level level, const char *sentence);
     X(ZERO_EVENT_WAIT, "wait")                                                                     \
     X(ZERO_EVENT_READ, "read") /* a piece of this rank's file */                                   \
     X(ZERO_EVENT_WRITE, "write")                                                                   \
-    X(ZERO_EVENT_COPY, "copy")             /* CUDA: between device and host */                     \
-    X(ZERO_EVENT_LOST, "lost")             /* `bytes` events that there was no room for */         \
-    X(ZERO_EVENT_ALL_REDUCE, "all_reduce") /* of a zero_group, as what follows; sum_over */        \
+    X(ZERO_EVENT_COPY, "copy")             /* CUDA: between device and CPU */                      \
+    X(ZERO_EVENT_LOST, "lost")             /* `bytes` events that were dropped */                  \
+    X(ZERO_EVENT_ALL_REDUCE, "all_reduce") /* of a zero_group, as the next ones; sum_over */       \
     X(ZERO_EVENT_REDUCE_SCATTER, "reduce_scatter")                                                 \
     X(ZERO_EVENT_ALL_GATHER, "all_gather")                                                         \
     X(ZERO_EVENT_ALL_TO_ALL, "all_to_all")                                                         \
     X(ZERO_EVENT_BROADCAST, "broadcast")                                                           \
     X(ZERO_EVENT_MESSAGES, "messages")                                                             \
     X(ZERO_EVENT_BARRIER, "barrier")                                                               \
-    X(ZERO_EVENT_SPLIT, "split") /* this group was cut */                                          \
-    X(ZERO_EVENT_OPEN, "open")   /* it was made, by zero_group_open or _split: told when traced */
+    X(ZERO_EVENT_SPLIT, "split") /* this group was split */                                        \
+    X(ZERO_EVENT_OPEN, "open")   /* this group was made; first event of its trace */
 
 #define ZERO_EVENT_ENUM(name, word) name,
 typedef enum zero_event_kind { ZERO_EVENTS(ZERO_EVENT_ENUM) ZERO_EVENT_KINDS } zero_event_kind;
 #undef ZERO_EVENT_ENUM
 
-/* What follows one another: the threads and streams of a rank. */
+/* Threads and streams of a rank. Events of one track run in sequence. */
 typedef enum zero_track {
-    ZERO_TRACK_COMPUTE = 0, /* the host's stream. CPU: its thread, whatever it does (no_overlap:
-                               communicates, too) */
+    ZERO_TRACK_COMPUTE = 0, /* your stream. CPU: the calling thread; communicates with no_overlap */
     ZERO_TRACK_GRADIENTS,   /* the stream of reductions */
     ZERO_TRACK_PARAMETERS,  /* the stream of gathers */
-    ZERO_TRACK_UPDATES,     /* updates of units that are kept elsewhere, and delayed ones */
+    ZERO_TRACK_UPDATES,     /* updates of offloaded units, and delayed updates */
     ZERO_TRACK_COPIES,      /* CUDA, tier HOST: gradients go down, or state up and down */
-    ZERO_TRACK_HOST,        /* CUDA: the host's thread, where it waits */
+    ZERO_TRACK_HOST,        /* CUDA: waits of the calling thread */
     ZERO_TRACK_FILE,        /* and the next ones: threads that read and write the file */
     ZERO_TRACK_FILES = ZERO_TRACK_FILE + 8,
     ZERO_TRACK_GROUP = ZERO_TRACK_FILES, /* and the next ones: groups, see zero_group_trace */
@@ -344,175 +339,167 @@ typedef enum zero_track {
 
 typedef struct zero_event {
     zero_event_kind kind;
-    zero_event_kind cause; /* WAIT: of what is waited for; WAIT itself: not known. Else as kind */
+    zero_event_kind cause; /* WAIT: kind of the event waited for, WAIT if unknown. Else as kind */
     int track;
-    int unit;          /* that it is of; WAIT: that is waited for; -1: of the step */
-    int units;         /* reduced together: `unit` is the first, and these are how many; else 1 */
+    int unit;          /* the event's unit; WAIT: the unit waited for; -1: the whole step */
+    int units;         /* number of units reduced together, `unit` first; otherwise 1 */
     int micro;         /* 0..micro_steps-1 */
-    int64_t step;      /* steps made before, skipped ones too */
-    uint64_t bytes;    /* of the whole unit (GATHER, REDUCTION), of what is written otherwise. Of a
-                          group: of all ranks' parts together (REDUCE_SCATTER, ALL_GATHER,
-                          ALL_TO_ALL: size times what this rank has); MESSAGES: of what is sent or
-                          received, the larger */
-    uint64_t sent;     /* by this rank, where it communicates, as in zero_stats, zero_group_stats */
-    uint64_t number;   /* (rank + 1) << 40, and the count of this rank's events from 1 on; of a
-                          context that joins another one (cfg.joins) 1 << 39 besides */
-    uint64_t flow;     /* WAIT: number of the event that is waited for; 0: none is recorded */
-    double begin, end; /* seconds of the host's CLOCK_MONOTONIC */
-    int ranks;         /* that communicate with each other; 0: none do */
+    int64_t step;      /* number of earlier steps, including skipped ones */
+    uint64_t bytes;    /* GATHER, REDUCTION: of the whole unit. Others: bytes written. Groups: of
+                          all ranks' parts together (REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL: size
+                          times this rank's part). MESSAGES: sent or received bytes, the larger */
+    uint64_t sent;     /* by this rank, as in zero_stats and zero_group_stats */
+    uint64_t number;   /* (rank + 1) << 40, plus this rank's count of events from 1, plus 1 << 39 in
+                          a context that joins another (cfg.joins) */
+    uint64_t flow;     /* WAIT: number of the event waited for; 0: not recorded */
+    double begin, end; /* seconds of CLOCK_MONOTONIC */
+    int ranks;         /* number of ranks that communicate; 0: none */
 } zero_event;
 
-/* Gets n events, in the order in which they began on each track (where a file is in use, those that
-   read, write and wait for it may come later); called by the thread that calls the plugin, at the
-   end of a pass or a step, in zero_step_result, zero_query_stats and zero_destroy. May not call the
-   plugin. */
+/* Receives n events, borrowed for the call, in order of their begin on each track. Events of the
+   file may come later. The plugin calls it on the calling thread at the end of a pass or step, and
+   in zero_step_result, zero_query_stats and zero_destroy. It must not call the plugin. */
 typedef void (*zero_trace_fn)(void *user, const zero_event *events, int n);
 
-#define ZERO_NONE          (-1) /* "none" where 0 asks for the default */
-#define ZERO_ALL           (-1) /* "all" there */
-#define ZERO_PREFETCH_MOST 64   /* of cfg.prefetch */
+#define ZERO_NONE          (-1) /* "none", where 0 is the default */
+#define ZERO_ALL           (-1) /* "all", where 0 is the default */
+#define ZERO_PREFETCH_MOST 64   /* largest cfg.prefetch */
 
 typedef struct zero_ctx zero_ctx;
 
-/* Every zero is the default: zero_config cfg = {0} (C++: {}). All ranks must give the same values,
-   except for threads, update_on, link_gbs, memory_gbs, stream, folder, log and trace. */
+/* Settings of a context. Every zero is the default: zero_config cfg = {0} (C++: {}). All ranks give
+   equal values, except threads, update_on, link_gbs, memory_gbs, stream, folder, log and trace. */
 typedef struct zero_config {
     int stage;                      /* 0..3 */
     int micro_steps;                /* most micro-steps of a step; 0: 1 */
     zero_accumulation accumulation; /* where micro-steps accumulate */
-    zero_type type;                 /* of parameters */
-    zero_grad_type grads;           /* of gradients */
-    int no_master;                  /* BF16: no f32 master weights; the update is rounded to bf16
-                                       stochastically, by (seed, step, tensor, element) alone */
+    zero_type type;                 /* type of stored parameters */
+    zero_grad_type grads;           /* type that backward adds to */
+    int no_master;                  /* BF16: no f32 master weights. The update is rounded to bf16
+                                       stochastically, by (seed, step, tensor, element) only */
     uint64_t seed;                  /* of that rounding */
     zero_optimizer optimizer;
     zero_scaler scaler;
-    int prefetch;              /* stage 3: gathered units have prefetch + 2 buffers, and the next
-                                  ones go ahead into all that are free; 0: 1, ZERO_NONE: 0, and
-                                  nothing goes ahead */
-    size_t bucket_numel;       /* elements reduced together, at least the largest unit that
-                                  shares a buffer; 0: exactly that unit */
-    int64_t persistence_numel; /* stage 3: a unit whose tensors all have at most this many
-                                  elements stays resident; 0: units of 1-D tensors only;
-                                  ZERO_NONE: none */
+    int prefetch;              /* stage 3: number of units gathered ahead. Gathered units have
+                                  prefetch + 2 buffers, and free ones are filled ahead. 0: 1;
+                                  ZERO_NONE: 0, no prefetch */
+    size_t bucket_numel;       /* elements reduced together, at least the largest unit that shares a
+                                  buffer; 0: that unit's */
+    int64_t persistence_numel; /* stage 3: a unit whose tensors all have at most this many elements
+                                  stays resident; 0: units of 1-D tensors only; ZERO_NONE: none */
     int no_overlap;            /* communicate on the calling thread, at once */
-    int no_overflow_check;     /* step even on a gradient that is not finite; clipping needs a
-                                  finite norm, so max_norm > 0 checks all the same */
-    int no_mapping;            /* stage 3, LOCAL: gather by copy, also where peers' shards
-                                  could be seen in place */
-    int threads;               /* OpenMP threads of this rank, CUDA: of the tier HOST; 0: as
-                                  OMP_NUM_THREADS says, otherwise one per processor, shared among
-                                  LOCAL ranks (and not among NCCL's). No bit depends on it */
-    void *stream;              /* CUDA: the cudaStream_t that the host computes on, of the device
-                                  that is current at zero_create; NULL: CUDA's default stream, as
-                                  everywhere. May differ between ranks */
-    double timeout_s;          /* longest wait for a peer in a collective; 0: 600. NCCL: longer than
-                                  what the host enqueues before it looks at a result */
-    zero_log_fn log;           /* gets every error's sentence; NULL: none is wanted */
+    int no_overflow_check;     /* step even if a gradient is not finite. Clipping needs a finite
+                                  norm: max_norm > 0 checks in any case */
+    int no_mapping;            /* stage 3, LOCAL: copy, even if peers' shards can be read in
+                                  place */
+    int threads;               /* OpenMP threads of this rank (CUDA: for tier HOST). 0:
+                                  OMP_NUM_THREADS, otherwise one per processor, shared among LOCAL
+                                  ranks (not among NCCL's). No bit depends on it */
+    void *stream;              /* CUDA: the cudaStream_t that your code computes on, of the device
+                                  that is current at zero_create; NULL: CUDA's default stream. May
+                                  differ between ranks */
+    double timeout_s;          /* longest wait for a peer in a collective, in seconds; 0: 600. NCCL:
+                                  more than the work enqueued between two results */
+    zero_log_fn log;           /* receives every error's sentence; NULL: no log */
     void *log_user;            /* passed to log; borrowed until zero_destroy */
-    int open_units; /* most units that the host has open at once, in a forward or in a backward:
-                       buffers for as many. 0: one after the other, with some nesting (zero_plan
-                       tells); ZERO_ALL: all, for loops inside which every unit is used, as those
-                       of hosts that go token by token */
+    int open_units; /* most units that your code has open at once, in forward or backward, each with
+                       a buffer. 0: one after the other, with some nesting (see zero_plan);
+                       ZERO_ALL: all, for loops that use every unit per iteration (per token) */
     zero_tier optimizer_tier; /* where optimizer state and master weights are kept */
-    const char *folder;       /* FILE: where this rank's file is made; borrowed until zero_destroy.
-                                 It has no name, and is gone with the process */
-    zero_tier gradient_tier;  /* where this rank's shard of the reduced gradients waits for the
-                                 update. FILE: at stages 2 and 3, with sharded accumulation */
-    zero_tier parameter_tier; /* stage 3: where this rank's shard of the parameters is kept, but for
+    const char *folder;       /* FILE: folder for this rank's file; borrowed until zero_destroy. The
+                                 file has no name and vanishes with the process */
+    zero_tier gradient_tier;  /* where this rank's shard of the reduced gradients is kept until the
+                                 update. FILE: stages 2 and 3, with sharded accumulation */
+    zero_tier parameter_tier; /* stage 3: where this rank's shard of the parameters is kept, except
                                  resident units */
-    float offload_share;      /* the part of all elements, as whole units, that these tiers are for:
-                                 those updated last, whose staging hides best; 0: 1, all */
-    int no_file_check;        /* FILE: pieces that come back are not compared with the checksums
-                                 they were written with */
-    int delay_from; /* DELAYED UPDATE from this step on, skipped ones counted too (1: the first; 0:
-                       never): a step's update runs beside the next step's passes, which see the
-                       weights of before it; see zero_step. CUDA: of all units in HOST or FILE, with
+    float offload_share;      /* fraction of all elements that is offloaded, as whole units: those
+                                 updated last, whose transfers overlap best; 0: 1, all */
+    int no_file_check;        /* FILE: do not compare pieces read with their checksums */
+    int delay_from; /* DELAYED UPDATE from this step on, counting skipped steps (1: the first; 0:
+                       never). A step's update overlaps the passes of the next step, which use the
+                       older weights; see zero_step. CUDA: with all units in HOST or FILE and
                        parameters on the device */
-    zero_trace_fn trace; /* gets what ran when; NULL: nothing is recorded, at no cost. It changes no
-                            bit, and nothing waits for it. CUDA: times are those of events on the
-                            streams, and where nvtx3/nvToolsExt.h was found the calls are ranges of
-                            NVTX as well. May differ between ranks */
+    zero_trace_fn trace; /* receives the trace; NULL: no trace, at no cost. It changes no bit, and
+                            nothing waits for it. CUDA: times come from events on the streams; if
+                            nvtx3/nvToolsExt.h was found, calls are NVTX ranges too. May differ
+                            between ranks */
     void *trace_user;    /* passed to trace; borrowed until zero_destroy */
-    float trust_least, trust_most; /* LAMB: its trust ratio is at least and at most that; 0: no
-                                      bound, as in the paper */
+    float trust_least, trust_most; /* LAMB: bounds of the trust ratio; 0: none, as in the paper */
     zero_muon muon;
     zero_update_on update_on;
-    float link_gbs;   /* AUTO: 1e9 bytes a second between host and GPU, in one direction; 0: 25 */
-    float memory_gbs; /* AUTO: of the host's memory, this rank's part of it; 0: 60 */
-    /* BESIDE DATA PARALLELISM; read until zero_build returns. See GROUPS OF RANKS below */
-    zero_group *world; /* the ranks over which norm, overflow, loss scale and skip are agreed, and
-                          what a step must have alike; the ranks that the context shards over are
-                          among them. NULL: those themselves */
-    int world_units;   /* with world: units of the whole model, this rank's and all others', KEEP
-                          tensors' not counted; 0: as many as this rank has */
-    const int *world_unit; /* [this rank's units] each one's number in the whole model, 0 ..
-                              world_units - 1, ascending; NULL: its own number */
-    int divisor;           /* what the sum of gradients over ranks is divided by; 0: nranks. Of
-                              experts: the number of data-parallel ranks, whose tokens the
-                              all-to-all brought. Of a host whose gradients are sums over the B
-                              samples of its batch: nranks * B; norm, clipping and access by name
-                              see what is divided */
-    zero_ctx *joins; /* a context of the same rank, world and world_units that this one steps with,
-                        as experts do with what is dense; see zero_create. NULL: none */
-    /* Ranks that are near each other; see HIERARCHY below */
-    int shard_ranks;  /* stages 1 to 3: consecutive ranks that share one copy of what is sharded,
-                         beside which there are replicas; divides nranks. 0: all ranks */
-    int second_ranks; /* stage 3: consecutive ranks, of those that share a copy, that keep a second
-                         shard of the parameters; divides shard_ranks, or nranks. 0: none */
-    /* PACKED TRAFFIC: numbers travel as integers of so many bits, 8 or 4, in blocks of 128 with a
-       scale each; 0: as they are stored. With one rank nothing travels, and nothing is packed. The
-       CPU and the CUDA build cut units into other blocks, so that their results differ in bits */
-    int weight_bits;   /* stage 3: gathers of weights. Every rank, the owner too, computes with what
-                          came out; shards, masters and checkpoints stay exact, resident units too,
-                          and no_mapping changes nothing (ZeRO++, Wang et al. 2023: qwZ) */
-    int gradient_bits; /* stages 1 to 3: reductions, but of units of ZERO_ONE_D tensors alone: an
+    float link_gbs;   /* AUTO: GB/s between CPU and GPU memory, in one direction; 0: 25 */
+    float memory_gbs; /* AUTO: GB/s of CPU memory, this rank's part; 0: 60 */
+    /* IN ADDITION TO DATA PARALLELISM; read until zero_build returns. See GROUPS OF RANKS below */
+    zero_group *world; /* ranks that agree on norm, overflow, loss scale, skip and values that a
+                          step needs equal. They include the ranks that the context shards over;
+                          NULL: those */
+    int world_units;   /* with world: units of the whole model over all ranks, without KEEP tensors;
+                          0: this rank's units */
+    const int *world_unit; /* [this rank's units] number of each in the whole model, ascending,
+                              below world_units; NULL: its own number */
+    int divisor;           /* divides the sum of gradients over ranks; 0: nranks. Experts: the
+                              number of data-parallel ranks, whose tokens the all-to-all sent.
+                              Gradients that are sums over a batch of B samples: nranks * B. Norm,
+                              clipping and access by name use the divided gradients */
+    zero_ctx *joins; /* a context of the same rank, world and world_units, for example of dense
+                        layers, that this one (experts) steps with; see zero_create. NULL: none */
+    /* Ranks with fast links to each other; see HIERARCHY below */
+    int shard_ranks;  /* stages 1 to 3: consecutive ranks that share one copy of all shards; other
+                         such groups are replicas. Divides nranks. 0: all ranks */
+    int second_ranks; /* stage 3: consecutive ranks with a secondary partition of the parameters;
+                         divides shard_ranks, or nranks. 0: none */
+    /* PACKED TRAFFIC (quantized): numbers are sent as integers of 8 or 4 bits, in blocks of 128
+       with a scale each; 0: as stored. One rank sends and packs nothing. The CPU and CUDA builds
+       cut units into different blocks, so that their results differ in bits */
+    int weight_bits;   /* stage 3: gathers of weights. Every rank, the owner included, computes with
+                          the unpacked values. Shards, masters, checkpoints and resident units stay
+                          exact; no_mapping has no effect (ZeRO++, Wang et al. 2023: qwZ) */
+    int gradient_bits; /* stages 1 to 3: reductions, except units with ZERO_ONE_D tensors only. An
                           all-to-all inside nodes of comm.node_size consecutive ranks, sums in f32,
-                          packed again for an all-to-all between nodes. Norm and clipping are those
-                          of what came out (ZeRO++: qgZ) */
-    float feedback; /* of these reductions: what a rank's codes lost is kept, and sent later, as a
-                       moving average with this beta (LoCo, Xie et al. 2024: 0.8). Takes 2 bytes
-                       an element on every rank. A step that is skipped counts, but for its blocks
-                       that are not finite; in fp16, where steps are skipped as a matter of course,
-                       it leaves what was kept as it was: that takes 4 bytes. 0: it is lost */
-    int feedback_reset; /* steps, skipped too, after which what is kept becomes 0; 0: never */
+                          packed again for an all-to-all between nodes. Norm and clipping use the
+                          unpacked sums (ZeRO++: qgZ) */
+    float feedback; /* error feedback of these reductions: this rank's packing errors are kept and
+                       sent later, as a moving average with this beta (LoCo, Xie et al. 2024: 0.8).
+                       Takes 2 bytes per element on every rank. Skipped steps count, except blocks
+                       that are not finite. In fp16, a skipped step leaves the errors unchanged,
+                       which takes 4 bytes. 0: errors are dropped */
+    int feedback_reset; /* steps, including skipped ones, after which errors become 0; 0: never */
 } zero_config;
 
-/* HIERARCHY, for ranks of which some are near each other, as those of a node are.
-   cfg.shard_ranks S (MiCS, HSDP): a SHARD GROUP of S consecutive ranks, 0..S-1, S..2S-1, ..., keeps
-   one copy of all that the stage shards, S-th parts instead of N-th, and gathers and reduces among
-   its ranks alone. The ranks of one place in all groups, N/S of them, are a REPLICA GROUP: in the
-   last micro-step, once a unit is reduced inside the groups, in f32, its shards are summed over
-   them, in f32 and in order, divided and rounded once. So with one micro-step and node_size S the
-   bits are those without shard_ranks; with more, each group's micro-steps are added up before. The
-   norm's bits, and what a rank saves (zero_state_ranges), are those of N shards, whatever S.
-   cfg.second_ranks S (hpZ): the first gather of a unit behind an update leaves each rank, beside
-   its buffer, an S-th part of the unit, as it was gathered; every later one, up to the next update,
-   goes among the S consecutive ranks that have all parts. No bit depends on it. Units that are
-   resident, or have a buffer of their own, have no second shard; where peers' shards are seen in
-   place (LOCAL, unless cfg.no_mapping) nothing is gathered, and there are none at all: second_bytes
-   of zero_plan tells. */
+/* HIERARCHY, for ranks with fast links to some of the others, such as those of a node.
+   cfg.shard_ranks S (MiCS, HSDP): each SHARD GROUP of S consecutive ranks (0..S-1, S..2S-1, ...)
+   keeps one copy of the sharded state in S parts instead of N. It gathers and reduces among its
+   ranks only. The N/S ranks at the same place in all groups are a REPLICA GROUP. In the last
+   micro-step, each unit's shards, reduced in f32 inside the shard groups, are summed over the
+   replica group in f32 in order, divided, and rounded once. With one micro-step and node_size S,
+   bits equal those without shard_ranks. With more, each group first sums its micro-steps. The
+   norm's bits and the ranges that a rank saves (zero_state_ranges) are those of N shards for every
+   S.
+   cfg.second_ranks S (hpZ): the first gather of a unit after an update also stores an S-th part of
+   the unit on each rank. Until the next update, later gathers use these parts and only the S
+   consecutive ranks that have all of them. No bit depends on it. Resident units and units with
+   their own buffer have no secondary partition. If peers' shards are read in place (LOCAL without
+   cfg.no_mapping), it is empty; see second_bytes of zero_plan. */
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 enum {
-    ZERO_KEEP = 1, /* read in a pass outside its unit's begin and end: resident, type-major [layers,
-                      numel], its pointer written by zero_bind and never moved */
+    ZERO_KEEP = 1, /* read outside its unit's begin and end: resident, type-major [layers, numel];
+                      zero_bind writes its pointer, which never moves */
     ZERO_NO_DECAY = 2,    /* no weight decay */
-    ZERO_OVERWRITTEN = 4, /* backward stores (=) the first gradient of a pass instead of adding (+=)
-                             to it, so the memory need not be handed out cleared. Not with local
-                             accumulation over several micro-steps. */
+    ZERO_OVERWRITTEN = 4, /* backward stores (=) a pass's first gradient instead of adding (+=), so
+                             that its memory need not be cleared. Not for local accumulation over
+                             several micro-steps */
     ZERO_ONE_D = 8,       /* a vector per layer (bias, norm): see persistence_numel */
-    ZERO_BY_SLOT = 16,    /* no field in a host struct: places are named with zero_slot */
-    ZERO_AGAIN = 32,      /* a pass's forward uses it once more than backward does */
-    ZERO_INLINE = 64, /* the field is no pointer, but the array itself, as in `float w[10][784]`;
-                        for zero_lend */
-    ZERO_COPY = 128,  /* with cfg.world: ranks outside the sharding group count the same gradient in
-                        the norm, and this one does not: as of a tied tensor on all stages but the
-                        first, of replicated norms on all tensor-parallel ranks but the first */
-    ZERO_LATE = 256   /* its unit is reduced at the end of the pass, behind all others: where the
-                         ranks of sum_over come to it at different places of their backwards,
-                         as the stages of a pipeline to a tied tensor */
+    ZERO_BY_SLOT = 16,    /* no field in your structs: zero_slot names the places */
+    ZERO_AGAIN = 32,      /* forward uses it once more per pass than backward */
+    ZERO_INLINE = 64, /* the field is the array itself, such as `float w[10][784]`; for zero_lend */
+    ZERO_COPY = 128,  /* with cfg.world: this rank does not count its gradient in the norm, because
+                         ranks outside the sharding group do. Examples: a tied tensor on all stages
+                         but the first; replicated norms on tensor-parallel ranks but the first */
+    ZERO_LATE = 256   /* its unit is reduced after all others at the end of the pass. For sum_over,
+                         if its ranks reach the unit at different places of backward, as pipeline
+                         stages reach a tied tensor */
 };
 
 typedef struct zero_tensor_desc {
@@ -520,41 +507,40 @@ typedef struct zero_tensor_desc {
     size_t numel;     /* elements per layer, 1 or more */
     int layers;       /* 0: 1; at most 2^20. Layer l belongs to unit `unit + l` */
     int unit;         /* unit of layer 0, 0..2^20; the units of all tensors must be 0..n-1 */
-    int uses;         /* how often backward writes its gradient per pass; 0: 1 (tied: 2). Forward
-                         uses it as often, with ZERO_AGAIN once more: the plan counts gathers by
-                         that, and checked builds take it for the most */
+    int uses;         /* times that backward writes its gradient per pass; 0: 1 (tied: 2). Forward
+                         uses it as often, with ZERO_AGAIN once more. The plan counts gathers by it,
+                         and checked builds refuse more uses */
     int flags;        /* ZERO_KEEP | ... */
     int together; /* layers that share a unit: layer l belongs to unit `unit + l / together`, and
-                     these layers follow one another in memory; 0: 1 */
+                     these layers are contiguous in memory; 0: 1 */
     int every;    /* distance between its units: layer l belongs to unit `unit + l * every` (with
                      `together`, count groups of layers). 2: every second block; 0: 1 */
     float lr_factor, decay_factor; /* multiply the step's learning rate and weight decay. 0: 1;
-                                      ZERO_NONE: 0, and both ZERO_NONE: the tensor is frozen */
-    int divisor;       /* of the sum of its gradient over the ranks; 0: cfg.divisor. The reduced
+                                      ZERO_NONE: 0; both ZERO_NONE: frozen */
+    int divisor;       /* divides the sum of its gradient over ranks; 0: cfg.divisor. The reduced
                           gradient is multiplied by the ratio of the two in f32 and rounded, before
                           norm, clipping and access by name */
-    size_t rows, cols; /* MUON: each layer is one matrix [rows, cols] of the whole tensor, row after
-                          row, or several: a fused query, key and value is one of 3 C x C or three
-                          of C x C. Not for embeddings and classifiers. 0: no matrix; ADAMW */
-    zero_group
-        *slice_of; /* LAMB, MUON: the ranks among which this tensor is cut, as in tensor
-                      parallelism; NULL: it is whole. LAMB's ratio is then that of all slices
-                      together, and one of these ranks makes a matrix orthogonal. Same shards
-                      on all of them; one group for all tensors; borrowed until zero_destroy */
-    size_t outer;  /* with slice_of: rank r of the group has the r-th equal part of each of `outer`
-                      rows of a layer. A matrix cut by rows: 1; by columns: its number of rows; a
-                      fused query, key and value cut by heads: 3. 0: 1 */
-    zero_group *sum_over; /* ranks of other sharding groups over which its gradient is summed before
-                             it is reduced: tied embeddings of the first and the last stage, norms
-                             under sequence parallelism. These ranks announce such tensors in the
-                             same order, and reduce them as often. NULL: none; borrowed until
-                             zero_destroy */
-    size_t field;   /* offsetof its pointer in the host's struct of base pointers, the same in the
-                       struct of parameters and in that of gradients */
-} zero_tensor_desc; /* zeros are the defaults; the same on all ranks, but for COPY and groups */
+    size_t rows, cols; /* MUON: each layer is one or several row-major matrices [rows, cols] of the
+                          whole tensor. A fused query, key and value is one of 3C x C or three of C
+                          x C. Not for embeddings and classifiers. 0: no matrix; ADAMW */
+    zero_group *slice_of; /* LAMB, MUON: ranks that this tensor is sliced over, as in tensor
+                             parallelism; NULL: whole. LAMB's ratio covers all slices, and one of
+                             these ranks orthogonalises a matrix. All have the same shards. One
+                             group for all tensors; borrowed until zero_destroy */
+    size_t outer; /* with slice_of: rank r of the group has the r-th equal part of each of `outer`
+                     rows of a layer. 0: 1. A matrix cut by rows: 1; by columns: its rows; a fused
+                     query, key and value cut by heads: 3 */
+    zero_group *sum_over; /* ranks of other sharding groups, over which its gradient is summed
+                             before its reduction. Examples: tied embeddings of first and last
+                             stage; norms under sequence parallelism. These ranks announce such
+                             tensors in the same order and reduce them equally often. NULL: none;
+                             borrowed until zero_destroy */
+    size_t field;         /* offset of its pointer in your struct of parameters, and in that of
+                             gradients */
+} zero_tensor_desc;       /* zeros are the defaults; equal on all ranks, except COPY and groups */
 
-/* One row of a table of tensors, by the name of the struct's field; further fields follow by name,
-   in their order (C11; C++20, or C++17 as GNU, clang and nvcc take it):
+/* Makes a row of a table of tensors, named after the struct's field. Further fields follow by name,
+   in order of declaration (C11; C++20, or C++17 as GNU, clang and nvcc accept it):
        ZERO_FIELD(Tensors, wte, V * C, .uses = 2),
        ZERO_FIELD(Tensors, fcw, 4 * C * C, .layers = L, .unit = 1), */
 #ifdef __cplusplus
@@ -565,126 +551,123 @@ typedef struct zero_tensor_desc {
 #define ZERO_FIELD(type, member, ...)                                                              \
     ZERO_ROW { .name = #member, .numel = __VA_ARGS__, .field = offsetof(type, member) }
 
-/* What a tensor has on the device, for access by name. */
+/* The arrays of a tensor, for access by name. */
 typedef enum zero_kind {
-    ZERO_PARAMETER = 0, /* as stored, and as the next passes see it; writing it writes the master
-                           weight as well */
+    ZERO_PARAMETER = 0, /* as stored and used by the next passes; a write changes the master weight
+                           too */
     ZERO_GRADIENT, /* between zero_reduce and zero_step: unscaled; the mean over ranks of the sum
                       over micro-steps (so divide the loss by their number) */
-    ZERO_MOMENT_1, /* the optimizer's first state array: Adam's m, the momentum of SGD, Lion and
+    ZERO_MOMENT_1, /* first state array of the optimizer: Adam's m, the momentum of SGD, Lion and
                       Muon, Adagrad's sum */
-    ZERO_MOMENT_2, /* its second: Adam's v */
-    ZERO_MASTER,   /* the f32 master weight; where there is none, the parameter after the last step.
+    ZERO_MOMENT_2, /* second state array: Adam's v */
+    ZERO_MASTER,   /* the f32 master weight, or, without one, the parameter after the last step.
                       Writing it writes the parameter, rounded to nearest */
     ZERO_KIND_COUNT
 } zero_kind;
 
-/* ---- what is asked before and after ---------------------------------------------------------- */
+/* ---- plan and statistics --------------------------------------------------------------------- */
 
-/* Memory and traffic of one rank. Bytes. */
+/* Memory and traffic of one rank, in bytes. */
 typedef struct zero_plan {
     size_t numel;                /* P: elements of all tensors, without padding */
     size_t padded_numel;         /* with alignment and padding to equal shards */
     size_t param_bytes;          /* the stage table's share of parameters, padding included */
     size_t grad_bytes;           /* of gradients */
     size_t optimizer_bytes;      /* of optimizer state and master weights */
-    size_t buffer_bytes;         /* gathered units, gradients on their way, staging, accumulators,
-                                    a delayed update's second copy */
+    size_t buffer_bytes;         /* gathered units, gradients in transit, staging, accumulators,
+                                    second copy of a delayed update */
     size_t formula_bytes;        /* the stage table, from numel alone */
-    size_t buffer_ceiling_bytes; /* design limit of buffer_bytes less accumulators */
-    size_t accumulator_bytes;    /* the part of buffer_bytes where micro-steps add up */
-    size_t sent_bytes;         /* per step with micro_steps micro-steps, padding included; per rank;
-                                  (N-1)/N of each unit per reduction and per gather */
+    size_t buffer_ceiling_bytes; /* design limit of buffer_bytes minus accumulators */
+    size_t accumulator_bytes;    /* the part of buffer_bytes for gradient accumulation */
+    size_t sent_bytes;         /* per step of micro_steps micro-steps, with padding: (N-1)/N of each
+                                  unit per reduction and per gather */
     size_t formula_sent_bytes; /* the same from numel alone, without padding */
     size_t kept_bytes;         /* stage 3: parameters resident by KEEP or persistence, in buffer */
     int units;
     int nranks;
-    size_t verdict_bytes; /* per step, for the agreement on norm and skip, and for LAMB's sums of
+    size_t verdict_bytes; /* per step, for agreement on norm and skip and for LAMB's sums of
                              squares; not in sent_bytes */
     int open_forward, open_backward; /* units that may be open at once; `units`: all */
-    size_t file_bytes; /* kept in files: not in optimizer_bytes, but in formula_bytes */
+    size_t file_bytes;               /* in files: not in optimizer_bytes, but in formula_bytes */
     size_t file_read_bytes, file_written_bytes; /* in a step */
-    size_t host_bytes; /* CUDA: kept in the host's memory: optimizer state and master weights, which
-                          are not in optimizer_bytes then, and pinned what goes down and up */
-    zero_update_on update_on; /* CUDA: who updates what HOST keeps; AUTO: there is nothing of it */
+    size_t host_bytes; /* CUDA: in CPU memory: optimizer state and master weights, then not in
+                          optimizer_bytes, and pinned staging memory */
+    zero_update_on update_on; /* CUDA: processor that updates tier HOST; AUTO: HOST is unused */
     double update_host_s,
-        update_device_s; /* seconds a step by either, from link_gbs and memory_gbs */
-    size_t second_bytes; /* the part of buffer_bytes that is second shards (cfg.second_ranks) */
-    size_t near_bytes, replica_bytes; /* the parts of sent_bytes that go among second_ranks ranks,
-                                         and to other replicas (cfg.shard_ranks) */
-    size_t packed_bytes;  /* the part of buffer_bytes for packed traffic: messages, and errors fed
-                             back */
+        update_device_s;              /* seconds per step on each, from link_gbs and memory_gbs */
+    size_t second_bytes;              /* the part of buffer_bytes for the secondary partition */
+    size_t near_bytes, replica_bytes; /* the parts of sent_bytes sent among second_ranks ranks, and
+                                         to replicas (cfg.shard_ranks) */
+    size_t packed_bytes;  /* the part of buffer_bytes for packed messages and error feedback */
     size_t pinned_bytes;  /* CUDA: the part of host_bytes that is pinned */
-    const char *file_way; /* from zero_build on, in words: io_uring or calls of threads, past the
-                             system's cache or through it, or that the folder is a tmpfs, which is
-                             memory; NULL: no file. Never freed */
-    size_t gather_bytes;  /* the part of sent_bytes that is gathers of parameters */
-    size_t down_bytes, up_bytes; /* CUDA: over the link to the host's memory and back in a step, of
-                                    what tiers keep: gradients, parameters, state */
-    size_t context_bytes; /* of the host's memory, beside all numbers: the context's lists, what
-                             waits for its threads, and where ranks meet */
+    const char *file_way; /* from zero_build on, in words: io_uring or threads, with or without the
+                             system's cache, or a tmpfs, which is memory; NULL: none. Never freed */
+    size_t gather_bytes;  /* the part of sent_bytes for gathers of parameters */
+    size_t down_bytes, up_bytes; /* CUDA: per step, device to CPU memory and back, for offloaded
+                                    gradients, parameters and state */
+    size_t context_bytes; /* CPU memory apart from numbers: the context's lists, queues of its
+                             threads, meeting place of ranks */
 } zero_plan;
 
-/* One unit's part of the plan. Elements; per step with micro_steps micro-steps. */
+/* One unit's part of the plan, in elements, per step of micro_steps micro-steps. */
 typedef struct zero_plan_unit {
     size_t numel;  /* without padding */
     size_t padded; /* nranks equal shards */
     int reductions;
     int gathers;  /* of parameters, or at stage 0 of gradients */
-    int resident; /* parameters whole on every rank */
+    int resident; /* every rank keeps the whole parameters */
     size_t sent_bytes;
 } zero_plan_unit;
 
-/* Counted while running. Bytes and seconds since zero_build, of this rank. */
+/* Counters of this rank since zero_build, in bytes and seconds. */
 typedef struct zero_stats {
     size_t param_bytes, grad_bytes, optimizer_bytes, buffer_bytes; /* allocated, as in zero_plan */
-    size_t allocated_bytes;       /* really got from the system, in whole pages; a share of what is
-                                     mapped by all ranks */
+    size_t allocated_bytes;       /* allocated from the system in whole pages, with this rank's
+                                     share of memory mapped by all */
     uint64_t sent_bytes;          /* counted where collectives are issued, as in zero_plan */
-    uint64_t mapped_bytes;        /* the part of sent_bytes that was seen in place and not copied */
+    uint64_t mapped_bytes;        /* the part of sent_bytes read in place, without a copy */
     uint64_t reductions, gathers; /* units reduced and gathered */
     uint64_t steps, skipped;
-    double exposed_s; /* the calling thread waited for communication. CPU; 0 in the CUDA build,
-                         where streams wait: look at a profile */
-    double hooks_s;   /* the calling thread was inside zero_pass_... and the begin and end hooks,
-                         waiting and clearing gradients included */
-    uint64_t verdict_bytes; /* sent for the agreements that end steps, as in zero_plan */
-    uint64_t control_bytes; /* sent for what the host asks for: zero_all_sum, zero_broadcast,
-                               access by name, checkpoints; and for building */
-    uint64_t file_read_bytes, file_written_bytes; /* what is read ahead of a step counts in it */
-    double file_s;                                /* the calling thread waited for the file */
+    double exposed_s; /* waits of the calling thread for communication (CPU; 0 in the CUDA build,
+                         where streams wait: use a profiler) */
+    double hooks_s;   /* calling thread inside zero_pass_..., begin and end hooks, with waits and
+                         clearing of gradients */
+    uint64_t verdict_bytes; /* sent for agreement at the end of steps, as in zero_plan */
+    uint64_t control_bytes; /* sent for zero_all_sum, zero_broadcast, access by name, checkpoints,
+                               building */
+    uint64_t file_read_bytes, file_written_bytes; /* reads ahead of a step count in it */
+    double file_s;                                /* waits of the calling thread for the file */
     uint64_t near_bytes, replica_bytes;           /* the parts of sent_bytes, as in zero_plan */
     uint64_t gather_bytes;                        /* as in zero_plan */
-    uint64_t down_bytes, up_bytes; /* as in zero_plan; what is written by name goes down again */
+    uint64_t down_bytes, up_bytes; /* as in zero_plan; writes by name add to down_bytes */
 } zero_stats;
 
 /* ---- life of a context ----------------------------------------------------------------------- */
 
-/* Makes a context. The communicator is duplicated (MPI) or joined (LOCAL). COLLECTIVE. On error *z
-   is NULL unless memory for the context itself was there: then zero_last_error(*z) says why, and
-   *z must still be destroyed. Errors: ARGUMENT, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE,
-   UNSUPPORTED.
-   Tensors that shard over other ranks than the rest (experts) are a context of their own, which
-   joins that of the rest (cfg.joins): each has its passes and hooks, in which both write into the
-   same structs of pointers; zero_reduce and zero_step are called for the one that joins first, then
-   for the other, whose zero_reduce agrees on one norm, one overflow and one loss scale for both.
-   The one that joins is destroyed first. */
+/* Makes a context. The communicator is duplicated (MPI) or joined (LOCAL). If an error leaves *z
+   non-NULL, zero_last_error(*z) returns the reason, and your code must still destroy *z.
+   COLLECTIVE. Errors: ARGUMENT, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE, UNSUPPORTED.
+   Tensors that are sharded over other ranks than the rest (experts) need their own context, which
+   joins the other (cfg.joins). Each context has its own passes and hooks, which write into the same
+   structs of pointers. Call zero_reduce and zero_step for the joining context first, then for the
+   other. The other's zero_reduce agrees on one norm, overflow and loss scale for both. Destroy the
+   joining context first. */
 zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *comm);
 
-/* zero_run_local and zero_create in one, for a host whose main goes on as each of the ranks:
+/* Starts nranks ranks that each continue main (zero_run_local and zero_create in one):
        zero_ctx *z;
        const int ended = zero_start_local(&z, &cfg, nranks);
        if (ended >= 0) return ended;
-   Returns -1 in each rank, whose context *z is, and whose main trains and returns, as it did.
-   Otherwise *z is NULL and this process is to end with what is returned: the one that called, when
-   its ranks have ended, with what zero_run_local returns; a rank whose context could not be made,
-   with the zero_result. cfg.log gets what no rank can tell: why none was started; the first rank
-   that a signal ended, and the plugin's function that it had called last. CUDA: for one rank;
+   Returns -1 in each rank, with its context in *z; main then trains and returns as usual. Otherwise
+   *z is NULL and this process must exit with the returned value. In the process that called, after
+   its ranks have ended, that is zero_run_local's value. In a rank without a context, it is the
+   zero_result. cfg.log also gets errors that no rank can report: why none was started, or the first
+   rank that a signal ended and the last function of the plugin that it called. CUDA: one rank only;
    126 for more, which are threads there. */
 int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
 
-/* The same with its three lines, in main: settings follow by name, as .stage = 1 (C11; C++20, in
-   their order). Warnings and errors go to stderr, unless .log says otherwise. */
+/* Calls zero_start_local in main and returns from main if it must. Settings follow by name, such as
+   .stage = 1 (C11; C++20, in order). Without .log, warnings and errors go to stderr. */
 #define ZERO_START_LOCAL(z, nranks, ...)                                                           \
     do {                                                                                           \
         zero_config zero_settings = {__VA_ARGS__};                                                 \
@@ -693,27 +676,27 @@ int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
         if (zero_ended >= 0) return zero_ended;                                                    \
     } while (0)
 
-/* Returns this rank, and the number of ranks. */
+/* Return this rank, and the number of ranks. */
 int zero_rank(const zero_ctx *z);
 int zero_nranks(const zero_ctx *z);
 
-/* Announces a tensor. Before zero_build, in the same order on all ranks. Errors: ARGUMENT, STATE,
-   MEMORY. */
+/* Announces a tensor, before zero_build and in the same order on all ranks. Errors: ARGUMENT,
+   STATE, MEMORY. */
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
-/* Announces n tensors in order. Errors: as for zero_tensor. */
+/* Announces n tensors in order. Errors: those of zero_tensor. */
 zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
 
-/* For trainers whose pointers are scattered over structs and globals: a row of the table at a time,
-   a tensor of one layer whose pointers are the slots *param and *grad. ZERO_PLACE names the tensor
-   after the expression `param`. If that name is taken, a number follows it: `attention[l]->wq 1` is
-   the second. Further fields follow by name, as in ZERO_FIELD. A row without them is KEEP; a row
-   with `.unit` or `.flags` has the flags that it states, and is KEEP only with ZERO_KEEP (in unit 0
-   without KEEP: `.flags = ZERO_BY_SLOT`):
+/* Announces a tensor of one layer whose pointers are the slots *param and *grad (borrowed until
+   zero_destroy). It is for trainers with pointers scattered over structs and globals. ZERO_PLACE
+   names the tensor after the expression `param`. If that name is taken, a number follows:
+   `attention[l]->wq 1` is the second. Further fields follow by name, as in ZERO_FIELD. A row
+   without them is KEEP. A row with `.unit` or `.flags` has exactly the flags that it states (in
+   unit 0 without KEEP: `.flags = ZERO_BY_SLOT`):
        for (int l = 0; l < L; l++)
            ZERO_PLACE(z, attention[l]->wq, attention[l]->wq_grad, C * C);
-   Rows need not be tested one by one: zero_build and zero_adopt return ARGUMENT with the sentence
-   of the first that was refused. Errors: as of zero_tensor and zero_slot. (Arrays that stay the
-   host's: zero_lend_array.) */
+   Rows need no test of their own: zero_build and zero_adopt return ARGUMENT with the sentence of
+   the first refused row. For arrays that stay yours see zero_lend_array. Errors: those of
+   zero_tensor and zero_slot. */
 zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, void **grad);
 #define ZERO_PLACE(z, param, grad, ...)                                                            \
     do {                                                                                           \
@@ -721,30 +704,31 @@ zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, v
         (void)zero_place(z, &zero_row, (void **)&(param), (void **)&(grad));                       \
     } while (0)
 
-/* Partitions, allocates, and compares configuration and tensors over the ranks: on a difference
-   every rank returns MISMATCH and names the first one. Parameters and optimizer state are zeros.
-   COLLECTIVE, SYNC. Errors: ARGUMENT, STATE, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE. */
+/* Partitions the tensors, allocates, and compares configuration and tensors over the ranks. On a
+   difference, every rank returns MISMATCH and names the first one. Parameters and optimizer state
+   are zeros. COLLECTIVE, SYNC. Errors: ARGUMENT, STATE, MEMORY, MISMATCH, PEER, TIMEOUT, COMM,
+   DEVICE. */
 zero_result zero_build(zero_ctx *z);
 
 /* ---- pointers -------------------------------------------------------------------------------- */
 
-/* Writes the pointers of KEEP tensors into the host's structs of base pointers (either may be
-   NULL). Once after zero_build, and for every further copy of the structs. Errors: STATE. */
+/* Writes the pointers of KEEP tensors into your structs of base pointers (either may be NULL). Call
+   it once after zero_build, and for every further copy of the structs. Errors: STATE. */
 zero_result zero_bind(zero_ctx *z, void *params, void *grads);
 
-/* Takes the weights over from the host's arrays: those that the fields of `params`, and slots when
-   zero_slot was called, point to, numbers of `type`, [layers, numel] (a slot: [numel]), in memory
-   that the context's device reads. Calls zero_build before, unless the host has, and then does what
-   zero_bind does, in whose place this stands (pointers of other tensors are NULL until their
-   hooks); `params` and `grads` may be NULL where all tensors have slots. Both are borrowed until
-   zero_destroy, which sets their pointers, and slots, to NULL. The same values on all ranks.
-   `release` (free, cudaFree ...) gets each array once it is taken, and with it the array that the
-   tensor's pointer in `grads`, or its slot's, has pointed to: each is one allocation, or, of
-   gradients, NULL. `release` NULL: all these are the host's to free, who has their addresses
-   elsewhere, and pointers in `grads` are not looked at. Checked builds fill parameters with NaN
-   before, so that who still reads one finds out, and compare the sizes of arrays whose `release` is
-   free, or that CUDA allocated, with the table. COLLECTIVE, SYNC. Errors: ARGUMENT (a pointer is
-   NULL; two arrays overlap), STATE, MEMORY, MISMATCH and the sticky ones. */
+/* Copies the weights from your arrays and then releases the arrays. It replaces zero_bind, and
+   calls zero_build first unless you have. The arrays are those that the fields of `params` point
+   to, and slots (zero_slot): numbers of `type`, [layers, numel] (a slot: [numel]), in memory that
+   the context's device reads. All ranks pass the same values. `params` and `grads` may be NULL if
+   all tensors have slots. Both structs are borrowed until zero_destroy, which sets their pointers
+   and slots to NULL. Pointers of tensors without KEEP are NULL until their hooks.
+   `release` (free, cudaFree ...) is called for each array of weights after its copy, and for the
+   array of gradients of the same tensor, if that is not NULL. Each array must be one allocation. If
+   `release` is NULL, all arrays stay yours to free, and pointers in `grads` are not read.
+   Checked builds fill the old parameters with NaN, to expose code that still reads them. If
+   `release` is free or CUDA allocated the arrays, they also compare the arrays' sizes with the
+   table. COLLECTIVE, SYNC. Errors: ARGUMENT (a pointer is NULL; two arrays overlap), STATE, MEMORY,
+   MISMATCH and the sticky ones. */
 zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
                        void (*release)(void *array));
 
@@ -752,50 +736,50 @@ zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
 
 typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
 
-/* Opens a pass. ZERO_EVAL: forward hooks only (micro 0 of 1). `micro` counts 0..micro_steps-1
-   within a step. ZERO_TOGETHER: all micro-steps of the step in one pass, for pipelines: hooks of
-   several micro-batches come in any order, as forward 2 before backward 1. Each unit's gradient, in
-   f32, is handed out cleared once and complete after uses * micro_steps backwards; with
-   accumulation SHARDED cleared and reduced for every micro-batch, whose `uses` backwards follow one
-   another (but KEEP and LATE tensors once, at the end). It has the bits of one micro-step after the
-   other if each unit's backwards come in the order of micro-batches. COLLECTIVE. Errors: ARGUMENT,
-   STATE and the sticky ones. */
+/* Opens a pass. `micro` counts 0..micro_steps-1 within a step. ZERO_EVAL: forward hooks only, micro
+   0 of 1. ZERO_TOGETHER: all micro-steps of the step in one pass, for pipelines, with the hooks of
+   several micro-batches in any order, such as forward 2 before backward 1. Each unit's f32 gradient
+   is then cleared once and complete after uses * micro_steps backwards. With accumulation SHARDED
+   it is cleared and reduced per micro-batch, whose `uses` backwards are consecutive (KEEP and LATE
+   tensors: once, at the end). Bits equal those of micro-steps in sequence if each unit's backwards
+   run in the order of micro-batches. COLLECTIVE. Errors: ARGUMENT, STATE and the sticky ones. */
 #define ZERO_TOGETHER (-2)
 zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps);
 
-/* Before and after a unit's forward. `params` is the host's struct of base pointers (may be NULL
-   if all tensors are bound by slot): begin writes `memory - layer * numel` into the fields of the
-   unit's tensors, so that `params->X + layer * numel` is the layer's tensor. Begin waits for the
-   unit's gather (stage 3; at 1 and 2 for the one that follows the step) and starts those of the
-   next units. Begin and end nest by count; a forward may run inside a backward of the same unit
-   (recompute). Released memory of a unit keeps its last value until another unit takes the buffer.
-   Errors: ARGUMENT, STATE, and at stage 3 STATE if more units are open than there are buffers. */
+/* Begin and end a unit's forward. `params` is your struct of base pointers (NULL if all tensors
+   have slots). begin writes `memory - layer * numel` into the fields of the unit's tensors, so that
+   `params->X + layer * numel` is the layer's tensor. begin waits for the unit's gather (stage 3; at
+   1 and 2 for the one after the step) and starts the prefetch of the next units. Hooks nest by
+   count. A forward may run inside a backward of the same unit (activation checkpointing). After
+   end, memory keeps its value until another unit takes the buffer. COLLECTIVE. Errors: ARGUMENT,
+   STATE (at stage 3 also if more units are open than buffers) and the sticky ones. */
 zero_result zero_forward_begin(zero_ctx *z, int unit, void *params);
 zero_result zero_forward_end(zero_ctx *z, int unit);
 
-/* Before and after a unit's backward. `params` NULL: only gradients are touched (an embedding
-   lookup), nothing is gathered, and the unit's slots of parameters become NULL; a host with slots
-   alone passes ZERO_WANTED where its backward reads weights. Gradients are handed out cleared
-   at the first use of a pass (of a step with local accumulation), and backward adds to them. After
-   the last of the unit's uses in the last micro-step (in each, with sharded accumulation) its
-   reduction starts. */
-#define ZERO_WANTED ((void *)1) /* no struct: pointers go to slots */
+/* Begin and end a unit's backward. If `params` is NULL, backward only touches gradients (an
+   embedding lookup): nothing is gathered, and the unit's parameter slots become NULL. With slots
+   alone, pass ZERO_WANTED if backward reads weights. Gradients are cleared at the first use of a
+   pass (of a step, with local accumulation), and backward adds to them. The unit's reduction starts
+   after its last use in the last micro-step (in each micro-step, with sharded accumulation).
+   COLLECTIVE. Errors: those of the forward hooks. */
+#define ZERO_WANTED ((void *)1) /* no struct: slots get the pointers */
 zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads);
 zero_result zero_backward_end(zero_ctx *z, int unit);
 
-/* Closes the pass. Units that saw no backward, or fewer uses than announced, are reduced here in
-   descending order, missing gradients as zeros; then KEEP tensors. COLLECTIVE. */
+/* Closes the pass. Units with no backward, or fewer uses than announced, are reduced here in
+   descending order, with missing gradients as zeros; then KEEP tensors. COLLECTIVE. Errors: STATE
+   and the sticky ones. */
 zero_result zero_pass_end(zero_ctx *z);
 
-/* LOSS SCALE: what the loss must be multiplied by before every backward of the coming step; the
-   update divides by the same. 1 unless the type is F16 or cfg.scaler says otherwise. SYNC where the
-   scale is dynamic: waits for the last step's verdict. */
+/* LOSS SCALE: returns the factor for the loss before every backward of the coming step. The update
+   divides by it. It is 1 unless the type is F16 or cfg.scaler sets it. SYNC if the scale is
+   dynamic: waits for the last step's agreement. */
 float zero_loss_scale(zero_ctx *z);
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* What the update does, with g the mean gradient, unscaled, times min(1, max_norm / (norm + 1e-6)),
-   t the number of steps taken, this one included, and lr, weight_decay times the tensor's factors:
+/* The update rules. g is the mean gradient, unscaled, times min(1, max_norm / (norm + 1e-6)), t the
+   number of steps taken with this one; the tensor's factors multiply lr and weight_decay:
      ADAMW  Loshchilov and Hutter 2019, algorithm 2:
               m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
               p = p - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p)
@@ -813,196 +797,195 @@ float zero_loss_scale(zero_ctx *z);
               p = p - lr r u,  r = |p| / |u| of the layer, within cfg.trust_least and trust_most,
               or 1 where either is 0. A layer is one of zero_tensor_desc.layers, biases too.
               The norms' squares are summed without rounding: the same at every stage and number of
-              ranks. (DeepSpeed's corrects m and v behind the ratio, and bounds that by 0.01 and 10)
-     MUON   Jordan et al. 2024, as torch.optim.Muon writes it; of each matrix
-   (zero_tensor_desc.rows), with mu = cfg.muon.momentum: m = mu m + (1 - mu) g,  d = mu m + (1 - mu)
-   g,  X = d / max(|d|, 1e-7), cfg.muon.turns times: A = X X', X = 3.4445 X + (-4.775 A + 2.0315 A
-   A) X   (of X' where rows > cols), p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows /
-   cols)), or, with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols)) In f32, where torch iterates in
-   bf16. Matrices are dealt over the ranks by what they cost: d goes to its owner, X comes back,
-   both in f32 and by whole units; sent_bytes says so. Clipping and skipping come before. All else
-   is ADAMW's, with lr times cfg.muon.plain_lr, and alone has MOMENT_2 */
+              ranks. (DeepSpeed corrects m and v after the ratio and bounds it by 0.01 and 10)
+     MUON   Jordan et al. 2024, as torch.optim.Muon writes it, of each matrix [rows, cols],
+            with mu = cfg.muon.momentum: m = mu m + (1 - mu) g,  d = mu m + (1 - mu) g,
+              X = d / max(|d|, 1e-7) (X' where rows > cols), cfg.muon.turns times:
+                A = X X',  X = 3.4445 X + (-4.775 A + 2.0315 A A) X,
+              p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)),
+                or, with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols))
+              in f32, where torch iterates in bf16. Matrices are divided among ranks by cost. The
+              owner receives d and returns X, both in f32 and by whole units; sent_bytes counts it.
+              Clipping and skipping come first. Other tensors use ADAMW with lr times
+              cfg.muon.plain_lr, and only they have MOMENT_2 */
 typedef struct zero_hyper {
     float lr;
-    float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum, the others are not looked at;
-                                LION: eps is not; ADAGRAD: eps alone is. MUON: all three are
-                                of ADAMW, for what is no matrix. Where eps is looked at it must not
-                                be 0 */
+    float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum, the others are ignored. LION
+                                ignores eps; ADAGRAD uses only eps. MUON: ADAMW's, for other
+                                tensors. If used, eps must not be 0 */
     float weight_decay;
     float max_norm; /* global 2-norm to clip to; 0: no clipping */
 } zero_hyper;
 
 typedef struct zero_step_report {
-    int stepped;            /* 0: skipped: a gradient was not finite, or by zero_skip_step */
+    int stepped;            /* 0: skipped, by a gradient that is not finite or by zero_skip_step */
     double norm;            /* 2-norm of the mean gradient, unscaled, before clipping */
-    float loss_scale;       /* that this gradient was divided by */
-    float next_loss_scale;  /* that the next one will be */
-    int64_t steps, skipped; /* so far */
-    const char *bad_tensor; /* the first tensor whose gradient is not finite, in unit order; owned
-                               by ctx. NULL: all are */
+    float loss_scale;       /* this gradient was divided by it */
+    float next_loss_scale;  /* the scale of the next step */
+    int64_t steps, skipped; /* totals of the run */
+    const char *bad_tensor; /* first tensor whose gradient is not finite, in unit order; owned by
+                               ctx. NULL: none */
     size_t bad_index;       /* its element, over all layers */
     int bad_rank;           /* the rank that owns that element */
 } zero_step_report;
 
-/* Ends the reductions after the last micro-step; from here to zero_step gradients can be read by
-   name. COLLECTIVE. Errors: STATE (micro-steps missing) and the sticky ones. */
+/* Ends the reductions after the last micro-step. Until zero_step, gradients can be read by name.
+   COLLECTIVE. Errors: STATE (micro-steps missing) and the sticky ones. */
 zero_result zero_reduce(zero_ctx *z);
 
-/* Updates all parameters and starts their gathers. Skips, on every rank alike, if the norm is not
-   finite (unless no_overflow_check): weights, moments and the count of steps stay as they are.
-   Ranks that gave other values, or of which some called zero_skip_step, get MISMATCH with those
-   values once the next step's norm is agreed on, and none steps on from there; who asks for nothing
-   gets it from the zero_step that finds the step before ended. COLLECTIVE.
-   DELAYED (cfg.delay_from): norm, skip, clip and scale are decided here as ever, then the update
-   runs beside the next step. That step's passes see the weights of before it; each unit's new ones
-   come in once the unit's last backward of that step is reduced, so that the step after it begins
-   with them: W(t+1) = update(W(t), gradient at W(t-1)). Costs a second copy of this rank's shard of
-   the weights, and gradients that lie apart. Looking between steps changes nothing. An evaluation
-   computes with the weights that the next step's passes see, and ZERO_PARAMETER reads these.
-   ZERO_MASTER, moments and zero_hash are of the newest weights. A checkpoint has both.
-   zero_apply_pending and zero_write_tensor make the next passes see the newest weights. Errors:
-   ARGUMENT, STATE and the sticky ones. */
+/* Updates all parameters and starts their gathers. If the norm is not finite (unless
+   no_overflow_check), all ranks skip the update: weights, moments and the count of steps stay. If
+   ranks pass different values, or only some call zero_skip_step, all get MISMATCH with those values
+   when the next step's norm is agreed on, and none continues. If you never ask for a step's result,
+   a later zero_step returns the error. COLLECTIVE. Errors: ARGUMENT, STATE and the sticky ones.
+   DELAYED (cfg.delay_from): norm, skip, clip and scale are decided here as usual, and the update
+   overlaps the next step. That step's passes use the weights before the update. Each unit's new
+   weights arrive after its last reduction in that step, for the following step: W(t+1) =
+   update(W(t), gradient at W(t-1)). This needs a second copy of this rank's shard of the weights,
+   and separate gradients. Reads between steps change nothing. Evaluations and ZERO_PARAMETER use
+   the weights of the next step's passes. ZERO_MASTER, moments and zero_hash use the newest weights.
+   A checkpoint has both. zero_apply_pending and zero_write_tensor make the next passes use the
+   newest weights. */
 zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
 
-/* Ends a delayed update that is pending: evaluations and the next step see the newest weights. For
-   the end of a run, after its last checkpoint; in the middle it changes how the run goes on. Does
-   nothing if no update is pending. COLLECTIVE, SYNC. Errors: STATE (in a step) and the sticky
-   ones. */
+/* Ends a pending delayed update, so that evaluations and the next step use the newest weights. Call
+   it at the end of a run, after its last checkpoint; earlier it changes the results. Does nothing
+   if no update is pending. COLLECTIVE, SYNC. Errors: STATE (in a step) and the sticky ones. */
 zero_result zero_apply_pending(zero_ctx *z);
 
-/* Reports what the last step did. SYNC. Errors: STATE (no step yet, or a next one is reduced
-   already), SCALE (it was skipped at the smallest loss scale; the report is there, nothing is lost,
-   the next step may be tried) and the sticky ones. */
+/* Reports the last step. SYNC. Errors: STATE (no step yet, or a next one is already reduced), SCALE
+   (skipped at the smallest loss scale; the report is valid, and your code may try the next step)
+   and the sticky ones. */
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
 
 /* ---- a step without hooks -------------------------------------------------------------------- */
 
-/* For a host whose tensors are all KEEP: forward and backward stand between these two, unchanged,
-   and nothing else. (Hooks may stand there too: these are the pass and the step around them.) At
-   every stage parameters and gradients are whole on every rank then; optimizer state is sharded
-   from stage 1 on.
-   begin opens the next of cfg.micro_steps micro-steps: backward starts from the loss divided by
-   their number. end closes it, and after the last one reduces and steps. Behind end weights are
-   final, and may be read freely until the next end (with hooks: between those alone, and KEEP
-   tensors from the next zero_pass_begin on). `loss`: this rank's, of this micro-step; `mean`, if it
-   is not NULL, gets its mean over the step's micro-steps and all ranks behind the last one (SYNC),
-   this rank's so far before. COLLECTIVE. Errors: those of zero_pass_begin, zero_pass_end,
+/* Begin and end a micro-step, with only your unchanged forward and backward between them, if all
+   tensors are KEEP. With other tensors, hooks belong between them too. Without hooks, every rank
+   keeps whole parameters and gradients at every stage; from stage 1 on, optimizer state is sharded.
+   begin opens the next of cfg.micro_steps micro-steps. Backward starts from the loss divided by
+   their number. end closes the micro-step, and after the last one it reduces and steps. After end,
+   weights are final and readable until the next end (with hooks: only between hooks, and KEEP
+   tensors from the next zero_pass_begin on). `loss` is this rank's, of this micro-step. `mean`, if
+   not NULL, gets its mean over micro-steps and all ranks after the last micro-step (SYNC), and this
+   rank's mean so far before. COLLECTIVE. Errors: those of zero_pass_begin, zero_pass_end,
    zero_reduce and zero_step; STATE if no hook was called and a tensor is not KEEP. */
 zero_result zero_train_begin(zero_ctx *z);
 zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
 
 /* ---- errors, and the end --------------------------------------------------------------------- */
 
-/* Returns the sentence of the last error of this context, or "". Owned by ctx, until the next
-   call with it. */
+/* Returns the sentence of the last error, or "". Owned by ctx, until the next call with it. */
 const char *zero_last_error(const zero_ctx *z);
 
-/* Waits for pending work and frees everything. NULL is allowed. A context that failed tells its
-   peers, so that they do not wait for it. Under MPI COLLECTIVE, for at most timeout_s (before
-   zero_build 3 s): windows and communicators are freed by all ranks or by none. */
+/* Waits for pending work and frees everything. NULL is allowed. A failed context notifies its
+   peers, so that they do not wait for it. With MPI it is COLLECTIVE for at most timeout_s (before
+   zero_build 3 s): all ranks, or none, free windows and communicators. */
 void zero_destroy(zero_ctx *z);
 
-/* ==== MORE: what stages 0 to 3 do not need, by capability ============================== */
+/* ==== MORE: not needed for stages 0 to 3, by capability ====================================== */
 
 /* ---- version --------------------------------------------------------------------------------- */
 
-/* What the plugin was compiled from; a program that loads it by itself compares zero_abi() with
-   ZERO_ABI. */
+/* Return the version and ABI that the plugin was compiled from. A program that loads the library
+   itself compares zero_abi() with ZERO_ABI. */
 const char *zero_version(void);
 int zero_abi(void);
 
 /* ---- ranks of one machine -------------------------------------------------------------------- */
 
-/* The meeting place of local ranks. Make it before the ranks start: before pthread_create (shared
-   != 0 is not needed) or before fork (shared != 0: it lies in memory that children inherit).
-   Destroy it after the last rank has gone. */
+/* Makes the meeting place of local ranks. Call it before the ranks start: before pthread_create
+   (`shared` may be 0), or before fork (`shared` != 0: memory that children inherit). Destroy it
+   after the last rank has ended. Errors: ARGUMENT, MEMORY. */
 zero_result zero_local_create(zero_local **local, int nranks, int shared);
 void zero_local_destroy(zero_local *local);
 
-/* The same in memory that ranks share by other means than fork: zero_local_bytes() bytes, aligned
-   to 64, the caller's for as long as ranks use it. One process calls this before the others take
-   the same memory, wherever they see it, for their zero_local; nobody destroys it. */
+/* Makes a meeting place in memory that ranks share without fork: zero_local_bytes() bytes, aligned
+   to 64, owned by the caller while ranks use it. One process calls this first. The others then use
+   the memory's address in their process as their zero_local. Do not destroy it. */
 size_t zero_local_bytes(void);
 zero_result zero_local_place(zero_local **local, void *memory, int nranks);
 
-/* Makes every collective of every rank of the group return ZERO_ERR_PEER with this sentence, in
-   well under a second. Safe in any thread, process or signal handler that sees the group; for a
-   launcher that saw rank `rank` die; below 0: the sentence stands alone. */
+/* Makes every collective of every rank of the meeting place return ZERO_ERR_PEER with this
+   sentence, in well under a second. It is safe in any thread, process or signal handler with access
+   to it. A launcher calls it when rank `rank` dies; below 0: the sentence names no rank. */
 void zero_local_abort(zero_local *local, int rank, const char *why);
 
 /* Starts nranks ranks of this machine, which run fn with a LOCAL communicator each, and waits for
-   them: for hosts whose rank is a function, and for CUDA. (zero_start_local, for a rank that is the
-   rest of main, is above.) One rank is this process itself. CPU: processes that are forked here,
-   each on its part of the processors: call this first in main, since a process that has run an
-   OpenMP region, or has other threads or MPI, cannot be forked (126 then), and a file that was
-   opened before is read on by all ranks in turn; signals that are sent to this process alone go to
-   all of them, and if it is killed they end. CUDA: threads of this process, each on the device of
-   its number. When a rank returns something else than 0 or is killed, its peers get ZERO_ERR_PEER
-   with that: `rank 1 was ended by signal 11 (Segmentation fault)`, and its last call; what has not
-   ended 3 s later gets SIGTERM, and 3 s later SIGKILL (CPU). Returns 0 if every rank did, otherwise
-   what the first one that failed returned, 128 + the signal that ended it, or 126 where not all
-   could be started. */
+   them. It is for CUDA, and for trainers whose rank is a function (zero_start_local: a rank is the
+   rest of main). One rank is this process itself.
+   CPU: ranks are forked processes, each on its part of the processors. Call this first in main: a
+   process that ran an OpenMP region, or has other threads or MPI, cannot be forked (126). Files
+   opened before share one position over all ranks. Signals to this process go to all ranks, and if
+   it is killed, they end. CUDA: ranks are threads of this process, each on the device of its
+   number.
+   If a rank returns nonzero or is killed, its peers get ZERO_ERR_PEER with the reason, such as
+   `rank 1 was ended by signal 11 (Segmentation fault)`, and its last call. CPU: ranks that still
+   run get SIGTERM after 3 s and SIGKILL 3 s later. Returns 0 if every rank returned 0. Otherwise it
+   returns the value of the first failed rank, 128 + the signal that ended it, or 126 if not all
+   ranks could be started. */
 typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
 int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
 
 /* ---- more about tensors and steps ------------------------------------------------------------ */
 
-/* The tensors announced so far, in order: how many, and number i, 0 .. n - 1, with the defaults of
-   its fields. The name is owned by ctx. Not collective. Errors: ARGUMENT. */
+/* Return the number n of tensors announced so far, and tensor i, 0..n-1, with the defaults of its
+   fields resolved. The name is owned by ctx. Not collective. Errors: ARGUMENT. */
 int zero_tensor_count(const zero_ctx *z);
 zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc);
 
-/* Memory and traffic of the tensors announced so far; nothing is allocated on any device, and no
-   peer is asked. Valid before and after zero_build. `unit` 0..units-1; KEEP tensors together are
-   one more unit, the last. Errors: ARGUMENT, MEMORY, and the sticky ones. */
+/* Returns memory and traffic of the tensors announced so far, before and after zero_build. It
+   allocates nothing on a device and asks no peer. `unit`: 0..units-1; all KEEP tensors are one more
+   unit, the last. Errors: ARGUMENT, MEMORY, and the sticky ones. */
 zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
 zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
 
 /* Returns the configuration with every default resolved (bucket_numel: from the first plan on). */
 void zero_query_config(const zero_ctx *z, zero_config *cfg);
 
-/* For hosts with a pointer per layer and tensor, of any type of data: begin hooks of the layer's
-   unit write *param and *grad (either may be NULL); KEEP tensors get theirs here, or, before
-   zero_build, by that. `name` NULL: the tensor announced last. The two places are borrowed until
-   zero_destroy. Errors: ARGUMENT, STATE. */
+/* Names two places of your code, *param and *grad (either may be NULL), that begin hooks of the
+   layer's unit write. It is for trainers with a pointer per layer and tensor, of any type. KEEP
+   tensors get their pointers here, or in zero_build if that comes later. `name` NULL: the tensor
+   announced last. Both places are borrowed until zero_destroy. Errors: ARGUMENT, STATE. */
 zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad);
 
-/* Another field of the host's structs that points to the tensor, as a classifier's that is the
-   embedding: whoever writes one writes both. (A tensor's second slot is one more zero_slot.) Before
+/* Names another field of your structs for the same tensor, such as a classifier's tied to the
+   embedding: a write to one changes both. (For a second slot, call zero_slot again.) Call it before
    zero_bind or zero_adopt. Errors: ARGUMENT (no such tensor; another tensor's field). */
 zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
 
-/* Returns the 2-norm of the mean gradient, agreed over all ranks; the same bits at every stage:
-   squares are summed in f64 by fixed blocks, blocks in order, units in the order of their
-   reductions, ranks in order. SYNC, optional, between zero_reduce and zero_step. */
+/* Returns the 2-norm of the mean gradient over all ranks, deterministic and equal at every stage.
+   Squares are summed in f64 by fixed blocks: blocks in order, units in order of their reductions,
+   ranks in order. Optional, between zero_reduce and zero_step. SYNC. Errors: ARGUMENT, STATE and
+   the sticky ones. */
 zero_result zero_norm(zero_ctx *z, double *norm);
 
-/* Instead of zero_step: drops the gradient and counts the step as skipped. Weights, moments and the
-   count of steps stay; a dynamic loss scale takes note of the gradient as of any other. For hosts
-   with rules of their own, as on a norm far from the usual. The same on all ranks. Errors: STATE
-   and the sticky ones. */
+/* Drops the gradient and counts the step as skipped, instead of zero_step. Weights, moments and the
+   count of steps stay. A dynamic loss scale counts the gradient as usual. It is for your own rules,
+   for example on an unusual norm. All ranks decide the same. COLLECTIVE. Errors: STATE and the
+   sticky ones. */
 zero_result zero_skip_step(zero_ctx *z);
 
-/* "forward". Never NULL. */
+/* Returns the name of a kind of event, such as "forward". Never NULL. */
 const char *zero_event_name(zero_event_kind kind);
 
 /* ---- the order of a pass --------------------------------------------------------------------- */
 
-/* THE ORDER OF A PASS, announced in the place of what is learnt. At stage 3 the next units are
-   gathered ahead (cfg.prefetch): those that followed in the pass before, in the first one those of
-   a model of layers. Who knows the order, as a pipeline's stage its schedule, says it: then the
-   first pass gathers ahead as all others do, and where that was said before zero_build the plan
-   counts this order's gathers. Same bits.
-   `turns` are the calls of a pass that want parameters, in order; hooks of a unit that is open, and
-   backwards with `params` NULL, are not among them. A call that is not the next turn is refused,
-   and the pass goes on from where it was; so is an end before the last one. It holds for every pass
-   of that kind (`micro` ZERO_TOGETHER: of all micro-steps together, otherwise 0) until another one
-   is said; n 0: it is learnt again. Behind the tensors or between steps; copied. COLLECTIVE.
-   Without an order, a pass of ZERO_TOGETHER with accumulation SHARDED is planned with a reduction
-   of KEEP and LATE tensors in every micro-step, of which there is one.
-   Errors: ARGUMENT (no such unit; a unit is released that is not gathered, or the other way),
-   STATE, MEMORY and, the ranks' orders being compared here, or in zero_build, MISMATCH with the
-   first turn that differs. */
+/* Announces THE ORDER OF A PASS instead of letting the plugin learn it. At stage 3, the next units
+   are prefetched (cfg.prefetch): those that came next in the pass before, and in the first pass
+   those of a model of layers. If your code knows the order, such as a pipeline schedule, the first
+   pass prefetches like all others. Announced before zero_build, it also sets the plan's count of
+   gathers. Bits do not change.
+   `turns` are the calls of a pass that need parameters, in order, without hooks of a unit that is
+   already open and without backwards with `params` NULL. A call that is not the next one is
+   refused, and the pass can continue from there; so is an end before the last one. The order holds
+   for every pass of that kind (`micro` ZERO_TOGETHER: all micro-steps together, otherwise 0) until
+   another one replaces it. n 0: the plugin learns it again. Call it after the tensors or between
+   steps; `turns` is copied. Without an order, the plan counts a reduction of KEEP and LATE tensors
+   in every micro-step of a pass of ZERO_TOGETHER with accumulation SHARDED, but only one runs.
+   All ranks' orders are compared here, or in zero_build. COLLECTIVE. Errors: ARGUMENT (no such
+   unit; a release without a gather, or a gather without a release), STATE, MEMORY, MISMATCH with
+   the first call that differs. */
 typedef enum zero_turn_kind {
     ZERO_TURN_FORWARD = 0, /* zero_forward_begin of a unit that is not open */
     ZERO_TURN_BACKWARD,    /* zero_backward_begin of one, with parameters */
@@ -1016,39 +999,39 @@ typedef struct zero_turn {
 } zero_turn;
 zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_turn *turns, int n);
 
-/* A schedule's own gathers and releases, inside a pass. gather starts that of the unit now, waits
-   for nothing, and keeps the unit in a buffer (open_units) until release: all hooks between find it
-   there, as those of several micro-batches. They nest by count, as hooks do, which they do not
-   replace; what was gathered in a pass is released in it. With prefetch ZERO_NONE nothing else is
-   gathered ahead. Below stage 3, and of resident units, there is nothing to gather. COLLECTIVE.
-   Errors: ARGUMENT, STATE (no buffer is left; release without gather) and the sticky ones. */
+/* Gather and release a unit by your own schedule, inside a pass. zero_gather starts the gather
+   without waiting and keeps the unit in a buffer (open_units) until zero_release. All hooks
+   between, for example of several micro-batches, find it there. Calls nest by count, do not replace
+   hooks, and match within one pass. With prefetch ZERO_NONE nothing else is gathered ahead. Both do
+   nothing below stage 3 and for resident units. COLLECTIVE. Errors: ARGUMENT, STATE (no buffer is
+   left; release without gather) and the sticky ones. */
 zero_result zero_gather(zero_ctx *z, int unit);
 zero_result zero_release(zero_ctx *z, int unit);
 
-/* ---- arrays that stay the host's ------------------------------------------------------------- */
+/* ---- arrays that stay yours ------------------------------------------------------------------ */
 
-/* For a host whose weights are no pointers that could be moved (arrays in a struct: ZERO_INLINE),
-   or are doubles: weights and gradients stay where they are, whole on every rank, and are copied.
-   The context keeps what the stage says besides, so stage 3 is the smallest. No hooks, no pointers,
-   no KEEP needed. zero_lend stands in the place of zero_build: takes the weights of the fields of
-   `params` and of slots, numbers of `type`, ZERO_F64 too, [layers, numel] (a slot: [numel]), and
-   gives them back as the plugin has them. DOUBLES are rounded, since the plugin's weights, sums,
-   moments and updates have 32 bits at most: the host computes in double, from weights that are f32.
-   The same values on all ranks; `params` and `grads` are NULL where all tensors have slots.
-   COLLECTIVE, SYNC. Errors: those of zero_build and zero_adopt.
-   zero_lend_train is the step, in the place of the host's optimizer: takes the gradients of the
-   fields of `grads` (a struct of the same kind; it may be a local of the caller) and of slots,
-   times the loss scale, clears them, reduces, steps, and gives the new weights back. Gradients that
-   are sums over a batch: cfg.divisor. With micro_steps above 1 each call takes those of one, and
-   the last steps; the rest is as at zero_train_end. There is no time between steps in which an
-   update could be delayed. COLLECTIVE, SYNC. Errors: those of zero_train_end; ARGUMENT (a pointer
-   is NULL). zero_lend_read gives the weights back once more, where zero_write_tensor or a
-   checkpoint has changed them. COLLECTIVE, SYNC. Errors: ARGUMENT, STATE and the sticky ones.
-   zero_lend_array is a row of the table, before zero_lend: the two arrays themselves, [numel], in
-   whatever struct, global or part of a larger array they are, where they stay until zero_destroy; a
-   tensor named by its number. Small ones share units. Rows need not be tested one by one: zero_lend
-   returns ARGUMENT with the sentence of the first that was refused. Errors: as of zero_tensor and
-   zero_slot. */
+/* Train weights and gradients that stay in your arrays, whole on every rank. Use them if your
+   weights are not movable pointers (arrays in a struct: ZERO_INLINE) or are doubles. The plugin
+   copies to and from its own state, which the stage shards: stage 3 needs least memory. No hooks,
+   pointers or KEEP are needed.
+   zero_lend replaces zero_build. It copies the weights of the fields of `params` and of slots,
+   numbers of `type` or ZERO_F64, [layers, numel] (a slot: [numel]), and writes them back as the
+   plugin stores them. All ranks pass the same values; `params` and `grads` are NULL if all tensors
+   have slots. DOUBLES are rounded, because the plugin's weights, sums, moments and updates have at
+   most 32 bits: your code computes in double, from f32 weights. COLLECTIVE, SYNC. Errors: those of
+   zero_build and zero_adopt.
+   zero_lend_train replaces your optimizer. It copies the gradients of the fields of `grads` (a
+   struct of the same kind, which may be local) and of slots, times the loss scale. Then it clears
+   them, reduces, steps, and writes the new weights back. For gradients that are sums over a batch
+   see cfg.divisor. With micro_steps above 1, each call adds one micro-step, and the last call
+   steps; otherwise it is as zero_train_end. Delayed updates are not possible. COLLECTIVE, SYNC.
+   Errors: those of zero_train_end; ARGUMENT (a pointer is NULL).
+   zero_lend_read writes the weights back again after zero_write_tensor or a checkpoint changed
+   them. COLLECTIVE, SYNC. Errors: ARGUMENT, STATE and the sticky ones.
+   zero_lend_array announces two arrays, [numel] each, before zero_lend: anywhere in memory,
+   borrowed until zero_destroy. The tensor's name is its number. Small tensors share units. Rows
+   need no test of their own: zero_lend returns ARGUMENT with the sentence of the first refused row.
+   Errors: those of zero_tensor and zero_slot. */
 zero_result zero_lend_array(zero_ctx *z, size_t numel, void *weights, void *grads);
 zero_result zero_lend(zero_ctx *z, void *params, zero_type type);
 zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
@@ -1057,59 +1040,61 @@ zero_result zero_lend_read(zero_ctx *z, void *params);
 
 /* ---- tensors by name, between passes --------------------------------------------------------- */
 
-/* Elements [first, first + count) of all layers of a tensor, type-major [layers, numel], at any
-   stage. read: every rank takes part and asks for the same (else, from stage 1 on, MISMATCH);
-   `out` (count floats, caller's) may be NULL where the values are not wanted. write: every rank
-   gives the same values (else MISMATCH, and nothing is written); each stores what it owns. Nothing
-   is ever gathered whole: both stream through a fixed buffer. Values are f32, whatever the type. A
-   gradient that is written changes the update, not the norm, which is that of zero_reduce.
-   COLLECTIVE, SYNC. Errors: ARGUMENT (no such tensor, kind or range), STATE (inside a pass;
-   GRADIENT outside reduce..step), MISMATCH and the sticky ones. */
+/* Read and write elements [first, first + count) of all layers of a tensor, type-major [layers,
+   numel], at any stage, as f32 for every type. read: all ranks ask for the same range (otherwise,
+   from stage 1 on, MISMATCH); `out` (count floats, yours) may be NULL on ranks that need no values.
+   write: all ranks pass the same values (otherwise MISMATCH, and nothing is written); each stores
+   the elements that it owns. Both stream through a fixed buffer, and no tensor is gathered whole.
+   Writing a gradient changes the update, but not the norm, which zero_reduce computed. COLLECTIVE,
+   SYNC. Errors: ARGUMENT (no such tensor, kind or range), STATE (inside a pass; GRADIENT outside
+   reduce..step), MISMATCH and the sticky ones. */
 zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                              size_t count, float *out);
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                               size_t count, const float *values);
 
-/* A hash of all weights as they are stored, tensors in order: the same at every stage and number of
-   ranks if and only if the weights are (but for chance). COLLECTIVE, SYNC. Errors: as of reading.
- */
+/* Returns a hash of all stored weights, tensors in order. It is equal at every stage and number of
+   ranks if and only if the weights are (but for chance). COLLECTIVE, SYNC. Errors: those of
+   reading. */
 zero_result zero_hash(zero_ctx *z, uint64_t *hash);
 
 /* ---- state, for checkpoints ------------------------------------------------------------------ */
 
 /* Elements [first, first + count) of a tensor, over all layers, type-major as above. */
 typedef struct zero_range {
-    const char *name; /* of the tensor; owned by ctx */
-    zero_kind kind;   /* ZERO_MASTER (where there is none: the parameter), ZERO_MOMENT_1, _2; with
-                         cfg.delay_from also ZERO_PARAMETER: see zero_state_put */
-    zero_type type;   /* as it is stored: F32, but for weights without an f32 copy */
+    const char *name; /* name of the tensor; owned by ctx */
+    zero_kind kind;   /* ZERO_MASTER (without master weights: the parameter), ZERO_MOMENT_1, _2;
+                         with cfg.delay_from also ZERO_PARAMETER: see zero_state_put */
+    zero_type type;   /* as stored: F32, except weights without an f32 copy */
     size_t first, count;
 } zero_range;
 
-/* With cfg.feedback one range more, the last: the errors of this rank, in BF16, as ZERO_MASTER of a
-   tensor of that name and `2 of 4, 4 by 2`: its place among the ranks that agree on a step, how
-   many share what is sharded, and how many of them are in the first hop. They are of use to the
-   same rank of as many alone. Where none are put before zero_state_end (`changed`), errors begin at
-   zero. */
+/* Begins the name of the last range of a rank with cfg.feedback: its errors in BF16, as ZERO_MASTER
+   of a tensor of that name and, for example, `2 of 4, 4 by 2`. These are its place among the ranks
+   that agree on a step, how many share the shards, and how many of these are in the first hop. Only
+   the same rank of equally many can use them. If none are put before zero_state_end (`changed`),
+   errors begin at zero. */
 #define ZERO_FEEDBACK_NAME "feedback of rank "
 
-/* All that training goes on from: the weights, the optimizer's arrays, and these. */
+/* The counters that training continues from, in addition to weights and optimizer state. */
 typedef struct zero_counters {
-    int64_t steps, skipped;           /* taken, and left out */
-    int64_t iteration, last_overflow; /* of the loss scale: steps so far, the last that overflowed;
-                                         -1: none */
-    float scale;                      /* of the next backward */
-    int hysteresis;                   /* left of it */
+    int64_t steps, skipped;           /* taken, and skipped */
+    int64_t iteration, last_overflow; /* of the loss scale: steps so far, and the last one that
+                                         overflowed; -1: none */
+    float scale;                      /* loss scale of the next backward */
+    int hysteresis;                   /* remaining hysteresis */
 } zero_counters;
 
-/* Opens the state: between steps (ZERO_ERR_STATE otherwise: the micro-steps of a step and what they
-   have added up are no state), and waits for what is under way, and for all ranks. From here to
-   zero_state_end only these functions, zero_all_sum and zero_broadcast. COLLECTIVE, SYNC. */
+/* Opens the state, waits for pending work, and waits for all ranks. Call it between steps
+   (otherwise ZERO_ERR_STATE, because partly accumulated gradients are not in a state). Until
+   zero_state_end, call only these functions, zero_all_sum and zero_broadcast. COLLECTIVE, SYNC.
+   Errors: STATE and the sticky ones. */
 zero_result zero_state_begin(zero_ctx *z);
 
-/* The ranges of this rank, a tensor's kinds after one another. `whole` 0: what it is to save: over
-   all ranks every element is there exactly once, at any stage. 1: what it needs to go on, which at
-   stage 0 is all. Valid after zero_query_plan. */
+/* Return the number of this rank's ranges, and range i; a tensor's kinds follow each other. `whole`
+   0: the ranges that this rank saves. Over all ranks, they contain every element exactly once, at
+   any stage. 1: the ranges that this rank needs to continue, at stage 0 all. Valid after
+   zero_query_plan. */
 int zero_state_ranges(const zero_ctx *z, int whole);
 zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range);
 
@@ -1117,40 +1102,41 @@ zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range);
    range->first on. Not collective. Errors: ARGUMENT, STATE, DEVICE. */
 zero_result zero_state_get(zero_ctx *z, const zero_range *range, void *out);
 
-/* The way back: `values` are of range->type, which may differ from how they are stored here
-   (rounded to nearest then). With cfg.delay_from: put all ranges of ZERO_PARAMETER, and an update
-   is pending from zero_state_end on as it was at zero_state_get; or put none, and none is. Not
-   collective. */
+/* Copies `values`, of range->type, into the state. If the stored type differs, they are rounded to
+   nearest. With cfg.delay_from: if all ranges of ZERO_PARAMETER are put, an update is pending after
+   zero_state_end as at zero_state_get; if none are put, no update is pending. Not collective.
+   Errors: ARGUMENT, STATE, DEVICE. */
 zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *values);
 
-/* Inside an open state: what is known of the last step outside may be old. */
+/* Returns the counters. Call it inside an open state; outside, they may be of an earlier step. */
 void zero_state_counters(const zero_ctx *z, zero_counters *counters);
-/* A fixed loss scale is cfg's, and so is a dynamic one to begin with, where the state comes from a
-   run without one (iteration 0). */
+/* Sets the counters. A fixed loss scale stays cfg's. So does the first dynamic scale, if the state
+   comes from a run without one (iteration 0). */
 zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *counters);
 
-/* Closes the state. `changed` (the same on all ranks): the parameters are made from the weights
-   that were put, and gathered. COLLECTIVE. */
+/* Closes the state. `changed` (the same on all ranks): the parameters are computed from the weights
+   that were put, and gathered. COLLECTIVE. Errors: STATE and the sticky ones. */
 zero_result zero_state_end(zero_ctx *z, int changed);
 
-/* Memory of the host that a device copies to and from at full speed; zeros. NULL: there is none. */
+/* Returns zeroed CPU memory that a device copies to and from at full speed, to be freed with
+   zero_host_free. NULL: none is left. */
 void *zero_host_alloc(size_t bytes);
 void zero_host_free(void *memory);
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* Converts n numbers in host memory, rounding to nearest, ties to even; those that are too large
-   become infinities, NaN stay NaN. One of the two types is F32, or both are the same. The same bits
-   with the processor's own instructions and without. The memory needs no alignment. */
+/* Converts n numbers in CPU memory, rounding to nearest, ties to even. Values that are too large
+   become infinities; NaN stay NaN. One of the two types is F32, or both are the same. Bits do not
+   depend on the processor's instructions. The memory needs no alignment. */
 void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n);
 
 /* Returns the bytes of one number. */
 size_t zero_type_bytes(zero_type type);
 
-/* ---- small collectives that every host needs ------------------------------------------------- */
+/* ---- small collectives ----------------------------------------------------------------------- */
 
-/* Sums n doubles over the ranks in rank order, the result on every rank. n <= 64. COLLECTIVE,
-   SYNC. */
+/* Sums n doubles over the ranks in rank order; every rank gets the result. n <= 64. COLLECTIVE,
+   SYNC. Errors: ARGUMENT and the sticky ones. */
 zero_result zero_all_sum(zero_ctx *z, double *values, int n);
 /* Copies bytes from rank root to all. COLLECTIVE, SYNC. */
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root);
@@ -1159,72 +1145,72 @@ zero_result zero_barrier(zero_ctx *z);
 
 /* ---- groups of ranks ------------------------------------------------------------------------- */
 
-/* GROUPS OF RANKS: what stands beside data parallelism, on the host's own buffers: the ranks of a
-   tensor-parallel layer, the stages of a pipeline, ranks that share experts.
+/* GROUPS OF RANKS: collectives on your own buffers, in addition to data parallelism, for the ranks
+   of a tensor-parallel layer, pipeline stages, and ranks that share experts.
 
-   A group is made of a communicator, and cut by colour and key into further ones. It belongs to one
-   thread at a time, which may have many; its collectives are called by all its ranks in the same
-   order, messages by the two they are between. Groups know nothing of each other's order, nor of a
-   context's: each has channels of its own.
+   A group is opened on a communicator and can be split by colour and key. One thread uses a group
+   at a time; a thread may use many. All its ranks call its collectives in the same order, and the
+   two ranks of a message call send and receive. Groups and contexts have separate channels: their
+   order relative to each other is free.
 
-   CPU: a call returns when it is done, and its buffers are the caller's again; they are of ordinary
-   memory. A send may return before it is received, or not: no program may rely on either.
-   CUDA: buffers are of the device, and calls are enqueued on the group's stream, as NCCL's are;
-   with LOCAL (ranks are threads) the hosts meet in every call. NCCL orders what of several groups,
-   or of a group and a context, is under way at once only if NCCL_LAUNCH_ORDER_IMPLICIT is set.
+   CPU: a call returns when it is done, and its buffers (ordinary memory) are yours again. A send
+   may return before it is received, or not: do not rely on either. CUDA: buffers are on the device,
+   and calls are enqueued on the group's stream, as NCCL's are. With LOCAL (ranks are threads) the
+   threads wait for each other in every call. With NCCL, calls of several groups, or of a group and
+   a context, may overlap only if NCCL_LAUNCH_ORDER_IMPLICIT is set.
 
-   SUMS. Added in rank order in f32 (F64: in f64), rounded once, to the type: the same bits on every
-   rank, over LOCAL and MPI, and in every run. NCCL: in its own order. MAX: the largest; of NaN
-   nothing is promised. One rank alone gets what it gave.
+   SUMS are added in rank order in f32 (F64: in f64) and rounded once, to the type. They are
+   deterministic and equal on every rank, with LOCAL and MPI. NCCL uses its own order. MAX returns
+   the largest; the result for NaN is undefined. A single rank gets its input.
 
-   ERRORS. As a context's: the first failure of a group is kept, every later call returns it, and
-   zero_group_error has the sentence; who failed, or closes a group that its peers wait in, ends
-   their calls with PEER. A rank that was killed ends the groups and contexts of all ranks if its
-   launcher knows (zero_run_local, zero_start_local, mpirun) or calls zero_local_abort for the
-   zero_local that all of them began with. Ranks that call different things, or the same with other
-   sizes, get MISMATCH with both calls, at the latest at the next call; who waits longer than
-   timeout_s gets TIMEOUT with the rank that did not come. Named groups (zero_group_name) say `tp 1`
-   for rank 1, and a rank that died or came late is told with all its names: `rank 3 (tp 1, pp 0, dp
-   1)`. Over MPI the buffers of the call that failed are MPI's until MPI_Finalize: they stay.
+   ERRORS are sticky, as in a context: every call after a group's first failure returns it, and
+   zero_group_error returns the sentence. A rank that fails, or closes a group while peers wait,
+   ends their calls with PEER. A killed rank ends the groups and contexts of all ranks if its
+   launcher notices (zero_run_local, zero_start_local, mpirun) or calls zero_local_abort for the
+   zero_local that all of them began with. Different calls, or different sizes, return MISMATCH with
+   both calls, at the latest at the next call. A wait longer than timeout_s returns TIMEOUT with the
+   missing rank. Named groups (zero_group_name) print `tp 1` for rank 1, and a lost or late rank has
+   all its names: `rank 3 (tp 1, pp 0, dp 1)`. Over MPI the buffers of the failed call must stay
+   allocated until MPI_Finalize.
 
    BYTES that a call counts as sent by this rank, N ranks, b = bytes of the buffer named:
      all_reduce      2 b (N-1)/N of data        all_gather  (N-1) b of mine
-     reduce_scatter  (N-1) b of mine            all_to_all  what goes to other ranks
-     broadcast       (N-1) b of data, at the root           messages: what is sent
-   to the last element's rank, which has the rest; what the sizes need beyond that, and barriers and
-   splits, are not counted. (Under 4 KiB, LOCAL and MPI send all_reduce's data to all ranks at once:
-   (N-1) b really travel, and the count is the formula's all the same.) */
+     reduce_scatter  (N-1) b of mine            all_to_all  bytes to other ranks
+     broadcast       (N-1) b of data, at the root           messages: bytes sent
+   to the rounding: the rank of the last element counts the remainder. Barriers, splits and the
+   exchange of sizes are not counted. (Under 4 KiB, LOCAL and MPI send all_reduce's data to all
+   ranks at once: (N-1) b are sent, but the formula is counted.) */
 
-/* The ranks of comm as a group. `stream`, CUDA: the cudaStream_t that calls are ordered on, of the
-   device that is current here and at every call; CPU: NULL. timeout_s: seconds, finite and above 0,
-   or 0 for 600. The communicator is duplicated or joined, as in zero_create; comm.node_size is not
-   looked at. On an error *g is NULL unless there was memory for the group: then
-   zero_group_error(*g) says why, and *g must still be closed. COLLECTIVE. Errors: ARGUMENT, MEMORY,
-   MISMATCH, PEER, TIMEOUT, COMM, DEVICE, UNSUPPORTED. */
+/* Opens the ranks of comm as a group. `stream`, CUDA: the cudaStream_t that orders the calls, of
+   the device that is current here and at every call; CPU: NULL. timeout_s: seconds, finite and
+   above 0, or 0 for 600. The communicator is duplicated or joined, as in zero_create;
+   comm.node_size is ignored. If an error leaves *g non-NULL, zero_group_error(*g) returns the
+   reason, and your code must still close *g. COLLECTIVE. Errors: ARGUMENT, MEMORY, MISMATCH, PEER,
+   TIMEOUT, COMM, DEVICE, UNSUPPORTED. */
 zero_result zero_group_open(zero_group **g, const zero_comm *comm, void *stream, double timeout_s);
 
-/* Ranks of `of` that give the same colour become a group, ordered by key, then by rank; a colour
-   below 0: this rank is in none, and *g NULL. Stream and time limit are those of `of`. COLLECTIVE
-   over `of`. Errors: as of opening. */
+/* Splits a group: ranks of `of` with the same colour become a group, ordered by key, then by rank.
+   A colour below 0: this rank is in none, and *g is NULL. Stream and time limit are those of `of`.
+   COLLECTIVE over `of`. Errors: those of zero_group_open. */
 zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g);
 
-/* Leaves the group; contexts made of it go first. If groups split off it are open, the plugin keeps
-   it until the last of them is closed. NULL is allowed. Under MPI COLLECTIVE, for at most
-   timeout_s, as zero_destroy. */
+/* Closes the group; destroy contexts made from it first. If groups split off it are open, the
+   plugin keeps it until the last of them is closed. NULL is allowed. With MPI it is COLLECTIVE for
+   at most timeout_s, as zero_destroy. */
 void zero_group_close(zero_group *g);
 
-/* A short name for sentences, copied: "tp", "pp", "dp"; at most 7 letters, the same on all ranks.
-   A second name replaces the first. */
+/* Sets the group's name in sentences: "tp", "pp", "dp"; copied, at most 7 letters, the same on all
+   ranks. A second name replaces the first. */
 void zero_group_name(zero_group *g, const char *name);
 
-/* Return this rank and the number of ranks. Without a group (NULL): rank 0 of 1. */
+/* Return this rank and the number of ranks. If the group is NULL: rank 0 of 1. */
 int zero_group_rank(const zero_group *g);
 int zero_group_size(const zero_group *g);
-/* The sentence for the last error; "" without one. Owned by the group, until the next call. */
+/* Returns the sentence of the last error, or "". Owned by the group, until the next call. */
 const char *zero_group_error(const zero_group *g);
 
-/* The group as a communicator, for zero_create: a context that shards over these ranks. Borrowed:
-   the context goes before the group. */
+/* Returns the group as a communicator for zero_create: a context shards over these ranks. It
+   borrows the group: destroy the context first. */
 zero_comm zero_group_comm(zero_group *g);
 
 typedef enum zero_reduction { ZERO_SUM = 0, ZERO_MAX } zero_reduction;
@@ -1232,14 +1218,14 @@ typedef enum zero_reduction { ZERO_SUM = 0, ZERO_MAX } zero_reduction;
 /* Sums n numbers over the ranks in place; every rank gets the result. */
 zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
                                   zero_reduction how);
-/* mine [n] gets this rank's part of what all ranks' `all` [size][n] add up to; it may be that part
-   of `all`, and the rest of `all` stays. */
+/* Sums all ranks' `all` [size][n] and writes this rank's part to mine [n]. mine may be that part of
+   `all`; the rest of `all` is not changed. */
 zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine, size_t n,
                                       zero_type type, zero_reduction how);
-/* all [size][bytes] gets every rank's mine [bytes], in rank order; mine may be its part of all. */
+/* Writes every rank's mine [bytes] to all [size][bytes], in rank order. mine may be its part of
+   all. */
 zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, size_t bytes);
-/* in [size][bytes] gets from each rank what it has in out [size][bytes] for this one. The two do
-   not overlap. */
+/* Sends out[r] to rank r and receives in[r] from it; both are [size][bytes], without overlap. */
 zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes);
 /* Copies bytes from rank root to all. */
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root);
@@ -1248,34 +1234,35 @@ zero_result zero_group_barrier(zero_group *g);
 
 /* One message between two ranks. */
 typedef struct zero_message {
-    int peer, sends; /* 1: to the peer; 0: from it */
-    void *data;      /* sends: only read */
-    size_t bytes;    /* both sides give the same; 0: no message at all */
+    int peer, sends; /* sends: 1 to the peer, 0 from it */
+    void *data;      /* not written if sends is 1 */
+    size_t bytes;    /* equal on both sides; 0: no message */
 } zero_message;
 
-/* All these messages, at once: forward and backward neighbour of a pipeline's stage in one list
-   never wait for each other. Between two ranks messages arrive in the order they were sent in. */
+/* Send and receive messages. The messages of one list run at once, so that the forward and backward
+   neighbours of a pipeline stage never wait for each other. Between two ranks, messages arrive in
+   the order in which they were sent. */
 zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int n);
 zero_result zero_group_send(zero_group *g, const void *data, size_t bytes, int peer);
 zero_result zero_group_receive(zero_group *g, void *data, size_t bytes, int peer);
 
 typedef struct zero_group_stats {
-    uint64_t sent_bytes; /* by this rank, as above */
+    uint64_t sent_bytes; /* by this rank, as in BYTES */
     uint64_t all_reduces, reduce_scatters, all_gathers, all_to_alls, broadcasts, messages;
-    double waited_s; /* the calling thread was inside these calls. CPU; 0 in the CUDA build */
+    double waited_s; /* time of the calling thread in these calls (CPU; 0 in the CUDA build) */
 } zero_group_stats;
 void zero_group_query_stats(const zero_group *g, zero_group_stats *stats);
 
-/* From here on what the group does is among the events of z (zero_config.trace), on track
-   ZERO_TRACK_GROUP + lane, 0..7; until it is closed, or z destroyed, or z is NULL here. The first
-   of them, once, is OPEN, with the times at which the group was made. z: built; where it has no
-   trace nothing is recorded. One thread at a time may be inside this function, and the group's
-   calls. Errors: ARGUMENT. */
+/* Traces the group's events with those of z (zero_config.trace), on track ZERO_TRACK_GROUP + lane,
+   0..7, until it is closed, z is destroyed, or a call has z NULL. Its first event, once, is OPEN,
+   with the times at which the group was made. z is built; without a trace nothing is recorded. This
+   function and the group's calls must not run in two threads at once. Errors: ARGUMENT. */
 zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane);
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-/* Returns the counts; waits for pending work, so that they are exact. SYNC. */
+/* Returns the counters and waits for pending work, so that they are exact. SYNC. Errors: ARGUMENT,
+   STATE and the sticky ones. */
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats);
 
 #ifdef __cplusplus

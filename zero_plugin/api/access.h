@@ -7,7 +7,7 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
                              size_t count, float *out) {
     zp_tensor *t;
     ZP_TRY(zp_state_begin_access(z, "zero_read_tensor", 0, name, kind, first, count, &t));
-    /* at stage 0 every rank has all, and nobody waits for anybody */
+    /* at stage 0 every rank has all values and does not wait */
     if (z->policy.state == ZP_SHARD) ZP_TRY(zp_state_agree(z, t, kind, first, count, NULL));
     for (size_t done = 0; done < count;) {
         const zp_run run = zp_state_run_at(z, t, first + done, count - done);
@@ -24,11 +24,11 @@ static zero_result zp_access_write(zero_ctx *z, const char *call, const char *na
     zp_tensor *t;
     ZP_TRY(zp_state_begin_access(z, call, 1, name, kind, first, count, &t));
     ZP_REFUSE(z, !values && count, "%s: values is NULL", name);
-    /* behind it no peer reads the old values any more */
+    /* after it no peer reads the old values */
     ZP_TRY(zp_state_agree(z, t, kind, first, count, values));
     for (size_t i = 0; i < count && kind == ZERO_GRADIENT; i++) {
         const zero_type type = z->array[ZP_GRAD].type;
-        union { /* values that its type cannot hold would pass the norm that was agreed */
+        union { /* values outside the type's range would bypass the agreed norm */
             float f;
             uint16_t bits;
         } stored;
@@ -40,7 +40,7 @@ static zero_result zp_access_write(zero_ctx *z, const char *call, const char *na
     for (size_t done = 0; done < count;) {
         const zp_run run = zp_state_run_at(z, t, first + done, count - done);
         const char *from = (const char *)(values + done);
-        if (weights && z->array[ZP_MASTER].share) /* weights are written in both their forms */
+        if (weights && z->array[ZP_MASTER].share) /* a write changes both forms of a weight */
             ZP_DO(z, zp_state_put_values(z, ZERO_MASTER, &run, ZERO_F32, from));
         ZP_DO(z, zp_state_put_values(z, weights ? ZERO_PARAMETER : kind, &run, ZERO_F32, from));
         done += run.numel;
@@ -65,9 +65,9 @@ zero_result zero_state_begin(zero_ctx *z) {
                       "after zero_step"
                 : z->phase == ZP_NEW ? "zero_build comes first"
                                      : "the state is open already");
-    ZP_DO(z, zp_ctx_sync(z)); /* gathers ahead read what may be put */
+    ZP_DO(z, zp_ctx_sync(z)); /* prefetched gathers read memory that a put may write */
     ZP_TRY(zp_step_wait_report(z));
-    ZP_DO(z, zp_comm_barrier(z->all)); /* behind it no peer reads what may be put */
+    ZP_DO(z, zp_comm_barrier(z->all)); /* after it no peer reads memory that a put may write */
     zp_extra_begin_state(z);
     z->put_seen = 0;
     z->phase = ZP_OPEN;
@@ -121,7 +121,7 @@ zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *c) {
     *z->pinned = *r;
     z->taken = c->steps + c->skipped;
     ZP_DO(z, zp_device_copy(&z->compute, z->control, z->pinned, sizeof *z->pinned));
-    return zp_ctx_check(z, zp_device_sync_stream(&z->compute)); /* *z->pinned is the host's again */
+    return zp_ctx_check(z, zp_device_sync_stream(&z->compute)); /* *z->pinned is readable again */
 }
 
 zero_result zero_state_end(zero_ctx *z, int changed) {
@@ -130,7 +130,7 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     if (!changed) return ZERO_OK;
     ZP_TRY(zp_step_update_all(z, NULL));
     ZP_TRY(zp_extra_end_state(z));
-    z->stepped = 0; /* of the last step of another run nothing is known */
+    z->stepped = 0; /* the last step of another run is unknown */
     return zp_observe_seal(z);
 }
 
@@ -139,7 +139,7 @@ void zero_host_free(void *memory) { zp_device_free_host(memory); }
 
 size_t zero_type_bytes(zero_type type) { return type == ZERO_F64 ? 8 : zp_type_bytes(type); }
 
-/* Of any alignment. Not inlined: compilers warn of doubles that do not fit who has f32. */
+/* Converts numbers of any alignment. Not inlined: compilers warn of doubles that do not fit f32. */
 __attribute__((noinline)) static void zp_access_convert_f64(char *to, const char *from, int narrows,
                                                             size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -166,7 +166,7 @@ void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_
         zp_access_convert_f64((char *)to, (const char *)from, from_type == ZERO_F64, n);
         return;
     }
-    /* a file's numbers lie anywhere: they go through memory that suits their type */
+    /* a file's numbers have any alignment: they pass through an aligned buffer */
     const int straight = (uintptr_t)to % zp_type_bytes(to_type) == 0
                          && (uintptr_t)from % zp_type_bytes(from_type) == 0;
     float in[ZP_CONVERT_BLOCK], out[ZP_CONVERT_BLOCK];
@@ -211,7 +211,7 @@ zero_result zero_barrier(zero_ctx *z) {
     return zp_ctx_check(z, zp_comm_barrier(z->all));
 }
 
-/* What all groups of the context have counted; of a world its verdicts alone. */
+/* Adds up the counters of all groups of the context; of a world only its agreements. */
 static zp_meter zp_access_meters(const zero_ctx *z) {
     zp_meter all = z->all->meter;
     for (const zp_comm *g = &z->group[ZP_DATA]; g < z->group + ZP_GROUPS; g++) {
@@ -240,8 +240,8 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     ZP_DO(z, zp_ctx_sync(z));
     zp_events_deliver(z->device.recorder);
     zp_file_sync(&z->disk);
-    ZP_TRY(zp_step_wait_report(z)); /* as of the last step, or norm */
-    z->device.exposed_s = exposed;  /* asking is not training */
+    ZP_TRY(zp_step_wait_report(z)); /* up to the last step, or norm */
+    z->device.exposed_s = exposed;  /* this wait is not a wait of training */
     const size_t allocated = m.allocated_bytes + z->private_bytes + zp_offload_plan_buffers(z);
     const uint64_t steps = (uint64_t)z->report.steps, skipped = (uint64_t)z->report.skipped;
     const zero_stats now = {p->param_bytes,

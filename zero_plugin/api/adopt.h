@@ -1,4 +1,4 @@
-/* adopt.h - few lines for a host: weights that are adopted, a step without hooks, a hash */
+/* adopt.h - adopts weights, makes a step without hooks, and hashes weights */
 #pragma once
 
 #include "access.h"
@@ -28,7 +28,7 @@ zero_result zero_alias(zero_ctx *z, const char *name, size_t field) {
     return ZERO_OK;
 }
 
-/* Rows need not be tested one by one: zero_build tells the first that was refused. */
+/* Rows need no test of their own: zero_build returns the error of the first refused row. */
 static zero_result zp_adopt_add_row(zero_ctx *z, const char *call, const zero_tensor_desc *row,
                                     int flags, void **param, void **grad) {
     zero_tensor_desc one = *row;
@@ -56,7 +56,7 @@ zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, v
     zero_tensor_desc one = *row;
     char name[128];
     zp_tensor *same = zp_bind_find_tensor(z, one.name);
-    if (same) { /* as a row in a loop */
+    if (same) { /* a row in a loop has the same name */
         (void)snprintf(name, sizeof name, "%.100s %d", one.name, ++same->namesakes);
         one.name = name;
     }
@@ -71,8 +71,7 @@ void zero_log_file(void *file, zero_log_level level, const char *sentence) {
 
 /* ---- adoption ---- */
 
-/* The host's own array: of one layer by slot, of all layers by the field of `host`; NULL: there is
-   none. */
+/* Returns your array: of one layer by slot, of all layers by the field of `host`. NULL: none. */
 static char *zp_adopt_array(const zero_ctx *z, zp_side side, int tensor, int layer,
                             const void *host) {
     const zero_tensor_desc *d = &z->tensors[tensor].desc;
@@ -91,25 +90,25 @@ static char *zp_adopt_array(const zero_ctx *z, zp_side side, int tensor, int lay
     return array;
 }
 
-/* The array is the plugin's already. */
+/* Returns whether the plugin has adopted the array already. */
 static int zp_adopt_is_ours(const zero_ctx *z, zp_side side, const char *array) {
     const zp_memory *m = &z->memory[side];
     return (array >= m->base && array < m->base + m->bytes)
            || (m->view && array >= m->view && array < m->view + m->bytes);
 }
 
-/* Gives the host the arrays of a tensor back. */
+/* Releases your arrays of a tensor. */
 static void zp_adopt_release(zero_ctx *z, zp_side side, int tensor, const void *host,
                              void (*release)(void *array)) {
     const zero_tensor_desc *d = &z->tensors[tensor].desc;
-    zp_ctx_set_call(z, "zero_adopt"); /* where it dies, if one is no allocation */
+    zp_ctx_set_call(z, "zero_adopt"); /* named in a crash if an array is not an allocation */
     for (int l = 0; l < (d->flags & ZERO_BY_SLOT ? d->layers : 1); l++) {
         char *array = zp_adopt_array(z, side, tensor, l, host);
         if (array && !zp_adopt_is_ours(z, side, array)) release(array);
     }
 }
 
-/* By pieces of the host's memory: `raw` as it is stored, `values` in f32. */
+/* Copies in pieces of CPU memory: `raw` as stored, `values` in f32. */
 static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *array, zero_type type,
                                   char *raw, float *values) {
     const zero_tensor_desc *d = &z->tensors[tensor].desc;
@@ -129,7 +128,7 @@ static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *arra
     return ZERO_OK;
 }
 
-/* Every array is there, and the host's. */
+/* Checks that every array exists and is yours. */
 static zero_result zp_adopt_check(zero_ctx *z, zp_side side, const void *host) {
     const char *what = side == ZP_GRAD ? " of gradients" : "";
     for (int t = 0; t < z->ntensors; t++)
@@ -154,8 +153,8 @@ static int zp_adopt_compare_extents(const void *a, const void *b) {
     return x->side != y->side ? x->side - y->side : x->tensor - y->tensor;
 }
 
-/* The caller's arrays of a side, `n` so far. Of gradients that are adopted the type is not known:
-   only where they begin. */
+/* Lists the caller's arrays of a side, `n` so far. The type of adopted gradients is unknown, so
+   only their start is listed. */
 static int zp_adopt_add_extents(zero_ctx *z, zp_side side, const void *host, zero_type type,
                                 int n) {
     const size_t of = z->lent || side == ZP_PARAM ? zero_type_bytes(type) : 0;
@@ -176,7 +175,7 @@ static int zp_adopt_add_extents(zero_ctx *z, zp_side side, const void *host, zer
     return n;
 }
 
-/* No two of the n listed arrays overlap, and, in checked builds, none is too small. */
+/* Checks that no two of the n listed arrays overlap and, in checked builds, none is too small. */
 static zero_result zp_adopt_check_extents(zero_ctx *z, int n, void (*release)(void *array)) {
     static const char *const of[2] = {"the gradient of ", ""};
     qsort(z->extents, (size_t)n, sizeof *z->extents, zp_adopt_compare_extents);
@@ -199,8 +198,8 @@ static zero_result zp_adopt_check_extents(zero_ctx *z, int n, void (*release)(vo
     return ZERO_OK;
 }
 
-/* Checks the caller's arrays of these sides, unless they are those that were checked last. `host`:
-   by side; `side`: the first one. */
+/* Checks the caller's arrays of these sides, unless they equal those of the last check. `host`: by
+   side. `side`: the first. */
 static zero_result zp_adopt_apart(zero_ctx *z, const void *const host[2], int side, zero_type type,
                                   void (*release)(void *array)) {
     const size_t cap = 2 * (size_t)z->layout.layers, bytes = cap * sizeof *z->extents;
@@ -213,11 +212,11 @@ static zero_result zp_adopt_apart(zero_ctx *z, const void *const host[2], int si
     if (!memcmp(z->extents, z->extents + cap, bytes)) return ZERO_OK;
     memcpy(z->extents + cap, z->extents, bytes);
     const zero_result r = zp_adopt_check_extents(z, n, release);
-    if (r) memset(z->extents + cap, 0, bytes); /* so that they are refused again */
+    if (r) memset(z->extents + cap, 0, bytes); /* the next call refuses them again */
     return r;
 }
 
-/* The weights of all ranks, which have the same; release NULL: arrays stay the host's. */
+/* Copies the weights, equal on all ranks. release NULL: arrays stay yours. */
 static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_type type,
                                 void (*release)(void *array)) {
     int who = -1;
@@ -256,7 +255,7 @@ zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
     ZP_REFUSE(z, (int)type < 0 || type >= ZERO_TYPES, "type %d, no such type", (int)type);
     ZP_TRY(zp_adopt_all(z, params, grads, type, release));
     for (int i = 0; i < z->nslots; i++) z->slots[i].was[0] = z->slots[i].was[1] = NULL;
-    for (int u = 0; u < z->layout.units; u++) { /* who uses one without hooks finds out */
+    for (int u = 0; u < z->layout.units; u++) { /* a use without hooks then faults */
         zp_pointer_set_unit(z, ZP_PARAM, u, NULL, params);
         zp_pointer_set_unit(z, ZP_GRAD, u, NULL, grads);
     }
@@ -282,14 +281,14 @@ zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, do
                     "no hook was called, and tensor %s is not KEEP: it would never be trained",
                     z->tensors[t].desc.name);
     if (z->micro + 1 == z->micro_steps)
-        ZP_TRY(zp_life_check_hyper(z, hyper)); /* before anything ends */
+        ZP_TRY(zp_life_check_hyper(z, hyper)); /* before the micro-step ends */
     ZP_TRY(zero_pass_end(z));
     z->loss = z->micro ? z->loss + loss : loss;
     double sum = z->loss, steps = z->micro + 1;
     if (z->micro + 1 == z->micro_steps) {
         ZP_TRY(zero_reduce(z));
         ZP_TRY(zero_step(z, hyper));
-        /* who has no hooks reads weights at once */
+        /* your code reads weights at once without hooks */
         if (!z->hooked)
             ZP_DO(z, zp_device_wait_event(&z->compute, z->live[z->layout.units].gathered));
         steps *= z->all->nranks;

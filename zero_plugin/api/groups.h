@@ -4,7 +4,7 @@
 #include "start_ranks.h"
 #include "../comm/collectives.h"
 
-/* Every call of a group begins here. */
+/* Begins every call of a group. */
 static zero_result zp_groups_enter(zero_group *g, const char *call) {
     if (!g) return ZERO_ERR_ARGUMENT;
     g->call = call;
@@ -13,12 +13,12 @@ static zero_result zp_groups_enter(zero_group *g, const char *call) {
     if (zp_failure_result(&g->failure)) return zp_collectives_end(g, call, ZERO_OK);
     if (!zp_device_check(&g->device)) return ZERO_OK;
     (void)zp_collectives_fail(g, ZERO_ERR_STATE, call, g->device.text);
-    g->device.text[0] = 0; /* nothing is lost: the host may turn back */
+    g->device.text[0] = 0; /* nothing has changed: your code may continue */
     g->dead = ZERO_OK;
     return ZERO_ERR_STATE;
 }
 
-/* A call that is refused: nothing has happened, and the group goes on. */
+/* Refuses a call. Nothing has changed, and the group stays usable. */
 __attribute__((format(printf, 2, 3))) static zero_result zp_groups_refuse(zero_group *g,
                                                                           const char *format, ...) {
     char why[ZP_TEXT_BYTES];
@@ -32,7 +32,7 @@ __attribute__((format(printf, 2, 3))) static zero_result zp_groups_refuse(zero_g
 }
 #define ZP_GROUP_REFUSE(g, when, ...) ZP_TRY((when) ? zp_groups_refuse(g, __VA_ARGS__) : ZERO_OK)
 
-/* What a call came to, which ends slice r. */
+/* Returns the result of a call and ends slice r. */
 static zero_result zp_groups_end_slice(zero_group *g, zp_record *r, size_t sent, zero_result done) {
     if (r) r->event.ranks = g->group.nranks;
     if (r) r->event.sent = sent;
@@ -40,8 +40,8 @@ static zero_result zp_groups_end_slice(zero_group *g, zp_record *r, size_t sent,
     return zp_collectives_end(g, g->call, done);
 }
 
-/* A call that communicates: it is counted, and its time, and recorded. size: of its slice. With one
-   rank there is nobody to meet. */
+/* Runs a call that communicates, and counts, times and records it. size: of its slice. A single
+   rank does not communicate. */
 #define ZP_GROUP_DO(g, kind, size, counter, bytes, does)                                           \
     do {                                                                                           \
         zp_record *zp_r = zp_device_begin_slice(&(g)->stream, kind, -1, size);                     \
@@ -54,14 +54,14 @@ static zero_result zp_groups_end_slice(zero_group *g, zp_record *r, size_t sent,
         return ZERO_OK;                                                                            \
     } while (0)
 
-/* A collective, which all ranks count alike; messages are the business of two. */
+/* Runs a collective, which all ranks count alike; only two ranks count a message. */
 #define ZP_GROUP_ALL(g, kind, size, counter, bytes, does)                                          \
     do {                                                                                           \
         (g)->number++;                                                                             \
         ZP_GROUP_DO(g, kind, size, counter, bytes, does);                                          \
     } while (0)
 
-/* When it was opened is kept until somebody records it. */
+/* Keeps the time of opening until a trace records it. */
 static zero_result zp_groups_note_opening(zero_group *g, double began, zero_result r) {
     if (g) g->opened[0] = began;
     if (g) g->opened[1] = zp_seconds();
@@ -89,14 +89,14 @@ zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g
     return zp_groups_note_opening(*g, began, r);
 }
 
-/* The entry after the one at `at`; *n: bytes of that one. */
+/* Returns the entry after the one at `at`; *n: bytes of that one. */
 static const char *zp_groups_next_coords(const char *at, size_t *n) {
     *n = strcspn(at, ",");
     return at + *n + strspn(at + *n, ", ");
 }
 
-/* The group's entry stays readable until another group of this rank is named: peers that wait for
-   this rank in a second group still report all its coordinates while it closes them in turn. */
+/* The group's entry stays readable until another group of this rank is named. Peers that wait for
+   this rank in a second group still report all its coordinates while it closes them in sequence. */
 static void zp_groups_close_coords(const zp_comm *p) {
     char mine[32];
     size_t n, bytes = (size_t)snprintf(mine, sizeof mine, "%s %d", p->label, p->rank);
@@ -149,7 +149,7 @@ zero_comm zero_group_comm(zero_group *g) {
     return g ? g->comm : self;
 }
 
-/* n elements of so many bytes, `times` of them: as much as memory can have. */
+/* Checks that memory can have `times` * n elements of so many bytes. */
 static zero_result zp_group_fits(zero_group *g, size_t n, size_t element, int times) {
     ZP_GROUP_REFUSE(g, n > (size_t)PTRDIFF_MAX / element / (size_t)times,
                     "%zu elements of %zu bytes for %d ranks are more than memory can have", n,
@@ -157,7 +157,7 @@ static zero_result zp_group_fits(zero_group *g, size_t n, size_t element, int ti
     return ZERO_OK;
 }
 
-/* What is summed. */
+/* Checks the type and the reduction. */
 static zero_result zp_groups_check_sum(zero_group *g, const void *from, const void *to, size_t n,
                                        zero_type type, zero_reduction how) {
     ZP_GROUP_REFUSE(g, n && (!from || !to), "memory is NULL, for %zu elements", n);

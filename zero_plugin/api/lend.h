@@ -1,21 +1,20 @@
-/* lend.h - arrays that stay the host's: gradients are taken from them, weights come back
+/* lend.h - arrays that stay yours: copies gradients from them and weights back
 
-   For hosts whose weights are not pointers that could be moved, or are doubles: the plugin runs the
-   hooks itself, unit by unit. A step is a pass of backward hooks alone, in which gradients are
-   copied in, and an evaluation, in which weights are copied out. */
+   For trainers whose weights are doubles, or not movable pointers. The plugin runs the hooks
+   itself, unit by unit. A step is a pass of backward hooks alone, in which gradients are copied in,
+   and an evaluation, in which weights are copied out. */
 #pragma once
 
 #include "adopt.h"
 
-/* Elements that are converted at once, on the stack. */
+/* Number of elements per conversion, on the stack. */
 enum { ZP_LENT_PIECE = 4096 };
 typedef struct zp_lent_piece {
     double raw[ZP_LENT_PIECE]; /* of any type */
     float values[ZP_LENT_PIECE];
 } zp_lent_piece;
 
-/* `ours` becomes, or is increased by, the host's gradients times the loss scale; they are cleared.
- */
+/* Stores or adds your gradients times the loss scale to `ours`, and clears yours. */
 static zero_result zp_lend_take(zero_ctx *z, char *ours, char *array, size_t n) {
     zp_lent_piece p;
     const zero_type type = z->array[ZP_GRAD].type;
@@ -33,7 +32,7 @@ static zero_result zp_lend_take(zero_ctx *z, char *ours, char *array, size_t n) 
     zp_type_narrow(p.raw, type, p.values, n);
     ZP_DO(z, zp_device_copy(&z->compute, ours, p.raw, n * zp_type_bytes(type)));
     ZP_DO(z, zp_device_sync_stream(&z->compute));
-    memset(p.raw, 0, n * zero_type_bytes(z->lent_type)); /* copied: it may be the host's memory */
+    memset(p.raw, 0, n * zero_type_bytes(z->lent_type)); /* a copy: the memory may be yours */
     ZP_DO(z, zp_device_copy(&z->compute, array, p.raw, n * zero_type_bytes(z->lent_type)));
     return zp_ctx_check(z, zp_device_sync_stream(&z->compute));
 }
@@ -49,7 +48,7 @@ static zero_result zp_lend_give(zero_ctx *z, char *array, const char *ours, size
     return zp_ctx_check(z, zp_device_sync_stream(&z->compute));
 }
 
-/* Hashes what the host has. */
+/* Hashes your weights. */
 static zero_result zp_lend_hash(zero_ctx *z, const char *array, size_t n, uint64_t *hash) {
     uint32_t words[2 * ZP_LENT_PIECE];
     const size_t bytes = n * zero_type_bytes(z->lent_type);
@@ -60,8 +59,8 @@ static zero_result zp_lend_hash(zero_ctx *z, const char *array, size_t n, uint64
     return ZERO_OK;
 }
 
-/* A member, layer by layer, between the host's arrays and `memory`, where its unit lies; NULL: it
-   is hashed alone. */
+/* Copies a member, layer by layer, between your arrays and `memory`, which holds its unit. NULL:
+   only hashes it. */
 static zero_result zp_lend_member(zero_ctx *z, zp_side side, const zp_member *m, char *memory,
                                   const void *host, uint64_t *hash) {
     const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
@@ -80,7 +79,7 @@ static zero_result zp_lend_member(zero_ctx *z, zp_side side, const zp_member *m,
     return ZERO_OK;
 }
 
-/* A unit between its begin and end, or KEEP tensors. */
+/* Copies a unit between its begin and end, or KEEP tensors. */
 static zero_result zp_lend_unit(zero_ctx *z, zp_side side, int u, char *memory, const void *host) {
     const zp_unit *x = &z->layout.unit[u];
     for (const zp_member *m = x->member; m < x->member + x->members; m++) {
@@ -92,7 +91,7 @@ static zero_result zp_lend_unit(zero_ctx *z, zp_side side, int u, char *memory, 
     return ZERO_OK;
 }
 
-/* The host's weights are those that came back last. */
+/* Checks (checked builds) that your weights are those last written back. */
 static zero_result zp_lend_check(zero_ctx *z, const void *params) {
     for (int i = 0; zp_check_is_on() && i < z->layout.nmembers; i++) {
         const zp_member *m = &z->layout.members[i];
@@ -120,7 +119,7 @@ static zero_result zp_lend_give_all(zero_ctx *z, const void *params) {
 
 static zero_result zp_lend_step(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
                                 double loss, double *mean) {
-    (void)zero_loss_scale(z); /* which is applied here */
+    (void)zero_loss_scale(z); /* the copy of gradients applies it */
     ZP_TRY(zp_lend_check(z, params));
     ZP_TRY(zero_train_begin(z));
     for (int u = z->layout.all - 1; u >= 0; u--) {

@@ -61,14 +61,14 @@ void zero_local_abort(zero_local *local, int rank, const char *why) {
     if (local) zp_board_abort(&local->board, rank, why ? why : "no reason given");
 }
 
-/* Joins the ranks; peers that wait for one which cannot are told. */
+/* Joins the ranks, and notifies peers that wait for a rank which cannot join. */
 static zero_result zp_life_join(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
     const double asked = z->cfg.timeout_s;
     ZP_REFUSE(z, !row, "comm.kind is %d, no such kind", (int)comm->kind);
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS; g++) {
         g->device = &z->device;
         g->failure = &z->failure;
-        /* opened before the settings are checked: so that peers learn what is wrong with them */
+        /* opened before the settings are checked, so that peers get their error */
         g->timeout_s = zp_type_is_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
     }
     ZP_DO(z, zp_comm_open(z->all, row, comm));
@@ -79,7 +79,7 @@ static zero_result zp_life_join(zero_ctx *z, const zp_transport *row, const zero
     return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
 }
 
-/* The settings' meaning, and the groups that they cut. COLLECTIVE where they cut any. */
+/* Resolves the settings and splits the groups. COLLECTIVE if it splits any. */
 static zero_result zp_life_resolve(zero_ctx *z) {
     ZP_TRY(zp_extra_check(z));
     zp_plan_apply_settings(z);
@@ -115,7 +115,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     if (!r) r = zp_life_join(z, row, comm);
     if (!r
         && zp_config_resolve(&z->cfg, z->all->crowd, text,
-                             sizeof text)) /* peers learn it from zero_destroy */
+                             sizeof text)) /* zero_destroy notifies peers */
         r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
     if (!r) r = zp_extra_refuse(z);
     if (!r) r = zp_life_resolve(z);
@@ -123,7 +123,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     if (r) return z->dead = r;
     if (!cfg->log) return ZERO_OK;
     ZP_DO(z, zp_kernel_detect_flush(&z->device, cfg->stream,
-                                    &flushes)); /* which makes other weights */
+                                    &flushes)); /* flushing changes the weights */
     if (z->all->warning && z->all->rank == 0)
         cfg->log(cfg->log_user, ZERO_LOG_WARNING, z->all->warning);
     if (flushes && z->all->rank == 0)
@@ -133,7 +133,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     return ZERO_OK;
 }
 
-/* The plan of the tensors so far. */
+/* Makes the plan of the tensors so far. */
 static zero_result zp_life_plan(zero_ctx *z) {
     if (z->phase != ZP_NEW || z->planned) return ZERO_OK;
     ZP_TRY(zp_plan_make(z));
@@ -165,14 +165,14 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
     return ZERO_OK;
 }
 
-/* The KEEP unit's memory never moves. */
+/* Sets the KEEP unit's memory, which never moves. */
 static void zp_life_set_kept_pointers(zero_ctx *z, void *params, void *grads) {
     const int u = z->layout.units;
     zp_pointer_set_unit(z, ZP_PARAM, u, zp_ctx_unit_shown(z, u), params);
     zp_pointer_set_unit(z, ZP_GRAD, u, zp_ctx_unit_memory(z, ZP_GRAD, u), grads);
 }
 
-/* A slot knows where its layer lies as soon as the plan is made, and the layer its slots. */
+/* Links each slot and its layer, once the plan is made. */
 static void zp_life_link_slot(zero_ctx *z, int i) {
     zp_slot *slot = &z->slots[i];
     const zp_tensor *t = &z->tensors[slot->tensor];
@@ -199,7 +199,7 @@ zero_result zero_build(zero_ctx *z) {
         z->ntensors ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_STATE, "no tensor was announced");
     if (!r) r = zp_life_plan(z);
     if (!r) r = zp_build_check_units(z);
-    if (r) return z->dead = r; /* but for MEMORY the same on all ranks: they have agreed */
+    if (r) return z->dead = r; /* except MEMORY, all ranks have agreed on the error */
     ZP_TRY(zp_build_allocate(z));
     for (int u = 0; u < z->layout.all; u++) z->live[u].update = zp_step_update_in_place;
     ZP_TRY(zp_extra_build(z));
@@ -215,14 +215,14 @@ zero_result zero_build(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* A field of the caller's becomes NULL, unless the caller has put another pointer there. */
+/* Sets a field of the caller to NULL, unless the caller has changed that pointer. */
 static void zp_life_end_field(char *field, uintptr_t shown) {
     static char *const none = NULL;
     if (!memcmp(field, &shown, sizeof shown)) memcpy(field, &none, sizeof none);
 }
 
-/* No pointer of the caller's is left that leads to memory which is freed here. A slot whose array
-   was not adopted gets that array back. */
+/* Clears the caller's pointers to memory that is freed here. A slot whose array was not adopted
+   gets that array back. */
 static void zp_life_end_pointers(zero_ctx *z) {
     for (int i = 0; i < 2 * z->nslots && !z->lent; i++) {
         const zp_slot *s = &z->slots[i / 2];
@@ -238,14 +238,14 @@ static void zp_life_end_pointers(zero_ctx *z) {
     }
 }
 
-/* All lanes come to an end before one is closed: they wait for one another's tasks. */
+/* Ends all lanes before it closes one: they wait for each other's tasks. */
 static void zp_life_finish_lanes(zero_ctx *z) {
     for (int i = 0; i < 2; i++) zp_device_finish_stream(&z->stream[i]);
     zp_device_finish_stream(&z->updates);
     zp_extra_finish(z);
 }
 
-/* The context is left in the middle of something, or after an error: peers must not wait for it. */
+/* Returns whether the context failed or is inside a step: peers must not wait for it. */
 static int zp_life_is_broken(const zero_ctx *z) {
     if (z->dead || zp_failure_result(&z->failure)) return 1;
     return z->phase == ZP_NEW ? z->text[0] != 0 : !(z->phase & (ZP_IDLE | ZP_REDUCED));
@@ -255,10 +255,10 @@ void zero_destroy(zero_ctx *z) {
     if (!z || z->maker != getpid()) return;
     zp_ctx_set_call(z, "zero_destroy");
     const int broken = zp_life_is_broken(z);
-    /* peers may go on to build it: they are not kept waiting for long */
+    /* peers may continue with zero_build: do not delay them for long */
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && z->phase == ZP_NEW; g++)
         g->timeout_s = fmin(g->timeout_s, ZP_UNBUILT_S);
-    /* first: what this rank's own streams wait for */
+    /* first, because this rank's streams wait for it */
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && broken; g++)
         if (g->transport && g->own)
             g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
@@ -273,7 +273,7 @@ void zero_destroy(zero_ctx *z) {
     zp_comm_close_watch(&z->watch);
     for (int i = 0; i < z->nevents; i++) zp_device_close_event(&z->events[i]);
     while (z->traced) zp_collectives_stop_trace(z->traced);
-    zp_events_deliver(z->device.recorder); /* the rest */
+    zp_events_deliver(z->device.recorder); /* the remaining events */
     zp_extra_destroy(z, broken);
     for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_ctx_close_part(&z->part[i], &z->group[i], broken);
     zp_device_free(z->arena);
@@ -334,7 +334,7 @@ zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, vo
     return ZERO_OK;
 }
 
-/* A function that the host calls in every pass: its time is counted. */
+/* Runs and times a function that your code calls in every pass. */
 #define ZP_TIMED(z, call)                                                                          \
     do {                                                                                           \
         const double start = zp_seconds();                                                         \
@@ -359,10 +359,10 @@ zero_result zero_backward_end(zero_ctx *z, int unit) { ZP_TIMED(z, zp_hook_backw
 
 zero_result zero_pass_end(zero_ctx *z) { ZP_TIMED(z, zp_hook_pass_end(z)); }
 
-/* A dynamic scale is known once the last step's verdict is. */
+/* Returns the scale. A dynamic one needs the last step's verdict. */
 float zero_loss_scale(zero_ctx *z) {
     if (!z) return 1;
-    z->scale_asked |= z->phase != ZP_REDUCED; /* there it is still the last step's */
+    z->scale_asked |= z->phase != ZP_REDUCED; /* in that phase it is still the last step's */
     if (z->cfg.scaler.fixed == 0 && z->stepped && z->phase != ZP_NEW) (void)zp_step_wait_report(z);
     return z->report.scale;
 }
@@ -377,12 +377,12 @@ zero_result zero_reduce(zero_ctx *z) {
     ZP_TRY(zp_world_check_order(z, 1));
     z->scale_asked = 0;
     ZP_TRY(zp_extra_reduced(z));
-    ZP_DO(z, zp_device_record_event(&z->compute, z->passed)); /* parameters are read no more */
+    ZP_DO(z, zp_device_record_event(&z->compute, z->passed)); /* no more reads of parameters */
     ZP_DO(z, zp_device_wait_event(&z->stream[ZP_GRADIENTS], z->passed));
     ZP_TRY(zp_verdict_agree(z));
     z->phase = ZP_REDUCED;
     if (!z->pending) return ZERO_OK;
-    zp_gather_forget_all(z); /* every unit's new weights come in */
+    zp_gather_forget_all(z); /* every unit gets new weights */
     z->pending = 0;
     ZP_TRY(zp_observe_seal(z));
     return ZERO_OK;
@@ -439,7 +439,7 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     ZP_TRY(zp_step_wait_report(z));
     zp_events_deliver(z->device.recorder);
     const zp_control *c = &z->report;
-    int unit = -1; /* that is not finite: one of this rank's */
+    int unit = -1; /* a unit of this rank that is not finite */
     for (int u = 0; u < z->layout.all; u++)
         if (zp_ctx_world_unit(z, u) == (int)c->bad_unit) unit = u;
     const size_t at = (size_t)c->bad_offset;

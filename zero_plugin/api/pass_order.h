@@ -1,4 +1,4 @@
-/* pass_order.h - the functions of the header: the order of a pass, and a schedule's own gathers */
+/* pass_order.h - functions of the header: the order of a pass, and gathers by your own schedule */
 #pragma once
 
 #include "life.h"

@@ -1,27 +1,27 @@
-/* start_ranks.h - the ranks of this machine, started and watched
+/* start_ranks.h - starts and watches the ranks of this machine
 
-   CPU: a process per rank, forked here, each on processors of its own. The parent takes no part in
-   training: it waits for signals and for ranks that end, passes on what was meant for it alone, and
-   tells the ranks, and the log, when one of them has failed. CUDA: a thread per rank, since there
-   the ranks of a zero_local share one process. */
+   CPU: each rank is a process that is forked here, on processors of its own. The parent does not
+   train. It waits for signals and ended ranks, passes on signals that only it received, and reports
+   a failed rank to the others and the log. CUDA: each rank is a thread, because the ranks of a
+   zero_local share one process there. */
 #pragma once
 
 #include "lend.h"
 
 enum { ZP_A_RANK = -1, ZP_NOT_STARTED = 126, ZP_BY_SIGNAL = 128 };
-#define ZP_GRACE_S 3.0 /* from the failure of a rank to SIGTERM, and from there to SIGKILL */
+#define ZP_GRACE_S 3.0 /* seconds from a rank's failure to SIGTERM, and from SIGTERM to SIGKILL */
 
-/* The ranks that one call starts. */
+/* The ranks of one call. */
 typedef struct zp_start_ranks {
     zero_local *local;
     int n;
-    int first; /* what the first rank that failed ended with; 0: none has */
+    int first; /* result of the first failed rank; 0: none */
     zero_log_fn log;
     void *log_user;
-    pid_t process[ZP_LOCAL_MAX]; /* 0: it has ended, or is a thread */
+    pid_t process[ZP_LOCAL_MAX]; /* 0: ended, or a thread */
 } zp_start_ranks;
 
-/* A rank has failed, or has not come to be: its peers learn that. 1: it is the first. */
+/* Notifies the peers of a failed or missing rank. 1: it is the first. */
 static int zp_start_ranks_note_failure(zp_start_ranks *c, int code, const char *text) {
     int none = 0;
     zero_local_abort(c->local, -1, text);
@@ -33,7 +33,7 @@ static void zp_start_ranks_note_return(zp_start_ranks *c, int rank, int code) {
     (void)snprintf(text, sizeof text, "rank %d returned %d", rank, code);
     if (code) (void)zp_start_ranks_note_failure(c, code, text);
 }
-/* What happens where no rank's context can tell it. */
+/* Logs an error that no rank's context can report. */
 static void zp_start_ranks_log(const zp_start_ranks *c, const char *text) {
     if (c->log) c->log(c->log_user, ZERO_LOG_ERROR, text);
 }
@@ -43,7 +43,7 @@ static void zp_start_ranks_report_missing(zp_start_ranks *c, int rank, int error
     if (zp_start_ranks_note_failure(c, ZP_NOT_STARTED, text)) zp_start_ranks_log(c, text);
 }
 
-/* Makes the meeting place. 0: the ranks cannot be started, and the log knows why. */
+/* Makes the meeting place. Returns 0, after a log, if ranks cannot start. */
 static int zp_start_ranks_open(zp_start_ranks *c, int nranks, int shared, zero_log_fn log,
                                void *log_user) {
     char text[ZP_TEXT_BYTES];
@@ -104,7 +104,7 @@ static int zp_start_ranks_run(int n, zero_rank_fn fn, void *arg) {
     return crew.first;
 }
 #else
-/* Threads of this process: a fork takes only the one that calls it along. */
+/* Counts the threads of this process: fork copies only the caller. */
 static int zp_start_ranks_count_threads(void) {
     int n = 0;
     DIR *tasks = opendir("/proc/self/task");
@@ -113,8 +113,7 @@ static int zp_start_ranks_count_threads(void) {
     return n;
 }
 
-/* 1: there are other threads, also once a first fork has told libraries that they are to end
-   theirs, as OpenBLAS does. */
+/* Returns 1 if other threads exist, even after a first fork made libraries (OpenBLAS) end some. */
 static int zp_start_ranks_has_threads(void) {
     if (zp_start_ranks_count_threads() < 2) return 0;
     const pid_t nobody = fork();
@@ -123,7 +122,7 @@ static int zp_start_ranks_has_threads(void) {
     return zp_start_ranks_count_threads() > 1;
 }
 
-/* What the last call of a rank that a signal has ended says about the cause. */
+/* Returns the cause that the last call of a rank ended by a signal suggests. */
 static const char *zp_start_ranks_guess_cause(const char *call, int number) {
     static const char *const causes[][2] = {
         {"zero_adopt", ": does `release` get an array that is no allocation of its own?"},
@@ -149,7 +148,7 @@ static void zp_start_ranks_report_death(zp_start_ranks *c, int rank, int number)
     if (zp_start_ranks_note_failure(c, ZP_BY_SIGNAL + number, text)) zp_start_ranks_log(c, text);
 }
 
-/* This process keeps the rank's part of the processors; all of them where there are too few. */
+/* Binds this process to the rank's processors, or to all if they are too few. */
 static void zp_start_ranks_set_processors(int rank, int nranks) {
     cpu_set_t all, mine;
     int seen = 0;
@@ -167,7 +166,7 @@ static void zp_start_ranks_signal(const zp_start_ranks *c, int number) {
         if (c->process[i]) (void)kill(c->process[i], number);
 }
 
-/* Until all ranks have ended. A signal of the terminal has reached them already. */
+/* Waits until all ranks have ended. They got the terminal's signals already. */
 static void zp_start_ranks_watch(zp_start_ranks *c, int left, const sigset_t *signals) {
     const struct timespec pause = {0, 100000000};
     double due = 0;
@@ -193,21 +192,21 @@ static void zp_start_ranks_watch(zp_start_ranks *c, int left, const sigset_t *si
     }
 }
 
-/* Forks the ranks. -1 in each; in the caller, once all have ended, what zero_run_local returns. */
+/* Forks the ranks. Returns -1 in each; in the caller, zero_run_local's value after all ended. */
 static int zp_start_ranks_fork_all(zp_start_ranks *c, zero_comm *comm) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD};
     const pid_t parent = getpid();
     struct sigaction normal, before;
     sigset_t signals, mask;
     int made = 0;
-    memset(&normal, 0, sizeof normal); /* who ignores SIGCHLD would lose what ranks return */
+    memset(&normal, 0, sizeof normal); /* if SIGCHLD is ignored, the ranks' results are lost */
     normal.sa_handler = SIG_DFL;
     (void)sigemptyset(&signals);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         (void)sigaddset(&signals, numbers[i]);
     (void)sigprocmask(SIG_BLOCK, &signals, &mask);
     (void)sigaction(SIGCHLD, &normal, &before);
-    (void)fflush(NULL); /* or every rank would write what the parent has not yet */
+    (void)fflush(NULL); /* otherwise every rank would write the parent's buffer */
     for (pid_t process = 1; made < c->n && process > 0; made += process > 0) {
         process = fork();
         if (process > 0) c->process[made] = process;
@@ -271,7 +270,7 @@ int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks) {
     if (ended != ZP_A_RANK) return ended;
     const zero_result r = zero_create(z, cfg, &comm);
     if (!r) return ZP_A_RANK;
-    zero_destroy(*z); /* the log has its sentence, and peers learn it now */
+    zero_destroy(*z); /* the log has the error, and peers get it now */
     *z = NULL;
     return (int)r;
 }

@@ -1,9 +1,9 @@
-/* tensors.h - the functions of the header: tensors are announced, and what is told of them */
+/* tensors.h - functions of the header: announces and describes tensors */
 #pragma once
 
 #include "life.h"
 
-/* The fields of a description that lie in 0..most. */
+/* Checks the fields of a description with values in 0..most. */
 static zero_result zp_tensor_check_range(zero_ctx *z, const zero_tensor_desc *d) {
     const struct {
         const char *name;
@@ -25,7 +25,7 @@ static zero_result zp_tensor_check_range(zero_ctx *z, const zero_tensor_desc *d)
     return ZERO_OK;
 }
 
-/* The fields of a description for slices and matrices. */
+/* Checks the fields of a description for slices and matrices. */
 static zero_result zp_tensor_check_shape(zero_ctx *z, const zero_tensor_desc *d) {
     const int slices = d->slice_of ? zero_group_size(d->slice_of) : 1;
     const size_t outer = d->outer ? d->outer : 1, numel = d->numel * (size_t)slices;
@@ -74,8 +74,8 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     return zp_tensor_check_shape(z, d);
 }
 
-/* A tensor of a checked description, with defaults resolved. Rules that need no matrices, or no
-   whole tensors, do not see them. */
+/* Returns the tensor of a checked description, with defaults resolved. Rules that need no matrices,
+   or no whole tensors, do not see them. */
 static void zp_tensor_resolve(zero_ctx *z, zp_tensor *t) {
     zero_tensor_desc *d = &t->desc;
     const int matrices = d->rows && z->rule->needs & ZP_MATRICES;
