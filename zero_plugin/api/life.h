@@ -203,7 +203,7 @@ zero_result zero_build(zero_ctx *z) {
     ZP_TRY(zp_build_allocate(z));
     for (int u = 0; u < z->layout.all; u++) z->live[u].update = zp_step_update_in_place;
     ZP_TRY(zp_extra_build(z));
-    zp_extra_lay_walks(z, zp_reduce_stations);
+    ZP_TRY(zp_extra_lay_walks(z, zp_reduce_stations));
     z->phase = ZP_IDLE;
     for (int i = 0; i < z->nslots; i++) zp_life_link_slot(z, i);
     zp_life_set_kept_pointers(z, NULL, NULL);

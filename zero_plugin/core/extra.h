@@ -136,6 +136,13 @@ typedef struct zp_extra {
 
 #define ZP_EACH_EXTRA(z, x) for (const zp_extra *x = (z)->extras; x && x->name; x++)
 
+/* Defines zp_extra_NAME, which calls that member of every row, up to the first error. */
+#define ZP_EXTRA_CALL(name)                                                                        \
+    static zero_result zp_extra_##name(zero_ctx *z) {                                              \
+        ZP_EACH_EXTRA(z, x) if (x->name) ZP_TRY(x->name(z));                                       \
+        return ZERO_OK;                                                                            \
+    }
+
 static void zp_extra_init(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->init) x->init(z); }
 static zero_result zp_extra_refuse(zero_ctx *z) {
     char text[ZP_TEXT_BYTES] = "";
@@ -145,22 +152,10 @@ static zero_result zp_extra_refuse(zero_ctx *z) {
     }
     return ZERO_OK;
 }
-static zero_result zp_extra_join(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->join) ZP_TRY(x->join(z));
-    return ZERO_OK;
-}
-static zero_result zp_extra_check(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->check) ZP_TRY(x->check(z));
-    return ZERO_OK;
-}
-static zero_result zp_extra_resolve(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->resolve) ZP_TRY(x->resolve(z));
-    return ZERO_OK;
-}
-static zero_result zp_extra_layout(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->layout) ZP_TRY(x->layout(z));
-    return ZERO_OK;
-}
+ZP_EXTRA_CALL(join)
+ZP_EXTRA_CALL(check)
+ZP_EXTRA_CALL(resolve)
+ZP_EXTRA_CALL(layout)
 static void zp_extra_choose(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->choose) x->choose(z); }
 static void zp_extra_plan_units(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->plan_units) x->plan_units(z);
@@ -173,14 +168,8 @@ static size_t zp_extra_context_bytes(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) bytes += sizeof *x + (x->context_bytes ? x->context_bytes(z) : 0);
     return bytes;
 }
-static zero_result zp_extra_allocate(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->allocate) ZP_TRY(x->allocate(z));
-    return ZERO_OK;
-}
-static zero_result zp_extra_share(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->share) ZP_TRY(x->share(z));
-    return ZERO_OK;
-}
+ZP_EXTRA_CALL(allocate)
+ZP_EXTRA_CALL(share)
 static void zp_extra_plan(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->plan) x->plan(z); }
 static size_t zp_extra_sent(zero_ctx *z, int u) {
     size_t bytes = 0;
@@ -192,10 +181,7 @@ static size_t zp_extra_cut_gradients(zero_ctx *z, size_t at) {
     ZP_EACH_EXTRA(z, x) at = x->cut_gradients ? x->cut_gradients(z, at) : at;
     return at;
 }
-static zero_result zp_extra_build(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->build) ZP_TRY(x->build(z));
-    return ZERO_OK;
-}
+ZP_EXTRA_CALL(build)
 static void zp_extra_abort(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->abort) x->abort(z); }
 static void zp_extra_abandon(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->abandon) x->abandon(z); }
 static void zp_extra_finish(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->finish) x->finish(z); }
@@ -203,10 +189,7 @@ static void zp_extra_stop(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->stop) x->sto
 static void zp_extra_destroy(zero_ctx *z, int broken) {
     ZP_EACH_EXTRA(z, x) if (x->destroy) x->destroy(z, broken);
 }
-static zero_result zp_extra_begin_step(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->begin_step) ZP_TRY(x->begin_step(z));
-    return ZERO_OK;
-}
+ZP_EXTRA_CALL(begin_step)
 static void zp_extra_forget(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->forget) x->forget(z); }
 
 static zero_result zp_extra_before_update(zero_ctx *z, int u, int pass, zp_stream *s) {
@@ -221,10 +204,7 @@ static zero_result zp_extra_between_passes(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->between_passes) ZP_DO(z, x->between_passes(z));
     return ZERO_OK;
 }
-static zero_result zp_extra_reduced(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->reduced) ZP_TRY(x->reduced(z));
-    return ZERO_OK;
-}
+ZP_EXTRA_CALL(reduced)
 static zero_result zp_extra_decided(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->decided) ZP_DO(z, x->decided(z));
     return ZERO_OK;
@@ -233,34 +213,22 @@ static zero_result zp_extra_before_write(zero_ctx *z, int u) {
     ZP_EACH_EXTRA(z, x) if (x->before_write) ZP_DO(z, x->before_write(z, u));
     return ZERO_OK;
 }
-static zero_result zp_extra_before_put(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->before_put) ZP_TRY(x->before_put(z));
-    return ZERO_OK;
-}
+ZP_EXTRA_CALL(before_put)
 static void zp_extra_wrote(zero_ctx *z, const zp_array *a) {
     ZP_EACH_EXTRA(z, x) if (x->wrote) x->wrote(z, a);
 }
-static zero_result zp_extra_finish_update(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->finish_update) ZP_TRY(x->finish_update(z));
-    return ZERO_OK;
-}
+ZP_EXTRA_CALL(finish_update)
 static void zp_extra_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
     ZP_EACH_EXTRA(z, x) if (x->fill_update) x->fill_update(z, u, first, a);
 }
 static void zp_extra_span(const zero_ctx *z, const zp_tensor *t, zp_span *span) {
     ZP_EACH_EXTRA(z, x) if (x->span) x->span(z, t, span);
 }
-static zero_result zp_extra_add_state(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->add_state) ZP_TRY(x->add_state(z));
-    return ZERO_OK;
-}
+ZP_EXTRA_CALL(add_state)
 static void zp_extra_begin_state(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->begin_state) x->begin_state(z);
 }
-static zero_result zp_extra_end_state(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->end_state) ZP_TRY(x->end_state(z));
-    return ZERO_OK;
-}
+ZP_EXTRA_CALL(end_state)
 
 /* Fills z->extras with the rows that a NULL-terminated list of functions returns. */
 typedef zp_extra (*zp_extra_row)(void);
@@ -273,20 +241,23 @@ static zero_result zp_extra_make(zero_ctx *z, const zp_extra_row *rows) {
 }
 
 /* Appends the stations of one place that this context needs. */
-static void zp_extra_add_stations(zero_ctx *z, const zp_station *s, zp_place place) {
+static zero_result zp_extra_add_stations(zero_ctx *z, const zp_station *s, zp_place place) {
     for (; s && (s->unit || s->bucket); s++) {
         zp_walk *w = &z->walk[s->walk];
-        if (s->place == place && (!s->needed || s->needed(z)) && w->n < ZP_STATIONS)
-            w->station[w->n++] = s;
+        if (s->place != place || (s->needed && !s->needed(z))) continue;
+        ZP_REFUSE(z, w->n == ZP_STATIONS, "a walk has more than %d stations", (int)ZP_STATIONS);
+        w->station[w->n++] = s;
     }
+    return ZERO_OK;
 }
 
 /* Orders the stations of the core and of all rows by place. At the same place, the core's stations
    come first. */
-static void zp_extra_lay_walks(zero_ctx *z, const zp_station *core) {
+static zero_result zp_extra_lay_walks(zero_ctx *z, const zp_station *core) {
     for (int k = 0; k < ZP_WALKS; k++) z->walk[k].n = 0;
     for (int place = 0; place < ZP_PLACES_OF_WALK; place++) {
-        zp_extra_add_stations(z, core, (zp_place)place);
-        ZP_EACH_EXTRA(z, x) zp_extra_add_stations(z, x->stations, (zp_place)place);
+        ZP_TRY(zp_extra_add_stations(z, core, (zp_place)place));
+        ZP_EACH_EXTRA(z, x) ZP_TRY(zp_extra_add_stations(z, x->stations, (zp_place)place));
     }
+    return ZERO_OK;
 }
