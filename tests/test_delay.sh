@@ -125,7 +125,7 @@ test_signals() {
         begin stopped $kind -x 100000000 -n 1000000
         kill -TERM $job
         wait $job
-        step=$(sed -n 's/^stopped by a signal after step \([0-9]*\): -y 1 goes on$/\1/p' "$work/out")
+        step=$(sed -n 's/^stopped by a signal after step \([0-9]*\): -y 1 resumes$/\1/p' "$work/out")
         last=$((${step:-0} + 3))
         same "$kind: stopped after step ${step:-none}, and on" "$(train whole $kind $quiet -x $last)" \
             "$(train stopped $kind $quiet -x $last -y 1)"
