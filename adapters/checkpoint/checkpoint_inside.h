@@ -190,6 +190,11 @@ typedef struct ck_tensor {
                                       next step sees them, without pieces where none are saved */
 } ck_tensor;
 
+/* The tensor has array k: weights or a moment, or the parameters that the next step sees. */
+static inline int ck_has_array(const ck_tensor *t, int k) {
+    return k >= 0 && (k < t->narrays || (k == CK_SEEN && t->array[k].npieces > 0));
+}
+
 typedef struct ck_file {
     char name[CK_NAME];
     uint64_t image_bytes; /* bytes of header and elements, which the blocks cover */

@@ -98,7 +98,7 @@ checkpoint_result checkpoint_read(checkpoint_reader *r, int tensor, int array, s
     ck_target to = {out, first, {0, 0, 1}};
     const ck_tensor *t = tensor >= 0 && tensor < r->m.ntensors ? &r->m.tensor[tensor] : NULL;
     const uint64_t total = t ? t->layers * t->numel : 0;
-    if (t == NULL || array < 0 || array >= t->narrays || first > total || count > total - first)
+    if (t == NULL || !ck_has_array(t, array) || first > total || count > total - first)
         (void)ck_fail(&e, CHECKPOINT_ARGUMENT, "tensor %d, array %d: no elements [%zu, %zu)",
                       tensor, array, first, first + count);
     else if (!ck_copies_dense(&list, &r->m, tensor, array, 0, first, count, &e)) {

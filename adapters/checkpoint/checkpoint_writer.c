@@ -42,8 +42,9 @@ static checkpoint_result ck_pull_fill(void *user, uint64_t at, size_t bytes, cha
         ck_header_write(out, &h);
     }
     for (int t = 0; t < m->ntensors; t++)
-        for (int k = 0; k < m->tensor[t].narrays; k++)
-            CK_TRY(ck_pull_array(p, t, k, at, at + bytes, out, e));
+        for (int k = 0; k < CK_ALL_ARRAYS; k++)
+            if (ck_has_array(&m->tensor[t], k))
+                CK_TRY(ck_pull_array(p, t, k, at, at + bytes, out, e));
     return CHECKPOINT_OK;
 }
 
@@ -56,8 +57,9 @@ static checkpoint_result ck_pull_plan(ck_manifest *m, ck_error *e) {
     m->file = file;
     m->nfiles = 1;
     for (int t = 0; t < m->ntensors; t++)
-        for (int k = 0; k < m->tensor[t].narrays; k++) {
+        for (int k = 0; k < CK_ALL_ARRAYS; k++) {
             ck_array *a = &m->tensor[t].array[k];
+            if (!ck_has_array(&m->tensor[t], k)) continue;
             const ck_piece whole = {0, 0, m->tensor[t].layers * m->tensor[t].numel, at};
             a->npieces = 0;
             if (ck_array_add(a, &whole) == NULL)
