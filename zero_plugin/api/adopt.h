@@ -40,15 +40,6 @@ static zero_result zp_adopt_add_row(zero_ctx *z, const char *call, const zero_te
     if (r && !z->row[0]) memcpy(z->row, z->text, sizeof z->row);
     return r;
 }
-static zero_result zp_adopt_fail_row(zero_ctx *z, const char *call, size_t numel, int unit,
-                                     int flags, void **param, void **grad) {
-    zero_tensor_desc one;
-    memset(&one, 0, sizeof one);
-    one.numel = numel;
-    one.unit = unit;
-    one.flags = flags & ~ZERO_INLINE;
-    return zp_adopt_add_row(z, call, &one, flags, param, grad);
-}
 
 zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, void **grad) {
     ZP_ENTER(z, "zero_place", ZP_NEW, "tensors are announced before zero_build");

@@ -144,8 +144,12 @@ zero_result zero_lend_array(zero_ctx *z, size_t numel, void *weights, void *grad
         if (units > l->units) l->units = units;
     }
     const int unit = l->units && l->has < ENOUGH ? l->units - 1 : l->units;
-    return zp_adopt_fail_row(z, "zero_lend_array", numel, unit, ZERO_INLINE, (void **)weights,
-                             (void **)grads);
+    zero_tensor_desc row;
+    memset(&row, 0, sizeof row);
+    row.numel = numel;
+    row.unit = unit;
+    return zp_adopt_add_row(z, "zero_lend_array", &row, ZERO_INLINE, (void **)weights,
+                            (void **)grads);
 }
 
 zero_result zero_lend(zero_ctx *z, void *params, zero_type type) {
