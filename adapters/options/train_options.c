@@ -437,7 +437,7 @@ static const option train_table[] = {
         RANGE(0, 4), TO(INT, recompute),
         KEY("activation_checkpointing.cpu_checkpointing: -r", 0, IF_GIVEN),
         .help = "activation checkpointing: recompute in backward to save memory: 0 nothing, 1 "
-                "GELU, 2 also layer norms, 3 whole blocks, 4 whole blocks whose inputs are "
+                "GELU, 2 also layer norms, 3 whole blocks, 4 whole blocks, with their inputs "
                 "offloaded to a file in -zfd (CUDA: to CPU memory)"),
     HEADING("compare", "Comparison of stages"),
     ROW(TEXT, "-layouts", "--layouts", layouts, "",
