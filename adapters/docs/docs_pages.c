@@ -107,7 +107,7 @@ static const docs_key docs_keys[] = {
     {"optimizer.params.lr", "1e-3; SGD and Adagrad 1e-2", NULL},
     {"optimizer.params.betas", "[0.9, 0.999]", "`-b1` and `-b2`"},
     {"optimizer.params.eps", "1e-8; Adagrad and Muon 1e-10", NULL},
-    {"optimizer.params.weight_decay", "0 or 0.01, by type", NULL},
+    {"optimizer.params.weight_decay", "0; with torch_adam 0.01", NULL},
     {"optimizer.params.nesterov", "false", "`-op nesterov` instead of sgd"},
     {"optimizer.params.adam_w_mode", "true", "of type Adam: false is L2 decay, `-op adam`"},
     {"optimizer.params.torch_adam", "false", "with Adam: the same update"},
