@@ -56,17 +56,17 @@ static void unit_announce(unit_list *l, size_t numel, int layers, int unit, int 
     t->desc.flags = flags;
 }
 
-/* Walks one tensor by zp_state_run_at and marks what it sees; 0: a run is wrong. */
+/* Walks one tensor by zp_run_at and marks what it sees; 0: a run is wrong. */
 static int unit_walk(const zero_ctx *z, const zp_tensor *t, unsigned char **mark) {
     const size_t total = t->desc.numel * (size_t)t->desc.layers;
     for (size_t at = 0; at < total;) {
-        const zp_run run = zp_state_run_at(z, t, at, total - at);
+        const zp_run run = zp_run_at(z, t, at, total - at);
         const zp_unit *u = &z->layout.unit[run.unit];
         if (!run.numel || run.numel > total - at) return 0;
         if (run.owner < 0 || (size_t)run.owner * u->shard > run.at) return 0;
         if (run.at + run.numel > (size_t)(run.owner + 1) * u->shard) return 0;
         for (size_t i = 0; i < run.numel; i++) {
-            const zp_run one = zp_state_run_at(z, t, at + i, 1);
+            const zp_run one = zp_run_at(z, t, at + i, 1);
             if (one.unit != run.unit || one.owner != run.owner || one.at != run.at + i) return 0;
             if (one.numel != 1 || mark[run.unit][run.at + i]++) return 0;
         }

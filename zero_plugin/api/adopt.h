@@ -1,7 +1,8 @@
 /* adopt.h - adopts weights, makes a step without hooks, and hashes weights */
 #pragma once
 
-#include "access.h"
+#include "tensors.h"
+#include "values.h"
 
 zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n) {
     ZP_ENTER(z, "zero_tensors", ZP_NEW, "tensors are announced before zero_build");
@@ -102,15 +103,16 @@ static void zp_adopt_release(zero_ctx *z, zp_side side, int tensor, const void *
 /* Copies in pieces of CPU memory: `raw` as stored, `values` in f32. */
 static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *array, zero_type type,
                                   char *raw, float *values) {
-    const zero_tensor_desc *d = &z->tensors[tensor].desc;
+    const zp_tensor *t = &z->tensors[tensor];
+    const zero_tensor_desc *d = &t->desc;
     const size_t first = (size_t)layer * d->numel, of = zero_type_bytes(type);
     for (size_t at = 0; at < d->numel; at += ZP_STAGE_NUMEL) {
         const size_t n = zp_min(ZP_STAGE_NUMEL, d->numel - at);
         ZP_DO(z, zp_device_copy(&z->compute, raw, array + at * of, n * of));
         ZP_DO(z, zp_device_sync_stream(&z->compute));
         zero_convert(values, ZERO_F32, raw, type, n);
-        ZP_TRY(zp_access_write(z, z->lent ? "zero_lend" : "zero_adopt", d->name, ZERO_PARAMETER,
-                               first + at, n, values));
+        ZP_TRY(zp_run_agree(z, t, ZERO_PARAMETER, first + at, n, values));
+        ZP_TRY(zp_run_put_all(z, t, ZERO_PARAMETER, first + at, n, values));
         if (!zp_check_is_on() || z->lent) continue;
         memset(raw, 0xFF, n * of); /* NaN in every type */
         ZP_DO(z, zp_device_copy(&z->compute, array + at * of, raw, n * of));
@@ -220,6 +222,9 @@ static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_typ
     if (!r) r = met;
     if (!r && who >= 0)
         r = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "rank %d has not all arrays, or no memory", who);
+    zp_ctx_set_call(z, z->lent ? "zero_lend" : "zero_adopt");
+    if (!r) r = zp_extra_finish_update(z);
+    if (!r) r = zp_ctx_check(z, zp_ctx_sync(z));
     for (int t = 0; t < z->ntensors; t++) {
         const zero_tensor_desc *d = &z->tensors[t].desc;
         for (int l = 0; l < d->layers && !r; l++) {
@@ -297,13 +302,16 @@ zero_result zero_hash(zero_ctx *z, uint64_t *hash) {
     ZP_REFUSE(z, !hash, "hash is NULL");
     float *values = (float *)malloc(ZP_STAGE_NUMEL * sizeof *values);
     zero_result r = values ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
+    if (!r) r = zp_run_agree(z, z->tensors, ZERO_MASTER, 0, z->plan.numel, NULL);
+    if (!r) r = zp_ctx_check(z, zp_ctx_sync(z));
     uint64_t all = ZP_HASH_EMPTY;
     for (int t = 0; t < z->ntensors && !r; t++) {
-        const zero_tensor_desc *d = &z->tensors[t].desc;
-        const size_t total = d->numel * (size_t)d->layers;
-        for (size_t at = 0; at < total && !r; at += ZP_STAGE_NUMEL) {
-            const size_t n = zp_min(ZP_STAGE_NUMEL, total - at);
-            r = zero_read_tensor(z, d->name, ZERO_MASTER, at, n, values);
+        const zp_tensor *of = &z->tensors[t];
+        const size_t total = of->desc.numel * (size_t)of->desc.layers;
+        for (size_t at = 0, n; at < total && !r; at += n) {
+            const zp_run run = zp_run_at(z, of, at, zp_min(ZP_STAGE_NUMEL, total - at));
+            n = run.numel;
+            r = zp_run_read(z, ZERO_MASTER, &run, values);
             for (size_t i = 0; i < n && !r; i++) all = zp_hash(all, zp_type_bits(values[i]));
         }
     }

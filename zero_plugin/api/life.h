@@ -4,7 +4,7 @@
 #include "../core/build.h"
 #include "../core/hooks.h"
 #include "../core/step.h"
-#include "../core/state.h"
+#include "../core/runs.h"
 #include "../extras/table.h"
 
 #include "../comm/transport.h"
@@ -137,7 +137,8 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
 static zero_result zp_life_plan(zero_ctx *z) {
     if (z->phase != ZP_NEW || z->planned) return ZERO_OK;
     ZP_TRY(zp_plan_make(z));
-    ZP_TRY(zp_state_plan(z));
+    z->nranges[0] = z->nranges[1] = 0;
+    ZP_TRY(zp_extra_add_state(z));
     z->plan.context_bytes = zp_build_context_bytes(z);
     z->planned = 1;
     return ZERO_OK;

@@ -225,6 +225,17 @@ static void zp_extra_span(const zero_ctx *z, const zp_tensor *t, zp_span *span) 
     ZP_EACH_EXTRA(z, x) if (x->span) x->span(z, t, span);
 }
 ZP_EXTRA_CALL(add_state)
+
+/* Appends a range to the list `whole`. */
+static zero_result zp_extra_add_range(zero_ctx *z, int whole, const zero_range *range) {
+    int *n = &z->nranges[whole];
+    void *list = zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *range);
+    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", *n + 1);
+    z->ranges[whole] = (zero_range *)list;
+    z->ranges[whole][(*n)++] = *range;
+    return ZERO_OK;
+}
+
 static void zp_extra_begin_state(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->begin_state) x->begin_state(z);
 }
