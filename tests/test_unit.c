@@ -1258,6 +1258,32 @@ static void unit_settings(void) {
     zero_destroy(plain);
 }
 
+/* A copy that lacks a capability refuses the settings that need it, and takes their defaults. */
+static void unit_parts(void) {
+    static const char *const parts[] = {"offload", "muon", "groups", "subgroups", "packed"};
+    zero_ctx *z = unit_create(NULL);
+    char expected[200];
+    for (int i = 0; i < 5; i++) test_check(zp_extra_find(z, parts[i]) != NULL, "%s", parts[i]);
+    zp_extra *const all = z->extras;
+    zp_extra none[1];
+    memset(none, 0, sizeof none);
+    z->extras = none;
+    test_check(!zp_life_check_parts(z), "defaults: %s", zero_last_error(z));
+    for (const zp_setting *s = zp_settings; s < zp_settings + ZP_SETTINGS; s++) {
+        const zero_config was = z->cfg;
+        zp_config_set_setting(s, &z->cfg, s->form == ZP_REAL ? 0.5 : 7);
+        const zero_result r = s->bytes > 4 ? ZERO_OK : zp_life_check_parts(z);
+        snprintf(expected, sizeof expected,
+                 "%s: this copy of the plugin lacks \"%s\"; make drop DIR=... WITH=\"... %s\"",
+                 s->name, s->part ? s->part : "", s->part ? s->part : "");
+        test_check(s->part ? r == ZERO_ERR_UNSUPPORTED && strstr(zero_last_error(z), expected) : !r,
+                   "%s: %d, %s", s->name, (int)r, zero_last_error(z));
+        z->cfg = was;
+    }
+    z->extras = all;
+    zero_destroy(z);
+}
+
 static void unit_bad_scaler(zero_scaler scaler, const char *what) {
     unit_bad_config((zero_config){.type = ZERO_F16, .scaler = scaler}, what);
 }
@@ -2380,6 +2406,7 @@ int main(void) {
     unit_pace();
     unit_config_errors();
     unit_settings();
+    unit_parts();
     unit_scaler_errors();
     unit_comm_errors();
     unit_resolved_config();

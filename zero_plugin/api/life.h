@@ -79,6 +79,14 @@ static zero_result zp_life_join(zero_ctx *z, const zp_transport *row, const zero
     return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
 }
 
+/* Refuses settings other than the defaults that need a capability which this copy lacks. */
+static zero_result zp_life_check_parts(zero_ctx *z) {
+    for (const zp_setting *s = zp_settings; s < zp_settings + ZP_SETTINGS; s++)
+        if (s->part && (float)zp_config_get_setting(s, &z->cfg) != (float)s->zero)
+            ZP_TRY(zp_extra_need(z, s->part, s->name));
+    return ZERO_OK;
+}
+
 /* Resolves the settings and splits the groups. COLLECTIVE if it splits any. */
 static zero_result zp_life_resolve(zero_ctx *z) {
     ZP_TRY(zp_extra_check(z));
@@ -117,6 +125,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
         && zp_config_resolve(&z->cfg, z->all->crowd, text,
                              sizeof text)) /* zero_destroy notifies peers */
         r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
+    if (!r) r = zp_life_check_parts(z);
     if (!r) r = zp_extra_refuse(z);
     if (!r) r = zp_life_resolve(z);
     z->grads_unstated = !cfg->grads && z->cfg.type != ZERO_F32 && z->cfg.micro_steps > 1;

@@ -346,7 +346,7 @@ static zero_result zp_check_row_open(zero_ctx *z) {
 static zp_extra zp_check_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
-    x.name = "checks";
+    x.name = "check";
     x.build = zp_check_row_open;
     x.destroy = zp_check_close;
     return x;

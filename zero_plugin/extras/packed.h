@@ -373,7 +373,7 @@ static zero_result zp_packed_end_state(zero_ctx *z) {
 static zp_extra zp_packed_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
-    x.name = "quantized communication";
+    x.name = "packed";
     x.refuse = zp_packed_refuse;
     x.plan = zp_packed_plan;
     x.cut = zp_packed_cut;
