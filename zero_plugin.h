@@ -983,14 +983,11 @@ const char *zero_event_name(zero_event_kind kind);
    another one replaces it. n 0: the plugin learns it again. Call it after the tensors or between
    steps; `turns` is copied. Without an order, the plan counts a reduction of KEEP and LATE tensors
    in every micro-step of a pass of ZERO_TOGETHER with accumulation SHARDED, but only one runs.
-   All ranks' orders are compared here, or in zero_build. COLLECTIVE. Errors: ARGUMENT (no such
-   unit; a release without a gather, or a gather without a release), STATE, MEMORY, MISMATCH with
-   the first call that differs. */
+   All ranks' orders are compared here, or in zero_build. COLLECTIVE. Errors: ARGUMENT, STATE,
+   MEMORY, MISMATCH with the first call that differs. */
 typedef enum zero_turn_kind {
     ZERO_TURN_FORWARD = 0, /* zero_forward_begin of a unit that is not open */
     ZERO_TURN_BACKWARD,    /* zero_backward_begin of one, with parameters */
-    ZERO_TURN_GATHER,      /* zero_gather */
-    ZERO_TURN_RELEASE,     /* zero_release */
     ZERO_TURN_KINDS
 } zero_turn_kind;
 typedef struct zero_turn {
@@ -998,15 +995,6 @@ typedef struct zero_turn {
     int unit;
 } zero_turn;
 zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_turn *turns, int n);
-
-/* Gather and release a unit by your own schedule, inside a pass. zero_gather starts the gather
-   without waiting and keeps the unit in a buffer (open_units) until zero_release. All hooks
-   between, for example of several micro-batches, find it there. Calls nest by count, do not replace
-   hooks, and match within one pass. With prefetch ZERO_NONE nothing else is gathered ahead. Both do
-   nothing below stage 3 and for resident units. COLLECTIVE. Errors: ARGUMENT, STATE (no buffer is
-   left; release without gather) and the sticky ones. */
-zero_result zero_gather(zero_ctx *z, int unit);
-zero_result zero_release(zero_ctx *z, int unit);
 
 /* ---- arrays that stay yours ------------------------------------------------------------------ */
 

@@ -21,7 +21,7 @@ typedef struct zp_live { /* one unit: the plan writes `own` to `gathers`, the ho
     int spans;           /* number of its entries in zero_ctx.spans */
     int gathers;         /* all-gathers of the unit in a step */
     int buffer[2];       /* by side: its buffer now, or -1 */
-    int parameter_opens, forward_opens, backward_opens, held; /* open begins; held: zero_gather */
+    int parameter_opens, forward_opens, backward_opens; /* open begins */
     uint64_t with_parameters; /* one bit per nested backward, innermost lowest: it has params */
     int writes, reduced;      /* backwards ended in this pass; reductions in this step */
     int touched;      /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
