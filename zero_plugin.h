@@ -491,9 +491,10 @@ enum {
                              that its memory need not be cleared. Not for local accumulation over
                              several micro-steps */
     ZERO_ONE_D = 8,       /* a vector per layer (bias, norm): see persistence_numel */
-    ZERO_BY_SLOT = 16,    /* no field in your structs: zero_slot names the places */
+    ZERO_BY_SLOT = 16,    /* no field in your structs: `param` and `grad` are set, or not needed */
     ZERO_AGAIN = 32,      /* forward uses it once more per pass than backward */
-    ZERO_INLINE = 64, /* the field is the array itself, such as `float w[10][784]`; for zero_lend */
+    ZERO_INLINE = 64, /* for zero_lend: `field`, or `param` and `grad` (then of one layer), are the
+                         arrays themselves, such as `float w[10][784]` */
     ZERO_COPY = 128,  /* with cfg.world: this rank does not count its gradient in the norm, because
                          ranks outside the sharding group do. Examples: a tied tensor on all stages
                          but the first; replicated norms on tensor-parallel ranks but the first */
@@ -535,9 +536,17 @@ typedef struct zero_tensor_desc {
                              stage; norms under sequence parallelism. These ranks announce such
                              tensors in the same order and reduce them equally often. NULL: none;
                              borrowed until zero_destroy */
-    size_t field;         /* offset of its pointer in your struct of parameters, and in that of
-                             gradients */
-} zero_tensor_desc;       /* zeros are the defaults; equal on all ranks, except COPY and groups */
+    /* Your pointers to the tensor, which the plugin writes: fields, or variables at any place */
+    const char *same_as; /* this row is no tensor, but another pointer to that of an earlier row,
+                            such as a classifier's that is tied to the embedding: name, numel,
+                            layers and the next four columns alone. NULL: a tensor */
+    size_t field;        /* offset of the pointer in your struct of parameters, and in that of
+                            gradients */
+    void *param, *grad;  /* instead of `field`: address of the pointer to layer 0 of the parameter,
+                            and of the gradient; either may be NULL. Borrowed until zero_destroy */
+    size_t stride;  /* bytes from there to the pointer to the next layer; 0: they are in arrays of
+                       pointers */
+} zero_tensor_desc; /* zeros are the defaults; equal on all ranks, except COPY, groups, pointers */
 
 /* Makes a row of a table of tensors, named after the struct's field. Further fields follow by name,
    in order of declaration (C11; C++20, or C++17 as GNU, clang and nvcc accept it):
@@ -686,22 +695,30 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
 /* Announces n tensors in order. Errors: those of zero_tensor. */
 zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
 
-/* Announces a tensor of one layer whose pointers are the slots *param and *grad (borrowed until
-   zero_destroy). It is for trainers with pointers scattered over structs and globals. ZERO_PLACE
-   names the tensor after the expression `param`. If that name is taken, a number follows:
-   `attention[l]->wq 1` is the second. Further fields follow by name, as in ZERO_FIELD. A row
-   without them is KEEP. A row with `.unit` or `.flags` has exactly the flags that it states (in
-   unit 0 without KEEP: `.flags = ZERO_BY_SLOT`):
-       for (int l = 0; l < L; l++)
-           ZERO_PLACE(z, attention[l]->wq, attention[l]->wq_grad, C * C);
-   Rows need no test of their own: zero_build and zero_adopt return ARGUMENT with the sentence of
-   the first refused row. For arrays that stay yours see zero_lend_array. Errors: those of
-   zero_tensor and zero_slot. */
-zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, void **grad);
-#define ZERO_PLACE(z, param, grad, ...)                                                            \
+/* Announces a row of scattered pointers or arrays: as zero_tensor, but rows need no test of their
+   own, because zero_build, zero_adopt and zero_lend return ARGUMENT with the sentence of the first
+   refused row. If the name is taken, a number follows: `attention[l]->wq 1` is the second. A row
+   without unit and flags is KEEP; with ZERO_INLINE alone, small tensors share a unit. The macros
+   name the row after the expression:
+       ZERO_PLACE(z, attention[l]->wq, attention[l]->wq_grad, C * C);  // two pointers, for
+   zero_adopt ZERO_ARRAY(z, attention[l]->wq, flat_gradient + at, C * C);     // two arrays, for
+   zero_lend After the size, ZERO_PLACE takes further fields by name, as ZERO_FIELD does. Errors:
+   those of zero_tensor. */
+zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row);
+#define ZERO_PLACE(z, p, g, ...)                                                                   \
     do {                                                                                           \
-        const zero_tensor_desc zero_row = {.name = #param, .numel = __VA_ARGS__};                  \
-        (void)zero_place(z, &zero_row, (void **)&(param), (void **)&(grad));                       \
+        const zero_tensor_desc zero_row = {                                                        \
+            .name = #p, .numel = __VA_ARGS__, .param = &(p), .grad = &(g)};                        \
+        (void)zero_place(z, &zero_row);                                                            \
+    } while (0)
+#define ZERO_ARRAY(z, weights, grads, n)                                                           \
+    do {                                                                                           \
+        const zero_tensor_desc zero_row = {.name = #weights,                                       \
+                                           .numel = (n),                                           \
+                                           .flags = ZERO_INLINE,                                   \
+                                           .param = (weights),                                     \
+                                           .grad = (grads)};                                       \
+        (void)zero_place(z, &zero_row);                                                            \
     } while (0)
 
 /* Partitions the tensors, allocates, and compares configuration and tensors over the ranks. On a
@@ -718,7 +735,7 @@ zero_result zero_bind(zero_ctx *z, void *params, void *grads);
 
 /* Copies the weights from your arrays and then releases the arrays. It replaces zero_bind, and
    calls zero_build first unless you have. The arrays are those that the fields of `params` point
-   to, and slots (zero_slot): numbers of `type`, [layers, numel] (a slot: [numel]), in memory that
+   to, and slots: numbers of `type`, [layers, numel] (a slot: [numel]), in memory that
    the context's device reads. All ranks pass the same values. `params` and `grads` may be NULL if
    all tensors have slots. Both structs are borrowed until zero_destroy, which sets their pointers
    and slots to NULL. Pointers of tensors without KEEP are NULL until their hooks.
@@ -943,17 +960,6 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
 /* Returns the configuration with every default resolved (bucket_numel: from the first plan on). */
 void zero_query_config(const zero_ctx *z, zero_config *cfg);
 
-/* Names two places of your code, *param and *grad (either may be NULL), that begin hooks of the
-   layer's unit write. It is for trainers with a pointer per layer and tensor, of any type. KEEP
-   tensors get their pointers here, or in zero_build if that comes later. `name` NULL: the tensor
-   announced last. Both places are borrowed until zero_destroy. Errors: ARGUMENT, STATE. */
-zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad);
-
-/* Names another field of your structs for the same tensor, such as a classifier's tied to the
-   embedding: a write to one changes both. (For a second slot, call zero_slot again.) Call it before
-   zero_bind or zero_adopt. Errors: ARGUMENT (no such tensor; another tensor's field). */
-zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
-
 /* Returns the 2-norm of the mean gradient over all ranks, deterministic and equal at every stage.
    Squares are summed in f64 by fixed blocks: blocks in order, units in order of their reductions,
    ranks in order. Optional, between zero_reduce and zero_step. SYNC. Errors: ARGUMENT, STATE and
@@ -1015,12 +1021,7 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_t
    steps; otherwise it is as zero_train_end. Delayed updates are not possible. COLLECTIVE, SYNC.
    Errors: those of zero_train_end; ARGUMENT (a pointer is NULL).
    zero_lend_read writes the weights back again after zero_write_tensor or a checkpoint changed
-   them. COLLECTIVE, SYNC. Errors: ARGUMENT, STATE and the sticky ones.
-   zero_lend_array announces two arrays, [numel] each, before zero_lend: anywhere in memory,
-   borrowed until zero_destroy. The tensor's name is its number. Small tensors share units. Rows
-   need no test of their own: zero_lend returns ARGUMENT with the sentence of the first refused row.
-   Errors: those of zero_tensor and zero_slot. */
-zero_result zero_lend_array(zero_ctx *z, size_t numel, void *weights, void *grads);
+   them. COLLECTIVE, SYNC. Errors: ARGUMENT, STATE and the sticky ones. */
 zero_result zero_lend(zero_ctx *z, void *params, zero_type type);
 zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
                             double loss, double *mean);

@@ -1559,7 +1559,6 @@ static void unit_errors_before_build(void) {
     float x = 0;
     double norm;
     const zero_result S = ZERO_ERR_STATE;
-    unit_error(z, zero_slot(z, NULL, 0, NULL, NULL), S, "zero_slot", "zero_tensor comes first");
     unit_announce_all(z);
     unit_error(z, zero_bind(z, NULL, NULL), S, "zero_bind", "zero_build");
     unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 1), S, "zero_pass_begin", "zero_build");
@@ -1738,10 +1737,6 @@ static void unit_errors_of_access(void) {
                "body: values");
     test_check(!zero_read_tensor(z, "body", ZERO_PARAMETER, 200, 0, NULL),
                "nothing read at the end");
-    unit_error(z, zero_slot(z, "nobody", 0, NULL, NULL), A, "zero_slot", "nobody");
-    unit_error(z, zero_slot(z, "body", 2, NULL, NULL), A, "zero_slot",
-               "body: layer 2, expected 0..1");
-    unit_error(z, zero_slot(z, "body", -1, NULL, NULL), A, "zero_slot", "layer -1");
     unit_error(z, zero_all_sum(z, sums, 65), A, "zero_all_sum", "n is 65");
     unit_error(z, zero_all_sum(z, sums, -1), A, "zero_all_sum", "n is -1");
     unit_error(z, zero_all_sum(z, NULL, 2), A, "zero_all_sum", "values is NULL");

@@ -4,58 +4,6 @@
 #include "tensors.h"
 #include "values.h"
 
-zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n) {
-    ZP_ENTER(z, "zero_tensors", ZP_NEW, "tensors are announced before zero_build");
-    ZP_REFUSE(z, n < 0 || (!desc && n), "%d tensors at %p", n, (const void *)desc);
-    for (int i = 0; i < n; i++) ZP_TRY(zero_tensor(z, &desc[i]));
-    return ZERO_OK;
-}
-
-zero_result zero_alias(zero_ctx *z, const char *name, size_t field) {
-    ZP_ENTER(z, "zero_alias", ZP_ANY, "");
-    zp_tensor *t;
-    ZP_TRY(zp_bind_named_tensor(z, name, &t));
-    ZP_REFUSE(z, t->desc.flags & ZERO_BY_SLOT, "%s has slots: give it one more", name);
-    const int other = *zp_bind_place_of_field(z, field);
-    ZP_REFUSE(z, other, "%s: offset %zu is the field of tensor %s", name, field,
-              z->tensors[other - 1].desc.name);
-    zp_alias *list =
-        (zp_alias *)zp_list_grow(z->aliases, z->naliases, &z->aliases_cap, sizeof *list);
-    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "an alias of %s", name);
-    const zp_alias alias = {(int)(t - z->tensors), t->aliases, field};
-    z->aliases = list;
-    z->aliases[z->naliases++] = alias;
-    t->aliases = z->naliases;
-    return ZERO_OK;
-}
-
-/* Rows need no test of their own: zero_build returns the error of the first refused row. */
-static zero_result zp_adopt_add_row(zero_ctx *z, const char *call, const zero_tensor_desc *row,
-                                    int flags, void **param, void **grad) {
-    zero_tensor_desc one = *row;
-    one.flags |= ZERO_BY_SLOT;
-    zero_result r = zero_tensor(z, &one);
-    if (!r) z->tensors[z->ntensors - 1].desc.flags |= flags;
-    if (!r) r = zero_slot(z, NULL, 0, param, grad);
-    zp_ctx_set_call(z, call);
-    if (r && !z->row[0]) memcpy(z->row, z->text, sizeof z->row);
-    return r;
-}
-
-zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, void **grad) {
-    ZP_ENTER(z, "zero_place", ZP_NEW, "tensors are announced before zero_build");
-    ZP_REFUSE(z, !row, "row is NULL");
-    zero_tensor_desc one = *row;
-    char name[128];
-    zp_tensor *same = zp_bind_find_tensor(z, one.name);
-    if (same) { /* a row in a loop has the same name */
-        (void)snprintf(name, sizeof name, "%.100s %d", one.name, ++same->namesakes);
-        one.name = name;
-    }
-    if (!one.unit && !one.flags) one.flags = ZERO_KEEP;
-    return zp_adopt_add_row(z, "zero_place", &one, 0, param, grad);
-}
-
 void zero_log_file(void *file, zero_log_level level, const char *sentence) {
     FILE *out = file ? (FILE *)file : stderr;
     if (level != ZERO_LOG_INFO) (void)fprintf(out, "%s\n", sentence);

@@ -319,31 +319,6 @@ zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
     return ZERO_OK;
 }
 
-zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad) {
-    ZP_ENTER(z, "zero_slot", ZP_ANY, "");
-    ZP_UNTIMELY(z, !z->ntensors, "zero_tensor comes first");
-    zp_tensor *t = &z->tensors[z->ntensors - 1];
-    if (name) ZP_TRY(zp_bind_named_tensor(z, name, &t));
-    name = t->desc.name;
-    ZP_REFUSE(z, layer < 0 || layer >= t->desc.layers, "%s: layer %d, expected 0..%d", name, layer,
-              t->desc.layers - 1);
-    zp_slot *list = (zp_slot *)zp_list_grow(z->slots, z->nslots, &z->slots_cap, sizeof *list);
-    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the slot of %s", name);
-    z->slots = list;
-    zp_slot slot = {(int)(t - z->tensors), layer, NULL, 0, {grad, param}, {NULL, NULL}};
-    for (int side = 0; side < 2; side++)
-        if (slot.place[side] && !(t->desc.flags & ZERO_INLINE))
-            memcpy(&slot.was[side], slot.place[side], sizeof slot.was[side]);
-    z->slots[z->nslots++] = slot;
-    if (z->phase == ZP_NEW) return ZERO_OK;
-    zp_life_link_slot(z, z->nslots - 1);
-    for (int side = 0; side < 2 && t->desc.flags & ZERO_KEEP; side++)
-        zp_pointer_set_slot(z, (zp_side)side, &z->slots[z->nslots - 1],
-                            side == ZP_GRAD ? zp_ctx_unit_memory(z, ZP_GRAD, z->layout.units)
-                                            : zp_ctx_unit_shown(z, z->layout.units));
-    return ZERO_OK;
-}
-
 /* Runs and times a function that your code calls in every pass. */
 #define ZP_TIMED(z, call)                                                                          \
     do {                                                                                           \
