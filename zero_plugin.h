@@ -1042,9 +1042,9 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                               size_t count, const float *values);
 
-/* Returns a hash of all stored weights, tensors in order. It is equal at every stage and number of
-   ranks if and only if the weights are (but for chance). COLLECTIVE, SYNC. Errors: those of
-   reading. */
+/* Returns a hash of all stored weights and their tensors' names. It is equal at every stage and
+   number of ranks, and for tensors in any order, if and only if the weights are (but for chance).
+   COLLECTIVE, SYNC. Errors: those of reading. */
 zero_result zero_hash(zero_ctx *z, uint64_t *hash);
 
 /* ---- state, for checkpoints ------------------------------------------------------------------ */

@@ -4,6 +4,7 @@
    (test_ease_checked): then adopted arrays are NaN. Against the header alone. */
 #include "harness.h"
 
+#include <float.h>
 #include <math.h>
 
 #ifndef TEST_CHECKED
@@ -479,6 +480,41 @@ static void ease_refused(void) {
                "no context");
 }
 
+/* Returns the hash of tensors a and b, announced in either order, whose elements are `one`, except
+   for element `at`: `a` and `b`. */
+static uint64_t ease_hash_of(int swapped, int at, float one, float a, float b) {
+    enum { N = 8 };
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_tensor_desc rows[2] = {{"a", N, 1, .unit = swapped}, {"b", N, 1, .unit = !swapped}};
+    const zero_config cfg = {0};
+    zero_ctx *z;
+    uint64_t hash = 0;
+    if (zero_create(&z, &cfg, &self)) return 0;
+    zero_result r = zero_tensors(z, &rows[swapped], 1);
+    if (!r) r = zero_tensors(z, &rows[!swapped], 1);
+    if (!r) r = zero_build(z);
+    for (int t = 0; t < 2 && !r; t++) {
+        float values[N];
+        for (int i = 0; i < N; i++) values[i] = i == at ? (t ? b : a) : one;
+        r = zero_write_tensor(z, rows[t].name, ZERO_PARAMETER, 0, N, values);
+    }
+    if (!r) r = zero_hash(z, &hash);
+    test_check(!r && hash, "a hash: %s", zero_last_error(z));
+    zero_destroy(z);
+    return hash;
+}
+
+/* The hash does not depend on the order of the tensors, and no two differences cancel. */
+static void ease_hash(void) {
+    const float less = 1, more = 1 + FLT_EPSILON;
+    for (int at = 0; at < 8; at++) {
+        const uint64_t first = ease_hash_of(0, at, less, less, more);
+        test_check(first == ease_hash_of(1, at, less, less, more), "tensors in another order");
+        test_check(first != ease_hash_of(0, at, less, more, less), "the other tensor, %d", at);
+        test_check(first != ease_hash_of(0, at, more, less, more), "other weights, %d", at);
+    }
+}
+
 /* Arrays of 40 numbers that zero_adopt takes from fields or slots. */
 typedef struct apart_host {
     float *a, *b, *again;
@@ -702,5 +738,6 @@ int main(void) {
     ease_ended();
     ease_hyper();
     ease_places();
+    ease_hash();
     return test_summary();
 }

@@ -1,4 +1,4 @@
-/* adopt.h - adopts weights, makes a step without hooks, and hashes weights */
+/* adopt.h - adopts weights, and makes a step without hooks */
 #pragma once
 
 #include "tensors.h"
@@ -241,29 +241,4 @@ zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, do
     if (mean) *mean = sum / steps;
     zp_ctx_set_call(z, "zero_train_end");
     return ZERO_OK;
-}
-
-/* ---- a hash ---- */
-
-zero_result zero_hash(zero_ctx *z, uint64_t *hash) {
-    ZP_ENTER(z, "zero_hash", ZP_IDLE, "weights are hashed after zero_build, between steps");
-    ZP_REFUSE(z, !hash, "hash is NULL");
-    float *values = (float *)malloc(ZP_STAGE_NUMEL * sizeof *values);
-    zero_result r = values ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
-    if (!r) r = zp_run_agree(z, z->tensors, ZERO_MASTER, 0, z->plan.numel, NULL);
-    if (!r) r = zp_ctx_check(z, zp_ctx_sync(z));
-    uint64_t all = ZP_HASH_EMPTY;
-    for (int t = 0; t < z->ntensors && !r; t++) {
-        const zp_tensor *of = &z->tensors[t];
-        const size_t total = of->desc.numel * (size_t)of->desc.layers;
-        for (size_t at = 0, n; at < total && !r; at += n) {
-            const zp_run run = zp_run_at(z, of, at, zp_min(ZP_STAGE_NUMEL, total - at));
-            n = run.numel;
-            r = zp_run_read(z, ZERO_MASTER, &run, values);
-            for (size_t i = 0; i < n && !r; i++) all = zp_hash(all, zp_type_bits(values[i]));
-        }
-    }
-    free(values);
-    *hash = all;
-    return r;
 }

@@ -1,4 +1,4 @@
-/* values.h - functions of the header: host memory, numbers, small collectives, statistics */
+/* values.h - functions of the header: numbers, small collectives, statistics, a hash of weights */
 #pragma once
 
 #include "life.h"
@@ -138,4 +138,40 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
                             z->host.up_bytes};
     *stats = now;
     return ZERO_OK;
+}
+
+/* Mixes a hash as MurmurHash3 does, so that differences of two tensors do not cancel in a sum. */
+static uint64_t zp_values_mix(uint64_t x) {
+    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCDu;
+    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53u;
+    return x ^ x >> 33;
+}
+
+/* Adds the hash of a tensor's name and weights to *all. */
+static zero_result zp_values_add_hash(zero_ctx *z, const zp_tensor *t, float *values,
+                                      uint64_t *all) {
+    const size_t total = t->desc.numel * (size_t)t->desc.layers;
+    uint64_t hash = zp_bind_hash_name(t->desc.name);
+    for (size_t at = 0; at < total;) {
+        const zp_run run = zp_run_at(z, t, at, zp_min(ZP_STAGE_NUMEL, total - at));
+        ZP_TRY(zp_run_read(z, ZERO_MASTER, &run, values));
+        for (size_t i = 0; i < run.numel; i++) hash = zp_hash(hash, zp_type_bits(values[i]));
+        at += run.numel;
+    }
+    *all += zp_values_mix(hash);
+    return ZERO_OK;
+}
+
+zero_result zero_hash(zero_ctx *z, uint64_t *hash) {
+    ZP_ENTER(z, "zero_hash", ZP_IDLE, "weights are hashed after zero_build, between steps");
+    ZP_REFUSE(z, !hash, "hash is NULL");
+    float *values = (float *)malloc(ZP_STAGE_NUMEL * sizeof *values);
+    zero_result r = values ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
+    if (!r) r = zp_run_agree(z, z->tensors, ZERO_MASTER, 0, z->plan.numel, NULL);
+    if (!r) r = zp_ctx_check(z, zp_ctx_sync(z));
+    *hash = 0;
+    for (int t = 0; t < z->ntensors && !r; t++)
+        r = zp_values_add_hash(z, &z->tensors[t], values, hash);
+    free(values);
+    return r;
 }
