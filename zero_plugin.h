@@ -152,7 +152,6 @@ extern "C" {
     X(ZERO_ERR_DEVICE, "the device reported an error")                                             \
     X(ZERO_ERR_SCALE, "gradients overflow at the smallest loss scale")                             \
     X(ZERO_ERR_UNSUPPORTED, "not supported by this build")
-
 #define ZERO_RESULT_ENUM(name, sentence) name,
 typedef enum zero_result { ZERO_RESULTS(ZERO_RESULT_ENUM) ZERO_RESULT_COUNT } zero_result;
 #undef ZERO_RESULT_ENUM
@@ -184,15 +183,13 @@ typedef struct zero_comm {
     void *handle;  /* borrowed until zero_destroy returns */
     int node_size; /* ranks per node, in rank order; divides nranks. Sums are taken inside nodes
                       first, then over nodes in node order. 0: detected (LOCAL: one node; MPI: as
-                      MPI reports). LOCAL with a value has the bits of that many ranks per machine.
-                      MPI with a value cuts machines into nodes of that size. NCCL has its own order
-                      and uses it for packed reductions only (cfg.gradient_bits; 0: one node) */
+                      MPI reports). Otherwise LOCAL has the bits of that many ranks per machine, and
+                      MPI cuts machines into such nodes. NCCL has its own order and uses it for
+                      packed reductions only (0: one node) */
 } zero_comm;
 
-/* Ranks that communicate apart from a context: see GROUPS OF RANKS below. */
+/* Ranks that communicate apart from a context (GROUPS OF RANKS); where local ranks meet. */
 typedef struct zero_group zero_group;
-
-/* The meeting place of local ranks. */
 typedef struct zero_local zero_local;
 
 /* ---- configuration --------------------------------------------------------------------------- */
@@ -247,18 +244,18 @@ typedef struct zero_muon {
            optimizer_tier, and together with it for the other two. CPU threads of the plugin
            (cfg.threads; compile with OpenMP) or the GPU update: see zero_update_on. If the CPU
            updates, reduced gradients go down as they are reduced, and parameters come up unit by
-           unit, both in their stored type. The next forward waits only for its own unit. All
-           copies pass through pinned memory, whose size zero_plan contains.
+           unit, both in their stored type, through pinned memory that zero_plan counts. The next
+           forward waits only for its own unit.
            gradient_tier HOST: the device keeps no shard of the gradients. Each gradient leaves from
            its reduction buffer when its squares are summed. With several micro-steps the sum so far
            comes up, and the device adds to it; 16-bit gradients accumulate on the device, in f32.
            Whole gradients (stages 0 and 1, or f32 with accumulation LOCAL), and those that the GPU
            applies, stay on the device. A CUDA callback that waits delays those of other streams.
      FILE  one file per rank, streamed through memory in 1 MiB pieces. The update's pieces are read
-           ahead in order and written back during other updates and the next forward. Parameters
-           are read before their unit is used; gradients are written as they are reduced. CUDA:
-           optimizer_tier, updated by the CPU. With optimizer_tier HOST or FILE also the other two
-           tiers: then neither device nor CPU memory keeps a shard of them */
+           ahead in order and written back during other updates and the next forward. Parameters are
+           read before their unit is used; gradients are written as they are reduced. CUDA:
+           optimizer_tier, updated by the CPU; with it HOST or FILE also the other two, of which
+           then neither device nor CPU memory keeps a shard */
 typedef enum zero_tier { ZERO_DEVICE = 0, ZERO_HOST, ZERO_FILE, ZERO_TIERS } zero_tier;
 
 /* The processor that updates the state of optimizer_tier HOST (CUDA). No bit depends on it. */
@@ -269,10 +266,9 @@ typedef enum zero_update_on {
                           device; never delayed */
 } zero_update_on;
 
-/* Dynamic loss scaling by DeepSpeed's rules. Each overflow uses up one of `hysteresis`; the
-   overflow that uses the last one, and every later one, halve the scale. After `window` steps
-   without overflow (window + 1 after the start or an overflow) the scale doubles and the hysteresis
-   is restored. Zeros are the defaults. */
+/* Dynamic loss scaling by DeepSpeed's rules. Each overflow uses up one of `hysteresis`; the last
+   one, and every later overflow, halve the scale. After `window` steps without overflow (window + 1
+   after the start or an overflow) the scale doubles and the hysteresis is restored. */
 typedef struct zero_scaler {
     float fixed;   /* a scale that never changes; 0: dynamic for F16, 1 for other types */
     float initial; /* first dynamic scale; 0: 65536 */
@@ -312,7 +308,6 @@ void zero_log_file(void *file, zero_log_level level, const char *sentence);
     X(ZERO_EVENT_BARRIER, "barrier")                                                               \
     X(ZERO_EVENT_SPLIT, "split") /* this group was split */                                        \
     X(ZERO_EVENT_OPEN, "open")   /* this group was made; first event of its trace */
-
 #define ZERO_EVENT_ENUM(name, word) name,
 typedef enum zero_event_kind { ZERO_EVENTS(ZERO_EVENT_ENUM) ZERO_EVENT_KINDS } zero_event_kind;
 #undef ZERO_EVENT_ENUM
@@ -369,33 +364,26 @@ typedef struct zero_config {
     zero_accumulation accumulation; /* where micro-steps accumulate */
     zero_type type;                 /* type of stored parameters */
     zero_grad_type grads;           /* type that backward adds to */
-    int no_master;                  /* BF16: no f32 master weights. The update is rounded to bf16
-                                       stochastically, by (seed, step, tensor, element) only */
-    uint64_t seed;                  /* of that rounding */
+    int no_master; /* BF16: no f32 master weights; updates are rounded stochastically */
+    uint64_t seed; /* of that rounding, by (seed, step, tensor, element) only */
     zero_optimizer optimizer;
     zero_scaler scaler;
-    int prefetch;              /* stage 3: number of units gathered ahead. Gathered units have
-                                  prefetch + 2 buffers, and free ones are filled ahead. 0: 1;
-                                  ZERO_NONE: 0, no prefetch */
+    int prefetch; /* stage 3: units gathered ahead, in prefetch + 2 buffers; 0: 1; ZERO_NONE: 0 */
     size_t bucket_numel;       /* elements reduced together, at least the largest unit that shares a
                                   buffer; 0: that unit's */
     int64_t persistence_numel; /* stage 3: a unit whose tensors all have at most this many elements
                                   stays resident; 0: units of 1-D tensors only; ZERO_NONE: none */
     int no_overlap;            /* communicate on the calling thread, at once */
-    int no_overflow_check;     /* step even if a gradient is not finite. Clipping needs a finite
-                                  norm: max_norm > 0 checks in any case */
-    int no_mapping;            /* stage 3, LOCAL: copy, even if peers' shards can be read in
-                                  place */
-    int threads;               /* OpenMP threads of this rank (CUDA: for tier HOST). 0:
-                                  OMP_NUM_THREADS, otherwise one per processor, shared among LOCAL
-                                  ranks (not among NCCL's). No bit depends on it */
-    void *stream;              /* CUDA: the cudaStream_t that your code computes on, of the device
-                                  that is current at zero_create; NULL: CUDA's default stream. May
-                                  differ between ranks */
-    double timeout_s;          /* longest wait for a peer in a collective, in seconds; 0: 600. NCCL:
-                                  more than the work enqueued between two results */
-    zero_log_fn log;           /* receives every error's sentence; NULL: no log */
-    void *log_user;            /* passed to log; borrowed until zero_destroy */
+    int no_overflow_check; /* update even if a gradient is not finite; max_norm > 0 checks anyway */
+    int no_mapping;        /* stage 3, LOCAL: copy peers' shards, also those readable in place */
+    int threads; /* OpenMP threads of this rank (CUDA: for tier HOST). 0: OMP_NUM_THREADS, otherwise
+                    one per processor, shared among LOCAL ranks (not among NCCL's) */
+    void *stream; /* CUDA: the cudaStream_t that your code computes on, of the current device; NULL:
+                     CUDA's default stream */
+    double timeout_s; /* longest wait for a peer in a collective, in seconds; 0: 600. NCCL:
+                         more than the work enqueued between two results */
+    zero_log_fn log;  /* receives every error's sentence; NULL: no log */
+    void *log_user;   /* passed to log; borrowed until zero_destroy */
     int open_units; /* most units that your code has open at once, in forward or backward, each with
                        a buffer. 0: one after the other, with some nesting (see zero_plan);
                        ZERO_ALL: all, for loops that use every unit per iteration (per token) */
@@ -404,19 +392,14 @@ typedef struct zero_config {
                                  file has no name and vanishes with the process */
     zero_tier gradient_tier;  /* where this rank's shard of the reduced gradients is kept until the
                                  update. FILE: stages 2 and 3, with sharded accumulation */
-    zero_tier parameter_tier; /* stage 3: where this rank's shard of the parameters is kept, except
-                                 resident units */
-    float offload_share;      /* fraction of all elements that is offloaded, as whole units: those
-                                 updated last, whose transfers overlap best; 0: 1, all */
-    int no_file_check;        /* FILE: do not compare pieces read with their checksums */
+    zero_tier parameter_tier; /* stage 3: this rank's shard of parameters, except resident units */
+    float offload_share; /* part of all elements to offload, in whole units, updated last; 0: 1 */
+    int no_file_check;   /* FILE: do not compare pieces read with their checksums */
     int delay_from; /* DELAYED UPDATE from this step on, counting skipped steps (1: the first; 0:
-                       never). A step's update overlaps the passes of the next step, which use the
-                       older weights; see zero_step. CUDA: with all units in HOST or FILE and
-                       parameters on the device */
+                       never); see zero_step. CUDA: all units offloaded, parameters on the device */
     zero_trace_fn trace; /* receives the trace; NULL: no trace, at no cost. It changes no bit, and
-                            nothing waits for it. CUDA: times come from events on the streams; if
-                            nvtx3/nvToolsExt.h was found, calls are NVTX ranges too. May differ
-                            between ranks */
+                            nothing waits for it. CUDA: times are of events on the streams; if
+                            nvtx3/nvToolsExt.h was found, calls are NVTX ranges too */
     void *trace_user;    /* passed to trace; borrowed until zero_destroy */
     float trust_least, trust_most; /* LAMB: bounds of the trust ratio; 0: none, as in the paper */
     zero_muon muon;
@@ -425,16 +408,14 @@ typedef struct zero_config {
     float memory_gbs; /* AUTO: GB/s of CPU memory, this rank's part; 0: 60 */
     /* IN ADDITION TO DATA PARALLELISM; read until zero_build returns. See GROUPS OF RANKS below */
     zero_group *world; /* ranks that agree on norm, overflow, loss scale, skip and values that a
-                          step needs equal. They include the ranks that the context shards over;
-                          NULL: those */
+                          step needs equal, among them the sharding ranks; NULL: those */
     int world_units;   /* with world: units of the whole model over all ranks, without KEEP tensors;
                           0: this rank's units */
     const int *world_unit; /* [this rank's units] number of each in the whole model, ascending,
                               below world_units; NULL: its own number */
-    int divisor;           /* divides the sum of gradients over ranks; 0: nranks. Experts: the
-                              number of data-parallel ranks, whose tokens the all-to-all sent.
-                              Gradients that are sums over a batch of B samples: nranks * B. Norm,
-                              clipping and access by name use the divided gradients */
+    int divisor;     /* divides the sum of gradients over ranks; 0: nranks. Experts: the number of
+                        data-parallel ranks, whose tokens the all-to-all sent. Sums over B samples:
+                        nranks * B. Norm, clipping and access by name use the divided gradients */
     zero_ctx *joins; /* a context of the same rank, world and world_units, for example of dense
                         layers, that this one (experts) steps with; see zero_create. NULL: none */
     /* Ranks with fast links to each other; see HIERARCHY below */
@@ -444,14 +425,14 @@ typedef struct zero_config {
                          divides shard_ranks, or nranks. 0: none */
     /* PACKED TRAFFIC (quantized): numbers are sent as integers of 8 or 4 bits, in blocks of 128
        with a scale each; 0: as stored. One rank sends and packs nothing. The CPU and CUDA builds
-       cut units into different blocks, so that their results differ in bits */
+       cut units into other blocks: their bits differ */
     int weight_bits;   /* stage 3: gathers of weights. Every rank, the owner included, computes with
                           the unpacked values. Shards, masters, checkpoints and resident units stay
                           exact; no_mapping has no effect (ZeRO++, Wang et al. 2023: qwZ) */
-    int gradient_bits; /* stages 1 to 3: reductions, except units with ZERO_ONE_D tensors only. An
-                          all-to-all inside nodes of comm.node_size consecutive ranks, sums in f32,
-                          packed again for an all-to-all between nodes. Norm and clipping use the
-                          unpacked sums (ZeRO++: qgZ) */
+    int gradient_bits; /* stages 1 to 3: reductions (ZeRO++: qgZ), except units with ZERO_ONE_D
+                          tensors only: an all-to-all inside nodes of comm.node_size ranks, sums in
+                          f32, packed again for one between nodes. Norm and clipping use the
+                          unpacked sums */
     float feedback; /* error feedback of these reductions: this rank's packing errors are kept and
                        sent later, as a moving average with this beta (LoCo, Xie et al. 2024: 0.8).
                        Takes 2 bytes per element on every rank. Skipped steps count, except blocks
@@ -479,9 +460,8 @@ enum {
     ZERO_KEEP = 1, /* read outside its unit's begin and end: resident, type-major [layers, numel];
                       zero_bind writes its pointer, which never moves */
     ZERO_NO_DECAY = 2,    /* no weight decay */
-    ZERO_OVERWRITTEN = 4, /* backward stores (=) a pass's first gradient instead of adding (+=), so
-                             that its memory need not be cleared. Not for local accumulation over
-                             several micro-steps */
+    ZERO_OVERWRITTEN = 4, /* backward stores (=) a pass's first gradient, so that its memory need
+                             not be cleared. Not for local accumulation over several micro-steps */
     ZERO_ONE_D = 8,       /* a vector per layer (bias, norm): see persistence_numel */
     ZERO_BY_SLOT = 16,    /* no field in your structs: `param` and `grad` are set, or not needed */
     ZERO_AGAIN = 32,      /* forward uses it once more per pass than backward */
@@ -490,9 +470,8 @@ enum {
     ZERO_COPY = 128,  /* with cfg.world: this rank does not count its gradient in the norm, because
                          ranks outside the sharding group do. Examples: a tied tensor on all stages
                          but the first; replicated norms on tensor-parallel ranks but the first */
-    ZERO_LATE = 256   /* its unit is reduced after all others at the end of the pass. For sum_over,
-                         if its ranks reach the unit at different places of backward, as pipeline
-                         stages reach a tied tensor */
+    ZERO_LATE = 256   /* its unit is reduced last, at the end of the pass. For sum_over, if ranks
+                         reach it at different places of backward (a tied tensor in a pipeline) */
 };
 
 typedef struct zero_tensor_desc {
@@ -510,9 +489,8 @@ typedef struct zero_tensor_desc {
                      `together`, count groups of layers). 2: every second block; 0: 1 */
     float lr_factor, decay_factor; /* multiply the step's learning rate and weight decay. 0: 1;
                                       ZERO_NONE: 0; both ZERO_NONE: frozen */
-    int divisor;       /* divides the sum of its gradient over ranks; 0: cfg.divisor. The reduced
-                          gradient is multiplied by the ratio of the two in f32 and rounded, before
-                          norm, clipping and access by name */
+    int divisor;       /* divides the sum of its gradient over ranks (in f32, rounded, before norm,
+                          clipping and access by name); 0: cfg.divisor */
     size_t rows, cols; /* MUON: each layer is one or several row-major matrices [rows, cols] of the
                           whole tensor. A fused query, key and value is one of 3C x C or three of C
                           x C. Not for embeddings and classifiers. 0: no matrix; ADAMW */
@@ -523,21 +501,18 @@ typedef struct zero_tensor_desc {
     size_t outer; /* with slice_of: rank r of the group has the r-th equal part of each of `outer`
                      rows of a layer. 0: 1. A matrix cut by rows: 1; by columns: its rows; a fused
                      query, key and value cut by heads: 3 */
-    zero_group *sum_over; /* ranks of other sharding groups, over which its gradient is summed
-                             before its reduction. Examples: tied embeddings of first and last
-                             stage; norms under sequence parallelism. These ranks announce such
-                             tensors in the same order and reduce them equally often. NULL: none;
-                             borrowed until zero_destroy */
+    zero_group *sum_over; /* ranks of other sharding groups over which its gradient is summed first:
+                             tied embeddings of first and last stage, norms under sequence
+                             parallelism. They announce such tensors in the same order and reduce
+                             them equally often. NULL: none; borrowed until zero_destroy */
     /* Your pointers to the tensor, which the plugin writes: fields, or variables at any place */
     const char *same_as; /* this row is no tensor, but another pointer to that of an earlier row,
                             such as a classifier's that is tied to the embedding: name, numel,
                             layers and the next four columns alone. NULL: a tensor */
-    size_t field;        /* offset of the pointer in your struct of parameters, and in that of
-                            gradients */
+    size_t field;        /* offset of the pointer in your structs of parameters and gradients */
     void *param, *grad;  /* instead of `field`: address of the pointer to layer 0 of the parameter,
                             and of the gradient; either may be NULL. Borrowed until zero_destroy */
-    size_t stride;  /* bytes from there to the pointer to the next layer; 0: they are in arrays of
-                       pointers */
+    size_t stride;       /* bytes from there to the pointer to the next layer; 0: sizeof(void *) */
 } zero_tensor_desc; /* zeros are the defaults; equal on all ranks, except COPY, groups, pointers */
 
 /* Makes a row of a table of tensors, named after the struct's field. Further fields follow by name,
@@ -554,13 +529,11 @@ typedef struct zero_tensor_desc {
 
 /* The arrays of a tensor, for access by name. */
 typedef enum zero_kind {
-    ZERO_PARAMETER = 0, /* as stored and used by the next passes; a write changes the master weight
-                           too */
+    ZERO_PARAMETER = 0, /* as stored and used by the next passes; a write changes the master too */
     ZERO_GRADIENT, /* between zero_reduce and zero_step: unscaled; the mean over ranks of the sum
                       over micro-steps (so divide the loss by their number) */
-    ZERO_MOMENT_1, /* first state array of the optimizer: Adam's m, the momentum of SGD, Lion and
-                      Muon, Adagrad's sum */
-    ZERO_MOMENT_2, /* second state array: Adam's v */
+    ZERO_MOMENT_1, /* first state: Adam's m, momentum of SGD, Lion and Muon, Adagrad's s */
+    ZERO_MOMENT_2, /* second state: Adam's v */
     ZERO_MASTER,   /* the f32 master weight, or, without one, the parameter after the last step.
                       Writing it writes the parameter, rounded to nearest */
     ZERO_KIND_COUNT
@@ -579,34 +552,28 @@ typedef struct zero_plan {
     size_t formula_bytes;        /* the stage table, from numel alone */
     size_t buffer_ceiling_bytes; /* design limit of buffer_bytes minus accumulators */
     size_t accumulator_bytes;    /* the part of buffer_bytes for gradient accumulation */
-    size_t sent_bytes;         /* per step of micro_steps micro-steps, with padding: (N-1)/N of each
-                                  unit per reduction and per gather */
+    size_t sent_bytes; /* per step, with padding: (N-1)/N of each unit per reduction and gather */
     size_t formula_sent_bytes; /* the same from numel alone, without padding */
     size_t kept_bytes;         /* stage 3: parameters resident by KEEP or persistence, in buffer */
     int units;
     int nranks;
-    size_t verdict_bytes; /* per step, for agreement on norm and skip and for LAMB's sums of
-                             squares; not in sent_bytes */
+    size_t verdict_bytes; /* per step: agreements, LAMB's sums of squares; not in sent_bytes */
     int open_forward, open_backward; /* units that may be open at once; `units`: all */
     size_t file_bytes;               /* in files: not in optimizer_bytes, but in formula_bytes */
     size_t file_read_bytes, file_written_bytes; /* in a step */
     size_t host_bytes; /* CUDA: in CPU memory: optimizer state and master weights, then not in
                           optimizer_bytes, and pinned staging memory */
     zero_update_on update_on; /* CUDA: processor that updates tier HOST; AUTO: HOST is unused */
-    double update_host_s,
-        update_device_s;              /* seconds per step on each, from link_gbs and memory_gbs */
+    double update_host_s, update_device_s; /* seconds per step, by link_gbs and memory_gbs */
     size_t second_bytes;              /* the part of buffer_bytes for the secondary partition */
-    size_t near_bytes, replica_bytes; /* the parts of sent_bytes sent among second_ranks ranks, and
-                                         to replicas (cfg.shard_ranks) */
+    size_t near_bytes, replica_bytes; /* of sent_bytes: among second_ranks ranks; to replicas */
     size_t packed_bytes;  /* the part of buffer_bytes for packed messages and error feedback */
     size_t pinned_bytes;  /* CUDA: the part of host_bytes that is pinned */
     const char *file_way; /* from zero_build on, in words: io_uring or threads, with or without the
                              system's cache, or a tmpfs, which is memory; NULL: none. Never freed */
     size_t gather_bytes;  /* the part of sent_bytes for gathers of parameters */
-    size_t down_bytes, up_bytes; /* CUDA: per step, device to CPU memory and back, for offloaded
-                                    gradients, parameters and state */
-    size_t context_bytes; /* CPU memory apart from numbers: the context's lists, queues of its
-                             threads, meeting place of ranks */
+    size_t down_bytes, up_bytes; /* CUDA, offload: per step, device to CPU memory and back */
+    size_t context_bytes; /* CPU memory of lists, queues of threads, meeting place of ranks */
 } zero_plan;
 
 /* One unit's part of the plan, in elements, per step of micro_steps micro-steps. */
@@ -622,19 +589,15 @@ typedef struct zero_plan_unit {
 /* Counters of this rank since zero_build, in bytes and seconds. */
 typedef struct zero_stats {
     size_t param_bytes, grad_bytes, optimizer_bytes, buffer_bytes; /* allocated, as in zero_plan */
-    size_t allocated_bytes;       /* allocated from the system in whole pages, with this rank's
-                                     share of memory mapped by all */
-    uint64_t sent_bytes;          /* counted where collectives are issued, as in zero_plan */
-    uint64_t mapped_bytes;        /* the part of sent_bytes read in place, without a copy */
+    size_t allocated_bytes; /* from the system, in pages, with a share of what all ranks map */
+    uint64_t sent_bytes;    /* counted where collectives are issued, as in zero_plan */
+    uint64_t mapped_bytes;  /* the part of sent_bytes read in place, without a copy */
     uint64_t reductions, gathers; /* units reduced and gathered */
     uint64_t steps, skipped;
-    double exposed_s; /* waits of the calling thread for communication (CPU; 0 in the CUDA build,
-                         where streams wait: use a profiler) */
-    double hooks_s;   /* calling thread inside zero_pass_..., begin and end hooks, with waits and
-                         clearing of gradients */
+    double exposed_s; /* calling thread's waits for communication (CPU; CUDA: 0, streams wait) */
+    double hooks_s;   /* calling thread inside the calls of a pass, with waits and clearing */
     uint64_t verdict_bytes; /* sent for agreement at the end of steps, as in zero_plan */
-    uint64_t control_bytes; /* sent for zero_all_sum, zero_broadcast, access by name, checkpoints,
-                               building */
+    uint64_t control_bytes; /* sent by small collectives, access by name, checkpoints, building */
     uint64_t file_read_bytes, file_written_bytes; /* reads ahead of a step count in it */
     double file_s;                                /* waits of the calling thread for the file */
     uint64_t near_bytes, replica_bytes;           /* the parts of sent_bytes, as in zero_plan */
@@ -838,9 +801,9 @@ zero_result zero_reduce(zero_ctx *z);
    zero_apply_pending and zero_write_tensor make the next passes use the newest weights. */
 zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
 
-/* Ends a pending delayed update, if any, so that evaluations and the next step use the newest
-   weights. Call it at the end of a run, after its last checkpoint; earlier it changes the results.
-   COLLECTIVE, SYNC. */
+/* Ends a pending delayed update, if any: evaluations and the next step then use the newest weights.
+   Call it at the end of a run, after its last checkpoint; earlier it changes results. COLLECTIVE,
+   SYNC. */
 zero_result zero_apply_pending(zero_ctx *z);
 
 /* Reports the last step, until the next one is reduced. SYNC. Errors: SCALE (skipped at the
@@ -881,31 +844,26 @@ int zero_abi(void);
    after the last rank has ended. Errors: MEMORY. */
 zero_result zero_local_create(zero_local **local, int nranks, int shared);
 void zero_local_destroy(zero_local *local);
-
 /* Makes a meeting place in memory that ranks share without fork: zero_local_bytes() bytes, aligned
    to 64, owned by the caller while ranks use it. One process calls this first. The others then use
    the memory's address in their process as their zero_local. Do not destroy it. */
 size_t zero_local_bytes(void);
 zero_result zero_local_place(zero_local **local, void *memory, int nranks);
-
 /* Makes every collective of every rank of the meeting place return ZERO_ERR_PEER with this
    sentence, in well under a second. It is safe in any thread, process or signal handler with access
    to it. A launcher calls it when rank `rank` dies; below 0: the sentence names no rank. */
 void zero_local_abort(zero_local *local, int rank, const char *why);
-
 /* Starts nranks ranks of this machine, which run fn with a LOCAL communicator each, and waits for
    them. It is for CUDA, and for trainers whose rank is a function (zero_start_local: a rank is the
    rest of main). One rank is this process itself.
    CPU: ranks are forked processes, each on its part of the processors. Call this first in main: a
    process that ran an OpenMP region, or has other threads or MPI, cannot be forked (126). Files
    opened before share one position over all ranks. Signals to this process go to all ranks, and if
-   it is killed, they end. CUDA: ranks are threads of this process, each on the device of its
-   number.
+   it is killed, they end. CUDA: ranks are threads of this process, each on its number's device.
    If a rank returns nonzero or is killed, its peers get ZERO_ERR_PEER with the reason, such as
    `rank 1 was ended by signal 11 (Segmentation fault)`, and its last call. CPU: ranks that still
    run get SIGTERM after 3 s and SIGKILL 3 s later. Returns 0 if every rank returned 0; otherwise
-   the value of the first failed rank, 128 + the signal that ended it, or 126 if not all ranks could
-   be started. */
+   the first failed rank's value, 128 + the signal that ended it, or 126 if some did not start. */
 typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
 int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
 
@@ -914,26 +872,20 @@ int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
    fields resolved. The name is owned by ctx. Not collective. */
 int zero_tensor_count(const zero_ctx *z);
 zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc);
-
-/* Return memory and traffic of the tensors announced so far, before and after zero_build, without
-   allocating on a device or asking a peer. `unit`: 0..units-1; all KEEP tensors are one more unit,
-   the last. Errors: MEMORY. */
+/* Return memory and traffic of the tensors announced so far, at any time, without allocating on a
+   device or asking a peer. `unit`: 0..units-1; the last one has all KEEP tensors. Errors: MEMORY. */
 zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
 zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
-
 /* Returns the configuration with every default resolved (bucket_numel: from the first plan on). */
 void zero_query_config(const zero_ctx *z, zero_config *cfg);
-
 /* Returns the 2-norm of the mean gradient over all ranks, deterministic and equal at every stage.
    Squares are summed in f64 by fixed blocks: blocks in order, units in order of their reductions,
    ranks in order. Optional, between zero_reduce and zero_step. SYNC. */
 zero_result zero_norm(zero_ctx *z, double *norm);
-
 /* Drops the gradient and counts the step as skipped, instead of zero_step. Weights, moments and the
    count of steps stay. A dynamic loss scale counts the gradient as usual. It is for your own rules,
    for example on an unusual norm. All ranks decide the same. COLLECTIVE. */
 zero_result zero_skip_step(zero_ctx *z);
-
 /* Returns the name of a kind of event, such as "forward". Never NULL. */
 const char *zero_event_name(zero_event_kind kind);
 
@@ -998,7 +950,6 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
                              size_t count, float *out);
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                               size_t count, const float *values);
-
 /* Returns a hash of all stored weights and their tensors' names. It is equal at every stage and
    number of ranks, and for tensors in any order, if and only if the weights are (but for chance).
    COLLECTIVE, SYNC. Errors: MEMORY. */
@@ -1013,7 +964,6 @@ typedef struct zero_range {
     zero_type type;   /* as stored: F32, except weights without an f32 copy */
     size_t first, count;
 } zero_range;
-
 /* Begins the name of the last range of a rank with cfg.feedback: its errors in BF16, as ZERO_MASTER
    of a tensor of that name and, for example, `2 of 4, 4 by 2`. These are its place among the ranks
    that agree on a step, how many share the shards, and how many of these are in the first hop. Only
@@ -1029,19 +979,16 @@ typedef struct zero_counters {
     float scale;                      /* loss scale of the next backward */
     int hysteresis;                   /* remaining hysteresis */
 } zero_counters;
-
 /* Opens the state, waits for pending work, and waits for all ranks. Call it between steps, because
    partly accumulated gradients are not in a state. Until zero_state_end, call only these functions,
    zero_all_sum and zero_broadcast. COLLECTIVE, SYNC. */
 zero_result zero_state_begin(zero_ctx *z);
-
 /* Return the number of this rank's ranges, and range i; a tensor's kinds follow each other. `whole`
    0: the ranges that this rank saves. Over all ranks, they contain every element exactly once, at
    any stage. 1: the ranges that this rank needs to continue, at stage 0 all. Valid after
    zero_query_plan. */
 int zero_state_ranges(const zero_ctx *z, int whole);
 zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range);
-
 /* Copy part of a range of this rank (of `whole` 1), count elements from range->first on: get to
    `out`, in range->type as stored; put `values` of range->type into the state, rounded to nearest
    if the stored type differs. With cfg.delay_from: if all ranges of ZERO_PARAMETER are put, an
@@ -1049,13 +996,11 @@ zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range);
    pending. Not collective. Errors: DEVICE. */
 zero_result zero_state_get(zero_ctx *z, const zero_range *range, void *out);
 zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *values);
-
 /* Return and set the counters, inside an open state; outside, they may be of an earlier step. A
    fixed loss scale stays cfg's. So does the first dynamic scale, if the state comes from a run
    without one (iteration 0). */
 void zero_state_counters(const zero_ctx *z, zero_counters *counters);
 zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *counters);
-
 /* Closes the state. `changed` (the same on all ranks): the parameters are computed from the weights
    that were put, and gathered. COLLECTIVE. */
 zero_result zero_state_end(zero_ctx *z, int changed);
@@ -1067,8 +1012,7 @@ zero_result zero_state_end(zero_ctx *z, int changed);
 void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n);
 /* Returns the bytes of one number. */
 size_t zero_type_bytes(zero_type type);
-/* Sums n doubles, at most 64, over the ranks in rank order; every rank gets the result. COLLECTIVE,
-   SYNC. */
+/* Sums n (at most 64) doubles over the ranks, in rank order, on every rank. COLLECTIVE, SYNC. */
 zero_result zero_all_sum(zero_ctx *z, double *values, int n);
 /* Copies bytes from rank root to all. COLLECTIVE, SYNC. */
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root);
@@ -1116,33 +1060,27 @@ void zero_host_free(void *memory);
    comm.node_size is ignored. If an error leaves *g non-NULL, zero_group_error(*g) returns the
    reason, and your code must still close *g. COLLECTIVE. Errors: MEMORY, UNSUPPORTED. */
 zero_result zero_group_open(zero_group **g, const zero_comm *comm, void *stream, double timeout_s);
-
 /* Splits a group: ranks of `of` with the same colour become a group, ordered by key, then by rank.
    A colour below 0: this rank is in none, and *g is NULL. Stream and time limit are those of `of`.
    COLLECTIVE over `of`. Errors: those of zero_group_open. */
 zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g);
-
 /* Closes the group; destroy contexts made from it first. If groups split off it are open, the
    plugin keeps it until the last of them is closed. NULL is allowed. With MPI it is COLLECTIVE for
    at most timeout_s, as zero_destroy. */
 void zero_group_close(zero_group *g);
-
 /* Sets the group's name in sentences: "tp", "pp", "dp"; copied, at most 7 letters, the same on all
    ranks. A second name replaces the first. */
 void zero_group_name(zero_group *g, const char *name);
-
 /* Return this rank and the number of ranks. If the group is NULL: rank 0 of 1. */
 int zero_group_rank(const zero_group *g);
 int zero_group_size(const zero_group *g);
 /* Returns the sentence of the last error, or "". Owned by the group, until the next call. */
 const char *zero_group_error(const zero_group *g);
-
 /* Returns the group as a communicator for zero_create: a context shards over these ranks. It
    borrows the group: destroy the context first. */
 zero_comm zero_group_comm(zero_group *g);
 
 typedef enum zero_reduction { ZERO_SUM = 0, ZERO_MAX } zero_reduction;
-
 /* Sums n numbers over the ranks in place; every rank gets the result. */
 zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
                                   zero_reduction how);
@@ -1159,14 +1097,12 @@ zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root);
 /* Waits until all ranks have called it. SYNC. */
 zero_result zero_group_barrier(zero_group *g);
-
 /* One message between two ranks. */
 typedef struct zero_message {
     int peer, sends; /* sends: 1 to the peer, 0 from it */
     void *data;      /* not written if sends is 1 */
     size_t bytes;    /* equal on both sides; 0: no message */
 } zero_message;
-
 /* Send and receive messages. The messages of one list run at once, so that the forward and backward
    neighbours of a pipeline stage never wait for each other. Between two ranks, messages arrive in
    the order in which they were sent. */
@@ -1180,7 +1116,6 @@ typedef struct zero_group_stats {
     double waited_s; /* time of the calling thread in these calls (CPU; 0 in the CUDA build) */
 } zero_group_stats;
 void zero_group_query_stats(const zero_group *g, zero_group_stats *stats);
-
 /* Traces the group's events with those of z (zero_config.trace), on track ZERO_TRACK_GROUP + lane,
    0..7, until it is closed, z is destroyed, or a call has z NULL. Its first event, once, is OPEN,
    with the times at which the group was made. z is built; without a trace nothing is recorded. This
