@@ -97,7 +97,8 @@
 #include "zero_plugin/core/reduce.h"          /* the way of one gradient */
 #include "zero_plugin/core/hooks.h"           /* what a hook does: begin and end of a unit */
 #include "zero_plugin/core/step.h"            /* skip, clip, update */
-#include "zero_plugin/core/state.h"           /* tensors by name, and as state */
+#include "zero_plugin/core/runs.h"            /* elements of tensors, by the ranks that own them */
+#include "zero_plugin/core/state.h"           /* tensors by name, and as state; its row */
 #include "zero_plugin/offload/offload_plan.h" /* which units are offloaded, and what that moves */
 #include "zero_plugin/offload/cpu_update.h"   /* the optimizer step on the CPU, next to a GPU */
 #include "zero_plugin/offload/gpu_update.h"   /* state in CPU memory that the GPU updates */
@@ -119,7 +120,8 @@
 #include "zero_plugin/api/life.h"              /* create, build, hooks, step, destroy */
 #include "zero_plugin/api/tensors.h"           /* tensors are announced */
 #include "zero_plugin/api/pass_order.h"        /* passes in an announced order */
-#include "zero_plugin/api/access.h"            /* read and write by name, state, statistics */
+#include "zero_plugin/api/values.h"            /* numbers, small collectives, statistics */
+#include "zero_plugin/api/access.h"            /* read and write by name, state */
 #include "zero_plugin/api/adopt.h"             /* the plugin takes over weights; hook-free steps */
 #include "zero_plugin/api/lend.h"              /* the caller keeps its arrays */
 #include "zero_plugin/api/start_ranks.h"       /* starts and watches the ranks of one machine */

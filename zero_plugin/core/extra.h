@@ -136,6 +136,21 @@ typedef struct zp_extra {
 
 #define ZP_EACH_EXTRA(z, x) for (const zp_extra *x = (z)->extras; x && x->name; x++)
 
+/* Returns the row with this name; NULL: this copy of the plugin lacks the capability. */
+static const zp_extra *zp_extra_find(const zero_ctx *z, const char *name) {
+    ZP_EACH_EXTRA(z, x) if (!strcmp(x->name, name)) return x;
+    return NULL;
+}
+/* Returns an error if this copy of the plugin lacks the capability that `what` needs. */
+static zero_result zp_extra_need(zero_ctx *z, const char *name, const char *what) {
+    if (zp_extra_find(z, name)) return ZERO_OK;
+    return zp_ctx_fail(
+        z, ZERO_ERR_UNSUPPORTED,
+        "%s: this copy of the plugin lacks \"%s\"; make drop DIR=... WITH=\"... %s\" "
+        "adds it",
+        what, name, name);
+}
+
 /* Defines zp_extra_NAME, which calls that member of every row, up to the first error. */
 #define ZP_EXTRA_CALL(name)                                                                        \
     static zero_result zp_extra_##name(zero_ctx *z) {                                              \
@@ -225,6 +240,17 @@ static void zp_extra_span(const zero_ctx *z, const zp_tensor *t, zp_span *span) 
     ZP_EACH_EXTRA(z, x) if (x->span) x->span(z, t, span);
 }
 ZP_EXTRA_CALL(add_state)
+
+/* Appends a range to the list `whole`. */
+static zero_result zp_extra_add_range(zero_ctx *z, int whole, const zero_range *range) {
+    int *n = &z->nranges[whole];
+    void *list = zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *range);
+    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", *n + 1);
+    z->ranges[whole] = (zero_range *)list;
+    z->ranges[whole][(*n)++] = *range;
+    return ZERO_OK;
+}
+
 static void zp_extra_begin_state(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->begin_state) x->begin_state(z);
 }

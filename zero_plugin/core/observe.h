@@ -15,9 +15,7 @@ enum {
     ZP_HOOK_FORWARD = 0,
     ZP_HOOK_FORWARD_END,
     ZP_HOOK_BACKWARD,
-    ZP_HOOK_BACKWARD_END,
-    ZP_HOOK_GATHER,
-    ZP_HOOK_RELEASE
+    ZP_HOOK_BACKWARD_END
 };
 
 typedef struct zp_observer {

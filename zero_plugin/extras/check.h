@@ -251,7 +251,7 @@ static zero_result zp_check_begin_pass(zero_ctx *z, zero_pass kind) {
                     "tensor %s is KEEP, and has no pointer: zero_bind comes first", d->name);
         for (int l = 0; l < d->layers && (d->flags & ZERO_BY_SLOT); l++) {
             ZP_UNTIMELY(z, !zp_bind_next_slot(z, t, l, NULL),
-                        "tensor %s, layer %d, has no slot: see zero_slot", d->name, l);
+                        "tensor %s, layer %d, has no pointer: set param or grad", d->name, l);
         }
     }
     const size_t units = (size_t)z->layout.all;
@@ -346,7 +346,7 @@ static zero_result zp_check_row_open(zero_ctx *z) {
 static zp_extra zp_check_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
-    x.name = "checks";
+    x.name = "check";
     x.build = zp_check_row_open;
     x.destroy = zp_check_close;
     return x;

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "codec_kernels.h"
-#include "../core/state.h"
+#include "../core/step.h"
 
 /* Returns the number of consecutive ranks in the first hop. A reduction has two hops if several
    nodes have several ranks each: inside nodes, then between the ranks of one place. */
@@ -327,7 +327,7 @@ static zero_result zp_packed_add_state(zero_ctx *z) {
     (void)snprintf(z->packed.name, sizeof z->packed.name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d",
                    all->rank, all->nranks, z->data->nranks, zp_packed_hop_ranks(z->data));
     for (int whole = 0; whole < 2 && z->packed.errors; whole++)
-        ZP_TRY(zp_state_add_range(z, whole, &errors));
+        ZP_TRY(zp_extra_add_range(z, whole, &errors));
     return ZERO_OK;
 }
 static zero_result zp_packed_move_state(zero_ctx *z, const zero_range *r, const char *values,
@@ -373,7 +373,7 @@ static zero_result zp_packed_end_state(zero_ctx *z) {
 static zp_extra zp_packed_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
-    x.name = "quantized communication";
+    x.name = "packed";
     x.refuse = zp_packed_refuse;
     x.plan = zp_packed_plan;
     x.cut = zp_packed_cut;

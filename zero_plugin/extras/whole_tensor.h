@@ -312,7 +312,7 @@ static void zp_whole_tensor_span(const zero_ctx *z, const zp_tensor *t, zp_span 
 static zp_extra zp_whole_tensor_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
-    x.name = "rules for whole tensors";
+    x.name = "muon";
     x.layout = zp_whole_tensor_layout;
     x.plan = zp_whole_tensor_plan;
     x.sent = zp_whole_tensor_row_sent;
