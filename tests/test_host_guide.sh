@@ -39,7 +39,7 @@ else
 fi
 lines=$(wc -l <"$root/adapters/example.c")
 for page in "$guide" "$root/README.md"; do
-    [ "$lines" -lt 80 ] && grep -q "whole trainer in $lines lines" "$page" && ok || bad "$page: the example has $lines lines"
+    [ "$lines" -lt 80 ] && tr '\n' ' ' <"$page" | grep -q "whole trainer in $((lines)) lines" && ok || bad "$page: the example has $lines lines"
 done
 # README numbers the lines that a trainer gains; there are thirteen.
 numbered=$(grep -oE '// [0-9]+(\.|$)' "$root/README.md" | tr -dc '0-9\n' | awk '$1 == n + 1 { n++ } END { print n + 0 }')
@@ -150,8 +150,8 @@ if command -v "${CXX:-c++}" >/dev/null 2>&1; then
 fi
 # Names of functions and constants: of the header, of the adapters' headers, or of the build.
 # shellcheck disable=SC2086
-for name in $(cat $pages | grep -oE '\b(zero|ZERO|checkpoint|CHECKPOINT)_[A-Za-z0-9_]+' |
-    grep -vE '^zero_(plugin|plan|ckpt|optimization|llmc|fork|nccl|cuda13|hpz_.*|quantized_.*)$|^checkpoint_import$' | sort -u); do
+for name in $(echo $pages | tr ' ' '\n' | grep -v 'config-json' | xargs cat | grep -oE '\b(zero|ZERO|checkpoint|CHECKPOINT)_[A-Za-z0-9_]+' |
+    grep -vE '^zero_(plugin|plan|ckpt|optimization|llmc|fork|nccl|cuda13|to_fp32|hpz_.*|quantized_.*)$|^checkpoint_import$' | sort -u); do
     case $name in
     ZERO_WITH_* | ZERO_FAST_MATH | ZERO_CHECK) file=$root/zero_plugin.cu ;;
     checkpoint_* | CHECKPOINT_*) file=$root/adapters/checkpoint/checkpoint.h ;;
