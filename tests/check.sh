@@ -132,11 +132,14 @@ case $nccl in
 esac
 check "tests/README.md names every test" map_of_tests
 check "names and layers of the plugin's files" sh tests/check_names.sh "$B"
+docs_current() { make -s B="$B" DEVICE=cpu docs-check; }
+check "generated pages are current" docs_current
 check "words that make a sentence hard to read" sh tests/check_words.sh "$B"
 check "no circles of files under adapters" sh tests/check_circles.sh "$B" "$CC" "$nccl" adapters/*/*.[ch] adapters/*/*.cu
 needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/same.sh tests/speed.sh tests/test_drop.sh tests/check_circles.sh tests/check_names.sh tests/check_words.sh tests/gpu.sh tests/golden.sh \
     tests/test_emulated.sh tests/kill_many.sh tests/test_resume.sh tests/test_delay.sh tests/test_layouts.sh tests/test_layout_saves.sh \
-    tests/test_layout_kills.sh tests/test_experts.sh tests/namespaces.sh tests/test_hosts.sh tests/bench_ranks.sh tests/links.sh tests/converge.sh tests/run.sh tests/test_build.sh .ci/run
+    tests/test_layout_kills.sh tests/test_experts.sh tests/namespaces.sh tests/test_hosts.sh tests/bench_ranks.sh tests/links.sh tests/converge.sh tests/run.sh tests/test_build.sh tests/test_docs.sh tests/test_recipes.sh tests/test_example_cuda.sh \
+    adapters/docs/memory.sh adapters/recipes/*.sh .ci/run
 needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \
     --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=autoVariables --suppress=invalidFunctionArg --suppress=uninitvar \
     --suppress=legacyUninitvar -UZERO_OWN_OPTIMIZERS -UZERO_OWN_TRANSPORTS -U__CUDACC__ --max-configs=16 -I. zero_plugin.cu train_gpt2_zero.cu adapters/*/*.c data/*.c

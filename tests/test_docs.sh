@@ -4,6 +4,8 @@
 # in sentences, each flag is one that the trainer or the planner has. Each link leads to a file and a heading that exist.
 # README is at most 150 lines of 100 columns, and its quick start prints the lines that it shows. Without PAGE: all pages.
 # Last line: N passed, N failed[, N skipped].
+# shellcheck disable=SC2015 # ok returns 0
+# shellcheck disable=SC2010,SC2013,SC2016,SC2018,SC2019,SC2046 # names without blanks
 set -u
 B=$(cd "$1" && pwd)
 shift

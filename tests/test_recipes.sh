@@ -1,6 +1,8 @@
 #!/bin/sh
 # test_recipes.sh BUILD - each of adapters/recipes trains for two steps, with a small model instead of its own. The numbers of
 # memory in their comments are those of zero_plan. Last line: N passed, N failed.
+# shellcheck disable=SC2015 # ok returns 0
+# shellcheck disable=SC2010,SC2013,SC2016,SC2018,SC2019,SC2046 # names without blanks
 set -u
 B=$(cd "$1" && pwd)
 root=$(cd "$(dirname "$0")" && while [ ! -f zero_plugin.h ] && [ "$PWD" != / ]; do cd ..; done && pwd)
