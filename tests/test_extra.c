@@ -1,5 +1,6 @@
 /* test_extra.c - a capability can be added to the plugin without editing the core. The plugin is
-   compiled with the row of own_extra.h, which scales gradients by a factor and counts reductions.
+   compiled with the row of own_extra.h, which scales gradients by a factor, and counts reductions
+   and updates.
 
    At stages 0 to 3, with 1 and 2 micro-steps and both ways of accumulation, on 3 ranks, the same
    training runs without the row, and with it, by factors that are powers of two, so that products
@@ -17,7 +18,7 @@ typedef struct extra_rank { /* what one rank found */
     uint64_t weights;
     double norm;     /* of the first step */
     float *gradient; /* of the first step: [all tensors], owned by extra_run */
-    int stations, reductions;
+    int stations, step_stations, reductions, updates, published;
 } extra_rank;
 
 typedef struct extra_run {
@@ -85,9 +86,12 @@ static void extra_body(test_rank *r) {
     own->factor = run->factor;
     if (host_open(&h, &run->spec, r)) {
         mine->stations = h.z->walk[ZP_GRADIENT_WALK].n;
+        mine->step_stations = h.z->walk[ZP_STEP_WALK].n;
         (void)extra_train(&h, mine, values, run->numel);
     }
     mine->reductions = (int)own->reductions;
+    mine->updates = (int)own->updates;
+    mine->published = (int)own->published;
     zero_destroy(h.z);
     if (!r->failed && (own->builds != 1 || own->leaves != 1))
         test_rank_fail(r, "build came %d times, destroy %d times", own->builds, own->leaves);
@@ -152,10 +156,18 @@ static void extra_case(int stage, int micro_steps, int sharded, zero_type type) 
         const int expected = units * EXTRA_STEPS * (sharded ? micro_steps : 1);
         test_check(counted == expected && plain.rank[i].reductions == 0,
                    "%s: rank %d counted %d reductions, expected %d", name, i, counted, expected);
+        test_check(half.rank[i].updates == units * EXTRA_STEPS
+                       && half.rank[i].published == half.rank[i].updates
+                       && plain.rank[i].updates == 0,
+                   "%s: rank %d counted %d updates, %d of them published before the next one", name,
+                   i, half.rank[i].updates, half.rank[i].published);
     }
     test_check(half.rank[0].stations == plain.rank[0].stations + 2,
                "%s: %d stations with the row, %d without", name, half.rank[0].stations,
                plain.rank[0].stations);
+    test_check(half.rank[0].step_stations == plain.rank[0].step_stations + 2,
+               "%s: %d stations of a step with the row, %d without", name,
+               half.rank[0].step_stations, plain.rank[0].step_stations);
     extra_close(&plain);
     extra_close(&half);
     extra_close(&quarter);

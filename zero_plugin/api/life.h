@@ -105,8 +105,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->world = z->data = z->all = &z->group[ZP_ALL];
     z->all->nranks = z->together = z->nreplicas = 1;
     z->open_gradients = zp_build_open_gradients;
-    z->publish = zp_step_publish;
-    z->convert = zp_step_convert;
+    z->convert = zp_state_convert;
     zp_extra_init(z);
     char text[ZP_TEXT_BYTES];
     int flushes = 0;
@@ -203,7 +202,7 @@ zero_result zero_build(zero_ctx *z) {
     ZP_TRY(zp_build_allocate(z));
     for (int u = 0; u < z->layout.all; u++) z->live[u].update = zp_step_update_in_place;
     ZP_TRY(zp_extra_build(z));
-    ZP_TRY(zp_extra_lay_walks(z, zp_reduce_stations));
+    ZP_TRY(zp_extra_lay_walks(z, zp_step_walks));
     z->phase = ZP_IDLE;
     for (int i = 0; i < z->nslots; i++) zp_life_link_slot(z, i);
     zp_life_set_kept_pointers(z, NULL, NULL);

@@ -233,8 +233,6 @@ struct zero_ctx {
                                NULL: by rank */
     size_t piece_bytes;     /* device memory for pieces of arrays in HOST or FILE */
     size_t param_end;       /* bytes of memory[ZP_PARAM] */
-    /* Stream s has updated unit u; made 0: it has computed u from weights that your code put. */
-    zero_result (*publish)(zero_ctx *z, int u, zp_stream *s, int made);
     /* Converts n values of unit u of an array, in any tier. */
     zero_result (*convert)(zero_ctx *z, const zp_array *a, int u,
                            const zp_kernel_convert_args *args, size_t n);
@@ -291,7 +289,7 @@ struct zero_ctx {
     int nbucket;     /* the hooks add units, the flush empties it */
     int bucket_last; /* its units are in the step's last micro-step */
     zp_op gather;    /* the all-gather that the parameter's walk issues */
-    zp_walk walk[2]; /* by zp_walk_kind */
+    zp_walk walk[3]; /* by zp_walk_kind */
     const struct zp_observer *observer; /* set in a checked build, else NULL */
     struct zp_extra *extras;            /* the rows; a row without a name ends the list */
     size_t bucket_filled;               /* elements in the bucket */
@@ -306,6 +304,7 @@ struct zero_ctx {
     int judged;                 /* an agreement was enqueued: `control` has its result */
     int said;                   /* the last step's call, for a verdict's CALL: 1 step, 2 skip */
     zero_hyper hyper;           /* the hyper-parameters of the last step */
+    int rule_pass;              /* the pass of the rule that a step enqueues: 0 or 1 */
     zp_control *control;        /* device: agreement and decision */
     zp_span *spans;             /* [layout.nmembers] this rank's part of each member, for updates */
     zero_range *ranges[2];      /* [nranges] of the state: to save, and to load */

@@ -57,7 +57,8 @@ static zero_result zp_verdict_agree(zero_ctx *z) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zero_ctx *j = z->joined;
     const zp_op verdict = zp_verdict_op(z);
-    const zp_kernel_complete_verdict_args declare = {z->verdict, z->control, z->hyper, z->said};
+    const zp_kernel_complete_verdict_args declare = {
+        z->verdict, z->control, zp_rule_used_hyper(z->rule, z->hyper), z->said};
     const zp_kernel_combine_verdicts_args judge = {z->control, z->verdicts, z->world->nranks,
                                                    z->world_units, z->verdict_order};
     z->agrees_later = z->cfg.joins != NULL;

@@ -346,15 +346,12 @@ static void zp_subgroups_forget(zero_ctx *z) {
 }
 
 static const zp_station zp_subgroups_stations[] = {
-    {ZP_GRADIENT_WALK, ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_subgroups_has_replicas, NULL,
+    {ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_subgroups_has_replicas, NULL,
      zp_subgroups_change_reduction},
-    {ZP_GRADIENT_WALK, ZP_AT_COPIES, ZP_LAST_MICRO_STEP, zp_subgroups_has_replicas, NULL,
-     zp_subgroups_sum_replicas},
-    {ZP_PARAMETER_WALK, ZP_AT_CHANGE, ZP_EACH_MICRO_STEP, zp_subgroups_has_second,
-     zp_subgroups_gather_second, NULL},
-    {ZP_PARAMETER_WALK, ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_subgroups_has_second,
-     zp_subgroups_keep_second, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+    {ZP_AT_COPIES, ZP_LAST_MICRO_STEP, zp_subgroups_has_replicas, NULL, zp_subgroups_sum_replicas},
+    {ZP_AT_CHANGE, ZP_EACH_GATHER, zp_subgroups_has_second, zp_subgroups_gather_second, NULL},
+    {ZP_AT_AFTER, ZP_EACH_GATHER, zp_subgroups_has_second, zp_subgroups_keep_second, NULL},
+    ZP_LAST_STATION};
 static void zp_subgroups_refuse(const zero_config *c, char *text, size_t bytes) {
     const zp_policy *stage = &zp_policies[c->stage];
     if (c->shard_ranks && stage->state == ZP_WHOLE)

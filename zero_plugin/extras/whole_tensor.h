@@ -183,14 +183,15 @@ static zero_result zp_whole_tensor_copy_matrices(zero_ctx *z, int u, float *plac
     return ZERO_OK;
 }
 
-/* Runs before stream s begins a pass over unit u. */
-static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u, int pass, zp_stream *s) {
+/* Station: before unit u's stream begins a pass over the unit. */
+static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u) {
+    zp_stream *s = zp_step_stream(z, u);
     zp_whole_tensor *d = &z->deal;
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     const int place = zp_whole_tensor_place_of(z, u);
     if (d->parts) return zp_device_wait_event(s, d->summed);
     if (!zp_whole_tensor_has_matrices(z, u)) return ZERO_OK;
-    if (!pass) return zp_device_wait_event(s, d->read[place]);
+    if (!z->rule_pass) return zp_device_wait_event(s, d->read[place]);
     const zp_op reduce = zp_whole_tensor_op(z, u, ZP_REDUCE_SCATTER, place),
                 gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
     float *memory = zp_whole_tensor_place(z, place);
@@ -206,13 +207,14 @@ static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u, int pass, zp_s
     ZP_TRY(zp_whole_tensor_copy_directions(z, u, &z->host.down, 1));
     return zp_cpu_update_release(z, &z->host.returned);
 }
-/* Runs after that pass is enqueued. */
-static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_stream *s) {
+/* Station: after that pass is enqueued. */
+static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u) {
+    zp_stream *s = zp_step_stream(z, u);
     zp_whole_tensor *d = &z->deal;
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     const int place = zp_whole_tensor_place_of(z, u);
     if (!zp_whole_tensor_has_matrices(z, u)) return ZERO_OK;
-    if (pass) return zp_device_record_event(s, d->read[place]);
+    if (z->rule_pass) return zp_device_record_event(s, d->read[place]);
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
     ZP_TRY(zp_whole_tensor_copy_directions(z, u, s, 0));
     ZP_TRY(zp_device_record_event(s, d->full[place]));
@@ -309,6 +311,13 @@ static zero_result zp_whole_tensor_between(zero_ctx *z) {
 static void zp_whole_tensor_span(const zero_ctx *z, const zp_tensor *t, zp_span *span) {
     span->shape = zp_whole_tensor_scale(z, t);
 }
+static const zp_station zp_whole_tensor_stations[] = {
+    {ZP_AT_FIRST_PASS, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_begin_pass, NULL},
+    {ZP_AT_FIRST_UPDATE, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_end_pass, NULL},
+    {ZP_AT_LAST_PASS, ZP_EACH_STEP, zp_step_has_two_passes, NULL, zp_whole_tensor_between},
+    {ZP_AT_LAST_PASS, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_begin_pass, NULL},
+    {ZP_AT_UPDATE, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_end_pass, NULL},
+    ZP_LAST_STATION};
 static zp_extra zp_whole_tensor_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
@@ -318,9 +327,7 @@ static zp_extra zp_whole_tensor_row(void) {
     x.sent = zp_whole_tensor_row_sent;
     x.cut = zp_whole_tensor_cut;
     x.cut_gradients = zp_whole_tensor_cut_gradients;
-    x.before_update = zp_whole_tensor_begin_pass;
-    x.after_update = zp_whole_tensor_end_pass;
-    x.between_passes = zp_whole_tensor_between;
+    x.stations = zp_whole_tensor_stations;
     x.fill_update = zp_whole_tensor_fill_update;
     x.span = zp_whole_tensor_span;
     return x;

@@ -188,8 +188,7 @@ static int zp_world_has_sums(const zero_ctx *z) {
     return sums;
 }
 static const zp_station zp_world_stations[] = {
-    {ZP_GRADIENT_WALK, ZP_AT_PRESUM, ZP_EACH_REDUCTION, zp_world_has_sums, zp_world_presum, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+    {ZP_AT_PRESUM, ZP_EACH_REDUCTION, zp_world_has_sums, zp_world_presum, NULL}, ZP_LAST_STATION};
 static zp_extra zp_world_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);

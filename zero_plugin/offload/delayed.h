@@ -16,7 +16,7 @@
    ends the update early, on all ranks, is zp_delayed_finish. */
 #pragma once
 
-#include "../core/step.h"
+#include "../core/state.h"
 #include "cpu_update.h"
 
 /* What this rank updates of unit u, from one of PARAM and NEXT to the other, both in memory. */
@@ -91,17 +91,27 @@ static zero_result zp_delayed_double(zero_ctx *z) {
         const int filed = zp_array_in_file(&z->array[ZP_NEXT], u);
         z->live[u].turned ^= filed; /* the next update reads where the last one has written */
         z->live[u].old_next = 0;
-        ZP_TRY(zp_step_copy_weights(z, u, now, filed ? zp_ctx_weights(z, u) : zp_ctx_newest(z, u)));
+        ZP_TRY(
+            zp_state_copy_weights(z, u, now, filed ? zp_ctx_weights(z, u) : zp_ctx_newest(z, u)));
     }
     return ZERO_OK;
 }
 
-/* The update's way to the weights that passes see: at once, or a step later. */
-static zero_result zp_delayed_publish(zero_ctx *z, int u, zp_stream *s, int made) {
-    ZP_DO(z, zp_device_record_event(s, z->live[u].spent));
-    if (!made) return zp_gather_publish_update(z, u, s);
+/* Station: is this step's update delayed? */
+static zero_result zp_delayed_choose(zero_ctx *z) {
+    z->delayed = z->taken >= z->cfg.delay_from;
+    return ZERO_OK;
+}
+/* Station: the update's way to the weights that passes see: at once, or a step later. */
+static zero_result zp_delayed_publish(zero_ctx *z, int u) {
+    ZP_DO(z, zp_device_record_event(zp_step_stream(z, u), z->live[u].spent));
     const int now = !z->delayed && z->layout.unit[u].numel;
     return now ? zp_delayed_swap(z, u, z->agreed) : ZERO_OK;
+}
+/* Station: all updates of the step are enqueued. */
+static zero_result zp_delayed_end_step(zero_ctx *z) {
+    z->pending = z->delayed;
+    return z->pending ? ZERO_OK : zp_gather_forget_all(z);
 }
 /* Station: a pending update of the step before comes in, once the unit is reduced. */
 static zero_result zp_delayed_swap_reduced(zero_ctx *z, int u) {

@@ -198,7 +198,6 @@ static zp_extra zp_offload_build_row(void) {
     x.allocate = zp_offload_build_allocate;
     x.share = zp_offload_build_share;
     x.build = zp_transfer_build;
-    x.decided = zp_transfer_decided;
     x.before_write = zp_transfer_before_write;
     x.before_put = zp_delayed_double;
     x.wrote = zp_transfer_wrote;

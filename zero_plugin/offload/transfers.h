@@ -267,39 +267,35 @@ static zero_result zp_transfer_fetch(zero_ctx *z, int u) {
     return zp_transfer_fetch_shard(z, u, op->memory->base + op->source);
 }
 
+static zero_result zp_transfer_decided(zero_ctx *z) {
+    ZP_TRY(zp_cpu_update_begin(z));
+    return zp_gpu_update_begin(z);
+}
 static int zp_transfer_is_offloaded(const zero_ctx *z) {
     int apart = 0;
     for (int u = 0; u < z->layout.all; u++) apart |= z->live[u].apart;
     return apart;
 }
 static const zp_station zp_offload_stations[] = {
-    {ZP_GRADIENT_WALK, ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, zp_ctx_is_delayed,
-     zp_transfer_wait_reader, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_transfer_is_offloaded, NULL,
-     zp_transfer_change_reduction},
-    {ZP_GRADIENT_WALK, ZP_AT_ADD, ZP_EACH_MICRO_STEP, zp_transfer_is_offloaded, zp_transfer_add,
-     NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_STORE, ZP_EACH_MICRO_STEP, zp_transfer_is_offloaded, zp_transfer_store,
-     NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_transfer_is_offloaded, zp_transfer_send,
-     NULL},
-    {ZP_PARAMETER_WALK, ZP_AT_FETCH, ZP_EACH_MICRO_STEP, zp_transfer_is_offloaded,
-     zp_transfer_fetch, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_AFTER, ZP_LAST_MICRO_STEP, zp_ctx_is_delayed, zp_delayed_swap_reduced,
-     NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+    {ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, zp_ctx_is_delayed, zp_transfer_wait_reader, NULL},
+    {ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_transfer_is_offloaded, NULL, zp_transfer_change_reduction},
+    {ZP_AT_ADD, ZP_EACH_MICRO_STEP, zp_transfer_is_offloaded, zp_transfer_add, NULL},
+    {ZP_AT_STORE, ZP_EACH_MICRO_STEP, zp_transfer_is_offloaded, zp_transfer_store, NULL},
+    {ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_transfer_is_offloaded, zp_transfer_send, NULL},
+    {ZP_AT_FETCH, ZP_EACH_GATHER, zp_transfer_is_offloaded, zp_transfer_fetch, NULL},
+    {ZP_AT_AFTER, ZP_LAST_MICRO_STEP, zp_ctx_is_delayed, zp_delayed_swap_reduced, NULL},
+    {ZP_AT_REPORT, ZP_EACH_STEP, NULL, NULL, zp_transfer_decided},
+    {ZP_AT_COUNT, ZP_EACH_STEP, zp_ctx_is_delayed, NULL, zp_delayed_choose},
+    {ZP_AT_PUBLISH, ZP_EACH_STEP, zp_ctx_is_delayed, zp_delayed_publish, NULL},
+    {ZP_AT_FORGET, ZP_EACH_STEP, zp_ctx_is_delayed, NULL, zp_delayed_end_step},
+    ZP_LAST_STATION};
 /* zero_build: who updates each unit, and what that replaces in the core. */
 static zero_result zp_transfer_build(zero_ctx *z) {
     for (int u = 0; u < z->layout.all; u++)
         if (z->live[u].apart)
             z->live[u].update = z->host.through ? zp_async_update_through : zp_async_update_push;
-    if (zp_ctx_is_delayed(z)) z->publish = zp_delayed_publish;
     z->convert = zp_cpu_update_convert;
     return ZERO_OK;
-}
-static zero_result zp_transfer_decided(zero_ctx *z) {
-    ZP_TRY(zp_cpu_update_begin(z));
-    return zp_gpu_update_begin(z);
 }
 static zero_result zp_transfer_before_write(zero_ctx *z, int u) {
     return zp_cpu_update_wait_reader(z, &z->compute, u);
