@@ -7,9 +7,18 @@
    are exact:
      scaled     the gradients, and their norm, are `factor` times those of the run without the row
      undone     SGD with the learning rate divided by the factor gives the same weights, bit by bit
-     off        factor 0 adds no station to the walks, and changes no bit */
+     off        factor 0 adds no station to the walks, and changes no bit
+     atoms      shards whose boundaries cut no atom of a tensor change no bit either */
 #define ZERO_OWN_EXTRAS "tests/own_extra.h"
 #include "../zero_plugin.cu"
+
+/* Sets the atom of all tensors before the build. Each rank is a thread. */
+static size_t extra_atom;
+static zero_result extra_build(zero_ctx *z) {
+    for (int t = 0; t < z->ntensors; t++) z->tensors[t].atom = extra_atom;
+    return zero_build(z);
+}
+#define zero_build extra_build
 #include "host.h"
 
 enum { EXTRA_RANKS = 3, EXTRA_STEPS = 3, EXTRA_UNITS = 8 };
@@ -18,6 +27,7 @@ typedef struct extra_rank { /* what one rank found */
     uint64_t weights;
     double norm;     /* of the first step */
     float *gradient; /* of the first step: [all tensors], owned by extra_run */
+    size_t shard;    /* of unit 0 */
     int stations, step_stations, reductions, updates, published;
 } extra_rank;
 
@@ -85,6 +95,7 @@ static void extra_body(test_rank *r) {
     memset(own, 0, sizeof *own);
     own->factor = run->factor;
     if (host_open(&h, &run->spec, r)) {
+        mine->shard = h.z->layout.unit[0].shard;
         mine->stations = h.z->walk[ZP_GRADIENT_WALK].n;
         mine->step_stations = h.z->walk[ZP_STEP_WALK].n;
         (void)extra_train(&h, mine, values, run->numel);
@@ -134,7 +145,7 @@ static int extra_same_weights(const extra_run *a, const extra_run *b) {
 static void extra_case(int stage, int micro_steps, int sharded, zero_type type) {
     char name[80];
     host_spec spec;
-    extra_run plain, half, quarter, off;
+    extra_run plain, half, quarter, off, atoms;
     snprintf(name, sizeof name, "stage %d, %d micro-steps, %s, type %d", stage, micro_steps,
              sharded ? "SHARDED" : "LOCAL", (int)type);
     extra_spec(&spec, stage, micro_steps, sharded, type);
@@ -142,14 +153,21 @@ static void extra_case(int stage, int micro_steps, int sharded, zero_type type) 
     extra_go(&half, &spec, 0.5f, 0.5f);      /* the learning rate undoes the factor */
     extra_go(&quarter, &spec, 0.25f, 0.25f); /* and here does not */
     extra_go(&off, &spec, 0, 0.25f);
-    test_check(!plain.failed && !half.failed && !quarter.failed && !off.failed, "%s: %s", name,
-               test_first);
+    extra_atom = 96;
+    extra_go(&atoms, &spec, 0, 0.25f);
+    extra_atom = 0;
+    test_check(!plain.failed && !half.failed && !quarter.failed && !off.failed && !atoms.failed,
+               "%s: %s", name, test_first);
     test_check(extra_scaled(&plain, &half) && extra_scaled(&plain, &quarter),
                "%s: gradients, norm %g, are not scaled by 0.5: %g, or 0.25: %g", name,
                plain.rank[0].norm, half.rank[0].norm, quarter.rank[0].norm);
     test_check(extra_same_weights(&plain, &half) && !extra_same_weights(&plain, &quarter),
                "%s: lr / factor must give the same weights, lr others", name);
     test_check(extra_same_weights(&plain, &off), "%s: two runs without the row differ", name);
+    test_check(extra_same_weights(&plain, &atoms) && atoms.rank[0].shard == 288
+                   && plain.rank[0].shard == 256,
+               "%s: with atoms of 96 elements the weights differ, or the shards: %zu and %zu", name,
+               plain.rank[0].shard, atoms.rank[0].shard);
     /* Of each unit, and of the one that holds the tensors with ZERO_KEEP. */
     for (int i = 0; i < EXTRA_RANKS; i++) {
         const int counted = half.rank[i].reductions, units = EXTRA_UNITS + 1;
@@ -172,6 +190,7 @@ static void extra_case(int stage, int micro_steps, int sharded, zero_type type) 
     extra_close(&half);
     extra_close(&quarter);
     extra_close(&off);
+    extra_close(&atoms);
 }
 
 int main(void) {

@@ -154,6 +154,41 @@ static void unit_same_places(void) {
     zp_layout_close(&one);
 }
 
+/* No shard boundary cuts an atom of a tensor, and every element has one place. */
+static void unit_atoms(void) {
+    static const size_t atoms[][3] = {
+        {256, 0, 0}, {256, 1, 256}, {48, 32, 0}, {1000, 3, 256}, {0, 768, 7}};
+    for (int i = 0; i < 5; i++)
+        for (int nranks = 1; nranks <= 64; nranks += nranks < 8 ? 1 : 7)
+            for (int replicas = 1; replicas <= 2; replicas++) {
+                zp_layout x;
+                size_t cut = 0, loose = 0, end = 0;
+                unit_list l = {.n = 0};
+                unit_announce(&l, 10007, 1, 0, 0);
+                unit_announce(&l, 333, 3, 0, 0);
+                unit_announce(&l, 4096, 2, 0, i % 2 ? ZERO_KEEP : 0);
+                for (int t = 0; t < 3; t++) l.tensor[t].atom = atoms[i][t];
+                if (!test_check(!zp_layout_open(&x, l.tensor, l.n, nranks, replicas), "layout"))
+                    return;
+                for (int m = 0; m < x.nmembers; m++) {
+                    const zp_member *of = &x.members[m];
+                    const zp_unit *u = &x.unit[of->unit];
+                    const size_t atom = zp_max(atoms[i][of->tensor], 1);
+                    if (m && x.members[m - 1].unit != of->unit) end = 0;
+                    loose += of->at < end || of->at % ZP_ALIGN || of->at + of->numel > u->padded;
+                    end = of->at + of->numel;
+                    for (size_t b = u->piece; b < u->padded; b += u->piece)
+                        cut += b > of->at && b < end && (b - of->at) % atom;
+                }
+                test_check(
+                    !cut && !loose,
+                    "atoms %d, %d ranks, %d replicas: %zu boundaries cut an atom, %zu tensors "
+                    "have a wrong place",
+                    i, nranks, replicas, cut, loose);
+                zp_layout_close(&x);
+            }
+}
+
 /* The costliest matrix first, of 46, 50 and 48 by its sides, each to who has least so far. */
 static void unit_dealt(void) {
     static const size_t rows[] = {1, 1, 2}, cols[] = {11, 12, 2};
@@ -2351,6 +2386,7 @@ int main(void) {
     unit_results();
     unit_not_finite();
     unit_partitions();
+    unit_atoms();
     unit_same_places();
     unit_dealt();
     unit_deal_room();
