@@ -375,15 +375,8 @@ zero_result zero_reduce(zero_ctx *z) {
                 "before backward");
     ZP_TRY(zp_world_check_order(z, 1));
     z->scale_asked = 0;
-    ZP_TRY(zp_extra_reduced(z));
-    ZP_DO(z, zp_device_record_event(&z->compute, z->passed)); /* no more reads of parameters */
-    ZP_DO(z, zp_device_wait_event(&z->stream[ZP_GRADIENTS], z->passed));
-    ZP_TRY(zp_verdict_agree(z));
+    ZP_TRY(zp_step_walk(z, ZP_AGREEMENT_WALK));
     z->phase = ZP_REDUCED;
-    if (!z->pending) return ZERO_OK;
-    zp_gather_forget_all(z); /* every unit gets new weights */
-    z->pending = 0;
-    ZP_TRY(zp_observe_seal(z));
     return ZERO_OK;
 }
 

@@ -289,7 +289,7 @@ struct zero_ctx {
     int nbucket;     /* the hooks add units, the flush empties it */
     int bucket_last; /* its units are in the step's last micro-step */
     zp_op gather;    /* the all-gather that the parameter's walk issues */
-    zp_walk walk[3]; /* by zp_walk_kind */
+    zp_walk walk[4]; /* by zp_walk_kind */
     const struct zp_observer *observer; /* set in a checked build, else NULL */
     struct zp_extra *extras;            /* the rows; a row without a name ends the list */
     size_t bucket_filled;               /* elements in the bucket */

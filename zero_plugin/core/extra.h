@@ -8,7 +8,8 @@
    WALKS. A walk is a list of stations, which run in order:
      gradient   from the backward that wrote a unit to the reduced shard (reduce.h)
      parameter  from the updated shard to the gathered unit (gather.h)
-     step       from the agreement to the published weights (step.h)
+     agreement  zero_reduce: from the last reduction to the norm and the decision (step.h)
+     step       zero_step: from the decision to the published weights (step.h)
    The core has the stations that every run needs. Rows add theirs; the place of a station decides
    where it runs. zero_build asks each station once whether this context needs it. A capability
    that is off therefore costs nothing while training. */
@@ -36,6 +37,10 @@ typedef enum zp_place {
     ZP_AT_AFTER,    /* both: work that no station waits for */
     ZP_AT_END,      /* gradient: the unit leaves the bucket */
 
+    ZP_AT_READ_AHEAD, /* agreement: state that the update needs is on its way */
+    ZP_AT_PASSED,     /* the gradient stream waits until compute has read all parameters */
+    ZP_AT_AGREE,      /* all ranks exchange verdicts; a pending update is complete */
+
     ZP_AT_LAST_REPORT,  /* step: an error that the last step has reported is returned */
     ZP_AT_LOOKERS,      /* peers that evaluate with this rank's weights are waited for */
     ZP_AT_DECIDE,       /* by the agreement: skip or update, unscale, clip */
@@ -58,10 +63,16 @@ typedef enum zp_when {
     ZP_EACH_REDUCTION,  /* gradient: each micro-step whose gradient is reduced */
     ZP_LAST_MICRO_STEP, /* gradient: the last one of a step */
     ZP_EACH_GATHER,     /* parameter */
+    ZP_EACH_AGREEMENT,  /* agreement */
     ZP_EACH_STEP        /* step */
 } zp_when;
 
-typedef enum zp_walk_kind { ZP_GRADIENT_WALK, ZP_PARAMETER_WALK, ZP_STEP_WALK } zp_walk_kind;
+typedef enum zp_walk_kind {
+    ZP_GRADIENT_WALK,
+    ZP_PARAMETER_WALK,
+    ZP_AGREEMENT_WALK,
+    ZP_STEP_WALK
+} zp_walk_kind;
 
 /* One station: `unit` runs for each unit, or `once` runs once for all. The units are those of the
    bucket, the one that is gathered, or, in a step, all units in the order of updates. In a step,
@@ -129,8 +140,6 @@ typedef struct zp_extra {
     void (*fill_update)(const zero_ctx *z, int u, size_t first, zp_update *a);
     /* Fills the row's fields of a tensor's span in an update. */
     void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
-    /* zero_reduce, before it enqueues the agreement. */
-    zero_result (*reduced)(zero_ctx *z);
     /* Before your code writes unit u's gradient again: the last update may still read it. */
     zero_result (*before_write)(zero_ctx *z, int u);
     /* before_put: weights will be computed from master weights that your code put. wrote: values
@@ -179,7 +188,6 @@ ZP_EXTRA_CALL(finish)
 ZP_EXTRA_CALL(stop)
 ZP_EXTRA_TRY(begin_step)
 ZP_EXTRA_CALL(forget)
-ZP_EXTRA_TRY(reduced)
 ZP_EXTRA_TRY(before_put)
 ZP_EXTRA_TRY(finish_update)
 ZP_EXTRA_TRY(add_state)
@@ -238,10 +246,10 @@ static zero_result zp_extra_make(zero_ctx *z, const zp_extra_row *rows) {
 
 /* Appends the stations of one place that this context needs. */
 static zero_result zp_extra_add_stations(zero_ctx *z, const zp_station *s, zp_place place) {
+    static const zp_walk_kind walk_of[] = {ZP_GRADIENT_WALK,  ZP_GRADIENT_WALK,  ZP_GRADIENT_WALK,
+                                           ZP_PARAMETER_WALK, ZP_AGREEMENT_WALK, ZP_STEP_WALK};
     for (; s && s->place != ZP_PLACES_OF_WALK; s++) {
-        zp_walk *w = &z->walk[s->when == ZP_EACH_STEP     ? ZP_STEP_WALK
-                              : s->when == ZP_EACH_GATHER ? ZP_PARAMETER_WALK
-                                                          : ZP_GRADIENT_WALK];
+        zp_walk *w = &z->walk[walk_of[s->when]];
         if (s->place != place || (s->needed && !s->needed(z))) continue;
         ZP_REFUSE(z, w->n == ZP_STATIONS, "a walk has more than %d stations", (int)ZP_STATIONS);
         w->station[w->n++] = s;

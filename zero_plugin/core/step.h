@@ -1,8 +1,8 @@
-/* step.h - zero_step: decide, update, publish
+/* step.h - zero_reduce and zero_step: agree, decide, update, publish
 
-   zero_step runs the stations of zp_step_stations (below) from top to bottom. Stations of units
-   that follow each other run unit by unit: a unit is updated and published before the next one. All
-   stages use the same stations: a range to update, and a gather or none.
+   The two functions run the stations of zp_step_stations (below) from top to bottom. Stations of
+   units that follow each other run unit by unit: a unit is updated and published before the next
+   one. All stages use the same stations: a range to update, and a gather or none.
 
    Some units are updated APART: a task of the stream `updates` updates them while the next forward
    runs. These are the units that are partly kept off the device, and all units if updates are
@@ -11,26 +11,23 @@
 
 #include "hooks.h"
 
+/* Returns the address of element 0 of an array of which element `from` is at `at`; NULL of NULL. */
+static void *zp_step_origin(char *at, size_t from, zero_type type) {
+    return at ? (void *)((uintptr_t)at - from * zp_type_bytes(type)) : NULL;
+}
+
 /* Returns the update of elements [from, from + n) of this rank's part of unit u. at[ZP_UPDATED_*]:
    the address of element `from` in each array; NULL: the run has no such array. */
 static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper *h,
                                      const zp_control *control, size_t from, size_t n,
                                      char *const *at) {
-    char *begin[ZP_UPDATED_ARRAYS]; /* addresses of the arrays' element 0 */
     zp_update a;
-    for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
-        const zero_type type = k == ZP_UPDATED_PARAM  ? z->cfg.type
-                               : k == ZP_UPDATED_MEAN ? z->array[ZP_MEAN].type
-                                                      : ZERO_F32;
-        const uintptr_t skipped = from * zp_type_bytes(type);
-        begin[k] = at[k] ? (char *)((uintptr_t)at[k] - skipped) : NULL;
-    }
     memset(&a, 0, sizeof a);
-    a.p = begin[ZP_UPDATED_PARAM];
-    a.g = begin[ZP_UPDATED_MEAN];
-    a.master = (float *)(void *)begin[ZP_UPDATED_MASTER];
+    a.p = zp_step_origin(at[ZP_UPDATED_PARAM], from, z->cfg.type);
+    a.g = zp_step_origin(at[ZP_UPDATED_MEAN], from, z->array[ZP_MEAN].type);
+    a.master = (float *)zp_step_origin(at[ZP_UPDATED_MASTER], from, ZERO_F32);
     for (int i = 0; i < ZP_STATES; i++)
-        a.state[i] = (float *)(void *)begin[ZP_UPDATED_MASTER + 1 + i];
+        a.state[i] = (float *)zp_step_origin(at[ZP_UPDATED_MASTER + 1 + i], from, ZERO_F32);
     a.begin = from;
     a.end = from + n;
     a.control = control;
@@ -102,6 +99,11 @@ static zero_result zp_step_wait_report(zero_ctx *z) {
 
 /* ---- the stations ---- */
 
+static zero_result zp_step_wait_passed(zero_ctx *z) {
+    ZP_TRY(zp_device_record_event(&z->compute, z->passed)); /* no more reads of parameters */
+    return zp_device_wait_event(&z->stream[ZP_GRADIENTS], z->passed);
+}
+
 /* Your code may never ask for a step's result. If ranks differ, a later zero_step therefore returns
    the error, as soon as the report has arrived. */
 static zero_result zp_step_look_at_report(zero_ctx *z) {
@@ -149,8 +151,11 @@ static zero_result zp_step_deliver_events(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* The core's stations of a step. */
+/* The core's stations of zero_reduce, then of zero_step. */
 static const zp_station zp_step_stations[] = {
+    {ZP_AT_PASSED, ZP_EACH_AGREEMENT, NULL, NULL, zp_step_wait_passed},
+    {ZP_AT_AGREE, ZP_EACH_AGREEMENT, NULL, NULL, zp_verdict_agree},
+
     {ZP_AT_LAST_REPORT, ZP_EACH_STEP, NULL, NULL, zp_step_look_at_report},
     {ZP_AT_LOOKERS, ZP_EACH_STEP, NULL, NULL, zp_step_wait_lookers},
     {ZP_AT_DECIDE, ZP_EACH_STEP, NULL, NULL, zp_step_decide},
@@ -165,7 +170,7 @@ static const zp_station zp_step_stations[] = {
     {ZP_AT_DELIVER, ZP_EACH_STEP, NULL, NULL, zp_step_deliver_events},
     ZP_LAST_STATION};
 
-/* The tables of the core: the way of a gradient, of a parameter, and a step. */
+/* The tables of the core: the way of a gradient, of a parameter, and of a step. */
 static const zp_station *const zp_step_walks[] = {zp_reduce_stations, zp_gather_stations,
                                                   zp_step_stations, NULL};
 
@@ -176,15 +181,19 @@ static zero_result zp_step_walk_units(zero_ctx *z, const zp_station *const *stat
     return ZERO_OK;
 }
 
-/* Runs the step's stations. `said` 1: a step with h; 2: your code skips the step. */
-static zero_result zp_step_run(zero_ctx *z, int said, const zero_hyper *h) {
-    const zp_walk *w = &z->walk[ZP_STEP_WALK];
-    z->said = said;
-    z->hyper = *h;
-    z->rule_pass = 0;
+static zero_result zp_step_walk(zero_ctx *z, zp_walk_kind kind) {
+    const zp_walk *w = &z->walk[kind];
     for (int i = 0, n; i < w->n; i += n + !n) {
         for (n = 0; i + n < w->n && w->station[i + n]->unit;) n++;
         ZP_DO(z, n ? zp_step_walk_units(z, &w->station[i], n) : w->station[i]->once(z));
     }
     return ZERO_OK;
+}
+
+/* `said` 1: a step with h; 2: your code skips the step. */
+static zero_result zp_step_run(zero_ctx *z, int said, const zero_hyper *h) {
+    z->said = said;
+    z->hyper = *h;
+    z->rule_pass = 0;
+    return zp_step_walk(z, ZP_STEP_WALK);
 }

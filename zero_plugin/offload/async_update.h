@@ -41,7 +41,7 @@ static void zp_async_update_task(const void *args, size_t numel, int threads) {
     if (last_pass) z->live[a->unit].rounds ^= 1;
 }
 
-/* The ring reads ahead, while the last micro-step is reduced. */
+/* Station: the ring reads ahead, while the last micro-step is reduced. */
 static void zp_async_update_fill_task(const void *ring, size_t n, int threads) {
     zp_file_ring *r;
     memcpy(&r, ring, sizeof r);

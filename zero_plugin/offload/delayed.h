@@ -67,6 +67,14 @@ static zero_result zp_delayed_swap(zero_ctx *z, int u, zp_event *computed) {
     return zp_gather_publish_update(z, u, s);
 }
 
+/* Station: every unit has its new weights. */
+static zero_result zp_delayed_complete(zero_ctx *z) {
+    if (!z->pending) return ZERO_OK;
+    z->pending = 0;
+    ZP_TRY(zp_gather_forget_all(z));
+    return zp_observe_seal(z);
+}
+
 /* All that is pending comes in, between steps, once no rank evaluates with the old weights. */
 static zero_result zp_delayed_finish(zero_ctx *z) {
     if (!z->pending) return ZERO_OK;
@@ -76,9 +84,7 @@ static zero_result zp_delayed_finish(zero_ctx *z) {
         const int u = zp_ctx_nth_update(z, i);
         if (z->layout.unit[u].numel) ZP_TRY(zp_delayed_swap(z, u, z->agreed));
     }
-    zp_gather_forget_all(z);
-    z->pending = 0;
-    return zp_observe_seal(z);
+    return zp_delayed_complete(z);
 }
 
 /* Where updates are delayed, state is put into both copies of the weights: they are made alike

@@ -179,11 +179,6 @@ static void zp_offload_build_destroy(zero_ctx *z, int broken) {
     zp_cpu_update_close(z);
     free(z->ring.stop);
 }
-/* Pieces of state are read ahead while the last micro-step is reduced. */
-static zero_result zp_offload_build_reduced(zero_ctx *z) {
-    return z->plan.file_bytes ? zp_async_update_fill_ring(z) : ZERO_OK;
-}
-
 static zp_extra zp_offload_build_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
@@ -207,6 +202,5 @@ static zp_extra zp_offload_build_row(void) {
     x.abandon = zp_cpu_update_abandon;
     x.finish = zp_offload_build_finish;
     x.destroy = zp_offload_build_destroy;
-    x.reduced = zp_offload_build_reduced;
     return x;
 }

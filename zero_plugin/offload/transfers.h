@@ -271,6 +271,7 @@ static zero_result zp_transfer_decided(zero_ctx *z) {
     ZP_TRY(zp_cpu_update_begin(z));
     return zp_gpu_update_begin(z);
 }
+static int zp_transfer_has_file(const zero_ctx *z) { return z->plan.file_bytes > 0; }
 static int zp_transfer_is_offloaded(const zero_ctx *z) {
     int apart = 0;
     for (int u = 0; u < z->layout.all; u++) apart |= z->live[u].apart;
@@ -284,6 +285,8 @@ static const zp_station zp_offload_stations[] = {
     {ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_transfer_is_offloaded, zp_transfer_send, NULL},
     {ZP_AT_FETCH, ZP_EACH_GATHER, zp_transfer_is_offloaded, zp_transfer_fetch, NULL},
     {ZP_AT_AFTER, ZP_LAST_MICRO_STEP, zp_ctx_is_delayed, zp_delayed_swap_reduced, NULL},
+    {ZP_AT_READ_AHEAD, ZP_EACH_AGREEMENT, zp_transfer_has_file, NULL, zp_async_update_fill_ring},
+    {ZP_AT_AGREE, ZP_EACH_AGREEMENT, zp_ctx_is_delayed, NULL, zp_delayed_complete},
     {ZP_AT_REPORT, ZP_EACH_STEP, NULL, NULL, zp_transfer_decided},
     {ZP_AT_COUNT, ZP_EACH_STEP, zp_ctx_is_delayed, NULL, zp_delayed_choose},
     {ZP_AT_PUBLISH, ZP_EACH_STEP, zp_ctx_is_delayed, zp_delayed_publish, NULL},
