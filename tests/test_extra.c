@@ -95,7 +95,7 @@ static void extra_body(test_rank *r) {
     memset(own, 0, sizeof *own);
     own->factor = run->factor;
     if (host_open(&h, &run->spec, r)) {
-        mine->shard = h.z->layout.unit[0].shard;
+        mine->shard = zp_ctx_shard(h.z, 0);
         mine->stations = h.z->walk[ZP_GRADIENT_WALK].n;
         mine->step_stations = h.z->walk[ZP_STEP_WALK].n;
         (void)extra_train(&h, mine, values, run->numel);

@@ -491,10 +491,22 @@ static char *zp_ctx_unit_memory(const zero_ctx *z, zp_side side, int u) {
     return b < 0 ? NULL : base + zp_ctx_unit_in_buffer(z, side, u, b);
 }
 
+/* Return the elements of a shard of unit u, and of a piece; then the first one of this rank's
+   shard. */
+static size_t zp_ctx_shard(const zero_ctx *z, int u) {
+    return zp_layout_trained(&z->layout.unit[u])->shard;
+}
+static size_t zp_ctx_piece(const zero_ctx *z, int u) {
+    return zp_layout_trained(&z->layout.unit[u])->piece;
+}
+static size_t zp_ctx_shard_first(const zero_ctx *z, int u) {
+    return (size_t)z->data->rank * zp_ctx_shard(z, u);
+}
+
 /* Returns this rank's shard of u's reduced gradient. It is valid until its memory is used again. */
 static char *zp_ctx_unit_mean(const zero_ctx *z, int u) {
     const zp_array *a = &z->array[ZP_MEAN];
-    const size_t first = (size_t)z->data->rank * z->layout.unit[u].shard;
+    const size_t first = zp_ctx_shard_first(z, u);
     if (!zp_array_off_device(a, u)) return zp_array_at(a, u, first);
     return zp_ctx_unit_memory(z, ZP_GRAD, u) + first * zp_type_bytes(a->type);
 }
@@ -552,7 +564,7 @@ static zp_op zp_ctx_make_op(zero_ctx *z, zp_channel channel, int kind, int u) {
     op.channel = channel;
     op.kind = kind;
     op.unit = u;
-    op.shard = z->layout.unit[u].shard;
+    op.shard = zp_ctx_shard(z, u);
     op.type = z->array[channel].type;
     return op;
 }
@@ -566,8 +578,7 @@ static zero_group *zp_ctx_own_group(const zero_ctx *z, const zero_group *given) 
 
 /* Returns the first element of unit u that this rank counts in the norm and saves. */
 static size_t zp_ctx_piece_first(const zero_ctx *z, int u) {
-    const zp_unit *x = &z->layout.unit[u];
-    return (size_t)z->data->rank * x->shard + (size_t)z->replica * x->piece;
+    return zp_ctx_shard_first(z, u) + (size_t)z->replica * zp_ctx_piece(z, u);
 }
 
 /* Returns the factor that makes the mean from the sum over all ranks. */

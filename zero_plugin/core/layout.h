@@ -45,15 +45,25 @@ typedef struct zp_matrix {
     size_t outer;          /* the tensor's value */
 } zp_matrix;
 
+/* SEGMENTS of a unit are cut over the ranks one by one. A unit has one, its trained tensors. Their
+   gradient and state follow zp_layout_trained. A further segment, for example of frozen tensors,
+   needs a part of its own in PARAM (zp_array_cut), and a gather of its own (zp_gather_describe). */
+enum { ZP_TRAINED = 0, ZP_SEGMENTS };
+typedef struct zp_segment {
+    size_t first, numel; /* in the unit; with alignment */
+    size_t padded;       /* shard * nranks */
+    size_t shard, piece; /* elements of one rank; of a shard, those that a replica counts, saves */
+} zp_segment;
+
 typedef struct zp_unit {
     zp_member *member; /* [members], inside zp_layout.members */
     int members;
-    int uses, forwards;          /* per pass: writes by backward; uses in forward */
-    size_t grain;                /* a shard is a multiple of it: a cache line, and all atoms */
-    size_t numel, padded, shard; /* elements: with alignment; shard * nranks; of one rank */
-    size_t piece;                /* elements of a shard that one replica counts and saves */
-    size_t content;              /* elements without alignment */
-    size_t plain;                /* elements before the first matrix */
+    int uses, forwards; /* per pass: writes by backward; uses in forward */
+    zp_segment segment[ZP_SEGMENTS];
+    size_t grain;         /* a shard is a multiple of it: a cache line, and all atoms */
+    size_t numel, padded; /* elements of all segments */
+    size_t content;       /* elements without alignment */
+    size_t plain;         /* elements before the first matrix */
     int matrices;
     size_t largest_tensor;
     int only_one_d;
@@ -88,6 +98,8 @@ static int zp_layout_announced_unit(const zp_tensor *t, int layer) {
 static int zp_layout_unit_of(const zp_layout *l, const zp_tensor *t, int layer) {
     return t->desc.flags & ZERO_KEEP ? l->units : zp_layout_announced_unit(t, layer);
 }
+
+static const zp_segment *zp_layout_trained(const zp_unit *x) { return &x->segment[ZP_TRAINED]; }
 
 static void zp_layout_close(zp_layout *l) {
     free(l->unit);
@@ -178,9 +190,11 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
                 zp_layout_add_member(l, &tensors[t], t, i);
     }
     for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
-        u->piece = zp_round_up((u->numel + all - 1) / all, u->grain);
-        u->shard = u->piece * (size_t)replicas;
-        u->padded = u->shard * (size_t)nranks;
+        const size_t piece = zp_round_up((u->numel + all - 1) / all, u->grain);
+        const size_t shard = piece * (size_t)replicas, padded = shard * (size_t)nranks;
+        const zp_segment trained = {0, u->numel, padded, shard, piece};
+        u->segment[ZP_TRAINED] = trained;
+        u->padded = padded;
         l->numel += u->content;
         l->padded += u->padded;
         u->plain = u->padded;

@@ -14,7 +14,7 @@
 static zero_result zp_reduce_divide(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     const zp_array *mean = &z->array[ZP_MEAN];
-    const size_t first = (size_t)z->data->rank * x->shard, end = first + x->shard;
+    const size_t first = zp_ctx_shard_first(z, u), end = first + zp_ctx_shard(z, u);
     const int usual = z->cfg.divisor ? z->cfg.divisor : z->all->nranks;
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];

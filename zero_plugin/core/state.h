@@ -21,7 +21,7 @@ static zp_run zp_state_cut_run(const zero_ctx *z, const zp_tensor *t, size_t ele
     zp_member *const *members = &z->layout.by_tensor[t->first_member]; /* all have one size */
     const size_t inside = element % members[0]->numel;
     const zp_member *m = members[element / members[0]->numel];
-    const zp_unit *x = &z->layout.unit[m->unit];
+    const zp_segment *x = zp_layout_trained(&z->layout.unit[m->unit]);
     const size_t at = m->at + inside, shard = by_pieces ? x->piece : x->shard, owner = at / shard;
     const zp_run run = {m->unit, (int)owner, at,
                         zp_min(zp_min(count, m->numel - inside), (owner + 1) * shard - at),
@@ -233,7 +233,7 @@ static zero_result zp_state_plan(zero_ctx *z) {
                 zp_state_has_kind(z, kinds[i % n], t) ? t->desc.numel * (size_t)t->desc.layers : 0;
             for (size_t at = 0, count; at < total; at += count) {
                 const zp_run run = zp_state_cut_run(z, t, at, total - at, !whole);
-                const zp_unit *x = &z->layout.unit[run.unit];
+                const zp_segment *x = zp_layout_trained(&z->layout.unit[run.unit]);
                 const size_t first = (size_t)mine * (whole ? x->shard : x->piece);
                 count = all ? total : run.numel;
                 if (!all && run.owner != mine) { /* skip to this rank's elements */

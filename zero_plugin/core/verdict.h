@@ -22,7 +22,7 @@ static zp_op zp_verdict_op(zero_ctx *z) {
 static zero_result zp_verdict_take_squares(zero_ctx *z, int u, size_t from, size_t to) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const zp_array *mean = &z->array[ZP_MEAN];
-    const size_t first = (size_t)z->data->rank * z->layout.unit[u].shard;
+    const size_t first = zp_ctx_shard_first(z, u);
     const char *g = zp_ctx_unit_mean(z, u) + (from - first) * zp_type_bytes(mean->type);
     const int number = zp_ctx_world_unit(z, u);
     const zp_kernel_norm_args norm = {g, mean->type, to - from, z->partial};
@@ -40,7 +40,7 @@ static zero_result zp_verdict_take_squares(zero_ctx *z, int u, size_t from, size
    of the shard. Tensors that are copies (ZERO_COPY) are left out. */
 static zero_result zp_verdict_take_norm(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
-    const size_t first = zp_ctx_piece_first(z, u), end = first + x->piece;
+    const size_t first = zp_ctx_piece_first(z, u), end = first + zp_ctx_piece(z, u);
     if (!z->live[u].copies) return zp_verdict_take_squares(z, u, first, end);
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];

@@ -25,7 +25,7 @@ static size_t zp_packed_errors_of(const zero_ctx *z, int u) {
                  nodes = ranks / (size_t)zp_packed_hop_ranks(z->data);
     const size_t again = nodes > 1 ? nodes : 0;
     const int feeds = z->cfg.feedback > 0 && z->live[u].wire[ZP_GRAD];
-    return feeds ? (ranks + again) * z->layout.unit[u].shard : 0;
+    return feeds ? (ranks + again) * zp_ctx_shard(z, u) : 0;
 }
 
 /* Returns the ranks of a hop: 0, inside nodes or all ranks; 1, between nodes. */
@@ -210,10 +210,11 @@ static void zp_packed_plan(zero_ctx *z) {
         for (int side = 0; side < 2; side++)
             live->wire[side] = wanted[side] && w->wire[side].codec ? &w->wire[side] : NULL;
         if (live->wire[ZP_PARAM])
-            gathered =
-                zp_max(gathered, zp_codec_quantized_bytes(live->wire[ZP_PARAM]->codec, x->shard));
+            gathered = zp_max(gathered, zp_codec_quantized_bytes(live->wire[ZP_PARAM]->codec,
+                                                                 zp_ctx_shard(z, u)));
         if (live->wire[ZP_GRAD])
-            packed = zp_max(packed, zp_codec_quantized_bytes(live->wire[ZP_GRAD]->codec, x->shard));
+            packed = zp_max(
+                packed, zp_codec_quantized_bytes(live->wire[ZP_GRAD]->codec, zp_ctx_shard(z, u)));
         live->errors = w->errors;
         w->errors += zp_packed_errors_of(z, u);
     }
