@@ -62,7 +62,6 @@
 #include "zero_plugin/machine/device.h"       /* streams, events, copies, memory: CUDA or CPU */
 #include "zero_plugin/numbers/type.h"         /* f32 values stored in 16 bits */
 #include "zero_plugin/numbers/kernels.h"      /* the element-wise kernels */
-#include "zero_plugin/numbers/exact.h"        /* sums of squares that do not depend on order */
 #include "zero_plugin/numbers/optimizer.h"    /* the loop around each update rule; rounding */
 #include "zero_plugin/numbers/rules.h"        /* the update rules, and how to add one */
 #include "zero_plugin/comm/comm.h"            /* ranks and collectives; a transport's contract */
@@ -100,6 +99,7 @@
 #include "zero_plugin/core/state.h"           /* tensors by name, and as state */
 #include "zero_plugin/offload/offload_plan.h" /* which units are offloaded, and what that moves */
 #include "zero_plugin/offload/cpu_update.h"   /* the optimizer step on the CPU, next to a GPU */
+#include "zero_plugin/offload/cpu_passes.h"   /* rules of two passes, with the CPU's updates */
 #include "zero_plugin/offload/gpu_update.h"   /* state in CPU memory that the GPU updates */
 #include "zero_plugin/offload/delayed.h"      /* an optimizer step beside the next step */
 #include "zero_plugin/offload/async_update.h" /* an update as a task of its own stream */
@@ -110,10 +110,12 @@
 #include "zero_plugin/extras/codec_kernels.h"  /* kernels that encode, decode and add blocks */
 #include "zero_plugin/extras/packed.h"         /* quantized gathers and reductions */
 #include "zero_plugin/extras/subgroups.h"      /* shard groups, replicas, secondary partitions */
+#include "zero_plugin/extras/exact.h"          /* sums of squares that do not depend on order */
+#include "zero_plugin/extras/whole_rules.h"    /* the update rules that need whole tensors */
 #include "zero_plugin/extras/muon.h"           /* Newton-Schulz iterations on a matrix */
-#include "zero_plugin/extras/whole_slices.h"   /* whole tensors of which other ranks have slices */
 #include "zero_plugin/extras/whole_tensor.h"   /* what ranks compute of whole tensors in a step */
 #include "zero_plugin/extras/world.h"          /* ranks outside the sharded group; first sums */
+#include "zero_plugin/extras/whole_slices.h"   /* whole tensors of which other ranks have slices */
 #include "zero_plugin/extras/check.h"          /* misuse, found by checked builds */
 #include "zero_plugin/extras/table.h"          /* the capabilities of this build, a row each */
 #include "zero_plugin/api/life.h"              /* create, build, hooks, step, destroy */

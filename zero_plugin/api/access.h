@@ -211,31 +211,12 @@ zero_result zero_barrier(zero_ctx *z) {
     return zp_ctx_check(z, zp_comm_barrier(z->all));
 }
 
-/* Adds up the counters of all groups of the context; of a world only its agreements. */
-static zp_meter zp_access_meters(const zero_ctx *z) {
-    zp_meter all = z->all->meter;
-    for (const zp_comm *g = &z->group[ZP_DATA]; g < z->group + ZP_GROUPS; g++) {
-        const int replicas = g == z->replicas.group;
-        all.sent_bytes += g->meter.sent_bytes;
-        all.mapped_bytes += g->meter.mapped_bytes;
-        all.verdict_bytes += g->meter.verdict_bytes;
-        all.control_bytes += g->meter.control_bytes;
-        all.reductions += replicas ? 0 : g->meter.reductions;
-        all.gathers += replicas ? 0 : g->meter.gathers;
-        all.gather_bytes += g->meter.gather_bytes;
-        all.allocated_bytes += g->meter.allocated_bytes;
-    }
-    for (int i = 0; i < 2; i++) all.allocated_bytes += z->packed.hop[i].meter.allocated_bytes;
-    if (z->world != z->all) all.verdict_bytes += z->world->meter.verdict_bytes;
-    return all;
-}
-
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     ZP_ENTER(z, "zero_query_stats", ZP_ANY, "");
     ZP_REFUSE(z, !stats, "stats is NULL");
     ZP_UNTIMELY(z, z->phase == ZP_NEW, "zero_build comes first");
     const zero_plan *p = &z->plan;
-    const zp_meter m = zp_access_meters(z);
+    const zp_meter m = z->all->meter;
     const double exposed = z->device.exposed_s;
     ZP_DO(z, zp_ctx_sync(z));
     zp_events_deliver(z->device.recorder);
@@ -262,11 +243,12 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
                             z->disk.read_bytes,
                             z->disk.written_bytes,
                             1e-9 * (double)z->disk.waited_ns,
-                            z->group[ZP_NEAR].meter.sent_bytes,
-                            z->group[ZP_REPLICAS].meter.sent_bytes,
+                            0,
+                            0,
                             m.gather_bytes,
                             z->host.down_bytes,
                             z->host.up_bytes};
     *stats = now;
+    zp_extra_add_stats(z, stats);
     return ZERO_OK;
 }

@@ -279,10 +279,11 @@ zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane) {
     if (!z || !z->device.recorder) return ZERO_OK;
     g->device.recorder = z->device.recorder;
     g->stream.track = ZERO_TRACK_GROUP + lane;
-    g->traced = &z->traced;
-    g->next_traced = z->traced;
-    if (z->traced) z->traced->traced = &g->next_traced;
-    z->traced = g;
+    zero_group **traced = &z->groups->traced;
+    g->traced = traced;
+    g->next_traced = *traced;
+    if (*traced) (*traced)->traced = &g->next_traced;
+    *traced = g;
     if (!g->opened[1]) return ZERO_OK;
     zp_record *r =
         zp_events_take_record(g->device.recorder, ZERO_EVENT_OPEN, g->stream.track, -1, 0);

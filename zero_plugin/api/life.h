@@ -81,6 +81,7 @@ static zero_result zp_life_join(zero_ctx *z, const zp_transport *row, const zero
 
 /* Resolves the settings and splits the groups. COLLECTIVE if it splits any. */
 static zero_result zp_life_resolve(zero_ctx *z) {
+    ZP_TRY(zp_extra_choose_rule(z));
     ZP_TRY(zp_extra_check(z));
     zp_plan_apply_settings(z);
     return zp_extra_resolve(z);
@@ -92,6 +93,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     zero_ctx *z = (zero_ctx *)calloc(1, sizeof *z);
     const zp_transport *row = zp_transport_find(comm->kind);
     if (z && zp_extra_make(z, zp_table_rows)) {
+        zp_extra_free(z);
         free(z);
         z = NULL;
     }
@@ -107,6 +109,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->open_gradients = zp_build_open_gradients;
     z->publish = zp_step_publish;
     z->convert = zp_step_convert;
+    z->agree = zp_verdict_agree;
     zp_extra_init(z);
     char text[ZP_TEXT_BYTES];
     int flushes = 0;
@@ -272,7 +275,6 @@ void zero_destroy(zero_ctx *z) {
     zp_device_close_stream(&z->updates);
     zp_comm_close_watch(&z->watch);
     for (int i = 0; i < z->nevents; i++) zp_device_close_event(&z->events[i]);
-    while (z->traced) zp_collectives_stop_trace(z->traced);
     zp_events_deliver(z->device.recorder); /* the remaining events */
     zp_extra_destroy(z, broken);
     for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_ctx_close_part(&z->part[i], &z->group[i], broken);
@@ -283,8 +285,9 @@ void zero_destroy(zero_ctx *z) {
     void *lists[] = {z->trace[0].turn, z->trace[1].turn, z->trace[0].unit, z->trace[1].unit,
                      z->ranges[0],     z->ranges[1],     z->tensors,       z->slots,
                      z->aliases,       z->bucket,        z->ops,           z->events,
-                     z->extras,        z->names,         z->layer_slots,   z->extents};
+                     z->names,         z->layer_slots,   z->extents};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
+    zp_extra_free(z);
     zp_device_end_recording(z->device.recorder);
     zp_events_close(z->device.recorder);
     zp_device_close(&z->device);
@@ -374,12 +377,12 @@ zero_result zero_reduce(zero_ctx *z) {
     ZP_UNTIMELY(z, !z->scale_asked && z->cfg.scaler.fixed != 1,
                 "the loss scale was not asked for: the loss must be multiplied by zero_loss_scale "
                 "before backward");
-    ZP_TRY(zp_world_check_order(z, 1));
+    ZP_TRY(zp_extra_check_turn(z, 1));
     z->scale_asked = 0;
     ZP_TRY(zp_extra_reduced(z));
     ZP_DO(z, zp_device_record_event(&z->compute, z->passed)); /* no more reads of parameters */
     ZP_DO(z, zp_device_wait_event(&z->stream[ZP_GRADIENTS], z->passed));
-    ZP_TRY(zp_verdict_agree(z));
+    ZP_TRY(z->agree(z));
     z->phase = ZP_REDUCED;
     if (!z->pending) return ZERO_OK;
     zp_gather_forget_all(z); /* every unit gets new weights */
@@ -391,7 +394,7 @@ zero_result zero_reduce(zero_ctx *z) {
 zero_result zero_norm(zero_ctx *z, double *norm) {
     ZP_ENTER(z, "zero_norm", ZP_REDUCED, "the norm is there between zero_reduce and zero_step");
     ZP_REFUSE(z, !norm, "norm is NULL");
-    ZP_TRY(zp_world_check_order(z, 0));
+    ZP_TRY(zp_extra_check_turn(z, 0));
     ZP_DO(z, zp_device_wait_event(&z->compute, z->agreed));
     ZP_TRY(zp_step_send_report(z));
     ZP_TRY(zp_step_wait_report(z));
@@ -414,14 +417,14 @@ static zero_result zp_life_check_hyper(zero_ctx *z, const zero_hyper *h) {
 zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     ZP_ENTER(z, "zero_step", ZP_REDUCED, "zero_reduce comes first");
     ZP_TRY(zp_life_check_hyper(z, h));
-    ZP_TRY(zp_world_check_order(z, 0));
+    ZP_TRY(zp_extra_check_turn(z, 0));
     return zp_step_run(z, 1, h);
 }
 
 zero_result zero_skip_step(zero_ctx *z) {
     const zero_hyper none = {0, 0, 0, 0, 0, 0};
     ZP_ENTER(z, "zero_skip_step", ZP_REDUCED, "zero_reduce comes first");
-    ZP_TRY(zp_world_check_order(z, 0));
+    ZP_TRY(zp_extra_check_turn(z, 0));
     return zp_step_run(z, 2, &none);
 }
 
@@ -441,7 +444,7 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     const zp_control *c = &z->report;
     int unit = -1; /* a unit of this rank that is not finite */
     for (int u = 0; u < z->layout.all; u++)
-        if (zp_ctx_world_unit(z, u) == (int)c->bad_unit) unit = u;
+        if (zp_ctx_verdict_unit(z, u) == (int)c->bad_unit) unit = u;
     const size_t at = (size_t)c->bad_offset;
     const zero_step_report now = {
         !c->skip, c->norm, c->used_scale, c->scale, c->steps, c->skipped, NULL, 0, 0};

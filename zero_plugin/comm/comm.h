@@ -20,7 +20,7 @@
    ranks have left the group, so a failed rank never frees memory that a peer still reads. */
 #pragma once
 
-#include "../numbers/exact.h"
+#include "../numbers/kernels.h"
 
 /* Kinds of collective: first those of contexts; from GROUP_MESSAGES on those of a zero_group. */
 enum {
@@ -90,7 +90,6 @@ typedef struct zp_op {
 
 /* Another encoding in which a collective sends its numbers, for example quantized. */
 struct zp_wire {
-    const struct zp_codec *codec;
     size_t (*sent)(const zp_op *op); /* bytes that this rank sends */
     zero_result (*send)(zero_ctx *z, zp_stream *s, const zp_op *op);
     zero_ctx *z;

@@ -1,7 +1,6 @@
 /* ctx.h - the context: all data that one rank owns */
 #pragma once
 
-#include "../comm/collectives.h"
 #include "../comm/transport.h"
 #include "buffers.h"
 #include "../offload/file_ring.h"
@@ -24,23 +23,17 @@ typedef struct zp_live { /* one unit: the plan writes `own` to `gathers`, the ho
     int parameter_opens, forward_opens, backward_opens, held; /* open begins; held: zero_gather */
     uint64_t with_parameters; /* one bit per nested backward, innermost lowest: it has params */
     int writes, reduced;      /* backwards ended in this pass; reductions in this step */
-    int touched;      /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
-    int pending;      /* it is in the bucket, which is not issued yet */
-    int offloads;     /* the plan may keep its arrays off the device */
-    int copies;       /* with a world: other ranks count one of its tensors in the norm */
-    int late;         /* it is reduced after all other units */
-    int sums;         /* some of its tensors are first summed over their own groups */
-    int apart;        /* its update is a task of the stream `updates` */
-    int rounds;       /* number of the ring's updates of the unit, modulo 2 */
-    int turned;       /* delayed, FILE: NEXT and PARAM have exchanged places */
-    size_t near_sent; /* bytes that this rank sends in a step for the `near` gathers */
-    int near;         /* of `gathers`, those from the secondary partition */
-    size_t second_at; /* byte offset of its second shard in memory[ZP_PARAM]; 0: none */
-    int second;       /* its second shard has the current weights */
-    int old_next;     /* delayed, in memory: PARAM was written by name, NEXT is older; 0 while an
-                         update is pending */
+    int touched;  /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
+    int pending;  /* it is in the bucket, which is not issued yet */
+    int offloads; /* the plan may keep its arrays off the device */
+    int late;     /* it is reduced after all other units */
+    int apart;    /* its update is a task of the stream `updates` */
+    int rounds;   /* number of the ring's updates of the unit, modulo 2 */
+    int turned;   /* delayed, FILE: NEXT and PARAM have exchanged places */
+    int near;     /* of `gathers`, those that a row serves from other ranks' copies */
+    int old_next; /* delayed, in memory: PARAM was written by name, NEXT is older; 0 while an
+                     update is pending */
     const zp_wire *wire[2]; /* by side: format of its messages; NULL: the stored type */
-    size_t errors;          /* error feedback: index of its first error in those of all units */
     zp_updater update;      /* the function that runs its update */
     zp_event *written, *gathered, *reduction, *updated; /* recorded by reduce, gather, step */
     zp_event *spent;     /* delayed: its update has ended and reads the gradient no more */
@@ -89,49 +82,13 @@ typedef struct zp_cpu_update {
     int stale;         /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
 } zp_cpu_update;
 
-/* A group that was split from another group of the context; see extras/subgroups.h. */
+/* A group that was split from another group of the context. */
 typedef struct zp_subgroup {
     const zp_transport *of; /* transport of the group that was split; NULL: none was */
     zero_comm comm;
     zp_memory meeting; /* owned by the transport */
     size_t bytes;      /* of this rank for the group, from the transport's `room` */
 } zp_subgroup;
-
-/* Quantized communication; see extras/packed.h. */
-typedef struct zp_packed_state {
-    zp_wire wire[2];                             /* by side: the format of quantized messages */
-    size_t gathered_bytes, packed_bytes, errors; /* number of errors of this rank */
-    zp_memory gathered;                          /* [nranks] quantized shards of a unit */
-    char *out, *in;  /* [packed_bytes] sent and received in a unit's reduction */
-    uint16_t *error; /* [errors] bf16, for each unit hop after hop; NULL: no error feedback */
-    size_t apart;    /* distance in elements to the second copy; 0: no second copy */
-    zp_comm hop[2];  /* [0] inside nodes, or all ranks; [1] between nodes */
-    zp_subgroup part[2];
-    uint64_t number[2]; /* collectives of each hop so far */
-    zero_message *list; /* [2 * nranks] */
-    char name[48];      /* name of the errors in checkpoints */
-    int put;            /* errors were put since zero_state_begin */
-    zp_watch watch;
-} zp_packed_state;
-
-/* Work on whole tensors between the passes of a rule; see extras/whole_tensor.h. */
-#define ZP_PLACES 2
-typedef struct zp_whole_tensor {
-    size_t parts;                 /* NORMS: layers of all tensors; 0: the rule needs no norms */
-    size_t sums_at, sums_bytes;   /* byte offset in memory[ZP_GRAD]; bytes of one rank */
-    size_t place_at, place_bytes; /* MATRIX: of the first of [places] places, f32 */
-    int places;
-    size_t kept_numel, scratch_numel; /* MATRIX: elements of the matrices of this owner */
-    double *trust, *norm;             /* trust ratios [parts]; one norm */
-    float *kept, *scratch;
-    zp_event *full[ZP_PLACES], *read[ZP_PLACES]; /* a place was written; was read */
-    zp_event *summed, *ended;                    /* trust is ready; matrices are ready */
-    zero_group *slice_group; /* borrowed: its ranks have slices; see whole_slices.h */
-    int slices, slice;       /* their number; this rank's. 1, 0: tensors are whole */
-    zp_limb *slice_sums;     /* NORMS: [slices][parts][2][ZP_LIMBS] */
-    float *shared, *whole;   /* MATRIX: slices that this rank collects; one matrix */
-    size_t shared_numel, whole_numel;
-} zp_whole_tensor;
 
 typedef struct zp_slot {
     int tensor, layer;
@@ -140,12 +97,6 @@ typedef struct zp_slot {
     void **place[2];         /* by side: your code's pointer, which the plugin writes */
     char *was[2];            /* by side: its value at zero_slot; NULL: none, or adopted */
 } zp_slot;
-
-/* A group over which gradients are summed first: your code's, and the context's own copy. */
-typedef struct zp_first_sum {
-    struct zp_first_sum *next;
-    zero_group *given, *own;
-} zp_first_sum;
 
 typedef struct zp_alias { /* a further field for a tensor's pointer */
     int tensor;
@@ -164,46 +115,6 @@ typedef struct zp_extent {
     size_t bytes;
     int tensor, layer, side, unused;
 } zp_extent;
-
-/* The copy of a tensor that your code uses. The space around it is as large as all its layers. */
-typedef struct zp_shadow {
-    char *map, *data;
-    size_t mapped, guard, body, bytes;
-    int stays;       /* its unit is resident: the pages of the copy are kept */
-    int ajar;        /* not locked yet, because the pass has another use of it */
-    uint64_t copied; /* value of checks.writes at the copy */
-} zp_shadow;
-
-typedef struct zp_checks {
-    zp_shadow *shadow;  /* by member, then side, then place */
-    uint64_t *seal;     /* by member: hash of the parameters */
-    int sealed;         /* 1: the hashes are valid */
-    uint64_t writes;    /* how often the plugin wrote parameters */
-    int *forwards;      /* by unit: forwards before the first backward of this pass */
-    int *turns;         /* by unit, then side: uses that have ended in this pass, */
-    int *expected;      /* and in the pass before */
-    int *place;         /* by unit, then side: the place (0 or 1) that your code uses */
-    unsigned passes[2]; /* number so far of ZERO_TRAIN, of ZERO_EVAL */
-    uint64_t *lent;     /* by member: hash of the array that the plugin returned to your code */
-    int backwards;      /* backward hooks so far in this pass */
-    uint32_t *hook;     /* [nhooks] hooks of this pass: kind and unit */
-    int nhooks, hooks_cap;
-} zp_checks;
-
-/* The ranks with the same place in all shard groups; see extras/subgroups.h. */
-typedef struct zp_replicas {
-    zp_comm *group;             /* NULL: no replicas */
-    zp_memory memory;           /* gradient memory, of all ranks */
-    zp_memory view;             /* this group's view of the same memory */
-    size_t sums_at, sums_bytes; /* in `memory`: f32 shards of a bucket, if gradients have 16 bits */
-} zp_replicas;
-
-/* The ranks of a secondary partition; see extras/subgroups.h. */
-typedef struct zp_second {
-    zp_comm *group; /* NULL: no secondary partition */
-    zp_memory view; /* this group's view of the parameters' memory */
-    size_t at, bytes;
-} zp_second;
 
 /* Groups are opened in this order and closed in the reverse order. */
 enum { ZP_WORLD = 0, ZP_ALL, ZP_DATA, ZP_REPLICAS, ZP_NEAR, ZP_GROUPS };
@@ -226,13 +137,11 @@ struct zero_ctx {
     zp_comm *data;  /* the ranks that share one copy of the shards: group[ZP_DATA], or all */
     zp_comm *world; /* the ranks that agree on a step: group[ZP_WORLD], or all */
     zp_subgroup part[ZP_GROUPS]; /* of the groups that were split from another */
-    zp_replicas replicas;
-    zp_second second;
-    int nreplicas, replica; /* number of replicas; this rank's. 1, 0: no replicas */
-    int *verdict_order;     /* [world->nranks] on the device: the order in which verdicts are added;
-                               NULL: by rank */
-    size_t piece_bytes;     /* device memory for pieces of arrays in HOST or FILE */
-    size_t param_end;       /* bytes of memory[ZP_PARAM] */
+    int nreplicas, replica;      /* number of replicas; this rank's. 1, 0: no replicas */
+    int *verdict_order; /* [world->nranks] on the device: the order in which verdicts are added;
+                           NULL: by rank */
+    size_t piece_bytes; /* device memory for pieces of arrays in HOST or FILE */
+    size_t param_end;   /* bytes of memory[ZP_PARAM] */
     /* Stream s has updated unit u; made 0: it has computed u from weights that your code put. */
     zero_result (*publish)(zero_ctx *z, int u, zp_stream *s, int made);
     /* Converts n values of unit u of an array, in any tier. */
@@ -241,15 +150,22 @@ struct zero_ctx {
     /* Opens memory[ZP_GRAD] with `bytes` bytes. COLLECTIVE. */
     zero_result (*open_gradients)(zero_ctx *z, size_t bytes);
     int settled;              /* the ranks have compared their settings */
-    int world_units;          /* units of the whole model, plus one for KEEP tensors; 0: no world */
-    int *world_unit;          /* [layout.all] each unit's number in the whole model */
-    zp_memory world_memory;   /* the verdicts of the world's ranks */
-    zero_ctx *joined;         /* the context that joins this one */
-    int agrees_later;         /* cfg.joins: the other context has not called zero_reduce yet */
-    zp_first_sum *first_sums; /* list of the groups of sum_over */
-    zero_group *traced;       /* list of groups that use this context's recorder */
+    int verdict_units;        /* verdicts have a word for each of so many units; 0: none */
+    int *verdict_unit;        /* [layout.all] each unit's number among them */
+    zp_memory verdict_memory; /* the verdicts, if `world` is not `data` */
+    int parts_counted;        /* a row takes the squares for the norm instead of the core */
+    zero_ctx *partner;        /* the other one of two contexts that agree together; NULL: none */
+    /* Enqueues the agreement that ends a step. */
+    zero_result (*agree)(zero_ctx *z);
+    /* How a rule of several passes reaches the CPU's updates; NULL: the CPU makes none. */
+    const struct zp_cpu_passes *cpu_passes;
+    /* The structs of rows; see `state` in extra.h. */
+    struct zp_packed_state *packed;
+    struct zp_subgroups_state *subgroups;
+    struct zp_whole_state *whole;
+    struct zp_world_state *groups;
+    struct zp_check_state *checks;
     zp_watch watch;
-    zp_packed_state packed;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
     zp_stream updates; /* updates of units that are APART (step.h); not open: no unit is */
@@ -260,7 +176,6 @@ struct zero_ctx {
                    first tensor of a field of your struct; 0: empty */
     size_t index_room; /* entries of each table */
     int planned;       /* `plan` matches the present list of tensors */
-    int sliced;        /* 1 + a tensor that has a slice group; 0: none */
     zp_lending lending;
     zp_extent *extents; /* [4 * layout.layers] arrays to compare, then those of the last call */
     zp_layout layout;   /* zp_plan_make: units, members, shards */
@@ -283,7 +198,6 @@ struct zero_ctx {
     char *addends; /* [ZP_DISK_LANES] pieces of gradient sums; NULL: the file has no sums */
     zp_file_ring ring;
     zp_cpu_update host;
-    zp_whole_tensor deal;
     size_t shared_numel, bucket_numel; /* elements of a shared buffer; of a bucket */
     zp_order trace[2];                 /* order of units in ZERO_TRAIN, in ZERO_EVAL */
     int *bucket;     /* [layout.all] the first nbucket: units written, not issued yet */
@@ -326,10 +240,9 @@ struct zero_ctx {
     int pending;            /* passes use weights without the last update: see offload/delayed.h */
     int delayed;            /* the update of this step stays pending */
     int put_seen;           /* your code put ZERO_PARAMETER since zero_state_begin */
-    zp_checks checks;
-    int looked;       /* since zero_reduce, peers may read this rank's SEEN parameters */
-    int bound;        /* zero_bind was called */
-    void *adopted[2]; /* by side: the structs that zero_adopt was given */
+    int looked;             /* since zero_reduce, peers may read this rank's SEEN parameters */
+    int bound;              /* zero_bind was called */
+    void *adopted[2];       /* by side: the structs that zero_adopt was given */
     int lent; /* your code keeps its arrays: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin */
     zero_type lent_type; /* the type of these arrays */
     int grads_unstated;  /* 16-bit parameters, several micro-steps, and cfg.grads was AUTO */
@@ -362,11 +275,11 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_ctx_fail(zero_ctx *z
 #define ZP_UNTIMELY(z, when, ...)                                                                  \
     ZP_TRY((when) ? zp_ctx_fail(z, ZERO_ERR_STATE, __VA_ARGS__) : ZERO_OK)
 
-/* Returns the words of a rank's verdict. With a world, one sum of squares per unit follows. */
-static int zp_ctx_verdict_words(const zero_ctx *z) { return ZP_VERDICT + z->world_units; }
-/* Returns unit u's number in the whole model. */
-static int zp_ctx_world_unit(const zero_ctx *z, int u) {
-    return z->world_units ? z->world_unit[u] : u;
+/* Returns the words of a rank's verdict. Sums of squares of single units may follow the others. */
+static int zp_ctx_verdict_words(const zero_ctx *z) { return ZP_VERDICT + z->verdict_units; }
+/* Returns unit u's number in verdicts. */
+static int zp_ctx_verdict_unit(const zero_ctx *z, int u) {
+    return z->verdict_units ? z->verdict_unit[u] : u;
 }
 
 /* Checks that i is in 0..n-1. */
@@ -558,13 +471,6 @@ static zp_op zp_ctx_make_op(zero_ctx *z, zp_channel channel, int kind, int u) {
     return op;
 }
 
-/* Returns the context's own copy of a group of your code; NULL: no copy. */
-static zero_group *zp_ctx_own_group(const zero_ctx *z, const zero_group *given) {
-    const zp_first_sum *f = z->first_sums;
-    while (f && f->given != given) f = f->next;
-    return f ? f->own : NULL;
-}
-
 /* Returns the first element of unit u that this rank counts in the norm and saves. */
 static size_t zp_ctx_piece_first(const zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
@@ -589,13 +495,14 @@ static void *zp_ctx_cut_arena(zero_ctx *z, size_t *at, size_t numel, size_t byte
     return z->arena ? z->arena + from : NULL;
 }
 
-static size_t zp_ctx_part_bytes(const zp_comm *of, const zp_cut *cut, int swaps) {
+ZP_UNUSED static size_t zp_ctx_part_bytes(const zp_comm *of, const zp_cut *cut, int swaps) {
     return of->transport->room ? of->transport->room(of, cut->parts, cut->nranks, swaps) : 0;
 }
 
 /* Splits `of` into parts and opens the part that has this rank. COLLECTIVE over `of`. */
-static zero_result zp_ctx_open_part(zero_ctx *z, zp_subgroup *part, zp_comm *g, zp_comm *of,
-                                    zp_cut cut, int node_size, const char *label) {
+ZP_UNUSED static zero_result zp_ctx_open_part(zero_ctx *z, zp_subgroup *part, zp_comm *g,
+                                              zp_comm *of, zp_cut cut, int node_size,
+                                              const char *label) {
     ZP_REFUSE(z, !of->transport->cut, "the %d ranks cannot be cut into groups: %s has no way to",
               of->nranks, of->transport->name);
     cut.memory = &part->meeting;

@@ -59,6 +59,11 @@ typedef struct zp_station {
    each member that it sets. */
 typedef struct zp_extra {
     const char *name;
+    /* The row's struct: its bytes, and the offset in zero_ctx of the pointer to it. zero_create
+       allocates it, filled with zeros, and zero_destroy frees it. */
+    size_t state_bytes, state_at;
+    /* Update rules, up to one without a name. The table in numbers/rules.h has their names. */
+    const zp_rule *rules;
     /* zero_create calls this first. */
     void (*init)(zero_ctx *z);
     /* If the resolved settings are wrong, writes the reason to `text`; otherwise writes nothing. */
@@ -69,7 +74,11 @@ typedef struct zp_extra {
        groups: before and after the arrays are chosen. COLLECTIVE if they split. */
     zero_result (*check)(zero_ctx *z);
     zero_result (*resolve)(zero_ctx *z);
-    /* The layout: adds the data that the row needs about tensors. */
+    /* zero_tensor: checks the fields of t->desc that belong to the row, and resolves them. */
+    zero_result (*tensor)(zero_ctx *z, zp_tensor *t);
+    /* Appends to `text` those that must be the same on all ranks. */
+    void (*describe)(const zero_ctx *z, const zp_tensor *t, char *text, size_t bytes);
+    /* Every plan, after the layout is made: allocates the data that the row needs about units. */
     zero_result (*layout)(zero_ctx *z);
     /* May change the arrays' types, shares and tiers, after the settings are resolved. */
     void (*choose)(zero_ctx *z);
@@ -102,16 +111,21 @@ typedef struct zp_extra {
     void (*destroy)(zero_ctx *z, int broken);
     /* The first micro-step of a step begins. */
     zero_result (*begin_step)(zero_ctx *z);
-    /* The weights have changed: earlier gathered parameters are out of date. */
-    void (*forget)(zero_ctx *z);
+    /* The weights of unit u have changed, or, if u is -1, those of all units: earlier gathered
+       parameters are out of date. */
+    void (*forget)(zero_ctx *z, int u);
     /* Rules of several passes, on stream s: before and after each pass over unit u; between the
-       first and the last pass of all units. fill_update adds inputs of elements from `first` on. */
+       first and the last pass of all units. fill_update adds inputs of elements from `first` on.
+       z->cpu_passes has those of the CPU's updates. */
     zero_result (*before_update)(zero_ctx *z, int u, int pass, zp_stream *s);
     zero_result (*after_update)(zero_ctx *z, int u, int pass, zp_stream *s);
     zero_result (*between_passes)(zero_ctx *z);
     void (*fill_update)(const zero_ctx *z, int u, size_t first, zp_update *a);
     /* Fills the row's fields of a tensor's span in an update. */
     void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
+    /* Refuses zero_reduce (`reduces` 1), or a call that needs the agreement, if it comes too
+       early. */
+    zero_result (*check_turn)(zero_ctx *z, int reduces);
     /* zero_reduce has enqueued the agreement. */
     zero_result (*reduced)(zero_ctx *z);
     /* zero_step has decided whether and how to update. */
@@ -131,10 +145,52 @@ typedef struct zp_extra {
     zero_result (*move_state)(zero_ctx *z, const zero_range *r, const char *values, char *out);
     void (*begin_state)(zero_ctx *z);
     zero_result (*end_state)(zero_ctx *z);
+    /* Adds the row's numbers to the statistics. */
+    void (*stats)(const zero_ctx *z, zero_stats *s);
     const zp_station *stations; /* the last one has neither `unit` nor `bucket` */
 } zp_extra;
 
+/* How a rule of several passes reaches the CPU's updates next to a GPU, which have inputs and
+   results of their own in host memory. */
+typedef struct zp_cpu_passes {
+    int (*has_unit)(const zero_ctx *z, int u); /* the CPU updates u */
+    /* Returns the decision that lasts as long as the stream `updates` works on this step. */
+    const zp_control *(*control)(const zero_ctx *z);
+    /* Copies this rank's directions of unit u to `place` on stream s; later, once `full` is
+       recorded, back from it. Later updates wait for these. */
+    zero_result (*send_directions)(zero_ctx *z, int u, zp_stream *s, float *place);
+    zero_result (*take_directions)(zero_ctx *z, int u, const float *place, zp_event *full);
+    /* The same for sums of squares, on the stream `updates`, and for trust ratios. */
+    zero_result (*send_sums)(zero_ctx *z, void *to, size_t bytes);
+    zero_result (*take_ratios)(zero_ctx *z, const double *trust, size_t parts, zp_event *ready);
+} zp_cpu_passes;
+
 #define ZP_EACH_EXTRA(z, x) for (const zp_extra *x = (z)->extras; x && x->name; x++)
+
+/* Returns the row with this name; NULL: this copy of the plugin lacks the capability. */
+static const zp_extra *zp_extra_find(const zero_ctx *z, const char *name) {
+    ZP_EACH_EXTRA(z, x) if (!strcmp(x->name, name)) return x;
+    return NULL;
+}
+/* Returns an error if this copy of the plugin lacks the capability that `what` needs. */
+static zero_result zp_extra_need(zero_ctx *z, const char *name, const char *what) {
+    if (zp_extra_find(z, name)) return ZERO_OK;
+    return zp_ctx_fail(
+        z, ZERO_ERR_UNSUPPORTED,
+        "%s: this copy of the plugin lacks \"%s\"; make drop DIR=... WITH=\"... %s\" "
+        "adds it",
+        what, name, name);
+}
+/* Selects the optimizer's rule: that of the table, or that which a row brings. */
+static zero_result zp_extra_choose_rule(zero_ctx *z) {
+    char text[64];
+    z->rule = &zp_rules[z->cfg.optimizer];
+    ZP_EACH_EXTRA(z, x)
+    for (const zp_rule *r = x->rules; r && r->name; r++)
+        if (!strcmp(r->name, z->rule->name)) z->rule = r;
+    (void)snprintf(text, sizeof text, "optimizer %s", z->rule->name);
+    return z->rule->passes ? ZERO_OK : zp_extra_need(z, z->rule->part, text);
+}
 
 /* Defines zp_extra_NAME, which calls that member of every row, up to the first error. */
 #define ZP_EXTRA_CALL(name)                                                                        \
@@ -152,9 +208,25 @@ static zero_result zp_extra_refuse(zero_ctx *z) {
     }
     return ZERO_OK;
 }
-ZP_EXTRA_CALL(join)
+static zero_result zp_extra_join(zero_ctx *z) {
+    if (z->cfg.world || z->cfg.joins)
+        ZP_TRY(zp_extra_need(z, "groups", z->cfg.world ? "world is set" : "joins is set"));
+    ZP_EACH_EXTRA(z, x) if (x->join) ZP_TRY(x->join(z));
+    return ZERO_OK;
+}
 ZP_EXTRA_CALL(check)
 ZP_EXTRA_CALL(resolve)
+static zero_result zp_extra_tensor(zero_ctx *z, zp_tensor *t) {
+    if (t->desc.flags & ZERO_COPY || t->desc.sum_over)
+        ZP_TRY(
+            zp_extra_need(z, "groups", t->desc.sum_over ? "sum_over is set" : "ZERO_COPY is set"));
+    ZP_EACH_EXTRA(z, x) if (x->tensor) ZP_TRY(x->tensor(z, t));
+    return ZERO_OK;
+}
+static void zp_extra_describe(const zero_ctx *z, const zp_tensor *t, char *text, size_t bytes) {
+    text[0] = 0;
+    ZP_EACH_EXTRA(z, x) if (x->describe) x->describe(z, t, text, bytes);
+}
 ZP_EXTRA_CALL(layout)
 static void zp_extra_choose(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->choose) x->choose(z); }
 static void zp_extra_plan_units(zero_ctx *z) {
@@ -165,7 +237,8 @@ static void zp_extra_plan_arrays(zero_ctx *z) {
 }
 static size_t zp_extra_context_bytes(zero_ctx *z) {
     size_t bytes = sizeof *z->extras;
-    ZP_EACH_EXTRA(z, x) bytes += sizeof *x + (x->context_bytes ? x->context_bytes(z) : 0);
+    ZP_EACH_EXTRA(z, x)
+    bytes += sizeof *x + x->state_bytes + (x->context_bytes ? x->context_bytes(z) : 0);
     return bytes;
 }
 ZP_EXTRA_CALL(allocate)
@@ -190,7 +263,9 @@ static void zp_extra_destroy(zero_ctx *z, int broken) {
     ZP_EACH_EXTRA(z, x) if (x->destroy) x->destroy(z, broken);
 }
 ZP_EXTRA_CALL(begin_step)
-static void zp_extra_forget(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->forget) x->forget(z); }
+static void zp_extra_forget(zero_ctx *z, int u) {
+    ZP_EACH_EXTRA(z, x) if (x->forget) x->forget(z, u);
+}
 
 static zero_result zp_extra_before_update(zero_ctx *z, int u, int pass, zp_stream *s) {
     ZP_EACH_EXTRA(z, x) if (x->before_update) ZP_DO(z, x->before_update(z, u, pass, s));
@@ -202,6 +277,10 @@ static zero_result zp_extra_after_update(zero_ctx *z, int u, int pass, zp_stream
 }
 static zero_result zp_extra_between_passes(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->between_passes) ZP_DO(z, x->between_passes(z));
+    return ZERO_OK;
+}
+static zero_result zp_extra_check_turn(zero_ctx *z, int reduces) {
+    ZP_EACH_EXTRA(z, x) if (x->check_turn) ZP_TRY(x->check_turn(z, reduces));
     return ZERO_OK;
 }
 ZP_EXTRA_CALL(reduced)
@@ -230,14 +309,33 @@ static void zp_extra_begin_state(zero_ctx *z) {
 }
 ZP_EXTRA_CALL(end_state)
 
-/* Fills z->extras with the rows that a NULL-terminated list of functions returns. */
+static void zp_extra_add_stats(const zero_ctx *z, zero_stats *s) {
+    ZP_EACH_EXTRA(z, x) if (x->stats) x->stats(z, s);
+}
+
+/* Fills z->extras with the rows that a NULL-terminated list of functions returns, and allocates
+   their structs. */
 typedef zp_extra (*zp_extra_row)(void);
 static zero_result zp_extra_make(zero_ctx *z, const zp_extra_row *rows) {
     int n = 0;
     while (rows[n]) n++;
     z->extras = (zp_extra *)calloc((size_t)n + 1, sizeof *z->extras);
-    for (int i = 0; i < n && z->extras; i++) z->extras[i] = rows[i]();
-    return z->extras ? ZERO_OK : ZERO_ERR_MEMORY;
+    if (!z->extras) return ZERO_ERR_MEMORY;
+    for (int i = 0; i < n; i++) {
+        const zp_extra x = z->extras[i] = rows[i]();
+        void *state = x.state_bytes ? calloc(1, x.state_bytes) : NULL;
+        if (x.state_bytes && !state) return ZERO_ERR_MEMORY;
+        if (state) memcpy((char *)z + x.state_at, &state, sizeof state);
+    }
+    return ZERO_OK;
+}
+static void zp_extra_free(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) {
+        void *state = NULL;
+        if (x->state_bytes) memcpy(&state, (char *)z + x->state_at, sizeof state);
+        free(state);
+    }
+    free(z->extras);
 }
 
 /* Appends the stations of one place that this context needs. */

@@ -8,7 +8,7 @@
 /* The weights have changed: marks all gathered parameters as out of date. */
 static void zp_gather_forget_all(zero_ctx *z) {
     zp_buffer_forget_all(&z->pool[ZP_PARAM]);
-    zp_extra_forget(z);
+    zp_extra_forget(z, -1);
 }
 
 /* Describes u's all-gather in z->gather: from this rank's shard to the whole unit, which lies in

@@ -32,6 +32,10 @@ typedef struct zp_observer {
     zero_result (*seal)(zero_ctx *z);
     /* Returns the address that your code uses for a member; NULL: its address in the unit. */
     char *(*place)(const zero_ctx *z, zp_side side, const zp_member *m);
+    /* Returns where to keep the hash of the array that the plugin returned to your code. */
+    uint64_t *(*lent)(const zero_ctx *z, const zp_member *m);
+    /* Returns the bytes from `array` to the end of its allocation, or SIZE_MAX if unknown. */
+    size_t (*room)(char *array, void (*release)(void *array));
 } zp_observer;
 
 static zero_result zp_observe_begin_pass(zero_ctx *z, zero_pass kind) {
@@ -51,6 +55,9 @@ static zero_result zp_observe_cleared(zero_ctx *z, int u) {
 }
 static zero_result zp_observe_seal(zero_ctx *z) {
     return z->observer ? z->observer->seal(z) : ZERO_OK;
+}
+static uint64_t *zp_observe_lent(const zero_ctx *z, const zp_member *m) {
+    return z->observer ? z->observer->lent(z, m) : NULL;
 }
 static char *zp_observe_place(const zero_ctx *z, zp_side side, const zp_member *m) {
     return z->observer ? z->observer->place(z, side, m) : NULL;

@@ -26,7 +26,6 @@ static void zp_plan_apply_settings(zero_ctx *z) {
     const int sees = !several_ranks || (!c->no_mapping && z->data->shares && !c->weight_bits);
     const int masters = c->type != ZERO_F32 && !c->no_master;
     zp_share grad = ZP_WHOLE, param = stage.parameters;
-    z->rule = &zp_rules[c->optimizer];
     z->policy = stage;
     z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
     if (stage.gradients == ZP_SHARD && z->adding != ZP_IN_PLACE) grad = ZP_NOTHING; /* in buffers */
@@ -150,7 +149,8 @@ static void zp_plan_cut_arrays(zero_ctx *z) {
 /* Returns the elements of a second state array, summed over all ranks. */
 static size_t zp_plan_plain_numel(const zero_ctx *z) {
     size_t numel = z->layout.numel;
-    for (int i = 0; i < z->layout.nmatrices; i++) numel -= z->layout.matrices[i].numel;
+    for (const zp_tensor *t = z->tensors; t < z->tensors + z->ntensors; t++)
+        if (t->matrices) numel -= t->desc.numel * (size_t)t->desc.layers;
     return numel;
 }
 
@@ -271,8 +271,7 @@ static size_t zp_plan_gathers_sent(zero_ctx *z, int u) {
     const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
     zp_op gather = zp_ctx_make_op(z, gathered, ZP_ALL_GATHER, u);
     gather.wire = gathered == ZP_PARAMETERS ? z->live[u].wire[ZP_PARAM] : NULL;
-    return (size_t)(z->live[u].gathers - z->live[u].near) * zp_comm_op_bytes(&gather)
-           + z->live[u].near_sent;
+    return (size_t)(z->live[u].gathers - z->live[u].near) * zp_comm_op_bytes(&gather);
 }
 static size_t zp_plan_unit_sent(zero_ctx *z, int u) {
     zp_op reduce = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
@@ -287,7 +286,6 @@ static void zp_plan_count_traffic(zero_ctx *z) {
         const zp_unit *x = &z->layout.unit[u];
         const size_t sent = zp_plan_unit_sent(z, u);
         z->plan.sent_bytes += sent;
-        z->plan.near_bytes += z->live[u].near_sent;
         if (z->policy.state == ZP_SHARD) z->plan.gather_bytes += zp_plan_gathers_sent(z, u);
         if (x->numel) formula += (double)sent * (double)x->content / (double)x->padded;
     }
@@ -330,42 +328,18 @@ static zero_result zp_plan_reserve_orders(zero_ctx *z) {
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
-/* Sets flags of units from their tensors. With a world, numbers the units in the whole model. */
-static zero_result zp_plan_apply_world(zero_ctx *z) {
-    const zero_config *c = &z->cfg;
-    const int units = c->world_units ? c->world_units : z->layout.units;
-    for (int m = 0; m < z->layout.nmembers; m++) {
-        const zp_member *x = &z->layout.members[m];
-        const zero_tensor_desc *d = &z->tensors[x->tensor].desc;
-        z->live[x->unit].copies |= (d->flags & ZERO_COPY) != 0;
-        z->live[x->unit].late |= (d->flags & ZERO_LATE) != 0;
-        z->live[x->unit].sums |= z->tensors[x->tensor].desc.sum_over != NULL;
-    }
-    free(z->world_unit);
-    z->world_unit = (int *)calloc((size_t)z->layout.all, sizeof *z->world_unit);
-    if (!z->world_unit) return ZERO_ERR_MEMORY;
-    if (!c->world && !c->joins) return ZERO_OK;
-    z->world_units = units + 1;
-    for (int u = 0; u < z->layout.units; u++) {
-        const int number = z->world_unit[u] = c->world_unit ? c->world_unit[u] : u;
-        ZP_REFUSE(z, number < 0 || number >= units || (u && number <= z->world_unit[u - 1]),
-                  "unit %d is number %d of the whole model, expected one more than the unit before "
-                  "and below world_units, %d",
-                  u, number, units);
-    }
-    z->world_unit[z->layout.units] = units;
-    return ZERO_OK;
-}
-
 /* Fills z->layout, live, pool, trace and plan. */
 static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_close(z);
     memset(&z->plan, 0, sizeof z->plan);
     zero_result r =
         zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks, z->nreplicas);
-    if (!r) r = zp_extra_layout(z);
     if (!r) r = zp_plan_reserve_orders(z);
-    if (!r) r = zp_plan_apply_world(z);
+    for (int m = 0; m < z->layout.nmembers && !r; m++) {
+        const zp_member *x = &z->layout.members[m];
+        z->live[x->unit].late |= (z->tensors[x->tensor].desc.flags & ZERO_LATE) != 0;
+    }
+    if (!r) r = zp_extra_layout(z);
     if (r == ZERO_ERR_ARGUMENT) return r;
     if (!r) r = zp_plan_choose_buffers(z);
     if (r) return zp_ctx_fail(z, r, "lists of %d tensors", z->ntensors);

@@ -17,8 +17,8 @@
    All messages use the gradient stream and the context's own copy of the group. */
 #pragma once
 
-#include "../offload/cpu_update.h"
-#include "muon.h"
+#include "whole_tensor.h"
+#include "world.h"
 
 /* ---- kernels ---- */
 
@@ -60,54 +60,56 @@ ZP_KERNEL(zp_whole_slices_copy, zp_whole_slices_copy_args, 32768)
 static size_t zp_whole_slices_of(const zero_ctx *z, int s, size_t *at) {
     size_t numel = 0;
     *at = 0;
-    for (int i = 0; i < z->layout.nmatrices; i++) {
-        const zp_matrix *m = &z->layout.matrices[i];
+    for (int i = 0; i < z->whole->nmatrices; i++) {
+        const zp_matrix *m = &z->whole->matrices[i];
         if (m->owner != z->data->rank || m->slices == 1) continue;
         if (m->sharer < s) *at += zp_round_up(m->numel, zp_align);
         if (m->sharer == s) numel += zp_round_up(m->numel, zp_align);
     }
     return numel;
 }
-/* Whether this rank makes m orthogonal. */
-static int zp_whole_slices_is_owner(const zero_ctx *z, const zp_matrix *m) {
-    return m->owner == z->data->rank && (m->slices == 1 || m->sharer == z->deal.slice);
-}
-/* Limbs of one rank's sums, over all layers. */
-static size_t zp_whole_slices_limbs(const zero_ctx *z) { return z->deal.parts * 2 * ZP_LIMBS; }
+static int zp_whole_slices_count(const zp_tensor *t) { return zero_group_size(t->desc.slice_of); }
 
 /* Plans the buffers, after matrices are assigned and layers are counted. Returns their bytes. */
 static size_t zp_whole_slices_plan(zero_ctx *z) {
-    zp_whole_tensor *d = &z->deal;
+    zp_whole_state *d = z->whole;
     size_t at;
     d->slice_group = NULL;
-    for (int t = 0; t < z->ntensors; t++)
-        if (z->tensors[t].slice_group) d->slice_group = z->tensors[t].slice_group;
-    d->slices = d->slice_group ? d->slice_group->group.nranks : 1;
-    d->slice = d->slice_group ? d->slice_group->group.rank : 0;
+    for (int t = 0; t < z->ntensors && z->rule->needs; t++)
+        if (zp_whole_slices_count(&z->tensors[t]) > 1) d->slice_group = z->tensors[t].desc.slice_of;
+    d->slices = zero_group_size(d->slice_group);
+    d->slice = zero_group_rank(d->slice_group);
     d->shared_numel = d->whole_numel = 0;
     if (d->slices == 1) return 0;
     d->shared_numel = (size_t)d->slices * zp_whole_slices_of(z, d->slice, &at);
-    for (int i = 0; i < z->layout.nmatrices; i++) {
-        const zp_matrix *m = &z->layout.matrices[i];
-        if (m->slices > 1 && zp_whole_slices_is_owner(z, m))
+    for (int i = 0; i < z->whole->nmatrices; i++) {
+        const zp_matrix *m = &z->whole->matrices[i];
+        if (m->slices > 1 && zp_whole_tensor_is_owner(z, m))
             d->whole_numel = zp_max(d->whole_numel, m->rows * m->cols);
     }
     return (d->shared_numel + d->whole_numel) * sizeof(float)
-           + (size_t)d->slices * zp_whole_slices_limbs(z) * sizeof(zp_limb);
+           + (size_t)d->slices * zp_whole_tensor_limbs(z) * sizeof(zp_limb);
 }
 
-/* Bytes that this rank sends over the group in a step: its sums, its slices of unit u's matrices to
-   their sharers, and, as a sharer, each other rank's slice back. */
-static size_t zp_whole_slices_sums_sent(const zero_ctx *z) {
-    return (size_t)(z->deal.slices - 1) * zp_whole_slices_limbs(z) * sizeof(zp_limb);
+static void zp_whole_slices_cut(zero_ctx *z, size_t *at) {
+    zp_whole_state *d = z->whole;
+    const size_t limbs = (size_t)d->slices * zp_whole_tensor_limbs(z);
+    if (limbs) d->slice_sums = (zp_limb *)zp_ctx_cut_arena(z, at, limbs, sizeof *d->slice_sums);
+    if (!d->nmatrices) return;
+    d->shared = (float *)zp_ctx_cut_arena(z, at, d->shared_numel, sizeof *d->shared);
+    d->whole = (float *)zp_ctx_cut_arena(z, at, d->whole_numel, sizeof *d->whole);
 }
+
+/* Bytes that this rank sends over the group in a step: if u is -1, its sums; otherwise its slices
+   of unit u's matrices to their sharers, and, as a sharer, each other rank's slice back. */
 static size_t zp_whole_slices_sent(const zero_ctx *z, int u) {
+    const zp_whole_state *d = z->whole;
     size_t numel = 0;
-    for (int i = 0; i < z->layout.nmatrices; i++) {
-        const zp_matrix *m = &z->layout.matrices[i];
+    if (u < 0) return (size_t)(d->slices - 1) * zp_whole_tensor_limbs(z) * sizeof(zp_limb);
+    for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
         if (m->unit != u || m->owner != z->data->rank || m->slices == 1) continue;
-        numel += zp_round_up(m->numel, zp_align)
-                 * (m->sharer == z->deal.slice ? (size_t)m->slices - 1 : 1);
+        numel +=
+            zp_round_up(m->numel, zp_align) * (m->sharer == d->slice ? (size_t)m->slices - 1 : 1);
     }
     return numel * sizeof(float);
 }
@@ -127,7 +129,7 @@ typedef struct zp_whole_slices_args {
 /* Sends all slices to their sharers, or back to their owners. */
 static zero_result zp_whole_slices_exchange(zero_ctx *z, zero_group *g, int back) {
     const zp_call call = {ZP_GROUP_ALL_TO_ALL, -1, 0};
-    const zp_whole_tensor *d = &z->deal;
+    const zp_whole_state *d = z->whole;
     size_t at, mine = zp_whole_slices_of(z, d->slice, &at);
     int messages = 0;
     for (int sends = 1; sends >= 0; sends--)
@@ -148,9 +150,9 @@ static zero_result zp_whole_slices_exchange(zero_ctx *z, zero_group *g, int back
 static void zp_whole_slices_task(const void *args, size_t n, int threads) {
     const zp_whole_slices_args *a = (const zp_whole_slices_args *)args;
     zero_ctx *z = a->z;
-    zp_whole_tensor *d = &z->deal;
-    zero_group *g = zp_ctx_own_group(z, d->slice_group);
-    const size_t limbs = zp_whole_slices_limbs(z);
+    zp_whole_state *d = z->whole;
+    zero_group *g = zp_world_own_group(z, d->slice_group);
+    const size_t limbs = zp_whole_tensor_limbs(z);
     if (!g || zp_failure_result(&z->failure)) return;
     g->number++;
     zero_result r = a->what == ZP_SLICES_GATHER_SUMS
@@ -171,25 +173,25 @@ static zero_result zp_whole_slices_send(zero_ctx *z, zp_whole_slices_what what) 
 /* Adds the sums of `ranks` shards, and gathers those of the other slices. */
 static zero_result zp_whole_slices_add(zero_ctx *z, const zp_limb *sums, size_t stride, int ranks) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
-    const size_t limbs = zp_whole_slices_limbs(z);
-    zp_limb *mine = z->deal.slice_sums + (size_t)z->deal.slice * limbs;
+    const size_t limbs = zp_whole_tensor_limbs(z);
+    zp_limb *mine = z->whole->slice_sums + (size_t)z->whole->slice * limbs;
     const zp_whole_slices_one_sum_args one = {sums, mine, stride, ranks};
     ZP_TRY(zp_whole_slices_one_sum(g, &one, limbs));
-    for (int i = 0; i < z->ntensors && z->deal.slice; i++) {
+    for (int i = 0; i < z->ntensors && z->whole->slice; i++) {
         const zp_tensor *t = &z->tensors[i];
-        const size_t layer = 2 * sizeof(zp_exact);
-        if (!t->slice_group)
+        const size_t layer = 2 * ZP_LIMBS * sizeof(zp_limb);
+        if (zp_whole_slices_count(t) == 1)
             ZP_TRY(zp_device_clear(g, (char *)mine + (size_t)t->first_layer * layer,
                                    (size_t)t->desc.layers * layer));
     }
-    z->data->meter.verdict_bytes += zp_whole_slices_sums_sent(z);
+    z->data->meter.verdict_bytes += zp_whole_slices_sent(z, -1);
     return zp_whole_slices_send(z, ZP_SLICES_GATHER_SUMS);
 }
 
 /* Makes a matrix orthogonal after all its slices have arrived. */
 static zero_result zp_whole_slices_orthogonalize(zero_ctx *z, zp_stream *s, const zp_matrix *m,
                                                  const zp_control *control) {
-    const zp_whole_tensor *d = &z->deal;
+    const zp_whole_state *d = z->whole;
     size_t at;
     const size_t mine = zp_whole_slices_of(z, d->slice, &at), slices = (size_t)d->slices;
     zp_whole_slices_copy_args part = {NULL, d->whole, m->numel / m->outer, 0, slices, 0};
@@ -208,16 +210,27 @@ static zero_result zp_whole_slices_orthogonalize(zero_ctx *z, zp_stream *s, cons
 /* Collects slices before stream s works on matrices, and returns them after. */
 static zero_result zp_whole_slices_collect(zero_ctx *z, zp_stream *s) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
-    if (z->deal.slices == 1 || !z->layout.nmatrices) return ZERO_OK;
     ZP_TRY(zp_whole_slices_send(z, ZP_SLICES_COLLECT));
-    ZP_TRY(zp_device_record_event(g, z->deal.summed));
-    return zp_device_wait_event(s, z->deal.summed);
+    ZP_TRY(zp_device_record_event(g, &z->whole->summed));
+    return zp_device_wait_event(s, &z->whole->summed);
 }
 static zero_result zp_whole_slices_return(zero_ctx *z, zp_stream *s) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
-    if (z->deal.slices == 1 || !z->layout.nmatrices) return ZERO_OK;
-    ZP_TRY(zp_device_record_event(s, z->deal.ended));
-    ZP_TRY(zp_device_wait_event(g, z->deal.ended));
+    ZP_TRY(zp_device_record_event(s, &z->whole->ended));
+    ZP_TRY(zp_device_wait_event(g, &z->whole->ended));
     for (int u = 0; u < z->layout.all; u++) z->data->meter.sent_bytes += zp_whole_slices_sent(z, u);
     return zp_whole_slices_send(z, ZP_SLICES_RETURN);
+}
+
+static const zp_whole_slices_calls zp_whole_slices_table = {
+    zp_whole_slices_count,         zp_whole_slices_plan,  zp_whole_slices_cut,
+    zp_whole_slices_sent,          zp_whole_slices_add,   zp_whole_slices_collect,
+    zp_whole_slices_orthogonalize, zp_whole_slices_return};
+static void zp_whole_slices_init(zero_ctx *z) { z->whole->calls = &zp_whole_slices_table; }
+static zp_extra zp_whole_slices_row(void) {
+    zp_extra x;
+    memset(&x, 0, sizeof x);
+    x.name = "slices";
+    x.init = zp_whole_slices_init;
+    return x;
 }

@@ -74,7 +74,7 @@ static void zp_cpu_update_plan(zero_ctx *z) {
             const int here = own->tier == ZERO_DEVICE || zp_device_is_host() || z->host.through;
             const int wanted[] = {!zp_array_in_file(&z->array[ZP_MEAN], u),
                                   !zp_array_in_file(&z->array[ZP_PARAM], u),
-                                  z->layout.unit[u].matrices > 0};
+                                  zp_layout_has_matrices(&z->layout, u)};
             const zp_share share = !here && wanted[i] ? z->policy.state : ZP_NOTHING;
             (void)zp_array_cut(a, u, &z->layout.unit[u], share, ZERO_HOST, z->data->rank, 0,
                                SIZE_MAX);
@@ -122,7 +122,7 @@ static void zp_cpu_update_cut_arrays(zero_ctx *z, size_t *pinned, size_t *plain)
     h->control = (zp_control *)zp_cpu_update_cut(&h->pinned, pinned, sizeof *h->control);
     h->spans = (zp_span *)zp_cpu_update_cut(&h->plain, plain,
                                             (size_t)z->layout.nmembers * sizeof *h->spans);
-    h->sums_bytes = zp_round_up(parts * 2 * sizeof(zp_exact), 256);
+    h->sums_bytes = zp_round_up(parts * 2 * ZP_LIMBS * sizeof(zp_limb), 256);
     if (parts) h->sums = (zp_limb *)zp_cpu_update_cut(&h->pinned, pinned, h->sums_bytes);
     if (parts) h->trust = (double *)zp_cpu_update_cut(&h->pinned, pinned, parts * sizeof *h->trust);
     for (int k = ZP_MASTER; k < ZP_ARRAYS_AND_TWINS; k++) {

@@ -52,7 +52,7 @@ static void zp_delayed_renew_next(zero_ctx *z, int u) {
 static zero_result zp_delayed_swap(zero_ctx *z, int u, zp_event *computed) {
     const zp_delayed_swap_args a = {z, u};
     zp_stream *s = &z->updates;
-    z->live[u].second = 0;
+    zp_extra_forget(z, u);
     ZP_DO(z, zp_device_wait_event(s, computed));
     ZP_DO(z, zp_device_wait_event(s, z->live[u].gathered)); /* one that nobody has waited for */
     if (zp_cpu_update_is_on(z)) {

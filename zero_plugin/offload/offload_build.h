@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../core/build.h"
+#include "cpu_passes.h"
 #include "transfers.h"
 
 /* Bytes of lists, and of lanes: of the stream `updates`, of CPU memory next to a GPU, and of files.
@@ -145,6 +146,7 @@ static void zp_offload_build_choose(zero_ctx *z) {
 /* The arrays are cut: those of the CPU's memory and of the file follow. */
 static void zp_offload_build_plan_arrays(zero_ctx *z) {
     zp_cpu_update_plan(z);
+    z->cpu_passes = zp_cpu_update_is_on(z) ? &zp_cpu_pass_calls : NULL;
     zp_offload_plan_file(z);
     zp_cpu_update_share_parts(z);
     zp_gpu_update_plan(z);
@@ -209,5 +211,6 @@ static zp_extra zp_offload_build_row(void) {
     x.finish = zp_offload_build_finish;
     x.destroy = zp_offload_build_destroy;
     x.reduced = zp_offload_build_reduced;
+    x.fill_update = zp_cpu_pass_fill_update;
     return x;
 }

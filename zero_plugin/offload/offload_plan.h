@@ -115,7 +115,7 @@ static void zp_offload_plan_link_traffic(zero_ctx *z) {
                          zp_offload_plan_mean_leaves(z, u) ? (size_t)zp_order_reductions(z, u) : 1,
                      g = own->numel * zp_type_bytes(mean->type),
                      p = own->numel * zp_type_bytes(param->type),
-                     dealt = z->layout.unit[u].matrices ? own->numel * sizeof(float) : 0;
+                     dealt = zp_layout_has_matrices(&z->layout, u) ? own->numel * sizeof(float) : 0;
         const int gathers =
             zp_array_off_device(param, u) ? z->live[u].gathers - z->live[u].near : 1;
         plan->down_bytes += g * times + dealt;

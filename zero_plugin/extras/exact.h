@@ -7,17 +7,12 @@
    Squares of f32 are multiples of 2^-298, and below 2^256. */
 #pragma once
 
-#include "kernels.h"
+#include "../numbers/optimizer.h"
 
-#define ZP_LIMBS       20 /* limb k counts 2^(32 k - POINT); the last: numbers not finite */
-#define ZP_EXACT_POINT 300
+#define ZP_EXACT_POINT 300 /* limb k counts 2^(32 k - POINT); the last: numbers not finite */
 #define ZP_EXACT_BLOCK ((size_t)32)
 
-typedef unsigned long long zp_limb; /* the 64-bit type of CUDA's atomics */
-typedef struct zp_exact {           /* sums up to 2^31 numbers */
-    zp_limb limb[ZP_LIMBS];
-} zp_exact;
-
+/* A sum of up to 2^31 numbers is zp_limb[ZP_LIMBS]. */
 /* Splits x >= 0 into three limbs, and returns the index of the first. */
 ZP_FN int zp_exact_split(double x, zp_limb *piece) {
     const uint64_t bits = zp_type_magnitude(x), fraction = bits & (((uint64_t)1 << 52) - 1);
