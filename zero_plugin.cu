@@ -99,7 +99,7 @@
 #include "zero_plugin/core/state.h"           /* tensors by name, and as state */
 #include "zero_plugin/offload/offload_plan.h" /* which units are offloaded, and what that moves */
 #include "zero_plugin/offload/cpu_update.h"   /* the optimizer step on the CPU, next to a GPU */
-#include "zero_plugin/offload/cpu_passes.h"   /* rules of two passes, with the CPU's updates */
+#include "zero_plugin/offload/cpu_pass.h"     /* rules of two passes, with the CPU's updates */
 #include "zero_plugin/offload/gpu_update.h"   /* state in CPU memory that the GPU updates */
 #include "zero_plugin/offload/delayed.h"      /* an optimizer step beside the next step */
 #include "zero_plugin/offload/async_update.h" /* an update as a task of its own stream */

@@ -166,8 +166,7 @@ static void unit_dealt(void) {
         m[i].numel = rows[i] * cols[i];
         m[i].slices = 1;
     }
-    zp_layout l = {.matrices = m, .nmatrices = 3, .sharers = 1};
-    if (!test_check(!zp_muon_assign_matrices(&l, 2), "matrices are dealt")) return;
+    if (!test_check(!zp_muon_assign_matrices(m, 3, 1, 2), "matrices are dealt")) return;
     for (int i = 0; i < 3; i++)
         test_check(m[i].owner == owner[i] && m[i].kept == (i == 0 ? zp_round_up(4, ZP_ALIGN) : 0),
                    "matrix of %zu x %zu: rank %d, at %zu", rows[i], cols[i], m[i].owner, m[i].kept);
@@ -178,6 +177,7 @@ static void unit_dealt(void) {
 static void unit_deal_room(void) {
     static zero_ctx z;
     static zp_comm one;
+    static zp_whole_state whole;
     zp_matrix m[] = {{.owner = 0, .sharer = 1, .numel = 70, .slices = 2},
                      {.owner = 1, .sharer = 0, .numel = 900, .slices = 2},
                      {.owner = 0, .sharer = 0, .numel = 30, .slices = 2},
@@ -185,10 +185,11 @@ static void unit_deal_room(void) {
     size_t at = 0;
     one.nranks = 2;
     z.data = &one;
+    z.whole = &whole;
     test_check(zp_whole_tensor_cut_gradients(&z, 100) == 100, "the end is at %zu",
                zp_whole_tensor_cut_gradients(&z, 100));
-    z.layout.matrices = m;
-    z.layout.nmatrices = 4;
+    whole.matrices = m;
+    whole.nmatrices = 4;
     for (int s = 0; s < 2; s++) {
         const size_t numel = zp_whole_slices_of(&z, s, &at), of[] = {30, 70};
         test_check(numel == zp_round_up(of[s], ZP_ALIGN)

@@ -12,7 +12,10 @@
 #define ZP_EXACT_POINT 300 /* limb k counts 2^(32 k - POINT); the last: numbers not finite */
 #define ZP_EXACT_BLOCK ((size_t)32)
 
-/* A sum of up to 2^31 numbers is zp_limb[ZP_LIMBS]. */
+typedef struct zp_exact { /* sums up to 2^31 numbers */
+    zp_limb limb[ZP_LIMBS];
+} zp_exact;
+
 /* Splits x >= 0 into three limbs, and returns the index of the first. */
 ZP_FN int zp_exact_split(double x, zp_limb *piece) {
     const uint64_t bits = zp_type_magnitude(x), fraction = bits & (((uint64_t)1 << 52) - 1);

@@ -179,7 +179,7 @@ static zero_result zp_whole_slices_add(zero_ctx *z, const zp_limb *sums, size_t 
     ZP_TRY(zp_whole_slices_one_sum(g, &one, limbs));
     for (int i = 0; i < z->ntensors && z->whole->slice; i++) {
         const zp_tensor *t = &z->tensors[i];
-        const size_t layer = 2 * ZP_LIMBS * sizeof(zp_limb);
+        const size_t layer = 2 * sizeof(zp_exact);
         if (zp_whole_slices_count(t) == 1)
             ZP_TRY(zp_device_clear(g, (char *)mine + (size_t)t->first_layer * layer,
                                    (size_t)t->desc.layers * layer));

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../core/build.h"
-#include "cpu_passes.h"
+#include "cpu_pass.h"
 #include "transfers.h"
 
 /* Bytes of lists, and of lanes: of the stream `updates`, of CPU memory next to a GPU, and of files.

@@ -1,4 +1,4 @@
-/* cpu_passes.h - rules of several passes over units that the CPU updates, for a GPU
+/* cpu_pass.h - rules of several passes over units that the CPU updates, for a GPU
 
    The CPU's updates have sums, ratios and directions of their own, in pinned memory. These
    functions copy them to the device after the first pass, and back before the last. */
