@@ -110,6 +110,12 @@ typedef struct zp_extra {
     zero_result (*after_update)(zero_ctx *z, int u, int pass, zp_stream *s);
     zero_result (*between_passes)(zero_ctx *z);
     void (*fill_update)(const zero_ctx *z, int u, size_t first, zp_update *a);
+    /* The same rules, if the CPU updates unit u, whose tensors the device combines between the
+       passes. results_up: stream s copies what the first pass found in unit u to `to` on the device.
+       inputs_down: once `ready`, `from` is copied to where the last pass reads it. u -1: the sums of
+       norms, and the ratios, of all units. */
+    zero_result (*results_up)(zero_ctx *z, int u, zp_stream *s, void *to);
+    zero_result (*inputs_down)(zero_ctx *z, int u, zp_event *ready, const void *from);
     /* Fills the row's fields of a tensor's span in an update. */
     void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
     /* zero_reduce has enqueued the agreement. */
@@ -119,11 +125,15 @@ typedef struct zp_extra {
     /* Before your code writes unit u's gradient again: the last update may still read it. */
     zero_result (*before_write)(zero_ctx *z, int u);
     /* before_put: weights will be computed from master weights that your code put. wrote: values
-       were put into array a, or, if a is NULL, into any array. */
+       were put into unit u of array a, or, if a is NULL, into any unit of any array. */
     zero_result (*before_put)(zero_ctx *z);
-    void (*wrote)(zero_ctx *z, const zp_array *a);
+    void (*wrote)(zero_ctx *z, const zp_array *a, int u);
     /* Completes a pending update. COLLECTIVE if an update is pending. */
     zero_result (*finish_update)(zero_ctx *z);
+    /* Waits until the row's streams and lanes are idle. SYNC. */
+    zero_result (*sync)(zero_ctx *z);
+    /* Adds the row's numbers to those of zero_query_stats. All streams are idle. */
+    void (*stats)(zero_ctx *z, zero_stats *stats);
     /* The row's own state: adds its ranges; recognizes a range by its name; copies values in or
        out; zero_state_begin; zero_state_end, after a put. */
     zero_result (*add_state)(zero_ctx *z);
@@ -200,6 +210,14 @@ static zero_result zp_extra_after_update(zero_ctx *z, int u, int pass, zp_stream
     ZP_EACH_EXTRA(z, x) if (x->after_update) ZP_DO(z, x->after_update(z, u, pass, s));
     return ZERO_OK;
 }
+static zero_result zp_extra_results_up(zero_ctx *z, int u, zp_stream *s, void *to) {
+    ZP_EACH_EXTRA(z, x) if (x->results_up) ZP_DO(z, x->results_up(z, u, s, to));
+    return ZERO_OK;
+}
+static zero_result zp_extra_inputs_down(zero_ctx *z, int u, zp_event *ready, const void *from) {
+    ZP_EACH_EXTRA(z, x) if (x->inputs_down) ZP_DO(z, x->inputs_down(z, u, ready, from));
+    return ZERO_OK;
+}
 static zero_result zp_extra_between_passes(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->between_passes) ZP_DO(z, x->between_passes(z));
     return ZERO_OK;
@@ -214,10 +232,19 @@ static zero_result zp_extra_before_write(zero_ctx *z, int u) {
     return ZERO_OK;
 }
 ZP_EXTRA_CALL(before_put)
-static void zp_extra_wrote(zero_ctx *z, const zp_array *a) {
-    ZP_EACH_EXTRA(z, x) if (x->wrote) x->wrote(z, a);
+static void zp_extra_wrote(zero_ctx *z, const zp_array *a, int u) {
+    ZP_EACH_EXTRA(z, x) if (x->wrote) x->wrote(z, a, u);
 }
 ZP_EXTRA_CALL(finish_update)
+static void zp_extra_stats(zero_ctx *z, zero_stats *stats) {
+    ZP_EACH_EXTRA(z, x) if (x->stats) x->stats(z, stats);
+}
+/* Waits until all streams and lanes are idle. SYNC. */
+static zero_result zp_extra_sync(zero_ctx *z) {
+    for (int i = 0; i < 2; i++) ZP_TRY(zp_device_sync_stream(&z->stream[i]));
+    ZP_EACH_EXTRA(z, x) if (x->sync) ZP_TRY(x->sync(z));
+    return zp_device_sync_stream(&z->compute);
+}
 static void zp_extra_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
     ZP_EACH_EXTRA(z, x) if (x->fill_update) x->fill_update(z, u, first, a);
 }

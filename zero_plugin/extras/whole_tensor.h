@@ -82,13 +82,13 @@ static size_t zp_whole_tensor_sums_sent(zero_ctx *z) {
     return gathered + zp_whole_slices_sums_sent(z);
 }
 
-/* Arrays of sums of one rank: the device has one, the tier HOST another. */
-static int zp_whole_tensor_slots(const zero_ctx *z) { return 1 + zp_cpu_update_is_on(z); }
+/* Arrays of sums of one rank: the device has one, the CPU's update another. */
+static int zp_whole_tensor_slots(const zero_ctx *z) { return 1 + z->cpu_updates; }
 
 static void zp_whole_tensor_plan(zero_ctx *z) {
     zp_whole_tensor *d = &z->deal;
     const zp_layout *l = &z->layout;
-    d->parts = zp_cpu_update_layers(z);
+    d->parts = zp_ctx_normed_layers(z);
     d->sums_bytes =
         zp_round_up(d->parts * 2 * sizeof(zp_exact), 256) * (size_t)zp_whole_tensor_slots(z);
     d->place_bytes = d->kept_numel = d->scratch_numel = 0;
@@ -155,20 +155,6 @@ static void zp_whole_tensor_fill_update(const zero_ctx *z, int u, size_t first, 
     a->nesterov = !z->cfg.muon.no_nesterov;
     if (zp_whole_tensor_has_matrices(z, u))
         a->direction = zp_whole_tensor_place(z, zp_whole_tensor_place_of(z, u)) + first;
-    if (!zp_cpu_update_has_unit(z, u)) return;
-    a->sums = z->host.sums;
-    a->trust = z->host.trust;
-    a->direction = (float *)(void *)zp_array_at(&z->array[ZP_DEALT], u, first);
-}
-
-/* Tier HOST: copies this rank's part of unit u from DEALT to its place, or down from there. */
-static zero_result zp_whole_tensor_copy_directions(zero_ctx *z, int u, zp_stream *s, int down) {
-    const zp_array_part *own = zp_ctx_own_part(z, u);
-    char *host = zp_array_at(&z->array[ZP_DEALT], u, own->first);
-    char *place = (char *)(zp_whole_tensor_place(z, zp_whole_tensor_place_of(z, u)) + own->first);
-    if (!zp_cpu_update_has_unit(z, u)) return ZERO_OK;
-    *(down ? &z->host.down_bytes : &z->host.up_bytes) += own->numel * sizeof(float);
-    return zp_device_copy(s, down ? host : place, down ? place : host, own->numel * sizeof(float));
 }
 
 /* Copies the matrices of unit u that this rank owns out of its place, or back. */
@@ -201,10 +187,8 @@ static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u, int pass, zp_s
     ZP_TRY(zp_comm_issue(g, &reduce, 1));
     if (zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
     ZP_TRY(zp_device_record_event(g, d->full[place]));
-    if (!zp_cpu_update_has_unit(z, u)) return zp_device_wait_event(s, d->full[place]);
-    ZP_TRY(zp_device_wait_event(&z->host.down, d->full[place]));
-    ZP_TRY(zp_whole_tensor_copy_directions(z, u, &z->host.down, 1));
-    return zp_cpu_update_release(z, &z->host.returned);
+    ZP_TRY(zp_device_wait_event(s, d->full[place]));
+    return zp_extra_inputs_down(z, u, d->full[place], memory + zp_ctx_own_part(z, u)->first);
 }
 /* Runs after that pass is enqueued. */
 static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_stream *s) {
@@ -214,7 +198,8 @@ static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_str
     if (!zp_whole_tensor_has_matrices(z, u)) return ZERO_OK;
     if (pass) return zp_device_record_event(s, d->read[place]);
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
-    ZP_TRY(zp_whole_tensor_copy_directions(z, u, s, 0));
+    ZP_TRY(zp_extra_results_up(
+        z, u, s, zp_whole_tensor_place(z, place) + zp_ctx_own_part(z, u)->first));
     ZP_TRY(zp_device_record_event(s, d->full[place]));
     ZP_TRY(zp_device_wait_event(g, d->full[place]));
     if (!zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
@@ -227,17 +212,14 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
     zp_whole_tensor *d = &z->deal;
     zp_stream *g = &z->stream[ZP_GRADIENTS], *from[2] = {&z->compute, &z->updates};
     const zp_op op = zp_whole_tensor_sums_op(z);
-    zp_cpu_update *h = &z->host;
-    const int whole = zp_whole_tensor_is_whole(z), slots = zp_whole_tensor_slots(z),
-              on = zp_cpu_update_is_on(z);
+    const int whole = zp_whole_tensor_is_whole(z), slots = zp_whole_tensor_slots(z);
     const size_t slot = d->sums_bytes / (size_t)slots;
     const char *sums =
         whole ? (const char *)zp_whole_tensor_sums(z) : zp_whole_tensor_at(z, d->sums_at);
     zp_exact_trust_args trust = {
         (const zp_limb *)(const void *)sums,   d->trust,           slot / sizeof(zp_limb),
         slots * (whole ? 1 : z->data->nranks), z->cfg.trust_least, z->cfg.trust_most};
-    if (on)
-        ZP_TRY(zp_device_copy(&z->updates, (char *)zp_whole_tensor_sums(z) + slot, h->sums, slot));
+    ZP_TRY(zp_extra_results_up(z, -1, &z->updates, (char *)zp_whole_tensor_sums(z) + slot));
     for (int i = 0; i < 2 && from[i]->device; i++) {
         ZP_TRY(zp_device_record_event(from[i], d->full[i]));
         ZP_TRY(zp_device_wait_event(g, d->full[i]));
@@ -252,10 +234,7 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
     ZP_TRY(zp_exact_trust(g, &trust, d->parts));
     ZP_TRY(zp_device_clear(g, zp_whole_tensor_sums(z), d->sums_bytes));
     ZP_TRY(zp_device_record_event(g, d->summed));
-    if (!on) return ZERO_OK;
-    ZP_TRY(zp_device_wait_event(&h->down, d->summed));
-    ZP_TRY(zp_device_copy(&h->down, h->trust, d->trust, d->parts * sizeof *h->trust));
-    return zp_cpu_update_release(z, &h->returned);
+    return zp_extra_inputs_down(z, -1, d->summed, d->trust);
 }
 
 /* Enqueues all work on whole tensors, after the first pass over all units. */
@@ -263,10 +242,9 @@ static zero_result zp_whole_tensor_between_passes(zero_ctx *z, const zp_control 
     zp_whole_tensor *d = &z->deal;
     zp_stream *s = zp_whole_tensor_stream(z);
     if (d->parts) return zp_whole_tensor_compute_ratios(z);
-    /* A CPU build knows the decision here: `control` may change while this work runs. The tier HOST
-       keeps its decision as long as `updates` works on this step. */
+    /* A CPU build knows the decision here: `control` may change while this work runs. */
     const int left_out = zp_device_is_host() && control->skip;
-    control = zp_device_is_host() ? NULL : zp_cpu_update_is_on(z) ? z->host.control : control;
+    control = zp_device_is_host() ? NULL : z->decision;
     for (int i = 0; i < d->places; i++) ZP_TRY(zp_device_wait_event(s, d->read[i]));
     ZP_TRY(zp_whole_slices_collect(z, s));
     for (int i = 0; i < z->layout.nmatrices; i++) {
