@@ -65,7 +65,7 @@ zero_result zero_state_begin(zero_ctx *z) {
                       "after zero_step"
                 : z->phase == ZP_NEW ? "zero_build comes first"
                                      : "the state is open already");
-    ZP_DO(z, zp_ctx_sync(z)); /* prefetched gathers read memory that a put may write */
+    ZP_DO(z, zp_extra_sync(z)); /* prefetched gathers read memory that a put may write */
     ZP_TRY(zp_step_wait_report(z));
     ZP_DO(z, zp_comm_barrier(z->all)); /* after it no peer reads memory that a put may write */
     zp_extra_begin_state(z);
@@ -218,12 +218,11 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     const zero_plan *p = &z->plan;
     const zp_meter m = z->all->meter;
     const double exposed = z->device.exposed_s;
-    ZP_DO(z, zp_ctx_sync(z));
+    ZP_DO(z, zp_extra_sync(z));
     zp_events_deliver(z->device.recorder);
-    zp_file_sync(&z->disk);
     ZP_TRY(zp_step_wait_report(z)); /* up to the last step, or norm */
     z->device.exposed_s = exposed;  /* this wait is not a wait of training */
-    const size_t allocated = m.allocated_bytes + z->private_bytes + zp_offload_plan_buffers(z);
+    const size_t allocated = m.allocated_bytes + z->private_bytes;
     const uint64_t steps = (uint64_t)z->report.steps, skipped = (uint64_t)z->report.skipped;
     const zero_stats now = {p->param_bytes,
                             p->grad_bytes,
@@ -240,15 +239,15 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
                             z->hooks_s,
                             m.verdict_bytes,
                             m.control_bytes,
-                            z->disk.read_bytes,
-                            z->disk.written_bytes,
-                            1e-9 * (double)z->disk.waited_ns,
+                            0,
+                            0,
+                            0,
                             0,
                             0,
                             m.gather_bytes,
-                            z->host.down_bytes,
-                            z->host.up_bytes};
+                            0,
+                            0};
     *stats = now;
-    zp_extra_add_stats(z, stats);
+    zp_extra_stats(z, stats);
     return ZERO_OK;
 }

@@ -108,7 +108,6 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->all->nranks = z->together = z->nreplicas = 1;
     z->open_gradients = zp_build_open_gradients;
     z->publish = zp_step_publish;
-    z->convert = zp_step_convert;
     z->agree = zp_verdict_agree;
     zp_extra_init(z);
     char text[ZP_TEXT_BYTES];

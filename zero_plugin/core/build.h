@@ -59,7 +59,7 @@ static int zp_build_make_spans(const zero_ctx *z, int u, zp_span *spans) {
 }
 
 static int zp_build_count_events(const zero_ctx *z) {
-    return 5 * z->layout.all + z->pool[ZP_PARAM].n + 3;
+    return 4 * z->layout.all + z->pool[ZP_PARAM].n + 3;
 }
 
 static zero_result zp_build_alloc_units(zero_ctx *z) {
@@ -77,7 +77,6 @@ static zero_result zp_build_alloc_units(zero_ctx *z) {
         live->gathered = e++;
         live->reduction = e++;
         live->updated = e++;
-        live->spent = e++;
     }
     for (int b = 0; b < pool->n; b++) pool->buffer[b].released = e++;
     z->passed = e++;
@@ -96,7 +95,7 @@ static size_t zp_build_arrays(zero_ctx *z) {
             z->array[k].memory = (char *)zp_ctx_cut_arena(z, &at, z->array[k].bytes, 1);
     z->partial =
         (double *)zp_ctx_cut_arena(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
-    z->control = (zp_control *)zp_ctx_cut_arena(z, &at, 1, sizeof *z->control);
+    z->control = z->decision = (zp_control *)zp_ctx_cut_arena(z, &at, 1, sizeof *z->control);
     z->spans = (zp_span *)zp_ctx_cut_arena(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
     zp_extra_cut(z, &at);
     return at;
@@ -130,7 +129,7 @@ static size_t zp_build_context_bytes(zero_ctx *z) {
     const size_t units = (size_t)l->all + 1, members = (size_t)l->nmembers + 1;
     const size_t unit = sizeof(zp_unit) + sizeof(zp_live) + sizeof(zp_op) + 2 * sizeof(int)
                         + 2 * (sizeof(zp_buffer) + sizeof(int))
-                        + ZP_ARRAYS_AND_TWINS * sizeof(zp_array_part);
+                        + ZP_ARRAYS * sizeof(zp_array_part);
     const size_t member = sizeof(zp_member) + sizeof(zp_member *) + sizeof(zp_span);
     size_t bytes = sizeof *z + units * unit + members * member, largest = 0;
     for (int u = 0; u < l->all; u++) largest = zp_max(largest, l->unit[u].shard);

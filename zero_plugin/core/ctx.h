@@ -3,7 +3,7 @@
 
 #include "../comm/transport.h"
 #include "buffers.h"
-#include "../offload/file_ring.h"
+#include "arrays.h"
 #include "config.h"
 
 enum { ZP_NEW = 1, ZP_IDLE = 2, ZP_IN_PASS = 4, ZP_BETWEEN = 8, ZP_REDUCED = 16, ZP_OPEN = 32 };
@@ -23,64 +23,17 @@ typedef struct zp_live { /* one unit: the plan writes `own` to `gathers`, the ho
     int parameter_opens, forward_opens, backward_opens, held; /* open begins; held: zero_gather */
     uint64_t with_parameters; /* one bit per nested backward, innermost lowest: it has params */
     int writes, reduced;      /* backwards ended in this pass; reductions in this step */
-    int touched;  /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
-    int pending;  /* it is in the bucket, which is not issued yet */
-    int offloads; /* the plan may keep its arrays off the device */
-    int late;     /* it is reduced after all other units */
-    int apart;    /* its update is a task of the stream `updates` */
-    int rounds;   /* number of the ring's updates of the unit, modulo 2 */
-    int turned;   /* delayed, FILE: NEXT and PARAM have exchanged places */
-    int near;     /* of `gathers`, those that a row serves from other ranks' copies */
-    int old_next; /* delayed, in memory: PARAM was written by name, NEXT is older; 0 while an
-                     update is pending */
+    int touched;    /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
+    int pending;    /* it is in the bucket, which is not issued yet */
+    int offloads;   /* the plan may keep its arrays off the device */
+    int late;       /* it is reduced after all other units */
+    int on_updates; /* the stream `updates` updates it, not the compute stream */
+    int near;       /* of `gathers`, those that a row serves from other ranks' copies */
     const zp_wire *wire[2]; /* by side: format of its messages; NULL: the stored type */
     zp_updater update;      /* the function that runs its update */
     zp_event *written, *gathered, *reduction, *updated; /* recorded by reduce, gather, step */
-    zp_event *spent;     /* delayed: its update has ended and reads the gradient no more */
-    zp_lane_event task;  /* state off the GPU: its update has ended, for lanes */
     zp_record *slice[2]; /* records of its forward and backward while they run, or NULL */
 } zp_live;
-
-/* Copies parameters from the file to a GPU, or gradients to the file; see offload/transfers.h. */
-typedef struct zp_transfer_up_state {
-    char *memory;          /* [2][ZP_LIFTED] pinned pieces */
-    float *sums;           /* gradients: [ZP_LIFTED] pieces on the device; NULL: no sums there */
-    zp_lane asks;          /* enqueues transfers on the file's lanes */
-    int open;              /* `asks` is open */
-    zp_gate given, copied; /* half: reads enqueued, or free; half: copied up, or down */
-    size_t turns;          /* halves that the calling thread has enqueued */
-    size_t asked, awaited; /* halves that `asks` has handled; that the stream has waited for */
-    zp_lane_event read[ZP_RING]; /* by piece: its last transfer has ended */
-} zp_transfer_up_state;
-enum { ZP_LIFTED = ZP_RING / 2 };
-
-/* Device memory for one piece of state, or of a gradient sum; see offload/gpu_update.h. */
-typedef struct zp_gpu_update_place_events {
-    zp_event filled, used, emptied;
-} zp_gpu_update_place_events;
-enum { ZP_PASSAGES = 4 };
-
-/* The tiers HOST and FILE of a run on a GPU; see offload/cpu_update.h. */
-typedef struct zp_cpu_update {
-    int on;                        /* the CPU updates */
-    int through;                   /* HOST: the GPU updates; see offload/gpu_update.h */
-    zp_stream down, up;            /* copies from, and to, the device */
-    uint64_t down_bytes, up_bytes; /* copied over the link so far */
-    zp_gpu_update_place_events passage[ZP_PASSAGES];
-    char *places; /* on the device: for pieces of all arrays, or of gradient sums */
-    size_t turn;  /* number of pieces so far */
-    zp_gate gate; /* opened when host memory has all inputs of a step's updates */
-    zp_event decided, ready, done, gathered; /* gathered: PARAM may be copied down */
-    zp_transfer_up_state lift[ZP_SIDES];     /* FILE, by side */
-    zp_pages pinned, plain;                  /* all host memory that the update uses */
-    zp_control *control;                     /* pinned: the decision that the updates read */
-    zp_span *spans;                          /* host copy of zero_ctx.spans */
-    zp_event returned;                       /* results for whole tensors are in host memory */
-    zp_limb *sums; /* NORMS, pinned: sums of the part that the CPU updates; `trust`: its ratios */
-    double *trust;
-    size_t sums_bytes; /* of `sums` */
-    int stale;         /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
-} zp_cpu_update;
 
 /* A group that was split from another group of the context. */
 typedef struct zp_subgroup {
@@ -144,9 +97,9 @@ struct zero_ctx {
     size_t param_end;   /* bytes of memory[ZP_PARAM] */
     /* Stream s has updated unit u; made 0: it has computed u from weights that your code put. */
     zero_result (*publish)(zero_ctx *z, int u, zp_stream *s, int made);
-    /* Converts n values of unit u of an array, in any tier. */
-    zero_result (*convert)(zero_ctx *z, const zp_array *a, int u,
-                           const zp_kernel_convert_args *args, size_t n);
+    /* Returns the array with the weights of u that a pass uses, or with the newest weights, once
+       the stream `updates` is idle. NULL: both are PARAM. */
+    zp_array *(*find_weights)(zero_ctx *z, int u, int newest);
     /* Opens memory[ZP_GRAD] with `bytes` bytes. COLLECTIVE. */
     zero_result (*open_gradients)(zero_ctx *z, size_t bytes);
     int settled;              /* the ranks have compared their settings */
@@ -157,18 +110,17 @@ struct zero_ctx {
     zero_ctx *partner;        /* the other one of two contexts that agree together; NULL: none */
     /* Enqueues the agreement that ends a step. */
     zero_result (*agree)(zero_ctx *z);
-    /* How a rule of several passes reaches the CPU's updates; NULL: the CPU makes none. */
-    const struct zp_cpu_passes *cpu_passes;
     /* The structs of rows; see `state` in extra.h. */
     struct zp_packed_state *packed;
     struct zp_subgroups_state *subgroups;
     struct zp_whole_state *whole;
     struct zp_world_state *groups;
     struct zp_check_state *checks;
+    struct zp_offload *offload;
     zp_watch watch;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
-    zp_stream updates; /* updates of units that are APART (step.h); not open: no unit is */
+    zp_stream updates; /* updates of units with `on_updates`; not open: no unit has that */
 
     zp_tensor *tensors; /* [ntensors] in the order in which your code added them */
     int ntensors, tensors_cap;
@@ -188,16 +140,10 @@ struct zero_ctx {
     zp_event *events; /* [nevents] all events that `live`, `pool` and this struct point to */
     int nevents;
 
-    zp_array array[ZP_ARRAYS_AND_TWINS]; /* the plan cuts them, the build allocates them */
-    zp_memory memory[2]; /* by side: GRAD, MEAN, buffers; PARAM, buffers. The device's */
-    zp_buffers pool[2];  /* by side: the shared and own buffers of units */
-    zp_file disk;        /* this rank's file, for arrays of the tier FILE */
-    size_t disk_pieces;  /* number of pieces in the file */
-    char *disk_memory;   /* [disk_bytes] access pieces, the ring, and `addends` */
-    size_t disk_bytes;
-    char *addends; /* [ZP_DISK_LANES] pieces of gradient sums; NULL: the file has no sums */
-    zp_file_ring ring;
-    zp_cpu_update host;
+    zp_array array[ZP_ARRAYS]; /* the plan cuts them, the build allocates them */
+    zp_memory memory[2];       /* by side: GRAD, MEAN, buffers; PARAM, buffers. The device's */
+    zp_buffers pool[2];        /* by side: the shared and own buffers of units */
+    int cpu_updates;           /* a run on a GPU: the CPU updates the units with `on_updates` */
     size_t shared_numel, bucket_numel; /* elements of a shared buffer; of a bucket */
     zp_order trace[2];                 /* order of units in ZERO_TRAIN, in ZERO_EVAL */
     int *bucket;     /* [layout.all] the first nbucket: units written, not issued yet */
@@ -221,6 +167,7 @@ struct zero_ctx {
     int said;                   /* the last step's call, for a verdict's CALL: 1 step, 2 skip */
     zero_hyper hyper;           /* the hyper-parameters of the last step */
     zp_control *control;        /* device: agreement and decision */
+    zp_control *decision;       /* what the stream `updates` reads of it: `control`, or a copy */
     zp_span *spans;             /* [layout.nmembers] this rank's part of each member, for updates */
     zero_range *ranges[2];      /* [nranges] of the state: to save, and to load */
     int nranges[2], ranges_cap[2];
@@ -237,7 +184,7 @@ struct zero_ctx {
     int scale_asked;        /* zero_loss_scale was called for the next step */
     int stepped;            /* a step was taken: a report exists */
     int64_t taken;          /* number of steps, including skipped ones */
-    int pending;            /* passes use weights without the last update: see offload/delayed.h */
+    int pending;            /* passes use weights without the last update */
     int delayed;            /* the update of this step stays pending */
     int put_seen;           /* your code put ZERO_PARAMETER since zero_state_begin */
     int looked;             /* since zero_reduce, peers may read this rank's SEEN parameters */
@@ -366,33 +313,24 @@ static zero_result zp_ctx_enter(zero_ctx *z, const char *call, int phases, const
 }
 #define ZP_ENTER(z, call, phases, otherwise) ZP_TRY(zp_ctx_enter(z, call, phases, otherwise))
 
-/* Waits until all streams and lanes are idle. SYNC. */
-static zero_result zp_ctx_sync(zero_ctx *z) {
-    for (int i = 0; i < 2; i++) ZP_TRY(zp_device_sync_stream(&z->stream[i]));
-    zp_transfer_up_state *sink = &z->host.lift[ZP_GRAD];
-    if (sink->open) zp_lane_sync(&sink->asks); /* it writes to the file */
-    if (z->host.down.device) ZP_TRY(zp_device_sync_stream(&z->host.down));
-    if (z->updates.device) ZP_TRY(zp_device_sync_stream(&z->updates));
-    return zp_device_sync_stream(&z->compute);
-}
-
 /* Returns 1 if unit u is whole in the side's array. Otherwise a buffer holds it while in use. */
 static int zp_ctx_unit_is_whole(const zero_ctx *z, zp_side side, int u) {
     const zp_share share = z->array[side].part[u].share;
     return share == ZP_WHOLE || share == ZP_SEEN;
 }
 
-/* Returns the array whose shards are copied between the file and the side's buffers. */
+/* Returns the array whose shards are copied between their tier and the side's buffers. */
 static const zp_array *zp_ctx_side_array(const zero_ctx *z, int side) {
     return &z->array[side == ZP_GRAD ? (int)ZP_MEAN : (int)ZP_PARAM];
 }
 
-/* Returns the byte offset of unit u in its side's buffer b. A shard that is copied to or from the
-   file is aligned to a sector there. */
+/* Returns the byte offset of unit u in its side's buffer b. A shard that is copied to or from a
+   tier is aligned as that needs. */
 static size_t zp_ctx_unit_in_buffer(const zero_ctx *z, zp_side side, int u, int b) {
     const zp_array *a = zp_ctx_side_array(z, side);
     const size_t before = a->part[u].first * zp_type_bytes(a->type);
-    const size_t skew = zp_array_in_file(a, u) ? zp_round_up(before, ZP_SECTOR) - before : 0;
+    const size_t align = a->part[u].numel ? zp_array_tier(a, u)->align : 0;
+    const size_t skew = align ? zp_round_up(before, align) - before : 0;
     return z->pool[side].buffer[b].at + skew;
 }
 
@@ -427,11 +365,8 @@ static const zp_array_part *zp_ctx_own_part(const zero_ctx *z, int u) {
 
 /* Returns 1 if a step's update may overlap with the next step. */
 static int zp_ctx_is_delayed(const zero_ctx *z) { return z->cfg.delay_from > 0; }
-/* Returns 1 if a delayed update works on a second copy: NEXT, and a MEAN outside GRAD. With a GPU,
-   the arrays in host memory are this copy. */
-static int zp_ctx_keeps_next(const zero_ctx *z) {
-    return zp_ctx_is_delayed(z) && zp_device_is_host();
-}
+/* Returns 1 if a delayed update works on a second copy: NEXT, and a MEAN outside GRAD. */
+static int zp_ctx_keeps_next(const zero_ctx *z) { return z->array[ZP_NEXT].share != ZP_NOTHING; }
 
 /* Returns the gradient that the update reads. */
 static zp_array *zp_ctx_update_gradient(zero_ctx *z) {
@@ -445,16 +380,12 @@ static int zp_ctx_nth_update(const zero_ctx *z, int i) {
     return zp_layout_nth_unit(&z->layout, zp_ctx_is_delayed(z) ? z->layout.all - 1 - i : i);
 }
 
-/* Returns the array with the weights of u that a pass uses; then that with the newest weights, once
-   the stream `updates` is idle. */
+/* Return the array with the weights of u that a pass uses, and that with the newest weights. */
 static zp_array *zp_ctx_weights(zero_ctx *z, int u) {
-    return &z->array[z->live[u].turned ? (int)ZP_NEXT : (int)ZP_PARAM];
+    return z->find_weights ? z->find_weights(z, u, 0) : &z->array[ZP_PARAM];
 }
 static zp_array *zp_ctx_newest(zero_ctx *z, int u) {
-    const int filed = zp_array_in_file(&z->array[ZP_NEXT], u);
-    if (!z->pending) return zp_ctx_weights(z, u);
-    if (z->host.on) return &z->array[ZP_UP];
-    return &z->array[filed && !z->live[u].rounds ? (int)ZP_PARAM : (int)ZP_NEXT];
+    return z->find_weights ? z->find_weights(z, u, 1) : &z->array[ZP_PARAM];
 }
 
 /* Returns a collective of unit u. The caller sets its source and target. */
@@ -480,6 +411,11 @@ static size_t zp_ctx_piece_first(const zero_ctx *z, int u) {
 /* Returns the factor that makes the mean from the sum over all ranks. */
 static float zp_ctx_sum_scale(const zero_ctx *z) {
     return z->data->divisor / (float)(z->cfg.divisor ? z->cfg.divisor : z->all->nranks);
+}
+
+/* Returns the layers whose norms the update rule needs. */
+static size_t zp_ctx_normed_layers(const zero_ctx *z) {
+    return z->rule->needs & ZP_NORMS_OF_LAYERS ? (size_t)z->layout.layers : 0;
 }
 
 /* Returns 1 if reduced gradients of several micro-steps are added in MEAN, and not in SUM. */

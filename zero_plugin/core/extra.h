@@ -115,12 +115,17 @@ typedef struct zp_extra {
        parameters are out of date. */
     void (*forget)(zero_ctx *z, int u);
     /* Rules of several passes, on stream s: before and after each pass over unit u; between the
-       first and the last pass of all units. fill_update adds inputs of elements from `first` on.
-       z->cpu_passes has those of the CPU's updates. */
+       first and the last pass of all units. fill_update adds inputs of elements from `first` on. */
     zero_result (*before_update)(zero_ctx *z, int u, int pass, zp_stream *s);
     zero_result (*after_update)(zero_ctx *z, int u, int pass, zp_stream *s);
     zero_result (*between_passes)(zero_ctx *z);
     void (*fill_update)(const zero_ctx *z, int u, size_t first, zp_update *a);
+    /* The same rules, if the CPU updates unit u, whose tensors the device combines between the
+       passes. results_up: stream s copies what the first pass found in unit u to `to` on the
+       device. inputs_down: once `ready`, `from` is copied to where the last pass reads it. u -1:
+       the sums of norms, and the ratios, of all units. */
+    zero_result (*results_up)(zero_ctx *z, int u, zp_stream *s, void *to);
+    zero_result (*inputs_down)(zero_ctx *z, int u, zp_event *ready, const void *from);
     /* Fills the row's fields of a tensor's span in an update. */
     void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
     /* Refuses zero_reduce (`reduces` 1), or a call that needs the agreement, if it comes too
@@ -133,11 +138,15 @@ typedef struct zp_extra {
     /* Before your code writes unit u's gradient again: the last update may still read it. */
     zero_result (*before_write)(zero_ctx *z, int u);
     /* before_put: weights will be computed from master weights that your code put. wrote: values
-       were put into array a, or, if a is NULL, into any array. */
+       were put into unit u of array a, or, if a is NULL, into any unit of any array. */
     zero_result (*before_put)(zero_ctx *z);
-    void (*wrote)(zero_ctx *z, const zp_array *a);
+    void (*wrote)(zero_ctx *z, const zp_array *a, int u);
     /* Completes a pending update. COLLECTIVE if an update is pending. */
     zero_result (*finish_update)(zero_ctx *z);
+    /* Waits until the row's streams and lanes are idle. SYNC. */
+    zero_result (*sync)(zero_ctx *z);
+    /* Adds the row's numbers to those of zero_query_stats. All streams are idle. */
+    void (*stats)(zero_ctx *z, zero_stats *stats);
     /* The row's own state: adds its ranges; recognizes a range by its name; copies values in or
        out; zero_state_begin; zero_state_end, after a put. */
     zero_result (*add_state)(zero_ctx *z);
@@ -145,25 +154,8 @@ typedef struct zp_extra {
     zero_result (*move_state)(zero_ctx *z, const zero_range *r, const char *values, char *out);
     void (*begin_state)(zero_ctx *z);
     zero_result (*end_state)(zero_ctx *z);
-    /* Adds the row's numbers to the statistics. */
-    void (*stats)(const zero_ctx *z, zero_stats *s);
     const zp_station *stations; /* the last one has neither `unit` nor `bucket` */
 } zp_extra;
-
-/* How a rule of several passes reaches the CPU's updates next to a GPU, which have inputs and
-   results of their own in host memory. */
-typedef struct zp_cpu_passes {
-    int (*has_unit)(const zero_ctx *z, int u); /* the CPU updates u */
-    /* Returns the decision that lasts as long as the stream `updates` works on this step. */
-    const zp_control *(*control)(const zero_ctx *z);
-    /* Copies this rank's directions of unit u to `place` on stream s; later, once `full` is
-       recorded, back from it. Later updates wait for these. */
-    zero_result (*send_directions)(zero_ctx *z, int u, zp_stream *s, float *place);
-    zero_result (*take_directions)(zero_ctx *z, int u, const float *place, zp_event *full);
-    /* The same for sums of squares, on the stream `updates`, and for trust ratios. */
-    zero_result (*send_sums)(zero_ctx *z, void *to, size_t bytes);
-    zero_result (*take_ratios)(zero_ctx *z, const double *trust, size_t parts, zp_event *ready);
-} zp_cpu_passes;
 
 #define ZP_EACH_EXTRA(z, x) for (const zp_extra *x = (z)->extras; x && x->name; x++)
 
@@ -275,6 +267,14 @@ static zero_result zp_extra_after_update(zero_ctx *z, int u, int pass, zp_stream
     ZP_EACH_EXTRA(z, x) if (x->after_update) ZP_DO(z, x->after_update(z, u, pass, s));
     return ZERO_OK;
 }
+static zero_result zp_extra_results_up(zero_ctx *z, int u, zp_stream *s, void *to) {
+    ZP_EACH_EXTRA(z, x) if (x->results_up) ZP_DO(z, x->results_up(z, u, s, to));
+    return ZERO_OK;
+}
+static zero_result zp_extra_inputs_down(zero_ctx *z, int u, zp_event *ready, const void *from) {
+    ZP_EACH_EXTRA(z, x) if (x->inputs_down) ZP_DO(z, x->inputs_down(z, u, ready, from));
+    return ZERO_OK;
+}
 static zero_result zp_extra_between_passes(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->between_passes) ZP_DO(z, x->between_passes(z));
     return ZERO_OK;
@@ -293,10 +293,19 @@ static zero_result zp_extra_before_write(zero_ctx *z, int u) {
     return ZERO_OK;
 }
 ZP_EXTRA_CALL(before_put)
-static void zp_extra_wrote(zero_ctx *z, const zp_array *a) {
-    ZP_EACH_EXTRA(z, x) if (x->wrote) x->wrote(z, a);
+static void zp_extra_wrote(zero_ctx *z, const zp_array *a, int u) {
+    ZP_EACH_EXTRA(z, x) if (x->wrote) x->wrote(z, a, u);
 }
 ZP_EXTRA_CALL(finish_update)
+static void zp_extra_stats(zero_ctx *z, zero_stats *stats) {
+    ZP_EACH_EXTRA(z, x) if (x->stats) x->stats(z, stats);
+}
+/* Waits until all streams and lanes are idle. SYNC. */
+static zero_result zp_extra_sync(zero_ctx *z) {
+    for (int i = 0; i < 2; i++) ZP_TRY(zp_device_sync_stream(&z->stream[i]));
+    ZP_EACH_EXTRA(z, x) if (x->sync) ZP_TRY(x->sync(z));
+    return zp_device_sync_stream(&z->compute);
+}
 static void zp_extra_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
     ZP_EACH_EXTRA(z, x) if (x->fill_update) x->fill_update(z, u, first, a);
 }
@@ -308,10 +317,6 @@ static void zp_extra_begin_state(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->begin_state) x->begin_state(z);
 }
 ZP_EXTRA_CALL(end_state)
-
-static void zp_extra_add_stats(const zero_ctx *z, zero_stats *s) {
-    ZP_EACH_EXTRA(z, x) if (x->stats) x->stats(z, s);
-}
 
 /* Fills z->extras with the rows that a NULL-terminated list of functions returns, and allocates
    their structs. */

@@ -200,7 +200,7 @@ static zero_result zp_reduce_open_gradient(zero_ctx *z, int u, int clear_all) {
     if (live->pending) ZP_TRY(zp_reduce_flush_bucket(z));
     ZP_TRY(zp_reduce_take_buffer(z, u));
     ZP_DO(z, zp_device_wait_event(&z->compute, live->reduction));
-    if (live->apart && !zp_ctx_keeps_next(z)) /* the update may still read them */
+    if (live->on_updates && !zp_ctx_keeps_next(z)) /* the update may still read them */
         ZP_TRY(zp_extra_before_write(z, u));
     live->touched = 1;
     ZP_TRY(zp_observe_cleared(z, u));

@@ -77,7 +77,7 @@ static zero_result zp_state_begin_access(zero_ctx *z, const char *call, int writ
     if (writes) ZP_TRY(zp_extra_finish_update(z));
     ZP_UNTIMELY(z, kind == ZERO_GRADIENT && z->phase != ZP_REDUCED,
                 "%s: gradients are there between zero_reduce and zero_step", name);
-    return zp_ctx_check(z, zp_ctx_sync(z));
+    return zp_ctx_check(z, zp_extra_sync(z));
 }
 
 /* Reads a run in pieces through the staging buffer, as unscaled f32. out NULL: for peers alone. */
@@ -94,7 +94,7 @@ static zero_result zp_state_read_run(zero_ctx *z, zero_kind kind, const zp_run *
         if (here) {
             ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &n, &z->compute, &from));
             const zp_kernel_convert_args args = {from, stage, a->type, ZERO_F32, control, 1};
-            ZP_DO(z, z->convert(z, a, run->unit, &args, n));
+            ZP_DO(z, zp_step_convert(z, a, run->unit, &args, n));
             ZP_DO(z, zp_array_close(a, run->unit, run->at + at, &z->compute, 0));
         }
         ZP_DO(z, zp_device_sync_stream(&z->compute)); /* the CPU reads the staging buffer */
@@ -125,12 +125,11 @@ static zero_result zp_state_put_values(zero_ctx *z, zero_kind kind, const zp_run
             const zp_kernel_convert_args args = {stage, memory, ZERO_F32, a->type, control, 0};
             ZP_TRY(zp_device_sync_stream(&z->compute));
             zp_type_widen(stage, values + at * zp_type_bytes(type), type, n);
-            ZP_TRY(z->convert(z, a, run->unit, &args, n));
+            ZP_TRY(zp_step_convert(z, a, run->unit, &args, n));
         }
         ZP_TRY(zp_array_close(a, run->unit, run->at + at, &z->compute, 1));
     }
-    zp_extra_wrote(z, a);
-    z->live[run->unit].old_next = !z->pending;
+    zp_extra_wrote(z, a, run->unit);
     return ZERO_OK;
 }
 

@@ -1,9 +1,9 @@
 /* step.h - skip, clip, update
 
-   All stages use the same functions: a range to update, and a gather or none. Some units are
-   updated APART: a task of the stream `updates` updates them while the next forward runs. These are
-   the units that are partly kept off the device, and all units if updates are delayed. The unit's
-   gather waits for this update, or, without a gather, the unit's next begin. */
+   All stages use the same functions: a range to update, and a gather or none. The compute stream
+   updates units whose arrays are all on the device. A row may set another function, z->live[u].update,
+   and `on_updates`: then the stream `updates` updates the unit while the next forward runs, and the
+   unit's gather waits for it, or, without a gather, the unit's next begin. */
 #pragma once
 
 #include "hooks.h"
@@ -48,7 +48,7 @@ static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper 
 }
 
 static zp_stream *zp_step_stream(zero_ctx *z, int u) {
-    return z->live[u].apart ? &z->updates : &z->compute;
+    return z->live[u].on_updates ? &z->updates : &z->compute;
 }
 
 /* Updates a unit whose arrays are all on the device, on the compute stream. */
@@ -93,6 +93,13 @@ static zero_result zp_step_update_first(zero_ctx *z, const zero_hyper *h) {
     return zp_extra_between_passes(z);
 }
 
+/* Converts n values of unit u of array a, whose range is open. */
+static zero_result zp_step_convert(zero_ctx *z, const zp_array *a, int u,
+                                   const zp_kernel_convert_args *args, size_t n) {
+    const zp_tier *t = zp_array_tier(a, u);
+    return t->convert ? t->convert(z, args, n) : zp_kernel_convert(&z->compute, args, n);
+}
+
 /* Copies this rank's part of unit u from one array to another, and converts it to the target's
  * type. */
 static zero_result zp_step_copy_weights(zero_ctx *z, int u, zp_array *from, zp_array *to) {
@@ -108,7 +115,7 @@ static zero_result zp_step_copy_weights(zero_ctx *z, int u, zp_array *from, zp_a
         const zp_kernel_convert_args a = {
             source, staged ? stage : target, from->type, to->type, NULL, 0};
         const char *copied = straight ? source : stage;
-        if (!straight) ZP_DO(z, z->convert(z, from, u, &a, n));
+        if (!straight) ZP_DO(z, zp_step_convert(z, from, u, &a, n));
         if (straight || staged)
             ZP_DO(z, zp_device_copy(&z->compute, target, copied, n * zp_type_bytes(to->type)));
         ZP_DO(z, zp_array_close(from, u, e, &z->compute, 0));
@@ -120,7 +127,6 @@ static zero_result zp_step_copy_weights(zero_ctx *z, int u, zp_array *from, zp_a
 /* Computes unit u's parameters from the master weights that your code put. */
 static zero_result zp_step_from_master(zero_ctx *z, int u) {
     zp_array *master = &z->array[ZP_MASTER], *newest = zp_ctx_newest(z, u);
-    z->live[u].old_next = !z->pending;
     if (master->share) ZP_TRY(zp_step_copy_weights(z, u, master, newest));
     if (!z->pending || z->put_seen) return ZERO_OK;
     return zp_step_copy_weights(z, u, newest, zp_ctx_weights(z, u));
@@ -129,11 +135,6 @@ static zero_result zp_step_from_master(zero_ctx *z, int u) {
 static zero_result zp_step_publish(zero_ctx *z, int u, zp_stream *s, int made) {
     (void)made;
     return zp_gather_publish_update(z, u, s);
-}
-static zero_result zp_step_convert(zero_ctx *z, const zp_array *a, int u,
-                                   const zp_kernel_convert_args *args, size_t n) {
-    (void)a, (void)u;
-    return zp_kernel_convert(&z->compute, args, n);
 }
 
 /* Updates all units by a step, or, if hyper is NULL, from the master weights. */
@@ -150,7 +151,7 @@ static zero_result zp_step_update_all(zero_ctx *z, const zero_hyper *hyper) {
         ZP_TRY(z->publish(z, u, s, hyper != NULL));
     }
     if (hyper) z->pending = delayed;
-    if (!hyper) zp_extra_wrote(z, NULL);
+    if (!hyper) zp_extra_wrote(z, NULL, -1);
     if (!delayed) zp_gather_forget_all(z);
     return ZERO_OK;
 }

@@ -241,7 +241,7 @@ static zero_result zp_check_hash_parameters(zero_ctx *z, zp_check_hash_task what
     const int compares = what != ZP_HASH_STORE;
     if (compares && !z->checks->sealed) return ZERO_OK;
     z->checks->writes += !compares;
-    if (what != ZP_HASH_COMPARE_KEEP) ZP_DO(z, zp_ctx_sync(z)); /* no update inside a pass */
+    if (what != ZP_HASH_COMPARE_KEEP) ZP_DO(z, zp_extra_sync(z)); /* no update inside a pass */
     for (int m = 0; m < z->layout.nmembers; m++) {
         const zp_member *x = &z->layout.members[m];
         uint64_t hash;

@@ -320,7 +320,7 @@ static void zp_packed_close(zero_ctx *z, int broken) {
     free(w->list);
     free(w->first_error);
 }
-static void zp_packed_stats(const zero_ctx *z, zero_stats *s) {
+static void zp_packed_stats(zero_ctx *z, zero_stats *s) {
     for (int i = 0; i < 2; i++) s->allocated_bytes += z->packed->hop[i].meter.allocated_bytes;
 }
 

@@ -217,7 +217,7 @@ static void zp_subgroups_plan(zero_ctx *z) {
 }
 /* Adds what the groups of this file have counted. Those of replicas do not count as gathers and
    reductions of units. */
-static void zp_subgroups_stats(const zero_ctx *z, zero_stats *s) {
+static void zp_subgroups_stats(zero_ctx *z, zero_stats *s) {
     for (int i = ZP_DATA; i <= ZP_NEAR; i++) {
         const zp_meter *m = &z->group[i].meter;
         s->sent_bytes += m->sent_bytes;

@@ -124,17 +124,13 @@ static size_t zp_whole_tensor_sent(zero_ctx *z, int u) {
     return slices + zp_comm_op_bytes(&gather) + zp_comm_op_bytes(&reduce);
 }
 
-/* Arrays of sums of one rank: the device has one, the CPU's updates another. */
-static int zp_whole_tensor_slots(const zero_ctx *z) { return 1 + (z->cpu_passes != NULL); }
-/* Returns 1 if the CPU updates unit u. */
-static int zp_whole_tensor_is_on_cpu(const zero_ctx *z, int u) {
-    return z->cpu_passes && z->cpu_passes->has_unit(z, u);
-}
+/* Arrays of sums of one rank: the device has one, the CPU's update another. */
+static int zp_whole_tensor_slots(const zero_ctx *z) { return 1 + z->cpu_updates; }
 
 static void zp_whole_tensor_plan(zero_ctx *z) {
     zp_whole_state *d = z->whole;
     const zp_layout *l = &z->layout;
-    d->parts = z->rule->needs & ZP_NORMS_OF_LAYERS ? (size_t)l->layers : 0;
+    d->parts = zp_ctx_normed_layers(z);
     d->sums_bytes = zp_round_up(zp_whole_tensor_limbs(z) * sizeof(zp_limb), 256)
                     * (size_t)zp_whole_tensor_slots(z);
     d->place_bytes = d->kept_numel = d->scratch_numel = 0;
@@ -233,8 +229,8 @@ static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u, int pass, zp_s
     ZP_TRY(zp_comm_issue(g, &reduce, 1));
     if (zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
     ZP_TRY(zp_device_record_event(g, &d->full[place]));
-    if (!zp_whole_tensor_is_on_cpu(z, u)) return zp_device_wait_event(s, &d->full[place]);
-    return z->cpu_passes->take_directions(z, u, memory, &d->full[place]);
+    ZP_TRY(zp_device_wait_event(s, &d->full[place]));
+    return zp_extra_inputs_down(z, u, &d->full[place], memory + zp_ctx_own_part(z, u)->first);
 }
 /* Runs after that pass is enqueued. */
 static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_stream *s) {
@@ -244,8 +240,8 @@ static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_str
     if (!zp_layout_has_matrices(&z->layout, u)) return ZERO_OK;
     if (pass) return zp_device_record_event(s, &d->read[place]);
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
-    if (zp_whole_tensor_is_on_cpu(z, u))
-        ZP_TRY(z->cpu_passes->send_directions(z, u, s, zp_whole_tensor_place(z, place)));
+    ZP_TRY(zp_extra_results_up(z, u, s,
+                               zp_whole_tensor_place(z, place) + zp_ctx_own_part(z, u)->first));
     ZP_TRY(zp_device_record_event(s, &d->full[place]));
     ZP_TRY(zp_device_wait_event(g, &d->full[place]));
     if (!zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
@@ -265,8 +261,7 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
     zp_exact_trust_args trust = {
         (const zp_limb *)(const void *)sums,   d->trust,           slot / sizeof(zp_limb),
         slots * (whole ? 1 : z->data->nranks), z->cfg.trust_least, z->cfg.trust_most};
-    if (z->cpu_passes)
-        ZP_TRY(z->cpu_passes->send_sums(z, (char *)zp_whole_tensor_sums(z) + slot, slot));
+    ZP_TRY(zp_extra_results_up(z, -1, &z->updates, (char *)zp_whole_tensor_sums(z) + slot));
     for (int i = 0; i < 2 && from[i]->device; i++) {
         ZP_TRY(zp_device_record_event(from[i], &d->full[i]));
         ZP_TRY(zp_device_wait_event(g, &d->full[i]));
@@ -281,7 +276,7 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
     ZP_TRY(zp_exact_trust(g, &trust, d->parts));
     ZP_TRY(zp_device_clear(g, zp_whole_tensor_sums(z), d->sums_bytes));
     ZP_TRY(zp_device_record_event(g, &d->summed));
-    return z->cpu_passes ? z->cpu_passes->take_ratios(z, d->trust, d->parts, &d->summed) : ZERO_OK;
+    return zp_extra_inputs_down(z, -1, &d->summed, d->trust);
 }
 
 /* Enqueues all work on whole tensors, after the first pass over all units. */
@@ -290,11 +285,10 @@ static zero_result zp_whole_tensor_between_passes(zero_ctx *z) {
     zp_stream *s = zp_whole_tensor_stream(z);
     const zp_control *control = z->control;
     if (d->parts) return zp_whole_tensor_compute_ratios(z);
-    /* A CPU build knows the decision here: `control` may change while this work runs. The tier HOST
-       keeps its decision as long as `updates` works on this step. */
+    /* A CPU build knows the decision here: `control` may change while this work runs. */
     const int sliced = d->slices > 1 && d->nmatrices;
     const int left_out = zp_device_is_host() && control->skip;
-    control = zp_device_is_host() ? NULL : z->cpu_passes ? z->cpu_passes->control(z) : control;
+    control = zp_device_is_host() ? NULL : z->decision;
     for (int i = 0; i < d->places; i++) ZP_TRY(zp_device_wait_event(s, &d->read[i]));
     if (sliced) ZP_TRY(d->calls->collect(z, s));
     for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {

@@ -329,7 +329,7 @@ static const zp_station zp_world_stations[] = {
     {ZP_GRADIENT_WALK, ZP_AT_NORM, ZP_LAST_MICRO_STEP, zp_world_has_copies, zp_world_take_norm,
      NULL},
     {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
-static void zp_world_stats(const zero_ctx *z, zero_stats *s) {
+static void zp_world_stats(zero_ctx *z, zero_stats *s) {
     s->verdict_bytes += z->group[ZP_WORLD].meter.verdict_bytes;
 }
 static zp_extra zp_world_row(void) {
