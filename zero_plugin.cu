@@ -75,6 +75,7 @@
 #include "zero_plugin/comm/nccl_watch.h"      /* the thread that watches NCCL: errors, time-outs */
 #include "zero_plugin/comm/nccl.h"            /* NCCL */
 #include "zero_plugin/comm/transport.h"       /* the table of transports, and how to add one */
+#include "zero_plugin/comm/group.h"           /* a group that sends messages */
 #include "zero_plugin/comm/collectives.h"     /* collectives on the caller's own buffers */
 #include "zero_plugin/core/layout.h"          /* where a tensor, a unit and a shard begin */
 #include "zero_plugin/core/buffers.h"         /* which unit is in which shared buffer */

@@ -64,7 +64,9 @@ void zero_local_abort(zero_local *local, int rank, const char *why) {
 /* Joins the ranks, and notifies peers that wait for a rank which cannot join. */
 static zero_result zp_life_join(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
     const double asked = z->cfg.timeout_s;
-    ZP_REFUSE(z, !row, "comm.kind is %d, no such kind", (int)comm->kind);
+    const char *lacks = zp_transport_explain_missing(comm->kind);
+    ZP_REFUSE(z, !row && !lacks, "comm.kind is %d, no such kind", (int)comm->kind);
+    if (!row) return zp_ctx_fail(z, ZERO_ERR_UNSUPPORTED, "%s", lacks);
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS; g++) {
         g->device = &z->device;
         g->failure = &z->failure;
@@ -260,8 +262,7 @@ void zero_destroy(zero_ctx *z) {
         g->timeout_s = fmin(g->timeout_s, ZP_UNBUILT_S);
     /* first, because this rank's streams wait for it */
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && broken; g++)
-        if (g->transport && g->own)
-            g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
+        zp_comm_abort(g, z->text[0] ? z->text : "it gave up its context");
     if (broken) zp_extra_abort(z);
     zp_extra_abandon(z);
     zp_life_finish_lanes(z);
@@ -272,7 +273,6 @@ void zero_destroy(zero_ctx *z) {
     zp_device_close_stream(&z->updates);
     zp_comm_close_watch(&z->watch);
     for (int i = 0; i < z->nevents; i++) zp_device_close_event(&z->events[i]);
-    while (z->traced) zp_collectives_stop_trace(z->traced);
     zp_events_deliver(z->device.recorder); /* the remaining events */
     zp_extra_destroy(z, broken);
     for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_ctx_close_part(&z->part[i], &z->group[i], broken);
@@ -374,7 +374,7 @@ zero_result zero_reduce(zero_ctx *z) {
     ZP_UNTIMELY(z, !z->scale_asked && z->cfg.scaler.fixed != 1,
                 "the loss scale was not asked for: the loss must be multiplied by zero_loss_scale "
                 "before backward");
-    ZP_TRY(zp_world_check_order(z, 1));
+    ZP_TRY(zp_verdict_check_order(z, 1));
     z->scale_asked = 0;
     ZP_TRY(zp_extra_reduced(z));
     ZP_DO(z, zp_device_record_event(&z->compute, z->passed)); /* no more reads of parameters */
@@ -391,7 +391,7 @@ zero_result zero_reduce(zero_ctx *z) {
 zero_result zero_norm(zero_ctx *z, double *norm) {
     ZP_ENTER(z, "zero_norm", ZP_REDUCED, "the norm is there between zero_reduce and zero_step");
     ZP_REFUSE(z, !norm, "norm is NULL");
-    ZP_TRY(zp_world_check_order(z, 0));
+    ZP_TRY(zp_verdict_check_order(z, 0));
     ZP_DO(z, zp_device_wait_event(&z->compute, z->agreed));
     ZP_TRY(zp_step_send_report(z));
     ZP_TRY(zp_step_wait_report(z));
@@ -414,14 +414,14 @@ static zero_result zp_life_check_hyper(zero_ctx *z, const zero_hyper *h) {
 zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     ZP_ENTER(z, "zero_step", ZP_REDUCED, "zero_reduce comes first");
     ZP_TRY(zp_life_check_hyper(z, h));
-    ZP_TRY(zp_world_check_order(z, 0));
+    ZP_TRY(zp_verdict_check_order(z, 0));
     return zp_step_run(z, 1, h);
 }
 
 zero_result zero_skip_step(zero_ctx *z) {
     const zero_hyper none = {0, 0, 0, 0, 0, 0};
     ZP_ENTER(z, "zero_skip_step", ZP_REDUCED, "zero_reduce comes first");
-    ZP_TRY(zp_world_check_order(z, 0));
+    ZP_TRY(zp_verdict_check_order(z, 0));
     return zp_step_run(z, 2, &none);
 }
 

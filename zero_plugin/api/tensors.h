@@ -27,7 +27,7 @@ static zero_result zp_tensor_check_range(zero_ctx *z, const zero_tensor_desc *d)
 
 /* Checks the fields of a description for slices and matrices. */
 static zero_result zp_tensor_check_shape(zero_ctx *z, const zero_tensor_desc *d) {
-    const int slices = d->slice_of ? zero_group_size(d->slice_of) : 1;
+    const int slices = d->slice_of ? zp_comm_of_group(d->slice_of)->nranks : 1;
     const size_t outer = d->outer ? d->outer : 1, numel = d->numel * (size_t)slices;
     ZP_REFUSE(z, d->outer && !d->slice_of, "tensor %s: outer %zu, but slice_of is NULL", d->name,
               d->outer);
@@ -90,7 +90,7 @@ static void zp_tensor_resolve(zero_ctx *z, zp_tensor *t) {
     t->decay_factor = d->decay_factor < 0 ? 0 : d->decay_factor;
     t->rows = matrices ? d->rows : 0;
     t->cols = matrices ? d->cols : 0;
-    t->slices = d->slice_of ? zero_group_size(d->slice_of) : 1;
+    t->slices = d->slice_of ? zp_comm_of_group(d->slice_of)->nranks : 1;
     if (!z->rule->needs || t->slices == 1) return;
     t->slice_group = d->slice_of;
     if (!z->sliced) z->sliced = z->ntensors + 1;

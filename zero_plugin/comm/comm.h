@@ -54,6 +54,7 @@ typedef struct zp_envelope {
 } zp_envelope;
 
 enum { ZP_ONE = 1, ZP_ON_HOST = 2 }; /* kinds of memory */
+enum { ZP_MESSAGES = 256 };          /* most messages of one list */
 
 typedef struct zp_memory {
     size_t bytes; /* of one rank's piece, the same on all ranks */
@@ -96,7 +97,7 @@ struct zp_wire {
     zero_ctx *z;
 };
 
-/* Messages of a zero_group that progress together; all belong to one call. */
+/* Messages that progress together; all belong to one call. */
 typedef struct zp_swap {
     zp_comm *group;
     zp_call call;
@@ -104,6 +105,13 @@ typedef struct zp_swap {
     const zero_message *list;
     int n;
 } zp_swap;
+
+/* Memory with a part for each rank: rank r's begins r * stride bytes after `at`. It has `each`
+   bytes, or fewer at the end of all `bytes`. */
+typedef struct zp_parts {
+    const void *at;
+    size_t stride, each, bytes;
+} zp_parts;
 
 /* A collective that the transport's library runs as one operation. */
 typedef struct zp_whole {
@@ -217,6 +225,11 @@ struct zp_comm {
     zp_meter meter;
 };
 
+/* Returns the communicator of a zero_group, which begins with it. */
+static const zp_comm *zp_comm_of_group(const zero_group *g) {
+    return (const zp_comm *)(const void *)g;
+}
+
 /* Returns the word for the group's ranks in messages. */
 static const char *zp_comm_rank_word(const zp_comm *g) { return g->label[0] ? g->label : "rank"; }
 
@@ -245,6 +258,27 @@ static size_t zp_comm_op_shard_bytes(const zp_op *op) {
 static size_t zp_comm_op_bytes(const zp_op *op) {
     const zp_comm *g = op->group;
     return op->wire ? op->wire->sent(op) : g->transport->cost(g, op);
+}
+
+/* Returns the message of a rank's part. */
+static zero_message zp_comm_part_message(const zp_parts *p, int peer, int sends) {
+    const size_t at = zp_min(p->bytes, (size_t)peer * p->stride);
+    const zero_message m = {peer, sends, (char *)(uintptr_t)p->at + at,
+                            zp_min(p->each, p->bytes - at)};
+    return m;
+}
+/* Lists a message to each other rank with its part of `out`, then one from each for its part of
+   `in`. Returns their number, without empty ones. */
+ZP_UNUSED static int zp_comm_list_messages(const zp_comm *g, zero_message *list,
+                                           const zp_parts *out, const zp_parts *in) {
+    int n = 0;
+    for (int sends = 1; sends >= 0; sends--)
+        for (int i = 1; i < g->nranks; i++) {
+            const int peer = (g->rank + i) % g->nranks;
+            list[n] = zp_comm_part_message(sends ? out : in, peer, sends);
+            n += list[n].bytes > 0;
+        }
+    return n;
 }
 
 /* Records the failure, unless the context already has one. Any thread may call it. */
@@ -385,6 +419,11 @@ static zero_result zp_comm_open(zp_comm *g, const zp_transport *row, const zero_
     g->nranks = g->node_size = g->crowd = 1;
     g->divisor = 1;
     return row->join(g, given);
+}
+
+/* Reports to the peers of an open group that this rank has failed. */
+static void zp_comm_abort(zp_comm *g, const char *why) {
+    if (g->transport && g->transport->abort && g->own) g->transport->abort(g, why);
 }
 
 static zero_result zp_comm_check_node_size(zp_comm *g, int size) {

@@ -481,7 +481,6 @@ static const zp_transport zp_mpi_row = {"MPI",
                                         NULL,
                                         zp_shared_memory_view,
                                         zp_mpi_bytes_of_parts};
-
 #else
-#define zp_mpi_row zp_lacking
+static zp_transport zp_mpi_row; /* no functions: this build lacks MPI */
 #endif

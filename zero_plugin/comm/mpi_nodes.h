@@ -10,6 +10,15 @@
 
 #include "local.h"
 
+#ifdef __CUDACC__
+#define ZP_NO_MPI "MPI is for the CPU build: between GPUs it is NCCL"
+#else
+#define ZP_NO_MPI "built without MPI: compile with mpicc and -DZERO_WITH_MPI"
+#endif
+#ifdef ZERO_WITH_MPI
+#include <mpi.h>
+#endif
+
 /* `pace` is the recent average time of a wait for one of many pieces, in seconds. If it is long,
    the waiting thread naps for that time, because spinning would take a core from computing threads.
    The later pieces keep the link busy meanwhile. The longer a wait, the longer its naps. */

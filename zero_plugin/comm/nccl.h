@@ -422,4 +422,24 @@ static void zp_nccl_uncut(zero_comm *part, int broken) {
     free(part->handle);
 }
 
+static const zp_transport zp_nccl_row = {"NCCL",
+                                         zp_nccl_join,
+                                         zp_nccl_refuse,
+                                         zp_nccl_alloc_memory,
+                                         zp_nccl_register_memory,
+                                         zp_nccl_issue,
+                                         zp_nccl_exchange,
+                                         zp_nccl_broadcast,
+                                         zp_local_bytes,
+                                         zp_nccl_watch_look,
+                                         zp_nccl_watch_abort,
+                                         zp_nccl_leave,
+                                         zp_nccl_exchange_messages,
+                                         zp_nccl_cut,
+                                         zp_nccl_uncut,
+                                         zp_nccl_issue_whole,
+                                         NULL,
+                                         zp_nccl_bytes_of_parts};
+#else
+static zp_transport zp_nccl_row; /* no functions: this build lacks NCCL */
 #endif

@@ -1,7 +1,6 @@
 /* ctx.h - the context: all data that one rank owns */
 #pragma once
 
-#include "../comm/collectives.h"
 #include "../comm/transport.h"
 #include "buffers.h"
 #include "../offload/file_ring.h"

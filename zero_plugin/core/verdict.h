@@ -81,3 +81,13 @@ static zero_result zp_verdict_agree(zero_ctx *z) {
     j->agrees_later = 0;
     return ZERO_OK;
 }
+
+/* Checks that zero_reduce of the joining context comes before that of the joined one. */
+static zero_result zp_verdict_check_order(zero_ctx *z, int reduces) {
+    const zero_ctx *j = z->joined;
+    ZP_UNTIMELY(z, reduces && j && !j->agrees_later,
+                "zero_reduce of the context that joins this one comes first");
+    ZP_UNTIMELY(z, !reduces && z->agrees_later,
+                "zero_reduce of the context that this one joins comes first");
+    return ZERO_OK;
+}

@@ -18,6 +18,7 @@
 #pragma once
 
 #include "../offload/cpu_update.h"
+#include "../comm/group.h"
 #include "muon.h"
 
 /* ---- kernels ---- */
@@ -129,20 +130,31 @@ static zero_result zp_whole_slices_exchange(zero_ctx *z, zero_group *g, int back
     const zp_call call = {ZP_GROUP_ALL_TO_ALL, -1, 0};
     const zp_whole_tensor *d = &z->deal;
     size_t at, mine = zp_whole_slices_of(z, d->slice, &at);
-    int messages = 0;
+    zero_message *m = g->list;
     for (int sends = 1; sends >= 0; sends--)
         for (int i = 1; i < d->slices; i++) {
             const int peer = (d->slice + i) % d->slices;
             const size_t numel = zp_whole_slices_of(z, peer, &at);
             const int kept = sends != back;
-            zp_collectives_add_message(g, &messages, peer, sends,
-                                       kept ? d->kept + at : d->shared + (size_t)peer * mine,
-                                       (kept ? numel : mine) * sizeof(float));
+            const zero_message one = {peer, sends,
+                                      kept ? d->kept + at : d->shared + (size_t)peer * mine,
+                                      (kept ? numel : mine) * sizeof(float)};
+            *m = one;
+            m += one.bytes > 0;
         }
     (void)zp_whole_slices_of(z, d->slice, &at);
     float *own = d->kept + at, *here = d->shared + (size_t)d->slice * mine;
     ZP_TRY(zp_device_copy(&g->stream, back ? own : here, back ? here : own, mine * sizeof *own));
-    return zp_collectives_exchange_messages(g, &call, g->list, messages);
+    return zp_group_exchange_messages(g, &call, g->list, (int)(m - g->list));
+}
+
+/* Gathers the sums of all slices. */
+static zero_result zp_whole_slices_gather_sums(zero_group *g, zp_limb *sums, size_t bytes) {
+    const zp_call call = {ZP_GROUP_ALL_GATHER, -1, bytes};
+    const zp_parts all = {sums, bytes, bytes, SIZE_MAX};
+    const zero_message own = zp_comm_part_message(&all, g->group.rank, 1);
+    const zp_parts out = {own.data, 0, bytes, bytes};
+    return zp_group_exchange_parts(g, &call, &out, &all);
 }
 
 static void zp_whole_slices_task(const void *args, size_t n, int threads) {
@@ -154,10 +166,9 @@ static void zp_whole_slices_task(const void *args, size_t n, int threads) {
     if (!g || zp_failure_result(&z->failure)) return;
     g->number++;
     zero_result r = a->what == ZP_SLICES_GATHER_SUMS
-                        ? zp_collectives_all_gather(g, d->slice_sums + (size_t)d->slice * limbs,
-                                                    d->slice_sums, limbs * sizeof(zp_limb))
+                        ? zp_whole_slices_gather_sums(g, d->slice_sums, limbs * sizeof(zp_limb))
                         : zp_whole_slices_exchange(z, g, a->what == ZP_SLICES_RETURN);
-    r = zp_collectives_end(g, "what slices make whole", r);
+    r = zp_group_end(g, "what slices make whole", r);
     if (r) (void)zp_comm_fail(z->data, r, "%s", g->text);
 }
 static zero_result zp_whole_slices_send(zero_ctx *z, zp_whole_slices_what what) {

@@ -14,6 +14,7 @@
 
 #include "../core/agree.h"
 #include "../core/extra.h"
+#include "../comm/collectives.h"
 
 /* Sums the tensors of unit u that have groups of their own: as a task of the gradient stream, or by
    calls that enqueue on it. */
@@ -33,10 +34,10 @@ static void zp_world_first_sums_task(const void *args, size_t n, int threads) {
         zero_group *g = zp_ctx_own_group(z, z->tensors[m->tensor].desc.sum_over);
         if (!g || g->group.nranks == 1) continue;
         g->number++;
-        const zero_result r = zp_collectives_end(
-            g, "a gradient's first sum",
-            zp_collectives_all_reduce(g, a->memory + m->at * zp_type_bytes(grad->type), m->numel,
-                                      grad->type, ZERO_SUM));
+        const zero_result r =
+            zp_group_end(g, "a gradient's first sum",
+                         zp_collectives_all_reduce(g, a->memory + m->at * zp_type_bytes(grad->type),
+                                                   m->numel, grad->type, ZERO_SUM));
         if (r) (void)zp_comm_fail(z->data, r, "%s", g->text);
     }
 }
@@ -146,7 +147,7 @@ static void zp_world_abort(zero_ctx *z) {
         if (f->own) {
             (void)zp_comm_fail(&f->own->group, ZERO_ERR_PEER, "%s",
                                z->text[0] ? z->text : "it gave up its context");
-            (void)zp_collectives_end(f->own, "zero_destroy", ZERO_OK);
+            (void)zp_group_end(f->own, "zero_destroy", ZERO_OK);
         }
 }
 /* Closes the copies while their stream is open and its lane idle. */
@@ -159,7 +160,7 @@ static void zp_world_close_first_sums(zero_ctx *z) {
     }
 }
 static void zp_world_close(zero_ctx *z, int broken) {
-    (void)broken;
+    while (z->traced) zp_collectives_stop_trace(z->traced);
     if (z->cfg.joins && z->cfg.joins->joined == z) z->cfg.joins->joined = NULL;
     if (z->joined) z->joined->cfg.joins = NULL;
     if (z->joined) zp_device_order_with(&z->joined->device, NULL);
@@ -167,16 +168,6 @@ static void zp_world_close(zero_ctx *z, int broken) {
 }
 
 /* ---- a step ---- */
-
-/* Checks that zero_reduce of the joining context comes before that of the joined one. */
-static zero_result zp_world_check_order(zero_ctx *z, int reduces) {
-    const zero_ctx *j = z->joined;
-    ZP_UNTIMELY(z, reduces && j && !j->agrees_later,
-                "zero_reduce of the context that joins this one comes first");
-    ZP_UNTIMELY(z, !reduces && z->agrees_later,
-                "zero_reduce of the context that this one joins comes first");
-    return ZERO_OK;
-}
 
 /* Station: sums gradients over the groups that the unit's tensors name. */
 static zero_result zp_world_presum(zero_ctx *z, int u) {
