@@ -211,5 +211,6 @@ static const zp_transport slow_row = {"SLOW",
                                       slow_uncut,
                                       NULL,
                                       zp_shared_memory_view,
-                                      zp_local_bytes_of_parts};
+                                      zp_local_bytes_of_parts,
+                                      NULL};
 #define ZERO_OWN_ROWS , &slow_row

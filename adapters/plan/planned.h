@@ -70,5 +70,6 @@ static void plan_leave(zp_comm *g, int broken) {
 static const zp_transport plan_row = {
     "PLANNED",     plan_join,      NULL,           plan_memory, NULL, plan_issue,
     plan_exchange, plan_broadcast, zp_local_bytes, NULL,        NULL, plan_leave,
-    NULL,          plan_cut,       plan_uncut,     NULL,        NULL, plan_room};
+    NULL,          plan_cut,       plan_uncut,     NULL,        NULL, plan_room,
+    NULL};
 #define ZERO_OWN_ROWS , &plan_row

@@ -131,6 +131,13 @@ typedef struct zp_cut {
     zp_memory *memory;
 } zp_cut;
 
+/* THE ORDER OF A SUM. A reduction first adds the slices of a node's ranks, those of the places
+   inside[0], inside[1], ... Then it adds the sums of the nodes across[0], across[1], ... All ranks
+   have the same order. NCCL has its own. */
+typedef struct zp_sum_order {
+    unsigned char inside[ZP_LOCAL_MAX], across[ZP_LOCAL_MAX];
+} zp_sum_order;
+
 typedef struct zp_transport {
     const char *name;
     /* Joins the group. Sets rank, nranks, own, mail (malloc) and crowd .. note. COLLECTIVE. */
@@ -177,6 +184,10 @@ typedef struct zp_transport {
        `of`: memory to meet in, and message buffers if `swaps`. The plan may call it before any
        split. */
     size_t (*room)(const zp_comm *of, int parts, int n, int swaps);
+    /* Ranks that were just forked meet in LOCAL's *comm. Changes it to a communicator of this
+       transport, which the process keeps, or writes the reason to `text`. COLLECTIVE. NULL: forked
+       ranks do not need this transport. */
+    zero_result (*connect)(zero_comm *comm, double timeout_s, char text[ZP_TEXT_BYTES]);
 } zp_transport;
 
 typedef struct zp_meter {              /* counted when an op is issued */
@@ -208,6 +219,7 @@ struct zp_comm {
     int shares;          /* memory of kind ONE is as fast to read as this rank's own */
     int node_size;       /* ranks of a node, whose gradients are summed first */
     int scattered;       /* the ranks of a node are not consecutive */
+    zp_sum_order order;  /* of reductions: by rank */
     int sums;            /* the library cannot scale: a reduce-scatter's result is the sum */
     float divisor;       /* a reduce-scatter's result is the mean times this: 1, or, if `sums`,
                             nranks or cfg.divisor */
@@ -418,7 +430,14 @@ static zero_result zp_comm_open(zp_comm *g, const zp_transport *row, const zero_
     g->rank = 0;
     g->nranks = g->node_size = g->crowd = 1;
     g->divisor = 1;
+    for (int i = 0; i < ZP_LOCAL_MAX; i++)
+        g->order.inside[i] = g->order.across[i] = (unsigned char)i;
     return row->join(g, given);
+}
+
+/* Returns the place of the i-th slice that a reduction inside a machine adds, node by node. */
+static int zp_comm_summand(const zp_comm *g, int i) {
+    return g->order.across[i / g->node_size] * g->node_size + g->order.inside[i % g->node_size];
 }
 
 /* Reports to the peers of an open group that this rank has failed. */

@@ -61,8 +61,9 @@ static zero_result zp_local_compute(zp_stream *s, const zp_op *op) {
     if (op->in_place) return ZERO_OK;
     if (op->kind == ZP_REDUCE_SCATTER) {
         zp_sum sum = zp_local_make_sum(op, ranks->n, op->group->node_size);
-        for (int p = 0; p < ranks->n; p++)
-            sum.source[p] = zp_local_peer_memory(op, p, (size_t)op->group->rank * op->shard);
+        for (int i = 0; i < ranks->n; i++)
+            sum.source[i] = zp_local_peer_memory(op, zp_comm_summand(op->group, i),
+                                                 (size_t)op->group->rank * op->shard);
         const int there = ranks->n == 1 && op->source == op->target && !op->sum && op->scale == 1;
         return there ? ZERO_OK : zp_kernel_sum_ranks(s, &sum, op->shard / ZP_WIDE);
     }
@@ -165,6 +166,22 @@ static zero_result zp_local_reach_devices(zp_comm *g) {
     return ZERO_OK;
 }
 
+/* Lets the parent of forked ranks, and peers, see what the rank does. */
+static void zp_local_show_calls(zp_comm *g, zero_local *first, int rank) {
+    g->call = &first->call[rank];
+    g->unit = &first->unit[rank];
+    g->coords = &first->coords[rank];
+}
+
+/* All ranks of the group are on this machine. */
+static void zp_local_place_ranks(zp_comm *g, zero_local *local) {
+    zp_local_ranks *s = zp_board_ranks_of(g);
+    s->local = local;
+    s->n = g->nranks;
+    s->me = g->rank;
+    for (int p = 0; p < s->n; p++) s->rank_of[p] = p;
+}
+
 static zero_result zp_local_join_ranks(zp_comm *g, const zero_comm *given) {
     zero_local *local = (zero_local *)given->handle;
     if (!local)
@@ -186,15 +203,10 @@ static zero_result zp_local_join_ranks(zp_comm *g, const zero_comm *given) {
     int there = g->rank;
     zero_local *first = zp_board_first_local(local, &there);
     g->crowd = first->parted ? 1 : first->nranks;
-    g->call = &first->call[there];
-    g->unit = &first->unit[there];
-    g->coords = &first->coords[there];
+    zp_local_show_calls(g, first, there);
     ZP_TRY(zp_local_make_ranks(g, sizeof(zp_local_ranks)));
     zp_local_ranks *s = zp_board_ranks_of(g);
-    s->local = local;
-    s->n = g->nranks;
-    s->me = g->rank;
-    for (int p = 0; p < s->n; p++) s->rank_of[p] = p;
+    zp_local_place_ranks(g, local);
     /* the zero_local's board opens this context's own board, so contexts never mix */
     s->seq[ZP_CONTROL] = local->seq[g->rank];
     const zero_result r = zp_shared_memory_open_board(g);
@@ -282,4 +294,5 @@ static const zp_transport zp_local_row = {"LOCAL",
                                           zp_local_uncut,
                                           NULL,
                                           zp_shared_memory_view,
-                                          zp_local_bytes_of_parts};
+                                          zp_local_bytes_of_parts,
+                                          NULL};

@@ -480,7 +480,8 @@ static const zp_transport zp_mpi_row = {"MPI",
                                         zp_mpi_uncut,
                                         NULL,
                                         zp_shared_memory_view,
-                                        zp_mpi_bytes_of_parts};
+                                        zp_mpi_bytes_of_parts,
+                                        NULL};
 #else
 static zp_transport zp_mpi_row; /* no functions: this build lacks MPI */
 #endif

@@ -205,8 +205,9 @@ static void zp_mpi_nodes_sum_inside(const zp_op *op, int rank, const zp_mpi_node
                                     float *out) {
     const int n = zp_board_ranks_of(op->group)->n;
     zp_sum s = {{NULL}, op->type, ZERO_F32, n, n, out, NULL, 1, 0};
-    for (int p = 0; p < n; p++)
-        s.source[p] = zp_local_peer_memory(op, p, (size_t)rank * op->shard + x->at);
+    for (int i = 0; i < n; i++)
+        s.source[i] =
+            zp_local_peer_memory(op, op->group->order.inside[i], (size_t)rank * op->shard + x->at);
     zp_kernel_sum_slices(&s, x->n, x->threads);
 }
 
@@ -240,18 +241,17 @@ static zero_result zp_mpi_nodes_begin_piece(const zp_op *op, zp_mpi_nodes_piece 
     return ZERO_OK;
 }
 
-/* Adds the nodes' sums in node order. This node's sum overwrites one that was sent. */
+/* Adds the nodes' sums. This node's sum overwrites one that was sent. */
 static void zp_mpi_nodes_add_piece(const zp_op *op, const zp_mpi_nodes_piece *x) {
     const zp_mpi *m = zp_mpi_nodes_of(op->group);
-    const float *received = x->wire + ZP_CROSS_NUMEL;
     zp_sum nodes = zp_local_make_sum(op, m->nnodes, m->nnodes);
     zp_mpi_nodes_sum_inside(op, op->group->rank, x, x->wire);
     nodes.type = ZERO_F32;
     nodes.out = (char *)nodes.out + x->at * zp_type_bytes(op->type);
     if (nodes.sum) nodes.sum += x->at;
-    for (int k = 0; k < m->nnodes; k++) {
-        nodes.source[k] = k == m->node ? x->wire : received;
-        if (k != m->node) received += 2 * ZP_CROSS_NUMEL;
+    for (int i = 0; i < m->nnodes; i++) {
+        const int k = op->group->order.across[i], before = k - (k > m->node);
+        nodes.source[i] = x->wire + (k == m->node ? 0 : (size_t)(1 + 2 * before) * ZP_CROSS_NUMEL);
     }
     zp_kernel_sum_slices(&nodes, x->n, x->threads);
 }

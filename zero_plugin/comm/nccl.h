@@ -240,6 +240,68 @@ static void zp_nccl_refuse(const zero_comm *given, const char *why) {
         (void)ncclCommSplit(parent, NCCL_SPLIT_NOCOLOR, 0, &none[rank % ZP_LOCAL_MAX], NULL);
 }
 
+/* For a rank that zero_start_local has forked: the communicator of all ranks, and the memory in
+   which they met. There its parent reports ranks that ended. */
+static struct {
+    ncclComm_t comm;
+    zero_local *local;
+} zp_nccl_started;
+
+/* The id of rank 0's communicator reaches the other ranks on LOCAL's board. */
+static zero_result zp_nccl_exchange_id(zp_comm *g, zp_nccl *n, zero_local *local,
+                                       ncclUniqueId *id) {
+    ncclUniqueId ids[ZP_LOCAL_MAX];
+    const ncclResult_t r = g->rank ? ncclSuccess : ncclGetUniqueId(id);
+    if (r != ncclSuccess) return zp_nccl_watch_fail(g, NULL, r, "ncclGetUniqueId");
+    n->ranks.seq[ZP_CONTROL] = local->seq[g->rank];
+    g->mail = (char *)ids;
+    ZP_TRY(zp_comm_exchange(g, id, sizeof *id));
+    local->seq[g->rank] = n->ranks.seq[ZP_CONTROL];
+    *id = ids[0];
+    return ZERO_OK;
+}
+
+static zero_result zp_nccl_connect_ranks(zp_comm *g, zero_local *local) {
+    zp_nccl *n = zp_nccl_watch_of(g);
+    ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    memset(&id, 0, sizeof id);
+    config.blocking = 0;
+    zp_local_place_ranks(g, local);
+    ZP_TRY(zp_nccl_exchange_id(g, n, local, &id));
+    (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); /* before NCCL starts in this process */
+    const ncclResult_t r =
+        ncclCommInitRankConfig(&zp_nccl_started.comm, g->nranks, id, g->rank, &config);
+    return zp_nccl_watch_wait_call(g, zp_nccl_started.comm, r, "ncclCommInitRankConfig");
+}
+
+/* The transport's connect. Each rank is a process with a GPU of its own. */
+static zero_result zp_nccl_connect(zero_comm *comm, double timeout_s, char text[ZP_TEXT_BYTES]) {
+    zero_local *local = (zero_local *)comm->handle;
+    const zero_comm made = {ZERO_COMM_NCCL, comm->rank, &zp_nccl_started.comm, comm->node_size};
+    zp_failure failure;
+    zp_comm g;
+    memset(&failure, 0, sizeof failure);
+    memset(&g, 0, sizeof g);
+    g.rank = comm->rank;
+    g.nranks = local->nranks;
+    g.transport = &zp_local_row;
+    g.failure = &failure;
+    g.timeout_s = timeout_s;
+    zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
+    if (!n) return ZERO_ERR_MEMORY;
+    g.own = n;
+    pthread_mutex_init(&n->lock, NULL);
+    const zero_result r = zp_nccl_connect_ranks(&g, local);
+    if (r) zp_board_abort_local(&g, failure.text);
+    (void)snprintf(text, ZP_TEXT_BYTES, "%s", failure.text);
+    pthread_mutex_destroy(&n->lock);
+    free(n);
+    zp_nccl_started.local = local;
+    *comm = made;
+    return r;
+}
+
 static zero_result zp_nccl_begin_join(zp_comm *g, const zero_comm *given, ncclComm_t parent) {
     zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
     int device = -1;
@@ -260,6 +322,10 @@ static zero_result zp_nccl_begin_join(zp_comm *g, const zero_comm *given, ncclCo
     if (r == ncclSuccess) r = ncclCommCount(parent, &g->nranks);
     if (r == ncclSuccess) r = ncclCommCuDevice(parent, &device);
     if (r != ncclSuccess) return zp_nccl_watch_fail(g, parent, r, "comm.handle");
+    if (given->handle == &zp_nccl_started.comm) {
+        n->ranks.local = zp_nccl_started.local;
+        zp_local_show_calls(g, n->ranks.local, g->rank);
+    }
     if (device != g->device->number)
         return zp_comm_fail(g, ZERO_ERR_ARGUMENT,
                             "the communicator belongs to device %d, but device %d is current",
@@ -439,7 +505,8 @@ static const zp_transport zp_nccl_row = {"NCCL",
                                          zp_nccl_uncut,
                                          zp_nccl_issue_whole,
                                          NULL,
-                                         zp_nccl_bytes_of_parts};
+                                         zp_nccl_bytes_of_parts,
+                                         zp_nccl_connect};
 #else
 static zp_transport zp_nccl_row; /* no functions: this build lacks NCCL */
 #endif

@@ -50,3 +50,14 @@ static const char *zp_transport_explain_missing(zero_comm_kind kind) {
            : kind == ZERO_COMM_NCCL ? ZP_LEFT_OUT("nccl")
                                     : NULL;
 }
+
+/* Returns the row that connects processes of this machine; NULL: none can. */
+static const zp_transport *zp_transport_find_for_processes(void) {
+    for (int i = 0; i < ZP_TRANSPORTS; i++)
+        if (zp_transport_table[i].row->connect) return zp_transport_table[i].row;
+    return zp_device_is_host() ? &zp_local_row : NULL;
+}
+/* Returns how to get such a row on GPUs. */
+static const char *zp_transport_explain_processes(void) {
+    return zp_transport_explain_missing(ZERO_COMM_NCCL);
+}

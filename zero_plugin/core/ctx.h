@@ -613,6 +613,28 @@ static void zp_ctx_close_part(zp_subgroup *part, zp_comm *g, int broken) {
     part->of = NULL;
 }
 
+/* Opens the group of all ranks of the context. Rows open the others (zp_extra_join, _check).
+   Between steps, another `comm` may follow zp_ctx_close_groups. COLLECTIVE. */
+static zero_result zp_ctx_open_groups(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
+    const double asked = z->cfg.timeout_s;
+    for (zp_comm *g = z->group; g < z->group + ZP_GROUPS; g++) {
+        g->device = &z->device;
+        g->failure = &z->failure;
+        /* opened before the settings are checked, so that peers get their error */
+        g->timeout_s = zp_type_is_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
+    }
+    ZP_DO(z, zp_comm_open(z->all, row, comm));
+    const int divisor = z->cfg.divisor > 0 ? z->cfg.divisor : z->all->nranks;
+    if (z->all->sums) z->all->divisor = (float)divisor;
+    return ZERO_OK;
+}
+
+/* Closes all groups of the context. No stream may use them. If not `broken`: COLLECTIVE. */
+static void zp_ctx_close_groups(zero_ctx *z, int broken) {
+    zp_comm_close_watch(&z->watch);
+    for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_ctx_close_part(&z->part[i], &z->group[i], broken);
+}
+
 /* Returns the bytes that transports keep for messages between nodes and for split groups. */
 static size_t zp_ctx_transport_bytes(const zero_ctx *z) {
     size_t bytes = z->all->wire_bytes;
