@@ -261,8 +261,7 @@ static zero_result zp_start_ranks_create(zero_ctx **z, const zero_config *cfg, z
     const zp_transport *row = zp_transport_find_for_processes();
     char why[ZP_TEXT_BYTES] = "";
     zero_result r = ZERO_OK;
-    if (comm->handle && row->connect)
-        r = row->connect(comm, cfg->timeout_s > 0 ? cfg->timeout_s : ZP_TIMEOUT_S, why);
+    if (comm->handle && row->connect) r = row->connect(comm, cfg->timeout_s, why);
     if (r && cfg->log) cfg->log(cfg->log_user, ZERO_LOG_ERROR, why);
     return r ? r : zero_create(z, cfg, comm);
 }

@@ -216,9 +216,7 @@ static zero_result zp_collectives_make(zero_group **out, const char *call, const
     if (!g) return ZERO_ERR_MEMORY;
     zp_comm *p = &g->group;
     p->nranks = 1;
-    p->device = &g->device;
-    p->failure = &g->failure;
-    p->timeout_s = zp_type_is_finite(timeout_s) && timeout_s > 0 ? timeout_s : ZP_TIMEOUT_S;
+    zp_comm_prepare(p, &g->device, &g->failure, timeout_s);
     p->swaps = 1;
     g->comm = *comm;
     g->of = of;

@@ -190,6 +190,9 @@ typedef struct zp_transport {
     zero_result (*connect)(zero_comm *comm, double timeout_s, char text[ZP_TEXT_BYTES]);
 } zp_transport;
 
+/* Defines the row of a transport: its name, then the functions in the order above. */
+#define ZP_TRANSPORT(row, ...) static const zp_transport row = {__VA_ARGS__}
+
 typedef struct zp_meter {              /* counted when an op is issued */
     uint64_t sent_bytes, mapped_bytes; /* of units; the part of them that was read in place */
     uint64_t verdict_bytes;            /* of the agreement at the end of each step */
@@ -422,6 +425,14 @@ static zero_result zp_comm_open_memory(zp_comm *g, zp_memory *m, size_t bytes, i
     while (m->how & ZP_ONE && owners < ZP_LOCAL_MAX && m->peer[owners]) owners++;
     g->meter.allocated_bytes += m->bytes / owners;
     return ZERO_OK;
+}
+
+/* Sets what a group belongs to, before it is opened. A wrong time limit is reported only later, so
+   that peers get that error. */
+static void zp_comm_prepare(zp_comm *g, zp_device *device, zp_failure *failure, double asked_s) {
+    g->device = device;
+    g->failure = failure;
+    g->timeout_s = zp_type_is_finite(asked_s) && asked_s > 0 ? asked_s : ZP_TIMEOUT_S;
 }
 
 /* Joins the group that `given` describes, with the transport `row`. COLLECTIVE. */

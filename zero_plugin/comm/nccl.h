@@ -279,17 +279,16 @@ static zero_result zp_nccl_connect_ranks(zp_comm *g, zero_local *local) {
 static zero_result zp_nccl_connect(zero_comm *comm, double timeout_s, char text[ZP_TEXT_BYTES]) {
     zero_local *local = (zero_local *)comm->handle;
     const zero_comm made = {ZERO_COMM_NCCL, comm->rank, &zp_nccl_started.comm, comm->node_size};
+    zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
     zp_failure failure;
-    zp_comm g;
+    zp_comm g; /* over the memory in which the ranks met */
+    if (!n) return ZERO_ERR_MEMORY;
     memset(&failure, 0, sizeof failure);
     memset(&g, 0, sizeof g);
+    zp_comm_prepare(&g, NULL, &failure, timeout_s);
     g.rank = comm->rank;
     g.nranks = local->nranks;
     g.transport = &zp_local_row;
-    g.failure = &failure;
-    g.timeout_s = timeout_s;
-    zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
-    if (!n) return ZERO_ERR_MEMORY;
     g.own = n;
     pthread_mutex_init(&n->lock, NULL);
     const zero_result r = zp_nccl_connect_ranks(&g, local);
@@ -488,25 +487,11 @@ static void zp_nccl_uncut(zero_comm *part, int broken) {
     free(part->handle);
 }
 
-static const zp_transport zp_nccl_row = {"NCCL",
-                                         zp_nccl_join,
-                                         zp_nccl_refuse,
-                                         zp_nccl_alloc_memory,
-                                         zp_nccl_register_memory,
-                                         zp_nccl_issue,
-                                         zp_nccl_exchange,
-                                         zp_nccl_broadcast,
-                                         zp_local_bytes,
-                                         zp_nccl_watch_look,
-                                         zp_nccl_watch_abort,
-                                         zp_nccl_leave,
-                                         zp_nccl_exchange_messages,
-                                         zp_nccl_cut,
-                                         zp_nccl_uncut,
-                                         zp_nccl_issue_whole,
-                                         NULL,
-                                         zp_nccl_bytes_of_parts,
-                                         zp_nccl_connect};
+ZP_TRANSPORT(zp_nccl_row, "NCCL", zp_nccl_join, zp_nccl_refuse, zp_nccl_alloc_memory,
+             zp_nccl_register_memory, zp_nccl_issue, zp_nccl_exchange, zp_nccl_broadcast,
+             zp_local_bytes, zp_nccl_watch_look, zp_nccl_watch_abort, zp_nccl_leave,
+             zp_nccl_exchange_messages, zp_nccl_cut, zp_nccl_uncut, zp_nccl_issue_whole, NULL,
+             zp_nccl_bytes_of_parts, zp_nccl_connect);
 #else
 static zp_transport zp_nccl_row; /* no functions: this build lacks NCCL */
 #endif

@@ -583,9 +583,8 @@ static int zp_ctx_adds_means(const zero_ctx *z) {
 /* Cuts `numel` elements of `bytes` bytes from the private arena at *at, and advances *at. Before
    the arena is allocated this only measures, and returns NULL. */
 static void *zp_ctx_cut_arena(zero_ctx *z, size_t *at, size_t numel, size_t bytes) {
-    const size_t from = *at;
-    *at += zp_round_up(zp_max(numel, 1) * bytes, bytes * numel >= 65536 ? 4096 : 256);
-    return z->arena ? z->arena + from : NULL;
+    return zp_cut_memory(z->arena, at, zp_max(numel, 1) * bytes,
+                         bytes * numel >= 65536 ? 4096 : 256);
 }
 
 static size_t zp_ctx_part_bytes(const zp_comm *of, const zp_cut *cut, int swaps) {
@@ -616,13 +615,8 @@ static void zp_ctx_close_part(zp_subgroup *part, zp_comm *g, int broken) {
 /* Opens the group of all ranks of the context. Rows open the others (zp_extra_join, _check).
    Between steps, another `comm` may follow zp_ctx_close_groups. COLLECTIVE. */
 static zero_result zp_ctx_open_groups(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
-    const double asked = z->cfg.timeout_s;
-    for (zp_comm *g = z->group; g < z->group + ZP_GROUPS; g++) {
-        g->device = &z->device;
-        g->failure = &z->failure;
-        /* opened before the settings are checked, so that peers get their error */
-        g->timeout_s = zp_type_is_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
-    }
+    for (zp_comm *g = z->group; g < z->group + ZP_GROUPS; g++)
+        zp_comm_prepare(g, &z->device, &z->failure, z->cfg.timeout_s);
     ZP_DO(z, zp_comm_open(z->all, row, comm));
     const int divisor = z->cfg.divisor > 0 ? z->cfg.divisor : z->all->nranks;
     if (z->all->sums) z->all->divisor = (float)divisor;

@@ -139,6 +139,14 @@ static double zp_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Cuts `bytes` from memory at *at, and advances *at to a multiple of `to`. Before the memory is
+   allocated, base is NULL: this only measures, and returns NULL. */
+static void *zp_cut_memory(char *base, size_t *at, size_t bytes, size_t to) {
+    char *p = base ? base + *at : NULL;
+    *at += zp_round_up(bytes, to);
+    return p;
+}
+
 /* Returns a list with room for one more element. NULL: no memory; the old list stays valid. */
 static void *zp_list_grow(void *list, int n, int *cap, size_t bytes) {
     if (n < *cap) return list;

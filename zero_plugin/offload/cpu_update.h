@@ -100,9 +100,7 @@ static void zp_cpu_update_share_parts(zero_ctx *z) {
 
 /* Cuts `bytes` from host memory. Before that memory is open, only measures them. */
 static void *zp_cpu_update_cut(const zp_pages *m, size_t *at, size_t bytes) {
-    const size_t from = *at;
-    *at += zp_round_up(bytes, 256);
-    return m->base ? m->base + from : NULL;
+    return zp_cut_memory(m->base, at, bytes, 256);
 }
 static size_t zp_cpu_update_layers(const zero_ctx *z) { /* layers whose norms a rule needs */
     return z->rule->needs & ZP_NORMS_OF_LAYERS ? (size_t)z->layout.layers : 0;
