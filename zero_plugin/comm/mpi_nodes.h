@@ -50,6 +50,7 @@ typedef struct zp_mpi {
     int nnodes, node;
     int *node_rank;      /* [nnodes * node_size] ranks by node and place */
     float *wire;         /* between nodes: [crossings][nnodes - 1][2][ZP_CROSS_NUMEL] */
+    char *lists;         /* the memory of the lists, except `wire` */
     zp_landing *landing; /* [1 + nranks] an exchange's own part, then all ranks' parts */
     char failure_text[ZP_TEXT_BYTES];
     struct zp_mpi_moving *moving; /* of a zero_group: one for each message of a list; or NULL */

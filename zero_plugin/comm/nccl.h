@@ -23,20 +23,30 @@ static char *zp_nccl_slice(const zp_op *op) {
     return op->memory->base + op->source + (size_t)op->group->rank * zp_comm_op_shard_bytes(op);
 }
 
-static ncclResult_t zp_nccl_call(zp_nccl *n, zp_stream *s, const zp_op *op) {
-    const ncclComm_t comm = n->channel[op->channel].comm;
-    const ncclDataType_t type = zp_nccl_type(op->type);
-    const size_t count = op->shard;
-    char *base = op->memory ? op->memory->base : NULL, *from = base + op->source;
-    char *to = base + op->target, *mails = n->scratch + ZP_MAIL_BYTES;
-    if (op->in_place) return ncclSuccess;
-    if (op->kind == ZP_REDUCE_SCATTER && !zp_nccl_writes_result(op)) to = zp_nccl_slice(op);
-    switch (op->kind) {
-    case ZP_ALL_GATHER: return ncclAllGather(from, to, count, type, comm, s->cuda);
-    case ZP_REDUCE_SCATTER: return ncclReduceScatter(from, to, count, type, ncclSum, comm, s->cuda);
-    case ZP_EXCHANGE: return ncclAllGather(n->scratch, mails, count, ncclChar, comm, s->cuda);
-    default: return ncclBroadcast(n->scratch, n->scratch, count, ncclChar, op->unit, comm, s->cuda);
+/* Calls NCCL's function for a collective. */
+static ncclResult_t zp_nccl_call(ncclComm_t comm, zp_stream *s, const zp_whole *w) {
+    const ncclDataType_t type = zp_nccl_type(w->type);
+    const ncclRedOp_t how = w->how == ZERO_MAX ? ncclMax : ncclSum;
+    switch (w->call.kind) {
+    case ZP_GROUP_ALL_REDUCE: return ncclAllReduce(w->from, w->to, w->n, type, how, comm, s->cuda);
+    case ZP_REDUCE_SCATTER:
+    case ZP_GROUP_REDUCE_SCATTER:
+        return ncclReduceScatter(w->from, w->to, w->n, type, how, comm, s->cuda);
+    case ZP_BROADCAST:
+    case ZP_GROUP_BROADCAST:
+        return ncclBroadcast(w->from, w->to, w->n, ncclChar, w->call.unit, comm, s->cuda);
+    default: return ncclAllGather(w->from, w->to, w->n, ncclChar, comm, s->cuda);
     }
+}
+
+static ncclResult_t zp_nccl_call_op(zp_nccl *n, zp_stream *s, const zp_op *op) {
+    const int host = !op->memory, sums = op->kind == ZP_REDUCE_SCATTER;
+    char *base = host ? n->scratch : op->memory->base, *from = base + op->source;
+    char *to = op->kind == ZP_EXCHANGE ? base + ZP_MAIL_BYTES : base + op->target;
+    if (sums && !zp_nccl_writes_result(op)) to = zp_nccl_slice(op);
+    const size_t count = sums || host ? op->shard : zp_comm_op_shard_bytes(op);
+    const zp_whole w = {op->group, zp_comm_op_call(op), from, to, count, op->type, ZERO_SUM};
+    return op->in_place ? ncclSuccess : zp_nccl_call(n->channel[op->channel].comm, s, &w);
 }
 
 /* A list of ops. */
@@ -48,7 +58,7 @@ static ncclResult_t zp_nccl_calls(zp_nccl *n, zp_stream *s, const void *what) {
     const zp_nccl_ops *list = (const zp_nccl_ops *)what;
     ncclResult_t r = ncclSuccess;
     for (int i = 0; i < list->n && (r == ncclSuccess || r == ncclInProgress); i++)
-        r = zp_nccl_call(n, s, &list->op[i]);
+        r = zp_nccl_call_op(n, s, &list->op[i]);
     return r;
 }
 
@@ -441,21 +451,11 @@ static zero_result zp_nccl_exchange_messages(zp_stream *s, const zp_swap *x) {
     return zp_nccl_enqueue(s, x->group, 0, &x->call, zp_nccl_call_messages, x);
 }
 
-static ncclResult_t zp_nccl_call_one(zp_nccl *n, zp_stream *s, const void *what) {
-    const zp_whole *w = (const zp_whole *)what;
-    const ncclComm_t comm = n->channel[0].comm;
-    const ncclRedOp_t how = w->how == ZERO_MAX ? ncclMax : ncclSum;
-    const ncclDataType_t type = zp_nccl_type(w->type);
-    switch (w->call.kind) {
-    case ZP_GROUP_ALL_REDUCE: return ncclAllReduce(w->from, w->to, w->n, type, how, comm, s->cuda);
-    case ZP_GROUP_REDUCE_SCATTER:
-        return ncclReduceScatter(w->from, w->to, w->n, type, how, comm, s->cuda);
-    case ZP_GROUP_ALL_GATHER: return ncclAllGather(w->from, w->to, w->n, ncclChar, comm, s->cuda);
-    default: return ncclBroadcast(w->from, w->to, w->n, ncclChar, w->call.unit, comm, s->cuda);
-    }
+static ncclResult_t zp_nccl_call_whole(zp_nccl *n, zp_stream *s, const void *whole) {
+    return zp_nccl_call(n->channel[0].comm, s, (const zp_whole *)whole);
 }
 static zero_result zp_nccl_issue_whole(zp_stream *s, const zp_whole *w) {
-    return zp_nccl_enqueue(s, w->group, 0, &w->call, zp_nccl_call_one, w);
+    return zp_nccl_enqueue(s, w->group, 0, &w->call, zp_nccl_call_whole, w);
 }
 
 static zero_result zp_nccl_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
