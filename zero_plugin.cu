@@ -74,6 +74,7 @@
 #include "zero_plugin/comm/nccl_watch.h"      /* the thread that watches NCCL: errors, time-outs */
 #include "zero_plugin/comm/nccl.h"            /* NCCL */
 #include "zero_plugin/comm/transport.h"       /* the table of transports, and how to add one */
+#include "zero_plugin/comm/group.h"           /* a group that sends messages */
 #include "zero_plugin/comm/collectives.h"     /* collectives on the caller's own buffers */
 #include "zero_plugin/core/layout.h"          /* where a tensor, a unit and a shard begin */
 #include "zero_plugin/core/buffers.h"         /* which unit is in which shared buffer */
@@ -114,9 +115,9 @@
 #include "zero_plugin/extras/exact.h"          /* sums of squares that do not depend on order */
 #include "zero_plugin/extras/whole_rules.h"    /* the update rules that need whole tensors */
 #include "zero_plugin/extras/muon.h"           /* Newton-Schulz iterations on a matrix */
+#include "zero_plugin/extras/whole_slices.h"   /* whole tensors of which other ranks have slices */
 #include "zero_plugin/extras/whole_tensor.h"   /* what ranks compute of whole tensors in a step */
 #include "zero_plugin/extras/world.h"          /* ranks outside the sharded group; first sums */
-#include "zero_plugin/extras/whole_slices.h"   /* whole tensors of which other ranks have slices */
 #include "zero_plugin/extras/check.h"          /* misuse, found by checked builds */
 #include "zero_plugin/extras/table.h"          /* the capabilities of this build, a row each */
 #include "zero_plugin/api/life.h"              /* create, build, hooks, step, destroy */

@@ -63,17 +63,10 @@ void zero_local_abort(zero_local *local, int rank, const char *why) {
 
 /* Joins the ranks, and notifies peers that wait for a rank which cannot join. */
 static zero_result zp_life_join(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
-    const double asked = z->cfg.timeout_s;
-    ZP_REFUSE(z, !row, "comm.kind is %d, no such kind", (int)comm->kind);
-    for (zp_comm *g = z->group; g < z->group + ZP_GROUPS; g++) {
-        g->device = &z->device;
-        g->failure = &z->failure;
-        /* opened before the settings are checked, so that peers get their error */
-        g->timeout_s = zp_type_is_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
-    }
-    ZP_DO(z, zp_comm_open(z->all, row, comm));
-    const int divisor = z->cfg.divisor > 0 ? z->cfg.divisor : z->all->nranks;
-    if (z->all->sums) z->all->divisor = (float)divisor;
+    const char *lacks = zp_transport_explain_missing(comm->kind);
+    ZP_REFUSE(z, !row && !lacks, "comm.kind is %d, no such kind", (int)comm->kind);
+    if (!row) return zp_ctx_fail(z, ZERO_ERR_UNSUPPORTED, "%s", lacks);
+    ZP_TRY(zp_ctx_open_groups(z, row, comm));
     ZP_TRY(zp_extra_join(z));
     zp_ctx_set_call(z, z->call);
     return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
@@ -262,8 +255,7 @@ void zero_destroy(zero_ctx *z) {
         g->timeout_s = fmin(g->timeout_s, ZP_UNBUILT_S);
     /* first, because this rank's streams wait for it */
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && broken; g++)
-        if (g->transport && g->own)
-            g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
+        zp_comm_abort(g, z->text[0] ? z->text : "it gave up its context");
     if (broken) zp_extra_abort(z);
     zp_extra_abandon(z);
     zp_life_finish_lanes(z);
@@ -272,11 +264,10 @@ void zero_destroy(zero_ctx *z) {
     for (int i = 0; i < 2; i++) zp_device_close_stream(&z->stream[i]);
     zp_device_close_stream(&z->compute);
     zp_device_close_stream(&z->updates);
-    zp_comm_close_watch(&z->watch);
     for (int i = 0; i < z->nevents; i++) zp_device_close_event(&z->events[i]);
     zp_events_deliver(z->device.recorder); /* the remaining events */
     zp_extra_destroy(z, broken);
-    for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_ctx_close_part(&z->part[i], &z->group[i], broken);
+    zp_ctx_close_groups(z, broken);
     zp_device_free(z->arena);
     zp_device_free_host(z->pinned);
     zp_plan_close(z);

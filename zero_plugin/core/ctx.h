@@ -426,9 +426,8 @@ static int zp_ctx_adds_means(const zero_ctx *z) {
 /* Cuts `numel` elements of `bytes` bytes from the private arena at *at, and advances *at. Before
    the arena is allocated this only measures, and returns NULL. */
 static void *zp_ctx_cut_arena(zero_ctx *z, size_t *at, size_t numel, size_t bytes) {
-    const size_t from = *at;
-    *at += zp_round_up(zp_max(numel, 1) * bytes, bytes * numel >= 65536 ? 4096 : 256);
-    return z->arena ? z->arena + from : NULL;
+    return zp_cut_memory(z->arena, at, zp_max(numel, 1) * bytes,
+                         bytes * numel >= 65536 ? 4096 : 256);
 }
 
 ZP_UNUSED static size_t zp_ctx_part_bytes(const zp_comm *of, const zp_cut *cut, int swaps) {
@@ -455,6 +454,23 @@ static void zp_ctx_close_part(zp_subgroup *part, zp_comm *g, int broken) {
     zp_comm_close(g, broken);
     if (part->of && part->of->uncut) part->of->uncut(&part->comm, broken);
     part->of = NULL;
+}
+
+/* Opens the group of all ranks of the context. Rows open the others (zp_extra_join, _check).
+   Between steps, another `comm` may follow zp_ctx_close_groups. COLLECTIVE. */
+static zero_result zp_ctx_open_groups(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
+    for (zp_comm *g = z->group; g < z->group + ZP_GROUPS; g++)
+        zp_comm_prepare(g, &z->device, &z->failure, z->cfg.timeout_s);
+    ZP_DO(z, zp_comm_open(z->all, row, comm));
+    const int divisor = z->cfg.divisor > 0 ? z->cfg.divisor : z->all->nranks;
+    if (z->all->sums) z->all->divisor = (float)divisor;
+    return ZERO_OK;
+}
+
+/* Closes all groups of the context. No stream may use them. If not `broken`: COLLECTIVE. */
+static void zp_ctx_close_groups(zero_ctx *z, int broken) {
+    zp_comm_close_watch(&z->watch);
+    for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_ctx_close_part(&z->part[i], &z->group[i], broken);
 }
 
 /* Returns the bytes that transports keep for messages between nodes and for split groups. */

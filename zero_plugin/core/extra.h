@@ -154,6 +154,8 @@ typedef struct zp_extra {
     zero_result (*move_state)(zero_ctx *z, const zero_range *r, const char *values, char *out);
     void (*begin_state)(zero_ctx *z);
     zero_result (*end_state)(zero_ctx *z);
+    /* Returns the context's own copy of a group that a tensor names; NULL: no copy. */
+    zero_group *(*own_group)(const zero_ctx *z, const zero_group *given);
     const zp_station *stations; /* the last one has neither `unit` nor `bucket` */
 } zp_extra;
 
@@ -209,9 +211,10 @@ static zero_result zp_extra_join(zero_ctx *z) {
 ZP_EXTRA_CALL(check)
 ZP_EXTRA_CALL(resolve)
 static zero_result zp_extra_tensor(zero_ctx *z, zp_tensor *t) {
-    if (t->desc.flags & ZERO_COPY || t->desc.sum_over)
-        ZP_TRY(
-            zp_extra_need(z, "groups", t->desc.sum_over ? "sum_over is set" : "ZERO_COPY is set"));
+    const zero_tensor_desc *d = &t->desc;
+    const char *what = d->flags & ZERO_COPY ? "ZERO_COPY" : d->sum_over ? "sum_over" : "slice_of";
+    if (d->flags & ZERO_COPY || d->sum_over || (d->slice_of && z->rule->needs))
+        ZP_TRY(zp_extra_need(z, "groups", what));
     ZP_EACH_EXTRA(z, x) if (x->tensor) ZP_TRY(x->tensor(z, t));
     return ZERO_OK;
 }
@@ -317,6 +320,11 @@ static void zp_extra_begin_state(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->begin_state) x->begin_state(z);
 }
 ZP_EXTRA_CALL(end_state)
+
+ZP_UNUSED static zero_group *zp_extra_own_group(const zero_ctx *z, const zero_group *given) {
+    ZP_EACH_EXTRA(z, x) if (x->own_group) return x->own_group(z, given);
+    return NULL;
+}
 
 /* Fills z->extras with the rows that a NULL-terminated list of functions returns, and allocates
    their structs. */

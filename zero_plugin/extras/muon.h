@@ -279,3 +279,25 @@ static zero_result zp_muon_assign_matrices(zp_matrix *list, int n, int sharers, 
     free(order);
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
+
+/* ---- what the row "muon" keeps of a context: whole_tensor.h and whole_slices.h ---- */
+
+#define ZP_PLACES 2
+typedef struct zp_whole_state {
+    zp_matrix *matrices; /* [nmatrices] by unit */
+    int nmatrices;
+    size_t parts;                 /* NORMS: layers of all tensors; 0: the rule needs no norms */
+    size_t sums_at, sums_bytes;   /* byte offset in memory[ZP_GRAD]; bytes of one rank */
+    size_t place_at, place_bytes; /* MATRIX: of the first of [places] places, f32 */
+    int places;
+    size_t kept_numel, scratch_numel; /* MATRIX: elements of the matrices of this owner */
+    double *trust, *norm;             /* trust ratios [parts]; one norm */
+    float *kept, *scratch;
+    zp_event full[ZP_PLACES], read[ZP_PLACES]; /* a place was written; was read */
+    zp_event summed, ended;                    /* trust is ready; matrices are ready */
+    zero_group *slice_group; /* borrowed: its ranks have slices; see whole_slices.h */
+    int slices, slice;       /* their number; this rank's. 1, 0: tensors are whole */
+    zp_limb *slice_sums;     /* NORMS: [slices][parts][2][ZP_LIMBS] */
+    float *shared, *whole;   /* MATRIX: slices that this rank collects; one matrix */
+    size_t shared_numel, whole_numel;
+} zp_whole_state;

@@ -309,8 +309,7 @@ static zero_result zp_packed_open(zero_ctx *z) {
 
 static void zp_packed_abort(zero_ctx *z) {
     for (zp_comm *g = z->packed->hop; g < z->packed->hop + 2; g++)
-        if (g->transport && g->own)
-            g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
+        zp_comm_abort(g, z->text[0] ? z->text : "it gave up its context");
 }
 /* Closes the hops, before the group that they were cut from. */
 static void zp_packed_close(zero_ctx *z, int broken) {

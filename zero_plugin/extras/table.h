@@ -8,7 +8,6 @@
 #include "check.h"
 #include "packed.h"
 #include "subgroups.h"
-#include "whole_slices.h"
 #include "whole_tensor.h"
 #include "world.h"
 
@@ -18,14 +17,12 @@
 #define ZERO_OWN_EXTRA_ROWS
 #endif
 
-/* clang-format off */
 static const zp_extra_row zp_table_rows[] = {
     zp_world_row,
     zp_subgroups_row,
     zp_packed_row,
     zp_whole_tensor_row,
-    zp_whole_slices_row,
     zp_offload_build_row,
     zp_check_row,
-    ZERO_OWN_EXTRA_ROWS NULL};
-/* clang-format on */
+    ZERO_OWN_EXTRA_ROWS NULL,
+};

@@ -17,8 +17,9 @@
    All messages use the gradient stream and the context's own copy of the group. */
 #pragma once
 
-#include "whole_tensor.h"
-#include "world.h"
+#include "../comm/group.h"
+#include "../core/extra.h"
+#include "muon.h"
 
 /* ---- kernels ---- */
 
@@ -68,7 +69,16 @@ static size_t zp_whole_slices_of(const zero_ctx *z, int s, size_t *at) {
     }
     return numel;
 }
-static int zp_whole_slices_count(const zp_tensor *t) { return zero_group_size(t->desc.slice_of); }
+/* Returns the number of slices of which the tensor is one; 1: it is whole. */
+static int zp_whole_slices_count(const zp_tensor *t) {
+    return t->desc.slice_of ? zp_comm_of_group(t->desc.slice_of)->nranks : 1;
+}
+/* Returns 1 if this rank makes m orthogonal. */
+static int zp_whole_slices_is_owner(const zero_ctx *z, const zp_matrix *m) {
+    return m->owner == z->data->rank && (m->slices == 1 || m->sharer == z->whole->slice);
+}
+/* Returns the limbs of one rank's sums, over all layers. */
+static size_t zp_whole_slices_limbs(const zero_ctx *z) { return z->whole->parts * 2 * ZP_LIMBS; }
 
 /* Plans the buffers, after matrices are assigned and layers are counted. Returns their bytes. */
 static size_t zp_whole_slices_plan(zero_ctx *z) {
@@ -77,23 +87,23 @@ static size_t zp_whole_slices_plan(zero_ctx *z) {
     d->slice_group = NULL;
     for (int t = 0; t < z->ntensors && z->rule->needs; t++)
         if (zp_whole_slices_count(&z->tensors[t]) > 1) d->slice_group = z->tensors[t].desc.slice_of;
-    d->slices = zero_group_size(d->slice_group);
-    d->slice = zero_group_rank(d->slice_group);
+    d->slices = d->slice_group ? zp_comm_of_group(d->slice_group)->nranks : 1;
+    d->slice = d->slice_group ? zp_comm_of_group(d->slice_group)->rank : 0;
     d->shared_numel = d->whole_numel = 0;
     if (d->slices == 1) return 0;
     d->shared_numel = (size_t)d->slices * zp_whole_slices_of(z, d->slice, &at);
     for (int i = 0; i < z->whole->nmatrices; i++) {
         const zp_matrix *m = &z->whole->matrices[i];
-        if (m->slices > 1 && zp_whole_tensor_is_owner(z, m))
+        if (m->slices > 1 && zp_whole_slices_is_owner(z, m))
             d->whole_numel = zp_max(d->whole_numel, m->rows * m->cols);
     }
     return (d->shared_numel + d->whole_numel) * sizeof(float)
-           + (size_t)d->slices * zp_whole_tensor_limbs(z) * sizeof(zp_limb);
+           + (size_t)d->slices * zp_whole_slices_limbs(z) * sizeof(zp_limb);
 }
 
 static void zp_whole_slices_cut(zero_ctx *z, size_t *at) {
     zp_whole_state *d = z->whole;
-    const size_t limbs = (size_t)d->slices * zp_whole_tensor_limbs(z);
+    const size_t limbs = (size_t)d->slices * zp_whole_slices_limbs(z);
     if (limbs) d->slice_sums = (zp_limb *)zp_ctx_cut_arena(z, at, limbs, sizeof *d->slice_sums);
     if (!d->nmatrices) return;
     d->shared = (float *)zp_ctx_cut_arena(z, at, d->shared_numel, sizeof *d->shared);
@@ -105,7 +115,7 @@ static void zp_whole_slices_cut(zero_ctx *z, size_t *at) {
 static size_t zp_whole_slices_sent(const zero_ctx *z, int u) {
     const zp_whole_state *d = z->whole;
     size_t numel = 0;
-    if (u < 0) return (size_t)(d->slices - 1) * zp_whole_tensor_limbs(z) * sizeof(zp_limb);
+    if (u < 0) return (size_t)(d->slices - 1) * zp_whole_slices_limbs(z) * sizeof(zp_limb);
     for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
         if (m->unit != u || m->owner != z->data->rank || m->slices == 1) continue;
         numel +=
@@ -131,35 +141,45 @@ static zero_result zp_whole_slices_exchange(zero_ctx *z, zero_group *g, int back
     const zp_call call = {ZP_GROUP_ALL_TO_ALL, -1, 0};
     const zp_whole_state *d = z->whole;
     size_t at, mine = zp_whole_slices_of(z, d->slice, &at);
-    int messages = 0;
+    zero_message *m = g->list;
     for (int sends = 1; sends >= 0; sends--)
         for (int i = 1; i < d->slices; i++) {
             const int peer = (d->slice + i) % d->slices;
             const size_t numel = zp_whole_slices_of(z, peer, &at);
             const int kept = sends != back;
-            zp_collectives_add_message(g, &messages, peer, sends,
-                                       kept ? d->kept + at : d->shared + (size_t)peer * mine,
-                                       (kept ? numel : mine) * sizeof(float));
+            const zero_message one = {peer, sends,
+                                      kept ? d->kept + at : d->shared + (size_t)peer * mine,
+                                      (kept ? numel : mine) * sizeof(float)};
+            *m = one;
+            m += one.bytes > 0;
         }
     (void)zp_whole_slices_of(z, d->slice, &at);
     float *own = d->kept + at, *here = d->shared + (size_t)d->slice * mine;
     ZP_TRY(zp_device_copy(&g->stream, back ? own : here, back ? here : own, mine * sizeof *own));
-    return zp_collectives_exchange_messages(g, &call, g->list, messages);
+    return zp_group_exchange_messages(g, &call, g->list, (int)(m - g->list));
+}
+
+/* Gathers the sums of all slices. */
+static zero_result zp_whole_slices_gather_sums(zero_group *g, zp_limb *sums, size_t bytes) {
+    const zp_call call = {ZP_GROUP_ALL_GATHER, -1, bytes};
+    const zp_parts all = {sums, bytes, bytes, SIZE_MAX};
+    const zero_message own = zp_comm_part_message(&all, g->group.rank, 1);
+    const zp_parts out = {own.data, 0, bytes, bytes};
+    return zp_group_exchange_parts(g, &call, &out, &all);
 }
 
 static void zp_whole_slices_task(const void *args, size_t n, int threads) {
     const zp_whole_slices_args *a = (const zp_whole_slices_args *)args;
     zero_ctx *z = a->z;
     zp_whole_state *d = z->whole;
-    zero_group *g = zp_world_own_group(z, d->slice_group);
-    const size_t limbs = zp_whole_tensor_limbs(z);
+    zero_group *g = zp_extra_own_group(z, d->slice_group);
+    const size_t limbs = zp_whole_slices_limbs(z);
     if (!g || zp_failure_result(&z->failure)) return;
     g->number++;
     zero_result r = a->what == ZP_SLICES_GATHER_SUMS
-                        ? zp_collectives_all_gather(g, d->slice_sums + (size_t)d->slice * limbs,
-                                                    d->slice_sums, limbs * sizeof(zp_limb))
+                        ? zp_whole_slices_gather_sums(g, d->slice_sums, limbs * sizeof(zp_limb))
                         : zp_whole_slices_exchange(z, g, a->what == ZP_SLICES_RETURN);
-    r = zp_collectives_end(g, "what slices make whole", r);
+    r = zp_group_end(g, "what slices make whole", r);
     if (r) (void)zp_comm_fail(z->data, r, "%s", g->text);
 }
 static zero_result zp_whole_slices_send(zero_ctx *z, zp_whole_slices_what what) {
@@ -173,7 +193,7 @@ static zero_result zp_whole_slices_send(zero_ctx *z, zp_whole_slices_what what) 
 /* Adds the sums of `ranks` shards, and gathers those of the other slices. */
 static zero_result zp_whole_slices_add(zero_ctx *z, const zp_limb *sums, size_t stride, int ranks) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
-    const size_t limbs = zp_whole_tensor_limbs(z);
+    const size_t limbs = zp_whole_slices_limbs(z);
     zp_limb *mine = z->whole->slice_sums + (size_t)z->whole->slice * limbs;
     const zp_whole_slices_one_sum_args one = {sums, mine, stride, ranks};
     ZP_TRY(zp_whole_slices_one_sum(g, &one, limbs));
@@ -220,17 +240,4 @@ static zero_result zp_whole_slices_return(zero_ctx *z, zp_stream *s) {
     ZP_TRY(zp_device_wait_event(g, &z->whole->ended));
     for (int u = 0; u < z->layout.all; u++) z->data->meter.sent_bytes += zp_whole_slices_sent(z, u);
     return zp_whole_slices_send(z, ZP_SLICES_RETURN);
-}
-
-static const zp_whole_slices_calls zp_whole_slices_table = {
-    zp_whole_slices_count,         zp_whole_slices_plan,  zp_whole_slices_cut,
-    zp_whole_slices_sent,          zp_whole_slices_add,   zp_whole_slices_collect,
-    zp_whole_slices_orthogonalize, zp_whole_slices_return};
-static void zp_whole_slices_init(zero_ctx *z) { z->whole->calls = &zp_whole_slices_table; }
-static zp_extra zp_whole_slices_row(void) {
-    zp_extra x;
-    memset(&x, 0, sizeof x);
-    x.name = "slices";
-    x.init = zp_whole_slices_init;
-    return x;
 }

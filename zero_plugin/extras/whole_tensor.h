@@ -29,58 +29,12 @@
 #pragma once
 
 #include "../core/extra.h"
-#include "muon.h"
 #include "whole_rules.h"
-
-#define ZP_PLACES 2
-typedef struct zp_whole_state {
-    zp_matrix *matrices; /* [nmatrices] by unit */
-    int nmatrices;
-    size_t parts;                 /* NORMS: layers of all tensors; 0: the rule needs no norms */
-    size_t sums_at, sums_bytes;   /* byte offset in memory[ZP_GRAD]; bytes of one rank */
-    size_t place_at, place_bytes; /* MATRIX: of the first of [places] places, f32 */
-    int places;
-    size_t kept_numel, scratch_numel; /* MATRIX: elements of the matrices of this owner */
-    double *trust, *norm;             /* trust ratios [parts]; one norm */
-    float *kept, *scratch;
-    zp_event full[ZP_PLACES], read[ZP_PLACES]; /* a place was written; was read */
-    zp_event summed, ended;                    /* trust is ready; matrices are ready */
-    const struct zp_whole_slices_calls *calls; /* NULL: this copy of the plugin has no slices */
-    zero_group *slice_group;                   /* borrowed: its ranks have slices */
-    int slices, slice;     /* their number; this rank's. 1, 0: tensors are whole */
-    zp_limb *slice_sums;   /* NORMS: [slices][parts][2][ZP_LIMBS] */
-    float *shared, *whole; /* MATRIX: slices that this rank collects; one matrix */
-    size_t shared_numel, whole_numel;
-} zp_whole_state;
-
-/* The functions of whole_slices.h. Those from `sent` on are called if slices > 1. */
-typedef struct zp_whole_slices_calls {
-    /* Returns the number of slices of which the tensor is one; 1: it is whole. */
-    int (*count)(const zp_tensor *t);
-    /* Plans the buffers after matrices are assigned and layers are counted. Returns their bytes. */
-    size_t (*plan)(zero_ctx *z);
-    void (*cut)(zero_ctx *z, size_t *at);
-    /* Returns the bytes that this rank sends over the group in a step for unit u; -1: its sums. */
-    size_t (*sent)(const zero_ctx *z, int u);
-    /* Adds the sums of squares of `ranks` shards, and gathers those of the other slices. */
-    zero_result (*add)(zero_ctx *z, const zp_limb *sums, size_t stride, int ranks);
-    /* Collects slices before stream s works on matrices; makes one orthogonal; returns slices. */
-    zero_result (*collect)(zero_ctx *z, zp_stream *s);
-    zero_result (*orthogonalize)(zero_ctx *z, zp_stream *s, const zp_matrix *m,
-                                 const zp_control *control);
-    zero_result (*give_back)(zero_ctx *z, zp_stream *s);
-} zp_whole_slices_calls;
+#include "whole_slices.h"
 
 /* ---- the plan ---- */
 
 static int zp_whole_tensor_is_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }
-/* Returns 1 if this rank makes m orthogonal. */
-static int zp_whole_tensor_is_owner(const zero_ctx *z, const zp_matrix *m) {
-    return m->owner == z->data->rank && (m->slices == 1 || m->sharer == z->whole->slice);
-}
-/* Returns the limbs of one rank's sums, over all layers. */
-static size_t zp_whole_tensor_limbs(const zero_ctx *z) { return z->whole->parts * 2 * ZP_LIMBS; }
-
 /* Returns the scale of an update of the tensor's matrices, by their shape; 0: it has none. */
 static float zp_whole_tensor_scale(const zero_ctx *z, const zp_tensor *t) {
     const double rows = (double)t->desc.rows, cols = (double)t->desc.cols;
@@ -113,7 +67,7 @@ static zp_op zp_whole_tensor_op(zero_ctx *z, int u, int kind, int place) {
 /* Returns the bytes that this rank sends for a unit (a gather and a reduction); -1: for sums. */
 static size_t zp_whole_tensor_sent(zero_ctx *z, int u) {
     const zp_whole_state *d = z->whole;
-    const size_t slices = d->slices > 1 ? d->calls->sent(z, u) : 0;
+    const size_t slices = d->slices > 1 ? zp_whole_slices_sent(z, u) : 0;
     if (u < 0) {
         const zp_op sums = zp_whole_tensor_sums_op(z);
         return slices + (d->parts && !zp_whole_tensor_is_whole(z) ? zp_comm_op_bytes(&sums) : 0);
@@ -131,12 +85,11 @@ static void zp_whole_tensor_plan(zero_ctx *z) {
     zp_whole_state *d = z->whole;
     const zp_layout *l = &z->layout;
     d->parts = zp_ctx_normed_layers(z);
-    d->sums_bytes = zp_round_up(zp_whole_tensor_limbs(z) * sizeof(zp_limb), 256)
+    d->sums_bytes = zp_round_up(zp_whole_slices_limbs(z) * sizeof(zp_limb), 256)
                     * (size_t)zp_whole_tensor_slots(z);
     d->place_bytes = d->kept_numel = d->scratch_numel = 0;
     d->places = 0;
-    d->slices = 1;
-    const size_t of_slices = d->calls ? d->calls->plan(z) : 0;
+    const size_t of_slices = zp_whole_slices_plan(z);
     for (int u = 0; u < l->all; u++) {
         const size_t bytes = zp_round_up(l->unit[u].padded * sizeof(float), 256);
         if (!zp_layout_has_matrices(&z->layout, u)) continue;
@@ -145,7 +98,7 @@ static void zp_whole_tensor_plan(zero_ctx *z) {
     }
     for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
         if (m->owner == z->data->rank) d->kept_numel += zp_round_up(m->numel, zp_align);
-        if (!zp_whole_tensor_is_owner(z, m)) continue;
+        if (!zp_whole_slices_is_owner(z, m)) continue;
         d->scratch_numel = zp_max(d->scratch_numel, zp_muon_scratch_numel(m->rows, m->cols));
     }
     const size_t bytes = (size_t)z->data->nranks * d->sums_bytes
@@ -268,9 +221,9 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
     }
     if (!whole) ZP_TRY(zp_comm_issue(g, &op, 1));
     if (d->slices > 1) {
-        ZP_TRY(d->calls->add(z, trust.sums, trust.stride, trust.ranks));
+        ZP_TRY(zp_whole_slices_add(z, trust.sums, trust.stride, trust.ranks));
         trust.sums = d->slice_sums;
-        trust.stride = zp_whole_tensor_limbs(z);
+        trust.stride = zp_whole_slices_limbs(z);
         trust.ranks = d->slices;
     }
     ZP_TRY(zp_exact_trust(g, &trust, d->parts));
@@ -290,30 +243,24 @@ static zero_result zp_whole_tensor_between_passes(zero_ctx *z) {
     const int left_out = zp_device_is_host() && control->skip;
     control = zp_device_is_host() ? NULL : z->decision;
     for (int i = 0; i < d->places; i++) ZP_TRY(zp_device_wait_event(s, &d->read[i]));
-    if (sliced) ZP_TRY(d->calls->collect(z, s));
+    if (sliced) ZP_TRY(zp_whole_slices_collect(z, s));
     for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
-        if (!zp_whole_tensor_is_owner(z, m) || left_out) continue;
+        if (!zp_whole_slices_is_owner(z, m) || left_out) continue;
         ZP_TRY(m->slices > 1
-                   ? d->calls->orthogonalize(z, s, m, control)
+                   ? zp_whole_slices_orthogonalize(z, s, m, control)
                    : zp_muon_orthogonalize(s, d->kept + m->kept, m->rows, m->cols,
                                            z->cfg.muon.turns, d->scratch, d->norm, control));
     }
-    if (sliced) ZP_TRY(d->calls->give_back(z, s));
+    if (sliced) ZP_TRY(zp_whole_slices_return(z, s));
     return zp_device_record_event(d->slices > 1 ? &z->stream[ZP_GRADIENTS] : s, &d->ended);
 }
 
 /* ---- tensors ---- */
 
-/* Returns the number of slices of which the tensor is one. */
-static int zp_whole_tensor_slices(const zero_ctx *z, const zp_tensor *t) {
-    return t->desc.slice_of && z->whole->calls ? z->whole->calls->count(t) : 1;
-}
-
 /* Checks the fields of a description for slices. */
 static zero_result zp_whole_tensor_check_slices(zero_ctx *z, const zp_tensor *t) {
     const zero_tensor_desc *d = &t->desc;
     const size_t outer = d->outer ? d->outer : 1;
-    if (d->slice_of && !z->whole->calls) ZP_TRY(zp_extra_need(z, "groups", "slice_of is set"));
     ZP_REFUSE(z, d->outer && !d->slice_of, "tensor %s: outer %zu, but slice_of is NULL", d->name,
               d->outer);
     ZP_REFUSE(z, d->numel % outer,
@@ -321,7 +268,7 @@ static zero_result zp_whole_tensor_check_slices(zero_ctx *z, const zp_tensor *t)
               d->name, outer, d->numel);
     const zp_tensor *other = z->tensors, *end = z->tensors + z->ntensors;
     if (!d->slice_of || !z->rule->needs) return ZERO_OK;
-    while (other < end && zp_whole_tensor_slices(z, other) == 1) other++;
+    while (other < end && zp_whole_slices_count(other) == 1) other++;
     ZP_REFUSE(z, other < end && other->desc.slice_of != d->slice_of,
               "tensor %s is a slice over another group than tensor %s", d->name, other->desc.name);
     return ZERO_OK;
@@ -329,7 +276,7 @@ static zero_result zp_whole_tensor_check_slices(zero_ctx *z, const zp_tensor *t)
 /* Checks the fields for slices and matrices. Rules that need no matrices do not see them. */
 static zero_result zp_whole_tensor_check(zero_ctx *z, zp_tensor *t) {
     zero_tensor_desc *d = &t->desc;
-    const size_t slices = (size_t)zp_whole_tensor_slices(z, t), numel = d->numel * slices;
+    const size_t slices = (size_t)zp_whole_slices_count(t), numel = d->numel * slices;
     ZP_TRY(zp_whole_tensor_check_slices(z, t));
     const int whole =
         d->rows && d->cols && d->cols <= numel / d->rows && numel % (d->rows * d->cols) == 0;
@@ -345,7 +292,7 @@ static zero_result zp_whole_tensor_check(zero_ctx *z, zp_tensor *t) {
 }
 static void zp_whole_tensor_describe(const zero_ctx *z, const zp_tensor *t, char *text,
                                      size_t bytes) {
-    const int slices = zp_whole_tensor_slices(z, t);
+    const int slices = zp_whole_slices_count(t);
     const size_t n = strlen(text), rows = t->matrices ? t->desc.rows : 0;
     (void)snprintf(text + n, bytes - n, "matrices %zu x %zu, ", rows, rows ? t->desc.cols : 0);
     if (slices > 1)
@@ -368,7 +315,7 @@ static zero_result zp_whole_tensor_layout(zero_ctx *z) {
     d->nmatrices = 0;
     for (int i = 0; i < l->nmembers; i++) {
         const zp_tensor *t = &z->tensors[l->members[i].tensor];
-        const int slices = zp_whole_tensor_slices(z, t);
+        const int slices = zp_whole_slices_count(t);
         if (!t->matrices) continue;
         n += l->members[i].numel / (t->desc.rows * t->desc.cols / (size_t)slices);
         sharers = slices > sharers ? slices : sharers;
@@ -380,7 +327,7 @@ static zero_result zp_whole_tensor_layout(zero_ctx *z) {
     for (int i = 0; i < l->nmembers; i++) {
         const zp_member *m = &l->members[i];
         const zp_tensor *t = &z->tensors[m->tensor];
-        const int slices = zp_whole_tensor_slices(z, t);
+        const int slices = zp_whole_slices_count(t);
         const size_t rows = t->desc.rows, cols = t->desc.cols, numel = rows * cols / (size_t)slices;
         for (size_t at = 0; t->matrices && at < m->numel; at += numel) {
             const zp_matrix made = {m->unit, 0,     m->at + at, rows, cols,
@@ -404,7 +351,7 @@ static void zp_whole_tensor_cut(zero_ctx *z, size_t *at) {
         d->kept = (float *)zp_ctx_cut_arena(z, at, d->kept_numel, sizeof *d->kept);
         d->scratch = (float *)zp_ctx_cut_arena(z, at, d->scratch_numel, sizeof *d->scratch);
     }
-    if (d->slices > 1) d->calls->cut(z, at);
+    if (d->slices > 1) zp_whole_slices_cut(z, at);
 }
 static zero_result zp_whole_tensor_open(zero_ctx *z) {
     zp_whole_state *d = z->whole;

@@ -16,6 +16,7 @@
 #include "../core/agree.h"
 #include "../core/verdict.h"
 #include "../core/extra.h"
+#include "../comm/collectives.h"
 
 /* A group over which gradients are summed first: your code's, and the context's own copy. */
 typedef struct zp_first_sum {
@@ -57,10 +58,10 @@ static void zp_world_first_sums_task(const void *args, size_t n, int threads) {
         zero_group *g = zp_world_own_group(z, z->tensors[m->tensor].desc.sum_over);
         if (!g || g->group.nranks == 1) continue;
         g->number++;
-        const zero_result r = zp_collectives_end(
-            g, "a gradient's first sum",
-            zp_collectives_all_reduce(g, a->memory + m->at * zp_type_bytes(grad->type), m->numel,
-                                      grad->type, ZERO_SUM));
+        const zero_result r =
+            zp_group_end(g, "a gradient's first sum",
+                         zp_collectives_all_reduce(g, a->memory + m->at * zp_type_bytes(grad->type),
+                                                   m->numel, grad->type, ZERO_SUM));
         if (r) (void)zp_comm_fail(z->data, r, "%s", g->text);
     }
 }
@@ -114,17 +115,8 @@ typedef struct zp_world_join_verdict_args {
 } zp_world_join_verdict_args;
 
 ZP_FN void zp_world_join_verdict_at(const zp_world_join_verdict_args *a, size_t one) {
-    zp_control *c = a->control;
-    if (c) {
-        c->sumsq = a->agreed->sumsq;
-        c->bad_unit = a->agreed->bad_unit;
-        c->bad_offset = a->agreed->bad_offset;
-        c->bad_rank = a->agreed->bad_rank;
-        c->differs = a->agreed->differs;
-        c->differs_rank = a->agreed->differs_rank;
-        c->differing[0] = a->agreed->differing[0];
-        c->differing[1] = a->agreed->differing[1];
-        c->norm = a->agreed->norm;
+    if (a->control) {
+        memcpy(a->control, a->agreed, offsetof(zp_control, steps));
         return;
     }
     for (int u = 0; u < a->units; u++) a->to[ZP_VERDICT + u] += a->from[ZP_VERDICT + u];
@@ -291,7 +283,7 @@ static zero_result zp_world_open_copies(zero_ctx *z) {
     for (int t = 0; t < z->ntensors; t++) {
         const zp_tensor *x = &z->tensors[t];
         ZP_TRY(zp_world_copy_group(z, x, x->desc.sum_over, "sum_over"));
-        if (z->rule->needs && zero_group_size(x->desc.slice_of) > 1)
+        if (z->rule->needs && x->desc.slice_of && zp_comm_of_group(x->desc.slice_of)->nranks > 1)
             ZP_TRY(zp_world_copy_group(z, x, x->desc.slice_of, "slice_of"));
     }
     return ZERO_OK;
@@ -303,7 +295,7 @@ static void zp_world_abort(zero_ctx *z) {
         if (f->own) {
             (void)zp_comm_fail(&f->own->group, ZERO_ERR_PEER, "%s",
                                z->text[0] ? z->text : "it gave up its context");
-            (void)zp_collectives_end(f->own, "zero_destroy", ZERO_OK);
+            (void)zp_group_end(f->own, "zero_destroy", ZERO_OK);
         }
 }
 /* Closes the copies while their stream is open and its lane idle. */
@@ -316,7 +308,6 @@ static void zp_world_close_first_sums(zero_ctx *z) {
     }
 }
 static void zp_world_close(zero_ctx *z, int broken) {
-    (void)broken;
     if (zp_world_joined(z)) zp_device_order_with(&z->partner->device, NULL);
     if (zp_world_joined(z)) z->partner->cfg.joins = NULL;
     if (z->partner) z->partner->partner = NULL;
@@ -343,6 +334,7 @@ static zp_extra zp_world_row(void) {
     x.layout = zp_world_layout;
     x.check_turn = zp_world_check_turn;
     x.stats = zp_world_stats;
+    x.own_group = zp_world_own_group;
     x.build = zp_world_open_copies;
     x.abort = zp_world_abort;
     x.stop = zp_world_close_first_sums;

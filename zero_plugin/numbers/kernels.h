@@ -25,17 +25,17 @@ typedef struct zp_control { /* in device memory; the agreement and the step writ
     double sumsq;           /* of the scaled mean gradient of all ranks */
     double norm;            /* of the mean gradient, unscaled */
     double bad_unit, bad_offset, bad_rank; /* first element that is not finite; bad_unit -1: none */
-    int64_t steps, skipped;
+    double differing[2];                   /* rank 0's value, and that of differs_rank */
+    int differs,
+        differs_rank; /* first word in which a rank differs from rank 0 (0: none), and the rank.
+                         They stay until your code asks; no step is taken meanwhile */
+    int64_t steps, skipped;  /* first after the result of the agreement */
     int skip, at_floor;      /* of this step; at_floor: it overflowed at the smallest scale */
     double factor;           /* the gradient's factor for unscaling and clipping */
     float scale, used_scale; /* of the next backward; of the one that was reduced last */
     double stored;           /* reduced values are the mean times this: scale * divisor */
     double divisor;          /* the group's */
     int hysteresis;          /* overflows left before the loss scale is halved */
-    int differs,
-        differs_rank;    /* first word in which a rank differs from rank 0 (0: none), and the rank.
-                            They stay until your code asks; no step is taken meanwhile */
-    double differing[2]; /* rank 0's value, and that rank's */
     int64_t iteration, last_overflow;
     int fed; /* the copy (0 or 1) of the fed-back errors that the last step wrote */
     /* corrections after t steps of moving averages by beta1 and beta2, which begin at 0 */
