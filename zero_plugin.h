@@ -662,8 +662,9 @@ zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *c
    *z is NULL and this process must exit with the returned value. In the process that called, after
    its ranks have ended, that is zero_run_local's value. In a rank without a context, it is the
    zero_result. cfg.log also gets errors that no rank can report: why none was started, or the first
-   rank that a signal ended and the last function of the plugin that it called. CUDA: one rank only;
-   126 for more, which are threads there. */
+   rank that a signal ended and the last function of the plugin that it called. CUDA: call this
+   before the first call of CUDA. Each rank has the GPU of its number, and NCCL connects the ranks;
+   without NCCL only one rank can start. */
 int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
 
 /* Calls zero_start_local in main and returns from main if it must. Settings follow by name, such as

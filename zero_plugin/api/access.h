@@ -65,7 +65,7 @@ zero_result zero_state_begin(zero_ctx *z) {
                       "after zero_step"
                 : z->phase == ZP_NEW ? "zero_build comes first"
                                      : "the state is open already");
-    ZP_DO(z, zp_ctx_sync(z)); /* prefetched gathers read memory that a put may write */
+    ZP_DO(z, zp_extra_sync(z)); /* prefetched gathers read memory that a put may write */
     ZP_TRY(zp_step_wait_report(z));
     ZP_DO(z, zp_comm_barrier(z->all)); /* after it no peer reads memory that a put may write */
     zp_extra_begin_state(z);
@@ -128,7 +128,7 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     ZP_ENTER(z, "zero_state_end", ZP_OPEN, ZP_NOT_OPEN);
     z->phase = ZP_IDLE;
     if (!changed) return ZERO_OK;
-    ZP_TRY(zp_state_compute_weights(z));
+    ZP_TRY(zp_weights_compute_all(z));
     ZP_TRY(zp_extra_end_state(z));
     z->stepped = 0; /* the last step of another run is unknown */
     return zp_observe_seal(z);
@@ -211,38 +211,18 @@ zero_result zero_barrier(zero_ctx *z) {
     return zp_ctx_check(z, zp_comm_barrier(z->all));
 }
 
-/* Adds up the counters of all groups of the context; of a world only its agreements. */
-static zp_meter zp_access_meters(const zero_ctx *z) {
-    zp_meter all = z->all->meter;
-    for (const zp_comm *g = &z->group[ZP_DATA]; g < z->group + ZP_GROUPS; g++) {
-        const int replicas = g == z->replicas.group;
-        all.sent_bytes += g->meter.sent_bytes;
-        all.mapped_bytes += g->meter.mapped_bytes;
-        all.verdict_bytes += g->meter.verdict_bytes;
-        all.control_bytes += g->meter.control_bytes;
-        all.reductions += replicas ? 0 : g->meter.reductions;
-        all.gathers += replicas ? 0 : g->meter.gathers;
-        all.gather_bytes += g->meter.gather_bytes;
-        all.allocated_bytes += g->meter.allocated_bytes;
-    }
-    for (int i = 0; i < 2; i++) all.allocated_bytes += z->packed.hop[i].meter.allocated_bytes;
-    if (z->world != z->all) all.verdict_bytes += z->world->meter.verdict_bytes;
-    return all;
-}
-
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     ZP_ENTER(z, "zero_query_stats", ZP_ANY, "");
     ZP_REFUSE(z, !stats, "stats is NULL");
     ZP_UNTIMELY(z, z->phase == ZP_NEW, "zero_build comes first");
     const zero_plan *p = &z->plan;
-    const zp_meter m = zp_access_meters(z);
+    const zp_meter m = z->all->meter;
     const double exposed = z->device.exposed_s;
-    ZP_DO(z, zp_ctx_sync(z));
+    ZP_DO(z, zp_extra_sync(z));
     zp_events_deliver(z->device.recorder);
-    zp_file_sync(&z->disk);
     ZP_TRY(zp_step_wait_report(z)); /* up to the last step, or norm */
     z->device.exposed_s = exposed;  /* this wait is not a wait of training */
-    const size_t allocated = m.allocated_bytes + z->private_bytes + zp_offload_plan_buffers(z);
+    const size_t allocated = m.allocated_bytes + z->private_bytes;
     const uint64_t steps = (uint64_t)z->report.steps, skipped = (uint64_t)z->report.skipped;
     const zero_stats now = {p->param_bytes,
                             p->grad_bytes,
@@ -259,14 +239,15 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
                             z->hooks_s,
                             m.verdict_bytes,
                             m.control_bytes,
-                            z->disk.read_bytes,
-                            z->disk.written_bytes,
-                            1e-9 * (double)z->disk.waited_ns,
-                            z->group[ZP_NEAR].meter.sent_bytes,
-                            z->group[ZP_REPLICAS].meter.sent_bytes,
+                            0,
+                            0,
+                            0,
+                            0,
+                            0,
                             m.gather_bytes,
-                            z->host.down_bytes,
-                            z->host.up_bytes};
+                            0,
+                            0};
     *stats = now;
+    zp_extra_stats(z, stats);
     return ZERO_OK;
 }

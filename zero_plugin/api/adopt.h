@@ -111,7 +111,7 @@ static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *arra
         zero_convert(values, ZERO_F32, raw, type, n);
         ZP_TRY(zp_access_write(z, z->lent ? "zero_lend" : "zero_adopt", d->name, ZERO_PARAMETER,
                                first + at, n, values));
-        if (!zp_check_is_on() || z->lent) continue;
+        if (!z->observer || z->lent) continue;
         memset(raw, 0xFF, n * of); /* NaN in every type */
         ZP_DO(z, zp_device_copy(&z->compute, array + at * of, raw, n * of));
         ZP_DO(z, zp_device_sync_stream(&z->compute));
@@ -178,10 +178,10 @@ static zero_result zp_adopt_check_extents(zero_ctx *z, int n, void (*release)(vo
                   of[x->side], z->tensors[x->tensor].desc.name, x->layer, of[y->side],
                   z->tensors[y->tensor].desc.name, y->layer);
     }
-    for (int i = 0; i < n && zp_check_is_on(); i++) {
+    for (int i = 0; i < n && z->observer; i++) {
         const zp_extent *x = &z->extents[i];
         if (x->side == ZP_GRAD && !z->lent) continue; /* their type is not known */
-        const size_t room = zp_check_array_room((char *)(uintptr_t)x->at, release);
+        const size_t room = z->observer->room((char *)(uintptr_t)x->at, release);
         ZP_REFUSE(z, room < x->bytes,
                   "%stensor %s, layer %d: its array has %zu bytes, the table says %zu", of[x->side],
                   z->tensors[x->tensor].desc.name, x->layer, room, x->bytes);

@@ -15,7 +15,9 @@
 
 #include "local.h"
 
+#define ZP_NO_NCCL "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL"
 #ifdef ZERO_WITH_NCCL
+#include <nccl.h>
 
 #define ZP_SENT ((size_t)256) /* most lists in flight; then the caller waits for the oldest */
 

@@ -91,6 +91,11 @@ typedef struct zp_station {
    each member that it sets. */
 typedef struct zp_extra {
     const char *name;
+    /* The row's struct: its bytes, and the offset in zero_ctx of the pointer to it. zero_create
+       allocates it, filled with zeros, and zero_destroy frees it. */
+    size_t state_bytes, state_at;
+    /* Update rules, up to one without a name. The table in numbers/rules.h has their names. */
+    const zp_rule *rules;
     /* zero_create calls this first. */
     void (*init)(zero_ctx *z);
     /* If the resolved settings are wrong, writes the reason to `text`; otherwise writes nothing. */
@@ -101,7 +106,11 @@ typedef struct zp_extra {
        groups: before and after the arrays are chosen. COLLECTIVE if they split. */
     zero_result (*check)(zero_ctx *z);
     zero_result (*resolve)(zero_ctx *z);
-    /* The layout: adds the data that the row needs about tensors. */
+    /* zero_tensor: checks the fields of t->desc that belong to the row, and resolves them. */
+    zero_result (*tensor)(zero_ctx *z, zp_tensor *t);
+    /* Appends to `text` those that must be the same on all ranks. */
+    void (*describe)(const zero_ctx *z, const zp_tensor *t, char *text, size_t bytes);
+    /* Every plan, after the layout is made: allocates the data that the row needs about units. */
     zero_result (*layout)(zero_ctx *z);
     /* May change the arrays' types, shares and tiers, after the settings are resolved. */
     void (*choose)(zero_ctx *z);
@@ -134,20 +143,34 @@ typedef struct zp_extra {
     void (*destroy)(zero_ctx *z, int broken);
     /* The first micro-step of a step begins. */
     zero_result (*begin_step)(zero_ctx *z);
-    /* The weights have changed: earlier gathered parameters are out of date. */
-    void (*forget)(zero_ctx *z);
+    /* The weights of unit u have changed, or, if u is -1, those of all units: earlier gathered
+       parameters are out of date. */
+    void (*forget)(zero_ctx *z, int u);
     /* Rules of several passes: adds the inputs of unit u's elements from `first` on. */
     void (*fill_update)(const zero_ctx *z, int u, size_t first, zp_update *a);
+    /* The same rules, if the CPU updates unit u, whose tensors the device combines between the
+       passes. results_up: stream s copies what the first pass found in unit u to `to` on the
+       device. inputs_down: once `ready`, `from` is copied to where the last pass reads it. u -1:
+       the sums of norms, and the ratios, of all units. */
+    zero_result (*results_up)(zero_ctx *z, int u, zp_stream *s, void *to);
+    zero_result (*inputs_down)(zero_ctx *z, int u, zp_event *ready, const void *from);
     /* Fills the row's fields of a tensor's span in an update. */
     void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
+    /* Refuses zero_reduce (`reduces` 1), or a call that needs the agreement, if it comes too
+       early. */
+    zero_result (*check_turn)(zero_ctx *z, int reduces);
     /* Before your code writes unit u's gradient again: the last update may still read it. */
     zero_result (*before_write)(zero_ctx *z, int u);
     /* before_put: weights will be computed from master weights that your code put. wrote: values
-       were put into array a, or, if a is NULL, into any array. */
+       were put into unit u of array a, or, if a is NULL, into any unit of any array. */
     zero_result (*before_put)(zero_ctx *z);
-    void (*wrote)(zero_ctx *z, const zp_array *a);
+    void (*wrote)(zero_ctx *z, const zp_array *a, int u);
     /* Completes a pending update. COLLECTIVE if an update is pending. */
     zero_result (*finish_update)(zero_ctx *z);
+    /* Waits until the row's streams and lanes are idle. SYNC. */
+    zero_result (*sync)(zero_ctx *z);
+    /* Adds the row's numbers to those of zero_query_stats. All streams are idle. */
+    void (*stats)(zero_ctx *z, zero_stats *stats);
     /* The row's own state: adds its ranges; recognizes a range by its name; copies values in or
        out; zero_state_begin; zero_state_end, after a put. */
     zero_result (*add_state)(zero_ctx *z);
@@ -155,10 +178,37 @@ typedef struct zp_extra {
     zero_result (*move_state)(zero_ctx *z, const zero_range *r, const char *values, char *out);
     void (*begin_state)(zero_ctx *z);
     zero_result (*end_state)(zero_ctx *z);
+    /* Returns the context's own copy of a group that a tensor names; NULL: no copy. */
+    zero_group *(*own_group)(const zero_ctx *z, const zero_group *given);
     const zp_station *stations; /* ends with ZP_LAST_STATION */
 } zp_extra;
 
 #define ZP_EACH_EXTRA(z, x) for (const zp_extra *x = (z)->extras; x && x->name; x++)
+
+/* Returns the row with this name; NULL: this copy of the plugin lacks the capability. */
+static const zp_extra *zp_extra_find(const zero_ctx *z, const char *name) {
+    ZP_EACH_EXTRA(z, x) if (!strcmp(x->name, name)) return x;
+    return NULL;
+}
+/* Returns an error if this copy of the plugin lacks the capability that `what` needs. */
+static zero_result zp_extra_need(zero_ctx *z, const char *name, const char *what) {
+    if (zp_extra_find(z, name)) return ZERO_OK;
+    return zp_ctx_fail(
+        z, ZERO_ERR_UNSUPPORTED,
+        "%s: this copy of the plugin lacks \"%s\"; make drop DIR=... WITH=\"... %s\" "
+        "adds it",
+        what, name, name);
+}
+/* Selects the optimizer's rule: that of the table, or that which a row brings. */
+static zero_result zp_extra_choose_rule(zero_ctx *z) {
+    char text[64];
+    z->rule = &zp_rules[z->cfg.optimizer];
+    ZP_EACH_EXTRA(z, x)
+    for (const zp_rule *r = x->rules; r && r->name; r++)
+        if (!strcmp(r->name, z->rule->name)) z->rule = r;
+    (void)snprintf(text, sizeof text, "optimizer %s", z->rule->name);
+    return z->rule->passes ? ZERO_OK : zp_extra_need(z, z->rule->part, text);
+}
 
 /* Define zp_extra_NAME, which calls that member of every row: up to the first error; without a
    result. */
@@ -171,7 +221,6 @@ typedef struct zp_extra {
     static void zp_extra_##name(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->name) x->name(z); }
 
 ZP_EXTRA_CALL(init)
-ZP_EXTRA_TRY(join)
 ZP_EXTRA_TRY(check)
 ZP_EXTRA_TRY(resolve)
 ZP_EXTRA_TRY(layout)
@@ -187,7 +236,6 @@ ZP_EXTRA_CALL(abandon)
 ZP_EXTRA_CALL(finish)
 ZP_EXTRA_CALL(stop)
 ZP_EXTRA_TRY(begin_step)
-ZP_EXTRA_CALL(forget)
 ZP_EXTRA_TRY(before_put)
 ZP_EXTRA_TRY(finish_update)
 ZP_EXTRA_TRY(add_state)
@@ -202,9 +250,28 @@ static zero_result zp_extra_refuse(zero_ctx *z) {
     }
     return ZERO_OK;
 }
+static zero_result zp_extra_join(zero_ctx *z) {
+    if (z->cfg.world || z->cfg.joins)
+        ZP_TRY(zp_extra_need(z, "groups", z->cfg.world ? "world is set" : "joins is set"));
+    ZP_EACH_EXTRA(z, x) if (x->join) ZP_TRY(x->join(z));
+    return ZERO_OK;
+}
+static zero_result zp_extra_tensor(zero_ctx *z, zp_tensor *t) {
+    const zero_tensor_desc *d = &t->desc;
+    const char *what = d->flags & ZERO_COPY ? "ZERO_COPY" : d->sum_over ? "sum_over" : "slice_of";
+    if (d->flags & ZERO_COPY || d->sum_over || (d->slice_of && z->rule->needs))
+        ZP_TRY(zp_extra_need(z, "groups", what));
+    ZP_EACH_EXTRA(z, x) if (x->tensor) ZP_TRY(x->tensor(z, t));
+    return ZERO_OK;
+}
+static void zp_extra_describe(const zero_ctx *z, const zp_tensor *t, char *text, size_t bytes) {
+    text[0] = 0;
+    ZP_EACH_EXTRA(z, x) if (x->describe) x->describe(z, t, text, bytes);
+}
 static size_t zp_extra_context_bytes(zero_ctx *z) {
     size_t bytes = sizeof *z->extras;
-    ZP_EACH_EXTRA(z, x) bytes += sizeof *x + (x->context_bytes ? x->context_bytes(z) : 0);
+    ZP_EACH_EXTRA(z, x)
+    bytes += sizeof *x + x->state_bytes + (x->context_bytes ? x->context_bytes(z) : 0);
     return bytes;
 }
 static size_t zp_extra_sent(zero_ctx *z, int u) {
@@ -220,12 +287,36 @@ static size_t zp_extra_cut_gradients(zero_ctx *z, size_t at) {
 static void zp_extra_destroy(zero_ctx *z, int broken) {
     ZP_EACH_EXTRA(z, x) if (x->destroy) x->destroy(z, broken);
 }
+static void zp_extra_forget(zero_ctx *z, int u) {
+    ZP_EACH_EXTRA(z, x) if (x->forget) x->forget(z, u);
+}
+static zero_result zp_extra_results_up(zero_ctx *z, int u, zp_stream *s, void *to) {
+    ZP_EACH_EXTRA(z, x) if (x->results_up) ZP_DO(z, x->results_up(z, u, s, to));
+    return ZERO_OK;
+}
+static zero_result zp_extra_inputs_down(zero_ctx *z, int u, zp_event *ready, const void *from) {
+    ZP_EACH_EXTRA(z, x) if (x->inputs_down) ZP_DO(z, x->inputs_down(z, u, ready, from));
+    return ZERO_OK;
+}
+static zero_result zp_extra_check_turn(zero_ctx *z, int reduces) {
+    ZP_EACH_EXTRA(z, x) if (x->check_turn) ZP_TRY(x->check_turn(z, reduces));
+    return ZERO_OK;
+}
 static zero_result zp_extra_before_write(zero_ctx *z, int u) {
     ZP_EACH_EXTRA(z, x) if (x->before_write) ZP_DO(z, x->before_write(z, u));
     return ZERO_OK;
 }
-static void zp_extra_wrote(zero_ctx *z, const zp_array *a) {
-    ZP_EACH_EXTRA(z, x) if (x->wrote) x->wrote(z, a);
+static void zp_extra_wrote(zero_ctx *z, const zp_array *a, int u) {
+    ZP_EACH_EXTRA(z, x) if (x->wrote) x->wrote(z, a, u);
+}
+static void zp_extra_stats(zero_ctx *z, zero_stats *stats) {
+    ZP_EACH_EXTRA(z, x) if (x->stats) x->stats(z, stats);
+}
+/* Waits until all streams and lanes are idle. SYNC. */
+static zero_result zp_extra_sync(zero_ctx *z) {
+    for (int i = 0; i < 2; i++) ZP_TRY(zp_device_sync_stream(&z->stream[i]));
+    ZP_EACH_EXTRA(z, x) if (x->sync) ZP_TRY(x->sync(z));
+    return zp_device_sync_stream(&z->compute);
 }
 static void zp_extra_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
     ZP_EACH_EXTRA(z, x) if (x->fill_update) x->fill_update(z, u, first, a);
@@ -234,14 +325,34 @@ static void zp_extra_span(const zero_ctx *z, const zp_tensor *t, zp_span *span) 
     ZP_EACH_EXTRA(z, x) if (x->span) x->span(z, t, span);
 }
 
-/* Fills z->extras with the rows that a NULL-terminated list of functions returns. */
+ZP_UNUSED static zero_group *zp_extra_own_group(const zero_ctx *z, const zero_group *given) {
+    ZP_EACH_EXTRA(z, x) if (x->own_group) return x->own_group(z, given);
+    return NULL;
+}
+
+/* Fills z->extras with the rows that a NULL-terminated list of functions returns, and allocates
+   their structs. */
 typedef zp_extra (*zp_extra_row)(void);
 static zero_result zp_extra_make(zero_ctx *z, const zp_extra_row *rows) {
     int n = 0;
     while (rows[n]) n++;
     z->extras = (zp_extra *)calloc((size_t)n + 1, sizeof *z->extras);
-    for (int i = 0; i < n && z->extras; i++) z->extras[i] = rows[i]();
-    return z->extras ? ZERO_OK : ZERO_ERR_MEMORY;
+    if (!z->extras) return ZERO_ERR_MEMORY;
+    for (int i = 0; i < n; i++) {
+        const zp_extra x = z->extras[i] = rows[i]();
+        void *state = x.state_bytes ? calloc(1, x.state_bytes) : NULL;
+        if (x.state_bytes && !state) return ZERO_ERR_MEMORY;
+        if (state) memcpy((char *)z + x.state_at, &state, sizeof state);
+    }
+    return ZERO_OK;
+}
+static void zp_extra_free(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) {
+        void *state = NULL;
+        if (x->state_bytes) memcpy(&state, (char *)z + x->state_at, sizeof state);
+        free(state);
+    }
+    free(z->extras);
 }
 
 /* Appends the stations of one place that this context needs. */

@@ -28,22 +28,11 @@ typedef struct zp_tensor {
     int first_member;              /* index in zp_layout.by_tensor: one per `together` layers */
     int aliases;                   /* 1 + the last alias; 0: none */
     float lr_factor, decay_factor; /* the factors; ZERO_NONE is stored as 0 */
-    size_t rows, cols;             /* of each of its matrices, if the rule needs them; 0: none */
+    int matrices;                  /* it has matrices, and the rule needs them */
     int first_layer;               /* number of its first layer among those of all tensors */
-    zero_group *slice_group;       /* desc.slice_of, if the rule needs it; NULL: a whole tensor */
-    int slices;                    /* ranks of slice_group */
     int namesakes;                 /* zero_place: number of later rows with the same name */
     uintptr_t shown[2];            /* by side: the last pointer in its field */
 } zp_tensor;
-
-typedef struct zp_matrix {
-    int unit, owner;       /* owner: the rank that makes it orthogonal */
-    size_t at, rows, cols; /* at: in the unit; rows, cols: of the whole matrix */
-    size_t kept;           /* elements that the owner keeps before it */
-    size_t numel;          /* elements that this rank has: all, or a slice */
-    int slices, sharer;    /* number of slices; the rank that makes the matrix orthogonal */
-    size_t outer;          /* the tensor's value */
-} zp_matrix;
 
 /* SEGMENTS of a unit are cut over the ranks one by one. A unit has one, its trained tensors. Their
    gradient and state follow zp_layout_trained. A further segment, for example of frozen tensors,
@@ -63,8 +52,7 @@ typedef struct zp_unit {
     size_t grain;         /* a shard is a multiple of it: a cache line, and all atoms */
     size_t numel, padded; /* elements of all segments */
     size_t content;       /* elements without alignment */
-    size_t plain;         /* elements before the first matrix */
-    int matrices;
+    size_t plain;         /* elements before the first matrix; padded: it has none */
     size_t largest_tensor;
     int only_one_d;
     int announced; /* a tensor names this unit; a KEEP tensor is stored in the KEEP unit */
@@ -78,10 +66,7 @@ typedef struct zp_layout {
     int nmembers;
     zp_member **by_tensor; /* [nmembers]: zp_layout_member_of */
     size_t numel, padded;
-    int layers;          /* of all tensors */
-    zp_matrix *matrices; /* [nmatrices] by unit */
-    int nmatrices;
-    int sharers; /* number of ranks with slices of the same matrices */
+    int layers; /* of all tensors */
 } zp_layout;
 
 /* Returns the number of layers in one member; a KEEP tensor has one member. */
@@ -99,13 +84,16 @@ static int zp_layout_unit_of(const zp_layout *l, const zp_tensor *t, int layer) 
     return t->desc.flags & ZERO_KEEP ? l->units : zp_layout_announced_unit(t, layer);
 }
 
+/* Returns 1 if unit u has matrices that the rule needs. */
+ZP_UNUSED static int zp_layout_has_matrices(const zp_layout *l, int u) {
+    return l->unit[u].plain < l->unit[u].padded;
+}
 static const zp_segment *zp_layout_trained(const zp_unit *x) { return &x->segment[ZP_TRAINED]; }
 
 static void zp_layout_close(zp_layout *l) {
     free(l->unit);
     free(l->members);
     free(l->by_tensor);
-    free(l->matrices);
     memset(l, 0, sizeof *l);
 }
 
@@ -184,7 +172,7 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
     }
     for (int k = 0; k < 2 * n; k++) { /* matrices after all others */
         const int t = k % n;
-        if ((tensors[t].rows > 0) != (k >= n)) continue;
+        if (tensors[t].matrices != (k >= n)) continue;
         for (int i = 0; i < tensors[t].desc.layers; i += zp_layout_layers_per_member(&tensors[t]))
             l->by_tensor[zp_layout_member_of(&tensors[t], i)] =
                 zp_layout_add_member(l, &tensors[t], t, i);
@@ -198,7 +186,7 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
         l->numel += u->content;
         l->padded += u->padded;
         u->plain = u->padded;
-        for (int i = u->members - 1; i >= 0 && tensors[u->member[i].tensor].rows; i--)
+        for (int i = u->members - 1; i >= 0 && tensors[u->member[i].tensor].matrices; i--)
             u->plain = u->member[i].at;
     }
     return ZERO_OK;

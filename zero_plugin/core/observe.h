@@ -32,6 +32,10 @@ typedef struct zp_observer {
     zero_result (*seal)(zero_ctx *z);
     /* Returns the address that your code uses for a member; NULL: its address in the unit. */
     char *(*place)(const zero_ctx *z, zp_side side, const zp_member *m);
+    /* Returns where to keep the hash of the array that the plugin returned to your code. */
+    uint64_t *(*lent)(const zero_ctx *z, const zp_member *m);
+    /* Returns the bytes from `array` to the end of its allocation, or SIZE_MAX if unknown. */
+    size_t (*room)(char *array, void (*release)(void *array));
 } zp_observer;
 
 /* Defines zp_observe_NAME, which calls that function of the observer, if there is one. */
@@ -45,6 +49,9 @@ ZP_OBSERVE(hook, (zero_ctx * z, uint32_t which, int unit), (z, which, unit))
 ZP_OBSERVE(move, (zero_ctx * z, int u, zp_side side, int opens), (z, u, side, opens))
 ZP_OBSERVE(cleared, (zero_ctx * z, int u), (z, u))
 ZP_OBSERVE(seal, (zero_ctx * z), (z))
+static uint64_t *zp_observe_lent(const zero_ctx *z, const zp_member *m) {
+    return z->observer ? z->observer->lent(z, m) : NULL;
+}
 static char *zp_observe_place(const zero_ctx *z, zp_side side, const zp_member *m) {
     return z->observer ? z->observer->place(z, side, m) : NULL;
 }

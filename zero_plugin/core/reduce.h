@@ -200,7 +200,7 @@ static zero_result zp_reduce_open_gradient(zero_ctx *z, int u, int clear_all) {
     if (live->pending) ZP_TRY(zp_reduce_flush_bucket(z));
     ZP_TRY(zp_reduce_take_buffer(z, u));
     ZP_DO(z, zp_device_wait_event(&z->compute, live->reduction));
-    if (live->apart && !zp_ctx_keeps_next(z)) /* the update may still read them */
+    if (live->on_updates && !zp_ctx_keeps_next(z)) /* the update may still read them */
         ZP_TRY(zp_extra_before_write(z, u));
     live->touched = 1;
     ZP_TRY(zp_observe_cleared(z, u));
@@ -242,7 +242,7 @@ static const zp_station zp_reduce_stations[] = {
     {ZP_AT_DESCRIBE, ZP_EACH_REDUCTION, NULL, NULL, zp_reduce_describe},
     {ZP_AT_ISSUE, ZP_EACH_REDUCTION, NULL, NULL, zp_reduce_issue},
     {ZP_AT_SCALE, ZP_LAST_MICRO_STEP, zp_reduce_has_divisors, zp_reduce_divide, NULL},
-    {ZP_AT_NORM, ZP_LAST_MICRO_STEP, NULL, zp_verdict_take_norm, NULL},
+    {ZP_AT_NORM, ZP_LAST_MICRO_STEP, zp_verdict_takes_norm, zp_verdict_take_norm, NULL},
     {ZP_AT_WHOLE, ZP_LAST_MICRO_STEP, zp_reduce_is_whole, NULL, zp_reduce_gather_whole},
     {ZP_AT_DONE, ZP_EACH_MICRO_STEP, NULL, zp_reduce_record, NULL},
     {ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, zp_reduce_end, NULL},

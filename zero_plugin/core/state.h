@@ -6,7 +6,7 @@
    The state is a list of ranges of elements. They are saved and loaded in their stored type. */
 #pragma once
 
-#include "step.h"
+#include "weights.h"
 
 /* A run of a tensor's elements that one rank owns. */
 typedef struct zp_run {
@@ -43,7 +43,7 @@ static zp_array *zp_state_kind_array(zero_ctx *z, zero_kind kind) {
 
 /* Returns 1 if tensor t has this kind. Matrices may have no second state array. */
 static int zp_state_has_kind(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
-    return zp_state_kind_array(z, kind)->share && !(kind == ZERO_MOMENT_2 && t->rows);
+    return zp_state_kind_array(z, kind)->share && !(kind == ZERO_MOMENT_2 && t->matrices);
 }
 
 /* Returns the array that keeps unit u's part of a kind: delayed updates keep two weights. */
@@ -60,7 +60,7 @@ static zero_result zp_state_check_range(zero_ctx *z, const char *name, zero_kind
     ZP_REFUSE(z, (int)kind < 0 || kind >= ZERO_KIND_COUNT, "%s: kind %d, no such kind", name,
               (int)kind);
     ZP_REFUSE(z, !zp_state_has_kind(z, kind, *t), "%s: %s has one state array%s", name,
-              z->rule->name, (*t)->rows ? " for matrices" : "");
+              z->rule->name, (*t)->matrices ? " for matrices" : "");
     const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
     ZP_REFUSE(z, first > total || count > total - first,
               "%s has %zu elements, asked for [%zu, %zu)", name, total, first, first + count);
@@ -77,7 +77,7 @@ static zero_result zp_state_begin_access(zero_ctx *z, const char *call, int writ
     if (writes) ZP_TRY(zp_extra_finish_update(z));
     ZP_UNTIMELY(z, kind == ZERO_GRADIENT && z->phase != ZP_REDUCED,
                 "%s: gradients are there between zero_reduce and zero_step", name);
-    return zp_ctx_check(z, zp_ctx_sync(z));
+    return zp_ctx_check(z, zp_extra_sync(z));
 }
 
 /* Reads a run in pieces through the staging buffer, as unscaled f32. out NULL: for peers alone. */
@@ -94,7 +94,7 @@ static zero_result zp_state_read_run(zero_ctx *z, zero_kind kind, const zp_run *
         if (here) {
             ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &n, &z->compute, &from));
             const zp_kernel_convert_args args = {from, stage, a->type, ZERO_F32, control, 1};
-            ZP_DO(z, z->convert(z, a, run->unit, &args, n));
+            ZP_DO(z, zp_weights_convert(z, a, run->unit, &args, n));
             ZP_DO(z, zp_array_close(a, run->unit, run->at + at, &z->compute, 0));
         }
         ZP_DO(z, zp_device_sync_stream(&z->compute)); /* the CPU reads the staging buffer */
@@ -125,65 +125,12 @@ static zero_result zp_state_put_values(zero_ctx *z, zero_kind kind, const zp_run
             const zp_kernel_convert_args args = {stage, memory, ZERO_F32, a->type, control, 0};
             ZP_TRY(zp_device_sync_stream(&z->compute));
             zp_type_widen(stage, values + at * zp_type_bytes(type), type, n);
-            ZP_TRY(z->convert(z, a, run->unit, &args, n));
+            ZP_TRY(zp_weights_convert(z, a, run->unit, &args, n));
         }
         ZP_TRY(zp_array_close(a, run->unit, run->at + at, &z->compute, 1));
     }
-    zp_extra_wrote(z, a);
-    z->live[run->unit].old_next = !z->pending;
+    zp_extra_wrote(z, a, run->unit);
     return ZERO_OK;
-}
-
-/* Copies this rank's part of unit u from one array to another, and converts it to the target's
-   type. */
-static zero_result zp_state_copy_weights(zero_ctx *z, int u, zp_array *from, zp_array *to) {
-    const zp_array_part *own = zp_ctx_own_part(z, u);
-    const int straight = from->type == to->type;
-    const int staged = from->part[u].tier && !zp_device_is_host() && !to->part[u].tier && !straight;
-    char *source, *target, *stage = z->data->stage.base;
-    for (size_t e = own->first, n; e < own->first + own->numel; e += n) {
-        n = own->first + own->numel - e;
-        if (staged) n = zp_min(n, ZP_STAGE_NUMEL);
-        ZP_DO(z, zp_array_open(from, u, e, &n, &z->compute, &source));
-        ZP_DO(z, zp_array_open(to, u, e, &n, &z->compute, &target));
-        const zp_kernel_convert_args a = {
-            source, staged ? stage : target, from->type, to->type, NULL, 0};
-        const char *copied = straight ? source : stage;
-        if (!straight) ZP_DO(z, z->convert(z, from, u, &a, n));
-        if (straight || staged)
-            ZP_DO(z, zp_device_copy(&z->compute, target, copied, n * zp_type_bytes(to->type)));
-        ZP_DO(z, zp_array_close(from, u, e, &z->compute, 0));
-        ZP_DO(z, zp_array_close(to, u, e, &z->compute, 1));
-    }
-    return ZERO_OK;
-}
-
-/* Computes unit u's parameters from the master weights that your code put. */
-static zero_result zp_state_from_master(zero_ctx *z, int u) {
-    zp_array *master = &z->array[ZP_MASTER], *newest = zp_ctx_newest(z, u);
-    z->live[u].old_next = !z->pending;
-    if (master->share) ZP_TRY(zp_state_copy_weights(z, u, master, newest));
-    if (!z->pending || z->put_seen) return ZERO_OK;
-    return zp_state_copy_weights(z, u, newest, zp_ctx_weights(z, u));
-}
-
-static zero_result zp_state_convert(zero_ctx *z, const zp_array *a, int u,
-                                    const zp_kernel_convert_args *args, size_t n) {
-    (void)a, (void)u;
-    return zp_kernel_convert(&z->compute, args, n);
-}
-
-/* Computes all parameters from the master weights that your code put, between steps. */
-static zero_result zp_state_compute_weights(zero_ctx *z) {
-    ZP_TRY(zp_extra_before_put(z));
-    for (int i = 0; i < z->layout.all; i++) {
-        const int u = zp_ctx_nth_update(z, i);
-        ZP_TRY(zp_state_from_master(z, u));
-        if (zp_ctx_is_delayed(z)) ZP_DO(z, zp_device_record_event(&z->compute, z->live[u].spent));
-        ZP_TRY(zp_gather_publish_update(z, u, &z->compute));
-    }
-    zp_extra_wrote(z, NULL);
-    return zp_gather_forget_all(z);
 }
 
 /* Returns an error on all ranks if they ask for different ranges or values. COLLECTIVE. */

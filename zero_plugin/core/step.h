@@ -4,9 +4,10 @@
    units that follow each other run unit by unit: a unit is updated and published before the next
    one. All stages use the same stations: a range to update, and a gather or none.
 
-   Some units are updated APART: a task of the stream `updates` updates them while the next forward
-   runs. These are the units that are partly kept off the device, and all units if updates are
-   delayed. The unit's gather waits for this update, or, without a gather, the unit's next begin. */
+   The compute stream updates units whose arrays are all on the device. A row may set another
+   function, z->live[u].update, and `on_updates`: then the stream `updates` updates the unit while
+   the next forward runs, and the unit's gather waits for it, or, without a gather, the unit's next
+   begin. */
 #pragma once
 
 #include "hooks.h"
@@ -48,7 +49,7 @@ static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper 
 }
 
 static zp_stream *zp_step_stream(zero_ctx *z, int u) {
-    return z->live[u].apart ? &z->updates : &z->compute;
+    return z->live[u].on_updates ? &z->updates : &z->compute;
 }
 
 /* Updates a unit whose arrays are all on the device, on the compute stream. */
@@ -104,6 +105,9 @@ static zero_result zp_step_wait_passed(zero_ctx *z) {
     return zp_device_wait_event(&z->stream[ZP_GRADIENTS], z->passed);
 }
 
+/* A row may replace zp_verdict_agree, for two contexts that agree together. */
+static zero_result zp_step_agree(zero_ctx *z) { return z->agree(z); }
+
 /* Your code may never ask for a step's result. If ranks differ, a later zero_step therefore returns
    the error, as soon as the report has arrived. */
 static zero_result zp_step_look_at_report(zero_ctx *z) {
@@ -154,7 +158,7 @@ static zero_result zp_step_deliver_events(zero_ctx *z) {
 /* The core's stations of zero_reduce, then of zero_step. */
 static const zp_station zp_step_stations[] = {
     {ZP_AT_PASSED, ZP_EACH_AGREEMENT, NULL, NULL, zp_step_wait_passed},
-    {ZP_AT_AGREE, ZP_EACH_AGREEMENT, NULL, NULL, zp_verdict_agree},
+    {ZP_AT_AGREE, ZP_EACH_AGREEMENT, NULL, NULL, zp_step_agree},
 
     {ZP_AT_LAST_REPORT, ZP_EACH_STEP, NULL, NULL, zp_step_look_at_report},
     {ZP_AT_LOOKERS, ZP_EACH_STEP, NULL, NULL, zp_step_wait_lookers},
