@@ -424,12 +424,12 @@ static float zp_ctx_sum_scale(const zero_ctx *z) {
 }
 
 /* Returns the layers whose norms the update rule needs. */
-static size_t zp_ctx_normed_layers(const zero_ctx *z) {
+ZP_UNUSED static size_t zp_ctx_normed_layers(const zero_ctx *z) {
     return z->rule->needs & ZP_NORMS_OF_LAYERS ? (size_t)z->layout.layers : 0;
 }
 
 /* Returns 1 if reduced gradients of several micro-steps are added in MEAN, and not in SUM. */
-static int zp_ctx_adds_means(const zero_ctx *z) {
+ZP_UNUSED static int zp_ctx_adds_means(const zero_ctx *z) {
     return z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
 }
 

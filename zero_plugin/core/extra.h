@@ -290,11 +290,12 @@ static void zp_extra_destroy(zero_ctx *z, int broken) {
 static void zp_extra_forget(zero_ctx *z, int u) {
     ZP_EACH_EXTRA(z, x) if (x->forget) x->forget(z, u);
 }
-static zero_result zp_extra_results_up(zero_ctx *z, int u, zp_stream *s, void *to) {
+ZP_UNUSED static zero_result zp_extra_results_up(zero_ctx *z, int u, zp_stream *s, void *to) {
     ZP_EACH_EXTRA(z, x) if (x->results_up) ZP_DO(z, x->results_up(z, u, s, to));
     return ZERO_OK;
 }
-static zero_result zp_extra_inputs_down(zero_ctx *z, int u, zp_event *ready, const void *from) {
+ZP_UNUSED static zero_result zp_extra_inputs_down(zero_ctx *z, int u, zp_event *ready,
+                                                  const void *from) {
     ZP_EACH_EXTRA(z, x) if (x->inputs_down) ZP_DO(z, x->inputs_down(z, u, ready, from));
     return ZERO_OK;
 }
