@@ -100,6 +100,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->world = z->data = z->all = &z->group[ZP_ALL];
     z->all->nranks = z->together = z->nreplicas = 1;
     z->open_gradients = zp_build_open_gradients;
+    z->agree = zp_verdict_agree;
     zp_extra_init(z);
     char text[ZP_TEXT_BYTES];
     int flushes = 0;
