@@ -190,8 +190,15 @@ typedef struct zp_transport {
     zero_result (*connect)(zero_comm *comm, double timeout_s, char text[ZP_TEXT_BYTES]);
 } zp_transport;
 
-/* Defines the row of a transport: its name, then the functions in the order above. */
-#define ZP_TRANSPORT(row, ...) static const zp_transport row = {__VA_ARGS__}
+/* Defines a transport: its name, then the functions in the order above. */
+#define ZP_TRANSPORT(transport, ...) static const zp_transport transport = {__VA_ARGS__}
+
+/* The row of a kind in the table of transport.h. */
+typedef struct zp_transport_row {
+    zero_comm_kind kind;
+    const zp_transport *transport; /* NULL: this build lacks it */
+    const char *lacks;             /* then: how to build it */
+} zp_transport_row;
 
 typedef struct zp_meter {              /* counted when an op is issued */
     uint64_t sent_bytes, mapped_bytes; /* of units; the part of them that was read in place */
