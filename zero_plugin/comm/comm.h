@@ -360,13 +360,9 @@ static zero_result zp_comm_issue(zp_stream *s, const zp_op *op, int n) {
     const zero_event_kind kind = op->unit < 0                    ? ZERO_EVENT_AGREE
                                  : op->kind == ZP_REDUCE_SCATTER ? ZERO_EVENT_REDUCTION
                                                                  : ZERO_EVENT_GATHER;
-    zp_record *r = zp_device_begin_slice(s, kind, op->unit, whole);
-    if (r) r->event.units = n;
-    if (r) r->event.sent = sent;
-    if (r) r->event.ranks = g->nranks;
-    const zero_result result = g->transport->issue(s, op, n);
-    zp_device_end_slice(s, r);
-    return result;
+    ZP_SLICE(s, kind, op->unit, whole,
+             (zp_events_set_traffic(zp_slice, n, g->nranks, sent), g->transport->issue(s, op, n)));
+    return ZERO_OK;
 }
 
 /* Issues collectives of units. Consecutive ops without an encoding are issued together. */
