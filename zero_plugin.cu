@@ -53,7 +53,7 @@
      an update rule  a body and a row in numbers/rules.h, and a name in zero_optimizer
      a setting     a row of the table in core/config.h, and a field of zero_config
      a function    the header, and the file of its subject in api/
-     an event      a word of ZERO_EVENTS, and zp_device_begin_slice and _end_slice around it */
+     an event      a word of ZERO_EVENTS, and ZP_SLICE around the work */
 
 #if __has_include("zero_plugin/machine/base.h")
 #include "zero_plugin/machine/base.h"         /* limits, clock, hash, lists, the first failure */

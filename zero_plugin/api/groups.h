@@ -34,8 +34,7 @@ __attribute__((format(printf, 2, 3))) static zero_result zp_groups_refuse(zero_g
 
 /* Returns the result of a call and ends slice r. */
 static zero_result zp_groups_end_slice(zero_group *g, zp_record *r, size_t sent, zero_result done) {
-    if (r) r->event.ranks = g->group.nranks;
-    if (r) r->event.sent = sent;
+    zp_events_set_traffic(r, 1, g->group.nranks, sent);
     zp_device_end_slice(&g->stream, r);
     return zp_group_end(g, g->call, done);
 }

@@ -189,8 +189,15 @@ typedef struct zp_transport {
     zero_result (*connect)(zero_comm *comm, double timeout_s, char text[ZP_TEXT_BYTES]);
 } zp_transport;
 
-/* Defines the row of a transport: its name, then the functions in the order above. */
-#define ZP_TRANSPORT(row, ...) static const zp_transport row = {__VA_ARGS__}
+/* Defines a transport: its name, then the functions in the order above. */
+#define ZP_TRANSPORT(transport, ...) static const zp_transport transport = {__VA_ARGS__}
+
+/* The row of a kind in the table of transport.h. */
+typedef struct zp_transport_row {
+    zero_comm_kind kind;
+    const zp_transport *transport; /* NULL: this build lacks it */
+    const char *lacks;             /* then: how to build it */
+} zp_transport_row;
 
 typedef struct zp_meter {              /* counted when an op is issued */
     uint64_t sent_bytes, mapped_bytes; /* of units; the part of them that was read in place */
@@ -352,13 +359,9 @@ static zero_result zp_comm_issue(zp_stream *s, const zp_op *op, int n) {
     const zero_event_kind kind = op->unit < 0                    ? ZERO_EVENT_AGREE
                                  : op->kind == ZP_REDUCE_SCATTER ? ZERO_EVENT_REDUCTION
                                                                  : ZERO_EVENT_GATHER;
-    zp_record *r = zp_device_begin_slice(s, kind, op->unit, whole);
-    if (r) r->event.units = n;
-    if (r) r->event.sent = sent;
-    if (r) r->event.ranks = g->nranks;
-    const zero_result result = g->transport->issue(s, op, n);
-    zp_device_end_slice(s, r);
-    return result;
+    ZP_SLICE(s, kind, op->unit, whole,
+             (zp_events_set_traffic(zp_slice, n, g->nranks, sent), g->transport->issue(s, op, n)));
+    return ZERO_OK;
 }
 
 /* Issues collectives of units. Consecutive ops without an encoding are issued together. */

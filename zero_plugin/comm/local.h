@@ -277,7 +277,8 @@ static void zp_local_uncut(zero_comm *part, int broken) {
     zp_shared_memory_free_boards(l);
 }
 
-ZP_TRANSPORT(zp_local_row, "LOCAL", zp_local_join, zp_local_refuse, zp_shared_memory_open, NULL,
-             zp_local_issue, zp_board_exchange, zp_board_broadcast, zp_local_bytes, NULL,
+ZP_TRANSPORT(zp_local_transport, "LOCAL", zp_local_join, zp_local_refuse, zp_shared_memory_open,
+             NULL, zp_local_issue, zp_board_exchange, zp_board_broadcast, zp_local_bytes, NULL,
              zp_board_abort_local, zp_local_leave, zp_local_swap, zp_local_cut, zp_local_uncut,
              NULL, zp_shared_memory_view, zp_local_bytes_of_parts, NULL);
+static const zp_transport_row zp_local_row = {ZERO_COMM_LOCAL, &zp_local_transport, ""};

@@ -460,10 +460,11 @@ static void zp_mpi_leave(zp_comm *g, int broken) {
     free(m);
 }
 
-ZP_TRANSPORT(zp_mpi_row, "MPI", zp_mpi_join, NULL, zp_mpi_open_memory, NULL, zp_mpi_nodes_issue,
-             zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_nodes_bytes, NULL, zp_mpi_nodes_abort,
-             zp_mpi_leave, zp_mpi_exchange_messages, zp_mpi_cut, zp_mpi_uncut, NULL,
-             zp_shared_memory_view, zp_mpi_bytes_of_parts, NULL);
+ZP_TRANSPORT(zp_mpi_transport, "MPI", zp_mpi_join, NULL, zp_mpi_open_memory, NULL,
+             zp_mpi_nodes_issue, zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_nodes_bytes, NULL,
+             zp_mpi_nodes_abort, zp_mpi_leave, zp_mpi_exchange_messages, zp_mpi_cut, zp_mpi_uncut,
+             NULL, zp_shared_memory_view, zp_mpi_bytes_of_parts, NULL);
+static const zp_transport_row zp_mpi_row = {ZERO_COMM_MPI, &zp_mpi_transport, ""};
 #else
-static zp_transport zp_mpi_row; /* no functions: this build lacks MPI */
+static const zp_transport_row zp_mpi_row = {ZERO_COMM_MPI, NULL, ZP_NO_MPI};
 #endif

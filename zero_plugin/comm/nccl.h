@@ -298,7 +298,7 @@ static zero_result zp_nccl_connect(zero_comm *comm, double timeout_s, char text[
     zp_comm_prepare(&g, NULL, &failure, timeout_s);
     g.rank = comm->rank;
     g.nranks = local->nranks;
-    g.transport = &zp_local_row;
+    g.transport = &zp_local_transport;
     g.own = n;
     pthread_mutex_init(&n->lock, NULL);
     const zero_result r = zp_nccl_connect_ranks(&g, local);
@@ -487,11 +487,13 @@ static void zp_nccl_uncut(zero_comm *part, int broken) {
     free(part->handle);
 }
 
-ZP_TRANSPORT(zp_nccl_row, "NCCL", zp_nccl_join, zp_nccl_refuse, zp_nccl_alloc_memory,
+ZP_TRANSPORT(zp_nccl_transport, "NCCL", zp_nccl_join, zp_nccl_refuse, zp_nccl_alloc_memory,
              zp_nccl_register_memory, zp_nccl_issue, zp_nccl_exchange, zp_nccl_broadcast,
              zp_local_bytes, zp_nccl_watch_look, zp_nccl_watch_abort, zp_nccl_leave,
              zp_nccl_exchange_messages, zp_nccl_cut, zp_nccl_uncut, zp_nccl_issue_whole, NULL,
              zp_nccl_bytes_of_parts, zp_nccl_connect);
+static const zp_transport_row zp_nccl_row = {ZERO_COMM_NCCL, &zp_nccl_transport, ""};
 #else
-static zp_transport zp_nccl_row; /* no functions: this build lacks NCCL */
+static const zp_transport_row zp_nccl_row = {
+    ZERO_COMM_NCCL, NULL, "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL"};
 #endif

@@ -15,7 +15,6 @@
 
 #include "local.h"
 
-#define ZP_NO_NCCL "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL"
 #ifdef ZERO_WITH_NCCL
 #include <nccl.h>
 

@@ -19,45 +19,50 @@
 #endif
 static const zp_transport *const zp_transport_own[] = {NULL ZERO_OWN_ROWS};
 
-/* A line for each kind. `lacks`: why the row of this build may have no functions. */
-static const struct {
-    const zp_transport *row;
-    zero_comm_kind kind;
-    const char *lacks;
-} zp_transport_table[] = {
-    {&zp_local_row, ZERO_COMM_SELF, ""},
-    {&zp_local_row, ZERO_COMM_LOCAL, ""},
-    {&zp_mpi_row, ZERO_COMM_MPI, ZP_NO_MPI},
-    {&zp_nccl_row, ZERO_COMM_NCCL, ZP_NO_NCCL},
+/* A line for each kind. */
+static const zp_transport_row *const zp_transport_table[] = {
+    &zp_local_row,
+    &zp_mpi_row,
+    &zp_nccl_row,
 };
 enum { ZP_TRANSPORTS = sizeof zp_transport_table / sizeof *zp_transport_table };
 enum { ZP_OWN_TRANSPORTS = sizeof zp_transport_own / sizeof *zp_transport_own - 1 };
 
+/* Returns the row of a kind; NULL: this copy of the plugin has none. SELF is LOCAL with one rank.
+ */
+static const zp_transport_row *zp_transport_find_row(zero_comm_kind kind) {
+    const zero_comm_kind of = kind == ZERO_COMM_SELF ? ZERO_COMM_LOCAL : kind;
+    for (int i = 0; i < ZP_TRANSPORTS; i++)
+        if (zp_transport_table[i]->kind == of) return zp_transport_table[i];
+    return NULL;
+}
+
 /* Returns NULL if this build does not have the kind. */
 static const zp_transport *zp_transport_find(zero_comm_kind kind) {
+    const zp_transport_row *row = zp_transport_find_row(kind);
     const int own = (int)kind - (int)ZERO_COMM_OWN;
-    for (int i = 0; i < ZP_TRANSPORTS; i++)
-        if (zp_transport_table[i].kind == kind && zp_transport_table[i].row->join)
-            return zp_transport_table[i].row;
+    if (row) return row->transport;
     return own >= 0 && own < ZP_OWN_TRANSPORTS ? zp_transport_own[1 + own] : NULL;
 }
 
 /* Returns how to get a kind that this build lacks; NULL: the kind does not exist. */
 static const char *zp_transport_explain_missing(zero_comm_kind kind) {
-    for (int i = 0; i < ZP_TRANSPORTS; i++)
-        if (zp_transport_table[i].kind == kind) return zp_transport_table[i].lacks;
+    const zp_transport_row *row = zp_transport_find_row(kind);
+    if (row) return row->lacks;
     return kind == ZERO_COMM_MPI    ? ZP_LEFT_OUT("mpi")
            : kind == ZERO_COMM_NCCL ? ZP_LEFT_OUT("nccl")
                                     : NULL;
 }
 
-/* Returns the row that connects processes of this machine; NULL: none can. */
+/* Returns the transport that connects processes of this machine; NULL: none can. */
 static const zp_transport *zp_transport_find_for_processes(void) {
-    for (int i = 0; i < ZP_TRANSPORTS; i++)
-        if (zp_transport_table[i].row->connect) return zp_transport_table[i].row;
-    return zp_device_is_host() ? &zp_local_row : NULL;
+    for (int i = 0; i < ZP_TRANSPORTS; i++) {
+        const zp_transport *t = zp_transport_table[i]->transport;
+        if (t && t->connect) return t;
+    }
+    return zp_device_is_host() ? &zp_local_transport : NULL;
 }
-/* Returns how to get such a row on GPUs. */
+/* Returns how to get such a transport on GPUs. */
 static const char *zp_transport_explain_processes(void) {
     return zp_transport_explain_missing(ZERO_COMM_NCCL);
 }
