@@ -20,10 +20,10 @@
 /* The places of all walks, in order. At one place, the core's stations run first, then those of the
    rows. */
 typedef enum zp_place {
-    ZP_AT_WRITTEN,  /* gradient: the stream waits until backward has written the unit */
+    ZP_AT_WRITTEN,  /* gradient: its stream waits until backward has written the unit */
     ZP_AT_COLLECT,  /* 16-bit gradients of several micro-steps are added */
     ZP_AT_PRESUM,   /* sums over other groups of ranks, before the reduction */
-    ZP_AT_DESCRIBE, /* both: the core describes the collectives in z->ops, z->gather */
+    ZP_AT_DESCRIBE, /* both walks: the core describes the collectives in z->ops, z->gather */
     ZP_AT_CHANGE,   /* both: a row may change these descriptions */
     ZP_AT_FETCH,    /* parameter: the shard is copied to the place the gather reads */
     ZP_AT_ISSUE,    /* both: the core issues the collectives */
@@ -212,13 +212,17 @@ static zero_result zp_extra_choose_rule(zero_ctx *z) {
 
 /* Define zp_extra_NAME, which calls that member of every row: up to the first error; without a
    result. */
-#define ZP_EXTRA_TRY(name)                                                                         \
-    static zero_result zp_extra_##name(zero_ctx *z) {                                              \
-        ZP_EACH_EXTRA(z, x) if (x->name) ZP_TRY(x->name(z));                                       \
+#define ZP_EXTRA_TRY_WITH(name, parameters, arguments)                                             \
+    ZP_UNUSED static zero_result zp_extra_##name parameters {                                      \
+        ZP_EACH_EXTRA(z, x) if (x->name) ZP_TRY(x->name arguments);                                \
         return ZERO_OK;                                                                            \
     }
-#define ZP_EXTRA_CALL(name)                                                                        \
-    static void zp_extra_##name(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->name) x->name(z); }
+#define ZP_EXTRA_CALL_WITH(name, parameters, arguments)                                            \
+    ZP_UNUSED static void zp_extra_##name parameters {                                             \
+        ZP_EACH_EXTRA(z, x) if (x->name) x->name arguments;                                        \
+    }
+#define ZP_EXTRA_TRY(name)  ZP_EXTRA_TRY_WITH(name, (zero_ctx * z), (z))
+#define ZP_EXTRA_CALL(name) ZP_EXTRA_CALL_WITH(name, (zero_ctx * z), (z))
 
 ZP_EXTRA_CALL(init)
 ZP_EXTRA_TRY(check)
@@ -228,6 +232,7 @@ ZP_EXTRA_CALL(choose)
 ZP_EXTRA_CALL(plan_units)
 ZP_EXTRA_CALL(plan_arrays)
 ZP_EXTRA_CALL(plan)
+ZP_EXTRA_CALL_WITH(cut, (zero_ctx * z, size_t *at), (z, at))
 ZP_EXTRA_TRY(allocate)
 ZP_EXTRA_TRY(share)
 ZP_EXTRA_TRY(build)
@@ -235,9 +240,21 @@ ZP_EXTRA_CALL(abort)
 ZP_EXTRA_CALL(abandon)
 ZP_EXTRA_CALL(finish)
 ZP_EXTRA_CALL(stop)
+ZP_EXTRA_CALL_WITH(destroy, (zero_ctx * z, int broken), (z, broken))
 ZP_EXTRA_TRY(begin_step)
+ZP_EXTRA_CALL_WITH(forget, (zero_ctx * z, int u), (z, u))
+ZP_EXTRA_CALL_WITH(fill_update, (const zero_ctx *z, int u, size_t first, zp_update *a),
+                   (z, u, first, a))
+ZP_EXTRA_TRY_WITH(results_up, (zero_ctx * z, int u, zp_stream *s, void *to), (z, u, s, to))
+ZP_EXTRA_TRY_WITH(inputs_down, (zero_ctx * z, int u, zp_event *ready, const void *from),
+                  (z, u, ready, from))
+ZP_EXTRA_CALL_WITH(span, (const zero_ctx *z, const zp_tensor *t, zp_span *span), (z, t, span))
+ZP_EXTRA_TRY_WITH(check_turn, (zero_ctx * z, int reduces), (z, reduces))
+ZP_EXTRA_TRY_WITH(before_write, (zero_ctx * z, int u), (z, u))
 ZP_EXTRA_TRY(before_put)
+ZP_EXTRA_CALL_WITH(wrote, (zero_ctx * z, const zp_array *a, int u), (z, a, u))
 ZP_EXTRA_TRY(finish_update)
+ZP_EXTRA_CALL_WITH(stats, (zero_ctx * z, zero_stats *stats), (z, stats))
 ZP_EXTRA_TRY(add_state)
 ZP_EXTRA_CALL(begin_state)
 ZP_EXTRA_TRY(end_state)
@@ -279,51 +296,15 @@ static size_t zp_extra_sent(zero_ctx *z, int u) {
     ZP_EACH_EXTRA(z, x) bytes += x->sent ? x->sent(z, u) : 0;
     return bytes;
 }
-static void zp_extra_cut(zero_ctx *z, size_t *at) { ZP_EACH_EXTRA(z, x) if (x->cut) x->cut(z, at); }
 static size_t zp_extra_cut_gradients(zero_ctx *z, size_t at) {
     ZP_EACH_EXTRA(z, x) at = x->cut_gradients ? x->cut_gradients(z, at) : at;
     return at;
-}
-static void zp_extra_destroy(zero_ctx *z, int broken) {
-    ZP_EACH_EXTRA(z, x) if (x->destroy) x->destroy(z, broken);
-}
-static void zp_extra_forget(zero_ctx *z, int u) {
-    ZP_EACH_EXTRA(z, x) if (x->forget) x->forget(z, u);
-}
-ZP_UNUSED static zero_result zp_extra_results_up(zero_ctx *z, int u, zp_stream *s, void *to) {
-    ZP_EACH_EXTRA(z, x) if (x->results_up) ZP_DO(z, x->results_up(z, u, s, to));
-    return ZERO_OK;
-}
-ZP_UNUSED static zero_result zp_extra_inputs_down(zero_ctx *z, int u, zp_event *ready,
-                                                  const void *from) {
-    ZP_EACH_EXTRA(z, x) if (x->inputs_down) ZP_DO(z, x->inputs_down(z, u, ready, from));
-    return ZERO_OK;
-}
-static zero_result zp_extra_check_turn(zero_ctx *z, int reduces) {
-    ZP_EACH_EXTRA(z, x) if (x->check_turn) ZP_TRY(x->check_turn(z, reduces));
-    return ZERO_OK;
-}
-static zero_result zp_extra_before_write(zero_ctx *z, int u) {
-    ZP_EACH_EXTRA(z, x) if (x->before_write) ZP_DO(z, x->before_write(z, u));
-    return ZERO_OK;
-}
-static void zp_extra_wrote(zero_ctx *z, const zp_array *a, int u) {
-    ZP_EACH_EXTRA(z, x) if (x->wrote) x->wrote(z, a, u);
-}
-static void zp_extra_stats(zero_ctx *z, zero_stats *stats) {
-    ZP_EACH_EXTRA(z, x) if (x->stats) x->stats(z, stats);
 }
 /* Waits until all streams and lanes are idle. SYNC. */
 static zero_result zp_extra_sync(zero_ctx *z) {
     for (int i = 0; i < 2; i++) ZP_TRY(zp_device_sync_stream(&z->stream[i]));
     ZP_EACH_EXTRA(z, x) if (x->sync) ZP_TRY(x->sync(z));
     return zp_device_sync_stream(&z->compute);
-}
-static void zp_extra_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
-    ZP_EACH_EXTRA(z, x) if (x->fill_update) x->fill_update(z, u, first, a);
-}
-static void zp_extra_span(const zero_ctx *z, const zp_tensor *t, zp_span *span) {
-    ZP_EACH_EXTRA(z, x) if (x->span) x->span(z, t, span);
 }
 
 ZP_UNUSED static zero_group *zp_extra_own_group(const zero_ctx *z, const zero_group *given) {

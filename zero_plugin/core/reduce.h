@@ -40,10 +40,8 @@ static zero_result zp_reduce_collect(zero_ctx *z, int u) {
     const zp_kernel_accumulate_args add = {(float *)(void *)zp_array_at(sums, u, 0),
                                            zp_ctx_unit_memory(z, ZP_GRAD, u),
                                            z->array[ZP_GRAD].type, first, last};
-    zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_NORM, u, (uint64_t)n * sizeof(float));
-    const zero_result result = zp_kernel_accumulate(s, &add, n / ZP_WIDE);
-    zp_device_end_slice(s, r);
-    return result;
+    ZP_SLICE(s, ZERO_EVENT_NORM, u, n * sizeof(float), zp_kernel_accumulate(s, &add, n / ZP_WIDE));
+    return ZERO_OK;
 }
 
 /* Waits until the backward of unit u has ended on the compute stream. */
@@ -178,18 +176,15 @@ static zero_result zp_reduce_clear_gradient(zero_ctx *z, int u, int all) {
     const zp_unit *x = &z->layout.unit[u];
     char *memory = zp_ctx_unit_memory(z, ZP_GRAD, u);
     const size_t of_g = zp_type_bytes(z->array[ZP_GRAD].type);
-    zp_record *r =
-        zp_device_begin_slice(&z->compute, ZERO_EVENT_CLEAR, u, (uint64_t)x->padded * of_g);
     size_t from = 0; /* adjacent tensors that need zeros, and padding, are cleared together */
     for (int i = 0; i <= x->members; i++) {
         const zp_member *m = i < x->members ? &x->member[i] : NULL;
         const int keep = m && !all && (z->tensors[m->tensor].desc.flags & ZERO_OVERWRITTEN);
         if (m && !keep) continue;
         const size_t to = m ? m->at : x->padded;
-        ZP_DO(z, zp_device_clear(&z->compute, memory + from * of_g, (to - from) * of_g));
+        ZP_TRY(zp_device_clear(&z->compute, memory + from * of_g, (to - from) * of_g));
         if (m) from = m->at + m->numel;
     }
-    zp_device_end_slice(&z->compute, r);
     return ZERO_OK;
 }
 
@@ -201,10 +196,13 @@ static zero_result zp_reduce_open_gradient(zero_ctx *z, int u, int clear_all) {
     ZP_TRY(zp_reduce_take_buffer(z, u));
     ZP_DO(z, zp_device_wait_event(&z->compute, live->reduction));
     if (live->on_updates && !zp_ctx_keeps_next(z)) /* the update may still read them */
-        ZP_TRY(zp_extra_before_write(z, u));
+        ZP_DO(z, zp_extra_before_write(z, u));
     live->touched = 1;
     ZP_TRY(zp_observe_cleared(z, u));
-    return zp_reduce_clear_gradient(z, u, clear_all);
+    const size_t bytes = z->layout.unit[u].padded * zp_type_bytes(z->array[ZP_GRAD].type);
+    ZP_SLICE(&z->compute, ZERO_EVENT_CLEAR, u, bytes,
+             zp_ctx_check(z, zp_reduce_clear_gradient(z, u, clear_all)));
+    return ZERO_OK;
 }
 
 static int zp_reduce_is_due(const zero_ctx *z) {

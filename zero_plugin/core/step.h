@@ -73,10 +73,8 @@ static zero_result zp_step_update_unit(zero_ctx *z, int u) {
     if (!zp_ctx_own_part(z, u)->numel) return ZERO_OK;
     /* a gather of an evaluation may still run */
     ZP_DO(z, zp_device_wait_event(s, z->live[u].gathered));
-    zp_record *r =
-        zp_device_begin_slice(s, ZERO_EVENT_UPDATE, u, zp_array_part_bytes(&z->array[ZP_PARAM], u));
-    ZP_TRY(z->live[u].update(z, u, z->rule_pass, &z->hyper));
-    zp_device_end_slice(s, r);
+    ZP_SLICE(s, ZERO_EVENT_UPDATE, u, zp_array_part_bytes(&z->array[ZP_PARAM], u),
+             z->live[u].update(z, u, z->rule_pass, &z->hyper));
     return ZERO_OK;
 }
 
