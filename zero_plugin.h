@@ -69,6 +69,7 @@
      micro-step     a training pass; a step has 1 or more of them, whose gradients are added up:
                     divide the loss by their number
      resident       kept whole on every rank for as long as the context lives
+     slot           a pointer of yours outside your structs (`param`, `grad` of a row of the table)
 
    OWNERSHIP
      The context owns all memory that it hands out. Every tensor begins at a multiple of 64 bytes.
@@ -873,7 +874,7 @@ int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
 int zero_tensor_count(const zero_ctx *z);
 zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc);
 /* Return memory and traffic of the tensors announced so far, at any time, without allocating on a
-   device or asking a peer. `unit`: 0..units-1; the last one has all KEEP tensors. Errors: MEMORY. */
+   device or asking a peer. `unit`: 0..units-1; the last one: all KEEP tensors. Errors: MEMORY. */
 zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
 zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
 /* Returns the configuration with every default resolved (bucket_numel: from the first plan on). */
