@@ -95,7 +95,8 @@
 #include "zero_plugin/core/hooks.h"           /* what a hook does: begin and end of a unit */
 #include "zero_plugin/core/step.h"            /* skip, clip, update */
 #include "zero_plugin/core/weights.h"         /* parameters from weights that your code puts */
-#include "zero_plugin/core/state.h"           /* tensors by name, and as state */
+#include "zero_plugin/core/runs.h"            /* elements of tensors, by the ranks that own them */
+#include "zero_plugin/core/state.h"           /* tensors by name, and as state; its row */
 #include "zero_plugin/offload/uring.h"         /* io_uring, if the build has it */
 #include "zero_plugin/offload/file.h"          /* the file tier: pieces, checksums, threads */
 #include "zero_plugin/offload/file_ring.h"     /* pieces of state between file and update */
@@ -124,7 +125,8 @@
 #include "zero_plugin/api/life.h"              /* create, build, hooks, step, destroy */
 #include "zero_plugin/api/tensors.h"           /* tensors are announced */
 #include "zero_plugin/api/pass_order.h"        /* passes in an announced order */
-#include "zero_plugin/api/access.h"            /* read and write by name, state, statistics */
+#include "zero_plugin/api/values.h"            /* numbers, small collectives, statistics */
+#include "zero_plugin/api/access.h"            /* read and write by name, state */
 #include "zero_plugin/api/adopt.h"             /* the plugin takes over weights; hook-free steps */
 #include "zero_plugin/api/lend.h"              /* the caller keeps its arrays */
 #include "zero_plugin/api/start_ranks.h"       /* starts and watches the ranks of one machine */

@@ -815,26 +815,18 @@ static void cuda_turn_add(cuda_run *run, zero_turn_kind kind, int unit, int micr
 }
 
 /* Each micro-batch's calls are those of cuda_train_pass; forwards go ahead as they like, one
-   micro-batch at a time comes down, and now and then the host keeps a unit. */
+   micro-batch at a time comes down. */
 static void cuda_turns_draw(cuda_run *run) {
     const int units = run->spec.units, calls = 2 * units + 2, micro_steps = run->k->micro_steps;
     test_random r = {strlen(run->k->name)};
-    int at[4] = {0}, held = -1;
+    int at[4] = {0};
     while (at[micro_steps - 1] < calls) {
         const int m = (int)test_below(&r, micro_steps), i = at[m], down = i > units;
         const int u = down ? (2 * units + 1 - i) % units : i % units, last = i + 1 == calls;
         if (i == calls || (down && m && at[m - 1] < calls)) continue;
         at[m]++;
         if (u == run->spec.silent_unit) continue;
-        if (held < 0 && !test_below(&r, 3)) {
-            cuda_turn_add(run, ZERO_TURN_GATHER, u, m, 1);
-            held = u;
-        }
         cuda_turn_add(run, down ? ZERO_TURN_BACKWARD : ZERO_TURN_FORWARD, u, m, !last);
-        if (held >= 0 && (!test_below(&r, 3) || at[micro_steps - 1] == calls)) {
-            cuda_turn_add(run, ZERO_TURN_RELEASE, held, m, 1);
-            held = -1;
-        }
     }
 }
 
@@ -1062,12 +1054,8 @@ static int cuda_turns_announce(host_run *h) {
 static int cuda_turn_take(host_run *h, const cuda_turn *t) {
     const int u = t->turn.unit;
     h->micro = t->micro;
-    switch (t->turn.kind) {
-    case ZERO_TURN_GATHER: HOST_TRY(h, zero_gather(h->z, u)); return 1;
-    case ZERO_TURN_RELEASE: HOST_TRY(h, zero_release(h->z, u)); return 1;
-    case ZERO_TURN_FORWARD: return cuda_forward(h, u);
-    default: return cuda_backward(h, u, t->wants, t->wants);
-    }
+    if (t->turn.kind == ZERO_TURN_FORWARD) return cuda_forward(h, u);
+    return cuda_backward(h, u, t->wants, t->wants);
 }
 
 static int cuda_turns_pass(host_run *h) {

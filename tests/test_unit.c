@@ -56,17 +56,17 @@ static void unit_announce(unit_list *l, size_t numel, int layers, int unit, int 
     t->desc.flags = flags;
 }
 
-/* Walks one tensor by zp_state_run_at and marks what it sees; 0: a run is wrong. */
+/* Walks one tensor by zp_run_at and marks what it sees; 0: a run is wrong. */
 static int unit_walk(const zero_ctx *z, const zp_tensor *t, unsigned char **mark) {
     const size_t total = t->desc.numel * (size_t)t->desc.layers;
     for (size_t at = 0; at < total;) {
-        const zp_run run = zp_state_run_at(z, t, at, total - at);
+        const zp_run run = zp_run_at(z, t, at, total - at);
         const zp_segment *u = zp_layout_trained(&z->layout.unit[run.unit]);
         if (!run.numel || run.numel > total - at) return 0;
         if (run.owner < 0 || (size_t)run.owner * u->shard > run.at) return 0;
         if (run.at + run.numel > (size_t)(run.owner + 1) * u->shard) return 0;
         for (size_t i = 0; i < run.numel; i++) {
-            const zp_run one = zp_state_run_at(z, t, at + i, 1);
+            const zp_run one = zp_run_at(z, t, at + i, 1);
             if (one.unit != run.unit || one.owner != run.owner || one.at != run.at + i) return 0;
             if (one.numel != 1 || mark[run.unit][run.at + i]++) return 0;
         }
@@ -1296,6 +1296,32 @@ static void unit_settings(void) {
     zero_destroy(plain);
 }
 
+/* A copy that lacks a capability refuses the settings that need it, and takes their defaults. */
+static void unit_parts(void) {
+    static const char *const parts[] = {"offload", "muon", "groups", "subgroups", "packed"};
+    zero_ctx *z = unit_create(NULL);
+    char expected[200];
+    for (int i = 0; i < 5; i++) test_check(zp_extra_find(z, parts[i]) != NULL, "%s", parts[i]);
+    zp_extra *const all = z->extras;
+    zp_extra none[1];
+    memset(none, 0, sizeof none);
+    z->extras = none;
+    test_check(!zp_life_check_parts(z), "defaults: %s", zero_last_error(z));
+    for (const zp_setting *s = zp_settings; s < zp_settings + ZP_SETTINGS; s++) {
+        const zero_config was = z->cfg;
+        zp_config_set_setting(s, &z->cfg, s->form == ZP_REAL ? 0.5 : 7);
+        const zero_result r = s->bytes > 4 ? ZERO_OK : zp_life_check_parts(z);
+        snprintf(expected, sizeof expected,
+                 "%s: this copy of the plugin lacks \"%s\"; make drop DIR=... WITH=\"... %s\"",
+                 s->name, s->part ? s->part : "", s->part ? s->part : "");
+        test_check(s->part ? r == ZERO_ERR_UNSUPPORTED && strstr(zero_last_error(z), expected) : !r,
+                   "%s: %d, %s", s->name, (int)r, zero_last_error(z));
+        z->cfg = was;
+    }
+    z->extras = all;
+    zero_destroy(z);
+}
+
 static void unit_bad_scaler(zero_scaler scaler, const char *what) {
     unit_bad_config((zero_config){.type = ZERO_F16, .scaler = scaler}, what);
 }
@@ -1571,7 +1597,6 @@ static void unit_errors_before_build(void) {
     float x = 0;
     double norm;
     const zero_result S = ZERO_ERR_STATE;
-    unit_error(z, zero_slot(z, NULL, 0, NULL, NULL), S, "zero_slot", "zero_tensor comes first");
     unit_announce_all(z);
     unit_error(z, zero_bind(z, NULL, NULL), S, "zero_bind", "zero_build");
     unit_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 1), S, "zero_pass_begin", "zero_build");
@@ -1750,10 +1775,6 @@ static void unit_errors_of_access(void) {
                "body: values");
     test_check(!zero_read_tensor(z, "body", ZERO_PARAMETER, 200, 0, NULL),
                "nothing read at the end");
-    unit_error(z, zero_slot(z, "nobody", 0, NULL, NULL), A, "zero_slot", "nobody");
-    unit_error(z, zero_slot(z, "body", 2, NULL, NULL), A, "zero_slot",
-               "body: layer 2, expected 0..1");
-    unit_error(z, zero_slot(z, "body", -1, NULL, NULL), A, "zero_slot", "layer -1");
     unit_error(z, zero_all_sum(z, sums, 65), A, "zero_all_sum", "n is 65");
     unit_error(z, zero_all_sum(z, sums, -1), A, "zero_all_sum", "n is -1");
     unit_error(z, zero_all_sum(z, NULL, 2), A, "zero_all_sum", "values is NULL");
@@ -2419,6 +2440,7 @@ int main(void) {
     unit_pace();
     unit_config_errors();
     unit_settings();
+    unit_parts();
     unit_scaler_errors();
     unit_comm_errors();
     unit_resolved_config();

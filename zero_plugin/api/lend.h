@@ -131,26 +131,6 @@ static zero_result zp_lend_step(zero_ctx *z, void *params, void *grads, const ze
     return z->phase == ZP_IDLE ? zp_lend_give_all(z, params) : ZERO_OK;
 }
 
-zero_result zero_lend_array(zero_ctx *z, size_t numel, void *weights, void *grads) {
-    enum { ENOUGH = 1 << 16 }; /* elements of a unit: small arrays share one */
-    ZP_ENTER(z, "zero_lend_array", ZP_NEW, "tensors are announced before zero_lend");
-    zp_lending *l = &z->lending;
-    for (; l->seen < z->ntensors; l->seen++) {
-        const zero_tensor_desc *d = &z->tensors[l->seen].desc;
-        const int units = d->unit + d->layers;
-        if (units > l->units) l->has = 0;
-        if (units >= l->units) l->has += d->numel;
-        if (units > l->units) l->units = units;
-    }
-    const int unit = l->units && l->has < ENOUGH ? l->units - 1 : l->units;
-    zero_tensor_desc row;
-    memset(&row, 0, sizeof row);
-    row.numel = numel;
-    row.unit = unit;
-    return zp_adopt_add_row(z, "zero_lend_array", &row, ZERO_INLINE, (void **)weights,
-                            (void **)grads);
-}
-
 zero_result zero_lend(zero_ctx *z, void *params, zero_type type) {
     ZP_ENTER(z, "zero_lend", ZP_NEW, "it stands in the place of zero_build");
     ZP_REFUSE(z, (int)type < 0 || (type >= ZERO_TYPES && type != ZERO_F64), "type %d, no such type",

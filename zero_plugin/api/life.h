@@ -4,7 +4,7 @@
 #include "../core/build.h"
 #include "../core/hooks.h"
 #include "../core/step.h"
-#include "../core/state.h"
+#include "../core/runs.h"
 #include "../extras/table.h"
 
 #include "../comm/transport.h"
@@ -72,6 +72,14 @@ static zero_result zp_life_join(zero_ctx *z, const zp_transport *row, const zero
     return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
 }
 
+/* Refuses settings other than the defaults that need a capability which this copy lacks. */
+static zero_result zp_life_check_parts(zero_ctx *z) {
+    for (const zp_setting *s = zp_settings; s < zp_settings + ZP_SETTINGS; s++)
+        if (s->part && (float)zp_config_get_setting(s, &z->cfg) != (float)s->zero)
+            ZP_TRY(zp_extra_need(z, s->part, s->name));
+    return ZERO_OK;
+}
+
 /* Resolves the settings and splits the groups. COLLECTIVE if it splits any. */
 static zero_result zp_life_resolve(zero_ctx *z) {
     ZP_TRY(zp_extra_choose_rule(z));
@@ -111,6 +119,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
         && zp_config_resolve(&z->cfg, z->all->crowd, text,
                              sizeof text)) /* zero_destroy notifies peers */
         r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
+    if (!r) r = zp_life_check_parts(z);
     if (!r) r = zp_extra_refuse(z);
     if (!r) r = zp_life_resolve(z);
     z->grads_unstated = !cfg->grads && z->cfg.type != ZERO_F32 && z->cfg.micro_steps > 1;
@@ -131,7 +140,8 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
 static zero_result zp_life_plan(zero_ctx *z) {
     if (z->phase != ZP_NEW || z->planned) return ZERO_OK;
     ZP_TRY(zp_plan_make(z));
-    ZP_TRY(zp_state_plan(z));
+    z->nranges[0] = z->nranges[1] = 0;
+    ZP_TRY(zp_extra_add_state(z));
     z->plan.context_bytes = zp_build_context_bytes(z);
     z->planned = 1;
     return ZERO_OK;
@@ -298,31 +308,6 @@ zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
     ZP_ENTER(z, "zero_bind", ZP_BUILT, "pointers are there after zero_build");
     zp_life_set_kept_pointers(z, params, grads);
     z->bound = 1;
-    return ZERO_OK;
-}
-
-zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad) {
-    ZP_ENTER(z, "zero_slot", ZP_ANY, "");
-    ZP_UNTIMELY(z, !z->ntensors, "zero_tensor comes first");
-    zp_tensor *t = &z->tensors[z->ntensors - 1];
-    if (name) ZP_TRY(zp_bind_named_tensor(z, name, &t));
-    name = t->desc.name;
-    ZP_REFUSE(z, layer < 0 || layer >= t->desc.layers, "%s: layer %d, expected 0..%d", name, layer,
-              t->desc.layers - 1);
-    zp_slot *list = (zp_slot *)zp_list_grow(z->slots, z->nslots, &z->slots_cap, sizeof *list);
-    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the slot of %s", name);
-    z->slots = list;
-    zp_slot slot = {(int)(t - z->tensors), layer, NULL, 0, {grad, param}, {NULL, NULL}};
-    for (int side = 0; side < 2; side++)
-        if (slot.place[side] && !(t->desc.flags & ZERO_INLINE))
-            memcpy(&slot.was[side], slot.place[side], sizeof slot.was[side]);
-    z->slots[z->nslots++] = slot;
-    if (z->phase == ZP_NEW) return ZERO_OK;
-    zp_life_link_slot(z, z->nslots - 1);
-    for (int side = 0; side < 2 && t->desc.flags & ZERO_KEEP; side++)
-        zp_pointer_set_slot(z, (zp_side)side, &z->slots[z->nslots - 1],
-                            side == ZP_GRAD ? zp_ctx_unit_memory(z, ZP_GRAD, z->layout.units)
-                                            : zp_ctx_unit_shown(z, z->layout.units));
     return ZERO_OK;
 }
 

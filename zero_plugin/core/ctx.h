@@ -20,7 +20,7 @@ typedef struct zp_live { /* one unit: the plan writes `own` to `gathers`, the ho
     int spans;           /* number of its entries in zero_ctx.spans */
     int gathers;         /* all-gathers of the unit in a step */
     int buffer[2];       /* by side: its buffer now, or -1 */
-    int parameter_opens, forward_opens, backward_opens, held; /* open begins; held: zero_gather */
+    int parameter_opens, forward_opens, backward_opens; /* open begins */
     uint64_t with_parameters; /* one bit per nested backward, innermost lowest: it has params */
     int writes, reduced;      /* backwards ended in this pass; reductions in this step */
     int touched;    /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
@@ -48,7 +48,7 @@ typedef struct zp_slot {
     const zp_member *member; /* the layer's member; NULL until zero_build */
     int next;                /* index of the layer's next slot; after the last the first */
     void **place[2];         /* by side: your code's pointer, which the plugin writes */
-    char *was[2];            /* by side: its value at zero_slot; NULL: none, or adopted */
+    char *was[2];            /* by side: its value at zero_tensor; NULL: none, or adopted */
 } zp_slot;
 
 typedef struct zp_alias { /* a further field for a tensor's pointer */
@@ -130,7 +130,7 @@ struct zero_ctx {
     zp_extent *extents; /* [4 * layout.layers] arrays to compare, then those of the last call */
     zp_layout layout;   /* zp_plan_make: units, members, shards */
     zp_live *live;      /* [layout.all] by unit */
-    zp_slot *slots;     /* [nslots] by call of zero_slot */
+    zp_slot *slots;     /* [nslots] by call of zero_tensor */
     int nslots, slots_cap;
     int *layer_slots;  /* [layout.layers] 1 + the last slot of a tensor's layer; 0: no slot */
     zp_alias *aliases; /* [naliases] */

@@ -312,6 +312,16 @@ ZP_UNUSED static zero_group *zp_extra_own_group(const zero_ctx *z, const zero_gr
     return NULL;
 }
 
+/* Appends a range to the list `whole` of the state. */
+static zero_result zp_extra_add_range(zero_ctx *z, int whole, const zero_range *range) {
+    int *n = &z->nranges[whole];
+    void *list = zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *range);
+    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", *n + 1);
+    z->ranges[whole] = (zero_range *)list;
+    z->ranges[whole][(*n)++] = *range;
+    return ZERO_OK;
+}
+
 /* Fills z->extras with the rows that a NULL-terminated list of functions returns, and allocates
    their structs. */
 typedef zp_extra (*zp_extra_row)(void);

@@ -11,14 +11,7 @@
 #endif
 
 /* The kind of hook that your code called. */
-enum {
-    ZP_HOOK_FORWARD = 0,
-    ZP_HOOK_FORWARD_END,
-    ZP_HOOK_BACKWARD,
-    ZP_HOOK_BACKWARD_END,
-    ZP_HOOK_GATHER,
-    ZP_HOOK_RELEASE
-};
+enum { ZP_HOOK_FORWARD = 0, ZP_HOOK_FORWARD_END, ZP_HOOK_BACKWARD, ZP_HOOK_BACKWARD_END };
 
 typedef struct zp_observer {
     zero_result (*begin_pass)(zero_ctx *z, zero_pass kind);

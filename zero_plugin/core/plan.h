@@ -246,17 +246,12 @@ static void zp_plan_count_gathers(zero_ctx *z) {
         z->live[u].gathers = zp_ctx_unit_is_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
     for (int pass = 0; pass < passes; pass++) {
         zp_order_expect(z, ZERO_TRAIN);
-        for (int i = 0; i < (t->turns ? t->turns : t->n); i++) {
-            const zero_turn *turn = t->turns ? &t->turn[i] : NULL;
-            if (turn && turn->kind == ZERO_TURN_RELEASE) {
-                zp_buffer_hold(pool, turn->unit, -1);
-                continue;
-            }
+        for (int i = 0; i < t->n; i++) {
             const int unit = t->unit[t->at++];
             const int n = zp_order_schedule(z, t, unit, pass + 1 < passes, fill);
             for (int k = 0; k < n; k++) z->live[fill[k]].gathers++;
             zp_buffer_hold(pool, unit, 1);
-            if (!turn || turn->kind != ZERO_TURN_GATHER) zp_buffer_hold(pool, unit, -1);
+            zp_buffer_hold(pool, unit, -1);
         }
     }
     t->at = 0;

@@ -268,7 +268,7 @@ static zero_result zp_check_begin_pass(zero_ctx *z, zero_pass kind) {
                     "tensor %s is KEEP, and has no pointer: zero_bind comes first", d->name);
         for (int l = 0; l < d->layers && (d->flags & ZERO_BY_SLOT); l++) {
             ZP_UNTIMELY(z, !zp_bind_next_slot(z, t, l, NULL),
-                        "tensor %s, layer %d, has no slot: see zero_slot", d->name, l);
+                        "tensor %s, layer %d, has no pointer: set param or grad", d->name, l);
         }
     }
     const size_t units = (size_t)z->layout.all;

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "codec_kernels.h"
-#include "../core/state.h"
+#include "../core/step.h"
 
 typedef struct zp_packed_state {
     zp_wire wire[2];                             /* by side: how quantized messages are sent */
@@ -361,7 +361,7 @@ static zero_result zp_packed_add_state(zero_ctx *z) {
     (void)snprintf(z->packed->name, sizeof z->packed->name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d",
                    all->rank, all->nranks, z->data->nranks, zp_packed_hop_ranks(z->data));
     for (int whole = 0; whole < 2 && z->packed->errors; whole++)
-        ZP_TRY(zp_state_add_range(z, whole, &errors));
+        ZP_TRY(zp_extra_add_range(z, whole, &errors));
     return ZERO_OK;
 }
 static zero_result zp_packed_move_state(zero_ctx *z, const zero_range *r, const char *values,
