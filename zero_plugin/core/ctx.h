@@ -166,9 +166,9 @@ struct zero_ctx {
     zero_hyper hyper;           /* the hyper-parameters of the last step */
     int rule_pass;              /* the pass of the rule that a step enqueues: 0 or 1 */
     zp_control *control;        /* device: agreement and decision */
-    zp_control *decision;       /* what the stream `updates` reads of it: `control`, or a copy */
-    zp_span *spans;             /* [layout.nmembers] this rank's part of each member, for updates */
-    zero_range *ranges[2];      /* [nranges] of the state: to save, and to load */
+    zp_control *decision;  /* the copy that the stream `updates` reads: `control`, or another */
+    zp_span *spans;        /* [layout.nmembers] this rank's part of each member, for updates */
+    zero_range *ranges[2]; /* [nranges] of the state: to save, and to load */
     int nranges[2], ranges_cap[2];
     zp_control *pinned;          /* host memory that the device copies `control` to */
     zp_control report;           /* the calling thread's copy of `pinned` */
@@ -423,7 +423,7 @@ static float zp_ctx_sum_scale(const zero_ctx *z) {
     return z->data->divisor / (float)(z->cfg.divisor ? z->cfg.divisor : z->all->nranks);
 }
 
-/* Returns the layers whose norms the update rule needs. */
+/* Returns the number of layers if the update rule needs norms of layers, else 0. */
 ZP_UNUSED static size_t zp_ctx_normed_layers(const zero_ctx *z) {
     return z->rule->needs & ZP_NORMS_OF_LAYERS ? (size_t)z->layout.layers : 0;
 }

@@ -49,7 +49,7 @@ typedef struct zp_unit {
     int members;
     int uses, forwards; /* per pass: writes by backward; uses in forward */
     zp_segment segment[ZP_SEGMENTS];
-    size_t grain;         /* a shard is a multiple of it: a cache line, and all atoms */
+    size_t grain;         /* divides a shard: multiple of a cache line and all atoms */
     size_t numel, padded; /* elements of all segments */
     size_t content;       /* elements without alignment */
     size_t plain;         /* elements before the first matrix; padded: it has none */
