@@ -47,7 +47,7 @@
 
    WHERE SOMETHING NEW GOES
      a capability  a row with its stations, in a file of its own: core/extra.h says how
-     work in a pass or a step  a station: a row of a table, at one of the places in core/extra.h
+     a station     work of a pass or a step: a row of a table, at a place that core/extra.h lists
      a stage       a row of zp_policies in core/arrays.h, and its number in the header
      a codec       a row of zp_codecs in extras/codec.h, and its blocks in extras/codec_blocks.h
      an array      an enumerator in core/arrays.h, and a zp_plan_set_array in core/plan.h
