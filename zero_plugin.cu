@@ -94,6 +94,7 @@
 #include "zero_plugin/core/reduce.h"          /* the way of one gradient */
 #include "zero_plugin/core/hooks.h"           /* what a hook does: begin and end of a unit */
 #include "zero_plugin/core/step.h"            /* skip, clip, update */
+#include "zero_plugin/core/weights.h"         /* parameters from weights that your code puts */
 #include "zero_plugin/core/state.h"           /* tensors by name, and as state */
 #include "zero_plugin/offload/uring.h"         /* io_uring, if the build has it */
 #include "zero_plugin/offload/file.h"          /* the file tier: pieces, checksums, threads */

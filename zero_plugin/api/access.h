@@ -128,7 +128,7 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     ZP_ENTER(z, "zero_state_end", ZP_OPEN, ZP_NOT_OPEN);
     z->phase = ZP_IDLE;
     if (!changed) return ZERO_OK;
-    ZP_TRY(zp_step_update_all(z, NULL));
+    ZP_TRY(zp_weights_compute_all(z));
     ZP_TRY(zp_extra_end_state(z));
     z->stepped = 0; /* the last step of another run is unknown */
     return zp_observe_seal(z);

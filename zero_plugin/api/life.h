@@ -100,8 +100,6 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->world = z->data = z->all = &z->group[ZP_ALL];
     z->all->nranks = z->together = z->nreplicas = 1;
     z->open_gradients = zp_build_open_gradients;
-    z->publish = zp_step_publish;
-    z->agree = zp_verdict_agree;
     zp_extra_init(z);
     char text[ZP_TEXT_BYTES];
     int flushes = 0;
@@ -198,7 +196,7 @@ zero_result zero_build(zero_ctx *z) {
     ZP_TRY(zp_build_allocate(z));
     for (int u = 0; u < z->layout.all; u++) z->live[u].update = zp_step_update_in_place;
     ZP_TRY(zp_extra_build(z));
-    ZP_TRY(zp_extra_lay_walks(z, zp_reduce_stations));
+    ZP_TRY(zp_extra_lay_walks(z, zp_step_walks));
     z->phase = ZP_IDLE;
     for (int i = 0; i < z->nslots; i++) zp_life_link_slot(z, i);
     zp_life_set_kept_pointers(z, NULL, NULL);
@@ -369,15 +367,8 @@ zero_result zero_reduce(zero_ctx *z) {
                 "before backward");
     ZP_TRY(zp_extra_check_turn(z, 1));
     z->scale_asked = 0;
-    ZP_TRY(zp_extra_reduced(z));
-    ZP_DO(z, zp_device_record_event(&z->compute, z->passed)); /* no more reads of parameters */
-    ZP_DO(z, zp_device_wait_event(&z->stream[ZP_GRADIENTS], z->passed));
-    ZP_TRY(z->agree(z));
+    ZP_TRY(zp_step_walk(z, ZP_AGREEMENT_WALK));
     z->phase = ZP_REDUCED;
-    if (!z->pending) return ZERO_OK;
-    zp_gather_forget_all(z); /* every unit gets new weights */
-    z->pending = 0;
-    ZP_TRY(zp_observe_seal(z));
     return ZERO_OK;
 }
 

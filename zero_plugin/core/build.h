@@ -89,7 +89,7 @@ static zero_result zp_build_alloc_units(zero_ctx *z) {
 
 static size_t zp_build_arrays(zero_ctx *z) {
     size_t at = 0, largest = 0;
-    for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, z->layout.unit[u].shard);
+    for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, zp_ctx_shard(z, u));
     for (int k = ZP_SUM; k < ZP_ARRAYS; k++)
         if (z->array[k].bytes)
             z->array[k].memory = (char *)zp_ctx_cut_arena(z, &at, z->array[k].bytes, 1);
@@ -128,11 +128,10 @@ static size_t zp_build_context_bytes(zero_ctx *z) {
     const zp_comm *g = z->all;
     const size_t units = (size_t)l->all + 1, members = (size_t)l->nmembers + 1;
     const size_t unit = sizeof(zp_unit) + sizeof(zp_live) + sizeof(zp_op) + 2 * sizeof(int)
-                        + 2 * (sizeof(zp_buffer) + sizeof(int))
-                        + ZP_ARRAYS * sizeof(zp_array_part);
+                        + 2 * (sizeof(zp_buffer) + sizeof(int)) + ZP_ARRAYS * sizeof(zp_array_part);
     const size_t member = sizeof(zp_member) + sizeof(zp_member *) + sizeof(zp_span);
     size_t bytes = sizeof *z + units * unit + members * member, largest = 0;
-    for (int u = 0; u < l->all; u++) largest = zp_max(largest, l->unit[u].shard);
+    for (int u = 0; u < l->all; u++) largest = zp_max(largest, zp_ctx_shard(z, u));
     for (int i = 0; i < 2; i++) /* an estimate of a rank's ranges of state */
         bytes += (size_t)z->trace[i].cap * sizeof(int)
                  + (members / (size_t)z->data->nranks + units) * (size_t)(1 + z->rule->states)

@@ -95,8 +95,6 @@ struct zero_ctx {
                            NULL: by rank */
     size_t piece_bytes; /* device memory for pieces of arrays in HOST or FILE */
     size_t param_end;   /* bytes of memory[ZP_PARAM] */
-    /* Stream s has updated unit u; made 0: it has computed u from weights that your code put. */
-    zero_result (*publish)(zero_ctx *z, int u, zp_stream *s, int made);
     /* Returns the array with the weights of u that a pass uses, or with the newest weights, once
        the stream `updates` is idle. NULL: both are PARAM. */
     zp_array *(*find_weights)(zero_ctx *z, int u, int newest);
@@ -151,7 +149,7 @@ struct zero_ctx {
     int nbucket;     /* the hooks add units, the flush empties it */
     int bucket_last; /* its units are in the step's last micro-step */
     zp_op gather;    /* the all-gather that the parameter's walk issues */
-    zp_walk walk[2]; /* by zp_walk_kind */
+    zp_walk walk[4]; /* by zp_walk_kind */
     const struct zp_observer *observer; /* set in a checked build, else NULL */
     struct zp_extra *extras;            /* the rows; a row without a name ends the list */
     size_t bucket_filled;               /* elements in the bucket */
@@ -166,6 +164,7 @@ struct zero_ctx {
     int judged;                 /* an agreement was enqueued: `control` has its result */
     int said;                   /* the last step's call, for a verdict's CALL: 1 step, 2 skip */
     zero_hyper hyper;           /* the hyper-parameters of the last step */
+    int rule_pass;              /* the pass of the rule that a step enqueues: 0 or 1 */
     zp_control *control;        /* device: agreement and decision */
     zp_control *decision;       /* what the stream `updates` reads of it: `control`, or a copy */
     zp_span *spans;             /* [layout.nmembers] this rank's part of each member, for updates */
@@ -343,10 +342,22 @@ static char *zp_ctx_unit_memory(const zero_ctx *z, zp_side side, int u) {
     return b < 0 ? NULL : base + zp_ctx_unit_in_buffer(z, side, u, b);
 }
 
+/* Return the elements of a shard of unit u, and of a piece; then the first one of this rank's
+   shard. */
+static size_t zp_ctx_shard(const zero_ctx *z, int u) {
+    return zp_layout_trained(&z->layout.unit[u])->shard;
+}
+static size_t zp_ctx_piece(const zero_ctx *z, int u) {
+    return zp_layout_trained(&z->layout.unit[u])->piece;
+}
+static size_t zp_ctx_shard_first(const zero_ctx *z, int u) {
+    return (size_t)z->data->rank * zp_ctx_shard(z, u);
+}
+
 /* Returns this rank's shard of u's reduced gradient. It is valid until its memory is used again. */
 static char *zp_ctx_unit_mean(const zero_ctx *z, int u) {
     const zp_array *a = &z->array[ZP_MEAN];
-    const size_t first = (size_t)z->data->rank * z->layout.unit[u].shard;
+    const size_t first = zp_ctx_shard_first(z, u);
     if (!zp_array_off_device(a, u)) return zp_array_at(a, u, first);
     return zp_ctx_unit_memory(z, ZP_GRAD, u) + first * zp_type_bytes(a->type);
 }
@@ -397,15 +408,14 @@ static zp_op zp_ctx_make_op(zero_ctx *z, zp_channel channel, int kind, int u) {
     op.channel = channel;
     op.kind = kind;
     op.unit = u;
-    op.shard = z->layout.unit[u].shard;
+    op.shard = zp_ctx_shard(z, u);
     op.type = z->array[channel].type;
     return op;
 }
 
 /* Returns the first element of unit u that this rank counts in the norm and saves. */
 static size_t zp_ctx_piece_first(const zero_ctx *z, int u) {
-    const zp_unit *x = &z->layout.unit[u];
-    return (size_t)z->data->rank * x->shard + (size_t)z->replica * x->piece;
+    return zp_ctx_shard_first(z, u) + (size_t)z->replica * zp_ctx_piece(z, u);
 }
 
 /* Returns the factor that makes the mean from the sum over all ranks. */

@@ -5,9 +5,11 @@
    names no row. To add a capability, write its file, include it in zero_plugin.cu, and add its row
    to the list. No line of core/ changes.
 
-   WALKS. A walk is the list of stations that process a gradient, or a parameter, in order:
+   WALKS. A walk is a list of stations, which run in order:
      gradient   from the backward that wrote a unit to the reduced shard (reduce.h)
      parameter  from the updated shard to the gathered unit (gather.h)
+     agreement  zero_reduce: from the last reduction to the norm and the decision (step.h)
+     step       zero_step: from the decision to the published weights (step.h)
    The core has the stations that every run needs. Rows add theirs; the place of a station decides
    where it runs. zero_build asks each station once whether this context needs it. A capability
    that is off therefore costs nothing while training. */
@@ -15,7 +17,8 @@
 
 #include "ctx.h"
 
-/* The places of both walks, in order. */
+/* The places of all walks, in order. At one place, the core's stations run first, then those of the
+   rows. */
 typedef enum zp_place {
     ZP_AT_WRITTEN,  /* gradient: the stream waits until backward has written the unit */
     ZP_AT_COLLECT,  /* 16-bit gradients of several micro-steps are added */
@@ -33,27 +36,56 @@ typedef enum zp_place {
     ZP_AT_DONE,     /* both: the event that later work waits for is recorded */
     ZP_AT_AFTER,    /* both: work that no station waits for */
     ZP_AT_END,      /* gradient: the unit leaves the bucket */
+
+    ZP_AT_READ_AHEAD, /* agreement: state that the update needs is on its way */
+    ZP_AT_PASSED,     /* the gradient stream waits until compute has read all parameters */
+    ZP_AT_AGREE,      /* all ranks exchange verdicts; a pending update is complete */
+
+    ZP_AT_LAST_REPORT,  /* step: an error that the last step has reported is returned */
+    ZP_AT_LOOKERS,      /* peers that evaluate with this rank's weights are waited for */
+    ZP_AT_DECIDE,       /* by the agreement: skip or update, unscale, clip */
+    ZP_AT_REPORT,       /* the decision is copied to host memory; rows learn of it */
+    ZP_AT_COUNT,        /* the step is counted */
+    ZP_AT_FIRST_PASS,   /* rules of two passes: before the first pass over a unit */
+    ZP_AT_FIRST_UPDATE, /* that pass, and work after it */
+    ZP_AT_LAST_PASS,    /* between the passes over all units; before the last pass over a unit */
+    ZP_AT_UPDATE,       /* that pass, and work after it */
+    ZP_AT_PUBLISH,      /* the unit's new weights are gathered, now or when a pass uses them */
+    ZP_AT_FORGET,       /* earlier gathered parameters are out of date */
+    ZP_AT_SEAL,         /* a checked build notes the new weights */
+    ZP_AT_DELIVER,      /* recorded events go to the caller */
     ZP_PLACES_OF_WALK
 } zp_place;
 
-/* How often a station of the gradient's walk runs. */
+/* How often a station runs. This also names its walk. */
 typedef enum zp_when {
-    ZP_EACH_MICRO_STEP,
-    ZP_EACH_REDUCTION, /* each micro-step whose gradient is reduced */
-    ZP_LAST_MICRO_STEP /* the last one of a step */
+    ZP_EACH_MICRO_STEP, /* gradient */
+    ZP_EACH_REDUCTION,  /* gradient: each micro-step whose gradient is reduced */
+    ZP_LAST_MICRO_STEP, /* gradient: the last one of a step */
+    ZP_EACH_GATHER,     /* parameter */
+    ZP_EACH_AGREEMENT,  /* agreement */
+    ZP_EACH_STEP        /* step */
 } zp_when;
 
-typedef enum zp_walk_kind { ZP_GRADIENT_WALK, ZP_PARAMETER_WALK, ZP_WALKS } zp_walk_kind;
+typedef enum zp_walk_kind {
+    ZP_GRADIENT_WALK,
+    ZP_PARAMETER_WALK,
+    ZP_AGREEMENT_WALK,
+    ZP_STEP_WALK
+} zp_walk_kind;
 
-/* One station: `unit` runs for each unit of the bucket, or `bucket` runs once for all of them. */
+/* One station: `unit` runs for each unit, or `once` runs once for all. The units are those of the
+   bucket, the one that is gathered, or, in a step, all units in the order of updates. In a step,
+   stations of units that follow each other run together, unit by unit. */
 typedef struct zp_station {
-    zp_walk_kind walk;
     zp_place place;
     zp_when when;
     int (*needed)(const zero_ctx *z); /* NULL: every context with the row needs it */
     zero_result (*unit)(zero_ctx *z, int u);
-    zero_result (*bucket)(zero_ctx *z);
+    zero_result (*once)(zero_ctx *z);
 } zp_station;
+#define ZP_LAST_STATION                                                                            \
+    { ZP_PLACES_OF_WALK, ZP_EACH_STEP, NULL, NULL, NULL } /* ends a table */
 
 /* A row. Every member except `name` may be NULL. A function returns the row, so that its code names
    each member that it sets. */
@@ -114,11 +146,7 @@ typedef struct zp_extra {
     /* The weights of unit u have changed, or, if u is -1, those of all units: earlier gathered
        parameters are out of date. */
     void (*forget)(zero_ctx *z, int u);
-    /* Rules of several passes, on stream s: before and after each pass over unit u; between the
-       first and the last pass of all units. fill_update adds inputs of elements from `first` on. */
-    zero_result (*before_update)(zero_ctx *z, int u, int pass, zp_stream *s);
-    zero_result (*after_update)(zero_ctx *z, int u, int pass, zp_stream *s);
-    zero_result (*between_passes)(zero_ctx *z);
+    /* Rules of several passes: adds the inputs of unit u's elements from `first` on. */
     void (*fill_update)(const zero_ctx *z, int u, size_t first, zp_update *a);
     /* The same rules, if the CPU updates unit u, whose tensors the device combines between the
        passes. results_up: stream s copies what the first pass found in unit u to `to` on the
@@ -131,10 +159,6 @@ typedef struct zp_extra {
     /* Refuses zero_reduce (`reduces` 1), or a call that needs the agreement, if it comes too
        early. */
     zero_result (*check_turn)(zero_ctx *z, int reduces);
-    /* zero_reduce has enqueued the agreement. */
-    zero_result (*reduced)(zero_ctx *z);
-    /* zero_step has decided whether and how to update. */
-    zero_result (*decided)(zero_ctx *z);
     /* Before your code writes unit u's gradient again: the last update may still read it. */
     zero_result (*before_write)(zero_ctx *z, int u);
     /* before_put: weights will be computed from master weights that your code put. wrote: values
@@ -156,7 +180,7 @@ typedef struct zp_extra {
     zero_result (*end_state)(zero_ctx *z);
     /* Returns the context's own copy of a group that a tensor names; NULL: no copy. */
     zero_group *(*own_group)(const zero_ctx *z, const zero_group *given);
-    const zp_station *stations; /* the last one has neither `unit` nor `bucket` */
+    const zp_station *stations; /* ends with ZP_LAST_STATION */
 } zp_extra;
 
 #define ZP_EACH_EXTRA(z, x) for (const zp_extra *x = (z)->extras; x && x->name; x++)
@@ -186,14 +210,38 @@ static zero_result zp_extra_choose_rule(zero_ctx *z) {
     return z->rule->passes ? ZERO_OK : zp_extra_need(z, z->rule->part, text);
 }
 
-/* Defines zp_extra_NAME, which calls that member of every row, up to the first error. */
-#define ZP_EXTRA_CALL(name)                                                                        \
+/* Define zp_extra_NAME, which calls that member of every row: up to the first error; without a
+   result. */
+#define ZP_EXTRA_TRY(name)                                                                         \
     static zero_result zp_extra_##name(zero_ctx *z) {                                              \
         ZP_EACH_EXTRA(z, x) if (x->name) ZP_TRY(x->name(z));                                       \
         return ZERO_OK;                                                                            \
     }
+#define ZP_EXTRA_CALL(name)                                                                        \
+    static void zp_extra_##name(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->name) x->name(z); }
 
-static void zp_extra_init(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->init) x->init(z); }
+ZP_EXTRA_CALL(init)
+ZP_EXTRA_TRY(check)
+ZP_EXTRA_TRY(resolve)
+ZP_EXTRA_TRY(layout)
+ZP_EXTRA_CALL(choose)
+ZP_EXTRA_CALL(plan_units)
+ZP_EXTRA_CALL(plan_arrays)
+ZP_EXTRA_CALL(plan)
+ZP_EXTRA_TRY(allocate)
+ZP_EXTRA_TRY(share)
+ZP_EXTRA_TRY(build)
+ZP_EXTRA_CALL(abort)
+ZP_EXTRA_CALL(abandon)
+ZP_EXTRA_CALL(finish)
+ZP_EXTRA_CALL(stop)
+ZP_EXTRA_TRY(begin_step)
+ZP_EXTRA_TRY(before_put)
+ZP_EXTRA_TRY(finish_update)
+ZP_EXTRA_TRY(add_state)
+ZP_EXTRA_CALL(begin_state)
+ZP_EXTRA_TRY(end_state)
+
 static zero_result zp_extra_refuse(zero_ctx *z) {
     char text[ZP_TEXT_BYTES] = "";
     ZP_EACH_EXTRA(z, x) {
@@ -208,8 +256,6 @@ static zero_result zp_extra_join(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->join) ZP_TRY(x->join(z));
     return ZERO_OK;
 }
-ZP_EXTRA_CALL(check)
-ZP_EXTRA_CALL(resolve)
 static zero_result zp_extra_tensor(zero_ctx *z, zp_tensor *t) {
     const zero_tensor_desc *d = &t->desc;
     const char *what = d->flags & ZERO_COPY ? "ZERO_COPY" : d->sum_over ? "sum_over" : "slice_of";
@@ -222,23 +268,12 @@ static void zp_extra_describe(const zero_ctx *z, const zp_tensor *t, char *text,
     text[0] = 0;
     ZP_EACH_EXTRA(z, x) if (x->describe) x->describe(z, t, text, bytes);
 }
-ZP_EXTRA_CALL(layout)
-static void zp_extra_choose(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->choose) x->choose(z); }
-static void zp_extra_plan_units(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->plan_units) x->plan_units(z);
-}
-static void zp_extra_plan_arrays(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->plan_arrays) x->plan_arrays(z);
-}
 static size_t zp_extra_context_bytes(zero_ctx *z) {
     size_t bytes = sizeof *z->extras;
     ZP_EACH_EXTRA(z, x)
     bytes += sizeof *x + x->state_bytes + (x->context_bytes ? x->context_bytes(z) : 0);
     return bytes;
 }
-ZP_EXTRA_CALL(allocate)
-ZP_EXTRA_CALL(share)
-static void zp_extra_plan(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->plan) x->plan(z); }
 static size_t zp_extra_sent(zero_ctx *z, int u) {
     size_t bytes = 0;
     ZP_EACH_EXTRA(z, x) bytes += x->sent ? x->sent(z, u) : 0;
@@ -249,26 +284,11 @@ static size_t zp_extra_cut_gradients(zero_ctx *z, size_t at) {
     ZP_EACH_EXTRA(z, x) at = x->cut_gradients ? x->cut_gradients(z, at) : at;
     return at;
 }
-ZP_EXTRA_CALL(build)
-static void zp_extra_abort(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->abort) x->abort(z); }
-static void zp_extra_abandon(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->abandon) x->abandon(z); }
-static void zp_extra_finish(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->finish) x->finish(z); }
-static void zp_extra_stop(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->stop) x->stop(z); }
 static void zp_extra_destroy(zero_ctx *z, int broken) {
     ZP_EACH_EXTRA(z, x) if (x->destroy) x->destroy(z, broken);
 }
-ZP_EXTRA_CALL(begin_step)
 static void zp_extra_forget(zero_ctx *z, int u) {
     ZP_EACH_EXTRA(z, x) if (x->forget) x->forget(z, u);
-}
-
-static zero_result zp_extra_before_update(zero_ctx *z, int u, int pass, zp_stream *s) {
-    ZP_EACH_EXTRA(z, x) if (x->before_update) ZP_DO(z, x->before_update(z, u, pass, s));
-    return ZERO_OK;
-}
-static zero_result zp_extra_after_update(zero_ctx *z, int u, int pass, zp_stream *s) {
-    ZP_EACH_EXTRA(z, x) if (x->after_update) ZP_DO(z, x->after_update(z, u, pass, s));
-    return ZERO_OK;
 }
 ZP_UNUSED static zero_result zp_extra_results_up(zero_ctx *z, int u, zp_stream *s, void *to) {
     ZP_EACH_EXTRA(z, x) if (x->results_up) ZP_DO(z, x->results_up(z, u, s, to));
@@ -279,28 +299,17 @@ ZP_UNUSED static zero_result zp_extra_inputs_down(zero_ctx *z, int u, zp_event *
     ZP_EACH_EXTRA(z, x) if (x->inputs_down) ZP_DO(z, x->inputs_down(z, u, ready, from));
     return ZERO_OK;
 }
-static zero_result zp_extra_between_passes(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->between_passes) ZP_DO(z, x->between_passes(z));
-    return ZERO_OK;
-}
 static zero_result zp_extra_check_turn(zero_ctx *z, int reduces) {
     ZP_EACH_EXTRA(z, x) if (x->check_turn) ZP_TRY(x->check_turn(z, reduces));
-    return ZERO_OK;
-}
-ZP_EXTRA_CALL(reduced)
-static zero_result zp_extra_decided(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->decided) ZP_DO(z, x->decided(z));
     return ZERO_OK;
 }
 static zero_result zp_extra_before_write(zero_ctx *z, int u) {
     ZP_EACH_EXTRA(z, x) if (x->before_write) ZP_DO(z, x->before_write(z, u));
     return ZERO_OK;
 }
-ZP_EXTRA_CALL(before_put)
 static void zp_extra_wrote(zero_ctx *z, const zp_array *a, int u) {
     ZP_EACH_EXTRA(z, x) if (x->wrote) x->wrote(z, a, u);
 }
-ZP_EXTRA_CALL(finish_update)
 static void zp_extra_stats(zero_ctx *z, zero_stats *stats) {
     ZP_EACH_EXTRA(z, x) if (x->stats) x->stats(z, stats);
 }
@@ -316,11 +325,6 @@ static void zp_extra_fill_update(const zero_ctx *z, int u, size_t first, zp_upda
 static void zp_extra_span(const zero_ctx *z, const zp_tensor *t, zp_span *span) {
     ZP_EACH_EXTRA(z, x) if (x->span) x->span(z, t, span);
 }
-ZP_EXTRA_CALL(add_state)
-static void zp_extra_begin_state(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->begin_state) x->begin_state(z);
-}
-ZP_EXTRA_CALL(end_state)
 
 ZP_UNUSED static zero_group *zp_extra_own_group(const zero_ctx *z, const zero_group *given) {
     ZP_EACH_EXTRA(z, x) if (x->own_group) return x->own_group(z, given);
@@ -354,8 +358,10 @@ static void zp_extra_free(zero_ctx *z) {
 
 /* Appends the stations of one place that this context needs. */
 static zero_result zp_extra_add_stations(zero_ctx *z, const zp_station *s, zp_place place) {
-    for (; s && (s->unit || s->bucket); s++) {
-        zp_walk *w = &z->walk[s->walk];
+    static const zp_walk_kind walk_of[] = {ZP_GRADIENT_WALK,  ZP_GRADIENT_WALK,  ZP_GRADIENT_WALK,
+                                           ZP_PARAMETER_WALK, ZP_AGREEMENT_WALK, ZP_STEP_WALK};
+    for (; s && s->place != ZP_PLACES_OF_WALK; s++) {
+        zp_walk *w = &z->walk[walk_of[s->when]];
         if (s->place != place || (s->needed && !s->needed(z))) continue;
         ZP_REFUSE(z, w->n == ZP_STATIONS, "a walk has more than %d stations", (int)ZP_STATIONS);
         w->station[w->n++] = s;
@@ -363,12 +369,11 @@ static zero_result zp_extra_add_stations(zero_ctx *z, const zp_station *s, zp_pl
     return ZERO_OK;
 }
 
-/* Orders the stations of the core and of all rows by place. At the same place, the core's stations
-   come first. */
-static zero_result zp_extra_lay_walks(zero_ctx *z, const zp_station *core) {
-    for (int k = 0; k < ZP_WALKS; k++) z->walk[k].n = 0;
+/* Orders the stations of the core's tables, which NULL ends, and of all rows by place. */
+static zero_result zp_extra_lay_walks(zero_ctx *z, const zp_station *const *core) {
+    memset(z->walk, 0, sizeof z->walk);
     for (int place = 0; place < ZP_PLACES_OF_WALK; place++) {
-        ZP_TRY(zp_extra_add_stations(z, core, (zp_place)place));
+        for (int i = 0; core[i]; i++) ZP_TRY(zp_extra_add_stations(z, core[i], (zp_place)place));
         ZP_EACH_EXTRA(z, x) ZP_TRY(zp_extra_add_stations(z, x->stations, (zp_place)place));
     }
     return ZERO_OK;

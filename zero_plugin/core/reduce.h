@@ -14,7 +14,7 @@
 static zero_result zp_reduce_divide(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     const zp_array *mean = &z->array[ZP_MEAN];
-    const size_t first = (size_t)z->data->rank * x->shard, end = first + x->shard;
+    const size_t first = zp_ctx_shard_first(z, u), end = first + zp_ctx_shard(z, u);
     const int usual = z->cfg.divisor ? z->cfg.divisor : z->all->nranks;
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
@@ -127,7 +127,7 @@ static zero_result zp_reduce_flush_bucket(zero_ctx *z) {
     for (int i = 0; i < w->n; i++) {
         const zp_station *s = w->station[i];
         if (!zp_reduce_runs(z, s)) continue;
-        if (s->bucket) ZP_DO(z, s->bucket(z));
+        if (s->once) ZP_DO(z, s->once(z));
         for (int k = 0; k < z->nbucket && s->unit; k++) ZP_DO(z, s->unit(z, z->bucket[k]));
     }
     z->nbucket = 0;
@@ -225,7 +225,7 @@ static zero_result zp_reduce_finish_micro_step(zero_ctx *z) {
     return zp_reduce_flush_bucket(z);
 }
 
-/* ---- the walks ---- */
+/* ---- the walk ---- */
 
 static int zp_reduce_collects(const zero_ctx *z) { return z->adding == ZP_COLLECTED; }
 static int zp_reduce_has_divisors(const zero_ctx *z) {
@@ -235,24 +235,15 @@ static int zp_reduce_has_divisors(const zero_ctx *z) {
 }
 static int zp_reduce_is_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }
 
-/* The core's stations. They show the way of one gradient, then that of one parameter. */
+/* The core's stations of a gradient. */
 static const zp_station zp_reduce_stations[] = {
-    {ZP_GRADIENT_WALK, ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, NULL, zp_reduce_wait_written, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_COLLECT, ZP_EACH_MICRO_STEP, zp_reduce_collects, zp_reduce_collect,
-     NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_DESCRIBE, ZP_EACH_REDUCTION, NULL, NULL, zp_reduce_describe},
-    {ZP_GRADIENT_WALK, ZP_AT_ISSUE, ZP_EACH_REDUCTION, NULL, NULL, zp_reduce_issue},
-    {ZP_GRADIENT_WALK, ZP_AT_SCALE, ZP_LAST_MICRO_STEP, zp_reduce_has_divisors, zp_reduce_divide,
-     NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_NORM, ZP_LAST_MICRO_STEP, zp_verdict_takes_norm, zp_verdict_take_norm,
-     NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_WHOLE, ZP_LAST_MICRO_STEP, zp_reduce_is_whole, NULL,
-     zp_reduce_gather_whole},
-    {ZP_GRADIENT_WALK, ZP_AT_DONE, ZP_EACH_MICRO_STEP, NULL, zp_reduce_record, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, zp_reduce_end, NULL},
-
-    {ZP_PARAMETER_WALK, ZP_AT_DESCRIBE, ZP_EACH_MICRO_STEP, NULL, zp_gather_describe, NULL},
-    {ZP_PARAMETER_WALK, ZP_AT_FETCH, ZP_EACH_MICRO_STEP, NULL, zp_gather_wait_updated, NULL},
-    {ZP_PARAMETER_WALK, ZP_AT_ISSUE, ZP_EACH_MICRO_STEP, NULL, zp_gather_issue, NULL},
-    {ZP_PARAMETER_WALK, ZP_AT_DONE, ZP_EACH_MICRO_STEP, NULL, zp_gather_record, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+    {ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, NULL, zp_reduce_wait_written, NULL},
+    {ZP_AT_COLLECT, ZP_EACH_MICRO_STEP, zp_reduce_collects, zp_reduce_collect, NULL},
+    {ZP_AT_DESCRIBE, ZP_EACH_REDUCTION, NULL, NULL, zp_reduce_describe},
+    {ZP_AT_ISSUE, ZP_EACH_REDUCTION, NULL, NULL, zp_reduce_issue},
+    {ZP_AT_SCALE, ZP_LAST_MICRO_STEP, zp_reduce_has_divisors, zp_reduce_divide, NULL},
+    {ZP_AT_NORM, ZP_LAST_MICRO_STEP, zp_verdict_takes_norm, zp_verdict_take_norm, NULL},
+    {ZP_AT_WHOLE, ZP_LAST_MICRO_STEP, zp_reduce_is_whole, NULL, zp_reduce_gather_whole},
+    {ZP_AT_DONE, ZP_EACH_MICRO_STEP, NULL, zp_reduce_record, NULL},
+    {ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, zp_reduce_end, NULL},
+    ZP_LAST_STATION};

@@ -6,7 +6,7 @@
    The state is a list of ranges of elements. They are saved and loaded in their stored type. */
 #pragma once
 
-#include "step.h"
+#include "weights.h"
 
 /* A run of a tensor's elements that one rank owns. */
 typedef struct zp_run {
@@ -21,7 +21,7 @@ static zp_run zp_state_cut_run(const zero_ctx *z, const zp_tensor *t, size_t ele
     zp_member *const *members = &z->layout.by_tensor[t->first_member]; /* all have one size */
     const size_t inside = element % members[0]->numel;
     const zp_member *m = members[element / members[0]->numel];
-    const zp_unit *x = &z->layout.unit[m->unit];
+    const zp_segment *x = zp_layout_trained(&z->layout.unit[m->unit]);
     const size_t at = m->at + inside, shard = by_pieces ? x->piece : x->shard, owner = at / shard;
     const zp_run run = {m->unit, (int)owner, at,
                         zp_min(zp_min(count, m->numel - inside), (owner + 1) * shard - at),
@@ -94,7 +94,7 @@ static zero_result zp_state_read_run(zero_ctx *z, zero_kind kind, const zp_run *
         if (here) {
             ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &n, &z->compute, &from));
             const zp_kernel_convert_args args = {from, stage, a->type, ZERO_F32, control, 1};
-            ZP_DO(z, zp_step_convert(z, a, run->unit, &args, n));
+            ZP_DO(z, zp_weights_convert(z, a, run->unit, &args, n));
             ZP_DO(z, zp_array_close(a, run->unit, run->at + at, &z->compute, 0));
         }
         ZP_DO(z, zp_device_sync_stream(&z->compute)); /* the CPU reads the staging buffer */
@@ -125,7 +125,7 @@ static zero_result zp_state_put_values(zero_ctx *z, zero_kind kind, const zp_run
             const zp_kernel_convert_args args = {stage, memory, ZERO_F32, a->type, control, 0};
             ZP_TRY(zp_device_sync_stream(&z->compute));
             zp_type_widen(stage, values + at * zp_type_bytes(type), type, n);
-            ZP_TRY(zp_step_convert(z, a, run->unit, &args, n));
+            ZP_TRY(zp_weights_convert(z, a, run->unit, &args, n));
         }
         ZP_TRY(zp_array_close(a, run->unit, run->at + at, &z->compute, 1));
     }
@@ -180,7 +180,7 @@ static zero_result zp_state_plan(zero_ctx *z) {
                 zp_state_has_kind(z, kinds[i % n], t) ? t->desc.numel * (size_t)t->desc.layers : 0;
             for (size_t at = 0, count; at < total; at += count) {
                 const zp_run run = zp_state_cut_run(z, t, at, total - at, !whole);
-                const zp_unit *x = &z->layout.unit[run.unit];
+                const zp_segment *x = zp_layout_trained(&z->layout.unit[run.unit]);
                 const size_t first = (size_t)mine * (whole ? x->shard : x->piece);
                 count = all ? total : run.numel;
                 if (!all && run.owner != mine) { /* skip to this rank's elements */

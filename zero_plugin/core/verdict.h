@@ -22,7 +22,7 @@ static zp_op zp_verdict_op(zero_ctx *z) {
 static zero_result zp_verdict_take_squares(zero_ctx *z, int u, size_t from, size_t to) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const zp_array *mean = &z->array[ZP_MEAN];
-    const size_t first = (size_t)z->data->rank * z->layout.unit[u].shard;
+    const size_t first = zp_ctx_shard_first(z, u);
     const char *g = zp_ctx_unit_mean(z, u) + (from - first) * zp_type_bytes(mean->type);
     const int number = zp_ctx_verdict_unit(z, u);
     const zp_kernel_norm_args norm = {g, mean->type, to - from, z->partial};
@@ -40,7 +40,7 @@ static zero_result zp_verdict_take_squares(zero_ctx *z, int u, size_t from, size
    of the shard. */
 static zero_result zp_verdict_take_norm(zero_ctx *z, int u) {
     const size_t first = zp_ctx_piece_first(z, u);
-    return zp_verdict_take_squares(z, u, first, first + z->layout.unit[u].piece);
+    return zp_verdict_take_squares(z, u, first, first + zp_ctx_piece(z, u));
 }
 static int zp_verdict_takes_norm(const zero_ctx *z) { return !z->parts_counted; }
 
@@ -48,7 +48,8 @@ static int zp_verdict_takes_norm(const zero_ctx *z) { return !z->parts_counted; 
 static zero_result zp_verdict_agree(zero_ctx *z) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const zp_op verdict = zp_verdict_op(z);
-    const zp_kernel_complete_verdict_args declare = {z->verdict, z->control, z->hyper, z->said};
+    const zp_kernel_complete_verdict_args declare = {
+        z->verdict, z->control, zp_rule_used_hyper(z->rule, z->hyper), z->said};
     const zp_kernel_combine_verdicts_args judge = {z->control, z->verdicts, z->world->nranks,
                                                    z->verdict_units, z->verdict_order};
     ZP_DO(z, zp_kernel_complete_verdict(s, &declare, 1));

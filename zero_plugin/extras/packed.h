@@ -51,7 +51,7 @@ static size_t zp_packed_errors_of(const zero_ctx *z, int u) {
                  nodes = ranks / (size_t)zp_packed_hop_ranks(z->data);
     const size_t again = nodes > 1 ? nodes : 0;
     const int feeds = z->cfg.feedback > 0 && z->live[u].wire[ZP_GRAD];
-    return feeds ? (ranks + again) * z->layout.unit[u].shard : 0;
+    return feeds ? (ranks + again) * zp_ctx_shard(z, u) : 0;
 }
 
 /* Returns the ranks of a hop: 0, inside nodes or all ranks; 1, between nodes. */
@@ -241,7 +241,9 @@ static void zp_packed_plan(zero_ctx *z) {
         for (int side = 0; side < 2; side++) {
             const zp_codec *codec = wanted[side] ? w->codec[side] : NULL;
             z->live[u].wire[side] = codec ? &w->wire[side] : NULL;
-            if (codec) most[side] = zp_max(most[side], zp_codec_quantized_bytes(codec, x->shard));
+            if (codec)
+                most[side] =
+                    zp_max(most[side], zp_codec_quantized_bytes(codec, zp_ctx_shard(z, u)));
         }
         w->first_error[u] = w->errors;
         w->errors += zp_packed_errors_of(z, u);

@@ -164,7 +164,7 @@ static zp_op zp_subgroups_replica_op(zero_ctx *z, int u, int kind) {
     zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, kind, u);
     op.group = z->subgroups->replicas;
     op.memory = &z->subgroups->view;
-    op.shard = z->layout.unit[u].piece;
+    op.shard = zp_ctx_piece(z, u);
     if (kind == ZP_REDUCE_SCATTER) op.type = ZERO_F32;
     return op;
 }
@@ -318,7 +318,7 @@ static size_t zp_subgroups_sums_at(const zero_ctx *z, int u) {
     if (!z->subgroups->sums_bytes)
         return (size_t)(zp_ctx_unit_mean(z, u) - z->memory[ZP_GRAD].base);
     for (int i = 0; i < z->nbucket && z->bucket[i] != u; i++)
-        at += z->layout.unit[z->bucket[i]].shard * sizeof(float);
+        at += zp_ctx_shard(z, z->bucket[i]) * sizeof(float);
     return at;
 }
 
@@ -331,7 +331,7 @@ static zero_result zp_subgroups_gather_replicas(zero_ctx *z) {
     for (int i = 0; i < z->nbucket; i++) {
         const int u = z->bucket[i];
         zp_op *op = &z->ops[i];
-        const size_t before = (size_t)x->replicas->rank * z->layout.unit[u].piece;
+        const size_t before = (size_t)x->replicas->rank * zp_ctx_piece(z, u);
         *op = zp_subgroups_replica_op(z, u, ZP_ALL_GATHER);
         op->target = (size_t)(zp_ctx_unit_mean(z, u) - base);
         op->source = op->target + before * zp_type_bytes(type);
@@ -353,17 +353,16 @@ static zero_result zp_subgroups_sum_replicas(zero_ctx *z) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     for (int i = 0; i < z->nbucket; i++) {
         const int u = z->bucket[i];
-        const zp_unit *unit = &z->layout.unit[u];
         zp_op *op = &z->ops[i];
         *op = zp_subgroups_replica_op(z, u, ZP_REDUCE_SCATTER);
         op->source = zp_subgroups_sums_at(z, u);
-        op->target = op->source + (size_t)x->replicas->rank * unit->piece * sizeof(float);
+        op->target = op->source + (size_t)x->replicas->rank * zp_ctx_piece(z, u) * sizeof(float);
         op->scale = zp_ctx_sum_scale(z);
         const zp_array *sum = &z->array[ZP_SUM];
         char *sums = sum->part[u].share == ZP_SHARD ? sum->memory + sum->part[u].at : NULL,
              *here = z->memory[ZP_GRAD].base + op->source;
         if (sums && sums != here)
-            ZP_TRY(zp_device_copy(s, here, sums, unit->shard * sizeof(float)));
+            ZP_TRY(zp_device_copy(s, here, sums, zp_ctx_shard(z, u) * sizeof(float)));
     }
     ZP_TRY(zp_comm_issue(s, z->ops, z->nbucket));
     return zp_subgroups_gather_replicas(z);
@@ -389,15 +388,12 @@ static void zp_subgroups_forget(zero_ctx *z, int u) {
 }
 
 static const zp_station zp_subgroups_stations[] = {
-    {ZP_GRADIENT_WALK, ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_subgroups_has_replicas, NULL,
+    {ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_subgroups_has_replicas, NULL,
      zp_subgroups_change_reduction},
-    {ZP_GRADIENT_WALK, ZP_AT_COPIES, ZP_LAST_MICRO_STEP, zp_subgroups_has_replicas, NULL,
-     zp_subgroups_sum_replicas},
-    {ZP_PARAMETER_WALK, ZP_AT_CHANGE, ZP_EACH_MICRO_STEP, zp_subgroups_has_second,
-     zp_subgroups_gather_second, NULL},
-    {ZP_PARAMETER_WALK, ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_subgroups_has_second,
-     zp_subgroups_keep_second, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+    {ZP_AT_COPIES, ZP_LAST_MICRO_STEP, zp_subgroups_has_replicas, NULL, zp_subgroups_sum_replicas},
+    {ZP_AT_CHANGE, ZP_EACH_GATHER, zp_subgroups_has_second, zp_subgroups_gather_second, NULL},
+    {ZP_AT_AFTER, ZP_EACH_GATHER, zp_subgroups_has_second, zp_subgroups_keep_second, NULL},
+    ZP_LAST_STATION};
 static void zp_subgroups_refuse(const zero_config *c, char *text, size_t bytes) {
     const zp_policy *stage = &zp_policies[c->stage];
     if (c->shard_ranks && stage->state == ZP_WHOLE)

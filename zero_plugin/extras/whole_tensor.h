@@ -164,14 +164,15 @@ static zero_result zp_whole_tensor_copy_matrices(zero_ctx *z, int u, float *plac
     return ZERO_OK;
 }
 
-/* Runs before stream s begins a pass over unit u. */
-static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u, int pass, zp_stream *s) {
+/* Station: before unit u's stream begins a pass over the unit. */
+static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u) {
+    zp_stream *s = zp_step_stream(z, u);
     zp_whole_state *d = z->whole;
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     const int place = zp_whole_tensor_place_of(z, u);
     if (d->parts) return zp_device_wait_event(s, &d->event[ZP_SUMMED]);
     if (!zp_layout_has_matrices(&z->layout, u)) return ZERO_OK;
-    if (!pass) return zp_device_wait_event(s, &d->event[ZP_READ + place]);
+    if (!z->rule_pass) return zp_device_wait_event(s, &d->event[ZP_READ + place]);
     const zp_op reduce = zp_whole_tensor_op(z, u, ZP_REDUCE_SCATTER, place),
                 gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
     float *memory = zp_whole_tensor_place(z, place);
@@ -186,13 +187,14 @@ static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u, int pass, zp_s
     return zp_extra_inputs_down(z, u, &d->event[ZP_FULL + place],
                                 memory + zp_ctx_own_part(z, u)->first);
 }
-/* Runs after that pass is enqueued. */
-static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_stream *s) {
+/* Station: after that pass is enqueued. */
+static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u) {
+    zp_stream *s = zp_step_stream(z, u);
     zp_whole_state *d = z->whole;
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     const int place = zp_whole_tensor_place_of(z, u);
     if (!zp_layout_has_matrices(&z->layout, u)) return ZERO_OK;
-    if (pass) return zp_device_record_event(s, &d->event[ZP_READ + place]);
+    if (z->rule_pass) return zp_device_record_event(s, &d->event[ZP_READ + place]);
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
     ZP_TRY(zp_extra_results_up(z, u, s,
                                zp_whole_tensor_place(z, place) + zp_ctx_own_part(z, u)->first));
@@ -365,6 +367,13 @@ static void zp_whole_tensor_close(zero_ctx *z, int broken) {
     for (int i = 0; i < ZP_WHOLE_EVENTS; i++) zp_device_close_event(&z->whole->event[i]);
     free(z->whole->matrices);
 }
+static const zp_station zp_whole_tensor_stations[] = {
+    {ZP_AT_FIRST_PASS, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_begin_pass, NULL},
+    {ZP_AT_FIRST_UPDATE, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_end_pass, NULL},
+    {ZP_AT_LAST_PASS, ZP_EACH_STEP, zp_step_has_two_passes, NULL, zp_whole_tensor_between_passes},
+    {ZP_AT_LAST_PASS, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_begin_pass, NULL},
+    {ZP_AT_UPDATE, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_end_pass, NULL},
+    ZP_LAST_STATION};
 static zp_extra zp_whole_tensor_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
@@ -382,9 +391,7 @@ static zp_extra zp_whole_tensor_row(void) {
     x.cut_gradients = zp_whole_tensor_cut_gradients;
     x.allocate = zp_whole_tensor_open;
     x.destroy = zp_whole_tensor_close;
-    x.before_update = zp_whole_tensor_begin_pass;
-    x.after_update = zp_whole_tensor_end_pass;
-    x.between_passes = zp_whole_tensor_between_passes;
+    x.stations = zp_whole_tensor_stations;
     x.fill_update = zp_whole_tensor_fill_update;
     x.span = zp_whole_tensor_span;
     return x;

@@ -156,7 +156,7 @@ static int zp_world_is_copy(const zero_ctx *z, const zp_member *m) {
    out: other ranks of the world count them. */
 static zero_result zp_world_take_norm(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
-    const size_t first = zp_ctx_piece_first(z, u), end = first + x->piece;
+    const size_t first = zp_ctx_piece_first(z, u), end = first + zp_ctx_piece(z, u);
     int copies = 0;
     for (int i = 0; i < x->members; i++) copies |= zp_world_is_copy(z, &x->member[i]);
     if (!copies) return zp_verdict_take_norm(z, u);
@@ -316,10 +316,9 @@ static void zp_world_close(zero_ctx *z, int broken) {
 }
 
 static const zp_station zp_world_stations[] = {
-    {ZP_GRADIENT_WALK, ZP_AT_PRESUM, ZP_EACH_REDUCTION, zp_world_has_sums, zp_world_presum, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_NORM, ZP_LAST_MICRO_STEP, zp_world_has_copies, zp_world_take_norm,
-     NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+    {ZP_AT_PRESUM, ZP_EACH_REDUCTION, zp_world_has_sums, zp_world_presum, NULL},
+    {ZP_AT_NORM, ZP_LAST_MICRO_STEP, zp_world_has_copies, zp_world_take_norm, NULL},
+    ZP_LAST_STATION};
 static void zp_world_stats(zero_ctx *z, zero_stats *s) {
     s->verdict_bytes += z->group[ZP_WORLD].meter.verdict_bytes;
 }

@@ -40,7 +40,7 @@ static void zp_async_update_task(const void *args, size_t numel, int threads) {
     if (a->pass + 1 == rule->passes) o->unit[a->unit].rounds ^= 1;
 }
 
-/* The ring reads ahead, while the last micro-step is reduced. */
+/* Station: the ring reads ahead, while the last micro-step is reduced. */
 static void zp_async_update_fill_task(const void *ring, size_t n, int threads) {
     zp_file_ring *r;
     memcpy(&r, ring, sizeof r);
@@ -60,8 +60,7 @@ static zero_result zp_async_update_push(zero_ctx *z, int u, int pass, const zero
                                  zp_ctx_own_part(z, u)->numel));
 #ifdef __CUDACC__
     zp_lane_record(&z->updates.lane, &z->offload->unit[u].task);
-    if (!zp_ctx_is_delayed(z) && pass + 1 == z->rule->passes)
-        ZP_DO(z, zp_cpu_update_copy_up(z, u));
+    if (!zp_ctx_is_delayed(z) && pass + 1 == z->rule->passes) ZP_DO(z, zp_cpu_update_copy_up(z, u));
 #endif
     return ZERO_OK;
 }

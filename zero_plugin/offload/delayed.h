@@ -16,7 +16,7 @@
    ends the update early, on all ranks. */
 #pragma once
 
-#include "../core/step.h"
+#include "../core/weights.h"
 #include "gpu_update.h"
 
 /* Returns the array with the weights of u that a pass uses, or with the newest ones. */
@@ -35,8 +35,8 @@ static void zp_delayed_copy_next(zero_ctx *z, int u, int to, int from) {
            own->numel * zp_type_bytes(z->cfg.type));
 }
 
-/* After weights were written by name, an update continues from them. In the file it reads them where
-   they were written. */
+/* After weights were written by name, an update continues from them. In the file it reads them
+   where they were written. */
 static void zp_delayed_renew_next(zero_ctx *z, int u) {
     z->offload->unit[u].old_next = 0;
     if (!zp_file_has(&z->array[ZP_NEXT], u)) zp_delayed_copy_next(z, u, ZP_NEXT, ZP_PARAM);
@@ -82,6 +82,14 @@ static zero_result zp_delayed_swap(zero_ctx *z, int u, zp_event *computed) {
     return zp_gather_publish_update(z, u, s);
 }
 
+/* Station: every unit has its new weights. */
+static zero_result zp_delayed_complete(zero_ctx *z) {
+    if (!z->pending) return ZERO_OK;
+    z->pending = 0;
+    ZP_TRY(zp_gather_forget_all(z));
+    return zp_observe_seal(z);
+}
+
 /* Ends a pending update of all units between steps, when no rank evaluates with the old weights. */
 static zero_result zp_delayed_finish(zero_ctx *z) {
     if (!z->pending) return ZERO_OK;
@@ -91,9 +99,7 @@ static zero_result zp_delayed_finish(zero_ctx *z) {
         const int u = zp_ctx_nth_update(z, i);
         if (z->layout.unit[u].numel) ZP_TRY(zp_delayed_swap(z, u, z->agreed));
     }
-    zp_gather_forget_all(z);
-    z->pending = 0;
-    return zp_observe_seal(z);
+    return zp_delayed_complete(z);
 }
 
 /* If updates are delayed, state is put into both copies of the weights, so this makes both copies
@@ -106,17 +112,26 @@ static zero_result zp_delayed_double(zero_ctx *z) {
         const int filed = zp_file_has(&z->array[ZP_NEXT], u);
         z->offload->unit[u].exchanged ^= filed; /* an update reads what the last one wrote */
         z->offload->unit[u].old_next = 0;
-        ZP_TRY(zp_step_copy_weights(z, u, now, filed ? zp_ctx_weights(z, u) : zp_ctx_newest(z, u)));
+        ZP_TRY(zp_weights_copy(z, u, now, filed ? zp_ctx_weights(z, u) : zp_ctx_newest(z, u)));
     }
     return ZERO_OK;
 }
 
-/* Makes an update's weights those that passes use, at once or a step later. */
-static zero_result zp_delayed_publish(zero_ctx *z, int u, zp_stream *s, int made) {
-    ZP_DO(z, zp_device_record_event(s, &z->offload->unit[u].spent));
-    if (!made) return zp_gather_publish_update(z, u, s);
+/* Station: is this step's update delayed? */
+static zero_result zp_delayed_choose(zero_ctx *z) {
+    z->delayed = z->taken >= z->cfg.delay_from;
+    return ZERO_OK;
+}
+/* Station: makes an update's weights those that passes use, at once or a step later. */
+static zero_result zp_delayed_publish(zero_ctx *z, int u) {
+    ZP_DO(z, zp_device_record_event(zp_step_stream(z, u), &z->offload->unit[u].spent));
     const int now = !z->delayed && z->layout.unit[u].numel;
     return now ? zp_delayed_swap(z, u, z->agreed) : ZERO_OK;
+}
+/* Station: all updates of the step are enqueued. */
+static zero_result zp_delayed_end_step(zero_ctx *z) {
+    z->pending = z->delayed;
+    return z->pending ? ZERO_OK : zp_gather_forget_all(z);
 }
 /* Station: once the unit is reduced, its pending update of the last step ends. */
 static zero_result zp_delayed_swap_reduced(zero_ctx *z, int u) {

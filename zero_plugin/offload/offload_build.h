@@ -105,8 +105,7 @@ static size_t zp_offload_build_context_bytes(zero_ctx *z) {
     for (int side = 0; side < ZP_SIDES && !zp_device_is_host(); side++)
         n += zp_ctx_side_array(z, side)->tier == ZERO_FILE;
     const size_t lanes = (size_t)n + (z->plan.file_bytes ? ZP_DISK_LANES : 0);
-    return sizeof *o
-           + (size_t)z->layout.all * (sizeof *o->unit + ZP_TWINS * sizeof(zp_array_part))
+    return sizeof *o + (size_t)z->layout.all * (sizeof *o->unit + ZP_TWINS * sizeof(zp_array_part))
            + o->ring.stops * sizeof(zp_file_ring_stop) + o->file_pieces * sizeof(uint64_t)
            + lanes * ZP_LANE_TASKS * sizeof(zp_task);
 }
@@ -235,7 +234,6 @@ static zero_result zp_offload_build_updaters(zero_ctx *z) {
 #endif
     }
     if (!zp_ctx_is_delayed(z)) return ZERO_OK;
-    z->publish = zp_delayed_publish;
     z->find_weights = zp_delayed_find_weights;
     return ZERO_OK;
 }
@@ -265,13 +263,6 @@ static void zp_offload_build_destroy(zero_ctx *z, int broken) {
     z->offload = NULL;
 }
 
-static zero_result zp_offload_build_decided(zero_ctx *z) {
-#ifdef __CUDACC__
-    if (z->cpu_updates) ZP_TRY(zp_cpu_update_begin(z));
-    if (z->offload->gpu_updates) ZP_TRY(zp_gpu_update_begin(z));
-#endif
-    return ZERO_OK;
-}
 static void zp_offload_build_wrote(zero_ctx *z, const zp_array *a, int u) {
     zp_offload *o = z->offload;
     const int first = u < 0 ? 0 : u, end = u < 0 ? z->layout.all : u + 1;
@@ -317,12 +308,10 @@ static zp_extra zp_offload_build_row(void) {
     x.allocate = zp_offload_build_allocate;
     x.share = zp_offload_build_share;
     x.build = zp_offload_build_updaters;
-    x.decided = zp_offload_build_decided;
     x.before_write = zp_transfer_before_write;
     x.before_put = zp_delayed_double;
     x.wrote = zp_offload_build_wrote;
     x.finish_update = zp_delayed_finish;
-    x.reduced = zp_async_update_fill_ring;
     x.stations = zp_transfer_stations;
     x.sync = zp_offload_build_sync;
     x.stats = zp_offload_build_stats;

@@ -73,7 +73,7 @@ static zero_result zp_transfer_move(zero_ctx *z, int u, zp_transfer_kind kind, c
 static zero_result zp_transfer_enqueue(zero_ctx *z, int u, zp_transfer_kind kind, char *memory) {
     const zp_array *a = &z->array[kind == ZP_FETCH_PARAM ? (int)ZP_PARAM : (int)ZP_MEAN];
     zp_stream *s = &z->stream[kind == ZP_FETCH_PARAM ? ZP_PARAMETERS : ZP_GRADIENTS];
-    const zero_event_kind event = kind == ZP_WRITE_MEAN     ? ZERO_EVENT_WRITE
+    const zero_event_kind event = kind == ZP_WRITE_MEAN  ? ZERO_EVENT_WRITE
                                   : a->tier == ZERO_FILE ? ZERO_EVENT_READ
                                                          : ZERO_EVENT_COPY;
     zp_record *r = zp_device_begin_slice(s, event, u, zp_array_part_bytes(a, u));
@@ -85,8 +85,8 @@ static zero_result zp_transfer_enqueue(zero_ctx *z, int u, zp_transfer_kind kind
 /* ---- the stations ---- */
 
 /* Lets stream s wait before it writes unit u's gradient: until the last update has read it, or, if
-   that update may still run next to a GPU, until its copy is complete. With a GPU, a gradient off the
-   device waits when it leaves instead. */
+   that update may still run next to a GPU, until its copy is complete. With a GPU, a gradient off
+   the device waits when it leaves instead. */
 static zero_result zp_transfer_wait_reader(zero_ctx *z, zp_stream *s, int u) {
     zp_event *spent = &z->offload->unit[u].spent;
 #ifdef __CUDACC__
@@ -139,25 +139,32 @@ static zero_result zp_transfer_fetch(zero_ctx *z, int u) {
     return zp_transfer_enqueue(z, u, ZP_FETCH_PARAM, op->memory->base + op->source);
 }
 
+#ifdef __CUDACC__
+/* zero_step has decided. */
+static zero_result zp_transfer_decided(zero_ctx *z) {
+    if (z->cpu_updates) ZP_TRY(zp_cpu_update_begin(z));
+    return z->offload->gpu_updates ? zp_gpu_update_begin(z) : ZERO_OK;
+}
+#endif
 static int zp_transfer_is_needed(const zero_ctx *z) {
     int some = 0;
     for (int u = 0; u < z->layout.all; u++) some |= z->live[u].on_updates;
     return some;
 }
 static const zp_station zp_transfer_stations[] = {
-    {ZP_GRADIENT_WALK, ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, zp_ctx_is_delayed,
-     zp_transfer_before_reduction, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_transfer_is_needed, NULL,
-     zp_transfer_change_reduction},
-    {ZP_GRADIENT_WALK, ZP_AT_ADD, ZP_EACH_MICRO_STEP, zp_transfer_is_needed, zp_transfer_add, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_STORE, ZP_EACH_MICRO_STEP, zp_transfer_is_needed, zp_transfer_store,
-     NULL},
+    {ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, zp_ctx_is_delayed, zp_transfer_before_reduction, NULL},
+    {ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_transfer_is_needed, NULL, zp_transfer_change_reduction},
+    {ZP_AT_ADD, ZP_EACH_MICRO_STEP, zp_transfer_is_needed, zp_transfer_add, NULL},
+    {ZP_AT_STORE, ZP_EACH_MICRO_STEP, zp_transfer_is_needed, zp_transfer_store, NULL},
 #ifdef __CUDACC__
-    {ZP_GRADIENT_WALK, ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_transfer_is_needed, zp_transfer_send,
-     NULL},
+    {ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_transfer_is_needed, zp_transfer_send, NULL},
+    {ZP_AT_REPORT, ZP_EACH_STEP, NULL, NULL, zp_transfer_decided},
 #endif
-    {ZP_PARAMETER_WALK, ZP_AT_FETCH, ZP_EACH_MICRO_STEP, zp_transfer_is_needed, zp_transfer_fetch,
-     NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_AFTER, ZP_LAST_MICRO_STEP, zp_ctx_is_delayed, zp_delayed_swap_reduced,
-     NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+    {ZP_AT_FETCH, ZP_EACH_GATHER, zp_transfer_is_needed, zp_transfer_fetch, NULL},
+    {ZP_AT_AFTER, ZP_LAST_MICRO_STEP, zp_ctx_is_delayed, zp_delayed_swap_reduced, NULL},
+    {ZP_AT_READ_AHEAD, ZP_EACH_AGREEMENT, NULL, NULL, zp_async_update_fill_ring},
+    {ZP_AT_AGREE, ZP_EACH_AGREEMENT, zp_ctx_is_delayed, NULL, zp_delayed_complete},
+    {ZP_AT_COUNT, ZP_EACH_STEP, zp_ctx_is_delayed, NULL, zp_delayed_choose},
+    {ZP_AT_PUBLISH, ZP_EACH_STEP, zp_ctx_is_delayed, zp_delayed_publish, NULL},
+    {ZP_AT_FORGET, ZP_EACH_STEP, zp_ctx_is_delayed, NULL, zp_delayed_end_step},
+    ZP_LAST_STATION};
