@@ -625,7 +625,8 @@ zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *c
    with the returned value: in a rank without a context the zero_result, and in the process that
    called, after its ranks have ended, zero_run_local's value. cfg.log also gets errors that no rank
    can report: why none was started, or the first rank that a signal ended and the last function of
-   the plugin that it called. CUDA: one rank only; 126 for more, which are threads there. */
+   the plugin that it called. CUDA: call this before the first call of CUDA. Each rank has the GPU
+   of its number, and NCCL connects the ranks; without NCCL only one can start. */
 int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
 
 /* Calls zero_start_local in main and returns from main if it must. Settings follow by name, such as

@@ -61,7 +61,7 @@ static int unit_walk(const zero_ctx *z, const zp_tensor *t, unsigned char **mark
     const size_t total = t->desc.numel * (size_t)t->desc.layers;
     for (size_t at = 0; at < total;) {
         const zp_run run = zp_run_at(z, t, at, total - at);
-        const zp_unit *u = &z->layout.unit[run.unit];
+        const zp_segment *u = zp_layout_trained(&z->layout.unit[run.unit]);
         if (!run.numel || run.numel > total - at) return 0;
         if (run.owner < 0 || (size_t)run.owner * u->shard > run.at) return 0;
         if (run.at + run.numel > (size_t)(run.owner + 1) * u->shard) return 0;
@@ -95,7 +95,8 @@ static int unit_partition(unit_list *list, int nranks) {
     for (int u = 0; ok && u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         mark[u] = (unsigned char *)calloc(x->padded + 1, 1);
-        ok = x->shard % ZP_ALIGN == 0 && x->padded == x->shard * (size_t)nranks && unit_members(x)
+        ok = zp_layout_trained(x)->shard % ZP_ALIGN == 0
+             && x->padded == zp_layout_trained(x)->shard * (size_t)nranks && unit_members(x)
              && x->padded >= x->numel && x->padded < x->numel + (size_t)nranks * ZP_ALIGN;
         content += x->content;
         padded += x->padded;
@@ -154,6 +155,42 @@ static void unit_same_places(void) {
     zp_layout_close(&one);
 }
 
+/* No shard boundary cuts an atom of a tensor, and every element has one place. */
+static void unit_atoms(void) {
+    static const size_t atoms[][3] = {
+        {256, 0, 0}, {256, 1, 256}, {48, 32, 0}, {1000, 3, 256}, {0, 768, 7}};
+    for (int i = 0; i < 5; i++)
+        for (int nranks = 1; nranks <= 64; nranks += nranks < 8 ? 1 : 7)
+            for (int replicas = 1; replicas <= 2; replicas++) {
+                zp_layout x;
+                size_t cut = 0, loose = 0, end = 0;
+                unit_list l = {.n = 0};
+                unit_announce(&l, 10007, 1, 0, 0);
+                unit_announce(&l, 333, 3, 0, 0);
+                unit_announce(&l, 4096, 2, 0, i % 2 ? ZERO_KEEP : 0);
+                for (int t = 0; t < 3; t++) l.tensor[t].atom = atoms[i][t];
+                if (!test_check(!zp_layout_open(&x, l.tensor, l.n, nranks, replicas), "layout"))
+                    return;
+                for (int m = 0; m < x.nmembers; m++) {
+                    const zp_member *of = &x.members[m];
+                    const zp_unit *u = &x.unit[of->unit];
+                    const size_t atom = zp_max(atoms[i][of->tensor], 1),
+                                 piece = zp_layout_trained(u)->piece;
+                    if (m && x.members[m - 1].unit != of->unit) end = 0;
+                    loose += of->at < end || of->at % ZP_ALIGN || of->at + of->numel > u->padded;
+                    end = of->at + of->numel;
+                    for (size_t b = piece; b < u->padded; b += piece)
+                        cut += b > of->at && b < end && (b - of->at) % atom;
+                }
+                test_check(
+                    !cut && !loose,
+                    "atoms %d, %d ranks, %d replicas: %zu boundaries cut an atom, %zu tensors "
+                    "have a wrong place",
+                    i, nranks, replicas, cut, loose);
+                zp_layout_close(&x);
+            }
+}
+
 /* The costliest matrix first, of 46, 50 and 48 by its sides, each to who has least so far. */
 static void unit_dealt(void) {
     static const size_t rows[] = {1, 1, 2}, cols[] = {11, 12, 2};
@@ -166,8 +203,7 @@ static void unit_dealt(void) {
         m[i].numel = rows[i] * cols[i];
         m[i].slices = 1;
     }
-    zp_layout l = {.matrices = m, .nmatrices = 3, .sharers = 1};
-    if (!test_check(!zp_muon_assign_matrices(&l, 2), "matrices are dealt")) return;
+    if (!test_check(!zp_muon_assign_matrices(m, 3, 1, 2), "matrices are dealt")) return;
     for (int i = 0; i < 3; i++)
         test_check(m[i].owner == owner[i] && m[i].kept == (i == 0 ? zp_round_up(4, ZP_ALIGN) : 0),
                    "matrix of %zu x %zu: rank %d, at %zu", rows[i], cols[i], m[i].owner, m[i].kept);
@@ -178,6 +214,7 @@ static void unit_dealt(void) {
 static void unit_deal_room(void) {
     static zero_ctx z;
     static zp_comm one;
+    static zp_whole_state whole;
     zp_matrix m[] = {{.owner = 0, .sharer = 1, .numel = 70, .slices = 2},
                      {.owner = 1, .sharer = 0, .numel = 900, .slices = 2},
                      {.owner = 0, .sharer = 0, .numel = 30, .slices = 2},
@@ -185,10 +222,11 @@ static void unit_deal_room(void) {
     size_t at = 0;
     one.nranks = 2;
     z.data = &one;
+    z.whole = &whole;
     test_check(zp_whole_tensor_cut_gradients(&z, 100) == 100, "the end is at %zu",
                zp_whole_tensor_cut_gradients(&z, 100));
-    z.layout.matrices = m;
-    z.layout.nmatrices = 4;
+    whole.matrices = m;
+    whole.nmatrices = 4;
     for (int s = 0; s < 2; s++) {
         const size_t numel = zp_whole_slices_of(&z, s, &at), of[] = {30, 70};
         test_check(numel == zp_round_up(of[s], ZP_ALIGN)
@@ -1694,7 +1732,7 @@ static void unit_rules_read(void) {
     static const int reads[] = {7, 7, 1, 1, 3, 4, 7, 7}; /* beta1, beta2, eps */
     static const float bad[] = {-1, NAN, INFINITY};
     for (int i = 0; i < 8; i++) {
-        const zp_rule *rule = &zp_rules[i];
+        const zp_rule *rule = zp_rules[i].passes ? &zp_rules[i] : &zp_whole_rules[i - ZERO_LAMB];
         test_check(!strcmp(rule->name, names[i]), "rule %d is %s", i, rule->name);
         for (int k = 0; k < 9; k++) {
             zero_hyper h = {1, 0.9f, 0.9f, 1e-8f, 0.1f, 1};
@@ -2372,6 +2410,7 @@ int main(void) {
     unit_results();
     unit_not_finite();
     unit_partitions();
+    unit_atoms();
     unit_same_places();
     unit_dealt();
     unit_deal_room();

@@ -61,7 +61,7 @@ static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *arra
         zero_convert(values, ZERO_F32, raw, type, n);
         ZP_TRY(zp_run_agree(z, t, ZERO_PARAMETER, first + at, n, values));
         ZP_TRY(zp_run_put_all(z, t, ZERO_PARAMETER, first + at, n, values));
-        if (!zp_check_is_on() || z->lent) continue;
+        if (!z->observer || z->lent) continue;
         memset(raw, 0xFF, n * of); /* NaN in every type */
         ZP_DO(z, zp_device_copy(&z->compute, array + at * of, raw, n * of));
         ZP_DO(z, zp_device_sync_stream(&z->compute));
@@ -128,10 +128,10 @@ static zero_result zp_adopt_check_extents(zero_ctx *z, int n, void (*release)(vo
                   of[x->side], z->tensors[x->tensor].desc.name, x->layer, of[y->side],
                   z->tensors[y->tensor].desc.name, y->layer);
     }
-    for (int i = 0; i < n && zp_check_is_on(); i++) {
+    for (int i = 0; i < n && z->observer; i++) {
         const zp_extent *x = &z->extents[i];
         if (x->side == ZP_GRAD && !z->lent) continue; /* their type is not known */
-        const size_t room = zp_check_array_room((char *)(uintptr_t)x->at, release);
+        const size_t room = z->observer->room((char *)(uintptr_t)x->at, release);
         ZP_REFUSE(z, room < x->bytes,
                   "%stensor %s, layer %d: its array has %zu bytes, the table says %zu", of[x->side],
                   z->tensors[x->tensor].desc.name, x->layer, room, x->bytes);
@@ -172,7 +172,7 @@ static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_typ
         r = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "rank %d has not all arrays, or no memory", who);
     zp_ctx_set_call(z, z->lent ? "zero_lend" : "zero_adopt");
     if (!r) r = zp_extra_finish_update(z);
-    if (!r) r = zp_ctx_check(z, zp_ctx_sync(z));
+    if (!r) r = zp_ctx_check(z, zp_extra_sync(z));
     for (int t = 0; t < z->ntensors; t++) {
         const zero_tensor_desc *d = &z->tensors[t].desc;
         for (int l = 0; l < d->layers && !r; l++) {

@@ -83,8 +83,7 @@ static zero_result zp_lend_member(zero_ctx *z, zp_side side, const zp_member *m,
 static zero_result zp_lend_unit(zero_ctx *z, zp_side side, int u, char *memory, const void *host) {
     const zp_unit *x = &z->layout.unit[u];
     for (const zp_member *m = x->member; m < x->member + x->members; m++) {
-        const int seals = zp_check_is_on() && side == ZP_PARAM;
-        uint64_t *hash = seals ? &z->checks.lent[m - z->layout.members] : NULL;
+        uint64_t *hash = side == ZP_PARAM ? zp_observe_lent(z, m) : NULL;
         if (hash) *hash = ZP_HASH_EMPTY;
         ZP_TRY(zp_lend_member(z, side, m, memory, host, hash));
     }
@@ -93,11 +92,11 @@ static zero_result zp_lend_unit(zero_ctx *z, zp_side side, int u, char *memory, 
 
 /* Checks (checked builds) that your weights are those last written back. */
 static zero_result zp_lend_check(zero_ctx *z, const void *params) {
-    for (int i = 0; zp_check_is_on() && i < z->layout.nmembers; i++) {
+    for (int i = 0; z->observer && i < z->layout.nmembers; i++) {
         const zp_member *m = &z->layout.members[i];
         uint64_t hash = ZP_HASH_EMPTY;
         ZP_TRY(zp_lend_member(z, ZP_PARAM, m, NULL, params, &hash));
-        ZP_UNTIMELY(z, hash != z->checks.lent[i],
+        ZP_UNTIMELY(z, hash != *zp_observe_lent(z, m),
                     "tensor %s, layer %d, was written by the host (by an optimizer of its own?): "
                     "weights change by the plugin's update and by zero_write_tensor alone",
                     z->tensors[m->tensor].desc.name, m->layer);
