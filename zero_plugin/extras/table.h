@@ -18,11 +18,13 @@
 #define ZERO_OWN_EXTRA_ROWS
 #endif
 
-static const zp_extra_row zp_table_rows[] = {zp_state_row,         /* state */
-                                             zp_world_row,         /* groups */
-                                             zp_subgroups_row,     /* subgroups */
-                                             zp_packed_row,        /* packed */
-                                             zp_whole_tensor_row,  /* muon */
-                                             zp_offload_build_row, /* offload */
-                                             zp_check_row,         /* check */
-                                             ZERO_OWN_EXTRA_ROWS NULL};
+static const zp_extra_row zp_table_rows[] = {
+    zp_state_row,         /* state */
+    zp_world_row,         /* groups */
+    zp_subgroups_row,     /* subgroups */
+    zp_packed_row,        /* packed */
+    zp_whole_tensor_row,  /* muon */
+    zp_offload_build_row, /* offload */
+    zp_check_row,         /* check */
+    ZERO_OWN_EXTRA_ROWS NULL,
+};
