@@ -7,7 +7,7 @@
 # shellcheck disable=SC2086
 set -u
 B=$1/check/parts CC=$2 cuda=$3 failed=0
-parts="nccl:comm/nccl,comm/nccl_watch mpi:comm/mpi,comm/mpi_nodes groups:api/groups,comm/collectives,extras/world
+parts="state:core/state,api/access nccl:comm/nccl,comm/nccl_watch mpi:comm/mpi,comm/mpi_nodes groups:api/groups,comm/collectives,extras/world
 pipe:comm/pipe,api/groups,comm/collectives,extras/world,extras/packed,extras/codec_kernels,extras/codec_blocks,extras/codec
 transports:comm/nccl,comm/nccl_watch,comm/mpi,comm/mpi_nodes"
 
