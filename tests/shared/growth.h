@@ -1,0 +1,150 @@
+/* growth.h - what a rank's work costs as tensors and ranks grow, in processor time and in counts:
+   one rank of many that are not there (many_transport.h), which announces, plans, builds, steps
+   and asks for its state by name. For test_growth.c and bench_ranks.c. */
+#ifndef TEST_GROWTH_H
+#define TEST_GROWTH_H
+
+#define ZERO_OWN_TRANSPORTS "tests/shared/many_transport.h"
+#include "../../zero_plugin.cu"
+
+#include "harness.h"
+
+typedef enum growth_phase {
+    GROWTH_ANNOUNCE,
+    GROWTH_PLAN,
+    GROWTH_BUILD,
+    GROWTH_STEP,
+    GROWTH_STATE,
+    GROWTH_PHASES
+} growth_phase;
+static const char *const growth_names[] = {"announce", "plan", "build", "step", "state"};
+
+typedef enum growth_kind { GROWTH_FIELDS, GROWTH_SLOTS, GROWTH_KEEP, GROWTH_KINDS } growth_kind;
+static const char *const growth_kinds[] = {"fields", "slots", "KEEP by slots"};
+
+typedef struct growth_case {
+    growth_kind kind;
+    int stage, ranks, tensors, of_unit; /* tensors of a unit */
+    size_t numel;                       /* of a tensor */
+} growth_case;
+
+typedef struct growth_cost {
+    double seconds[GROWTH_PHASES]; /* of this process's processors */
+    long exchanges[GROWTH_PHASES], collectives[GROWTH_PHASES];
+} growth_cost;
+
+static double growth_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+typedef struct growth_host { /* pointers, by tensor */
+    float **param, **grad;
+} growth_host;
+
+static zero_result growth_announce(zero_ctx *z, const growth_case *c, growth_host *h) {
+    for (int t = 0; t < c->tensors; t++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "layer.%d.weight", t);
+        const int by_slot = c->kind == GROWTH_FIELDS ? 0 : ZERO_BY_SLOT;
+        const zero_tensor_desc d = {.name = name,
+                                    .numel = c->numel,
+                                    .unit = c->kind == GROWTH_KEEP ? 0 : t / c->of_unit,
+                                    .flags = by_slot | (c->kind == GROWTH_KEEP ? ZERO_KEEP : 0),
+                                    .decay_factor = 0.5f,
+                                    .field = (size_t)t * sizeof(float *)};
+        ZP_TRY(zero_tensor(z, &d));
+        if (by_slot)
+            ZP_TRY(zero_slot(z, name, 0, (void **)&h->param[t], (void **)&h->grad[t]));
+        else
+            ZP_TRY(zero_alias(z, name, (size_t)(c->tensors + t) * sizeof(float *)));
+    }
+    return ZERO_OK;
+}
+
+static zero_result growth_plan(zero_ctx *z, int units) {
+    zero_plan plan;
+    zero_plan_unit unit;
+    ZP_TRY(zero_query_plan(z, &plan));
+    for (int u = 0; u < units; u++) ZP_TRY(zero_query_plan_unit(z, u, &unit));
+    return ZERO_OK;
+}
+
+static zero_result growth_step(zero_ctx *z, const growth_case *c, int units, growth_host *h) {
+    const zero_hyper hyper = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+    ZP_TRY(zero_pass_begin(z, ZERO_TRAIN, 0, 1));
+    for (int u = 0; u < units && c->kind != GROWTH_KEEP; u++) {
+        ZP_TRY(zero_forward_begin(z, u, h->param));
+        ZP_TRY(zero_forward_end(z, u));
+    }
+    for (int u = units - 1; u >= 0 && c->kind != GROWTH_KEEP; u--) {
+        ZP_TRY(zero_backward_begin(z, u, h->param, h->grad));
+        ZP_TRY(zero_backward_end(z, u));
+    }
+    ZP_TRY(zero_pass_end(z));
+    ZP_TRY(zero_reduce(z));
+    ZP_TRY(zero_step(z, &hyper));
+    zero_step_report report;
+    return zero_step_result(z, &report); /* waits */
+}
+
+static zero_result growth_state(zero_ctx *z) {
+    char *out = (char *)malloc((size_t)64 << 20);
+    zero_result r = out ? zero_state_begin(z) : ZERO_ERR_MEMORY;
+    for (int i = 0; !r && i < zero_state_ranges(z, 0); i++) {
+        zero_range range;
+        r = zero_state_range(z, 0, i, &range);
+        if (!r) r = zero_state_get(z, &range, out);
+    }
+    if (!r) r = zero_state_end(z, 0);
+    free(out);
+    return r;
+}
+
+/* 0: it failed, and has said so. */
+static int growth_measure(const growth_case *c, growth_cost *cost) {
+    const int units = c->kind == GROWTH_KEEP ? 1 : (c->tensors + c->of_unit - 1) / c->of_unit;
+    const size_t pointers = 2 * (size_t)c->tensors; /* and of aliases */
+    many_world world = {c->ranks, 0, 0};
+    const zero_comm comm = {ZERO_COMM_OWN, c->ranks / 2, &world, 0};
+    growth_host h = {(float **)calloc(pointers, sizeof *h.param),
+                     (float **)calloc(pointers, sizeof *h.grad)};
+    zero_config cfg;
+    zero_ctx *z = NULL;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.stage = c->stage;
+    cfg.threads = 1;
+    zero_result r = h.param && h.grad ? zero_create(&z, &cfg, &comm) : ZERO_ERR_MEMORY;
+    for (int p = 0; p < GROWTH_PHASES && !r; p++) {
+        const double start = growth_now();
+        const long exchanges = world.exchanges, collectives = world.collectives;
+        r = p == GROWTH_ANNOUNCE ? growth_announce(z, c, &h)
+            : p == GROWTH_PLAN   ? growth_plan(z, c->kind == GROWTH_KEEP ? 0 : units)
+            : p == GROWTH_BUILD  ? zero_build(z)
+            : p == GROWTH_STEP   ? growth_step(z, c, units, &h)
+                                 : growth_state(z);
+        cost->seconds[p] = growth_now() - start;
+        cost->exchanges[p] = world.exchanges - exchanges;
+        cost->collectives[p] = world.collectives - collectives;
+    }
+    if (r) fprintf(stderr, "%d tensors, %d ranks: %s\n", c->tensors, c->ranks, zero_last_error(z));
+    zero_destroy(z);
+    free(h.param);
+    free(h.grad);
+    return !r;
+}
+
+/* The least of some. */
+static int growth_least(const growth_case *c, growth_cost *least, int times) {
+    for (int i = 0; i < times; i++) {
+        growth_cost now;
+        if (!growth_measure(c, &now)) return 0;
+        for (int p = 0; p < GROWTH_PHASES && i; p++)
+            now.seconds[p] = fmin(now.seconds[p], least->seconds[p]);
+        *least = now;
+    }
+    return 1;
+}
+
+#endif
