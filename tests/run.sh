@@ -36,13 +36,17 @@ one_mpi() { [ "$1" = 0 ] && echo openmpi || echo mpich; }
 
 # A developer runs this set after a change of one file. It has its own build folder, which compiles quickly.
 quick_build() {
-    build quick-build 300 "-s B=$B/quick OPT='-O1 -march=native' MPICC= $(printf " $B/quick/%s" test_unit test_model test_bits test_optimizers test_order test_gpt2)"
+    build quick-build 300 "-s B=$B/quick OPT='-O1 -march=native' MPICC= $(printf " $B/quick/%s" test_unit test_errors test_plans test_steps test_skips test_model test_bits test_optimizers test_order test_gpt2)"
 }
 quick() {
     cat <<TABLE
 quick-optimizers 60 beside $B/quick/test_optimizers
 quick-bits 60 beside $B/quick/test_bits 1 $SEED
 quick-unit 60 beside $B/quick/test_unit
+quick-errors 60 beside $B/quick/test_errors
+quick-plans 60 beside $B/quick/test_plans
+quick-steps 60 beside $B/quick/test_steps
+quick-skips 60 beside $B/quick/test_skips
 quick-model 60 beside $B/quick/test_model 60 $SEED
 quick-order 60 beside $B/quick/test_order $SEED
 quick-gpt2 60 beside $B/quick/test_gpt2
@@ -82,6 +86,10 @@ main() {
     cat <<TABLE
 trainer 600 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_trainer.sh $B
 unit 120 beside $B/test_unit
+errors 60 beside $B/test_errors
+plans 60 beside $B/test_plans
+steps 60 beside $B/test_steps
+skips 60 beside $B/test_skips
 extra 60 beside $B/test_extra
 model 300 beside $B/test_model 400 $SEED
 process-memory 120 alone sh $here/trainer/test_process_memory.sh $B
@@ -178,6 +186,10 @@ asan-checkpoint 300 beside $B/asan/test_checkpoint sample $SEED
 asan-gpt2-parallel 600 beside $B/asan/test_gpt2_parallel
 asan-optimizers 600 beside $B/asan/test_optimizers
 asan-unit 600 beside $B/asan/test_unit
+asan-errors 300 beside $B/asan/test_errors
+asan-plans 300 beside $B/asan/test_plans
+asan-steps 300 beside $B/asan/test_steps
+asan-skips 300 beside $B/asan/test_skips
 asan-codec 600 beside $B/asan/test_codec $SEED $B
 asan-model 600 beside $B/asan/test_model 300 $SEED
 asan-host-own 300 beside $B/asan/test_host_own

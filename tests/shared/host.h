@@ -427,7 +427,7 @@ static int host_fill(host_run *h) {
     return !h->rank->failed;
 }
 
-static int host_open(host_run *h, const host_spec *s, test_rank *rank) {
+static inline int host_open(host_run *h, const host_spec *s, test_rank *rank) {
     zero_comm comm = test_comm(rank);
     zero_config cfg = s->cfg;
     memset(h, 0, sizeof *h);

@@ -29,7 +29,7 @@ PROGRAMS = {name: f"b/{name} {arguments}" for name, arguments in {  # those that
     "test_abi": "", "test_world": "", "test_trace": "", "test_ease": "", "test_scale": f"300 {SEED}", "test_run": "",
     "test_groups": "", "test_order": SEED, "test_lend": "", "test_model": f"200 {SEED}", "test_ease_checked": "",
     "test_hierarchy": f"24 {SEED} b", "test_order_checked": SEED, "test_lend_checked": "", "test_bits": f"12 {SEED}",
-    "test_unit": "", "test_check": "", "test_group": "", "test_optimizers": "", "test_tensors": "b", "test_codec": f"{SEED} b",
+    "test_errors": "", "test_plans": "", "test_steps": "", "test_skips": "", "test_unit": "", "test_check": "", "test_group": "", "test_optimizers": "", "test_tensors": "b", "test_codec": f"{SEED} b",
     "test_offload": f"8 {SEED} b", "test_faults": "", "test_transport": "", "test_fast_math": "",
     "test_scale_fast": f"300 {SEED}", "test_memory": ""}.items()}
 MPI = {f"openmpi/test_mpi {ranks} {mode}": "mpirun.openmpi --oversubscribe --allow-run-as-root "
