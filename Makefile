@@ -214,6 +214,10 @@ $B/test_fast_math $B/test_scale_fast: $B/test_%: $B/fast/test_%.o $B/fast/zero_p
 $B/fast/test_scale_fast.o: tests/plugin/test_scale.c $B/settings
 	@mkdir -p $B/fast
 	$(COMPILE) -c -o $@ $<
+$B/abi_rows.h: zero_plugin.h tests/plugin/abi.awk $B/settings
+	@sed '/^ *# *include/d' $< | $(CC) -std=c11 -E -P -x c - | awk -f tests/plugin/abi.awk >$@
+$B/test_abi: tests/plugin/test_abi.c $B/abi_rows.h $(PLUGIN)
+	$(COMPILE) -I$B -o $@ $< $(PLUGIN) -lm
 $B/test_hashes: tests/plugin/hashes.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 $B/test_%: $B/test_%.o $(PLUGIN)

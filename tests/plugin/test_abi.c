@@ -1,296 +1,97 @@
-/* test_abi.c - the binary interface that ZERO_ABI 11 stands for, on 64-bit machines: where a line
-   here must change, the number must, and the name of the shared library with it. New functions, and
-   results before ZERO_RESULT_COUNT, need no new number. */
+/* test_abi.c [write] - the binary interface of the header against abi.txt, its record, on machines
+   of 64 bits. abi.awk finds each struct, member, number and function in the header, so that a new
+   one needs no line here. `write` makes a new record.
+
+   What breaks a program that was built against the recorded ABI needs a new ZERO_ABI: a struct, a
+   number or a function that is gone or differs, and a member that is new. What is only new, such as
+   a function, a result before ZERO_RESULT_COUNT or a number, needs a new record alone. */
 #include "../shared/harness.h"
 
 #include <stddef.h>
 
-#define SIZE(type, bytes) test_check(sizeof(type) == (bytes), #type " has %zu bytes", sizeof(type));
-#define FIELD(type, name, at)                                                                      \
-    test_check(offsetof(type, name) == (at), #type "." #name " lies at %zu", offsetof(type, name));
-#define NUMBER(name, value) test_check((int)(name) == (value), #name " is %d", (int)(name));
+static const char *const abi_path = "tests/plugin/abi.txt";
 
-/* long: a table */
-static void abi_structs(void) {
-    SIZE(zero_comm, 24)
-    FIELD(zero_comm, kind, 0)
-    FIELD(zero_comm, rank, 4)
-    FIELD(zero_comm, handle, 8)
-    FIELD(zero_comm, node_size, 16)
-    SIZE(zero_scaler, 24)
-    FIELD(zero_scaler, fixed, 0)
-    FIELD(zero_scaler, initial, 4)
-    FIELD(zero_scaler, minimum, 8)
-    FIELD(zero_scaler, window, 12)
-    FIELD(zero_scaler, hysteresis, 16)
-    FIELD(zero_scaler, consecutive_hysteresis, 20)
-    SIZE(zero_config, 288)
-    FIELD(zero_config, stage, 0)
-    FIELD(zero_config, micro_steps, 4)
-    FIELD(zero_config, accumulation, 8)
-    FIELD(zero_config, type, 12)
-    FIELD(zero_config, grads, 16)
-    FIELD(zero_config, no_master, 20)
-    FIELD(zero_config, seed, 24)
-    FIELD(zero_config, optimizer, 32)
-    FIELD(zero_config, scaler, 36)
-    FIELD(zero_config, prefetch, 60)
-    FIELD(zero_config, bucket_numel, 64)
-    FIELD(zero_config, persistence_numel, 72)
-    FIELD(zero_config, no_overlap, 80)
-    FIELD(zero_config, no_overflow_check, 84)
-    FIELD(zero_config, no_mapping, 88)
-    FIELD(zero_config, threads, 92)
-    FIELD(zero_config, stream, 96)
-    FIELD(zero_config, timeout_s, 104)
-    FIELD(zero_config, log, 112)
-    FIELD(zero_config, log_user, 120)
-    FIELD(zero_config, open_units, 128)
-    FIELD(zero_config, optimizer_tier, 132)
-    FIELD(zero_config, folder, 136)
-    FIELD(zero_config, gradient_tier, 144)
-    FIELD(zero_config, parameter_tier, 148)
-    FIELD(zero_config, offload_share, 152)
-    FIELD(zero_config, no_file_check, 156)
-    FIELD(zero_config, delay_from, 160)
-    FIELD(zero_config, trace, 168)
-    FIELD(zero_config, trace_user, 176)
-    FIELD(zero_config, trust_least, 184)
-    FIELD(zero_config, trust_most, 188)
-    FIELD(zero_config, muon, 192)
-    FIELD(zero_config, update_on, 212)
-    FIELD(zero_config, link_gbs, 216)
-    FIELD(zero_config, memory_gbs, 220)
-    SIZE(zero_muon, 20)
-    FIELD(zero_muon, momentum, 0)
-    FIELD(zero_muon, plain_lr, 4)
-    FIELD(zero_muon, turns, 8)
-    FIELD(zero_muon, match_rms, 12)
-    FIELD(zero_muon, no_nesterov, 16)
-    FIELD(zero_config, world, 224)
-    FIELD(zero_config, world_units, 232)
-    FIELD(zero_config, world_unit, 240)
-    FIELD(zero_config, divisor, 248)
-    FIELD(zero_config, joins, 256)
-    FIELD(zero_config, shard_ranks, 264)
-    FIELD(zero_config, second_ranks, 268)
-    FIELD(zero_config, weight_bits, 272)
-    FIELD(zero_config, gradient_bits, 276)
-    FIELD(zero_config, feedback, 280)
-    FIELD(zero_config, feedback_reset, 284)
-    SIZE(zero_event, 88)
-    FIELD(zero_event, kind, 0)
-    FIELD(zero_event, cause, 4)
-    FIELD(zero_event, track, 8)
-    FIELD(zero_event, unit, 12)
-    FIELD(zero_event, units, 16)
-    FIELD(zero_event, micro, 20)
-    FIELD(zero_event, step, 24)
-    FIELD(zero_event, bytes, 32)
-    FIELD(zero_event, sent, 40)
-    FIELD(zero_event, number, 48)
-    FIELD(zero_event, flow, 56)
-    FIELD(zero_event, begin, 64)
-    FIELD(zero_event, end, 72)
-    FIELD(zero_event, ranks, 80)
-    SIZE(zero_message, 24)
-    FIELD(zero_message, peer, 0)
-    FIELD(zero_message, sends, 4)
-    FIELD(zero_message, data, 8)
-    FIELD(zero_message, bytes, 16)
-    SIZE(zero_group_stats, 64)
-    FIELD(zero_group_stats, sent_bytes, 0)
-    FIELD(zero_group_stats, all_reduces, 8)
-    FIELD(zero_group_stats, reduce_scatters, 16)
-    FIELD(zero_group_stats, all_gathers, 24)
-    FIELD(zero_group_stats, all_to_alls, 32)
-    FIELD(zero_group_stats, broadcasts, 40)
-    FIELD(zero_group_stats, messages, 48)
-    FIELD(zero_group_stats, waited_s, 56)
-    SIZE(zero_tensor_desc, 104)
-    FIELD(zero_tensor_desc, name, 0)
-    FIELD(zero_tensor_desc, numel, 8)
-    FIELD(zero_tensor_desc, layers, 16)
-    FIELD(zero_tensor_desc, unit, 20)
-    FIELD(zero_tensor_desc, uses, 24)
-    FIELD(zero_tensor_desc, flags, 28)
-    FIELD(zero_tensor_desc, together, 32)
-    FIELD(zero_tensor_desc, every, 36)
-    FIELD(zero_tensor_desc, lr_factor, 40)
-    FIELD(zero_tensor_desc, decay_factor, 44)
-    FIELD(zero_tensor_desc, divisor, 48)
-    FIELD(zero_tensor_desc, rows, 56)
-    FIELD(zero_tensor_desc, cols, 64)
-    FIELD(zero_tensor_desc, slice_of, 72)
-    FIELD(zero_tensor_desc, outer, 80)
-    FIELD(zero_tensor_desc, sum_over, 88)
-    FIELD(zero_tensor_desc, field, 96)
-    SIZE(zero_plan, 256)
-    FIELD(zero_plan, numel, 0)
-    FIELD(zero_plan, padded_numel, 8)
-    FIELD(zero_plan, param_bytes, 16)
-    FIELD(zero_plan, grad_bytes, 24)
-    FIELD(zero_plan, optimizer_bytes, 32)
-    FIELD(zero_plan, buffer_bytes, 40)
-    FIELD(zero_plan, formula_bytes, 48)
-    FIELD(zero_plan, buffer_ceiling_bytes, 56)
-    FIELD(zero_plan, accumulator_bytes, 64)
-    FIELD(zero_plan, sent_bytes, 72)
-    FIELD(zero_plan, formula_sent_bytes, 80)
-    FIELD(zero_plan, kept_bytes, 88)
-    FIELD(zero_plan, units, 96)
-    FIELD(zero_plan, nranks, 100)
-    FIELD(zero_plan, verdict_bytes, 104)
-    FIELD(zero_plan, open_forward, 112)
-    FIELD(zero_plan, open_backward, 116)
-    FIELD(zero_plan, file_bytes, 120)
-    FIELD(zero_plan, file_read_bytes, 128)
-    FIELD(zero_plan, file_written_bytes, 136)
-    FIELD(zero_plan, host_bytes, 144)
-    FIELD(zero_plan, update_on, 152)
-    FIELD(zero_plan, update_host_s, 160)
-    FIELD(zero_plan, update_device_s, 168)
-    FIELD(zero_plan, second_bytes, 176)
-    FIELD(zero_plan, near_bytes, 184)
-    FIELD(zero_plan, replica_bytes, 192)
-    FIELD(zero_plan, packed_bytes, 200)
-    FIELD(zero_plan, pinned_bytes, 208)
-    FIELD(zero_plan, file_way, 216)
-    FIELD(zero_plan, gather_bytes, 224)
-    FIELD(zero_plan, down_bytes, 232)
-    FIELD(zero_plan, up_bytes, 240)
-    FIELD(zero_plan, context_bytes, 248)
-    SIZE(zero_plan_unit, 40)
-    FIELD(zero_plan_unit, numel, 0)
-    FIELD(zero_plan_unit, padded, 8)
-    FIELD(zero_plan_unit, reductions, 16)
-    FIELD(zero_plan_unit, gathers, 20)
-    FIELD(zero_plan_unit, resident, 24)
-    FIELD(zero_plan_unit, sent_bytes, 32)
-    SIZE(zero_stats, 184)
-    FIELD(zero_stats, param_bytes, 0)
-    FIELD(zero_stats, grad_bytes, 8)
-    FIELD(zero_stats, optimizer_bytes, 16)
-    FIELD(zero_stats, buffer_bytes, 24)
-    FIELD(zero_stats, allocated_bytes, 32)
-    FIELD(zero_stats, sent_bytes, 40)
-    FIELD(zero_stats, mapped_bytes, 48)
-    FIELD(zero_stats, reductions, 56)
-    FIELD(zero_stats, gathers, 64)
-    FIELD(zero_stats, steps, 72)
-    FIELD(zero_stats, skipped, 80)
-    FIELD(zero_stats, exposed_s, 88)
-    FIELD(zero_stats, hooks_s, 96)
-    FIELD(zero_stats, verdict_bytes, 104)
-    FIELD(zero_stats, control_bytes, 112)
-    FIELD(zero_stats, near_bytes, 144)
-    FIELD(zero_stats, replica_bytes, 152)
-    FIELD(zero_stats, gather_bytes, 160)
-    FIELD(zero_stats, down_bytes, 168)
-    FIELD(zero_stats, up_bytes, 176)
-    SIZE(zero_turn, 8)
-    FIELD(zero_turn, kind, 0)
-    FIELD(zero_turn, unit, 4)
-    SIZE(zero_hyper, 24)
-    FIELD(zero_hyper, lr, 0)
-    FIELD(zero_hyper, beta1, 4)
-    FIELD(zero_hyper, beta2, 8)
-    FIELD(zero_hyper, eps, 12)
-    FIELD(zero_hyper, weight_decay, 16)
-    FIELD(zero_hyper, max_norm, 20)
-    SIZE(zero_step_report, 64)
-    FIELD(zero_step_report, stepped, 0)
-    FIELD(zero_step_report, norm, 8)
-    FIELD(zero_step_report, loss_scale, 16)
-    FIELD(zero_step_report, next_loss_scale, 20)
-    FIELD(zero_step_report, steps, 24)
-    FIELD(zero_step_report, skipped, 32)
-    FIELD(zero_step_report, bad_tensor, 40)
-    FIELD(zero_step_report, bad_index, 48)
-    FIELD(zero_step_report, bad_rank, 56)
-    SIZE(zero_range, 32)
-    FIELD(zero_range, name, 0)
-    FIELD(zero_range, kind, 8)
-    FIELD(zero_range, type, 12)
-    FIELD(zero_range, first, 16)
-    FIELD(zero_range, count, 24)
-    SIZE(zero_counters, 40)
-    FIELD(zero_counters, steps, 0)
-    FIELD(zero_counters, skipped, 8)
-    FIELD(zero_counters, iteration, 16)
-    FIELD(zero_counters, last_overflow, 24)
-    FIELD(zero_counters, scale, 32)
-    FIELD(zero_counters, hysteresis, 36)
+enum { ABI_LINES = 2000, ABI_LINE = 400 };
+typedef struct abi_lines {
+    int n;
+    char line[ABI_LINES][ABI_LINE];
+} abi_lines;
+static abi_lines abi_record, abi_now;
+
+static void abi_add(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    if (!test_check(abi_now.n < ABI_LINES, "room for %d lines", ABI_LINES)) return;
+    (void)vsnprintf(abi_now.line[abi_now.n++], ABI_LINE, format, args);
+    va_end(args);
 }
 
-static void abi_numbers(void) {
-    NUMBER(ZERO_OK, 0)
-    NUMBER(ZERO_ERR_ARGUMENT, 1)
-    NUMBER(ZERO_ERR_STATE, 2)
-    NUMBER(ZERO_ERR_MEMORY, 3)
-    NUMBER(ZERO_ERR_MISMATCH, 4)
-    NUMBER(ZERO_ERR_PEER, 5)
-    NUMBER(ZERO_ERR_TIMEOUT, 6)
-    NUMBER(ZERO_ERR_COMM, 7)
-    NUMBER(ZERO_ERR_DEVICE, 8)
-    NUMBER(ZERO_ERR_SCALE, 9)
-    NUMBER(ZERO_ERR_UNSUPPORTED, 10)
-    NUMBER(ZERO_COMM_SELF, 0)
-    NUMBER(ZERO_COMM_LOCAL, 1)
-    NUMBER(ZERO_COMM_MPI, 2)
-    NUMBER(ZERO_COMM_NCCL, 3)
-    NUMBER(ZERO_COMM_OWN, 4)
-    NUMBER(ZERO_ACCUMULATE_AUTO, 0)
-    NUMBER(ZERO_ACCUMULATE_LOCAL, 1)
-    NUMBER(ZERO_ACCUMULATE_SHARDED, 2)
-    NUMBER(ZERO_F32, 0)
-    NUMBER(ZERO_BF16, 1)
-    NUMBER(ZERO_F16, 2)
-    NUMBER(ZERO_F64, 3)
-    NUMBER(ZERO_SUM, 0)
-    NUMBER(ZERO_MAX, 1)
-    NUMBER(ZERO_COPY, 128)
-    NUMBER(ZERO_LATE, 256)
-    NUMBER(ZERO_TURN_FORWARD, 0)
-    NUMBER(ZERO_TURN_BACKWARD, 1)
-    NUMBER(ZERO_TURN_GATHER, 2)
-    NUMBER(ZERO_TURN_RELEASE, 3)
-    NUMBER(ZERO_TOGETHER, -2)
-    NUMBER(ZERO_GRAD_AUTO, 0)
-    NUMBER(ZERO_GRAD_F32, 1)
-    NUMBER(ZERO_GRAD_AS_TYPE, 2)
-    NUMBER(ZERO_ADAMW, 0)
-    NUMBER(ZERO_ADAM, 1)
-    NUMBER(ZERO_SGD, 2)
-    NUMBER(ZERO_NESTEROV, 3)
-    NUMBER(ZERO_LION, 4)
-    NUMBER(ZERO_ADAGRAD, 5)
-    NUMBER(ZERO_LAMB, 6)
-    NUMBER(ZERO_MUON, 7)
-    NUMBER(ZERO_OPTIMIZER_OWN, 8)
-    NUMBER(ZERO_LOG_INFO, 0)
-    NUMBER(ZERO_LOG_WARNING, 1)
-    NUMBER(ZERO_LOG_ERROR, 2)
-    NUMBER(ZERO_NONE, -1)
-    NUMBER(ZERO_KEEP, 1)
-    NUMBER(ZERO_NO_DECAY, 2)
-    NUMBER(ZERO_OVERWRITTEN, 4)
-    NUMBER(ZERO_ONE_D, 8)
-    NUMBER(ZERO_BY_SLOT, 16)
-    NUMBER(ZERO_AGAIN, 32)
-    NUMBER(ZERO_INLINE, 64)
-    NUMBER(ZERO_PARAMETER, 0)
-    NUMBER(ZERO_GRADIENT, 1)
-    NUMBER(ZERO_MOMENT_1, 2)
-    NUMBER(ZERO_MOMENT_2, 3)
-    NUMBER(ZERO_MASTER, 4)
-    NUMBER(ZERO_TRAIN, 0)
-    NUMBER(ZERO_EVAL, 1)
+static void abi_read_header(void) {
+    abi_add("ABI %d", ZERO_ABI);
+#define STRUCT(name) abi_add("struct %s has %zu bytes", #name, sizeof(name));
+#define FIELD(of, name, type)                                                                      \
+    abi_add("%s.%s: %s, %zu bytes at %zu", #of, #name, type, sizeof(((of *)NULL)->name),           \
+            offsetof(of, name));
+#define NUMBER(name)                                                                               \
+    if (strcmp(#name, "ZERO_RESULT_COUNT")) abi_add("%s is %d", #name, (int)(name));
+#define CALL(prototype) abi_add("%s", prototype);
+#include "abi_rows.h"
 }
 
-int main(void) {
-    test_check(sizeof(void *) == 8 && zero_abi() == 11 && ZERO_ABI == 11, "this is ABI 11");
-    abi_structs();
-    abi_numbers();
+static void abi_read_record(void) {
+    FILE *f = fopen(abi_path, "r");
+    char line[ABI_LINE];
+    while (f && abi_record.n < ABI_LINES && fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = 0;
+        (void)snprintf(abi_record.line[abi_record.n++], ABI_LINE, "%s", line);
+    }
+    if (f) (void)fclose(f);
+    (void)test_check(abi_record.n > 300, "%s has %d lines", abi_path, abi_record.n);
+}
+
+static int abi_write_record(void) {
+    FILE *f = fopen(abi_path, "w");
+    for (int i = 0; f && i < abi_now.n; i++) (void)fprintf(f, "%s\n", abi_now.line[i]);
+    return !f || fclose(f);
+}
+
+static int abi_has(const abi_lines *lines, const char *line) {
+    for (int i = 0; i < lines->n; i++)
+        if (!strcmp(lines->line[i], line)) return 1;
+    return 0;
+}
+
+/* A member of a struct that the record has: its old size may be in a program. */
+static int abi_extends_struct(const char *line) {
+    const size_t n = strcspn(line, ".: (");
+    for (int i = 0; i < abi_record.n && line[n] == '.'; i++)
+        if (!strncmp(abi_record.line[i], "struct ", 7) && !strncmp(abi_record.line[i] + 7, line, n)
+            && abi_record.line[i][7 + n] == ' ')
+            return 1;
+    return 0;
+}
+
+static void abi_compare(void) {
+    const char *way = strcmp(abi_record.line[0], abi_now.line[0])
+                          ? "the record is of another ABI: run build/test_abi write"
+                          : "this breaks programs of that ABI. Undo it, or add 1 to ZERO_ABI in "
+                            "zero_plugin.h and run build/test_abi write";
+    for (int i = 0; i < abi_record.n; i++)
+        (void)test_check(abi_has(&abi_now, abi_record.line[i]), "gone: '%s'. %s",
+                         abi_record.line[i], way);
+    for (int i = 0; i < abi_now.n; i++) {
+        const char *line = abi_now.line[i];
+        (void)test_check(abi_has(&abi_record, line), "new: '%s'. %s", line,
+                         abi_extends_struct(line) ? way : "run build/test_abi write");
+    }
+}
+
+int main(int argc, char **argv) {
+    (void)test_check(sizeof(void *) == 8 && zero_abi() == ZERO_ABI, "this is ABI %d, built as %d",
+                     ZERO_ABI, zero_abi());
+    abi_read_header();
+    if (argc > 1 && !strcmp(argv[1], "write")) return abi_write_record();
+    abi_read_record();
+    abi_compare();
     return test_summary();
 }
