@@ -149,13 +149,25 @@ static int ranks_mpi(int argc, char **argv) {
 }
 #endif
 
+/* The least of some measurements. */
+static int ranks_least(const growth_case *c, growth_cost *least, int times) {
+    for (int i = 0; i < times; i++) {
+        growth_cost now;
+        if (!growth_measure(c, &now)) return 0;
+        for (int p = 0; p < GROWTH_PHASES && i; p++)
+            now.seconds[p] = fmin(now.seconds[p], least->seconds[p]);
+        *least = now;
+    }
+    return 1;
+}
+
 static int ranks_many(void) {
     int failed = 0;
     for (int i = 0; i < 10 && !failed; i++) {
         const int ranks = i < 5 ? 64 << i : 1024, tensors = i < 5 ? 10000 : 625 << (i - 5);
         const growth_case c = {GROWTH_FIELDS, 3, ranks, tensors, 10, 1000};
         growth_cost cost;
-        failed = !growth_least(&c, &cost, 2);
+        failed = !ranks_least(&c, &cost, 2);
         const double *s = cost.seconds;
         const double row[] = {s[GROWTH_PLAN], 0, s[GROWTH_ANNOUNCE] + s[GROWTH_BUILD],
                               s[GROWTH_STEP]};

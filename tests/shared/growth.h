@@ -1,9 +1,26 @@
-/* growth.h - what a rank's work costs as tensors and ranks grow, in processor time and in counts:
-   one rank of many that are not there (many_transport.h), which announces, plans, builds, steps
-   and asks for its state by name. For test_growth.c and bench_ranks.c. */
+/* growth.h - what a rank's work costs as tensors and ranks grow, in counts and in processor time:
+   one rank of many that do not exist (many_transport.h) announces, plans, builds, steps and asks
+   for its state by name. test_growth.c counts, bench_ranks.c measures.
+
+   With GROWTH_COUNTS the compiler adds a call to each basic block of the program
+   (-fsanitize-coverage=trace-pc), and growth_count.c counts these calls. Here each 64 bytes that
+   the plugin copies, clears or compares count as one more. */
 #ifndef TEST_GROWTH_H
 #define TEST_GROWTH_H
 
+#include <string.h>
+
+#ifdef GROWTH_COUNTS
+void growth_add(long operations);
+long growth_counted(void);
+static inline size_t growth_bytes(size_t n) { return growth_add((long)(n / 64)), n; }
+#define memcpy(to, from, n)  memcpy(to, from, growth_bytes(n))
+#define memmove(to, from, n) memmove(to, from, growth_bytes(n))
+#define memset(to, value, n) memset(to, value, growth_bytes(n))
+#define memcmp(a, b, n)      memcmp(a, b, growth_bytes(n))
+#else
+static long growth_counted(void) { return 0; }
+#endif
 #define ZERO_OWN_TRANSPORTS "tests/shared/many_transport.h"
 #include "../../zero_plugin.cu"
 
@@ -29,7 +46,8 @@ typedef struct growth_case {
 } growth_case;
 
 typedef struct growth_cost {
-    double seconds[GROWTH_PHASES]; /* of this process's processors */
+    double seconds[GROWTH_PHASES];  /* of this process's processors */
+    long operations[GROWTH_PHASES]; /* 0 without GROWTH_COUNTS */
     long exchanges[GROWTH_PHASES], collectives[GROWTH_PHASES];
 } growth_cost;
 
@@ -118,6 +136,7 @@ static int growth_measure(const growth_case *c, growth_cost *cost) {
     zero_result r = h.param && h.grad ? zero_create(&z, &cfg, &comm) : ZERO_ERR_MEMORY;
     for (int p = 0; p < GROWTH_PHASES && !r; p++) {
         const double start = growth_now();
+        const long operations = growth_counted();
         const long exchanges = world.exchanges, collectives = world.collectives;
         r = p == GROWTH_ANNOUNCE ? growth_announce(z, c, &h)
             : p == GROWTH_PLAN   ? growth_plan(z, c->kind == GROWTH_KEEP ? 0 : units)
@@ -125,6 +144,7 @@ static int growth_measure(const growth_case *c, growth_cost *cost) {
             : p == GROWTH_STEP   ? growth_step(z, c, units, &h)
                                  : growth_state(z);
         cost->seconds[p] = growth_now() - start;
+        cost->operations[p] = growth_counted() - operations;
         cost->exchanges[p] = world.exchanges - exchanges;
         cost->collectives[p] = world.collectives - collectives;
     }
@@ -133,18 +153,6 @@ static int growth_measure(const growth_case *c, growth_cost *cost) {
     free(h.param);
     free(h.grad);
     return !r;
-}
-
-/* The least of some. */
-static int growth_least(const growth_case *c, growth_cost *least, int times) {
-    for (int i = 0; i < times; i++) {
-        growth_cost now;
-        if (!growth_measure(c, &now)) return 0;
-        for (int p = 0; p < GROWTH_PHASES && i; p++)
-            now.seconds[p] = fmin(now.seconds[p], least->seconds[p]);
-        *least = now;
-    }
-    return 1;
 }
 
 #endif
