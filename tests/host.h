@@ -24,6 +24,8 @@ typedef struct host_spec {
     int recompute;   /* a forward inside every backward */
     int silent_unit; /* no backward reaches this unit; -1: all are reached */
     int evaluate;    /* an evaluation pass between steps */
+    int adopts;      /* the first weights are adopted arrays, instead of written by name */
+    int no_state;    /* the plugin was dropped without the part `state`: values cannot be read */
     int groups;      /* every tensor has factors of its own (host_factor) */
     size_t rows[HOST_TENSORS], cols[HOST_TENSORS]; /* of matrices, for MUON; 0: none */
     zero_hyper adamw;
@@ -427,6 +429,35 @@ static int host_fill(host_run *h) {
     return !h->rank->failed;
 }
 
+static int host_open_slots(host_run *h) {
+    const host_spec *s = h->spec;
+    for (int t = 0; t < s->ntensors && s->slots; t++)
+        for (int l = 0; l < (s->desc[t].layers ? s->desc[t].layers : 1); l++)
+            HOST_TRY(h, zero_slot(h->z, s->desc[t].name, l, &h->slot_p[t][l], &h->slot_g[t][l]));
+    return 1;
+}
+
+/* Lets the plugin adopt arrays with the first weights: one per tensor, or per layer with slots. */
+static int host_adopt(host_run *h) {
+    const host_spec *s = h->spec;
+    for (int t = 0; t < s->ntensors; t++) {
+        const size_t numel = s->desc[t].numel, layers = host_numel(s, t) / numel;
+        const size_t arrays = s->slots ? layers : 1, each = host_numel(s, t) / arrays;
+        for (size_t a = 0; a < arrays; a++) {
+            float *array = (float *)malloc(each * sizeof *array);
+            for (size_t i = 0; i < each; i++)
+                array[i] = host_value(s, 0, 0, 0, 0, t, a * each + i);
+            if (s->slots)
+                h->slot_p[t][a] = array;
+            else
+                h->params.field[t] = (char *)array;
+        }
+    }
+    if (!host_open_slots(h)) return 0;
+    HOST_TRY(h, zero_adopt(h->z, &h->params, &h->grads, ZERO_F32, free));
+    return 1;
+}
+
 static int host_open(host_run *h, const host_spec *s, test_rank *rank) {
     zero_comm comm = test_comm(rank);
     zero_config cfg = s->cfg;
@@ -445,19 +476,17 @@ static int host_open(host_run *h, const host_spec *s, test_rank *rank) {
         d.field = (size_t)t * sizeof(char *);
         HOST_TRY(h, host_announce(h->z, s, t, &d));
     }
+    if (s->adopts) return host_adopt(h);
     HOST_TRY(h, zero_build(h->z));
     HOST_TRY(h, zero_bind(h->z, &h->params, &h->grads));
-    for (int t = 0; t < s->ntensors && s->slots; t++)
-        for (int l = 0; l < (s->desc[t].layers ? s->desc[t].layers : 1); l++)
-            HOST_TRY(h, zero_slot(h->z, s->desc[t].name, l, &h->slot_p[t][l], &h->slot_g[t][l]));
-    return host_fill(h);
+    return host_open_slots(h) && host_fill(h);
 }
 
 /* Reads a whole tensor in pieces and compares it, bit by bit. */
 __attribute__((unused)) static int host_compare(host_run *h, zero_kind kind, float *const *expected,
                                                 const char *what) {
     const host_spec *s = h->spec;
-    for (int t = 0; t < s->ntensors; t++) {
+    for (int t = 0; t < s->ntensors && !s->no_state; t++) {
         const size_t n = host_numel(s, t);
         float *seen = (float *)calloc(n, sizeof *seen);
         const zero_result a = zero_read_tensor(h->z, s->desc[t].name, kind, 0, n / 2, seen);
