@@ -50,7 +50,7 @@ zero_result zero_state_begin(zero_ctx *z) {
                       "after zero_step"
                 : z->phase == ZP_NEW ? "zero_build comes first"
                                      : "the state is open already");
-    ZP_DO(z, zp_ctx_sync(z)); /* prefetched gathers read memory that a put may write */
+    ZP_DO(z, zp_extra_sync(z)); /* prefetched gathers read memory that a put may write */
     ZP_TRY(zp_step_wait_report(z));
     ZP_DO(z, zp_comm_barrier(z->all)); /* after it no peer reads memory that a put may write */
     zp_extra_begin_state(z);
@@ -113,7 +113,7 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     ZP_ENTER(z, "zero_state_end", ZP_OPEN, ZP_NOT_OPEN);
     z->phase = ZP_IDLE;
     if (!changed) return ZERO_OK;
-    ZP_TRY(zp_step_update_all(z, NULL));
+    ZP_TRY(zp_weights_compute_all(z));
     ZP_TRY(zp_extra_end_state(z));
     z->stepped = 0; /* the last step of another run is unknown */
     return zp_observe_seal(z);

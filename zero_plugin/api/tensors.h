@@ -25,30 +25,6 @@ static zero_result zp_tensor_check_range(zero_ctx *z, const zero_tensor_desc *d)
     return ZERO_OK;
 }
 
-/* Checks the fields of a description for slices and matrices. */
-static zero_result zp_tensor_check_shape(zero_ctx *z, const zero_tensor_desc *d) {
-    const int slices = d->slice_of ? zero_group_size(d->slice_of) : 1;
-    const size_t outer = d->outer ? d->outer : 1, numel = d->numel * (size_t)slices;
-    ZP_REFUSE(z, d->outer && !d->slice_of, "tensor %s: outer %zu, but slice_of is NULL", d->name,
-              d->outer);
-    ZP_REFUSE(z, d->numel % outer,
-              "tensor %s: a part of each of %zu rows, which do not divide its %zu elements",
-              d->name, outer, d->numel);
-    const zp_tensor *other = z->sliced ? &z->tensors[z->sliced - 1] : NULL;
-    ZP_REFUSE(z, d->slice_of && other && other->slice_group != d->slice_of,
-              "tensor %s is a slice over another group than tensor %s", d->name, other->desc.name);
-    if (!d->rows && !d->cols) return ZERO_OK;
-    const int whole =
-        d->rows && d->cols && d->cols <= numel / d->rows && numel % (d->rows * d->cols) == 0;
-    ZP_REFUSE(
-        z, !whole || (slices > 1 && d->rows * d->cols != numel),
-        "tensor %s: matrices of %zu x %zu, expected sides whose product %s %zu elements, or 0 "
-        "x 0",
-        d->name, d->rows, d->cols, slices > 1 ? "is that of a layer of all slices," : "divides its",
-        numel);
-    return ZERO_OK;
-}
-
 static int zp_tensor_is_factor(float f) { return f == ZERO_NONE || zp_type_not_below(f); }
 
 /* Checks all fields of a named description. */
@@ -56,8 +32,6 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
     ZP_REFUSE(z, zp_bind_find_tensor(z, d->name), "tensor %s was announced before", d->name);
     ZP_TRY(zp_tensor_check_range(z, d));
-    ZP_REFUSE(z, d->flags & ZERO_COPY && !z->cfg.world, "tensor %s is COPY: of what world?",
-              d->name);
     ZP_REFUSE(z, d->flags & ~(2 * ZERO_LATE - 1), "tensor %s: flags %d, unknown bits", d->name,
               d->flags);
     ZP_REFUSE(z, d->flags & ZERO_INLINE && d->flags & ZERO_BY_SLOT && !d->param && !d->grad,
@@ -73,29 +47,20 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !zp_tensor_is_factor(d->lr_factor) || !zp_tensor_is_factor(d->decay_factor),
               "tensor %s: lr_factor %g, decay_factor %g, expected 0 or more, or ZERO_NONE", d->name,
               (double)d->lr_factor, (double)d->decay_factor);
-    return zp_tensor_check_shape(z, d);
+    return ZERO_OK;
 }
 
-/* Returns the tensor of a checked description, with defaults resolved. Rules that need no matrices,
-   or no whole tensors, do not see them. */
-static void zp_tensor_resolve(zero_ctx *z, zp_tensor *t) {
+/* Resolves the defaults of a checked description. */
+static void zp_tensor_resolve(zp_tensor *t) {
     zero_tensor_desc *d = &t->desc;
-    const int matrices = d->rows && z->rule->needs & ZP_MATRICES;
     if (!d->layers) d->layers = 1;
     if (!d->uses) d->uses = 1;
     if (!d->together) d->together = 1;
     if (!d->every) d->every = 1;
     if (!d->lr_factor) d->lr_factor = 1;
     if (!d->decay_factor) d->decay_factor = 1;
-    if (d->slice_of && !d->outer) d->outer = 1;
     t->lr_factor = d->lr_factor < 0 ? 0 : d->lr_factor;
     t->decay_factor = d->decay_factor < 0 ? 0 : d->decay_factor;
-    t->rows = matrices ? d->rows : 0;
-    t->cols = matrices ? d->cols : 0;
-    t->slices = d->slice_of ? zero_group_size(d->slice_of) : 1;
-    if (!z->rule->needs || t->slices == 1) return;
-    t->slice_group = d->slice_of;
-    if (!z->sliced) z->sliced = z->ntensors + 1;
 }
 
 /* Adds the pointers of a row to tensor t: a slot for each layer. */
@@ -156,10 +121,9 @@ static zero_result zp_tensor_add(zero_ctx *z, zp_tensor *t) {
     if (list) z->tensors = list;
     t->desc.name = list ? strdup(of) : NULL;
     if (!t->desc.name) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", of);
-    zp_tensor_resolve(z, t);
+    zp_tensor_resolve(t);
     z->tensors[z->ntensors] = *t;
     if (!zp_bind_reserve_index(z)) return ZERO_OK;
-    if (z->sliced > z->ntensors) z->sliced = 0;
     free((void *)(uintptr_t)t->desc.name);
     return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the names of %d tensors", z->ntensors + 1);
 }
@@ -175,6 +139,7 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     if (!d->name) t.desc.name = number;
     if (d->same_as) return zp_tensor_add_alias(z, &t.desc);
     ZP_TRY(zp_tensor_check(z, &t.desc));
+    ZP_TRY(zp_extra_tensor(z, &t));
     if (d->param || d->grad) t.desc.flags |= ZERO_BY_SLOT;
     const int slots = z->nslots;
     zero_result r = zp_tensor_add_slots(z, z->ntensors, &t.desc, d->layers ? d->layers : 1);

@@ -80,63 +80,35 @@ zero_result zero_barrier(zero_ctx *z) {
     return zp_ctx_check(z, zp_comm_barrier(z->all));
 }
 
-/* Adds up the counters of all groups of the context; of a world only its agreements. */
-static zp_meter zp_values_sum_meters(const zero_ctx *z) {
-    zp_meter all = z->all->meter;
-    for (const zp_comm *g = &z->group[ZP_DATA]; g < z->group + ZP_GROUPS; g++) {
-        const int replicas = g == z->replicas.group;
-        all.sent_bytes += g->meter.sent_bytes;
-        all.mapped_bytes += g->meter.mapped_bytes;
-        all.verdict_bytes += g->meter.verdict_bytes;
-        all.control_bytes += g->meter.control_bytes;
-        all.reductions += replicas ? 0 : g->meter.reductions;
-        all.gathers += replicas ? 0 : g->meter.gathers;
-        all.gather_bytes += g->meter.gather_bytes;
-        all.allocated_bytes += g->meter.allocated_bytes;
-    }
-    for (int i = 0; i < 2; i++) all.allocated_bytes += z->packed.hop[i].meter.allocated_bytes;
-    if (z->world != z->all) all.verdict_bytes += z->world->meter.verdict_bytes;
-    return all;
-}
-
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     ZP_ENTER(z, "zero_query_stats", ZP_ANY, "");
     ZP_REFUSE(z, !stats, "stats is NULL");
     ZP_UNTIMELY(z, z->phase == ZP_NEW, "zero_build comes first");
     const zero_plan *p = &z->plan;
-    const zp_meter m = zp_values_sum_meters(z);
+    const zp_meter m = z->all->meter;
     const double exposed = z->device.exposed_s;
-    ZP_DO(z, zp_ctx_sync(z));
+    ZP_DO(z, zp_extra_sync(z));
     zp_events_deliver(z->device.recorder);
-    zp_file_sync(&z->disk);
     ZP_TRY(zp_step_wait_report(z)); /* up to the last step, or norm */
     z->device.exposed_s = exposed;  /* this wait is not a wait of training */
-    const size_t allocated = m.allocated_bytes + z->private_bytes + zp_offload_plan_buffers(z);
-    const uint64_t steps = (uint64_t)z->report.steps, skipped = (uint64_t)z->report.skipped;
-    const zero_stats now = {p->param_bytes,
-                            p->grad_bytes,
-                            p->optimizer_bytes,
-                            p->buffer_bytes,
-                            allocated,
-                            m.sent_bytes,
-                            m.mapped_bytes,
-                            m.reductions,
-                            m.gathers,
-                            steps,
-                            skipped,
-                            exposed,
-                            z->hooks_s,
-                            m.verdict_bytes,
-                            m.control_bytes,
-                            z->disk.read_bytes,
-                            z->disk.written_bytes,
-                            1e-9 * (double)z->disk.waited_ns,
-                            z->group[ZP_NEAR].meter.sent_bytes,
-                            z->group[ZP_REPLICAS].meter.sent_bytes,
-                            m.gather_bytes,
-                            z->host.down_bytes,
-                            z->host.up_bytes};
-    *stats = now;
+    memset(stats, 0, sizeof *stats);
+    stats->param_bytes = p->param_bytes;
+    stats->grad_bytes = p->grad_bytes;
+    stats->optimizer_bytes = p->optimizer_bytes;
+    stats->buffer_bytes = p->buffer_bytes;
+    stats->allocated_bytes = m.allocated_bytes + z->private_bytes;
+    stats->sent_bytes = m.sent_bytes;
+    stats->mapped_bytes = m.mapped_bytes;
+    stats->reductions = m.reductions;
+    stats->gathers = m.gathers;
+    stats->steps = (uint64_t)z->report.steps;
+    stats->skipped = (uint64_t)z->report.skipped;
+    stats->exposed_s = exposed;
+    stats->hooks_s = z->hooks_s;
+    stats->verdict_bytes = m.verdict_bytes;
+    stats->control_bytes = m.control_bytes;
+    stats->gather_bytes = m.gather_bytes;
+    zp_extra_stats(z, stats);
     return ZERO_OK;
 }
 
@@ -168,7 +140,7 @@ zero_result zero_hash(zero_ctx *z, uint64_t *hash) {
     float *values = (float *)malloc(ZP_STAGE_NUMEL * sizeof *values);
     zero_result r = values ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
     if (!r) r = zp_run_agree(z, z->tensors, ZERO_MASTER, 0, z->plan.numel, NULL);
-    if (!r) r = zp_ctx_check(z, zp_ctx_sync(z));
+    if (!r) r = zp_ctx_check(z, zp_extra_sync(z));
     *hash = 0;
     for (int t = 0; t < z->ntensors && !r; t++)
         r = zp_values_add_hash(z, &z->tensors[t], values, hash);

@@ -4,7 +4,7 @@
    buffer. */
 #pragma once
 
-#include "step.h"
+#include "weights.h"
 
 /* A run of a tensor's elements that one rank owns. */
 typedef struct zp_run {
@@ -19,7 +19,7 @@ static zp_run zp_run_cut(const zero_ctx *z, const zp_tensor *t, size_t element, 
     zp_member *const *members = &z->layout.by_tensor[t->first_member]; /* all have one size */
     const size_t inside = element % members[0]->numel;
     const zp_member *m = members[element / members[0]->numel];
-    const zp_unit *x = &z->layout.unit[m->unit];
+    const zp_segment *x = zp_layout_trained(&z->layout.unit[m->unit]);
     const size_t at = m->at + inside, shard = by_pieces ? x->piece : x->shard, owner = at / shard;
     const zp_run run = {m->unit, (int)owner, at,
                         zp_min(zp_min(count, m->numel - inside), (owner + 1) * shard - at),
@@ -37,11 +37,6 @@ static zp_array *zp_run_array(zero_ctx *z, zero_kind kind) {
     if (kind == ZERO_MASTER && z->array[ZP_MASTER].share) return &z->array[ZP_MASTER];
     if (kind == ZERO_PARAMETER || kind == ZERO_MASTER) return &z->array[ZP_PARAM];
     return &z->array[ZP_STATE + (kind - ZERO_MOMENT_1)];
-}
-
-/* Returns 1 if tensor t has this kind. Matrices may have no second state array. */
-static int zp_run_has_kind(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
-    return zp_run_array(z, kind)->share && !(kind == ZERO_MOMENT_2 && t->rows);
 }
 
 /* Returns the array that keeps unit u's part of a kind: delayed updates keep two weights. */
@@ -65,7 +60,7 @@ static zero_result zp_run_read(zero_ctx *z, zero_kind kind, const zp_run *run, f
         if (here) {
             ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &n, &z->compute, &from));
             const zp_kernel_convert_args args = {from, stage, a->type, ZERO_F32, control, 1};
-            ZP_DO(z, z->convert(z, a, run->unit, &args, n));
+            ZP_DO(z, zp_weights_convert(z, a, run->unit, &args, n));
             ZP_DO(z, zp_array_close(a, run->unit, run->at + at, &z->compute, 0));
         }
         ZP_DO(z, zp_device_sync_stream(&z->compute)); /* the CPU reads the staging buffer */
@@ -96,12 +91,11 @@ static zero_result zp_run_put(zero_ctx *z, zero_kind kind, const zp_run *run, ze
             const zp_kernel_convert_args args = {stage, memory, ZERO_F32, a->type, control, 0};
             ZP_TRY(zp_device_sync_stream(&z->compute));
             zp_type_widen(stage, values + at * zp_type_bytes(type), type, n);
-            ZP_TRY(z->convert(z, a, run->unit, &args, n));
+            ZP_TRY(zp_weights_convert(z, a, run->unit, &args, n));
         }
         ZP_TRY(zp_array_close(a, run->unit, run->at + at, &z->compute, 1));
     }
-    zp_extra_wrote(z, a);
-    z->live[run->unit].old_next = !z->pending;
+    zp_extra_wrote(z, a, run->unit);
     return ZERO_OK;
 }
 
