@@ -591,8 +591,10 @@ static void print_token(const job *j, int token) {
     print_rank0(j, "%s", text);
 }
 
-/* Prints a text that continues the end-of-text token. Each token sees the last T tokens. All ranks
-   take part, because at stage 3 no rank has all weights. */
+/* Prints a text that continues the end-of-text token, token by token. Each token sees the last T
+   tokens. The model keeps the keys and values of the first T; after them it computes all T tokens
+   again, because their positions change. All ranks take part, because at stage 3 no rank has all
+   weights. A signal ends the text. */
 static void print_sample(trainer *t) {
     job *j = t->j;
     const int T = j->batch.seq_len, V = j->model.vocab_size;
@@ -603,7 +605,8 @@ static void print_sample(trainer *t) {
     for (int n = 1; n <= j->opt->sample_tokens && !check_stop_request(t); n++) {
         int seen = n < T ? n : T;
         uint64_t draw = gpt2_draw((uint64_t)j->opt->seed, STREAM_SAMPLE, (uint64_t)n);
-        check_pipeline(t, gpt2_pipeline_logits(t->line, j->sample + n - seen, seen, j->logits));
+        check_pipeline(t,
+                       gpt2_pipeline_next_logits(t->line, j->sample + n - seen, seen, j->logits));
         j->sample[n] = sample_pick(j->logits, known, (double)(draw >> 11) / 9007199254740992.0);
         print_token(j, j->sample[n]);
     }
@@ -1212,6 +1215,7 @@ static int run_rank(launch *l, void *user) {
     j.l = l;
     j.memory = s->memory;
     j.out = &out;
+    if (out.terminal) out.shared_live = launch_live(l);
     out.on_loss = on_lost_line;
     out.user = &j;
     train_options_render(o, j.settings, sizeof j.settings);
