@@ -22,7 +22,7 @@ BEGIN {
     y = 56
 }
 {
-    if ($1 != ranks) { ranks = $1; y += 8; printf "<text x=\"12\" y=\"%d\">%s rank%s</text>\n", y + 34, ranks, ranks > 1 ? "s" : "" }
+    if ($1 != ranks) { ranks = $1; y += 8; printf "<text x=\"12\" y=\"%d\">%s rank%s</text>\n", y + 34, ranks, (ranks > 1 ? "s" : "") }
     printf "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"13\" fill=\"%s\"/><text x=\"%.1f\" y=\"%d\">%.1f</text>\n", left, y, $3 / largest * wide, colour[$2 + 1], left + $3 / largest * wide + 5, y + 11, $3
     y += 16
 }

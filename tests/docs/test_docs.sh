@@ -126,6 +126,7 @@ case " $* " in
     awk 'length($0) > 100 { print FILENAME ":" FNR; bad = 1 } END { exit bad }' "$root/README.md" && ok || bad "README.md: 100 columns"
     [ "$(sed -n '1,12p' "$root/README.md" | tr '\n' ' ' | tr -d '>*' | tr -s ' ' | grep -c 'Nothing of the CUDA build has run on a GPU yet')" = 1 ] && ok ||
         bad "README.md: the status of the CUDA build is not on the first screen"
+    sh "$root/adapters/docs/memory.sh" "$B/zero_plan" | cmp -s - "$root/adapters/docs/memory.svg" && ok || bad "memory.svg is not current: make docs"
     # losses within 2 %: processors round differently
     if [ -z "${WITHOUT_COMMANDS:-}" ]; then
         sed -n '/^val loss/,/^```/p' "$root/README.md" | grep -E '^(val|step)' >"$dir/shown"
