@@ -47,7 +47,7 @@ cat >"$dir/build/bin/make" <<END
 #!/bin/sh
 line=\$(command make -s -n -C "$root" B=build DEVICE=cpu "\$@" 2>&1) || { echo "\$line"; exit 1; }
 case \$1 in
-drop) exec sh zero_plugin/drop.sh "\${2#DIR=}" ;;
+drop) with=\${3:-}; exec sh zero_plugin/drop.sh "\${2#DIR=}" \${with#WITH=} ;;
 compare | scale | report) line=\$(echo "\$line" | grep -v '^make' | tail -n 1) ;;
 *) exit 0 ;;
 esac
