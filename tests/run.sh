@@ -295,6 +295,7 @@ emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 10 $SEED
 fast-math-full 600 alone make -s B=$B/ofast FASTOPT=-Ofast $B/ofast/test_fast_math && $B/ofast/test_fast_math
 mpi-whole 1200 alone sh $here/comm/test_mpi.sh $B
 check-all 1800 alone env -u SEED make check
+library-versions 1200 beside sh $here/cuda/test_library_versions.sh $B
 fresh-machine 3600 alone sh $here/install/test_fresh_machine.sh $B
 TABLE
 }
