@@ -14,8 +14,9 @@
      api/       the functions of the header
 
    THE WAY OF ONE GRADIENT AND ONE PARAMETER (unit u, stage 2 or 3, last micro-step). To follow
-   them, read hooks.h, reduce.h, verdict.h, step.h and gather.h in this order. Each column is a
-   stream. An arrow is an event that the stream at its head waits for.
+   them, read hooks.h, reduce.h, verdict.h, step.h and gather.h in this order. The work is a list of
+   stations: the tables zp_reduce_stations, zp_step_stations and zp_gather_stations. Each column is
+   a stream. An arrow is an event that the stream at its head waits for.
 
      compute                        gradients                      parameters
      ------------------------------------------------------------------------------------------
@@ -28,7 +29,8 @@
                                     shard, summed in rank order
                                     squares of the shard
      next use of the buffer  <- reduction
-     ...                            after the last unit: all ranks
+     zero_reduce           passed ->
+                                    after the last unit: all ranks
                                     exchange verdicts, which give
                                     norm and skip everywhere
      zero_step             <- agreed
@@ -45,6 +47,7 @@
 
    WHERE SOMETHING NEW GOES
      a capability  a row with its stations, in a file of its own: core/extra.h says how
+     a station     work of a pass or a step: a row of a table, at a place that core/extra.h lists
      a stage       a row of zp_policies in core/arrays.h, and its number in the header
      a codec       a row of zp_codecs in extras/codec.h, and its blocks in extras/codec_blocks.h
      an array      an enumerator in core/arrays.h, and a zp_plan_set_array in core/plan.h
@@ -93,7 +96,7 @@
 #include "zero_plugin/core/gather.h"          /* the way of one parameter */
 #include "zero_plugin/core/reduce.h"          /* the way of one gradient */
 #include "zero_plugin/core/hooks.h"           /* what a hook does: begin and end of a unit */
-#include "zero_plugin/core/step.h"            /* skip, clip, update */
+#include "zero_plugin/core/step.h"            /* zero_reduce and zero_step: agree, decide, update */
 #include "zero_plugin/core/weights.h"         /* parameters from weights that your code puts */
 #include "zero_plugin/core/runs.h"            /* elements of tensors, by the ranks that own them */
 #include "zero_plugin/core/state.h"           /* tensors by name, and as state; its row */

@@ -280,7 +280,7 @@ static zero_result offload_kind(zero_ctx *z, const offload_case *c, zero_kind ki
     for (int t = 0; t < OFFLOAD_TENSORS; t++) {
         const zero_tensor_desc *d = &offload_tensors(c)[t];
         const size_t n = d->numel * (size_t)(d->layers ? d->layers : 1);
-        if (kind == ZERO_MOMENT_2 && zp_bind_find_tensor(z, d->name)->rows) continue; /* a matrix */
+        if (kind == ZERO_MOMENT_2 && zp_bind_find_tensor(z, d->name)->matrices) continue; /* a matrix */
         float *values = (float *)malloc(n * sizeof *values);
         const zero_result r = zero_read_tensor(z, d->name, kind, 0, n, values);
         const float *from = seen && kind == ZERO_PARAMETER ? seen : values;

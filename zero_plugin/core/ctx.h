@@ -166,9 +166,9 @@ struct zero_ctx {
     zero_hyper hyper;           /* the hyper-parameters of the last step */
     int rule_pass;              /* the pass of the rule that a step enqueues: 0 or 1 */
     zp_control *control;        /* device: agreement and decision */
-    zp_control *decision;       /* what the stream `updates` reads of it: `control`, or a copy */
-    zp_span *spans;             /* [layout.nmembers] this rank's part of each member, for updates */
-    zero_range *ranges[2];      /* [nranges] of the state: to save, and to load */
+    zp_control *decision;  /* the copy that the stream `updates` reads: `control`, or another */
+    zp_span *spans;        /* [layout.nmembers] this rank's part of each member, for updates */
+    zero_range *ranges[2]; /* [nranges] of the state: to save, and to load */
     int nranges[2], ranges_cap[2];
     zp_control *pinned;          /* host memory that the device copies `control` to */
     zp_control report;           /* the calling thread's copy of `pinned` */
@@ -351,7 +351,8 @@ static size_t zp_ctx_piece(const zero_ctx *z, int u) {
     return zp_layout_trained(&z->layout.unit[u])->piece;
 }
 static size_t zp_ctx_shard_first(const zero_ctx *z, int u) {
-    return (size_t)z->data->rank * zp_ctx_shard(z, u);
+    const zp_segment *x = zp_layout_trained(&z->layout.unit[u]);
+    return x->first + (size_t)z->data->rank * x->shard;
 }
 
 /* Returns this rank's shard of u's reduced gradient. It is valid until its memory is used again. */
@@ -423,7 +424,7 @@ static float zp_ctx_sum_scale(const zero_ctx *z) {
     return z->data->divisor / (float)(z->cfg.divisor ? z->cfg.divisor : z->all->nranks);
 }
 
-/* Returns the layers whose norms the update rule needs. */
+/* Returns the number of layers if the update rule needs norms of layers, else 0. */
 ZP_UNUSED static size_t zp_ctx_normed_layers(const zero_ctx *z) {
     return z->rule->needs & ZP_NORMS_OF_LAYERS ? (size_t)z->layout.layers : 0;
 }

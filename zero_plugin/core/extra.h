@@ -44,7 +44,7 @@ typedef enum zp_place {
     ZP_AT_LAST_REPORT,  /* step: an error that the last step has reported is returned */
     ZP_AT_LOOKERS,      /* peers that evaluate with this rank's weights are waited for */
     ZP_AT_DECIDE,       /* by the agreement: skip or update, unscale, clip */
-    ZP_AT_REPORT,       /* the decision is copied to host memory; rows learn of it */
+    ZP_AT_REPORT,       /* the decision is copied to host memory, and to the rows */
     ZP_AT_COUNT,        /* the step is counted */
     ZP_AT_FIRST_PASS,   /* rules of two passes: before the first pass over a unit */
     ZP_AT_FIRST_UPDATE, /* that pass, and work after it */

@@ -186,54 +186,53 @@ static void zp_plan_count_bytes(zero_ctx *z) {
     if (a[ZP_PARAM].share != ZP_SEEN) plan->buffer_bytes += a[ZP_PARAM].bytes - plan->param_bytes;
 }
 
-/* Assigns buffers to the units that no array keeps whole. */
-static void zp_plan_assign_buffers(zero_ctx *z) {
-    const size_t shared = z->shared_numel, bucket_units = shared ? z->bucket_numel / shared : 0;
-    const size_t of[2] = {zp_type_bytes(z->array[ZP_GRAD].type),
-                          zp_type_bytes(z->array[ZP_PARAM].type)};
-    const size_t reduced = zp_max(bucket_units + 2, zp_plan_open_units(z));
-    const size_t most[2] = {z->array[ZP_GRAD].share == ZP_WHOLE ? 0 : reduced,
-                            zp_plan_gather_buffers(z)};
-    /* memory for broadcasts, and for sums between nodes */
-    const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + zp_ctx_transport_bytes(z);
-    const zp_array *mean = &z->array[ZP_MEAN], *param = &z->array[ZP_PARAM];
-    const size_t align[2] = {mean->tiers[mean->tier].align, param->tiers[param->tier].align};
-    int open[2];
-    const size_t others = z->piece_bytes + z->array[ZP_NEXT].bytes;
-    size_t take_turns[2] = {0, 0}, own_bytes = others, shared_bytes = 0, pads = 0;
+/* Adds one side's buffers: own ones, for units that no array keeps whole, then at most `most`
+   shared ones. Adds their bytes to *own, with the room to align all of them, and to *shared.
+   Returns the number of units that can be open at the same time. */
+static int zp_plan_assign_side(zero_ctx *z, zp_side side, size_t most, size_t *own,
+                               size_t *shared) {
+    const zp_array *a = zp_ctx_side_array(z, side);
+    const size_t align = a->tiers[a->tier].align, of = zp_type_bytes(z->array[side].type);
+    size_t take_turns = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         zp_live *live = &z->live[u];
-        const int alone = u == z->layout.units || x->uses > 1 || x->padded > shared;
-        for (int side = 0; side < 2; side++) { /* a late unit's gradient waits in its own buffer */
-            const int own = alone || (side == ZP_GRAD && live->late);
-            const int adds = x->numel && own && !zp_ctx_unit_is_whole(z, (zp_side)side, u);
-            take_turns[side] += x->numel && !own;
-            live->buffer[side] = -1;
-            live->own[side] =
-                adds ? zp_plan_add_buffer(&z->pool[side], x->padded * of[side], 1, align[side])
-                     : -1;
-            own_bytes += adds ? x->padded * of[side] : 0;
-            pads += adds ? 3 * align[side] : 0;
-        }
+        const int late = side == ZP_GRAD && live->late; /* its gradient waits in its own buffer */
+        const int alone =
+            u == z->layout.units || x->uses > 1 || x->padded > z->shared_numel || late;
+        live->buffer[side] = live->own[side] = -1;
+        take_turns += x->numel && !alone;
+        if (!x->numel || !alone || zp_ctx_unit_is_whole(z, side, u)) continue;
+        live->own[side] = zp_plan_add_buffer(&z->pool[side], x->padded * of, 1, align);
+        *own += x->padded * of + 3 * align;
     }
-    for (int side = 0; side < 2; side++) {
-        for (size_t i = 0; i < zp_min(take_turns[side], most[side]); i++) {
-            (void)zp_plan_add_buffer(&z->pool[side], shared * of[side], 0, align[side]);
-            shared_bytes += shared * of[side];
-            pads += 3 * align[side];
-        }
-        open[side] =
-            most[side] && most[side] < take_turns[side] ? (int)most[side] : z->layout.units;
+    for (size_t i = 0; i < zp_min(take_turns, most); i++) {
+        (void)zp_plan_add_buffer(&z->pool[side], z->shared_numel * of, 0, align);
+        *own += 3 * align;
+        *shared += z->shared_numel * of;
     }
-    z->plan.open_forward = open[ZP_PARAM];
-    z->plan.open_backward = open[open[ZP_PARAM] < open[ZP_GRAD]];
-    own_bytes += pads;
-    z->plan.buffer_bytes += own_bytes - others + shared_bytes + staging;
+    return most && most < take_turns ? (int)most : z->layout.units;
+}
+
+static void zp_plan_assign_buffers(zero_ctx *z) {
+    const zp_array *a = z->array;
+    const size_t of = zp_type_bytes(a[ZP_GRAD].type) + zp_type_bytes(a[ZP_PARAM].type);
+    const size_t units = zp_plan_open_units(z),
+                 bucket_units = z->shared_numel ? z->bucket_numel / z->shared_numel : 0;
+    const size_t reduced = a[ZP_GRAD].share == ZP_WHOLE ? 0 : zp_max(bucket_units + 2, units);
+    /* memory for broadcasts, and for sums between nodes */
+    const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + zp_ctx_transport_bytes(z);
+    size_t own = 0, shared = 0;
+    const int backward = zp_plan_assign_side(z, ZP_GRAD, reduced, &own, &shared),
+              forward = zp_plan_assign_side(z, ZP_PARAM, zp_plan_gather_buffers(z), &own, &shared);
+    z->plan.open_forward = forward;
+    z->plan.open_backward = forward < backward ? forward : backward;
+    z->plan.buffer_bytes += own + shared + staging;
     z->plan.buffer_ceiling_bytes =
-        own_bytes + (z->array[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
-        + zp_max((size_t)z->cfg.prefetch + 2, zp_plan_open_units(z)) * (of[0] + of[1]) * shared
-        + z->bucket_numel * of[ZP_GRAD] + staging;
+        z->piece_bytes + a[ZP_NEXT].bytes + own
+        + (a[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
+        + zp_max((size_t)z->cfg.prefetch + 2, units) * of * z->shared_numel
+        + z->bucket_numel * zp_type_bytes(a[ZP_GRAD].type) + staging;
 }
 
 /* Counts the gathers of every unit in one step of the expected order. */

@@ -4,7 +4,7 @@
    units that follow each other run unit by unit: a unit is updated and published before the next
    one. All stages use the same stations: a range to update, and a gather or none.
 
-   The compute stream updates units whose arrays are all on the device. A row may set another
+   The compute stream updates a unit if all its arrays are on the device. A row may set another
    function, z->live[u].update, and `on_updates`: then the stream `updates` updates the unit while
    the next forward runs, and the unit's gather waits for it, or, without a gather, the unit's next
    begin. */
@@ -52,7 +52,7 @@ static zp_stream *zp_step_stream(zero_ctx *z, int u) {
     return z->live[u].on_updates ? &z->updates : &z->compute;
 }
 
-/* Updates a unit whose arrays are all on the device, on the compute stream. */
+/* Updates a unit on the compute stream. All its arrays are on the device. */
 static zero_result zp_step_update_in_place(zero_ctx *z, int u, int pass, const zero_hyper *h) {
     const zp_rule *rule = z->rule;
     const zp_array_part *own = zp_ctx_own_part(z, u);

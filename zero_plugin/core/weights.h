@@ -3,7 +3,7 @@
 
 #include "step.h"
 
-/* Converts n values of unit u of array a, whose range is open. */
+/* Converts n values of unit u of array a, after zp_array_open. */
 static zero_result zp_weights_convert(zero_ctx *z, const zp_array *a, int u,
                                       const zp_kernel_convert_args *args, size_t n) {
     const zp_tier *t = zp_array_tier(a, u);

@@ -283,6 +283,13 @@ static zero_result zp_muon_assign_matrices(zp_matrix *list, int n, int sharers, 
 /* ---- what the row "muon" keeps of a context: whole_tensor.h and whole_slices.h ---- */
 
 #define ZP_PLACES 2
+enum {                            /* events */
+       ZP_FULL = 0,               /* + place: it was written */
+       ZP_READ = ZP_PLACES,       /* + place: it was read */
+       ZP_SUMMED = 2 * ZP_PLACES, /* trust is ready */
+       ZP_ENDED,                  /* matrices are ready */
+       ZP_WHOLE_EVENTS
+};
 typedef struct zp_whole_state {
     zp_matrix *matrices; /* [nmatrices] by unit */
     int nmatrices;
@@ -293,8 +300,7 @@ typedef struct zp_whole_state {
     size_t kept_numel, scratch_numel; /* MATRIX: elements of the matrices of this owner */
     double *trust, *norm;             /* trust ratios [parts]; one norm */
     float *kept, *scratch;
-    zp_event full[ZP_PLACES], read[ZP_PLACES]; /* a place was written; was read */
-    zp_event summed, ended;                    /* trust is ready; matrices are ready */
+    zp_event event[ZP_WHOLE_EVENTS];
     zero_group *slice_group; /* borrowed: its ranks have slices; see whole_slices.h */
     int slices, slice;       /* their number; this rank's. 1, 0: tensors are whole */
     zp_limb *slice_sums;     /* NORMS: [slices][parts][2][ZP_LIMBS] */

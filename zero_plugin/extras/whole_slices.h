@@ -231,13 +231,13 @@ static zero_result zp_whole_slices_orthogonalize(zero_ctx *z, zp_stream *s, cons
 static zero_result zp_whole_slices_collect(zero_ctx *z, zp_stream *s) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     ZP_TRY(zp_whole_slices_send(z, ZP_SLICES_COLLECT));
-    ZP_TRY(zp_device_record_event(g, &z->whole->summed));
-    return zp_device_wait_event(s, &z->whole->summed);
+    ZP_TRY(zp_device_record_event(g, &z->whole->event[ZP_SUMMED]));
+    return zp_device_wait_event(s, &z->whole->event[ZP_SUMMED]);
 }
 static zero_result zp_whole_slices_return(zero_ctx *z, zp_stream *s) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
-    ZP_TRY(zp_device_record_event(s, &z->whole->ended));
-    ZP_TRY(zp_device_wait_event(g, &z->whole->ended));
+    ZP_TRY(zp_device_record_event(s, &z->whole->event[ZP_ENDED]));
+    ZP_TRY(zp_device_wait_event(g, &z->whole->event[ZP_ENDED]));
     for (int u = 0; u < z->layout.all; u++) z->data->meter.sent_bytes += zp_whole_slices_sent(z, u);
     return zp_whole_slices_send(z, ZP_SLICES_RETURN);
 }

@@ -170,21 +170,22 @@ static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u) {
     zp_whole_state *d = z->whole;
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     const int place = zp_whole_tensor_place_of(z, u);
-    if (d->parts) return zp_device_wait_event(s, &d->summed);
+    if (d->parts) return zp_device_wait_event(s, &d->event[ZP_SUMMED]);
     if (!zp_layout_has_matrices(&z->layout, u)) return ZERO_OK;
-    if (!z->rule_pass) return zp_device_wait_event(s, &d->read[place]);
+    if (!z->rule_pass) return zp_device_wait_event(s, &d->event[ZP_READ + place]);
     const zp_op reduce = zp_whole_tensor_op(z, u, ZP_REDUCE_SCATTER, place),
                 gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
     float *memory = zp_whole_tensor_place(z, place);
-    ZP_TRY(zp_device_wait_event(g, &d->ended));
-    ZP_TRY(zp_device_wait_event(g, &d->read[place]));
+    ZP_TRY(zp_device_wait_event(g, &d->event[ZP_ENDED]));
+    ZP_TRY(zp_device_wait_event(g, &d->event[ZP_READ + place]));
     ZP_TRY(zp_device_clear(g, memory, z->layout.unit[u].padded * sizeof(float)));
     ZP_TRY(zp_whole_tensor_copy_matrices(z, u, memory, 1));
     ZP_TRY(zp_comm_issue(g, &reduce, 1));
     if (zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
-    ZP_TRY(zp_device_record_event(g, &d->full[place]));
-    ZP_TRY(zp_device_wait_event(s, &d->full[place]));
-    return zp_extra_inputs_down(z, u, &d->full[place], memory + zp_ctx_own_part(z, u)->first);
+    ZP_TRY(zp_device_record_event(g, &d->event[ZP_FULL + place]));
+    ZP_TRY(zp_device_wait_event(s, &d->event[ZP_FULL + place]));
+    return zp_extra_inputs_down(z, u, &d->event[ZP_FULL + place],
+                                memory + zp_ctx_own_part(z, u)->first);
 }
 /* Station: after that pass is enqueued. */
 static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u) {
@@ -193,15 +194,15 @@ static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     const int place = zp_whole_tensor_place_of(z, u);
     if (!zp_layout_has_matrices(&z->layout, u)) return ZERO_OK;
-    if (z->rule_pass) return zp_device_record_event(s, &d->read[place]);
+    if (z->rule_pass) return zp_device_record_event(s, &d->event[ZP_READ + place]);
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
     ZP_TRY(zp_extra_results_up(z, u, s,
                                zp_whole_tensor_place(z, place) + zp_ctx_own_part(z, u)->first));
-    ZP_TRY(zp_device_record_event(s, &d->full[place]));
-    ZP_TRY(zp_device_wait_event(g, &d->full[place]));
+    ZP_TRY(zp_device_record_event(s, &d->event[ZP_FULL + place]));
+    ZP_TRY(zp_device_wait_event(g, &d->event[ZP_FULL + place]));
     if (!zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
     ZP_TRY(zp_whole_tensor_copy_matrices(z, u, zp_whole_tensor_place(z, place), 0));
-    return zp_device_record_event(g, &d->read[place]);
+    return zp_device_record_event(g, &d->event[ZP_READ + place]);
 }
 
 /* Between the passes, turns sums into trust ratios and clears this rank's sums. */
@@ -218,8 +219,8 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
         slots * (whole ? 1 : z->data->nranks), z->cfg.trust_least, z->cfg.trust_most};
     ZP_TRY(zp_extra_results_up(z, -1, &z->updates, (char *)zp_whole_tensor_sums(z) + slot));
     for (int i = 0; i < 2 && from[i]->device; i++) {
-        ZP_TRY(zp_device_record_event(from[i], &d->full[i]));
-        ZP_TRY(zp_device_wait_event(g, &d->full[i]));
+        ZP_TRY(zp_device_record_event(from[i], &d->event[ZP_FULL + i]));
+        ZP_TRY(zp_device_wait_event(g, &d->event[ZP_FULL + i]));
     }
     if (!whole) ZP_TRY(zp_comm_issue(g, &op, 1));
     if (d->slices > 1) {
@@ -230,8 +231,8 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
     }
     ZP_TRY(zp_exact_trust(g, &trust, d->parts));
     ZP_TRY(zp_device_clear(g, zp_whole_tensor_sums(z), d->sums_bytes));
-    ZP_TRY(zp_device_record_event(g, &d->summed));
-    return zp_extra_inputs_down(z, -1, &d->summed, d->trust);
+    ZP_TRY(zp_device_record_event(g, &d->event[ZP_SUMMED]));
+    return zp_extra_inputs_down(z, -1, &d->event[ZP_SUMMED], d->trust);
 }
 
 /* Enqueues all work on whole tensors, after the first pass over all units. */
@@ -244,7 +245,7 @@ static zero_result zp_whole_tensor_between_passes(zero_ctx *z) {
     const int sliced = d->slices > 1 && d->nmatrices;
     const int left_out = zp_device_is_host() && control->skip;
     control = zp_device_is_host() ? NULL : z->decision;
-    for (int i = 0; i < d->places; i++) ZP_TRY(zp_device_wait_event(s, &d->read[i]));
+    for (int i = 0; i < d->places; i++) ZP_TRY(zp_device_wait_event(s, &d->event[ZP_READ + i]));
     if (sliced) ZP_TRY(zp_whole_slices_collect(z, s));
     for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
         if (!zp_whole_slices_is_owner(z, m) || left_out) continue;
@@ -254,7 +255,8 @@ static zero_result zp_whole_tensor_between_passes(zero_ctx *z) {
                                            z->cfg.muon.turns, d->scratch, d->norm, control));
     }
     if (sliced) ZP_TRY(zp_whole_slices_return(z, s));
-    return zp_device_record_event(d->slices > 1 ? &z->stream[ZP_GRADIENTS] : s, &d->ended);
+    return zp_device_record_event(d->slices > 1 ? &z->stream[ZP_GRADIENTS] : s,
+                                  &d->event[ZP_ENDED]);
 }
 
 /* ---- tensors ---- */
@@ -356,25 +358,14 @@ static void zp_whole_tensor_cut(zero_ctx *z, size_t *at) {
     if (d->slices > 1) zp_whole_slices_cut(z, at);
 }
 static zero_result zp_whole_tensor_open(zero_ctx *z) {
-    zp_whole_state *d = z->whole;
-    if (!z->rule->needs) return ZERO_OK;
-    for (int i = 0; i < ZP_PLACES; i++) {
-        ZP_TRY(zp_device_open_event(&z->device, &d->full[i]));
-        ZP_TRY(zp_device_open_event(&z->device, &d->read[i]));
-    }
-    ZP_TRY(zp_device_open_event(&z->device, &d->summed));
-    return zp_device_open_event(&z->device, &d->ended);
+    for (int i = 0; i < ZP_WHOLE_EVENTS && z->rule->needs; i++)
+        ZP_TRY(zp_device_open_event(&z->device, &z->whole->event[i]));
+    return ZERO_OK;
 }
 static void zp_whole_tensor_close(zero_ctx *z, int broken) {
-    zp_whole_state *d = z->whole;
     (void)broken;
-    for (int i = 0; i < ZP_PLACES; i++) {
-        zp_device_close_event(&d->full[i]);
-        zp_device_close_event(&d->read[i]);
-    }
-    zp_device_close_event(&d->summed);
-    zp_device_close_event(&d->ended);
-    free(d->matrices);
+    for (int i = 0; i < ZP_WHOLE_EVENTS; i++) zp_device_close_event(&z->whole->event[i]);
+    free(z->whole->matrices);
 }
 static const zp_station zp_whole_tensor_stations[] = {
     {ZP_AT_FIRST_PASS, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_begin_pass, NULL},
