@@ -351,7 +351,8 @@ static size_t zp_ctx_piece(const zero_ctx *z, int u) {
     return zp_layout_trained(&z->layout.unit[u])->piece;
 }
 static size_t zp_ctx_shard_first(const zero_ctx *z, int u) {
-    return (size_t)z->data->rank * zp_ctx_shard(z, u);
+    const zp_segment *x = zp_layout_trained(&z->layout.unit[u]);
+    return x->first + (size_t)z->data->rank * x->shard;
 }
 
 /* Returns this rank's shard of u's reduced gradient. It is valid until its memory is used again. */
