@@ -625,8 +625,8 @@ zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *c
    with the returned value: in a rank without a context the zero_result, and in the process that
    called, after its ranks have ended, zero_run_local's value. cfg.log also gets errors that no rank
    can report: why none was started, or the first rank that a signal ended and the last function of
-   the plugin that it called. CUDA: call this before the first call of CUDA. Each rank has the GPU of
-   its number, and NCCL connects the ranks; without NCCL only one rank can start. */
+   the plugin that it called. CUDA: call this before the first call of CUDA. Each rank has the GPU
+   of its number, and NCCL connects the ranks; without NCCL only one can start. */
 int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
 
 /* Calls zero_start_local in main and returns from main if it must. Settings follow by name, such as
@@ -815,13 +815,14 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
 /* ---- a micro-step in two calls --------------------------------------------------------------- */
 /* zero_train_begin is zero_pass_begin of the next of cfg.micro_steps micro-steps. zero_train_end is
    zero_pass_end and, after the last micro-step, zero_reduce, zero_step and the mean of the losses.
-   Use either these two or the four; hooks are the same. If all tensors are KEEP, your unchanged
-   forward and backward need no hooks between them. Then every rank keeps whole parameters and
-   gradients at every stage; from stage 1 on, optimizer state is sharded; and after end, weights are
-   final and readable until the next end. Backward starts from the loss divided by the number of
-   micro-steps. `loss` is this rank's, of this micro-step. `mean`, if not NULL, gets its mean over
-   micro-steps and all ranks after the last micro-step (SYNC), and this rank's mean so far before.
-   COLLECTIVE. Errors: those of the four; STATE if no hook was called and a tensor is not KEEP. */
+   Use either these two or the four; hooks are the same, and KEEP tensors are final from the next
+   begin on. If all tensors are KEEP, your unchanged forward and backward need no hooks between
+   them. Then every rank keeps whole parameters and gradients at every stage; from stage 1 on,
+   optimizer state is sharded; and weights are final after end, and readable until the next end.
+   Backward starts from the loss divided by the number of micro-steps. `loss` is this rank's, of
+   this micro-step. `mean`, if not NULL, gets its mean over micro-steps and all ranks after the last
+   micro-step (SYNC), and this rank's mean so far before. COLLECTIVE. Errors: those of the four;
+   STATE if no hook was called and a tensor is not KEEP. */
 zero_result zero_train_begin(zero_ctx *z);
 zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
 
@@ -933,8 +934,7 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_t
    them, reduces, steps, and writes the new weights back. For gradients that are sums over a batch
    see cfg.divisor. With micro_steps above 1, each call adds one micro-step, and the last call
    steps; otherwise it is as zero_train_end. Delayed updates are not possible.
-   zero_lend_read writes the weights back again after zero_write_tensor or a checkpoint changed
-   them. */
+   zero_lend_read writes back weights that zero_write_tensor or a checkpoint changed. */
 zero_result zero_lend(zero_ctx *z, void *params, zero_type type);
 zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
                             double loss, double *mean);

@@ -4,7 +4,7 @@
    block. It learns to go on with sequences that count in steps of their own. cc -O2 llama.c -lm
    ./a.out [STEPS] Between lines that say ZERO stands what changes with the plugin, at first without
    hooks: cc -O2 -DZERO llama.c -xc zero_plugin.cu -lm               ./a.out [STEPS [STAGE [RANKS]]]
-   With -DHOOKS as well, every layer has hooks of its own. tests/test_foreign.sh counts these
+   With -DHOOKS as well, every layer has hooks of its own. tests/hosts/test_foreign.sh counts these
    lines. */
 #ifdef ZERO
 #include "zero_plugin.h"

@@ -5,8 +5,8 @@
      cc -O2 token_gpt.c -lm                                     ./a.out [STEPS]
    Between lines that say ZERO stands what changes with the plugin, at first without hooks:
      cc -O2 -DZERO token_gpt.c -xc zero_plugin.cu -lm           ./a.out [STEPS [STAGE [RANKS]]]
-   With -DHOOKS as well, hooks go once around the loop over positions. tests/test_foreign.sh counts
-   these lines. */
+   With -DHOOKS as well, hooks go once around the loop over positions. tests/hosts/test_foreign.sh
+   counts these lines. */
 #ifdef ZERO
 #include "zero_plugin.h"
 #endif

@@ -48,6 +48,12 @@ static void zp_adopt_release(zero_ctx *z, zp_side side, int tensor, const void *
     }
 }
 
+/* Copies between your memory and the plugin's, and waits for the copy. */
+static zero_result zp_adopt_copy(zero_ctx *z, void *to, const void *from, size_t bytes) {
+    ZP_DO(z, zp_device_copy(&z->compute, to, from, bytes));
+    return zp_ctx_check(z, zp_device_sync_stream(&z->compute));
+}
+
 /* Copies in pieces of CPU memory: `raw` as stored, `values` in f32. */
 static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *array, zero_type type,
                                   char *raw, float *values) {
@@ -56,15 +62,13 @@ static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *arra
     const size_t first = (size_t)layer * d->numel, of = zero_type_bytes(type);
     for (size_t at = 0; at < d->numel; at += ZP_STAGE_NUMEL) {
         const size_t n = zp_min(ZP_STAGE_NUMEL, d->numel - at);
-        ZP_DO(z, zp_device_copy(&z->compute, raw, array + at * of, n * of));
-        ZP_DO(z, zp_device_sync_stream(&z->compute));
+        ZP_TRY(zp_adopt_copy(z, raw, array + at * of, n * of));
         zero_convert(values, ZERO_F32, raw, type, n);
         ZP_TRY(zp_run_agree(z, t, ZERO_PARAMETER, first + at, n, values));
         ZP_TRY(zp_run_put_all(z, t, ZERO_PARAMETER, first + at, n, values));
         if (!z->observer || z->lent) continue;
         memset(raw, 0xFF, n * of); /* NaN in every type */
-        ZP_DO(z, zp_device_copy(&z->compute, array + at * of, raw, n * of));
-        ZP_DO(z, zp_device_sync_stream(&z->compute));
+        ZP_TRY(zp_adopt_copy(z, array + at * of, raw, n * of));
     }
     return ZERO_OK;
 }

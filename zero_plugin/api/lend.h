@@ -20,32 +20,24 @@ static zero_result zp_lend_take(zero_ctx *z, char *ours, char *array, size_t n) 
     const zero_type type = z->array[ZP_GRAD].type;
     const int adds = z->adding == ZP_IN_PLACE && z->micro > 0;
     const float scale = z->report.scale;
-    ZP_DO(z, zp_device_copy(&z->compute, p.raw, array, n * zero_type_bytes(z->lent_type)));
-    ZP_DO(z, zp_device_sync_stream(&z->compute));
+    ZP_TRY(zp_adopt_copy(z, p.raw, array, n * zero_type_bytes(z->lent_type)));
     zero_convert(p.values, ZERO_F32, p.raw, z->lent_type, n);
-    if (adds) {
-        ZP_DO(z, zp_device_copy(&z->compute, p.raw, ours, n * zp_type_bytes(type)));
-        ZP_DO(z, zp_device_sync_stream(&z->compute));
-    }
+    if (adds) ZP_TRY(zp_adopt_copy(z, p.raw, ours, n * zp_type_bytes(type)));
     for (size_t i = 0; i < n; i++)
         p.values[i] = p.values[i] * scale + (adds ? zp_type_load(p.raw, type, i) : 0);
     zp_type_narrow(p.raw, type, p.values, n);
-    ZP_DO(z, zp_device_copy(&z->compute, ours, p.raw, n * zp_type_bytes(type)));
-    ZP_DO(z, zp_device_sync_stream(&z->compute));
+    ZP_TRY(zp_adopt_copy(z, ours, p.raw, n * zp_type_bytes(type)));
     memset(p.raw, 0, n * zero_type_bytes(z->lent_type)); /* a copy: the memory may be yours */
-    ZP_DO(z, zp_device_copy(&z->compute, array, p.raw, n * zero_type_bytes(z->lent_type)));
-    return zp_ctx_check(z, zp_device_sync_stream(&z->compute));
+    return zp_adopt_copy(z, array, p.raw, n * zero_type_bytes(z->lent_type));
 }
 
 static zero_result zp_lend_give(zero_ctx *z, char *array, const char *ours, size_t n) {
     zp_lent_piece p;
     const zero_type type = z->array[ZP_PARAM].type;
-    ZP_DO(z, zp_device_copy(&z->compute, p.raw, ours, n * zp_type_bytes(type)));
-    ZP_DO(z, zp_device_sync_stream(&z->compute));
+    ZP_TRY(zp_adopt_copy(z, p.raw, ours, n * zp_type_bytes(type)));
     zp_type_widen(p.values, p.raw, type, n);
     zero_convert(p.raw, z->lent_type, p.values, ZERO_F32, n);
-    ZP_DO(z, zp_device_copy(&z->compute, array, p.raw, n * zero_type_bytes(z->lent_type)));
-    return zp_ctx_check(z, zp_device_sync_stream(&z->compute));
+    return zp_adopt_copy(z, array, p.raw, n * zero_type_bytes(z->lent_type));
 }
 
 /* Hashes your weights. */
@@ -53,8 +45,7 @@ static zero_result zp_lend_hash(zero_ctx *z, const char *array, size_t n, uint64
     uint32_t words[2 * ZP_LENT_PIECE];
     const size_t bytes = n * zero_type_bytes(z->lent_type);
     memset(words, 0, sizeof words);
-    ZP_DO(z, zp_device_copy(&z->compute, words, array, bytes));
-    ZP_DO(z, zp_device_sync_stream(&z->compute));
+    ZP_TRY(zp_adopt_copy(z, words, array, bytes));
     for (size_t i = 0; i < (bytes + 3) / 4; i++) *hash = zp_hash(*hash, words[i]);
     return ZERO_OK;
 }

@@ -88,6 +88,19 @@ static zero_result zp_life_resolve(zero_ctx *z) {
     return zp_extra_resolve(z);
 }
 
+/* Logs the transport's warning, and that numbers are flushed to 0, which changes the weights. */
+static zero_result zp_life_warn(zero_ctx *z, const zero_config *cfg) {
+    int flushes = 0;
+    ZP_DO(z, zp_kernel_detect_flush(&z->device, cfg->stream, &flushes));
+    if (z->all->rank) return ZERO_OK;
+    if (z->all->warning) cfg->log(cfg->log_user, ZERO_LOG_WARNING, z->all->warning);
+    if (flushes)
+        cfg->log(cfg->log_user, ZERO_LOG_WARNING,
+                 "numbers below 1.2e-38 become 0 here: a program linked with -Ofast or -ffast-math "
+                 "sets its threads so, and nvcc's -use_fast_math or -ftz=true a GPU's code");
+    return ZERO_OK;
+}
+
 zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm *comm) {
     if (!out || !cfg || !comm) return ZERO_ERR_ARGUMENT;
     *out = NULL;
@@ -111,7 +124,6 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->agree = zp_verdict_agree;
     zp_extra_init(z);
     char text[ZP_TEXT_BYTES];
-    int flushes = 0;
     zero_result r = zp_ctx_check(z, zp_device_open(&z->device));
     if (r && row && row->refuse) row->refuse(comm, z->text);
     if (!r) r = zp_life_join(z, row, comm);
@@ -124,16 +136,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     if (!r) r = zp_life_resolve(z);
     z->grads_unstated = !cfg->grads && z->cfg.type != ZERO_F32 && z->cfg.micro_steps > 1;
     if (r) return z->dead = r;
-    if (!cfg->log) return ZERO_OK;
-    ZP_DO(z, zp_kernel_detect_flush(&z->device, cfg->stream,
-                                    &flushes)); /* flushing changes the weights */
-    if (z->all->warning && z->all->rank == 0)
-        cfg->log(cfg->log_user, ZERO_LOG_WARNING, z->all->warning);
-    if (flushes && z->all->rank == 0)
-        cfg->log(cfg->log_user, ZERO_LOG_WARNING,
-                 "numbers below 1.2e-38 become 0 here: a program linked with -Ofast or -ffast-math "
-                 "sets its threads so, and nvcc's -use_fast_math or -ftz=true a GPU's code");
-    return ZERO_OK;
+    return cfg->log ? zp_life_warn(z, cfg) : ZERO_OK;
 }
 
 /* Makes the plan of the tensors so far. */

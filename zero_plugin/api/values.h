@@ -91,32 +91,23 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     zp_events_deliver(z->device.recorder);
     ZP_TRY(zp_step_wait_report(z)); /* up to the last step, or norm */
     z->device.exposed_s = exposed;  /* this wait is not a wait of training */
-    const size_t allocated = m.allocated_bytes + z->private_bytes;
-    const uint64_t steps = (uint64_t)z->report.steps, skipped = (uint64_t)z->report.skipped;
-    const zero_stats now = {p->param_bytes,
-                            p->grad_bytes,
-                            p->optimizer_bytes,
-                            p->buffer_bytes,
-                            allocated,
-                            m.sent_bytes,
-                            m.mapped_bytes,
-                            m.reductions,
-                            m.gathers,
-                            steps,
-                            skipped,
-                            exposed,
-                            z->hooks_s,
-                            m.verdict_bytes,
-                            m.control_bytes,
-                            0,
-                            0,
-                            0,
-                            0,
-                            0,
-                            m.gather_bytes,
-                            0,
-                            0};
-    *stats = now;
+    memset(stats, 0, sizeof *stats);
+    stats->param_bytes = p->param_bytes;
+    stats->grad_bytes = p->grad_bytes;
+    stats->optimizer_bytes = p->optimizer_bytes;
+    stats->buffer_bytes = p->buffer_bytes;
+    stats->allocated_bytes = m.allocated_bytes + z->private_bytes;
+    stats->sent_bytes = m.sent_bytes;
+    stats->mapped_bytes = m.mapped_bytes;
+    stats->reductions = m.reductions;
+    stats->gathers = m.gathers;
+    stats->steps = (uint64_t)z->report.steps;
+    stats->skipped = (uint64_t)z->report.skipped;
+    stats->exposed_s = exposed;
+    stats->hooks_s = z->hooks_s;
+    stats->verdict_bytes = m.verdict_bytes;
+    stats->control_bytes = m.control_bytes;
+    stats->gather_bytes = m.gather_bytes;
     zp_extra_stats(z, stats);
     return ZERO_OK;
 }

@@ -313,8 +313,8 @@ ZP_UNUSED static zero_group *zp_extra_own_group(const zero_ctx *z, const zero_gr
     return NULL;
 }
 
-/* Appends a range to the list `whole` of the state. */
-static zero_result zp_extra_add_range(zero_ctx *z, int whole, const zero_range *range) {
+/* Appends a range of this rank's state to the list `whole` (see zero_state_ranges). */
+ZP_UNUSED static zero_result zp_extra_add_range(zero_ctx *z, int whole, const zero_range *range) {
     int *n = &z->nranges[whole];
     void *list = zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *range);
     if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", *n + 1);

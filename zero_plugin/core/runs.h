@@ -39,11 +39,6 @@ static zp_array *zp_run_array(zero_ctx *z, zero_kind kind) {
     return &z->array[ZP_STATE + (kind - ZERO_MOMENT_1)];
 }
 
-/* Returns 1 if tensor t has this kind. Matrices may have no second state array. */
-static int zp_run_has_kind(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
-    return zp_run_array(z, kind)->share && !(kind == ZERO_MOMENT_2 && t->matrices);
-}
-
 /* Returns the array that keeps unit u's part of a kind: delayed updates keep two weights. */
 static zp_array *zp_run_array_of_unit(zero_ctx *z, zero_kind kind, int u) {
     zp_array *a = zp_run_array(z, kind);

@@ -6,14 +6,19 @@
 
 #include "runs.h"
 
+/* Returns 1 if tensor t has this kind. Matrices may have no second state array. */
+static int zp_state_has_kind(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
+    return zp_run_array(z, kind)->share && !(kind == ZERO_MOMENT_2 && t->matrices);
+}
+
 /* Checks that the tensor, the kind and the range exist. */
 static zero_result zp_state_check_range(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                                         size_t count, zp_tensor **t) {
     ZP_TRY(zp_bind_named_tensor(z, name, t));
     ZP_REFUSE(z, (int)kind < 0 || kind >= ZERO_KIND_COUNT, "%s: kind %d, no such kind", name,
               (int)kind);
-    ZP_REFUSE(z, !zp_run_has_kind(z, kind, *t), "%s: %s has one state array%s", name, z->rule->name,
-              (*t)->matrices ? " for matrices" : "");
+    ZP_REFUSE(z, !zp_state_has_kind(z, kind, *t), "%s: %s has one state array%s", name,
+              z->rule->name, (*t)->matrices ? " for matrices" : "");
     const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
     ZP_REFUSE(z, first > total || count > total - first,
               "%s has %zu elements, asked for [%zu, %zu)", name, total, first, first + count);
@@ -46,7 +51,7 @@ static zero_result zp_state_plan(zero_ctx *z) {
             const zp_tensor *t = &z->tensors[i / n];
             const zp_array *a = zp_run_array(z, kinds[i % n]);
             const size_t total =
-                zp_run_has_kind(z, kinds[i % n], t) ? t->desc.numel * (size_t)t->desc.layers : 0;
+                zp_state_has_kind(z, kinds[i % n], t) ? t->desc.numel * (size_t)t->desc.layers : 0;
             for (size_t at = 0, count; at < total; at += count) {
                 const zp_run run = zp_run_cut(z, t, at, total - at, !whole);
                 const zp_segment *x = zp_layout_trained(&z->layout.unit[run.unit]);

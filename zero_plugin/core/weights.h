@@ -43,7 +43,7 @@ static zero_result zp_weights_from_master(zero_ctx *z, int u) {
 }
 
 /* Computes and publishes the parameters of all units. */
-static zero_result zp_weights_compute_all(zero_ctx *z) {
+ZP_UNUSED static zero_result zp_weights_compute_all(zero_ctx *z) {
     ZP_TRY(zp_extra_before_put(z));
     for (int i = 0; i < z->layout.all; i++) {
         const int u = zp_ctx_nth_update(z, i);

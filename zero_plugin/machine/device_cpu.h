@@ -196,8 +196,8 @@ static void zp_device_copy_streaming_task(const void *args, size_t bytes, int th
                                zp_min(ZP_AWAY_BYTES, bytes - at));
 }
 /* Copies to memory that will not be read soon. */
-static zero_result zp_device_copy_streaming(zp_stream *s, void *to, const void *from,
-                                            size_t bytes) {
+ZP_UNUSED static zero_result zp_device_copy_streaming(zp_stream *s, void *to, const void *from,
+                                                      size_t bytes) {
     const zp_copy_args a = {to, from};
     return bytes ? zp_device_push_task(s, zp_device_copy_streaming_task, &a, sizeof a, bytes)
                  : ZERO_OK;

@@ -346,8 +346,8 @@ static zero_result zp_device_copy(zp_stream *s, void *to, const void *from, size
     if (bytes) ZP_CUDA(s->device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->cuda));
     return ZERO_OK;
 }
-static zero_result zp_device_copy_streaming(zp_stream *s, void *to, const void *from,
-                                            size_t bytes) {
+ZP_UNUSED static zero_result zp_device_copy_streaming(zp_stream *s, void *to, const void *from,
+                                                      size_t bytes) {
     return zp_device_copy(s, to, from, bytes);
 }
 static zero_result zp_device_clear(zp_stream *s, void *p, size_t bytes) {
