@@ -51,8 +51,8 @@
      a stage       a row of zp_policies in core/arrays.h, and its number in the header
      a codec       a row of zp_codecs in extras/codec.h, and its blocks in extras/codec_blocks.h
      an array      an enumerator in core/arrays.h, and a zp_plan_set_array in core/plan.h
-     a tier        a value of zero_tier, and a zp_tier (core/arrays.h), as offload/offload.h has
-   them a transport   a row; comm/comm.h has the contract, comm/transport.h says how to add your own
+     a tier        a value of zero_tier, and a zp_tier of core/arrays.h; offload/offload.h has two
+     a transport   a row; comm/comm.h has the contract, comm/transport.h says how to add your own
      an update rule  a body and a row in numbers/rules.h, and a name in zero_optimizer
      a setting     a row of the table in core/config.h, and a field of zero_config
      a function    the header, and the file of its subject in api/
