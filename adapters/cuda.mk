@@ -37,8 +37,8 @@ $C/gpu_kernels: $C/gpu_kernels.o $C/ops_cuda.o $C/attention_cuda.o $C/attention_
 	$(CULINK)
 DROPPED = -DCUDA_SOURCE='"$B/drop/zero_plugin.cu"'
 # Tests for a GPU; test_cuda's arenas are managed memory, which its CPU code reads.
-cuda-tests: $(addprefix $C/,test_cuda test_groups_cuda test_attention test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline gpu_kernels)
-$C/test_cuda $C/test_groups_cuda: $C/%: tests/cuda/%.cu $B/drop/zero_plugin.cu $C/settings
+cuda-tests: $(addprefix $C/,test_cuda test_groups_cuda test_start_cuda test_attention test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline gpu_kernels)
+$C/test_cuda $C/test_groups_cuda $C/test_start_cuda: $C/%: tests/cuda/%.cu $B/drop/zero_plugin.cu $C/settings
 	@mkdir -p $C
 	$(call short,NVCC)$(NVCC) $(NVFLAGS) $(GENCODE) -DZP_CUDA_MALLOC=cudaMallocManaged $(DROPPED) -I. -c -o $@.o $<
 	$(COMPILE) -o $@ $@.o $(CULIBS) -lm
@@ -76,13 +76,14 @@ $E/test_gpt2_ops.o $E/test_gpt2.o $E/test_gpt2_tiles.o $E/test_gpt2_parallel.o $
 $E/test_gpt2 $E/test_gpt2_tiles $E/test_gpt2_parallel $E/test_gpt2_experts $E/test_gpt2_pipeline: $E/%: $E/%.o $(EMODEL) $E/zero_plugin.o $(EDEVICE)
 $E/test_gpt2_ops: $E/test_gpt2_ops.o $E/zero_plugin.o $(EDEVICE)
 $E/test_attention: $E/test_attention.o $E/zero_plugin.o $(EDEVICE)
-$E/test_cuda.o $E/test_groups_cuda.o: $B/drop/zero_plugin.cu
-$E/test_cuda.o $E/test_groups_cuda.o: ECXX += $(DROPPED) -Dsyscall=emulated_syscall -Dnanosleep=emulated_nanosleep -Ddlsym=emulated_dlsym -Dpthread_cond_wait=emulated_cond_wait -fno-inline \
+$E/test_cuda.o $E/test_groups_cuda.o $E/test_start_cuda.o: $B/drop/zero_plugin.cu
+$E/test_cuda.o $E/test_groups_cuda.o $E/test_start_cuda.o: ECXX += $(DROPPED) -Dsyscall=emulated_syscall -Dnanosleep=emulated_nanosleep -Ddlsym=emulated_dlsym -Dpthread_cond_wait=emulated_cond_wait -fno-inline \
 	-fno-omit-frame-pointer -fno-optimize-sibling-calls
 $E/test_cuda: $E/test_cuda.o $E/emulation.o $E/emulation_nccl.o
 $E/test_groups_cuda: $E/test_groups_cuda.o $E/emulation.o $E/emulation_nccl.o
+$E/test_start_cuda: $E/test_start_cuda.o $E/emulation.o $E/emulation_nccl.o
 $E/test_emulation: $E/test_emulation.o $E/zero_plugin.o $E/emulation.o $E/emulation_nccl.o
-ETESTS  = $(addprefix $E/,test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_gpt2_ops test_attention test_cuda test_groups_cuda test_emulation)
+ETESTS  = $(addprefix $E/,test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_gpt2_ops test_attention test_cuda test_groups_cuda test_start_cuda test_emulation)
 $(ETESTS):
 	$(call short,CXX)$(CXX) -pthread -rdynamic -o $@ $^ -lm -ldl
 $E/gpu_kernels: $E/gpu_kernels.o $(EDEVICE)

@@ -220,6 +220,7 @@ emulated() {
     cat <<TABLE
 emulation 120 beside $B/emulated/test_emulation
 emulated-groups 120 beside $B/emulated/test_groups_cuda
+emulated-start 60 beside $B/emulated/test_start_cuda
 emulated-cuda 300 beside $B/emulated/test_cuda seeds 2 $SEED
 TABLE
     sample 4 <<TABLE

@@ -194,22 +194,8 @@ static void slow_uncut(zero_comm *part, int broken) {
     free(part->handle);
 }
 
-static const zp_transport slow_row = {"SLOW",
-                                      slow_join,
-                                      slow_refuse_join,
-                                      slow_memory,
-                                      NULL,
-                                      slow_issue,
-                                      slow_exchange,
-                                      slow_broadcast,
-                                      zp_local_bytes,
-                                      NULL,
-                                      zp_board_abort_local,
-                                      zp_local_leave,
-                                      slow_swap,
-                                      slow_cut,
-                                      slow_uncut,
-                                      NULL,
-                                      zp_shared_memory_view,
-                                      zp_local_bytes_of_parts};
+ZP_TRANSPORT(slow_row, "SLOW", slow_join, slow_refuse_join, slow_memory, NULL, slow_issue,
+             slow_exchange, slow_broadcast, zp_local_bytes, NULL, zp_board_abort_local,
+             zp_local_leave, slow_swap, slow_cut, slow_uncut, NULL, zp_shared_memory_view,
+             zp_local_bytes_of_parts, NULL);
 #define ZERO_OWN_ROWS , &slow_row

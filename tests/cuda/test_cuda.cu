@@ -279,26 +279,18 @@ static void cuda_turn_add(cuda_run *run, zero_turn_kind kind, int unit, int micr
 }
 
 /* Each micro-batch's calls are those of cuda_train_pass; forwards go ahead as they like, one
-   micro-batch at a time comes down, and now and then the host keeps a unit. */
+   micro-batch at a time comes down. */
 static void cuda_turns_draw(cuda_run *run) {
     const int units = run->spec.units, calls = 2 * units + 2, micro_steps = run->k->micro_steps;
     test_random r = {strlen(run->k->name)};
-    int at[4] = {0}, held = -1;
+    int at[4] = {0};
     while (at[micro_steps - 1] < calls) {
         const int m = (int)test_below(&r, micro_steps), i = at[m], down = i > units;
         const int u = down ? (2 * units + 1 - i) % units : i % units, last = i + 1 == calls;
         if (i == calls || (down && m && at[m - 1] < calls)) continue;
         at[m]++;
         if (u == run->spec.silent_unit) continue;
-        if (held < 0 && !test_below(&r, 3)) {
-            cuda_turn_add(run, ZERO_TURN_GATHER, u, m, 1);
-            held = u;
-        }
         cuda_turn_add(run, down ? ZERO_TURN_BACKWARD : ZERO_TURN_FORWARD, u, m, !last);
-        if (held >= 0 && (!test_below(&r, 3) || at[micro_steps - 1] == calls)) {
-            cuda_turn_add(run, ZERO_TURN_RELEASE, held, m, 1);
-            held = -1;
-        }
     }
 }
 
@@ -341,9 +333,10 @@ static void cuda_planned(test_rank *rank, zero_ctx *z) {
     zero_plan p;
     memset(&p, 0, sizeof p);
     if (zero_query_plan(z, &p)) test_rank_fail(rank, "%s", zero_last_error(z));
-    const size_t got = host ? z->host.pinned.bytes + z->host.plain.bytes : 0;
+    const zp_pages *pages = z->offload->gpu.memory; /* plain, pinned */
+    const size_t got = host ? pages[0].bytes + pages[1].bytes : 0;
     if ((p.host_bytes > 0) != host || p.host_bytes != got || (p.optimizer_bytes == 0) != all
-        || p.pinned_bytes != (host ? z->host.pinned.bytes : 0))
+        || p.pinned_bytes != (host ? pages[1].bytes : 0))
         test_rank_fail(rank, "%zu bytes of state planned, and %zu of the host's, %zu pinned",
                        p.optimizer_bytes, p.host_bytes, p.pinned_bytes);
     const int filed = c->optimizer_tier == ZERO_FILE || c->gradient_tier == ZERO_FILE;
@@ -364,16 +357,16 @@ static int cuda_crossed(host_run *h) {
     HOST_TRY(h, zero_query_stats(z, &now));
     HOST_TRY(h, zero_query_plan(z, &p));
     uint64_t down = (uint64_t)CUDA_STEPS * p.down_bytes, up = (uint64_t)CUDA_STEPS * p.up_bytes;
-    for (int u = 0; u < z->layout.all && z->host.on; u++)
+    for (int u = 0; u < z->layout.all && z->cpu_updates; u++)
         if (!zp_array_off_device(&z->array[ZP_PARAM], u))
-            down += z->array[ZP_UP].part[u].numel * zp_type_bytes(z->cfg.type);
+            down += zp_array_part_bytes(&z->offload->twin[ZP_UP], u);
     if (k->more & CUDA_DELAYS) up = now.up_bytes; /* the last one is pending */
     if ((p.down_bytes > 0) != (z->cfg.optimizer_tier != ZERO_DEVICE)
         || (!more && now.down_bytes != down) || (!more && counts && now.up_bytes != up))
         test_rank_fail(h->rank, "%llu bytes down and %llu up, expected %llu and %llu",
                        (unsigned long long)now.down_bytes, (unsigned long long)now.up_bytes,
                        (unsigned long long)down, (unsigned long long)up);
-    const int leaves = k->more & CUDA_SENDS && z->host.on && k->stage >= 2
+    const int leaves = k->more & CUDA_SENDS && z->cpu_updates && k->stage >= 2
                        && !(z->adding == ZP_IN_PLACE) && !(k->more & CUDA_HALF);
     if (leaves && (p.grad_bytes || z->array[ZP_MEAN].bytes))
         test_rank_fail(h->rank, "%zu bytes of gradients are on the device", p.grad_bytes);
@@ -525,12 +518,8 @@ static int cuda_turns_announce(host_run *h) {
 static int cuda_turn_take(host_run *h, const cuda_turn *t) {
     const int u = t->turn.unit;
     h->micro = t->micro;
-    switch (t->turn.kind) {
-    case ZERO_TURN_GATHER: HOST_TRY(h, zero_gather(h->z, u)); return 1;
-    case ZERO_TURN_RELEASE: HOST_TRY(h, zero_release(h->z, u)); return 1;
-    case ZERO_TURN_FORWARD: return cuda_forward(h, u);
-    default: return cuda_backward(h, u, t->wants, t->wants);
-    }
+    if (t->turn.kind == ZERO_TURN_FORWARD) return cuda_forward(h, u);
+    return cuda_backward(h, u, t->wants, t->wants);
 }
 
 static int cuda_turns_pass(host_run *h) {
@@ -941,7 +930,7 @@ static void cuda_train(test_rank *rank) {
     if (rank->rank == 1 && me->run->joining) cuda_arm(me->run, NULL);
     if (cuda_start(&h, rank) && cuda_registered(rank)) {
         cuda_planned(rank, h.z);
-        const zp_file begun = h.z->disk; /* the initial weights are written */
+        const zp_file begun = h.z->offload->file; /* the initial weights are written */
         if (rank->rank == 1 && !me->run->loss && !me->run->joining) cuda_arm(me->run, h.z);
         if (me->run->loss)
             (void)cuda_lose(&h, me->run->loss);
@@ -1676,9 +1665,9 @@ static const struct {
      "the host may write *z->pinned again: a second copy follows the first"},
     {"zp_cpu_update_begin", "->gathered)",
      "what an evaluation left under way is thrown away behind the step: a race without a trace"},
-    {"zp_cpu_update_abandon", "zp_device_close_stream(&z->host.up)",
+    {"zp_offload_build_abandon", "zp_device_close_stream(&o->gpu.up)",
      "what goes up goes down behind its update, and that was waited for"},
-    {"zp_cpu_update_abandon", "zp_device_sync_stream(&z->stream[side])",
+    {"zp_offload_build_abandon", "zp_device_sync_stream(&z->stream[side])",
      "without an error only what was gathered ahead is under way, and nobody reads that any more"},
     {"zp_delayed_swap", ".gathered)",
      "what is under way is forgotten behind it and gathered again: a race without a trace"},

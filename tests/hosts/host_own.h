@@ -337,7 +337,12 @@ static void own_build(own_run *r) {
     const own_host *h = r->host;
     for (int t = 0; t < h->ntensors; t++) {
         zero_tensor_desc d = h->desc[t];
-        if (h->slot) d.flags |= ZERO_BY_SLOT;
+        if (h->slot) {
+            d.param = h->slot(r->state, t, 0, 0);
+            d.grad = h->slot(r->state, t, 0, 1);
+            if (own_layers(h, t) > 1)
+                d.stride = (size_t)((char *)h->slot(r->state, t, 1, 0) - (char *)d.param);
+        }
         const float lr = own_factor(h, t, 0), decay = own_factor(h, t, 1);
         d.lr_factor = lr > 0 ? lr : ZERO_NONE;
         d.decay_factor = decay > 0 ? decay : ZERO_NONE;
@@ -345,12 +350,6 @@ static void own_build(own_run *r) {
     }
     own_must(r, zero_build(r->z), "zero_build");
     own_must(r, zero_bind(r->z, r->state, own_grads(r)), "zero_bind");
-    for (int t = 0; t < h->ntensors && h->slot; t++)
-        for (int l = 0; l < own_layers(h, t); l++)
-            own_must(r,
-                     zero_slot(r->z, h->desc[t].name, l, (void **)h->slot(r->state, t, l, 0),
-                               (void **)h->slot(r->state, t, l, 1)),
-                     "zero_slot");
 }
 
 /* 1: what the plugin has of this kind is what `expected` says, bit by bit. */

@@ -274,7 +274,8 @@ static const zero_tensor_desc table[] = {
     ROW(gate, FFN),
     ROW(up, FFN),
     ROW(down, FFN),
-    ZERO_FIELD(Weights, rms_final, DIM, .flags = ZERO_KEEP)};
+    ZERO_FIELD(Weights, rms_final, DIM, .flags = ZERO_KEEP),
+    ZERO_FIELD(Weights, wcls, EMBED, .same_as = "token_embedding_table")};
 #endif
 
 static int train(void) {
@@ -286,8 +287,7 @@ static int train(void) {
 #endif
     float *block = initial_weights(&w);
 #ifdef ZERO
-    ZERO_TRY(zero_tensors(z, table, sizeof table / sizeof table[0]));          /* table */
-    ZERO_TRY(zero_alias(z, "token_embedding_table", offsetof(Weights, wcls))); /* table */
+    ZERO_TRY(zero_tensors(z, table, sizeof table / sizeof table[0])); /* table */
     ZERO_TRY(zero_adopt(z, &w, &g, ZERO_F32, NULL));
     free(block);
 #else

@@ -123,7 +123,7 @@ for host in token_gpt llama mlp lstm; do
 done
 
 # ---- hooks around every token, of documents that are as long: what a checked build costs ----
-sed -e 's/const int length = .*/const int length = LONGEST - 2;/' -e 's/LONGEST = 14/LONGEST = 16/' -e 's/\.flags = ZERO_BY_SLOT/.uses = 15, &/' \
+sed -e 's/const int length = .*/const int length = LONGEST - 2;/' -e 's/LONGEST = 14/LONGEST = 16/' -e 's/\.param = /.uses = 15, &/' \
     -e '/u = .*HOOK(zero_/d' \
     -e 's/^\( *for .*\)\(loss += forward(.*\)/#define ALL for (int u = 0; u < LAYERS + 2; u++)\n\1 { ALL HOOK(zero_forward_begin(z, u, ZERO_WANTED)); \2 ALL HOOK(zero_forward_end(z, u)); }/' \
     -e 's/^\( *for .*\)\(backward(i, .*\)/\1 { ALL HOOK(zero_backward_begin(z, u, ZERO_WANTED, NULL)); \2 ALL HOOK(zero_backward_end(z, u)); }/' \
@@ -166,7 +166,7 @@ misuse() {
 misuse token_late token_gpt -DHOOKS 'exit code 139' -e '/loss += forward(/{h;d}' -e '/HOOK(zero_forward_end/{p;g}'
 misuse llama_late llama -DHOOKS 'exit code 139' -e '/ layer_forward(l, /{h;d}' -e '/HOOK(zero_forward_end(z, 1/{p;g}'
 # Hooks inside the loop over positions: ranks have other lengths.
-misuse token_often token_gpt -DHOOKS 'the same hooks' -e 's/\.flags = ZERO_BY_SLOT/.uses = 99, &/' \
+misuse token_often token_gpt -DHOOKS 'the same hooks' -e 's/\.param = /.uses = 99, &/' \
     -e 's/^\( *for .*\)\(loss += forward(.*\)/\1 { HOOK(zero_forward_begin(z, 0, ZERO_WANTED)); \2 HOOK(zero_forward_end(z, 0)); }/'
 # One rank leaves out a layer.
 misuse llama_seldom llama -DHOOKS 'the same hooks' -e 's/int l = 0; l < LAYERS/int l = zero_rank(z); l < LAYERS/' \

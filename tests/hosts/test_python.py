@@ -59,7 +59,8 @@ Config = struct("zero_config", all_of(I, "stage micro_steps accumulation type gr
 Desc = struct("zero_tensor_desc", all_of(c.c_char_p, "name"), all_of(S, "numel"),
               all_of(I, "layers unit uses flags together every"),
               all_of(F, "lr_factor decay_factor"), all_of(I, "divisor"), all_of(S, "rows cols"),
-              all_of(P, "slice_of"), all_of(S, "outer"), all_of(P, "sum_over"), all_of(S, "field"))
+              all_of(P, "slice_of"), all_of(S, "outer"), all_of(P, "sum_over"),
+              all_of(c.c_char_p, "same_as"), all_of(S, "field"), all_of(P, "param grad"), all_of(S, "stride"))
 Tensors, HYPER = struct("tensors", all_of(c.POINTER(F), "w b")), (F * 6)(LR, .9, .95, 1e-8, .1, 0)
 def layer(t, l): return [np.ctypeslib.as_array(t.w, (LAYERS, WIDTH, WIDTH))[l],
                          np.ctypeslib.as_array(t.b, (LAYERS, WIDTH))[l]]

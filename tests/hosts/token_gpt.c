@@ -266,14 +266,14 @@ static int train(void) {
     model_new();
 #ifdef ZERO /* table */
     for (int i = 0; i < TENSORS; i++) {
-        zero_tensor_desc row = {tensors[i].name, tensors[i].n, .flags = ZERO_BY_SLOT};
+        zero_tensor_desc row = {tensors[i].name, tensors[i].n, .param = &tensors[i].data,
+                                .grad = &tensors[i].grad};
 #ifdef HOOKS
         row.unit = i < LN1 ? 0 : 1 + (i - LN1) / PER_LAYER; /* lnf and head: the last */
 #else
         row.flags |= ZERO_KEEP;
 #endif
         ZERO_TRY(zero_tensor(z, &row));
-        ZERO_TRY(zero_slot(z, NULL, 0, (void **)&tensors[i].data, (void **)&tensors[i].grad));
     }
 #endif
 #ifdef ZERO

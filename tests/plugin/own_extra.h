@@ -1,9 +1,9 @@
-/* own_extra.h - a capability outside the plugin, for tests: it scales gradients and counts
-   reductions
+/* own_extra.h - a capability outside the plugin, for tests: it scales gradients, and counts
+   reductions and updates
 
-   Compile the plugin with -DZERO_OWN_EXTRAS='"tests/plugin/own_extra.h"'; no file of the plugin
-   changes. Two stations of the gradient's walk do the work. While training, a rank whose `factor`
-   is 0 runs neither of them. */
+   Compile the plugin with -DZERO_OWN_EXTRAS='"tests/plugin/own_extra.h"'; no file of the plugin changes.
+   Two stations of the gradient's walk and two of the step's do the work. While training, a rank
+   whose `factor` is 0 runs none of them. */
 #pragma once
 
 enum { OWN_EXTRA_RANKS = 8 };
@@ -12,6 +12,9 @@ enum { OWN_EXTRA_RANKS = 8 };
 typedef struct own_extra_rank {
     float factor;       /* of every gradient; 0: the capability is off */
     long reductions;    /* of units, since zero_build */
+    long updates;       /* of units */
+    long published;     /* of units, right after the update of the same unit */
+    int last;           /* the unit that was updated last */
     int builds, leaves; /* calls of zero_build and zero_destroy that came here */
 } own_extra_rank;
 static own_extra_rank own_extra_ranks[OWN_EXTRA_RANKS];
@@ -26,7 +29,7 @@ static zero_result own_extra_check(zero_ctx *z) {
     return ZERO_OK;
 }
 static zero_result own_extra_build(zero_ctx *z) {
-    own_extra_mine(z)->reductions = 0;
+    own_extra_mine(z)->reductions = own_extra_mine(z)->updates = own_extra_mine(z)->published = 0;
     own_extra_mine(z)->builds++;
     return ZERO_OK;
 }
@@ -46,13 +49,26 @@ static zero_result own_extra_count(zero_ctx *z, int u) {
 static zero_result own_extra_scale(zero_ctx *z, int u) {
     const zp_kernel_rescale_args a = {zp_ctx_unit_mean(z, u), z->array[ZP_MEAN].type,
                                       own_extra_mine(z)->factor};
-    return zp_kernel_rescale(&z->stream[ZP_GRADIENTS], &a, z->layout.unit[u].shard);
+    return zp_kernel_rescale(&z->stream[ZP_GRADIENTS], &a, zp_ctx_shard(z, u));
+}
+
+/* Stations: count each update of unit u, and each publication that follows it. */
+static zero_result own_extra_update(zero_ctx *z, int u) {
+    own_extra_mine(z)->updates++;
+    own_extra_mine(z)->last = u;
+    return ZERO_OK;
+}
+static zero_result own_extra_publish(zero_ctx *z, int u) {
+    own_extra_mine(z)->published += own_extra_mine(z)->last == u;
+    return ZERO_OK;
 }
 
 static const zp_station own_extra_stations[] = {
-    {ZP_GRADIENT_WALK, ZP_AT_ISSUE, ZP_EACH_REDUCTION, own_extra_is_on, own_extra_count, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_SCALE, ZP_LAST_MICRO_STEP, own_extra_is_on, own_extra_scale, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+    {ZP_AT_ISSUE, ZP_EACH_REDUCTION, own_extra_is_on, own_extra_count, NULL},
+    {ZP_AT_SCALE, ZP_LAST_MICRO_STEP, own_extra_is_on, own_extra_scale, NULL},
+    {ZP_AT_UPDATE, ZP_EACH_STEP, own_extra_is_on, own_extra_update, NULL},
+    {ZP_AT_PUBLISH, ZP_EACH_STEP, own_extra_is_on, own_extra_publish, NULL},
+    ZP_LAST_STATION};
 static zp_extra own_extra_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);

@@ -4,6 +4,7 @@
    (test_ease_checked): then adopted arrays are NaN. Against the header alone. */
 #include "../shared/harness.h"
 
+#include <float.h>
 #include <math.h>
 
 #ifndef TEST_CHECKED
@@ -74,7 +75,9 @@ static zero_result ease_open(zero_ctx **z, const zero_comm *comm, const ease_cas
         if (t) d.together = c->together;
         ZERO_TRY(zero_tensors(*z, &d, 1));
     }
-    ZERO_TRY(zero_alias(*z, "emb", offsetof(ease_host, head)));
+    const zero_tensor_desc head =
+        ZERO_FIELD(ease_host, head, ease_table[0].numel, .same_as = "emb");
+    ZERO_TRY(zero_tensor(*z, &head));
     return zero_build(*z);
 }
 
@@ -245,41 +248,42 @@ static void ease_arrays_of_all_kinds(void) {
     }
 }
 
-/* Slots: adopted where they pointed to, a tensor's second slot follows, ZERO_WANTED hands out
+/* Slots: adopted where they pointed to, a tensor's second slots follow, ZERO_WANTED hands out
    parameters; only where there is no field. */
 static void ease_slots(void) {
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
-    const zero_tensor_desc d = {"w", WIDTH, LAYERS, .flags = ZERO_BY_SLOT};
-    const zero_tensor_desc field = {"f", WIDTH, 1, .unit = LAYERS};
+    struct layer {
+        float *before, *second;
+    } layer[LAYERS] = {{NULL, NULL}};
+    float *w[LAYERS], *got, *old[LAYERS], other[WIDTH] = {0};
+    const zero_tensor_desc rows[] = {{"w", WIDTH, LAYERS, .param = w},
+                                     {"f", WIDTH, 1, .unit = LAYERS},
+                                     {"w again", WIDTH, LAYERS, .same_as = "w",
+                                      .param = &layer->second, .stride = sizeof *layer}};
     zero_config cfg = {0};
     zero_ctx *z;
-    float *w[LAYERS], *second = NULL, *got, *old[LAYERS], other[WIDTH] = {0};
     struct {
         float *f;
     } host = {other};
     cfg.stage = 3;
-    zero_result r = zero_create(&z, &cfg, &self);
-    if (!r) r = zero_tensor(z, &d);
-    if (!r) r = zero_tensor(z, &field);
-    if (!r) r = zero_build(z);
-    for (int l = 0; l < LAYERS && !r; l++) {
+    for (int l = 0; l < LAYERS; l++) {
         w[l] = old[l] = (float *)malloc(WIDTH * sizeof(float));
         for (int i = 0; i < WIDTH; i++) w[l][i] = (float)(100 * l + i);
-        r = zero_slot(z, "w", l, (void **)&w[l], NULL);
     }
-    if (!r) r = zero_slot(z, "w", 2, (void **)&second, NULL);
+    zero_result r = zero_create(&z, &cfg, &self);
+    if (!r) r = zero_tensors(z, rows, 3);
     if (!r) r = zero_adopt(z, &host, NULL, ZERO_F32, NULL);
     if (!r) r = zero_pass_begin(z, ZERO_TRAIN, 0, 1);
     for (int l = 0; l < LAYERS && !r; l++) {
         r = zero_forward_begin(z, l, ZERO_WANTED);
         got = w[l];
         test_check(!r && got != old[l] && got[7] == (float)(100 * l + 7), "layer %d by slot", l);
-        if (l == 2) test_check(second == got, "the second slot follows");
+        test_check(layer[l].second == got && !layer[l].before, "the second slot follows");
         if (!r) r = zero_forward_end(z, l);
     }
     test_check(!r, "slots: %s", zero_last_error(z));
     if (!r) r = zero_backward_begin(z, 2, ZERO_WANTED, NULL);
-    test_check(!r && second, "a backward with parameters: %s", zero_last_error(z));
+    test_check(!r && layer[2].second, "a backward with parameters: %s", zero_last_error(z));
     if (!r) r = zero_backward_end(z, 2);
     if (!r) r = zero_backward_begin(z, 3, NULL, NULL);
     test_check(!r && !w[3], "a backward without parameters");
@@ -367,7 +371,9 @@ static void ease_announced(test_rank *r) {
         const int keep = t != 3, unit = keep ? 0 : 1, row = t > 3;
         const zero_tensor_desc d = {.numel = 100,
                                     .unit = keep ? 0 : unit - 1,
-                                    .flags = ZERO_BY_SLOT | (keep ? ZERO_KEEP : 0)};
+                                    .flags = keep ? ZERO_KEEP : 0,
+                                    .param = &w[t],
+                                    .grad = &g[t]};
         w[t] = (float *)calloc(100, sizeof(float));
         g[t] = t == 2 ? NULL : (float *)calloc(100, sizeof(float));
         w[t][7] = (float)(t + 1);
@@ -375,11 +381,11 @@ static void ease_announced(test_rank *r) {
             ZERO_PLACE(z, w[t], g[t], 100);
         else
             got = zero_tensor(z, &d);
-        if (!got && !row) got = zero_slot(z, NULL, 0, (void **)&w[t], (void **)&g[t]);
         if (!got)
             got = zero_query_plan(z, &plan); /* what is planned before the build is not kept */
     }
-    if (!got) got = zero_slot(z, "1", 0, (void **)&second, NULL);
+    const zero_tensor_desc again = {.numel = 100, .same_as = "1", .param = &second};
+    if (!got) got = zero_tensor(z, &again);
     const int before = __atomic_load_n(&ease_released, __ATOMIC_RELAXED);
     if (!got) got = zero_adopt(z, NULL, NULL, ZERO_F32, ease_release);
     test_check(
@@ -418,7 +424,6 @@ static void ease_refused(void) {
     zero_destroy(z);
     cfg.open_units = 0;
     if (zero_create(&z, &cfg, &self)) return;
-    test_check(zero_slot(z, NULL, 0, NULL, NULL) == ZERO_ERR_STATE, "a slot of no tensor");
     test_check(zero_tensors(z, NULL, 1) == ZERO_ERR_ARGUMENT, "no table");
     test_check(zero_adopt(z, &p, &p, ZERO_F32, NULL) == ZERO_ERR_STATE
                    && strstr(zero_last_error(z), "no tensor was announced"),
@@ -426,10 +431,27 @@ static void ease_refused(void) {
     zero_destroy(z);
     if (zero_create(&z, &cfg, &self)) return;
     test_check(zero_tensors(z, ease_table, TENSORS) == ZERO_OK, "a table");
-    test_check(zero_alias(z, "nobody", 8) == ZERO_ERR_ARGUMENT, "an alias of nobody");
-    test_check(zero_alias(z, "emb", offsetof(ease_host, fcw)) == ZERO_ERR_ARGUMENT
-                   && strstr(zero_last_error(z), "is the field of tensor fcw"),
-               "an alias that is a field: %s", zero_last_error(z));
+    float *slot = NULL;
+    const zero_tensor_desc slots = {"slots", 4, .unit = 9, .param = &slot};
+    const struct {
+        zero_tensor_desc row;
+        const char *words;
+    } wrong[] = {{{"again", 3 * WIDTH, .same_as = "nobody"}, "no tensor is named nobody"},
+                 {{"again", 3 * WIDTH, .same_as = "emb", .field = offsetof(ease_host, fcw)},
+                  "is the field of tensor fcw"},
+                 {{"again", WIDTH, .same_as = "emb"}, "emb, which it is the same as, has"},
+                 {{"again", 3 * WIDTH, 2, .same_as = "emb"}, "in 2 layers, but emb"},
+                 {{"again", 3 * WIDTH, .uses = 2, .same_as = "emb"}, "belong to the row of emb"},
+                 {{"again", 4, .same_as = "slots"}, "slots has no field, so set param or grad"}};
+    test_check(!zero_tensor(z, &slots), "slots: %s", zero_last_error(z));
+    for (int i = 0; i < 6; i++)
+        test_check(zero_tensor(z, &wrong[i].row) == ZERO_ERR_ARGUMENT
+                       && strstr(zero_last_error(z), wrong[i].words),
+                   "the same as another row, %d: %s", i, zero_last_error(z));
+    test_check(zero_tensor_count(z) == TENSORS + 1, "they are no tensors");
+    zero_destroy(z);
+    if (zero_create(&z, &cfg, &self)) return;
+    test_check(zero_tensors(z, ease_table, TENSORS) == ZERO_OK, "a table");
     zero_tensor_desc more = ease_table[1];
     more.name = "more";
     more.together = -1;
@@ -441,7 +463,6 @@ static void ease_refused(void) {
     test_check(zero_tensor(z, &more) == ZERO_ERR_ARGUMENT, "units before one another");
     more.every = farthest + 1;
     test_check(zero_tensor(z, &more) == ZERO_ERR_ARGUMENT, "units that are too far");
-    test_check(zero_slot(z, "emb", 1, NULL, NULL) == ZERO_ERR_ARGUMENT, "a slot of no layer");
     test_check(zero_hash(z, &hash) == ZERO_ERR_STATE, "hashed before the build");
     test_check(zero_adopt(z, &p, &p, ZERO_F32, NULL) == ZERO_ERR_ARGUMENT
                    && strstr(zero_last_error(z), "the host's field is NULL"),
@@ -453,10 +474,45 @@ static void ease_refused(void) {
     test_check(zero_train_end(z, NULL, 0, NULL) == ZERO_ERR_STATE, "an end without a begin");
     test_check(zero_tensor(z, &more) == ZERO_ERR_STATE, "a tensor after the build");
     zero_destroy(z);
-    test_check(zero_tensors(NULL, NULL, 0) && zero_alias(NULL, "a", 0) && zero_hash(NULL, &hash)
+    test_check(zero_tensors(NULL, NULL, 0) && zero_hash(NULL, &hash)
                    && zero_adopt(NULL, NULL, NULL, ZERO_F32, NULL) && zero_train_begin(NULL)
                    && zero_train_end(NULL, NULL, 0, NULL),
                "no context");
+}
+
+/* Returns the hash of tensors a and b, announced in either order, whose elements are `one`, except
+   for element `at`: `a` and `b`. */
+static uint64_t ease_hash_of(int swapped, int at, float one, float a, float b) {
+    enum { N = 8 };
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_tensor_desc rows[2] = {{"a", N, 1, .unit = swapped}, {"b", N, 1, .unit = !swapped}};
+    const zero_config cfg = {0};
+    zero_ctx *z;
+    uint64_t hash = 0;
+    if (zero_create(&z, &cfg, &self)) return 0;
+    zero_result r = zero_tensors(z, &rows[swapped], 1);
+    if (!r) r = zero_tensors(z, &rows[!swapped], 1);
+    if (!r) r = zero_build(z);
+    for (int t = 0; t < 2 && !r; t++) {
+        float values[N];
+        for (int i = 0; i < N; i++) values[i] = i == at ? (t ? b : a) : one;
+        r = zero_write_tensor(z, rows[t].name, ZERO_PARAMETER, 0, N, values);
+    }
+    if (!r) r = zero_hash(z, &hash);
+    test_check(!r && hash, "a hash: %s", zero_last_error(z));
+    zero_destroy(z);
+    return hash;
+}
+
+/* The hash does not depend on the order of the tensors, and no two differences cancel. */
+static void ease_hash(void) {
+    const float less = 1, more = 1 + FLT_EPSILON;
+    for (int at = 0; at < 8; at++) {
+        const uint64_t first = ease_hash_of(0, at, less, less, more);
+        test_check(first == ease_hash_of(1, at, less, less, more), "tensors in another order");
+        test_check(first != ease_hash_of(0, at, less, more, less), "the other tensor, %d", at);
+        test_check(first != ease_hash_of(0, at, more, less, more), "other weights, %d", at);
+    }
 }
 
 /* Arrays of 40 numbers that zero_adopt takes from fields or slots. */
@@ -485,11 +541,13 @@ static zero_ctx *apart_open(char *log, int slots, apart_host *p, apart_host *g) 
     const zero_result r = zero_create(&z, &cfg, &self);
     test_check(!r, "a context");
     for (int t = 0; t < 2 && slots; t++) {
-        const zero_tensor_desc row = {t ? "1" : "0", APART_NUMEL, .flags = ZERO_KEEP};
-        test_check(!zero_place(z, &row, (void **)p + t, (void **)g + t), "row %d", t);
+        const zero_tensor_desc row = {t ? "1" : "0", APART_NUMEL, .flags = ZERO_KEEP,
+                                      .param = t ? &p->b : &p->a, .grad = t ? &g->b : &g->a};
+        test_check(!zero_place(z, &row), "row %d", t);
     }
     test_check(slots || !zero_tensors(z, apart_table, 2), "tensors: %s", zero_last_error(z));
-    if (!slots) test_check(!zero_alias(z, "a", offsetof(apart_host, again)), "an alias");
+    const zero_tensor_desc again = ZERO_FIELD(apart_host, again, APART_NUMEL, .same_as = "a");
+    if (!slots) test_check(!zero_tensor(z, &again), "an alias");
     return z;
 }
 
@@ -680,5 +738,6 @@ int main(void) {
     ease_ended();
     ease_hyper();
     ease_places();
+    ease_hash();
     return test_summary();
 }

@@ -221,8 +221,6 @@ static void errors_before_build(void) {
     float x = 0;
     double norm;
     const zero_result S = ZERO_ERR_STATE;
-    small_expect_error(z, zero_slot(z, NULL, 0, NULL, NULL), S, "zero_slot",
-                       "zero_tensor comes first");
     small_announce(z);
     small_expect_error(z, zero_bind(z, NULL, NULL), S, "zero_bind", "zero_build");
     small_expect_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 1), S, "zero_pass_begin", "zero_build");
@@ -384,10 +382,6 @@ static void errors_of_access(void) {
                        "zero_write_tensor", "body: values");
     test_check(!zero_read_tensor(z, "body", ZERO_PARAMETER, 200, 0, NULL),
                "nothing read at the end");
-    small_expect_error(z, zero_slot(z, "nobody", 0, NULL, NULL), A, "zero_slot", "nobody");
-    small_expect_error(z, zero_slot(z, "body", 2, NULL, NULL), A, "zero_slot",
-                       "body: layer 2, expected 0..1");
-    small_expect_error(z, zero_slot(z, "body", -1, NULL, NULL), A, "zero_slot", "layer -1");
     small_expect_error(z, zero_all_sum(z, sums, 65), A, "zero_all_sum", "n is 65");
     small_expect_error(z, zero_all_sum(z, sums, -1), A, "zero_all_sum", "n is -1");
     small_expect_error(z, zero_all_sum(z, NULL, 2), A, "zero_all_sum", "values is NULL");

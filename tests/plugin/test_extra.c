@@ -1,14 +1,24 @@
 /* test_extra.c - a capability can be added to the plugin without editing the core. The plugin is
-   compiled with the row of own_extra.h, which scales gradients by a factor and counts reductions.
+   compiled with the row of own_extra.h, which scales gradients by a factor, and counts reductions
+   and updates.
 
    At stages 0 to 3, with 1 and 2 micro-steps and both ways of accumulation, on 3 ranks, the same
    training runs without the row, and with it, by factors that are powers of two, so that products
    are exact:
      scaled     the gradients, and their norm, are `factor` times those of the run without the row
      undone     SGD with the learning rate divided by the factor gives the same weights, bit by bit
-     off        factor 0 adds no station to the walks, and changes no bit */
+     off        factor 0 adds no station to the walks, and changes no bit
+     atoms      shards whose boundaries cut no atom of a tensor change no bit either */
 #define ZERO_OWN_EXTRAS "tests/plugin/own_extra.h"
 #include "../../zero_plugin.cu"
+
+/* Sets the atom of all tensors before the build. Each rank is a thread. */
+static size_t extra_atom;
+static zero_result extra_build(zero_ctx *z) {
+    for (int t = 0; t < z->ntensors; t++) z->tensors[t].atom = extra_atom;
+    return zero_build(z);
+}
+#define zero_build extra_build
 #include "../shared/host.h"
 
 enum { EXTRA_RANKS = 3, EXTRA_STEPS = 3, EXTRA_UNITS = 8 };
@@ -17,7 +27,8 @@ typedef struct extra_rank { /* what one rank found */
     uint64_t weights;
     double norm;     /* of the first step */
     float *gradient; /* of the first step: [all tensors], owned by extra_run */
-    int stations, reductions;
+    size_t shard;    /* of unit 0 */
+    int stations, step_stations, reductions, updates, published;
 } extra_rank;
 
 typedef struct extra_run {
@@ -84,10 +95,14 @@ static void extra_body(test_rank *r) {
     memset(own, 0, sizeof *own);
     own->factor = run->factor;
     if (host_open(&h, &run->spec, r)) {
+        mine->shard = zp_ctx_shard(h.z, 0);
         mine->stations = h.z->walk[ZP_GRADIENT_WALK].n;
+        mine->step_stations = h.z->walk[ZP_STEP_WALK].n;
         (void)extra_train(&h, mine, values, run->numel);
     }
     mine->reductions = (int)own->reductions;
+    mine->updates = (int)own->updates;
+    mine->published = (int)own->published;
     zero_destroy(h.z);
     if (!r->failed && (own->builds != 1 || own->leaves != 1))
         test_rank_fail(r, "build came %d times, destroy %d times", own->builds, own->leaves);
@@ -130,7 +145,7 @@ static int extra_same_weights(const extra_run *a, const extra_run *b) {
 static void extra_case(int stage, int micro_steps, int sharded, zero_type type) {
     char name[80];
     host_spec spec;
-    extra_run plain, half, quarter, off;
+    extra_run plain, half, quarter, off, atoms;
     snprintf(name, sizeof name, "stage %d, %d micro-steps, %s, type %d", stage, micro_steps,
              sharded ? "SHARDED" : "LOCAL", (int)type);
     extra_spec(&spec, stage, micro_steps, sharded, type);
@@ -138,28 +153,44 @@ static void extra_case(int stage, int micro_steps, int sharded, zero_type type) 
     extra_go(&half, &spec, 0.5f, 0.5f);      /* the learning rate undoes the factor */
     extra_go(&quarter, &spec, 0.25f, 0.25f); /* and here does not */
     extra_go(&off, &spec, 0, 0.25f);
-    test_check(!plain.failed && !half.failed && !quarter.failed && !off.failed, "%s: %s", name,
-               test_first);
+    extra_atom = 96;
+    extra_go(&atoms, &spec, 0, 0.25f);
+    extra_atom = 0;
+    test_check(!plain.failed && !half.failed && !quarter.failed && !off.failed && !atoms.failed,
+               "%s: %s", name, test_first);
     test_check(extra_scaled(&plain, &half) && extra_scaled(&plain, &quarter),
                "%s: gradients, norm %g, are not scaled by 0.5: %g, or 0.25: %g", name,
                plain.rank[0].norm, half.rank[0].norm, quarter.rank[0].norm);
     test_check(extra_same_weights(&plain, &half) && !extra_same_weights(&plain, &quarter),
                "%s: lr / factor must give the same weights, lr others", name);
     test_check(extra_same_weights(&plain, &off), "%s: two runs without the row differ", name);
+    test_check(extra_same_weights(&plain, &atoms) && atoms.rank[0].shard == 288
+                   && plain.rank[0].shard == 256,
+               "%s: with atoms of 96 elements the weights differ, or the shards: %zu and %zu", name,
+               plain.rank[0].shard, atoms.rank[0].shard);
     /* Of each unit, and of the one that holds the tensors with ZERO_KEEP. */
     for (int i = 0; i < EXTRA_RANKS; i++) {
         const int counted = half.rank[i].reductions, units = EXTRA_UNITS + 1;
         const int expected = units * EXTRA_STEPS * (sharded ? micro_steps : 1);
         test_check(counted == expected && plain.rank[i].reductions == 0,
                    "%s: rank %d counted %d reductions, expected %d", name, i, counted, expected);
+        test_check(half.rank[i].updates == units * EXTRA_STEPS
+                       && half.rank[i].published == half.rank[i].updates
+                       && plain.rank[i].updates == 0,
+                   "%s: rank %d counted %d updates, %d of them published before the next one", name,
+                   i, half.rank[i].updates, half.rank[i].published);
     }
     test_check(half.rank[0].stations == plain.rank[0].stations + 2,
                "%s: %d stations with the row, %d without", name, half.rank[0].stations,
                plain.rank[0].stations);
+    test_check(half.rank[0].step_stations == plain.rank[0].step_stations + 2,
+               "%s: %d stations of a step with the row, %d without", name,
+               half.rank[0].step_stations, plain.rank[0].step_stations);
     extra_close(&plain);
     extra_close(&half);
     extra_close(&quarter);
     extra_close(&off);
+    extra_close(&atoms);
 }
 
 int main(void) {

@@ -95,7 +95,7 @@ static const zero_tensor_desc fault_desc[] = {
     } while (0)
 
 static zero_result fault_build(fault_test *t, test_rank *r, zero_ctx **out) {
-    static __thread void *param, *grad; /* a slot, to the end of the context */
+    static __thread void *param[3], *grad[3]; /* slots, to the end of the context */
     zero_config cfg = t->cfg;
     zero_comm comm = test_comm(r);
     zero_tensor_desc desc[8];
@@ -112,8 +112,15 @@ static zero_result fault_build(fault_test *t, test_rank *r, zero_ctx **out) {
     FAULT_HERE(AT_CREATE);
     if (t->group && r->rank == t->odd) desc[1].lr_factor = t->group == 1 ? 0.25f : 1;
     if (t->group && r->rank == t->odd) desc[1].decay_factor = t->group == 2 ? 0.125f : 1;
-    for (int i = 0; i < n; i++) FAULT_TRY(zero_tensor(z, &desc[i]));
-    FAULT_TRY(zero_slot(z, "vec", 1, &param, &grad));
+    for (int i = 0; i < n; i++) {
+        const zero_tensor_desc slots = {.numel = desc[i].numel,
+                                        .layers = desc[i].layers,
+                                        .same_as = desc[i].name,
+                                        .param = param,
+                                        .grad = grad};
+        FAULT_TRY(zero_tensor(z, &desc[i]));
+        if (!strcmp(desc[i].name, "vec")) FAULT_TRY(zero_tensor(z, &slots));
+    }
     FAULT_HERE(AT_BUILD);
     FAULT_TRY(zero_build(z));
     FAULT_HERE(AT_IDLE);
@@ -178,7 +185,6 @@ static int fault_stays(zero_ctx *z, zero_result result) {
                                 zero_query_plan(z, &plan),
                                 zero_query_plan_unit(z, 0, &unit),
                                 zero_bind(z, NULL, NULL),
-                                zero_slot(z, "emb", 0, NULL, NULL),
                                 zero_pass_begin(z, ZERO_TRAIN, 0, 1),
                                 zero_forward_begin(z, 0, NULL),
                                 zero_forward_end(z, 0),

@@ -54,29 +54,23 @@ static float lend_get(const lend_host *h, const lend_case *c, int t, size_t i) {
 
 static zero_result lend_tensors(zero_ctx *z, const lend_case *c, lend_host *p, lend_host *g) {
     static const char *const names[TENSORS] = {"a", "b", "c"};
-    for (int t = 0; t < TENSORS && c->way == KEPT_SLOTS; t++) {
-        static const char *const numbers[TENSORS] = {"0", "1", "2"};
-        const zero_tensor_desc row = {numbers[t], lend_numel[t], .flags = ZERO_KEEP};
-        ZERO_TRY(zero_place(z, &row, (void **)&p->blob[t], (void **)&g->blob[t]));
-    }
-    if (c->way == KEPT_SLOTS) return ZERO_OK;
-    for (int t = 0; t < TENSORS && c->way == ARRAYS; t++)
-        (void)zero_lend_array(z, lend_numel[t], p->blob[t], g->blob[t]);
-    for (int t = 0; t < TENSORS && c->way != ARRAYS; t++) {
+    for (int t = 0; t < TENSORS; t++) {
+        zero_tensor_desc row = {names[t], lend_numel[t], .flags = ZERO_KEEP};
+        row.param = &p->blob[t], row.grad = &g->blob[t];
+        if (c->way == ARRAYS)
+            row.flags = ZERO_INLINE, row.param = p->blob[t], row.grad = g->blob[t];
+        if (c->way == ARRAYS || c->way == KEPT_SLOTS) ZERO_TRY(zero_place(z, &row));
+        if (c->way == ARRAYS || c->way == KEPT_SLOTS) continue;
         const int layers = t == 1 && c->way != SLOTS ? LAYERS : 1;
         zero_tensor_desc d = {names[t], lend_numel[t] / (size_t)layers, .layers = layers};
         d.unit = c->way == SLOTS ? t : t == 2 ? LAYERS / (c->together ? c->together : 1) : 0;
-        d.flags = c->way == ADOPTED  ? ZERO_KEEP
-                  : c->way == INLINE ? ZERO_INLINE
-                  : c->way == SLOTS  ? ZERO_BY_SLOT
-                                     : 0;
+        d.flags = c->way == ADOPTED ? ZERO_KEEP : c->way == INLINE ? ZERO_INLINE : 0;
         d.field = c->way == INLINE ? lend_before(t) * zero_type_bytes(c->arrays)
                                    : (size_t)t * sizeof(char *);
         if (t == 2 && c->way == POINTERS) d.flags = ZERO_KEEP;
         if (layers > 1) d.together = c->together;
+        if (c->way == SLOTS) d.param = &p->blob[t], d.grad = &g->blob[t];
         ZERO_TRY(zero_tensors(z, &d, 1));
-        if (c->way == SLOTS)
-            ZERO_TRY(zero_slot(z, NULL, 0, (void **)&p->blob[t], (void **)&g->blob[t]));
     }
     return ZERO_OK;
 }
@@ -117,10 +111,10 @@ static zero_result lend_work(zero_ctx *z, lend_case *c, lend_host *p, lend_host 
                 ZERO_TRY(zero_step_result(z, &c->report[rank]));
         }
     for (int t = 0; t < TENSORS; t++) { /* the host's are the plugin's */
-        static const char *const names[2][TENSORS] = {{"a", "b", "c"}, {"0", "1", "2"}};
+        static const char *const names[TENSORS] = {"a", "b", "c"};
         const size_t at = lend_numel[t] - 3;
         float values[3] = {4, 5, 6}, had;
-        const char *name = names[c->way >= KEPT_SLOTS][t];
+        const char *name = names[t];
         ZERO_TRY(zero_read_tensor(z, name, ZERO_PARAMETER, at, 3, values));
         had = lend_get(p, c, t, at + 1);
         test_check(had == values[1], "way %d, tensor %d: %g, the plugin has %g", c->way, t,
@@ -238,24 +232,29 @@ static void lend_refused_rows(void) {
     float some[40] = {0}, more[40] = {0};
     zero_ctx *z;
     if (zero_create(&z, &cfg, &self)) return;
-    REFUSED(zero_lend_array(z, 40, more, NULL), ZERO_OK, "");
-    REFUSED(zero_lend_array(z, 0, some, more), ZERO_ERR_ARGUMENT, "tensor 1: numel is 0");
-    REFUSED(zero_lend_array(z, 0, some, more), ZERO_ERR_ARGUMENT, "numel is 0");
+    const zero_tensor_desc layers = {
+        .name = "layers", .numel = 8, .layers = 5, .flags = ZERO_INLINE, .param = some};
+    ZERO_ARRAY(z, more, NULL, 40);
+    REFUSED(zero_tensor(z, &layers), ZERO_ERR_ARGUMENT, "5 layers, but param and grad are the");
+    ZERO_ARRAY(z, some, more, 0);
+    test_check(strstr(zero_last_error(z), "tensor some: numel is 0") != NULL, "a refused row: %s",
+               zero_last_error(z));
+    ZERO_ARRAY(z, some, more, 0);
     REFUSED(zero_lend(z, NULL, ZERO_F32), ZERO_ERR_ARGUMENT,
-            "a row of the table was refused: zero_tensor, rank 0 of 1: tensor 1: numel is 0");
+            "a row of the table was refused: zero_tensor, rank 0 of 1: tensor some: numel is 0");
     zero_destroy(z);
     if (zero_create(&z, &cfg, &self)) return;
-    (void)zero_lend_array(z, 40, more, NULL);
+    ZERO_ARRAY(z, more, NULL, 40);
     REFUSED(zero_adopt(z, NULL, NULL, ZERO_F32, NULL), ZERO_ERR_STATE, "by zero_lend");
     test_check(!zero_lend(z, NULL, ZERO_F32), "arrays: %s", zero_last_error(z));
     REFUSED(zero_lend_train(z, NULL, NULL, &hyper, 0, NULL), ZERO_ERR_ARGUMENT,
-            "tensor 0, layer 0: the host's array of gradients is NULL");
-    REFUSED(zero_lend_array(z, 40, some, more), ZERO_ERR_STATE, "before zero_lend");
+            "tensor more, layer 0: the host's array of gradients is NULL");
+    REFUSED(zero_place(z, &layers), ZERO_ERR_STATE, "zero_lend");
     zero_destroy(z);
     if (zero_create(&z, &cfg, &self)) return;
-    (void)zero_lend_array(z, 40, NULL, more);
-    (void)zero_lend_array(z, 70000, NULL, more);
-    (void)zero_lend_array(z, 40, NULL, more);
+    ZERO_ARRAY(z, NULL, more, 40);
+    ZERO_ARRAY(z, NULL, more, 70000);
+    ZERO_ARRAY(z, NULL, more, 40);
     zero_plan plan;
     test_check(!zero_query_plan(z, &plan) && plan.units == 2, "small arrays share units: %d",
                plan.units);
@@ -273,25 +272,25 @@ static void lend_refused_arrays(void) {
     float w[80] = {0}, g[80] = {0};
     zero_ctx *z;
     if (zero_create(&z, &cfg, &self)) return;
-    (void)zero_lend_array(z, 40, w, g);
-    (void)zero_lend_array(z, 40, w, g + 40);
+    ZERO_ARRAY(z, w, g, 40);
+    ZERO_ARRAY(z, w, g + 40, 40);
     REFUSED(zero_lend(z, NULL, ZERO_F32), ZERO_ERR_ARGUMENT,
-            "tensor 0, layer 0, and tensor 1, layer 0, are in the same memory");
+            "tensor w, layer 0, and tensor w 1, layer 0, are in the same memory");
     zero_destroy(z);
     for (int k = 0; k < 2; k++) {
         if (zero_create(&z, &cfg, &self)) return;
-        (void)zero_lend_array(z, 40, w, g);
-        (void)zero_lend_array(z, 40, w + 40, k ? w : g + 39);
+        ZERO_ARRAY(z, w, g, 40);
+        ZERO_ARRAY(z, w + 40, k ? w : g + 39, 40);
         test_check(!zero_lend(z, NULL, ZERO_F32), "the weights are apart");
         for (int twice = 0; twice < 2; twice++)
-            REFUSED(
-                zero_lend_train(z, NULL, NULL, &hyper, 0, NULL), ZERO_ERR_ARGUMENT,
-                k ? "are in the same memory"
-                  : "the gradient of tensor 0, layer 0, and the gradient of tensor 1, layer 0,");
+            REFUSED(zero_lend_train(z, NULL, NULL, &hyper, 0, NULL), ZERO_ERR_ARGUMENT,
+                    k ? "are in the same memory"
+                      : "the gradient of tensor w, layer 0, and the gradient of tensor w + 40, "
+                        "layer 0,");
         zero_destroy(z);
     }
     if (zero_create(&z, &cfg, &self)) return;
-    (void)zero_lend_array(z, 80, w, g);
+    ZERO_ARRAY(z, w, g, 80);
     test_check(!zero_lend(z, NULL, ZERO_F32), "lent");
     g[3] = 1;
     REFUSED(zero_lend_train(z, NULL, NULL, &bad, 0, NULL), ZERO_ERR_ARGUMENT, "betas 2 and");
@@ -359,8 +358,7 @@ static void lend_refused(void) {
     }
     zero_destroy(z);
     test_check(zero_lend(NULL, NULL, ZERO_F32) && zero_lend_read(NULL, NULL)
-                   && zero_lend_train(NULL, NULL, NULL, NULL, 0, NULL)
-                   && zero_lend_array(NULL, 1, more, more) && zero_place(NULL, NULL, NULL, NULL),
+                   && zero_lend_train(NULL, NULL, NULL, NULL, 0, NULL) && zero_place(NULL, NULL),
                "no context");
 }
 

@@ -280,7 +280,7 @@ static zero_result offload_kind(zero_ctx *z, const offload_case *c, zero_kind ki
     for (int t = 0; t < OFFLOAD_TENSORS; t++) {
         const zero_tensor_desc *d = &offload_tensors(c)[t];
         const size_t n = d->numel * (size_t)(d->layers ? d->layers : 1);
-        if (kind == ZERO_MOMENT_2 && zp_bind_find_tensor(z, d->name)->rows) continue; /* a matrix */
+        if (kind == ZERO_MOMENT_2 && zp_bind_find_tensor(z, d->name)->matrices) continue; /* a matrix */
         float *values = (float *)malloc(n * sizeof *values);
         const zero_result r = zero_read_tensor(z, d->name, kind, 0, n, values);
         const float *from = seen && kind == ZERO_PARAMETER ? seen : values;
@@ -767,11 +767,11 @@ static void offload_flips(int word, int unchecked) {
     zero_result r = offload_open(&z, &self, &c, 1);
     if (!r) r = offload_step(z, &c, 0, 0, &hash);
     test_check(!r, "a step: %s", zero_last_error(z));
-    (void)zp_ctx_sync(z);
-    zp_file_ring_forget(&z->ring);
+    (void)zp_extra_sync(z);
+    zp_file_ring_forget(&z->offload->ring);
     disk_does.flip = word;
     r = offload_step(z, &c, 1, 0, &hash);
-    (void)zp_ctx_sync(z); /* the update runs beside */
+    (void)zp_extra_sync(z); /* the update runs beside */
     if (!r) r = zero_barrier(z);
     const char *said = zero_last_error(z), *where = strstr(said, "bytes ");
     if (where) (void)sscanf(where, "bytes %zu to %zu of rank 0's file", &from, &to);
@@ -1110,7 +1110,7 @@ static void offload_reads_ahead(void) {
     disk_hold.together = 4;
     disk_hold.on = 1;
     if (!r) r = offload_step(z, &c, 0, 0, &hash);
-    if (!r) r = zp_ctx_sync(z);
+    if (!r) r = zp_extra_sync(z);
     test_check(!r && !disk_hold.late, "pieces are read one after the other: %s",
                zero_last_error(z));
     zero_destroy(z);

@@ -1,25 +1,24 @@
 /* test_order.c [SEED] - the order of a pass, announced in the place of what is learnt: random
-   orders of several micro-batches' hooks, with gathers, releases and reductions of the host's own
-   among them, at every stage. Same bits as one micro-step after the other; as many gathers and
-   bytes as planned, in the first step too; the first step gathers ahead as the third does where the
-   order is learnt; backwards in two parts are complete after the second; who departs from the
-   order, and ranks that announce different ones, are told where. And tensors with a divisor of
-   their own. */
+   orders of several micro-batches' hooks at every stage. Same bits as one micro-step after the
+   other; as many gathers and bytes as planned, in the first step too; the first step gathers ahead
+   as the third does where the order is learnt; backwards in two parts are complete after the
+   second; who departs from the order, and ranks that announce different ones, are told where. And
+   tensors with a divisor of their own. */
 #include "../shared/harness.h"
 
 #include <math.h>
 
 enum { UNITS = 6, MICRO = 4, STEPS = 3, RANKS = 3, TURNS = 2 * UNITS * MICRO * 3, NUMEL = 700 };
 
-typedef struct order_turn { /* of the host: micro < 0: of none */
+typedef struct order_turn {
     zero_turn turn;
     int micro;
 } order_turn;
 
 typedef struct order_run {
     uint64_t seed;
-    int stage, prefetch, together, announced, held, no_overlap; /* announced: 2: after zero_build */
-    int sharded, file; /* accumulation; gradients in a file */
+    int stage, prefetch, together, announced, no_overlap; /* announced: 2: after zero_build */
+    int sharded, file;                                    /* accumulation; gradients in a file */
     int split; /* backwards in two parts; 2: the second comes before the unit's next first */
     zero_type type;
     order_turn turn[TURNS];
@@ -44,28 +43,17 @@ static void order_add(order_run *o, zero_turn_kind kind, int unit, int micro) {
 /* Each micro-batch goes up and down; a unit's backwards come in the order of micro-batches. */
 static void order_draw(order_run *o) {
     test_random r = {o->seed};
-    int at[MICRO] = {0}, held[UNITS] = {0}, open = 0, left = MICRO * 2 * UNITS;
+    int at[MICRO] = {0}, left = MICRO * 2 * UNITS;
     o->n = 0;
     while (left) {
         const int m = test_below(&r, MICRO), k = at[m], back = k >= UNITS;
         const int u = back ? 2 * UNITS - 1 - k : k;
         if (k == 2 * UNITS || (back && m && at[m - 1] <= k)) continue;
         if (!o->together && m && at[m - 1] < 2 * UNITS) continue;
-        if (o->held && !held[u] && open < 2 && !test_below(&r, 3)) {
-            order_add(o, ZERO_TURN_GATHER, u, -1);
-            held[u] = ++open > 0;
-        }
         order_add(o, back ? ZERO_TURN_BACKWARD : ZERO_TURN_FORWARD, u, m);
         at[m]++;
         left--;
-        if (held[u] && (!test_below(&r, 3) || at[m] == 2 * UNITS || !left)) {
-            order_add(o, ZERO_TURN_RELEASE, u, -1);
-            held[u] = 0;
-            open--;
-        }
     }
-    for (int u = 0; u < UNITS; u++)
-        if (held[u]) order_add(o, ZERO_TURN_RELEASE, u, -1);
 }
 
 /* ---- one rank ---- */
@@ -164,27 +152,23 @@ static zero_result order_take(zero_ctx *z, const order_run *o, const order_turn 
     const int u = t->turn.unit, late = o->split == 2;
     const size_t end = (size_t)(u + 1) * NUMEL;
     order_host p = {NULL}, g = {NULL};
-    switch (t->turn.kind) {
-    case ZERO_TURN_GATHER: return zero_gather(z, u);
-    case ZERO_TURN_RELEASE: return zero_release(z, u);
-    case ZERO_TURN_FORWARD: ZERO_TRY(zero_forward_begin(z, u, &p)); return zero_forward_end(z, u);
-    default:
-        if (late && t->micro) ZERO_TRY(order_rest(z, u, t->micro - 1, rank));
-        ZERO_TRY(zero_backward_begin(z, u, &p, &g));
-        for (size_t at = end - NUMEL; at < end; at += o->split ? 2 : 1)
-            g.w[at] += order_value(at, rank, t->micro) + order_weight(o, &p, at);
-        ZERO_TRY(zero_backward_end(z, u));
-        if (o->split && (!late || t->micro == MICRO - 1))
-            ZERO_TRY(order_rest(z, u, t->micro, rank));
-        return ZERO_OK;
+    if (t->turn.kind == ZERO_TURN_FORWARD) {
+        ZERO_TRY(zero_forward_begin(z, u, &p));
+        return zero_forward_end(z, u);
     }
+    if (late && t->micro) ZERO_TRY(order_rest(z, u, t->micro - 1, rank));
+    ZERO_TRY(zero_backward_begin(z, u, &p, &g));
+    for (size_t at = end - NUMEL; at < end; at += o->split ? 2 : 1)
+        g.w[at] += order_value(at, rank, t->micro) + order_weight(o, &p, at);
+    ZERO_TRY(zero_backward_end(z, u));
+    if (o->split && (!late || t->micro == MICRO - 1)) ZERO_TRY(order_rest(z, u, t->micro, rank));
+    return ZERO_OK;
 }
 
 static zero_result order_pass(zero_ctx *z, const order_run *o, int rank) {
     for (int i = 0; i < o->n; i++) {
         const order_turn *t = &o->turn[i];
-        const int begins =
-            i == 0 || (!o->together && t->micro >= 0 && o->turn[i - 1].micro != t->micro);
+        const int begins = i == 0 || (!o->together && o->turn[i - 1].micro != t->micro);
         if (begins && i) ZERO_TRY(zero_pass_end(z));
         if (begins)
             ZERO_TRY(zero_pass_begin(z, ZERO_TRAIN, o->together ? ZERO_TOGETHER : t->micro, MICRO));
@@ -262,12 +246,10 @@ static void order_case(uint64_t seed, int stage) {
         o = plain;
         o.together = i % 4 > 0;
         o.announced = i % 4 == 3 ? 2 : i > 0;
-        o.held = i % 2;
         o.file = plain.sharded && stage >= 2 && i % 3 == 2;
         o.prefetch = test_below(&r, 4);
         o.split = plain.split ? 1 + (o.together && !o.sharded) : 0;
         o.seed = test_next(&r);
-        if (!o.together) o.held = 0;
         order_draw(&o);
         snprintf(text, sizeof text, "seed %llu, stage %d, order %d, prefetch %d%s%s%s",
                  (unsigned long long)seed, stage, i, o.prefetch, o.sharded ? ", sharded" : "",
@@ -327,13 +309,9 @@ static void order_departs(test_rank *r) {
     const struct {
         zero_turn turn[2];
         const char *words;
-    } bad[] = {
-        {{{ZERO_TURN_FORWARD, UNITS}, {ZERO_TURN_FORWARD, 0}}, "turn 0: kind 0 of unit 6"},
-        {{{ZERO_TURN_FORWARD, 0}, {ZERO_TURN_KINDS, 0}}, "turn 1: kind 4 of unit 0"},
-        {{{ZERO_TURN_FORWARD, 0}, {ZERO_TURN_RELEASE, 0}},
-         "turn 1: unit 0 is released and was not"},
-        {{{ZERO_TURN_GATHER, 3}, {ZERO_TURN_FORWARD, 3}}, "unit 3 is gathered and not released"}};
-    for (int i = 0; i < 4; i++)
+    } bad[] = {{{{ZERO_TURN_FORWARD, UNITS}, {ZERO_TURN_FORWARD, 0}}, "turn 0: kind 0 of unit 6"},
+               {{{ZERO_TURN_FORWARD, 0}, {ZERO_TURN_KINDS, 0}}, "turn 1: kind 2 of unit 0"}};
+    for (int i = 0; i < 2; i++)
         (void)order_says(r, z, zero_pass_order(z, ZERO_TRAIN, 0, bad[i].turn, 2), ZERO_ERR_ARGUMENT,
                          bad[i].words);
     (void)order_says(r, z, zero_pass_order(z, ZERO_EVAL, ZERO_TOGETHER, NULL, 0), ZERO_ERR_ARGUMENT,
@@ -348,8 +326,6 @@ static void order_departs(test_rank *r) {
     (void)order_says(
         r, z, zero_forward_begin(z, 1, &p), ZERO_ERR_STATE,
         "forward of unit 1, but turn 0 of this pass was announced as forward of unit 0");
-    (void)order_says(r, z, zero_gather(z, 0), ZERO_ERR_STATE, "gather of unit 0, but turn 0");
-    (void)order_says(r, z, zero_release(z, 0), ZERO_ERR_STATE, "zero_gather comes first");
     (void)order_says(r, z, zero_pass_end(z), ZERO_ERR_STATE,
                      "turn 0 of 48 has not come: forward of unit 0");
     for (int i = 0; i < o.n; i++) { /* nothing was lost */
@@ -365,11 +341,11 @@ static void order_departs(test_rank *r) {
     const zero_hyper h = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f};
     if (zero_pass_end(z) || zero_reduce(z) || zero_step(z, &h)
         || zero_pass_order(z, ZERO_TRAIN, 0, NULL, 0) || zero_pass_begin(z, ZERO_TRAIN, 0, 1)
-        || zero_forward_begin(z, 3, &p) || zero_forward_end(z, 3) || zero_gather(z, 2))
+        || zero_forward_begin(z, 3, &p))
         test_rank_fail(r, "learnt again: %s", zero_last_error(z));
     (void)order_says(r, z, zero_pass_end(z), ZERO_ERR_STATE,
-                     "unit 2: its zero_gather has begun and not ended");
-    if (zero_release(z, 2) || zero_backward_begin(z, 3, &p, &g) || zero_backward_end(z, 3)
+                     "unit 3: its forward has begun and not ended");
+    if (zero_forward_end(z, 3) || zero_backward_begin(z, 3, &p, &g) || zero_backward_end(z, 3)
         || zero_pass_end(z) || zero_reduce(z) || zero_step(z, &h))
         test_rank_fail(r, "a step: %s", zero_last_error(z));
     /* an evaluation has its own */

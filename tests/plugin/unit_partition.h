@@ -19,17 +19,17 @@ static void unit_announce(unit_list *l, size_t numel, int layers, int unit, int 
     t->desc.flags = flags;
 }
 
-/* Walks one tensor by zp_state_run_at and marks what it sees; 0: a run is wrong. */
+/* Walks one tensor by zp_run_at and marks what it sees; 0: a run is wrong. */
 static int unit_walk(const zero_ctx *z, const zp_tensor *t, unsigned char **mark) {
     const size_t total = t->desc.numel * (size_t)t->desc.layers;
     for (size_t at = 0; at < total;) {
-        const zp_run run = zp_state_run_at(z, t, at, total - at);
-        const zp_unit *u = &z->layout.unit[run.unit];
+        const zp_run run = zp_run_at(z, t, at, total - at);
+        const zp_segment *u = zp_layout_trained(&z->layout.unit[run.unit]);
         if (!run.numel || run.numel > total - at) return 0;
         if (run.owner < 0 || (size_t)run.owner * u->shard > run.at) return 0;
         if (run.at + run.numel > (size_t)(run.owner + 1) * u->shard) return 0;
         for (size_t i = 0; i < run.numel; i++) {
-            const zp_run one = zp_state_run_at(z, t, at + i, 1);
+            const zp_run one = zp_run_at(z, t, at + i, 1);
             if (one.unit != run.unit || one.owner != run.owner || one.at != run.at + i) return 0;
             if (one.numel != 1 || mark[run.unit][run.at + i]++) return 0;
         }
@@ -58,7 +58,8 @@ static int unit_partition(unit_list *list, int nranks) {
     for (int u = 0; ok && u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         mark[u] = (unsigned char *)calloc(x->padded + 1, 1);
-        ok = x->shard % ZP_ALIGN == 0 && x->padded == x->shard * (size_t)nranks && unit_members(x)
+        ok = zp_layout_trained(x)->shard % ZP_ALIGN == 0
+             && x->padded == zp_layout_trained(x)->shard * (size_t)nranks && unit_members(x)
              && x->padded >= x->numel && x->padded < x->numel + (size_t)nranks * ZP_ALIGN;
         content += x->content;
         padded += x->padded;
@@ -117,6 +118,42 @@ static void unit_same_places(void) {
     zp_layout_close(&one);
 }
 
+/* No shard boundary cuts an atom of a tensor, and every element has one place. */
+static void unit_atoms(void) {
+    static const size_t atoms[][3] = {
+        {256, 0, 0}, {256, 1, 256}, {48, 32, 0}, {1000, 3, 256}, {0, 768, 7}};
+    for (int i = 0; i < 5; i++)
+        for (int nranks = 1; nranks <= 64; nranks += nranks < 8 ? 1 : 7)
+            for (int replicas = 1; replicas <= 2; replicas++) {
+                zp_layout x;
+                size_t cut = 0, loose = 0, end = 0;
+                unit_list l = {.n = 0};
+                unit_announce(&l, 10007, 1, 0, 0);
+                unit_announce(&l, 333, 3, 0, 0);
+                unit_announce(&l, 4096, 2, 0, i % 2 ? ZERO_KEEP : 0);
+                for (int t = 0; t < 3; t++) l.tensor[t].atom = atoms[i][t];
+                if (!test_check(!zp_layout_open(&x, l.tensor, l.n, nranks, replicas), "layout"))
+                    return;
+                for (int m = 0; m < x.nmembers; m++) {
+                    const zp_member *of = &x.members[m];
+                    const zp_unit *u = &x.unit[of->unit];
+                    const size_t atom = zp_max(atoms[i][of->tensor], 1),
+                                 piece = zp_layout_trained(u)->piece;
+                    if (m && x.members[m - 1].unit != of->unit) end = 0;
+                    loose += of->at < end || of->at % ZP_ALIGN || of->at + of->numel > u->padded;
+                    end = of->at + of->numel;
+                    for (size_t b = piece; b < u->padded; b += piece)
+                        cut += b > of->at && b < end && (b - of->at) % atom;
+                }
+                test_check(
+                    !cut && !loose,
+                    "atoms %d, %d ranks, %d replicas: %zu boundaries cut an atom, %zu tensors "
+                    "have a wrong place",
+                    i, nranks, replicas, cut, loose);
+                zp_layout_close(&x);
+            }
+}
+
 /* The costliest matrix first, of 46, 50 and 48 by its sides, each to who has least so far. */
 static void unit_dealt(void) {
     static const size_t rows[] = {1, 1, 2}, cols[] = {11, 12, 2};
@@ -129,8 +166,7 @@ static void unit_dealt(void) {
         m[i].numel = rows[i] * cols[i];
         m[i].slices = 1;
     }
-    zp_layout l = {.matrices = m, .nmatrices = 3, .sharers = 1};
-    if (!test_check(!zp_muon_assign_matrices(&l, 2), "matrices are dealt")) return;
+    if (!test_check(!zp_muon_assign_matrices(m, 3, 1, 2), "matrices are dealt")) return;
     for (int i = 0; i < 3; i++)
         test_check(m[i].owner == owner[i] && m[i].kept == (i == 0 ? zp_round_up(4, ZP_ALIGN) : 0),
                    "matrix of %zu x %zu: rank %d, at %zu", rows[i], cols[i], m[i].owner, m[i].kept);
@@ -141,6 +177,7 @@ static void unit_dealt(void) {
 static void unit_deal_room(void) {
     static zero_ctx z;
     static zp_comm one;
+    static zp_whole_state whole;
     zp_matrix m[] = {{.owner = 0, .sharer = 1, .numel = 70, .slices = 2},
                      {.owner = 1, .sharer = 0, .numel = 900, .slices = 2},
                      {.owner = 0, .sharer = 0, .numel = 30, .slices = 2},
@@ -148,10 +185,11 @@ static void unit_deal_room(void) {
     size_t at = 0;
     one.nranks = 2;
     z.data = &one;
+    z.whole = &whole;
     test_check(zp_whole_tensor_cut_gradients(&z, 100) == 100, "the end is at %zu",
                zp_whole_tensor_cut_gradients(&z, 100));
-    z.layout.matrices = m;
-    z.layout.nmatrices = 4;
+    whole.matrices = m;
+    whole.nmatrices = 4;
     for (int s = 0; s < 2; s++) {
         const size_t numel = zp_whole_slices_of(&z, s, &at), of[] = {30, 70};
         test_check(numel == zp_round_up(of[s], ZP_ALIGN)
@@ -190,6 +228,7 @@ static void unit_merge(void) {
 
 static void unit_partition_all(void) {
     unit_partitions();
+    unit_atoms();
     unit_same_places();
     unit_dealt();
     unit_deal_room();

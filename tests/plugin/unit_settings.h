@@ -112,7 +112,7 @@ static void unit_rules_read(void) {
     static const int reads[] = {7, 7, 1, 1, 3, 4, 7, 7}; /* beta1, beta2, eps */
     static const float bad[] = {-1, NAN, INFINITY};
     for (int i = 0; i < 8; i++) {
-        const zp_rule *rule = &zp_rules[i];
+        const zp_rule *rule = zp_rules[i].passes ? &zp_rules[i] : &zp_whole_rules[i - ZERO_LAMB];
         test_check(!strcmp(rule->name, names[i]), "rule %d is %s", i, rule->name);
         for (int k = 0; k < 9; k++) {
             zero_hyper h = {1, 0.9f, 0.9f, 1e-8f, 0.1f, 1};
@@ -148,6 +148,32 @@ static void unit_flushes(void) {
     }
 }
 
+/* A copy that lacks a capability refuses the settings that need it, and takes their defaults. */
+static void unit_parts(void) {
+    static const char *const parts[] = {"offload", "muon", "groups", "subgroups", "packed"};
+    zero_ctx *z = small_create(NULL);
+    char expected[200];
+    for (int i = 0; i < 5; i++) test_check(zp_extra_find(z, parts[i]) != NULL, "%s", parts[i]);
+    zp_extra *const all = z->extras;
+    zp_extra none[1];
+    memset(none, 0, sizeof none);
+    z->extras = none;
+    test_check(!zp_life_check_parts(z), "defaults: %s", zero_last_error(z));
+    for (const zp_setting *s = zp_settings; s < zp_settings + ZP_SETTINGS; s++) {
+        const zero_config was = z->cfg;
+        zp_config_set_setting(s, &z->cfg, s->form == ZP_REAL ? 0.5 : 7);
+        const zero_result r = s->bytes > 4 ? ZERO_OK : zp_life_check_parts(z);
+        snprintf(expected, sizeof expected,
+                 "%s: this copy of the plugin lacks \"%s\"; make drop DIR=... WITH=\"... %s\"",
+                 s->name, s->part ? s->part : "", s->part ? s->part : "");
+        test_check(s->part ? r == ZERO_ERR_UNSUPPORTED && strstr(zero_last_error(z), expected) : !r,
+                   "%s: %d, %s", s->name, (int)r, zero_last_error(z));
+        z->cfg = was;
+    }
+    z->extras = all;
+    zero_destroy(z);
+}
+
 /* Random numbers of a context go on from the counters that were set. */
 static void unit_taken(void) {
     const zero_counters good = {7, 3, 5, 2, 1, 1};
@@ -160,6 +186,7 @@ static void unit_taken(void) {
 
 static void unit_settings_all(void) {
     unit_settings();
+    unit_parts();
     unit_rules_read();
     unit_flushes();
     unit_taken();

@@ -65,18 +65,20 @@ static zero_result growth_announce(zero_ctx *z, const growth_case *c, growth_hos
     for (int t = 0; t < c->tensors; t++) {
         char name[32];
         (void)snprintf(name, sizeof name, "layer.%d.weight", t);
-        const int by_slot = c->kind == GROWTH_FIELDS ? 0 : ZERO_BY_SLOT;
+        const int by_slot = c->kind != GROWTH_FIELDS;
         const zero_tensor_desc d = {.name = name,
                                     .numel = c->numel,
                                     .unit = c->kind == GROWTH_KEEP ? 0 : t / c->of_unit,
-                                    .flags = by_slot | (c->kind == GROWTH_KEEP ? ZERO_KEEP : 0),
+                                    .flags = c->kind == GROWTH_KEEP ? ZERO_KEEP : 0,
                                     .decay_factor = 0.5f,
-                                    .field = (size_t)t * sizeof(float *)};
+                                    .field = (size_t)t * sizeof(float *),
+                                    .param = by_slot ? &h->param[t] : NULL,
+                                    .grad = by_slot ? &h->grad[t] : NULL};
+        const zero_tensor_desc again = {.numel = c->numel,
+                                        .same_as = name,
+                                        .field = (size_t)(c->tensors + t) * sizeof(float *)};
         ZP_TRY(zero_tensor(z, &d));
-        if (by_slot)
-            ZP_TRY(zero_slot(z, name, 0, (void **)&h->param[t], (void **)&h->grad[t]));
-        else
-            ZP_TRY(zero_alias(z, name, (size_t)(c->tensors + t) * sizeof(float *)));
+        if (!by_slot) ZP_TRY(zero_tensor(z, &again));
     }
     return ZERO_OK;
 }

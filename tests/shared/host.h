@@ -443,13 +443,18 @@ static inline int host_open(host_run *h, const host_spec *s, test_rank *rank) {
         if (t == s->ntensors - 1) (void)zero_query_plan(h->z, &early);
         d.flags |= s->slots ? ZERO_BY_SLOT : 0;
         d.field = (size_t)t * sizeof(char *);
+#ifdef ZERO_ARRAY /* same.sh also compiles this file with plugins whose rows had no pointers */
+        if (s->slots) d.param = h->slot_p[t], d.grad = h->slot_g[t];
+#endif
         HOST_TRY(h, host_announce(h->z, s, t, &d));
     }
     HOST_TRY(h, zero_build(h->z));
     HOST_TRY(h, zero_bind(h->z, &h->params, &h->grads));
+#ifndef ZERO_ARRAY
     for (int t = 0; t < s->ntensors && s->slots; t++)
         for (int l = 0; l < (s->desc[t].layers ? s->desc[t].layers : 1); l++)
             HOST_TRY(h, zero_slot(h->z, s->desc[t].name, l, &h->slot_p[t][l], &h->slot_g[t][l]));
+#endif
     return host_fill(h);
 }
 

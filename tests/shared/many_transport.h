@@ -47,10 +47,9 @@ static void many_leave(zp_comm *g, int broken) {
     g->own = NULL;
 }
 
-static const zp_transport many_row = {
-    "MANY",        many_join,      NULL,           many_memory, NULL,       many_issue,
-    many_exchange, many_broadcast, zp_local_bytes, NULL,        many_abort, many_leave,
-    NULL,          NULL,           NULL,           NULL,        NULL,       NULL};
+ZP_TRANSPORT(many_row, "MANY", many_join, NULL, many_memory, NULL, many_issue, many_exchange,
+             many_broadcast, zp_local_bytes, NULL, many_abort, many_leave, NULL, NULL, NULL, NULL,
+             NULL, NULL, NULL);
 #define ZERO_OWN_ROWS , &many_row
 
 #endif

@@ -1,9 +1,9 @@
 /* arrays.h - the numbers that a rank keeps for each element, and their memory
 
    All arrays share the layout of units and shards. An array keeps a part of each unit: the whole
-   unit, this rank's shard, or nothing. A stage is a row of such shares. A part is in memory or in
-   the rank's file, which is read and written in pieces. Access by name uses zp_array_open, the
-   update uses zp_array_at or a ring, and collectives use offsets.
+   unit, this rank's shard, or nothing. A stage is a row of such shares. A tier keeps each part: the
+   device's memory, or, with offload/, host memory or a file. Access by name uses zp_array_open, the
+   update of units on the device uses zp_array_at, and collectives use offsets.
 
    THE ARRAYS OF ONE ELEMENT in this rank's shard, with their writers
      GRAD    Your code's backward adds to it, on the compute stream, between begin and end. The
@@ -18,7 +18,7 @@
      MASTER  the f32 weight, if parameters are stored in 16 bits. The update writes it
      PARAM   the weight as stored. The update writes it after all ranks have computed with the old
              one; gathers read it. SEEN: one mapping shows the shards of all ranks, a rank writes
-             only its own, and a gather only waits. FILE: a gather reads it into the unit's buffer
+             only its own, and a gather only waits. FILE: it is read into the unit's gather buffer
      NEXT    the second copy of this rank's part of PARAM, if updates are delayed. The update
              writes it. It becomes PARAM after all ranks have computed with the old one: by a
              copy, or, in the file, by an exchange of places
@@ -27,15 +27,12 @@
 #pragma once
 
 #include "../numbers/rules.h"
-#include "../offload/file.h"
 #include "layout.h"
 
 /* The two arrays of a unit that your code uses. A length [2], here and below, means an index by
    side: 0 gradients, 1 parameters. The channel and the stream have the same number. */
 typedef enum zp_side { ZP_GRAD = 0, ZP_PARAM, ZP_SIDES } zp_side;
 enum { ZP_MEAN = ZP_SIDES, ZP_SUM, ZP_MASTER, ZP_STATE, ZP_NEXT = ZP_STATE + ZP_STATES, ZP_ARRAYS };
-/* Host memory for gradient, PARAM and a place, if the CPU updates (see offload/cpu_update.h). */
-enum { ZP_DOWN = ZP_ARRAYS, ZP_UP, ZP_DEALT, ZP_ARRAYS_AND_TWINS };
 static_assert((int)ZP_GRAD == ZP_GRADIENTS && (int)ZP_PARAM == ZP_PARAMETERS, "a side's channel");
 
 typedef enum zp_share { ZP_NOTHING = 0, ZP_WHOLE, ZP_SHARD, ZP_SEEN } zp_share;
@@ -44,25 +41,35 @@ typedef struct zp_array_part { /* the part of one unit */
     zp_share share;
     zero_tier tier;
     size_t first, numel; /* the elements of the unit that this rank keeps */
-    size_t at;           /* byte offset in the array's memory or file */
+    size_t at;           /* byte offset in the tier's memory or file */
     size_t piece;        /* FILE: the number of its first piece */
 } zp_array_part;
 
-typedef struct zp_array {
+typedef struct zp_array zp_array;
+
+/* How a tier keeps parts of arrays. The core has the row of DEVICE, offload/ has the others. */
+typedef struct zp_tier {
+    size_t align;       /* of the address and length of transfers, in bytes; 0: any */
+    size_t piece_numel; /* adjacent elements that an access reaches; 0: the whole part */
+    /* Access to a range: see zp_array_open. NULL: the part is in memory. */
+    zero_result (*open_range)(zp_array *a, int u, size_t e, size_t *n, zp_stream *s, char **p);
+    zero_result (*close_range)(zp_array *a, int u, size_t e, zp_stream *s);
+    /* Converts n values of an open range. NULL: a kernel does. */
+    zero_result (*convert)(zero_ctx *z, const zp_kernel_convert_args *args, size_t n);
+} zp_tier;
+static const zp_tier zp_array_tiers[ZERO_TIERS] = {{0, 0, NULL, NULL, NULL}};
+
+struct zp_array {
     zero_type type;
-    zp_share share;      /* the default; part[u] has the unit's share and tier */
-    zero_tier tier;      /* HOST: MASTER and STATE of a run on a GPU; on the CPU, DEVICE */
-    zp_array_part *part; /* [units] */
-    size_t bytes;        /* of all parts in memory; 0 if they are inside another array */
-    char *memory;        /* origin of the parts' offsets; NULL before the build */
-    size_t host_bytes;   /* HOST: bytes of all parts */
-    char *host;          /* HOST: origin of their offsets */
-    zp_file *disk;       /* FILE: the rank's file */
-    size_t piece_bytes;  /* FILE: bytes of its largest piece, in whole sectors */
-    char *bounce;        /* FILE: memory for one piece, for access by name */
-    size_t bounced;      /* FILE: 1 + the number of the piece in `bounce`; 0: none */
-    uint64_t since;      /* FILE: disk->written_bytes when it was read */
-} zp_array;
+    zp_share share;       /* the default; part[u] has the unit's share and tier */
+    zero_tier tier;       /* HOST: MASTER and STATE of a run on a GPU; on the CPU, DEVICE */
+    const zp_tier *tiers; /* [ZERO_TIERS] */
+    zp_array_part *part;  /* [units] */
+    size_t bytes;         /* of all parts on the device; 0 if they are inside another array */
+    char *memory;         /* DEVICE: origin of the parts' offsets; NULL before the build */
+    char *host;           /* HOST: the same */
+    struct zp_file_array *filed; /* FILE: see offload/file.h */
+};
 
 /* A stage: WHOLE or SHARD. If state is WHOLE (stage 0), all are, because a rank updates the part of
    STATE that it keeps. The plan replaces some SHARD by SEEN or NOTHING. */
@@ -86,64 +93,34 @@ typedef enum zp_adding {
     ZP_EACH_REDUCED  /* each is reduced, and added shard by shard */
 } zp_adding;
 
-/* Cuts unit u's part from memory at offset `at`, and returns its end. The plan sets offsets in a
-   file. Elements from `most` on are not kept. */
+/* Cuts unit u's part from device memory at offset `at`, and returns its end. The row of another
+   tier sets the offset there. Elements from `most` on are not kept. */
 static size_t zp_array_cut(zp_array *a, int u, const zp_unit *x, zp_share share, zero_tier tier,
                            int rank, size_t at, size_t most) {
-    const size_t first = share == ZP_SHARD ? (size_t)rank * x->shard : 0;
-    const size_t all = share == ZP_NOTHING ? 0 : share == ZP_SHARD ? x->shard : x->padded;
+    const size_t shard = zp_layout_trained(x)->shard;
+    const size_t first = share == ZP_SHARD ? (size_t)rank * shard : 0;
+    const size_t all = share == ZP_NOTHING ? 0 : share == ZP_SHARD ? shard : x->padded;
     const size_t numel = first < most ? zp_min(all, most - first) : 0;
     const zp_array_part made = {share, tier, first, numel, at, 0};
     const size_t bytes = tier == ZERO_DEVICE ? numel * zp_type_bytes(a->type) : 0;
     a->part[u] = made;
     a->bytes += bytes;
-    if (tier != ZERO_HOST) return at + bytes;
-    a->part[u].at = a->host_bytes;
-    a->host_bytes += numel * zp_type_bytes(a->type);
-    return at;
+    return at + bytes;
 }
 
 /* Returns 1 if unit u's part is not in device memory. */
 static int zp_array_off_device(const zp_array *a, int u) {
     return a->part[u].tier != ZERO_DEVICE && a->part[u].numel;
 }
-/* Returns 1 if unit u's part is in the file. */
-static int zp_array_in_file(const zp_array *a, int u) {
-    return a->part[u].tier == ZERO_FILE && a->part[u].numel;
-}
-static size_t zp_array_pieces(const zp_array *a, int u) {
-    return (a->part[u].numel + ZP_PIECE_NUMEL - 1) / ZP_PIECE_NUMEL;
-}
-
-/* Returns the transfer of piece i of unit u's part. */
-static zp_transfer zp_array_piece(const zp_array *a, int u, size_t i, char *memory, int writes) {
-    const zp_array_part *x = &a->part[u];
-    const size_t n = zp_min(x->numel - i * ZP_PIECE_NUMEL, ZP_PIECE_NUMEL),
-                 of = zp_type_bytes(a->type);
-    const size_t at = x->at + i * ZP_PIECE_NUMEL * of, bytes = zp_round_up(n * of, ZP_SECTOR);
-    const zp_transfer t = {a->disk, memory, at, bytes, x->piece + i, writes, 0};
-    return t;
-}
-
-/* Reads or writes all of unit u's part, in whole sectors, and waits until that has ended. `memory`
-   is aligned to a sector. SYNC. */
-static zero_result zp_array_move(const zp_array *a, int u, char *memory, int writes) {
-    zp_lane_event end[ZP_DISK_LANES] = {{NULL, 0, 0}};
-    for (size_t i = 0; i < zp_array_pieces(a, u); i++) {
-        const size_t at = i * ZP_PIECE_NUMEL * zp_type_bytes(a->type);
-        const zp_transfer t = zp_array_piece(a, u, i, memory + at, writes);
-        zp_file_give(&t, &end[t.piece % ZP_DISK_LANES]);
-    }
-    for (int i = 0; i < ZP_DISK_LANES; i++) zp_file_wait(a->disk, &end[i]);
-    return zp_failure_result(a->disk->group->failure);
-}
+/* Returns the tier that keeps unit u's part. */
+static const zp_tier *zp_array_tier(const zp_array *a, int u) { return &a->tiers[a->part[u].tier]; }
 
 /* Returns an upper limit for the adjacent elements from e on in the array's storage. All ranks cut
    a unit at the same elements, even those that do not keep them. */
 static size_t zp_array_contiguous(const zp_array *a, int u, size_t e) {
-    const size_t shard = a->part[u].numel;
-    if (!zp_array_in_file(a, u)) return SIZE_MAX;
-    return ZP_PIECE_NUMEL - (a->part[u].share == ZP_SHARD ? e % shard : e) % ZP_PIECE_NUMEL;
+    const size_t most = zp_array_tier(a, u)->piece_numel, shard = a->part[u].numel;
+    if (!most || !shard) return SIZE_MAX;
+    return most - (a->part[u].share == ZP_SHARD ? e % shard : e) % most;
 }
 
 /* Returns the address of element e of unit u; NULL: this rank's array does not keep it. */
@@ -157,34 +134,15 @@ static char *zp_array_at(const zp_array *a, int u, size_t e) {
 /* OPEN AND CLOSE. Between them, *n elements of unit u from e on are at *p, for work on stream s. *n
    gets smaller where a piece of a file ends. *p is NULL if the array keeps nothing of the unit.
    With `wrote`, close stores the new values in the array; otherwise it drops them. An array in a
-   file has one open piece at a time, for access by name; the update uses a ring. For an array in
-   memory, both functions do nothing. */
+   file has one open piece at a time. For an array in memory, both functions do nothing. */
 static zero_result zp_array_open(zp_array *a, int u, size_t e, size_t *n, zp_stream *s, char **p) {
-    const zp_array_part *x = &a->part[u];
-    const size_t at = e - x->first, piece = at / ZP_PIECE_NUMEL;
-    zp_file *d = a->disk;
+    const zp_tier *t = zp_array_tier(a, u);
     *p = zp_array_at(a, u, e);
-    if (!zp_array_in_file(a, u)) return ZERO_OK;
-    *n = zp_min(*n, ZP_PIECE_NUMEL - at % ZP_PIECE_NUMEL);
-    *p = a->bounce + at % ZP_PIECE_NUMEL * zp_type_bytes(a->type);
-    ZP_TRY(zp_device_sync_stream(s)); /* it may still copy the last open piece */
-    zp_file_sync(d);                  /* a step may still write */
-    if (a->bounced == x->piece + piece + 1 && a->since == d->written_bytes) return ZERO_OK;
-    const zp_transfer read = zp_array_piece(a, u, piece, a->bounce, 0);
-    a->bounced = 0;
-    ZP_TRY(zp_file_move(&read));
-    a->bounced = x->piece + piece + 1;
-    a->since = d->written_bytes;
-    return ZERO_OK;
+    return t->open_range && a->part[u].numel ? t->open_range(a, u, e, n, s, p) : ZERO_OK;
 }
 static zero_result zp_array_close(zp_array *a, int u, size_t e, zp_stream *s, int wrote) {
-    if (!zp_array_in_file(a, u) || !wrote) return ZERO_OK;
-    const size_t piece = (e - a->part[u].first) / ZP_PIECE_NUMEL;
-    const zp_transfer write = zp_array_piece(a, u, piece, a->bounce, 1);
-    ZP_TRY(zp_device_sync_stream(s));
-    ZP_TRY(zp_file_move(&write));
-    a->since = a->disk->written_bytes;
-    return ZERO_OK;
+    const zp_tier *t = zp_array_tier(a, u);
+    return t->close_range && a->part[u].numel && wrote ? t->close_range(a, u, e, s) : ZERO_OK;
 }
 
 /* Returns the bytes that this rank keeps of unit u in an array. */

@@ -2,108 +2,138 @@
 
    A PENDING UPDATE (cfg.delay_from). From a delayed zero_step to the next zero_reduce z->pending is
    1, on all ranks alike, and each rank has two copies of the weights that it updates:
-     zp_ctx_weights  SEEN: passes gather these and compute with them. Nobody writes them
+     zp_ctx_weights  SEEN: passes gather these and compute with them. Nothing writes them
      zp_ctx_newest   NEWEST: the result of the update, which master weights and state belong to
-   In memory SEEN is PARAM and NEWEST is NEXT; in the file each is in one of the two places; beside
-   a GPU SEEN is PARAM, on the device, and NEWEST is UP.
+   In memory SEEN is PARAM and NEWEST is NEXT. In the file each is in one of the two places. Next to
+   a GPU, SEEN is PARAM, on the device, and NEWEST is UP.
    The stream `updates` owns NEWEST, master weights and state, and until event `spent` the reduced
-   gradient (MEAN, DOWN). All others wait for that stream (zp_ctx_sync) before they read these.
-   The update ends unit by unit: behind the reduction of u in the next step's last micro-step all
+   gradient (MEAN, DOWN). All others wait for that stream (zp_extra_sync) before they read these.
+   The update ends unit by unit: after the reduction of u in the next step's last micro-step, all
    ranks have computed with SEEN. Then `updates` makes NEWEST SEEN (zp_delayed_swap) and records
-   `updated`; u's gather, or its next begin, waits for that.
-   Between steps everything that looks leaves this as it is. Evaluations compute with SEEN. Reading
-   by name and checkpoints read both copies: ZERO_PARAMETER is SEEN, ZERO_MASTER is NEWEST. What
-   ends the update early, on all ranks, is zp_delayed_finish. */
+   `updated`. u's gather, or its next begin, waits for that.
+   Between steps, reading changes none of this. Evaluations compute with SEEN. Reading by name and
+   checkpoints read both copies: ZERO_PARAMETER is SEEN, ZERO_MASTER is NEWEST. zp_delayed_finish
+   ends the update early, on all ranks. */
 #pragma once
 
-#include "../core/step.h"
-#include "cpu_update.h"
+#include "../core/weights.h"
+#include "gpu_update.h"
 
-/* What this rank updates of unit u, from one of PARAM and NEXT to the other, both in memory. */
+/* Returns the array with the weights of u that a pass uses, or with the newest ones. */
+static zp_array *zp_delayed_find_weights(zero_ctx *z, int u, int newest) {
+    const zp_offload_unit *x = &z->offload->unit[u];
+    const int filed = zp_file_has(&z->array[ZP_NEXT], u);
+    if (!newest || !z->pending) return &z->array[x->exchanged ? (int)ZP_NEXT : (int)ZP_PARAM];
+    if (z->cpu_updates) return &z->offload->twin[ZP_UP];
+    return &z->array[filed && !x->rounds ? (int)ZP_PARAM : (int)ZP_NEXT];
+}
+
+/* Copies this rank's part of unit u from one of PARAM and NEXT to the other, both in memory. */
 static void zp_delayed_copy_next(zero_ctx *z, int u, int to, int from) {
     const zp_array_part *own = zp_ctx_own_part(z, u);
     memcpy(zp_array_at(&z->array[to], u, own->first), zp_array_at(&z->array[from], u, own->first),
            own->numel * zp_type_bytes(z->cfg.type));
 }
 
-/* A task of `updates`: NEXT, which the last update has written, becomes PARAM. */
-typedef struct zp_delayed_swap_args {
+/* After weights were written by name, an update continues from them. In the file it reads them
+   where they were written. */
+static void zp_delayed_renew_next(zero_ctx *z, int u) {
+    z->offload->unit[u].old_next = 0;
+    if (!zp_file_has(&z->array[ZP_NEXT], u)) zp_delayed_copy_next(z, u, ZP_NEXT, ZP_PARAM);
+}
+
+#ifdef __CUDACC__
+static zero_result zp_delayed_replace(zero_ctx *z, int u) { return zp_cpu_update_copy_up(z, u); }
+#else
+typedef struct zp_delayed_replace_args {
     zero_ctx *z;
     int unit;
-} zp_delayed_swap_args;
+} zp_delayed_replace_args;
 
-static void zp_delayed_swap_task(const void *args, size_t n, int threads) {
-    const zp_delayed_swap_args *a = (const zp_delayed_swap_args *)args;
-    zp_live *live = &a->z->live[a->unit];
-    if (zp_array_in_file(&a->z->array[ZP_NEXT], a->unit))
-        live->turned = live->rounds;
+/* A task of `updates`: NEXT, which the last update has written, becomes PARAM. */
+static void zp_delayed_replace_task(const void *args, size_t n, int threads) {
+    const zp_delayed_replace_args *a = (const zp_delayed_replace_args *)args;
+    zp_offload_unit *x = &a->z->offload->unit[a->unit];
+    if (zp_file_has(&a->z->array[ZP_NEXT], a->unit))
+        x->exchanged = x->rounds;
     else
         zp_delayed_copy_next(a->z, a->unit, ZP_PARAM, ZP_NEXT);
 }
-
-/* Weights were written by name: an update goes on from them. (In the file it reads them there.) */
-static void zp_delayed_renew_next(zero_ctx *z, int u) {
-    z->live[u].old_next = 0;
-    if (!zp_array_in_file(&z->array[ZP_NEXT], u)) zp_delayed_copy_next(z, u, ZP_NEXT, ZP_PARAM);
-}
-
-/* Unit u's new weights come in, once `computed`: all ranks are done with the old ones. Who waits
-   for them: u's gather, or, where there is none, its next begin. */
-static zero_result zp_delayed_swap(zero_ctx *z, int u, zp_event *computed) {
-    const zp_delayed_swap_args a = {z, u};
+static zero_result zp_delayed_replace(zero_ctx *z, int u) {
+    const zp_delayed_replace_args a = {z, u};
     zp_stream *s = &z->updates;
-    z->live[u].second = 0;
-    ZP_DO(z, zp_device_wait_event(s, computed));
-    ZP_DO(z, zp_device_wait_event(s, z->live[u].gathered)); /* one that nobody has waited for */
-    if (zp_cpu_update_is_on(z)) {
-        ZP_DO(z, zp_cpu_update_copy_up(z, u));
-        return zp_gather_publish_update(z, u, s);
-    }
     zp_record *r =
         zp_device_begin_slice(s, ZERO_EVENT_COPY, u, zp_array_part_bytes(&z->array[ZP_PARAM], u));
-    ZP_DO(z,
-          zp_device_push_task(s, zp_delayed_swap_task, &a, sizeof a, zp_ctx_own_part(z, u)->numel));
+    ZP_TRY(zp_device_push_task(s, zp_delayed_replace_task, &a, sizeof a,
+                               zp_ctx_own_part(z, u)->numel));
     zp_device_end_slice(s, r);
+    return ZERO_OK;
+}
+#endif
+
+/* Makes unit u's new weights those that passes use, after event `computed`: all ranks have computed
+   with the old ones. u's gather waits for the new ones, or, without a gather, its next begin. */
+static zero_result zp_delayed_swap(zero_ctx *z, int u, zp_event *computed) {
+    zp_stream *s = &z->updates;
+    zp_extra_forget(z, u);
+    ZP_DO(z, zp_device_wait_event(s, computed));
+    ZP_DO(z, zp_device_wait_event(s, z->live[u].gathered)); /* nothing else may wait for it */
+    ZP_DO(z, zp_delayed_replace(z, u));
     return zp_gather_publish_update(z, u, s);
 }
 
-/* All that is pending comes in, between steps, once no rank evaluates with the old weights. */
+/* Station: every unit has its new weights. */
+static zero_result zp_delayed_complete(zero_ctx *z) {
+    if (!z->pending) return ZERO_OK;
+    z->pending = 0;
+    ZP_TRY(zp_gather_forget_all(z));
+    return zp_observe_seal(z);
+}
+
+/* Ends a pending update of all units between steps, when no rank evaluates with the old weights. */
 static zero_result zp_delayed_finish(zero_ctx *z) {
     if (!z->pending) return ZERO_OK;
-    ZP_DO(z, zp_ctx_sync(z));
+    ZP_DO(z, zp_extra_sync(z));
     ZP_DO(z, zp_comm_barrier(z->all));
     for (int i = 0; i < z->layout.all; i++) {
         const int u = zp_ctx_nth_update(z, i);
         if (z->layout.unit[u].numel) ZP_TRY(zp_delayed_swap(z, u, z->agreed));
     }
-    zp_gather_forget_all(z);
-    z->pending = 0;
-    return zp_observe_seal(z);
+    return zp_delayed_complete(z);
 }
 
-/* Where updates are delayed, state is put into both copies of the weights: they are made alike
-   first. Only this rank's part, so that ranks need not come here together. */
+/* If updates are delayed, state is put into both copies of the weights, so this makes both copies
+   equal first. It copies only this rank's part: other ranks need not call it. */
 static zero_result zp_delayed_double(zero_ctx *z) {
     if (z->pending || !zp_ctx_is_delayed(z)) return ZERO_OK;
     z->pending = 1;
     for (int u = 0; u < z->layout.all; u++) {
         zp_array *now = zp_ctx_weights(z, u);
-        const int filed = zp_array_in_file(&z->array[ZP_NEXT], u);
-        z->live[u].turned ^= filed; /* the next update reads where the last one has written */
-        z->live[u].old_next = 0;
-        ZP_TRY(zp_step_copy_weights(z, u, now, filed ? zp_ctx_weights(z, u) : zp_ctx_newest(z, u)));
+        const int filed = zp_file_has(&z->array[ZP_NEXT], u);
+        z->offload->unit[u].exchanged ^= filed; /* an update reads what the last one wrote */
+        z->offload->unit[u].old_next = 0;
+        ZP_TRY(zp_weights_copy(z, u, now, filed ? zp_ctx_weights(z, u) : zp_ctx_newest(z, u)));
     }
     return ZERO_OK;
 }
 
-/* The update's way to the weights that passes see: at once, or a step later. */
-static zero_result zp_delayed_publish(zero_ctx *z, int u, zp_stream *s, int made) {
-    ZP_DO(z, zp_device_record_event(s, z->live[u].spent));
-    if (!made) return zp_gather_publish_update(z, u, s);
+/* Station: is this step's update delayed? */
+static zero_result zp_delayed_choose(zero_ctx *z) {
+    z->delayed = z->taken >= z->cfg.delay_from;
+    return ZERO_OK;
+}
+/* Station: makes an update's weights those that passes use, at once or a step later. */
+static zero_result zp_delayed_publish(zero_ctx *z, int u) {
+    ZP_DO(z, zp_device_record_event(zp_step_stream(z, u), &z->offload->unit[u].spent));
     const int now = !z->delayed && z->layout.unit[u].numel;
     return now ? zp_delayed_swap(z, u, z->agreed) : ZERO_OK;
 }
-/* Station: a pending update of the step before comes in, once the unit is reduced. */
+/* Station: all updates of the step are enqueued. */
+static zero_result zp_delayed_end_step(zero_ctx *z) {
+    z->pending = z->delayed;
+    return z->pending ? ZERO_OK : zp_gather_forget_all(z);
+}
+/* Station: once the unit is reduced, its pending update of the last step ends. */
 static zero_result zp_delayed_swap_reduced(zero_ctx *z, int u) {
     return z->pending ? zp_delayed_swap(z, u, z->live[u].reduction) : ZERO_OK;
 }

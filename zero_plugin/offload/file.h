@@ -17,12 +17,12 @@
    except gradients, which the next backward writes. A file error fails the context: pieces that
    were not written are lost, and no update reads a piece that did not arrive.
 
-   zp_array_move transfers gradients and parameters between the file and a unit's buffer. The
+   zp_file_move_part transfers gradients and parameters between the file and a unit's buffer. The
    gradient stream writes this rank's shard from its reduced place. The parameter stream reads it to
    the place from which peers gather it. */
 #pragma once
 
-#include "../comm/comm.h"
+#include "../core/arrays.h"
 #include "uring.h"
 
 #include <sys/statvfs.h>
@@ -49,7 +49,7 @@ typedef struct zp_file {
 } zp_file;
 
 typedef struct zp_transfer { /* of one piece */
-    zp_file *disk;
+    zp_file *file;
     char *memory;
     size_t at, bytes; /* in the file, whole sectors */
     size_t piece;
@@ -68,9 +68,9 @@ static uint64_t zp_file_checksum(const char *bytes, size_t n) {
 }
 
 static zero_result zp_file_fail(const zp_transfer *t, size_t done, int code) {
-    return zp_comm_fail(t->disk->group, ZERO_ERR_DEVICE, "%s byte %zu of rank %d's file in %s: %s",
-                        t->writes ? "writing" : "reading", t->at + done, t->disk->group->rank,
-                        t->disk->folder, code ? strerror(code) : "the file ends there");
+    return zp_comm_fail(t->file->group, ZERO_ERR_DEVICE, "%s byte %zu of rank %d's file in %s: %s",
+                        t->writes ? "writing" : "reading", t->at + done, t->file->group->rank,
+                        t->file->folder, code ? strerror(code) : "the file ends there");
 }
 
 /* Counts bytes that were transferred, or that were read ahead and are now used. */
@@ -108,7 +108,7 @@ static int zp_file_write_out(const zp_file *f, const zp_transfer *t) {
 }
 
 static zero_result zp_file_move(const zp_transfer *t) {
-    zp_file *f = t->disk;
+    zp_file *f = t->file;
     ZP_TRY(zp_failure_result(f->group->failure));
     if (t->writes && !f->unchecked) f->sum[t->piece] = zp_file_checksum(t->memory, t->bytes);
     for (size_t done = 0; done < t->bytes;) {
@@ -146,8 +146,8 @@ static void zp_file_wait(zp_file *f, const zp_lane_event *e) {
 
 /* Enqueues a transfer on its lane. Event `e` follows it. */
 static void zp_file_give(const zp_transfer *t, zp_lane_event *e) {
-    zp_lane *lane = zp_file_lane(t->disk, t->piece);
-    zp_record *r = zp_events_take_record(t->disk->group->device->recorder,
+    zp_lane *lane = zp_file_lane(t->file, t->piece);
+    zp_record *r = zp_events_take_record(t->file->group->device->recorder,
                                          t->writes ? ZERO_EVENT_WRITE : ZERO_EVENT_READ,
                                          lane->track, -1, t->bytes);
     zp_lane_push_record_task(lane, r, zp_file_task, t, sizeof *t, 0);
@@ -244,4 +244,74 @@ static void zp_file_close(zp_file *f) {
     if (f->sum && f->fd >= 0) (void)close(f->fd);
     free(f->sum);
     memset(f, 0, sizeof *f);
+}
+
+/* ---- parts of arrays ---- */
+
+/* What the file keeps of one array. */
+typedef struct zp_file_array {
+    zp_file *file;
+    size_t piece_bytes; /* of its largest piece, in whole sectors */
+    char *bounce;       /* memory for one piece, for access by name */
+    size_t bounced;     /* 1 + the number of the piece in `bounce`; 0: none */
+    uint64_t since;     /* file->written_bytes when it was read */
+} zp_file_array;
+
+/* Returns 1 if unit u's part is in the file. */
+static int zp_file_has(const zp_array *a, int u) {
+    return a->part[u].tier == ZERO_FILE && a->part[u].numel;
+}
+static size_t zp_file_pieces(const zp_array *a, int u) {
+    return (a->part[u].numel + ZP_PIECE_NUMEL - 1) / ZP_PIECE_NUMEL;
+}
+
+/* Returns the transfer of piece i of unit u's part. */
+static zp_transfer zp_file_piece(const zp_array *a, int u, size_t i, char *memory, int writes) {
+    const zp_array_part *x = &a->part[u];
+    const size_t n = zp_min(x->numel - i * ZP_PIECE_NUMEL, ZP_PIECE_NUMEL),
+                 of = zp_type_bytes(a->type);
+    const size_t at = x->at + i * ZP_PIECE_NUMEL * of, bytes = zp_round_up(n * of, ZP_SECTOR);
+    const zp_transfer t = {a->filed->file, memory, at, bytes, x->piece + i, writes, 0};
+    return t;
+}
+
+/* Reads or writes all of unit u's part, in whole sectors, and waits until that has ended. `memory`
+   is aligned to a sector. SYNC. */
+static zero_result zp_file_move_part(const zp_array *a, int u, char *memory, int writes) {
+    zp_file *f = a->filed->file;
+    zp_lane_event end[ZP_DISK_LANES] = {{NULL, 0, 0}};
+    for (size_t i = 0; i < zp_file_pieces(a, u); i++) {
+        const size_t at = i * ZP_PIECE_NUMEL * zp_type_bytes(a->type);
+        const zp_transfer t = zp_file_piece(a, u, i, memory + at, writes);
+        zp_file_give(&t, &end[t.piece % ZP_DISK_LANES]);
+    }
+    for (int i = 0; i < ZP_DISK_LANES; i++) zp_file_wait(f, &end[i]);
+    return zp_failure_result(f->group->failure);
+}
+
+/* Access by name: reads the piece with element e, and writes it back. */
+static zero_result zp_file_open_range(zp_array *a, int u, size_t e, size_t *n, zp_stream *s,
+                                      char **p) {
+    zp_file_array *x = a->filed;
+    zp_file *f = x->file;
+    const size_t at = e - a->part[u].first, i = at / ZP_PIECE_NUMEL;
+    *n = zp_min(*n, ZP_PIECE_NUMEL - at % ZP_PIECE_NUMEL);
+    *p = x->bounce + at % ZP_PIECE_NUMEL * zp_type_bytes(a->type);
+    ZP_TRY(zp_device_sync_stream(s)); /* it may still copy the last open piece */
+    zp_file_sync(f);                  /* a step may still write */
+    const zp_transfer t = zp_file_piece(a, u, i, x->bounce, 0);
+    if (x->bounced == t.piece + 1 && x->since == f->written_bytes) return ZERO_OK;
+    x->bounced = 0;
+    ZP_TRY(zp_file_move(&t));
+    x->bounced = t.piece + 1;
+    x->since = f->written_bytes;
+    return ZERO_OK;
+}
+static zero_result zp_file_close_range(zp_array *a, int u, size_t e, zp_stream *s) {
+    const size_t i = (e - a->part[u].first) / ZP_PIECE_NUMEL;
+    const zp_transfer t = zp_file_piece(a, u, i, a->filed->bounce, 1);
+    ZP_TRY(zp_device_sync_stream(s));
+    ZP_TRY(zp_file_move(&t));
+    a->filed->since = a->filed->file->written_bytes;
+    return ZERO_OK;
 }

@@ -5,7 +5,7 @@
    rule. The stream `updates` owns all of it. Other threads wait for that stream first. */
 #pragma once
 
-#include "../core/arrays.h"
+#include "file.h"
 
 typedef struct zp_file_ring_stop { /* one piece of one unit */
     int unit;
@@ -24,8 +24,8 @@ typedef struct zp_file_ring_array { /* an array in the ring */
 } zp_file_ring_array;
 
 typedef struct zp_file_ring {
-    zp_file *disk;
-    zp_file_ring_array turn[ZP_UPDATED_ARRAYS];
+    zp_file *file;
+    zp_file_ring_array list[ZP_UPDATED_ARRAYS];
     zp_file_ring_stop *stop; /* [stops] in the order of updates, pass by pass */
     size_t stops;
     int passes;
@@ -38,8 +38,8 @@ static char *zp_file_ring_place(const zp_file_ring_array *t, size_t i) {
 }
 static int zp_file_ring_in_file(const zp_file_ring *r, const zp_file_ring_array *t, size_t i) {
     const zp_file_ring_stop *stop = &r->stop[i % r->stops];
-    return t->memory && zp_array_in_file(t->array, stop->unit)
-           && stop->piece < zp_array_pieces(t->array, stop->unit);
+    return t->memory && zp_file_has(t->array, stop->unit)
+           && stop->piece < zp_file_pieces(t->array, stop->unit);
 }
 static int zp_file_ring_writes(const zp_file_ring *r, const zp_file_ring_array *t) {
     return t->writes >> r->used % r->stops / (r->stops / (size_t)r->passes) & 1;
@@ -49,10 +49,10 @@ static void zp_file_ring_enqueue(const zp_file_ring *r, zp_file_ring_array *t, s
                                  int writes) {
     const zp_file_ring_stop *stop = &r->stop[i % r->stops];
     const int other = t->other && (i / r->stops + (size_t)writes) % 2 == 0;
-    zp_transfer move = zp_array_piece(other ? t->other : t->array, stop->unit, stop->piece,
-                                      zp_file_ring_place(t, i), writes);
+    zp_transfer move = zp_file_piece(other ? t->other : t->array, stop->unit, stop->piece,
+                                     zp_file_ring_place(t, i), writes);
     move.ahead = !writes;
-    if (!writes) zp_lane_wait(zp_file_lane(move.disk, move.piece), &t->written[i % ZP_RING]);
+    if (!writes) zp_lane_wait(zp_file_lane(move.file, move.piece), &t->written[i % ZP_RING]);
     zp_file_give(&move, writes ? &t->written[i % ZP_RING] : &t->read[i % ZP_RING]);
 }
 
@@ -60,15 +60,15 @@ static void zp_file_ring_enqueue(const zp_file_ring *r, zp_file_ring_array *t, s
 static void zp_file_ring_count(const zp_file_ring *r, const zp_file_ring_array *t, size_t i) {
     const zp_file_ring_stop *stop = &r->stop[i % r->stops];
     if (!t->reads || !zp_file_ring_in_file(r, t, i)) return;
-    zp_file_count_bytes(r->disk, 0,
-                        zp_array_piece(t->array, stop->unit, stop->piece, NULL, 0).bytes);
+    zp_file_count_bytes(r->file, 0,
+                        zp_file_piece(t->array, stop->unit, stop->piece, NULL, 0).bytes);
 }
 
 /* Reads ahead as many pieces as the ring has places, but at most one pass: a pass writes the pieces
    that the next one reads. */
 static void zp_file_ring_fill(zp_file_ring *r) {
     for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
-        zp_file_ring_array *t = &r->turn[k];
+        zp_file_ring_array *t = &r->list[k];
         const size_t ahead = r->used + zp_min(ZP_RING, r->stops / (size_t)r->passes);
         const size_t most = k == ZP_UPDATED_MEAN ? zp_min(r->ready, ahead) : ahead;
         for (; t->memory && t->asked < most; t->asked++)
@@ -82,26 +82,26 @@ static void zp_file_ring_fill(zp_file_ring *r) {
 static zero_result zp_file_ring_open(zp_file_ring *r, int u, size_t e, size_t n, char **at) {
     zp_file_ring_fill(r);
     for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
-        zp_file_ring_array *t = &r->turn[k];
+        zp_file_ring_array *t = &r->list[k];
         at[k] = zp_array_at(t->array, u, e);
         if (!zp_file_ring_in_file(r, t, r->used)) continue;
         at[k] = zp_file_ring_place(t, r->used);
         if (t->reads)
-            zp_file_wait(r->disk, &t->read[r->used % ZP_RING]);
+            zp_file_wait(r->file, &t->read[r->used % ZP_RING]);
         else { /* an update leaves padding unwritten: it stays zeros */
-            zp_file_wait(r->disk, &t->written[r->used % ZP_RING]);
+            zp_file_wait(r->file, &t->written[r->used % ZP_RING]);
             memset(at[k], 0, n * zp_type_bytes(t->array->type));
         }
         zp_file_ring_count(r, t, r->used);
-        ZP_TRY(zp_failure_result(r->disk->group->failure));
+        ZP_TRY(zp_failure_result(r->file->group->failure));
     }
     return ZERO_OK;
 }
 
 static void zp_file_ring_close(zp_file_ring *r) {
     for (int k = 0; k < ZP_UPDATED_ARRAYS; k++)
-        if (zp_file_ring_writes(r, &r->turn[k]) && zp_file_ring_in_file(r, &r->turn[k], r->used))
-            zp_file_ring_enqueue(r, &r->turn[k], r->used, 1);
+        if (zp_file_ring_writes(r, &r->list[k]) && zp_file_ring_in_file(r, &r->list[k], r->used))
+            zp_file_ring_enqueue(r, &r->list[k], r->used, 1);
     r->used++;
     zp_file_ring_fill(r);
 }
@@ -109,7 +109,7 @@ static void zp_file_ring_close(zp_file_ring *r) {
 /* Drops pieces that were read ahead, because other code wrote to the file. */
 static void zp_file_ring_forget(zp_file_ring *r) {
     if (!r->stops) return;
-    zp_file_sync(r->disk);
-    for (zp_file_ring_array *t = r->turn; t < r->turn + ZP_UPDATED_ARRAYS; t++)
+    zp_file_sync(r->file);
+    for (zp_file_ring_array *t = r->list; t < r->list + ZP_UPDATED_ARRAYS; t++)
         for (; t->asked > r->used; t->asked--) zp_file_ring_count(r, t, t->asked - 1);
 }

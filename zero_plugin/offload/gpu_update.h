@@ -2,7 +2,8 @@
 
    The other way to update the tier HOST. MASTER and STATE are in pinned memory. Each piece is
    copied up, updated by the rule's kernel, with the gradient and PARAM on the device, and copied
-   down. `zp_gpu_update_estimate` finds the cheaper way. The CPU reads and writes all state in its
+   down. `zp_offload_plan_estimate` finds the
+   cheaper way. The CPU reads and writes all state in its
    memory and sends parameters up. For the GPU, all state crosses the link twice, once in each
    direction, and both directions overlap.
 
@@ -11,8 +12,8 @@
               `filled`
      updates  waits for that; runs the rule's kernel: event `used`
      down     waits for that; copies the piece down: event `emptied`
-   The number of places is ZP_PASSAGES, or fewer if there are fewer pieces, so a piece is copied up
-   after its last copy down. When a step begins, `up` and `updates` wait for the decision on the
+   The number of places is ZP_GPU_PLACES, or fewer if there are fewer pieces, so a piece is copied
+   up after its last copy down. When a step begins, `up` and `updates` wait for the decision on the
    compute stream. After that, no access by name writes state. A unit's parameters are new after its
    last kernel, even if copies down are still running.
 
@@ -23,163 +24,103 @@
 
 #include "cpu_update.h"
 
-#define ZP_GPU_UPDATE_NUMEL (8 * ZP_PIECE_NUMEL)
-
-/* Elements of one place, and the number of places. */
-static size_t zp_gpu_update_numel(const zero_ctx *z) {
-    size_t most = 0;
-    for (int u = 0; u < z->layout.all; u++)
-        if (z->live[u].apart) most = zp_max(most, zp_ctx_own_part(z, u)->numel);
-    return zp_min(most, ZP_GPU_UPDATE_NUMEL);
-}
-static size_t zp_gpu_update_places(const zero_ctx *z) {
-    size_t pieces = 0;
-    for (int u = 0; u < z->layout.all; u++)
-        if (z->live[u].apart) pieces += zp_ctx_own_part(z, u)->numel > 0;
-    return zp_min(ZP_PASSAGES, pieces);
-}
-/* Bytes of device memory for all places, of state or of sums of gradients. */
-static size_t zp_gpu_update_bytes(const zero_ctx *z) {
-    size_t arrays = (size_t)zp_cpu_update_adds_means(z);
-    for (int k = ZP_MASTER; k < ZP_NEXT && z->host.through; k++)
-        arrays += z->array[k].share != ZP_NOTHING;
-    return arrays ? arrays * zp_gpu_update_places(z) * zp_gpu_update_numel(z) * sizeof(float) : 0;
-}
-
-/* Estimates the seconds for one element of the state, by the configured rates: by the CPU, which
-   then sends parameters up, and by the GPU. */
-static void zp_gpu_update_estimate(const zero_ctx *z, double *host, double *device) {
-    const zero_config *c = &z->cfg;
-    const int masters = z->array[ZP_MASTER].share != ZP_NOTHING;
-    const double link = 1e9 * (double)c->link_gbs, memory = 1e9 * (double)c->memory_gbs;
-    const double state = 4.0 * (z->rule->states + masters);
-    const double p = (double)zp_type_bytes(c->type),
-                 g = (double)zp_type_bytes(z->array[ZP_GRAD].type);
-    const double passes = z->rule->passes;
-    *host = passes * (2 * state + g + (masters ? 1 : 2) * p) / memory + p / link;
-    *device = passes * (state / link > 2 * state / memory ? state / link : 2 * state / memory);
-}
-
-/* Chooses the way, and reports the estimates of both in the plan. */
-static void zp_gpu_update_choose(zero_ctx *z) {
-    const zero_config *c = &z->cfg;
-    double host, device;
-    z->host.through = 0;
-    if (c->optimizer_tier != ZERO_HOST || zp_device_is_host()) return;
-    zp_gpu_update_estimate(z, &host, &device);
-    const int can = !c->delay_from && !c->parameter_tier && c->gradient_tier != ZERO_FILE;
-    z->host.through = c->update_on == ZERO_UPDATE_DEVICE
-                      || (c->update_on == ZERO_UPDATE_AUTO && can && device < host);
-}
-static void zp_gpu_update_plan(zero_ctx *z) {
-    size_t numel = 0;
-    double host = 0, device = 0;
-    for (int u = 0; u < z->layout.all; u++)
-        numel += zp_ctx_own_part(z, u)->tier == ZERO_HOST ? zp_ctx_own_part(z, u)->numel : 0;
-    if (!numel) return;
-    zp_gpu_update_estimate(z, &host, &device);
-    z->plan.update_on = z->host.through ? ZERO_UPDATE_DEVICE : ZERO_UPDATE_HOST;
-    z->plan.update_host_s = host * (double)numel;
-    z->plan.update_device_s = device * (double)numel;
-}
-
+#ifdef __CUDACC__
 /* Begins the updates after the decision. */
 static zero_result zp_gpu_update_begin(zero_ctx *z) {
-    zp_cpu_update *h = &z->host;
-    if (!h->through) return ZERO_OK;
-    ZP_TRY(zp_device_record_event(&z->compute, &h->decided));
-    return zp_device_wait_event(&z->updates, &h->decided);
+    zp_event *decided = &z->offload->gpu.decided;
+    ZP_TRY(zp_device_record_event(&z->compute, decided));
+    return zp_device_wait_event(&z->updates, decided);
 }
 
-/* Array k's place on the device for the next piece. */
-static char *zp_gpu_update_place(const zero_ctx *z, int k) {
-    const size_t place = z->host.turn % zp_gpu_update_places(z), each = zp_gpu_update_numel(z);
+/* Returns the place of the next piece, and array k's memory there. */
+static size_t zp_gpu_update_place(const zero_ctx *z) {
+    return z->offload->gpu.pieces % zp_offload_plan_gpu_places(z);
+}
+static char *zp_gpu_update_memory(const zero_ctx *z, int k) {
     size_t before = 0;
     for (int i = ZP_MASTER; i < k; i++) before += z->array[i].share != ZP_NOTHING;
-    return z->host.places + (before * zp_gpu_update_places(z) + place) * each * sizeof(float);
+    const size_t place = before * zp_offload_plan_gpu_places(z) + zp_gpu_update_place(z);
+    return z->offload->places + place * zp_offload_plan_gpu_numel(z) * sizeof(float);
 }
 
-/* Bytes that array k keeps of n elements of unit u's part from `from` on. Matrices have one
-   state. */
-static size_t zp_gpu_update_kept(const zero_ctx *z, int k, int u, size_t from, size_t n) {
-    const size_t kept = z->array[k].part[u].numel;
-    return from < kept ? zp_min(n, kept - from) * sizeof(float) : 0;
-}
-
-/* The same, over all arrays that are copied. */
-static uint64_t zp_gpu_update_moved(zero_ctx *z, int u, size_t from, size_t n) {
+/* Copies n elements of unit u's state, from element `from` of its part on, between host memory and
+   the next place, up or down. at[k], if not NULL: set to array k's memory in the place. */
+static zero_result zp_gpu_update_copy(zero_ctx *z, int u, size_t from, size_t n, int up,
+                                      char **at) {
+    zp_offload *o = z->offload;
+    zp_stream *s = up ? &o->gpu.up : &o->gpu.down;
     const size_t e = zp_ctx_own_part(z, u)->first + from;
-    uint64_t bytes = 0;
-    for (int k = ZP_MASTER; k < ZP_NEXT; k++)
-        if (zp_array_at(&z->array[k], u, e)) bytes += zp_gpu_update_kept(z, k, u, from, n);
-    return bytes;
+    size_t bytes[ZP_NEXT] = {0}, all = 0; /* matrices have one state: its array may end earlier */
+    for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
+        const size_t kept = z->array[k].part[u].numel;
+        bytes[k] = from < kept ? zp_min(n, kept - from) * sizeof(float) : 0;
+        all += bytes[k];
+    }
+    zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_COPY, u, all);
+    for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
+        char *state = zp_array_at(&z->array[k], u, e);
+        char *place = state ? zp_gpu_update_memory(z, k) : NULL;
+        if (at) at[ZP_UPDATED_MASTER + k - ZP_MASTER] = place;
+        if (state) ZP_TRY(zp_device_copy(s, up ? place : state, up ? state : place, bytes[k]));
+    }
+    zp_device_end_slice(s, r);
+    *(up ? &o->up_bytes : &o->down_bytes) += all;
+    return ZERO_OK;
 }
 
-/* Copies n elements of unit u's part from `from` on up, to at[k]. `updates` waits for them. */
-static zero_result zp_gpu_update_open(zero_ctx *z, int u, size_t from, size_t n, char **at) {
-    zp_cpu_update *h = &z->host;
-    zp_gpu_update_place_events *p = &h->passage[h->turn % zp_gpu_update_places(z)];
-    const size_t e = zp_ctx_own_part(z, u)->first + from;
-    at[ZP_UPDATED_PARAM] = zp_array_at(&z->array[ZP_PARAM], u, e);
-    at[ZP_UPDATED_MEAN] = zp_array_at(zp_ctx_update_gradient(z), u, e);
-    ZP_TRY(zp_device_wait_event(&h->up, &p->emptied));
-    zp_record *r =
-        zp_device_begin_slice(&h->up, ZERO_EVENT_COPY, u, zp_gpu_update_moved(z, u, from, n));
-    for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
-        const char *state = zp_array_at(&z->array[k], u, e);
-        char **to = &at[ZP_UPDATED_MASTER + k - ZP_MASTER];
-        *to = state ? zp_gpu_update_place(z, k) : NULL;
-        if (state) ZP_TRY(zp_device_copy(&h->up, *to, state, zp_gpu_update_kept(z, k, u, from, n)));
+/* The updater of units whose state the GPU updates, piece by piece. */
+static zero_result zp_gpu_update_unit(zero_ctx *z, int u, int pass, const zero_hyper *h) {
+    zp_offload_gpu *g = &z->offload->gpu;
+    const zp_rule *rule = z->rule;
+    const zp_array_part *own = zp_ctx_own_part(z, u);
+    char *at[ZP_UPDATED_ARRAYS];
+    for (size_t from = 0, n; from < own->numel; from += n, g->pieces++) {
+        const size_t place = zp_gpu_update_place(z);
+        n = zp_min(ZP_GPU_UPDATE_NUMEL, own->numel - from);
+        at[ZP_UPDATED_PARAM] = zp_array_at(&z->array[ZP_PARAM], u, own->first + from);
+        at[ZP_UPDATED_MEAN] = zp_array_at(zp_ctx_update_gradient(z), u, own->first + from);
+        ZP_DO(z, zp_device_wait_event(&g->up, &g->emptied[place]));
+        ZP_DO(z, zp_gpu_update_copy(z, u, from, n, 1, at));
+        ZP_DO(z, zp_device_record_event(&g->up, &g->filled[place]));
+        ZP_DO(z, zp_device_wait_event(&z->updates, &g->filled[place]));
+        const zp_update update = zp_step_make_update(z, u, h, z->control, from, n, at);
+        const int last = z->live[u].spans ? zp_rule_last(rule, pass) : 0; /* padding alone: none */
+        for (int k = zp_rule_first(rule, pass); k < last; k++)
+            ZP_DO(z, rule->update[k](&z->updates, &update, n / ZP_WIDE));
+        ZP_DO(z, zp_device_record_event(&z->updates, &g->used[place]));
+        ZP_DO(z, zp_device_wait_event(&g->down, &g->used[place]));
+        ZP_DO(z, zp_gpu_update_copy(z, u, from, n, 0, NULL));
+        ZP_DO(z, zp_device_record_event(&g->down, &g->emptied[place]));
     }
-    zp_device_end_slice(&h->up, r);
-    h->up_bytes += zp_gpu_update_moved(z, u, from, n);
-    ZP_TRY(zp_device_record_event(&h->up, &p->filled));
-    return zp_device_wait_event(&z->updates, &p->filled);
-}
-/* Copies them down after their update. */
-static zero_result zp_gpu_update_close(zero_ctx *z, int u, size_t from, size_t n) {
-    zp_cpu_update *h = &z->host;
-    zp_gpu_update_place_events *p = &h->passage[h->turn % zp_gpu_update_places(z)];
-    ZP_TRY(zp_device_record_event(&z->updates, &p->used));
-    ZP_TRY(zp_device_wait_event(&h->down, &p->used));
-    zp_record *r =
-        zp_device_begin_slice(&h->down, ZERO_EVENT_COPY, u, zp_gpu_update_moved(z, u, from, n));
-    for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
-        char *state = zp_array_at(&z->array[k], u, zp_ctx_own_part(z, u)->first + from);
-        const size_t kept = zp_gpu_update_kept(z, k, u, from, n);
-        if (state) ZP_TRY(zp_device_copy(&h->down, state, zp_gpu_update_place(z, k), kept));
-    }
-    zp_device_end_slice(&h->down, r);
-    h->down_bytes += zp_gpu_update_moved(z, u, from, n);
-    h->turn++;
-    return zp_device_record_event(&h->down, &p->emptied);
+    return ZERO_OK;
 }
 
 /* Adds the sum of earlier micro-steps, in DOWN, to unit u's reduced gradient. */
 static zero_result zp_gpu_update_add_mean(zero_ctx *z, int u) {
     const zp_array *mean = &z->array[ZP_MEAN];
     const zp_array_part *own = &mean->part[u];
-    const size_t of = zp_type_bytes(mean->type), most = zp_gpu_update_numel(z);
-    zp_cpu_update *h = &z->host;
+    const size_t of = zp_type_bytes(mean->type), most = zp_offload_plan_gpu_numel(z);
+    zp_offload_gpu *g = &z->offload->gpu;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_NORM, u, own->numel * of);
-    ZP_TRY(zp_device_wait_event(&h->up, z->live[u].reduction)); /* the last one was copied down */
-    for (size_t from = 0, n; from < own->numel; from += n, h->turn++) {
-        zp_gpu_update_place_events *p = &h->passage[h->turn % zp_gpu_update_places(z)];
-        char *place = zp_gpu_update_place(z, ZP_MASTER);
+    ZP_TRY(zp_device_wait_event(&g->up, z->live[u].reduction)); /* the last one was copied down */
+    for (size_t from = 0, n; from < own->numel; from += n, g->pieces++) {
+        const size_t place = zp_gpu_update_place(z);
+        char *more = zp_gpu_update_memory(z, ZP_MASTER);
         n = zp_min(most, own->numel - from);
         const zp_kernel_accumulate_args add = {
-            (float *)(void *)place, zp_ctx_unit_mean(z, u) + from * of, mean->type, 0, 1};
-        ZP_TRY(zp_device_wait_event(&h->up, &p->used));
-        zp_record *up = zp_device_begin_slice(&h->up, ZERO_EVENT_COPY, u, n * of);
-        ZP_TRY(zp_device_copy(&h->up, place, zp_array_at(mean, u, own->first + from), n * of));
-        zp_device_end_slice(&h->up, up);
-        ZP_TRY(zp_device_record_event(&h->up, &p->filled));
-        ZP_TRY(zp_device_wait_event(s, &p->filled));
+            (float *)(void *)more, zp_ctx_unit_mean(z, u) + from * of, mean->type, 0, 1};
+        ZP_TRY(zp_device_wait_event(&g->up, &g->used[place]));
+        zp_record *up = zp_device_begin_slice(&g->up, ZERO_EVENT_COPY, u, n * of);
+        ZP_TRY(zp_device_copy(&g->up, more, zp_array_at(mean, u, own->first + from), n * of));
+        zp_device_end_slice(&g->up, up);
+        ZP_TRY(zp_device_record_event(&g->up, &g->filled[place]));
+        ZP_TRY(zp_device_wait_event(s, &g->filled[place]));
         ZP_TRY(zp_kernel_accumulate(s, &add, n / ZP_WIDE));
-        ZP_TRY(zp_device_record_event(s, &p->used));
-        h->up_bytes += n * of;
+        ZP_TRY(zp_device_record_event(s, &g->used[place]));
+        z->offload->up_bytes += n * of;
     }
     zp_device_end_slice(s, r);
     return ZERO_OK;
 }
+#endif

@@ -1,187 +1,295 @@
-/* offload_build.h - the row of offload: what it plans and allocates, and its stations */
+/* offload_build.h - what offload allocates, and its row */
 #pragma once
 
 #include "../core/build.h"
 #include "transfers.h"
 
-/* Bytes of lists, and of lanes: of the stream `updates`, of CPU memory next to a GPU, and of files.
- */
-static size_t zp_offload_build_context_bytes(zero_ctx *z) {
-    const int cpu = z->ring.stops > 0 && !z->cfg.no_overlap;
-    int n = zp_device_is_host() ? cpu : zp_cpu_update_is_on(z);
-    for (int side = 0; side < ZP_SIDES && !zp_device_is_host(); side++)
-        n += zp_ctx_side_array(z, side)->tier == ZERO_FILE;
-    const size_t lanes = (size_t)n + (z->plan.file_bytes ? ZP_DISK_LANES : 0);
-    return z->ring.stops * sizeof(zp_file_ring_stop) + z->disk_pieces * sizeof(uint64_t)
-           + lanes * ZP_LANE_TASKS * sizeof(zp_task);
-}
+/* ---- the life of what a run on a GPU needs ---- */
 
-/* The arrays that an update touches, in the ring's order, and what it does with them. */
-static void zp_offload_build_ring_arrays(zero_ctx *z) {
-    zp_file_ring_array *t = z->ring.turn;
-    const int masters = z->array[ZP_MASTER].share != ZP_NOTHING;
-    memset(t, 0, sizeof z->ring.turn);
-    t[ZP_UPDATED_PARAM].array = &z->array[zp_cpu_update_is_on(z) ? (int)ZP_UP
-                                          : zp_ctx_keeps_next(z) ? (int)ZP_NEXT
-                                                                 : (int)ZP_PARAM];
-    t[ZP_UPDATED_PARAM].other = zp_ctx_keeps_next(z) ? &z->array[ZP_PARAM] : NULL;
-    t[ZP_UPDATED_MEAN].array =
-        zp_cpu_update_is_on(z) ? &z->array[ZP_DOWN] : zp_ctx_update_gradient(z);
-    for (int i = 0; i <= ZP_STATES; i++) t[ZP_UPDATED_MASTER + i].array = &z->array[ZP_MASTER + i];
-    for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
-        const int last = 1 << (z->rule->passes - 1), all = 2 * last - 1;
-        t[k].reads = k != ZP_UPDATED_PARAM || !masters;
-        t[k].writes = k == ZP_UPDATED_MEAN ? 0 : k > ZP_UPDATED_MASTER ? all : last;
+#ifdef __CUDACC__
+/* Calls what_gate of every gate: init, abandon or close. */
+#define ZP_OFFLOAD_EACH_GATE(o, what)                                                              \
+    do {                                                                                           \
+        zp_lane_##what##_gate(&(o)->gpu.gate);                                                     \
+        for (int side = 0; side < ZP_SIDES; side++) {                                              \
+            zp_lane_##what##_gate(&(o)->gpu.staging[side].copied);                                 \
+            zp_lane_##what##_gate(&(o)->gpu.staging[side].given);                                  \
+        }                                                                                          \
+    } while (0)
+
+/* Lists all events. */
+enum { ZP_GPU_EVENTS = 5 + 3 * ZP_GPU_PLACES };
+static void zp_offload_build_list_events(zp_offload_gpu *g, zp_event *list[ZP_GPU_EVENTS]) {
+    zp_event *first[5] = {&g->decided, &g->ready, &g->done, &g->returned, &g->gathered};
+    memcpy(list, first, sizeof first);
+    for (int i = 0; i < ZP_GPU_PLACES; i++) {
+        list[5 + 3 * i] = &g->filled[i];
+        list[6 + 3 * i] = &g->used[i];
+        list[7 + 3 * i] = &g->emptied[i];
     }
 }
 
-/* Memory for pieces on their way: of each array in the file a bounce, its part of the ring, and
-   addends. */
-static void zp_offload_build_piece_memory(zero_ctx *z) {
-    char *at = z->disk_memory;
-    for (int k = 0; k < ZP_ARRAYS; k++) {
-        zp_array *a = &z->array[k];
-        const size_t bytes = a->piece_bytes;
-        const int twin = k == ZP_PARAM ? ZP_UP : k == ZP_MEAN ? ZP_DOWN : k;
-        const zp_array *turned = &z->array[zp_cpu_update_is_on(z) ? twin : k];
-        if (a->tier != ZERO_FILE || !zp_array_bytes_off_device(a, z->layout.all)) continue;
-        a->disk = z->array[twin].disk = &z->disk;
-        a->bounce = at;
-        at += bytes;
-        for (zp_file_ring_array *t = z->ring.turn; t < z->ring.turn + ZP_UPDATED_ARRAYS; t++) {
-            if (t->array != turned) continue;
-            t->memory = at;
-            t->piece_bytes = bytes;
-        }
-        at += zp_offload_plan_places(z, k) * bytes;
-        if (zp_offload_plan_addends(z, k)) z->addends = at;
-        at += zp_offload_plan_addends(z, k) * bytes;
-    }
-}
-
-/* What updates apart need: their stream, their stops, and the disk with the pieces on their way. */
-static zero_result zp_offload_build_open_updates(zero_ctx *z) {
+/* Opens the memory, streams, lanes and events. The stream `updates` gets its lane. */
+static zero_result zp_offload_build_open_gpu(zero_ctx *z) {
+    zp_offload *o = z->offload;
+    zp_offload_gpu *g = &o->gpu;
     const zero_config *c = &z->cfg;
-    zp_file_ring *r = &z->ring;
-    const size_t bytes = z->plan.file_bytes;
-    if (!r->stops) return ZERO_OK;
-    r->disk = &z->disk;
-    if (bytes) ZP_TRY(zp_file_open(&z->disk, z->all, c->folder, bytes, z->disk_pieces));
-    z->disk.unchecked = c->no_file_check;
-    if (bytes) z->plan.file_way = zp_file_describe(&z->disk);
-    if (bytes && c->log) {
-        char text[ZP_TEXT_BYTES];
-        (void)snprintf(text, sizeof text, "a file of %zu bytes in %.200s, by %s", bytes, c->folder,
-                       z->plan.file_way);
-        c->log(c->log_user, ZERO_LOG_INFO, text);
+    zp_event *list[ZP_GPU_EVENTS];
+    size_t bytes[2];
+    zp_offload_plan_cut_host(z, bytes);
+    ZP_TRY(zp_device_open_stream(&g->down, &z->device, c->stream, !c->no_overlap, 0, 1));
+    ZP_TRY(zp_device_open_stream(&g->up, &z->device, c->stream, !c->no_overlap, 0, 1));
+    zp_device_set_track(&g->down, ZERO_TRACK_COPIES);
+    zp_device_set_track(&g->up, ZERO_TRACK_COPIES);
+    if (z->cpu_updates) ZP_TRY(zp_device_attach_lane(&z->updates, c->threads));
+    zp_offload_build_list_events(g, list);
+    for (int i = 0; i < ZP_GPU_EVENTS; i++) ZP_TRY(zp_device_open_event(&z->device, list[i]));
+    for (int side = 0; side < ZP_SIDES; side++) {
+        if (zp_ctx_side_array(z, side)->tier != ZERO_FILE) continue;
+        ZP_TRY(zp_lane_open(&g->staging[side].asks, 1));
+        g->staging[side].is_open = 1;
     }
-    ZP_TRY(
-        zp_device_open_stream(&z->updates, &z->device, c->stream, !c->no_overlap, 0, c->threads));
-    zp_device_set_track(&z->updates, ZERO_TRACK_UPDATES);
-    r->stop = (zp_file_ring_stop *)calloc(r->stops, sizeof *r->stop);
-    if (!r->stop) return ZERO_ERR_MEMORY;
-    if (zp_offload_plan_buffers(z)
-        && posix_memalign((void **)&z->disk_memory, ZP_SECTOR, z->disk_bytes))
-        return ZERO_ERR_MEMORY;
-    zp_file_ring_stop *stop = r->stop;
-    for (int i = 0; i < r->passes * z->layout.all; i++) {
-        const int u = zp_ctx_nth_update(z, i % z->layout.all);
-        z->live[u].old_next = 1; /* PARAM has the first weights */
-        const size_t n = z->live[u].apart ? zp_array_pieces(&z->array[ZP_STATE], u) : 0;
-        for (size_t piece = 0; piece < n; piece++, stop++) {
-            stop->unit = u;
-            stop->piece = piece;
-        }
+    for (int i = 1; i >= 0; i--) {
+        ZP_TRY(zp_device_open_pages(&g->memory[i], bytes[i], i));
+        o->host[i] = g->memory[i].base;
     }
-    return ZERO_OK;
+    zp_offload_plan_cut_host(z, bytes);
+    if (z->cpu_updates) z->decision = o->control;
+    for (int u = 0; u < z->layout.all; u++)
+        (void)zp_build_make_spans(z, u, o->spans + (z->layout.unit[u].member - z->layout.members));
+    return ZERO_OK; /* UP is zeros, like PARAM */
 }
 
-/* All ranks learn who has no room in the host's memory. */
-static zero_result zp_offload_build_open_cpu(zero_ctx *z) {
-    zp_cpu_update *h = &z->host;
-    size_t pinned;
-    const size_t all = zp_cpu_update_bytes(z, &pinned);
-    const zero_result r = zp_cpu_update_open(z);
+/* All ranks learn which rank has no room in host memory. */
+static zero_result zp_offload_build_agree_gpu(zero_ctx *z) {
+    const zero_result r = zp_offload_build_open_gpu(z);
     int who = -1;
-    if (!r && h->spans)
-        for (int u = 0; u < z->layout.all; u++)
-            (void)zp_build_make_spans(z, u,
-                                      h->spans + (z->layout.unit[u].member - z->layout.members));
     ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &who));
     if (who < 0) return ZERO_OK;
     if (r && z->device.text[0]) return zp_ctx_check(z, r); /* it was something else */
     return z->dead = zp_ctx_fail(
                z, ZERO_ERR_MEMORY,
                "rank %d could not get %zu bytes of the host's memory, of which %zu pinned", who,
-               all, pinned);
+               z->plan.host_bytes, z->plan.pinned_bytes);
 }
 
-/* Before memory that ranks share is opened: the stream `updates`, the file and its pieces. */
-static zero_result zp_offload_build_allocate(zero_ctx *z) {
-    zp_offload_build_ring_arrays(z);
-    return zp_offload_build_open_updates(z);
+/* Opens the gates for threads that still wait: a lost device does not open them. */
+static void zp_offload_build_abandon(zero_ctx *z) {
+    zp_offload *o = z->offload;
+    if (!o) return;
+    zp_device_close_stream(&o->gpu.down);
+    zp_device_close_stream(&o->gpu.up);
+    zp_lane_abandon_gate(&o->gpu.gate);
+    for (int side = 0; side < ZP_SIDES; side++)
+        if (o->gpu.staging[side].is_open) (void)zp_device_sync_stream(&z->stream[side]);
+    ZP_OFFLOAD_EACH_GATE(o, abandon);
 }
-/* After all ranks have allocated that. */
+static void zp_offload_build_close_gpu(zp_offload *o) {
+    zp_event *list[ZP_GPU_EVENTS];
+    zp_offload_build_list_events(&o->gpu, list);
+    for (int i = 0; i < ZP_GPU_EVENTS; i++) zp_device_close_event(list[i]);
+    for (int side = 0; side < ZP_SIDES; side++)
+        if (o->gpu.staging[side].is_open) zp_lane_close(&o->gpu.staging[side].asks);
+    for (int i = 0; i < 2; i++) zp_device_close_pages(&o->gpu.memory[i]);
+    ZP_OFFLOAD_EACH_GATE(o, close);
+}
+#endif
+
+/* ---- allocation ---- */
+
+/* Returns the bytes of lists, and of lanes: of the stream `updates`, of staging, and of files. */
+static size_t zp_offload_build_context_bytes(zero_ctx *z) {
+    const zp_offload *o = z->offload;
+    const int cpu = o->ring.stops > 0 && !z->cfg.no_overlap;
+    int n = zp_device_is_host() ? cpu : z->cpu_updates;
+    for (int side = 0; side < ZP_SIDES && !zp_device_is_host(); side++)
+        n += zp_ctx_side_array(z, side)->tier == ZERO_FILE;
+    const size_t lanes = (size_t)n + (z->plan.file_bytes ? ZP_DISK_LANES : 0);
+    return sizeof *o + (size_t)z->layout.all * (sizeof *o->unit + ZP_TWINS * sizeof(zp_array_part))
+           + o->ring.stops * sizeof(zp_file_ring_stop) + o->file_pieces * sizeof(uint64_t)
+           + lanes * ZP_LANE_TASKS * sizeof(zp_task);
+}
+
+/* Describes the arrays that an update touches, and what it does with them. */
+static void zp_offload_build_ring_arrays(zero_ctx *z) {
+    zp_offload *o = z->offload;
+    zp_file_ring_array *t = o->ring.list;
+    const int masters = z->array[ZP_MASTER].share != ZP_NOTHING, next = zp_ctx_keeps_next(z);
+    const int last = 1 << (z->rule->passes - 1), all = 2 * last - 1;
+    t[ZP_UPDATED_PARAM].array = &z->array[next ? (int)ZP_NEXT : (int)ZP_PARAM];
+    t[ZP_UPDATED_PARAM].other = next ? &z->array[ZP_PARAM] : NULL;
+    t[ZP_UPDATED_MEAN].array = zp_ctx_update_gradient(z);
+    if (z->cpu_updates) t[ZP_UPDATED_PARAM].array = &o->twin[ZP_UP];
+    if (z->cpu_updates) t[ZP_UPDATED_MEAN].array = &o->twin[ZP_DOWN];
+    for (int i = 0; i <= ZP_STATES; i++) t[ZP_UPDATED_MASTER + i].array = &z->array[ZP_MASTER + i];
+    for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
+        t[k].reads = k != ZP_UPDATED_PARAM || !masters;
+        t[k].writes = k == ZP_UPDATED_MEAN ? 0 : k > ZP_UPDATED_MASTER ? all : last;
+    }
+}
+
+/* Divides the memory for pieces: of each array in the file a bounce, its part of the ring, and
+   addends. */
+static void zp_offload_build_divide_pieces(zero_ctx *z) {
+    zp_offload *o = z->offload;
+    char *at = o->pieces;
+    for (int k = 0; k < ZP_ARRAYS; k++) {
+        zp_array *a = &z->array[k];
+        const size_t bytes = a->filed->piece_bytes;
+        if (a->tier != ZERO_FILE || !zp_array_bytes_off_device(a, z->layout.all)) continue;
+        a->filed->file = &o->file;
+        a->filed->bounce = at;
+        at += bytes;
+        for (zp_file_ring_array *t = o->ring.list; t < o->ring.list + ZP_UPDATED_ARRAYS; t++) {
+            if (t->array->filed != a->filed) continue;
+            t->memory = at;
+            t->piece_bytes = bytes;
+        }
+        at += zp_offload_plan_places(z, k) * bytes;
+        if (zp_offload_plan_addends(z, k)) o->addends = at;
+        at += zp_offload_plan_addends(z, k) * bytes;
+    }
+}
+
+static zero_result zp_offload_build_open_file(zero_ctx *z) {
+    zp_offload *o = z->offload;
+    const zero_config *c = &z->cfg;
+    const size_t bytes = z->plan.file_bytes;
+    char text[ZP_TEXT_BYTES];
+    if (!bytes) return ZERO_OK;
+    ZP_TRY(zp_file_open(&o->file, z->all, c->folder, bytes, o->file_pieces));
+    o->file.unchecked = c->no_file_check;
+    z->plan.file_way = zp_file_describe(&o->file);
+    (void)snprintf(text, sizeof text, "a file of %zu bytes in %.200s, by %s", bytes, c->folder,
+                   z->plan.file_way);
+    if (c->log) c->log(c->log_user, ZERO_LOG_INFO, text);
+    return ZERO_OK;
+}
+
+/* Allocates, before memory that ranks share: the stream `updates`, the ring's stops in the order of
+   updates, the file, and the pieces. */
+static zero_result zp_offload_build_allocate(zero_ctx *z) {
+    zp_offload *o = z->offload;
+    zp_file_ring *r = &o->ring;
+    const zero_config *c = &z->cfg;
+    zp_offload_build_ring_arrays(z);
+    if (!r->stops) return ZERO_OK;
+    r->file = &o->file;
+    ZP_TRY(zp_offload_build_open_file(z));
+    ZP_TRY(
+        zp_device_open_stream(&z->updates, &z->device, c->stream, !c->no_overlap, 0, c->threads));
+    zp_device_set_track(&z->updates, ZERO_TRACK_UPDATES);
+    r->stop = (zp_file_ring_stop *)calloc(r->stops, sizeof *r->stop);
+    if (!r->stop) return ZERO_ERR_MEMORY;
+    if (zp_offload_plan_buffers(z)
+        && posix_memalign((void **)&o->pieces, ZP_SECTOR, o->pieces_bytes))
+        return ZERO_ERR_MEMORY;
+    zp_file_ring_stop *stop = r->stop;
+    for (int i = 0; i < r->passes * z->layout.all; i++) {
+        const int u = zp_ctx_nth_update(z, i % z->layout.all);
+        const size_t n = z->live[u].on_updates ? zp_file_pieces(&z->array[ZP_STATE], u) : 0;
+        for (size_t piece = 0; piece < n; piece++, stop++) {
+            stop->unit = u;
+            stop->piece = piece;
+        }
+    }
+    for (int u = 0; u < z->layout.all; u++) {
+        o->unit[u].old_next = 1; /* PARAM has the first weights */
+        if (zp_ctx_is_delayed(z)) ZP_TRY(zp_device_open_event(&z->device, &o->unit[u].spent));
+    }
+    return ZERO_OK;
+}
+/* Allocates the rest, after all ranks have allocated that. */
 static zero_result zp_offload_build_share(zero_ctx *z) {
-    if (zp_cpu_update_keeps_state(z)) ZP_TRY(zp_offload_build_open_cpu(z));
-    zp_offload_build_piece_memory(z);
+#ifdef __CUDACC__
+    if (zp_offload_keeps_state(z)) ZP_TRY(zp_offload_build_agree_gpu(z));
+#endif
+    zp_offload_build_divide_pieces(z);
     return ZERO_OK;
 }
 static void zp_offload_build_cut(zero_ctx *z, size_t *at) {
-    const size_t places = zp_gpu_update_bytes(z), sums = zp_offload_plan_sums(z);
-    if (places) z->host.places = (char *)zp_ctx_cut_arena(z, at, places, 1);
-    if (sums) z->host.lift[ZP_GRAD].sums = (float *)zp_ctx_cut_arena(z, at, sums, 1);
-}
-
-/* ---- the plan ---- */
-
-/* Gradients stay on the device if they are whole there, or if the GPU updates. */
-static void zp_offload_build_choose(zero_ctx *z) {
-    zp_array *mean = &z->array[ZP_MEAN];
-    zp_gpu_update_choose(z);
-    const int whole = z->array[ZP_GRAD].share == ZP_WHOLE;
-    if (z->cfg.gradient_tier == ZERO_HOST && (whole || z->host.through)) mean->tier = ZERO_DEVICE;
-}
-/* The arrays are cut: those of the CPU's memory and of the file follow. */
-static void zp_offload_build_plan_arrays(zero_ctx *z) {
-    zp_cpu_update_plan(z);
-    zp_offload_plan_file(z);
-    zp_cpu_update_share_parts(z);
-    zp_gpu_update_plan(z);
-    z->plan.host_bytes = zp_cpu_update_bytes(z, &z->plan.pinned_bytes);
-    z->piece_bytes = zp_offload_plan_buffers(z) + zp_offload_plan_sums(z) + zp_gpu_update_bytes(z);
-}
-static void zp_offload_build_plan_traffic(zero_ctx *z) {
-    zp_offload_plan_file_traffic(z);
-    zp_offload_plan_link_traffic(z);
+    zp_offload *o = z->offload;
+    const size_t places = zp_offload_plan_gpu_bytes(z), sums = zp_offload_plan_sums(z);
+    if (places) o->places = (char *)zp_ctx_cut_arena(z, at, places, 1);
+    if (sums) o->staged_sums = (float *)zp_ctx_cut_arena(z, at, sums, 1);
 }
 
 /* ---- life ---- */
 
-static void zp_offload_build_init(zero_ctx *z) {
-    zp_lane_init_gate(&z->host.gate);
-    for (int side = 0; side < ZP_SIDES; side++) {
-        zp_lane_init_gate(&z->host.lift[side].given);
-        zp_lane_init_gate(&z->host.lift[side].copied);
+static zero_result zp_offload_build_join(zero_ctx *z) {
+    z->offload = (zp_offload *)calloc(1, sizeof *z->offload);
+    if (!z->offload) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the state of offload");
+#ifdef __CUDACC__
+    ZP_OFFLOAD_EACH_GATE(z->offload, init);
+#endif
+    return ZERO_OK;
+}
+/* Sets the function that updates each unit, and what that replaces in the core. */
+static zero_result zp_offload_build_updaters(zero_ctx *z) {
+    for (int u = 0; u < z->layout.all; u++) {
+        if (!z->live[u].on_updates) continue;
+        z->live[u].update = zp_async_update_push;
+#ifdef __CUDACC__
+        if (z->offload->gpu_updates) z->live[u].update = zp_gpu_update_unit;
+#endif
     }
+    if (!zp_ctx_is_delayed(z)) return ZERO_OK;
+    z->find_weights = zp_delayed_find_weights;
+    return ZERO_OK;
 }
 static void zp_offload_build_finish(zero_ctx *z) {
+    zp_offload *o = z->offload;
+    if (!o) return;
+#ifdef __CUDACC__
     for (int side = 0; side < ZP_SIDES; side++)
-        if (z->host.lift[side].open) zp_lane_sync(&z->host.lift[side].asks);
-    zp_file_sync(&z->disk);
+        if (o->gpu.staging[side].is_open) zp_lane_sync(&o->gpu.staging[side].asks);
+#endif
+    zp_file_sync(&o->file);
 }
 static void zp_offload_build_destroy(zero_ctx *z, int broken) {
+    zp_offload *o = z->offload;
     (void)broken;
-    for (int side = 0; side < ZP_SIDES; side++)
-        if (z->host.lift[side].open) zp_lane_close(&z->host.lift[side].asks);
-    zp_file_close(&z->disk);
-    if (!zp_cpu_update_keeps_state(z)) free(z->disk_memory);
-    zp_cpu_update_close(z);
-    free(z->ring.stop);
+    if (!o) return;
+    for (int u = 0; u < o->units; u++) zp_device_close_event(&o->unit[u].spent);
+    zp_file_close(&o->file);
+    if (!o->host[0]) free(o->pieces);
+#ifdef __CUDACC__
+    zp_offload_build_close_gpu(o);
+#endif
+    free(o->ring.stop);
+    free(o->unit);
+    free(o->parts);
+    free(o);
+    z->offload = NULL;
 }
-/* Pieces of state are read ahead while the last micro-step is reduced. */
-static zero_result zp_offload_build_reduced(zero_ctx *z) {
-    return z->plan.file_bytes ? zp_async_update_fill_ring(z) : ZERO_OK;
+
+static void zp_offload_build_wrote(zero_ctx *z, const zp_array *a, int u) {
+    zp_offload *o = z->offload;
+    const int first = u < 0 ? 0 : u, end = u < 0 ? z->layout.all : u + 1;
+    for (int i = first; i < end; i++) o->unit[i].old_next = !z->pending;
+    if (!a || a->filed->file) zp_file_ring_forget(&o->ring);
+#ifdef __CUDACC__
+    zp_cpu_update_note_write(z, a);
+#endif
+}
+static zero_result zp_offload_build_sync(zero_ctx *z) {
+    zp_offload *o = z->offload;
+#ifdef __CUDACC__
+    if (o->gpu.staging[ZP_GRAD].is_open) zp_lane_sync(&o->gpu.staging[ZP_GRAD].asks);
+    if (o->gpu.down.device) ZP_TRY(zp_device_sync_stream(&o->gpu.down));
+#endif
+    (void)o;
+    return z->updates.device ? zp_device_sync_stream(&z->updates) : ZERO_OK;
+}
+static void zp_offload_build_stats(zero_ctx *z, zero_stats *stats) {
+    zp_offload *o = z->offload;
+    zp_file_sync(&o->file);
+    stats->allocated_bytes += zp_offload_plan_buffers(z);
+    stats->file_read_bytes = o->file.read_bytes;
+    stats->file_written_bytes = o->file.written_bytes;
+    stats->file_s = 1e-9 * (double)o->file.waited_ns;
+    stats->down_bytes = o->down_bytes;
+    stats->up_bytes = o->up_bytes;
 }
 
 static zp_extra zp_offload_build_row(void) {
@@ -189,25 +297,31 @@ static zp_extra zp_offload_build_row(void) {
     memset(&x, 0, sizeof x);
     x.name = "offload";
     x.refuse = zp_offload_plan_refuse;
-    x.choose = zp_offload_build_choose;
+    x.join = zp_offload_build_join;
+    x.layout = zp_offload_plan_layout;
+    x.choose = zp_offload_plan_choose;
     x.plan_units = zp_offload_plan_units;
-    x.plan_arrays = zp_offload_build_plan_arrays;
-    x.plan = zp_offload_build_plan_traffic;
+    x.plan_arrays = zp_offload_plan_arrays;
+    x.plan = zp_offload_plan_traffic;
     x.context_bytes = zp_offload_build_context_bytes;
     x.cut = zp_offload_build_cut;
     x.allocate = zp_offload_build_allocate;
     x.share = zp_offload_build_share;
-    x.build = zp_transfer_build;
-    x.decided = zp_transfer_decided;
+    x.build = zp_offload_build_updaters;
     x.before_write = zp_transfer_before_write;
     x.before_put = zp_delayed_double;
-    x.wrote = zp_transfer_wrote;
+    x.wrote = zp_offload_build_wrote;
     x.finish_update = zp_delayed_finish;
-    x.stations = zp_offload_stations;
-    x.init = zp_offload_build_init;
-    x.abandon = zp_cpu_update_abandon;
+    x.stations = zp_transfer_stations;
+    x.sync = zp_offload_build_sync;
+    x.stats = zp_offload_build_stats;
     x.finish = zp_offload_build_finish;
     x.destroy = zp_offload_build_destroy;
-    x.reduced = zp_offload_build_reduced;
+#ifdef __CUDACC__
+    x.fill_update = zp_cpu_update_fill_update;
+    x.results_up = zp_cpu_update_results_up;
+    x.inputs_down = zp_cpu_update_inputs_down;
+    x.abandon = zp_offload_build_abandon;
+#endif
     return x;
 }

@@ -7,14 +7,12 @@
    Squares of f32 are multiples of 2^-298, and below 2^256. */
 #pragma once
 
-#include "kernels.h"
+#include "../numbers/optimizer.h"
 
-#define ZP_LIMBS       20 /* limb k counts 2^(32 k - POINT); the last: numbers not finite */
-#define ZP_EXACT_POINT 300
+#define ZP_EXACT_POINT 300 /* limb k counts 2^(32 k - POINT); the last: numbers not finite */
 #define ZP_EXACT_BLOCK ((size_t)32)
 
-typedef unsigned long long zp_limb; /* the 64-bit type of CUDA's atomics */
-typedef struct zp_exact {           /* sums up to 2^31 numbers */
+typedef struct zp_exact { /* sums up to 2^31 numbers */
     zp_limb limb[ZP_LIMBS];
 } zp_exact;
 

@@ -1,0 +1,118 @@
+/* offload.h - what offload keeps of a context, and the rows of the tiers HOST and FILE */
+#pragma once
+
+#include "../core/step.h"
+#include "file_ring.h"
+
+/* One unit. */
+typedef struct zp_offload_unit {
+    int rounds;         /* number of the ring's updates of the unit, modulo 2 */
+    int exchanged;      /* delayed, FILE: NEXT and PARAM have exchanged places */
+    int old_next;       /* delayed, in memory: PARAM was written by name, NEXT is older; 0 while an
+                           update is pending */
+    zp_event spent;     /* delayed: its update has ended and reads the gradient no more */
+    zp_lane_event task; /* state off the GPU: its update has ended, for lanes */
+} zp_offload_unit;
+
+/* Arrays in host memory for the CPU's update of a run on a GPU; see cpu_update.h. */
+enum { ZP_DOWN = 0, ZP_UP, ZP_DIRECTIONS, ZP_TWINS };
+
+enum { ZP_STAGED = ZP_RING / 2 }; /* pieces of a half of the staging memory; see staging.h */
+enum { ZP_GPU_PLACES = 4 }; /* pieces of state that are on the GPU at once; see gpu_update.h */
+#define ZP_GPU_UPDATE_NUMEL (8 * ZP_PIECE_NUMEL) /* the most elements of such a piece */
+
+#ifdef __CUDACC__
+/* The way of one side's shards between the file and a GPU; see staging.h. */
+typedef struct zp_staging {
+    zp_lane asks;          /* enqueues transfers on the file's lanes */
+    int is_open;           /* `asks` is open */
+    zp_gate given, copied; /* a half's transfers were enqueued, or it is free; a half was copied */
+    size_t halves;         /* that the calling thread has enqueued */
+    size_t asked, awaited; /* halves that `asks` has handled; that the stream has waited for */
+    size_t freed;          /* halves whose copies `asks` has waited for */
+    zp_lane_event moved[ZP_RING]; /* by piece: its last transfer has ended */
+} zp_staging;
+
+/* Streams, events and memory of a run on a GPU. */
+typedef struct zp_offload_gpu {
+    zp_stream down, up; /* copies from, and to, the device */
+    zp_gate gate;       /* opened when host memory has all inputs of a step's updates */
+    zp_event decided, ready, done, returned; /* see cpu_update.h */
+    zp_event gathered;                       /* PARAM may be copied down */
+    zp_event filled[ZP_GPU_PLACES], used[ZP_GPU_PLACES], emptied[ZP_GPU_PLACES];
+    size_t pieces; /* number of pieces in these places so far */
+    zp_staging staging[ZP_SIDES];
+    zp_pages memory[2]; /* plain, pinned */
+} zp_offload_gpu;
+#endif
+
+typedef struct zp_offload {
+    zp_offload_unit *unit; /* [units], layout.all */
+    int units;
+
+    zp_file file; /* this rank's file, for arrays of the tier FILE */
+    zp_file_array filed[ZP_ARRAYS];
+    size_t file_pieces; /* number of pieces in the file */
+    char *pieces;       /* [pieces_bytes] pieces for access, of the ring, and `addends` */
+    size_t pieces_bytes;
+    char *addends; /* [ZP_DISK_LANES] pieces of gradient sums; NULL: the file has no sums */
+    zp_file_ring ring;
+
+    int gpu_updates;         /* a run on a GPU, HOST: the GPU updates; see gpu_update.h */
+    zp_array twin[ZP_TWINS]; /* DOWN, UP and DIRECTIONS */
+    zp_array_part *parts;    /* [ZP_TWINS * layout.all] */
+    char *host[2];           /* host memory: plain, pinned; NULL before the build */
+    char *staging[ZP_SIDES]; /* pinned [2][ZP_STAGED] pieces, if the side's shards are in FILE */
+    float *staged_sums;      /* on the device: [ZP_STAGED] pieces of gradient sums; or NULL */
+    char *places;            /* on the device: for pieces of all arrays, or of gradient sums */
+    zp_control *control;     /* pinned: the decision that the updates read */
+    zp_span *spans;          /* host copy of zero_ctx.spans; NULL: the CPU can read those */
+    zp_limb *sums;           /* NORMS, pinned: sums of the part that the CPU updates */
+    double *trust;           /* NORMS, pinned: the ratios */
+    size_t sums_bytes;       /* of `sums` */
+    int stale;               /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
+    uint64_t down_bytes, up_bytes; /* copied over the link so far */
+#ifdef __CUDACC__
+    zp_offload_gpu gpu;
+#endif
+} zp_offload;
+
+/* Returns 1 if state is in host memory or in the file next to a GPU. */
+static int zp_offload_keeps_state(const zero_ctx *z) {
+    return z->cpu_updates || z->offload->gpu_updates;
+}
+/* Returns 1 if the CPU updates unit u in host memory, for a GPU. */
+static int zp_offload_has_unit(const zero_ctx *z, int u) {
+    return z->cpu_updates && z->live[u].on_updates;
+}
+
+/* Returns 1 if each micro-step's reduced gradient moves to its tier, and micro-steps add up there.
+ */
+static int zp_offload_mean_leaves(const zero_ctx *z, int u) {
+    return zp_array_off_device(&z->array[ZP_MEAN], u) && !z->array[ZP_SUM].share;
+}
+/* Returns 1 if DOWN alone keeps unit u's reduced gradient; and if micro-steps add up there. */
+static int zp_offload_mean_in_host(const zero_ctx *z, int u) {
+    return z->array[ZP_MEAN].part[u].tier == ZERO_HOST && z->array[ZP_MEAN].part[u].numel;
+}
+static int zp_offload_adds_in_host(const zero_ctx *z) {
+    return z->array[ZP_MEAN].tier == ZERO_HOST && zp_ctx_adds_means(z);
+}
+
+/* Converts values in plain host memory or in a piece of the file, which no kernel reaches. SYNC. */
+static zero_result zp_offload_convert(zero_ctx *z, const zp_kernel_convert_args *args, size_t n) {
+    zp_kernel_convert_args here = *args;
+    if (args->control && z->cpu_updates) { /* the CPU cannot read the device's */
+        here.control = z->offload->control;
+        ZP_TRY(
+            zp_device_copy(&z->compute, z->offload->control, args->control, sizeof *here.control));
+    }
+    ZP_TRY(zp_device_sync_stream(&z->compute));
+    zp_kernel_convert_loop(&here, n, z->cfg.threads);
+    return ZERO_OK;
+}
+
+static const zp_tier zp_offload_tiers[ZERO_TIERS] = {
+    {0, 0, NULL, NULL, NULL}, /* DEVICE */
+    {0, 0, NULL, NULL, zp_offload_convert},
+    {ZP_SECTOR, ZP_PIECE_NUMEL, zp_file_open_range, zp_file_close_range, zp_offload_convert}};
