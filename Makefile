@@ -5,7 +5,7 @@
 # make compare          DDP against ZeRO-1, 2, 3 on this machine; ARGS="-e d12 -t 64 -b 4" changes the run,
 #                       ARGS='-layouts "dp4 tp2dp2"' compares layouts of the ranks
 # make report           after a comparison or a run with -o log: build/report.html, one page; LOG, CSV, TRACE, PEERS
-# make drop DIR=folder  the plugin's two files, for your own trainer
+# make drop DIR=folder [WITH="core nccl"]   the plugin's two files, for your own trainer; WITH: only these parts
 # make lib, install     the plugin as a library; PREFIX
 # make zero_ckpt        the tool for checkpoints
 # make test             the tests, in 6 minutes; test-quick: in one; test-long: what CI adds; test-all: no samples
@@ -115,7 +115,7 @@ zero_ckpt: $B/zero_ckpt FORCE
 $B/settings: FORCE | libraries
 	$(call keep,$(SETTINGS))
 drop:
-	@sh zero_plugin/drop.sh "$$DIR"
+	@sh zero_plugin/drop.sh "$$DIR" $$WITH
 $B/drop/zero_plugin.cu: zero_plugin.h zero_plugin.cu zero_plugin/drop.sh $(wildcard zero_plugin/*/*)
 	@rm -rf $B/drop && sh zero_plugin/drop.sh $B/drop >/dev/null
 $B/train_gpt2_zero: $(TRAINER) $(PLUGIN) $(GPT2)

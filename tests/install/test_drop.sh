@@ -131,6 +131,60 @@ cp zero_plugin.cu "$plain/"
 mv "$plain/zero_plugin/core/hooks.h" "$plain/"
 refused "a room that is not there" "hooks.h is missing" plain_drop
 
+# ---- make drop WITH="...": parts that are left out ----
+# Each choice compiles without a warning and passes the model-based test; what it lacks answers UNSUPPORTED. SEED takes
+# three choices, ALL=1 all of them. Each part alone is left out in a compilation for the CPU and for emulated CUDA.
+every=$(drop "$scratch/none" nonsense 2>&1 | sed -n 's/.*the parts are: core //p')
+compile="${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -g -march=native -ffp-contract=off -fno-math-errno -fopenmp -pthread -Wall -Wextra -Werror"
+seed=${SEED:-1} number=0
+while read -r with; do
+    number=$((number + 1))
+    if [ -z "${ALL:-}" ] && [ $(((number + seed) % 4)) -ne 0 ] && [ "$with" != core ]; then continue; fi
+    d=$scratch/with
+    rm -rf "$d"
+    # shellcheck disable=SC2086
+    check "drop with $with" drop "$d" $with || continue
+    # shellcheck disable=SC2086
+    check "it compiles: $with" $compile -c -o "$d/plugin.o" -x c "$d/zero_plugin.cu" -I"$d"
+    for program in test_model test_drop_parts; do
+        # shellcheck disable=SC2086
+        check "$program compiles: $with" $compile -I. -o "$d/$program" "$d/plugin.o" -x c "$(find tests -name $program.c)" -lm
+    done
+    check "the model-based test: $with" "$d/test_model" 100 "$seed"
+    lacking=
+    for part in $every; do case " $with check " in *" $part "*) ;; *) lacking="$lacking $part" ;; esac; done
+    # shellcheck disable=SC2086
+    check "what is left out of $with" "$d/test_drop_parts" "$with" $lacking
+done <<CHOICES
+core
+state
+nccl mpi
+state offload
+state packed
+subgroups
+groups
+muon groups state
+check state
+state offload packed subgroups
+CHOICES
+for part in $every; do
+    d=$scratch/without
+    rm -rf "$d"
+    rest=$(echo "$every" | tr ' ' '\n' | grep -vx "$part" | tr '\n' ' ')
+    # shellcheck disable=SC2086
+    check "drop without $part" drop "$d" $rest
+    # shellcheck disable=SC2086
+    check "it compiles without $part" $compile -fsyntax-only -x c "$d/zero_plugin.cu"
+    if [ -f "$toolkit/include/cuda_runtime_api.h" ]; then
+        # shellcheck disable=SC2046
+        check "it compiles without $part, CUDA" "${CXX:-c++}" -std=c++17 -D__CUDACC__ -Itests/emulation $(sh adapters/cuda.sh compile "${NVCC:-nvcc}") -Wall -Wextra -Werror \
+            -x c++ -include cuda_runtime.h -fsyntax-only "$d/zero_plugin.cu"
+    fi
+done
+refused "a part that does not exist" "no part is named 'nonsense'" drop "$scratch/none" core nonsense
+check "make drop WITH" make -s B="$B" drop DIR="$scratch/made" WITH="core"
+check "its first lines name its parts" grep -q '^#define ZERO_DROP_WITH "core"' "$scratch/made/zero_plugin.cu"
+
 # ---- the repository's two files alone ----
 mkdir "$scratch/alone" && cp zero_plugin.h zero_plugin.cu "$scratch/alone/"
 one_error() { # COMPILER...

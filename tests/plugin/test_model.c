@@ -49,6 +49,7 @@ static void model_settings(host_spec *s, test_random *r) {
     c->threads = 1;
     s->slots = test_below(r, 3) == 0;
     s->recompute = test_below(r, 3) == 0;
+    s->adopts = test_below(r, 3) == 0;
     s->evaluate = test_below(r, 2);
     s->silent_unit = test_below(r, 4) ? -1 : test_below(r, s->units);
     model_types(s, r);
@@ -143,12 +144,33 @@ static void model_rank(test_rank *rank) {
     host_reference_close(&reference, s);
 }
 
+/* Returns 1 if this plugin has no access by name (make drop without the part `state`). */
+static int model_lacks_state(void) {
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_tensor_desc one = {.name = "one", .numel = 1};
+    const zero_config cfg = {.log = test_quiet};
+    zero_ctx *z = NULL;
+    float value = 0;
+    if (zero_create(&z, &cfg, &self) || zero_tensor(z, &one) || zero_build(z)) exit(2);
+    const zero_result r = zero_read_tensor(z, "one", ZERO_PARAMETER, 0, 1, &value);
+    const int names_part = strstr(zero_last_error(z), "lacks \"state\"") != NULL;
+    test_check(!r || (r == ZERO_ERR_UNSUPPORTED && names_part), "zero_read_tensor: %s",
+               zero_last_error(z));
+    zero_destroy(z);
+    return r != ZERO_OK;
+}
+
+/* Without access by name, an evaluation after each step compares the weights. */
 int main(int argc, char **argv) {
+    const int no_state = model_lacks_state();
     const int cases = argc > 1 ? atoi(argv[1]) : 1000;
     const uint64_t seed = argc > 2 ? (uint64_t)atoll(argv[2]) : 1;
     for (int i = 0; i < cases; i++) {
         host_spec s;
         model_spec(&s, seed + (uint64_t)i);
+        s.no_state = no_state;
+        s.evaluate |= no_state;
+        s.adopts |= no_state;
         const int ok = test_ranks(s.nranks, s.node_size, model_rank, &s);
         test_check(
             ok,

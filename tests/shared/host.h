@@ -24,6 +24,8 @@ typedef struct host_spec {
     int recompute;   /* a forward inside every backward */
     int silent_unit; /* no backward reaches this unit; -1: all are reached */
     int evaluate;    /* an evaluation pass between steps */
+    int adopts;      /* the first weights are adopted arrays, instead of written by name */
+    int no_state;    /* the plugin was dropped without the part `state`: values cannot be read */
     int groups;      /* every tensor has factors of its own (host_factor) */
     size_t rows[HOST_TENSORS], cols[HOST_TENSORS]; /* of matrices, for MUON; 0: none */
     zero_hyper adamw;
@@ -427,6 +429,36 @@ static int host_fill(host_run *h) {
     return !h->rank->failed;
 }
 
+/* A plugin whose table has no pointers takes slots one by one. */
+static inline int host_open_slots(host_run *h) {
+#ifndef ZERO_ARRAY
+    const host_spec *s = h->spec;
+    for (int t = 0; t < s->ntensors && s->slots; t++)
+        for (int l = 0; l < (s->desc[t].layers ? s->desc[t].layers : 1); l++)
+            HOST_TRY(h, zero_slot(h->z, s->desc[t].name, l, &h->slot_p[t][l], &h->slot_g[t][l]));
+#else
+    (void)h;
+#endif
+    return 1;
+}
+
+/* Makes the arrays that the plugin will adopt: one per tensor, or with slots one per layer. */
+static inline void host_make_arrays(host_run *h) {
+    const host_spec *s = h->spec;
+    for (int t = 0; t < s->ntensors; t++) {
+        const size_t numel = s->desc[t].numel, layers = host_numel(s, t) / numel;
+        const size_t arrays = s->slots ? layers : 1, each = host_numel(s, t) / arrays;
+        for (size_t a = 0; a < arrays; a++) {
+            float *array = (float *)malloc(each * sizeof *array);
+            for (size_t i = 0; i < each; i++) array[i] = host_value(s, 0, 0, 0, 0, t, a * each + i);
+            if (s->slots)
+                h->slot_p[t][a] = array;
+            else
+                h->params.field[t] = (char *)array;
+        }
+    }
+}
+
 static inline int host_open(host_run *h, const host_spec *s, test_rank *rank) {
     zero_comm comm = test_comm(rank);
     zero_config cfg = s->cfg;
@@ -437,6 +469,7 @@ static inline int host_open(host_run *h, const host_spec *s, test_rank *rank) {
     cfg.log = test_quiet;
     if (host_grad_type(s) == ZERO_F32) cfg.grads = ZERO_GRAD_F32;
     HOST_TRY(h, zero_create(&h->z, &cfg, &comm));
+    if (s->adopts) host_make_arrays(h);
     for (int t = 0; t < s->ntensors; t++) {
         zero_tensor_desc d = s->desc[t];
         zero_plan early; /* of some of the tensors: what it was made of must be gone in the next */
@@ -448,21 +481,20 @@ static inline int host_open(host_run *h, const host_spec *s, test_rank *rank) {
 #endif
         HOST_TRY(h, host_announce(h->z, s, t, &d));
     }
+    if (s->adopts) {
+        HOST_TRY(h, zero_adopt(h->z, &h->params, &h->grads, ZERO_F32, free));
+        return 1;
+    }
     HOST_TRY(h, zero_build(h->z));
     HOST_TRY(h, zero_bind(h->z, &h->params, &h->grads));
-#ifndef ZERO_ARRAY
-    for (int t = 0; t < s->ntensors && s->slots; t++)
-        for (int l = 0; l < (s->desc[t].layers ? s->desc[t].layers : 1); l++)
-            HOST_TRY(h, zero_slot(h->z, s->desc[t].name, l, &h->slot_p[t][l], &h->slot_g[t][l]));
-#endif
-    return host_fill(h);
+    return host_open_slots(h) && host_fill(h);
 }
 
 /* Reads a whole tensor in pieces and compares it, bit by bit. */
 __attribute__((unused)) static int host_compare(host_run *h, zero_kind kind, float *const *expected,
                                                 const char *what) {
     const host_spec *s = h->spec;
-    for (int t = 0; t < s->ntensors; t++) {
+    for (int t = 0; t < s->ntensors && !s->no_state; t++) {
         const size_t n = host_numel(s, t);
         float *seen = (float *)calloc(n, sizeof *seen);
         const zero_result a = zero_read_tensor(h->z, s->desc[t].name, kind, 0, n / 2, seen);

@@ -195,8 +195,8 @@ static zero_result zp_extra_need(zero_ctx *z, const char *name, const char *what
     if (zp_extra_find(z, name)) return ZERO_OK;
     return zp_ctx_fail(
         z, ZERO_ERR_UNSUPPORTED,
-        "%s: this copy of the plugin lacks \"%s\"; make drop DIR=... WITH=\"... %s\" "
-        "adds it",
+        "%s: this copy of the plugin lacks \"%s\"; make drop DIR=... WITH=\"" ZERO_DROP_WITH
+        " %s\" adds it",
         what, name, name);
 }
 /* Selects the optimizer's rule: that of the table, or that which a row brings. */

@@ -70,9 +70,14 @@ static int zp_is_memory_file(int fd) {
 #if ZERO_CHECK && defined(__GLIBC__)
 #include <malloc.h>
 #endif
-/* The error of what this copy of the plugin was made without. */
+/* The parts of this copy of the plugin; `make drop WITH=...` defines it. */
+#ifndef ZERO_DROP_WITH
+#define ZERO_DROP_WITH "..."
+#endif
+/* The error of a part that this copy lacks. */
 #define ZP_LEFT_OUT(part)                                                                          \
-    "this copy of the plugin lacks \"" part "\"; make drop DIR=... WITH=\"... " part "\" adds it"
+    "this copy of the plugin lacks \"" part "\"; make drop DIR=... WITH=\"" ZERO_DROP_WITH         \
+    " " part "\" adds it"
 
 #define ZP_ALIGN_GPU     ((size_t)64)    /* elements of any type; 32 or a multiple of it */
 #define ZP_LOCAL_MAX     64              /* ranks that share memory */
