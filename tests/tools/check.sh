@@ -103,6 +103,15 @@ map_of_tests() {
     done
     [ -z "${bad:-}" ]
 }
+# Each row of mutants.txt is a line of its file, or it excuses nothing. A row of a line that has changed is repaired or dropped.
+known_mutants() {
+    awk -F ' [|] ' 'NF >= 5 && FNR > 1 {
+        file = "zero_plugin/" $1 ".h"; want = $4; gsub(/[ \t]+/, " ", want); found = 0
+        while ((getline line <file) > 0) { gsub(/[ \t]+/, " ", line); sub(/^ /, "", line); if (line == want) found = 1 }
+        close(file)
+        if (!found) { print "tests/tools/mutants.txt:" FNR ": " file " has no line \"" $4 "\""; bad = 1 }
+    } END { exit bad || NR < 20 }' tests/tools/mutants.txt
+}
 tidy() { clang-tidy --quiet "$1" -- -x c -std=c11 -D_GNU_SOURCE -I. -fopenmp; }
 
 needs clang-format "format" clang-format --dry-run -Werror $sources
@@ -132,6 +141,7 @@ case $nccl in
 *) skipped=$((skipped + 1)); echo "skipped plugin with NCCL 2.19's names: NCCL is not installed" ;;
 esac
 check "tests/README.md names every test" map_of_tests
+check "mutants.txt names lines that exist" known_mutants
 check "names and layers of the plugin's files" sh tests/tools/check_names.sh "$B"
 check "words that make a sentence hard to read" sh tests/tools/check_words.sh "$B"
 check "no circles of files under adapters" sh tests/tools/check_circles.sh "$B" "$CC" "$nccl" adapters/*/*.[ch] adapters/*/*.cu
