@@ -99,6 +99,7 @@ help:
 include adapters/cuda.mk
 include adapters/plan/plan.mk
 include adapters/page/page.mk
+include adapters/docs/docs.mk
 HAS_CUDA = $(wildcard $(TOOLKIT)/include/cuda_runtime_api.h)
 
 deps:

@@ -238,16 +238,24 @@ static void on_log(void *user, zero_log_level level, const char *sentence) {
         fprintf(stderr, PROGRAM ": warning of rank %d: %s\n", j->l->rank, sentence);
 }
 
+/* Returns the last error of the plugin or of the groups, with flags instead of the plugin's names.
+ */
+static const char *get_error(const trainer *t, char sentence[LAUNCH_SENTENCE]) {
+    const char *why = t->z != NULL ? zero_last_error(t->z) : "";
+    train_options_translate(t->j->opt, why[0] ? why : layout_error(&t->groups), sentence,
+                            LAUNCH_SENTENCE);
+    return sentence;
+}
+
 static void check(const trainer *t, zero_result result) {
-    if (result == ZERO_OK) return;
-    launch_fail_result(t->j->l, result, t->z != NULL ? zero_last_error(t->z) : "");
+    char sentence[LAUNCH_SENTENCE];
+    if (result != ZERO_OK) launch_fail_result(t->j->l, result, get_error(t, sentence));
 }
 
 /* Checks a result of the groups, or of the groups and the context. */
 static void check_groups(const trainer *t, zero_result result) {
-    const char *why = t->z != NULL ? zero_last_error(t->z) : "";
-    if (result != ZERO_OK)
-        launch_fail_result(t->j->l, result, why[0] ? why : layout_error(&t->groups));
+    char sentence[LAUNCH_SENTENCE];
+    if (result != ZERO_OK) launch_fail_result(t->j->l, result, get_error(t, sentence));
 }
 
 static void check_model(const trainer *t, zero_result result) {
@@ -369,8 +377,7 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
                                    observe_experts_user(j->see)));
     check_groups(t, layout_order(&t->groups, t->z, &j->model, &config.zero));
     zero_result planned = layout_plan(&t->groups, t->z, &t->plan);
-    const char *zb = j->opt->bucket > 0 ? "-zb: " : "", *why = zero_last_error(t->z);
-    require(j, planned == ZERO_OK, "%s%s", zb, why[0] ? why : layout_error(&t->groups));
+    require(j, planned == ZERO_OK, "%s", get_error(t, sentence));
 }
 
 static gpt2_run make_run(const trainer *t) {
@@ -584,8 +591,10 @@ static void print_token(const job *j, int token) {
     print_rank0(j, "%s", text);
 }
 
-/* Prints a text that continues the end-of-text token. Each token sees the last T tokens. All ranks
-   take part, because at stage 3 no rank has all weights. */
+/* Prints a text that continues the end-of-text token, token by token. Each token sees the last T
+   tokens. The model keeps the keys and values of the first T; after them it computes all T tokens
+   again, because their positions change. All ranks take part, because at stage 3 no rank has all
+   weights. A signal ends the text. */
 static void print_sample(trainer *t) {
     job *j = t->j;
     const int T = j->batch.seq_len, V = j->model.vocab_size;
@@ -596,7 +605,8 @@ static void print_sample(trainer *t) {
     for (int n = 1; n <= j->opt->sample_tokens && !check_stop_request(t); n++) {
         int seen = n < T ? n : T;
         uint64_t draw = gpt2_draw((uint64_t)j->opt->seed, STREAM_SAMPLE, (uint64_t)n);
-        check_pipeline(t, gpt2_pipeline_logits(t->line, j->sample + n - seen, seen, j->logits));
+        check_pipeline(t,
+                       gpt2_pipeline_next_logits(t->line, j->sample + n - seen, seen, j->logits));
         j->sample[n] = sample_pick(j->logits, known, (double)(draw >> 11) / 9007199254740992.0);
         print_token(j, j->sample[n]);
     }
@@ -793,7 +803,8 @@ static void print_plan(const trainer *t) {
     const gpt2_run run = make_run(t);
     zero_config c;
     zero_query_config(t->z, &c);
-    const plan_view all = {t->stage,
+    const plan_view all = {j->opt->settings,
+                           t->stage,
                            &t->plan,
                            &c,
                            run.recompute == GPT2_RECOMPUTE_AWAY,
@@ -1172,10 +1183,11 @@ static void reduce_ranks_to_fit(job *j) {
     launch_fewer(j->l, n, sentence);
 }
 
-static int print_help(launch *l) {
+static int print_help(launch *l, const train_options *o) {
     char sentence[LAUNCH_SENTENCE];
-    train_options_help(PROGRAM);
-    if (report_end(sentence, sizeof sentence)) launch_fail(l, "%s", sentence);
+    if (train_options_help(o, PROGRAM, sentence, sizeof sentence)
+        || report_end(sentence, sizeof sentence))
+        launch_fail(l, "%s", sentence);
     return 0;
 }
 
@@ -1192,7 +1204,7 @@ static int run_rank(launch *l, void *user) {
     report out;
     corpus data;
     char sentence[LAUNCH_SENTENCE], paths[512];
-    if (o->help) return l->rank == 0 ? print_help(l) : 0;
+    if (o->help) return l->rank == 0 ? print_help(l, o) : 0;
     if (o->elastic && !o->resume) o->resume = 1;
     memset(&j, 0, sizeof j);
     memset(&out, 0, sizeof out);
@@ -1203,6 +1215,7 @@ static int run_rank(launch *l, void *user) {
     j.l = l;
     j.memory = s->memory;
     j.out = &out;
+    if (out.terminal) out.shared_live = launch_live(l);
     out.on_loss = on_lost_line;
     out.user = &j;
     train_options_render(o, j.settings, sizeof j.settings);

@@ -39,7 +39,7 @@
            return 0; }
      With all tensors ZERO_KEEP and no hooks, this is data-parallel training with sharded optimizer
      state, in at most fifteen lines. zero_lend needs as few and leaves your arrays where they are.
-     adapters/README.md continues from there step by step.
+     adapters/docs/integrate.md continues from there.
 
    STAGES, and the bytes that a rank keeps (P parameters, N ranks, AdamW)
                                              16 bit, f32 master   f32            bf16, no master

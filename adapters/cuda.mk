@@ -83,9 +83,17 @@ $E/test_cuda: $E/test_cuda.o $E/emulation.o $E/emulation_nccl.o
 $E/test_groups_cuda: $E/test_groups_cuda.o $E/emulation.o $E/emulation_nccl.o
 $E/test_start_cuda: $E/test_start_cuda.o $E/emulation.o $E/emulation_nccl.o
 $E/test_emulation: $E/test_emulation.o $E/zero_plugin.o $E/emulation.o $E/emulation_nccl.o
+# adapters/example.cu, with its launches as calls
+$E/example.cu: adapters/example.cu
+	@mkdir -p $E
+	@sed -E 's/([a-z_]+)<<<([^>]*)>>>\(/EMULATED_LAUNCH(\1, \2, /' $< >$@
+$E/test_example_cuda.o: ECXX += -DEXAMPLE='"$(abspath $E)/example.cu"'
+$E/test_example_cuda.o: $E/example.cu
+$E/test_example_cuda: $E/test_example_cuda.o $E/zero_plugin.o $E/emulation.o $E/emulation_nccl.o
+	$(call short,CXX)$(CXX) -pthread -fopenmp -rdynamic -o $@ $^ -lm -ldl
 ETESTS  = $(addprefix $E/,test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_gpt2_ops test_attention test_cuda test_groups_cuda test_start_cuda test_emulation)
 $(ETESTS):
 	$(call short,CXX)$(CXX) -pthread -rdynamic -o $@ $^ -lm -ldl
 $E/gpu_kernels: $E/gpu_kernels.o $(EDEVICE)
 	$(call short,CXX)$(CXX) -pthread -rdynamic -o $@ $^ -lm -ldl
-emulated: $(filter-out %/test_gpt2 %/test_gpt2_tiles %/test_gpt2_parallel %/test_gpt2_experts %/test_gpt2_pipeline,$(ETESTS)) $E/gpu_kernels $E/train_gpt2_zero
+emulated: $(filter-out %/test_gpt2 %/test_gpt2_tiles %/test_gpt2_parallel %/test_gpt2_experts %/test_gpt2_pipeline,$(ETESTS)) $E/gpu_kernels $E/test_example_cuda $E/train_gpt2_zero

@@ -76,6 +76,8 @@ layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/tes
 layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_kills.sh $B
 offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
 checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/checkpoint/test_checkpoint_tool.sh $B
+docs-pages 500 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_docs.sh $B
+recipes 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_recipes.sh $B
 observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/report/test_observe.sh $B
 transport 120 alone $B/test_transport
 bits 300 beside $B/test_bits 12 $SEED
@@ -140,6 +142,8 @@ host-own 120 beside $B/test_host_own
 host-llama 120 beside $B/test_host_llama
 host-layers 120 beside $B/test_host_layers
 host-guide 200 beside sh $here/hosts/test_host_guide.sh $B
+docs 300 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_docs.sh $B README.md
+docs-links 60 beside env WITHOUT_COMMANDS=1 TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_docs.sh $B
 host-groups 120 beside sh $here/hosts/test_host_groups.sh $B
 python 200 beside sh $here/hosts/test_python.sh $B
 install 200 beside sh $here/install/test_install.sh $B
@@ -229,6 +233,7 @@ emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
 emulated-gpt2-experts 600 beside $B/emulated/test_gpt2_experts
 emulated-plan 120 beside env GPU=$B/emulated/train_gpt2_zero sh $here/plan/test_plan.sh $B
 emulated-attention 120 beside $B/emulated/test_attention
+emulated-example 120 beside sh $here/cuda/test_example_cuda.sh $B
 emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
 emulated-gpt2-parallel 600 beside $B/emulated/test_gpt2_parallel
 cudnn-graphs 120 beside sh $here/cuda/test_cudnn.sh $B

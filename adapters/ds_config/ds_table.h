@@ -148,7 +148,7 @@ typedef struct ds_row {
 
 /* ---- reasons that several rows share ---- */
 #define WHY_OFF        "read only where its feature is switched on, which is not supported here"
-#define WHY_BUCKET     "a bucket is the largest unit, whose buffer there is anyway; -zb: larger"
+#define WHY_BUCKET     "a bucket is as large as the largest unit; -zb sets a larger one"
 #define WHY_MEMORY     "memory for gathers is planned from the model's units"
 #define WHY_TORCH      "it is about PyTorch, which is not used here"
 #define WHY_TIMES      "the trainer prints its own timings"
@@ -161,7 +161,7 @@ typedef struct ds_row {
 #define WHY_PINNED     "memory is pinned where a GPU copies from it, and only there"
 #define WHY_PIPELINE   "pieces are always read ahead, and written back while others are updated"
 #define WHY_VOCABULARY "embedding, classifier and loss are always cut by vocabulary"
-#define WHY_HEADS      "whole heads and channels are what is divided"
+#define WHY_HEADS      "whole heads and channels are divided"
 #define WHY_GROUPS     "the trainer makes its groups by itself"
 #define WHY_EXPERTS    "experts are GPT-2's MLPs, as many as the trainer's own flag -en says"
 #define WHY_GATES                                                                                  \
@@ -356,9 +356,9 @@ static const ds_row ds_rows[] = {
     IGNORED(ZO "enable_sanity_checks", DS_BOOL, "the order of calls is always checked"),
     IGNORED(ZO "save_muon_momentum_buffer_in_memory", DS_BOOL, WHY_OFF),
     SECTION(ZO "leaf_module"),
-    IGNORED(ZO "leaf_module.classes", DS_ANY, "units are what is gathered together"),
-    IGNORED(ZO "leaf_module.names", DS_ANY, "units are what is gathered together"),
-    IGNORED(ZO "leaf_module.name_suffixes", DS_ANY, "units are what is gathered together"),
+    IGNORED(ZO "leaf_module.classes", DS_ANY, "units are gathered, and not modules"),
+    IGNORED(ZO "leaf_module.names", DS_ANY, "units are gathered, and not modules"),
+    IGNORED(ZO "leaf_module.name_suffixes", DS_ANY, "units are gathered, and not modules"),
     RANGED(ZO "zero_hpz_partition_size", DS_WHOLE, DS_SECOND_RANKS, 0, 1e6),
     APPLIED(ZO "zero_quantized_weights", DS_BOOL, DS_QUANTIZED_WEIGHTS),
     REFUSED(ZO "zero_quantized_nontrainable_weights", DS_BOOL, "false", USE_PLAIN),
@@ -447,7 +447,7 @@ static const ds_row ds_rows[] = {
     APPLIED("csv_monitor.job_name", DS_TEXT, DS_CSV_NAME),
     SECTION("comet"),
     REFUSED("comet.enabled", DS_BOOL, "false",
-            "use tensorboard, whose event files Comet's upload tool reads"),
+            "use tensorboard; Comet's upload tool reads its event files"),
     IGNORED("comet.samples_log_interval", DS_WHOLE, WHY_OFF),
     IGNORED("comet.project", DS_TEXT, WHY_OFF),
     IGNORED("comet.workspace", DS_TEXT, WHY_OFF),
@@ -491,7 +491,7 @@ static const ds_row ds_rows[] = {
     APPLIED("activation_checkpointing.cpu_checkpointing", DS_BOOL, DS_CPU_CHECKPOINTING),
     IGNORED("activation_checkpointing.contiguous_memory_optimization", DS_BOOL, WHY_TORCH),
     IGNORED("activation_checkpointing.number_checkpoints", DS_WHOLE,
-            "the trainer's own flag says what is recomputed"),
+            "the trainer's own flag -r chooses what backward recomputes"),
     IGNORED("activation_checkpointing.synchronize_checkpoint_boundary", DS_BOOL, WHY_TORCH),
     IGNORED("activation_checkpointing.profile", DS_BOOL, WHY_TIMES),
     SECTION("compile"),
@@ -544,7 +544,7 @@ static const ds_row ds_rows[] = {
             "stages have as many blocks as makes their work alike, the classifier's counted"),
     IGNORED("pipeline.seed_layers", DS_BOOL, "first weights are the same at every layout"),
     IGNORED("pipeline.activation_checkpoint_interval", DS_WHOLE,
-            "the trainer's own flag -r says what is recomputed"),
+            "the trainer's own flag -r chooses what backward recomputes"),
     IGNORED("pipeline.pipe_partitioned", DS_BOOL, WHY_BETWEEN),
     IGNORED("pipeline.grad_partitioned", DS_BOOL, WHY_BETWEEN),
     IGNORED("pipeline.use_reentrant", DS_BOOL, WHY_TORCH),
@@ -577,7 +577,7 @@ static const ds_row ds_rows[] = {
     RANGED(EP "top_k", DS_WHOLE, DS_EXPERTS_ASKED, 1, INT_MAX),
     IGNORED(
         EP "load_balance_coeff", DS_REAL,
-        "experts are balanced by an auxiliary loss, whose factor is the trainer's own flag -ea"),
+        "an auxiliary loss balances experts; the trainer's own flag -ea is its factor"),
     IGNORED(EP "routed_scaling_factor", DS_ANY, WHY_EXPERTS),
     IGNORED(EP "expert_w1", DS_TEXT, WHY_EXPERTS),
     IGNORED(EP "expert_w2", DS_TEXT, WHY_EXPERTS),

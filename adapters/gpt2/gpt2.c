@@ -458,6 +458,8 @@ struct gpt2_model {
     experts *moe;               /* NULL: there are none */
     size_t trained;             /* training steps since its sums were last taken */
     int counts;                 /* this pass is a training's */
+    size_t kept;                /* tokens whose keys and values gpt2_next_logits finds in qkv */
+    size_t position;            /* position of the first token of this pass; 0 except there */
     float aux;                  /* of its auxiliary loss, in this pass */
     size_t C, V, Vp, T;
     size_t Cp, heads, Vr;     /* this rank's part: of the channels, heads, rows of the vocabulary */
@@ -927,6 +929,12 @@ static void join_backward(gpt2_model *m, void *dw, void *dbias, const void *in, 
 
 static int is_mixture(const gpt2_model *m, size_t l) { return experts_is_layer(&m->cfg, (int)l); }
 
+/* Returns row `position` of a pass over one token, which sees the kept rows before it; otherwise
+   row 0. */
+static void *row_at(const gpt2_model *m, void *x, size_t columns) {
+    return element(x, m->position * columns, m->bytes);
+}
+
 /* From b->x to the input of the next block, of a mixture of experts to what goes there; with
  * `again`, in backward, only what that needs. */
 static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again) {
@@ -935,9 +943,12 @@ static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again
     ops_ctx *o = m->ops;
     ops_norm(o, own(m, b->ln1, R), b->mean1, b->rstd1, b->x, PARAM(ln1w, C), PARAM(ln1b, C), Rp, C);
     gather(m, b->ln1, R);
-    ops_linear(o, b->qkv, b->ln1, PARAM(qkvw, 3 * Cp * C), PARAM(qkvb, 3 * Cp), R, C, 3 * Cp);
-    ops_attention(o, b->atty, b->lse, b->qkv, PARAM(qkvb, 3 * Cp), s);
-    join_residual(m, b->res2, b->x, b->atty, PARAM(attprojw, C * Cp), PARAM(attprojb, C), R, Cp);
+    ops_linear(o, row_at(m, b->qkv, 3 * Cp), b->ln1, PARAM(qkvw, 3 * Cp * C), PARAM(qkvb, 3 * Cp),
+               R, C, 3 * Cp);
+    const ops_heads seen = shape_of(m, s->batch, m->position + s->seq_len);
+    ops_attention(o, b->atty, b->lse, b->qkv, PARAM(qkvb, 3 * Cp), &seen);
+    join_residual(m, b->res2, b->x, row_at(m, b->atty, Cp), PARAM(attprojw, C * Cp),
+                  PARAM(attprojb, C), R, Cp);
     ops_norm(o, own(m, b->ln2, R), b->mean2, b->rstd2, b->res2, PARAM(ln2w, C), PARAM(ln2b, C), Rp,
              C);
     gather(m, b->ln2, R);
@@ -1061,6 +1072,11 @@ static size_t rows_of_begun(const gpt2_model *m, size_t R, size_t T) {
     return at == 0 ? 0 : T - at < n ? T - at : n;
 }
 
+/* The rows of wpe from the position of this pass on. */
+static const void *places(const gpt2_model *m) {
+    return element(m->params.wpe, m->position * m->C, m->bytes);
+}
+
 /* The input of the first block, from all ranks' rows of wte and wpe. */
 static void embed_end(gpt2_model *m, const ops_heads *s) {
     const size_t R = s->batch * s->seq_len, T = s->seq_len, C = m->C, Rp = own_rows(m, R);
@@ -1068,7 +1084,7 @@ static void embed_end(gpt2_model *m, const ops_heads *s) {
     void *x = m->blocks[0].x; /* (Rp, C) */
     tensor_parallel_sum(&m->tp, embedded(m), x, R, C);
     ops_add_places(m->ops, x, element(m->params.wpe, at * C, m->bytes), begun, T, C);
-    ops_add_places(m->ops, element(x, begun * C, m->bytes), m->params.wpe, Rp - begun, T, C);
+    ops_add_places(m->ops, element(x, begun * C, m->bytes), places(m), Rp - begun, T, C);
 }
 
 /* The gradient of wpe from this rank's rows of dres. */
@@ -1110,7 +1126,7 @@ static zero_result embed(gpt2_model *m, const ops_heads *s) {
     if (m->tp.group)
         embed_part(m, s);
     else
-        ops_embed(m->ops, m->blocks[0].x, m->tokens, m->params.wte, m->params.wpe,
+        ops_embed(m->ops, m->blocks[0].x, m->tokens, m->params.wte, places(m),
                   s->batch * s->seq_len, s->seq_len, m->C);
     return hook(m, zero_forward_end(m->z, 0));
 }
@@ -1445,6 +1461,7 @@ static void fetch_input(gpt2_model *m, int i) {
 
 /* All blocks of the chunk at hand; with m->counts a backward follows. */
 static zero_result blocks_forward(gpt2_model *m, const ops_heads *s) {
+    m->kept = 0; /* qkv is overwritten */
     for (int i = 0; i < m->count; i++) {
         if (m->counts && m->away) send_input(m, i);
         TRY(block(m, (size_t)(m->first + i), s));
@@ -1586,15 +1603,46 @@ static zero_result logits_of(gpt2_model *m, size_t row, float *logits) {
     return outcome(m);
 }
 
-zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) {
-    const size_t known = t < 1 ? 1 : (size_t)t, each = m->tp.sequence ? m->tp.size : 1;
-    const ops_heads s = shape_of(m, 1, (known + each - 1) / each * each);
-    if (t < 1 || t > m->run.seq_len)
-        return refuse(&m->error, ZERO_ERR_ARGUMENT, "%d tokens, but the model was made for 1 to %d",
-                      t, m->run.seq_len);
-    TRY(take_sequence(m, inputs, known, s.seq_len));
+/* Returns whether the blocks keep their keys and values after a pass over one sequence. A mixture
+   of experts has none, because its capacity depends on the number of tokens. Rows of qkv begin at
+   16 bytes, as a GPU's matrix product wants. */
+static int keeps_keys(const gpt2_model *m) {
+    return gpt2_stage_is_whole(&m->stage) && !m->moe && !m->tp.sequence
+           && m->run.recompute < GPT2_RECOMPUTE_BLOCK && 3 * m->Cp * m->bytes % 16 == 0;
+}
+
+/* Forward of tokens `position` .. t - 1 of a sequence whose earlier ones are kept, padded to a
+   number of tokens that ranks can divide. */
+static zero_result sequence_logits(gpt2_model *m, const int *inputs, size_t t, size_t padded,
+                                   float *logits) {
+    const size_t first = m->position;
+    const ops_heads s = shape_of(m, 1, padded - first);
+    TRY(take_sequence(m, inputs + first, t - first, padded - first));
     TRY(forward(m, &s, 0));
-    return logits_of(m, known - 1, logits);
+    TRY(logits_of(m, t - 1 - first, logits));
+    m->kept = keeps_keys(m) ? t : 0;
+    return ZERO_OK;
+}
+
+static zero_result check_length(gpt2_model *m, int t) {
+    if (t >= 1 && t <= m->run.seq_len) return ZERO_OK;
+    return refuse(&m->error, ZERO_ERR_ARGUMENT, "%d tokens, but the model was made for 1 to %d", t,
+                  m->run.seq_len);
+}
+
+zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) {
+    const size_t known = (size_t)t, each = m->tp.sequence ? m->tp.size : 1;
+    TRY(check_length(m, t));
+    return sequence_logits(m, inputs, known, (known + each - 1) / each * each, logits);
+}
+
+zero_result gpt2_next_logits(gpt2_model *m, const int *inputs, int t, float *logits) {
+    TRY(check_length(m, t));
+    if (t < 2 || m->kept != (size_t)t - 1) return gpt2_logits(m, inputs, t, logits);
+    m->position = m->kept;
+    const zero_result result = sequence_logits(m, inputs, (size_t)t, (size_t)t, logits);
+    m->position = 0;
+    return result;
 }
 
 /* ---- chunks of a pipeline's stage ------------------------------------------------------------ */

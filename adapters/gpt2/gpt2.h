@@ -351,6 +351,13 @@ zero_result gpt2_token_losses(gpt2_model *m, float *losses, size_t n);
    get the same. SYNC. Errors: as gpt2_train_step. */
 zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits);
 
+/* The same for the next token of a sampled text: computes only token t - 1, if the model kept the
+   keys and values of the t - 1 tokens before it. It keeps them from one call of these two to the
+   next, if no other pass comes in between, with recompute below 3 and without experts, sequence
+   parallelism and pipeline; otherwise it computes all tokens again. inputs must begin with the t -
+   1 tokens of the call before. Logits are those of gpt2_logits up to rounding. */
+zero_result gpt2_next_logits(gpt2_model *m, const int *inputs, int t, float *logits);
+
 /* ---- chunks of a pipeline's stage ------------------------------------------------------------ */
 
 /* Describes one chunk for a model that is a pipeline stage. Activations between chunks are (rows of

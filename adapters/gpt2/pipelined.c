@@ -406,16 +406,17 @@ static int load_sequence(void *user, int i, int *inputs, int *targets) {
     return 1;
 }
 
-static zero_result plain_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits) {
+static zero_result plain_logits(gpt2_pipeline *p, const int *inputs, int t, int next,
+                                float *logits) {
     ZERO_TRY(gpt2_pass_begin(p->model, ZERO_EVAL, 0, 1));
-    ZERO_TRY(gpt2_logits(p->model, inputs, t, logits));
+    ZERO_TRY((next ? gpt2_next_logits : gpt2_logits)(p->model, inputs, t, logits));
     return gpt2_pass_end(p->model);
 }
 
 zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits) {
     sequence s = {inputs, (size_t)t, p->tokens};
     const gpt2_feed feed = {load_sequence, NULL, &s};
-    if (!p->run) return failed(p, plain_logits(p, inputs, t, logits));
+    if (!p->run) return failed(p, plain_logits(p, inputs, t, 0, logits));
     p->first = 0;
     p->feed = &feed;
     p->logits = logits;
@@ -424,4 +425,9 @@ zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, flo
     p->feed = NULL;
     if (result != ZERO_OK) return result;
     return share_logits(p, logits, gpt2_vocabulary(p->model));
+}
+
+zero_result gpt2_pipeline_next_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits) {
+    if (p->run) return gpt2_pipeline_logits(p, inputs, t, logits);
+    return failed(p, plain_logits(p, inputs, t, 1, logits));
 }

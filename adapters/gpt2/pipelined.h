@@ -85,8 +85,10 @@ zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const gpt2_feed *feed, int firs
 zero_result gpt2_pipeline_batch(gpt2_pipeline *p, const int *inputs, const int *targets, int rows,
                                 const float **losses);
 
-/* gpt2_logits, outside of any pass; on every stage. */
+/* gpt2_logits and gpt2_next_logits, outside of any pass; on every stage. A pipeline computes all
+   tokens again in both. */
 zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits);
+zero_result gpt2_pipeline_next_logits(gpt2_pipeline *p, const int *inputs, int t, float *logits);
 
 /* Returns the sentence for the last error. */
 const char *gpt2_pipeline_error(const gpt2_pipeline *p);

@@ -36,6 +36,7 @@ struct launch_board {
     int claimed;    /* the job has failed: the process that prints the line; 0: none */
     int said;       /* that process has printed the line */
     int asked;      /* the line about a request to stop is printed */
+    int live;       /* rank 0 shows a live line on the terminal: see launch_live */
     int64_t saved;  /* step of launch_saved plus 1; 0: never called */
     int64_t copied; /* the same for launch_copied */
     int fewer;      /* ranks of launch_fewer; 0: never called */
@@ -85,30 +86,33 @@ static int launch_is_claimed(launch_board *board) {
     return __atomic_load_n(&board->claimed, __ATOMIC_ACQUIRE) != 0;
 }
 
-/* Writes a line with one call, so that lines of several processes do not mix. */
-static void launch_write(const char *program, const char *sentence) {
+/* Writes a line with one call, so that lines of several processes do not mix. If the terminal shows
+   a live line, which has the last step, the line comes after it; otherwise it replaces what the
+   terminal echoed, for example ^C. */
+static void launch_write(const launch *l, const char *sentence) {
     char line[LAUNCH_SENTENCE + 128];
-    const char *clear = isatty(STDERR_FILENO) ? "\033[2K\033[G" : ""; /* clears a progress line */
-    int length = snprintf(line, sizeof line - 1, "%s%s: %s", clear, program, sentence);
+    const int live = l->board != NULL && __atomic_exchange_n(&l->board->live, 0, __ATOMIC_ACQ_REL);
+    const char *begin = !isatty(STDERR_FILENO) ? "" : live ? "\r\n" : "\033[2K\033[G";
+    int length = snprintf(line, sizeof line - 1, "%s%s: %s", begin, l->program, sentence);
     if (length < 0) return;
     if ((size_t)length > sizeof line - 2) length = (int)sizeof line - 2;
-    for (int i = 0; i < length; i++)
+    for (int i = (int)strlen(begin); i < length; i++)
         if (line[i] == '\n' || line[i] == '\r') line[i] = ' ';
     line[length] = '\n';
     if (write(STDERR_FILENO, line, (size_t)length + 1) < 0)
         return; /* the error cannot be reported either */
 }
 
-static void launch_print(const char *program, const char *sentence) {
+static void launch_print(const launch *l, const char *sentence) {
     fflush(stdout);
-    launch_write(program, sentence);
+    launch_write(l, sentence);
 }
 
 /* Prints the line of a failure. Only the process that has claimed the right calls it. flush: write
    the buffer of stdout before, which may wait. */
 static void launch_print_claimed(const launch *l, const char *sentence, int flush) {
     if (flush) fflush(stdout);
-    launch_write(l->program, sentence);
+    launch_write(l, sentence);
     __atomic_store_n(&l->board->said, 1, __ATOMIC_RELEASE);
 }
 
@@ -352,6 +356,8 @@ static int launch_share(int ranks) {
 
 int launch_asked_to_stop(void) { return signals_asked(); }
 
+int *launch_live(const launch *l) { return &l->board->live; }
+
 void launch_saved(launch *l, int64_t step) {
     __atomic_store_n(&l->board->saved, step + 1, __ATOMIC_RELEASE);
 }
@@ -361,7 +367,7 @@ void launch_copied(launch *l, int64_t step) {
 }
 
 void launch_fewer(launch *l, int ranks, const char *why) {
-    if (l->rank == 0) launch_print(l->program, why);
+    if (l->rank == 0) launch_print(l, why);
     __atomic_store_n(&l->board->fewer, ranks, __ATOMIC_RELEASE);
     launch_leave(0);
 }
@@ -406,7 +412,7 @@ static void launch_print_stop_request(const launch *l, int number) {
              "%s: the job saves and stops as soon as it can; another SIGINT or SIGTERM ends it at "
              "once",
              signals_name(number));
-    launch_write(l->program, sentence);
+    launch_write(l, sentence);
 }
 
 /* A thread of signals.h calls this. It does not flush stdout, because the rank may be blocked in a
@@ -684,7 +690,7 @@ static int launch_run_once(const launch_request *request, launch *l, int ranks, 
     for (; made < groups; made++) {
         zero_result result = zero_local_create(&l->local[made], ranks, 1);
         if (result != ZERO_OK) {
-            launch_print(l->program, zero_result_string(result));
+            launch_print(l, zero_result_string(result));
             break;
         }
         l->comm[made].kind = ZERO_COMM_LOCAL;
@@ -723,7 +729,7 @@ static int launch_choose_next_ranks(const launch_request *request, const launch_
     else
         snprintf(sentence, sizeof sentence, "%d rank%s left: going on", left,
                  left > 1 ? "s are" : " is");
-    launch_print(w->l->program, sentence);
+    launch_print(w->l, sentence);
     return over ? 0 : b->fewer > 0 && b->fewer < left ? b->fewer : left;
 }
 
@@ -737,7 +743,7 @@ static int launch_run_fork(const launch_request *request, launch *l, int ranks) 
     void *shared =
         mmap(NULL, sizeof(launch_board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) {
-        launch_print(l->program, "no shared memory for the ranks");
+        launch_print(l, "no shared memory for the ranks");
         return LAUNCH_EXIT_FAILURE;
     }
     l->board = (launch_board *)shared;
@@ -820,7 +826,7 @@ static int launch_run_mpi(const launch_request *request, launch *l, const enviro
     l->kind = LAUNCH_MPI;
     l->mpi = &mpi;
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
-        launch_print(l->program, "MPI_Init_thread failed");
+        launch_print(l, "MPI_Init_thread failed");
         return LAUNCH_EXIT_FAILURE;
     }
     MPI_Comm_rank(MPI_COMM_WORLD, &l->rank);
@@ -836,7 +842,7 @@ static int launch_run_mpi(const launch_request *request, launch *l, const enviro
              "%d ranks were started %s, but MPI knows of %d: this build's MPI library is not that "
              "of the launcher",
              e->nranks, e->by, l->nranks);
-    if (l->nranks != e->nranks && e->rank == 0) launch_print(l->program, sentence);
+    if (l->nranks != e->nranks && e->rank == 0) launch_print(l, sentence);
     if (l->nranks != e->nranks) launch_leave(LAUNCH_EXIT_FAILURE);
     for (int i = 0; i < l->groups; i++) {
         l->comm[i].kind = ZERO_COMM_MPI;
@@ -870,7 +876,7 @@ static int launch_run_mpi(const launch_request *request, launch *l, const enviro
              "%d ranks were started %s, but this build is without MPI: build where mpicc is found, "
              "or use -pn %d on one machine",
              e->nranks, e->by, e->nranks);
-    if (e->rank == 0) launch_print(l->program, sentence);
+    if (e->rank == 0) launch_print(l, sentence);
     return LAUNCH_EXIT_USAGE;
 }
 
@@ -1006,7 +1012,7 @@ static int launch_run_join(const launch_request *request, launch *l, const envir
     meeting_result result = meeting_join(&m, &call, &seat, sentence, sizeof sentence);
     if (result != MEETING_OK) {
         if (result == MEETING_SAY) {
-            launch_print(l->program, sentence);
+            launch_print(l, sentence);
             clock_pause(LAUNCH_LINGER_MS); /* lets other ranks see that this one has failed */
         }
         return LAUNCH_EXIT_FAILURE;
@@ -1035,7 +1041,7 @@ static int launch_run_here(const launch_request *request, launch *l, int ranks) 
         char sentence[LAUNCH_SENTENCE] = "";
         int gpus = gpu_count(sentence, sizeof sentence);
         if (gpus < 0) {
-            launch_print(l->program, sentence);
+            launch_print(l, sentence);
             return LAUNCH_EXIT_FAILURE;
         }
         threads = ranks > gpus && !gpu_may_be_shared();
@@ -1057,13 +1063,13 @@ int launch_run(const launch_request *request) {
                                    launch_has_mpi()};
     int wrong = environment_read(&call, &e, sentence, sizeof sentence);
     if (wrong && request->usage_error == NULL) {
-        if (e.rank == 0) launch_print(l.program, sentence);
+        if (e.rank == 0) launch_print(&l, sentence);
         return LAUNCH_EXIT_USAGE;
     }
     if (!wrong && e.kind == ENVIRONMENT_MPI) return launch_run_mpi(request, &l, &e);
     if (!wrong && e.kind == ENVIRONMENT_JOIN) return launch_run_join(request, &l, &e);
     if (request->usage_error != NULL) {
-        launch_print(l.program, request->usage_error);
+        launch_print(&l, request->usage_error);
         return LAUNCH_EXIT_USAGE;
     }
     const int ranks = request->ranks > 0 ? request->ranks : request->default_ranks;
@@ -1072,7 +1078,7 @@ int launch_run(const launch_request *request) {
                  "%d ranks on this machine, at most %d: on several, start them by mpirun, torchrun "
                  "or srun",
                  ranks, (int)LAUNCH_MAX_RANKS);
-        launch_print(l.program, sentence);
+        launch_print(&l, sentence);
         return LAUNCH_EXIT_USAGE;
     }
     return launch_run_here(request, &l, ranks);

@@ -187,6 +187,10 @@ const char *launch_how(const launch *l);
    request.stop. */
 int launch_asked_to_stop(void);
 
+/* Returns the flag that rank 0 sets while the terminal shows a line that it rewrites. A line of a
+   failure or a signal then comes after that line, and does not overwrite it. */
+int *launch_live(const launch *l);
+
 /* Sets the last saved step, or 0 if nothing is saved, for the line of a job that a signal ends. If
    you never call it, the line has no step. */
 void launch_saved(launch *l, int64_t step);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTION_NAME = 32 }; /* characters of the longest flag that spelling is checked for */
+enum { OPTION_NAME = 32 }; /* characters of the longest flag */
 
 /* ---- words --------------------------------------------------------------------------------- */
 
@@ -46,10 +46,13 @@ static int option_length(const char *argument) {
 /* Returns the row of an argument, by its short or long name, or NULL. */
 static const option *option_find(const option_set *o, const char *argument) {
     const size_t length = (size_t)option_length(argument);
-    for (int i = 0; i < o->rows; i++) {
+    char name[OPTION_NAME + 1];
+    (void)snprintf(name, sizeof name, "%.*s", (int)length, argument);
+    for (int i = 0; i < o->rows && length <= OPTION_NAME; i++) {
         const option *d = &o->table[i];
         if (d->flag == NULL) continue;
-        if (strlen(d->name) == length && memcmp(d->name, argument, length) == 0) return d;
+        if (strcmp(d->name, name) == 0) return d;
+        if (d->aliases != NULL && option_find_word(d->aliases, name) >= 0) return d;
     }
     return options_find(o, argument);
 }
@@ -203,14 +206,29 @@ static const char *option_nearest(const option_set *o, const char *text) {
 static void option_unknown(option_set *o, const char *text) {
     const char *near = option_nearest(o, text);
     if (near != NULL)
-        option_error(o, "unknown flag '%s': did you mean %s? --help lists all", text, near);
+        option_error(o, "unknown flag '%s': did you mean %s? --help all lists every flag", text,
+                     near);
     else
-        option_error(o, "unknown flag '%s'; --help lists all", text);
+        option_error(o, "unknown flag '%s'; --help all lists every flag", text);
 }
 
-static int option_is_help(int argc, char **argv, int i) {
-    if (strcmp(argv[i], "--help") == 0) return 1;
-    return strcmp(argv[i], "-h") == 0 && (i + 1 >= argc || argv[i + 1][0] == '-');
+/* Returns whether argument i asks for help or the version. *about: the word that follows. */
+static int option_is_help(int argc, char **argv, int i, const char **about) {
+    const char *next = i + 1 < argc ? argv[i + 1] : "-";
+    if (strcmp(argv[i], "--version") == 0) return OPTIONS_VERSION;
+    if (strcmp(argv[i], "-h") == 0) return next[0] == '-' ? OPTIONS_HELP : 0;
+    if (strncmp(argv[i], "--help=", 7) == 0)
+        next = argv[i] + 7;
+    else if (strcmp(argv[i], "--help") != 0)
+        return 0;
+    if (about != NULL && (i + 1 < argc || argv[i][6] == '=')) *about = next;
+    return OPTIONS_HELP;
+}
+
+/* Returns the default of a row for what the program does. */
+static const char *option_default(const option *d, unsigned defaults) {
+    if (defaults & OPTIONS_COMPARE && d->compare != NULL) return d->compare;
+    return defaults & OPTIONS_GPT2 && d->gpt2 != NULL ? d->gpt2 : d->normal;
 }
 
 /* Returns the value of the flag at argv[*at], or NULL. *at becomes the index of its last argument.
@@ -230,8 +248,9 @@ static void option_parse_argument(option_set *o, const option *d, int argc, char
     const option *next = value != NULL && *at > flag_at ? option_find(o, value) : NULL;
     o->given[d - o->table] = 1;
     if (value == NULL)
-        option_error(o, "%.*s: expected a value, found the end of the line; --help lists all flags",
-                     OPTION_TYPED(o));
+        option_error(o,
+                     "%.*s: expected a value, found the end of the line; --help %.*s describes it",
+                     OPTION_TYPED(o), OPTION_TYPED(o));
     else if (next != NULL)
         option_error(o, "%.*s: expected a value, found the flag '%s'; every flag takes a value",
                      OPTION_TYPED(o), value);
@@ -239,11 +258,12 @@ static void option_parse_argument(option_set *o, const option *d, int argc, char
         option_parse(o, d, value);
 }
 
-int options_parse(option_set *o, int argc, char **argv, int compares,
-                  int (*foreign)(const char *)) {
+int options_parse(option_set *o, int argc, char **argv, unsigned defaults,
+                  int (*foreign)(const char *), const char **about) {
+    if (about != NULL) *about = "";
     for (int i = 0; i < o->rows; i++) {
         const option *d = &o->table[i];
-        const char *value = compares && d->compare != NULL ? d->compare : d->normal;
+        const char *value = option_default(d, defaults);
         o->typed = d->flag;
         o->typed_length = d->flag != NULL ? (int)strlen(d->flag) : 0;
         if (value != NULL) option_parse(o, d, value);
@@ -251,7 +271,8 @@ int options_parse(option_set *o, int argc, char **argv, int compares,
     for (int i = 1; i < argc; i++) {
         const option *d = option_find(o, argv[i]);
         if (foreign(argv[i])) continue;
-        if (option_is_help(argc, argv, i)) return 1;
+        const int help = option_is_help(argc, argv, i, about);
+        if (help) return help;
         if (d != NULL)
             option_parse_argument(o, d, argc, argv, &i);
         else {
@@ -290,25 +311,71 @@ void options_print_wrapped(const char *text, int indent) {
     printf("\n");
 }
 
+enum { OPTION_INDENT = 34 }; /* column of the help texts */
+
+/* Writes the defaults of a row: "(default 64; of a GPT-2 model 1024; in a comparison 256)". */
+static void option_defaults(const option *d, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = 0;
+    if (d->normal == NULL || (!d->normal[0] && d->gpt2 == NULL && d->compare == NULL)) return;
+    used = (size_t)snprintf(text, bytes, " (default %s", d->normal);
+    if (d->gpt2 != NULL)
+        used += (size_t)snprintf(text + used, bytes - used, "; of a GPT-2 model %s", d->gpt2);
+    if (d->compare != NULL)
+        used += (size_t)snprintf(text + used, bytes - used, "; in a comparison %s", d->compare);
+    (void)snprintf(text + used, bytes - used, ")");
+}
+
 static void option_help(const option *d) {
-    char text[512], values[128] = "";
+    char text[640], defaults[128], names[OPTION_NAME + 16];
     if (d->type == OPTION_HEADING) {
-        printf("\n%s\n", d->help);
+        printf("\n%s%s%s%s\n", d->help, d->name ? " [" : "", d->name ? d->name : "",
+               d->name ? "]" : "");
         return;
     }
-    if (d->normal != NULL && d->compare != NULL)
-        (void)snprintf(values, sizeof values, " (default %s; in a comparison %s)", d->normal,
-                       d->compare);
-    else if (d->normal != NULL && d->normal[0])
-        (void)snprintf(values, sizeof values, " (default %s)", d->normal);
-    (void)snprintf(text, sizeof text, "%s%s%s%s", d->help, d->words != NULL ? ": " : "",
-                   d->words != NULL ? d->words : "", values);
-    printf("  %-4s %-20s ", d->flag, d->name);
-    options_print_wrapped(text, 28);
+    option_defaults(d, defaults, sizeof defaults);
+    (void)snprintf(text, sizeof text, "%s%s%s%s%s%s", d->help, d->words != NULL ? ": " : "",
+                   d->words != NULL ? d->words : "", defaults, d->aliases != NULL ? "; also: " : "",
+                   d->aliases != NULL ? d->aliases : "");
+    (void)snprintf(names, sizeof names, "%-4s %s", d->flag, d->name);
+    printf("  %-31s ", names);
+    options_print_wrapped(text, OPTION_INDENT);
 }
 
 void options_help(const option_set *o) {
     for (int i = 0; i < o->rows; i++) option_help(&o->table[i]);
+}
+
+void options_help_brief(const option_set *o) {
+    for (int i = 0; i < o->rows; i++) {
+        const option *d = &o->table[i];
+        if (d->brief != NULL) printf("  %-4s %-20s %s\n", d->flag, d->name, d->brief);
+    }
+}
+
+int options_help_topic(const option_set *o, const char *about) {
+    const option *d = option_find(o, about);
+    int found = d != NULL, shown = 0;
+    if (found) option_help(d);
+    for (int i = 0; i < o->rows && d == NULL; i++) {
+        const option *row = &o->table[i];
+        if (row->type == OPTION_HEADING) shown = row->name != NULL && strcmp(row->name, about) == 0;
+        if (shown) option_help(row);
+        found |= shown;
+    }
+    return found;
+}
+
+void options_help_topics(const option_set *o) {
+    char text[512] = "";
+    for (int i = 0; i < o->rows; i++) {
+        const option *d = &o->table[i];
+        const size_t used = strlen(text);
+        if (d->type == OPTION_HEADING && d->name != NULL)
+            (void)snprintf(text + used, sizeof text - used, "%s%s", used ? " " : "", d->name);
+    }
+    printf("  ");
+    options_print_wrapped(text, 2);
 }
 
 /* ---- values as text ------------------------------------------------------------------------ */
@@ -452,6 +519,54 @@ int options_conflict(const option_set *o, const void *target, uint64_t bits, con
         return 1;
     }
     return 0;
+}
+
+/* Returns the row whose setting is named at the start of a text, or NULL. A name of one word counts
+   only before " is ", because it can also be an ordinary word. */
+static const option *option_of_member(const option_set *o, const char *text) {
+    const size_t length = strspn(text, "abcdefghijklmnopqrstuvwxyz_0123456789");
+    for (int i = 0; i < o->rows && length > 0; i++) {
+        const char *member = o->table[i].target_name;
+        if (member == NULL) continue;
+        const char *dot = strrchr(member, '.'), *name = dot != NULL ? dot + 1 : member;
+        if (strlen(name) != length || strncmp(name, text, length) != 0) continue;
+        if (strchr(name, '_') != NULL || strncmp(text + length, " is ", 4) == 0)
+            return &o->table[i];
+    }
+    return NULL;
+}
+
+/* Returns the length of a word at the start of a text if it is one of the row's words in upper
+ * case.
+ */
+static int option_upper_word(const option *d, const char *text) {
+    const int length = (int)strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
+    char word[OPTION_WORD_BYTES] = "";
+    if (length == 0 || length >= OPTION_WORD_BYTES || d->words == NULL) return 0;
+    for (int i = 0; i < length; i++) word[i] = (char)(text[i] + ('a' - 'A'));
+    return option_find_word(d->words, word) >= 0 ? length : 0;
+}
+
+void options_translate(const option_set *o, const char *sentence, char *out, size_t bytes) {
+    size_t used = 0;
+    const char *colon = strstr(sentence, ": ");
+    const int call = strncmp(sentence, "zero_", 5) == 0 && colon != NULL;
+    if (call && option_of_member(o, colon + 2) != NULL) sentence = colon + 2;
+    for (const char *at = sentence; *at && used + 1 < bytes;) {
+        const int begins = at == sentence || strchr(" (,;", at[-1]) != NULL;
+        const option *d = begins ? option_of_member(o, at) : NULL;
+        if (d == NULL) {
+            out[used++] = *at++;
+            continue;
+        }
+        used += (size_t)snprintf(out + used, bytes - used, "%s", d->flag);
+        at += strspn(at, "abcdefghijklmnopqrstuvwxyz_0123456789");
+        const int value = strncmp(at, " is ", 4) == 0 ? option_upper_word(d, at + 4) : 0;
+        if (value == 0 || used + 5 + (size_t)value > bytes) continue;
+        used += (size_t)snprintf(out + used, bytes - used, " is ");
+        for (at += 4; *at >= 'A' && *at <= 'Z'; at++) out[used++] = (char)(*at + ('a' - 'A'));
+    }
+    out[used < bytes ? used : bytes - 1] = 0;
 }
 
 void options_take(option_set *o, const void *target, uint64_t bits) {

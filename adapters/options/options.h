@@ -63,13 +63,19 @@ typedef enum option_rule {
     OPTION_FILE_ALWAYS        /* the file's value, or else the file's default */
 } option_rule;
 
+/* The defaults of a program depend on what it does. Bits of options_parse. */
+enum { OPTIONS_GPT2 = 1, OPTIONS_COMPARE = 2 };
+
 typedef struct option {
-    const char *flag; /* short: -z */
-    const char *name; /* long: --stage */
+    const char *flag;    /* short: -z */
+    const char *name;    /* long: --stage. Of a heading: the word that selects it in help */
+    const char *aliases; /* other long names, separated by blanks; NULL: none */
     option_type type;
     size_t field;        /* in the values */
     const char *normal;  /* default, as it would be typed */
-    const char *compare; /* the other default, of options_parse; NULL: the same */
+    const char *gpt2;    /* default of OPTIONS_GPT2; NULL: the same */
+    const char *compare; /* default of OPTIONS_COMPARE, before that of OPTIONS_GPT2; NULL: none */
+    const char *brief;   /* one line of the short help; NULL: it does not have this flag */
     double least, most;
     const char *words; /* separated by blanks */
     const char *help;
@@ -77,9 +83,10 @@ typedef struct option {
     int course;       /* 1: the results of the program depend on it */
     option_form form; /* in the target, at `to` */
     size_t to;
-    size_t per;      /* field of the int option in whose units the target counts; 0: none */
-    const char *key; /* key in the file, for sentences; NULL: none */
-    uint64_t bit;    /* set if the file has the value; 0: the file has it if the target is not 0 */
+    const char *target_name; /* name of that field in the target's sentences; NULL: none */
+    size_t per;              /* field of the int option in whose units the target counts; 0: none */
+    const char *key;         /* key in the file, for sentences; NULL: none */
+    uint64_t bit; /* set if the file has the value; 0: the file has it if the target is not 0 */
     option_rule rule;
     int unsaid; /* 1: a typed 0 means the file's value */
 } option;
@@ -97,14 +104,21 @@ typedef struct option_set {
 } option_set;
 
 /* Sets the defaults, then the values of the arguments: "-z 3", "--stage 3" or "--stage=3".
-   `compares` chooses the defaults of a comparison. `foreign` returns 1 for an argument to ignore.
-   Returns 1 if the user wants help: by --help, or by -h without a value, even if the table has a
-   flag -h. */
-int options_parse(option_set *o, int argc, char **argv, int compares, int (*foreign)(const char *));
+   Aliases mean the same. `defaults` has the bits above. `foreign` returns 1 for an argument to
+   ignore. Returns 0, or what the user wants instead: OPTIONS_HELP for --help, or for -h without a
+   value, even if the table has a flag -h; OPTIONS_VERSION for --version. *about receives the word
+   after --help, or ""; NULL: there are no such words. */
+enum { OPTIONS_HELP = 1, OPTIONS_VERSION = 2 };
+int options_parse(option_set *o, int argc, char **argv, unsigned defaults,
+                  int (*foreign)(const char *), const char **about);
 
-/* Prints all rows with their help to stdout. options_print_wrapped breaks a text at blanks before
-   column 99. */
+/* These print to stdout. options_help prints all rows with their help; _brief the frequent flags;
+   _topic one section or one flag, and returns 0 if there is none of this name; _topics the words of
+   the sections. options_print_wrapped breaks a text at blanks before column 99. */
 void options_help(const option_set *o);
+void options_help_brief(const option_set *o);
+int options_help_topic(const option_set *o, const char *about);
+void options_help_topics(const option_set *o);
 void options_print_wrapped(const char *text, int indent);
 
 /* Writes lines "FLAG VALUE" for all options that must be equal on all ranks. Returns the length. */
@@ -137,6 +151,10 @@ void options_store(const option_set *o, void *target);
    bits: those of the rows that the file has. */
 int options_conflict(const option_set *o, const void *target, uint64_t bits, const char *name,
                      char *sentence, size_t bytes);
+
+/* Copies a sentence of the library, with flags instead of the names of its settings: "zero_create,
+   rank 0 of 4: parameter_tier is FILE: ..." becomes "-zop is file: ...". */
+void options_translate(const option_set *o, const char *sentence, char *out, size_t bytes);
 
 /* Copies the file's values to the options, by the rule of each row. */
 void options_take(option_set *o, const void *target, uint64_t bits);

@@ -10,12 +10,16 @@
 
 #include "../launch/launch.h"
 
+/* Default -g of a GPT-2 model at stage 3, where each token of a sample gathers all parameters. */
+enum { TRAIN_SAMPLE_AT_STAGE_3 = 16 };
 #define BIG 9e15 /* whole numbers below are exact in a double */
-#define HEADING(text)                                                                              \
-    { .type = OPTION_HEADING, .help = (text) }
+/* A section of the help, with the word that selects it. */
+#define HEADING(word, text)                                                                        \
+    { .name = (word), .type = OPTION_HEADING, .help = (text) }
 #define RANGE(from, to) .least = (from), .most = (to)
 /* The field of the plugin's settings that the value is stored to, and its type there. */
-#define TO(as, member) .form = OPTION_AS_##as, .to = offsetof(ds_config, member)
+#define TO(as, place)                                                                              \
+    .form = OPTION_AS_##as, .to = offsetof(ds_config, place), .target_name = #place
 /* DeepSpeed's name, and the rule for when the file's value is used. */
 #define KEY(text, mark, when) .key = (text), .bit = (mark), .rule = OPTION_FILE_##when
 #define ROW(kind, short_name, long_name, member, usual, ...)                                       \
@@ -25,56 +29,68 @@
     }
 
 static const option train_table[] = {
-    HEADING("Data and model"),
+    HEADING("data", "Data and model"),
     ROW(PATH, "-i", "--train-data", train_path, "",
+        .brief = "token file to train on (default: tiny Shakespeare)",
         .help = "token file to train on. Default: tiny Shakespeare, as characters for char: "
                 "models, otherwise as GPT-2 tokens"),
-    ROW(PATH, "-j", "--val-data", val_path, "", .help = "token file to validate on"),
+    ROW(PATH, "-j", "--val-data", val_path, "", .brief = "token file to validate on",
+        .help = "token file to validate on"),
     ROW(PATH, "-tf", "--tokenizer", tokenizer_path, "", .help = "tokenizer file, to print samples"),
-    ROW(TEXT, "-e", "--model", model, "char:4x128x4", .compare = "char:6x384x6", .course = 1,
+    ROW(TEXT, "-e", "--model", model, "char:4x128x4",
+        .brief = "char:LxCxH, d12 (GPT-2 124M), gpt2:d48, gpt3:c768, or a file with weights",
+        .compare = "char:6x384x6", .course = 1,
         .help = "model: char:LxCxH (layers, channels, heads), d12, gpt2:d48, gpt3:c768, or a file "
-                "with its weights: llm.c's .bin, or Hugging Face's .safetensors"),
+                "with its weights: llm.c's .bin, or Hugging Face's .safetensors. All except char: "
+                "are GPT-2 models, which have the defaults of llm.c's train_gpt2.cu"),
     ROW(INT, "-ut", "--untied", untied, "0", RANGE(0, 1), .course = 1,
-        .help = "1: the classifier has its own weights, and not those of the embedding. A model "
+        .help = "1: untie the classifier from the token embedding: it has its own weights. A model "
                 "from a file starts with a copy of the embedding"),
-    ROW(PATH, "-o", "--out-dir", log_dir, "",
+    ROW(PATH, "-o", "--out-dir", log_dir, "", .brief = "folder for main.log and checkpoints",
         .help = "folder for main.log and checkpoints. Without it the run writes neither"),
-    HEADING("Batches"),
-    ROW(INT, "-b", "--batch", batch, "0", .compare = "8", RANGE(0, 1e6), TO(INT, micro_batch),
-        KEY("train_micro_batch_size_per_gpu", 0, ALWAYS), .unsaid = 1,
-        .help = "windows per rank and micro-step. 0: computed from -d; without -d, 12 divided by "
-                "the number of ranks"),
-    ROW(INT, "-t", "--window", seq_len, "64", .compare = "256", RANGE(1, 1e6), .course = 1,
-        .help = "tokens per window"),
-    ROW(LONG, "-d", "--step-tokens", step_tokens, "0", RANGE(0, BIG), TO(INT64, train_batch),
-        .per = offsetof(train_options, seq_len),
+    HEADING("batches", "Batches"),
+    ROW(INT, "-b", "--batch-size", batch, "0", .aliases = "--batch", .gpt2 = "4",
+        .brief = "batch size: sequences per rank and micro-step", .compare = "8", RANGE(0, 1e6),
+        TO(INT, micro_batch), KEY("train_micro_batch_size_per_gpu", 0, ALWAYS), .unsaid = 1,
+        .help = "batch size: sequences per rank and micro-step. 0: computed from -d; without -d, "
+                "12 divided by the number of ranks"),
+    ROW(INT, "-t", "--sequence-length", seq_len, "64", .aliases = "--window", .gpt2 = "1024",
+        .brief = "sequence length: tokens per sequence", .compare = "256", RANGE(1, 1e6),
+        .course = 1, .help = "sequence length: tokens per sequence"),
+    ROW(LONG, "-d", "--step-tokens", step_tokens, "0",
+        .brief = "tokens per step; more than one micro-step means gradient accumulation",
+        RANGE(0, BIG), TO(INT64, train_batch), .per = offsetof(train_options, seq_len),
         KEY("train_batch_size, times -t tokens:", 0, ALWAYS), .unsaid = 1,
-        .help = "tokens per step, over all ranks and micro-steps. 0: one micro-step"),
+        .help = "tokens per step, over all ranks and micro-steps. If that is more than one "
+                "micro-step, gradients are accumulated (gradient accumulation). 0: one micro-step"),
     ROW(INT, "-sh", "--shuffle", order, "-1", RANGE(-1, 2), .course = 1,
-        .help = "order of windows: 0 as in the file, 1 shuffled every epoch, 2 at random offsets; "
-                "-1: 1 with -i, otherwise 2"),
+        .help = "order of sequences: 0 as in the file, 1 shuffled every epoch, 2 at random "
+                "offsets; -1: 1 with -i, otherwise 2"),
     ROW(INT, "-a", "--overfit", overfit, "0", RANGE(0, 1), .course = 1,
         .help = "1: train on the same batch of the validation data in every step"),
     ROW(LONG, "-sd", "--seed", seed, "42", RANGE(0, BIG), .course = 1, TO(SIZE, zero.seed),
-        .help = "seed of weights, windows and samples"),
-    HEADING("DeepSpeed"),
+        .help = "seed of weights, sequences and samples"),
+    HEADING("deepspeed", "DeepSpeed"),
     ROW(PATH, "-ds", "--deepspeed", ds_path, "",
+        .brief = "DeepSpeed's ds_config.json instead of flags",
         .help = "ds_config.json: its values replace the defaults of the flags. \"auto\" in it "
                 "means the value of the flag. A flag that contradicts it is an error"),
     ROW(PATH, "-dso", "--deepspeed-out", ds_out, "",
         .help = "with -ds: file to which the resolved configuration is written"),
-    HEADING("Types"),
-    ROW(WORD, "-dt", "--type", type, "f32", .words = "f32 bf16 fp16", .course = 1,
+    HEADING("types", "Types"),
+    ROW(WORD, "-dt", "--dtype", type, "f32", .aliases = "--type",
+        .brief = "mixed precision: f32, bf16 or fp16", .words = "f32 bf16 fp16", .course = 1,
         TO(INT, zero.type), KEY("fp16.enabled and bf16.enabled:", DS_GIVEN_TYPE, IF_GIVEN),
-        .help = "type of parameters and activations"),
-    ROW(INT, "-w", "--master", master, "1", RANGE(0, 1), .course = 1, TO(NOT, zero.no_master),
-        KEY("bf16_master_weights_and_grads: -w", 0, IF_GIVEN),
+        .help = "type of parameters and activations; bf16 and fp16 are mixed precision"),
+    ROW(INT, "-w", "--master-weights", master, "1", .aliases = "--master", RANGE(0, 1), .course = 1,
+        TO(NOT, zero.no_master), KEY("bf16_master_weights_and_grads: -w", 0, IF_GIVEN),
         .help = "1: 16-bit weights have f32 master weights, which are updated. 0 (only bf16): no "
                 "master weights; updates are rounded stochastically"),
-    ROW(WORD, "-zg", "--grad-type", grads, "auto", .words = "auto f32 type", .course = 1,
-        TO(INT, zero.grads), KEY("the gradients' type:", 0, IF_GIVEN),
+    ROW(WORD, "-zg", "--gradient-type", grads, "auto", .aliases = "--grad-type",
+        .words = "auto f32 type", .course = 1, TO(INT, zero.grads),
+        KEY("the gradients' type:", 0, IF_GIVEN),
         .help = "type in which gradients are stored and sent: f32, or the type of -dt. auto: f32 "
-                "if micro-steps are accumulated"),
+                "with gradient accumulation"),
     ROW(REAL, "-ls", "--loss-scale", scale, "0", RANGE(0, 1e30), .course = 1,
         TO(FLOAT, zero.scaler.fixed), KEY("fp16.loss_scale", 0, IF_GIVEN),
         .help = "a constant loss scale. 0: dynamic for fp16, 1 for other types"),
@@ -93,36 +109,40 @@ static const option train_table[] = {
     ROW(INT, "-f", "--tf32", tf32, "1", RANGE(0, 1),
         .help = "1: f32 products on CUDA round their factors to TF32. Has no effect on a CPU"),
     ROW(INT, "-ao", "--any-order", any_order, "0", RANGE(0, 1),
-        .help = "1: cuDNN adds the gradients of attention in any order, which is faster, but the "
-                "bits differ from run to run"),
-    ROW(PATH, "-pc", "--products", products_path, "",
-        .help = "CPU, f32: file with the method for the product of each shape. If the file does "
-                "not exist, rank 0 measures the methods and writes it. Without -pc, a table by "
-                "processor and shape decides. In both cases equal commands give equal bits"),
-    HEADING("Optimizer"),
+        .help = "1: allow cuDNN to add the gradients of attention in any order. This is faster, "
+                "but runs are no longer deterministic: bits differ from run to run"),
+    ROW(PATH, "-pc", "--gemm-algorithms", products_path, "", .aliases = "--products",
+        .help =
+            "CPU, f32: file with the GEMM algorithm for the matrix product of each shape. If the "
+            "file does not exist, rank 0 measures the algorithms and writes it. Without -pc, a "
+            "table by processor and shape decides. In both cases runs are deterministic"),
+    HEADING("optimizer", "Optimizer"),
     ROW(WORD, "-op", "--optimizer", optimizer, "adamw",
         .words = "adamw adam sgd nesterov lion "
                  "adagrad lamb muon",
         .course = 1, TO(INT, zero.optimizer), KEY("optimizer.type", DS_GIVEN_OPTIMIZER, ALWAYS),
         .help = "update rule. muon updates the matrices of the blocks orthogonally, those of "
                 "experts too and qkv as one matrix, and all other tensors as adamw"),
-    ROW(INT, "-x", "--steps", steps, "2000", .compare = "16", RANGE(-1, 2e9), .course = 1,
+    ROW(INT, "-x", "--steps", steps, "2000", .gpt2 = "-1", .brief = "steps; -1: one epoch",
+        .compare = "16", RANGE(-1, 2e9), .course = 1,
         .help = "steps. -1: one epoch. In a comparison: timed steps per stage"),
     ROW(WORD, "-k", "--schedule", schedule, "cosine", .words = "cosine linear constant wsd",
         .course = 1, .help = "schedule of the learning rate"),
-    ROW(REAL, "-l", "--lr", lr, "1e-3", RANGE(0, 1e3), .course = 1, TO(FLOAT, hyper.lr),
-        KEY("optimizer.params.lr", DS_GIVEN_LR, ALWAYS), .help = "learning rate"),
-    ROW(INT, "-u", "--warmup", warmup, "100", RANGE(0, 2e9), .course = 1,
+    ROW(REAL, "-l", "--lr", lr, "1e-3", .gpt2 = "3e-4",
+        .brief = "learning rate; -k schedule, -u warm-up, -c weight decay", RANGE(0, 1e3),
+        .course = 1, TO(FLOAT, hyper.lr), KEY("optimizer.params.lr", DS_GIVEN_LR, ALWAYS),
+        .help = "learning rate"),
+    ROW(INT, "-u", "--warmup", warmup, "100", .gpt2 = "0", RANGE(0, 2e9), .course = 1,
         .help = "steps of linear warm-up"),
-    ROW(REAL, "-q", "--final-fraction", final_fraction, "0.1", RANGE(0, 1), .course = 1,
-        .help = "learning rate at the end, as a fraction of -l"),
-    ROW(REAL, "-c", "--weight-decay", weight_decay, "0.1", RANGE(0, 1e3), .course = 1,
+    ROW(REAL, "-q", "--final-fraction", final_fraction, "0.1", .gpt2 = "1", RANGE(0, 1),
+        .course = 1, .help = "learning rate at the end, as a fraction of -l"),
+    ROW(REAL, "-c", "--weight-decay", weight_decay, "0.1", .gpt2 = "0", RANGE(0, 1e3), .course = 1,
         TO(FLOAT, hyper.weight_decay), KEY("optimizer.params.weight_decay", DS_GIVEN_DECAY, ALWAYS),
         .help = "weight decay"),
     ROW(REAL, "-b1", "--beta1", beta1, "0.9", RANGE(0, 0.9999999), .course = 1,
         TO(FLOAT, hyper.beta1), KEY("optimizer.params: beta1 or momentum", DS_GIVEN_BETAS, ALWAYS),
         .help = "beta1; the momentum of sgd and nesterov"),
-    ROW(REAL, "-b2", "--beta2", beta2, "0.99", RANGE(0, 0.9999999), .course = 1,
+    ROW(REAL, "-b2", "--beta2", beta2, "0.99", .gpt2 = "0.95", RANGE(0, 0.9999999), .course = 1,
         TO(FLOAT, hyper.beta2), KEY("optimizer.params: beta2", DS_GIVEN_BETAS, ALWAYS),
         .help = "beta2"),
     ROW(REAL, "-ep", "--eps", eps, "1e-8", RANGE(0, 1), .course = 1, TO(FLOAT, hyper.eps),
@@ -153,27 +173,32 @@ static const option train_table[] = {
                 "the last 128. 0: never"),
     ROW(REAL, "-sg", "--skip-norm", skip_norm, "0", RANGE(0, 1e9), .course = 1,
         .help = "the same for the norm of the gradient"),
-    HEADING("Validation and samples"),
-    ROW(INT, "-v", "--val-every", val_every, "250", RANGE(-1, 2e9),
+    HEADING("validation", "Validation and samples"),
+    ROW(INT, "-v", "--val-every", val_every, "250", .gpt2 = "20", .brief = "validate every N steps",
+        RANGE(-1, 2e9),
         .help = "validate every N steps, and at the end. 0: only at the end. -1: never"),
-    ROW(INT, "-m", "--val-batches", val_batches, "0", RANGE(-1, 2e9),
+    ROW(INT, "-m", "--val-batches", val_batches, "0", .gpt2 = "20", RANGE(-1, 2e9),
         .help = "batches per validation. 0 or -1: the whole file"),
-    ROW(INT, "-s", "--sample-every", sample_every, "0", RANGE(0, 2e9),
+    ROW(INT, "-s", "--sample-every", sample_every, "0", .gpt2 = "20", RANGE(0, 2e9),
         .help = "print a sample every N steps, and at the end. 0: only at the end"),
-    ROW(INT, "-g", "--sample-tokens", sample_tokens, "300", RANGE(0, 1e6),
-        .help = "tokens per sample. 0: no samples"),
+    ROW(INT, "-g", "--sample-tokens", sample_tokens, "300", .gpt2 = "64",
+        .brief = "tokens per sample; 0: no samples", RANGE(0, 1e6),
+        .help = "tokens per sample. 0: no samples. A GPT-2 model at stage 3 has 16 by default, "
+                "because each token gathers all parameters"),
     ROW(INT, "-h", "--hellaswag", evaluate, "0", RANGE(0, 1),
         .help = "1: evaluate the examples of -hf at each validation and at the end. Each has four "
                 "endings; the answer is the one with the smallest mean loss. -h without a value "
                 "prints this help"),
     ROW(PATH, "-hf", "--hellaswag-data", eval_path, "dev/data/hellaswag/hellaswag_val.bin",
         .help = "file with the examples, in llm.c's format"),
-    HEADING("Output"),
+    HEADING("output", "Output"),
     ROW(INT, "-lp", "--print-every", print_every, "0", RANGE(0, 2e9), TO(INT, steps_per_print),
         KEY("steps_per_print", DS_GIVEN_STEPS_PER_PRINT, IF_GIVEN),
         .help = "print a line every N steps, and for the first and the last one. 0: a terminal has "
                 "one line that is rewritten; a file gets a line per step"),
-    HEADING("Observing a run"),
+    ROW(WORD, "-st", "--settings", settings, "short", .words = "short all",
+        .help = "the table of settings before the first step: 12 rows, or all rows"),
+    HEADING("observe", "Observing a run"),
     ROW(TEXT, "-tr", "--trace", trace_path, "",
         .help = "file for a timeline of all ranks, for ui.perfetto.dev or chrome://tracing. It can "
                 "be opened even if the run was killed"),
@@ -194,26 +219,31 @@ static const option train_table[] = {
                 "over samples; with -tb also times"),
     ROW(PATH, "-tcd", "--csv-dir", csv_monitor_dir, "",
         .help = "folder for the same values as CSV"),
-    HEADING("Checkpoints"),
-    ROW(INT, "-n", "--save-every", save_every, "0", RANGE(0, 2e9),
+    HEADING("checkpoints", "Checkpoints"),
+    ROW(INT, "-n", "--save-every", save_every, "0",
+        .brief = "save a checkpoint to -o every N steps, and after Ctrl-C", RANGE(0, 2e9),
         .help = "save a checkpoint to the folder of -o every N steps, at the end, and after "
                 "Ctrl-C, SIGTERM or SIGUSR1. 0: never"),
     ROW(INT, "-nk", "--keep-last", keep_last, "0", RANGE(0, 2e9),
         .help = "number of newest checkpoints to keep. 0: all"),
     ROW(INT, "-nm", "--keep-every", keep_every, "0", RANGE(0, 2e9),
         .help = "also keep the checkpoints of every N-th step. 0: none"),
-    ROW(INT, "-na", "--save-aside", save_aside, "0", RANGE(0, 1),
-        .help = "1: write checkpoints in the background. Training waits only for a copy of the "
-                "state in memory, which takes that much memory"),
-    ROW(INT, "-nf", "--go-on", save_or_go_on, "0", RANGE(0, 1),
+    ROW(INT, "-na", "--async-save", save_aside, "0", .aliases = "--save-aside", RANGE(0, 1),
+        .help = "1: asynchronous checkpoints: write them in the background. Training waits only "
+                "for a copy of the state in memory, which takes that much memory"),
+    ROW(INT, "-nf", "--continue-on-write-error", save_or_go_on, "0", .aliases = "--go-on",
+        RANGE(0, 1),
         .help = "if a checkpoint, or a line of main.log or of the output, cannot be written: 0 "
                 "ends the run; 1 warns, training continues, and the exit code is 1"),
-    ROW(INT, "-y", "--resume", resume, "0", RANGE(0, 2),
+    ROW(INT, "-y", "--resume", resume, "0", .brief = "1: resume from the newest checkpoint in -o",
+        RANGE(0, 2),
         .help = "1: resume from the newest complete checkpoint in -o, with any number of ranks and "
                 "any stage; start from the beginning if there is none. 2: end if the newest one is "
                 "damaged"),
-    HEADING("Ranks"),
-    ROW(INT, "-pn", "--ranks", ranks, "0", RANGE(0, 65536),
+    HEADING("ranks", "Ranks"),
+    ROW(INT, "-pn", "--ranks", ranks, "0",
+        .brief = "ranks to start on this machine (mpirun, torchrun and srun work, too)",
+        RANGE(0, 65536),
         .help = "ranks to start on this machine. 0: as mpirun, torchrun or srun say; otherwise 1, "
                 "or 2 in a comparison"),
     ROW(INT, "-pt", "--rank-threads", as_threads, "0", RANGE(0, 1),
@@ -222,8 +252,8 @@ static const option train_table[] = {
     ROW(INT, "-pe", "--elastic", elastic, "0", RANGE(0, 1),
         .help = "1: implies -y 1. If ranks of -pn die, the remaining ranks resume from the newest "
                 "checkpoint, with the largest number that -d, -tp, -pp and -eg allow. The tokens "
-                "per step, -d, stay the same; -b is the most windows of a rank. torchrun and other "
-                "launchers restart ranks themselves"),
+                "per step, -d, stay the same; -b is the largest batch size of a rank. torchrun and "
+                "other launchers restart ranks themselves"),
     ROW(INT, "-pm", "--copies", copies, "0", RANGE(0, 2e9),
         .help = "with -pe 1 and -pn: every N steps each rank copies its state to memory that stays "
                 "when the rank dies. There are two copies, and ranks resume from the newest that "
@@ -238,32 +268,37 @@ static const option train_table[] = {
     ROW(RANK, "-pr", "--rank", rank, "0", RANGE(0, 1e6), .help = "tcp, fs: rank of this process"),
     ROW(INT, "-pg", "--ranks-per-host", per_node, "0", RANGE(0, 4096),
         .help = "tcp, fs: ranks per machine. 0: found by host name"),
-    ROW(INT, "-tp", "--tensor-parallel", tensor_parallel, "1", RANGE(1, 4096),
-        TO(INT, tensor_parallel), KEY("tensor_parallel: -tp", DS_GIVEN_TENSOR_RANKS, IF_GIVEN),
-        .help = "tensor parallel: number of ranks that share one model: heads, hidden channels and "
-                "vocabulary. It divides the number of ranks; the rest is data parallel. -b, -d and "
-                "windows count only data-parallel ranks"),
-    ROW(INT, "-pp", "--pipeline", pipeline, "1", RANGE(1, 512), TO(INT, pipeline),
-        KEY("pipeline.stages: -pp", DS_GIVEN_PIPELINE, IF_GIVEN),
+    HEADING("parallel", "Tensor, pipeline and expert parallelism"),
+    ROW(INT, "-tp", "--tensor-parallel", tensor_parallel, "1",
+        .brief = "tensor-parallel ranks per model", RANGE(1, 4096), TO(INT, tensor_parallel),
+        KEY("tensor_parallel: -tp", DS_GIVEN_TENSOR_RANKS, IF_GIVEN),
+        .help = "tensor parallelism: number of ranks that share one model: heads, hidden channels "
+                "and vocabulary. It divides the number of ranks; the rest is data parallel. -b, -d "
+                "and sequences count only data-parallel ranks"),
+    ROW(INT, "-pp", "--pipeline-parallel", pipeline, "1", .aliases = "--pipeline", RANGE(1, 512),
+        TO(INT, pipeline), KEY("pipeline.stages: -pp", DS_GIVEN_PIPELINE, IF_GIVEN),
         .help = "pipeline stages. Each has a part of the blocks, and micro-steps run as a pipeline "
-                "with one forward, one backward. -d gives the micro-steps; with m of them, (p-1)/m "
-                "of the time is idle. With -en, blocks stay in pairs"),
+                "with one forward, one backward. -d gives the micro-steps; with m of them, the "
+                "bubble is (p-1)/m of the time. With -en, blocks stay in pairs"),
     ROW(INT, "-ppv", "--pipeline-chunks", pipeline_chunks, "1", RANGE(1, 512),
-        .help = "chunks of blocks per pipeline stage, interleaved. v chunks divide the idle time "
-                "by v and multiply the messages by v. The number of stages must then divide the "
-                "micro-steps"),
+        .help =
+            "chunks of blocks per pipeline stage, interleaved. v chunks divide the bubble by v and "
+            "multiply the messages by v. The number of stages must then divide the micro-steps"),
     ROW(INT, "-sp", "--sequence-parallel", sequence_parallel, "0", RANGE(0, 1),
         TO(INT, sequence_parallel), KEY("partition_activations: -sp", DS_GIVEN_SEQUENCE, IF_GIVEN),
         .help = "1: with -tp, the ranks also share the activations between layers: 1/tp of the "
                 "memory, the same bytes sent"),
-    ROW(INT, "-en", "--experts", experts, "0", RANGE(0, 1024), .course = 1,
-        .help = "experts per layer, which replace the MLP of every second block (GShard, Switch). "
-                "0: none"),
-    ROW(INT, "-ek", "--experts-asked", chosen, "1", RANGE(1, 2), .course = 1,
-        TO(INT, experts_asked), KEY("expert_parallel.top_k: -ek", DS_GIVEN_EXPERTS_ASKED, IF_GIVEN),
-        .help = "experts per token: 1, weighted by its gate, or 2, each weighted by its gate over "
-                "the sum of the gates that were not dropped"),
-    ROW(INT, "-eg", "--expert-group", expert_group, "1", RANGE(1, 65536), TO(INT, expert_group),
+    ROW(INT, "-en", "--moe-experts", experts, "0", .aliases = "--experts", RANGE(0, 1024),
+        .course = 1,
+        .help = "mixture of experts: experts per layer, which replace the MLP of every second "
+                "block (GShard, Switch). 0: none"),
+    ROW(INT, "-ek", "--moe-top-k", chosen, "1", .aliases = "--experts-asked", RANGE(1, 2),
+        .course = 1, TO(INT, experts_asked),
+        KEY("expert_parallel.top_k: -ek", DS_GIVEN_EXPERTS_ASKED, IF_GIVEN),
+        .help = "the router sends each token to its top k experts: 1, weighted by its gate, or 2, "
+                "each weighted by its gate over the sum of the gates that were not dropped"),
+    ROW(INT, "-eg", "--expert-parallel", expert_group, "1", .aliases = "--expert-group",
+        RANGE(1, 65536), TO(INT, expert_group),
         KEY("expert_parallel.autoep_size: -eg", DS_GIVEN_EXPERT_GROUP, IF_GIVEN),
         .help = "data-parallel ranks that share the experts of a layer. Each has -en / -eg of "
                 "them, and tokens are sent. It divides both numbers. With -tp, each rank has a "
@@ -272,27 +307,32 @@ static const option train_table[] = {
         KEY("use_data_before_expert_parallelism: -ego", DS_GIVEN_EXPERTS_APART, IF_GIVEN),
         .help = "0: the ranks of an expert group are neighbours. 1: the ranks with the same "
                 "experts are neighbours"),
-    ROW(REAL, "-ec", "--capacity", capacity, "1", RANGE(0.001, 1e6), .course = 1,
-        .help = "capacity: the most choices that an expert accepts from a rank's micro-step, as a "
-                "multiple of the mean, at least 4. Further choices are dropped and counted"),
-    ROW(REAL, "-ea", "--auxiliary", aux, "0.01", RANGE(0, 1e6), .course = 1,
-        .help = "factor of the auxiliary loss, which is smallest if all experts get the same "
-                "number of tokens"),
+    ROW(REAL, "-ec", "--capacity-factor", capacity, "1", .aliases = "--capacity", RANGE(0.001, 1e6),
+        .course = 1,
+        .help = "capacity factor: the most tokens that an expert accepts from a rank's micro-step, "
+                "as a multiple of the mean, at least 4. Further tokens are dropped and counted"),
+    ROW(REAL, "-ea", "--aux-loss-weight", aux, "0.01", .aliases = "--auxiliary", RANGE(0, 1e6),
+        .course = 1,
+        .help = "weight of the auxiliary loss, which is smallest if the router gives all experts "
+                "the same number of tokens"),
+    HEADING("threads", "Threads and nodes"),
     ROW(INT, "-nt", "--threads", threads, "0", RANGE(0, 4096),
         .help = "threads per rank. 0: the processors of this machine divided by its ranks"),
     ROW(INT, "-ns", "--node-size", node_size, "0", RANGE(0, 4096),
         .help = "ranks per node, for hierarchical sums. 0: the ranks of each machine"),
-    HEADING("ZeRO"),
-    ROW(STAGES, "-z", "--stage", stage, "0", TO(INT, zero.stage),
-        KEY("zero_optimization.stage", DS_GIVEN_STAGE, IF_GIVEN),
+    HEADING("zero", "ZeRO"),
+    ROW(STAGES, "-z", "--stage", stage, "0",
+        .brief = "ZeRO stage 0-3: 1 shards optimizer state, 2 gradients, 3 parameters",
+        TO(INT, zero.stage), KEY("zero_optimization.stage", DS_GIVEN_STAGE, IF_GIVEN),
         .help = "stage 0 to 3: 1 shards the optimizer state, 2 also the gradients, 3 also the "
                 "parameters. A list (0,1,2,3) compares stages in one run, and writes -csv"),
-    ROW(WORD, "-za", "--accumulate", accumulation, "auto", .words = "auto local sharded",
-        .course = 1, TO(INT, zero.accumulation),
-        .help = "where the gradients of micro-steps are accumulated: in a whole copy (local) or in "
-                "shards (sharded). auto: local at stages 0 and 1, and in a pipeline without -zog "
-                "file; sharded at stages 2 and 3, and in a comparison"),
-    ROW(LONG, "-zb", "--bucket", bucket, "0", RANGE(0, BIG), TO(SIZE, zero.bucket_numel),
+    ROW(WORD, "-za", "--gradient-accumulation", accumulation, "auto", .aliases = "--accumulate",
+        .words = "auto local sharded", .course = 1, TO(INT, zero.accumulation),
+        .help = "gradient accumulation over micro-steps: in a whole copy (local) or in shards "
+                "(sharded). auto: local at stages 0 and 1, and in a pipeline without -zog file; "
+                "sharded at stages 2 and 3, and in a comparison"),
+    ROW(LONG, "-zb", "--bucket-size", bucket, "0", .aliases = "--bucket", RANGE(0, BIG),
+        TO(SIZE, zero.bucket_numel),
         .help = "elements that are reduced together. 0: those of the largest unit"),
     ROW(INT, "-zp", "--prefetch", prefetch, "1", RANGE(0, ZERO_PREFETCH_MOST),
         TO(COUNT, zero.prefetch),
@@ -301,8 +341,8 @@ static const option train_table[] = {
     ROW(LONG, "-zt", "--persistence", persistence, "-1", RANGE(-1, BIG),
         TO(COUNT64, zero.persistence_numel),
         KEY("zero_optimization.stage3_param_persistence_threshold", DS_GIVEN_PERSISTENCE, IF_GIVEN),
-        .help = "stage 3: units whose tensors have at most this number of elements stay whole on "
-                "every rank. -1: units that have only vectors"),
+        .help = "stage 3: keep units unsharded on every rank if their tensors have at most this "
+                "number of elements. -1: units that have only vectors"),
     ROW(INT, "-zo", "--overlap", overlap, "1", RANGE(0, 1), TO(NOT, zero.no_overlap),
         KEY("zero_optimization.overlap_comm", DS_GIVEN_OVERLAP, IF_GIVEN),
         .help = "1: overlap communication with computing. 0: do not"),
@@ -313,44 +353,50 @@ static const option train_table[] = {
         .help = "stages 1 to 3: this number of consecutive ranks share one copy of the sharded "
                 "state; the other groups are replicas (MiCS, HSDP). It divides the data-parallel "
                 "ranks. 0: all of them"),
-    ROW(INT, "-zh", "--second-ranks", second_ranks, "0", RANGE(0, 1e6), TO(INT, zero.second_ranks),
+    ROW(INT, "-zh", "--secondary-partition", second_ranks, "0", .aliases = "--second-ranks",
+        RANGE(0, 1e6), TO(INT, zero.second_ranks),
         KEY("zero_optimization.zero_hpz_partition_size: -zh", DS_GIVEN_SECOND_RANKS, IF_GIVEN),
-        .help = "stage 3: a second shard of the parameters over this number of ranks serves all "
-                "gathers of a step except the first (hpZ). Not used if ranks can access each "
+        .help = "stage 3: a secondary partition (hpZ) of the parameters over this number of ranks "
+                "serves all gathers of a step except the first. Not used if ranks can access each "
                 "other's memory (see -zm). 0: none"),
-    ROW(INT, "-qw", "--weight-bits", weight_bits, "0", RANGE(0, 8), .course = 1,
-        TO(INT, zero.weight_bits),
+    HEADING("quantized", "Quantized communication"),
+    ROW(INT, "-qw", "--quantize-weights", weight_bits, "0", .aliases = "--weight-bits", RANGE(0, 8),
+        .course = 1, TO(INT, zero.weight_bits),
         KEY("zero_optimization.zero_quantized_weights: -qw", DS_GIVEN_WEIGHT_BITS, IF_GIVEN),
-        .help = "stage 3: gather weights as integers of 8 or 4 bits, with one scale per 128 of "
-                "them (ZeRO++). Master weights and shards stay exact. 0: in their own type"),
-    ROW(INT, "-qg", "--gradient-bits", gradient_bits, "0", RANGE(0, 8), .course = 1,
-        TO(INT, zero.gradient_bits),
+        .help = "stage 3: gather weights quantized to integers of 8 or 4 bits, with one scale per "
+                "128 of them (ZeRO++). Master weights and shards stay exact. 0: not quantized"),
+    ROW(INT, "-qg", "--quantize-gradients", gradient_bits, "0", .aliases = "--gradient-bits",
+        RANGE(0, 8), .course = 1, TO(INT, zero.gradient_bits),
         KEY("zero_optimization.zero_quantized_gradients: -qg", DS_GIVEN_GRADIENT_BITS, IF_GIVEN),
-        .help = "stages 1 to 3: reduce gradients as integers of 8 or 4 bits, inside nodes (-ns), "
-                "then between them. 0: in their own type"),
-    ROW(REAL, "-qf", "--feedback", feedback, "0", RANGE(0, 0.9999999), .course = 1,
-        TO(FLOAT, zero.feedback),
+        .help = "stages 1 to 3: reduce gradients quantized to integers of 8 or 4 bits, inside "
+                "nodes (-ns), then between them. 0: not quantized"),
+    ROW(REAL, "-qf", "--error-feedback", feedback, "0", .aliases = "--feedback",
+        RANGE(0, 0.9999999), .course = 1, TO(FLOAT, zero.feedback),
         KEY("zero_optimization.zeropp_loco_param.err_beta: -qf", DS_GIVEN_FEEDBACK, IF_GIVEN),
         .help =
             "-qg: error feedback. Each rank keeps the rounding errors, 2 bytes per element, and "
             "adds them to later gradients, as a moving average with this beta (LoCo: 0.8). 0: off"),
-    ROW(INT, "-qr", "--feedback-reset", feedback_reset, "0", RANGE(0, 2e9), .course = 1,
-        TO(INT, zero.feedback_reset),
+    ROW(INT, "-qr", "--error-feedback-reset", feedback_reset, "0", .aliases = "--feedback-reset",
+        RANGE(0, 2e9), .course = 1, TO(INT, zero.feedback_reset),
         KEY("zero_optimization.zeropp_loco_param.reset_T: -qr", DS_GIVEN_FEEDBACK, IF_GIVEN),
         .help = "-qf: number of steps after which the kept errors are cleared. 0: never"),
-    ROW(WORD, "-zos", "--optimizer-tier", optimizer_tier, "device", .words = "device host file",
-        TO(INT, zero.optimizer_tier),
+    HEADING("offload", "Offload"),
+    ROW(WORD, "-zos", "--offload-optimizer", optimizer_tier, "device",
+        .aliases = "--optimizer-tier",
+        .brief = "offload optimizer state: device (no offload), host or file",
+        .words = "device host file", TO(INT, zero.optimizer_tier),
         KEY("zero_optimization.offload_optimizer.device: -zos", DS_GIVEN_OPTIMIZER_TIER, IF_GIVEN),
-        .help = "offload of optimizer state and master weights: device (no offload), host memory "
-                "(the same in the CPU version), or a file that is read and written in pieces"),
-    ROW(WORD, "-zog", "--gradient-tier", gradient_tier, "auto", .words = "device host file auto",
-        .help = "stages 2 and 3: where the shard of the reduced gradients stays until the update. "
-                "auto: host memory with -zos host and file, but a file with -zos file if memory is "
-                "too small (not in a comparison); otherwise the device"),
-    ROW(WORD, "-zop", "--parameter-tier", parameter_tier, "device", .words = "device host file",
-        TO(INT, zero.parameter_tier),
+        .help = "offload of optimizer state and master weights: device (no offload), host (CPU "
+                "memory; the same as device in the CPU version), or file (disk)"),
+    ROW(WORD, "-zog", "--offload-gradients", gradient_tier, "auto", .aliases = "--gradient-tier",
+        .words = "device host file auto", .target_name = "gradient_tier",
+        .help = "offload, stages 2 and 3: where the shard of the reduced gradients stays until the "
+                "update. auto: CPU memory with -zos host and file, but a file with -zos file if "
+                "memory is too small (not in a comparison); otherwise the device"),
+    ROW(WORD, "-zop", "--offload-parameters", parameter_tier, "device",
+        .aliases = "--parameter-tier", .words = "device host file", TO(INT, zero.parameter_tier),
         KEY("zero_optimization.offload_param.device: -zop", DS_GIVEN_PARAMETER_TIER, IF_GIVEN),
-        .help = "stage 3: where the shard of the parameters is stored"),
+        .help = "offload, stage 3: where the shard of the parameters is stored"),
     ROW(REAL, "-zor", "--offload-share", offload_share, "1", RANGE(0, 1),
         TO(FLOAT, zero.offload_share),
         KEY("zero_optimization.offload_optimizer.ratio", DS_GIVEN_SHARE, IF_GIVEN),
@@ -358,48 +404,52 @@ static const option train_table[] = {
                 "stays on the device. 0: no offload"),
     ROW(WORD, "-zou", "--update-on", update_on, "auto", .words = "auto host device",
         TO(INT, zero.update_on),
-        .help = "CUDA, -zos host: whether the host or the device computes the update; for the "
-                "device, the state is copied to it and back. auto: the faster one, by -zol and "
-                "-zom. The plan prints both times"),
-    ROW(REAL, "-zol", "--link", link_gbs, "25", RANGE(0.001, 1e6), TO(FLOAT, zero.link_gbs),
-        .help = "bandwidth between host and GPU in one direction, 1e9 bytes per second"),
-    ROW(REAL, "-zom", "--host-memory-rate", memory_gbs, "60", RANGE(0.001, 1e6),
-        TO(FLOAT, zero.memory_gbs),
-        .help = "a rank's share of the bandwidth of host memory, 1e9 bytes per second"),
+        .help = "CUDA, -zos host: whether the host (CPU) or the device (GPU) computes the update; "
+                "for the device, the state is copied to it and back. auto: the faster one, by -zol "
+                "and -zom. The plan prints both times"),
+    ROW(REAL, "-zol", "--link-bandwidth", link_gbs, "25", .aliases = "--link", RANGE(0.001, 1e6),
+        TO(FLOAT, zero.link_gbs),
+        .help = "bandwidth between CPU and GPU in one direction, 1e9 bytes per second"),
+    ROW(REAL, "-zom", "--host-memory-bandwidth", memory_gbs, "60", .aliases = "--host-memory-rate",
+        RANGE(0.001, 1e6), TO(FLOAT, zero.memory_gbs),
+        .help = "a rank's share of the bandwidth of CPU memory, 1e9 bytes per second"),
     ROW(PATH, "-zfd", "--offload-folder", offload_folder, ".",
-        .help = "tier file: folder for one file per rank. The file has no name, and disappears "
-                "when the run ends"),
+        .help = "offload to a file: folder for one file per rank. The file has no name, and "
+                "disappears when the run ends"),
     ROW(INT, "-zfc", "--file-check", file_check, "1", RANGE(0, 1), TO(NOT, zero.no_file_check),
         .help =
             "1: compare each piece that is read from a file with the checksum of what was written"),
-    ROW(INT, "-zod", "--delay-from", delay_from, "0", RANGE(0, 2e9), .course = 1,
-        TO(INT, zero.delay_from),
+    ROW(INT, "-zod", "--delayed-update", delay_from, "0", .aliases = "--delay-from", RANGE(0, 2e9),
+        .course = 1, TO(INT, zero.delay_from),
         .help = "delayed update from this step on (ZeRO-Offload: 40): it overlaps with the next "
                 "step, which uses the weights before the update, and so do validation and samples. "
                 "Checkpoints and copies keep it pending. 0: never"),
+    HEADING("memory", "Activation memory and time-outs"),
     ROW(INT, "-zl", "--tile-rows", tile_rows, "0", RANGE(0, 1e7), .course = 1,
         .help =
             "compute embedding and classifier in tiles of this number of vocabulary rows, or the "
             "next smaller number that divides the vocabulary. wte, its gradient and the logits are "
-            "then never whole in memory; results differ only by rounding. 0: no tiles"),
+            "then never whole in memory; results are equal up to rounding. 0: no tiles"),
     ROW(REAL, "-zw", "--timeout", timeout, "600", RANGE(0.001, 1e9), TO(DOUBLE, zero.timeout_s),
         .help = "seconds to wait for another rank"),
-    ROW(INT, "-r", "--recompute", recompute, "1", RANGE(0, 4), TO(INT, recompute),
+    ROW(INT, "-r", "--recompute", recompute, "1", .aliases = "--activation-checkpointing",
+        .brief = "activation checkpointing: 0 none, 1 GELU, 2 also norms, 3 whole blocks",
+        RANGE(0, 4), TO(INT, recompute),
         KEY("activation_checkpointing.cpu_checkpointing: -r", 0, IF_GIVEN),
-        .help = "recompute in backward to save memory: 0 nothing, 1 GELU, 2 also layer norms, 3 "
-                "whole blocks, 4 whole blocks whose inputs are stored in a file in -zfd (CUDA: in "
-                "host memory)"),
-    HEADING("Comparison of stages"),
+        .help = "activation checkpointing: recompute in backward to save memory: 0 nothing, 1 "
+                "GELU, 2 also layer norms, 3 whole blocks, 4 whole blocks, with their inputs "
+                "offloaded to a file in -zfd (CUDA: to CPU memory)"),
+    HEADING("compare", "Comparison of stages"),
     ROW(TEXT, "-layouts", "--layouts", layouts, "",
         .help = "compare layouts of the ranks in one run, at the stage of -z: \"dp4 tp2dp2\""),
     ROW(INT, "-rd", "--rounds", rounds, "8", RANGE(1, TRAIN_MAX_ROUNDS),
         .help =
             "rounds of a comparison; each runs a part of the steps of every stage. It divides -x"),
     ROW(PATH, "-csv", "--csv", csv_path, "build/compare.csv", .help = "file for the results"),
-    HEADING("Debugging"),
+    HEADING("debug", "Debugging"),
     ROW(INT, "-db", "--print-batches", print_batches, "0", RANGE(0, 1),
         .help = "1: print a hash of each step's tokens"),
-    HEADING("llm.c's flags that change nothing here"),
+    HEADING("llmc", "llm.c's flags that change nothing here"),
     ROW(INT, "-ge", "--gelu-fusion", gelu_fusion, "-1", RANGE(-1, 2),
         .help = "GELU within a matrix product; used wherever cuBLASLt has it",
         .idle = "GELU is fused with a matrix product wherever cuBLASLt offers it; the line "
@@ -425,50 +475,68 @@ static option_set train_view(const train_options *o) {
     return view;
 }
 
-/* A comparison has different defaults, so this is needed before the defaults are set. */
-static int train_is_comparison(const option_set *view, int argc, char **argv) {
+int train_is_gpt2(const char *model) { return strncmp(model, "char:", 5) != 0; }
+
+/* Returns which defaults the command line means. This is needed before the defaults are set. */
+static unsigned train_defaults(const option_set *view, int argc, char **argv) {
     const char *stages = options_value(view, argc, argv, "-z");
-    return (stages != NULL && strchr(stages, ',') != NULL)
-           || options_value(view, argc, argv, "-layouts") != NULL;
+    const char *model = options_value(view, argc, argv, "-e");
+    unsigned defaults = 0;
+    if ((stages != NULL && strchr(stages, ',') != NULL)
+        || options_value(view, argc, argv, "-layouts") != NULL)
+        defaults |= OPTIONS_COMPARE;
+    if (model != NULL && train_is_gpt2(model)) defaults |= OPTIONS_GPT2;
+    return defaults;
 }
 
 void train_options_parse(train_options *o, int argc, char **argv) {
     memset(o, 0, sizeof *o);
     option_set view = train_view(o);
-    const int compares = train_is_comparison(&view, argc, argv);
-    o->help = options_parse(&view, argc, argv, compares, launch_adds_argument);
+    const unsigned defaults = train_defaults(&view, argc, argv);
+    o->help = options_parse(&view, argc, argv, defaults, launch_adds_argument, &o->help_about);
+    if (train_is_gpt2(o->model) && o->stage.at[0] == 3 && !options_given(&view, "-g"))
+        o->sample_tokens = TRAIN_SAMPLE_AT_STAGE_3;
 }
 
-void train_options_help(const char *program) {
+static void train_help_brief(const option_set *view, const char *program) {
     static const char *const examples[][2] = {
-        {"", "a character model on tiny Shakespeare, half a minute on two cores"},
+        {"", "a character model, half a minute on two cores"},
         {" --ranks 2 --stage 3", "the same on two ranks, everything sharded"},
-        {" --ranks 4 --tensor-parallel 2",
-         "two data-parallel groups; each splits a model over two ranks"},
-        {" --ranks 2 --stage 0,1,2,3", "DDP against ZeRO: speed, memory, traffic, weights"},
-        {" -e d12 -i train.bin -j val.bin -t 1024 -b 4",
-         "GPT-2 124M, with llm.c's flags and files"},
-        {" --out-dir log --save-every 500 --resume 1",
-         "saves checkpoints, and resumes from the newest one"},
-        {" --deepspeed ds_config.json --ranks 2", "DeepSpeed's configuration as it is"},
-        {" -e gpt2.bin -t 256 -x 0 -g 0 -h 1 -hf hellaswag_val.bin", "evaluates a model"},
+        {" --ranks 2 --stage 0,1,2,3", "compares DDP with ZeRO: speed, memory"},
+        {" -e d12 -i train.bin -j val.bin -b 4", "GPT-2 124M, with llm.c's defaults"},
+        {" -o log -n 500 -y 1", "saves checkpoints, and resumes from the newest"},
     };
-    const option_set view = {train_table, TRAIN_ROWS, NULL, NULL, NULL, 0, NULL, 0};
-    printf("usage: ./%s [FLAG VALUE]...\n\n", program);
-    options_print_wrapped(
-        "Trains GPT-2 on one or several ranks with ZeRO. Without flags it makes nanoGPT's "
-        "character run on tiny Shakespeare. Every flag takes a value. It has a short name, which "
-        "is "
-        "that of llm.c if llm.c has the flag, and a long name: -z 3, --stage 3 and --stage=3 are "
-        "the "
-        "same.",
-        0);
-    options_help(&view);
+    printf(
+        "usage: ./%s [FLAG VALUE]...\n\n"
+        "Trains GPT-2 on one or several ranks with ZeRO. Every flag takes a value, and has a short "
+        "and a\nlong name: -z 3, --stage 3 and --stage=3 are the same. The most frequent "
+        "flags:\n\n",
+        program);
+    options_help_brief(view);
     printf("\nExamples\n");
     for (int i = 0; i < (int)(sizeof examples / sizeof *examples); i++)
-        printf("  ./%s%s\n        %s\n", program, examples[i][0], examples[i][1]);
-    printf("\nThis build starts ranks with -pn, by torchrun and srun%s.\n",
+        printf("  ./%s%-37s  %s\n", program, examples[i][0], examples[i][1]);
+    printf("\nMore: --help all, --help FLAG, --version, or --help SECTION, one of\n");
+    options_help_topics(view);
+    printf("This build starts ranks with -pn, by torchrun and srun%s.\n",
            launch_has_mpi() ? ", and by mpirun" : "");
+}
+
+int train_options_help(const train_options *o, const char *program, char *sentence, size_t bytes) {
+    const option_set view = {train_table, TRAIN_ROWS, NULL, NULL, NULL, 0, NULL, 0};
+    if (o->help == OPTIONS_VERSION)
+        printf("%s %s\n", program, zero_version());
+    else if (!o->help_about[0])
+        train_help_brief(&view, program);
+    else if (strcmp(o->help_about, "all") == 0)
+        options_help(&view);
+    else if (!options_help_topic(&view, o->help_about)) {
+        (void)snprintf(sentence, bytes,
+                       "--help: there is no section or flag '%.40s'; --help lists the sections",
+                       o->help_about);
+        return 1;
+    }
+    return 0;
 }
 
 size_t train_options_render(const train_options *o, char *text, size_t bytes) {
@@ -503,6 +571,12 @@ void train_options_word(const train_options *o, const char *flag, char word[OPTI
     const option_set view = train_view(o);
     const option *d = options_find(&view, flag);
     option_word(d->words, *(const int *)(const void *)((const char *)o + d->field), word);
+}
+
+void train_options_translate(const train_options *o, const char *sentence, char *out,
+                             size_t bytes) {
+    const option_set view = train_view(o);
+    options_translate(&view, sentence, out, bytes);
 }
 
 int train_options_conflict(const train_options *o, const ds_config *file, char *sentence,

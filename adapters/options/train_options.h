@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-enum { TRAIN_MAX_ROUNDS = 1000, TRAIN_OPTIONS_MOST = 136 };
+enum { TRAIN_MAX_ROUNDS = 1000, TRAIN_OPTIONS_MOST = 144 };
 enum { TRAIN_TIER_AUTO = ZERO_TIERS }; /* -zog: follows -zos */
 
 typedef struct train_options {
@@ -69,22 +69,28 @@ typedef struct train_options {
     int rounds;
     int print_batches;
     int print_every;                               /* -lp */
+    int settings;                                  /* -st; 1: all rows */
     const char *trace_path;                        /* -tr; "": none, as the two folders */
     const char *tensorboard_dir, *csv_monitor_dir; /* -tbd, -tcd */
     int breakdown_every, comms_log, profile_step;  /* -tb, -tc, -tk; 0: never */
     int evaluate;                                  /* -h */
     const char *eval_path;                         /* -hf */
     int gelu_fusion, gpu_log;                      /* -ge, -lg: without effect */
-    int help;
-    unsigned char given[TRAIN_OPTIONS_MOST]; /* 1 for each row whose flag was typed */
-    char error[512];                         /* the first error of the command line; "": none */
+    int help;                                      /* 1: the user wants help; --version: 2 */
+    const char *help_about;                        /* the section or flag of --help, or "" */
+    unsigned char given[TRAIN_OPTIONS_MOST];       /* 1 for each row whose flag was typed */
+    char error[512]; /* the first error of the command line; "": none */
 } train_options;
 
 /* Parses the command line. It never fails, and writes the first error to o->error. */
 void train_options_parse(train_options *o, int argc, char **argv);
 
-/* Prints the text of --help. */
-void train_options_help(const char *program);
+/* Prints what --help or --version asks for: the frequent flags, one section, one flag, or all.
+   Returns 0, or 1 and a sentence if there is no such section. */
+int train_options_help(const train_options *o, const char *program, char *sentence, size_t bytes);
+
+/* Returns 1 if -e names a GPT-2 model, or a file with its weights: all models except char:. */
+int train_is_gpt2(const char *model);
 
 /* These call the functions of options.h for the trainer's table. */
 size_t train_options_render(const train_options *o, char *text, size_t bytes);
@@ -97,6 +103,8 @@ void train_options_store(const train_options *o, ds_config *settings);
 
 /* Returns the word that was chosen for a flag. */
 void train_options_word(const train_options *o, const char *flag, char word[OPTION_WORD_BYTES]);
+
+void train_options_translate(const train_options *o, const char *sentence, char *out, size_t bytes);
 
 /* For the file of -ds. _conflict returns 1 and a sentence if a typed flag has another value; _take
    copies the file's values to the options. */

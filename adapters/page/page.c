@@ -516,7 +516,7 @@ int main(int argc, char **argv) {
     unsigned char given[PAGE_FLAGS] = {0};
     option_set own = {page_table, PAGE_FLAGS, &p.flags, given, sentence, sizeof sentence, NULL, 0};
     if (!report_begin()) return 1;
-    if (options_parse(&own, argc, argv, 0, page_not_foreign)) {
+    if (options_parse(&own, argc, argv, 0, page_not_foreign, NULL)) {
         printf("usage: ./%s [FLAG VALUE]...\n\nMakes one page of a run.\n\n", PROGRAM);
         options_help(&own);
         if (!report_end(sentence, sizeof sentence)) return 0;

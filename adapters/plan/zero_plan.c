@@ -179,6 +179,7 @@ static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *
         || plan_size("--disk", f->disk, &r->most.file, sentence, bytes))
         return 1;
     const int windows = train_options_given(o, "-t");
+    if (!train_options_given(o, "-b")) o->batch = 0;
     if (plan_model_read(o->model, windows ? o->seq_len : 0, &r->model, sentence, bytes)) return 1;
     if (train_mixture(o, r->model.is_gpt2 ? &r->model.gpt2 : NULL, sentence, bytes)) return 1;
     r->model.gpt2.untied = o->untied;
@@ -242,11 +243,12 @@ int main(int argc, char **argv) {
     option_set own = {plan_table, PLAN_FLAGS, &flags, given, sentence, sizeof sentence, NULL, 0};
     if (report_begin() && r != NULL && mine != NULL && rest != NULL) {
         plan_deal(argc, argv, mine, &mines, rest, &rests);
-        (void)options_parse(&own, mines, mine, 0, plan_not_foreign);
+        (void)options_parse(&own, mines, mine, 0, plan_not_foreign, NULL);
         train_options_parse(&r->options, rests, rest);
         if (!sentence[0]) (void)snprintf(sentence, sizeof sentence, "%s", r->options.error);
         help = r->options.help;
-        if (help) plan_help(&own);
+        if (help == OPTIONS_VERSION) printf(PROGRAM " %s\n", zero_version());
+        if (help == OPTIONS_HELP) plan_help(&own);
         failed = !help && (sentence[0] || plan_act(r, &flags, sentence, sizeof sentence));
         if (!failed) failed = report_end(sentence, sizeof sentence);
     }

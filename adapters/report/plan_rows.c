@@ -14,7 +14,7 @@ static void plan_tier_rows(report *r, const zero_plan *p, const zero_config *c,
                        || c->parameter_tier == ZERO_HOST;
     const int stay = c->gradient_tier == ZERO_HOST && p->update_on == ZERO_UPDATE_DEVICE;
     if (!c->optimizer_tier && !c->gradient_tier && !c->parameter_tier) return;
-    report_row(r, "tiers", "parameters %s, gradients %s, optimizer %s",
+    report_row(r, "offload", "parameters %s, gradients %s, optimizer %s",
                plan_tiers[c->parameter_tier], plan_tiers[stay ? ZERO_DEVICE : c->gradient_tier],
                plan_tiers[c->optimizer_tier]);
     if (hosted && host_is_device)
@@ -25,7 +25,7 @@ static void plan_tier_rows(report *r, const zero_plan *p, const zero_config *c,
 
 static void plan_host_row(report *r, const zero_plan *p) {
     if (!p->host_bytes) return;
-    report_mib(r, "host, of a rank", p->host_bytes, ", state, and what is on its way");
+    report_mib(r, "host, of a rank", p->host_bytes, ", state and staging buffers");
     report_mib(r, "  pinned", p->pinned_bytes, ", exactly");
     report_mib(r, "  down in a step", p->down_bytes, "");
     report_mib(r, "  up in a step", p->up_bytes, "");
@@ -37,12 +37,13 @@ static void plan_update_rows(report *r, const zero_plan *p, const zero_config *c
     if (p->update_on == ZERO_UPDATE_AUTO) return;
     const char *why = c->update_on != ZERO_UPDATE_AUTO ? ", as asked for"
                       : !through && p->update_device_s < p->update_host_s
-                          ? ", the only way with other tiers or -zod"
+                          ? ", required by the other tiers or -zod"
                           : "";
-    report_row(r, "update", "by the %s%s", through ? "GPU, which state goes through" : "host", why);
-    report_row(r, "  by the host", "%.3g ms at %.4g GB/s of memory, %.4g of the link",
+    report_row(r, "update", "by the %s%s", through ? "GPU, with a copy of the state" : "CPU",
+               why);
+    report_row(r, "  by the CPU", "%.3g ms at %.4g GB/s of memory, %.4g of the link",
                1e3 * p->update_host_s, (double)c->memory_gbs, (double)c->link_gbs);
-    report_row(r, "  through the GPU", "%.3g ms", 1e3 * p->update_device_s);
+    report_row(r, "  by the GPU", "%.3g ms", 1e3 * p->update_device_s);
 }
 
 static void plan_file_rows(report *r, const zero_plan *p, const zero_config *c) {
@@ -57,14 +58,14 @@ static void plan_file_rows(report *r, const zero_plan *p, const zero_config *c) 
 
 /* Prints which weights and gradients are sent quantized, if any. */
 static void plan_packed_rows(report *r, const zero_plan *p, const zero_config *c) {
-    char weights[32] = "as stored", gradients[32] = "as stored";
+    char weights[32] = "weights not", gradients[32] = "gradients not";
     if (!c->weight_bits && !c->gradient_bits) return;
-    if (c->weight_bits) (void)snprintf(weights, sizeof weights, "in %d bits", c->weight_bits);
+    if (c->weight_bits) (void)snprintf(weights, sizeof weights, "weights %d bits", c->weight_bits);
     if (c->gradient_bits)
-        (void)snprintf(gradients, sizeof gradients, "in %d bits", c->gradient_bits);
-    report_row(r, "travels", "weights %s, gradients %s%s", weights, gradients,
-               c->feedback > 0 ? ", with error feedback" : "");
-    report_mib(r, "  packed messages", p->packed_bytes, ", with errors, in buffers");
+        (void)snprintf(gradients, sizeof gradients, "gradients %d bits", c->gradient_bits);
+    report_row(r, "quantized", "%s, %s%s", weights, gradients,
+               c->feedback > 0 ? ", error feedback" : "");
+    report_mib(r, "  messages", p->packed_bytes, ", with errors, in buffers");
 }
 
 void plan_rows(report *r, const zero_plan *p, const zero_config *c, int host_is_device) {
@@ -81,7 +82,7 @@ void plan_rows(report *r, const zero_plan *p, const zero_config *c, int host_is_
     report_mib(r, "  by the formula", p->formula_bytes, ", without buffers and padding");
     if (p->accumulator_bytes && c->gradient_tier == ZERO_FILE)
         report_mib(r, "  sums in memory", p->accumulator_bytes,
-                   ", in buffers: micro-steps of 16-bit gradients add up there");
+                   ", in buffers: gradient accumulation of 16-bit types");
     plan_packed_rows(r, p, c);
     plan_host_row(r, p);
     plan_update_rows(r, p, c);

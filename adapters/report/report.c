@@ -29,12 +29,17 @@ int report_end(char *sentence, size_t bytes) {
     return 1;
 }
 
+static void report_set_live(report *r, int live) {
+    r->live = live;
+    if (r->shared_live != NULL) __atomic_store_n(r->shared_live, live, __ATOMIC_RELEASE);
+}
+
 void report_print(report *r, const char *format, ...) {
     if (!r->speaks) return;
     va_list values;
     char sentence[128];
     if (r->live) printf("\r\033[K");
-    r->live = 0;
+    report_set_live(r, 0);
     va_start(values, format);
     vprintf(format, values);
     va_end(values);
@@ -72,23 +77,42 @@ static int report_columns(void) {
 
 void report_live(report *r, const char *line) {
     if (!r->terminal) return;
-    r->live = 0; /* the next print clears the line itself */
+    report_set_live(r, 0); /* the next print clears the line itself */
     report_print(r, "\r\033[K%.*s", report_columns(), line);
-    r->live = 1;
+    report_set_live(r, 1);
 }
+
+enum { REPORT_COLUMN = 52 }; /* width of the values in a table */
 
 void report_rule(report *r) {
     report_print(
         r, "+----------------------+------------------------------------------------------+\n");
 }
 
+/* Returns the length of the first line of a text in a column: up to the last blank that fits, or
+   the column's width if a word is longer. */
+static int report_line_length(const char *text) {
+    int blank = 0;
+    for (int i = 0; i <= REPORT_COLUMN; i++) {
+        if (!text[i]) return i;
+        if (text[i] == ' ') blank = i;
+    }
+    return blank ? blank : REPORT_COLUMN;
+}
+
 void report_row(report *r, const char *name, const char *format, ...) {
-    char text[256];
+    char all[512];
+    const char *text = all;
     va_list values;
     va_start(values, format);
-    (void)vsnprintf(text, sizeof text, format, values);
+    (void)vsnprintf(all, sizeof all, format, values);
     va_end(values);
-    report_print(r, "| %-20s | %-52s |\n", name, text);
+    do {
+        const int length = report_line_length(text);
+        report_print(r, "| %-20s | %-*.*s |\n", name, REPORT_COLUMN, length, text);
+        text += length + (text[length] == ' ');
+        name = "";
+    } while (*text);
 }
 
 void report_mib(report *r, const char *name, uint64_t bytes, const char *more) {

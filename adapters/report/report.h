@@ -26,6 +26,7 @@ typedef struct report {
     int speaks;          /* 0: another rank prints, and this one prints nothing */
     int terminal;        /* 1: stdout shows a live line, which is rewritten */
     int live;            /* private: the live line is shown now */
+    int *shared_live;    /* NULL, or a copy of `live` for other processes of the terminal */
     int lost;            /* 1: some text could not be written */
     void (*on_loss)(void *user, const char *sentence); /* called once, at the first such loss */
     void *user;
@@ -43,7 +44,8 @@ void report_clear(report *r);
 /* Returns 1 if stdout is a terminal on which a line can be rewritten. */
 int report_is_terminal(void);
 
-/* Prints a table of names and values. report_mib prints bytes as MiB, and then `more`. */
+/* Prints a table of names and values, 79 columns wide. A longer value continues in the next row.
+   report_mib prints bytes as MiB, and then `more`. */
 void report_rule(report *r);
 void report_row(report *r, const char *name, const char *format, ...) REPORT_PRINTF(3, 4);
 void report_mib(report *r, const char *name, uint64_t bytes, const char *more);

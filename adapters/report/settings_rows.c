@@ -7,10 +7,68 @@
 #include <stdio.h>
 #include <string.h>
 
-void settings_rows(report *r, const settings *s) {
+/* Prints what can make a run slow, if it applies. */
+static void settings_notes(report *r, const settings *s) {
+    char type[OPTION_WORD_BYTES];
+    train_options_word(s->opt, "-dt", type);
+    if (s->l->note[0] && s->opt->threads == 0) report_row(r, "note", "%s", s->l->note);
+    if (strstr(s->products, "after conversion"))
+        report_row(r, "note", "this processor has no instructions for %s: -dt f32 is faster here",
+                   type);
+}
+
+/* Writes the learning-rate schedule. */
+static void settings_schedule(const settings *s, char *text, size_t bytes) {
+    const train_options *o = s->opt;
+    const char *name = schedule_name(s->lr_kind);
+    if (s->ds->has_schedule)
+        (void)snprintf(text, bytes, "%s, by %s", name, o->ds_path);
+    else
+        (void)snprintf(text, bytes, "%s, %g to %g, warm-up %d", name, o->lr,
+                       s->lr_kind == SCHEDULE_CONSTANT ? o->lr : o->lr * o->final_fraction,
+                       o->warmup);
+}
+
+static void settings_batch(report *r, const settings *s) {
+    report_row(r, "tokens per step", "%lld = -b %d x -t %d x %d ranks x %d micro-steps",
+               (long long)s->batch->tokens, s->batch->rows, s->batch->seq_len, s->ranks->dp,
+               s->batch->micro_steps);
+}
+
+/* Seven rows for one screen; plan_table adds five. */
+static void settings_short(report *r, const settings *s) {
     const train_options *o = s->opt;
     const gpt2_config *m = s->model;
-    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES];
+    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES], lr[256], as[64] = "", moe[64] = "";
+    train_options_word(o, "-dt", type);
+    train_options_word(o, "-op", rule);
+    settings_schedule(s, lr, sizeof lr);
+    if (s->ranks->tp * s->ranks->pp > 1)
+        (void)snprintf(as, sizeof as, ": pp %d x tp %d x dp %d", s->ranks->pp, s->ranks->tp,
+                       s->ranks->dp);
+    if (m->moe.experts)
+        (void)snprintf(moe, sizeof moe, ", %d experts, top %d", m->moe.experts, m->moe.chosen);
+    report_rule(r);
+    report_row(r, "model", "%s, %zu parameters%s", o->model, gpt2_numel(m) + experts_numel(m), moe);
+    report_row(r, "data", "%zu tokens, %zu for validation", s->train_tokens, s->val_tokens);
+    settings_batch(r, s);
+    report_row(r, "steps", "%d, lr %s", s->steps, lr);
+    report_row(r, "optimizer", "%s, %s%s", rule, type,
+               o->type == ZERO_F32 ? ""
+               : o->master         ? " with f32 master weights"
+                                   : " without master weights");
+    report_row(r, "ranks", "%d%s, launched %s, %d thread%s each", s->l->nranks, as,
+               launch_how(s->l), s->threads, s->threads > 1 ? "s" : "");
+    report_row(r, "device", "%s, matrix products %.1f GFLOP/s", s->device, s->matmul_rate * 1e-9);
+    settings_notes(r, s);
+    report_rule(r);
+}
+
+static void settings_all(report *r, const settings *s) {
+    const train_options *o = s->opt;
+    const gpt2_config *m = s->model;
+    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES], lr[256];
+    settings_schedule(s, lr, sizeof lr);
     train_options_word(o, "-dt", type);
     train_options_word(o, "-op", rule);
     report_rule(r);
@@ -18,7 +76,7 @@ void settings_rows(report *r, const settings *s) {
     report_row(r, "parameters", "%zu", gpt2_numel(m) + experts_numel(m));
     if (m->moe.experts)
         report_row(r, "experts",
-                   "%d in each of %d blocks, %d on a rank; a token asks %d, capacity %zu",
+                   "%d in each of %d blocks, %d on a rank; top %d, capacity %zu tokens",
                    m->moe.experts, experts_layers(m), m->moe.experts / s->ranks->ep, m->moe.chosen,
                    experts_capacity(m, (size_t)s->batch->rows * (size_t)s->batch->seq_len));
     report_row(r, "layers, width, heads", "%d, %d, %d", m->layers, m->channels, m->heads);
@@ -26,80 +84,93 @@ void settings_rows(report *r, const settings *s) {
                m->untied ? ", the classifier untied" : "");
     if (o->tile_rows > 0)
         report_row(r, "tiles of wte", "%d rows each", gpt2_tile_rows(m, o->tile_rows));
-    report_row(r, "training tokens", "%zu, windows %s", s->train_tokens, s->order);
+    report_row(r, "training tokens", "%zu, sequences %s", s->train_tokens, s->order);
     report_row(r, "validation tokens", "%zu", s->val_tokens);
-    report_row(r, "tokens per step", "%lld = -b %d x -t %d x %d ranks x %d micro-steps",
-               (long long)s->batch->tokens, s->batch->rows, s->batch->seq_len, s->ranks->dp,
-               s->batch->micro_steps);
+    settings_batch(r, s);
     report_row(r, "steps", "%d", s->steps);
     report_row(r, "type", "%s, %s", type,
-               o->type == ZERO_F32 ? "which are their own master weights"
+               o->type == ZERO_F32 ? "no separate master weights"
                : o->master         ? "f32 master weights"
                                    : "no master weights, stochastic rounding");
     if (o->type == ZERO_F16 && o->scale == 0)
         report_row(r, "loss scale", "dynamic, from %g, window %d", o->first_scale, o->scale_window);
     report_row(r, "overflow", "%s",
                !s->ds->zero.no_overflow_check ? "checked in every step" : "not checked");
-    if (s->ds->has_schedule)
-        report_row(r, "learning rate", "%s, by %s", schedule_name(s->lr_kind), o->ds_path);
-    else
-        report_row(r, "learning rate", "%s, %g to %g, warm-up %d", schedule_name(s->lr_kind), o->lr,
-                   s->lr_kind == SCHEDULE_CONSTANT ? o->lr : o->lr * o->final_fraction, o->warmup);
+    report_row(r, "learning rate", "%s", lr);
     report_row(r, "optimizer", "%s, betas %g %g, eps %g, decay %g, clip %g", rule, o->beta1,
                o->beta2, o->eps, o->weight_decay, o->clip);
-    report_row(r, "ranks", "%d, started %s", s->l->nranks, launch_how(s->l));
+    report_row(r, "ranks", "%d, launched %s", s->l->nranks, launch_how(s->l));
     if (s->ranks->tp * s->ranks->pp > 1)
-        report_row(r, "  as", "%d stage%s x %d tensor-parallel%s x %d data-parallel", s->ranks->pp,
-                   s->ranks->pp > 1 ? "s" : "", s->ranks->tp,
-                   s->ranks->part.sequence ? ", rows between layers cut" : "", s->ranks->dp);
+        report_row(r, "  as", "%d pipeline stage%s x %d tensor-parallel%s x %d data-parallel",
+                   s->ranks->pp, s->ranks->pp > 1 ? "s" : "", s->ranks->tp,
+                   s->ranks->part.sequence ? ", with sequence parallelism" : "", s->ranks->dp);
     if (s->ranks->pp > 1)
-        report_row(r, "pipeline", "%d chunk%s a stage, %d micro-batches kept, idle %.1f%%",
+        report_row(r, "pipeline", "%d chunk%s per stage, %d micro-batches kept, bubble %.1f%%",
                    o->pipeline_chunks, o->pipeline_chunks > 1 ? "s" : "", s->ranks->stage.slots,
                    100.0 * (s->ranks->pp - 1)
                        / (o->pipeline_chunks * s->batch->micro_steps + s->ranks->pp - 1));
     report_row(r, "device", "%s", s->device);
     report_row(r, "threads per rank", "%d", s->threads);
-    if (s->l->note[0] && o->threads == 0) report_row(r, "", "%s", s->l->note);
-    report_row(r, "matrix products", "%.1f GFLOP/s, all ranks; %s", s->matmul_rate * 1e-9,
-               s->products);
-    if (strstr(s->products, "after conversion"))
-        report_row(r, "", "this processor has no instructions for %s: -dt f32 is faster here",
-                   type);
+    report_row(r, "matrix products", "%.1f GFLOP/s, all ranks", s->matmul_rate * 1e-9);
     if (s->peak_rate > 0) report_row(r, "  by their maker", "%.1f GFLOP/s", s->peak_rate * 1e-9);
     report_row(r, s->peak_rate > 0 ? "  MFU counts" : "  shares count", "%s",
-               "6 N + 12 L C T a token, N without wpe (PaLM)");
+               "6 N + 12 L C T per token, N without wpe (PaLM)");
+    report_row(r, "GEMM algorithms", "%s", s->products);
     report_row(r, "attention", "%s", s->attention);
+    settings_notes(r, s);
     report_rule(r);
 }
 
-void plan_table(report *r, const plan_view *v) {
+void settings_rows(report *r, const settings *s) {
+    if (s->opt->settings)
+        settings_all(r, s);
+    else
+        settings_short(r, s);
+}
+
+/* The five rows of the short table. */
+static void plan_short(report *r, const plan_view *v) {
+    const zero_config *c = v->config;
+    const int offloads = c->optimizer_tier || c->gradient_tier || c->parameter_tier;
+    report_row(r, "ZeRO stage", "%d%s%s", v->stage, offloads ? ", with offload" : "",
+               c->weight_bits || c->gradient_bits ? ", quantized" : "");
+    report_mib(r, "memory of a rank", plan_bytes(v->plan, v->host_is_device), "");
+    report_mib(r, "activations", v->activations, "");
+    if (v->process) report_mib(r, "total of a rank", v->all, ", with program and libraries");
+    report_mib(r, "sent per step", v->plan->sent_bytes, "");
+    report_rule(r);
+}
+
+static void plan_all(report *r, const plan_view *v) {
     const zero_config *c = v->config;
     char bucket[64] = "the largest unit";
     if (c->bucket_numel > 0) (void)snprintf(bucket, sizeof bucket, "%zu", c->bucket_numel);
     report_row(r, "ZeRO stage", "%d", v->stage);
-    report_row(r, "micro-steps add up", "%s",
-               c->accumulation == ZERO_ACCUMULATE_LOCAL ? "locally" : "in shards");
+    report_row(r, "accumulation", "of gradients %s",
+               c->accumulation == ZERO_ACCUMULATE_LOCAL ? "in a whole copy" : "in shards");
     report_row(r, "communication", "%s, bucket: %s, prefetch %d",
-               c->no_overlap ? "in between" : "overlapped", bucket,
+               c->no_overlap ? "not overlapped" : "overlapped", bucket,
                c->prefetch > 0 ? c->prefetch : 0);
     if (c->shard_ranks > 0 && c->shard_ranks < v->plan->nranks)
         report_row(r, "shard groups", "of %d ranks, %d replicas", c->shard_ranks,
                    v->plan->nranks / c->shard_ranks);
     if (c->second_ranks > 0 && v->plan->second_bytes)
-        report_row(r, "second shards", "among %d ranks, %.4g MiB of the buffers", c->second_ranks,
-                   (double)v->plan->second_bytes / 1048576.0);
+        report_row(r, "secondary partition", "over %d ranks, %.4g MiB of the buffers",
+                   c->second_ranks, (double)v->plan->second_bytes / 1048576.0);
     else if (c->second_ranks > 0)
-        report_row(r, "second shards",
-                   "none: no unit takes turns, or all are seen in place (-zm 0)");
+        report_row(r, "secondary partition",
+                   "none: all units are kept unsharded, or ranks access each other's memory (-zm "
+                   "0)");
     plan_rows(r, v->plan, c, v->host_is_device);
     report_mib(r, "activations", v->activations, "");
-    if (v->keeps_away) report_mib(r, "  kept away", v->away, v->away_where);
+    if (v->keeps_away) report_mib(r, "  offloaded", v->away, v->away_where);
     if (v->saves > 0) report_mib(r, "checkpoints", v->saves, " of the host");
     if (v->copies > 0)
-        report_mib(r, "  copies in memory", v->copies, ", two, of which one is whole at any time");
+        report_mib(r, "  copies in memory", v->copies,
+                   ", two, of which one is complete at any time");
     if (v->process) {
-        report_mib(r, "the process itself", v->process, ", program, libraries, their code");
-        report_mib(r, "in all, of a rank", v->all, "");
+        report_mib(r, "the process itself", v->process, ", program and libraries");
+        report_mib(r, "total of a rank", v->all, "");
     }
     report_mib(r, "sent per step", v->plan->sent_bytes, "");
     report_mib(r, "  by the formula", v->plan->formula_sent_bytes, "");
@@ -112,4 +183,11 @@ void plan_table(report *r, const plan_view *v) {
     if (v->plan->replica_bytes) report_mib(r, "  to replicas", v->plan->replica_bytes, "");
     if (v->parts > 0) report_mib(r, "  among parts", v->parts, "");
     report_rule(r);
+}
+
+void plan_table(report *r, const plan_view *v) {
+    if (v->settings)
+        plan_all(r, v);
+    else
+        plan_short(r, v);
 }

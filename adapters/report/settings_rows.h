@@ -30,10 +30,12 @@ typedef struct settings {
     const char *products, *attention;
 } settings;
 
+/* Prints the table: seven rows, or all with -st all. plan_table adds five, or all. */
 void settings_rows(report *r, const settings *s);
 
 /* The bytes that a rank keeps, and those that it sends in a step. */
 typedef struct plan_view {
+    int settings; /* -st: 1: all rows */
     int stage;
     const zero_plan *plan;
     const zero_config *config; /* from zero_query_config */

@@ -365,7 +365,7 @@ speed_of() {
 model() {
     name=$1 most=$2
     shift 2
-    run "$name" "$most" "$TRAINER" "$@"
+    run "$name" "$most" "$TRAINER" -st all "$@"
     speed=$(speed_of "$name")
     [ -n "$DRY" ] && return 0
     if [ -z "$speed" ]; then note "$name" "$(why "$name")"; return 1; fi

@@ -49,9 +49,9 @@ for type in f32 bf16 fp16; do
     done
 done
 # Who updates what the host keeps: what both ways take is in the plan, and either can be demanded. What is pinned, too.
-for way in '-zom 1:GPU, which state goes through' '-zol 0.1:host' '-zou host:host, as asked for' '-zou device:GPU, which state goes through, as asked for'; do
-    timeout 100 "$cuda" $small -b 4 -pn 2 -z 2 -dt bf16 -zos host ${way%%:*} >"$scratch/update" 2>&1
-    check "$([ "$(grep -c "^| update  *| by the ${way#*:}  *|\|^|   by the host  *| [0-9.]* ms at \|^|   through the GPU  *| [0-9.]* ms\|^|   pinned  *| [0-9.]* MiB, exactly" "$scratch/update")" = 4 ] && echo 1)" \
+for way in '-zom 1:GPU, with a copy of the state' '-zol 0.1:CPU' '-zou host:CPU, as asked for' '-zou device:GPU, with a copy of the state, as asked for'; do
+    timeout 100 "$cuda" $small -b 4 -pn 2 -z 2 -dt bf16 -zos host -st all ${way%%:*} >"$scratch/update" 2>&1
+    check "$([ "$(grep -c "^| update  *| by the ${way#*:}  *|\|^|   by the CPU  *| [0-9.]* ms at \|^|   by the GPU  *| [0-9.]* ms\|^|   pinned  *| [0-9.]* MiB, exactly" "$scratch/update")" = 4 ] && echo 1)" \
         "the plan with ${way%%:*}: $(grep '^| update' "$scratch/update")"
 done
 # DeepSpeed's files that offload, as they are, also to a disk.

@@ -317,6 +317,43 @@ static void test_against_reference(void) {
     zero_destroy(z);
 }
 
+/* Logits of the next token, with the tokens before it from keys and values that are kept. */
+static double next_logits_error(zero_ctx *z, gpt2_model *model, const int *inputs, int t,
+                                const double *expected) {
+    float logits[V];
+    double off = 0;
+    zero_pass_begin(z, ZERO_EVAL, 0, 1);
+    const zero_result r = gpt2_next_logits(model, inputs, t, logits);
+    zero_pass_end(z);
+    for (int i = 0; i < V; i++)
+        off = fmax(off, fabs((double)logits[i] - expected[(t - 1) * V + i]));
+    return r == ZERO_OK ? off : INFINITY;
+}
+
+static void test_next_logits(zero_ctx *z, gpt2_model *model, const tiny_model *m) {
+    double expected[R * V], loss;
+    int other[T];
+    reference_logits(m, expected, tiny_inputs, 1, T);
+    for (int round = 0; round < 2; round++)
+        for (int t = 1; t <= T; t++) {
+            const double off = next_logits_error(z, model, tiny_inputs, t, expected);
+            test_check(off < 1e-6, "next logits after %d tokens: off by %g", t, off);
+        }
+    /* Other tokens before the last one change nothing while the old ones are kept. After a pass,
+       everything is computed again, and they do. */
+    memcpy(other, tiny_inputs, sizeof other);
+    other[0] = (other[0] + 1) % V;
+    (void)next_logits_error(z, model, tiny_inputs, T - 1, expected);
+    const double kept = next_logits_error(z, model, other, T, expected);
+    (void)next_logits_error(z, model, tiny_inputs, T - 1, expected);
+    zero_pass_begin(z, ZERO_EVAL, 0, 1);
+    (void)gpt2_loss(model, tiny_inputs, tiny_targets, 1, &loss);
+    zero_pass_end(z);
+    const double again = next_logits_error(z, model, other, T, expected);
+    test_check(kept < 1e-6 && again > 1e-4, "keys are kept: %g, and computed again: %g", kept,
+               again);
+}
+
 /* Evaluation of fewer rows, and logits after every position. */
 static void test_evaluation(void) {
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
@@ -348,6 +385,7 @@ static void test_evaluation(void) {
             off = fmax(off, fabs((double)logits[i] - expected[(t - 1) * V + i]));
         test_check(r == ZERO_OK && off < 1e-6, "logits after %d tokens: off by %g", t, off);
     }
+    test_next_logits(z, model, &m);
     free(m.p);
     gpt2_destroy(model);
     zero_destroy(z);

@@ -75,8 +75,8 @@ gains="$gains, a Llama $step" more="$more and $hooks more"
 lines mlp
 gains="$gains, a perceptron of arrays in a struct $step"
 lines lstm
-gains="$gains, an LSTM in doubles over several files $step, besides their tables of tensors; $more"
-tr '\n' ' ' <"$root/README.md" | grep -qF "$gains" && ok || bad "README.md does not say '$gains'"
+gains="$gains, an LSTM in doubles over several files $step, in addition to their tables; $more"
+tr '\n' ' ' <"$root/adapters/docs/integrate.md" | grep -qF "$gains" && ok || bad "integrate.md does not say '$gains'"
 
 # ---- the same weights everywhere ----
 run() { # FILE PROGRAM STAGE RANKS

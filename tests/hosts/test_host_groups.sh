@@ -7,7 +7,7 @@ set -u
 B=$1
 here=$(dirname "$0")
 dir=$B/host_groups
-guide=$here/../../adapters/README.md
+guide=$here/../../adapters/docs/parallelism.md
 passed=0 failed=0 skipped=0
 mkdir -p "$dir"
 ok() { passed=$((passed + 1)); }

@@ -1,13 +1,13 @@
 #!/bin/sh
-# test_host_guide.sh BUILD - adapters/example.c has the same falling losses at every stage, and says what
-# is wrong with its arguments; every line of code in adapters/README.md compiles, as C11 and as C++20, and
-# every name in it is in the header. Last line: N passed, N failed.
+# test_host_guide.sh BUILD - the code of the documents. adapters/example.c has the same falling losses at every stage, and
+# reports wrong arguments. The diffs of adapters/docs/integrate.md apply to adapters/docs/trainers; the results have the
+# same losses at every stage, and on one rank those of the original. Each other piece of C in README.md and adapters/docs
+# compiles, as C11 and as C++20, and each name of the plugin in these pages is in the header. Last line: N passed, N failed.
 set -u
 B=$1
-here=$(dirname "$0")
-root=$here/../..
+root=$(cd "$(dirname "$0")" && while [ ! -f zero_plugin.h ] && [ "$PWD" != / ]; do cd ..; done && pwd)
 dir=$B/guide
-guide=$root/adapters/README.md
+guide=$root/adapters/docs/integrate.md
 warnings="-Wall -Wextra -Wpedantic -Werror"
 flags="-std=c11 -D_GNU_SOURCE -O2 -ffp-contract=off -fno-math-errno -fopenmp -pthread $warnings -Wshadow"
 passed=0 failed=0
@@ -39,19 +39,49 @@ else
 fi
 lines=$(wc -l <"$root/adapters/example.c")
 for page in "$guide" "$root/README.md"; do
-    [ "$lines" -lt 80 ] && grep -q "whole trainer in $((lines)) lines" "$page" && ok || bad "$page: the example has $lines lines"
+    [ "$lines" -lt 80 ] && tr '\n' ' ' <"$page" | grep -q "whole trainer in $((lines)) lines" && ok || bad "$page: the example has $lines lines"
 done
-# Step one's lines are numbered one by one, and no more than its title says.
-numbered=$(grep -oE '// [0-9]+(\.|$)' "$guide" | tr -dc '0-9\n' | awk '$1 == n + 1 { n++ } END { print n + 0 }')
-[ "$numbered" -gt 5 ] && [ "$numbered" -le 15 ] && ok || bad "the guide's step one has $numbered numbered lines"
+# README numbers the lines that a trainer gains; there are thirteen.
+numbered=$(grep -oE '// [0-9]+(\.|$)' "$root/README.md" | tr -dc '0-9\n' | awk '$1 == n + 1 { n++ } END { print n + 0 }')
+[ "$numbered" = 13 ] && ok || bad "README numbers $numbered lines"
 
-# ---- the guide: each block of code becomes a function behind what it takes for granted ----
+# ---- the diffs of integrate.md ----
+rm -rf "$dir/trainers" "$dir/diffs"
+mkdir -p "$dir/diffs"
+cp -r "$root/adapters/docs/trainers" "$dir/trainers"
+awk -v dir="$dir/diffs" '/^```diff$/ { file = sprintf("%s/%02d.diff", dir, ++n); next } /^```/ { file = "" } file { print >file }' "$guide"
+${CC:-cc} $flags -x c -c -o "$dir/plugin.o" "$dir/zero/zero_plugin.cu" && ok || bad "the drop does not compile"
+losses() { # NAME OF-STAGE RANKS: prints the losses of a trainer with these settings
+    sed "s/ZERO_START_LOCAL(z, 2, .stage = [13])/ZERO_START_LOCAL(z, $3, .stage = $2)/" "$dir/trainers/$1.c" >"$dir/trainers/set.c"
+    ${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -fopenmp -pthread -I"$dir/zero" -o "$dir/trainers/set" \
+        "$dir/trainers/set.c" "$dir/plugin.o" -lm && timeout 60 "$dir/trainers/set"
+}
+applied=0
+for diff in "$dir"/diffs/*.diff; do
+    name=$(sed -n '1s|^--- a/\(.*\)\.c$|\1|p' "$diff")
+    losses "$name" 0 1 >"$dir/before" 2>&1 || bad "$name: the original fails"
+    patch -s -p1 -d "$dir/trainers" <"$diff" && ok || { bad "$diff does not apply to $name.c"; continue; }
+    applied=$((applied + 1))
+    for ranks in 1 2; do
+        for stage in 0 1 2 3; do
+            losses "$name" $stage $ranks >"$dir/after.$stage.$ranks" 2>&1 && ok || bad "$diff: stage $stage, $ranks ranks fail"
+            cmp "$dir/after.0.$ranks" "$dir/after.$stage.$ranks" && ok || bad "$diff: losses of stage $stage differ"
+        done
+    done
+    [ "$(wc -l <"$dir/before")" = 30 ] && ok || bad "$name: not 30 steps"
+    paste "$dir/before" "$dir/after.0.1" | awk '{ d = $4 - $8; if (d > 2e-5 || d < -2e-5) bad = 1 } END { exit bad }' && ok ||
+        bad "$diff: one rank does not print the losses of the original"
+    cmp -s "$dir/after.0.1" "$dir/after.0.2" && bad "$diff: ranks have the same data" || ok
+done
+[ $applied = 6 ] && ok || bad "$applied diffs of integrate.md apply, expected 6"
+
+# ---- the pages: each block of C becomes a function after the declarations that it needs ----
 cat >"$dir/guide.c" <<'END'
 #include "adapters/checkpoint/checkpoint.h"
 #include "adapters/pipeline/pipeline_run.h"
 #include <stdio.h>
 #include <stdlib.h>
-typedef struct { float *wte, *fcw, *fcb, *ln, *projw; } Tensors;
+typedef struct { float *wte, *fcw, *fcb, *ln, *projw, *wcls; } Tensors;
 typedef struct { float *fcw, *grad_fcw; } Block;
 typedef struct { const char *name; size_t numel; int layer; float *data, *grad; } Tensor;
 typedef void *cudaStream_t, *ncclComm_t, *MPI_Comm;
@@ -103,25 +133,32 @@ void block_forward(int l, const Tensors *p), model_forward(const Tensors *p);
 void block_backward(int l, const Tensors *p, Tensors *g, float dloss);
 void classifier_backward(const Tensors *p, Tensors *g), lookup_backward(Tensors *g);
 END
+pages="$root/README.md $(echo "$root"/adapters/docs/*.md)"
+# shellcheck disable=SC2086 # a list
 awk '/^```c$/ { n++; inside = 1; print "int guide_" n "(void);\nint guide_" n "(void) {"; next }
      /^```/ && inside { print "return 0; }"; inside = 0; next }
      inside { print }
-     END { print n + 0 >"/dev/stderr" }' "$guide" >>"$dir/guide.c" 2>"$dir/blocks"
+     END { print n + 0 >"/dev/stderr" }' $pages >>"$dir/guide.c" 2>"$dir/blocks"
 blocks=$(cat "$dir/blocks")
-[ "$blocks" -ge 15 ] && ok || bad "the guide has $blocks blocks of code"
+[ "$blocks" -ge 25 ] && ok || bad "the pages have only $blocks blocks of code"
 unused="-Wno-unused-variable -Wno-unused-but-set-variable"
 ${CC:-cc} -std=c11 $warnings $unused -I"$root" -c -o "$dir/guide.o" "$dir/guide.c" && ok ||
-    bad "the guide's code does not compile as C"
+    bad "the code of the pages does not compile as C"
 if command -v "${CXX:-c++}" >/dev/null 2>&1; then
     ${CXX:-c++} -x c++ -std=c++20 $warnings $unused -Wno-missing-field-initializers -I"$root" -c \
-        -o "$dir/guide_cc.o" "$dir/guide.c" && ok || bad "the guide's code does not compile as C++"
+        -o "$dir/guide_cc.o" "$dir/guide.c" && ok || bad "the code of the pages does not compile as C++"
 fi
-for name in $(grep -oE '\b(zero|ZERO)_[A-Za-z0-9_]+' "$guide" | grep -v '^zero_plugin$' | sort -u); do
+# Names of functions and constants: of the header, of the adapters' headers, or of the build.
+# shellcheck disable=SC2086
+for name in $(echo $pages | tr ' ' '\n' | grep -v 'config-json' | xargs cat | grep -oE '\b(zero|ZERO|checkpoint|CHECKPOINT)_[A-Za-z0-9_]+' |
+    grep -vE '^zero_(plugin|plan|ckpt|optimization|llmc|fork|nccl|cuda13|to_fp32|hpz_.*|quantized_.*)$|^checkpoint_import$' | sort -u); do
     case $name in
-    ZERO_WITH_*) file=$dir/zero/zero_plugin.cu ;;
-    *) file=$dir/zero/zero_plugin.h ;;
+    ZERO_WITH_* | ZERO_FAST_MATH | ZERO_CHECK) file=$root/zero_plugin.cu ;;
+    checkpoint_* | CHECKPOINT_*) file=$root/adapters/checkpoint/checkpoint.h ;;
+    ZERO_PORT | ZERO_STATS) continue ;; # variables of the environment
+    *) file=$root/zero_plugin.h ;;
     esac
-    grep -qw "$name" "$file" && ok || bad "the guide says $name, $(basename "$file") does not"
+    grep -qrw "$name" "$file" "$root"/zero_plugin/*/*.h && ok || bad "the pages name $name, $(basename "$file") does not"
 done
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

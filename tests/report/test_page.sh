@@ -29,7 +29,7 @@ small="-e char:2x32x2 -t 16 -b 4 -u 0"
     "$trainer" $data $small -pn 2 -z 0,1,2,3 -x 16 -csv "$scratch/compare.csv" >>"$scratch/out" 2>&1
 }
 set -- --log "$scratch/log/main.log" --csv "$scratch/compare.csv"
-if "$trainer" --help 2>/dev/null | grep -q -e '--trace'; then
+if "$trainer" --help all 2>/dev/null | grep -q -e '--trace'; then
     # shellcheck disable=SC2086
     "$trainer" $data $small -pn 2 -z 3 -x 6 -v -1 -g 0 -tr "$scratch/trace.json" >>"$scratch/out" 2>&1
     set -- "$@" --trace "$scratch/trace.json"

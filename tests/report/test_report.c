@@ -317,9 +317,9 @@ static void check_plan(const zero_config *c, int host_is_device, const char *con
 
 static void test_plan_rows(void) {
     static const char *const device[] = {
-        "| memory of a rank     | 15.0 MiB  ", "!tiers", "!host", "!update", "!file", NULL};
+        "| memory of a rank     | 15.0 MiB  ", "!offload", "!host", "!update", "!file", NULL};
     static const char *const host[] = {
-        "| tiers                | parameters device, gradients host, optimizer host  ",
+        "| offload              | parameters device, gradients host, optimizer host  ",
         "|   host               | is device: the CPU version has one memory  ",
         "|   optimizer state    | 4.0 MiB   ", NULL};
     static const char *const gpu[] = {
@@ -327,23 +327,23 @@ static void test_plan_rows(void) {
         "|   parameters         | 1.0 MiB   ",
         "|   gradients          | 2.0 MiB   ",
         "|   optimizer state    | 4.0 MiB   ",
-        "| host, of a rank      | 128.0 MiB, state, and",
+        "| host, of a rank      | 128.0 MiB, state and",
         "|   pinned             | 48.0 MiB, exactly",
         "|   down in a step     | 24.0 MiB  ",
         "|   up in a step       | 12.0 MiB  ",
-        "| tiers                | parameters device, gradients device, optimizer host  ",
-        "| update               | by the GPU, which state goes through",
-        "|   by the host        | 2 ms at ",
-        "|   through the GPU    | 1.5 ms  ",
+        "| offload              | parameters device, gradients device, optimizer host ",
+        "| update               | by the GPU, with a copy of the state",
+        "|   by the CPU         | 2 ms at ",
+        "|   by the GPU         | 1.5 ms  ",
         NULL};
     static const char *const only[] = {
-        "| tiers                | parameters host, gradients host, optimizer host  ",
-        "| update               | by the host, the only way with other tiers or -zod   |", NULL};
-    static const char *const asked[] = {"| update               | by the host, as asked for  ",
+        "| offload              | parameters host, gradients host, optimizer host  ",
+        "| update               | by the CPU, required by the other tiers or -zod      |", NULL};
+    static const char *const asked[] = {"| update               | by the CPU, as asked for  ",
                                         NULL};
     static const char *const share[] = {
         "|   of                 | 0.25 of the elements; the rest: device  ",
-        "|   optimizer state    | 4.0 MiB   ", "| host, of a rank      | 128.0 MiB, state, and",
+        "|   optimizer state    | 4.0 MiB   ", "| host, of a rank      | 128.0 MiB, state and",
         NULL};
     static const char *const file[] = {"| file of a rank       | 16.0 MiB, pieces are checked  ",
                                        "|   sums in memory     | 3.0 MiB, in buffers",

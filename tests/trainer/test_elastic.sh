@@ -14,7 +14,7 @@ trap 'rm -rf "$work"' EXIT
 passed=0 failed=0 skipped=0
 unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT ZERO_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT
 # 12 windows a step: 4, 3, 2 and 1 ranks divide it
-small="-e char:2x32x2 -t 16 -v -1 -g 0 -u 3 -d 192 -b 2 -nt 1"
+small="-e char:2x32x2 -t 16 -v -1 -g 0 -u 3 -d 192 -b 2 -nt 1 -st all"
 
 # same NAME EXPECTED FOUND
 same() {
@@ -278,7 +278,7 @@ test_torchrun() {
 # torchrun itself, where it is. lived: as `lives`, of what it started; the last job has the weights of a calm run.
 lived() {
     awk '/^no checkpoint in / { at = 0 } /^going on from step / { at = $5 }
-         /^\| ranks .*, started / { while (n && step[n] >= at) n--; n++; step[n] = at; ranks[n] = $4 + 0 }
+         /^\| ranks .*, launched / { while (n && step[n] >= at) n--; n++; step[n] = at; ranks[n] = $4 + 0 }
          END { for (i = 1; i <= n; i++) printf "%d:%d ", ranks[i], step[i] }' "$work/out"
 }
 calmly_by_torchrun() {

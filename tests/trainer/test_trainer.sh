@@ -24,7 +24,7 @@ failed=0
 skipped=0
 
 # Small and quick: 2 layers of 32, no validation, no sample.
-small="-e char:2x32x2 -t 16 -v -1 -g 0"
+small="-e char:2x32x2 -t 16 -v -1 -g 0 -st all"
 
 pass() { passed=$((passed + 1)); }
 
@@ -107,7 +107,8 @@ test_usage() {
     refused 'method' 2 "-pi: expected one of: mpi tcp fs; found 'pigeon'" -pi pigeon
     refused 'tcp without a server' 2 '-pi tcp: -ps must give' -pi tcp -pn 2
     refused 'rank above all' 2 '-pr 2: the rank must be below' -pi fs -pn 2 -pr 2
-    refused 'long name' 2 "--window: expected a whole number, found 'x'" --window x
+    refused 'long name' 2 "--sequence-length: expected a whole number, found 'x'" --sequence-length x
+    refused 'alias' 2 "--window: expected a whole number, found 'x'" --window x
     refused 'long name with =' 2 "--stage: expected a stage.*'4'" --stage=4
     refused 'a flag for a value' 2 "--batch: expected a value, found the flag '-z'" --batch -z 3
     refused 'nearest flag' 2 "'--stages': did you mean --stage?" --stages 3
@@ -122,12 +123,71 @@ test_usage() {
     refused '-zfc' 2 '-zfc: expected 0 to 1, found 2' -zfc 2
     refused '-zp' 2 '-zp: expected 0 to 64, found 65' -zp 65
     refused '-hf' 1 "-hf: $scratch/none: expected a readable file" $small -h 1 -hf "$scratch/none"
-    for help in -h --help '-z 3 -h' '-h -z 3'; do
+    for help in -h --help '-z 3 -h' '-h -z 3' '-z 3 --help'; do
         "$trainer" $help >"$scratch/out" 2>"$scratch/err"
         same "$help" '0 1 1' "$? $(grep -c '^usage' "$scratch/out") $(grep -c '^Examples' "$scratch/out")"
     done
-    same 'every flag has a long name' 0 "$(grep -c '^  -[a-z0-9]*  *[^- ]' "$scratch/out")"
+    same 'help on one screen' yes "$([ "$(wc -l <"$scratch/out")" -le 45 ] && echo yes)"
+    same 'help: frequent flags' 20 "$(grep -c '^  -[a-z]*  *--' "$scratch/out")"
+    same 'help: examples' 5 "$(sed -n '/^Examples/,/^$/p' "$scratch/out" | grep -c '^  ./train_gpt2_zero')"
     same 'help within 100 columns' 0 "$(awk 'length($0) > 99' "$scratch/out" | wc -l | tr -d ' ')"
+    "$trainer" --help all >"$scratch/all"
+    same 'every flag has a long name' 0 "$(grep -c '^  -[a-z0-9]*  *[^- ]' "$scratch/all")"
+    same 'all flags within 100 columns' 0 "$(awk 'length($0) > 99' "$scratch/all" | wc -l | tr -d ' ')"
+    same 'no name twice' x "x$(sed -n 's/^  -[a-z0-9]* *\(--[a-z0-9-]*\) .*/\1/p' "$scratch/all" | sort | uniq -d)"
+    # Each section is named in the short help, and the sections together are --help all.
+    for section in $(sed -n '/^More: /,/^This build/p' "$scratch/out" | sed '1d;$d'); do "$trainer" --help "$section"; done >"$scratch/parts"
+    same 'sections' yes "$(cmp "$scratch/parts" "$scratch/all" && echo yes)"
+    same '--help of a flag' 1 "$("$trainer" --help --window | grep -c '^  -t   --sequence-length .*tokens per sequence')"
+    same '--help of a flag, one only' "$("$trainer" --help -t)" "$("$trainer" --help=--sequence-length)"
+    refused '--help of nothing' 1 "--help: there is no section or flag 'nix'" --help nix
+    same '--version' "train_gpt2_zero $(sed -n 's/^.define ZERO_VERSION "\(.*\)"/\1/p' zero_plugin.h)" "$("$trainer" --version)"
+}
+
+# A GPT-2 model has the defaults of llm.c, also from a file; a char: model has nanoGPT's.
+test_defaults() {
+    header "$scratch/defaults.bin" 20240326 3 1024 61 1 1 32 128
+    zeros $((4 * (128 * 32 + 1024 * 32 + 12 * 32 * 32 + 13 * 32 + 2 * 32))) >>"$scratch/defaults.bin"
+    header "$scratch/words" 20240520 1 90000
+    zeros 180000 >>"$scratch/words"
+    files="-i $scratch/words -j $scratch/words"
+    train -e "$scratch/defaults.bin" $files -st all >/dev/null
+    for row in 'tokens per step  *| 4096 = -b 4 x -t 1024 x 1 ranks x 1 micro-steps' 'steps  *| 21 ' \
+        'learning rate  *| cosine, 0.0003 to 0.0003, warm-up 0 ' 'optimizer  *| adamw, betas 0.9 0.95, eps 1e-08, decay 0, clip 1 '; do
+        same "defaults: $row" 1 "$(grep -c "^| $row" "$scratch/out")"
+    done
+    same 'defaults: validations' 3 "$(grep -c '^val loss' "$scratch/out")"
+    same 'defaults: samples of 64 tokens' '2 128' "$(grep -c '^generating' "$scratch/out") $(sed -n '/^---/,/^---/p' \
+        "$scratch/out" | grep -v '^-' | wc -w | tr -d ' ')"
+    train -e "$scratch/defaults.bin" $files -z 3 -x 0 >/dev/null
+    same 'defaults: a short sample at stage 3' 16 "$(sed -n '/^---/,/^---/p' "$scratch/out" | grep -v '^-' | wc -w | tr -d ' ')"
+    train -e char:2x32x2 -x 1 -g 0 -v -1 -st all >/dev/null
+    for row in 'tokens per step  *| 768 = -b 12 x -t 64 x 1 ranks x 1 micro-steps' \
+        'learning rate  *| cosine, 0.001 to 0.0001, warm-up 100 ' 'optimizer  *| adamw, betas 0.9 0.99, eps 1e-08, decay 0.1, clip 1 '; do
+        same "defaults of char: $row" 1 "$(grep -c "^| $row" "$scratch/out")"
+    done
+}
+
+# The settings: 12 rows on one screen; all of them with -st all; both within 80 columns.
+test_settings() {
+    many='-dt bf16 -d 1024 -zos file -zop file -qw 8 -qg 4 -qf 0.5 -zod 3 -ns 2 -en 4 -z 3'
+    for run in "-pn 2 -z 3" "-pn 4 $many -zfd $scratch"; do
+        train -e char:2x32x2 -t 16 -v -1 -g 0 -x 1 $run >/dev/null
+        same "settings, $run: rows" 12 "$(grep -c '^| [a-zA-Z]' "$scratch/out")"
+        same "settings, $run: columns" 0 "$(grep '^[|+]' "$scratch/out" | awk 'length($0) != 79' | wc -l | tr -d ' ')"
+        train $small -x 1 $run >/dev/null
+        same "settings, $run: all" yes "$([ "$(grep -c '^| ' "$scratch/out")" -gt 25 ] && echo yes)"
+        same "settings, $run: all, columns" 0 "$(grep '^[|+]' "$scratch/out" | awk 'length($0) != 79' | wc -l | tr -d ' ')"
+    done
+}
+
+# Samples from kept keys and values are those that are computed again for each token, as -r 3 does.
+test_sample() {
+    text() { train -e char:2x32x2 -t 32 -v -1 -g 60 -x 20 -nt 1 "$@" >/dev/null; sed -n '/^---/,/^---/p' "$scratch/out"; }
+    for run in '' '-pn 2 -z 3' '-pn 2 -tp 2 -dt bf16' '-zl 32'; do
+        same "a sample, $run" "$(text $run -r 3)" "$(text $run)"
+        same "a sample has its tokens, $run" yes "$([ "$(text $run | wc -c)" -gt 60 ] && echo yes)"
+    done
 }
 
 # With one rank and with three.
@@ -146,7 +206,7 @@ test_wrong_sizes() {
             -b 1 -pn $ranks
         refused 'activations' 1 'are available' -e char:64x1024x8 -b 10000 -pn $ranks
         refused 'too many windows' 1 '-b 900000' -b 900000 -t 64 -pn $ranks
-        refused 'bucket' 1 '-zb: .* 10' $small -zb 10 -z 2 -b 1 -pn $ranks
+        refused 'bucket' 1 '-zb is 10, ' $small -zb 10 -z 2 -b 1 -pn $ranks
         refused 'log folder' 1 '-o: /dev/null/x/main.log' $small -o /dev/null/x -pn $ranks
         refused 'csv' 1 '-csv: /dev/null/x' $small -z 0,1 -csv /dev/null/x -b 1 -pn $ranks
         refused 'rounds' 1 '-x 7' $small -z 0,1 -x 7 -rd 2 -csv "$scratch/csv" -b 1 -pn $ranks
@@ -237,15 +297,15 @@ test_packed() {
     packed="$packed -z 3 -qw 8"
     reference=$(train $packed)
     same 'packed, other settings' "$reference" "$(train $packed -zo 0 -zm 0 -zp 3 -r 3)"
-    same 'packed, travels' 1 "$(grep -c 'weights in 8 bits, gradients in 4 bits, with error feedback' "$scratch/out")"
+    same 'packed, in the plan' 1 "$(grep -c '| quantized  *| weights 8 bits, gradients 4 bits, error feedback' "$scratch/out")"
     same 'packed, second shards' "$reference" "$(train $packed -zh 2)"
     [ "$reference" != "$(train $packed -ns 4)" ] && pass || fail 'packed: nodes make no difference'
     packed="$small -x 4 -nt 1 -pn 4 -qg 4 -qf 0.8 -zs 2"
     reference=$(train $packed -z 1)
     same 'packed, shard groups' "$reference" "$(train $packed -z 3 -zo 0 -zm 0 -zb 30000)"
     same 'packed, shard groups, bf16' "$(train $packed -dt bf16 -z 1)" "$(train $packed -dt bf16 -z 3)"
-    refused 'packed weights at stage 2' 1 'weight_bits is 8: at stage 2' $small -pn 2 -z 2 -qw 8
-    refused 'five bits' 1 'gradient_bits is 5, expected 8 or 4' $small -pn 2 -z 2 -qg 5
+    refused 'packed weights at stage 2' 1 '-qw is 8: at stage 2' $small -pn 2 -z 2 -qw 8
+    refused 'five bits' 1 '-qg is 5, expected 8 or 4' $small -pn 2 -z 2 -qg 5
 }
 
 # In every type the stages end with the same weights, also where steps overflow and are skipped.
@@ -356,13 +416,13 @@ END
 }
 
 # What the plan of the last run says of tiers.
-tiers() { sed -n 's/^| tiers  *| \(.*[a-z]\) *|$/\1/p' "$scratch/out"; }
+tiers() { sed -n 's/^| offload  *| \(.*[a-z]\) *|$/\1/p' "$scratch/out"; }
 
 # No tier changes a weight; what a stage cannot have is refused, and in a comparison kept on the device.
 test_tiers() {
     run="$small -x 4 -nt 1 -pn 2 -zfd $scratch"
     reference=$(train $run)
-    same 'no tiers without a flag' 0 "$(grep -c '^| tiers' "$scratch/out")"
+    same 'no tiers without a flag' 0 "$(grep -c '^| offload' "$scratch/out")"
     for how in '-z 0 -zos file' '-z 1 -zos host' '-z 2 -zos file -zog file' '-z 3 -zos file -zop host' \
         '-z 3 -zos host -zop file -zor 0.5' '-z 3 -zos file -zog device -zop file -zfc 0'; do
         same "$how" "$reference" "$(train $run $how)"
@@ -380,13 +440,13 @@ test_tiers() {
     same 'the share in the plan' 1 "$(grep -c '^|   of .* 0.5 of the elements' "$scratch/out")"
     same 'host is device' 1 "$(grep -c '^|   host .* is device: the CPU version' "$scratch/out")"
     same 'no share' "$reference" "$(train $run -z 3 -zos file -zop file -zor 0)"
-    same 'all on the device' 0 "$(grep -c '^| tiers\|^| file' "$scratch/out")"
+    same 'all on the device' 0 "$(grep -c '^| offload\|^| file' "$scratch/out")"
     same 'whole gradients stay' "$reference" "$(train $run -z 1 -zos host)"
     same 'gradients do not follow' 'parameters device, gradients device, optimizer host' "$(tiers)"
     train $run -z 1 -zor 0.5 -zou host >/dev/null
     same 'flags of no tier' '-zor -zfd -zou ' "$(sed -n 's/ changes nothing here: .*//p' "$scratch/out" | tr '\n' ' ')"
-    refused '-zop below stage 3' 1 'parameter_tier is HOST: at stage 2' $run -z 2 -zop host
-    refused '-zog file at stage 1' 1 'gradient_tier is FILE: .* it is for stages 2 and 3, SHARDED accumulation' $run -z 1 -zog file
+    refused '-zop below stage 3' 1 'train_gpt2_zero: -zop is host: at stage 2' $run -z 2 -zop host
+    refused '-zog file at stage 1' 1 '-zog is file: .* it is for stages 2 and 3, SHARDED accumulation' $run -z 1 -zog file
     refused '-zfd, nothing' 2 "-zfd: expected '.' or another, found ''" $run -zos file -zfd ''
     refused '-zfd, no folder' 1 "a file in $scratch/none: No such" $run -zos file -zfd "$scratch/none"
     large='rank 0 needs [0-9]* bytes in .*, where [0-9]* are free: File too large'
@@ -468,7 +528,7 @@ test_away() {
     run="-e char:6x32x2 -t 16 -v -1 -g 0 -x 3 -nt 1 -pn 2 -zfd $scratch"
     reference=$(train $run -r 3)
     same '-r 4' "$reference" "$(train $run -r 4)"
-    same 'the file in the plan' 1 "$(grep -c '^|   kept away  *| [0-9.]* MiB in a file' "$scratch/out")"
+    same 'the file in the plan' 1 "$(grep -c '^|   offloaded  *| [0-9.]* MiB in a file' "$scratch/out")"
     same '-r 4 -z 3' "$reference" "$(train $run -r 4 -z 3 -zo 0)"
     for how in 3 4; do
         train $run -z 0,1,2,3 -rd 1 -r $how -csv "$scratch/$how.csv" >/dev/null
@@ -495,7 +555,7 @@ test_offload() {
     same '-ds, its files' 'parameters file, gradients host, optimizer file' "$(tiers)"
     sed 's|"aio": {|"activation_checkpointing": { "cpu_checkpointing": true }, &|' "$scratch/none.json" >"$scratch/away.json"
     same '-ds, activations away' "$(train $run -r 3 -ds "$scratch/none.json")" "$(train $run -ds "$scratch/away.json" -zfd "$scratch" -dso "$scratch/resolved.json")"
-    same '-ds, where they are' 1 "$(grep -c '^|   kept away  *| [0-9.]* MiB in a file' "$scratch/out")"
+    same '-ds, where they are' 1 "$(grep -c '^|   offloaded  *| [0-9.]* MiB in a file' "$scratch/out")"
     same '-ds, activations away, resolved' 1 "$(grep -c '"cpu_checkpointing":.*true' "$scratch/resolved.json")"
     refused '-ds, activations stay' 1 '-r 3, but .*cpu_checkpointing: -r 4' $run -r 3 -ds "$scratch/away.json"
     case $(train $small -x 2 -pn 2 -b 3 -d 192 -dt fp16 -ds tests/ds_config/zero2_offload.json) in
@@ -743,6 +803,10 @@ test_terminal() {
     on_terminal 100 "$trainer" -x 40 -v 20 -g 0 -nt 1 -lp 10
     same 'on a terminal: -lp 10' '10 20 30 40 ' "$(grep -v 'done' "$scratch/out" |
         sed -n 's/^\(live \)*step *\([0-9]*\).*/\2/p' | tr '\n' ' ')"
+    # Ctrl-C leaves the last step on the screen; the line about it comes after that.
+    on_terminal 100 "env --default-signal=INT $trainer $small -x 1000000 -nt 1 & sleep 3; kill -INT \$!; wait \$!"
+    same 'on a terminal: Ctrl-C' yes "$(grep -v '^ *$' "$scratch/out" | grep -B 1 '^train_gpt2_zero: interrupted by SIGINT' |
+        head -n 1 | grep -q '^live step *[0-9]' && echo yes)"
     same 'on a terminal: what is left' yes "$(grep -q '^live step .*| [0-9]*% done, 0 min [0-9][0-9] s left' \
         "$scratch/out" && grep -q '^live validation | [0-9]*% done, 0 min' "$scratch/out" && echo yes)"
 }
@@ -1001,6 +1065,9 @@ test_mpi_room() {
 }
 
 test_usage
+test_defaults
+test_settings
+test_sample
 test_wrong_files
 test_wrong_sizes
 test_no_data
