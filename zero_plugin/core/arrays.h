@@ -93,8 +93,8 @@ typedef enum zp_adding {
     ZP_EACH_REDUCED  /* each is reduced, and added shard by shard */
 } zp_adding;
 
-/* Cuts unit u's part from device memory at offset `at`, and returns its end. The row of another tier
-   sets the offset there. Elements from `most` on are not kept. */
+/* Cuts unit u's part from device memory at offset `at`, and returns its end. The row of another
+   tier sets the offset there. Elements from `most` on are not kept. */
 static size_t zp_array_cut(zp_array *a, int u, const zp_unit *x, zp_share share, zero_tier tier,
                            int rank, size_t at, size_t most) {
     const size_t first = share == ZP_SHARD ? (size_t)rank * x->shard : 0;
@@ -112,9 +112,7 @@ static int zp_array_off_device(const zp_array *a, int u) {
     return a->part[u].tier != ZERO_DEVICE && a->part[u].numel;
 }
 /* Returns the tier that keeps unit u's part. */
-static const zp_tier *zp_array_tier(const zp_array *a, int u) {
-    return &a->tiers[a->part[u].tier];
-}
+static const zp_tier *zp_array_tier(const zp_array *a, int u) { return &a->tiers[a->part[u].tier]; }
 
 /* Returns an upper limit for the adjacent elements from e on in the array's storage. All ranks cut
    a unit at the same elements, even those that do not keep them. */

@@ -136,8 +136,7 @@ static size_t zp_build_context_bytes(zero_ctx *z) {
     const zp_comm *g = z->all;
     const size_t units = (size_t)l->all + 1, members = (size_t)l->nmembers + 1;
     const size_t unit = sizeof(zp_unit) + sizeof(zp_live) + sizeof(zp_op) + 2 * sizeof(int)
-                        + 2 * (sizeof(zp_buffer) + sizeof(int))
-                        + ZP_ARRAYS * sizeof(zp_array_part);
+                        + 2 * (sizeof(zp_buffer) + sizeof(int)) + ZP_ARRAYS * sizeof(zp_array_part);
     const size_t member = sizeof(zp_member) + sizeof(zp_member *) + sizeof(zp_span);
     size_t bytes = sizeof *z + units * unit + members * member, largest = 0;
     for (int u = 0; u < l->all; u++) largest = zp_max(largest, l->unit[u].shard);

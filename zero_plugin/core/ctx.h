@@ -226,9 +226,9 @@ struct zero_ctx {
     zp_event *events; /* [nevents] all events that `live`, `pool` and this struct point to */
     int nevents;
 
-    zp_array array[ZP_ARRAYS]; /* the plan cuts them, the build allocates them */
-    zp_memory memory[2];       /* by side: GRAD, MEAN, buffers; PARAM, buffers. The device's */
-    zp_buffers pool[2];        /* by side: the shared and own buffers of units */
+    zp_array array[ZP_ARRAYS];  /* the plan cuts them, the build allocates them */
+    zp_memory memory[2];        /* by side: GRAD, MEAN, buffers; PARAM, buffers. The device's */
+    zp_buffers pool[2];         /* by side: the shared and own buffers of units */
     struct zp_offload *offload; /* state off the device; NULL: this build has none */
     int cpu_updates;            /* a run on a GPU: the CPU updates the units with `on_updates` */
     zp_whole_tensor deal;
@@ -455,9 +455,7 @@ static const zp_array_part *zp_ctx_own_part(const zero_ctx *z, int u) {
 /* Returns 1 if a step's update may overlap with the next step. */
 static int zp_ctx_is_delayed(const zero_ctx *z) { return z->cfg.delay_from > 0; }
 /* Returns 1 if a delayed update works on a second copy: NEXT, and a MEAN outside GRAD. */
-static int zp_ctx_keeps_next(const zero_ctx *z) {
-    return z->array[ZP_NEXT].share != ZP_NOTHING;
-}
+static int zp_ctx_keeps_next(const zero_ctx *z) { return z->array[ZP_NEXT].share != ZP_NOTHING; }
 
 /* Returns the gradient that the update reads. */
 static zp_array *zp_ctx_update_gradient(zero_ctx *z) {
@@ -514,11 +512,6 @@ static float zp_ctx_sum_scale(const zero_ctx *z) {
 /* Returns the layers whose norms the update rule needs. */
 static size_t zp_ctx_normed_layers(const zero_ctx *z) {
     return z->rule->needs & ZP_NORMS_OF_LAYERS ? (size_t)z->layout.layers : 0;
-}
-
-/* Returns 1 if reduced gradients of several micro-steps are added in MEAN, and not in SUM. */
-static int zp_ctx_adds_means(const zero_ctx *z) {
-    return z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
 }
 
 /* Cuts `numel` elements of `bytes` bytes from the private arena at *at, and advances *at. Before

@@ -107,8 +107,8 @@ static int zp_plan_unit_stays(const zero_ctx *z, int u) {
     return limit > 0 && x->largest_tensor <= (uint64_t)limit;
 }
 
-/* Adds a buffer. If a tier copies its shards, `align` is the tier's. The buffer is then aligned, with
-   room to align the shard instead of the unit, and for the rest of the last transfer. */
+/* Adds a buffer. If a tier copies its shards, `align` is the tier's. The buffer is then aligned,
+   with room to align the shard instead of the unit, and for the rest of the last transfer. */
 static int zp_plan_add_buffer(zp_buffers *p, size_t bytes, int own, size_t align) {
     if (align) p->bytes = zp_round_up(p->bytes, align);
     const zp_buffer made = {p->bytes, -1, 0, 0, NULL};

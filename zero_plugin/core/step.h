@@ -1,9 +1,9 @@
 /* step.h - skip, clip, update
 
    All stages use the same functions: a range to update, and a gather or none. The compute stream
-   updates units whose arrays are all on the device. A row may set another function, z->live[u].update,
-   and `on_updates`: then the stream `updates` updates the unit while the next forward runs, and the
-   unit's gather waits for it, or, without a gather, the unit's next begin. */
+   updates units whose arrays are all on the device. A row may set another function,
+   z->live[u].update, and `on_updates`: then the stream `updates` updates the unit while the next
+   forward runs, and the unit's gather waits for it, or, without a gather, the unit's next begin. */
 #pragma once
 
 #include "hooks.h"

@@ -17,7 +17,7 @@
    All messages use the gradient stream and the context's own copy of the group. */
 #pragma once
 
-#include "../offload/cpu_update.h"
+#include "../core/extra.h"
 #include "muon.h"
 
 /* ---- kernels ---- */

@@ -198,8 +198,8 @@ static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_str
     if (!zp_whole_tensor_has_matrices(z, u)) return ZERO_OK;
     if (pass) return zp_device_record_event(s, d->read[place]);
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
-    ZP_TRY(zp_extra_results_up(
-        z, u, s, zp_whole_tensor_place(z, place) + zp_ctx_own_part(z, u)->first));
+    ZP_TRY(zp_extra_results_up(z, u, s,
+                               zp_whole_tensor_place(z, place) + zp_ctx_own_part(z, u)->first));
     ZP_TRY(zp_device_record_event(s, d->full[place]));
     ZP_TRY(zp_device_wait_event(g, d->full[place]));
     if (!zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));

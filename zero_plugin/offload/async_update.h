@@ -60,8 +60,7 @@ static zero_result zp_async_update_push(zero_ctx *z, int u, int pass, const zero
                                  zp_ctx_own_part(z, u)->numel));
 #ifdef __CUDACC__
     zp_lane_record(&z->updates.lane, &z->offload->unit[u].task);
-    if (!zp_ctx_is_delayed(z) && pass + 1 == z->rule->passes)
-        ZP_DO(z, zp_cpu_update_copy_up(z, u));
+    if (!zp_ctx_is_delayed(z) && pass + 1 == z->rule->passes) ZP_DO(z, zp_cpu_update_copy_up(z, u));
 #endif
     return ZERO_OK;
 }

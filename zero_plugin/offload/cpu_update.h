@@ -49,6 +49,14 @@
 #include "offload_plan.h"
 
 #ifdef __CUDACC__
+static int zp_cpu_update_has_unit(const zero_ctx *z, int u) {
+    return z->cpu_updates && z->live[u].on_updates;
+}
+/* Returns 1 if DOWN alone keeps unit u's reduced gradient. */
+static int zp_cpu_update_takes_mean(const zero_ctx *z, int u) {
+    return z->array[ZP_MEAN].part[u].tier == ZERO_HOST && z->array[ZP_MEAN].part[u].numel;
+}
+
 /* Copies this rank's part of unit u down: its gradient, or its parameters. */
 static zero_result zp_cpu_update_copy_down(zero_ctx *z, int u, zp_side side, const char *from) {
     const zp_array *to = &z->offload->twin[side == ZP_GRAD ? ZP_DOWN : ZP_UP];
@@ -74,8 +82,8 @@ static zero_result zp_cpu_update_fetch(zero_ctx *z, int u, zp_side side) {
 static zero_result zp_cpu_update_send_gradient(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
     zp_stream *s = &z->offload->gpu.down;
-    const int delays = zp_ctx_is_delayed(z), takes = zp_offload_mean_in_host(z, u);
-    if (!zp_offload_has_unit(z, u)) return ZERO_OK;
+    const int delays = zp_ctx_is_delayed(z), takes = zp_cpu_update_takes_mean(z, u);
+    if (!zp_cpu_update_has_unit(z, u)) return ZERO_OK;
     ZP_TRY(zp_device_wait_event(s, live->reduction));
     if (delays || takes)
         ZP_TRY(zp_device_wait_event(s, delays ? &z->offload->unit[u].spent : live->updated));
@@ -147,7 +155,7 @@ static zero_result zp_cpu_update_copy_up(zero_ctx *z, int u) {
 
 static void zp_cpu_update_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
     const zp_offload *o = z->offload;
-    if (!zp_offload_has_unit(z, u)) return;
+    if (!zp_cpu_update_has_unit(z, u)) return;
     a->sums = o->sums;
     a->trust = o->trust;
     a->direction = (float *)(void *)zp_array_at(&o->twin[ZP_DIRECTIONS], u, first);
@@ -155,7 +163,7 @@ static void zp_cpu_update_fill_update(const zero_ctx *z, int u, size_t first, zp
 static zero_result zp_cpu_update_results_up(zero_ctx *z, int u, zp_stream *s, void *to) {
     zp_offload *o = z->offload;
     if (u < 0) return z->cpu_updates ? zp_device_copy(s, to, o->sums, o->sums_bytes) : ZERO_OK;
-    if (!zp_offload_has_unit(z, u)) return ZERO_OK;
+    if (!zp_cpu_update_has_unit(z, u)) return ZERO_OK;
     const zp_array *a = &o->twin[ZP_DIRECTIONS];
     o->up_bytes += zp_array_part_bytes(a, u);
     return zp_device_copy(s, to, zp_array_at(a, u, a->part[u].first), zp_array_part_bytes(a, u));
@@ -164,7 +172,7 @@ static zero_result zp_cpu_update_inputs_down(zero_ctx *z, int u, zp_event *ready
                                              const void *from) {
     zp_offload *o = z->offload;
     const zp_array *a = &o->twin[ZP_DIRECTIONS];
-    if (u < 0 ? !z->cpu_updates : !zp_offload_has_unit(z, u)) return ZERO_OK;
+    if (u < 0 ? !z->cpu_updates : !zp_cpu_update_has_unit(z, u)) return ZERO_OK;
     void *to = u < 0 ? (void *)o->trust : zp_array_at(a, u, a->part[u].first);
     const size_t bytes =
         u < 0 ? zp_ctx_normed_layers(z) * sizeof *o->trust : zp_array_part_bytes(a, u);

@@ -35,8 +35,8 @@ static void zp_delayed_copy_next(zero_ctx *z, int u, int to, int from) {
            own->numel * zp_type_bytes(z->cfg.type));
 }
 
-/* After weights were written by name, an update continues from them. In the file it reads them where
-   they were written. */
+/* After weights were written by name, an update continues from them. In the file it reads them
+   where they were written. */
 static void zp_delayed_renew_next(zero_ctx *z, int u) {
     z->offload->unit[u].old_next = 0;
     if (!zp_file_has(&z->array[ZP_NEXT], u)) zp_delayed_copy_next(z, u, ZP_NEXT, ZP_PARAM);

@@ -50,7 +50,7 @@ static void zp_file_ring_enqueue(const zp_file_ring *r, zp_file_ring_array *t, s
     const zp_file_ring_stop *stop = &r->stop[i % r->stops];
     const int other = t->other && (i / r->stops + (size_t)writes) % 2 == 0;
     zp_transfer move = zp_file_piece(other ? t->other : t->array, stop->unit, stop->piece,
-                                      zp_file_ring_place(t, i), writes);
+                                     zp_file_ring_place(t, i), writes);
     move.ahead = !writes;
     if (!writes) zp_lane_wait(zp_file_lane(move.file, move.piece), &t->written[i % ZP_RING]);
     zp_file_give(&move, writes ? &t->written[i % ZP_RING] : &t->read[i % ZP_RING]);

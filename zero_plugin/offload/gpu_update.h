@@ -12,8 +12,8 @@
               `filled`
      updates  waits for that; runs the rule's kernel: event `used`
      down     waits for that; copies the piece down: event `emptied`
-   The number of places is ZP_GPU_PLACES, or fewer if there are fewer pieces, so a piece is copied up
-   after its last copy down. When a step begins, `up` and `updates` wait for the decision on the
+   The number of places is ZP_GPU_PLACES, or fewer if there are fewer pieces, so a piece is copied
+   up after its last copy down. When a step begins, `up` and `updates` wait for the decision on the
    compute stream. After that, no access by name writes state. A unit's parameters are new after its
    last kernel, even if copies down are still running.
 

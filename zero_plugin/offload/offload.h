@@ -18,7 +18,7 @@ typedef struct zp_offload_unit {
 enum { ZP_DOWN = 0, ZP_UP, ZP_DIRECTIONS, ZP_TWINS };
 
 enum { ZP_STAGED = ZP_RING / 2 }; /* pieces of a half of the staging memory; see staging.h */
-enum { ZP_GPU_PLACES = 4 };       /* pieces of state that are on the GPU at once; see gpu_update.h */
+enum { ZP_GPU_PLACES = 4 }; /* pieces of state that are on the GPU at once; see gpu_update.h */
 #define ZP_GPU_UPDATE_NUMEL (8 * ZP_PIECE_NUMEL) /* the most elements of such a piece */
 
 #ifdef __CUDACC__
@@ -58,19 +58,19 @@ typedef struct zp_offload {
     char *addends; /* [ZP_DISK_LANES] pieces of gradient sums; NULL: the file has no sums */
     zp_file_ring ring;
 
-    int gpu_updates;           /* a run on a GPU, HOST: the GPU updates; see gpu_update.h */
-    zp_array twin[ZP_TWINS];   /* DOWN, UP and DIRECTIONS */
-    zp_array_part *parts;      /* [ZP_TWINS * layout.all] */
-    char *host[2];             /* host memory: plain, pinned; NULL before the build */
-    char *staging[ZP_SIDES];   /* pinned [2][ZP_STAGED] pieces, if the side's shards are in FILE */
-    float *staged_sums;        /* on the device: [ZP_STAGED] pieces of gradient sums; or NULL */
-    char *places;              /* on the device: for pieces of all arrays, or of gradient sums */
-    zp_control *control;       /* pinned: the decision that the updates read */
-    zp_span *spans;            /* host copy of zero_ctx.spans; NULL: the CPU can read those */
-    zp_limb *sums;             /* NORMS, pinned: sums of the part that the CPU updates */
-    double *trust;             /* NORMS, pinned: the ratios */
-    size_t sums_bytes;         /* of `sums` */
-    int stale;                 /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
+    int gpu_updates;         /* a run on a GPU, HOST: the GPU updates; see gpu_update.h */
+    zp_array twin[ZP_TWINS]; /* DOWN, UP and DIRECTIONS */
+    zp_array_part *parts;    /* [ZP_TWINS * layout.all] */
+    char *host[2];           /* host memory: plain, pinned; NULL before the build */
+    char *staging[ZP_SIDES]; /* pinned [2][ZP_STAGED] pieces, if the side's shards are in FILE */
+    float *staged_sums;      /* on the device: [ZP_STAGED] pieces of gradient sums; or NULL */
+    char *places;            /* on the device: for pieces of all arrays, or of gradient sums */
+    zp_control *control;     /* pinned: the decision that the updates read */
+    zp_span *spans;          /* host copy of zero_ctx.spans; NULL: the CPU can read those */
+    zp_limb *sums;           /* NORMS, pinned: sums of the part that the CPU updates */
+    double *trust;           /* NORMS, pinned: the ratios */
+    size_t sums_bytes;       /* of `sums` */
+    int stale;               /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
     uint64_t down_bytes, up_bytes; /* copied over the link so far */
 #ifdef __CUDACC__
     zp_offload_gpu gpu;
@@ -81,21 +81,18 @@ typedef struct zp_offload {
 static int zp_offload_keeps_state(const zero_ctx *z) {
     return z->cpu_updates || z->offload->gpu_updates;
 }
-/* Returns 1 if the CPU updates unit u in host memory, for a GPU. */
-static int zp_offload_has_unit(const zero_ctx *z, int u) {
-    return z->cpu_updates && z->live[u].on_updates;
-}
-
-/* Returns 1 if each micro-step's reduced gradient moves to its tier, and micro-steps add up there. */
+/* Returns 1 if each micro-step's reduced gradient moves to its tier, and micro-steps add up there.
+ */
 static int zp_offload_mean_leaves(const zero_ctx *z, int u) {
     return zp_array_off_device(&z->array[ZP_MEAN], u) && !z->array[ZP_SUM].share;
 }
-/* Returns 1 if DOWN alone keeps unit u's reduced gradient; and if micro-steps add up there. */
-static int zp_offload_mean_in_host(const zero_ctx *z, int u) {
-    return z->array[ZP_MEAN].part[u].tier == ZERO_HOST && z->array[ZP_MEAN].part[u].numel;
+/* Returns 1 if reduced gradients of several micro-steps are added in MEAN, and not in SUM. */
+static int zp_offload_adds_means(const zero_ctx *z) {
+    return z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
 }
+/* Returns 1 if they are added in DOWN. */
 static int zp_offload_adds_in_host(const zero_ctx *z) {
-    return z->array[ZP_MEAN].tier == ZERO_HOST && zp_ctx_adds_means(z);
+    return z->array[ZP_MEAN].tier == ZERO_HOST && zp_offload_adds_means(z);
 }
 
 /* Converts values in plain host memory or in a piece of the file, which no kernel reaches. SYNC. */
@@ -103,8 +100,8 @@ static zero_result zp_offload_convert(zero_ctx *z, const zp_kernel_convert_args 
     zp_kernel_convert_args here = *args;
     if (args->control && z->cpu_updates) { /* the CPU cannot read the device's */
         here.control = z->offload->control;
-        ZP_TRY(zp_device_copy(&z->compute, z->offload->control, args->control,
-                              sizeof *here.control));
+        ZP_TRY(
+            zp_device_copy(&z->compute, z->offload->control, args->control, sizeof *here.control));
     }
     ZP_TRY(zp_device_sync_stream(&z->compute));
     zp_kernel_convert_loop(&here, n, z->cfg.threads);

@@ -105,8 +105,7 @@ static size_t zp_offload_build_context_bytes(zero_ctx *z) {
     for (int side = 0; side < ZP_SIDES && !zp_device_is_host(); side++)
         n += zp_ctx_side_array(z, side)->tier == ZERO_FILE;
     const size_t lanes = (size_t)n + (z->plan.file_bytes ? ZP_DISK_LANES : 0);
-    return sizeof *o
-           + (size_t)z->layout.all * (sizeof *o->unit + ZP_TWINS * sizeof(zp_array_part))
+    return sizeof *o + (size_t)z->layout.all * (sizeof *o->unit + ZP_TWINS * sizeof(zp_array_part))
            + o->ring.stops * sizeof(zp_file_ring_stop) + o->file_pieces * sizeof(uint64_t)
            + lanes * ZP_LANE_TASKS * sizeof(zp_task);
 }

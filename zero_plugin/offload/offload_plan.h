@@ -1,4 +1,5 @@
-/* offload_plan.h - what is offloaded: units, their places in host memory and in the file, traffic */
+/* offload_plan.h - what is offloaded: units, their places in host memory and in the file, traffic
+ */
 #pragma once
 
 #include "../core/order.h"
@@ -47,8 +48,8 @@ static void zp_offload_plan_refuse(const zero_config *c, char *text, size_t byte
             "accumulation");
 }
 
-/* Estimates the seconds for one element of state in host memory, by the configured rates: if the CPU
-   updates it, which then sends parameters up, and if the GPU does. */
+/* Estimates the seconds for one element of state in host memory, by the configured rates: if the
+   CPU updates it, which then sends parameters up, and if the GPU does. */
 static void zp_offload_plan_estimate(const zero_ctx *z, double *host, double *device) {
     const zero_config *c = &z->cfg;
     const int masters = z->array[ZP_MASTER].share != ZP_NOTHING;
@@ -176,7 +177,7 @@ static size_t zp_offload_plan_places(const zero_ctx *z, int k) {
     return k == ZP_PARAM && zp_ctx_keeps_next(z) ? 0 : ZP_RING; /* NEXT's places serve both */
 }
 static size_t zp_offload_plan_addends(const zero_ctx *z, int k) {
-    return k == ZP_MEAN && zp_ctx_adds_means(z) && zp_device_is_host() ? ZP_DISK_LANES : 0;
+    return k == ZP_MEAN && zp_offload_adds_means(z) && zp_device_is_host() ? ZP_DISK_LANES : 0;
 }
 
 /* Assigns offsets in the file, in whole sectors, and piece numbers. Counts the memory of each
@@ -219,7 +220,7 @@ static size_t zp_offload_plan_buffers(const zero_ctx *z) {
 }
 /* Returns the bytes on a GPU for pieces of gradients that micro-steps add up in the file. */
 static size_t zp_offload_plan_sums(const zero_ctx *z) {
-    const int adds = zp_ctx_adds_means(z) && !zp_device_is_host();
+    const int adds = zp_offload_adds_means(z) && !zp_device_is_host();
     return adds && z->array[ZP_MEAN].tier == ZERO_FILE ? ZP_STAGED * ZP_PIECE_NUMEL * sizeof(float)
                                                        : 0;
 }
@@ -242,9 +243,9 @@ static size_t zp_offload_plan_gpu_bytes(const zero_ctx *z) {
     size_t arrays = (size_t)zp_offload_adds_in_host(z);
     for (int k = ZP_MASTER; k < ZP_NEXT && z->offload->gpu_updates; k++)
         arrays += z->array[k].share != ZP_NOTHING;
-    return arrays
-               ? arrays * zp_offload_plan_gpu_places(z) * zp_offload_plan_gpu_numel(z) * sizeof(float)
-               : 0;
+    return arrays ? arrays * zp_offload_plan_gpu_places(z) * zp_offload_plan_gpu_numel(z)
+                        * sizeof(float)
+                  : 0;
 }
 
 /* Cuts `bytes` from host memory, plain or pinned, at at[pinned]. Returns NULL before it is open. */
@@ -266,14 +267,14 @@ static void zp_offload_plan_cut_host(zero_ctx *z, size_t bytes[2]) {
             o->staging[side] = (char *)zp_offload_plan_cut(
                 o, bytes, 1, ZP_RING * ZP_PIECE_NUMEL * zp_type_bytes(z->array[side].type));
     o->control = (zp_control *)zp_offload_plan_cut(o, bytes, 1, sizeof *o->control);
-    o->spans = (zp_span *)zp_offload_plan_cut(o, bytes, 0,
-                                              (size_t)z->layout.nmembers * sizeof *o->spans);
+    o->spans =
+        (zp_span *)zp_offload_plan_cut(o, bytes, 0, (size_t)z->layout.nmembers * sizeof *o->spans);
     o->sums_bytes = zp_round_up(layers * 2 * sizeof(zp_exact), 256);
     if (layers) o->sums = (zp_limb *)zp_offload_plan_cut(o, bytes, 1, o->sums_bytes);
     if (layers) o->trust = (double *)zp_offload_plan_cut(o, bytes, 1, layers * sizeof *o->trust);
     for (int k = ZP_MASTER; k < ZP_ARRAYS; k++)
-        z->array[k].host = (char *)zp_offload_plan_cut(
-            o, bytes, o->gpu_updates, zp_offload_plan_host_parts(z, &z->array[k]));
+        z->array[k].host = (char *)zp_offload_plan_cut(o, bytes, o->gpu_updates,
+                                                       zp_offload_plan_host_parts(z, &z->array[k]));
     for (zp_array *a = o->twin; a < o->twin + ZP_TWINS; a++)
         a->host = (char *)zp_offload_plan_cut(o, bytes, 1, zp_offload_plan_host_parts(z, a));
     z->array[ZP_PARAM].host = o->twin[ZP_UP].host;
@@ -310,8 +311,7 @@ static void zp_offload_plan_file_traffic(zero_ctx *z, int u, size_t times, size_
     const zp_array *a = z->array;
     zero_plan *plan = &z->plan;
     const size_t param = zp_offload_plan_file_part(&a[ZP_PARAM], u),
-                 mean = zp_offload_plan_file_part(&a[ZP_MEAN], u),
-                 passes = (size_t)z->rule->passes;
+                 mean = zp_offload_plan_file_part(&a[ZP_MEAN], u), passes = (size_t)z->rule->passes;
     for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
         const size_t state = zp_offload_plan_file_part(&a[k], u);
         plan->file_read_bytes += state * passes;

@@ -51,9 +51,8 @@ static void zp_staging_task(const void *args, size_t pieces, int threads) {
         if (a->writes) zp_lane_open_gate(&s->given);
         if (a->writes) zp_staging_wait_copied(s, s->asked + 1);
         for (size_t i = 0; i < zp_min(ZP_STAGED, pieces - from); i++) {
-            const zp_transfer t =
-                zp_file_piece(array, a->unit, from + i,
-                              zp_staging_place(a->z, a->side, s->asked, i), a->writes);
+            const zp_transfer t = zp_file_piece(
+                array, a->unit, from + i, zp_staging_place(a->z, a->side, s->asked, i), a->writes);
             zp_file_give(&t, &moved[i]);
         }
         if (!a->writes) zp_lane_open_gate(&s->given);
@@ -85,8 +84,8 @@ static zero_result zp_staging_move(zero_ctx *z, int side, int u, char *memory, i
     zp_staging_args ask = {z, side, u, writes, {NULL, 0, 0}};
     if (side == ZP_PARAM) ask.updated = o->unit[u].task;
     if (writes)
-        ZP_TRY(zp_device_wait_event(s, zp_ctx_is_delayed(z) ? &o->unit[u].spent
-                                                            : z->live[u].updated));
+        ZP_TRY(
+            zp_device_wait_event(s, zp_ctx_is_delayed(z) ? &o->unit[u].spent : z->live[u].updated));
     *(writes ? &o->down_bytes : &o->up_bytes) += zp_array_part_bytes(a, u);
     ZP_TRY(zp_device_wait_lane_room(s, &g->asks));
     zp_lane_push(&g->asks, zp_staging_task, &ask, sizeof ask, zp_file_pieces(a, u));

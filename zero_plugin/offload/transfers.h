@@ -26,6 +26,19 @@ static zero_result zp_transfer_move(zero_ctx *z, int u, zp_transfer_kind kind, c
                           zp_array_at(param, u, param->part[u].first), bytes);
 }
 #else
+/* Reads or writes all of unit u's part, in whole sectors, and waits until that has ended. `memory`
+   is aligned to a sector. SYNC. */
+static zero_result zp_transfer_move_part(const zp_array *a, int u, char *memory, int writes) {
+    zp_lane_event end[ZP_DISK_LANES] = {{NULL, 0, 0}};
+    for (size_t i = 0; i < zp_file_pieces(a, u); i++) {
+        const size_t at = i * ZP_PIECE_NUMEL * zp_type_bytes(a->type);
+        const zp_transfer t = zp_file_piece(a, u, i, memory + at, writes);
+        zp_file_give(&t, &end[t.piece % ZP_DISK_LANES]);
+    }
+    for (int i = 0; i < ZP_DISK_LANES; i++) zp_file_wait(a->filed->file, &end[i]);
+    return zp_failure_result(a->filed->file->group->failure);
+}
+
 /* Adds the sum of earlier micro-steps in the file, piece by piece, read ahead. */
 static void zp_transfer_add_mean(zero_ctx *z, int u, float *to) {
     const zp_array *a = &z->array[ZP_MEAN];
@@ -58,9 +71,9 @@ static void zp_transfer_task(const void *args, size_t n, int threads) {
     if (a->kind == ZP_ADD_MEAN)
         zp_transfer_add_mean(a->z, a->unit, (float *)(void *)a->memory);
     else if (a->kind == ZP_WRITE_MEAN)
-        (void)zp_file_move_part(&a->z->array[ZP_MEAN], a->unit, a->memory, 1);
+        (void)zp_transfer_move_part(&a->z->array[ZP_MEAN], a->unit, a->memory, 1);
     else
-        (void)zp_file_move_part(zp_ctx_weights(a->z, a->unit), a->unit, a->memory, 0);
+        (void)zp_transfer_move_part(zp_ctx_weights(a->z, a->unit), a->unit, a->memory, 0);
 }
 static zero_result zp_transfer_move(zero_ctx *z, int u, zp_transfer_kind kind, char *memory) {
     const zp_transfer_args a = {z, u, kind, memory};
@@ -73,7 +86,7 @@ static zero_result zp_transfer_move(zero_ctx *z, int u, zp_transfer_kind kind, c
 static zero_result zp_transfer_enqueue(zero_ctx *z, int u, zp_transfer_kind kind, char *memory) {
     const zp_array *a = &z->array[kind == ZP_FETCH_PARAM ? (int)ZP_PARAM : (int)ZP_MEAN];
     zp_stream *s = &z->stream[kind == ZP_FETCH_PARAM ? ZP_PARAMETERS : ZP_GRADIENTS];
-    const zero_event_kind event = kind == ZP_WRITE_MEAN     ? ZERO_EVENT_WRITE
+    const zero_event_kind event = kind == ZP_WRITE_MEAN  ? ZERO_EVENT_WRITE
                                   : a->tier == ZERO_FILE ? ZERO_EVENT_READ
                                                          : ZERO_EVENT_COPY;
     zp_record *r = zp_device_begin_slice(s, event, u, zp_array_part_bytes(a, u));
@@ -85,8 +98,8 @@ static zero_result zp_transfer_enqueue(zero_ctx *z, int u, zp_transfer_kind kind
 /* ---- the stations ---- */
 
 /* Lets stream s wait before it writes unit u's gradient: until the last update has read it, or, if
-   that update may still run next to a GPU, until its copy is complete. With a GPU, a gradient off the
-   device waits when it leaves instead. */
+   that update may still run next to a GPU, until its copy is complete. With a GPU, a gradient off
+   the device waits when it leaves instead. */
 static zero_result zp_transfer_wait_reader(zero_ctx *z, zp_stream *s, int u) {
     zp_event *spent = &z->offload->unit[u].spent;
 #ifdef __CUDACC__
