@@ -2214,7 +2214,7 @@ static const struct {
      "over yet"},
     {"zero_state_set_counters", "zp_device_sync_stream(&z->compute)",
      "the host may write *z->pinned again: a second copy follows the first"},
-    {"zp_cpu_update_begin", "->gathered)",
+    {"zp_cpu_update_begin", "ZP_GATHERED])",
      "what an evaluation left under way is thrown away behind the step: a race without a trace"},
     {"zp_offload_build_abandon", "zp_device_close_stream(&o->gpu.up)",
      "what goes up goes down behind its update, and that was waited for"},

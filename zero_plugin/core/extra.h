@@ -115,7 +115,7 @@ typedef struct zp_extra {
        device. inputs_down: once `ready`, `from` is copied to where the last pass reads it. u -1:
        the sums of norms, and the ratios, of all units. */
     zero_result (*results_up)(zero_ctx *z, int u, zp_stream *s, void *to);
-    zero_result (*inputs_down)(zero_ctx *z, int u, zp_event *ready, const void *from);
+    zero_result (*inputs_down)(zero_ctx *z, int u, zp_event *ready, void *from);
     /* Fills the row's fields of a tensor's span in an update. */
     void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
     /* zero_reduce has enqueued the agreement. */
@@ -214,7 +214,7 @@ static zero_result zp_extra_results_up(zero_ctx *z, int u, zp_stream *s, void *t
     ZP_EACH_EXTRA(z, x) if (x->results_up) ZP_DO(z, x->results_up(z, u, s, to));
     return ZERO_OK;
 }
-static zero_result zp_extra_inputs_down(zero_ctx *z, int u, zp_event *ready, const void *from) {
+static zero_result zp_extra_inputs_down(zero_ctx *z, int u, zp_event *ready, void *from) {
     ZP_EACH_EXTRA(z, x) if (x->inputs_down) ZP_DO(z, x->inputs_down(z, u, ready, from));
     return ZERO_OK;
 }

@@ -33,13 +33,24 @@ typedef struct zp_staging {
     zp_lane_event moved[ZP_RING]; /* by piece: its last transfer has ended */
 } zp_staging;
 
+/* Events: what each means is in cpu_update.h; in gpu_update.h for those of places. */
+enum {
+    ZP_DECIDED,
+    ZP_READY,
+    ZP_DONE,
+    ZP_RETURNED,
+    ZP_GATHERED,
+    ZP_FILLED,
+    ZP_USED = ZP_FILLED + ZP_GPU_PLACES,
+    ZP_EMPTIED = ZP_USED + ZP_GPU_PLACES,
+    ZP_GPU_EVENTS = ZP_EMPTIED + ZP_GPU_PLACES
+};
+
 /* Streams, events and memory of a run on a GPU. */
 typedef struct zp_offload_gpu {
     zp_stream down, up; /* copies from, and to, the device */
     zp_gate gate;       /* opened when host memory has all inputs of a step's updates */
-    zp_event decided, ready, done, returned; /* see cpu_update.h */
-    zp_event gathered;                       /* PARAM may be copied down */
-    zp_event filled[ZP_GPU_PLACES], used[ZP_GPU_PLACES], emptied[ZP_GPU_PLACES];
+    zp_event event[ZP_GPU_EVENTS];
     size_t pieces; /* number of pieces in these places so far */
     zp_staging staging[ZP_SIDES];
     zp_pages memory[2]; /* plain, pinned */
@@ -65,22 +76,19 @@ typedef struct zp_offload {
     char *staging[ZP_SIDES]; /* pinned [2][ZP_STAGED] pieces, if the side's shards are in FILE */
     float *staged_sums;      /* on the device: [ZP_STAGED] pieces of gradient sums; or NULL */
     char *places;            /* on the device: for pieces of all arrays, or of gradient sums */
-    zp_control *control;     /* pinned: the decision that the updates read */
-    zp_span *spans;          /* host copy of zero_ctx.spans; NULL: the CPU can read those */
-    zp_limb *sums;           /* NORMS, pinned: sums of the part that the CPU updates */
-    double *trust;           /* NORMS, pinned: the ratios */
-    size_t sums_bytes;       /* of `sums` */
-    int stale;               /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
+    size_t nplaces, place_numel, places_bytes; /* their number; elements of one; bytes of all */
+    zp_control *control;                       /* pinned: the decision that the updates read */
+    zp_span *spans;    /* host copy of zero_ctx.spans; NULL: the CPU can read those */
+    zp_limb *sums;     /* NORMS, pinned: sums of the part that the CPU updates */
+    double *trust;     /* NORMS, pinned: the ratios */
+    size_t sums_bytes; /* of `sums` */
+    int stale;         /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
     uint64_t down_bytes, up_bytes; /* copied over the link so far */
 #ifdef __CUDACC__
     zp_offload_gpu gpu;
 #endif
 } zp_offload;
 
-/* Returns 1 if state is in host memory or in the file next to a GPU. */
-static int zp_offload_keeps_state(const zero_ctx *z) {
-    return z->cpu_updates || z->offload->gpu_updates;
-}
 /* Returns 1 if each micro-step's reduced gradient moves to its tier, and micro-steps add up there.
  */
 static int zp_offload_mean_leaves(const zero_ctx *z, int u) {

@@ -7,25 +7,12 @@
 /* ---- the life of what a run on a GPU needs ---- */
 
 #ifdef __CUDACC__
-/* Calls what_gate of every gate: init, abandon or close. */
-#define ZP_OFFLOAD_EACH_GATE(o, what)                                                              \
-    do {                                                                                           \
-        zp_lane_##what##_gate(&(o)->gpu.gate);                                                     \
-        for (int side = 0; side < ZP_SIDES; side++) {                                              \
-            zp_lane_##what##_gate(&(o)->gpu.staging[side].copied);                                 \
-            zp_lane_##what##_gate(&(o)->gpu.staging[side].given);                                  \
-        }                                                                                          \
-    } while (0)
-
-/* Lists all events. */
-enum { ZP_GPU_EVENTS = 5 + 3 * ZP_GPU_PLACES };
-static void zp_offload_build_list_events(zp_offload_gpu *g, zp_event *list[ZP_GPU_EVENTS]) {
-    zp_event *first[5] = {&g->decided, &g->ready, &g->done, &g->returned, &g->gathered};
-    memcpy(list, first, sizeof first);
-    for (int i = 0; i < ZP_GPU_PLACES; i++) {
-        list[5 + 3 * i] = &g->filled[i];
-        list[6 + 3 * i] = &g->used[i];
-        list[7 + 3 * i] = &g->emptied[i];
+/* Calls `act` with every gate. */
+static void zp_offload_build_each_gate(zp_offload_gpu *g, void (*act)(zp_gate *)) {
+    act(&g->gate);
+    for (int side = 0; side < ZP_SIDES; side++) {
+        act(&g->staging[side].copied);
+        act(&g->staging[side].given);
     }
 }
 
@@ -34,7 +21,6 @@ static zero_result zp_offload_build_open_gpu(zero_ctx *z) {
     zp_offload *o = z->offload;
     zp_offload_gpu *g = &o->gpu;
     const zero_config *c = &z->cfg;
-    zp_event *list[ZP_GPU_EVENTS];
     size_t bytes[2];
     zp_offload_plan_cut_host(z, bytes);
     ZP_TRY(zp_device_open_stream(&g->down, &z->device, c->stream, !c->no_overlap, 0, 1));
@@ -42,8 +28,7 @@ static zero_result zp_offload_build_open_gpu(zero_ctx *z) {
     zp_device_set_track(&g->down, ZERO_TRACK_COPIES);
     zp_device_set_track(&g->up, ZERO_TRACK_COPIES);
     if (z->cpu_updates) ZP_TRY(zp_device_attach_lane(&z->updates, c->threads));
-    zp_offload_build_list_events(g, list);
-    for (int i = 0; i < ZP_GPU_EVENTS; i++) ZP_TRY(zp_device_open_event(&z->device, list[i]));
+    for (int i = 0; i < ZP_GPU_EVENTS; i++) ZP_TRY(zp_device_open_event(&z->device, &g->event[i]));
     for (int side = 0; side < ZP_SIDES; side++) {
         if (zp_ctx_side_array(z, side)->tier != ZERO_FILE) continue;
         ZP_TRY(zp_lane_open(&g->staging[side].asks, 1));
@@ -59,7 +44,6 @@ static zero_result zp_offload_build_open_gpu(zero_ctx *z) {
         (void)zp_build_make_spans(z, u, o->spans + (z->layout.unit[u].member - z->layout.members));
     return ZERO_OK; /* UP is zeros, like PARAM */
 }
-
 /* All ranks learn which rank has no room in host memory. */
 static zero_result zp_offload_build_agree_gpu(zero_ctx *z) {
     const zero_result r = zp_offload_build_open_gpu(z);
@@ -79,19 +63,17 @@ static void zp_offload_build_abandon(zero_ctx *z) {
     if (!o) return;
     zp_device_close_stream(&o->gpu.down);
     zp_device_close_stream(&o->gpu.up);
-    zp_lane_abandon_gate(&o->gpu.gate);
+    zp_lane_abandon_gate(&o->gpu.gate); /* the streams of the sides may wait for its tasks */
     for (int side = 0; side < ZP_SIDES; side++)
         if (o->gpu.staging[side].is_open) (void)zp_device_sync_stream(&z->stream[side]);
-    ZP_OFFLOAD_EACH_GATE(o, abandon);
+    zp_offload_build_each_gate(&o->gpu, zp_lane_abandon_gate);
 }
-static void zp_offload_build_close_gpu(zp_offload *o) {
-    zp_event *list[ZP_GPU_EVENTS];
-    zp_offload_build_list_events(&o->gpu, list);
-    for (int i = 0; i < ZP_GPU_EVENTS; i++) zp_device_close_event(list[i]);
+static void zp_offload_build_close_gpu(zp_offload_gpu *g) {
+    for (int i = 0; i < ZP_GPU_EVENTS; i++) zp_device_close_event(&g->event[i]);
     for (int side = 0; side < ZP_SIDES; side++)
-        if (o->gpu.staging[side].is_open) zp_lane_close(&o->gpu.staging[side].asks);
-    for (int i = 0; i < 2; i++) zp_device_close_pages(&o->gpu.memory[i]);
-    ZP_OFFLOAD_EACH_GATE(o, close);
+        if (g->staging[side].is_open) zp_lane_close(&g->staging[side].asks);
+    for (int i = 0; i < 2; i++) zp_device_close_pages(&g->memory[i]);
+    zp_offload_build_each_gate(g, zp_lane_close_gate);
 }
 #endif
 
@@ -202,15 +184,15 @@ static zero_result zp_offload_build_allocate(zero_ctx *z) {
 /* Allocates the rest, after all ranks have allocated that. */
 static zero_result zp_offload_build_share(zero_ctx *z) {
 #ifdef __CUDACC__
-    if (zp_offload_keeps_state(z)) ZP_TRY(zp_offload_build_agree_gpu(z));
+    if (z->cpu_updates || z->offload->gpu_updates) ZP_TRY(zp_offload_build_agree_gpu(z));
 #endif
     zp_offload_build_divide_pieces(z);
     return ZERO_OK;
 }
 static void zp_offload_build_cut(zero_ctx *z, size_t *at) {
     zp_offload *o = z->offload;
-    const size_t places = zp_offload_plan_gpu_bytes(z), sums = zp_offload_plan_sums(z);
-    if (places) o->places = (char *)zp_ctx_cut_arena(z, at, places, 1);
+    const size_t sums = zp_offload_plan_sums(z);
+    if (o->places_bytes) o->places = (char *)zp_ctx_cut_arena(z, at, o->places_bytes, 1);
     if (sums) o->staged_sums = (float *)zp_ctx_cut_arena(z, at, sums, 1);
 }
 
@@ -220,7 +202,7 @@ static zero_result zp_offload_build_join(zero_ctx *z) {
     z->offload = (zp_offload *)calloc(1, sizeof *z->offload);
     if (!z->offload) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the state of offload");
 #ifdef __CUDACC__
-    ZP_OFFLOAD_EACH_GATE(z->offload, init);
+    zp_offload_build_each_gate(&z->offload->gpu, zp_lane_init_gate);
 #endif
     return ZERO_OK;
 }
@@ -255,7 +237,7 @@ static void zp_offload_build_destroy(zero_ctx *z, int broken) {
     zp_file_close(&o->file);
     if (!o->host[0]) free(o->pieces);
 #ifdef __CUDACC__
-    zp_offload_build_close_gpu(o);
+    zp_offload_build_close_gpu(&o->gpu);
 #endif
     free(o->ring.stop);
     free(o->unit);

@@ -225,27 +225,20 @@ static size_t zp_offload_plan_sums(const zero_ctx *z) {
                                                        : 0;
 }
 
-/* Return the elements of one place for pieces of state on the GPU, and the number of places. */
-static size_t zp_offload_plan_gpu_numel(const zero_ctx *z) {
-    size_t most = 0;
-    for (int u = 0; u < z->layout.all; u++)
-        if (z->live[u].on_updates) most = zp_max(most, zp_ctx_own_part(z, u)->numel);
-    return zp_min(most, ZP_GPU_UPDATE_NUMEL);
-}
-static size_t zp_offload_plan_gpu_places(const zero_ctx *z) {
-    size_t pieces = 0;
-    for (int u = 0; u < z->layout.all; u++)
-        if (z->live[u].on_updates) pieces += zp_ctx_own_part(z, u)->numel > 0;
-    return zp_min(ZP_GPU_PLACES, pieces);
-}
-/* Returns the bytes of all these places, of state or of sums of gradients. */
-static size_t zp_offload_plan_gpu_bytes(const zero_ctx *z) {
-    size_t arrays = (size_t)zp_offload_adds_in_host(z);
-    for (int k = ZP_MASTER; k < ZP_NEXT && z->offload->gpu_updates; k++)
+/* Sizes the places for pieces of state, or of sums of gradients, on the GPU. */
+static void zp_offload_plan_gpu_places(zero_ctx *z) {
+    zp_offload *o = z->offload;
+    size_t arrays = (size_t)zp_offload_adds_in_host(z), units = 0, most = 0;
+    for (int k = ZP_MASTER; k < ZP_NEXT && o->gpu_updates; k++)
         arrays += z->array[k].share != ZP_NOTHING;
-    return arrays ? arrays * zp_offload_plan_gpu_places(z) * zp_offload_plan_gpu_numel(z)
-                        * sizeof(float)
-                  : 0;
+    for (int u = 0; u < z->layout.all; u++) {
+        const size_t numel = z->live[u].on_updates ? zp_ctx_own_part(z, u)->numel : 0;
+        most = zp_max(most, numel);
+        units += numel > 0;
+    }
+    o->nplaces = zp_min(ZP_GPU_PLACES, units);
+    o->place_numel = zp_min(most, ZP_GPU_UPDATE_NUMEL);
+    o->places_bytes = arrays * o->nplaces * o->place_numel * sizeof(float);
 }
 
 /* Cuts `bytes` from host memory, plain or pinned, at at[pinned]. Returns NULL before it is open. */
@@ -259,7 +252,7 @@ static void zp_offload_plan_cut_host(zero_ctx *z, size_t bytes[2]) {
     zp_offload *o = z->offload;
     const size_t layers = z->cpu_updates ? zp_ctx_normed_layers(z) : 0;
     bytes[0] = bytes[1] = 0;
-    if (!zp_offload_keeps_state(z)) return;
+    if (!z->cpu_updates && !o->gpu_updates) return;
     if (o->pieces_bytes)
         o->pieces = (char *)zp_offload_plan_cut(o, bytes, 0, zp_round_up(o->pieces_bytes, 4096));
     for (int side = 0; side < ZP_SIDES; side++)
@@ -291,8 +284,9 @@ static void zp_offload_plan_arrays(zero_ctx *z) {
     zp_offload_plan_cut_host(z, bytes);
     z->plan.pinned_bytes = zp_round_up(bytes[1], 4096);
     z->plan.host_bytes = z->plan.pinned_bytes + zp_round_up(bytes[0], 4096);
+    zp_offload_plan_gpu_places(z);
     z->piece_bytes =
-        zp_offload_plan_buffers(z) + zp_offload_plan_sums(z) + zp_offload_plan_gpu_bytes(z);
+        zp_offload_plan_buffers(z) + zp_offload_plan_sums(z) + z->offload->places_bytes;
     for (int u = 0; u < z->layout.all; u++)
         numel += zp_ctx_own_part(z, u)->tier == ZERO_HOST ? zp_ctx_own_part(z, u)->numel : 0;
     if (!numel) return;

@@ -13,19 +13,7 @@
 
 typedef enum zp_transfer_kind { ZP_FETCH_PARAM, ZP_WRITE_MEAN, ZP_ADD_MEAN } zp_transfer_kind;
 
-#ifdef __CUDACC__
-static zero_result zp_transfer_move(zero_ctx *z, int u, zp_transfer_kind kind, char *memory) {
-    const zp_array *param = &z->array[ZP_PARAM];
-    const int fetches = kind == ZP_FETCH_PARAM;
-    const size_t bytes = zp_array_part_bytes(param, u);
-    if (!fetches || zp_file_has(param, u))
-        return zp_staging_move(z, fetches ? ZP_PARAM : ZP_GRAD, u, memory, kind == ZP_WRITE_MEAN,
-                               kind == ZP_ADD_MEAN);
-    z->offload->up_bytes += bytes;
-    return zp_device_copy(&z->stream[ZP_PARAMETERS], memory,
-                          zp_array_at(param, u, param->part[u].first), bytes);
-}
-#else
+#ifndef __CUDACC__
 /* Reads or writes all of unit u's part, in whole sectors, and waits until that has ended. `memory`
    is aligned to a sector. SYNC. */
 static zero_result zp_transfer_move_part(const zp_array *a, int u, char *memory, int writes) {
@@ -75,22 +63,20 @@ static void zp_transfer_task(const void *args, size_t n, int threads) {
     else
         (void)zp_transfer_move_part(zp_ctx_weights(a->z, a->unit), a->unit, a->memory, 0);
 }
-static zero_result zp_transfer_move(zero_ctx *z, int u, zp_transfer_kind kind, char *memory) {
-    const zp_transfer_args a = {z, u, kind, memory};
-    const int stream = kind == ZP_FETCH_PARAM ? ZP_PARAMETERS : ZP_GRADIENTS;
-    return zp_device_push_task(&z->stream[stream], zp_transfer_task, &a, sizeof a, 1);
-}
 #endif
 
-/* Enqueues the transfer of unit u's shard between its tier and `memory`, in a buffer. */
+/* Enqueues the transfer of unit u's shard between the file and `memory`, in a buffer. */
 static zero_result zp_transfer_enqueue(zero_ctx *z, int u, zp_transfer_kind kind, char *memory) {
-    const zp_array *a = &z->array[kind == ZP_FETCH_PARAM ? (int)ZP_PARAM : (int)ZP_MEAN];
-    zp_stream *s = &z->stream[kind == ZP_FETCH_PARAM ? ZP_PARAMETERS : ZP_GRADIENTS];
-    const zero_event_kind event = kind == ZP_WRITE_MEAN  ? ZERO_EVENT_WRITE
-                                  : a->tier == ZERO_FILE ? ZERO_EVENT_READ
-                                                         : ZERO_EVENT_COPY;
-    zp_record *r = zp_device_begin_slice(s, event, u, zp_array_part_bytes(a, u));
-    ZP_TRY(zp_transfer_move(z, u, kind, memory));
+    const int side = kind == ZP_FETCH_PARAM ? ZP_PARAM : ZP_GRAD, writes = kind == ZP_WRITE_MEAN;
+    zp_stream *s = &z->stream[side];
+    zp_record *r = zp_device_begin_slice(s, writes ? ZERO_EVENT_WRITE : ZERO_EVENT_READ, u,
+                                         zp_array_part_bytes(zp_ctx_side_array(z, side), u));
+#ifdef __CUDACC__
+    ZP_TRY(zp_staging_move(z, side, u, memory, writes, kind == ZP_ADD_MEAN));
+#else
+    const zp_transfer_args a = {z, u, kind, memory};
+    ZP_TRY(zp_device_push_task(s, zp_transfer_task, &a, sizeof a, 1));
+#endif
     zp_device_end_slice(s, r);
     return ZERO_OK;
 }
@@ -104,7 +90,7 @@ static zero_result zp_transfer_wait_reader(zero_ctx *z, zp_stream *s, int u) {
     zp_event *spent = &z->offload->unit[u].spent;
 #ifdef __CUDACC__
     if (z->cpu_updates && zp_array_off_device(&z->array[ZP_MEAN], u)) return ZERO_OK;
-    if (z->cpu_updates) spent = &z->offload->gpu.ready;
+    if (z->cpu_updates) spent = &z->offload->gpu.event[ZP_READY];
 #endif
     return zp_device_wait_event(s, zp_ctx_is_delayed(z) ? spent : z->live[u].updated);
 }
@@ -148,8 +134,14 @@ static zero_result zp_transfer_send(zero_ctx *z, int u) {
 /* Copies the shard of a unit whose parameters are off the device to where its gather reads it. */
 static zero_result zp_transfer_fetch(zero_ctx *z, int u) {
     const zp_op *op = &z->gather;
-    if (op->group != z->data || !zp_array_off_device(&z->array[ZP_PARAM], u)) return ZERO_OK;
-    return zp_transfer_enqueue(z, u, ZP_FETCH_PARAM, op->memory->base + op->source);
+    const zp_array *param = &z->array[ZP_PARAM];
+    char *memory = op->memory->base + op->source;
+    if (op->group != z->data || !zp_array_off_device(param, u)) return ZERO_OK;
+#ifdef __CUDACC__
+    if (!zp_file_has(param, u))
+        return zp_cpu_update_copy(z, &z->stream[ZP_PARAMETERS], u, param, memory, 1);
+#endif
+    return zp_transfer_enqueue(z, u, ZP_FETCH_PARAM, memory);
 }
 
 static int zp_transfer_is_needed(const zero_ctx *z) {
