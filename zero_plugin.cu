@@ -100,12 +100,12 @@
 #include "zero_plugin/offload/file_ring.h"     /* pieces of state between file and update */
 #include "zero_plugin/offload/offload.h"       /* what offload keeps of a context; its tiers */
 #include "zero_plugin/offload/offload_plan.h"  /* what is offloaded, and what that moves */
-#include "zero_plugin/offload/cpu_update.h"    /* the optimizer step on the CPU, next to a GPU */
-#include "zero_plugin/offload/gpu_update.h"    /* state in CPU memory that the GPU updates */
 #include "zero_plugin/offload/delayed.h"       /* an optimizer step that overlaps the next one */
 #include "zero_plugin/offload/async_update.h"  /* an update as a task of its own stream */
-#include "zero_plugin/offload/staging.h"       /* shards on their way between file and GPU */
-#include "zero_plugin/offload/transfers.h"     /* shards between tiers and buffers; stations */
+#include "zero_plugin/offload/transfers.h"     /* shards between file and buffers; stations */
+#include "zero_plugin/offload/cpu_update.h"    /* the optimizer step on the CPU, next to a GPU */
+#include "zero_plugin/offload/gpu_update.h"    /* state in CPU memory that the GPU updates */
+#include "zero_plugin/offload/offload_gpu.h"   /* offload next to a GPU: its row */
 #include "zero_plugin/offload/offload_build.h" /* what offload allocates; its row */
 #include "zero_plugin/extras/codec.h"          /* quantized numbers: codes, a scale per block */
 #include "zero_plugin/extras/codec_blocks.h"   /* one block: plain C and AVX-512 */

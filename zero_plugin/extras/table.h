@@ -5,6 +5,7 @@
 #pragma once
 
 #include "../offload/offload_build.h"
+#include "../offload/offload_gpu.h"
 #include "check.h"
 #include "packed.h"
 #include "subgroups.h"
@@ -18,5 +19,5 @@
 #endif
 
 static const zp_extra_row zp_table_rows[] = {
-    zp_world_row,         zp_subgroups_row, zp_packed_row,           zp_whole_tensor_row,
-    zp_offload_build_row, zp_check_row,     ZERO_OWN_EXTRA_ROWS NULL};
+    zp_world_row,       zp_subgroups_row,     zp_packed_row, zp_whole_tensor_row,
+    zp_offload_gpu_row, zp_offload_build_row, zp_check_row,  ZERO_OWN_EXTRA_ROWS NULL};

@@ -46,9 +46,44 @@
    matrices. Only CUDA builds have this file. */
 #pragma once
 
-#include "offload_plan.h"
+#include "async_update.h"
 
 #ifdef __CUDACC__
+/* The way of one side's shards between the file and a GPU; see offload_gpu.h. */
+typedef struct zp_staging {
+    zp_file *file;
+    zp_lane asks;          /* enqueues transfers on the file's lanes */
+    int is_open;           /* `asks` is open */
+    zp_gate given, copied; /* a half's transfers were enqueued, or it is free; a half was copied */
+    size_t halves;         /* that the calling thread has enqueued */
+    size_t asked, awaited; /* halves that `asks` has handled; that the stream has waited for */
+    size_t freed;          /* halves whose copies `asks` has waited for */
+    zp_lane_event moved[ZP_RING]; /* by piece: its last transfer has ended */
+} zp_staging;
+
+/* Events: what each means is in cpu_update.h; in gpu_update.h for those of places. */
+enum {
+    ZP_DECIDED,
+    ZP_READY,
+    ZP_DONE,
+    ZP_RETURNED,
+    ZP_GATHERED,
+    ZP_FILLED,
+    ZP_USED = ZP_FILLED + ZP_GPU_PLACES,
+    ZP_EMPTIED = ZP_USED + ZP_GPU_PLACES,
+    ZP_GPU_EVENTS = ZP_EMPTIED + ZP_GPU_PLACES
+};
+
+/* Streams, events and memory of a run on a GPU. */
+typedef struct zp_offload_gpu {
+    zp_stream down, up; /* copies from, and to, the device */
+    zp_gate gate;       /* opened when host memory has all inputs of a step's updates */
+    zp_event event[ZP_GPU_EVENTS];
+    size_t pieces; /* number of pieces in these places so far */
+    zp_staging staging[ZP_SIDES];
+    zp_pages memory[2]; /* plain, pinned */
+} zp_offload_gpu;
+
 static int zp_cpu_update_has_unit(const zero_ctx *z, int u) {
     return z->cpu_updates && z->live[u].on_updates;
 }
@@ -75,7 +110,7 @@ static zero_result zp_cpu_update_fetch(zero_ctx *z, int u, int side) {
     const zp_array *from = side == ZP_GRAD ? zp_ctx_update_gradient(z) : &z->array[ZP_PARAM];
     const zp_array *to = &z->offload->twin[side == ZP_GRAD ? ZP_DOWN : ZP_UP];
     if (zp_array_off_device(from, u)) return ZERO_OK;
-    return zp_cpu_update_copy(z, &z->offload->gpu.down, u, to,
+    return zp_cpu_update_copy(z, &z->offload->gpu->down, u, to,
                               zp_array_at(from, u, to->part[u].first), 0);
 }
 
@@ -84,7 +119,7 @@ static zero_result zp_cpu_update_fetch(zero_ctx *z, int u, int side) {
    first write waits for `updated`, or the buffer's next user for `reduction`. */
 static zero_result zp_cpu_update_send_gradient(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
-    zp_stream *s = &z->offload->gpu.down;
+    zp_stream *s = &z->offload->gpu->down;
     const int delays = zp_ctx_is_delayed(z), takes = zp_cpu_update_takes_mean(z, u);
     if (!zp_cpu_update_has_unit(z, u)) return ZERO_OK;
     ZP_TRY(zp_device_wait_event(s, live->reduction));
@@ -96,7 +131,8 @@ static zero_result zp_cpu_update_send_gradient(zero_ctx *z, int u) {
 }
 
 /* Notes that access by name wrote an array; NULL: any. */
-static void zp_cpu_update_note_write(zero_ctx *z, const zp_array *a) {
+static void zp_cpu_update_note_write(zero_ctx *z, const zp_array *a, int u) {
+    (void)u;
     if (!a || a == &z->array[ZP_PARAM]) z->offload->stale |= 1 << ZP_PARAM;
     if (a == zp_ctx_update_gradient(z)) z->offload->stale |= 1 << ZP_GRAD;
 }
@@ -105,21 +141,21 @@ static void zp_cpu_update_note_write(zero_ctx *z, const zp_array *a) {
 static void zp_cpu_update_begin_task(const void *args, size_t n, int threads) {
     zp_offload *o;
     memcpy(&o, args, sizeof(zp_offload *));
-    if (zp_lane_pass_gate(&o->gpu.gate)) o->control->skip = 1; /* the data may be missing */
+    if (zp_lane_pass_gate(&o->gpu->gate)) o->control->skip = 1; /* the data may be missing */
     if (o->sums) memset(o->sums, 0, o->sums_bytes);
 }
 /* Lets later tasks of `updates` wait for the copies that `down` has so far. */
 static zero_result zp_cpu_update_release(zero_ctx *z, zp_event *e) {
     zp_offload *o = z->offload;
-    ZP_TRY(zp_device_open_gate_from_stream(&o->gpu.down, &o->gpu.gate));
-    ZP_TRY(zp_device_record_event(&o->gpu.down, e));
+    ZP_TRY(zp_device_open_gate_from_stream(&o->gpu->down, &o->gpu->gate));
+    ZP_TRY(zp_device_record_event(&o->gpu->down, e));
     ZP_TRY(zp_device_wait_event(&z->updates, e));
     return zp_device_push_task(&z->updates, zp_cpu_update_begin_task, &o, sizeof(zp_offload *), 0);
 }
 /* Begins the updates after the decision. The tasks of units are enqueued after this. */
 static zero_result zp_cpu_update_begin(zero_ctx *z) {
     zp_offload *o = z->offload;
-    zp_offload_gpu *g = &o->gpu;
+    zp_offload_gpu *g = o->gpu;
     ZP_TRY(zp_device_record_event(&z->updates, &g->event[ZP_DONE])); /* `control`, UP: not read */
     ZP_TRY(zp_device_wait_event(&z->compute, &g->event[ZP_DONE]));
     ZP_TRY(zp_device_copy(&z->compute, o->control, z->control, sizeof *o->control));
@@ -147,6 +183,21 @@ static zero_result zp_cpu_update_copy_up(zero_ctx *z, int u) {
     return zp_cpu_update_copy(z, &z->updates, u, up, zp_array_at(param, u, up->part[u].first), 1);
 }
 
+/* The updater of units that the CPU updates. */
+static zero_result zp_cpu_update_unit(zero_ctx *z, int u, int pass, const zero_hyper *h) {
+    const int now = !zp_ctx_is_delayed(z) && pass + 1 == z->rule->passes;
+    ZP_TRY(zp_async_update_push(z, u, pass, h));
+    return now ? zp_ctx_check(z, zp_cpu_update_copy_up(z, u)) : ZERO_OK;
+}
+/* Lets stream s wait before it writes unit u's gradient: until the last update has read it, or, if
+   that update may still run, until its copy is complete. A gradient off the device waits when it
+   leaves instead. */
+static zero_result zp_cpu_update_wait_reader(zero_ctx *z, zp_stream *s, int u) {
+    if (zp_array_off_device(&z->array[ZP_MEAN], u)) return ZERO_OK;
+    return zp_device_wait_event(s, zp_ctx_is_delayed(z) ? &z->offload->gpu->event[ZP_READY]
+                                                        : z->live[u].updated);
+}
+
 /* ---- rules of two passes ---- */
 
 static void zp_cpu_update_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
@@ -163,12 +214,12 @@ static zero_result zp_cpu_update_results_up(zero_ctx *z, int u, zp_stream *s, vo
 }
 static zero_result zp_cpu_update_inputs_down(zero_ctx *z, int u, zp_event *ready, void *from) {
     zp_offload *o = z->offload;
-    zp_stream *s = &o->gpu.down;
+    zp_stream *s = &o->gpu->down;
     const size_t bytes = zp_ctx_normed_layers(z) * sizeof *o->trust;
     if (u < 0 ? !z->cpu_updates : !zp_cpu_update_has_unit(z, u)) return ZERO_OK;
     ZP_TRY(zp_device_wait_event(s, ready));
     ZP_TRY(u < 0 ? zp_device_copy(s, o->trust, from, bytes)
                  : zp_cpu_update_copy(z, s, u, &o->twin[ZP_DIRECTIONS], from, 0));
-    return zp_cpu_update_release(z, &o->gpu.event[ZP_RETURNED]);
+    return zp_cpu_update_release(z, &o->gpu->event[ZP_RETURNED]);
 }
 #endif

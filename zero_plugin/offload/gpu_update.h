@@ -27,14 +27,14 @@
 #ifdef __CUDACC__
 /* Begins the updates after the decision. */
 static zero_result zp_gpu_update_begin(zero_ctx *z) {
-    zp_event *decided = &z->offload->gpu.event[ZP_DECIDED];
+    zp_event *decided = &z->offload->gpu->event[ZP_DECIDED];
     ZP_TRY(zp_device_record_event(&z->compute, decided));
     return zp_device_wait_event(&z->updates, decided);
 }
 
 /* Returns the place of the next piece, and array k's memory there. */
 static size_t zp_gpu_update_place(const zero_ctx *z) {
-    return z->offload->gpu.pieces % z->offload->nplaces;
+    return z->offload->gpu->pieces % z->offload->nplaces;
 }
 static char *zp_gpu_update_memory(const zero_ctx *z, int k) {
     size_t before = 0;
@@ -48,7 +48,7 @@ static char *zp_gpu_update_memory(const zero_ctx *z, int k) {
 static zero_result zp_gpu_update_copy(zero_ctx *z, int u, size_t from, size_t n, int up,
                                       char **at) {
     zp_offload *o = z->offload;
-    zp_stream *s = up ? &o->gpu.up : &o->gpu.down;
+    zp_stream *s = up ? &o->gpu->up : &o->gpu->down;
     const size_t e = zp_ctx_own_part(z, u)->first + from;
     size_t bytes[ZP_NEXT] = {0}, all = 0; /* matrices have one state: its array may end earlier */
     for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
@@ -70,7 +70,7 @@ static zero_result zp_gpu_update_copy(zero_ctx *z, int u, size_t from, size_t n,
 
 /* The updater of units whose state the GPU updates, piece by piece. */
 static zero_result zp_gpu_update_unit(zero_ctx *z, int u, int pass, const zero_hyper *h) {
-    zp_offload_gpu *g = &z->offload->gpu;
+    zp_offload_gpu *g = z->offload->gpu;
     const zp_rule *rule = z->rule;
     const zp_array_part *own = zp_ctx_own_part(z, u);
     char *at[ZP_UPDATED_ARRAYS];
@@ -100,7 +100,7 @@ static zero_result zp_gpu_update_add_mean(zero_ctx *z, int u) {
     const zp_array *mean = &z->array[ZP_MEAN];
     const zp_array_part *own = &mean->part[u];
     const size_t of = zp_type_bytes(mean->type), most = z->offload->place_numel;
-    zp_offload_gpu *g = &z->offload->gpu;
+    zp_offload_gpu *g = z->offload->gpu;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_NORM, u, own->numel * of);
     ZP_TRY(zp_device_wait_event(&g->up, z->live[u].reduction)); /* the last one was copied down */

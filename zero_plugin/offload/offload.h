@@ -17,45 +17,12 @@ typedef struct zp_offload_unit {
 /* Arrays in host memory for the CPU's update of a run on a GPU; see cpu_update.h. */
 enum { ZP_DOWN = 0, ZP_UP, ZP_DIRECTIONS, ZP_TWINS };
 
-enum { ZP_STAGED = ZP_RING / 2 }; /* pieces of a half of the staging memory; see staging.h */
+enum { ZP_STAGED = ZP_RING / 2 }; /* pieces of a half of the staging memory; see offload_gpu.h */
 enum { ZP_GPU_PLACES = 4 }; /* pieces of state that are on the GPU at once; see gpu_update.h */
 #define ZP_GPU_UPDATE_NUMEL (8 * ZP_PIECE_NUMEL) /* the most elements of such a piece */
 
-#ifdef __CUDACC__
-/* The way of one side's shards between the file and a GPU; see staging.h. */
-typedef struct zp_staging {
-    zp_lane asks;          /* enqueues transfers on the file's lanes */
-    int is_open;           /* `asks` is open */
-    zp_gate given, copied; /* a half's transfers were enqueued, or it is free; a half was copied */
-    size_t halves;         /* that the calling thread has enqueued */
-    size_t asked, awaited; /* halves that `asks` has handled; that the stream has waited for */
-    size_t freed;          /* halves whose copies `asks` has waited for */
-    zp_lane_event moved[ZP_RING]; /* by piece: its last transfer has ended */
-} zp_staging;
-
-/* Events: what each means is in cpu_update.h; in gpu_update.h for those of places. */
-enum {
-    ZP_DECIDED,
-    ZP_READY,
-    ZP_DONE,
-    ZP_RETURNED,
-    ZP_GATHERED,
-    ZP_FILLED,
-    ZP_USED = ZP_FILLED + ZP_GPU_PLACES,
-    ZP_EMPTIED = ZP_USED + ZP_GPU_PLACES,
-    ZP_GPU_EVENTS = ZP_EMPTIED + ZP_GPU_PLACES
-};
-
-/* Streams, events and memory of a run on a GPU. */
-typedef struct zp_offload_gpu {
-    zp_stream down, up; /* copies from, and to, the device */
-    zp_gate gate;       /* opened when host memory has all inputs of a step's updates */
-    zp_event event[ZP_GPU_EVENTS];
-    size_t pieces; /* number of pieces in these places so far */
-    zp_staging staging[ZP_SIDES];
-    zp_pages memory[2]; /* plain, pinned */
-} zp_offload_gpu;
-#endif
+/* Transfers between the file and a buffer. ADD: to what is in the buffer. */
+typedef enum zp_transfer_kind { ZP_FETCH_PARAM, ZP_WRITE_MEAN, ZP_ADD_MEAN } zp_transfer_kind;
 
 typedef struct zp_offload {
     zp_offload_unit *unit; /* [units], layout.all */
@@ -84,9 +51,15 @@ typedef struct zp_offload {
     size_t sums_bytes; /* of `sums` */
     int stale;         /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
     uint64_t down_bytes, up_bytes; /* copied over the link so far */
-#ifdef __CUDACC__
-    zp_offload_gpu gpu;
-#endif
+    struct zp_offload_gpu *gpu;    /* streams, events and lanes of a run on a GPU; else NULL */
+
+    /* Functions of this build; offload_gpu.h replaces them. The updater of units with `on_updates`.
+       Moves a shard between the file and a buffer. Makes the new weights of a unit those that
+       passes use. Lets a stream wait before it writes a unit's gradient. */
+    zp_updater update;
+    zero_result (*move)(zero_ctx *z, int u, zp_transfer_kind kind, char *memory);
+    zero_result (*replace)(zero_ctx *z, int u);
+    zero_result (*wait_reader)(zero_ctx *z, zp_stream *s, int u);
 } zp_offload;
 
 /* Returns 1 if each micro-step's reduced gradient moves to its tier, and micro-steps add up there.
