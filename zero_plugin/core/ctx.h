@@ -255,7 +255,7 @@ struct zero_ctx {
     int said;                   /* the last step's call, for a verdict's CALL: 1 step, 2 skip */
     zero_hyper hyper;           /* the hyper-parameters of the last step */
     zp_control *control;        /* device: agreement and decision */
-    zp_control *decision;       /* what the stream `updates` reads of it: `control`, or a copy */
+    zp_control *decision;       /* `control`, or the copy that the stream `updates` reads */
     zp_span *spans;             /* [layout.nmembers] this rank's part of each member, for updates */
     zero_range *ranges[2];      /* [nranges] of the state: to save, and to load */
     int nranges[2], ranges_cap[2];
@@ -509,7 +509,7 @@ static float zp_ctx_sum_scale(const zero_ctx *z) {
     return z->data->divisor / (float)(z->cfg.divisor ? z->cfg.divisor : z->all->nranks);
 }
 
-/* Returns the layers whose norms the update rule needs. */
+/* Returns the number of layers if the update rule needs their norms, else 0. */
 static size_t zp_ctx_normed_layers(const zero_ctx *z) {
     return z->rule->needs & ZP_NORMS_OF_LAYERS ? (size_t)z->layout.layers : 0;
 }

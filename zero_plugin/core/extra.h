@@ -110,10 +110,10 @@ typedef struct zp_extra {
     zero_result (*after_update)(zero_ctx *z, int u, int pass, zp_stream *s);
     zero_result (*between_passes)(zero_ctx *z);
     void (*fill_update)(const zero_ctx *z, int u, size_t first, zp_update *a);
-    /* The same rules, if the CPU updates unit u, whose tensors the device combines between the
-       passes. results_up: stream s copies what the first pass found in unit u to `to` on the
-       device. inputs_down: once `ready`, `from` is copied to where the last pass reads it. u -1:
-       the sums of norms, and the ratios, of all units. */
+    /* The same rules, if the CPU updates unit u, and the device combines tensors between the
+       passes. results_up: stream s copies the results of the first pass over unit u to `to` on the
+       device. inputs_down: after event `ready`, `from` is copied to the place that the last pass
+       reads. u -1: the sums of norms, and the ratios, of all units. */
     zero_result (*results_up)(zero_ctx *z, int u, zp_stream *s, void *to);
     zero_result (*inputs_down)(zero_ctx *z, int u, zp_event *ready, void *from);
     /* Fills the row's fields of a tensor's span in an update. */

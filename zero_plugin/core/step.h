@@ -1,8 +1,8 @@
 /* step.h - skip, clip, update
 
    All stages use the same functions: a range to update, and a gather or none. The compute stream
-   updates units whose arrays are all on the device. A row may set another function,
-   z->live[u].update, and `on_updates`: then the stream `updates` updates the unit while the next
+   updates units that have all arrays on the device. A row may set another function in
+   z->live[u].update, and `on_updates`. Then the stream `updates` updates the unit while the next
    forward runs, and the unit's gather waits for it, or, without a gather, the unit's next begin. */
 #pragma once
 
@@ -93,7 +93,7 @@ static zero_result zp_step_update_first(zero_ctx *z, const zero_hyper *h) {
     return zp_extra_between_passes(z);
 }
 
-/* Converts n values of unit u of array a, whose range is open. */
+/* Converts n values of an open range of unit u in array a. */
 static zero_result zp_step_convert(zero_ctx *z, const zp_array *a, int u,
                                    const zp_kernel_convert_args *args, size_t n) {
     const zp_tier *t = zp_array_tier(a, u);

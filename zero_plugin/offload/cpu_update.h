@@ -61,18 +61,10 @@ typedef struct zp_staging {
     zp_lane_event moved[ZP_RING]; /* by piece: its last transfer has ended */
 } zp_staging;
 
-/* Events: what each means is in cpu_update.h; in gpu_update.h for those of places. */
-enum {
-    ZP_DECIDED,
-    ZP_READY,
-    ZP_DONE,
-    ZP_RETURNED,
-    ZP_GATHERED,
-    ZP_FILLED,
-    ZP_USED = ZP_FILLED + ZP_GPU_PLACES,
-    ZP_EMPTIED = ZP_USED + ZP_GPU_PLACES,
-    ZP_GPU_EVENTS = ZP_EMPTIED + ZP_GPU_PLACES
-};
+/* Events: see above, and gpu_update.h for those of places. */
+enum { ZP_DECIDED, ZP_READY, ZP_DONE, ZP_RETURNED, ZP_GATHERED, ZP_FILLED };
+enum { ZP_USED = ZP_FILLED + ZP_GPU_PLACES, ZP_EMPTIED = ZP_USED + ZP_GPU_PLACES };
+enum { ZP_GPU_EVENTS = ZP_EMPTIED + ZP_GPU_PLACES };
 
 /* Streams, events and memory of a run on a GPU. */
 typedef struct zp_offload_gpu {

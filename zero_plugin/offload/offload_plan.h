@@ -110,6 +110,18 @@ static zero_result zp_offload_plan_layout(zero_ctx *z) {
     return o->unit && o->parts ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
+/* Sets the offsets of an array's parts in host memory. Returns the bytes of all. */
+static size_t zp_offload_plan_host_parts(const zero_ctx *z, zp_array *a) {
+    size_t at = 0;
+    for (int u = 0; u < z->layout.all; u++) {
+        zp_array_part *part = &a->part[u];
+        if (part->tier != ZERO_HOST) continue;
+        part->at = at;
+        at += zp_array_part_bytes(a, u);
+    }
+    return at;
+}
+
 /* Cuts DOWN, UP and DIRECTIONS, and marks the units that the stream `updates` updates. */
 static void zp_offload_plan_twins(zero_ctx *z) {
     zp_offload *o = z->offload;
@@ -132,35 +144,15 @@ static void zp_offload_plan_twins(zero_ctx *z) {
             z->cpu_updates |= !here && own->numel;
             z->live[u].on_updates |= own->tier == ZERO_HOST || (!here && own->numel);
         }
+        (void)zp_offload_plan_host_parts(z, a);
     }
 }
 
-/* Sets the offsets of an array's parts in host memory. Returns the bytes of all. */
-static size_t zp_offload_plan_host_parts(const zero_ctx *z, zp_array *a) {
-    size_t at = 0;
-    for (int u = 0; u < z->layout.all; u++) {
-        zp_array_part *part = &a->part[u];
-        if (part->tier != ZERO_HOST) continue;
-        part->at = at;
-        at += zp_array_part_bytes(a, u);
-    }
-    return at;
-}
-
-/* Lets parameters off the device share UP's parts, and gradients DOWN's, in memory and in the
-   file. */
-static void zp_offload_plan_share_parts(zero_ctx *z) {
-    zp_array *param = &z->array[ZP_PARAM], *up = &z->offload->twin[ZP_UP];
-    zp_array *mean = &z->array[ZP_MEAN], *down = &z->offload->twin[ZP_DOWN];
+/* Lets array a and its twin have the same parts off the device, in host memory and in the file. */
+static void zp_offload_plan_share_parts(const zero_ctx *z, zp_array *a, zp_array *twin) {
     for (int u = 0; u < z->layout.all && z->cpu_updates; u++) {
-        if (zp_file_has(mean, u)) down->part[u] = mean->part[u];
-        if (param->part[u].tier == ZERO_FILE) up->part[u] = param->part[u];
-    }
-    (void)zp_offload_plan_host_parts(z, down);
-    (void)zp_offload_plan_host_parts(z, up);
-    for (int u = 0; u < z->layout.all && z->cpu_updates; u++) {
-        if (mean->part[u].tier == ZERO_HOST) mean->part[u].at = down->part[u].at;
-        if (param->part[u].tier == ZERO_HOST) param->part[u].at = up->part[u].at;
+        if (a->part[u].tier == ZERO_FILE) twin->part[u] = a->part[u];
+        if (a->part[u].tier == ZERO_HOST) a->part[u].at = twin->part[u].at;
     }
 }
 
@@ -280,7 +272,8 @@ static void zp_offload_plan_arrays(zero_ctx *z) {
     double host = 0, device = 0;
     zp_offload_plan_twins(z);
     zp_offload_plan_file(z);
-    zp_offload_plan_share_parts(z);
+    zp_offload_plan_share_parts(z, &z->array[ZP_MEAN], &z->offload->twin[ZP_DOWN]);
+    zp_offload_plan_share_parts(z, &z->array[ZP_PARAM], &z->offload->twin[ZP_UP]);
     zp_offload_plan_cut_host(z, bytes);
     z->plan.pinned_bytes = zp_round_up(bytes[1], 4096);
     z->plan.host_bytes = z->plan.pinned_bytes + zp_round_up(bytes[0], 4096);
