@@ -2179,7 +2179,7 @@ static void cuda_faults(int n, const char *name) {
 /* ---- mutations ----------------------------------------------------------------------------- */
 
 #define CUDA_SITES 256
-#define CUDA_LINES 16384 /* of zero_plugin.cu */
+#define CUDA_LINES 24576 /* of zero_plugin.cu */
 
 /* Places are found in the compiled file's text; built in its folder. */
 
