@@ -48,7 +48,7 @@
      a stage       a row of zp_policies in core/arrays.h, and its number in the header
      a codec       a row of zp_codecs in extras/codec.h, and its blocks in extras/codec_blocks.h
      an array      an enumerator in core/arrays.h, and a zp_plan_set_array in core/plan.h
-     a tier        a value of zero_tier, and a zp_tier (core/arrays.h), as offload/offload.h has them
+     a tier        a value of zero_tier, and a zp_tier of core/arrays.h, as in offload/offload.h
      a transport   a row; comm/comm.h has the contract, comm/transport.h says how to add your own
      an update rule  a body and a row in numbers/rules.h, and a name in zero_optimizer
      a setting     a row of the table in core/config.h, and a field of zero_config
@@ -95,17 +95,17 @@
 #include "zero_plugin/core/hooks.h"           /* what a hook does: begin and end of a unit */
 #include "zero_plugin/core/step.h"            /* skip, clip, update */
 #include "zero_plugin/core/state.h"           /* tensors by name, and as state */
-#include "zero_plugin/offload/uring.h"         /* io_uring, if the build has it */
-#include "zero_plugin/offload/file.h"          /* the file tier: pieces, checksums, threads */
-#include "zero_plugin/offload/file_ring.h"     /* pieces of state between file and update */
-#include "zero_plugin/offload/offload.h"       /* what offload keeps of a context; its tiers */
-#include "zero_plugin/offload/offload_plan.h"  /* what is offloaded, and what that moves */
-#include "zero_plugin/offload/delayed.h"       /* an optimizer step that overlaps the next one */
-#include "zero_plugin/offload/async_update.h"  /* an update as a task of its own stream */
-#include "zero_plugin/offload/transfers.h"     /* shards between file and buffers; stations */
-#include "zero_plugin/offload/cpu_update.h"    /* the optimizer step on the CPU, next to a GPU */
-#include "zero_plugin/offload/gpu_update.h"    /* state in CPU memory that the GPU updates */
-#include "zero_plugin/offload/offload_gpu.h"   /* offload next to a GPU: its row */
+#include "zero_plugin/offload/uring.h"        /* io_uring, if the build has it */
+#include "zero_plugin/offload/file.h"         /* the file tier: pieces, checksums, threads */
+#include "zero_plugin/offload/file_ring.h"    /* pieces of state between file and update */
+#include "zero_plugin/offload/offload.h"      /* what offload keeps of a context; its tiers */
+#include "zero_plugin/offload/offload_plan.h" /* what is offloaded, and what that moves */
+#include "zero_plugin/offload/delayed.h"      /* an optimizer step that overlaps the next one */
+#include "zero_plugin/offload/async_update.h" /* an update as a task of its own stream */
+#include "zero_plugin/offload/transfers.h"    /* shards between file and buffers; stations */
+#include "zero_plugin/offload/cpu_update.h"   /* the optimizer step on the CPU, next to a GPU */
+#include "zero_plugin/offload/gpu_update.h"   /* state in CPU memory that the GPU updates */
+#include "zero_plugin/offload/offload_gpu.h"  /* offload next to a GPU: its row */
 #include "zero_plugin/offload/offload_build.h" /* what offload allocates; its row */
 #include "zero_plugin/extras/codec.h"          /* quantized numbers: codes, a scale per block */
 #include "zero_plugin/extras/codec_blocks.h"   /* one block: plain C and AVX-512 */

@@ -18,6 +18,7 @@
    were not written are lost, and no update reads a piece that did not arrive. */
 #pragma once
 
+#include "../comm/comm.h"
 #include "../core/arrays.h"
 #include "uring.h"
 
