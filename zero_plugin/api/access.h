@@ -258,7 +258,7 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
                             z->hooks_s,
                             m.verdict_bytes,
                             m.control_bytes,
-                            0,
+                            0, /* the rows add these three, and the last two */
                             0,
                             0,
                             z->group[ZP_NEAR].meter.sent_bytes,

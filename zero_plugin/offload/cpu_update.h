@@ -84,8 +84,7 @@ static int zp_cpu_update_takes_mean(const zero_ctx *z, int u) {
     return z->array[ZP_MEAN].part[u].tier == ZERO_HOST && z->array[ZP_MEAN].part[u].numel;
 }
 
-/* Copies this rank's part of unit u between array a, in host memory, and the device, on stream s.
- */
+/* On stream s, copies this rank's part of unit u between array a, in host memory, and the GPU. */
 static zero_result zp_cpu_update_copy(zero_ctx *z, zp_stream *s, int u, const zp_array *a,
                                       void *device, int up) {
     const size_t bytes = zp_array_part_bytes(a, u);
