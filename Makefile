@@ -5,7 +5,7 @@
 # make compare          DDP against ZeRO-1, 2, 3 on this machine; ARGS="-e d12 -t 64 -b 4" changes the run,
 #                       ARGS='-layouts "dp4 tp2dp2"' compares layouts of the ranks
 # make report           after a comparison or a run with -o log: build/report.html, one page; LOG, CSV, TRACE, PEERS
-# make drop DIR=folder  the plugin's two files, for your own trainer
+# make drop DIR=folder [WITH="core nccl"]   the plugin's two files, for your own trainer; WITH: only these parts
 # make lib, install     the plugin as a library; PREFIX
 # make zero_ckpt        the tool for checkpoints
 # make test             the tests, in 6 minutes; test-quick: in one; test-long: what CI adds; test-all: no samples
@@ -18,7 +18,7 @@
 # make mutants          do the tests notice when one token of the plugin is another? BUDGET=20 minutes, SEED, JOBS, QUICK, AGAIN=1; root
 # make cuda             build for CUDA, into B/cuda; cuda-tests: the tests that run on a GPU
 # make test-llmc LLMC=path of a checkout of llm.c
-# make same BASE=commit does this tree compute, plan and send what that commit does? speed: as fast? golden: new tests/golden.txt
+# make same BASE=commit does this tree compute, plan and send what that commit does? speed: as fast? golden: new tests/tools/golden.txt
 # Settings: V=1 (whole command lines), DEVICE=cuda|cpu (of train_gpt2_zero; cuda where nvcc and a GPU are),
 # CC, NVCC, MPICC (empty: without MPI), OPT, B (build folder), WERROR=1 (warnings are errors, as in CI);
 # of CUDA: see adapters/cuda.mk.
@@ -58,8 +58,9 @@ SETTINGS := $(BUILDER) $(CC) $(CXX) $(FASTOPT) $(shell { $(or $(MPICC),$(CC)) --
 keep    = @mkdir -p $(@D); printf '%s\n' '$(subst ','\'',$1)' >$@.$$$$; if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
 
 PLUGIN  = $B/zero_plugin.o
-vpath test_%.c tests
-vpath fuzz_%.c tests
+vpath test_%.c $(sort $(dir $(wildcard tests/*/test_*.c)))
+vpath fuzz_%.c tests/fuzz
+vpath bench_%.c tests/bench
 vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/parallel adapters/saves adapters/corpus adapters/plan adapters/page data
 PIPES   = $B/pipeline.o $B/pipeline_run.o $B/pipeline_lane.o
 GPT2    = $B/gpt2.o $B/experts.o $B/ops_experts_cpu.o $B/tensor_parallel.o $B/stages.o $B/pipelined.o $B/ops_cpu.o $B/matmul.o $B/products.o $B/products_text.o $B/spill_file.o $(PIPES)
@@ -72,12 +73,12 @@ READERS = $(addprefix $B/,data_file.o eval_file.o token_file.o tokenizer.o windo
 TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
-UNIT    = $(addprefix $B/,test_unit test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_order test_order_checked test_transport test_extra test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast test_hashes)
+UNIT    = $(addprefix $B/,test_unit test_errors test_plans test_steps test_skips test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_order test_order_checked test_transport test_extra test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast test_hashes)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers host_parallel $(if $(MPICC),host_stages_mpi))
 TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
-SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*.[ch] \
-	tests/*.cu tests/*.cc tests/hosts/*.c tests/hosts/*/*.[ch] tests/llmc/*.c tests/emulation/*.h tests/emulation/*.cc)
+SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*/*.[ch] \
+	tests/*/*.cu tests/*/*.cc tests/hosts/*/*.[ch])
 
 # ---- the plugin as a library: CPU, without MPI; LIBFLAGS adds to it ----
 PREFIX ?= /usr/local
@@ -114,7 +115,7 @@ zero_ckpt: $B/zero_ckpt FORCE
 $B/settings: FORCE | libraries
 	$(call keep,$(SETTINGS))
 drop:
-	@sh zero_plugin/drop.sh "$$DIR"
+	@sh zero_plugin/drop.sh "$$DIR" $$WITH
 $B/drop/zero_plugin.cu: zero_plugin.h zero_plugin.cu zero_plugin/drop.sh $(wildcard zero_plugin/*/*)
 	@rm -rf $B/drop && sh zero_plugin/drop.sh $B/drop >/dev/null
 $B/train_gpt2_zero: $(TRAINER) $(PLUGIN) $(GPT2)
@@ -148,47 +149,52 @@ $B/unmeasured/train_gpt2_zero.o: train_gpt2_zero.cu $B/settings
 $B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
 # Programs that include the plugin's source, to call private functions or to replace system calls.
-PRIVATE = $(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_extra test_growth test_offload test_codec)
-$(PRIVATE) $B/test_offload_rings: OPT := -O1 -march=native # -O3 gives the same bits and takes three times as long to compile
-$(PRIVATE) $B/bench_codec $B/bench_ranks: $B/%: tests/%.c $B/settings
+PRIVATE = $(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_extra test_offload test_codec)
+$(PRIVATE) $B/test_offload_rings $B/test_growth: OPT := -O1 -march=native # -O3 gives the same bits and takes three times as long to compile
+$(PRIVATE) $B/bench_codec $B/bench_ranks: $B/%: %.c $B/settings
 	@mkdir -p $B
 	$(COMPILE) -I. -o $@ $< -lm
-$B/test_offload_rings: tests/test_offload.c $B/settings
+$B/growth_count.o: tests/plugin/growth_count.c $B/settings
+	@mkdir -p $B
+	$(COMPILE) -c -o $@ $<
+$B/test_growth: tests/plugin/test_growth.c $B/growth_count.o
+	$(COMPILE) -fsanitize-coverage=trace-pc -DGROWTH_COUNTS=1 -I. -o $@ $(filter %.c %.o,$^) -lm
+$B/test_offload_rings: tests/plugin/test_offload.c $B/settings
 	@mkdir -p $B
 	$(COMPILE) $(RINGS) -I. -o $@ $< -lm
-$B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_ops $B/test_gpt2_parallel $B/test_gpt2_experts $B/test_gpt2_pipeline: $B/%: tests/%.c $(PLUGIN) $(GPT2)
+$B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_ops $B/test_gpt2_parallel $B/test_gpt2_experts $B/test_gpt2_pipeline: $B/%: %.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
-$B/test_launch: tests/test_launch.c $(PLUGIN) $(LAUNCH)
+$B/test_launch: tests/launch/test_launch.c $(PLUGIN) $(LAUNCH)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm
-$B/test_products: tests/test_products.c $B/matmul.o $B/products.o $B/products_text.o
+$B/test_products: tests/gpt2/test_products.c $B/matmul.o $B/products.o $B/products_text.o
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) -ldnnl -lm
-$B/test_pipeline: tests/test_pipeline.c $(PLUGIN) $(PIPES)
+$B/test_pipeline: tests/gpt2/test_pipeline.c $(PLUGIN) $(PIPES)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(PIPES) -lm
-$B/test_report: tests/test_report.c $(addprefix $B/,report.o plan_rows.o progress.o step_line.o pace.o hellaswag.o eval_file.o data_file.o)
+$B/test_report: tests/report/test_report.c $(addprefix $B/,report.o plan_rows.o progress.o step_line.o pace.o hellaswag.o eval_file.o data_file.o)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) -lm
-$B/test_observe: tests/test_observe.c $(addprefix $B/,trace.o clocks.o breakdown.o comms_table.o flops_table.o scalars.o report.o) $(PLUGIN) $(GPT2)
+$B/test_observe: tests/report/test_observe.c $(addprefix $B/,trace.o clocks.o breakdown.o comms_table.o flops_table.o scalars.o report.o) $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(LIBS)
-$(filter-out %/zero_ckpt,$(CKTESTS)) $B/test_checkpoint_bench: $B/%: tests/%.c $(PLUGIN) $(CKPT)
+$(filter-out %/zero_ckpt,$(CKTESTS)) $B/test_checkpoint_bench: $B/%: %.c $(PLUGIN) $(CKPT)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(PLUGIN) $(CKPT) -lcjson -lm
 $B/zero_ckpt: $B/zero_ckpt.o $(PLUGIN) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o $B/report.o
 	$(COMPILE) -o $@ $^ $(LIBS)
-$B/test_model_files $B/fuzz_model_files: $B/%: tests/%.c $(PLUGIN) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o
+$B/test_model_files $B/fuzz_model_files: $B/%: %.c $(PLUGIN) $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(filter %.o,$^) $(LIBS)
-$B/test_deepspeed_load: $B/%: tests/%.c $(PLUGIN) $(GPT2) $(CKPT) $B/gpt2_values.o
+$B/test_deepspeed_load: $B/%: %.c $(PLUGIN) $(GPT2) $(CKPT) $B/gpt2_values.o
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(LIBS)
-$B/test_schedule $B/test_ds_config $B/fuzz_ds_config: $B/%: tests/%.c $(DSCONF)
+$B/test_schedule $B/test_ds_config $B/fuzz_ds_config: $B/%: %.c $(DSCONF)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $< $(DSCONF) -lcjson -lm
-$B/fuzz_data: tests/fuzz_data.c $(addprefix $B/,data_file.o token_file.o eval_file.o tokenizer.o)
+$B/fuzz_data: tests/fuzz/fuzz_data.c $(addprefix $B/,data_file.o token_file.o eval_file.o tokenizer.o)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $(filter %.c %.o,$^)
-$B/fuzz_machine: tests/fuzz_machine.c $B/machine.o $(PLUGIN)
+$B/fuzz_machine: tests/fuzz/fuzz_machine.c $B/machine.o $(PLUGIN)
 	$(COMPILE) -I. -DFUZZ_MAIN -o $@ $(filter %.c %.o,$^) -lcjson -lm
-$B/test_host_layers.o: tests/test_host_layers.cc $B/settings
+$B/test_host_layers.o: tests/hosts/test_host_layers.cc $B/settings
 	@mkdir -p $B
 	$(call short,CXX)$(CXX) -std=c++17 -g $(OPT) -ffp-contract=off -fno-math-errno $(OMP) -pthread $(WARN) -I. -MMD -MP -c -o $@ $<
 # Hosts have what a host copies.
 $B/test_host_layers: $B/test_host_layers.o $B/lib/zero_plugin.o
 	$(COMPILE) -o $@ $^ -lstdc++ -lm
-$B/test_host_own $B/test_host_llama: $B/%: tests/%.c $B/lib/zero_plugin.o
+$B/test_host_own $B/test_host_llama: $B/%: %.c $B/lib/zero_plugin.o
 	$(COMPILE) -o $@ $< $B/lib/zero_plugin.o -lm
 $B/host_%: tests/hosts/%.c $(PLUGIN)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) -lm
@@ -196,7 +202,7 @@ $B/checked.o: OPT := -O1
 $B/checked.o: zero_plugin.cu $B/settings
 	@mkdir -p $B
 	$(COMPILE) -DZERO_CHECK=1 -x c -c -o $@ $<
-$B/test_ease_checked $B/test_lend_checked $B/test_order_checked: $B/%_checked: tests/%.c $B/checked.o
+$B/test_ease_checked $B/test_lend_checked $B/test_order_checked: $B/%_checked: %.c $B/checked.o
 	$(COMPILE) -DTEST_CHECKED=1 -o $@ $(filter %.c %.o,$^) -lm
 # The plugin and the program are compiled with fast math; the tests are not, so that they can detect a NaN.
 # test-all sets FASTOPT=-Ofast.
@@ -205,23 +211,27 @@ FAST    = $(FASTOPT) -DZERO_FAST_MATH=1
 $B/fast/zero_plugin.o: zero_plugin.cu $B/settings
 	@mkdir -p $B/fast
 	$(COMPILE) $(FAST) -x c -c -o $@ $<
-$B/fast/%.o: tests/%.c $B/settings
+$B/fast/%.o: %.c $B/settings
 	@mkdir -p $B/fast
 	$(COMPILE) -c -o $@ $<
 $B/test_fast_math $B/test_scale_fast: $B/test_%: $B/fast/test_%.o $B/fast/zero_plugin.o
 	$(COMPILE) $(FAST) -o $@ $^ -lm
-$B/fast/test_scale_fast.o: tests/test_scale.c $B/settings
+$B/fast/test_scale_fast.o: tests/plugin/test_scale.c $B/settings
 	@mkdir -p $B/fast
 	$(COMPILE) -c -o $@ $<
-$B/test_hashes: tests/hashes.c $(PLUGIN)
+$B/abi_rows.h: zero_plugin.h tests/plugin/abi.awk $B/settings
+	@sed '/^ *# *include/d' $< | $(CC) -std=c11 -E -P -x c - | awk -f tests/plugin/abi.awk >$@
+$B/test_abi: tests/plugin/test_abi.c $B/abi_rows.h $(PLUGIN)
+	$(COMPILE) -I$B -o $@ $< $(PLUGIN) -lm
+$B/test_hashes: tests/plugin/hashes.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
 $B/test_%: $B/test_%.o $(PLUGIN)
 	$(COMPILE) -o $@ $(filter %.o,$^) -lm
-$B/bench_%: tests/bench_%.c $(PLUGIN)
+$B/bench_%: tests/bench/bench_%.c $(PLUGIN)
 	$(COMPILE) -o $@ $< $(PLUGIN) -lm
-$B/bench_ops: tests/bench_ops.c $(PLUGIN) $(GPT2)
+$B/bench_ops: tests/bench/bench_ops.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
-$B/bench_links: tests/bench_links.c $(PLUGIN) $(SIMULATOR) $B/machine.o $B/options.o $B/train_options.o $(LAUNCH) $(DSCONF)
+$B/bench_links: tests/bench/bench_links.c $(PLUGIN) $(SIMULATOR) $B/machine.o $B/options.o $B/train_options.o $(LAUNCH) $(DSCONF)
 	$(COMPILE) -I. -o $@ $< $(filter %.o,$^) -lcjson -lm
 # libFuzzer's targets, compiled by clang. They share the objects.
 F       = $B/libfuzzer
@@ -248,26 +258,26 @@ test test-quick test-long test-all: # builds what is needed, on all processors
 has-cuda: # prints something if CUDA's headers are there
 	@$(if $(HAS_CUDA),echo yes,:)
 test-llmc: # LLMC=path of a checkout
-	@LLMC='$(LLMC)' sh tests/test_llmc.sh $B
+	@LLMC='$(LLMC)' sh tests/llmc/test_llmc.sh $B
 bench: tests $B/test_checkpoint_bench $B/bench_step $B/bench_ops $B/bench_reduce $B/bench_codec $B/bench_ranks
-	@sh tests/bench.sh $B
+	@sh tests/bench/bench.sh $B
 ranks: $B/bench_ranks
-	@sh tests/bench_ranks.sh $B
+	@sh tests/bench/bench_ranks.sh $B
 
 MINUTES ?= 90
 converge: $B/train_gpt2_zero data
-	@sh tests/converge.sh $B $(MINUTES)
+	@sh tests/bench/converge.sh $B $(MINUTES)
 HOURS ?= 1
 ASAN    = -O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 soak: data $B/unmeasured/train_gpt2_zero $B/test_checkpoint_kill
 	@$(MAKE) -s B=$B/asan OPT='$(ASAN)' MPICC= WARN= $(addprefix $B/asan/fuzz_,ds_config checkpoint model_files data machine)
-	@python3 tests/soak.py $B $(HOURS) $(SEED)
+	@python3 tests/tools/soak.py $B $(HOURS) $(SEED)
 mutants: | libraries
-	@BUDGET='$(or $(BUDGET),20)' python3 tests/mutants.py $B
+	@BUDGET='$(or $(BUDGET),20)' python3 tests/tools/mutants.py $B
 same: # BASE=a commit: is nothing lost since then?
-	@sh tests/same.sh $B '$(BASE)' '$(CC) $(CFLAGS)' $(if $(HAS_CUDA),'$(ECXX)')
+	@sh tests/tools/same.sh $B '$(BASE)' '$(CC) $(CFLAGS)' $(if $(HAS_CUDA),'$(ECXX)')
 speed: $B/train_gpt2_zero data # BASE=a commit: is this tree as fast?
-	@sh tests/speed.sh $B '$(BASE)' '$(MAKE)'
+	@sh tests/bench/speed.sh $B '$(BASE)' '$(MAKE)'
 
 lib: $B/lib/libzero_plugin.a $B/lib/$(SONAME)
 $B/lib/settings: FORCE
@@ -289,9 +299,9 @@ install: lib
 	    'Cflags: -I$${prefix}/include' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/zero_plugin.pc
 
 golden: $B/train_gpt2_zero data
-	@sh tests/golden.sh $B > tests/golden.txt
+	@sh tests/tools/golden.sh $B > tests/tools/golden.txt
 check:
-	@sh tests/check.sh "$(SOURCES)" "$(CC)" "$(NVCC)" $B
+	@sh tests/tools/check.sh "$(SOURCES)" "$(CC)" "$(NVCC)" $B
 
 clean:
 	rm -rf $B train_gpt2_zero zero_ckpt zero_plan

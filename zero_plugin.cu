@@ -14,8 +14,9 @@
      api/       the functions of the header
 
    THE WAY OF ONE GRADIENT AND ONE PARAMETER (unit u, stage 2 or 3, last micro-step). To follow
-   them, read hooks.h, reduce.h, verdict.h, step.h and gather.h in this order. Each column is a
-   stream. An arrow is an event that the stream at its head waits for.
+   them, read hooks.h, reduce.h, verdict.h, step.h and gather.h in this order. The work is a list of
+   stations: the tables zp_reduce_stations, zp_step_stations and zp_gather_stations. Each column is
+   a stream. An arrow is an event that the stream at its head waits for.
 
      compute                        gradients                      parameters
      ------------------------------------------------------------------------------------------
@@ -28,7 +29,8 @@
                                     shard, summed in rank order
                                     squares of the shard
      next use of the buffer  <- reduction
-     ...                            after the last unit: all ranks
+     zero_reduce           passed ->
+                                    after the last unit: all ranks
                                     exchange verdicts, which give
                                     norm and skip everywhere
      zero_step             <- agreed
@@ -45,87 +47,93 @@
 
    WHERE SOMETHING NEW GOES
      a capability  a row with its stations, in a file of its own: core/extra.h says how
+     a station     work of a pass or a step: a row of a table, at a place that core/extra.h lists
      a stage       a row of zp_policies in core/arrays.h, and its number in the header
      a codec       a row of zp_codecs in extras/codec.h, and its blocks in extras/codec_blocks.h
      an array      an enumerator in core/arrays.h, and a zp_plan_set_array in core/plan.h
-     a tier        a value of zero_tier, and a zp_tier of core/arrays.h, as in offload/offload.h
-     a transport   a row; comm/comm.h has the contract, comm/transport.h says how to add your own
+     a tier        a value of zero_tier, and a zp_tier (core/arrays.h), as offload/offload.h has
+   them a transport   a row; comm/comm.h has the contract, comm/transport.h says how to add your own
      an update rule  a body and a row in numbers/rules.h, and a name in zero_optimizer
      a setting     a row of the table in core/config.h, and a field of zero_config
      a function    the header, and the file of its subject in api/
-     an event      a word of ZERO_EVENTS, and zp_device_begin_slice and _end_slice around it */
+     an event      a word of ZERO_EVENTS, and ZP_SLICE around the work */
 
 #if __has_include("zero_plugin/machine/base.h")
-#include "zero_plugin/machine/base.h"         /* limits, clock, hash, lists, the first failure */
-#include "zero_plugin/machine/events.h"       /* the record of what each stream ran, and when */
-#include "zero_plugin/machine/lane.h"         /* a CPU thread with a queue of tasks; its events */
-#include "zero_plugin/machine/device.h"       /* streams, events, copies, memory: CUDA or CPU */
-#include "zero_plugin/numbers/type.h"         /* f32 values stored in 16 bits */
-#include "zero_plugin/numbers/kernels.h"      /* the element-wise kernels */
-#include "zero_plugin/numbers/exact.h"        /* sums of squares that do not depend on order */
-#include "zero_plugin/numbers/optimizer.h"    /* the loop around each update rule; rounding */
-#include "zero_plugin/numbers/rules.h"        /* the update rules, and how to add one */
-#include "zero_plugin/comm/comm.h"            /* ranks and collectives; a transport's contract */
-#include "zero_plugin/comm/board.h"           /* how the ranks of one machine meet */
-#include "zero_plugin/comm/shared_memory.h"   /* how they map each other's memory */
-#include "zero_plugin/comm/pipe.h"            /* messages between ranks of one machine */
-#include "zero_plugin/comm/local.h"           /* SELF and LOCAL: the ranks of one machine */
-#include "zero_plugin/comm/mpi_nodes.h"       /* MPI between nodes, and waiting for MPI */
-#include "zero_plugin/comm/mpi.h"             /* MPI: LOCAL in a node, messages between nodes */
-#include "zero_plugin/comm/nccl_watch.h"      /* the thread that watches NCCL: errors, time-outs */
-#include "zero_plugin/comm/nccl.h"            /* NCCL */
-#include "zero_plugin/comm/transport.h"       /* the table of transports, and how to add one */
-#include "zero_plugin/comm/collectives.h"     /* collectives on the caller's own buffers */
-#include "zero_plugin/core/layout.h"          /* where a tensor, a unit and a shard begin */
-#include "zero_plugin/core/buffers.h"         /* which unit is in which shared buffer */
-#include "zero_plugin/core/arrays.h"          /* stages as data; what a rank keeps, and where */
-#include "zero_plugin/core/config.h"          /* the settings, their ranges and defaults */
-#include "zero_plugin/core/ctx.h"             /* everything that one rank owns */
-#include "zero_plugin/core/extra.h"           /* how a capability plugs into the core */
-#include "zero_plugin/core/agree.h"           /* ranks compare what must be equal on all */
-#include "zero_plugin/core/observe.h"         /* what a checked build sees of the calls */
-#include "zero_plugin/core/order.h"           /* the order of a pass's hooks: learnt or announced */
-#include "zero_plugin/core/bind.h"            /* tensors by name and field, slots by layer */
-#include "zero_plugin/core/verdict.h"         /* the agreement that ends a step */
-#include "zero_plugin/core/plan.h"            /* memory and traffic, before any allocation */
-#include "zero_plugin/core/build.h"           /* agreement and allocation */
-#include "zero_plugin/core/pointers.h"        /* the pointers by which the caller finds tensors */
-#include "zero_plugin/core/gather.h"          /* the way of one parameter */
-#include "zero_plugin/core/reduce.h"          /* the way of one gradient */
-#include "zero_plugin/core/hooks.h"           /* what a hook does: begin and end of a unit */
-#include "zero_plugin/core/step.h"            /* skip, clip, update */
-#include "zero_plugin/core/state.h"           /* tensors by name, and as state */
-#include "zero_plugin/offload/uring.h"        /* io_uring, if the build has it */
-#include "zero_plugin/offload/file.h"         /* the file tier: pieces, checksums, threads */
-#include "zero_plugin/offload/file_ring.h"    /* pieces of state between file and update */
-#include "zero_plugin/offload/offload.h"      /* what offload keeps of a context; its tiers */
-#include "zero_plugin/offload/offload_plan.h" /* what is offloaded, and what that moves */
-#include "zero_plugin/offload/delayed.h"      /* an optimizer step that overlaps the next one */
-#include "zero_plugin/offload/async_update.h" /* an update as a task of its own stream */
-#include "zero_plugin/offload/transfers.h"    /* shards between file and buffers; stations */
-#include "zero_plugin/offload/cpu_update.h"   /* the optimizer step on the CPU, next to a GPU */
-#include "zero_plugin/offload/gpu_update.h"   /* state in CPU memory that the GPU updates */
-#include "zero_plugin/offload/offload_gpu.h"  /* offload next to a GPU: its row */
-#include "zero_plugin/offload/offload_build.h" /* what offload allocates; its row */
-#include "zero_plugin/extras/codec.h"          /* quantized numbers: codes, a scale per block */
-#include "zero_plugin/extras/codec_blocks.h"   /* one block: plain C and AVX-512 */
-#include "zero_plugin/extras/codec_kernels.h"  /* kernels that encode, decode and add blocks */
-#include "zero_plugin/extras/packed.h"         /* quantized gathers and reductions */
-#include "zero_plugin/extras/subgroups.h"      /* shard groups, replicas, secondary partitions */
-#include "zero_plugin/extras/muon.h"           /* Newton-Schulz iterations on a matrix */
-#include "zero_plugin/extras/whole_slices.h"   /* whole tensors of which other ranks have slices */
-#include "zero_plugin/extras/whole_tensor.h"   /* what ranks compute of whole tensors in a step */
-#include "zero_plugin/extras/world.h"          /* ranks outside the sharded group; first sums */
-#include "zero_plugin/extras/check.h"          /* misuse, found by checked builds */
-#include "zero_plugin/extras/table.h"          /* the capabilities of this build, a row each */
-#include "zero_plugin/api/life.h"              /* create, build, hooks, step, destroy */
-#include "zero_plugin/api/tensors.h"           /* tensors are announced */
-#include "zero_plugin/api/pass_order.h"        /* passes in an announced order */
-#include "zero_plugin/api/access.h"            /* read and write by name, state, statistics */
-#include "zero_plugin/api/adopt.h"             /* the plugin takes over weights; hook-free steps */
-#include "zero_plugin/api/lend.h"              /* the caller keeps its arrays */
-#include "zero_plugin/api/start_ranks.h"       /* starts and watches the ranks of one machine */
-#include "zero_plugin/api/groups.h"            /* public groups of ranks */
+#include "zero_plugin/machine/base.h"       /* limits, clock, hash, lists, the first failure */
+#include "zero_plugin/machine/events.h"     /* the record of what each stream ran, and when */
+#include "zero_plugin/machine/lane.h"       /* a CPU thread with a queue of tasks; its events */
+#include "zero_plugin/machine/device.h"     /* streams, events, copies, memory: CUDA or CPU */
+#include "zero_plugin/numbers/type.h"       /* f32 values stored in 16 bits */
+#include "zero_plugin/numbers/kernels.h"    /* the element-wise kernels */
+#include "zero_plugin/numbers/optimizer.h"  /* the loop around each update rule; rounding */
+#include "zero_plugin/numbers/rules.h"      /* the update rules, and how to add one */
+#include "zero_plugin/comm/comm.h"          /* ranks and collectives; a transport's contract */
+#include "zero_plugin/comm/board.h"         /* how the ranks of one machine meet */
+#include "zero_plugin/comm/shared_memory.h" /* how they map each other's memory */
+#include "zero_plugin/comm/pipe.h"  /* [groups muon packed] messages between ranks of one machine */
+#include "zero_plugin/comm/local.h" /* SELF and LOCAL: the ranks of one machine */
+#include "zero_plugin/comm/mpi_nodes.h"  /* [mpi] MPI between nodes, and waiting for MPI */
+#include "zero_plugin/comm/mpi.h"        /* [mpi] MPI: LOCAL in a node, messages between nodes */
+#include "zero_plugin/comm/nccl_watch.h" /* [nccl] the thread that watches NCCL: errors, time-outs */
+#include "zero_plugin/comm/nccl.h"       /* [nccl] NCCL */
+#include "zero_plugin/comm/transport.h"  /* the table of transports, and how to add one */
+#include "zero_plugin/comm/group.h"      /* [groups muon packed] a group that sends messages */
+#include "zero_plugin/comm/collectives.h"  /* [groups] collectives on the caller's own buffers */
+#include "zero_plugin/core/layout.h"       /* where a tensor, a unit and a shard begin */
+#include "zero_plugin/core/buffers.h"      /* which unit is in which shared buffer */
+#include "zero_plugin/core/arrays.h"       /* stages as data; what a rank keeps, and where */
+#include "zero_plugin/core/config.h"       /* the settings, their ranges and defaults */
+#include "zero_plugin/core/ctx.h"          /* everything that one rank owns */
+#include "zero_plugin/core/extra.h"        /* how a capability plugs into the core */
+#include "zero_plugin/core/agree.h"        /* ranks compare what must be equal on all */
+#include "zero_plugin/core/observe.h"      /* what a checked build sees of the calls */
+#include "zero_plugin/core/order.h"        /* the order of a pass's hooks: learnt or announced */
+#include "zero_plugin/core/bind.h"         /* tensors by name and field, slots by layer */
+#include "zero_plugin/core/verdict.h"      /* the agreement that ends a step */
+#include "zero_plugin/core/plan.h"         /* memory and traffic, before any allocation */
+#include "zero_plugin/core/build.h"        /* agreement and allocation */
+#include "zero_plugin/core/pointers.h"     /* the pointers by which the caller finds tensors */
+#include "zero_plugin/core/gather.h"       /* the way of one parameter */
+#include "zero_plugin/core/reduce.h"       /* the way of one gradient */
+#include "zero_plugin/core/hooks.h"        /* what a hook does: begin and end of a unit */
+#include "zero_plugin/core/step.h"         /* zero_reduce and zero_step: agree, decide, update */
+#include "zero_plugin/core/weights.h"      /* parameters from weights that your code puts */
+#include "zero_plugin/core/runs.h"         /* elements of tensors, by the ranks that own them */
+#include "zero_plugin/core/state.h"        /* [state] tensors by name, and as state; its row */
+#include "zero_plugin/offload/uring.h"     /* [offload] io_uring, if the build has it */
+#include "zero_plugin/offload/file.h"      /* [offload] the file tier: pieces, checksums, threads */
+#include "zero_plugin/offload/file_ring.h" /* [offload] pieces of state between file and update */
+#include "zero_plugin/offload/offload.h" /* [offload] what offload keeps of a context; its tiers */
+#include "zero_plugin/offload/offload_plan.h" /* [offload] what is offloaded, and what that moves */
+#include "zero_plugin/offload/delayed.h" /* [offload] an optimizer step that overlaps the next one */
+#include "zero_plugin/offload/async_update.h" /* [offload] an update as a task of its own stream */
+#include "zero_plugin/offload/transfers.h" /* [offload] shards between file and buffers; stations */
+#include "zero_plugin/offload/cpu_update.h" /* [offload] the optimizer step on the CPU, next to a GPU */
+#include "zero_plugin/offload/gpu_update.h" /* [offload] state in CPU memory that the GPU updates */
+#include "zero_plugin/offload/offload_gpu.h"   /* [offload] offload next to a GPU: its row */
+#include "zero_plugin/offload/offload_build.h" /* [offload] what offload allocates; its row */
+#include "zero_plugin/extras/codec.h" /* [packed] quantized numbers: codes, a scale per block */
+#include "zero_plugin/extras/codec_blocks.h" /* [packed] one block: plain C and AVX-512 */
+#include "zero_plugin/extras/codec_kernels.h" /* [packed] kernels that encode, decode and add blocks */
+#include "zero_plugin/extras/packed.h"        /* [packed] quantized gathers and reductions */
+#include "zero_plugin/extras/subgroups.h" /* [subgroups] shard groups, replicas, secondary partitions */
+#include "zero_plugin/extras/exact.h"     /* [muon] sums of squares that do not depend on order */
+#include "zero_plugin/extras/whole_rules.h" /* [muon] the update rules that need whole tensors */
+#include "zero_plugin/extras/muon.h"        /* [muon] Newton-Schulz iterations on a matrix */
+#include "zero_plugin/extras/whole_slices.h" /* [muon] whole tensors of which other ranks have slices */
+#include "zero_plugin/extras/whole_tensor.h" /* [muon] what ranks compute of whole tensors in a step */
+#include "zero_plugin/extras/world.h"    /* [groups] ranks outside the sharded group; first sums */
+#include "zero_plugin/extras/check.h"    /* [check] misuse, found by checked builds */
+#include "zero_plugin/extras/table.h"    /* the capabilities of this build, a row each */
+#include "zero_plugin/api/life.h"        /* create, build, hooks, step, destroy */
+#include "zero_plugin/api/tensors.h"     /* tensors are announced */
+#include "zero_plugin/api/pass_order.h"  /* passes in an announced order */
+#include "zero_plugin/api/values.h"      /* numbers, small collectives, statistics */
+#include "zero_plugin/api/access.h"      /* [state] read and write by name, state */
+#include "zero_plugin/api/adopt.h"       /* the plugin takes over weights; hook-free steps */
+#include "zero_plugin/api/lend.h"        /* the caller keeps its arrays */
+#include "zero_plugin/api/start_ranks.h" /* starts and watches the ranks of one machine */
+#include "zero_plugin/api/groups.h"      /* [groups] public groups of ranks */
 #else
 #error "zero_plugin/ is not beside zero_plugin.cu: `make drop DIR=...` writes the two files to copy"
 #endif

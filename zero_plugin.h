@@ -1,15 +1,15 @@
 /* zero_plugin.h - ZeRO sharded data-parallel training for C and CUDA training loops, in two files.
 
    BUILD
-     `make drop DIR=folder` writes zero_plugin.h and zero_plugin.cu there, the two files that a
-     project copies; it compiles the latter with either
+     `make drop DIR=folder` writes zero_plugin.h and zero_plugin.cu, the two files that a project
+     copies, for 64-bit Linux. Compile the latter with either
        cc -x c -std=c11 -O3 -march=native -ffp-contract=off -fopenmp -pthread -c zero_plugin.cu
        nvcc -std=c++17 -O3 -fmad=false -DZERO_WITH_NCCL -c zero_plugin.cu
-     Both need 64-bit Linux. The first is the CPU version: no C++ runtime, no library but libm; -x c
-     stands before the file. Link with -fopenmp -pthread -lm. OpenMP is optional; -DZERO_WITH_MPI
-     (and mpicc) adds the MPI communicator. The second is the CUDA version (sm_80 and newer): link
-     with -lcudart -lnccl -ldl; NCCL 2.19 or newer, optional: without it ranks are threads of one
-     process; for the tier HOST add -Xcompiler -fopenmp,-march=native,-ffp-contract=off.
+     The first is the CPU version: no C++ runtime, no library but libm; -x c stands before the file.
+     Link with -fopenmp -pthread -lm. OpenMP is optional; mpicc -DZERO_WITH_MPI adds MPI. The second
+     is the CUDA version (sm_80 and newer): link with -lcudart -lnccl -ldl. Without NCCL (2.19 and
+     newer), ranks are threads of one process. The tier HOST needs -Xcompiler
+     -fopenmp,-march=native,-ffp-contract=off.
 
    EXAMPLE: every line that a trainer with L blocks and tied embeddings gains; `params` and `grads`
    are its own structs of base pointers, used as before between a unit's begin and end; sizes are
@@ -37,9 +37,9 @@
              ZERO_TRY(zero_train_end(z, &hyper, loss, &mean_loss)); }
            zero_destroy(z);
            return 0; }
-     Without hooks and with all tensors ZERO_KEEP, this is data-parallel training with sharded
-     optimizer state, in at most fifteen lines. zero_lend needs as few and leaves your arrays where
-     they are. adapters/README.md continues from there step by step.
+     With all tensors ZERO_KEEP and no hooks, this is data-parallel training with sharded optimizer
+     state, in at most fifteen lines. zero_lend needs as few and leaves your arrays where they are.
+     adapters/README.md continues from there step by step.
 
    STAGES, and the bytes that a rank keeps (P parameters, N ranks, AdamW)
                                              16 bit, f32 master   f32            bf16, no master
@@ -48,18 +48,17 @@
        2  and gradients                       2P + 14P/N           4P + 12P/N     2P + 10P/N
        3  and parameters                           16P/N                16P/N          12P/N
      Gradients kept in f32 (cfg.grads) take 4 bytes instead of 2. 16-bit gradients that accumulate
-     need an f32 accumulator in addition. Working buffers come on top. zero_query_plan returns all
-     sizes before anything is allocated.
+     need an f32 accumulator in addition, and all stages need working buffers. zero_query_plan
+     returns all sizes before anything is allocated.
 
    TYPES (mixed precision)
      cfg.type is the type of stored parameters; cfg.grads is the type that backward adds gradients
      to. In C, 16-bit values are uint16_t. Moments and master weights are f32 and sharded. The mean
-     gradient is summed in f32 in rank order, multiplied by 1/N, and rounded once to the gradients'
-     type. Between nodes, the f32 sums of whole nodes are sent. NCCL chooses its own order and
-     rounding, and the division by N is part of unscaling. In F16 a sum over many ranks therefore
-     overflows earlier than its mean would; loss scaling handles that.
-     F16 needs loss scaling (LOSS SCALE below). In every type, all ranks skip a step whose gradient
-     is not finite.
+     gradient is summed in f32 in rank order (between nodes: f32 sums of whole nodes), multiplied by
+     1/N, and rounded once to the gradients' type. NCCL chooses its own order and rounding, and
+     divides by N when the update unscales: in F16 a sum over many ranks overflows earlier than its
+     mean would. F16 needs loss scaling, which handles that (LOSS SCALE below). In every type, all
+     ranks skip a step whose gradient is not finite.
 
    WORDS
      rank, nranks   one of the processes or threads that train together, and their number N
@@ -70,6 +69,7 @@
      micro-step     a training pass; a step has 1 or more of them, whose gradients are added up:
                     divide the loss by their number
      resident       kept whole on every rank for as long as the context lives
+     slot           a pointer of yours outside your structs (`param`, `grad` of a row of the table)
 
    OWNERSHIP
      The context owns all memory that it hands out. Every tensor begins at a multiple of 64 bytes.
@@ -78,43 +78,43 @@
 
    THREADS, STREAMS, COLLECTIVE ORDER
      One context belongs to one calling thread. All ranks call COLLECTIVE functions and the hooks in
-     the same order. SYNC functions wait for the device and for peers; all others only enqueue. On
-     the CPU, the calling thread is the compute stream, and the plugin's threads communicate.
+     the same order. SYNC functions wait for the device and for peers; all others only enqueue. A
+     step never waits for the device, allocates, or synchronizes a whole device. On the CPU, the
+     calling thread is the compute stream, and the plugin's threads communicate.
      CUDA: your code computes on cfg.stream. Its device is current at zero_create and at every later
-     call. Your code may use the memory of a unit on that stream from the begin hook to the end
-     hook. The plugin orders its two communication streams around that by events. A step never waits
-     for the device, allocates, or synchronizes a whole device.
+     call. Your code may use a unit's memory on that stream from the begin hook to the end hook. The
+     plugin orders its two communication streams around that by events. With LOCAL, the ranks'
+     threads wait for each other on the CPU at every collective.
      NCCL: a thread of the plugin watches for errors and time-outs. It aborts the plugin's two
-     communicators, so that pending operations end and the next call returns the error. Your
-     communicator is not changed. Ranks of one machine share the reason of a failure; the log's line
-     about NCCL reports how many ranks do. Ranks of other machines get NCCL's error or TIMEOUT. With
-     LOCAL, the ranks' threads wait for each other on the CPU at every collective.
-     Set NCCL_LAUNCH_ORDER_IMPLICIT=1 before NCCL starts (2.26 and newer), so that the two
-     communicators run at the same time. Otherwise they run in sequence, and an NCCL call of your
-     own inside a pass can deadlock with the plugin's; use zero_all_sum instead. zero_create logs a
-     warning if the variable is not set.
+     communicators, never yours, so that pending operations end and the next call returns the error.
+     Ranks of one machine share the reason (the log reports how many do); ranks of other machines
+     get NCCL's error or TIMEOUT. Set NCCL_LAUNCH_ORDER_IMPLICIT=1 before NCCL starts (2.26 and
+     newer), so that the two communicators run at the same time. Otherwise zero_create logs a
+     warning, they run in sequence, and an NCCL call of your own inside a pass can deadlock with the
+     plugin's; use zero_all_sum instead.
      A child of fork (for example a data loader) is not a rank and has none of the plugin's threads.
      In it, zero_destroy and zero_group_close do nothing, and no other function may be called.
 
    ERRORS AND LOGGING
-     Every function that can fail returns a zero_result. zero_last_error returns a sentence with the
-     call, the rank and the values. After a failed collective the context is dead: every later call
-     returns the same error ("the sticky ones" below), and only zero_destroy is allowed. If the
-     context is NULL, functions return ARGUMENT; those without a result answer as rank 0 of 1 that
-     trains nothing (scale 1, no ranges, zeros). The plugin never exits, aborts or prints, and never
-     changes a setting silently.
+     Every function that can fail returns a zero_result; zero_last_error returns a sentence with the
+     call, the rank and the values. Every such function can return ARGUMENT, STATE (the call does
+     not fit the order of calls), and THE STICKY ONES: after a failed collective (MISMATCH, PEER,
+     TIMEOUT, COMM, DEVICE) the context is dead, every later call returns the same error, and only
+     zero_destroy is allowed. "Errors:" lists further errors, and reasons. If the context is NULL,
+     functions return ARGUMENT; those without a result answer as rank 0 of 1 that trains nothing
+     (scale 1, no ranges, zeros). The plugin never exits, aborts or prints, and never changes a
+     setting silently.
      A log callback gets every error as it happens and, as ZERO_LOG_INFO, NCCL's capabilities. On
      rank 0 it also gets the numbers of tensors, elements and units at zero_build, and a warning if
      the compute stream flushes denormal numbers to zero (a program linked with -Ofast, or GPU code
-     compiled with -use_fast_math). The plugin does not change that mode of your thread, and its own
-     threads keep denormal numbers. To get the bits of other builds, link without that flag.
-     CHECKED BUILDS. If compiled with -DZERO_CHECK=1, zero_plugin.cu reports misuse at the call that
-     is wrong: hooks that do not match or differ between ranks, a unit used more often than
-     announced, a written parameter, pointers that were never bound. Begin hooks then hand out a
-     copy between protected pages. Using a pointer after its end hook, writing a weight, or reading
-     another layer's tensor without KEEP is a SIGSEGV at that instruction (CUDA: NaN). The copies
-     move at each begin, so that a pointer cached in an earlier pass faults as well. Checked builds
-     are slow and need up to three times the memory. Bits stay the same.
+     compiled with -use_fast_math). The plugin leaves your thread in that mode; its own threads keep
+     denormal numbers. To get the bits of other builds, link without that flag.
+     CHECKED BUILDS (-DZERO_CHECK=1) report misuse at the call that is wrong: hooks that do not
+     match or differ between ranks, a unit used more often than announced, a written parameter,
+     pointers that were never bound. Begin hooks hand out a copy between protected pages, which
+     moves at each begin. Using a pointer after its end hook, writing a weight, or reading another
+     layer's tensor without KEEP is a SIGSEGV at that instruction (CUDA: NaN). Checked builds are
+     slow and need up to three times the memory. Bits stay the same.
 
    WHAT IT DOES NOT DO
      Launching ranks, files, JSON, data loading and the model belong to your trainer (adapters/).
@@ -134,14 +134,12 @@ extern "C" {
 #endif
 
 /* ---- version --------------------------------------------------------------------------------- */
-
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function. It is part
    of the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
 #define ZERO_ABI     11
 
 /* ---- results --------------------------------------------------------------------------------- */
-
 /* X(name, sentence) */
 #define ZERO_RESULTS(X)                                                                            \
     X(ZERO_OK, "success")                                                                          \
@@ -155,7 +153,6 @@ extern "C" {
     X(ZERO_ERR_DEVICE, "the device reported an error")                                             \
     X(ZERO_ERR_SCALE, "gradients overflow at the smallest loss scale")                             \
     X(ZERO_ERR_UNSUPPORTED, "not supported by this build")
-
 #define ZERO_RESULT_ENUM(name, sentence) name,
 typedef enum zero_result { ZERO_RESULTS(ZERO_RESULT_ENUM) ZERO_RESULT_COUNT } zero_result;
 #undef ZERO_RESULT_ENUM
@@ -172,7 +169,6 @@ const char *zero_result_string(zero_result result);
     } while (0)
 
 /* ---- communicators --------------------------------------------------------------------------- */
-
 typedef enum zero_comm_kind {
     ZERO_COMM_SELF = 0, /* one rank; handle NULL */
     ZERO_COMM_LOCAL,    /* ranks of one machine; handle: zero_local *. CUDA: threads of one process,
@@ -188,19 +184,16 @@ typedef struct zero_comm {
     void *handle;  /* borrowed until zero_destroy returns */
     int node_size; /* ranks per node, in rank order; divides nranks. Sums are taken inside nodes
                       first, then over nodes in node order. 0: detected (LOCAL: one node; MPI: as
-                      MPI reports). LOCAL with a value has the bits of that many ranks per machine.
-                      MPI with a value cuts machines into nodes of that size. NCCL has its own order
-                      and uses it for packed reductions only (cfg.gradient_bits; 0: one node) */
+                      MPI reports). Otherwise LOCAL has the bits of that many ranks per machine, and
+                      MPI cuts machines into such nodes. NCCL has its own order and uses it for
+                      packed reductions only (0: one node) */
 } zero_comm;
 
-/* Ranks that communicate apart from a context: see GROUPS OF RANKS below. */
+/* Ranks that communicate apart from a context (GROUPS OF RANKS); where local ranks meet. */
 typedef struct zero_group zero_group;
-
-/* The meeting place of local ranks. */
 typedef struct zero_local zero_local;
 
 /* ---- configuration --------------------------------------------------------------------------- */
-
 typedef enum zero_accumulation {
     ZERO_ACCUMULATE_AUTO = 0, /* LOCAL at stages 0 and 1, SHARDED at 2 and 3 */
     ZERO_ACCUMULATE_LOCAL,    /* every rank keeps the whole gradient, reduced once a step */
@@ -252,18 +245,18 @@ typedef struct zero_muon {
            optimizer_tier, and together with it for the other two. CPU threads of the plugin
            (cfg.threads; compile with OpenMP) or the GPU update: see zero_update_on. If the CPU
            updates, reduced gradients go down as they are reduced, and parameters come up unit by
-           unit, both in their stored type. The next forward waits only for its own unit. All
-           copies pass through pinned memory, whose size zero_plan contains.
+           unit, both in their stored type, through pinned memory that zero_plan counts. The next
+           forward waits only for its own unit.
            gradient_tier HOST: the device keeps no shard of the gradients. Each gradient leaves from
            its reduction buffer when its squares are summed. With several micro-steps the sum so far
            comes up, and the device adds to it; 16-bit gradients accumulate on the device, in f32.
            Whole gradients (stages 0 and 1, or f32 with accumulation LOCAL), and those that the GPU
            applies, stay on the device. A CUDA callback that waits delays those of other streams.
      FILE  one file per rank, streamed through memory in 1 MiB pieces. The update's pieces are read
-           ahead in order and written back during other updates and the next forward. Parameters
-           are read before their unit is used; gradients are written as they are reduced. CUDA:
-           optimizer_tier, updated by the CPU. With optimizer_tier HOST or FILE also the other two
-           tiers: then neither device nor CPU memory keeps a shard of them */
+           ahead in order and written back during other updates and the next forward. Parameters are
+           read before their unit is used; gradients are written as they are reduced. CUDA:
+           optimizer_tier, updated by the CPU; with it HOST or FILE also the other two, of which
+           then neither device nor CPU memory keeps a shard */
 typedef enum zero_tier { ZERO_DEVICE = 0, ZERO_HOST, ZERO_FILE, ZERO_TIERS } zero_tier;
 
 /* The processor that updates the state of optimizer_tier HOST (CUDA). No bit depends on it. */
@@ -274,10 +267,9 @@ typedef enum zero_update_on {
                           device; never delayed */
 } zero_update_on;
 
-/* Dynamic loss scaling by DeepSpeed's rules. Each overflow uses up one of `hysteresis`; the
-   overflow that uses the last one, and every later one, halve the scale. After `window` steps
-   without overflow (window + 1 after the start or an overflow) the scale doubles and the hysteresis
-   is restored. Zeros are the defaults. */
+/* Dynamic loss scaling by DeepSpeed's rules. Each overflow uses up one of `hysteresis`; the last
+   one, and every later overflow, halve the scale. After `window` steps without overflow (window + 1
+   after the start or an overflow) the scale doubles and the hysteresis is restored. */
 typedef struct zero_scaler {
     float fixed;   /* a scale that never changes; 0: dynamic for F16, 1 for other types */
     float initial; /* first dynamic scale; 0: 65536 */
@@ -293,7 +285,6 @@ typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *senten
 void zero_log_file(void *file, zero_log_level level, const char *sentence);
 
 /* ---- trace ----------------------------------------------------------------------------------- */
-
 /* X(name, word) */
 #define ZERO_EVENTS(X)                                                                             \
     X(ZERO_EVENT_FORWARD, "forward") /* between a unit's hooks; backward too */                    \
@@ -318,7 +309,6 @@ void zero_log_file(void *file, zero_log_level level, const char *sentence);
     X(ZERO_EVENT_BARRIER, "barrier")                                                               \
     X(ZERO_EVENT_SPLIT, "split") /* this group was split */                                        \
     X(ZERO_EVENT_OPEN, "open")   /* this group was made; first event of its trace */
-
 #define ZERO_EVENT_ENUM(name, word) name,
 typedef enum zero_event_kind { ZERO_EVENTS(ZERO_EVENT_ENUM) ZERO_EVENT_KINDS } zero_event_kind;
 #undef ZERO_EVENT_ENUM
@@ -356,9 +346,9 @@ typedef struct zero_event {
     int ranks;         /* number of ranks that communicate; 0: none */
 } zero_event;
 
-/* Receives n events, borrowed for the call, in order of their begin on each track. Events of the
-   file may come later. The plugin calls it on the calling thread at the end of a pass or step, and
-   in zero_step_result, zero_query_stats and zero_destroy. It must not call the plugin. */
+/* Receives n events, borrowed for the call, in order of their begin on each track; events of the
+   file may come later. The calling thread calls it at the end of a pass or step, and in
+   zero_step_result, zero_query_stats and zero_destroy. It must not call the plugin. */
 typedef void (*zero_trace_fn)(void *user, const zero_event *events, int n);
 
 #define ZERO_NONE          (-1) /* "none", where 0 is the default */
@@ -375,33 +365,26 @@ typedef struct zero_config {
     zero_accumulation accumulation; /* where micro-steps accumulate */
     zero_type type;                 /* type of stored parameters */
     zero_grad_type grads;           /* type that backward adds to */
-    int no_master;                  /* BF16: no f32 master weights. The update is rounded to bf16
-                                       stochastically, by (seed, step, tensor, element) only */
-    uint64_t seed;                  /* of that rounding */
+    int no_master; /* BF16: no f32 master weights; updates are rounded stochastically */
+    uint64_t seed; /* of that rounding, by (seed, step, tensor, element) only */
     zero_optimizer optimizer;
     zero_scaler scaler;
-    int prefetch;              /* stage 3: number of units gathered ahead. Gathered units have
-                                  prefetch + 2 buffers, and free ones are filled ahead. 0: 1;
-                                  ZERO_NONE: 0, no prefetch */
+    int prefetch; /* stage 3: units gathered ahead, in prefetch + 2 buffers; 0: 1; ZERO_NONE: 0 */
     size_t bucket_numel;       /* elements reduced together, at least the largest unit that shares a
                                   buffer; 0: that unit's */
     int64_t persistence_numel; /* stage 3: a unit whose tensors all have at most this many elements
                                   stays resident; 0: units of 1-D tensors only; ZERO_NONE: none */
     int no_overlap;            /* communicate on the calling thread, at once */
-    int no_overflow_check;     /* step even if a gradient is not finite. Clipping needs a finite
-                                  norm: max_norm > 0 checks in any case */
-    int no_mapping;            /* stage 3, LOCAL: copy, even if peers' shards can be read in
-                                  place */
-    int threads;               /* OpenMP threads of this rank (CUDA: for tier HOST). 0:
-                                  OMP_NUM_THREADS, otherwise one per processor, shared among LOCAL
-                                  ranks (not among NCCL's). No bit depends on it */
-    void *stream;              /* CUDA: the cudaStream_t that your code computes on, of the device
-                                  that is current at zero_create; NULL: CUDA's default stream. May
-                                  differ between ranks */
-    double timeout_s;          /* longest wait for a peer in a collective, in seconds; 0: 600. NCCL:
-                                  more than the work enqueued between two results */
-    zero_log_fn log;           /* receives every error's sentence; NULL: no log */
-    void *log_user;            /* passed to log; borrowed until zero_destroy */
+    int no_overflow_check; /* update even if a gradient is not finite; max_norm > 0 checks anyway */
+    int no_mapping;        /* stage 3, LOCAL: copy peers' shards, also those readable in place */
+    int threads; /* OpenMP threads of this rank (CUDA: for tier HOST). 0: OMP_NUM_THREADS, otherwise
+                    one per processor, shared among LOCAL ranks (not among NCCL's) */
+    void *stream; /* CUDA: the cudaStream_t that your code computes on, of the current device; NULL:
+                     CUDA's default stream */
+    double timeout_s; /* longest wait for a peer in a collective, in seconds; 0: 600. NCCL:
+                         more than the work enqueued between two results */
+    zero_log_fn log;  /* receives every error's sentence; NULL: no log */
+    void *log_user;   /* passed to log; borrowed until zero_destroy */
     int open_units; /* most units that your code has open at once, in forward or backward, each with
                        a buffer. 0: one after the other, with some nesting (see zero_plan);
                        ZERO_ALL: all, for loops that use every unit per iteration (per token) */
@@ -410,19 +393,14 @@ typedef struct zero_config {
                                  file has no name and vanishes with the process */
     zero_tier gradient_tier;  /* where this rank's shard of the reduced gradients is kept until the
                                  update. FILE: stages 2 and 3, with sharded accumulation */
-    zero_tier parameter_tier; /* stage 3: where this rank's shard of the parameters is kept, except
-                                 resident units */
-    float offload_share;      /* fraction of all elements that is offloaded, as whole units: those
-                                 updated last, whose transfers overlap best; 0: 1, all */
-    int no_file_check;        /* FILE: do not compare pieces read with their checksums */
+    zero_tier parameter_tier; /* stage 3: this rank's shard of parameters, except resident units */
+    float offload_share; /* part of all elements to offload, in whole units, updated last; 0: 1 */
+    int no_file_check;   /* FILE: do not compare pieces read with their checksums */
     int delay_from; /* DELAYED UPDATE from this step on, counting skipped steps (1: the first; 0:
-                       never). A step's update overlaps the passes of the next step, which use the
-                       older weights; see zero_step. CUDA: with all units in HOST or FILE and
-                       parameters on the device */
+                       never); see zero_step. CUDA: all units offloaded, parameters on the device */
     zero_trace_fn trace; /* receives the trace; NULL: no trace, at no cost. It changes no bit, and
-                            nothing waits for it. CUDA: times come from events on the streams; if
-                            nvtx3/nvToolsExt.h was found, calls are NVTX ranges too. May differ
-                            between ranks */
+                            nothing waits for it. CUDA: times are of events on the streams; if
+                            nvtx3/nvToolsExt.h was found, calls are NVTX ranges too */
     void *trace_user;    /* passed to trace; borrowed until zero_destroy */
     float trust_least, trust_most; /* LAMB: bounds of the trust ratio; 0: none, as in the paper */
     zero_muon muon;
@@ -431,16 +409,14 @@ typedef struct zero_config {
     float memory_gbs; /* AUTO: GB/s of CPU memory, this rank's part; 0: 60 */
     /* IN ADDITION TO DATA PARALLELISM; read until zero_build returns. See GROUPS OF RANKS below */
     zero_group *world; /* ranks that agree on norm, overflow, loss scale, skip and values that a
-                          step needs equal. They include the ranks that the context shards over;
-                          NULL: those */
+                          step needs equal, among them the sharding ranks; NULL: those */
     int world_units;   /* with world: units of the whole model over all ranks, without KEEP tensors;
                           0: this rank's units */
     const int *world_unit; /* [this rank's units] number of each in the whole model, ascending,
                               below world_units; NULL: its own number */
-    int divisor;           /* divides the sum of gradients over ranks; 0: nranks. Experts: the
-                              number of data-parallel ranks, whose tokens the all-to-all sent.
-                              Gradients that are sums over a batch of B samples: nranks * B. Norm,
-                              clipping and access by name use the divided gradients */
+    int divisor;     /* divides the sum of gradients over ranks; 0: nranks. Experts: the number of
+                        data-parallel ranks, whose tokens the all-to-all sent. Sums over B samples:
+                        nranks * B. Norm, clipping and access by name use the divided gradients */
     zero_ctx *joins; /* a context of the same rank, world and world_units, for example of dense
                         layers, that this one (experts) steps with; see zero_create. NULL: none */
     /* Ranks with fast links to each other; see HIERARCHY below */
@@ -450,14 +426,14 @@ typedef struct zero_config {
                          divides shard_ranks, or nranks. 0: none */
     /* PACKED TRAFFIC (quantized): numbers are sent as integers of 8 or 4 bits, in blocks of 128
        with a scale each; 0: as stored. One rank sends and packs nothing. The CPU and CUDA builds
-       cut units into different blocks, so that their results differ in bits */
+       cut units into other blocks: their bits differ */
     int weight_bits;   /* stage 3: gathers of weights. Every rank, the owner included, computes with
                           the unpacked values. Shards, masters, checkpoints and resident units stay
                           exact; no_mapping has no effect (ZeRO++, Wang et al. 2023: qwZ) */
-    int gradient_bits; /* stages 1 to 3: reductions, except units with ZERO_ONE_D tensors only. An
-                          all-to-all inside nodes of comm.node_size consecutive ranks, sums in f32,
-                          packed again for an all-to-all between nodes. Norm and clipping use the
-                          unpacked sums (ZeRO++: qgZ) */
+    int gradient_bits; /* stages 1 to 3: reductions (ZeRO++: qgZ), except units with ZERO_ONE_D
+                          tensors only: an all-to-all inside nodes of comm.node_size ranks, sums in
+                          f32, packed again for one between nodes. Norm and clipping use the
+                          unpacked sums */
     float feedback; /* error feedback of these reductions: this rank's packing errors are kept and
                        sent later, as a moving average with this beta (LoCo, Xie et al. 2024: 0.8).
                        Takes 2 bytes per element on every rank. Skipped steps count, except blocks
@@ -467,39 +443,36 @@ typedef struct zero_config {
 } zero_config;
 
 /* HIERARCHY, for ranks with fast links to some of the others, such as those of a node.
-   cfg.shard_ranks S (MiCS, HSDP): each SHARD GROUP of S consecutive ranks (0..S-1, S..2S-1, ...)
-   keeps one copy of the sharded state in S parts instead of N. It gathers and reduces among its
-   ranks only. The N/S ranks at the same place in all groups are a REPLICA GROUP. In the last
-   micro-step, each unit's shards, reduced in f32 inside the shard groups, are summed over the
-   replica group in f32 in order, divided, and rounded once. With one micro-step and node_size S,
-   bits equal those without shard_ranks. With more, each group first sums its micro-steps. The
-   norm's bits and the ranges that a rank saves (zero_state_ranges) are those of N shards for every
-   S.
+   cfg.shard_ranks S (MiCS, HSDP): each SHARD GROUP of S consecutive ranks keeps one copy of the
+   sharded state in S parts instead of N, and gathers and reduces among its ranks only. The N/S
+   ranks at the same place in all groups are a REPLICA GROUP. In the last micro-step, each unit's
+   shards, reduced in f32 inside the shard groups, are summed over the replica group in f32 in
+   order, divided, and rounded once. With one micro-step and node_size S, bits equal those without
+   shard_ranks. With more, each group first sums its micro-steps. The norm's bits and the ranges
+   that a rank saves (zero_state_ranges) are those of N shards for every S.
    cfg.second_ranks S (hpZ): the first gather of a unit after an update also stores an S-th part of
    the unit on each rank. Until the next update, later gathers use these parts and only the S
-   consecutive ranks that have all of them. No bit depends on it. Resident units and units with
-   their own buffer have no secondary partition. If peers' shards are read in place (LOCAL without
-   cfg.no_mapping), it is empty; see second_bytes of zero_plan. */
+   consecutive ranks that have all of them. No bit depends on it. Resident units, units with their
+   own buffer, and shards that peers read in place (LOCAL without cfg.no_mapping) have no secondary
+   partition; see second_bytes of zero_plan. */
 
 /* ---- tensors --------------------------------------------------------------------------------- */
-
 enum {
     ZERO_KEEP = 1, /* read outside its unit's begin and end: resident, type-major [layers, numel];
                       zero_bind writes its pointer, which never moves */
     ZERO_NO_DECAY = 2,    /* no weight decay */
-    ZERO_OVERWRITTEN = 4, /* backward stores (=) a pass's first gradient instead of adding (+=), so
-                             that its memory need not be cleared. Not for local accumulation over
-                             several micro-steps */
+    ZERO_OVERWRITTEN = 4, /* backward stores (=) a pass's first gradient, so that its memory need
+                             not be cleared. Not for local accumulation over several micro-steps */
     ZERO_ONE_D = 8,       /* a vector per layer (bias, norm): see persistence_numel */
-    ZERO_BY_SLOT = 16,    /* no field in your structs: zero_slot names the places */
+    ZERO_BY_SLOT = 16,    /* no field in your structs: `param` and `grad` are set, or not needed */
     ZERO_AGAIN = 32,      /* forward uses it once more per pass than backward */
-    ZERO_INLINE = 64, /* the field is the array itself, such as `float w[10][784]`; for zero_lend */
+    ZERO_INLINE = 64, /* for zero_lend: `field`, or `param` and `grad` (then of one layer), are the
+                         arrays themselves, such as `float w[10][784]` */
     ZERO_COPY = 128,  /* with cfg.world: this rank does not count its gradient in the norm, because
                          ranks outside the sharding group do. Examples: a tied tensor on all stages
                          but the first; replicated norms on tensor-parallel ranks but the first */
-    ZERO_LATE = 256   /* its unit is reduced after all others at the end of the pass. For sum_over,
-                         if its ranks reach the unit at different places of backward, as pipeline
-                         stages reach a tied tensor */
+    ZERO_LATE = 256   /* its unit is reduced last, at the end of the pass. For sum_over, if ranks
+                         reach it at different places of backward (a tied tensor in a pipeline) */
 };
 
 typedef struct zero_tensor_desc {
@@ -517,9 +490,8 @@ typedef struct zero_tensor_desc {
                      `together`, count groups of layers). 2: every second block; 0: 1 */
     float lr_factor, decay_factor; /* multiply the step's learning rate and weight decay. 0: 1;
                                       ZERO_NONE: 0; both ZERO_NONE: frozen */
-    int divisor;       /* divides the sum of its gradient over ranks; 0: cfg.divisor. The reduced
-                          gradient is multiplied by the ratio of the two in f32 and rounded, before
-                          norm, clipping and access by name */
+    int divisor;       /* divides the sum of its gradient over ranks (in f32, rounded, before norm,
+                          clipping and access by name); 0: cfg.divisor */
     size_t rows, cols; /* MUON: each layer is one or several row-major matrices [rows, cols] of the
                           whole tensor. A fused query, key and value is one of 3C x C or three of C
                           x C. Not for embeddings and classifiers. 0: no matrix; ADAMW */
@@ -530,14 +502,19 @@ typedef struct zero_tensor_desc {
     size_t outer; /* with slice_of: rank r of the group has the r-th equal part of each of `outer`
                      rows of a layer. 0: 1. A matrix cut by rows: 1; by columns: its rows; a fused
                      query, key and value cut by heads: 3 */
-    zero_group *sum_over; /* ranks of other sharding groups, over which its gradient is summed
-                             before its reduction. Examples: tied embeddings of first and last
-                             stage; norms under sequence parallelism. These ranks announce such
-                             tensors in the same order and reduce them equally often. NULL: none;
-                             borrowed until zero_destroy */
-    size_t field;         /* offset of its pointer in your struct of parameters, and in that of
-                             gradients */
-} zero_tensor_desc;       /* zeros are the defaults; equal on all ranks, except COPY and groups */
+    zero_group *sum_over; /* ranks of other sharding groups over which its gradient is summed first:
+                             tied embeddings of first and last stage, norms under sequence
+                             parallelism. They announce such tensors in the same order and reduce
+                             them equally often. NULL: none; borrowed until zero_destroy */
+    /* Your pointers to the tensor, which the plugin writes: fields, or variables at any place */
+    const char *same_as; /* this row is no tensor, but another pointer to that of an earlier row,
+                            such as a classifier's that is tied to the embedding: name, numel,
+                            layers and the next four columns alone. NULL: a tensor */
+    size_t field;        /* offset of the pointer in your structs of parameters and gradients */
+    void *param, *grad;  /* instead of `field`: address of the pointer to layer 0 of the parameter,
+                            and of the gradient; either may be NULL. Borrowed until zero_destroy */
+    size_t stride;       /* bytes from there to the pointer to the next layer; 0: sizeof(void *) */
+} zero_tensor_desc; /* zeros are the defaults; equal on all ranks, except COPY, groups, pointers */
 
 /* Makes a row of a table of tensors, named after the struct's field. Further fields follow by name,
    in order of declaration (C11; C++20, or C++17 as GNU, clang and nvcc accept it):
@@ -553,20 +530,17 @@ typedef struct zero_tensor_desc {
 
 /* The arrays of a tensor, for access by name. */
 typedef enum zero_kind {
-    ZERO_PARAMETER = 0, /* as stored and used by the next passes; a write changes the master weight
-                           too */
+    ZERO_PARAMETER = 0, /* as stored and used by the next passes; a write changes the master too */
     ZERO_GRADIENT, /* between zero_reduce and zero_step: unscaled; the mean over ranks of the sum
                       over micro-steps (so divide the loss by their number) */
-    ZERO_MOMENT_1, /* first state array of the optimizer: Adam's m, the momentum of SGD, Lion and
-                      Muon, Adagrad's sum */
-    ZERO_MOMENT_2, /* second state array: Adam's v */
+    ZERO_MOMENT_1, /* first state: Adam's m, momentum of SGD, Lion and Muon, Adagrad's s */
+    ZERO_MOMENT_2, /* second state: Adam's v */
     ZERO_MASTER,   /* the f32 master weight, or, without one, the parameter after the last step.
                       Writing it writes the parameter, rounded to nearest */
     ZERO_KIND_COUNT
 } zero_kind;
 
 /* ---- plan and statistics --------------------------------------------------------------------- */
-
 /* Memory and traffic of one rank, in bytes. */
 typedef struct zero_plan {
     size_t numel;                /* P: elements of all tensors, without padding */
@@ -579,34 +553,28 @@ typedef struct zero_plan {
     size_t formula_bytes;        /* the stage table, from numel alone */
     size_t buffer_ceiling_bytes; /* design limit of buffer_bytes minus accumulators */
     size_t accumulator_bytes;    /* the part of buffer_bytes for gradient accumulation */
-    size_t sent_bytes;         /* per step of micro_steps micro-steps, with padding: (N-1)/N of each
-                                  unit per reduction and per gather */
+    size_t sent_bytes; /* per step, with padding: (N-1)/N of each unit per reduction and gather */
     size_t formula_sent_bytes; /* the same from numel alone, without padding */
     size_t kept_bytes;         /* stage 3: parameters resident by KEEP or persistence, in buffer */
     int units;
     int nranks;
-    size_t verdict_bytes; /* per step, for agreement on norm and skip and for LAMB's sums of
-                             squares; not in sent_bytes */
+    size_t verdict_bytes; /* per step: agreements, LAMB's sums of squares; not in sent_bytes */
     int open_forward, open_backward; /* units that may be open at once; `units`: all */
     size_t file_bytes;               /* in files: not in optimizer_bytes, but in formula_bytes */
     size_t file_read_bytes, file_written_bytes; /* in a step */
     size_t host_bytes; /* CUDA: in CPU memory: optimizer state and master weights, then not in
                           optimizer_bytes, and pinned staging memory */
     zero_update_on update_on; /* CUDA: processor that updates tier HOST; AUTO: HOST is unused */
-    double update_host_s,
-        update_device_s;              /* seconds per step on each, from link_gbs and memory_gbs */
+    double update_host_s, update_device_s; /* seconds per step, by link_gbs and memory_gbs */
     size_t second_bytes;              /* the part of buffer_bytes for the secondary partition */
-    size_t near_bytes, replica_bytes; /* the parts of sent_bytes sent among second_ranks ranks, and
-                                         to replicas (cfg.shard_ranks) */
+    size_t near_bytes, replica_bytes; /* of sent_bytes: among second_ranks ranks; to replicas */
     size_t packed_bytes;  /* the part of buffer_bytes for packed messages and error feedback */
     size_t pinned_bytes;  /* CUDA: the part of host_bytes that is pinned */
     const char *file_way; /* from zero_build on, in words: io_uring or threads, with or without the
                              system's cache, or a tmpfs, which is memory; NULL: none. Never freed */
     size_t gather_bytes;  /* the part of sent_bytes for gathers of parameters */
-    size_t down_bytes, up_bytes; /* CUDA: per step, device to CPU memory and back, for offloaded
-                                    gradients, parameters and state */
-    size_t context_bytes; /* CPU memory apart from numbers: the context's lists, queues of its
-                             threads, meeting place of ranks */
+    size_t down_bytes, up_bytes; /* CUDA, offload: per step, device to CPU memory and back */
+    size_t context_bytes; /* CPU memory of lists, queues of threads, meeting place of ranks */
 } zero_plan;
 
 /* One unit's part of the plan, in elements, per step of micro_steps micro-steps. */
@@ -622,19 +590,15 @@ typedef struct zero_plan_unit {
 /* Counters of this rank since zero_build, in bytes and seconds. */
 typedef struct zero_stats {
     size_t param_bytes, grad_bytes, optimizer_bytes, buffer_bytes; /* allocated, as in zero_plan */
-    size_t allocated_bytes;       /* allocated from the system in whole pages, with this rank's
-                                     share of memory mapped by all */
-    uint64_t sent_bytes;          /* counted where collectives are issued, as in zero_plan */
-    uint64_t mapped_bytes;        /* the part of sent_bytes read in place, without a copy */
+    size_t allocated_bytes; /* from the system, in pages, with a share of what all ranks map */
+    uint64_t sent_bytes;    /* counted where collectives are issued, as in zero_plan */
+    uint64_t mapped_bytes;  /* the part of sent_bytes read in place, without a copy */
     uint64_t reductions, gathers; /* units reduced and gathered */
     uint64_t steps, skipped;
-    double exposed_s; /* waits of the calling thread for communication (CPU; 0 in the CUDA build,
-                         where streams wait: use a profiler) */
-    double hooks_s;   /* calling thread inside zero_pass_..., begin and end hooks, with waits and
-                         clearing of gradients */
+    double exposed_s; /* calling thread's waits for communication (CPU; CUDA: 0, streams wait) */
+    double hooks_s;   /* calling thread inside the calls of a pass, with waits and clearing */
     uint64_t verdict_bytes; /* sent for agreement at the end of steps, as in zero_plan */
-    uint64_t control_bytes; /* sent for zero_all_sum, zero_broadcast, access by name, checkpoints,
-                               building */
+    uint64_t control_bytes; /* sent by small collectives, access by name, checkpoints, building */
     uint64_t file_read_bytes, file_written_bytes; /* reads ahead of a step count in it */
     double file_s;                                /* waits of the calling thread for the file */
     uint64_t near_bytes, replica_bytes;           /* the parts of sent_bytes, as in zero_plan */
@@ -643,14 +607,13 @@ typedef struct zero_stats {
 } zero_stats;
 
 /* ---- life of a context ----------------------------------------------------------------------- */
-
 /* Makes a context. The communicator is duplicated (MPI) or joined (LOCAL). If an error leaves *z
    non-NULL, zero_last_error(*z) returns the reason, and your code must still destroy *z.
-   COLLECTIVE. Errors: ARGUMENT, MEMORY, MISMATCH, PEER, TIMEOUT, COMM, DEVICE, UNSUPPORTED.
+   COLLECTIVE. Errors: MEMORY, UNSUPPORTED.
    Tensors that are sharded over other ranks than the rest (experts) need their own context, which
    joins the other (cfg.joins). Each context has its own passes and hooks, which write into the same
    structs of pointers. Call zero_reduce and zero_step for the joining context first, then for the
-   other. The other's zero_reduce agrees on one norm, overflow and loss scale for both. Destroy the
+   other, whose zero_reduce agrees on one norm, overflow and loss scale for both. Destroy the
    joining context first. */
 zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *comm);
 
@@ -658,12 +621,12 @@ zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *c
        zero_ctx *z;
        const int ended = zero_start_local(&z, &cfg, nranks);
        if (ended >= 0) return ended;
-   Returns -1 in each rank, with its context in *z; main then trains and returns as usual. Otherwise
-   *z is NULL and this process must exit with the returned value. In the process that called, after
-   its ranks have ended, that is zero_run_local's value. In a rank without a context, it is the
-   zero_result. cfg.log also gets errors that no rank can report: why none was started, or the first
-   rank that a signal ended and the last function of the plugin that it called. CUDA: one rank only;
-   126 for more, which are threads there. */
+   Returns -1 in each rank, with its context in *z. Otherwise *z is NULL and this process must exit
+   with the returned value: in a rank without a context the zero_result, and in the process that
+   called, after its ranks have ended, zero_run_local's value. cfg.log also gets errors that no rank
+   can report: why none was started, or the first rank that a signal ended and the last function of
+   the plugin that it called. CUDA: call this before the first call of CUDA. Each rank has the GPU
+   of its number, and NCCL connects the ranks; without NCCL only one can start. */
 int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
 
 /* Calls zero_start_local in main and returns from main if it must. Settings follow by name, such as
@@ -680,45 +643,42 @@ int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
 int zero_rank(const zero_ctx *z);
 int zero_nranks(const zero_ctx *z);
 
-/* Announces a tensor, before zero_build and in the same order on all ranks. Errors: ARGUMENT,
-   STATE, MEMORY. */
+/* Announces a tensor, before zero_build and in the same order on all ranks. Errors: MEMORY. */
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
-/* Announces n tensors in order. Errors: those of zero_tensor. */
+/* Announces n tensors in order. */
 zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
 
-/* Announces a tensor of one layer whose pointers are the slots *param and *grad (borrowed until
-   zero_destroy). It is for trainers with pointers scattered over structs and globals. ZERO_PLACE
-   names the tensor after the expression `param`. If that name is taken, a number follows:
-   `attention[l]->wq 1` is the second. Further fields follow by name, as in ZERO_FIELD. A row
-   without them is KEEP. A row with `.unit` or `.flags` has exactly the flags that it states (in
-   unit 0 without KEEP: `.flags = ZERO_BY_SLOT`):
-       for (int l = 0; l < L; l++)
-           ZERO_PLACE(z, attention[l]->wq, attention[l]->wq_grad, C * C);
-   Rows need no test of their own: zero_build and zero_adopt return ARGUMENT with the sentence of
-   the first refused row. For arrays that stay yours see zero_lend_array. Errors: those of
-   zero_tensor and zero_slot. */
-zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, void **grad);
-#define ZERO_PLACE(z, param, grad, ...)                                                            \
+/* Announces a row of scattered pointers or arrays. Such rows need no test: zero_build, zero_adopt
+   and zero_lend return ARGUMENT with the sentence of the first refused row. If the name is taken, a
+   number follows: `attention[l]->wq 1` is the second. A row without unit and flags is KEEP; with
+   ZERO_INLINE alone, small tensors share a unit. The macros name the row after the expression:
+       ZERO_PLACE(z, attention[l]->wq, attention[l]->wq_grad, C * C); // two pointers: zero_adopt
+       ZERO_ARRAY(z, attention[l]->wq, flat_gradient + at, C * C);    // two arrays: zero_lend
+   After the size, ZERO_PLACE takes further fields by name, as ZERO_FIELD does. */
+zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row);
+#define ZERO_ADD_ROW(z, ...)                                                                       \
     do {                                                                                           \
-        const zero_tensor_desc zero_row = {.name = #param, .numel = __VA_ARGS__};                  \
-        (void)zero_place(z, &zero_row, (void **)&(param), (void **)&(grad));                       \
+        const zero_tensor_desc zero_row = {__VA_ARGS__};                                           \
+        (void)zero_place(z, &zero_row);                                                            \
     } while (0)
+#define ZERO_PLACE(z, p, g, ...)                                                                   \
+    ZERO_ADD_ROW(z, .name = #p, .numel = __VA_ARGS__, .param = &(p), .grad = &(g))
+#define ZERO_ARRAY(z, p, g, n)                                                                     \
+    ZERO_ADD_ROW(z, .name = #p, .numel = (n), .flags = ZERO_INLINE, .param = (p), .grad = (g))
 
 /* Partitions the tensors, allocates, and compares configuration and tensors over the ranks. On a
    difference, every rank returns MISMATCH and names the first one. Parameters and optimizer state
-   are zeros. COLLECTIVE, SYNC. Errors: ARGUMENT, STATE, MEMORY, MISMATCH, PEER, TIMEOUT, COMM,
-   DEVICE. */
+   are zeros. COLLECTIVE, SYNC. Errors: MEMORY. */
 zero_result zero_build(zero_ctx *z);
 
 /* ---- pointers -------------------------------------------------------------------------------- */
-
 /* Writes the pointers of KEEP tensors into your structs of base pointers (either may be NULL). Call
-   it once after zero_build, and for every further copy of the structs. Errors: STATE. */
+   it once after zero_build, and for every further copy of the structs. */
 zero_result zero_bind(zero_ctx *z, void *params, void *grads);
 
 /* Copies the weights from your arrays and then releases the arrays. It replaces zero_bind, and
-   calls zero_build first unless you have. The arrays are those that the fields of `params` point
-   to, and slots (zero_slot): numbers of `type`, [layers, numel] (a slot: [numel]), in memory that
+   calls zero_build first unless you have. The arrays are those that fields of `params` and slots
+   (`param` of a row) point to: numbers of `type`, [layers, numel] (a slot: [numel]), in memory that
    the context's device reads. All ranks pass the same values. `params` and `grads` may be NULL if
    all tensors have slots. Both structs are borrowed until zero_destroy, which sets their pointers
    and slots to NULL. Pointers of tensors without KEEP are NULL until their hooks.
@@ -727,13 +687,11 @@ zero_result zero_bind(zero_ctx *z, void *params, void *grads);
    `release` is NULL, all arrays stay yours to free, and pointers in `grads` are not read.
    Checked builds fill the old parameters with NaN, to expose code that still reads them. If
    `release` is free or CUDA allocated the arrays, they also compare the arrays' sizes with the
-   table. COLLECTIVE, SYNC. Errors: ARGUMENT (a pointer is NULL; two arrays overlap), STATE, MEMORY,
-   MISMATCH and the sticky ones. */
+   table. COLLECTIVE, SYNC. Errors: ARGUMENT (a pointer is NULL; two arrays overlap), MEMORY. */
 zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
                        void (*release)(void *array));
 
 /* ---- a pass: one micro-step, or one evaluation ----------------------------------------------- */
-
 typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
 
 /* Opens a pass. `micro` counts 0..micro_steps-1 within a step. ZERO_EVAL: forward hooks only, micro
@@ -742,7 +700,7 @@ typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
    is then cleared once and complete after uses * micro_steps backwards. With accumulation SHARDED
    it is cleared and reduced per micro-batch, whose `uses` backwards are consecutive (KEEP and LATE
    tensors: once, at the end). Bits equal those of micro-steps in sequence if each unit's backwards
-   run in the order of micro-batches. COLLECTIVE. Errors: ARGUMENT, STATE and the sticky ones. */
+   run in the order of micro-batches. COLLECTIVE. */
 #define ZERO_TOGETHER (-2)
 zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps);
 
@@ -751,8 +709,8 @@ zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_st
    `params->X + layer * numel` is the layer's tensor. begin waits for the unit's gather (stage 3; at
    1 and 2 for the one after the step) and starts the prefetch of the next units. Hooks nest by
    count. A forward may run inside a backward of the same unit (activation checkpointing). After
-   end, memory keeps its value until another unit takes the buffer. COLLECTIVE. Errors: ARGUMENT,
-   STATE (at stage 3 also if more units are open than buffers) and the sticky ones. */
+   end, memory keeps its value until another unit takes the buffer. COLLECTIVE. Errors: STATE at
+   stage 3 also if more units are open than buffers. */
 zero_result zero_forward_begin(zero_ctx *z, int unit, void *params);
 zero_result zero_forward_end(zero_ctx *z, int unit);
 
@@ -761,14 +719,13 @@ zero_result zero_forward_end(zero_ctx *z, int unit);
    alone, pass ZERO_WANTED if backward reads weights. Gradients are cleared at the first use of a
    pass (of a step, with local accumulation), and backward adds to them. The unit's reduction starts
    after its last use in the last micro-step (in each micro-step, with sharded accumulation).
-   COLLECTIVE. Errors: those of the forward hooks. */
+   COLLECTIVE. */
 #define ZERO_WANTED ((void *)1) /* no struct: slots get the pointers */
 zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads);
 zero_result zero_backward_end(zero_ctx *z, int unit);
 
 /* Closes the pass. Units with no backward, or fewer uses than announced, are reduced here in
-   descending order, with missing gradients as zeros; then KEEP tensors. COLLECTIVE. Errors: STATE
-   and the sticky ones. */
+   descending order, with missing gradients as zeros; then KEEP tensors. COLLECTIVE. */
 zero_result zero_pass_end(zero_ctx *z);
 
 /* LOSS SCALE: returns the factor for the loss before every backward of the coming step. The update
@@ -777,7 +734,6 @@ zero_result zero_pass_end(zero_ctx *z);
 float zero_loss_scale(zero_ctx *z);
 
 /* ---- a step ---------------------------------------------------------------------------------- */
-
 /* The update rules. g is the mean gradient, unscaled, times min(1, max_norm / (norm + 1e-6)), t the
    number of steps taken with this one; the tensor's factors multiply lr and weight_decay:
      ADAMW  Loshchilov and Hutter 2019, algorithm 2:
@@ -830,51 +786,47 @@ typedef struct zero_step_report {
 } zero_step_report;
 
 /* Ends the reductions after the last micro-step. Until zero_step, gradients can be read by name.
-   COLLECTIVE. Errors: STATE (micro-steps missing) and the sticky ones. */
+   COLLECTIVE. */
 zero_result zero_reduce(zero_ctx *z);
 
 /* Updates all parameters and starts their gathers. If the norm is not finite (unless
    no_overflow_check), all ranks skip the update: weights, moments and the count of steps stay. If
    ranks pass different values, or only some call zero_skip_step, all get MISMATCH with those values
-   when the next step's norm is agreed on, and none continues. If you never ask for a step's result,
-   a later zero_step returns the error. COLLECTIVE. Errors: ARGUMENT, STATE and the sticky ones.
+   when the next step's norm is agreed on. If you never ask for a step's result, a later zero_step
+   returns the error. COLLECTIVE.
    DELAYED (cfg.delay_from): norm, skip, clip and scale are decided here as usual, and the update
-   overlaps the next step. That step's passes use the weights before the update. Each unit's new
-   weights arrive after its last reduction in that step, for the following step: W(t+1) =
-   update(W(t), gradient at W(t-1)). This needs a second copy of this rank's shard of the weights,
-   and separate gradients. Reads between steps change nothing. Evaluations and ZERO_PARAMETER use
-   the weights of the next step's passes. ZERO_MASTER, moments and zero_hash use the newest weights.
-   A checkpoint has both. zero_apply_pending and zero_write_tensor make the next passes use the
-   newest weights. */
+   overlaps the next step, whose passes use the weights before it. Each unit's new weights arrive
+   after its last reduction in that step, for the following step: W(t+1) = update(W(t), gradient at
+   W(t-1)). This needs a second copy of this rank's shard of the weights, and separate gradients.
+   Evaluations and ZERO_PARAMETER use the weights of the next step's passes; ZERO_MASTER, moments
+   and zero_hash use the newest; a checkpoint has both. Reads between steps change nothing.
+   zero_apply_pending and zero_write_tensor make the next passes use the newest weights. */
 zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
 
-/* Ends a pending delayed update, so that evaluations and the next step use the newest weights. Call
-   it at the end of a run, after its last checkpoint; earlier it changes the results. Does nothing
-   if no update is pending. COLLECTIVE, SYNC. Errors: STATE (in a step) and the sticky ones. */
+/* Ends a pending delayed update, if any: evaluations and the next step then use the newest weights.
+   Call it at the end of a run, after its last checkpoint; earlier it changes results. COLLECTIVE,
+   SYNC. */
 zero_result zero_apply_pending(zero_ctx *z);
 
-/* Reports the last step. SYNC. Errors: STATE (no step yet, or a next one is already reduced), SCALE
-   (skipped at the smallest loss scale; the report is valid, and your code may try the next step)
-   and the sticky ones. */
+/* Reports the last step, until the next one is reduced. SYNC. Errors: SCALE (skipped at the
+   smallest loss scale; the report is valid, and your code may try the next step). */
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
 
-/* ---- a step without hooks -------------------------------------------------------------------- */
-
-/* Begin and end a micro-step, with only your unchanged forward and backward between them, if all
-   tensors are KEEP. With other tensors, hooks belong between them too. Without hooks, every rank
-   keeps whole parameters and gradients at every stage; from stage 1 on, optimizer state is sharded.
-   begin opens the next of cfg.micro_steps micro-steps. Backward starts from the loss divided by
-   their number. end closes the micro-step, and after the last one it reduces and steps. After end,
-   weights are final and readable until the next end (with hooks: only between hooks, and KEEP
-   tensors from the next zero_pass_begin on). `loss` is this rank's, of this micro-step. `mean`, if
-   not NULL, gets its mean over micro-steps and all ranks after the last micro-step (SYNC), and this
-   rank's mean so far before. COLLECTIVE. Errors: those of zero_pass_begin, zero_pass_end,
-   zero_reduce and zero_step; STATE if no hook was called and a tensor is not KEEP. */
+/* ---- a micro-step in two calls --------------------------------------------------------------- */
+/* zero_train_begin is zero_pass_begin of the next of cfg.micro_steps micro-steps. zero_train_end is
+   zero_pass_end and, after the last micro-step, zero_reduce, zero_step and the mean of the losses.
+   Use either these two or the four; hooks are the same, and KEEP tensors are final from the next
+   begin on. If all tensors are KEEP, your unchanged forward and backward need no hooks between
+   them. Then every rank keeps whole parameters and gradients at every stage; from stage 1 on,
+   optimizer state is sharded; and weights are final after end, and readable until the next end.
+   Backward starts from the loss divided by the number of micro-steps. `loss` is this rank's, of
+   this micro-step. `mean`, if not NULL, gets its mean over micro-steps and all ranks after the last
+   micro-step (SYNC), and this rank's mean so far before. COLLECTIVE. Errors: those of the four;
+   STATE if no hook was called and a tensor is not KEEP. */
 zero_result zero_train_begin(zero_ctx *z);
 zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
 
 /* ---- errors, and the end --------------------------------------------------------------------- */
-
 /* Returns the sentence of the last error, or "". Owned by ctx, until the next call with it. */
 const char *zero_last_error(const zero_ctx *z);
 
@@ -884,113 +836,80 @@ const char *zero_last_error(const zero_ctx *z);
 void zero_destroy(zero_ctx *z);
 
 /* ==== MORE: not needed for stages 0 to 3, by capability ====================================== */
-
-/* ---- version --------------------------------------------------------------------------------- */
-
 /* Return the version and ABI that the plugin was compiled from. A program that loads the library
    itself compares zero_abi() with ZERO_ABI. */
 const char *zero_version(void);
 int zero_abi(void);
 
 /* ---- ranks of one machine -------------------------------------------------------------------- */
-
 /* Makes the meeting place of local ranks. Call it before the ranks start: before pthread_create
    (`shared` may be 0), or before fork (`shared` != 0: memory that children inherit). Destroy it
-   after the last rank has ended. Errors: ARGUMENT, MEMORY. */
+   after the last rank has ended. Errors: MEMORY. */
 zero_result zero_local_create(zero_local **local, int nranks, int shared);
 void zero_local_destroy(zero_local *local);
-
 /* Makes a meeting place in memory that ranks share without fork: zero_local_bytes() bytes, aligned
    to 64, owned by the caller while ranks use it. One process calls this first. The others then use
    the memory's address in their process as their zero_local. Do not destroy it. */
 size_t zero_local_bytes(void);
 zero_result zero_local_place(zero_local **local, void *memory, int nranks);
-
 /* Makes every collective of every rank of the meeting place return ZERO_ERR_PEER with this
    sentence, in well under a second. It is safe in any thread, process or signal handler with access
    to it. A launcher calls it when rank `rank` dies; below 0: the sentence names no rank. */
 void zero_local_abort(zero_local *local, int rank, const char *why);
-
 /* Starts nranks ranks of this machine, which run fn with a LOCAL communicator each, and waits for
    them. It is for CUDA, and for trainers whose rank is a function (zero_start_local: a rank is the
    rest of main). One rank is this process itself.
    CPU: ranks are forked processes, each on its part of the processors. Call this first in main: a
    process that ran an OpenMP region, or has other threads or MPI, cannot be forked (126). Files
    opened before share one position over all ranks. Signals to this process go to all ranks, and if
-   it is killed, they end. CUDA: ranks are threads of this process, each on the device of its
-   number.
+   it is killed, they end. CUDA: ranks are threads of this process, each on its number's device.
    If a rank returns nonzero or is killed, its peers get ZERO_ERR_PEER with the reason, such as
    `rank 1 was ended by signal 11 (Segmentation fault)`, and its last call. CPU: ranks that still
-   run get SIGTERM after 3 s and SIGKILL 3 s later. Returns 0 if every rank returned 0. Otherwise it
-   returns the value of the first failed rank, 128 + the signal that ended it, or 126 if not all
-   ranks could be started. */
+   run get SIGTERM after 3 s and SIGKILL 3 s later. Returns 0 if every rank returned 0; otherwise
+   the first failed rank's value, 128 + the signal that ended it, or 126 if some did not start. */
 typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
 int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
 
 /* ---- more about tensors and steps ------------------------------------------------------------ */
-
 /* Return the number n of tensors announced so far, and tensor i, 0..n-1, with the defaults of its
-   fields resolved. The name is owned by ctx. Not collective. Errors: ARGUMENT. */
+   fields resolved. The name is owned by ctx. Not collective. */
 int zero_tensor_count(const zero_ctx *z);
 zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc);
-
-/* Returns memory and traffic of the tensors announced so far, before and after zero_build. It
-   allocates nothing on a device and asks no peer. `unit`: 0..units-1; all KEEP tensors are one more
-   unit, the last. Errors: ARGUMENT, MEMORY, and the sticky ones. */
+/* Return memory and traffic of the tensors announced so far, at any time, without allocating on a
+   device or asking a peer. `unit`: 0..units-1; the last one: all KEEP tensors. Errors: MEMORY. */
 zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
 zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
-
 /* Returns the configuration with every default resolved (bucket_numel: from the first plan on). */
 void zero_query_config(const zero_ctx *z, zero_config *cfg);
-
-/* Names two places of your code, *param and *grad (either may be NULL), that begin hooks of the
-   layer's unit write. It is for trainers with a pointer per layer and tensor, of any type. KEEP
-   tensors get their pointers here, or in zero_build if that comes later. `name` NULL: the tensor
-   announced last. Both places are borrowed until zero_destroy. Errors: ARGUMENT, STATE. */
-zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad);
-
-/* Names another field of your structs for the same tensor, such as a classifier's tied to the
-   embedding: a write to one changes both. (For a second slot, call zero_slot again.) Call it before
-   zero_bind or zero_adopt. Errors: ARGUMENT (no such tensor; another tensor's field). */
-zero_result zero_alias(zero_ctx *z, const char *name, size_t field);
-
 /* Returns the 2-norm of the mean gradient over all ranks, deterministic and equal at every stage.
    Squares are summed in f64 by fixed blocks: blocks in order, units in order of their reductions,
-   ranks in order. Optional, between zero_reduce and zero_step. SYNC. Errors: ARGUMENT, STATE and
-   the sticky ones. */
+   ranks in order. Optional, between zero_reduce and zero_step. SYNC. */
 zero_result zero_norm(zero_ctx *z, double *norm);
-
 /* Drops the gradient and counts the step as skipped, instead of zero_step. Weights, moments and the
    count of steps stay. A dynamic loss scale counts the gradient as usual. It is for your own rules,
-   for example on an unusual norm. All ranks decide the same. COLLECTIVE. Errors: STATE and the
-   sticky ones. */
+   for example on an unusual norm. All ranks decide the same. COLLECTIVE. */
 zero_result zero_skip_step(zero_ctx *z);
-
 /* Returns the name of a kind of event, such as "forward". Never NULL. */
 const char *zero_event_name(zero_event_kind kind);
 
 /* ---- the order of a pass --------------------------------------------------------------------- */
-
 /* Announces THE ORDER OF A PASS instead of letting the plugin learn it. At stage 3, the next units
    are prefetched (cfg.prefetch): those that came next in the pass before, and in the first pass
    those of a model of layers. If your code knows the order, such as a pipeline schedule, the first
    pass prefetches like all others. Announced before zero_build, it also sets the plan's count of
    gathers. Bits do not change.
-   `turns` are the calls of a pass that need parameters, in order, without hooks of a unit that is
-   already open and without backwards with `params` NULL. A call that is not the next one is
+   `turns` (copied) are the calls of a pass that need parameters, in order, without hooks of a unit
+   that is already open and without backwards with `params` NULL. A call that is not the next one is
    refused, and the pass can continue from there; so is an end before the last one. The order holds
    for every pass of that kind (`micro` ZERO_TOGETHER: all micro-steps together, otherwise 0) until
    another one replaces it. n 0: the plugin learns it again. Call it after the tensors or between
-   steps; `turns` is copied. Without an order, the plan counts a reduction of KEEP and LATE tensors
-   in every micro-step of a pass of ZERO_TOGETHER with accumulation SHARDED, but only one runs.
-   All ranks' orders are compared here, or in zero_build. COLLECTIVE. Errors: ARGUMENT (no such
-   unit; a release without a gather, or a gather without a release), STATE, MEMORY, MISMATCH with
-   the first call that differs. */
+   steps. Without an order, the plan counts a reduction of KEEP and LATE tensors in every micro-step
+   of a pass of ZERO_TOGETHER with accumulation SHARDED, but only one runs. All ranks' orders are
+   compared here, or in zero_build. COLLECTIVE. Errors: MEMORY, MISMATCH with the first call that
+   differs. */
 typedef enum zero_turn_kind {
     ZERO_TURN_FORWARD = 0, /* zero_forward_begin of a unit that is not open */
     ZERO_TURN_BACKWARD,    /* zero_backward_begin of one, with parameters */
-    ZERO_TURN_GATHER,      /* zero_gather */
-    ZERO_TURN_RELEASE,     /* zero_release */
     ZERO_TURN_KINDS
 } zero_turn_kind;
 typedef struct zero_turn {
@@ -999,67 +918,46 @@ typedef struct zero_turn {
 } zero_turn;
 zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_turn *turns, int n);
 
-/* Gather and release a unit by your own schedule, inside a pass. zero_gather starts the gather
-   without waiting and keeps the unit in a buffer (open_units) until zero_release. All hooks
-   between, for example of several micro-batches, find it there. Calls nest by count, do not replace
-   hooks, and match within one pass. With prefetch ZERO_NONE nothing else is gathered ahead. Both do
-   nothing below stage 3 and for resident units. COLLECTIVE. Errors: ARGUMENT, STATE (no buffer is
-   left; release without gather) and the sticky ones. */
-zero_result zero_gather(zero_ctx *z, int unit);
-zero_result zero_release(zero_ctx *z, int unit);
-
 /* ---- arrays that stay yours ------------------------------------------------------------------ */
-
 /* Train weights and gradients that stay in your arrays, whole on every rank. Use them if your
    weights are not movable pointers (arrays in a struct: ZERO_INLINE) or are doubles. The plugin
    copies to and from its own state, which the stage shards: stage 3 needs least memory. No hooks,
-   pointers or KEEP are needed.
+   pointers or KEEP are needed. All three are COLLECTIVE and SYNC.
    zero_lend replaces zero_build. It copies the weights of the fields of `params` and of slots,
    numbers of `type` or ZERO_F64, [layers, numel] (a slot: [numel]), and writes them back as the
    plugin stores them. All ranks pass the same values; `params` and `grads` are NULL if all tensors
    have slots. DOUBLES are rounded, because the plugin's weights, sums, moments and updates have at
-   most 32 bits: your code computes in double, from f32 weights. COLLECTIVE, SYNC. Errors: those of
-   zero_build and zero_adopt.
+   most 32 bits: your code computes in double, from f32 weights. Errors: those of zero_build and
+   zero_adopt.
    zero_lend_train replaces your optimizer. It copies the gradients of the fields of `grads` (a
    struct of the same kind, which may be local) and of slots, times the loss scale. Then it clears
    them, reduces, steps, and writes the new weights back. For gradients that are sums over a batch
    see cfg.divisor. With micro_steps above 1, each call adds one micro-step, and the last call
-   steps; otherwise it is as zero_train_end. Delayed updates are not possible. COLLECTIVE, SYNC.
-   Errors: those of zero_train_end; ARGUMENT (a pointer is NULL).
-   zero_lend_read writes the weights back again after zero_write_tensor or a checkpoint changed
-   them. COLLECTIVE, SYNC. Errors: ARGUMENT, STATE and the sticky ones.
-   zero_lend_array announces two arrays, [numel] each, before zero_lend: anywhere in memory,
-   borrowed until zero_destroy. The tensor's name is its number. Small tensors share units. Rows
-   need no test of their own: zero_lend returns ARGUMENT with the sentence of the first refused row.
-   Errors: those of zero_tensor and zero_slot. */
-zero_result zero_lend_array(zero_ctx *z, size_t numel, void *weights, void *grads);
+   steps; otherwise it is as zero_train_end. Delayed updates are not possible.
+   zero_lend_read writes back weights that zero_write_tensor or a checkpoint changed. */
 zero_result zero_lend(zero_ctx *z, void *params, zero_type type);
 zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
                             double loss, double *mean);
 zero_result zero_lend_read(zero_ctx *z, void *params);
 
 /* ---- tensors by name, between passes --------------------------------------------------------- */
-
 /* Read and write elements [first, first + count) of all layers of a tensor, type-major [layers,
-   numel], at any stage, as f32 for every type. read: all ranks ask for the same range (otherwise,
-   from stage 1 on, MISMATCH); `out` (count floats, yours) may be NULL on ranks that need no values.
-   write: all ranks pass the same values (otherwise MISMATCH, and nothing is written); each stores
-   the elements that it owns. Both stream through a fixed buffer, and no tensor is gathered whole.
-   Writing a gradient changes the update, but not the norm, which zero_reduce computed. COLLECTIVE,
-   SYNC. Errors: ARGUMENT (no such tensor, kind or range), STATE (inside a pass; GRADIENT outside
-   reduce..step), MISMATCH and the sticky ones. */
+   numel], at any stage, as f32 for every type, outside passes (GRADIENT: between zero_reduce and
+   zero_step). read: all ranks ask for the same range (otherwise, from stage 1 on, MISMATCH); `out`
+   (count floats, yours) may be NULL on ranks that need no values. write: all ranks pass the same
+   values (otherwise MISMATCH, and nothing is written); each stores the elements that it owns. Both
+   stream through a fixed buffer, and no tensor is gathered whole. Writing a gradient changes the
+   update, but not the norm, which zero_reduce computed. COLLECTIVE, SYNC. */
 zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                              size_t count, float *out);
 zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                               size_t count, const float *values);
-
-/* Returns a hash of all stored weights, tensors in order. It is equal at every stage and number of
-   ranks if and only if the weights are (but for chance). COLLECTIVE, SYNC. Errors: those of
-   reading. */
+/* Returns a hash of all stored weights and their tensors' names. It is equal at every stage and
+   number of ranks, and for tensors in any order, if and only if the weights are (but for chance).
+   COLLECTIVE, SYNC. Errors: MEMORY. */
 zero_result zero_hash(zero_ctx *z, uint64_t *hash);
 
 /* ---- state, for checkpoints ------------------------------------------------------------------ */
-
 /* Elements [first, first + count) of a tensor, over all layers, type-major as above. */
 typedef struct zero_range {
     const char *name; /* name of the tensor; owned by ctx */
@@ -1068,7 +966,6 @@ typedef struct zero_range {
     zero_type type;   /* as stored: F32, except weights without an f32 copy */
     size_t first, count;
 } zero_range;
-
 /* Begins the name of the last range of a rank with cfg.feedback: its errors in BF16, as ZERO_MASTER
    of a tensor of that name and, for example, `2 of 4, 4 by 2`. These are its place among the ranks
    that agree on a step, how many share the shards, and how many of these are in the first hop. Only
@@ -1084,95 +981,74 @@ typedef struct zero_counters {
     float scale;                      /* loss scale of the next backward */
     int hysteresis;                   /* remaining hysteresis */
 } zero_counters;
-
-/* Opens the state, waits for pending work, and waits for all ranks. Call it between steps
-   (otherwise ZERO_ERR_STATE, because partly accumulated gradients are not in a state). Until
-   zero_state_end, call only these functions, zero_all_sum and zero_broadcast. COLLECTIVE, SYNC.
-   Errors: STATE and the sticky ones. */
+/* Opens the state, waits for pending work, and waits for all ranks. Call it between steps, because
+   partly accumulated gradients are not in a state. Until zero_state_end, call only these functions,
+   zero_all_sum and zero_broadcast. COLLECTIVE, SYNC. */
 zero_result zero_state_begin(zero_ctx *z);
-
 /* Return the number of this rank's ranges, and range i; a tensor's kinds follow each other. `whole`
    0: the ranges that this rank saves. Over all ranks, they contain every element exactly once, at
    any stage. 1: the ranges that this rank needs to continue, at stage 0 all. Valid after
    zero_query_plan. */
 int zero_state_ranges(const zero_ctx *z, int whole);
 zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range);
-
-/* Copies part of a range of this rank (of `whole` 1) to `out`, in range->type: count elements from
-   range->first on. Not collective. Errors: ARGUMENT, STATE, DEVICE. */
+/* Copy part of a range of this rank (of `whole` 1), count elements from range->first on: get to
+   `out`, in range->type as stored; put `values` of range->type into the state, rounded to nearest
+   if the stored type differs. With cfg.delay_from: if all ranges of ZERO_PARAMETER are put, an
+   update is pending after zero_state_end as at zero_state_get; if none are put, no update is
+   pending. Not collective. Errors: DEVICE. */
 zero_result zero_state_get(zero_ctx *z, const zero_range *range, void *out);
-
-/* Copies `values`, of range->type, into the state. If the stored type differs, they are rounded to
-   nearest. With cfg.delay_from: if all ranges of ZERO_PARAMETER are put, an update is pending after
-   zero_state_end as at zero_state_get; if none are put, no update is pending. Not collective.
-   Errors: ARGUMENT, STATE, DEVICE. */
 zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *values);
-
-/* Returns the counters. Call it inside an open state; outside, they may be of an earlier step. */
+/* Return and set the counters, inside an open state; outside, they may be of an earlier step. A
+   fixed loss scale stays cfg's. So does the first dynamic scale, if the state comes from a run
+   without one (iteration 0). */
 void zero_state_counters(const zero_ctx *z, zero_counters *counters);
-/* Sets the counters. A fixed loss scale stays cfg's. So does the first dynamic scale, if the state
-   comes from a run without one (iteration 0). */
 zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *counters);
-
 /* Closes the state. `changed` (the same on all ranks): the parameters are computed from the weights
-   that were put, and gathered. COLLECTIVE. Errors: STATE and the sticky ones. */
+   that were put, and gathered. COLLECTIVE. */
 zero_result zero_state_end(zero_ctx *z, int changed);
 
-/* Returns zeroed CPU memory that a device copies to and from at full speed, to be freed with
-   zero_host_free. NULL: none is left. */
-void *zero_host_alloc(size_t bytes);
-void zero_host_free(void *memory);
-
-/* ---- numbers --------------------------------------------------------------------------------- */
-
-/* Converts n numbers in CPU memory, rounding to nearest, ties to even. Values that are too large
-   become infinities; NaN stay NaN. One of the two types is F32, or both are the same. Bits do not
-   depend on the processor's instructions. The memory needs no alignment. */
+/* ---- numbers, small collectives, statistics -------------------------------------------------- */
+/* Converts n numbers in CPU memory, of any alignment, rounding to nearest, ties to even. Values
+   that are too large become infinities; NaN stay NaN. One of the two types is F32, or both are the
+   same. Bits do not depend on the processor's instructions. */
 void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n);
-
 /* Returns the bytes of one number. */
 size_t zero_type_bytes(zero_type type);
-
-/* ---- small collectives ----------------------------------------------------------------------- */
-
-/* Sums n doubles over the ranks in rank order; every rank gets the result. n <= 64. COLLECTIVE,
-   SYNC. Errors: ARGUMENT and the sticky ones. */
+/* Sums n (at most 64) doubles over the ranks, in rank order, on every rank. COLLECTIVE, SYNC. */
 zero_result zero_all_sum(zero_ctx *z, double *values, int n);
 /* Copies bytes from rank root to all. COLLECTIVE, SYNC. */
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root);
 /* Waits until all ranks have called it. COLLECTIVE, SYNC. */
 zero_result zero_barrier(zero_ctx *z);
+/* Returns the counters and waits for pending work, so that they are exact. SYNC. */
+zero_result zero_query_stats(zero_ctx *z, zero_stats *stats);
+/* Returns zeroed CPU memory that a device copies to and from at full speed, to be freed with
+   zero_host_free. NULL: none is left. */
+void *zero_host_alloc(size_t bytes);
+void zero_host_free(void *memory);
 
 /* ---- groups of ranks ------------------------------------------------------------------------- */
-
 /* GROUPS OF RANKS: collectives on your own buffers, in addition to data parallelism, for the ranks
-   of a tensor-parallel layer, pipeline stages, and ranks that share experts.
-
-   A group is opened on a communicator and can be split by colour and key. One thread uses a group
-   at a time; a thread may use many. All its ranks call its collectives in the same order, and the
-   two ranks of a message call send and receive. Groups and contexts have separate channels: their
-   order relative to each other is free.
-
+   of a tensor-parallel layer, pipeline stages, and ranks that share experts. A group is opened on a
+   communicator and can be split. One thread uses a group at a time; a thread may use many. All its
+   ranks call its collectives in the same order, and the two ranks of a message call send and
+   receive. Groups and contexts have separate channels: their order relative to each other is free.
    CPU: a call returns when it is done, and its buffers (ordinary memory) are yours again. A send
    may return before it is received, or not: do not rely on either. CUDA: buffers are on the device,
    and calls are enqueued on the group's stream, as NCCL's are. With LOCAL (ranks are threads) the
    threads wait for each other in every call. With NCCL, calls of several groups, or of a group and
    a context, may overlap only if NCCL_LAUNCH_ORDER_IMPLICIT is set.
-
-   SUMS are added in rank order in f32 (F64: in f64) and rounded once, to the type. They are
-   deterministic and equal on every rank, with LOCAL and MPI. NCCL uses its own order. MAX returns
-   the largest; the result for NaN is undefined. A single rank gets its input.
-
-   ERRORS are sticky, as in a context: every call after a group's first failure returns it, and
-   zero_group_error returns the sentence. A rank that fails, or closes a group while peers wait,
-   ends their calls with PEER. A killed rank ends the groups and contexts of all ranks if its
-   launcher notices (zero_run_local, zero_start_local, mpirun) or calls zero_local_abort for the
-   zero_local that all of them began with. Different calls, or different sizes, return MISMATCH with
-   both calls, at the latest at the next call. A wait longer than timeout_s returns TIMEOUT with the
-   missing rank. Named groups (zero_group_name) print `tp 1` for rank 1, and a lost or late rank has
-   all its names: `rank 3 (tp 1, pp 0, dp 1)`. Over MPI the buffers of the failed call must stay
-   allocated until MPI_Finalize.
-
+   SUMS are added in rank order in f32 (F64: in f64) and rounded once, to the type: deterministic
+   and equal on every rank, with LOCAL and MPI. NCCL uses its own order. MAX returns the largest;
+   the result for NaN is undefined. A single rank gets its input.
+   ERRORS are sticky, as in a context: every call after a group's first failure returns it. A rank
+   that fails, or closes a group while peers wait, ends their calls with PEER. A killed rank ends
+   the groups and contexts of all ranks if its launcher notices (zero_run_local, zero_start_local,
+   mpirun) or calls zero_local_abort for the zero_local that all of them began with. Different
+   calls, or different sizes, return MISMATCH with both calls, at the latest at the next call. A
+   wait longer than timeout_s returns TIMEOUT with the missing rank. Sentences print rank 1 of a
+   named group as `tp 1`, and a lost or late rank with all its names: `rank 3 (tp 1, pp 0, dp 1)`.
+   Over MPI the buffers of the failed call must stay allocated until MPI_Finalize.
    BYTES that a call counts as sent by this rank, N ranks, b = bytes of the buffer named:
      all_reduce      2 b (N-1)/N of data        all_gather  (N-1) b of mine
      reduce_scatter  (N-1) b of mine            all_to_all  bytes to other ranks
@@ -1180,41 +1056,33 @@ zero_result zero_barrier(zero_ctx *z);
    to the rounding: the rank of the last element counts the remainder. Barriers, splits and the
    exchange of sizes are not counted. (Under 4 KiB, LOCAL and MPI send all_reduce's data to all
    ranks at once: (N-1) b are sent, but the formula is counted.) */
-
 /* Opens the ranks of comm as a group. `stream`, CUDA: the cudaStream_t that orders the calls, of
    the device that is current here and at every call; CPU: NULL. timeout_s: seconds, finite and
    above 0, or 0 for 600. The communicator is duplicated or joined, as in zero_create;
    comm.node_size is ignored. If an error leaves *g non-NULL, zero_group_error(*g) returns the
-   reason, and your code must still close *g. COLLECTIVE. Errors: ARGUMENT, MEMORY, MISMATCH, PEER,
-   TIMEOUT, COMM, DEVICE, UNSUPPORTED. */
+   reason, and your code must still close *g. COLLECTIVE. Errors: MEMORY, UNSUPPORTED. */
 zero_result zero_group_open(zero_group **g, const zero_comm *comm, void *stream, double timeout_s);
-
 /* Splits a group: ranks of `of` with the same colour become a group, ordered by key, then by rank.
    A colour below 0: this rank is in none, and *g is NULL. Stream and time limit are those of `of`.
    COLLECTIVE over `of`. Errors: those of zero_group_open. */
 zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g);
-
 /* Closes the group; destroy contexts made from it first. If groups split off it are open, the
    plugin keeps it until the last of them is closed. NULL is allowed. With MPI it is COLLECTIVE for
    at most timeout_s, as zero_destroy. */
 void zero_group_close(zero_group *g);
-
 /* Sets the group's name in sentences: "tp", "pp", "dp"; copied, at most 7 letters, the same on all
    ranks. A second name replaces the first. */
 void zero_group_name(zero_group *g, const char *name);
-
 /* Return this rank and the number of ranks. If the group is NULL: rank 0 of 1. */
 int zero_group_rank(const zero_group *g);
 int zero_group_size(const zero_group *g);
 /* Returns the sentence of the last error, or "". Owned by the group, until the next call. */
 const char *zero_group_error(const zero_group *g);
-
 /* Returns the group as a communicator for zero_create: a context shards over these ranks. It
    borrows the group: destroy the context first. */
 zero_comm zero_group_comm(zero_group *g);
 
 typedef enum zero_reduction { ZERO_SUM = 0, ZERO_MAX } zero_reduction;
-
 /* Sums n numbers over the ranks in place; every rank gets the result. */
 zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
                                   zero_reduction how);
@@ -1231,14 +1099,12 @@ zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root);
 /* Waits until all ranks have called it. SYNC. */
 zero_result zero_group_barrier(zero_group *g);
-
 /* One message between two ranks. */
 typedef struct zero_message {
     int peer, sends; /* sends: 1 to the peer, 0 from it */
     void *data;      /* not written if sends is 1 */
     size_t bytes;    /* equal on both sides; 0: no message */
 } zero_message;
-
 /* Send and receive messages. The messages of one list run at once, so that the forward and backward
    neighbours of a pipeline stage never wait for each other. Between two ranks, messages arrive in
    the order in which they were sent. */
@@ -1252,18 +1118,11 @@ typedef struct zero_group_stats {
     double waited_s; /* time of the calling thread in these calls (CPU; 0 in the CUDA build) */
 } zero_group_stats;
 void zero_group_query_stats(const zero_group *g, zero_group_stats *stats);
-
 /* Traces the group's events with those of z (zero_config.trace), on track ZERO_TRACK_GROUP + lane,
    0..7, until it is closed, z is destroyed, or a call has z NULL. Its first event, once, is OPEN,
    with the times at which the group was made. z is built; without a trace nothing is recorded. This
-   function and the group's calls must not run in two threads at once. Errors: ARGUMENT. */
+   function and the group's calls must not run in two threads at once. */
 zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane);
-
-/* ---- statistics ------------------------------------------------------------------------------ */
-
-/* Returns the counters and waits for pending work, so that they are exact. SYNC. Errors: ARGUMENT,
-   STATE and the sticky ones. */
-zero_result zero_query_stats(zero_ctx *z, zero_stats *stats);
 
 #ifdef __cplusplus
 }

@@ -14,7 +14,7 @@ CARRIED_LIBS = $(if $(CARRY),-L$(CARRY)/lib -Xlinker -rpath -Xlinker $(abspath $
 NVFLAGS = -std=c++17 -g -O3 -fmad=false $(if $(WERROR),-Werror all-warnings) -Xcompiler -Wall,-Wextra,-pthread,-ffp-contract=off $(addprefix -Xcompiler ,$(OMP) $(filter -m%,$(OPT))) -t 0 $(CUFLAGS) $(CARRIED) -MMD -MP
 CUBASE  = zero_plugin gpt2 experts ops_experts_cuda tensor_parallel stages pipelined pipeline pipeline_run pipeline_lane_cuda spill_cuda ops_cuda attention_cuda attention_cudnn
 CUOBJS  = $(addprefix $C/,$(addsuffix .o,$(CUBASE))) $(TRAINER:$B/%=$C/%)
-vpath %.cu adapters/gpt2 adapters/pipeline tests
+vpath %.cu adapters/gpt2 adapters/pipeline tests/cuda
 
 .PHONY: cuda cuda-tests cuda-libraries emulated
 cuda: $C/train_gpt2_zero
@@ -37,12 +37,12 @@ $C/gpu_kernels: $C/gpu_kernels.o $C/ops_cuda.o $C/attention_cuda.o $C/attention_
 	$(CULINK)
 DROPPED = -DCUDA_SOURCE='"$B/drop/zero_plugin.cu"'
 # Tests for a GPU; test_cuda's arenas are managed memory, which its CPU code reads.
-cuda-tests: $(addprefix $C/,test_cuda test_groups_cuda test_attention test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline gpu_kernels)
-$C/test_cuda $C/test_groups_cuda: $C/%: tests/%.cu $B/drop/zero_plugin.cu $C/settings
+cuda-tests: $(addprefix $C/,test_cuda test_groups_cuda test_start_cuda test_attention test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline gpu_kernels)
+$C/test_cuda $C/test_groups_cuda $C/test_start_cuda: $C/%: tests/cuda/%.cu $B/drop/zero_plugin.cu $C/settings
 	@mkdir -p $C
 	$(call short,NVCC)$(NVCC) $(NVFLAGS) $(GENCODE) -DZP_CUDA_MALLOC=cudaMallocManaged $(DROPPED) -I. -c -o $@.o $<
 	$(COMPILE) -o $@ $@.o $(CULIBS) -lm
-$C/test_gpt2_ops.o $C/test_gpt2.o $C/test_gpt2_tiles.o $C/test_gpt2_parallel.o $C/test_gpt2_experts.o $C/test_gpt2_pipeline.o: $C/%.o: tests/%.c $C/settings
+$C/test_gpt2_ops.o $C/test_gpt2.o $C/test_gpt2_tiles.o $C/test_gpt2_parallel.o $C/test_gpt2_experts.o $C/test_gpt2_pipeline.o: $C/%.o: tests/gpt2/%.c $C/settings
 	@mkdir -p $C
 	$(call short,NVCC)$(NVCC) $(NVFLAGS) $(GENCODE) -I. -x cu -c -o $@ $<
 $C/test_attention $C/test_gpt2_ops $C/test_gpt2 $C/test_gpt2_tiles $C/test_gpt2_parallel $C/test_gpt2_experts $C/test_gpt2_pipeline: $C/%: $C/%.o $(addprefix $C/,$(addsuffix .o,$(CUBASE)))
@@ -70,19 +70,20 @@ $E/%.o: %.c $E/settings
 	$(call short,CC)$(CC) -std=c11 -D_GNU_SOURCE $(EFLAGS) -c -o $@ $<
 $E/train_gpt2_zero: $(addprefix $E/,zero_plugin.o train_gpt2_zero.o) $(EMODEL) $(EDEVICE) $(LAUNCH:$B/%=$E/%) $(filter-out $(LAUNCH) %/train_gpt2_zero.o,$(TRAINER))
 	$(call short,CXX)$(CXX) -pthread -fopenmp -rdynamic -o $@ $^ -lxxhash -lcjson -lm -ldl
-$E/test_gpt2_ops.o $E/test_gpt2.o $E/test_gpt2_tiles.o $E/test_gpt2_parallel.o $E/test_gpt2_experts.o $E/test_gpt2_pipeline.o: $E/%.o: tests/%.c $E/settings
+$E/test_gpt2_ops.o $E/test_gpt2.o $E/test_gpt2_tiles.o $E/test_gpt2_parallel.o $E/test_gpt2_experts.o $E/test_gpt2_pipeline.o: $E/%.o: tests/gpt2/%.c $E/settings
 	@mkdir -p $E
 	$(call short,CXX)$(ECXX) -x c++ -include cuda_runtime.h -c -o $@ $<
 $E/test_gpt2 $E/test_gpt2_tiles $E/test_gpt2_parallel $E/test_gpt2_experts $E/test_gpt2_pipeline: $E/%: $E/%.o $(EMODEL) $E/zero_plugin.o $(EDEVICE)
 $E/test_gpt2_ops: $E/test_gpt2_ops.o $E/zero_plugin.o $(EDEVICE)
 $E/test_attention: $E/test_attention.o $E/zero_plugin.o $(EDEVICE)
-$E/test_cuda.o $E/test_groups_cuda.o: $B/drop/zero_plugin.cu
-$E/test_cuda.o $E/test_groups_cuda.o: ECXX += $(DROPPED) -Dsyscall=emulated_syscall -Dnanosleep=emulated_nanosleep -Ddlsym=emulated_dlsym -Dpthread_cond_wait=emulated_cond_wait -fno-inline \
+$E/test_cuda.o $E/test_groups_cuda.o $E/test_start_cuda.o: $B/drop/zero_plugin.cu
+$E/test_cuda.o $E/test_groups_cuda.o $E/test_start_cuda.o: ECXX += $(DROPPED) -Dsyscall=emulated_syscall -Dnanosleep=emulated_nanosleep -Ddlsym=emulated_dlsym -Dpthread_cond_wait=emulated_cond_wait -fno-inline \
 	-fno-omit-frame-pointer -fno-optimize-sibling-calls
 $E/test_cuda: $E/test_cuda.o $E/emulation.o $E/emulation_nccl.o
 $E/test_groups_cuda: $E/test_groups_cuda.o $E/emulation.o $E/emulation_nccl.o
+$E/test_start_cuda: $E/test_start_cuda.o $E/emulation.o $E/emulation_nccl.o
 $E/test_emulation: $E/test_emulation.o $E/zero_plugin.o $E/emulation.o $E/emulation_nccl.o
-ETESTS  = $(addprefix $E/,test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_gpt2_ops test_attention test_cuda test_groups_cuda test_emulation)
+ETESTS  = $(addprefix $E/,test_gpt2 test_gpt2_tiles test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_gpt2_ops test_attention test_cuda test_groups_cuda test_start_cuda test_emulation)
 $(ETESTS):
 	$(call short,CXX)$(CXX) -pthread -rdynamic -o $@ $^ -lm -ldl
 $E/gpu_kernels: $E/gpu_kernels.o $(EDEVICE)

@@ -36,13 +36,17 @@ one_mpi() { [ "$1" = 0 ] && echo openmpi || echo mpich; }
 
 # A developer runs this set after a change of one file. It has its own build folder, which compiles quickly.
 quick_build() {
-    build quick-build 300 "-s B=$B/quick OPT='-O1 -march=native' MPICC= $(printf " $B/quick/%s" test_unit test_model test_bits test_optimizers test_order test_gpt2)"
+    build quick-build 300 "-s B=$B/quick OPT='-O1 -march=native' MPICC= $(printf " $B/quick/%s" test_unit test_errors test_plans test_steps test_skips test_model test_bits test_optimizers test_order test_gpt2)"
 }
 quick() {
     cat <<TABLE
 quick-optimizers 60 beside $B/quick/test_optimizers
 quick-bits 60 beside $B/quick/test_bits 1 $SEED
 quick-unit 60 beside $B/quick/test_unit
+quick-errors 60 beside $B/quick/test_errors
+quick-plans 60 beside $B/quick/test_plans
+quick-steps 60 beside $B/quick/test_steps
+quick-skips 60 beside $B/quick/test_skips
 quick-model 60 beside $B/quick/test_model 60 $SEED
 quick-order 60 beside $B/quick/test_order $SEED
 quick-gpt2 60 beside $B/quick/test_gpt2
@@ -53,40 +57,44 @@ main_build() { build build 500 "-s tests"; }
 # The parts that cost most: `make test` runs a third of them, and `make test-long` another third.
 heavy() {
     cat <<TABLE
-resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_resume.sh $B
-delay 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_delay.sh $B
-foreign 120 beside sh $here/test_foreign.sh $B
-elastic 300 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_elastic.sh $B 8 $SEED
+resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_resume.sh $B
+delay 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_delay.sh $B
+foreign 120 beside sh $here/hosts/test_foreign.sh $B
+elastic 300 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_elastic.sh $B 8 $SEED
 memory 120 beside $B/test_memory
-experts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_experts.sh $B
-llmc 400 beside LLMC= sh $here/test_llmc.sh $B
+experts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_experts.sh $B
+llmc 400 beside LLMC= sh $here/llmc/test_llmc.sh $B
 tensors 300 beside $B/test_tensors $B
-allocations 240 alone sh $here/test_allocations.sh $B
-mpi 300 alone env SAMPLE=3 sh $here/test_mpi.sh $B $(one_mpi $((SEED % 2)))
+allocations 240 alone sh $here/trainer/test_allocations.sh $B
+mpi 300 alone env SAMPLE=3 sh $here/comm/test_mpi.sh $B $(one_mpi $((SEED % 2)))
 gpt2-experts 120 beside $B/test_gpt2_experts
 codec 200 beside $B/test_codec $SEED $B
 gpt2-pipeline 120 beside $B/test_gpt2_pipeline
 gpt2-ops 120 beside $B/test_gpt2_ops
-checkpoint-faults 300 beside sh $here/test_checkpoint_faults.sh $B fast $SEED
-deepspeed-import 600 beside sh $here/test_deepspeed_import.sh $B
-layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layouts.sh $B
-layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_kills.sh $B
+checkpoint-faults 300 beside sh $here/checkpoint/test_checkpoint_faults.sh $B fast $SEED
+deepspeed-import 600 beside sh $here/checkpoint/test_deepspeed_import.sh $B
+layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layouts.sh $B
+layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_kills.sh $B
 offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
-checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_checkpoint_tool.sh $B
-observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_observe.sh $B
+checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/checkpoint/test_checkpoint_tool.sh $B
+observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/report/test_observe.sh $B
 transport 120 alone $B/test_transport
 bits 300 beside $B/test_bits 12 $SEED
 TABLE
 }
 main() {
     cat <<TABLE
-trainer 600 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_trainer.sh $B
+trainer 600 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_trainer.sh $B
 unit 120 beside $B/test_unit
+errors 60 beside $B/test_errors
+plans 60 beside $B/test_plans
+steps 60 beside $B/test_steps
+skips 60 beside $B/test_skips
 extra 60 beside $B/test_extra
 model 300 beside $B/test_model 400 $SEED
-process-memory 120 alone sh $here/test_process_memory.sh $B
+process-memory 120 alone sh $here/trainer/test_process_memory.sh $B
 products 60 beside $B/test_products
-products-trainer 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_products.sh $B
+products-trainer 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/gpt2/test_products.sh $B
 gpt2-attention-vectors 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $B/test_gpt2_ops attention
 gpt2-attention-f32 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE $B/test_gpt2_ops attention
 gpt2 120 beside $B/test_gpt2
@@ -98,8 +106,8 @@ report 30 beside $B/test_report
 observe 30 beside $B/test_observe
 plan 60 beside $B/test_plan $B
 wire 60 beside $B/test_wire
-plan-program 120 beside sh $here/test_plan.sh $B
-page 120 beside sh $here/test_page.sh $B
+plan-program 120 beside sh $here/plan/test_plan.sh $B
+page 120 beside sh $here/report/test_page.sh $B
 schedule 60 beside $B/test_schedule
 ds-config 60 beside $B/test_ds_config
 data-fuzz 60 beside $B/fuzz_data 5 $SEED
@@ -107,9 +115,9 @@ machine-fuzz 60 beside $B/fuzz_machine 5 $SEED adapters/plan/card.txt
 ds-config-fuzz 60 beside $B/fuzz_ds_config 10 $SEED $here/ds_config/*.json
 scale 120 beside $B/test_scale 1000 $SEED
 optimizers 120 beside $B/test_optimizers
-libraries 200 beside sh $here/test_libraries.sh
+libraries 200 beside sh $here/reference/test_libraries.sh
 check 120 beside $B/test_check
-build-settings 60 beside sh $here/test_build.sh $B
+build-settings 60 beside sh $here/install/test_build.sh $B
 abi 20 beside $B/test_abi
 run 60 beside $B/test_run
 ease 60 beside $B/test_ease
@@ -117,7 +125,7 @@ trace 60 beside $B/test_trace
 ease-checked 60 beside $B/test_ease_checked
 lend 60 beside $B/test_lend
 lend-checked 60 beside $B/test_lend_checked
-hashes 60 beside sh $here/test_hashes.sh $B
+hashes 60 beside sh $here/plugin/test_hashes.sh $B
 offload 120 beside $B/test_offload 8 $SEED $B
 growth 60 beside $B/test_growth
 group 120 alone $B/test_group
@@ -128,23 +136,23 @@ order-checked 60 beside $B/test_order_checked $SEED
 hierarchy 120 beside $B/test_hierarchy 24 $SEED $B
 fast-math 120 beside $B/test_fast_math
 fast-math-scale 120 beside $B/test_scale_fast 300 $SEED
-drop 200 beside sh $here/test_drop.sh $B
+drop 200 beside sh $here/install/test_drop.sh $B
 host-own 120 beside $B/test_host_own
 host-llama 120 beside $B/test_host_llama
 host-layers 120 beside $B/test_host_layers
-host-guide 200 beside sh $here/test_host_guide.sh $B
-host-groups 120 beside sh $here/test_host_groups.sh $B
-python 200 beside sh $here/test_python.sh $B
-install 200 beside sh $here/test_install.sh $B
+host-guide 200 beside sh $here/hosts/test_host_guide.sh $B
+host-groups 120 beside sh $here/hosts/test_host_groups.sh $B
+python 200 beside sh $here/hosts/test_python.sh $B
+install 200 beside sh $here/install/test_install.sh $B
 checkpoint 120 beside $B/test_checkpoint sample $SEED
 checkpoint-kill 200 beside $B/test_checkpoint_kill 100 $SEED
 checkpoint-device 60 beside $B/test_checkpoint_device
 model-files 120 beside OMP_NUM_THREADS=1 $B/test_model_files
-model-files-python 200 beside sh $here/test_model_files.sh $B
-data 120 beside sh $here/test_data.sh $B
+model-files-python 200 beside sh $here/checkpoint/test_model_files.sh $B
+data 120 beside sh $here/data/test_data.sh $B
 faults 300 beside $B/test_faults
-losses 200 alone sh $here/test_losses.sh $B
-converge-sample 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/converge.sh $B sample
+losses 200 alone sh $here/gpt2/test_losses.sh $B
+converge-sample 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/bench/converge.sh $B sample
 TABLE
     heavy | sample 3
 }
@@ -178,6 +186,10 @@ asan-checkpoint 300 beside $B/asan/test_checkpoint sample $SEED
 asan-gpt2-parallel 600 beside $B/asan/test_gpt2_parallel
 asan-optimizers 600 beside $B/asan/test_optimizers
 asan-unit 600 beside $B/asan/test_unit
+asan-errors 300 beside $B/asan/test_errors
+asan-plans 300 beside $B/asan/test_plans
+asan-steps 300 beside $B/asan/test_steps
+asan-skips 300 beside $B/asan/test_skips
 asan-codec 600 beside $B/asan/test_codec $SEED $B
 asan-model 600 beside $B/asan/test_model 300 $SEED
 asan-host-own 300 beside $B/asan/test_host_own
@@ -209,17 +221,18 @@ emulated() {
     cat <<TABLE
 emulation 120 beside $B/emulated/test_emulation
 emulated-groups 120 beside $B/emulated/test_groups_cuda
+emulated-start 60 beside $B/emulated/test_start_cuda
 emulated-cuda 300 beside $B/emulated/test_cuda seeds 2 $SEED
 TABLE
     sample 4 <<TABLE
-emulated-trainer 400 beside sh $here/test_emulated.sh $B
+emulated-trainer 400 beside sh $here/cuda/test_emulated.sh $B
 emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
 emulated-gpt2-experts 600 beside $B/emulated/test_gpt2_experts
-emulated-plan 120 beside env GPU=$B/emulated/train_gpt2_zero sh $here/test_plan.sh $B
+emulated-plan 120 beside env GPU=$B/emulated/train_gpt2_zero sh $here/plan/test_plan.sh $B
 emulated-attention 120 beside $B/emulated/test_attention
 emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
 emulated-gpt2-parallel 600 beside $B/emulated/test_gpt2_parallel
-cudnn-graphs 120 beside sh $here/test_cudnn.sh $B
+cudnn-graphs 120 beside sh $here/cuda/test_cudnn.sh $B
 emulated-cuda-faults 900 beside $B/emulated/test_cuda faults 4
 emulated-gpt2 600 beside $B/emulated/test_gpt2
 emulated-gpt2-pipeline 600 beside $B/emulated/test_gpt2_pipeline
@@ -232,21 +245,21 @@ long() {
     if can_fuzz; then fuzz 10; else echo "fuzz 0 skip clang with libFuzzer is not installed"; fi
     if has_cuda; then emulated; else echo "emulated 0 skip the CUDA toolkit's headers are not installed"; fi
     sample 3 <<TABLE
-layout-saves 500 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_layout_saves.sh $B
-hosts 400 alone sh $here/test_hosts.sh $B
-soak 400 alone python3 $here/soak.py $B 0.033 $SEED
+layout-saves 500 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_saves.sh $B
+hosts 400 alone sh $here/launch/test_hosts.sh $B
+soak 400 alone python3 $here/tools/soak.py $B 0.033 $SEED
 TABLE
     cat <<TABLE
 tsan-trace 300 beside $B/tsan/test_trace
-checkpoint-slow 200 beside sh $here/test_checkpoint_faults.sh $B slow
-launchers 300 beside sh $here/test_launchers.sh $B
-mpi-other 300 alone env SAMPLE=3 sh $here/test_mpi.sh $B $(one_mpi $((1 - SEED % 2)))
+checkpoint-slow 200 beside sh $here/checkpoint/test_checkpoint_faults.sh $B slow
+launchers 300 beside sh $here/launch/test_launchers.sh $B
+mpi-other 300 alone env SAMPLE=3 sh $here/comm/test_mpi.sh $B $(one_mpi $((1 - SEED % 2)))
 TABLE
-    [ -z "${LLMC:-}" ] || echo "llmc-real 1800 alone sh $here/test_llmc.sh $B"
+    [ -z "${LLMC:-}" ] || echo "llmc-real 1800 alone sh $here/llmc/test_llmc.sh $B"
     converge $((SEED % 2 * 3)) | sample 3
 }
 converge() { # STAGE
-    for type in f32 bf16 fp16; do echo "converge-$type-$1 900 alone sh $here/test_converge.sh $B $1 $type"; done
+    for type in f32 bf16 fp16; do echo "converge-$type-$1 900 alone sh $here/gpt2/test_converge.sh $B $1 $type"; done
 }
 # libFuzzer on everything that reads files of others, with clang where it is installed.
 
@@ -265,24 +278,24 @@ whole() {
     can_fuzz && fuzz 600
     converge $((3 - SEED % 2 * 3))
     cat <<TABLE
-checkpoint-faults-all 600 alone sh $here/test_checkpoint_faults.sh $B
+checkpoint-faults-all 600 alone sh $here/checkpoint/test_checkpoint_faults.sh $B
 checkpoint-all 1800 beside $B/test_checkpoint all
 emulated-cuda-mutants 3600 beside $B/emulated/test_cuda mutants 8
 emulated-cuda-all 3600 beside $B/emulated/test_cuda all 0 $SEED
-checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/test_checkpoint_bench.sh $B
-soak-hour 9000 alone python3 $here/soak.py $B 1 $SEED
-mutants 6000 alone env BUDGET=60 SEED=$SEED python3 $here/mutants.py $B
-checkpoint-kills 7200 beside sh $here/kill_many.sh $B 10000 $SEED
-elastic-kills 7200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/test_elastic.sh $B 1000 $SEED kills
+checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/checkpoint/test_checkpoint_bench.sh $B
+soak-hour 9000 alone python3 $here/tools/soak.py $B 1 $SEED
+mutants 6000 alone env BUDGET=60 SEED=$SEED python3 $here/tools/mutants.py $B
+checkpoint-kills 7200 beside sh $here/checkpoint/kill_many.sh $B 10000 $SEED
+elastic-kills 7200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_elastic.sh $B 1000 $SEED kills
 offload-all 1200 beside $B/test_offload 1 $SEED $B
 offload-rings-all 1200 beside $B/test_offload_rings 1 $SEED $B
 model-all 3600 beside $B/test_model 100000 1
 bits-all 7200 beside $B/test_bits all
 emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 10 $SEED
 fast-math-full 600 alone make -s B=$B/ofast FASTOPT=-Ofast $B/ofast/test_fast_math && $B/ofast/test_fast_math
-mpi-whole 1200 alone sh $here/test_mpi.sh $B
+mpi-whole 1200 alone sh $here/comm/test_mpi.sh $B
 check-all 1800 alone env -u SEED make check
-fresh-machine 3600 alone sh $here/test_fresh_machine.sh $B
+fresh-machine 3600 alone sh $here/install/test_fresh_machine.sh $B
 TABLE
 }
 

@@ -1,14 +1,29 @@
 #!/bin/sh
-# drop.sh FOLDER - writes the two files that you copy into your trainer: zero_plugin.h, and one
-# zero_plugin.cu with every room in its place. Their first lines name the version, the commit (`unknown`
-# outside git; -dirty: with uncommitted changes) and a checksum of the lines below. If FOLDER has a file
-# of that name that drop.sh did not write, or that was edited since, drop.sh writes nothing. An
-# unchanged file keeps its time, so a makefile may call drop.sh each time.
+# drop.sh FOLDER [PART...] - writes the two files that you copy into your trainer: zero_plugin.h, and one
+# zero_plugin.cu with every room in its place. Without PART both have everything. Otherwise they have the
+# core (stages 0 to 3 in memory, on the ranks of one machine) and the named parts; "core" names no other.
+# zero_plugin.cu marks the rooms of each part. A function or a setting of a part that is left out answers
+# ZERO_ERR_UNSUPPORTED, and its message has the command that adds the part.
+#
+# The first lines name the version, the commit (`unknown` outside git; -dirty: with uncommitted changes)
+# and a checksum of the lines below. If FOLDER has a file of that name that drop.sh did not write, or
+# that was edited since, drop.sh writes nothing. An unchanged file keeps its time, so a makefile may call
+# drop.sh each time.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 fail() { echo "drop.sh: $*" >&2; exit 1; }
-if [ $# -ne 1 ] || [ -z "$1" ]; then echo "drop.sh: expected a folder: make drop DIR=folder" >&2; exit 2; fi
+if [ $# -lt 1 ] || [ -z "$1" ]; then
+    echo "drop.sh: expected a folder and no part, or some: make drop DIR=folder [WITH=\"core nccl\"]" >&2
+    exit 2
+fi
 case $1 in /*) folder=$1 ;; *) folder=./$1 ;; esac # so that no name looks like an option
+to=$1
+shift
+parts=$(sed -n 's/^#include "zero_plugin\/.*\/\* \[\([a-z ]*\)\].*/\1/p' "$here/zero_plugin.cu" | tr ' ' '\n' | sort -u | tr '\n' ' ')
+with=${*:-$parts}
+for part in $with; do
+    case " core $parts" in *" $part "*) ;; *) fail "no part is named '$part'; the parts are: core $parts" ;; esac
+done
 files="zero_plugin.h zero_plugin.cu"
 mark="/* Written by make drop of ZeRO for C"
 
@@ -17,9 +32,9 @@ sum() { tail -n +2 | tr -d '\r' | cksum | tr ' ' '-'; }
 for file in $files; do
     old=$folder/$file
     [ -e "$old" ] || [ -L "$old" ] || continue
-    [ -f "$old" ] || fail "$1/$file is not a regular file; move it away first. Nothing was written" # a FIFO blocks head
-    head -n 1 "$old" 2>/dev/null | grep -qF "$mark" || fail "$1/$file was not written by make drop; move it away first. Nothing was written"
-    head -n 1 "$old" | grep -qF " sum $(sum <"$old")." || fail "$1/$file was edited since make drop wrote it; move it away first. Nothing was written"
+    [ -f "$old" ] || fail "$to/$file is not a regular file; move it away first. Nothing was written" # a FIFO blocks head
+    head -n 1 "$old" 2>/dev/null | grep -qF "$mark" || fail "$to/$file was not written by make drop; move it away first. Nothing was written"
+    head -n 1 "$old" | grep -qF " sum $(sum <"$old")." || fail "$to/$file was edited since make drop wrote it; move it away first. Nothing was written"
 done
 
 # The commit of this repository. A surrounding repository or a git hook does not change it.
@@ -33,24 +48,42 @@ if [ -e "$here/.git" ]; then
 fi
 version=$(sed -n 's/^#define ZERO_VERSION *"\(.*\)"/\1/p' "$here/zero_plugin.h")
 
-# zero_plugin.cu includes the rooms between #if __has_include and #else. A room includes only earlier
-# rooms, which awk has written before; another order is an error. device.h includes its two rooms itself.
+# zero_plugin.cu includes the rooms between #if __has_include and #else; `[part]` begins the comment of a
+# room that belongs to a part. A room includes only earlier rooms, which awk has written before; another
+# order is an error, and so is a room that includes one of a part that is left out. The rooms with tables
+# of rows (table.h, transport.h, local.h) lose the lines that name such a room. device.h includes its two
+# rooms itself.
 write_unit() {
-    awk -v rooms="$here/zero_plugin/" '
+    awk -v rooms="$here/zero_plugin/" -v with=" $with " '
     function fail(text) { print "drop.sh: " text > "/dev/stderr"; failed = 1; exit 1 }
-    function room(path,   line, inner, lines, name, folder) {
+    function left_out(name,   n, i, of) { # a room of several parts is left out with all of them
+        if (!(name in part)) return 0
+        n = split(part[name], of, " ")
+        for (i = 1; i <= n; i++) if (index(with, " " of[i] " ")) return 0
+        return 1
+    }
+    function names_row(line) { # returns the room whose row a line of a table names, or ""
+        if (line !~ /^ *&?zp_[a-z_]+_row, *(\/\*.*)?$/) return ""
+        gsub(/^ *&?zp_|_row.*/, "", line)
+        return line ".h"
+    }
+    function room(path,   line, inner, lines, name, folder, table) {
         name = path; sub(/.*\//, "", name)
         folder = path; sub(/[^\/]*$/, "", folder)
+        if (left_out(name)) return
         if (name in written) fail(name " is included twice")
         written[name] = 1
+        table = name ~ /^(table|transport|local)\.h$/
         while ((getline line < (rooms path)) > 0) {
             lines++
             if (line == "#pragma once") continue
+            if (table && left_out(names_row(line))) continue
             if (line ~ /^#include "\.\.\/\.\.\/zero_plugin\.h"$/) line = "#include \"zero_plugin.h\""
             else if (line ~ /^#include "(\.\.\/[a-z]+\/)?[a-z0-9_]+\.h"$/) {
                 inner = line; gsub(/^#include "(.*\/)?|"$/, "", inner)
-                if (inner in written) continue
+                if (inner in written || (table && left_out(inner))) continue
                 if (name == "device.h") { room(folder inner); continue }
+                if (left_out(inner)) fail(name " needs the part " part[inner] ": add it to WITH")
                 fail(name " includes " inner ", which comes later")
             }
             print line
@@ -59,10 +92,18 @@ write_unit() {
         close(rooms path)
     }
     /^#if __has_include/ {
-        print "/* ROOMS, in this order:"
-        while ((getline line < FILENAME) > 0) if (sub(/^#include "zero_plugin\//, "     ", line)) {
-            sub(/\.h" +\/\*/, " -", line); sub(/ \*\/$/, "", line); print line
+        for (n = 0; (getline line < FILENAME) > 0;) if (line ~ /^#include "zero_plugin\//) {
+            name = line; gsub(/^#include "zero_plugin\/[a-z]+\/|".*/, "", name)
+            if (match(line, /\/\* \[[a-z ]+\] /)) {
+                part[name] = substr(line, RSTART + 4, RLENGTH - 6)
+                sub(/\[[a-z ]+\] /, "", line)
+            }
+            sub(/^#include "zero_plugin\//, "     ", line)
+            sub(/\.h" +\/\*/, " -", line); sub(/ \*\/$/, "", line)
+            if (!left_out(name)) list[n++] = line
         }
+        print "/* ROOMS, in this order:"
+        for (i = 0; i < n; i++) print list[i]
         print "*/"
         inside = 1; next
     }
@@ -74,6 +115,69 @@ write_unit() {
     END { if (failed) exit 1 }' "$here/zero_plugin.cu"
 }
 
+# Prints `FUNCTION PART` for each public function that a part defines which is left out.
+missing() {
+    sed -n 's/^#include "zero_plugin\/\(.*\)" *\/\* \[\([a-z]*\)\].*/\2 \1/p' "$here/zero_plugin.cu" | while read -r part room; do
+        case " $with " in *" $part "*) continue ;; esac
+        sed -n "s/^[a-z][a-z0-9_ ]*[ *]\(zero_[a-z0-9_]*\)(.*/\1 $part/p" "$here/zero_plugin/$room"
+    done
+}
+
+# Reads the header, and prints each declaration of a function that `missing` lists.
+#   write_missing header   the header, in which one line each replaces their documentation
+#   write_missing unit     their definitions for the unit: each answers ZERO_ERR_UNSUPPORTED
+write_missing() {
+    missing | awk -v form="$1" '
+    function declare(text, name,   by, type, first) {
+        by = part[name]
+        if (form == "header") { print "/* Not in this copy: make drop WITH=\"... " by "\" adds " name ". */"; print text; return }
+        type = text; sub("[ *]*" name "\\(.*", "", type)
+        first = text; sub(".*" name "\\(", "", first); sub(/[,)].*/, "", first)
+        sub(/;$/, " {", text); print text
+        if (first ~ /^zero_ctx \*z$/ && type == "zero_result") {
+            print "    ZP_ENTER(z, \"" name "\", ZP_ANY, \"\");"
+            print "    return zp_extra_need(z, \"" by "\", \"" name "\");"
+        } else if (type == "zero_result") print "    return ZERO_ERR_UNSUPPORTED;"
+        else if (type ~ /^const char/) print "    return zero_result_string(ZERO_ERR_UNSUPPORTED);"
+        else if (type == "zero_comm") print "    const zero_comm none = {ZERO_COMM_SELF, 0, NULL, 0};\n    return none;"
+        else if (type != "void" || text ~ /^void \*/) print "    return 0;"
+        print "}"
+    }
+    FILENAME == "-" { part[$1] = $2; next }
+    { # one paragraph of the header
+        lines = split($0, line, "\n")
+        lost = kept = 0
+        for (i = 1; i <= lines; i++) if (match(line[i], /^[a-z][a-z0-9_ ]*[ *]zero_[a-z0-9_]+\(/)) {
+            name = line[i]; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name)
+            if (name in part) lost++; else kept++
+        }
+        for (i = 1; i <= lines; i++) {
+            if (line[i] ~ /^ ?\/\*/) comment = 1
+            isours = 0
+            if (!comment && match(line[i], /^[a-z][a-z0-9_ ]*[ *]zero_[a-z0-9_]+\(/)) {
+                name = line[i]; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name)
+                if (name in part) {
+                    for (text = line[i]; text !~ /;$/ && i < lines;) text = text "\n" line[++i]
+                    declare(text, name)
+                    isours = 1
+                }
+            }
+            if (!isours && form == "header" && !(comment && lost && !kept)) print line[i]
+            if (line[i] ~ /\*\/$/) comment = 0
+        }
+        if (form == "header") print ""
+    }' - RS= "$here/zero_plugin.h"
+}
+
+# The unit after its rooms: what is left out answers.
+write_rest() {
+    [ -n "$(missing)" ] || return 0
+    echo
+    echo "/* The functions of the parts that this copy lacks. */"
+    echo '#pragma GCC diagnostic ignored "-Wunused-parameter"'
+    write_missing unit
+}
+
 # Both files are complete before drop.sh renames the first.
 mkdir -p "$folder"
 trap 'rm -f "$folder/.zero_plugin.$$".*' EXIT
@@ -81,8 +185,15 @@ for file in $files; do
     new=$folder/.zero_plugin.$$.$file
     echo >"$new"
     case $file in
-    *.h) cat "$here/$file" ;;
-    *) write_unit ;;
+    *.h) if [ -n "$(missing)" ]; then write_missing header; else cat "$here/$file"; fi ;;
+    *)
+        if [ "$with" != "$parts" ]; then
+            echo "#define ZERO_DROP_WITH \"$with\" /* the parts of this copy */"
+            echo '#pragma GCC diagnostic ignored "-Wunused-function"'
+        fi
+        write_unit
+        write_rest
+        ;;
     esac >>"$new"
     first="$mark $version, commit $commit: $file, sum $(sum <"$new"). Changes belong in its repository. */"
     { echo "$first"; tail -n +2 "$new"; } >"$new.all"
@@ -92,4 +203,4 @@ for file in $files; do
     new=$folder/.zero_plugin.$$.$file.all
     cmp -s "$new" "$folder/$file" || mv "$new" "$folder/$file"
 done
-echo "wrote $1/zero_plugin.h and $1/zero_plugin.cu: version $version, commit $commit"
+echo "wrote $to/zero_plugin.h and $to/zero_plugin.cu: version $version, commit $commit"

@@ -66,7 +66,7 @@ static const option page_table[] = {
     OWN(PATH, "-tr", "--trace", trace, "", "timeline of a run (-tr of the trainer)"),
     OWN(PATH, "-pe", "--peers", peers, "",
         "CSV of other programs' figures: columns name, tokens_per_s"),
-    OWN(PATH, "-li", "--links", links, "", "CSV of steps over slow links (tests/links.sh)"),
+    OWN(PATH, "-li", "--links", links, "", "CSV of steps over slow links (tests/bench/links.sh)"),
     OWN(PATH, "-out", "--out", out, "build/report.html", "the page"),
     OWN(PATH, "-svg", "--svg", svg, "",
         "folder for the figures as files of their own; without it none"),

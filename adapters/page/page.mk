@@ -19,6 +19,6 @@ report: $B/page # after a comparison or a run: build/report.html
 	$B/page --out $B/report.html $(if $(LOG),--log $(LOG)) $(if $(CSV),--csv $(CSV)) $(if $(TRACE),--trace $(TRACE)) $(if $(PEERS),--peers $(PEERS)) $(if $(LINKS),--links $(LINKS)) $(ARGS)
 # steps over slow links between hosts, with every method (root, an idle machine, half an hour): build/links.csv, build/links.svg
 links: $B/page
-	@sh tests/links.sh $B table; code=$$?; $B/page --out $B/links.html --links $B/links.csv --svg $B; exit $$code
+	@sh tests/bench/links.sh $B table; code=$$?; $B/page --out $B/links.html --links $B/links.csv --svg $B; exit $$code
 links-check: # compares simulated with measured steps, within 10 %, five minutes: build/links-check.csv
-	@sh tests/links.sh $B check
+	@sh tests/bench/links.sh $B check

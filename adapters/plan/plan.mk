@@ -8,9 +8,9 @@ zero_plan: $B/zero_plan FORCE
 SIMULATOR = $B/wire.o $B/overlap.o
 $B/zero_plan: $B/zero_plan.o $B/plan_print.o $B/scale.o $(SIMULATOR) $B/page_draw.o $B/page_text.o $B/measure.o $B/options.o $B/train_options.o $B/train_resolve.o $B/report.o $B/pace.o $(LAUNCH) $(DSCONF) $(PLANNED)
 	$(COMPILE) -o $@ $^ $(PLANOPS) $(LIBS)
-$B/test_plan: tests/test_plan.c $(PLANNED)
+$B/test_plan: tests/plan/test_plan.c $(PLANNED)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(PLANOPS) $(LIBS)
-$B/test_wire: tests/test_wire.c $(SIMULATOR) $B/options.o $B/train_options.o $(LAUNCH) $(DSCONF) $(PLANNED)
+$B/test_wire: tests/plan/test_wire.c $(SIMULATOR) $B/options.o $B/train_options.o $(LAUNCH) $(DSCONF) $(PLANNED)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(PLANOPS) $(LIBS)
 plan: zero_plan # ARGS="-e gpt2:d48 -pn 64 -dt bf16 --memory 80G"
 	./zero_plan $(or $(ARGS),-e gpt2:d48 -pn 64 -dt bf16 --memory 80G)

@@ -67,8 +67,7 @@ static void plan_leave(zp_comm *g, int broken) {
 }
 
 /* `cost` is LOCAL's, which is NCCL's too, and MPI's within one node. */
-static const zp_transport plan_row = {
-    "PLANNED",     plan_join,      NULL,           plan_memory, NULL, plan_issue,
-    plan_exchange, plan_broadcast, zp_local_bytes, NULL,        NULL, plan_leave,
-    NULL,          plan_cut,       plan_uncut,     NULL,        NULL, plan_room};
+ZP_TRANSPORT(plan_row, "PLANNED", plan_join, NULL, plan_memory, NULL, plan_issue, plan_exchange,
+             plan_broadcast, zp_local_bytes, NULL, NULL, plan_leave, NULL, plan_cut, plan_uncut,
+             NULL, NULL, plan_room, NULL);
 #define ZERO_OWN_ROWS , &plan_row

@@ -22,7 +22,7 @@
 
    WHY A FILE. The plugin counts the bytes that it sends (zero_plan, zero_stats). The formulas here
    are those of the papers: for the simulator (overlap.h), the best time of a link
-   (tests/bench_links.c), and tests that compare both.
+   (tests/bench/bench_links.c), and tests that compare both.
 */
 #ifndef PLAN_WIRE_H
 #define PLAN_WIRE_H

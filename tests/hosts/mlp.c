@@ -6,7 +6,7 @@
    Between lines that say ZERO stands what changes with the plugin, which leaves the arrays where
    they are:
      cc -O2 -DZERO mlp.c -xc zero_plugin.cu -lm           ./a.out [STEPS [STAGE [RANKS]]]
-   tests/test_foreign.sh counts these lines. */
+   tests/hosts/test_foreign.sh counts these lines. */
 #ifdef ZERO
 #include "zero_plugin.h"
 #endif

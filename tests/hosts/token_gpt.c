@@ -5,8 +5,8 @@
      cc -O2 token_gpt.c -lm                                     ./a.out [STEPS]
    Between lines that say ZERO stands what changes with the plugin, at first without hooks:
      cc -O2 -DZERO token_gpt.c -xc zero_plugin.cu -lm           ./a.out [STEPS [STAGE [RANKS]]]
-   With -DHOOKS as well, hooks go once around the loop over positions. tests/test_foreign.sh counts
-   these lines. */
+   With -DHOOKS as well, hooks go once around the loop over positions. tests/hosts/test_foreign.sh
+   counts these lines. */
 #ifdef ZERO
 #include "zero_plugin.h"
 #endif
@@ -266,14 +266,14 @@ static int train(void) {
     model_new();
 #ifdef ZERO /* table */
     for (int i = 0; i < TENSORS; i++) {
-        zero_tensor_desc row = {tensors[i].name, tensors[i].n, .flags = ZERO_BY_SLOT};
+        zero_tensor_desc row = {tensors[i].name, tensors[i].n, .param = &tensors[i].data,
+                                .grad = &tensors[i].grad};
 #ifdef HOOKS
         row.unit = i < LN1 ? 0 : 1 + (i - LN1) / PER_LAYER; /* lnf and head: the last */
 #else
         row.flags |= ZERO_KEEP;
 #endif
         ZERO_TRY(zero_tensor(z, &row));
-        ZERO_TRY(zero_slot(z, NULL, 0, (void **)&tensors[i].data, (void **)&tensors[i].grad));
     }
 #endif
 #ifdef ZERO

@@ -2,7 +2,7 @@
 """Steps of Adagrad, LAMB and Muon, by the libraries whose formulas they follow.
 
 This script shares no code with the project. Its figures are kept in optimizers.txt, and the
-plugin's update rules must reproduce them (tests/test_tensors.c).
+plugin's update rules must reproduce them (tests/plugin/test_tensors.c).
 
     pip install torch numpy optax
     python3 optimizers.py > optimizers.txt     the figures

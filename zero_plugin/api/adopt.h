@@ -1,59 +1,8 @@
-/* adopt.h - adopts weights, makes a step without hooks, and hashes weights */
+/* adopt.h - adopts weights, and makes a step without hooks */
 #pragma once
 
-#include "access.h"
-
-zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n) {
-    ZP_ENTER(z, "zero_tensors", ZP_NEW, "tensors are announced before zero_build");
-    ZP_REFUSE(z, n < 0 || (!desc && n), "%d tensors at %p", n, (const void *)desc);
-    for (int i = 0; i < n; i++) ZP_TRY(zero_tensor(z, &desc[i]));
-    return ZERO_OK;
-}
-
-zero_result zero_alias(zero_ctx *z, const char *name, size_t field) {
-    ZP_ENTER(z, "zero_alias", ZP_ANY, "");
-    zp_tensor *t;
-    ZP_TRY(zp_bind_named_tensor(z, name, &t));
-    ZP_REFUSE(z, t->desc.flags & ZERO_BY_SLOT, "%s has slots: give it one more", name);
-    const int other = *zp_bind_place_of_field(z, field);
-    ZP_REFUSE(z, other, "%s: offset %zu is the field of tensor %s", name, field,
-              z->tensors[other - 1].desc.name);
-    zp_alias *list =
-        (zp_alias *)zp_list_grow(z->aliases, z->naliases, &z->aliases_cap, sizeof *list);
-    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "an alias of %s", name);
-    const zp_alias alias = {(int)(t - z->tensors), t->aliases, field};
-    z->aliases = list;
-    z->aliases[z->naliases++] = alias;
-    t->aliases = z->naliases;
-    return ZERO_OK;
-}
-
-/* Rows need no test of their own: zero_build returns the error of the first refused row. */
-static zero_result zp_adopt_add_row(zero_ctx *z, const char *call, const zero_tensor_desc *row,
-                                    int flags, void **param, void **grad) {
-    zero_tensor_desc one = *row;
-    one.flags |= ZERO_BY_SLOT;
-    zero_result r = zero_tensor(z, &one);
-    if (!r) z->tensors[z->ntensors - 1].desc.flags |= flags;
-    if (!r) r = zero_slot(z, NULL, 0, param, grad);
-    zp_ctx_set_call(z, call);
-    if (r && !z->row[0]) memcpy(z->row, z->text, sizeof z->row);
-    return r;
-}
-
-zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row, void **param, void **grad) {
-    ZP_ENTER(z, "zero_place", ZP_NEW, "tensors are announced before zero_build");
-    ZP_REFUSE(z, !row, "row is NULL");
-    zero_tensor_desc one = *row;
-    char name[128];
-    zp_tensor *same = zp_bind_find_tensor(z, one.name);
-    if (same) { /* a row in a loop has the same name */
-        (void)snprintf(name, sizeof name, "%.100s %d", one.name, ++same->namesakes);
-        one.name = name;
-    }
-    if (!one.unit && !one.flags) one.flags = ZERO_KEEP;
-    return zp_adopt_add_row(z, "zero_place", &one, 0, param, grad);
-}
+#include "tensors.h"
+#include "values.h"
 
 void zero_log_file(void *file, zero_log_level level, const char *sentence) {
     FILE *out = file ? (FILE *)file : stderr;
@@ -99,22 +48,27 @@ static void zp_adopt_release(zero_ctx *z, zp_side side, int tensor, const void *
     }
 }
 
+/* Copies between your memory and the plugin's, and waits for the copy. */
+static zero_result zp_adopt_copy(zero_ctx *z, void *to, const void *from, size_t bytes) {
+    ZP_DO(z, zp_device_copy(&z->compute, to, from, bytes));
+    return zp_ctx_check(z, zp_device_sync_stream(&z->compute));
+}
+
 /* Copies in pieces of CPU memory: `raw` as stored, `values` in f32. */
 static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *array, zero_type type,
                                   char *raw, float *values) {
-    const zero_tensor_desc *d = &z->tensors[tensor].desc;
+    const zp_tensor *t = &z->tensors[tensor];
+    const zero_tensor_desc *d = &t->desc;
     const size_t first = (size_t)layer * d->numel, of = zero_type_bytes(type);
     for (size_t at = 0; at < d->numel; at += ZP_STAGE_NUMEL) {
         const size_t n = zp_min(ZP_STAGE_NUMEL, d->numel - at);
-        ZP_DO(z, zp_device_copy(&z->compute, raw, array + at * of, n * of));
-        ZP_DO(z, zp_device_sync_stream(&z->compute));
+        ZP_TRY(zp_adopt_copy(z, raw, array + at * of, n * of));
         zero_convert(values, ZERO_F32, raw, type, n);
-        ZP_TRY(zp_access_write(z, z->lent ? "zero_lend" : "zero_adopt", d->name, ZERO_PARAMETER,
-                               first + at, n, values));
-        if (!zp_check_is_on() || z->lent) continue;
+        ZP_TRY(zp_run_agree(z, t, ZERO_PARAMETER, first + at, n, values));
+        ZP_TRY(zp_run_put_all(z, t, ZERO_PARAMETER, first + at, n, values));
+        if (!z->observer || z->lent) continue;
         memset(raw, 0xFF, n * of); /* NaN in every type */
-        ZP_DO(z, zp_device_copy(&z->compute, array + at * of, raw, n * of));
-        ZP_DO(z, zp_device_sync_stream(&z->compute));
+        ZP_TRY(zp_adopt_copy(z, array + at * of, raw, n * of));
     }
     return ZERO_OK;
 }
@@ -178,10 +132,10 @@ static zero_result zp_adopt_check_extents(zero_ctx *z, int n, void (*release)(vo
                   of[x->side], z->tensors[x->tensor].desc.name, x->layer, of[y->side],
                   z->tensors[y->tensor].desc.name, y->layer);
     }
-    for (int i = 0; i < n && zp_check_is_on(); i++) {
+    for (int i = 0; i < n && z->observer; i++) {
         const zp_extent *x = &z->extents[i];
         if (x->side == ZP_GRAD && !z->lent) continue; /* their type is not known */
-        const size_t room = zp_check_array_room((char *)(uintptr_t)x->at, release);
+        const size_t room = z->observer->room((char *)(uintptr_t)x->at, release);
         ZP_REFUSE(z, room < x->bytes,
                   "%stensor %s, layer %d: its array has %zu bytes, the table says %zu", of[x->side],
                   z->tensors[x->tensor].desc.name, x->layer, room, x->bytes);
@@ -220,6 +174,9 @@ static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_typ
     if (!r) r = met;
     if (!r && who >= 0)
         r = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "rank %d has not all arrays, or no memory", who);
+    zp_ctx_set_call(z, z->lent ? "zero_lend" : "zero_adopt");
+    if (!r) r = zp_extra_finish_update(z);
+    if (!r) r = zp_ctx_check(z, zp_extra_sync(z));
     for (int t = 0; t < z->ntensors; t++) {
         const zero_tensor_desc *d = &z->tensors[t].desc;
         for (int l = 0; l < d->layers && !r; l++) {
@@ -288,26 +245,4 @@ zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, do
     if (mean) *mean = sum / steps;
     zp_ctx_set_call(z, "zero_train_end");
     return ZERO_OK;
-}
-
-/* ---- a hash ---- */
-
-zero_result zero_hash(zero_ctx *z, uint64_t *hash) {
-    ZP_ENTER(z, "zero_hash", ZP_IDLE, "weights are hashed after zero_build, between steps");
-    ZP_REFUSE(z, !hash, "hash is NULL");
-    float *values = (float *)malloc(ZP_STAGE_NUMEL * sizeof *values);
-    zero_result r = values ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
-    uint64_t all = ZP_HASH_EMPTY;
-    for (int t = 0; t < z->ntensors && !r; t++) {
-        const zero_tensor_desc *d = &z->tensors[t].desc;
-        const size_t total = d->numel * (size_t)d->layers;
-        for (size_t at = 0; at < total && !r; at += ZP_STAGE_NUMEL) {
-            const size_t n = zp_min(ZP_STAGE_NUMEL, total - at);
-            r = zero_read_tensor(z, d->name, ZERO_MASTER, at, n, values);
-            for (size_t i = 0; i < n && !r; i++) all = zp_hash(all, zp_type_bits(values[i]));
-        }
-    }
-    free(values);
-    *hash = all;
-    return r;
 }

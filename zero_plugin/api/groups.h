@@ -10,9 +10,9 @@ static zero_result zp_groups_enter(zero_group *g, const char *call) {
     g->call = call;
     if (g->group.call) *g->group.call = call;
     if (g->dead) return g->dead;
-    if (zp_failure_result(&g->failure)) return zp_collectives_end(g, call, ZERO_OK);
+    if (zp_failure_result(&g->failure)) return zp_group_end(g, call, ZERO_OK);
     if (!zp_device_check(&g->device)) return ZERO_OK;
-    (void)zp_collectives_fail(g, ZERO_ERR_STATE, call, g->device.text);
+    (void)zp_group_fail(g, ZERO_ERR_STATE, call, g->device.text);
     g->device.text[0] = 0; /* nothing has changed: your code may continue */
     g->dead = ZERO_OK;
     return ZERO_ERR_STATE;
@@ -26,7 +26,7 @@ __attribute__((format(printf, 2, 3))) static zero_result zp_groups_refuse(zero_g
     va_start(list, format);
     (void)vsnprintf(why, sizeof why, format, list);
     va_end(list);
-    (void)zp_collectives_fail(g, ZERO_ERR_ARGUMENT, g->call, why);
+    (void)zp_group_fail(g, ZERO_ERR_ARGUMENT, g->call, why);
     g->dead = ZERO_OK;
     return ZERO_ERR_ARGUMENT;
 }
@@ -34,10 +34,9 @@ __attribute__((format(printf, 2, 3))) static zero_result zp_groups_refuse(zero_g
 
 /* Returns the result of a call and ends slice r. */
 static zero_result zp_groups_end_slice(zero_group *g, zp_record *r, size_t sent, zero_result done) {
-    if (r) r->event.ranks = g->group.nranks;
-    if (r) r->event.sent = sent;
+    zp_events_set_traffic(r, 1, g->group.nranks, sent);
     zp_device_end_slice(&g->stream, r);
-    return zp_collectives_end(g, g->call, done);
+    return zp_group_end(g, g->call, done);
 }
 
 /* Runs a call that communicates, and counts, times and records it. size: of its slice. A single
@@ -186,8 +185,7 @@ zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine
     const size_t bytes = n * zp_collectives_element_bytes(type), ranks = (size_t)g->group.nranks;
     if (!n) return ZERO_OK;
     if (ranks == 1 && all == mine) return ZERO_OK;
-    if (ranks == 1)
-        return zp_collectives_end(g, g->call, zp_device_copy(&g->stream, mine, all, bytes));
+    if (ranks == 1) return zp_group_end(g, g->call, zp_device_copy(&g->stream, mine, all, bytes));
     ZP_GROUP_ALL(g, ZERO_EVENT_REDUCE_SCATTER, ranks * bytes, reduce_scatters, (ranks - 1) * bytes,
                  zp_collectives_reduce_scatter(g, all, mine, n, type, how));
 }
@@ -209,7 +207,7 @@ zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size
     if (!bytes) return ZERO_OK;
     const size_t ranks = (size_t)g->group.nranks;
     ZP_GROUP_ALL(g, ZERO_EVENT_ALL_TO_ALL, ranks * bytes, all_to_alls, (ranks - 1) * bytes,
-                 zp_collectives_all_to_all(g, (const char *)out, NULL, (char *)in, NULL, bytes));
+                 zp_collectives_all_to_all(g, out, in, bytes));
 }
 
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root) {
@@ -257,7 +255,7 @@ zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int
     if (!messages) return ZERO_OK;
     g->stats.messages--;
     ZP_GROUP_DO(g, ZERO_EVENT_MESSAGES, zp_max(sent, received), messages, sent,
-                zp_collectives_exchange_messages(g, &call, some, messages));
+                zp_group_exchange_messages(g, &call, some, messages));
 }
 
 zero_result zero_group_send(zero_group *g, const void *data, size_t bytes, int peer) {
@@ -279,10 +277,11 @@ zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane) {
     if (!z || !z->device.recorder) return ZERO_OK;
     g->device.recorder = z->device.recorder;
     g->stream.track = ZERO_TRACK_GROUP + lane;
-    g->traced = &z->traced;
-    g->next_traced = z->traced;
-    if (z->traced) z->traced->traced = &g->next_traced;
-    z->traced = g;
+    zero_group **traced = &z->groups->traced;
+    g->traced = traced;
+    g->next_traced = *traced;
+    if (*traced) (*traced)->traced = &g->next_traced;
+    *traced = g;
     if (!g->opened[1]) return ZERO_OK;
     zp_record *r =
         zp_events_take_record(g->device.recorder, ZERO_EVENT_OPEN, g->stream.track, -1, 0);

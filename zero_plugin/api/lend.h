@@ -20,32 +20,24 @@ static zero_result zp_lend_take(zero_ctx *z, char *ours, char *array, size_t n) 
     const zero_type type = z->array[ZP_GRAD].type;
     const int adds = z->adding == ZP_IN_PLACE && z->micro > 0;
     const float scale = z->report.scale;
-    ZP_DO(z, zp_device_copy(&z->compute, p.raw, array, n * zero_type_bytes(z->lent_type)));
-    ZP_DO(z, zp_device_sync_stream(&z->compute));
+    ZP_TRY(zp_adopt_copy(z, p.raw, array, n * zero_type_bytes(z->lent_type)));
     zero_convert(p.values, ZERO_F32, p.raw, z->lent_type, n);
-    if (adds) {
-        ZP_DO(z, zp_device_copy(&z->compute, p.raw, ours, n * zp_type_bytes(type)));
-        ZP_DO(z, zp_device_sync_stream(&z->compute));
-    }
+    if (adds) ZP_TRY(zp_adopt_copy(z, p.raw, ours, n * zp_type_bytes(type)));
     for (size_t i = 0; i < n; i++)
         p.values[i] = p.values[i] * scale + (adds ? zp_type_load(p.raw, type, i) : 0);
     zp_type_narrow(p.raw, type, p.values, n);
-    ZP_DO(z, zp_device_copy(&z->compute, ours, p.raw, n * zp_type_bytes(type)));
-    ZP_DO(z, zp_device_sync_stream(&z->compute));
+    ZP_TRY(zp_adopt_copy(z, ours, p.raw, n * zp_type_bytes(type)));
     memset(p.raw, 0, n * zero_type_bytes(z->lent_type)); /* a copy: the memory may be yours */
-    ZP_DO(z, zp_device_copy(&z->compute, array, p.raw, n * zero_type_bytes(z->lent_type)));
-    return zp_ctx_check(z, zp_device_sync_stream(&z->compute));
+    return zp_adopt_copy(z, array, p.raw, n * zero_type_bytes(z->lent_type));
 }
 
 static zero_result zp_lend_give(zero_ctx *z, char *array, const char *ours, size_t n) {
     zp_lent_piece p;
     const zero_type type = z->array[ZP_PARAM].type;
-    ZP_DO(z, zp_device_copy(&z->compute, p.raw, ours, n * zp_type_bytes(type)));
-    ZP_DO(z, zp_device_sync_stream(&z->compute));
+    ZP_TRY(zp_adopt_copy(z, p.raw, ours, n * zp_type_bytes(type)));
     zp_type_widen(p.values, p.raw, type, n);
     zero_convert(p.raw, z->lent_type, p.values, ZERO_F32, n);
-    ZP_DO(z, zp_device_copy(&z->compute, array, p.raw, n * zero_type_bytes(z->lent_type)));
-    return zp_ctx_check(z, zp_device_sync_stream(&z->compute));
+    return zp_adopt_copy(z, array, p.raw, n * zero_type_bytes(z->lent_type));
 }
 
 /* Hashes your weights. */
@@ -53,8 +45,7 @@ static zero_result zp_lend_hash(zero_ctx *z, const char *array, size_t n, uint64
     uint32_t words[2 * ZP_LENT_PIECE];
     const size_t bytes = n * zero_type_bytes(z->lent_type);
     memset(words, 0, sizeof words);
-    ZP_DO(z, zp_device_copy(&z->compute, words, array, bytes));
-    ZP_DO(z, zp_device_sync_stream(&z->compute));
+    ZP_TRY(zp_adopt_copy(z, words, array, bytes));
     for (size_t i = 0; i < (bytes + 3) / 4; i++) *hash = zp_hash(*hash, words[i]);
     return ZERO_OK;
 }
@@ -83,8 +74,7 @@ static zero_result zp_lend_member(zero_ctx *z, zp_side side, const zp_member *m,
 static zero_result zp_lend_unit(zero_ctx *z, zp_side side, int u, char *memory, const void *host) {
     const zp_unit *x = &z->layout.unit[u];
     for (const zp_member *m = x->member; m < x->member + x->members; m++) {
-        const int seals = zp_check_is_on() && side == ZP_PARAM;
-        uint64_t *hash = seals ? &z->checks.lent[m - z->layout.members] : NULL;
+        uint64_t *hash = side == ZP_PARAM ? zp_observe_lent(z, m) : NULL;
         if (hash) *hash = ZP_HASH_EMPTY;
         ZP_TRY(zp_lend_member(z, side, m, memory, host, hash));
     }
@@ -93,11 +83,11 @@ static zero_result zp_lend_unit(zero_ctx *z, zp_side side, int u, char *memory, 
 
 /* Checks (checked builds) that your weights are those last written back. */
 static zero_result zp_lend_check(zero_ctx *z, const void *params) {
-    for (int i = 0; zp_check_is_on() && i < z->layout.nmembers; i++) {
+    for (int i = 0; z->observer && i < z->layout.nmembers; i++) {
         const zp_member *m = &z->layout.members[i];
         uint64_t hash = ZP_HASH_EMPTY;
         ZP_TRY(zp_lend_member(z, ZP_PARAM, m, NULL, params, &hash));
-        ZP_UNTIMELY(z, hash != z->checks.lent[i],
+        ZP_UNTIMELY(z, hash != *zp_observe_lent(z, m),
                     "tensor %s, layer %d, was written by the host (by an optimizer of its own?): "
                     "weights change by the plugin's update and by zero_write_tensor alone",
                     z->tensors[m->tensor].desc.name, m->layer);
@@ -130,26 +120,6 @@ static zero_result zp_lend_step(zero_ctx *z, void *params, void *grads, const ze
     }
     ZP_TRY(zero_train_end(z, hyper, loss, mean));
     return z->phase == ZP_IDLE ? zp_lend_give_all(z, params) : ZERO_OK;
-}
-
-zero_result zero_lend_array(zero_ctx *z, size_t numel, void *weights, void *grads) {
-    enum { ENOUGH = 1 << 16 }; /* elements of a unit: small arrays share one */
-    ZP_ENTER(z, "zero_lend_array", ZP_NEW, "tensors are announced before zero_lend");
-    zp_lending *l = &z->lending;
-    for (; l->seen < z->ntensors; l->seen++) {
-        const zero_tensor_desc *d = &z->tensors[l->seen].desc;
-        const int units = d->unit + d->layers;
-        if (units > l->units) l->has = 0;
-        if (units >= l->units) l->has += d->numel;
-        if (units > l->units) l->units = units;
-    }
-    const int unit = l->units && l->has < ENOUGH ? l->units - 1 : l->units;
-    zero_tensor_desc row;
-    memset(&row, 0, sizeof row);
-    row.numel = numel;
-    row.unit = unit;
-    return zp_adopt_add_row(z, "zero_lend_array", &row, ZERO_INLINE, (void **)weights,
-                            (void **)grads);
 }
 
 zero_result zero_lend(zero_ctx *z, void *params, zero_type type) {

@@ -4,7 +4,7 @@
 #include "../core/build.h"
 #include "../core/hooks.h"
 #include "../core/step.h"
-#include "../core/state.h"
+#include "../core/runs.h"
 #include "../extras/table.h"
 
 #include "../comm/transport.h"
@@ -63,27 +63,42 @@ void zero_local_abort(zero_local *local, int rank, const char *why) {
 
 /* Joins the ranks, and notifies peers that wait for a rank which cannot join. */
 static zero_result zp_life_join(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
-    const double asked = z->cfg.timeout_s;
-    ZP_REFUSE(z, !row, "comm.kind is %d, no such kind", (int)comm->kind);
-    for (zp_comm *g = z->group; g < z->group + ZP_GROUPS; g++) {
-        g->device = &z->device;
-        g->failure = &z->failure;
-        /* opened before the settings are checked, so that peers get their error */
-        g->timeout_s = zp_type_is_finite(asked) && asked > 0 ? asked : ZP_TIMEOUT_S;
-    }
-    ZP_DO(z, zp_comm_open(z->all, row, comm));
-    const int divisor = z->cfg.divisor > 0 ? z->cfg.divisor : z->all->nranks;
-    if (z->all->sums) z->all->divisor = (float)divisor;
+    const char *lacks = zp_transport_explain_missing(comm->kind);
+    ZP_REFUSE(z, !row && !lacks, "comm.kind is %d, no such kind", (int)comm->kind);
+    if (!row) return zp_ctx_fail(z, ZERO_ERR_UNSUPPORTED, "%s", lacks);
+    ZP_TRY(zp_ctx_open_groups(z, row, comm));
     ZP_TRY(zp_extra_join(z));
     zp_ctx_set_call(z, z->call);
     return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
 }
 
+/* Refuses settings other than the defaults that need a capability which this copy lacks. */
+static zero_result zp_life_check_parts(zero_ctx *z) {
+    for (const zp_setting *s = zp_settings; s < zp_settings + ZP_SETTINGS; s++)
+        if (s->part && (float)zp_config_get_setting(s, &z->cfg) != (float)s->zero)
+            ZP_TRY(zp_extra_need(z, s->part, s->name));
+    return ZERO_OK;
+}
+
 /* Resolves the settings and splits the groups. COLLECTIVE if it splits any. */
 static zero_result zp_life_resolve(zero_ctx *z) {
+    ZP_TRY(zp_extra_choose_rule(z));
     ZP_TRY(zp_extra_check(z));
     zp_plan_apply_settings(z);
     return zp_extra_resolve(z);
+}
+
+/* Logs the transport's warning, and that numbers are flushed to 0, which changes the weights. */
+static zero_result zp_life_warn(zero_ctx *z, const zero_config *cfg) {
+    int flushes = 0;
+    ZP_DO(z, zp_kernel_detect_flush(&z->device, cfg->stream, &flushes));
+    if (z->all->rank) return ZERO_OK;
+    if (z->all->warning) cfg->log(cfg->log_user, ZERO_LOG_WARNING, z->all->warning);
+    if (flushes)
+        cfg->log(cfg->log_user, ZERO_LOG_WARNING,
+                 "numbers below 1.2e-38 become 0 here: a program linked with -Ofast or -ffast-math "
+                 "sets its threads so, and nvcc's -use_fast_math or -ftz=true a GPU's code");
+    return ZERO_OK;
 }
 
 zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm *comm) {
@@ -92,6 +107,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     zero_ctx *z = (zero_ctx *)calloc(1, sizeof *z);
     const zp_transport *row = zp_transport_find(comm->kind);
     if (z && zp_extra_make(z, zp_table_rows)) {
+        zp_extra_free(z);
         free(z);
         z = NULL;
     }
@@ -105,10 +121,9 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->world = z->data = z->all = &z->group[ZP_ALL];
     z->all->nranks = z->together = z->nreplicas = 1;
     z->open_gradients = zp_build_open_gradients;
-    z->publish = zp_step_publish;
+    z->agree = zp_verdict_agree;
     zp_extra_init(z);
     char text[ZP_TEXT_BYTES];
-    int flushes = 0;
     zero_result r = zp_ctx_check(z, zp_device_open(&z->device));
     if (r && row && row->refuse) row->refuse(comm, z->text);
     if (!r) r = zp_life_join(z, row, comm);
@@ -116,27 +131,20 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
         && zp_config_resolve(&z->cfg, z->all->crowd, text,
                              sizeof text)) /* zero_destroy notifies peers */
         r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
+    if (!r) r = zp_life_check_parts(z);
     if (!r) r = zp_extra_refuse(z);
     if (!r) r = zp_life_resolve(z);
     z->grads_unstated = !cfg->grads && z->cfg.type != ZERO_F32 && z->cfg.micro_steps > 1;
     if (r) return z->dead = r;
-    if (!cfg->log) return ZERO_OK;
-    ZP_DO(z, zp_kernel_detect_flush(&z->device, cfg->stream,
-                                    &flushes)); /* flushing changes the weights */
-    if (z->all->warning && z->all->rank == 0)
-        cfg->log(cfg->log_user, ZERO_LOG_WARNING, z->all->warning);
-    if (flushes && z->all->rank == 0)
-        cfg->log(cfg->log_user, ZERO_LOG_WARNING,
-                 "numbers below 1.2e-38 become 0 here: a program linked with -Ofast or -ffast-math "
-                 "sets its threads so, and nvcc's -use_fast_math or -ftz=true a GPU's code");
-    return ZERO_OK;
+    return cfg->log ? zp_life_warn(z, cfg) : ZERO_OK;
 }
 
 /* Makes the plan of the tensors so far. */
 static zero_result zp_life_plan(zero_ctx *z) {
     if (z->phase != ZP_NEW || z->planned) return ZERO_OK;
     ZP_TRY(zp_plan_make(z));
-    ZP_TRY(zp_state_plan(z));
+    z->nranges[0] = z->nranges[1] = 0;
+    ZP_TRY(zp_extra_add_state(z));
     z->plan.context_bytes = zp_build_context_bytes(z);
     z->planned = 1;
     return ZERO_OK;
@@ -202,7 +210,7 @@ zero_result zero_build(zero_ctx *z) {
     ZP_TRY(zp_build_allocate(z));
     for (int u = 0; u < z->layout.all; u++) z->live[u].update = zp_step_update_in_place;
     ZP_TRY(zp_extra_build(z));
-    ZP_TRY(zp_extra_lay_walks(z, zp_reduce_stations));
+    ZP_TRY(zp_extra_lay_walks(z, zp_step_walks));
     z->phase = ZP_IDLE;
     for (int i = 0; i < z->nslots; i++) zp_life_link_slot(z, i);
     zp_life_set_kept_pointers(z, NULL, NULL);
@@ -259,8 +267,7 @@ void zero_destroy(zero_ctx *z) {
         g->timeout_s = fmin(g->timeout_s, ZP_UNBUILT_S);
     /* first, because this rank's streams wait for it */
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && broken; g++)
-        if (g->transport && g->own)
-            g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
+        zp_comm_abort(g, z->text[0] ? z->text : "it gave up its context");
     if (broken) zp_extra_abort(z);
     zp_extra_abandon(z);
     zp_life_finish_lanes(z);
@@ -269,12 +276,10 @@ void zero_destroy(zero_ctx *z) {
     for (int i = 0; i < 2; i++) zp_device_close_stream(&z->stream[i]);
     zp_device_close_stream(&z->compute);
     zp_device_close_stream(&z->updates);
-    zp_comm_close_watch(&z->watch);
     for (int i = 0; i < z->nevents; i++) zp_device_close_event(&z->events[i]);
-    while (z->traced) zp_collectives_stop_trace(z->traced);
     zp_events_deliver(z->device.recorder); /* the remaining events */
     zp_extra_destroy(z, broken);
-    for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_ctx_close_part(&z->part[i], &z->group[i], broken);
+    zp_ctx_close_groups(z, broken);
     zp_device_free(z->arena);
     zp_device_free_host(z->pinned);
     zp_plan_close(z);
@@ -282,8 +287,9 @@ void zero_destroy(zero_ctx *z) {
     void *lists[] = {z->trace[0].turn, z->trace[1].turn, z->trace[0].unit, z->trace[1].unit,
                      z->ranges[0],     z->ranges[1],     z->tensors,       z->slots,
                      z->aliases,       z->bucket,        z->ops,           z->events,
-                     z->extras,        z->names,         z->layer_slots,   z->extents};
+                     z->names,         z->layer_slots,   z->extents};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
+    zp_extra_free(z);
     zp_device_end_recording(z->device.recorder);
     zp_events_close(z->device.recorder);
     zp_device_close(&z->device);
@@ -305,31 +311,6 @@ zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
     ZP_ENTER(z, "zero_bind", ZP_BUILT, "pointers are there after zero_build");
     zp_life_set_kept_pointers(z, params, grads);
     z->bound = 1;
-    return ZERO_OK;
-}
-
-zero_result zero_slot(zero_ctx *z, const char *name, int layer, void **param, void **grad) {
-    ZP_ENTER(z, "zero_slot", ZP_ANY, "");
-    ZP_UNTIMELY(z, !z->ntensors, "zero_tensor comes first");
-    zp_tensor *t = &z->tensors[z->ntensors - 1];
-    if (name) ZP_TRY(zp_bind_named_tensor(z, name, &t));
-    name = t->desc.name;
-    ZP_REFUSE(z, layer < 0 || layer >= t->desc.layers, "%s: layer %d, expected 0..%d", name, layer,
-              t->desc.layers - 1);
-    zp_slot *list = (zp_slot *)zp_list_grow(z->slots, z->nslots, &z->slots_cap, sizeof *list);
-    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the slot of %s", name);
-    z->slots = list;
-    zp_slot slot = {(int)(t - z->tensors), layer, NULL, 0, {grad, param}, {NULL, NULL}};
-    for (int side = 0; side < 2; side++)
-        if (slot.place[side] && !(t->desc.flags & ZERO_INLINE))
-            memcpy(&slot.was[side], slot.place[side], sizeof slot.was[side]);
-    z->slots[z->nslots++] = slot;
-    if (z->phase == ZP_NEW) return ZERO_OK;
-    zp_life_link_slot(z, z->nslots - 1);
-    for (int side = 0; side < 2 && t->desc.flags & ZERO_KEEP; side++)
-        zp_pointer_set_slot(z, (zp_side)side, &z->slots[z->nslots - 1],
-                            side == ZP_GRAD ? zp_ctx_unit_memory(z, ZP_GRAD, z->layout.units)
-                                            : zp_ctx_unit_shown(z, z->layout.units));
     return ZERO_OK;
 }
 
@@ -373,24 +354,17 @@ zero_result zero_reduce(zero_ctx *z) {
     ZP_UNTIMELY(z, !z->scale_asked && z->cfg.scaler.fixed != 1,
                 "the loss scale was not asked for: the loss must be multiplied by zero_loss_scale "
                 "before backward");
-    ZP_TRY(zp_world_check_order(z, 1));
+    ZP_TRY(zp_extra_check_turn(z, 1));
     z->scale_asked = 0;
-    ZP_TRY(zp_extra_reduced(z));
-    ZP_DO(z, zp_device_record_event(&z->compute, z->passed)); /* no more reads of parameters */
-    ZP_DO(z, zp_device_wait_event(&z->stream[ZP_GRADIENTS], z->passed));
-    ZP_TRY(zp_verdict_agree(z));
+    ZP_TRY(zp_step_walk(z, ZP_AGREEMENT_WALK));
     z->phase = ZP_REDUCED;
-    if (!z->pending) return ZERO_OK;
-    zp_gather_forget_all(z); /* every unit gets new weights */
-    z->pending = 0;
-    ZP_TRY(zp_observe_seal(z));
     return ZERO_OK;
 }
 
 zero_result zero_norm(zero_ctx *z, double *norm) {
     ZP_ENTER(z, "zero_norm", ZP_REDUCED, "the norm is there between zero_reduce and zero_step");
     ZP_REFUSE(z, !norm, "norm is NULL");
-    ZP_TRY(zp_world_check_order(z, 0));
+    ZP_TRY(zp_extra_check_turn(z, 0));
     ZP_DO(z, zp_device_wait_event(&z->compute, z->agreed));
     ZP_TRY(zp_step_send_report(z));
     ZP_TRY(zp_step_wait_report(z));
@@ -413,14 +387,14 @@ static zero_result zp_life_check_hyper(zero_ctx *z, const zero_hyper *h) {
 zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     ZP_ENTER(z, "zero_step", ZP_REDUCED, "zero_reduce comes first");
     ZP_TRY(zp_life_check_hyper(z, h));
-    ZP_TRY(zp_world_check_order(z, 0));
+    ZP_TRY(zp_extra_check_turn(z, 0));
     return zp_step_run(z, 1, h);
 }
 
 zero_result zero_skip_step(zero_ctx *z) {
     const zero_hyper none = {0, 0, 0, 0, 0, 0};
     ZP_ENTER(z, "zero_skip_step", ZP_REDUCED, "zero_reduce comes first");
-    ZP_TRY(zp_world_check_order(z, 0));
+    ZP_TRY(zp_extra_check_turn(z, 0));
     return zp_step_run(z, 2, &none);
 }
 
@@ -440,7 +414,7 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     const zp_control *c = &z->report;
     int unit = -1; /* a unit of this rank that is not finite */
     for (int u = 0; u < z->layout.all; u++)
-        if (zp_ctx_world_unit(z, u) == (int)c->bad_unit) unit = u;
+        if (zp_ctx_verdict_unit(z, u) == (int)c->bad_unit) unit = u;
     const size_t at = (size_t)c->bad_offset;
     const zero_step_report now = {
         !c->skip, c->norm, c->used_scale, c->scale, c->steps, c->skipped, NULL, 0, 0};

@@ -1,4 +1,4 @@
-/* pass_order.h - functions of the header: the order of a pass, and gathers by your own schedule */
+/* pass_order.h - functions of the header: the order of a pass */
 #pragma once
 
 #include "life.h"
@@ -27,24 +27,4 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_t
     zp_order_expect(z, kind);
     const zero_result r = zp_agree_compare_lines(z, zp_order_line);
     return r ? z->dead = r : ZERO_OK;
-}
-
-zero_result zero_gather(zero_ctx *z, int unit) {
-    ZP_TRY(zp_hook_enter(z, "zero_gather", unit));
-    ZP_TRY(zp_order_match(z, ZERO_TURN_GATHER, unit));
-    ZP_TRY(zp_observe_hook(z, ZP_HOOK_GATHER, unit));
-    ZP_TRY(zp_gather_acquire(z, unit));
-    z->live[unit].held++;
-    return ZERO_OK;
-}
-
-zero_result zero_release(zero_ctx *z, int unit) {
-    ZP_TRY(zp_hook_enter(z, "zero_release", unit));
-    ZP_UNTIMELY(z, !z->live[unit].held, "unit %d: zero_gather comes first", unit);
-    ZP_TRY(zp_order_match(z, ZERO_TURN_RELEASE, unit));
-    ZP_TRY(zp_observe_hook(z, ZP_HOOK_RELEASE, unit));
-    zp_order_advance(&z->trace[z->pass], 1);
-    z->live[unit].held--;
-    zp_buffer_hold(&z->pool[ZP_PARAM], unit, -1);
-    return ZERO_OK;
 }

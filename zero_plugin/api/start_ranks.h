@@ -1,9 +1,9 @@
 /* start_ranks.h - starts and watches the ranks of this machine
 
-   CPU: each rank is a process that is forked here, on processors of its own. The parent does not
-   train. It waits for signals and ended ranks, passes on signals that only it received, and reports
-   a failed rank to the others and the log. CUDA: each rank is a thread, because the ranks of a
-   zero_local share one process there. */
+   Each rank is a process that is forked here, on processors of its own, and on the GPU of its
+   number. The parent does not train. It waits for signals and ended ranks, passes on signals that
+   only it received, and reports a failed rank to the others and the log. CUDA: the ranks of
+   zero_run_local are threads, because those of a zero_local share one process there. */
 #pragma once
 
 #include "lend.h"
@@ -64,46 +64,6 @@ static zero_comm zp_start_ranks_comm(const zp_start_ranks *c, int rank) {
     return comm;
 }
 
-#ifdef __CUDACC__
-/* Ranks as processes: not in this build. */
-static int zp_start_ranks_fork(int nranks, zero_comm *comm, zero_log_fn log, void *log_user) {
-    if (log)
-        log(log_user, ZERO_LOG_ERROR,
-            "this build's ranks of one machine are threads, which zero_run_local starts");
-    return ZP_NOT_STARTED;
-}
-
-typedef struct zp_run_rank {
-    zp_start_ranks *crew;
-    zero_rank_fn fn;
-    void *arg;
-    int rank;
-    pthread_t thread;
-} zp_run_rank;
-
-static void *zp_start_ranks_thread(void *rank) {
-    const zp_run_rank *r = (const zp_run_rank *)rank;
-    const zero_comm comm = zp_start_ranks_comm(r->crew, r->rank);
-    zp_device_choose(r->rank);
-    zp_start_ranks_note_return(r->crew, r->rank, r->fn(&comm, r->arg));
-    return NULL;
-}
-static int zp_start_ranks_run(int n, zero_rank_fn fn, void *arg) {
-    zp_run_rank r[ZP_LOCAL_MAX];
-    zp_start_ranks crew;
-    int made = 0, error = 0;
-    if (!zp_start_ranks_open(&crew, n, 0, NULL, NULL)) return ZP_NOT_STARTED;
-    for (; made < n && !error; made += !error) {
-        const zp_run_rank one = {&crew, fn, arg, made, 0};
-        r[made] = one;
-        error = pthread_create(&r[made].thread, NULL, zp_start_ranks_thread, &r[made]);
-    }
-    if (error) zp_start_ranks_report_missing(&crew, made, error);
-    for (int i = 0; i < made; i++) (void)pthread_join(r[i].thread, NULL);
-    zero_local_destroy(crew.local);
-    return crew.first;
-}
-#else
 /* Counts the threads of this process: fork copies only the caller. */
 static int zp_start_ranks_count_threads(void) {
     int n = 0;
@@ -215,6 +175,7 @@ static int zp_start_ranks_fork_all(zp_start_ranks *c, zero_comm *comm) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) (void)raise(SIGKILL);
         zp_start_ranks_set_processors(made, c->n);
+        zp_device_choose(made);
         *comm = zp_start_ranks_comm(c, made);
         break;
     }
@@ -229,7 +190,9 @@ static int zp_start_ranks_fork(int nranks, zero_comm *comm, zero_log_fn log, voi
     int ended = ZP_NOT_STARTED;
     memset(comm, 0, sizeof *comm);
     if (!zp_start_ranks_open(&crew, nranks, 1, log, log_user)) return ended;
-    if (zp_start_ranks_has_threads())
+    if (!zp_transport_find_for_processes())
+        zp_start_ranks_log(&crew, zp_transport_explain_processes());
+    else if (zp_start_ranks_has_threads())
         zp_start_ranks_log(&crew,
                            "this process has other threads already and cannot be forked: start the "
                            "ranks first in main; if a library makes threads when it is loaded, its "
@@ -240,6 +203,38 @@ static int zp_start_ranks_fork(int nranks, zero_comm *comm, zero_log_fn log, voi
     return ended;
 }
 
+#ifdef __CUDACC__
+typedef struct zp_run_rank {
+    zp_start_ranks *crew;
+    zero_rank_fn fn;
+    void *arg;
+    int rank;
+    pthread_t thread;
+} zp_run_rank;
+
+static void *zp_start_ranks_thread(void *rank) {
+    const zp_run_rank *r = (const zp_run_rank *)rank;
+    const zero_comm comm = zp_start_ranks_comm(r->crew, r->rank);
+    zp_device_choose(r->rank);
+    zp_start_ranks_note_return(r->crew, r->rank, r->fn(&comm, r->arg));
+    return NULL;
+}
+static int zp_start_ranks_run(int n, zero_rank_fn fn, void *arg) {
+    zp_run_rank r[ZP_LOCAL_MAX];
+    zp_start_ranks crew;
+    int made = 0, error = 0;
+    if (!zp_start_ranks_open(&crew, n, 0, NULL, NULL)) return ZP_NOT_STARTED;
+    for (; made < n && !error; made += !error) {
+        const zp_run_rank one = {&crew, fn, arg, made, 0};
+        r[made] = one;
+        error = pthread_create(&r[made].thread, NULL, zp_start_ranks_thread, &r[made]);
+    }
+    if (error) zp_start_ranks_report_missing(&crew, made, error);
+    for (int i = 0; i < made; i++) (void)pthread_join(r[i].thread, NULL);
+    zero_local_destroy(crew.local);
+    return crew.first;
+}
+#else
 static int zp_start_ranks_run(int nranks, zero_rank_fn fn, void *arg) {
     zero_comm comm;
     const int ended = zp_start_ranks_fork(nranks, &comm, NULL, NULL);
@@ -261,6 +256,16 @@ int zero_run_local(int nranks, zero_rank_fn fn, void *arg) {
     return code;
 }
 
+/* Connects a forked rank's comm, and creates its context. */
+static zero_result zp_start_ranks_create(zero_ctx **z, const zero_config *cfg, zero_comm *comm) {
+    const zp_transport *row = zp_transport_find_for_processes();
+    char why[ZP_TEXT_BYTES] = "";
+    zero_result r = ZERO_OK;
+    if (comm->handle && row->connect) r = row->connect(comm, cfg->timeout_s, why);
+    if (r && cfg->log) cfg->log(cfg->log_user, ZERO_LOG_ERROR, why);
+    return r ? r : zero_create(z, cfg, comm);
+}
+
 int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks) {
     zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
     if (!z || !cfg) return ZP_NOT_STARTED;
@@ -268,7 +273,7 @@ int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks) {
     const int ended =
         nranks == 1 ? ZP_A_RANK : zp_start_ranks_fork(nranks, &comm, cfg->log, cfg->log_user);
     if (ended != ZP_A_RANK) return ended;
-    const zero_result r = zero_create(z, cfg, &comm);
+    const zero_result r = zp_start_ranks_create(z, cfg, &comm);
     if (!r) return ZP_A_RANK;
     zero_destroy(*z); /* the log has the error, and peers get it now */
     *z = NULL;

@@ -25,30 +25,6 @@ static zero_result zp_tensor_check_range(zero_ctx *z, const zero_tensor_desc *d)
     return ZERO_OK;
 }
 
-/* Checks the fields of a description for slices and matrices. */
-static zero_result zp_tensor_check_shape(zero_ctx *z, const zero_tensor_desc *d) {
-    const int slices = d->slice_of ? zero_group_size(d->slice_of) : 1;
-    const size_t outer = d->outer ? d->outer : 1, numel = d->numel * (size_t)slices;
-    ZP_REFUSE(z, d->outer && !d->slice_of, "tensor %s: outer %zu, but slice_of is NULL", d->name,
-              d->outer);
-    ZP_REFUSE(z, d->numel % outer,
-              "tensor %s: a part of each of %zu rows, which do not divide its %zu elements",
-              d->name, outer, d->numel);
-    const zp_tensor *other = z->sliced ? &z->tensors[z->sliced - 1] : NULL;
-    ZP_REFUSE(z, d->slice_of && other && other->slice_group != d->slice_of,
-              "tensor %s is a slice over another group than tensor %s", d->name, other->desc.name);
-    if (!d->rows && !d->cols) return ZERO_OK;
-    const int whole =
-        d->rows && d->cols && d->cols <= numel / d->rows && numel % (d->rows * d->cols) == 0;
-    ZP_REFUSE(
-        z, !whole || (slices > 1 && d->rows * d->cols != numel),
-        "tensor %s: matrices of %zu x %zu, expected sides whose product %s %zu elements, or 0 "
-        "x 0",
-        d->name, d->rows, d->cols, slices > 1 ? "is that of a layer of all slices," : "divides its",
-        numel);
-    return ZERO_OK;
-}
-
 static int zp_tensor_is_factor(float f) { return f == ZERO_NONE || zp_type_not_below(f); }
 
 /* Checks all fields of a named description. */
@@ -56,12 +32,12 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
     ZP_REFUSE(z, zp_bind_find_tensor(z, d->name), "tensor %s was announced before", d->name);
     ZP_TRY(zp_tensor_check_range(z, d));
-    ZP_REFUSE(z, d->flags & ZERO_COPY && !z->cfg.world, "tensor %s is COPY: of what world?",
-              d->name);
     ZP_REFUSE(z, d->flags & ~(2 * ZERO_LATE - 1), "tensor %s: flags %d, unknown bits", d->name,
               d->flags);
-    ZP_REFUSE(z, (d->flags & ZERO_INLINE) && (d->flags & ZERO_BY_SLOT),
+    ZP_REFUSE(z, d->flags & ZERO_INLINE && d->flags & ZERO_BY_SLOT && !d->param && !d->grad,
               "tensor %s is INLINE, an array in the host's struct, and BY_SLOT", d->name);
+    ZP_REFUSE(z, d->flags & ZERO_INLINE && (d->param || d->grad) && d->layers > 1,
+              "tensor %s: %d layers, but param and grad are the arrays of one", d->name, d->layers);
     ZP_REFUSE(
         z,
         (d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1
@@ -71,29 +47,85 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !zp_tensor_is_factor(d->lr_factor) || !zp_tensor_is_factor(d->decay_factor),
               "tensor %s: lr_factor %g, decay_factor %g, expected 0 or more, or ZERO_NONE", d->name,
               (double)d->lr_factor, (double)d->decay_factor);
-    return zp_tensor_check_shape(z, d);
+    return ZERO_OK;
 }
 
-/* Returns the tensor of a checked description, with defaults resolved. Rules that need no matrices,
-   or no whole tensors, do not see them. */
-static void zp_tensor_resolve(zero_ctx *z, zp_tensor *t) {
+/* Resolves the defaults of a checked description. */
+static void zp_tensor_resolve(zp_tensor *t) {
     zero_tensor_desc *d = &t->desc;
-    const int matrices = d->rows && z->rule->needs & ZP_MATRICES;
     if (!d->layers) d->layers = 1;
     if (!d->uses) d->uses = 1;
     if (!d->together) d->together = 1;
     if (!d->every) d->every = 1;
     if (!d->lr_factor) d->lr_factor = 1;
     if (!d->decay_factor) d->decay_factor = 1;
-    if (d->slice_of && !d->outer) d->outer = 1;
     t->lr_factor = d->lr_factor < 0 ? 0 : d->lr_factor;
     t->decay_factor = d->decay_factor < 0 ? 0 : d->decay_factor;
-    t->rows = matrices ? d->rows : 0;
-    t->cols = matrices ? d->cols : 0;
-    t->slices = d->slice_of ? zero_group_size(d->slice_of) : 1;
-    if (!z->rule->needs || t->slices == 1) return;
-    t->slice_group = d->slice_of;
-    if (!z->sliced) z->sliced = z->ntensors + 1;
+}
+
+/* Adds the pointers of a row to tensor t: a slot for each layer. */
+static zero_result zp_tensor_add_slots(zero_ctx *z, int t, const zero_tensor_desc *d, int layers) {
+    char *const from[2] = {(char *)d->grad, (char *)d->param};
+    const size_t stride = d->stride ? d->stride : sizeof(void *);
+    for (int l = 0; l < layers && (d->param || d->grad); l++) {
+        zp_slot *list = (zp_slot *)zp_list_grow(z->slots, z->nslots, &z->slots_cap, sizeof *list);
+        if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the pointers of %s", d->name);
+        z->slots = list;
+        zp_slot *slot = &z->slots[z->nslots++];
+        memset(slot, 0, sizeof *slot);
+        slot->tensor = t;
+        slot->layer = l;
+        for (int side = 0; side < 2; side++) {
+            if (!from[side]) continue;
+            slot->place[side] = (void **)(void *)(from[side] + (size_t)l * stride);
+            if (!(d->flags & ZERO_INLINE))
+                memcpy(&slot->was[side], slot->place[side], sizeof slot->was[side]);
+        }
+    }
+    return ZERO_OK;
+}
+
+/* Adds a row that is the same as an earlier one: another pointer to its tensor. */
+static zero_result zp_tensor_add_alias(zero_ctx *z, const zero_tensor_desc *d) {
+    zp_tensor *t;
+    ZP_TRY(zp_bind_named_tensor(z, d->same_as, &t));
+    const zero_tensor_desc *of = &t->desc;
+    ZP_REFUSE(
+        z, d->numel != of->numel || (d->layers ? d->layers : 1) != of->layers,
+        "tensor %s: %zu elements in %d layers, but %s, which it is the same as, has %zu in %d",
+        d->name, d->numel, d->layers, of->name, of->numel, of->layers);
+    ZP_REFUSE(z, d->unit || d->uses || d->together || d->every || d->flags & ~ZERO_BY_SLOT,
+              "tensor %s: unit, uses, flags and the like belong to the row of %s", d->name,
+              of->name);
+    if (d->param || d->grad) return zp_tensor_add_slots(z, (int)(t - z->tensors), d, of->layers);
+    ZP_REFUSE(z, of->flags & ZERO_BY_SLOT, "tensor %s: %s has no field, so set param or grad",
+              d->name, of->name);
+    const int other = *zp_bind_place_of_field(z, d->field);
+    ZP_REFUSE(z, other, "tensor %s: offset %zu is the field of tensor %s", d->name, d->field,
+              z->tensors[other - 1].desc.name);
+    zp_alias *list =
+        (zp_alias *)zp_list_grow(z->aliases, z->naliases, &z->aliases_cap, sizeof *list);
+    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "tensor %s", d->name);
+    const zp_alias alias = {(int)(t - z->tensors), t->aliases, d->field};
+    z->aliases = list;
+    z->aliases[z->naliases++] = alias;
+    t->aliases = z->naliases;
+    return ZERO_OK;
+}
+
+/* Adds a checked tensor to the list, after its slots. */
+static zero_result zp_tensor_add(zero_ctx *z, zp_tensor *t) {
+    const char *of = t->desc.name;
+    zp_tensor *list =
+        (zp_tensor *)zp_list_grow(z->tensors, z->ntensors, &z->tensors_cap, sizeof *list);
+    if (list) z->tensors = list;
+    t->desc.name = list ? strdup(of) : NULL;
+    if (!t->desc.name) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", of);
+    zp_tensor_resolve(t);
+    z->tensors[z->ntensors] = *t;
+    if (!zp_bind_reserve_index(z)) return ZERO_OK;
+    free((void *)(uintptr_t)t->desc.name);
+    return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the names of %d tensors", z->ntensors + 1);
 }
 
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
@@ -105,19 +137,54 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     memset(&t, 0, sizeof t);
     t.desc = *d;
     if (!d->name) t.desc.name = number;
+    if (d->same_as) return zp_tensor_add_alias(z, &t.desc);
     ZP_TRY(zp_tensor_check(z, &t.desc));
-    zp_tensor *list =
-        (zp_tensor *)zp_list_grow(z->tensors, z->ntensors, &z->tensors_cap, sizeof *list);
-    if (list) z->tensors = list;
-    char *name = list ? strdup(t.desc.name) : NULL;
-    if (!name) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", t.desc.name);
-    t.desc.name = name;
-    zp_tensor_resolve(z, &t);
-    z->tensors[z->ntensors] = t;
-    if (!zp_bind_reserve_index(z)) return ZERO_OK;
-    if (z->sliced > z->ntensors) z->sliced = 0;
-    free(name);
-    return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the names of %d tensors", z->ntensors + 1);
+    ZP_TRY(zp_extra_tensor(z, &t));
+    if (d->param || d->grad) t.desc.flags |= ZERO_BY_SLOT;
+    const int slots = z->nslots;
+    zero_result r = zp_tensor_add_slots(z, z->ntensors, &t.desc, d->layers ? d->layers : 1);
+    if (!r) r = zp_tensor_add(z, &t);
+    if (r) z->nslots = slots;
+    return r;
+}
+
+zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n) {
+    ZP_ENTER(z, "zero_tensors", ZP_NEW, "tensors are announced before zero_build");
+    ZP_REFUSE(z, n < 0 || (!desc && n), "%d tensors at %p", n, (const void *)desc);
+    for (int i = 0; i < n; i++) ZP_TRY(zero_tensor(z, &desc[i]));
+    return ZERO_OK;
+}
+
+/* Returns the unit of the next small array: the last unit, until it has enough elements. */
+static int zp_tensor_shared_unit(zero_ctx *z) {
+    enum { ENOUGH = 1 << 16 };
+    zp_lending *l = &z->lending;
+    for (; l->seen < z->ntensors; l->seen++) {
+        const zero_tensor_desc *d = &z->tensors[l->seen].desc;
+        const int units = d->unit + d->layers;
+        if (units > l->units) l->has = 0;
+        if (units >= l->units) l->has += d->numel;
+        if (units > l->units) l->units = units;
+    }
+    return l->units && l->has < ENOUGH ? l->units - 1 : l->units;
+}
+
+zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row) {
+    ZP_ENTER(z, "zero_place", ZP_NEW, "tensors are announced before zero_build and zero_lend");
+    ZP_REFUSE(z, !row, "row is NULL");
+    zero_tensor_desc one = *row;
+    char name[128];
+    zp_tensor *same = zp_bind_find_tensor(z, one.name);
+    if (same) { /* a row in a loop has the same name */
+        (void)snprintf(name, sizeof name, "%.100s %d", one.name, ++same->namesakes);
+        one.name = name;
+    }
+    if (!one.unit && one.flags == ZERO_INLINE) one.unit = zp_tensor_shared_unit(z);
+    if (!one.unit && !one.flags && !one.same_as) one.flags = ZERO_KEEP;
+    const zero_result r = zero_tensor(z, &one);
+    zp_ctx_set_call(z, "zero_place");
+    if (r && !z->row[0]) memcpy(z->row, z->text, sizeof z->row);
+    return r;
 }
 
 int zero_tensor_count(const zero_ctx *z) { return z ? z->ntensors : 0; }

@@ -144,8 +144,9 @@ static zero_result zp_board_compare_calls(zp_comm *g, int rank, const zp_call *h
 }
 
 /* Compares the envelope of a message from that rank with the expected one. */
-static zero_result zp_board_compare_envelopes(zp_comm *g, int rank, const zp_envelope *his,
-                                              const zp_envelope *mine) {
+ZP_UNUSED static zero_result zp_board_compare_envelopes(zp_comm *g, int rank,
+                                                        const zp_envelope *his,
+                                                        const zp_envelope *mine) {
     char name[2][ZP_RANK_TEXT];
     ZP_TRY(zp_board_compare_calls(g, rank, &his->call, &mine->call));
     if (his->bytes == mine->bytes) return ZERO_OK;

@@ -1,8 +1,8 @@
 /* collectives.h - collectives of a zero_group, on your own buffers
 
-   A zero_group has its own board, communicator, failure and stream. All its collectives are made of
-   one function of the transport, messages that progress together (swap), so all transports give the
-   same bits. If the transport has its own collectives (whole), they are used instead.
+   All collectives are made of one function of the transport, messages that progress together
+   (swap), so all transports give the same bits. If the transport has its own collectives (whole),
+   they are used instead.
 
    A SUM is an all-to-all of slices, which each rank adds in rank order. all_reduce then gathers the
    slices. Slices arrive in pieces in `scratch`, next to this rank's own piece. A small sum sends
@@ -10,40 +10,9 @@
      scratch   [ rank 0's piece | rank 1's | ... ]    each of g->piece bytes */
 #pragma once
 
-#include "transport.h"
+#include "group.h"
 
 #define ZP_GROUP_SMALL ((size_t)4096) /* bytes of a sum that all ranks add */
-
-/* Memory in which the parts of a split meet; a group has one for each split. */
-typedef struct zp_split {
-    struct zp_split *next;
-    zp_memory memory;
-} zp_split;
-
-struct zero_group {
-    zp_comm group;
-    zp_device device;
-    zp_failure failure;
-    zp_watch watch;
-    zp_stream stream;
-    void *host_stream; /* argument of zero_group_open */
-    zero_comm comm;    /* for contexts of this group */
-    zero_group *of;    /* the group that was split; NULL: comm is the caller's */
-    pid_t maker;       /* process that opened the group */
-    int users;         /* 1 until zero_group_close, plus the open parts split off */
-    zp_split *splits;
-    char *scratch;
-    size_t piece;
-    zero_message *list; /* [2 * nranks] */
-    zero_group_stats stats;
-    zero_group **traced; /* the pointer to this group in its context's list; NULL: not traced */
-    zero_group *next_traced;
-    uint64_t number;  /* of collectives so far */
-    double opened[2]; /* seconds: begin and end of opening; [1] is 0 once they are recorded */
-    zero_result dead;
-    const char *call;
-    char text[ZP_TEXT_BYTES + 128];
-};
 
 static size_t zp_collectives_element_bytes(zero_type type) {
     return type == ZERO_F64 ? 8 : zp_type_bytes(type);
@@ -92,19 +61,7 @@ ZP_FN void zp_collectives_merge_at(const zp_collectives_merge_args *a, size_t bl
 }
 ZP_KERNEL(zp_collectives_merge, zp_collectives_merge_args, 256)
 
-/* ---- messages of a collective ---- */
-
-/* Adds a message to the group's list, which has *n messages; none if `bytes` is 0. */
-static void zp_collectives_add_message(zero_group *g, int *n, int peer, int sends, const void *data,
-                                       size_t bytes) {
-    const zero_message m = {peer, sends, (void *)(uintptr_t)data, bytes};
-    if (bytes) g->list[(*n)++] = m;
-}
-static zero_result zp_collectives_exchange_messages(zero_group *g, const zp_call *call,
-                                                    const zero_message *list, int n) {
-    const zp_swap x = {&g->group, *call, g->number, list, n};
-    return n ? g->group.transport->swap(&g->stream, &x) : ZERO_OK;
-}
+/* ---- sums ---- */
 
 /* Returns the begin of rank r's slice of n elements; for r = nranks the end, n. */
 static size_t zp_collectives_slice_at(const zero_group *g, size_t n, int r) {
@@ -119,194 +76,115 @@ static size_t zp_collectives_sum_sent(const zero_group *g, size_t n) {
     return n - mine + (size_t)(g->group.nranks - 1) * mine;
 }
 
-/* Sends every rank's slice of `all` (n elements, slices as above) to all other ranks. */
-static zero_result zp_collectives_gather_slices(zero_group *g, const zp_call *call, char *all,
-                                                size_t n, size_t element) {
-    const int me = g->group.rank, ranks = g->group.nranks;
-    int messages = 0;
-    for (int sends = 1; sends >= 0; sends--)
-        for (int i = 1; i < ranks; i++) {
-            const int peer = (me + i) % ranks, whose = sends ? me : peer;
-            const size_t at = zp_collectives_slice_at(g, n, whose),
-                         end = zp_collectives_slice_at(g, n, whose + 1);
-            zp_collectives_add_message(g, &messages, peer, sends, all + at * element,
-                                       (end - at) * element);
-        }
-    return zp_collectives_exchange_messages(g, call, g->list, messages);
+/* Sends every rank its part of `out`, collects those for this rank, whose own is `own`, and reduces
+   them to `to`. */
+static zero_result zp_collectives_reduce_parts(zero_group *g, const zp_whole *w,
+                                               const zp_parts *out, const zero_message *own,
+                                               char *to) {
+    const size_t n = own->bytes / zp_collectives_element_bytes(w->type);
+    const zp_parts in = {g->scratch, g->piece, own->bytes, SIZE_MAX};
+    const zp_collectives_merge_args merge = {g->scratch,      to,      g->piece, n,
+                                             g->group.nranks, w->type, w->how};
+    ZP_TRY(zp_device_copy(&g->stream, g->scratch + (size_t)g->group.rank * g->piece, own->data,
+                          own->bytes));
+    ZP_TRY(zp_group_exchange_parts(g, &w->call, out, &in));
+    return zp_collectives_merge(&g->stream, &merge, (n + ZP_MERGED - 1) / ZP_MERGED);
 }
 
-/* The input of a sum: rank r's slice is elements [r * each, (r + 1) * each) of `all`, at most n. */
-typedef struct zp_slice_sum {
-    const char *all;
-    char *out; /* where this rank's slice goes */
-    size_t each, n;
-    zero_type type;
-    zero_reduction how;
-} zp_slice_sum;
-
-/* Returns the number of elements of rank r's slice from `from` on, at most `most`. */
-static size_t zp_collectives_slice_numel(const zp_slice_sum *a, int r, size_t from, size_t most) {
-    const size_t begin = (size_t)r * a->each, end = zp_min(a->n, begin + a->each);
-    return begin + from < end ? zp_min(most, end - begin - from) : 0;
-}
-
-/* Adds this rank's slice, piece by piece. */
-static zero_result zp_collectives_add_slice(zero_group *g, const zp_call *call,
-                                            const zp_slice_sum *a) {
-    const int me = g->group.rank, ranks = g->group.nranks;
-    const size_t element = zp_collectives_element_bytes(a->type), most = g->piece / element;
-    for (size_t from = 0; from < zp_min(a->each, a->n); from += most) {
-        const size_t mine = zp_collectives_slice_numel(a, me, from, most);
-        int messages = 0;
-        for (int i = 1; i < ranks; i++) {
-            const int peer = (me + i) % ranks;
-            const char *his = a->all + ((size_t)peer * a->each + from) * element;
-            zp_collectives_add_message(g, &messages, peer, 1, his,
-                                       zp_collectives_slice_numel(a, peer, from, most) * element);
-        }
-        for (int i = 1; i < ranks; i++) {
-            const int peer = (me + i) % ranks;
-            zp_collectives_add_message(g, &messages, peer, 0, g->scratch + (size_t)peer * g->piece,
-                                       mine * element);
-        }
-        ZP_TRY(zp_device_copy(&g->stream, g->scratch + (size_t)me * g->piece,
-                              a->all + ((size_t)me * a->each + from) * element, mine * element));
-        ZP_TRY(zp_collectives_exchange_messages(g, call, g->list, messages));
-        const zp_collectives_merge_args merge = {
-            g->scratch, a->out + from * element, g->piece, mine, ranks, a->type, a->how};
-        ZP_TRY(zp_collectives_merge(&g->stream, &merge, (mine + ZP_MERGED - 1) / ZP_MERGED));
+/* Reduces this rank's slice to `to`, piece by piece. Rank r's slice of w->from is elements
+   [r * each, (r + 1) * each), at most n. */
+static zero_result zp_collectives_reduce_slice(zero_group *g, const zp_whole *w, size_t each,
+                                               size_t n, char *to) {
+    const size_t element = zp_collectives_element_bytes(w->type), most = g->piece / element;
+    for (size_t from = 0; from < zp_min(each, n); from += most) {
+        const zp_parts out = {(const char *)w->from + from * element, each * element,
+                              zp_min(most, each - from) * element, (n - from) * element};
+        const zero_message own = zp_comm_part_message(&out, g->group.rank, 0);
+        ZP_TRY(zp_collectives_reduce_parts(g, w, &out, &own, to + from * element));
     }
     return ZERO_OK;
 }
 
-/* Sends all elements to all ranks, and adds those of all ranks. */
-static zero_result zp_collectives_add_small(zero_group *g, const zp_call *call, void *data,
-                                            size_t n, zero_type type, zero_reduction how) {
-    const int me = g->group.rank, ranks = g->group.nranks;
-    const size_t bytes = n * zp_collectives_element_bytes(type);
-    const zp_collectives_merge_args merge = {g->scratch, data, g->piece, n, ranks, type, how};
-    int messages = 0;
-    for (int i = 1; i < ranks; i++)
-        zp_collectives_add_message(g, &messages, (me + i) % ranks, 1, data, bytes);
-    for (int i = 1; i < ranks; i++) {
-        const int peer = (me + i) % ranks;
-        zp_collectives_add_message(g, &messages, peer, 0, g->scratch + (size_t)peer * g->piece,
-                                   bytes);
-    }
-    ZP_TRY(zp_device_copy(&g->stream, g->scratch + (size_t)me * g->piece, data, bytes));
-    ZP_TRY(zp_collectives_exchange_messages(g, call, g->list, messages));
-    return zp_collectives_merge(&g->stream, &merge, (n + ZP_MERGED - 1) / ZP_MERGED);
+/* Sends every rank's part of `all` to all other ranks. */
+static zero_result zp_collectives_gather_parts(zero_group *g, const zp_call *call,
+                                               const zp_parts *all) {
+    const zero_message own = zp_comm_part_message(all, g->group.rank, 1);
+    const zp_parts out = {own.data, 0, own.bytes, SIZE_MAX};
+    return zp_group_exchange_parts(g, call, &out, all);
 }
 
 static zero_result zp_collectives_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
                                              zero_reduction how) {
     const zp_call call = {ZP_GROUP_ALL_REDUCE, 2 * (int)type + (int)how, n};
-    const zp_whole whole = {&g->group, call, data, data, n, type, how};
-    const size_t element = zp_collectives_element_bytes(type), me = (size_t)g->group.rank;
-    if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &whole);
-    if (n * element <= ZP_GROUP_SMALL)
-        return zp_collectives_add_small(g, &call, data, n, type, how);
+    const zp_whole w = {&g->group, call, data, data, n, type, how};
+    const size_t element = zp_collectives_element_bytes(type), bytes = n * element;
     const size_t each = zp_collectives_slice_at(g, n, 1);
-    char *all = (char *)data, *mine = all + me * each * element;
-    const zp_slice_sum a = {all, mine, each, n, type, how};
-    ZP_TRY(zp_collectives_add_slice(g, &call, &a));
-    return zp_collectives_gather_slices(g, &call, all, n, element);
+    const zp_parts slices = {data, each * element, each * element, bytes},
+                   whole = {data, 0, bytes, bytes};
+    const zero_message own = {g->group.rank, 0, data, bytes};
+    char *mine = (char *)data + (size_t)g->group.rank * each * element;
+    if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &w);
+    if (bytes <= ZP_GROUP_SMALL)
+        return zp_collectives_reduce_parts(g, &w, &whole, &own, (char *)data);
+    ZP_TRY(zp_collectives_reduce_slice(g, &w, each, n, mine));
+    return zp_collectives_gather_parts(g, &call, &slices);
 }
 
 static zero_result zp_collectives_reduce_scatter(zero_group *g, const void *all, void *mine,
                                                  size_t n, zero_type type, zero_reduction how) {
     const zp_call call = {ZP_GROUP_REDUCE_SCATTER, 2 * (int)type + (int)how, n};
-    const zp_whole whole = {&g->group, call, all, mine, n, type, how};
-    const zp_slice_sum a = {(const char *)all,           (char *)mine, n,
-                            n * (size_t)g->group.nranks, type,         how};
-    if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &whole);
-    return zp_collectives_add_slice(g, &call, &a);
+    const zp_whole w = {&g->group, call, all, mine, n, type, how};
+    if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &w);
+    return zp_collectives_reduce_slice(g, &w, n, n * (size_t)g->group.nranks, (char *)mine);
 }
+
+/* ---- other collectives ---- */
 
 static zero_result zp_collectives_all_gather(zero_group *g, const void *mine, void *all,
                                              size_t bytes) {
     const zp_call call = {ZP_GROUP_ALL_GATHER, -1, bytes};
-    const zp_whole whole = {&g->group, call, mine, all, bytes, ZERO_F32, ZERO_SUM};
+    const zp_whole w = {&g->group, call, mine, all, bytes, ZERO_F32, ZERO_SUM};
+    const zp_parts parts = {all, bytes, bytes, SIZE_MAX};
     char *own = (char *)all + (size_t)g->group.rank * bytes;
     if (own != mine) ZP_TRY(zp_device_copy(&g->stream, own, mine, bytes));
-    if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &whole);
-    return zp_collectives_gather_slices(g, &call, (char *)all, bytes * (size_t)g->group.nranks, 1);
+    if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &w);
+    return zp_collectives_gather_parts(g, &call, &parts);
 }
 
 static zero_result zp_collectives_broadcast(zero_group *g, void *data, size_t bytes, int root) {
     const zp_call call = {ZP_GROUP_BROADCAST, root, bytes};
-    const zp_whole whole = {&g->group, call, data, data, bytes, ZERO_F32, ZERO_SUM};
-    int messages = 0;
-    if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &whole);
-    if (g->group.rank != root) zp_collectives_add_message(g, &messages, root, 0, data, bytes);
-    for (int r = 0; r < g->group.nranks && g->group.rank == root; r++)
-        if (r != root) zp_collectives_add_message(g, &messages, r, 1, data, bytes);
-    return zp_collectives_exchange_messages(g, &call, g->list, messages);
+    const zp_whole w = {&g->group, call, data, data, bytes, ZERO_F32, ZERO_SUM};
+    const int sends = g->group.rank == root;
+    int n = 0;
+    if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &w);
+    for (int r = 0; r < g->group.nranks && bytes; r++) {
+        const zero_message m = {r, sends, data, bytes};
+        if (sends ? r != root : r == root) g->list[n++] = m;
+    }
+    return zp_group_exchange_messages(g, &call, g->list, n);
 }
 
 /* Waits until all ranks are in this call. Each rank sends a byte to the others, so ranks in another
    collective get an error, as they do in every collective. */
 static zero_result zp_collectives_barrier(zero_group *g, int kind) {
     const zp_call call = {kind, -1, 0};
-    const int me = g->group.rank, ranks = g->group.nranks;
-    int messages = 0;
-    if (ranks == 1 || g->group.transport->whole) return ZERO_OK;
+    const zp_parts bytes = {g->scratch, g->piece, 1, SIZE_MAX};
+    if (g->group.nranks == 1 || g->group.transport->whole) return ZERO_OK;
     g->number++;
-    for (int i = 1; i < ranks; i++)
-        zp_collectives_add_message(g, &messages, (me + i) % ranks, 1,
-                                   g->scratch + (size_t)me * g->piece, 1);
-    for (int i = 1; i < ranks; i++) {
-        const int peer = (me + i) % ranks;
-        zp_collectives_add_message(g, &messages, peer, 0, g->scratch + (size_t)peer * g->piece, 1);
-    }
-    return zp_collectives_exchange_messages(g, &call, g->list, messages);
+    return zp_collectives_gather_parts(g, &call, &bytes);
 }
 
-/* Part r of `out` goes to rank r. Parts are contiguous, with the given byte counts; NULL: `bytes`.
- */
-static zero_result zp_collectives_all_to_all(zero_group *g, const char *out,
-                                             const size_t *out_bytes, char *in,
-                                             const size_t *in_bytes, size_t bytes) {
+/* Part r of `out` goes to rank r. */
+static zero_result zp_collectives_all_to_all(zero_group *g, const void *out, void *in,
+                                             size_t bytes) {
     const zp_call call = {ZP_GROUP_ALL_TO_ALL, -1, bytes};
-    const int me = g->group.rank, ranks = g->group.nranks;
-    size_t gone = 0, come = 0, own = 0;
-    int messages = 0;
-    for (int r = 0; r < ranks; r++) { /* sends, then receives; the own part is copied */
-        const size_t n = out_bytes ? out_bytes[r] : bytes;
-        if (r != me) zp_collectives_add_message(g, &messages, r, 1, out + gone, n);
-        if (r == me) own = gone;
-        gone += n;
-    }
-    for (int r = 0; r < ranks; r++) {
-        const size_t n = in_bytes ? in_bytes[r] : bytes;
-        if (r != me) zp_collectives_add_message(g, &messages, r, 0, in + come, n);
-        if (r == me) ZP_TRY(zp_device_copy(&g->stream, in + come, out + own, n));
-        come += n;
-    }
-    return zp_collectives_exchange_messages(g, &call, g->list, messages);
+    const zp_parts from = {out, bytes, bytes, SIZE_MAX}, to = {in, bytes, bytes, SIZE_MAX};
+    const size_t own = (size_t)g->group.rank * bytes;
+    ZP_TRY(zp_device_copy(&g->stream, (char *)in + own, (const char *)out + own, bytes));
+    return zp_group_exchange_parts(g, &call, &from, &to);
 }
 
 /* ---- opening, splitting and closing ---- */
-
-static zero_result zp_collectives_fail(zero_group *g, zero_result r, const char *call,
-                                       const char *why) {
-    g->dead = r;
-    (void)snprintf(g->text, sizeof g->text, "%s, %s %d of %d: %s", call,
-                   zp_comm_rank_word(&g->group), g->group.rank, g->group.nranks, why);
-    return r;
-}
-
-/* Returns the result of a call. The group keeps a failure and reports it to its peers. */
-static zero_result zp_collectives_end(zero_group *g, const char *call, zero_result r) {
-    const zero_result failed = zp_failure_result(&g->failure);
-    if (!r && !failed) return ZERO_OK;
-    const char *why = failed              ? g->failure.text
-                      : g->device.text[0] ? g->device.text
-                                          : zero_result_string(r);
-    (void)zp_collectives_fail(g, failed ? failed : r, call, why);
-    if (g->group.transport && g->group.own) g->group.transport->abort(&g->group, why);
-    return g->dead;
-}
 
 /* Joins the ranks of `comm`. COLLECTIVE. */
 static zero_result zp_collectives_join(zero_group *g, const zp_transport *row,
@@ -331,15 +209,14 @@ static zero_result zp_collectives_join(zero_group *g, const zp_transport *row,
 static zero_result zp_collectives_make(zero_group **out, const char *call, const zero_comm *comm,
                                        void *stream, double timeout_s, zero_group *of) {
     const zp_transport *row = zp_transport_find(comm->kind);
+    const char *why = zp_transport_explain_missing(comm->kind);
     zero_group *g = (zero_group *)calloc(1, sizeof *g);
     *out = g;
     if (!g && row && row->refuse) row->refuse(comm, "no memory for a group");
     if (!g) return ZERO_ERR_MEMORY;
     zp_comm *p = &g->group;
     p->nranks = 1;
-    p->device = &g->device;
-    p->failure = &g->failure;
-    p->timeout_s = zp_type_is_finite(timeout_s) && timeout_s > 0 ? timeout_s : ZP_TIMEOUT_S;
+    zp_comm_prepare(p, &g->device, &g->failure, timeout_s);
     p->swaps = 1;
     g->comm = *comm;
     g->of = of;
@@ -348,12 +225,11 @@ static zero_result zp_collectives_make(zero_group **out, const char *call, const
     if (of) (void)__atomic_add_fetch(&of->users, 1, __ATOMIC_ACQ_REL);
     g->host_stream = stream;
     if (!row || !row->cut)
-        return zp_collectives_fail(g, ZERO_ERR_UNSUPPORTED, call,
-                                   zp_transport_explain_missing(comm->kind));
+        return zp_group_fail(g, ZERO_ERR_UNSUPPORTED, call, why ? why : "no such kind");
     zero_result r = zp_device_open(&g->device);
     if (r && row->refuse) row->refuse(comm, g->device.text);
     if (!r) r = zp_collectives_join(g, row, comm, timeout_s);
-    return zp_collectives_end(g, call, r);
+    return zp_group_end(g, call, r);
 }
 
 static int zp_collectives_compare_colours(const void *a, const void *b) {
@@ -389,17 +265,17 @@ static zero_result zp_collectives_split(zero_group *of, const char *call, int co
     const int32_t mine[2] = {colour, key};
     zp_split *split = (zp_split *)calloc(1, sizeof *split);
     if (!split) (void)zp_comm_fail(&of->group, ZERO_ERR_MEMORY, "no memory for a group");
-    if (!split) return zp_collectives_end(of, call, ZERO_ERR_MEMORY);
+    if (!split) return zp_group_end(of, call, ZERO_ERR_MEMORY);
     split->next = of->splits;
     of->splits = split;
-    ZP_TRY(zp_collectives_end(of, call, zp_collectives_barrier(of, ZP_GROUP_SPLIT)));
-    ZP_TRY(zp_collectives_end(of, call, zp_comm_exchange(&of->group, mine, sizeof mine)));
+    ZP_TRY(zp_group_end(of, call, zp_collectives_barrier(of, ZP_GROUP_SPLIT)));
+    ZP_TRY(zp_group_end(of, call, zp_comm_exchange(&of->group, mine, sizeof mine)));
     zp_cut cut = zp_collectives_find_part(of, colour);
     cut.memory = &split->memory;
     if (!cut.parts) return ZERO_OK;
     zero_comm part;
     const zp_transport *row = of->group.transport;
-    ZP_TRY(zp_collectives_end(of, call, row->cut(&of->group, &cut, &part)));
+    ZP_TRY(zp_group_end(of, call, row->cut(&of->group, &cut, &part)));
     if (cut.part < 0) return ZERO_OK;
     const zero_result r = zp_collectives_make(out, call, &part, stream, of->group.timeout_s, of);
     if (!*out && row->uncut) row->uncut(&part, 1); /* no zero_group_close will */
@@ -421,7 +297,7 @@ static void zp_collectives_free(zero_group *g) {
     zp_collectives_stop_trace(g);
     const zp_transport *row = p->transport;
     const int broken = g->dead || zp_failure_result(&g->failure);
-    if (broken && row && p->own) row->abort(p, g->text[0] ? g->text : "it gave up its group");
+    if (broken) zp_comm_abort(p, g->text[0] ? g->text : "it gave up its group");
     if (g->stream.device) (void)zp_device_sync_stream(&g->stream);
     zp_comm_close_watch(&g->watch);
     zp_comm_close(p, broken);

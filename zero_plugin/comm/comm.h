@@ -20,7 +20,7 @@
    ranks have left the group, so a failed rank never frees memory that a peer still reads. */
 #pragma once
 
-#include "../numbers/exact.h"
+#include "../numbers/kernels.h"
 
 /* Kinds of collective: first those of contexts; from GROUP_MESSAGES on those of a zero_group. */
 enum {
@@ -54,6 +54,7 @@ typedef struct zp_envelope {
 } zp_envelope;
 
 enum { ZP_ONE = 1, ZP_ON_HOST = 2 }; /* kinds of memory */
+enum { ZP_MESSAGES = 256 };          /* most messages of one list */
 
 typedef struct zp_memory {
     size_t bytes; /* of one rank's piece, the same on all ranks */
@@ -90,13 +91,12 @@ typedef struct zp_op {
 
 /* Another encoding in which a collective sends its numbers, for example quantized. */
 struct zp_wire {
-    const struct zp_codec *codec;
     size_t (*sent)(const zp_op *op); /* bytes that this rank sends */
     zero_result (*send)(zero_ctx *z, zp_stream *s, const zp_op *op);
     zero_ctx *z;
 };
 
-/* Messages of a zero_group that progress together; all belong to one call. */
+/* Messages that progress together; all belong to one call. */
 typedef struct zp_swap {
     zp_comm *group;
     zp_call call;
@@ -104,6 +104,13 @@ typedef struct zp_swap {
     const zero_message *list;
     int n;
 } zp_swap;
+
+/* Memory with a part for each rank: rank r's begins r * stride bytes after `at`. It has `each`
+   bytes, or fewer at the end of all `bytes`. */
+typedef struct zp_parts {
+    const void *at;
+    size_t stride, each, bytes;
+} zp_parts;
 
 /* A collective that the transport's library runs as one operation. */
 typedef struct zp_whole {
@@ -122,6 +129,13 @@ typedef struct zp_cut {
     int parts, part, rank, nranks;
     zp_memory *memory;
 } zp_cut;
+
+/* THE ORDER OF A SUM. A reduction first adds the slices of a node's ranks, those of the places
+   inside[0], inside[1], ... Then it adds the sums of the nodes across[0], across[1], ... All ranks
+   have the same order. NCCL has its own. */
+typedef struct zp_sum_order {
+    unsigned char inside[ZP_LOCAL_MAX], across[ZP_LOCAL_MAX];
+} zp_sum_order;
 
 typedef struct zp_transport {
     const char *name;
@@ -169,7 +183,21 @@ typedef struct zp_transport {
        `of`: memory to meet in, and message buffers if `swaps`. The plan may call it before any
        split. */
     size_t (*room)(const zp_comm *of, int parts, int n, int swaps);
+    /* Ranks that were just forked meet in LOCAL's *comm. Changes it to a communicator of this
+       transport, which the process keeps, or writes the reason to `text`. COLLECTIVE. NULL: forked
+       ranks do not need this transport. */
+    zero_result (*connect)(zero_comm *comm, double timeout_s, char text[ZP_TEXT_BYTES]);
 } zp_transport;
+
+/* Defines a transport: its name, then the functions in the order above. */
+#define ZP_TRANSPORT(transport, ...) static const zp_transport transport = {__VA_ARGS__}
+
+/* The row of a kind in the table of transport.h. */
+typedef struct zp_transport_row {
+    zero_comm_kind kind;
+    const zp_transport *transport; /* NULL: this build lacks it */
+    const char *lacks;             /* then: how to build it */
+} zp_transport_row;
 
 typedef struct zp_meter {              /* counted when an op is issued */
     uint64_t sent_bytes, mapped_bytes; /* of units; the part of them that was read in place */
@@ -200,6 +228,7 @@ struct zp_comm {
     int shares;          /* memory of kind ONE is as fast to read as this rank's own */
     int node_size;       /* ranks of a node, whose gradients are summed first */
     int scattered;       /* the ranks of a node are not consecutive */
+    zp_sum_order order;  /* of reductions: by rank */
     int sums;            /* the library cannot scale: a reduce-scatter's result is the sum */
     float divisor;       /* a reduce-scatter's result is the mean times this: 1, or, if `sums`,
                             nranks or cfg.divisor */
@@ -216,6 +245,11 @@ struct zp_comm {
     zp_memory *first; /* all memory of the group */
     zp_meter meter;
 };
+
+/* Returns the communicator of a zero_group, which begins with it. */
+ZP_UNUSED static const zp_comm *zp_comm_of_group(const zero_group *g) {
+    return (const zp_comm *)(const void *)g;
+}
 
 /* Returns the word for the group's ranks in messages. */
 static const char *zp_comm_rank_word(const zp_comm *g) { return g->label[0] ? g->label : "rank"; }
@@ -245,6 +279,27 @@ static size_t zp_comm_op_shard_bytes(const zp_op *op) {
 static size_t zp_comm_op_bytes(const zp_op *op) {
     const zp_comm *g = op->group;
     return op->wire ? op->wire->sent(op) : g->transport->cost(g, op);
+}
+
+/* Returns the message of a rank's part. */
+static zero_message zp_comm_part_message(const zp_parts *p, int peer, int sends) {
+    const size_t at = zp_min(p->bytes, (size_t)peer * p->stride);
+    const zero_message m = {peer, sends, (char *)(uintptr_t)p->at + at,
+                            zp_min(p->each, p->bytes - at)};
+    return m;
+}
+/* Lists a message to each other rank with its part of `out`, then one from each for its part of
+   `in`. Returns their number, without empty ones. */
+ZP_UNUSED static int zp_comm_list_messages(const zp_comm *g, zero_message *list,
+                                           const zp_parts *out, const zp_parts *in) {
+    int n = 0;
+    for (int sends = 1; sends >= 0; sends--)
+        for (int i = 1; i < g->nranks; i++) {
+            const int peer = (g->rank + i) % g->nranks;
+            list[n] = zp_comm_part_message(sends ? out : in, peer, sends);
+            n += list[n].bytes > 0;
+        }
+    return n;
 }
 
 /* Records the failure, unless the context already has one. Any thread may call it. */
@@ -304,13 +359,9 @@ static zero_result zp_comm_issue(zp_stream *s, const zp_op *op, int n) {
     const zero_event_kind kind = op->unit < 0                    ? ZERO_EVENT_AGREE
                                  : op->kind == ZP_REDUCE_SCATTER ? ZERO_EVENT_REDUCTION
                                                                  : ZERO_EVENT_GATHER;
-    zp_record *r = zp_device_begin_slice(s, kind, op->unit, whole);
-    if (r) r->event.units = n;
-    if (r) r->event.sent = sent;
-    if (r) r->event.ranks = g->nranks;
-    const zero_result result = g->transport->issue(s, op, n);
-    zp_device_end_slice(s, r);
-    return result;
+    ZP_SLICE(s, kind, op->unit, whole,
+             (zp_events_set_traffic(zp_slice, n, g->nranks, sent), g->transport->issue(s, op, n)));
+    return ZERO_OK;
 }
 
 /* Issues collectives of units. Consecutive ops without an encoding are issued together. */
@@ -378,13 +429,33 @@ static zero_result zp_comm_open_memory(zp_comm *g, zp_memory *m, size_t bytes, i
     return ZERO_OK;
 }
 
+/* Sets what a group belongs to, before it is opened. A wrong time limit is reported only later, so
+   that peers get that error. */
+static void zp_comm_prepare(zp_comm *g, zp_device *device, zp_failure *failure, double asked_s) {
+    g->device = device;
+    g->failure = failure;
+    g->timeout_s = zp_type_is_finite(asked_s) && asked_s > 0 ? asked_s : ZP_TIMEOUT_S;
+}
+
 /* Joins the group that `given` describes, with the transport `row`. COLLECTIVE. */
 static zero_result zp_comm_open(zp_comm *g, const zp_transport *row, const zero_comm *given) {
     g->transport = row;
     g->rank = 0;
     g->nranks = g->node_size = g->crowd = 1;
     g->divisor = 1;
+    for (int i = 0; i < ZP_LOCAL_MAX; i++)
+        g->order.inside[i] = g->order.across[i] = (unsigned char)i;
     return row->join(g, given);
+}
+
+/* Returns the place of the i-th slice that a reduction inside a machine adds, node by node. */
+static int zp_comm_summand(const zp_comm *g, int i) {
+    return g->order.across[i / g->node_size] * g->node_size + g->order.inside[i % g->node_size];
+}
+
+/* Reports to the peers of an open group that this rank has failed. */
+static void zp_comm_abort(zp_comm *g, const char *why) {
+    if (g->transport && g->transport->abort && g->own) g->transport->abort(g, why);
 }
 
 static zero_result zp_comm_check_node_size(zp_comm *g, int size) {

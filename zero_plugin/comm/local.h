@@ -9,6 +9,22 @@
 
 #include "pipe.h"
 
+/* The ranks' way to exchange messages, if this copy of the plugin has one. */
+static const zp_messages *const zp_local_messages[] = {
+    &zp_pipe_row,
+    NULL,
+};
+static zero_result zp_local_swap(zp_stream *s, const zp_swap *x) {
+    return zp_local_messages[0]->swap(s, x);
+}
+/* COLLECTIVE. */
+static zero_result zp_local_open_messages(zp_comm *g) {
+    if (g->nranks == 1) return ZERO_OK;
+    return zp_local_messages[0]
+               ? zp_local_messages[0]->start(g)
+               : zp_comm_fail(g, ZERO_ERR_UNSUPPORTED, "%s", ZP_LEFT_OUT("groups"));
+}
+
 /* Returns this rank's address of element `at` of a peer's unit (or shard). */
 static const char *zp_local_peer_memory(const zp_op *op, int place, size_t at) {
     const zp_local_ranks *s = zp_board_ranks_of(op->group);
@@ -45,8 +61,9 @@ static zero_result zp_local_compute(zp_stream *s, const zp_op *op) {
     if (op->in_place) return ZERO_OK;
     if (op->kind == ZP_REDUCE_SCATTER) {
         zp_sum sum = zp_local_make_sum(op, ranks->n, op->group->node_size);
-        for (int p = 0; p < ranks->n; p++)
-            sum.source[p] = zp_local_peer_memory(op, p, (size_t)op->group->rank * op->shard);
+        for (int i = 0; i < ranks->n; i++)
+            sum.source[i] = zp_local_peer_memory(op, zp_comm_summand(op->group, i),
+                                                 (size_t)op->group->rank * op->shard);
         const int there = ranks->n == 1 && op->source == op->target && !op->sum && op->scale == 1;
         return there ? ZERO_OK : zp_kernel_sum_ranks(s, &sum, op->shard / ZP_WIDE);
     }
@@ -119,7 +136,7 @@ static zero_result zp_local_make_ranks(zp_comm *g, size_t own_bytes) {
     return g->own && g->mail ? ZERO_OK : zp_comm_fail(g, ZERO_ERR_MEMORY, "the exchange buffer");
 }
 
-static zero_result zp_local_join_self(zp_comm *g, const zero_comm *given) {
+static zero_result zp_local_join_self(zp_comm *g) {
     ZP_TRY(zp_local_make_ranks(g, sizeof(zp_local_ranks)));
     zp_board_ranks_of(g)->n = g->shares = 1;
     return ZERO_OK;
@@ -149,6 +166,22 @@ static zero_result zp_local_reach_devices(zp_comm *g) {
     return ZERO_OK;
 }
 
+/* Lets the parent of forked ranks, and peers, see what the rank does. */
+static void zp_local_show_calls(zp_comm *g, zero_local *first, int rank) {
+    g->call = &first->call[rank];
+    g->unit = &first->unit[rank];
+    g->coords = &first->coords[rank];
+}
+
+/* All ranks of the group are on this machine. */
+static void zp_local_place_ranks(zp_comm *g, zero_local *local) {
+    zp_local_ranks *s = zp_board_ranks_of(g);
+    s->local = local;
+    s->n = g->nranks;
+    s->me = g->rank;
+    for (int p = 0; p < s->n; p++) s->rank_of[p] = p;
+}
+
 static zero_result zp_local_join_ranks(zp_comm *g, const zero_comm *given) {
     zero_local *local = (zero_local *)given->handle;
     if (!local)
@@ -170,15 +203,10 @@ static zero_result zp_local_join_ranks(zp_comm *g, const zero_comm *given) {
     int there = g->rank;
     zero_local *first = zp_board_first_local(local, &there);
     g->crowd = first->parted ? 1 : first->nranks;
-    g->call = &first->call[there];
-    g->unit = &first->unit[there];
-    g->coords = &first->coords[there];
+    zp_local_show_calls(g, first, there);
     ZP_TRY(zp_local_make_ranks(g, sizeof(zp_local_ranks)));
     zp_local_ranks *s = zp_board_ranks_of(g);
-    s->local = local;
-    s->n = g->nranks;
-    s->me = g->rank;
-    for (int p = 0; p < s->n; p++) s->rank_of[p] = p;
+    zp_local_place_ranks(g, local);
     /* the zero_local's board opens this context's own board, so contexts never mix */
     s->seq[ZP_CONTROL] = local->seq[g->rank];
     const zero_result r = zp_shared_memory_open_board(g);
@@ -188,9 +216,10 @@ static zero_result zp_local_join_ranks(zp_comm *g, const zero_comm *given) {
     ZP_TRY(zp_comm_check_node_size(g, given->node_size));
     g->node_size = given->node_size ? given->node_size : g->nranks;
     ZP_TRY(zp_local_reach_devices(g));
-    return g->swaps ? zp_pipe_open(g) : ZERO_OK;
+    return g->swaps ? zp_local_open_messages(g) : ZERO_OK;
 }
 static zero_result zp_local_join(zp_comm *g, const zero_comm *given) {
+    if (given->kind == ZERO_COMM_SELF) return zp_local_join_self(g);
     const zero_result r = zp_local_join_ranks(g, given);
     const int told = g->own && zp_board_ranks_of(g)->board; /* then zero_destroy reports to peers */
     if (r && !told) zp_local_refuse(given, g->failure->text);
@@ -230,13 +259,14 @@ static zero_result zp_local_cut(zp_comm *of, const zp_cut *cut, zero_comm *part)
 /* A group's ranks share a board, and all parts share memory. direct: the ranks are threads. */
 static size_t zp_local_parts_bytes(const zp_comm *of, int parts, int n, int swaps, int direct) {
     const size_t meeting = (size_t)parts * zp_round_up(sizeof(zero_local), 4096);
-    const size_t pipes = swaps && n > 1 ? zp_pipe_all_bytes(direct, (size_t)n) : 0;
+    const int pairs = swaps && n > 1 && zp_local_messages[0];
+    const size_t pipes = pairs ? zp_local_messages[0]->bytes(direct, (size_t)n) : 0;
     return meeting / (size_t)of->nranks + zp_round_up(sizeof(zp_board), 4096) / (size_t)n
            + zp_round_up(pipes, 4096);
 }
 static size_t zp_local_bytes_of_parts(const zp_comm *of, int parts, int n, int swaps) {
     const zp_local_ranks *s = zp_board_ranks_of(of);
-    return zp_local_parts_bytes(of, parts, n, swaps, !s->local || zp_pipe_is_direct(s));
+    return zp_local_parts_bytes(of, parts, n, swaps, !s->local || !s->local->shared);
 }
 
 /* Threads: the last rank frees the boards of the part's contexts and groups. */
@@ -247,39 +277,8 @@ static void zp_local_uncut(zero_comm *part, int broken) {
     zp_shared_memory_free_boards(l);
 }
 
-static const zp_transport zp_self = {"SELF",
-                                     zp_local_join_self,
-                                     zp_local_refuse,
-                                     zp_shared_memory_open,
-                                     NULL,
-                                     zp_local_issue,
-                                     zp_board_exchange,
-                                     zp_board_broadcast,
-                                     zp_local_bytes,
-                                     NULL,
-                                     zp_board_abort_local,
-                                     zp_local_leave,
-                                     NULL,
-                                     zp_local_cut,
-                                     zp_local_uncut,
-                                     NULL,
-                                     zp_shared_memory_view,
-                                     zp_local_bytes_of_parts};
-static const zp_transport zp_local = {"LOCAL",
-                                      zp_local_join,
-                                      zp_local_refuse,
-                                      zp_shared_memory_open,
-                                      NULL,
-                                      zp_local_issue,
-                                      zp_board_exchange,
-                                      zp_board_broadcast,
-                                      zp_local_bytes,
-                                      NULL,
-                                      zp_board_abort_local,
-                                      zp_local_leave,
-                                      zp_pipe_exchange_messages,
-                                      zp_local_cut,
-                                      zp_local_uncut,
-                                      NULL,
-                                      zp_shared_memory_view,
-                                      zp_local_bytes_of_parts};
+ZP_TRANSPORT(zp_local_transport, "LOCAL", zp_local_join, zp_local_refuse, zp_shared_memory_open,
+             NULL, zp_local_issue, zp_board_exchange, zp_board_broadcast, zp_local_bytes, NULL,
+             zp_board_abort_local, zp_local_leave, zp_local_swap, zp_local_cut, zp_local_uncut,
+             NULL, zp_shared_memory_view, zp_local_bytes_of_parts, NULL);
+static const zp_transport_row zp_local_row = {ZERO_COMM_LOCAL, &zp_local_transport, ""};

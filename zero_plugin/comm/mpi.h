@@ -133,42 +133,44 @@ static size_t zp_mpi_most_pieces(const zp_swap *x) {
     return zp_mpi_nodes_in_flight(x->group->nranks);
 }
 
+/* Begins to send to the message's peer, or to receive from it. */
+static zero_result zp_mpi_begin(const zp_swap *x, int peer, int sends, int tag, void *data,
+                                size_t bytes, MPI_Request *request) {
+    const MPI_Comm comm = zp_mpi_nodes_of(x->group)->comm[ZP_GRADIENTS];
+    const int n = (int)bytes;
+    return zp_mpi_nodes_check(x->group,
+                              sends ? MPI_Isend(data, n, MPI_BYTE, peer, tag, comm, request)
+                                    : MPI_Irecv(data, n, MPI_BYTE, peer, tag, comm, request),
+                              sends ? "MPI_Isend" : "MPI_Irecv");
+}
+
 static zero_result zp_mpi_begin_message(const zp_swap *x, int i) {
-    zp_comm *g = x->group;
     const zero_message *m = &x->list[i];
-    const MPI_Comm comm = zp_mpi_nodes_of(g)->comm[ZP_GRADIENTS];
-    zp_mpi_moving *w = &zp_mpi_nodes_of(g)->moving[i];
+    zp_mpi_moving *w = &zp_mpi_nodes_of(x->group)->moving[i];
     const zp_envelope mine = {x->call, x->number, m->bytes};
-    const int bytes = (int)sizeof mine;
-    int *last = &zp_mpi_nodes_of(g)->last[2 * m->peer + !m->sends];
+    int *last = &zp_mpi_nodes_of(x->group)->last[2 * m->peer + !m->sends];
     memset(w, 0, sizeof *w);
     w->before = *last;
     *last = i + 1;
     w->envelope = mine;
     w->pieces = (m->bytes + ZP_MESSAGE_PIECE - 1) / ZP_MESSAGE_PIECE;
     w->heard = w->pieces <= zp_mpi_most_pieces(x);
-    if (!m->sends) {
-        ZP_MPI(g,
-               MPI_Irecv(&w->envelope, bytes, MPI_BYTE, m->peer, ZP_ENVELOPE_TAG, comm, &w->head));
-        return ZERO_OK;
-    }
-    ZP_MPI(g, MPI_Isend(&w->envelope, bytes, MPI_BYTE, m->peer, ZP_ENVELOPE_TAG, comm, &w->head));
-    if (!w->heard) ZP_MPI(g, MPI_Irecv(NULL, 0, MPI_BYTE, m->peer, ZP_WORD_TAG, comm, &w->word));
-    return ZERO_OK;
+    ZP_TRY(
+        zp_mpi_begin(x, m->peer, m->sends, ZP_ENVELOPE_TAG, &w->envelope, sizeof mine, &w->head));
+    if (!m->sends || w->heard) return ZERO_OK;
+    return zp_mpi_begin(x, m->peer, 0, ZP_WORD_TAG, NULL, 0, &w->word);
 }
 
 /* Moves a message's envelope and word. *moved becomes 1 if one of them has moved. */
-static zero_result zp_mpi_match_message(const zp_swap *x, int i, int *moved) {
+static zero_result zp_mpi_match_message(const zp_swap *x, const zero_message *m, zp_mpi_moving *w,
+                                        int *moved) {
     zp_comm *g = x->group;
-    const zero_message *m = &x->list[i];
-    const MPI_Comm comm = zp_mpi_nodes_of(g)->comm[ZP_GRADIENTS];
-    zp_mpi_moving *w = &zp_mpi_nodes_of(g)->moving[i];
     const zp_envelope mine = {x->call, x->number, m->bytes};
     const int headed = w->headed, heard = w->heard;
     if (!headed) ZP_MPI(g, MPI_Test(&w->head, &w->headed, MPI_STATUS_IGNORE));
     if (!headed && w->headed && !m->sends) {
         ZP_TRY(zp_board_compare_envelopes(g, m->peer, &w->envelope, &mine));
-        if (!heard) ZP_MPI(g, MPI_Isend(NULL, 0, MPI_BYTE, m->peer, ZP_WORD_TAG, comm, &w->word));
+        if (!heard) ZP_TRY(zp_mpi_begin(x, m->peer, 1, ZP_WORD_TAG, NULL, 0, &w->word));
     }
     if (!heard && (m->sends || w->headed))
         ZP_MPI(g, MPI_Test(&w->word, &w->heard, MPI_STATUS_IGNORE));
@@ -177,30 +179,22 @@ static zero_result zp_mpi_match_message(const zp_swap *x, int i, int *moved) {
 }
 
 /* Advances a message as far as possible. */
-static zero_result zp_mpi_advance_message(const zp_swap *x, int i, int *moved) {
-    zp_comm *g = x->group;
-    const zero_message *m = &x->list[i];
-    const MPI_Comm comm = zp_mpi_nodes_of(g)->comm[ZP_GRADIENTS];
-    zp_mpi_moving *w = &zp_mpi_nodes_of(g)->moving[i];
+static zero_result zp_mpi_advance_message(const zp_swap *x, const zero_message *m, zp_mpi_moving *w,
+                                          int *moved) {
     const size_t most = zp_mpi_most_pieces(x);
     int over = 1;
-    ZP_TRY(zp_mpi_match_message(x, i, moved));
+    ZP_TRY(zp_mpi_match_message(x, m, w, moved));
     if (!w->headed && !m->sends) return ZERO_OK;
     while (w->ended < w->begun && over) {
-        ZP_MPI(g, MPI_Test(&w->piece[w->ended % most], &over, MPI_STATUS_IGNORE));
+        ZP_MPI(x->group, MPI_Test(&w->piece[w->ended % most], &over, MPI_STATUS_IGNORE));
         w->ended += over != 0;
         *moved |= over;
     }
     const size_t ahead = m->sends && !w->heard ? most : w->ended + most;
     for (; w->begun < zp_min(w->pieces, ahead); w->begun++, *moved = 1) {
-        MPI_Request *request = &w->piece[w->begun % most];
         const size_t at = w->begun * ZP_MESSAGE_PIECE;
-        const int n = (int)zp_min(ZP_MESSAGE_PIECE, m->bytes - at);
-        char *data = (char *)m->data + at;
-        if (m->sends)
-            ZP_MPI(g, MPI_Isend(data, n, MPI_BYTE, m->peer, ZP_MESSAGE_TAG, comm, request));
-        else
-            ZP_MPI(g, MPI_Irecv(data, n, MPI_BYTE, m->peer, ZP_MESSAGE_TAG, comm, request));
+        ZP_TRY(zp_mpi_begin(x, m->peer, m->sends, ZP_MESSAGE_TAG, (char *)m->data + at,
+                            zp_min(ZP_MESSAGE_PIECE, m->bytes - at), &w->piece[w->begun % most]));
     }
     w->done = w->headed && w->heard && w->ended == w->pieces;
     return ZERO_OK;
@@ -214,7 +208,8 @@ static zero_result zp_mpi_advance_messages(const zp_swap *x, int *left, int *mov
     *left = -1;
     for (int i = 0; i < x->n; i++) {
         const int first = !w[i].done && (!w[i].before || w[w[i].before - 1].done);
-        const zero_result one = first ? zp_mpi_advance_message(x, i, moved) : ZERO_OK;
+        const zero_result one =
+            first ? zp_mpi_advance_message(x, &x->list[i], &w[i], moved) : ZERO_OK;
         if (one && !r) r = one;
         if (!w[i].done) *left = i;
     }
@@ -386,16 +381,22 @@ static zero_result zp_mpi_check_running(zp_comm *g, const zero_comm *given) {
 
 /* Allocates memory for g->nranks ranks. Returns 0 without memory. */
 static int zp_mpi_alloc(zp_comm *g) {
-    const size_t n = (size_t)g->nranks;
+    const size_t n = (size_t)g->nranks, messages = g->swaps ? zp_mpi_most_messages(n) : 0;
     if (zp_local_make_ranks(g, sizeof(zp_mpi))) return 0;
     zp_mpi *m = zp_mpi_nodes_of(g);
     m->on_node = MPI_COMM_NULL;
-    m->landing = (zp_landing *)calloc(1 + n, sizeof *m->landing);
-    m->failure_sends = (MPI_Request *)malloc(n * sizeof *m->failure_sends);
-    m->node_rank = (int *)malloc(n * sizeof *m->node_rank);
-    m->last = (int *)malloc(2 * n * sizeof *m->last);
-    if (g->swaps) m->moving = (zp_mpi_moving *)calloc(zp_mpi_most_messages(n), sizeof *m->moving);
-    return m->landing && m->failure_sends && m->node_rank && m->last && (!g->swaps || m->moving);
+    for (int pass = 0; pass < 2; pass++) { /* measures, then cuts */
+        size_t at = 0;
+        char *all = m->lists;
+        m->landing = (zp_landing *)zp_cut_memory(all, &at, (1 + n) * sizeof *m->landing, 64);
+        m->moving = (zp_mpi_moving *)zp_cut_memory(all, &at, messages * sizeof *m->moving, 64);
+        m->failure_sends = (MPI_Request *)zp_cut_memory(all, &at, n * sizeof(MPI_Request), 64);
+        m->node_rank = (int *)zp_cut_memory(all, &at, n * sizeof(int), 64);
+        m->last = (int *)zp_cut_memory(all, &at, 2 * n * sizeof(int), 64);
+        if (!pass) m->lists = (char *)calloc(1, at);
+        if (!m->lists) return 0;
+    }
+    return 1;
 }
 
 static zero_result zp_mpi_join(zp_comm *g, const zero_comm *given) {
@@ -454,34 +455,16 @@ static void zp_mpi_leave(zp_comm *g, int broken) {
     zp_shared_memory_close(g);
     for (int i = 0; i < ZP_CHANNELS && m->joined; i++) (void)MPI_Comm_free(&m->comm[i]);
     if (m->joined && m->on_node != MPI_COMM_NULL) (void)MPI_Comm_free(&m->on_node);
-    free(m->landing);
-    free(m->failure_sends);
-    free(m->node_rank);
     free(m->wire);
-    free(m->moving);
-    free(m->last);
+    free(m->lists);
     free(m);
 }
 
-static const zp_transport zp_mpi_row = {"MPI",
-                                        zp_mpi_join,
-                                        NULL,
-                                        zp_mpi_open_memory,
-                                        NULL,
-                                        zp_mpi_nodes_issue,
-                                        zp_mpi_exchange,
-                                        zp_mpi_broadcast,
-                                        zp_mpi_nodes_bytes,
-                                        NULL,
-                                        zp_mpi_nodes_abort,
-                                        zp_mpi_leave,
-                                        zp_mpi_exchange_messages,
-                                        zp_mpi_cut,
-                                        zp_mpi_uncut,
-                                        NULL,
-                                        zp_shared_memory_view,
-                                        zp_mpi_bytes_of_parts};
-
+ZP_TRANSPORT(zp_mpi_transport, "MPI", zp_mpi_join, NULL, zp_mpi_open_memory, NULL,
+             zp_mpi_nodes_issue, zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_nodes_bytes, NULL,
+             zp_mpi_nodes_abort, zp_mpi_leave, zp_mpi_exchange_messages, zp_mpi_cut, zp_mpi_uncut,
+             NULL, zp_shared_memory_view, zp_mpi_bytes_of_parts, NULL);
+static const zp_transport_row zp_mpi_row = {ZERO_COMM_MPI, &zp_mpi_transport, ""};
 #else
-#define zp_mpi_row zp_lacking
+static const zp_transport_row zp_mpi_row = {ZERO_COMM_MPI, NULL, ZP_NO_MPI};
 #endif

@@ -10,6 +10,15 @@
 
 #include "local.h"
 
+#ifdef __CUDACC__
+#define ZP_NO_MPI "MPI is for the CPU build: between GPUs it is NCCL"
+#else
+#define ZP_NO_MPI "built without MPI: compile with mpicc and -DZERO_WITH_MPI"
+#endif
+#ifdef ZERO_WITH_MPI
+#include <mpi.h>
+#endif
+
 /* `pace` is the recent average time of a wait for one of many pieces, in seconds. If it is long,
    the waiting thread naps for that time, because spinning would take a core from computing threads.
    The later pieces keep the link busy meanwhile. The longer a wait, the longer its naps. */
@@ -41,6 +50,7 @@ typedef struct zp_mpi {
     int nnodes, node;
     int *node_rank;      /* [nnodes * node_size] ranks by node and place */
     float *wire;         /* between nodes: [crossings][nnodes - 1][2][ZP_CROSS_NUMEL] */
+    char *lists;         /* the memory of the lists, except `wire` */
     zp_landing *landing; /* [1 + nranks] an exchange's own part, then all ranks' parts */
     char failure_text[ZP_TEXT_BYTES];
     struct zp_mpi_moving *moving; /* of a zero_group: one for each message of a list; or NULL */
@@ -196,8 +206,9 @@ static void zp_mpi_nodes_sum_inside(const zp_op *op, int rank, const zp_mpi_node
                                     float *out) {
     const int n = zp_board_ranks_of(op->group)->n;
     zp_sum s = {{NULL}, op->type, ZERO_F32, n, n, out, NULL, 1, 0};
-    for (int p = 0; p < n; p++)
-        s.source[p] = zp_local_peer_memory(op, p, (size_t)rank * op->shard + x->at);
+    for (int i = 0; i < n; i++)
+        s.source[i] =
+            zp_local_peer_memory(op, op->group->order.inside[i], (size_t)rank * op->shard + x->at);
     zp_kernel_sum_slices(&s, x->n, x->threads);
 }
 
@@ -231,18 +242,17 @@ static zero_result zp_mpi_nodes_begin_piece(const zp_op *op, zp_mpi_nodes_piece 
     return ZERO_OK;
 }
 
-/* Adds the nodes' sums in node order. This node's sum overwrites one that was sent. */
+/* Adds the nodes' sums. This node's sum overwrites one that was sent. */
 static void zp_mpi_nodes_add_piece(const zp_op *op, const zp_mpi_nodes_piece *x) {
     const zp_mpi *m = zp_mpi_nodes_of(op->group);
-    const float *received = x->wire + ZP_CROSS_NUMEL;
     zp_sum nodes = zp_local_make_sum(op, m->nnodes, m->nnodes);
     zp_mpi_nodes_sum_inside(op, op->group->rank, x, x->wire);
     nodes.type = ZERO_F32;
     nodes.out = (char *)nodes.out + x->at * zp_type_bytes(op->type);
     if (nodes.sum) nodes.sum += x->at;
-    for (int k = 0; k < m->nnodes; k++) {
-        nodes.source[k] = k == m->node ? x->wire : received;
-        if (k != m->node) received += 2 * ZP_CROSS_NUMEL;
+    for (int i = 0; i < m->nnodes; i++) {
+        const int k = op->group->order.across[i], before = k - (k > m->node);
+        nodes.source[i] = x->wire + (k == m->node ? 0 : (size_t)(1 + 2 * before) * ZP_CROSS_NUMEL);
     }
     zp_kernel_sum_slices(&nodes, x->n, x->threads);
 }

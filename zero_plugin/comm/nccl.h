@@ -23,20 +23,30 @@ static char *zp_nccl_slice(const zp_op *op) {
     return op->memory->base + op->source + (size_t)op->group->rank * zp_comm_op_shard_bytes(op);
 }
 
-static ncclResult_t zp_nccl_call(zp_nccl *n, zp_stream *s, const zp_op *op) {
-    const ncclComm_t comm = n->channel[op->channel].comm;
-    const ncclDataType_t type = zp_nccl_type(op->type);
-    const size_t count = op->shard;
-    char *base = op->memory ? op->memory->base : NULL, *from = base + op->source;
-    char *to = base + op->target, *mails = n->scratch + ZP_MAIL_BYTES;
-    if (op->in_place) return ncclSuccess;
-    if (op->kind == ZP_REDUCE_SCATTER && !zp_nccl_writes_result(op)) to = zp_nccl_slice(op);
-    switch (op->kind) {
-    case ZP_ALL_GATHER: return ncclAllGather(from, to, count, type, comm, s->cuda);
-    case ZP_REDUCE_SCATTER: return ncclReduceScatter(from, to, count, type, ncclSum, comm, s->cuda);
-    case ZP_EXCHANGE: return ncclAllGather(n->scratch, mails, count, ncclChar, comm, s->cuda);
-    default: return ncclBroadcast(n->scratch, n->scratch, count, ncclChar, op->unit, comm, s->cuda);
+/* Calls NCCL's function for a collective. */
+static ncclResult_t zp_nccl_call(ncclComm_t comm, zp_stream *s, const zp_whole *w) {
+    const ncclDataType_t type = zp_nccl_type(w->type);
+    const ncclRedOp_t how = w->how == ZERO_MAX ? ncclMax : ncclSum;
+    switch (w->call.kind) {
+    case ZP_GROUP_ALL_REDUCE: return ncclAllReduce(w->from, w->to, w->n, type, how, comm, s->cuda);
+    case ZP_REDUCE_SCATTER:
+    case ZP_GROUP_REDUCE_SCATTER:
+        return ncclReduceScatter(w->from, w->to, w->n, type, how, comm, s->cuda);
+    case ZP_BROADCAST:
+    case ZP_GROUP_BROADCAST:
+        return ncclBroadcast(w->from, w->to, w->n, ncclChar, w->call.unit, comm, s->cuda);
+    default: return ncclAllGather(w->from, w->to, w->n, ncclChar, comm, s->cuda);
     }
+}
+
+static ncclResult_t zp_nccl_call_op(zp_nccl *n, zp_stream *s, const zp_op *op) {
+    const int host = !op->memory, sums = op->kind == ZP_REDUCE_SCATTER;
+    char *base = host ? n->scratch : op->memory->base, *from = base + op->source;
+    char *to = op->kind == ZP_EXCHANGE ? base + ZP_MAIL_BYTES : base + op->target;
+    if (sums && !zp_nccl_writes_result(op)) to = zp_nccl_slice(op);
+    const size_t count = sums || host ? op->shard : zp_comm_op_shard_bytes(op);
+    const zp_whole w = {op->group, zp_comm_op_call(op), from, to, count, op->type, ZERO_SUM};
+    return op->in_place ? ncclSuccess : zp_nccl_call(n->channel[op->channel].comm, s, &w);
 }
 
 /* A list of ops. */
@@ -48,7 +58,7 @@ static ncclResult_t zp_nccl_calls(zp_nccl *n, zp_stream *s, const void *what) {
     const zp_nccl_ops *list = (const zp_nccl_ops *)what;
     ncclResult_t r = ncclSuccess;
     for (int i = 0; i < list->n && (r == ncclSuccess || r == ncclInProgress); i++)
-        r = zp_nccl_call(n, s, &list->op[i]);
+        r = zp_nccl_call_op(n, s, &list->op[i]);
     return r;
 }
 
@@ -240,6 +250,67 @@ static void zp_nccl_refuse(const zero_comm *given, const char *why) {
         (void)ncclCommSplit(parent, NCCL_SPLIT_NOCOLOR, 0, &none[rank % ZP_LOCAL_MAX], NULL);
 }
 
+/* For a rank that zero_start_local has forked: the communicator of all ranks, and the memory in
+   which they met. There its parent reports ranks that ended. */
+static struct {
+    ncclComm_t comm;
+    zero_local *local;
+} zp_nccl_started;
+
+/* The id of rank 0's communicator reaches the other ranks on LOCAL's board. */
+static zero_result zp_nccl_exchange_id(zp_comm *g, zp_nccl *n, zero_local *local,
+                                       ncclUniqueId *id) {
+    ncclUniqueId ids[ZP_LOCAL_MAX];
+    const ncclResult_t r = g->rank ? ncclSuccess : ncclGetUniqueId(id);
+    if (r != ncclSuccess) return zp_nccl_watch_fail(g, NULL, r, "ncclGetUniqueId");
+    n->ranks.seq[ZP_CONTROL] = local->seq[g->rank];
+    g->mail = (char *)ids;
+    ZP_TRY(zp_comm_exchange(g, id, sizeof *id));
+    local->seq[g->rank] = n->ranks.seq[ZP_CONTROL];
+    *id = ids[0];
+    return ZERO_OK;
+}
+
+static zero_result zp_nccl_connect_ranks(zp_comm *g, zero_local *local) {
+    zp_nccl *n = zp_nccl_watch_of(g);
+    ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    memset(&id, 0, sizeof id);
+    config.blocking = 0;
+    zp_local_place_ranks(g, local);
+    ZP_TRY(zp_nccl_exchange_id(g, n, local, &id));
+    (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); /* before NCCL starts in this process */
+    const ncclResult_t r =
+        ncclCommInitRankConfig(&zp_nccl_started.comm, g->nranks, id, g->rank, &config);
+    return zp_nccl_watch_wait_call(g, zp_nccl_started.comm, r, "ncclCommInitRankConfig");
+}
+
+/* The transport's connect. Each rank is a process with a GPU of its own. */
+static zero_result zp_nccl_connect(zero_comm *comm, double timeout_s, char text[ZP_TEXT_BYTES]) {
+    zero_local *local = (zero_local *)comm->handle;
+    const zero_comm made = {ZERO_COMM_NCCL, comm->rank, &zp_nccl_started.comm, comm->node_size};
+    zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
+    zp_failure failure;
+    zp_comm g; /* over the memory in which the ranks met */
+    if (!n) return ZERO_ERR_MEMORY;
+    memset(&failure, 0, sizeof failure);
+    memset(&g, 0, sizeof g);
+    zp_comm_prepare(&g, NULL, &failure, timeout_s);
+    g.rank = comm->rank;
+    g.nranks = local->nranks;
+    g.transport = &zp_local_transport;
+    g.own = n;
+    pthread_mutex_init(&n->lock, NULL);
+    const zero_result r = zp_nccl_connect_ranks(&g, local);
+    if (r) zp_board_abort_local(&g, failure.text);
+    (void)snprintf(text, ZP_TEXT_BYTES, "%s", failure.text);
+    pthread_mutex_destroy(&n->lock);
+    free(n);
+    zp_nccl_started.local = local;
+    *comm = made;
+    return r;
+}
+
 static zero_result zp_nccl_begin_join(zp_comm *g, const zero_comm *given, ncclComm_t parent) {
     zp_nccl *n = (zp_nccl *)calloc(1, sizeof *n);
     int device = -1;
@@ -260,6 +331,10 @@ static zero_result zp_nccl_begin_join(zp_comm *g, const zero_comm *given, ncclCo
     if (r == ncclSuccess) r = ncclCommCount(parent, &g->nranks);
     if (r == ncclSuccess) r = ncclCommCuDevice(parent, &device);
     if (r != ncclSuccess) return zp_nccl_watch_fail(g, parent, r, "comm.handle");
+    if (given->handle == &zp_nccl_started.comm) {
+        n->ranks.local = zp_nccl_started.local;
+        zp_local_show_calls(g, n->ranks.local, g->rank);
+    }
     if (device != g->device->number)
         return zp_comm_fail(g, ZERO_ERR_ARGUMENT,
                             "the communicator belongs to device %d, but device %d is current",
@@ -376,21 +451,11 @@ static zero_result zp_nccl_exchange_messages(zp_stream *s, const zp_swap *x) {
     return zp_nccl_enqueue(s, x->group, 0, &x->call, zp_nccl_call_messages, x);
 }
 
-static ncclResult_t zp_nccl_call_one(zp_nccl *n, zp_stream *s, const void *what) {
-    const zp_whole *w = (const zp_whole *)what;
-    const ncclComm_t comm = n->channel[0].comm;
-    const ncclRedOp_t how = w->how == ZERO_MAX ? ncclMax : ncclSum;
-    const ncclDataType_t type = zp_nccl_type(w->type);
-    switch (w->call.kind) {
-    case ZP_GROUP_ALL_REDUCE: return ncclAllReduce(w->from, w->to, w->n, type, how, comm, s->cuda);
-    case ZP_GROUP_REDUCE_SCATTER:
-        return ncclReduceScatter(w->from, w->to, w->n, type, how, comm, s->cuda);
-    case ZP_GROUP_ALL_GATHER: return ncclAllGather(w->from, w->to, w->n, ncclChar, comm, s->cuda);
-    default: return ncclBroadcast(w->from, w->to, w->n, ncclChar, w->call.unit, comm, s->cuda);
-    }
+static ncclResult_t zp_nccl_call_whole(zp_nccl *n, zp_stream *s, const void *whole) {
+    return zp_nccl_call(n->channel[0].comm, s, (const zp_whole *)whole);
 }
 static zero_result zp_nccl_issue_whole(zp_stream *s, const zp_whole *w) {
-    return zp_nccl_enqueue(s, w->group, 0, &w->call, zp_nccl_call_one, w);
+    return zp_nccl_enqueue(s, w->group, 0, &w->call, zp_nccl_call_whole, w);
 }
 
 static zero_result zp_nccl_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
@@ -422,4 +487,13 @@ static void zp_nccl_uncut(zero_comm *part, int broken) {
     free(part->handle);
 }
 
+ZP_TRANSPORT(zp_nccl_transport, "NCCL", zp_nccl_join, zp_nccl_refuse, zp_nccl_alloc_memory,
+             zp_nccl_register_memory, zp_nccl_issue, zp_nccl_exchange, zp_nccl_broadcast,
+             zp_local_bytes, zp_nccl_watch_look, zp_nccl_watch_abort, zp_nccl_leave,
+             zp_nccl_exchange_messages, zp_nccl_cut, zp_nccl_uncut, zp_nccl_issue_whole, NULL,
+             zp_nccl_bytes_of_parts, zp_nccl_connect);
+static const zp_transport_row zp_nccl_row = {ZERO_COMM_NCCL, &zp_nccl_transport, ""};
+#else
+static const zp_transport_row zp_nccl_row = {
+    ZERO_COMM_NCCL, NULL, "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL"};
 #endif

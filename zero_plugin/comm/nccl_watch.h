@@ -16,6 +16,7 @@
 #include "local.h"
 
 #ifdef ZERO_WITH_NCCL
+#include <nccl.h>
 
 #define ZP_SENT ((size_t)256) /* most lists in flight; then the caller waits for the oldest */
 

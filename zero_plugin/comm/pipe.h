@@ -15,7 +15,6 @@
 #include "shared_memory.h"
 
 #define ZP_PIPE_SLOTS ((size_t)4)
-#define ZP_MESSAGES   256 /* most messages of one list */
 
 typedef struct zp_pipe_slot {
     zp_envelope envelope;
@@ -76,7 +75,6 @@ static zp_pipe_slot *zp_pipe_slot_at(const zp_local_ranks *s, zp_pipe *p, uint32
 /* COLLECTIVE. */
 static zero_result zp_pipe_open(zp_comm *g) {
     zp_local_ranks *s = zp_board_ranks_of(g);
-    if (s->n == 1) return ZERO_OK;
     const size_t bytes = zp_pipe_all_bytes(zp_pipe_is_direct(s), (size_t)s->n);
     const zero_result r = zp_comm_open_memory(g, &s->pipes, bytes, ZP_ON_HOST);
     return r ? zp_comm_fail(g, r, "%zu bytes that peers see", bytes) : ZERO_OK;
@@ -260,3 +258,4 @@ static zero_result zp_pipe_exchange_messages(zp_stream *str, const zp_swap *x) {
     if (r) zp_pipe_empty_slots(x, at);
     return r;
 }
+static const zp_messages zp_pipe_row = {zp_pipe_open, zp_pipe_exchange_messages, zp_pipe_all_bytes};

@@ -5,64 +5,64 @@
        #define ZERO_OWN_ROWS , &own_row
    Its comm.kind is ZERO_COMM_OWN; a second row has ZERO_COMM_OWN + 1. The calling thread runs
    `issue`; on the CPU a lane runs the tasks that it issues. The watching thread runs `look`. The
-   path of own.h is relative to this file's folder. tests/slow_transport.h is an example. */
+   path of own.h is relative to this file's folder. tests/comm/slow_transport.h is an example. */
 #pragma once
 
 #include "local.h"
 #include "mpi.h"
 #include "nccl.h"
 
-/* A transport that this build lacks: joining fails, and the message says how to build it. */
-static const char *zp_transport_explain_missing(zero_comm_kind kind) {
-    return kind == ZERO_COMM_MPI ? ZP_NO_MPI : kind == ZERO_COMM_NCCL ? ZP_NO_NCCL : "no such kind";
-}
-ZP_UNUSED static zero_result zp_transport_join_missing(zp_comm *g, const zero_comm *given) {
-    return zp_comm_fail(g, ZERO_ERR_UNSUPPORTED, "%s", zp_transport_explain_missing(given->kind));
-}
-ZP_UNUSED static const zp_transport zp_lacking = {"",   zp_transport_join_missing,
-                                                  NULL, NULL,
-                                                  NULL, NULL,
-                                                  NULL, NULL,
-                                                  NULL, NULL,
-                                                  NULL, zp_local_leave,
-                                                  NULL, NULL,
-                                                  NULL, NULL,
-                                                  NULL, NULL};
-#ifndef ZERO_WITH_NCCL
-#define zp_nccl_row zp_lacking
-#else
-static const zp_transport zp_nccl_row = {"NCCL",
-                                         zp_nccl_join,
-                                         zp_nccl_refuse,
-                                         zp_nccl_alloc_memory,
-                                         zp_nccl_register_memory,
-                                         zp_nccl_issue,
-                                         zp_nccl_exchange,
-                                         zp_nccl_broadcast,
-                                         zp_local_bytes,
-                                         zp_nccl_watch_look,
-                                         zp_nccl_watch_abort,
-                                         zp_nccl_leave,
-                                         zp_nccl_exchange_messages,
-                                         zp_nccl_cut,
-                                         zp_nccl_uncut,
-                                         zp_nccl_issue_whole,
-                                         NULL,
-                                         zp_nccl_bytes_of_parts};
-#endif
-
 #ifdef ZERO_OWN_TRANSPORTS
 #include ZERO_OWN_TRANSPORTS
 #else
 #define ZERO_OWN_ROWS
 #endif
+static const zp_transport *const zp_transport_own[] = {NULL ZERO_OWN_ROWS};
 
-/* One entry for each zero_comm_kind, in its order. */
-static const zp_transport *const zp_transports[] = {&zp_self, &zp_local, &zp_mpi_row,
-                                                    &zp_nccl_row ZERO_OWN_ROWS};
-enum { ZP_TRANSPORTS = sizeof zp_transports / sizeof *zp_transports };
+/* A line for each kind. */
+static const zp_transport_row *const zp_transport_table[] = {
+    &zp_local_row,
+    &zp_mpi_row,
+    &zp_nccl_row,
+};
+enum { ZP_TRANSPORTS = sizeof zp_transport_table / sizeof *zp_transport_table };
+enum { ZP_OWN_TRANSPORTS = sizeof zp_transport_own / sizeof *zp_transport_own - 1 };
 
-/* Returns NULL if the kind does not exist. */
+/* Returns the row of a kind; NULL: this copy of the plugin has none. SELF is LOCAL with one rank.
+ */
+static const zp_transport_row *zp_transport_find_row(zero_comm_kind kind) {
+    const zero_comm_kind of = kind == ZERO_COMM_SELF ? ZERO_COMM_LOCAL : kind;
+    for (int i = 0; i < ZP_TRANSPORTS; i++)
+        if (zp_transport_table[i]->kind == of) return zp_transport_table[i];
+    return NULL;
+}
+
+/* Returns NULL if this build does not have the kind. */
 static const zp_transport *zp_transport_find(zero_comm_kind kind) {
-    return (int)kind >= 0 && (int)kind < ZP_TRANSPORTS ? zp_transports[kind] : NULL;
+    const zp_transport_row *row = zp_transport_find_row(kind);
+    const int own = (int)kind - (int)ZERO_COMM_OWN;
+    if (row) return row->transport;
+    return own >= 0 && own < ZP_OWN_TRANSPORTS ? zp_transport_own[1 + own] : NULL;
+}
+
+/* Returns how to get a kind that this build lacks; NULL: the kind does not exist. */
+static const char *zp_transport_explain_missing(zero_comm_kind kind) {
+    const zp_transport_row *row = zp_transport_find_row(kind);
+    if (row) return row->lacks;
+    return kind == ZERO_COMM_MPI    ? ZP_LEFT_OUT("mpi")
+           : kind == ZERO_COMM_NCCL ? ZP_LEFT_OUT("nccl")
+                                    : NULL;
+}
+
+/* Returns the transport that connects processes of this machine; NULL: none can. */
+static const zp_transport *zp_transport_find_for_processes(void) {
+    for (int i = 0; i < ZP_TRANSPORTS; i++) {
+        const zp_transport *t = zp_transport_table[i]->transport;
+        if (t && t->connect) return t;
+    }
+    return zp_device_is_host() ? &zp_local_transport : NULL;
+}
+/* Returns how to get such a transport on GPUs. */
+static const char *zp_transport_explain_processes(void) {
+    return zp_transport_explain_missing(ZERO_COMM_NCCL);
 }

@@ -16,23 +16,22 @@ static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     if (!t) return at < 0 || zp_order_line(z, at - z->ntensors, text, bytes);
     const zero_tensor_desc *d = &t->desc;
     const uint64_t name = zp_bind_hash_name(d->name);
-    char hash[32] = "", slices[64] = "", divisor[32] = "";
+    char hash[32] = "", more[96], divisor[32] = "";
     if (strlen(d->name) > 50) /* text and error cut it */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
-    if (t->slices > 1)
-        (void)snprintf(slices, sizeof slices, "slices %d of %zu rows, ", t->slices, d->outer);
+    zp_extra_describe(z, t, more, sizeof more);
     if (d->divisor) (void)snprintf(divisor, sizeof divisor, "divisor %d, ", d->divisor);
     (void)snprintf(
         text, bytes,
         "tensor %d: numel %zu, layers %d, unit %d, together %d, every %d, uses %d, flags %d, "
-        "lr_factor %.9g, decay_factor %.9g, matrices %zu x %zu, %s%sname %s%s",
+        "lr_factor %.9g, decay_factor %.9g, %s%sname %s%s",
         at, d->numel, d->layers, d->unit, d->together, d->every, d->uses, d->flags,
-        (double)t->lr_factor, (double)t->decay_factor, t->rows, t->cols, slices, divisor, hash,
-        d->name);
+        (double)t->lr_factor, (double)t->decay_factor, more, divisor, hash, d->name);
     return 1;
 }
 
 static zero_result zp_build_agree(zero_ctx *z) {
+    if (ZERO_CHECK) ZP_TRY(zp_extra_need(z, "check", "ZERO_CHECK is 1"));
     ZP_TRY(zp_agree_compare_settings(z));
     return zp_agree_compare_lines(z, zp_build_line);
 }
@@ -48,9 +47,8 @@ static int zp_build_make_spans(const zero_ctx *z, int u, zp_span *spans) {
         const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
         const uint64_t element = (uint64_t)begin - m->at + m->first;
         const float decay = t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor;
-        const int aside = z->rule->needs & ZP_MATRICES && !t->rows;
         zp_span span = {from - begin,   to - begin,
-                        element,        t->lr_factor * (aside ? z->cfg.muon.plain_lr : 1.0f),
+                        element,        t->lr_factor,
                         decay,          zp_optimizer_mix((uint32_t)m->tensor),
                         t->desc.numel,  t->first_layer,
                         t->desc.layers, 0};
@@ -61,7 +59,7 @@ static int zp_build_make_spans(const zero_ctx *z, int u, zp_span *spans) {
 }
 
 static int zp_build_count_events(const zero_ctx *z) {
-    return 4 * z->layout.all + z->pool[ZP_PARAM].n + 2 * ZP_PLACES + 5;
+    return 4 * z->layout.all + z->pool[ZP_PARAM].n + 3;
 }
 
 static zero_result zp_build_alloc_units(zero_ctx *z) {
@@ -81,12 +79,6 @@ static zero_result zp_build_alloc_units(zero_ctx *z) {
         live->updated = e++;
     }
     for (int b = 0; b < pool->n; b++) pool->buffer[b].released = e++;
-    for (int i = 0; i < ZP_PLACES; i++) {
-        z->deal.full[i] = e++;
-        z->deal.read[i] = e++;
-    }
-    z->deal.summed = e++;
-    z->deal.ended = e++;
     z->passed = e++;
     z->agreed = e++;
     z->reported = e++;
@@ -97,7 +89,7 @@ static zero_result zp_build_alloc_units(zero_ctx *z) {
 
 static size_t zp_build_arrays(zero_ctx *z) {
     size_t at = 0, largest = 0;
-    for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, z->layout.unit[u].shard);
+    for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, zp_ctx_shard(z, u));
     for (int k = ZP_SUM; k < ZP_ARRAYS; k++)
         if (z->array[k].bytes)
             z->array[k].memory = (char *)zp_ctx_cut_arena(z, &at, z->array[k].bytes, 1);
@@ -139,13 +131,13 @@ static size_t zp_build_context_bytes(zero_ctx *z) {
                         + 2 * (sizeof(zp_buffer) + sizeof(int)) + ZP_ARRAYS * sizeof(zp_array_part);
     const size_t member = sizeof(zp_member) + sizeof(zp_member *) + sizeof(zp_span);
     size_t bytes = sizeof *z + units * unit + members * member, largest = 0;
-    for (int u = 0; u < l->all; u++) largest = zp_max(largest, l->unit[u].shard);
+    for (int u = 0; u < l->all; u++) largest = zp_max(largest, zp_ctx_shard(z, u));
     for (int i = 0; i < 2; i++) /* an estimate of a rank's ranges of state */
         bytes += (size_t)z->trace[i].cap * sizeof(int)
                  + (members / (size_t)z->data->nranks + units) * (size_t)(1 + z->rule->states)
                        * sizeof(zero_range);
-    bytes += (size_t)l->nmatrices * sizeof *l->matrices + (size_t)l->layers * sizeof(int)
-             + (size_t)z->tensors_cap * sizeof *z->tensors + 2 * z->index_room * sizeof(int)
+    bytes += (size_t)l->layers * sizeof(int) + (size_t)z->tensors_cap * sizeof *z->tensors
+             + 2 * z->index_room * sizeof(int)
              + (size_t)zp_build_count_events(z) * sizeof(zp_event);
     const int streams = zp_device_is_host() && !z->cfg.no_overlap ? 2 : 0;
     bytes += zp_extra_context_bytes(z) + (size_t)streams * ZP_LANE_TASKS * sizeof(zp_task);
@@ -187,7 +179,7 @@ static zero_result zp_build_open_shared(zero_ctx *z) {
     ZP_TRY(zp_comm_open_memory(z->all, &z->all->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST));
     ZP_TRY(zp_comm_open_memory(g, param, z->param_end, seen));
     ZP_TRY(z->open_gradients(z, of_g));
-    if (z->world != g) ZP_TRY(zp_comm_open_memory(z->world, &z->world_memory, verdicts, 0));
+    if (z->world != g) ZP_TRY(zp_comm_open_memory(z->world, &z->verdict_memory, verdicts, 0));
     z->verdict = (double *)(void *)(verdict.memory->base + verdict.source);
     z->verdicts = (double *)(void *)(verdict.memory->base + verdict.target);
     z->array[ZP_PARAM].memory = param->base;
@@ -198,9 +190,9 @@ static zero_result zp_build_open_shared(zero_ctx *z) {
 /* Opens the recorder of events, if cfg.trace is set. */
 static zero_result zp_build_open_recorder(zero_ctx *z) {
     if (!z->cfg.trace) return ZERO_OK;
-    const zero_ctx *other = z->cfg.joins ? z->cfg.joins : z->joined;
-    zp_recorder *t = zp_events_open(z->cfg.trace, z->cfg.trace_user, z->all->rank,
-                                    z->cfg.joins != NULL, other ? other->device.recorder : NULL);
+    zp_recorder *t =
+        zp_events_open(z->cfg.trace, z->cfg.trace_user, z->all->rank, z->cfg.joins != NULL,
+                       z->partner ? z->partner->device.recorder : NULL);
     z->device.recorder = t;
     return t ? zp_device_begin_recording(t, &z->device) : ZERO_ERR_MEMORY;
 }

@@ -1,7 +1,6 @@
 /* ctx.h - the context: all data that one rank owns */
 #pragma once
 
-#include "../comm/collectives.h"
 #include "../comm/transport.h"
 #include "buffers.h"
 #include "arrays.h"
@@ -21,28 +20,22 @@ typedef struct zp_live { /* one unit: the plan writes `own` to `gathers`, the ho
     int spans;           /* number of its entries in zero_ctx.spans */
     int gathers;         /* all-gathers of the unit in a step */
     int buffer[2];       /* by side: its buffer now, or -1 */
-    int parameter_opens, forward_opens, backward_opens, held; /* open begins; held: zero_gather */
+    int parameter_opens, forward_opens, backward_opens; /* open begins */
     uint64_t with_parameters; /* one bit per nested backward, innermost lowest: it has params */
     int writes, reduced;      /* backwards ended in this pass; reductions in this step */
-    int touched;      /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
-    int pending;      /* it is in the bucket, which is not issued yet */
-    int offloads;     /* the plan may keep its arrays off the device */
-    int copies;       /* with a world: other ranks count one of its tensors in the norm */
-    int late;         /* it is reduced after all other units */
-    int sums;         /* some of its tensors are first summed over their own groups */
-    int on_updates;   /* the stream `updates` updates it, not the compute stream */
-    size_t near_sent; /* bytes that this rank sends in a step for the `near` gathers */
-    int near;         /* of `gathers`, those from the secondary partition */
-    size_t second_at; /* byte offset of its second shard in memory[ZP_PARAM]; 0: none */
-    int second;       /* its second shard has the current weights */
+    int touched;    /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
+    int pending;    /* it is in the bucket, which is not issued yet */
+    int offloads;   /* the plan may keep its arrays off the device */
+    int late;       /* it is reduced after all other units */
+    int on_updates; /* the stream `updates` updates it, not the compute stream */
+    int near;       /* of `gathers`, those that a row serves from other ranks' copies */
     const zp_wire *wire[2]; /* by side: format of its messages; NULL: the stored type */
-    size_t errors;          /* error feedback: index of its first error in those of all units */
     zp_updater update;      /* the function that runs its update */
     zp_event *written, *gathered, *reduction, *updated; /* recorded by reduce, gather, step */
     zp_record *slice[2]; /* records of its forward and backward while they run, or NULL */
 } zp_live;
 
-/* A group that was split from another group of the context; see extras/subgroups.h. */
+/* A group that was split from another group of the context. */
 typedef struct zp_subgroup {
     const zp_transport *of; /* transport of the group that was split; NULL: none was */
     zero_comm comm;
@@ -50,55 +43,13 @@ typedef struct zp_subgroup {
     size_t bytes;      /* of this rank for the group, from the transport's `room` */
 } zp_subgroup;
 
-/* Quantized communication; see extras/packed.h. */
-typedef struct zp_packed_state {
-    zp_wire wire[2];                             /* by side: the format of quantized messages */
-    size_t gathered_bytes, packed_bytes, errors; /* number of errors of this rank */
-    zp_memory gathered;                          /* [nranks] quantized shards of a unit */
-    char *out, *in;  /* [packed_bytes] sent and received in a unit's reduction */
-    uint16_t *error; /* [errors] bf16, for each unit hop after hop; NULL: no error feedback */
-    size_t apart;    /* distance in elements to the second copy; 0: no second copy */
-    zp_comm hop[2];  /* [0] inside nodes, or all ranks; [1] between nodes */
-    zp_subgroup part[2];
-    uint64_t number[2]; /* collectives of each hop so far */
-    zero_message *list; /* [2 * nranks] */
-    char name[48];      /* name of the errors in checkpoints */
-    int put;            /* errors were put since zero_state_begin */
-    zp_watch watch;
-} zp_packed_state;
-
-/* Work on whole tensors between the passes of a rule; see extras/whole_tensor.h. */
-#define ZP_PLACES 2
-typedef struct zp_whole_tensor {
-    size_t parts;                 /* NORMS: layers of all tensors; 0: the rule needs no norms */
-    size_t sums_at, sums_bytes;   /* byte offset in memory[ZP_GRAD]; bytes of one rank */
-    size_t place_at, place_bytes; /* MATRIX: of the first of [places] places, f32 */
-    int places;
-    size_t kept_numel, scratch_numel; /* MATRIX: elements of the matrices of this owner */
-    double *trust, *norm;             /* trust ratios [parts]; one norm */
-    float *kept, *scratch;
-    zp_event *full[ZP_PLACES], *read[ZP_PLACES]; /* a place was written; was read */
-    zp_event *summed, *ended;                    /* trust is ready; matrices are ready */
-    zero_group *slice_group; /* borrowed: its ranks have slices; see whole_slices.h */
-    int slices, slice;       /* their number; this rank's. 1, 0: tensors are whole */
-    zp_limb *slice_sums;     /* NORMS: [slices][parts][2][ZP_LIMBS] */
-    float *shared, *whole;   /* MATRIX: slices that this rank collects; one matrix */
-    size_t shared_numel, whole_numel;
-} zp_whole_tensor;
-
 typedef struct zp_slot {
     int tensor, layer;
     const zp_member *member; /* the layer's member; NULL until zero_build */
     int next;                /* index of the layer's next slot; after the last the first */
     void **place[2];         /* by side: your code's pointer, which the plugin writes */
-    char *was[2];            /* by side: its value at zero_slot; NULL: none, or adopted */
+    char *was[2];            /* by side: its value at zero_tensor; NULL: none, or adopted */
 } zp_slot;
-
-/* A group over which gradients are summed first: your code's, and the context's own copy. */
-typedef struct zp_first_sum {
-    struct zp_first_sum *next;
-    zero_group *given, *own;
-} zp_first_sum;
 
 typedef struct zp_alias { /* a further field for a tensor's pointer */
     int tensor;
@@ -117,46 +68,6 @@ typedef struct zp_extent {
     size_t bytes;
     int tensor, layer, side, unused;
 } zp_extent;
-
-/* The copy of a tensor that your code uses. The space around it is as large as all its layers. */
-typedef struct zp_shadow {
-    char *map, *data;
-    size_t mapped, guard, body, bytes;
-    int stays;       /* its unit is resident: the pages of the copy are kept */
-    int ajar;        /* not locked yet, because the pass has another use of it */
-    uint64_t copied; /* value of checks.writes at the copy */
-} zp_shadow;
-
-typedef struct zp_checks {
-    zp_shadow *shadow;  /* by member, then side, then place */
-    uint64_t *seal;     /* by member: hash of the parameters */
-    int sealed;         /* 1: the hashes are valid */
-    uint64_t writes;    /* how often the plugin wrote parameters */
-    int *forwards;      /* by unit: forwards before the first backward of this pass */
-    int *turns;         /* by unit, then side: uses that have ended in this pass, */
-    int *expected;      /* and in the pass before */
-    int *place;         /* by unit, then side: the place (0 or 1) that your code uses */
-    unsigned passes[2]; /* number so far of ZERO_TRAIN, of ZERO_EVAL */
-    uint64_t *lent;     /* by member: hash of the array that the plugin returned to your code */
-    int backwards;      /* backward hooks so far in this pass */
-    uint32_t *hook;     /* [nhooks] hooks of this pass: kind and unit */
-    int nhooks, hooks_cap;
-} zp_checks;
-
-/* The ranks with the same place in all shard groups; see extras/subgroups.h. */
-typedef struct zp_replicas {
-    zp_comm *group;             /* NULL: no replicas */
-    zp_memory memory;           /* gradient memory, of all ranks */
-    zp_memory view;             /* this group's view of the same memory */
-    size_t sums_at, sums_bytes; /* in `memory`: f32 shards of a bucket, if gradients have 16 bits */
-} zp_replicas;
-
-/* The ranks of a secondary partition; see extras/subgroups.h. */
-typedef struct zp_second {
-    zp_comm *group; /* NULL: no secondary partition */
-    zp_memory view; /* this group's view of the parameters' memory */
-    size_t at, bytes;
-} zp_second;
 
 /* Groups are opened in this order and closed in the reverse order. */
 enum { ZP_WORLD = 0, ZP_ALL, ZP_DATA, ZP_REPLICAS, ZP_NEAR, ZP_GROUPS };
@@ -179,30 +90,32 @@ struct zero_ctx {
     zp_comm *data;  /* the ranks that share one copy of the shards: group[ZP_DATA], or all */
     zp_comm *world; /* the ranks that agree on a step: group[ZP_WORLD], or all */
     zp_subgroup part[ZP_GROUPS]; /* of the groups that were split from another */
-    zp_replicas replicas;
-    zp_second second;
-    int nreplicas, replica; /* number of replicas; this rank's. 1, 0: no replicas */
-    int *verdict_order;     /* [world->nranks] on the device: the order in which verdicts are added;
-                               NULL: by rank */
-    size_t piece_bytes;     /* device memory for pieces of arrays in HOST or FILE */
-    size_t param_end;       /* bytes of memory[ZP_PARAM] */
-    /* Stream s has updated unit u; made 0: it has computed u from weights that your code put. */
-    zero_result (*publish)(zero_ctx *z, int u, zp_stream *s, int made);
+    int nreplicas, replica;      /* number of replicas; this rank's. 1, 0: no replicas */
+    int *verdict_order; /* [world->nranks] on the device: the order in which verdicts are added;
+                           NULL: by rank */
+    size_t piece_bytes; /* device memory for pieces of arrays in HOST or FILE */
+    size_t param_end;   /* bytes of memory[ZP_PARAM] */
     /* Returns the array with the weights of u that a pass uses, or with the newest weights, once
        the stream `updates` is idle. NULL: both are PARAM. */
     zp_array *(*find_weights)(zero_ctx *z, int u, int newest);
     /* Opens memory[ZP_GRAD] with `bytes` bytes. COLLECTIVE. */
     zero_result (*open_gradients)(zero_ctx *z, size_t bytes);
     int settled;              /* the ranks have compared their settings */
-    int world_units;          /* units of the whole model, plus one for KEEP tensors; 0: no world */
-    int *world_unit;          /* [layout.all] each unit's number in the whole model */
-    zp_memory world_memory;   /* the verdicts of the world's ranks */
-    zero_ctx *joined;         /* the context that joins this one */
-    int agrees_later;         /* cfg.joins: the other context has not called zero_reduce yet */
-    zp_first_sum *first_sums; /* list of the groups of sum_over */
-    zero_group *traced;       /* list of groups that use this context's recorder */
+    int verdict_units;        /* verdicts have a word for each of so many units; 0: none */
+    int *verdict_unit;        /* [layout.all] each unit's number among them */
+    zp_memory verdict_memory; /* the verdicts, if `world` is not `data` */
+    int parts_counted;        /* a row takes the squares for the norm instead of the core */
+    zero_ctx *partner;        /* the other one of two contexts that agree together; NULL: none */
+    /* Enqueues the agreement that ends a step. */
+    zero_result (*agree)(zero_ctx *z);
+    /* The structs of rows; see `state` in extra.h. */
+    struct zp_packed_state *packed;
+    struct zp_subgroups_state *subgroups;
+    struct zp_whole_state *whole;
+    struct zp_world_state *groups;
+    struct zp_check_state *checks;
+    struct zp_offload *offload;
     zp_watch watch;
-    zp_packed_state packed;
     zp_device device;
     zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
     zp_stream updates; /* updates of units with `on_updates`; not open: no unit has that */
@@ -213,12 +126,11 @@ struct zero_ctx {
                    first tensor of a field of your struct; 0: empty */
     size_t index_room; /* entries of each table */
     int planned;       /* `plan` matches the present list of tensors */
-    int sliced;        /* 1 + a tensor that has a slice group; 0: none */
     zp_lending lending;
     zp_extent *extents; /* [4 * layout.layers] arrays to compare, then those of the last call */
     zp_layout layout;   /* zp_plan_make: units, members, shards */
     zp_live *live;      /* [layout.all] by unit */
-    zp_slot *slots;     /* [nslots] by call of zero_slot */
+    zp_slot *slots;     /* [nslots] by call of zero_tensor */
     int nslots, slots_cap;
     int *layer_slots;  /* [layout.layers] 1 + the last slot of a tensor's layer; 0: no slot */
     zp_alias *aliases; /* [naliases] */
@@ -226,12 +138,10 @@ struct zero_ctx {
     zp_event *events; /* [nevents] all events that `live`, `pool` and this struct point to */
     int nevents;
 
-    zp_array array[ZP_ARRAYS];  /* the plan cuts them, the build allocates them */
-    zp_memory memory[2];        /* by side: GRAD, MEAN, buffers; PARAM, buffers. The device's */
-    zp_buffers pool[2];         /* by side: the shared and own buffers of units */
-    struct zp_offload *offload; /* state off the device; NULL: this build has none */
-    int cpu_updates;            /* a run on a GPU: the CPU updates the units with `on_updates` */
-    zp_whole_tensor deal;
+    zp_array array[ZP_ARRAYS]; /* the plan cuts them, the build allocates them */
+    zp_memory memory[2];       /* by side: GRAD, MEAN, buffers; PARAM, buffers. The device's */
+    zp_buffers pool[2];        /* by side: the shared and own buffers of units */
+    int cpu_updates;           /* a run on a GPU: the CPU updates the units with `on_updates` */
     size_t shared_numel, bucket_numel; /* elements of a shared buffer; of a bucket */
     zp_order trace[2];                 /* order of units in ZERO_TRAIN, in ZERO_EVAL */
     int *bucket;     /* [layout.all] the first nbucket: units written, not issued yet */
@@ -239,7 +149,7 @@ struct zero_ctx {
     int nbucket;     /* the hooks add units, the flush empties it */
     int bucket_last; /* its units are in the step's last micro-step */
     zp_op gather;    /* the all-gather that the parameter's walk issues */
-    zp_walk walk[2]; /* by zp_walk_kind */
+    zp_walk walk[4]; /* by zp_walk_kind */
     const struct zp_observer *observer; /* set in a checked build, else NULL */
     struct zp_extra *extras;            /* the rows; a row without a name ends the list */
     size_t bucket_filled;               /* elements in the bucket */
@@ -254,10 +164,11 @@ struct zero_ctx {
     int judged;                 /* an agreement was enqueued: `control` has its result */
     int said;                   /* the last step's call, for a verdict's CALL: 1 step, 2 skip */
     zero_hyper hyper;           /* the hyper-parameters of the last step */
+    int rule_pass;              /* the pass of the rule that a step enqueues: 0 or 1 */
     zp_control *control;        /* device: agreement and decision */
-    zp_control *decision;       /* `control`, or the copy that the stream `updates` reads */
-    zp_span *spans;             /* [layout.nmembers] this rank's part of each member, for updates */
-    zero_range *ranges[2];      /* [nranges] of the state: to save, and to load */
+    zp_control *decision;  /* the copy that the stream `updates` reads: `control`, or another */
+    zp_span *spans;        /* [layout.nmembers] this rank's part of each member, for updates */
+    zero_range *ranges[2]; /* [nranges] of the state: to save, and to load */
     int nranges[2], ranges_cap[2];
     zp_control *pinned;          /* host memory that the device copies `control` to */
     zp_control report;           /* the calling thread's copy of `pinned` */
@@ -275,10 +186,9 @@ struct zero_ctx {
     int pending;            /* passes use weights without the last update */
     int delayed;            /* the update of this step stays pending */
     int put_seen;           /* your code put ZERO_PARAMETER since zero_state_begin */
-    zp_checks checks;
-    int looked;       /* since zero_reduce, peers may read this rank's SEEN parameters */
-    int bound;        /* zero_bind was called */
-    void *adopted[2]; /* by side: the structs that zero_adopt was given */
+    int looked;             /* since zero_reduce, peers may read this rank's SEEN parameters */
+    int bound;              /* zero_bind was called */
+    void *adopted[2];       /* by side: the structs that zero_adopt was given */
     int lent; /* your code keeps its arrays: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin */
     zero_type lent_type; /* the type of these arrays */
     int grads_unstated;  /* 16-bit parameters, several micro-steps, and cfg.grads was AUTO */
@@ -311,11 +221,11 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_ctx_fail(zero_ctx *z
 #define ZP_UNTIMELY(z, when, ...)                                                                  \
     ZP_TRY((when) ? zp_ctx_fail(z, ZERO_ERR_STATE, __VA_ARGS__) : ZERO_OK)
 
-/* Returns the words of a rank's verdict. With a world, one sum of squares per unit follows. */
-static int zp_ctx_verdict_words(const zero_ctx *z) { return ZP_VERDICT + z->world_units; }
-/* Returns unit u's number in the whole model. */
-static int zp_ctx_world_unit(const zero_ctx *z, int u) {
-    return z->world_units ? z->world_unit[u] : u;
+/* Returns the words of a rank's verdict. Sums of squares of single units may follow the others. */
+static int zp_ctx_verdict_words(const zero_ctx *z) { return ZP_VERDICT + z->verdict_units; }
+/* Returns unit u's number in verdicts. */
+static int zp_ctx_verdict_unit(const zero_ctx *z, int u) {
+    return z->verdict_units ? z->verdict_unit[u] : u;
 }
 
 /* Checks that i is in 0..n-1. */
@@ -432,10 +342,22 @@ static char *zp_ctx_unit_memory(const zero_ctx *z, zp_side side, int u) {
     return b < 0 ? NULL : base + zp_ctx_unit_in_buffer(z, side, u, b);
 }
 
+/* Return the elements of a shard of unit u, and of a piece; then the first one of this rank's
+   shard. */
+static size_t zp_ctx_shard(const zero_ctx *z, int u) {
+    return zp_layout_trained(&z->layout.unit[u])->shard;
+}
+static size_t zp_ctx_piece(const zero_ctx *z, int u) {
+    return zp_layout_trained(&z->layout.unit[u])->piece;
+}
+static size_t zp_ctx_shard_first(const zero_ctx *z, int u) {
+    return (size_t)z->data->rank * zp_ctx_shard(z, u);
+}
+
 /* Returns this rank's shard of u's reduced gradient. It is valid until its memory is used again. */
 static char *zp_ctx_unit_mean(const zero_ctx *z, int u) {
     const zp_array *a = &z->array[ZP_MEAN];
-    const size_t first = (size_t)z->data->rank * z->layout.unit[u].shard;
+    const size_t first = zp_ctx_shard_first(z, u);
     if (!zp_array_off_device(a, u)) return zp_array_at(a, u, first);
     return zp_ctx_unit_memory(z, ZP_GRAD, u) + first * zp_type_bytes(a->type);
 }
@@ -486,22 +408,14 @@ static zp_op zp_ctx_make_op(zero_ctx *z, zp_channel channel, int kind, int u) {
     op.channel = channel;
     op.kind = kind;
     op.unit = u;
-    op.shard = z->layout.unit[u].shard;
+    op.shard = zp_ctx_shard(z, u);
     op.type = z->array[channel].type;
     return op;
 }
 
-/* Returns the context's own copy of a group of your code; NULL: no copy. */
-static zero_group *zp_ctx_own_group(const zero_ctx *z, const zero_group *given) {
-    const zp_first_sum *f = z->first_sums;
-    while (f && f->given != given) f = f->next;
-    return f ? f->own : NULL;
-}
-
 /* Returns the first element of unit u that this rank counts in the norm and saves. */
 static size_t zp_ctx_piece_first(const zero_ctx *z, int u) {
-    const zp_unit *x = &z->layout.unit[u];
-    return (size_t)z->data->rank * x->shard + (size_t)z->replica * x->piece;
+    return zp_ctx_shard_first(z, u) + (size_t)z->replica * zp_ctx_piece(z, u);
 }
 
 /* Returns the factor that makes the mean from the sum over all ranks. */
@@ -509,26 +423,26 @@ static float zp_ctx_sum_scale(const zero_ctx *z) {
     return z->data->divisor / (float)(z->cfg.divisor ? z->cfg.divisor : z->all->nranks);
 }
 
-/* Returns the number of layers if the update rule needs their norms, else 0. */
-static size_t zp_ctx_normed_layers(const zero_ctx *z) {
+/* Returns the number of layers if the update rule needs norms of layers, else 0. */
+ZP_UNUSED static size_t zp_ctx_normed_layers(const zero_ctx *z) {
     return z->rule->needs & ZP_NORMS_OF_LAYERS ? (size_t)z->layout.layers : 0;
 }
 
 /* Cuts `numel` elements of `bytes` bytes from the private arena at *at, and advances *at. Before
    the arena is allocated this only measures, and returns NULL. */
 static void *zp_ctx_cut_arena(zero_ctx *z, size_t *at, size_t numel, size_t bytes) {
-    const size_t from = *at;
-    *at += zp_round_up(zp_max(numel, 1) * bytes, bytes * numel >= 65536 ? 4096 : 256);
-    return z->arena ? z->arena + from : NULL;
+    return zp_cut_memory(z->arena, at, zp_max(numel, 1) * bytes,
+                         bytes * numel >= 65536 ? 4096 : 256);
 }
 
-static size_t zp_ctx_part_bytes(const zp_comm *of, const zp_cut *cut, int swaps) {
+ZP_UNUSED static size_t zp_ctx_part_bytes(const zp_comm *of, const zp_cut *cut, int swaps) {
     return of->transport->room ? of->transport->room(of, cut->parts, cut->nranks, swaps) : 0;
 }
 
 /* Splits `of` into parts and opens the part that has this rank. COLLECTIVE over `of`. */
-static zero_result zp_ctx_open_part(zero_ctx *z, zp_subgroup *part, zp_comm *g, zp_comm *of,
-                                    zp_cut cut, int node_size, const char *label) {
+ZP_UNUSED static zero_result zp_ctx_open_part(zero_ctx *z, zp_subgroup *part, zp_comm *g,
+                                              zp_comm *of, zp_cut cut, int node_size,
+                                              const char *label) {
     ZP_REFUSE(z, !of->transport->cut, "the %d ranks cannot be cut into groups: %s has no way to",
               of->nranks, of->transport->name);
     cut.memory = &part->meeting;
@@ -545,6 +459,23 @@ static void zp_ctx_close_part(zp_subgroup *part, zp_comm *g, int broken) {
     zp_comm_close(g, broken);
     if (part->of && part->of->uncut) part->of->uncut(&part->comm, broken);
     part->of = NULL;
+}
+
+/* Opens the group of all ranks of the context. Rows open the others (zp_extra_join, _check).
+   Between steps, another `comm` may follow zp_ctx_close_groups. COLLECTIVE. */
+static zero_result zp_ctx_open_groups(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
+    for (zp_comm *g = z->group; g < z->group + ZP_GROUPS; g++)
+        zp_comm_prepare(g, &z->device, &z->failure, z->cfg.timeout_s);
+    ZP_DO(z, zp_comm_open(z->all, row, comm));
+    const int divisor = z->cfg.divisor > 0 ? z->cfg.divisor : z->all->nranks;
+    if (z->all->sums) z->all->divisor = (float)divisor;
+    return ZERO_OK;
+}
+
+/* Closes all groups of the context. No stream may use them. If not `broken`: COLLECTIVE. */
+static void zp_ctx_close_groups(zero_ctx *z, int broken) {
+    zp_comm_close_watch(&z->watch);
+    for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_ctx_close_part(&z->part[i], &z->group[i], broken);
 }
 
 /* Returns the bytes that transports keep for messages between nodes and for split groups. */

@@ -5,9 +5,11 @@
    names no row. To add a capability, write its file, include it in zero_plugin.cu, and add its row
    to the list. No line of core/ changes.
 
-   WALKS. A walk is the list of stations that process a gradient, or a parameter, in order:
+   WALKS. A walk is a list of stations, which run in order:
      gradient   from the backward that wrote a unit to the reduced shard (reduce.h)
      parameter  from the updated shard to the gathered unit (gather.h)
+     agreement  zero_reduce: from the last reduction to the norm and the decision (step.h)
+     step       zero_step: from the decision to the published weights (step.h)
    The core has the stations that every run needs. Rows add theirs; the place of a station decides
    where it runs. zero_build asks each station once whether this context needs it. A capability
    that is off therefore costs nothing while training. */
@@ -15,12 +17,13 @@
 
 #include "ctx.h"
 
-/* The places of both walks, in order. */
+/* The places of all walks, in order. At one place, the core's stations run first, then those of the
+   rows. */
 typedef enum zp_place {
-    ZP_AT_WRITTEN,  /* gradient: the stream waits until backward has written the unit */
+    ZP_AT_WRITTEN,  /* gradient: its stream waits until backward has written the unit */
     ZP_AT_COLLECT,  /* 16-bit gradients of several micro-steps are added */
     ZP_AT_PRESUM,   /* sums over other groups of ranks, before the reduction */
-    ZP_AT_DESCRIBE, /* both: the core describes the collectives in z->ops, z->gather */
+    ZP_AT_DESCRIBE, /* both walks: the core describes the collectives in z->ops, z->gather */
     ZP_AT_CHANGE,   /* both: a row may change these descriptions */
     ZP_AT_FETCH,    /* parameter: the shard is copied to the place the gather reads */
     ZP_AT_ISSUE,    /* both: the core issues the collectives */
@@ -33,32 +36,66 @@ typedef enum zp_place {
     ZP_AT_DONE,     /* both: the event that later work waits for is recorded */
     ZP_AT_AFTER,    /* both: work that no station waits for */
     ZP_AT_END,      /* gradient: the unit leaves the bucket */
+
+    ZP_AT_READ_AHEAD, /* agreement: state that the update needs is on its way */
+    ZP_AT_PASSED,     /* the gradient stream waits until compute has read all parameters */
+    ZP_AT_AGREE,      /* all ranks exchange verdicts; a pending update is complete */
+
+    ZP_AT_LAST_REPORT,  /* step: an error that the last step has reported is returned */
+    ZP_AT_LOOKERS,      /* peers that evaluate with this rank's weights are waited for */
+    ZP_AT_DECIDE,       /* by the agreement: skip or update, unscale, clip */
+    ZP_AT_REPORT,       /* the decision is copied to host memory, and to the rows */
+    ZP_AT_COUNT,        /* the step is counted */
+    ZP_AT_FIRST_PASS,   /* rules of two passes: before the first pass over a unit */
+    ZP_AT_FIRST_UPDATE, /* that pass, and work after it */
+    ZP_AT_LAST_PASS,    /* between the passes over all units; before the last pass over a unit */
+    ZP_AT_UPDATE,       /* that pass, and work after it */
+    ZP_AT_PUBLISH,      /* the unit's new weights are gathered, now or when a pass uses them */
+    ZP_AT_FORGET,       /* earlier gathered parameters are out of date */
+    ZP_AT_SEAL,         /* a checked build notes the new weights */
+    ZP_AT_DELIVER,      /* recorded events go to the caller */
     ZP_PLACES_OF_WALK
 } zp_place;
 
-/* How often a station of the gradient's walk runs. */
+/* How often a station runs. This also names its walk. */
 typedef enum zp_when {
-    ZP_EACH_MICRO_STEP,
-    ZP_EACH_REDUCTION, /* each micro-step whose gradient is reduced */
-    ZP_LAST_MICRO_STEP /* the last one of a step */
+    ZP_EACH_MICRO_STEP, /* gradient */
+    ZP_EACH_REDUCTION,  /* gradient: each micro-step whose gradient is reduced */
+    ZP_LAST_MICRO_STEP, /* gradient: the last one of a step */
+    ZP_EACH_GATHER,     /* parameter */
+    ZP_EACH_AGREEMENT,  /* agreement */
+    ZP_EACH_STEP        /* step */
 } zp_when;
 
-typedef enum zp_walk_kind { ZP_GRADIENT_WALK, ZP_PARAMETER_WALK, ZP_WALKS } zp_walk_kind;
+typedef enum zp_walk_kind {
+    ZP_GRADIENT_WALK,
+    ZP_PARAMETER_WALK,
+    ZP_AGREEMENT_WALK,
+    ZP_STEP_WALK
+} zp_walk_kind;
 
-/* One station: `unit` runs for each unit of the bucket, or `bucket` runs once for all of them. */
+/* One station: `unit` runs for each unit, or `once` runs once for all. The units are those of the
+   bucket, the one that is gathered, or, in a step, all units in the order of updates. In a step,
+   stations of units that follow each other run together, unit by unit. */
 typedef struct zp_station {
-    zp_walk_kind walk;
     zp_place place;
     zp_when when;
     int (*needed)(const zero_ctx *z); /* NULL: every context with the row needs it */
     zero_result (*unit)(zero_ctx *z, int u);
-    zero_result (*bucket)(zero_ctx *z);
+    zero_result (*once)(zero_ctx *z);
 } zp_station;
+#define ZP_LAST_STATION                                                                            \
+    { ZP_PLACES_OF_WALK, ZP_EACH_STEP, NULL, NULL, NULL } /* ends a table */
 
 /* A row. Every member except `name` may be NULL. A function returns the row, so that its code names
    each member that it sets. */
 typedef struct zp_extra {
     const char *name;
+    /* The row's struct: its bytes, and the offset in zero_ctx of the pointer to it. zero_create
+       allocates it, filled with zeros, and zero_destroy frees it. */
+    size_t state_bytes, state_at;
+    /* Update rules, up to one without a name. The table in numbers/rules.h has their names. */
+    const zp_rule *rules;
     /* zero_create calls this first. */
     void (*init)(zero_ctx *z);
     /* If the resolved settings are wrong, writes the reason to `text`; otherwise writes nothing. */
@@ -69,7 +106,11 @@ typedef struct zp_extra {
        groups: before and after the arrays are chosen. COLLECTIVE if they split. */
     zero_result (*check)(zero_ctx *z);
     zero_result (*resolve)(zero_ctx *z);
-    /* The layout: adds the data that the row needs about tensors. */
+    /* zero_tensor: checks the fields of t->desc that belong to the row, and resolves them. */
+    zero_result (*tensor)(zero_ctx *z, zp_tensor *t);
+    /* Appends to `text` those that must be the same on all ranks. */
+    void (*describe)(const zero_ctx *z, const zp_tensor *t, char *text, size_t bytes);
+    /* Every plan, after the layout is made: allocates the data that the row needs about units. */
     zero_result (*layout)(zero_ctx *z);
     /* May change the arrays' types, shares and tiers, after the settings are resolved. */
     void (*choose)(zero_ctx *z);
@@ -102,26 +143,22 @@ typedef struct zp_extra {
     void (*destroy)(zero_ctx *z, int broken);
     /* The first micro-step of a step begins. */
     zero_result (*begin_step)(zero_ctx *z);
-    /* The weights have changed: earlier gathered parameters are out of date. */
-    void (*forget)(zero_ctx *z);
-    /* Rules of several passes, on stream s: before and after each pass over unit u; between the
-       first and the last pass of all units. fill_update adds inputs of elements from `first` on. */
-    zero_result (*before_update)(zero_ctx *z, int u, int pass, zp_stream *s);
-    zero_result (*after_update)(zero_ctx *z, int u, int pass, zp_stream *s);
-    zero_result (*between_passes)(zero_ctx *z);
+    /* The weights of unit u have changed, or, if u is -1, those of all units: earlier gathered
+       parameters are out of date. */
+    void (*forget)(zero_ctx *z, int u);
+    /* Rules of several passes: adds the inputs of unit u's elements from `first` on. */
     void (*fill_update)(const zero_ctx *z, int u, size_t first, zp_update *a);
-    /* The same rules, if the CPU updates unit u, and the device combines tensors between the
-       passes. results_up: stream s copies the results of the first pass over unit u to `to` on the
-       device. inputs_down: after event `ready`, `from` is copied to the place that the last pass
-       reads. u -1: the sums of norms, and the ratios, of all units. */
+    /* The same rules, if the CPU updates unit u, whose tensors the device combines between the
+       passes. results_up: stream s copies what the first pass found in unit u to `to` on the
+       device. inputs_down: once `ready`, `from` is copied to where the last pass reads it. u -1:
+       the sums of norms, and the ratios, of all units. */
     zero_result (*results_up)(zero_ctx *z, int u, zp_stream *s, void *to);
     zero_result (*inputs_down)(zero_ctx *z, int u, zp_event *ready, void *from);
     /* Fills the row's fields of a tensor's span in an update. */
     void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
-    /* zero_reduce has enqueued the agreement. */
-    zero_result (*reduced)(zero_ctx *z);
-    /* zero_step has decided whether and how to update. */
-    zero_result (*decided)(zero_ctx *z);
+    /* Refuses zero_reduce (`reduces` 1), or a call that needs the agreement, if it comes too
+       early. */
+    zero_result (*check_turn)(zero_ctx *z, int reduces);
     /* Before your code writes unit u's gradient again: the last update may still read it. */
     zero_result (*before_write)(zero_ctx *z, int u);
     /* before_put: weights will be computed from master weights that your code put. wrote: values
@@ -141,19 +178,87 @@ typedef struct zp_extra {
     zero_result (*move_state)(zero_ctx *z, const zero_range *r, const char *values, char *out);
     void (*begin_state)(zero_ctx *z);
     zero_result (*end_state)(zero_ctx *z);
-    const zp_station *stations; /* the last one has neither `unit` nor `bucket` */
+    /* Returns the context's own copy of a group that a tensor names; NULL: no copy. */
+    zero_group *(*own_group)(const zero_ctx *z, const zero_group *given);
+    const zp_station *stations; /* ends with ZP_LAST_STATION */
 } zp_extra;
 
 #define ZP_EACH_EXTRA(z, x) for (const zp_extra *x = (z)->extras; x && x->name; x++)
 
-/* Defines zp_extra_NAME, which calls that member of every row, up to the first error. */
-#define ZP_EXTRA_CALL(name)                                                                        \
-    static zero_result zp_extra_##name(zero_ctx *z) {                                              \
-        ZP_EACH_EXTRA(z, x) if (x->name) ZP_TRY(x->name(z));                                       \
+/* Returns the row with this name; NULL: this copy of the plugin lacks the capability. */
+static const zp_extra *zp_extra_find(const zero_ctx *z, const char *name) {
+    ZP_EACH_EXTRA(z, x) if (!strcmp(x->name, name)) return x;
+    return NULL;
+}
+/* Returns an error if this copy of the plugin lacks the capability that `what` needs. */
+static zero_result zp_extra_need(zero_ctx *z, const char *name, const char *what) {
+    if (zp_extra_find(z, name)) return ZERO_OK;
+    return zp_ctx_fail(
+        z, ZERO_ERR_UNSUPPORTED,
+        "%s: this copy of the plugin lacks \"%s\"; make drop DIR=... WITH=\"" ZERO_DROP_WITH
+        " %s\" adds it",
+        what, name, name);
+}
+/* Selects the optimizer's rule: that of the table, or that which a row brings. */
+static zero_result zp_extra_choose_rule(zero_ctx *z) {
+    char text[64];
+    z->rule = &zp_rules[z->cfg.optimizer];
+    ZP_EACH_EXTRA(z, x)
+    for (const zp_rule *r = x->rules; r && r->name; r++)
+        if (!strcmp(r->name, z->rule->name)) z->rule = r;
+    (void)snprintf(text, sizeof text, "optimizer %s", z->rule->name);
+    return z->rule->passes ? ZERO_OK : zp_extra_need(z, z->rule->part, text);
+}
+
+/* Define zp_extra_NAME, which calls that member of every row: up to the first error; without a
+   result. */
+#define ZP_EXTRA_TRY_WITH(name, parameters, arguments)                                             \
+    ZP_UNUSED static zero_result zp_extra_##name parameters {                                      \
+        ZP_EACH_EXTRA(z, x) if (x->name) ZP_TRY(x->name arguments);                                \
         return ZERO_OK;                                                                            \
     }
+#define ZP_EXTRA_CALL_WITH(name, parameters, arguments)                                            \
+    ZP_UNUSED static void zp_extra_##name parameters {                                             \
+        ZP_EACH_EXTRA(z, x) if (x->name) x->name arguments;                                        \
+    }
+#define ZP_EXTRA_TRY(name)  ZP_EXTRA_TRY_WITH(name, (zero_ctx * z), (z))
+#define ZP_EXTRA_CALL(name) ZP_EXTRA_CALL_WITH(name, (zero_ctx * z), (z))
 
-static void zp_extra_init(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->init) x->init(z); }
+ZP_EXTRA_CALL(init)
+ZP_EXTRA_TRY(check)
+ZP_EXTRA_TRY(resolve)
+ZP_EXTRA_TRY(layout)
+ZP_EXTRA_CALL(choose)
+ZP_EXTRA_CALL(plan_units)
+ZP_EXTRA_CALL(plan_arrays)
+ZP_EXTRA_CALL(plan)
+ZP_EXTRA_CALL_WITH(cut, (zero_ctx * z, size_t *at), (z, at))
+ZP_EXTRA_TRY(allocate)
+ZP_EXTRA_TRY(share)
+ZP_EXTRA_TRY(build)
+ZP_EXTRA_CALL(abort)
+ZP_EXTRA_CALL(abandon)
+ZP_EXTRA_CALL(finish)
+ZP_EXTRA_CALL(stop)
+ZP_EXTRA_CALL_WITH(destroy, (zero_ctx * z, int broken), (z, broken))
+ZP_EXTRA_TRY(begin_step)
+ZP_EXTRA_CALL_WITH(forget, (zero_ctx * z, int u), (z, u))
+ZP_EXTRA_CALL_WITH(fill_update, (const zero_ctx *z, int u, size_t first, zp_update *a),
+                   (z, u, first, a))
+ZP_EXTRA_TRY_WITH(results_up, (zero_ctx * z, int u, zp_stream *s, void *to), (z, u, s, to))
+ZP_EXTRA_TRY_WITH(inputs_down, (zero_ctx * z, int u, zp_event *ready, void *from),
+                  (z, u, ready, from))
+ZP_EXTRA_CALL_WITH(span, (const zero_ctx *z, const zp_tensor *t, zp_span *span), (z, t, span))
+ZP_EXTRA_TRY_WITH(check_turn, (zero_ctx * z, int reduces), (z, reduces))
+ZP_EXTRA_TRY_WITH(before_write, (zero_ctx * z, int u), (z, u))
+ZP_EXTRA_TRY(before_put)
+ZP_EXTRA_CALL_WITH(wrote, (zero_ctx * z, const zp_array *a, int u), (z, a, u))
+ZP_EXTRA_TRY(finish_update)
+ZP_EXTRA_CALL_WITH(stats, (zero_ctx * z, zero_stats *stats), (z, stats))
+ZP_EXTRA_TRY(add_state)
+ZP_EXTRA_CALL(begin_state)
+ZP_EXTRA_TRY(end_state)
+
 static zero_result zp_extra_refuse(zero_ctx *z) {
     char text[ZP_TEXT_BYTES] = "";
     ZP_EACH_EXTRA(z, x) {
@@ -162,82 +267,38 @@ static zero_result zp_extra_refuse(zero_ctx *z) {
     }
     return ZERO_OK;
 }
-ZP_EXTRA_CALL(join)
-ZP_EXTRA_CALL(check)
-ZP_EXTRA_CALL(resolve)
-ZP_EXTRA_CALL(layout)
-static void zp_extra_choose(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->choose) x->choose(z); }
-static void zp_extra_plan_units(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->plan_units) x->plan_units(z);
+static zero_result zp_extra_join(zero_ctx *z) {
+    if (z->cfg.world || z->cfg.joins)
+        ZP_TRY(zp_extra_need(z, "groups", z->cfg.world ? "world is set" : "joins is set"));
+    ZP_EACH_EXTRA(z, x) if (x->join) ZP_TRY(x->join(z));
+    return ZERO_OK;
 }
-static void zp_extra_plan_arrays(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->plan_arrays) x->plan_arrays(z);
+static zero_result zp_extra_tensor(zero_ctx *z, zp_tensor *t) {
+    const zero_tensor_desc *d = &t->desc;
+    const char *what = d->flags & ZERO_COPY ? "ZERO_COPY" : d->sum_over ? "sum_over" : "slice_of";
+    if (d->flags & ZERO_COPY || d->sum_over || (d->slice_of && z->rule->needs))
+        ZP_TRY(zp_extra_need(z, "groups", what));
+    ZP_EACH_EXTRA(z, x) if (x->tensor) ZP_TRY(x->tensor(z, t));
+    return ZERO_OK;
+}
+static void zp_extra_describe(const zero_ctx *z, const zp_tensor *t, char *text, size_t bytes) {
+    text[0] = 0;
+    ZP_EACH_EXTRA(z, x) if (x->describe) x->describe(z, t, text, bytes);
 }
 static size_t zp_extra_context_bytes(zero_ctx *z) {
     size_t bytes = sizeof *z->extras;
-    ZP_EACH_EXTRA(z, x) bytes += sizeof *x + (x->context_bytes ? x->context_bytes(z) : 0);
+    ZP_EACH_EXTRA(z, x)
+    bytes += sizeof *x + x->state_bytes + (x->context_bytes ? x->context_bytes(z) : 0);
     return bytes;
 }
-ZP_EXTRA_CALL(allocate)
-ZP_EXTRA_CALL(share)
-static void zp_extra_plan(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->plan) x->plan(z); }
 static size_t zp_extra_sent(zero_ctx *z, int u) {
     size_t bytes = 0;
     ZP_EACH_EXTRA(z, x) bytes += x->sent ? x->sent(z, u) : 0;
     return bytes;
 }
-static void zp_extra_cut(zero_ctx *z, size_t *at) { ZP_EACH_EXTRA(z, x) if (x->cut) x->cut(z, at); }
 static size_t zp_extra_cut_gradients(zero_ctx *z, size_t at) {
     ZP_EACH_EXTRA(z, x) at = x->cut_gradients ? x->cut_gradients(z, at) : at;
     return at;
-}
-ZP_EXTRA_CALL(build)
-static void zp_extra_abort(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->abort) x->abort(z); }
-static void zp_extra_abandon(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->abandon) x->abandon(z); }
-static void zp_extra_finish(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->finish) x->finish(z); }
-static void zp_extra_stop(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->stop) x->stop(z); }
-static void zp_extra_destroy(zero_ctx *z, int broken) {
-    ZP_EACH_EXTRA(z, x) if (x->destroy) x->destroy(z, broken);
-}
-ZP_EXTRA_CALL(begin_step)
-static void zp_extra_forget(zero_ctx *z) { ZP_EACH_EXTRA(z, x) if (x->forget) x->forget(z); }
-
-static zero_result zp_extra_before_update(zero_ctx *z, int u, int pass, zp_stream *s) {
-    ZP_EACH_EXTRA(z, x) if (x->before_update) ZP_DO(z, x->before_update(z, u, pass, s));
-    return ZERO_OK;
-}
-static zero_result zp_extra_after_update(zero_ctx *z, int u, int pass, zp_stream *s) {
-    ZP_EACH_EXTRA(z, x) if (x->after_update) ZP_DO(z, x->after_update(z, u, pass, s));
-    return ZERO_OK;
-}
-static zero_result zp_extra_results_up(zero_ctx *z, int u, zp_stream *s, void *to) {
-    ZP_EACH_EXTRA(z, x) if (x->results_up) ZP_DO(z, x->results_up(z, u, s, to));
-    return ZERO_OK;
-}
-static zero_result zp_extra_inputs_down(zero_ctx *z, int u, zp_event *ready, void *from) {
-    ZP_EACH_EXTRA(z, x) if (x->inputs_down) ZP_DO(z, x->inputs_down(z, u, ready, from));
-    return ZERO_OK;
-}
-static zero_result zp_extra_between_passes(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->between_passes) ZP_DO(z, x->between_passes(z));
-    return ZERO_OK;
-}
-ZP_EXTRA_CALL(reduced)
-static zero_result zp_extra_decided(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->decided) ZP_DO(z, x->decided(z));
-    return ZERO_OK;
-}
-static zero_result zp_extra_before_write(zero_ctx *z, int u) {
-    ZP_EACH_EXTRA(z, x) if (x->before_write) ZP_DO(z, x->before_write(z, u));
-    return ZERO_OK;
-}
-ZP_EXTRA_CALL(before_put)
-static void zp_extra_wrote(zero_ctx *z, const zp_array *a, int u) {
-    ZP_EACH_EXTRA(z, x) if (x->wrote) x->wrote(z, a, u);
-}
-ZP_EXTRA_CALL(finish_update)
-static void zp_extra_stats(zero_ctx *z, zero_stats *stats) {
-    ZP_EACH_EXTRA(z, x) if (x->stats) x->stats(z, stats);
 }
 /* Waits until all streams and lanes are idle. SYNC. */
 static zero_result zp_extra_sync(zero_ctx *z) {
@@ -245,32 +306,53 @@ static zero_result zp_extra_sync(zero_ctx *z) {
     ZP_EACH_EXTRA(z, x) if (x->sync) ZP_TRY(x->sync(z));
     return zp_device_sync_stream(&z->compute);
 }
-static void zp_extra_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
-    ZP_EACH_EXTRA(z, x) if (x->fill_update) x->fill_update(z, u, first, a);
-}
-static void zp_extra_span(const zero_ctx *z, const zp_tensor *t, zp_span *span) {
-    ZP_EACH_EXTRA(z, x) if (x->span) x->span(z, t, span);
-}
-ZP_EXTRA_CALL(add_state)
-static void zp_extra_begin_state(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) if (x->begin_state) x->begin_state(z);
-}
-ZP_EXTRA_CALL(end_state)
 
-/* Fills z->extras with the rows that a NULL-terminated list of functions returns. */
+ZP_UNUSED static zero_group *zp_extra_own_group(const zero_ctx *z, const zero_group *given) {
+    ZP_EACH_EXTRA(z, x) if (x->own_group) return x->own_group(z, given);
+    return NULL;
+}
+
+/* Appends a range of this rank's state to the list `whole` (see zero_state_ranges). */
+ZP_UNUSED static zero_result zp_extra_add_range(zero_ctx *z, int whole, const zero_range *range) {
+    int *n = &z->nranges[whole];
+    void *list = zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *range);
+    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", *n + 1);
+    z->ranges[whole] = (zero_range *)list;
+    z->ranges[whole][(*n)++] = *range;
+    return ZERO_OK;
+}
+
+/* Fills z->extras with the rows that a NULL-terminated list of functions returns, and allocates
+   their structs. */
 typedef zp_extra (*zp_extra_row)(void);
 static zero_result zp_extra_make(zero_ctx *z, const zp_extra_row *rows) {
     int n = 0;
     while (rows[n]) n++;
     z->extras = (zp_extra *)calloc((size_t)n + 1, sizeof *z->extras);
-    for (int i = 0; i < n && z->extras; i++) z->extras[i] = rows[i]();
-    return z->extras ? ZERO_OK : ZERO_ERR_MEMORY;
+    if (!z->extras) return ZERO_ERR_MEMORY;
+    for (int i = 0; i < n; i++) {
+        const zp_extra x = z->extras[i] = rows[i]();
+        void *state = x.state_bytes ? calloc(1, x.state_bytes) : NULL;
+        if (x.state_bytes && !state) return ZERO_ERR_MEMORY;
+        if (state) memcpy((char *)z + x.state_at, &state, sizeof state);
+    }
+    return ZERO_OK;
+}
+static void zp_extra_free(zero_ctx *z) {
+    ZP_EACH_EXTRA(z, x) {
+        void *state = NULL;
+        if (x->state_bytes) memcpy(&state, (char *)z + x->state_at, sizeof state);
+        free(state);
+    }
+    free(z->extras);
 }
 
 /* Appends the stations of one place that this context needs. */
 static zero_result zp_extra_add_stations(zero_ctx *z, const zp_station *s, zp_place place) {
-    for (; s && (s->unit || s->bucket); s++) {
-        zp_walk *w = &z->walk[s->walk];
+    static const zp_walk_kind walk_of[] = {ZP_GRADIENT_WALK,  ZP_GRADIENT_WALK,  ZP_GRADIENT_WALK,
+                                           ZP_PARAMETER_WALK, ZP_AGREEMENT_WALK, ZP_STEP_WALK};
+    for (; s && s->place != ZP_PLACES_OF_WALK; s++) {
+        zp_walk *w = &z->walk[walk_of[s->when]];
         if (s->place != place || (s->needed && !s->needed(z))) continue;
         ZP_REFUSE(z, w->n == ZP_STATIONS, "a walk has more than %d stations", (int)ZP_STATIONS);
         w->station[w->n++] = s;
@@ -278,12 +360,11 @@ static zero_result zp_extra_add_stations(zero_ctx *z, const zp_station *s, zp_pl
     return ZERO_OK;
 }
 
-/* Orders the stations of the core and of all rows by place. At the same place, the core's stations
-   come first. */
-static zero_result zp_extra_lay_walks(zero_ctx *z, const zp_station *core) {
-    for (int k = 0; k < ZP_WALKS; k++) z->walk[k].n = 0;
+/* Orders the stations of the core's tables, which NULL ends, and of all rows by place. */
+static zero_result zp_extra_lay_walks(zero_ctx *z, const zp_station *const *core) {
+    memset(z->walk, 0, sizeof z->walk);
     for (int place = 0; place < ZP_PLACES_OF_WALK; place++) {
-        ZP_TRY(zp_extra_add_stations(z, core, (zp_place)place));
+        for (int i = 0; core[i]; i++) ZP_TRY(zp_extra_add_stations(z, core[i], (zp_place)place));
         ZP_EACH_EXTRA(z, x) ZP_TRY(zp_extra_add_stations(z, x->stations, (zp_place)place));
     }
     return ZERO_OK;

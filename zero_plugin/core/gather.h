@@ -6,9 +6,10 @@
 #include "order.h"
 
 /* The weights have changed: marks all gathered parameters as out of date. */
-static void zp_gather_forget_all(zero_ctx *z) {
+static zero_result zp_gather_forget_all(zero_ctx *z) {
     zp_buffer_forget_all(&z->pool[ZP_PARAM]);
-    zp_extra_forget(z);
+    zp_extra_forget(z, -1);
+    return ZERO_OK;
 }
 
 /* Describes u's all-gather in z->gather: from this rank's shard to the whole unit, which lies in
@@ -42,6 +43,14 @@ static zero_result zp_gather_issue(zero_ctx *z, int u) {
 static zero_result zp_gather_record(zero_ctx *z, int u) {
     return zp_device_record_event(&z->stream[ZP_PARAMETERS], z->live[u].gathered);
 }
+
+/* The core's stations of a parameter. */
+static const zp_station zp_gather_stations[] = {
+    {ZP_AT_DESCRIBE, ZP_EACH_GATHER, NULL, zp_gather_describe, NULL},
+    {ZP_AT_FETCH, ZP_EACH_GATHER, NULL, zp_gather_wait_updated, NULL},
+    {ZP_AT_ISSUE, ZP_EACH_GATHER, NULL, zp_gather_issue, NULL},
+    {ZP_AT_DONE, ZP_EACH_GATHER, NULL, zp_gather_record, NULL},
+    ZP_LAST_STATION};
 
 /* Enqueues u's all-gather on the parameter stream: the parameter's walk. */
 static zero_result zp_gather_unit(zero_ctx *z, int u) {

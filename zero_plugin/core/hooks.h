@@ -144,11 +144,9 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
     ZP_ENTER(z, "zero_pass_end", ZP_IN_PASS, "no pass has begun");
     for (int u = 0; u < z->layout.units; u++) {
         const zp_live *live = &z->live[u];
-        ZP_UNTIMELY(z, live->forward_opens || live->backward_opens || live->held,
+        ZP_UNTIMELY(z, live->forward_opens || live->backward_opens,
                     "unit %d: its %s has begun and not ended", u,
-                    live->forward_opens    ? "forward"
-                    : live->backward_opens ? "backward"
-                                           : "zero_gather");
+                    live->forward_opens ? "forward" : "backward");
     }
     ZP_TRY(zp_order_end(z));
     ZP_TRY(zp_observe_end_pass(z));

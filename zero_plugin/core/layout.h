@@ -6,6 +6,9 @@
      unit u:   [ tensor a | tensor b | ... | pad ]     tensors begin at cache lines
      shards:   |  rank 0  |  rank 1  |  ...  |         equal, whole cache lines
      pieces:   | 0  |  1  | 0  |  1  |  ...  |         by replica; none: a shard is one piece
+               A tensor may have an ATOM: a number of elements that no shard boundary cuts, counted
+               from its first element in the unit. The tensor then begins at a multiple of its
+               atom, and a shard is a multiple of the atoms of all tensors in the unit
      KEEP:     one more unit, type-major: [ a: layer 0, 1, ... | b: layer 0, 1, ... | pad ]
      matrices, if the rule needs them, come last in their unit; a second state array, which they
      do not have, then ends before them */
@@ -21,35 +24,35 @@ typedef struct zp_member {   /* the part of a tensor in a unit: one layer or mor
 
 typedef struct zp_tensor {
     zero_tensor_desc desc;         /* owns a copy of the name */
+    size_t atom;                   /* elements that stay on one rank; 0: 1 */
     int first_member;              /* index in zp_layout.by_tensor: one per `together` layers */
     int aliases;                   /* 1 + the last alias; 0: none */
     float lr_factor, decay_factor; /* the factors; ZERO_NONE is stored as 0 */
-    size_t rows, cols;             /* of each of its matrices, if the rule needs them; 0: none */
+    int matrices;                  /* it has matrices, and the rule needs them */
     int first_layer;               /* number of its first layer among those of all tensors */
-    zero_group *slice_group;       /* desc.slice_of, if the rule needs it; NULL: a whole tensor */
-    int slices;                    /* ranks of slice_group */
     int namesakes;                 /* zero_place: number of later rows with the same name */
     uintptr_t shown[2];            /* by side: the last pointer in its field */
 } zp_tensor;
 
-typedef struct zp_matrix {
-    int unit, owner;       /* owner: the rank that makes it orthogonal */
-    size_t at, rows, cols; /* at: in the unit; rows, cols: of the whole matrix */
-    size_t kept;           /* elements that the owner keeps before it */
-    size_t numel;          /* elements that this rank has: all, or a slice */
-    int slices, sharer;    /* number of slices; the rank that makes the matrix orthogonal */
-    size_t outer;          /* the tensor's value */
-} zp_matrix;
+/* SEGMENTS of a unit are cut over the ranks one by one. A unit has one, its trained tensors. Their
+   gradient and state follow zp_layout_trained. A further segment, for example of frozen tensors,
+   needs a part of its own in PARAM (zp_array_cut), and a gather of its own (zp_gather_describe). */
+enum { ZP_TRAINED = 0, ZP_SEGMENTS };
+typedef struct zp_segment {
+    size_t first, numel; /* in the unit; with alignment */
+    size_t padded;       /* shard * nranks */
+    size_t shard, piece; /* elements of one rank; of a shard, those that a replica counts, saves */
+} zp_segment;
 
 typedef struct zp_unit {
     zp_member *member; /* [members], inside zp_layout.members */
     int members;
-    int uses, forwards;          /* per pass: writes by backward; uses in forward */
-    size_t numel, padded, shard; /* elements: with alignment; shard * nranks; of one rank */
-    size_t piece;                /* elements of a shard that one replica counts and saves */
-    size_t content;              /* elements without alignment */
-    size_t plain;                /* elements before the first matrix */
-    int matrices;
+    int uses, forwards; /* per pass: writes by backward; uses in forward */
+    zp_segment segment[ZP_SEGMENTS];
+    size_t grain;         /* divides a shard: multiple of a cache line and all atoms */
+    size_t numel, padded; /* elements of all segments */
+    size_t content;       /* elements without alignment */
+    size_t plain;         /* elements before the first matrix; padded: it has none */
     size_t largest_tensor;
     int only_one_d;
     int announced; /* a tensor names this unit; a KEEP tensor is stored in the KEEP unit */
@@ -63,10 +66,7 @@ typedef struct zp_layout {
     int nmembers;
     zp_member **by_tensor; /* [nmembers]: zp_layout_member_of */
     size_t numel, padded;
-    int layers;          /* of all tensors */
-    zp_matrix *matrices; /* [nmatrices] by unit */
-    int nmatrices;
-    int sharers; /* number of ranks with slices of the same matrices */
+    int layers; /* of all tensors */
 } zp_layout;
 
 /* Returns the number of layers in one member; a KEEP tensor has one member. */
@@ -84,11 +84,16 @@ static int zp_layout_unit_of(const zp_layout *l, const zp_tensor *t, int layer) 
     return t->desc.flags & ZERO_KEEP ? l->units : zp_layout_announced_unit(t, layer);
 }
 
+/* Returns 1 if unit u has matrices that the rule needs. */
+ZP_UNUSED static int zp_layout_has_matrices(const zp_layout *l, int u) {
+    return l->unit[u].plain < l->unit[u].padded;
+}
+static const zp_segment *zp_layout_trained(const zp_unit *x) { return &x->segment[ZP_TRAINED]; }
+
 static void zp_layout_close(zp_layout *l) {
     free(l->unit);
     free(l->members);
     free(l->by_tensor);
-    free(l->matrices);
     memset(l, 0, sizeof *l);
 }
 
@@ -96,19 +101,27 @@ static void zp_layout_close(zp_layout *l) {
    then the order of forward. */
 static int zp_layout_nth_unit(const zp_layout *l, int i) { return i ? i - 1 : l->units; }
 
+static size_t zp_layout_common_multiple(size_t a, size_t b) {
+    size_t divisor = a;
+    for (size_t rest = b; rest;) {
+        const size_t next = divisor % rest;
+        divisor = rest;
+        rest = next;
+    }
+    return a / divisor * b;
+}
+
 /* Adds the member that begins with this layer to its unit. */
 static zp_member *zp_layout_add_member(zp_layout *l, const zp_tensor *t, int tensor, int layer) {
     const zero_tensor_desc *d = &t->desc;
     const int kept = d->flags & ZERO_KEEP, unit = zp_layout_unit_of(l, t, layer);
     const size_t layers =
         zp_min((size_t)zp_layout_layers_per_member(t), (size_t)(d->layers - layer));
+    const size_t atom = zp_max(t->atom, 1), first = (size_t)layer * d->numel;
     zp_unit *u = &l->unit[unit];
-    const zp_member m = {unit,
-                         tensor,
-                         layer,
-                         (size_t)layer * d->numel,
-                         zp_round_up(u->numel, zp_align),
-                         layers * d->numel};
+    const size_t at = zp_round_up(u->numel, zp_layout_common_multiple(zp_align, atom));
+    const zp_member m = {unit, tensor, layer, first, at, layers * d->numel};
+    u->grain = zp_layout_common_multiple(u->grain, atom);
     u->numel = m.at + m.numel;
     u->content += m.numel;
     u->largest_tensor = zp_max(u->largest_tensor, d->numel);
@@ -154,23 +167,26 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
         u->member = next;
         next += u->members;
         u->members = 0; /* counted again while filling */
+        u->grain = zp_align;
         u->only_one_d = u->uses = u->forwards = 1;
     }
     for (int k = 0; k < 2 * n; k++) { /* matrices after all others */
         const int t = k % n;
-        if ((tensors[t].rows > 0) != (k >= n)) continue;
+        if (tensors[t].matrices != (k >= n)) continue;
         for (int i = 0; i < tensors[t].desc.layers; i += zp_layout_layers_per_member(&tensors[t]))
             l->by_tensor[zp_layout_member_of(&tensors[t], i)] =
                 zp_layout_add_member(l, &tensors[t], t, i);
     }
     for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
-        u->piece = zp_round_up((u->numel + all - 1) / all, zp_align);
-        u->shard = u->piece * (size_t)replicas;
-        u->padded = u->shard * (size_t)nranks;
+        const size_t piece = zp_round_up((u->numel + all - 1) / all, u->grain);
+        const size_t shard = piece * (size_t)replicas, padded = shard * (size_t)nranks;
+        const zp_segment trained = {0, u->numel, padded, shard, piece};
+        u->segment[ZP_TRAINED] = trained;
+        u->padded = padded;
         l->numel += u->content;
         l->padded += u->padded;
         u->plain = u->padded;
-        for (int i = u->members - 1; i >= 0 && tensors[u->member[i].tensor].rows; i--)
+        for (int i = u->members - 1; i >= 0 && tensors[u->member[i].tensor].matrices; i--)
             u->plain = u->member[i].at;
     }
     return ZERO_OK;

@@ -6,8 +6,7 @@
 
 #include "ctx.h"
 
-static const char *const zp_turn_words[ZERO_TURN_KINDS] = {"forward", "backward", "gather",
-                                                           "release"};
+static const char *const zp_turn_words[ZERO_TURN_KINDS] = {"forward", "backward"};
 static const char *const zp_pass_words[2] = {"training pass", "evaluation"};
 
 /* Makes room for n visits; returns 0 if memory is exhausted. */
@@ -71,34 +70,19 @@ static int zp_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
 /* Expects the announced order in the first pass; returns 0 if your code announced none. */
 static int zp_order_load(zp_order *t) {
     t->n = t->at = 0;
-    for (int i = 0; i < t->turns; i++)
-        if (t->turn[i].kind != ZERO_TURN_RELEASE) t->unit[t->n++] = t->turn[i].unit;
+    for (int i = 0; i < t->turns; i++) t->unit[t->n++] = t->turn[i].unit;
     return t->turns;
 }
 
-/* Checks that every unit exists, and that each gathered unit is released as often. */
+/* Checks that every kind and every unit exists. */
 static zero_result zp_order_check(zero_ctx *z, const zero_turn *turns, int n) {
-    zero_result r = ZERO_OK;
-    const int units = z->layout.units;
-    int *held = (int *)calloc((size_t)units + 1, sizeof *held);
-    if (!held) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "an order of %d turns", n);
-    for (int i = 0; i < n && !r; i++) {
+    for (int i = 0; i < n; i++) {
         const int kind = (int)turns[i].kind, u = turns[i].unit;
-        if (kind < 0 || kind >= ZERO_TURN_KINDS || u < 0 || u >= units)
-            r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT,
-                            "turn %d: kind %d of unit %d, expected kinds 0..%d and units 0..%d", i,
-                            kind, u, ZERO_TURN_KINDS - 1, units - 1);
-        else if (kind == ZERO_TURN_RELEASE && held[u]-- == 0)
-            r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT,
-                            "turn %d: unit %d is released and was not gathered", i, u);
-        else
-            held[u] += kind == ZERO_TURN_GATHER;
+        ZP_REFUSE(z, kind < 0 || kind >= ZERO_TURN_KINDS || u < 0 || u >= z->layout.units,
+                  "turn %d: kind %d of unit %d, expected kinds 0..%d and units 0..%d", i, kind, u,
+                  ZERO_TURN_KINDS - 1, z->layout.units - 1);
     }
-    for (int u = 0; u < units && !r; u++)
-        if (held[u])
-            r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "unit %d is gathered and not released", u);
-    free(held);
-    return r;
+    return ZERO_OK;
 }
 
 /* Checks that this call is the next one of the announced order, if any. Changes nothing. */

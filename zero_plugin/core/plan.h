@@ -27,7 +27,6 @@ static void zp_plan_apply_settings(zero_ctx *z) {
     const int sees = !several_ranks || (!c->no_mapping && z->data->shares && !c->weight_bits);
     const int masters = c->type != ZERO_F32 && !c->no_master;
     zp_share grad = ZP_WHOLE, param = stage.parameters;
-    z->rule = &zp_rules[c->optimizer];
     z->policy = stage;
     z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
     if (stage.gradients == ZP_SHARD && z->adding != ZP_IN_PLACE) grad = ZP_NOTHING; /* in buffers */
@@ -148,7 +147,8 @@ static void zp_plan_cut_arrays(zero_ctx *z) {
 /* Returns the elements of a second state array, summed over all ranks. */
 static size_t zp_plan_plain_numel(const zero_ctx *z) {
     size_t numel = z->layout.numel;
-    for (int i = 0; i < z->layout.nmatrices; i++) numel -= z->layout.matrices[i].numel;
+    for (const zp_tensor *t = z->tensors; t < z->tensors + z->ntensors; t++)
+        if (t->matrices) numel -= t->desc.numel * (size_t)t->desc.layers;
     return numel;
 }
 
@@ -186,54 +186,53 @@ static void zp_plan_count_bytes(zero_ctx *z) {
     if (a[ZP_PARAM].share != ZP_SEEN) plan->buffer_bytes += a[ZP_PARAM].bytes - plan->param_bytes;
 }
 
-/* Assigns buffers to the units that no array keeps whole. */
-static void zp_plan_assign_buffers(zero_ctx *z) {
-    const size_t shared = z->shared_numel, bucket_units = shared ? z->bucket_numel / shared : 0;
-    const size_t of[2] = {zp_type_bytes(z->array[ZP_GRAD].type),
-                          zp_type_bytes(z->array[ZP_PARAM].type)};
-    const size_t reduced = zp_max(bucket_units + 2, zp_plan_open_units(z));
-    const size_t most[2] = {z->array[ZP_GRAD].share == ZP_WHOLE ? 0 : reduced,
-                            zp_plan_gather_buffers(z)};
-    /* memory for broadcasts, and for sums between nodes */
-    const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + zp_ctx_transport_bytes(z);
-    const zp_array *mean = &z->array[ZP_MEAN], *param = &z->array[ZP_PARAM];
-    const size_t align[2] = {mean->tiers[mean->tier].align, param->tiers[param->tier].align};
-    int open[2];
-    const size_t others = z->piece_bytes + z->array[ZP_NEXT].bytes;
-    size_t take_turns[2] = {0, 0}, own_bytes = others, shared_bytes = 0, pads = 0;
+/* Adds one side's buffers: own ones, for units that no array keeps whole, then at most `most`
+   shared ones. Adds their bytes to *own, with the room to align all of them, and to *shared.
+   Returns the number of units that can be open at the same time. */
+static int zp_plan_assign_side(zero_ctx *z, zp_side side, size_t most, size_t *own,
+                               size_t *shared) {
+    const zp_array *a = zp_ctx_side_array(z, side);
+    const size_t align = a->tiers[a->tier].align, of = zp_type_bytes(z->array[side].type);
+    size_t take_turns = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         zp_live *live = &z->live[u];
-        const int alone = u == z->layout.units || x->uses > 1 || x->padded > shared;
-        for (int side = 0; side < 2; side++) { /* a late unit's gradient waits in its own buffer */
-            const int own = alone || (side == ZP_GRAD && live->late);
-            const int adds = x->numel && own && !zp_ctx_unit_is_whole(z, (zp_side)side, u);
-            take_turns[side] += x->numel && !own;
-            live->buffer[side] = -1;
-            live->own[side] =
-                adds ? zp_plan_add_buffer(&z->pool[side], x->padded * of[side], 1, align[side])
-                     : -1;
-            own_bytes += adds ? x->padded * of[side] : 0;
-            pads += adds ? 3 * align[side] : 0;
-        }
+        const int late = side == ZP_GRAD && live->late; /* its gradient waits in its own buffer */
+        const int alone =
+            u == z->layout.units || x->uses > 1 || x->padded > z->shared_numel || late;
+        live->buffer[side] = live->own[side] = -1;
+        take_turns += x->numel && !alone;
+        if (!x->numel || !alone || zp_ctx_unit_is_whole(z, side, u)) continue;
+        live->own[side] = zp_plan_add_buffer(&z->pool[side], x->padded * of, 1, align);
+        *own += x->padded * of + 3 * align;
     }
-    for (int side = 0; side < 2; side++) {
-        for (size_t i = 0; i < zp_min(take_turns[side], most[side]); i++) {
-            (void)zp_plan_add_buffer(&z->pool[side], shared * of[side], 0, align[side]);
-            shared_bytes += shared * of[side];
-            pads += 3 * align[side];
-        }
-        open[side] =
-            most[side] && most[side] < take_turns[side] ? (int)most[side] : z->layout.units;
+    for (size_t i = 0; i < zp_min(take_turns, most); i++) {
+        (void)zp_plan_add_buffer(&z->pool[side], z->shared_numel * of, 0, align);
+        *own += 3 * align;
+        *shared += z->shared_numel * of;
     }
-    z->plan.open_forward = open[ZP_PARAM];
-    z->plan.open_backward = open[open[ZP_PARAM] < open[ZP_GRAD]];
-    own_bytes += pads;
-    z->plan.buffer_bytes += own_bytes - others + shared_bytes + staging;
+    return most && most < take_turns ? (int)most : z->layout.units;
+}
+
+static void zp_plan_assign_buffers(zero_ctx *z) {
+    const zp_array *a = z->array;
+    const size_t of = zp_type_bytes(a[ZP_GRAD].type) + zp_type_bytes(a[ZP_PARAM].type);
+    const size_t units = zp_plan_open_units(z),
+                 bucket_units = z->shared_numel ? z->bucket_numel / z->shared_numel : 0;
+    const size_t reduced = a[ZP_GRAD].share == ZP_WHOLE ? 0 : zp_max(bucket_units + 2, units);
+    /* memory for broadcasts, and for sums between nodes */
+    const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + zp_ctx_transport_bytes(z);
+    size_t own = 0, shared = 0;
+    const int backward = zp_plan_assign_side(z, ZP_GRAD, reduced, &own, &shared),
+              forward = zp_plan_assign_side(z, ZP_PARAM, zp_plan_gather_buffers(z), &own, &shared);
+    z->plan.open_forward = forward;
+    z->plan.open_backward = forward < backward ? forward : backward;
+    z->plan.buffer_bytes += own + shared + staging;
     z->plan.buffer_ceiling_bytes =
-        own_bytes + (z->array[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
-        + zp_max((size_t)z->cfg.prefetch + 2, zp_plan_open_units(z)) * (of[0] + of[1]) * shared
-        + z->bucket_numel * of[ZP_GRAD] + staging;
+        z->piece_bytes + a[ZP_NEXT].bytes + own
+        + (a[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
+        + zp_max((size_t)z->cfg.prefetch + 2, units) * of * z->shared_numel
+        + z->bucket_numel * zp_type_bytes(a[ZP_GRAD].type) + staging;
 }
 
 /* Counts the gathers of every unit in one step of the expected order. */
@@ -246,17 +245,12 @@ static void zp_plan_count_gathers(zero_ctx *z) {
         z->live[u].gathers = zp_ctx_unit_is_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
     for (int pass = 0; pass < passes; pass++) {
         zp_order_expect(z, ZERO_TRAIN);
-        for (int i = 0; i < (t->turns ? t->turns : t->n); i++) {
-            const zero_turn *turn = t->turns ? &t->turn[i] : NULL;
-            if (turn && turn->kind == ZERO_TURN_RELEASE) {
-                zp_buffer_hold(pool, turn->unit, -1);
-                continue;
-            }
+        for (int i = 0; i < t->n; i++) {
             const int unit = t->unit[t->at++];
             const int n = zp_order_schedule(z, t, unit, pass + 1 < passes, fill);
             for (int k = 0; k < n; k++) z->live[fill[k]].gathers++;
             zp_buffer_hold(pool, unit, 1);
-            if (!turn || turn->kind != ZERO_TURN_GATHER) zp_buffer_hold(pool, unit, -1);
+            zp_buffer_hold(pool, unit, -1);
         }
     }
     t->at = 0;
@@ -269,8 +263,7 @@ static size_t zp_plan_gathers_sent(zero_ctx *z, int u) {
     const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
     zp_op gather = zp_ctx_make_op(z, gathered, ZP_ALL_GATHER, u);
     gather.wire = gathered == ZP_PARAMETERS ? z->live[u].wire[ZP_PARAM] : NULL;
-    return (size_t)(z->live[u].gathers - z->live[u].near) * zp_comm_op_bytes(&gather)
-           + z->live[u].near_sent;
+    return (size_t)(z->live[u].gathers - z->live[u].near) * zp_comm_op_bytes(&gather);
 }
 static size_t zp_plan_unit_sent(zero_ctx *z, int u) {
     zp_op reduce = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
@@ -285,7 +278,6 @@ static void zp_plan_count_traffic(zero_ctx *z) {
         const zp_unit *x = &z->layout.unit[u];
         const size_t sent = zp_plan_unit_sent(z, u);
         z->plan.sent_bytes += sent;
-        z->plan.near_bytes += z->live[u].near_sent;
         if (z->policy.state == ZP_SHARD) z->plan.gather_bytes += zp_plan_gathers_sent(z, u);
         if (x->numel) formula += (double)sent * (double)x->content / (double)x->padded;
     }
@@ -328,42 +320,18 @@ static zero_result zp_plan_reserve_orders(zero_ctx *z) {
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
-/* Sets flags of units from their tensors. With a world, numbers the units in the whole model. */
-static zero_result zp_plan_apply_world(zero_ctx *z) {
-    const zero_config *c = &z->cfg;
-    const int units = c->world_units ? c->world_units : z->layout.units;
-    for (int m = 0; m < z->layout.nmembers; m++) {
-        const zp_member *x = &z->layout.members[m];
-        const zero_tensor_desc *d = &z->tensors[x->tensor].desc;
-        z->live[x->unit].copies |= (d->flags & ZERO_COPY) != 0;
-        z->live[x->unit].late |= (d->flags & ZERO_LATE) != 0;
-        z->live[x->unit].sums |= z->tensors[x->tensor].desc.sum_over != NULL;
-    }
-    free(z->world_unit);
-    z->world_unit = (int *)calloc((size_t)z->layout.all, sizeof *z->world_unit);
-    if (!z->world_unit) return ZERO_ERR_MEMORY;
-    if (!c->world && !c->joins) return ZERO_OK;
-    z->world_units = units + 1;
-    for (int u = 0; u < z->layout.units; u++) {
-        const int number = z->world_unit[u] = c->world_unit ? c->world_unit[u] : u;
-        ZP_REFUSE(z, number < 0 || number >= units || (u && number <= z->world_unit[u - 1]),
-                  "unit %d is number %d of the whole model, expected one more than the unit before "
-                  "and below world_units, %d",
-                  u, number, units);
-    }
-    z->world_unit[z->layout.units] = units;
-    return ZERO_OK;
-}
-
 /* Fills z->layout, live, pool, trace and plan. */
 static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_close(z);
     memset(&z->plan, 0, sizeof z->plan);
     zero_result r =
         zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks, z->nreplicas);
-    if (!r) r = zp_extra_layout(z);
     if (!r) r = zp_plan_reserve_orders(z);
-    if (!r) r = zp_plan_apply_world(z);
+    for (int m = 0; m < z->layout.nmembers && !r; m++) {
+        const zp_member *x = &z->layout.members[m];
+        z->live[x->unit].late |= (z->tensors[x->tensor].desc.flags & ZERO_LATE) != 0;
+    }
+    if (!r) r = zp_extra_layout(z);
     if (r == ZERO_ERR_ARGUMENT) return r;
     if (!r) r = zp_plan_choose_buffers(z);
     if (r) return zp_ctx_fail(z, r, "lists of %d tensors", z->ntensors);

@@ -14,7 +14,7 @@
 static zero_result zp_reduce_divide(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
     const zp_array *mean = &z->array[ZP_MEAN];
-    const size_t first = (size_t)z->data->rank * x->shard, end = first + x->shard;
+    const size_t first = zp_ctx_shard_first(z, u), end = first + zp_ctx_shard(z, u);
     const int usual = z->cfg.divisor ? z->cfg.divisor : z->all->nranks;
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
@@ -40,10 +40,8 @@ static zero_result zp_reduce_collect(zero_ctx *z, int u) {
     const zp_kernel_accumulate_args add = {(float *)(void *)zp_array_at(sums, u, 0),
                                            zp_ctx_unit_memory(z, ZP_GRAD, u),
                                            z->array[ZP_GRAD].type, first, last};
-    zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_NORM, u, (uint64_t)n * sizeof(float));
-    const zero_result result = zp_kernel_accumulate(s, &add, n / ZP_WIDE);
-    zp_device_end_slice(s, r);
-    return result;
+    ZP_SLICE(s, ZERO_EVENT_NORM, u, n * sizeof(float), zp_kernel_accumulate(s, &add, n / ZP_WIDE));
+    return ZERO_OK;
 }
 
 /* Waits until the backward of unit u has ended on the compute stream. */
@@ -127,7 +125,7 @@ static zero_result zp_reduce_flush_bucket(zero_ctx *z) {
     for (int i = 0; i < w->n; i++) {
         const zp_station *s = w->station[i];
         if (!zp_reduce_runs(z, s)) continue;
-        if (s->bucket) ZP_DO(z, s->bucket(z));
+        if (s->once) ZP_DO(z, s->once(z));
         for (int k = 0; k < z->nbucket && s->unit; k++) ZP_DO(z, s->unit(z, z->bucket[k]));
     }
     z->nbucket = 0;
@@ -178,18 +176,15 @@ static zero_result zp_reduce_clear_gradient(zero_ctx *z, int u, int all) {
     const zp_unit *x = &z->layout.unit[u];
     char *memory = zp_ctx_unit_memory(z, ZP_GRAD, u);
     const size_t of_g = zp_type_bytes(z->array[ZP_GRAD].type);
-    zp_record *r =
-        zp_device_begin_slice(&z->compute, ZERO_EVENT_CLEAR, u, (uint64_t)x->padded * of_g);
     size_t from = 0; /* adjacent tensors that need zeros, and padding, are cleared together */
     for (int i = 0; i <= x->members; i++) {
         const zp_member *m = i < x->members ? &x->member[i] : NULL;
         const int keep = m && !all && (z->tensors[m->tensor].desc.flags & ZERO_OVERWRITTEN);
         if (m && !keep) continue;
         const size_t to = m ? m->at : x->padded;
-        ZP_DO(z, zp_device_clear(&z->compute, memory + from * of_g, (to - from) * of_g));
+        ZP_TRY(zp_device_clear(&z->compute, memory + from * of_g, (to - from) * of_g));
         if (m) from = m->at + m->numel;
     }
-    zp_device_end_slice(&z->compute, r);
     return ZERO_OK;
 }
 
@@ -201,10 +196,13 @@ static zero_result zp_reduce_open_gradient(zero_ctx *z, int u, int clear_all) {
     ZP_TRY(zp_reduce_take_buffer(z, u));
     ZP_DO(z, zp_device_wait_event(&z->compute, live->reduction));
     if (live->on_updates && !zp_ctx_keeps_next(z)) /* the update may still read them */
-        ZP_TRY(zp_extra_before_write(z, u));
+        ZP_DO(z, zp_extra_before_write(z, u));
     live->touched = 1;
     ZP_TRY(zp_observe_cleared(z, u));
-    return zp_reduce_clear_gradient(z, u, clear_all);
+    const size_t bytes = z->layout.unit[u].padded * zp_type_bytes(z->array[ZP_GRAD].type);
+    ZP_SLICE(&z->compute, ZERO_EVENT_CLEAR, u, bytes,
+             zp_ctx_check(z, zp_reduce_clear_gradient(z, u, clear_all)));
+    return ZERO_OK;
 }
 
 static int zp_reduce_is_due(const zero_ctx *z) {
@@ -225,7 +223,7 @@ static zero_result zp_reduce_finish_micro_step(zero_ctx *z) {
     return zp_reduce_flush_bucket(z);
 }
 
-/* ---- the walks ---- */
+/* ---- the walk ---- */
 
 static int zp_reduce_collects(const zero_ctx *z) { return z->adding == ZP_COLLECTED; }
 static int zp_reduce_has_divisors(const zero_ctx *z) {
@@ -235,23 +233,15 @@ static int zp_reduce_has_divisors(const zero_ctx *z) {
 }
 static int zp_reduce_is_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }
 
-/* The core's stations. They show the way of one gradient, then that of one parameter. */
+/* The core's stations of a gradient. */
 static const zp_station zp_reduce_stations[] = {
-    {ZP_GRADIENT_WALK, ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, NULL, zp_reduce_wait_written, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_COLLECT, ZP_EACH_MICRO_STEP, zp_reduce_collects, zp_reduce_collect,
-     NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_DESCRIBE, ZP_EACH_REDUCTION, NULL, NULL, zp_reduce_describe},
-    {ZP_GRADIENT_WALK, ZP_AT_ISSUE, ZP_EACH_REDUCTION, NULL, NULL, zp_reduce_issue},
-    {ZP_GRADIENT_WALK, ZP_AT_SCALE, ZP_LAST_MICRO_STEP, zp_reduce_has_divisors, zp_reduce_divide,
-     NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_NORM, ZP_LAST_MICRO_STEP, NULL, zp_verdict_take_norm, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_WHOLE, ZP_LAST_MICRO_STEP, zp_reduce_is_whole, NULL,
-     zp_reduce_gather_whole},
-    {ZP_GRADIENT_WALK, ZP_AT_DONE, ZP_EACH_MICRO_STEP, NULL, zp_reduce_record, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, zp_reduce_end, NULL},
-
-    {ZP_PARAMETER_WALK, ZP_AT_DESCRIBE, ZP_EACH_MICRO_STEP, NULL, zp_gather_describe, NULL},
-    {ZP_PARAMETER_WALK, ZP_AT_FETCH, ZP_EACH_MICRO_STEP, NULL, zp_gather_wait_updated, NULL},
-    {ZP_PARAMETER_WALK, ZP_AT_ISSUE, ZP_EACH_MICRO_STEP, NULL, zp_gather_issue, NULL},
-    {ZP_PARAMETER_WALK, ZP_AT_DONE, ZP_EACH_MICRO_STEP, NULL, zp_gather_record, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+    {ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, NULL, zp_reduce_wait_written, NULL},
+    {ZP_AT_COLLECT, ZP_EACH_MICRO_STEP, zp_reduce_collects, zp_reduce_collect, NULL},
+    {ZP_AT_DESCRIBE, ZP_EACH_REDUCTION, NULL, NULL, zp_reduce_describe},
+    {ZP_AT_ISSUE, ZP_EACH_REDUCTION, NULL, NULL, zp_reduce_issue},
+    {ZP_AT_SCALE, ZP_LAST_MICRO_STEP, zp_reduce_has_divisors, zp_reduce_divide, NULL},
+    {ZP_AT_NORM, ZP_LAST_MICRO_STEP, zp_verdict_takes_norm, zp_verdict_take_norm, NULL},
+    {ZP_AT_WHOLE, ZP_LAST_MICRO_STEP, zp_reduce_is_whole, NULL, zp_reduce_gather_whole},
+    {ZP_AT_DONE, ZP_EACH_MICRO_STEP, NULL, zp_reduce_record, NULL},
+    {ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, zp_reduce_end, NULL},
+    ZP_LAST_STATION};

@@ -1,33 +1,34 @@
-/* step.h - skip, clip, update
+/* step.h - zero_reduce and zero_step: agree, decide, update, publish
 
-   All stages use the same functions: a range to update, and a gather or none. The compute stream
-   updates units that have all arrays on the device. A row may set another function in
-   z->live[u].update, and `on_updates`. Then the stream `updates` updates the unit while the next
-   forward runs, and the unit's gather waits for it, or, without a gather, the unit's next begin. */
+   The two functions run the stations of zp_step_stations (below) from top to bottom. Stations of
+   units that follow each other run unit by unit: a unit is updated and published before the next
+   one. All stages use the same stations: a range to update, and a gather or none.
+
+   The compute stream updates a unit if all its arrays are on the device. A row may set another
+   function, z->live[u].update, and `on_updates`: then the stream `updates` updates the unit while
+   the next forward runs, and the unit's gather waits for it, or, without a gather, the unit's next
+   begin. */
 #pragma once
 
 #include "hooks.h"
+
+/* Returns the address of element 0 of an array of which element `from` is at `at`; NULL of NULL. */
+static void *zp_step_origin(char *at, size_t from, zero_type type) {
+    return at ? (void *)((uintptr_t)at - from * zp_type_bytes(type)) : NULL;
+}
 
 /* Returns the update of elements [from, from + n) of this rank's part of unit u. at[ZP_UPDATED_*]:
    the address of element `from` in each array; NULL: the run has no such array. */
 static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper *h,
                                      const zp_control *control, size_t from, size_t n,
                                      char *const *at) {
-    char *begin[ZP_UPDATED_ARRAYS]; /* addresses of the arrays' element 0 */
     zp_update a;
-    for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
-        const zero_type type = k == ZP_UPDATED_PARAM  ? z->cfg.type
-                               : k == ZP_UPDATED_MEAN ? z->array[ZP_MEAN].type
-                                                      : ZERO_F32;
-        const uintptr_t skipped = from * zp_type_bytes(type);
-        begin[k] = at[k] ? (char *)((uintptr_t)at[k] - skipped) : NULL;
-    }
     memset(&a, 0, sizeof a);
-    a.p = begin[ZP_UPDATED_PARAM];
-    a.g = begin[ZP_UPDATED_MEAN];
-    a.master = (float *)(void *)begin[ZP_UPDATED_MASTER];
+    a.p = zp_step_origin(at[ZP_UPDATED_PARAM], from, z->cfg.type);
+    a.g = zp_step_origin(at[ZP_UPDATED_MEAN], from, z->array[ZP_MEAN].type);
+    a.master = (float *)zp_step_origin(at[ZP_UPDATED_MASTER], from, ZERO_F32);
     for (int i = 0; i < ZP_STATES; i++)
-        a.state[i] = (float *)(void *)begin[ZP_UPDATED_MASTER + 1 + i];
+        a.state[i] = (float *)zp_step_origin(at[ZP_UPDATED_MASTER + 1 + i], from, ZERO_F32);
     a.begin = from;
     a.end = from + n;
     a.control = control;
@@ -51,7 +52,7 @@ static zp_stream *zp_step_stream(zero_ctx *z, int u) {
     return z->live[u].on_updates ? &z->updates : &z->compute;
 }
 
-/* Updates a unit whose arrays are all on the device, on the compute stream. */
+/* Updates a unit on the compute stream. All its arrays are on the device. */
 static zero_result zp_step_update_in_place(zero_ctx *z, int u, int pass, const zero_hyper *h) {
     const zp_rule *rule = z->rule;
     const zp_array_part *own = zp_ctx_own_part(z, u);
@@ -66,93 +67,14 @@ static zero_result zp_step_update_in_place(zero_ctx *z, int u, int pass, const z
     return ZERO_OK;
 }
 
-static zero_result zp_step_update_unit(zero_ctx *z, int u, int pass, const zero_hyper *h) {
-    if (!zp_ctx_own_part(z, u)->numel) return ZERO_OK;
+/* Station: runs the rule's current pass over unit u. */
+static zero_result zp_step_update_unit(zero_ctx *z, int u) {
     zp_stream *s = zp_step_stream(z, u);
+    if (!zp_ctx_own_part(z, u)->numel) return ZERO_OK;
     /* a gather of an evaluation may still run */
     ZP_DO(z, zp_device_wait_event(s, z->live[u].gathered));
-    zp_record *r =
-        zp_device_begin_slice(s, ZERO_EVENT_UPDATE, u, zp_array_part_bytes(&z->array[ZP_PARAM], u));
-    ZP_TRY(z->live[u].update(z, u, pass, h));
-    zp_device_end_slice(s, r);
-    return ZERO_OK;
-}
-
-/* Runs one pass of the rule over unit u. With several passes, calls the rows before and after. */
-static zero_result zp_step_update_pass(zero_ctx *z, int u, int pass, const zero_hyper *h) {
-    zp_stream *s = zp_step_stream(z, u);
-    const int several = z->rule->passes > 1;
-    if (several) ZP_TRY(zp_extra_before_update(z, u, pass, s));
-    ZP_TRY(zp_step_update_unit(z, u, pass, h));
-    return several ? zp_extra_after_update(z, u, pass, s) : ZERO_OK;
-}
-/* Runs the first of two passes over all units, then the rows' work on whole tensors. */
-static zero_result zp_step_update_first(zero_ctx *z, const zero_hyper *h) {
-    for (int i = 0; i < z->layout.all; i++)
-        ZP_TRY(zp_step_update_pass(z, zp_ctx_nth_update(z, i), 0, h));
-    return zp_extra_between_passes(z);
-}
-
-/* Converts n values of an open range of unit u in array a. */
-static zero_result zp_step_convert(zero_ctx *z, const zp_array *a, int u,
-                                   const zp_kernel_convert_args *args, size_t n) {
-    const zp_tier *t = zp_array_tier(a, u);
-    return t->convert ? t->convert(z, args, n) : zp_kernel_convert(&z->compute, args, n);
-}
-
-/* Copies this rank's part of unit u from one array to another, and converts it to the target's
- * type. */
-static zero_result zp_step_copy_weights(zero_ctx *z, int u, zp_array *from, zp_array *to) {
-    const zp_array_part *own = zp_ctx_own_part(z, u);
-    const int straight = from->type == to->type;
-    const int staged = from->part[u].tier && !zp_device_is_host() && !to->part[u].tier && !straight;
-    char *source, *target, *stage = z->data->stage.base;
-    for (size_t e = own->first, n; e < own->first + own->numel; e += n) {
-        n = own->first + own->numel - e;
-        if (staged) n = zp_min(n, ZP_STAGE_NUMEL);
-        ZP_DO(z, zp_array_open(from, u, e, &n, &z->compute, &source));
-        ZP_DO(z, zp_array_open(to, u, e, &n, &z->compute, &target));
-        const zp_kernel_convert_args a = {
-            source, staged ? stage : target, from->type, to->type, NULL, 0};
-        const char *copied = straight ? source : stage;
-        if (!straight) ZP_DO(z, zp_step_convert(z, from, u, &a, n));
-        if (straight || staged)
-            ZP_DO(z, zp_device_copy(&z->compute, target, copied, n * zp_type_bytes(to->type)));
-        ZP_DO(z, zp_array_close(from, u, e, &z->compute, 0));
-        ZP_DO(z, zp_array_close(to, u, e, &z->compute, 1));
-    }
-    return ZERO_OK;
-}
-
-/* Computes unit u's parameters from the master weights that your code put. */
-static zero_result zp_step_from_master(zero_ctx *z, int u) {
-    zp_array *master = &z->array[ZP_MASTER], *newest = zp_ctx_newest(z, u);
-    if (master->share) ZP_TRY(zp_step_copy_weights(z, u, master, newest));
-    if (!z->pending || z->put_seen) return ZERO_OK;
-    return zp_step_copy_weights(z, u, newest, zp_ctx_weights(z, u));
-}
-
-static zero_result zp_step_publish(zero_ctx *z, int u, zp_stream *s, int made) {
-    (void)made;
-    return zp_gather_publish_update(z, u, s);
-}
-
-/* Updates all units by a step, or, if hyper is NULL, from the master weights. */
-static zero_result zp_step_update_all(zero_ctx *z, const zero_hyper *hyper) {
-    const int delayed = hyper && zp_ctx_is_delayed(z) && z->taken >= z->cfg.delay_from;
-    const int last = z->rule->passes - 1;
-    if (hyper && last) ZP_TRY(zp_step_update_first(z, hyper));
-    z->delayed = delayed;
-    if (!hyper) ZP_TRY(zp_extra_before_put(z));
-    for (int i = 0; i < z->layout.all; i++) {
-        const int u = zp_ctx_nth_update(z, i);
-        zp_stream *s = hyper ? zp_step_stream(z, u) : &z->compute;
-        ZP_TRY(hyper ? zp_step_update_pass(z, u, last, hyper) : zp_step_from_master(z, u));
-        ZP_TRY(z->publish(z, u, s, hyper != NULL));
-    }
-    if (hyper) z->pending = delayed;
-    if (!hyper) zp_extra_wrote(z, NULL, -1);
-    if (!delayed) zp_gather_forget_all(z);
+    ZP_SLICE(s, ZERO_EVENT_UPDATE, u, zp_array_part_bytes(&z->array[ZP_PARAM], u),
+             z->live[u].update(z, u, z->rule_pass, &z->hyper));
     return ZERO_OK;
 }
 
@@ -163,7 +85,7 @@ static zero_result zp_step_send_report(zero_ctx *z) {
 }
 
 /* Reads the last report, which has arrived. After an aborted agreement it returns the error. */
-static zero_result zp_step_take_report(zero_ctx *z) {
+static zero_result zp_step_read_report(zero_ctx *z) {
     z->report = *z->pinned;
     ZP_TRY(zp_ctx_check(z, ZERO_OK));
     return z->report.differs ? zp_ctx_report_difference(z) : ZERO_OK;
@@ -171,34 +93,109 @@ static zero_result zp_step_take_report(zero_ctx *z) {
 /* Waits for the last report. SYNC. */
 static zero_result zp_step_wait_report(zero_ctx *z) {
     ZP_DO(z, zp_device_sync_event(&z->device, z->reported)); /* also after an abort */
-    return zp_step_take_report(z);
+    return zp_step_read_report(z);
 }
 
-/* Decides by the agreement whether to update. `said` 1: a step with h; 2: your code skips the step.
-   The communication does not depend on this, so ranks that called different functions still meet
-   at the next verdict. */
-static zero_result zp_step_run(zero_ctx *z, int said, const zero_hyper *h) {
-    const zp_kernel_decide_args decide = {z->control, *h, z->cfg.scaler, !z->cfg.no_overflow_check,
-                                          said == 2};
-    /* Your code may never ask for a step's result. If ranks differ, a later zero_step therefore
-       returns the error, as soon as the report has arrived. */
-    if (z->stepped && zp_device_event_passed(z->reported)) ZP_TRY(zp_step_take_report(z));
-    if (z->looked) { /* rare: the update waits until no rank reads the weights */
-        ZP_DO(z, zp_device_sync_stream(&z->compute));
-        ZP_DO(z, zp_comm_barrier(z->data));
-        z->looked = 0;
-    }
-    ZP_DO(z, zp_device_wait_event(&z->compute, z->agreed));
-    ZP_DO(z, zp_kernel_decide(&z->compute, &decide, 1));
-    ZP_TRY(zp_step_send_report(z));
-    ZP_TRY(zp_extra_decided(z));
-    z->said = said;
-    z->hyper = zp_rule_used_hyper(z->rule, *h);
+/* ---- the stations ---- */
+
+static zero_result zp_step_wait_passed(zero_ctx *z) {
+    ZP_TRY(zp_device_record_event(&z->compute, z->passed)); /* no more reads of parameters */
+    return zp_device_wait_event(&z->stream[ZP_GRADIENTS], z->passed);
+}
+
+/* A row may replace zp_verdict_agree, for two contexts that agree together. */
+static zero_result zp_step_agree(zero_ctx *z) { return z->agree(z); }
+
+/* Your code may never ask for a step's result. If ranks differ, a later zero_step therefore returns
+   the error, as soon as the report has arrived. */
+static zero_result zp_step_look_at_report(zero_ctx *z) {
+    const int arrived = z->stepped && zp_device_event_passed(z->reported);
+    return arrived ? zp_step_read_report(z) : ZERO_OK;
+}
+
+/* An evaluation after zero_reduce reads mapped weights of peers. The update waits for it. Rare. */
+static zero_result zp_step_wait_lookers(zero_ctx *z) {
+    if (!z->looked) return ZERO_OK;
+    z->looked = 0;
+    ZP_TRY(zp_device_sync_stream(&z->compute));
+    return zp_comm_barrier(z->data);
+}
+
+/* Decides by the agreement whether to update. The communication does not depend on this, so ranks
+   that called different functions still meet at the next verdict. */
+static zero_result zp_step_decide(zero_ctx *z) {
+    const zp_kernel_decide_args decide = {z->control, z->hyper, z->cfg.scaler,
+                                          !z->cfg.no_overflow_check, z->said == 2};
+    ZP_TRY(zp_device_wait_event(&z->compute, z->agreed));
+    return zp_kernel_decide(&z->compute, &decide, 1);
+}
+
+static zero_result zp_step_count(zero_ctx *z) {
     z->stepped = 1;
     z->taken++;
     z->phase = ZP_IDLE;
-    ZP_TRY(zp_step_update_all(z, h));
-    ZP_TRY(zp_observe_seal(z));
+    return ZERO_OK;
+}
+
+/* A rule that needs whole tensors passes twice over all units. */
+static int zp_step_has_two_passes(const zero_ctx *z) { return z->rule->passes > 1; }
+static zero_result zp_step_begin_last_pass(zero_ctx *z) {
+    z->rule_pass = z->rule->passes - 1;
+    return ZERO_OK;
+}
+
+static int zp_step_is_prompt(const zero_ctx *z) { return !zp_ctx_is_delayed(z); }
+static zero_result zp_step_publish_unit(zero_ctx *z, int u) {
+    return zp_gather_publish_update(z, u, zp_step_stream(z, u));
+}
+static zero_result zp_step_deliver_events(zero_ctx *z) {
     zp_events_deliver(z->device.recorder);
     return ZERO_OK;
+}
+
+/* The core's stations of zero_reduce, then of zero_step. */
+static const zp_station zp_step_stations[] = {
+    {ZP_AT_PASSED, ZP_EACH_AGREEMENT, NULL, NULL, zp_step_wait_passed},
+    {ZP_AT_AGREE, ZP_EACH_AGREEMENT, NULL, NULL, zp_step_agree},
+
+    {ZP_AT_LAST_REPORT, ZP_EACH_STEP, NULL, NULL, zp_step_look_at_report},
+    {ZP_AT_LOOKERS, ZP_EACH_STEP, NULL, NULL, zp_step_wait_lookers},
+    {ZP_AT_DECIDE, ZP_EACH_STEP, NULL, NULL, zp_step_decide},
+    {ZP_AT_REPORT, ZP_EACH_STEP, NULL, NULL, zp_step_send_report},
+    {ZP_AT_COUNT, ZP_EACH_STEP, NULL, NULL, zp_step_count},
+    {ZP_AT_FIRST_UPDATE, ZP_EACH_STEP, zp_step_has_two_passes, zp_step_update_unit, NULL},
+    {ZP_AT_LAST_PASS, ZP_EACH_STEP, NULL, NULL, zp_step_begin_last_pass},
+    {ZP_AT_UPDATE, ZP_EACH_STEP, NULL, zp_step_update_unit, NULL},
+    {ZP_AT_PUBLISH, ZP_EACH_STEP, zp_step_is_prompt, zp_step_publish_unit, NULL},
+    {ZP_AT_FORGET, ZP_EACH_STEP, zp_step_is_prompt, NULL, zp_gather_forget_all},
+    {ZP_AT_SEAL, ZP_EACH_STEP, NULL, NULL, zp_observe_seal},
+    {ZP_AT_DELIVER, ZP_EACH_STEP, NULL, NULL, zp_step_deliver_events},
+    ZP_LAST_STATION};
+
+/* The tables of the core: the way of a gradient, of a parameter, and of a step. */
+static const zp_station *const zp_step_walks[] = {zp_reduce_stations, zp_gather_stations,
+                                                  zp_step_stations, NULL};
+
+/* Runs n neighbouring stations of units, unit by unit in the order of updates. */
+static zero_result zp_step_walk_units(zero_ctx *z, const zp_station *const *station, int n) {
+    for (int i = 0; i < z->layout.all; i++)
+        for (int k = 0; k < n; k++) ZP_DO(z, station[k]->unit(z, zp_ctx_nth_update(z, i)));
+    return ZERO_OK;
+}
+
+static zero_result zp_step_walk(zero_ctx *z, zp_walk_kind kind) {
+    const zp_walk *w = &z->walk[kind];
+    for (int i = 0, n; i < w->n; i += n + !n) {
+        for (n = 0; i + n < w->n && w->station[i + n]->unit;) n++;
+        ZP_DO(z, n ? zp_step_walk_units(z, &w->station[i], n) : w->station[i]->once(z));
+    }
+    return ZERO_OK;
+}
+
+/* `said` 1: a step with h; 2: your code skips the step. */
+static zero_result zp_step_run(zero_ctx *z, int said, const zero_hyper *h) {
+    z->said = said;
+    z->hyper = *h;
+    z->rule_pass = 0;
+    return zp_step_walk(z, ZP_STEP_WALK);
 }

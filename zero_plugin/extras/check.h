@@ -1,7 +1,7 @@
 /* check.h - a checked build reports misuse by your code
 
    A build with -DZERO_CHECK=1 reports misuse at the call that is wrong, or faults at the access. It
-   is slower. In other builds the functions that other files call return at once.
+   is slower. In other builds the row has no functions.
 
    SHADOWS. A begin hook hands out copies of the unit's tensors. Guard pages surround each copy, and
    the end hook makes the copy itself inaccessible. So a pointer that your code kept faults when it
@@ -19,8 +19,30 @@
 #include "../core/observe.h"
 #include "../core/extra.h"
 
-/* A function, so that no compiler reports unreachable code after a return. */
-static int zp_check_is_on(void) { return ZERO_CHECK; }
+/* The copy of a tensor that your code uses. The space around it is as large as all its layers. */
+typedef struct zp_shadow {
+    char *map, *data;
+    size_t mapped, guard, body, bytes;
+    int stays;       /* its unit is resident: the pages of the copy are kept */
+    int ajar;        /* not locked yet, because the pass has another use of it */
+    uint64_t copied; /* value of checks.writes at the copy */
+} zp_shadow;
+
+typedef struct zp_check_state {
+    zp_shadow *shadow;  /* by member, then side, then place */
+    uint64_t *seal;     /* by member: hash of the parameters */
+    int sealed;         /* 1: the hashes are valid */
+    uint64_t writes;    /* how often the plugin wrote parameters */
+    int *forwards;      /* by unit: forwards before the first backward of this pass */
+    int *turns;         /* by unit, then side: uses that have ended in this pass, */
+    int *expected;      /* and in the pass before */
+    int *place;         /* by unit, then side: the place (0 or 1) that your code uses */
+    unsigned passes[2]; /* number so far of ZERO_TRAIN, of ZERO_EVAL */
+    uint64_t *lent;     /* by member: hash of the array that the plugin returned to your code */
+    int backwards;      /* backward hooks so far in this pass */
+    uint32_t *hook;     /* [nhooks] hooks of this pass: kind and unit */
+    int nhooks, hooks_cap;
+} zp_check_state;
 
 static const char *const zp_check_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
                                                   "backward_end",  "gather",      "release"};
@@ -28,7 +50,6 @@ static const char *const zp_check_hook_names[] = {"forward_begin", "forward_end"
 /* Returns the bytes from `array` to the end of its allocation, or SIZE_MAX if they are unknown.
    They are known if `release` is free, or, with CUDA, if the driver knows the address. */
 static size_t zp_check_array_room(char *array, void (*release)(void *array)) {
-    if (!zp_check_is_on()) return SIZE_MAX;
 #if ZERO_CHECK && defined(__GLIBC__)
     if (release == free) return malloc_usable_size(array);
 #endif
@@ -82,15 +103,14 @@ static zero_result zp_check_unlock_shadow(zp_shadow *x, int writes) {
 
 /* Returns the copy of a member that your code gets, or NULL if it gets the member itself. */
 static zp_shadow *zp_check_shadow_of(const zero_ctx *z, zp_side side, const zp_member *m) {
-    if (!zp_check_is_on() || m->unit == z->layout.units) return NULL; /* KEEP */
-    const int place = z->checks.place[2 * m->unit + (int)side];
-    return &z->checks.shadow[4 * (m - z->layout.members) + 2 * side + place];
+    if (m->unit == z->layout.units) return NULL; /* KEEP */
+    const int place = z->checks->place[2 * m->unit + (int)side];
+    return &z->checks->shadow[4 * (m - z->layout.members) + 2 * side + place];
 }
 
 static zero_result zp_check_open(zero_ctx *z) {
-    zp_checks *c = &z->checks;
+    zp_check_state *c = z->checks;
     const size_t n = (size_t)z->layout.nmembers;
-    if (!zp_check_is_on()) return ZERO_OK;
     c->shadow = (zp_shadow *)calloc(4 * n, sizeof *c->shadow);
     c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
     c->forwards = (int *)calloc((size_t)z->layout.all, 7 * sizeof *c->forwards);
@@ -118,7 +138,7 @@ static zero_result zp_check_open(zero_ctx *z) {
 
 static void zp_check_close(zero_ctx *z, int broken) {
     (void)broken;
-    zp_checks *c = &z->checks;
+    zp_check_state *c = z->checks;
     for (int i = 0; c->shadow && i < 4 * z->layout.nmembers; i++)
         zp_check_free_shadow(&c->shadow[i]);
     free(c->shadow);
@@ -129,26 +149,25 @@ static void zp_check_close(zero_ctx *z, int broken) {
 }
 
 static zero_result zp_check_show_shadow(zero_ctx *z, zp_side side, zp_shadow *s, const char *at) {
-    const int current = side == ZP_GRAD ? s->ajar : s->copied == z->checks.writes;
+    const int current = side == ZP_GRAD ? s->ajar : s->copied == z->checks->writes;
     const int known = current && (s->ajar || s->stays), reads = side == ZP_PARAM;
     if (!known) ZP_DO(z, zp_check_unlock_shadow(s, 1));
     if (!known) ZP_DO(z, zp_device_copy(&z->compute, s->data, at, s->bytes));
     if (reads && !(known && s->ajar)) ZP_DO(z, zp_check_unlock_shadow(s, 0));
-    s->copied = z->checks.writes;
+    s->copied = z->checks->writes;
     s->ajar = 0;
     return ZERO_OK;
 }
 
 /* Copies a unit to its shadows when a hook begins, or gradients back when it ends. */
 static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int opens) {
-    if (!zp_check_is_on()) return ZERO_OK;
     char *memory = zp_ctx_unit_memory(z, side, u);
     const zp_unit *x = &z->layout.unit[u];
-    int *turns = &z->checks.turns[2 * u + (int)side];
-    const int locks = *turns < 2 || *turns + 1 >= z->checks.expected[2 * u + (int)side];
+    int *turns = &z->checks->turns[2 * u + (int)side];
+    const int locks = *turns < 2 || *turns + 1 >= z->checks->expected[2 * u + (int)side];
     *turns += !opens;
     if (opens && x->members && !zp_check_shadow_of(z, side, x->member)->ajar)
-        z->checks.place[2 * u + (int)side] ^= 1;
+        z->checks->place[2 * u + (int)side] ^= 1;
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
         zp_shadow *s = zp_check_shadow_of(z, side, m);
@@ -176,15 +195,14 @@ static zero_result zp_check_lock_some(zero_ctx *z, zp_shadow *s, int n) {
 /* Unit u's gradients were cleared: their shadows are out of date and get locked. */
 static zero_result zp_check_note_cleared(zero_ctx *z, int u) {
     const zp_unit *x = &z->layout.unit[u];
-    for (int i = 0; zp_check_is_on() && u < z->layout.units && i < x->members; i++)
+    for (int i = 0; u < z->layout.units && i < x->members; i++)
         ZP_TRY(zp_check_lock_some(z, zp_check_shadow_of(z, ZP_GRAD, &x->member[i]), 1));
     return ZERO_OK;
 }
 
 /* Locks every shadow that no hook shows. */
 static zero_result zp_check_lock_all(zero_ctx *z) {
-    return zp_check_is_on() ? zp_check_lock_some(z, z->checks.shadow, 4 * z->layout.nmembers)
-                            : ZERO_OK;
+    return zp_check_lock_some(z, z->checks->shadow, 4 * z->layout.nmembers);
 }
 
 /* Hashes the part of a member that this rank keeps. SYNC. */
@@ -221,8 +239,8 @@ typedef enum zp_check_hash_task {
 } zp_check_hash_task;
 static zero_result zp_check_hash_parameters(zero_ctx *z, zp_check_hash_task what) {
     const int compares = what != ZP_HASH_STORE;
-    if (!zp_check_is_on() || (compares && !z->checks.sealed)) return ZERO_OK;
-    z->checks.writes += !compares;
+    if (compares && !z->checks->sealed) return ZERO_OK;
+    z->checks->writes += !compares;
     if (what != ZP_HASH_COMPARE_KEEP) ZP_DO(z, zp_extra_sync(z)); /* no update inside a pass */
     for (int m = 0; m < z->layout.nmembers; m++) {
         const zp_member *x = &z->layout.members[m];
@@ -230,43 +248,41 @@ static zero_result zp_check_hash_parameters(zero_ctx *z, zp_check_hash_task what
         if (what == ZP_HASH_COMPARE_KEEP && x->unit != z->layout.units) continue;
         ZP_DO(z, zp_check_hash_member(z, x, &hash));
         ZP_UNTIMELY(
-            z, compares && hash != z->checks.seal[m],
+            z, compares && hash != z->checks->seal[m],
             "tensor %s, layer %d, was written %s: parameters change by the plugin's update and "
             "by zero_write_tensor alone",
             z->tensors[x->tensor].desc.name, x->layer,
             what == ZP_HASH_COMPARE_KEEP ? "inside the pass (by an optimizer of your own?)"
                                          : "since the plugin wrote it last");
-        z->checks.seal[m] = hash;
+        z->checks->seal[m] = hash;
     }
-    z->checks.sealed = 1;
+    z->checks->sealed = 1;
     return ZERO_OK;
 }
 
 /* Checks, when a pass begins, that every tensor has a pointer and that parameters are unchanged. */
 static zero_result zp_check_begin_pass(zero_ctx *z, zero_pass kind) {
-    if (!zp_check_is_on()) return ZERO_OK;
     for (int t = 0; t < z->ntensors; t++) {
         const zero_tensor_desc *d = &z->tensors[t].desc;
         ZP_UNTIMELY(z, (d->flags & ZERO_KEEP) && !(d->flags & ZERO_BY_SLOT) && !z->bound,
                     "tensor %s is KEEP, and has no pointer: zero_bind comes first", d->name);
         for (int l = 0; l < d->layers && (d->flags & ZERO_BY_SLOT); l++) {
             ZP_UNTIMELY(z, !zp_bind_next_slot(z, t, l, NULL),
-                        "tensor %s, layer %d, has no slot: see zero_slot", d->name, l);
+                        "tensor %s, layer %d, has no pointer: set param or grad", d->name, l);
         }
     }
     const size_t units = (size_t)z->layout.all;
-    memcpy(z->checks.expected, z->checks.turns, 2 * units * sizeof *z->checks.turns);
-    memset(z->checks.forwards, 0, 3 * units * sizeof *z->checks.forwards); /* and uses */
-    const int place = z->checks.passes[kind]++ % 2;
-    for (size_t i = 0; i < 2 * units; i++) z->checks.place[i] = place;
-    z->checks.nhooks = z->checks.backwards = 0;
+    memcpy(z->checks->expected, z->checks->turns, 2 * units * sizeof *z->checks->turns);
+    memset(z->checks->forwards, 0, 3 * units * sizeof *z->checks->forwards); /* and uses */
+    const int place = z->checks->passes[kind]++ % 2;
+    for (size_t i = 0; i < 2 * units; i++) z->checks->place[i] = place;
+    z->checks->nhooks = z->checks->backwards = 0;
     return zp_check_hash_parameters(z, ZP_HASH_COMPARE_ALL);
 }
 
 /* Notes each hook after the core has allowed it, and checks the number of uses. */
 static zero_result zp_check_note_hook(zero_ctx *z, uint32_t which, int unit) {
-    if (!zp_check_is_on()) return ZERO_OK;
-    zp_checks *c = &z->checks;
+    zp_check_state *c = z->checks;
     const zp_live *live = &z->live[unit];
     const int outermost = !live->forward_opens && !live->backward_opens;
     const int most = z->layout.unit[unit].forwards * z->together;
@@ -299,10 +315,10 @@ static zero_result zp_check_compare_hooks(zero_ctx *z) {
     enum { PIECE = ZP_MAIL_BYTES / sizeof(uint32_t) };
     uint32_t mine[PIECE], his[PIECE], zeroth[PIECE];
     char a[64], b[64];
-    int ends = !zp_check_is_on();
+    int ends = 0;
     for (int at = 0; !ends; at += PIECE) {
         for (int i = 0; i < PIECE; i++)
-            mine[i] = at + i < z->checks.nhooks ? z->checks.hook[at + i] : UINT32_MAX;
+            mine[i] = at + i < z->checks->nhooks ? z->checks->hook[at + i] : UINT32_MAX;
         ZP_DO(z, zp_comm_exchange(z->all, mine, sizeof mine));
         memcpy(zeroth, z->all->mail, sizeof zeroth);
         const int r = zp_agree_first_difference(z->all, sizeof his);
@@ -335,19 +351,24 @@ static char *zp_check_place(const zero_ctx *z, zp_side side, const zp_member *m)
     const zp_shadow *shadow = zp_check_shadow_of(z, side, m);
     return shadow ? shadow->data : NULL;
 }
+static uint64_t *zp_check_lent(const zero_ctx *z, const zp_member *m) {
+    return &z->checks->lent[m - z->layout.members];
+}
 static const zp_observer zp_check_observer = {
-    zp_check_begin_pass,   zp_check_end_pass,     zp_check_note_hook, zp_check_move_unit,
-    zp_check_note_cleared, zp_check_store_hashes, zp_check_place};
+    zp_check_begin_pass, zp_check_end_pass,     zp_check_note_hook,
+    zp_check_move_unit,  zp_check_note_cleared, zp_check_store_hashes,
+    zp_check_place,      zp_check_lent,         zp_check_array_room};
 static zero_result zp_check_row_open(zero_ctx *z) {
-    if (!zp_check_is_on()) return ZERO_OK;
     z->observer = &zp_check_observer;
     return zp_ctx_check(z, zp_check_open(z));
 }
 static zp_extra zp_check_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
-    x.name = "checks";
-    x.build = zp_check_row_open;
-    x.destroy = zp_check_close;
+    x.name = "check";
+    x.state_bytes = ZERO_CHECK ? sizeof(zp_check_state) : 0;
+    x.state_at = offsetof(zero_ctx, checks);
+    x.build = ZERO_CHECK ? zp_check_row_open : NULL;
+    x.destroy = ZERO_CHECK ? zp_check_close : NULL;
     return x;
 }

@@ -28,11 +28,11 @@
    The sum is stored like that of zp_sum, or quantized again for the next hop. */
 #pragma once
 
-#include "../numbers/exact.h"
+#include "../numbers/kernels.h"
 
 #define ZP_QUANT_BLOCK ((size_t)128)
 #define ZP_QUANT_GROUP ((size_t)32) /* a part is a multiple of this many numbers */
-static_assert(ZP_QUANT_GROUP == ZP_EXACT_BLOCK, "no shard ends inside a group, nor inside those");
+static_assert(ZP_ALIGN % ZP_QUANT_GROUP == 0, "no shard ends inside a group");
 
 typedef struct zp_codec {
     int bits, most;

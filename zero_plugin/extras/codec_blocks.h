@@ -150,26 +150,6 @@ ZP_FN __m512i zp_codec_blocks_rows_bytes(const __m512i *row) {
                                                               _mm512_packs_epi32(row[2], row[3])));
 }
 /* Quantizes to 4-bit codes. */
-#if defined(__AVX512VBMI__) && defined(__AVX512VBMI2__)
-/* The source of each byte of a line: byte 16 g + k comes from 4 k + g. */
-ZP_FN __m512i zp_codec_blocks_byte_order(void) {
-    const __m512i k =
-        _mm512_setr_epi32(0x0C080400, 0x1C181410, 0x2C282420, 0x3C383430, 0x0D090501, 0x1D191511,
-                          0x2D292521, 0x3D393531, 0x0E0A0602, 0x1E1A1612, 0x2E2A2622, 0x3E3A3632,
-                          0x0F0B0703, 0x1F1B1713, 0x2F2B2723, 0x3F3B3733);
-    return k;
-}
-/* Each of the eight rows becomes 4 bits of all words; byte 4 k + g belongs at 16 g + k. */
-ZP_FN void zp_codec_blocks_whole_half_codes(const float *x, __m512 by, uint8_t *to, int streams) {
-    static_assert(ZP_QUANT_BLOCK == 128, "a line of codes");
-    __m512i words = _mm512_setzero_si512();
-    ZP_ROWS
-    for (size_t j = 0; j < ZP_QUANT_BLOCK; j += 16)
-        words = _mm512_shrdi_epi32(words, zp_codec_blocks_row_codes(x + j, by), 4);
-    zp_codec_blocks_put_line(to, _mm512_permutexvar_epi8(zp_codec_blocks_byte_order(), words),
-                             streams);
-}
-#else
 ZP_FN void zp_codec_blocks_whole_half_codes(const float *x, __m512 by, uint8_t *to, int streams) {
     const __m512i low = _mm512_set1_epi32(15);
     __m512i row[4];
@@ -185,7 +165,6 @@ ZP_FN void zp_codec_blocks_whole_half_codes(const float *x, __m512 by, uint8_t *
         zp_codec_blocks_put_line(to + j / 2, zp_codec_blocks_rows_bytes(row), streams);
     }
 }
-#endif
 ZP_FN void zp_codec_blocks_whole_encode(const zp_codec *c, const float *x, float inverse,
                                         uint8_t *to, int streams) {
     const __m512 by = _mm512_set1_ps(inverse);

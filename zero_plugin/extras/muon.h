@@ -6,7 +6,6 @@
 #pragma once
 
 #include "../numbers/rules.h"
-#include "../core/layout.h"
 
 /* Whether the step is skipped. NULL: it is not. */
 ZP_FN int zp_muon_is_skipped(const zp_control *control) { return control && control->skip; }
@@ -227,6 +226,15 @@ static zero_result zp_muon_orthogonalize(zp_stream *s, float *x, size_t rows, si
 
 /* ---- which rank makes which matrix orthogonal ---- */
 
+typedef struct zp_matrix {
+    int unit, owner;       /* owner: the rank that makes it orthogonal */
+    size_t at, rows, cols; /* at: in the unit; rows, cols: of the whole matrix */
+    size_t kept;           /* elements that the owner keeps before it */
+    size_t numel;          /* elements that this rank has: all, or a slice */
+    int slices, sharer;    /* number of slices; the rank that makes the matrix orthogonal */
+    size_t outer;          /* the tensor's value */
+} zp_matrix;
+
 /* The approximate cost of a Newton-Schulz iteration on a matrix. */
 static double zp_muon_matrix_cost(const zp_matrix *m) {
     const double low = (double)zp_min(m->rows, m->cols), high = (double)zp_max(m->rows, m->cols);
@@ -238,18 +246,17 @@ static int zp_muon_compare_matrices(const void *a, const void *b) {
     return more > 0 ? 1 : more < 0 ? -1 : x < y ? -1 : x > y;
 }
 
-/* Assigns each matrix to an owner rank and, if it has slices, to a sharer: the costliest first,
-   each to the rank with the least load so far. An owner keeps the matrices of each sharer together,
-   and last the matrices without slices, which every sharer makes orthogonal by itself. */
-static zero_result zp_muon_assign_matrices(zp_layout *l, int nranks) {
-    const int sharers = l->sharers;
+/* Assigns each of n matrices to an owner rank and, if it has slices, to a sharer: the costliest
+   first, each to the rank with the least load so far. An owner keeps the matrices of each sharer
+   together, and last the matrices without slices, which every sharer makes orthogonal by itself. */
+static zero_result zp_muon_assign_matrices(zp_matrix *list, int n, int sharers, int nranks) {
     double *load = (double *)calloc((size_t)nranks * (size_t)sharers, sizeof *load);
     size_t *kept = (size_t *)calloc((size_t)nranks, sizeof *kept);
-    zp_matrix **order = (zp_matrix **)calloc((size_t)l->nmatrices + 1, sizeof(zp_matrix *));
+    zp_matrix **order = (zp_matrix **)calloc((size_t)n + 1, sizeof(zp_matrix *));
     const int made = load && kept && order;
-    for (int i = 0; i < l->nmatrices && made; i++) order[i] = &l->matrices[i];
-    if (made) qsort(order, (size_t)l->nmatrices, sizeof *order, zp_muon_compare_matrices);
-    for (int i = 0; i < l->nmatrices && made; i++) {
+    for (int i = 0; i < n && made; i++) order[i] = &list[i];
+    if (made) qsort(order, (size_t)n, sizeof *order, zp_muon_compare_matrices);
+    for (int i = 0; i < n && made; i++) {
         zp_matrix *m = order[i];
         int to = 0;
         for (int r = 1; r < nranks * sharers; r++)
@@ -261,7 +268,7 @@ static zero_result zp_muon_assign_matrices(zp_layout *l, int nranks) {
                 load[m->owner * sharers + s] += zp_muon_matrix_cost(m);
     }
     for (int s = 0; s <= sharers && made; s++)
-        for (int i = 0; i < l->nmatrices; i++) {
+        for (int i = 0; i < n; i++) {
             zp_matrix *m = order[i];
             if (m->sharer != s) continue;
             m->kept = kept[m->owner];
@@ -273,34 +280,30 @@ static zero_result zp_muon_assign_matrices(zp_layout *l, int nranks) {
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
-/* Elements of a matrix that this rank has: one slice. */
-static size_t zp_muon_matrix_numel(const zp_tensor *t) {
-    return t->rows * t->cols / (size_t)t->slices;
-}
+/* ---- what the row "muon" keeps of a context: whole_tensor.h and whole_slices.h ---- */
 
-/* Lists the matrices of all units, in the order of units. */
-static zero_result zp_muon_layout_matrices(zp_layout *l, const zp_tensor *tensors, int nranks) {
-    size_t n = 0;
-    l->sharers = 1;
-    for (int i = 0; i < l->nmembers; i++) {
-        const zp_tensor *t = &tensors[l->members[i].tensor];
-        n += t->rows ? l->members[i].numel / zp_muon_matrix_numel(t) : 0;
-        if (t->rows && t->slices > l->sharers) l->sharers = t->slices;
-    }
-    if (!n) return ZERO_OK;
-    if (n > INT_MAX) return ZERO_ERR_MEMORY;
-    l->matrices = (zp_matrix *)calloc(n, sizeof *l->matrices);
-    if (!l->matrices) return ZERO_ERR_MEMORY;
-    for (int i = 0; i < l->nmembers; i++) {
-        const zp_member *m = &l->members[i];
-        const zp_tensor *t = &tensors[m->tensor];
-        const size_t numel = t->rows ? zp_muon_matrix_numel(t) : 0;
-        for (size_t at = 0; t->rows && at < m->numel; at += numel) {
-            const zp_matrix made = {m->unit, 0,     m->at + at, t->rows, t->cols,
-                                    0,       numel, t->slices,  0,       t->desc.outer};
-            l->matrices[l->nmatrices++] = made;
-            l->unit[m->unit].matrices++;
-        }
-    }
-    return zp_muon_assign_matrices(l, nranks);
-}
+#define ZP_PLACES 2
+enum {                            /* events */
+       ZP_FULL = 0,               /* + place: it was written */
+       ZP_READ = ZP_PLACES,       /* + place: it was read */
+       ZP_SUMMED = 2 * ZP_PLACES, /* trust is ready */
+       ZP_ENDED,                  /* matrices are ready */
+       ZP_WHOLE_EVENTS
+};
+typedef struct zp_whole_state {
+    zp_matrix *matrices; /* [nmatrices] by unit */
+    int nmatrices;
+    size_t parts;                 /* NORMS: layers of all tensors; 0: the rule needs no norms */
+    size_t sums_at, sums_bytes;   /* byte offset in memory[ZP_GRAD]; bytes of one rank */
+    size_t place_at, place_bytes; /* MATRIX: of the first of [places] places, f32 */
+    int places;
+    size_t kept_numel, scratch_numel; /* MATRIX: elements of the matrices of this owner */
+    double *trust, *norm;             /* trust ratios [parts]; one norm */
+    float *kept, *scratch;
+    zp_event event[ZP_WHOLE_EVENTS];
+    zero_group *slice_group; /* borrowed: its ranks have slices; see whole_slices.h */
+    int slices, slice;       /* their number; this rank's. 1, 0: tensors are whole */
+    zp_limb *slice_sums;     /* NORMS: [slices][parts][2][ZP_LIMBS] */
+    float *shared, *whole;   /* MATRIX: slices that this rank collects; one matrix */
+    size_t shared_numel, whole_numel;
+} zp_whole_state;

@@ -10,7 +10,33 @@
 #pragma once
 
 #include "codec_kernels.h"
-#include "../core/state.h"
+#include "../core/step.h"
+
+typedef struct zp_packed_state {
+    zp_wire wire[2];                             /* by side: how quantized messages are sent */
+    const zp_codec *codec[2];                    /* by side; NULL: as stored */
+    size_t gathered_bytes, packed_bytes, errors; /* number of errors of this rank */
+    zp_memory gathered;                          /* [nranks] quantized shards of a unit */
+    char *out, *in;      /* [packed_bytes] sent and received in a unit's reduction */
+    uint16_t *error;     /* [errors] bf16, for each unit hop after hop; NULL: no error feedback */
+    size_t *first_error; /* [layout.all] index of a unit's first error */
+    size_t apart;        /* distance in elements to the second copy; 0: no second copy */
+    zp_comm hop[2];      /* [0] inside nodes, or all ranks; [1] between nodes */
+    zp_subgroup part[2];
+    uint64_t number[2]; /* collectives of each hop so far */
+    zero_message *list; /* [2 * nranks] */
+    char name[48];      /* name of the errors in checkpoints */
+    int put;            /* errors were put since zero_state_begin */
+    zp_watch watch;
+} zp_packed_state;
+
+/* Returns the codec of a quantized collective, and the bytes of a quantized shard. */
+static const zp_codec *zp_packed_codec(const zp_op *op) {
+    return op->wire->z->packed->codec[op->channel];
+}
+static size_t zp_packed_shard_bytes(const zp_op *op) {
+    return zp_codec_quantized_bytes(zp_packed_codec(op), op->shard);
+}
 
 /* Returns the number of consecutive ranks in the first hop. A reduction has two hops if several
    nodes have several ranks each: inside nodes, then between the ranks of one place. */
@@ -25,7 +51,7 @@ static size_t zp_packed_errors_of(const zero_ctx *z, int u) {
                  nodes = ranks / (size_t)zp_packed_hop_ranks(z->data);
     const size_t again = nodes > 1 ? nodes : 0;
     const int feeds = z->cfg.feedback > 0 && z->live[u].wire[ZP_GRAD];
-    return feeds ? (ranks + again) * z->layout.unit[u].shard : 0;
+    return feeds ? (ranks + again) * zp_ctx_shard(z, u) : 0;
 }
 
 /* Returns the ranks of a hop: 0, inside nodes or all ranks; 1, between nodes. */
@@ -92,22 +118,20 @@ typedef struct zp_packed_args {
 } zp_packed_args;
 
 static zero_result zp_packed_run(zp_stream *s, const zp_packed_args *a) {
-    zp_packed_state *w = &a->z->packed;
+    zp_packed_state *w = a->z->packed;
     const zp_op *op = &a->op;
     const int ranks = op->group->nranks, local = zp_packed_hop_ranks(op->group),
               nodes = ranks / local;
-    const size_t packed = zp_codec_quantized_bytes(op->wire->codec, op->shard),
-                 sent = (size_t)nodes * packed;
+    const size_t packed = zp_packed_shard_bytes(op), sent = (size_t)nodes * packed;
     const char *base = op->memory->base;
-    uint16_t *error = w->error ? w->error + a->z->live[op->unit].errors : NULL;
+    uint16_t *error = w->error ? w->error + w->first_error[op->unit] : NULL;
     uint16_t *next = error ? error + (size_t)ranks * op->shard : NULL;
+    const zp_codec codec = *zp_packed_codec(op);
     const zp_control *control = a->z->control;
     const float beta = a->z->cfg.feedback;
-    const zp_quantized all = {NULL, 0, op->shard, *op->wire->codec, 0, ranks},
-                       node = {w->in, sent, op->shard, *op->wire->codec, local, nodes},
-                       last = {
-                           w->in, packed, op->shard, *op->wire->codec, nodes > 1 ? nodes : local,
-                           1};
+    const zp_quantized all = {NULL, 0, op->shard, codec, 0, ranks},
+                       node = {w->in, sent, op->shard, codec, local, nodes},
+                       last = {w->in, packed, op->shard, codec, nodes > 1 ? nodes : local, 1};
     const zp_codec_kernels_encode_args first = {
         all, base + op->source, w->out, op->type, local, error, control, beta, a->again, w->apart};
     const zp_codec_kernels_encode_args again = {node, NULL,    w->out, ZERO_F32, 1,
@@ -131,8 +155,7 @@ static zero_result zp_packed_reduce_scatter(zero_ctx *z, zp_stream *s, const zp_
     const zp_packed_args a = {z, *op,
                               z->adding == ZP_EACH_REDUCED && z->live[op->unit].reduced > 0};
     const uint64_t sent = zp_comm_op_bytes(op);
-    const size_t unit =
-        (size_t)op->group->nranks * zp_codec_quantized_bytes(op->wire->codec, op->shard);
+    const size_t unit = (size_t)op->group->nranks * zp_packed_shard_bytes(op);
     ZP_TRY(zp_failure_result(op->group->failure));
     op->group->meter.sent_bytes += sent;
     op->group->meter.reductions++;
@@ -147,10 +170,11 @@ static zero_result zp_packed_reduce_scatter(zero_ctx *z, zp_stream *s, const zp_
 }
 
 static zero_result zp_packed_all_gather(zero_ctx *z, zp_stream *s, const zp_op *op) {
-    zp_memory *m = &z->packed.gathered;
-    const size_t packed = zp_codec_quantized_bytes(op->wire->codec, op->shard);
-    const zp_quantized own = {NULL, 0, op->shard, *op->wire->codec, 0, 1},
-                       all = {m->base, 0, op->shard, *op->wire->codec, 1, op->group->nranks};
+    zp_memory *m = &z->packed->gathered;
+    const size_t packed = zp_packed_shard_bytes(op);
+    const zp_codec codec = *zp_packed_codec(op);
+    const zp_quantized own = {NULL, 0, op->shard, codec, 0, 1},
+                       all = {m->base, 0, op->shard, codec, 1, op->group->nranks};
     zp_op gather = *op; /* the gather moves words */
     gather.memory = m;
     gather.wire = NULL;
@@ -176,9 +200,9 @@ static zero_result zp_packed_send(zero_ctx *z, zp_stream *s, const zp_op *op) {
 /* Clears the errors at the start of every feedback_reset-th step. */
 static zero_result zp_packed_begin_step(zero_ctx *z) {
     const int every = z->cfg.feedback_reset;
-    if (!every || !z->packed.error || z->taken % every) return ZERO_OK;
-    return zp_device_clear(&z->stream[ZP_GRADIENTS], z->packed.error,
-                           zp_packed_error_bytes(&z->packed));
+    if (!every || !z->packed->error || z->taken % every) return ZERO_OK;
+    return zp_device_clear(&z->stream[ZP_GRADIENTS], z->packed->error,
+                           zp_packed_error_bytes(z->packed));
 }
 
 /* Bytes that this rank sends for a quantized collective. */
@@ -186,39 +210,46 @@ static size_t zp_packed_sent(const zp_op *op) {
     const zp_comm *g = op->group;
     const int local = op->kind == ZP_REDUCE_SCATTER ? zp_packed_hop_ranks(g) : g->nranks;
     const int nodes = g->nranks / local;
-    return (size_t)((local - 1) * nodes + nodes - 1)
-           * zp_codec_quantized_bytes(op->wire->codec, op->shard);
+    return (size_t)((local - 1) * nodes + nodes - 1) * zp_packed_shard_bytes(op);
 }
 
 /* Sets the wire format of each unit's weights and gradients, and counts the bytes. */
+static zero_result zp_packed_layout(zero_ctx *z) {
+    zp_packed_state *w = z->packed;
+    free(w->first_error);
+    w->first_error = (size_t *)calloc((size_t)z->layout.all, sizeof *w->first_error);
+    return w->first_error ? ZERO_OK : ZERO_ERR_MEMORY;
+}
+static size_t zp_packed_context_bytes(zero_ctx *z) {
+    return (size_t)z->layout.all * sizeof *z->packed->first_error;
+}
 static void zp_packed_plan(zero_ctx *z) {
-    zp_packed_state *w = &z->packed;
-    size_t gathered = 0, packed = 0;
-    const int several = z->data->nranks > 1;
+    zp_packed_state *w = z->packed;
+    size_t most[2] = {0, 0}; /* by side: bytes of the largest shard */
+    const size_t ranks = (size_t)z->data->nranks;
     const int bits[2] = {z->cfg.gradient_bits, z->cfg.weight_bits};
     for (int side = 0; side < 2; side++) {
-        const zp_wire wire = {several ? zp_codec_find(bits[side]) : NULL, zp_packed_sent,
-                              zp_packed_send, z};
+        const zp_wire wire = {zp_packed_sent, zp_packed_send, z};
         w->wire[side] = wire;
+        w->codec[side] = ranks > 1 ? zp_codec_find(bits[side]) : NULL;
     }
     w->errors = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
-        zp_live *live = &z->live[u];
         const int sharded = z->array[ZP_PARAM].part[u].share == ZP_SHARD;
         const int wanted[2] = {x->numel && !x->only_one_d, x->numel && sharded};
-        for (int side = 0; side < 2; side++)
-            live->wire[side] = wanted[side] && w->wire[side].codec ? &w->wire[side] : NULL;
-        if (live->wire[ZP_PARAM])
-            gathered =
-                zp_max(gathered, zp_codec_quantized_bytes(live->wire[ZP_PARAM]->codec, x->shard));
-        if (live->wire[ZP_GRAD])
-            packed = zp_max(packed, zp_codec_quantized_bytes(live->wire[ZP_GRAD]->codec, x->shard));
-        live->errors = w->errors;
+        for (int side = 0; side < 2; side++) {
+            const zp_codec *codec = wanted[side] ? w->codec[side] : NULL;
+            z->live[u].wire[side] = codec ? &w->wire[side] : NULL;
+            if (codec)
+                most[side] =
+                    zp_max(most[side], zp_codec_quantized_bytes(codec, zp_ctx_shard(z, u)));
+        }
+        w->first_error[u] = w->errors;
         w->errors += zp_packed_errors_of(z, u);
     }
-    w->gathered_bytes = gathered * (size_t)z->data->nranks;
-    w->packed_bytes = packed * (size_t)z->data->nranks;
+    w->gathered_bytes = most[ZP_PARAM] * ranks;
+    w->packed_bytes = most[ZP_GRAD] * ranks;
     w->apart = z->cfg.type == ZERO_F16 && !z->cfg.no_overflow_check ? w->errors : 0;
     const size_t hops = w->packed_bytes ? zp_packed_hop_bytes(z->data) : 0;
     z->plan.packed_bytes = w->gathered_bytes + 2 * w->packed_bytes + zp_packed_error_bytes(w);
@@ -226,7 +257,7 @@ static void zp_packed_plan(zero_ctx *z) {
     z->plan.buffer_ceiling_bytes += z->plan.packed_bytes + hops;
 }
 static void zp_packed_cut(zero_ctx *z, size_t *at) {
-    zp_packed_state *w = &z->packed;
+    zp_packed_state *w = z->packed;
     if (w->packed_bytes) w->out = (char *)zp_ctx_cut_arena(z, at, w->packed_bytes, 1);
     if (w->packed_bytes) w->in = (char *)zp_ctx_cut_arena(z, at, w->packed_bytes, 1);
     if (w->errors) w->error = (uint16_t *)zp_ctx_cut_arena(z, at, zp_packed_error_bytes(w), 1);
@@ -236,7 +267,7 @@ static void zp_packed_cut(zero_ctx *z, size_t *at) {
 
 /* Opens the group of a hop. COLLECTIVE over the ranks that shard. */
 static zero_result zp_packed_open_hop(zero_ctx *z, int hop) {
-    zp_packed_state *w = &z->packed;
+    zp_packed_state *w = z->packed;
     zp_comm *g = &w->hop[hop], *data = z->data;
     const zp_cut cut = zp_packed_hop_cut(data, hop);
     const char *label = hop ? "node" : cut.parts > 1 ? "local" : data->label;
@@ -249,7 +280,7 @@ static zero_result zp_packed_open_hop(zero_ctx *z, int hop) {
 
 /* Opens the memory of quantized gathers, and announces it to a transport that wants to know. */
 static zero_result zp_packed_open_gathered(zero_ctx *z) {
-    zp_packed_state *w = &z->packed;
+    zp_packed_state *w = z->packed;
     const char *how = "";
     if (!w->gathered_bytes) return ZERO_OK;
     ZP_DO(z, zp_comm_open_memory(z->data, &w->gathered, w->gathered_bytes, 0));
@@ -259,7 +290,7 @@ static zero_result zp_packed_open_gathered(zero_ctx *z) {
 }
 
 static zero_result zp_packed_open(zero_ctx *z) {
-    zp_packed_state *w = &z->packed;
+    zp_packed_state *w = z->packed;
     const int two = zp_packed_hop_ranks(z->data) < z->data->nranks;
     int who = -1;
     ZP_TRY(zp_packed_open_gathered(z));
@@ -279,16 +310,19 @@ static zero_result zp_packed_open(zero_ctx *z) {
 }
 
 static void zp_packed_abort(zero_ctx *z) {
-    for (zp_comm *g = z->packed.hop; g < z->packed.hop + 2; g++)
-        if (g->transport && g->own)
-            g->transport->abort(g, z->text[0] ? z->text : "it gave up its context");
+    for (zp_comm *g = z->packed->hop; g < z->packed->hop + 2; g++)
+        zp_comm_abort(g, z->text[0] ? z->text : "it gave up its context");
 }
 /* Closes the hops, before the group that they were cut from. */
 static void zp_packed_close(zero_ctx *z, int broken) {
-    zp_packed_state *w = &z->packed;
+    zp_packed_state *w = z->packed;
     zp_comm_close_watch(&w->watch);
     for (int i = 0; i < 2; i++) zp_ctx_close_part(&w->part[i], &w->hop[i], broken);
     free(w->list);
+    free(w->first_error);
+}
+static void zp_packed_stats(zero_ctx *z, zero_stats *s) {
+    for (int i = 0; i < 2; i++) s->allocated_bytes += z->packed->hop[i].meter.allocated_bytes;
 }
 
 /* Checks the settings of quantized communication. */
@@ -323,16 +357,16 @@ static void zp_packed_refuse(const zero_config *c, char *text, size_t bytes) {
    rank, the number of ranks, of sharing ranks, and of ranks in the first hop. */
 static zero_result zp_packed_add_state(zero_ctx *z) {
     const zp_comm *all = z->cfg.joins ? z->cfg.joins->world : z->world;
-    const zero_range errors = {z->packed.name, ZERO_MASTER, ZERO_BF16, 0, z->packed.errors};
-    (void)snprintf(z->packed.name, sizeof z->packed.name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d",
+    const zero_range errors = {z->packed->name, ZERO_MASTER, ZERO_BF16, 0, z->packed->errors};
+    (void)snprintf(z->packed->name, sizeof z->packed->name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d",
                    all->rank, all->nranks, z->data->nranks, zp_packed_hop_ranks(z->data));
-    for (int whole = 0; whole < 2 && z->packed.errors; whole++)
-        ZP_TRY(zp_state_add_range(z, whole, &errors));
+    for (int whole = 0; whole < 2 && z->packed->errors; whole++)
+        ZP_TRY(zp_extra_add_range(z, whole, &errors));
     return ZERO_OK;
 }
 static zero_result zp_packed_move_state(zero_ctx *z, const zero_range *r, const char *values,
                                         char *out) {
-    zp_packed_state *w = &z->packed;
+    zp_packed_state *w = z->packed;
     uint16_t *stage = (uint16_t *)(void *)z->data->stage.base;
     ZP_REFUSE(z,
               r->kind != ZERO_MASTER || r->first > w->errors || r->count > w->errors - r->first
@@ -361,20 +395,24 @@ static zero_result zp_packed_move_state(zero_ctx *z, const zero_range *r, const 
 }
 
 static int zp_packed_owns_range(const zero_ctx *z, const zero_range *r) {
-    return z->packed.errors && r->name && !strcmp(r->name, z->packed.name);
+    return z->packed->errors && r->name && !strcmp(r->name, z->packed->name);
 }
-static void zp_packed_begin_state(zero_ctx *z) { z->packed.put = 0; }
+static void zp_packed_begin_state(zero_ctx *z) { z->packed->put = 0; }
 static zero_result zp_packed_end_state(zero_ctx *z) {
-    if (!z->packed.errors || z->packed.put) return ZERO_OK;
+    if (!z->packed->errors || z->packed->put) return ZERO_OK;
     return zp_ctx_check(
-        z, zp_device_clear(&z->compute, z->packed.error, zp_packed_error_bytes(&z->packed)));
+        z, zp_device_clear(&z->compute, z->packed->error, zp_packed_error_bytes(z->packed)));
 }
 
 static zp_extra zp_packed_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
-    x.name = "quantized communication";
+    x.name = "packed";
+    x.state_bytes = sizeof(zp_packed_state);
+    x.state_at = offsetof(zero_ctx, packed);
     x.refuse = zp_packed_refuse;
+    x.layout = zp_packed_layout;
+    x.context_bytes = zp_packed_context_bytes;
     x.plan = zp_packed_plan;
     x.cut = zp_packed_cut;
     x.build = zp_packed_open;
@@ -386,5 +424,6 @@ static zp_extra zp_packed_row(void) {
     x.move_state = zp_packed_move_state;
     x.begin_state = zp_packed_begin_state;
     x.end_state = zp_packed_end_state;
+    x.stats = zp_packed_stats;
     return x;
 }

@@ -18,6 +18,20 @@
 #include "../core/extra.h"
 #include "../core/agree.h"
 
+typedef struct zp_subgroups_unit {
+    size_t second_at; /* byte offset of its second shard in memory[ZP_PARAM]; 0: none */
+    int second;       /* its second shard has the current weights */
+} zp_subgroups_unit;
+typedef struct zp_subgroups_state {
+    zp_comm *replicas; /* the ranks with the same place in all shard groups; NULL: no replicas */
+    zp_memory memory;  /* gradient memory, of all ranks */
+    zp_memory view;    /* the replicas' view of the same memory */
+    size_t sums_at, sums_bytes; /* in `memory`: f32 shards of a bucket, if gradients have 16 bits */
+    zp_comm *near;              /* the ranks of a secondary partition; NULL: none */
+    zp_memory near_view;        /* their view of the parameters' memory */
+    zp_subgroups_unit *unit;    /* [layout.all] */
+} zp_subgroups_state;
+
 static int zp_subgroups_common_divisor(int a, int b) {
     return b ? zp_subgroups_common_divisor(b, a % b) : a;
 }
@@ -43,12 +57,12 @@ static zp_memory zp_subgroups_view(const zp_comm *of, const zp_memory *m, const 
    by the ranks whose library must register it. COLLECTIVE. */
 static zero_result zp_subgroups_open_gradients(zero_ctx *z, size_t bytes) {
     zp_comm *all = z->all, *data = z->data;
-    zp_replicas *x = &z->replicas;
+    zp_subgroups_state *x = z->subgroups;
     const int size = data->nranks, first = all->rank / size * size;
     x->sums_at = zp_round_up(bytes, 4096);
     zp_memory *m = all->transport->view ? &x->memory : &z->memory[ZP_GRAD];
     ZP_TRY(zp_comm_open_memory(m == &x->memory ? all : data, m, x->sums_at + x->sums_bytes, 0));
-    x->view = zp_subgroups_view(all, m, x->group, all->rank % size, size);
+    x->view = zp_subgroups_view(all, m, x->replicas, all->rank % size, size);
     if (m == &x->memory) z->memory[ZP_GRAD] = zp_subgroups_view(all, m, data, first, 1);
     data->stage = zp_subgroups_view(all, &all->stage, data, first, 1);
     return ZERO_OK;
@@ -66,9 +80,9 @@ static zero_result zp_subgroups_open_replicas(zero_ctx *z) {
     ZP_TRY(zp_subgroups_cut(z, ZP_REPLICAS, all, replicas, !one, "replica"));
     z->data = &z->group[ZP_DATA];
     z->data->divisor = all->divisor;
-    z->replicas.group = &z->group[ZP_REPLICAS];
-    z->nreplicas = z->replicas.group->nranks;
-    z->replica = z->replicas.group->rank;
+    z->subgroups->replicas = &z->group[ZP_REPLICAS];
+    z->nreplicas = z->group[ZP_REPLICAS].nranks;
+    z->replica = z->group[ZP_REPLICAS].rank;
     z->open_gradients = zp_subgroups_open_gradients;
     return ZERO_OK;
 }
@@ -81,7 +95,7 @@ static zero_result zp_subgroups_open_second(zero_ctx *z) {
     const zp_cut near = {data->nranks / size, rank / size, rank % size, size, NULL};
     ZP_TRY(zp_subgroups_cut(z, ZP_NEAR, data, near,
                             zp_subgroups_common_divisor(size, data->node_size), "near"));
-    z->second.group = &z->group[ZP_NEAR];
+    z->subgroups->near = &z->group[ZP_NEAR];
     return ZERO_OK;
 }
 
@@ -115,94 +129,115 @@ static zero_result zp_subgroups_resolve(zero_ctx *z) {
 /* ---- the plan ---- */
 
 /* Plans the f32 memory for a bucket's sums over the replicas. f32 gradients need none. */
-static void zp_subgroups_plan_replicas(zero_ctx *z) {
+static size_t zp_subgroups_plan_replicas(zero_ctx *z) {
     size_t most = z->bucket_numel;
-    z->replicas.sums_bytes = 0;
-    if (!z->replicas.group || z->array[ZP_GRAD].type == ZERO_F32) return;
+    if (!z->subgroups->replicas || z->array[ZP_GRAD].type == ZERO_F32) return 0;
     for (int u = 0; u < z->layout.all; u++) most = zp_max(most, z->layout.unit[u].padded);
-    z->replicas.sums_bytes = most / (size_t)z->data->nranks * sizeof(float);
-    z->plan.buffer_bytes += z->replicas.sums_bytes;
-    z->plan.buffer_ceiling_bytes += z->replicas.sums_bytes;
+    return most / (size_t)z->data->nranks * sizeof(float);
 }
 
+/* Returns the elements of unit u in the secondary partition of a rank. */
+static size_t zp_subgroups_second_numel(const zero_ctx *z, int u) {
+    return z->layout.unit[u].padded / (size_t)z->subgroups->near->nranks;
+}
 /* Plans a secondary partition for each unit in a shared buffer: one part on each near rank. */
-static void zp_subgroups_plan_second(zero_ctx *z) {
-    zp_second *s = &z->second;
-    s->at = zp_round_up(z->pool[ZP_PARAM].bytes, 4096);
-    s->bytes = 0;
-    for (int u = 0; u < z->layout.all && s->group; u++) {
+static size_t zp_subgroups_plan_second(zero_ctx *z) {
+    const size_t at = zp_round_up(z->pool[ZP_PARAM].bytes, 4096);
+    size_t bytes = 0;
+    for (int u = 0; u < z->layout.all && z->subgroups->near; u++) {
         zp_live *live = &z->live[u];
-        const zp_unit *x = &z->layout.unit[u];
-        if (zp_ctx_unit_is_whole(z, ZP_PARAM, u) || live->own[ZP_PARAM] >= 0 || !x->numel) continue;
-        live->second_at = s->at + s->bytes;
+        if (zp_ctx_unit_is_whole(z, ZP_PARAM, u) || live->own[ZP_PARAM] >= 0
+            || !z->layout.unit[u].numel)
+            continue;
+        z->subgroups->unit[u].second_at = at + bytes;
         live->near =
             live->gathers > 0 ? live->gathers - 1 : 0; /* all gathers except the first of a step */
-        s->bytes += x->padded / (size_t)s->group->nranks * zp_type_bytes(z->array[ZP_PARAM].type);
+        bytes += zp_subgroups_second_numel(z, u) * zp_type_bytes(z->array[ZP_PARAM].type);
     }
-    if (s->bytes) z->param_end = s->at + s->bytes;
-    z->plan.second_bytes = s->bytes;
-    z->plan.buffer_bytes += s->bytes;
-    z->plan.buffer_ceiling_bytes += s->bytes;
+    if (bytes) z->param_end = at + bytes;
+    return bytes;
 }
 
 /* Describes a collective on a reduced unit: the replicas sum their pieces in f32, or gather them in
    the gradients' type. */
 static zp_op zp_subgroups_replica_op(zero_ctx *z, int u, int kind) {
     zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, kind, u);
-    op.group = z->replicas.group;
-    op.memory = &z->replicas.view;
-    op.shard = z->layout.unit[u].piece;
+    op.group = z->subgroups->replicas;
+    op.memory = &z->subgroups->view;
+    op.shard = zp_ctx_piece(z, u);
     if (kind == ZP_REDUCE_SCATTER) op.type = ZERO_F32;
     return op;
 }
 /* Describes the gather of a unit from the secondary partition. */
 static zp_op zp_subgroups_second_op(zero_ctx *z, int u) {
     zp_op op = zp_ctx_make_op(z, ZP_PARAMETERS, ZP_ALL_GATHER, u);
-    op.group = z->second.group;
-    op.memory = &z->second.view;
-    op.shard = z->layout.unit[u].padded / (size_t)z->second.group->nranks;
-    op.source = z->live[u].second_at;
+    op.group = z->subgroups->near;
+    op.memory = &z->subgroups->near_view;
+    op.shard = zp_subgroups_second_numel(z, u);
+    op.source = z->subgroups->unit[u].second_at;
     return op;
 }
 
-/* Bytes that this rank sends to its replicas in a step for unit u. */
+/* Bytes that this rank sends to its replicas, or to its near ranks, in a step for unit u. */
 static size_t zp_subgroups_replicas_sent(zero_ctx *z, int u) {
-    if (!z->replicas.group || !z->layout.unit[u].numel) return 0;
+    if (!z->subgroups->replicas || !z->layout.unit[u].numel) return 0;
     const zp_op sum = zp_subgroups_replica_op(z, u, ZP_REDUCE_SCATTER),
                 gather = zp_subgroups_replica_op(z, u, ZP_ALL_GATHER);
     return zp_comm_op_bytes(&sum) + zp_comm_op_bytes(&gather);
 }
-/* Bytes that this rank sends to its near ranks in a step for unit u. */
 static size_t zp_subgroups_second_sent(zero_ctx *z, int u) {
     if (!z->live[u].near) return 0;
     const zp_op gather = zp_subgroups_second_op(z, u);
     return (size_t)z->live[u].near * zp_comm_op_bytes(&gather);
 }
-
-static void zp_subgroups_plan(zero_ctx *z) {
-    zp_subgroups_plan_replicas(z);
-    zp_subgroups_plan_second(z);
-    for (int u = 0; u < z->layout.all; u++) {
-        z->live[u].near_sent = zp_subgroups_second_sent(z, u);
-        z->plan.replica_bytes += zp_subgroups_replicas_sent(z, u);
-    }
-}
 static size_t zp_subgroups_sent(zero_ctx *z, int u) {
-    return u < 0 ? 0 : zp_subgroups_replicas_sent(z, u);
+    return u < 0 ? 0 : zp_subgroups_replicas_sent(z, u) + zp_subgroups_second_sent(z, u);
+}
+
+static zero_result zp_subgroups_layout(zero_ctx *z) {
+    zp_subgroups_state *x = z->subgroups;
+    free(x->unit);
+    x->unit = (zp_subgroups_unit *)calloc((size_t)z->layout.all, sizeof *x->unit);
+    return x->unit ? ZERO_OK : ZERO_ERR_MEMORY;
+}
+static size_t zp_subgroups_context_bytes(zero_ctx *z) {
+    return (size_t)z->layout.all * sizeof *z->subgroups->unit;
+}
+static void zp_subgroups_plan(zero_ctx *z) {
+    zero_plan *plan = &z->plan;
+    z->subgroups->sums_bytes = zp_subgroups_plan_replicas(z);
+    plan->second_bytes = zp_subgroups_plan_second(z);
+    plan->buffer_bytes += z->subgroups->sums_bytes + plan->second_bytes;
+    plan->buffer_ceiling_bytes += z->subgroups->sums_bytes + plan->second_bytes;
+    for (int u = 0; u < z->layout.all; u++) {
+        plan->near_bytes += zp_subgroups_second_sent(z, u);
+        plan->replica_bytes += zp_subgroups_replicas_sent(z, u);
+    }
+    plan->gather_bytes += plan->near_bytes;
+}
+/* Adds what the groups of this file have counted. Those of replicas do not count as gathers and
+   reductions of units. */
+static void zp_subgroups_stats(zero_ctx *z, zero_stats *s) {
+    for (int i = ZP_DATA; i <= ZP_NEAR; i++) {
+        const zp_meter *m = &z->group[i].meter;
+        s->sent_bytes += m->sent_bytes;
+        s->mapped_bytes += m->mapped_bytes;
+        s->verdict_bytes += m->verdict_bytes;
+        s->control_bytes += m->control_bytes;
+        s->gather_bytes += m->gather_bytes;
+        s->allocated_bytes += m->allocated_bytes;
+        s->reductions += i == ZP_REPLICAS ? 0 : m->reductions;
+        s->gathers += i == ZP_REPLICAS ? 0 : m->gathers;
+    }
+    s->near_bytes += z->group[ZP_NEAR].meter.sent_bytes;
+    s->replica_bytes += z->group[ZP_REPLICAS].meter.sent_bytes;
 }
 static void zp_subgroups_cut_arena(zero_ctx *z, size_t *at) {
-    if (z->replicas.group)
+    if (z->subgroups->replicas)
         z->verdict_order = (int *)zp_ctx_cut_arena(z, at, (size_t)z->world->nranks, sizeof(int));
 }
 
 /* ---- the build ---- */
-
-static void zp_subgroups_view_parameters(zero_ctx *z) {
-    const zp_comm *near = z->second.group;
-    if (!near) return;
-    z->second.view = zp_subgroups_view(z->data, &z->memory[ZP_PARAM], near,
-                                       z->data->rank / near->nranks * near->nranks, 1);
-}
 
 /* Finds the order in which the world adds verdicts: by owner of the pieces. Without replicas, rank
    p counts piece p. COLLECTIVE over `all` and the world. */
@@ -218,8 +253,11 @@ static zero_result zp_subgroups_find_order(zero_ctx *z, int *order) {
     return ZERO_OK;
 }
 static zero_result zp_subgroups_open(zero_ctx *z) {
-    zp_subgroups_view_parameters(z);
-    if (!z->replicas.group) return ZERO_OK;
+    zp_subgroups_state *x = z->subgroups;
+    if (x->near)
+        x->near_view = zp_subgroups_view(z->data, &z->memory[ZP_PARAM], x->near,
+                                         z->data->rank - x->near->rank, 1);
+    if (!x->replicas) return ZERO_OK;
     const size_t bytes = (size_t)z->world->nranks * sizeof(int);
     int *order = (int *)zp_device_alloc_host(bytes);
     zero_result r =
@@ -231,16 +269,21 @@ static zero_result zp_subgroups_open(zero_ctx *z) {
     return r ? z->dead = r : ZERO_OK;
 }
 
+static void zp_subgroups_close(zero_ctx *z, int broken) {
+    (void)broken;
+    free(z->subgroups->unit);
+}
+
 /* SECONDARY PARTITION (hpZ). After the first gather of a unit since its weights changed, the
    parameter stream copies this rank's part out of the unit's buffer. No stream waits for this copy.
    Later gathers collect the near ranks' parts on the same stream, so every part is complete before
-   a rank reads it. The calling thread keeps one flag per unit, live->second. It follows from the
+   a rank reads it. The calling thread keeps one flag per unit, `second`. It follows from the
    calls, so it is equal on all ranks. */
 
 /* Station: if the secondary partition has unit u's weights, gathers them from the near ranks. */
 static zero_result zp_subgroups_gather_second(zero_ctx *z, int u) {
     const size_t target = z->gather.target;
-    if (!z->live[u].second) return ZERO_OK;
+    if (!z->subgroups->unit[u].second) return ZERO_OK;
     z->gather = zp_subgroups_second_op(z, u);
     z->gather.target = target;
     return ZERO_OK;
@@ -248,16 +291,14 @@ static zero_result zp_subgroups_gather_second(zero_ctx *z, int u) {
 
 /* Station: unit u was gathered from all ranks; this rank keeps its part. */
 static zero_result zp_subgroups_keep_second(zero_ctx *z, int u) {
-    const zp_comm *near = z->second.group;
-    zp_live *live = &z->live[u];
-    const size_t target = z->gather.target;
-    if (live->second || !live->second_at) return ZERO_OK;
-    const size_t numel = z->layout.unit[u].padded / (size_t)near->nranks;
-    const size_t bytes = numel * zp_type_bytes(z->array[ZP_PARAM].type);
+    zp_subgroups_unit *x = &z->subgroups->unit[u];
+    if (x->second || !x->second_at) return ZERO_OK;
+    const size_t bytes = zp_subgroups_second_numel(z, u) * zp_type_bytes(z->array[ZP_PARAM].type);
     char *base = z->memory[ZP_PARAM].base;
-    live->second = 1;
-    return zp_device_copy(&z->stream[ZP_PARAMETERS], base + live->second_at,
-                          base + target + (size_t)near->rank * bytes, bytes);
+    x->second = 1;
+    return zp_device_copy(&z->stream[ZP_PARAMETERS], base + x->second_at,
+                          base + z->gather.target + (size_t)z->subgroups->near->rank * bytes,
+                          bytes);
 }
 
 /* REPLICAS. Shards of reduced gradients are summed over the replicas.
@@ -273,23 +314,24 @@ static zero_result zp_subgroups_keep_second(zero_ctx *z, int u) {
 
 /* Returns the offset in the gradients' memory of the sum of unit u, one of the bucket's units. */
 static size_t zp_subgroups_sums_at(const zero_ctx *z, int u) {
-    size_t at = z->replicas.sums_at;
-    if (!z->replicas.sums_bytes) return (size_t)(zp_ctx_unit_mean(z, u) - z->memory[ZP_GRAD].base);
+    size_t at = z->subgroups->sums_at;
+    if (!z->subgroups->sums_bytes)
+        return (size_t)(zp_ctx_unit_mean(z, u) - z->memory[ZP_GRAD].base);
     for (int i = 0; i < z->nbucket && z->bucket[i] != u; i++)
-        at += z->layout.unit[z->bucket[i]].shard * sizeof(float);
+        at += zp_ctx_shard(z, z->bucket[i]) * sizeof(float);
     return at;
 }
 
 /* Rounds this replica's pieces and gathers the shards of every unit of the bucket. */
 static zero_result zp_subgroups_gather_replicas(zero_ctx *z) {
-    const zp_replicas *x = &z->replicas;
+    const zp_subgroups_state *x = z->subgroups;
     const zero_type type = z->array[ZP_GRAD].type;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     char *base = z->memory[ZP_GRAD].base;
     for (int i = 0; i < z->nbucket; i++) {
         const int u = z->bucket[i];
         zp_op *op = &z->ops[i];
-        const size_t before = (size_t)x->group->rank * z->layout.unit[u].piece;
+        const size_t before = (size_t)x->replicas->rank * zp_ctx_piece(z, u);
         *op = zp_subgroups_replica_op(z, u, ZP_ALL_GATHER);
         op->target = (size_t)(zp_ctx_unit_mean(z, u) - base);
         op->source = op->target + before * zp_type_bytes(type);
@@ -307,21 +349,20 @@ static zero_result zp_subgroups_gather_replicas(zero_ctx *z) {
 
 /* Enqueues the bucket's sums over the replicas on the gradient stream. */
 static zero_result zp_subgroups_sum_replicas(zero_ctx *z) {
-    const zp_replicas *x = &z->replicas;
+    const zp_subgroups_state *x = z->subgroups;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     for (int i = 0; i < z->nbucket; i++) {
         const int u = z->bucket[i];
-        const zp_unit *unit = &z->layout.unit[u];
         zp_op *op = &z->ops[i];
         *op = zp_subgroups_replica_op(z, u, ZP_REDUCE_SCATTER);
         op->source = zp_subgroups_sums_at(z, u);
-        op->target = op->source + (size_t)x->group->rank * unit->piece * sizeof(float);
+        op->target = op->source + (size_t)x->replicas->rank * zp_ctx_piece(z, u) * sizeof(float);
         op->scale = zp_ctx_sum_scale(z);
         const zp_array *sum = &z->array[ZP_SUM];
         char *sums = sum->part[u].share == ZP_SHARD ? sum->memory + sum->part[u].at : NULL,
              *here = z->memory[ZP_GRAD].base + op->source;
         if (sums && sums != here)
-            ZP_TRY(zp_device_copy(s, here, sums, unit->shard * sizeof(float)));
+            ZP_TRY(zp_device_copy(s, here, sums, zp_ctx_shard(z, u) * sizeof(float)));
     }
     ZP_TRY(zp_comm_issue(s, z->ops, z->nbucket));
     return zp_subgroups_gather_replicas(z);
@@ -332,29 +373,27 @@ static zero_result zp_subgroups_change_reduction(zero_ctx *z) {
     for (int i = 0; i < z->nbucket; i++) {
         zp_op *op = &z->ops[i];
         op->scale = 1;
-        if (!op->sum && z->replicas.sums_bytes)
+        if (!op->sum && z->subgroups->sums_bytes)
             op->sum =
                 (float *)(void *)(z->memory[ZP_GRAD].base + zp_subgroups_sums_at(z, z->bucket[i]));
     }
     return ZERO_OK;
 }
 
-static int zp_subgroups_has_replicas(const zero_ctx *z) { return z->replicas.group != NULL; }
-static int zp_subgroups_has_second(const zero_ctx *z) { return z->second.group != NULL; }
-static void zp_subgroups_forget(zero_ctx *z) {
-    for (int u = 0; u < z->layout.all && z->second.group; u++) z->live[u].second = 0;
+static int zp_subgroups_has_replicas(const zero_ctx *z) { return z->subgroups->replicas != NULL; }
+static int zp_subgroups_has_second(const zero_ctx *z) { return z->subgroups->near != NULL; }
+static void zp_subgroups_forget(zero_ctx *z, int u) {
+    const int end = u < 0 ? z->layout.all : u + 1;
+    for (int i = u < 0 ? 0 : u; i < end; i++) z->subgroups->unit[i].second = 0;
 }
 
 static const zp_station zp_subgroups_stations[] = {
-    {ZP_GRADIENT_WALK, ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_subgroups_has_replicas, NULL,
+    {ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_subgroups_has_replicas, NULL,
      zp_subgroups_change_reduction},
-    {ZP_GRADIENT_WALK, ZP_AT_COPIES, ZP_LAST_MICRO_STEP, zp_subgroups_has_replicas, NULL,
-     zp_subgroups_sum_replicas},
-    {ZP_PARAMETER_WALK, ZP_AT_CHANGE, ZP_EACH_MICRO_STEP, zp_subgroups_has_second,
-     zp_subgroups_gather_second, NULL},
-    {ZP_PARAMETER_WALK, ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_subgroups_has_second,
-     zp_subgroups_keep_second, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+    {ZP_AT_COPIES, ZP_LAST_MICRO_STEP, zp_subgroups_has_replicas, NULL, zp_subgroups_sum_replicas},
+    {ZP_AT_CHANGE, ZP_EACH_GATHER, zp_subgroups_has_second, zp_subgroups_gather_second, NULL},
+    {ZP_AT_AFTER, ZP_EACH_GATHER, zp_subgroups_has_second, zp_subgroups_keep_second, NULL},
+    ZP_LAST_STATION};
 static void zp_subgroups_refuse(const zero_config *c, char *text, size_t bytes) {
     const zp_policy *stage = &zp_policies[c->stage];
     if (c->shard_ranks && stage->state == ZP_WHOLE)
@@ -373,14 +412,20 @@ static zp_extra zp_subgroups_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
     x.name = "subgroups";
+    x.state_bytes = sizeof(zp_subgroups_state);
+    x.state_at = offsetof(zero_ctx, subgroups);
     x.refuse = zp_subgroups_refuse;
     x.check = zp_subgroups_cut_ranks;
     x.resolve = zp_subgroups_resolve;
+    x.layout = zp_subgroups_layout;
+    x.context_bytes = zp_subgroups_context_bytes;
     x.plan = zp_subgroups_plan;
     x.sent = zp_subgroups_sent;
     x.cut = zp_subgroups_cut_arena;
     x.build = zp_subgroups_open;
     x.forget = zp_subgroups_forget;
+    x.destroy = zp_subgroups_close;
+    x.stats = zp_subgroups_stats;
     x.stations = zp_subgroups_stations;
     return x;
 }

@@ -4,6 +4,7 @@
    and ZERO_OWN_EXTRA_ROWS lists them, each followed by a comma. */
 #pragma once
 
+#include "../core/state.h"
 #include "../offload/offload_build.h"
 #include "../offload/offload_gpu.h"
 #include "check.h"
@@ -19,5 +20,13 @@
 #endif
 
 static const zp_extra_row zp_table_rows[] = {
-    zp_world_row,       zp_subgroups_row,     zp_packed_row, zp_whole_tensor_row,
-    zp_offload_gpu_row, zp_offload_build_row, zp_check_row,  ZERO_OWN_EXTRA_ROWS NULL};
+    zp_state_row,         /* state */
+    zp_world_row,         /* groups */
+    zp_subgroups_row,     /* subgroups */
+    zp_packed_row,        /* packed */
+    zp_whole_tensor_row,  /* muon */
+    zp_offload_gpu_row,   /* offload */
+    zp_offload_build_row, /* offload */
+    zp_check_row,         /* check */
+    ZERO_OWN_EXTRA_ROWS NULL,
+};

@@ -17,6 +17,7 @@
    All messages use the gradient stream and the context's own copy of the group. */
 #pragma once
 
+#include "../comm/group.h"
 #include "../core/extra.h"
 #include "muon.h"
 
@@ -60,35 +61,39 @@ ZP_KERNEL(zp_whole_slices_copy, zp_whole_slices_copy_args, 32768)
 static size_t zp_whole_slices_of(const zero_ctx *z, int s, size_t *at) {
     size_t numel = 0;
     *at = 0;
-    for (int i = 0; i < z->layout.nmatrices; i++) {
-        const zp_matrix *m = &z->layout.matrices[i];
+    for (int i = 0; i < z->whole->nmatrices; i++) {
+        const zp_matrix *m = &z->whole->matrices[i];
         if (m->owner != z->data->rank || m->slices == 1) continue;
         if (m->sharer < s) *at += zp_round_up(m->numel, zp_align);
         if (m->sharer == s) numel += zp_round_up(m->numel, zp_align);
     }
     return numel;
 }
-/* Whether this rank makes m orthogonal. */
-static int zp_whole_slices_is_owner(const zero_ctx *z, const zp_matrix *m) {
-    return m->owner == z->data->rank && (m->slices == 1 || m->sharer == z->deal.slice);
+/* Returns the number of slices of which the tensor is one; 1: it is whole. */
+static int zp_whole_slices_count(const zp_tensor *t) {
+    return t->desc.slice_of ? zp_comm_of_group(t->desc.slice_of)->nranks : 1;
 }
-/* Limbs of one rank's sums, over all layers. */
-static size_t zp_whole_slices_limbs(const zero_ctx *z) { return z->deal.parts * 2 * ZP_LIMBS; }
+/* Returns 1 if this rank makes m orthogonal. */
+static int zp_whole_slices_is_owner(const zero_ctx *z, const zp_matrix *m) {
+    return m->owner == z->data->rank && (m->slices == 1 || m->sharer == z->whole->slice);
+}
+/* Returns the limbs of one rank's sums, over all layers. */
+static size_t zp_whole_slices_limbs(const zero_ctx *z) { return z->whole->parts * 2 * ZP_LIMBS; }
 
 /* Plans the buffers, after matrices are assigned and layers are counted. Returns their bytes. */
 static size_t zp_whole_slices_plan(zero_ctx *z) {
-    zp_whole_tensor *d = &z->deal;
+    zp_whole_state *d = z->whole;
     size_t at;
     d->slice_group = NULL;
-    for (int t = 0; t < z->ntensors; t++)
-        if (z->tensors[t].slice_group) d->slice_group = z->tensors[t].slice_group;
-    d->slices = d->slice_group ? d->slice_group->group.nranks : 1;
-    d->slice = d->slice_group ? d->slice_group->group.rank : 0;
+    for (int t = 0; t < z->ntensors && z->rule->needs; t++)
+        if (zp_whole_slices_count(&z->tensors[t]) > 1) d->slice_group = z->tensors[t].desc.slice_of;
+    d->slices = d->slice_group ? zp_comm_of_group(d->slice_group)->nranks : 1;
+    d->slice = d->slice_group ? zp_comm_of_group(d->slice_group)->rank : 0;
     d->shared_numel = d->whole_numel = 0;
     if (d->slices == 1) return 0;
     d->shared_numel = (size_t)d->slices * zp_whole_slices_of(z, d->slice, &at);
-    for (int i = 0; i < z->layout.nmatrices; i++) {
-        const zp_matrix *m = &z->layout.matrices[i];
+    for (int i = 0; i < z->whole->nmatrices; i++) {
+        const zp_matrix *m = &z->whole->matrices[i];
         if (m->slices > 1 && zp_whole_slices_is_owner(z, m))
             d->whole_numel = zp_max(d->whole_numel, m->rows * m->cols);
     }
@@ -96,18 +101,25 @@ static size_t zp_whole_slices_plan(zero_ctx *z) {
            + (size_t)d->slices * zp_whole_slices_limbs(z) * sizeof(zp_limb);
 }
 
-/* Bytes that this rank sends over the group in a step: its sums, its slices of unit u's matrices to
-   their sharers, and, as a sharer, each other rank's slice back. */
-static size_t zp_whole_slices_sums_sent(const zero_ctx *z) {
-    return (size_t)(z->deal.slices - 1) * zp_whole_slices_limbs(z) * sizeof(zp_limb);
+static void zp_whole_slices_cut(zero_ctx *z, size_t *at) {
+    zp_whole_state *d = z->whole;
+    const size_t limbs = (size_t)d->slices * zp_whole_slices_limbs(z);
+    if (limbs) d->slice_sums = (zp_limb *)zp_ctx_cut_arena(z, at, limbs, sizeof *d->slice_sums);
+    if (!d->nmatrices) return;
+    d->shared = (float *)zp_ctx_cut_arena(z, at, d->shared_numel, sizeof *d->shared);
+    d->whole = (float *)zp_ctx_cut_arena(z, at, d->whole_numel, sizeof *d->whole);
 }
+
+/* Bytes that this rank sends over the group in a step: if u is -1, its sums; otherwise its slices
+   of unit u's matrices to their sharers, and, as a sharer, each other rank's slice back. */
 static size_t zp_whole_slices_sent(const zero_ctx *z, int u) {
+    const zp_whole_state *d = z->whole;
     size_t numel = 0;
-    for (int i = 0; i < z->layout.nmatrices; i++) {
-        const zp_matrix *m = &z->layout.matrices[i];
+    if (u < 0) return (size_t)(d->slices - 1) * zp_whole_slices_limbs(z) * sizeof(zp_limb);
+    for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
         if (m->unit != u || m->owner != z->data->rank || m->slices == 1) continue;
-        numel += zp_round_up(m->numel, zp_align)
-                 * (m->sharer == z->deal.slice ? (size_t)m->slices - 1 : 1);
+        numel +=
+            zp_round_up(m->numel, zp_align) * (m->sharer == d->slice ? (size_t)m->slices - 1 : 1);
     }
     return numel * sizeof(float);
 }
@@ -127,37 +139,47 @@ typedef struct zp_whole_slices_args {
 /* Sends all slices to their sharers, or back to their owners. */
 static zero_result zp_whole_slices_exchange(zero_ctx *z, zero_group *g, int back) {
     const zp_call call = {ZP_GROUP_ALL_TO_ALL, -1, 0};
-    const zp_whole_tensor *d = &z->deal;
+    const zp_whole_state *d = z->whole;
     size_t at, mine = zp_whole_slices_of(z, d->slice, &at);
-    int messages = 0;
+    zero_message *m = g->list;
     for (int sends = 1; sends >= 0; sends--)
         for (int i = 1; i < d->slices; i++) {
             const int peer = (d->slice + i) % d->slices;
             const size_t numel = zp_whole_slices_of(z, peer, &at);
             const int kept = sends != back;
-            zp_collectives_add_message(g, &messages, peer, sends,
-                                       kept ? d->kept + at : d->shared + (size_t)peer * mine,
-                                       (kept ? numel : mine) * sizeof(float));
+            const zero_message one = {peer, sends,
+                                      kept ? d->kept + at : d->shared + (size_t)peer * mine,
+                                      (kept ? numel : mine) * sizeof(float)};
+            *m = one;
+            m += one.bytes > 0;
         }
     (void)zp_whole_slices_of(z, d->slice, &at);
     float *own = d->kept + at, *here = d->shared + (size_t)d->slice * mine;
     ZP_TRY(zp_device_copy(&g->stream, back ? own : here, back ? here : own, mine * sizeof *own));
-    return zp_collectives_exchange_messages(g, &call, g->list, messages);
+    return zp_group_exchange_messages(g, &call, g->list, (int)(m - g->list));
+}
+
+/* Gathers the sums of all slices. */
+static zero_result zp_whole_slices_gather_sums(zero_group *g, zp_limb *sums, size_t bytes) {
+    const zp_call call = {ZP_GROUP_ALL_GATHER, -1, bytes};
+    const zp_parts all = {sums, bytes, bytes, SIZE_MAX};
+    const zero_message own = zp_comm_part_message(&all, g->group.rank, 1);
+    const zp_parts out = {own.data, 0, bytes, bytes};
+    return zp_group_exchange_parts(g, &call, &out, &all);
 }
 
 static void zp_whole_slices_task(const void *args, size_t n, int threads) {
     const zp_whole_slices_args *a = (const zp_whole_slices_args *)args;
     zero_ctx *z = a->z;
-    zp_whole_tensor *d = &z->deal;
-    zero_group *g = zp_ctx_own_group(z, d->slice_group);
+    zp_whole_state *d = z->whole;
+    zero_group *g = zp_extra_own_group(z, d->slice_group);
     const size_t limbs = zp_whole_slices_limbs(z);
     if (!g || zp_failure_result(&z->failure)) return;
     g->number++;
     zero_result r = a->what == ZP_SLICES_GATHER_SUMS
-                        ? zp_collectives_all_gather(g, d->slice_sums + (size_t)d->slice * limbs,
-                                                    d->slice_sums, limbs * sizeof(zp_limb))
+                        ? zp_whole_slices_gather_sums(g, d->slice_sums, limbs * sizeof(zp_limb))
                         : zp_whole_slices_exchange(z, g, a->what == ZP_SLICES_RETURN);
-    r = zp_collectives_end(g, "what slices make whole", r);
+    r = zp_group_end(g, "what slices make whole", r);
     if (r) (void)zp_comm_fail(z->data, r, "%s", g->text);
 }
 static zero_result zp_whole_slices_send(zero_ctx *z, zp_whole_slices_what what) {
@@ -172,24 +194,24 @@ static zero_result zp_whole_slices_send(zero_ctx *z, zp_whole_slices_what what) 
 static zero_result zp_whole_slices_add(zero_ctx *z, const zp_limb *sums, size_t stride, int ranks) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     const size_t limbs = zp_whole_slices_limbs(z);
-    zp_limb *mine = z->deal.slice_sums + (size_t)z->deal.slice * limbs;
+    zp_limb *mine = z->whole->slice_sums + (size_t)z->whole->slice * limbs;
     const zp_whole_slices_one_sum_args one = {sums, mine, stride, ranks};
     ZP_TRY(zp_whole_slices_one_sum(g, &one, limbs));
-    for (int i = 0; i < z->ntensors && z->deal.slice; i++) {
+    for (int i = 0; i < z->ntensors && z->whole->slice; i++) {
         const zp_tensor *t = &z->tensors[i];
         const size_t layer = 2 * sizeof(zp_exact);
-        if (!t->slice_group)
+        if (zp_whole_slices_count(t) == 1)
             ZP_TRY(zp_device_clear(g, (char *)mine + (size_t)t->first_layer * layer,
                                    (size_t)t->desc.layers * layer));
     }
-    z->data->meter.verdict_bytes += zp_whole_slices_sums_sent(z);
+    z->data->meter.verdict_bytes += zp_whole_slices_sent(z, -1);
     return zp_whole_slices_send(z, ZP_SLICES_GATHER_SUMS);
 }
 
 /* Makes a matrix orthogonal after all its slices have arrived. */
 static zero_result zp_whole_slices_orthogonalize(zero_ctx *z, zp_stream *s, const zp_matrix *m,
                                                  const zp_control *control) {
-    const zp_whole_tensor *d = &z->deal;
+    const zp_whole_state *d = z->whole;
     size_t at;
     const size_t mine = zp_whole_slices_of(z, d->slice, &at), slices = (size_t)d->slices;
     zp_whole_slices_copy_args part = {NULL, d->whole, m->numel / m->outer, 0, slices, 0};
@@ -208,16 +230,14 @@ static zero_result zp_whole_slices_orthogonalize(zero_ctx *z, zp_stream *s, cons
 /* Collects slices before stream s works on matrices, and returns them after. */
 static zero_result zp_whole_slices_collect(zero_ctx *z, zp_stream *s) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
-    if (z->deal.slices == 1 || !z->layout.nmatrices) return ZERO_OK;
     ZP_TRY(zp_whole_slices_send(z, ZP_SLICES_COLLECT));
-    ZP_TRY(zp_device_record_event(g, z->deal.summed));
-    return zp_device_wait_event(s, z->deal.summed);
+    ZP_TRY(zp_device_record_event(g, &z->whole->event[ZP_SUMMED]));
+    return zp_device_wait_event(s, &z->whole->event[ZP_SUMMED]);
 }
 static zero_result zp_whole_slices_return(zero_ctx *z, zp_stream *s) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
-    if (z->deal.slices == 1 || !z->layout.nmatrices) return ZERO_OK;
-    ZP_TRY(zp_device_record_event(s, z->deal.ended));
-    ZP_TRY(zp_device_wait_event(g, z->deal.ended));
+    ZP_TRY(zp_device_record_event(s, &z->whole->event[ZP_ENDED]));
+    ZP_TRY(zp_device_wait_event(g, &z->whole->event[ZP_ENDED]));
     for (int u = 0; u < z->layout.all; u++) z->data->meter.sent_bytes += zp_whole_slices_sent(z, u);
     return zp_whole_slices_send(z, ZP_SLICES_RETURN);
 }

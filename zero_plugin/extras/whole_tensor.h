@@ -23,25 +23,22 @@
    All of this follows the decision about skipping. Messages are sent even in a skipped step, since
    ranks may learn of the decision late. Its arithmetic is left out.
 
-   For tensor-parallel slices, see whole_slices.h: it adds sums before the ratios, and collects
-   slices around the owners' work. Delayed updates do the same during the next step's forward. Rules
+   For tensor-parallel slices, whole_slices.h adds sums before the ratios, and collects slices
+   around the owners' work. Delayed updates do the same during the next step's forward. Rules
    that need no whole tensors use none of this. */
 #pragma once
 
 #include "../core/extra.h"
+#include "whole_rules.h"
 #include "whole_slices.h"
 
 /* ---- the plan ---- */
 
 static int zp_whole_tensor_is_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }
-static int zp_whole_tensor_has_matrices(const zero_ctx *z, int u) {
-    return z->layout.unit[u].matrices > 0;
-}
-
 /* Returns the scale of an update of the tensor's matrices, by their shape; 0: it has none. */
 static float zp_whole_tensor_scale(const zero_ctx *z, const zp_tensor *t) {
-    const double rows = (double)t->rows, cols = (double)t->cols;
-    if (!t->rows) return 0;
+    const double rows = (double)t->desc.rows, cols = (double)t->desc.cols;
+    if (!t->matrices) return 0;
     if (z->cfg.muon.match_rms) return (float)(0.2 * sqrt(rows > cols ? rows : cols));
     return (float)sqrt(rows > cols ? rows / cols : 1);
 }
@@ -51,15 +48,15 @@ static zp_op zp_whole_tensor_sums_op(zero_ctx *z) {
     zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_ALL_GATHER, 0);
     op.unit = -1;
     op.type = ZERO_F32;
-    op.shard = z->deal.sums_bytes / sizeof(float);
-    op.target = z->deal.sums_at;
-    op.source = op.target + (size_t)z->data->rank * z->deal.sums_bytes;
+    op.shard = z->whole->sums_bytes / sizeof(float);
+    op.target = z->whole->sums_at;
+    op.source = op.target + (size_t)z->data->rank * z->whole->sums_bytes;
     return op;
 }
 /* Describes the gather of a place, or its reduction to shards in place. */
 static zp_op zp_whole_tensor_op(zero_ctx *z, int u, int kind, int place) {
     zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, kind, u);
-    const size_t at = z->deal.place_at + (size_t)place * z->deal.place_bytes;
+    const size_t at = z->whole->place_at + (size_t)place * z->whole->place_bytes;
     const size_t shard = at + (size_t)z->data->rank * op.shard * sizeof(float);
     op.type = ZERO_F32;
     op.scale = 1;
@@ -67,41 +64,39 @@ static zp_op zp_whole_tensor_op(zero_ctx *z, int u, int kind, int place) {
     op.target = kind == ZP_ALL_GATHER ? at : shard;
     return op;
 }
-/* Bytes that this rank sends: for a unit (a gather and a reduction), and for sums. */
+/* Returns the bytes that this rank sends for a unit (a gather and a reduction); -1: for sums. */
 static size_t zp_whole_tensor_sent(zero_ctx *z, int u) {
+    const zp_whole_state *d = z->whole;
+    const size_t slices = d->slices > 1 ? zp_whole_slices_sent(z, u) : 0;
+    if (u < 0) {
+        const zp_op sums = zp_whole_tensor_sums_op(z);
+        return slices + (d->parts && !zp_whole_tensor_is_whole(z) ? zp_comm_op_bytes(&sums) : 0);
+    }
+    if (!zp_layout_has_matrices(&z->layout, u)) return 0;
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, 0),
                 reduce = zp_whole_tensor_op(z, u, ZP_REDUCE_SCATTER, 0);
-    return zp_whole_tensor_has_matrices(z, u)
-               ? zp_comm_op_bytes(&gather) + zp_comm_op_bytes(&reduce) + zp_whole_slices_sent(z, u)
-               : 0;
-}
-static size_t zp_whole_tensor_sums_sent(zero_ctx *z) {
-    const zp_op op = zp_whole_tensor_sums_op(z);
-    const size_t gathered =
-        z->deal.parts && !zp_whole_tensor_is_whole(z) ? zp_comm_op_bytes(&op) : 0;
-    return gathered + zp_whole_slices_sums_sent(z);
+    return slices + zp_comm_op_bytes(&gather) + zp_comm_op_bytes(&reduce);
 }
 
 /* Arrays of sums of one rank: the device has one, the CPU's update another. */
 static int zp_whole_tensor_slots(const zero_ctx *z) { return 1 + z->cpu_updates; }
 
 static void zp_whole_tensor_plan(zero_ctx *z) {
-    zp_whole_tensor *d = &z->deal;
+    zp_whole_state *d = z->whole;
     const zp_layout *l = &z->layout;
     d->parts = zp_ctx_normed_layers(z);
-    d->sums_bytes =
-        zp_round_up(d->parts * 2 * sizeof(zp_exact), 256) * (size_t)zp_whole_tensor_slots(z);
+    d->sums_bytes = zp_round_up(zp_whole_slices_limbs(z) * sizeof(zp_limb), 256)
+                    * (size_t)zp_whole_tensor_slots(z);
     d->place_bytes = d->kept_numel = d->scratch_numel = 0;
     d->places = 0;
     const size_t of_slices = zp_whole_slices_plan(z);
     for (int u = 0; u < l->all; u++) {
         const size_t bytes = zp_round_up(l->unit[u].padded * sizeof(float), 256);
-        if (!zp_whole_tensor_has_matrices(z, u)) continue;
+        if (!zp_layout_has_matrices(&z->layout, u)) continue;
         d->place_bytes = zp_max(d->place_bytes, bytes);
         d->places = (int)zp_min(ZP_PLACES, (size_t)d->places + 1);
     }
-    for (int i = 0; i < l->nmatrices; i++) {
-        const zp_matrix *m = &l->matrices[i];
+    for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
         if (m->owner == z->data->rank) d->kept_numel += zp_round_up(m->numel, zp_align);
         if (!zp_whole_slices_is_owner(z, m)) continue;
         d->scratch_numel = zp_max(d->scratch_numel, zp_muon_scratch_numel(m->rows, m->cols));
@@ -116,7 +111,7 @@ static void zp_whole_tensor_plan(zero_ctx *z) {
 
 /* Cuts the part of the gradients' memory that peers read, from `at` on. Returns its end. */
 static size_t zp_whole_tensor_cut_gradients(zero_ctx *z, size_t at) {
-    zp_whole_tensor *d = &z->deal;
+    zp_whole_state *d = z->whole;
     if (!d->parts && !d->place_bytes) return at;
     d->sums_at = zp_round_up(at, 256);
     d->place_at = d->sums_at + (size_t)z->data->nranks * d->sums_bytes;
@@ -129,18 +124,18 @@ static char *zp_whole_tensor_at(const zero_ctx *z, size_t at) {
     return z->memory[ZP_GRAD].base + at;
 }
 static float *zp_whole_tensor_place(const zero_ctx *z, int place) {
-    const size_t at = z->deal.place_at + (size_t)place * z->deal.place_bytes;
+    const size_t at = z->whole->place_at + (size_t)place * z->whole->place_bytes;
     return (float *)(void *)zp_whole_tensor_at(z, at);
 }
 static zp_limb *zp_whole_tensor_sums(const zero_ctx *z) {
-    const size_t at = z->deal.sums_at + (size_t)z->data->rank * z->deal.sums_bytes;
+    const size_t at = z->whole->sums_at + (size_t)z->data->rank * z->whole->sums_bytes;
     return (zp_limb *)(void *)zp_whole_tensor_at(z, at);
 }
 /* The place of unit u: units use the places cyclically. */
 static int zp_whole_tensor_place_of(const zero_ctx *z, int u) {
     int turn = 0;
-    for (int v = 0; v < u; v++) turn += zp_whole_tensor_has_matrices(z, v);
-    return z->deal.places ? turn % z->deal.places : 0;
+    for (int v = 0; v < u; v++) turn += zp_layout_has_matrices(&z->layout, v);
+    return z->whole->places ? turn % z->whole->places : 0;
 }
 /* The stream that makes matrices orthogonal. */
 static zp_stream *zp_whole_tensor_stream(zero_ctx *z) {
@@ -149,19 +144,19 @@ static zp_stream *zp_whole_tensor_stream(zero_ctx *z) {
 
 /* Fills the fields of an update of unit u that begins at element `first`. */
 static void zp_whole_tensor_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
-    if (z->deal.parts) a->sums = zp_whole_tensor_sums(z);
-    a->trust = z->deal.trust;
+    if (z->whole->parts) a->sums = zp_whole_tensor_sums(z);
+    a->trust = z->whole->trust;
     a->momentum = z->cfg.muon.momentum;
     a->nesterov = !z->cfg.muon.no_nesterov;
-    if (zp_whole_tensor_has_matrices(z, u))
+    if (zp_layout_has_matrices(&z->layout, u))
         a->direction = zp_whole_tensor_place(z, zp_whole_tensor_place_of(z, u)) + first;
 }
 
 /* Copies the matrices of unit u that this rank owns out of its place, or back. */
 static zero_result zp_whole_tensor_copy_matrices(zero_ctx *z, int u, float *place, int back) {
-    for (int i = 0; i < z->layout.nmatrices; i++) {
-        const zp_matrix *m = &z->layout.matrices[i];
-        float *here = z->deal.kept + m->kept, *there = place + m->at;
+    const zp_whole_state *d = z->whole;
+    for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
+        float *here = d->kept + m->kept, *there = place + m->at;
         if (m->unit != u || m->owner != z->data->rank) continue;
         ZP_TRY(zp_device_copy(&z->stream[ZP_GRADIENTS], back ? there : here, back ? here : there,
                               m->numel * sizeof(float)));
@@ -169,47 +164,50 @@ static zero_result zp_whole_tensor_copy_matrices(zero_ctx *z, int u, float *plac
     return ZERO_OK;
 }
 
-/* Runs before stream s begins a pass over unit u. */
-static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u, int pass, zp_stream *s) {
-    zp_whole_tensor *d = &z->deal;
+/* Station: before unit u's stream begins a pass over the unit. */
+static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u) {
+    zp_stream *s = zp_step_stream(z, u);
+    zp_whole_state *d = z->whole;
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     const int place = zp_whole_tensor_place_of(z, u);
-    if (d->parts) return zp_device_wait_event(s, d->summed);
-    if (!zp_whole_tensor_has_matrices(z, u)) return ZERO_OK;
-    if (!pass) return zp_device_wait_event(s, d->read[place]);
+    if (d->parts) return zp_device_wait_event(s, &d->event[ZP_SUMMED]);
+    if (!zp_layout_has_matrices(&z->layout, u)) return ZERO_OK;
+    if (!z->rule_pass) return zp_device_wait_event(s, &d->event[ZP_READ + place]);
     const zp_op reduce = zp_whole_tensor_op(z, u, ZP_REDUCE_SCATTER, place),
                 gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
     float *memory = zp_whole_tensor_place(z, place);
-    ZP_TRY(zp_device_wait_event(g, d->ended));
-    ZP_TRY(zp_device_wait_event(g, d->read[place]));
+    ZP_TRY(zp_device_wait_event(g, &d->event[ZP_ENDED]));
+    ZP_TRY(zp_device_wait_event(g, &d->event[ZP_READ + place]));
     ZP_TRY(zp_device_clear(g, memory, z->layout.unit[u].padded * sizeof(float)));
     ZP_TRY(zp_whole_tensor_copy_matrices(z, u, memory, 1));
     ZP_TRY(zp_comm_issue(g, &reduce, 1));
     if (zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
-    ZP_TRY(zp_device_record_event(g, d->full[place]));
-    ZP_TRY(zp_device_wait_event(s, d->full[place]));
-    return zp_extra_inputs_down(z, u, d->full[place], memory + zp_ctx_own_part(z, u)->first);
+    ZP_TRY(zp_device_record_event(g, &d->event[ZP_FULL + place]));
+    ZP_TRY(zp_device_wait_event(s, &d->event[ZP_FULL + place]));
+    return zp_extra_inputs_down(z, u, &d->event[ZP_FULL + place],
+                                memory + zp_ctx_own_part(z, u)->first);
 }
-/* Runs after that pass is enqueued. */
-static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u, int pass, zp_stream *s) {
-    zp_whole_tensor *d = &z->deal;
+/* Station: after that pass is enqueued. */
+static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u) {
+    zp_stream *s = zp_step_stream(z, u);
+    zp_whole_state *d = z->whole;
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     const int place = zp_whole_tensor_place_of(z, u);
-    if (!zp_whole_tensor_has_matrices(z, u)) return ZERO_OK;
-    if (pass) return zp_device_record_event(s, d->read[place]);
+    if (!zp_layout_has_matrices(&z->layout, u)) return ZERO_OK;
+    if (z->rule_pass) return zp_device_record_event(s, &d->event[ZP_READ + place]);
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
     ZP_TRY(zp_extra_results_up(z, u, s,
                                zp_whole_tensor_place(z, place) + zp_ctx_own_part(z, u)->first));
-    ZP_TRY(zp_device_record_event(s, d->full[place]));
-    ZP_TRY(zp_device_wait_event(g, d->full[place]));
+    ZP_TRY(zp_device_record_event(s, &d->event[ZP_FULL + place]));
+    ZP_TRY(zp_device_wait_event(g, &d->event[ZP_FULL + place]));
     if (!zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
     ZP_TRY(zp_whole_tensor_copy_matrices(z, u, zp_whole_tensor_place(z, place), 0));
-    return zp_device_record_event(g, d->read[place]);
+    return zp_device_record_event(g, &d->event[ZP_READ + place]);
 }
 
 /* Between the passes, turns sums into trust ratios and clears this rank's sums. */
 static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
-    zp_whole_tensor *d = &z->deal;
+    zp_whole_state *d = z->whole;
     zp_stream *g = &z->stream[ZP_GRADIENTS], *from[2] = {&z->compute, &z->updates};
     const zp_op op = zp_whole_tensor_sums_op(z);
     const int whole = zp_whole_tensor_is_whole(z), slots = zp_whole_tensor_slots(z);
@@ -221,8 +219,8 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
         slots * (whole ? 1 : z->data->nranks), z->cfg.trust_least, z->cfg.trust_most};
     ZP_TRY(zp_extra_results_up(z, -1, &z->updates, (char *)zp_whole_tensor_sums(z) + slot));
     for (int i = 0; i < 2 && from[i]->device; i++) {
-        ZP_TRY(zp_device_record_event(from[i], d->full[i]));
-        ZP_TRY(zp_device_wait_event(g, d->full[i]));
+        ZP_TRY(zp_device_record_event(from[i], &d->event[ZP_FULL + i]));
+        ZP_TRY(zp_device_wait_event(g, &d->event[ZP_FULL + i]));
     }
     if (!whole) ZP_TRY(zp_comm_issue(g, &op, 1));
     if (d->slices > 1) {
@@ -233,72 +231,167 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
     }
     ZP_TRY(zp_exact_trust(g, &trust, d->parts));
     ZP_TRY(zp_device_clear(g, zp_whole_tensor_sums(z), d->sums_bytes));
-    ZP_TRY(zp_device_record_event(g, d->summed));
-    return zp_extra_inputs_down(z, -1, d->summed, d->trust);
+    ZP_TRY(zp_device_record_event(g, &d->event[ZP_SUMMED]));
+    return zp_extra_inputs_down(z, -1, &d->event[ZP_SUMMED], d->trust);
 }
 
 /* Enqueues all work on whole tensors, after the first pass over all units. */
-static zero_result zp_whole_tensor_between_passes(zero_ctx *z, const zp_control *control) {
-    zp_whole_tensor *d = &z->deal;
+static zero_result zp_whole_tensor_between_passes(zero_ctx *z) {
+    zp_whole_state *d = z->whole;
     zp_stream *s = zp_whole_tensor_stream(z);
+    const zp_control *control = z->control;
     if (d->parts) return zp_whole_tensor_compute_ratios(z);
     /* A CPU build knows the decision here: `control` may change while this work runs. */
+    const int sliced = d->slices > 1 && d->nmatrices;
     const int left_out = zp_device_is_host() && control->skip;
     control = zp_device_is_host() ? NULL : z->decision;
-    for (int i = 0; i < d->places; i++) ZP_TRY(zp_device_wait_event(s, d->read[i]));
-    ZP_TRY(zp_whole_slices_collect(z, s));
-    for (int i = 0; i < z->layout.nmatrices; i++) {
-        const zp_matrix *m = &z->layout.matrices[i];
+    for (int i = 0; i < d->places; i++) ZP_TRY(zp_device_wait_event(s, &d->event[ZP_READ + i]));
+    if (sliced) ZP_TRY(zp_whole_slices_collect(z, s));
+    for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
         if (!zp_whole_slices_is_owner(z, m) || left_out) continue;
         ZP_TRY(m->slices > 1
                    ? zp_whole_slices_orthogonalize(z, s, m, control)
                    : zp_muon_orthogonalize(s, d->kept + m->kept, m->rows, m->cols,
                                            z->cfg.muon.turns, d->scratch, d->norm, control));
     }
-    ZP_TRY(zp_whole_slices_return(z, s));
-    return zp_device_record_event(d->slices > 1 ? &z->stream[ZP_GRADIENTS] : s, d->ended);
+    if (sliced) ZP_TRY(zp_whole_slices_return(z, s));
+    return zp_device_record_event(d->slices > 1 ? &z->stream[ZP_GRADIENTS] : s,
+                                  &d->event[ZP_ENDED]);
+}
+
+/* ---- tensors ---- */
+
+/* Checks the fields of a description for slices. */
+static zero_result zp_whole_tensor_check_slices(zero_ctx *z, const zp_tensor *t) {
+    const zero_tensor_desc *d = &t->desc;
+    const size_t outer = d->outer ? d->outer : 1;
+    ZP_REFUSE(z, d->outer && !d->slice_of, "tensor %s: outer %zu, but slice_of is NULL", d->name,
+              d->outer);
+    ZP_REFUSE(z, d->numel % outer,
+              "tensor %s: a part of each of %zu rows, which do not divide its %zu elements",
+              d->name, outer, d->numel);
+    const zp_tensor *other = z->tensors, *end = z->tensors + z->ntensors;
+    if (!d->slice_of || !z->rule->needs) return ZERO_OK;
+    while (other < end && zp_whole_slices_count(other) == 1) other++;
+    ZP_REFUSE(z, other < end && other->desc.slice_of != d->slice_of,
+              "tensor %s is a slice over another group than tensor %s", d->name, other->desc.name);
+    return ZERO_OK;
+}
+/* Checks the fields for slices and matrices. Rules that need no matrices do not see them. */
+static zero_result zp_whole_tensor_check(zero_ctx *z, zp_tensor *t) {
+    zero_tensor_desc *d = &t->desc;
+    const size_t slices = (size_t)zp_whole_slices_count(t), numel = d->numel * slices;
+    ZP_TRY(zp_whole_tensor_check_slices(z, t));
+    const int whole =
+        d->rows && d->cols && d->cols <= numel / d->rows && numel % (d->rows * d->cols) == 0;
+    ZP_REFUSE(
+        z, (d->rows || d->cols) && (!whole || (slices > 1 && d->rows * d->cols != numel)),
+        "tensor %s: matrices of %zu x %zu, expected sides whose product %s %zu elements, or 0 "
+        "x 0",
+        d->name, d->rows, d->cols, slices > 1 ? "is that of a layer of all slices," : "divides its",
+        numel);
+    if (d->slice_of && !d->outer) d->outer = 1;
+    t->matrices = d->rows && z->rule->needs & ZP_MATRICES;
+    return ZERO_OK;
+}
+static void zp_whole_tensor_describe(const zero_ctx *z, const zp_tensor *t, char *text,
+                                     size_t bytes) {
+    const int slices = zp_whole_slices_count(t);
+    const size_t n = strlen(text), rows = t->matrices ? t->desc.rows : 0;
+    (void)snprintf(text + n, bytes - n, "matrices %zu x %zu, ", rows, rows ? t->desc.cols : 0);
+    if (slices > 1)
+        (void)snprintf(text + strlen(text), bytes - strlen(text), "slices %d of %zu rows, ", slices,
+                       t->desc.outer);
+}
+static void zp_whole_tensor_span(const zero_ctx *z, const zp_tensor *t, zp_span *span) {
+    span->shape = zp_whole_tensor_scale(z, t);
+    if (z->rule->needs & ZP_MATRICES && !t->matrices) span->lr_factor *= z->cfg.muon.plain_lr;
+}
+
+/* Lists the matrices of all units, in the order of units. A rank has one slice of a matrix. */
+static zero_result zp_whole_tensor_layout(zero_ctx *z) {
+    zp_whole_state *d = z->whole;
+    const zp_layout *l = &z->layout;
+    int sharers = 1;
+    size_t n = 0;
+    free(d->matrices);
+    d->matrices = NULL;
+    d->nmatrices = 0;
+    for (int i = 0; i < l->nmembers; i++) {
+        const zp_tensor *t = &z->tensors[l->members[i].tensor];
+        const int slices = zp_whole_slices_count(t);
+        if (!t->matrices) continue;
+        n += l->members[i].numel / (t->desc.rows * t->desc.cols / (size_t)slices);
+        sharers = slices > sharers ? slices : sharers;
+    }
+    if (!n) return ZERO_OK;
+    if (n > INT_MAX) return ZERO_ERR_MEMORY;
+    d->matrices = (zp_matrix *)calloc(n, sizeof *d->matrices);
+    if (!d->matrices) return ZERO_ERR_MEMORY;
+    for (int i = 0; i < l->nmembers; i++) {
+        const zp_member *m = &l->members[i];
+        const zp_tensor *t = &z->tensors[m->tensor];
+        const int slices = zp_whole_slices_count(t);
+        const size_t rows = t->desc.rows, cols = t->desc.cols, numel = rows * cols / (size_t)slices;
+        for (size_t at = 0; t->matrices && at < m->numel; at += numel) {
+            const zp_matrix made = {m->unit, 0,     m->at + at, rows, cols,
+                                    0,       numel, slices,     0,    t->desc.outer};
+            d->matrices[d->nmatrices++] = made;
+        }
+    }
+    return zp_muon_assign_matrices(d->matrices, d->nmatrices, sharers, z->data->nranks);
 }
 
 /* ---- the row ---- */
 
-static zero_result zp_whole_tensor_layout(zero_ctx *z) {
-    return zp_muon_layout_matrices(&z->layout, z->tensors, z->data->nranks);
+static size_t zp_whole_tensor_context_bytes(zero_ctx *z) {
+    return (size_t)z->whole->nmatrices * sizeof *z->whole->matrices;
 }
 static void zp_whole_tensor_cut(zero_ctx *z, size_t *at) {
-    zp_whole_tensor *d = &z->deal;
+    zp_whole_state *d = z->whole;
     if (d->parts) d->trust = (double *)zp_ctx_cut_arena(z, at, d->parts, sizeof *d->trust);
-    if (d->parts && d->slices > 1)
-        d->slice_sums = (zp_limb *)zp_ctx_cut_arena(
-            z, at, (size_t)d->slices * zp_whole_slices_limbs(z), sizeof *d->slice_sums);
-    if (!z->layout.nmatrices) return;
-    d->norm = (double *)zp_ctx_cut_arena(z, at, 1, sizeof *d->norm);
-    d->kept = (float *)zp_ctx_cut_arena(z, at, d->kept_numel, sizeof *d->kept);
-    d->scratch = (float *)zp_ctx_cut_arena(z, at, d->scratch_numel, sizeof *d->scratch);
-    if (d->slices == 1) return;
-    d->shared = (float *)zp_ctx_cut_arena(z, at, d->shared_numel, sizeof *d->shared);
-    d->whole = (float *)zp_ctx_cut_arena(z, at, d->whole_numel, sizeof *d->whole);
+    if (d->nmatrices) {
+        d->norm = (double *)zp_ctx_cut_arena(z, at, 1, sizeof *d->norm);
+        d->kept = (float *)zp_ctx_cut_arena(z, at, d->kept_numel, sizeof *d->kept);
+        d->scratch = (float *)zp_ctx_cut_arena(z, at, d->scratch_numel, sizeof *d->scratch);
+    }
+    if (d->slices > 1) zp_whole_slices_cut(z, at);
 }
-static size_t zp_whole_tensor_row_sent(zero_ctx *z, int u) {
-    return u < 0 ? zp_whole_tensor_sums_sent(z) : zp_whole_tensor_sent(z, u);
+static zero_result zp_whole_tensor_open(zero_ctx *z) {
+    for (int i = 0; i < ZP_WHOLE_EVENTS && z->rule->needs; i++)
+        ZP_TRY(zp_device_open_event(&z->device, &z->whole->event[i]));
+    return ZERO_OK;
 }
-static zero_result zp_whole_tensor_between(zero_ctx *z) {
-    return zp_whole_tensor_between_passes(z, z->control);
+static void zp_whole_tensor_close(zero_ctx *z, int broken) {
+    (void)broken;
+    for (int i = 0; i < ZP_WHOLE_EVENTS; i++) zp_device_close_event(&z->whole->event[i]);
+    free(z->whole->matrices);
 }
-static void zp_whole_tensor_span(const zero_ctx *z, const zp_tensor *t, zp_span *span) {
-    span->shape = zp_whole_tensor_scale(z, t);
-}
+static const zp_station zp_whole_tensor_stations[] = {
+    {ZP_AT_FIRST_PASS, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_begin_pass, NULL},
+    {ZP_AT_FIRST_UPDATE, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_end_pass, NULL},
+    {ZP_AT_LAST_PASS, ZP_EACH_STEP, zp_step_has_two_passes, NULL, zp_whole_tensor_between_passes},
+    {ZP_AT_LAST_PASS, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_begin_pass, NULL},
+    {ZP_AT_UPDATE, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_end_pass, NULL},
+    ZP_LAST_STATION};
 static zp_extra zp_whole_tensor_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
-    x.name = "rules for whole tensors";
+    x.name = "muon";
+    x.state_bytes = sizeof(zp_whole_state);
+    x.state_at = offsetof(zero_ctx, whole);
+    x.rules = zp_whole_rules;
+    x.tensor = zp_whole_tensor_check;
+    x.describe = zp_whole_tensor_describe;
     x.layout = zp_whole_tensor_layout;
+    x.context_bytes = zp_whole_tensor_context_bytes;
     x.plan = zp_whole_tensor_plan;
-    x.sent = zp_whole_tensor_row_sent;
+    x.sent = zp_whole_tensor_sent;
     x.cut = zp_whole_tensor_cut;
     x.cut_gradients = zp_whole_tensor_cut_gradients;
-    x.before_update = zp_whole_tensor_begin_pass;
-    x.after_update = zp_whole_tensor_end_pass;
-    x.between_passes = zp_whole_tensor_between;
+    x.allocate = zp_whole_tensor_open;
+    x.destroy = zp_whole_tensor_close;
+    x.stations = zp_whole_tensor_stations;
     x.fill_update = zp_whole_tensor_fill_update;
     x.span = zp_whole_tensor_span;
     return x;

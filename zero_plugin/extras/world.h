@@ -12,8 +12,33 @@
    from there. */
 #pragma once
 
+#include "../comm/collectives.h"
 #include "../core/agree.h"
+#include "../core/verdict.h"
 #include "../core/extra.h"
+#include "../comm/collectives.h"
+
+/* A group over which gradients are summed first: your code's, and the context's own copy. */
+typedef struct zp_first_sum {
+    struct zp_first_sum *next;
+    zero_group *given, *own;
+} zp_first_sum;
+
+typedef struct zp_world_state {
+    zp_first_sum *first_sums; /* list of the groups of sum_over */
+    zero_group *traced;       /* list of groups that use this context's recorder */
+    int agrees_later;         /* cfg.joins: the other context has not called zero_reduce yet */
+} zp_world_state;
+
+/* Returns the context that joins this one; NULL: none. */
+static zero_ctx *zp_world_joined(const zero_ctx *z) { return z->cfg.joins ? NULL : z->partner; }
+
+/* Returns the context's own copy of a group of your code; NULL: no copy. */
+static zero_group *zp_world_own_group(const zero_ctx *z, const zero_group *given) {
+    const zp_first_sum *f = z->groups->first_sums;
+    while (f && f->given != given) f = f->next;
+    return f ? f->own : NULL;
+}
 
 /* Sums the tensors of unit u that have groups of their own: as a task of the gradient stream, or by
    calls that enqueue on it. */
@@ -30,13 +55,13 @@ static void zp_world_first_sums_task(const void *args, size_t n, int threads) {
     const zp_array *grad = &z->array[ZP_GRAD];
     for (int i = 0; i < x->members && !zp_failure_result(&z->failure); i++) {
         const zp_member *m = &x->member[i];
-        zero_group *g = zp_ctx_own_group(z, z->tensors[m->tensor].desc.sum_over);
+        zero_group *g = zp_world_own_group(z, z->tensors[m->tensor].desc.sum_over);
         if (!g || g->group.nranks == 1) continue;
         g->number++;
-        const zero_result r = zp_collectives_end(
-            g, "a gradient's first sum",
-            zp_collectives_all_reduce(g, a->memory + m->at * zp_type_bytes(grad->type), m->numel,
-                                      grad->type, ZERO_SUM));
+        const zero_result r =
+            zp_group_end(g, "a gradient's first sum",
+                         zp_collectives_all_reduce(g, a->memory + m->at * zp_type_bytes(grad->type),
+                                                   m->numel, grad->type, ZERO_SUM));
         if (r) (void)zp_comm_fail(z->data, r, "%s", g->text);
     }
 }
@@ -45,7 +70,7 @@ static void zp_world_record_first_sums(const zero_ctx *z, int u, zp_record *r) {
     const zp_unit *x = &z->layout.unit[u];
     for (int i = 0; r && i < x->members; i++) {
         const zp_member *m = &x->member[i];
-        const zero_group *g = zp_ctx_own_group(z, z->tensors[m->tensor].desc.sum_over);
+        const zero_group *g = zp_world_own_group(z, z->tensors[m->tensor].desc.sum_over);
         if (!g || g->group.nranks == 1) continue;
         r->event.bytes += m->numel * zp_type_bytes(z->array[ZP_GRAD].type);
         r->event.ranks = g->group.nranks;
@@ -67,20 +92,143 @@ static zero_result zp_world_first_sums(zero_ctx *z, int u) {
     return result ? result : zp_failure_result(&z->failure);
 }
 
+/* ---- a step ---- */
+
+/* Checks that zero_reduce of the joining context comes before that of the joined one. */
+static zero_result zp_world_check_turn(zero_ctx *z, int reduces) {
+    const zero_ctx *j = zp_world_joined(z);
+    ZP_UNTIMELY(z, reduces && j && !j->groups->agrees_later,
+                "zero_reduce of the context that joins this one comes first");
+    ZP_UNTIMELY(z, !reduces && z->groups->agrees_later,
+                "zero_reduce of the context that this one joins comes first");
+    return ZERO_OK;
+}
+
+/* For a context that joins another one: adds its verdict to the other's. With `control` set, it
+   copies the agreed values back. One thread. */
+typedef struct zp_world_join_verdict_args {
+    double *to;         /* [ZP_VERDICT + units] */
+    const double *from; /* of the context that joins */
+    int units;
+    zp_control *control; /* of the context that joins; NULL: add the verdict */
+    const zp_control *agreed;
+} zp_world_join_verdict_args;
+
+ZP_FN void zp_world_join_verdict_at(const zp_world_join_verdict_args *a, size_t one) {
+    if (a->control) {
+        memcpy(a->control, a->agreed, offsetof(zp_control, steps));
+        return;
+    }
+    for (int u = 0; u < a->units; u++) a->to[ZP_VERDICT + u] += a->from[ZP_VERDICT + u];
+    if (a->from[ZP_BAD_UNIT] == 0
+        || (a->to[ZP_BAD_UNIT] > 0 && a->to[ZP_BAD_UNIT] <= a->from[ZP_BAD_UNIT]))
+        return;
+    a->to[ZP_BAD_UNIT] = a->from[ZP_BAD_UNIT];
+    a->to[ZP_BAD_PLACE] = a->from[ZP_BAD_PLACE];
+}
+ZP_KERNEL(zp_world_join_verdict, zp_world_join_verdict_args, 1)
+
+/* Enqueues the agreement. The joined context adds the verdict of the context that joins it, and
+   copies what is agreed back to it. */
+static zero_result zp_world_agree(zero_ctx *z) {
+    zp_stream *s = &z->stream[ZP_GRADIENTS];
+    zero_ctx *j = zp_world_joined(z);
+    z->groups->agrees_later = z->cfg.joins != NULL;
+    if (z->cfg.joins) return zp_ctx_check(z, zp_device_record_event(s, z->agreed));
+    if (!j) return zp_verdict_agree(z);
+    const zp_world_join_verdict_args join = {z->verdict, j->verdict, z->verdict_units, NULL, NULL},
+                                     back = {NULL, NULL, 0, j->control, z->control};
+    ZP_DO(z, zp_device_wait_event(s, j->agreed));
+    ZP_DO(z, zp_world_join_verdict(s, &join, 1));
+    ZP_TRY(zp_verdict_agree(z));
+    ZP_DO(z, zp_world_join_verdict(s, &back, 1));
+    ZP_DO(z, zp_device_record_event(s, j->agreed));
+    ZP_DO(z, zp_device_wait_event(&j->stream[ZP_GRADIENTS], j->agreed));
+    j->judged = 1;
+    j->groups->agrees_later = 0;
+    return ZERO_OK;
+}
+
+static int zp_world_is_copy(const zero_ctx *z, const zp_member *m) {
+    return (z->tensors[m->tensor].desc.flags & ZERO_COPY) != 0;
+}
+/* Station: adds the squares of the elements that this rank counts. Tensors that are copies are left
+   out: other ranks of the world count them. */
+static zero_result zp_world_take_norm(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    const size_t first = zp_ctx_piece_first(z, u), end = first + zp_ctx_piece(z, u);
+    int copies = 0;
+    for (int i = 0; i < x->members; i++) copies |= zp_world_is_copy(z, &x->member[i]);
+    if (!copies) return zp_verdict_take_norm(z, u);
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &x->member[i];
+        const size_t next = i + 1 < x->members ? x->member[i + 1].at : x->padded;
+        const size_t from = zp_max(first, m->at), to = zp_min(end, next);
+        if (!zp_world_is_copy(z, m) && from < to) ZP_TRY(zp_verdict_take_squares(z, u, from, to));
+    }
+    return ZERO_OK;
+}
+
+/* Station: sums gradients over the groups that the unit's tensors name. */
+static zero_result zp_world_presum(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    int sums = 0;
+    for (int i = 0; i < x->members; i++)
+        sums |= z->tensors[x->member[i].tensor].desc.sum_over != NULL;
+    return sums ? zp_world_first_sums(z, u) : ZERO_OK;
+}
+static int zp_world_has_sums(const zero_ctx *z) {
+    int sums = 0;
+    for (int t = 0; t < z->ntensors; t++) sums |= z->tensors[t].desc.sum_over != NULL;
+    return sums;
+}
+static int zp_world_has_copies(const zero_ctx *z) { return z->parts_counted; }
+
 /* ---- life ---- */
+
+static zero_result zp_world_tensor(zero_ctx *z, zp_tensor *t) {
+    ZP_REFUSE(z, t->desc.flags & ZERO_COPY && !z->cfg.world, "tensor %s is COPY: of what world?",
+              t->desc.name);
+    return ZERO_OK;
+}
+
+/* Numbers the units in the whole model, and looks for copies. */
+static zero_result zp_world_layout(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
+    const int units = c->world_units ? c->world_units : z->layout.units;
+    z->parts_counted = 0;
+    for (int t = 0; t < z->ntensors; t++)
+        z->parts_counted |= (z->tensors[t].desc.flags & ZERO_COPY) != 0;
+    if (!c->world && !c->joins) return ZERO_OK;
+    free(z->verdict_unit);
+    z->verdict_unit = (int *)calloc((size_t)z->layout.all, sizeof *z->verdict_unit);
+    if (!z->verdict_unit) return ZERO_ERR_MEMORY;
+    z->verdict_units = units + 1;
+    for (int u = 0; u < z->layout.units; u++) {
+        const int number = z->verdict_unit[u] = c->world_unit ? c->world_unit[u] : u;
+        ZP_REFUSE(z, number < 0 || number >= units || (u && number <= z->verdict_unit[u - 1]),
+                  "unit %d is number %d of the whole model, expected one more than the unit before "
+                  "and below world_units, %d",
+                  u, number, units);
+    }
+    z->verdict_unit[z->layout.units] = units;
+    return ZERO_OK;
+}
 
 /* Opens the group of the world. COLLECTIVE over its ranks. */
 static zero_result zp_world_join(zero_ctx *z) {
     zero_group *world = z->cfg.world;
     zero_ctx *joins = z->cfg.joins;
     ZP_REFUSE(z,
-              joins && (joins->joined || joins->cfg.joins || joins->cfg.world != world || !world),
+              joins && (joins->partner || joins->cfg.joins || joins->cfg.world != world || !world),
               "joins: that context has joined another one, is joined, or is of another world");
     ZP_REFUSE(z, joins && z->cfg.world_units != joins->cfg.world_units,
               "world_units is %d, of the context that this one joins %d", z->cfg.world_units,
               joins->cfg.world_units);
     if (joins) {
-        joins->joined = z;
+        joins->partner = z;
+        z->partner = joins;
+        z->agree = joins->agree = zp_world_agree;
         zp_device_order_with(&z->device, &joins->device);
         return ZERO_OK;
     }
@@ -94,12 +242,12 @@ static zero_result zp_world_join(zero_ctx *z) {
 /* Opens the context's own copy of a group that a tensor names. COLLECTIVE over that group. */
 static zero_result zp_world_copy_group(zero_ctx *z, const zp_tensor *t, zero_group *given,
                                        const char *call) {
-    if (!given || zp_ctx_own_group(z, given)) return ZERO_OK;
+    if (!given || zp_world_own_group(z, given)) return ZERO_OK;
     zp_first_sum *f = (zp_first_sum *)calloc(1, sizeof *f);
     if (!f) return z->dead = zp_ctx_fail(z, ZERO_ERR_MEMORY, "a group of tensor %s", t->desc.name);
     f->given = given;
-    f->next = z->first_sums;
-    z->first_sums = f;
+    f->next = z->groups->first_sums;
+    z->groups->first_sums = f;
     void *stream = zp_device_stream_handle(&z->stream[ZP_GRADIENTS]);
     const zero_result r =
         zp_collectives_split(given, "zero_build", 0, given->group.rank, stream, &f->own);
@@ -113,7 +261,7 @@ static zero_result zp_world_copy_group(zero_ctx *z, const zp_tensor *t, zero_gro
 /* Copies the groups of all tensors, and checks that the world's ranks have models of one size.
    COLLECTIVE over the world and each group. */
 static zero_result zp_world_open_copies(zero_ctx *z) {
-    const int32_t replicas = 1 << 24, units = z->world_units | (z->nreplicas > 1 ? replicas : 0);
+    const int32_t replicas = 1 << 24, units = z->verdict_units | (z->nreplicas > 1 ? replicas : 0);
     if (z->world != z->all) {
         ZP_DO(z, zp_comm_exchange(z->world, &units, sizeof units));
         const int r = zp_agree_first_difference(z->world, sizeof units);
@@ -135,66 +283,57 @@ static zero_result zp_world_open_copies(zero_ctx *z) {
     for (int t = 0; t < z->ntensors; t++) {
         const zp_tensor *x = &z->tensors[t];
         ZP_TRY(zp_world_copy_group(z, x, x->desc.sum_over, "sum_over"));
-        ZP_TRY(zp_world_copy_group(z, x, x->slice_group, "slice_of"));
+        if (z->rule->needs && x->desc.slice_of && zp_comm_of_group(x->desc.slice_of)->nranks > 1)
+            ZP_TRY(zp_world_copy_group(z, x, x->desc.slice_of, "slice_of"));
     }
     return ZERO_OK;
 }
 
 /* Sends the reason of the failure to ranks that wait for this context in a tensor's group. */
 static void zp_world_abort(zero_ctx *z) {
-    for (zp_first_sum *f = z->first_sums; f; f = f->next)
+    for (zp_first_sum *f = z->groups->first_sums; f; f = f->next)
         if (f->own) {
             (void)zp_comm_fail(&f->own->group, ZERO_ERR_PEER, "%s",
                                z->text[0] ? z->text : "it gave up its context");
-            (void)zp_collectives_end(f->own, "zero_destroy", ZERO_OK);
+            (void)zp_group_end(f->own, "zero_destroy", ZERO_OK);
         }
 }
 /* Closes the copies while their stream is open and its lane idle. */
 static void zp_world_close_first_sums(zero_ctx *z) {
-    while (z->first_sums) {
-        zp_first_sum *f = z->first_sums;
-        z->first_sums = f->next;
+    while (z->groups->first_sums) {
+        zp_first_sum *f = z->groups->first_sums;
+        z->groups->first_sums = f->next;
         if (f->own) zp_collectives_leave(f->own);
         free(f);
     }
 }
 static void zp_world_close(zero_ctx *z, int broken) {
-    (void)broken;
-    if (z->cfg.joins && z->cfg.joins->joined == z) z->cfg.joins->joined = NULL;
-    if (z->joined) z->joined->cfg.joins = NULL;
-    if (z->joined) zp_device_order_with(&z->joined->device, NULL);
-    free(z->world_unit);
+    if (zp_world_joined(z)) zp_device_order_with(&z->partner->device, NULL);
+    if (zp_world_joined(z)) z->partner->cfg.joins = NULL;
+    if (z->partner) z->partner->partner = NULL;
+    while (z->groups->traced) zp_collectives_stop_trace(z->groups->traced);
+    free(z->verdict_unit);
 }
 
-/* ---- a step ---- */
-
-/* Checks that zero_reduce of the joining context comes before that of the joined one. */
-static zero_result zp_world_check_order(zero_ctx *z, int reduces) {
-    const zero_ctx *j = z->joined;
-    ZP_UNTIMELY(z, reduces && j && !j->agrees_later,
-                "zero_reduce of the context that joins this one comes first");
-    ZP_UNTIMELY(z, !reduces && z->agrees_later,
-                "zero_reduce of the context that this one joins comes first");
-    return ZERO_OK;
-}
-
-/* Station: sums gradients over the groups that the unit's tensors name. */
-static zero_result zp_world_presum(zero_ctx *z, int u) {
-    return z->live[u].sums ? zp_world_first_sums(z, u) : ZERO_OK;
-}
-static int zp_world_has_sums(const zero_ctx *z) {
-    int sums = 0;
-    for (int u = 0; u < z->layout.all; u++) sums |= z->live[u].sums;
-    return sums;
-}
 static const zp_station zp_world_stations[] = {
-    {ZP_GRADIENT_WALK, ZP_AT_PRESUM, ZP_EACH_REDUCTION, zp_world_has_sums, zp_world_presum, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+    {ZP_AT_PRESUM, ZP_EACH_REDUCTION, zp_world_has_sums, zp_world_presum, NULL},
+    {ZP_AT_NORM, ZP_LAST_MICRO_STEP, zp_world_has_copies, zp_world_take_norm, NULL},
+    ZP_LAST_STATION};
+static void zp_world_stats(zero_ctx *z, zero_stats *s) {
+    s->verdict_bytes += z->group[ZP_WORLD].meter.verdict_bytes;
+}
 static zp_extra zp_world_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
     x.name = "groups";
+    x.state_bytes = sizeof(zp_world_state);
+    x.state_at = offsetof(zero_ctx, groups);
     x.join = zp_world_join;
+    x.tensor = zp_world_tensor;
+    x.layout = zp_world_layout;
+    x.check_turn = zp_world_check_turn;
+    x.stats = zp_world_stats;
+    x.own_group = zp_world_own_group;
     x.build = zp_world_open_copies;
     x.abort = zp_world_abort;
     x.stop = zp_world_close_first_sums;

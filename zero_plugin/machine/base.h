@@ -52,28 +52,25 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#define ZP_NO_NCCL "built without NCCL: compile with nvcc and -DZERO_WITH_NCCL"
 #ifdef __CUDACC__
 #define ZP_ALIGN ZP_ALIGN_GPU
 #undef ZERO_WITH_MPI
-#define ZP_NO_MPI "MPI is for the CPU build: between GPUs it is NCCL"
+#include <dlfcn.h>
 #else
 #define ZP_ALIGN ((size_t)32)
 #undef ZERO_WITH_NCCL
-#define ZP_NO_MPI "built without MPI: compile with mpicc and -DZERO_WITH_MPI"
-#endif
-#ifdef ZERO_WITH_MPI
-#include <mpi.h>
-#endif
-#if defined(ZERO_WITH_NCCL) || (ZERO_CHECK && defined(__CUDACC__))
-#include <dlfcn.h>
 #endif
 #if ZERO_CHECK && defined(__GLIBC__)
 #include <malloc.h>
 #endif
-#ifdef ZERO_WITH_NCCL
-#include <nccl.h>
+/* The parts of this copy of the plugin; `make drop WITH=...` defines it. */
+#ifndef ZERO_DROP_WITH
+#define ZERO_DROP_WITH "..."
 #endif
+/* The error of a part that this copy lacks. */
+#define ZP_LEFT_OUT(part)                                                                          \
+    "this copy of the plugin lacks \"" part "\"; make drop DIR=... WITH=\"" ZERO_DROP_WITH         \
+    " " part "\" adds it"
 
 #define ZP_ALIGN_GPU     ((size_t)64)    /* elements of any type; 32 or a multiple of it */
 #define ZP_LOCAL_MAX     64              /* ranks that share memory */
@@ -138,6 +135,14 @@ static double zp_seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Cuts `bytes` from memory at *at, and advances *at to a multiple of `to`. Before the memory is
+   allocated, base is NULL: this only measures, and returns NULL. */
+static void *zp_cut_memory(char *base, size_t *at, size_t bytes, size_t to) {
+    char *p = base ? base + *at : NULL;
+    *at += zp_round_up(bytes, to);
+    return p;
 }
 
 /* Returns a list with room for one more element. NULL: no memory; the old list stays valid. */

@@ -6,3 +6,13 @@
 #else
 #include "device_cpu.h"
 #endif
+
+/* Makes `call`, which gives stream s work, and records that work; `call` may name the record,
+   zp_slice. Returns an error of `call` to the caller. */
+#define ZP_SLICE(s, kind, unit, bytes, call)                                                       \
+    do {                                                                                           \
+        zp_record *zp_slice = zp_device_begin_slice(s, kind, unit, bytes);                         \
+        const zero_result zp_done = (call);                                                        \
+        zp_device_end_slice(s, zp_slice);                                                          \
+        if (zp_done) return zp_done;                                                               \
+    } while (0)

@@ -27,7 +27,7 @@ static zero_result zp_device_open(zp_device *d) {
     return ZERO_OK;
 }
 static void zp_device_close(zp_device *d) {}
-static void zp_device_order_with(zp_device *d, zp_device *other) {}
+ZP_UNUSED static void zp_device_order_with(zp_device *d, zp_device *other) {}
 /* 1: CPU threads do the work of streams, and they may wait in it. */
 static int zp_on_host = 1;
 static int zp_device_is_host(void) { return zp_on_host; }
@@ -47,7 +47,7 @@ static zero_result zp_device_take_stream(zp_stream *s, zp_device *d, void *strea
     return ZERO_OK;
 }
 /* Returns the stream in the form in which your code passes it. */
-static void *zp_device_stream_handle(const zp_stream *s) { return NULL; }
+ZP_UNUSED static void *zp_device_stream_handle(const zp_stream *s) { return NULL; }
 static zero_result zp_device_open_stream(zp_stream *s, zp_device *d, void *stream, int queued,
                                          int urgency, int threads) {
     (void)zp_device_take_stream(s, d, stream, threads);
@@ -196,8 +196,8 @@ static void zp_device_copy_streaming_task(const void *args, size_t bytes, int th
                                zp_min(ZP_AWAY_BYTES, bytes - at));
 }
 /* Copies to memory that will not be read soon. */
-static zero_result zp_device_copy_streaming(zp_stream *s, void *to, const void *from,
-                                            size_t bytes) {
+ZP_UNUSED static zero_result zp_device_copy_streaming(zp_stream *s, void *to, const void *from,
+                                                      size_t bytes) {
     const zp_copy_args a = {to, from};
     return bytes ? zp_device_push_task(s, zp_device_copy_streaming_task, &a, sizeof a, bytes)
                  : ZERO_OK;

@@ -72,7 +72,7 @@ static zp_device *zp_device_first(zp_device *d) {
 }
 /* Orders d's later lists with those of another device of the same thread and GPU. No list may be in
    flight. NULL: d's lists are ordered by themselves, after all earlier ones. */
-static void zp_device_order_with(zp_device *d, zp_device *other) {
+ZP_UNUSED static void zp_device_order_with(zp_device *d, zp_device *other) {
     d->list = zp_device_first(d)->list;
     d->order = other;
 }
@@ -116,7 +116,7 @@ static zero_result zp_device_take_stream(zp_stream *s, zp_device *d, void *strea
     return ZERO_OK;
 }
 /* Returns the stream in the form in which your code passes it. */
-static void *zp_device_stream_handle(const zp_stream *s) { return (void *)s->cuda; }
+ZP_UNUSED static void *zp_device_stream_handle(const zp_stream *s) { return (void *)s->cuda; }
 /* Opens a communication stream with priority `urgency`, or, if not `queued`, takes yours. */
 static zero_result zp_device_open_stream(zp_stream *s, zp_device *d, void *stream, int queued,
                                          int urgency, int threads) {
@@ -346,8 +346,8 @@ static zero_result zp_device_copy(zp_stream *s, void *to, const void *from, size
     if (bytes) ZP_CUDA(s->device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->cuda));
     return ZERO_OK;
 }
-static zero_result zp_device_copy_streaming(zp_stream *s, void *to, const void *from,
-                                            size_t bytes) {
+ZP_UNUSED static zero_result zp_device_copy_streaming(zp_stream *s, void *to, const void *from,
+                                                      size_t bytes) {
     return zp_device_copy(s, to, from, bytes);
 }
 static zero_result zp_device_clear(zp_stream *s, void *p, size_t bytes) {

@@ -129,6 +129,15 @@ ZP_UNUSED static void zp_events_record_run(zp_record *r, double begin, double en
     zp_events_mark_filled(r);
 }
 
+/* Completes a record of communication with `units` units: it has so many ranks, and this rank sends
+   so many bytes. */
+ZP_UNUSED static void zp_events_set_traffic(zp_record *r, int units, int ranks, uint64_t sent) {
+    if (!r) return;
+    r->event.units = units;
+    r->event.ranks = ranks;
+    r->event.sent = sent;
+}
+
 /* Takes a record of a wait for the record with number `flow`. */
 ZP_UNUSED static zp_record *zp_events_record_wait(zp_recorder *t, int track, uint64_t flow) {
     zp_record *r = zp_events_take_record(t, ZERO_EVENT_WAIT, track, -1, 0);

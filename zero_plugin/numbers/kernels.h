@@ -25,17 +25,17 @@ typedef struct zp_control { /* in device memory; the agreement and the step writ
     double sumsq;           /* of the scaled mean gradient of all ranks */
     double norm;            /* of the mean gradient, unscaled */
     double bad_unit, bad_offset, bad_rank; /* first element that is not finite; bad_unit -1: none */
-    int64_t steps, skipped;
+    double differing[2];                   /* rank 0's value, and that of differs_rank */
+    int differs,
+        differs_rank; /* first word in which a rank differs from rank 0 (0: none), and the rank.
+                         They stay until your code asks; no step is taken meanwhile */
+    int64_t steps, skipped;  /* first after the result of the agreement */
     int skip, at_floor;      /* of this step; at_floor: it overflowed at the smallest scale */
     double factor;           /* the gradient's factor for unscaling and clipping */
     float scale, used_scale; /* of the next backward; of the one that was reduced last */
     double stored;           /* reduced values are the mean times this: scale * divisor */
     double divisor;          /* the group's */
     int hysteresis;          /* overflows left before the loss scale is halved */
-    int differs,
-        differs_rank;    /* first word in which a rank differs from rank 0 (0: none), and the rank.
-                            They stay until your code asks; no step is taken meanwhile */
-    double differing[2]; /* rank 0's value, and that rank's */
     int64_t iteration, last_overflow;
     int fed; /* the copy (0 or 1) of the fed-back errors that the last step wrote */
     /* corrections after t steps of moving averages by beta1 and beta2, which begin at 0 */
@@ -173,7 +173,7 @@ typedef struct zp_kernel_combine_verdicts_args {
     zp_control *control;
     const double *verdicts;
     int nranks;
-    int units;        /* with a world: after each verdict come the squares of so many units */
+    int units;        /* after each verdict come the squares of so many units */
     const int *order; /* [nranks] order of the addition; NULL: rank order */
 } zp_kernel_combine_verdicts_args;
 
@@ -209,39 +209,6 @@ ZP_FN void zp_kernel_combine_verdicts_at(const zp_kernel_combine_verdicts_args *
     c->norm = sqrt(c->sumsq) / c->stored;
 }
 ZP_KERNEL(zp_kernel_combine_verdicts, zp_kernel_combine_verdicts_args, 1)
-
-/* For a context that joins another one: adds its verdict to the other's. With `control` set, it
-   copies the agreed values back. One thread. */
-typedef struct zp_kernel_join_args {
-    double *to;         /* [ZP_VERDICT + units] */
-    const double *from; /* of the context that joins */
-    int units;
-    zp_control *control; /* of the context that joins; NULL: add the verdict */
-    const zp_control *agreed;
-} zp_kernel_join_args;
-
-ZP_FN void zp_kernel_join_at(const zp_kernel_join_args *a, size_t one) {
-    zp_control *c = a->control;
-    if (c) {
-        c->sumsq = a->agreed->sumsq;
-        c->bad_unit = a->agreed->bad_unit;
-        c->bad_offset = a->agreed->bad_offset;
-        c->bad_rank = a->agreed->bad_rank;
-        c->differs = a->agreed->differs;
-        c->differs_rank = a->agreed->differs_rank;
-        c->differing[0] = a->agreed->differing[0];
-        c->differing[1] = a->agreed->differing[1];
-        c->norm = a->agreed->norm;
-        return;
-    }
-    for (int u = 0; u < a->units; u++) a->to[ZP_VERDICT + u] += a->from[ZP_VERDICT + u];
-    if (a->from[ZP_BAD_UNIT] == 0
-        || (a->to[ZP_BAD_UNIT] > 0 && a->to[ZP_BAD_UNIT] <= a->from[ZP_BAD_UNIT]))
-        return;
-    a->to[ZP_BAD_UNIT] = a->from[ZP_BAD_UNIT];
-    a->to[ZP_BAD_PLACE] = a->from[ZP_BAD_PLACE];
-}
-ZP_KERNEL(zp_kernel_join, zp_kernel_join_args, 1)
 
 /* The loss scale after a step, by DeepSpeed's rules (zero_scaler in the header). */
 ZP_FN void zp_kernel_next_scale(zp_control *c, const zero_scaler *s, int overflow) {

@@ -5,7 +5,7 @@
    CPU loop and a GPU kernel. The bodies are in rules.h. */
 #pragma once
 
-#include "exact.h"
+#include "kernels.h"
 
 #define ZP_STATES       2
 #define ZP_UPDATE_BLOCK ((size_t)512) /* elements whose 16-bit values are held in f32 */
@@ -25,6 +25,9 @@ typedef struct zp_span {
     int part, parts; /* number of its first layer, among those of all tensors; its layers */
     float shape;     /* factor of a matrix's update, from its sides; 0: not a matrix */
 } zp_span;
+
+#define ZP_LIMBS 20                 /* of an exact sum of squares; see extras/exact.h */
+typedef unsigned long long zp_limb; /* the 64-bit type of CUDA's atomics */
 
 typedef struct zp_update { /* a unit, or a rank's shard of it */
     void *p;               /* parameters */
@@ -52,7 +55,6 @@ typedef struct zp_update { /* a unit, or a rank's shard of it */
 } zp_update;
 
 typedef void (*zp_rule_body)(const zp_update *u, float *p, const float *g, float *s1, float *s2);
-typedef float (*zp_rule_move)(const zp_update *u, float p, float s1, float s2);
 
 /* Properties of a pass. */
 enum {
@@ -212,28 +214,6 @@ ZP_INLINE void zp_optimizer_update_range(const zp_update *u, size_t at, size_t n
         zp_optimizer_update_block(u, at, n, states, does & ~ZP_HAS_MATRIX, body);
     }
 }
-/* Adds the squares of weights, and of their updates, to the sums of their layers. */
-ZP_INLINE void zp_optimizer_add_squares(const zp_update *all, size_t at, size_t n,
-                                        zp_rule_move move) {
-    float weights[ZP_UPDATE_BLOCK], moves[ZP_UPDATE_BLOCK];
-    const zp_update u = *all;
-    const float *p = u.master ? u.master + at : zp_type_view(u.p, u.type, at, n, weights);
-    ZP_SIMD
-    for (size_t i = 0; i < n; i++)
-        moves[i] = move(&u, p[i], u.state[0][at + i], u.state[1][at + i]);
-    for (size_t i = 0, k; i < n; i += k) {
-        const size_t block = ZP_EXACT_BLOCK - (at + i) % ZP_EXACT_BLOCK;
-        zp_limb *to =
-            u.sums
-            + 2 * ZP_LIMBS * zp_optimizer_span_part(u.span, at + i, zp_min(block, n - i), &k);
-        for (int what = 0; what < 2; what++, to += ZP_LIMBS) {
-            zp_limb piece[3];
-            const int first = zp_exact_split(zp_exact_squares(what ? moves + i : p + i, k), piece);
-            for (int j = 0; j < 3; j++)
-                if (piece[j]) __atomic_fetch_add(&to[first + j], piece[j], __ATOMIC_RELAXED);
-        }
-    }
-}
 static void zp_optimizer_walk(const zp_update *update, int threads,
                               void (*block)(const zp_update *u, size_t at, size_t n)) {
     zp_update all = *update, u;
@@ -255,14 +235,6 @@ static void zp_optimizer_walk(const zp_update *update, int threads,
     static void zp_rule_##name##_loop(const void *u, size_t n, int threads) {                      \
         zp_optimizer_walk((const zp_update *)u, threads, zp_rule_##name##_block);                  \
     }
-#define ZP_NORMS_LOOP(name, move)                                                                  \
-    static void zp_rule_##name##_block(const zp_update *u, size_t at, size_t n) {                  \
-        zp_optimizer_add_squares(u, at, n, move);                                                  \
-    }                                                                                              \
-    static void zp_rule_##name##_loop(const void *u, size_t n, int threads) {                      \
-        zp_optimizer_walk((const zp_update *)u, threads, zp_rule_##name##_block);                  \
-    }
-
 /* ---- the GPU's form ---- */
 
 #ifdef __CUDACC__
@@ -328,44 +300,6 @@ static __device__ __forceinline__ void zp_optimizer_update_threads(const zp_upda
         if (second) zp_type_store_wide(second, ZERO_F32, i, s2);
     }
 }
-/* Each thread takes a block of squares. Threads of one layer first add in shared memory. */
-static __device__ __forceinline__ void zp_optimizer_sum_squares(const zp_update *all, size_t blocks,
-                                                                zp_rule_move move) {
-    __shared__ zp_limb sums[2 * ZP_LIMBS];
-    const zero_type type = all->master ? ZERO_F32 : all->type;
-    for (size_t at = (size_t)blockIdx.x * blockDim.x; at < blocks;
-         at += (size_t)gridDim.x * blockDim.x) {
-        const size_t begin = all->begin + at * ZP_EXACT_BLOCK;
-        size_t n, left = 0, i = begin + threadIdx.x * ZP_EXACT_BLOCK;
-        const size_t common =
-            zp_optimizer_span_part(&all->spans[zp_optimizer_span_at(all, begin)], begin, 1, &n);
-        const zp_span *span = &all->spans[zp_optimizer_span_at(all, i)];
-        for (size_t k = threadIdx.x; k < 2 * ZP_LIMBS; k += blockDim.x) sums[k] = 0;
-        __syncthreads();
-        if (at + threadIdx.x < blocks && i >= span->begin && i < span->end)
-            left = span->end - i < ZP_EXACT_BLOCK ? span->end - i : ZP_EXACT_BLOCK;
-        zp_update u = *all;
-        zp_optimizer_select_span(&u, all, span);
-        for (; left; left -= n, i += n) {
-            const size_t part = zp_optimizer_span_part(span, i, left, &n);
-            float x[2][ZP_EXACT_BLOCK];
-            for (size_t j = 0; j < n; j++) {
-                x[0][j] = zp_type_load(u.master ? u.master : u.p, type, i + j);
-                x[1][j] = move(&u, x[0][j], u.state[0][i + j], u.state[1][i + j]);
-            }
-            for (int what = 0; what < 2; what++) {
-                zp_limb piece[3], *to = part == common ? sums : u.sums + 2 * ZP_LIMBS * part;
-                const int first = zp_exact_split(zp_exact_squares(x[what], n), piece);
-                for (int k = 0; k < 3; k++)
-                    if (piece[k]) atomicAdd(&to[what * ZP_LIMBS + first + k], piece[k]);
-            }
-        }
-        __syncthreads();
-        for (size_t k = threadIdx.x; k < 2 * ZP_LIMBS; k += blockDim.x)
-            if (sums[k]) atomicAdd(&all->sums[2 * ZP_LIMBS * common + k], sums[k]);
-        __syncthreads();
-    }
-}
 #define ZP_PASS(name, states, does, body, matrix)                                                  \
     __global__ void __launch_bounds__(ZP_THREADS)                                                  \
         zp_rule_##name##_kernel(zp_update all, size_t n) {                                         \
@@ -375,22 +309,9 @@ static __device__ __forceinline__ void zp_optimizer_sum_squares(const zp_update 
     ZP_PASS_LOOP(name, states, does, body, matrix)                                                 \
     ZP_KERNEL_CALL(zp_rule_update_##name, zp_rule_##name##_kernel, zp_update,                      \
                    zp_device_grid(n, 8192))
-#define ZP_NORMS(name, move)                                                                       \
-    __global__ void __launch_bounds__(ZP_THREADS)                                                  \
-        zp_rule_##name##_kernel(zp_update all, size_t n) {                                         \
-        if (zp_optimizer_begin(&all))                                                              \
-            zp_optimizer_sum_squares(&all, (n * ZP_WIDE + ZP_EXACT_BLOCK - 1) / ZP_EXACT_BLOCK,    \
-                                     move);                                                        \
-    }                                                                                              \
-    ZP_NORMS_LOOP(name, move)                                                                      \
-    ZP_KERNEL_CALL(zp_rule_update_##name, zp_rule_##name##_kernel, zp_update,                      \
-                   zp_device_grid(n, 8192))
 #else
 #define ZP_PASS(name, states, does, body, matrix)                                                  \
     ZP_PASS_LOOP(name, states, does, body, matrix)                                                 \
-    ZP_KERNEL_CALL(zp_rule_update_##name, zp_rule_##name##_loop, zp_update)
-#define ZP_NORMS(name, move)                                                                       \
-    ZP_NORMS_LOOP(name, move)                                                                      \
     ZP_KERNEL_CALL(zp_rule_update_##name, zp_rule_##name##_loop, zp_update)
 #endif
 /* Makes a pass of a body that takes the gradient of one element. */

@@ -6,8 +6,8 @@
    rounding, and the two forms, a CPU loop and a GPU kernel, with the same bits.
 
    A rule that NEEDS results of whole tensors has two passes over this rank's elements. The first
-   pass changes only state, and prepares what the ranks then compute from all shards
-   (whole_tensor.h). The last pass writes the weights.
+   pass changes only state, and prepares what the ranks then compute from all shards. The last pass
+   writes the weights. Such rules are in extras/whole_rules.h.
      NORMS    for each layer of each tensor the first pass sums squares of the weights and of their
               updates; the last pass receives the layer's trust ratio
      MATRIX   the first pass writes a direction for each element of a matrix; the last pass reads
@@ -23,7 +23,8 @@
        #define ZERO_OWN(X) X(own, 1, own_at) // name, state arrays (1 or 2), body
 
    For more rules write X(...) X(...). cfg.optimizer is ZERO_OPTIMIZER_OWN, or that + 1, and so on.
-   A body sees one element. A rule that needs norms or matrices of tensors is a row below. */
+   A body sees one element. A rule that needs norms or matrices of tensors is a row in
+   extras/whole_rules.h. */
 #pragma once
 
 #include "optimizer.h"
@@ -97,32 +98,6 @@ ZP_FN void zp_rule_adagrad_at(const zp_update *u, float *p, float g, float *s, f
     *s = ZP_FMA(d, d, *s);
     *p -= u->lr * (d / (sqrtf(*s) + u->eps));
 }
-/* LAMB: Adam's moments, then the direction, which both passes compute with the same bits. */
-ZP_FN void zp_rule_lamb_moments_at(const zp_update *u, float *p, const float *g, float *m,
-                                   float *v) {
-    zp_adam unused;
-    ZP_EACH(i) zp_rule_adam_moments(u, zp_type_load_floats(&g[i]), m, v, &unused, i);
-}
-ZP_FN float zp_rule_lamb_move(const zp_update *u, float p, float m, float v) {
-    const double step = u->bias_ratio * ((double)m / ((double)sqrtf(v) + u->corrected_eps));
-    return (float)(step + (double)u->decay * (double)p);
-}
-ZP_FN void zp_rule_lamb_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
-    *p = (float)((double)*p - (double)u->lr * u->ratio * (double)zp_rule_lamb_move(u, *p, *m, *v));
-}
-/* Muon: the input that a matrix's owner orthogonalises, then the use of its result. */
-ZP_FN void zp_rule_muon_send_at(const zp_update *u, float *p, const float *g, float *m,
-                                float *direction) {
-    const float rest = (1.0f - u->momentum) * *g;
-    *m = ZP_FMA(u->momentum, *m, rest);
-    *direction = u->nesterov ? ZP_FMA(u->momentum, *m, rest) : *m;
-}
-ZP_FN void zp_rule_muon_take_at(const zp_update *u, float *p, const float *g, float *m,
-                                float *direction) {
-    const double was = (double)*p, lr = (double)u->lr;
-    *p = (float)(was - lr * ((double)u->decay * was + (double)u->span->shape * (double)*direction));
-}
-
 #ifdef ZERO_OWN_OPTIMIZERS
 #include ZERO_OWN_OPTIMIZERS
 #else
@@ -135,13 +110,6 @@ ZP_RULE(sgd, 1, zp_rule_sgd_at)
 ZP_RULE(nesterov, 1, zp_rule_nesterov_at)
 ZP_RULE(lion, 1, zp_rule_lion_at)
 ZP_RULE(adagrad, 1, zp_rule_adagrad_at)
-ZP_PASS(lamb_moments, 2, ZP_KEEPS_WEIGHTS | ZP_VECTOR, zp_rule_lamb_moments_at,
-        zp_rule_lamb_moments_at)
-ZP_NORMS(lamb_norms, zp_rule_lamb_move)
-ZP_PASS(lamb, 2, ZP_LAYERED, zp_rule_lamb_at, zp_rule_lamb_at)
-ZP_PASS(muon_send, 2, ZP_HAS_MATRIX | ZP_KEEPS_WEIGHTS | ZP_MATRIX_ONLY, zp_rule_adamw_at,
-        zp_rule_muon_send_at)
-ZP_PASS(muon, 2, ZP_HAS_MATRIX | ZP_VECTOR, zp_rule_adamw_at, zp_rule_muon_take_at)
 ZERO_OWN(ZP_RULE)
 
 /* The fields of zero_hyper that a rule reads in addition to lr, weight_decay and max_norm. */
@@ -168,43 +136,31 @@ typedef struct zp_rule {
     zero_result (*update[ZP_STEPS])(zp_stream *s, const zp_update *u,
                                     size_t n); /* n times ZP_WIDE elements */
     zp_task_fn loop[ZP_STEPS];                 /* the same on the CPU */
+    const char *part; /* the row that has the functions; NULL: this table */
 } zp_rule;
 
 #define ZP_ROW(name, states, reads)                                                                \
     {                                                                                              \
-#name, states, reads, 0, 1, 0, {zp_rule_update_##name, NULL, NULL }, {                     \
-            zp_rule_##name##_loop, NULL, NULL                                                      \
-        }                                                                                          \
+#name, states, reads, 0, 1, 0,                                                             \
+            {zp_rule_update_##name, NULL, NULL }, {zp_rule_##name##_loop, NULL, NULL }, NULL       \
     }
 #define ZP_OWN_ROW(name, states, body) ZP_ROW(name, states, ZP_BETA1 | ZP_BETA2 | ZP_EPS),
 #define ZP_OWN_CHECK(name, states, body)                                                           \
     static_assert((states) >= 1 && (states) <= ZP_STATES, #name ": 1 or 2 state arrays");
 #define ZP_ADAM_READS (ZP_BETA1 | ZP_BETA2 | ZP_EPS | ZP_EPS_ALONE)
+/* The functions of this rule are in a capability's row, `part`: zp_extra_choose_rule finds them. */
+#define ZP_RULE_OF(name, part)                                                                     \
+    { #name, 0, 0, 0, 0, 0, {NULL, NULL, NULL }, {NULL, NULL, NULL }, part }
 /* One row for each zero_optimizer, in its order. */
-static const zp_rule zp_rules[] = {
-    ZP_ROW(adamw, 2, ZP_ADAM_READS),
-    ZP_ROW(adam, 2, ZP_ADAM_READS),
-    ZP_ROW(sgd, 1, ZP_BETA1),
-    ZP_ROW(nesterov, 1, ZP_BETA1),
-    ZP_ROW(lion, 1, ZP_BETA1 | ZP_BETA2),
-    ZP_ROW(adagrad, 1, ZP_EPS | ZP_EPS_ALONE),
-    {"lamb",
-     2,
-     ZP_ADAM_READS,
-     ZP_NORMS_OF_LAYERS,
-     2,
-     2,
-     {zp_rule_update_lamb_moments, zp_rule_update_lamb_norms, zp_rule_update_lamb},
-     {zp_rule_lamb_moments_loop, zp_rule_lamb_norms_loop, zp_rule_lamb_loop}},
-    {"muon",
-     2,
-     ZP_ADAM_READS,
-     ZP_MATRICES,
-     2,
-     1,
-     {zp_rule_update_muon_send, zp_rule_update_muon, NULL},
-     {zp_rule_muon_send_loop, zp_rule_muon_loop, NULL}},
-    ZERO_OWN(ZP_OWN_ROW)};
+static const zp_rule zp_rules[] = {ZP_ROW(adamw, 2, ZP_ADAM_READS),
+                                   ZP_ROW(adam, 2, ZP_ADAM_READS),
+                                   ZP_ROW(sgd, 1, ZP_BETA1),
+                                   ZP_ROW(nesterov, 1, ZP_BETA1),
+                                   ZP_ROW(lion, 1, ZP_BETA1 | ZP_BETA2),
+                                   ZP_ROW(adagrad, 1, ZP_EPS | ZP_EPS_ALONE),
+                                   ZP_RULE_OF(lamb, "muon"),
+                                   ZP_RULE_OF(muon, "muon"),
+                                   ZERO_OWN(ZP_OWN_ROW)};
 enum { ZP_RULES = sizeof zp_rules / sizeof *zp_rules };
 static_assert((int)ZP_RULES >= (int)ZERO_OPTIMIZER_OWN, "a row for every rule of the header");
 ZERO_OWN(ZP_OWN_CHECK)

@@ -40,7 +40,7 @@ static void zp_async_update_task(const void *args, size_t numel, int threads) {
     if (a->pass + 1 == rule->passes) o->unit[a->unit].rounds ^= 1;
 }
 
-/* The ring reads ahead, while the last micro-step is reduced. */
+/* Station: the ring reads ahead, while the last micro-step is reduced. */
 static void zp_async_update_fill_task(const void *ring, size_t n, int threads) {
     zp_file_ring *r;
     memcpy(&r, ring, sizeof r);
@@ -48,7 +48,6 @@ static void zp_async_update_fill_task(const void *ring, size_t n, int threads) {
 }
 static zero_result zp_async_update_fill_ring(zero_ctx *z) {
     zp_file_ring *r = &z->offload->ring;
-    if (!z->plan.file_bytes) return ZERO_OK;
     return zp_ctx_check(
         z, zp_device_push_task(&z->updates, zp_async_update_fill_task, &r, sizeof r, 1));
 }

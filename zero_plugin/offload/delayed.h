@@ -17,6 +17,7 @@
 #pragma once
 
 #include "../core/step.h"
+#include "../core/weights.h"
 #include "offload_plan.h"
 
 /* Returns the array with the weights of u that a pass uses, or with the newest ones. */
@@ -71,11 +72,19 @@ static zero_result zp_delayed_replace(zero_ctx *z, int u) {
    with the old ones. u's gather waits for the new ones, or, without a gather, its next begin. */
 static zero_result zp_delayed_swap(zero_ctx *z, int u, zp_event *computed) {
     zp_stream *s = &z->updates;
-    z->live[u].second = 0;
+    zp_extra_forget(z, u);
     ZP_DO(z, zp_device_wait_event(s, computed));
     ZP_DO(z, zp_device_wait_event(s, z->live[u].gathered)); /* nothing else may wait for it */
     ZP_DO(z, z->offload->replace(z, u));
     return zp_gather_publish_update(z, u, s);
+}
+
+/* Station: every unit has its new weights. */
+static zero_result zp_delayed_complete(zero_ctx *z) {
+    if (!z->pending) return ZERO_OK;
+    z->pending = 0;
+    ZP_TRY(zp_gather_forget_all(z));
+    return zp_observe_seal(z);
 }
 
 /* Ends a pending update of all units between steps, when no rank evaluates with the old weights. */
@@ -87,9 +96,7 @@ static zero_result zp_delayed_finish(zero_ctx *z) {
         const int u = zp_ctx_nth_update(z, i);
         if (z->layout.unit[u].numel) ZP_TRY(zp_delayed_swap(z, u, z->agreed));
     }
-    zp_gather_forget_all(z);
-    z->pending = 0;
-    return zp_observe_seal(z);
+    return zp_delayed_complete(z);
 }
 
 /* If updates are delayed, state is put into both copies of the weights, so this makes both copies
@@ -102,17 +109,26 @@ static zero_result zp_delayed_double(zero_ctx *z) {
         const int filed = zp_file_has(&z->array[ZP_NEXT], u);
         z->offload->unit[u].exchanged ^= filed; /* an update reads what the last one wrote */
         z->offload->unit[u].old_next = 0;
-        ZP_TRY(zp_step_copy_weights(z, u, now, filed ? zp_ctx_weights(z, u) : zp_ctx_newest(z, u)));
+        ZP_TRY(zp_weights_copy(z, u, now, filed ? zp_ctx_weights(z, u) : zp_ctx_newest(z, u)));
     }
     return ZERO_OK;
 }
 
-/* Makes an update's weights those that passes use, at once or a step later. */
-static zero_result zp_delayed_publish(zero_ctx *z, int u, zp_stream *s, int made) {
-    ZP_DO(z, zp_device_record_event(s, &z->offload->unit[u].spent));
-    if (!made) return zp_gather_publish_update(z, u, s);
+/* Station: is this step's update delayed? */
+static zero_result zp_delayed_choose(zero_ctx *z) {
+    z->delayed = z->taken >= z->cfg.delay_from;
+    return ZERO_OK;
+}
+/* Station: makes an update's weights those that passes use, at once or a step later. */
+static zero_result zp_delayed_publish(zero_ctx *z, int u) {
+    ZP_DO(z, zp_device_record_event(zp_step_stream(z, u), &z->offload->unit[u].spent));
     const int now = !z->delayed && z->layout.unit[u].numel;
     return now ? zp_delayed_swap(z, u, z->agreed) : ZERO_OK;
+}
+/* Station: all updates of the step are enqueued. */
+static zero_result zp_delayed_end_step(zero_ctx *z) {
+    z->pending = z->delayed;
+    return z->pending ? ZERO_OK : zp_gather_forget_all(z);
 }
 /* Station: once the unit is reduced, its pending update of the last step ends. */
 static zero_result zp_delayed_swap_reduced(zero_ctx *z, int u) {

@@ -14,7 +14,7 @@ static size_t zp_offload_build_context_bytes(zero_ctx *z) {
     for (int side = 0; side < ZP_SIDES && !zp_device_is_host(); side++)
         n += zp_ctx_side_array(z, side)->tier == ZERO_FILE;
     const size_t lanes = (size_t)n + (z->plan.file_bytes ? ZP_DISK_LANES : 0);
-    return sizeof *o + (size_t)z->layout.all * (sizeof *o->unit + ZP_TWINS * sizeof(zp_array_part))
+    return (size_t)z->layout.all * (sizeof *o->unit + ZP_TWINS * sizeof(zp_array_part))
            + o->ring.stops * sizeof(zp_file_ring_stop) + o->file_pieces * sizeof(uint64_t)
            + lanes * ZP_LANE_TASKS * sizeof(zp_task);
 }
@@ -117,17 +117,11 @@ static void zp_offload_build_cut(zero_ctx *z, size_t *at) {
 
 /* ---- life ---- */
 
-/* Allocates the state for all rows of offload; `join` reports a lack of memory. */
 static void zp_offload_build_init(zero_ctx *z) {
-    zp_offload *o = z->offload = (zp_offload *)calloc(1, sizeof *z->offload);
-    if (!o) return;
-    o->update = zp_async_update_push;
-    o->move = zp_transfer_push;
-    o->replace = zp_delayed_replace;
-    o->wait_reader = zp_transfer_wait_reader;
-}
-static zero_result zp_offload_build_join(zero_ctx *z) {
-    return z->offload ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_MEMORY, "the state of offload");
+    z->offload->update = zp_async_update_push;
+    z->offload->move = zp_transfer_push;
+    z->offload->replace = zp_delayed_replace;
+    z->offload->wait_reader = zp_transfer_wait_reader;
 }
 /* After all memory is allocated: sets what the core calls. */
 static zero_result zp_offload_build_connect(zero_ctx *z) {
@@ -135,25 +129,19 @@ static zero_result zp_offload_build_connect(zero_ctx *z) {
     for (int u = 0; u < z->layout.all; u++)
         if (z->live[u].on_updates) z->live[u].update = z->offload->update;
     if (!zp_ctx_is_delayed(z)) return ZERO_OK;
-    z->publish = zp_delayed_publish;
     z->find_weights = zp_delayed_find_weights;
     return ZERO_OK;
 }
-static void zp_offload_build_finish(zero_ctx *z) {
-    if (z->offload) zp_file_sync(&z->offload->file);
-}
+static void zp_offload_build_finish(zero_ctx *z) { zp_file_sync(&z->offload->file); }
 static void zp_offload_build_destroy(zero_ctx *z, int broken) {
     zp_offload *o = z->offload;
     (void)broken;
-    if (!o) return;
     for (int u = 0; u < o->units; u++) zp_device_close_event(&o->unit[u].spent);
     zp_file_close(&o->file);
     if (!o->host[0]) free(o->pieces);
     free(o->ring.stop);
     free(o->unit);
     free(o->parts);
-    free(o);
-    z->offload = NULL;
 }
 
 static void zp_offload_build_wrote(zero_ctx *z, const zp_array *a, int u) {
@@ -179,9 +167,10 @@ static zp_extra zp_offload_build_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
     x.name = "offload";
+    x.state_bytes = sizeof(zp_offload);
+    x.state_at = offsetof(zero_ctx, offload);
     x.refuse = zp_offload_plan_refuse;
     x.init = zp_offload_build_init;
-    x.join = zp_offload_build_join;
     x.layout = zp_offload_plan_layout;
     x.choose = zp_offload_plan_choose;
     x.plan_units = zp_offload_plan_units;
@@ -195,7 +184,6 @@ static zp_extra zp_offload_build_row(void) {
     x.before_put = zp_delayed_double;
     x.wrote = zp_offload_build_wrote;
     x.finish_update = zp_delayed_finish;
-    x.reduced = zp_async_update_fill_ring;
     x.stations = zp_transfer_stations;
     x.sync = zp_offload_build_sync;
     x.stats = zp_offload_build_stats;

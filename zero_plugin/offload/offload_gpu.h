@@ -120,15 +120,18 @@ static zero_result zp_offload_gpu_fetch(zero_ctx *z, int u) {
     return zp_cpu_update_copy(z, &z->stream[ZP_PARAMETERS], u, param, op->memory->base + op->source,
                               1);
 }
+/* zero_step has decided. */
+static zero_result zp_offload_gpu_decided(zero_ctx *z) {
+    if (z->cpu_updates) ZP_TRY(zp_cpu_update_begin(z));
+    return z->offload->gpu_updates ? zp_gpu_update_begin(z) : ZERO_OK;
+}
 static int zp_offload_gpu_cpu_updates(const zero_ctx *z) { return z->cpu_updates; }
 static const zp_station zp_offload_gpu_stations[] = {
-    {ZP_GRADIENT_WALK, ZP_AT_ADD, ZP_EACH_MICRO_STEP, zp_offload_gpu_cpu_updates,
-     zp_offload_gpu_add, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_offload_gpu_cpu_updates,
-     zp_offload_gpu_send, NULL},
-    {ZP_PARAMETER_WALK, ZP_AT_FETCH, ZP_EACH_MICRO_STEP, zp_offload_gpu_cpu_updates,
-     zp_offload_gpu_fetch, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+    {ZP_AT_ADD, ZP_EACH_MICRO_STEP, zp_offload_gpu_cpu_updates, zp_offload_gpu_add, NULL},
+    {ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_offload_gpu_cpu_updates, zp_offload_gpu_send, NULL},
+    {ZP_AT_FETCH, ZP_EACH_GATHER, zp_offload_gpu_cpu_updates, zp_offload_gpu_fetch, NULL},
+    {ZP_AT_REPORT, ZP_EACH_STEP, NULL, NULL, zp_offload_gpu_decided},
+    ZP_LAST_STATION};
 
 /* ---- life ---- */
 
@@ -190,16 +193,11 @@ static zero_result zp_offload_gpu_share(zero_ctx *z) {
 }
 
 static zero_result zp_offload_gpu_join(zero_ctx *z) {
-    zp_offload_gpu *g = z->offload ? (zp_offload_gpu *)calloc(1, sizeof *g) : NULL;
+    zp_offload_gpu *g = (zp_offload_gpu *)calloc(1, sizeof *g);
     if (!g) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the state of offload");
     z->offload->gpu = g;
     zp_offload_gpu_each_gate(g, zp_lane_init_gate);
     return ZERO_OK;
-}
-static zero_result zp_offload_gpu_decided(zero_ctx *z) {
-    return z->cpu_updates            ? zp_cpu_update_begin(z)
-           : z->offload->gpu_updates ? zp_gpu_update_begin(z)
-                                     : ZERO_OK;
 }
 static zero_result zp_offload_gpu_sync(zero_ctx *z) {
     zp_offload_gpu *g = z->offload->gpu;
@@ -208,7 +206,7 @@ static zero_result zp_offload_gpu_sync(zero_ctx *z) {
 }
 /* Opens the gates for threads that still wait: a lost device does not open them. */
 static void zp_offload_gpu_abandon(zero_ctx *z) {
-    zp_offload_gpu *g = z->offload ? z->offload->gpu : NULL;
+    zp_offload_gpu *g = z->offload->gpu;
     if (!g) return;
     zp_device_close_stream(&g->down);
     zp_device_close_stream(&g->up);
@@ -218,12 +216,12 @@ static void zp_offload_gpu_abandon(zero_ctx *z) {
     zp_offload_gpu_each_gate(g, zp_lane_abandon_gate);
 }
 static void zp_offload_gpu_finish(zero_ctx *z) {
-    zp_offload_gpu *g = z->offload ? z->offload->gpu : NULL;
+    zp_offload_gpu *g = z->offload->gpu;
     for (int side = 0; side < ZP_SIDES && g; side++)
         if (g->staging[side].is_open) zp_lane_sync(&g->staging[side].asks);
 }
 static void zp_offload_gpu_destroy(zero_ctx *z, int broken) {
-    zp_offload_gpu *g = z->offload ? z->offload->gpu : NULL;
+    zp_offload_gpu *g = z->offload->gpu;
     (void)broken;
     if (!g) return;
     for (int i = 0; i < ZP_GPU_EVENTS; i++) zp_device_close_event(&g->event[i]);
@@ -242,7 +240,6 @@ static zp_extra zp_offload_gpu_row(void) {
     x.join = zp_offload_gpu_join;
     x.context_bytes = zp_offload_gpu_context_bytes;
     x.share = zp_offload_gpu_share;
-    x.decided = zp_offload_gpu_decided;
     x.wrote = zp_cpu_update_note_write;
     x.fill_update = zp_cpu_update_fill_update;
     x.results_up = zp_cpu_update_results_up;

@@ -137,7 +137,7 @@ static void zp_offload_plan_twins(zero_ctx *z) {
             const int here = own->tier == ZERO_DEVICE || zp_device_is_host() || o->gpu_updates;
             const int wanted[ZP_TWINS] = {!zp_file_has(&z->array[ZP_MEAN], u),
                                           !zp_file_has(&z->array[ZP_PARAM], u),
-                                          z->layout.unit[u].matrices > 0};
+                                          zp_layout_has_matrices(&z->layout, u)};
             const zp_share share = !here && wanted[i] ? z->policy.state : ZP_NOTHING;
             (void)zp_array_cut(a, u, &z->layout.unit[u], share, ZERO_HOST, z->data->rank, 0,
                                SIZE_MAX);
@@ -254,7 +254,7 @@ static void zp_offload_plan_cut_host(zero_ctx *z, size_t bytes[2]) {
     o->control = (zp_control *)zp_offload_plan_cut(o, bytes, 1, sizeof *o->control);
     o->spans =
         (zp_span *)zp_offload_plan_cut(o, bytes, 0, (size_t)z->layout.nmembers * sizeof *o->spans);
-    o->sums_bytes = zp_round_up(layers * 2 * sizeof(zp_exact), 256);
+    o->sums_bytes = zp_round_up(layers * 2 * ZP_LIMBS * sizeof(zp_limb), 256);
     if (layers) o->sums = (zp_limb *)zp_offload_plan_cut(o, bytes, 1, o->sums_bytes);
     if (layers) o->trust = (double *)zp_offload_plan_cut(o, bytes, 1, layers * sizeof *o->trust);
     for (int k = ZP_MASTER; k < ZP_ARRAYS; k++)
@@ -316,7 +316,7 @@ static void zp_offload_plan_link_traffic(zero_ctx *z, int u, size_t times, size_
     const zp_array *a = z->array;
     const size_t numel = zp_ctx_own_part(z, u)->numel, g = numel * zp_type_bytes(a[ZP_MEAN].type),
                  p = numel * zp_type_bytes(a[ZP_PARAM].type),
-                 directions = z->layout.unit[u].matrices ? numel * sizeof(float) : 0;
+                 directions = zp_layout_has_matrices(&z->layout, u) ? numel * sizeof(float) : 0;
     size_t down = g * times + directions,
            up = g * (times - 1) + directions
                 + p * (zp_array_off_device(&a[ZP_PARAM], u) ? gathers : 1);

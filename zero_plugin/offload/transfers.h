@@ -123,15 +123,15 @@ static zero_result zp_transfer_fetch(zero_ctx *z, int u) {
 static int zp_transfer_leaves(const zero_ctx *z) { return z->array[ZP_MEAN].tier != ZERO_DEVICE; }
 static int zp_transfer_uses_file(const zero_ctx *z) { return z->plan.file_bytes > 0; }
 static const zp_station zp_transfer_stations[] = {
-    {ZP_GRADIENT_WALK, ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, zp_ctx_is_delayed,
-     zp_transfer_before_reduction, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_transfer_leaves, NULL,
-     zp_transfer_change_reduction},
-    {ZP_GRADIENT_WALK, ZP_AT_ADD, ZP_EACH_MICRO_STEP, zp_transfer_uses_file, zp_transfer_add, NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_STORE, ZP_EACH_MICRO_STEP, zp_transfer_uses_file, zp_transfer_store,
-     NULL},
-    {ZP_PARAMETER_WALK, ZP_AT_FETCH, ZP_EACH_MICRO_STEP, zp_transfer_uses_file, zp_transfer_fetch,
-     NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_AFTER, ZP_LAST_MICRO_STEP, zp_ctx_is_delayed, zp_delayed_swap_reduced,
-     NULL},
-    {ZP_GRADIENT_WALK, ZP_AT_END, ZP_EACH_MICRO_STEP, NULL, NULL, NULL}};
+    {ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, zp_ctx_is_delayed, zp_transfer_before_reduction, NULL},
+    {ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_transfer_leaves, NULL, zp_transfer_change_reduction},
+    {ZP_AT_ADD, ZP_EACH_MICRO_STEP, zp_transfer_uses_file, zp_transfer_add, NULL},
+    {ZP_AT_STORE, ZP_EACH_MICRO_STEP, zp_transfer_uses_file, zp_transfer_store, NULL},
+    {ZP_AT_FETCH, ZP_EACH_GATHER, zp_transfer_uses_file, zp_transfer_fetch, NULL},
+    {ZP_AT_AFTER, ZP_LAST_MICRO_STEP, zp_ctx_is_delayed, zp_delayed_swap_reduced, NULL},
+    {ZP_AT_READ_AHEAD, ZP_EACH_AGREEMENT, zp_transfer_uses_file, NULL, zp_async_update_fill_ring},
+    {ZP_AT_AGREE, ZP_EACH_AGREEMENT, zp_ctx_is_delayed, NULL, zp_delayed_complete},
+    {ZP_AT_COUNT, ZP_EACH_STEP, zp_ctx_is_delayed, NULL, zp_delayed_choose},
+    {ZP_AT_PUBLISH, ZP_EACH_STEP, zp_ctx_is_delayed, zp_delayed_publish, NULL},
+    {ZP_AT_FORGET, ZP_EACH_STEP, zp_ctx_is_delayed, NULL, zp_delayed_end_step},
+    ZP_LAST_STATION};

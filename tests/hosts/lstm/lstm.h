@@ -5,7 +5,7 @@
    Between lines that say ZERO stands what changes with the plugin, which leaves the arrays where
    they are:
      cc -O2 -DZERO lstm.c train.c main.c -xc zero_plugin.cu -lm         ./a.out [STEPS [STAGE
-   [RANKS]]] tests/test_foreign.sh counts these lines. */
+   [RANKS]]] tests/hosts/test_foreign.sh counts these lines. */
 #ifndef LSTM_H
 #define LSTM_H
 

@@ -1,0 +1,341 @@
+/* loops.h - every kernel of a CUDA build against its loop form, which runs on a lane of the host:
+   the same bytes in memory, padding included. Included behind the plugin by test_cuda. */
+#ifndef TEST_LOOPS_H
+#define TEST_LOOPS_H
+
+#include "../shared/lanes.h"
+
+enum { LOOP_N = 5 * 1024 + 192, LOOP_BLOCKS = 6, LOOP_RANKS = 4, LOOP_PARTS = 41 };
+
+typedef struct loop_memory {
+    float p[LOOP_N], master[LOOP_N], s1[LOOP_N], s2[LOOP_N], sum[LOOP_N], dealt[LOOP_N];
+    float g[LOOP_RANKS][LOOP_N];
+    double partial[LOOP_BLOCKS], verdict[ZP_VERDICT], verdicts[LOOP_RANKS][ZP_VERDICT];
+    zp_control control;
+    zp_span spans[3];
+    zp_limb sums[LOOP_PARTS][2][ZP_LIMBS];
+    double trust[LOOP_PARTS];
+} loop_memory;
+
+typedef struct loop_test {
+    zp_device device;
+    zp_stream stream;
+    zp_lane lane;
+    loop_memory *kernel, *loop; /* what each works on */
+    test_random random;
+} loop_test;
+
+static float loop_float(loop_test *t, int low, int high) {
+    const uint64_t x = test_next(&t->random);
+    const double f =
+        ldexp(1.0 + (double)(x >> 12) * 0x1p-52, low + (int)(x % (uint64_t)(high - low)));
+    return (float)(x >> 5 & 1 ? f : -f);
+}
+
+/* n numbers of that type. */
+static void loop_numbers(loop_test *t, void *to, zero_type type, size_t n) {
+    for (size_t i = 0; i < n; i++) zp_type_store(to, type, i, loop_float(t, -12, 3));
+}
+
+/* Both memories hold the same: gradients, weights and state of `type`; spans with padding between.
+ */
+static void loop_fill(loop_test *t, zero_type type) {
+    loop_memory *m = t->kernel;
+    memset(m, 0, sizeof *m);
+    for (int r = 0; r < LOOP_RANKS; r++) loop_numbers(t, m->g[r], type, LOOP_N);
+    loop_numbers(t, m->p, type, LOOP_N);
+    loop_numbers(t, m->sum, ZERO_F32, LOOP_N);
+    loop_numbers(t, m->master, ZERO_F32, LOOP_N);
+    for (int i = 0; i < LOOP_N; i++) m->s2[i] = fabsf(m->s1[i] = loop_float(t, -20, -10));
+    const zp_span spans[3] = {
+        {0, 1000, 7, 1, 1, 3, 300, 0, 4, 0},
+        {1024, 4100, ((uint64_t)1 << 32) - 99, 0.5f, 2, 4, 1ul << 30, 4, 5, 0},
+        {4128, LOOP_N - 32, (uint64_t)-4128, 1, 0, 5, 37, 9, 32, 0.7f}};
+    memcpy(m->spans, spans, sizeof spans);
+    for (int i = 0; i < LOOP_PARTS; i++) m->trust[i] = fabs((double)loop_float(t, -3, 3));
+    for (int i = 0; i < LOOP_N; i++) m->dealt[i] = loop_float(t, -6, 0);
+    const size_t gaps[3][2] = {{1000, 1024}, {4100, 4128}, {LOOP_N - 32, LOOP_N}};
+    for (int k = 0; k < 3; k++)
+        for (size_t i = gaps[k][0]; i < gaps[k][1]; i++) {
+            zp_type_store(m->p, type, i, 0);
+            zp_type_store(m->g[0], type, i, 0);
+            m->master[i] = m->s1[i] = m->s2[i] = m->dealt[i] = 0;
+        }
+    for (int r = 0; r < LOOP_RANKS; r++) m->verdicts[r][0] = fabs((double)loop_float(t, -4, 4));
+    m->control.scale = 64;
+    m->control.divisor = 2;
+    m->control.stored = 128;
+    m->control.steps = 4;
+    m->control.hysteresis = 1;
+    m->control.factor = 0.37;
+    m->control.bias_ratio = 1.3;
+    m->control.root_correction = 0.4;
+    memcpy(t->loop, t->kernel, sizeof *m);
+}
+
+/* Runs the loop behind the kernel, which was launched, and compares. */
+static void loop_check(loop_test *t, zp_task_fn loop, const void *args, size_t bytes, size_t n,
+                       const char *name, int how) {
+    zp_lane_event end = {NULL, 0, 0};
+    const zero_result r = zp_device_sync_stream(&t->stream);
+    zp_lane_push(&t->lane, loop, args, bytes, n);
+    zp_lane_record(&t->lane, &end);
+    zp_lane_wait_event(&end);
+    const char *a = (const char *)t->kernel, *b = (const char *)t->loop;
+    size_t at = 0;
+    while (at < sizeof *t->kernel && a[at] == b[at]) at++;
+    test_check(!r && at == sizeof *t->kernel, "%s, %d: loop and kernel differ at byte %zu", name,
+               how, at);
+}
+/* F with the arguments that `make` says for a memory. */
+#define LOOP_RUN(t, F, make, n, how)                                                               \
+    do {                                                                                           \
+        auto a = make((t)->kernel), b = make((t)->loop);                                           \
+        test_check(!F(&(t)->stream, &a, n), "%s is launched", #F);                                 \
+        loop_check(t, F##_loop, &b, sizeof b, n, #F, how);                                         \
+    } while (0)
+
+/* The norm by blocks, and its fold, where all is well and where elements are not finite. */
+static void loop_norms(loop_test *t) {
+    for (int how = 0; how < 9; how++) {
+        const zero_type type = (zero_type)(how % 3);
+        loop_fill(t, type);
+        for (int k = 0; k < how / 3; k++) { /* one bad element, two */
+            const size_t at = k ? 1500 : 4000;
+            zp_type_store(t->kernel->g[0], type, at, k ? NAN : INFINITY);
+            zp_type_store(t->loop->g[0], type, at, k ? NAN : INFINITY);
+        }
+        auto norm = [&](loop_memory *m) {
+            return zp_kernel_norm_args{m->g[0], type, LOOP_N, m->partial};
+        };
+        auto fold = [&](loop_memory *m) {
+            return zp_kernel_fold_args{norm(m), m->verdict, 5, 640, NULL};
+        };
+        LOOP_RUN(t, zp_kernel_norm, norm, LOOP_BLOCKS, how);
+        LOOP_RUN(t, zp_kernel_fold, fold, 1, how);
+        const double *v = t->kernel->verdict;
+        test_check(how < 3 ? v[0] > 0 && v[1] == 0 : v[1] == 6 && v[2] == (how < 6 ? 4640 : 2140),
+                   "fold %d: %g, unit %g, element %g", how, v[0], v[1], v[2]);
+    }
+}
+
+/* A verdict is completed, the verdicts are judged; then the step is decided: good, clipped,
+   overflowing, dropped, other than a peer's. */
+static void loop_verdicts(loop_test *t) {
+    const zero_hyper hyper = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f};
+    for (int how = 0; how < 16; how++) {
+        zero_scaler scaler;
+        memset(&scaler, 0, sizeof scaler);
+        scaler.fixed = how & 1 ? 0.0f : 64.0f;
+        scaler.minimum = 1;
+        scaler.window = scaler.hysteresis = 1 + how % 3;
+        loop_fill(t, ZERO_F32);
+        for (loop_memory *m = t->kernel; m; m = m == t->kernel ? t->loop : NULL) {
+            if (how & 2) m->verdicts[2][0] = (double)INFINITY, m->verdicts[2][1] = 4;
+            if (how == 5) m->verdicts[3][ZP_HYPER] = 1;
+            m->control.iteration = how;
+        }
+        auto declare = [&](loop_memory *m) {
+            return zp_kernel_complete_verdict_args{m->verdict, &m->control, hyper, how % 3};
+        };
+        LOOP_RUN(t, zp_kernel_complete_verdict, declare, 1, how);
+        auto judge = [&](loop_memory *m) {
+            return zp_kernel_combine_verdicts_args{&m->control, &m->verdicts[0][0], LOOP_RANKS, 0,
+                                                   NULL};
+        };
+        auto decide = [&](loop_memory *m) {
+            return zp_kernel_decide_args{&m->control, hyper, scaler, how & 4, how >> 3};
+        };
+        LOOP_RUN(t, zp_kernel_combine_verdicts, judge, 1, how);
+        auto a = decide(t->kernel), b = decide(t->loop);
+        test_check(!zp_kernel_decide(&t->stream, &a, 1) && !zp_device_sync_stream(&t->stream),
+                   "decided");
+        zp_kernel_decide_loop(&b, 1, 1);
+        zp_control *x = &t->kernel->control, *y = &t->loop->control;
+        test_check(fabs(x->bias_ratio / y->bias_ratio - 1) < 1e-14
+                       && fabs(x->root_correction / y->root_correction - 1) < 1e-14,
+                   "powers of beta, %d", how); /* the GPU's pow is its own */
+        memcpy(&x->bias_ratio, &y->bias_ratio, 2 * sizeof(double));
+        LOOP_RUN(t, zp_kernel_combine_verdicts, judge, 1, how); /* compares what was decided, too */
+    }
+}
+
+static void loop_elements(loop_test *t) {
+    for (int how = 0; how < 48; how++) {
+        const zero_type type = (zero_type)(how % 3), other = (zero_type)(how / 3 % 3);
+        const int first = how >> 2 & 1, last = how >> 3 & 1;
+        const size_t wide = LOOP_N / ZP_WIDE;
+        auto collect = [&](loop_memory *m) {
+            return zp_kernel_accumulate_args{m->sum, m->g[0], type, first, last};
+        };
+        auto fetch = [&](loop_memory *m) {
+            return zp_kernel_convert_args{m->g[0], m->p, type, other, first ? &m->control : NULL,
+                                          last};
+        };
+        auto add = [&](loop_memory *m) {
+            zp_sum s;
+            memset(&s, 0, sizeof s);
+            for (int r = 0; r < LOOP_RANKS; r++) s.source[r] = m->g[r];
+            s.type = type;
+            s.out_type = other;
+            s.n = LOOP_RANKS;
+            s.group = 1 << how % 3;
+            s.out = m->p;
+            s.sum = first && other != ZERO_F32 ? m->sum : NULL;
+            s.scale = 0.3f;
+            s.accumulate = last && (s.sum || other == ZERO_F32);
+            return s;
+        };
+        loop_fill(t, type);
+        LOOP_RUN(t, zp_kernel_sum_ranks, add, wide, how);
+        LOOP_RUN(t, zp_kernel_convert, fetch, (size_t)LOOP_N, how);
+        LOOP_RUN(t, zp_kernel_accumulate, collect, wide, how);
+    }
+}
+
+/* Every rule in every type, with master weights and without, to nearest and by chance; skipped. */
+static void loop_rules(loop_test *t) {
+    for (int rule = 0; rule < ZP_RULES; rule++)
+        for (int how = 0; how < 16; how++) {
+            const zero_type type = (zero_type)(how & 3 ? (how & 3) == 3 ? 1 : how & 3 : 0);
+            const int stochastic = (how & 3) == 3;
+            auto make = [&](loop_memory *m) {
+                zp_update u;
+                memset(&u, 0, sizeof u);
+                u.p = m->p;
+                u.master = type == ZERO_F32 || stochastic ? NULL : m->master;
+                u.g = m->g[0];
+                u.state[0] = m->s1;
+                u.state[1] = zp_rules[rule].states > 1 ? m->s2 : NULL;
+                u.control = &m->control;
+                u.spans = m->spans;
+                u.nspans = 3;
+                u.end = LOOP_N;
+                u.type = u.grad_type = type;
+                u.lr = 1e-2f, u.beta1 = 0.9f, u.beta2 = 0.95f, u.eps = 1e-8f, u.decay = 0.1f;
+                u.stochastic = stochastic;
+                u.key[1] = 77;
+                u.sums = m->sums[0][0];
+                u.trust = m->trust;
+                u.direction = m->dealt;
+                u.momentum = 0.9f;
+                u.nesterov = how >> 2 & 1;
+                return u;
+            };
+            loop_fill(t, type);
+            t->kernel->control.skip = t->loop->control.skip = how >> 3;
+            t->kernel->control.steps = t->loop->control.steps = how & 4 ? 1 : 9;
+            const auto a = make(t->kernel), b = make(t->loop);
+            const size_t n = LOOP_N / ZP_WIDE;
+            for (int k = 0; k < ZP_STEPS && zp_rules[rule].update[k]; k++) {
+                test_check(!zp_rules[rule].update[k](&t->stream, &a, n), "%s", zp_rules[rule].name);
+                loop_check(t, zp_rules[rule].loop[k], &b, sizeof b, n, zp_rules[rule].name, how);
+            }
+        }
+}
+
+/* A matrix that is made orthogonal: kernels on the device, loops on a lane. */
+static void loop_matrices(loop_test *t) {
+    static const size_t sides[][2] = {{1, 1}, {5, 90}, {70, 66}, {37, 12}};
+    for (int how = 0; how < 4; how++) {
+        const size_t m = sides[how][0], n = sides[how][1], k = how == 2 ? 18 : sides[how][1];
+        auto product = [&](loop_memory *x) {
+            const zp_muon_product p = {
+                x->g[0], x->g[1], x->p, x->sum, m, n, k, how & 1 ? 0.5f : 0.0f, 0.7f, &x->control};
+            return p;
+        };
+        auto turned = [&](loop_memory *x) {
+            const zp_muon_transpose_args p = {
+                x->g[0], x->sum, m, n, how & 1, how & 2 ? x->partial : NULL, NULL};
+            return p;
+        };
+        auto squares = [&](loop_memory *x) {
+            const zp_muon_squares_args p = {x->g[0], m * n, x->partial, NULL};
+            return p;
+        };
+        loop_fill(t, ZERO_F32);
+        LOOP_RUN(t, zp_muon_squares, squares, (size_t)1, how);
+        LOOP_RUN(t, zp_muon_transpose_run, turned, m * n, how);
+        const auto a = product(t->kernel), b = product(t->loop);
+        test_check(!zp_muon_multiply(&t->stream, &a), "a product");
+        loop_check(t, zp_muon_multiply_loop, &b, sizeof b, 1, "zp_muon_product", how);
+    }
+}
+
+/* Numbers are packed, packed ones added up, and packed again, with what was lost or without. */
+static void loop_packs(loop_test *t) {
+    for (int how = 0; how < 24; how++) {
+        const zero_type type = (zero_type)(how % 3);
+        const zp_codec codec = zp_codecs[how / 3 % 2];
+        const int parts = how & 1 ? 4 : 1, fed = how / 6 % 2, bad = how / 12;
+        const size_t numel = how & 1 ? 1312 : 5248 + 64, blocks = zp_codec_blocks(numel);
+        const size_t packed = zp_codec_quantized_bytes(&codec, numel);
+        const float beta = 0.8f;
+        auto plain = [&](loop_memory *m) {
+            return zp_codec_kernels_encode_args{{NULL, 0, numel, codec, 0, parts},
+                                                m->g[0],
+                                                (char *)m->p,
+                                                type,
+                                                parts == 4 ? 2 : 1,
+                                                fed ? (uint16_t *)(void *)m->s1 : NULL,
+                                                &m->control,
+                                                beta,
+                                                how / 3 % 2,
+                                                bad ? (size_t)LOOP_N : 0};
+        };
+        auto sums = [&](loop_memory *m) { /* of 4 senders' part, or of one's */
+                                          return zp_quantized{
+                                              (const char *)m->p, packed, numel, codec, parts, 1};
+        };
+        auto again = [&](loop_memory *m) {
+            return zp_codec_kernels_encode_args{sums(m),
+                                                NULL,
+                                                (char *)m->dealt,
+                                                ZERO_F32,
+                                                1,
+                                                fed ? (uint16_t *)(void *)m->s2 : NULL,
+                                                &m->control,
+                                                beta,
+                                                how / 3 % 2,
+                                                0};
+        };
+        auto open = [&](loop_memory *m) {
+            return zp_codec_kernels_decode_args{sums(m), m->g[1], fed ? m->sum : NULL,
+                                                type,    0.25f,   fed || (type == ZERO_F32 && bad)};
+        };
+        loop_fill(t, type);
+        loop_numbers(t, t->kernel->s1, ZERO_BF16, 2 * LOOP_N);
+        loop_numbers(t, t->kernel->s2, ZERO_BF16, LOOP_N);
+        for (size_t i = 256; i < 600; i++) zp_type_store(t->kernel->g[0], type, i, 0);
+        if (bad) zp_type_store(t->kernel->g[0], type, 700, how & 1 ? NAN : -INFINITY);
+        memcpy(t->loop, t->kernel, sizeof *t->loop);
+        LOOP_RUN(t, zp_codec_kernels_encode, plain, (size_t)parts * blocks, how);
+        LOOP_RUN(t, zp_codec_kernels_encode, again, blocks, how);
+        LOOP_RUN(t, zp_codec_kernels_decode, open, blocks, how);
+    }
+}
+
+static void loop_all(void) {
+    static loop_test t;
+    if (!test_check(!zp_device_open(&t.device) && !zp_lane_open(&t.lane, 2)
+                        && !zp_device_open_stream(&t.stream, &t.device, NULL, 1, 0, 1),
+                    "a stream and a lane"))
+        return;
+    t.kernel = (loop_memory *)zp_device_alloc(&t.device, sizeof *t.kernel);
+    t.loop = (loop_memory *)zp_device_alloc(&t.device, sizeof *t.loop);
+    if (test_check(t.kernel && t.loop, "memory")) {
+        loop_norms(&t);
+        loop_verdicts(&t);
+        loop_elements(&t);
+        loop_rules(&t);
+        loop_matrices(&t);
+        loop_packs(&t);
+    }
+    zp_lane_close(&t.lane);
+    zp_device_close_stream(&t.stream);
+    zp_device_free(t.kernel);
+    zp_device_free(t.loop);
+    zp_device_close(&t.device);
+}
+
+#endif

@@ -1,0 +1,132 @@
+#!/bin/sh
+# test_emulated.sh BUILD - the trainer's CUDA version, run on the CPU by tests/emulation, against the CPU
+# version: the same losses at every stage, number of ranks, recompute and type, and the same bits where
+# they are promised; comparison, outlier rules, memory that is too small; then gpu.sh itself, whose parts
+# run with the emulated trainer. Last line: N passed, N failed.
+# Lists of arguments are split at blanks on purpose.
+# shellcheck disable=SC2086
+set -u
+B=$1
+cd "$(dirname "$0")/../.." || exit 1
+cuda=$B/emulated/train_gpt2_zero
+cpu=$B/unmeasured/train_gpt2_zero
+scratch=$B/test_emulated.$$
+mkdir -p "$scratch" || exit 1
+trap 'rm -rf "$scratch"' EXIT
+passed=0 failed=0 skipped=0
+check() { if [ "$1" = 1 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $2"; fi; }
+data="-i $B/data/tiny_char_train.bin -j $B/data/tiny_char_val.bin"
+small="$data -e char:2x32x2 -t 16 -v 3 -m 1 -g 4 -x 4 -u 0 -d 256 -f 0"
+losses() { sed -n 's/^step .* loss \([0-9.]*\) .* norm \([0-9.]*\) .*/\1 \2/p; s/^val loss //p' "$1"; }
+
+# near NAME TOLERANCE: losses and norms of $scratch/NAME against those of $scratch/cpu
+near() {
+    losses "$scratch/$1" >"$scratch/a"
+    losses "$scratch/cpu" >"$scratch/b"
+    far=$(paste "$scratch/a" "$scratch/b" | awk '
+        { for (i = 1; i <= NF / 2; i++) { d = $i - $(i + NF / 2); if (d < 0) d = -d; if (d > m) m = d }; n += (NF == 2 || NF == 4) }
+        END { print (n == NR && n >= 6) ? m + 0 : 99 }')
+    check "$(awk "BEGIN { print ($far <= $2) ? 1 : 0 }")" "$1: losses or norms differ by $far, expected at most $2: $(tail -n 1 "$scratch/$1")"
+}
+weights() { sed -n 's/^weights //p' "$scratch/$1"; }
+
+for type in f32 bf16 fp16; do
+    flags="$small -dt $type -ls 64"
+    [ $type = f32 ] && flags=$small
+    tolerance=0.02
+    [ $type = f32 ] && tolerance=0.00002
+    "$cpu" $flags -b 4 -pn 2 >"$scratch/cpu" 2>&1
+    for stage in 0 1 2 3; do
+        timeout 100 "$cuda" $flags -b 4 -pn 2 -z $stage >"$scratch/z$stage" 2>&1
+        near z$stage $tolerance
+    done
+    check "$([ -n "$(weights z0)" ] && [ "$(weights z0)" = "$(weights z1)" ] && echo 1)" "$type: stage 1 has the weights of stage 0"
+    check "$([ -n "$(weights z2)" ] && [ "$(weights z2)" = "$(weights z3)" ] && echo 1)" "$type: stage 3 has the weights of stage 2"
+    for tier in '-zos host -zou host' '-zos host -zou device' '-zos file' '-zos host -zop host' '-zos file -zop file' '-zos host -zog file' \
+        '-zos file -zog file -zop file'; do
+        timeout 100 "$cuda" $flags -b 4 -pn 2 -z 3 -zfd "$scratch" $tier >"$scratch/tier" 2>&1
+        check "$([ "$(weights tier)" = "$(weights z3)" ] && echo 1)" "$type: $tier gives the same weights: $(tail -n 1 "$scratch/tier")"
+    done
+done
+# Who updates what the host keeps: what both ways take is in the plan, and either can be demanded. What is pinned, too.
+for way in '-zom 1:GPU, which state goes through' '-zol 0.1:host' '-zou host:host, as asked for' '-zou device:GPU, which state goes through, as asked for'; do
+    timeout 100 "$cuda" $small -b 4 -pn 2 -z 2 -dt bf16 -zos host ${way%%:*} >"$scratch/update" 2>&1
+    check "$([ "$(grep -c "^| update  *| by the ${way#*:}  *|\|^|   by the host  *| [0-9.]* ms at \|^|   through the GPU  *| [0-9.]* ms\|^|   pinned  *| [0-9.]* MiB, exactly" "$scratch/update")" = 4 ] && echo 1)" \
+        "the plan with ${way%%:*}: $(grep '^| update' "$scratch/update")"
+done
+# DeepSpeed's files that offload, as they are, also to a disk.
+for file in zero2_offload:fp16 zero3_host:bf16 zero3_host:f32; do
+    json=tests/ds_config/${file%:*}.json type=${file#*:}
+    flags="$data -e char:2x32x2 -t 16 -v -1 -g 0 -x 4 -b 3 -d 192 -pn 2 -dt $type"
+    sed 's|"cpu"|"none"|' $json >"$scratch/none.json"
+    sed "s|\"cpu\"|\"nvme\", \"nvme_path\": \"$scratch\"|" $json >"$scratch/nvme.json"
+    for where in "$scratch/none.json" $json "$scratch/nvme.json"; do
+        timeout 100 "$cuda" $flags -ds "$where" >"$scratch/ds" 2>&1
+        [ "$where" = "$scratch/none.json" ] && expected=$(weights ds)
+        check "$([ -n "$expected" ] && [ "$(weights ds)" = "$expected" ] && echo 1)" "-ds ${where##*/}, $type: $(tail -n 1 "$scratch/ds")"
+    done
+done
+"$cpu" $small -b 8 -r 0 >"$scratch/cpu" 2>&1
+for r in 0 1 2 3; do
+    timeout 60 "$cuda" $small -b 8 -r $r >"$scratch/r$r" 2>&1
+    near r$r 0.00002
+    [ $r = 0 ] || check "$([ -n "$(weights r0)" ] && [ "$(weights r$r)" = "$(weights r0)" ] && echo 1)" "-r $r has the weights of -r 0"
+done
+wide="$data -e char:5x32x2 -t 16 -v 3 -m 1 -g 4 -x 4 -u 0 -d 256 -f 0 -b 4 -pn 2 -zl 32"
+"$cpu" $wide -r 3 >"$scratch/cpu" 2>&1
+for way in "-r 3" "-r 4" "-r 4 -z 3"; do
+    name=tiles$(echo $way | tr -d ' ')
+    timeout 60 "$cuda" $wide $way >"$scratch/$name" 2>&1
+    near "$name" 0.00002
+done
+check "$([ -n "$(weights tiles-r3)" ] && [ "$(weights tiles-r3)" = "$(weights tiles-r4)" ] && echo 1)" "-r 4 has the weights of -r 3"
+timeout 60 "$cuda" $small -b 4 -sl 100 -sg 100 >"$scratch/judged" 2>&1
+timeout 60 "$cuda" $small -b 4 >"$scratch/plain" 2>&1
+check "$([ "$(losses "$scratch/judged")" = "$(losses "$scratch/plain")" ] && [ "$(weights judged)" = "$(weights plain)" ] && echo 1)" \
+    "-sl and -sg that skip nothing change nothing"
+timeout 100 "$cuda" $data -z 0,1,2,3 -e char:2x32x2 -t 16 -b 2 -x 2 -rd 2 -csv "$scratch/csv" >"$scratch/compare" 2>&1
+check "$(tail -n +2 "$scratch/csv" | cut -d, -f14 | sort | uniq -c | awk '$1 == 4 { print 1 }')" "a comparison ends with equal weights: $(tail -n 1 "$scratch/compare")"
+timeout 60 "$cuda" -e d48 -t 1024 -b 64 -i "$B/data/tiny_gpt2_train.bin" -j "$B/data/tiny_gpt2_val.bin" -g 0 >"$scratch/large" 2>&1
+check "$(grep -c '^train_gpt2_zero: .*memory free of' "$scratch/large")" "a model larger than the device is refused: $(tail -n 1 "$scratch/large")"
+# of the host as well, which a /proc/meminfo of its own has
+if unshare -m true 2>/dev/null; then
+    echo "MemAvailable: 64 kB" >"$scratch/meminfo"
+    # shellcheck disable=SC2016 # it is the inner shell's
+    unshare -m sh -c 'mount --bind "$0" /proc/meminfo && exec "$@"' "$scratch/meminfo" timeout 100 "$cuda" $small -b 4 -pn 2 -z 2 \
+        -zos file -zfd "$scratch" >"$scratch/little" 2>&1
+    check "$(grep -c '^gradients go to the file' "$scratch/little")" "gradients leave the host: $(tail -n 1 "$scratch/little")"
+    check "$(grep -c 'MiB are available' "$scratch/little")" "a state larger than the host is refused: $(tail -n 1 "$scratch/little")"
+else echo "skipped: a host of little memory needs root and mount namespaces"; skipped=1; fi
+
+for part in build ops ranks resume offload bench; do
+    B=$B DRY=1 sh tests/cuda/gpu.sh $part >"$scratch/dry" 2>&1
+    check "$([ "$(wc -l <"$scratch/dry")" -ge 1 ] && ! grep -q 'not found' "$scratch/dry" && echo 1)" "gpu.sh $part, dry"
+done
+mkdir -p "$scratch/gpu"
+ln -s "$(cd "$B" && pwd)/data" "$scratch/gpu/data"
+export KERNELS="$B/emulated/gpu_kernels"
+B=$scratch/gpu TRAINER=$cuda SMALL=1 LIMIT=60 sh tests/cuda/gpu.sh bench >"$scratch/bench" 2>&1
+check "$(grep -c '^| GPT-2 124M, bf16, B 32, T 1024 | [0-9]* tokens/s' "$scratch/bench")" "gpu.sh bench: $(grep 'GPT-2 124M' "$scratch/bench")"
+check "$(grep -c '^| tokens/s at stages 0-3 on one rank, of stage 0 | 0:1.0000 1:' "$scratch/bench")" "gpu.sh bench, stages: $(grep 'stages 0-3' "$scratch/bench")"
+for kernel in adamw-bf16 encode-f32-8 decode-bf16-4 sum-bf16-8; do
+    check "$(grep -c "^| $kernel, share of copy | [0-9.]* of-copy" "$scratch/bench")" "gpu.sh bench, $kernel"
+done
+B=$scratch/gpu TRAINER=$cuda sh tests/cuda/gpu.sh resume >"$scratch/resume" 2>&1
+check "$(grep -c '^| goes on from a checkpoint.*| the same bits |$' "$scratch/resume" | awk '{ print ($1 == 5) }')" "gpu.sh resume: $(grep -e '-- resume' "$scratch/resume")"
+B=$scratch/gpu TRAINER=$cuda SMALL=1 sh tests/cuda/gpu.sh offload >"$scratch/offload" 2>&1
+check "$(grep -c '^| GPT-2 1558M, bf16, B 4, T 1024, stage 3, .* | [0-9]* tokens/s' "$scratch/offload" | awk '{ print ($1 == 7) }')" "gpu.sh offload: $(grep 'stage 3, ' "$scratch/offload")"
+# AdamW in bf16 with master weights: 12 bytes of state each way through the GPU; else a gradient down and a parameter up
+numel=$(sed -n 's/^| parameters  *| \([0-9]*\).*/\1/p' "$scratch/gpu/gpu/gpt2-1558M-tier-host.log" | head -n 1)
+for way in host:4 through:24 disk:4 all:4; do
+    check "$(sed -n "s/^-- gpt2-1558M-tier-${way%:*}-link: \([0-9.]*\) GB.*/\1/p" "$scratch/offload" |
+        awk -v n="$numel" -v each="${way#*:}" '{ of = 1e9 * $1 / (each * n); print (of > 0.99 && of < 1.05) }')" \
+        "gpu.sh offload, ${way%:*}: $(grep -e '-link' "$scratch/offload")"
+done
+check "$(grep -q '"tid":260' "$scratch/gpu/gpu/gpt2-1558M-tier-through.json" && ! grep -q '"cat":"copy".*"tid":256' "$scratch/gpu/gpu/gpt2-1558M-tier-through.json" && echo 1)" \
+    "copies have a track of their own"
+check "$(grep -c '^| the same, .* | char:3x32x2: [0-9]* tokens/s' "$scratch/offload" | awk '{ print ($1 == 2) }')" "gpu.sh offload, largest: $(grep 'the same, ' "$scratch/offload")"
+check "$(grep -c '^| its checkpoint, written aside |.*being written' "$scratch/bench")" "gpu.sh bench, checkpoint: $(grep 'written aside' "$scratch/bench")"
+check "$(grep -c '| not measured |' "$scratch/bench" | awk '{ print ($1 > 10) }')" "gpu.sh says what was not measured"
+[ $skipped -gt 0 ] && more=", $skipped skipped" || more=
+echo "$passed passed, $failed failed$more"
+[ $failed -eq 0 ]

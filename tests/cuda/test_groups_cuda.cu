@@ -1,0 +1,150 @@
+/* test_groups_cuda.cu - groups of ranks on GPUs: ranks are threads, over LOCAL on one GPU or
+   several, and over NCCL, one rank on each; every collective against plain loops (groups.h). Sums
+   of numbers that are exact in any order, since NCCL has its own. */
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+static void *cuda_new(size_t bytes);
+#define GROUPS_NEW(bytes)           cuda_new(bytes)
+#define GROUPS_FREE(p)              (void)cudaFree(p)
+#define GROUPS_PUT(to, from, bytes) (void)cudaMemcpy(to, from, bytes, cudaMemcpyDefault)
+#define GROUPS_GET(to, from, bytes)                                                                \
+    (void)(cudaDeviceSynchronize(), cudaMemcpy(to, from, bytes, cudaMemcpyDefault))
+#define GROUPS_EXACT 0
+#include "../shared/groups.h"
+#include CUDA_SOURCE
+
+#ifdef EMULATED_LAUNCH
+#include "../emulation/emulation.h"
+#else /* a GPU decides by itself */
+static void emulation_enter(int rank, int nthreads) { (void)rank, (void)nthreads; }
+static void emulation_leave(void) {}
+static void emulation_reset(void) {}
+static void emulation_seed(uint64_t seed) { (void)seed; }
+static void emulation_devices(int count, int peers) { (void)count, (void)peers; }
+static const char *emulation_found(void) { return NULL; }
+#endif
+
+static void *cuda_new(size_t bytes) {
+    void *p = NULL;
+    if (cudaMalloc(&p, bytes)) abort();
+    return p;
+}
+
+/* What a context tells of groups: on each lane in order, how the group was made first. */
+typedef struct cuda_told {
+    int n, opened, wrong;
+    double last[ZERO_TRACK_GROUPS];
+} cuda_told;
+static void cuda_tell(void *user, const zero_event *events, int n) {
+    cuda_told *t = (cuda_told *)user;
+    for (int i = 0; i < n; i++) {
+        const zero_event *e = &events[i];
+        if (e->kind == ZERO_EVENT_LOST || e->track < ZERO_TRACK_GROUP) {
+            t->wrong += e->kind == ZERO_EVENT_LOST;
+            continue;
+        }
+        t->wrong += e->end < e->begin || e->begin < t->last[e->track]
+                    || (e->ranks < 1 && e->kind != ZERO_EVENT_WAIT)
+                    || (e->kind == ZERO_EVENT_OPEN) != (t->last[e->track] == 0);
+        t->last[e->track] = e->begin;
+        t->opened += e->kind == ZERO_EVENT_OPEN;
+        t->n++;
+    }
+}
+/* A context of this rank alone, that records. */
+static zero_result cuda_recorder(zero_ctx **z, cuda_told *told, cudaStream_t stream) {
+    zero_tensor_desc one = {};
+    one.name = "one";
+    one.numel = 100;
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    zero_config cfg;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.stream = stream;
+    cfg.trace = cuda_tell;
+    cfg.trace_user = told;
+    ZERO_TRY(zero_create(z, &cfg, &self));
+    ZERO_TRY(zero_tensor(*z, &one));
+    return zero_build(*z);
+}
+
+typedef struct cuda_groups {
+    int nccl, sizes, devices;
+    int records; /* what groups do */
+    ncclUniqueId id;
+} cuda_groups;
+
+/* All ranks, two parts, and one of nobody. */
+static void cuda_groups_rank(test_rank *r) {
+    const cuda_groups *run = (const cuda_groups *)r->arg;
+    zero_comm comm = test_comm(r);
+    ncclComm_t given = NULL;
+    zero_group *all = NULL, *part = NULL, *none = NULL;
+    groups_case c;
+    cuda_told told;
+    zero_ctx *z = NULL;
+    zero_stats stats;
+    cudaStream_t stream = NULL;
+    memset(&told, 0, sizeof told);
+    emulation_enter(r->rank, r->nranks);
+    (void)cudaSetDevice(r->rank % run->devices);
+    (void)cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (run->nccl) {
+        if (ncclCommInitRank(&given, r->nranks, run->id, r->rank))
+            test_rank_fail(r, "NCCL's start");
+        const zero_comm nccl = {ZERO_COMM_NCCL, 0, &given, 0};
+        comm = nccl;
+    }
+    if (!r->failed && zero_group_open(&all, &comm, stream, 60))
+        test_rank_fail(r, "opens: %s", zero_group_error(all));
+    if (!r->failed && run->records
+        && (cuda_recorder(&z, &told, stream) || zero_group_trace(all, z, 0)))
+        test_rank_fail(r, "records: %s %s", zero_last_error(z), zero_group_error(all));
+    if (!r->failed && !groups_all(&c, all, run->sizes)) test_rank_fail(r, "%s", c.why);
+    if (!r->failed && zero_group_split(all, r->rank % 2, -r->rank, &part))
+        test_rank_fail(r, "splits: %s", zero_group_error(all));
+    if (!r->failed && z && zero_group_trace(part, z, 7)) test_rank_fail(r, "%s", "records a part");
+    if (!r->failed && !groups_all(&c, part, 3)) test_rank_fail(r, "a part: %s", c.why);
+    if (!r->failed && (zero_group_split(all, -1, 0, &none) || none))
+        test_rank_fail(r, "nobody: %s", zero_group_error(all));
+    (void)cudaDeviceSynchronize();
+    if (!r->failed && z && zero_query_stats(z, &stats)) test_rank_fail(r, "%s", zero_last_error(z));
+    if (!r->failed && z && (told.wrong || told.opened != 2 || told.n < 26))
+        test_rank_fail(r, "%d of %d events are wrong, %d groups were opened", told.wrong, told.n,
+                       told.opened);
+    zero_destroy(z);
+    zero_group_close(part);
+    zero_group_close(all);
+    if (given) (void)ncclCommDestroy(given);
+    (void)cudaStreamDestroy(stream);
+    emulation_leave();
+}
+
+static void cuda_groups_go(int nccl, int n, int devices, uint64_t seed) {
+    cuda_groups run = {nccl, seed ? 3 : 6, devices, (int)(seed & 1), ncclUniqueId()};
+    emulation_reset();
+    emulation_devices(devices, 1);
+    emulation_seed(seed);
+    if (nccl) (void)ncclGetUniqueId(&run.id);
+    const int ok = test_ranks(n, 0, cuda_groups_rank, &run);
+    const char *found = emulation_found();
+    test_check(ok && !found, "%s, %d ranks on %d devices, seed %d: %s%s", nccl ? "NCCL" : "LOCAL",
+               n, devices, (int)seed, test_first, found ? found : "");
+}
+
+int main(void) {
+    int devices = 1, seeds = 0;
+    (void)alarm(240);
+    (void)cudaGetDeviceCount(&devices);
+#ifdef EMULATED_LAUNCH
+    devices = 4;
+    seeds = 6;
+#endif
+    for (int seed = 0; seed <= seeds; seed++)
+        for (int n = 1; n <= 4; n++) {
+            cuda_groups_go(0, n, 1, (uint64_t)seed);
+            if (devices >= n) cuda_groups_go(0, n, n, (uint64_t)seed);
+            if (devices >= n) cuda_groups_go(1, n, n, (uint64_t)seed);
+        }
+    return test_summary();
+}

@@ -1,0 +1,55 @@
+/* test_drop_parts.c WITH PART... - the plugin was dropped with the parts WITH and lacks each PART. A
+   call that needs PART returns ZERO_ERR_UNSUPPORTED, and its message has the command that adds it. */
+#include "../shared/harness.h"
+
+static char said[1024]; /* the last message that was logged */
+static void drop_log(void *user, zero_log_level level, const char *sentence) {
+    (void)user, (void)level;
+    snprintf(said, sizeof said, "%s", sentence);
+}
+
+/* Creates a context with these settings, builds it, and calls a function of `state`. */
+static zero_result drop_try(const zero_config *cfg, zero_comm_kind kind) {
+    const zero_comm comm = {kind, 0, NULL, 0};
+    const zero_tensor_desc one = {.name = "one", .numel = 1};
+    zero_ctx *z = NULL;
+    float value = 0;
+    zero_result r = zero_create(&z, cfg, &comm);
+    if (!r) r = zero_tensor(z, &one);
+    if (!r) r = zero_build(z);
+    if (!r) r = zero_read_tensor(z, "one", ZERO_PARAMETER, 0, 1, &value);
+    zero_destroy(z);
+    return r;
+}
+
+/* Makes a call that needs the part. */
+static zero_result drop_need(const char *part) {
+    zero_config cfg = {.log = drop_log, .threads = 1, .folder = "."};
+    zero_comm_kind kind = ZERO_COMM_SELF;
+    if (!strcmp(part, "offload")) cfg.optimizer_tier = ZERO_FILE;
+    if (!strcmp(part, "packed")) cfg.stage = 3, cfg.weight_bits = 8;
+    if (!strcmp(part, "subgroups")) cfg.shard_ranks = 1;
+    if (!strcmp(part, "muon")) cfg.optimizer = ZERO_MUON;
+    if (!strcmp(part, "mpi")) kind = ZERO_COMM_MPI;
+    if (!strcmp(part, "nccl")) kind = ZERO_COMM_NCCL;
+    if (strcmp(part, "groups")) return drop_try(&cfg, kind);
+    zero_group *g = NULL;
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    return zero_group_open(&g, &self, NULL, 1);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) return 2;
+    for (int i = 2; i < argc; i++) {
+        char lacks[64], with[256];
+        snprintf(lacks, sizeof lacks, "lacks \"%s\"", argv[i]);
+        snprintf(with, sizeof with, "WITH=\"%s %s\"", argv[1], argv[i]);
+        said[0] = 0;
+        const zero_result r = drop_need(argv[i]);
+        test_check(r == ZERO_ERR_UNSUPPORTED, "%s: the result is %d", argv[i], (int)r);
+        if (!strcmp(argv[i], "groups")) continue; /* there is no context that could log */
+        test_check(strstr(said, lacks) && strstr(said, with), "%s: the message is: %s", argv[i],
+                   said);
+    }
+    return test_summary();
+}

@@ -1,0 +1,959 @@
+/* test_codec.c [SEED] - how numbers travel packed. The codec against a plain one, written here from
+   what codec.h says, byte by byte; contexts against plain training that packs in the same places:
+   the same bits at every setting that may change none. Includes the plugin. */
+#include "../../zero_plugin.cu"
+#include "../shared/host.h"
+
+/* ---- the plain codec ---- */
+
+enum { PLAIN_BLOCK = ZP_QUANT_BLOCK };
+
+static size_t plain_bytes(int bits, size_t n) {
+    const size_t scales = (n + PLAIN_BLOCK - 1) / PLAIN_BLOCK * 4, codes = n * (size_t)bits / 8;
+    return (scales + 63) / 64 * 64 + (codes + 63) / 64 * 64;
+}
+
+/* What n numbers become on their way; in `packed` the bytes that travel, if it is not NULL. */
+static void plain_through(int bits, const float *x, size_t n, float *out, unsigned char *packed) {
+    const float most = bits == 8 ? 127 : 7;
+    const size_t codes_at = ((n + PLAIN_BLOCK - 1) / PLAIN_BLOCK * 4 + 63) / 64 * 64;
+    if (packed) memset(packed, 0, plain_bytes(bits, n));
+    for (size_t from = 0; from < n; from += PLAIN_BLOCK) {
+        const size_t end = from + PLAIN_BLOCK < n ? from + PLAIN_BLOCK : n;
+        float largest = 0;
+        int finite = 1;
+        for (size_t i = from; i < end; i++) {
+            finite &= isfinite(x[i]) != 0;
+            if (fabsf(x[i]) > largest) largest = fabsf(x[i]);
+        }
+        const int coded = finite && (double)largest >= (double)most * 0x1p-126;
+        float scale = !finite ? NAN : coded ? largest / most : 0;
+        if (coded && isinf(most * scale)) scale = nextafterf(scale, 0);
+        const float inverse = coded ? most / largest : 0;
+        if (packed) memcpy(packed + from / PLAIN_BLOCK * 4, &scale, 4);
+        for (size_t i = from; i < end; i++) {
+            const float turned = x[i] * inverse;
+            const int code = coded ? (int)nearbyint((double)turned) : 0;
+            const size_t j = i % 32, byte = i / 32 * 16 + j % 16;
+            out[i] = (float)code * scale;
+            if (packed && bits == 8)
+                packed[codes_at + i] = (unsigned char)code;
+            else if (packed)
+                packed[codes_at + byte] |= (unsigned char)((code & 15) << (j < 16 ? 0 : 4));
+        }
+    }
+}
+
+static float plain_bf16(float x) { return host_round(ZERO_BF16, x); }
+
+/* The same with what earlier codes lost; error is changed. */
+static void plain_feed(int bits, const float *x, size_t n, float *error, float beta, float scale,
+                       float *out) {
+    float *y = (float *)calloc(n, sizeof *y);
+    for (size_t i = 0; i < n; i++) {
+        const float more = scale * error[i];
+        y[i] = x[i] + more;
+    }
+    plain_through(bits, y, n, out, NULL);
+    for (size_t i = 0; i < n; i++) {
+        const float unscale = 1.0f / scale, kept = beta * error[i];
+        const float lost = (1.0f - beta) * ((y[i] - out[i]) * unscale);
+        int finite = 1;
+        const size_t from = i / PLAIN_BLOCK * PLAIN_BLOCK;
+        for (size_t j = from; j < n && j < from + PLAIN_BLOCK; j++) finite &= isfinite(y[j]) != 0;
+        if (finite) error[i] = plain_bf16(kept + lost);
+    }
+    free(y);
+}
+
+/* ---- numbers ---- */
+
+enum { CODEC_MOST = 4 * 2080 };
+
+static const char *const codec_data[] = {"ordinary",           "zeros", "signs",    "denormal",
+                                         "at the least scale", "large", "few",      "an outlier",
+                                         "an infinity",        "a NaN", "all kinds"};
+enum { CODEC_DATA = sizeof codec_data / sizeof *codec_data };
+
+static float codec_number(int kind, uint64_t h, size_t i) {
+    static const float odd[] = {0,       -0.0f,    0x1p-149f, -0x1p-127f, 0x1p-126f,
+                                FLT_MAX, -FLT_MAX, 1,         0.5f,       -0.5f};
+    const float x = (float)((double)(h >> 40) / (double)(1 << 24) - 0.5);
+    switch (kind) {
+    case 0: return x * 3;
+    case 1: return h & 1 ? 0 : -0.0f;
+    case 2: return (h & 1 ? 1.0f : -1.0f) * (i % 300 < 150 ? 1 : 0.3f);
+    case 3: return x * 0x1p-130f;
+    case 4: return x * 0x1p-122f;
+    case 5: return x * 1.9f * FLT_MAX;
+    case 6: return h % 97 ? 0 : x;
+    case 7: return i % 301 == 7 ? 1e6f * x : x * 1e-3f;
+    case 8: return i == 100 ? (h & 1 ? INFINITY : -INFINITY) : x;
+    case 9: return i % 700 == 30 ? NAN : x;
+    default: return odd[h % (sizeof odd / sizeof *odd)];
+    }
+}
+
+/* Numbers of `type` and what they are in f32. */
+static void codec_fill(int kind, uint64_t seed, zero_type type, size_t n, void *stored, float *x) {
+    for (size_t i = 0; i < n; i++) {
+        host_put(stored, type, i, codec_number(kind, test_mix(seed * 1000003u + i), i));
+        x[i] = host_get(stored, type, i);
+    }
+}
+/* A NaN is any of them. */
+static int codec_same(const float *a, const float *b, size_t n, size_t *at) {
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&a[i], &b[i], sizeof *a) && !(isnan(a[i]) && isnan(b[i]))) {
+            *at = i;
+            return 0;
+        }
+    return 1;
+}
+
+static const size_t codec_lengths[] = {32, 96, 128, 160, 224, 256, 288, 480, 512, 544, 1056, 2080};
+enum { CODEC_LENGTHS = sizeof codec_lengths / sizeof *codec_lengths };
+
+/* Parts of n numbers are packed as the plain codec packs each, at their places; and unpacked. */
+static void codec_packs(int bits, zero_type type, int data, size_t n, int parts, int locals) {
+    static unsigned char packed[2 * 4 * 4096], expected[2 * 4096];
+    static float x[CODEC_MOST], out[CODEC_MOST], seen[CODEC_MOST], stored[CODEC_MOST];
+    const zp_codec *codec = zp_codec_find(bits);
+    const size_t all = n * (size_t)parts, each = plain_bytes(bits, n), blocks = zp_codec_blocks(n);
+    size_t at = 0;
+    int same = each == zp_codec_quantized_bytes(codec, n);
+    codec_fill(data, n + (size_t)bits, type, all, stored, x);
+    memset(packed, 0, sizeof packed);
+    const zp_quantized plain = {NULL, 0, n, *codec, 0, parts};
+    const zp_codec_kernels_encode_args a = {
+        plain, stored, (char *)packed, type, locals, NULL, NULL, 0, 0, 0};
+    zp_codec_kernels_encode_loop(&a, (size_t)parts * blocks, 1);
+    for (int r = 0; r < parts; r++) {
+        const int place = r % locals * (parts / locals) + r / locals;
+        plain_through(bits, x + (size_t)r * n, n, out + (size_t)r * n, expected);
+        unsigned char *mine = packed + (size_t)place * each;
+        for (size_t b = 0; b < blocks; b++) { /* any NaN will do */
+            float scale;
+            memcpy(&scale, mine + 4 * b, sizeof scale);
+            if (isnan(scale)) memcpy(mine + 4 * b, expected + 4 * b, 4);
+            float other;
+            memcpy(&other, expected + 4 * b, sizeof other);
+            same &= isnan(scale) == isnan(other);
+        }
+        same &= !memcmp(mine, expected, each);
+        if (locals > 1) memcpy(seen + (size_t)r * n, out + (size_t)r * n, n * sizeof *out);
+    }
+    test_check(same, "%d bits, type %d, %s, %d parts of %zu, %d locals: other bytes", bits,
+               (int)type, codec_data[data], parts, n, locals);
+    if (locals > 1) return;
+    const zp_quantized from = {(char *)packed, 0, n, *codec, 1, parts};
+    const zp_codec_kernels_decode_args b = {from, stored, NULL, type, 1, 0};
+    zp_codec_kernels_decode_loop(&b, (size_t)parts * blocks, 1);
+    for (size_t i = 0; i < all; i++) {
+        seen[i] = host_get(stored, type, i);
+        out[i] = host_round(type, out[i]);
+    }
+    same = codec_same(seen, out, all, &at);
+    test_check(same, "%d bits, type %d, %s, %d parts of %zu: number %zu comes out as %g, not %g",
+               bits, (int)type, codec_data[data], parts, n, at, (double)seen[at], (double)out[at]);
+    for (size_t i = 0; i < all && data != 8 && data != 9 && type == ZERO_F32; i++) {
+        /* half a scale is lost at most, and a number of a block of nothing is nothing */
+        float largest = 0;
+        const size_t first = i / n * n + i % n / PLAIN_BLOCK * PLAIN_BLOCK;
+        for (size_t j = first; j < first + PLAIN_BLOCK && j < i / n * n + n; j++)
+            largest = fabsf(x[j]) > largest ? fabsf(x[j]) : largest;
+        const double most = codec->most, lost = fabs((double)seen[i] - (double)x[i]);
+        if (lost <= 0.5001 * (double)largest / most || lost < most * 0x1p-126) continue;
+        test_check(0, "%d bits, %s: %g becomes %g in a block up to %g", bits, codec_data[data],
+                   (double)x[i], (double)seen[i], (double)largest);
+        break;
+    }
+}
+
+/* Sums of n senders' parts, as numbers and packed again; how & 4: with two copies of the errors. */
+static void codec_sums(int bits, zero_type type, int data, size_t n, int senders, int parts,
+                       int how) {
+    static unsigned char packed[5 * 2 * 4096], again[2 * 4096], expected[2 * 4096];
+    static float x[CODEC_MOST], one[CODEC_MOST], sum[CODEC_MOST], total[CODEC_MOST],
+        before[CODEC_MOST], out[CODEC_MOST], error[CODEC_MOST];
+    static uint16_t kept[2][CODEC_MOST], was[CODEC_MOST];
+    const zp_codec *codec = zp_codec_find(bits);
+    const size_t all = n * (size_t)parts, each = plain_bytes(bits, n), blocks = zp_codec_blocks(n);
+    const float scale = how & 1 ? 0.25f : 1.0f / 3;
+    const int accumulates = how & 2 ? 1 : 0;
+    size_t at = 0;
+    for (int p = 0; p < senders; p++) {
+        codec_fill(p ? 0 : data, (uint64_t)(100 * p + bits), ZERO_F32, all, x, x);
+        for (int r = 0; r < parts; r++)
+            plain_through(bits, x + (size_t)r * n, n, one + (size_t)r * n,
+                          packed + ((size_t)p * (size_t)parts + (size_t)r) * each);
+        for (size_t i = 0; i < all; i++) sum[i] = p ? sum[i] + one[i] : one[i];
+    }
+    const zp_quantized from = {(char *)packed, (size_t)parts * each, n, *codec, senders, parts};
+    for (size_t i = 0; i < all; i++) total[i] = before[i] = (float)(i % 7);
+    const zp_codec_kernels_decode_args a = {
+        from, out, type == ZERO_F32 && !(how & 4) ? NULL : total, type, scale, accumulates};
+    if (!a.total) memcpy(out, before, all * sizeof *out);
+    zp_codec_kernels_decode_loop(&a, (size_t)parts * blocks, 1);
+    for (size_t i = 0; i < all; i++) {
+        const float more = scale * sum[i], now = accumulates ? before[i] + more : more;
+        one[i] = host_round(type, now);
+        before[i] = now;
+        x[i] = a.total && type == ZERO_F32 ? one[i] : host_get(out, type, i);
+    }
+    const int same =
+        codec_same(x, one, all, &at) && (!a.total || codec_same(total, before, all, &at));
+    test_check(same, "sum of %d, %d bits, type %d, %s, %d parts of %zu, how %d: number %zu is %g",
+               senders, bits, (int)type, codec_data[data], parts, n, how, at, (double)x[at]);
+    /* packed again, with feedback or without */
+    zp_control control;
+    memset(&control, 0, sizeof control);
+    control.scale = how & 1 ? 1024.0f : 1.0f;
+    control.fed = how & 4 ? n / 32 % 2 : 0;
+    const int read = control.fed, feeds = (how & 2) != 0, later = n % 3 == 0;
+    const int from_copy = how & 4 ? read ^ later : 0, to_copy = how & 4 ? !read : 0;
+    for (size_t i = 0; i < all; i++) {
+        error[i] = plain_bf16(codec_number(0, test_mix(i), i) * (how & 1 ? 1e-3f : 1.0f));
+        host_put(kept[from_copy], ZERO_BF16, i, error[i]);
+    }
+    memcpy(was, kept[from_copy], sizeof was);
+    const zp_codec_kernels_encode_args b = {
+        from, NULL,  (char *)again,           ZERO_F32, 1, feeds ? kept[0] : NULL, &control,
+        0.8f, later, how & 4 ? CODEC_MOST : 0};
+    memset(again, 0, sizeof again);
+    zp_codec_kernels_encode_loop(&b, (size_t)parts * blocks, 1);
+    int right = 1;
+    for (int r = 0; r < parts; r++) {
+        float *mine = sum + (size_t)r * n, fed[CODEC_MOST];
+        memcpy(fed, mine, n * sizeof *fed);
+        for (size_t i = 0; i < n && feeds; i++) {
+            const float more = control.scale * error[(size_t)r * n + i];
+            fed[i] += more;
+        }
+        plain_through(bits, fed, n, one, expected);
+        if (feeds) plain_feed(bits, mine, n, error + (size_t)r * n, 0.8f, control.scale, one);
+        for (size_t i = 0; i < 4 * blocks; i += 4) {
+            float s;
+            memcpy(&s, expected + i, 4);
+            if (isnan(s)) memcpy(expected + i, again + (size_t)r * each + i, 4);
+        }
+        right &= !memcmp(again + (size_t)r * each, expected, each);
+    }
+    right &= from_copy == to_copy || !memcmp(was, kept[from_copy], sizeof was);
+    for (size_t i = 0; i < all && feeds; i++) {
+        const float now = host_get(kept[to_copy], ZERO_BF16, i);
+        right &= !memcmp(&now, &error[i], sizeof now);
+    }
+    test_check(right, "sum of %d packed again, %d bits, %s, %d parts of %zu, how %d", senders, bits,
+               codec_data[data], parts, n, how);
+}
+
+/* Where the processor has instructions of its own: the plain bodies' bits. */
+static void codec_bodies(void) {
+    static float x[PLAIN_BLOCK], wide[PLAIN_BLOCK], plain[PLAIN_BLOCK];
+    uint8_t codes[PLAIN_BLOCK], other[PLAIN_BLOCK];
+    for (uint64_t i = 0; i < 4 * CODEC_DATA; i++) {
+        const zp_codec *c = &zp_codecs[i % 2];
+        const size_t n = i % 3 ? PLAIN_BLOCK : 32 * (1 + i / 3 % (PLAIN_BLOCK / 32 - 1));
+        codec_fill((int)(i % CODEC_DATA), i, ZERO_F32, n, x, x);
+        const uint32_t largest = zp_codec_blocks_plain_largest(n, x);
+        const zp_block_scale m = zp_codec_scale_block(largest, c->most);
+        int same = ZP_BODY(n, largest, x) == largest;
+        memset(codes, 0, sizeof codes);
+        memset(other, 0, sizeof other);
+        if (m.inverse != 0) zp_codec_blocks_plain_encode(n, c, x, m.inverse, codes, 0);
+        if (m.inverse != 0) ZP_BODY(n, encode, c, x, m.inverse, other, 0);
+        same &= !memcmp(codes, other, sizeof codes);
+        for (int adds = 0; adds < 2; adds++) {
+            zp_codec_blocks_plain_decode(n, c, codes, m.scale, plain, adds);
+            ZP_BODY(n, decode, c, codes, m.scale, wide, adds);
+            size_t at;
+            same &= codec_same(plain, wide, n, &at);
+        }
+        test_check(same, "%d bits, %s, %zu: the processor's own instructions", c->bits,
+                   codec_data[i % CODEC_DATA], n);
+    }
+}
+
+/* What is more than caches keep, and goes past them, has the same bits. */
+static void codec_large(int bits, zero_type type) {
+    enum { LARGE = (2 << 20) + 96 };
+    const zp_codec *codec = zp_codec_find(bits);
+    const size_t each = plain_bytes(bits, LARGE), blocks = zp_codec_blocks(LARGE);
+    float *x = (float *)calloc(LARGE, sizeof *x), *out = (float *)calloc(LARGE, sizeof *out);
+    unsigned char *expected = (unsigned char *)calloc(each, 1);
+    char *stored = (char *)zp_device_alloc(NULL, 4 * LARGE);
+    char *packed = (char *)zp_device_alloc(NULL, each);
+    float *total = (float *)zp_device_alloc(NULL, sizeof *total * LARGE);
+    size_t at = 0;
+    codec_fill(0, (uint64_t)bits, type, LARGE, stored, x);
+    plain_through(bits, x, LARGE, out, expected);
+    const zp_quantized plain = {NULL, 0, LARGE, *codec, 0, 1},
+                       from = {packed, 0, LARGE, *codec, 2, 1};
+    const zp_codec_kernels_encode_args a = {plain, stored, packed, type, 1, NULL, NULL, 0, 0, 0};
+    zp_codec_kernels_encode_loop(&a, blocks, 1);
+    test_check(!memcmp(packed, expected, each), "%d bits, type %d, %d numbers: other bytes", bits,
+               (int)type, (int)LARGE);
+    const zp_codec_kernels_decode_args b = {from, stored, total,
+                                            type, 0.25f,  0}; /* of one sender twice */
+    zp_codec_kernels_decode_loop(&b, blocks, 1);
+    for (size_t i = 0; i < LARGE; i++) {
+        const float sum = out[i] + out[i];
+        out[i] = 0.25f * sum;
+    }
+    int same = codec_same(total, out, LARGE, &at);
+    for (at = same ? 0 : at; at < LARGE && same && type != ZERO_F32; at++)
+        same = host_get(stored, type, at) == host_round(type, out[at]);
+    at %= LARGE;
+    test_check(same, "%d bits, type %d, %d numbers: by number %zu, %g, not %g", bits, (int)type,
+               (int)LARGE, at, (double)total[at], (double)out[at]);
+    zp_device_free(total);
+    zp_device_free(packed);
+    zp_device_free(stored);
+    free(expected);
+    free(out);
+    free(x);
+}
+
+static void codec_kernels(void) {
+    for (int bits = 8; bits >= 4; bits -= 4)
+        for (int type = 0; type < ZERO_TYPES; type++)
+            for (int data = 0; data < CODEC_DATA; data++)
+                for (int i = 0; i < CODEC_LENGTHS; i++) {
+                    const size_t n = codec_lengths[i];
+                    codec_packs(bits, (zero_type)type, data, n, 1 + i % 3, 1);
+                    if (data == 0) codec_packs(bits, (zero_type)type, data, n, 4, 2);
+                    codec_sums(bits, (zero_type)type, data, n, 1 + (i + data) % 5, 1 + i % 2,
+                               (i + data) % 8);
+                }
+    for (int i = 0; i < 2 * ZERO_TYPES; i++) codec_large(i % 2 ? 4 : 8, (zero_type)(i / 2));
+    test_check(!zp_codec_find(0) && !zp_codec_find(5) && zp_codec_find(4)->most == 7, "codecs");
+}
+
+/* ---- contexts ---- */
+
+/* What bits depend on. */
+typedef struct codec_group {
+    int nranks, node_size, shard_ranks, micro_steps, sharded, weights, gradients;
+    float beta;
+    int reset, bad, clip;
+    zero_type type;
+    zero_grad_type grads;
+} codec_group;
+/* What they do not. */
+typedef struct codec_setting {
+    int stage, no_overlap, bucket, prefetch, no_mapping, threads, tier, second_ranks;
+} codec_setting;
+
+enum { CODEC_STEPS = 4, CODEC_BAD = 1 };
+static const zero_tensor_desc codec_tensors[] = {
+    {"emb", 5003, .layers = 1},
+    {"w", 1009, 4, .unit = 1},
+    {"b", 33, 4, .unit = 1, .flags = ZERO_ONE_D | ZERO_NO_DECAY},
+    {"v", 70, 1, .unit = 5, .flags = ZERO_ONE_D}, /* a unit of vectors */
+    {"norm", 9, 3, .unit = 1, .flags = ZERO_KEEP | ZERO_ONE_D | ZERO_NO_DECAY},
+    {"out", 300, 1, .unit = 6}};
+enum { CODEC_TENSORS = sizeof codec_tensors / sizeof *codec_tensors, CODEC_UNITS = 7 };
+
+typedef struct codec_run { /* in shared memory */
+    host_spec spec;
+    codec_group group;
+    uint64_t hash[8];
+    double norm[8][CODEC_STEPS];
+    uint64_t sent[8];
+    zero_plan plan[8];
+    int looks, saves;
+} codec_run;
+
+static host_reference codec_after[CODEC_STEPS + 1]; /* what hooks hand out after each step */
+static double codec_norm[CODEC_STEPS];
+static const char *codec_folder = "/tmp";
+
+/* One element that is not finite, on one rank. */
+static void codec_poison(host_run *h, int t, size_t first, void *g) {
+    const size_t at = 600;
+    if (h->step != CODEC_BAD || h->micro || h->rank->rank != h->spec->nranks - 1 || t != 1) return;
+    if (at >= first && at - first < h->spec->desc[t].numel)
+        host_put(g, host_grad_type(h->spec), at - first, NAN);
+}
+
+static void codec_spec(host_spec *s, const codec_group *g, const codec_setting *how) {
+    static const int prefetch[] = {0, ZERO_NONE, 3};
+    static const size_t bucket[] = {0, 6000, 100000};
+    memset(s, 0, sizeof *s);
+    s->ntensors = CODEC_TENSORS;
+    s->units = CODEC_UNITS;
+    memcpy(s->desc, codec_tensors, sizeof codec_tensors);
+    s->seed = 17;
+    s->nranks = g->nranks;
+    s->node_size = g->node_size;
+    s->micro_steps = g->micro_steps;
+    s->silent_unit = -1;
+    s->adamw = (zero_hyper){0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, g->clip ? 0.5f : 0.0f};
+    s->poison = g->bad ? codec_poison : NULL;
+    zero_config *c = &s->cfg;
+    c->stage = how->stage;
+    c->accumulation = g->sharded ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL;
+    c->type = g->type;
+    c->grads = g->grads;
+    c->scaler.hysteresis = 1;
+    c->scaler.initial = 16;
+    c->weight_bits = g->weights;
+    c->gradient_bits = g->gradients;
+    c->feedback = g->beta;
+    c->feedback_reset = g->reset;
+    s->shard_ranks = c->shard_ranks = g->shard_ranks;
+    c->second_ranks = how->second_ranks;
+    c->no_overlap = how->no_overlap;
+    c->bucket_numel = bucket[how->bucket];
+    c->prefetch = prefetch[how->prefetch];
+    c->no_mapping = how->no_mapping;
+    c->threads = 1 + how->threads;
+    c->timeout_s = 60;
+    c->folder = codec_folder;
+    if (how->tier) c->optimizer_tier = ZERO_FILE;
+    if (how->tier && c->stage == 3) c->parameter_tier = ZERO_FILE;
+    if (how->tier && c->stage > 1 && (g->sharded || g->micro_steps == 1))
+        c->gradient_tier = ZERO_FILE;
+}
+
+static int codec_divisor(int a, int b) { return b ? codec_divisor(b, a % b) : a; }
+
+/* Who adds what up first: `size` consecutive ranks share a copy, of which `local` are a node; in as
+   many groups. */
+typedef struct plain_ranks {
+    int size, local, groups;
+} plain_ranks;
+static plain_ranks plain_ranks_of(const host_spec *s) {
+    const int n = s->nranks, size = s->shard_ranks ? s->shard_ranks : n;
+    const int node = codec_divisor(size, s->node_size ? s->node_size : n);
+    const plain_ranks x = {size, node > 1 ? node : size, n / size};
+    return x;
+}
+
+/* The plain training's own layout: tensors on lines, pieces of whole lines, a shard those of its
+   copies. */
+typedef struct plain_unit {
+    size_t at[CODEC_TENSORS], from[CODEC_TENSORS], numel[CODEC_TENSORS]; /* by member */
+    int tensor[CODEC_TENSORS], members;
+    size_t shard, padded;
+    int vectors, kept;
+} plain_unit;
+static plain_unit plain_unit_of(const host_spec *s, int unit) {
+    plain_unit x;
+    size_t end = 0;
+    memset(&x, 0, sizeof x);
+    x.vectors = 1;
+    x.kept = unit == s->units;
+    for (int t = 0; t < s->ntensors; t++) {
+        const zero_tensor_desc *d = &s->desc[t];
+        const int kept = d->flags & ZERO_KEEP;
+        if (x.kept ? !kept : (kept || !host_in_unit(d, unit))) continue;
+        const int m = x.members++;
+        x.tensor[m] = t;
+        x.at[m] = (end + 31) / 32 * 32;
+        x.numel[m] = kept ? d->numel * (size_t)d->layers : d->numel;
+        x.from[m] = kept ? 0 : (size_t)(unit - d->unit) * d->numel;
+        x.vectors &= (d->flags & ZERO_ONE_D) != 0;
+        end = x.at[m] + x.numel[m];
+    }
+    const size_t ranks = (size_t)s->nranks;
+    const plain_ranks of = plain_ranks_of(s);
+    x.shard = ((end + ranks - 1) / ranks + 31) / 32 * 32 * (size_t)of.groups;
+    x.padded = x.shard * (size_t)of.size;
+    return x;
+}
+
+enum { PLAIN_MOST = 5376 };
+typedef struct plain_errors {
+    float sent[8][CODEC_UNITS + 1][PLAIN_MOST], summed[8][CODEC_UNITS + 1][PLAIN_MOST];
+} plain_errors;
+static plain_errors *plain_error;
+
+/* The units of a group's ranks, of which `first` is the first, become the sums of their shards,
+   packed on the way. */
+static void plain_reduce(const host_spec *s, int unit, const plain_unit *x, int first,
+                         float (*g)[PLAIN_MOST], float *out) {
+    static float sent[8][PLAIN_MOST], sum[8][PLAIN_MOST], y[PLAIN_MOST];
+    const zero_config *c = &s->cfg;
+    const plain_ranks of = plain_ranks_of(s);
+    const int n = of.size, local = of.local, nodes = n / local;
+    const size_t shard = x->shard;
+    const float scale = host_scale(s);
+    for (int r = 0; r < n; r++)
+        for (int o = 0; o < n; o++) {
+            float *at = sent[r] + (size_t)o * shard, *error = plain_error->sent[first + r][unit];
+            if (c->feedback > 0)
+                plain_feed(c->gradient_bits, g[r] + (size_t)o * shard, shard,
+                           error + (size_t)o * shard, c->feedback, scale, at);
+            else
+                plain_through(c->gradient_bits, g[r] + (size_t)o * shard, shard, at, NULL);
+        }
+    for (int o = 0; o < n; o++)
+        for (int k = 0; k < nodes; k++) {
+            float *here = sum[k] + (size_t)o * shard;
+            for (size_t i = 0; i < shard; i++) {
+                const size_t e = (size_t)o * shard + i;
+                here[i] = sent[k * local][e];
+                for (int p = 1; p < local; p++) here[i] += sent[k * local + p][e];
+            }
+            if (nodes == 1) continue;
+            const int rank = first + k * local + o % local; /* that has summed it */
+            memcpy(y, here, shard * sizeof *y);
+            if (c->feedback > 0)
+                plain_feed(c->gradient_bits, y, shard,
+                           plain_error->summed[rank][unit] + (size_t)(o / local) * shard,
+                           c->feedback, scale, here);
+            else
+                plain_through(c->gradient_bits, y, shard, here, NULL);
+        }
+    for (size_t e = 0; e < x->padded; e++) {
+        out[e] = sum[0][e];
+        for (int k = 1; k < nodes; k++) out[e] += sum[k][e];
+    }
+}
+
+/* The sum over a group's ranks of what is not packed: inside nodes, then over nodes. */
+static void plain_sum(const plain_ranks *of, size_t n, float (*g)[PLAIN_MOST], float *out) {
+    for (size_t e = 0; e < n; e++)
+        for (int node = 0; node < of->size; node += of->local) {
+            float sum = g[node][e];
+            for (int r = node + 1; r < node + of->local; r++) sum += g[r][e];
+            out[e] = node ? out[e] + sum : sum;
+        }
+}
+
+/* The mean gradient of a unit, scaled, as it is stored after reduction: each group of ranks that
+   share a copy adds up its micro-steps, then the groups are summed, and what comes of it is
+   divided; one group alone divides each. */
+static void plain_mean(const host_spec *s, int sharded, int step, int unit, const plain_unit *x,
+                       float *mean) {
+    static float g[8][PLAIN_MOST], out[PLAIN_MOST], acc[8][PLAIN_MOST];
+    const plain_ranks of = plain_ranks_of(s);
+    const zero_type type = host_grad_type(s);
+    const int collects = !sharded && type != ZERO_F32;
+    const float scale = 1.0f / (float)s->nranks, within = of.groups > 1 ? 1 : scale;
+    memset(g, 0, sizeof g);
+    for (int micro = 0; micro < s->micro_steps; micro++) {
+        for (int r = 0; r < s->nranks; r++)
+            for (int m = 0; m < x->members; m++)
+                for (size_t i = 0; i < x->numel[m]; i++) {
+                    float *at = &g[r][x->at[m] + i];
+                    const float one = host_gradient(s, sharded || collects ? 0 : *at, step, micro,
+                                                    r, x->tensor[m], x->from[m] + i);
+                    *at = collects && micro ? *at + one : one;
+                    if (s->poison && step == CODEC_BAD && micro == 0 && r == s->nranks - 1
+                        && x->tensor[m] == 1 && x->from[m] + i == 600)
+                        *at = NAN;
+                }
+        if (!sharded && micro + 1 < s->micro_steps) continue;
+        for (int r = 0; r < s->nranks; r++)
+            for (size_t e = 0; e < x->padded; e++) g[r][e] = host_round(type, g[r][e]);
+        for (int k = 0; k < of.groups; k++) {
+            const int first = k * of.size;
+            if (s->cfg.gradient_bits && of.size > 1 && !x->vectors)
+                plain_reduce(s, unit, x, first, g + first, out);
+            else
+                plain_sum(&of, x->padded, g + first, out);
+            for (size_t e = 0; e < x->padded; e++) {
+                const float more = within * out[e];
+                acc[k][e] = sharded && micro ? acc[k][e] + more : more;
+            }
+        }
+    }
+    for (size_t e = 0; e < x->padded; e++) {
+        for (int k = 1; k < of.groups; k++) acc[0][e] += acc[k][e];
+        mean[e] = host_round(type, of.groups > 1 ? scale * acc[0][e] : acc[0][e]);
+    }
+}
+
+/* AdamW as host.h has it, of one element whose scaled gradient is given. */
+static void plain_adamw(host_reference *r, const host_spec *s, int t, size_t i, double clip,
+                        float scaled) {
+    const zero_hyper *a = &s->adamw;
+    const double b1 = (double)a->beta1, b2 = (double)a->beta2;
+    const double root = sqrt(1.0 - pow(b2, (double)r->steps));
+    const double ratio = root / (1.0 - pow(b1, (double)r->steps)), eps = (double)a->eps * root;
+    const double size = (double)a->lr * ratio, factor = clip / (double)host_scale(s);
+    const double decay =
+        s->desc[t].flags & ZERO_NO_DECAY ? 0 : (double)a->lr * (double)a->weight_decay;
+    const double g = (double)(float)((double)scaled * factor), p = (double)r->master[t][i];
+    const double m = b1 * (double)r->m[t][i] + (1 - b1) * g;
+    const double v = b2 * (double)r->v[t][i] + (1 - b2) * (g * g);
+    r->m[t][i] = (float)m;
+    r->v[t][i] = (float)v;
+    r->master[t][i] = (float)(p - (decay * p + size * (m / ((double)sqrtf((float)v) + eps))));
+    r->p[t][i] = host_round(s->cfg.type, r->master[t][i]);
+}
+
+/* What hooks hand out: weights that came packed, of units that are not resident. */
+static void plain_show(const host_spec *s, const host_reference *r, host_reference *shown) {
+    static float whole[PLAIN_MOST], out[PLAIN_MOST];
+    for (int t = 0; t < HOST_TENSORS; t++) {
+        free(shown->p[t]);
+        shown->p[t] = t < s->ntensors ? (float *)malloc(host_numel(s, t) * sizeof(float)) : NULL;
+        if (t < s->ntensors) memcpy(shown->p[t], r->p[t], host_numel(s, t) * sizeof(float));
+    }
+    for (int u = 0; u < s->units && s->cfg.weight_bits; u++) {
+        const plain_unit x = plain_unit_of(s, u);
+        if (x.vectors || plain_ranks_of(s).size == 1) continue;
+        memset(whole, 0, sizeof whole);
+        for (int m = 0; m < x.members; m++)
+            memcpy(whole + x.at[m], r->p[x.tensor[m]] + x.from[m], x.numel[m] * sizeof *whole);
+        for (int o = 0; o < plain_ranks_of(s).size; o++)
+            plain_through(s->cfg.weight_bits, whole + (size_t)o * x.shard, x.shard,
+                          out + (size_t)o * x.shard, NULL);
+        for (int m = 0; m < x.members; m++)
+            for (size_t i = 0; i < x.numel[m]; i++)
+                shown->p[x.tensor[m]][x.from[m] + i] = host_round(s->cfg.type, out[x.at[m] + i]);
+    }
+}
+
+/* The same training without any plugin, into codec_after and codec_norm; its hash at the end. What
+   clips are the plugin's norms, whose last bits are of its own order: first it is asked without,
+   for what they are to be. */
+static uint64_t plain_train(const codec_group *g, const double *norms) {
+    static float mean[PLAIN_MOST];
+    const codec_setting any = {3, 0, 0, 0, 0, 0, 0, 0};
+    host_spec s;
+    host_reference r;
+    uint64_t hash = 0;
+    codec_spec(&s, g, &any);
+    host_reference_open(&r, &s);
+    memset(plain_error, 0, sizeof *plain_error);
+    plain_errors *before = (plain_errors *)malloc(sizeof *before);
+    for (int step = 0; step <= CODEC_STEPS; step++) {
+        const int skips = g->bad && step == CODEC_BAD, sharded = g->sharded && g->micro_steps > 1;
+        double sum = 0;
+        plain_show(&s, &r, &codec_after[step]);
+        if (step == CODEC_STEPS) break;
+        if (g->reset && step % g->reset == 0) memset(plain_error, 0, sizeof *plain_error);
+        r.steps += !skips;
+        *before = *plain_error;
+        const double most = (double)s.adamw.max_norm, norm = norms ? norms[step] : 0;
+        const double clip = most > 0 && norm + 1e-6 > most ? most / (norm + 1e-6) : 1;
+        for (int u = 0; u <= s.units; u++) {
+            const plain_unit x = plain_unit_of(&s, u);
+            plain_mean(&s, sharded, step, u, &x, mean);
+            for (size_t e = 0; e < x.padded; e++) sum += (double)mean[e] * (double)mean[e];
+            for (int m = 0; m < x.members && !skips; m++)
+                for (size_t i = 0; i < x.numel[m]; i++)
+                    plain_adamw(&r, &s, x.tensor[m], x.from[m] + i, clip, mean[x.at[m] + i]);
+        }
+        codec_norm[step] = sqrt(sum) / (double)host_scale(&s);
+        if (skips && g->type == ZERO_F16) *plain_error = *before;
+        if (skips) s.cfg.scaler.initial /= 2;
+    }
+    free(before);
+    hash = host_hash_reference(hash, &r, &s);
+    host_reference_close(&r, &s);
+    return hash;
+}
+
+/* Errors are this rank's, of one kind, and as many as there are. */
+static void codec_bad_ranges(host_run *h, const zero_range *errors, const void *values) {
+    zero_range bad[3] = {*errors, *errors, *errors};
+    bad[0].count++;
+    bad[1].first = bad[1].count + 1;
+    bad[2].kind = ZERO_MOMENT_1;
+    for (int i = 0; i < 4; i++)
+        if (zero_state_put(h->z, i < 3 ? &bad[i] : errors, i < 3 ? values : NULL)
+            != ZERO_ERR_ARGUMENT)
+            test_rank_fail(h->rank, "bad range %d of errors is taken", i);
+}
+
+/* Saves all that this rank goes on from, and goes on from it in a context made anew; saves 2: but
+   for the errors. */
+static int codec_again(host_run *h, int saves) {
+    enum { MOST = 64 };
+    zero_range range[MOST];
+    void *values[MOST] = {NULL};
+    zero_counters counters;
+    const int step = h->step;
+    HOST_TRY(h, zero_state_begin(h->z));
+    const int n = zero_state_ranges(h->z, 1);
+    for (int i = 0; i < n && n <= MOST; i++) {
+        HOST_TRY(h, zero_state_range(h->z, 1, i, &range[i]));
+        values[i] = malloc(range[i].count * zero_type_bytes(range[i].type));
+        HOST_TRY(h, zero_state_get(h->z, &range[i], values[i]));
+    }
+    zero_state_counters(h->z, &counters);
+    HOST_TRY(h, zero_state_end(h->z, 0));
+    const host_reference *reference = h->reference;
+    const host_spec *s = h->spec;
+    test_rank *rank = h->rank;
+    zero_ctx *old = h->z;
+    char name[64];
+    const plain_ranks of = plain_ranks_of(s);
+    snprintf(name, sizeof name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d", rank->rank, s->nranks,
+             of.size, of.local);
+    if (!host_open(h, s, rank)) return 0;
+    h->step = step;
+    h->reference = reference;
+    HOST_TRY(h, zero_state_begin(h->z));
+    for (int i = 0; i < n && n <= MOST; i++) {
+        const int last = i == n - 1, fed = !strncmp(range[i].name, ZERO_FEEDBACK_NAME, 17);
+        if (fed != (last && s->cfg.feedback > 0 && of.size > 1)
+            || (fed && strcmp(range[i].name, name)))
+            test_rank_fail(rank, "range %d of %d is %s", i, n, range[i].name);
+        if (fed) codec_bad_ranges(h, &range[i], values[i]);
+        if (!fed || saves == 1) HOST_TRY(h, zero_state_put(h->z, &range[i], values[i]));
+    }
+    if (n > MOST) test_rank_fail(rank, "%d ranges", n);
+    HOST_TRY(h, zero_state_set_counters(h->z, &counters));
+    HOST_TRY(h, zero_state_end(h->z, 1));
+    zero_destroy(old); /* it owns the names */
+    for (int i = 0; i < n && i < MOST; i++) free(values[i]);
+    return 1;
+}
+
+static void codec_rank(test_rank *rank) {
+    codec_run *run = (codec_run *)rank->arg;
+    const host_spec *s = &run->spec;
+    host_run h;
+    int ok = host_open(&h, s, rank);
+    if (run->looks) h.reference = codec_after;
+    for (int step = 0; step < CODEC_STEPS && ok; step++) {
+        zero_step_report report;
+        memset(&report, 0, sizeof report);
+        if (step == 2 && run->saves) ok = codec_again(&h, run->saves);
+        ok = ok && host_train_step(&h);
+        if (ok && zero_step_result(h.z, &report)) test_rank_fail(rank, "%s", zero_last_error(h.z));
+        run->norm[rank->rank][step] = report.norm;
+        if (h.reference) h.reference++;
+    }
+    if (ok) {
+        zero_stats stats;
+        if (zero_query_stats(h.z, &stats) || zero_query_plan(h.z, &run->plan[rank->rank]))
+            test_rank_fail(rank, "%s", zero_last_error(h.z));
+        run->sent[rank->rank] = stats.sent_bytes;
+        run->hash[rank->rank] = host_hash(&h);
+    }
+    zero_destroy(h.z);
+}
+
+static const char *codec_name(const codec_group *g) {
+    static char text[200];
+    snprintf(
+        text, sizeof text,
+        "%d ranks, nodes of %d, -zs %d, type %d, gradients %d, %d micro-steps, %s, -qw %d -qg %d "
+        "-qf %g -qr %d, bad %d, clip %d",
+        g->nranks, g->node_size, g->shard_ranks, (int)g->type, (int)g->grads, g->micro_steps,
+        g->sharded ? "SHARDED" : "LOCAL", g->weights, g->gradients, (double)g->beta, g->reset,
+        g->bad, g->clip);
+    return text;
+}
+
+static codec_run *codec_shared;
+
+/* The norms are those of the plain training. */
+static void codec_norms(const codec_group *g) {
+    for (int step = 0; step < CODEC_STEPS; step++) {
+        const double is = codec_shared->norm[0][step], was = codec_norm[step];
+        test_check(isnan(is) == isnan(was) && (isnan(was) || fabs(is - was) <= 1e-6 * was),
+                   "%s: norm %g in step %d, expected %g", codec_name(g), is, step, was);
+    }
+}
+
+/* One training, against `expected`; 0: nothing yet. */
+static void codec_train(const codec_group *g, const codec_setting *how, int processes,
+                        uint64_t expected, int looks, int saves) {
+    codec_run *run = codec_shared;
+    memset(run, 0, sizeof *run);
+    run->group = *g;
+    run->saves = saves;
+    run->looks = looks;
+    codec_spec(&run->spec, g, how);
+    (void)alarm(100);
+    int ok = processes ? test_processes(g->nranks, g->node_size, codec_rank, run, 100)
+                       : test_ranks(g->nranks, g->node_size, codec_rank, run);
+    for (int r = 0; r < g->nranks; r++) ok &= run->hash[r] == (expected ? expected : run->hash[0]);
+    test_check(ok,
+               "%s: stage %d, -zh %d, overlap %d, bucket %d, prefetch %d, mapping %d, threads %d, "
+               "tier %d, processes %d: %016llx, expected %016llx: %s",
+               codec_name(g), how->stage, how->second_ranks, !how->no_overlap, how->bucket,
+               how->prefetch, !how->no_mapping, 1 + how->threads, how->tier, processes,
+               (unsigned long long)run->hash[0], (unsigned long long)expected, test_first);
+    if (looks && ok) codec_norms(g);
+}
+
+/* Bytes of a step: the formula, the plan and the meter. */
+static void codec_bytes(const codec_group *g, const codec_setting *how) {
+    const codec_run *run = codec_shared;
+    const host_spec *s = &run->spec;
+    const plain_ranks of = plain_ranks_of(s);
+    const size_t n = (size_t)of.size, local = (size_t)of.local, nodes = n / local;
+    const size_t others = (size_t)of.groups - 1, stored = zero_type_bytes(g->type);
+    const size_t grad = zero_type_bytes(host_grad_type(s));
+    const size_t times = g->sharded ? (size_t)g->micro_steps : 1;
+    double sum = 0, memory = 0, gathered = 0, packed = 0;
+    for (int u = 0; u <= s->units; u++) {
+        const plain_unit x = plain_unit_of(s, u);
+        zero_plan_unit unit;
+        memset(&unit, 0, sizeof unit);
+        const int codes = !x.vectors && n > 1;
+        const double one = (double)plain_bytes(g->gradients ? g->gradients : 8, x.shard);
+        const double weights = (double)plain_bytes(g->weights ? g->weights : 8, x.shard);
+        /* gathers: of what is resident one, of the rest one in forward and one in backward, but of
+           a last unit whose buffer is still there */
+        if (codes && g->gradients)
+            sum += (double)times * one * (double)((local - 1) * nodes + nodes - 1);
+        else
+            sum += (double)(times * x.shard * (n - 1) * grad);
+        sum += (double)(others * x.shard / (others + 1) * (sizeof(float) + grad));
+        if (how->stage < 3) sum += (double)(x.shard * (n - 1) * stored);
+        if (codes && g->gradients) packed = one > packed ? one : packed;
+        if (codes && g->gradients && g->beta > 0)
+            memory += (g->type == ZERO_F16 ? 4 : 2)
+                      * (double)(x.padded + (nodes > 1 ? nodes * x.shard : 0));
+        if (codes && g->weights) gathered = weights > gathered ? weights : gathered;
+    }
+    memory += (gathered + 2 * packed) * (double)n;
+    const zero_plan *p = &run->plan[0];
+    if (how->stage < 3)
+        test_check((double)p->sent_bytes == sum, "%s: %zu bytes planned, the formula says %.0f",
+                   codec_name(g), p->sent_bytes, sum);
+    test_check((double)p->packed_bytes == memory, "%s: %zu bytes kept, the formula says %.0f",
+               codec_name(g), p->packed_bytes, memory);
+    test_check(run->sent[0] == (uint64_t)CODEC_STEPS * p->sent_bytes,
+               "%s, stage %d: %llu bytes sent in %d steps, planned %zu each", codec_name(g),
+               how->stage, (unsigned long long)run->sent[0], CODEC_STEPS, p->sent_bytes);
+}
+
+/* As many ranks as divide those that share a copy; every second time none are said. */
+static int codec_drawn_part(test_random *r, int share, int nranks) {
+    const int n = share ? share : nranks, part = 1 + test_below(r, n);
+    return test_below(r, 2) ? codec_divisor(n, part) : 0;
+}
+static codec_setting codec_drawn(test_random *r, const codec_group *g, int i) {
+    codec_setting how;
+    how.stage = g->weights ? 3 : 1 + i % 3;
+    how.no_overlap = test_below(r, 3) == 0;
+    how.bucket = test_below(r, 3);
+    how.prefetch = test_below(r, 3);
+    how.no_mapping = test_below(r, 2);
+    how.threads = test_below(r, 2);
+    how.tier = test_below(r, 3) == 0;
+    how.second_ranks = how.stage == 3 ? codec_drawn_part(r, g->shard_ranks, g->nranks) : 0;
+    return how;
+}
+
+/* A first run says the norms, which are those of the plain training but for their last bits; with
+   these that clips as the runs do. */
+static void codec_clipped(const codec_group *g, int runs, test_random *r) {
+    double norms[CODEC_STEPS];
+    codec_setting how = codec_drawn(r, g, 0);
+    (void)plain_train(g, NULL);
+    codec_train(g, &how, 0, 0, 0, 0);
+    memcpy(norms, codec_shared->norm[0], sizeof norms);
+    codec_norms(g);
+    const uint64_t expected = plain_train(g, norms);
+    for (int k = 0; k < runs; k++) {
+        how = codec_drawn(r, g, k);
+        codec_train(g, &how, 0, expected, 1, 0);
+    }
+}
+
+static void codec_contexts(uint64_t seed, int runs, int processes) {
+    static const int ranks[][2] = {{2, 0}, {3, 0}, {4, 2}, {4, 0}, {4, 1}, {6, 2}, {6, 3}, {2, 1}};
+    static const struct {
+        zero_type type;
+        zero_grad_type grads;
+    } types[] = {{ZERO_F32, ZERO_GRAD_AUTO},
+                 {ZERO_BF16, ZERO_GRAD_AS_TYPE},
+                 {ZERO_F16, ZERO_GRAD_AS_TYPE},
+                 {ZERO_BF16, ZERO_GRAD_F32}};
+    static const int bits[][2] = {{0, 4}, {0, 8}, {8, 0}, {4, 0}, {8, 4}, {4, 8}};
+    test_random r = {test_mix(seed)};
+    for (int i = 0; i < (processes ? 12 : 96); i++) {
+        codec_group g;
+        memset(&g, 0, sizeof g);
+        g.nranks = ranks[i % 8][0];
+        g.node_size = ranks[i % 8][1];
+        g.type = types[i / 2 % 4].type;
+        g.grads = types[i / 2 % 4].grads;
+        g.weights = bits[i % 6][0];
+        g.gradients = bits[i % 6][1];
+        g.beta = g.gradients && i % 3 ? 0.8f : 0;
+        g.reset = g.beta > 0 && i % 2 ? 2 : 0;
+        g.micro_steps = 1 + i / 3 % 3;
+        g.sharded = i / 5 % 2;
+        g.bad = i % 4 == 1 || (g.type == ZERO_F16 && i % 3 == 0);
+        g.shard_ranks = codec_drawn_part(&r, 0, g.nranks);
+        const uint64_t expected = plain_train(&g, NULL);
+        for (int k = 0; k < runs; k++) {
+            const codec_setting how = codec_drawn(&r, &g, i + k);
+            codec_train(&g, &how, processes, expected, 1, 0);
+            if (!processes) codec_bytes(&g, &how);
+        }
+        if (processes || i % 2) continue;
+        const codec_setting how = codec_drawn(&r, &g, i);
+        codec_train(&g, &how, 0, expected, 0, 1);
+        /* a reset comes where the state was saved, and a rank alone has no errors */
+        if (!(g.beta > 0) || g.reset || g.shard_ranks == 1) continue;
+        codec_run *run = codec_shared;
+        memset(run, 0, sizeof *run);
+        run->saves = 2;
+        codec_spec(&run->spec, &g, &how);
+        test_check(test_ranks(g.nranks, g.node_size, codec_rank, run) && run->hash[0] != expected
+                       && run->hash[1] == run->hash[0],
+                   "%s: errors are not needed, or not cleared: %s", codec_name(&g), test_first);
+    }
+    for (int i = 0; i < 8 && !processes; i++) {
+        codec_group g = {.nranks = ranks[i][0], .node_size = ranks[i][1], .micro_steps = 1 + i % 2};
+        g.gradients = i % 2 ? 4 : 8;
+        g.weights = i % 3 == 2 ? 8 : 0;
+        g.beta = i % 4 == 0 ? 0.8f : 0;
+        g.clip = g.sharded = 1;
+        g.shard_ranks = codec_drawn_part(&r, 0, g.nranks);
+        codec_clipped(&g, runs + 1, &r);
+    }
+}
+
+/* ---- errors ---- */
+
+static void codec_refused(void) {
+    static const struct {
+        int stage, weights, gradients;
+        float beta;
+        int reset;
+        const char *says;
+    } bad[] = {{2, 8, 0, 0, 0, "weight_bits is 8: at stage 2"},
+               {0, 4, 0, 0, 0, "weight_bits is 4: at stage 0"},
+               {3, 5, 0, 0, 0, "weight_bits is 5, expected 8 or 4"},
+               {3, 0, 16, 0, 0, "gradient_bits is 16, expected 8 or 4"},
+               {0, 0, 4, 0, 0, "gradient_bits is 4: at stage 0"},
+               {3, 8, 0, 0.5f, 0, "feedback is 0.5, but gradients travel as they are stored"},
+               {3, 0, 4, 1.0f, 0, "feedback is 1"},
+               {3, 0, 4, -0.5f, 0, "feedback is -0.5"},
+               {3, 0, 4, 0, 7, "feedback_reset is 7, but feedback is 0"},
+               {3, 0, 4, 0.5f, -1, "feedback_reset is -1"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+        zero_config cfg;
+        zero_ctx *z = NULL;
+        memset(&cfg, 0, sizeof cfg);
+        cfg.stage = bad[i].stage;
+        cfg.weight_bits = bad[i].weights;
+        cfg.gradient_bits = bad[i].gradients;
+        cfg.feedback = bad[i].beta;
+        cfg.feedback_reset = bad[i].reset;
+        const zero_result r = zero_create(&z, &cfg, &self);
+        test_check(r == ZERO_ERR_ARGUMENT && strstr(zero_last_error(z), bad[i].says),
+                   "case %zu: %d, %s", i, (int)r, zero_last_error(z));
+        zero_destroy(z);
+    }
+}
+
+int main(int argc, char **argv) {
+    const uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+    if (argc > 2) codec_folder = argv[2];
+    codec_shared = (codec_run *)test_shared(sizeof *codec_shared);
+    plain_error = (plain_errors *)test_shared(sizeof *plain_error);
+    codec_contexts(seed, 2, 1); /* first: OpenMP's threads do not survive a fork */
+    codec_refused();
+    codec_kernels();
+    codec_bodies();
+    codec_contexts(seed, 3, 0);
+    return test_summary();
+}

@@ -1,0 +1,149 @@
+/* values.h - functions of the header: numbers, small collectives, statistics, a hash of weights */
+#pragma once
+
+#include "life.h"
+
+void *zero_host_alloc(size_t bytes) { return zp_device_alloc_host(bytes); }
+void zero_host_free(void *memory) { zp_device_free_host(memory); }
+
+size_t zero_type_bytes(zero_type type) { return type == ZERO_F64 ? 8 : zp_type_bytes(type); }
+
+/* Converts numbers of any alignment. Not inlined: compilers warn of doubles that do not fit f32. */
+__attribute__((noinline)) static void zp_values_convert_f64(char *to, const char *from, int narrows,
+                                                            size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        double wide;
+        float narrow;
+        if (narrows) {
+            memcpy(&wide, from + i * sizeof wide, sizeof wide);
+            narrow = (float)wide;
+            memcpy(to + i * sizeof narrow, &narrow, sizeof narrow);
+        } else {
+            memcpy(&narrow, from + i * sizeof narrow, sizeof narrow);
+            wide = (double)narrow;
+            memcpy(to + i * sizeof wide, &wide, sizeof wide);
+        }
+    }
+}
+
+void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n) {
+    if (to_type == from_type) {
+        if (n) memmove(to, from, n * zero_type_bytes(to_type));
+        return;
+    }
+    if (to_type == ZERO_F64 || from_type == ZERO_F64) {
+        zp_values_convert_f64((char *)to, (const char *)from, from_type == ZERO_F64, n);
+        return;
+    }
+    /* a file's numbers have any alignment: they pass through an aligned buffer */
+    const int straight = (uintptr_t)to % zp_type_bytes(to_type) == 0
+                         && (uintptr_t)from % zp_type_bytes(from_type) == 0;
+    float in[ZP_CONVERT_BLOCK], out[ZP_CONVERT_BLOCK];
+    for (size_t at = 0; at < n && !straight; at += ZP_CONVERT_BLOCK) {
+        const size_t k = zp_min(ZP_CONVERT_BLOCK, n - at);
+        memcpy(in, (const char *)from + at * zp_type_bytes(from_type),
+               k * zp_type_bytes(from_type));
+        zero_convert(out, to_type, in, from_type, k);
+        memcpy((char *)to + at * zp_type_bytes(to_type), out, k * zp_type_bytes(to_type));
+    }
+    if (!straight) return;
+    if (from_type == ZERO_F32)
+        zp_type_narrow(to, to_type, (const float *)from, n);
+    else
+        zp_type_widen((float *)to, from, from_type, n);
+}
+
+zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
+    ZP_ENTER(z, "zero_all_sum", ZP_ANY, "");
+    ZP_REFUSE(z, !values && n > 0, "values is NULL");
+    ZP_REFUSE(z, n < 0 || (size_t)n * sizeof *values > ZP_MAIL_BYTES, "n is %d, expected 0..%zu", n,
+              ZP_MAIL_BYTES / sizeof *values);
+    ZP_DO(z, zp_comm_exchange(z->all, values, (size_t)n * sizeof *values));
+    for (int i = 0; i < n; i++) values[i] = 0;
+    for (int i = 0; i < n * z->all->nranks; i++) { /* in rank order */
+        double value;
+        memcpy(&value, z->all->mail + (size_t)i * sizeof value, sizeof value);
+        values[i % n] += value;
+    }
+    return ZERO_OK;
+}
+
+zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root) {
+    ZP_ENTER(z, "zero_broadcast", ZP_BUILT, "zero_build comes first");
+    ZP_REFUSE(z, !data && bytes, "data is NULL, and %zu bytes are to be sent", bytes);
+    ZP_TRY(zp_ctx_check_index(z, "root is", root, z->all->nranks));
+    return zp_ctx_check(z, zp_comm_broadcast(z->all, data, bytes, root));
+}
+
+zero_result zero_barrier(zero_ctx *z) {
+    ZP_ENTER(z, "zero_barrier", ZP_ANY, "");
+    return zp_ctx_check(z, zp_comm_barrier(z->all));
+}
+
+zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
+    ZP_ENTER(z, "zero_query_stats", ZP_ANY, "");
+    ZP_REFUSE(z, !stats, "stats is NULL");
+    ZP_UNTIMELY(z, z->phase == ZP_NEW, "zero_build comes first");
+    const zero_plan *p = &z->plan;
+    const zp_meter m = z->all->meter;
+    const double exposed = z->device.exposed_s;
+    ZP_DO(z, zp_extra_sync(z));
+    zp_events_deliver(z->device.recorder);
+    ZP_TRY(zp_step_wait_report(z)); /* up to the last step, or norm */
+    z->device.exposed_s = exposed;  /* this wait is not a wait of training */
+    memset(stats, 0, sizeof *stats);
+    stats->param_bytes = p->param_bytes;
+    stats->grad_bytes = p->grad_bytes;
+    stats->optimizer_bytes = p->optimizer_bytes;
+    stats->buffer_bytes = p->buffer_bytes;
+    stats->allocated_bytes = m.allocated_bytes + z->private_bytes;
+    stats->sent_bytes = m.sent_bytes;
+    stats->mapped_bytes = m.mapped_bytes;
+    stats->reductions = m.reductions;
+    stats->gathers = m.gathers;
+    stats->steps = (uint64_t)z->report.steps;
+    stats->skipped = (uint64_t)z->report.skipped;
+    stats->exposed_s = exposed;
+    stats->hooks_s = z->hooks_s;
+    stats->verdict_bytes = m.verdict_bytes;
+    stats->control_bytes = m.control_bytes;
+    stats->gather_bytes = m.gather_bytes;
+    zp_extra_stats(z, stats);
+    return ZERO_OK;
+}
+
+/* Mixes a hash as MurmurHash3 does, so that differences of two tensors do not cancel in a sum. */
+static uint64_t zp_values_mix(uint64_t x) {
+    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCDu;
+    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53u;
+    return x ^ x >> 33;
+}
+
+/* Adds the hash of a tensor's name and weights to *all. */
+static zero_result zp_values_add_hash(zero_ctx *z, const zp_tensor *t, float *values,
+                                      uint64_t *all) {
+    const size_t total = t->desc.numel * (size_t)t->desc.layers;
+    uint64_t hash = zp_bind_hash_name(t->desc.name);
+    for (size_t at = 0; at < total;) {
+        const zp_run run = zp_run_at(z, t, at, zp_min(ZP_STAGE_NUMEL, total - at));
+        ZP_TRY(zp_run_read(z, ZERO_MASTER, &run, values));
+        for (size_t i = 0; i < run.numel; i++) hash = zp_hash(hash, zp_type_bits(values[i]));
+        at += run.numel;
+    }
+    *all += zp_values_mix(hash);
+    return ZERO_OK;
+}
+
+zero_result zero_hash(zero_ctx *z, uint64_t *hash) {
+    ZP_ENTER(z, "zero_hash", ZP_IDLE, "weights are hashed after zero_build, between steps");
+    ZP_REFUSE(z, !hash, "hash is NULL");
+    float *values = (float *)malloc(ZP_STAGE_NUMEL * sizeof *values);
+    zero_result r = values ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
+    if (!r) r = zp_run_agree(z, z->tensors, ZERO_MASTER, 0, z->plan.numel, NULL);
+    if (!r) r = zp_ctx_check(z, zp_extra_sync(z));
+    *hash = 0;
+    for (int t = 0; t < z->ntensors && !r; t++)
+        r = zp_values_add_hash(z, &z->tensors[t], values, hash);
+    free(values);
+    return r;
+}

@@ -1,0 +1,71 @@
+/* group.h - a zero_group: a communicator that sends messages, with a stream and a failure of its
+   own
+
+   A zero_group has its own board, communicator, failure and stream. collectives.h makes and uses
+   groups; a context that only borrows one needs this file alone. */
+#pragma once
+
+#include "transport.h"
+
+/* Memory in which the parts of a split meet; a group has one for each split. */
+typedef struct zp_split {
+    struct zp_split *next;
+    zp_memory memory;
+} zp_split;
+
+struct zero_group {
+    zp_comm group;
+    zp_device device;
+    zp_failure failure;
+    zp_watch watch;
+    zp_stream stream;
+    void *host_stream; /* argument of zero_group_open */
+    zero_comm comm;    /* for contexts of this group */
+    zero_group *of;    /* the group that was split; NULL: comm is the caller's */
+    pid_t maker;       /* process that opened the group */
+    int users;         /* 1 until zero_group_close, plus the open parts split off */
+    zp_split *splits;
+    char *scratch;
+    size_t piece;
+    zero_message *list; /* [2 * nranks] */
+    zero_group_stats stats;
+    zero_group **traced; /* the pointer to this group in its context's list; NULL: not traced */
+    zero_group *next_traced;
+    uint64_t number;  /* of collectives so far */
+    double opened[2]; /* seconds: begin and end of opening; [1] is 0 once they are recorded */
+    zero_result dead;
+    const char *call;
+    char text[ZP_TEXT_BYTES + 128];
+};
+
+static zero_result zp_group_exchange_messages(zero_group *g, const zp_call *call,
+                                              const zero_message *list, int n) {
+    const zp_swap x = {&g->group, *call, g->number, list, n};
+    return n ? g->group.transport->swap(&g->stream, &x) : ZERO_OK;
+}
+
+/* Sends each other rank its part of `out`, and receives this rank's from it in its part of `in`. */
+static zero_result zp_group_exchange_parts(zero_group *g, const zp_call *call, const zp_parts *out,
+                                           const zp_parts *in) {
+    return zp_group_exchange_messages(g, call, g->list,
+                                      zp_comm_list_messages(&g->group, g->list, out, in));
+}
+
+static zero_result zp_group_fail(zero_group *g, zero_result r, const char *call, const char *why) {
+    g->dead = r;
+    (void)snprintf(g->text, sizeof g->text, "%s, %s %d of %d: %s", call,
+                   zp_comm_rank_word(&g->group), g->group.rank, g->group.nranks, why);
+    return r;
+}
+
+/* Returns the result of a call. The group keeps a failure and reports it to its peers. */
+static zero_result zp_group_end(zero_group *g, const char *call, zero_result r) {
+    const zero_result failed = zp_failure_result(&g->failure);
+    if (!r && !failed) return ZERO_OK;
+    const char *why = failed              ? g->failure.text
+                      : g->device.text[0] ? g->device.text
+                                          : zero_result_string(r);
+    (void)zp_group_fail(g, failed ? failed : r, call, why);
+    zp_comm_abort(&g->group, why);
+    return g->dead;
+}

@@ -1,0 +1,155 @@
+/* whole_rules.h - the update rules that need whole tensors, LAMB and Muon: bodies and rows
+
+   numbers/rules.h says what a pass is, and what NORMS and MATRIX mean. */
+#pragma once
+
+#include "exact.h"
+#include "../numbers/rules.h"
+
+/* ---- sums of squares, on the CPU and the GPU ---- */
+
+typedef float (*zp_whole_rule_move)(const zp_update *u, float p, float s1, float s2);
+
+/* Adds the squares of weights, and of their updates, to the sums of their layers. */
+ZP_INLINE void zp_whole_rule_add_squares(const zp_update *all, size_t at, size_t n,
+                                         zp_whole_rule_move move) {
+    float weights[ZP_UPDATE_BLOCK], moves[ZP_UPDATE_BLOCK];
+    const zp_update u = *all;
+    const float *p = u.master ? u.master + at : zp_type_view(u.p, u.type, at, n, weights);
+    ZP_SIMD
+    for (size_t i = 0; i < n; i++)
+        moves[i] = move(&u, p[i], u.state[0][at + i], u.state[1][at + i]);
+    for (size_t i = 0, k; i < n; i += k) {
+        const size_t block = ZP_EXACT_BLOCK - (at + i) % ZP_EXACT_BLOCK;
+        zp_limb *to =
+            u.sums
+            + 2 * ZP_LIMBS * zp_optimizer_span_part(u.span, at + i, zp_min(block, n - i), &k);
+        for (int what = 0; what < 2; what++, to += ZP_LIMBS) {
+            zp_limb piece[3];
+            const int first = zp_exact_split(zp_exact_squares(what ? moves + i : p + i, k), piece);
+            for (int j = 0; j < 3; j++)
+                if (piece[j]) __atomic_fetch_add(&to[first + j], piece[j], __ATOMIC_RELAXED);
+        }
+    }
+}
+#define ZP_NORMS_LOOP(name, move)                                                                  \
+    static void zp_rule_##name##_block(const zp_update *u, size_t at, size_t n) {                  \
+        zp_whole_rule_add_squares(u, at, n, move);                                                 \
+    }                                                                                              \
+    static void zp_rule_##name##_loop(const void *u, size_t n, int threads) {                      \
+        zp_optimizer_walk((const zp_update *)u, threads, zp_rule_##name##_block);                  \
+    }
+#ifdef __CUDACC__
+/* Each thread takes a block of squares. Threads of one layer first add in shared memory. */
+static __device__ __forceinline__ void zp_whole_rule_sum_squares(const zp_update *all,
+                                                                 size_t blocks,
+                                                                 zp_whole_rule_move move) {
+    __shared__ zp_limb sums[2 * ZP_LIMBS];
+    const zero_type type = all->master ? ZERO_F32 : all->type;
+    for (size_t at = (size_t)blockIdx.x * blockDim.x; at < blocks;
+         at += (size_t)gridDim.x * blockDim.x) {
+        const size_t begin = all->begin + at * ZP_EXACT_BLOCK;
+        size_t n, left = 0, i = begin + threadIdx.x * ZP_EXACT_BLOCK;
+        const size_t common =
+            zp_optimizer_span_part(&all->spans[zp_optimizer_span_at(all, begin)], begin, 1, &n);
+        const zp_span *span = &all->spans[zp_optimizer_span_at(all, i)];
+        for (size_t k = threadIdx.x; k < 2 * ZP_LIMBS; k += blockDim.x) sums[k] = 0;
+        __syncthreads();
+        if (at + threadIdx.x < blocks && i >= span->begin && i < span->end)
+            left = span->end - i < ZP_EXACT_BLOCK ? span->end - i : ZP_EXACT_BLOCK;
+        zp_update u = *all;
+        zp_optimizer_select_span(&u, all, span);
+        for (; left; left -= n, i += n) {
+            const size_t part = zp_optimizer_span_part(span, i, left, &n);
+            float x[2][ZP_EXACT_BLOCK];
+            for (size_t j = 0; j < n; j++) {
+                x[0][j] = zp_type_load(u.master ? u.master : u.p, type, i + j);
+                x[1][j] = move(&u, x[0][j], u.state[0][i + j], u.state[1][i + j]);
+            }
+            for (int what = 0; what < 2; what++) {
+                zp_limb piece[3], *to = part == common ? sums : u.sums + 2 * ZP_LIMBS * part;
+                const int first = zp_exact_split(zp_exact_squares(x[what], n), piece);
+                for (int k = 0; k < 3; k++)
+                    if (piece[k]) atomicAdd(&to[what * ZP_LIMBS + first + k], piece[k]);
+            }
+        }
+        __syncthreads();
+        for (size_t k = threadIdx.x; k < 2 * ZP_LIMBS; k += blockDim.x)
+            if (sums[k]) atomicAdd(&all->sums[2 * ZP_LIMBS * common + k], sums[k]);
+        __syncthreads();
+    }
+}
+#define ZP_NORMS(name, move)                                                                       \
+    __global__ void __launch_bounds__(ZP_THREADS)                                                  \
+        zp_rule_##name##_kernel(zp_update all, size_t n) {                                         \
+        if (zp_optimizer_begin(&all))                                                              \
+            zp_whole_rule_sum_squares(&all, (n * ZP_WIDE + ZP_EXACT_BLOCK - 1) / ZP_EXACT_BLOCK,   \
+                                      move);                                                       \
+    }                                                                                              \
+    ZP_NORMS_LOOP(name, move)                                                                      \
+    ZP_KERNEL_CALL(zp_rule_update_##name, zp_rule_##name##_kernel, zp_update,                      \
+                   zp_device_grid(n, 8192))
+#else
+#define ZP_NORMS(name, move)                                                                       \
+    ZP_NORMS_LOOP(name, move)                                                                      \
+    ZP_KERNEL_CALL(zp_rule_update_##name, zp_rule_##name##_loop, zp_update)
+#endif
+
+/* ---- bodies ---- */
+
+/* LAMB: Adam's moments, then the direction, which both passes compute with the same bits. */
+ZP_FN void zp_whole_rule_lamb_moments_at(const zp_update *u, float *p, const float *g, float *m,
+                                         float *v) {
+    zp_adam unused;
+    ZP_EACH(i) zp_rule_adam_moments(u, zp_type_load_floats(&g[i]), m, v, &unused, i);
+}
+ZP_FN float zp_whole_rule_lamb_move(const zp_update *u, float p, float m, float v) {
+    const double step = u->bias_ratio * ((double)m / ((double)sqrtf(v) + u->corrected_eps));
+    return (float)(step + (double)u->decay * (double)p);
+}
+ZP_FN void zp_whole_rule_lamb_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
+    *p = (float)((double)*p
+                 - (double)u->lr * u->ratio * (double)zp_whole_rule_lamb_move(u, *p, *m, *v));
+}
+/* Muon: the input that a matrix's owner orthogonalises, then the use of its result. */
+ZP_FN void zp_whole_rule_muon_send_at(const zp_update *u, float *p, const float *g, float *m,
+                                      float *direction) {
+    const float rest = (1.0f - u->momentum) * *g;
+    *m = ZP_FMA(u->momentum, *m, rest);
+    *direction = u->nesterov ? ZP_FMA(u->momentum, *m, rest) : *m;
+}
+ZP_FN void zp_whole_rule_muon_take_at(const zp_update *u, float *p, const float *g, float *m,
+                                      float *direction) {
+    const double was = (double)*p, lr = (double)u->lr;
+    *p = (float)(was - lr * ((double)u->decay * was + (double)u->span->shape * (double)*direction));
+}
+
+ZP_PASS(lamb_moments, 2, ZP_KEEPS_WEIGHTS | ZP_VECTOR, zp_whole_rule_lamb_moments_at,
+        zp_whole_rule_lamb_moments_at)
+ZP_NORMS(lamb_norms, zp_whole_rule_lamb_move)
+ZP_PASS(lamb, 2, ZP_LAYERED, zp_whole_rule_lamb_at, zp_whole_rule_lamb_at)
+ZP_PASS(muon_send, 2, ZP_HAS_MATRIX | ZP_KEEPS_WEIGHTS | ZP_MATRIX_ONLY, zp_rule_adamw_at,
+        zp_whole_rule_muon_send_at)
+ZP_PASS(muon, 2, ZP_HAS_MATRIX | ZP_VECTOR, zp_rule_adamw_at, zp_whole_rule_muon_take_at)
+
+/* The rules of the row "muon". */
+static const zp_rule zp_whole_rules[] = {
+    {"lamb",
+     2,
+     ZP_ADAM_READS,
+     ZP_NORMS_OF_LAYERS,
+     2,
+     2,
+     {zp_rule_update_lamb_moments, zp_rule_update_lamb_norms, zp_rule_update_lamb},
+     {zp_rule_lamb_moments_loop, zp_rule_lamb_norms_loop, zp_rule_lamb_loop},
+     NULL},
+    {"muon",
+     2,
+     ZP_ADAM_READS,
+     ZP_MATRICES,
+     2,
+     1,
+     {zp_rule_update_muon_send, zp_rule_update_muon, NULL},
+     {zp_rule_muon_send_loop, zp_rule_muon_loop, NULL},
+     NULL},
+    {NULL, 0, 0, 0, 0, 0, {NULL, NULL, NULL}, {NULL, NULL, NULL}, NULL}};
