@@ -105,12 +105,12 @@
 #include "zero_plugin/offload/file_ring.h" /* [offload] pieces of state between file and update */
 #include "zero_plugin/offload/offload.h" /* [offload] what offload keeps of a context; its tiers */
 #include "zero_plugin/offload/offload_plan.h" /* [offload] what is offloaded, and what that moves */
-#include "zero_plugin/offload/cpu_update.h" /* [offload] the optimizer step on the CPU, next to a GPU */
-#include "zero_plugin/offload/gpu_update.h" /* [offload] state in CPU memory that the GPU updates */
 #include "zero_plugin/offload/delayed.h" /* [offload] an optimizer step that overlaps the next one */
 #include "zero_plugin/offload/async_update.h" /* [offload] an update as a task of its own stream */
-#include "zero_plugin/offload/staging.h"   /* [offload] shards on their way between file and GPU */
-#include "zero_plugin/offload/transfers.h" /* [offload] shards between tiers and buffers; stations */
+#include "zero_plugin/offload/transfers.h" /* [offload] shards between file and buffers; stations */
+#include "zero_plugin/offload/cpu_update.h" /* [offload] the optimizer step on the CPU, next to a GPU */
+#include "zero_plugin/offload/gpu_update.h" /* [offload] state in CPU memory that the GPU updates */
+#include "zero_plugin/offload/offload_gpu.h"   /* [offload] offload next to a GPU: its row */
 #include "zero_plugin/offload/offload_build.h" /* [offload] what offload allocates; its row */
 #include "zero_plugin/extras/codec.h" /* [packed] quantized numbers: codes, a scale per block */
 #include "zero_plugin/extras/codec_blocks.h" /* [packed] one block: plain C and AVX-512 */

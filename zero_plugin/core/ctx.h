@@ -429,11 +429,6 @@ ZP_UNUSED static size_t zp_ctx_normed_layers(const zero_ctx *z) {
     return z->rule->needs & ZP_NORMS_OF_LAYERS ? (size_t)z->layout.layers : 0;
 }
 
-/* Returns 1 if reduced gradients of several micro-steps are added in MEAN, and not in SUM. */
-ZP_UNUSED static int zp_ctx_adds_means(const zero_ctx *z) {
-    return z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
-}
-
 /* Cuts `numel` elements of `bytes` bytes from the private arena at *at, and advances *at. Before
    the arena is allocated this only measures, and returns NULL. */
 static void *zp_ctx_cut_arena(zero_ctx *z, size_t *at, size_t numel, size_t bytes) {

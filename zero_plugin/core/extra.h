@@ -154,7 +154,7 @@ typedef struct zp_extra {
        device. inputs_down: once `ready`, `from` is copied to where the last pass reads it. u -1:
        the sums of norms, and the ratios, of all units. */
     zero_result (*results_up)(zero_ctx *z, int u, zp_stream *s, void *to);
-    zero_result (*inputs_down)(zero_ctx *z, int u, zp_event *ready, const void *from);
+    zero_result (*inputs_down)(zero_ctx *z, int u, zp_event *ready, void *from);
     /* Fills the row's fields of a tensor's span in an update. */
     void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
     /* Refuses zero_reduce (`reduces` 1), or a call that needs the agreement, if it comes too
@@ -247,7 +247,7 @@ ZP_EXTRA_CALL_WITH(forget, (zero_ctx * z, int u), (z, u))
 ZP_EXTRA_CALL_WITH(fill_update, (const zero_ctx *z, int u, size_t first, zp_update *a),
                    (z, u, first, a))
 ZP_EXTRA_TRY_WITH(results_up, (zero_ctx * z, int u, zp_stream *s, void *to), (z, u, s, to))
-ZP_EXTRA_TRY_WITH(inputs_down, (zero_ctx * z, int u, zp_event *ready, const void *from),
+ZP_EXTRA_TRY_WITH(inputs_down, (zero_ctx * z, int u, zp_event *ready, void *from),
                   (z, u, ready, from))
 ZP_EXTRA_CALL_WITH(span, (const zero_ctx *z, const zp_tensor *t, zp_span *span), (z, t, span))
 ZP_EXTRA_TRY_WITH(check_turn, (zero_ctx * z, int reduces), (z, reduces))
