@@ -150,7 +150,7 @@ $B/unmeasured/train_gpt2_zero.o: train_gpt2_zero.cu $B/settings
 $B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
 # Programs that include the plugin's source, to call private functions or to replace system calls.
-PRIVATE = $(addprefix $B/,test_unit test_faults test_memory test_optimizers test_tensors test_check test_group test_transport test_extra test_offload test_codec)
+PRIVATE = $(addprefix $B/,test_unit test_faults test_memory test_optimizers test_check test_transport test_extra test_offload)
 $(PRIVATE) $B/test_offload_rings $B/test_growth: OPT := -O1 -march=native # -O3 gives the same bits and takes three times as long to compile
 $(PRIVATE) $B/bench_codec $B/bench_ranks: $B/%: %.c $B/settings
 	@mkdir -p $B

@@ -51,8 +51,8 @@
      a stage       a row of zp_policies in core/arrays.h, and its number in the header
      a codec       a row of zp_codecs in extras/codec.h, and its blocks in extras/codec_blocks.h
      an array      an enumerator in core/arrays.h, and a zp_plan_set_array in core/plan.h
-     a tier        a value of zero_tier, and a zp_tier (core/arrays.h), as offload/offload.h has
-   them a transport   a row; comm/comm.h has the contract, comm/transport.h says how to add your own
+     a tier        a value of zero_tier, and a zp_tier of core/arrays.h; offload/offload.h has two
+     a transport   a row; comm/comm.h has the contract, comm/transport.h says how to add your own
      an update rule  a body and a row in numbers/rules.h, and a name in zero_optimizer
      a setting     a row of the table in core/config.h, and a field of zero_config
      a function    the header, and the file of its subject in api/
@@ -105,12 +105,12 @@
 #include "zero_plugin/offload/file_ring.h" /* [offload] pieces of state between file and update */
 #include "zero_plugin/offload/offload.h" /* [offload] what offload keeps of a context; its tiers */
 #include "zero_plugin/offload/offload_plan.h" /* [offload] what is offloaded, and what that moves */
-#include "zero_plugin/offload/cpu_update.h" /* [offload] the optimizer step on the CPU, next to a GPU */
-#include "zero_plugin/offload/gpu_update.h" /* [offload] state in CPU memory that the GPU updates */
 #include "zero_plugin/offload/delayed.h" /* [offload] an optimizer step that overlaps the next one */
 #include "zero_plugin/offload/async_update.h" /* [offload] an update as a task of its own stream */
-#include "zero_plugin/offload/staging.h"   /* [offload] shards on their way between file and GPU */
-#include "zero_plugin/offload/transfers.h" /* [offload] shards between tiers and buffers; stations */
+#include "zero_plugin/offload/transfers.h" /* [offload] shards between file and buffers; stations */
+#include "zero_plugin/offload/cpu_update.h" /* [offload] the optimizer step on the CPU, next to a GPU */
+#include "zero_plugin/offload/gpu_update.h" /* [offload] state in CPU memory that the GPU updates */
+#include "zero_plugin/offload/offload_gpu.h"   /* [offload] offload next to a GPU: its row */
 #include "zero_plugin/offload/offload_build.h" /* [offload] what offload allocates; its row */
 #include "zero_plugin/extras/codec.h" /* [packed] quantized numbers: codes, a scale per block */
 #include "zero_plugin/extras/codec_blocks.h" /* [packed] one block: plain C and AVX-512 */

@@ -18,9 +18,8 @@ export SEED JOBS PATIENCE MAKEFLAGS OMP_WAIT_POLICY=passive
 mkdir -p "$log"
 
 # ---- the sets: NAME BUDGET HOW COMMAND ----
-# BUDGET: seconds, with room for a slow, busy machine. HOW: `alone`; `beside` the parts next to it that
-# say so too, JOBS at a time: what neither looks at the clock nor fills every processor, or two that sleep;
-# `skip` REASON.
+# BUDGET: seconds, with room for a slow, busy machine. HOW: `beside` other parts that say so too, JOBS at a time and one
+# more: what neither looks at the clock nor fills every processor; `alone`, after them; `skip` REASON.
 build() { echo "$1 $2 alone make -j$JOBS $3 && echo '1 passed, 0 failed'"; }
 
 # Prints every Nth of the rows on standard input; SEED chooses the first. MORE shifts the choice, so that two sets
@@ -54,7 +53,7 @@ TABLE
 }
 
 main_build() { build build 500 "-s tests"; }
-# The parts that cost most: `make test` runs a third of them, and `make test-long` another third.
+# The parts that cost most: `make test` runs a quarter of them, and `make test-long` another quarter.
 heavy() {
     cat <<TABLE
 resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_resume.sh $B
@@ -158,7 +157,7 @@ faults 300 beside $B/test_faults
 losses 200 alone sh $here/gpt2/test_losses.sh $B
 converge-sample 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/bench/converge.sh $B sample
 TABLE
-    heavy | sample 3
+    heavy | sample 4
 }
 
 # Builds programs with other compiler settings: PROGRAMS, and those that the rows of the function ROWS run.
@@ -182,7 +181,7 @@ nvcc_builds() {
     build cuda-tests 600 "-s B=$B/nvcc ARCHS=90 cuda cuda-tests"
 }
 asan() {
-    sample 4 <<TABLE
+    sample 5 <<TABLE
 asan-tensors 900 beside $B/asan/test_tensors $B
 asan-gpt2-ops 600 beside $B/asan/test_gpt2_ops
 asan-gpt2-experts 600 beside $B/asan/test_gpt2_experts
@@ -244,7 +243,7 @@ emulated-gpt2-pipeline 600 beside $B/emulated/test_gpt2_pipeline
 TABLE
 }
 long() {
-    heavy | sample 3 1
+    heavy | sample 4 1
     asan
     tsan
     if can_fuzz; then fuzz 10; else echo "fuzz 0 skip clang with libFuzzer is not installed"; fi
@@ -300,6 +299,7 @@ emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 10 $SEED
 fast-math-full 600 alone make -s B=$B/ofast FASTOPT=-Ofast $B/ofast/test_fast_math && $B/ofast/test_fast_math
 mpi-whole 1200 alone sh $here/comm/test_mpi.sh $B
 check-all 1800 alone env -u SEED make check
+library-versions 1200 beside sh $here/cuda/test_library_versions.sh $B
 fresh-machine 3600 alone sh $here/install/test_fresh_machine.sh $B
 TABLE
 }
@@ -345,20 +345,25 @@ batch() { # NAME...: JOBS at a time, and one more for those that sleep
     printf '%s\n' "$@" | xargs -P $((JOBS + 1)) -n 1 sh "$0" "$set" "$B"
     count "$@"
 }
+# The seconds that a row took when it last ran, or a sixth of its budget.
+lasts() { # NAME BUDGET
+    { read -r _ _ _ last _ <"$log/$1.result"; } 2>/dev/null && [ -n "$last" ] && echo "$last" || echo $(($2 / 6))
+}
+# Runs the rows of a function. Those that run beside others begin first, the longest first, so that no processor waits
+# for the last of them; then the others, one by one.
 # shellcheck disable=SC2086 # names are words
-go() { # the rows of a function: runs them in their order
+go() { # ROWS
     "$1" >"$log/rows"
-    names=
+    batch $(while read -r name budget how _; do
+        [ "$how" = beside ] && echo "$(lasts "$name" "$budget") $name"
+    done <"$log/rows" | sort -rn | cut -d ' ' -f 2)
     while read -r name _ how reason; do
         case $how in
-        beside) names="$names $name"; continue ;;
+        beside) ;;
+        alone) batch "$name" ;;
+        *) skipped=$((skipped + 1)); echo "skipped $name: $reason" ;;
         esac
-        batch $names
-        names=
-        if [ "$how" = alone ]; then batch "$name"
-        else skipped=$((skipped + 1)); echo "skipped $name: $reason"; fi
     done <"$log/rows"
-    batch $names
 }
 processor() { sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -n 1; }
 table() {

@@ -31,7 +31,8 @@ enum { DESCRIPTORS = 112, OPERATIONS = 24, CONFIGS = 16, RANK = 4, SENTENCE = 44
 
 struct attention_cudnn {
     cudnnHandle_t handle;
-    descriptor device; /* a GPU that is described instead of present, in tests; else NULL */
+    descriptor
+        device; /* tests, cuDNN 9.8 or later: a GPU that is described, not present; else NULL */
     cudnnDataType_t type;
     int deterministic;
     char text[SENTENCE];
@@ -445,7 +446,9 @@ static zero_result propose(attention_cudnn *c, graph *g, descriptor *configs, in
     TRY(make(c, g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristics));
     TRY(set_descriptor(c, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, whole));
     TRY(set(c, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode));
+#if CUDNN_VERSION >= 90800
     if (c->device) TRY(set_descriptor(c, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, c->device));
+#endif
     TRY(finish(c, heuristics, "heuristics"));
     for (int i = 0; i < CONFIGS; i++)
         TRY(make(c, g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[i]));
@@ -485,7 +488,9 @@ static zero_result plan_of(attention_cudnn *c, graph *g, descriptor config) {
     TRY(set_descriptor(c, g->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config));
     if (c->handle)
         TRY(set(c, g->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &c->handle));
+#if CUDNN_VERSION >= 90800
     if (c->device) TRY(set_descriptor(c, g->plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, c->device));
+#endif
     TRY(finish(c, g->plan, "execution plan"));
     return check(c,
                  cudnnBackendGetAttribute(g->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,

@@ -201,7 +201,7 @@ says 0 "step_00000006" convert "$t/log" "$t/merged"
 says 0 "of step 6" export "$t/log" "$t/log.bin"
 says 0 "step_00000000" convert "$t/log.bin" "$t/weights"
 weights "merged" "$(train log -e char:2x32x2 -x 9 -y 1)" "$(train merged -e char:2x32x2 -x 9 -y 1)"
-weights "weights alone" "$(train from_file -e "$t/log.bin" -x 3)" "$(train weights -e char:2x32x2 -x 3 -y 1)"
+weights "weights alone" "$(train from_file -e "$t/log.bin" -x 3 -l 1e-3 -u 100 -q 0.1 -c 0.1 -b2 0.99)" "$(train weights -e char:2x32x2 -x 3 -y 1)"
 
 # losses and norms that outliers are judged by, kept bit by bit: decimal, on lines that can be read
 train judged -e char:2x32x2 -x 40 -n 40 -sl 100 >/dev/null

@@ -1,8 +1,9 @@
-/* test_group.c - what ranks tell each other, and what they let each other see: steps that differ
-   are found at the next verdict, one rank's only copy of another's parameters cannot be written,
-   files of other devices are not taken for a peer's. Includes the plugin. */
-#include "../../zero_plugin.cu"
+/* test_group.c - ranks find at the next verdict that their steps differ, and no rank can write
+   another rank's only copy of its parameters. A rank that may open no more files reports the
+   system's error, and so do its peers. */
 #include "../shared/harness.h"
+
+#include <math.h>
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -31,17 +32,17 @@ static int group_open(test_rank *r, zero_ctx **z, int stage) {
 /* A pass and its reduction; the gradients are ones. */
 static zero_result group_reduce(zero_ctx *z) {
     group_host p = {NULL}, g = {NULL};
-    ZP_TRY(zero_pass_begin(z, ZERO_TRAIN, 0, 1));
+    ZERO_TRY(zero_pass_begin(z, ZERO_TRAIN, 0, 1));
     for (int u = 0; u < LAYERS; u++) {
-        ZP_TRY(zero_forward_begin(z, u, &p));
-        ZP_TRY(zero_forward_end(z, u));
+        ZERO_TRY(zero_forward_begin(z, u, &p));
+        ZERO_TRY(zero_forward_end(z, u));
     }
     for (int u = LAYERS - 1; u >= 0; u--) {
-        ZP_TRY(zero_backward_begin(z, u, &p, &g));
+        ZERO_TRY(zero_backward_begin(z, u, &p, &g));
         for (int i = 0; i < WIDTH; i++) g.w[u * WIDTH + i] += 1;
-        ZP_TRY(zero_backward_end(z, u));
+        ZERO_TRY(zero_backward_end(z, u));
     }
-    ZP_TRY(zero_pass_end(z));
+    ZERO_TRY(zero_pass_end(z));
     return zero_reduce(z);
 }
 
@@ -59,10 +60,10 @@ typedef struct group_difference {
 static zero_result group_step(zero_ctx *z, const group_difference *d, int odd) {
     float h[6] = {0.5f, 0.25f, 0.125f, 1e-8f, 0.0625f, 8};
     zero_step_report report;
-    ZP_TRY(group_reduce(z));
+    ZERO_TRY(group_reduce(z));
     for (int i = 0; i < 6 && odd; i++) h[i] = d->own[i] != 0 ? d->own[i] : h[i];
     const zero_hyper hyper = {h[0], h[1], h[2], h[3], h[4], h[5]};
-    ZP_TRY(odd && d->skips ? zero_skip_step(z) : zero_step(z, &hyper));
+    ZERO_TRY(odd && d->skips ? zero_skip_step(z) : zero_step(z, &hyper));
     return zero_step_result(z, &report);
 }
 
@@ -181,22 +182,7 @@ static void group_writes(void) {
         }
 }
 
-/* ---- a peer's file ---- */
-
-static void group_pieces(void) {
-    const int fd = zp_shared_memory_make_file(4096);
-    const zp_piece mine = zp_shared_memory_piece_of(fd);
-    zp_piece other = mine;
-    const int found = zp_shared_memory_open_piece(&mine);
-    test_check(found >= 0, "one's own file is found");
-    (void)close(found);
-    other.device++;
-    test_check(zp_shared_memory_open_piece(&other) == -1, "the same inode of another device");
-    other = mine;
-    other.inode++;
-    test_check(zp_shared_memory_open_piece(&other) == -1, "another inode");
-    (void)close(fd);
-}
+/* ---- files and ranges ---- */
 
 /* Rank 1 may open no more files: both ranks report the system's error. */
 static void group_no_files_rank(test_rank *r) {
@@ -255,6 +241,5 @@ int main(void) {
     group_none();
     test_check(test_processes(2, 0, group_no_files_rank, NULL, 30), "files: %s", test_first);
     group_writes();
-    group_pieces();
     return test_summary();
 }

@@ -1,26 +1,42 @@
 #!/bin/sh
-# gpu.sh build | ops | bench | ranks | resume | offload [NAME...] | table | carry DIR - the project on one GPU, in parts of
-# at most 8 minutes each, and one table of what was seen. Needs the CUDA toolkit and no network. Where time is
-# short, in this order: each part begins with what is worth most. NAME: only what begins with it, as in `ops memcheck`.
+# gpu.sh build | ops | bench | ranks | resume | check | offload | all [NAME...] | table | carry DIR - tests and
+# measures the project on one GPU, in parts, and prints one table of the results. It needs the CUDA toolkit and no
+# network. Each part begins with the rows that are worth most. NAME: only rows that begin with it, as in `ops test_cuda`.
 #
-#   build   the CUDA trainer and the tests, for the card that is here
-#   ops     operations, attention and plugin on the device, losses against the CPU's (tests/tools/golden.txt),
-#           compute-sanitizer on a small model
+# A first half hour on a card, in three calls of at most 10 minutes, and a second one: each call is
+#     MINUTES=9 RESULTS=folder sh tests/cuda/gpu.sh all
+#   call 1  build (8 minutes on 2 processors, 2 on 16), losses, attention, operations, test_cuda
+#   call 2  the other tests, kernels, GPT-2 124M and 1558M
+#   call 3  several ranks on the card, checkpoints
+#   call 4  compute-sanitizer
+#   call 5  offload: the same weights at each tier, then rates
+#   call 6  offload: the largest model
+# `all` takes the parts in this order, leaves out what RESULTS has from earlier calls, and begins only what fits into
+# MINUTES. Bring results.txt of the earlier calls along in RESULTS.
+#
+#   build   the CUDA trainer and the tests, for the GPU of this machine          at most 470 s
+#   ops     losses against the CPU's (tests/tools/golden.txt), attention, operations and plugin   at most 480 s
 #   bench   bandwidth of kernels, rates of a block's operations; GPT-2 124M and 1558M in bf16: tokens/s, MFU,
-#           memory; stages 0-3
+#           memory; stages 0-3                                                   at most 480 s
 #   ranks   stages 0-3 on 2 and 4 threads that share the card, NCCL with 1 rank and, where the library
-#           can, with 2 processes on the card
-#   resume  stages 0-3 in three types: a run that goes on from a checkpoint, against one without a stop
-#   offload state and parameters in the host's memory and in files: the weights of the same run on the
-#           device; rate and memory of GPT-2 1558M, bytes over the link and what of it is beside computing; the
-#           largest model that trains
-#   table   what was measured so far; every part ends with it. What was not says so
-#   carry   copies to DIR what another machine may lack: xxHash, cJSON, token files. There: CARRY=DIR
+#           can, with 2 processes on the card                                    at most 480 s
+#   resume  stages 0-3 in three types: a run that resumes from a checkpoint, against one without a stop   at most 480 s
+#   check   compute-sanitizer on a small model                                   at most 330 s
+#   offload state and parameters in CPU memory and in files: the weights of the same run on the device; rate and
+#           memory of GPT-2 355M, bytes over the link and the share of their time that overlaps with computing; the
+#           largest model that trains                                            at most 480 s
+#   all     all of these, see above
+#   table   what was measured so far; every part ends with it. What was not measured is listed
+#   carry   copies to DIR what another machine may lack: make, xxHash, cJSON, token files, and, if given, llm.c's
+#           trainer (LLMC) and NCCL (NCCL_LIBRARY: libnccl.so.2 next to ../include; ARCH=90: the GPU that it keeps).
+#           DIR stays below 60 MiB. On the other machine: CARRY=DIR
 #
-# Logs, results.txt and table.md are in B/gpu.
-# Settings: B (build), CARRY, LLMC (llm.c's train_gpt2cu, to run beside), LIMIT (480 seconds a part),
-# DRY=1 (print what would run), TRAINER and KERNELS (other programs), SMALL=1 (models of a test); PYTHON
-# (python3), NCCL_HOME, CUDNN_HOME: where NCCL and cuDNN are (see adapters/cuda.sh).
+# Logs and table.md are in B/gpu. RESULTS=folder: results.txt, table.md and one archive of logs for each part are
+# written to that folder after every row, and earlier results are read from there.
+# Settings: B (build), RESULTS, CARRY, LLMC (llm.c's train_gpt2cu, to compare with), LIMIT (480 seconds for a part),
+# MINUTES (for `all`), AGAIN=1 (`all` also repeats what was measured), DRY=1 (print what would run), TRAINER and KERNELS
+# (other programs), SMALL=1 (models of a test; SMALL=tokens: with GPT-2's vocabulary), COMMIT (its name, where there is
+# no .git); PYTHON (python3), NCCL_HOME, CUDNN_HOME: where NCCL and cuDNN are (see adapters/cuda.sh).
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 part=${1:-} names=
@@ -28,13 +44,27 @@ part=${1:-} names=
 B=${B:-build} CARRY=${CARRY:-} LLMC=${LLMC:-} LIMIT=${LIMIT:-480} DRY=${DRY:-} SMALL=${SMALL:-}
 C=$B/cuda G=$B/gpu
 TRAINER=${TRAINER:-$C/train_gpt2_zero} KERNELS=${KERNELS:-$C/gpu_kernels}
-results=$G/results.txt
+RESULTS=${RESULTS:-} AGAIN=${AGAIN:-} MINUTES=${MINUTES:-} now=$part
+results=${RESULTS:-$G}/results.txt
+[ "$part" = all ] && LIMIT=$((${MINUTES:-9} * 60 - 15)) # archives and table take the rest
 started=$(date +%s)
-mkdir -p "$G" || exit 1
+mkdir -p "$G" ${RESULTS:+"$RESULTS"} || exit 1
+[ -n "$CARRY" ] && [ -x "$CARRY/bin/make" ] && PATH=$PATH:$(cd "$CARRY" && pwd)/bin
+if [ -n "$CARRY" ] && [ -f "$CARRY/nccl/lib/libnccl.so.2.xz" ]; then # a library that was made small: see carry
+    NCCL_HOME=$(cd "$CARRY/nccl" && pwd)
+    export NCCL_HOME
+    [ -f "$NCCL_HOME/lib/libnccl.so.2" ] || ${PYTHON:-python3} -c 'import lzma, shutil, sys
+shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], "wb"))' "$NCCL_HOME/lib/libnccl.so.2.xz" "$NCCL_HOME/lib/libnccl.so.2"
+fi
+[ -n "$LLMC" ] || { [ -n "$CARRY" ] && [ -x "$CARRY/bin/train_gpt2cu" ] && LLMC=$CARRY/bin/train_gpt2cu; }
 
 # ---- running and noting --------------------------------------------------------------------------
 
+# measured NAME: a row that has a value and has not failed
+measured() { grep "^$1|" "$results" 2>/dev/null | grep -qv "^$1|\(not measured\|FAILED\)"; }
+
 wanted() { # NAME
+    [ "$part" = all ] && [ -z "$AGAIN" ] && [ "$1" != build ] && measured "$1" && return 1
     [ -z "$names" ] && return 0
     for begin in $names; do case $1 in "$begin"*) return 0 ;; esac; done
     return 1
@@ -48,26 +78,31 @@ note() {
     echo "$1|$2" >>"$results.new"
     mv "$results.new" "$results"
     echo "-- $1: $2"
+    [ -z "$RESULTS" ] || tar -czf "$RESULTS/logs-$now.tar.gz" -C "$G" --exclude='*.bin' --exclude=saves . 2>/dev/null
 }
 
-# run NAME SECONDS COMMAND...: its output goes to $G/NAME.log. late=1: the part had less time left than that,
-# and it was used up
+# run NAME SECONDS COMMAND...: its output goes to $G/NAME.log. SECONDS is its worst time. late=1: the time ended
+# first. A command for which less than a quarter of its worst time is left does not begin.
 run() {
     name=$1 most=$2 late=
     shift 2
     wanted "$name" || { : >>"$G/$name.log"; return 0; }
     if [ -n "$DRY" ]; then echo "$name: $*"; : >"$G/$name.log"; return 0; fi
     left=$((LIMIT - ($(date +%s) - started)))
-    [ "$left" -lt "$most" ] && most=$left late=1
-    [ "$most" -lt 5 ] && { echo "no time left in this part" >"$G/$name.log"; return 124; }
+    if [ "$left" -lt 5 ] || [ $((4 * left)) -lt "$most" ]; then late=1; echo "no time left" >"$G/$name.log"; return 124; fi
+    [ "$left" -lt "$most" ] && most=$left
     timeout -k 5 "$most" "$@" >"$G/$name.log" 2>&1 </dev/null
     code=$?
-    [ $code -eq 124 ] || late=
+    # 137: it did not end when it was told to
+    if [ $code -eq 124 ] || [ $code -eq 137 ]; then late=1; fi
     return $code
 }
 
-# Why a command gave nothing: its last line.
-why() { echo "not measured: $(tail -n 1 "$G/$1.log" | cut -c 1-100 | tr '|' ' ')"; }
+# Prints why a command gave nothing: the time, or its last line.
+why() {
+    if [ -n "$late" ]; then echo "not measured: no time"
+    else echo "not measured: $(tail -n 1 "$G/$1.log" | cut -c 1-100 | tr '|' ' ')"; fi
+}
 
 # suite NAME SECONDS COMMAND...: a program whose last line is `N passed, N failed`
 suite() {
@@ -89,7 +124,7 @@ find_data() { # NAME: its path, here or carried
 random_tokens() {
     file=$G/random.bin
     [ -f "$file" ] || {
-        printf '\350\117\064\001\001\000\000\000\200\204\036\000'
+        printf '\210\330\064\001\001\000\000\000\200\204\036\000'
         head -c 1012 /dev/zero
         LC_ALL=C tr -dc '\000-\177' </dev/urandom | head -c 4000000
     } >"$file"
@@ -133,37 +168,41 @@ golden() {
     ' tests/tools/golden.txt "$G/losses-$1$3.log")
     [ "$line" = none ] && [ -z "$late" ] && line="FAILED: $(tail -n 1 "$G/losses-$1$3.log" | cut -c 1-100)"
     [ -n "$late" ] && line="not measured: no time"
-    note "losses-$1$3" "$line"
+    seen=$(weights_in "losses-$1$3")
+    note "losses-$1$3" "$line${seen:+, weights $seen}"
 }
 
-# sanitizer TOOL FLAGS
+# sanitizer TOOL FLAGS [OPTIONS of the tool]
 sanitizer() {
     command -v compute-sanitizer >/dev/null 2>&1 || [ -n "$DRY" ] ||
         { note "$1" "not measured: compute-sanitizer is not installed"; return; }
     # shellcheck disable=SC2086
-    run "$1" 110 compute-sanitizer --tool "${1%-*}" --error-exitcode 9 "$TRAINER" -e char:2x64x2 -t 32 -b 2 -x 2 \
+    run "$1" 110 compute-sanitizer --tool "${1%-*}" --error-exitcode 9 ${3:-} "$TRAINER" -e char:2x64x2 -t 32 -b 2 -x 2 \
         -v -1 -g 0 -i "$(find_data tiny_char_train.bin)" -j "$(find_data tiny_char_train.bin)" $2
     code=$?
     summary=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$G/$1.log" | tail -n 1 | tr -d '=')
-    if [ -n "$summary" ]; then note "$1" "${summary# }"
-    elif [ -n "$late" ]; then note "$1" "not measured: no time"
-    else note "$1" "$(why "$1")"; fi
+    if [ -n "$summary" ]; then note "$1" "${summary# }"; else note "$1" "$(why "$1")"; fi
 }
 
 part_ops() {
-    suite test_gpt2_ops 150 "$C/test_gpt2_ops"
-    suite test_attention 120 "$C/test_attention"
-    suite test_gpt2 100 "$C/test_gpt2"
-    suite test_gpt2_tiles 100 "$C/test_gpt2_tiles"
-    suite test_gpt2_parallel 100 "$C/test_gpt2_parallel"
-    suite test_cuda 120 "$C/test_cuda"
     for type in f32 bf16 fp16; do golden $type "" ""; done
-    sanitizer memcheck "-dt bf16 -z 3 -pn 2"
-    sanitizer racecheck "-dt bf16 -z 0"
-    sanitizer racecheck-f32 "-dt f32 -z 0" # the own attention kernels
+    suite test_attention 120 "$C/test_attention"
+    suite test_gpt2_ops 150 "$C/test_gpt2_ops"
+    suite test_cuda 150 "$C/test_cuda" seeds 5
+    for name in test_gpt2 test_groups_cuda test_gpt2_parallel test_gpt2_tiles test_gpt2_experts test_gpt2_pipeline; do
+        suite $name 100 "$C/$name"
+    done
 }
 
-weights_of() { sed -n 's/^weights //p' "$G/$1.log" | tail -n 1; }
+part_check() {
+    sanitizer memcheck "-dt bf16 -z 3 -pn 2"
+    ours="--kernel-name-exclude regex=cublas|cudnn|cutlass|nvjet|gemm|xmma|splitK" # kernels of libraries are not checked
+    sanitizer racecheck "-dt bf16 -z 0" "$ours"
+    sanitizer racecheck-f32 "-dt f32 -z 0" "$ours" # the project's own attention kernels
+}
+
+weights_in() { sed -n 's/^weights //p' "$G/$1.log" | tail -n 1; }             # of a log
+weights_of() { sed -n "s/^$1|.*, weights \(.*\)/\1/p" "$results" 2>/dev/null; } # of a row
 
 # Several ranks on one card: the losses of each stage, and the same weights at all.
 ranks_of() { # N
@@ -201,6 +240,7 @@ nccl_golden() { # N STAGE
     golden f32 "" "-nccl$1-z$2"
     TRAINER=$kept
     unset FLAGS
+    [ -n "$DRY" ] && return
     grep -q 'started alone' "$G/losses-f32-nccl$1-z$2.log" &&
         note "losses-f32-nccl$1-z$2" "not measured: one rank was started without a communicator"
     grep -q "^losses-f32-nccl$1-z$2|as the CPU" "$results" 2>/dev/null
@@ -226,14 +266,16 @@ resumed() {
     shift
     rm -rf "$G/saves"
     flags="-e char:2x32x2 -t 16 -b 4 -d 256 -u 0 -v -1 -g 0 -x 4 -i $data -j $data -o $G/saves"
+    wanted "$which" || return 0
     # shellcheck disable=SC2086
     run "$which-whole" 60 "$TRAINER" $flags -n 2 "$@"
     rm -rf "$G/saves/step_00000004"
     # shellcheck disable=SC2086
     run "$which" 60 "$TRAINER" $flags -y 1 "$@"
     [ -n "$DRY" ] && return
-    if ! grep -q 'going on from step 2' "$G/$which.log"; then note "$which" "FAILED: $(tail -n 1 "$G/$which.log" | cut -c 1-100)"
-    elif [ -n "$(weights_of "$which")" ] && [ "$(weights_of "$which")" = "$(weights_of "$which-whole")" ]; then note "$which" "the same bits"
+    if [ -n "$late" ]; then note "$which" "not measured: no time"
+    elif ! grep -q 'going on from step 2' "$G/$which.log"; then note "$which" "FAILED: $(tail -n 1 "$G/$which.log" | cut -c 1-100)"
+    elif [ -n "$(weights_in "$which")" ] && [ "$(weights_in "$which")" = "$(weights_in "$which-whole")" ]; then note "$which" "the same bits"
     else note "$which" "FAILED: other weights than without a stop"; fi
 }
 
@@ -287,7 +329,7 @@ largest() { # NAME FLAGS...
 
 part_offload() {
     sizes="gpt3:c12288 gpt2:d84 gpt2:d72 gpt3:c4096 gpt2:d60 gpt2:d48"
-    all="" large=d48 T=1024
+    all="" large=d24 T=1024
     tiers >"$G/tiers.txt"
     while [ -z "$SMALL" ] && read -r tier flags; do
         golden f32 "-pn 2 -b 6 -z 3 -zfd $G $flags" "-tier-$tier" </dev/null
@@ -301,9 +343,9 @@ part_offload() {
     [ -n "$SMALL" ] && large=char:3x32x2 sizes=char:3x32x2 T=8 data=$(find_data tiny_char_train.bin)
     while read -r tier flags; do
         # shellcheck disable=SC2086
-        model "gpt2-1558M-tier-$tier" 60 -i "$data" -j "$data" -v -1 -g 0 -dt bf16 -u 2 -e $large -b 4 -t $T -x 5 -r 1 -z 3 -zfd "$G" -tr "$G/gpt2-1558M-tier-$tier.json" $flags </dev/null
-        moved=$(link_of "gpt2-1558M-tier-$tier")
-        [ -z "$moved" ] || note "gpt2-1558M-tier-$tier-link" "$moved"
+        model "gpt2-355M-tier-$tier" 200 -i "$data" -j "$data" -v -1 -g 0 -dt bf16 -u 2 -e $large -b 4 -t $T -x 5 -r 1 -z 3 -zfd "$G" -tr "$G/gpt2-355M-tier-$tier.json" $flags </dev/null
+        moved=$(link_of "gpt2-355M-tier-$tier")
+        [ -z "$moved" ] || note "gpt2-355M-tier-$tier-link" "$moved"
     done <"$G/tiers.txt"
     largest device
     largest host -zos host
@@ -349,20 +391,22 @@ large_runs() {
 
 part_bench() {
     data=$(tokens)
-    [ -n "$SMALL" ] && data=$(find_data tiny_char_train.bin)
+    [ "$SMALL" = 1 ] && data=$(find_data tiny_char_train.bin)
     common="-i $data -j $data -v -1 -g 0 -dt bf16 -u 2"
-    run kernels 90 "$KERNELS" ${SMALL:+0.01}
-    if [ -z "$DRY" ] && grep -q '^copy ' "$G/kernels.log"; then
-        while read -r name value unit; do note "kernel-$name" "$value $unit"; done <"$G/kernels.log"
-        grep -q '^op-.*-products' "$G/kernels.log" || note kernel-op "$(why kernels)"
-    else note kernel-copy "$(why kernels)"; fi
+    run kernel-copy 90 "$KERNELS" ${SMALL:+0.01}
+    if [ -z "$DRY" ] && grep -q '^copy ' "$G/kernel-copy.log"; then
+        while read -r name value unit; do note "kernel-$name" "$value $unit"; done <"$G/kernel-copy.log"
+        grep -q '^op-.*-products' "$G/kernel-copy.log" || note kernel-op "$(why kernel-copy)"
+    else note kernel-copy "$(why kernel-copy)"; fi
     small=d12 large=d48 B124=32 T=1024 steps=20
-    [ -n "$SMALL" ] && small=char:2x32x2 large=char:3x32x2 B124=1 T=8 steps=4
+    [ "$SMALL" = 1 ] && small=char:2x32x2 large=char:3x32x2 B124=1 T=8 steps=4
+    [ "$SMALL" = tokens ] && small=d6 large=d6 B124=1 T=8 steps=4
     # shellcheck disable=SC2086
     model gpt2-124M 100 $common -e $small -b $B124 -t $T -x $steps -r 0
     # shellcheck disable=SC2086
     model gpt2-124M-any-order 60 $common -e $small -b $B124 -t $T -x $steps -r 0 -ao 1
-    for each in $(large_runs); do
+    batch=$(sed -n 's/^gpt2-1558M-batch|\([0-9]*\) .*-r \([0-9]*\)$/\1:\2/p' "$results" 2>/dev/null) # of an earlier call
+    for each in ${batch:-$(large_runs)}; do
         rows=${each%:*} recompute=${each#*:}
         # shellcheck disable=SC2086
         model gpt2-1558M 130 $common -e $large -b $rows -t $T -x $((steps / 2)) -r $recompute && break
@@ -394,14 +438,26 @@ row() { # NAME TEXT
     echo "| $2 | ${value:-not measured} |"
 }
 
+# Prints the commit: of .git, as given, as carried, or a checksum of the sources.
+commit() {
+    name=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || cat "${CARRY:-.}/commit" 2>/dev/null)}
+    echo "${name:-unknown, sources $(cat zero_plugin.h zero_plugin.cu zero_plugin/*/*.h train_gpt2_zero.cu adapters/gpt2/* | cksum | cut -d' ' -f1)}"
+}
+
+# Prints what was measured in at most 6,000 bytes, and how many rows were not. table.md has all rows.
+short_table() {
+    awk -F'|' '/\| not measured \|$/ { missing++; next } { size += length($0) + 1; if (size < 5800) print; else cut++ }
+        END { if (cut) print cut " more rows are in table.md."; if (missing) print missing " rows were not measured yet: see table.md." }' "$1"
+}
+
 table() {
     card=$(nvidia-smi --query-gpu=name,memory.total --format=csv,noheader 2>/dev/null | head -n 1)
     driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)
-    echo "| $(date -u +%Y-%m-%d), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown) | ${card:-no card}, driver ${driver:-none} |"
+    echo "| $(date -u +%Y-%m-%d), commit $(commit) | ${card:-no card}, driver ${driver:-none} |"
     echo "|---|---|"
     row build "build"
     row found "libraries"
-    for test in test_gpt2_ops test_attention test_gpt2 test_gpt2_tiles test_gpt2_parallel test_cuda; do row $test "tests/$test on the device"; done
+    for test in test_attention test_gpt2_ops test_cuda test_gpt2 test_groups_cuda test_gpt2_parallel test_gpt2_tiles test_gpt2_experts test_gpt2_pipeline; do row $test "tests/$test on the device"; done
     for type in f32 bf16 fp16; do row losses-$type "50 losses in $type, against the CPU's"; done
     row memcheck "compute-sanitizer memcheck, 2 ranks, stage 3"
     row racecheck "compute-sanitizer racecheck, bf16"
@@ -418,9 +474,9 @@ table() {
     tiers | while read -r tier flags; do row "losses-f32-tier-$tier" "2 ranks that share the card, stage 3, ${flags:-all on the device}"; done
     row weights-tiers "weights of these"
     tiers | while read -r tier flags; do
-        row "gpt2-1558M-tier-$tier" "GPT-2 1558M, bf16, B 4, T 1024, stage 3, ${flags:-all on the device}"
-        row "gpt2-1558M-tier-$tier-memory" "its device memory"
-        [ "$tier" = device ] || row "gpt2-1558M-tier-$tier-link" "between host and device"
+        row "gpt2-355M-tier-$tier" "GPT-2 355M, bf16, B 4, T 1024, stage 3, ${flags:-all on the device}"
+        row "gpt2-355M-tier-$tier-memory" "its device memory"
+        [ "$tier" = device ] || row "gpt2-355M-tier-$tier-link" "between host and device"
     done
     row largest-device "largest of GPT-2's and GPT-3's models that trains, bf16, T 1024, B 1, stage 3, 1 rank"
     row largest-host "the same, state in the host's memory"
@@ -449,7 +505,15 @@ table() {
 }
 
 carry() { # DIR
-    mkdir -p "$1/include/cjson" "$1/lib" "$1/data" || exit 1
+    mkdir -p "$1/include/cjson" "$1/lib" "$1/data" "$1/bin" || exit 1
+    commit >"$1/commit"
+    cp "$(command -v make)" "$1/bin/" || exit 1
+    [ -z "$LLMC" ] || cp "$LLMC" "$1/bin/train_gpt2cu" || exit 1
+    if [ -n "${NCCL_LIBRARY:-}" ]; then
+        mkdir -p "$1/nccl/lib" "$1/nccl/include"
+        ${PYTHON:-python3} tests/cuda/slim_nccl.py "$NCCL_LIBRARY" "$1/nccl/lib/libnccl.so.2.xz" "${ARCH:-90}" &&
+            cp "$(dirname "$NCCL_LIBRARY")"/../include/nccl*.h "$1/nccl/include/" || exit 1
+    fi
     for header in xxhash.h cjson/cJSON.h; do
         for folder in /usr/include /usr/local/include; do
             [ -f "$folder/$header" ] && cp "$folder/$header" "$1/include/$header" && break
@@ -464,11 +528,26 @@ carry() { # DIR
     done
     cp "$B"/data/tiny_char_train.bin "$B"/data/tiny_char_val.bin "$B"/data/tiny_gpt2_train.bin "$B"/data/tiny_gpt2_val.bin "$1/data/" || exit 1
     du -sh "$1"
+    [ "$(du -sm "$1" | cut -f1)" -lt 60 ] || { echo "gpu.sh carry: more than 60 MiB" >&2; exit 1; }
+}
+
+finish() {
+    [ -n "$DRY" ] && return
+    table >"$G/table.md"
+    [ -z "$RESULTS" ] || cp "$G/table.md" "$RESULTS/table.md"
+    short_table "$G/table.md"
 }
 
 case $part in
-build | ops | bench | ranks | resume | offload) "part_$part"; [ -n "$DRY" ] || table | tee "$G/table.md" ;;
+build | ops | bench | ranks | resume | check | offload)
+    "part_$part"
+    finish
+    ;;
+all)
+    for now in build ops bench ranks resume check offload; do "part_$now"; done
+    finish
+    ;;
 table) table ;;
 carry) carry "${2:?gpu.sh carry: a folder is expected}" ;;
-*) echo "gpu.sh: expected build, ops, bench, ranks, resume, offload, table or carry, found '$part'" >&2; exit 2 ;;
+*) echo "gpu.sh: expected build, ops, bench, ranks, resume, check, offload, all, table or carry, found '$part'" >&2; exit 2 ;;
 esac

@@ -333,7 +333,7 @@ static void cuda_planned(test_rank *rank, zero_ctx *z) {
     zero_plan p;
     memset(&p, 0, sizeof p);
     if (zero_query_plan(z, &p)) test_rank_fail(rank, "%s", zero_last_error(z));
-    const zp_pages *pages = z->offload->gpu.memory; /* plain, pinned */
+    const zp_pages *pages = z->offload->gpu->memory; /* plain, pinned */
     const size_t got = host ? pages[0].bytes + pages[1].bytes : 0;
     if ((p.host_bytes > 0) != host || p.host_bytes != got || (p.optimizer_bytes == 0) != all
         || p.pinned_bytes != (host ? pages[1].bytes : 0))
@@ -1628,7 +1628,7 @@ static void cuda_faults(int n, const char *name) {
 /* ---- mutations ----------------------------------------------------------------------------- */
 
 #define CUDA_SITES 256
-#define CUDA_LINES 16384 /* of zero_plugin.cu */
+#define CUDA_LINES 24576 /* of zero_plugin.cu */
 
 /* Places are found in the compiled file's text; built in its folder. */
 
@@ -1663,11 +1663,11 @@ static const struct {
      "over yet"},
     {"zero_state_set_counters", "zp_device_sync_stream(&z->compute)",
      "the host may write *z->pinned again: a second copy follows the first"},
-    {"zp_cpu_update_begin", "->gathered)",
+    {"zp_cpu_update_begin", "ZP_GATHERED])",
      "what an evaluation left under way is thrown away behind the step: a race without a trace"},
-    {"zp_offload_build_abandon", "zp_device_close_stream(&o->gpu.up)",
+    {"zp_offload_gpu_abandon", "zp_device_close_stream(&g->up)",
      "what goes up goes down behind its update, and that was waited for"},
-    {"zp_offload_build_abandon", "zp_device_sync_stream(&z->stream[side])",
+    {"zp_offload_gpu_abandon", "zp_device_sync_stream(&z->stream[side])",
      "without an error only what was gathered ahead is under way, and nobody reads that any more"},
     {"zp_delayed_swap", ".gathered)",
      "what is under way is forgotten behind it and gathered again: a race without a trace"},

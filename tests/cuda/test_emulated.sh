@@ -98,7 +98,7 @@ if unshare -m true 2>/dev/null; then
     check "$(grep -c 'MiB are available' "$scratch/little")" "a state larger than the host is refused: $(tail -n 1 "$scratch/little")"
 else echo "skipped: a host of little memory needs root and mount namespaces"; skipped=1; fi
 
-for part in build ops ranks resume offload bench; do
+for part in build ops ranks resume check offload bench all; do
     B=$B DRY=1 sh tests/cuda/gpu.sh $part >"$scratch/dry" 2>&1
     check "$([ "$(wc -l <"$scratch/dry")" -ge 1 ] && ! grep -q 'not found' "$scratch/dry" && echo 1)" "gpu.sh $part, dry"
 done
@@ -114,19 +114,41 @@ done
 B=$scratch/gpu TRAINER=$cuda sh tests/cuda/gpu.sh resume >"$scratch/resume" 2>&1
 check "$(grep -c '^| goes on from a checkpoint.*| the same bits |$' "$scratch/resume" | awk '{ print ($1 == 5) }')" "gpu.sh resume: $(grep -e '-- resume' "$scratch/resume")"
 B=$scratch/gpu TRAINER=$cuda SMALL=1 sh tests/cuda/gpu.sh offload >"$scratch/offload" 2>&1
-check "$(grep -c '^| GPT-2 1558M, bf16, B 4, T 1024, stage 3, .* | [0-9]* tokens/s' "$scratch/offload" | awk '{ print ($1 == 7) }')" "gpu.sh offload: $(grep 'stage 3, ' "$scratch/offload")"
+check "$(grep -c '^| GPT-2 355M, bf16, B 4, T 1024, stage 3, .* | [0-9]* tokens/s' "$scratch/offload" | awk '{ print ($1 == 7) }')" "gpu.sh offload: $(grep 'stage 3, ' "$scratch/offload")"
 # AdamW in bf16 with master weights: 12 bytes of state each way through the GPU; else a gradient down and a parameter up
-numel=$(sed -n 's/^| parameters  *| \([0-9]*\).*/\1/p' "$scratch/gpu/gpu/gpt2-1558M-tier-host.log" | head -n 1)
+numel=$(sed -n 's/^| parameters  *| \([0-9]*\).*/\1/p' "$scratch/gpu/gpu/gpt2-355M-tier-host.log" | head -n 1)
 for way in host:4 through:24 disk:4 all:4; do
-    check "$(sed -n "s/^-- gpt2-1558M-tier-${way%:*}-link: \([0-9.]*\) GB.*/\1/p" "$scratch/offload" |
+    check "$(sed -n "s/^-- gpt2-355M-tier-${way%:*}-link: \([0-9.]*\) GB.*/\1/p" "$scratch/offload" |
         awk -v n="$numel" -v each="${way#*:}" '{ of = 1e9 * $1 / (each * n); print (of > 0.99 && of < 1.05) }')" \
         "gpu.sh offload, ${way%:*}: $(grep -e '-link' "$scratch/offload")"
 done
-check "$(grep -q '"tid":260' "$scratch/gpu/gpu/gpt2-1558M-tier-through.json" && ! grep -q '"cat":"copy".*"tid":256' "$scratch/gpu/gpu/gpt2-1558M-tier-through.json" && echo 1)" \
+check "$(grep -q '"tid":260' "$scratch/gpu/gpu/gpt2-355M-tier-through.json" && ! grep -q '"cat":"copy".*"tid":256' "$scratch/gpu/gpu/gpt2-355M-tier-through.json" && echo 1)" \
     "copies have a track of their own"
 check "$(grep -c '^| the same, .* | char:3x32x2: [0-9]* tokens/s' "$scratch/offload" | awk '{ print ($1 == 2) }')" "gpu.sh offload, largest: $(grep 'the same, ' "$scratch/offload")"
 check "$(grep -c '^| its checkpoint, written aside |.*being written' "$scratch/bench")" "gpu.sh bench, checkpoint: $(grep 'written aside' "$scratch/bench")"
 check "$(grep -c '| not measured |' "$scratch/bench" | awk '{ print ($1 > 10) }')" "gpu.sh says what was not measured"
+# ---- gpu.sh on a machine that lacks what another one carried, and with little time ----
+mkdir "$scratch/bare" "$scratch/results"
+B=$B COMMIT=abc1234 sh tests/cuda/gpu.sh carry "$scratch/carried" >"$scratch/carry" 2>&1
+check "$([ -x "$scratch/carried/bin/make" ] && [ -f "$scratch/carried/data/tiny_char_train.bin" ] && [ -f "$scratch/carried/include/xxhash.h" ] && echo 1)" \
+    "gpu.sh carry: $(tail -n 1 "$scratch/carry")"
+# without GPT-2's tokens the model of its vocabulary trains on random ones
+B=$scratch/bare TRAINER=$cuda SMALL=tokens RESULTS=$scratch/results sh tests/cuda/gpu.sh bench gpt2-124M-any >"$scratch/random" 2>&1
+check "$(grep -c '^| the same, .*any order | [0-9]* tokens/s' "$scratch/random")" "gpu.sh on random tokens: $(tail -n 3 "$scratch/random")"
+all_again() { B=$scratch/bare CARRY=$scratch/carried RESULTS=$scratch/results TRAINER=$cuda MINUTES=$1 sh tests/cuda/gpu.sh all resume-f >"$scratch/$2" 2>&1; }
+all_again 5 first
+check "$(grep -c '^-- resume.*the same bits' "$scratch/first" | awk '{ print ($1 == 2) }')" "gpu.sh all: $(grep -e '-- resume' "$scratch/first")"
+check "$(grep -cx 'abc1234' "$scratch/carried/commit")" "the carried commit: $(cat "$scratch/carried/commit")"
+check "$(COMMIT=def5678 B=$scratch/bare RESULTS=$scratch/results sh tests/cuda/gpu.sh table | grep -c 'commit def5678 ')" "the table names the commit that was given"
+check "$(tar -tzf "$scratch/results/logs-resume.tar.gz" | grep -c 'resume-f32-0.log')" "an archive of the part's logs"
+all_again 5 second
+check "$(grep -c '^-- ' "$scratch/second" | awk '{ print ($1 == 0) }')" "gpu.sh all leaves out what was measured: $(grep -e '^-- ' "$scratch/second")"
+check "$(grep -c '| the same bits |' "$scratch/second" | awk '{ print ($1 == 2) }')" "it prints the earlier results"
+rm "$scratch/results/results.txt"
+B=$scratch/bare CARRY=$scratch/carried RESULTS=$scratch/results TRAINER=$cuda LIMIT=6 sh tests/cuda/gpu.sh resume >"$scratch/late" 2>&1
+check "$(grep -c '^-- resume.*not measured: no time' "$scratch/late" | awk '{ print ($1 >= 4) }')" "rows without time: $(grep -e '-- ' "$scratch/late")"
+check "$(grep -c 'FAILED' "$scratch/late" | awk '{ print ($1 == 0) }')" "no row fails for lack of time: $(grep FAILED "$scratch/late")"
+check "$([ "$(wc -c <"$scratch/late")" -lt 8000 ] && echo 1)" "the table is short"
 [ $skipped -gt 0 ] && more=", $skipped skipped" || more=
 echo "$passed passed, $failed failed$more"
 [ $failed -eq 0 ]

@@ -1,6 +1,10 @@
 /* test_emulation.cu - the emulation of tests/emulation by itself: kernels, the semantics of streams
    and events, NCCL, and that it finds what it is there to find. Built as $E/test_emulation in
    adapters/cuda.mk. */
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "../shared/harness.h"
 
 #include "../emulation/emulation.h"
@@ -33,9 +37,10 @@ __global__ void primitives(int *out) {
     const int mirrored = s[47 - t];
     __syncthreads();
     s[t] = mirrored;
-    const int down = __shfl_down_sync(0xFFFFFFFFu, t, 3u, 8);
-    const int one = __shfl_sync(0xFFFFFFFFu, t, 5);
-    const unsigned odd = __ballot_sync(0xFFFFFFFFu, t % 2);
+    const unsigned lanes = t < 32 ? 0xFFFFFFFFu : 0xFFFFu; /* those that have not returned */
+    const int down = __shfl_down_sync(lanes, t, 3u, 8);
+    const int one = __shfl_sync(lanes, t, 5);
+    const unsigned odd = __ballot_sync(lanes, t % 2);
     __syncthreads();
     out[t] = s[t] + 100 * down + 10000 * one + (odd == (t < 32 ? 0xAAAAAAAAu : 0xAAAAu) ? 0 : -1);
 }
@@ -53,9 +58,9 @@ static void test_kernels(uint64_t order) {
     const size_t n = 10000;
     emulation_reset();
     emulation_thread_order(order);
-    (void)cudaMalloc(&in, n * sizeof *in);
-    (void)cudaMalloc(&sums, 7 * sizeof *sums);
-    (void)cudaMalloc(&out, 64 * sizeof *out);
+    (void)cudaMallocManaged(&in, n * sizeof *in);
+    (void)cudaMallocManaged(&sums, 7 * sizeof *sums);
+    (void)cudaMallocManaged(&out, 64 * sizeof *out);
     for (size_t i = 0; i < n; i++) in[i] = 1;
     EMULATED_LAUNCH(block_sums, 7, 160, 0, NULL, sums, in, n);
     float total = 0;
@@ -81,7 +86,7 @@ static void test_kernels(uint64_t order) {
 
 static void test_missing_barrier(void) {
     int *out = NULL, shows = 0;
-    (void)cudaMalloc(&out, 64 * sizeof *out);
+    (void)cudaMallocManaged(&out, 64 * sizeof *out);
     for (uint64_t order = 1; order < 10; order++) {
         emulation_thread_order(order);
         EMULATED_LAUNCH(no_barrier, 1, 64, 64 * sizeof(int), NULL, out);
@@ -105,8 +110,8 @@ static void open_two(two_streams *t, uint64_t seed, unsigned flags) {
     (void)cudaStreamCreateWithFlags(&t->a, flags);
     (void)cudaStreamCreateWithFlags(&t->b, flags);
     (void)cudaEventCreateWithFlags(&t->e, cudaEventDisableTiming);
-    (void)cudaMalloc(&t->x, sizeof(int));
-    (void)cudaMalloc(&t->y, sizeof(int));
+    (void)cudaMallocManaged(&t->x, sizeof(int));
+    (void)cudaMallocManaged(&t->y, sizeof(int));
 }
 
 typedef enum two_way {
@@ -331,8 +336,8 @@ static void nccl_work(nccl_run *run, ncclComm_t comm, ncclComm_t other, int rank
     (void)cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
     (void)cudaStreamCreateWithFlags(&s2, cudaStreamNonBlocking);
     (void)cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
-    (void)cudaMalloc(&x, bytes);
-    (void)cudaMalloc(&y, bytes);
+    (void)cudaMallocManaged(&x, bytes);
+    (void)cudaMallocManaged(&y, bytes);
     for (int i = 0; i < n * NCCL_N; i++) x[i] = (float)(i + rank), y[i] = (float)rank;
     float *mine = x + rank * NCCL_N;
     ncclResult_t r = ncclReduceScatter(x, mine, count, ncclFloat32, ncclSum, comm, s);
@@ -406,7 +411,73 @@ static void test_repeatable(void) {
     (void)test_check(calls[0] == calls[1], "a seed gives one run");
 }
 
+/* ---- errors that end the program ---- */
+
+__global__ void wrong_mask(int *out) {
+    out[threadIdx.x] = __shfl_sync(0xFFFFu, (int)threadIdx.x, 0); /* 32 lanes take part */
+}
+__global__ void past_dynamic(int *out) {
+    EMULATED_DYNAMIC_SHARED(int, s);
+    s[threadIdx.x] = 1;
+    out[threadIdx.x] = s[threadIdx.x];
+}
+__global__ void unset_static(float *out) {
+    __shared__ float x[2];
+    if (threadIdx.x == 1) x[1] = 1;
+    __syncthreads();
+    out[threadIdx.x] = x[threadIdx.x];
+}
+static int *device_ints(void) {
+    int *p = NULL;
+    emulation_reset();
+    emulation_hide(1);
+    if (cudaMalloc(&p, 64 * sizeof *p) || cudaMemset(p, 0, 64 * sizeof *p)) _exit(1);
+    return p;
+}
+static void host_reads(void) { _exit(*(volatile int *)device_ints()); }
+static void host_function_writes(void) {
+    (void)cudaLaunchHostFunc(
+        NULL, [](void *p) { *(volatile int *)p = 1; }, device_ints());
+}
+static void lanes_differ(void) { EMULATED_LAUNCH(wrong_mask, 1, 32, 0, NULL, device_ints()); }
+static void shared_is_short(void) {
+    EMULATED_LAUNCH(past_dynamic, 1, 64, 60 * sizeof(int), NULL, device_ints());
+}
+static void shared_is_enough(void) {
+    EMULATED_LAUNCH(past_dynamic, 1, 64, 64 * sizeof(int), NULL, device_ints());
+}
+
+/* Runs it in a process of its own; returns the signal that ended it, or 0. */
+static int ended_by(void (*run)(void)) {
+    int status = 0;
+    (void)fflush(NULL);
+    const pid_t child = fork();
+    if (!child) {
+        (void)!freopen("/dev/null", "w", stderr);
+        run();
+        _exit(0);
+    }
+    (void)waitpid(child, &status, 0);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+static void test_fatal(void) {
+    (void)test_check(ended_by(host_reads) == SIGSEGV, "the host reads device memory");
+    (void)test_check(ended_by(host_function_writes) == SIGSEGV, "a host function writes to it");
+    (void)test_check(ended_by(lanes_differ) == SIGABRT, "a mask that names other lanes");
+    (void)test_check(ended_by(shared_is_short) == SIGSEGV, "dynamic shared memory is too small");
+    (void)test_check(!ended_by(shared_is_enough), "dynamic shared memory is enough");
+    float *out = NULL;
+    emulation_reset();
+    (void)cudaMallocManaged(&out, 2 * sizeof *out);
+    EMULATED_LAUNCH(unset_static, 1, 2, 0, NULL, out);
+    (void)cudaDeviceSynchronize();
+    (void)test_check(out[0] != out[0] && out[1] == 1, "static shared memory begins as NaN");
+    (void)cudaFree(out);
+}
+
 int main(void) {
+    test_fatal();
     for (uint64_t order = 0; order < 5; order++) test_kernels(order);
     test_missing_barrier();
     test_events();

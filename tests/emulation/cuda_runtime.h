@@ -25,9 +25,10 @@
      Kernels: blocks one after another; the threads of a block as fibers, in an order that
      emulation_thread_order chooses, up to their next barrier. __syncthreads and the warp's
      primitives wait for all threads that have not returned; threads at different barriers of
-     which none can go on are an error. Dynamic shared memory begins as NaN in every block.
+     which none can go on are an error. Shared memory begins as NaN in every block, and dynamic
+   shared memory ends where the launch says: a thread that reads or writes beyond it faults.
      Streams, events, memory, host functions, devices: see emulation.cc. Device memory is host
-     memory that begins as NaN. */
+     memory that begins as NaN. The host faults when it touches it, as on a GPU. */
 #ifndef EMULATED_CUDA_RUNTIME_H
 #define EMULATED_CUDA_RUNTIME_H
 
@@ -49,7 +50,8 @@
 #undef __global__
 #undef __launch_bounds__
 #undef __forceinline__
-#define __shared__ static
+/* One section holds all static shared memory, so that every block can begin with NaN there. */
+#define __shared__ static __attribute__((section("emulated_shared")))
 #define __global__
 #define __launch_bounds__(...)
 #define __forceinline__ inline __attribute__((always_inline))
@@ -113,43 +115,43 @@ cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void *
 
 void __syncthreads();
 /* All lanes of the warp that have not returned give a value of at most 8 bytes; lane `from`'s comes
-   back. what: the primitive, which must be the same on all lanes. */
+   back. The primitive and the mask must be the same on all lanes, and the mask must name exactly
+   the lanes that take part. */
 enum emulated_primitive { EMULATED_SYNC = 1, EMULATED_SHUFFLE, EMULATED_VOTE };
-uint64_t emulated_warp(emulated_primitive what, uint64_t value, int from);
+uint64_t emulated_warp(emulated_primitive what, unsigned mask, uint64_t value, int from);
 unsigned emulated_warp_votes(unsigned mask, bool vote);
 
 static inline void __syncwarp(unsigned mask = 0xFFFFFFFFu) {
-    (void)mask;
-    (void)emulated_warp(EMULATED_SYNC, 0, 0);
+    (void)emulated_warp(EMULATED_SYNC, mask, 0, 0);
 }
 static inline int emulated_lane() {
     const unsigned row = threadIdx.y + threadIdx.z * blockDim.y;
     return (int)((threadIdx.x + row * blockDim.x) % 32u);
 }
-template <class T> T emulated_shuffle(T value, int from) {
+template <class T> T emulated_shuffle(unsigned mask, T value, int from) {
     static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>, "one or two registers");
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof value);
-    bits = emulated_warp(EMULATED_SHUFFLE, bits, from);
+    bits = emulated_warp(EMULATED_SHUFFLE, mask, bits, from);
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 /* Lanes shuffle within groups of `width`; a lane outside the group gives one's own value. */
-template <class T> T __shfl_sync(unsigned, T v, int lane, int width = 32) {
+template <class T> T __shfl_sync(unsigned mask, T v, int lane, int width = 32) {
     const int me = emulated_lane();
-    return emulated_shuffle(v, (me & ~(width - 1)) | (lane & (width - 1)));
+    return emulated_shuffle(mask, v, (me & ~(width - 1)) | (lane & (width - 1)));
 }
-template <class T> T __shfl_xor_sync(unsigned, T v, int with, int width = 32) {
+template <class T> T __shfl_xor_sync(unsigned mask, T v, int with, int width = 32) {
     const int me = emulated_lane(), from = me ^ with;
-    return emulated_shuffle(v, from >= ((me & ~(width - 1)) + width) ? me : from);
+    return emulated_shuffle(mask, v, from >= ((me & ~(width - 1)) + width) ? me : from);
 }
-template <class T> T __shfl_down_sync(unsigned, T v, unsigned by, int width = 32) {
+template <class T> T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32) {
     const int me = emulated_lane(), from = me + (int)by;
-    return emulated_shuffle(v, from >= (me & ~(width - 1)) + width ? me : from);
+    return emulated_shuffle(mask, v, from >= (me & ~(width - 1)) + width ? me : from);
 }
-template <class T> T __shfl_up_sync(unsigned, T v, unsigned by, int width = 32) {
+template <class T> T __shfl_up_sync(unsigned mask, T v, unsigned by, int width = 32) {
     const int me = emulated_lane(), from = me - (int)by;
-    return emulated_shuffle(v, from < (me & ~(width - 1)) ? me : from);
+    return emulated_shuffle(mask, v, from < (me & ~(width - 1)) ? me : from);
 }
 static inline unsigned __ballot_sync(unsigned mask, int vote) {
     return emulated_warp_votes(mask, vote != 0);

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -24,6 +25,9 @@
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 char *emulated_dynamic_shared;
+/* The section of static shared memory, where a kernel has some. */
+extern char __start_emulated_shared[] __attribute__((weak));
+extern char __stop_emulated_shared[] __attribute__((weak));
 
 namespace emulation {
 
@@ -43,6 +47,7 @@ struct Fiber {
 struct Warp {
     unsigned live, arrived, parity;
     int what;
+    uint32_t mask, lanes; /* the mask of those that arrived, and their lanes */
     uint64_t value[2][32];
     uint32_t given[2]; /* lanes that gave a value */
     uint32_t votes[2];
@@ -87,12 +92,20 @@ void release_barrier() {
     block.at_barrier = 0;
     release_all(&block.waiting);
 }
+[[noreturn]] void wrong_lanes(uint32_t mask, uint32_t lanes) {
+    fprintf(stderr,
+            "emulation: %s: a warp primitive names lanes %08x, but lanes %08x take part in it\n",
+            block.kernel->name, mask, lanes);
+    abort();
+}
 void release_warp(Warp *w) {
     if (!w->arrived || w->arrived != w->live) return;
     w->arrived = 0;
     w->parity ^= 1;
     w->given[w->parity] = w->votes[w->parity] = 0;
+    if (w->mask != w->lanes) wrong_lanes(w->mask, w->lanes);
     w->what = 0;
+    w->lanes = 0;
     release_all(&w->waiting);
 }
 
@@ -167,6 +180,7 @@ void run_block() {
         warp->live = std::min(32u, n - w * 32);
         warp->arrived = warp->parity = 0;
         warp->what = 0;
+        warp->lanes = 0;
         warp->given[0] = warp->votes[0] = 0;
     }
     while (block.done < n) {
@@ -194,8 +208,17 @@ void choose_order(unsigned n) {
     while (std::__gcd(block.stride, n) != 1) block.stride++;
 }
 
+/* Returns memory of dynamic_bytes, followed by a page that nobody may touch. */
+char *guarded_memory() {
+    char *p = (char *)mmap(NULL, dynamic_bytes + 4096, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == (char *)MAP_FAILED || mprotect(p + dynamic_bytes, 4096, PROT_NONE)) abort();
+    return p;
+}
+
 void run_kernel(emulated_kernel *k) {
-    static char *shared = (char *)aligned_alloc(4096, dynamic_bytes);
+    static char *memory = guarded_memory();
+    char *shared = memory + dynamic_bytes - (k->shared + 15) / 16 * 16; /* ends at the guard */
     gridDim = k->grid, blockDim = k->block;
     block.kernel = k;
     block.threads = blockDim.x * blockDim.y * blockDim.z;
@@ -204,6 +227,9 @@ void run_kernel(emulated_kernel *k) {
         for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
             for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
                 if (k->shared) memset(shared, 0xFF, k->shared);
+                if (__start_emulated_shared)
+                    memset(__start_emulated_shared, 0xFF,
+                           (size_t)(__stop_emulated_shared - __start_emulated_shared));
                 choose_order(block.threads);
                 run_block();
             }
@@ -224,26 +250,29 @@ void __syncthreads() {
     fiber_wait(&block.waiting);
 }
 
-static void warp_arrive(Warp *w, emulated_primitive what) {
+static void warp_arrive(Warp *w, emulated_primitive what, unsigned mask, unsigned lane) {
     if (w->what && w->what != (int)what) {
         fprintf(stderr, "emulation: %s: lanes of one warp are at different primitives\n",
                 block.kernel->name);
         abort();
     }
+    if (w->what && w->mask != mask) wrong_lanes(mask, w->mask);
     w->what = (int)what;
+    w->mask = mask;
+    w->lanes |= 1u << lane;
     if (++w->arrived == w->live)
         release_warp(w);
     else
         fiber_wait(&w->waiting);
 }
 
-uint64_t emulated_warp(emulated_primitive what, uint64_t value, int from) {
+uint64_t emulated_warp(emulated_primitive what, unsigned mask, uint64_t value, int from) {
     const unsigned thread = block.running->thread, lane = thread % 32;
     Warp *w = &block.warps[thread / 32];
     const unsigned parity = w->parity;
     w->value[parity][lane] = value;
     w->given[parity] |= 1u << lane;
-    warp_arrive(w, what);
+    warp_arrive(w, what, mask, lane);
     const bool there = w->given[parity] >> (from & 31) & 1u;
     return there ? w->value[parity][from & 31] : ~(uint64_t)0; /* a lane that gave nothing: NaN */
 }
@@ -253,7 +282,7 @@ unsigned emulated_warp_votes(unsigned mask, bool vote) {
     Warp *w = &block.warps[thread / 32];
     const unsigned parity = w->parity;
     if (vote) w->votes[parity] |= 1u << lane;
-    warp_arrive(w, EMULATED_VOTE);
+    warp_arrive(w, EMULATED_VOTE, mask, lane);
     return w->votes[parity] & mask;
 }
 
@@ -294,6 +323,8 @@ static double now() {
 }
 
 /* ---- tasks --------------------------------------------------------------------------------- */
+
+static bool exposed = true; /* device memory is accessible: see expose */
 
 namespace {
 
@@ -350,11 +381,14 @@ bool in_turn(const Stream *s) {
 
 void step_head(Stream *s) {
     const uint64_t around = engine.running; /* a function that waits, or none */
+    const bool before = exposed;
     engine.in_task++;
     engine.running = s->tasks.front()->number;
     s->busy = true;
+    expose(!s->tasks.front()->of_host);
     const bool done = s->tasks.front()->step();
     s->busy = false;
+    if (around) expose(before);
     engine.running = around;
     engine.in_task--;
     if (!done) return;
@@ -437,6 +471,8 @@ namespace {
 /* Lets go of the lock until `wake` is called, or some time has passed (0: without limit): that
    time, or 0. Patience is counted in those: the time in which the process is stopped is not. */
 double sleep_on(std::condition_variable *wake, double seconds) {
+    const bool before = exposed;
+    if (++engine.returns % engine.hides == 0) expose(false);
     std::unique_lock<std::mutex> lock(engine.mutex, std::adopt_lock);
     std::cv_status how = std::cv_status::no_timeout;
     if (seconds > 0)
@@ -444,6 +480,7 @@ double sleep_on(std::condition_variable *wake, double seconds) {
     else
         wake->wait(lock);
     (void)lock.release();
+    expose(before);
     return how == std::cv_status::timeout ? seconds : 0;
 }
 
@@ -548,6 +585,7 @@ void written_after_free(const char *p, const Memory &m) {
 }
 
 void forget(std::map<char *, Memory>::iterator it) {
+    expose(true);
     written_after_free(it->first, it->second);
     quarantined -= it->second.bytes;
     if (it->second.kind != REGISTERED_MEMORY) free(it->first);
@@ -575,13 +613,42 @@ bool wanted(const char *p, size_t bytes) {
 
 } // namespace
 
+static void protect(char *p, const Memory &m) {
+    if (m.kind == DEVICE_MEMORY && m.bytes && !m.freed)
+        (void)mprotect(p, m.bytes, exposed ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+void expose(bool on) {
+    if (on == exposed) return;
+    exposed = on;
+    for (const auto &m : memory) protect(m.first, m.second);
+}
+
+/* Names the error that a fault in device memory shows, and then faults again without a handler. */
+static void name_fault(int number, siginfo_t *info, void *) {
+    const Memory *m = memory_at(info->si_addr, NULL);
+    static const char text[] = "emulation: the host touches device memory\n";
+    if (m && m->kind == DEVICE_MEMORY && !exposed) (void)!write(2, text, sizeof text - 1);
+    (void)signal(number, SIG_DFL);
+}
+static void catch_faults() {
+    struct sigaction now, ours;
+    memset(&ours, 0, sizeof ours);
+    ours.sa_sigaction = name_fault;
+    ours.sa_flags = SA_SIGINFO;
+    if (!sigaction(SIGSEGV, NULL, &now) && now.sa_handler == SIG_DFL)
+        (void)sigaction(SIGSEGV, &ours, NULL);
+}
+
 /* Begins as NaN in every type. */
 void *allocate(size_t bytes, int kind, int device) {
     void *p = NULL;
     if (!bytes) return NULL;
-    if (posix_memalign(&p, 4096, (bytes + 4095) / 4096 * 4096)) return NULL; /* see shut */
+    if (posix_memalign(&p, 4096, (bytes + 4095) / 4096 * 4096))
+        return NULL; /* whole pages: see expose */
     memset(p, 0xFF, bytes);
     memory[(char *)p] = Memory{bytes, kind, device, false};
+    catch_faults();
+    protect((char *)p, memory[(char *)p]);
     return p;
 }
 
@@ -597,6 +664,7 @@ cudaError_t release(void *p, int kind) {
         find("memory of the host freed as memory of the device, or the reverse");
         return cudaErrorInvalidValue;
     }
+    expose(true);
     memset(p, 0xFF, it->second.bytes);
     it->second.freed = true;
     quarantined += it->second.bytes;
@@ -676,16 +744,8 @@ long emulated_syscall(long number, ...) noexcept {
     errno = EINTR;
     return -1;
 }
-/* Nobody touches the device's memory: who does faults there. */
-static void shut(bool closed) {
-    const int how = closed ? PROT_NONE : PROT_READ | PROT_WRITE;
-    for (const auto &m : memory)
-        if (m.second.kind == DEVICE_MEMORY) (void)mprotect(m.first, m.second.bytes, how);
-}
-
-/* What a host function waits for must come without the device. Where it does not, that is noted,
-   and the device goes on beside it. Meanwhile its memory is out of everybody's reach, as it always
-   is on a GPU. */
+/* What a host function waits for must come without the device. If it does not come, that is noted,
+   and the device goes on. */
 static void wait_in_function(pthread_cond_t *cond, pthread_mutex_t *mutex) {
     static double waited;
     static uint64_t waits; /* who has waited so long */
@@ -696,9 +756,7 @@ static void wait_in_function(pthread_cond_t *cond, pthread_mutex_t *mutex) {
     t.tv_nsec += 1000000;
     t.tv_sec += t.tv_nsec / 1000000000;
     t.tv_nsec %= 1000000000;
-    shut(true);
     if (pthread_cond_timedwait(cond, mutex, &t)) waited += 1e-3; /* as sleep_on has it */
-    shut(false);
     if (waited < engine.patience) return;
     find("a host function waits for what the device has still to do");
     if (waited > 10 * engine.patience + 5) abort();
@@ -732,6 +790,7 @@ int emulated_nanosleep(const struct timespec *wanted, struct timespec *left) {
     return 0;
 }
 
+void emulation_hide(int every) { engine.hides = (uint64_t)every; }
 void emulation_stall(void *stream) {
     Lock lock;
     Stream *s = stream_of((cudaStream_t)stream);
@@ -746,6 +805,7 @@ uint64_t emulation_calls(emulation_call sort) { return engine.calls[sort]; }
 uint64_t emulation_failures(void) { return engine.failures; }
 const char *emulation_found(void) {
     Lock lock;
+    expose(true);
     for (auto &m : memory) written_after_free(m.first, m.second);
     return engine.found.empty() ? NULL : engine.found.c_str();
 }
@@ -789,6 +849,7 @@ void emulation_reset(void) {
     for (Stream *s : engine.streams) delete s;
     if (engine.at_reset) engine.at_reset();
     engine.streams.clear();
+    expose(true);
     while (!memory.empty()) {
         auto it = memory.begin();
         const bool here = it->second.kind != REGISTERED_MEMORY;
@@ -940,11 +1001,13 @@ cudaError_t cudaHostUnregister(void *p) {
     return cudaSuccess;
 }
 
-static cudaError_t enqueue_work(cudaStream_t stream, const char *name, std::function<void()> work) {
+static cudaError_t enqueue_work(cudaStream_t stream, const char *name, std::function<void()> work,
+                                bool of_host = false) {
     Stream *s = stream_of(stream);
     if (!s) return cudaErrorInvalidResourceHandle;
     Work *task = new Work;
     task->name = name;
+    task->of_host = of_host;
     task->work = std::move(work);
     enqueue(s, task);
     return cudaSuccess;
@@ -977,7 +1040,8 @@ cudaError_t cudaMemset(void *p, int value, size_t bytes) {
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *user) {
     ENTER(EMULATION_ANY)
-    return noted(enqueue_work(stream, "host function", [=] { fn(user); }));
+    return noted(enqueue_work(
+        stream, "host function", [=] { fn(user); }, true));
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {

@@ -23,7 +23,8 @@ struct Stream;
 /* What a stream runs. step() does the next part of it and says whether that was the last. */
 struct Task {
     const char *name = "";
-    uint64_t number = 0; /* in the order of enqueueing, over all streams */
+    bool of_host = false; /* a host function, which must not touch device memory */
+    uint64_t number = 0;  /* in the order of enqueueing, over all streams */
     virtual bool ready() { return true; }
     virtual bool step() = 0;
     virtual ~Task() = default;
@@ -68,6 +69,7 @@ struct Engine {
     void *skipped = nullptr; /* the call that is left out */
     uint64_t next_number = 0, running = 0; /* of tasks */
     int in_task = 0;                       /* a task is running: it must not call CUDA */
+    uint64_t returns = 0, hides = 16;      /* device memory is hidden at every hides-th return */
     uint64_t pageable = 0;                 /* copies to or from memory that nobody has pinned */
     std::vector<Stream *> streams;
     std::vector<Thread *> threads; /* that take turns, by rank */
@@ -84,13 +86,18 @@ struct Engine {
 extern Engine engine;
 extern thread_local Thread self;
 
+/* Makes device memory accessible while a task of the device runs, and inaccessible otherwise. */
+void expose(bool on);
+
 /* The engine's lock; a thread may take it again. */
 struct Lock {
     Lock() {
         if (!self.held++) engine.mutex.lock();
     }
     ~Lock() {
-        if (!--self.held) engine.mutex.unlock();
+        if (--self.held) return;
+        if (++engine.returns % engine.hides == 0) expose(false);
+        engine.mutex.unlock();
     }
     Lock(const Lock &) = delete;
     Lock &operator=(const Lock &) = delete;

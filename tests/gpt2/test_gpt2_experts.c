@@ -133,6 +133,7 @@ static void upload(ops_ctx *o, void *to, const float *from, size_t n) {
 #ifdef __CUDACC__
     (void)o;
     (void)cudaMemcpy(to, from, n * sizeof *from, cudaMemcpyHostToDevice);
+    (void)cudaDeviceSynchronize(); /* the copy may still run, and streams do not wait for it */
 #else
     (void)o;
     memcpy(to, from, n * sizeof *from);

@@ -35,7 +35,10 @@ test_apply() {
     toy
     check 'apply, in a path with a blank' "$apply" "$scratch/toy of ours"
     cp -r "$scratch/toy of ours" "$scratch/once"
-    "$apply" "$scratch/toy of ours" >/dev/null
+    "$apply" "$scratch/toy of ours" >"$scratch/out"
+    same 'apply reports what it wrote' 1 "$(grep -c "^written to .*: zero.mk train_gpt2_zero.c train_gpt2_fp32_zero.cu train_gpt2_zero.cu" "$scratch/out")"
+    next=$(sed -n 's/^  \(cd .* make -f zero.mk train_gpt2_zero\) .*/\1/p' "$scratch/out")
+    check "the next command can be pasted: $next" sh -c "$next -n"
     check 'twice is once' diff -r "$scratch/once" "$scratch/toy of ours"
     same 'three trainers and a makefile are made' 4 \
         "$(diff -rq "$tests/llmc/whole" "$scratch/once" | grep -c '^Only in .*once')"
@@ -77,8 +80,8 @@ test_edited() {
     "$apply" "$scratch/toy of ours" >/dev/null
     for made in zero.mk train_gpt2_zero.c train_gpt2_fp32_zero.cu train_gpt2_zero.cu; do
         echo '#line 7' >>"$scratch/toy of ours/$made"
-        refused "$made was edited" "not as this script made them: $made; nothing was changed"
-        refused "$made was edited, --revert" "not as this script made them: $made; nothing was changed" --revert
+        refused "$made was edited" "edited after this script made them: $made; nothing was changed"
+        refused "$made was edited, --revert" "edited after this script made them: $made; nothing was changed" --revert
         "$apply" --force "$scratch/toy of ours" >/dev/null
         check "$made: --force makes it again" "$apply" "$scratch/toy of ours"
     done

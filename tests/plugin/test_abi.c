@@ -75,7 +75,7 @@ static void abi_compare(void) {
     const char *way = strcmp(abi_record.line[0], abi_now.line[0])
                           ? "the record is of another ABI: run build/test_abi write"
                           : "this breaks programs of that ABI. Undo it, or add 1 to ZERO_ABI in "
-                            "zero_plugin.h and run build/test_abi write";
+                            "zero_plugin.h (once in a release), and run build/test_abi write";
     for (int i = 0; i < abi_record.n; i++)
         (void)test_check(abi_has(&abi_now, abi_record.line[i]), "gone: '%s'. %s",
                          abi_record.line[i], way);

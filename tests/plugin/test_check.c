@@ -295,27 +295,8 @@ static void check_rank_eval(test_rank *r) {
     zero_destroy(c.z);
 }
 
-/* A backward that writes past its gradients reaches what the ranks agree on. */
-static void check_overwritten(void) {
-    check_run c;
-    if (!test_check(check_open(&c, &alone, 0, 0), "opens")) return;
-    c.z->report.differs = ZP_CALL;
-    c.z->report.differs_rank = 1;
-    c.z->report.differing[0] = 0;
-    c.z->report.differing[1] = 2;
-    test_check(zp_ctx_report_difference(c.z) == ZERO_ERR_MISMATCH
-                   && check_says(&c, "rank 0 called none, rank 1 zero_skip_step"),
-               "two calls: %s", zero_last_error(c.z));
-    c.z->report.differing[1] = 3e-5;
-    test_check(zp_ctx_report_difference(c.z) == ZERO_ERR_MISMATCH
-                   && check_says(&c, "was overwritten: it lies after the gradients"),
-               "no call: %s", zero_last_error(c.z));
-    zero_destroy(c.z);
-}
-
 int main(void) {
     check_bindings();
-    check_overwritten();
     for (int stage = 0; stage < 4; stage++) {
         check_told(stage);
         check_written(stage);

@@ -1,125 +1,16 @@
 /* test_tensors.c - update rules that need whole tensors, LAMB and Muon: every step against its
    formula in the header, in f64 and without any sharding; the same bits at every stage, number of
    ranks, type, bucket, tier and order of communication, with skips, delays and state that moves;
-   what is sent and kept is what the plan says. Sums of squares that no order changes, and products
-   of matrices. Includes the plugin. */
-#include "../../zero_plugin.cu"
+   what is sent and kept is what the plan says. Exact sums and products of matrices are in
+   unit_tensors.h. */
 #include "../shared/host.h"
+
+static const char *const ten_rules[] = {"adamw", "adam",    "sgd",  "nesterov",
+                                        "lion",  "adagrad", "lamb", "muon"};
 
 enum { TEN_TENSORS = 7, TEN_N = 1300, TEN_STEPS = 4 };
 
 static const char *ten_folder = "/tmp";
-
-/* ---- exact sums ---- */
-
-static double ten_total(const float *x, const size_t *order, size_t blocks, int ranks) {
-    static zp_exact sums[4];
-    memset(sums, 0, sizeof sums);
-    for (size_t b = 0; b < blocks; b++) {
-        zp_limb piece[3], *to = sums[b % (size_t)ranks].limb;
-        const int first = zp_exact_split(zp_exact_squares(x + 32 * order[b], 32), piece);
-        for (int k = 0; k < 3; k++) to[first + (piece[k] ? k : 0)] += piece[k];
-    }
-    return zp_exact_total(sums[0].limb, ZP_LIMBS, ranks);
-}
-
-static void ten_exact(void) {
-    enum { BLOCKS = 200 };
-    static float x[32 * BLOCKS];
-    test_random random = {5};
-    for (int kind = 0; kind < 5; kind++) {
-        size_t order[BLOCKS];
-        long double sum = 0;
-        for (size_t i = 0; i < 32 * BLOCKS; i++) {
-            const uint64_t bits = test_next(&random);
-            const int low = kind == 0 ? -149 : kind == 1 ? -10 : kind == 2 ? -126 : 100;
-            const int high = kind == 0 ? 128 : kind == 1 ? 10 : kind == 2 ? -100 : 128;
-            x[i] = kind == 4 ? 0
-                             : ldexpf(1.0f + (float)(bits >> 41) * 0x1p-23f,
-                                      low + (int)(bits % (uint64_t)(high - low)));
-        }
-        for (size_t b = 0; b < BLOCKS; b++) {
-            order[b] = b;
-            sum += (long double)zp_exact_squares(x + 32 * b, 32);
-        }
-        const double first = ten_total(x, order, BLOCKS, 1);
-        test_check(fabs(first - (double)sum) <= 0x1p-48 * (double)sum, "kind %d: %a, expected %a",
-                   kind, first, (double)sum);
-        for (int again = 0; again < 20; again++) {
-            for (size_t b = BLOCKS - 1; b > 0; b--) {
-                const size_t k = (size_t)test_below(&random, (int)b + 1), was = order[b];
-                order[b] = order[k];
-                order[k] = was;
-            }
-            const double now = ten_total(x, order, BLOCKS, 1 + again % 4);
-            test_check(now == first, "kind %d, order %d: %a, not %a", kind, again, now, first);
-        }
-    }
-    x[77] = INFINITY;
-    size_t order[BLOCKS];
-    for (size_t b = 0; b < BLOCKS; b++) order[b] = b;
-    test_check(isinf(ten_total(x, order, BLOCKS, 2)), "an infinite weight");
-}
-
-/* A ratio is bounded; where either norm is zero it is 1, whatever the bounds. */
-static void ten_ratios(void) {
-    static const struct {
-        float weight, move, least, most, ratio;
-    } cases[] = {{6, 2, 0, 0, 3}, {6, 2, 4, 0, 4},    {6, 2, 0, 2, 2},
-                 {6, 2, 2, 4, 3}, {0, 2, 2, 0, 1},    {0, 2, 0, 0.5f, 1},
-                 {6, 0, 2, 0, 1}, {6, 0, 0, 0.5f, 1}, {0, 0, 2, 0, 1}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        zp_exact sums[2] = {{{0}}};
-        double ratio = 0;
-        for (int k = 0; k < 2; k++) {
-            const float x[32] = {k ? cases[i].move : cases[i].weight};
-            zp_limb piece[3];
-            const int first = zp_exact_split(zp_exact_squares(x, 32), piece);
-            for (int l = 0; l < 3; l++) sums[k].limb[first + (piece[l] ? l : 0)] += piece[l];
-        }
-        const zp_exact_trust_args a = {sums[0].limb,   &ratio,       2 * ZP_LIMBS, 1,
-                                       cases[i].least, cases[i].most};
-        zp_exact_trust_at(&a, 0);
-        test_check(ratio == (double)cases[i].ratio, "weights of %g, moves of %g, in %g to %g: %g",
-                   (double)cases[i].weight, (double)cases[i].move, (double)cases[i].least,
-                   (double)cases[i].most, ratio);
-    }
-}
-
-/* ---- products ---- */
-
-/* The definition: one sum per element, over k from 0 up. */
-static void ten_product(const zp_muon_product *x, float *out) {
-    for (size_t i = 0; i < x->m; i++)
-        for (size_t j = 0; j < x->n; j++) {
-            float sum = 0;
-            for (size_t k = 0; k < x->k; k++)
-                sum = ZP_FMA(x->a[i * x->k + k], x->b[k * x->n + j], sum);
-            out[i * x->n + j] =
-                x->keep != 0 ? x->keep * x->add[i * x->n + j] + x->scale * sum : x->scale * sum;
-        }
-}
-
-static void ten_products(void) {
-    static const size_t sides[][3] = {{1, 1, 1},    {4, 16, 256}, {5, 17, 257},   {64, 64, 64},
-                                      {65, 15, 3},  {3, 130, 31}, {130, 33, 600}, {129, 1, 9},
-                                      {1, 70, 513}, {66, 48, 511}};
-    test_random random = {11};
-    for (int i = 0; i < 10; i++)
-        for (int how = 0; how < 4; how++) {
-            const size_t m = sides[i][0], n = sides[i][1], k = sides[i][2];
-            float *a = (float *)malloc((m * k + k * n + 3 * m * n) * sizeof *a), *b = a + m * k,
-                  *add = b + k * n, *out = add + m * n, *expected = out + m * n;
-            for (size_t e = 0; e < m * k + k * n + 3 * m * n; e++)
-                a[e] = (float)((double)(test_next(&random) >> 40) * 0x1p-24 - 0.5);
-            const zp_muon_product x = {a, b, add, out, m, n, k, how & 1 ? 0.3f : 0, 1.7f, NULL};
-            ten_product(&x, expected);
-            zp_muon_multiply_loop(&x, 1, how & 2 ? 3 : 1);
-            test_check(!memcmp(out, expected, m * n * sizeof *out), "%zu x %zu x %zu, %d", m, n, k,
-                       how);
-            free(a);
-        }
-}
 
 /* ---- the formulas, in f64 ---- */
 
@@ -330,17 +221,17 @@ static void ten_formulas(void) {
                 c.spec.cfg.muon = (zero_muon){k & 4 ? 0.8f : 0, k & 8 ? 0.3f : 0, k & 1 ? 3 : 0,
                                               k >> 1 & 1, k >> 2 & 1};
                 const int ok = test_ranks(nranks, 0, ten_formula_rank, &c);
-                test_check(ok, "%s, type %d, %d: %s", zp_rules[rule].name, type, k, test_first);
+                test_check(ok, "%s, type %d, %d: %s", ten_rules[rule], type, k, test_first);
                 for (int i = 0; i < 3; i++) {
                     static const double limit[] = {1e-6, 1e-6, 1e-6};
                     test_check(c.worst[i] <= limit[i], "%s, type %d, %d: %s is off by %.2g",
-                               zp_rules[rule].name, type, k, i ? i > 1 ? "v" : "m" : "a weight",
+                               ten_rules[rule], type, k, i ? i > 1 ? "v" : "m" : "a weight",
                                c.worst[i]);
                     ten_note(&all[i], c.worst[i]);
                 }
             }
             printf("%s, type %d: steps off by at most %.2g, states by %.2g, %.2g\n",
-                   zp_rules[rule].name, type, all[0], all[1], all[2]);
+                   ten_rules[rule], type, all[0], all[1], all[2]);
         }
 }
 
@@ -482,7 +373,7 @@ static void ten_bits(void) {
                     c.skip = bad == 2 ? 1 : 0;
                     ten_vary(&c.spec, n);
                     snprintf(what, sizeof what, "%s, type %d, bad %d, %d ranks, number %d",
-                             zp_rules[rule].name, type, bad, nranks, n);
+                             ten_rules[rule], type, bad, nranks, n);
                     if (!ten_run(&c, &first, what)) return;
                 }
             }
@@ -503,7 +394,7 @@ static void ten_stages(void) {
                     c.spec.cfg.accumulation =
                         local ? ZERO_ACCUMULATE_LOCAL : ZERO_ACCUMULATE_SHARDED;
                     snprintf(what, sizeof what, "%s, %d ranks, local %d, number %d",
-                             zp_rules[rule].name, nranks, local, n);
+                             ten_rules[rule], nranks, local, n);
                     if (!ten_run(&c, &first, what)) break;
                 }
             }
@@ -531,7 +422,7 @@ static void ten_tiers(void) {
                 if (tier == 2 && c.spec.cfg.stage == 3) c.spec.cfg.parameter_tier = ZERO_FILE;
                 if (tier && n & 1) c.spec.cfg.offload_share = 0.5f;
                 snprintf(what, sizeof what, "%s, delay %d, tier %d, stage %d, %d ranks, number %d",
-                         zp_rules[rule].name, delay, tier, c.spec.cfg.stage, nranks, n);
+                         ten_rules[rule], delay, tier, c.spec.cfg.stage, nranks, n);
                 if (!ten_run(&c, &first, what)) break;
             }
         }
@@ -560,7 +451,7 @@ static void ten_pieces(void) {
                 c.spec.cfg.delay_from = delay ? 2 : 0;
                 c.spec.cfg.optimizer_tier = n ? ZERO_FILE : ZERO_DEVICE;
                 if (n == 7) c.spec.cfg.parameter_tier = c.spec.cfg.gradient_tier = ZERO_FILE;
-                snprintf(what, sizeof what, "pieces: %s, delay %d, number %d", zp_rules[rule].name,
+                snprintf(what, sizeof what, "pieces: %s, delay %d, number %d", ten_rules[rule],
                          delay, n);
                 if (!ten_run(&c, &first, what)) break;
             }
@@ -575,8 +466,7 @@ static void ten_moves(void) {
         for (int from = 0; from < 4; from++)
             for (int to = 0; to < 4; to++) {
                 uint64_t whole = 0, half = 0;
-                snprintf(what, sizeof what, "%s, from stage %d to %d", zp_rules[rule].name, from,
-                         to);
+                snprintf(what, sizeof what, "%s, from stage %d to %d", ten_rules[rule], from, to);
                 ten_spec(&c.spec, 2, from, (zero_optimizer)rule, ZERO_BF16);
                 c.spec.poison = ten_give;
                 c.swap = 0;
@@ -902,9 +792,6 @@ static void ten_errors(void) {
 int main(int argc, char **argv) {
     (void)alarm(600); /* a wait for ever is a failure */
     if (argc > 1) ten_folder = argv[1];
-    ten_exact();
-    ten_ratios();
-    ten_products();
     ten_formulas();
     ten_bits();
     ten_stages();

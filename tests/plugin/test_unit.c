@@ -20,13 +20,17 @@ static float unit_float(test_random *r, int low, int high) {
 }
 
 #include "unit_adamw.h"
+#include "unit_codec.h"
+#include "unit_memory.h"
 #include "unit_norm.h"
 #include "unit_numbers.h"
 #include "unit_order.h"
 #include "unit_partition.h"
+#include "unit_rounding.h"
 #include "unit_settings.h"
 #include "unit_streams.h"
 #include "unit_sums.h"
+#include "unit_tensors.h"
 
 int main(int argc, char **argv) {
     static const struct {
@@ -35,7 +39,9 @@ int main(int argc, char **argv) {
     } parts[] = {{"numbers", unit_numbers},     {"partition", unit_partition_all},
                  {"adamw", unit_adamw_all},     {"norm", unit_norm_all},
                  {"sums", unit_sums_all},       {"order", unit_order_all},
-                 {"streams", unit_streams_all}, {"settings", unit_settings_all}};
+                 {"streams", unit_streams_all}, {"settings", unit_settings_all},
+                 {"codec", unit_codec_all},     {"rounding", unit_rounding_all},
+                 {"tensors", unit_tensors_all}, {"memory", unit_memory_all}};
     const size_t n = sizeof parts / sizeof *parts;
     size_t ran = 0;
     (void)alarm(300); /* a wait that never ends is a failure */

@@ -43,7 +43,7 @@ cat >"$out/limits" <<'LIST'
 6 zero_plugin/extras
 6 zero_plugin/machine
 3 zero_plugin/numbers
-15 zero_plugin/offload
+8 zero_plugin/offload
 LIST
 
 # Prints comments and string literals of C.

@@ -351,7 +351,8 @@ static size_t zp_ctx_piece(const zero_ctx *z, int u) {
     return zp_layout_trained(&z->layout.unit[u])->piece;
 }
 static size_t zp_ctx_shard_first(const zero_ctx *z, int u) {
-    return (size_t)z->data->rank * zp_ctx_shard(z, u);
+    const zp_segment *x = zp_layout_trained(&z->layout.unit[u]);
+    return x->first + (size_t)z->data->rank * x->shard;
 }
 
 /* Returns this rank's shard of u's reduced gradient. It is valid until its memory is used again. */
@@ -426,11 +427,6 @@ static float zp_ctx_sum_scale(const zero_ctx *z) {
 /* Returns the number of layers if the update rule needs norms of layers, else 0. */
 ZP_UNUSED static size_t zp_ctx_normed_layers(const zero_ctx *z) {
     return z->rule->needs & ZP_NORMS_OF_LAYERS ? (size_t)z->layout.layers : 0;
-}
-
-/* Returns 1 if reduced gradients of several micro-steps are added in MEAN, and not in SUM. */
-ZP_UNUSED static int zp_ctx_adds_means(const zero_ctx *z) {
-    return z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
 }
 
 /* Cuts `numel` elements of `bytes` bytes from the private arena at *at, and advances *at. Before

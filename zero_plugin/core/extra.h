@@ -23,18 +23,19 @@ typedef enum zp_place {
     ZP_AT_WRITTEN,  /* gradient: its stream waits until backward has written the unit */
     ZP_AT_COLLECT,  /* 16-bit gradients of several micro-steps are added */
     ZP_AT_PRESUM,   /* sums over other groups of ranks, before the reduction */
-    ZP_AT_DESCRIBE, /* both walks: the core describes the collectives in z->ops, z->gather */
-    ZP_AT_CHANGE,   /* both: a row may change these descriptions */
+    ZP_AT_DESCRIBE, /* gradient, parameter: the core describes the collectives in z->ops, z->gather
+                     */
+    ZP_AT_CHANGE,   /* gradient, parameter: a row may change these descriptions */
     ZP_AT_FETCH,    /* parameter: the shard is copied to the place the gather reads */
-    ZP_AT_ISSUE,    /* both: the core issues the collectives */
+    ZP_AT_ISSUE,    /* gradient, parameter: the core issues the collectives */
     ZP_AT_ADD,      /* gradient: sums that earlier micro-steps moved away are added */
     ZP_AT_COPIES,   /* sums over the replicas of a shard */
     ZP_AT_SCALE,    /* tensors with a divisor of their own are scaled */
     ZP_AT_NORM,     /* the squares for the norm and the overflow check */
     ZP_AT_STORE,    /* the shard is copied to the tier that keeps it */
     ZP_AT_WHOLE,    /* stage 0: all ranks gather the reduced shards */
-    ZP_AT_DONE,     /* both: the event that later work waits for is recorded */
-    ZP_AT_AFTER,    /* both: work that no station waits for */
+    ZP_AT_DONE,     /* gradient, parameter: the event that later work waits for is recorded */
+    ZP_AT_AFTER,    /* gradient, parameter: work that no station waits for */
     ZP_AT_END,      /* gradient: the unit leaves the bucket */
 
     ZP_AT_READ_AHEAD, /* agreement: state that the update needs is on its way */
@@ -44,7 +45,7 @@ typedef enum zp_place {
     ZP_AT_LAST_REPORT,  /* step: an error that the last step has reported is returned */
     ZP_AT_LOOKERS,      /* peers that evaluate with this rank's weights are waited for */
     ZP_AT_DECIDE,       /* by the agreement: skip or update, unscale, clip */
-    ZP_AT_REPORT,       /* the decision is copied to host memory, and to the rows */
+    ZP_AT_REPORT,       /* the decision is copied to host memory; rows begin their updates */
     ZP_AT_COUNT,        /* the step is counted */
     ZP_AT_FIRST_PASS,   /* rules of two passes: before the first pass over a unit */
     ZP_AT_FIRST_UPDATE, /* that pass, and work after it */
@@ -153,7 +154,7 @@ typedef struct zp_extra {
        device. inputs_down: once `ready`, `from` is copied to where the last pass reads it. u -1:
        the sums of norms, and the ratios, of all units. */
     zero_result (*results_up)(zero_ctx *z, int u, zp_stream *s, void *to);
-    zero_result (*inputs_down)(zero_ctx *z, int u, zp_event *ready, const void *from);
+    zero_result (*inputs_down)(zero_ctx *z, int u, zp_event *ready, void *from);
     /* Fills the row's fields of a tensor's span in an update. */
     void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
     /* Refuses zero_reduce (`reduces` 1), or a call that needs the agreement, if it comes too
@@ -246,7 +247,7 @@ ZP_EXTRA_CALL_WITH(forget, (zero_ctx * z, int u), (z, u))
 ZP_EXTRA_CALL_WITH(fill_update, (const zero_ctx *z, int u, size_t first, zp_update *a),
                    (z, u, first, a))
 ZP_EXTRA_TRY_WITH(results_up, (zero_ctx * z, int u, zp_stream *s, void *to), (z, u, s, to))
-ZP_EXTRA_TRY_WITH(inputs_down, (zero_ctx * z, int u, zp_event *ready, const void *from),
+ZP_EXTRA_TRY_WITH(inputs_down, (zero_ctx * z, int u, zp_event *ready, void *from),
                   (z, u, ready, from))
 ZP_EXTRA_CALL_WITH(span, (const zero_ctx *z, const zp_tensor *t, zp_span *span), (z, t, span))
 ZP_EXTRA_TRY_WITH(check_turn, (zero_ctx * z, int reduces), (z, reduces))

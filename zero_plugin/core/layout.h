@@ -39,9 +39,8 @@ typedef struct zp_tensor {
    needs a part of its own in PARAM (zp_array_cut), and a gather of its own (zp_gather_describe). */
 enum { ZP_TRAINED = 0, ZP_SEGMENTS };
 typedef struct zp_segment {
-    size_t first, numel; /* in the unit; with alignment */
-    size_t padded;       /* shard * nranks */
-    size_t shard, piece; /* elements of one rank; of a shard, those that a replica counts, saves */
+    size_t first, padded; /* elements of the unit before it; shard * nranks */
+    size_t shard, piece;  /* elements of one rank; of a shard, those that a replica counts, saves */
 } zp_segment;
 
 typedef struct zp_unit {
@@ -180,9 +179,9 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
     for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
         const size_t piece = zp_round_up((u->numel + all - 1) / all, u->grain);
         const size_t shard = piece * (size_t)replicas, padded = shard * (size_t)nranks;
-        const zp_segment trained = {0, u->numel, padded, shard, piece};
+        const zp_segment trained = {0, padded, shard, piece};
         u->segment[ZP_TRAINED] = trained;
-        u->padded = padded;
+        for (int i = 0; i < ZP_SEGMENTS; i++) u->padded += u->segment[i].padded;
         l->numel += u->content;
         l->padded += u->padded;
         u->plain = u->padded;

@@ -20,10 +20,10 @@ static zp_run zp_run_cut(const zero_ctx *z, const zp_tensor *t, size_t element, 
     const size_t inside = element % members[0]->numel;
     const zp_member *m = members[element / members[0]->numel];
     const zp_segment *x = zp_layout_trained(&z->layout.unit[m->unit]);
-    const size_t at = m->at + inside, shard = by_pieces ? x->piece : x->shard, owner = at / shard;
-    const zp_run run = {m->unit, (int)owner, at,
-                        zp_min(zp_min(count, m->numel - inside), (owner + 1) * shard - at),
-                        m->numel - inside};
+    const size_t shard = by_pieces ? x->piece : x->shard, at = m->at + inside;
+    const size_t owner = (at - x->first) / shard, end = x->first + (owner + 1) * shard;
+    const size_t left = m->numel - inside;
+    const zp_run run = {m->unit, (int)owner, at, zp_min(zp_min(count, left), end - at), left};
     return run;
 }
 

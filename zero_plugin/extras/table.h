@@ -6,6 +6,7 @@
 
 #include "../core/state.h"
 #include "../offload/offload_build.h"
+#include "../offload/offload_gpu.h"
 #include "check.h"
 #include "packed.h"
 #include "subgroups.h"
@@ -24,6 +25,7 @@ static const zp_extra_row zp_table_rows[] = {
     zp_subgroups_row,     /* subgroups */
     zp_packed_row,        /* packed */
     zp_whole_tensor_row,  /* muon */
+    zp_offload_gpu_row,   /* offload */
     zp_offload_build_row, /* offload */
     zp_check_row,         /* check */
     ZERO_OWN_EXTRA_ROWS NULL,

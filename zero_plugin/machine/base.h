@@ -49,16 +49,9 @@
 #include <time.h>
 #include <unistd.h>
 #include <linux/futex.h>
-#include <linux/magic.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/vfs.h>
 #include <sys/wait.h>
-/* Returns 1 for a file of a tmpfs, which is in memory even if it accepts O_DIRECT (Linux 6.6). */
-static int zp_is_memory_file(int fd) {
-    struct statfs s;
-    return !fstatfs(fd, &s) && s.f_type == TMPFS_MAGIC;
-}
 #ifdef __CUDACC__
 #define ZP_ALIGN ZP_ALIGN_GPU
 #undef ZERO_WITH_MPI

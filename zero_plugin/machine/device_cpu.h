@@ -215,20 +215,6 @@ static void zp_device_free(void *p) { free(p); }
 static void *zp_device_alloc_host(size_t bytes) { return zp_device_alloc(NULL, bytes); }
 static void zp_device_free_host(void *p) { free(p); }
 
-/* For the tier HOST, which does not exist on the CPU: these functions are never called. */
-typedef struct zp_pages {
-    char *base;
-    size_t bytes;
-} zp_pages;
-static zero_result zp_device_open_pages(zp_pages *m, size_t bytes, int pinned) { return ZERO_OK; }
-static void zp_device_close_pages(zp_pages *m) {}
-static zero_result zp_device_attach_lane(zp_stream *s, int threads) { return ZERO_OK; }
-static zero_result zp_device_call_from_stream(zp_stream *s, void (*fn)(void *), void *arg) {
-    return ZERO_OK;
-}
-static zero_result zp_device_open_gate_from_stream(zp_stream *s, zp_gate *g) { return ZERO_OK; }
-static zero_result zp_device_wait_lane_room(zp_stream *s, const zp_lane *l) { return ZERO_OK; }
-
 #define ZP_FN ZP_INLINE
 #ifdef __FMA__ /* a fused multiply-add, which rounds once */
 #define ZP_FMA(a, b, c) fmaf(a, b, c)

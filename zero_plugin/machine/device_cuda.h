@@ -160,7 +160,7 @@ static zero_result zp_device_sync_stream(zp_stream *s) {
    reaches that task, and the lane only computes, for a finite time. A CUDA event cannot replace the
    gate: a calling thread that is a step ahead would record it again, and the lane would wait for
    the later record. */
-static zero_result zp_device_attach_lane(zp_stream *s, int threads) {
+ZP_UNUSED static zero_result zp_device_attach_lane(zp_stream *s, int threads) {
     s->passed = 0;
     ZP_TRY(zp_lane_open(&s->lane, threads));
     s->has_lane = 1;
@@ -196,7 +196,7 @@ static zero_result zp_device_call_from_stream(zp_stream *s, void (*fn)(void *), 
     ZP_CUDA(s->device, cudaLaunchHostFunc(s->cuda, fn, arg));
     return ZERO_OK;
 }
-static zero_result zp_device_open_gate_from_stream(zp_stream *s, zp_gate *g) {
+ZP_UNUSED static zero_result zp_device_open_gate_from_stream(zp_stream *s, zp_gate *g) {
     return zp_device_call_from_stream(s, zp_lane_open_gate, g);
 }
 static zero_result zp_device_open_event(zp_device *d, zp_event *e) {
@@ -384,7 +384,7 @@ static void zp_device_free_host(void *p) {
 /* Opens zeroed CPU memory of `bytes`, rounded up to whole pages. If `pinned`, all devices copy it
    at full speed. It is mapped, then registered, because cudaHostAlloc may take up to twice the
    bytes. Returns ZERO_ERR_MEMORY if it cannot be allocated or pinned. */
-static zero_result zp_device_open_pages(zp_pages *m, size_t bytes, int pinned) {
+ZP_UNUSED static zero_result zp_device_open_pages(zp_pages *m, size_t bytes, int pinned) {
     const unsigned how = cudaHostRegisterPortable | cudaHostRegisterMapped;
     m->bytes = zp_round_up(bytes, 4096);
     if (!bytes) return ZERO_OK;
@@ -402,7 +402,7 @@ static zero_result zp_device_open_pages(zp_pages *m, size_t bytes, int pinned) {
     return ZERO_OK;
 }
 /* No copy may be in flight. */
-static void zp_device_close_pages(zp_pages *m) {
+ZP_UNUSED static void zp_device_close_pages(zp_pages *m) {
     if (m->base && m->pinned) (void)cudaHostUnregister(m->base);
     if (m->base) (void)munmap(m->base, m->bytes);
     m->base = NULL;

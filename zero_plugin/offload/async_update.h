@@ -48,7 +48,6 @@ static void zp_async_update_fill_task(const void *ring, size_t n, int threads) {
 }
 static zero_result zp_async_update_fill_ring(zero_ctx *z) {
     zp_file_ring *r = &z->offload->ring;
-    if (!z->plan.file_bytes) return ZERO_OK;
     return zp_ctx_check(
         z, zp_device_push_task(&z->updates, zp_async_update_fill_task, &r, sizeof r, 1));
 }
@@ -58,9 +57,6 @@ static zero_result zp_async_update_push(zero_ctx *z, int u, int pass, const zero
     const zp_async_update_args a = {z, u, pass, *h, z->cpu_updates ? z->report : *z->control};
     ZP_DO(z, zp_device_push_task(&z->updates, zp_async_update_task, &a, sizeof a,
                                  zp_ctx_own_part(z, u)->numel));
-#ifdef __CUDACC__
     zp_lane_record(&z->updates.lane, &z->offload->unit[u].task);
-    if (!zp_ctx_is_delayed(z) && pass + 1 == z->rule->passes) ZP_DO(z, zp_cpu_update_copy_up(z, u));
-#endif
     return ZERO_OK;
 }

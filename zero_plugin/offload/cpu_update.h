@@ -46,26 +46,63 @@
    matrices. Only CUDA builds have this file. */
 #pragma once
 
-#include "offload_plan.h"
+#include "async_update.h"
 
 #ifdef __CUDACC__
-/* Copies this rank's part of unit u down: its gradient, or its parameters. */
-static zero_result zp_cpu_update_copy_down(zero_ctx *z, int u, zp_side side, const char *from) {
-    const zp_array *to = &z->offload->twin[side == ZP_GRAD ? ZP_DOWN : ZP_UP];
-    zp_stream *s = &z->offload->gpu.down;
-    const size_t bytes = zp_array_part_bytes(to, u);
+/* The way of one side's shards between the file and a GPU; see offload_gpu.h. */
+typedef struct zp_staging {
+    zp_file *file;
+    zp_lane asks;          /* enqueues transfers on the file's lanes */
+    int is_open;           /* `asks` is open */
+    zp_gate given, copied; /* a half's transfers were enqueued, or it is free; a half was copied */
+    size_t halves;         /* that the calling thread has enqueued */
+    size_t asked, awaited; /* halves that `asks` has handled; that the stream has waited for */
+    size_t freed;          /* halves whose copies `asks` has waited for */
+    zp_lane_event moved[ZP_RING]; /* by piece: its last transfer has ended */
+} zp_staging;
+
+/* Events: see above, and gpu_update.h for those of places. */
+enum { ZP_DECIDED, ZP_READY, ZP_DONE, ZP_RETURNED, ZP_GATHERED, ZP_FILLED };
+enum { ZP_USED = ZP_FILLED + ZP_GPU_PLACES, ZP_EMPTIED = ZP_USED + ZP_GPU_PLACES };
+enum { ZP_GPU_EVENTS = ZP_EMPTIED + ZP_GPU_PLACES };
+
+/* Streams, events and memory of a run on a GPU. */
+typedef struct zp_offload_gpu {
+    zp_stream down, up; /* copies from, and to, the device */
+    zp_gate gate;       /* opened when host memory has all inputs of a step's updates */
+    zp_event event[ZP_GPU_EVENTS];
+    size_t pieces; /* number of pieces in these places so far */
+    zp_staging staging[ZP_SIDES];
+    zp_pages memory[2]; /* plain, pinned */
+} zp_offload_gpu;
+
+static int zp_cpu_update_has_unit(const zero_ctx *z, int u) {
+    return z->cpu_updates && z->live[u].on_updates;
+}
+/* Returns 1 if DOWN alone keeps unit u's reduced gradient. */
+static int zp_cpu_update_takes_mean(const zero_ctx *z, int u) {
+    return z->array[ZP_MEAN].part[u].tier == ZERO_HOST && z->array[ZP_MEAN].part[u].numel;
+}
+
+/* On stream s, copies this rank's part of unit u between array a, in host memory, and the GPU. */
+static zero_result zp_cpu_update_copy(zero_ctx *z, zp_stream *s, int u, const zp_array *a,
+                                      void *device, int up) {
+    const size_t bytes = zp_array_part_bytes(a, u);
+    char *host = zp_array_at(a, u, a->part[u].first);
+    if (!bytes) return ZERO_OK;
     zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_COPY, u, bytes);
-    ZP_TRY(zp_device_copy(s, zp_array_at(to, u, to->part[u].first), from, bytes));
+    ZP_TRY(zp_device_copy(s, up ? device : host, up ? host : device, bytes));
     zp_device_end_slice(s, r);
-    z->offload->down_bytes += bytes;
+    *(up ? &z->offload->up_bytes : &z->offload->down_bytes) += bytes;
     return ZERO_OK;
 }
-/* The same, from the array on the device. */
-static zero_result zp_cpu_update_fetch(zero_ctx *z, int u, zp_side side) {
+/* Copies it down to DOWN or UP, from the array on the device. */
+static zero_result zp_cpu_update_fetch(zero_ctx *z, int u, int side) {
     const zp_array *from = side == ZP_GRAD ? zp_ctx_update_gradient(z) : &z->array[ZP_PARAM];
-    const zp_array_part *own = &z->offload->twin[side == ZP_GRAD ? ZP_DOWN : ZP_UP].part[u];
-    if (!own->numel || zp_array_off_device(from, u)) return ZERO_OK;
-    return zp_cpu_update_copy_down(z, u, side, zp_array_at(from, u, own->first));
+    const zp_array *to = &z->offload->twin[side == ZP_GRAD ? ZP_DOWN : ZP_UP];
+    if (zp_array_off_device(from, u)) return ZERO_OK;
+    return zp_cpu_update_copy(z, &z->offload->gpu->down, u, to,
+                              zp_array_at(from, u, to->part[u].first), 0);
 }
 
 /* Copies the reduced gradient of unit u to DOWN, in the last micro-step if the device keeps it.
@@ -73,19 +110,20 @@ static zero_result zp_cpu_update_fetch(zero_ctx *z, int u, zp_side side) {
    first write waits for `updated`, or the buffer's next user for `reduction`. */
 static zero_result zp_cpu_update_send_gradient(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
-    zp_stream *s = &z->offload->gpu.down;
-    const int delays = zp_ctx_is_delayed(z), takes = zp_offload_mean_in_host(z, u);
-    if (!zp_offload_has_unit(z, u)) return ZERO_OK;
+    zp_stream *s = &z->offload->gpu->down;
+    const int delays = zp_ctx_is_delayed(z), takes = zp_cpu_update_takes_mean(z, u);
+    if (!zp_cpu_update_has_unit(z, u)) return ZERO_OK;
     ZP_TRY(zp_device_wait_event(s, live->reduction));
     if (delays || takes)
         ZP_TRY(zp_device_wait_event(s, delays ? &z->offload->unit[u].spent : live->updated));
     if (!takes) return zp_cpu_update_fetch(z, u, ZP_GRAD);
-    ZP_TRY(zp_cpu_update_copy_down(z, u, ZP_GRAD, zp_ctx_unit_mean(z, u)));
+    ZP_TRY(zp_cpu_update_copy(z, s, u, &z->array[ZP_MEAN], zp_ctx_unit_mean(z, u), 0));
     return zp_device_record_event(s, live->reduction);
 }
 
 /* Notes that access by name wrote an array; NULL: any. */
-static void zp_cpu_update_note_write(zero_ctx *z, const zp_array *a) {
+static void zp_cpu_update_note_write(zero_ctx *z, const zp_array *a, int u) {
+    (void)u;
     if (!a || a == &z->array[ZP_PARAM]) z->offload->stale |= 1 << ZP_PARAM;
     if (a == zp_ctx_update_gradient(z)) z->offload->stale |= 1 << ZP_GRAD;
 }
@@ -94,36 +132,35 @@ static void zp_cpu_update_note_write(zero_ctx *z, const zp_array *a) {
 static void zp_cpu_update_begin_task(const void *args, size_t n, int threads) {
     zp_offload *o;
     memcpy(&o, args, sizeof(zp_offload *));
-    if (zp_lane_pass_gate(&o->gpu.gate)) o->control->skip = 1; /* the data may be missing */
+    if (zp_lane_pass_gate(&o->gpu->gate)) o->control->skip = 1; /* the data may be missing */
     if (o->sums) memset(o->sums, 0, o->sums_bytes);
 }
 /* Lets later tasks of `updates` wait for the copies that `down` has so far. */
 static zero_result zp_cpu_update_release(zero_ctx *z, zp_event *e) {
     zp_offload *o = z->offload;
-    ZP_TRY(zp_device_open_gate_from_stream(&o->gpu.down, &o->gpu.gate));
-    ZP_TRY(zp_device_record_event(&o->gpu.down, e));
+    ZP_TRY(zp_device_open_gate_from_stream(&o->gpu->down, &o->gpu->gate));
+    ZP_TRY(zp_device_record_event(&o->gpu->down, e));
     ZP_TRY(zp_device_wait_event(&z->updates, e));
     return zp_device_push_task(&z->updates, zp_cpu_update_begin_task, &o, sizeof(zp_offload *), 0);
 }
 /* Begins the updates after the decision. The tasks of units are enqueued after this. */
 static zero_result zp_cpu_update_begin(zero_ctx *z) {
     zp_offload *o = z->offload;
-    zp_offload_gpu *g = &o->gpu;
-    ZP_TRY(zp_device_record_event(&z->updates,
-                                  &g->done)); /* nothing reads `control` and UP any more */
-    ZP_TRY(zp_device_wait_event(&z->compute, &g->done));
+    zp_offload_gpu *g = o->gpu;
+    ZP_TRY(zp_device_record_event(&z->updates, &g->event[ZP_DONE])); /* `control`, UP: not read */
+    ZP_TRY(zp_device_wait_event(&z->compute, &g->event[ZP_DONE]));
     ZP_TRY(zp_device_copy(&z->compute, o->control, z->control, sizeof *o->control));
-    ZP_TRY(zp_device_record_event(&z->compute, &g->decided));
-    ZP_TRY(zp_device_wait_event(&g->down, &g->decided));
+    ZP_TRY(zp_device_record_event(&z->compute, &g->event[ZP_DECIDED]));
+    ZP_TRY(zp_device_wait_event(&g->down, &g->event[ZP_DECIDED]));
     if (z->array[ZP_PARAM].tier) { /* gathers have read UP, too */
-        ZP_TRY(zp_device_record_event(&z->stream[ZP_PARAMETERS], &g->gathered));
-        ZP_TRY(zp_device_wait_event(&g->down, &g->gathered));
+        ZP_TRY(zp_device_record_event(&z->stream[ZP_PARAMETERS], &g->event[ZP_GATHERED]));
+        ZP_TRY(zp_device_wait_event(&g->down, &g->event[ZP_GATHERED]));
     }
     for (int side = 0; side < ZP_SIDES; side++)
         for (int u = 0; u < z->layout.all && (o->stale >> side & 1); u++)
-            ZP_TRY(zp_cpu_update_fetch(z, u, (zp_side)side));
+            ZP_TRY(zp_cpu_update_fetch(z, u, side));
     o->stale = 0;
-    ZP_TRY(zp_cpu_update_release(z, &g->ready));
+    ZP_TRY(zp_cpu_update_release(z, &g->event[ZP_READY]));
     if (!g->staging[ZP_GRAD].is_open) return ZERO_OK;
     zp_lane_event sent; /* the file's lanes have the step's gradients */
     zp_lane_record(&g->staging[ZP_GRAD].asks, &sent);
@@ -132,22 +169,31 @@ static zero_result zp_cpu_update_begin(zero_ctx *z) {
 
 /* Copies the new parameters of unit u up, after its task. */
 static zero_result zp_cpu_update_copy_up(zero_ctx *z, int u) {
-    const zp_array *from = &z->offload->twin[ZP_UP];
-    const size_t bytes = zp_array_part_bytes(from, u), first = from->part[u].first;
-    if (!bytes || zp_array_off_device(&z->array[ZP_PARAM], u)) return ZERO_OK;
-    zp_record *r = zp_device_begin_slice(&z->updates, ZERO_EVENT_COPY, u, bytes);
-    ZP_TRY(zp_device_copy(&z->updates, zp_array_at(&z->array[ZP_PARAM], u, first),
-                          zp_array_at(from, u, first), bytes));
-    zp_device_end_slice(&z->updates, r);
-    z->offload->up_bytes += bytes;
-    return ZERO_OK;
+    const zp_array *up = &z->offload->twin[ZP_UP], *param = &z->array[ZP_PARAM];
+    if (zp_array_off_device(param, u)) return ZERO_OK;
+    return zp_cpu_update_copy(z, &z->updates, u, up, zp_array_at(param, u, up->part[u].first), 1);
+}
+
+/* The updater of units that the CPU updates. */
+static zero_result zp_cpu_update_unit(zero_ctx *z, int u, int pass, const zero_hyper *h) {
+    const int now = !zp_ctx_is_delayed(z) && pass + 1 == z->rule->passes;
+    ZP_TRY(zp_async_update_push(z, u, pass, h));
+    return now ? zp_ctx_check(z, zp_cpu_update_copy_up(z, u)) : ZERO_OK;
+}
+/* Lets stream s wait before it writes unit u's gradient: until the last update has read it, or, if
+   that update may still run, until its copy is complete. A gradient off the device waits when it
+   leaves instead. */
+static zero_result zp_cpu_update_wait_reader(zero_ctx *z, zp_stream *s, int u) {
+    if (zp_array_off_device(&z->array[ZP_MEAN], u)) return ZERO_OK;
+    return zp_device_wait_event(s, zp_ctx_is_delayed(z) ? &z->offload->gpu->event[ZP_READY]
+                                                        : z->live[u].updated);
 }
 
 /* ---- rules of two passes ---- */
 
 static void zp_cpu_update_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
     const zp_offload *o = z->offload;
-    if (!zp_offload_has_unit(z, u)) return;
+    if (!zp_cpu_update_has_unit(z, u)) return;
     a->sums = o->sums;
     a->trust = o->trust;
     a->direction = (float *)(void *)zp_array_at(&o->twin[ZP_DIRECTIONS], u, first);
@@ -155,22 +201,16 @@ static void zp_cpu_update_fill_update(const zero_ctx *z, int u, size_t first, zp
 static zero_result zp_cpu_update_results_up(zero_ctx *z, int u, zp_stream *s, void *to) {
     zp_offload *o = z->offload;
     if (u < 0) return z->cpu_updates ? zp_device_copy(s, to, o->sums, o->sums_bytes) : ZERO_OK;
-    if (!zp_offload_has_unit(z, u)) return ZERO_OK;
-    const zp_array *a = &o->twin[ZP_DIRECTIONS];
-    o->up_bytes += zp_array_part_bytes(a, u);
-    return zp_device_copy(s, to, zp_array_at(a, u, a->part[u].first), zp_array_part_bytes(a, u));
+    return zp_cpu_update_copy(z, s, u, &o->twin[ZP_DIRECTIONS], to, 1);
 }
-static zero_result zp_cpu_update_inputs_down(zero_ctx *z, int u, zp_event *ready,
-                                             const void *from) {
+static zero_result zp_cpu_update_inputs_down(zero_ctx *z, int u, zp_event *ready, void *from) {
     zp_offload *o = z->offload;
-    const zp_array *a = &o->twin[ZP_DIRECTIONS];
-    if (u < 0 ? !z->cpu_updates : !zp_offload_has_unit(z, u)) return ZERO_OK;
-    void *to = u < 0 ? (void *)o->trust : zp_array_at(a, u, a->part[u].first);
-    const size_t bytes =
-        u < 0 ? zp_ctx_normed_layers(z) * sizeof *o->trust : zp_array_part_bytes(a, u);
-    ZP_TRY(zp_device_wait_event(&o->gpu.down, ready));
-    ZP_TRY(zp_device_copy(&o->gpu.down, to, from, bytes));
-    if (u >= 0) o->down_bytes += bytes;
-    return zp_cpu_update_release(z, &o->gpu.returned);
+    zp_stream *s = &o->gpu->down;
+    const size_t bytes = zp_ctx_normed_layers(z) * sizeof *o->trust;
+    if (u < 0 ? !z->cpu_updates : !zp_cpu_update_has_unit(z, u)) return ZERO_OK;
+    ZP_TRY(zp_device_wait_event(s, ready));
+    ZP_TRY(u < 0 ? zp_device_copy(s, o->trust, from, bytes)
+                 : zp_cpu_update_copy(z, s, u, &o->twin[ZP_DIRECTIONS], from, 0));
+    return zp_cpu_update_release(z, &o->gpu->event[ZP_RETURNED]);
 }
 #endif

@@ -16,8 +16,9 @@
    ends the update early, on all ranks. */
 #pragma once
 
+#include "../core/step.h"
 #include "../core/weights.h"
-#include "gpu_update.h"
+#include "offload_plan.h"
 
 /* Returns the array with the weights of u that a pass uses, or with the newest ones. */
 static zp_array *zp_delayed_find_weights(zero_ctx *z, int u, int newest) {
@@ -42,9 +43,6 @@ static void zp_delayed_renew_next(zero_ctx *z, int u) {
     if (!zp_file_has(&z->array[ZP_NEXT], u)) zp_delayed_copy_next(z, u, ZP_NEXT, ZP_PARAM);
 }
 
-#ifdef __CUDACC__
-static zero_result zp_delayed_replace(zero_ctx *z, int u) { return zp_cpu_update_copy_up(z, u); }
-#else
 typedef struct zp_delayed_replace_args {
     zero_ctx *z;
     int unit;
@@ -69,7 +67,6 @@ static zero_result zp_delayed_replace(zero_ctx *z, int u) {
     zp_device_end_slice(s, r);
     return ZERO_OK;
 }
-#endif
 
 /* Makes unit u's new weights those that passes use, after event `computed`: all ranks have computed
    with the old ones. u's gather waits for the new ones, or, without a gather, its next begin. */
@@ -78,7 +75,7 @@ static zero_result zp_delayed_swap(zero_ctx *z, int u, zp_event *computed) {
     zp_extra_forget(z, u);
     ZP_DO(z, zp_device_wait_event(s, computed));
     ZP_DO(z, zp_device_wait_event(s, z->live[u].gathered)); /* nothing else may wait for it */
-    ZP_DO(z, zp_delayed_replace(z, u));
+    ZP_DO(z, z->offload->replace(z, u));
     return zp_gather_publish_update(z, u, s);
 }
 

@@ -15,17 +15,16 @@
    A piece always uses the same lane, so a read follows its last write. Pieces come in the order of
    updates, cyclically: after a step's last piece, the ring reads the next step's first ones ahead,
    except gradients, which the next backward writes. A file error fails the context: pieces that
-   were not written are lost, and no update reads a piece that did not arrive.
-
-   zp_file_move_part transfers gradients and parameters between the file and a unit's buffer. The
-   gradient stream writes this rank's shard from its reduced place. The parameter stream reads it to
-   the place from which peers gather it. */
+   were not written are lost, and no update reads a piece that did not arrive. */
 #pragma once
 
+#include "../comm/comm.h"
 #include "../core/arrays.h"
 #include "uring.h"
 
+#include <linux/magic.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 
 #ifndef ZP_PIECE_NUMEL /* a test may set a smaller size */
 #define ZP_PIECE_NUMEL ((size_t)1 << 18)
@@ -182,10 +181,15 @@ static int zp_file_make(const zp_file *f) {
     if (named >= 0) (void)unlink(path);
     return named;
 }
+/* Returns 1 for a file of a tmpfs, which is in memory even if it accepts O_DIRECT (Linux 6.6). */
+static int zp_file_is_in_memory(int fd) {
+    struct statfs s;
+    return !fstatfs(fd, &s) && s.f_type == TMPFS_MAGIC;
+}
 /* Bypasses the page cache from here on, if the file system allows it. Space is allocated before: a
    file system without a call for that gets single bytes written. */
 static void zp_file_bypass_cache(zp_file *f) {
-    f->in_memory = zp_is_memory_file(f->fd);
+    f->in_memory = zp_file_is_in_memory(f->fd);
     if (f->in_memory) return;
     const int flags = fcntl(f->fd, F_GETFL);
     f->direct = flags >= 0 && zp_file_is_aligned(f->fd) && !fcntl(f->fd, F_SETFL, flags | O_DIRECT);
@@ -273,20 +277,6 @@ static zp_transfer zp_file_piece(const zp_array *a, int u, size_t i, char *memor
     const size_t at = x->at + i * ZP_PIECE_NUMEL * of, bytes = zp_round_up(n * of, ZP_SECTOR);
     const zp_transfer t = {a->filed->file, memory, at, bytes, x->piece + i, writes, 0};
     return t;
-}
-
-/* Reads or writes all of unit u's part, in whole sectors, and waits until that has ended. `memory`
-   is aligned to a sector. SYNC. */
-static zero_result zp_file_move_part(const zp_array *a, int u, char *memory, int writes) {
-    zp_file *f = a->filed->file;
-    zp_lane_event end[ZP_DISK_LANES] = {{NULL, 0, 0}};
-    for (size_t i = 0; i < zp_file_pieces(a, u); i++) {
-        const size_t at = i * ZP_PIECE_NUMEL * zp_type_bytes(a->type);
-        const zp_transfer t = zp_file_piece(a, u, i, memory + at, writes);
-        zp_file_give(&t, &end[t.piece % ZP_DISK_LANES]);
-    }
-    for (int i = 0; i < ZP_DISK_LANES; i++) zp_file_wait(f, &end[i]);
-    return zp_failure_result(f->group->failure);
 }
 
 /* Access by name: reads the piece with element e, and writes it back. */

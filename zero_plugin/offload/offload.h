@@ -17,34 +17,12 @@ typedef struct zp_offload_unit {
 /* Arrays in host memory for the CPU's update of a run on a GPU; see cpu_update.h. */
 enum { ZP_DOWN = 0, ZP_UP, ZP_DIRECTIONS, ZP_TWINS };
 
-enum { ZP_STAGED = ZP_RING / 2 }; /* pieces of a half of the staging memory; see staging.h */
+enum { ZP_STAGED = ZP_RING / 2 }; /* pieces of a half of the staging memory; see offload_gpu.h */
 enum { ZP_GPU_PLACES = 4 }; /* pieces of state that are on the GPU at once; see gpu_update.h */
 #define ZP_GPU_UPDATE_NUMEL (8 * ZP_PIECE_NUMEL) /* the most elements of such a piece */
 
-#ifdef __CUDACC__
-/* The way of one side's shards between the file and a GPU; see staging.h. */
-typedef struct zp_staging {
-    zp_lane asks;          /* enqueues transfers on the file's lanes */
-    int is_open;           /* `asks` is open */
-    zp_gate given, copied; /* a half's transfers were enqueued, or it is free; a half was copied */
-    size_t halves;         /* that the calling thread has enqueued */
-    size_t asked, awaited; /* halves that `asks` has handled; that the stream has waited for */
-    size_t freed;          /* halves whose copies `asks` has waited for */
-    zp_lane_event moved[ZP_RING]; /* by piece: its last transfer has ended */
-} zp_staging;
-
-/* Streams, events and memory of a run on a GPU. */
-typedef struct zp_offload_gpu {
-    zp_stream down, up; /* copies from, and to, the device */
-    zp_gate gate;       /* opened when host memory has all inputs of a step's updates */
-    zp_event decided, ready, done, returned; /* see cpu_update.h */
-    zp_event gathered;                       /* PARAM may be copied down */
-    zp_event filled[ZP_GPU_PLACES], used[ZP_GPU_PLACES], emptied[ZP_GPU_PLACES];
-    size_t pieces; /* number of pieces in these places so far */
-    zp_staging staging[ZP_SIDES];
-    zp_pages memory[2]; /* plain, pinned */
-} zp_offload_gpu;
-#endif
+/* Transfers between the file and a buffer. ADD: to what is in the buffer. */
+typedef enum zp_transfer_kind { ZP_FETCH_PARAM, ZP_WRITE_MEAN, ZP_ADD_MEAN } zp_transfer_kind;
 
 typedef struct zp_offload {
     zp_offload_unit *unit; /* [units], layout.all */
@@ -65,38 +43,37 @@ typedef struct zp_offload {
     char *staging[ZP_SIDES]; /* pinned [2][ZP_STAGED] pieces, if the side's shards are in FILE */
     float *staged_sums;      /* on the device: [ZP_STAGED] pieces of gradient sums; or NULL */
     char *places;            /* on the device: for pieces of all arrays, or of gradient sums */
-    zp_control *control;     /* pinned: the decision that the updates read */
-    zp_span *spans;          /* host copy of zero_ctx.spans; NULL: the CPU can read those */
-    zp_limb *sums;           /* NORMS, pinned: sums of the part that the CPU updates */
-    double *trust;           /* NORMS, pinned: the ratios */
-    size_t sums_bytes;       /* of `sums` */
-    int stale;               /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
+    size_t nplaces, place_numel, places_bytes; /* their number; elements of one; bytes of all */
+    zp_control *control;                       /* pinned: the decision that the updates read */
+    zp_span *spans;    /* host copy of zero_ctx.spans; NULL: the CPU can read those */
+    zp_limb *sums;     /* NORMS, pinned: sums of the part that the CPU updates */
+    double *trust;     /* NORMS, pinned: the ratios */
+    size_t sums_bytes; /* of `sums` */
+    int stale;         /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
     uint64_t down_bytes, up_bytes; /* copied over the link so far */
-#ifdef __CUDACC__
-    zp_offload_gpu gpu;
-#endif
-} zp_offload;
+    struct zp_offload_gpu *gpu;    /* streams, events and lanes of a run on a GPU; else NULL */
 
-/* Returns 1 if state is in host memory or in the file next to a GPU. */
-static int zp_offload_keeps_state(const zero_ctx *z) {
-    return z->cpu_updates || z->offload->gpu_updates;
-}
-/* Returns 1 if the CPU updates unit u in host memory, for a GPU. */
-static int zp_offload_has_unit(const zero_ctx *z, int u) {
-    return z->cpu_updates && z->live[u].on_updates;
-}
+    /* Functions of this build; offload_gpu.h replaces them. The updater of units with `on_updates`.
+       Moves a shard between the file and a buffer. Makes the new weights of a unit those that
+       passes use. Lets a stream wait before it writes a unit's gradient. */
+    zp_updater update;
+    zero_result (*move)(zero_ctx *z, int u, zp_transfer_kind kind, char *memory);
+    zero_result (*replace)(zero_ctx *z, int u);
+    zero_result (*wait_reader)(zero_ctx *z, zp_stream *s, int u);
+} zp_offload;
 
 /* Returns 1 if each micro-step's reduced gradient moves to its tier, and micro-steps add up there.
  */
 static int zp_offload_mean_leaves(const zero_ctx *z, int u) {
     return zp_array_off_device(&z->array[ZP_MEAN], u) && !z->array[ZP_SUM].share;
 }
-/* Returns 1 if DOWN alone keeps unit u's reduced gradient; and if micro-steps add up there. */
-static int zp_offload_mean_in_host(const zero_ctx *z, int u) {
-    return z->array[ZP_MEAN].part[u].tier == ZERO_HOST && z->array[ZP_MEAN].part[u].numel;
+/* Returns 1 if reduced gradients of several micro-steps are added in MEAN, and not in SUM. */
+static int zp_offload_adds_means(const zero_ctx *z) {
+    return z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
 }
+/* Returns 1 if they are added in DOWN. */
 static int zp_offload_adds_in_host(const zero_ctx *z) {
-    return z->array[ZP_MEAN].tier == ZERO_HOST && zp_ctx_adds_means(z);
+    return z->array[ZP_MEAN].tier == ZERO_HOST && zp_offload_adds_means(z);
 }
 
 /* Converts values in plain host memory or in a piece of the file, which no kernel reaches. SYNC. */

@@ -4,97 +4,6 @@
 #include "../core/build.h"
 #include "transfers.h"
 
-/* ---- the life of what a run on a GPU needs ---- */
-
-#ifdef __CUDACC__
-/* Calls what_gate of every gate: init, abandon or close. */
-#define ZP_OFFLOAD_EACH_GATE(o, what)                                                              \
-    do {                                                                                           \
-        zp_lane_##what##_gate(&(o)->gpu.gate);                                                     \
-        for (int side = 0; side < ZP_SIDES; side++) {                                              \
-            zp_lane_##what##_gate(&(o)->gpu.staging[side].copied);                                 \
-            zp_lane_##what##_gate(&(o)->gpu.staging[side].given);                                  \
-        }                                                                                          \
-    } while (0)
-
-/* Lists all events. */
-enum { ZP_GPU_EVENTS = 5 + 3 * ZP_GPU_PLACES };
-static void zp_offload_build_list_events(zp_offload_gpu *g, zp_event *list[ZP_GPU_EVENTS]) {
-    zp_event *first[5] = {&g->decided, &g->ready, &g->done, &g->returned, &g->gathered};
-    memcpy(list, first, sizeof first);
-    for (int i = 0; i < ZP_GPU_PLACES; i++) {
-        list[5 + 3 * i] = &g->filled[i];
-        list[6 + 3 * i] = &g->used[i];
-        list[7 + 3 * i] = &g->emptied[i];
-    }
-}
-
-/* Opens the memory, streams, lanes and events. The stream `updates` gets its lane. */
-static zero_result zp_offload_build_open_gpu(zero_ctx *z) {
-    zp_offload *o = z->offload;
-    zp_offload_gpu *g = &o->gpu;
-    const zero_config *c = &z->cfg;
-    zp_event *list[ZP_GPU_EVENTS];
-    size_t bytes[2];
-    zp_offload_plan_cut_host(z, bytes);
-    ZP_TRY(zp_device_open_stream(&g->down, &z->device, c->stream, !c->no_overlap, 0, 1));
-    ZP_TRY(zp_device_open_stream(&g->up, &z->device, c->stream, !c->no_overlap, 0, 1));
-    zp_device_set_track(&g->down, ZERO_TRACK_COPIES);
-    zp_device_set_track(&g->up, ZERO_TRACK_COPIES);
-    if (z->cpu_updates) ZP_TRY(zp_device_attach_lane(&z->updates, c->threads));
-    zp_offload_build_list_events(g, list);
-    for (int i = 0; i < ZP_GPU_EVENTS; i++) ZP_TRY(zp_device_open_event(&z->device, list[i]));
-    for (int side = 0; side < ZP_SIDES; side++) {
-        if (zp_ctx_side_array(z, side)->tier != ZERO_FILE) continue;
-        ZP_TRY(zp_lane_open(&g->staging[side].asks, 1));
-        g->staging[side].is_open = 1;
-    }
-    for (int i = 1; i >= 0; i--) {
-        ZP_TRY(zp_device_open_pages(&g->memory[i], bytes[i], i));
-        o->host[i] = g->memory[i].base;
-    }
-    zp_offload_plan_cut_host(z, bytes);
-    if (z->cpu_updates) z->decision = o->control;
-    for (int u = 0; u < z->layout.all; u++)
-        (void)zp_build_make_spans(z, u, o->spans + (z->layout.unit[u].member - z->layout.members));
-    return ZERO_OK; /* UP is zeros, like PARAM */
-}
-
-/* All ranks learn which rank has no room in host memory. */
-static zero_result zp_offload_build_agree_gpu(zero_ctx *z) {
-    const zero_result r = zp_offload_build_open_gpu(z);
-    int who = -1;
-    ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &who));
-    if (who < 0) return ZERO_OK;
-    if (r && z->device.text[0]) return zp_ctx_check(z, r); /* it was something else */
-    return z->dead = zp_ctx_fail(
-               z, ZERO_ERR_MEMORY,
-               "rank %d could not get %zu bytes of the host's memory, of which %zu pinned", who,
-               z->plan.host_bytes, z->plan.pinned_bytes);
-}
-
-/* Opens the gates for threads that still wait: a lost device does not open them. */
-static void zp_offload_build_abandon(zero_ctx *z) {
-    zp_offload *o = z->offload;
-    if (!o) return;
-    zp_device_close_stream(&o->gpu.down);
-    zp_device_close_stream(&o->gpu.up);
-    zp_lane_abandon_gate(&o->gpu.gate);
-    for (int side = 0; side < ZP_SIDES; side++)
-        if (o->gpu.staging[side].is_open) (void)zp_device_sync_stream(&z->stream[side]);
-    ZP_OFFLOAD_EACH_GATE(o, abandon);
-}
-static void zp_offload_build_close_gpu(zp_offload *o) {
-    zp_event *list[ZP_GPU_EVENTS];
-    zp_offload_build_list_events(&o->gpu, list);
-    for (int i = 0; i < ZP_GPU_EVENTS; i++) zp_device_close_event(list[i]);
-    for (int side = 0; side < ZP_SIDES; side++)
-        if (o->gpu.staging[side].is_open) zp_lane_close(&o->gpu.staging[side].asks);
-    for (int i = 0; i < 2; i++) zp_device_close_pages(&o->gpu.memory[i]);
-    ZP_OFFLOAD_EACH_GATE(o, close);
-}
-#endif
-
 /* ---- allocation ---- */
 
 /* Returns the bytes of lists, and of lanes: of the stream `updates`, of staging, and of files. */
@@ -105,7 +14,7 @@ static size_t zp_offload_build_context_bytes(zero_ctx *z) {
     for (int side = 0; side < ZP_SIDES && !zp_device_is_host(); side++)
         n += zp_ctx_side_array(z, side)->tier == ZERO_FILE;
     const size_t lanes = (size_t)n + (z->plan.file_bytes ? ZP_DISK_LANES : 0);
-    return sizeof *o + (size_t)z->layout.all * (sizeof *o->unit + ZP_TWINS * sizeof(zp_array_part))
+    return (size_t)z->layout.all * (sizeof *o->unit + ZP_TWINS * sizeof(zp_array_part))
            + o->ring.stops * sizeof(zp_file_ring_stop) + o->file_pieces * sizeof(uint64_t)
            + lanes * ZP_LANE_TASKS * sizeof(zp_task);
 }
@@ -199,86 +108,48 @@ static zero_result zp_offload_build_allocate(zero_ctx *z) {
     }
     return ZERO_OK;
 }
-/* Allocates the rest, after all ranks have allocated that. */
-static zero_result zp_offload_build_share(zero_ctx *z) {
-#ifdef __CUDACC__
-    if (zp_offload_keeps_state(z)) ZP_TRY(zp_offload_build_agree_gpu(z));
-#endif
-    zp_offload_build_divide_pieces(z);
-    return ZERO_OK;
-}
 static void zp_offload_build_cut(zero_ctx *z, size_t *at) {
     zp_offload *o = z->offload;
-    const size_t places = zp_offload_plan_gpu_bytes(z), sums = zp_offload_plan_sums(z);
-    if (places) o->places = (char *)zp_ctx_cut_arena(z, at, places, 1);
+    const size_t sums = zp_offload_plan_sums(z);
+    if (o->places_bytes) o->places = (char *)zp_ctx_cut_arena(z, at, o->places_bytes, 1);
     if (sums) o->staged_sums = (float *)zp_ctx_cut_arena(z, at, sums, 1);
 }
 
 /* ---- life ---- */
 
-static zero_result zp_offload_build_join(zero_ctx *z) {
-    z->offload = (zp_offload *)calloc(1, sizeof *z->offload);
-    if (!z->offload) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the state of offload");
-#ifdef __CUDACC__
-    ZP_OFFLOAD_EACH_GATE(z->offload, init);
-#endif
-    return ZERO_OK;
+static void zp_offload_build_init(zero_ctx *z) {
+    z->offload->update = zp_async_update_push;
+    z->offload->move = zp_transfer_push;
+    z->offload->replace = zp_delayed_replace;
+    z->offload->wait_reader = zp_transfer_wait_reader;
 }
-/* Sets the function that updates each unit, and what that replaces in the core. */
-static zero_result zp_offload_build_updaters(zero_ctx *z) {
-    for (int u = 0; u < z->layout.all; u++) {
-        if (!z->live[u].on_updates) continue;
-        z->live[u].update = zp_async_update_push;
-#ifdef __CUDACC__
-        if (z->offload->gpu_updates) z->live[u].update = zp_gpu_update_unit;
-#endif
-    }
+/* After all memory is allocated: sets what the core calls. */
+static zero_result zp_offload_build_connect(zero_ctx *z) {
+    zp_offload_build_divide_pieces(z);
+    for (int u = 0; u < z->layout.all; u++)
+        if (z->live[u].on_updates) z->live[u].update = z->offload->update;
     if (!zp_ctx_is_delayed(z)) return ZERO_OK;
     z->find_weights = zp_delayed_find_weights;
     return ZERO_OK;
 }
-static void zp_offload_build_finish(zero_ctx *z) {
-    zp_offload *o = z->offload;
-    if (!o) return;
-#ifdef __CUDACC__
-    for (int side = 0; side < ZP_SIDES; side++)
-        if (o->gpu.staging[side].is_open) zp_lane_sync(&o->gpu.staging[side].asks);
-#endif
-    zp_file_sync(&o->file);
-}
+static void zp_offload_build_finish(zero_ctx *z) { zp_file_sync(&z->offload->file); }
 static void zp_offload_build_destroy(zero_ctx *z, int broken) {
     zp_offload *o = z->offload;
     (void)broken;
-    if (!o) return;
     for (int u = 0; u < o->units; u++) zp_device_close_event(&o->unit[u].spent);
     zp_file_close(&o->file);
     if (!o->host[0]) free(o->pieces);
-#ifdef __CUDACC__
-    zp_offload_build_close_gpu(o);
-#endif
     free(o->ring.stop);
     free(o->unit);
     free(o->parts);
-    free(o);
-    z->offload = NULL;
 }
 
 static void zp_offload_build_wrote(zero_ctx *z, const zp_array *a, int u) {
-    zp_offload *o = z->offload;
     const int first = u < 0 ? 0 : u, end = u < 0 ? z->layout.all : u + 1;
-    for (int i = first; i < end; i++) o->unit[i].old_next = !z->pending;
-    if (!a || a->filed->file) zp_file_ring_forget(&o->ring);
-#ifdef __CUDACC__
-    zp_cpu_update_note_write(z, a);
-#endif
+    for (int i = first; i < end; i++) z->offload->unit[i].old_next = !z->pending;
+    if (!a || a->filed->file) zp_file_ring_forget(&z->offload->ring);
 }
 static zero_result zp_offload_build_sync(zero_ctx *z) {
-    zp_offload *o = z->offload;
-#ifdef __CUDACC__
-    if (o->gpu.staging[ZP_GRAD].is_open) zp_lane_sync(&o->gpu.staging[ZP_GRAD].asks);
-    if (o->gpu.down.device) ZP_TRY(zp_device_sync_stream(&o->gpu.down));
-#endif
-    (void)o;
     return z->updates.device ? zp_device_sync_stream(&z->updates) : ZERO_OK;
 }
 static void zp_offload_build_stats(zero_ctx *z, zero_stats *stats) {
@@ -296,8 +167,10 @@ static zp_extra zp_offload_build_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
     x.name = "offload";
+    x.state_bytes = sizeof(zp_offload);
+    x.state_at = offsetof(zero_ctx, offload);
     x.refuse = zp_offload_plan_refuse;
-    x.join = zp_offload_build_join;
+    x.init = zp_offload_build_init;
     x.layout = zp_offload_plan_layout;
     x.choose = zp_offload_plan_choose;
     x.plan_units = zp_offload_plan_units;
@@ -306,8 +179,7 @@ static zp_extra zp_offload_build_row(void) {
     x.context_bytes = zp_offload_build_context_bytes;
     x.cut = zp_offload_build_cut;
     x.allocate = zp_offload_build_allocate;
-    x.share = zp_offload_build_share;
-    x.build = zp_offload_build_updaters;
+    x.build = zp_offload_build_connect;
     x.before_write = zp_transfer_before_write;
     x.before_put = zp_delayed_double;
     x.wrote = zp_offload_build_wrote;
@@ -317,11 +189,5 @@ static zp_extra zp_offload_build_row(void) {
     x.stats = zp_offload_build_stats;
     x.finish = zp_offload_build_finish;
     x.destroy = zp_offload_build_destroy;
-#ifdef __CUDACC__
-    x.fill_update = zp_cpu_update_fill_update;
-    x.results_up = zp_cpu_update_results_up;
-    x.inputs_down = zp_cpu_update_inputs_down;
-    x.abandon = zp_offload_build_abandon;
-#endif
     return x;
 }

@@ -110,6 +110,18 @@ static zero_result zp_offload_plan_layout(zero_ctx *z) {
     return o->unit && o->parts ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
+/* Sets the offsets of an array's parts in host memory. Returns the bytes of all. */
+static size_t zp_offload_plan_host_parts(const zero_ctx *z, zp_array *a) {
+    size_t at = 0;
+    for (int u = 0; u < z->layout.all; u++) {
+        zp_array_part *part = &a->part[u];
+        if (part->tier != ZERO_HOST) continue;
+        part->at = at;
+        at += zp_array_part_bytes(a, u);
+    }
+    return at;
+}
+
 /* Cuts DOWN, UP and DIRECTIONS, and marks the units that the stream `updates` updates. */
 static void zp_offload_plan_twins(zero_ctx *z) {
     zp_offload *o = z->offload;
@@ -132,35 +144,15 @@ static void zp_offload_plan_twins(zero_ctx *z) {
             z->cpu_updates |= !here && own->numel;
             z->live[u].on_updates |= own->tier == ZERO_HOST || (!here && own->numel);
         }
+        (void)zp_offload_plan_host_parts(z, a);
     }
 }
 
-/* Sets the offsets of an array's parts in host memory. Returns the bytes of all. */
-static size_t zp_offload_plan_host_parts(const zero_ctx *z, zp_array *a) {
-    size_t at = 0;
-    for (int u = 0; u < z->layout.all; u++) {
-        zp_array_part *part = &a->part[u];
-        if (part->tier != ZERO_HOST) continue;
-        part->at = at;
-        at += zp_array_part_bytes(a, u);
-    }
-    return at;
-}
-
-/* Lets parameters off the device share UP's parts, and gradients DOWN's, in memory and in the
-   file. */
-static void zp_offload_plan_share_parts(zero_ctx *z) {
-    zp_array *param = &z->array[ZP_PARAM], *up = &z->offload->twin[ZP_UP];
-    zp_array *mean = &z->array[ZP_MEAN], *down = &z->offload->twin[ZP_DOWN];
+/* Lets array a and its twin have the same parts off the device, in host memory and in the file. */
+static void zp_offload_plan_share_parts(const zero_ctx *z, zp_array *a, zp_array *twin) {
     for (int u = 0; u < z->layout.all && z->cpu_updates; u++) {
-        if (zp_file_has(mean, u)) down->part[u] = mean->part[u];
-        if (param->part[u].tier == ZERO_FILE) up->part[u] = param->part[u];
-    }
-    (void)zp_offload_plan_host_parts(z, down);
-    (void)zp_offload_plan_host_parts(z, up);
-    for (int u = 0; u < z->layout.all && z->cpu_updates; u++) {
-        if (mean->part[u].tier == ZERO_HOST) mean->part[u].at = down->part[u].at;
-        if (param->part[u].tier == ZERO_HOST) param->part[u].at = up->part[u].at;
+        if (a->part[u].tier == ZERO_FILE) twin->part[u] = a->part[u];
+        if (a->part[u].tier == ZERO_HOST) a->part[u].at = twin->part[u].at;
     }
 }
 
@@ -177,7 +169,7 @@ static size_t zp_offload_plan_places(const zero_ctx *z, int k) {
     return k == ZP_PARAM && zp_ctx_keeps_next(z) ? 0 : ZP_RING; /* NEXT's places serve both */
 }
 static size_t zp_offload_plan_addends(const zero_ctx *z, int k) {
-    return k == ZP_MEAN && zp_ctx_adds_means(z) && zp_device_is_host() ? ZP_DISK_LANES : 0;
+    return k == ZP_MEAN && zp_offload_adds_means(z) && zp_device_is_host() ? ZP_DISK_LANES : 0;
 }
 
 /* Assigns offsets in the file, in whole sectors, and piece numbers. Counts the memory of each
@@ -220,32 +212,25 @@ static size_t zp_offload_plan_buffers(const zero_ctx *z) {
 }
 /* Returns the bytes on a GPU for pieces of gradients that micro-steps add up in the file. */
 static size_t zp_offload_plan_sums(const zero_ctx *z) {
-    const int adds = zp_ctx_adds_means(z) && !zp_device_is_host();
+    const int adds = zp_offload_adds_means(z) && !zp_device_is_host();
     return adds && z->array[ZP_MEAN].tier == ZERO_FILE ? ZP_STAGED * ZP_PIECE_NUMEL * sizeof(float)
                                                        : 0;
 }
 
-/* Return the elements of one place for pieces of state on the GPU, and the number of places. */
-static size_t zp_offload_plan_gpu_numel(const zero_ctx *z) {
-    size_t most = 0;
-    for (int u = 0; u < z->layout.all; u++)
-        if (z->live[u].on_updates) most = zp_max(most, zp_ctx_own_part(z, u)->numel);
-    return zp_min(most, ZP_GPU_UPDATE_NUMEL);
-}
-static size_t zp_offload_plan_gpu_places(const zero_ctx *z) {
-    size_t pieces = 0;
-    for (int u = 0; u < z->layout.all; u++)
-        if (z->live[u].on_updates) pieces += zp_ctx_own_part(z, u)->numel > 0;
-    return zp_min(ZP_GPU_PLACES, pieces);
-}
-/* Returns the bytes of all these places, of state or of sums of gradients. */
-static size_t zp_offload_plan_gpu_bytes(const zero_ctx *z) {
-    size_t arrays = (size_t)zp_offload_adds_in_host(z);
-    for (int k = ZP_MASTER; k < ZP_NEXT && z->offload->gpu_updates; k++)
+/* Sizes the places for pieces of state, or of sums of gradients, on the GPU. */
+static void zp_offload_plan_gpu_places(zero_ctx *z) {
+    zp_offload *o = z->offload;
+    size_t arrays = (size_t)zp_offload_adds_in_host(z), units = 0, most = 0;
+    for (int k = ZP_MASTER; k < ZP_NEXT && o->gpu_updates; k++)
         arrays += z->array[k].share != ZP_NOTHING;
-    return arrays ? arrays * zp_offload_plan_gpu_places(z) * zp_offload_plan_gpu_numel(z)
-                        * sizeof(float)
-                  : 0;
+    for (int u = 0; u < z->layout.all; u++) {
+        const size_t numel = z->live[u].on_updates ? zp_ctx_own_part(z, u)->numel : 0;
+        most = zp_max(most, numel);
+        units += numel > 0;
+    }
+    o->nplaces = zp_min(ZP_GPU_PLACES, units);
+    o->place_numel = zp_min(most, ZP_GPU_UPDATE_NUMEL);
+    o->places_bytes = arrays * o->nplaces * o->place_numel * sizeof(float);
 }
 
 /* Cuts `bytes` from host memory, plain or pinned, at at[pinned]. Returns NULL before it is open. */
@@ -259,7 +244,7 @@ static void zp_offload_plan_cut_host(zero_ctx *z, size_t bytes[2]) {
     zp_offload *o = z->offload;
     const size_t layers = z->cpu_updates ? zp_ctx_normed_layers(z) : 0;
     bytes[0] = bytes[1] = 0;
-    if (!zp_offload_keeps_state(z)) return;
+    if (!z->cpu_updates && !o->gpu_updates) return;
     if (o->pieces_bytes)
         o->pieces = (char *)zp_offload_plan_cut(o, bytes, 0, zp_round_up(o->pieces_bytes, 4096));
     for (int side = 0; side < ZP_SIDES; side++)
@@ -287,12 +272,14 @@ static void zp_offload_plan_arrays(zero_ctx *z) {
     double host = 0, device = 0;
     zp_offload_plan_twins(z);
     zp_offload_plan_file(z);
-    zp_offload_plan_share_parts(z);
+    zp_offload_plan_share_parts(z, &z->array[ZP_MEAN], &z->offload->twin[ZP_DOWN]);
+    zp_offload_plan_share_parts(z, &z->array[ZP_PARAM], &z->offload->twin[ZP_UP]);
     zp_offload_plan_cut_host(z, bytes);
     z->plan.pinned_bytes = zp_round_up(bytes[1], 4096);
     z->plan.host_bytes = z->plan.pinned_bytes + zp_round_up(bytes[0], 4096);
+    zp_offload_plan_gpu_places(z);
     z->piece_bytes =
-        zp_offload_plan_buffers(z) + zp_offload_plan_sums(z) + zp_offload_plan_gpu_bytes(z);
+        zp_offload_plan_buffers(z) + zp_offload_plan_sums(z) + z->offload->places_bytes;
     for (int u = 0; u < z->layout.all; u++)
         numel += zp_ctx_own_part(z, u)->tier == ZERO_HOST ? zp_ctx_own_part(z, u)->numel : 0;
     if (!numel) return;

@@ -1,31 +1,28 @@
-/* transfers.h - transfers between a shard's tier and the buffer in which a unit is reduced or
+/* transfers.h - transfers between a shard's file and the buffer in which a unit is reduced or
    gathered, and the stations of offload
 
    On the CPU they are tasks of the communication streams, which wait in them for the file's lanes.
    A parameter shard is read into its place in the gather buffer, after its last update. A gradient
    shard is written from its place in the gradient buffer, before that buffer has its next user.
-   With a GPU, staging.h moves shards of the file. Those in host memory are copied to the gather
-   buffer, and cpu_update.h copies reduced gradients down. */
+   With a GPU, offload_gpu.h replaces these tasks. */
 #pragma once
 
 #include "../core/extra.h"
-#include "staging.h"
+#include "async_update.h"
 
-typedef enum zp_transfer_kind { ZP_FETCH_PARAM, ZP_WRITE_MEAN, ZP_ADD_MEAN } zp_transfer_kind;
-
-#ifdef __CUDACC__
-static zero_result zp_transfer_move(zero_ctx *z, int u, zp_transfer_kind kind, char *memory) {
-    const zp_array *param = &z->array[ZP_PARAM];
-    const int fetches = kind == ZP_FETCH_PARAM;
-    const size_t bytes = zp_array_part_bytes(param, u);
-    if (!fetches || zp_file_has(param, u))
-        return zp_staging_move(z, fetches ? ZP_PARAM : ZP_GRAD, u, memory, kind == ZP_WRITE_MEAN,
-                               kind == ZP_ADD_MEAN);
-    z->offload->up_bytes += bytes;
-    return zp_device_copy(&z->stream[ZP_PARAMETERS], memory,
-                          zp_array_at(param, u, param->part[u].first), bytes);
+/* Reads or writes all of unit u's part, in whole sectors, and waits until that has ended. `memory`
+   is aligned to a sector. SYNC. */
+static zero_result zp_transfer_move_part(const zp_array *a, int u, char *memory, int writes) {
+    zp_lane_event end[ZP_DISK_LANES] = {{NULL, 0, 0}};
+    for (size_t i = 0; i < zp_file_pieces(a, u); i++) {
+        const size_t at = i * ZP_PIECE_NUMEL * zp_type_bytes(a->type);
+        const zp_transfer t = zp_file_piece(a, u, i, memory + at, writes);
+        zp_file_give(&t, &end[t.piece % ZP_DISK_LANES]);
+    }
+    for (int i = 0; i < ZP_DISK_LANES; i++) zp_file_wait(a->filed->file, &end[i]);
+    return zp_failure_result(a->filed->file->group->failure);
 }
-#else
+
 /* Adds the sum of earlier micro-steps in the file, piece by piece, read ahead. */
 static void zp_transfer_add_mean(zero_ctx *z, int u, float *to) {
     const zp_array *a = &z->array[ZP_MEAN];
@@ -58,54 +55,50 @@ static void zp_transfer_task(const void *args, size_t n, int threads) {
     if (a->kind == ZP_ADD_MEAN)
         zp_transfer_add_mean(a->z, a->unit, (float *)(void *)a->memory);
     else if (a->kind == ZP_WRITE_MEAN)
-        (void)zp_file_move_part(&a->z->array[ZP_MEAN], a->unit, a->memory, 1);
+        (void)zp_transfer_move_part(&a->z->array[ZP_MEAN], a->unit, a->memory, 1);
     else
-        (void)zp_file_move_part(zp_ctx_weights(a->z, a->unit), a->unit, a->memory, 0);
+        (void)zp_transfer_move_part(zp_ctx_weights(a->z, a->unit), a->unit, a->memory, 0);
 }
-static zero_result zp_transfer_move(zero_ctx *z, int u, zp_transfer_kind kind, char *memory) {
+static zero_result zp_transfer_push(zero_ctx *z, int u, zp_transfer_kind kind, char *memory) {
     const zp_transfer_args a = {z, u, kind, memory};
-    const int stream = kind == ZP_FETCH_PARAM ? ZP_PARAMETERS : ZP_GRADIENTS;
-    return zp_device_push_task(&z->stream[stream], zp_transfer_task, &a, sizeof a, 1);
-}
-#endif
-
-/* Enqueues the transfer of unit u's shard between its tier and `memory`, in a buffer. */
-static zero_result zp_transfer_enqueue(zero_ctx *z, int u, zp_transfer_kind kind, char *memory) {
-    const zp_array *a = &z->array[kind == ZP_FETCH_PARAM ? (int)ZP_PARAM : (int)ZP_MEAN];
     zp_stream *s = &z->stream[kind == ZP_FETCH_PARAM ? ZP_PARAMETERS : ZP_GRADIENTS];
-    const zero_event_kind event = kind == ZP_WRITE_MEAN  ? ZERO_EVENT_WRITE
-                                  : a->tier == ZERO_FILE ? ZERO_EVENT_READ
-                                                         : ZERO_EVENT_COPY;
-    zp_record *r = zp_device_begin_slice(s, event, u, zp_array_part_bytes(a, u));
-    ZP_TRY(zp_transfer_move(z, u, kind, memory));
+    return zp_device_push_task(s, zp_transfer_task, &a, sizeof a, 1);
+}
+
+/* Enqueues the transfer of unit u's shard between the file and `memory`, in a buffer. */
+static zero_result zp_transfer_enqueue(zero_ctx *z, int u, zp_transfer_kind kind, char *memory) {
+    const int side = kind == ZP_FETCH_PARAM ? ZP_PARAM : ZP_GRAD;
+    zp_stream *s = &z->stream[side];
+    zp_record *r =
+        zp_device_begin_slice(s, kind == ZP_WRITE_MEAN ? ZERO_EVENT_WRITE : ZERO_EVENT_READ, u,
+                              zp_array_part_bytes(zp_ctx_side_array(z, side), u));
+    ZP_TRY(z->offload->move(z, u, kind, memory));
     zp_device_end_slice(s, r);
     return ZERO_OK;
 }
 
 /* ---- the stations ---- */
 
-/* Lets stream s wait before it writes unit u's gradient: until the last update has read it, or, if
-   that update may still run next to a GPU, until its copy is complete. With a GPU, a gradient off
-   the device waits when it leaves instead. */
+/* Lets stream s wait before it writes unit u's gradient, until the last update has read it. */
 static zero_result zp_transfer_wait_reader(zero_ctx *z, zp_stream *s, int u) {
     zp_event *spent = &z->offload->unit[u].spent;
-#ifdef __CUDACC__
-    if (z->cpu_updates && zp_array_off_device(&z->array[ZP_MEAN], u)) return ZERO_OK;
-    if (z->cpu_updates) spent = &z->offload->gpu.ready;
-#endif
     return zp_device_wait_event(s, zp_ctx_is_delayed(z) ? spent : z->live[u].updated);
 }
 static zero_result zp_transfer_before_write(zero_ctx *z, int u) {
-    return zp_transfer_wait_reader(z, &z->compute, u);
+    return z->offload->wait_reader(z, &z->compute, u);
 }
 /* The last step's update may still read what a reduction will write. */
 static zero_result zp_transfer_before_reduction(zero_ctx *z, int u) {
-    return zp_transfer_wait_reader(z, &z->stream[ZP_GRADIENTS], u);
+    return z->offload->wait_reader(z, &z->stream[ZP_GRADIENTS], u);
 }
 
 /* Returns 1 if unit u's gradient is added to the sum of earlier micro-steps in its tier. */
 static int zp_transfer_mean_adds(const zero_ctx *z, int u) {
     return zp_offload_mean_leaves(z, u) && z->live[u].reduced > 0;
+}
+/* Returns 1 if unit u's reduced gradient moves to its tier in this micro-step. */
+static int zp_transfer_mean_is_due(const zero_ctx *z, int u) {
+    return z->bucket_last || zp_offload_mean_leaves(z, u);
 }
 static zero_result zp_transfer_change_reduction(zero_ctx *z) {
     for (int i = 0; i < z->nbucket; i++)
@@ -113,56 +106,30 @@ static zero_result zp_transfer_change_reduction(zero_ctx *z) {
     return ZERO_OK;
 }
 static zero_result zp_transfer_add(zero_ctx *z, int u) {
-    if (!zp_transfer_mean_adds(z, u)) return ZERO_OK;
-#ifdef __CUDACC__
-    if (!zp_file_has(&z->array[ZP_MEAN], u)) return zp_gpu_update_add_mean(z, u);
-#endif
+    if (!zp_file_has(&z->array[ZP_MEAN], u) || !zp_transfer_mean_adds(z, u)) return ZERO_OK;
     return zp_transfer_enqueue(z, u, ZP_ADD_MEAN, zp_ctx_unit_mean(z, u));
-}
-/* Returns 1 if unit u's reduced gradient moves to its tier in this micro-step. */
-static int zp_transfer_mean_is_due(const zero_ctx *z, int u) {
-    return z->bucket_last || zp_offload_mean_leaves(z, u);
 }
 static zero_result zp_transfer_store(zero_ctx *z, int u) {
     if (!zp_file_has(&z->array[ZP_MEAN], u) || !zp_transfer_mean_is_due(z, u)) return ZERO_OK;
     return zp_transfer_enqueue(z, u, ZP_WRITE_MEAN, zp_ctx_unit_mean(z, u));
 }
-#ifdef __CUDACC__
-static zero_result zp_transfer_send(zero_ctx *z, int u) {
-    return zp_transfer_mean_is_due(z, u) ? zp_cpu_update_send_gradient(z, u) : ZERO_OK;
-}
-#endif
-/* Copies the shard of a unit whose parameters are off the device to where its gather reads it. */
+/* Reads the shard of a unit whose parameters are in the file to where its gather reads it. */
 static zero_result zp_transfer_fetch(zero_ctx *z, int u) {
     const zp_op *op = &z->gather;
-    if (op->group != z->data || !zp_array_off_device(&z->array[ZP_PARAM], u)) return ZERO_OK;
+    if (op->group != z->data || !zp_file_has(&z->array[ZP_PARAM], u)) return ZERO_OK;
     return zp_transfer_enqueue(z, u, ZP_FETCH_PARAM, op->memory->base + op->source);
 }
 
-#ifdef __CUDACC__
-/* zero_step has decided. */
-static zero_result zp_transfer_decided(zero_ctx *z) {
-    if (z->cpu_updates) ZP_TRY(zp_cpu_update_begin(z));
-    return z->offload->gpu_updates ? zp_gpu_update_begin(z) : ZERO_OK;
-}
-#endif
-static int zp_transfer_is_needed(const zero_ctx *z) {
-    int some = 0;
-    for (int u = 0; u < z->layout.all; u++) some |= z->live[u].on_updates;
-    return some;
-}
+static int zp_transfer_leaves(const zero_ctx *z) { return z->array[ZP_MEAN].tier != ZERO_DEVICE; }
+static int zp_transfer_uses_file(const zero_ctx *z) { return z->plan.file_bytes > 0; }
 static const zp_station zp_transfer_stations[] = {
     {ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, zp_ctx_is_delayed, zp_transfer_before_reduction, NULL},
-    {ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_transfer_is_needed, NULL, zp_transfer_change_reduction},
-    {ZP_AT_ADD, ZP_EACH_MICRO_STEP, zp_transfer_is_needed, zp_transfer_add, NULL},
-    {ZP_AT_STORE, ZP_EACH_MICRO_STEP, zp_transfer_is_needed, zp_transfer_store, NULL},
-#ifdef __CUDACC__
-    {ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_transfer_is_needed, zp_transfer_send, NULL},
-    {ZP_AT_REPORT, ZP_EACH_STEP, NULL, NULL, zp_transfer_decided},
-#endif
-    {ZP_AT_FETCH, ZP_EACH_GATHER, zp_transfer_is_needed, zp_transfer_fetch, NULL},
+    {ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_transfer_leaves, NULL, zp_transfer_change_reduction},
+    {ZP_AT_ADD, ZP_EACH_MICRO_STEP, zp_transfer_uses_file, zp_transfer_add, NULL},
+    {ZP_AT_STORE, ZP_EACH_MICRO_STEP, zp_transfer_uses_file, zp_transfer_store, NULL},
+    {ZP_AT_FETCH, ZP_EACH_GATHER, zp_transfer_uses_file, zp_transfer_fetch, NULL},
     {ZP_AT_AFTER, ZP_LAST_MICRO_STEP, zp_ctx_is_delayed, zp_delayed_swap_reduced, NULL},
-    {ZP_AT_READ_AHEAD, ZP_EACH_AGREEMENT, NULL, NULL, zp_async_update_fill_ring},
+    {ZP_AT_READ_AHEAD, ZP_EACH_AGREEMENT, zp_transfer_uses_file, NULL, zp_async_update_fill_ring},
     {ZP_AT_AGREE, ZP_EACH_AGREEMENT, zp_ctx_is_delayed, NULL, zp_delayed_complete},
     {ZP_AT_COUNT, ZP_EACH_STEP, zp_ctx_is_delayed, NULL, zp_delayed_choose},
     {ZP_AT_PUBLISH, ZP_EACH_STEP, zp_ctx_is_delayed, zp_delayed_publish, NULL},

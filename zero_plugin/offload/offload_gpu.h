@@ -1,0 +1,261 @@
+/* offload_gpu.h - offload next to a GPU: shards between the file and the GPU, stations, its row
+
+   STAGING. Shards of the file pass through pinned pieces in two halves, which alternate, so that a
+   unit takes a few large copies. Parameters are read for a gather. Reduced gradients are written,
+   or, if micro-steps add up, read first and added. Each side has its own halves and its own lane,
+   `asks`, which has one task for each unit:
+
+     lane `asks`                                  the side's stream
+     parameters: waits until the unit's last      gradients to write: waits until the last update
+       update has ended                             has read the file's
+     for each half:                               for each half:
+       waits until the stream has copied the        in a callback: passes `given`, and waits for the
+         half before last, and until the half's       half's reads
+         last writes have ended                     copies the half up or down; a kernel adds
+       to read: enqueues the half's reads on the    opens `copied`
+         file's lanes; opens gate `given`
+       to write: opens `given`; passes `copied`;
+         enqueues the half's writes
+
+   The stream `updates` waits until the lane has enqueued all gradients of a step. A stream that
+   reaches a half waits for the file alone: see device_cuda.h. The row of a CPU build is empty. */
+#pragma once
+
+#include "../core/build.h"
+#include "gpu_update.h"
+#include "transfers.h"
+
+#ifdef __CUDACC__
+/* ---- staging ---- */
+
+typedef struct zp_staging_args {
+    zero_ctx *z;
+    int side, unit, writes;
+    zp_lane_event updated; /* what the lane waits for first */
+} zp_staging_args;
+
+static char *zp_offload_gpu_half(const zero_ctx *z, int side, size_t half, size_t i) {
+    const size_t place = half % 2 * ZP_STAGED + i, of = zp_type_bytes(z->array[side].type);
+    return z->offload->staging[side] + place * ZP_PIECE_NUMEL * of;
+}
+
+/* The lane waits until the stream has copied `halves` halves. */
+static void zp_offload_gpu_wait_copied(zp_staging *s, size_t halves) {
+    for (; s->freed < halves; s->freed++) (void)zp_lane_pass_gate(&s->copied);
+}
+static void zp_offload_gpu_ask_task(const void *args, size_t pieces, int threads) {
+    const zp_staging_args *a = (const zp_staging_args *)args;
+    zp_staging *s = &a->z->offload->gpu->staging[a->side];
+    const zp_array *array = zp_ctx_side_array(a->z, a->side);
+    zp_lane_wait_event(&a->updated);
+    for (size_t from = 0; from < pieces; from += ZP_STAGED, s->asked++) {
+        zp_lane_event *moved = &s->moved[s->asked % 2 * ZP_STAGED];
+        zp_offload_gpu_wait_copied(s, zp_max(s->asked, 1) - 1);
+        for (int i = 0; i < (int)ZP_STAGED; i++) zp_lane_wait_event(&moved[i]);
+        if (a->writes) zp_lane_open_gate(&s->given);
+        if (a->writes) zp_offload_gpu_wait_copied(s, s->asked + 1);
+        for (size_t i = 0; i < zp_min(ZP_STAGED, pieces - from); i++) {
+            const zp_transfer t =
+                zp_file_piece(array, a->unit, from + i,
+                              zp_offload_gpu_half(a->z, a->side, s->asked, i), a->writes);
+            zp_file_give(&t, &moved[i]);
+        }
+        if (!a->writes) zp_lane_open_gate(&s->given);
+    }
+}
+
+/* The stream's callback: the next half was read, or may be written. */
+static void zp_offload_gpu_wait_half(void *staging) {
+    zp_staging *s = (zp_staging *)staging;
+    (void)zp_lane_pass_gate(&s->given);
+    for (size_t i = 0; i < ZP_STAGED; i++)
+        zp_file_wait(s->file, &s->moved[s->awaited % 2 * ZP_STAGED + i]);
+    s->awaited++;
+}
+
+/* Moves unit u's shard between the file and `memory`, on the device. */
+static zero_result zp_offload_gpu_move(zero_ctx *z, int u, zp_transfer_kind kind, char *memory) {
+    zp_offload *o = z->offload;
+    const int side = kind == ZP_FETCH_PARAM ? ZP_PARAM : ZP_GRAD, writes = kind == ZP_WRITE_MEAN;
+    zp_staging *g = &o->gpu->staging[side];
+    zp_stream *s = &z->stream[side];
+    const zp_array *a = zp_ctx_side_array(z, side);
+    const size_t of = zp_type_bytes(a->type), most = ZP_STAGED * ZP_PIECE_NUMEL;
+    zp_staging_args ask = {z, side, u, writes, {NULL, 0, 0}};
+    if (side == ZP_PARAM) ask.updated = o->unit[u].task;
+    if (writes)
+        ZP_TRY(
+            zp_device_wait_event(s, zp_ctx_is_delayed(z) ? &o->unit[u].spent : z->live[u].updated));
+    *(writes ? &o->down_bytes : &o->up_bytes) += zp_array_part_bytes(a, u);
+    ZP_TRY(zp_device_wait_lane_room(s, &g->asks));
+    zp_lane_push(&g->asks, zp_offload_gpu_ask_task, &ask, sizeof ask, zp_file_pieces(a, u));
+    for (size_t at = 0; at < a->part[u].numel; at += most, g->halves++) {
+        const size_t n = zp_min(most, a->part[u].numel - at);
+        char *half = zp_offload_gpu_half(z, side, g->halves, 0), *here = memory + at * of;
+        const zp_kernel_accumulate_args add = {o->staged_sums, here, a->type, 0, 1};
+        char *to = writes ? half : kind == ZP_ADD_MEAN ? (char *)o->staged_sums : here;
+        ZP_TRY(zp_device_call_from_stream(s, zp_offload_gpu_wait_half, g));
+        ZP_TRY(zp_device_copy(s, to, writes ? here : half, n * of));
+        ZP_TRY(zp_device_open_gate_from_stream(s, &g->copied));
+        if (kind == ZP_ADD_MEAN) ZP_TRY(zp_kernel_accumulate(s, &add, n / ZP_WIDE));
+    }
+    return ZERO_OK;
+}
+
+/* ---- the stations ---- */
+
+/* Host memory: adds the sum of earlier micro-steps; copies a reduced gradient down, and the shard
+   of a gather up. */
+static zero_result zp_offload_gpu_add(zero_ctx *z, int u) {
+    const int here = !zp_file_has(&z->array[ZP_MEAN], u) && zp_transfer_mean_adds(z, u);
+    return here ? zp_gpu_update_add_mean(z, u) : ZERO_OK;
+}
+static zero_result zp_offload_gpu_send(zero_ctx *z, int u) {
+    return zp_transfer_mean_is_due(z, u) ? zp_cpu_update_send_gradient(z, u) : ZERO_OK;
+}
+static zero_result zp_offload_gpu_fetch(zero_ctx *z, int u) {
+    const zp_op *op = &z->gather;
+    const zp_array *param = &z->array[ZP_PARAM];
+    if (op->group != z->data || param->part[u].tier != ZERO_HOST) return ZERO_OK;
+    return zp_cpu_update_copy(z, &z->stream[ZP_PARAMETERS], u, param, op->memory->base + op->source,
+                              1);
+}
+/* zero_step has decided. */
+static zero_result zp_offload_gpu_decided(zero_ctx *z) {
+    if (z->cpu_updates) ZP_TRY(zp_cpu_update_begin(z));
+    return z->offload->gpu_updates ? zp_gpu_update_begin(z) : ZERO_OK;
+}
+static int zp_offload_gpu_cpu_updates(const zero_ctx *z) { return z->cpu_updates; }
+static const zp_station zp_offload_gpu_stations[] = {
+    {ZP_AT_ADD, ZP_EACH_MICRO_STEP, zp_offload_gpu_cpu_updates, zp_offload_gpu_add, NULL},
+    {ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_offload_gpu_cpu_updates, zp_offload_gpu_send, NULL},
+    {ZP_AT_FETCH, ZP_EACH_GATHER, zp_offload_gpu_cpu_updates, zp_offload_gpu_fetch, NULL},
+    {ZP_AT_REPORT, ZP_EACH_STEP, NULL, NULL, zp_offload_gpu_decided},
+    ZP_LAST_STATION};
+
+/* ---- life ---- */
+
+/* Calls `act` with every gate. */
+static void zp_offload_gpu_each_gate(zp_offload_gpu *g, void (*act)(zp_gate *)) {
+    act(&g->gate);
+    for (int side = 0; side < ZP_SIDES; side++) {
+        act(&g->staging[side].copied);
+        act(&g->staging[side].given);
+    }
+}
+
+/* Opens the memory, streams, lanes and events. The stream `updates` gets its lane. */
+static zero_result zp_offload_gpu_open(zero_ctx *z) {
+    zp_offload *o = z->offload;
+    zp_offload_gpu *g = o->gpu;
+    const zero_config *c = &z->cfg;
+    size_t bytes[2];
+    zp_offload_plan_cut_host(z, bytes);
+    ZP_TRY(zp_device_open_stream(&g->down, &z->device, c->stream, !c->no_overlap, 0, 1));
+    ZP_TRY(zp_device_open_stream(&g->up, &z->device, c->stream, !c->no_overlap, 0, 1));
+    zp_device_set_track(&g->down, ZERO_TRACK_COPIES);
+    zp_device_set_track(&g->up, ZERO_TRACK_COPIES);
+    if (z->cpu_updates) ZP_TRY(zp_device_attach_lane(&z->updates, c->threads));
+    for (int i = 0; i < ZP_GPU_EVENTS; i++) ZP_TRY(zp_device_open_event(&z->device, &g->event[i]));
+    for (int side = 0; side < ZP_SIDES; side++) {
+        if (zp_ctx_side_array(z, side)->tier != ZERO_FILE) continue;
+        ZP_TRY(zp_lane_open(&g->staging[side].asks, 1));
+        g->staging[side].is_open = 1;
+        g->staging[side].file = &o->file;
+    }
+    for (int i = 1; i >= 0; i--) {
+        ZP_TRY(zp_device_open_pages(&g->memory[i], bytes[i], i));
+        o->host[i] = g->memory[i].base;
+    }
+    zp_offload_plan_cut_host(z, bytes);
+    if (z->cpu_updates) z->decision = o->control;
+    for (int u = 0; u < z->layout.all; u++)
+        (void)zp_build_make_spans(z, u, o->spans + (z->layout.unit[u].member - z->layout.members));
+    return ZERO_OK; /* UP is zeros, like PARAM */
+}
+/* All ranks learn which rank has no room in host memory. */
+static zero_result zp_offload_gpu_share(zero_ctx *z) {
+    zp_offload *o = z->offload;
+    if (!z->cpu_updates && !o->gpu_updates) return ZERO_OK;
+    const zero_result r = zp_offload_gpu_open(z);
+    int who = -1;
+    o->move = zp_offload_gpu_move;
+    o->update = z->cpu_updates ? zp_cpu_update_unit : zp_gpu_update_unit;
+    if (z->cpu_updates) o->replace = zp_cpu_update_copy_up;
+    if (z->cpu_updates) o->wait_reader = zp_cpu_update_wait_reader;
+    ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &who));
+    if (who < 0) return ZERO_OK;
+    if (r && z->device.text[0]) return zp_ctx_check(z, r); /* it was something else */
+    return z->dead = zp_ctx_fail(
+               z, ZERO_ERR_MEMORY,
+               "rank %d could not get %zu bytes of the host's memory, of which %zu pinned", who,
+               z->plan.host_bytes, z->plan.pinned_bytes);
+}
+
+static zero_result zp_offload_gpu_join(zero_ctx *z) {
+    zp_offload_gpu *g = (zp_offload_gpu *)calloc(1, sizeof *g);
+    if (!g) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the state of offload");
+    z->offload->gpu = g;
+    zp_offload_gpu_each_gate(g, zp_lane_init_gate);
+    return ZERO_OK;
+}
+static zero_result zp_offload_gpu_sync(zero_ctx *z) {
+    zp_offload_gpu *g = z->offload->gpu;
+    if (g->staging[ZP_GRAD].is_open) zp_lane_sync(&g->staging[ZP_GRAD].asks);
+    return g->down.device ? zp_device_sync_stream(&g->down) : ZERO_OK;
+}
+/* Opens the gates for threads that still wait: a lost device does not open them. */
+static void zp_offload_gpu_abandon(zero_ctx *z) {
+    zp_offload_gpu *g = z->offload->gpu;
+    if (!g) return;
+    zp_device_close_stream(&g->down);
+    zp_device_close_stream(&g->up);
+    zp_lane_abandon_gate(&g->gate);
+    for (int side = 0; side < ZP_SIDES; side++)
+        if (g->staging[side].is_open) (void)zp_device_sync_stream(&z->stream[side]);
+    zp_offload_gpu_each_gate(g, zp_lane_abandon_gate);
+}
+static void zp_offload_gpu_finish(zero_ctx *z) {
+    zp_offload_gpu *g = z->offload->gpu;
+    for (int side = 0; side < ZP_SIDES && g; side++)
+        if (g->staging[side].is_open) zp_lane_sync(&g->staging[side].asks);
+}
+static void zp_offload_gpu_destroy(zero_ctx *z, int broken) {
+    zp_offload_gpu *g = z->offload->gpu;
+    (void)broken;
+    if (!g) return;
+    for (int i = 0; i < ZP_GPU_EVENTS; i++) zp_device_close_event(&g->event[i]);
+    for (int side = 0; side < ZP_SIDES; side++)
+        if (g->staging[side].is_open) zp_lane_close(&g->staging[side].asks);
+    for (int i = 0; i < 2; i++) zp_device_close_pages(&g->memory[i]);
+    zp_offload_gpu_each_gate(g, zp_lane_close_gate);
+    free(g);
+}
+static size_t zp_offload_gpu_context_bytes(zero_ctx *z) { return sizeof *z->offload->gpu; }
+
+static zp_extra zp_offload_gpu_row(void) {
+    zp_extra x;
+    memset(&x, 0, sizeof x);
+    x.name = "offload, next to a GPU";
+    x.join = zp_offload_gpu_join;
+    x.context_bytes = zp_offload_gpu_context_bytes;
+    x.share = zp_offload_gpu_share;
+    x.wrote = zp_cpu_update_note_write;
+    x.fill_update = zp_cpu_update_fill_update;
+    x.results_up = zp_cpu_update_results_up;
+    x.inputs_down = zp_cpu_update_inputs_down;
+    x.sync = zp_offload_gpu_sync;
+    x.abandon = zp_offload_gpu_abandon;
+    x.finish = zp_offload_gpu_finish;
+    x.destroy = zp_offload_gpu_destroy;
+    x.stations = zp_offload_gpu_stations;
+    return x;
+}
+#else
+static zp_extra zp_offload_gpu_row(void) {
+    zp_extra x;
+    memset(&x, 0, sizeof x);
+    x.name = "offload, next to a GPU";
+    return x;
+}
+#endif
