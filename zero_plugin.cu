@@ -72,12 +72,12 @@
 #include "zero_plugin/comm/shared_memory.h" /* how they map each other's memory */
 #include "zero_plugin/comm/pipe.h"  /* [groups muon packed] messages between ranks of one machine */
 #include "zero_plugin/comm/local.h" /* SELF and LOCAL: the ranks of one machine */
-#include "zero_plugin/comm/mpi_nodes.h"  /* [mpi] MPI between nodes, and waiting for MPI */
-#include "zero_plugin/comm/mpi.h"        /* [mpi] MPI: LOCAL in a node, messages between nodes */
-#include "zero_plugin/comm/nccl_watch.h" /* [nccl] the thread that watches NCCL: errors, time-outs */
-#include "zero_plugin/comm/nccl.h"       /* [nccl] NCCL */
-#include "zero_plugin/comm/transport.h"  /* the table of transports, and how to add one */
-#include "zero_plugin/comm/group.h"      /* [groups muon packed] a group that sends messages */
+#include "zero_plugin/comm/mpi_nodes.h"    /* [mpi] MPI between nodes, and waiting for MPI */
+#include "zero_plugin/comm/mpi.h"          /* [mpi] MPI: LOCAL in a node, messages between nodes */
+#include "zero_plugin/comm/nccl_watch.h"   /* [nccl] watches NCCL: errors, time-outs */
+#include "zero_plugin/comm/nccl.h"         /* [nccl] NCCL */
+#include "zero_plugin/comm/transport.h"    /* the table of transports, and how to add one */
+#include "zero_plugin/comm/group.h"        /* [groups muon packed] a group that sends messages */
 #include "zero_plugin/comm/collectives.h"  /* [groups] collectives on the caller's own buffers */
 #include "zero_plugin/core/layout.h"       /* where a tensor, a unit and a shard begin */
 #include "zero_plugin/core/buffers.h"      /* which unit is in which shared buffer */
@@ -105,23 +105,23 @@
 #include "zero_plugin/offload/file_ring.h" /* [offload] pieces of state between file and update */
 #include "zero_plugin/offload/offload.h" /* [offload] what offload keeps of a context; its tiers */
 #include "zero_plugin/offload/offload_plan.h" /* [offload] what is offloaded, and what that moves */
-#include "zero_plugin/offload/delayed.h" /* [offload] an optimizer step that overlaps the next one */
+#include "zero_plugin/offload/delayed.h"      /* [offload] an update that overlaps the next step */
 #include "zero_plugin/offload/async_update.h" /* [offload] an update as a task of its own stream */
 #include "zero_plugin/offload/transfers.h" /* [offload] shards between file and buffers; stations */
-#include "zero_plugin/offload/cpu_update.h" /* [offload] the optimizer step on the CPU, next to a GPU */
+#include "zero_plugin/offload/cpu_update.h" /* [offload] the update on the CPU, next to a GPU */
 #include "zero_plugin/offload/gpu_update.h" /* [offload] state in CPU memory that the GPU updates */
 #include "zero_plugin/offload/offload_gpu.h"   /* [offload] offload next to a GPU: its row */
 #include "zero_plugin/offload/offload_build.h" /* [offload] what offload allocates; its row */
 #include "zero_plugin/extras/codec.h" /* [packed] quantized numbers: codes, a scale per block */
-#include "zero_plugin/extras/codec_blocks.h" /* [packed] one block: plain C and AVX-512 */
-#include "zero_plugin/extras/codec_kernels.h" /* [packed] kernels that encode, decode and add blocks */
+#include "zero_plugin/extras/codec_blocks.h"  /* [packed] one block: plain C and AVX-512 */
+#include "zero_plugin/extras/codec_kernels.h" /* [packed] kernels: encode, decode, add blocks */
 #include "zero_plugin/extras/packed.h"        /* [packed] quantized gathers and reductions */
-#include "zero_plugin/extras/subgroups.h" /* [subgroups] shard groups, replicas, secondary partitions */
-#include "zero_plugin/extras/exact.h"     /* [muon] sums of squares that do not depend on order */
+#include "zero_plugin/extras/subgroups.h"     /* [subgroups] replicas, secondary partitions */
+#include "zero_plugin/extras/exact.h"       /* [muon] sums of squares that do not depend on order */
 #include "zero_plugin/extras/whole_rules.h" /* [muon] the update rules that need whole tensors */
 #include "zero_plugin/extras/muon.h"        /* [muon] Newton-Schulz iterations on a matrix */
-#include "zero_plugin/extras/whole_slices.h" /* [muon] whole tensors of which other ranks have slices */
-#include "zero_plugin/extras/whole_tensor.h" /* [muon] what ranks compute of whole tensors in a step */
+#include "zero_plugin/extras/whole_slices.h" /* [muon] whole tensors that are cut into slices */
+#include "zero_plugin/extras/whole_tensor.h" /* [muon] whole tensors between two passes */
 #include "zero_plugin/extras/world.h"    /* [groups] ranks outside the sharded group; first sums */
 #include "zero_plugin/extras/check.h"    /* [check] misuse, found by checked builds */
 #include "zero_plugin/extras/table.h"    /* the capabilities of this build, a row each */

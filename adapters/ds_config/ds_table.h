@@ -575,9 +575,8 @@ static const ds_row ds_rows[] = {
     IGNORED(EP "num_limited_groups", DS_WHOLE, WHY_EXPERTS),
     IGNORED(EP "score_func", DS_TEXT, WHY_GATES),
     RANGED(EP "top_k", DS_WHOLE, DS_EXPERTS_ASKED, 1, INT_MAX),
-    IGNORED(
-        EP "load_balance_coeff", DS_REAL,
-        "an auxiliary loss balances experts; the trainer's own flag -ea is its factor"),
+    IGNORED(EP "load_balance_coeff", DS_REAL,
+            "an auxiliary loss balances experts; the trainer's own flag -ea is its factor"),
     IGNORED(EP "routed_scaling_factor", DS_ANY, WHY_EXPERTS),
     IGNORED(EP "expert_w1", DS_TEXT, WHY_EXPERTS),
     IGNORED(EP "expert_w2", DS_TEXT, WHY_EXPERTS),

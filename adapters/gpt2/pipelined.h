@@ -52,7 +52,7 @@ zero_result gpt2_pipeline_order(zero_ctx *z, const gpt2_config *cfg, const gpt2_
 
 /* For a model that was made with that stage, and m micro-batches a step. stage NULL, or whole:
    there is no pipeline, and what looks at the model goes batch by batch. wires: CUDA: the
-   stream of stage->pp, which nobody else uses then; CPU: NULL. All are borrowed. On error *p is
+   stream of stage->pp, which is otherwise idle then; CPU: NULL. All are borrowed. On error *p is
    NULL. Errors: ARGUMENT (m that the schedule cannot take, with what is nearest), MEMORY. */
 zero_result gpt2_pipeline_open(gpt2_pipeline **p, zero_ctx *z, gpt2_model *model,
                                const gpt2_stage *stage, int micro_steps, void *wires,

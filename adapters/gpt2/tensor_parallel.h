@@ -10,7 +10,7 @@
      attprojw, fcprojw  columns, which are their inputs
    Every rank has all other tensors whole.
 
-   COMMUNICATION. A block has two column-parallel layers, whose output is divided, each followed by
+   COMMUNICATION. A block has two column-parallel layers with a divided output, each followed by
    a row-parallel one, whose outputs are summed over all ranks. Forward gathers before a pair and
    sums after it; backward sums before and gathers after. Without sequence parallelism activations
    between the pairs are whole, so gathering does nothing and summing is an all-reduce. With it each

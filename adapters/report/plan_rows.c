@@ -39,8 +39,7 @@ static void plan_update_rows(report *r, const zero_plan *p, const zero_config *c
                       : !through && p->update_device_s < p->update_host_s
                           ? ", required by the other tiers or -zod"
                           : "";
-    report_row(r, "update", "by the %s%s", through ? "GPU, with a copy of the state" : "CPU",
-               why);
+    report_row(r, "update", "by the %s%s", through ? "GPU, with a copy of the state" : "CPU", why);
     report_row(r, "  by the CPU", "%.3g ms at %.4g GB/s of memory, %.4g of the link",
                1e3 * p->update_host_s, (double)c->memory_gbs, (double)c->link_gbs);
     report_row(r, "  by the GPU", "%.3g ms", 1e3 * p->update_device_s);

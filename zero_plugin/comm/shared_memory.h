@@ -109,7 +109,7 @@ static zero_result zp_shared_memory_agree(zp_comm *g, size_t bytes, int code) {
     return bad < 0 ? ZERO_OK : zp_shared_memory_report_file(g, bad, bytes, his[bad]);
 }
 
-/* Opens memory whose ranks are processes. */
+/* Opens memory of ranks that are processes. */
 static zero_result zp_shared_memory_open_files(zp_comm *g, zp_memory *m) {
     const zp_local_ranks *s = zp_board_ranks_of(g);
     const int one = m->how & ZP_ONE,
@@ -168,7 +168,7 @@ static zp_shared_memory_owner *zp_shared_memory_make_owner(zp_comm *g,
     return h;
 }
 
-/* Opens memory whose ranks are threads. The first such memory is the board itself. */
+/* Opens memory of ranks that are threads. The first such memory is the board itself. */
 static zero_result zp_shared_memory_open_threads(zp_comm *g, zp_memory *m) {
     const zp_local_ranks *s = zp_board_ranks_of(g);
     zp_shared_memory_owner *mine = NULL, **his = (zp_shared_memory_owner **)(void *)g->mail;

@@ -1,4 +1,4 @@
-/* whole_slices.h - whole tensors whose slices are on the ranks of another group
+/* whole_slices.h - whole tensors with slices on the ranks of another group
 
    Tensor-parallel ranks cut tensors into slices (zero_tensor_desc.slice_of). If a rule needs whole
    tensors, this file collects the slices over their group, from the ranks that have the same shard
@@ -18,6 +18,7 @@
 #pragma once
 
 #include "../comm/group.h"
+#include "exact.h"
 #include "../core/extra.h"
 #include "muon.h"
 

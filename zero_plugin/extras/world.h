@@ -129,7 +129,7 @@ ZP_FN void zp_world_join_verdict_at(const zp_world_join_verdict_args *a, size_t 
 ZP_KERNEL(zp_world_join_verdict, zp_world_join_verdict_args, 1)
 
 /* Enqueues the agreement. The joined context adds the verdict of the context that joins it, and
-   copies what is agreed back to it. */
+   copies the result back to it. */
 static zero_result zp_world_agree(zero_ctx *z) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zero_ctx *j = zp_world_joined(z);
