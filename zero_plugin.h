@@ -137,7 +137,7 @@ extern "C" {
 /* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function. It is part
    of the name of the shared library, libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
-#define ZERO_ABI 11
+#define ZERO_ABI     12
 
 /* ---- results --------------------------------------------------------------------------------- */
 /* X(name, sentence) */

@@ -351,7 +351,7 @@ lasts() { # NAME BUDGET
 }
 # Runs the rows of a function. Those that run beside others begin first, the longest first, so that no processor waits
 # for the last of them; then the others, one by one.
-# shellcheck disable=SC2086 # names are words
+# shellcheck disable=SC2046,SC2086 # names are words
 go() { # ROWS
     "$1" >"$log/rows"
     batch $(while read -r name budget how _; do

@@ -1,6 +1,7 @@
-/* test_example_cuda.cu - adapters/example.cu on tests/emulation: its ranks are threads here. The losses are the same at
-   every stage, and on one rank those of adapters/example.c. EXAMPLE names the file, in which launches are calls of
-   EMULATED_LAUNCH. Prints the losses of `STAGE RANKS ID`; test_example_cuda.sh compares them. */
+/* test_example_cuda.cu - adapters/example.cu on tests/emulation: its ranks are threads here. The
+   losses are the same at every stage, and on one rank those of adapters/example.c. EXAMPLE names
+   the file, in which launches are calls of EMULATED_LAUNCH. Prints the losses of `STAGE RANKS ID`;
+   test_example_cuda.sh compares them. */
 #include "emulation.h"
 #define main example_main
 #include EXAMPLE

@@ -1,5 +1,6 @@
-/* test_drop_parts.c WITH PART... - the plugin was dropped with the parts WITH and lacks each PART. A
-   call that needs PART returns ZERO_ERR_UNSUPPORTED, and its message has the command that adds it. */
+/* test_drop_parts.c WITH PART... - the plugin was dropped with the parts WITH and lacks each PART.
+   A call that needs PART returns ZERO_ERR_UNSUPPORTED, and its message has the command that adds
+   it. */
 #include "../shared/harness.h"
 
 static char said[1024]; /* the last message that was logged */

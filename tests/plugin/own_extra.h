@@ -1,9 +1,9 @@
 /* own_extra.h - a capability outside the plugin, for tests: it scales gradients, and counts
    reductions and updates
 
-   Compile the plugin with -DZERO_OWN_EXTRAS='"tests/plugin/own_extra.h"'; no file of the plugin changes.
-   Two stations of the gradient's walk and two of the step's do the work. While training, a rank
-   whose `factor` is 0 runs none of them. */
+   Compile the plugin with -DZERO_OWN_EXTRAS='"tests/plugin/own_extra.h"'; no file of the plugin
+   changes. Two stations of the gradient's walk and two of the step's do the work. While training, a
+   rank whose `factor` is 0 runs none of them. */
 #pragma once
 
 enum { OWN_EXTRA_RANKS = 8 };

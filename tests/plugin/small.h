@@ -5,8 +5,8 @@
 #include "../shared/host.h"
 
 /* Checks a result, and that its sentence names the call, the rank and what was wrong. */
-static inline void small_expect_error(zero_ctx *z, zero_result got, zero_result expected, const char *call,
-                               const char *what) {
+static inline void small_expect_error(zero_ctx *z, zero_result got, zero_result expected,
+                                      const char *call, const char *what) {
     char rank[64];
     const char *text = zero_last_error(z);
     snprintf(rank, sizeof rank, "%s, rank %d of %d: ", call, zero_rank(z), zero_nranks(z));
