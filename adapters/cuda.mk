@@ -77,7 +77,7 @@ $E/test_gpt2 $E/test_gpt2_tiles $E/test_gpt2_parallel $E/test_gpt2_experts $E/te
 $E/test_gpt2_ops: $E/test_gpt2_ops.o $E/zero_plugin.o $(EDEVICE)
 $E/test_attention: $E/test_attention.o $E/zero_plugin.o $(EDEVICE)
 $E/test_cuda.o $E/test_groups_cuda.o $E/test_start_cuda.o: $B/drop/zero_plugin.cu
-$E/test_cuda.o $E/test_groups_cuda.o $E/test_start_cuda.o: ECXX += $(DROPPED) -Dsyscall=emulated_syscall -Dnanosleep=emulated_nanosleep -Ddlsym=emulated_dlsym -Dpthread_cond_wait=emulated_cond_wait -fno-inline \
+$E/test_cuda.o $E/test_groups_cuda.o $E/test_start_cuda.o: ECXX += $(DROPPED) -DZP_CUDA_MALLOC=cudaMallocManaged -Dsyscall=emulated_syscall -Dnanosleep=emulated_nanosleep -Ddlsym=emulated_dlsym -Dpthread_cond_wait=emulated_cond_wait -fno-inline \
 	-fno-omit-frame-pointer -fno-optimize-sibling-calls
 $E/test_cuda: $E/test_cuda.o $E/emulation.o $E/emulation_nccl.o
 $E/test_groups_cuda: $E/test_groups_cuda.o $E/emulation.o $E/emulation_nccl.o
