@@ -54,6 +54,12 @@ contents() {
 }
 # A drop puts each room in its place, and refuses what includes a later one.
 upward() { rm -rf "$B/check/drop" && sh zero_plugin/drop.sh "$B/check/drop"; }
+# The smallest copy, and the lines of each of its rooms.
+core_drop() {
+    rm -rf "$B/check/core" && sh zero_plugin/drop.sh "$B/check/core" core >/dev/null || return 1
+    sed -n '/^\/\* ROOMS/,/^\*\//s/^     \([a-z]*\/[a-z_0-9]*\) - .*/\1/p' "$B/check/core/zero_plugin.cu" |
+        while read -r room; do echo "$(wc -l <"zero_plugin/$room.h") $room"; done | sort -rn | tr '\n' ',' | sed 's/^/lines of the core: /; s/,$/\n/; s/,/, /g'
+}
 # Conditionals: what a build lacks is a row or an empty function.
 conditionals=$(cat zero_plugin.cu zero_plugin/*/*.h | grep -E '^ *# *(if|ifdef|ifndef)\b' | wc -l)
 at_most() { check "$3: $1, at most $2" [ "$1" -le "$2" ]; } # COUNT MOST WHAT
@@ -120,6 +126,8 @@ check "functions of at most 80 lines" lengths
 check "contents name the rooms" contents
 check "rooms include earlier ones alone" upward
 at_most "$conditionals" 48 "#if in unit and rooms"
+core_drop
+at_most "$(wc -l <"$B/check/core/zero_plugin.cu")" 9040 "lines of make drop WITH=core"
 at_most "$(wc -l <train_gpt2_zero.cu)" 1400 "lines of the trainer"
 at_most "$(wc -l <tests/comm/slow_transport.h)" 220 "lines of a transport that a host may add"
 check "a communicator's kind is the transports' alone" kinds
