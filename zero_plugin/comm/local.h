@@ -21,7 +21,7 @@ static zero_result zp_local_swap(zp_stream *s, const zp_swap *x) {
 static zero_result zp_local_open_messages(zp_comm *g) {
     if (g->nranks == 1) return ZERO_OK;
     return zp_local_messages[0]
-               ? zp_local_messages[0]->join(g)
+               ? zp_local_messages[0]->start(g)
                : zp_comm_fail(g, ZERO_ERR_UNSUPPORTED, "%s", ZP_LEFT_OUT("groups"));
 }
 

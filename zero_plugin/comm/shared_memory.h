@@ -9,7 +9,7 @@
 
 /* A way to exchange messages between the ranks of this machine; see pipe.h. */
 typedef struct zp_messages {
-    zero_result (*join)(zp_comm *g); /* COLLECTIVE */
+    zero_result (*start)(zp_comm *g); /* COLLECTIVE */
     zero_result (*swap)(zp_stream *s, const zp_swap *x);
     size_t (*bytes)(int direct, size_t ranks); /* of a rank; direct: the ranks are threads */
 } zp_messages;
