@@ -618,6 +618,7 @@ static void protect(char *p, const Memory &m) {
         (void)mprotect(p, m.bytes, exposed ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 void expose(bool on) {
+    if (!engine.hides) on = true; /* emulation_hide was not called */
     if (on == exposed) return;
     exposed = on;
     for (const auto &m : memory) protect(m.first, m.second);
