@@ -116,18 +116,24 @@ write_unit() {
 }
 
 # Prints `FUNCTION PART` for each public function that a part defines which is left out.
-missing() {
+list_missing() {
     sed -n 's/^#include "zero_plugin\/\(.*\)" *\/\* \[\([a-z]*\)\].*/\2 \1/p' "$here/zero_plugin.cu" | while read -r part room; do
         case " $with " in *" $part "*) continue ;; esac
         sed -n "s/^[a-z][a-z0-9_ ]*[ *]\(zero_[a-z0-9_]*\)(.*/\1 $part/p" "$here/zero_plugin/$room"
     done
 }
+missing=$(list_missing)
 
-# Reads the header, and prints each declaration of a function that `missing` lists.
+# Reads the header, and prints each declaration of a function that is missing.
 #   write_missing header   the header, in which one line each replaces their documentation
 #   write_missing unit     their definitions for the unit: each answers ZERO_ERR_UNSUPPORTED
 write_missing() {
-    missing | awk -v form="$1" '
+    echo "$missing" | awk -v form="$1" '
+    function declared(line) { # returns the public function whose declaration begins here, or ""
+        if (line !~ /^[a-z][a-z0-9_ ]*[ *]zero_[a-z0-9_]+\(/) return ""
+        sub(/\(.*/, "", line); sub(/.*[ *]/, "", line)
+        return line
+    }
     function declare(text, name,   by, type, first) {
         by = part[name]
         if (form == "header") { print "/* Not in this copy: make drop WITH=\"... " by "\" adds " name ". */"; print text; return }
@@ -147,22 +153,16 @@ write_missing() {
     { # one paragraph of the header
         lines = split($0, line, "\n")
         lost = kept = 0
-        for (i = 1; i <= lines; i++) if (match(line[i], /^[a-z][a-z0-9_ ]*[ *]zero_[a-z0-9_]+\(/)) {
-            name = line[i]; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name)
+        for (i = 1; i <= lines; i++) if ((name = declared(line[i])) != "") {
             if (name in part) lost++; else kept++
         }
         for (i = 1; i <= lines; i++) {
             if (line[i] ~ /^ ?\/\*/) comment = 1
-            isours = 0
-            if (!comment && match(line[i], /^[a-z][a-z0-9_ ]*[ *]zero_[a-z0-9_]+\(/)) {
-                name = line[i]; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name)
-                if (name in part) {
-                    for (text = line[i]; text !~ /;$/ && i < lines;) text = text "\n" line[++i]
-                    declare(text, name)
-                    isours = 1
-                }
-            }
-            if (!isours && form == "header" && !(comment && lost && !kept)) print line[i]
+            name = comment ? "" : declared(line[i])
+            if (name in part) {
+                for (text = line[i]; text !~ /;$/ && i < lines;) text = text "\n" line[++i]
+                declare(text, name)
+            } else if (form == "header" && !(comment && lost && !kept)) print line[i]
             if (line[i] ~ /\*\/$/) comment = 0
         }
         if (form == "header") print ""
@@ -171,7 +171,7 @@ write_missing() {
 
 # The unit after its rooms: what is left out answers.
 write_rest() {
-    [ -n "$(missing)" ] || return 0
+    [ -n "$missing" ] || return 0
     echo
     echo "/* The functions of the parts that this copy lacks. */"
     echo '#pragma GCC diagnostic ignored "-Wunused-parameter"'
@@ -185,7 +185,7 @@ for file in $files; do
     new=$folder/.zero_plugin.$$.$file
     echo >"$new"
     case $file in
-    *.h) if [ -n "$(missing)" ]; then write_missing header; else cat "$here/$file"; fi ;;
+    *.h) if [ -n "$missing" ]; then write_missing header; else cat "$here/$file"; fi ;;
     *)
         if [ "$with" != "$parts" ]; then
             echo "#define ZERO_DROP_WITH \"$with\" /* the parts of this copy */"

@@ -472,7 +472,7 @@ namespace {
    time, or 0. Patience is counted in those: the time in which the process is stopped is not. */
 double sleep_on(std::condition_variable *wake, double seconds) {
     const bool before = exposed;
-    if (engine.hides && ++engine.returns % engine.hides == 0) expose(false);
+    hide_if_due();
     std::unique_lock<std::mutex> lock(engine.mutex, std::adopt_lock);
     std::cv_status how = std::cv_status::no_timeout;
     if (seconds > 0)
@@ -622,6 +622,9 @@ void expose(bool on) {
     if (on == exposed) return;
     exposed = on;
     for (const auto &m : memory) protect(m.first, m.second);
+}
+void hide_if_due() {
+    if (engine.hides && ++engine.returns % engine.hides == 0) expose(false);
 }
 
 /* Names the error that a fault in device memory shows, and then faults again without a handler. */

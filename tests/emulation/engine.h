@@ -89,6 +89,8 @@ extern thread_local Thread self;
 
 /* Makes device memory accessible while a task of the device runs, and inaccessible otherwise. */
 void expose(bool on);
+/* The host goes on: hides device memory at every hides-th call. */
+void hide_if_due();
 
 /* The engine's lock; a thread may take it again. */
 struct Lock {
@@ -97,7 +99,7 @@ struct Lock {
     }
     ~Lock() {
         if (--self.held) return;
-        if (engine.hides && ++engine.returns % engine.hides == 0) expose(false);
+        hide_if_due();
         engine.mutex.unlock();
     }
     Lock(const Lock &) = delete;

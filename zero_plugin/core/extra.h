@@ -194,11 +194,7 @@ static const zp_extra *zp_extra_find(const zero_ctx *z, const char *name) {
 /* Returns an error if this copy of the plugin lacks the capability that `what` needs. */
 static zero_result zp_extra_need(zero_ctx *z, const char *name, const char *what) {
     if (zp_extra_find(z, name)) return ZERO_OK;
-    return zp_ctx_fail(
-        z, ZERO_ERR_UNSUPPORTED,
-        "%s: this copy of the plugin lacks \"%s\"; make drop DIR=... WITH=\"" ZERO_DROP_WITH
-        " %s\" adds it",
-        what, name, name);
+    return zp_ctx_fail(z, ZERO_ERR_UNSUPPORTED, "%s: " ZP_LEFT_OUT("%s"), what, name, name);
 }
 /* Selects the optimizer's rule: that of the table, or that which a row brings. */
 static zero_result zp_extra_choose_rule(zero_ctx *z) {

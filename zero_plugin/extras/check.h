@@ -45,7 +45,7 @@ typedef struct zp_check_state {
 } zp_check_state;
 
 static const char *const zp_check_hook_names[] = {"forward_begin", "forward_end", "backward_begin",
-                                                  "backward_end",  "gather",      "release"};
+                                                  "backward_end"};
 
 /* Returns the bytes from `array` to the end of its allocation, or SIZE_MAX if they are unknown.
    They are known if `release` is free, or, with CUDA, if the driver knows the address. */

@@ -67,7 +67,7 @@
 #ifndef ZERO_DROP_WITH
 #define ZERO_DROP_WITH "..."
 #endif
-/* The error of a part that this copy lacks. */
+/* The error of a part that this copy lacks; `part` may be "%s", and is then formatted twice. */
 #define ZP_LEFT_OUT(part)                                                                          \
     "this copy of the plugin lacks \"" part "\"; make drop DIR=... WITH=\"" ZERO_DROP_WITH         \
     " " part "\" adds it"
