@@ -38,7 +38,7 @@ static const option train_table[] = {
         .help = "token file to validate on"),
     ROW(PATH, "-tf", "--tokenizer", tokenizer_path, "", .help = "tokenizer file, to print samples"),
     ROW(TEXT, "-e", "--model", model, "char:4x128x4",
-        .brief = "char:LxCxH, d12 (GPT-2 124M), gpt2:d48, gpt3:c768, or a file with weights",
+        .brief = "char:LxCxH, d12 (GPT-2 124M), gpt2:d48, gpt3:c768, or a file of weights",
         .compare = "char:6x384x6", .course = 1,
         .help = "model: char:LxCxH (layers, channels, heads), d12, gpt2:d48, gpt3:c768, or a file "
                 "with its weights: llm.c's .bin, or Hugging Face's .safetensors. All except char: "
@@ -503,8 +503,8 @@ static void train_help_brief(const option_set *view, const char *program) {
         {"", "a character model, half a minute on two cores"},
         {" --ranks 2 --stage 3", "the same on two ranks, everything sharded"},
         {" --ranks 2 --stage 0,1,2,3", "compares DDP with ZeRO: speed, memory"},
-        {" -e d12 -i train.bin -j val.bin -b 4", "GPT-2 124M, with llm.c's defaults"},
-        {" -o log -n 500 -y 1", "saves checkpoints, and resumes from the newest"},
+        {" -e d12 -i train.bin -j val.bin", "GPT-2 124M, with llm.c's defaults"},
+        {" -o log -n 500 -y 1", "saves checkpoints, and resumes"},
     };
     printf(
         "usage: ./%s [FLAG VALUE]...\n\n"
@@ -515,7 +515,7 @@ static void train_help_brief(const option_set *view, const char *program) {
     options_help_brief(view);
     printf("\nExamples\n");
     for (int i = 0; i < (int)(sizeof examples / sizeof *examples); i++)
-        printf("  ./%s%-37s  %s\n", program, examples[i][0], examples[i][1]);
+        printf("  ./%s%-33s  %s\n", program, examples[i][0], examples[i][1]);
     printf("\nMore: --help all, --help FLAG, --version, or --help SECTION, one of\n");
     options_help_topics(view);
     printf("This build starts ranks with -pn, by torchrun and srun%s.\n",
