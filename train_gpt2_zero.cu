@@ -968,7 +968,7 @@ static void close_log(job *j) {
 static void note_run(const job *j, const char *path) {
     const run_note note = {PROGRAM, j->opt->model, j->flags, j->l->nranks};
     const int error = j->l->rank == 0 ? run_note_write(path, &note) : 0;
-    if (error) warn_rank0(j, "%s.run cannot be written: %s", path, regular_file_error(error));
+    if (error) warn_rank0(j, "%s.note cannot be written: %s", path, regular_file_error(error));
 }
 
 /* Prints the hash of the weights as the last line. */

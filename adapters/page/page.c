@@ -8,8 +8,8 @@
        @css              page.css
        @title            the model and the ranks
        @sources          the files that the page is made of, and the runs that wrote them
-       @if WHAT ... @end what stands between, where there is that source: log, csv, trace, peers;
-                        pace: a log that tells it (llm.c's does not)
+       @if WHAT ... @end the lines between, if the page has that source: log, csv, trace, peers;
+                        pace: a log with tokens/s (llm.c's has none)
        @figure NAME      an <svg>, of page_draw.h
        @table WHAT       the source's own rows, as text
    Tables and the titles of marks have the digits of the source; the numbers next to bars have three
@@ -261,8 +261,8 @@ static void page_peers(const page *p, FILE *to) {
     draw_bars(to, &what, bar, n);
 }
 
-/* Stage 3 between the most hosts, over the two slowest links: a bar a method, of what computes and
-   what is waited for, against the least that is possible. */
+/* Stage 3 between the most hosts, over the two slowest links: one bar per method, with
+   computing and exposed communication, and the least possible time as a mark. */
 static void page_over_links(const page *p, FILE *to) {
     static const draw_bars_of what = {"links", "A step of stage 3 over slow links",
                                       "ms",    {"computing", "exposed", NULL},

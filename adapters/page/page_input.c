@@ -66,7 +66,7 @@ int page_note_read(const char *source, page_note *note, char *sentence, size_t b
     char path[1100];
     size_t length = 0;
     for (int i = 0; i < PAGE_NOTES; i++) note->value[i] = "";
-    (void)snprintf(path, sizeof path, "%.1000s.run", source);
+    (void)snprintf(path, sizeof path, "%.1000s.note", source);
     if (!source[0] || access(path, F_OK) != 0) return 0;
     note->text = page_read(path, &length, sentence, bytes);
     if (note->text == NULL) return 1;

@@ -22,7 +22,7 @@ typedef struct page_value {
     const char *text; /* "": no value */
 } page_value;
 
-/* The lines of SOURCE.run (run_note.h), in this order. */
+/* The lines of SOURCE.note (run_note.h), in this order. */
 enum { NOTE_PROGRAM, NOTE_COMMIT, NOTE_MODEL, NOTE_RANKS, NOTE_FLAGS, NOTE_HOST, NOTE_DATE };
 enum { PAGE_NOTES = NOTE_DATE + 1 };
 typedef struct page_note {

@@ -92,7 +92,7 @@ int scale_step(const plan_request *r, const wire_method *method, int ranks, doub
                          c.prefetch, ZERO_PREFETCH_MOST);
 }
 
-/* ---- what is said -------------------------------------------------------------------------- */
+/* ---- output -------------------------------------------------------------------------------- */
 
 typedef struct scale_all {
     overlap_step step[SCALE_LINKS][SCALE_RANKS][SCALE_METHODS];

@@ -39,7 +39,7 @@ int run_note_write(const char *path, const run_note *n) {
     if (!path[0] || stat(path, &is) != 0 || !S_ISREG(is.st_mode)) return 0;
     (void)gethostname(host, sizeof host - 1);
     (void)strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", gmtime_r(&seconds, &now));
-    (void)snprintf(name, sizeof name, "%.1000s.run", path);
+    (void)snprintf(name, sizeof name, "%.1000s.note", path);
     FILE *file = regular_file_stream(name, "w");
     if (file == NULL) return errno;
     const int failed = fprintf(file,

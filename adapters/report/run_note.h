@@ -1,6 +1,6 @@
 /* run_note.h - describes the run that wrote a file, in a file next to it.
 
-   PATH.run has lines "NAME VALUE": program, commit, model, ranks, flags, host, date. The report
+   PATH.note has lines "NAME VALUE": program, commit, model, ranks, flags, host, date. The report
    page prints them in its head, and notices if its sources are from different runs.
 */
 #ifndef RUN_NOTE_H
@@ -18,7 +18,7 @@ typedef struct run_note {
     int ranks;
 } run_note;
 
-/* Writes PATH.run if PATH is a regular file, such as main.log; otherwise does nothing. Returns 0,
+/* Writes PATH.note if PATH is a regular file, such as main.log; otherwise does nothing. Returns 0,
    or an errno. */
 int run_note_write(const char *path, const run_note *n);
 

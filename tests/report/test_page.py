@@ -244,12 +244,12 @@ NOTE = "program train_gpt2_zero 1.0.0\ncommit abc1234\nmodel {}\nranks {}\nflags
 
 def test_notes():
     for name in ("main.log", "compare.csv"):
-        if os.path.exists(os.path.join(scratch, name + ".run")):
-            os.remove(os.path.join(scratch, name + ".run"))
+        if os.path.exists(os.path.join(scratch, name + ".note")):
+            os.remove(os.path.join(scratch, name + ".note"))
     sources = {"log": put("main.log", a_log(3)), "csv": put("compare.csv", a_csv())}
     page, source = make(**sources)
     check("<h1>A run with ZeRO</h1>" in source and "table-runs" not in page.tables and "notice\">" not in source, "sources without notes")
-    put("main.log.run", NOTE.format("d12", 2, "d12", 2))
+    put("main.log.note", NOTE.format("d12", 2, "d12", 2))
     page, source = make(**sources)
     check("<h1>A run with ZeRO: d12, 2 ranks</h1>" in source, "the title")
     check(page.tables["table-runs"] == [["source", sources["log"], sources["csv"]],
@@ -258,14 +258,14 @@ def test_notes():
                                         ["flags", "-e d12 -pn 2", "not recorded"], ["host", "<big> & small", "not recorded"],
                                         ["date", "2026-01-02 03:04 UTC", "not recorded"]], f"runs: {page.tables['table-runs']}")
     check("class=\"notice\"" not in source, "a notice about one note")
-    put("compare.csv.run", NOTE.format("d12", 2, "d12", 2))
+    put("compare.csv.note", NOTE.format("d12", 2, "d12", 2))
     check("class=\"notice\"" not in make(**sources)[1], "a notice about equal runs")
-    put("compare.csv.run", NOTE.format("char:4x128x4", 2, "char:4x128x4", 2))
+    put("compare.csv.note", NOTE.format("char:4x128x4", 2, "char:4x128x4", 2))
     _, source = make(**sources)
     check(source.count("class=\"notice\"") == 1 and "different runs: the model differs; " + sources["log"] + ": d12; "
           + sources["csv"] + ": char:4x128x4." in source, "a notice about another model")
-    os.remove(os.path.join(scratch, "main.log.run"))
-    os.remove(os.path.join(scratch, "compare.csv.run"))
+    os.remove(os.path.join(scratch, "main.log.note"))
+    os.remove(os.path.join(scratch, "compare.csv.note"))
 
 
 def test_axes():
