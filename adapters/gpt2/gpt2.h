@@ -273,9 +273,9 @@ typedef struct gpt2_run {
     int tf32;       /* CUDA, f32: products round their operands to TF32: faster, 11 bits */
     int any_order;  /* CUDA with cuDNN: gradients of attention add up in any order: faster, without
                        a matrix of T x T in memory, and not the same bits each time */
-    int tile_rows;  /* the tile_rows of gpt2_describe_tiled; 0: whole. The classifier then sees
-                       logits of  one tile at a time: losses and gradients are those without tiles up
-                       to  rounding, and it needs 4 products instead of 3 */
+    int tile_rows;  /* rows of a tile, as in gpt2_describe_tiled; 0: wte is whole. The classifier
+                       sees the logits of one tile at a time: losses and gradients are those without
+                       tiles up to rounding, and it needs 4 products instead of 3 */
     const char *folder; /* AWAY on the CPU: folder of the file; only gpt2_create reads it */
     const gpt2_parallel *parallel; /* NULL: the model is whole. Copied */
 } gpt2_run;
