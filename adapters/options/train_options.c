@@ -38,7 +38,7 @@ static const option train_table[] = {
         .help = "token file to validate on"),
     ROW(PATH, "-tf", "--tokenizer", tokenizer_path, "", .help = "tokenizer file, to print samples"),
     ROW(TEXT, "-e", "--model", model, "char:4x128x4",
-        .brief = "char:LxCxH, d12 (GPT-2 124M), gpt2:d48, gpt3:c768, or a file of weights",
+        .brief = "char:LxCxH, d12 (124M), gpt2:d48, gpt3:c768, or a file with weights",
         .compare = "char:6x384x6", .course = 1,
         .help = "model: char:LxCxH (layers, channels, heads), d12, gpt2:d48, gpt3:c768, or a file "
                 "with its weights: llm.c's .bin, or Hugging Face's .safetensors. All except char: "
