@@ -129,6 +129,13 @@ $B/%.o: %.c $B/settings
 	@mkdir -p $B
 	$(COMPILE) -I. -c -o $@ $<
 
+# The commit is in the notes next to main.log. The object depends on it.
+COMMIT := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
+$B/commit: FORCE
+	$(call keep,$(COMMIT))
+$B/run_note.o: $B/commit
+$B/run_note.o: COMPILE += -DRUN_NOTE_COMMIT='"$(COMMIT)"'
+
 $B/tokens: $B/tokens.o
 	$(COMPILE) -o $@ $^ -lpcre2-8
 data: $(DATA)

@@ -51,6 +51,7 @@
 #include "adapters/report/plan_rows.h"
 #include "adapters/report/progress.h"
 #include "adapters/report/report.h"
+#include "adapters/report/run_note.h"
 #include "adapters/report/settings_rows.h"
 #include "adapters/report/step_line.h"
 #include "adapters/saves/saves.h"
@@ -64,6 +65,7 @@
 /* The state that all stages of a run share. */
 typedef struct job {
     const train_options *opt;
+    const char *flags; /* the command line */
     launch *l;
     report *out;
     main_log *log;   /* rank 0, with -o */
@@ -962,6 +964,13 @@ static void close_log(job *j) {
     if (j->out->lost) launch_fail(j->l, "some of the output could not be written");
 }
 
+/* Rank 0 describes this run next to a file that it writes, for the report page. */
+static void note_run(const job *j, const char *path) {
+    const run_note note = {PROGRAM, j->opt->model, j->flags, j->l->nranks};
+    const int error = j->l->rank == 0 ? run_note_write(path, &note) : 0;
+    if (error) warn_rank0(j, "%s.note cannot be written: %s", path, regular_file_error(error));
+}
+
 /* Prints the hash of the weights as the last line. */
 static void print_weights_hash(const trainer *t) {
     const train_options *o = t->j->opt;
@@ -985,7 +994,7 @@ static void observe_groups(const trainer *t) {
 
 static int run_training(job *j) {
     trainer t;
-    char text[LAUNCH_SENTENCE] = "";
+    char text[LAUNCH_SENTENCE] = "", log[LAUNCH_SENTENCE];
     j->see = observe_open(j->opt, &j->ds, j->l, j->out, &j->model, j->batch.tokens, DEVICE_IS_HOST,
                           text, sizeof text);
     require(j, !text[0], "%s", text);
@@ -1001,6 +1010,9 @@ static int run_training(job *j) {
     if (!open_saves(&t)) start_weights(&t);
     create_model(&t);
     open_log(&t);
+    snprintf(log, sizeof log, "%s/main.log", j->opt->log_dir);
+    note_run(j, j->opt->log_dir[0] ? log : "");
+    note_run(j, j->opt->trace_path);
     if (saves_from_copy(&t.keep))
         launch_copied(j->l, t.step);
     else
@@ -1103,6 +1115,7 @@ static int run_comparison(job *j) {
     compare_run(c);
     compare_print(c, csv);
     if (csv != NULL) fclose(csv);
+    note_run(j, o->csv_path);
     char unequal[LAUNCH_SENTENCE];
     const int differ = !o->layouts[0] && compare_unequal(c, unequal, sizeof unequal);
     require(j, !differ, "%s", unequal);
@@ -1194,6 +1207,7 @@ static int print_help(launch *l, const train_options *o) {
 /* The data that main hands to the ranks. */
 typedef struct start {
     train_options options;
+    char flags[RUN_NOTE_FLAGS];   /* the command line */
     checkpoint_memory *memory[2]; /* -pm: copies of the model and of its experts */
 } start;
 
@@ -1212,6 +1226,7 @@ static int run_rank(launch *l, void *user) {
     out.speaks = l->rank == 0;
     out.terminal = l->rank == 0 && !l->elsewhere && report_is_terminal();
     j.opt = o;
+    j.flags = s->flags;
     j.l = l;
     j.memory = s->memory;
     j.out = &out;
@@ -1256,6 +1271,7 @@ int main(int argc, char **argv) {
     if (!report_begin()) return LAUNCH_EXIT_FAILURE; /* no descriptor to print an error to */
     memset(&s, 0, sizeof s);
     train_options_parse(&s.options, argc, argv);
+    run_note_flags(argc, argv, s.flags);
     saves_memory(&s.options, s.memory);
     launch_request request = train_request(&s.options, PROGRAM, method);
     request.rank_main = run_rank;

@@ -38,8 +38,9 @@ struct checkpoint {
     ck_error error;
     zero_result plugin;
 
-    ck_manifest plan; /* what is saved: all but steps, counters, values and checksums is known */
-    ck_item *item;    /* of this rank, by offset */
+    ck_manifest
+        plan;      /* the state to save; steps, counters, values and checksums are not known yet */
+    ck_item *item; /* of this rank, by offset */
     int nitems, cursor;
     uint64_t image_bytes, total_bytes, id, saves;
     char *window, *table, *host, *image; /* image: in host, aligned; asynchronous only */
@@ -47,7 +48,7 @@ struct checkpoint {
     /* while there is work, its thread owns plan, notes and these */
     ck_work work;
     int flying;    /* a save is on its way aside */
-    int published; /* rank 0: what is called `temporary` now is what was replaced */
+    int published; /* rank 0: `temporary` is now the replaced generation */
     char temporary[CK_PATH];
     double write_s;
     char notes[4 * CHECKPOINT_SENTENCE];
@@ -63,7 +64,7 @@ struct checkpoint {
 
 static const ck_error ck_none = {CHECKPOINT_OK, 0, ""};
 
-/* ---- what is told ---- */
+/* ---- errors ---- */
 
 /* Runs file work on rank 0 while the other ranks wait. */
 static checkpoint_result ck_on_first(checkpoint *c, ck_body body, void *arg, ck_error *e) {
@@ -93,7 +94,7 @@ static void ck_notes_log(checkpoint *c) {
     c->notes[0] = 0;
 }
 
-/* ---- what is saved: ranges of all ranks ---- */
+/* ---- saved ranges of all ranks ---- */
 
 static int ck_array_of(zero_kind kind) {
     return kind == ZERO_PARAMETER  ? CK_SEEN
@@ -341,7 +342,7 @@ checkpoint_result checkpoint_create(checkpoint **out, zero_ctx *z, const checkpo
     ck_ranks all;
     checkpoint *c = (checkpoint *)calloc(1, sizeof *c);
     *out = c;
-    if (!ck_ranks_open(&all, z, o->parts.world)) { /* nothing can be told: the others time out */
+    if (!ck_ranks_open(&all, z, o->parts.world)) { /* no report is possible: the others time out */
         free(c);
         *out = NULL;
         return CHECKPOINT_MEMORY;
@@ -518,7 +519,7 @@ static checkpoint_result ck_save_folder(void *arg, ck_error *e) {
     return ck_folder_make(c->temporary, e);
 }
 
-/* Ranks agree on what is saved and where; nothing is open after it. */
+/* Ranks agree on the state and the folder of a save. No file is open afterwards. */
 static checkpoint_result ck_save_open(checkpoint *c, int64_t step, const checkpoint_value *values,
                                       int n, ck_error *e) {
     char name[CK_NAME];
@@ -665,7 +666,7 @@ static void ck_log_wait(checkpoint *c, int64_t step) {
     c->o.log(c->o.log_user, sentence);
 }
 
-/* What the save before came to, with its step; the sentence tells what became of this one. */
+/* Returns the result of the previous save, with its step. The sentence is about this save. */
 static checkpoint_result ck_save_result(checkpoint *c, const ck_error *before, int64_t earlier,
                                         ck_error *e) {
     char text[CHECKPOINT_SENTENCE];
@@ -1040,7 +1041,7 @@ checkpoint_result checkpoint_load(checkpoint *c, int64_t step) {
     return ck_return(c, &e);
 }
 
-/* ---- what is asked ---- */
+/* ---- queries ---- */
 
 int64_t checkpoint_step(const checkpoint *c) { return c->has_loaded ? c->loaded.step : -1; }
 

@@ -159,7 +159,7 @@ typedef struct checkpoint_options {
     const char *folder; /* folder of the generations; each save makes it if it is missing, but
                            not its parent */
     int keep_last;      /* number of newest generations to keep; 0: all */
-    int64_t keep_every; /* generations whose step is a multiple are kept too; 0: none */
+    int64_t keep_every; /* also keep generations with a step that is a multiple; 0: none */
     int asynchronous;   /* see above */
     int refuse_damaged; /* load: no older generation instead of a damaged one */
     int weights_only;   /* load: only weights; moments and counters do not change, and the
@@ -204,7 +204,7 @@ void checkpoint_destroy(checkpoint *c);
 
 /* Saves the state as generation `step`, at least 0, and replaces a generation of this number. Call
    it between steps. With `asynchronous` it only begins the save: it returns the result of the save
-   before, whose step is in the sentence. COLLECTIVE. */
+   before; the sentence has the step of that save. COLLECTIVE. */
 checkpoint_result checkpoint_save(checkpoint *c, int64_t step, const checkpoint_value *values,
                                   int nvalues);
 

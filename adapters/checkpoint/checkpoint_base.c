@@ -112,7 +112,7 @@ int ck_write_all(int fd, const char *from, size_t n, int *direct) {
         if (done <= 0) return -1;
         from += done;
         n -= (size_t)done;
-        if (*direct && (size_t)done % CK_PAGE) /* a full disk; the rest says so */
+        if (*direct && (size_t)done % CK_PAGE) /* a full disk; the next call reports it */
             *direct = fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_DIRECT) != 0;
     }
     return 0;

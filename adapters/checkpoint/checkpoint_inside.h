@@ -9,7 +9,7 @@
      checkpoint_manifest.c  manifest.json to and from a struct
      checkpoint_folder.c    generations as folders: list, publish, remove
      checkpoint_memory.c    generations in the memory of the process that starts ranks
-     checkpoint_meeting.c   agreement of ranks, and waiting for those whose disks are slow
+     checkpoint_meeting.c   agreement of ranks, and waiting for ranks with slow disks
      checkpoint_base.c      error sentences, sizes, bytes, threads
 
    Functions that can fail return a checkpoint_result and write its sentence to an error. */
@@ -23,10 +23,10 @@
 #define CK_PRINTF(a, b) __attribute__((format(printf, a, b)))
 
 enum {
-    CK_VERSION = 1,       /* of files, and of a manifest whose tensors are whole */
+    CK_VERSION = 1,       /* of files, and of a manifest with whole tensors */
     CK_PARTS_VERSION = 2, /* of a manifest with tensors in parts */
     CK_SEEN_VERSION = 3,  /* of a manifest with the parameters that the next step sees */
-    CK_PAGE = 4096,       /* sizes in a shard file are multiples of it, for direct I/O */
+    CK_PAGE = 4096,       /* sizes in a shard file are multiples of this, for direct I/O */
     CK_HEADER = CK_PAGE,
     CK_ALIGN = 64,              /* alignment of a range's first byte */
     CK_BLOCK = 1 << 20,         /* bytes that one checksum covers */

@@ -560,7 +560,7 @@ static checkpoint_result ck_parse_tensor(ck_manifest *m, const cJSON *o, ck_erro
     const char *kind = ck_string(last, "kind");
     const int sees = kind != NULL && strcmp(kind, ck_kinds[CK_SEEN]) == 0;
     const int n = cJSON_GetArraySize(arrays) - sees, least = alone ? 1 : 2;
-    if (n < least || n > m->narrays) /* a second one may be for what is no matrix alone */
+    if (n < least || n > m->narrays) /* a second one may be only for tensors that are no matrices */
         return ck_fail(e, CHECKPOINT_DAMAGED, "manifest.json: %s has %d arrays, expected %d",
                        t->name, n, m->narrays);
     t->narrays = n;

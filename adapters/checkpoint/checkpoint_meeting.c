@@ -161,7 +161,7 @@ static checkpoint_result ck_first(const ck_ranks *ranks, ck_error *e) {
         if (zr) return ck_plugin(ranks, zr, e);
         if (his.code == CHECKPOINT_OK) continue;
         *e = his;
-        if (ranks->n > 1 && strncmp(his.text, "rank ", 5) != 0) /* told at another meeting */
+        if (ranks->n > 1 && strncmp(his.text, "rank ", 5) != 0) /* reported at another meeting */
             (void)snprintf(e->text, sizeof e->text, "rank %d: %.*s", r, (int)sizeof his.text - 32,
                            his.text);
         break;
@@ -195,7 +195,7 @@ checkpoint_result ck_agree(const ck_ranks *ranks, ck_error *e) {
 
 checkpoint_result ck_together(ck_work *w, const ck_ranks *ranks, ck_body body, void *arg,
                               ck_error *e) {
-    if (ranks->n == 1) return e->code || !body ? e->code : body(arg, e); /* nobody waits */
+    if (ranks->n == 1) return e->code || !body ? e->code : body(arg, e); /* no rank waits */
     ck_work_begin(w, body, arg, e);
     return ck_work_end(w, ranks, e);
 }

@@ -27,7 +27,7 @@ static uint64_t ck_fetch(const unsigned char *from, int n) {
     return x;
 }
 
-/* ---- the header: who wrote this, for people and better sentences; the manifest is what counts */
+/* ---- the header: the writer of the file, for error sentences; the manifest decides */
 
 static const char ck_magic[8] = {'Z', 'E', 'R', 'O', 'S', 'H', 'R', 'D'};
 enum { CK_HEADER_USED = 56 };
@@ -235,7 +235,7 @@ checkpoint_result ck_copies_add(ck_copies *list, const ck_manifest *m, int tenso
     const ck_array *a = &m->tensor[tensor].array[array];
     const uint64_t size = zero_type_bytes(a->type), end = first + count;
     int low = 0, high = a->npieces;
-    while (low < high) { /* the first piece that ends behind `first` */
+    while (low < high) { /* the first piece that ends after `first` */
         const int mid = low + (high - low) / 2;
         if (a->piece[mid].first + a->piece[mid].count > first)
             high = mid;

@@ -1,37 +1,37 @@
 #!/usr/bin/env python3
-"""deepspeed_import.py - turns a DeepSpeed checkpoint into a generation of this project's own
-(FORMAT.md), which loads at any stage and number of ranks.
+"""deepspeed_import.py - converts a DeepSpeed checkpoint to a generation (FORMAT.md), which
+loads at any stage and number of ranks.
 
     python3 deepspeed_import.py CHECKPOINT FOLDER --heads 12       writes FOLDER/step_00001000
 
-CHECKPOINT is what was given to save_checkpoint (its file `latest` names the folder), or a folder
-global_stepN itself: ZeRO stages 1, 2 and 3 in any number of ranks, stage 0, or what DeepSpeed's
-ds_to_universal.py has made. Weights become the f32 masters; moments, the optimizer's count of
-steps and the loss scale come along. Tensor, pipeline and expert parallel checkpoints are refused.
+CHECKPOINT is the folder of save_checkpoint (its file `latest` names the subfolder), or a folder
+global_stepN: ZeRO stages 1, 2 and 3 with any number of ranks, stage 0, or the output of DeepSpeed's
+ds_to_universal.py. Weights become the f32 master weights. Moments, the number of optimizer steps
+and the loss scale are converted too. Tensor, pipeline and expert parallel checkpoints are refused.
 
-    --heads N         GPT-2's heads, which no shape tells; or
+    --heads N         GPT-2's number of heads, which no shape contains; or
     --config FILE     the config.json of transformers, which has them as n_head
-    --map FILE        another model than GPT-2 with Hugging Face's names. JSON: {"our tensor":
+    --map FILE        for a model other than GPT-2 with Hugging Face's names. JSON: {"our tensor":
                       ["their name in layer 0", "in layer 1", ...], "another": {"names": [...],
-                      "transpose": true, "rows": 50304}}; rows: padded with zero rows to so many
+                      "transpose": true, "rows": 50304}}; rows: padded with zero rows to this number
     --groups FILE     stage 0 with several parameter groups, or with parameters that do not train:
                       [["first name of group 0", ...], ["first name of group 1", ...]] in the order
-                      in which the optimizer was given them: the checkpoint does not tell
-    --optimizer NAME  adamw, adam, sgd, nesterov or lion; otherwise what DeepSpeed's configuration
-                      says, or adamw where it has Adam's moments and says nothing
+                      in which your code gave them to the optimizer; the checkpoint lacks it
+    --optimizer NAME  adamw, adam, sgd, nesterov or lion; otherwise that of DeepSpeed's
+                      configuration, or adamw if there is none but Adam's moments
     --step N          the generation's number; otherwise DeepSpeed's global_steps
-    --force           in spite of torch's checksums, and of weights that are not the rounded masters
+    --force           ignore torch's checksums, and weights that are not the rounded master weights
 
-GPT-2's weights are taken as Conv1D has them (in, out) or as nn.Linear (out, in), told apart by the
-shape of c_attn. The vocabulary is padded to a multiple of 128 with zero rows. A tied lm_head is
-left out.
+GPT-2's weights may have the layout of Conv1D (in, out) or of nn.Linear (out, in); the shape of
+c_attn decides. The vocabulary is padded to a multiple of 128 with zero rows. A tied lm_head is
+omitted.
 
 Needs torch and numpy, and XXH3 from libxxhash.so.0 or from Python's xxhash; not DeepSpeed. Files
-are mapped, not read whole: memory is one tensor, and what the system keeps of the files.
+are mapped, not read whole: the program needs memory for one tensor, and the system's cache.
 
-TRUST. A DeepSpeed file is a pickle that may name any function to be called. Here only those that
-make tensors are, and everything else becomes an object that does nothing (class Unknown): a file
-from a stranger can be wrong, but not run.
+TRUST. A DeepSpeed file is a pickle, which may call any function. This program calls only those that
+make tensors, and everything else becomes an object that does nothing (class Unknown). So a file
+from an unknown source can be wrong, but it cannot run code.
 """
 import argparse
 import ctypes
@@ -62,7 +62,7 @@ RANK_FILE = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_00_optim_sta
 
 
 class Refused(Exception):
-    """What is wrong, in a sentence."""
+    """An error, as a sentence."""
 
 
 def few(names, most=4):
@@ -78,7 +78,7 @@ def up(number, to):
 # ---- DeepSpeed's files ----
 
 class Unknown:
-    """Stands for an object of a class that is not called: its arguments and attributes."""
+    """Replaces an object of a class that is not called; keeps its arguments and attributes."""
 
     def __new__(cls, *args, **_):
         self = object.__new__(cls)
@@ -146,7 +146,7 @@ def load(path, crc):
 
 
 def need(holder, key, path):
-    """holder[key], which every file of its kind has."""
+    """Returns holder[key], which every file of this kind has."""
     value = holder.get(key) if isinstance(holder, dict) else None
     if value is None:
         raise Refused(f"{path} has no {key}: it is none of DeepSpeed's, or of an old version")
@@ -154,8 +154,8 @@ def need(holder, key, path):
 
 
 class Parameter:
-    """One of the model's: for "weight" and each of the optimizer's states, flat tensors that make
-    it up one after another."""
+    """A parameter of the model. For "weight" and each optimizer state it has flat tensors, which
+    together are the parameter."""
 
     def __init__(self, shape):
         self.shape = tuple(shape)
@@ -166,7 +166,7 @@ class Parameter:
         self.pieces.setdefault(key, []).append(flat.detach().reshape(-1)[first:first + count])
 
     def read(self, key):
-        """In f32."""
+        """Returns a state in f32."""
         out, at = np.empty(self.numel, np.float32), 0
         for piece in self.pieces[key]:
             out[at:at + piece.numel()] = piece.float().numpy()
@@ -175,7 +175,7 @@ class Parameter:
 
 
 class Checkpoint:
-    """What DeepSpeed's files say."""
+    """The contents of DeepSpeed's files."""
 
     def __init__(self, folder, force):
         self.folder, self.force = folder, force
@@ -208,7 +208,7 @@ class Checkpoint:
         return found if isinstance(found, dict) else {}
 
     def add_step(self, *holders):
-        """The optimizer's count, from the first that has one."""
+        """Returns the number of optimizer steps, from the first parameter that has one."""
         for holder in holders:
             if isinstance(holder, dict) and holder.get("step") is not None:
                 self.steps.add(int(holder["step"]))
@@ -220,14 +220,14 @@ class Checkpoint:
         return self.steps.pop() if self.steps else self.number("global_steps") - self.skipped()
 
     def read(self, name, key):
-        """A parameter's array in f32. Masters are compared with the weights that the model computes
-        with, where these are there (not at stage 3): so files of two saves are told apart."""
-        values, beside = self.parameters[name].read(key), self.model["module"].get(name)
-        if key != "weight" or self.force or beside is None or beside.shape != values.shape:
+        """Returns a parameter's array in f32. Compares master weights with the model's weights, if
+        the files have both (not at stage 3), so that files of two saves are an error."""
+        values, model = self.parameters[name].read(key), self.model["module"].get(name)
+        if key != "weight" or self.force or model is None or model.shape != values.shape:
             return values
-        bits = torch.int32 if beside.dtype == torch.float32 else torch.int16
-        if not torch.equal(torch.from_numpy(values).to(beside.dtype).view(bits),
-                           beside.contiguous().view(bits)):
+        bits = torch.int32 if model.dtype == torch.float32 else torch.int16
+        if not torch.equal(torch.from_numpy(values).to(model.dtype).view(bits),
+                           model.contiguous().view(bits)):
             raise Refused(f"{name}: the masters are not those of the weights in {self.model_path}: "
                           "files of two saves, or a universal checkpoint of a run with "
                           "round_robin_gradients, which ds_to_universal.py mixes up? (--force "
@@ -242,7 +242,7 @@ class Checkpoint:
 
 
 def states_of(group_state, weight):
-    """The optimizer's tensors beside a flat weight, by name."""
+    """Returns the optimizer's tensors of a flat weight, by name."""
     return {key: value for key, value in group_state.items()
             if torch.is_tensor(value) and value.dim() and value.numel() >= weight.numel()}
 
@@ -250,7 +250,7 @@ def states_of(group_state, weight):
 # ---- ZeRO stages 1, 2 and 3: a file of every rank ----
 
 def rank_files(folder):
-    """Names in the order of ranks, as many as the folder has."""
+    """Returns the names of all files in the folder, in rank order."""
     found = {}
     for name in os.listdir(folder):
         match = RANK_FILE.match(name)
@@ -276,13 +276,13 @@ def count_of(optimizer, path):
 
 
 def stage_of(optimizer):
-    """BF16_Optimizer does not tell: it is 1."""
+    """BF16_Optimizer has no entry; it is 1."""
     stage = optimizer.get("zero_stage", 1)
     return int(stage.args[0] if isinstance(stage, Unknown) else stage)
 
 
 def groups_of(c, optimizer, path):
-    """Stages 1 and 2: this rank's partition of every group, by "weight" and state."""
+    """Stages 1 and 2: returns this rank's partition of every group, by "weight" and state."""
     base = need(optimizer, "base_optimizer_state", path)
     flats = need(optimizer, "single_partition_of_fp32_groups", path)
     if len(flats) != len(c.model["param_shapes"]):
@@ -340,7 +340,7 @@ def add_parts(c, optimizer, path, rank):
 
 
 def same_moment(c, rank):
-    """Stage 3 has a model file of every rank: they must be of one save."""
+    """Stage 3 has a model file for every rank. Checks that all are of one save."""
     other = c.load(MODEL_FILE_3 % rank)
     for key in ("global_steps", "skipped_steps", "param_shapes"):
         if other.get(key) != c.model.get(key):
@@ -377,7 +377,7 @@ def read_zero(c, files):
 # ---- stage 0, universal ----
 
 def trained_names(c, groups):
-    """Names in the order of the optimizer's groups, which a stage 0 checkpoint does not have."""
+    """Returns names in the order of the optimizer's groups. A stage 0 checkpoint lacks them."""
     module, seen, names = c.model["module"], set(), []
     for name, tensor in module.items():
         place = (tensor.data_ptr(), tensor.shape)  # tied: the first name counts
@@ -391,13 +391,13 @@ def trained_names(c, groups):
     return found
 
 
-def told_groups(c, groups, told, flat):
-    """The names of the optimizer's groups, if they can be its."""
+def named_groups(c, groups, saved, flat):
+    """Returns the names of the optimizer's groups, after a check of their sizes."""
     names = trained_names(c, groups)
-    sizes = [len(group["params"]) for group in told]
-    if len(names) != len(told) or (not flat and sizes != [len(group) for group in names]):
+    sizes = [len(group["params"]) for group in saved]
+    if len(names) != len(saved) or (not flat and sizes != [len(group) for group in names]):
         raise Refused(f"{c.model_path}: the optimizer has groups of {few(sizes)} parameters, the "
-                      f"names are groups of {few(map(len, names))}: tell them by --groups")
+                      f"names are groups of {few(map(len, names))}: name them by --groups")
     return names
 
 
@@ -409,17 +409,17 @@ def read_replicated(c, groups):
     optimizer = need(c.model, "optimizer", c.model_path)
     inner = optimizer.get("optimizer_state_dict", optimizer)
     flat, masters = optimizer.get("fp32_groups_flat"), optimizer.get("fp32_groups")
-    told = need(inner, "param_groups", c.model_path)
+    saved = need(inner, "param_groups", c.model_path)
     if "cur_scale" in optimizer:
         scaler = {k: v for k, v in optimizer.items() if k.startswith(("cur_", "last_"))}
         c.scaler = types.SimpleNamespace(**scaler)
-    for g, group in enumerate(told_groups(c, groups, told, flat)):
+    for g, group in enumerate(named_groups(c, groups, saved, flat)):
         c.declare({name: c.model["module"][name].shape for name in group})
-        at, index = 0, told[g]["params"]
+        at, index = 0, saved[g]["params"]
         for i, name in enumerate(group):
             weight = flat[g] if flat else masters[g][i] if masters else c.model["module"][name]
             state, count = inner["state"].get(index[0 if flat else i], {}), c.parameters[name].numel
-            c.add_step(state, told[g])
+            c.add_step(state, saved[g])
             for key, tensor in {"weight": weight, **states_of(state, weight)}.items():
                 c.parameters[name].add(key, tensor, at, count if flat else tensor.numel())
             at += count if flat else 0
@@ -496,7 +496,7 @@ def optimizer_name(c, asked):
              "sgd": "nesterov" if options.get("nesterov") else "sgd"}
     if asked is None and said not in known:
         raise Refused(f"the optimizer is {section['type']}, which is not known here: if it is one "
-                      f"of {few(STATES, 9)}, tell by --optimizer")
+                      f"of {few(STATES, 9)}, choose one by --optimizer")
     return asked or known[said]
 
 
@@ -564,7 +564,7 @@ def match_gpt2(parameters):
     left = [full for n, full in short.items() if n not in used and n != "lm_head.weight"]
     if missing or left:
         raise Refused(f"this is no GPT-2 with Hugging Face's names: without a parameter are "
-                      f"{few(missing)}; without a tensor are {few(left)}. --map tells others")
+                      f"{few(missing)}; without a tensor are {few(left)}. --map gives others")
     layout = {ours: {"names": [short[n] for n in names]} for ours, names in wanted.items()}
     vocabulary, channels = (parameters[short["wte.weight"]].shape + (0,))[:2]
     conv1d = parameters[short["h.0.attn.c_attn.weight"]].shape == (channels, 3 * channels)
@@ -586,10 +586,10 @@ def check_tied(parameters, short):
         raise Refused(f"{head} differs from {wte}: only a tied classifier is known here")
 
 
-def match_map(parameters, told, path):
-    """The layout that a file tells."""
+def match_map(parameters, given, path):
+    """Returns the layout of a --map file."""
     layout = {}
-    for ours, entry in told.items():
+    for ours, entry in given.items():
         entry = {"names": entry} if isinstance(entry, list) else entry
         if not isinstance(entry, dict) or not entry.get("names") or set(entry) - {
                 "names", "transpose", "rows"}:
@@ -613,7 +613,7 @@ def match_map(parameters, told, path):
 
 
 def rows_added(parameter, entry):
-    """Elements of zeros behind a matrix."""
+    """Returns the number of zeros after a matrix."""
     if not entry.get("rows"):
         return 0
     rows, columns = parameter.shape[::-1] if entry.get("transpose") else parameter.shape
@@ -641,7 +641,7 @@ def find_xxh3():
 
 
 class Shard:
-    """A shard file, written from its begin to its end, with a checksum of every block."""
+    """Writes a shard file from begin to end, with a checksum of every block."""
 
     def __init__(self, path, xxh3):
         self.file, self.xxh3, self.at, self.table = open(path, "wb", buffering=0), xxh3, 0, []
@@ -683,7 +683,7 @@ class Shard:
 
 
 def plan(c, layout, states):
-    """The manifest's tensors, and where the elements end."""
+    """Returns the manifest's tensors, and the end of the elements."""
     at, tensors = PAGE, []
     for ours, entry in layout.items():
         first = c.parameters[entry["names"][0]]
@@ -715,7 +715,7 @@ def write_elements(shard, c, layout, states):
 
 
 def counters(c):
-    """The scaler's where it is dynamic; otherwise what a run begins with."""
+    """Returns the dynamic loss scale, or the one that a run begins with."""
     found = {"steps": c.taken(), "skipped": c.skipped(), "iteration": 0, "last_overflow": -1,
              "scale": float(getattr(c.scaler, "cur_scale", 1)), "hysteresis": 2}
     if hasattr(c.scaler, "last_overflow_iter"):
@@ -727,7 +727,7 @@ def counters(c):
 
 
 def values_of(c, layout, options):
-    """GPT-2's shape, for tools that have nothing but the files."""
+    """Returns GPT-2's shape, for tools that have only the files."""
     if set(layout) != set(GPT2):
         return []
     heads = options.heads
@@ -738,7 +738,7 @@ def values_of(c, layout, options):
                                          for ours in ("wpe", "wte"))
     if not isinstance(heads, int) or heads < 1 or channels % heads:
         raise Refused(f"GPT-2 of {channels} channels with {heads or 'an unknown number of'} heads: "
-                      "tell them by --heads N, or --config with transformers' config.json")
+                      "give them by --heads N, or --config with transformers' config.json")
     numbers = {"max_seq_len": positions, "vocab_size": vocabulary[0],
                "padded_vocab_size": layout["wte"].get("rows") or vocabulary[0],
                "layers": len(layout["ln1w"]["names"]), "heads": heads, "channels": channels}
@@ -746,12 +746,12 @@ def values_of(c, layout, options):
 
 
 def config_of(c):
-    """Where it comes from, for people."""
-    told = {"imported_from": os.path.abspath(c.folder),
+    """Returns the origin of the checkpoint, for readers."""
+    origin = {"imported_from": os.path.abspath(c.folder),
             "deepspeed_version": str(c.model.get("ds_version")), "ds_config": c.config(),
             "global_samples": c.model.get("global_samples"),
             "lr_scheduler": c.model.get("lr_scheduler")}
-    return json.dumps(told, default=str).replace("\\u0000", "")
+    return json.dumps(origin, default=str).replace("\\u0000", "")
 
 
 def manifest(c, step, optimizer, values):
@@ -766,7 +766,7 @@ def manifest(c, step, optimizer, values):
             "config": config_of(c), "block_bytes": BLOCK}
 
 
-def sealed(m, xxh3):
+def with_checksum(m, xxh3):
     text = json.dumps(m, indent=1)[:-2] + ",\n \"checksum\": \""
     data = text.encode()
     return data + b"%016x\"}\n" % xxh3(np.frombuffer(data, np.uint8))
@@ -781,7 +781,7 @@ def sync_folder(path):
 
 
 def fill(folder, c, layout, m, xxh3):
-    """Both files, durably."""
+    """Writes both files, and waits until they are on the disk."""
     states = STATES[m["optimizer"]["name"]]
     m["tensors"], image_bytes = plan(c, layout, states)
     there = shutil.disk_usage(folder).free
@@ -794,14 +794,14 @@ def fill(folder, c, layout, m, xxh3):
     m["files"] = [{"name": "shard_00000.bin", "bytes": size, "image_bytes": image_bytes,
                    "table": f"{table:016x}"}]
     with open(os.path.join(folder, "manifest.json"), "wb") as file:
-        file.write(sealed(m, xxh3))
+        file.write(with_checksum(m, xxh3))
         file.flush()
         os.fsync(file.fileno())
     sync_folder(folder)
 
 
 def publish(folder, c, layout, m, xxh3):
-    """Under another name until all of it is on the disk; nothing is left if that fails."""
+    """Writes under another name until all bytes are on the disk; a failure leaves no file."""
     name = os.path.join(folder, f"step_{m['step']:08d}")
     found = os.listdir(folder) if os.path.isdir(folder) else []
     later = [n for n in found if re.fullmatch(r"step_\d{8,}", n) and int(n[5:]) >= m["step"]]

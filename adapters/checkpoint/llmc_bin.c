@@ -100,8 +100,8 @@ static zero_result state_path(char out[MODEL_PATH], const model_file *f, int ran
     return ZERO_OK;
 }
 
-/* Bytes of a state file whose arrays have `shard` elements. What a permuted data loader leaves
-   behind them tells its own length: a count and that many int32, twice, and a generator. */
+/* Bytes of a state file with arrays of `shard` elements. A permuted data loader adds a
+   part with its own length after them: twice a count and this number of int32, and a generator. */
 static zero_result state_length(const model_file *f, const llmc_state *s, size_t shard,
                                 uint64_t *bytes) {
     uint64_t count;

@@ -1,5 +1,5 @@
-/* model_files.c - a model file of either format: into a context, out of one, and for those who have
-   none. */
+/* model_files.c - a model file of either format: into a context, out of a context, and without
+   one. */
 #include "model_inside.h"
 
 #include <stdlib.h>

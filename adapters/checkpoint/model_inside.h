@@ -36,7 +36,7 @@ typedef struct model_file {
     struct model_header *header; /* loading safetensors */
     model_read read;             /* saving: where elements come from; `out` NULL where fd is -1 */
     void *user;
-    zero_kind kind; /* saving a context: what is read from it */
+    zero_kind kind; /* saving a context: the part that is read */
 
     zero_tensor_desc table[GPT2_MOST_TENSORS]; /* of cfg */
     size_t piece;       /* elements that each buffer holds: whole rows of 4C, one or more */
@@ -60,7 +60,7 @@ zero_result model_agree(zero_ctx *z, zero_result result, gpt2_error *e);
 /* ARGUMENT where a size is out of range. */
 zero_result model_check_config(const gpt2_config *c, const char *path, gpt2_error *e);
 
-/* One rank's: opens for reading and tells the length; reads exactly; writes exactly. */
+/* For one rank. These open a file and return its length, read exactly, and write exactly. */
 zero_result model_open(model_file *f, const char *path, gpt2_error *e);
 zero_result model_get(const model_file *f, uint64_t at, size_t bytes, void *out);
 zero_result model_get_from(const model_file *f, int fd, uint64_t at, size_t bytes, void *out);
@@ -101,7 +101,8 @@ zero_result model_llmc_save(model_file *f, zero_type type);
    checked once there are buffers. close: before model_close. */
 zero_result model_safetensors_info(model_file *f);
 zero_result model_safetensors_ready(const model_file *f);
-/* Whether the file has lm_head.weight, and whether that is another than wte; behind the buffers. */
+/* Whether the file has lm_head.weight, and whether it differs from wte. Placed after the buffers.
+ */
 int model_safetensors_head(const model_file *f);
 zero_result model_safetensors_unties(const model_file *f, int *unties);
 zero_result model_safetensors_get(const model_file *f, int tensor, size_t first, size_t n,

@@ -121,7 +121,7 @@ zero_result model_get(const model_file *f, uint64_t at, size_t bytes, void *out)
     return model_get_from(f, f->fd, at, bytes, out);
 }
 
-/* Disk full is the failure that users meet: they are told how much they need. */
+/* A full disk is the failure that users meet, so the sentence has the needed bytes. */
 static zero_result refuse_write(const model_file *f) {
     const int number = errno;
     return model_refuse(f->e, ZERO_ERR_ARGUMENT,

@@ -14,9 +14,10 @@
 
 enum {
     LENGTH_BYTES = 8,
-    HEADER_MOST = 1 << 20, /* of all files; a JSON tree of it may take some 40 times as much */
-    FILES_MOST = 512,      /* of one model: they are open at the same time */
-    NAME_MOST = 255,       /* of a file */
+    HEADER_MOST =
+        1 << 20,      /* of all files; a JSON tree takes about 40 times the bytes of its text */
+    FILES_MOST = 512, /* of one model: they are open at the same time */
+    NAME_MOST = 255,  /* of a file */
     CONFIG_MOST = 1 << 16,
     DIMS = 8,
     LAYERS_MOST = 4096,
@@ -95,7 +96,7 @@ typedef struct st_entry {
     const char *name;  /* owned by the tree */
     int part;          /* the file that has it */
     int tensor, layer; /* see st_find */
-    int type;          /* zero_type, or -1: one that only what is skipped may have */
+    int type;          /* zero_type, or -1: a type that is allowed only for skipped tensors */
     int dims;
     uint64_t shape[DIMS];
     uint64_t begin, end; /* bytes, from the start of the data */
@@ -490,11 +491,11 @@ static zero_result st_find_config(const model_file *f, st_header *h) {
     return h->head == NULL ? ZERO_OK : st_check_shape(f, c, h->head, ST_WTE);
 }
 
-/* n_head of the config.json beside the file; 0: there is none. */
+/* Returns n_head from the config.json next to the file, or 0 if there is none. */
 static int st_config_heads(const char *path) {
-    char beside[MODEL_PATH], text[CONFIG_MOST];
-    if (!model_path_next_to(beside, sizeof beside, path, "config.json")) return 0;
-    const int fd = open(beside, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    char config[MODEL_PATH], text[CONFIG_MOST];
+    if (!model_path_next_to(config, sizeof config, path, "config.json")) return 0;
+    const int fd = open(config, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return 0;
     const ssize_t n = read(fd, text, sizeof text);
     (void)close(fd);
@@ -542,8 +543,8 @@ zero_result model_safetensors_info(model_file *f) {
 
 /* ---- turning ------------------------------------------------------------------------------- */
 
-/* out[c][r] = in[r][c], of it elements [skip, skip + n) in the order of `out`; tile by tile, so
-   that both sides stay in the cache. */
+/* Computes elements [skip, skip + n) of out[c][r] = in[r][c], in the order of `out`. It works tile
+   by tile, so that both sides stay in the cache. */
 static void turn(float *out, const float *in, size_t rows, size_t columns, size_t skip, size_t n) {
     for (size_t r0 = 0; r0 < rows; r0 += TILE)
         for (size_t c0 = 0; c0 < columns; c0 += TILE) {

@@ -1,29 +1,28 @@
-/* zero_ckpt.c - looks at checkpoints, also at those whose job is gone, and turns them and the files
-   of other programs into each other.
+/* zero_ckpt.c - reads checkpoints, also after their job has ended, and converts between them and
+   the files of other programs.
 
      zero_ckpt list FOLDER               generations, newest first, and whether their manifests are
                                          good
-     zero_ckpt show FOLDER|GENERATION    what its manifest tells; FOLDER: that of its newest
+     zero_ckpt show FOLDER|GENERATION    the contents of its manifest. FOLDER: of the newest
                                          generation
      zero_ckpt verify FOLDER|GENERATION  reads every byte of every file
      zero_ckpt diff A B                  tensors of two generations, bit by bit as f32
      zero_ckpt export FOLDER|GENERATION OUT [f32|bf16|fp16] [--heads N] [--vocab N]
          the weights as a model file of GPT-2: OUT ends in .bin (llm.c's, f32 or bf16) or in
-         .safetensors (transformers'; config.json is written beside it if there is none). FOLDER:
-         of its newest whole generation. --heads and --vocab: where the checkpoint does not tell
-         (see gpt2_values.h).
+         .safetensors (transformers'; config.json is written next to it if there is none). FOLDER:
+   its newest complete generation. --heads and --vocab: if the checkpoint lacks them (see
+         gpt2_values.h).
      zero_ckpt convert MODEL FOLDER [--step N] [--heads N]
          a generation, of step N or 0, from a model file: .bin, .safetensors, or the index .json of
          a model in several; moments and counters are zeros
      zero_ckpt convert STATE_00000.bin FOLDER --model MODEL [--heads N]
          the same from llm.c's optimizer state: moments, steps, and weights, where it has f32
-         masters, come from there. What it says of the data and of random numbers becomes the
-         values llmc.data_shard, llmc.data_sample, llmc.shuffled, llmc.rng, llmc.rng_last_update
-     zero_ckpt convert FOLDER|GENERATION FOLDER
-         the same generation in one file, after many ranks
+         masters, come from there. Its state of data and random numbers becomes the values
+   llmc.data_shard, llmc.data_sample, llmc.shuffled, llmc.rng, llmc.rng_last_update zero_ckpt
+   convert FOLDER|GENERATION FOLDER the same generation in one file, after many ranks
 
-   Exit code 0: good, or the same; 1: damaged, or different, or what is printed cannot be written;
-   2: it could not be found out or done.
+   Exit code 0: good, or the same; 1: damaged, or different, or the output cannot be written;
+   2: the check or the conversion was not possible.
    Memory: 40 MiB, whatever the model. Files that are made appear whole or not at all. Build with
    checkpoint*.c, gpt2_values.c, model_*.c, llmc_bin.c, safetensors.c, GPT-2 and the plugin. */
 #include "checkpoint_inside.h"
@@ -50,7 +49,7 @@ static int tool_code(checkpoint_result r) {
     return r == CHECKPOINT_OK ? TOOL_GOOD : r == CHECKPOINT_DAMAGED ? TOOL_BAD : TOOL_FAILED;
 }
 
-/* The code of what failed, which is told. */
+/* Prints an error, and returns its exit code. */
 static int tool_report_result(checkpoint_result r, const char *why) {
     (void)tool_fail(why);
     return tool_code(r);
@@ -386,8 +385,8 @@ static int tool_find_model(tool_source *s, char *why) {
     return 0;
 }
 
-/* Where the checkpoint does not tell the shape, the sizes of its tensors do, but for two numbers;
-   `why` says what it did not tell. */
+/* If the checkpoint lacks the shape, the sizes of its tensors give it, except for two numbers.
+   `why` has the missing ones. */
 static int tool_derive(const tool_source *s, const tool_args *a, gpt2_config *cfg, char *why) {
     enum { WTE = 0, WPE = 1, LN1W = 2, LNFW = 14 };
     char missing[200];
@@ -410,7 +409,7 @@ static int tool_derive(const tool_source *s, const tool_args *a, gpt2_config *cf
     return 0;
 }
 
-/* An option must not contradict what is known. 0: it does. */
+/* Checks that an option does not contradict the checkpoint. Returns 0 if it does. */
 static int tool_same(const char *option, int asked, int known, char *why) {
     if (asked == 0 || known == 0 || asked == known) return 1;
     (void)snprintf(why, CHECKPOINT_SENTENCE, "--%s is %d, but it is %d there", option, asked,
@@ -436,7 +435,7 @@ static int tool_config(const tool_source *s, const tool_args *a, gpt2_config *cf
     return 1;
 }
 
-/* What transformers wants beside the file; one that is there is the user's. */
+/* Writes config.json, which transformers needs, unless the user has one. */
 static int tool_hf_config(const gpt2_config *cfg, const char *out) {
     char path[CK_PATH];
     gpt2_error e;

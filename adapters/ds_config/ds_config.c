@@ -433,7 +433,7 @@ static int ds_walk_applied(ds_reader *r, int e) {
                                                 : item->valuedouble);
 }
 
-/* "zero_optimization": true is stage 1: the oldest form of it. */
+/* "zero_optimization": true means stage 1. This is the oldest form. */
 static int ds_walk_section(ds_reader *r, int e) {
     const ds_row *row = &ds_rows[r->entry[e].row];
     const cJSON *item = r->entry[e].item;
@@ -577,8 +577,8 @@ static void ds_solve(int64_t *train, int64_t *micro, int64_t *steps, int64_t ran
 static int ds_resolve_batch(ds_reader *r) {
     const ds_auto *a = r->autos;
     const ds_state micro_state = r->state[DS_MICRO_BATCH];
-    /* "auto" beside two numbers is their product; a flag that says otherwise is the trainer's to
-     * tell */
+    /* "auto" with two numbers is their product. The trainer reports a flag with another
+     * value. */
     const int follows = r->state[DS_TRAIN_BATCH] == DS_AUTO && micro_state == DS_SET
                         && r->state[DS_ACCUMULATION] == DS_SET;
     const int known = r->state[DS_TRAIN_BATCH] && !follows;
@@ -724,7 +724,7 @@ static void ds_resolve_zero(ds_reader *r) {
 
 /* ---- offload ------------------------------------------------------------------------------- */
 
-/* One nvme_path, beside the device that it is for: a rank has one file, in one folder. */
+/* All devices have the same nvme_path, because a rank has one file in one folder. */
 static int ds_resolve_folder(ds_reader *r, ds_id id, ds_id device, zero_tier tier) {
     const int given = r->state[id] == DS_SET;
     const char *path = given ? r->entry[r->at[id]].item->valuestring : "";
@@ -834,7 +834,7 @@ static int ds_resolve_packed(ds_reader *r) {
 
 /* ---- what a run shows of itself ------------------------------------------------------------ */
 
-/* output_path/job_name, where the monitor is switched on: id, and the two behind it. DeepSpeed's
+/* output_path/job_name, if the monitor is enabled: id, and the next two values. DeepSpeed's
    own folder, without an output_path, is in the user's home; here it is where the run is. */
 static int ds_resolve_monitor(ds_reader *r, ds_id id, const char *normal, char *out) {
     const char *text[2] = {normal, "DeepSpeedJobName"};

@@ -222,7 +222,7 @@ static int ds_put_schedule(cJSON *root, const ds_config *ds) {
     return bad;
 }
 
-/* A folder goes back as output_path and job_name: what stands behind its last slash. */
+/* Prints a folder as output_path and job_name, which is the part after the last slash. */
 static int ds_put_monitor(cJSON *root, const char *key, const char *folder) {
     char path[DS_CONFIG_FOLDER];
     if (!folder[0]) return 0;

@@ -28,7 +28,7 @@ typedef enum ds_kind {
     DS_DEVICE, /* "none", "cpu", "nvme": the numbers of zero_tier */
     DS_PAIR,   /* two numbers */
     DS_LIST,
-    DS_ANY,     /* free in form: what is inside has no rows */
+    DS_ANY,     /* any form: its keys have no rows */
     DS_SCHEDULE /* checked by schedule_set */
 } ds_kind;
 
@@ -104,7 +104,7 @@ typedef enum ds_id {
     DS_IDS
 } ds_id;
 
-/* Optimizers whose params have the key, and kinds of schedule (which schedule_find tells). */
+/* Optimizers that have the key in their params, and kinds of schedule (of schedule_find). */
 enum {
     DS_FOR_ADAM = 1,
     DS_FOR_SGD = 2,

@@ -1,10 +1,10 @@
-/* attention_bf16.h - causal attention of one head whose products multiply bf16 operands and add up
-   in f32, as flash attention's do (Dao et al. 2022): by AMX where processor and kernel have it,
-   else by VDPBF16PS. Included by ops_cpu.c alone, which attends in f32 where a processor has
-   neither.
+/* attention_bf16.h - causal attention of one head. Its products multiply bf16 operands and
+   add in f32, as in flash attention (Dao et al. 2022): by AMX where processor and kernel have it,
+   else by VDPBF16PS. Only ops_cpu.c includes it, and computes attention in f32 on processors
+   with neither.
 
-   Softmax and its gradient are f32; what is rounded is q and k and v with their biases, e^(score -
-   largest score), backward the probabilities, and the gradient of the scores.
+      Softmax and its gradient are f32. Rounded to bf16 are q, k and v with their biases, e^(score -
+   largest score), and in backward the probabilities and the gradient of the scores.
 
    Scores lie transposed: a row is a key, its columns are queries. So maxima and sums over keys are
    those of whole vectors, 16 queries each.
@@ -22,10 +22,10 @@
 
 #define WITH_BF16 1 /* for AMX WITH_TILES, too */
 
-enum { EDGE = PAD, KEYS = 64 /* whose gradients are made at once */ };
+enum { EDGE = PAD, KEYS = 64 /* number of keys that compute their gradients together */ };
 
-/* Of a thread; (T', H') unless said. Blocks of EDGE queries lie one behind the other: turned ones
-   are (H' / 2, EDGE) words or (H', EDGE) numbers each. */
+/* Of a thread; (T', H') unless said. Blocks of EDGE queries are adjacent: turned ones are (H' / 2,
+ * EDGE) words or (H', EDGE) numbers each. */
 typedef struct bf16_work {
     uint16_t *k, *v, *rows;
     uint16_t *across;     /* (H', T'): v forward, k backward */
@@ -279,7 +279,7 @@ static inline __mmask16 seen(size_t key, size_t query) {
     return (__mmask16)(key <= query ? 0xFFFF : key - query < 16 ? 0xFFFFu << (key - query) : 0);
 }
 
-/* Two vectors, rounded, one behind the other; and as pairs. */
+/* Rounds two vectors, and stores them one after the other; and as pairs. */
 static inline __m512i rounded(vec x, vec next) { return (__m512i)_mm512_cvtne2ps_pbh(next, x); }
 static inline __m512i paired(vec x, vec next) {
     return _mm512_permutexvar_epi16(interleave(0, 16), rounded(x, next));
@@ -359,7 +359,7 @@ static void bf16_forward(float *memory, const head_shape *s, void *out, float *l
     bf16_end(s->tiles);
 }
 
-/* Rows j and on of keys whose first is j0: p and ds of EDGE queries from i0 on. */
+/* Rows j and later of the keys from j0 on: p and ds of EDGE queries from i0 on. */
 static void block_gradients(const bf16_work *w, const head_shape *s, size_t i0, size_t j0,
                             size_t j) {
     const vec scale = vec_set(LOG2_E / sqrtf((float)s->H));

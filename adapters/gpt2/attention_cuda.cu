@@ -627,7 +627,7 @@ static zero_result choose(attention *a, int deterministic) {
     return ZERO_OK;
 }
 
-/* Enqueues forward or backward and tells whether it did. */
+/* Enqueues forward or backward, and returns whether it did. */
 static zero_result run_cudnn(attention *a, const attention_tensors *t, const attention_shape *s,
                              int backward, int *done) {
     attention_cudnn_plans *plans;

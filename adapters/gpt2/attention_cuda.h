@@ -5,7 +5,7 @@
    Shapes: B sequences of T tokens, NH heads of HS channels, C = NH * HS; all row by row without
    gaps, in device memory aligned to 16 bytes. qkv is the output of the linear layer WITH its bias.
    Numbers are of the context's type; lse is f32. All is computed in f32 (cuDNN rounds what it
-   multiplies on tensor cores to the type), what is stored is rounded once.
+   multiplies on tensor cores to the type), and stored numbers are rounded once.
 
    Calls only enqueue on the stream that was given, allocate nothing once a shape has been met, and
    do not read from the device. One context belongs to one host thread and to the device that was
@@ -40,8 +40,8 @@ zero_result attention_create(attention **a, const attention_shape *largest, zero
                              void *stream, int deterministic);
 void attention_destroy(attention *a); /* NULL is allowed; waits for the stream */
 
-/* Bytes of device memory that attention_create will take, at most; a workspace that cuDNN asks for
-   comes on top, and attention_bytes tells all of it afterwards. */
+/* Bytes of device memory that attention_create will take, at most; the
+   workspace of cuDNN is not included. attention_bytes returns all bytes afterwards. */
 size_t attention_scratch_bytes(const attention_shape *largest, zero_type type, int deterministic);
 size_t attention_bytes(const attention *a);
 

@@ -219,8 +219,8 @@ static zero_result matmul(attention_cudnn *c, graph *g, descriptor a, descriptor
     return add(c, g, o, "operation of a product");
 }
 
-/* to = x (mode) b; b and choice may be NULL. choice: where it is true x, else b. axis: of
-   GEN_INDEX, whose result is the index along it. */
+/* to = x (mode) b; b and choice may be NULL. choice: the result is x where it is true, otherwise b.
+   axis: the axis of GEN_INDEX, which returns the index along this axis. */
 static zero_result pointwise_with(attention_cudnn *c, graph *g, cudnnPointwiseMode_t mode,
                                   cudnnDataType_t precision, int64_t axis, descriptor x,
                                   descriptor b, descriptor choice, descriptor to) {
@@ -401,9 +401,9 @@ static zero_result build_dk(attention_cudnn *c, graph *g, const layouts *l, cons
     return matmul(c, g, ds_transposed, b->q, dk);
 }
 
-/* dq = ds k, summed in f32 over tiles of keys, in the order in which they come, and rounded then.
-   Where the same bits are wanted the product is stored as it is, for which cuDNN takes other
-   kernels; its numerical notes alone (9.19) do not tell the two apart. */
+/* dq = ds k, summed in f32 over tiles of keys in the order of their arrival, then rounded. For
+   deterministic results the product is stored directly, and cuDNN chooses other kernels; the
+   numerical notes of cuDNN 9.19 do not distinguish the two. */
 static zero_result build_dq(attention_cudnn *c, graph *g, const layouts *l, const shared *b,
                             descriptor ds) {
     descriptor k, dq, sum;

@@ -30,7 +30,7 @@ static inline size_t most_longs(size_t R) { return R / SEGMENT_ROWS + 1; }
 /* Integers of a batch's lists: order, start, slot, longs. */
 static inline size_t list_ints(size_t R) { return R + (R + 1) + R + 3 * most_longs(R); }
 
-/* A block's: four of columns, and two of norms, whose 2C are half of the width. */
+/* Bytes of a block: four sums of columns, and two of norms, which have 2C columns. */
 static inline size_t partial_floats(const ops_limits *l) {
     const size_t columns = (size_t)COLUMN_BLOCKS * COLUMN_LANES * 8 + l->width;
     return (size_t)NORM_PARTS * l->width + 4 * columns;

@@ -1,5 +1,5 @@
-/* cuda_kernels.h - the kernels of ops_cuda.cu: what is not a matrix product or attention. All are
-   bound by memory, so a thread moves 16 bytes at a time and nothing is read twice from far away.
+/* cuda_kernels.h - the kernels of ops_cuda.cu, except matrix products and attention. All are bound
+   by memory, so a thread moves 16 bytes at a time and nothing is read twice from far away.
 
    Sums have a fixed order. Sums over rows are made in two stages: a fixed number of blocks,
    whatever the GPU, leave f32 partial sums (part, column), and finish_kernel adds these in order,
@@ -47,8 +47,8 @@ struct embed_lists {
     int segments, count;
 };
 
-/* The sum of a segment's rows of dout, to the gradient or to its slot (slot, C) of `sums`; of
-   segments whose token is in the tile, with which dwte begins. */
+/* Adds a segment's rows of dout, and stores the sum in the gradient or in its slot (slot, C) of
+   `sums`, if the segment's token is in the tile. dwte begins with the tile. */
 template <class NUM, int W>
 __global__ void embed_segment_kernel(void *dwte, zero_type grad_type, float *sums,
                                      const typename NUM::word *dout, const int *tokens,
@@ -519,8 +519,8 @@ __global__ void __launch_bounds__(CLASSIFIER_THREADS, CLASSIFIER_BLOCKS)
 
 /* ---- cross entropy, tile by tile ------------------------------------------------------------ */
 
-/* A block a row; see ops_softmax_tile. What is read of the row's state and target is read before
-   softmax_row's barrier, what is written behind it. */
+/* One block per row; see ops_softmax_tile. It reads the row's state and target before the barrier
+   of softmax_row, and writes after it. */
 template <class NUM, int W>
 __global__ void __launch_bounds__(CLASSIFIER_THREADS, CLASSIFIER_BLOCKS)
     softmax_tile_kernel(ops_softmax s, typename NUM::word *logits, const int *targets,

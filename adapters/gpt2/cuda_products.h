@@ -9,8 +9,8 @@
        dx (R, I) = dy (R, O) w      m = I  n = R  k = O   a = w               b = dy
        dw (O, I) += dy^T x          m = I  n = O  k = R   a = x               b = dy transposed
 
-   Epilogues: a bias has m elements and is added to every row of d; what GELU is applied to lies
-   beside d, in its layout. */
+   Epilogues: a bias has m elements and is added to every row of d; the input of GELU is
+   stored next to d, in the same layout. */
 #ifndef GPT2_CUDA_PRODUCTS_H
 #define GPT2_CUDA_PRODUCTS_H
 
@@ -47,7 +47,7 @@ typedef struct product_key {
     int32_t ta, tb; /* 1: lies transposed */
     int32_t extra;  /* product_extra */
     int32_t add;    /* d is of the gradients' type, and is added to */
-    int32_t align;  /* bytes; all operands begin at multiples of it */
+    int32_t align;  /* bytes; all operands begin at multiples of this */
     int32_t none;
 } product_key;
 
@@ -159,8 +159,8 @@ static cublasLtEpilogue_t product_epilogue(product_extra extra) {
     }
 }
 
-/* What is not worth asking: GELU beside rows that are no multiple of 8, which the interface
-   excludes; and in f32, where GELU is the own kernel's, exact to the last bits. */
+/* Cases without a request to cuBLASLt: GELU with rows that are no multiple of 8, which the
+   interface excludes; and f32, because the own kernel computes GELU exactly. */
 static int product_may_fuse(const products *p, const product_key *key) {
     const int gelu = key->extra == PRODUCT_GELU || key->extra == PRODUCT_GELU_BACKWARD;
     return !gelu || (OPS_FUSED_GELU && key->m % 8 == 0 && (p->type != ZERO_F32 || p->tf32));
@@ -228,7 +228,7 @@ static zero_result product_prefer(products *p, cublasLtMatmulPreference_t prefer
     return ZERO_OK;
 }
 
-/* Asks for an algorithm; x->works tells whether there is one. */
+/* Requests an algorithm, and sets x->works if there is one. */
 static zero_result product_choose(products *p, product *x, cublasLtMatmulPreference_t preference) {
     cublasLtMatmulHeuristicResult_t found[PRODUCT_CHOICES];
     int count = 0;
@@ -256,8 +256,8 @@ static zero_result product_make(products *p, product *x, const product_operands 
     return result;
 }
 
-/* What all operands are multiples of: 128 bytes as a rule. More is not told apart, so that the same
-   product has the same algorithm, and bits, wherever its operands lie. */
+/* Returns the alignment of all operands, at most 128 bytes. So the same product has the same
+   algorithm, and the same bits, at all addresses with this alignment. */
 static int32_t product_alignment(const product_operands *v) {
     const void *const all[] = {v->a, v->b, v->c, v->d, v->bias, v->aux};
     uintptr_t bits = 128;

@@ -1,13 +1,14 @@
 /* experts.c - see experts.h. Common subset of C11 and CUDA C++.
 
-   Where slots are, of N ranks, El experts each, c = capacity; a rank's own [E][c] is [N][El][c]:
+      The layout of the slots, for N ranks with El experts each and capacity c. [E][c] is
+   [N][El][c]:
 
-       at the rank of the rows   [to rank 0: expert 0 .. El-1 | to rank 1: expert El .. | ...]
-       at the rank of the experts, behind the all-to-all   [from rank 0: its El experts | from 1
-   ...]
+       on the rank that has the rows      [to rank 0: expert 0 .. El-1 | to rank 1: expert El .. |
+   ...] on the rank that has the experts, after the all-to-all               [from rank 0: its El
+   experts | from rank 1: ... | ...]
 
-   Products are of c rows, one source's for one expert: sums over sources are added in their order,
-   as one rank adds those of micro-steps. */
+   A product has the c rows that one rank sent to one expert. The sums over the sending ranks are
+   added in rank order, as one rank adds the sums of its micro-steps. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -384,7 +385,7 @@ struct experts {
     size_t bytes, grad_bytes;
     size_t numel[EXPERTS_TENSORS]; /* of a layer, or expert, of this rank's */
     int recompute, layers;
-    int longest, sets;     /* layers of a chunk at most; micro-batches whose values are kept */
+    int longest, sets; /* most layers of a chunk; number of micro-batches that keep their values */
     expert_values *values; /* [sets][longest] */
     int at;                /* where layer 0's would be in the set at hand */
     void *memory;
@@ -502,7 +503,7 @@ uint64_t experts_sent(const gpt2_config *cfg, const gpt2_run *run) {
     return experts_sent_of(cfg, run, sharers(run));
 }
 
-/* What operations are told. */
+/* The arguments of the operations. */
 static void set_routes(experts *x, const zero_config *c) {
     for (int i = 0; i < x->sets * x->longest; i++) {
         ops_route *t = &x->values[i].route;
@@ -615,7 +616,8 @@ static void *hidden_of(const experts *x, void *all, size_t s, size_t e, int reco
     return x->recompute < recompute ? slots_of(x, all, s, e, x->H) : all;
 }
 
-/* Expert e of layer i: from inbox to `to`. The bias behind a sum's parts is the first one's. */
+/* Expert e of layer i: from inbox to `to`. With tensor parallelism only the first rank adds the
+   bias. */
 static void expert_forward(experts *x, int i, size_t e, void *to) {
     const expert_values *v = values_of(x, i);
     const size_t l = (size_t)i * x->mine + e, n = x->capacity, C = x->C, H = x->H;

@@ -1,6 +1,6 @@
-/* experts.h - a mixture of experts in place of an MLP: GPT-2 whose every second block (1, 3, ...)
-   has E of them, of which a token asks k (Shazeer et al. 2017; GShard, Lepikhin et al. 2021;
-   Switch, Fedus et al. 2022).
+/* experts.h - a mixture of experts (MoE): every second block of GPT-2 (1, 3, ...) has E experts
+   instead of an MLP, and the router sends each token to its top k of them (Shazeer et al. 2017;
+   GShard, Lepikhin et al. 2021; Switch, Fedus et al. 2022).
 
    TENSORS of a context of their own, which joins that of all else (zero_config.joins), since
    experts shard over other ranks. Lm layers of experts; N ranks share a layer's experts, El = E / N
@@ -29,7 +29,7 @@
 
    TENSOR PARALLELISM. Every rank of a group has all rows, chooses the same slots, and computes its
    columns of each expert: what it gives is a part of a sum, which the model adds up, R rows forward
-   and R rows backward, as it does behind a dense MLP. The weights of choices, whose gradients are
+   and R rows backward, as after a dense MLP. Gradients of the weights of choices, which are
    products with whole results, are added up here: an all-reduce of R k floats, backward.
 
    ERRORS are sticky; the result is that of the first. */
@@ -55,8 +55,8 @@ int experts_is_layer(const gpt2_config *cfg, int block);
 /* Elements of gates and experts of the whole model. */
 size_t experts_numel(const gpt2_config *cfg);
 
-/* What is wrong with a mixture over so many ranks, and the nearest that can be. Errors: ARGUMENT.
- */
+/* Checks a mixture of experts over this number of ranks. The sentence has the nearest possible
+   number. Errors: ARGUMENT. */
 zero_result experts_check(const gpt2_config *cfg, int ranks, gpt2_error *err);
 
 /* What a rank has of them. */
@@ -92,8 +92,8 @@ zero_result experts_init(zero_ctx *z, const gpt2_config *cfg, const gpt2_paralle
 zero_result experts_hash(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                          uint64_t *hash);
 
-/* zero_read_tensor of one layer, or expert, of this rank's: elements [first, first + n) of it as it
-   is where nothing is cut. `out` may be NULL. COLLECTIVE over the ranks that have the same experts,
+/* zero_read_tensor for one layer, or expert, of this rank: elements [first, first + n) of the dense
+   tensor. `out` may be NULL. COLLECTIVE over the ranks that have the same experts,
    or parts of them. */
 zero_result experts_read(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
                          zero_kind kind, int layer, size_t first, size_t n, float *out);
@@ -106,7 +106,7 @@ int experts_place_of(const gpt2_config *cfg, const gpt2_parallel *how, const cha
 
 /* Slots of an expert for R rows of a rank. */
 size_t experts_capacity(const gpt2_config *cfg, size_t R);
-/* Bytes of memory of a model beside gpt2's own, of a run; 0 without experts. */
+/* Returns the bytes of memory of the experts in a run, in addition to those of gpt2.h. */
 size_t experts_bytes(const gpt2_config *cfg, const gpt2_run *run);
 /* Bytes that a rank sends in a micro-step of training, as zero_group_stats counts them: 4
    all-to-alls a layer of E capacity C numbers, of which (N-1)/N go to other ranks; of n

@@ -1,35 +1,38 @@
-/* gpt2.c - GPT-2 on any device: what gpt2.h promises, on top of ops.h and zero_plugin.h. Common
-   subset of C11 and CUDA C++.
+/* gpt2.c - implements gpt2.h on any device, with ops.h and zero_plugin.h. Common subset of C11 and
+   CUDA C++.
 
    Shapes in comments: R = B T rows, C channels, Vp padded vocabulary. Memory of one micro-step:
 
        kept     | x ln1 qkv atty res2 ln2 fch (gelu) of block 0 | of block 1 | ... | final norm |
        shared   | logits of a chunk of rows                                             |
-                | 4C gradients | what is computed again, of the block at hand |
+                | 4C gradients | recomputed values of the current block       |
 
-   The classifier runs when no block is under way, so its logits and the blocks' passing values
-   share memory. `recompute` moves values from kept to shared; no other code depends on it, except
-   for the line that computes them again.
+      The classifier never runs while a block runs, so its logits and the temporary values of blocks
+   share memory. `recompute` moves values from kept to shared. No other code depends on it, except
+   for the line that recomputes them.
 
-   PARTS. Cp, NHp and Vr are what this rank has of channels, heads and the vocabulary's rows, Rp of
-   the rows between layers: C, NH, Vp and R where the model is whole. tensor_parallel.h says where
-   parts meet; what is (R, C) has this rank's Rp rows in their place among all (own).
+      PARTS. Cp, NHp and Vr are this rank's numbers of channels, heads and vocabulary rows, and Rp
+   its number of rows between layers. Without tensor parallelism they are C, NH, Vp and R.
+   tensor_parallel.h describes the communication. In an array (R, C), this rank's Rp rows keep their
+   position (own).
 
-   AWAY. With GPT2_RECOMPUTE_AWAY inputs of blocks take turns in WINDOW places; block i's of a chunk
-   is at i % WINDOW. Forward sends each away as soon as it is there, and waits for one that is on
-   its way before its place is written again; backward asks for the last WINDOW, then for one more
-   as soon as a block is done with its place. What the last blocks of a whole model leave in their
-   places stays there, since backward follows at once; between forward and backward of a pipeline's
-   chunk others come, so that all inputs go, but for those that are another stage's message.
+      AWAY. With GPT2_RECOMPUTE_AWAY the inputs of blocks are offloaded, and WINDOW buffers hold the
+   current ones; block i of a chunk uses buffer i % WINDOW. Forward offloads each input as soon as
+   it is computed, and waits for the copy before it writes the buffer again. Backward fetches the
+   last WINDOW inputs, then one more each time that a block has read its buffer. In a model that is
+   one stage, the inputs of the last WINDOW blocks stay in their buffers, because backward follows
+   at once. In a pipeline other chunks run between forward and backward, so all inputs are
+   offloaded, except those that are messages of another stage.
 
-   TILES. With wte in tiles the classifier goes through them twice. Behind the final norm, tile by
-   tile: logits, what is known of their softmax so far, and the mean row of wte under it, which with
-   the target's row makes the loss and the gradient of the final norm's output. At the end of
-   backward, tile by tile again: the same logits, their gradient, and from it the tile's, to which
-   the lookup adds. So a tile's gradient is open once, and takes turns with the blocks' in memory;
-   with two uses, as wte has when it is whole, each would have to stay until the pass ends. Where
-   lookup and classifier are apart (an untied model's tensors, a pipeline's stages) a tile's
-   gradient is that of one of the two: the classifier's is made behind its first round. */
+      TILES. With wte in tiles the classifier reads all tiles twice. After the final norm it
+   computes, tile by tile, the logits, the running softmax, and the mean row of wte under the
+   softmax. This mean row and the target's row give the loss and the gradient of the final norm's
+   output. At the end of backward it computes, tile by tile, the same logits, their gradient, and
+   the gradient of the tile, to which the lookup adds its part. So each tile's gradient is used
+   once, and tiles and blocks share the memory of gradients. (A whole wte is used twice, so its
+   gradient stays until the pass ends.) If lookup and classifier have separate tensors (an untied
+   model, a pipeline), each computes its own gradient; the classifier does so after its first round.
+ */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -234,7 +237,7 @@ void gpt2_describe_tiled(const gpt2_config *cfg, int rows, zero_tensor_desc out[
 
 static size_t tensor_numel(const zero_tensor_desc *d) { return d->numel * (size_t)d->layers; }
 
-/* The classifier of an untied model, cut as wte is, behind all other units. */
+/* The classifier of an untied model, divided like wte, after all other units. */
 static void describe_classifier(zero_tensor_desc out[GPT2_MOST_TENSORS]) {
     const zero_tensor_desc *wte = &out[GPT2_WTE];
     out[GPT2_LMHEADW] = MATRIX(lmheadw, wte->numel, wte->layers, out[GPT2_LNFB].unit + 1);
@@ -458,9 +461,9 @@ struct gpt2_model {
     experts *moe;               /* NULL: there are none */
     size_t trained;             /* training steps since its sums were last taken */
     int counts;                 /* this pass is a training's */
-    size_t kept;                /* tokens whose keys and values gpt2_next_logits finds in qkv */
-    size_t position;            /* position of the first token of this pass; 0 except there */
-    float aux;                  /* of its auxiliary loss, in this pass */
+    size_t kept;     /* number of tokens that have keys and values in qkv, for gpt2_next_logits */
+    size_t position; /* position of the first token of this pass; 0 except there */
+    float aux;       /* of its auxiliary loss, in this pass */
     size_t C, V, Vp, T;
     size_t Cp, heads, Vr;     /* this rank's part: of the channels, heads, rows of the vocabulary */
     size_t row;               /* the first of these */
@@ -474,8 +477,8 @@ struct gpt2_model {
     int longest, slots;       /* blocks of a chunk at most; sets of values that are kept */
     block_values *sets;       /* [slots][longest + 1] */
     int first, count;         /* the chunk at hand: its first block on this rank, and how many */
-    block_values *blocks;     /* its set: count, and one more whose x is what goes on, or the input
-                                 of the final norm */
+    block_values *blocks;     /* its set: count blocks, and one more for the output: its x, or the
+                                 input of the final norm */
     void *norm_x;             /* (Rp, C) the latter */
     void *sum_x;              /* (R, C) dres, where it is not another stage's message */
     void *lnf;                /* (R, C) */
@@ -492,11 +495,11 @@ struct gpt2_model {
     void *logits;             /* (chunk, Vp), overlapping d4c and what blocks compute again */
     size_t chunk;             /* rows of the classifier at once */
     spill *away;              /* inputs of blocks, a record each; NULL: all are kept */
-    int slot;                 /* the chunk at hand: of its set, whose records these are */
-    void *window[WINDOW];     /* (Rp, C) where inputs take turns */
+    int slot;                 /* set of the current chunk; it selects the records */
+    void *window[WINDOW];     /* (Rp, C) buffers of the current inputs */
     int leaving[WINDOW];      /* the record that is on its way from there; -1: none */
     ops_softmax softmax;      /* (R): of tiles; its losses are these */
-    float *mean;              /* (R, C) the mean row of wte, beside logits */
+    float *mean;              /* (R, C) the mean row of wte; used with logits */
     float *most;              /* (R) of parts: the largest logits of all ranks */
     void *line;               /* (Vp) of parts: logits of one token */
     float scale;              /* of the losses' gradient in this pass */
@@ -793,7 +796,7 @@ static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_er
     return ZERO_OK;
 }
 
-/* Tiles must be those that the context was told of. */
+/* Checks that the tiles are those of the context. */
 static zero_result check_units(const gpt2_model *m, gpt2_error *err) {
     const int needed = units_of(m);
     zero_plan plan;
@@ -889,7 +892,7 @@ static const block_values *block_at(const gpt2_model *m, size_t l) {
 /* Of model m and layer l: a tensor of numel elements, and its gradient. */
 #define PARAM(name, numel) element(m->params.name, l *(numel), m->bytes)
 #define GRAD(name, numel)  element(m->grads.name, l *(numel), m->grad_bytes)
-/* The same of an MLP's, whose layers are those of the blocks that have one. */
+/* The same for tensors of the MLPs. They have a layer for each block with a dense MLP. */
 static size_t mlp_of(const gpt2_model *m, size_t l) { return m->moe ? l / 2 : l; }
 #define MLP_PARAM(name, numel) element(m->params.name, mlp_of(m, l) * (numel), m->bytes)
 #define MLP_GRAD(name, numel)  element(m->grads.name, mlp_of(m, l) * (numel), m->grad_bytes)
@@ -1031,8 +1034,8 @@ static zero_result hook(gpt2_model *m, zero_result result) {
     return plugin(&m->error, m->z, result);
 }
 
-/* Tile i of wte, or all that this rank has of it; and where it begins among parameters and
-   gradients while its unit is open. */
+/* Returns tile i of wte, or this rank's part; then its addresses in parameters and gradients while
+   its unit is open. */
 static ops_tile tile_at(const gpt2_model *m, size_t i) {
     ops_tile t;
     t.first = m->row + i * m->tile_rows;
@@ -1061,7 +1064,7 @@ static void *class_grad(const gpt2_model *m, const ops_tile *t) {
 /* Where rows of wte are put together: parts of a sum are so before they are this rank's rows. */
 static void *embedded(const gpt2_model *m) { return m->tp.sequence ? m->dc : m->blocks[0].x; }
 
-/* Rows whose token another rank has are zeros. */
+/* Clears the rows, because another rank may have the token of a row. */
 static void embed_begin(gpt2_model *m, size_t R) {
     if (m->tp.group) ops_clear(m->ops, embedded(m), R * m->C * m->bytes);
 }
@@ -1291,8 +1294,10 @@ static void begin_part(gpt2_model *m, size_t R) {
     ops_clear(m->ops, m->dc, R * m->C * m->bytes);
 }
 
-/* To dc, that of lnf, and losses, behind all tiles. Of parts: dc is a part of a sum, whose mean
-   rows are by this rank's largest logit: `factor` is what they are divided by. */
+/* After all tiles: writes the losses, and to dc the gradient of lnf. With tensor parallelism dc is
+   a part of a sum; its mean rows are relative to this rank's largest logit, and `factor` corrects
+   it.
+ */
 static void end_tiles(gpt2_model *m, size_t R, int train, float scale) {
     ops_softmax s = m->softmax;
     if (m->tp.group) {
@@ -1577,7 +1582,8 @@ static zero_result read_logits(gpt2_model *m, float *logits, size_t row, const o
     return outcome(m);
 }
 
-/* Tokens of a sequence, rounded up to what ranks can divide: none sees those behind it. */
+/* Copies the tokens of a sequence, and pads them to a number that the ranks can divide. No token
+   attends to a later one. */
 static zero_result take_sequence(gpt2_model *m, const int *inputs, size_t t, size_t padded) {
     int *all = (int *)calloc(padded, sizeof *all);
     if (!all) return refuse(&m->error, ZERO_ERR_MEMORY, "no memory for %zu tokens", padded);
@@ -1611,8 +1617,8 @@ static int keeps_keys(const gpt2_model *m) {
            && m->run.recompute < GPT2_RECOMPUTE_BLOCK && 3 * m->Cp * m->bytes % 16 == 0;
 }
 
-/* Forward of tokens `position` .. t - 1 of a sequence whose earlier ones are kept, padded to a
-   number of tokens that ranks can divide. */
+/* Runs forward for tokens `position` .. t - 1 of a sequence, padded to a number that the ranks can
+   divide. The keys and values of earlier tokens are kept. */
 static zero_result sequence_logits(gpt2_model *m, const int *inputs, size_t t, size_t padded,
                                    float *logits) {
     const size_t first = m->position;

@@ -1,6 +1,6 @@
 /* gpt2.h - GPT-2 trained through zero_plugin.h: tensor table, initialisation, forward, backward.
 
-   EXAMPLE: all that a trainer does with it
+   EXAMPLE of a trainer
        gpt2_config cfg;
        gpt2_run run = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL, NULL}; // B, T, recompute, type, ...
        gpt2_error err;
@@ -35,14 +35,14 @@
      part     what a rank of a tensor-parallel group has of a tensor, see gpt2_parallel
 
    TYPES. Parameters and activations are stored in the type of the context; gradients of parameters
-   in what zero_query_config says of cfg.grads. What is computed is computed in f32 and rounded when
-   it is stored; in bf16 and f16 matrix products multiply rounded numbers and add in f32. Losses,
+   in the type of cfg.grads that zero_query_config returns. Operations compute in f32 and round each
+   stored number; in bf16 and f16, matrix products multiply rounded numbers and add in f32. Losses,
    and what norms and softmaxes keep of a row, are f32. F16 needs the loss scale that the example
    passes on.
 
    THREADS. A model belongs to one host thread, the one of its zero_ctx; inside, OpenMP uses as many
-   threads as omp_get_max_threads() told gpt2_create. At a fixed number of threads the same inputs
-   give the same bits, wherever memory lies and whatever `recompute` is.
+   threads as omp_get_max_threads() returned in gpt2_create. At a fixed number of threads the same
+   inputs give the same bits, wherever memory lies and whatever `recompute` is.
 
    CUDA. Everything runs on zero_config.stream, and only what says SYNC waits for it. Token indices
    are copied before a call returns. Errors that a GPU reports late come with the next call.
@@ -273,9 +273,9 @@ typedef struct gpt2_run {
     int tf32;       /* CUDA, f32: products round their operands to TF32: faster, 11 bits */
     int any_order;  /* CUDA with cuDNN: gradients of attention add up in any order: faster, without
                        a matrix of T x T in memory, and not the same bits each time */
-    int tile_rows;  /* as gpt2_describe_tiled was told; 0: whole. The classifier then sees logits of
-                       one tile at a time: losses and gradients are those without tiles, roundings
-                       apart, and its products are 4 where they were 3 */
+    int tile_rows;  /* rows of a tile, as in gpt2_describe_tiled; 0: wte is whole. The classifier
+                       sees the logits of one tile at a time: losses and gradients are those without
+                       tiles up to rounding, and it needs 4 products instead of 3 */
     const char *folder; /* AWAY on the CPU: folder of the file; only gpt2_create reads it */
     const gpt2_parallel *parallel; /* NULL: the model is whole. Copied */
 } gpt2_run;
@@ -336,10 +336,10 @@ zero_result gpt2_take_losses(gpt2_model *m, double *mean);
    were dropped, all together. */
 zero_result gpt2_take_experts(gpt2_model *m, double *aux, double *dropped);
 
-/* Forward only, inside a ZERO_EVAL pass. inputs, targets: rows x T, rows 0..B; with 0 rows (a rank
-   whose share of the data is used up) the hooks still run. *loss: the SUM of the cross entropies of
-   the rows * T tokens, in nats; divide the sum over calls and ranks by the number of tokens.
-   COLLECTIVE through its hooks, SYNC. Errors: as gpt2_train_step. */
+/* Forward only, inside a ZERO_EVAL pass. inputs, targets: rows x T, rows 0..B; with 0 rows, on a
+   rank without data, the hooks still run. *loss: the SUM of the cross entropies of the rows * T
+   tokens, in nats; divide the sum over calls and ranks by the number of tokens. COLLECTIVE through
+   its hooks, SYNC. Errors: as gpt2_train_step. */
 zero_result gpt2_loss(gpt2_model *m, const int *inputs, const int *targets, int rows, double *loss);
 
 /* Copies the first n of the rows * T cross entropies of the last gpt2_loss, token by token, of this
@@ -376,7 +376,7 @@ typedef struct gpt2_chunk {
 
 /* The blocks of a chunk, with the lookup before the first one's; final norm and classifier are
    backward's, which follows a last chunk's forward at once. Hooks, COLLECTIVE, errors: as
-   gpt2_train_step, which is the two behind one another where there is one stage. */
+   gpt2_train_step, which makes both calls if there is one stage. */
 zero_result gpt2_chunk_forward(gpt2_model *m, const gpt2_chunk *c);
 zero_result gpt2_chunk_backward(gpt2_model *m, const gpt2_chunk *c, float loss_factor);
 /* After a last chunk's forward, in a ZERO_EVAL pass: the sum of its losses, as gpt2_loss. */
@@ -410,7 +410,7 @@ size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run);
                      sequence parallelism 2 U (NORM) or 3 U (BLOCK, AWAY)
        embedding, classifier  2 U each
        loss          three all-reduces of B T f32
-    Of a pipeline what its stage has; and what experts_sent says, of an expert group and beside. */
+    In a pipeline, the bytes of its stage. experts_sent has those of experts. */
 uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run);
 
 /* Floating-point operations per token of a training step, forward and backward: 6 per parameter

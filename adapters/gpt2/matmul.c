@@ -8,7 +8,7 @@
 
 #include <dnnl.h>
 
-/* A product that oneDNN has been told of. Memory objects: where they lie is told at every call. */
+/* A product that oneDNN has prepared. Each call sets the addresses of the memory objects. */
 typedef struct made {
     matmul is;
     dnnl_primitive_t product; /* NULL: this place is free */
@@ -177,7 +177,7 @@ static void drop(made *p) {
     memset(p, 0, sizeof *p);
 }
 
-/* ---- what is kept -------------------------------------------------------------------------- */
+/* ---- kept products ------------------------------------------------------------------------- */
 
 int matmul_reserve(matmuls *s, size_t bytes) {
     if (bytes <= s->scratch_bytes) return dnnl_success;
@@ -191,7 +191,7 @@ void *matmul_scratch(matmuls *s, size_t bytes) {
     return matmul_reserve(s, bytes) ? NULL : s->scratch;
 }
 
-/* What is off costs nothing: the engine is made when a product wants it. */
+/* The engine is created for the first product that needs it. */
 static dnnl_status_t need_engine(matmuls *s) {
     if (!s->engine) TRY(dnnl_engine_create(&s->engine, dnnl_cpu, 0));
     return s->stream ? dnnl_success

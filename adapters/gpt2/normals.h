@@ -1,5 +1,5 @@
-/* normals.h - normal numbers of a stream of draws, without libm, whose last bits differ between C
-   libraries. Common subset of C11 and CUDA C++. */
+/* normals.h - normal numbers of a stream of draws. They do not use libm, because its last bits
+   differ between C libraries. Common subset of C11 and CUDA C++. */
 #ifndef NORMALS_H
 #define NORMALS_H
 

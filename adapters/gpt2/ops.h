@@ -80,7 +80,7 @@ typedef struct ops_layer {
     size_t rows, in, out;
 } ops_layer;
 
-/* CPU, f32: chooses how products run; see products_open, whose lines are those of the layers. CUDA:
+/* CPU, f32: chooses how products run; see products_open. Its lines are the layers. CUDA:
    cuBLASLt chooses, and a path is UNSUPPORTED. Errors: ARGUMENT, with a sentence in `why`
    (OPS_SENTENCE bytes). */
 zero_result ops_choose_products(products_choice *c, const char *path, const ops_layer *layers,
@@ -264,7 +264,8 @@ void ops_softmax_begin(ops_ctx *o, const ops_softmax *s, size_t R);
    factor = e^(s.most - most); s.most = most. */
 void ops_softmax_meet(ops_ctx *o, const ops_softmax *s, const float *most, size_t R);
 /* factor = sum / factor: what ops_softmax_dx needs for its sum, where `mean` is by the largest
-   logit that this rank has seen. Infinite where that is nothing beside the others'. */
+   logit that this rank has seen. It is infinite if this rank's logits are
+   negligible. */
 void ops_softmax_share(ops_ctx *o, const ops_softmax *s, size_t R);
 
 /* Call after all tiles. */

@@ -118,7 +118,7 @@ static inline vec vec_zip_high(vec a, vec b) {
 enum {
     TILE_N = 2 * LANES,
     PAD = 32,
-    QUERIES = 64, /* queries whose scores are held at once */
+    QUERIES = 64, /* number of queries that have scores in memory */
     GAP = 16      /* between rows of scores: rows a power of two apart share few sets of a cache */
 };
 
@@ -249,7 +249,7 @@ static void lay_out(ops_ctx *o) {
     o->thread_floats += vocab > ROOMS * o->room ? vocab : ROOMS * o->room;
 }
 
-/* Of 16-bit products: oneDNN's scratch or conversion's blocks, told before it is known which. */
+/* Scratch memory of 16-bit products: for oneDNN or for conversion, before either is chosen. */
 static size_t product_bytes(const ops_ctx *o) {
     return o->threads * SCRATCH_BYTES > BLOCKS_BYTES ? o->threads * SCRATCH_BYTES : BLOCKS_BYTES;
 }
@@ -375,8 +375,8 @@ static void fail_product(ops_ctx *o, int status, size_t m, size_t n, size_t k) {
          matmul_sentence(status));
 }
 
-/* Of the context's types, without gaps. A product whose a lies transposed is a gradient of weights,
-   and is added to c. */
+/* Matrices of the context's types, without gaps. If a is transposed, the product is a gradient of
+   weights and is added to c. */
 static matmul product_shape(const ops_ctx *o, char ta, char tb, size_t m, size_t n, size_t k) {
     const int add = ta == 'T';
     const matmul p = {
@@ -559,7 +559,7 @@ void ops_linear_residual(ops_ctx *o, void *out, const void *x, const void *in, c
     ops_add_bias(o, out, x, out, bias, R, O);
 }
 
-/* The shapes whose rates are measured: x (R, I), y (R, O) and w (O, I). Small products can be
+/* The shapes for the measured rate: x (R, I), y (R, O) and w (O, I). Small products can be
    faster than large ones, and which of the three products of a layer is the fastest depends on the
    processor. */
 enum { RATE_SHAPES = 3, RATE_PRODUCTS = 3, RATE_NUMBERS = 768 * 3072 /* of the largest matrix */ };
@@ -861,8 +861,8 @@ static inline float of_bits(uint32_t u) {
     return x;
 }
 
-/* A number whose order among others is that of x; NaN is above all. Compilers make vectors of a
-   maximum of these, but not of one of floats, unless told that there is no NaN. */
+/* Returns an integer with the same order as x; NaN is above all others. Compilers vectorize the
+   maximum of these integers, but not of floats, unless an option excludes NaN. */
 static inline int32_t order_of(float x) {
     int32_t i;
     memcpy(&i, &x, sizeof i);
@@ -879,9 +879,10 @@ static inline float of_order(int32_t i) {
 /* e^x within 1.5 ulp for -87 < x < 88; 0 below, e^88 above; NaN stays NaN.
    x = n ln 2 + r; adding 1.5 * 2^23 rounds to n and leaves it in the low bits of the sum. ln 2 is
    split so that n times its first part is exact. The polynomial is fitted to (e^r - 1 - r) / r^2
-   on |r| < 0.347, relative error of e^r 4e-9. The 0 is a mask: of a choice gcc makes a jump around
-   the polynomial where vectors have no masks (AVX2), and no vectors; -fno-trapping-math would make
-   vectors of it, but takes (float)(int)x for trunc, which has a -0. */
+   on |r| < 0.347, relative error of e^r 4e-9. The result 0 is a
+   mask, because without vector masks (AVX2) gcc compiles a condition to a jump and does not
+   vectorize. -fno-trapping-math would vectorize it, but replaces (float)(int)x by trunc, which
+   returns -0. */
 static inline float exp_of(float x) {
     const float top = x > 88.0f ? 88.0f : x;
     const float shifted = FMA(top, 1.44269504f, 12582912.0f), n = shifted - 12582912.0f;
@@ -1217,9 +1218,9 @@ static inline float row_exp(float *p, float most, uint32_t all) {
 }
 
 /* p (TILE_M, ld) from scores of queries i.. becomes probabilities times their denominators, zeros
-   where nothing is seen; share: 1 / denominators; lse: their logarithms. What is hidden is
-   -infinity: a number would have a share where all that is seen has overflowed. Rows take each step
-   together: one row alone is a long chain of dependent instructions. */
+   where nothing is seen; share: 1 / denominators; lse: their logarithms. Hidden
+   scores are -infinity, because a number would count if all visible scores overflow. The loops
+   handle several rows together: one row alone is a long chain of dependent instructions. */
 static void softmax_rows(float *p, size_t ld, size_t i, float *share, float *lse) {
     const uint32_t all = columns(i + TILE_M);
     float most[TILE_M], sum[TILE_M];

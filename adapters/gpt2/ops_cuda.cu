@@ -5,8 +5,9 @@
 
    FUSED. A product adds its bias, and the residual that its output is added to; in 16 bits, and in
    TF32, it also applies GELU, keeping what GELU was applied to, and multiplies by GELU's slope on
-   the way back. What cuBLASLt refuses is done by a plain product and a kernel: found out when a
-   shape is first met, and told by ops_product_path; so is a plain product that it does not have.
+   the way back. If cuBLASLt refuses this, a plain product and a kernel compute it.
+   The first product of a shape finds this out, and ops_product_path reports it, as it reports a
+   missing plain product.
    Gradients of biases are sums by a kernel of their own in every case: an epilogue would store
    them, rounded to 16 bits, where they are to be added in f32 and rounded once.
 
@@ -50,13 +51,13 @@
 enum {
     STAGINGS = 2,         /* batches that may be on their way */
     BLOCKS_PER_SM = 16,   /* of kernels that walk rows */
-    MOST_ODD_WIDTH = 4096 /* of a norm whose rows are no multiple of 16 bytes */
+    MOST_ODD_WIDTH = 4096 /* of a norm with rows that are no multiple of 16 bytes */
 };
 
 /* Host memory for a batch: tokens, targets, and the lists of embed_lists. */
 typedef struct staging {
     int *memory;      /* pinned; NULL: not made */
-    cudaEvent_t sent; /* what is in it has been copied */
+    cudaEvent_t sent; /* its contents have been copied */
 } staging;
 
 struct ops_ctx {
@@ -69,7 +70,7 @@ struct ops_ctx {
     char *memory;             /* on the device: all that follows */
     void *workspace;          /* cuBLASLt's */
     float *partial;           /* sums of columns by parts, of all pending jobs */
-    size_t partial_used;      /* floats of it */
+    size_t partial_used;      /* floats in use */
     finish_jobs pending;      /* see ops_sums_begin */
     int held;
     float *segments;   /* (slots, width / 2) see embed_segment_kernel */
@@ -77,7 +78,7 @@ struct ops_ctx {
     embed_lists embed; /* pointers into lists; order NULL: not sorted yet */
     staging stagings[STAGINGS];
     staging *last;    /* has the last batch */
-    size_t last_rows; /* of it */
+    size_t last_rows; /* rows of the last batch */
     unsigned batches; /* so far: the next takes stagings[batches % STAGINGS] */
     int *chain;       /* host: (vocab + rows), see sort_tokens */
     double *sum;      /* host, pinned: ops_take_sum's */
@@ -106,7 +107,7 @@ static int worked(ops_ctx *o, cudaError_t e, const char *call) {
 }
 #define WORKED(o, call) worked(o, call, #call)
 
-/* A kernel on the context's stream; a launch that is refused says so at once. */
+/* Launches a kernel on the context's stream, and reports a refused launch at once. */
 #define RUN(o, kernel, grid, block, ...)                                                           \
     do {                                                                                           \
         OPS_LAUNCH(kernel, grid, block, 0, (o)->stream, __VA_ARGS__);                              \
@@ -167,7 +168,7 @@ size_t ops_logits_budget(void) { return cuda_logits_budget(); }
 void *ops_alloc(size_t bytes) {
     void *memory = NULL;
     if (cudaMalloc(&memory, bytes ? bytes : 1) == cudaSuccess) return memory;
-    (void)cudaGetLastError(); /* it is told by NULL */
+    (void)cudaGetLastError(); /* NULL reports it */
     return NULL;
 }
 
@@ -203,7 +204,7 @@ void ops_download(ops_ctx *o, float *host, const void *device, zero_type type, s
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-/* What is known before anything is allocated. */
+/* Known before anything is allocated. */
 static void check_limits(ops_ctx *o) {
     const size_t wide = o->type == ZERO_F32 ? 4 : 8, width = o->limits.width / 4;
     const size_t widest = (size_t)NORM_THREADS * NORM_MOST * wide;
@@ -439,7 +440,7 @@ void ops_embed(ops_ctx *o, void *out, const int *tokens, const void *wte, const 
 #undef USE
 }
 
-/* Sorts the last batch's tokens, if that was not done yet. 1: rows are those of it. */
+/* Sorts the tokens of the last batch, if that was not done yet. Returns 1 if it has these rows. */
 static int lists_are_sent(ops_ctx *o, size_t R, size_t C) {
     if (o->status || !R) return 0;
     if (C > o->limits.width / 2 || R != o->last_rows) {
@@ -516,7 +517,7 @@ void ops_add_bias(ops_ctx *o, void *out, const void *x, const void *y, const voi
 #undef USE
 }
 
-/* Adds what is pending to its gradients, in one launch. */
+/* Adds all pending sums to their gradients, in one launch. */
 static void finish_pending(ops_ctx *o) {
     const dim3 block(COLUMN_LANES, COLUMN_ROWS);
     if (!o->status && o->pending.count)

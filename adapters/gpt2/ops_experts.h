@@ -28,7 +28,7 @@ typedef struct ops_route {
     int *slots;                       /* (R, k) slots of a row's choices; -1: dropped */
     int *choices;                     /* (R, k) the experts */
     int *rows;                        /* (E capacity) r k + j of the row in each slot; -1: empty */
-    float *shares;                    /* (E) share of all rows whose first choice is e */
+    float *shares;                    /* (E) share of the rows that have e as first choice */
     double *sums;                     /* (E, 2) CUDA: of each expert, for the totals */
 } ops_route;
 

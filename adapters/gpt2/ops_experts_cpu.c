@@ -1,5 +1,5 @@
 /* ops_experts_cpu.c - see ops_experts.h. Rows are independent of each other, but for their places
-   in the experts' slots, which one thread deals; sums go over rows in order. */
+   in the experts' slots, which one thread assigns; sums add rows in order. */
 #include "ops_experts.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* ops_experts_cuda.cu - see ops_experts.h. A thread has an element, a row or an expert, and adds up
-   in order: the same bits every time. What is dealt, the places in experts' slots, one thread of
-   each expert counts over all rows. */
+   in order: the same bits every time. One thread per expert assigns
+   the places in its slots, in the order of rows. */
 #include "ops_experts.h"
 
 #include "cuda_bytes.h"
@@ -24,7 +24,7 @@ static unsigned blocks_for(size_t n) {
     return (unsigned)(blocks < 1 ? 1 : blocks > MOST_BLOCKS ? (size_t)MOST_BLOCKS : blocks);
 }
 
-/* Of n threads. A launch that fails is told by the next operation of ops_cuda.cu. */
+/* Launches n threads. The next operation of ops_cuda.cu reports a failed launch. */
 #define RUN(t, kernel, n, ...)                                                                     \
     OPS_LAUNCH(kernel, blocks_for(n), THREADS, 0, (cudaStream_t)(t)->stream, __VA_ARGS__)
 #define FOR_TYPE(t, use)                                                                           \

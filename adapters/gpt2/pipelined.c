@@ -30,8 +30,7 @@ struct gpt2_pipeline {
     gpt2_error error;
 };
 
-/* ---- what is known before anything is built
- * ------------------------------------------------------ */
+/* ---- known before the context is built ------------------------------------------------------ */
 
 static pipeline_shape shape_of(const gpt2_stage *s, int micro, int forward_only) {
     const pipeline_shape shape = {s->stages, micro, s->chunks, forward_only};
@@ -214,7 +213,7 @@ const char *gpt2_pipeline_error(const gpt2_pipeline *p) { return p->error.senten
 
 /* ---- passes ---- */
 
-/* Behind a host's function: the model's sentence, or the context's. */
+/* Copies the error of a function of the trainer: the model's sentence, or the context's. */
 static zero_result failed(gpt2_pipeline *p, zero_result result) {
     if (result == ZERO_OK) return ZERO_OK;
     const char *why = gpt2_last_error(p->model);
@@ -391,7 +390,7 @@ static zero_result share_logits(gpt2_pipeline *p, float *logits, size_t n) {
     return result;
 }
 
-/* One sequence of t tokens; what stands behind them is seen by none of them. */
+/* One sequence of t tokens. They do not attend to the tokens after them. */
 typedef struct sequence {
     const int *tokens;
     size_t t, all;

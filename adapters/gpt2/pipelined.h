@@ -45,15 +45,17 @@ size_t gpt2_pipeline_bytes(const gpt2_config *cfg, const gpt2_run *run, int micr
 uint64_t gpt2_pipeline_sent(const gpt2_config *cfg, const gpt2_run *run, int micro_steps);
 
 /* Announces the order of a step (zero_pass_order): its first one gathers ahead, too, and the plan
-   counts its gathers. Of a stage with neighbours, behind gpt2_announce; tiles: of wte, gpt2_tiles.
+   counts its gathers. Call it after gpt2_announce, if the stage has neighbours. tiles: from
+   gpt2_tiles.
    Errors: those of zero_pass_order. */
 zero_result gpt2_pipeline_order(zero_ctx *z, const gpt2_config *cfg, const gpt2_stage *stage,
                                 int tiles, int micro_steps);
 
-/* For a model that was made with that stage, and m micro-batches a step. stage NULL, or whole:
-   there is no pipeline, and what looks at the model goes batch by batch. wires: CUDA: the
+/* Opens a pipeline for a model that was made with this stage, and m micro-batches per step. stage
+   NULL, or whole: there is no pipeline, and evaluation runs batch by batch. wires: CUDA: the
    stream of stage->pp, which is otherwise idle then; CPU: NULL. All are borrowed. On error *p is
-   NULL. Errors: ARGUMENT (m that the schedule cannot take, with what is nearest), MEMORY. */
+   NULL. Errors: ARGUMENT (a number of micro-steps that the schedule cannot use; the sentence
+   has the nearest), MEMORY. */
 zero_result gpt2_pipeline_open(gpt2_pipeline **p, zero_ctx *z, gpt2_model *model,
                                const gpt2_stage *stage, int micro_steps, void *wires,
                                gpt2_error *err);

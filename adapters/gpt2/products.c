@@ -29,7 +29,7 @@ enum {
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/* A block (rows, columns) of a matrix whose rows lie `gap` apart. */
+/* A block (rows, columns) of a matrix; `gap` elements from row to row. */
 static void copy_block(float *to, const float *from, size_t rows, size_t columns, size_t gap) {
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static)

@@ -96,7 +96,7 @@ static int say_file(char *sentence, size_t bytes, const char *path, const char *
     return 1;
 }
 
-/* Under another name first: nobody reads half of it. */
+/* Writes under another name first, so that no process reads a part of the file. */
 static int write_choice(const products_choice *c, const char *path, size_t threads, char *sentence,
                         size_t bytes) {
     char text[PRODUCTS_TEXT], part[1024];

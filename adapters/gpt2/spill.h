@@ -33,8 +33,8 @@ typedef struct spill_shape {
 
 enum { SPILL_SENTENCE = 256 };
 
-/* Room for all records is made sure of here. Errors: ARGUMENT, MEMORY, DEVICE. On error *s is NULL,
-   and `why` (SPILL_SENTENCE bytes) says what is the matter. */
+/* Reserves the space of all records. Errors: ARGUMENT, MEMORY, DEVICE. On error *s is NULL,
+   and `why` (SPILL_SENTENCE bytes) has the reason. */
 zero_result spill_create(spill **s, const spill_shape *shape, char *why);
 void spill_destroy(spill *s); /* NULL is allowed; waits */
 

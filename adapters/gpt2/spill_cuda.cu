@@ -1,9 +1,9 @@
-/* spill_cuda.cu - spill.h on CUDA: records lie in pinned memory of the host; copies run on a stream
-   of their own, beside what computes.
+/* spill_cuda.cu - spill.h on CUDA: records are in pinned CPU memory. Copies run on a separate
+   stream, overlapped with computing.
 
-   A put or get begins behind an event of the stream that computes, recorded when it is called: by
-   then the value is there, or whoever read the memory before is done. An event per record tells
-   that its last copy is over, and spill_await lets the computing stream wait for it. */
+   A put or get begins after an event of the computing stream, which is recorded at the call. At
+   this event the value is written, or earlier readers of the memory are done. One event per record
+   marks the end of its last copy, and spill_await makes the computing stream wait for it. */
 #include "spill.h"
 
 #include <stdio.h>
@@ -41,7 +41,7 @@ static void spill_open(spill *s) {
     }
     if (!WORKED(s, cudaMallocHost((void **)&s->memory, (size_t)s->records * s->bytes))) {
         s->memory = NULL;
-        (void)cudaGetLastError(); /* it is told */
+        (void)cudaGetLastError(); /* the caller reports it */
         return;
     }
     if (!WORKED(s, cudaStreamCreateWithFlags(&s->copies, cudaStreamNonBlocking))) return;

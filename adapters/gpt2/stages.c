@@ -122,7 +122,7 @@ static int is_here(const gpt2_config *cfg, const gpt2_stage *s, int tensor) {
 /* Units of wte, or of an untied classifier. */
 static int units_of_rows(int tiles) { return tiles ? tiles : 1; }
 
-/* The embeddings, or a tied classifier, come first; with wte in tiles wpe is a unit behind them. */
+/* The embeddings, or a tied classifier, come first; with wte in tiles wpe is a unit after them. */
 int gpt2_stage_first_block(const gpt2_config *cfg, const gpt2_stage *s, int tiles) {
     if (!is_here(cfg, s, GPT2_WTE)) return 0;
     return units_of_rows(tiles) + (tiles && gpt2_stage_is_first(s));
@@ -215,10 +215,10 @@ gpt2_run_of gpt2_stage_place(const gpt2_config *cfg, const gpt2_stage *s, int te
     if (!is_of_blocks(tensor)) return r;
     const int layer = (int)(at / numel);
     while (having(cfg, tensor, gpt2_stage_first(s, c + 1)) <= layer) c++;
-    const int behind = having(cfg, tensor, gpt2_stage_first(s, c + 1));
+    const int end = having(cfg, tensor, gpt2_stage_first(s, c + 1));
     const int first = having(cfg, tensor, s->first[chunk_of(s, c)]) + layer
                       - having(cfg, tensor, gpt2_stage_first(s, c));
-    r.n = (size_t)behind * numel - at;
+    r.n = (size_t)end * numel - at;
     r.first = (size_t)first * numel + at % numel;
     return r;
 }

@@ -99,8 +99,8 @@ size_t tensor_slice_before(const tensor_slice *s, size_t i) {
     return i / row * n + of_rest;
 }
 
-/* Runs of dense elements [first, first + n) that the slice has: *i is where the next one is looked
-   for, and behind it on return; 0: there is none. */
+/* Finds the next run of dense elements [first, first + n) in the slice, from *i on. *i becomes the
+   end of the run. Returns 0 if there is none. */
 static size_t next_run(const tensor_slice *s, size_t *i, size_t end, size_t *run) {
     const size_t row = s->dim * s->inner, from = s->first * s->inner,
                  to = from + s->count * s->inner;

@@ -163,7 +163,8 @@ static int meeting_hear(int fd, meeting_head *head, void *data, size_t bytes, in
            && head->bytes <= bytes && meeting_receive(fd, data, head->bytes, MEETING_ANSWER_MS);
 }
 
-/* ---- who failed first, before there is shared memory --------------------------------------- */
+/* ---- the first failed rank, before there is shared memory --------------------------------------
+ */
 
 /* The name of an abstract socket, which exists only in the kernel and disappears with its process.
    The first rank of a machine that binds it may print, and the others see that it has. */

@@ -500,11 +500,11 @@ void train_options_parse(train_options *o, int argc, char **argv) {
 
 static void train_help_brief(const option_set *view, const char *program) {
     static const char *const examples[][2] = {
-        {"", "a character model, half a minute"},
+        {"", "a character model, half a minute on two cores"},
         {" --ranks 2 --stage 3", "the same on two ranks, everything sharded"},
         {" --ranks 2 --stage 0,1,2,3", "compares DDP with ZeRO: speed, memory"},
-        {" -e d12 -i train.bin -j val.bin -b 4", "GPT-2 124M, with llm.c's defaults"},
-        {" -o log -n 500 -y 1", "saves, and resumes from the newest"},
+        {" -e d12 -i train.bin -j val.bin", "GPT-2 124M, with llm.c's defaults"},
+        {" -o log -n 500 -y 1", "saves checkpoints, and resumes"},
     };
     printf(
         "usage: ./%s [FLAG VALUE]...\n\n"
@@ -515,7 +515,7 @@ static void train_help_brief(const option_set *view, const char *program) {
     options_help_brief(view);
     printf("\nExamples\n");
     for (int i = 0; i < (int)(sizeof examples / sizeof *examples); i++)
-        printf("  ./%s%-37s  %s\n", program, examples[i][0], examples[i][1]);
+        printf("  ./%s%-33s  %s\n", program, examples[i][0], examples[i][1]);
     printf("\nMore: --help all, --help FLAG, --version, or --help SECTION, one of\n");
     options_help_topics(view);
     printf("This build starts ranks with -pn, by torchrun and srun%s.\n",

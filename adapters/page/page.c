@@ -6,12 +6,14 @@
    The page's text is page.html, its colours page.css; both are in the program (page_text.c, made of
    them). A line of page.html that begins with @ is an order, unless it is CSS's @media:
        @css              page.css
-       @sources          which files the page is made of
-       @if WHAT ... @end what stands between, where there is that source: log, csv, trace, peers;
-                        pace: a log that tells it (llm.c's does not)
+       @title            the model and the ranks
+       @sources          the files that the page is made of, and the runs that wrote them
+       @if WHAT ... @end the lines between, if the page has that source: log, csv, trace, peers;
+                        pace: a log with tokens/s (llm.c's has none)
        @figure NAME      an <svg>, of page_draw.h
        @table WHAT       the source's own rows, as text
-   Nothing is computed that a source has: figures and tables have its digits.
+   Tables and the titles of marks have the digits of the source; the numbers next to bars have three
+   or four.
 */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -38,6 +40,7 @@ enum {
     PAGE_PEERS = 8,
     PAGE_PACE = 16,
     PAGE_LINKS = 32,
+    PAGE_NOTED = 3, /* log, csv, trace */
     PAGE_ROWS = 200,
     PAGE_BARS = 32
 };
@@ -53,7 +56,13 @@ typedef struct page {
     page_csv csv, peers, links;
     page_trace trace;
     int64_t step; /* of the timeline */
+    page_note note[PAGE_NOTED];
 } page;
+
+/* The sources that a run of the trainer wrote. */
+static const char *page_noted(const page *p, int i) {
+    return i == 0 ? p->flags.log : i == 1 ? p->flags.csv : p->flags.trace;
+}
 
 #define OWN(kind, short_name, long_name, member, usual, text)                                      \
     {                                                                                              \
@@ -87,6 +96,25 @@ static draw_point *page_points(const page *p, size_t at) {
     return list;
 }
 
+/* Writes a number with three or four digits, and commas between thousands. */
+static void page_round(double number, char text[32]) {
+    const double size = fabs(number);
+    if (size < 100)
+        (void)snprintf(text, 32, size < 10 ? "%.2f" : "%.1f", number);
+    else if (size < 1e15) {
+        char digits[32];
+        const int n = snprintf(digits, sizeof digits, "%.0f", size);
+        int used = number < 0;
+        text[0] = '-';
+        for (int i = 0; i < n; i++) {
+            if (i > 0 && (n - i) % 3 == 0) text[used++] = ',';
+            text[used++] = digits[i];
+        }
+        text[used] = 0;
+    } else
+        (void)snprintf(text, 32, "%.3g", number);
+}
+
 static void page_loss(const page *p, FILE *to) {
     draw_point *steps = page_points(p, offsetof(page_step, loss));
     draw_point *looks = (draw_point *)calloc((size_t)p->log.validations + 1, sizeof *looks);
@@ -98,7 +126,8 @@ static void page_loss(const page *p, FILE *to) {
     const draw_series series[] = {{"training", 1, 0, steps, p->log.steps},
                                   {"validation", 5, 1, looks, p->log.validations}};
     if (steps != NULL && looks != NULL)
-        draw_lines(to, "loss", "Loss over steps", "step", series, p->log.validations ? 2 : 1, 0);
+        draw_lines(to, "loss", "Loss over steps", "step", "loss, nats", series,
+                   p->log.validations ? 2 : 1, 0);
     free(looks);
     free(steps);
 }
@@ -107,7 +136,7 @@ static void page_curve(const page *p, FILE *to, const char *id, const char *titl
                        size_t at, int colour) {
     draw_point *steps = page_points(p, at);
     const draw_series series = {name, colour, 0, steps, p->log.steps};
-    if (steps != NULL) draw_lines(to, id, title, "step", &series, 1, 1);
+    if (steps != NULL) draw_lines(to, id, title, "step", name, &series, 1, 1);
     free(steps);
 }
 static void page_norm(const page *p, FILE *to) {
@@ -115,8 +144,7 @@ static void page_norm(const page *p, FILE *to) {
                4);
 }
 static void page_pace(const page *p, FILE *to) {
-    page_curve(p, to, "pace", "Tokens a second over steps", "tokens a second",
-               offsetof(page_step, tps), 2);
+    page_curve(p, to, "pace", "Throughput over steps", "tokens/s", offsetof(page_step, tps), 2);
 }
 
 static draw_bar page_bar(const page *p, int row) {
@@ -137,17 +165,19 @@ static int page_rows(const page_csv *csv) { return csv->rows < PAGE_BARS ? csv->
 
 static void page_stages(const page *p, FILE *to) {
     static const draw_bars_of what = {
-        "stages", "Tokens a second by stage", "tokens/s", {"tokens/s", NULL}, {1}, NULL};
+        "stages", "Throughput by ZeRO stage", "tokens/s", {"tokens/s", NULL}, {1}, NULL};
     draw_bar bar[PAGE_BARS];
     for (int i = 0; i < page_rows(&p->csv); i++) {
         const page_value ratio = page_csv_value(&p->csv, i, "ratio");
+        char rate[32];
         bar[i] = page_bar(p, i);
         page_part(&p->csv, i, &bar[i], 0, "tokens_per_s");
         bar[i].low = bar[i].part[0] * page_csv_value(&p->csv, i, "ratio_low").number / ratio.number;
         bar[i].high =
             bar[i].part[0] * page_csv_value(&p->csv, i, "ratio_high").number / ratio.number;
-        (void)snprintf(bar[i].shown, sizeof bar[i].shown, "%.20s tokens/s, x %.20s", bar[i].text[0],
-                       ratio.text);
+        page_round(bar[i].part[0], rate);
+        (void)snprintf(bar[i].shown, sizeof bar[i].shown, "%s tokens/s, x %.2f", rate,
+                       ratio.number);
     }
     draw_bars(to, &what, bar, page_rows(&p->csv));
 }
@@ -179,10 +209,12 @@ static void page_exposed(const page *p, FILE *to) {
     static const draw_bars_of what = {
         "exposed", "Exposed communication by stage", "ms", {"exposed", NULL}, {5}, NULL};
     draw_bar bar[PAGE_BARS];
+    char number[32];
     for (int i = 0; i < page_rows(&p->csv); i++) {
         bar[i] = page_bar(p, i);
         page_part(&p->csv, i, &bar[i], 0, "exposed_ms");
-        (void)snprintf(bar[i].shown, sizeof bar[i].shown, "%.20s ms", bar[i].text[0]);
+        page_round(bar[i].part[0], number);
+        (void)snprintf(bar[i].shown, sizeof bar[i].shown, "%s ms", number);
     }
     draw_bars(to, &what, bar, page_rows(&p->csv));
 }
@@ -203,17 +235,19 @@ static void page_sent(const page *p, FILE *to) {
     draw_bars(to, &what, bar, page_rows(&p->csv));
 }
 
-/* The stages of the comparison stand among the peers, in a colour of their own. */
+/* The stages of the comparison are shown with the peers, in another colour. */
 static void page_peers(const page *p, FILE *to) {
-    static const draw_bars_of what = {"peers",    "Tokens a second beside other programs",
+    static const draw_bars_of what = {"peers",    "Throughput next to other programs",
                                       "tokens/s", {"ZeRO for C", "others", NULL},
                                       {1, 6},     NULL};
     draw_bar bar[2 * PAGE_BARS];
+    char rate[32];
     int n = 0;
     for (int i = 0; p->has & PAGE_CSV && i < page_rows(&p->csv); i++, n++) {
         bar[n] = page_bar(p, i);
         page_part(&p->csv, i, &bar[n], 0, "tokens_per_s");
-        (void)snprintf(bar[n].shown, sizeof bar[n].shown, "%.20s tokens/s", bar[n].text[0]);
+        page_round(bar[n].part[0], rate);
+        (void)snprintf(bar[n].shown, sizeof bar[n].shown, "%s tokens/s", rate);
     }
     for (int i = 0; i < page_rows(&p->peers); i++, n++) {
         memset(&bar[n], 0, sizeof bar[n]);
@@ -221,13 +255,14 @@ static void page_peers(const page *p, FILE *to) {
         (void)snprintf(bar[n].label, sizeof bar[n].label, "%s",
                        page_csv_value(&p->peers, i, "name").text);
         page_part(&p->peers, i, &bar[n], 1, "tokens_per_s");
-        (void)snprintf(bar[n].shown, sizeof bar[n].shown, "%.20s tokens/s", bar[n].text[1]);
+        page_round(bar[n].part[1], rate);
+        (void)snprintf(bar[n].shown, sizeof bar[n].shown, "%s tokens/s", rate);
     }
     draw_bars(to, &what, bar, n);
 }
 
-/* Stage 3 between the most hosts, over the two slowest links: a bar a method, of what computes and
-   what is waited for, against the least that is possible. */
+/* Stage 3 between the most hosts, over the two slowest links: one bar per method, with
+   computing and exposed communication, and the least possible time as a mark. */
 static void page_over_links(const page *p, FILE *to) {
     static const draw_bars_of what = {"links", "A step of stage 3 over slow links",
                                       "ms",    {"computing", "exposed", NULL},
@@ -248,6 +283,7 @@ static void page_over_links(const page *p, FILE *to) {
         const page_value step = page_csv_value(csv, i, "step_ms");
         const page_value least = page_csv_value(csv, i, "least_ms");
         draw_bar *b = &bar[n];
+        char number[32];
         if (page_csv_value(csv, i, "stage").number != 3
             || page_csv_value(csv, i, "hosts").number != hosts
             || page_csv_value(csv, i, "mbits").number > second)
@@ -262,7 +298,8 @@ static void page_over_links(const page *p, FILE *to) {
         b->text[1] = exposed[n];
         b->mark = least.number;
         b->mark_text = least.text;
-        (void)snprintf(b->shown, sizeof b->shown, "%.12s ms, x %.2f", step.text,
+        page_round(step.number, number);
+        (void)snprintf(b->shown, sizeof b->shown, "%s ms, x %.2f", number,
                        step.number / least.number);
         n++;
     }
@@ -383,6 +420,73 @@ static void page_lines(FILE *to, const char *const *line) {
     for (; *line != NULL; line++) fprintf(to, "%s\n", *line);
 }
 
+/* Returns the note whose run the title names: that of the log, or of the first source that has one.
+ */
+static const page_note *page_main_note(const page *p) {
+    for (int i = 0; i < PAGE_NOTED; i++)
+        if (p->note[i].value[NOTE_MODEL][0]) return &p->note[i];
+    return NULL;
+}
+
+static void page_title(const page *p, FILE *to) {
+    const page_note *n = page_main_note(p);
+    (void)fputs("<h1>A run with ZeRO", to);
+    if (n != NULL) {
+        (void)fputs(": ", to);
+        draw_text(to, n->value[NOTE_MODEL]);
+        (void)fputs(", ", to);
+        draw_text(to, n->value[NOTE_RANKS]);
+        (void)fputs(strcmp(n->value[NOTE_RANKS], "1") == 0 ? " rank" : " ranks", to);
+    }
+    (void)fputs("</h1>\n", to);
+}
+
+/* A notice if two sources are of different models, ranks, hosts or commits. */
+static void page_notice(const page *p, FILE *to) {
+    static const int lines[] = {NOTE_MODEL, NOTE_RANKS, NOTE_HOST, NOTE_COMMIT};
+    for (size_t k = 0; k < sizeof lines / sizeof *lines; k++) {
+        const char *first = NULL;
+        int differ = 0;
+        for (int i = 0; i < PAGE_NOTED; i++) {
+            const char *value = p->note[i].value[lines[k]];
+            if (!value[0]) continue;
+            if (first == NULL) first = value;
+            differ |= strcmp(first, value) != 0;
+        }
+        if (!differ) continue;
+        fprintf(to, "<p class=\"notice\">These sources are of different runs: the %s differs",
+                page_note_name(lines[k]));
+        for (int i = 0; i < PAGE_NOTED; i++) {
+            if (!page_noted(p, i)[0]) continue;
+            (void)fputs("; ", to);
+            draw_text(to, page_noted(p, i));
+            (void)fputs(": ", to);
+            draw_text(to,
+                      p->note[i].value[lines[k]][0] ? p->note[i].value[lines[k]] : "not recorded");
+        }
+        (void)fputs(".</p>\n", to);
+    }
+}
+
+/* A row for each line of the notes, a column for each source. */
+static void page_runs(const page *p, FILE *to) {
+    if (page_main_note(p) == NULL) return;
+    (void)fputs("<div class=\"scroll\"><table id=\"table-runs\"><tr><th>source</th>", to);
+    for (int i = 0; i < PAGE_NOTED; i++)
+        if (page_noted(p, i)[0]) page_cell(to, "th", page_noted(p, i));
+    (void)fputs("</tr>\n", to);
+    for (int line = 0; line < PAGE_NOTES; line++) {
+        (void)fputs("<tr>", to);
+        page_cell(to, "td", page_note_name(line));
+        for (int i = 0; i < PAGE_NOTED; i++)
+            if (page_noted(p, i)[0])
+                page_cell(to, "td",
+                          p->note[i].value[line][0] ? p->note[i].value[line] : "not recorded");
+        (void)fputs("</tr>\n", to);
+    }
+    (void)fputs("</table></div>\n", to);
+}
+
 static void page_sources(const page *p, FILE *to) {
     const char *const path[] = {p->flags.log, p->flags.csv, p->flags.trace, p->flags.peers,
                                 p->flags.links};
@@ -394,6 +498,8 @@ static void page_sources(const page *p, FILE *to) {
         before = ", ";
     }
     (void)fputs(".</p>\n", to);
+    page_notice(p, to);
+    page_runs(p, to);
 }
 
 static void page_table_of(const page *p, FILE *to, unsigned source) {
@@ -406,6 +512,7 @@ static void page_table_of(const page *p, FILE *to, unsigned source) {
 
 static void page_order(const page *p, FILE *to, const char *order) {
     if (strcmp(order, "css") == 0) page_lines(to, page_css);
+    if (strcmp(order, "title") == 0) page_title(p, to);
     if (strcmp(order, "sources") == 0) page_sources(p, to);
     if (strncmp(order, "table ", 6) == 0) page_table_of(p, to, page_source(order + 6));
     for (int i = 0; i < PAGE_FIGURES && strncmp(order, "figure ", 7) == 0; i++)
@@ -491,6 +598,8 @@ static int page_read_all(page *p, char *sentence, size_t bytes) {
                          "method", &p->links, sentence, bytes))
         return 1;
     if (f->trace[0] && page_trace_read(f->trace, &p->trace, sentence, bytes)) return 1;
+    for (int i = 0; i < PAGE_NOTED; i++)
+        if (page_note_read(page_noted(p, i), &p->note[i], sentence, bytes)) return 1;
     p->has = (f->log[0] ? PAGE_LOG : 0u) | (f->csv[0] ? PAGE_CSV : 0u)
              | (f->trace[0] ? PAGE_TRACE : 0u) | (f->peers[0] ? PAGE_PEERS : 0u)
              | (f->links[0] ? PAGE_LINKS : 0u);
@@ -530,6 +639,7 @@ int main(int argc, char **argv) {
         failed = report_end(sentence, sizeof sentence);
     }
     if (failed) fprintf(stderr, PROGRAM ": %s\n", sentence);
+    for (int i = 0; i < PAGE_NOTED; i++) page_note_free(&p.note[i]);
     page_log_free(&p.log);
     page_csv_free(&p.csv);
     page_csv_free(&p.peers);

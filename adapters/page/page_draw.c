@@ -18,6 +18,8 @@ enum {
     LETTER = 7, /* width of one, about */
     LINE = 18,  /* of a legend, of a bar's label */
     PIECES = 300,
+    NAME = 30, /* room for the name of the y axis */
+    TITLE = 24,
     TICKS = 5
 };
 
@@ -190,7 +192,7 @@ static void draw_curve(FILE *to, const draw_scale *s, const draw_series *series)
     (void)fputs("\"/>\n", to);
 }
 
-void draw_lines(FILE *to, const char *id, const char *title, const char *x_name,
+void draw_lines(FILE *to, const char *id, const char *title, const char *x_name, const char *y_name,
                 const draw_series *series, int n, int how) {
     const char *name[DRAW_PARTS];
     int colour[DRAW_PARTS], rows = 1;
@@ -208,7 +210,7 @@ void draw_lines(FILE *to, const char *id, const char *title, const char *x_name,
     }
     s.powers = how & DRAW_POWERS;
     draw_fit(&s, series, n, how & DRAW_FROM_0);
-    s.top = n > 1 ? rows * LINE + 14 : 12;
+    s.top = (n > 1 ? rows * LINE : 0) + NAME;
     draw_begin(to, id, title, DRAW_WIDTH, s.top + PLOT + BELOW);
     fprintf(to,
             "<g data-x0=\"%.17g\" data-x1=\"%.17g\" data-y0=\"%.17g\" data-y1=\"%.17g\" "
@@ -216,19 +218,29 @@ void draw_lines(FILE *to, const char *id, const char *title, const char *x_name,
             s.x0, s.x1, s.y0, s.y1, LEFT, DRAW_WIDTH - RIGHT, s.top, s.top + PLOT);
     if (n > 1) (void)draw_legend(to, name, colour, n, NULL);
     draw_axes(to, &s, x_name);
+    draw_label(to, "tick", "start", 4, s.top - 14, y_name);
     for (int i = 0; i < n; i++) draw_curve(to, &s, &series[i]);
     (void)fputs("</g>\n</svg>\n", to);
 }
 
 void draw_alone(FILE *to, const char *figure) {
     const char *inner = strchr(figure, '\n'); /* after <svg ...> */
-    if (inner == NULL) return;
-    fprintf(to, "%.*s\n<style>\n", (int)(inner - figure), figure);
+    const char *box = strstr(figure, "viewBox=\"0 0 "), *label = strstr(figure, "aria-label=\"");
+    int width = 0, height = 0;
+    if (inner == NULL || box == NULL || label == NULL
+        || sscanf(box, "viewBox=\"0 0 %d %d", &width, &height) != 2)
+        return;
+    label += strlen("aria-label=\"");
+    fprintf(to,
+            "%.*sviewBox=\"0 %d %d %d\" width=\"%d\" height=\"%d\" aria-label=\"%.*s\">\n<style>\n",
+            (int)(box - figure), figure, -TITLE, width, height + TITLE, width, height + TITLE,
+            (int)strcspn(label, "\""), label);
     for (const char *const *line = page_css; *line != NULL; line++) fprintf(to, "%s\n", *line);
     fprintf(to,
-            "</style>\n<rect width=\"100%%\" height=\"100%%\" rx=\"6\" "
-            "style=\"fill:var(--ground)\"/>%s",
-            inner);
+            "</style>\n<rect y=\"%d\" width=\"100%%\" height=\"100%%\" rx=\"6\" "
+            "style=\"fill:var(--ground)\"/>\n<text class=\"name\" x=\"4\" y=\"%d\" "
+            "style=\"font-weight:600\">%.*s</text>%s",
+            -TITLE, 16 - TITLE, (int)strcspn(label, "\""), label, inner);
 }
 
 /* ---- bars ---------------------------------------------------------------------------------- */

@@ -35,12 +35,14 @@ typedef struct draw_series {
     int n;
 } draw_series;
 /* Draws lines over integer x. Of more than 600 points it draws the least and the largest of each
-   section. how: FROM_0: the y axis includes 0; POWERS: labels of x are powers 2^x. */
+   section. The axes have names. how: FROM_0: the y axis includes 0; POWERS: labels of x are powers
+   2^x. */
 enum { DRAW_FROM_0 = 1, DRAW_POWERS = 2 };
-void draw_lines(FILE *to, const char *id, const char *title, const char *x_name,
+void draw_lines(FILE *to, const char *id, const char *title, const char *x_name, const char *y_name,
                 const draw_series *series, int n, int how);
 
-/* Writes a figure of these functions as a file of its own, with its colours. */
+/* Writes a figure of these functions as a file of its own, with its colours, its title above it,
+   and a width in pixels. */
 void draw_alone(FILE *to, const char *figure);
 
 enum { DRAW_PARTS = 8 };

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define PAGE_MOST_BYTES ((size_t)1 << 30) /* of a file */
 
@@ -53,6 +54,36 @@ static void *page_grow(void *list, int n, size_t size) {
     if (n & (n - 1) || (n && n < 16)) return list;
     return realloc(list, (n ? 2 * (size_t)n : 16) * size);
 }
+
+/* ---- notes --------------------------------------------------------------------------------- */
+
+static const char *const page_note_names[PAGE_NOTES] = {"program", "commit", "model", "ranks",
+                                                        "flags",   "host",   "date"};
+
+const char *page_note_name(int line) { return page_note_names[line]; }
+
+int page_note_read(const char *source, page_note *note, char *sentence, size_t bytes) {
+    char path[1100];
+    size_t length = 0;
+    for (int i = 0; i < PAGE_NOTES; i++) note->value[i] = "";
+    (void)snprintf(path, sizeof path, "%.1000s.note", source);
+    if (!source[0] || access(path, F_OK) != 0) return 0;
+    note->text = page_read(path, &length, sentence, bytes);
+    if (note->text == NULL) return 1;
+    char *rest = NULL;
+    for (char *line = strtok_r(note->text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest))
+        for (int i = 0; i < PAGE_NOTES; i++) {
+            const size_t name = strlen(page_note_names[i]);
+            if (strncmp(line, page_note_names[i], name) == 0 && line[name] == ' ')
+                note->value[i] = line + name + 1;
+        }
+    return 0;
+}
+
+void page_note_free(page_note *note) { free(note->text); }
+
+/* ---- numbers ------------------------------------------------------------------------------- */
 
 static int page_number(const char *text, page_value *v) {
     char *end = NULL;

@@ -22,6 +22,18 @@ typedef struct page_value {
     const char *text; /* "": no value */
 } page_value;
 
+/* The lines of SOURCE.note (run_note.h), in this order. */
+enum { NOTE_PROGRAM, NOTE_COMMIT, NOTE_MODEL, NOTE_RANKS, NOTE_FLAGS, NOTE_HOST, NOTE_DATE };
+enum { PAGE_NOTES = NOTE_DATE + 1 };
+typedef struct page_note {
+    char *text;
+    const char *value[PAGE_NOTES]; /* "": not recorded */
+} page_note;
+const char *page_note_name(int line);
+/* Reads the note next to a source. A source without a note is no error. */
+int page_note_read(const char *source, page_note *note, char *sentence, size_t bytes);
+void page_note_free(page_note *note);
+
 /* main.log (main_log.h). */
 typedef struct page_step {
     int64_t step;

@@ -104,8 +104,8 @@ zero_result layout_order(const layout *l, zero_ctx *z, const gpt2_config *model,
                          const zero_config *c);
 
 /* zero_build, zero_reduce, zero_step (hyper NULL: zero_skip_step), zero_apply_pending and
-   zero_destroy of both contexts. layout_build reports the plan again, with what is known since the
-   build. */
+   zero_destroy of both contexts. layout_build reports the plan again, with the bytes of the build.
+ */
 zero_result layout_build(const layout *l, zero_ctx *z, zero_plan *plan);
 zero_result layout_reduce(const layout *l, zero_ctx *z);
 zero_result layout_step(const layout *l, zero_ctx *z, const zero_hyper *hyper);

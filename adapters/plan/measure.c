@@ -121,7 +121,7 @@ static double measure_pass(measure_rank *r, const measure_shape *s) {
     return measure_mean(r, times[MEASURE_ROUNDS / 2]);
 }
 
-/* Operations over what they take longer; 0: nothing can be told. */
+/* Operations divided by the additional time; 0: the difference is too small. */
 static double measure_rate(double operations, double longer, double shorter) {
     return longer > shorter ? operations / (longer - shorter) : 0;
 }
@@ -161,7 +161,8 @@ static void measure_model(measure_rank *r, zero_type type, machine_rates *rates)
 
 /* ---- steps --------------------------------------------------------------------------------- */
 
-/* Seconds of a step without a model: gradients that nobody wrote are reduced, and the update. */
+/* Measures a step without a model: it reduces the gradients, which no code has written, and
+   updates. In seconds. */
 static double measure_step(measure_rank *r, const zero_comm *comm, const zero_config *c,
                            zero_plan *plan) {
     const zero_hyper hyper = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
@@ -254,7 +255,7 @@ int measure_machine(const measure_wish *wish, machine *m, char *sentence, size_t
     plan_for_gpus(0);
     const int code = zero_run_local(wish->ranks, measure_main, job);
     *m = job->found;
-    /* who waits for a processor that computes hides nothing */
+    /* communication is not hidden while it waits for a busy processor */
     m->overlap = (long)wish->ranks * job->wish.threads < processors ? 1 : 0;
     if (code && job->sentence[0])
         (void)snprintf(sentence, bytes, "%s", job->sentence);

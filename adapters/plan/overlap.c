@@ -10,8 +10,8 @@
 enum { OVERLAP_TASKS = OVERLAP_UNITS + OVERLAP_VISITS, OVERLAP_REDUCED = 3 };
 enum { OVERLAP_GRADIENTS = 0, OVERLAP_PARAMETERS, OVERLAP_STREAMS };
 
-/* A unit's gather: issued when the compute stream comes to task `at`, behind the end of task
-   `after`, the last that used its buffer, or the unit's update. */
+/* A unit's gather. The compute stream issues it at task `at`, after the end of task `after`: the
+   last one that used its buffer, or the unit's update. */
 typedef struct overlap_fetch {
     const wire_leg *leg;
     int at, after;
@@ -21,7 +21,7 @@ typedef struct overlap_fetch {
 typedef struct overlap_task {
     double seconds;
     int fetched, reduced; /* how many gathers and reductions must have ended before it */
-    int reduces;          /* a unit's reduction may begin behind it, -1: none */
+    int reduces;          /* unit with a reduction that may begin after this task; -1: none */
 } overlap_task;
 
 typedef struct overlap_stream {
@@ -72,7 +72,7 @@ static void overlap_add(overlap_sim *s, int unit, int first, int at, int after) 
     s->fetch[s->fetches++] = f;
 }
 
-/* Gathers of stage 3: what is not held goes to the buffer that was used longest ago. */
+/* Gathers of stage 3: a unit that is in no buffer uses the one that was used longest ago. */
 static void overlap_gathers(overlap_sim *s) {
     const overlap_case *c = s->c;
     int last[OVERLAP_UNITS] = {0}; /* how many gathers there were with a unit's last one */

@@ -221,7 +221,7 @@ static zero_result plan_settings(const plan_case *c, layout *l, zero_config *cfg
     return c->model->is_gpt2 ? layout_settings(l, &c->model->gpt2, cfg) : ZERO_OK;
 }
 
-/* The plugin's plan, to whose saves those of this context are added; `resolved` may be NULL. */
+/* Requests the plugin's plan, and adds this context's saves to it. `resolved` may be NULL. */
 static int plan_context(const plan_case *c, plan_place *at, int of_experts, const zero_config *cfg,
                         zero_plan *plan, zero_config *resolved, size_t *saves, char *sentence,
                         size_t bytes) {

@@ -84,7 +84,7 @@ typedef struct plan_answer {
     uint64_t device_bytes, host_bytes, file_bytes; /* all bytes of the rank, by tier */
 } plan_answer;
 
-/* Plans the stage whose ranks take most device memory. plan_ask_stage plans stage pp_rank. */
+/* Plans the pipeline stage that takes most device memory. plan_ask_stage plans stage pp_rank. */
 int plan_ask(const plan_case *c, plan_answer *a, char *sentence, size_t bytes);
 int plan_ask_stage(const plan_case *c, int pp_rank, plan_answer *a, char *sentence, size_t bytes);
 

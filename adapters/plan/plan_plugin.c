@@ -1,10 +1,10 @@
-/* plan_plugin.c - the plugin as plans see it: the same rooms, with a transport whose ranks are not
-   there, and with the choice of what they compute on left to the program.
+/* plan_plugin.c - the plugin for plans: the same source, with a transport without other ranks. The
+   program chooses whether ranks compute on CPUs or GPUs.
 
-   WHY. A plan is arithmetic, and all of it is the plugin's: nothing is computed a second time here.
+   WHY A FILE. The plugin computes the whole plan, and nothing is computed a second time here.
    A GPU's plan differs in two facts: whether the host computes, and on which line a tensor begins.
    Both are variables of the plugin, which plan_for_gpus sets, so that a machine without a GPU can
-   plan for one. Contexts of CPUs can be built and run as ever.
+   plan for one. Contexts for CPUs can be built and run as usual.
 */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

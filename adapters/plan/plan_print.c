@@ -180,7 +180,7 @@ static void plan_print_row(const plan_request *r, const plan_case *c, const plan
                (double)p->second_bytes / plan_gib);
 }
 
-/* What is done with each row: NULL: nothing but asking whether it can be. */
+/* The function for each row. NULL: only checks whether the plan is possible. */
 typedef void (*plan_row_fn)(const plan_request *r, const plan_case *c, const plan_answer *a,
                             const char *tiers, void *to);
 

@@ -92,7 +92,7 @@ int scale_step(const plan_request *r, const wire_method *method, int ranks, doub
                          c.prefetch, ZERO_PREFETCH_MOST);
 }
 
-/* ---- what is said -------------------------------------------------------------------------- */
+/* ---- output -------------------------------------------------------------------------------- */
 
 typedef struct scale_all {
     overlap_step step[SCALE_LINKS][SCALE_RANKS][SCALE_METHODS];
@@ -174,7 +174,8 @@ static int scale_draw(const scale_all *all, int link, const char *folder, char *
                    scale_gbits[link]);
     FILE *memory = open_memstream(&figure, &length);
     if (memory == NULL) return sentence_fail(sentence, bytes, "no memory for a picture");
-    draw_lines(memory, id, title, "ranks", series, lines, DRAW_FROM_0 | DRAW_POWERS);
+    draw_lines(memory, id, title, "ranks", "percent computed", series, lines,
+               DRAW_FROM_0 | DRAW_POWERS);
     (void)fclose(memory);
     (void)snprintf(path, sizeof path, "%.250s/%s.svg", folder, id);
     FILE *file = figure != NULL ? regular_file_stream(path, "w") : NULL;

@@ -74,7 +74,7 @@ static wire_leg wire_reduce(const wire_world *w, size_t numel, int g, int bits) 
     wire_leg leg = {(locals - 1) * nodes * (bits ? packed : stored), 0, nodes - 1, 0};
     leg.far = (nodes - 1) * (bits ? packed : (double)(part * w->sum_element));
     if (!bits) return leg;
-    /* packs all of a unit and reads a node's share of it; the same of sums, between nodes */
+    /* quantizes a whole unit and reads a node's share; the same for sums, between nodes */
     leg.coded = g * (stored + packed) + (locals + 1) * nodes * packed + (double)(4 * part);
     if (nodes > 1) leg.coded += 2.0 * nodes * ((double)(4 * part) + packed);
     return leg;

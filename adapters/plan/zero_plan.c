@@ -1,5 +1,5 @@
-/* zero_plan.c - plans a training run on a machine without anything: memory by kind at every stage
-   and tier, what fits, what is sent, how long a step takes, and what to choose.
+/* zero_plan.c - plans a training run without the machine: memory by kind at every stage
+   and tier, what fits, bytes sent, time of a step, and a recommendation.
 
      ./zero_plan -e gpt2:d48 -pn 64 -dt bf16 --memory 80G
      ./zero_plan -e 7.5e9 -pn 64 -dt bf16
@@ -47,13 +47,14 @@ enum { PLAN_ON_AUTO = 0, PLAN_ON_GPU, PLAN_ON_CPU };
 static const option plan_table[] = {
     {.type = OPTION_HEADING, .help = "The planner's own"},
     OWN(TEXT, "-me", "--memory", memory, "",
-        .help = "of a rank's device: 80G, 640M, 1.5T (GiB and so on) or 80GB (1e9); what fits is "
-                "told by it"),
+        .help =
+            "memory of a rank's device: 80G, 640M, 1.5T (GiB and so on) or 80GB (1e9). It decides "
+            "what fits"),
     OWN(TEXT, "-hm", "--host-memory", host_memory, "",
-        .help = "of the host, for each rank; without it there is no limit"),
-    OWN(TEXT, "-dm", "--disk", disk, "", .help = "room in files, for each rank; the same"),
+        .help = "CPU memory of each rank. Without this flag there is no limit"),
+    OWN(TEXT, "-dm", "--disk", disk, "", .help = "space in files for each rank; the same"),
     OWN(WORD, "-on", "--on", on, "auto", .words = "auto gpu cpu",
-        .help = "what ranks compute on; auto: as --machine says, else gpu"),
+        .help = "device of the ranks. auto: that of --machine, otherwise gpu"),
     OWN(PATH, "-ma", "--machine", machine, "",
         .help = "file of measured rates: predicts the time of a step (adapters/plan/machine.h)"),
     OWN(PATH, "-ms", "--measure", measure, "",
@@ -88,8 +89,9 @@ static int plan_is_own(const char *argument, int *has_value) {
     return 0;
 }
 
-/* Deals the arguments out: the planner's own to `own`, others to `rest`; both have argc places. */
-static void plan_deal(int argc, char **argv, char **own, int *owns, char **rest, int *rests) {
+/* Copies the planner's own arguments to `own`, and the others to `rest`. Both have argc places. */
+static void plan_split_arguments(int argc, char **argv, char **own, int *owns, char **rest,
+                                 int *rests) {
     own[0] = rest[0] = argv[0];
     *owns = *rests = 1;
     for (int i = 1; i < argc; i++) {
@@ -218,7 +220,7 @@ static int plan_measure(const plan_request *r, const plan_flags *f, char *senten
 }
 
 /* Measures, or says the plan. */
-static int plan_act(plan_request *r, const plan_flags *f, char *sentence, size_t bytes) {
+static int plan_run(plan_request *r, const plan_flags *f, char *sentence, size_t bytes) {
     machine m;
     if (f->measure[0]) return plan_measure(r, f, sentence, bytes);
 #ifdef _OPENMP
@@ -235,24 +237,25 @@ int main(int argc, char **argv) {
     plan_request *r = (plan_request *)calloc(1, sizeof *r);
     char **mine = (char **)calloc((size_t)argc + 1, sizeof *mine);
     char **rest = (char **)calloc((size_t)argc + 1, sizeof *rest);
-    char sentence[2 * PLAN_SENTENCE] = "";
+    char sentence[2 * PLAN_SENTENCE] = "", text[2 * PLAN_SENTENCE] = "";
     unsigned char given[PLAN_FLAGS] = {0};
     int mines = 0, rests = 0, failed = 1, help = 0;
     plan_flags flags;
     memset(&flags, 0, sizeof flags);
     option_set own = {plan_table, PLAN_FLAGS, &flags, given, sentence, sizeof sentence, NULL, 0};
     if (report_begin() && r != NULL && mine != NULL && rest != NULL) {
-        plan_deal(argc, argv, mine, &mines, rest, &rests);
+        plan_split_arguments(argc, argv, mine, &mines, rest, &rests);
         (void)options_parse(&own, mines, mine, 0, plan_not_foreign, NULL);
         train_options_parse(&r->options, rests, rest);
         if (!sentence[0]) (void)snprintf(sentence, sizeof sentence, "%s", r->options.error);
         help = r->options.help;
         if (help == OPTIONS_VERSION) printf(PROGRAM " %s\n", zero_version());
         if (help == OPTIONS_HELP) plan_help(&own);
-        failed = !help && (sentence[0] || plan_act(r, &flags, sentence, sizeof sentence));
+        failed = !help && (sentence[0] || plan_run(r, &flags, sentence, sizeof sentence));
         if (!failed) failed = report_end(sentence, sizeof sentence);
     }
-    if (failed) fprintf(stderr, PROGRAM ": %s\n", sentence[0] ? sentence : "out of memory");
+    if (failed && r != NULL) train_options_translate(&r->options, sentence, text, sizeof text);
+    if (failed) fprintf(stderr, PROGRAM ": %s\n", text[0] ? text : "out of memory");
     free(rest);
     free(mine);
     free(r);

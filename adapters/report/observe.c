@@ -36,7 +36,7 @@ struct observer {
     flops_table *flops;
     scalars *figures;
     int every;        /* -tb */
-    int profile_step; /* -tk: from 1 on; 0: none, or told */
+    int profile_step; /* -tk: from 1 on; 0: none, or already printed */
     int64_t step;     /* step of the trainer's slices */
     int depth;
     struct {

@@ -13,8 +13,7 @@ static void settings_notes(report *r, const settings *s) {
     train_options_word(s->opt, "-dt", type);
     if (s->l->note[0] && s->opt->threads == 0) report_row(r, "note", "%s", s->l->note);
     if (strstr(s->products, "after conversion"))
-        report_row(r, "note", "this processor has no instructions for %s: -dt f32 is faster here",
-                   type);
+        report_row(r, "note", "no %s instructions here: -dt f32 is faster", type);
 }
 
 /* Writes the learning-rate schedule. */

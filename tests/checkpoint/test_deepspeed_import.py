@@ -602,7 +602,7 @@ def test_errors_elsewhere(truth):
     path = f"{folder}/groups"
     maker = Maker(truth, 1, 2)
     maker.zero0(path, "plain")
-    refused("tell them by --groups", path, out, "--heads", 2)
+    refused("name them by --groups", path, out, "--heads", 2)
     with open(folder + "/groups.json", "w", encoding="utf-8") as file:
         json.dump(maker.groups, file)
     code, said = call(path, out, "--heads", 2, "--groups", folder + "/groups.json")
@@ -614,7 +614,7 @@ def test_errors_elsewhere(truth):
     refused("60 of 24 elements of its exp_avg", path, out + "2", "--heads", 2, "--groups",
             folder + "/groups.json")
     del maker.groups[0][0]
-    for flavour, text in (("flat", "its parameters"), ("masters", "tell them by --groups")):
+    for flavour, text in (("flat", "its parameters"), ("masters", "name them by --groups")):
         Maker(truth, 1, 2).zero0(path, flavour)
         with open(folder + "/groups.json", "w", encoding="utf-8") as file:
             json.dump(maker.groups, file)

@@ -90,6 +90,7 @@ refused() { # WORDS ARGUMENTS
         "zero_plan $*: code $code: $(cat "$scratch/err" "$scratch/out")"
 }
 refused "'d11' is no model" -e d11
+refused "zero_plan: -zop is file: at stage 1" -e d12 -z 1 -zop file --on cpu
 refused "--memory: expected a size, as 80G, 640M or 80GB, found '8X'" --memory 8X
 refused "--memory: expected a size" --memory=-4G
 refused "--host-memory: expected a size" --host-memory nanG

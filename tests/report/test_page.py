@@ -167,6 +167,11 @@ def check_bars(page, name, rows, columns, mark, by=1.0):
         check(title.endswith(": " + row[mark]) and near(x, 4 + float(row[mark]) * wide, 1e-3), f"{name}: {title} at {x}")
 
 
+def rounded(text):
+    x = float(text)
+    return f"{x:.2f}" if x < 10 else f"{x:.1f}" if x < 100 else f"{x:,.0f}"
+
+
 def test_csv():
     text = a_csv()
     page, source = make(csv=put("compare.csv", text))
@@ -180,8 +185,8 @@ def test_csv():
     for row in rows:
         whole = sum(int(row[k]) for k in ("param_bytes", "grad_bytes", "optimizer_bytes", "buffer_bytes"))
         check(f">{whole / 1048576:.1f} MiB<" in source, f"stage {row['stage']}: {whole} bytes in MiB")
-        check(f">{row['tokens_per_s']} tokens/s, x {row['ratio']}<" in source, f"stage {row['stage']}: rate and ratio")
-        check(f">{row['exposed_ms']} ms<" in source, f"stage {row['stage']}: exposed")
+        check(f">{rounded(row['tokens_per_s'])} tokens/s, x {float(row['ratio']):.2f}<" in source, f"stage {row['stage']}: rate and ratio")
+        check(f">{rounded(row['exposed_ms'])} ms<" in source, f"stage {row['stage']}: exposed")
     check(not {"loss", "timeline", "peers"} & set(page.figures), "figures without a source")
     check("@" not in re.sub(r"@media", "", source), "an order was left in the page")
 
@@ -231,6 +236,48 @@ def test_log(steps):
     check_line(page, "loss", [(line["s"], line["tel"]) for line in lines if "tel" in line], True)
     check_line(page, "norm", [(line["s"], line["norm"]) for line in train], False)
     check_line(page, "pace", [(line["s"], line["tps"]) for line in train], False)
+
+
+# ---- which run ----
+NOTE = "program train_gpt2_zero 1.0.0\ncommit abc1234\nmodel {}\nranks {}\nflags -e {} -pn {}\nhost <big> & small\ndate 2026-01-02 03:04 UTC\n"
+
+
+def test_notes():
+    for name in ("main.log", "compare.csv"):
+        if os.path.exists(os.path.join(scratch, name + ".note")):
+            os.remove(os.path.join(scratch, name + ".note"))
+    sources = {"log": put("main.log", a_log(3)), "csv": put("compare.csv", a_csv())}
+    page, source = make(**sources)
+    check("<h1>A run with ZeRO</h1>" in source and "table-runs" not in page.tables and "notice\">" not in source, "sources without notes")
+    put("main.log.note", NOTE.format("d12", 2, "d12", 2))
+    page, source = make(**sources)
+    check("<h1>A run with ZeRO: d12, 2 ranks</h1>" in source, "the title")
+    check(page.tables["table-runs"] == [["source", sources["log"], sources["csv"]],
+                                        ["program", "train_gpt2_zero 1.0.0", "not recorded"], ["commit", "abc1234", "not recorded"],
+                                        ["model", "d12", "not recorded"], ["ranks", "2", "not recorded"],
+                                        ["flags", "-e d12 -pn 2", "not recorded"], ["host", "<big> & small", "not recorded"],
+                                        ["date", "2026-01-02 03:04 UTC", "not recorded"]], f"runs: {page.tables['table-runs']}")
+    check("class=\"notice\"" not in source, "a notice about one note")
+    put("compare.csv.note", NOTE.format("d12", 2, "d12", 2))
+    check("class=\"notice\"" not in make(**sources)[1], "a notice about equal runs")
+    put("compare.csv.note", NOTE.format("char:4x128x4", 2, "char:4x128x4", 2))
+    _, source = make(**sources)
+    check(source.count("class=\"notice\"") == 1 and "different runs: the model differs; " + sources["log"] + ": d12; "
+          + sources["csv"] + ": char:4x128x4." in source, "a notice about another model")
+    os.remove(os.path.join(scratch, "main.log.note"))
+    os.remove(os.path.join(scratch, "compare.csv.note"))
+
+
+def test_axes():
+    folder = os.path.join(scratch, "axes")
+    done = run("--out", os.path.join(scratch, "report.html"), "--log", put("main.log", a_log(9)), "--svg", folder)
+    check(done.returncode == 0, done.stderr)
+    for name, title, y in (("loss", "Loss over steps", "loss, nats"), ("pace", "Throughput over steps", "tokens/s"),
+                           ("norm", "Norm of the gradient over steps", "norm")):
+        with open(os.path.join(folder, name + ".svg")) as file:
+            text = file.read()
+        check(re.search(r'<svg [^>]*width="\d+" height="\d+"', text), f"{name}.svg has no width")
+        check(f">{title}</text>" in text and f">{y}</text>" in text and ">step</text>" in text, f"{name}.svg: title and axes")
 
 
 def test_llmc_log():
@@ -367,6 +414,8 @@ def test_malformed():
 test_csv()
 for count in (1, 2, 40, 200, 5000):
     test_log(count)
+test_notes()
+test_axes()
 test_llmc_log()
 test_trace()
 test_peers()

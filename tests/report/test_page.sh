@@ -36,6 +36,9 @@ if "$trainer" --help all 2>/dev/null | grep -q -e '--trace'; then
 fi
 "$B/page" "$@" --out "$scratch/report.html" >>"$scratch/out" 2>&1
 check "$([ -s "$scratch/report.html" ] && echo 1)" "a page of the trainer's own files: $(tail -n 3 "$scratch/out")"
+check "$(grep -q '<h1>A run with ZeRO: char:2x32x2, 2 ranks</h1>' "$scratch/report.html" && echo 1)" "the model and the ranks of the page"
+check "$(grep -q "^flags .* -e char:2x32x2 .* -o $scratch/log" "$scratch/log/main.log.note" && echo 1)" "the note next to main.log: $(cat "$scratch/log/main.log.note")"
+check "$(grep -q "^commit [0-9a-f]\{7,\}\|^commit unknown" "$scratch/compare.csv.note" && echo 1)" "the note next to the comparison: $(cat "$scratch/compare.csv.note")"
 check "$(grep -q 'id="loss"' "$scratch/report.html" && grep -q 'id="memory"' "$scratch/report.html" && echo 1)" "its figures"
 
 # ---- a browser ----
