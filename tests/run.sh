@@ -171,7 +171,7 @@ long_build() {
         fuzz_checkpoint fuzz_model_files fuzz_data fuzz_machine fuzz_ds_config
     variant tsan "-O1 -march=native -fsanitize=thread" OMP= tsan test_trace
     can_fuzz && build build-libfuzzer 600 "-s $(printf " $B/libfuzzer/%s" ds_config checkpoint model_files data machine)"
-    has_cuda && build build-emulated 600 "-s $(emulated | sed -n "s|.* \($B/emulated/[a-z0-9_]*\).*|\1|p; s|.*test_emulated.*|$B/emulated/train_gpt2_zero $B/emulated/gpu_kernels|p" | sort -u | tr '\n' ' ')"
+    has_cuda && build build-emulated 600 "-s $(emulated | sed -n "s|.* \($B/emulated/[a-z0-9_]*\).*|\1|p; s|.*test_emulated.*|$B/emulated/train_gpt2_zero $B/emulated/gpu_kernels|p; s|.*test_example_cuda.*|$B/emulated/test_example_cuda|p" | sort -u | tr '\n' ' ')"
     if command -v nvcc >/dev/null 2>&1; then nvcc_builds | sample 5
     else echo "cuda-build 0 skip nvcc is not installed"; fi
 }

@@ -38,7 +38,7 @@ static const option train_table[] = {
         .help = "token file to validate on"),
     ROW(PATH, "-tf", "--tokenizer", tokenizer_path, "", .help = "tokenizer file, to print samples"),
     ROW(TEXT, "-e", "--model", model, "char:4x128x4",
-        .brief = "char:LxCxH, d12 (GPT-2 124M), gpt2:d48, gpt3:c768, or a file with weights",
+        .brief = "char:LxCxH, d12 (124M), gpt2:d48, gpt3:c768, or a file with weights",
         .compare = "char:6x384x6", .course = 1,
         .help = "model: char:LxCxH (layers, channels, heads), d12, gpt2:d48, gpt3:c768, or a file "
                 "with its weights: llm.c's .bin, or Hugging Face's .safetensors. All except char: "
@@ -500,11 +500,11 @@ void train_options_parse(train_options *o, int argc, char **argv) {
 
 static void train_help_brief(const option_set *view, const char *program) {
     static const char *const examples[][2] = {
-        {"", "a character model, half a minute on two cores"},
+        {"", "a character model, half a minute"},
         {" --ranks 2 --stage 3", "the same on two ranks, everything sharded"},
         {" --ranks 2 --stage 0,1,2,3", "compares DDP with ZeRO: speed, memory"},
         {" -e d12 -i train.bin -j val.bin -b 4", "GPT-2 124M, with llm.c's defaults"},
-        {" -o log -n 500 -y 1", "saves checkpoints, and resumes from the newest"},
+        {" -o log -n 500 -y 1", "saves, and resumes from the newest"},
     };
     printf(
         "usage: ./%s [FLAG VALUE]...\n\n"

@@ -804,10 +804,10 @@ static void mpi_errors(void) {
     mpi_refuses("different node_size", &mpi_given, mpi_rank < 2 ? 2 : 1, ZERO_ERR_MISMATCH,
                 "node_size");
     mpi_hosts = -1;
-    mpi_refuses("uneven hosts", &mpi_given, 0, ZERO_ERR_ARGUMENT, "as many ranks on every host");
+    mpi_refuses("uneven hosts", &mpi_given, 0, ZERO_ERR_ARGUMENT, "as many ranks on every machine");
     mpi_refuses("uneven hosts, node_size 1", &mpi_given, 1, ZERO_OK, NULL);
     mpi_hosts = 2;
-    mpi_refuses("a node over two hosts", &mpi_given, 4, ZERO_ERR_ARGUMENT, "one host");
+    mpi_refuses("a node over two hosts", &mpi_given, 4, ZERO_ERR_ARGUMENT, "one machine");
     mpi_hosts = 0;
     mpi_no_memory(4);
     mpi_no_memory(2);

@@ -452,7 +452,8 @@ static int cuda_case_set_choice(cuda_case *k, const char *word) {
         if (!strcmp(word, ways[i].word)) return k->accumulation = ways[i].accumulation, 1;
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (!strcmp(word, flags[i].word)) return k->more |= flags[i].flag, 1;
-    return !strcmp(word, "overflow") && (k->overflow = 1);
+    if (!strcmp(word, "overflow")) return k->overflow = 1, 1;
+    return 0;
 }
 
 /* Reads a line of words. Returns the first word that it does not know, or NULL. */

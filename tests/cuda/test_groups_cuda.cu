@@ -7,8 +7,8 @@
 #endif
 
 static void *cuda_new(size_t bytes);
-#define GROUPS_NEW(bytes)           cuda_new(bytes)
-#define GROUPS_FREE(p)              (void)cudaFree(p)
+#define GROUPS_NEW(bytes) cuda_new(bytes)
+#define GROUPS_FREE(p)    (void)cudaFree(p)
 /* A copy from pageable memory may still run when it returns, and streams do not wait for it. */
 #define GROUPS_PUT(to, from, bytes)                                                                \
     (void)(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), cudaDeviceSynchronize())

@@ -28,7 +28,7 @@
      which none can go on are an error. Shared memory begins as NaN in every block, and dynamic
    shared memory ends where the launch says: a thread that reads or writes beyond it faults.
      Streams, events, memory, host functions, devices: see emulation.cc. Device memory is host
-     memory that begins as NaN. The host faults when it touches it, as on a GPU. */
+     memory that begins as NaN. After emulation_hide the host faults when it touches it. */
 #ifndef EMULATED_CUDA_RUNTIME_H
 #define EMULATED_CUDA_RUNTIME_H
 

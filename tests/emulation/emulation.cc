@@ -472,7 +472,7 @@ namespace {
    time, or 0. Patience is counted in those: the time in which the process is stopped is not. */
 double sleep_on(std::condition_variable *wake, double seconds) {
     const bool before = exposed;
-    if (++engine.returns % engine.hides == 0) expose(false);
+    if (engine.hides && ++engine.returns % engine.hides == 0) expose(false);
     std::unique_lock<std::mutex> lock(engine.mutex, std::adopt_lock);
     std::cv_status how = std::cv_status::no_timeout;
     if (seconds > 0)

@@ -42,9 +42,9 @@ int emulated_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
 
 void emulation_devices(int count, int peer_access); /* default: 1, 1 */
 
-/* Device memory is inaccessible to the host after every `every`-th call of CUDA (default 16,
-   because hiding it takes time; 1: after all). A host that touches it then gets SIGSEGV, and a line
-   says so. */
+/* Device memory is inaccessible to the host after every `every`-th call of CUDA (0, the default:
+   never, because tests read it and hiding it takes time; 1: after all). A host that touches it then
+   gets SIGSEGV, and a line says so. */
 void emulation_hide(int every);
 
 /* 0: cudaFree does not wait for the device's work; default 1. */

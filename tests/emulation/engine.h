@@ -69,8 +69,9 @@ struct Engine {
     void *skipped = nullptr; /* the call that is left out */
     uint64_t next_number = 0, running = 0; /* of tasks */
     int in_task = 0;                       /* a task is running: it must not call CUDA */
-    uint64_t returns = 0, hides = 16;      /* device memory is hidden at every hides-th return */
-    uint64_t pageable = 0;                 /* copies to or from memory that nobody has pinned */
+    uint64_t returns = 0,
+             hides = 0;    /* device memory is hidden at every hides-th return; 0: never */
+    uint64_t pageable = 0; /* copies to or from memory that nobody has pinned */
     std::vector<Stream *> streams;
     std::vector<Thread *> threads; /* that take turns, by rank */
     Thread *turn = nullptr;
@@ -96,7 +97,7 @@ struct Lock {
     }
     ~Lock() {
         if (--self.held) return;
-        if (++engine.returns % engine.hides == 0) expose(false);
+        if (engine.hides && ++engine.returns % engine.hides == 0) expose(false);
         engine.mutex.unlock();
     }
     Lock(const Lock &) = delete;

@@ -279,7 +279,7 @@ JSON
     says "wandb" 'wandb.enabled.*use tensorboard, and .wandb sync. of its folder'
     echo '{"train_batch_size": 4, "comet": {"enabled": true}}' >"$work/ds.json"
     timeout 60 "$trainer" $small -pn 2 -x 4 -ds "$work/ds.json" >"$work/out" 2>&1
-    says "comet" 'comet.enabled.*use tensorboard, whose event files Comet'
+    says "comet" 'comet.enabled.*use tensorboard; Comet'
 }
 
 test_errors() {

@@ -104,13 +104,8 @@ static zero_result zp_life_warn(zero_ctx *z, const zero_config *cfg) {
 zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm *comm) {
     if (!out || !cfg || !comm) return ZERO_ERR_ARGUMENT;
     *out = NULL;
-    zero_ctx *z = (zero_ctx *)calloc(1, sizeof *z);
+    zero_ctx *z = zp_extra_make(zp_table_rows);
     const zp_transport *row = zp_transport_find(comm->kind);
-    if (z && zp_extra_make(z, zp_table_rows)) {
-        zp_extra_free(z);
-        free(z);
-        z = NULL;
-    }
     if (!z && row && row->refuse) row->refuse(comm, "zero_create: no memory for the context");
     if (!z) return ZERO_ERR_MEMORY;
     *out = z;
@@ -289,7 +284,6 @@ void zero_destroy(zero_ctx *z) {
                      z->aliases,       z->bucket,        z->ops,           z->events,
                      z->names,         z->layer_slots,   z->extents};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
-    zp_extra_free(z);
     zp_device_end_recording(z->device.recorder);
     zp_events_close(z->device.recorder);
     zp_device_close(&z->device);

@@ -323,29 +323,25 @@ ZP_UNUSED static zero_result zp_extra_add_range(zero_ctx *z, int whole, const ze
     return ZERO_OK;
 }
 
-/* Fills z->extras with the rows that a NULL-terminated list of functions returns, and allocates
-   their structs. */
+/* Returns a new context with its rows and their structs, NULL: no memory. It is one allocation,
+   since no peer learns of a failure before the ranks have joined. free releases it. */
 typedef zp_extra (*zp_extra_row)(void);
-static zero_result zp_extra_make(zero_ctx *z, const zp_extra_row *rows) {
+static zero_ctx *zp_extra_make(const zp_extra_row *rows) {
     int n = 0;
-    while (rows[n]) n++;
-    z->extras = (zp_extra *)calloc((size_t)n + 1, sizeof *z->extras);
-    if (!z->extras) return ZERO_ERR_MEMORY;
+    size_t at = zp_round_up(sizeof(zero_ctx), 64), lists = at;
+    for (; rows[n]; n++) at += zp_round_up(rows[n]().state_bytes, 64);
+    const size_t states = lists + zp_round_up(((size_t)n + 1) * sizeof(zp_extra), 64);
+    zero_ctx *z = (zero_ctx *)calloc(1, at + states - lists);
+    if (!z) return NULL;
+    z->extras = (zp_extra *)(void *)((char *)z + lists);
+    at = states;
     for (int i = 0; i < n; i++) {
         const zp_extra x = z->extras[i] = rows[i]();
-        void *state = x.state_bytes ? calloc(1, x.state_bytes) : NULL;
-        if (x.state_bytes && !state) return ZERO_ERR_MEMORY;
-        if (state) memcpy((char *)z + x.state_at, &state, sizeof state);
+        void *state = (char *)z + at;
+        if (x.state_bytes) memcpy((char *)z + x.state_at, &state, sizeof state);
+        at += zp_round_up(x.state_bytes, 64);
     }
-    return ZERO_OK;
-}
-static void zp_extra_free(zero_ctx *z) {
-    ZP_EACH_EXTRA(z, x) {
-        void *state = NULL;
-        if (x->state_bytes) memcpy(&state, (char *)z + x->state_at, sizeof state);
-        free(state);
-    }
-    free(z->extras);
+    return z;
 }
 
 /* Appends the stations of one place that this context needs. */

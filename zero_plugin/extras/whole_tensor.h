@@ -28,7 +28,7 @@
    that need no whole tensors use none of this. */
 #pragma once
 
-#include "../core/extra.h"
+#include "../core/step.h"
 #include "whole_rules.h"
 #include "whole_slices.h"
 
