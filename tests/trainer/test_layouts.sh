@@ -69,7 +69,7 @@ for way in "-za sharded" "-zog file -zfd $scratch"; do
         as_whole $stage $way
     done
 done
-run gathers -pn 4 -pp 2 -b 2 -z 3 -zm 0
+run gathers -pn 4 -pp 2 -b 2 -z 3 -zm 0 -st all
 check "$(grep -c 'to gather weights .* MiB, in every micro-step' "$scratch/gathers")" "the plan says what gathering costs a pipeline"
 refused '-tk 2: the layers of a pipeline, -pp 2, are on several ranks: -tr shows' -pn 2 -pp 2 -tk 2
 # rules that look at whole tensors

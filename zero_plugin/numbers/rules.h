@@ -125,7 +125,7 @@ enum {
     ZP_NORMS_OF_LAYERS = 1,
     ZP_MATRICES = 2 /* its second state array is only for tensors that are not matrices */
 };
-#define ZP_STEPS  3 /* kernels of all passes */
+#define ZP_STEPS 3 /* kernels of all passes */
 
 typedef struct zp_rule {
     const char *name;
