@@ -4,7 +4,7 @@
    kernel has one body; a macro makes a CPU loop of it and, for CUDA, a kernel.
 
    FOLDERS of zero_plugin/. A file's name is the prefix of its functions, and a file includes only
-   files that come before it in the list below.
+   files that come before it in the list below. X.h includes X_cpu.h and X_cuda.h.
      machine/   streams, events, copies and threads, on CUDA or on the CPU
      numbers/   types, element-wise kernels, update rules
      comm/      ranks, transports, collectives
@@ -60,9 +60,11 @@
 
 #if __has_include("zero_plugin/machine/base.h")
 #include "zero_plugin/machine/base.h"       /* limits, clock, hash, lists, the first failure */
-#include "zero_plugin/machine/events.h"     /* the record of what each stream ran, and when */
+#include "zero_plugin/machine/events.h"     /* records of what each stream ran, and when */
 #include "zero_plugin/machine/lane.h"       /* a CPU thread with a queue of tasks; its events */
+#include "zero_plugin/machine/gate.h"       /* [offload] a lane waits for work outside lanes */
 #include "zero_plugin/machine/device.h"     /* streams, events, copies, memory: CUDA or CPU */
+#include "zero_plugin/machine/streaming.h"  /* [state] copies to memory that is not read soon */
 #include "zero_plugin/numbers/type.h"       /* f32 values stored in 16 bits */
 #include "zero_plugin/numbers/kernels.h"    /* the element-wise kernels */
 #include "zero_plugin/numbers/optimizer.h"  /* the loop around each update rule; rounding */
@@ -97,8 +99,8 @@
 #include "zero_plugin/core/reduce.h"       /* the way of one gradient */
 #include "zero_plugin/core/hooks.h"        /* what a hook does: begin and end of a unit */
 #include "zero_plugin/core/step.h"         /* zero_reduce and zero_step: agree, decide, update */
-#include "zero_plugin/core/weights.h"      /* parameters from weights that your code puts */
 #include "zero_plugin/core/runs.h"         /* elements of tensors, by the ranks that own them */
+#include "zero_plugin/core/weights.h"      /* [state offload] parameters from weights you put */
 #include "zero_plugin/core/state.h"        /* [state] tensors by name, and as state; its row */
 #include "zero_plugin/offload/uring.h"     /* [offload] io_uring, if the build has it */
 #include "zero_plugin/offload/file.h"      /* [offload] the file tier: pieces, checksums, threads */
@@ -123,6 +125,7 @@
 #include "zero_plugin/extras/whole_slices.h" /* [muon] whole tensors that are cut into slices */
 #include "zero_plugin/extras/whole_tensor.h" /* [muon] whole tensors between two passes */
 #include "zero_plugin/extras/world.h"    /* [groups] ranks outside the sharded group; first sums */
+#include "zero_plugin/extras/trace.h"    /* [trace] keeps records, and passes them to cfg.trace */
 #include "zero_plugin/extras/check.h"    /* [check] misuse, found by checked builds */
 #include "zero_plugin/extras/table.h"    /* the capabilities of this build, a row each */
 #include "zero_plugin/api/life.h"        /* create, build, hooks, step, destroy */
@@ -131,8 +134,8 @@
 #include "zero_plugin/api/values.h"      /* numbers, small collectives, statistics */
 #include "zero_plugin/api/access.h"      /* [state] read and write by name, state */
 #include "zero_plugin/api/adopt.h"       /* the plugin takes over weights; hook-free steps */
-#include "zero_plugin/api/lend.h"        /* the caller keeps its arrays */
-#include "zero_plugin/api/start_ranks.h" /* starts and watches the ranks of one machine */
+#include "zero_plugin/api/lend.h"        /* [lend] the caller keeps its arrays */
+#include "zero_plugin/api/start_ranks.h" /* [start] starts and watches the ranks of one machine */
 #include "zero_plugin/api/groups.h"      /* [groups] public groups of ranks */
 #else
 #error "zero_plugin/ is not beside zero_plugin.cu: `make drop DIR=...` writes the two files to copy"

@@ -691,48 +691,6 @@ zero_result zero_bind(zero_ctx *z, void *params, void *grads);
 zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
                        void (*release)(void *array));
 
-/* ---- a pass: one micro-step, or one evaluation ----------------------------------------------- */
-typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
-
-/* Opens a pass. `micro` counts 0..micro_steps-1 within a step. ZERO_EVAL: forward hooks only, micro
-   0 of 1. ZERO_TOGETHER: all micro-steps of the step in one pass, for pipelines, with the hooks of
-   several micro-batches in any order, such as forward 2 before backward 1. Each unit's f32 gradient
-   is then cleared once and complete after uses * micro_steps backwards. With accumulation SHARDED
-   it is cleared and reduced per micro-batch, whose `uses` backwards are consecutive (KEEP and LATE
-   tensors: once, at the end). Bits equal those of micro-steps in sequence if each unit's backwards
-   run in the order of micro-batches. COLLECTIVE. */
-#define ZERO_TOGETHER (-2)
-zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps);
-
-/* Begin and end a unit's forward. `params` is your struct of base pointers (NULL if all tensors
-   have slots). begin writes `memory - layer * numel` into the fields of the unit's tensors, so that
-   `params->X + layer * numel` is the layer's tensor. begin waits for the unit's gather (stage 3; at
-   1 and 2 for the one after the step) and starts the prefetch of the next units. Hooks nest by
-   count. A forward may run inside a backward of the same unit (activation checkpointing). After
-   end, memory keeps its value until another unit takes the buffer. COLLECTIVE. Errors: STATE at
-   stage 3 also if more units are open than buffers. */
-zero_result zero_forward_begin(zero_ctx *z, int unit, void *params);
-zero_result zero_forward_end(zero_ctx *z, int unit);
-
-/* Begin and end a unit's backward. If `params` is NULL, backward only touches gradients (an
-   embedding lookup): nothing is gathered, and the unit's parameter slots become NULL. With slots
-   alone, pass ZERO_WANTED if backward reads weights. Gradients are cleared at the first use of a
-   pass (of a step, with local accumulation), and backward adds to them. The unit's reduction starts
-   after its last use in the last micro-step (in each micro-step, with sharded accumulation).
-   COLLECTIVE. */
-#define ZERO_WANTED ((void *)1) /* no struct: slots get the pointers */
-zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads);
-zero_result zero_backward_end(zero_ctx *z, int unit);
-
-/* Closes the pass. Units with no backward, or fewer uses than announced, are reduced here in
-   descending order, with missing gradients as zeros; then KEEP tensors. COLLECTIVE. */
-zero_result zero_pass_end(zero_ctx *z);
-
-/* LOSS SCALE: returns the factor for the loss before every backward of the coming step. The update
-   divides by it. It is 1 unless the type is F16 or cfg.scaler sets it. SYNC if the scale is
-   dynamic: waits for the last step's agreement. */
-float zero_loss_scale(zero_ctx *z);
-
 /* ---- a step ---------------------------------------------------------------------------------- */
 /* The update rules. g is the mean gradient, unscaled, times min(1, max_norm / (norm + 1e-6)), t the
    number of steps taken with this one; the tensor's factors multiply lr and weight_decay:
@@ -746,8 +704,8 @@ float zero_loss_scale(zero_ctx *z);
      LION   Chen et al. 2023, algorithm 2: c = beta1 m + (1 - beta1) g,
               p = p - lr (sign(c) + weight_decay p),  m = beta2 m + (1 - beta2) g
      ADAGRAD  Duchi, Hazan and Singer 2011, as PyTorch writes it: g = g + weight_decay p,
-              s = s + g^2,  p = p - lr g / (sqrt(s) + eps)
-              (DeepSpeed's divides the gradient without its decay)
+              s = s + g^2 (s is 0 at first),  p = p - lr g / (sqrt(s) + eps).
+              (DeepSpeed's s is the same, but it divides the gradient before the decay is added)
      LAMB   You et al. 2020, algorithm 2: m and v as ADAMW's,
               u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p,
               p = p - lr r u,  r = |p| / |u| of the layer, within cfg.trust_least and trust_most,
@@ -773,6 +731,43 @@ typedef struct zero_hyper {
     float max_norm; /* global 2-norm to clip to; 0: no clipping */
 } zero_hyper;
 
+/* Begin and end a micro-step: one forward and backward of your code. After the last of
+   cfg.micro_steps micro-steps, end updates the weights. Backward starts from the loss divided by
+   the number of micro-steps, times zero_loss_scale. With hooks, KEEP tensors are final from the
+   next begin on. If all tensors are KEEP, your unchanged forward and backward need no hooks. Then
+   every rank keeps whole parameters and gradients at every stage; from stage 1 on, optimizer state
+   is sharded; and weights are final after end, and readable until the next end. `loss` is this
+   rank's, of this micro-step. `mean`, if not NULL, gets its mean over micro-steps and all ranks
+   after the last micro-step (SYNC), and this rank's mean so far before. COLLECTIVE. Errors: those
+   of the four calls below; STATE if no hook was called and a tensor is not KEEP. */
+zero_result zero_train_begin(zero_ctx *z);
+zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
+
+/* LOSS SCALE: returns the factor for the loss before every backward of the coming step. The update
+   divides by it. It is 1 unless the type is F16 or cfg.scaler sets it. SYNC if the scale is
+   dynamic: waits for the last step's agreement. */
+float zero_loss_scale(zero_ctx *z);
+
+/* Begin and end a unit's forward. `params` is your struct of base pointers (NULL if all tensors
+   have slots). begin writes `memory - layer * numel` into the fields of the unit's tensors, so that
+   `params->X + layer * numel` is the layer's tensor. begin waits for the unit's gather (stage 3; at
+   1 and 2 for the one after the step) and starts the prefetch of the next units. Hooks nest by
+   count. A forward may run inside a backward of the same unit (activation checkpointing). After
+   end, memory keeps its value until another unit takes the buffer. COLLECTIVE. Errors: STATE at
+   stage 3 also if more units are open than buffers. */
+zero_result zero_forward_begin(zero_ctx *z, int unit, void *params);
+zero_result zero_forward_end(zero_ctx *z, int unit);
+
+/* Begin and end a unit's backward. If `params` is NULL, backward only touches gradients (an
+   embedding lookup): nothing is gathered, and the unit's parameter slots become NULL. With slots
+   alone, pass ZERO_WANTED if backward reads weights. Gradients are cleared at the first use of a
+   pass (of a step, with local accumulation), and backward adds to them. The unit's reduction starts
+   after its last use in the last micro-step (in each micro-step, with sharded accumulation).
+   COLLECTIVE. */
+#define ZERO_WANTED ((void *)1) /* no struct: slots get the pointers */
+zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads);
+zero_result zero_backward_end(zero_ctx *z, int unit);
+
 typedef struct zero_step_report {
     int stepped;            /* 0: skipped, by a gradient that is not finite or by zero_skip_step */
     double norm;            /* 2-norm of the mean gradient, unscaled, before clipping */
@@ -784,6 +779,34 @@ typedef struct zero_step_report {
     size_t bad_index;       /* its element, over all layers */
     int bad_rank;           /* the rank that owns that element */
 } zero_step_report;
+
+/* Reports the last step, until the next one is reduced. SYNC. Errors: SCALE (skipped at the
+   smallest loss scale; the report is valid, and your code may try the next step). */
+zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
+
+/* Ends a pending delayed update, if any: evaluations and the next step then use the newest weights.
+   Call it at the end of a run, after its last checkpoint; earlier it changes results. COLLECTIVE,
+   SYNC. */
+zero_result zero_apply_pending(zero_ctx *z);
+
+/* ---- a step in four calls -------------------------------------------------------------------- */
+/* zero_train_begin is zero_pass_begin of the next micro-step; zero_train_end is zero_pass_end and,
+   after the last micro-step, zero_reduce and zero_step. You need the four for evaluations, several
+   or fewer micro-steps, and work between reduction and update (zero_norm, zero_skip_step). */
+typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
+/* Opens a pass. `micro` counts 0..micro_steps-1 within a step. ZERO_EVAL: forward hooks only, micro
+   0 of 1. ZERO_TOGETHER: all micro-steps of the step in one pass, for pipelines, with the hooks of
+   several micro-batches in any order, such as forward 2 before backward 1. Each unit's f32 gradient
+   is then cleared once and complete after uses * micro_steps backwards. With accumulation SHARDED
+   it is cleared and reduced per micro-batch, whose `uses` backwards are consecutive (KEEP and LATE
+   tensors: once, at the end). Bits equal those of micro-steps in sequence if each unit's backwards
+   run in the order of micro-batches. COLLECTIVE. */
+#define ZERO_TOGETHER (-2)
+zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps);
+
+/* Closes the pass. Units with no backward, or fewer uses than announced, are reduced here in
+   descending order, with missing gradients as zeros; then KEEP tensors. COLLECTIVE. */
+zero_result zero_pass_end(zero_ctx *z);
 
 /* Ends the reductions after the last micro-step. Until zero_step, gradients can be read by name.
    COLLECTIVE. */
@@ -802,29 +825,6 @@ zero_result zero_reduce(zero_ctx *z);
    and zero_hash use the newest; a checkpoint has both. Reads between steps change nothing.
    zero_apply_pending and zero_write_tensor make the next passes use the newest weights. */
 zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
-
-/* Ends a pending delayed update, if any: evaluations and the next step then use the newest weights.
-   Call it at the end of a run, after its last checkpoint; earlier it changes results. COLLECTIVE,
-   SYNC. */
-zero_result zero_apply_pending(zero_ctx *z);
-
-/* Reports the last step, until the next one is reduced. SYNC. Errors: SCALE (skipped at the
-   smallest loss scale; the report is valid, and your code may try the next step). */
-zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
-
-/* ---- a micro-step in two calls --------------------------------------------------------------- */
-/* zero_train_begin is zero_pass_begin of the next of cfg.micro_steps micro-steps. zero_train_end is
-   zero_pass_end and, after the last micro-step, zero_reduce, zero_step and the mean of the losses.
-   Use either these two or the four; hooks are the same, and KEEP tensors are final from the next
-   begin on. If all tensors are KEEP, your unchanged forward and backward need no hooks between
-   them. Then every rank keeps whole parameters and gradients at every stage; from stage 1 on,
-   optimizer state is sharded; and weights are final after end, and readable until the next end.
-   Backward starts from the loss divided by the number of micro-steps. `loss` is this rank's, of
-   this micro-step. `mean`, if not NULL, gets its mean over micro-steps and all ranks after the last
-   micro-step (SYNC), and this rank's mean so far before. COLLECTIVE. Errors: those of the four;
-   STATE if no hook was called and a tensor is not KEEP. */
-zero_result zero_train_begin(zero_ctx *z);
-zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
 
 /* ---- errors, and the end --------------------------------------------------------------------- */
 /* Returns the sentence of the last error, or "". Owned by ctx, until the next call with it. */

@@ -1,9 +1,11 @@
 #!/bin/sh
 # drop.sh FOLDER [PART...] - writes the two files that you copy into your trainer: zero_plugin.h, and one
 # zero_plugin.cu with every room in its place. Without PART both have everything. Otherwise they have the
-# core (stages 0 to 3 in memory, on the ranks of one machine) and the named parts; "core" names no other.
-# zero_plugin.cu marks the rooms of each part. A function or a setting of a part that is left out answers
-# ZERO_ERR_UNSUPPORTED, and its message has the command that adds the part.
+# core (stages 0 to 3 in memory, on the ranks of one machine, on the CPU) and the named parts; "core" names no
+# other, and "all" names every part of the plugin. zero_plugin.cu marks the rooms of each part; those of `cuda` end
+# in _cuda.h, and nccl has them too. A function or a setting of a part that is left out answers
+# ZERO_ERR_UNSUPPORTED, and its message has the command that adds the part. `checkpoint` is an adapter, which needs
+# the part state: drop.sh writes its files, adapters/checkpoint/checkpoint*, next to the other two.
 #
 # The first lines name the version, the commit (`unknown` outside git; -dirty: with uncommitted changes)
 # and a checksum of the lines below. If FOLDER has a file of that name that drop.sh did not write, or
@@ -19,12 +21,23 @@ fi
 case $1 in /*) folder=$1 ;; *) folder=./$1 ;; esac # so that no name looks like an option
 to=$1
 shift
-parts=$(sed -n 's/^#include "zero_plugin\/.*\/\* \[\([a-z ]*\)\].*/\1/p' "$here/zero_plugin.cu" | tr ' ' '\n' | sort -u | tr '\n' ' ')
+parts=$({ echo cuda; sed -n 's/^#include "zero_plugin\/.*\/\* \[\([a-z ]*\)\].*/\1/p' "$here/zero_plugin.cu"; } | tr ' ' '\n' | sort -u | tr '\n' ' ')
 with=${*:-$parts}
+case " $with " in *" all "*) with="$parts$(echo " $with " | sed 's/ all / /')" ;; esac
 for part in $with; do
-    case " core $parts" in *" $part "*) ;; *) fail "no part is named '$part'; the parts are: core $parts" ;; esac
+    case " core checkpoint $parts" in
+    *" $part "*) ;;
+    *) fail "no part is named '$part'; the parts are: core $parts; all, which is every part; checkpoint, which needs state" ;;
+    esac
 done
-files="zero_plugin.h zero_plugin.cu"
+files="zero_plugin.h zero_plugin.cu" sources="zero_plugin.h zero_plugin.cu zero_plugin"
+case " $with " in
+*" checkpoint "*)
+    case " $with " in *" state "*) ;; *) fail "checkpoint needs the part state: add it to WITH" ;; esac
+    files="$files $(cd "$here/adapters/checkpoint" && echo checkpoint*.[ch])"
+    sources="$sources adapters/checkpoint"
+    ;;
+esac
 mark="/* Written by make drop of ZeRO for C"
 
 # Prints a checksum of the lines below the first line. It does not depend on the line ends.
@@ -43,7 +56,7 @@ if [ -e "$here/.git" ]; then
     unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
     # shellcheck disable=SC2086
     if commit=$(git -C "$here" rev-parse --short=12 HEAD 2>/dev/null); then
-        git -C "$here" diff --quiet HEAD -- $files zero_plugin || commit=$commit-dirty
+        git -C "$here" diff --quiet HEAD -- $sources || commit=$commit-dirty
     else commit=unknown; fi
 fi
 version=$(sed -n 's/^#define ZERO_VERSION *"\(.*\)"/\1/p' "$here/zero_plugin.h")
@@ -51,12 +64,13 @@ version=$(sed -n 's/^#define ZERO_VERSION *"\(.*\)"/\1/p' "$here/zero_plugin.h")
 # zero_plugin.cu includes the rooms between #if __has_include and #else; `[part]` begins the comment of a
 # room that belongs to a part. A room includes only earlier rooms, which awk has written before; another
 # order is an error, and so is a room that includes one of a part that is left out. The rooms with tables
-# of rows (table.h, transport.h, local.h) lose the lines that name such a room. device.h includes its two
-# rooms itself.
+# of rows (table.h, transport.h, local.h) lose the lines that name such a room. X_cpu.h and X_cuda.h are
+# inside X.h; without the part cuda, #error takes the place of the latter.
 write_unit() {
     awk -v rooms="$here/zero_plugin/" -v with=" $with " '
     function fail(text) { print "drop.sh: " text > "/dev/stderr"; failed = 1; exit 1 }
     function left_out(name,   n, i, of) { # a room of several parts is left out with all of them
+        if (name ~ /_cuda\.h$/) part[name] = "cuda nccl"
         if (!(name in part)) return 0
         n = split(part[name], of, " ")
         for (i = 1; i <= n; i++) if (index(with, " " of[i] " ")) return 0
@@ -82,7 +96,11 @@ write_unit() {
             else if (line ~ /^#include "(\.\.\/[a-z]+\/)?[a-z0-9_]+\.h"$/) {
                 inner = line; gsub(/^#include "(.*\/)?|"$/, "", inner)
                 if (inner in written || (table && left_out(inner))) continue
-                if (name == "device.h") { room(folder inner); continue }
+                if (inner ~ /_(cpu|cuda)\.h$/ && index(inner, substr(name, 1, length(name) - 2)) == 1) {
+                    if (left_out(inner)) print "#error this copy of the plugin lacks \"cuda\": add it to the WITH of make drop"
+                    else room(folder inner)
+                    continue
+                }
                 if (left_out(inner)) fail(name " needs the part " part[inner] ": add it to WITH")
                 fail(name " includes " inner ", which comes later")
             }
@@ -145,7 +163,11 @@ write_missing() {
             print "    return zp_extra_need(z, \"" by "\", \"" name "\");"
         } else if (type == "zero_result") print "    return ZERO_ERR_UNSUPPORTED;"
         else if (type ~ /^const char/) print "    return zero_result_string(ZERO_ERR_UNSUPPORTED);"
-        else if (type == "zero_comm") print "    const zero_comm none = {ZERO_COMM_SELF, 0, NULL, 0};\n    return none;"
+        else if (by == "start") { # their results are exit values, and 126 is: no rank was started
+            if (text ~ /zero_ctx \*\*z/) print "    if (z) *z = NULL;"
+            if (text ~ /\*cfg/) print "    if (cfg && cfg->log) cfg->log(cfg->log_user, ZERO_LOG_ERROR, \"" name ": \" ZP_LEFT_OUT(\"start\"));"
+            print "    return 126;"
+        } else if (type == "zero_comm") print "    const zero_comm none = {ZERO_COMM_SELF, 0, NULL, 0};\n    return none;"
         else if (type != "void" || text ~ /^void \*/) print "    return 0;"
         print "}"
     }
@@ -178,13 +200,14 @@ write_rest() {
     write_missing unit
 }
 
-# Both files are complete before drop.sh renames the first.
+# All files are complete before drop.sh renames the first.
 mkdir -p "$folder"
 trap 'rm -f "$folder/.zero_plugin.$$".*' EXIT
 for file in $files; do
     new=$folder/.zero_plugin.$$.$file
     echo >"$new"
     case $file in
+    checkpoint*) sed 's|"\.\./\.\./zero_plugin\.h"|"zero_plugin.h"|; s|adapters/checkpoint/||' "$here/adapters/checkpoint/$file" ;;
     *.h) if [ -n "$missing" ]; then write_missing header; else cat "$here/$file"; fi ;;
     *)
         if [ "$with" != "$parts" ]; then
@@ -203,4 +226,5 @@ for file in $files; do
     new=$folder/.zero_plugin.$$.$file.all
     cmp -s "$new" "$folder/$file" || mv "$new" "$folder/$file"
 done
-echo "wrote $to/zero_plugin.h and $to/zero_plugin.cu: version $version, commit $commit"
+case $files in *checkpoint*) more=", and the checkpoint adapter" ;; *) more= ;; esac
+echo "wrote $to/zero_plugin.h and $to/zero_plugin.cu$more: version $version, commit $commit"

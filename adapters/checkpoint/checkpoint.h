@@ -30,7 +30,7 @@
    BUILD
      cc -D_GNU_SOURCE -I. -c adapters/checkpoint/checkpoint*.c
      Link with -lcjson -pthread. xxHash is used as a header (libxxhash-dev). Needs Linux, and
-     LC_NUMERIC as C starts it. FORMAT.md describes the files for other readers.
+     LC_NUMERIC as C starts it. For other readers, FORMAT.md of the repository describes the files.
 
    WORDS
      generation  the result of one save: a folder step_00000020 with a shard file of every rank, and

@@ -1435,7 +1435,7 @@ static void cuda_fill_lane(test_rank *rank) {
     emulation_enter(rank->rank, rank->nranks);
     while (rank->rank == 1 && cudaStreamQuery(NULL) == cudaSuccess) zp_nap();
     if (rank->rank == 0) {
-        zp_lane_init_gate(g);
+        zp_gate_init(g);
         zero_result r = zp_device_open(&d);
         if (!r) r = zp_device_open_stream(&down, &d, NULL, 1, 0, 1);
         if (!r) r = zp_device_open_stream(&s, &d, NULL, 1, 0, 1);
@@ -1443,7 +1443,7 @@ static void cuda_fill_lane(test_rank *rank) {
         if (!r) r = zp_lane_open(&asks, 1);
         if (!r) r = zp_device_open_event(&d, &opened);
         emulation_stall(down.cuda);
-        if (!r) r = zp_device_open_gate_from_stream(&down, g);
+        if (!r) r = zp_device_call_from_stream(&down, zp_gate_open, g);
         if (!r) r = zp_device_record_event(&down, &opened);
         if (!r) r = zp_device_wait_event(&s, &opened);
         for (; !r && n < 2 * ZP_LANE_TASKS; n++) {
@@ -1454,14 +1454,14 @@ static void cuda_fill_lane(test_rank *rank) {
         }
         if (r != ZERO_ERR_DEVICE || n <= ZP_LANE_TASKS || !strstr(d.text, "illegal memory access"))
             test_rank_fail(rank, "task %zu: %s: %s", n, zero_result_string(r), d.text);
-        zp_lane_abandon_gate(g);
+        zp_gate_abandon(g);
         zp_device_finish_stream(&s);
         zp_lane_close(&asks);
         zp_device_close_stream(&s);
         zp_device_close_stream(&down);
         zp_device_close_event(&opened);
         zp_device_close(&d);
-        zp_lane_close_gate(g);
+        zp_gate_close(g);
     }
     emulation_leave();
 }

@@ -134,7 +134,7 @@ refused "a room that is not there" "hooks.h is missing" plain_drop
 # ---- make drop WITH="...": parts that are left out ----
 # Each choice compiles without a warning and passes the model-based test; what it lacks answers UNSUPPORTED. SEED takes
 # three choices, ALL=1 all of them. Each part alone is left out in a compilation for the CPU and for emulated CUDA.
-every=$(drop "$scratch/none" nonsense 2>&1 | sed -n 's/.*the parts are: core //p')
+every=$(drop "$scratch/none" nonsense 2>&1 | sed -n 's/.*the parts are: core \([^;]*\);.*/\1/p')
 compile="${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -g -march=native -ffp-contract=off -fno-math-errno -fopenmp -pthread -Wall -Wextra -Werror"
 seed=${SEED:-1} number=0
 while read -r with; do
@@ -152,7 +152,7 @@ while read -r with; do
     done
     check "the model-based test: $with" "$d/test_model" 100 "$seed"
     lacking=
-    for part in $every; do case " $with check " in *" $part "*) ;; *) lacking="$lacking $part" ;; esac; done
+    for part in $every; do case " $with check cuda " in *" $part "*) ;; *) lacking="$lacking $part" ;; esac; done
     # shellcheck disable=SC2086
     check "what is left out of $with" "$d/test_drop_parts" "$with" $lacking
 done <<CHOICES
@@ -160,12 +160,12 @@ core
 state
 nccl mpi
 state offload
-state packed
-subgroups
-groups
+state packed lend
+subgroups start
+groups trace
 muon groups state
-check state
-state offload packed subgroups
+check state lend
+state offload packed subgroups trace
 CHOICES
 for part in $every; do
     d=$scratch/without
@@ -181,9 +181,54 @@ for part in $every; do
             -x c++ -include cuda_runtime.h -fsyntax-only "$d/zero_plugin.cu"
     fi
 done
+if [ -f "$toolkit/include/cuda_runtime_api.h" ]; then
+    check "drop without CUDA" drop "$scratch/cpu" core
+    refused "a copy for the CPU, compiled for CUDA" 'lacks "cuda"' "${CXX:-c++}" -std=c++17 -D__CUDACC__ -Itests/emulation -w -x c++ -include cuda_runtime.h -fsyntax-only "$scratch/cpu/zero_plugin.cu"
+fi
 refused "a part that does not exist" "no part is named 'nonsense'" drop "$scratch/none" core nonsense
 check "make drop WITH" make -s B="$B" drop DIR="$scratch/made" WITH="core"
 check "its first lines name its parts" grep -q '^#define ZERO_DROP_WITH "core"' "$scratch/made/zero_plugin.cu"
+
+# ---- the checkpoint adapter, next to the plugin ----
+# In the folder, the command that its header names compiles it. The adapter's own test then runs with that copy.
+both=$scratch/both
+refused "checkpoint without state" "checkpoint needs the part state" drop "$scratch/none" core checkpoint
+check "make drop WITH checkpoint" make -s B="$B" drop DIR="$both" WITH="core state checkpoint"
+check "all is every part" sh -c 'sh zero_plugin/drop.sh "$1" all && sh zero_plugin/drop.sh "$2" && cmp "$1/zero_plugin.cu" "$2/zero_plugin.cu"' sh "$scratch/all" "$scratch/each"
+build=$(sed -n 's/^     cc \(.* -c checkpoint\*\.c\)$/\1/p' "$both/checkpoint.h")
+# shellcheck disable=SC2086
+check "the command of checkpoint.h" sh -c 'cd "$1" && shift && [ $# -gt 3 ] && "$@" -Wall -Wextra -Werror checkpoint*.c' sh "$both" "${CC:-cc}" ${build%checkpoint*}
+# shellcheck disable=SC2086
+check "the plugin next to it" $compile -c -o "$both/plugin.o" -x c "$both/zero_plugin.cu"
+cat >"$both/save.c" <<'SAVE'
+#include "checkpoint.h"
+int main(int argc, char **argv) { /* saves one tensor, and loads it into another context */
+    const zero_tensor_desc one = {.name = "one", .numel = 3};
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_config cfg = {0};
+    const float written[3] = {1, 2, 3};
+    float read[3] = {0};
+    for (int loads = 0; loads < 2 && argc == 2; loads++) {
+        zero_ctx *z;
+        checkpoint *c;
+        checkpoint_options o = {0};
+        o.folder = argv[1];
+        if (zero_create(&z, &cfg, &self) || zero_tensor(z, &one) || zero_build(z)) return 1;
+        if (checkpoint_create(&c, z, &o)) return 2;
+        if (!loads && zero_write_tensor(z, "one", ZERO_PARAMETER, 0, 3, written)) return 3;
+        if (!loads && (checkpoint_save(c, 1, NULL, 0) || checkpoint_wait(c))) return 4;
+        if (loads && checkpoint_load(c, CHECKPOINT_NEWEST)) return 5;
+        if (loads && zero_read_tensor(z, "one", ZERO_PARAMETER, 0, 3, read)) return 6;
+        checkpoint_destroy(c);
+        zero_destroy(z);
+    }
+    return read[0] == 1 && read[1] == 2 && read[2] == 3 ? 0 : 7;
+}
+SAVE
+check "a program with both" $compile -o "$both/save" "$both/save.c" "$both"/checkpoint*.o "$both/plugin.o" -lcjson -lm
+check "it saves and loads" "$both/save" "$both/saved"
+echo "/* mine */" >>"$both/checkpoint.c"
+refused "an adapter that was edited" "checkpoint.c was edited since make drop wrote it" drop "$both" core state checkpoint
 
 # ---- the repository's two files alone ----
 mkdir "$scratch/alone" && cp zero_plugin.h zero_plugin.cu "$scratch/alone/"

@@ -1,6 +1,6 @@
 /* test_drop_parts.c WITH PART... - the plugin was dropped with the parts WITH and lacks each PART.
-   A call that needs PART returns ZERO_ERR_UNSUPPORTED, and its message has the command that adds
-   it. */
+   A call that needs PART returns ZERO_ERR_UNSUPPORTED (zero_start_local: 126), and its message has
+   the command that adds it. */
 #include "../shared/harness.h"
 
 static char said[1024]; /* the last message that was logged */
@@ -9,14 +9,19 @@ static void drop_log(void *user, zero_log_level level, const char *sentence) {
     snprintf(said, sizeof said, "%s", sentence);
 }
 
-/* Creates a context with these settings, builds it, and calls a function of `state`. */
-static zero_result drop_try(const zero_config *cfg, zero_comm_kind kind) {
+static void drop_trace(void *user, const zero_event *events, int n) {
+    (void)user, (void)events, (void)n;
+}
+
+/* Creates a context with these settings, builds it, and calls a function of `state` or `lend`. */
+static zero_result drop_try(const zero_config *cfg, zero_comm_kind kind, int lends) {
     const zero_comm comm = {kind, 0, NULL, 0};
     const zero_tensor_desc one = {.name = "one", .numel = 1};
     zero_ctx *z = NULL;
     float value = 0;
     zero_result r = zero_create(&z, cfg, &comm);
     if (!r) r = zero_tensor(z, &one);
+    if (!r && lends) r = zero_lend(z, &value, ZERO_F32);
     if (!r) r = zero_build(z);
     if (!r) r = zero_read_tensor(z, "one", ZERO_PARAMETER, 0, 1, &value);
     zero_destroy(z);
@@ -31,9 +36,14 @@ static zero_result drop_need(const char *part) {
     if (!strcmp(part, "packed")) cfg.stage = 3, cfg.weight_bits = 8;
     if (!strcmp(part, "subgroups")) cfg.shard_ranks = 1;
     if (!strcmp(part, "muon")) cfg.optimizer = ZERO_MUON;
+    if (!strcmp(part, "trace")) cfg.trace = drop_trace;
     if (!strcmp(part, "mpi")) kind = ZERO_COMM_MPI;
     if (!strcmp(part, "nccl")) kind = ZERO_COMM_NCCL;
-    if (strcmp(part, "groups")) return drop_try(&cfg, kind);
+    if (!strcmp(part, "start")) {
+        zero_ctx *z = NULL;
+        return zero_start_local(&z, &cfg, 1) == 126 && !z ? ZERO_ERR_UNSUPPORTED : ZERO_OK;
+    }
+    if (strcmp(part, "groups")) return drop_try(&cfg, kind, !strcmp(part, "lend"));
     zero_group *g = NULL;
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     return zero_group_open(&g, &self, NULL, 1);

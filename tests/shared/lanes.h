@@ -153,7 +153,7 @@ static void lane_pass_task(const void *args, size_t n, int threads) {
     (void)n;
     (void)threads;
     memcpy(&g, args, sizeof(zp_gate *));
-    (void)zp_lane_pass_gate(g);
+    (void)zp_gate_pass(g);
 }
 
 static void lane_gates(void) {
@@ -161,25 +161,25 @@ static void lane_gates(void) {
     zp_gate gate, *g = &gate;
     zp_lane l;
     if (!test_check(!zp_lane_open(&l, 1), "a lane")) return;
-    zp_lane_init_gate(g);
+    zp_gate_init(g);
     for (int i = 0; i < 4; i++) {
         zp_lane_push(&l, lane_pass_task, &g, sizeof(zp_gate *), 0);
         lane_push_note(&l, list, &n, i);
     }
     test_check(lane_stays(&n, 0), "a gate holds the lane");
-    zp_lane_open_gate(g);
+    zp_gate_open(g);
     test_check(lane_arrives(&n, 1) && lane_stays(&n, 1), "one opening is for one pass");
-    for (int i = 0; i < 4; i++) zp_lane_open_gate(g);
+    for (int i = 0; i < 4; i++) zp_gate_open(g);
     test_check(lane_arrives(&n, 4), "openings are counted");
     zp_lane_push(&l, lane_pass_task, &g, sizeof(zp_gate *), 0);
     lane_push_note(&l, list, &n, 4);
     test_check(lane_arrives(&n, 5), "one was ahead");
     zp_lane_push(&l, lane_pass_task, &g, sizeof(zp_gate *), 0);
     zp_lane_push(&l, lane_pass_task, &g, sizeof(zp_gate *), 0);
-    zp_lane_abandon_gate(g);
+    zp_gate_abandon(g);
     zp_lane_close(&l);
-    test_check(zp_lane_pass_gate(g), "a gate that was left holds nobody");
-    zp_lane_close_gate(g);
+    test_check(zp_gate_pass(g), "a gate that was left holds nobody");
+    zp_gate_close(g);
 }
 
 /* ---- the mode of the processor ---- */

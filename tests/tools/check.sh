@@ -49,7 +49,7 @@ lengths() {
 rooms=$(sed -n 's|^#include "zero_plugin/\([a-z0-9_/]*\)\.h".*|\1|p' zero_plugin.cu)
 contents() {
     if grep '^#include "zero_plugin/' zero_plugin.cu | grep -vE '/\* [^*]{4,} \*/$'; then return 1; fi
-    { echo "$rooms"; echo machine/device_cpu; echo machine/device_cuda; } | sort >"$B/check/rooms" # device.h includes one of the two
+    { echo "$rooms"; ls zero_plugin/*/*_cpu.h zero_plugin/*/*_cuda.h | sed 's|^zero_plugin/||; s|\.h$||'; } | sort >"$B/check/rooms" # X.h includes X_cpu.h and X_cuda.h
     ls zero_plugin/*/*.h | sed 's|^zero_plugin/||; s|\.h$||' | sort | diff "$B/check/rooms" -
 }
 # A drop puts each room in its place, and refuses what includes a later one.
@@ -67,17 +67,16 @@ at_most() { check "$3: $1, at most $2" [ "$1" -le "$2" ]; } # COUNT MOST WHAT
 kinds() { ! grep -nE 'kind [!=]= ZERO_COMM_|case ZERO_COMM_' $(ls zero_plugin/*/*.h | grep -vE '/(local|mpi|mpi_nodes|nccl|transport)\.h$'); }
 # Weights begin with the same bits on every C library: the last ones of these differ.
 drawn() { ! grep -nE '=.*[^a-z_](log|cos|sin|exp|pow)f?\(' adapters/gpt2/normals.h adapters/gpt2/gpt2.c adapters/gpt2/experts.c; }
-# Each room by itself; a device's room only where that device is.
-alone() { # OTHER-DEVICE COMPILER...
-    other=$1
-    shift
+# Each room by itself. X_cpu.h and X_cuda.h are inside X.h, for one of the two.
+alone() { # COMPILER...
     for room in zero_plugin/*/*.h; do
-        [ "$room" = "zero_plugin/machine/$other.h" ] || echo "#include \"$room\"" | "$@" -Wno-unused-function -fsyntax-only -I. - || return 1
+        case $room in *_cpu.h | *_cuda.h) continue ;; esac
+        echo "#include \"$room\"" | "$@" -Wno-unused-function -fsyntax-only -I. - || return 1
     done
 }
 cuda_alone() {
     # shellcheck disable=SC2086
-    alone device_cpu "${CXX:-c++}" -std=c++17 -D__CUDACC__ -Itests/emulation $nccl -Wall -Wextra -Werror -include cuda_runtime.h -x c++
+    alone "${CXX:-c++}" -std=c++17 -D__CUDACC__ -Itests/emulation $nccl -Wall -Wextra -Werror -include cuda_runtime.h -x c++
 }
 header() { echo '#include "zero_plugin.h"' | "$1" -x "$2" "$3" -Wall -Wextra -Wpedantic -Werror -I. -fsyntax-only -; }
 plugin() { compiler=$1; shift; "$compiler" $flags "$@" -x c -c -o "$B/check/$started.o" zero_plugin.cu; }
@@ -132,7 +131,7 @@ at_most "$(wc -l <train_gpt2_zero.cu)" 1400 "lines of the trainer"
 at_most "$(wc -l <tests/comm/slow_transport.h)" 220 "lines of a transport that a host may add"
 check "a communicator's kind is the transports' alone" kinds
 check "weights are drawn without libm" drawn
-check "rooms compile alone" alone device_cuda "$CC" $flags -fopenmp -x c
+check "rooms compile alone" alone "$CC" $flags -fopenmp -x c
 check "header as C11" header "$CC" c -std=c11
 check "header as C++17" header "${CXX:-c++}" c++ -std=c++17
 check "its macros in a C++17 host" "${CXX:-c++}" -std=c++17 -Wall -Wextra -Werror -I. -fsyntax-only tests/hosts/macros.cc

@@ -1,4 +1,4 @@
-/* access.h - functions of the header: tensors by name, and the state for checkpoints */
+/* access.h - functions of the header: tensors by name, their hash, and the state for checkpoints */
 #pragma once
 
 #include "life.h"
@@ -12,7 +12,7 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
     if (z->policy.state == ZP_SHARD) ZP_TRY(zp_run_agree(z, t, kind, first, count, NULL));
     for (size_t done = 0; done < count;) {
         const zp_run run = zp_run_at(z, t, first + done, count - done);
-        ZP_TRY(zp_run_read(z, kind, &run, out ? out + done : NULL));
+        ZP_TRY(zp_state_read(z, kind, &run, out ? out + done : NULL));
         done += run.numel;
     }
     z->looked |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
@@ -38,6 +38,42 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
                   first + i, (double)values[i], (double)z->report.scale);
     }
     return zp_run_put_all(z, t, kind, first, count, values);
+}
+
+/* Mixes a hash as MurmurHash3 does, so that differences of two tensors do not cancel in a sum. */
+static uint64_t zp_access_mix(uint64_t x) {
+    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCDu;
+    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53u;
+    return x ^ x >> 33;
+}
+
+/* Adds the hash of a tensor's name and weights to *all. */
+static zero_result zp_access_add_hash(zero_ctx *z, const zp_tensor *t, float *values,
+                                      uint64_t *all) {
+    const size_t total = t->desc.numel * (size_t)t->desc.layers;
+    uint64_t hash = zp_bind_hash_name(t->desc.name);
+    for (size_t at = 0; at < total;) {
+        const zp_run run = zp_run_at(z, t, at, zp_min(ZP_STAGE_NUMEL, total - at));
+        ZP_TRY(zp_state_read(z, ZERO_MASTER, &run, values));
+        for (size_t i = 0; i < run.numel; i++) hash = zp_hash(hash, zp_type_bits(values[i]));
+        at += run.numel;
+    }
+    *all += zp_access_mix(hash);
+    return ZERO_OK;
+}
+
+zero_result zero_hash(zero_ctx *z, uint64_t *hash) {
+    ZP_ENTER(z, "zero_hash", ZP_IDLE, "weights are hashed after zero_build, between steps");
+    ZP_REFUSE(z, !hash, "hash is NULL");
+    float *values = (float *)malloc(ZP_STAGE_NUMEL * sizeof *values);
+    zero_result r = values ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
+    if (!r) r = zp_run_agree(z, z->tensors, ZERO_MASTER, 0, z->plan.numel, NULL);
+    if (!r) r = zp_ctx_check(z, zp_extra_sync(z));
+    *hash = 0;
+    for (int t = 0; t < z->ntensors && !r; t++)
+        r = zp_access_add_hash(z, &z->tensors[t], values, hash);
+    free(values);
+    return r;
 }
 
 #define ZP_NOT_OPEN "the state is not open: zero_state_begin comes first"

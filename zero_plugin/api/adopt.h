@@ -37,58 +37,29 @@ static int zp_adopt_is_ours(const zero_ctx *z, zp_side side, const char *array) 
            || (m->view && array >= m->view && array < m->view + m->bytes);
 }
 
-/* Releases your arrays of a tensor. */
-static void zp_adopt_release(zero_ctx *z, zp_side side, int tensor, const void *host,
-                             void (*release)(void *array)) {
-    const zero_tensor_desc *d = &z->tensors[tensor].desc;
-    zp_ctx_set_call(z, "zero_adopt"); /* named in a crash if an array is not an allocation */
-    for (int l = 0; l < (d->flags & ZERO_BY_SLOT ? d->layers : 1); l++) {
-        char *array = zp_adopt_array(z, side, tensor, l, host);
-        if (array && !zp_adopt_is_ours(z, side, array)) release(array);
-    }
-}
-
 /* Copies between your memory and the plugin's, and waits for the copy. */
 static zero_result zp_adopt_copy(zero_ctx *z, void *to, const void *from, size_t bytes) {
     ZP_DO(z, zp_device_copy(&z->compute, to, from, bytes));
     return zp_ctx_check(z, zp_device_sync_stream(&z->compute));
 }
 
-/* Copies in pieces of CPU memory: `raw` as stored, `values` in f32. */
-static zero_result zp_adopt_layer(zero_ctx *z, int tensor, int layer, char *array, zero_type type,
-                                  char *raw, float *values) {
-    const zp_tensor *t = &z->tensors[tensor];
-    const zero_tensor_desc *d = &t->desc;
-    const size_t first = (size_t)layer * d->numel, of = zero_type_bytes(type);
-    for (size_t at = 0; at < d->numel; at += ZP_STAGE_NUMEL) {
-        const size_t n = zp_min(ZP_STAGE_NUMEL, d->numel - at);
-        ZP_TRY(zp_adopt_copy(z, raw, array + at * of, n * of));
+/* Copies the weights of an array in pieces of CPU memory: `raw` as stored, `values` in f32. */
+static zero_result zp_adopt_weights(zero_ctx *z, const zp_extent *x, zero_type type, char *raw,
+                                    float *values) {
+    const zp_tensor *t = &z->tensors[x->tensor];
+    const size_t of = zero_type_bytes(type), numel = t->desc.numel;
+    const size_t first = (size_t)x->layer * numel;
+    for (size_t at = 0, n; at < x->bytes / of; at += n) {
+        char *piece = (char *)(uintptr_t)x->at + at * of;
+        n = zp_min(ZP_STAGE_NUMEL, numel - at % numel);
+        ZP_TRY(zp_adopt_copy(z, raw, piece, n * of));
         zero_convert(values, ZERO_F32, raw, type, n);
         ZP_TRY(zp_run_agree(z, t, ZERO_PARAMETER, first + at, n, values));
         ZP_TRY(zp_run_put_all(z, t, ZERO_PARAMETER, first + at, n, values));
         if (!z->observer || z->lent) continue;
         memset(raw, 0xFF, n * of); /* NaN in every type */
-        ZP_TRY(zp_adopt_copy(z, array + at * of, raw, n * of));
+        ZP_TRY(zp_adopt_copy(z, piece, raw, n * of));
     }
-    return ZERO_OK;
-}
-
-/* Checks that every array exists and is yours. */
-static zero_result zp_adopt_check(zero_ctx *z, zp_side side, const void *host) {
-    const char *what = side == ZP_GRAD ? " of gradients" : "";
-    for (int t = 0; t < z->ntensors; t++)
-        for (int l = 0; l < z->tensors[t].desc.layers; l++) {
-            const zero_tensor_desc *d = &z->tensors[t].desc;
-            const char *array = zp_adopt_array(z, side, t, l, host);
-            const int slot = d->flags & ZERO_BY_SLOT, inside = d->flags & ZERO_INLINE;
-            const char *of = !slot ? "field" : inside ? "array" : "slot";
-            ZP_REFUSE(z, !array, "tensor %s, layer %d: the host's %s%s is NULL", d->name, l, of,
-                      what);
-            ZP_REFUSE(z, zp_adopt_is_ours(z, side, array),
-                      "tensor %s, layer %d: the host's %s%s points to the plugin's memory already: "
-                      "zero_adopt stands in the place of zero_bind",
-                      d->name, l, of, what);
-        }
     return ZERO_OK;
 }
 
@@ -98,26 +69,37 @@ static int zp_adopt_compare_extents(const void *a, const void *b) {
     return x->side != y->side ? x->side - y->side : x->tensor - y->tensor;
 }
 
-/* Lists the caller's arrays of a side, `n` so far. The type of adopted gradients is unknown, so
-   only their start is listed. */
-static int zp_adopt_add_extents(zero_ctx *z, zp_side side, const void *host, zero_type type,
-                                int n) {
-    const size_t of = z->lent || side == ZP_PARAM ? zero_type_bytes(type) : 0;
+/* Appends your arrays of a side to the list, which has *n. Unless they are gradients that the
+   plugin adopts, each must exist and be yours. The type of those gradients is not known, so only
+   their start is listed. */
+static zero_result zp_adopt_list_side(zero_ctx *z, zp_side side, const void *host, zero_type type,
+                                      int *n) {
+    const int known = z->lent || side == ZP_PARAM;
+    const char *what = side == ZP_GRAD ? " of gradients" : "";
     for (int t = 0; t < z->ntensors; t++) {
         const zero_tensor_desc *d = &z->tensors[t].desc;
-        const int slots = d->flags & ZERO_BY_SLOT;
+        const int slots = d->flags & ZERO_BY_SLOT, inside = d->flags & ZERO_INLINE;
+        const char *of = !slots ? "field" : inside ? "array" : "slot";
         for (int l = 0; l < (slots ? d->layers : 1); l++) {
             const char *array = zp_adopt_array(z, side, t, l, host);
-            if (!array || zp_adopt_is_ours(z, side, array)) continue;
-            zp_extent *x = &z->extents[n++];
+            const int ours = array && zp_adopt_is_ours(z, side, array);
+            ZP_REFUSE(z, !array && known, "tensor %s, layer %d: the host's %s%s is NULL", d->name,
+                      l, of, what);
+            ZP_REFUSE(z, ours && known,
+                      "tensor %s, layer %d: the host's %s%s points to the plugin's memory already: "
+                      "zero_adopt stands in the place of zero_bind",
+                      d->name, l, of, what);
+            if (!array || ours) continue;
+            const size_t numel = d->numel * (size_t)(slots ? 1 : d->layers);
+            zp_extent *x = &z->extents[(*n)++];
             x->at = array;
-            x->bytes = zp_max(1, d->numel * (size_t)(slots ? 1 : d->layers) * of);
+            x->bytes = known ? numel * zero_type_bytes(type) : 1;
             x->tensor = t;
             x->layer = l;
             x->side = side;
         }
     }
-    return n;
+    return ZERO_OK;
 }
 
 /* Checks that no two of the n listed arrays overlap and, in checked builds, none is too small. */
@@ -143,22 +125,43 @@ static zero_result zp_adopt_check_extents(zero_ctx *z, int n, void (*release)(vo
     return ZERO_OK;
 }
 
-/* Checks the caller's arrays of these sides, unless they equal those of the last check. `host`: by
-   side. `side`: the first. */
-static zero_result zp_adopt_apart(zero_ctx *z, const void *const host[2], int side, zero_type type,
-                                  void (*release)(void *array)) {
-    const size_t cap = 2 * (size_t)z->layout.layers, bytes = cap * sizeof *z->extents;
+/* Returns the list of the last call that checked your arrays, those of weights first. An entry
+   without an address ends it. */
+static zp_extent *zp_adopt_list(const zero_ctx *z) {
+    return z->extents + 2 * (size_t)z->layout.layers + 1;
+}
+
+/* Lists your arrays, and checks them unless the list is that of the last call. `host`: by side.
+   gradients 0: only those of weights. */
+static zero_result zp_adopt_check(zero_ctx *z, const void *const host[2], int gradients,
+                                  zero_type type, void (*release)(void *array)) {
+    const size_t cap = 2 * (size_t)z->layout.layers + 1, bytes = cap * sizeof *z->extents;
     int n = 0;
     if (!z->extents) z->extents = (zp_extent *)calloc(2, bytes);
     if (!z->extents) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "a list of %zu arrays", cap);
     memset(z->extents, 0, bytes);
-    for (; side <= ZP_PARAM; side++)
-        n = zp_adopt_add_extents(z, (zp_side)side, host[side], type, n);
-    if (!memcmp(z->extents, z->extents + cap, bytes)) return ZERO_OK;
-    memcpy(z->extents + cap, z->extents, bytes);
+    ZP_TRY(zp_adopt_list_side(z, ZP_PARAM, host[ZP_PARAM], type, &n));
+    if (gradients) ZP_TRY(zp_adopt_list_side(z, ZP_GRAD, host[ZP_GRAD], type, &n));
+    if (!memcmp(z->extents, zp_adopt_list(z), bytes)) return ZERO_OK;
+    memcpy(zp_adopt_list(z), z->extents, bytes);
     const zero_result r = zp_adopt_check_extents(z, n, release);
-    if (r) memset(z->extents + cap, 0, bytes); /* the next call refuses them again */
+    if (r) memset(zp_adopt_list(z), 0, bytes); /* the next call refuses them again */
     return r;
+}
+
+/* Copies the listed weights tensor by tensor, and releases the tensor's arrays. */
+static zero_result zp_adopt_tensors(zero_ctx *z, zero_type type, float *values,
+                                    void (*release)(void *array)) {
+    const zp_extent *x = zp_adopt_list(z), *grad = x, *next;
+    while (grad->at && grad->side == ZP_PARAM) grad++;
+    for (const zp_extent *const end = grad; x < end; x = next) {
+        for (next = x; next < end && next->tensor == x->tensor; next++)
+            ZP_TRY(zp_adopt_weights(z, next, type, (char *)(values + ZP_STAGE_NUMEL), values));
+        /* the call is named in a crash if an array is not an allocation */
+        for (const zp_extent *p = x; p < next && release; p++) release((void *)(uintptr_t)p->at);
+        for (; grad->at && grad->tensor == x->tensor; grad++) release((void *)(uintptr_t)grad->at);
+    }
+    return ZERO_OK;
 }
 
 /* Copies the weights, equal on all ranks. release NULL: arrays stay yours. */
@@ -166,8 +169,7 @@ static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_typ
                                 void (*release)(void *array)) {
     int who = -1;
     const void *const host[2] = {grads, params};
-    zero_result r = zp_adopt_check(z, ZP_PARAM, params);
-    if (!r) r = zp_adopt_apart(z, host, release ? ZP_GRAD : ZP_PARAM, type, release);
+    zero_result r = zp_adopt_check(z, host, release != NULL, type, release);
     float *values = r ? NULL : (float *)malloc(3 * ZP_STAGE_NUMEL * sizeof *values);
     if (!r && !values) r = zp_ctx_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
     const zero_result met = zp_ctx_check(z, zp_comm_agree(z->all, !r, &who));
@@ -177,17 +179,7 @@ static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_typ
     zp_ctx_set_call(z, z->lent ? "zero_lend" : "zero_adopt");
     if (!r) r = zp_extra_finish_update(z);
     if (!r) r = zp_ctx_check(z, zp_extra_sync(z));
-    for (int t = 0; t < z->ntensors; t++) {
-        const zero_tensor_desc *d = &z->tensors[t].desc;
-        for (int l = 0; l < d->layers && !r; l++) {
-            char *layer = zp_adopt_array(z, ZP_PARAM, t, l, params);
-            if (!(d->flags & ZERO_BY_SLOT)) layer += (size_t)l * d->numel * zero_type_bytes(type);
-            r = zp_adopt_layer(z, t, l, layer, type, (char *)(values + ZP_STAGE_NUMEL), values);
-        }
-        if (r || !release) continue;
-        zp_adopt_release(z, ZP_PARAM, t, params, release);
-        zp_adopt_release(z, ZP_GRAD, t, grads, release);
-    }
+    if (!r) r = zp_adopt_tensors(z, type, values, release);
     free(values);
     return r;
 }

@@ -1,7 +1,7 @@
 /* groups.h - the functions of the header: groups of ranks */
 #pragma once
 
-#include "start_ranks.h"
+#include "life.h"
 #include "../comm/collectives.h"
 
 /* Begins every call of a group. */

@@ -137,7 +137,8 @@ zero_result zero_lend(zero_ctx *z, void *params, zero_type type) {
 zero_result zero_lend_read(zero_ctx *z, void *params) {
     ZP_ENTER(z, "zero_lend_read", ZP_IDLE, "weights are given back between steps");
     ZP_UNTIMELY(z, !z->lent, "zero_lend comes first");
-    ZP_TRY(zp_adopt_check(z, ZP_PARAM, params));
+    const void *const host[2] = {NULL, params};
+    ZP_TRY(zp_adopt_check(z, host, 0, z->lent_type, NULL));
     z->lent = ZP_LENT_INSIDE;
     const zero_result r = zp_lend_give_all(z, params);
     z->lent = ZP_LENT;
@@ -152,9 +153,7 @@ zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_h
     ZP_UNTIMELY(z, !z->lent, "zero_lend comes first");
     const int micro = z->phase == ZP_BETWEEN ? z->micro + 1 : 0;
     if (micro + 1 == z->cfg.micro_steps) ZP_TRY(zp_life_check_hyper(z, hyper));
-    ZP_TRY(zp_adopt_check(z, ZP_PARAM, params));
-    ZP_TRY(zp_adopt_check(z, ZP_GRAD, grads));
-    ZP_TRY(zp_adopt_apart(z, host, ZP_GRAD, z->lent_type, NULL));
+    ZP_TRY(zp_adopt_check(z, host, 1, z->lent_type, NULL));
     z->lent = ZP_LENT_INSIDE;
     const zero_result r = zp_lend_step(z, params, grads, hyper, loss, mean);
     z->lent = ZP_LENT;

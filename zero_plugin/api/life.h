@@ -77,7 +77,7 @@ static zero_result zp_life_check_parts(zero_ctx *z) {
     for (const zp_setting *s = zp_settings; s < zp_settings + ZP_SETTINGS; s++)
         if (s->part && (float)zp_config_get_setting(s, &z->cfg) != (float)s->zero)
             ZP_TRY(zp_extra_need(z, s->part, s->name));
-    return ZERO_OK;
+    return z->cfg.trace ? zp_extra_need(z, "trace", "trace") : ZERO_OK;
 }
 
 /* Resolves the settings and splits the groups. COLLECTIVE if it splits any. */
@@ -284,8 +284,6 @@ void zero_destroy(zero_ctx *z) {
                      z->aliases,       z->bucket,        z->ops,           z->events,
                      z->names,         z->layer_slots,   z->extents};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
-    zp_device_end_recording(z->device.recorder);
-    zp_events_close(z->device.recorder);
     zp_device_close(&z->device);
     free(z);
 }

@@ -6,7 +6,7 @@
    zero_run_local are threads, because those of a zero_local share one process there. */
 #pragma once
 
-#include "lend.h"
+#include "life.h"
 
 enum { ZP_A_RANK = -1, ZP_NOT_STARTED = 126, ZP_BY_SIGNAL = 128 };
 #define ZP_GRACE_S 3.0 /* seconds from a rank's failure to SIGTERM, and from SIGTERM to SIGKILL */

@@ -1,4 +1,4 @@
-/* values.h - functions of the header: numbers, small collectives, statistics, a hash of weights */
+/* values.h - functions of the header: numbers, small collectives, statistics */
 #pragma once
 
 #include "life.h"
@@ -8,49 +8,35 @@ void zero_host_free(void *memory) { zp_device_free_host(memory); }
 
 size_t zero_type_bytes(zero_type type) { return type == ZERO_F64 ? 8 : zp_type_bytes(type); }
 
-/* Converts numbers of any alignment. Not inlined: compilers warn of doubles that do not fit f32. */
-__attribute__((noinline)) static void zp_values_convert_f64(char *to, const char *from, int narrows,
-                                                            size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        double wide;
-        float narrow;
-        if (narrows) {
-            memcpy(&wide, from + i * sizeof wide, sizeof wide);
-            narrow = (float)wide;
-            memcpy(to + i * sizeof narrow, &narrow, sizeof narrow);
-        } else {
-            memcpy(&narrow, from + i * sizeof narrow, sizeof narrow);
-            wide = (double)narrow;
-            memcpy(to + i * sizeof wide, &wide, sizeof wide);
-        }
-    }
-}
-
-void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n) {
-    if (to_type == from_type) {
-        if (n) memmove(to, from, n * zero_type_bytes(to_type));
-        return;
-    }
-    if (to_type == ZERO_F64 || from_type == ZERO_F64) {
-        zp_values_convert_f64((char *)to, (const char *)from, from_type == ZERO_F64, n);
-        return;
-    }
-    /* a file's numbers have any alignment: they pass through an aligned buffer */
-    const int straight = (uintptr_t)to % zp_type_bytes(to_type) == 0
-                         && (uintptr_t)from % zp_type_bytes(from_type) == 0;
-    float in[ZP_CONVERT_BLOCK], out[ZP_CONVERT_BLOCK];
-    for (size_t at = 0; at < n && !straight; at += ZP_CONVERT_BLOCK) {
-        const size_t k = zp_min(ZP_CONVERT_BLOCK, n - at);
-        memcpy(in, (const char *)from + at * zp_type_bytes(from_type),
-               k * zp_type_bytes(from_type));
-        zero_convert(out, to_type, in, from_type, k);
-        memcpy((char *)to + at * zp_type_bytes(to_type), out, k * zp_type_bytes(to_type));
-    }
-    if (!straight) return;
-    if (from_type == ZERO_F32)
+/* Converts aligned numbers. Not inlined: compilers warn of doubles that do not fit f32. */
+__attribute__((noinline)) static void zp_values_convert(void *to, zero_type to_type,
+                                                        const void *from, zero_type from_type,
+                                                        size_t n) {
+    if (to_type == ZERO_F64)
+        for (size_t i = 0; i < n; i++) ((double *)to)[i] = (double)((const float *)from)[i];
+    else if (from_type == ZERO_F64)
+        for (size_t i = 0; i < n; i++) ((float *)to)[i] = (float)((const double *)from)[i];
+    else if (from_type == ZERO_F32)
         zp_type_narrow(to, to_type, (const float *)from, n);
     else
         zp_type_widen((float *)to, from, from_type, n);
+}
+
+void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n) {
+    const size_t out = zero_type_bytes(to_type), in = zero_type_bytes(from_type);
+    double given[ZP_CONVERT_BLOCK], made[ZP_CONVERT_BLOCK];
+    if (to_type == from_type) {
+        if (n) memmove(to, from, n * out);
+    } else if ((uintptr_t)to % out == 0 && (uintptr_t)from % in == 0) {
+        zp_values_convert(to, to_type, from, from_type, n);
+    } else { /* a file's numbers have any alignment: they pass through aligned buffers */
+        for (size_t at = 0, k; at < n; at += k) {
+            k = zp_min(ZP_CONVERT_BLOCK, n - at);
+            memcpy(given, (const char *)from + at * in, k * in);
+            zp_values_convert(made, to_type, given, from_type, k);
+            memcpy((char *)to + at * out, made, k * out);
+        }
+    }
 }
 
 zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
@@ -110,40 +96,4 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     stats->gather_bytes = m.gather_bytes;
     zp_extra_stats(z, stats);
     return ZERO_OK;
-}
-
-/* Mixes a hash as MurmurHash3 does, so that differences of two tensors do not cancel in a sum. */
-static uint64_t zp_values_mix(uint64_t x) {
-    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCDu;
-    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53u;
-    return x ^ x >> 33;
-}
-
-/* Adds the hash of a tensor's name and weights to *all. */
-static zero_result zp_values_add_hash(zero_ctx *z, const zp_tensor *t, float *values,
-                                      uint64_t *all) {
-    const size_t total = t->desc.numel * (size_t)t->desc.layers;
-    uint64_t hash = zp_bind_hash_name(t->desc.name);
-    for (size_t at = 0; at < total;) {
-        const zp_run run = zp_run_at(z, t, at, zp_min(ZP_STAGE_NUMEL, total - at));
-        ZP_TRY(zp_run_read(z, ZERO_MASTER, &run, values));
-        for (size_t i = 0; i < run.numel; i++) hash = zp_hash(hash, zp_type_bits(values[i]));
-        at += run.numel;
-    }
-    *all += zp_values_mix(hash);
-    return ZERO_OK;
-}
-
-zero_result zero_hash(zero_ctx *z, uint64_t *hash) {
-    ZP_ENTER(z, "zero_hash", ZP_IDLE, "weights are hashed after zero_build, between steps");
-    ZP_REFUSE(z, !hash, "hash is NULL");
-    float *values = (float *)malloc(ZP_STAGE_NUMEL * sizeof *values);
-    zero_result r = values ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
-    if (!r) r = zp_run_agree(z, z->tensors, ZERO_MASTER, 0, z->plan.numel, NULL);
-    if (!r) r = zp_ctx_check(z, zp_extra_sync(z));
-    *hash = 0;
-    for (int t = 0; t < z->ntensors && !r; t++)
-        r = zp_values_add_hash(z, &z->tensors[t], values, hash);
-    free(values);
-    return r;
 }

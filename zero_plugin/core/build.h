@@ -144,8 +144,6 @@ static size_t zp_build_context_bytes(zero_ctx *z) {
     bytes += (largest / ZP_NORM_BLOCK + 2) * sizeof *z->partial + 2 * sizeof(zp_control);
     bytes += (size_t)g->nranks * ZP_MAIL_BYTES;
     if (g->transport->room) bytes += g->transport->room(g, 0, g->nranks, 0);
-    if (z->cfg.trace)
-        bytes += sizeof(zp_recorder) + ZP_RECORDS * (sizeof(zp_record) + sizeof(zp_passed_record));
     return bytes;
 }
 
@@ -187,22 +185,11 @@ static zero_result zp_build_open_shared(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Opens the recorder of events, if cfg.trace is set. */
-static zero_result zp_build_open_recorder(zero_ctx *z) {
-    if (!z->cfg.trace) return ZERO_OK;
-    zp_recorder *t =
-        zp_events_open(z->cfg.trace, z->cfg.trace_user, z->all->rank, z->cfg.joins != NULL,
-                       z->partner ? z->partner->device.recorder : NULL);
-    z->device.recorder = t;
-    return t ? zp_device_begin_recording(t, &z->device) : ZERO_ERR_MEMORY;
-}
-
 static zero_result zp_build_allocate(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     zp_device *d = &z->device;
     int who = -1;
     zero_result r = zp_build_alloc_units(z);
-    if (!r) r = zp_build_open_recorder(z);
     if (!r) r = zp_device_take_stream(&z->compute, d, c->stream, c->threads);
     for (int i = 0; i < 2 && !r; i++)
         r = zp_device_open_stream(&z->stream[i], d, c->stream, !c->no_overlap, i, c->threads);

@@ -127,7 +127,7 @@ struct zero_ctx {
     size_t index_room; /* entries of each table */
     int planned;       /* `plan` matches the present list of tensors */
     zp_lending lending;
-    zp_extent *extents; /* [4 * layout.layers] arrays to compare, then those of the last call */
+    zp_extent *extents; /* [2][2 * layout.layers + 1] arrays to compare; those of the last call */
     zp_layout layout;   /* zp_plan_make: units, members, shards */
     zp_live *live;      /* [layout.all] by unit */
     zp_slot *slots;     /* [nslots] by call of zero_tensor */

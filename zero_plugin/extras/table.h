@@ -10,6 +10,7 @@
 #include "check.h"
 #include "packed.h"
 #include "subgroups.h"
+#include "trace.h"
 #include "whole_tensor.h"
 #include "world.h"
 
@@ -28,5 +29,6 @@ static const zp_extra_row zp_table_rows[] = {
     zp_offload_gpu_row,   /* offload */
     zp_offload_build_row, /* offload */
     zp_check_row,         /* check */
+    zp_trace_row,         /* trace */
     ZERO_OWN_EXTRA_ROWS NULL,
 };

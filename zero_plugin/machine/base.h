@@ -9,8 +9,7 @@
 
 #ifndef __linux__
 #error "ZeRO for C needs Linux"
-#endif
-#if __SIZEOF_POINTER__ < 8
+#elif __SIZEOF_POINTER__ < 8
 #error "a 32-bit build (-m32): ZeRO for C needs 64 bits"
 #endif
 /* The preprocessor cannot detect -ffp-contract, clang's -fassociative-math alone, and nvcc's

@@ -7,6 +7,17 @@
 #include "device_cpu.h"
 #endif
 
+/* Begins a record for the work that s receives until zp_device_end_slice. Records of one stream
+   nest. Returns NULL if events are not recorded. */
+static zp_record *zp_device_begin_slice(zp_stream *s, zero_event_kind kind, int unit,
+                                        uint64_t bytes) {
+    zp_recorder *t = s->device->recorder;
+    return t ? t->begin(s, kind, unit, bytes) : NULL;
+}
+static void zp_device_end_slice(zp_stream *s, zp_record *r) {
+    if (r) s->device->recorder->end(s, r);
+}
+
 /* Makes `call`, which gives stream s work, and records that work; `call` may name the record,
    zp_slice. Returns an error of `call` to the caller. */
 #define ZP_SLICE(s, kind, unit, bytes, call)                                                       \

@@ -120,32 +120,6 @@ static zero_result zp_device_sync_stream(zp_stream *s) {
 static void zp_device_set_track(zp_stream *s, int track) {
     s->track = s->lane.track = s->queued ? track : (int)ZERO_TRACK_COMPUTE;
 }
-static zero_result zp_device_begin_recording(zp_recorder *t, zp_device *d) { return ZERO_OK; }
-static void zp_device_end_recording(zp_recorder *t) {}
-/* Begins a record for the work that s receives until zp_device_end_slice. Records of one stream
-   nest. Returns NULL if events are not recorded. */
-static zp_record *zp_device_begin_slice(zp_stream *s, zero_event_kind kind, int unit,
-                                        uint64_t bytes) {
-    if (!s->device->recorder) return NULL;
-    zp_record *r = zp_events_take_record(s->device->recorder, kind, s->track, unit, bytes);
-    if (!r) return NULL;
-    r->outer = s->slice;
-    if (s->queued)
-        s->slice = r;
-    else
-        r->event.begin = zp_seconds();
-    return r;
-}
-static void zp_device_end_slice(zp_stream *s, zp_record *r) {
-    if (!r) return;
-    s->last = r->event.number;
-    if (s->queued) s->slice = r->outer;
-    if (s->queued)
-        zp_lane_end_record(&s->lane, r);
-    else
-        zp_events_record_run(r, r->event.begin, zp_seconds());
-}
-
 typedef struct zp_copy_args {
     void *to;
     const void *from; /* NULL: zeros */
@@ -164,43 +138,6 @@ static zero_result zp_device_copy(zp_stream *s, void *to, const void *from, size
 }
 static zero_result zp_device_clear(zp_stream *s, void *p, size_t bytes) {
     return zp_device_copy(s, p, NULL, bytes);
-}
-
-enum { ZP_AWAY_BYTES = 1 << 20 }; /* that a thread copies at a time */
-/* Copies around the caches, which would read each line before they write it. */
-#ifdef __SSE2__
-#include <immintrin.h>
-static void zp_device_stream_bytes(char *to, const char *from, size_t bytes) {
-    size_t at = zp_min((16 - ((uintptr_t)to & 15)) & 15, bytes);
-    memcpy(to, from, at);
-    for (; at + 16 <= bytes; at += 16)
-        _mm_stream_si128((__m128i *)(void *)(to + at),
-                         _mm_loadu_si128((const __m128i *)(const void *)(from + at)));
-    _mm_sfence();
-    memcpy(to + at, from + at, bytes - at);
-}
-#else
-static void zp_device_stream_bytes(char *to, const char *from, size_t bytes) {
-    memcpy(to, from, bytes);
-}
-#endif
-static void zp_device_copy_streaming_task(const void *args, size_t bytes, int threads) {
-    const zp_copy_args a = *(const zp_copy_args *)args;
-    if (threads < 2 || bytes <= ZP_AWAY_BYTES) {
-        zp_device_stream_bytes((char *)a.to, (const char *)a.from, bytes);
-        return; /* a parallel region may allocate, even with one thread */
-    }
-    ZP_OMP_FOR(1)
-    for (size_t at = 0; at < bytes; at += ZP_AWAY_BYTES)
-        zp_device_stream_bytes((char *)a.to + at, (const char *)a.from + at,
-                               zp_min(ZP_AWAY_BYTES, bytes - at));
-}
-/* Copies to memory that will not be read soon. */
-ZP_UNUSED static zero_result zp_device_copy_streaming(zp_stream *s, void *to, const void *from,
-                                                      size_t bytes) {
-    const zp_copy_args a = {to, from};
-    return bytes ? zp_device_push_task(s, zp_device_copy_streaming_task, &a, sizeof a, bytes)
-                 : ZERO_OK;
 }
 
 /* Returns zeroed memory, in large pages if possible, because an update walks four arrays. */

@@ -154,7 +154,7 @@ static zero_result zp_device_sync_stream(zp_stream *s) {
    must be ready, or must need no further callback. Otherwise two ranks could deadlock: rank A's
    callback waits for A's task, which waits for work after rank B's callback, and the driver cannot
    call B's because A's still runs.
-     A lane waits for a stream with a gate, which zp_device_open_gate_from_stream opens in a
+     A lane waits for a stream with a gate, which zp_gate_open opens in a
    callback that does not wait. Before a task that passes a gate is pushed, the stream must be made
    to wait, by an event, for work after the gate's opening. So the gate is open when the stream
    reaches that task, and the lane only computes, for a finite time. A CUDA event cannot replace the
@@ -196,120 +196,14 @@ static zero_result zp_device_call_from_stream(zp_stream *s, void (*fn)(void *), 
     ZP_CUDA(s->device, cudaLaunchHostFunc(s->cuda, fn, arg));
     return ZERO_OK;
 }
-ZP_UNUSED static zero_result zp_device_open_gate_from_stream(zp_stream *s, zp_gate *g) {
-    return zp_device_call_from_stream(s, zp_lane_open_gate, g);
-}
 static zero_result zp_device_open_event(zp_device *d, zp_event *e) {
     ZP_CUDA(d, cudaEventCreateWithFlags(&e->cuda, cudaEventDisableTiming));
     return ZERO_OK;
 }
 
-/* EVENTS OF RECORDS are created with the recorder, two for each place of its ring. An anchor maps
-   GPU times to the CPU's clock: an event on an idle stream, and the clock when it was recorded. It
-   is renewed at most ten times a second. */
-typedef struct zp_stamps {
-    zp_device *device;
-    cudaEvent_t event[2 * ZP_RECORDS]; /* begin, end by place */
-    cudaEvent_t anchor[2];             /* the one in use, and the next */
-    double at[2];                      /* when they were recorded */
-    double last[ZERO_TRACK_GROUPS];    /* latest begin of each track; later ones are not earlier */
-} zp_stamps;
-
-static void zp_device_anchor_stamps(zp_stamps *m) {
-    if (zp_device_clear_error(cudaEventQuery(m->anchor[1])) == cudaSuccess) {
-        const cudaEvent_t old = m->anchor[0];
-        m->anchor[0] = m->anchor[1];
-        m->at[0] = m->at[1];
-        m->anchor[1] = old;
-    }
-    m->at[1] = zp_seconds();
-    (void)zp_device_clear_error(cudaEventRecord(m->anchor[1], m->device->own));
-}
-/* Returns the event's time in seconds of the CPU's clock. It may be before the anchor. */
-static double zp_device_stamp_time(const zp_stamps *m, cudaEvent_t e) {
-    float ms = 0;
-    if (zp_device_clear_error(cudaEventElapsedTime(&ms, m->anchor[0], e)) != cudaSuccess) return 0;
-    return m->at[0] + 1e-3 * (double)ms;
-}
-static int zp_device_stamps_done(zp_recorder *t, zp_record *r) {
-    zp_stamps *m = (zp_stamps *)t->own;
-    double *last = &m->last[r->event.track];
-    if (r->event.end > 0) { /* the CPU wrote the times */
-        if (r->event.begin > *last) *last = r->event.begin;
-        return 1;
-    }
-    if (zp_seconds() > m->at[1] + 0.1) zp_device_anchor_stamps(m);
-    if (zp_device_clear_error(cudaEventQuery(m->event[2 * r->place + 1])) == cudaErrorNotReady)
-        return 0;
-    const double begin = zp_device_stamp_time(m, m->event[2 * r->place]);
-    r->event.begin = begin > *last ? begin : *last;
-    r->event.end = zp_device_stamp_time(m, m->event[2 * r->place + 1]);
-    if (r->event.end < r->event.begin) r->event.end = r->event.begin;
-    *last = r->event.begin;
-    return 1;
-}
-static zero_result zp_device_begin_recording(zp_recorder *t, zp_device *d) {
-    zp_stamps *m = (zp_stamps *)calloc(1, sizeof *m);
-    if (!m) return ZERO_ERR_MEMORY;
-    t->own = m;
-    t->done = zp_device_stamps_done;
-    m->device = d;
-    for (size_t i = 0; i < 2 * ZP_RECORDS; i++) ZP_CUDA(d, cudaEventCreate(&m->event[i]));
-    for (int i = 0; i < 2; i++) {
-        ZP_CUDA(d, cudaEventCreate(&m->anchor[i]));
-        ZP_CUDA(d, cudaStreamSynchronize(d->own));
-        m->at[i] = zp_seconds();
-        ZP_CUDA(d, cudaEventRecord(m->anchor[i], d->own));
-    }
-    ZP_CUDA(d, cudaStreamSynchronize(d->own));
-    return ZERO_OK;
-}
-static void zp_device_end_recording(zp_recorder *t) {
-    zp_stamps *m = t ? (zp_stamps *)t->own : NULL;
-    for (size_t i = 0; m && i < 2 * ZP_RECORDS; i++)
-        if (m->event[i]) (void)cudaEventDestroy(m->event[i]);
-    for (int i = 0; m && i < 2; i++)
-        if (m->anchor[i]) (void)cudaEventDestroy(m->anchor[i]);
-    free(m);
-}
-
 /* Sets the track of the records that s makes from now on. */
 static void zp_device_set_track(zp_stream *s, int track) {
     s->track = s->made ? track : (int)ZERO_TRACK_COMPUTE;
-}
-
-#if __has_include(<nvtx3/nvToolsExt.h>)
-#include <nvtx3/nvToolsExt.h>
-#else
-static void nvtxRangePushA(const char *name) {}
-static void nvtxRangePop(void) {}
-#endif
-/* Begins a record for the work that s receives until zp_device_end_slice. Records of one stream
-   nest. Returns NULL if events are not recorded. */
-static zp_record *zp_device_begin_slice(zp_stream *s, zero_event_kind kind, int unit,
-                                        uint64_t bytes) {
-    if (!s->device->recorder) return NULL;
-    zp_record *r = zp_events_take_record(s->device->recorder, kind, s->track, unit, bytes);
-    if (!r) return NULL;
-    const zp_stamps *m = (const zp_stamps *)s->device->recorder->own;
-    (void)nvtxRangePushA(zero_event_name(kind));
-    r->outer = s->slice;
-    if (s->has_lane) s->slice = r;
-    (void)zp_device_clear_error(cudaEventRecord(m->event[2 * r->place], s->cuda));
-    return r;
-}
-static void zp_device_end_slice(zp_stream *s, zp_record *r) {
-    if (!r) return;
-    const zp_stamps *m = (const zp_stamps *)s->device->recorder->own;
-    s->last = r->event.number;
-    (void)nvtxRangePop();
-    if (s->has_lane) s->slice = r->outer;
-    if (r->reached) {
-        zp_lane_end_record(&s->lane, r);
-        return;
-    }
-    (void)zp_device_clear_error(cudaEventRecord(m->event[2 * r->place + 1], s->cuda));
-    zp_events_mark_filled(r);
 }
 
 static zero_result zp_device_record_event(zp_stream *s, zp_event *e) {
@@ -318,11 +212,12 @@ static zero_result zp_device_record_event(zp_stream *s, zp_event *e) {
     return ZERO_OK;
 }
 static zero_result zp_device_wait_event(zp_stream *s, zp_event *e) {
-    zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_WAIT, -1, 0);
+    zp_recorder *t = s->device->recorder;
+    zp_record *r = t ? t->begin(s, ZERO_EVENT_WAIT, -1, 0) : NULL;
     if (r) r->event.flow = e->after;
     const uint64_t last = s->last;
     ZP_CUDA(s->device, cudaStreamWaitEvent(s->cuda, e->cuda, 0));
-    zp_device_end_slice(s, r);
+    if (r) t->end(s, r);
     s->last = last; /* a later wait is not for this wait */
     return ZERO_OK;
 }
@@ -345,10 +240,6 @@ static void zp_device_close_event(zp_event *e) {
 static zero_result zp_device_copy(zp_stream *s, void *to, const void *from, size_t bytes) {
     if (bytes) ZP_CUDA(s->device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->cuda));
     return ZERO_OK;
-}
-ZP_UNUSED static zero_result zp_device_copy_streaming(zp_stream *s, void *to, const void *from,
-                                                      size_t bytes) {
-    return zp_device_copy(s, to, from, bytes);
 }
 static zero_result zp_device_clear(zp_stream *s, void *p, size_t bytes) {
     if (bytes) ZP_CUDA(s->device, cudaMemsetAsync(p, 0, bytes, s->cuda));

@@ -144,7 +144,10 @@ ZP_UNUSED static int zp_lane_full(const zp_lane *l) {
 }
 /* Ends record r: it is complete when the lane has run all tasks pushed so far. */
 ZP_UNUSED static void zp_lane_end_record(const zp_lane *l, zp_record *r) {
-    zp_events_record_task(r, &l->head, __atomic_load_n(&l->tail, __ATOMIC_ACQUIRE));
+    if (!r) return;
+    r->reached = &l->head;
+    r->wanted = __atomic_load_n(&l->tail, __ATOMIC_ACQUIRE);
+    zp_events_mark_filled(r);
 }
 
 ZP_UNUSED static void zp_lane_record(zp_lane *l, zp_lane_event *e) {
@@ -174,48 +177,6 @@ ZP_UNUSED static void zp_lane_sync(zp_lane *l) {
     zp_lane_event end = {NULL, 0, 0};
     zp_lane_record(l, &end);
     zp_lane_wait_event(&end);
-}
-
-/* A GATE makes a lane wait for work outside lanes: the n-th pass waits for the n-th opening. Unlike
-   an event it counts, so the two sides may be any number of steps apart. */
-typedef struct zp_gate {
-    pthread_mutex_t lock;
-    pthread_cond_t opens;
-    size_t opened, passed;
-    int stays; /* the gate stays open */
-} zp_gate;
-
-ZP_UNUSED static void zp_lane_init_gate(zp_gate *g) {
-    memset(g, 0, sizeof *g);
-    pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->opens, NULL);
-}
-/* Uses only the gate, so a thread of the device's driver may call it. */
-ZP_UNUSED static void zp_lane_open_gate(void *gate) {
-    zp_gate *g = (zp_gate *)gate;
-    pthread_mutex_lock(&g->lock);
-    g->opened++;
-    pthread_cond_broadcast(&g->opens);
-    pthread_mutex_unlock(&g->lock);
-}
-/* Returns 1 if the gate was abandoned; the work that it waited for may not be done. */
-ZP_UNUSED static int zp_lane_pass_gate(zp_gate *g) {
-    pthread_mutex_lock(&g->lock);
-    g->passed++;
-    while (g->opened < g->passed && !g->stays) pthread_cond_wait(&g->opens, &g->lock);
-    const int stays = g->stays;
-    pthread_mutex_unlock(&g->lock);
-    return stays;
-}
-ZP_UNUSED static void zp_lane_abandon_gate(zp_gate *g) {
-    pthread_mutex_lock(&g->lock);
-    g->stays = 1;
-    pthread_cond_broadcast(&g->opens);
-    pthread_mutex_unlock(&g->lock);
-}
-ZP_UNUSED static void zp_lane_close_gate(zp_gate *g) {
-    pthread_cond_destroy(&g->opens);
-    pthread_mutex_destroy(&g->lock);
 }
 
 /* F_at(args, i) is the body. F_loop is a task that runs it over n elements on the CPU, with several

@@ -66,6 +66,7 @@ ZP_FN void zp_type_store(void *to, zero_type type, size_t i, float x) {
 /* load_wide and store_wide take ZP_WIDE elements, from a multiple of ZP_WIDE; on the GPU neighbour
    threads then share a line. widen and narrow take arrays of any alignment. */
 #if defined(__AVX512F__) && !defined(__CUDACC__)
+#include <immintrin.h>
 #define ZP_WIDE ((size_t)16)
 ZP_FN __m256i zp_type_row_to_bf16(__m512 x) {
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
@@ -120,6 +121,7 @@ ZP_FN zp_f64s zp_type_fma_f64s(double f, zp_f64s x, zp_f64s y) {
     return _mm512_fmadd_pd(_mm512_set1_pd(f), x, y);
 }
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && !defined(__CUDACC__)
+#include <immintrin.h>
 #define ZP_WIDE      ((size_t)16)
 ZP_FN __m256i zp_type_bits_to_bf16(__m256i b) { /* each result is in 32 bits */
     const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF);
@@ -189,36 +191,7 @@ ZP_FN void zp_type_store_floats(float *x, zp_f64s v) { *x = (float)v; }
 ZP_FN void zp_type_sqrt_f64s(float *root, const float *x) { *root = sqrtf(*x); }
 ZP_FN zp_f64s zp_type_fma_f64s(double f, zp_f64s x, zp_f64s y) { return f * x + y; }
 #ifdef __CUDACC__
-#define ZP_WIDE ((size_t)4)
-/* Loading has two steps, so that a thread issues all its reads before it waits for the first. */
-ZP_FN uint4 zp_type_load_words(const void *from, zero_type type, size_t i) {
-    if (type == ZERO_F32) return *(const uint4 *)(const void *)((const float *)from + i);
-    const uint2 h = *(const uint2 *)(const void *)((const uint16_t *)from + i);
-    return make_uint4(h.x & 0xFFFFu, h.x >> 16, h.y & 0xFFFFu, h.y >> 16);
-}
-ZP_FN void zp_type_unpack_words(float *x, uint4 words, zero_type type) {
-    const uint32_t all[4] = {words.x, words.y, words.z, words.w};
-    if (type == ZERO_F16)
-        for (size_t j = 0; j < 4; j++) x[j] = zp_type_from_f16((uint16_t)all[j]);
-    else
-        for (size_t j = 0; j < 4; j++)
-            x[j] = zp_type_bits_to_float(type == ZERO_F32 ? all[j] : all[j] << 16);
-}
-ZP_FN void zp_type_load_wide(float *x, const void *from, zero_type type, size_t i) {
-    zp_type_unpack_words(x, zp_type_load_words(from, type, i), type);
-}
-ZP_FN void zp_type_store_wide(void *to, zero_type type, size_t i, const float *x) {
-    if (type == ZERO_F32) {
-        *(float4 *)(void *)((float *)to + i) = make_float4(x[0], x[1], x[2], x[3]);
-        return;
-    }
-    uint16_t h[4];
-    if (type == ZERO_BF16)
-        for (size_t j = 0; j < 4; j++) h[j] = zp_type_to_bf16(x[j]);
-    else
-        for (size_t j = 0; j < 4; j++) h[j] = zp_type_to_f16(x[j]);
-    *(ushort4 *)(void *)((uint16_t *)to + i) = make_ushort4(h[0], h[1], h[2], h[3]);
-}
+#include "type_cuda.h"
 #else
 #define ZP_WIDE ((size_t)16)
 ZP_FN void zp_type_load_wide(float *x, const void *from, zero_type type, size_t i) {

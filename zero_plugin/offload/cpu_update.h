@@ -46,6 +46,7 @@
    matrices. Only CUDA builds have this file. */
 #pragma once
 
+#include "../machine/gate.h"
 #include "async_update.h"
 
 #ifdef __CUDACC__
@@ -132,13 +133,13 @@ static void zp_cpu_update_note_write(zero_ctx *z, const zp_array *a, int u) {
 static void zp_cpu_update_begin_task(const void *args, size_t n, int threads) {
     zp_offload *o;
     memcpy(&o, args, sizeof(zp_offload *));
-    if (zp_lane_pass_gate(&o->gpu->gate)) o->control->skip = 1; /* the data may be missing */
+    if (zp_gate_pass(&o->gpu->gate)) o->control->skip = 1; /* the data may be missing */
     if (o->sums) memset(o->sums, 0, o->sums_bytes);
 }
 /* Lets later tasks of `updates` wait for the copies that `down` has so far. */
 static zero_result zp_cpu_update_release(zero_ctx *z, zp_event *e) {
     zp_offload *o = z->offload;
-    ZP_TRY(zp_device_open_gate_from_stream(&o->gpu->down, &o->gpu->gate));
+    ZP_TRY(zp_device_call_from_stream(&o->gpu->down, zp_gate_open, &o->gpu->gate));
     ZP_TRY(zp_device_record_event(&o->gpu->down, e));
     ZP_TRY(zp_device_wait_event(&z->updates, e));
     return zp_device_push_task(&z->updates, zp_cpu_update_begin_task, &o, sizeof(zp_offload *), 0);

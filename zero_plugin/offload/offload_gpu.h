@@ -41,7 +41,7 @@ static char *zp_offload_gpu_half(const zero_ctx *z, int side, size_t half, size_
 
 /* The lane waits until the stream has copied `halves` halves. */
 static void zp_offload_gpu_wait_copied(zp_staging *s, size_t halves) {
-    for (; s->freed < halves; s->freed++) (void)zp_lane_pass_gate(&s->copied);
+    for (; s->freed < halves; s->freed++) (void)zp_gate_pass(&s->copied);
 }
 static void zp_offload_gpu_ask_task(const void *args, size_t pieces, int threads) {
     const zp_staging_args *a = (const zp_staging_args *)args;
@@ -52,7 +52,7 @@ static void zp_offload_gpu_ask_task(const void *args, size_t pieces, int threads
         zp_lane_event *moved = &s->moved[s->asked % 2 * ZP_STAGED];
         zp_offload_gpu_wait_copied(s, zp_max(s->asked, 1) - 1);
         for (int i = 0; i < (int)ZP_STAGED; i++) zp_lane_wait_event(&moved[i]);
-        if (a->writes) zp_lane_open_gate(&s->given);
+        if (a->writes) zp_gate_open(&s->given);
         if (a->writes) zp_offload_gpu_wait_copied(s, s->asked + 1);
         for (size_t i = 0; i < zp_min(ZP_STAGED, pieces - from); i++) {
             const zp_transfer t =
@@ -60,14 +60,14 @@ static void zp_offload_gpu_ask_task(const void *args, size_t pieces, int threads
                               zp_offload_gpu_half(a->z, a->side, s->asked, i), a->writes);
             zp_file_give(&t, &moved[i]);
         }
-        if (!a->writes) zp_lane_open_gate(&s->given);
+        if (!a->writes) zp_gate_open(&s->given);
     }
 }
 
 /* The stream's callback: the next half was read, or may be written. */
 static void zp_offload_gpu_wait_half(void *staging) {
     zp_staging *s = (zp_staging *)staging;
-    (void)zp_lane_pass_gate(&s->given);
+    (void)zp_gate_pass(&s->given);
     for (size_t i = 0; i < ZP_STAGED; i++)
         zp_file_wait(s->file, &s->moved[s->awaited % 2 * ZP_STAGED + i]);
     s->awaited++;
@@ -96,7 +96,7 @@ static zero_result zp_offload_gpu_move(zero_ctx *z, int u, zp_transfer_kind kind
         char *to = writes ? half : kind == ZP_ADD_MEAN ? (char *)o->staged_sums : here;
         ZP_TRY(zp_device_call_from_stream(s, zp_offload_gpu_wait_half, g));
         ZP_TRY(zp_device_copy(s, to, writes ? here : half, n * of));
-        ZP_TRY(zp_device_open_gate_from_stream(s, &g->copied));
+        ZP_TRY(zp_device_call_from_stream(s, zp_gate_open, &g->copied));
         if (kind == ZP_ADD_MEAN) ZP_TRY(zp_kernel_accumulate(s, &add, n / ZP_WIDE));
     }
     return ZERO_OK;
@@ -196,7 +196,7 @@ static zero_result zp_offload_gpu_join(zero_ctx *z) {
     zp_offload_gpu *g = (zp_offload_gpu *)calloc(1, sizeof *g);
     if (!g) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the state of offload");
     z->offload->gpu = g;
-    zp_offload_gpu_each_gate(g, zp_lane_init_gate);
+    zp_offload_gpu_each_gate(g, zp_gate_init);
     return ZERO_OK;
 }
 static zero_result zp_offload_gpu_sync(zero_ctx *z) {
@@ -210,10 +210,10 @@ static void zp_offload_gpu_abandon(zero_ctx *z) {
     if (!g) return;
     zp_device_close_stream(&g->down);
     zp_device_close_stream(&g->up);
-    zp_lane_abandon_gate(&g->gate);
+    zp_gate_abandon(&g->gate);
     for (int side = 0; side < ZP_SIDES; side++)
         if (g->staging[side].is_open) (void)zp_device_sync_stream(&z->stream[side]);
-    zp_offload_gpu_each_gate(g, zp_lane_abandon_gate);
+    zp_offload_gpu_each_gate(g, zp_gate_abandon);
 }
 static void zp_offload_gpu_finish(zero_ctx *z) {
     zp_offload_gpu *g = z->offload->gpu;
@@ -228,7 +228,7 @@ static void zp_offload_gpu_destroy(zero_ctx *z, int broken) {
     for (int side = 0; side < ZP_SIDES; side++)
         if (g->staging[side].is_open) zp_lane_close(&g->staging[side].asks);
     for (int i = 0; i < 2; i++) zp_device_close_pages(&g->memory[i]);
-    zp_offload_gpu_each_gate(g, zp_lane_close_gate);
+    zp_offload_gpu_each_gate(g, zp_gate_close);
     free(g);
 }
 static size_t zp_offload_gpu_context_bytes(zero_ctx *z) { return sizeof *z->offload->gpu; }
