@@ -21,11 +21,11 @@ fi
 case $1 in /*) folder=$1 ;; *) folder=./$1 ;; esac # so that no name looks like an option
 to=$1
 shift
-parts=$({ echo cuda; sed -n 's/^#include "zero_plugin\/.*\/\* \[\([a-z ]*\)\].*/\1/p' "$here/zero_plugin.cu"; } | tr ' ' '\n' | sort -u | tr '\n' ' ')
+parts=$({ echo cuda; sed -n 's/^#include "zero_plugin\/.*\/\* \[\([a-z ]*\)\].*/\1/p' "$here/zero_plugin.cu"; } | tr ' ' '\n' | sort -u | tr '\n' ' ' | sed 's/ $//')
 with=${*:-$parts}
-case " $with " in *" all "*) with="$parts$(echo " $with " | sed 's/ all / /')" ;; esac
+case " $with " in *" all "*) with=$(echo " $with " | sed "s/ all / $parts /; s/^ //; s/ $//") ;; esac
 for part in $with; do
-    case " core checkpoint $parts" in
+    case " core checkpoint $parts " in
     *" $part "*) ;;
     *) fail "no part is named '$part'; the parts are: core $parts; all, which is every part; checkpoint, which needs state" ;;
     esac

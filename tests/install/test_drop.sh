@@ -225,6 +225,7 @@ int main(int argc, char **argv) { /* saves one tensor, and loads it into another
     return read[0] == 1 && read[1] == 2 && read[2] == 3 ? 0 : 7;
 }
 SAVE
+# shellcheck disable=SC2086
 check "a program with both" $compile -o "$both/save" "$both/save.c" "$both"/checkpoint*.o "$both/plugin.o" -lcjson -lm
 check "it saves and loads" "$both/save" "$both/saved"
 echo "/* mine */" >>"$both/checkpoint.c"
