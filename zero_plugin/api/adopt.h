@@ -106,17 +106,14 @@ static zero_result zp_adopt_list_side(zero_ctx *z, zp_side side, const void *hos
 static zero_result zp_adopt_check_extents(zero_ctx *z, int n, void (*release)(void *array)) {
     static const char *const of[2] = {"the gradient of ", ""};
     qsort(z->extents, (size_t)n, sizeof *z->extents, zp_adopt_compare_extents);
-    for (int i = 1; i < n; i++) {
-        const zp_extent *x = &z->extents[i - 1], *y = &z->extents[i];
-        ZP_REFUSE(z, (size_t)(y->at - x->at) < x->bytes,
+    for (int i = 0; i < n; i++) {
+        const zp_extent *x = &z->extents[i], *before = i ? x - 1 : NULL;
+        ZP_REFUSE(z, before && (size_t)(x->at - before->at) < before->bytes,
                   "%stensor %s, layer %d, and %stensor %s, layer %d, are in the same memory: each "
                   "array belongs to one row; tied weights are one row whose `uses` is 2",
-                  of[x->side], z->tensors[x->tensor].desc.name, x->layer, of[y->side],
-                  z->tensors[y->tensor].desc.name, y->layer);
-    }
-    for (int i = 0; i < n && z->observer; i++) {
-        const zp_extent *x = &z->extents[i];
-        if (x->side == ZP_GRAD && !z->lent) continue; /* their type is not known */
+                  of[before->side], z->tensors[before->tensor].desc.name, before->layer,
+                  of[x->side], z->tensors[x->tensor].desc.name, x->layer);
+        if (!z->observer || (x->side == ZP_GRAD && !z->lent)) continue; /* of unknown type */
         const size_t room = z->observer->room((char *)(uintptr_t)x->at, release);
         ZP_REFUSE(z, room < x->bytes,
                   "%stensor %s, layer %d: its array has %zu bytes, the table says %zu", of[x->side],

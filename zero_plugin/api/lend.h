@@ -70,17 +70,6 @@ static zero_result zp_lend_member(zero_ctx *z, zp_side side, const zp_member *m,
     return ZERO_OK;
 }
 
-/* Copies a unit between its begin and end, or KEEP tensors. */
-static zero_result zp_lend_unit(zero_ctx *z, zp_side side, int u, char *memory, const void *host) {
-    const zp_unit *x = &z->layout.unit[u];
-    for (const zp_member *m = x->member; m < x->member + x->members; m++) {
-        uint64_t *hash = side == ZP_PARAM ? zp_observe_lent(z, m) : NULL;
-        if (hash) *hash = ZP_HASH_EMPTY;
-        ZP_TRY(zp_lend_member(z, side, m, memory, host, hash));
-    }
-    return ZERO_OK;
-}
-
 /* Checks (checked builds) that your weights are those last written back. */
 static zero_result zp_lend_check(zero_ctx *z, const void *params) {
     for (int i = 0; z->observer && i < z->layout.nmembers; i++) {
@@ -95,15 +84,31 @@ static zero_result zp_lend_check(zero_ctx *z, const void *params) {
     return ZERO_OK;
 }
 
+/* Copies all units, each between its begin and end: gradients in, or weights out. KEEP tensors need
+   no hooks. */
+static zero_result zp_lend_units(zero_ctx *z, zp_side side, const void *host) {
+    const int gives = side == ZP_PARAM;
+    for (int i = 0; i < z->layout.all; i++) {
+        const int u = gives ? i : z->layout.all - 1 - i, hooks = u < z->layout.units;
+        const zp_unit *x = &z->layout.unit[u];
+        if (hooks)
+            ZP_TRY(gives ? zp_hook_forward_begin(z, u, NULL)
+                         : zp_hook_backward_begin(z, u, NULL, NULL));
+        char *memory = gives ? zp_ctx_unit_shown(z, u) : zp_ctx_unit_memory(z, ZP_GRAD, u);
+        for (const zp_member *m = x->member; m < x->member + x->members; m++) {
+            uint64_t *hash = gives ? zp_observe_lent(z, m) : NULL;
+            if (hash) *hash = ZP_HASH_EMPTY;
+            ZP_TRY(zp_lend_member(z, side, m, memory, host, hash));
+        }
+        if (hooks) ZP_TRY(gives ? zp_hook_forward_end(z, u) : zp_hook_backward_end(z, u));
+    }
+    return ZERO_OK;
+}
+
 static zero_result zp_lend_give_all(zero_ctx *z, const void *params) {
     ZP_TRY(zp_extra_finish_update(z));
     ZP_TRY(zp_hook_pass_begin(z, ZERO_EVAL, 0, 1));
-    for (int u = 0; u < z->layout.all; u++) {
-        const int hooks = u < z->layout.units;
-        if (hooks) ZP_TRY(zp_hook_forward_begin(z, u, NULL));
-        ZP_TRY(zp_lend_unit(z, ZP_PARAM, u, zp_ctx_unit_shown(z, u), params));
-        if (hooks) ZP_TRY(zp_hook_forward_end(z, u));
-    }
+    ZP_TRY(zp_lend_units(z, ZP_PARAM, params));
     return zp_hook_pass_end(z);
 }
 
@@ -112,12 +117,7 @@ static zero_result zp_lend_step(zero_ctx *z, void *params, void *grads, const ze
     (void)zero_loss_scale(z); /* the copy of gradients applies it */
     ZP_TRY(zp_lend_check(z, params));
     ZP_TRY(zero_train_begin(z));
-    for (int u = z->layout.all - 1; u >= 0; u--) {
-        const int hooks = u < z->layout.units;
-        if (hooks) ZP_TRY(zp_hook_backward_begin(z, u, NULL, NULL));
-        ZP_TRY(zp_lend_unit(z, ZP_GRAD, u, zp_ctx_unit_memory(z, ZP_GRAD, u), grads));
-        if (hooks) ZP_TRY(zp_hook_backward_end(z, u));
-    }
+    ZP_TRY(zp_lend_units(z, ZP_GRAD, grads));
     ZP_TRY(zero_train_end(z, hyper, loss, mean));
     return z->phase == ZP_IDLE ? zp_lend_give_all(z, params) : ZERO_OK;
 }
