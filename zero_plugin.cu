@@ -99,8 +99,8 @@
 #include "zero_plugin/core/reduce.h"       /* the way of one gradient */
 #include "zero_plugin/core/hooks.h"        /* what a hook does: begin and end of a unit */
 #include "zero_plugin/core/step.h"         /* zero_reduce and zero_step: agree, decide, update */
+#include "zero_plugin/core/weights.h"      /* parameters from weights that your code puts */
 #include "zero_plugin/core/runs.h"         /* elements of tensors, by the ranks that own them */
-#include "zero_plugin/core/weights.h"      /* [state offload] parameters from weights you put */
 #include "zero_plugin/core/state.h"        /* [state] tensors by name, and as state; its row */
 #include "zero_plugin/offload/uring.h"     /* [offload] io_uring, if the build has it */
 #include "zero_plugin/offload/file.h"      /* [offload] the file tier: pieces, checksums, threads */

@@ -3,7 +3,20 @@
 
 #include "life.h"
 
-/* Checks the fields of a description with values in 0..most. */
+/* Resolves the defaults of a description. */
+static void zp_tensor_resolve(zp_tensor *t) {
+    zero_tensor_desc *d = &t->desc;
+    if (!d->layers) d->layers = 1;
+    if (!d->uses) d->uses = 1;
+    if (!d->together) d->together = 1;
+    if (!d->every) d->every = 1;
+    if (!d->lr_factor) d->lr_factor = 1;
+    if (!d->decay_factor) d->decay_factor = 1;
+    t->lr_factor = d->lr_factor < 0 ? 0 : d->lr_factor;
+    t->decay_factor = d->decay_factor < 0 ? 0 : d->decay_factor;
+}
+
+/* Checks the fields of a resolved description with values in 0..most. */
 static zero_result zp_tensor_check_range(zero_ctx *z, const zero_tensor_desc *d) {
     const struct {
         const char *name;
@@ -15,19 +28,18 @@ static zero_result zp_tensor_check_range(zero_ctx *z, const zero_tensor_desc *d)
         ZP_REFUSE(z, field[i].value < 0 || field[i].value > field[i].most,
                   "tensor %s: %s %d, expected 0..%d", d->name, field[i].name, field[i].value,
                   field[i].most);
-    const size_t most = ((size_t)1 << 48) / (size_t)(d->layers ? d->layers : 1);
+    const size_t most = ((size_t)1 << 48) / (size_t)d->layers;
     ZP_REFUSE(z, d->numel < 1 || d->numel > most, "tensor %s: numel is %zu, expected 1..%zu",
               d->name, d->numel, most);
-    const int together = d->together ? d->together : 1, every = d->every ? d->every : 1;
-    const int last = ((d->layers ? d->layers : 1) - 1) / together;
-    ZP_REFUSE(z, last > (ZP_UNITS - d->unit) / every,
-              "tensor %s: a unit in every %d, and units up to %d only", d->name, every, ZP_UNITS);
+    ZP_REFUSE(z, (d->layers - 1) / d->together > (ZP_UNITS - d->unit) / d->every,
+              "tensor %s: a unit in every %d, and units up to %d only", d->name, d->every,
+              ZP_UNITS);
     return ZERO_OK;
 }
 
 static int zp_tensor_is_factor(float f) { return f == ZERO_NONE || zp_type_not_below(f); }
 
-/* Checks all fields of a named description. */
+/* Checks all fields of a resolved description. */
 static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
     ZP_REFUSE(z, zp_bind_find_tensor(z, d->name), "tensor %s was announced before", d->name);
@@ -48,19 +60,6 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
               "tensor %s: lr_factor %g, decay_factor %g, expected 0 or more, or ZERO_NONE", d->name,
               (double)d->lr_factor, (double)d->decay_factor);
     return ZERO_OK;
-}
-
-/* Resolves the defaults of a checked description. */
-static void zp_tensor_resolve(zp_tensor *t) {
-    zero_tensor_desc *d = &t->desc;
-    if (!d->layers) d->layers = 1;
-    if (!d->uses) d->uses = 1;
-    if (!d->together) d->together = 1;
-    if (!d->every) d->every = 1;
-    if (!d->lr_factor) d->lr_factor = 1;
-    if (!d->decay_factor) d->decay_factor = 1;
-    t->lr_factor = d->lr_factor < 0 ? 0 : d->lr_factor;
-    t->decay_factor = d->decay_factor < 0 ? 0 : d->decay_factor;
 }
 
 /* Adds the pointers of a row to tensor t: a slot for each layer. */
@@ -121,7 +120,6 @@ static zero_result zp_tensor_add(zero_ctx *z, zp_tensor *t) {
     if (list) z->tensors = list;
     t->desc.name = list ? strdup(of) : NULL;
     if (!t->desc.name) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", of);
-    zp_tensor_resolve(t);
     z->tensors[z->ntensors] = *t;
     if (!zp_bind_reserve_index(z)) return ZERO_OK;
     free((void *)(uintptr_t)t->desc.name);
@@ -138,11 +136,12 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     t.desc = *d;
     if (!d->name) t.desc.name = number;
     if (d->same_as) return zp_tensor_add_alias(z, &t.desc);
+    zp_tensor_resolve(&t);
     ZP_TRY(zp_tensor_check(z, &t.desc));
     ZP_TRY(zp_extra_tensor(z, &t));
     if (d->param || d->grad) t.desc.flags |= ZERO_BY_SLOT;
     const int slots = z->nslots;
-    zero_result r = zp_tensor_add_slots(z, z->ntensors, &t.desc, d->layers ? d->layers : 1);
+    zero_result r = zp_tensor_add_slots(z, z->ntensors, &t.desc, t.desc.layers);
     if (!r) r = zp_tensor_add(z, &t);
     if (r) z->nslots = slots;
     return r;

@@ -1,7 +1,10 @@
-/* runs.h - runs: elements of a tensor that one rank owns; writes values to them */
+/* runs.h - reads and writes elements of tensors by runs, each of which one rank owns
+
+   A rank reads values that it has itself. Otherwise their owner broadcasts them through the staging
+   buffer. */
 #pragma once
 
-#include "step.h"
+#include "weights.h"
 
 /* A run of a tensor's elements that one rank owns. */
 typedef struct zp_run {
@@ -43,11 +46,30 @@ static zp_array *zp_run_array_of_unit(zero_ctx *z, zero_kind kind, int u) {
     return kind == ZERO_MASTER ? zp_ctx_newest(z, u) : zp_ctx_weights(z, u);
 }
 
-/* Converts n values of unit u of array a, after zp_array_open. */
-static zero_result zp_run_convert(zero_ctx *z, const zp_array *a, int u,
-                                  const zp_kernel_convert_args *args, size_t n) {
-    const zp_tier *t = zp_array_tier(a, u);
-    return t->convert ? t->convert(z, args, n) : zp_kernel_convert(&z->compute, args, n);
+/* Reads a run in pieces through the staging buffer, as unscaled f32. out NULL: for peers alone. */
+static zero_result zp_run_read(zero_ctx *z, zero_kind kind, const zp_run *run, float *out) {
+    zp_array *a = zp_run_array_of_unit(z, kind, run->unit);
+    const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
+    const int sent = a->part[run->unit].share == ZP_SHARD; /* else this rank can read it */
+    const int here = !sent || run->owner == z->data->rank;
+    float *stage = (float *)(void *)z->data->stage.base;
+    for (size_t at = 0, n; at < run->numel; at += n) {
+        char *from;
+        n = zp_min(zp_array_contiguous(a, run->unit, run->at + at),
+                   zp_min(ZP_STAGE_NUMEL, run->numel - at));
+        if (here) {
+            ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &n, &z->compute, &from));
+            const zp_kernel_convert_args args = {from, stage, a->type, ZERO_F32, control, 1};
+            ZP_DO(z, zp_weights_convert(z, a, run->unit, &args, n));
+            ZP_DO(z, zp_array_close(a, run->unit, run->at + at, &z->compute, 0));
+        }
+        ZP_DO(z, zp_device_sync_stream(&z->compute)); /* the CPU reads the staging buffer */
+        if (sent && z->data->nranks > 1)
+            ZP_DO(z, zp_comm_broadcast(z->data, here || !out ? stage : out + at, n * sizeof *out,
+                                       run->owner));
+        if (out && here) memcpy(out + at, stage, n * sizeof *out);
+    }
+    return ZERO_OK;
 }
 
 /* Writes values of any type from your code to this rank's array, if this rank keeps the run. */
@@ -69,7 +91,7 @@ static zero_result zp_run_put(zero_ctx *z, zero_kind kind, const zp_run *run, ze
             const zp_kernel_convert_args args = {stage, memory, ZERO_F32, a->type, control, 0};
             ZP_TRY(zp_device_sync_stream(&z->compute));
             zp_type_widen(stage, values + at * zp_type_bytes(type), type, n);
-            ZP_TRY(zp_run_convert(z, a, run->unit, &args, n));
+            ZP_TRY(zp_weights_convert(z, a, run->unit, &args, n));
         }
         ZP_TRY(zp_array_close(a, run->unit, run->at + at, &z->compute, 1));
     }

@@ -5,34 +5,7 @@
 #pragma once
 
 #include "../machine/streaming.h"
-#include "weights.h"
-
-/* Reads a run in pieces through the staging buffer, as unscaled f32. A rank reads values that it
-   has itself; otherwise their owner broadcasts them. out NULL: for peers alone. */
-static zero_result zp_state_read(zero_ctx *z, zero_kind kind, const zp_run *run, float *out) {
-    zp_array *a = zp_run_array_of_unit(z, kind, run->unit);
-    const zp_control *control = kind == ZERO_GRADIENT ? z->control : NULL;
-    const int sent = a->part[run->unit].share == ZP_SHARD; /* else this rank can read it */
-    const int here = !sent || run->owner == z->data->rank;
-    float *stage = (float *)(void *)z->data->stage.base;
-    for (size_t at = 0, n; at < run->numel; at += n) {
-        char *from;
-        n = zp_min(zp_array_contiguous(a, run->unit, run->at + at),
-                   zp_min(ZP_STAGE_NUMEL, run->numel - at));
-        if (here) {
-            ZP_DO(z, zp_array_open(a, run->unit, run->at + at, &n, &z->compute, &from));
-            const zp_kernel_convert_args args = {from, stage, a->type, ZERO_F32, control, 1};
-            ZP_DO(z, zp_run_convert(z, a, run->unit, &args, n));
-            ZP_DO(z, zp_array_close(a, run->unit, run->at + at, &z->compute, 0));
-        }
-        ZP_DO(z, zp_device_sync_stream(&z->compute)); /* the CPU reads the staging buffer */
-        if (sent && z->data->nranks > 1)
-            ZP_DO(z, zp_comm_broadcast(z->data, here || !out ? stage : out + at, n * sizeof *out,
-                                       run->owner));
-        if (out && here) memcpy(out + at, stage, n * sizeof *out);
-    }
-    return ZERO_OK;
-}
+#include "runs.h"
 
 /* Returns 1 if tensor t has this kind. Matrices may have no second state array. */
 static int zp_state_has_kind(zero_ctx *z, zero_kind kind, const zp_tensor *t) {

@@ -1,7 +1,14 @@
 /* weights.h - computes parameters from the weights that your code puts, between steps */
 #pragma once
 
-#include "runs.h"
+#include "step.h"
+
+/* Converts n values of unit u of array a, after zp_array_open. */
+static zero_result zp_weights_convert(zero_ctx *z, const zp_array *a, int u,
+                                      const zp_kernel_convert_args *args, size_t n) {
+    const zp_tier *t = zp_array_tier(a, u);
+    return t->convert ? t->convert(z, args, n) : zp_kernel_convert(&z->compute, args, n);
+}
 
 /* Copies this rank's part of unit u from one array to another, and converts it to the target's
    type. */
@@ -18,7 +25,7 @@ static zero_result zp_weights_copy(zero_ctx *z, int u, zp_array *from, zp_array 
         const zp_kernel_convert_args a = {
             source, staged ? stage : target, from->type, to->type, NULL, 0};
         const char *copied = straight ? source : stage;
-        if (!straight) ZP_DO(z, zp_run_convert(z, from, u, &a, n));
+        if (!straight) ZP_DO(z, zp_weights_convert(z, from, u, &a, n));
         if (straight || staged)
             ZP_DO(z, zp_device_copy(&z->compute, target, copied, n * zp_type_bytes(to->type)));
         ZP_DO(z, zp_array_close(from, u, e, &z->compute, 0));

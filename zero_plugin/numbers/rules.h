@@ -15,8 +15,8 @@
               not matrices, with another body
 
    ADDING AN OPTIMIZER. Write a file of your own that -DZERO_OWN_OPTIMIZERS='"own.h"' names. Its
-   path is relative to this file's folder, or to a folder of -I. ZP_FN void own_at(const zp_update
-   *u, float *p, float g, float *s1, float *s2) {
+   path is relative to this file's folder, or to a folder of -I.
+       ZP_FN void own_at(const zp_update *u, float *p, float g, float *s1, float *s2) {
            ... g: the mean gradient, unscaled and clipped; p: the weight; s1, s2: its state, 0 at
                first; u->lr, u->decay: times the tensor's factors; the body applies decay ...
        }
