@@ -37,12 +37,12 @@ static double bench_low(double *t, size_t n) {
 /* Seconds of a copy of half as many bytes, of a piece that was not touched just now. */
 static double bench_copy(const bench_memory *m, size_t i, size_t bytes, int plain) {
     const size_t at = i * m->numel * sizeof(float);
-    const zp_copy_args a = {m->copy + at, m->out + at};
+    const zp_streaming_args a = {m->copy + at, m->out + at};
     const double begin = test_now();
     if (plain)
         memcpy(m->copy + at, m->out + at, bytes / 2);
     else
-        zp_device_copy_streaming_task(&a, bytes / 2, 1);
+        zp_streaming_copy_task(&a, bytes / 2, 1);
     return test_now() - begin;
 }
 

@@ -40,7 +40,7 @@ cat >"$out/limits" <<'LIST'
 11 zero_plugin/comm
 11 zero_plugin/core
 6 zero_plugin/extras
-6 zero_plugin/machine
+4 zero_plugin/machine
 3 zero_plugin/numbers
 8 zero_plugin/offload
 LIST

@@ -23,7 +23,7 @@
      caller   zp_device_record_event copies `last` to the event `gathered`
      lane     reaches the task: writes `begin`, runs it, writes `end`
      caller   zero_forward_begin(u) must wait for `gathered`: zp_device_wait_event takes record j,
-              a WAIT whose `flow` is the number of i, and writes both times itself
+              a WAIT, sets its `flow` to the number of i, and writes both times itself
      caller   zero_step ends: record i is filled, and its lane has run the task. The calling thread
               copies i and j to zero_events, and passes them to zero_config.trace in one call */
 #pragma once
@@ -206,7 +206,7 @@ static const zp_passed_record *zp_trace_find_passed(const zp_trace *t, uint64_t 
     return was && was->number == number ? was : NULL;
 }
 
-/* Sets the cause of a WAIT, whose record was passed earlier, or is in the recorder `joined`. */
+/* Sets the cause of a WAIT. Its record was passed earlier, or is in the recorder `joined`. */
 static void zp_trace_find_cause(zp_trace *t, zp_record *r) {
     zp_passed_record *own = &t->was[r->place];
     const zp_passed_record *before = zp_trace_find_passed(t, r->event.flow);
@@ -294,7 +294,7 @@ static void zp_trace_close(zero_ctx *z, int broken) {
     free(t);
 }
 
-/* The row is after those whose `destroy` may still use the recorder. */
+/* Rows that may still use the recorder in their `destroy` are before this one. */
 static zp_extra zp_trace_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
