@@ -791,8 +791,8 @@ zero_result zero_apply_pending(zero_ctx *z);
 
 /* ---- a step in four calls -------------------------------------------------------------------- */
 /* zero_train_begin is zero_pass_begin of the next micro-step; zero_train_end is zero_pass_end and,
-   after the last micro-step, zero_reduce and zero_step. You need the four for evaluations, several
-   or fewer micro-steps, and work between reduction and update (zero_norm, zero_skip_step). */
+   after the last micro-step, zero_reduce and zero_step. You need the four for evaluations, for
+   pipelines, for fewer micro-steps, and for zero_norm and zero_skip_step. */
 typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
 /* Opens a pass. `micro` counts 0..micro_steps-1 within a step. ZERO_EVAL: forward hooks only, micro
    0 of 1. ZERO_TOGETHER: all micro-steps of the step in one pass, for pipelines, with the hooks of
