@@ -116,5 +116,5 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     ZP_TRY(zp_weights_compute_all(z));
     ZP_TRY(zp_extra_end_state(z));
     z->stepped = 0; /* the last step of another run is unknown */
-    return zp_observe_seal(z);
+    return zp_observe_parameters_changed(z);
 }

@@ -53,7 +53,7 @@ typedef enum zp_place {
     ZP_AT_UPDATE,       /* that pass, and work after it */
     ZP_AT_PUBLISH,      /* the unit's new weights are gathered, now or when a pass uses them */
     ZP_AT_FORGET,       /* earlier gathered parameters are out of date */
-    ZP_AT_SEAL,         /* a checked build notes the new weights */
+    ZP_AT_NOTE_WEIGHTS,         /* a checked build notes the new weights */
     ZP_AT_DELIVER,      /* recorded events go to the caller */
     ZP_PLACES_OF_WALK
 } zp_place;

@@ -134,6 +134,6 @@ static zero_result zp_run_put_all(zero_ctx *z, const zp_tensor *t, zero_kind kin
     }
     if (weights) zp_gather_forget_all(z);
     ZP_DO(z, zp_device_sync_stream(&z->compute));
-    ZP_TRY(zp_observe_seal(z));
+    ZP_TRY(zp_observe_parameters_changed(z));
     return zp_ctx_check(z, zp_comm_barrier(z->all));
 }

@@ -168,7 +168,7 @@ static const zp_station zp_step_stations[] = {
     {ZP_AT_UPDATE, ZP_EACH_STEP, NULL, zp_step_update_unit, NULL},
     {ZP_AT_PUBLISH, ZP_EACH_STEP, zp_step_is_prompt, zp_step_publish_unit, NULL},
     {ZP_AT_FORGET, ZP_EACH_STEP, zp_step_is_prompt, NULL, zp_gather_forget_all},
-    {ZP_AT_SEAL, ZP_EACH_STEP, NULL, NULL, zp_observe_seal},
+    {ZP_AT_NOTE_WEIGHTS, ZP_EACH_STEP, NULL, NULL, zp_observe_parameters_changed},
     {ZP_AT_DELIVER, ZP_EACH_STEP, NULL, NULL, zp_step_deliver_events},
     ZP_LAST_STATION};
 

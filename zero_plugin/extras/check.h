@@ -30,8 +30,8 @@ typedef struct zp_shadow {
 
 typedef struct zp_check_state {
     zp_shadow *shadow;  /* by member, then side, then place */
-    uint64_t *seal;     /* by member: hash of the parameters */
-    int sealed;         /* 1: the hashes are valid */
+    uint64_t *hash;     /* by member: hash of the parameters */
+    int has_hashes;     /* 1: the hashes are valid */
     uint64_t writes;    /* how often the plugin wrote parameters */
     int *forwards;      /* by unit: forwards before the first backward of this pass */
     int *turns;         /* by unit, then side: uses that have ended in this pass, */
@@ -112,10 +112,10 @@ static zero_result zp_check_open(zero_ctx *z) {
     zp_check_state *c = z->checks;
     const size_t n = (size_t)z->layout.nmembers;
     c->shadow = (zp_shadow *)calloc(4 * n, sizeof *c->shadow);
-    c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
+    c->hash = (uint64_t *)calloc(n, sizeof *c->hash);
     c->forwards = (int *)calloc((size_t)z->layout.all, 7 * sizeof *c->forwards);
     c->lent = (uint64_t *)calloc(n, sizeof *c->lent);
-    if (!c->shadow || !c->seal || !c->forwards || !c->lent) return ZERO_ERR_MEMORY;
+    if (!c->shadow || !c->hash || !c->forwards || !c->lent) return ZERO_ERR_MEMORY;
     c->turns = c->forwards + z->layout.all;
     c->expected = c->turns + 2 * (size_t)z->layout.all;
     c->place = c->expected + 2 * (size_t)z->layout.all;
@@ -142,7 +142,7 @@ static void zp_check_close(zero_ctx *z, int broken) {
     for (int i = 0; c->shadow && i < 4 * z->layout.nmembers; i++)
         zp_check_free_shadow(&c->shadow[i]);
     free(c->shadow);
-    free(c->seal);
+    free(c->hash);
     free(c->lent);
     free(c->forwards);
     free(c->hook);
@@ -239,7 +239,7 @@ typedef enum zp_check_hash_task {
 } zp_check_hash_task;
 static zero_result zp_check_hash_parameters(zero_ctx *z, zp_check_hash_task what) {
     const int compares = what != ZP_HASH_STORE;
-    if (compares && !z->checks->sealed) return ZERO_OK;
+    if (compares && !z->checks->has_hashes) return ZERO_OK;
     z->checks->writes += !compares;
     if (what != ZP_HASH_COMPARE_KEEP) ZP_DO(z, zp_extra_sync(z)); /* no update inside a pass */
     for (int m = 0; m < z->layout.nmembers; m++) {
@@ -248,15 +248,15 @@ static zero_result zp_check_hash_parameters(zero_ctx *z, zp_check_hash_task what
         if (what == ZP_HASH_COMPARE_KEEP && x->unit != z->layout.units) continue;
         ZP_DO(z, zp_check_hash_member(z, x, &hash));
         ZP_UNTIMELY(
-            z, compares && hash != z->checks->seal[m],
+            z, compares && hash != z->checks->hash[m],
             "tensor %s, layer %d, was written %s: parameters change by the plugin's update and "
             "by zero_write_tensor alone",
             z->tensors[x->tensor].desc.name, x->layer,
             what == ZP_HASH_COMPARE_KEEP ? "inside the pass (by an optimizer of your own?)"
                                          : "since the plugin wrote it last");
-        z->checks->seal[m] = hash;
+        z->checks->hash[m] = hash;
     }
-    z->checks->sealed = 1;
+    z->checks->has_hashes = 1;
     return ZERO_OK;
 }
 

@@ -84,7 +84,7 @@ static zero_result zp_delayed_complete(zero_ctx *z) {
     if (!z->pending) return ZERO_OK;
     z->pending = 0;
     ZP_TRY(zp_gather_forget_all(z));
-    return zp_observe_seal(z);
+    return zp_observe_parameters_changed(z);
 }
 
 /* Ends a pending update of all units between steps, when no rank evaluates with the old weights. */
