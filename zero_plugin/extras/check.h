@@ -24,7 +24,7 @@ typedef struct zp_shadow {
     char *map, *data;
     size_t mapped, guard, body, bytes;
     int stays;       /* its unit is resident: the pages of the copy are kept */
-    int ajar;        /* not locked yet, because the pass has another use of it */
+    int unlocked;        /* not locked yet, because the pass has another use of it */
     uint64_t copied; /* value of checks.writes at the copy */
 } zp_shadow;
 
@@ -149,13 +149,13 @@ static void zp_check_close(zero_ctx *z, int broken) {
 }
 
 static zero_result zp_check_show_shadow(zero_ctx *z, zp_side side, zp_shadow *s, const char *at) {
-    const int current = side == ZP_GRAD ? s->ajar : s->copied == z->checks->writes;
-    const int known = current && (s->ajar || s->stays), reads = side == ZP_PARAM;
+    const int current = side == ZP_GRAD ? s->unlocked : s->copied == z->checks->writes;
+    const int known = current && (s->unlocked || s->stays), reads = side == ZP_PARAM;
     if (!known) ZP_DO(z, zp_check_unlock_shadow(s, 1));
     if (!known) ZP_DO(z, zp_device_copy(&z->compute, s->data, at, s->bytes));
-    if (reads && !(known && s->ajar)) ZP_DO(z, zp_check_unlock_shadow(s, 0));
+    if (reads && !(known && s->unlocked)) ZP_DO(z, zp_check_unlock_shadow(s, 0));
     s->copied = z->checks->writes;
-    s->ajar = 0;
+    s->unlocked = 0;
     return ZERO_OK;
 }
 
@@ -166,7 +166,7 @@ static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int open
     int *turns = &z->checks->turns[2 * u + (int)side];
     const int locks = *turns < 2 || *turns + 1 >= z->checks->expected[2 * u + (int)side];
     *turns += !opens;
-    if (opens && x->members && !zp_check_shadow_of(z, side, x->member)->ajar)
+    if (opens && x->members && !zp_check_shadow_of(z, side, x->member)->unlocked)
         z->checks->place[2 * u + (int)side] ^= 1;
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
@@ -178,7 +178,7 @@ static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int open
         }
         if (side == ZP_GRAD) ZP_DO(z, zp_device_copy(&z->compute, at, s->data, s->bytes));
         if (locks) ZP_DO(z, zp_check_lock_shadow(&z->compute, s));
-        s->ajar = !locks;
+        s->unlocked = !locks;
     }
     return ZERO_OK;
 }
@@ -186,8 +186,8 @@ static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int open
 /* Locks n shadows, except those that a hook shows or that are locked already. */
 static zero_result zp_check_lock_some(zero_ctx *z, zp_shadow *s, int n) {
     for (int i = 0; i < n; i++) {
-        if (s[i].ajar) ZP_DO(z, zp_check_lock_shadow(&z->compute, &s[i]));
-        s[i].ajar = 0;
+        if (s[i].unlocked) ZP_DO(z, zp_check_lock_shadow(&z->compute, &s[i]));
+        s[i].unlocked = 0;
     }
     return ZERO_OK;
 }
