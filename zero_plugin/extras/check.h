@@ -34,7 +34,7 @@ typedef struct zp_check_state {
     int has_hashes;     /* 1: the hashes are valid */
     uint64_t writes;    /* how often the plugin wrote parameters */
     int *forwards;      /* by unit: forwards before the first backward of this pass */
-    int *turns;         /* by unit, then side: uses that have ended in this pass, */
+    int *uses;         /* by unit, then side: uses that have ended in this pass, */
     int *expected;      /* and in the pass before */
     int *place;         /* by unit, then side: the place (0 or 1) that your code uses */
     unsigned passes[2]; /* number so far of ZERO_TRAIN, of ZERO_EVAL */
@@ -116,8 +116,8 @@ static zero_result zp_check_open(zero_ctx *z) {
     c->forwards = (int *)calloc((size_t)z->layout.all, 7 * sizeof *c->forwards);
     c->lent = (uint64_t *)calloc(n, sizeof *c->lent);
     if (!c->shadow || !c->hash || !c->forwards || !c->lent) return ZERO_ERR_MEMORY;
-    c->turns = c->forwards + z->layout.all;
-    c->expected = c->turns + 2 * (size_t)z->layout.all;
+    c->uses = c->forwards + z->layout.all;
+    c->expected = c->uses + 2 * (size_t)z->layout.all;
     c->place = c->expected + 2 * (size_t)z->layout.all;
     c->writes = 1; /* no shadow is up to date yet */
     for (size_t i = 0; i < 4 * n; i++) {
@@ -163,9 +163,9 @@ static zero_result zp_check_show_shadow(zero_ctx *z, zp_side side, zp_shadow *s,
 static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int opens) {
     char *memory = zp_ctx_unit_memory(z, side, u);
     const zp_unit *x = &z->layout.unit[u];
-    int *turns = &z->checks->turns[2 * u + (int)side];
-    const int locks = *turns < 2 || *turns + 1 >= z->checks->expected[2 * u + (int)side];
-    *turns += !opens;
+    int *uses = &z->checks->uses[2 * u + (int)side];
+    const int locks = *uses < 2 || *uses + 1 >= z->checks->expected[2 * u + (int)side];
+    *uses += !opens;
     if (opens && x->members && !zp_check_shadow_of(z, side, x->member)->unlocked)
         z->checks->place[2 * u + (int)side] ^= 1;
     for (int i = 0; i < x->members; i++) {
@@ -272,7 +272,7 @@ static zero_result zp_check_begin_pass(zero_ctx *z, zero_pass kind) {
         }
     }
     const size_t units = (size_t)z->layout.all;
-    memcpy(z->checks->expected, z->checks->turns, 2 * units * sizeof *z->checks->turns);
+    memcpy(z->checks->expected, z->checks->uses, 2 * units * sizeof *z->checks->uses);
     memset(z->checks->forwards, 0, 3 * units * sizeof *z->checks->forwards); /* and uses */
     const int place = z->checks->passes[kind]++ % 2;
     for (size_t i = 0; i < 2 * units; i++) z->checks->place[i] = place;
