@@ -46,7 +46,7 @@ static int zp_agree_setting_line(const zero_ctx *z, int i, char *text, size_t by
 
 /* Compares all settings, once per context. COLLECTIVE. */
 static zero_result zp_agree_compare_settings(zero_ctx *z) {
-    if (!z->settled) ZP_TRY(zp_agree_compare_lines(z, zp_agree_setting_line));
-    z->settled = 1;
+    if (!z->settings_compared) ZP_TRY(zp_agree_compare_lines(z, zp_agree_setting_line));
+    z->settings_compared = 1;
     return ZERO_OK;
 }

@@ -100,7 +100,7 @@ struct zero_ctx {
     zp_array *(*find_weights)(zero_ctx *z, int u, int newest);
     /* Opens memory[ZP_GRAD] with `bytes` bytes. COLLECTIVE. */
     zero_result (*open_gradients)(zero_ctx *z, size_t bytes);
-    int settled;              /* the ranks have compared their settings */
+    int settings_compared;              /* the ranks have compared their settings */
     int verdict_units;        /* verdicts have a word for each of so many units; 0: none */
     int *verdict_unit;        /* [layout.all] each unit's number among them */
     zp_memory verdict_memory; /* the verdicts, if `world` is not `data` */
