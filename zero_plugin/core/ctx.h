@@ -162,7 +162,7 @@ struct zero_ctx {
     size_t verdict_at;          /* byte offset of `verdicts` in memory[ZP_GRAD] */
     zp_event *passed;           /* compute stream: the last micro-step's kernels have ended */
     int judged;                 /* an agreement was enqueued: `control` has its result */
-    int said;                   /* the last step's call, for a verdict's CALL: 1 step, 2 skip */
+    int step_call;                   /* the last step's call, for a verdict's CALL: 1 step, 2 skip */
     zero_hyper hyper;           /* the hyper-parameters of the last step */
     int rule_pass;              /* the pass of the rule that a step enqueues: 0 or 1 */
     zp_control *control;        /* device: agreement and decision */

@@ -125,7 +125,7 @@ static zero_result zp_step_wait_lookers(zero_ctx *z) {
    that called different functions still meet at the next verdict. */
 static zero_result zp_step_decide(zero_ctx *z) {
     const zp_kernel_decide_args decide = {z->control, z->hyper, z->cfg.scaler,
-                                          !z->cfg.no_overflow_check, z->said == 2};
+                                          !z->cfg.no_overflow_check, z->step_call == 2};
     ZP_TRY(zp_device_wait_event(&z->compute, z->agreed));
     return zp_kernel_decide(&z->compute, &decide, 1);
 }
@@ -192,9 +192,9 @@ static zero_result zp_step_walk(zero_ctx *z, zp_walk_kind kind) {
     return ZERO_OK;
 }
 
-/* `said` 1: a step with h; 2: your code skips the step. */
-static zero_result zp_step_run(zero_ctx *z, int said, const zero_hyper *h) {
-    z->said = said;
+/* `step_call` 1: a step with h; 2: your code skips the step. */
+static zero_result zp_step_run(zero_ctx *z, int step_call, const zero_hyper *h) {
+    z->step_call = step_call;
     z->hyper = *h;
     z->rule_pass = 0;
     return zp_step_walk(z, ZP_STEP_WALK);

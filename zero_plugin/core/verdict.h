@@ -49,7 +49,7 @@ static zero_result zp_verdict_agree(zero_ctx *z) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const zp_op verdict = zp_verdict_op(z);
     const zp_kernel_complete_verdict_args declare = {
-        z->verdict, z->control, zp_rule_used_hyper(z->rule, z->hyper), z->said};
+        z->verdict, z->control, zp_rule_used_hyper(z->rule, z->hyper), z->step_call};
     const zp_kernel_combine_verdicts_args judge = {z->control, z->verdicts, z->world->nranks,
                                                    z->verdict_units, z->verdict_order};
     ZP_DO(z, zp_kernel_complete_verdict(s, &declare, 1));
