@@ -161,7 +161,7 @@ struct zero_ctx {
     double *verdict, *verdicts; /* this rank's [zp_ctx_verdict_words], within all ranks' */
     size_t verdict_at;          /* byte offset of `verdicts` in memory[ZP_GRAD] */
     zp_event *passed;           /* compute stream: the last micro-step's kernels have ended */
-    int judged;                 /* an agreement was enqueued: `control` has its result */
+    int agreement_begun;                 /* an agreement was enqueued: `control` has its result */
     int step_call;                   /* the last step's call, for a verdict's CALL: 1 step, 2 skip */
     zero_hyper hyper;           /* the hyper-parameters of the last step */
     int rule_pass;              /* the pass of the rule that a step enqueues: 0 or 1 */
@@ -268,7 +268,7 @@ static zero_result zp_ctx_report_difference(zero_ctx *z) {
 
 /* A lost peer may have left because the last verdicts differed. Returns that, or 0 with `look`. */
 static int zp_ctx_has_difference(zero_ctx *z) {
-    if (!z->judged || z->world->transport->look || zp_device_sync_event(&z->device, z->agreed)
+    if (!z->agreement_begun || z->world->transport->look || zp_device_sync_event(&z->device, z->agreed)
         || zp_device_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)
         || zp_device_sync_stream(&z->compute))
         return 0;

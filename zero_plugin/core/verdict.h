@@ -48,14 +48,14 @@ static int zp_verdict_takes_norm(const zero_ctx *z) { return !z->parts_counted; 
 static zero_result zp_verdict_agree(zero_ctx *z) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const zp_op verdict = zp_verdict_op(z);
-    const zp_kernel_complete_verdict_args declare = {
+    const zp_kernel_complete_verdict_args complete = {
         z->verdict, z->control, zp_rule_used_hyper(z->rule, z->hyper), z->step_call};
-    const zp_kernel_combine_verdicts_args judge = {z->control, z->verdicts, z->world->nranks,
+    const zp_kernel_combine_verdicts_args combine = {z->control, z->verdicts, z->world->nranks,
                                                    z->verdict_units, z->verdict_order};
-    ZP_DO(z, zp_kernel_complete_verdict(s, &declare, 1));
+    ZP_DO(z, zp_kernel_complete_verdict(s, &complete, 1));
     ZP_DO(z, zp_comm_issue(s, &verdict, 1));
-    ZP_DO(z, zp_kernel_combine_verdicts(s, &judge, 1));
+    ZP_DO(z, zp_kernel_combine_verdicts(s, &combine, 1));
     ZP_DO(z, zp_device_record_event(s, z->agreed));
-    z->judged = 1;
+    z->agreement_begun = 1;
     return ZERO_OK;
 }

@@ -144,7 +144,7 @@ static zero_result zp_world_agree(zero_ctx *z) {
     ZP_DO(z, zp_world_join_verdict(s, &back, 1));
     ZP_DO(z, zp_device_record_event(s, j->agreed));
     ZP_DO(z, zp_device_wait_event(&j->stream[ZP_GRADIENTS], j->agreed));
-    j->judged = 1;
+    j->agreement_begun = 1;
     j->groups->agrees_later = 0;
     return ZERO_OK;
 }
