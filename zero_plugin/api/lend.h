@@ -101,7 +101,7 @@ static zero_result zp_lend_give_all(zero_ctx *z, const void *params) {
     for (int u = 0; u < z->layout.all; u++) {
         const int hooks = u < z->layout.units;
         if (hooks) ZP_TRY(zp_hook_forward_begin(z, u, NULL));
-        ZP_TRY(zp_lend_unit(z, ZP_PARAM, u, zp_ctx_unit_shown(z, u), params));
+        ZP_TRY(zp_lend_unit(z, ZP_PARAM, u, zp_ctx_unit_pointer(z, u), params));
         if (hooks) ZP_TRY(zp_hook_forward_end(z, u));
     }
     return zp_hook_pass_end(z);

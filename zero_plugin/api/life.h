@@ -170,7 +170,7 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
 /* Sets the KEEP unit's memory, which never moves. */
 static void zp_life_set_kept_pointers(zero_ctx *z, void *params, void *grads) {
     const int u = z->layout.units;
-    zp_pointer_set_unit(z, ZP_PARAM, u, zp_ctx_unit_shown(z, u), params);
+    zp_pointer_set_unit(z, ZP_PARAM, u, zp_ctx_unit_pointer(z, u), params);
     zp_pointer_set_unit(z, ZP_GRAD, u, zp_ctx_unit_memory(z, ZP_GRAD, u), grads);
 }
 
@@ -218,9 +218,9 @@ zero_result zero_build(zero_ctx *z) {
 }
 
 /* Sets a field of the caller to NULL, unless the caller has changed that pointer. */
-static void zp_life_end_field(char *field, uintptr_t shown) {
+static void zp_life_end_field(char *field, uintptr_t last_pointer) {
     static char *const none = NULL;
-    if (!memcmp(field, &shown, sizeof shown)) memcpy(field, &none, sizeof none);
+    if (!memcmp(field, &last_pointer, sizeof last_pointer)) memcpy(field, &none, sizeof none);
 }
 
 /* Clears the caller's pointers to memory that is freed here. A slot whose array was not adopted
@@ -234,9 +234,9 @@ static void zp_life_end_pointers(zero_ctx *z) {
         const zp_tensor *t = &z->tensors[i / 2];
         char *host = (char *)z->adopted[i % 2];
         if (host && !(t->desc.flags & ZERO_BY_SLOT))
-            zp_life_end_field(host + t->desc.field, t->shown[i % 2]);
+            zp_life_end_field(host + t->desc.field, t->last_pointer[i % 2]);
         for (int k = t->aliases; k && host; k = z->aliases[k - 1].next)
-            zp_life_end_field(host + z->aliases[k - 1].field, t->shown[i % 2]);
+            zp_life_end_field(host + z->aliases[k - 1].field, t->last_pointer[i % 2]);
     }
 }
 

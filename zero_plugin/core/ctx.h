@@ -364,7 +364,7 @@ static char *zp_ctx_unit_mean(const zero_ctx *z, int u) {
 }
 
 /* Returns the address at which your code reads unit u's parameters; NULL: not in memory now. */
-static char *zp_ctx_unit_shown(const zero_ctx *z, int u) {
+static char *zp_ctx_unit_pointer(const zero_ctx *z, int u) {
     const zp_memory *m = &z->memory[ZP_PARAM];
     char *memory = zp_ctx_unit_memory(z, ZP_PARAM, u);
     return memory ? m->view + (memory - m->base) : NULL;

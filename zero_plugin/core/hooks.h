@@ -83,7 +83,7 @@ static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     if (!live->parameter_opens) ZP_TRY(zp_order_match(z, ZERO_TURN_FORWARD, unit));
     ZP_TRY(zp_observe_hook(z, ZP_HOOK_FORWARD, unit));
     ZP_TRY(zp_gather_open(z, unit));
-    zp_pointer_set_unit(z, ZP_PARAM, unit, zp_ctx_unit_shown(z, unit), params);
+    zp_pointer_set_unit(z, ZP_PARAM, unit, zp_ctx_unit_pointer(z, unit), params);
     if (!live->forward_opens++)
         live->slice[0] = zp_device_begin_slice(&z->compute, ZERO_EVENT_FORWARD, unit, 0);
     return ZERO_OK;
@@ -116,7 +116,7 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     live->with_parameters = live->with_parameters << 1 | (params != NULL);
     live->backward_opens++;
     if (params)
-        zp_pointer_set_unit(z, ZP_PARAM, unit, zp_ctx_unit_shown(z, unit), params);
+        zp_pointer_set_unit(z, ZP_PARAM, unit, zp_ctx_unit_pointer(z, unit), params);
     else if (!live->parameter_opens) /* your code must not read old pointers */
         zp_pointer_set_unit(z, ZP_PARAM, unit, NULL, NULL);
     zp_pointer_set_unit(z, ZP_GRAD, unit, zp_ctx_unit_memory(z, ZP_GRAD, unit), grads);
