@@ -26,7 +26,7 @@ typedef struct zp_live { /* one unit: the plan writes `own` to `gathers`, the ho
     int touched;    /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
     int pending;    /* it is in the bucket, which is not issued yet */
     int offloads;   /* the plan may keep its arrays off the device */
-    int late;       /* it is reduced after all other units */
+    int reduced_last; /* it is reduced after all other units */
     int on_updates; /* the stream `updates` updates it, not the compute stream */
     int near;       /* of `gathers`, those that a row serves from other ranks' copies */
     const zp_wire *wire[2]; /* by side: format of its messages; NULL: the stored type */

@@ -125,7 +125,7 @@ static zero_result zp_order_end(zero_ctx *z) {
 
 /* Returns unit u's reductions in a step. A reduction at the end of a pass occurs once per pass. */
 static int zp_order_reductions(const zero_ctx *z, int u) {
-    const int ends = z->live[u].late || u == z->layout.units;
+    const int ends = z->live[u].reduced_last || u == z->layout.units;
     if (!z->layout.unit[u].numel) return 0;
     if (z->adding != ZP_EACH_REDUCED || (ends && z->trace[ZERO_TRAIN].together)) return 1;
     return z->cfg.micro_steps;

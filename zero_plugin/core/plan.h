@@ -197,9 +197,9 @@ static int zp_plan_assign_side(zero_ctx *z, zp_side side, size_t most, size_t *o
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         zp_live *live = &z->live[u];
-        const int late = side == ZP_GRAD && live->late; /* its gradient waits in its own buffer */
+        const int waits = side == ZP_GRAD && live->reduced_last; /* its gradient waits in its own buffer */
         const int alone =
-            u == z->layout.units || x->uses > 1 || x->padded > z->shared_numel || late;
+            u == z->layout.units || x->uses > 1 || x->padded > z->shared_numel || waits;
         live->buffer[side] = live->own[side] = -1;
         take_turns += x->numel && !alone;
         if (!x->numel || !alone || zp_ctx_unit_is_whole(z, side, u)) continue;
@@ -329,7 +329,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
     if (!r) r = zp_plan_reserve_orders(z);
     for (int m = 0; m < z->layout.nmembers && !r; m++) {
         const zp_member *x = &z->layout.members[m];
-        z->live[x->unit].late |= (z->tensors[x->tensor].desc.flags & ZERO_LATE) != 0;
+        z->live[x->unit].reduced_last |= (z->tensors[x->tensor].desc.flags & ZERO_LATE) != 0;
     }
     if (!r) r = zp_extra_layout(z);
     if (r == ZERO_ERR_ARGUMENT) return r;
