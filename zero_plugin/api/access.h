@@ -15,7 +15,7 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
         ZP_TRY(zp_run_read(z, kind, &run, out ? out + done : NULL));
         done += run.numel;
     }
-    z->looked |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
+    z->peers_read |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
     return ZERO_OK;
 }
 

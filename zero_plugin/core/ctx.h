@@ -186,7 +186,7 @@ struct zero_ctx {
     int pending;            /* passes use weights without the last update */
     int delayed;            /* the update of this step stays pending */
     int put_seen;           /* your code put ZERO_PARAMETER since zero_state_begin */
-    int looked;             /* since zero_reduce, peers may read this rank's SEEN parameters */
+    int peers_read;         /* since zero_reduce, peers may read this rank's SEEN parameters */
     int bound;              /* zero_bind was called */
     void *adopted[2];       /* by side: the structs that zero_adopt was given */
     int lent; /* your code keeps its arrays: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin */

@@ -43,7 +43,7 @@ typedef enum zp_place {
     ZP_AT_AGREE,      /* all ranks exchange verdicts; a pending update is complete */
 
     ZP_AT_LAST_REPORT,  /* step: an error that the last step has reported is returned */
-    ZP_AT_LOOKERS,      /* peers that evaluate with this rank's weights are waited for */
+    ZP_AT_EVALUATIONS,      /* peers that evaluate with this rank's weights are waited for */
     ZP_AT_DECIDE,       /* by the agreement: skip or update, unscale, clip */
     ZP_AT_REPORT,       /* the decision is copied to host memory; rows begin their updates */
     ZP_AT_COUNT,        /* the step is counted */

@@ -153,7 +153,7 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
     z->trace[z->pass].n = z->trace[z->pass].at;
     z->phase = z->resume;
     if (z->pass == ZERO_EVAL) {
-        z->looked |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
+        z->peers_read |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
         zp_events_deliver(z->device.recorder);
         return ZERO_OK;
     }

@@ -108,15 +108,15 @@ static zero_result zp_step_agree(zero_ctx *z) { return z->agree(z); }
 
 /* Your code may never ask for a step's result. If ranks differ, a later zero_step therefore returns
    the error, as soon as the report has arrived. */
-static zero_result zp_step_look_at_report(zero_ctx *z) {
+static zero_result zp_step_check_report(zero_ctx *z) {
     const int arrived = z->stepped && zp_device_event_passed(z->reported);
     return arrived ? zp_step_read_report(z) : ZERO_OK;
 }
 
 /* An evaluation after zero_reduce reads mapped weights of peers. The update waits for it. Rare. */
-static zero_result zp_step_wait_lookers(zero_ctx *z) {
-    if (!z->looked) return ZERO_OK;
-    z->looked = 0;
+static zero_result zp_step_wait_evaluations(zero_ctx *z) {
+    if (!z->peers_read) return ZERO_OK;
+    z->peers_read = 0;
     ZP_TRY(zp_device_sync_stream(&z->compute));
     return zp_comm_barrier(z->data);
 }
@@ -158,8 +158,8 @@ static const zp_station zp_step_stations[] = {
     {ZP_AT_PASSED, ZP_EACH_AGREEMENT, NULL, NULL, zp_step_wait_passed},
     {ZP_AT_AGREE, ZP_EACH_AGREEMENT, NULL, NULL, zp_step_agree},
 
-    {ZP_AT_LAST_REPORT, ZP_EACH_STEP, NULL, NULL, zp_step_look_at_report},
-    {ZP_AT_LOOKERS, ZP_EACH_STEP, NULL, NULL, zp_step_wait_lookers},
+    {ZP_AT_LAST_REPORT, ZP_EACH_STEP, NULL, NULL, zp_step_check_report},
+    {ZP_AT_EVALUATIONS, ZP_EACH_STEP, NULL, NULL, zp_step_wait_evaluations},
     {ZP_AT_DECIDE, ZP_EACH_STEP, NULL, NULL, zp_step_decide},
     {ZP_AT_REPORT, ZP_EACH_STEP, NULL, NULL, zp_step_send_report},
     {ZP_AT_COUNT, ZP_EACH_STEP, NULL, NULL, zp_step_count},
