@@ -200,7 +200,7 @@ static zero_result zp_build_open_recorder(zero_ctx *z) {
 static zero_result zp_build_allocate(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     zp_device *d = &z->device;
-    int who = -1;
+    int failed_rank = -1;
     zero_result r = zp_build_alloc_units(z);
     if (!r) r = zp_build_open_recorder(z);
     if (!r) r = zp_device_take_stream(&z->compute, d, c->stream, c->threads);
@@ -210,14 +210,14 @@ static zero_result zp_build_allocate(zero_ctx *z) {
     if (!r) r = zp_build_private(z);
     if (!r) r = zp_extra_allocate(z);
     /* all ranks learn which rank could not allocate, and return the same error */
-    ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &who));
-    if (who >= 0 && z->failure.claimed) return zp_ctx_check(z, r);
-    if (who >= 0)
+    ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &failed_rank));
+    if (failed_rank >= 0 && z->failure.claimed) return zp_ctx_check(z, r);
+    if (failed_rank >= 0)
         return z->dead =
                    zp_ctx_fail(z, ZERO_ERR_MEMORY,
                                "rank %d could not allocate its optimizer state and its context "
                                "(%zu and %zu bytes)",
-                               who, z->plan.optimizer_bytes, z->plan.context_bytes);
+                               failed_rank, z->plan.optimizer_bytes, z->plan.context_bytes);
     ZP_TRY(zp_extra_share(z));
     r = zp_build_open_shared(z);
     if (!r) return zp_build_register_memory(z);

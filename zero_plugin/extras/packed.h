@@ -292,7 +292,7 @@ static zero_result zp_packed_open_gathered(zero_ctx *z) {
 static zero_result zp_packed_open(zero_ctx *z) {
     zp_packed_state *w = z->packed;
     const int two = zp_packed_hop_ranks(z->data) < z->data->nranks;
-    int who = -1;
+    int failed_rank = -1;
     ZP_TRY(zp_packed_open_gathered(z));
     if (!w->packed_bytes) return ZERO_OK;
     if (!z->data->transport->cut)
@@ -300,10 +300,10 @@ static zero_result zp_packed_open(zero_ctx *z) {
                                      "gradient_bits is %d, but %s has no messages between ranks",
                                      z->cfg.gradient_bits, z->data->transport->name);
     w->list = (zero_message *)calloc(2 * (size_t)z->data->nranks, sizeof *w->list);
-    ZP_DO(z, zp_comm_agree(z->all, w->list != NULL, &who));
-    if (who >= 0)
+    ZP_DO(z, zp_comm_agree(z->all, w->list != NULL, &failed_rank));
+    if (failed_rank >= 0)
         return z->dead = zp_ctx_fail(z, ZERO_ERR_MEMORY,
-                                     "rank %d has no memory for a list of messages", who);
+                                     "rank %d has no memory for a list of messages", failed_rank);
     ZP_TRY(zp_packed_open_hop(z, 0));
     if (two) ZP_TRY(zp_packed_open_hop(z, 1));
     return zp_ctx_check(z, zp_comm_open_watch(&w->watch, w->hop, 1 + two));

@@ -178,17 +178,17 @@ static zero_result zp_offload_gpu_share(zero_ctx *z) {
     zp_offload *o = z->offload;
     if (!z->cpu_updates && !o->gpu_updates) return ZERO_OK;
     const zero_result r = zp_offload_gpu_open(z);
-    int who = -1;
+    int failed_rank = -1;
     o->move = zp_offload_gpu_move;
     o->update = z->cpu_updates ? zp_cpu_update_unit : zp_gpu_update_unit;
     if (z->cpu_updates) o->replace = zp_cpu_update_copy_up;
     if (z->cpu_updates) o->wait_reader = zp_cpu_update_wait_reader;
-    ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &who));
-    if (who < 0) return ZERO_OK;
+    ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &failed_rank));
+    if (failed_rank < 0) return ZERO_OK;
     if (r && z->device.text[0]) return zp_ctx_check(z, r); /* it was something else */
     return z->dead = zp_ctx_fail(
                z, ZERO_ERR_MEMORY,
-               "rank %d could not get %zu bytes of the host's memory, of which %zu pinned", who,
+               "rank %d could not get %zu bytes of the host's memory, of which %zu pinned", failed_rank,
                z->plan.host_bytes, z->plan.pinned_bytes);
 }
 
