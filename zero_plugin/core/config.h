@@ -7,7 +7,7 @@
 #include "arrays.h"
 
 #define ZP_UNITS     (1 << 20) /* maximum of layers and of units */
-#define ZP_TURNS     (1 << 24) /* maximum of announced calls in a pass */
+#define ZP_ANNOUNCED_CALLS     (1 << 24) /* maximum of announced calls in a pass */
 #define ZP_UNLIMITED 1e300
 #define ZP_BELOW_1   ((double)0.99999994f) /* the largest float */
 

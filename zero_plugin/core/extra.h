@@ -159,7 +159,7 @@ typedef struct zp_extra {
     void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
     /* Refuses zero_reduce (`reduces` 1), or a call that needs the agreement, if it comes too
        early. */
-    zero_result (*check_turn)(zero_ctx *z, int reduces);
+    zero_result (*check_order)(zero_ctx *z, int reduces);
     /* Before your code writes unit u's gradient again: the last update may still read it. */
     zero_result (*before_write)(zero_ctx *z, int u);
     /* before_put: weights will be computed from master weights that your code put. wrote: values
@@ -246,7 +246,7 @@ ZP_EXTRA_TRY_WITH(results_up, (zero_ctx * z, int u, zp_stream *s, void *to), (z,
 ZP_EXTRA_TRY_WITH(inputs_down, (zero_ctx * z, int u, zp_event *ready, void *from),
                   (z, u, ready, from))
 ZP_EXTRA_CALL_WITH(span, (const zero_ctx *z, const zp_tensor *t, zp_span *span), (z, t, span))
-ZP_EXTRA_TRY_WITH(check_turn, (zero_ctx * z, int reduces), (z, reduces))
+ZP_EXTRA_TRY_WITH(check_order, (zero_ctx * z, int reduces), (z, reduces))
 ZP_EXTRA_TRY_WITH(before_write, (zero_ctx * z, int u), (z, u))
 ZP_EXTRA_TRY(before_put)
 ZP_EXTRA_CALL_WITH(wrote, (zero_ctx * z, const zp_array *a, int u), (z, a, u))

@@ -86,8 +86,8 @@ static zero_result zp_plan_choose_buffers(zero_ctx *z) {
     qsort(sizes, (size_t)n, sizeof *sizes, zp_plan_compare_sizes);
     for (int i = 0; i < n; i++) larger += sizes[i];
     for (int i = 0; i < n; i++) {
-        const size_t turns = (size_t)i + 1;
-        const size_t buffers = zp_min(turns, gathered) * of_p + zp_min(turns, least_g) * of_g;
+        const size_t sharing = (size_t)i + 1;
+        const size_t buffers = zp_min(sharing, gathered) * of_p + zp_min(sharing, least_g) * of_g;
         larger -= sizes[i]; /* these units have their own buffers, on both sides */
         const size_t bytes = (of_p + of_g) * larger + buffers * sizes[i];
         if (bytes > least) continue;
@@ -193,7 +193,7 @@ static int zp_plan_assign_side(zero_ctx *z, zp_side side, size_t most, size_t *o
                                size_t *shared) {
     const zp_array *a = zp_ctx_side_array(z, side);
     const size_t align = a->tiers[a->tier].align, of = zp_type_bytes(z->array[side].type);
-    size_t take_turns = 0;
+    size_t sharing = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         zp_live *live = &z->live[u];
@@ -201,17 +201,17 @@ static int zp_plan_assign_side(zero_ctx *z, zp_side side, size_t most, size_t *o
         const int alone =
             u == z->layout.units || x->uses > 1 || x->padded > z->shared_numel || waits;
         live->buffer[side] = live->own[side] = -1;
-        take_turns += x->numel && !alone;
+        sharing += x->numel && !alone;
         if (!x->numel || !alone || zp_ctx_unit_is_whole(z, side, u)) continue;
         live->own[side] = zp_plan_add_buffer(&z->pool[side], x->padded * of, 1, align);
         *own += x->padded * of + 3 * align;
     }
-    for (size_t i = 0; i < zp_min(take_turns, most); i++) {
+    for (size_t i = 0; i < zp_min(sharing, most); i++) {
         (void)zp_plan_add_buffer(&z->pool[side], z->shared_numel * of, 0, align);
         *own += 3 * align;
         *shared += z->shared_numel * of;
     }
-    return most && most < take_turns ? (int)most : z->layout.units;
+    return most && most < sharing ? (int)most : z->layout.units;
 }
 
 static void zp_plan_assign_buffers(zero_ctx *z) {
@@ -346,7 +346,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_count_bytes(z);
     zp_plan_assign_buffers(z);
     for (int i = 0; i < 2; i++) /* the tensors may have changed after the announcement */
-        ZP_TRY(zp_order_check(z, z->trace[i].turn, z->trace[i].turns));
+        ZP_TRY(zp_order_check(z, z->trace[i].announced, z->trace[i].nannounced));
     zp_plan_count_gathers(z);
     z->param_end = z->pool[ZP_PARAM].bytes;
     zp_extra_plan(z);

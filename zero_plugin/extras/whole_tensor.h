@@ -133,9 +133,9 @@ static zp_limb *zp_whole_tensor_sums(const zero_ctx *z) {
 }
 /* The place of unit u: units use the places cyclically. */
 static int zp_whole_tensor_place_of(const zero_ctx *z, int u) {
-    int turn = 0;
-    for (int v = 0; v < u; v++) turn += zp_layout_has_matrices(&z->layout, v);
-    return z->whole->places ? turn % z->whole->places : 0;
+    int before = 0;
+    for (int v = 0; v < u; v++) before += zp_layout_has_matrices(&z->layout, v);
+    return z->whole->places ? before % z->whole->places : 0;
 }
 /* The stream that makes matrices orthogonal. */
 static zp_stream *zp_whole_tensor_stream(zero_ctx *z) {

@@ -95,7 +95,7 @@ static zero_result zp_world_first_sums(zero_ctx *z, int u) {
 /* ---- a step ---- */
 
 /* Checks that zero_reduce of the joining context comes before that of the joined one. */
-static zero_result zp_world_check_turn(zero_ctx *z, int reduces) {
+static zero_result zp_world_check_order(zero_ctx *z, int reduces) {
     const zero_ctx *j = zp_world_joined(z);
     ZP_UNTIMELY(z, reduces && j && !j->groups->agrees_later,
                 "zero_reduce of the context that joins this one comes first");
@@ -331,7 +331,7 @@ static zp_extra zp_world_row(void) {
     x.join = zp_world_join;
     x.tensor = zp_world_tensor;
     x.layout = zp_world_layout;
-    x.check_turn = zp_world_check_turn;
+    x.check_order = zp_world_check_order;
     x.stats = zp_world_stats;
     x.own_group = zp_world_own_group;
     x.build = zp_world_open_copies;
