@@ -114,7 +114,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->phase = ZP_NEW;
     z->call = "zero_create";
     z->world = z->data = z->all = &z->group[ZP_ALL];
-    z->all->nranks = z->together = z->nreplicas = 1;
+    z->all->nranks = z->pass_micro_steps = z->nreplicas = 1;
     z->open_gradients = zp_build_open_gradients;
     z->agree = zp_verdict_agree;
     zp_extra_init(z);

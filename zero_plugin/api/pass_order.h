@@ -21,7 +21,7 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_t
     free(t->announced);
     t->announced = own;
     t->nannounced = n;
-    t->together = n && micro == ZERO_TOGETHER;
+    t->all_micro_steps = n && micro == ZERO_TOGETHER;
     z->planned = 0;
     if (z->phase == ZP_NEW) return ZERO_OK;
     zp_order_expect(z, kind);

@@ -178,7 +178,7 @@ struct zero_ctx {
     int phase, resume;      /* ZP_NEW and so on; resume: the phase after an evaluation */
     zero_pass pass;         /* kind of the current or last pass */
     int micro, micro_steps; /* index of the current micro-step; their number in this step */
-    int together;           /* number of micro-steps in this pass */
+    int pass_micro_steps; /* number of micro-steps in this pass */
     zp_adding adding;       /* set by the plan, from settings and stage */
     int scale_asked;        /* zero_loss_scale was called for the next step */
     int stepped;            /* a step was taken: a report exists */

@@ -19,7 +19,7 @@ static zero_result zp_hook_begin_training(zero_ctx *z, int micro, int micro_step
         expected ? z->micro_steps : micro_steps);
     z->micro = together ? micro_steps - 1 : micro;
     z->micro_steps = micro_steps;
-    z->together = together ? micro_steps : 1;
+    z->pass_micro_steps = together ? micro_steps : 1;
     zp_events_set_step(z->device.recorder, z->taken, z->micro);
     for (int u = 0; u < z->layout.all; u++) {
         z->live[u].writes = 0;
@@ -104,7 +104,7 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     ZP_UNTIMELY(z, zp_reduce_unit_is_written(z, unit),
                 "unit %d: its gradient is complete after %d uses, here is one more; see "
                 "zero_tensor_desc.uses",
-                unit, z->layout.unit[unit].uses * z->together);
+                unit, z->layout.unit[unit].uses * z->pass_micro_steps);
     ZP_UNTIMELY(z, live->backward_opens == 64, "unit %d: 64 backwards are nested", unit);
     ZP_TRY(zp_hook_find_struct(z, unit, grads, "gradients"));
     if (params) ZP_TRY(zp_hook_find_struct(z, unit, params, "parameters"));
@@ -134,7 +134,7 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     if (live->backward_opens == 1) ZP_TRY(zp_observe_move(z, unit, ZP_GRAD, 0));
     if (live->with_parameters & 1) ZP_TRY(zp_gather_close(z, unit));
     live->with_parameters >>= 1;
-    const int uses = z->layout.unit[unit].uses * (zp_reduce_is_repeated(z) ? 1 : z->together);
+    const int uses = z->layout.unit[unit].uses * (zp_reduce_is_repeated(z) ? 1 : z->pass_micro_steps);
     if (--live->backward_opens || ++live->writes % uses || live->reduced_last) return ZERO_OK;
     return zp_reduce_is_due(z) && z->layout.unit[unit].numel ? zp_reduce_add_to_bucket(z, unit)
                                                              : ZERO_OK;

@@ -108,9 +108,9 @@ static void zp_order_advance(zp_order *t, int taken) {
 /* Begins a pass of this kind: its announced order starts again. */
 static zero_result zp_order_begin(zero_ctx *z, zero_pass kind, int together) {
     zp_order *t = &z->trace[kind];
-    ZP_UNTIMELY(z, t->nannounced && t->together != together, "the order of a %s was announced for %s",
+    ZP_UNTIMELY(z, t->nannounced && t->all_micro_steps != together, "the order of a %s was announced for %s",
                 zp_order_pass_words[kind],
-                t->together ? "all micro-steps together (ZERO_TOGETHER)" : "one micro-step");
+                t->all_micro_steps ? "all micro-steps together (ZERO_TOGETHER)" : "one micro-step");
     t->matched = 0;
     return ZERO_OK;
 }
@@ -127,7 +127,7 @@ static zero_result zp_order_end(zero_ctx *z) {
 static int zp_order_reductions(const zero_ctx *z, int u) {
     const int ends = z->live[u].reduced_last || u == z->layout.units;
     if (!z->layout.unit[u].numel) return 0;
-    if (z->adding != ZP_EACH_REDUCED || (ends && z->trace[ZERO_TRAIN].together)) return 1;
+    if (z->adding != ZP_EACH_REDUCED || (ends && z->trace[ZERO_TRAIN].all_micro_steps)) return 1;
     return z->cfg.micro_steps;
 }
 

@@ -240,7 +240,7 @@ static void zp_plan_count_gathers(zero_ctx *z) {
     int fill[ZERO_PREFETCH_MOST + 2];
     zp_order *t = &z->trace[ZERO_TRAIN];
     zp_buffers *pool = &z->pool[ZP_PARAM];
-    const int passes = t->together ? 1 : z->cfg.micro_steps;
+    const int passes = t->all_micro_steps ? 1 : z->cfg.micro_steps;
     for (int u = 0; u < z->layout.all; u++)
         z->live[u].gathers = zp_ctx_unit_is_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
     for (int pass = 0; pass < passes; pass++) {

@@ -95,12 +95,12 @@ static zero_result zp_reduce_end(zero_ctx *z, int u) {
 
 /* Returns 1 if the pass has several micro-steps and each is reduced on its own. */
 static int zp_reduce_is_repeated(const zero_ctx *z) {
-    return z->together > 1 && z->adding == ZP_EACH_REDUCED;
+    return z->pass_micro_steps > 1 && z->adding == ZP_EACH_REDUCED;
 }
 
 /* Returns 1 if all of unit u's backwards in this pass have ended. */
 static int zp_reduce_unit_is_written(const zero_ctx *z, int u) {
-    return z->live[u].writes >= z->layout.unit[u].uses * z->together;
+    return z->live[u].writes >= z->layout.unit[u].uses * z->pass_micro_steps;
 }
 
 /* Returns 1 if unit u's gradient is now the one of the step's last micro-step. */
@@ -217,7 +217,7 @@ static zero_result zp_reduce_finish_micro_step(zero_ctx *z) {
         if ((zp_reduce_unit_is_written(z, u) && !z->live[u].reduced_last) || !z->layout.unit[u].numel)
             continue;
         ZP_TRY(zp_reduce_open_gradient(z, u, 1));
-        z->live[u].writes = z->layout.unit[u].uses * z->together;
+        z->live[u].writes = z->layout.unit[u].uses * z->pass_micro_steps;
         ZP_TRY(zp_reduce_add_to_bucket(z, u));
     }
     return zp_reduce_flush_bucket(z);

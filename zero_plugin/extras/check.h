@@ -285,7 +285,7 @@ static zero_result zp_check_note_hook(zero_ctx *z, uint32_t which, int unit) {
     zp_check_state *c = z->checks;
     const zp_live *live = &z->live[unit];
     const int outermost = !live->forward_opens && !live->backward_opens;
-    const int most = z->layout.unit[unit].forwards * z->together;
+    const int most = z->layout.unit[unit].forwards * z->pass_micro_steps;
     c->forwards[unit] +=
         which == ZP_HOOK_FORWARD && outermost && !c->backwards; /* not when recomputed */
     ZP_UNTIMELY(z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > most,
