@@ -173,7 +173,8 @@ static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_typ
     const zero_result met = zp_ctx_check(z, zp_comm_agree(z->all, !r, &failed_rank));
     if (!r) r = met;
     if (!r && failed_rank >= 0)
-        r = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "rank %d has not all arrays, or no memory", failed_rank);
+        r = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "rank %d has not all arrays, or no memory",
+                        failed_rank);
     zp_ctx_set_call(z, z->lent ? "zero_lend" : "zero_adopt");
     if (!r) r = zp_extra_finish_update(z);
     if (!r) r = zp_ctx_check(z, zp_extra_sync(z));

@@ -279,10 +279,21 @@ void zero_destroy(zero_ctx *z) {
     zp_device_free_host(z->pinned);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
-    void *lists[] = {z->trace[0].announced, z->trace[1].announced, z->trace[0].unit, z->trace[1].unit,
-                     z->ranges[0],     z->ranges[1],     z->tensors,       z->slots,
-                     z->aliases,       z->bucket,        z->ops,           z->events,
-                     z->names,         z->layer_slots,   z->extents};
+    void *lists[] = {z->trace[0].announced,
+                     z->trace[1].announced,
+                     z->trace[0].unit,
+                     z->trace[1].unit,
+                     z->ranges[0],
+                     z->ranges[1],
+                     z->tensors,
+                     z->slots,
+                     z->aliases,
+                     z->bucket,
+                     z->ops,
+                     z->events,
+                     z->names,
+                     z->layer_slots,
+                     z->extents};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     zp_device_end_recording(z->device.recorder);
     zp_events_close(z->device.recorder);

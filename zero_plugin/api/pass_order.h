@@ -8,7 +8,8 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_t
     ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "no such pass: %d", (int)kind);
     ZP_REFUSE(z, micro && (micro != ZERO_TOGETHER || kind == ZERO_EVAL),
               "micro is %d, expected 0, or ZERO_TOGETHER of a training pass", micro);
-    ZP_REFUSE(z, n < 0 || n > ZP_ANNOUNCED_CALLS || (n && !turns), "%d turns, expected 0..%d", n, ZP_ANNOUNCED_CALLS);
+    ZP_REFUSE(z, n < 0 || n > ZP_ANNOUNCED_CALLS || (n && !turns), "%d turns, expected 0..%d", n,
+              ZP_ANNOUNCED_CALLS);
     ZP_TRY(zp_life_plan(z));
     ZP_TRY(zp_order_check(z, turns, n));
     zp_order *t = &z->trace[kind];

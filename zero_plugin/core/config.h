@@ -6,10 +6,10 @@
 
 #include "arrays.h"
 
-#define ZP_UNITS     (1 << 20) /* maximum of layers and of units */
-#define ZP_ANNOUNCED_CALLS     (1 << 24) /* maximum of announced calls in a pass */
-#define ZP_UNLIMITED 1e300
-#define ZP_BELOW_1   ((double)0.99999994f) /* the largest float */
+#define ZP_UNITS           (1 << 20) /* maximum of layers and of units */
+#define ZP_ANNOUNCED_CALLS (1 << 24) /* maximum of announced calls in a pass */
+#define ZP_UNLIMITED       1e300
+#define ZP_BELOW_1         ((double)0.99999994f) /* the largest float */
 
 typedef enum zp_form { ZP_SIGNED = 0, ZP_UNSIGNED, ZP_REAL } zp_form;
 

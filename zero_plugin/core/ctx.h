@@ -23,12 +23,12 @@ typedef struct zp_live { /* one unit: the plan writes `own` to `gathers`, the ho
     int parameter_opens, forward_opens, backward_opens; /* open begins */
     uint64_t with_parameters; /* one bit per nested backward, innermost lowest: it has params */
     int writes, reduced;      /* backwards ended in this pass; reductions in this step */
-    int touched;    /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
-    int pending;    /* it is in the bucket, which is not issued yet */
-    int offloads;   /* the plan may keep its arrays off the device */
+    int touched;      /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
+    int pending;      /* it is in the bucket, which is not issued yet */
+    int offloads;     /* the plan may keep its arrays off the device */
     int reduced_last; /* it is reduced after all other units */
-    int on_updates; /* the stream `updates` updates it, not the compute stream */
-    int near;       /* of `gathers`, those that a row serves from other ranks' copies */
+    int on_updates;   /* the stream `updates` updates it, not the compute stream */
+    int near;         /* of `gathers`, those that a row serves from other ranks' copies */
     const zp_wire *wire[2]; /* by side: format of its messages; NULL: the stored type */
     zp_updater update;      /* the function that runs its update */
     zp_event *written, *gathered, *reduction, *updated; /* recorded by reduce, gather, step */
@@ -100,7 +100,7 @@ struct zero_ctx {
     zp_array *(*find_weights)(zero_ctx *z, int u, int newest);
     /* Opens memory[ZP_GRAD] with `bytes` bytes. COLLECTIVE. */
     zero_result (*open_gradients)(zero_ctx *z, size_t bytes);
-    int settings_compared;              /* the ranks have compared their settings */
+    int settings_compared;    /* the ranks have compared their settings */
     int verdict_units;        /* verdicts have a word for each of so many units; 0: none */
     int *verdict_unit;        /* [layout.all] each unit's number among them */
     zp_memory verdict_memory; /* the verdicts, if `world` is not `data` */
@@ -161,8 +161,8 @@ struct zero_ctx {
     double *verdict, *verdicts; /* this rank's [zp_ctx_verdict_words], within all ranks' */
     size_t verdict_at;          /* byte offset of `verdicts` in memory[ZP_GRAD] */
     zp_event *passed;           /* compute stream: the last micro-step's kernels have ended */
-    int agreement_begun;                 /* an agreement was enqueued: `control` has its result */
-    int step_call;                   /* the last step's call, for a verdict's CALL: 1 step, 2 skip */
+    int agreement_begun;        /* an agreement was enqueued: `control` has its result */
+    int step_call;              /* the last step's call, for a verdict's CALL: 1 step, 2 skip */
     zero_hyper hyper;           /* the hyper-parameters of the last step */
     int rule_pass;              /* the pass of the rule that a step enqueues: 0 or 1 */
     zp_control *control;        /* device: agreement and decision */
@@ -178,7 +178,7 @@ struct zero_ctx {
     int phase, resume;      /* ZP_NEW and so on; resume: the phase after an evaluation */
     zero_pass pass;         /* kind of the current or last pass */
     int micro, micro_steps; /* index of the current micro-step; their number in this step */
-    int pass_micro_steps; /* number of micro-steps in this pass */
+    int pass_micro_steps;   /* number of micro-steps in this pass */
     zp_adding adding;       /* set by the plan, from settings and stage */
     int scale_asked;        /* zero_loss_scale was called for the next step */
     int stepped;            /* a step was taken: a report exists */
@@ -268,7 +268,8 @@ static zero_result zp_ctx_report_difference(zero_ctx *z) {
 
 /* A lost peer may have left because the last verdicts differed. Returns that, or 0 with `look`. */
 static int zp_ctx_has_difference(zero_ctx *z) {
-    if (!z->agreement_begun || z->world->transport->look || zp_device_sync_event(&z->device, z->agreed)
+    if (!z->agreement_begun || z->world->transport->look
+        || zp_device_sync_event(&z->device, z->agreed)
         || zp_device_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)
         || zp_device_sync_stream(&z->compute))
         return 0;

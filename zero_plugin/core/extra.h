@@ -43,7 +43,7 @@ typedef enum zp_place {
     ZP_AT_AGREE,      /* all ranks exchange verdicts; a pending update is complete */
 
     ZP_AT_LAST_REPORT,  /* step: an error that the last step has reported is returned */
-    ZP_AT_EVALUATIONS,      /* peers that evaluate with this rank's weights are waited for */
+    ZP_AT_EVALUATIONS,  /* peers that evaluate with this rank's weights are waited for */
     ZP_AT_DECIDE,       /* by the agreement: skip or update, unscale, clip */
     ZP_AT_REPORT,       /* the decision is copied to host memory; rows begin their updates */
     ZP_AT_COUNT,        /* the step is counted */
@@ -53,7 +53,7 @@ typedef enum zp_place {
     ZP_AT_UPDATE,       /* that pass, and work after it */
     ZP_AT_PUBLISH,      /* the unit's new weights are gathered, now or when a pass uses them */
     ZP_AT_FORGET,       /* earlier gathered parameters are out of date */
-    ZP_AT_NOTE_WEIGHTS,         /* a checked build notes the new weights */
+    ZP_AT_NOTE_WEIGHTS, /* a checked build notes the new weights */
     ZP_AT_DELIVER,      /* recorded events go to the caller */
     ZP_PLACES_OF_WALK
 } zp_place;

@@ -134,7 +134,8 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     if (live->backward_opens == 1) ZP_TRY(zp_observe_move(z, unit, ZP_GRAD, 0));
     if (live->with_parameters & 1) ZP_TRY(zp_gather_close(z, unit));
     live->with_parameters >>= 1;
-    const int uses = z->layout.unit[unit].uses * (zp_reduce_is_repeated(z) ? 1 : z->pass_micro_steps);
+    const int uses =
+        z->layout.unit[unit].uses * (zp_reduce_is_repeated(z) ? 1 : z->pass_micro_steps);
     if (--live->backward_opens || ++live->writes % uses || live->reduced_last) return ZERO_OK;
     return zp_reduce_is_due(z) && z->layout.unit[unit].numel ? zp_reduce_add_to_bucket(z, unit)
                                                              : ZERO_OK;

@@ -31,7 +31,7 @@ typedef struct zp_tensor {
     int matrices;                  /* it has matrices, and the rule needs them */
     int first_layer;               /* number of its first layer among those of all tensors */
     int namesakes;                 /* zero_place: number of later rows with the same name */
-    uintptr_t last_pointer[2];       /* by side: the last pointer in its field */
+    uintptr_t last_pointer[2];     /* by side: the last pointer in its field */
 } zp_tensor;
 
 /* SEGMENTS of a unit are cut over the ranks one by one. A unit has one, its trained tensors. Their

@@ -95,7 +95,8 @@ static zero_result zp_order_match(zero_ctx *z, zero_turn_kind kind, int unit) {
     const zero_turn *next = &t->announced[t->matched];
     ZP_UNTIMELY(z, next->kind != kind || next->unit != unit,
                 "%s of unit %d, but turn %d of this pass was announced as %s of unit %d",
-                zp_order_call_words[kind], unit, t->matched, zp_order_call_words[next->kind], next->unit);
+                zp_order_call_words[kind], unit, t->matched, zp_order_call_words[next->kind],
+                next->unit);
     return ZERO_OK;
 }
 
@@ -108,8 +109,8 @@ static void zp_order_advance(zp_order *t, int taken) {
 /* Begins a pass of this kind: its announced order starts again. */
 static zero_result zp_order_begin(zero_ctx *z, zero_pass kind, int together) {
     zp_order *t = &z->trace[kind];
-    ZP_UNTIMELY(z, t->nannounced && t->all_micro_steps != together, "the order of a %s was announced for %s",
-                zp_order_pass_words[kind],
+    ZP_UNTIMELY(z, t->nannounced && t->all_micro_steps != together,
+                "the order of a %s was announced for %s", zp_order_pass_words[kind],
                 t->all_micro_steps ? "all micro-steps together (ZERO_TOGETHER)" : "one micro-step");
     t->matched = 0;
     return ZERO_OK;

@@ -197,7 +197,8 @@ static int zp_plan_assign_side(zero_ctx *z, zp_side side, size_t most, size_t *o
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         zp_live *live = &z->live[u];
-        const int waits = side == ZP_GRAD && live->reduced_last; /* its gradient waits in its own buffer */
+        const int waits =
+            side == ZP_GRAD && live->reduced_last; /* its gradient waits in its own buffer */
         const int alone =
             u == z->layout.units || x->uses > 1 || x->padded > z->shared_numel || waits;
         live->buffer[side] = live->own[side] = -1;

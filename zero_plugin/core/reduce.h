@@ -214,7 +214,8 @@ static zero_result zp_reduce_finish_micro_step(zero_ctx *z) {
     if (!zp_reduce_is_due(z)) return ZERO_OK;
     for (int i = z->layout.all - 1; i >= 0; i--) {
         const int u = zp_layout_nth_unit(&z->layout, i);
-        if ((zp_reduce_unit_is_written(z, u) && !z->live[u].reduced_last) || !z->layout.unit[u].numel)
+        if ((zp_reduce_unit_is_written(z, u) && !z->live[u].reduced_last)
+            || !z->layout.unit[u].numel)
             continue;
         ZP_TRY(zp_reduce_open_gradient(z, u, 1));
         z->live[u].writes = z->layout.unit[u].uses * z->pass_micro_steps;

@@ -24,7 +24,7 @@ typedef struct zp_shadow {
     char *map, *data;
     size_t mapped, guard, body, bytes;
     int stays;       /* its unit is resident: the pages of the copy are kept */
-    int unlocked;        /* not locked yet, because the pass has another use of it */
+    int unlocked;    /* not locked yet, because the pass has another use of it */
     uint64_t copied; /* value of checks.writes at the copy */
 } zp_shadow;
 
@@ -34,7 +34,7 @@ typedef struct zp_check_state {
     int has_hashes;     /* 1: the hashes are valid */
     uint64_t writes;    /* how often the plugin wrote parameters */
     int *forwards;      /* by unit: forwards before the first backward of this pass */
-    int *uses;         /* by unit, then side: uses that have ended in this pass, */
+    int *uses;          /* by unit, then side: uses that have ended in this pass, */
     int *expected;      /* and in the pass before */
     int *place;         /* by unit, then side: the place (0 or 1) that your code uses */
     unsigned passes[2]; /* number so far of ZERO_TRAIN, of ZERO_EVAL */

@@ -188,8 +188,8 @@ static zero_result zp_offload_gpu_share(zero_ctx *z) {
     if (r && z->device.text[0]) return zp_ctx_check(z, r); /* it was something else */
     return z->dead = zp_ctx_fail(
                z, ZERO_ERR_MEMORY,
-               "rank %d could not get %zu bytes of the host's memory, of which %zu pinned", failed_rank,
-               z->plan.host_bytes, z->plan.pinned_bytes);
+               "rank %d could not get %zu bytes of the host's memory, of which %zu pinned",
+               failed_rank, z->plan.host_bytes, z->plan.pinned_bytes);
 }
 
 static zero_result zp_offload_gpu_join(zero_ctx *z) {
