@@ -33,9 +33,9 @@ static zero_result own_extra_build(zero_ctx *z) {
     own_extra_mine(z)->builds++;
     return ZERO_OK;
 }
-static void own_extra_destroy(zero_ctx *z, int broken) {
-    (void)broken;
+static zero_result own_extra_destroy(zero_ctx *z) {
     own_extra_mine(z)->leaves++;
+    return ZERO_OK;
 }
 
 /* Station: counts each reduction of unit u. */
@@ -73,9 +73,9 @@ static zp_extra own_extra_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
     x.name = "own";
-    x.check = own_extra_check;
-    x.build = own_extra_build;
-    x.destroy = own_extra_destroy;
+    x.call[ZP_ON_SPLIT] = own_extra_check;
+    x.call[ZP_ON_BUILD] = own_extra_build;
+    x.call[ZP_ON_DESTROY] = own_extra_destroy;
     x.stations = own_extra_stations;
     return x;
 }

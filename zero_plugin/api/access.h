@@ -53,8 +53,8 @@ zero_result zero_state_begin(zero_ctx *z) {
     ZP_DO(z, zp_extra_sync(z)); /* prefetched gathers read memory that a put may write */
     ZP_TRY(zp_step_wait_report(z));
     ZP_DO(z, zp_comm_barrier(z->all)); /* after it no peer reads memory that a put may write */
-    zp_extra_begin_state(z);
-    z->put_seen = 0;
+    ZP_TRY(zp_extra_call(z, ZP_ON_STATE_BEGIN));
+    z->parameters_put = 0;
     z->phase = ZP_OPEN;
     return ZERO_OK;
 }
@@ -114,7 +114,7 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     z->phase = ZP_IDLE;
     if (!changed) return ZERO_OK;
     ZP_TRY(zp_weights_compute_all(z));
-    ZP_TRY(zp_extra_end_state(z));
+    ZP_TRY(zp_extra_call(z, ZP_ON_STATE_END));
     z->stepped = 0; /* the last step of another run is unknown */
     return zp_observe_parameters_changed(z);
 }

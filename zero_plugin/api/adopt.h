@@ -176,7 +176,7 @@ static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_typ
         r = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "rank %d has not all arrays, or no memory",
                         failed_rank);
     zp_ctx_set_call(z, z->lent ? "zero_lend" : "zero_adopt");
-    if (!r) r = zp_extra_finish_update(z);
+    if (!r) r = zp_extra_call(z, ZP_ON_FINISH_UPDATE);
     if (!r) r = zp_ctx_check(z, zp_extra_sync(z));
     for (int t = 0; t < z->ntensors; t++) {
         const zero_tensor_desc *d = &z->tensors[t].desc;

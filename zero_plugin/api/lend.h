@@ -96,7 +96,7 @@ static zero_result zp_lend_check(zero_ctx *z, const void *params) {
 }
 
 static zero_result zp_lend_give_all(zero_ctx *z, const void *params) {
-    ZP_TRY(zp_extra_finish_update(z));
+    ZP_TRY(zp_extra_call(z, ZP_ON_FINISH_UPDATE));
     ZP_TRY(zp_hook_pass_begin(z, ZERO_EVAL, 0, 1));
     for (int u = 0; u < z->layout.all; u++) {
         const int hooks = u < z->layout.units;

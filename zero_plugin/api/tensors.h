@@ -121,7 +121,6 @@ static zero_result zp_tensor_add(zero_ctx *z, zp_tensor *t) {
     if (list) z->tensors = list;
     t->desc.name = list ? strdup(of) : NULL;
     if (!t->desc.name) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", of);
-    zp_tensor_resolve(t);
     z->tensors[z->ntensors] = *t;
     if (!zp_bind_reserve_index(z)) return ZERO_OK;
     free((void *)(uintptr_t)t->desc.name);
@@ -139,6 +138,7 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     if (!d->name) t.desc.name = number;
     if (d->same_as) return zp_tensor_add_alias(z, &t.desc);
     ZP_TRY(zp_tensor_check(z, &t.desc));
+    zp_tensor_resolve(&t);
     ZP_TRY(zp_extra_tensor(z, &t));
     if (d->param || d->grad) t.desc.flags |= ZERO_BY_SLOT;
     const int slots = z->nslots;

@@ -47,12 +47,10 @@ static int zp_build_make_spans(const zero_ctx *z, int u, zp_span *spans) {
         const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
         const uint64_t element = (uint64_t)begin - m->at + m->first;
         const float decay = t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor;
-        zp_span span = {from - begin,   to - begin,
-                        element,        t->lr_factor,
-                        decay,          zp_optimizer_mix((uint32_t)m->tensor),
-                        t->desc.numel,  t->first_layer,
-                        t->desc.layers, 0};
-        zp_extra_span(z, t, &span);
+        zp_span span = {from - begin,  to - begin,     element,
+                        t->lr_factor,  decay,          zp_optimizer_mix((uint32_t)m->tensor),
+                        t->desc.numel, t->first_layer, t->desc.layers,
+                        t->shape};
         if (from < to) spans[n++] = span;
     }
     return n;
@@ -87,29 +85,30 @@ static zero_result zp_build_alloc_units(zero_ctx *z) {
     return ZERO_OK;
 }
 
-static size_t zp_build_arrays(zero_ctx *z) {
-    size_t at = 0, largest = 0;
+/* Cuts the private arena. Before the arena is allocated this only counts its bytes. */
+static zero_result zp_build_cut_arena(zero_ctx *z) {
+    size_t largest = 0;
+    z->arena_at = 0;
     for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, zp_ctx_shard(z, u));
     for (int k = ZP_SUM; k < ZP_ARRAYS; k++)
         if (z->array[k].bytes)
-            z->array[k].memory = (char *)zp_ctx_cut_arena(z, &at, z->array[k].bytes, 1);
-    z->partial =
-        (double *)zp_ctx_cut_arena(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
-    z->control = z->decision = (zp_control *)zp_ctx_cut_arena(z, &at, 1, sizeof *z->control);
-    z->spans = (zp_span *)zp_ctx_cut_arena(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
-    zp_extra_cut(z, &at);
-    return at;
+            z->array[k].memory = (char *)zp_ctx_cut_arena(z, z->array[k].bytes, 1);
+    z->partial = (double *)zp_ctx_cut_arena(z, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
+    z->control = z->decision = (zp_control *)zp_ctx_cut_arena(z, 1, sizeof *z->control);
+    z->spans = (zp_span *)zp_ctx_cut_arena(z, (size_t)z->layout.nmembers, sizeof *z->spans);
+    return zp_extra_call(z, ZP_ON_CUT);
 }
 
 /* Allocates the private arena, and writes the data that the device reads before the first step. */
 static zero_result zp_build_private(zero_ctx *z) {
     const size_t bytes = (size_t)z->layout.nmembers * sizeof(zp_span);
-    z->private_bytes = zp_build_arrays(z);
+    ZP_TRY(zp_build_cut_arena(z));
+    z->private_bytes = z->arena_at;
     z->arena = (char *)zp_device_alloc(&z->device, z->private_bytes);
     z->pinned = (zp_control *)zp_device_alloc_host(sizeof *z->pinned);
     zp_span *spans = z->arena && z->pinned ? (zp_span *)calloc(1, bytes) : NULL;
     if (!spans) return ZERO_ERR_MEMORY;
-    (void)zp_build_arrays(z);
+    ZP_TRY(zp_build_cut_arena(z));
     *z->pinned = z->report;
     for (int u = 0; u < z->layout.all; u++)
         z->live[u].spans =
@@ -121,7 +120,8 @@ static zero_result zp_build_private(zero_ctx *z) {
     return r;
 }
 
-/* Returns the host memory of a context, without arrays: itself, lists of tensors, units and ranges,
+/* Returns the host memory of a context, without arrays, and without that of rows, which is in
+   plan.context_bytes already: itself, lists of tensors, units and ranges,
    queues of lanes, memory in which ranks exchange data, and cfg.trace's records. */
 static size_t zp_build_context_bytes(zero_ctx *z) {
     const zp_layout *l = &z->layout;
@@ -140,7 +140,8 @@ static size_t zp_build_context_bytes(zero_ctx *z) {
              + 2 * z->index_room * sizeof(int)
              + (size_t)zp_build_count_events(z) * sizeof(zp_event);
     const int streams = zp_device_is_host() && !z->cfg.no_overlap ? 2 : 0;
-    bytes += zp_extra_context_bytes(z) + (size_t)streams * ZP_LANE_TASKS * sizeof(zp_task);
+    bytes += sizeof *z->extras + (size_t)streams * ZP_LANE_TASKS * sizeof(zp_task);
+    ZP_EACH_EXTRA(z, x) bytes += sizeof *x + x->state_bytes;
     bytes += (largest / ZP_NORM_BLOCK + 2) * sizeof *z->partial + 2 * sizeof(zp_control);
     bytes += (size_t)g->nranks * ZP_MAIL_BYTES;
     if (g->transport->room) bytes += g->transport->room(g, 0, g->nranks, 0);
@@ -173,13 +174,14 @@ static zero_result zp_build_open_shared(zero_ctx *z) {
     zp_memory *grad = &z->memory[ZP_GRAD], *param = &z->memory[ZP_PARAM];
     z->verdict_at = zp_round_up(z->pool[ZP_GRAD].bytes, 64);
     const zp_op verdict = zp_verdict_op(z);
-    const size_t verdicts = (size_t)z->world->nranks * zp_comm_op_shard_bytes(&verdict);
-    const size_t of_g = zp_extra_cut_gradients(z, z->verdict_at + (z->world == g ? verdicts : 0));
+    const size_t verdicts = (size_t)z->agreeing->nranks * zp_comm_op_shard_bytes(&verdict);
+    const size_t end = z->verdict_at + (z->agreeing == g ? verdicts : 0);
+    z->peer_at = z->peer_bytes ? zp_round_up(end, 256) : end;
     const int seen = z->array[ZP_PARAM].share == ZP_SEEN ? ZP_ONE : 0;
     ZP_TRY(zp_comm_open_memory(z->all, &z->all->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST));
     ZP_TRY(zp_comm_open_memory(g, param, z->param_end, seen));
-    ZP_TRY(z->open_gradients(z, of_g));
-    if (z->world != g) ZP_TRY(zp_comm_open_memory(z->world, &z->verdict_memory, verdicts, 0));
+    ZP_TRY(z->open_gradients(z, z->peer_at + z->peer_bytes));
+    if (z->agreeing != g) ZP_TRY(zp_comm_open_memory(z->agreeing, &z->verdict_memory, verdicts, 0));
     z->verdict = (double *)(void *)(verdict.memory->base + verdict.source);
     z->verdicts = (double *)(void *)(verdict.memory->base + verdict.target);
     z->array[ZP_PARAM].memory = param->base;
@@ -190,9 +192,8 @@ static zero_result zp_build_open_shared(zero_ctx *z) {
 /* Opens the recorder of events, if cfg.trace is set. */
 static zero_result zp_build_open_recorder(zero_ctx *z) {
     if (!z->cfg.trace) return ZERO_OK;
-    zp_recorder *t =
-        zp_events_open(z->cfg.trace, z->cfg.trace_user, z->all->rank, z->cfg.joins != NULL,
-                       z->partner ? z->partner->device.recorder : NULL);
+    zp_recorder *t = zp_events_open(z->cfg.trace, z->cfg.trace_user, z->all->rank, z->follows,
+                                    z->partner ? z->partner->device.recorder : NULL);
     z->device.recorder = t;
     return t ? zp_device_begin_recording(t, &z->device) : ZERO_ERR_MEMORY;
 }
@@ -208,7 +209,7 @@ static zero_result zp_build_allocate(zero_ctx *z) {
         r = zp_device_open_stream(&z->stream[i], d, c->stream, !c->no_overlap, i, c->threads);
     for (int i = 0; i < 2; i++) zp_device_set_track(&z->stream[i], ZERO_TRACK_GRADIENTS + i);
     if (!r) r = zp_build_private(z);
-    if (!r) r = zp_extra_allocate(z);
+    if (!r) r = zp_extra_call(z, ZP_ON_ALLOCATE);
     /* all ranks learn which rank could not allocate, and return the same error */
     ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &failed_rank));
     if (failed_rank >= 0 && z->failure.claimed) return zp_ctx_check(z, r);
@@ -218,7 +219,7 @@ static zero_result zp_build_allocate(zero_ctx *z) {
                                "rank %d could not allocate its optimizer state and its context "
                                "(%zu and %zu bytes)",
                                failed_rank, z->plan.optimizer_bytes, z->plan.context_bytes);
-    ZP_TRY(zp_extra_share(z));
+    ZP_TRY(zp_extra_call(z, ZP_ON_SHARE));
     r = zp_build_open_shared(z);
     if (!r) return zp_build_register_memory(z);
     ZP_DO(z, ZERO_OK);

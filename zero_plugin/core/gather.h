@@ -8,7 +8,7 @@
 /* The weights have changed: marks all gathered parameters as out of date. */
 static zero_result zp_gather_forget_all(zero_ctx *z) {
     zp_buffer_forget_all(&z->pool[ZP_PARAM]);
-    zp_extra_forget(z, -1);
+    for (int u = 0; u < z->layout.all; u++) z->live[u].version++;
     return ZERO_OK;
 }
 

@@ -26,10 +26,10 @@ static zero_result zp_hook_begin_training(zero_ctx *z, int micro, int micro_step
         if (micro == 0) z->live[u].reduced = 0;
         if (z->adding != ZP_IN_PLACE || micro == 0) z->live[u].touched = 0;
     }
-    if (micro == 0) ZP_DO(z, zp_extra_begin_step(z));
+    if (micro == 0) ZP_DO(z, zp_extra_call(z, ZP_ON_STEP));
     if (micro == 0) /* all ranks' verdicts: a peer that fails must not leave its old one here */
         ZP_DO(z, zp_device_clear(&z->stream[ZP_GRADIENTS], z->verdicts,
-                                 (size_t)z->world->nranks * (size_t)zp_ctx_verdict_words(z)
+                                 (size_t)z->agreeing->nranks * (size_t)zp_ctx_verdict_words(z)
                                      * sizeof *z->verdicts));
     return zp_reduce_open_gradient(z, z->layout.units, 1);
 }

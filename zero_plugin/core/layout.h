@@ -28,6 +28,7 @@ typedef struct zp_tensor {
     int first_member;              /* index in zp_layout.by_tensor: one per `together` layers */
     int aliases;                   /* 1 + the last alias; 0: none */
     float lr_factor, decay_factor; /* the factors; ZERO_NONE is stored as 0 */
+    float shape;                   /* factor of its updates that depends on its shape; 0: none */
     int matrices;                  /* it has matrices, and the rule needs them */
     int first_layer;               /* number of its first layer among those of all tensors */
     int namesakes;                 /* zero_place: number of later rows with the same name */

@@ -53,8 +53,9 @@ static int zp_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     if (!i) {
         const zp_order *t = z->trace;
         (void)snprintf(text, bytes, "%d turns of a training pass%s, %d of an evaluation",
-                       t[ZERO_TRAIN].turns, t[ZERO_TRAIN].together ? " of all micro-steps" : "",
-                       t[ZERO_EVAL].turns);
+                       t[ZERO_TRAIN].nannounced,
+                       t[ZERO_TRAIN].all_micro_steps ? " of all micro-steps" : "",
+                       t[ZERO_EVAL].nannounced);
         return 1;
     }
     for (int kind = 0, at = i - 1; kind < 2; at -= z->trace[kind++].nannounced) {

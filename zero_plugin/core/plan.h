@@ -6,16 +6,16 @@
 #include "order.h"
 #include "extra.h"
 
-static void zp_plan_set_array(zp_array *a, zero_type type, zp_share share, zero_tier tier) {
+static void zp_plan_set_array(zp_array *a, zero_type type, zp_share share) {
     a->type = type;
     a->share = share;
-    a->tier = tier == ZERO_HOST && zp_device_is_host() ? ZERO_DEVICE : tier;
+    a->tier = ZERO_DEVICE;
     a->tiers = zp_array_tiers;
 }
 
-/* Applies the resolved settings to this context: the types, shares and tiers of arrays, and the
-   loss scale. */
-static void zp_plan_apply_settings(zero_ctx *z) {
+/* Applies the resolved settings to this context: the types and shares of arrays, which rows may
+   change, and the loss scale. */
+static zero_result zp_plan_apply_settings(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     zp_control *report = &z->report;
     const zp_policy stage = zp_policies[c->stage];
@@ -23,34 +23,28 @@ static void zp_plan_apply_settings(zero_ctx *z) {
     const int several = c->micro_steps > 1, sums = several && type != ZERO_F32;
     const int each =
         several ? c->accumulation == ZERO_ACCUMULATE_SHARDED : stage.gradients == ZP_SHARD;
-    const int several_ranks = z->data->nranks > 1;
-    const int sees = !several_ranks || (!c->no_mapping && z->data->shares && !c->weight_bits);
+    const int sees = z->data->nranks == 1 || (!c->no_mapping && z->data->shares);
     const int masters = c->type != ZERO_F32 && !c->no_master;
     zp_share grad = ZP_WHOLE, param = stage.parameters;
     z->policy = stage;
     z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
     if (stage.gradients == ZP_SHARD && z->adding != ZP_IN_PLACE) grad = ZP_NOTHING; /* in buffers */
-    zp_plan_set_array(&z->array[ZP_GRAD], type, grad, ZERO_DEVICE);
-    zp_plan_set_array(&z->array[ZP_PARAM], c->type, param, c->parameter_tier);
-    if (param == ZP_SHARD && sees && !z->array[ZP_PARAM].tier) z->array[ZP_PARAM].share = ZP_SEEN;
-    zp_plan_set_array(&z->array[ZP_NEXT], c->type, ZP_NOTHING, c->parameter_tier);
-    zp_plan_set_array(&z->array[ZP_SUM], ZERO_F32,
-                      !sums  ? ZP_NOTHING
-                      : each ? ZP_SHARD
-                             : ZP_WHOLE,
-                      ZERO_DEVICE);
-    zp_plan_set_array(&z->array[ZP_MASTER], ZERO_F32, masters ? stage.state : ZP_NOTHING,
-                      c->optimizer_tier);
+    zp_plan_set_array(&z->array[ZP_GRAD], type, grad);
+    if (param == ZP_SHARD && sees) param = ZP_SEEN;
+    zp_plan_set_array(&z->array[ZP_PARAM], c->type, param);
+    zp_plan_set_array(&z->array[ZP_NEXT], c->type, ZP_NOTHING);
+    zp_plan_set_array(&z->array[ZP_SUM], ZERO_F32, !sums ? ZP_NOTHING : each ? ZP_SHARD : ZP_WHOLE);
+    zp_plan_set_array(&z->array[ZP_MASTER], ZERO_F32, masters ? stage.state : ZP_NOTHING);
     for (int i = 0; i < ZP_STATES; i++)
         zp_plan_set_array(&z->array[ZP_STATE + i], ZERO_F32,
-                          i < z->rule->states ? stage.state : ZP_NOTHING, c->optimizer_tier);
-    zp_plan_set_array(&z->array[ZP_MEAN], type, ZP_SHARD, c->gradient_tier);
-    zp_extra_choose(z);
+                          i < z->rule->states ? stage.state : ZP_NOTHING);
+    zp_plan_set_array(&z->array[ZP_MEAN], type, ZP_SHARD);
     report->divisor = (double)z->data->divisor;
     zp_kernel_set_scale(report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
     report->used_scale = report->scale;
     report->hysteresis = c->scaler.hysteresis;
     report->last_overflow = -1;
+    return zp_extra_call(z, ZP_ON_CHOOSE);
 }
 
 static int zp_plan_compare_sizes(const void *a, const void *b) {
@@ -132,7 +126,7 @@ static void zp_plan_cut_arrays(zero_ctx *z) {
         for (int u = 0; u < l->all; u++) {
             const int stays = k == ZP_PARAM && a[k].share == ZP_SHARD && zp_plan_unit_stays(z, u);
             const int resident = k == ZP_NEXT && a[ZP_PARAM].part[u].tier == ZERO_DEVICE;
-            const int here = stays || resident || !z->live[u].offloads;
+            const int here = stays || resident || !z->live[u].may_leave;
             at = zp_array_cut(&a[k], u, &l->unit[u], stays ? ZP_WHOLE : a[k].share,
                               here ? ZERO_DEVICE : a[k].tier, z->data->rank, at,
                               k == ZP_STATE + 1 ? l->unit[u].plain : SIZE_MAX);
@@ -177,8 +171,6 @@ static void zp_plan_count_bytes(zero_ctx *z) {
         const size_t kept = k == ZP_STATE + 1 ? zp_plan_plain_numel(z) : z->layout.numel;
         plan->formula_bytes += zp_plan_share_numel(z, a[k].share, kept) * zp_type_bytes(a[k].type);
     }
-    z->piece_bytes = 0;
-    zp_extra_plan_arrays(z);
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
     plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;
@@ -264,7 +256,7 @@ static size_t zp_plan_gathers_sent(zero_ctx *z, int u) {
     const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
     zp_op gather = zp_ctx_make_op(z, gathered, ZP_ALL_GATHER, u);
     gather.wire = gathered == ZP_PARAMETERS ? z->live[u].wire[ZP_PARAM] : NULL;
-    return (size_t)(z->live[u].gathers - z->live[u].near) * zp_comm_op_bytes(&gather);
+    return (size_t)(z->live[u].gathers - z->live[u].other_gathers) * zp_comm_op_bytes(&gather);
 }
 static size_t zp_plan_unit_sent(zero_ctx *z, int u) {
     zp_op reduce = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
@@ -284,7 +276,7 @@ static void zp_plan_count_traffic(zero_ctx *z) {
     }
     z->plan.formula_sent_bytes = (size_t)(formula + 0.5);
     const zp_op verdict = zp_verdict_op(z);
-    z->plan.verdict_bytes = (z->cfg.joins ? 0 : zp_comm_op_bytes(&verdict)) + zp_extra_sent(z, -1);
+    z->plan.verdict_bytes = (z->follows ? 0 : zp_comm_op_bytes(&verdict)) + zp_extra_sent(z, -1);
 }
 
 static void zp_plan_close(zero_ctx *z) {
@@ -325,14 +317,16 @@ static zero_result zp_plan_reserve_orders(zero_ctx *z) {
 static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_close(z);
     memset(&z->plan, 0, sizeof z->plan);
+    z->nranges[0] = z->nranges[1] = 0;
+    z->piece_bytes = z->peer_bytes = 0;
     zero_result r =
-        zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks, z->nreplicas);
+        zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks, z->ncopies);
     if (!r) r = zp_plan_reserve_orders(z);
     for (int m = 0; m < z->layout.nmembers && !r; m++) {
         const zp_member *x = &z->layout.members[m];
         z->live[x->unit].reduced_last |= (z->tensors[x->tensor].desc.flags & ZERO_LATE) != 0;
     }
-    if (!r) r = zp_extra_layout(z);
+    if (!r) r = zp_extra_call(z, ZP_ON_LAYOUT);
     if (r == ZERO_ERR_ARGUMENT) return r;
     if (!r) r = zp_plan_choose_buffers(z);
     if (r) return zp_ctx_fail(z, r, "lists of %d tensors", z->ntensors);
@@ -342,15 +336,15 @@ static zero_result zp_plan_make(zero_ctx *z) {
         "bucket_numel is %zu, the largest unit that shares a buffer has %zu elements: give at "
         "least that, or 0",
         z->cfg.bucket_numel, z->shared_numel);
-    zp_extra_plan_units(z);
     zp_plan_cut_arrays(z);
+    ZP_TRY(zp_extra_call(z, ZP_ON_ARRAYS));
     zp_plan_count_bytes(z);
     zp_plan_assign_buffers(z);
     for (int i = 0; i < 2; i++) /* the tensors may have changed after the announcement */
         ZP_TRY(zp_order_check(z, z->trace[i].announced, z->trace[i].nannounced));
     zp_plan_count_gathers(z);
     z->param_end = z->pool[ZP_PARAM].bytes;
-    zp_extra_plan(z);
+    ZP_TRY(zp_extra_call(z, ZP_ON_PLAN));
     zp_plan_count_traffic(z);
     zp_order_expect(z, ZERO_EVAL);
     z->plan.numel = z->layout.numel;

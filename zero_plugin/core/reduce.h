@@ -87,7 +87,7 @@ static zero_result zp_reduce_record(zero_ctx *z, int u) {
 }
 static zero_result zp_reduce_end(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
-    live->pending = 0;
+    live->in_bucket = 0;
     live->reduced++;
     live->buffer[ZP_GRAD] = -1;
     return ZERO_OK;
@@ -143,7 +143,7 @@ static zero_result zp_reduce_add_to_bucket(zero_ctx *z, int u) {
         && (full || zp_reduce_unit_is_last(z, u) != zp_reduce_unit_is_last(z, z->bucket[0])))
         ZP_TRY(zp_reduce_flush_bucket(z));
     ZP_DO(z, zp_device_record_event(&z->compute, live->written));
-    live->pending = 1;
+    live->in_bucket = 1;
     if (zp_reduce_is_repeated(z)) live->touched = 0;
     z->bucket[z->nbucket++] = u;
     z->bucket_filled += numel;
@@ -163,7 +163,7 @@ static zero_result zp_reduce_take_buffer(zero_ctx *z, int u) {
         "raise open_units (ZERO_ALL: all of them), or bucket_numel",
         u, zp_buffer_print_open(pool, open, sizeof open));
     const int before = pool->buffer[b].unit;
-    if (before >= 0 && z->live[before].pending) ZP_TRY(zp_reduce_flush_bucket(z));
+    if (before >= 0 && z->live[before].in_bucket) ZP_TRY(zp_reduce_flush_bucket(z));
     if (before >= 0) ZP_DO(z, zp_device_wait_event(&z->compute, z->live[before].reduction));
     pool->buffer[b].unit = u;
     pool->buffer[b].open = 1;
@@ -192,7 +192,7 @@ static zero_result zp_reduce_clear_gradient(zero_ctx *z, int u, int all) {
 static zero_result zp_reduce_open_gradient(zero_ctx *z, int u, int clear_all) {
     zp_live *live = &z->live[u];
     if (live->touched || !z->layout.unit[u].numel) return ZERO_OK;
-    if (live->pending) ZP_TRY(zp_reduce_flush_bucket(z));
+    if (live->in_bucket) ZP_TRY(zp_reduce_flush_bucket(z));
     ZP_TRY(zp_reduce_take_buffer(z, u));
     ZP_DO(z, zp_device_wait_event(&z->compute, live->reduction));
     if (live->on_updates && !zp_ctx_keeps_next(z)) /* the update may still read them */

@@ -32,21 +32,21 @@ static zero_result zp_state_begin_access(zero_ctx *z, const char *call, int writ
     ZP_ENTER(z, call, ZP_IDLE | ZP_REDUCED,
              "tensors are read and written after zero_build, outside a step's passes");
     ZP_TRY(zp_state_check_range(z, name, kind, first, count, t));
-    if (writes) ZP_TRY(zp_extra_finish_update(z));
+    if (writes) ZP_TRY(zp_extra_call(z, ZP_ON_FINISH_UPDATE));
     ZP_UNTIMELY(z, kind == ZERO_GRADIENT && z->phase != ZP_REDUCED,
                 "%s: gradients are there between zero_reduce and zero_step", name);
     return zp_ctx_check(z, zp_extra_sync(z));
 }
 
 /* Fills z->ranges from the plan. Ranges to load: all elements that this rank keeps. Ranges to save:
-   elements that no other rank saves; with replicas, this replica's piece of the shard. */
+   elements that no other rank saves; if the shards have copies, this copy's piece of the shard. */
 static zero_result zp_state_plan(zero_ctx *z) {
     static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2, ZERO_PARAMETER};
-    const int n = zp_ctx_is_delayed(z) ? 4 : 3;
+    const int n = zp_ctx_updates_overlap(z) ? 4 : 3;
     for (int whole = 0; whole < 2; whole++) {
-        const int all = whole && z->policy.state == ZP_WHOLE, count_of = z->nreplicas;
+        const int all = whole && z->policy.state == ZP_WHOLE, count_of = z->ncopies;
         const int mine =
-            whole || z->nreplicas == 1 ? z->data->rank : z->data->rank * count_of + z->replica;
+            whole || z->ncopies == 1 ? z->data->rank : z->data->rank * count_of + z->copy;
         for (int i = 0; i < n * z->ntensors; i++) { /* tensor by tensor, kind by kind */
             const zp_tensor *t = &z->tensors[i / n];
             const zp_array *a = zp_run_array(z, kinds[i % n]);
@@ -72,19 +72,20 @@ static zero_result zp_state_plan(zero_ctx *z) {
 /* Copies values in, or out if `out` is set; out returns an error for elements of other ranks. */
 static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *values, char *out) {
     zp_tensor *t;
+    int theirs = 0; /* a row's own state */
     ZP_REFUSE(z, !r, "range is NULL");
-    ZP_EACH_EXTRA(z, x)
-    if (x->owns_range && x->owns_range(z, r)) return x->move_state(z, r, values, out);
+    ZP_TRY(zp_extra_move_state(z, r, values, out, &theirs));
+    if (theirs) return ZERO_OK;
     ZP_TRY(zp_state_check_range(z, r->name, r->kind, r->first, r->count, &t));
     const int seen = r->kind == ZERO_PARAMETER;
     ZP_REFUSE(z,
-              (seen ? !zp_ctx_is_delayed(z) : r->kind < ZERO_MOMENT_1) || (int)r->type < 0
+              (seen ? !zp_ctx_updates_overlap(z) : r->kind < ZERO_MOMENT_1) || (int)r->type < 0
                   || r->type >= ZERO_TYPES,
               "%s: kind %d, type %d: no such state", r->name, (int)r->kind, (int)r->type);
     ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
               r->first + r->count);
-    if (!out) ZP_TRY(zp_extra_before_put(z));
-    z->put_seen |= seen && !out;
+    if (!out) ZP_TRY(zp_extra_call(z, ZP_ON_PUT));
+    z->parameters_put |= seen && !out;
     for (size_t done = 0; done < r->count;) {
         const zp_run run = zp_run_at(z, t, r->first + done, r->count - done);
         zp_array *a = zp_run_array_of_unit(z, r->kind, run.unit);
@@ -112,6 +113,6 @@ static zp_extra zp_state_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
     x.name = "state";
-    x.add_state = zp_state_plan;
+    x.call[ZP_ON_PLAN] = zp_state_plan;
     return x;
 }

@@ -5,7 +5,7 @@
    one. All stages use the same stations: a range to update, and a gather or none.
 
    The compute stream updates a unit if all its arrays are on the device. A row may set another
-   function, z->live[u].update, and `on_updates`: then the stream `updates` updates the unit while
+   updater, z->live[u].updater, and `on_updates`: then the stream `updates` updates the unit while
    the next forward runs, and the unit's gather waits for it, or, without a gather, the unit's next
    begin. */
 #pragma once
@@ -42,7 +42,11 @@ static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper 
     a.eps = h->eps;
     a.decay = h->weight_decay;
     a.stochastic = z->cfg.no_master;
-    if (z->rule->passes > 1) zp_extra_fill_update(z, u, zp_ctx_own_part(z, u)->first, &a);
+    if (z->rule->passes > 1) {
+        const size_t first = zp_ctx_own_part(z, u)->first;
+        zp_extra_fill_update(z, u, first, &a);
+        if (z->live[u].updater->fill) z->live[u].updater->fill(z, u, first, &a);
+    }
     a.key[1] =
         zp_optimizer_mix((uint32_t)z->cfg.seed ^ zp_optimizer_mix((uint32_t)(z->cfg.seed >> 32)));
     return a;
@@ -67,6 +71,8 @@ static zero_result zp_step_update_in_place(zero_ctx *z, int u, int pass, const z
     return ZERO_OK;
 }
 
+static const zp_updater zp_step_in_place = {zp_step_update_in_place, NULL, NULL, NULL};
+
 /* Station: runs the rule's current pass over unit u. */
 static zero_result zp_step_update_unit(zero_ctx *z, int u) {
     zp_stream *s = zp_step_stream(z, u);
@@ -74,7 +80,7 @@ static zero_result zp_step_update_unit(zero_ctx *z, int u) {
     /* a gather of an evaluation may still run */
     ZP_DO(z, zp_device_wait_event(s, z->live[u].gathered));
     ZP_SLICE(s, ZERO_EVENT_UPDATE, u, zp_array_part_bytes(&z->array[ZP_PARAM], u),
-             z->live[u].update(z, u, z->rule_pass, &z->hyper));
+             z->live[u].updater->update(z, u, z->rule_pass, &z->hyper));
     return ZERO_OK;
 }
 
@@ -144,7 +150,7 @@ static zero_result zp_step_begin_last_pass(zero_ctx *z) {
     return ZERO_OK;
 }
 
-static int zp_step_is_prompt(const zero_ctx *z) { return !zp_ctx_is_delayed(z); }
+static int zp_step_is_prompt(const zero_ctx *z) { return !z->updates_overlap; }
 static zero_result zp_step_publish_unit(zero_ctx *z, int u) {
     return zp_gather_publish_update(z, u, zp_step_stream(z, u));
 }

@@ -6,14 +6,14 @@
 /* Describes the all-gather of all ranks' verdicts. */
 static zp_op zp_verdict_op(zero_ctx *z) {
     zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_ALL_GATHER, 0);
-    const int apart = z->world != z->data;
-    op.group = z->world;
+    const int apart = z->agreeing != z->data;
+    op.group = z->agreeing;
     if (apart) op.memory = &z->verdict_memory;
     op.unit = -1;
     op.type = ZERO_F32;
     op.shard = (size_t)zp_ctx_verdict_words(z) * sizeof(double) / sizeof(float);
     op.target = apart ? 0 : z->verdict_at;
-    op.source = op.target + (size_t)z->world->rank * zp_comm_op_shard_bytes(&op);
+    op.source = op.target + (size_t)z->agreeing->rank * zp_comm_op_shard_bytes(&op);
     return op;
 }
 
@@ -50,7 +50,7 @@ static zero_result zp_verdict_agree(zero_ctx *z) {
     const zp_op verdict = zp_verdict_op(z);
     const zp_kernel_complete_verdict_args complete = {
         z->verdict, z->control, zp_rule_used_hyper(z->rule, z->hyper), z->step_call};
-    const zp_kernel_combine_verdicts_args combine = {z->control, z->verdicts, z->world->nranks,
+    const zp_kernel_combine_verdicts_args combine = {z->control, z->verdicts, z->agreeing->nranks,
                                                      z->verdict_units, z->verdict_order};
     ZP_DO(z, zp_kernel_complete_verdict(s, &complete, 1));
     ZP_DO(z, zp_comm_issue(s, &verdict, 1));

@@ -38,13 +38,13 @@ static zero_result zp_weights_copy(zero_ctx *z, int u, zp_array *from, zp_array 
 static zero_result zp_weights_from_master(zero_ctx *z, int u) {
     zp_array *master = &z->array[ZP_MASTER], *newest = zp_ctx_newest(z, u);
     if (master->share) ZP_TRY(zp_weights_copy(z, u, master, newest));
-    if (!z->pending || z->put_seen) return ZERO_OK;
+    if (!z->update_pending || z->parameters_put) return ZERO_OK;
     return zp_weights_copy(z, u, newest, zp_ctx_weights(z, u));
 }
 
 /* Computes and publishes the parameters of all units. */
 ZP_UNUSED static zero_result zp_weights_compute_all(zero_ctx *z) {
-    ZP_TRY(zp_extra_before_put(z));
+    ZP_TRY(zp_extra_call(z, ZP_ON_PUT));
     for (int i = 0; i < z->layout.all; i++) {
         const int u = zp_ctx_nth_update(z, i);
         ZP_TRY(zp_weights_from_master(z, u));

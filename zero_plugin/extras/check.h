@@ -136,8 +136,7 @@ static zero_result zp_check_open(zero_ctx *z) {
     return ZERO_OK;
 }
 
-static void zp_check_close(zero_ctx *z, int broken) {
-    (void)broken;
+static zero_result zp_check_close(zero_ctx *z) {
     zp_check_state *c = z->checks;
     for (int i = 0; c->shadow && i < 4 * z->layout.nmembers; i++)
         zp_check_free_shadow(&c->shadow[i]);
@@ -146,6 +145,7 @@ static void zp_check_close(zero_ctx *z, int broken) {
     free(c->lent);
     free(c->forwards);
     free(c->hook);
+    return ZERO_OK;
 }
 
 static zero_result zp_check_show_shadow(zero_ctx *z, zp_side side, zp_shadow *s, const char *at) {
@@ -368,7 +368,7 @@ static zp_extra zp_check_row(void) {
     x.name = "check";
     x.state_bytes = ZERO_CHECK ? sizeof(zp_check_state) : 0;
     x.state_at = offsetof(zero_ctx, checks);
-    x.build = ZERO_CHECK ? zp_check_row_open : NULL;
-    x.destroy = ZERO_CHECK ? zp_check_close : NULL;
+    x.call[ZP_ON_BUILD] = ZERO_CHECK ? zp_check_row_open : NULL;
+    x.call[ZP_ON_DESTROY] = ZERO_CHECK ? zp_check_close : NULL;
     return x;
 }

@@ -19,6 +19,14 @@
 #define ZERO_OWN_EXTRA_ROWS
 #endif
 
+/* The settings of parts that drop.sh has left out; it writes them. */
+#ifndef ZP_MISSING_SETTINGS
+#define ZP_MISSING_SETTINGS
+#endif
+static const zp_missing_setting zp_table_missing[] = {
+    ZP_MISSING_SETTINGS{NULL, ZP_LAST_SETTING},
+};
+
 static const zp_extra_row zp_table_rows[] = {
     zp_state_row,         /* state */
     zp_world_row,         /* groups */
