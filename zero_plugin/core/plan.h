@@ -142,7 +142,7 @@ static void zp_plan_cut_arrays(zero_ctx *z) {
 static size_t zp_plan_plain_numel(const zero_ctx *z) {
     size_t numel = z->layout.numel;
     for (const zp_tensor *t = z->tensors; t < z->tensors + z->ntensors; t++)
-        if (t->matrices) numel -= t->desc.numel * (size_t)t->desc.layers;
+        if (t->one_state) numel -= t->desc.numel * (size_t)t->desc.layers;
     return numel;
 }
 

@@ -39,7 +39,8 @@ static zp_array *zp_run_array(zero_ctx *z, zero_kind kind) {
     return &z->array[ZP_STATE + (kind - ZERO_MOMENT_1)];
 }
 
-/* Returns the array that keeps unit u's part of a kind: delayed updates keep two weights. */
+/* Returns the array that keeps unit u's part of a kind: if updates overlap, there are two weights.
+ */
 static zp_array *zp_run_array_of_unit(zero_ctx *z, zero_kind kind, int u) {
     zp_array *a = zp_run_array(z, kind);
     if (a != &z->array[ZP_PARAM]) return a;

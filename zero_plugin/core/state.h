@@ -6,9 +6,9 @@
 
 #include "runs.h"
 
-/* Returns 1 if tensor t has this kind. Matrices may have no second state array. */
+/* Returns 1 if tensor t has this kind. Some have no second state array. */
 static int zp_state_has_kind(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
-    return zp_run_array(z, kind)->share && !(kind == ZERO_MOMENT_2 && t->matrices);
+    return zp_run_array(z, kind)->share && !(kind == ZERO_MOMENT_2 && t->one_state);
 }
 
 /* Checks that the tensor, the kind and the range exist. */
@@ -18,7 +18,7 @@ static zero_result zp_state_check_range(zero_ctx *z, const char *name, zero_kind
     ZP_REFUSE(z, (int)kind < 0 || kind >= ZERO_KIND_COUNT, "%s: kind %d, no such kind", name,
               (int)kind);
     ZP_REFUSE(z, !zp_state_has_kind(z, kind, *t), "%s: %s has one state array%s", name,
-              z->rule->name, (*t)->matrices ? " for matrices" : "");
+              z->rule->name, (*t)->one_state ? " for matrices" : "");
     const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
     ZP_REFUSE(z, first > total || count > total - first,
               "%s has %zu elements, asked for [%zu, %zu)", name, total, first, first + count);

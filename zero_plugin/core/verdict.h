@@ -36,8 +36,8 @@ static zero_result zp_verdict_take_squares(zero_ctx *z, int u, size_t from, size
     return result;
 }
 
-/* Adds the squares of the elements that this rank counts: its shard, or, with replicas, its piece
-   of the shard. */
+/* Adds the squares of the elements that this rank counts: its shard, or, if the shard has
+   copies, its piece. */
 static zero_result zp_verdict_take_norm(zero_ctx *z, int u) {
     const size_t first = zp_ctx_piece_first(z, u);
     return zp_verdict_take_squares(z, u, first, first + zp_ctx_piece(z, u));

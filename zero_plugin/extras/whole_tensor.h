@@ -38,7 +38,7 @@ static int zp_whole_tensor_is_whole(const zero_ctx *z) { return z->policy.state 
 /* Returns the scale of an update of the tensor's matrices, by their shape; 0: it has none. */
 static float zp_whole_tensor_scale(const zero_ctx *z, const zp_tensor *t) {
     const double rows = (double)t->desc.rows, cols = (double)t->desc.cols;
-    if (!t->matrices) return 0;
+    if (!t->one_state) return 0;
     if (z->cfg.muon.match_rms) return (float)(0.2 * sqrt(rows > cols ? rows : cols));
     return (float)sqrt(rows > cols ? rows / cols : 1);
 }
@@ -72,7 +72,7 @@ static size_t zp_whole_tensor_sent(zero_ctx *z, int u) {
         const zp_op sums = zp_whole_tensor_sums_op(z);
         return slices + (d->parts && !zp_whole_tensor_is_whole(z) ? zp_comm_op_bytes(&sums) : 0);
     }
-    if (!zp_layout_has_matrices(&z->layout, u)) return 0;
+    if (!zp_layout_has_one_state(&z->layout, u)) return 0;
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, 0),
                 reduce = zp_whole_tensor_op(z, u, ZP_REDUCE_SCATTER, 0);
     return slices + zp_comm_op_bytes(&gather) + zp_comm_op_bytes(&reduce);
@@ -92,7 +92,7 @@ static zero_result zp_whole_tensor_plan(zero_ctx *z) {
     const size_t of_slices = zp_whole_slices_plan(z);
     for (int u = 0; u < l->all; u++) {
         const size_t bytes = zp_round_up(l->unit[u].padded * sizeof(float), 256);
-        if (!zp_layout_has_matrices(&z->layout, u)) continue;
+        if (!zp_layout_has_one_state(&z->layout, u)) continue;
         d->place_bytes = zp_max(d->place_bytes, bytes);
         d->places = (int)zp_min(ZP_PLACES, (size_t)d->places + 1);
     }
@@ -130,7 +130,7 @@ static zp_limb *zp_whole_tensor_sums(const zero_ctx *z) {
 /* The place of unit u: units use the places cyclically. */
 static int zp_whole_tensor_place_of(const zero_ctx *z, int u) {
     int before = 0;
-    for (int v = 0; v < u; v++) before += zp_layout_has_matrices(&z->layout, v);
+    for (int v = 0; v < u; v++) before += zp_layout_has_one_state(&z->layout, v);
     return z->whole->places ? before % z->whole->places : 0;
 }
 /* The stream that makes matrices orthogonal. */
@@ -144,7 +144,7 @@ static void zp_whole_tensor_fill_update(const zero_ctx *z, int u, size_t first, 
     a->trust = z->whole->trust;
     a->momentum = z->cfg.muon.momentum;
     a->nesterov = !z->cfg.muon.no_nesterov;
-    if (zp_layout_has_matrices(&z->layout, u))
+    if (zp_layout_has_one_state(&z->layout, u))
         a->direction = zp_whole_tensor_place(z, zp_whole_tensor_place_of(z, u)) + first;
 }
 
@@ -167,7 +167,7 @@ static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     const int place = zp_whole_tensor_place_of(z, u);
     if (d->parts) return zp_device_wait_event(s, &d->event[ZP_SUMMED]);
-    if (!zp_layout_has_matrices(&z->layout, u)) return ZERO_OK;
+    if (!zp_layout_has_one_state(&z->layout, u)) return ZERO_OK;
     if (!z->rule_pass) return zp_device_wait_event(s, &d->event[ZP_READ + place]);
     const zp_op reduce = zp_whole_tensor_op(z, u, ZP_REDUCE_SCATTER, place),
                 gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
@@ -190,7 +190,7 @@ static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u) {
     zp_whole_state *d = z->whole;
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     const int place = zp_whole_tensor_place_of(z, u);
-    if (!zp_layout_has_matrices(&z->layout, u)) return ZERO_OK;
+    if (!zp_layout_has_one_state(&z->layout, u)) return ZERO_OK;
     if (z->rule_pass) return zp_device_record_event(s, &d->event[ZP_READ + place]);
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
     const zp_updater *by = z->live[u].updater;
@@ -291,15 +291,15 @@ static zero_result zp_whole_tensor_check(zero_ctx *z, zp_tensor *t) {
         d->name, d->rows, d->cols, slices > 1 ? "is that of a layer of all slices," : "divides its",
         numel);
     if (d->slice_of && !d->outer) d->outer = 1;
-    t->matrices = d->rows && z->rule->needs & ZP_MATRICES;
+    t->one_state = d->rows && z->rule->needs & ZP_MATRICES;
     t->shape = zp_whole_tensor_scale(z, t);
-    if (z->rule->needs & ZP_MATRICES && !t->matrices) t->lr_factor *= z->cfg.muon.plain_lr;
+    if (z->rule->needs & ZP_MATRICES && !t->one_state) t->lr_factor *= z->cfg.muon.plain_lr;
     return ZERO_OK;
 }
 static void zp_whole_tensor_describe(const zero_ctx *z, const zp_tensor *t, char *text,
                                      size_t bytes) {
     const int slices = zp_whole_slices_count(t);
-    const size_t n = strlen(text), rows = t->matrices ? t->desc.rows : 0;
+    const size_t n = strlen(text), rows = t->one_state ? t->desc.rows : 0;
     (void)snprintf(text + n, bytes - n, "matrices %zu x %zu, ", rows, rows ? t->desc.cols : 0);
     if (slices > 1)
         (void)snprintf(text + strlen(text), bytes - strlen(text), "slices %d of %zu rows, ", slices,
@@ -317,7 +317,7 @@ static zero_result zp_whole_tensor_layout(zero_ctx *z) {
     for (int i = 0; i < l->nmembers; i++) {
         const zp_tensor *t = &z->tensors[l->members[i].tensor];
         const int slices = zp_whole_slices_count(t);
-        if (!t->matrices) continue;
+        if (!t->one_state) continue;
         n += l->members[i].numel / (t->desc.rows * t->desc.cols / (size_t)slices);
         sharers = slices > sharers ? slices : sharers;
     }
@@ -330,7 +330,7 @@ static zero_result zp_whole_tensor_layout(zero_ctx *z) {
         const zp_tensor *t = &z->tensors[m->tensor];
         const int slices = zp_whole_slices_count(t);
         const size_t rows = t->desc.rows, cols = t->desc.cols, numel = rows * cols / (size_t)slices;
-        for (size_t at = 0; t->matrices && at < m->numel; at += numel) {
+        for (size_t at = 0; t->one_state && at < m->numel; at += numel) {
             const zp_matrix made = {m->unit, 0,     m->at + at, rows, cols,
                                     0,       numel, slices,     0,    t->desc.outer};
             d->matrices[d->nmatrices++] = made;

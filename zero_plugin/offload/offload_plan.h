@@ -158,7 +158,7 @@ static void zp_offload_plan_twins(zero_ctx *z) {
             const int here = own->tier == ZERO_DEVICE || zp_device_is_host() || o->gpu_updates;
             const int wanted[ZP_TWINS] = {!zp_file_has(&z->array[ZP_MEAN], u),
                                           !zp_file_has(&z->array[ZP_PARAM], u),
-                                          zp_layout_has_matrices(&z->layout, u)};
+                                          zp_layout_has_one_state(&z->layout, u)};
             const zp_share share = !here && wanted[i] ? z->policy.state : ZP_NOTHING;
             (void)zp_array_cut(a, u, &z->layout.unit[u], share, ZERO_HOST, z->data->rank, 0,
                                SIZE_MAX);
@@ -339,7 +339,7 @@ static void zp_offload_plan_link_traffic(zero_ctx *z, int u, size_t times, size_
     const zp_array *a = z->array;
     const size_t numel = zp_ctx_own_part(z, u)->numel, g = numel * zp_type_bytes(a[ZP_MEAN].type),
                  p = numel * zp_type_bytes(a[ZP_PARAM].type),
-                 directions = zp_layout_has_matrices(&z->layout, u) ? numel * sizeof(float) : 0;
+                 directions = zp_layout_has_one_state(&z->layout, u) ? numel * sizeof(float) : 0;
     size_t down = g * times + directions,
            up = g * (times - 1) + directions
                 + p * (zp_array_off_device(&a[ZP_PARAM], u) ? gathers : 1);
