@@ -99,7 +99,6 @@
 #include "zero_plugin/core/step.h"         /* zero_reduce and zero_step: agree, decide, update */
 #include "zero_plugin/core/weights.h"      /* parameters from weights that your code puts */
 #include "zero_plugin/core/runs.h"         /* elements of tensors, by the ranks that own them */
-#include "zero_plugin/core/state.h"        /* [state] tensors by name, and as state; its row */
 #include "zero_plugin/offload/uring.h"     /* [offload] io_uring, if the build has it */
 #include "zero_plugin/offload/file.h"      /* [offload] the file tier: pieces, checksums, threads */
 #include "zero_plugin/offload/file_ring.h" /* [offload] pieces of state between file and update */
@@ -112,6 +111,7 @@
 #include "zero_plugin/offload/gpu_update.h" /* [offload] state in CPU memory that the GPU updates */
 #include "zero_plugin/offload/offload_gpu.h"   /* [offload] offload next to a GPU: its row */
 #include "zero_plugin/offload/offload_build.h" /* [offload] what offload allocates; its row */
+#include "zero_plugin/extras/state.h"    /* [state] tensors by name, and as state */
 #include "zero_plugin/extras/codec.h" /* [packed] quantized numbers: codes, a scale per block */
 #include "zero_plugin/extras/codec_blocks.h"  /* [packed] one block: plain C and AVX-512 */
 #include "zero_plugin/extras/codec_kernels.h" /* [packed] kernels: encode, decode, add blocks */

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "life.h"
-#include "../core/state.h"
+#include "../extras/state.h"
 
 zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                              size_t count, float *out) {
@@ -113,7 +113,7 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     ZP_ENTER(z, "zero_state_end", ZP_OPEN, ZP_NOT_OPEN);
     z->phase = ZP_IDLE;
     if (!changed) return ZERO_OK;
-    ZP_TRY(zp_weights_compute_all(z));
+    ZP_TRY(zp_state_compute_weights(z));
     ZP_TRY(zp_extra_call(z, ZP_ON_STATE_END));
     z->stepped = 0; /* the last step of another run is unknown */
     return zp_observe_parameters_changed(z);

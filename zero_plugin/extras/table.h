@@ -4,11 +4,11 @@
    and ZERO_OWN_EXTRA_ROWS lists them, each followed by a comma. */
 #pragma once
 
-#include "../core/state.h"
 #include "../offload/offload_build.h"
 #include "../offload/offload_gpu.h"
 #include "check.h"
 #include "packed.h"
+#include "state.h"
 #include "subgroups.h"
 #include "whole_tensor.h"
 #include "world.h"

@@ -1,10 +1,9 @@
 /* state.h - access to tensors by name, and as state for checkpoints
 
-   The state is a list of ranges of elements. They are saved and loaded in their stored type.
-   This file is a row of extras/table.h, because a copy of the plugin may lack it. */
+   The state is a list of ranges of elements. They are saved and loaded in their stored type. */
 #pragma once
 
-#include "runs.h"
+#include "../core/runs.h"
 
 /* Returns 1 if tensor t has this kind. Some have no second state array. */
 static int zp_state_has_kind(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
@@ -107,6 +106,26 @@ static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *v
         }
     }
     return zp_ctx_check(z, zp_device_sync_stream(&z->compute));
+}
+
+/* Computes unit u's parameters from the master weights that your code put. */
+static zero_result zp_state_compute_unit(zero_ctx *z, int u) {
+    zp_array *master = &z->array[ZP_MASTER], *newest = zp_ctx_newest(z, u);
+    if (master->share) ZP_TRY(zp_weights_copy(z, u, master, newest));
+    if (!z->update_pending || z->parameters_put) return ZERO_OK;
+    return zp_weights_copy(z, u, newest, zp_ctx_weights(z, u));
+}
+
+/* Computes and publishes the parameters of all units. */
+static zero_result zp_state_compute_weights(zero_ctx *z) {
+    ZP_TRY(zp_extra_call(z, ZP_ON_PUT));
+    for (int i = 0; i < z->layout.all; i++) {
+        const int u = zp_ctx_nth_update(z, i);
+        ZP_TRY(zp_state_compute_unit(z, u));
+        ZP_TRY(zp_gather_publish_update(z, u, &z->compute));
+    }
+    zp_extra_wrote(z, NULL, -1);
+    return zp_gather_forget_all(z);
 }
 
 static zp_extra zp_state_row(void) {
