@@ -40,6 +40,8 @@ typedef struct zp_live {
     int spans;                 /* number of its entries in zero_ctx.spans */
     const zp_updater *updater; /* updates it */
     zp_event *written, *gathered, *reduction, *updated; /* recorded by reduce, gather, step */
+    zp_event *reader; /* before the unit's gradient is written again; NULL: the compute stream read
+                         it, or nothing reads it there */
     /* A pass. */
     int buffer[2];                                      /* its buffer now, or -1 */
     int parameter_opens, forward_opens, backward_opens; /* open begins */
@@ -202,7 +204,7 @@ struct zero_ctx {
     int *verdict_unit;          /* [layout.all] each unit's number among them */
     int *verdict_order; /* [agreeing->nranks] on the device: the order in which verdicts are added;
                            NULL: by rank */
-    int parts_counted;  /* a row takes the squares for the norm instead of the core */
+    int row_takes_norm; /* a row takes the squares for the norm instead of the core */
     /* Enqueues the agreement. */
     zero_result (*agree)(zero_ctx *z);
     int agreement_begun;  /* an agreement was enqueued: `control` has its result */

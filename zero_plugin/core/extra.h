@@ -1,9 +1,14 @@
 /* extra.h - how a capability plugs into the core
 
    A capability is one row, a zp_extra, in a file of its own. extras/table.h lists the rows. The
-   core calls the members of every row in the order of that list, skips those that are NULL, and
-   names no row. To add a capability, write its file, include it in zero_plugin.cu, and add its row
-   to the list. No line of core/ changes.
+   core names no row. To add a capability, write its file, include it in zero_plugin.cu, and add its
+   row to the list. No line of core/ changes. A row has
+     a struct    its own data about a context
+     settings    a table like that of config.h; 0 is "off"
+     moments     functions that run once, when a context is created, planned, built, destroyed ...
+     stations    functions that run for each unit or step while training, in a walk
+     questions   a few functions with arguments, at the end of zp_extra
+   Rows run in the order of the list. A row changes the core's data: arrays, `live`, `plan`.
 
    WALKS. A walk is a list of stations, which run in order:
      gradient   from the backward that wrote a unit to the reduced shard (reduce.h)
@@ -143,8 +148,6 @@ typedef struct zp_extra {
     size_t (*sent)(zero_ctx *z, int u);
     /* Rules of several passes: sets the inputs of unit u's elements from `first` on. */
     void (*fill_update)(const zero_ctx *z, int u, size_t first, zp_update *a);
-    /* Before your code writes unit u's gradient again: the last update may still read it. */
-    zero_result (*before_write)(zero_ctx *z, int u);
     /* Values were put into unit u of array a; a NULL: into any unit of any array. */
     void (*wrote)(zero_ctx *z, const zp_array *a, int u);
     /* If range r belongs to the row: sets *mine, and copies its values in or out. */
@@ -245,10 +248,6 @@ static size_t zp_extra_sent(zero_ctx *z, int u) {
 }
 static void zp_extra_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
     ZP_EACH_EXTRA(z, x) if (x->fill_update) x->fill_update(z, u, first, a);
-}
-static zero_result zp_extra_before_write(zero_ctx *z, int u) {
-    ZP_EACH_EXTRA(z, x) if (x->before_write) ZP_TRY(x->before_write(z, u));
-    return ZERO_OK;
 }
 static void zp_extra_wrote(zero_ctx *z, const zp_array *a, int u) {
     ZP_EACH_EXTRA(z, x) if (x->wrote) x->wrote(z, a, u);

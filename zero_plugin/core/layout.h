@@ -134,10 +134,8 @@ static zp_member *zp_layout_add_member(zp_layout *l, const zp_tensor *t, int ten
     return &u->member[u->members++];
 }
 
-/* Counts members, then fills them in unit by unit. `nranks` ranks share each of `copies` copies.
-   A unit is cut for all ranks of all copies, and a shard has one piece for each copy. */
-static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int nranks, int copies) {
-    const size_t all = (size_t)nranks * (size_t)copies;
+/* Numbers the members and the layers of all tensors, and allocates the lists. */
+static zero_result zp_layout_alloc(zp_layout *l, zp_tensor *tensors, int n) {
     memset(l, 0, sizeof *l);
     for (int t = 0; t < n; t++) {
         const zero_tensor_desc *d = &tensors[t].desc;
@@ -152,17 +150,20 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
     l->unit = (zp_unit *)calloc((size_t)l->all, sizeof *l->unit);
     l->members = (zp_member *)calloc((size_t)l->nmembers + 1, sizeof *l->members);
     l->by_tensor = (zp_member **)calloc((size_t)l->nmembers + 1, sizeof(zp_member *));
-    if (!l->unit || !l->members || !l->by_tensor) {
-        zp_layout_close(l);
-        return ZERO_ERR_MEMORY;
-    }
-    for (int t = 0; t < n; t++)
-        for (int i = 0; i < tensors[t].desc.layers; i++) {
-            l->unit[zp_layout_announced_unit(&tensors[t], i)].announced = 1;
-            if (i % zp_layout_layers_per_member(&tensors[t]) == 0)
-                l->unit[zp_layout_unit_of(l, &tensors[t], i)].members++;
-        }
+    if (l->unit && l->members && l->by_tensor) return ZERO_OK;
+    zp_layout_close(l);
+    return ZERO_ERR_MEMORY;
+}
+
+/* Counts the members of each unit, then fills them in. */
+static void zp_layout_fill_units(zp_layout *l, const zp_tensor *tensors, int n) {
     zp_member *next = l->members;
+    for (const zp_tensor *t = tensors; t < tensors + n; t++)
+        for (int i = 0; i < t->desc.layers; i++) {
+            l->unit[zp_layout_announced_unit(t, i)].announced = 1;
+            if (i % zp_layout_layers_per_member(t) == 0)
+                l->unit[zp_layout_unit_of(l, t, i)].members++;
+        }
     for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
         u->member = next;
         next += u->members;
@@ -171,12 +172,19 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
         u->only_one_d = u->uses = u->forwards = 1;
     }
     for (int k = 0; k < 2 * n; k++) { /* those with one state after all others */
-        const int t = k % n;
-        if (tensors[t].one_state != (k >= n)) continue;
-        for (int i = 0; i < tensors[t].desc.layers; i += zp_layout_layers_per_member(&tensors[t]))
-            l->by_tensor[zp_layout_member_of(&tensors[t], i)] =
-                zp_layout_add_member(l, &tensors[t], t, i);
+        const zp_tensor *t = &tensors[k % n];
+        if (t->one_state != (k >= n)) continue;
+        for (int i = 0; i < t->desc.layers; i += zp_layout_layers_per_member(t))
+            l->by_tensor[zp_layout_member_of(t, i)] = zp_layout_add_member(l, t, k % n, i);
     }
+}
+
+/* Lays all tensors out. `nranks` ranks share each of `copies` copies. A unit is cut for all ranks
+   of all copies, and a shard has one piece for each copy. */
+static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int nranks, int copies) {
+    const size_t all = (size_t)nranks * (size_t)copies;
+    ZP_TRY(zp_layout_alloc(l, tensors, n));
+    zp_layout_fill_units(l, tensors, n);
     for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
         const size_t piece = zp_round_up((u->numel + all - 1) / all, u->grain);
         const size_t shard = piece * (size_t)copies, padded = shard * (size_t)nranks;

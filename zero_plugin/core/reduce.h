@@ -195,8 +195,8 @@ static zero_result zp_reduce_open_gradient(zero_ctx *z, int u, int clear_all) {
     if (live->in_bucket) ZP_TRY(zp_reduce_flush_bucket(z));
     ZP_TRY(zp_reduce_take_buffer(z, u));
     ZP_DO(z, zp_device_wait_event(&z->compute, live->reduction));
-    if (live->on_updates && !zp_ctx_keeps_next(z)) /* the update may still read them */
-        ZP_DO(z, zp_extra_before_write(z, u));
+    if (live->reader && !zp_ctx_keeps_next(z)) /* the update may still read them */
+        ZP_DO(z, zp_device_wait_event(&z->compute, live->reader));
     live->touched = 1;
     ZP_TRY(zp_observe_cleared(z, u));
     const size_t bytes = z->layout.unit[u].padded * zp_type_bytes(z->array[ZP_GRAD].type);

@@ -42,7 +42,7 @@ static zero_result zp_verdict_take_norm(zero_ctx *z, int u) {
     const size_t first = zp_ctx_piece_first(z, u);
     return zp_verdict_take_squares(z, u, first, first + zp_ctx_piece(z, u));
 }
-static int zp_verdict_takes_norm(const zero_ctx *z) { return !z->parts_counted; }
+static int zp_verdict_takes_norm(const zero_ctx *z) { return !z->row_takes_norm; }
 
 /* Enqueues the agreement: the all-gather of the verdicts, and their combination in control. */
 static zero_result zp_verdict_agree(zero_ctx *z) {

@@ -186,7 +186,7 @@ static int zp_world_has_sums(const zero_ctx *z) {
     for (int t = 0; t < z->ntensors; t++) sums |= z->tensors[t].desc.sum_over != NULL;
     return sums;
 }
-static int zp_world_has_copies(const zero_ctx *z) { return z->parts_counted; }
+static int zp_world_has_copies(const zero_ctx *z) { return z->row_takes_norm; }
 
 /* ---- life ---- */
 
@@ -200,9 +200,9 @@ static zero_result zp_world_tensor(zero_ctx *z, zp_tensor *t) {
 static zero_result zp_world_layout(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     const int units = c->world_units ? c->world_units : z->layout.units;
-    z->parts_counted = 0;
+    z->row_takes_norm = 0;
     for (int t = 0; t < z->ntensors; t++)
-        z->parts_counted |= (z->tensors[t].desc.flags & ZERO_COPY) != 0;
+        z->row_takes_norm |= (z->tensors[t].desc.flags & ZERO_COPY) != 0;
     if (!c->world && !c->joins) return ZERO_OK;
     free(z->verdict_unit);
     z->verdict_unit = (int *)calloc((size_t)z->layout.all, sizeof *z->verdict_unit);

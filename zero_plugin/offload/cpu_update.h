@@ -180,13 +180,14 @@ static zero_result zp_cpu_update_unit(zero_ctx *z, int u, int pass, const zero_h
     ZP_TRY(zp_async_update_push(z, u, pass, h));
     return now ? zp_ctx_check(z, zp_cpu_update_copy_up(z, u)) : ZERO_OK;
 }
-/* Lets stream s wait before it writes unit u's gradient: until the last update has read it, or, if
-   that update may still run, until its copy is complete. A gradient off the device waits when it
-   leaves instead. */
-static zero_result zp_cpu_update_wait_reader(zero_ctx *z, zp_stream *s, int u) {
-    if (zp_array_off_device(&z->array[ZP_MEAN], u)) return ZERO_OK;
-    return zp_device_wait_event(s, zp_ctx_updates_overlap(z) ? &z->offload->gpu->event[ZP_READY]
-                                                             : z->live[u].updated);
+/* A unit's gradient is written after the last update has read it, or, if that update may still run,
+   after its copy is complete. A gradient off the device waits when it leaves instead. */
+static void zp_cpu_update_set_readers(zero_ctx *z) {
+    for (int u = 0; u < z->layout.all; u++) {
+        zp_live *live = &z->live[u];
+        if (zp_array_off_device(&z->array[ZP_MEAN], u)) live->reader = NULL;
+        if (live->reader && z->updates_overlap) live->reader = &z->offload->gpu->event[ZP_READY];
+    }
 }
 
 /* ---- rules of two passes ---- */

@@ -57,11 +57,10 @@ typedef struct zp_offload {
 
     /* Functions of this build; offload_gpu.h replaces them. The updater of units with `on_updates`.
        Moves a shard between the file and a buffer. Makes the new weights of a unit those that
-       passes use. Lets a stream wait before it writes a unit's gradient. */
+       passes use. */
     const zp_updater *updater;
     zero_result (*move)(zero_ctx *z, int u, zp_transfer_kind kind, char *memory);
     zero_result (*replace)(zero_ctx *z, int u);
-    zero_result (*wait_reader)(zero_ctx *z, zp_stream *s, int u);
 } zp_offload;
 
 /* Returns 1 if each micro-step's reduced gradient moves to its tier, and micro-steps add up there.

@@ -110,7 +110,9 @@ static zero_result zp_offload_build_allocate(zero_ctx *z) {
     }
     for (int u = 0; u < z->layout.all; u++) {
         o->unit[u].old_next = 1; /* PARAM has the first weights */
-        if (zp_ctx_updates_overlap(z)) ZP_TRY(zp_device_open_event(&z->device, &o->unit[u].spent));
+        zp_live *live = &z->live[u];
+        if (live->on_updates) live->reader = z->updates_overlap ? &o->unit[u].spent : live->updated;
+        if (z->updates_overlap) ZP_TRY(zp_device_open_event(&z->device, &o->unit[u].spent));
     }
     return ZERO_OK;
 }
@@ -128,7 +130,6 @@ static zero_result zp_offload_build_init(zero_ctx *z) {
     z->offload->updater = &zp_async_updater;
     z->offload->move = zp_transfer_push;
     z->offload->replace = zp_delayed_replace;
-    z->offload->wait_reader = zp_transfer_wait_reader;
     return ZERO_OK;
 }
 /* After all memory is allocated: sets what the core calls. */
@@ -192,7 +193,6 @@ static zp_extra zp_offload_build_row(void) {
     x.call[ZP_ON_CUT] = zp_offload_build_cut;
     x.call[ZP_ON_ALLOCATE] = zp_offload_build_allocate;
     x.call[ZP_ON_BUILD] = zp_offload_build_connect;
-    x.before_write = zp_transfer_before_write;
     x.call[ZP_ON_PUT] = zp_delayed_double;
     x.wrote = zp_offload_build_wrote;
     x.call[ZP_ON_FINISH_UPDATE] = zp_delayed_finish;

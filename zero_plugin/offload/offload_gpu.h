@@ -182,7 +182,7 @@ static zero_result zp_offload_gpu_share(zero_ctx *z) {
     o->move = zp_offload_gpu_move;
     o->updater = o->cpu_updates ? &zp_cpu_updater : &zp_gpu_updater;
     if (z->offload->cpu_updates) o->replace = zp_cpu_update_copy_up;
-    if (z->offload->cpu_updates) o->wait_reader = zp_cpu_update_wait_reader;
+    if (o->cpu_updates) zp_cpu_update_set_readers(z);
     ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &failed_rank));
     if (failed_rank < 0) return ZERO_OK;
     if (r && z->device.text[0]) return zp_ctx_check(z, r); /* it was something else */

@@ -79,17 +79,10 @@ static zero_result zp_transfer_enqueue(zero_ctx *z, int u, zp_transfer_kind kind
 
 /* ---- the stations ---- */
 
-/* Lets stream s wait before it writes unit u's gradient, until the last update has read it. */
-static zero_result zp_transfer_wait_reader(zero_ctx *z, zp_stream *s, int u) {
-    zp_event *spent = &z->offload->unit[u].spent;
-    return zp_device_wait_event(s, zp_ctx_updates_overlap(z) ? spent : z->live[u].updated);
-}
-static zero_result zp_transfer_before_write(zero_ctx *z, int u) {
-    return z->offload->wait_reader(z, &z->compute, u);
-}
 /* The last step's update may still read what a reduction will write. */
 static zero_result zp_transfer_before_reduction(zero_ctx *z, int u) {
-    return z->offload->wait_reader(z, &z->stream[ZP_GRADIENTS], u);
+    zp_event *reader = z->live[u].reader;
+    return reader ? zp_device_wait_event(&z->stream[ZP_GRADIENTS], reader) : ZERO_OK;
 }
 
 /* Returns 1 if unit u's gradient is added to the sum of earlier micro-steps in its tier. */
