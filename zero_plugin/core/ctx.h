@@ -114,6 +114,7 @@ struct zero_ctx {
     struct zp_world_state *groups;
     struct zp_check_state *checks;
     struct zp_offload *offload;
+    void *own; /* the struct of a row of yours; see ZERO_OWN_EXTRAS in extras/table.h */
     const struct zp_observer *observer; /* set in a checked build, else NULL */
     zp_walk walk[4];                    /* by zp_walk_kind */
 
