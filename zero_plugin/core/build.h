@@ -19,7 +19,8 @@ static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     char hash[32] = "", more[96], divisor[32] = "";
     if (strlen(d->name) > 50) /* text and error cut it */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
-    zp_extra_describe(z, t, more, sizeof more);
+    more[0] = 0;
+    ZP_EACH_EXTRA(z, x) if (x->describe) x->describe(z, t, more, sizeof more);
     if (d->divisor) (void)snprintf(divisor, sizeof divisor, "divisor %d, ", d->divisor);
     (void)snprintf(
         text, bytes,

@@ -237,25 +237,13 @@ static zero_result zp_extra_tensor(zero_ctx *z, zp_tensor *t) {
     return ZERO_OK;
 }
 
-static void zp_extra_describe(const zero_ctx *z, const zp_tensor *t, char *text, size_t bytes) {
-    text[0] = 0;
-    ZP_EACH_EXTRA(z, x) if (x->describe) x->describe(z, t, text, bytes);
-}
 static size_t zp_extra_sent(zero_ctx *z, int u) {
     size_t bytes = 0;
     ZP_EACH_EXTRA(z, x) bytes += x->sent ? x->sent(z, u) : 0;
     return bytes;
 }
-static void zp_extra_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
-    ZP_EACH_EXTRA(z, x) if (x->fill_update) x->fill_update(z, u, first, a);
-}
 static void zp_extra_wrote(zero_ctx *z, const zp_array *a, int u) {
     ZP_EACH_EXTRA(z, x) if (x->wrote) x->wrote(z, a, u);
-}
-static zero_result zp_extra_move_state(zero_ctx *z, const zero_range *r, const char *values,
-                                       char *out, int *mine) {
-    ZP_EACH_EXTRA(z, x) if (x->move_state && !*mine) ZP_TRY(x->move_state(z, r, values, out, mine));
-    return ZERO_OK;
 }
 /* Waits until all streams and lanes are idle. SYNC. */
 static zero_result zp_extra_sync(zero_ctx *z) {

@@ -44,7 +44,7 @@ static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper 
     a.stochastic = z->cfg.no_master;
     if (z->rule->passes > 1) {
         const size_t first = zp_ctx_own_part(z, u)->first;
-        zp_extra_fill_update(z, u, first, &a);
+        ZP_EACH_EXTRA(z, x) if (x->fill_update) x->fill_update(z, u, first, &a);
         if (z->live[u].updater->fill) z->live[u].updater->fill(z, u, first, &a);
     }
     a.key[1] =

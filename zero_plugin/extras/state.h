@@ -53,8 +53,8 @@ static zero_result zp_state_plan(zero_ctx *z) {
                 zp_state_has_kind(z, kinds[i % n], t) ? t->desc.numel * (size_t)t->desc.layers : 0;
             for (size_t at = 0, count; at < total; at += count) {
                 const zp_run run = zp_run_cut(z, t, at, total - at, !whole);
-                const zp_segment *x = zp_layout_trained(&z->layout.unit[run.unit]);
-                const size_t first = x->first + (size_t)mine * (whole ? x->shard : x->piece);
+                const zp_unit *x = &z->layout.unit[run.unit];
+                const size_t first = (size_t)mine * (whole ? x->shard : x->piece);
                 count = all ? total : run.numel;
                 if (!all && run.owner != mine) { /* skip to this rank's elements */
                     count = run.owner < mine ? zp_min(run.left, first - run.at) : run.left;
@@ -73,8 +73,10 @@ static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *v
     zp_tensor *t;
     int theirs = 0; /* a row's own state */
     ZP_REFUSE(z, !r, "range is NULL");
-    ZP_TRY(zp_extra_move_state(z, r, values, out, &theirs));
-    if (theirs) return ZERO_OK;
+    ZP_EACH_EXTRA(z, x) {
+        if (x->move_state) ZP_TRY(x->move_state(z, r, values, out, &theirs));
+        if (theirs) return ZERO_OK;
+    }
     ZP_TRY(zp_state_check_range(z, r->name, r->kind, r->first, r->count, &t));
     const int seen = r->kind == ZERO_PARAMETER;
     ZP_REFUSE(z,
