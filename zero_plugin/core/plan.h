@@ -298,7 +298,7 @@ static size_t zp_plan_most_visits(const zero_ctx *z, int kind) {
     return zp_min(4 * (size_t)z->layout.all * micro_steps, 1 << 20);
 }
 
-static zero_result zp_plan_reserve_orders(zero_ctx *z) {
+static zero_result zp_plan_alloc_units(zero_ctx *z) {
     const size_t units = (size_t)z->layout.all; /* at most one buffer per unit */
     z->live = (zp_live *)calloc(units, sizeof *z->live);
     z->array[0].part = (zp_array_part *)calloc(ZP_ARRAYS * units, sizeof(zp_array_part));
@@ -321,7 +321,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
     z->piece_bytes = z->peer_bytes = 0;
     zero_result r =
         zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks, z->ncopies);
-    if (!r) r = zp_plan_reserve_orders(z);
+    if (!r) r = zp_plan_alloc_units(z);
     for (int m = 0; m < z->layout.nmembers && !r; m++) {
         const zp_member *x = &z->layout.members[m];
         z->live[x->unit].reduced_last |= (z->tensors[x->tensor].desc.flags & ZERO_LATE) != 0;
