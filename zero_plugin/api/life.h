@@ -266,10 +266,10 @@ void zero_destroy(zero_ctx *z) {
     zp_device_free_host(z->pinned);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
-    void *lists[] = {z->trace[0].announced,
-                     z->trace[1].announced,
-                     z->trace[0].unit,
-                     z->trace[1].unit,
+    void *lists[] = {z->order[0].announced,
+                     z->order[1].announced,
+                     z->order[0].unit,
+                     z->order[1].unit,
                      z->ranges[0],
                      z->ranges[1],
                      z->tensors,

@@ -12,7 +12,7 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_t
               ZP_ANNOUNCED_CALLS);
     ZP_TRY(zp_life_plan(z));
     ZP_TRY(zp_order_check(z, turns, n));
-    zp_order *t = &z->trace[kind];
+    zp_order *t = &z->order[kind];
     zero_turn *own = n ? (zero_turn *)calloc((size_t)n, sizeof *own) : NULL;
     if ((n && !own) || !zp_order_reserve(t, (size_t)n)) {
         free(own);

@@ -134,7 +134,7 @@ static size_t zp_build_context_bytes(zero_ctx *z) {
     size_t bytes = sizeof *z + units * unit + members * member, largest = 0;
     for (int u = 0; u < l->all; u++) largest = zp_max(largest, zp_ctx_shard(z, u));
     for (int i = 0; i < 2; i++) /* an estimate of a rank's ranges of state */
-        bytes += (size_t)z->trace[i].cap * sizeof(int)
+        bytes += (size_t)z->order[i].cap * sizeof(int)
                  + (members / (size_t)z->data->nranks + units) * (size_t)(1 + z->rule->states)
                        * sizeof(zero_range);
     bytes += (size_t)l->layers * sizeof(int) + (size_t)z->tensors_cap * sizeof *z->tensors

@@ -153,7 +153,7 @@ struct zero_ctx {
     zero_plan plan;        /* the result of zero_query_plan */
     zp_layout layout;      /* units, members, shards */
     zp_live *live;         /* [layout.all] by unit */
-    zp_order trace[2];     /* order of units in ZERO_TRAIN, in ZERO_EVAL */
+    zp_order order[2];     /* order of units in ZERO_TRAIN, in ZERO_EVAL */
     zero_range *ranges[2]; /* [nranges] of the state: to save, and to load */
     int nranges[2], ranges_cap[2];
 

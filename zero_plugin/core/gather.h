@@ -73,7 +73,7 @@ static zero_result zp_gather_publish_update(zero_ctx *z, int u, zp_stream *s) {
 static zero_result zp_gather_acquire(zero_ctx *z, int u) {
     int fill[ZERO_PREFETCH_MOST + 2];
     char open[128];
-    zp_order *t = &z->trace[z->pass];
+    zp_order *t = &z->order[z->pass];
     zp_buffers *pool = &z->pool[ZP_PARAM];
     const int wraps = z->pass == ZERO_TRAIN && z->micro + 1 < z->micro_steps;
     zp_order_visit(t, u);

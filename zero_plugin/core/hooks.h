@@ -50,7 +50,7 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
     z->resume = z->phase;
     z->phase = ZP_IN_PASS;
     z->pass = kind;
-    z->trace[kind].at = 0;
+    z->order[kind].at = 0;
     z->hooked = 0;
     return ZERO_OK;
 }
@@ -151,7 +151,7 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
     }
     ZP_TRY(zp_order_end(z));
     ZP_TRY(zp_observe_end_pass(z));
-    z->trace[z->pass].n = z->trace[z->pass].at;
+    z->order[z->pass].n = z->order[z->pass].at;
     z->phase = z->resume;
     if (z->pass == ZERO_EVAL) {
         z->peers_read |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;

@@ -51,16 +51,16 @@ static int zp_order_ahead(const zp_order *t, int wraps, int max, int *soon) {
 static int zp_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     memset(text, 0, bytes);
     if (!i) {
-        const zp_order *t = z->trace;
+        const zp_order *t = z->order;
         (void)snprintf(text, bytes, "%d turns of a training pass%s, %d of an evaluation",
                        t[ZERO_TRAIN].nannounced,
                        t[ZERO_TRAIN].all_micro_steps ? " of all micro-steps" : "",
                        t[ZERO_EVAL].nannounced);
         return 1;
     }
-    for (int kind = 0, at = i - 1; kind < 2; at -= z->trace[kind++].nannounced) {
-        if (at >= z->trace[kind].nannounced) continue;
-        const zero_turn *turn = &z->trace[kind].announced[at];
+    for (int kind = 0, at = i - 1; kind < 2; at -= z->order[kind++].nannounced) {
+        if (at >= z->order[kind].nannounced) continue;
+        const zero_turn *turn = &z->order[kind].announced[at];
         (void)snprintf(text, bytes, "turn %d of a%s %s: %s of unit %d", at, kind ? "n" : "",
                        zp_order_pass_words[kind], zp_order_call_words[turn->kind], turn->unit);
         return 1;
@@ -88,7 +88,7 @@ static zero_result zp_order_check(zero_ctx *z, const zero_turn *turns, int n) {
 
 /* Checks that this call is the next one of the announced order, if any. Changes nothing. */
 static zero_result zp_order_match(zero_ctx *z, zero_turn_kind kind, int unit) {
-    const zp_order *t = &z->trace[z->pass];
+    const zp_order *t = &z->order[z->pass];
     if (!t->nannounced) return ZERO_OK;
     ZP_UNTIMELY(z, t->matched == t->nannounced,
                 "%s of unit %d: the %d turns that were announced for this pass are over",
@@ -109,7 +109,7 @@ static void zp_order_advance(zp_order *t, int taken) {
 
 /* Begins a pass of this kind: its announced order starts again. */
 static zero_result zp_order_begin(zero_ctx *z, zero_pass kind, int together) {
-    zp_order *t = &z->trace[kind];
+    zp_order *t = &z->order[kind];
     ZP_UNTIMELY(z, t->nannounced && t->all_micro_steps != together,
                 "the order of a %s was announced for %s", zp_order_pass_words[kind],
                 t->all_micro_steps ? "all micro-steps together (ZERO_TOGETHER)" : "one micro-step");
@@ -118,7 +118,7 @@ static zero_result zp_order_begin(zero_ctx *z, zero_pass kind, int together) {
 }
 
 static zero_result zp_order_end(zero_ctx *z) {
-    const zp_order *t = &z->trace[z->pass];
+    const zp_order *t = &z->order[z->pass];
     if (t->matched == t->nannounced) return ZERO_OK;
     const zero_turn *next = &t->announced[t->matched];
     return zp_ctx_fail(z, ZERO_ERR_STATE, "turn %d of %d has not come: %s of unit %d", t->matched,
@@ -129,14 +129,14 @@ static zero_result zp_order_end(zero_ctx *z) {
 static int zp_order_reductions(const zero_ctx *z, int u) {
     const int ends = z->live[u].reduced_last || u == z->layout.units;
     if (!z->layout.unit[u].numel) return 0;
-    if (z->adding != ZP_EACH_REDUCED || (ends && z->trace[ZERO_TRAIN].all_micro_steps)) return 1;
+    if (z->adding != ZP_EACH_REDUCED || (ends && z->order[ZERO_TRAIN].all_micro_steps)) return 1;
     return z->cfg.micro_steps;
 }
 
 /* Expects the announced order. Without one, expects that of a model of layers: up in forward, down
    in backward, with the units that are used more often in between. */
 static void zp_order_expect(zero_ctx *z, zero_pass kind) {
-    zp_order *t = &z->trace[kind];
+    zp_order *t = &z->order[kind];
     const int n = z->layout.units, backward = kind == ZERO_TRAIN;
     if (zp_order_load(t)) return;
     for (int leg = 0; leg < (backward ? 4 : 2); leg++)

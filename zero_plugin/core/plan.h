@@ -231,7 +231,7 @@ static void zp_plan_assign_buffers(zero_ctx *z) {
 /* Counts the gathers of every unit in one step of the expected order. */
 static void zp_plan_count_gathers(zero_ctx *z) {
     int fill[ZERO_PREFETCH_MOST + 2];
-    zp_order *t = &z->trace[ZERO_TRAIN];
+    zp_order *t = &z->order[ZERO_TRAIN];
     zp_buffers *pool = &z->pool[ZP_PARAM];
     const int passes = t->all_micro_steps ? 1 : z->cfg.micro_steps;
     for (int u = 0; u < z->layout.all; u++)
@@ -308,7 +308,7 @@ static zero_result zp_plan_alloc_units(zero_ctx *z) {
         z->pool[i].held_by = (int *)calloc(units, sizeof *z->pool[i].held_by);
         made &=
             z->pool[i].buffer && z->pool[i].held_by
-            && zp_order_reserve(&z->trace[i], zp_max(4 * units + 16, zp_plan_most_visits(z, i)));
+            && zp_order_reserve(&z->order[i], zp_max(4 * units + 16, zp_plan_most_visits(z, i)));
     }
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
@@ -341,7 +341,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_count_bytes(z);
     zp_plan_assign_buffers(z);
     for (int i = 0; i < 2; i++) /* the tensors may have changed after the announcement */
-        ZP_TRY(zp_order_check(z, z->trace[i].announced, z->trace[i].nannounced));
+        ZP_TRY(zp_order_check(z, z->order[i].announced, z->order[i].nannounced));
     zp_plan_count_gathers(z);
     z->param_end = z->pool[ZP_PARAM].bytes;
     ZP_TRY(zp_extra_call(z, ZP_ON_PLAN));
