@@ -74,11 +74,8 @@ static zero_result zp_life_join(zero_ctx *z, const zp_transport *row, const zero
 
 /* Resolves the settings and splits the groups. COLLECTIVE if it splits any. */
 static zero_result zp_life_resolve(zero_ctx *z) {
-    char text[ZP_TEXT_BYTES];
     ZP_TRY(zp_extra_resolve_settings(z, zp_table_missing));
-    if (zp_config_resolve(&z->cfg, z->all->crowd, text, sizeof text))
-        return zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
-    ZP_TRY(zp_extra_call(z, ZP_ON_CHECK));
+    ZP_TRY(zp_plan_check_settings(z));
     ZP_TRY(zp_extra_choose_rule(z));
     ZP_TRY(zp_extra_call(z, ZP_ON_SPLIT));
     ZP_TRY(zp_plan_apply_settings(z));

@@ -1,8 +1,7 @@
 /* config.h - the core's settings: one table of their ranges and of the meaning of 0
 
    A new setting is a field of zero_config and a row here, or a row in the table of a capability
-   (zp_extra.settings). Checks of several settings follow the table. These functions have no state:
-   they write errors to `text`. */
+   (zp_extra.settings). These functions have no state: they write errors to `text`. */
 #pragma once
 
 #include "arrays.h"
@@ -116,25 +115,12 @@ static zero_result zp_config_resolve_setting(const zp_setting *s, zero_config *c
     return ZERO_OK;
 }
 
-/* Replaces each 0 that depends on other settings, and checks settings against each other. `crowd`:
-   the group's. On an error, writes the message to `text`. */
-static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size_t bytes) {
-    const zero_scaler *scaler = &c->scaler;
+/* Replaces each 0 that depends on other settings. `crowd`: the group's. */
+static void zp_config_resolve(zero_config *c, int crowd) {
     if (c->prefetch == ZERO_NONE) c->prefetch = 0;
     if (!c->accumulation) c->accumulation = zp_policies[c->stage].accumulation;
     if (!c->grads)
         c->grads = c->micro_steps > 1 || c->type == ZERO_F32 ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
-    if (scaler->fixed == 0 && c->type != ZERO_F16) c->scaler.fixed = 1;
+    if (c->scaler.fixed == 0 && c->type != ZERO_F16) c->scaler.fixed = 1;
     c->threads = zp_lane_get_threads(c->threads, crowd);
-    text[0] = 0;
-    if (c->no_master && c->type != ZERO_BF16)
-        (void)snprintf(text, bytes,
-                       "no_master is set: weights can do without an f32 copy in BF16 alone");
-    else if (scaler->fixed == 0 && scaler->initial < scaler->minimum)
-        (void)snprintf(text, bytes, "scaler: initial %g is below minimum %g",
-                       (double)scaler->initial, (double)scaler->minimum);
-    else if (scaler->fixed == 0 && c->no_overflow_check)
-        (void)snprintf(text, bytes,
-                       "no_overflow_check is set, but a dynamic loss scale lives on overflows");
-    return text[0] ? ZERO_ERR_ARGUMENT : ZERO_OK;
 }

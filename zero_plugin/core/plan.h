@@ -6,6 +6,20 @@
 #include "order.h"
 #include "extra.h"
 
+/* Replaces each 0 that depends on other settings, and refuses settings that exclude each other. */
+static zero_result zp_plan_check_settings(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
+    zp_config_resolve(&z->cfg, z->all->crowd);
+    ZP_REFUSE(z, c->no_master && c->type != ZERO_BF16,
+              "no_master is set: weights can do without an f32 copy in BF16 alone");
+    ZP_REFUSE(z, c->scaler.fixed == 0 && c->scaler.initial < c->scaler.minimum,
+              "scaler: initial %g is below minimum %g", (double)c->scaler.initial,
+              (double)c->scaler.minimum);
+    ZP_REFUSE(z, c->scaler.fixed == 0 && c->no_overflow_check,
+              "no_overflow_check is set, but a dynamic loss scale lives on overflows");
+    return zp_extra_call(z, ZP_ON_CHECK);
+}
+
 static void zp_plan_set_array(zp_array *a, zero_type type, zp_share share) {
     a->type = type;
     a->share = share;
