@@ -229,34 +229,17 @@ static zero_result zp_build_allocate(zero_ctx *z) {
                z->pool[ZP_PARAM].bytes, z->pool[ZP_GRAD].bytes);
 }
 
-/* A member's field in your struct. */
-typedef struct zp_field {
-    size_t at;
-    int member;
-} zp_field;
-
-static int zp_build_compare_fields(const void *a, const void *b) {
-    const zp_field *x = (const zp_field *)a, *y = (const zp_field *)b;
-    if (x->at != y->at) return x->at < y->at ? -1 : 1;
-    return x->member - y->member;
-}
-
-/* Checks that a unit's tensors have different fields. `list`: memory for its members. */
-static zero_result zp_build_check_fields(zero_ctx *z, const zp_unit *x, zp_field *list) {
-    int n = 0;
-    for (int i = 0; i < x->members; i++) {
-        const zero_tensor_desc *d = &z->tensors[x->member[i].tensor].desc;
-        const zp_field field = {d->field, i};
-        if (!(d->flags & ZERO_BY_SLOT)) list[n++] = field;
-    }
-    qsort(list, (size_t)n, sizeof *list, zp_build_compare_fields);
-    for (int i = 1; i < n; i++) {
-        const int a = x->member[list[i - 1].member].tensor, b = x->member[list[i].member].tensor;
-        ZP_REFUSE(z, a != b && list[i - 1].at == list[i].at,
-                  "tensors %s and %s of unit %d have the same field (offset %zu)",
-                  z->tensors[a].desc.name, z->tensors[b].desc.name, (int)(x - z->layout.unit),
-                  list[i].at);
-    }
+/* Checks that no earlier tensor of the unit has the same field in your struct as member m. `last`,
+   by the first tensor of a field: 1 + the last member with this field. */
+static zero_result zp_build_check_field(zero_ctx *z, const zp_member *m, int *last) {
+    const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
+    if (d->flags & ZERO_BY_SLOT) return ZERO_OK;
+    int *at = &last[*zp_bind_place_of_field(z, d->field) - 1];
+    const zp_member *before = *at ? &z->layout.members[*at - 1] : m;
+    *at = 1 + (int)(m - z->layout.members);
+    ZP_REFUSE(z, before->unit == m->unit && before->tensor != m->tensor,
+              "tensors %s and %s of unit %d have the same field (offset %zu)",
+              z->tensors[before->tensor].desc.name, d->name, m->unit, d->field);
     return ZERO_OK;
 }
 
@@ -266,10 +249,10 @@ static zero_result zp_build_check_units(zero_ctx *z) {
     for (int u = 0; u < z->layout.units; u++)
         ZP_REFUSE(z, !z->layout.unit[u].announced,
                   "unit %d has no tensor, though units go up to %d", u, z->layout.units - 1);
-    zp_field *list = (zp_field *)calloc((size_t)z->layout.nmembers, sizeof *list);
-    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "fields of %d tensors", z->ntensors);
-    for (int u = 0; u < z->layout.all && !r; u++)
-        r = zp_build_check_fields(z, &z->layout.unit[u], list);
-    free(list);
+    int *last = (int *)calloc((size_t)z->ntensors, sizeof *last);
+    if (!last) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "fields of %d tensors", z->ntensors);
+    for (int i = 0; i < z->layout.nmembers && !r; i++)
+        r = zp_build_check_field(z, &z->layout.members[i], last);
+    free(last);
     return r;
 }
