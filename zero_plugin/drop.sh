@@ -48,11 +48,11 @@ if [ -e "$here/.git" ]; then
 fi
 version=$(sed -n 's/^#define ZERO_VERSION *"\(.*\)"/\1/p' "$here/zero_plugin.h")
 
-# Prints the settings of the parts that are left out, as rows of a macro.
+# Prints the settings of the parts that are left out, as rows of zp_table_missing.
 list_settings() {
     sed -n 's/^#include "zero_plugin\/\(.*\)" *\/\* \[\([a-z]*\)\].*/\2 \1/p' "$here/zero_plugin.cu" | while read -r part room; do
         case " $with " in *" $part "*) continue ;; esac
-        sed -n "s/^    \({ZP_SETTING(.*\),\$/    {\"$part\", \1}, \\\\/p" "$here/zero_plugin/$room"
+        sed -n "s/^    \({ZP_SETTING(.*\),\$/    {\"$part\", \1},/p" "$here/zero_plugin/$room"
     done
 }
 
@@ -82,7 +82,6 @@ write_unit() {
         if (name in written) fail(name " is included twice")
         written[name] = 1
         table = name ~ /^(table|transport|local)\.h$/
-        if (name == "table.h" && ENVIRON["settings"] != "") print "#define ZP_MISSING_SETTINGS \\\n" ENVIRON["settings"] "\n"
         while ((getline line < (rooms path)) > 0) {
             lines++
             if (line == "#pragma once") continue
@@ -96,6 +95,7 @@ write_unit() {
                 fail(name " includes " inner ", which comes later")
             }
             print line
+            if (line ~ / zp_table_missing\[\] = \{$/ && ENVIRON["settings"] != "") print ENVIRON["settings"]
         }
         if (!lines) fail(name " is missing")
         close(rooms path)

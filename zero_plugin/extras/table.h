@@ -19,12 +19,9 @@
 #define ZERO_OWN_EXTRA_ROWS
 #endif
 
-/* The settings of parts that drop.sh has left out; it writes them. */
-#ifndef ZP_MISSING_SETTINGS
-#define ZP_MISSING_SETTINGS
-#endif
+/* The settings of parts that drop.sh has left out. It writes them here. */
 static const zp_missing_setting zp_table_missing[] = {
-    ZP_MISSING_SETTINGS{NULL, ZP_LAST_SETTING},
+    {NULL, ZP_LAST_SETTING},
 };
 
 static const zp_extra_row zp_table_rows[] = {
