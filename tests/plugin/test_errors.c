@@ -192,14 +192,11 @@ static void errors_of_tensors(void) {
                        "unit 1 has no tensor, though units go up to 2");
     zero_destroy(z);
     z = small_create(NULL);
-    d = (zero_tensor_desc){"a", 4, .layers = 2, .field = 8};
-    test_check(!zero_tensor(z, &d), "layers of one tensor have one field");
-    d = (zero_tensor_desc){"b", 4, .unit = 2, .field = 8};
-    test_check(!zero_tensor(z, &d), "so may a tensor of another unit");
-    d = (zero_tensor_desc){"c", 4, .unit = 1, .field = 16};
-    test_check(!zero_tensor(z, &d), "another field");
-    d = (zero_tensor_desc){"d", 4, .unit = 2, .field = 8};
-    test_check(!zero_tensor(z, &d), "this is found by the build");
+    const zero_tensor_desc fields[] = {{"a", 4, .layers = 2, .field = 8}, /* units 0 and 1 */
+                                       {"b", 4, .unit = 2, .field = 8},
+                                       {"c", 4, .unit = 1, .field = 16},
+                                       {"d", 4, .unit = 2, .field = 8}};
+    test_check(!zero_tensors(z, fields, 4), "fields: %s", zero_last_error(z));
     small_expect_error(z, zero_build(z), ZERO_ERR_ARGUMENT, "zero_build",
                        "tensors b and d of unit 2 have the same field (offset 8)");
     zero_destroy(z);
