@@ -6,13 +6,13 @@
 /* Describes the all-gather of all ranks' verdicts. */
 static zp_op zp_verdict_op(zero_ctx *z) {
     zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_ALL_GATHER, 0);
-    const int apart = z->agreeing != z->data;
+    const int other = z->agreeing != z->data;
     op.group = z->agreeing;
-    if (apart) op.memory = &z->verdict_memory;
+    if (other) op.memory = &z->verdict_memory;
     op.unit = -1;
     op.type = ZERO_F32;
     op.shard = (size_t)zp_ctx_verdict_words(z) * sizeof(double) / sizeof(float);
-    op.target = apart ? 0 : z->verdict_at;
+    op.target = other ? 0 : z->verdict_at;
     op.source = op.target + (size_t)z->agreeing->rank * zp_comm_op_shard_bytes(&op);
     return op;
 }

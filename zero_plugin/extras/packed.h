@@ -17,11 +17,11 @@ typedef struct zp_packed_state {
     const zp_codec *codec[2];                    /* by side; NULL: as stored */
     size_t gathered_bytes, packed_bytes, errors; /* number of errors of this rank */
     zp_memory gathered;                          /* [nranks] quantized shards of a unit */
-    char *out, *in;      /* [packed_bytes] sent and received in a unit's reduction */
-    uint16_t *error;     /* [errors] bf16, for each unit hop after hop; NULL: no error feedback */
-    size_t *first_error; /* [layout.all] index of a unit's first error */
-    size_t apart;        /* distance in elements to the second copy; 0: no second copy */
-    zp_comm hop[2];      /* [0] inside nodes, or all ranks; [1] between nodes */
+    char *out, *in;       /* [packed_bytes] sent and received in a unit's reduction */
+    uint16_t *error;      /* [errors] bf16, for each unit hop after hop; NULL: no error feedback */
+    size_t *first_error;  /* [layout.all] index of a unit's first error */
+    size_t copy_distance; /* distance in elements to the second copy; 0: no second copy */
+    zp_comm hop[2];       /* [0] inside nodes, or all ranks; [1] between nodes */
     zp_part part[2];
     uint64_t number[2]; /* collectives of each hop so far */
     zero_message *list; /* [2 * nranks] */
@@ -69,7 +69,7 @@ static size_t zp_packed_hop_bytes(const zp_comm *data) {
 }
 
 static size_t zp_packed_error_bytes(const zp_packed_state *w) {
-    return (w->errors + w->apart) * sizeof *w->error;
+    return (w->errors + w->copy_distance) * sizeof *w->error;
 }
 
 /* QUANTIZED COLLECTIVES. A collective has a codec as a field.
@@ -133,9 +133,10 @@ static zero_result zp_packed_run(zp_stream *s, const zp_packed_args *a) {
                        node = {w->in, sent, op->shard, codec, local, nodes},
                        last = {w->in, packed, op->shard, codec, nodes > 1 ? nodes : local, 1};
     const zp_codec_kernels_encode_args first = {
-        all, base + op->source, w->out, op->type, local, error, control, beta, a->again, w->apart};
+        all,   base + op->source, w->out, op->type, local,
+        error, control,           beta,   a->again, w->copy_distance};
     const zp_codec_kernels_encode_args again = {node, NULL,    w->out, ZERO_F32, 1,
-                                                next, control, beta,   a->again, w->apart};
+                                                next, control, beta,   a->again, w->copy_distance};
     const zp_codec_kernels_decode_args mean = {
         last, op->memory->base + op->target, op->sum, op->type, op->scale, op->accumulate};
     ZP_TRY(zp_codec_kernels_encode_parts(s, &first));
@@ -258,7 +259,7 @@ static zero_result zp_packed_plan(zero_ctx *z) {
     }
     w->gathered_bytes = most[ZP_PARAM] * ranks;
     w->packed_bytes = most[ZP_GRAD] * ranks;
-    w->apart = z->cfg.type == ZERO_F16 && !z->cfg.no_overflow_check ? w->errors : 0;
+    w->copy_distance = z->cfg.type == ZERO_F16 && !z->cfg.no_overflow_check ? w->errors : 0;
     const size_t hops = w->packed_bytes ? zp_packed_hop_bytes(z->data) : 0;
     z->plan.packed_bytes = w->gathered_bytes + 2 * w->packed_bytes + zp_packed_error_bytes(w);
     z->plan.buffer_bytes += z->plan.packed_bytes + hops;
@@ -397,7 +398,7 @@ static zero_result zp_packed_move_state(zero_ctx *z, const zero_range *r, const 
     w->put |= !out;
     for (size_t at = 0, n; at < r->count; at += n) { /* through memory that the device reaches */
         float wide[ZP_CONVERT_BLOCK];
-        uint16_t *here = w->error + (z->report.fed ? w->apart : 0) + r->first + at;
+        uint16_t *here = w->error + (z->report.fed ? w->copy_distance : 0) + r->first + at;
         n = zp_min(ZP_STAGE_NUMEL, r->count - at);
         for (size_t i = 0, some; i < n && !out; i += some) {
             some = zp_min(ZP_CONVERT_BLOCK, n - i);
