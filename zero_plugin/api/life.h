@@ -263,22 +263,14 @@ void zero_destroy(zero_ctx *z) {
     zp_device_free_host(z->pinned);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
-    void *lists[] = {z->order[0].announced,
-                     z->order[1].announced,
-                     z->order[0].unit,
-                     z->order[1].unit,
-                     z->ranges[0],
-                     z->ranges[1],
-                     z->tensors,
-                     z->slots,
-                     z->aliases,
-                     z->bucket,
-                     z->ops,
-                     z->events,
-                     z->names,
-                     z->layer_slots,
-                     z->extents};
+    void *lists[] = {z->tensors, z->slots, z->aliases,     z->bucket, z->ops,
+                     z->events,  z->names, z->layer_slots, z->extents};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
+    for (int i = 0; i < 2; i++) {
+        free(z->order[i].announced);
+        free(z->order[i].unit);
+        free(z->ranges[i]);
+    }
     zp_device_end_recording(z->device.recorder);
     zp_events_close(z->device.recorder);
     zp_device_close(&z->device);
