@@ -8,7 +8,7 @@
      machine/   streams, events, copies and threads, on CUDA or on the CPU
      numbers/   types, element-wise kernels, update rules
      comm/      ranks, transports, collectives
-     core/      stages 0 to 3. It names nothing of offload/ and extras/
+     core/      stages 0 to 3. It names no capability: not in code, not in comments
      offload/   state in CPU memory or in a file
      extras/    capabilities that plug into the core, a row each; table.h lists them
      api/       the functions of the header
@@ -46,7 +46,7 @@
    more.
 
    WHERE SOMETHING NEW GOES
-     a capability  a row with its stations, in a file of its own: core/extra.h says how
+     a capability  a row with its settings, moments and stations, in a file of its own: core/extra.h
      a station     work of a pass or a step: a row of a table, at a place that core/extra.h lists
      a stage       a row of zp_policies in core/arrays.h, and its number in the header
      a codec       a row of zp_codecs in extras/codec.h, and its blocks in extras/codec_blocks.h
@@ -54,7 +54,8 @@
      a tier        a value of zero_tier, and a zp_tier of core/arrays.h; offload/offload.h has two
      a transport   a row; comm/comm.h has the contract, comm/transport.h says how to add your own
      an update rule  a body and a row in numbers/rules.h, and a name in zero_optimizer
-     a setting     a row of the table in core/config.h, and a field of zero_config
+     a setting     a field of zero_config, and a row of the table in core/config.h or of the
+                   capability that has it
      a function    the header, and the file of its subject in api/
      an event      a word of ZERO_EVENTS, and ZP_SLICE around the work */
 
@@ -101,7 +102,6 @@
 #include "zero_plugin/core/step.h"         /* zero_reduce and zero_step: agree, decide, update */
 #include "zero_plugin/core/weights.h"      /* parameters from weights that your code puts */
 #include "zero_plugin/core/runs.h"         /* elements of tensors, by the ranks that own them */
-#include "zero_plugin/core/state.h"        /* [state] tensors by name, and as state; its row */
 #include "zero_plugin/offload/uring.h"     /* [offload] io_uring, if the build has it */
 #include "zero_plugin/offload/file.h"      /* [offload] the file tier: pieces, checksums, threads */
 #include "zero_plugin/offload/file_ring.h" /* [offload] pieces of state between file and update */
@@ -114,6 +114,7 @@
 #include "zero_plugin/offload/gpu_update.h" /* [offload] state in CPU memory that the GPU updates */
 #include "zero_plugin/offload/offload_gpu.h"   /* [offload] offload next to a GPU: its row */
 #include "zero_plugin/offload/offload_build.h" /* [offload] what offload allocates; its row */
+#include "zero_plugin/extras/state.h"          /* [state] tensors by name, and as state */
 #include "zero_plugin/extras/codec.h" /* [packed] quantized numbers: codes, a scale per block */
 #include "zero_plugin/extras/codec_blocks.h"  /* [packed] one block: plain C and AVX-512 */
 #include "zero_plugin/extras/codec_kernels.h" /* [packed] kernels: encode, decode, add blocks */

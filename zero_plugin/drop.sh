@@ -61,13 +61,22 @@ if [ -e "$here/.git" ]; then
 fi
 version=$(sed -n 's/^#define ZERO_VERSION *"\(.*\)"/\1/p' "$here/zero_plugin.h")
 
+# Prints the settings of the parts that are left out, as rows of zp_table_missing.
+list_settings() {
+    sed -n 's/^#include "zero_plugin\/\(.*\)" *\/\* \[\([a-z]*\)\].*/\2 \1/p' "$here/zero_plugin.cu" | while read -r part room; do
+        case " $with " in *" $part "*) continue ;; esac
+        sed -n "s/^    \({ZP_SETTING(.*\),\$/    {\"$part\", \1},/p" "$here/zero_plugin/$room"
+    done
+}
+
 # zero_plugin.cu includes the rooms between #if __has_include and #else; `[part]` begins the comment of a
 # room that belongs to a part. A room includes only earlier rooms, which awk has written before; another
 # order is an error, and so is a room that includes one of a part that is left out. The rooms with tables
-# of rows (table.h, transport.h, local.h) lose the lines that name such a room. X_cpu.h and X_cuda.h are
-# inside X.h; without the part cuda, #error takes the place of the latter.
+# of rows (table.h, transport.h, local.h) lose the lines that name such a room, and table.h gets the
+# settings of such rooms. X_cpu.h and X_cuda.h are inside X.h; without the part cuda, #error takes the
+# place of the latter.
 write_unit() {
-    awk -v rooms="$here/zero_plugin/" -v with=" $with " '
+    settings=$(list_settings) awk -v rooms="$here/zero_plugin/" -v with=" $with " '
     function fail(text) { print "drop.sh: " text > "/dev/stderr"; failed = 1; exit 1 }
     function left_out(name,   n, i, of) { # a room of several parts is left out with all of them
         if (name ~ /_cuda\.h$/) part[name] = "cuda nccl"
@@ -105,6 +114,7 @@ write_unit() {
                 fail(name " includes " inner ", which comes later")
             }
             print line
+            if (line ~ / zp_table_missing\[\] = \{$/ && ENVIRON["settings"] != "") print ENVIRON["settings"]
         }
         if (!lines) fail(name " is missing")
         close(rooms path)

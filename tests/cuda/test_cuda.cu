@@ -357,7 +357,7 @@ static int cuda_crossed(host_run *h) {
     HOST_TRY(h, zero_query_stats(z, &now));
     HOST_TRY(h, zero_query_plan(z, &p));
     uint64_t down = (uint64_t)CUDA_STEPS * p.down_bytes, up = (uint64_t)CUDA_STEPS * p.up_bytes;
-    for (int u = 0; u < z->layout.all && z->cpu_updates; u++)
+    for (int u = 0; u < z->layout.all && z->offload->cpu_updates; u++)
         if (!zp_array_off_device(&z->array[ZP_PARAM], u))
             down += zp_array_part_bytes(&z->offload->twin[ZP_UP], u);
     if (k->more & CUDA_DELAYS) up = now.up_bytes; /* the last one is pending */
@@ -366,7 +366,7 @@ static int cuda_crossed(host_run *h) {
         test_rank_fail(h->rank, "%llu bytes down and %llu up, expected %llu and %llu",
                        (unsigned long long)now.down_bytes, (unsigned long long)now.up_bytes,
                        (unsigned long long)down, (unsigned long long)up);
-    const int leaves = k->more & CUDA_SENDS && z->cpu_updates && k->stage >= 2
+    const int leaves = k->more & CUDA_SENDS && z->offload->cpu_updates && k->stage >= 2
                        && !(z->adding == ZP_IN_PLACE) && !(k->more & CUDA_HALF);
     if (leaves && (p.grad_bytes || z->array[ZP_MEAN].bytes))
         test_rank_fail(h->rank, "%zu bytes of gradients are on the device", p.grad_bytes);

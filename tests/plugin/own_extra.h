@@ -11,15 +11,21 @@ enum { OWN_EXTRA_RANKS = 8 };
 /* One per rank of a process. Set `factor` before zero_build, and leave it until zero_destroy. */
 typedef struct own_extra_rank {
     float factor;       /* of every gradient; 0: the capability is off */
-    long reductions;    /* of units, since zero_build */
+    long reductions;    /* of units, since zero_build; these three are set by zero_destroy */
     long updates;       /* of units */
     long published;     /* of units, right after the update of the same unit */
-    int last;           /* the unit that was updated last */
     int builds, leaves; /* calls of zero_build and zero_destroy that came here */
 } own_extra_rank;
 static own_extra_rank own_extra_ranks[OWN_EXTRA_RANKS];
 
 static own_extra_rank *own_extra_mine(const zero_ctx *z) { return &own_extra_ranks[z->all->rank]; }
+
+/* What the row keeps of a context. */
+typedef struct own_extra_state {
+    long reductions, updates, published;
+    int last; /* the unit that was updated last */
+} own_extra_state;
+static own_extra_state *own_extra_of(const zero_ctx *z) { return (own_extra_state *)z->own; }
 static int own_extra_is_on(const zero_ctx *z) { return own_extra_mine(z)->factor != 0; }
 
 /* zero_create: refuses more ranks than there are counters. */
@@ -29,19 +35,21 @@ static zero_result own_extra_check(zero_ctx *z) {
     return ZERO_OK;
 }
 static zero_result own_extra_build(zero_ctx *z) {
-    own_extra_mine(z)->reductions = own_extra_mine(z)->updates = own_extra_mine(z)->published = 0;
     own_extra_mine(z)->builds++;
     return ZERO_OK;
 }
-static void own_extra_destroy(zero_ctx *z, int broken) {
-    (void)broken;
+static zero_result own_extra_destroy(zero_ctx *z) {
     own_extra_mine(z)->leaves++;
+    own_extra_mine(z)->reductions = own_extra_of(z)->reductions;
+    own_extra_mine(z)->updates = own_extra_of(z)->updates;
+    own_extra_mine(z)->published = own_extra_of(z)->published;
+    return ZERO_OK;
 }
 
 /* Station: counts each reduction of unit u. */
 static zero_result own_extra_count(zero_ctx *z, int u) {
     (void)u;
-    own_extra_mine(z)->reductions++;
+    own_extra_of(z)->reductions++;
     return ZERO_OK;
 }
 /* Station: scales this rank's shard of u's gradient, on the stream of gradients, once the sum over
@@ -54,12 +62,12 @@ static zero_result own_extra_scale(zero_ctx *z, int u) {
 
 /* Stations: count each update of unit u, and each publication that follows it. */
 static zero_result own_extra_update(zero_ctx *z, int u) {
-    own_extra_mine(z)->updates++;
-    own_extra_mine(z)->last = u;
+    own_extra_of(z)->updates++;
+    own_extra_of(z)->last = u;
     return ZERO_OK;
 }
 static zero_result own_extra_publish(zero_ctx *z, int u) {
-    own_extra_mine(z)->published += own_extra_mine(z)->last == u;
+    own_extra_of(z)->published += own_extra_of(z)->last == u;
     return ZERO_OK;
 }
 
@@ -73,9 +81,11 @@ static zp_extra own_extra_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
     x.name = "own";
-    x.check = own_extra_check;
-    x.build = own_extra_build;
-    x.destroy = own_extra_destroy;
+    x.state_bytes = sizeof(own_extra_state);
+    x.state_at = offsetof(zero_ctx, own);
+    x.call[ZP_ON_SPLIT] = own_extra_check;
+    x.call[ZP_ON_BUILD] = own_extra_build;
+    x.call[ZP_ON_DESTROY] = own_extra_destroy;
     x.stations = own_extra_stations;
     return x;
 }

@@ -192,6 +192,15 @@ static void errors_of_tensors(void) {
                        "unit 1 has no tensor, though units go up to 2");
     zero_destroy(z);
     z = small_create(NULL);
+    const zero_tensor_desc fields[] = {{"a", 4, .layers = 2, .field = 8}, /* units 0 and 1 */
+                                       {"b", 4, .unit = 2, .field = 8},
+                                       {"c", 4, .unit = 1, .field = 16},
+                                       {"d", 4, .unit = 2, .field = 8}};
+    test_check(!zero_tensors(z, fields, 4), "fields: %s", zero_last_error(z));
+    small_expect_error(z, zero_build(z), ZERO_ERR_ARGUMENT, "zero_build",
+                       "tensors b and d of unit 2 have the same field (offset 8)");
+    zero_destroy(z);
+    z = small_create(NULL);
     small_expect_error(z, zero_build(z), ZERO_ERR_STATE, "zero_build", "no tensor");
     zero_destroy(z);
 }

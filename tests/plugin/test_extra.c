@@ -100,10 +100,10 @@ static void extra_body(test_rank *r) {
         mine->step_stations = h.z->walk[ZP_STEP_WALK].n;
         (void)extra_train(&h, mine, values, run->numel);
     }
+    zero_destroy(h.z);
     mine->reductions = (int)own->reductions;
     mine->updates = (int)own->updates;
     mine->published = (int)own->published;
-    zero_destroy(h.z);
     if (!r->failed && (own->builds != 1 || own->leaves != 1))
         test_rank_fail(r, "build came %d times, destroy %d times", own->builds, own->leaves);
     free(values);

@@ -84,7 +84,7 @@ static void unit_expected(void) {
     static const int order[] = {0, 1, 2, 0, 0, 2, 1};
     const zero_config cfg = {.stage = 3};
     zero_ctx *z = small_build(&cfg);
-    const zp_order *t = &z->trace[ZERO_TRAIN];
+    const zp_order *t = &z->order[ZERO_TRAIN];
     test_check(t->n == 7 && !memcmp(t->unit, order, sizeof order), "%d gathers are expected", t->n);
     zero_destroy(z);
 }

@@ -71,19 +71,30 @@ static void unit_set(zero_config *cfg, const struct unit_setting *s, double valu
     if (s->form == 'd') *(double *)at = value;
 }
 
+/* Returns the number of a setting among those of the core and of all rows; -1: there is none. */
+static int unit_find_setting(const zero_ctx *z, size_t at) {
+    const zp_setting *s;
+    for (int i = 0; (s = zp_extra_setting(z, i)) != NULL; i++)
+        if (s->at == at) return i;
+    return -1;
+}
+
 static void unit_settings(void) {
     enum { SETTINGS = sizeof unit_setting / sizeof *unit_setting };
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
     zero_ctx *plain = small_create(NULL);
     char line[ZP_MAIL_BYTES], what[160], high[32];
-    test_check((int)ZP_SETTINGS == (int)SETTINGS, "%d settings", (int)ZP_SETTINGS);
+    test_check(zp_extra_setting(plain, SETTINGS - 1) && !zp_extra_setting(plain, SETTINGS),
+               "%d settings", (int)SETTINGS);
     for (int i = 0; i < SETTINGS; i++) {
         const struct unit_setting *s = &unit_setting[i];
         const int real = s->form == 'f' || s->form == 'd';
-        const double zero = zp_config_get_setting(&zp_settings[i], &plain->cfg);
+        const int n = unit_find_setting(plain, s->at);
+        if (!test_check(n >= 0, "no setting %s", s->name)) continue;
+        const double zero = zp_config_get_setting(zp_extra_setting(plain, n), &plain->cfg);
         const double value[] = {s->least - 1, s->least, s->most,
                                 real ? 1.5 * s->most : s->most + 1};
-        test_check(zp_agree_setting_line(plain, i, line, sizeof line)
+        test_check(zp_agree_setting_line(plain, n, line, sizeof line)
                        && (line[0] == 0) == s->differs
                        && (s->zero < 0 ? zero > 0 : zero == s->zero),
                    "%s: 0 is %g, ranks are told \"%s\"", s->name, zero, line);
@@ -155,19 +166,29 @@ static void unit_parts(void) {
     char expected[200];
     for (int i = 0; i < 5; i++) test_check(zp_extra_find(z, parts[i]) != NULL, "%s", parts[i]);
     zp_extra *const all = z->extras;
+    zp_missing_setting missing[64];
     zp_extra none[1];
+    int n = 0;
+    memset(missing, 0, sizeof missing);
     memset(none, 0, sizeof none);
+    for (const zp_extra *x = all; x->name; x++)
+        for (const zp_setting *s = x->settings; s && s->name && n < 63; s++) {
+            missing[n].part = x->name;
+            missing[n++].setting = *s;
+        }
+    test_check(n > 20, "%d settings of parts", n);
     z->extras = none;
-    test_check(!zp_life_check_parts(z), "defaults: %s", zero_last_error(z));
-    for (const zp_setting *s = zp_settings; s < zp_settings + ZP_SETTINGS; s++) {
+    test_check(!zp_extra_resolve_settings(z, missing), "defaults: %s", zero_last_error(z));
+    for (int i = 0; i < n; i++) {
         const zero_config was = z->cfg;
+        const zp_setting *s = &missing[i].setting;
         zp_config_set_setting(s, &z->cfg, s->form == ZP_REAL ? 0.5 : 7);
-        const zero_result r = s->bytes > 4 ? ZERO_OK : zp_life_check_parts(z);
+        const zero_result r = zp_extra_resolve_settings(z, missing);
         snprintf(expected, sizeof expected,
                  "%s: this copy of the plugin lacks \"%s\"; make drop DIR=... WITH=\"... %s\"",
-                 s->name, s->part ? s->part : "", s->part ? s->part : "");
-        test_check(s->part ? r == ZERO_ERR_UNSUPPORTED && strstr(zero_last_error(z), expected) : !r,
-                   "%s: %d, %s", s->name, (int)r, zero_last_error(z));
+                 s->name, missing[i].part, missing[i].part);
+        test_check(r == ZERO_ERR_UNSUPPORTED && strstr(zero_last_error(z), expected), "%s: %d, %s",
+                   s->name, (int)r, zero_last_error(z));
         z->cfg = was;
     }
     z->extras = all;

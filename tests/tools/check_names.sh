@@ -4,6 +4,7 @@
 #            plural s. base.h is exempt. Files of api/ define the public functions zero_... as well.
 #   layers   machine/, numbers/, comm/ and core/ use no function of offload/ and extras/, and include none of their files;
 #            api/ and extras/ use none of offload/, but for table.h
+#   words    core/ names no capability, in code or comments
 #   circles  no file includes itself through others
 # Exit code 1: one of them does not hold. The names at fault are printed.
 set -u
@@ -81,6 +82,16 @@ for file in zero_plugin/[!o]*/*.h; do # all folders but offload/
         $1 in upper { print file, $1 }' "$out/functions" -
 done >"$out/upward"
 if [ -s "$out/upward" ]; then failed=1; echo "files that use others of folders above them:"; sed 's/^/  /' "$out/upward"; fi
+
+# ---- words ----
+# Allowed are text in quotes, fields of zero_config, and pointers to the structs of rows and tiers.
+words='offload(s|ed|ing)?|packed|subgroups?|replicas?|muon|codecs?|quantiz[a-z]*|hpz|delayed|worlds?|matri(x|ces)|filed?[ -]tiers?|(in|to|from) the file|twins?'
+sed -E 's/"([^"\\]|\\.)*"//g; s/(^| )struct zp_[a-z_]+ \*[a-z]+;//; s/cfg\.[a-z_.]+//g' zero_plugin/core/*.h | grep -oiwE "($words)" | sort | uniq -c >"$out/words"
+if [ -s "$out/words" ]; then
+    failed=1; echo "words of capabilities in core/:"; sed 's/^/  /' "$out/words"
+    grep -niwE "($words)" zero_plugin/core/*.h | sed 's/^/  /'
+fi
+grep -qiwE "($words)" zero_plugin/offload/*.h zero_plugin/extras/*.h || { echo "the words of capabilities are in no file"; failed=1; }
 
 # ---- circles ----
 for file in zero_plugin/*/*.h; do

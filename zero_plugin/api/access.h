@@ -2,7 +2,7 @@
 #pragma once
 
 #include "life.h"
-#include "../core/state.h"
+#include "../extras/state.h"
 
 zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                              size_t count, float *out) {
@@ -15,7 +15,7 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
         ZP_TRY(zp_run_read(z, kind, &run, out ? out + done : NULL));
         done += run.numel;
     }
-    z->looked |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
+    z->peers_read |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
     return ZERO_OK;
 }
 
@@ -89,8 +89,8 @@ zero_result zero_state_begin(zero_ctx *z) {
     ZP_DO(z, zp_extra_sync(z)); /* prefetched gathers read memory that a put may write */
     ZP_TRY(zp_step_wait_report(z));
     ZP_DO(z, zp_comm_barrier(z->all)); /* after it no peer reads memory that a put may write */
-    zp_extra_begin_state(z);
-    z->put_seen = 0;
+    ZP_TRY(zp_extra_call(z, ZP_ON_STATE_BEGIN));
+    z->parameters_put = 0;
     z->phase = ZP_OPEN;
     return ZERO_OK;
 }
@@ -149,8 +149,8 @@ zero_result zero_state_end(zero_ctx *z, int changed) {
     ZP_ENTER(z, "zero_state_end", ZP_OPEN, ZP_NOT_OPEN);
     z->phase = ZP_IDLE;
     if (!changed) return ZERO_OK;
-    ZP_TRY(zp_weights_compute_all(z));
-    ZP_TRY(zp_extra_end_state(z));
+    ZP_TRY(zp_state_compute_weights(z));
+    ZP_TRY(zp_extra_call(z, ZP_ON_STATE_END));
     z->stepped = 0; /* the last step of another run is unknown */
-    return zp_observe_seal(z);
+    return zp_observe_parameters_changed(z);
 }

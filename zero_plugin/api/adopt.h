@@ -164,17 +164,18 @@ static zero_result zp_adopt_tensors(zero_ctx *z, zero_type type, float *values,
 /* Copies the weights, equal on all ranks. release NULL: arrays stay yours. */
 static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_type type,
                                 void (*release)(void *array)) {
-    int who = -1;
+    int failed_rank = -1;
     const void *const host[2] = {grads, params};
     zero_result r = zp_adopt_check(z, host, release != NULL, type, release);
     float *values = r ? NULL : (float *)malloc(3 * ZP_STAGE_NUMEL * sizeof *values);
     if (!r && !values) r = zp_ctx_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
-    const zero_result met = zp_ctx_check(z, zp_comm_agree(z->all, !r, &who));
+    const zero_result met = zp_ctx_check(z, zp_comm_agree(z->all, !r, &failed_rank));
     if (!r) r = met;
-    if (!r && who >= 0)
-        r = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "rank %d has not all arrays, or no memory", who);
+    if (!r && failed_rank >= 0)
+        r = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "rank %d has not all arrays, or no memory",
+                        failed_rank);
     zp_ctx_set_call(z, z->lent ? "zero_lend" : "zero_adopt");
-    if (!r) r = zp_extra_finish_update(z);
+    if (!r) r = zp_extra_call(z, ZP_ON_FINISH_UPDATE);
     if (!r) r = zp_ctx_check(z, zp_extra_sync(z));
     if (!r) r = zp_adopt_tensors(z, type, values, release);
     free(values);

@@ -94,7 +94,7 @@ static zero_result zp_lend_units(zero_ctx *z, zp_side side, const void *host) {
         if (hooks)
             ZP_TRY(gives ? zp_hook_forward_begin(z, u, NULL)
                          : zp_hook_backward_begin(z, u, NULL, NULL));
-        char *memory = gives ? zp_ctx_unit_shown(z, u) : zp_ctx_unit_memory(z, ZP_GRAD, u);
+        char *memory = gives ? zp_ctx_unit_pointer(z, u) : zp_ctx_unit_memory(z, ZP_GRAD, u);
         for (const zp_member *m = x->member; m < x->member + x->members; m++) {
             uint64_t *hash = gives ? zp_observe_lent(z, m) : NULL;
             if (hash) *hash = ZP_HASH_EMPTY;
@@ -106,7 +106,7 @@ static zero_result zp_lend_units(zero_ctx *z, zp_side side, const void *host) {
 }
 
 static zero_result zp_lend_give_all(zero_ctx *z, const void *params) {
-    ZP_TRY(zp_extra_finish_update(z));
+    ZP_TRY(zp_extra_call(z, ZP_ON_FINISH_UPDATE));
     ZP_TRY(zp_hook_pass_begin(z, ZERO_EVAL, 0, 1));
     ZP_TRY(zp_lend_units(z, ZP_PARAM, params));
     return zp_hook_pass_end(z);

@@ -72,20 +72,15 @@ static zero_result zp_life_join(zero_ctx *z, const zp_transport *row, const zero
     return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
 }
 
-/* Refuses settings other than the defaults that need a capability which this copy lacks. */
-static zero_result zp_life_check_parts(zero_ctx *z) {
-    for (const zp_setting *s = zp_settings; s < zp_settings + ZP_SETTINGS; s++)
-        if (s->part && (float)zp_config_get_setting(s, &z->cfg) != (float)s->zero)
-            ZP_TRY(zp_extra_need(z, s->part, s->name));
-    return z->cfg.trace ? zp_extra_need(z, "trace", "trace") : ZERO_OK;
-}
-
 /* Resolves the settings and splits the groups. COLLECTIVE if it splits any. */
 static zero_result zp_life_resolve(zero_ctx *z) {
+    ZP_TRY(zp_extra_resolve_settings(z, zp_table_missing));
+    if (z->cfg.trace) ZP_TRY(zp_extra_need(z, "trace", "trace"));
+    ZP_TRY(zp_plan_check_settings(z));
     ZP_TRY(zp_extra_choose_rule(z));
-    ZP_TRY(zp_extra_check(z));
-    zp_plan_apply_settings(z);
-    return zp_extra_resolve(z);
+    ZP_TRY(zp_extra_call(z, ZP_ON_SPLIT));
+    ZP_TRY(zp_plan_apply_settings(z));
+    return zp_extra_call(z, ZP_ON_CHOSEN);
 }
 
 /* Logs the transport's warning, and that numbers are flushed to 0, which changes the weights. */
@@ -113,22 +108,15 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->maker = getpid();
     z->phase = ZP_NEW;
     z->call = "zero_create";
-    z->world = z->data = z->all = &z->group[ZP_ALL];
-    z->all->nranks = z->together = z->nreplicas = 1;
+    z->agreeing = z->data = z->all = &z->group[ZP_ALL];
+    z->all->nranks = z->pass_micro_steps = z->ncopies = 1;
     z->open_gradients = zp_build_open_gradients;
     z->agree = zp_verdict_agree;
-    zp_extra_init(z);
-    char text[ZP_TEXT_BYTES];
-    zero_result r = zp_ctx_check(z, zp_device_open(&z->device));
+    zero_result r = zp_extra_call(z, ZP_ON_CREATE);
+    if (!r) r = zp_ctx_check(z, zp_device_open(&z->device));
     if (r && row && row->refuse) row->refuse(comm, z->text);
     if (!r) r = zp_life_join(z, row, comm);
-    if (!r
-        && zp_config_resolve(&z->cfg, z->all->crowd, text,
-                             sizeof text)) /* zero_destroy notifies peers */
-        r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
-    if (!r) r = zp_life_check_parts(z);
-    if (!r) r = zp_extra_refuse(z);
-    if (!r) r = zp_life_resolve(z);
+    if (!r) r = zp_life_resolve(z); /* on an error, zero_destroy notifies peers */
     z->grads_unstated = !cfg->grads && z->cfg.type != ZERO_F32 && z->cfg.micro_steps > 1;
     if (r) return z->dead = r;
     return cfg->log ? zp_life_warn(z, cfg) : ZERO_OK;
@@ -138,9 +126,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
 static zero_result zp_life_plan(zero_ctx *z) {
     if (z->phase != ZP_NEW || z->planned) return ZERO_OK;
     ZP_TRY(zp_plan_make(z));
-    z->nranges[0] = z->nranges[1] = 0;
-    ZP_TRY(zp_extra_add_state(z));
-    z->plan.context_bytes = zp_build_context_bytes(z);
+    z->plan.context_bytes += zp_build_context_bytes(z);
     z->planned = 1;
     return ZERO_OK;
 }
@@ -170,7 +156,7 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
 /* Sets the KEEP unit's memory, which never moves. */
 static void zp_life_set_kept_pointers(zero_ctx *z, void *params, void *grads) {
     const int u = z->layout.units;
-    zp_pointer_set_unit(z, ZP_PARAM, u, zp_ctx_unit_shown(z, u), params);
+    zp_pointer_set_unit(z, ZP_PARAM, u, zp_ctx_unit_pointer(z, u), params);
     zp_pointer_set_unit(z, ZP_GRAD, u, zp_ctx_unit_memory(z, ZP_GRAD, u), grads);
 }
 
@@ -203,8 +189,8 @@ zero_result zero_build(zero_ctx *z) {
     if (!r) r = zp_build_check_units(z);
     if (r) return z->dead = r; /* except MEMORY, all ranks have agreed on the error */
     ZP_TRY(zp_build_allocate(z));
-    for (int u = 0; u < z->layout.all; u++) z->live[u].update = zp_step_update_in_place;
-    ZP_TRY(zp_extra_build(z));
+    for (int u = 0; u < z->layout.all; u++) z->live[u].updater = &zp_step_in_place;
+    ZP_TRY(zp_extra_call(z, ZP_ON_BUILD));
     ZP_TRY(zp_extra_lay_walks(z, zp_step_walks));
     z->phase = ZP_IDLE;
     for (int i = 0; i < z->nslots; i++) zp_life_link_slot(z, i);
@@ -218,9 +204,9 @@ zero_result zero_build(zero_ctx *z) {
 }
 
 /* Sets a field of the caller to NULL, unless the caller has changed that pointer. */
-static void zp_life_end_field(char *field, uintptr_t shown) {
+static void zp_life_end_field(char *field, uintptr_t last_pointer) {
     static char *const none = NULL;
-    if (!memcmp(field, &shown, sizeof shown)) memcpy(field, &none, sizeof none);
+    if (!memcmp(field, &last_pointer, sizeof last_pointer)) memcpy(field, &none, sizeof none);
 }
 
 /* Clears the caller's pointers to memory that is freed here. A slot whose array was not adopted
@@ -234,9 +220,9 @@ static void zp_life_end_pointers(zero_ctx *z) {
         const zp_tensor *t = &z->tensors[i / 2];
         char *host = (char *)z->adopted[i % 2];
         if (host && !(t->desc.flags & ZERO_BY_SLOT))
-            zp_life_end_field(host + t->desc.field, t->shown[i % 2]);
+            zp_life_end_field(host + t->desc.field, t->last_pointer[i % 2]);
         for (int k = t->aliases; k && host; k = z->aliases[k - 1].next)
-            zp_life_end_field(host + z->aliases[k - 1].field, t->shown[i % 2]);
+            zp_life_end_field(host + z->aliases[k - 1].field, t->last_pointer[i % 2]);
     }
 }
 
@@ -244,7 +230,7 @@ static void zp_life_end_pointers(zero_ctx *z) {
 static void zp_life_finish_lanes(zero_ctx *z) {
     for (int i = 0; i < 2; i++) zp_device_finish_stream(&z->stream[i]);
     zp_device_finish_stream(&z->updates);
-    zp_extra_finish(z);
+    zp_extra_call_all(z, ZP_ON_FINISH);
 }
 
 /* Returns whether the context failed or is inside a step: peers must not wait for it. */
@@ -256,34 +242,36 @@ static int zp_life_is_broken(const zero_ctx *z) {
 void zero_destroy(zero_ctx *z) {
     if (!z || z->maker != getpid()) return;
     zp_ctx_set_call(z, "zero_destroy");
-    const int broken = zp_life_is_broken(z);
+    z->broken = zp_life_is_broken(z);
     /* peers may continue with zero_build: do not delay them for long */
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && z->phase == ZP_NEW; g++)
         g->timeout_s = fmin(g->timeout_s, ZP_UNBUILT_S);
     /* first, because this rank's streams wait for it */
-    for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && broken; g++)
+    for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && z->broken; g++)
         zp_comm_abort(g, z->text[0] ? z->text : "it gave up its context");
-    if (broken) zp_extra_abort(z);
-    zp_extra_abandon(z);
+    if (z->broken) zp_extra_call_all(z, ZP_ON_ABORT);
+    zp_extra_call_all(z, ZP_ON_ABANDON);
     zp_life_finish_lanes(z);
     zp_life_end_pointers(z);
-    zp_extra_stop(z);
     for (int i = 0; i < 2; i++) zp_device_close_stream(&z->stream[i]);
     zp_device_close_stream(&z->compute);
     zp_device_close_stream(&z->updates);
     for (int i = 0; i < z->nevents; i++) zp_device_close_event(&z->events[i]);
     zp_events_deliver(z->device.recorder); /* the remaining events */
-    zp_extra_destroy(z, broken);
-    zp_ctx_close_groups(z, broken);
+    zp_extra_call_all(z, ZP_ON_DESTROY);
+    zp_ctx_close_groups(z);
     zp_device_free(z->arena);
     zp_device_free_host(z->pinned);
     zp_plan_close(z);
     for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
-    void *lists[] = {z->trace[0].turn, z->trace[1].turn, z->trace[0].unit, z->trace[1].unit,
-                     z->ranges[0],     z->ranges[1],     z->tensors,       z->slots,
-                     z->aliases,       z->bucket,        z->ops,           z->events,
-                     z->names,         z->layer_slots,   z->extents};
+    void *lists[] = {z->tensors, z->slots, z->aliases,     z->bucket, z->ops,
+                     z->events,  z->names, z->layer_slots, z->extents};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
+    for (int i = 0; i < 2; i++) {
+        free(z->order[i].announced);
+        free(z->order[i].unit);
+        free(z->ranges[i]);
+    }
     zp_device_close(&z->device);
     free(z);
 }
@@ -346,7 +334,7 @@ zero_result zero_reduce(zero_ctx *z) {
     ZP_UNTIMELY(z, !z->scale_asked && z->cfg.scaler.fixed != 1,
                 "the loss scale was not asked for: the loss must be multiplied by zero_loss_scale "
                 "before backward");
-    ZP_TRY(zp_extra_check_turn(z, 1));
+    ZP_TRY(zp_extra_call(z, ZP_ON_REDUCE));
     z->scale_asked = 0;
     ZP_TRY(zp_step_walk(z, ZP_AGREEMENT_WALK));
     z->phase = ZP_REDUCED;
@@ -356,7 +344,7 @@ zero_result zero_reduce(zero_ctx *z) {
 zero_result zero_norm(zero_ctx *z, double *norm) {
     ZP_ENTER(z, "zero_norm", ZP_REDUCED, "the norm is there between zero_reduce and zero_step");
     ZP_REFUSE(z, !norm, "norm is NULL");
-    ZP_TRY(zp_extra_check_turn(z, 0));
+    ZP_TRY(zp_extra_call(z, ZP_ON_AGREED));
     ZP_DO(z, zp_device_wait_event(&z->compute, z->agreed));
     ZP_TRY(zp_step_send_report(z));
     ZP_TRY(zp_step_wait_report(z));
@@ -379,20 +367,20 @@ static zero_result zp_life_check_hyper(zero_ctx *z, const zero_hyper *h) {
 zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
     ZP_ENTER(z, "zero_step", ZP_REDUCED, "zero_reduce comes first");
     ZP_TRY(zp_life_check_hyper(z, h));
-    ZP_TRY(zp_extra_check_turn(z, 0));
+    ZP_TRY(zp_extra_call(z, ZP_ON_AGREED));
     return zp_step_run(z, 1, h);
 }
 
 zero_result zero_skip_step(zero_ctx *z) {
     const zero_hyper none = {0, 0, 0, 0, 0, 0};
     ZP_ENTER(z, "zero_skip_step", ZP_REDUCED, "zero_reduce comes first");
-    ZP_TRY(zp_extra_check_turn(z, 0));
+    ZP_TRY(zp_extra_call(z, ZP_ON_AGREED));
     return zp_step_run(z, 2, &none);
 }
 
 zero_result zero_apply_pending(zero_ctx *z) {
     ZP_ENTER(z, "zero_apply_pending", ZP_IDLE, "a pending update is applied between steps");
-    return zp_extra_finish_update(z);
+    return zp_extra_call(z, ZP_ON_FINISH_UPDATE);
 }
 
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {

@@ -8,20 +8,21 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_t
     ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "no such pass: %d", (int)kind);
     ZP_REFUSE(z, micro && (micro != ZERO_TOGETHER || kind == ZERO_EVAL),
               "micro is %d, expected 0, or ZERO_TOGETHER of a training pass", micro);
-    ZP_REFUSE(z, n < 0 || n > ZP_TURNS || (n && !turns), "%d turns, expected 0..%d", n, ZP_TURNS);
+    ZP_REFUSE(z, n < 0 || n > ZP_ANNOUNCED_CALLS || (n && !turns), "%d turns, expected 0..%d", n,
+              ZP_ANNOUNCED_CALLS);
     ZP_TRY(zp_life_plan(z));
     ZP_TRY(zp_order_check(z, turns, n));
-    zp_order *t = &z->trace[kind];
+    zp_order *t = &z->order[kind];
     zero_turn *own = n ? (zero_turn *)calloc((size_t)n, sizeof *own) : NULL;
     if ((n && !own) || !zp_order_reserve(t, (size_t)n)) {
         free(own);
         return zp_ctx_fail(z, ZERO_ERR_MEMORY, "an order of %d turns", n);
     }
     if (n) memcpy(own, turns, (size_t)n * sizeof *own);
-    free(t->turn);
-    t->turn = own;
-    t->turns = n;
-    t->together = n && micro == ZERO_TOGETHER;
+    free(t->announced);
+    t->announced = own;
+    t->nannounced = n;
+    t->all_micro_steps = n && micro == ZERO_TOGETHER;
     z->planned = 0;
     if (z->phase == ZP_NEW) return ZERO_OK;
     zp_order_expect(z, kind);

@@ -138,6 +138,7 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     if (d->same_as) return zp_tensor_add_alias(z, &t.desc);
     zp_tensor_resolve(&t);
     ZP_TRY(zp_tensor_check(z, &t.desc));
+    zp_tensor_resolve(&t);
     ZP_TRY(zp_extra_tensor(z, &t));
     if (d->param || d->grad) t.desc.flags |= ZERO_BY_SLOT;
     const int slots = z->nslots;

@@ -77,23 +77,25 @@ zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     zp_events_deliver(z->device.recorder);
     ZP_TRY(zp_step_wait_report(z)); /* up to the last step, or norm */
     z->device.exposed_s = exposed;  /* this wait is not a wait of training */
-    memset(stats, 0, sizeof *stats);
-    stats->param_bytes = p->param_bytes;
-    stats->grad_bytes = p->grad_bytes;
-    stats->optimizer_bytes = p->optimizer_bytes;
-    stats->buffer_bytes = p->buffer_bytes;
-    stats->allocated_bytes = m.allocated_bytes + z->private_bytes;
-    stats->sent_bytes = m.sent_bytes;
-    stats->mapped_bytes = m.mapped_bytes;
-    stats->reductions = m.reductions;
-    stats->gathers = m.gathers;
-    stats->steps = (uint64_t)z->report.steps;
-    stats->skipped = (uint64_t)z->report.skipped;
-    stats->exposed_s = exposed;
-    stats->hooks_s = z->hooks_s;
-    stats->verdict_bytes = m.verdict_bytes;
-    stats->control_bytes = m.control_bytes;
-    stats->gather_bytes = m.gather_bytes;
-    zp_extra_stats(z, stats);
+    zero_stats *now = &z->stats;
+    memset(now, 0, sizeof *now);
+    now->param_bytes = p->param_bytes;
+    now->grad_bytes = p->grad_bytes;
+    now->optimizer_bytes = p->optimizer_bytes;
+    now->buffer_bytes = p->buffer_bytes;
+    now->allocated_bytes = m.allocated_bytes + z->private_bytes;
+    now->sent_bytes = m.sent_bytes;
+    now->mapped_bytes = m.mapped_bytes;
+    now->reductions = m.reductions;
+    now->gathers = m.gathers;
+    now->steps = (uint64_t)z->report.steps;
+    now->skipped = (uint64_t)z->report.skipped;
+    now->exposed_s = exposed;
+    now->hooks_s = z->hooks_s;
+    now->verdict_bytes = m.verdict_bytes;
+    now->control_bytes = m.control_bytes;
+    now->gather_bytes = m.gather_bytes;
+    ZP_TRY(zp_extra_call(z, ZP_ON_STATS));
+    *stats = *now;
     return ZERO_OK;
 }

@@ -156,9 +156,9 @@ ZP_UNUSED static zero_result zp_board_compare_envelopes(zp_comm *g, int rank,
                         (unsigned long long)mine->bytes);
 }
 
-static zero_result zp_board_report_peer(zp_comm *g, int rank, int told, const char *why) {
+static zero_result zp_board_report_peer(zp_comm *g, int rank, int result, const char *why) {
     char name[ZP_RANK_TEXT];
-    if (told == ZERO_ERR_MISMATCH) return zp_comm_fail(g, ZERO_ERR_MISMATCH, "%s", why);
+    if (result == ZERO_ERR_MISMATCH) return zp_comm_fail(g, ZERO_ERR_MISMATCH, "%s", why);
     if (rank < 0) return zp_comm_fail(g, ZERO_ERR_PEER, "%s", why);
     return zp_comm_fail(g, ZERO_ERR_PEER, "%s failed: %s", zp_board_print_rank(g, rank, name), why);
 }
@@ -233,7 +233,7 @@ static zero_result zp_board_find_missing(const zp_op *op, int end, int *missing)
     const zp_local_ranks *s = zp_board_ranks_of(g);
     zp_board *b = zp_board_of(s);
     zp_line *lines = b->lines[op->channel];
-    const int told = zp_board_with_failure(g) != NULL;
+    const int failed = zp_board_with_failure(g) != NULL;
     char name[ZP_RANK_TEXT];
     int gone = -1;
     *missing = -1;
@@ -246,7 +246,7 @@ static zero_result zp_board_find_missing(const zp_op *op, int end, int *missing)
         } else if (!end)
             ZP_TRY(zp_board_compare_calls(g, s->rank_of[p], &lines[p].call, &lines[s->me].call));
     }
-    if (told && *missing >= 0) return zp_board_check_abort(g);
+    if (failed && *missing >= 0) return zp_board_check_abort(g);
     if (gone < 0) return ZERO_OK;
     return zp_comm_fail(g, ZERO_ERR_PEER, "%s destroyed its context before %s",
                         zp_board_print_rank(g, s->rank_of[gone], name),

@@ -239,16 +239,16 @@ static int zp_collectives_compare_colours(const void *a, const void *b) {
 /* Returns this rank's place in the parts that the colours make. `mail` has every rank's colour and
    key. The colours are sorted in the memory of the message list. */
 static zp_cut zp_collectives_find_part(const zero_group *of, int colour) {
-    const int32_t *said = (const int32_t *)(const void *)of->group.mail;
+    const int32_t *pairs = (const int32_t *)(const void *)of->group.mail;
     const int me = of->group.rank, n = of->group.nranks;
     int32_t *colours = (int32_t *)(void *)of->list;
     zp_cut cut = {0, -1, 0, 0, NULL};
     for (int r = 0; r < n; r++) {
-        colours[r] = said[2 * r];
-        if (said[2 * r] != colour || colour < 0) continue;
+        colours[r] = pairs[2 * r];
+        if (pairs[2 * r] != colour || colour < 0) continue;
         cut.nranks++;
-        cut.rank +=
-            said[2 * r + 1] < said[2 * me + 1] || (said[2 * r + 1] == said[2 * me + 1] && r < me);
+        cut.rank += pairs[2 * r + 1] < pairs[2 * me + 1]
+                    || (pairs[2 * r + 1] == pairs[2 * me + 1] && r < me);
     }
     qsort(colours, (size_t)n, sizeof *colours, zp_collectives_compare_colours);
     for (int r = 0; r < n; r++) {

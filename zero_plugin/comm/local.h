@@ -221,8 +221,9 @@ static zero_result zp_local_join_ranks(zp_comm *g, const zero_comm *given) {
 static zero_result zp_local_join(zp_comm *g, const zero_comm *given) {
     if (given->kind == ZERO_COMM_SELF) return zp_local_join_self(g);
     const zero_result r = zp_local_join_ranks(g, given);
-    const int told = g->own && zp_board_ranks_of(g)->board; /* then zero_destroy reports to peers */
-    if (r && !told) zp_local_refuse(given, g->failure->text);
+    const int joined =
+        g->own && zp_board_ranks_of(g)->board; /* then zero_destroy reports to peers */
+    if (r && !joined) zp_local_refuse(given, g->failure->text);
     return r;
 }
 

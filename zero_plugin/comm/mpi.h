@@ -312,20 +312,20 @@ static zero_result zp_mpi_find_node(zp_comm *g, zp_node *mine) {
 }
 
 /* Checks that all nodes have the same number of ranks: node_size, if that is set. */
-static zero_result zp_mpi_check_even_nodes(zp_comm *g, const zp_node *said, int node_size) {
-    const int n = said->ranks, nodes = g->nranks / n;
+static zero_result zp_mpi_check_even_nodes(zp_comm *g, const zp_node *all, int node_size) {
+    const int n = all->ranks, nodes = g->nranks / n;
     for (int r = 0; r < g->nranks; r++)
-        if (said[r].asked != said->asked)
+        if (all[r].asked != all->asked)
             return zp_comm_fail(g, ZERO_ERR_MISMATCH,
-                                "comm.node_size is %d on rank 0, %d on rank %d", said->asked,
-                                said[r].asked, r);
+                                "comm.node_size is %d on rank 0, %d on rank %d", all->asked,
+                                all[r].asked, r);
     for (int r = 0; r < g->nranks; r++) {
-        if (said[r].ranks != n || n > ZP_LOCAL_MAX)
+        if (all[r].ranks != n || n > ZP_LOCAL_MAX)
             return zp_comm_fail(
                 g, ZERO_ERR_ARGUMENT,
                 "nodes of %d ranks (rank 0) and of %d (rank %d): every node needs the same number, "
                 "at most %d; launch as many ranks on every machine, or set comm.node_size",
-                n, said[r].ranks, r, ZP_LOCAL_MAX);
+                n, all[r].ranks, r, ZP_LOCAL_MAX);
         if (node_size && n != node_size)
             return zp_comm_fail(
                 g, ZERO_ERR_ARGUMENT,
@@ -342,18 +342,18 @@ static zero_result zp_mpi_check_even_nodes(zp_comm *g, const zp_node *said, int 
 static zero_result zp_mpi_find_nodes(zp_comm *g, int node_size) {
     zp_mpi *m = zp_mpi_nodes_of(g);
     zp_node mine = {0, g->rank, 0, node_size};
-    const zp_node *said = (const zp_node *)(const void *)g->mail;
+    const zp_node *all = (const zp_node *)(const void *)g->mail;
     const zp_op op = zp_comm_host_op(g, ZP_EXCHANGE, -1, sizeof mine);
     ZP_TRY(zp_comm_check_node_size(g, node_size));
     ZP_TRY(zp_mpi_find_node(g, &mine));
     ZP_TRY(zp_mpi_exchange(&op, &mine));
-    ZP_TRY(zp_mpi_check_even_nodes(g, said, node_size));
+    ZP_TRY(zp_mpi_check_even_nodes(g, all, node_size));
     g->node_size = m->ranks.n = mine.ranks;
     m->ranks.me = mine.place;
     int *number = m->last; /* indexed by a node's lowest rank, which comes first */
     for (int r = 0; r < g->nranks; r++) {
-        if (said[r].first == r) number[r] = m->nnodes++;
-        const int at = number[said[r].first] * mine.ranks + said[r].place;
+        if (all[r].first == r) number[r] = m->nnodes++;
+        const int at = number[all[r].first] * mine.ranks + all[r].place;
         m->node_rank[at] = r;
         g->scattered |= r != at;
     }

@@ -85,9 +85,9 @@ static zero_result zp_mpi_nodes_check_abort(zp_comm *g) {
     if (!found) return ZERO_OK;
     ZP_MPI(g, MPI_Mrecv(text, (int)sizeof text, MPI_BYTE, &message, &status));
     text[sizeof text - 1] = 0;
-    const int source = status.MPI_SOURCE, told = status.MPI_TAG;
-    zp_board_abort_as(m->ranks.board, source, (zero_result)told, text);
-    return zp_board_report_peer(g, source, told, text);
+    const int source = status.MPI_SOURCE, result = status.MPI_TAG;
+    zp_board_abort_as(m->ranks.board, source, (zero_result)result, text);
+    return zp_board_report_peer(g, source, result, text);
 }
 
 /* Reports a failure to this node's ranks. The node's first failed rank also reports to the other

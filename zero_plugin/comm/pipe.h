@@ -23,7 +23,7 @@ typedef struct zp_pipe_slot {
 } zp_pipe_slot; /* its piece follows */
 static_assert(sizeof(zp_pipe_slot) == 64, "a piece begins on a line");
 
-enum { ZP_PIPE_EMPTY = 0, ZP_PIPE_SHOWN, ZP_PIPE_TAKEN };
+enum { ZP_PIPE_EMPTY = 0, ZP_PIPE_FULL, ZP_PIPE_TAKEN };
 typedef struct zp_pipe {
     uint32_t written;
     unsigned char pad[60];
@@ -122,7 +122,7 @@ static int zp_pipe_send(zp_stream *str, const zp_swap *x, const zero_message *m,
         slot->envelope = mine;
         slot->data = (const char *)m->data;
         if (!direct) memcpy(slot + 1, (const char *)m->data + at->bytes, n);
-        __atomic_store_n(&p->state, ZP_PIPE_SHOWN, __ATOMIC_RELEASE);
+        __atomic_store_n(&p->state, ZP_PIPE_FULL, __ATOMIC_RELEASE);
         at->bytes += n;
         moved = at->begun = 1;
         __atomic_store_n(&p->written, written + 1, __ATOMIC_RELEASE);
@@ -141,10 +141,10 @@ static int zp_pipe_receive(zp_stream *str, const zp_swap *x, const zero_message 
     int moved = 0;
     while (!at->done) {
         const uint32_t read = p->read, written = __atomic_load_n(&p->written, __ATOMIC_ACQUIRE);
-        uint32_t shown = ZP_PIPE_SHOWN;
+        uint32_t full = ZP_PIPE_FULL;
         if (read == written) return moved;
         if (direct
-            && !__atomic_compare_exchange_n(&p->state, &shown, ZP_PIPE_TAKEN, 0, __ATOMIC_ACQ_REL,
+            && !__atomic_compare_exchange_n(&p->state, &full, ZP_PIPE_TAKEN, 0, __ATOMIC_ACQ_REL,
                                             __ATOMIC_ACQUIRE))
             return moved;
         const zp_pipe_slot *slot = zp_pipe_slot_at(s, p, read);
@@ -192,12 +192,12 @@ static int zp_pipe_advance_messages(zp_stream *str, const zp_swap *x, zp_moving 
 static void zp_pipe_empty_slots(const zp_swap *x, const zp_moving *at) {
     const zp_local_ranks *s = zp_board_ranks_of(x->group);
     for (int i = 0; i < x->n && zp_pipe_is_direct(s); i++) {
-        uint32_t *state = &zp_pipe_between(s, s->me, x->list[i].peer)->state, shown = ZP_PIPE_SHOWN;
+        uint32_t *state = &zp_pipe_between(s, s->me, x->list[i].peer)->state, full = ZP_PIPE_FULL;
         if (!x->list[i].sends || at[i].done || !at[i].begun) continue;
-        while (!__atomic_compare_exchange_n(state, &shown, ZP_PIPE_EMPTY, 0, __ATOMIC_ACQ_REL,
+        while (!__atomic_compare_exchange_n(state, &full, ZP_PIPE_EMPTY, 0, __ATOMIC_ACQ_REL,
                                             __ATOMIC_ACQUIRE)) {
-            if (shown == ZP_PIPE_EMPTY) break;
-            shown = ZP_PIPE_SHOWN;
+            if (full == ZP_PIPE_EMPTY) break;
+            full = ZP_PIPE_FULL;
             zp_nap();
         }
     }

@@ -1,7 +1,7 @@
 /* agree.h - compares data that must be the same on all ranks, before the ranks use it */
 #pragma once
 
-#include "ctx.h"
+#include "extra.h"
 
 /* Returns the first rank whose part of the last exchange differs from rank 0's; 0: none. */
 static int zp_agree_first_difference(const zp_comm *g, size_t bytes) {
@@ -38,15 +38,15 @@ static zero_result zp_agree_compare_lines(zero_ctx *z, zp_line_fn line) {
 }
 
 static int zp_agree_setting_line(const zero_ctx *z, int i, char *text, size_t bytes) {
+    const zp_setting *s = zp_extra_setting(z, i);
     memset(text, 0, bytes);
-    if (i < ZP_SETTINGS && !zp_settings[i].free)
-        zp_config_print_setting(&zp_settings[i], &z->cfg, text, bytes);
-    return i < ZP_SETTINGS;
+    if (s && !s->free) zp_config_print_setting(s, &z->cfg, text, bytes);
+    return s != NULL;
 }
 
 /* Compares all settings, once per context. COLLECTIVE. */
 static zero_result zp_agree_compare_settings(zero_ctx *z) {
-    if (!z->settled) ZP_TRY(zp_agree_compare_lines(z, zp_agree_setting_line));
-    z->settled = 1;
+    if (!z->settings_compared) ZP_TRY(zp_agree_compare_lines(z, zp_agree_setting_line));
+    z->settings_compared = 1;
     return ZERO_OK;
 }

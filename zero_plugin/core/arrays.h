@@ -2,8 +2,8 @@
 
    All arrays share the layout of units and shards. An array keeps a part of each unit: the whole
    unit, this rank's shard, or nothing. A stage is a row of such shares. A tier keeps each part: the
-   device's memory, or, with offload/, host memory or a file. Access by name uses zp_array_open, the
-   update of units on the device uses zp_array_at, and collectives use offsets.
+   device's memory, or one that a row adds (ZERO_HOST, ZERO_FILE). Access by name uses
+   zp_array_open, the update of units on the device uses zp_array_at, and collectives use offsets.
 
    THE ARRAYS OF ONE ELEMENT in this rank's shard, with their writers
      GRAD    Your code's backward adds to it, on the compute stream, between begin and end. The
@@ -19,9 +19,9 @@
      PARAM   the weight as stored. The update writes it after all ranks have computed with the old
              one; gathers read it. SEEN: one mapping shows the shards of all ranks, a rank writes
              only its own, and a gather only waits. FILE: it is read into the unit's gather buffer
-     NEXT    the second copy of this rank's part of PARAM, if updates are delayed. The update
-             writes it. It becomes PARAM after all ranks have computed with the old one: by a
-             copy, or, in the file, by an exchange of places
+     NEXT    the second copy of this rank's part of PARAM, if updates overlap with the next step.
+             The update writes it. It becomes PARAM after all ranks have computed with the old one:
+             by a copy, or by an exchange of places
    Writes by name use the compute stream, between steps, and reach all arrays except SUM and NEXT;
    the gradient from zero_reduce to zero_step. Loading a checkpoint also writes NEXT. */
 #pragma once
@@ -47,7 +47,7 @@ typedef struct zp_array_part { /* the part of one unit */
 
 typedef struct zp_array zp_array;
 
-/* How a tier keeps parts of arrays. The core has the row of DEVICE, offload/ has the others. */
+/* How a tier keeps parts of arrays. The core has the row of DEVICE. */
 typedef struct zp_tier {
     size_t align;       /* of the address and length of transfers, in bytes; 0: any */
     size_t piece_numel; /* adjacent elements that an access reaches; 0: the whole part */
@@ -68,7 +68,7 @@ struct zp_array {
     size_t bytes;         /* of all parts on the device; 0 if they are inside another array */
     char *memory;         /* DEVICE: origin of the parts' offsets; NULL before the build */
     char *host;           /* HOST: the same */
-    struct zp_file_array *filed; /* FILE: see offload/file.h */
+    struct zp_file_array *filed; /* FILE: the data that this tier has about the array */
 };
 
 /* A stage: WHOLE or SHARD. If state is WHOLE (stage 0), all are, because a rank updates the part of
@@ -97,9 +97,8 @@ typedef enum zp_adding {
    tier sets the offset there. Elements from `most` on are not kept. */
 static size_t zp_array_cut(zp_array *a, int u, const zp_unit *x, zp_share share, zero_tier tier,
                            int rank, size_t at, size_t most) {
-    const zp_segment *cut = zp_layout_trained(x);
-    const size_t first = share == ZP_SHARD ? cut->first + (size_t)rank * cut->shard : 0;
-    const size_t all = share == ZP_NOTHING ? 0 : share == ZP_SHARD ? cut->shard : x->padded;
+    const size_t first = share == ZP_SHARD ? (size_t)rank * x->shard : 0;
+    const size_t all = share == ZP_NOTHING ? 0 : share == ZP_SHARD ? x->shard : x->padded;
     const size_t numel = first < most ? zp_min(all, most - first) : 0;
     const zp_array_part made = {share, tier, first, numel, at, 0};
     const size_t bytes = tier == ZERO_DEVICE ? numel * zp_type_bytes(a->type) : 0;

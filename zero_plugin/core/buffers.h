@@ -29,8 +29,9 @@ typedef struct zp_buffers {
 typedef struct zp_order { /* units in order of their outermost begin with parameters */
     int *unit;            /* [cap] */
     int n, at, cap;       /* cap: a new plan never makes it smaller */
-    zero_turn *turn; /* [turns] the order that your code announced; NULL: the order is learned */
-    int turns, turned, together;
+    zero_turn *
+        announced; /* [nannounced] the order that your code announced; NULL: the order is learned */
+    int nannounced, matched, all_micro_steps;
 } zp_order;
 
 static int zp_buffer_find(const zp_buffers *p, int unit) { return p->held_by[unit] - 1; }

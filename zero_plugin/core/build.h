@@ -19,7 +19,8 @@ static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     char hash[32] = "", more[96], divisor[32] = "";
     if (strlen(d->name) > 50) /* text and error cut it */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
-    zp_extra_describe(z, t, more, sizeof more);
+    more[0] = 0;
+    ZP_EACH_EXTRA(z, x) if (x->describe) x->describe(z, t, more, sizeof more);
     if (d->divisor) (void)snprintf(divisor, sizeof divisor, "divisor %d, ", d->divisor);
     (void)snprintf(
         text, bytes,
@@ -47,12 +48,10 @@ static int zp_build_make_spans(const zero_ctx *z, int u, zp_span *spans) {
         const size_t from = zp_max(begin, m->at), to = zp_min(end, m->at + m->numel);
         const uint64_t element = (uint64_t)begin - m->at + m->first;
         const float decay = t->desc.flags & ZERO_NO_DECAY ? 0 : t->decay_factor;
-        zp_span span = {from - begin,   to - begin,
-                        element,        t->lr_factor,
-                        decay,          zp_optimizer_mix((uint32_t)m->tensor),
-                        t->desc.numel,  t->first_layer,
-                        t->desc.layers, 0};
-        zp_extra_span(z, t, &span);
+        zp_span span = {from - begin,  to - begin,     element,
+                        t->lr_factor,  decay,          zp_optimizer_mix((uint32_t)m->tensor),
+                        t->desc.numel, t->first_layer, t->desc.layers,
+                        t->shape};
         if (from < to) spans[n++] = span;
     }
     return n;
@@ -87,29 +86,30 @@ static zero_result zp_build_alloc_units(zero_ctx *z) {
     return ZERO_OK;
 }
 
-static size_t zp_build_arrays(zero_ctx *z) {
-    size_t at = 0, largest = 0;
+/* Cuts the private arena. Before the arena is allocated this only counts its bytes. */
+static zero_result zp_build_cut_arena(zero_ctx *z) {
+    size_t largest = 0;
+    z->arena_at = 0;
     for (int u = 0; u < z->layout.all; u++) largest = zp_max(largest, zp_ctx_shard(z, u));
     for (int k = ZP_SUM; k < ZP_ARRAYS; k++)
         if (z->array[k].bytes)
-            z->array[k].memory = (char *)zp_ctx_cut_arena(z, &at, z->array[k].bytes, 1);
-    z->partial =
-        (double *)zp_ctx_cut_arena(z, &at, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
-    z->control = z->decision = (zp_control *)zp_ctx_cut_arena(z, &at, 1, sizeof *z->control);
-    z->spans = (zp_span *)zp_ctx_cut_arena(z, &at, (size_t)z->layout.nmembers, sizeof *z->spans);
-    zp_extra_cut(z, &at);
-    return at;
+            z->array[k].memory = (char *)zp_ctx_cut_arena(z, z->array[k].bytes, 1);
+    z->partial = (double *)zp_ctx_cut_arena(z, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
+    z->control = z->decision = (zp_control *)zp_ctx_cut_arena(z, 1, sizeof *z->control);
+    z->spans = (zp_span *)zp_ctx_cut_arena(z, (size_t)z->layout.nmembers, sizeof *z->spans);
+    return zp_extra_call(z, ZP_ON_CUT);
 }
 
 /* Allocates the private arena, and writes the data that the device reads before the first step. */
 static zero_result zp_build_private(zero_ctx *z) {
     const size_t bytes = (size_t)z->layout.nmembers * sizeof(zp_span);
-    z->private_bytes = zp_build_arrays(z);
+    ZP_TRY(zp_build_cut_arena(z));
+    z->private_bytes = z->arena_at;
     z->arena = (char *)zp_device_alloc(&z->device, z->private_bytes);
     z->pinned = (zp_control *)zp_device_alloc_host(sizeof *z->pinned);
     zp_span *spans = z->arena && z->pinned ? (zp_span *)calloc(1, bytes) : NULL;
     if (!spans) return ZERO_ERR_MEMORY;
-    (void)zp_build_arrays(z);
+    ZP_TRY(zp_build_cut_arena(z));
     *z->pinned = z->report;
     for (int u = 0; u < z->layout.all; u++)
         z->live[u].spans =
@@ -121,8 +121,9 @@ static zero_result zp_build_private(zero_ctx *z) {
     return r;
 }
 
-/* Returns the host memory of a context, without arrays: itself, lists of tensors, units and ranges,
-   queues of lanes, memory in which ranks exchange data, and cfg.trace's records. */
+/* Returns the host memory of a context, without arrays, and without that of rows, which is in
+   plan.context_bytes already: itself, lists of tensors, units and ranges, queues of lanes, memory in
+   which ranks exchange data. */
 static size_t zp_build_context_bytes(zero_ctx *z) {
     const zp_layout *l = &z->layout;
     const zp_comm *g = z->all;
@@ -133,14 +134,15 @@ static size_t zp_build_context_bytes(zero_ctx *z) {
     size_t bytes = sizeof *z + units * unit + members * member, largest = 0;
     for (int u = 0; u < l->all; u++) largest = zp_max(largest, zp_ctx_shard(z, u));
     for (int i = 0; i < 2; i++) /* an estimate of a rank's ranges of state */
-        bytes += (size_t)z->trace[i].cap * sizeof(int)
+        bytes += (size_t)z->order[i].cap * sizeof(int)
                  + (members / (size_t)z->data->nranks + units) * (size_t)(1 + z->rule->states)
                        * sizeof(zero_range);
     bytes += (size_t)l->layers * sizeof(int) + (size_t)z->tensors_cap * sizeof *z->tensors
              + 2 * z->index_room * sizeof(int)
              + (size_t)zp_build_count_events(z) * sizeof(zp_event);
     const int streams = zp_device_is_host() && !z->cfg.no_overlap ? 2 : 0;
-    bytes += zp_extra_context_bytes(z) + (size_t)streams * ZP_LANE_TASKS * sizeof(zp_task);
+    bytes += sizeof *z->extras + (size_t)streams * ZP_LANE_TASKS * sizeof(zp_task);
+    ZP_EACH_EXTRA(z, x) bytes += sizeof *x + x->state_bytes;
     bytes += (largest / ZP_NORM_BLOCK + 2) * sizeof *z->partial + 2 * sizeof(zp_control);
     bytes += (size_t)g->nranks * ZP_MAIL_BYTES;
     if (g->transport->room) bytes += g->transport->room(g, 0, g->nranks, 0);
@@ -171,13 +173,14 @@ static zero_result zp_build_open_shared(zero_ctx *z) {
     zp_memory *grad = &z->memory[ZP_GRAD], *param = &z->memory[ZP_PARAM];
     z->verdict_at = zp_round_up(z->pool[ZP_GRAD].bytes, 64);
     const zp_op verdict = zp_verdict_op(z);
-    const size_t verdicts = (size_t)z->world->nranks * zp_comm_op_shard_bytes(&verdict);
-    const size_t of_g = zp_extra_cut_gradients(z, z->verdict_at + (z->world == g ? verdicts : 0));
+    const size_t verdicts = (size_t)z->agreeing->nranks * zp_comm_op_shard_bytes(&verdict);
+    const size_t end = z->verdict_at + (z->agreeing == g ? verdicts : 0);
+    z->peer_at = z->peer_bytes ? zp_round_up(end, 256) : end;
     const int seen = z->array[ZP_PARAM].share == ZP_SEEN ? ZP_ONE : 0;
     ZP_TRY(zp_comm_open_memory(z->all, &z->all->stage, ZP_STAGE_NUMEL * sizeof(float), ZP_ON_HOST));
     ZP_TRY(zp_comm_open_memory(g, param, z->param_end, seen));
-    ZP_TRY(z->open_gradients(z, of_g));
-    if (z->world != g) ZP_TRY(zp_comm_open_memory(z->world, &z->verdict_memory, verdicts, 0));
+    ZP_TRY(z->open_gradients(z, z->peer_at + z->peer_bytes));
+    if (z->agreeing != g) ZP_TRY(zp_comm_open_memory(z->agreeing, &z->verdict_memory, verdicts, 0));
     z->verdict = (double *)(void *)(verdict.memory->base + verdict.source);
     z->verdicts = (double *)(void *)(verdict.memory->base + verdict.target);
     z->array[ZP_PARAM].memory = param->base;
@@ -188,24 +191,24 @@ static zero_result zp_build_open_shared(zero_ctx *z) {
 static zero_result zp_build_allocate(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     zp_device *d = &z->device;
-    int who = -1;
+    int failed_rank = -1;
     zero_result r = zp_build_alloc_units(z);
     if (!r) r = zp_device_take_stream(&z->compute, d, c->stream, c->threads);
     for (int i = 0; i < 2 && !r; i++)
         r = zp_device_open_stream(&z->stream[i], d, c->stream, !c->no_overlap, i, c->threads);
     for (int i = 0; i < 2; i++) zp_device_set_track(&z->stream[i], ZERO_TRACK_GRADIENTS + i);
     if (!r) r = zp_build_private(z);
-    if (!r) r = zp_extra_allocate(z);
+    if (!r) r = zp_extra_call(z, ZP_ON_ALLOCATE);
     /* all ranks learn which rank could not allocate, and return the same error */
-    ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &who));
-    if (who >= 0 && z->failure.claimed) return zp_ctx_check(z, r);
-    if (who >= 0)
+    ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &failed_rank));
+    if (failed_rank >= 0 && z->failure.claimed) return zp_ctx_check(z, r);
+    if (failed_rank >= 0)
         return z->dead =
                    zp_ctx_fail(z, ZERO_ERR_MEMORY,
                                "rank %d could not allocate its optimizer state and its context "
                                "(%zu and %zu bytes)",
-                               who, z->plan.optimizer_bytes, z->plan.context_bytes);
-    ZP_TRY(zp_extra_share(z));
+                               failed_rank, z->plan.optimizer_bytes, z->plan.context_bytes);
+    ZP_TRY(zp_extra_call(z, ZP_ON_SHARE));
     r = zp_build_open_shared(z);
     if (!r) return zp_build_register_memory(z);
     ZP_DO(z, ZERO_OK);
@@ -214,34 +217,17 @@ static zero_result zp_build_allocate(zero_ctx *z) {
                z->pool[ZP_PARAM].bytes, z->pool[ZP_GRAD].bytes);
 }
 
-/* A member's field in your struct. */
-typedef struct zp_field {
-    size_t at;
-    int member;
-} zp_field;
-
-static int zp_build_compare_fields(const void *a, const void *b) {
-    const zp_field *x = (const zp_field *)a, *y = (const zp_field *)b;
-    if (x->at != y->at) return x->at < y->at ? -1 : 1;
-    return x->member - y->member;
-}
-
-/* Checks that a unit's tensors have different fields. `list`: memory for its members. */
-static zero_result zp_build_check_fields(zero_ctx *z, const zp_unit *x, zp_field *list) {
-    int n = 0;
-    for (int i = 0; i < x->members; i++) {
-        const zero_tensor_desc *d = &z->tensors[x->member[i].tensor].desc;
-        const zp_field field = {d->field, i};
-        if (!(d->flags & ZERO_BY_SLOT)) list[n++] = field;
-    }
-    qsort(list, (size_t)n, sizeof *list, zp_build_compare_fields);
-    for (int i = 1; i < n; i++) {
-        const int a = x->member[list[i - 1].member].tensor, b = x->member[list[i].member].tensor;
-        ZP_REFUSE(z, a != b && list[i - 1].at == list[i].at,
-                  "tensors %s and %s of unit %d have the same field (offset %zu)",
-                  z->tensors[a].desc.name, z->tensors[b].desc.name, (int)(x - z->layout.unit),
-                  list[i].at);
-    }
+/* Checks that no earlier tensor of the unit has the same field in your struct as member m. `last`,
+   by the first tensor of a field: 1 + the last member with this field. */
+static zero_result zp_build_check_field(zero_ctx *z, const zp_member *m, int *last) {
+    const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
+    if (d->flags & ZERO_BY_SLOT) return ZERO_OK;
+    int *at = &last[*zp_bind_place_of_field(z, d->field) - 1];
+    const zp_member *before = *at ? &z->layout.members[*at - 1] : m;
+    *at = 1 + (int)(m - z->layout.members);
+    ZP_REFUSE(z, before->unit == m->unit && before->tensor != m->tensor,
+              "tensors %s and %s of unit %d have the same field (offset %zu)",
+              z->tensors[before->tensor].desc.name, d->name, m->unit, d->field);
     return ZERO_OK;
 }
 
@@ -251,10 +237,10 @@ static zero_result zp_build_check_units(zero_ctx *z) {
     for (int u = 0; u < z->layout.units; u++)
         ZP_REFUSE(z, !z->layout.unit[u].announced,
                   "unit %d has no tensor, though units go up to %d", u, z->layout.units - 1);
-    zp_field *list = (zp_field *)calloc((size_t)z->layout.nmembers, sizeof *list);
-    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "fields of %d tensors", z->ntensors);
-    for (int u = 0; u < z->layout.all && !r; u++)
-        r = zp_build_check_fields(z, &z->layout.unit[u], list);
-    free(list);
+    int *last = (int *)calloc((size_t)z->ntensors, sizeof *last);
+    if (!last) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "fields of %d tensors", z->ntensors);
+    for (int i = 0; i < z->layout.nmembers && !r; i++)
+        r = zp_build_check_field(z, &z->layout.members[i], last);
+    free(last);
     return r;
 }

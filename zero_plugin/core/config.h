@@ -1,15 +1,15 @@
-/* config.h - the settings: one table of their ranges and of the meaning of 0
+/* config.h - the core's settings: one table of their ranges and of the meaning of 0
 
-   A new setting is a field of zero_config and a row here. Checks of several settings, or of the
-   machine, follow the table. These functions have no state: they write errors to `text`. */
+   A new setting is a field of zero_config and a row here, or a row in the table of a capability
+   (zp_extra.settings). These functions have no state: they write errors to `text`. */
 #pragma once
 
 #include "arrays.h"
 
-#define ZP_UNITS     (1 << 20) /* maximum of layers and of units */
-#define ZP_TURNS     (1 << 24) /* maximum of announced calls in a pass */
-#define ZP_UNLIMITED 1e300
-#define ZP_BELOW_1   ((double)0.99999994f) /* the largest float */
+#define ZP_UNITS           (1 << 20) /* maximum of layers and of units */
+#define ZP_ANNOUNCED_CALLS (1 << 24) /* maximum of announced calls in a pass */
+#define ZP_UNLIMITED       1e300
+#define ZP_BELOW_1         ((double)0.99999994f) /* the largest float */
 
 typedef enum zp_form { ZP_SIGNED = 0, ZP_UNSIGNED, ZP_REAL } zp_form;
 
@@ -18,61 +18,39 @@ typedef struct zp_setting {
     size_t at, bytes; /* offset in zero_config; size */
     zp_form form;
     double least, most;
-    double zero;      /* the meaning of 0; 0: zero itself, or a value from zp_config_resolve */
-    int free;         /* 1: may differ between ranks: no bit and no collective depends on it */
-    const char *part; /* the row of extras/table.h that the setting needs; NULL: none */
+    double zero; /* the meaning of 0; 0: zero itself, or a value from zp_config_resolve */
+    int free;    /* 1: may differ between ranks: no bit and no collective depends on it */
 } zp_setting;
 
 #define ZP_SETTING(field) #field, offsetof(zero_config, field), sizeof(((zero_config *)0)->field)
 #define ZP_FLAG           ZP_SIGNED, -ZP_UNLIMITED, ZP_UNLIMITED, 0, 0
+#define ZP_LAST_SETTING                                                                            \
+    { NULL, 0, 0, ZP_SIGNED, 0, 0, 0, 0 } /* ends the table of a row */
 static const zp_setting zp_settings[] = {
-    {ZP_SETTING(stage), ZP_SIGNED, 0, ZP_STAGES - 1, 0, 0, NULL},
-    {ZP_SETTING(micro_steps), ZP_SIGNED, 0, ZP_UNLIMITED, 1, 0, NULL},
-    {ZP_SETTING(accumulation), ZP_SIGNED, 0, ZERO_ACCUMULATE_SHARDED, 0, 0, NULL},
-    {ZP_SETTING(type), ZP_SIGNED, 0, ZERO_TYPES - 1, 0, 0, NULL},
-    {ZP_SETTING(grads), ZP_SIGNED, 0, ZERO_GRAD_AS_TYPE, 0, 0, NULL},
-    {ZP_SETTING(no_master), ZP_FLAG, NULL},
-    {ZP_SETTING(seed), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0, NULL},
-    {ZP_SETTING(optimizer), ZP_SIGNED, 0, ZP_RULES - 1, 0, 0, NULL},
-    {ZP_SETTING(scaler.fixed), ZP_REAL, 0, ZP_UNLIMITED, 0, 0, NULL},
-    {ZP_SETTING(scaler.initial), ZP_REAL, 0, ZP_UNLIMITED, 65536, 0, NULL},
-    {ZP_SETTING(scaler.minimum), ZP_REAL, 0, ZP_UNLIMITED, 1, 0, NULL},
-    {ZP_SETTING(scaler.window), ZP_SIGNED, 0, ZP_UNLIMITED, 1000, 0, NULL},
-    {ZP_SETTING(scaler.hysteresis), ZP_SIGNED, 0, ZP_UNLIMITED, 2, 0, NULL},
-    {ZP_SETTING(scaler.consecutive_hysteresis), ZP_FLAG, NULL},
-    {ZP_SETTING(prefetch), ZP_SIGNED, ZERO_NONE, ZERO_PREFETCH_MOST, 1, 0, NULL},
-    {ZP_SETTING(bucket_numel), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0, NULL},
-    {ZP_SETTING(persistence_numel), ZP_SIGNED, ZERO_NONE, ZP_UNLIMITED, 0, 0, NULL},
-    {ZP_SETTING(open_units), ZP_SIGNED, ZERO_ALL, ZP_UNITS, 0, 0, NULL},
-    {ZP_SETTING(optimizer_tier), ZP_SIGNED, 0, ZERO_TIERS - 1, 0, 0, "offload"},
-    {ZP_SETTING(gradient_tier), ZP_SIGNED, 0, ZERO_TIERS - 1, 0, 0, "offload"},
-    {ZP_SETTING(parameter_tier), ZP_SIGNED, 0, ZERO_TIERS - 1, 0, 0, "offload"},
-    {ZP_SETTING(offload_share), ZP_REAL, 0, 1, 1, 0, "offload"},
-    {ZP_SETTING(no_file_check), ZP_FLAG, "offload"},
-    {ZP_SETTING(delay_from), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0, "offload"},
-    {ZP_SETTING(update_on), ZP_SIGNED, 0, ZERO_UPDATE_DEVICE, 0, 1, "offload"},
-    {ZP_SETTING(link_gbs), ZP_REAL, 0, 1e6, 25, 1, "offload"},
-    {ZP_SETTING(memory_gbs), ZP_REAL, 0, 1e6, 60, 1, "offload"},
-    {ZP_SETTING(no_overlap), ZP_FLAG, NULL},
-    {ZP_SETTING(no_overflow_check), ZP_FLAG, NULL},
-    {ZP_SETTING(no_mapping), ZP_FLAG, NULL},
-    {ZP_SETTING(threads), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 1, NULL},
-    {ZP_SETTING(trust_least), ZP_REAL, 0, ZP_UNLIMITED, 0, 0, "muon"},
-    {ZP_SETTING(trust_most), ZP_REAL, 0, ZP_UNLIMITED, 0, 0, "muon"},
-    {ZP_SETTING(muon.momentum), ZP_REAL, 0, ZP_BELOW_1, 0.95, 0, "muon"},
-    {ZP_SETTING(muon.plain_lr), ZP_REAL, 0, ZP_UNLIMITED, 1, 0, "muon"},
-    {ZP_SETTING(muon.turns), ZP_SIGNED, 0, 99, 5, 0, "muon"},
-    {ZP_SETTING(muon.match_rms), ZP_FLAG, "muon"},
-    {ZP_SETTING(muon.no_nesterov), ZP_FLAG, "muon"},
-    {ZP_SETTING(world_units), ZP_SIGNED, 0, ZP_UNITS, 0, 0, "groups"},
-    {ZP_SETTING(divisor), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0, NULL},
-    {ZP_SETTING(shard_ranks), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0, "subgroups"},
-    {ZP_SETTING(second_ranks), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0, "subgroups"},
-    {ZP_SETTING(weight_bits), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0, "packed"},
-    {ZP_SETTING(gradient_bits), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0, "packed"},
-    {ZP_SETTING(feedback), ZP_REAL, 0, ZP_BELOW_1, 0, 0, "packed"},
-    {ZP_SETTING(feedback_reset), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0, "packed"},
-    {ZP_SETTING(timeout_s), ZP_REAL, 0, ZP_UNLIMITED, ZP_TIMEOUT_S, 0, NULL},
+    {ZP_SETTING(stage), ZP_SIGNED, 0, ZP_STAGES - 1, 0, 0},
+    {ZP_SETTING(micro_steps), ZP_SIGNED, 0, ZP_UNLIMITED, 1, 0},
+    {ZP_SETTING(accumulation), ZP_SIGNED, 0, ZERO_ACCUMULATE_SHARDED, 0, 0},
+    {ZP_SETTING(type), ZP_SIGNED, 0, ZERO_TYPES - 1, 0, 0},
+    {ZP_SETTING(grads), ZP_SIGNED, 0, ZERO_GRAD_AS_TYPE, 0, 0},
+    {ZP_SETTING(no_master), ZP_FLAG},
+    {ZP_SETTING(seed), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(optimizer), ZP_SIGNED, 0, ZP_RULES - 1, 0, 0},
+    {ZP_SETTING(scaler.fixed), ZP_REAL, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(scaler.initial), ZP_REAL, 0, ZP_UNLIMITED, 65536, 0},
+    {ZP_SETTING(scaler.minimum), ZP_REAL, 0, ZP_UNLIMITED, 1, 0},
+    {ZP_SETTING(scaler.window), ZP_SIGNED, 0, ZP_UNLIMITED, 1000, 0},
+    {ZP_SETTING(scaler.hysteresis), ZP_SIGNED, 0, ZP_UNLIMITED, 2, 0},
+    {ZP_SETTING(scaler.consecutive_hysteresis), ZP_FLAG},
+    {ZP_SETTING(prefetch), ZP_SIGNED, ZERO_NONE, ZERO_PREFETCH_MOST, 1, 0},
+    {ZP_SETTING(bucket_numel), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(persistence_numel), ZP_SIGNED, ZERO_NONE, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(open_units), ZP_SIGNED, ZERO_ALL, ZP_UNITS, 0, 0},
+    {ZP_SETTING(no_overlap), ZP_FLAG},
+    {ZP_SETTING(no_overflow_check), ZP_FLAG},
+    {ZP_SETTING(no_mapping), ZP_FLAG},
+    {ZP_SETTING(threads), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 1},
+    {ZP_SETTING(divisor), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(timeout_s), ZP_REAL, 0, ZP_UNLIMITED, ZP_TIMEOUT_S, 0},
 };
 enum { ZP_SETTINGS = sizeof zp_settings / sizeof *zp_settings };
 static_assert(sizeof(zero_type) == sizeof(int), "a setting that is an enum is read as an int");
@@ -129,33 +107,20 @@ static zero_result zp_config_check_setting(const zp_setting *s, const zero_confi
     return ZERO_ERR_ARGUMENT;
 }
 
-/* Checks every setting and replaces each 0 by its meaning. `crowd`: the group's. On an error,
-   writes the message to `text`. */
-static zero_result zp_config_resolve(zero_config *c, int crowd, char *text, size_t bytes) {
-    zero_scaler *scaler = &c->scaler;
-    for (int i = 0; i < ZP_SETTINGS; i++) {
-        const zp_setting *s = &zp_settings[i];
-        ZP_TRY(zp_config_check_setting(s, c, text, bytes));
-        if (s->zero != 0 && zp_config_get_setting(s, c) == 0) zp_config_set_setting(s, c, s->zero);
-    }
+/* Checks a setting, and replaces 0 by its meaning. */
+static zero_result zp_config_resolve_setting(const zp_setting *s, zero_config *c, char *text,
+                                             size_t bytes) {
+    ZP_TRY(zp_config_check_setting(s, c, text, bytes));
+    if (s->zero != 0 && zp_config_get_setting(s, c) == 0) zp_config_set_setting(s, c, s->zero);
+    return ZERO_OK;
+}
+
+/* Replaces each 0 that depends on other settings. `crowd`: the group's. */
+static void zp_config_resolve(zero_config *c, int crowd) {
     if (c->prefetch == ZERO_NONE) c->prefetch = 0;
     if (!c->accumulation) c->accumulation = zp_policies[c->stage].accumulation;
     if (!c->grads)
         c->grads = c->micro_steps > 1 || c->type == ZERO_F32 ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
-    if (scaler->fixed == 0 && c->type != ZERO_F16) scaler->fixed = 1;
+    if (c->scaler.fixed == 0 && c->type != ZERO_F16) c->scaler.fixed = 1;
     c->threads = zp_lane_get_threads(c->threads, crowd);
-    text[0] = 0;
-    if (c->no_master && c->type != ZERO_BF16)
-        (void)snprintf(text, bytes,
-                       "no_master is set: weights can do without an f32 copy in BF16 alone");
-    else if (c->trust_least > 0 && c->trust_most > 0 && c->trust_least > c->trust_most)
-        (void)snprintf(text, bytes, "trust_least %g is above trust_most %g", (double)c->trust_least,
-                       (double)c->trust_most);
-    else if (scaler->fixed == 0 && scaler->initial < scaler->minimum)
-        (void)snprintf(text, bytes, "scaler: initial %g is below minimum %g",
-                       (double)scaler->initial, (double)scaler->minimum);
-    else if (scaler->fixed == 0 && c->no_overflow_check)
-        (void)snprintf(text, bytes,
-                       "no_overflow_check is set, but a dynamic loss scale lives on overflows");
-    return text[0] ? ZERO_ERR_ARGUMENT : ZERO_OK;
 }

@@ -12,36 +12,54 @@ enum { ZP_ANY = 63, ZP_BUILT = ZP_ANY - ZP_NEW };
    -reduce-> REDUCED -step-> IDLE. Evaluation: IDLE, BETWEEN or REDUCED -> IN_PASS -> back.
    Checkpoints: IDLE -state_begin-> OPEN -state_end-> IDLE. */
 
-/* Runs one pass of the optimizer step over unit u. */
-typedef zero_result (*zp_updater)(zero_ctx *z, int u, int pass, const zero_hyper *h);
+/* Runs the passes of an optimizer step over units. zp_step_in_place is the core's; a row may have
+   others, for units that it keeps elsewhere. */
+typedef struct zp_updater {
+    zero_result (*update)(zero_ctx *z, int u, int pass, const zero_hyper *h);
+    /* The next may be NULL. Rules of several passes: changes the inputs of unit u's elements from
+       `first` on. */
+    void (*fill)(const zero_ctx *z, int u, size_t first, zp_update *a);
+    /* If the updater has results of the first pass in memory that the device cannot read: stream s
+       copies those of unit u to `to` on the device. Once `ready`, `from` is copied to where the
+       last pass reads it. u -1: the sums of norms, and the ratios, of all units. */
+    zero_result (*results_up)(zero_ctx *z, int u, zp_stream *s, void *to);
+    zero_result (*inputs_down)(zero_ctx *z, int u, zp_event *ready, void *from);
+} zp_updater;
 
-typedef struct zp_live { /* one unit: the plan writes `own` to `gathers`, the hooks the next */
-    int own[2];          /* by side: its own buffer; -1: it is whole, or shares buffers */
-    int spans;           /* number of its entries in zero_ctx.spans */
-    int gathers;         /* all-gathers of the unit in a step */
-    int buffer[2];       /* by side: its buffer now, or -1 */
+/* What happens to one unit. */
+typedef struct zp_live {
+    /* The plan. A length [2] means an index by side. */
+    int own[2];             /* its own buffer; -1: it is whole, or shares buffers */
+    int reduced_last;       /* it is reduced after all other units */
+    int may_leave;          /* its arrays may be in another tier than the device */
+    int on_updates;         /* the stream `updates` updates it, not the compute stream */
+    int gathers;            /* all-gathers of the unit in a step */
+    int other_gathers;      /* of these, the ones that a row replaces and counts */
+    const zp_wire *wire[2]; /* format of its messages; NULL: the stored type */
+    /* The build. */
+    int spans;                 /* number of its entries in zero_ctx.spans */
+    const zp_updater *updater; /* updates it */
+    zp_event *written, *gathered, *reduction, *updated; /* recorded by reduce, gather, step */
+    zp_event *reader; /* before the unit's gradient is written again; NULL: the compute stream read
+                         it, or nothing reads it there */
+    /* A pass. */
+    int buffer[2];                                      /* its buffer now, or -1 */
     int parameter_opens, forward_opens, backward_opens; /* open begins */
     uint64_t with_parameters; /* one bit per nested backward, innermost lowest: it has params */
     int writes, reduced;      /* backwards ended in this pass; reductions in this step */
-    int touched;    /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
-    int pending;    /* it is in the bucket, which is not issued yet */
-    int offloads;   /* the plan may keep its arrays off the device */
-    int late;       /* it is reduced after all other units */
-    int on_updates; /* the stream `updates` updates it, not the compute stream */
-    int near;       /* of `gathers`, those that a row serves from other ranks' copies */
-    const zp_wire *wire[2]; /* by side: format of its messages; NULL: the stored type */
-    zp_updater update;      /* the function that runs its update */
-    zp_event *written, *gathered, *reduction, *updated; /* recorded by reduce, gather, step */
+    int touched;      /* its gradient memory was cleared in this micro-step (LOCAL: in this step) */
+    int in_bucket;    /* it is in the bucket, which is not issued yet */
+    uint64_t version; /* number of changes of its weights: an older copy is out of date */
     zp_record *slice[2]; /* records of its forward and backward while they run, or NULL */
 } zp_live;
 
 /* A group that was split from another group of the context. */
-typedef struct zp_subgroup {
+typedef struct zp_part {
     const zp_transport *of; /* transport of the group that was split; NULL: none was */
     zero_comm comm;
     zp_memory meeting; /* owned by the transport */
     size_t bytes;      /* of this rank for the group, from the transport's `room` */
-} zp_subgroup;
+} zp_part;
 
 typedef struct zp_slot {
     int tensor, layer;
@@ -69,8 +87,9 @@ typedef struct zp_extent {
     int tensor, layer, side, unused;
 } zp_extent;
 
-/* Groups are opened in this order and closed in the reverse order. */
-enum { ZP_WORLD = 0, ZP_ALL, ZP_DATA, ZP_REPLICAS, ZP_NEAR, ZP_GROUPS };
+/* Groups are opened in this order and closed in the reverse order. Rows open the first, and the
+   two after DATA. */
+enum { ZP_AGREEING = 0, ZP_ALL, ZP_DATA, ZP_MORE, ZP_GROUPS = ZP_MORE + 2 };
 enum { ZP_LENT = 1, ZP_LENT_INSIDE };
 
 /* The stations of one walk, in order; see extra.h. */
@@ -81,122 +100,142 @@ typedef struct zp_walk {
 } zp_walk;
 
 struct zero_ctx {
-    zero_config cfg;          /* zero_create: the resolved settings */
-    pid_t maker;              /* the process that created it; a child of fork must not use it */
-    zp_policy policy;         /* zero_create: the row of the stage */
-    zp_failure failure;       /* the first failure of any collective */
-    zp_comm group[ZP_GROUPS]; /* zero_create opens them, zero_destroy closes them */
-    zp_comm *all;             /* group[ZP_ALL]: the ranks that zero_create was given */
-    zp_comm *data;  /* the ranks that share one copy of the shards: group[ZP_DATA], or all */
-    zp_comm *world; /* the ranks that agree on a step: group[ZP_WORLD], or all */
-    zp_subgroup part[ZP_GROUPS]; /* of the groups that were split from another */
-    int nreplicas, replica;      /* number of replicas; this rank's. 1, 0: no replicas */
-    int *verdict_order; /* [world->nranks] on the device: the order in which verdicts are added;
-                           NULL: by rank */
-    size_t piece_bytes; /* device memory for pieces of arrays in HOST or FILE */
-    size_t param_end;   /* bytes of memory[ZP_PARAM] */
-    /* Returns the array with the weights of u that a pass uses, or with the newest weights, once
-       the stream `updates` is idle. NULL: both are PARAM. */
-    zp_array *(*find_weights)(zero_ctx *z, int u, int newest);
-    /* Opens memory[ZP_GRAD] with `bytes` bytes. COLLECTIVE. */
-    zero_result (*open_gradients)(zero_ctx *z, size_t bytes);
-    int settled;              /* the ranks have compared their settings */
-    int verdict_units;        /* verdicts have a word for each of so many units; 0: none */
-    int *verdict_unit;        /* [layout.all] each unit's number among them */
-    zp_memory verdict_memory; /* the verdicts, if `world` is not `data` */
-    int parts_counted;        /* a row takes the squares for the norm instead of the core */
-    zero_ctx *partner;        /* the other one of two contexts that agree together; NULL: none */
-    /* Enqueues the agreement that ends a step. */
-    zero_result (*agree)(zero_ctx *z);
-    /* The structs of rows; see `state` in extra.h. */
-    struct zp_packed_state *packed;
+    /* ---- settings and capabilities: zero_create ---- */
+    zero_config cfg;         /* the resolved settings */
+    zp_policy policy;        /* the row of the stage */
+    zp_adding adding;        /* how micro-steps add up, from settings and stage */
+    const zp_rule *rule;     /* the optimizer's functions and its number of states */
+    int grads_unstated;      /* 16-bit parameters, several micro-steps, and cfg.grads was AUTO */
+    pid_t maker;             /* the process that created it; a child of fork must not use it */
+    struct zp_extra *extras; /* the rows; a row without a name ends the list */
+    struct zp_packed_state *packed; /* the structs of rows; see `state_at` in extra.h */
     struct zp_subgroups_state *subgroups;
     struct zp_whole_state *whole;
     struct zp_world_state *groups;
     struct zp_check_state *checks;
     struct zp_offload *offload;
-    zp_watch watch;
-    zp_device device;
-    zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
-    zp_stream updates; /* updates of units with `on_updates`; not open: no unit has that */
+    void *own; /* the struct of a row of yours; see ZERO_OWN_EXTRAS in extras/table.h */
+    const struct zp_observer *observer; /* set in a checked build, else NULL */
+    zp_walk walk[4];                    /* by zp_walk_kind */
 
+    /* ---- ranks: zero_create opens the groups, zero_destroy closes them ---- */
+    zp_comm group[ZP_GROUPS];
+    zp_comm *all;      /* group[ZP_ALL]: the ranks that zero_create was given */
+    zp_comm *data;     /* the ranks that share one copy of the shards: group[ZP_DATA], or all */
+    zp_comm *agreeing; /* the ranks that agree on a step: group[ZP_AGREEING], or all */
+    zp_part part[ZP_GROUPS]; /* of the groups that were split from another */
+    int ncopies, copy;       /* number of copies of all shards; this rank's */
+    zp_watch watch;
+    int settings_compared; /* the ranks have compared their settings */
+    zero_ctx *partner;     /* the other one of two contexts that agree together; NULL: none */
+    int follows;           /* `partner` sends the verdicts of both */
+
+    /* ---- the model: zero_tensor, zero_bind, zero_adopt, zero_lend ---- */
     zp_tensor *tensors; /* [ntensors] in the order in which your code added them */
     int ntensors, tensors_cap;
     int *names; /* two hash tables [2][index_room], a power of 2: 1 + the tensor of a name; 1 + the
                    first tensor of a field of your struct; 0: empty */
     size_t index_room; /* entries of each table */
-    int planned;       /* `plan` matches the present list of tensors */
-    zp_lending lending;
-    zp_extent *extents; /* [2][2 * layout.layers + 1] arrays to compare; those of the last call */
-    zp_layout layout;   /* zp_plan_make: units, members, shards */
-    zp_live *live;      /* [layout.all] by unit */
-    zp_slot *slots;     /* [nslots] by call of zero_tensor */
+    zp_slot *slots;    /* [nslots] by call of zero_tensor */
     int nslots, slots_cap;
     int *layer_slots;  /* [layout.layers] 1 + the last slot of a tensor's layer; 0: no slot */
     zp_alias *aliases; /* [naliases] */
     int naliases, aliases_cap;
-    zp_event *events; /* [nevents] all events that `live`, `pool` and this struct point to */
-    int nevents;
+    int bound;        /* zero_bind was called */
+    void *adopted[2]; /* by side: the structs that zero_adopt was given */
+    int lent; /* your code keeps its arrays: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin */
+    zero_type lent_type; /* the type of these arrays */
+    zp_lending lending;
+    zp_extent *extents; /* [2][2 * layout.layers + 1] arrays to compare; those of the last call */
 
-    zp_array array[ZP_ARRAYS]; /* the plan cuts them, the build allocates them */
-    zp_memory memory[2];       /* by side: GRAD, MEAN, buffers; PARAM, buffers. The device's */
-    zp_buffers pool[2];        /* by side: the shared and own buffers of units */
-    int cpu_updates;           /* a run on a GPU: the CPU updates the units with `on_updates` */
-    size_t shared_numel, bucket_numel; /* elements of a shared buffer; of a bucket */
-    zp_order trace[2];                 /* order of units in ZERO_TRAIN, in ZERO_EVAL */
-    int *bucket;     /* [layout.all] the first nbucket: units written, not issued yet */
-    zp_op *ops;      /* [layout.all] their collectives, from ZP_AT_DESCRIBE on */
-    int nbucket;     /* the hooks add units, the flush empties it */
-    int bucket_last; /* its units are in the step's last micro-step */
-    zp_op gather;    /* the all-gather that the parameter's walk issues */
-    zp_walk walk[4]; /* by zp_walk_kind */
-    const struct zp_observer *observer; /* set in a checked build, else NULL */
-    struct zp_extra *extras;            /* the rows; a row without a name ends the list */
-    size_t bucket_filled;               /* elements in the bucket */
-
-    const zp_rule *rule; /* the optimizer's functions and its number of states */
-    char *arena; /* [private_bytes] no peer reads it: SUM, MASTER, STATE, partial, control, spans */
-    size_t private_bytes;
-    double *partial;            /* [largest shard / ZP_NORM_BLOCK] sums of squares by block */
-    double *verdict, *verdicts; /* this rank's [zp_ctx_verdict_words], within all ranks' */
-    size_t verdict_at;          /* byte offset of `verdicts` in memory[ZP_GRAD] */
-    zp_event *passed;           /* compute stream: the last micro-step's kernels have ended */
-    int judged;                 /* an agreement was enqueued: `control` has its result */
-    int said;                   /* the last step's call, for a verdict's CALL: 1 step, 2 skip */
-    zero_hyper hyper;           /* the hyper-parameters of the last step */
-    int rule_pass;              /* the pass of the rule that a step enqueues: 0 or 1 */
-    zp_control *control;        /* device: agreement and decision */
-    zp_control *decision;  /* the copy that the stream `updates` reads: `control`, or another */
-    zp_span *spans;        /* [layout.nmembers] this rank's part of each member, for updates */
+    /* ---- the plan ---- */
+    int planned;           /* `plan` matches the present list of tensors */
+    zero_plan plan;        /* the result of zero_query_plan */
+    zp_layout layout;      /* units, members, shards */
+    zp_live *live;         /* [layout.all] by unit */
+    zp_order order[2];     /* order of units in ZERO_TRAIN, in ZERO_EVAL */
     zero_range *ranges[2]; /* [nranges] of the state: to save, and to load */
     int nranges[2], ranges_cap[2];
-    zp_control *pinned;          /* host memory that the device copies `control` to */
-    zp_control report;           /* the calling thread's copy of `pinned` */
-    zp_event *agreed, *reported; /* `control` has the agreement; `pinned` has the report */
-    zero_plan plan;              /* the result of zero_query_plan */
 
+    /* ---- arrays and memory: the plan cuts them, zero_build allocates them ---- */
+    zp_array array[ZP_ARRAYS];
+    zp_memory memory[2]; /* by side: GRAD, MEAN, buffers; PARAM, buffers. The device's */
+    zp_buffers pool[2];  /* by side: the shared and own buffers of units */
+    size_t shared_numel, bucket_numel; /* elements of a shared buffer; of a bucket */
+    size_t param_end;                  /* bytes of memory[ZP_PARAM] */
+    size_t piece_bytes;                /* device memory for pieces of arrays of other tiers */
+    size_t peer_bytes, peer_at;        /* of rows, in memory[ZP_GRAD]: peers read it; its offset */
+    char *arena; /* [private_bytes] no peer reads it: SUM, MASTER, STATE, partial, control, spans */
+    size_t arena_at, private_bytes; /* bytes cut so far, and in all */
+    zp_span *spans;   /* [layout.nmembers] this rank's part of each member, for updates */
+    double *partial;  /* [largest shard / ZP_NORM_BLOCK] sums of squares by block */
+    zp_event *events; /* [nevents] all events that `live`, `pool` and this struct point to */
+    int nevents;
+    /* Returns the array with the weights of u that a pass uses, or with the newest weights, once
+       the stream `updates` is idle. NULL: both are PARAM. */
+    zp_array *(*find_weights)(zero_ctx *z, int u, int newest);
+    /* Opens memory[ZP_GRAD] with `bytes` bytes. COLLECTIVE. */
+    zero_result (*open_gradients)(zero_ctx *z, size_t bytes);
+
+    /* ---- streams ---- */
+    zp_device device;
+    zp_stream compute, stream[2]; /* stream[ZP_GRADIENTS], stream[ZP_PARAMETERS] */
+    zp_stream updates; /* updates of units with `on_updates`; not open: no unit has that */
+
+    /* ---- a pass ---- */
     int phase, resume;      /* ZP_NEW and so on; resume: the phase after an evaluation */
     zero_pass pass;         /* kind of the current or last pass */
     int micro, micro_steps; /* index of the current micro-step; their number in this step */
-    int together;           /* number of micro-steps in this pass */
-    zp_adding adding;       /* set by the plan, from settings and stage */
-    int scale_asked;        /* zero_loss_scale was called for the next step */
-    int stepped;            /* a step was taken: a report exists */
-    int64_t taken;          /* number of steps, including skipped ones */
-    int pending;            /* passes use weights without the last update */
-    int delayed;            /* the update of this step stays pending */
-    int put_seen;           /* your code put ZERO_PARAMETER since zero_state_begin */
-    int looked;             /* since zero_reduce, peers may read this rank's SEEN parameters */
-    int bound;              /* zero_bind was called */
-    void *adopted[2];       /* by side: the structs that zero_adopt was given */
-    int lent; /* your code keeps its arrays: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin */
-    zero_type lent_type; /* the type of these arrays */
-    int grads_unstated;  /* 16-bit parameters, several micro-steps, and cfg.grads was AUTO */
-    double hooks_s;      /* seconds of the calling thread inside hooks */
-    int hooked;          /* your code called a unit's hook in this pass */
-    double loss;         /* sum of the losses that zero_train_end was given in this step */
-    zero_result dead;    /* the error after which every call fails; 0: none */
-    const char *call;    /* the public function that runs */
+    int pass_micro_steps;   /* number of micro-steps in this pass */
+    int hooked;             /* your code called a unit's hook in this pass */
+    int *bucket;            /* [layout.all] the first nbucket: units written, not issued yet */
+    zp_op *ops;             /* [layout.all] their collectives, from ZP_AT_DESCRIBE on */
+    int nbucket;            /* the hooks add units, the flush empties it */
+    int bucket_last;        /* its units are in the step's last micro-step */
+    size_t bucket_filled;   /* elements in the bucket */
+    zp_op gather;           /* the all-gather that the parameter's walk issues */
+    double loss;            /* sum of the losses that zero_train_end was given in this step */
+    double hooks_s;         /* seconds of the calling thread inside hooks */
+
+    /* ---- the agreement on a step ---- */
+    double *verdict, *verdicts; /* this rank's [zp_ctx_verdict_words], within all ranks' */
+    size_t verdict_at;          /* byte offset of `verdicts` in memory[ZP_GRAD] */
+    zp_memory verdict_memory;   /* the verdicts, if `agreeing` is not `data` */
+    int verdict_units;          /* verdicts have a word for each of so many units; 0: none */
+    int *verdict_unit;          /* [layout.all] each unit's number among them */
+    int *verdict_order; /* [agreeing->nranks] on the device: the order in which verdicts are added;
+                           NULL: by rank */
+    int row_takes_norm; /* a row takes the squares for the norm instead of the core */
+    /* Enqueues the agreement. */
+    zero_result (*agree)(zero_ctx *z);
+    int agreement_begun;  /* an agreement was enqueued: `control` has its result */
+    zp_control *control;  /* device: agreement and decision */
+    zp_control *decision; /* the copy that the stream `updates` reads: `control`, or another */
+    zp_control *pinned;   /* host memory that the device copies `control` to */
+    zp_control report;    /* the calling thread's copy of `pinned` */
+    zp_event *passed;     /* compute stream: the last micro-step's kernels have ended */
+    zp_event *agreed, *reported; /* `control` has the agreement; `pinned` has the report */
+
+    /* ---- a step ---- */
+    int step_call;             /* the last step's call, for a verdict's CALL: 1 step, 2 skip */
+    zero_hyper hyper;          /* the hyper-parameters of the last step */
+    int rule_pass;             /* the pass of the rule that a step enqueues: 0 or 1 */
+    const zp_updater *updater; /* of the units with `on_updates`; NULL: there are none */
+    int more_sums;             /* 1: it adds a rule's sums of norms up in memory of its own, too */
+    int scale_asked;           /* zero_loss_scale was called for the next step */
+    int stepped;               /* a step was taken: a report exists */
+    int64_t taken;             /* number of steps, including skipped ones */
+    int updates_overlap;       /* an update may overlap with the next step: a row publishes it */
+    int update_pending;        /* passes use weights without the last update */
+    int parameters_put;        /* your code put ZERO_PARAMETER since zero_state_begin */
+    int peers_read;            /* since zero_reduce, peers may read this rank's SEEN parameters */
+    zero_stats stats;          /* zero_query_stats fills it */
+
+    /* ---- errors ---- */
+    zp_failure failure; /* the first failure of any collective */
+    zero_result dead;   /* the error after which every call fails; 0: none */
+    int broken;         /* zero_destroy: it failed, or is inside a step; peers do not wait for it */
+    const char *call;   /* the public function that runs */
     char text[ZP_TEXT_BYTES + 128]; /* the last error */
     char row[ZP_TEXT_BYTES + 128];  /* error of the first refused row of a table */
 };
@@ -268,7 +307,8 @@ static zero_result zp_ctx_report_difference(zero_ctx *z) {
 
 /* A lost peer may have left because the last verdicts differed. Returns that, or 0 with `look`. */
 static int zp_ctx_has_difference(zero_ctx *z) {
-    if (!z->judged || z->world->transport->look || zp_device_sync_event(&z->device, z->agreed)
+    if (!z->agreement_begun || z->agreeing->transport->look
+        || zp_device_sync_event(&z->device, z->agreed)
         || zp_device_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)
         || zp_device_sync_stream(&z->compute))
         return 0;
@@ -344,15 +384,10 @@ static char *zp_ctx_unit_memory(const zero_ctx *z, zp_side side, int u) {
 
 /* Return the elements of a shard of unit u, and of a piece; then the first one of this rank's
    shard. */
-static size_t zp_ctx_shard(const zero_ctx *z, int u) {
-    return zp_layout_trained(&z->layout.unit[u])->shard;
-}
-static size_t zp_ctx_piece(const zero_ctx *z, int u) {
-    return zp_layout_trained(&z->layout.unit[u])->piece;
-}
+static size_t zp_ctx_shard(const zero_ctx *z, int u) { return z->layout.unit[u].shard; }
+static size_t zp_ctx_piece(const zero_ctx *z, int u) { return z->layout.unit[u].piece; }
 static size_t zp_ctx_shard_first(const zero_ctx *z, int u) {
-    const zp_segment *x = zp_layout_trained(&z->layout.unit[u]);
-    return x->first + (size_t)z->data->rank * x->shard;
+    return (size_t)z->data->rank * zp_ctx_shard(z, u);
 }
 
 /* Returns this rank's shard of u's reduced gradient. It is valid until its memory is used again. */
@@ -364,7 +399,7 @@ static char *zp_ctx_unit_mean(const zero_ctx *z, int u) {
 }
 
 /* Returns the address at which your code reads unit u's parameters; NULL: not in memory now. */
-static char *zp_ctx_unit_shown(const zero_ctx *z, int u) {
+static char *zp_ctx_unit_pointer(const zero_ctx *z, int u) {
     const zp_memory *m = &z->memory[ZP_PARAM];
     char *memory = zp_ctx_unit_memory(z, ZP_PARAM, u);
     return memory ? m->view + (memory - m->base) : NULL;
@@ -376,8 +411,8 @@ static const zp_array_part *zp_ctx_own_part(const zero_ctx *z, int u) {
 }
 
 /* Returns 1 if a step's update may overlap with the next step. */
-static int zp_ctx_is_delayed(const zero_ctx *z) { return z->cfg.delay_from > 0; }
-/* Returns 1 if a delayed update works on a second copy: NEXT, and a MEAN outside GRAD. */
+static int zp_ctx_updates_overlap(const zero_ctx *z) { return z->updates_overlap; }
+/* Returns 1 if such an update works on a second copy: NEXT, and a MEAN outside GRAD. */
 static int zp_ctx_keeps_next(const zero_ctx *z) { return z->array[ZP_NEXT].share != ZP_NOTHING; }
 
 /* Returns the gradient that the update reads. */
@@ -386,10 +421,11 @@ static zp_array *zp_ctx_update_gradient(zero_ctx *z) {
     return &z->array[over ? (int)ZP_GRAD : (int)ZP_MEAN];
 }
 
-/* Returns the i-th unit in the order of updates: that of forward. Delayed updates use the order of
-   the next backward, because its reductions overwrite the gradients that the updates read. */
+/* Returns the i-th unit in the order of updates: that of forward. Updates that overlap with the
+   next step use the order of its backward, because its reductions overwrite the gradients that the
+   updates read. */
 static int zp_ctx_nth_update(const zero_ctx *z, int i) {
-    return zp_layout_nth_unit(&z->layout, zp_ctx_is_delayed(z) ? z->layout.all - 1 - i : i);
+    return zp_layout_nth_unit(&z->layout, z->updates_overlap ? z->layout.all - 1 - i : i);
 }
 
 /* Return the array with the weights of u that a pass uses, and that with the newest weights. */
@@ -416,7 +452,7 @@ static zp_op zp_ctx_make_op(zero_ctx *z, zp_channel channel, int kind, int u) {
 
 /* Returns the first element of unit u that this rank counts in the norm and saves. */
 static size_t zp_ctx_piece_first(const zero_ctx *z, int u) {
-    return zp_ctx_shard_first(z, u) + (size_t)z->replica * zp_ctx_piece(z, u);
+    return zp_ctx_shard_first(z, u) + (size_t)z->copy * zp_ctx_piece(z, u);
 }
 
 /* Returns the factor that makes the mean from the sum over all ranks. */
@@ -429,10 +465,10 @@ ZP_UNUSED static size_t zp_ctx_normed_layers(const zero_ctx *z) {
     return z->rule->needs & ZP_NORMS_OF_LAYERS ? (size_t)z->layout.layers : 0;
 }
 
-/* Cuts `numel` elements of `bytes` bytes from the private arena at *at, and advances *at. Before
-   the arena is allocated this only measures, and returns NULL. */
-static void *zp_ctx_cut_arena(zero_ctx *z, size_t *at, size_t numel, size_t bytes) {
-    return zp_cut_memory(z->arena, at, zp_max(numel, 1) * bytes,
+/* Cuts `numel` elements of `bytes` bytes from the private arena, at z->arena_at. Before the arena
+   is allocated this only measures, and returns NULL. */
+static void *zp_ctx_cut_arena(zero_ctx *z, size_t numel, size_t bytes) {
+    return zp_cut_memory(z->arena, &z->arena_at, zp_max(numel, 1) * bytes,
                          bytes * numel >= 65536 ? 4096 : 256);
 }
 
@@ -441,9 +477,8 @@ ZP_UNUSED static size_t zp_ctx_part_bytes(const zp_comm *of, const zp_cut *cut, 
 }
 
 /* Splits `of` into parts and opens the part that has this rank. COLLECTIVE over `of`. */
-ZP_UNUSED static zero_result zp_ctx_open_part(zero_ctx *z, zp_subgroup *part, zp_comm *g,
-                                              zp_comm *of, zp_cut cut, int node_size,
-                                              const char *label) {
+ZP_UNUSED static zero_result zp_ctx_open_part(zero_ctx *z, zp_part *part, zp_comm *g, zp_comm *of,
+                                              zp_cut cut, int node_size, const char *label) {
     ZP_REFUSE(z, !of->transport->cut, "the %d ranks cannot be cut into groups: %s has no way to",
               of->nranks, of->transport->name);
     cut.memory = &part->meeting;
@@ -456,7 +491,7 @@ ZP_UNUSED static zero_result zp_ctx_open_part(zero_ctx *z, zp_subgroup *part, zp
 }
 
 /* Closes a part. The caller closes all parts before the group that was split. */
-static void zp_ctx_close_part(zp_subgroup *part, zp_comm *g, int broken) {
+static void zp_ctx_close_part(zp_part *part, zp_comm *g, int broken) {
     zp_comm_close(g, broken);
     if (part->of && part->of->uncut) part->of->uncut(&part->comm, broken);
     part->of = NULL;
@@ -473,10 +508,11 @@ static zero_result zp_ctx_open_groups(zero_ctx *z, const zp_transport *row, cons
     return ZERO_OK;
 }
 
-/* Closes all groups of the context. No stream may use them. If not `broken`: COLLECTIVE. */
-static void zp_ctx_close_groups(zero_ctx *z, int broken) {
+/* Closes all groups of the context. No stream may use them. If it is not broken: COLLECTIVE. */
+static void zp_ctx_close_groups(zero_ctx *z) {
     zp_comm_close_watch(&z->watch);
-    for (int i = ZP_GROUPS - 1; i >= 0; i--) zp_ctx_close_part(&z->part[i], &z->group[i], broken);
+    for (int i = ZP_GROUPS - 1; i >= 0; i--)
+        zp_ctx_close_part(&z->part[i], &z->group[i], z->broken);
 }
 
 /* Returns the bytes that transports keep for messages between nodes and for split groups. */

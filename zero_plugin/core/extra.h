@@ -1,9 +1,14 @@
 /* extra.h - how a capability plugs into the core
 
    A capability is one row, a zp_extra, in a file of its own. extras/table.h lists the rows. The
-   core calls the members of every row in the order of that list, skips those that are NULL, and
-   names no row. To add a capability, write its file, include it in zero_plugin.cu, and add its row
-   to the list. No line of core/ changes.
+   core names no row. To add a capability, write its file, include it in zero_plugin.cu, and add its
+   row to the list. No line of core/ changes. A row has
+     a struct    its own data about a context
+     settings    a table like that of config.h; 0 is "off"
+     moments     functions that run once, when a context is created, planned, built, destroyed ...
+     stations    functions that run for each unit or step while training, in a walk
+     questions   a few functions with arguments, at the end of zp_extra
+   Rows run in the order of the list. A row changes the core's data: arrays, `live`, `plan`.
 
    WALKS. A walk is a list of stations, which run in order:
      gradient   from the backward that wrote a unit to the reduced shard (reduce.h)
@@ -22,14 +27,14 @@
 typedef enum zp_place {
     ZP_AT_WRITTEN,  /* gradient: its stream waits until backward has written the unit */
     ZP_AT_COLLECT,  /* 16-bit gradients of several micro-steps are added */
-    ZP_AT_PRESUM,   /* sums over other groups of ranks, before the reduction */
+    ZP_AT_PRESUM,   /* sums over more ranks, before the reduction */
     ZP_AT_DESCRIBE, /* gradient, parameter: the core describes the collectives in z->ops, z->gather
                      */
     ZP_AT_CHANGE,   /* gradient, parameter: a row may change these descriptions */
     ZP_AT_FETCH,    /* parameter: the shard is copied to the place the gather reads */
     ZP_AT_ISSUE,    /* gradient, parameter: the core issues the collectives */
     ZP_AT_ADD,      /* gradient: sums that earlier micro-steps moved away are added */
-    ZP_AT_COPIES,   /* sums over the replicas of a shard */
+    ZP_AT_COPIES,   /* sums over the copies of a shard */
     ZP_AT_SCALE,    /* tensors with a divisor of their own are scaled */
     ZP_AT_NORM,     /* the squares for the norm and the overflow check */
     ZP_AT_STORE,    /* the shard is copied to the tier that keeps it */
@@ -43,7 +48,7 @@ typedef enum zp_place {
     ZP_AT_AGREE,      /* all ranks exchange verdicts; a pending update is complete */
 
     ZP_AT_LAST_REPORT,  /* step: an error that the last step has reported is returned */
-    ZP_AT_LOOKERS,      /* peers that evaluate with this rank's weights are waited for */
+    ZP_AT_EVALUATIONS,  /* peers that evaluate with this rank's weights are waited for */
     ZP_AT_DECIDE,       /* by the agreement: skip or update, unscale, clip */
     ZP_AT_REPORT,       /* the decision is copied to host memory; rows begin their updates */
     ZP_AT_COUNT,        /* the step is counted */
@@ -53,7 +58,7 @@ typedef enum zp_place {
     ZP_AT_UPDATE,       /* that pass, and work after it */
     ZP_AT_PUBLISH,      /* the unit's new weights are gathered, now or when a pass uses them */
     ZP_AT_FORGET,       /* earlier gathered parameters are out of date */
-    ZP_AT_SEAL,         /* a checked build notes the new weights */
+    ZP_AT_NOTE_WEIGHTS, /* a checked build notes the new weights */
     ZP_AT_DELIVER,      /* recorded events go to the caller */
     ZP_PLACES_OF_WALK
 } zp_place;
@@ -88,6 +93,42 @@ typedef struct zp_station {
 #define ZP_LAST_STATION                                                                            \
     { ZP_PLACES_OF_WALK, ZP_EACH_STEP, NULL, NULL, NULL } /* ends a table */
 
+/* The moments of a context, in order. At each, the core calls x->call[moment] of every row that has
+   it, up to the first error; in zero_destroy, of all rows. */
+typedef enum zp_moment {
+    ZP_ON_CREATE, /* zero_create: nothing is open, and settings are as your code gave them */
+    ZP_ON_JOIN,   /* the ranks have connected. COLLECTIVE */
+    ZP_ON_CHECK,  /* settings are resolved: refuse wrong ones. No rank knows the others' */
+    ZP_ON_SPLIT,  /* check settings against the number of ranks; split the ranks. COLLECTIVE */
+    ZP_ON_CHOOSE, /* change the arrays' types, shares and tiers */
+    ZP_ON_CHOSEN, /* split the ranks, now that arrays are chosen. COLLECTIVE */
+
+    ZP_ON_LAYOUT, /* every plan: the layout is made. Allocate data about units, select units */
+    ZP_ON_ARRAYS, /* the core's arrays are cut; cut those of the row */
+    ZP_ON_PLAN,   /* buffers and gathers are known: add to z->plan */
+
+    ZP_ON_CUT,      /* zero_build, twice: cut the private arena; see zp_ctx_cut_arena */
+    ZP_ON_ALLOCATE, /* allocate this rank's own memory */
+    ZP_ON_SHARE,    /* all ranks have done that: allocate what needs all of them. COLLECTIVE */
+    ZP_ON_BUILD,    /* all memory is allocated. COLLECTIVE */
+
+    ZP_ON_STEP,          /* the first micro-step of a step begins */
+    ZP_ON_REDUCE,        /* zero_reduce begins: refuse it if it comes too early */
+    ZP_ON_AGREED,        /* a call needs the agreement: refuse it if it comes too early */
+    ZP_ON_SYNC,          /* wait until the row's streams and lanes are idle. SYNC */
+    ZP_ON_STATS,         /* all streams are idle: add to z->stats */
+    ZP_ON_FINISH_UPDATE, /* complete a pending update. COLLECTIVE if one is pending */
+    ZP_ON_PUT,           /* weights will be computed from master weights that your code put */
+    ZP_ON_STATE_BEGIN,   /* zero_state_begin */
+    ZP_ON_STATE_END,     /* zero_state_end, after a put */
+
+    ZP_ON_ABORT,   /* zero_destroy of a failed context: peers must not wait for this rank */
+    ZP_ON_ABANDON, /* zero_destroy: end all waits in streams and lanes */
+    ZP_ON_FINISH,  /* the core's lanes are idle: wait for the row's; streams are still open */
+    ZP_ON_DESTROY, /* streams are closed, groups are open */
+    ZP_MOMENTS
+} zp_moment;
+
 /* A row. Every member except `name` may be NULL. A function returns the row, so that its code names
    each member that it sets. */
 typedef struct zp_extra {
@@ -95,94 +136,32 @@ typedef struct zp_extra {
     /* The row's struct: its bytes, and the offset in zero_ctx of the pointer to it. zero_create
        allocates it, filled with zeros, and zero_destroy frees it. */
     size_t state_bytes, state_at;
-    /* Update rules, up to one without a name. The table in numbers/rules.h has their names. */
-    const zp_rule *rules;
-    /* zero_create calls this first. */
-    void (*init)(zero_ctx *z);
-    /* If the resolved settings are wrong, writes the reason to `text`; otherwise writes nothing. */
-    void (*refuse)(const zero_config *c, char *text, size_t bytes);
-    /* zero_create, after the ranks have connected and before settings are checked. */
-    zero_result (*join)(zero_ctx *z);
-    /* zero_create: these check settings against the number of ranks, and may split the ranks into
-       groups: before and after the arrays are chosen. COLLECTIVE if they split. */
-    zero_result (*check)(zero_ctx *z);
-    zero_result (*resolve)(zero_ctx *z);
+    const zp_setting *settings; /* the row's settings; ends with ZP_LAST_SETTING */
+    const zp_rule *rules;       /* update rules, up to one without a name; see numbers/rules.h */
+    const zp_station *stations; /* ends with ZP_LAST_STATION */
+    zero_result (*call[ZP_MOMENTS])(zero_ctx *z);
     /* zero_tensor: checks the fields of t->desc that belong to the row, and resolves them. */
     zero_result (*tensor)(zero_ctx *z, zp_tensor *t);
     /* Appends to `text` those that must be the same on all ranks. */
     void (*describe)(const zero_ctx *z, const zp_tensor *t, char *text, size_t bytes);
-    /* Every plan, after the layout is made: allocates the data that the row needs about units. */
-    zero_result (*layout)(zero_ctx *z);
-    /* May change the arrays' types, shares and tiers, after the settings are resolved. */
-    void (*choose)(zero_ctx *z);
-    /* The plan: selects units to keep off the device; cuts the row's arrays after the core's. */
-    void (*plan_units)(zero_ctx *z);
-    void (*plan_arrays)(zero_ctx *z);
-    /* Returns the bytes of pageable host memory that the row's lists and lanes need. */
-    size_t (*context_bytes)(zero_ctx *z);
-    /* The plan: adds the row's bytes to z->plan, after buffers and gathers are known. */
-    void (*plan)(zero_ctx *z);
     /* Returns the bytes that this rank sends for unit u in a step; u -1: for no single unit. */
     size_t (*sent)(zero_ctx *z, int u);
-    /* Cuts the row's part of the private arena; see zp_ctx_cut_arena. */
-    void (*cut)(zero_ctx *z, size_t *at);
-    /* Cuts the row's part of the gradients' memory, from byte `at` on; returns its end. */
-    size_t (*cut_gradients)(zero_ctx *z, size_t at);
-    /* zero_build: `allocate` allocates this rank's own memory. After all ranks have done that,
-       `share` allocates the memory that needs all of them. `share` is COLLECTIVE. */
-    zero_result (*allocate)(zero_ctx *z);
-    zero_result (*share)(zero_ctx *z);
-    /* zero_build, after all memory is allocated. COLLECTIVE. */
-    zero_result (*build)(zero_ctx *z);
-    /* zero_destroy of a failed context: makes sure that peers do not wait for this rank. */
-    void (*abort)(zero_ctx *z);
-    /* zero_destroy, in this order: `abandon` ends all waits in streams and lanes; `finish` waits
-       for the row's lanes; `stop` runs before streams close, `destroy` before groups close. */
-    void (*abandon)(zero_ctx *z);
-    void (*finish)(zero_ctx *z);
-    void (*stop)(zero_ctx *z);
-    void (*destroy)(zero_ctx *z, int broken);
-    /* The first micro-step of a step begins. */
-    zero_result (*begin_step)(zero_ctx *z);
-    /* The weights of unit u have changed, or, if u is -1, those of all units: earlier gathered
-       parameters are out of date. */
-    void (*forget)(zero_ctx *z, int u);
-    /* Rules of several passes: adds the inputs of unit u's elements from `first` on. */
+    /* Rules of several passes: sets the inputs of unit u's elements from `first` on. */
     void (*fill_update)(const zero_ctx *z, int u, size_t first, zp_update *a);
-    /* The same rules, if the CPU updates unit u, whose tensors the device combines between the
-       passes. results_up: stream s copies what the first pass found in unit u to `to` on the
-       device. inputs_down: once `ready`, `from` is copied to where the last pass reads it. u -1:
-       the sums of norms, and the ratios, of all units. */
-    zero_result (*results_up)(zero_ctx *z, int u, zp_stream *s, void *to);
-    zero_result (*inputs_down)(zero_ctx *z, int u, zp_event *ready, void *from);
-    /* Fills the row's fields of a tensor's span in an update. */
-    void (*span)(const zero_ctx *z, const zp_tensor *t, zp_span *span);
-    /* Refuses zero_reduce (`reduces` 1), or a call that needs the agreement, if it comes too
-       early. */
-    zero_result (*check_turn)(zero_ctx *z, int reduces);
-    /* Before your code writes unit u's gradient again: the last update may still read it. */
-    zero_result (*before_write)(zero_ctx *z, int u);
-    /* before_put: weights will be computed from master weights that your code put. wrote: values
-       were put into unit u of array a, or, if a is NULL, into any unit of any array. */
-    zero_result (*before_put)(zero_ctx *z);
+    /* Values were put into unit u of array a; a NULL: into any unit of any array. */
     void (*wrote)(zero_ctx *z, const zp_array *a, int u);
-    /* Completes a pending update. COLLECTIVE if an update is pending. */
-    zero_result (*finish_update)(zero_ctx *z);
-    /* Waits until the row's streams and lanes are idle. SYNC. */
-    zero_result (*sync)(zero_ctx *z);
-    /* Adds the row's numbers to those of zero_query_stats. All streams are idle. */
-    void (*stats)(zero_ctx *z, zero_stats *stats);
-    /* The row's own state: adds its ranges; recognizes a range by its name; copies values in or
-       out; zero_state_begin; zero_state_end, after a put. */
-    zero_result (*add_state)(zero_ctx *z);
-    int (*owns_range)(const zero_ctx *z, const zero_range *r);
-    zero_result (*move_state)(zero_ctx *z, const zero_range *r, const char *values, char *out);
-    void (*begin_state)(zero_ctx *z);
-    zero_result (*end_state)(zero_ctx *z);
+    /* If range r belongs to the row: sets *mine, and copies its values in or out. */
+    zero_result (*move_state)(zero_ctx *z, const zero_range *r, const char *values, char *out,
+                              int *mine);
     /* Returns the context's own copy of a group that a tensor names; NULL: no copy. */
     zero_group *(*own_group)(const zero_ctx *z, const zero_group *given);
-    const zp_station *stations; /* ends with ZP_LAST_STATION */
 } zp_extra;
+
+/* A setting of a part that drop.sh has left out. */
+typedef struct zp_missing_setting {
+    const char *part;
+    zp_setting setting;
+} zp_missing_setting;
 
 #define ZP_EACH_EXTRA(z, x) for (const zp_extra *x = (z)->extras; x && x->name; x++)
 
@@ -207,68 +186,47 @@ static zero_result zp_extra_choose_rule(zero_ctx *z) {
     return z->rule->passes ? ZERO_OK : zp_extra_need(z, z->rule->part, text);
 }
 
-/* Define zp_extra_NAME, which calls that member of every row: up to the first error; without a
-   result. */
-#define ZP_EXTRA_TRY_WITH(name, parameters, arguments)                                             \
-    ZP_UNUSED static zero_result zp_extra_##name parameters {                                      \
-        ZP_EACH_EXTRA(z, x) if (x->name) ZP_TRY(x->name arguments);                                \
-        return ZERO_OK;                                                                            \
-    }
-#define ZP_EXTRA_CALL_WITH(name, parameters, arguments)                                            \
-    ZP_UNUSED static void zp_extra_##name parameters {                                             \
-        ZP_EACH_EXTRA(z, x) if (x->name) x->name arguments;                                        \
-    }
-#define ZP_EXTRA_TRY(name)  ZP_EXTRA_TRY_WITH(name, (zero_ctx * z), (z))
-#define ZP_EXTRA_CALL(name) ZP_EXTRA_CALL_WITH(name, (zero_ctx * z), (z))
+/* Calls a moment of every row: up to the first error; or of all rows, whatever they return. */
+static zero_result zp_extra_call(zero_ctx *z, zp_moment moment) {
+    ZP_EACH_EXTRA(z, x) if (x->call[moment]) ZP_TRY(x->call[moment](z));
+    return ZERO_OK;
+}
+static void zp_extra_call_all(zero_ctx *z, zp_moment moment) {
+    ZP_EACH_EXTRA(z, x) if (x->call[moment])(void) x->call[moment](z);
+}
 
-ZP_EXTRA_CALL(init)
-ZP_EXTRA_TRY(check)
-ZP_EXTRA_TRY(resolve)
-ZP_EXTRA_TRY(layout)
-ZP_EXTRA_CALL(choose)
-ZP_EXTRA_CALL(plan_units)
-ZP_EXTRA_CALL(plan_arrays)
-ZP_EXTRA_CALL(plan)
-ZP_EXTRA_CALL_WITH(cut, (zero_ctx * z, size_t *at), (z, at))
-ZP_EXTRA_TRY(allocate)
-ZP_EXTRA_TRY(share)
-ZP_EXTRA_TRY(build)
-ZP_EXTRA_CALL(abort)
-ZP_EXTRA_CALL(abandon)
-ZP_EXTRA_CALL(finish)
-ZP_EXTRA_CALL(stop)
-ZP_EXTRA_CALL_WITH(destroy, (zero_ctx * z, int broken), (z, broken))
-ZP_EXTRA_TRY(begin_step)
-ZP_EXTRA_CALL_WITH(forget, (zero_ctx * z, int u), (z, u))
-ZP_EXTRA_CALL_WITH(fill_update, (const zero_ctx *z, int u, size_t first, zp_update *a),
-                   (z, u, first, a))
-ZP_EXTRA_TRY_WITH(results_up, (zero_ctx * z, int u, zp_stream *s, void *to), (z, u, s, to))
-ZP_EXTRA_TRY_WITH(inputs_down, (zero_ctx * z, int u, zp_event *ready, void *from),
-                  (z, u, ready, from))
-ZP_EXTRA_CALL_WITH(span, (const zero_ctx *z, const zp_tensor *t, zp_span *span), (z, t, span))
-ZP_EXTRA_TRY_WITH(check_turn, (zero_ctx * z, int reduces), (z, reduces))
-ZP_EXTRA_TRY_WITH(before_write, (zero_ctx * z, int u), (z, u))
-ZP_EXTRA_TRY(before_put)
-ZP_EXTRA_CALL_WITH(wrote, (zero_ctx * z, const zp_array *a, int u), (z, a, u))
-ZP_EXTRA_TRY(finish_update)
-ZP_EXTRA_CALL_WITH(stats, (zero_ctx * z, zero_stats *stats), (z, stats))
-ZP_EXTRA_TRY(add_state)
-ZP_EXTRA_CALL(begin_state)
-ZP_EXTRA_TRY(end_state)
-
-static zero_result zp_extra_refuse(zero_ctx *z) {
-    char text[ZP_TEXT_BYTES] = "";
-    ZP_EACH_EXTRA(z, x) {
-        if (x->refuse) x->refuse(&z->cfg, text, sizeof text);
-        ZP_REFUSE(z, text[0], "%s", text);
+/* Returns setting i of all tables: the core's, then those of the rows; NULL: there are fewer. */
+static const zp_setting *zp_extra_setting(const zero_ctx *z, int i) {
+    if (i < ZP_SETTINGS) return &zp_settings[i];
+    i -= ZP_SETTINGS;
+    ZP_EACH_EXTRA(z, x)
+    for (const zp_setting *s = x->settings; s && s->name; s++)
+        if (!i--) return s;
+    return NULL;
+}
+/* Checks each setting alone, and replaces 0 by its meaning. `missing`: settings that this copy
+   lacks, up to one without a name. They must be the defaults. */
+static zero_result zp_extra_resolve_settings(zero_ctx *z, const zp_missing_setting *missing) {
+    const zp_setting *s;
+    char text[ZP_TEXT_BYTES];
+    for (int i = 0; (s = zp_extra_setting(z, i)) != NULL; i++)
+        if (zp_config_resolve_setting(s, &z->cfg, text, sizeof text))
+            return zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
+    for (; missing->part; missing++) {
+        s = &missing->setting;
+        if (zp_config_get_setting(s, &z->cfg) != 0
+            && (float)zp_config_get_setting(s, &z->cfg) != (float)s->zero)
+            ZP_TRY(zp_extra_need(z, missing->part, s->name));
+        zp_config_set_setting(s, &z->cfg, s->zero);
     }
     return ZERO_OK;
 }
+
+/* Refuses fields of the settings and of a tensor whose part this copy lacks. */
 static zero_result zp_extra_join(zero_ctx *z) {
     if (z->cfg.world || z->cfg.joins)
         ZP_TRY(zp_extra_need(z, "groups", z->cfg.world ? "world is set" : "joins is set"));
-    ZP_EACH_EXTRA(z, x) if (x->join) ZP_TRY(x->join(z));
-    return ZERO_OK;
+    return zp_extra_call(z, ZP_ON_JOIN);
 }
 static zero_result zp_extra_tensor(zero_ctx *z, zp_tensor *t) {
     const zero_tensor_desc *d = &t->desc;
@@ -278,29 +236,19 @@ static zero_result zp_extra_tensor(zero_ctx *z, zp_tensor *t) {
     ZP_EACH_EXTRA(z, x) if (x->tensor) ZP_TRY(x->tensor(z, t));
     return ZERO_OK;
 }
-static void zp_extra_describe(const zero_ctx *z, const zp_tensor *t, char *text, size_t bytes) {
-    text[0] = 0;
-    ZP_EACH_EXTRA(z, x) if (x->describe) x->describe(z, t, text, bytes);
-}
-static size_t zp_extra_context_bytes(zero_ctx *z) {
-    size_t bytes = sizeof *z->extras;
-    ZP_EACH_EXTRA(z, x)
-    bytes += sizeof *x + x->state_bytes + (x->context_bytes ? x->context_bytes(z) : 0);
-    return bytes;
-}
+
 static size_t zp_extra_sent(zero_ctx *z, int u) {
     size_t bytes = 0;
     ZP_EACH_EXTRA(z, x) bytes += x->sent ? x->sent(z, u) : 0;
     return bytes;
 }
-static size_t zp_extra_cut_gradients(zero_ctx *z, size_t at) {
-    ZP_EACH_EXTRA(z, x) at = x->cut_gradients ? x->cut_gradients(z, at) : at;
-    return at;
+static void zp_extra_wrote(zero_ctx *z, const zp_array *a, int u) {
+    ZP_EACH_EXTRA(z, x) if (x->wrote) x->wrote(z, a, u);
 }
 /* Waits until all streams and lanes are idle. SYNC. */
 static zero_result zp_extra_sync(zero_ctx *z) {
     for (int i = 0; i < 2; i++) ZP_TRY(zp_device_sync_stream(&z->stream[i]));
-    ZP_EACH_EXTRA(z, x) if (x->sync) ZP_TRY(x->sync(z));
+    ZP_TRY(zp_extra_call(z, ZP_ON_SYNC));
     return zp_device_sync_stream(&z->compute);
 }
 

@@ -8,7 +8,7 @@
 /* The weights have changed: marks all gathered parameters as out of date. */
 static zero_result zp_gather_forget_all(zero_ctx *z) {
     zp_buffer_forget_all(&z->pool[ZP_PARAM]);
-    zp_extra_forget(z, -1);
+    for (int u = 0; u < z->layout.all; u++) z->live[u].version++;
     return ZERO_OK;
 }
 
@@ -73,7 +73,7 @@ static zero_result zp_gather_publish_update(zero_ctx *z, int u, zp_stream *s) {
 static zero_result zp_gather_acquire(zero_ctx *z, int u) {
     int fill[ZERO_PREFETCH_MOST + 2];
     char open[128];
-    zp_order *t = &z->trace[z->pass];
+    zp_order *t = &z->order[z->pass];
     zp_buffers *pool = &z->pool[ZP_PARAM];
     const int wraps = z->pass == ZERO_TRAIN && z->micro + 1 < z->micro_steps;
     zp_order_visit(t, u);

@@ -19,17 +19,17 @@ static zero_result zp_hook_begin_training(zero_ctx *z, int micro, int micro_step
         expected ? z->micro_steps : micro_steps);
     z->micro = together ? micro_steps - 1 : micro;
     z->micro_steps = micro_steps;
-    z->together = together ? micro_steps : 1;
+    z->pass_micro_steps = together ? micro_steps : 1;
     zp_events_set_step(z->device.recorder, z->taken, z->micro);
     for (int u = 0; u < z->layout.all; u++) {
         z->live[u].writes = 0;
         if (micro == 0) z->live[u].reduced = 0;
         if (z->adding != ZP_IN_PLACE || micro == 0) z->live[u].touched = 0;
     }
-    if (micro == 0) ZP_DO(z, zp_extra_begin_step(z));
+    if (micro == 0) ZP_DO(z, zp_extra_call(z, ZP_ON_STEP));
     if (micro == 0) /* all ranks' verdicts: a peer that fails must not leave its old one here */
         ZP_DO(z, zp_device_clear(&z->stream[ZP_GRADIENTS], z->verdicts,
-                                 (size_t)z->world->nranks * (size_t)zp_ctx_verdict_words(z)
+                                 (size_t)z->agreeing->nranks * (size_t)zp_ctx_verdict_words(z)
                                      * sizeof *z->verdicts));
     return zp_reduce_open_gradient(z, z->layout.units, 1);
 }
@@ -50,7 +50,7 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
     z->resume = z->phase;
     z->phase = ZP_IN_PASS;
     z->pass = kind;
-    z->trace[kind].at = 0;
+    z->order[kind].at = 0;
     z->hooked = 0;
     return ZERO_OK;
 }
@@ -83,7 +83,7 @@ static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     if (!live->parameter_opens) ZP_TRY(zp_order_match(z, ZERO_TURN_FORWARD, unit));
     ZP_TRY(zp_observe_hook(z, ZP_HOOK_FORWARD, unit));
     ZP_TRY(zp_gather_open(z, unit));
-    zp_pointer_set_unit(z, ZP_PARAM, unit, zp_ctx_unit_shown(z, unit), params);
+    zp_pointer_set_unit(z, ZP_PARAM, unit, zp_ctx_unit_pointer(z, unit), params);
     if (!live->forward_opens++)
         live->slice[0] = zp_device_begin_slice(&z->compute, ZERO_EVENT_FORWARD, unit, 0);
     return ZERO_OK;
@@ -104,7 +104,7 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     ZP_UNTIMELY(z, zp_reduce_unit_is_written(z, unit),
                 "unit %d: its gradient is complete after %d uses, here is one more; see "
                 "zero_tensor_desc.uses",
-                unit, z->layout.unit[unit].uses * z->together);
+                unit, z->layout.unit[unit].uses * z->pass_micro_steps);
     ZP_UNTIMELY(z, live->backward_opens == 64, "unit %d: 64 backwards are nested", unit);
     ZP_TRY(zp_hook_find_struct(z, unit, grads, "gradients"));
     if (params) ZP_TRY(zp_hook_find_struct(z, unit, params, "parameters"));
@@ -116,7 +116,7 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     live->with_parameters = live->with_parameters << 1 | (params != NULL);
     live->backward_opens++;
     if (params)
-        zp_pointer_set_unit(z, ZP_PARAM, unit, zp_ctx_unit_shown(z, unit), params);
+        zp_pointer_set_unit(z, ZP_PARAM, unit, zp_ctx_unit_pointer(z, unit), params);
     else if (!live->parameter_opens) /* your code must not read old pointers */
         zp_pointer_set_unit(z, ZP_PARAM, unit, NULL, NULL);
     zp_pointer_set_unit(z, ZP_GRAD, unit, zp_ctx_unit_memory(z, ZP_GRAD, unit), grads);
@@ -134,8 +134,9 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     if (live->backward_opens == 1) ZP_TRY(zp_observe_move(z, unit, ZP_GRAD, 0));
     if (live->with_parameters & 1) ZP_TRY(zp_gather_close(z, unit));
     live->with_parameters >>= 1;
-    const int uses = z->layout.unit[unit].uses * (zp_reduce_is_repeated(z) ? 1 : z->together);
-    if (--live->backward_opens || ++live->writes % uses || live->late) return ZERO_OK;
+    const int uses =
+        z->layout.unit[unit].uses * (zp_reduce_is_repeated(z) ? 1 : z->pass_micro_steps);
+    if (--live->backward_opens || ++live->writes % uses || live->reduced_last) return ZERO_OK;
     return zp_reduce_is_due(z) && z->layout.unit[unit].numel ? zp_reduce_add_to_bucket(z, unit)
                                                              : ZERO_OK;
 }
@@ -150,10 +151,10 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
     }
     ZP_TRY(zp_order_end(z));
     ZP_TRY(zp_observe_end_pass(z));
-    z->trace[z->pass].n = z->trace[z->pass].at;
+    z->order[z->pass].n = z->order[z->pass].at;
     z->phase = z->resume;
     if (z->pass == ZERO_EVAL) {
-        z->looked |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
+        z->peers_read |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
         zp_events_deliver(z->device.recorder);
         return ZERO_OK;
     }

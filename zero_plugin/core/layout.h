@@ -5,13 +5,13 @@
 
      unit u:   [ tensor a | tensor b | ... | pad ]     tensors begin at cache lines
      shards:   |  rank 0  |  rank 1  |  ...  |         equal, whole cache lines
-     pieces:   | 0  |  1  | 0  |  1  |  ...  |         by replica; none: a shard is one piece
+     pieces:   | 0  |  1  | 0  |  1  |  ...  |         by copy of the shards; one: the shard
                A tensor may have an ATOM: a number of elements that no shard boundary cuts, counted
                from its first element in the unit. The tensor then begins at a multiple of its
                atom, and a shard is a multiple of the atoms of all tensors in the unit
      KEEP:     one more unit, type-major: [ a: layer 0, 1, ... | b: layer 0, 1, ... | pad ]
-     matrices, if the rule needs them, come last in their unit; a second state array, which they
-     do not have, then ends before them */
+     Tensors of which the rule keeps one state array come last in their unit. A second state array
+     ends before them */
 #pragma once
 
 #include "../machine/base.h"
@@ -28,30 +28,22 @@ typedef struct zp_tensor {
     int first_member;              /* index in zp_layout.by_tensor: one per `together` layers */
     int aliases;                   /* 1 + the last alias; 0: none */
     float lr_factor, decay_factor; /* the factors; ZERO_NONE is stored as 0 */
-    int matrices;                  /* it has matrices, and the rule needs them */
+    float shape;                   /* factor of its updates that depends on its shape; 0: none */
+    int one_state;                 /* the rule keeps one state array of it, whatever others have */
     int first_layer;               /* number of its first layer among those of all tensors */
     int namesakes;                 /* zero_place: number of later rows with the same name */
-    uintptr_t shown[2];            /* by side: the last pointer in its field */
+    uintptr_t last_pointer[2];     /* by side: the last pointer in its field */
 } zp_tensor;
-
-/* SEGMENTS of a unit are cut over the ranks one by one. A unit has one, its trained tensors. Their
-   gradient and state follow zp_layout_trained. A further segment, for example of frozen tensors,
-   needs a part of its own in PARAM (zp_array_cut), and a gather of its own (zp_gather_describe). */
-enum { ZP_TRAINED = 0, ZP_SEGMENTS };
-typedef struct zp_segment {
-    size_t first, padded; /* elements of the unit before it; shard * nranks */
-    size_t shard, piece;  /* elements of one rank; of a shard, those that a replica counts, saves */
-} zp_segment;
 
 typedef struct zp_unit {
     zp_member *member; /* [members], inside zp_layout.members */
     int members;
-    int uses, forwards; /* per pass: writes by backward; uses in forward */
-    zp_segment segment[ZP_SEGMENTS];
+    int uses, forwards;   /* per pass: writes by backward; uses in forward */
     size_t grain;         /* divides a shard: multiple of a cache line and all atoms */
-    size_t numel, padded; /* elements of all segments */
+    size_t numel, padded; /* elements; with those that make all shards equal */
+    size_t shard, piece;  /* elements of one rank; of a shard, those that one copy counts, saves */
     size_t content;       /* elements without alignment */
-    size_t plain;         /* elements before the first matrix; padded: it has none */
+    size_t plain;         /* elements before the first tensor with one state; padded: none has */
     size_t largest_tensor;
     int only_one_d;
     int announced; /* a tensor names this unit; a KEEP tensor is stored in the KEEP unit */
@@ -83,11 +75,10 @@ static int zp_layout_unit_of(const zp_layout *l, const zp_tensor *t, int layer) 
     return t->desc.flags & ZERO_KEEP ? l->units : zp_layout_announced_unit(t, layer);
 }
 
-/* Returns 1 if unit u has matrices that the rule needs. */
-ZP_UNUSED static int zp_layout_has_matrices(const zp_layout *l, int u) {
+/* Returns 1 if unit u has tensors of which the rule keeps one state array. */
+ZP_UNUSED static int zp_layout_has_one_state(const zp_layout *l, int u) {
     return l->unit[u].plain < l->unit[u].padded;
 }
-static const zp_segment *zp_layout_trained(const zp_unit *x) { return &x->segment[ZP_TRAINED]; }
 
 static void zp_layout_close(zp_layout *l) {
     free(l->unit);
@@ -132,11 +123,8 @@ static zp_member *zp_layout_add_member(zp_layout *l, const zp_tensor *t, int ten
     return &u->member[u->members++];
 }
 
-/* Counts members, then fills them in unit by unit. `nranks` ranks share each of `replicas` copies.
-   A unit is cut for all ranks of all copies, and a shard has one piece for each replica. */
-static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int nranks,
-                                  int replicas) {
-    const size_t all = (size_t)nranks * (size_t)replicas;
+/* Numbers the members and the layers of all tensors, and allocates the lists. */
+static zero_result zp_layout_alloc(zp_layout *l, zp_tensor *tensors, int n) {
     memset(l, 0, sizeof *l);
     for (int t = 0; t < n; t++) {
         const zero_tensor_desc *d = &tensors[t].desc;
@@ -151,17 +139,20 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
     l->unit = (zp_unit *)calloc((size_t)l->all, sizeof *l->unit);
     l->members = (zp_member *)calloc((size_t)l->nmembers + 1, sizeof *l->members);
     l->by_tensor = (zp_member **)calloc((size_t)l->nmembers + 1, sizeof(zp_member *));
-    if (!l->unit || !l->members || !l->by_tensor) {
-        zp_layout_close(l);
-        return ZERO_ERR_MEMORY;
-    }
-    for (int t = 0; t < n; t++)
-        for (int i = 0; i < tensors[t].desc.layers; i++) {
-            l->unit[zp_layout_announced_unit(&tensors[t], i)].announced = 1;
-            if (i % zp_layout_layers_per_member(&tensors[t]) == 0)
-                l->unit[zp_layout_unit_of(l, &tensors[t], i)].members++;
-        }
+    if (l->unit && l->members && l->by_tensor) return ZERO_OK;
+    zp_layout_close(l);
+    return ZERO_ERR_MEMORY;
+}
+
+/* Counts the members of each unit, then fills them in. */
+static void zp_layout_fill_units(zp_layout *l, const zp_tensor *tensors, int n) {
     zp_member *next = l->members;
+    for (const zp_tensor *t = tensors; t < tensors + n; t++)
+        for (int i = 0; i < t->desc.layers; i++) {
+            l->unit[zp_layout_announced_unit(t, i)].announced = 1;
+            if (i % zp_layout_layers_per_member(t) == 0)
+                l->unit[zp_layout_unit_of(l, t, i)].members++;
+        }
     for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
         u->member = next;
         next += u->members;
@@ -169,23 +160,28 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
         u->grain = zp_align;
         u->only_one_d = u->uses = u->forwards = 1;
     }
-    for (int k = 0; k < 2 * n; k++) { /* matrices after all others */
-        const int t = k % n;
-        if (tensors[t].matrices != (k >= n)) continue;
-        for (int i = 0; i < tensors[t].desc.layers; i += zp_layout_layers_per_member(&tensors[t]))
-            l->by_tensor[zp_layout_member_of(&tensors[t], i)] =
-                zp_layout_add_member(l, &tensors[t], t, i);
+    for (int k = 0; k < 2 * n; k++) { /* those with one state after all others */
+        const zp_tensor *t = &tensors[k % n];
+        if (t->one_state != (k >= n)) continue;
+        for (int i = 0; i < t->desc.layers; i += zp_layout_layers_per_member(t))
+            l->by_tensor[zp_layout_member_of(t, i)] = zp_layout_add_member(l, t, k % n, i);
     }
+}
+
+/* Lays all tensors out. `nranks` ranks share each of `copies` copies. A unit is cut for all ranks
+   of all copies, and a shard has one piece for each copy. */
+static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int nranks, int copies) {
+    const size_t all = (size_t)nranks * (size_t)copies;
+    ZP_TRY(zp_layout_alloc(l, tensors, n));
+    zp_layout_fill_units(l, tensors, n);
     for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
-        const size_t piece = zp_round_up((u->numel + all - 1) / all, u->grain);
-        const size_t shard = piece * (size_t)replicas, padded = shard * (size_t)nranks;
-        const zp_segment trained = {0, padded, shard, piece};
-        u->segment[ZP_TRAINED] = trained;
-        for (int i = 0; i < ZP_SEGMENTS; i++) u->padded += u->segment[i].padded;
+        u->piece = zp_round_up((u->numel + all - 1) / all, u->grain);
+        u->shard = u->piece * (size_t)copies;
+        u->padded = u->shard * (size_t)nranks;
         l->numel += u->content;
         l->padded += u->padded;
         u->plain = u->padded;
-        for (int i = u->members - 1; i >= 0 && tensors[u->member[i].tensor].matrices; i--)
+        for (int i = u->members - 1; i >= 0 && tensors[u->member[i].tensor].one_state; i--)
             u->plain = u->member[i].at;
     }
     return ZERO_OK;

@@ -22,7 +22,7 @@ typedef struct zp_observer {
     /* Unit u's gradients were cleared. */
     zero_result (*cleared)(zero_ctx *z, int u);
     /* The plugin has written parameters: they must not change until it writes again. */
-    zero_result (*seal)(zero_ctx *z);
+    zero_result (*parameters_changed)(zero_ctx *z);
     /* Returns the address that your code uses for a member; NULL: its address in the unit. */
     char *(*place)(const zero_ctx *z, zp_side side, const zp_member *m);
     /* Returns where to keep the hash of the array that the plugin returned to your code. */
@@ -41,7 +41,7 @@ ZP_OBSERVE(end_pass, (zero_ctx * z), (z))
 ZP_OBSERVE(hook, (zero_ctx * z, uint32_t which, int unit), (z, which, unit))
 ZP_OBSERVE(move, (zero_ctx * z, int u, zp_side side, int opens), (z, u, side, opens))
 ZP_OBSERVE(cleared, (zero_ctx * z, int u), (z, u))
-ZP_OBSERVE(seal, (zero_ctx * z), (z))
+ZP_OBSERVE(parameters_changed, (zero_ctx * z), (z))
 static uint64_t *zp_observe_lent(const zero_ctx *z, const zp_member *m) {
     return z->observer ? z->observer->lent(z, m) : NULL;
 }

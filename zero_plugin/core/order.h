@@ -6,8 +6,8 @@
 
 #include "ctx.h"
 
-static const char *const zp_turn_words[ZERO_TURN_KINDS] = {"forward", "backward"};
-static const char *const zp_pass_words[2] = {"training pass", "evaluation"};
+static const char *const zp_order_call_words[ZERO_TURN_KINDS] = {"forward", "backward"};
+static const char *const zp_order_pass_words[2] = {"training pass", "evaluation"};
 
 /* Makes room for n visits; returns 0 if memory is exhausted. */
 static int zp_order_reserve(zp_order *t, size_t n) {
@@ -51,17 +51,18 @@ static int zp_order_ahead(const zp_order *t, int wraps, int max, int *soon) {
 static int zp_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     memset(text, 0, bytes);
     if (!i) {
-        const zp_order *t = z->trace;
+        const zp_order *t = z->order;
         (void)snprintf(text, bytes, "%d turns of a training pass%s, %d of an evaluation",
-                       t[ZERO_TRAIN].turns, t[ZERO_TRAIN].together ? " of all micro-steps" : "",
-                       t[ZERO_EVAL].turns);
+                       t[ZERO_TRAIN].nannounced,
+                       t[ZERO_TRAIN].all_micro_steps ? " of all micro-steps" : "",
+                       t[ZERO_EVAL].nannounced);
         return 1;
     }
-    for (int kind = 0, at = i - 1; kind < 2; at -= z->trace[kind++].turns) {
-        if (at >= z->trace[kind].turns) continue;
-        const zero_turn *turn = &z->trace[kind].turn[at];
+    for (int kind = 0, at = i - 1; kind < 2; at -= z->order[kind++].nannounced) {
+        if (at >= z->order[kind].nannounced) continue;
+        const zero_turn *turn = &z->order[kind].announced[at];
         (void)snprintf(text, bytes, "turn %d of a%s %s: %s of unit %d", at, kind ? "n" : "",
-                       zp_pass_words[kind], zp_turn_words[turn->kind], turn->unit);
+                       zp_order_pass_words[kind], zp_order_call_words[turn->kind], turn->unit);
         return 1;
     }
     return 0;
@@ -70,8 +71,8 @@ static int zp_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
 /* Expects the announced order in the first pass; returns 0 if your code announced none. */
 static int zp_order_load(zp_order *t) {
     t->n = t->at = 0;
-    for (int i = 0; i < t->turns; i++) t->unit[t->n++] = t->turn[i].unit;
-    return t->turns;
+    for (int i = 0; i < t->nannounced; i++) t->unit[t->n++] = t->announced[i].unit;
+    return t->nannounced;
 }
 
 /* Checks that every kind and every unit exists. */
@@ -87,54 +88,55 @@ static zero_result zp_order_check(zero_ctx *z, const zero_turn *turns, int n) {
 
 /* Checks that this call is the next one of the announced order, if any. Changes nothing. */
 static zero_result zp_order_match(zero_ctx *z, zero_turn_kind kind, int unit) {
-    const zp_order *t = &z->trace[z->pass];
-    if (!t->turns) return ZERO_OK;
-    ZP_UNTIMELY(z, t->turned == t->turns,
+    const zp_order *t = &z->order[z->pass];
+    if (!t->nannounced) return ZERO_OK;
+    ZP_UNTIMELY(z, t->matched == t->nannounced,
                 "%s of unit %d: the %d turns that were announced for this pass are over",
-                zp_turn_words[kind], unit, t->turns);
-    const zero_turn *next = &t->turn[t->turned];
+                zp_order_call_words[kind], unit, t->nannounced);
+    const zero_turn *next = &t->announced[t->matched];
     ZP_UNTIMELY(z, next->kind != kind || next->unit != unit,
                 "%s of unit %d, but turn %d of this pass was announced as %s of unit %d",
-                zp_turn_words[kind], unit, t->turned, zp_turn_words[next->kind], next->unit);
+                zp_order_call_words[kind], unit, t->matched, zp_order_call_words[next->kind],
+                next->unit);
     return ZERO_OK;
 }
 
 /* Advances past a call that was matched. If it failed for another reason, expects it again. */
 static void zp_order_advance(zp_order *t, int taken) {
-    t->turned += t->turns && taken;
-    t->at -= t->turns && !taken;
+    t->matched += t->nannounced && taken;
+    t->at -= t->nannounced && !taken;
 }
 
 /* Begins a pass of this kind: its announced order starts again. */
 static zero_result zp_order_begin(zero_ctx *z, zero_pass kind, int together) {
-    zp_order *t = &z->trace[kind];
-    ZP_UNTIMELY(z, t->turns && t->together != together, "the order of a %s was announced for %s",
-                zp_pass_words[kind],
-                t->together ? "all micro-steps together (ZERO_TOGETHER)" : "one micro-step");
-    t->turned = 0;
+    zp_order *t = &z->order[kind];
+    ZP_UNTIMELY(z, t->nannounced && t->all_micro_steps != together,
+                "the order of a %s was announced for %s", zp_order_pass_words[kind],
+                t->all_micro_steps ? "all micro-steps together (ZERO_TOGETHER)" : "one micro-step");
+    t->matched = 0;
     return ZERO_OK;
 }
 
 static zero_result zp_order_end(zero_ctx *z) {
-    const zp_order *t = &z->trace[z->pass];
-    if (t->turned == t->turns) return ZERO_OK;
-    const zero_turn *next = &t->turn[t->turned];
-    return zp_ctx_fail(z, ZERO_ERR_STATE, "turn %d of %d has not come: %s of unit %d", t->turned,
-                       t->turns, zp_turn_words[next->kind], next->unit);
+    const zp_order *t = &z->order[z->pass];
+    if (t->matched == t->nannounced) return ZERO_OK;
+    const zero_turn *next = &t->announced[t->matched];
+    return zp_ctx_fail(z, ZERO_ERR_STATE, "turn %d of %d has not come: %s of unit %d", t->matched,
+                       t->nannounced, zp_order_call_words[next->kind], next->unit);
 }
 
 /* Returns unit u's reductions in a step. A reduction at the end of a pass occurs once per pass. */
 static int zp_order_reductions(const zero_ctx *z, int u) {
-    const int ends = z->live[u].late || u == z->layout.units;
+    const int ends = z->live[u].reduced_last || u == z->layout.units;
     if (!z->layout.unit[u].numel) return 0;
-    if (z->adding != ZP_EACH_REDUCED || (ends && z->trace[ZERO_TRAIN].together)) return 1;
+    if (z->adding != ZP_EACH_REDUCED || (ends && z->order[ZERO_TRAIN].all_micro_steps)) return 1;
     return z->cfg.micro_steps;
 }
 
 /* Expects the announced order. Without one, expects that of a model of layers: up in forward, down
    in backward, with the units that are used more often in between. */
 static void zp_order_expect(zero_ctx *z, zero_pass kind) {
-    zp_order *t = &z->trace[kind];
+    zp_order *t = &z->order[kind];
     const int n = z->layout.units, backward = kind == ZERO_TRAIN;
     if (zp_order_load(t)) return;
     for (int leg = 0; leg < (backward ? 4 : 2); leg++)

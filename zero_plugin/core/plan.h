@@ -6,16 +6,30 @@
 #include "order.h"
 #include "extra.h"
 
-static void zp_plan_set_array(zp_array *a, zero_type type, zp_share share, zero_tier tier) {
+/* Replaces each 0 that depends on other settings, and refuses settings that exclude each other. */
+static zero_result zp_plan_check_settings(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
+    zp_config_resolve(&z->cfg, z->all->crowd);
+    ZP_REFUSE(z, c->no_master && c->type != ZERO_BF16,
+              "no_master is set: weights can do without an f32 copy in BF16 alone");
+    ZP_REFUSE(z, c->scaler.fixed == 0 && c->scaler.initial < c->scaler.minimum,
+              "scaler: initial %g is below minimum %g", (double)c->scaler.initial,
+              (double)c->scaler.minimum);
+    ZP_REFUSE(z, c->scaler.fixed == 0 && c->no_overflow_check,
+              "no_overflow_check is set, but a dynamic loss scale lives on overflows");
+    return zp_extra_call(z, ZP_ON_CHECK);
+}
+
+static void zp_plan_set_array(zp_array *a, zero_type type, zp_share share) {
     a->type = type;
     a->share = share;
-    a->tier = tier == ZERO_HOST && zp_device_is_host() ? ZERO_DEVICE : tier;
+    a->tier = ZERO_DEVICE;
     a->tiers = zp_array_tiers;
 }
 
-/* Applies the resolved settings to this context: the types, shares and tiers of arrays, and the
-   loss scale. */
-static void zp_plan_apply_settings(zero_ctx *z) {
+/* Applies the resolved settings to this context: the types and shares of arrays, which rows may
+   change, and the loss scale. */
+static zero_result zp_plan_apply_settings(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     zp_control *report = &z->report;
     const zp_policy stage = zp_policies[c->stage];
@@ -23,34 +37,28 @@ static void zp_plan_apply_settings(zero_ctx *z) {
     const int several = c->micro_steps > 1, sums = several && type != ZERO_F32;
     const int each =
         several ? c->accumulation == ZERO_ACCUMULATE_SHARDED : stage.gradients == ZP_SHARD;
-    const int several_ranks = z->data->nranks > 1;
-    const int sees = !several_ranks || (!c->no_mapping && z->data->shares && !c->weight_bits);
+    const int sees = z->data->nranks == 1 || (!c->no_mapping && z->data->shares);
     const int masters = c->type != ZERO_F32 && !c->no_master;
     zp_share grad = ZP_WHOLE, param = stage.parameters;
     z->policy = stage;
     z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
     if (stage.gradients == ZP_SHARD && z->adding != ZP_IN_PLACE) grad = ZP_NOTHING; /* in buffers */
-    zp_plan_set_array(&z->array[ZP_GRAD], type, grad, ZERO_DEVICE);
-    zp_plan_set_array(&z->array[ZP_PARAM], c->type, param, c->parameter_tier);
-    if (param == ZP_SHARD && sees && !z->array[ZP_PARAM].tier) z->array[ZP_PARAM].share = ZP_SEEN;
-    zp_plan_set_array(&z->array[ZP_NEXT], c->type, ZP_NOTHING, c->parameter_tier);
-    zp_plan_set_array(&z->array[ZP_SUM], ZERO_F32,
-                      !sums  ? ZP_NOTHING
-                      : each ? ZP_SHARD
-                             : ZP_WHOLE,
-                      ZERO_DEVICE);
-    zp_plan_set_array(&z->array[ZP_MASTER], ZERO_F32, masters ? stage.state : ZP_NOTHING,
-                      c->optimizer_tier);
+    zp_plan_set_array(&z->array[ZP_GRAD], type, grad);
+    if (param == ZP_SHARD && sees) param = ZP_SEEN;
+    zp_plan_set_array(&z->array[ZP_PARAM], c->type, param);
+    zp_plan_set_array(&z->array[ZP_NEXT], c->type, ZP_NOTHING);
+    zp_plan_set_array(&z->array[ZP_SUM], ZERO_F32, !sums ? ZP_NOTHING : each ? ZP_SHARD : ZP_WHOLE);
+    zp_plan_set_array(&z->array[ZP_MASTER], ZERO_F32, masters ? stage.state : ZP_NOTHING);
     for (int i = 0; i < ZP_STATES; i++)
         zp_plan_set_array(&z->array[ZP_STATE + i], ZERO_F32,
-                          i < z->rule->states ? stage.state : ZP_NOTHING, c->optimizer_tier);
-    zp_plan_set_array(&z->array[ZP_MEAN], type, ZP_SHARD, c->gradient_tier);
-    zp_extra_choose(z);
+                          i < z->rule->states ? stage.state : ZP_NOTHING);
+    zp_plan_set_array(&z->array[ZP_MEAN], type, ZP_SHARD);
     report->divisor = (double)z->data->divisor;
     zp_kernel_set_scale(report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
     report->used_scale = report->scale;
     report->hysteresis = c->scaler.hysteresis;
     report->last_overflow = -1;
+    return zp_extra_call(z, ZP_ON_CHOOSE);
 }
 
 static int zp_plan_compare_sizes(const void *a, const void *b) {
@@ -86,8 +94,8 @@ static zero_result zp_plan_choose_buffers(zero_ctx *z) {
     qsort(sizes, (size_t)n, sizeof *sizes, zp_plan_compare_sizes);
     for (int i = 0; i < n; i++) larger += sizes[i];
     for (int i = 0; i < n; i++) {
-        const size_t turns = (size_t)i + 1;
-        const size_t buffers = zp_min(turns, gathered) * of_p + zp_min(turns, least_g) * of_g;
+        const size_t sharing = (size_t)i + 1;
+        const size_t buffers = zp_min(sharing, gathered) * of_p + zp_min(sharing, least_g) * of_g;
         larger -= sizes[i]; /* these units have their own buffers, on both sides */
         const size_t bytes = (of_p + of_g) * larger + buffers * sizes[i];
         if (bytes > least) continue;
@@ -132,7 +140,7 @@ static void zp_plan_cut_arrays(zero_ctx *z) {
         for (int u = 0; u < l->all; u++) {
             const int stays = k == ZP_PARAM && a[k].share == ZP_SHARD && zp_plan_unit_stays(z, u);
             const int resident = k == ZP_NEXT && a[ZP_PARAM].part[u].tier == ZERO_DEVICE;
-            const int here = stays || resident || !z->live[u].offloads;
+            const int here = stays || resident || !z->live[u].may_leave;
             at = zp_array_cut(&a[k], u, &l->unit[u], stays ? ZP_WHOLE : a[k].share,
                               here ? ZERO_DEVICE : a[k].tier, z->data->rank, at,
                               k == ZP_STATE + 1 ? l->unit[u].plain : SIZE_MAX);
@@ -148,7 +156,7 @@ static void zp_plan_cut_arrays(zero_ctx *z) {
 static size_t zp_plan_plain_numel(const zero_ctx *z) {
     size_t numel = z->layout.numel;
     for (const zp_tensor *t = z->tensors; t < z->tensors + z->ntensors; t++)
-        if (t->matrices) numel -= t->desc.numel * (size_t)t->desc.layers;
+        if (t->one_state) numel -= t->desc.numel * (size_t)t->desc.layers;
     return numel;
 }
 
@@ -177,8 +185,6 @@ static void zp_plan_count_bytes(zero_ctx *z) {
         const size_t kept = k == ZP_STATE + 1 ? zp_plan_plain_numel(z) : z->layout.numel;
         plan->formula_bytes += zp_plan_share_numel(z, a[k].share, kept) * zp_type_bytes(a[k].type);
     }
-    z->piece_bytes = 0;
-    zp_extra_plan_arrays(z);
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
     plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;
@@ -193,25 +199,26 @@ static int zp_plan_assign_side(zero_ctx *z, zp_side side, size_t most, size_t *o
                                size_t *shared) {
     const zp_array *a = zp_ctx_side_array(z, side);
     const size_t align = a->tiers[a->tier].align, of = zp_type_bytes(z->array[side].type);
-    size_t take_turns = 0;
+    size_t sharing = 0;
     for (int u = 0; u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         zp_live *live = &z->live[u];
-        const int late = side == ZP_GRAD && live->late; /* its gradient waits in its own buffer */
+        const int waits =
+            side == ZP_GRAD && live->reduced_last; /* its gradient waits in its own buffer */
         const int alone =
-            u == z->layout.units || x->uses > 1 || x->padded > z->shared_numel || late;
+            u == z->layout.units || x->uses > 1 || x->padded > z->shared_numel || waits;
         live->buffer[side] = live->own[side] = -1;
-        take_turns += x->numel && !alone;
+        sharing += x->numel && !alone;
         if (!x->numel || !alone || zp_ctx_unit_is_whole(z, side, u)) continue;
         live->own[side] = zp_plan_add_buffer(&z->pool[side], x->padded * of, 1, align);
         *own += x->padded * of + 3 * align;
     }
-    for (size_t i = 0; i < zp_min(take_turns, most); i++) {
+    for (size_t i = 0; i < zp_min(sharing, most); i++) {
         (void)zp_plan_add_buffer(&z->pool[side], z->shared_numel * of, 0, align);
         *own += 3 * align;
         *shared += z->shared_numel * of;
     }
-    return most && most < take_turns ? (int)most : z->layout.units;
+    return most && most < sharing ? (int)most : z->layout.units;
 }
 
 static void zp_plan_assign_buffers(zero_ctx *z) {
@@ -238,9 +245,9 @@ static void zp_plan_assign_buffers(zero_ctx *z) {
 /* Counts the gathers of every unit in one step of the expected order. */
 static void zp_plan_count_gathers(zero_ctx *z) {
     int fill[ZERO_PREFETCH_MOST + 2];
-    zp_order *t = &z->trace[ZERO_TRAIN];
+    zp_order *t = &z->order[ZERO_TRAIN];
     zp_buffers *pool = &z->pool[ZP_PARAM];
-    const int passes = t->together ? 1 : z->cfg.micro_steps;
+    const int passes = t->all_micro_steps ? 1 : z->cfg.micro_steps;
     for (int u = 0; u < z->layout.all; u++)
         z->live[u].gathers = zp_ctx_unit_is_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
     for (int pass = 0; pass < passes; pass++) {
@@ -263,7 +270,7 @@ static size_t zp_plan_gathers_sent(zero_ctx *z, int u) {
     const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
     zp_op gather = zp_ctx_make_op(z, gathered, ZP_ALL_GATHER, u);
     gather.wire = gathered == ZP_PARAMETERS ? z->live[u].wire[ZP_PARAM] : NULL;
-    return (size_t)(z->live[u].gathers - z->live[u].near) * zp_comm_op_bytes(&gather);
+    return (size_t)(z->live[u].gathers - z->live[u].other_gathers) * zp_comm_op_bytes(&gather);
 }
 static size_t zp_plan_unit_sent(zero_ctx *z, int u) {
     zp_op reduce = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_REDUCE_SCATTER, u);
@@ -283,7 +290,7 @@ static void zp_plan_count_traffic(zero_ctx *z) {
     }
     z->plan.formula_sent_bytes = (size_t)(formula + 0.5);
     const zp_op verdict = zp_verdict_op(z);
-    z->plan.verdict_bytes = (z->cfg.joins ? 0 : zp_comm_op_bytes(&verdict)) + zp_extra_sent(z, -1);
+    z->plan.verdict_bytes = (z->follows ? 0 : zp_comm_op_bytes(&verdict)) + zp_extra_sent(z, -1);
 }
 
 static void zp_plan_close(zero_ctx *z) {
@@ -305,7 +312,7 @@ static size_t zp_plan_most_visits(const zero_ctx *z, int kind) {
     return zp_min(4 * (size_t)z->layout.all * micro_steps, 1 << 20);
 }
 
-static zero_result zp_plan_reserve_orders(zero_ctx *z) {
+static zero_result zp_plan_alloc_units(zero_ctx *z) {
     const size_t units = (size_t)z->layout.all; /* at most one buffer per unit */
     z->live = (zp_live *)calloc(units, sizeof *z->live);
     z->array[0].part = (zp_array_part *)calloc(ZP_ARRAYS * units, sizeof(zp_array_part));
@@ -315,7 +322,7 @@ static zero_result zp_plan_reserve_orders(zero_ctx *z) {
         z->pool[i].held_by = (int *)calloc(units, sizeof *z->pool[i].held_by);
         made &=
             z->pool[i].buffer && z->pool[i].held_by
-            && zp_order_reserve(&z->trace[i], zp_max(4 * units + 16, zp_plan_most_visits(z, i)));
+            && zp_order_reserve(&z->order[i], zp_max(4 * units + 16, zp_plan_most_visits(z, i)));
     }
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
@@ -324,14 +331,16 @@ static zero_result zp_plan_reserve_orders(zero_ctx *z) {
 static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_close(z);
     memset(&z->plan, 0, sizeof z->plan);
+    z->nranges[0] = z->nranges[1] = 0;
+    z->piece_bytes = z->peer_bytes = 0;
     zero_result r =
-        zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks, z->nreplicas);
-    if (!r) r = zp_plan_reserve_orders(z);
+        zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks, z->ncopies);
+    if (!r) r = zp_plan_alloc_units(z);
     for (int m = 0; m < z->layout.nmembers && !r; m++) {
         const zp_member *x = &z->layout.members[m];
-        z->live[x->unit].late |= (z->tensors[x->tensor].desc.flags & ZERO_LATE) != 0;
+        z->live[x->unit].reduced_last |= (z->tensors[x->tensor].desc.flags & ZERO_LATE) != 0;
     }
-    if (!r) r = zp_extra_layout(z);
+    if (!r) r = zp_extra_call(z, ZP_ON_LAYOUT);
     if (r == ZERO_ERR_ARGUMENT) return r;
     if (!r) r = zp_plan_choose_buffers(z);
     if (r) return zp_ctx_fail(z, r, "lists of %d tensors", z->ntensors);
@@ -341,15 +350,15 @@ static zero_result zp_plan_make(zero_ctx *z) {
         "bucket_numel is %zu, the largest unit that shares a buffer has %zu elements: give at "
         "least that, or 0",
         z->cfg.bucket_numel, z->shared_numel);
-    zp_extra_plan_units(z);
     zp_plan_cut_arrays(z);
+    ZP_TRY(zp_extra_call(z, ZP_ON_ARRAYS));
     zp_plan_count_bytes(z);
     zp_plan_assign_buffers(z);
     for (int i = 0; i < 2; i++) /* the tensors may have changed after the announcement */
-        ZP_TRY(zp_order_check(z, z->trace[i].turn, z->trace[i].turns));
+        ZP_TRY(zp_order_check(z, z->order[i].announced, z->order[i].nannounced));
     zp_plan_count_gathers(z);
     z->param_end = z->pool[ZP_PARAM].bytes;
-    zp_extra_plan(z);
+    ZP_TRY(zp_extra_call(z, ZP_ON_PLAN));
     zp_plan_count_traffic(z);
     zp_order_expect(z, ZERO_EVAL);
     z->plan.numel = z->layout.numel;

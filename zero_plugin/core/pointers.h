@@ -33,7 +33,7 @@ static void zp_pointer_set_unit(zero_ctx *z, zp_side side, int u, char *memory, 
         const uintptr_t at =
             memory && host ? (uintptr_t)zp_pointer_of_member(z, side, m, memory) : 0;
         const uintptr_t to = at ? at - m->first * of : 0;
-        if (host) t->shown[side] = to;
+        if (host) t->last_pointer[side] = to;
         if (host && !(t->desc.flags & ZERO_BY_SLOT))
             memcpy((char *)host + t->desc.field, &to, sizeof to);
         for (int k = t->aliases; k && host; k = z->aliases[k - 1].next)

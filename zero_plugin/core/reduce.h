@@ -87,7 +87,7 @@ static zero_result zp_reduce_record(zero_ctx *z, int u) {
 }
 static zero_result zp_reduce_end(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
-    live->pending = 0;
+    live->in_bucket = 0;
     live->reduced++;
     live->buffer[ZP_GRAD] = -1;
     return ZERO_OK;
@@ -95,12 +95,12 @@ static zero_result zp_reduce_end(zero_ctx *z, int u) {
 
 /* Returns 1 if the pass has several micro-steps and each is reduced on its own. */
 static int zp_reduce_is_repeated(const zero_ctx *z) {
-    return z->together > 1 && z->adding == ZP_EACH_REDUCED;
+    return z->pass_micro_steps > 1 && z->adding == ZP_EACH_REDUCED;
 }
 
 /* Returns 1 if all of unit u's backwards in this pass have ended. */
 static int zp_reduce_unit_is_written(const zero_ctx *z, int u) {
-    return z->live[u].writes >= z->layout.unit[u].uses * z->together;
+    return z->live[u].writes >= z->layout.unit[u].uses * z->pass_micro_steps;
 }
 
 /* Returns 1 if unit u's gradient is now the one of the step's last micro-step. */
@@ -143,7 +143,7 @@ static zero_result zp_reduce_add_to_bucket(zero_ctx *z, int u) {
         && (full || zp_reduce_unit_is_last(z, u) != zp_reduce_unit_is_last(z, z->bucket[0])))
         ZP_TRY(zp_reduce_flush_bucket(z));
     ZP_DO(z, zp_device_record_event(&z->compute, live->written));
-    live->pending = 1;
+    live->in_bucket = 1;
     if (zp_reduce_is_repeated(z)) live->touched = 0;
     z->bucket[z->nbucket++] = u;
     z->bucket_filled += numel;
@@ -163,7 +163,7 @@ static zero_result zp_reduce_take_buffer(zero_ctx *z, int u) {
         "raise open_units (ZERO_ALL: all of them), or bucket_numel",
         u, zp_buffer_print_open(pool, open, sizeof open));
     const int before = pool->buffer[b].unit;
-    if (before >= 0 && z->live[before].pending) ZP_TRY(zp_reduce_flush_bucket(z));
+    if (before >= 0 && z->live[before].in_bucket) ZP_TRY(zp_reduce_flush_bucket(z));
     if (before >= 0) ZP_DO(z, zp_device_wait_event(&z->compute, z->live[before].reduction));
     pool->buffer[b].unit = u;
     pool->buffer[b].open = 1;
@@ -192,11 +192,11 @@ static zero_result zp_reduce_clear_gradient(zero_ctx *z, int u, int all) {
 static zero_result zp_reduce_open_gradient(zero_ctx *z, int u, int clear_all) {
     zp_live *live = &z->live[u];
     if (live->touched || !z->layout.unit[u].numel) return ZERO_OK;
-    if (live->pending) ZP_TRY(zp_reduce_flush_bucket(z));
+    if (live->in_bucket) ZP_TRY(zp_reduce_flush_bucket(z));
     ZP_TRY(zp_reduce_take_buffer(z, u));
     ZP_DO(z, zp_device_wait_event(&z->compute, live->reduction));
-    if (live->on_updates && !zp_ctx_keeps_next(z)) /* the update may still read them */
-        ZP_DO(z, zp_extra_before_write(z, u));
+    if (live->reader && !zp_ctx_keeps_next(z)) /* the update may still read them */
+        ZP_DO(z, zp_device_wait_event(&z->compute, live->reader));
     live->touched = 1;
     ZP_TRY(zp_observe_cleared(z, u));
     const size_t bytes = z->layout.unit[u].padded * zp_type_bytes(z->array[ZP_GRAD].type);
@@ -214,10 +214,11 @@ static zero_result zp_reduce_finish_micro_step(zero_ctx *z) {
     if (!zp_reduce_is_due(z)) return ZERO_OK;
     for (int i = z->layout.all - 1; i >= 0; i--) {
         const int u = zp_layout_nth_unit(&z->layout, i);
-        if ((zp_reduce_unit_is_written(z, u) && !z->live[u].late) || !z->layout.unit[u].numel)
+        if ((zp_reduce_unit_is_written(z, u) && !z->live[u].reduced_last)
+            || !z->layout.unit[u].numel)
             continue;
         ZP_TRY(zp_reduce_open_gradient(z, u, 1));
-        z->live[u].writes = z->layout.unit[u].uses * z->together;
+        z->live[u].writes = z->layout.unit[u].uses * z->pass_micro_steps;
         ZP_TRY(zp_reduce_add_to_bucket(z, u));
     }
     return zp_reduce_flush_bucket(z);

@@ -19,9 +19,9 @@ static zp_run zp_run_cut(const zero_ctx *z, const zp_tensor *t, size_t element, 
     zp_member *const *members = &z->layout.by_tensor[t->first_member]; /* all have one size */
     const size_t inside = element % members[0]->numel;
     const zp_member *m = members[element / members[0]->numel];
-    const zp_segment *x = zp_layout_trained(&z->layout.unit[m->unit]);
+    const zp_unit *x = &z->layout.unit[m->unit];
     const size_t shard = by_pieces ? x->piece : x->shard, at = m->at + inside;
-    const size_t owner = (at - x->first) / shard, end = x->first + (owner + 1) * shard;
+    const size_t owner = at / shard, end = (owner + 1) * shard;
     const size_t left = m->numel - inside;
     const zp_run run = {m->unit, (int)owner, at, zp_min(zp_min(count, left), end - at), left};
     return run;
@@ -39,7 +39,8 @@ static zp_array *zp_run_array(zero_ctx *z, zero_kind kind) {
     return &z->array[ZP_STATE + (kind - ZERO_MOMENT_1)];
 }
 
-/* Returns the array that keeps unit u's part of a kind: delayed updates keep two weights. */
+/* Returns the array that keeps unit u's part of a kind: if updates overlap, there are two weights.
+ */
 static zp_array *zp_run_array_of_unit(zero_ctx *z, zero_kind kind, int u) {
     zp_array *a = zp_run_array(z, kind);
     if (a != &z->array[ZP_PARAM]) return a;
@@ -134,6 +135,6 @@ static zero_result zp_run_put_all(zero_ctx *z, const zp_tensor *t, zero_kind kin
     }
     if (weights) zp_gather_forget_all(z);
     ZP_DO(z, zp_device_sync_stream(&z->compute));
-    ZP_TRY(zp_observe_seal(z));
+    ZP_TRY(zp_observe_parameters_changed(z));
     return zp_ctx_check(z, zp_comm_barrier(z->all));
 }

@@ -5,7 +5,7 @@
    one. All stages use the same stations: a range to update, and a gather or none.
 
    The compute stream updates a unit if all its arrays are on the device. A row may set another
-   function, z->live[u].update, and `on_updates`: then the stream `updates` updates the unit while
+   updater, z->live[u].updater, and `on_updates`: then the stream `updates` updates the unit while
    the next forward runs, and the unit's gather waits for it, or, without a gather, the unit's next
    begin. */
 #pragma once
@@ -42,7 +42,11 @@ static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper 
     a.eps = h->eps;
     a.decay = h->weight_decay;
     a.stochastic = z->cfg.no_master;
-    if (z->rule->passes > 1) zp_extra_fill_update(z, u, zp_ctx_own_part(z, u)->first, &a);
+    if (z->rule->passes > 1) {
+        const size_t first = zp_ctx_own_part(z, u)->first;
+        ZP_EACH_EXTRA(z, x) if (x->fill_update) x->fill_update(z, u, first, &a);
+        if (z->live[u].updater->fill) z->live[u].updater->fill(z, u, first, &a);
+    }
     a.key[1] =
         zp_optimizer_mix((uint32_t)z->cfg.seed ^ zp_optimizer_mix((uint32_t)(z->cfg.seed >> 32)));
     return a;
@@ -67,6 +71,8 @@ static zero_result zp_step_update_in_place(zero_ctx *z, int u, int pass, const z
     return ZERO_OK;
 }
 
+static const zp_updater zp_step_in_place = {zp_step_update_in_place, NULL, NULL, NULL};
+
 /* Station: runs the rule's current pass over unit u. */
 static zero_result zp_step_update_unit(zero_ctx *z, int u) {
     zp_stream *s = zp_step_stream(z, u);
@@ -74,7 +80,7 @@ static zero_result zp_step_update_unit(zero_ctx *z, int u) {
     /* a gather of an evaluation may still run */
     ZP_DO(z, zp_device_wait_event(s, z->live[u].gathered));
     ZP_SLICE(s, ZERO_EVENT_UPDATE, u, zp_array_part_bytes(&z->array[ZP_PARAM], u),
-             z->live[u].update(z, u, z->rule_pass, &z->hyper));
+             z->live[u].updater->update(z, u, z->rule_pass, &z->hyper));
     return ZERO_OK;
 }
 
@@ -108,15 +114,15 @@ static zero_result zp_step_agree(zero_ctx *z) { return z->agree(z); }
 
 /* Your code may never ask for a step's result. If ranks differ, a later zero_step therefore returns
    the error, as soon as the report has arrived. */
-static zero_result zp_step_look_at_report(zero_ctx *z) {
+static zero_result zp_step_check_report(zero_ctx *z) {
     const int arrived = z->stepped && zp_device_event_passed(z->reported);
     return arrived ? zp_step_read_report(z) : ZERO_OK;
 }
 
 /* An evaluation after zero_reduce reads mapped weights of peers. The update waits for it. Rare. */
-static zero_result zp_step_wait_lookers(zero_ctx *z) {
-    if (!z->looked) return ZERO_OK;
-    z->looked = 0;
+static zero_result zp_step_wait_evaluations(zero_ctx *z) {
+    if (!z->peers_read) return ZERO_OK;
+    z->peers_read = 0;
     ZP_TRY(zp_device_sync_stream(&z->compute));
     return zp_comm_barrier(z->data);
 }
@@ -125,7 +131,7 @@ static zero_result zp_step_wait_lookers(zero_ctx *z) {
    that called different functions still meet at the next verdict. */
 static zero_result zp_step_decide(zero_ctx *z) {
     const zp_kernel_decide_args decide = {z->control, z->hyper, z->cfg.scaler,
-                                          !z->cfg.no_overflow_check, z->said == 2};
+                                          !z->cfg.no_overflow_check, z->step_call == 2};
     ZP_TRY(zp_device_wait_event(&z->compute, z->agreed));
     return zp_kernel_decide(&z->compute, &decide, 1);
 }
@@ -144,7 +150,7 @@ static zero_result zp_step_begin_last_pass(zero_ctx *z) {
     return ZERO_OK;
 }
 
-static int zp_step_is_prompt(const zero_ctx *z) { return !zp_ctx_is_delayed(z); }
+static int zp_step_is_prompt(const zero_ctx *z) { return !z->updates_overlap; }
 static zero_result zp_step_publish_unit(zero_ctx *z, int u) {
     return zp_gather_publish_update(z, u, zp_step_stream(z, u));
 }
@@ -158,8 +164,8 @@ static const zp_station zp_step_stations[] = {
     {ZP_AT_PASSED, ZP_EACH_AGREEMENT, NULL, NULL, zp_step_wait_passed},
     {ZP_AT_AGREE, ZP_EACH_AGREEMENT, NULL, NULL, zp_step_agree},
 
-    {ZP_AT_LAST_REPORT, ZP_EACH_STEP, NULL, NULL, zp_step_look_at_report},
-    {ZP_AT_LOOKERS, ZP_EACH_STEP, NULL, NULL, zp_step_wait_lookers},
+    {ZP_AT_LAST_REPORT, ZP_EACH_STEP, NULL, NULL, zp_step_check_report},
+    {ZP_AT_EVALUATIONS, ZP_EACH_STEP, NULL, NULL, zp_step_wait_evaluations},
     {ZP_AT_DECIDE, ZP_EACH_STEP, NULL, NULL, zp_step_decide},
     {ZP_AT_REPORT, ZP_EACH_STEP, NULL, NULL, zp_step_send_report},
     {ZP_AT_COUNT, ZP_EACH_STEP, NULL, NULL, zp_step_count},
@@ -168,7 +174,7 @@ static const zp_station zp_step_stations[] = {
     {ZP_AT_UPDATE, ZP_EACH_STEP, NULL, zp_step_update_unit, NULL},
     {ZP_AT_PUBLISH, ZP_EACH_STEP, zp_step_is_prompt, zp_step_publish_unit, NULL},
     {ZP_AT_FORGET, ZP_EACH_STEP, zp_step_is_prompt, NULL, zp_gather_forget_all},
-    {ZP_AT_SEAL, ZP_EACH_STEP, NULL, NULL, zp_observe_seal},
+    {ZP_AT_NOTE_WEIGHTS, ZP_EACH_STEP, NULL, NULL, zp_observe_parameters_changed},
     {ZP_AT_DELIVER, ZP_EACH_STEP, NULL, NULL, zp_step_deliver_events},
     ZP_LAST_STATION};
 
@@ -192,9 +198,9 @@ static zero_result zp_step_walk(zero_ctx *z, zp_walk_kind kind) {
     return ZERO_OK;
 }
 
-/* `said` 1: a step with h; 2: your code skips the step. */
-static zero_result zp_step_run(zero_ctx *z, int said, const zero_hyper *h) {
-    z->said = said;
+/* `step_call` 1: a step with h; 2: your code skips the step. */
+static zero_result zp_step_run(zero_ctx *z, int step_call, const zero_hyper *h) {
+    z->step_call = step_call;
     z->hyper = *h;
     z->rule_pass = 0;
     return zp_step_walk(z, ZP_STEP_WALK);

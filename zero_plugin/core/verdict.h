@@ -6,14 +6,14 @@
 /* Describes the all-gather of all ranks' verdicts. */
 static zp_op zp_verdict_op(zero_ctx *z) {
     zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_ALL_GATHER, 0);
-    const int apart = z->world != z->data;
-    op.group = z->world;
-    if (apart) op.memory = &z->verdict_memory;
+    const int other = z->agreeing != z->data;
+    op.group = z->agreeing;
+    if (other) op.memory = &z->verdict_memory;
     op.unit = -1;
     op.type = ZERO_F32;
     op.shard = (size_t)zp_ctx_verdict_words(z) * sizeof(double) / sizeof(float);
-    op.target = apart ? 0 : z->verdict_at;
-    op.source = op.target + (size_t)z->world->rank * zp_comm_op_shard_bytes(&op);
+    op.target = other ? 0 : z->verdict_at;
+    op.source = op.target + (size_t)z->agreeing->rank * zp_comm_op_shard_bytes(&op);
     return op;
 }
 
@@ -36,26 +36,26 @@ static zero_result zp_verdict_take_squares(zero_ctx *z, int u, size_t from, size
     return result;
 }
 
-/* Adds the squares of the elements that this rank counts: its shard, or, with replicas, its piece
-   of the shard. */
+/* Adds the squares of the elements that this rank counts: its shard, or, if the shard has
+   copies, its piece. */
 static zero_result zp_verdict_take_norm(zero_ctx *z, int u) {
     const size_t first = zp_ctx_piece_first(z, u);
     return zp_verdict_take_squares(z, u, first, first + zp_ctx_piece(z, u));
 }
-static int zp_verdict_takes_norm(const zero_ctx *z) { return !z->parts_counted; }
+static int zp_verdict_takes_norm(const zero_ctx *z) { return !z->row_takes_norm; }
 
 /* Enqueues the agreement: the all-gather of the verdicts, and their combination in control. */
 static zero_result zp_verdict_agree(zero_ctx *z) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const zp_op verdict = zp_verdict_op(z);
-    const zp_kernel_complete_verdict_args declare = {
-        z->verdict, z->control, zp_rule_used_hyper(z->rule, z->hyper), z->said};
-    const zp_kernel_combine_verdicts_args judge = {z->control, z->verdicts, z->world->nranks,
-                                                   z->verdict_units, z->verdict_order};
-    ZP_DO(z, zp_kernel_complete_verdict(s, &declare, 1));
+    const zp_kernel_complete_verdict_args complete = {
+        z->verdict, z->control, zp_rule_used_hyper(z->rule, z->hyper), z->step_call};
+    const zp_kernel_combine_verdicts_args combine = {z->control, z->verdicts, z->agreeing->nranks,
+                                                     z->verdict_units, z->verdict_order};
+    ZP_DO(z, zp_kernel_complete_verdict(s, &complete, 1));
     ZP_DO(z, zp_comm_issue(s, &verdict, 1));
-    ZP_DO(z, zp_kernel_combine_verdicts(s, &judge, 1));
+    ZP_DO(z, zp_kernel_combine_verdicts(s, &combine, 1));
     ZP_DO(z, zp_device_record_event(s, z->agreed));
-    z->judged = 1;
+    z->agreement_begun = 1;
     return ZERO_OK;
 }

@@ -1,4 +1,4 @@
-/* weights.h - computes parameters from the weights that your code puts, between steps */
+/* weights.h - converts and copies weights between arrays, between steps */
 #pragma once
 
 #include "step.h"
@@ -32,24 +32,4 @@ static zero_result zp_weights_copy(zero_ctx *z, int u, zp_array *from, zp_array 
         ZP_DO(z, zp_array_close(to, u, e, &z->compute, 1));
     }
     return ZERO_OK;
-}
-
-/* Computes unit u's parameters from the master weights that your code put. */
-static zero_result zp_weights_from_master(zero_ctx *z, int u) {
-    zp_array *master = &z->array[ZP_MASTER], *newest = zp_ctx_newest(z, u);
-    if (master->share) ZP_TRY(zp_weights_copy(z, u, master, newest));
-    if (!z->pending || z->put_seen) return ZERO_OK;
-    return zp_weights_copy(z, u, newest, zp_ctx_weights(z, u));
-}
-
-/* Computes and publishes the parameters of all units. */
-ZP_UNUSED static zero_result zp_weights_compute_all(zero_ctx *z) {
-    ZP_TRY(zp_extra_before_put(z));
-    for (int i = 0; i < z->layout.all; i++) {
-        const int u = zp_ctx_nth_update(z, i);
-        ZP_TRY(zp_weights_from_master(z, u));
-        ZP_TRY(zp_gather_publish_update(z, u, &z->compute));
-    }
-    zp_extra_wrote(z, NULL, -1);
-    return zp_gather_forget_all(z);
 }

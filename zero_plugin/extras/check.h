@@ -24,17 +24,17 @@ typedef struct zp_shadow {
     char *map, *data;
     size_t mapped, guard, body, bytes;
     int stays;       /* its unit is resident: the pages of the copy are kept */
-    int ajar;        /* not locked yet, because the pass has another use of it */
+    int unlocked;    /* not locked yet, because the pass has another use of it */
     uint64_t copied; /* value of checks.writes at the copy */
 } zp_shadow;
 
 typedef struct zp_check_state {
     zp_shadow *shadow;  /* by member, then side, then place */
-    uint64_t *seal;     /* by member: hash of the parameters */
-    int sealed;         /* 1: the hashes are valid */
+    uint64_t *hash;     /* by member: hash of the parameters */
+    int has_hashes;     /* 1: the hashes are valid */
     uint64_t writes;    /* how often the plugin wrote parameters */
     int *forwards;      /* by unit: forwards before the first backward of this pass */
-    int *turns;         /* by unit, then side: uses that have ended in this pass, */
+    int *uses;          /* by unit, then side: uses that have ended in this pass, */
     int *expected;      /* and in the pass before */
     int *place;         /* by unit, then side: the place (0 or 1) that your code uses */
     unsigned passes[2]; /* number so far of ZERO_TRAIN, of ZERO_EVAL */
@@ -112,12 +112,12 @@ static zero_result zp_check_open(zero_ctx *z) {
     zp_check_state *c = z->checks;
     const size_t n = (size_t)z->layout.nmembers;
     c->shadow = (zp_shadow *)calloc(4 * n, sizeof *c->shadow);
-    c->seal = (uint64_t *)calloc(n, sizeof *c->seal);
+    c->hash = (uint64_t *)calloc(n, sizeof *c->hash);
     c->forwards = (int *)calloc((size_t)z->layout.all, 7 * sizeof *c->forwards);
     c->lent = (uint64_t *)calloc(n, sizeof *c->lent);
-    if (!c->shadow || !c->seal || !c->forwards || !c->lent) return ZERO_ERR_MEMORY;
-    c->turns = c->forwards + z->layout.all;
-    c->expected = c->turns + 2 * (size_t)z->layout.all;
+    if (!c->shadow || !c->hash || !c->forwards || !c->lent) return ZERO_ERR_MEMORY;
+    c->uses = c->forwards + z->layout.all;
+    c->expected = c->uses + 2 * (size_t)z->layout.all;
     c->place = c->expected + 2 * (size_t)z->layout.all;
     c->writes = 1; /* no shadow is up to date yet */
     for (size_t i = 0; i < 4 * n; i++) {
@@ -136,26 +136,26 @@ static zero_result zp_check_open(zero_ctx *z) {
     return ZERO_OK;
 }
 
-static void zp_check_close(zero_ctx *z, int broken) {
-    (void)broken;
+static zero_result zp_check_close(zero_ctx *z) {
     zp_check_state *c = z->checks;
     for (int i = 0; c->shadow && i < 4 * z->layout.nmembers; i++)
         zp_check_free_shadow(&c->shadow[i]);
     free(c->shadow);
-    free(c->seal);
+    free(c->hash);
     free(c->lent);
     free(c->forwards);
     free(c->hook);
+    return ZERO_OK;
 }
 
 static zero_result zp_check_show_shadow(zero_ctx *z, zp_side side, zp_shadow *s, const char *at) {
-    const int current = side == ZP_GRAD ? s->ajar : s->copied == z->checks->writes;
-    const int known = current && (s->ajar || s->stays), reads = side == ZP_PARAM;
+    const int current = side == ZP_GRAD ? s->unlocked : s->copied == z->checks->writes;
+    const int known = current && (s->unlocked || s->stays), reads = side == ZP_PARAM;
     if (!known) ZP_DO(z, zp_check_unlock_shadow(s, 1));
     if (!known) ZP_DO(z, zp_device_copy(&z->compute, s->data, at, s->bytes));
-    if (reads && !(known && s->ajar)) ZP_DO(z, zp_check_unlock_shadow(s, 0));
+    if (reads && !(known && s->unlocked)) ZP_DO(z, zp_check_unlock_shadow(s, 0));
     s->copied = z->checks->writes;
-    s->ajar = 0;
+    s->unlocked = 0;
     return ZERO_OK;
 }
 
@@ -163,10 +163,10 @@ static zero_result zp_check_show_shadow(zero_ctx *z, zp_side side, zp_shadow *s,
 static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int opens) {
     char *memory = zp_ctx_unit_memory(z, side, u);
     const zp_unit *x = &z->layout.unit[u];
-    int *turns = &z->checks->turns[2 * u + (int)side];
-    const int locks = *turns < 2 || *turns + 1 >= z->checks->expected[2 * u + (int)side];
-    *turns += !opens;
-    if (opens && x->members && !zp_check_shadow_of(z, side, x->member)->ajar)
+    int *uses = &z->checks->uses[2 * u + (int)side];
+    const int locks = *uses < 2 || *uses + 1 >= z->checks->expected[2 * u + (int)side];
+    *uses += !opens;
+    if (opens && x->members && !zp_check_shadow_of(z, side, x->member)->unlocked)
         z->checks->place[2 * u + (int)side] ^= 1;
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
@@ -178,7 +178,7 @@ static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int open
         }
         if (side == ZP_GRAD) ZP_DO(z, zp_device_copy(&z->compute, at, s->data, s->bytes));
         if (locks) ZP_DO(z, zp_check_lock_shadow(&z->compute, s));
-        s->ajar = !locks;
+        s->unlocked = !locks;
     }
     return ZERO_OK;
 }
@@ -186,8 +186,8 @@ static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int open
 /* Locks n shadows, except those that a hook shows or that are locked already. */
 static zero_result zp_check_lock_some(zero_ctx *z, zp_shadow *s, int n) {
     for (int i = 0; i < n; i++) {
-        if (s[i].ajar) ZP_DO(z, zp_check_lock_shadow(&z->compute, &s[i]));
-        s[i].ajar = 0;
+        if (s[i].unlocked) ZP_DO(z, zp_check_lock_shadow(&z->compute, &s[i]));
+        s[i].unlocked = 0;
     }
     return ZERO_OK;
 }
@@ -239,7 +239,7 @@ typedef enum zp_check_hash_task {
 } zp_check_hash_task;
 static zero_result zp_check_hash_parameters(zero_ctx *z, zp_check_hash_task what) {
     const int compares = what != ZP_HASH_STORE;
-    if (compares && !z->checks->sealed) return ZERO_OK;
+    if (compares && !z->checks->has_hashes) return ZERO_OK;
     z->checks->writes += !compares;
     if (what != ZP_HASH_COMPARE_KEEP) ZP_DO(z, zp_extra_sync(z)); /* no update inside a pass */
     for (int m = 0; m < z->layout.nmembers; m++) {
@@ -248,15 +248,15 @@ static zero_result zp_check_hash_parameters(zero_ctx *z, zp_check_hash_task what
         if (what == ZP_HASH_COMPARE_KEEP && x->unit != z->layout.units) continue;
         ZP_DO(z, zp_check_hash_member(z, x, &hash));
         ZP_UNTIMELY(
-            z, compares && hash != z->checks->seal[m],
+            z, compares && hash != z->checks->hash[m],
             "tensor %s, layer %d, was written %s: parameters change by the plugin's update and "
             "by zero_write_tensor alone",
             z->tensors[x->tensor].desc.name, x->layer,
             what == ZP_HASH_COMPARE_KEEP ? "inside the pass (by an optimizer of your own?)"
                                          : "since the plugin wrote it last");
-        z->checks->seal[m] = hash;
+        z->checks->hash[m] = hash;
     }
-    z->checks->sealed = 1;
+    z->checks->has_hashes = 1;
     return ZERO_OK;
 }
 
@@ -272,7 +272,7 @@ static zero_result zp_check_begin_pass(zero_ctx *z, zero_pass kind) {
         }
     }
     const size_t units = (size_t)z->layout.all;
-    memcpy(z->checks->expected, z->checks->turns, 2 * units * sizeof *z->checks->turns);
+    memcpy(z->checks->expected, z->checks->uses, 2 * units * sizeof *z->checks->uses);
     memset(z->checks->forwards, 0, 3 * units * sizeof *z->checks->forwards); /* and uses */
     const int place = z->checks->passes[kind]++ % 2;
     for (size_t i = 0; i < 2 * units; i++) z->checks->place[i] = place;
@@ -285,7 +285,7 @@ static zero_result zp_check_note_hook(zero_ctx *z, uint32_t which, int unit) {
     zp_check_state *c = z->checks;
     const zp_live *live = &z->live[unit];
     const int outermost = !live->forward_opens && !live->backward_opens;
-    const int most = z->layout.unit[unit].forwards * z->together;
+    const int most = z->layout.unit[unit].forwards * z->pass_micro_steps;
     c->forwards[unit] +=
         which == ZP_HOOK_FORWARD && outermost && !c->backwards; /* not when recomputed */
     ZP_UNTIMELY(z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > most,
@@ -368,7 +368,7 @@ static zp_extra zp_check_row(void) {
     x.name = "check";
     x.state_bytes = ZERO_CHECK ? sizeof(zp_check_state) : 0;
     x.state_at = offsetof(zero_ctx, checks);
-    x.build = ZERO_CHECK ? zp_check_row_open : NULL;
-    x.destroy = ZERO_CHECK ? zp_check_close : NULL;
+    x.call[ZP_ON_BUILD] = ZERO_CHECK ? zp_check_row_open : NULL;
+    x.call[ZP_ON_DESTROY] = ZERO_CHECK ? zp_check_close : NULL;
     return x;
 }

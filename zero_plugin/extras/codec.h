@@ -74,8 +74,8 @@ typedef struct zp_codec_kernels_encode_args {
     uint16_t *error;           /* [parts][numel] bf16; NULL: no feedback */
     const zp_control *control; /* error feedback: x is multiplied by its loss scale */
     float beta;
-    int again;    /* a later reduction of the same step: reads what the first one wrote */
-    size_t apart; /* elements between the two copies of the errors; 0: one copy */
+    int again;            /* a later reduction of the same step: reads what the first one wrote */
+    size_t copy_distance; /* elements between the two copies of the errors; 0: one copy */
 } zp_codec_kernels_encode_args;
 
 /* Dequantizes parts or sums of parts, times `scale`. The result is written or added to `total`, and

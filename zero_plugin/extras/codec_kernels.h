@@ -47,7 +47,7 @@ ZP_FN void zp_codec_kernels_sum_block(const zp_quantized *c, const zp_block *k, 
 
 /* Returns the errors to read, or, if `next`, those to write. */
 ZP_FN uint16_t *zp_codec_kernels_errors_of(const zp_codec_kernels_encode_args *a, int next) {
-    return a->error + ((a->control->fed ^ (next || a->again)) ? a->apart : 0);
+    return a->error + ((a->control->fed ^ (next || a->again)) ? a->copy_distance : 0);
 }
 
 ZP_FN void zp_codec_kernels_encode_block(const zp_codec_kernels_encode_args *a, const zp_block *k,
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(ZP_THREADS)
         const int feeds = a.error && largest < 0x7F800000u;
         if (here && lane == 0) *(float *)(void *)p.scale = m.scale;
         if (here) zp_codec_kernels_lane_encode(&a, x, m, p.codes, lane, error, feeds);
-        if (here && (feeds || (a.error && a.apart)))
+        if (here && (feeds || (a.error && a.copy_distance)))
             zp_codec_kernels_lane_store(zp_codec_kernels_errors_of(&a, 1), ZERO_BF16, at, error);
     }
 }

@@ -17,12 +17,12 @@ typedef struct zp_packed_state {
     const zp_codec *codec[2];                    /* by side; NULL: as stored */
     size_t gathered_bytes, packed_bytes, errors; /* number of errors of this rank */
     zp_memory gathered;                          /* [nranks] quantized shards of a unit */
-    char *out, *in;      /* [packed_bytes] sent and received in a unit's reduction */
-    uint16_t *error;     /* [errors] bf16, for each unit hop after hop; NULL: no error feedback */
-    size_t *first_error; /* [layout.all] index of a unit's first error */
-    size_t apart;        /* distance in elements to the second copy; 0: no second copy */
-    zp_comm hop[2];      /* [0] inside nodes, or all ranks; [1] between nodes */
-    zp_subgroup part[2];
+    char *out, *in;       /* [packed_bytes] sent and received in a unit's reduction */
+    uint16_t *error;      /* [errors] bf16, for each unit hop after hop; NULL: no error feedback */
+    size_t *first_error;  /* [layout.all] index of a unit's first error */
+    size_t copy_distance; /* distance in elements to the second copy; 0: no second copy */
+    zp_comm hop[2];       /* [0] inside nodes, or all ranks; [1] between nodes */
+    zp_part part[2];
     uint64_t number[2]; /* collectives of each hop so far */
     zero_message *list; /* [2 * nranks] */
     char name[48];      /* name of the errors in checkpoints */
@@ -69,7 +69,7 @@ static size_t zp_packed_hop_bytes(const zp_comm *data) {
 }
 
 static size_t zp_packed_error_bytes(const zp_packed_state *w) {
-    return (w->errors + w->apart) * sizeof *w->error;
+    return (w->errors + w->copy_distance) * sizeof *w->error;
 }
 
 /* QUANTIZED COLLECTIVES. A collective has a codec as a field.
@@ -133,9 +133,10 @@ static zero_result zp_packed_run(zp_stream *s, const zp_packed_args *a) {
                        node = {w->in, sent, op->shard, codec, local, nodes},
                        last = {w->in, packed, op->shard, codec, nodes > 1 ? nodes : local, 1};
     const zp_codec_kernels_encode_args first = {
-        all, base + op->source, w->out, op->type, local, error, control, beta, a->again, w->apart};
+        all,   base + op->source, w->out, op->type, local,
+        error, control,           beta,   a->again, w->copy_distance};
     const zp_codec_kernels_encode_args again = {node, NULL,    w->out, ZERO_F32, 1,
-                                                next, control, beta,   a->again, w->apart};
+                                                next, control, beta,   a->again, w->copy_distance};
     const zp_codec_kernels_decode_args mean = {
         last, op->memory->base + op->target, op->sum, op->type, op->scale, op->accumulate};
     ZP_TRY(zp_codec_kernels_encode_parts(s, &first));
@@ -220,10 +221,18 @@ static zero_result zp_packed_layout(zero_ctx *z) {
     w->first_error = (size_t *)calloc((size_t)z->layout.all, sizeof *w->first_error);
     return w->first_error ? ZERO_OK : ZERO_ERR_MEMORY;
 }
-static size_t zp_packed_context_bytes(zero_ctx *z) {
-    return (size_t)z->layout.all * sizeof *z->packed->first_error;
+/* Adds this rank's errors to the state, as a tensor that no other rank loads: its name has the
+   rank, the number of ranks, of sharing ranks, and of ranks in the first hop. */
+static zero_result zp_packed_add_state(zero_ctx *z) {
+    const zp_comm *all = z->follows ? z->partner->agreeing : z->agreeing;
+    const zero_range errors = {z->packed->name, ZERO_MASTER, ZERO_BF16, 0, z->packed->errors};
+    (void)snprintf(z->packed->name, sizeof z->packed->name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d",
+                   all->rank, all->nranks, z->data->nranks, zp_packed_hop_ranks(z->data));
+    for (int whole = 0; whole < 2 && z->packed->errors; whole++)
+        ZP_TRY(zp_extra_add_range(z, whole, &errors));
+    return ZERO_OK;
 }
-static void zp_packed_plan(zero_ctx *z) {
+static zero_result zp_packed_plan(zero_ctx *z) {
     zp_packed_state *w = z->packed;
     size_t most[2] = {0, 0}; /* by side: bytes of the largest shard */
     const size_t ranks = (size_t)z->data->nranks;
@@ -250,17 +259,20 @@ static void zp_packed_plan(zero_ctx *z) {
     }
     w->gathered_bytes = most[ZP_PARAM] * ranks;
     w->packed_bytes = most[ZP_GRAD] * ranks;
-    w->apart = z->cfg.type == ZERO_F16 && !z->cfg.no_overflow_check ? w->errors : 0;
+    w->copy_distance = z->cfg.type == ZERO_F16 && !z->cfg.no_overflow_check ? w->errors : 0;
     const size_t hops = w->packed_bytes ? zp_packed_hop_bytes(z->data) : 0;
     z->plan.packed_bytes = w->gathered_bytes + 2 * w->packed_bytes + zp_packed_error_bytes(w);
     z->plan.buffer_bytes += z->plan.packed_bytes + hops;
     z->plan.buffer_ceiling_bytes += z->plan.packed_bytes + hops;
+    z->plan.context_bytes += (size_t)z->layout.all * sizeof *w->first_error;
+    return zp_packed_add_state(z);
 }
-static void zp_packed_cut(zero_ctx *z, size_t *at) {
+static zero_result zp_packed_cut(zero_ctx *z) {
     zp_packed_state *w = z->packed;
-    if (w->packed_bytes) w->out = (char *)zp_ctx_cut_arena(z, at, w->packed_bytes, 1);
-    if (w->packed_bytes) w->in = (char *)zp_ctx_cut_arena(z, at, w->packed_bytes, 1);
-    if (w->errors) w->error = (uint16_t *)zp_ctx_cut_arena(z, at, zp_packed_error_bytes(w), 1);
+    if (w->packed_bytes) w->out = (char *)zp_ctx_cut_arena(z, w->packed_bytes, 1);
+    if (w->packed_bytes) w->in = (char *)zp_ctx_cut_arena(z, w->packed_bytes, 1);
+    if (w->errors) w->error = (uint16_t *)zp_ctx_cut_arena(z, zp_packed_error_bytes(w), 1);
+    return ZERO_OK;
 }
 
 /* ---- life ---- */
@@ -292,7 +304,7 @@ static zero_result zp_packed_open_gathered(zero_ctx *z) {
 static zero_result zp_packed_open(zero_ctx *z) {
     zp_packed_state *w = z->packed;
     const int two = zp_packed_hop_ranks(z->data) < z->data->nranks;
-    int who = -1;
+    int failed_rank = -1;
     ZP_TRY(zp_packed_open_gathered(z));
     if (!w->packed_bytes) return ZERO_OK;
     if (!z->data->transport->cut)
@@ -300,74 +312,81 @@ static zero_result zp_packed_open(zero_ctx *z) {
                                      "gradient_bits is %d, but %s has no messages between ranks",
                                      z->cfg.gradient_bits, z->data->transport->name);
     w->list = (zero_message *)calloc(2 * (size_t)z->data->nranks, sizeof *w->list);
-    ZP_DO(z, zp_comm_agree(z->all, w->list != NULL, &who));
-    if (who >= 0)
+    ZP_DO(z, zp_comm_agree(z->all, w->list != NULL, &failed_rank));
+    if (failed_rank >= 0)
         return z->dead = zp_ctx_fail(z, ZERO_ERR_MEMORY,
-                                     "rank %d has no memory for a list of messages", who);
+                                     "rank %d has no memory for a list of messages", failed_rank);
     ZP_TRY(zp_packed_open_hop(z, 0));
     if (two) ZP_TRY(zp_packed_open_hop(z, 1));
     return zp_ctx_check(z, zp_comm_open_watch(&w->watch, w->hop, 1 + two));
 }
 
-static void zp_packed_abort(zero_ctx *z) {
+static zero_result zp_packed_abort(zero_ctx *z) {
     for (zp_comm *g = z->packed->hop; g < z->packed->hop + 2; g++)
         zp_comm_abort(g, z->text[0] ? z->text : "it gave up its context");
+    return ZERO_OK;
 }
 /* Closes the hops, before the group that they were cut from. */
-static void zp_packed_close(zero_ctx *z, int broken) {
+static zero_result zp_packed_close(zero_ctx *z) {
     zp_packed_state *w = z->packed;
     zp_comm_close_watch(&w->watch);
-    for (int i = 0; i < 2; i++) zp_ctx_close_part(&w->part[i], &w->hop[i], broken);
+    for (int i = 0; i < 2; i++) zp_ctx_close_part(&w->part[i], &w->hop[i], z->broken);
     free(w->list);
     free(w->first_error);
+    return ZERO_OK;
 }
-static void zp_packed_stats(zero_ctx *z, zero_stats *s) {
+static zero_result zp_packed_stats(zero_ctx *z) {
+    zero_stats *s = &z->stats;
     for (int i = 0; i < 2; i++) s->allocated_bytes += z->packed->hop[i].meter.allocated_bytes;
+    return ZERO_OK;
 }
 
 /* Checks the settings of quantized communication. */
-static void zp_packed_refuse(const zero_config *c, char *text, size_t bytes) {
+static zero_result zp_packed_check(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
     const zp_policy *stage = &zp_policies[c->stage];
     const int weights = c->weight_bits && !zp_codec_find(c->weight_bits);
-    if (weights || (c->gradient_bits && !zp_codec_find(c->gradient_bits)))
-        (void)snprintf(text, bytes, "%s is %d, expected 8 or 4, or 0: as they are stored",
-                       weights ? "weight_bits" : "gradient_bits",
-                       weights ? c->weight_bits : c->gradient_bits);
-    else if (c->weight_bits && stage->parameters == ZP_WHOLE)
-        (void)snprintf(text, bytes,
-                       "weight_bits is %d: at stage %d a rank has no exact shard next to the "
-                       "weights it computes with; it is for stage 3",
-                       c->weight_bits, c->stage);
-    else if (c->gradient_bits && stage->state == ZP_WHOLE)
-        (void)snprintf(text, bytes,
-                       "gradient_bits is %d: at stage 0 reduced gradients are gathered whole on "
-                       "every rank; it is for stages 1 to 3",
-                       c->gradient_bits);
-    else if (c->feedback > 0 && !c->gradient_bits)
-        (void)snprintf(text, bytes,
-                       "feedback is %g, but gradients travel as they are stored, and nothing is "
-                       "lost: set gradient_bits",
-                       (double)c->feedback);
-    else if (c->feedback_reset && !(c->feedback > 0))
-        (void)snprintf(text, bytes, "feedback_reset is %d, but feedback is 0: there is none",
-                       c->feedback_reset);
-}
-
-/* Adds this rank's errors to the state, as a tensor that no other rank loads: its name has the
-   rank, the number of ranks, of sharing ranks, and of ranks in the first hop. */
-static zero_result zp_packed_add_state(zero_ctx *z) {
-    const zp_comm *all = z->cfg.joins ? z->cfg.joins->world : z->world;
-    const zero_range errors = {z->packed->name, ZERO_MASTER, ZERO_BF16, 0, z->packed->errors};
-    (void)snprintf(z->packed->name, sizeof z->packed->name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d",
-                   all->rank, all->nranks, z->data->nranks, zp_packed_hop_ranks(z->data));
-    for (int whole = 0; whole < 2 && z->packed->errors; whole++)
-        ZP_TRY(zp_extra_add_range(z, whole, &errors));
+    ZP_REFUSE(z, weights || (c->gradient_bits && !zp_codec_find(c->gradient_bits)),
+              "%s is %d, expected 8 or 4, or 0: as they are stored",
+              weights ? "weight_bits" : "gradient_bits",
+              weights ? c->weight_bits : c->gradient_bits);
+    ZP_REFUSE(z, c->weight_bits && stage->parameters == ZP_WHOLE,
+              "weight_bits is %d: at stage %d a rank has no exact shard next to the weights it "
+              "computes with; it is for stage 3",
+              c->weight_bits, c->stage);
+    ZP_REFUSE(z, c->gradient_bits && stage->state == ZP_WHOLE,
+              "gradient_bits is %d: at stage 0 reduced gradients are gathered whole on every rank; "
+              "it is for stages 1 to 3",
+              c->gradient_bits);
+    ZP_REFUSE(z, c->feedback > 0 && !c->gradient_bits,
+              "feedback is %g, but gradients travel as they are stored, and nothing is lost: set "
+              "gradient_bits",
+              (double)c->feedback);
+    ZP_REFUSE(z, c->feedback_reset && !(c->feedback > 0),
+              "feedback_reset is %d, but feedback is 0: there is none", c->feedback_reset);
     return ZERO_OK;
 }
+static const zp_setting zp_packed_settings[] = {
+    {ZP_SETTING(weight_bits), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(gradient_bits), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(feedback), ZP_REAL, 0, ZP_BELOW_1, 0, 0},
+    {ZP_SETTING(feedback_reset), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    ZP_LAST_SETTING};
+
+/* Quantized weights are gathered, even if peers could read the shards. */
+static zero_result zp_packed_choose(zero_ctx *z) {
+    zp_array *param = &z->array[ZP_PARAM];
+    if (z->cfg.weight_bits && z->data->nranks > 1 && param->share == ZP_SEEN)
+        param->share = ZP_SHARD;
+    return ZERO_OK;
+}
+
 static zero_result zp_packed_move_state(zero_ctx *z, const zero_range *r, const char *values,
-                                        char *out) {
+                                        char *out, int *mine) {
     zp_packed_state *w = z->packed;
     uint16_t *stage = (uint16_t *)(void *)z->data->stage.base;
+    *mine = w->errors && r->name && !strcmp(r->name, w->name);
+    if (!*mine) return ZERO_OK;
     ZP_REFUSE(z,
               r->kind != ZERO_MASTER || r->first > w->errors || r->count > w->errors - r->first
                   || (int)r->type < 0 || r->type >= ZERO_TYPES || (out && r->type != ZERO_BF16),
@@ -379,7 +398,7 @@ static zero_result zp_packed_move_state(zero_ctx *z, const zero_range *r, const 
     w->put |= !out;
     for (size_t at = 0, n; at < r->count; at += n) { /* through memory that the device reaches */
         float wide[ZP_CONVERT_BLOCK];
-        uint16_t *here = w->error + (z->report.fed ? w->apart : 0) + r->first + at;
+        uint16_t *here = w->error + (z->report.fed ? w->copy_distance : 0) + r->first + at;
         n = zp_min(ZP_STAGE_NUMEL, r->count - at);
         for (size_t i = 0, some; i < n && !out; i += some) {
             some = zp_min(ZP_CONVERT_BLOCK, n - i);
@@ -394,10 +413,10 @@ static zero_result zp_packed_move_state(zero_ctx *z, const zero_range *r, const 
     return ZERO_OK;
 }
 
-static int zp_packed_owns_range(const zero_ctx *z, const zero_range *r) {
-    return z->packed->errors && r->name && !strcmp(r->name, z->packed->name);
+static zero_result zp_packed_begin_state(zero_ctx *z) {
+    z->packed->put = 0;
+    return ZERO_OK;
 }
-static void zp_packed_begin_state(zero_ctx *z) { z->packed->put = 0; }
 static zero_result zp_packed_end_state(zero_ctx *z) {
     if (!z->packed->errors || z->packed->put) return ZERO_OK;
     return zp_ctx_check(
@@ -410,20 +429,19 @@ static zp_extra zp_packed_row(void) {
     x.name = "packed";
     x.state_bytes = sizeof(zp_packed_state);
     x.state_at = offsetof(zero_ctx, packed);
-    x.refuse = zp_packed_refuse;
-    x.layout = zp_packed_layout;
-    x.context_bytes = zp_packed_context_bytes;
-    x.plan = zp_packed_plan;
-    x.cut = zp_packed_cut;
-    x.build = zp_packed_open;
-    x.abort = zp_packed_abort;
-    x.destroy = zp_packed_close;
-    x.begin_step = zp_packed_begin_step;
-    x.add_state = zp_packed_add_state;
-    x.owns_range = zp_packed_owns_range;
+    x.settings = zp_packed_settings;
+    x.call[ZP_ON_CHECK] = zp_packed_check;
+    x.call[ZP_ON_CHOOSE] = zp_packed_choose;
+    x.call[ZP_ON_LAYOUT] = zp_packed_layout;
+    x.call[ZP_ON_PLAN] = zp_packed_plan;
+    x.call[ZP_ON_CUT] = zp_packed_cut;
+    x.call[ZP_ON_BUILD] = zp_packed_open;
+    x.call[ZP_ON_ABORT] = zp_packed_abort;
+    x.call[ZP_ON_DESTROY] = zp_packed_close;
+    x.call[ZP_ON_STEP] = zp_packed_begin_step;
     x.move_state = zp_packed_move_state;
-    x.begin_state = zp_packed_begin_state;
-    x.end_state = zp_packed_end_state;
-    x.stats = zp_packed_stats;
+    x.call[ZP_ON_STATE_BEGIN] = zp_packed_begin_state;
+    x.call[ZP_ON_STATE_END] = zp_packed_end_state;
+    x.call[ZP_ON_STATS] = zp_packed_stats;
     return x;
 }

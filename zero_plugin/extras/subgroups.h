@@ -18,9 +18,12 @@
 #include "../core/extra.h"
 #include "../core/agree.h"
 
+/* Its groups, in zero_ctx.group. */
+enum { ZP_REPLICAS = ZP_MORE, ZP_NEAR };
+
 typedef struct zp_subgroups_unit {
     size_t second_at; /* byte offset of its second shard in memory[ZP_PARAM]; 0: none */
-    int second;       /* its second shard has the current weights */
+    uint64_t second;  /* 1 + the version of the weights that its second shard has */
 } zp_subgroups_unit;
 typedef struct zp_subgroups_state {
     zp_comm *replicas; /* the ranks with the same place in all shard groups; NULL: no replicas */
@@ -81,8 +84,8 @@ static zero_result zp_subgroups_open_replicas(zero_ctx *z) {
     z->data = &z->group[ZP_DATA];
     z->data->divisor = all->divisor;
     z->subgroups->replicas = &z->group[ZP_REPLICAS];
-    z->nreplicas = z->group[ZP_REPLICAS].nranks;
-    z->replica = z->group[ZP_REPLICAS].rank;
+    z->ncopies = z->group[ZP_REPLICAS].nranks;
+    z->copy = z->group[ZP_REPLICAS].rank;
     z->open_gradients = zp_subgroups_open_gradients;
     return ZERO_OK;
 }
@@ -150,7 +153,7 @@ static size_t zp_subgroups_plan_second(zero_ctx *z) {
             || !z->layout.unit[u].numel)
             continue;
         z->subgroups->unit[u].second_at = at + bytes;
-        live->near =
+        live->other_gathers =
             live->gathers > 0 ? live->gathers - 1 : 0; /* all gathers except the first of a step */
         bytes += zp_subgroups_second_numel(z, u) * zp_type_bytes(z->array[ZP_PARAM].type);
     }
@@ -186,9 +189,9 @@ static size_t zp_subgroups_replicas_sent(zero_ctx *z, int u) {
     return zp_comm_op_bytes(&sum) + zp_comm_op_bytes(&gather);
 }
 static size_t zp_subgroups_second_sent(zero_ctx *z, int u) {
-    if (!z->live[u].near) return 0;
+    if (!z->live[u].other_gathers) return 0;
     const zp_op gather = zp_subgroups_second_op(z, u);
-    return (size_t)z->live[u].near * zp_comm_op_bytes(&gather);
+    return (size_t)z->live[u].other_gathers * zp_comm_op_bytes(&gather);
 }
 static size_t zp_subgroups_sent(zero_ctx *z, int u) {
     return u < 0 ? 0 : zp_subgroups_replicas_sent(z, u) + zp_subgroups_second_sent(z, u);
@@ -200,10 +203,7 @@ static zero_result zp_subgroups_layout(zero_ctx *z) {
     x->unit = (zp_subgroups_unit *)calloc((size_t)z->layout.all, sizeof *x->unit);
     return x->unit ? ZERO_OK : ZERO_ERR_MEMORY;
 }
-static size_t zp_subgroups_context_bytes(zero_ctx *z) {
-    return (size_t)z->layout.all * sizeof *z->subgroups->unit;
-}
-static void zp_subgroups_plan(zero_ctx *z) {
+static zero_result zp_subgroups_plan(zero_ctx *z) {
     zero_plan *plan = &z->plan;
     z->subgroups->sums_bytes = zp_subgroups_plan_replicas(z);
     plan->second_bytes = zp_subgroups_plan_second(z);
@@ -214,10 +214,13 @@ static void zp_subgroups_plan(zero_ctx *z) {
         plan->replica_bytes += zp_subgroups_replicas_sent(z, u);
     }
     plan->gather_bytes += plan->near_bytes;
+    plan->context_bytes += (size_t)z->layout.all * sizeof *z->subgroups->unit;
+    return ZERO_OK;
 }
 /* Adds what the groups of this file have counted. Those of replicas do not count as gathers and
    reductions of units. */
-static void zp_subgroups_stats(zero_ctx *z, zero_stats *s) {
+static zero_result zp_subgroups_stats(zero_ctx *z) {
+    zero_stats *s = &z->stats;
     for (int i = ZP_DATA; i <= ZP_NEAR; i++) {
         const zp_meter *m = &z->group[i].meter;
         s->sent_bytes += m->sent_bytes;
@@ -231,10 +234,12 @@ static void zp_subgroups_stats(zero_ctx *z, zero_stats *s) {
     }
     s->near_bytes += z->group[ZP_NEAR].meter.sent_bytes;
     s->replica_bytes += z->group[ZP_REPLICAS].meter.sent_bytes;
+    return ZERO_OK;
 }
-static void zp_subgroups_cut_arena(zero_ctx *z, size_t *at) {
+static zero_result zp_subgroups_cut_arena(zero_ctx *z) {
     if (z->subgroups->replicas)
-        z->verdict_order = (int *)zp_ctx_cut_arena(z, at, (size_t)z->world->nranks, sizeof(int));
+        z->verdict_order = (int *)zp_ctx_cut_arena(z, (size_t)z->agreeing->nranks, sizeof(int));
+    return ZERO_OK;
 }
 
 /* ---- the build ---- */
@@ -242,14 +247,14 @@ static void zp_subgroups_cut_arena(zero_ctx *z, size_t *at) {
 /* Finds the order in which the world adds verdicts: by owner of the pieces. Without replicas, rank
    p counts piece p. COLLECTIVE over `all` and the world. */
 static zero_result zp_subgroups_find_order(zero_ctx *z, int *order) {
-    const int size = z->data->nranks, count = z->nreplicas, p = z->all->rank;
+    const int size = z->data->nranks, count = z->ncopies, p = z->all->rank;
     const int owner = p % count * size + p / count;
-    const int32_t here = z->world->rank;
+    const int32_t here = z->agreeing->rank;
     int32_t there;
     ZP_DO(z, zp_comm_exchange(z->all, &here, sizeof here));
     memcpy(&there, z->all->mail + (size_t)owner * sizeof there, sizeof there);
-    ZP_DO(z, zp_comm_exchange(z->world, &there, sizeof there));
-    memcpy(order, z->world->mail, (size_t)z->world->nranks * sizeof *order);
+    ZP_DO(z, zp_comm_exchange(z->agreeing, &there, sizeof there));
+    memcpy(order, z->agreeing->mail, (size_t)z->agreeing->nranks * sizeof *order);
     return ZERO_OK;
 }
 static zero_result zp_subgroups_open(zero_ctx *z) {
@@ -258,32 +263,32 @@ static zero_result zp_subgroups_open(zero_ctx *z) {
         x->near_view = zp_subgroups_view(z->data, &z->memory[ZP_PARAM], x->near,
                                          z->data->rank - x->near->rank, 1);
     if (!x->replicas) return ZERO_OK;
-    const size_t bytes = (size_t)z->world->nranks * sizeof(int);
+    const size_t bytes = (size_t)z->agreeing->nranks * sizeof(int);
     int *order = (int *)zp_device_alloc_host(bytes);
     zero_result r =
         order ? zp_subgroups_find_order(z, order)
-              : zp_ctx_fail(z, ZERO_ERR_MEMORY, "the order of %d verdicts", z->world->nranks);
+              : zp_ctx_fail(z, ZERO_ERR_MEMORY, "the order of %d verdicts", z->agreeing->nranks);
     if (!r) r = zp_ctx_check(z, zp_device_copy(&z->compute, z->verdict_order, order, bytes));
     if (!r) r = zp_ctx_check(z, zp_device_sync_stream(&z->compute));
     zp_device_free_host(order);
     return r ? z->dead = r : ZERO_OK;
 }
 
-static void zp_subgroups_close(zero_ctx *z, int broken) {
-    (void)broken;
+static zero_result zp_subgroups_close(zero_ctx *z) {
     free(z->subgroups->unit);
+    return ZERO_OK;
 }
 
 /* SECONDARY PARTITION (hpZ). After the first gather of a unit since its weights changed, the
    parameter stream copies this rank's part out of the unit's buffer. No stream waits for this copy.
    Later gathers collect the near ranks' parts on the same stream, so every part is complete before
-   a rank reads it. The calling thread keeps one flag per unit, `second`. It follows from the
-   calls, so it is equal on all ranks. */
+   a rank reads it. The calling thread compares the version in `second` with that of the
+   unit. Both follow from the calls, so they are equal on all ranks. */
 
 /* Station: if the secondary partition has unit u's weights, gathers them from the near ranks. */
 static zero_result zp_subgroups_gather_second(zero_ctx *z, int u) {
     const size_t target = z->gather.target;
-    if (!z->subgroups->unit[u].second) return ZERO_OK;
+    if (z->subgroups->unit[u].second != z->live[u].version + 1) return ZERO_OK;
     z->gather = zp_subgroups_second_op(z, u);
     z->gather.target = target;
     return ZERO_OK;
@@ -292,10 +297,10 @@ static zero_result zp_subgroups_gather_second(zero_ctx *z, int u) {
 /* Station: unit u was gathered from all ranks; this rank keeps its part. */
 static zero_result zp_subgroups_keep_second(zero_ctx *z, int u) {
     zp_subgroups_unit *x = &z->subgroups->unit[u];
-    if (x->second || !x->second_at) return ZERO_OK;
+    if (x->second == z->live[u].version + 1 || !x->second_at) return ZERO_OK;
     const size_t bytes = zp_subgroups_second_numel(z, u) * zp_type_bytes(z->array[ZP_PARAM].type);
     char *base = z->memory[ZP_PARAM].base;
-    x->second = 1;
+    x->second = z->live[u].version + 1;
     return zp_device_copy(&z->stream[ZP_PARAMETERS], base + x->second_at,
                           base + z->gather.target + (size_t)z->subgroups->near->rank * bytes,
                           bytes);
@@ -382,11 +387,6 @@ static zero_result zp_subgroups_change_reduction(zero_ctx *z) {
 
 static int zp_subgroups_has_replicas(const zero_ctx *z) { return z->subgroups->replicas != NULL; }
 static int zp_subgroups_has_second(const zero_ctx *z) { return z->subgroups->near != NULL; }
-static void zp_subgroups_forget(zero_ctx *z, int u) {
-    const int end = u < 0 ? z->layout.all : u + 1;
-    for (int i = u < 0 ? 0 : u; i < end; i++) z->subgroups->unit[i].second = 0;
-}
-
 static const zp_station zp_subgroups_stations[] = {
     {ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_subgroups_has_replicas, NULL,
      zp_subgroups_change_reduction},
@@ -394,19 +394,25 @@ static const zp_station zp_subgroups_stations[] = {
     {ZP_AT_CHANGE, ZP_EACH_GATHER, zp_subgroups_has_second, zp_subgroups_gather_second, NULL},
     {ZP_AT_AFTER, ZP_EACH_GATHER, zp_subgroups_has_second, zp_subgroups_keep_second, NULL},
     ZP_LAST_STATION};
-static void zp_subgroups_refuse(const zero_config *c, char *text, size_t bytes) {
+/* Checks the settings of this file. */
+static zero_result zp_subgroups_check(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
     const zp_policy *stage = &zp_policies[c->stage];
-    if (c->shard_ranks && stage->state == ZP_WHOLE)
-        (void)snprintf(text, bytes,
-                       "shard_ranks is %d: at stage 0 nothing is sharded, and every rank is a "
-                       "replica; it is for stages 1 to 3",
-                       c->shard_ranks);
-    else if (c->second_ranks && stage->parameters == ZP_WHOLE)
-        (void)snprintf(text, bytes,
-                       "second_ranks is %d: at stage %d parameters are whole on every rank; it is "
-                       "for stage 3",
-                       c->second_ranks, c->stage);
+    ZP_REFUSE(
+        z, c->shard_ranks && stage->state == ZP_WHOLE,
+        "shard_ranks is %d: at stage 0 nothing is sharded, and every rank is a replica; it is "
+        "for stages 1 to 3",
+        c->shard_ranks);
+    ZP_REFUSE(z, c->second_ranks && stage->parameters == ZP_WHOLE,
+              "second_ranks is %d: at stage %d parameters are whole on every rank; it is for stage "
+              "3",
+              c->second_ranks, c->stage);
+    return ZERO_OK;
 }
+static const zp_setting zp_subgroups_settings[] = {
+    {ZP_SETTING(shard_ranks), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(second_ranks), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    ZP_LAST_SETTING};
 
 static zp_extra zp_subgroups_row(void) {
     zp_extra x;
@@ -414,18 +420,17 @@ static zp_extra zp_subgroups_row(void) {
     x.name = "subgroups";
     x.state_bytes = sizeof(zp_subgroups_state);
     x.state_at = offsetof(zero_ctx, subgroups);
-    x.refuse = zp_subgroups_refuse;
-    x.check = zp_subgroups_cut_ranks;
-    x.resolve = zp_subgroups_resolve;
-    x.layout = zp_subgroups_layout;
-    x.context_bytes = zp_subgroups_context_bytes;
-    x.plan = zp_subgroups_plan;
+    x.settings = zp_subgroups_settings;
+    x.call[ZP_ON_CHECK] = zp_subgroups_check;
+    x.call[ZP_ON_SPLIT] = zp_subgroups_cut_ranks;
+    x.call[ZP_ON_CHOSEN] = zp_subgroups_resolve;
+    x.call[ZP_ON_LAYOUT] = zp_subgroups_layout;
+    x.call[ZP_ON_PLAN] = zp_subgroups_plan;
     x.sent = zp_subgroups_sent;
-    x.cut = zp_subgroups_cut_arena;
-    x.build = zp_subgroups_open;
-    x.forget = zp_subgroups_forget;
-    x.destroy = zp_subgroups_close;
-    x.stats = zp_subgroups_stats;
+    x.call[ZP_ON_CUT] = zp_subgroups_cut_arena;
+    x.call[ZP_ON_BUILD] = zp_subgroups_open;
+    x.call[ZP_ON_DESTROY] = zp_subgroups_close;
+    x.call[ZP_ON_STATS] = zp_subgroups_stats;
     x.stations = zp_subgroups_stations;
     return x;
 }

@@ -4,11 +4,11 @@
    and ZERO_OWN_EXTRA_ROWS lists them, each followed by a comma. */
 #pragma once
 
-#include "../core/state.h"
 #include "../offload/offload_build.h"
 #include "../offload/offload_gpu.h"
 #include "check.h"
 #include "packed.h"
+#include "state.h"
 #include "subgroups.h"
 #include "trace.h"
 #include "whole_tensor.h"
@@ -19,6 +19,11 @@
 #else
 #define ZERO_OWN_EXTRA_ROWS
 #endif
+
+/* The settings of parts that drop.sh has left out. It writes them here. */
+static const zp_missing_setting zp_table_missing[] = {
+    {NULL, ZP_LAST_SETTING},
+};
 
 static const zp_extra_row zp_table_rows[] = {
     zp_state_row,         /* state */

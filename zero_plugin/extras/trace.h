@@ -259,9 +259,10 @@ static void zp_trace_deliver(zp_recorder *recorder) {
 
 /* ---- the row ---- */
 
-static size_t zp_trace_context_bytes(zero_ctx *z) {
+static zero_result zp_trace_plan(zero_ctx *z) {
     const size_t record = sizeof(zp_record) + sizeof(zp_passed_record);
-    return z->cfg.trace ? sizeof(zp_trace) + ZP_RECORDS * record : 0;
+    if (z->cfg.trace) z->plan.context_bytes += sizeof(zp_trace) + ZP_RECORDS * record;
+    return ZERO_OK;
 }
 
 /* Opens the recorder, if cfg.trace is set. zp_trace_close frees also what a failure leaves. */
@@ -274,7 +275,7 @@ static zero_result zp_trace_open(zero_ctx *z) {
     t->recorder = recorder;
     t->pass = z->cfg.trace;
     t->user = z->cfg.trace_user;
-    t->number = ((uint64_t)z->all->rank + 1) << 40 | (uint64_t)(z->cfg.joins != NULL) << 39;
+    t->number = ((uint64_t)z->all->rank + 1) << 40 | (uint64_t)(z->follows != 0) << 39;
     t->ring = (zp_record *)calloc(ZP_RECORDS, sizeof *t->ring);
     t->was = (zp_passed_record *)calloc(ZP_RECORDS, sizeof *t->was);
     t->joined = z->partner ? (zp_trace *)z->partner->device.recorder : NULL;
@@ -283,24 +284,25 @@ static zero_result zp_trace_open(zero_ctx *z) {
     return t->ring && t->was ? zp_trace_open_stamps(t, &z->device) : ZERO_ERR_MEMORY;
 }
 
-static void zp_trace_close(zero_ctx *z, int broken) {
+static zero_result zp_trace_close(zero_ctx *z) {
     zp_trace *t = (zp_trace *)z->device.recorder;
-    if (!t) return;
+    if (!t) return ZERO_OK;
     z->device.recorder = NULL;
     if (t->joined) t->joined->joined = NULL;
     zp_trace_close_stamps(t->stamps);
     free(t->ring);
     free(t->was);
     free(t);
+    return ZERO_OK;
 }
 
-/* Rows that may still use the recorder in their `destroy` are before this one. */
+/* Rows that may still use the recorder when they are destroyed are before this one. */
 static zp_extra zp_trace_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
     x.name = "trace";
-    x.context_bytes = zp_trace_context_bytes;
-    x.allocate = zp_trace_open;
-    x.destroy = zp_trace_close;
+    x.call[ZP_ON_PLAN] = zp_trace_plan;
+    x.call[ZP_ON_ALLOCATE] = zp_trace_open;
+    x.call[ZP_ON_DESTROY] = zp_trace_close;
     return x;
 }

@@ -102,13 +102,13 @@ static size_t zp_whole_slices_plan(zero_ctx *z) {
            + (size_t)d->slices * zp_whole_slices_limbs(z) * sizeof(zp_limb);
 }
 
-static void zp_whole_slices_cut(zero_ctx *z, size_t *at) {
+static void zp_whole_slices_cut(zero_ctx *z) {
     zp_whole_state *d = z->whole;
     const size_t limbs = (size_t)d->slices * zp_whole_slices_limbs(z);
-    if (limbs) d->slice_sums = (zp_limb *)zp_ctx_cut_arena(z, at, limbs, sizeof *d->slice_sums);
+    if (limbs) d->slice_sums = (zp_limb *)zp_ctx_cut_arena(z, limbs, sizeof *d->slice_sums);
     if (!d->nmatrices) return;
-    d->shared = (float *)zp_ctx_cut_arena(z, at, d->shared_numel, sizeof *d->shared);
-    d->whole = (float *)zp_ctx_cut_arena(z, at, d->whole_numel, sizeof *d->whole);
+    d->shared = (float *)zp_ctx_cut_arena(z, d->shared_numel, sizeof *d->shared);
+    d->whole = (float *)zp_ctx_cut_arena(z, d->whole_numel, sizeof *d->whole);
 }
 
 /* Bytes that this rank sends over the group in a step: if u is -1, its sums; otherwise its slices

@@ -38,7 +38,7 @@ static int zp_whole_tensor_is_whole(const zero_ctx *z) { return z->policy.state 
 /* Returns the scale of an update of the tensor's matrices, by their shape; 0: it has none. */
 static float zp_whole_tensor_scale(const zero_ctx *z, const zp_tensor *t) {
     const double rows = (double)t->desc.rows, cols = (double)t->desc.cols;
-    if (!t->matrices) return 0;
+    if (!t->one_state) return 0;
     if (z->cfg.muon.match_rms) return (float)(0.2 * sqrt(rows > cols ? rows : cols));
     return (float)sqrt(rows > cols ? rows / cols : 1);
 }
@@ -49,14 +49,14 @@ static zp_op zp_whole_tensor_sums_op(zero_ctx *z) {
     op.unit = -1;
     op.type = ZERO_F32;
     op.shard = z->whole->sums_bytes / sizeof(float);
-    op.target = z->whole->sums_at;
+    op.target = z->peer_at + z->whole->sums_at;
     op.source = op.target + (size_t)z->data->rank * z->whole->sums_bytes;
     return op;
 }
 /* Describes the gather of a place, or its reduction to shards in place. */
 static zp_op zp_whole_tensor_op(zero_ctx *z, int u, int kind, int place) {
     zp_op op = zp_ctx_make_op(z, ZP_GRADIENTS, kind, u);
-    const size_t at = z->whole->place_at + (size_t)place * z->whole->place_bytes;
+    const size_t at = z->peer_at + z->whole->place_at + (size_t)place * z->whole->place_bytes;
     const size_t shard = at + (size_t)z->data->rank * op.shard * sizeof(float);
     op.type = ZERO_F32;
     op.scale = 1;
@@ -72,16 +72,16 @@ static size_t zp_whole_tensor_sent(zero_ctx *z, int u) {
         const zp_op sums = zp_whole_tensor_sums_op(z);
         return slices + (d->parts && !zp_whole_tensor_is_whole(z) ? zp_comm_op_bytes(&sums) : 0);
     }
-    if (!zp_layout_has_matrices(&z->layout, u)) return 0;
+    if (!zp_layout_has_one_state(&z->layout, u)) return 0;
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, 0),
                 reduce = zp_whole_tensor_op(z, u, ZP_REDUCE_SCATTER, 0);
     return slices + zp_comm_op_bytes(&gather) + zp_comm_op_bytes(&reduce);
 }
 
-/* Arrays of sums of one rank: the device has one, the CPU's update another. */
-static int zp_whole_tensor_slots(const zero_ctx *z) { return 1 + z->cpu_updates; }
+/* Arrays of sums of one rank: the device has one, and the updater may have another. */
+static int zp_whole_tensor_slots(const zero_ctx *z) { return 1 + z->more_sums; }
 
-static void zp_whole_tensor_plan(zero_ctx *z) {
+static zero_result zp_whole_tensor_plan(zero_ctx *z) {
     zp_whole_state *d = z->whole;
     const zp_layout *l = &z->layout;
     d->parts = zp_ctx_normed_layers(z);
@@ -92,7 +92,7 @@ static void zp_whole_tensor_plan(zero_ctx *z) {
     const size_t of_slices = zp_whole_slices_plan(z);
     for (int u = 0; u < l->all; u++) {
         const size_t bytes = zp_round_up(l->unit[u].padded * sizeof(float), 256);
-        if (!zp_layout_has_matrices(&z->layout, u)) continue;
+        if (!zp_layout_has_one_state(&z->layout, u)) continue;
         d->place_bytes = zp_max(d->place_bytes, bytes);
         d->places = (int)zp_min(ZP_PLACES, (size_t)d->places + 1);
     }
@@ -107,21 +107,17 @@ static void zp_whole_tensor_plan(zero_ctx *z) {
                          + d->parts * sizeof *d->trust + of_slices;
     z->plan.buffer_bytes += bytes;
     z->plan.buffer_ceiling_bytes += bytes;
-}
-
-/* Cuts the part of the gradients' memory that peers read, from `at` on. Returns its end. */
-static size_t zp_whole_tensor_cut_gradients(zero_ctx *z, size_t at) {
-    zp_whole_state *d = z->whole;
-    if (!d->parts && !d->place_bytes) return at;
-    d->sums_at = zp_round_up(at, 256);
+    z->plan.context_bytes += (size_t)d->nmatrices * sizeof *d->matrices;
+    d->sums_at = z->peer_bytes;
     d->place_at = d->sums_at + (size_t)z->data->nranks * d->sums_bytes;
-    return d->place_at + (size_t)d->places * d->place_bytes;
+    z->peer_bytes = d->place_at + (size_t)d->places * d->place_bytes;
+    return ZERO_OK;
 }
 
 /* ---- a step ---- */
 
 static char *zp_whole_tensor_at(const zero_ctx *z, size_t at) {
-    return z->memory[ZP_GRAD].base + at;
+    return z->memory[ZP_GRAD].base + z->peer_at + at;
 }
 static float *zp_whole_tensor_place(const zero_ctx *z, int place) {
     const size_t at = z->whole->place_at + (size_t)place * z->whole->place_bytes;
@@ -133,9 +129,9 @@ static zp_limb *zp_whole_tensor_sums(const zero_ctx *z) {
 }
 /* The place of unit u: units use the places cyclically. */
 static int zp_whole_tensor_place_of(const zero_ctx *z, int u) {
-    int turn = 0;
-    for (int v = 0; v < u; v++) turn += zp_layout_has_matrices(&z->layout, v);
-    return z->whole->places ? turn % z->whole->places : 0;
+    int before = 0;
+    for (int v = 0; v < u; v++) before += zp_layout_has_one_state(&z->layout, v);
+    return z->whole->places ? before % z->whole->places : 0;
 }
 /* The stream that makes matrices orthogonal. */
 static zp_stream *zp_whole_tensor_stream(zero_ctx *z) {
@@ -148,7 +144,7 @@ static void zp_whole_tensor_fill_update(const zero_ctx *z, int u, size_t first, 
     a->trust = z->whole->trust;
     a->momentum = z->cfg.muon.momentum;
     a->nesterov = !z->cfg.muon.no_nesterov;
-    if (zp_layout_has_matrices(&z->layout, u))
+    if (zp_layout_has_one_state(&z->layout, u))
         a->direction = zp_whole_tensor_place(z, zp_whole_tensor_place_of(z, u)) + first;
 }
 
@@ -171,7 +167,7 @@ static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u) {
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     const int place = zp_whole_tensor_place_of(z, u);
     if (d->parts) return zp_device_wait_event(s, &d->event[ZP_SUMMED]);
-    if (!zp_layout_has_matrices(&z->layout, u)) return ZERO_OK;
+    if (!zp_layout_has_one_state(&z->layout, u)) return ZERO_OK;
     if (!z->rule_pass) return zp_device_wait_event(s, &d->event[ZP_READ + place]);
     const zp_op reduce = zp_whole_tensor_op(z, u, ZP_REDUCE_SCATTER, place),
                 gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
@@ -184,8 +180,9 @@ static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u) {
     if (zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
     ZP_TRY(zp_device_record_event(g, &d->event[ZP_FULL + place]));
     ZP_TRY(zp_device_wait_event(s, &d->event[ZP_FULL + place]));
-    return zp_extra_inputs_down(z, u, &d->event[ZP_FULL + place],
-                                memory + zp_ctx_own_part(z, u)->first);
+    const zp_updater *by = z->live[u].updater;
+    if (!by->inputs_down) return ZERO_OK;
+    return by->inputs_down(z, u, &d->event[ZP_FULL + place], memory + zp_ctx_own_part(z, u)->first);
 }
 /* Station: after that pass is enqueued. */
 static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u) {
@@ -193,11 +190,13 @@ static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u) {
     zp_whole_state *d = z->whole;
     zp_stream *g = &z->stream[ZP_GRADIENTS];
     const int place = zp_whole_tensor_place_of(z, u);
-    if (!zp_layout_has_matrices(&z->layout, u)) return ZERO_OK;
+    if (!zp_layout_has_one_state(&z->layout, u)) return ZERO_OK;
     if (z->rule_pass) return zp_device_record_event(s, &d->event[ZP_READ + place]);
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, place);
-    ZP_TRY(zp_extra_results_up(z, u, s,
-                               zp_whole_tensor_place(z, place) + zp_ctx_own_part(z, u)->first));
+    const zp_updater *by = z->live[u].updater;
+    if (by->results_up)
+        ZP_TRY(by->results_up(z, u, s,
+                              zp_whole_tensor_place(z, place) + zp_ctx_own_part(z, u)->first));
     ZP_TRY(zp_device_record_event(s, &d->event[ZP_FULL + place]));
     ZP_TRY(zp_device_wait_event(g, &d->event[ZP_FULL + place]));
     if (!zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
@@ -217,7 +216,8 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
     zp_exact_trust_args trust = {
         (const zp_limb *)(const void *)sums,   d->trust,           slot / sizeof(zp_limb),
         slots * (whole ? 1 : z->data->nranks), z->cfg.trust_least, z->cfg.trust_most};
-    ZP_TRY(zp_extra_results_up(z, -1, &z->updates, (char *)zp_whole_tensor_sums(z) + slot));
+    if (z->more_sums)
+        ZP_TRY(z->updater->results_up(z, -1, &z->updates, (char *)zp_whole_tensor_sums(z) + slot));
     for (int i = 0; i < 2 && from[i]->device; i++) {
         ZP_TRY(zp_device_record_event(from[i], &d->event[ZP_FULL + i]));
         ZP_TRY(zp_device_wait_event(g, &d->event[ZP_FULL + i]));
@@ -232,7 +232,7 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
     ZP_TRY(zp_exact_trust(g, &trust, d->parts));
     ZP_TRY(zp_device_clear(g, zp_whole_tensor_sums(z), d->sums_bytes));
     ZP_TRY(zp_device_record_event(g, &d->event[ZP_SUMMED]));
-    return zp_extra_inputs_down(z, -1, &d->event[ZP_SUMMED], d->trust);
+    return z->more_sums ? z->updater->inputs_down(z, -1, &d->event[ZP_SUMMED], d->trust) : ZERO_OK;
 }
 
 /* Enqueues all work on whole tensors, after the first pass over all units. */
@@ -291,23 +291,20 @@ static zero_result zp_whole_tensor_check(zero_ctx *z, zp_tensor *t) {
         d->name, d->rows, d->cols, slices > 1 ? "is that of a layer of all slices," : "divides its",
         numel);
     if (d->slice_of && !d->outer) d->outer = 1;
-    t->matrices = d->rows && z->rule->needs & ZP_MATRICES;
+    t->one_state = d->rows && z->rule->needs & ZP_MATRICES;
+    t->shape = zp_whole_tensor_scale(z, t);
+    if (z->rule->needs & ZP_MATRICES && !t->one_state) t->lr_factor *= z->cfg.muon.plain_lr;
     return ZERO_OK;
 }
 static void zp_whole_tensor_describe(const zero_ctx *z, const zp_tensor *t, char *text,
                                      size_t bytes) {
     const int slices = zp_whole_slices_count(t);
-    const size_t n = strlen(text), rows = t->matrices ? t->desc.rows : 0;
+    const size_t n = strlen(text), rows = t->one_state ? t->desc.rows : 0;
     (void)snprintf(text + n, bytes - n, "matrices %zu x %zu, ", rows, rows ? t->desc.cols : 0);
     if (slices > 1)
         (void)snprintf(text + strlen(text), bytes - strlen(text), "slices %d of %zu rows, ", slices,
                        t->desc.outer);
 }
-static void zp_whole_tensor_span(const zero_ctx *z, const zp_tensor *t, zp_span *span) {
-    span->shape = zp_whole_tensor_scale(z, t);
-    if (z->rule->needs & ZP_MATRICES && !t->matrices) span->lr_factor *= z->cfg.muon.plain_lr;
-}
-
 /* Lists the matrices of all units, in the order of units. A rank has one slice of a matrix. */
 static zero_result zp_whole_tensor_layout(zero_ctx *z) {
     zp_whole_state *d = z->whole;
@@ -320,7 +317,7 @@ static zero_result zp_whole_tensor_layout(zero_ctx *z) {
     for (int i = 0; i < l->nmembers; i++) {
         const zp_tensor *t = &z->tensors[l->members[i].tensor];
         const int slices = zp_whole_slices_count(t);
-        if (!t->matrices) continue;
+        if (!t->one_state) continue;
         n += l->members[i].numel / (t->desc.rows * t->desc.cols / (size_t)slices);
         sharers = slices > sharers ? slices : sharers;
     }
@@ -333,7 +330,7 @@ static zero_result zp_whole_tensor_layout(zero_ctx *z) {
         const zp_tensor *t = &z->tensors[m->tensor];
         const int slices = zp_whole_slices_count(t);
         const size_t rows = t->desc.rows, cols = t->desc.cols, numel = rows * cols / (size_t)slices;
-        for (size_t at = 0; t->matrices && at < m->numel; at += numel) {
+        for (size_t at = 0; t->one_state && at < m->numel; at += numel) {
             const zp_matrix made = {m->unit, 0,     m->at + at, rows, cols,
                                     0,       numel, slices,     0,    t->desc.outer};
             d->matrices[d->nmatrices++] = made;
@@ -344,28 +341,43 @@ static zero_result zp_whole_tensor_layout(zero_ctx *z) {
 
 /* ---- the row ---- */
 
-static size_t zp_whole_tensor_context_bytes(zero_ctx *z) {
-    return (size_t)z->whole->nmatrices * sizeof *z->whole->matrices;
+static zero_result zp_whole_tensor_check_settings(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
+    ZP_REFUSE(z, c->trust_least > 0 && c->trust_most > 0 && c->trust_least > c->trust_most,
+              "trust_least %g is above trust_most %g", (double)c->trust_least,
+              (double)c->trust_most);
+    return ZERO_OK;
 }
-static void zp_whole_tensor_cut(zero_ctx *z, size_t *at) {
+static const zp_setting zp_whole_tensor_settings[] = {
+    {ZP_SETTING(trust_least), ZP_REAL, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(trust_most), ZP_REAL, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(muon.momentum), ZP_REAL, 0, ZP_BELOW_1, 0.95, 0},
+    {ZP_SETTING(muon.plain_lr), ZP_REAL, 0, ZP_UNLIMITED, 1, 0},
+    {ZP_SETTING(muon.turns), ZP_SIGNED, 0, 99, 5, 0},
+    {ZP_SETTING(muon.match_rms), ZP_FLAG},
+    {ZP_SETTING(muon.no_nesterov), ZP_FLAG},
+    ZP_LAST_SETTING};
+
+static zero_result zp_whole_tensor_cut(zero_ctx *z) {
     zp_whole_state *d = z->whole;
-    if (d->parts) d->trust = (double *)zp_ctx_cut_arena(z, at, d->parts, sizeof *d->trust);
+    if (d->parts) d->trust = (double *)zp_ctx_cut_arena(z, d->parts, sizeof *d->trust);
     if (d->nmatrices) {
-        d->norm = (double *)zp_ctx_cut_arena(z, at, 1, sizeof *d->norm);
-        d->kept = (float *)zp_ctx_cut_arena(z, at, d->kept_numel, sizeof *d->kept);
-        d->scratch = (float *)zp_ctx_cut_arena(z, at, d->scratch_numel, sizeof *d->scratch);
+        d->norm = (double *)zp_ctx_cut_arena(z, 1, sizeof *d->norm);
+        d->kept = (float *)zp_ctx_cut_arena(z, d->kept_numel, sizeof *d->kept);
+        d->scratch = (float *)zp_ctx_cut_arena(z, d->scratch_numel, sizeof *d->scratch);
     }
-    if (d->slices > 1) zp_whole_slices_cut(z, at);
+    if (d->slices > 1) zp_whole_slices_cut(z);
+    return ZERO_OK;
 }
 static zero_result zp_whole_tensor_open(zero_ctx *z) {
     for (int i = 0; i < ZP_WHOLE_EVENTS && z->rule->needs; i++)
         ZP_TRY(zp_device_open_event(&z->device, &z->whole->event[i]));
     return ZERO_OK;
 }
-static void zp_whole_tensor_close(zero_ctx *z, int broken) {
-    (void)broken;
+static zero_result zp_whole_tensor_close(zero_ctx *z) {
     for (int i = 0; i < ZP_WHOLE_EVENTS; i++) zp_device_close_event(&z->whole->event[i]);
     free(z->whole->matrices);
+    return ZERO_OK;
 }
 static const zp_station zp_whole_tensor_stations[] = {
     {ZP_AT_FIRST_PASS, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_begin_pass, NULL},
@@ -380,19 +392,18 @@ static zp_extra zp_whole_tensor_row(void) {
     x.name = "muon";
     x.state_bytes = sizeof(zp_whole_state);
     x.state_at = offsetof(zero_ctx, whole);
+    x.settings = zp_whole_tensor_settings;
+    x.call[ZP_ON_CHECK] = zp_whole_tensor_check_settings;
     x.rules = zp_whole_rules;
     x.tensor = zp_whole_tensor_check;
     x.describe = zp_whole_tensor_describe;
-    x.layout = zp_whole_tensor_layout;
-    x.context_bytes = zp_whole_tensor_context_bytes;
-    x.plan = zp_whole_tensor_plan;
+    x.call[ZP_ON_LAYOUT] = zp_whole_tensor_layout;
+    x.call[ZP_ON_PLAN] = zp_whole_tensor_plan;
     x.sent = zp_whole_tensor_sent;
-    x.cut = zp_whole_tensor_cut;
-    x.cut_gradients = zp_whole_tensor_cut_gradients;
-    x.allocate = zp_whole_tensor_open;
-    x.destroy = zp_whole_tensor_close;
+    x.call[ZP_ON_CUT] = zp_whole_tensor_cut;
+    x.call[ZP_ON_ALLOCATE] = zp_whole_tensor_open;
+    x.call[ZP_ON_DESTROY] = zp_whole_tensor_close;
     x.stations = zp_whole_tensor_stations;
     x.fill_update = zp_whole_tensor_fill_update;
-    x.span = zp_whole_tensor_span;
     return x;
 }

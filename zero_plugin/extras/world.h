@@ -31,7 +31,7 @@ typedef struct zp_world_state {
 } zp_world_state;
 
 /* Returns the context that joins this one; NULL: none. */
-static zero_ctx *zp_world_joined(const zero_ctx *z) { return z->cfg.joins ? NULL : z->partner; }
+static zero_ctx *zp_world_joined(const zero_ctx *z) { return z->follows ? NULL : z->partner; }
 
 /* Returns the context's own copy of a group of your code; NULL: no copy. */
 static zero_group *zp_world_own_group(const zero_ctx *z, const zero_group *given) {
@@ -94,12 +94,16 @@ static zero_result zp_world_first_sums(zero_ctx *z, int u) {
 
 /* ---- a step ---- */
 
-/* Checks that zero_reduce of the joining context comes before that of the joined one. */
-static zero_result zp_world_check_turn(zero_ctx *z, int reduces) {
+/* Check that zero_reduce of the joining context comes before that of the joined one, and that both
+   have come before the agreement is used. */
+static zero_result zp_world_check_reduce(zero_ctx *z) {
     const zero_ctx *j = zp_world_joined(z);
-    ZP_UNTIMELY(z, reduces && j && !j->groups->agrees_later,
+    ZP_UNTIMELY(z, j && !j->groups->agrees_later,
                 "zero_reduce of the context that joins this one comes first");
-    ZP_UNTIMELY(z, !reduces && z->groups->agrees_later,
+    return ZERO_OK;
+}
+static zero_result zp_world_check_agreed(zero_ctx *z) {
+    ZP_UNTIMELY(z, z->groups->agrees_later,
                 "zero_reduce of the context that this one joins comes first");
     return ZERO_OK;
 }
@@ -133,8 +137,8 @@ ZP_KERNEL(zp_world_join_verdict, zp_world_join_verdict_args, 1)
 static zero_result zp_world_agree(zero_ctx *z) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     zero_ctx *j = zp_world_joined(z);
-    z->groups->agrees_later = z->cfg.joins != NULL;
-    if (z->cfg.joins) return zp_ctx_check(z, zp_device_record_event(s, z->agreed));
+    z->groups->agrees_later = z->follows;
+    if (z->follows) return zp_ctx_check(z, zp_device_record_event(s, z->agreed));
     if (!j) return zp_verdict_agree(z);
     const zp_world_join_verdict_args join = {z->verdict, j->verdict, z->verdict_units, NULL, NULL},
                                      back = {NULL, NULL, 0, j->control, z->control};
@@ -144,7 +148,7 @@ static zero_result zp_world_agree(zero_ctx *z) {
     ZP_DO(z, zp_world_join_verdict(s, &back, 1));
     ZP_DO(z, zp_device_record_event(s, j->agreed));
     ZP_DO(z, zp_device_wait_event(&j->stream[ZP_GRADIENTS], j->agreed));
-    j->judged = 1;
+    j->agreement_begun = 1;
     j->groups->agrees_later = 0;
     return ZERO_OK;
 }
@@ -182,7 +186,7 @@ static int zp_world_has_sums(const zero_ctx *z) {
     for (int t = 0; t < z->ntensors; t++) sums |= z->tensors[t].desc.sum_over != NULL;
     return sums;
 }
-static int zp_world_has_copies(const zero_ctx *z) { return z->parts_counted; }
+static int zp_world_has_copies(const zero_ctx *z) { return z->row_takes_norm; }
 
 /* ---- life ---- */
 
@@ -196,9 +200,9 @@ static zero_result zp_world_tensor(zero_ctx *z, zp_tensor *t) {
 static zero_result zp_world_layout(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     const int units = c->world_units ? c->world_units : z->layout.units;
-    z->parts_counted = 0;
+    z->row_takes_norm = 0;
     for (int t = 0; t < z->ntensors; t++)
-        z->parts_counted |= (z->tensors[t].desc.flags & ZERO_COPY) != 0;
+        z->row_takes_norm |= (z->tensors[t].desc.flags & ZERO_COPY) != 0;
     if (!c->world && !c->joins) return ZERO_OK;
     free(z->verdict_unit);
     z->verdict_unit = (int *)calloc((size_t)z->layout.all, sizeof *z->verdict_unit);
@@ -228,14 +232,15 @@ static zero_result zp_world_join(zero_ctx *z) {
     if (joins) {
         joins->partner = z;
         z->partner = joins;
+        z->follows = 1;
         z->agree = joins->agree = zp_world_agree;
         zp_device_order_with(&z->device, &joins->device);
         return ZERO_OK;
     }
     if (!world) return ZERO_OK;
     const zero_comm comm = world->comm;
-    ZP_DO(z, zp_comm_open(&z->group[ZP_WORLD], zp_transport_find(comm.kind), &comm));
-    z->world = &z->group[ZP_WORLD];
+    ZP_DO(z, zp_comm_open(&z->group[ZP_AGREEING], zp_transport_find(comm.kind), &comm));
+    z->agreeing = &z->group[ZP_AGREEING];
     return ZERO_OK;
 }
 
@@ -261,13 +266,13 @@ static zero_result zp_world_copy_group(zero_ctx *z, const zp_tensor *t, zero_gro
 /* Copies the groups of all tensors, and checks that the world's ranks have models of one size.
    COLLECTIVE over the world and each group. */
 static zero_result zp_world_open_copies(zero_ctx *z) {
-    const int32_t replicas = 1 << 24, units = z->verdict_units | (z->nreplicas > 1 ? replicas : 0);
-    if (z->world != z->all) {
-        ZP_DO(z, zp_comm_exchange(z->world, &units, sizeof units));
-        const int r = zp_agree_first_difference(z->world, sizeof units);
+    const int32_t replicas = 1 << 24, units = z->verdict_units | (z->ncopies > 1 ? replicas : 0);
+    if (z->agreeing != z->all) {
+        ZP_DO(z, zp_comm_exchange(z->agreeing, &units, sizeof units));
+        const int r = zp_agree_first_difference(z->agreeing, sizeof units);
         int32_t zeroth, his;
-        memcpy(&zeroth, z->world->mail, sizeof zeroth);
-        memcpy(&his, z->world->mail + (size_t)r * sizeof his, sizeof his);
+        memcpy(&zeroth, z->agreeing->mail, sizeof zeroth);
+        memcpy(&his, z->agreeing->mail + (size_t)r * sizeof his, sizeof his);
         if ((zeroth ^ his) & replicas)
             return z->dead =
                        zp_ctx_fail(z, ZERO_ERR_MISMATCH,
@@ -290,54 +295,64 @@ static zero_result zp_world_open_copies(zero_ctx *z) {
 }
 
 /* Sends the reason of the failure to ranks that wait for this context in a tensor's group. */
-static void zp_world_abort(zero_ctx *z) {
+static zero_result zp_world_abort(zero_ctx *z) {
     for (zp_first_sum *f = z->groups->first_sums; f; f = f->next)
         if (f->own) {
             (void)zp_comm_fail(&f->own->group, ZERO_ERR_PEER, "%s",
                                z->text[0] ? z->text : "it gave up its context");
             (void)zp_group_end(f->own, "zero_destroy", ZERO_OK);
         }
+    return ZERO_OK;
 }
 /* Closes the copies while their stream is open and its lane idle. */
-static void zp_world_close_first_sums(zero_ctx *z) {
+static zero_result zp_world_close_first_sums(zero_ctx *z) {
     while (z->groups->first_sums) {
         zp_first_sum *f = z->groups->first_sums;
         z->groups->first_sums = f->next;
         if (f->own) zp_collectives_leave(f->own);
         free(f);
     }
+    return ZERO_OK;
 }
-static void zp_world_close(zero_ctx *z, int broken) {
+static zero_result zp_world_close(zero_ctx *z) {
     if (zp_world_joined(z)) zp_device_order_with(&z->partner->device, NULL);
+    if (zp_world_joined(z)) z->partner->follows = 0;
     if (zp_world_joined(z)) z->partner->cfg.joins = NULL;
     if (z->partner) z->partner->partner = NULL;
     while (z->groups->traced) zp_collectives_stop_trace(z->groups->traced);
     free(z->verdict_unit);
+    return ZERO_OK;
 }
 
 static const zp_station zp_world_stations[] = {
     {ZP_AT_PRESUM, ZP_EACH_REDUCTION, zp_world_has_sums, zp_world_presum, NULL},
     {ZP_AT_NORM, ZP_LAST_MICRO_STEP, zp_world_has_copies, zp_world_take_norm, NULL},
     ZP_LAST_STATION};
-static void zp_world_stats(zero_ctx *z, zero_stats *s) {
-    s->verdict_bytes += z->group[ZP_WORLD].meter.verdict_bytes;
+static zero_result zp_world_stats(zero_ctx *z) {
+    zero_stats *s = &z->stats;
+    s->verdict_bytes += z->group[ZP_AGREEING].meter.verdict_bytes;
+    return ZERO_OK;
 }
+static const zp_setting zp_world_settings[] = {
+    {ZP_SETTING(world_units), ZP_SIGNED, 0, ZP_UNITS, 0, 0}, ZP_LAST_SETTING};
 static zp_extra zp_world_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
     x.name = "groups";
     x.state_bytes = sizeof(zp_world_state);
     x.state_at = offsetof(zero_ctx, groups);
-    x.join = zp_world_join;
+    x.settings = zp_world_settings;
+    x.call[ZP_ON_JOIN] = zp_world_join;
     x.tensor = zp_world_tensor;
-    x.layout = zp_world_layout;
-    x.check_turn = zp_world_check_turn;
-    x.stats = zp_world_stats;
+    x.call[ZP_ON_LAYOUT] = zp_world_layout;
+    x.call[ZP_ON_REDUCE] = zp_world_check_reduce;
+    x.call[ZP_ON_AGREED] = zp_world_check_agreed;
+    x.call[ZP_ON_STATS] = zp_world_stats;
     x.own_group = zp_world_own_group;
-    x.build = zp_world_open_copies;
-    x.abort = zp_world_abort;
-    x.stop = zp_world_close_first_sums;
-    x.destroy = zp_world_close;
+    x.call[ZP_ON_BUILD] = zp_world_open_copies;
+    x.call[ZP_ON_ABORT] = zp_world_abort;
+    x.call[ZP_ON_FINISH] = zp_world_close_first_sums;
+    x.call[ZP_ON_DESTROY] = zp_world_close;
     x.stations = zp_world_stations;
     return x;
 }

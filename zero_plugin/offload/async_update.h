@@ -22,7 +22,7 @@ static void zp_async_update_task(const void *args, size_t numel, int threads) {
     zp_file_ring *r = &o->ring;
     const size_t first = zp_ctx_own_part(z, a->unit)->first;
     char *at[ZP_UPDATED_ARRAYS];
-    const zp_control *control = z->cpu_updates ? o->control : &a->control;
+    const zp_control *control = z->offload->cpu_updates ? o->control : &a->control;
     const zp_rule *rule = z->rule;
     if (a->pass == 0 && zp_ctx_keeps_next(z) && o->unit[a->unit].old_next)
         zp_delayed_renew_next(z, a->unit);
@@ -54,9 +54,11 @@ static zero_result zp_async_update_fill_ring(zero_ctx *z) {
 
 /* The updater of units that the CPU updates, or that wait for a file. */
 static zero_result zp_async_update_push(zero_ctx *z, int u, int pass, const zero_hyper *h) {
-    const zp_async_update_args a = {z, u, pass, *h, z->cpu_updates ? z->report : *z->control};
+    const zp_async_update_args a = {z, u, pass, *h,
+                                    z->offload->cpu_updates ? z->report : *z->control};
     ZP_DO(z, zp_device_push_task(&z->updates, zp_async_update_task, &a, sizeof a,
                                  zp_ctx_own_part(z, u)->numel));
     zp_lane_record(&z->updates.lane, &z->offload->unit[u].task);
     return ZERO_OK;
 }
+static const zp_updater zp_async_updater = {zp_async_update_push, NULL, NULL, NULL};

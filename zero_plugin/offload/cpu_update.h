@@ -78,7 +78,7 @@ typedef struct zp_offload_gpu {
 } zp_offload_gpu;
 
 static int zp_cpu_update_has_unit(const zero_ctx *z, int u) {
-    return z->cpu_updates && z->live[u].on_updates;
+    return z->offload->cpu_updates && z->live[u].on_updates;
 }
 /* Returns 1 if DOWN alone keeps unit u's reduced gradient. */
 static int zp_cpu_update_takes_mean(const zero_ctx *z, int u) {
@@ -112,7 +112,7 @@ static zero_result zp_cpu_update_fetch(zero_ctx *z, int u, int side) {
 static zero_result zp_cpu_update_send_gradient(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
     zp_stream *s = &z->offload->gpu->down;
-    const int delays = zp_ctx_is_delayed(z), takes = zp_cpu_update_takes_mean(z, u);
+    const int delays = zp_ctx_updates_overlap(z), takes = zp_cpu_update_takes_mean(z, u);
     if (!zp_cpu_update_has_unit(z, u)) return ZERO_OK;
     ZP_TRY(zp_device_wait_event(s, live->reduction));
     if (delays || takes)
@@ -177,17 +177,18 @@ static zero_result zp_cpu_update_copy_up(zero_ctx *z, int u) {
 
 /* The updater of units that the CPU updates. */
 static zero_result zp_cpu_update_unit(zero_ctx *z, int u, int pass, const zero_hyper *h) {
-    const int now = !zp_ctx_is_delayed(z) && pass + 1 == z->rule->passes;
+    const int now = !zp_ctx_updates_overlap(z) && pass + 1 == z->rule->passes;
     ZP_TRY(zp_async_update_push(z, u, pass, h));
     return now ? zp_ctx_check(z, zp_cpu_update_copy_up(z, u)) : ZERO_OK;
 }
-/* Lets stream s wait before it writes unit u's gradient: until the last update has read it, or, if
-   that update may still run, until its copy is complete. A gradient off the device waits when it
-   leaves instead. */
-static zero_result zp_cpu_update_wait_reader(zero_ctx *z, zp_stream *s, int u) {
-    if (zp_array_off_device(&z->array[ZP_MEAN], u)) return ZERO_OK;
-    return zp_device_wait_event(s, zp_ctx_is_delayed(z) ? &z->offload->gpu->event[ZP_READY]
-                                                        : z->live[u].updated);
+/* A unit's gradient is written after the last update has read it, or, if that update may still run,
+   after its copy is complete. A gradient off the device waits when it leaves instead. */
+static void zp_cpu_update_set_readers(zero_ctx *z) {
+    for (int u = 0; u < z->layout.all; u++) {
+        zp_live *live = &z->live[u];
+        if (zp_array_off_device(&z->array[ZP_MEAN], u)) live->reader = NULL;
+        if (live->reader && z->updates_overlap) live->reader = &z->offload->gpu->event[ZP_READY];
+    }
 }
 
 /* ---- rules of two passes ---- */
@@ -201,17 +202,20 @@ static void zp_cpu_update_fill_update(const zero_ctx *z, int u, size_t first, zp
 }
 static zero_result zp_cpu_update_results_up(zero_ctx *z, int u, zp_stream *s, void *to) {
     zp_offload *o = z->offload;
-    if (u < 0) return z->cpu_updates ? zp_device_copy(s, to, o->sums, o->sums_bytes) : ZERO_OK;
+    if (u < 0)
+        return z->offload->cpu_updates ? zp_device_copy(s, to, o->sums, o->sums_bytes) : ZERO_OK;
     return zp_cpu_update_copy(z, s, u, &o->twin[ZP_DIRECTIONS], to, 1);
 }
 static zero_result zp_cpu_update_inputs_down(zero_ctx *z, int u, zp_event *ready, void *from) {
     zp_offload *o = z->offload;
     zp_stream *s = &o->gpu->down;
     const size_t bytes = zp_ctx_normed_layers(z) * sizeof *o->trust;
-    if (u < 0 ? !z->cpu_updates : !zp_cpu_update_has_unit(z, u)) return ZERO_OK;
+    if (u < 0 ? !z->offload->cpu_updates : !zp_cpu_update_has_unit(z, u)) return ZERO_OK;
     ZP_TRY(zp_device_wait_event(s, ready));
     ZP_TRY(u < 0 ? zp_device_copy(s, o->trust, from, bytes)
                  : zp_cpu_update_copy(z, s, u, &o->twin[ZP_DIRECTIONS], from, 0));
     return zp_cpu_update_release(z, &o->gpu->event[ZP_RETURNED]);
 }
+static const zp_updater zp_cpu_updater = {zp_cpu_update_unit, zp_cpu_update_fill_update,
+                                          zp_cpu_update_results_up, zp_cpu_update_inputs_down};
 #endif

@@ -1,8 +1,8 @@
 /* delayed.h - an optimizer step that overlaps with the next step (ZeRO-Offload's delayed update)
 
-   A PENDING UPDATE (cfg.delay_from). From a delayed zero_step to the next zero_reduce z->pending is
-   1, on all ranks alike, and each rank has two copies of the weights that it updates:
-     zp_ctx_weights  SEEN: passes gather these and compute with them. Nothing writes them
+   A PENDING UPDATE (cfg.delay_from). From a delayed zero_step to the next zero_reduce
+   z->update_pending is 1, on all ranks alike, and each rank has two copies of the weights that it
+   updates: zp_ctx_weights  SEEN: passes gather these and compute with them. Nothing writes them
      zp_ctx_newest   NEWEST: the result of the update, which master weights and state belong to
    In memory SEEN is PARAM and NEWEST is NEXT. In the file each is in one of the two places. Next to
    a GPU, SEEN is PARAM, on the device, and NEWEST is UP.
@@ -24,8 +24,9 @@
 static zp_array *zp_delayed_find_weights(zero_ctx *z, int u, int newest) {
     const zp_offload_unit *x = &z->offload->unit[u];
     const int filed = zp_file_has(&z->array[ZP_NEXT], u);
-    if (!newest || !z->pending) return &z->array[x->exchanged ? (int)ZP_NEXT : (int)ZP_PARAM];
-    if (z->cpu_updates) return &z->offload->twin[ZP_UP];
+    if (!newest || !z->update_pending)
+        return &z->array[x->exchanged ? (int)ZP_NEXT : (int)ZP_PARAM];
+    if (z->offload->cpu_updates) return &z->offload->twin[ZP_UP];
     return &z->array[filed && !x->rounds ? (int)ZP_PARAM : (int)ZP_NEXT];
 }
 
@@ -72,7 +73,7 @@ static zero_result zp_delayed_replace(zero_ctx *z, int u) {
    with the old ones. u's gather waits for the new ones, or, without a gather, its next begin. */
 static zero_result zp_delayed_swap(zero_ctx *z, int u, zp_event *computed) {
     zp_stream *s = &z->updates;
-    zp_extra_forget(z, u);
+    z->live[u].version++;
     ZP_DO(z, zp_device_wait_event(s, computed));
     ZP_DO(z, zp_device_wait_event(s, z->live[u].gathered)); /* nothing else may wait for it */
     ZP_DO(z, z->offload->replace(z, u));
@@ -81,15 +82,15 @@ static zero_result zp_delayed_swap(zero_ctx *z, int u, zp_event *computed) {
 
 /* Station: every unit has its new weights. */
 static zero_result zp_delayed_complete(zero_ctx *z) {
-    if (!z->pending) return ZERO_OK;
-    z->pending = 0;
+    if (!z->update_pending) return ZERO_OK;
+    z->update_pending = 0;
     ZP_TRY(zp_gather_forget_all(z));
-    return zp_observe_seal(z);
+    return zp_observe_parameters_changed(z);
 }
 
 /* Ends a pending update of all units between steps, when no rank evaluates with the old weights. */
 static zero_result zp_delayed_finish(zero_ctx *z) {
-    if (!z->pending) return ZERO_OK;
+    if (!z->update_pending) return ZERO_OK;
     ZP_DO(z, zp_extra_sync(z));
     ZP_DO(z, zp_comm_barrier(z->all));
     for (int i = 0; i < z->layout.all; i++) {
@@ -102,8 +103,8 @@ static zero_result zp_delayed_finish(zero_ctx *z) {
 /* If updates are delayed, state is put into both copies of the weights, so this makes both copies
    equal first. It copies only this rank's part: other ranks need not call it. */
 static zero_result zp_delayed_double(zero_ctx *z) {
-    if (z->pending || !zp_ctx_is_delayed(z)) return ZERO_OK;
-    z->pending = 1;
+    if (z->update_pending || !zp_ctx_updates_overlap(z)) return ZERO_OK;
+    z->update_pending = 1;
     for (int u = 0; u < z->layout.all; u++) {
         zp_array *now = zp_ctx_weights(z, u);
         const int filed = zp_file_has(&z->array[ZP_NEXT], u);
@@ -116,21 +117,21 @@ static zero_result zp_delayed_double(zero_ctx *z) {
 
 /* Station: is this step's update delayed? */
 static zero_result zp_delayed_choose(zero_ctx *z) {
-    z->delayed = z->taken >= z->cfg.delay_from;
+    z->offload->delayed = z->taken >= z->cfg.delay_from;
     return ZERO_OK;
 }
 /* Station: makes an update's weights those that passes use, at once or a step later. */
 static zero_result zp_delayed_publish(zero_ctx *z, int u) {
     ZP_DO(z, zp_device_record_event(zp_step_stream(z, u), &z->offload->unit[u].spent));
-    const int now = !z->delayed && z->layout.unit[u].numel;
+    const int now = !z->offload->delayed && z->layout.unit[u].numel;
     return now ? zp_delayed_swap(z, u, z->agreed) : ZERO_OK;
 }
 /* Station: all updates of the step are enqueued. */
 static zero_result zp_delayed_end_step(zero_ctx *z) {
-    z->pending = z->delayed;
-    return z->pending ? ZERO_OK : zp_gather_forget_all(z);
+    z->update_pending = z->offload->delayed;
+    return z->update_pending ? ZERO_OK : zp_gather_forget_all(z);
 }
 /* Station: once the unit is reduced, its pending update of the last step ends. */
 static zero_result zp_delayed_swap_reduced(zero_ctx *z, int u) {
-    return z->pending ? zp_delayed_swap(z, u, z->live[u].reduction) : ZERO_OK;
+    return z->update_pending ? zp_delayed_swap(z, u, z->live[u].reduction) : ZERO_OK;
 }

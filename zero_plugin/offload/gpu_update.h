@@ -95,6 +95,8 @@ static zero_result zp_gpu_update_unit(zero_ctx *z, int u, int pass, const zero_h
     return ZERO_OK;
 }
 
+static const zp_updater zp_gpu_updater = {zp_gpu_update_unit, NULL, NULL, NULL};
+
 /* Adds the sum of earlier micro-steps, in DOWN, to unit u's reduced gradient. */
 static zero_result zp_gpu_update_add_mean(zero_ctx *z, int u) {
     const zp_array *mean = &z->array[ZP_MEAN];

@@ -36,6 +36,7 @@ typedef struct zp_offload {
     char *addends; /* [ZP_DISK_LANES] pieces of gradient sums; NULL: the file has no sums */
     zp_file_ring ring;
 
+    int cpu_updates;         /* a run on a GPU: the CPU updates the units with `on_updates` */
     int gpu_updates;         /* a run on a GPU, HOST: the GPU updates; see gpu_update.h */
     zp_array twin[ZP_TWINS]; /* DOWN, UP and DIRECTIONS */
     zp_array_part *parts;    /* [ZP_TWINS * layout.all] */
@@ -49,17 +50,17 @@ typedef struct zp_offload {
     zp_limb *sums;     /* NORMS, pinned: sums of the part that the CPU updates */
     double *trust;     /* NORMS, pinned: the ratios */
     size_t sums_bytes; /* of `sums` */
+    int delayed;       /* the update of this step stays pending */
     int stale;         /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
     uint64_t down_bytes, up_bytes; /* copied over the link so far */
     struct zp_offload_gpu *gpu;    /* streams, events and lanes of a run on a GPU; else NULL */
 
     /* Functions of this build; offload_gpu.h replaces them. The updater of units with `on_updates`.
        Moves a shard between the file and a buffer. Makes the new weights of a unit those that
-       passes use. Lets a stream wait before it writes a unit's gradient. */
-    zp_updater update;
+       passes use. */
+    const zp_updater *updater;
     zero_result (*move)(zero_ctx *z, int u, zp_transfer_kind kind, char *memory);
     zero_result (*replace)(zero_ctx *z, int u);
-    zero_result (*wait_reader)(zero_ctx *z, zp_stream *s, int u);
 } zp_offload;
 
 /* Returns 1 if each micro-step's reduced gradient moves to its tier, and micro-steps add up there.
@@ -79,7 +80,7 @@ static int zp_offload_adds_in_host(const zero_ctx *z) {
 /* Converts values in plain host memory or in a piece of the file, which no kernel reaches. SYNC. */
 static zero_result zp_offload_convert(zero_ctx *z, const zp_kernel_convert_args *args, size_t n) {
     zp_kernel_convert_args here = *args;
-    if (args->control && z->cpu_updates) { /* the CPU cannot read the device's */
+    if (args->control && z->offload->cpu_updates) { /* the CPU cannot read the device's */
         here.control = z->offload->control;
         ZP_TRY(
             zp_device_copy(&z->compute, z->offload->control, args->control, sizeof *here.control));

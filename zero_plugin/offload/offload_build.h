@@ -10,13 +10,19 @@
 static size_t zp_offload_build_context_bytes(zero_ctx *z) {
     const zp_offload *o = z->offload;
     const int cpu = o->ring.stops > 0 && !z->cfg.no_overlap;
-    int n = zp_device_is_host() ? cpu : z->cpu_updates;
+    int n = zp_device_is_host() ? cpu : z->offload->cpu_updates;
     for (int side = 0; side < ZP_SIDES && !zp_device_is_host(); side++)
         n += zp_ctx_side_array(z, side)->tier == ZERO_FILE;
     const size_t lanes = (size_t)n + (z->plan.file_bytes ? ZP_DISK_LANES : 0);
     return (size_t)z->layout.all * (sizeof *o->unit + ZP_TWINS * sizeof(zp_array_part))
            + o->ring.stops * sizeof(zp_file_ring_stop) + o->file_pieces * sizeof(uint64_t)
            + lanes * ZP_LANE_TASKS * sizeof(zp_task);
+}
+
+static zero_result zp_offload_build_plan(zero_ctx *z) {
+    zp_offload_plan_traffic(z);
+    z->plan.context_bytes += zp_offload_build_context_bytes(z);
+    return ZERO_OK;
 }
 
 /* Describes the arrays that an update touches, and what it does with them. */
@@ -28,8 +34,8 @@ static void zp_offload_build_ring_arrays(zero_ctx *z) {
     t[ZP_UPDATED_PARAM].array = &z->array[next ? (int)ZP_NEXT : (int)ZP_PARAM];
     t[ZP_UPDATED_PARAM].other = next ? &z->array[ZP_PARAM] : NULL;
     t[ZP_UPDATED_MEAN].array = zp_ctx_update_gradient(z);
-    if (z->cpu_updates) t[ZP_UPDATED_PARAM].array = &o->twin[ZP_UP];
-    if (z->cpu_updates) t[ZP_UPDATED_MEAN].array = &o->twin[ZP_DOWN];
+    if (z->offload->cpu_updates) t[ZP_UPDATED_PARAM].array = &o->twin[ZP_UP];
+    if (z->offload->cpu_updates) t[ZP_UPDATED_MEAN].array = &o->twin[ZP_DOWN];
     for (int i = 0; i <= ZP_STATES; i++) t[ZP_UPDATED_MASTER + i].array = &z->array[ZP_MASTER + i];
     for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
         t[k].reads = k != ZP_UPDATED_PARAM || !masters;
@@ -104,55 +110,62 @@ static zero_result zp_offload_build_allocate(zero_ctx *z) {
     }
     for (int u = 0; u < z->layout.all; u++) {
         o->unit[u].old_next = 1; /* PARAM has the first weights */
-        if (zp_ctx_is_delayed(z)) ZP_TRY(zp_device_open_event(&z->device, &o->unit[u].spent));
+        zp_live *live = &z->live[u];
+        if (live->on_updates) live->reader = z->updates_overlap ? &o->unit[u].spent : live->updated;
+        if (z->updates_overlap) ZP_TRY(zp_device_open_event(&z->device, &o->unit[u].spent));
     }
     return ZERO_OK;
 }
-static void zp_offload_build_cut(zero_ctx *z, size_t *at) {
+static zero_result zp_offload_build_cut(zero_ctx *z) {
     zp_offload *o = z->offload;
     const size_t sums = zp_offload_plan_sums(z);
-    if (o->places_bytes) o->places = (char *)zp_ctx_cut_arena(z, at, o->places_bytes, 1);
-    if (sums) o->staged_sums = (float *)zp_ctx_cut_arena(z, at, sums, 1);
+    if (o->places_bytes) o->places = (char *)zp_ctx_cut_arena(z, o->places_bytes, 1);
+    if (sums) o->staged_sums = (float *)zp_ctx_cut_arena(z, sums, 1);
+    return ZERO_OK;
 }
 
 /* ---- life ---- */
 
-static void zp_offload_build_init(zero_ctx *z) {
-    z->offload->update = zp_async_update_push;
+static zero_result zp_offload_build_init(zero_ctx *z) {
+    z->offload->updater = &zp_async_updater;
     z->offload->move = zp_transfer_push;
     z->offload->replace = zp_delayed_replace;
-    z->offload->wait_reader = zp_transfer_wait_reader;
+    return ZERO_OK;
 }
 /* After all memory is allocated: sets what the core calls. */
 static zero_result zp_offload_build_connect(zero_ctx *z) {
     zp_offload_build_divide_pieces(z);
     for (int u = 0; u < z->layout.all; u++)
-        if (z->live[u].on_updates) z->live[u].update = z->offload->update;
-    if (!zp_ctx_is_delayed(z)) return ZERO_OK;
+        if (z->live[u].on_updates) z->live[u].updater = z->updater = z->offload->updater;
+    if (!zp_ctx_updates_overlap(z)) return ZERO_OK;
     z->find_weights = zp_delayed_find_weights;
     return ZERO_OK;
 }
-static void zp_offload_build_finish(zero_ctx *z) { zp_file_sync(&z->offload->file); }
-static void zp_offload_build_destroy(zero_ctx *z, int broken) {
+static zero_result zp_offload_build_finish(zero_ctx *z) {
+    zp_file_sync(&z->offload->file);
+    return ZERO_OK;
+}
+static zero_result zp_offload_build_destroy(zero_ctx *z) {
     zp_offload *o = z->offload;
-    (void)broken;
     for (int u = 0; u < o->units; u++) zp_device_close_event(&o->unit[u].spent);
     zp_file_close(&o->file);
     if (!o->host[0]) free(o->pieces);
     free(o->ring.stop);
     free(o->unit);
     free(o->parts);
+    return ZERO_OK;
 }
 
 static void zp_offload_build_wrote(zero_ctx *z, const zp_array *a, int u) {
     const int first = u < 0 ? 0 : u, end = u < 0 ? z->layout.all : u + 1;
-    for (int i = first; i < end; i++) z->offload->unit[i].old_next = !z->pending;
+    for (int i = first; i < end; i++) z->offload->unit[i].old_next = !z->update_pending;
     if (!a || a->filed->file) zp_file_ring_forget(&z->offload->ring);
 }
 static zero_result zp_offload_build_sync(zero_ctx *z) {
     return z->updates.device ? zp_device_sync_stream(&z->updates) : ZERO_OK;
 }
-static void zp_offload_build_stats(zero_ctx *z, zero_stats *stats) {
+static zero_result zp_offload_build_stats(zero_ctx *z) {
+    zero_stats *stats = &z->stats;
     zp_offload *o = z->offload;
     zp_file_sync(&o->file);
     stats->allocated_bytes += zp_offload_plan_buffers(z);
@@ -161,6 +174,7 @@ static void zp_offload_build_stats(zero_ctx *z, zero_stats *stats) {
     stats->file_s = 1e-9 * (double)o->file.waited_ns;
     stats->down_bytes = o->down_bytes;
     stats->up_bytes = o->up_bytes;
+    return ZERO_OK;
 }
 
 static zp_extra zp_offload_build_row(void) {
@@ -169,25 +183,23 @@ static zp_extra zp_offload_build_row(void) {
     x.name = "offload";
     x.state_bytes = sizeof(zp_offload);
     x.state_at = offsetof(zero_ctx, offload);
-    x.refuse = zp_offload_plan_refuse;
-    x.init = zp_offload_build_init;
-    x.layout = zp_offload_plan_layout;
-    x.choose = zp_offload_plan_choose;
-    x.plan_units = zp_offload_plan_units;
-    x.plan_arrays = zp_offload_plan_arrays;
-    x.plan = zp_offload_plan_traffic;
-    x.context_bytes = zp_offload_build_context_bytes;
-    x.cut = zp_offload_build_cut;
-    x.allocate = zp_offload_build_allocate;
-    x.build = zp_offload_build_connect;
-    x.before_write = zp_transfer_before_write;
-    x.before_put = zp_delayed_double;
+    x.settings = zp_offload_plan_settings;
+    x.call[ZP_ON_CHECK] = zp_offload_plan_check;
+    x.call[ZP_ON_CREATE] = zp_offload_build_init;
+    x.call[ZP_ON_LAYOUT] = zp_offload_plan_layout;
+    x.call[ZP_ON_CHOOSE] = zp_offload_plan_choose;
+    x.call[ZP_ON_ARRAYS] = zp_offload_plan_arrays;
+    x.call[ZP_ON_PLAN] = zp_offload_build_plan;
+    x.call[ZP_ON_CUT] = zp_offload_build_cut;
+    x.call[ZP_ON_ALLOCATE] = zp_offload_build_allocate;
+    x.call[ZP_ON_BUILD] = zp_offload_build_connect;
+    x.call[ZP_ON_PUT] = zp_delayed_double;
     x.wrote = zp_offload_build_wrote;
-    x.finish_update = zp_delayed_finish;
+    x.call[ZP_ON_FINISH_UPDATE] = zp_delayed_finish;
     x.stations = zp_transfer_stations;
-    x.sync = zp_offload_build_sync;
-    x.stats = zp_offload_build_stats;
-    x.finish = zp_offload_build_finish;
-    x.destroy = zp_offload_build_destroy;
+    x.call[ZP_ON_SYNC] = zp_offload_build_sync;
+    x.call[ZP_ON_STATS] = zp_offload_build_stats;
+    x.call[ZP_ON_FINISH] = zp_offload_build_finish;
+    x.call[ZP_ON_DESTROY] = zp_offload_build_destroy;
     return x;
 }

@@ -84,8 +84,8 @@ static zero_result zp_offload_gpu_move(zero_ctx *z, int u, zp_transfer_kind kind
     zp_staging_args ask = {z, side, u, writes, {NULL, 0, 0}};
     if (side == ZP_PARAM) ask.updated = o->unit[u].task;
     if (writes)
-        ZP_TRY(
-            zp_device_wait_event(s, zp_ctx_is_delayed(z) ? &o->unit[u].spent : z->live[u].updated));
+        ZP_TRY(zp_device_wait_event(s, zp_ctx_updates_overlap(z) ? &o->unit[u].spent
+                                                                 : z->live[u].updated));
     *(writes ? &o->down_bytes : &o->up_bytes) += zp_array_part_bytes(a, u);
     ZP_TRY(zp_device_wait_lane_room(s, &g->asks));
     zp_lane_push(&g->asks, zp_offload_gpu_ask_task, &ask, sizeof ask, zp_file_pieces(a, u));
@@ -122,10 +122,10 @@ static zero_result zp_offload_gpu_fetch(zero_ctx *z, int u) {
 }
 /* zero_step has decided. */
 static zero_result zp_offload_gpu_decided(zero_ctx *z) {
-    if (z->cpu_updates) ZP_TRY(zp_cpu_update_begin(z));
+    if (z->offload->cpu_updates) ZP_TRY(zp_cpu_update_begin(z));
     return z->offload->gpu_updates ? zp_gpu_update_begin(z) : ZERO_OK;
 }
-static int zp_offload_gpu_cpu_updates(const zero_ctx *z) { return z->cpu_updates; }
+static int zp_offload_gpu_cpu_updates(const zero_ctx *z) { return z->offload->cpu_updates; }
 static const zp_station zp_offload_gpu_stations[] = {
     {ZP_AT_ADD, ZP_EACH_MICRO_STEP, zp_offload_gpu_cpu_updates, zp_offload_gpu_add, NULL},
     {ZP_AT_AFTER, ZP_EACH_MICRO_STEP, zp_offload_gpu_cpu_updates, zp_offload_gpu_send, NULL},
@@ -155,7 +155,7 @@ static zero_result zp_offload_gpu_open(zero_ctx *z) {
     ZP_TRY(zp_device_open_stream(&g->up, &z->device, c->stream, !c->no_overlap, 0, 1));
     zp_device_set_track(&g->down, ZERO_TRACK_COPIES);
     zp_device_set_track(&g->up, ZERO_TRACK_COPIES);
-    if (z->cpu_updates) ZP_TRY(zp_device_attach_lane(&z->updates, c->threads));
+    if (z->offload->cpu_updates) ZP_TRY(zp_device_attach_lane(&z->updates, c->threads));
     for (int i = 0; i < ZP_GPU_EVENTS; i++) ZP_TRY(zp_device_open_event(&z->device, &g->event[i]));
     for (int side = 0; side < ZP_SIDES; side++) {
         if (zp_ctx_side_array(z, side)->tier != ZERO_FILE) continue;
@@ -168,7 +168,7 @@ static zero_result zp_offload_gpu_open(zero_ctx *z) {
         o->host[i] = g->memory[i].base;
     }
     zp_offload_plan_cut_host(z, bytes);
-    if (z->cpu_updates) z->decision = o->control;
+    if (z->offload->cpu_updates) z->decision = o->control;
     for (int u = 0; u < z->layout.all; u++)
         (void)zp_build_make_spans(z, u, o->spans + (z->layout.unit[u].member - z->layout.members));
     return ZERO_OK; /* UP is zeros, like PARAM */
@@ -176,20 +176,20 @@ static zero_result zp_offload_gpu_open(zero_ctx *z) {
 /* All ranks learn which rank has no room in host memory. */
 static zero_result zp_offload_gpu_share(zero_ctx *z) {
     zp_offload *o = z->offload;
-    if (!z->cpu_updates && !o->gpu_updates) return ZERO_OK;
+    if (!z->offload->cpu_updates && !o->gpu_updates) return ZERO_OK;
     const zero_result r = zp_offload_gpu_open(z);
-    int who = -1;
+    int failed_rank = -1;
     o->move = zp_offload_gpu_move;
-    o->update = z->cpu_updates ? zp_cpu_update_unit : zp_gpu_update_unit;
-    if (z->cpu_updates) o->replace = zp_cpu_update_copy_up;
-    if (z->cpu_updates) o->wait_reader = zp_cpu_update_wait_reader;
-    ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &who));
-    if (who < 0) return ZERO_OK;
+    o->updater = o->cpu_updates ? &zp_cpu_updater : &zp_gpu_updater;
+    if (z->offload->cpu_updates) o->replace = zp_cpu_update_copy_up;
+    if (o->cpu_updates) zp_cpu_update_set_readers(z);
+    ZP_DO(z, zp_comm_agree(z->all, r == ZERO_OK, &failed_rank));
+    if (failed_rank < 0) return ZERO_OK;
     if (r && z->device.text[0]) return zp_ctx_check(z, r); /* it was something else */
     return z->dead = zp_ctx_fail(
                z, ZERO_ERR_MEMORY,
-               "rank %d could not get %zu bytes of the host's memory, of which %zu pinned", who,
-               z->plan.host_bytes, z->plan.pinned_bytes);
+               "rank %d could not get %zu bytes of the host's memory, of which %zu pinned",
+               failed_rank, z->plan.host_bytes, z->plan.pinned_bytes);
 }
 
 static zero_result zp_offload_gpu_join(zero_ctx *z) {
@@ -205,49 +205,51 @@ static zero_result zp_offload_gpu_sync(zero_ctx *z) {
     return g->down.device ? zp_device_sync_stream(&g->down) : ZERO_OK;
 }
 /* Opens the gates for threads that still wait: a lost device does not open them. */
-static void zp_offload_gpu_abandon(zero_ctx *z) {
+static zero_result zp_offload_gpu_abandon(zero_ctx *z) {
     zp_offload_gpu *g = z->offload->gpu;
-    if (!g) return;
+    if (!g) return ZERO_OK;
     zp_device_close_stream(&g->down);
     zp_device_close_stream(&g->up);
     zp_gate_abandon(&g->gate);
     for (int side = 0; side < ZP_SIDES; side++)
         if (g->staging[side].is_open) (void)zp_device_sync_stream(&z->stream[side]);
     zp_offload_gpu_each_gate(g, zp_gate_abandon);
+    return ZERO_OK;
 }
-static void zp_offload_gpu_finish(zero_ctx *z) {
+static zero_result zp_offload_gpu_finish(zero_ctx *z) {
     zp_offload_gpu *g = z->offload->gpu;
     for (int side = 0; side < ZP_SIDES && g; side++)
         if (g->staging[side].is_open) zp_lane_sync(&g->staging[side].asks);
+    return ZERO_OK;
 }
-static void zp_offload_gpu_destroy(zero_ctx *z, int broken) {
+static zero_result zp_offload_gpu_destroy(zero_ctx *z) {
     zp_offload_gpu *g = z->offload->gpu;
-    (void)broken;
-    if (!g) return;
+    if (!g) return ZERO_OK;
     for (int i = 0; i < ZP_GPU_EVENTS; i++) zp_device_close_event(&g->event[i]);
     for (int side = 0; side < ZP_SIDES; side++)
         if (g->staging[side].is_open) zp_lane_close(&g->staging[side].asks);
     for (int i = 0; i < 2; i++) zp_device_close_pages(&g->memory[i]);
     zp_offload_gpu_each_gate(g, zp_gate_close);
     free(g);
+    return ZERO_OK;
 }
-static size_t zp_offload_gpu_context_bytes(zero_ctx *z) { return sizeof *z->offload->gpu; }
+static zero_result zp_offload_gpu_plan(zero_ctx *z) {
+    z->plan.context_bytes += sizeof *z->offload->gpu;
+    return ZERO_OK;
+}
 
 static zp_extra zp_offload_gpu_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
     x.name = "offload, next to a GPU";
-    x.join = zp_offload_gpu_join;
-    x.context_bytes = zp_offload_gpu_context_bytes;
-    x.share = zp_offload_gpu_share;
+    x.call[ZP_ON_JOIN] = zp_offload_gpu_join;
+    x.call[ZP_ON_PLAN] = zp_offload_gpu_plan;
+    x.call[ZP_ON_SHARE] = zp_offload_gpu_share;
     x.wrote = zp_cpu_update_note_write;
-    x.fill_update = zp_cpu_update_fill_update;
-    x.results_up = zp_cpu_update_results_up;
-    x.inputs_down = zp_cpu_update_inputs_down;
-    x.sync = zp_offload_gpu_sync;
-    x.abandon = zp_offload_gpu_abandon;
-    x.finish = zp_offload_gpu_finish;
-    x.destroy = zp_offload_gpu_destroy;
+    x.call[ZP_ON_SYNC] = zp_offload_gpu_sync;
+    x.call[ZP_ON_ABANDON] = zp_offload_gpu_abandon;
+    x.call[ZP_ON_FINISH] = zp_offload_gpu_finish;
+    x.call[ZP_ON_DESTROY] = zp_offload_gpu_destroy;
     x.stations = zp_offload_gpu_stations;
     return x;
 }

@@ -8,44 +8,51 @@
 
 /* ---- settings ---- */
 
+static const zp_setting zp_offload_plan_settings[] = {
+    {ZP_SETTING(optimizer_tier), ZP_SIGNED, 0, ZERO_TIERS - 1, 0, 0},
+    {ZP_SETTING(gradient_tier), ZP_SIGNED, 0, ZERO_TIERS - 1, 0, 0},
+    {ZP_SETTING(parameter_tier), ZP_SIGNED, 0, ZERO_TIERS - 1, 0, 0},
+    {ZP_SETTING(offload_share), ZP_REAL, 0, 1, 1, 0},
+    {ZP_SETTING(no_file_check), ZP_FLAG},
+    {ZP_SETTING(delay_from), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(update_on), ZP_SIGNED, 0, ZERO_UPDATE_DEVICE, 0, 1},
+    {ZP_SETTING(link_gbs), ZP_REAL, 0, 1e6, 25, 1},
+    {ZP_SETTING(memory_gbs), ZP_REAL, 0, 1e6, 60, 1},
+    ZP_LAST_SETTING};
+
 /* Checks the settings of tiers. */
-static void zp_offload_plan_refuse(const zero_config *c, char *text, size_t bytes) {
+static zero_result zp_offload_plan_check(zero_ctx *z) {
+    const zero_config *c = &z->cfg;
     const int tiers = c->optimizer_tier || c->gradient_tier || c->parameter_tier;
     const int files = c->optimizer_tier == ZERO_FILE || c->gradient_tier == ZERO_FILE
                       || c->parameter_tier == ZERO_FILE;
     const zp_policy *stage = &zp_policies[c->stage];
     const int whole = stage->gradients == ZP_WHOLE
                       || (c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_LOCAL);
-    if (c->delay_from && !zp_device_is_host()
-        && (!c->optimizer_tier || c->parameter_tier || c->offload_share < 1))
-        (void)snprintf(
-            text, bytes,
-            "delay_from is %d: in CUDA builds it is for updates by the CPU, of all units "
-            "(optimizer_tier HOST or FILE, offload_share 1), and parameters on the device",
-            c->delay_from);
-    else if (tiers && !zp_device_is_host() && !c->optimizer_tier)
-        (void)snprintf(text, bytes,
-                       "gradient_tier or parameter_tier is set, and optimizer_tier is DEVICE: in "
-                       "CUDA builds tiers are for the optimizer first, set that, too");
-    else if (c->update_on == ZERO_UPDATE_DEVICE && !zp_device_is_host()
-             && (files || c->parameter_tier || c->delay_from))
-        (void)snprintf(text, bytes,
-                       "update_on is DEVICE: state goes through the GPU from the tier HOST, with "
-                       "parameters and gradients on the device and updates at once");
-    else if (files && !c->folder)
-        (void)snprintf(text, bytes, "a tier is FILE, and folder is NULL");
-    else if (c->parameter_tier && stage->parameters == ZP_WHOLE)
-        (void)snprintf(
-            text, bytes,
-            "parameter_tier is %s: at stage %d parameters are whole on every rank; it is "
-            "for stage 3",
-            c->parameter_tier == ZERO_HOST ? "HOST" : "FILE", c->stage);
-    else if (c->gradient_tier == ZERO_FILE && whole)
-        (void)snprintf(
-            text, bytes,
-            "gradient_tier is FILE: whole gradients are in memory at stages 0 and 1, and "
-            "where several micro-steps accumulate LOCAL; it is for stages 2 and 3, SHARDED "
-            "accumulation");
+    ZP_REFUSE(z,
+              c->delay_from && !zp_device_is_host()
+                  && (!c->optimizer_tier || c->parameter_tier || c->offload_share < 1),
+              "delay_from is %d: in CUDA builds it is for updates by the CPU, of all units "
+              "(optimizer_tier HOST or FILE, offload_share 1), and parameters on the device",
+              c->delay_from);
+    ZP_REFUSE(z, tiers && !zp_device_is_host() && !c->optimizer_tier,
+              "gradient_tier or parameter_tier is set, and optimizer_tier is DEVICE: in CUDA "
+              "builds tiers are for the optimizer first, set that, too");
+    ZP_REFUSE(z,
+              c->update_on == ZERO_UPDATE_DEVICE && !zp_device_is_host()
+                  && (files || c->parameter_tier || c->delay_from),
+              "update_on is DEVICE: state goes through the GPU from the tier HOST, with parameters "
+              "and gradients on the device and updates at once");
+    ZP_REFUSE(z, files && !c->folder, "a tier is FILE, and folder is NULL");
+    ZP_REFUSE(z, c->parameter_tier && stage->parameters == ZP_WHOLE,
+              "parameter_tier is %s: at stage %d parameters are whole on every rank; it is for "
+              "stage 3",
+              c->parameter_tier == ZERO_HOST ? "HOST" : "FILE", c->stage);
+    ZP_REFUSE(z, c->gradient_tier == ZERO_FILE && whole,
+              "gradient_tier is FILE: whole gradients are in memory at stages 0 and 1, and where "
+              "several micro-steps accumulate LOCAL; it is for stages 2 and 3, SHARDED "
+              "accumulation");
+    return ZERO_OK;
 }
 
 /* Estimates the seconds for one element of state in host memory, by the configured rates: if the
@@ -72,16 +79,28 @@ static int zp_offload_plan_gpu_updates(const zero_ctx *z) {
 
 /* Chooses the arrays' tiers. Gradients stay on the device if they are whole there, or if the GPU
    updates. Delayed updates of a CPU build work on a second copy. */
-static void zp_offload_plan_choose(zero_ctx *z) {
+static zero_result zp_offload_plan_choose(zero_ctx *z) {
     zp_array *mean = &z->array[ZP_MEAN];
-    const int copies = zp_ctx_is_delayed(z) && zp_device_is_host();
-    for (int k = 0; k < ZP_ARRAYS; k++) z->array[k].tiers = zp_offload_tiers;
+    const int copies = z->cfg.delay_from > 0 && zp_device_is_host();
+    z->updates_overlap = z->cfg.delay_from > 0;
+    for (int k = 0; k < ZP_ARRAYS; k++) {
+        const zero_tier wanted = k == ZP_PARAM || k == ZP_NEXT ? z->cfg.parameter_tier
+                                 : k == ZP_MEAN                ? z->cfg.gradient_tier
+                                 : k == ZP_GRAD || k == ZP_SUM ? ZERO_DEVICE
+                                                               : z->cfg.optimizer_tier;
+        const int here = wanted == ZERO_HOST && zp_device_is_host();
+        z->array[k].tier = here ? ZERO_DEVICE : wanted;
+        z->array[k].tiers = zp_offload_tiers;
+    }
+    zp_array *param = &z->array[ZP_PARAM];
+    if (param->tier && param->share == ZP_SEEN) param->share = ZP_SHARD;
     if (copies) z->array[ZP_NEXT].share = z->policy.state;
     if (copies && z->policy.state == ZP_WHOLE) mean->share = ZP_WHOLE;
     z->offload->gpu_updates = zp_offload_plan_gpu_updates(z);
     const int whole = z->array[ZP_GRAD].share == ZP_WHOLE;
     if (z->cfg.gradient_tier == ZERO_HOST && (whole || z->offload->gpu_updates))
         mean->tier = ZERO_DEVICE;
+    return ZERO_OK;
 }
 
 /* ---- units and arrays ---- */
@@ -93,12 +112,12 @@ static void zp_offload_plan_units(zero_ctx *z) {
     double so_far = 0;
     for (int i = z->layout.all - 1; i >= 0; i--) {
         const int u = zp_layout_nth_unit(&z->layout, i);
-        z->live[u].offloads = so_far < wanted;
+        z->live[u].may_leave = so_far < wanted;
         so_far += (double)z->layout.unit[u].padded;
     }
 }
 
-/* Allocates the lists of units. */
+/* Allocates the lists of units, and selects units. */
 static zero_result zp_offload_plan_layout(zero_ctx *z) {
     zp_offload *o = z->offload;
     const size_t all = (size_t)z->layout.all;
@@ -107,7 +126,9 @@ static zero_result zp_offload_plan_layout(zero_ctx *z) {
     o->unit = (zp_offload_unit *)calloc(all, sizeof *o->unit);
     o->parts = (zp_array_part *)calloc(ZP_TWINS * all, sizeof *o->parts);
     o->units = o->unit ? z->layout.all : 0;
-    return o->unit && o->parts ? ZERO_OK : ZERO_ERR_MEMORY;
+    if (!o->unit || !o->parts) return ZERO_ERR_MEMORY;
+    zp_offload_plan_units(z);
+    return ZERO_OK;
 }
 
 /* Sets the offsets of an array's parts in host memory. Returns the bytes of all. */
@@ -126,7 +147,7 @@ static size_t zp_offload_plan_host_parts(const zero_ctx *z, zp_array *a) {
 static void zp_offload_plan_twins(zero_ctx *z) {
     zp_offload *o = z->offload;
     const zero_type types[ZP_TWINS] = {z->array[ZP_GRAD].type, z->array[ZP_PARAM].type, ZERO_F32};
-    z->cpu_updates = 0;
+    o->cpu_updates = 0;
     for (int i = 0; i < ZP_TWINS; i++) {
         zp_array *a = &o->twin[i];
         a->type = types[i];
@@ -137,20 +158,21 @@ static void zp_offload_plan_twins(zero_ctx *z) {
             const int here = own->tier == ZERO_DEVICE || zp_device_is_host() || o->gpu_updates;
             const int wanted[ZP_TWINS] = {!zp_file_has(&z->array[ZP_MEAN], u),
                                           !zp_file_has(&z->array[ZP_PARAM], u),
-                                          zp_layout_has_matrices(&z->layout, u)};
+                                          zp_layout_has_one_state(&z->layout, u)};
             const zp_share share = !here && wanted[i] ? z->policy.state : ZP_NOTHING;
             (void)zp_array_cut(a, u, &z->layout.unit[u], share, ZERO_HOST, z->data->rank, 0,
                                SIZE_MAX);
-            z->cpu_updates |= !here && own->numel;
+            o->cpu_updates |= !here && own->numel;
             z->live[u].on_updates |= own->tier == ZERO_HOST || (!here && own->numel);
         }
         (void)zp_offload_plan_host_parts(z, a);
     }
+    z->more_sums = o->cpu_updates;
 }
 
 /* Lets array a and its twin have the same parts off the device, in host memory and in the file. */
 static void zp_offload_plan_share_parts(const zero_ctx *z, zp_array *a, zp_array *twin) {
-    for (int u = 0; u < z->layout.all && z->cpu_updates; u++) {
+    for (int u = 0; u < z->layout.all && z->offload->cpu_updates; u++) {
         if (a->part[u].tier == ZERO_FILE) twin->part[u] = a->part[u];
         if (a->part[u].tier == ZERO_HOST) a->part[u].at = twin->part[u].at;
     }
@@ -197,7 +219,7 @@ static void zp_offload_plan_file(zero_ctx *z) {
     o->twin[ZP_DOWN].filed = &o->filed[ZP_MEAN];
     o->twin[ZP_UP].filed = &o->filed[ZP_PARAM];
     for (int u = 0; u < z->layout.all; u++) {
-        z->live[u].on_updates |= zp_ctx_is_delayed(z) && z->layout.unit[u].numel;
+        z->live[u].on_updates |= zp_ctx_updates_overlap(z) && z->layout.unit[u].numel;
         o->ring.stops += z->live[u].on_updates ? zp_file_pieces(&z->array[ZP_STATE], u) : 0;
     }
     o->ring.passes = z->rule->passes;
@@ -242,9 +264,9 @@ static void *zp_offload_plan_cut(const zp_offload *o, size_t *at, int pinned, si
 /* Cuts all that a run on a GPU keeps in host memory. bytes: of plain and of pinned memory. */
 static void zp_offload_plan_cut_host(zero_ctx *z, size_t bytes[2]) {
     zp_offload *o = z->offload;
-    const size_t layers = z->cpu_updates ? zp_ctx_normed_layers(z) : 0;
+    const size_t layers = z->offload->cpu_updates ? zp_ctx_normed_layers(z) : 0;
     bytes[0] = bytes[1] = 0;
-    if (!z->cpu_updates && !o->gpu_updates) return;
+    if (!z->offload->cpu_updates && !o->gpu_updates) return;
     if (o->pieces_bytes)
         o->pieces = (char *)zp_offload_plan_cut(o, bytes, 0, zp_round_up(o->pieces_bytes, 4096));
     for (int side = 0; side < ZP_SIDES; side++)
@@ -267,7 +289,7 @@ static void zp_offload_plan_cut_host(zero_ctx *z, size_t bytes[2]) {
 }
 
 /* After the arrays are cut: those in host memory and in the file follow. */
-static void zp_offload_plan_arrays(zero_ctx *z) {
+static zero_result zp_offload_plan_arrays(zero_ctx *z) {
     size_t bytes[2], numel = 0;
     double host = 0, device = 0;
     zp_offload_plan_twins(z);
@@ -282,11 +304,12 @@ static void zp_offload_plan_arrays(zero_ctx *z) {
         zp_offload_plan_buffers(z) + zp_offload_plan_sums(z) + z->offload->places_bytes;
     for (int u = 0; u < z->layout.all; u++)
         numel += zp_ctx_own_part(z, u)->tier == ZERO_HOST ? zp_ctx_own_part(z, u)->numel : 0;
-    if (!numel) return;
+    if (!numel) return ZERO_OK;
     zp_offload_plan_estimate(z, &host, &device);
     z->plan.update_on = z->offload->gpu_updates ? ZERO_UPDATE_DEVICE : ZERO_UPDATE_HOST;
     z->plan.update_host_s = host * (double)numel;
     z->plan.update_device_s = device * (double)numel;
+    return ZERO_OK;
 }
 
 /* ---- traffic ---- */
@@ -316,7 +339,7 @@ static void zp_offload_plan_link_traffic(zero_ctx *z, int u, size_t times, size_
     const zp_array *a = z->array;
     const size_t numel = zp_ctx_own_part(z, u)->numel, g = numel * zp_type_bytes(a[ZP_MEAN].type),
                  p = numel * zp_type_bytes(a[ZP_PARAM].type),
-                 directions = zp_layout_has_matrices(&z->layout, u) ? numel * sizeof(float) : 0;
+                 directions = zp_layout_has_one_state(&z->layout, u) ? numel * sizeof(float) : 0;
     size_t down = g * times + directions,
            up = g * (times - 1) + directions
                 + p * (zp_array_off_device(&a[ZP_PARAM], u) ? gathers : 1);
@@ -333,7 +356,7 @@ static void zp_offload_plan_link_traffic(zero_ctx *z, int u, size_t times, size_
 static void zp_offload_plan_traffic(zero_ctx *z) {
     for (int u = 0; u < z->layout.all; u++) {
         const size_t times = zp_offload_mean_leaves(z, u) ? (size_t)zp_order_reductions(z, u) : 1,
-                     gathers = (size_t)(z->live[u].gathers - z->live[u].near);
+                     gathers = (size_t)(z->live[u].gathers - z->live[u].other_gathers);
         zp_offload_plan_file_traffic(z, u, times, gathers);
         if (z->live[u].on_updates && zp_ctx_own_part(z, u)->numel && !zp_device_is_host())
             zp_offload_plan_link_traffic(z, u, times, gathers);

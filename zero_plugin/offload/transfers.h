@@ -79,17 +79,10 @@ static zero_result zp_transfer_enqueue(zero_ctx *z, int u, zp_transfer_kind kind
 
 /* ---- the stations ---- */
 
-/* Lets stream s wait before it writes unit u's gradient, until the last update has read it. */
-static zero_result zp_transfer_wait_reader(zero_ctx *z, zp_stream *s, int u) {
-    zp_event *spent = &z->offload->unit[u].spent;
-    return zp_device_wait_event(s, zp_ctx_is_delayed(z) ? spent : z->live[u].updated);
-}
-static zero_result zp_transfer_before_write(zero_ctx *z, int u) {
-    return z->offload->wait_reader(z, &z->compute, u);
-}
 /* The last step's update may still read what a reduction will write. */
 static zero_result zp_transfer_before_reduction(zero_ctx *z, int u) {
-    return z->offload->wait_reader(z, &z->stream[ZP_GRADIENTS], u);
+    zp_event *reader = z->live[u].reader;
+    return reader ? zp_device_wait_event(&z->stream[ZP_GRADIENTS], reader) : ZERO_OK;
 }
 
 /* Returns 1 if unit u's gradient is added to the sum of earlier micro-steps in its tier. */
@@ -123,15 +116,15 @@ static zero_result zp_transfer_fetch(zero_ctx *z, int u) {
 static int zp_transfer_leaves(const zero_ctx *z) { return z->array[ZP_MEAN].tier != ZERO_DEVICE; }
 static int zp_transfer_uses_file(const zero_ctx *z) { return z->plan.file_bytes > 0; }
 static const zp_station zp_transfer_stations[] = {
-    {ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, zp_ctx_is_delayed, zp_transfer_before_reduction, NULL},
+    {ZP_AT_WRITTEN, ZP_EACH_MICRO_STEP, zp_ctx_updates_overlap, zp_transfer_before_reduction, NULL},
     {ZP_AT_CHANGE, ZP_EACH_REDUCTION, zp_transfer_leaves, NULL, zp_transfer_change_reduction},
     {ZP_AT_ADD, ZP_EACH_MICRO_STEP, zp_transfer_uses_file, zp_transfer_add, NULL},
     {ZP_AT_STORE, ZP_EACH_MICRO_STEP, zp_transfer_uses_file, zp_transfer_store, NULL},
     {ZP_AT_FETCH, ZP_EACH_GATHER, zp_transfer_uses_file, zp_transfer_fetch, NULL},
-    {ZP_AT_AFTER, ZP_LAST_MICRO_STEP, zp_ctx_is_delayed, zp_delayed_swap_reduced, NULL},
+    {ZP_AT_AFTER, ZP_LAST_MICRO_STEP, zp_ctx_updates_overlap, zp_delayed_swap_reduced, NULL},
     {ZP_AT_READ_AHEAD, ZP_EACH_AGREEMENT, zp_transfer_uses_file, NULL, zp_async_update_fill_ring},
-    {ZP_AT_AGREE, ZP_EACH_AGREEMENT, zp_ctx_is_delayed, NULL, zp_delayed_complete},
-    {ZP_AT_COUNT, ZP_EACH_STEP, zp_ctx_is_delayed, NULL, zp_delayed_choose},
-    {ZP_AT_PUBLISH, ZP_EACH_STEP, zp_ctx_is_delayed, zp_delayed_publish, NULL},
-    {ZP_AT_FORGET, ZP_EACH_STEP, zp_ctx_is_delayed, NULL, zp_delayed_end_step},
+    {ZP_AT_AGREE, ZP_EACH_AGREEMENT, zp_ctx_updates_overlap, NULL, zp_delayed_complete},
+    {ZP_AT_COUNT, ZP_EACH_STEP, zp_ctx_updates_overlap, NULL, zp_delayed_choose},
+    {ZP_AT_PUBLISH, ZP_EACH_STEP, zp_ctx_updates_overlap, zp_delayed_publish, NULL},
+    {ZP_AT_FORGET, ZP_EACH_STEP, zp_ctx_updates_overlap, NULL, zp_delayed_end_step},
     ZP_LAST_STATION};
