@@ -162,7 +162,7 @@ nccl mpi
 state offload
 state packed lend
 subgroups start
-groups trace
+groups trace order
 muon groups state
 check state lend
 state offload packed subgroups trace

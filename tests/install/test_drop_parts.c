@@ -13,14 +13,16 @@ static void drop_trace(void *user, const zero_event *events, int n) {
     (void)user, (void)events, (void)n;
 }
 
-/* Creates a context with these settings, builds it, and calls a function of `state` or `lend`. */
-static zero_result drop_try(const zero_config *cfg, zero_comm_kind kind, int lends) {
+/* Creates a context with these settings, builds it, and calls a function of `state`, `lend` or
+ * `order`. */
+static zero_result drop_try(const zero_config *cfg, zero_comm_kind kind, int lends, int orders) {
     const zero_comm comm = {kind, 0, NULL, 0};
     const zero_tensor_desc one = {.name = "one", .numel = 1};
     zero_ctx *z = NULL;
     float value = 0;
     zero_result r = zero_create(&z, cfg, &comm);
     if (!r) r = zero_tensor(z, &one);
+    if (!r && orders) r = zero_pass_order(z, ZERO_EVAL, 0, NULL, 0);
     if (!r && lends) r = zero_lend(z, &value, ZERO_F32);
     if (!r) r = zero_build(z);
     if (!r) r = zero_read_tensor(z, "one", ZERO_PARAMETER, 0, 1, &value);
@@ -43,7 +45,8 @@ static zero_result drop_need(const char *part) {
         zero_ctx *z = NULL;
         return zero_start_local(&z, &cfg, 1) == 126 && !z ? ZERO_ERR_UNSUPPORTED : ZERO_OK;
     }
-    if (strcmp(part, "groups")) return drop_try(&cfg, kind, !strcmp(part, "lend"));
+    if (strcmp(part, "groups"))
+        return drop_try(&cfg, kind, !strcmp(part, "lend"), !strcmp(part, "order"));
     zero_group *g = NULL;
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     return zero_group_open(&g, &self, NULL, 1);

@@ -122,8 +122,8 @@ static zero_result zp_build_private(zero_ctx *z) {
 }
 
 /* Returns the host memory of a context, without arrays, and without that of rows, which is in
-   plan.context_bytes already: itself, lists of tensors, units and ranges, queues of lanes, memory in
-   which ranks exchange data. */
+   plan.context_bytes already: itself, lists of tensors, units and ranges, queues of lanes, memory
+   in which ranks exchange data. */
 static size_t zp_build_context_bytes(zero_ctx *z) {
     const zp_layout *l = &z->layout;
     const zp_comm *g = z->all;

@@ -115,8 +115,9 @@ struct zero_ctx {
     struct zp_check_state *checks;
     struct zp_offload *offload;
     void *own; /* the struct of a row of yours; see ZERO_OWN_EXTRAS in extras/table.h */
-    const struct zp_observer *observer; /* set in a checked build, else NULL */
-    zp_walk walk[4];                    /* by zp_walk_kind */
+    const struct zp_observer *observer;   /* set in a checked build, else NULL */
+    const struct zp_announcer *announcer; /* set if your code announced an order, else NULL */
+    zp_walk walk[4];                      /* by zp_walk_kind */
 
     /* ---- ranks: zero_create opens the groups, zero_destroy closes them ---- */
     zp_comm group[ZP_GROUPS];

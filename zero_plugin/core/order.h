@@ -6,8 +6,39 @@
 
 #include "ctx.h"
 
-static const char *const zp_order_call_words[ZERO_TURN_KINDS] = {"forward", "backward"};
-static const char *const zp_order_pass_words[2] = {"training pass", "evaluation"};
+/* The functions of announced orders. z->announcer is NULL until your code announces one. */
+typedef struct zp_announcer {
+    /* A pass of this kind begins, and ends. */
+    zero_result (*begin)(zero_ctx *z, zero_pass kind, int together);
+    zero_result (*end)(zero_ctx *z);
+    /* Checks that this call is the next one of the order. Changes nothing. */
+    zero_result (*match)(zero_ctx *z, zero_turn_kind kind, int unit);
+    /* Checks that every kind and every unit exists. */
+    zero_result (*check)(zero_ctx *z);
+    /* Prints call i of all orders, which ranks compare. Returns 0 if there are fewer. */
+    int (*line)(const zero_ctx *z, int i, char *text, size_t bytes);
+} zp_announcer;
+
+/* Defines zp_order_NAME, which calls that function of the announcer, if there is one. */
+#define ZP_ANNOUNCED(name, parameters, arguments)                                                  \
+    static zero_result zp_order_##name parameters {                                                \
+        return z->announcer ? z->announcer->name arguments : ZERO_OK;                              \
+    }
+ZP_ANNOUNCED(begin, (zero_ctx * z, zero_pass kind, int together), (z, kind, together))
+ZP_ANNOUNCED(end, (zero_ctx * z), (z))
+ZP_ANNOUNCED(match, (zero_ctx * z, zero_turn_kind kind, int unit), (z, kind, unit))
+ZP_ANNOUNCED(check, (zero_ctx * z), (z))
+
+/* Prints line i of the announced orders, which ranks compare: the counts, then each call. */
+static int zp_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
+    const zp_order *t = z->order;
+    memset(text, 0, bytes);
+    if (i) return z->announcer ? z->announcer->line(z, i - 1, text, bytes) : 0;
+    (void)snprintf(
+        text, bytes, "%d turns of a training pass%s, %d of an evaluation", t[ZERO_TRAIN].nannounced,
+        t[ZERO_TRAIN].all_micro_steps ? " of all micro-steps" : "", t[ZERO_EVAL].nannounced);
+    return 1;
+}
 
 /* Makes room for n visits; returns 0 if memory is exhausted. */
 static int zp_order_reserve(zp_order *t, size_t n) {
@@ -47,27 +78,6 @@ static int zp_order_ahead(const zp_order *t, int wraps, int max, int *soon) {
     return found;
 }
 
-/* Prints line i of the announced orders, which ranks compare: the counts, then each call. */
-static int zp_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
-    memset(text, 0, bytes);
-    if (!i) {
-        const zp_order *t = z->order;
-        (void)snprintf(text, bytes, "%d turns of a training pass%s, %d of an evaluation",
-                       t[ZERO_TRAIN].nannounced,
-                       t[ZERO_TRAIN].all_micro_steps ? " of all micro-steps" : "",
-                       t[ZERO_EVAL].nannounced);
-        return 1;
-    }
-    for (int kind = 0, at = i - 1; kind < 2; at -= z->order[kind++].nannounced) {
-        if (at >= z->order[kind].nannounced) continue;
-        const zero_turn *turn = &z->order[kind].announced[at];
-        (void)snprintf(text, bytes, "turn %d of a%s %s: %s of unit %d", at, kind ? "n" : "",
-                       zp_order_pass_words[kind], zp_order_call_words[turn->kind], turn->unit);
-        return 1;
-    }
-    return 0;
-}
-
 /* Expects the announced order in the first pass; returns 0 if your code announced none. */
 static int zp_order_load(zp_order *t) {
     t->n = t->at = 0;
@@ -75,54 +85,10 @@ static int zp_order_load(zp_order *t) {
     return t->nannounced;
 }
 
-/* Checks that every kind and every unit exists. */
-static zero_result zp_order_check(zero_ctx *z, const zero_turn *turns, int n) {
-    for (int i = 0; i < n; i++) {
-        const int kind = (int)turns[i].kind, u = turns[i].unit;
-        ZP_REFUSE(z, kind < 0 || kind >= ZERO_TURN_KINDS || u < 0 || u >= z->layout.units,
-                  "turn %d: kind %d of unit %d, expected kinds 0..%d and units 0..%d", i, kind, u,
-                  ZERO_TURN_KINDS - 1, z->layout.units - 1);
-    }
-    return ZERO_OK;
-}
-
-/* Checks that this call is the next one of the announced order, if any. Changes nothing. */
-static zero_result zp_order_match(zero_ctx *z, zero_turn_kind kind, int unit) {
-    const zp_order *t = &z->order[z->pass];
-    if (!t->nannounced) return ZERO_OK;
-    ZP_UNTIMELY(z, t->matched == t->nannounced,
-                "%s of unit %d: the %d turns that were announced for this pass are over",
-                zp_order_call_words[kind], unit, t->nannounced);
-    const zero_turn *next = &t->announced[t->matched];
-    ZP_UNTIMELY(z, next->kind != kind || next->unit != unit,
-                "%s of unit %d, but turn %d of this pass was announced as %s of unit %d",
-                zp_order_call_words[kind], unit, t->matched, zp_order_call_words[next->kind],
-                next->unit);
-    return ZERO_OK;
-}
-
 /* Advances past a call that was matched. If it failed for another reason, expects it again. */
 static void zp_order_advance(zp_order *t, int taken) {
     t->matched += t->nannounced && taken;
     t->at -= t->nannounced && !taken;
-}
-
-/* Begins a pass of this kind: its announced order starts again. */
-static zero_result zp_order_begin(zero_ctx *z, zero_pass kind, int together) {
-    zp_order *t = &z->order[kind];
-    ZP_UNTIMELY(z, t->nannounced && t->all_micro_steps != together,
-                "the order of a %s was announced for %s", zp_order_pass_words[kind],
-                t->all_micro_steps ? "all micro-steps together (ZERO_TOGETHER)" : "one micro-step");
-    t->matched = 0;
-    return ZERO_OK;
-}
-
-static zero_result zp_order_end(zero_ctx *z) {
-    const zp_order *t = &z->order[z->pass];
-    if (t->matched == t->nannounced) return ZERO_OK;
-    const zero_turn *next = &t->announced[t->matched];
-    return zp_ctx_fail(z, ZERO_ERR_STATE, "turn %d of %d has not come: %s of unit %d", t->matched,
-                       t->nannounced, zp_order_call_words[next->kind], next->unit);
 }
 
 /* Returns unit u's reductions in a step. A reduction at the end of a pass occurs once per pass. */
