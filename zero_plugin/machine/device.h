@@ -8,13 +8,13 @@
 #endif
 
 /* Begins a record for the work that s receives until zp_device_end_slice. Records of one stream
-   nest. Returns NULL if events are not recorded. */
-static zp_record *zp_device_begin_slice(zp_stream *s, zero_event_kind kind, int unit,
-                                        uint64_t bytes) {
+   nest. Returns NULL if events are not recorded: then the caller only tests a pointer. */
+ZP_INLINE zp_record *zp_device_begin_slice(zp_stream *s, zero_event_kind kind, int unit,
+                                           uint64_t bytes) {
     zp_recorder *t = s->device->recorder;
     return t ? t->begin(s, kind, unit, bytes) : NULL;
 }
-static void zp_device_end_slice(zp_stream *s, zp_record *r) {
+ZP_INLINE void zp_device_end_slice(zp_stream *s, zp_record *r) {
     if (r) s->device->recorder->end(s, r);
 }
 
