@@ -334,7 +334,9 @@ static zero_result zp_world_stats(zero_ctx *z) {
     return ZERO_OK;
 }
 static const zp_setting zp_world_settings[] = {
-    {ZP_SETTING(world_units), ZP_SIGNED, 0, ZP_UNITS, 0, 0}, ZP_LAST_SETTING};
+    {ZP_SETTING(world_units), ZP_SIGNED, 0, ZP_UNITS, 0, 0},
+    ZP_LAST_SETTING,
+};
 static zp_extra zp_world_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
