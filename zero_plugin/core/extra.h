@@ -153,8 +153,6 @@ typedef struct zp_extra {
     /* If range r belongs to the row: sets *mine, and copies its values in or out. */
     zero_result (*move_state)(zero_ctx *z, const zero_range *r, const char *values, char *out,
                               int *mine);
-    /* Returns the context's own copy of a group that a tensor names; NULL: no copy. */
-    zero_group *(*own_group)(const zero_ctx *z, const zero_group *given);
 } zp_extra;
 
 /* A setting of a part that drop.sh has left out. */
@@ -250,11 +248,6 @@ static zero_result zp_extra_sync(zero_ctx *z) {
     for (int i = 0; i < 2; i++) ZP_TRY(zp_device_sync_stream(&z->stream[i]));
     ZP_TRY(zp_extra_call(z, ZP_ON_SYNC));
     return zp_device_sync_stream(&z->compute);
-}
-
-ZP_UNUSED static zero_group *zp_extra_own_group(const zero_ctx *z, const zero_group *given) {
-    ZP_EACH_EXTRA(z, x) if (x->own_group) return x->own_group(z, given);
-    return NULL;
 }
 
 /* Appends a range of this rank's state to the list `whole` (see zero_state_ranges). */

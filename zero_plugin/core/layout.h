@@ -25,6 +25,7 @@ typedef struct zp_member {   /* the part of a tensor in a unit: one layer or mor
 typedef struct zp_tensor {
     zero_tensor_desc desc;         /* owns a copy of the name */
     size_t atom;                   /* elements that stay on one rank; 0: 1 */
+    zero_group *slice_group;       /* the context's copy of desc.slice_of; NULL before zero_build */
     int first_member;              /* index in zp_layout.by_tensor: one per `together` layers */
     int aliases;                   /* 1 + the last alias; 0: none */
     float lr_factor, decay_factor; /* the factors; ZERO_NONE is stored as 0 */

@@ -24,7 +24,7 @@ typedef struct zp_shadow {
     char *map, *data;
     size_t mapped, guard, body, bytes;
     int stays;       /* its unit is resident: the pages of the copy are kept */
-    int unlocked;    /* not locked yet, because the pass has another use of it */
+    int unlocked;    /* not locked yet, because the pass uses it again */
     uint64_t copied; /* value of checks.writes at the copy */
 } zp_shadow;
 

@@ -301,7 +301,7 @@ typedef struct zp_whole_state {
     double *trust, *norm;             /* trust ratios [parts]; one norm */
     float *kept, *scratch;
     zp_event event[ZP_WHOLE_EVENTS];
-    zero_group *slice_group; /* borrowed: its ranks have slices; see whole_slices.h */
+    const zp_tensor *sliced; /* one whose group has slices; see whole_slices.h; NULL: none */
     int slices, slice;       /* their number; this rank's. 1, 0: tensors are whole */
     zp_limb *slice_sums;     /* NORMS: [slices][parts][2][ZP_LIMBS] */
     float *shared, *whole;   /* MATRIX: slices that this rank collects; one matrix */

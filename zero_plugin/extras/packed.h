@@ -371,7 +371,8 @@ static const zp_setting zp_packed_settings[] = {
     {ZP_SETTING(gradient_bits), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(feedback), ZP_REAL, 0, ZP_BELOW_1, 0, 0},
     {ZP_SETTING(feedback_reset), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
-    ZP_LAST_SETTING};
+    ZP_LAST_SETTING,
+};
 
 /* Quantized weights are gathered, even if peers could read the shards. */
 static zero_result zp_packed_choose(zero_ctx *z) {

@@ -412,7 +412,8 @@ static zero_result zp_subgroups_check(zero_ctx *z) {
 static const zp_setting zp_subgroups_settings[] = {
     {ZP_SETTING(shard_ranks), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(second_ranks), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
-    ZP_LAST_SETTING};
+    ZP_LAST_SETTING,
+};
 
 static zp_extra zp_subgroups_row(void) {
     zp_extra x;

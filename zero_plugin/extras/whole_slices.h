@@ -85,11 +85,11 @@ static size_t zp_whole_slices_limbs(const zero_ctx *z) { return z->whole->parts 
 static size_t zp_whole_slices_plan(zero_ctx *z) {
     zp_whole_state *d = z->whole;
     size_t at;
-    d->slice_group = NULL;
+    d->sliced = NULL;
     for (int t = 0; t < z->ntensors && z->rule->needs; t++)
-        if (zp_whole_slices_count(&z->tensors[t]) > 1) d->slice_group = z->tensors[t].desc.slice_of;
-    d->slices = d->slice_group ? zp_comm_of_group(d->slice_group)->nranks : 1;
-    d->slice = d->slice_group ? zp_comm_of_group(d->slice_group)->rank : 0;
+        if (zp_whole_slices_count(&z->tensors[t]) > 1) d->sliced = &z->tensors[t];
+    d->slices = d->sliced ? zp_comm_of_group(d->sliced->desc.slice_of)->nranks : 1;
+    d->slice = d->sliced ? zp_comm_of_group(d->sliced->desc.slice_of)->rank : 0;
     d->shared_numel = d->whole_numel = 0;
     if (d->slices == 1) return 0;
     d->shared_numel = (size_t)d->slices * zp_whole_slices_of(z, d->slice, &at);
@@ -173,7 +173,7 @@ static void zp_whole_slices_task(const void *args, size_t n, int threads) {
     const zp_whole_slices_args *a = (const zp_whole_slices_args *)args;
     zero_ctx *z = a->z;
     zp_whole_state *d = z->whole;
-    zero_group *g = zp_extra_own_group(z, d->slice_group);
+    zero_group *g = d->sliced->slice_group;
     const size_t limbs = zp_whole_slices_limbs(z);
     if (!g || zp_failure_result(&z->failure)) return;
     g->number++;

@@ -356,7 +356,8 @@ static const zp_setting zp_whole_tensor_settings[] = {
     {ZP_SETTING(muon.turns), ZP_SIGNED, 0, 99, 5, 0},
     {ZP_SETTING(muon.match_rms), ZP_FLAG},
     {ZP_SETTING(muon.no_nesterov), ZP_FLAG},
-    ZP_LAST_SETTING};
+    ZP_LAST_SETTING,
+};
 
 static zero_result zp_whole_tensor_cut(zero_ctx *z) {
     zp_whole_state *d = z->whole;

@@ -286,10 +286,11 @@ static zero_result zp_world_open_copies(zero_ctx *z) {
                                    (int)(zeroth & ~replicas) - 1, (int)(his & ~replicas) - 1, r);
     }
     for (int t = 0; t < z->ntensors; t++) {
-        const zp_tensor *x = &z->tensors[t];
+        zp_tensor *x = &z->tensors[t];
         ZP_TRY(zp_world_copy_group(z, x, x->desc.sum_over, "sum_over"));
         if (z->rule->needs && x->desc.slice_of && zp_comm_of_group(x->desc.slice_of)->nranks > 1)
             ZP_TRY(zp_world_copy_group(z, x, x->desc.slice_of, "slice_of"));
+        x->slice_group = zp_world_own_group(z, x->desc.slice_of);
     }
     return ZERO_OK;
 }
@@ -334,7 +335,9 @@ static zero_result zp_world_stats(zero_ctx *z) {
     return ZERO_OK;
 }
 static const zp_setting zp_world_settings[] = {
-    {ZP_SETTING(world_units), ZP_SIGNED, 0, ZP_UNITS, 0, 0}, ZP_LAST_SETTING};
+    {ZP_SETTING(world_units), ZP_SIGNED, 0, ZP_UNITS, 0, 0},
+    ZP_LAST_SETTING,
+};
 static zp_extra zp_world_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
@@ -348,7 +351,6 @@ static zp_extra zp_world_row(void) {
     x.call[ZP_ON_REDUCE] = zp_world_check_reduce;
     x.call[ZP_ON_AGREED] = zp_world_check_agreed;
     x.call[ZP_ON_STATS] = zp_world_stats;
-    x.own_group = zp_world_own_group;
     x.call[ZP_ON_BUILD] = zp_world_open_copies;
     x.call[ZP_ON_ABORT] = zp_world_abort;
     x.call[ZP_ON_FINISH] = zp_world_close_first_sums;

@@ -18,7 +18,8 @@ static const zp_setting zp_offload_plan_settings[] = {
     {ZP_SETTING(update_on), ZP_SIGNED, 0, ZERO_UPDATE_DEVICE, 0, 1},
     {ZP_SETTING(link_gbs), ZP_REAL, 0, 1e6, 25, 1},
     {ZP_SETTING(memory_gbs), ZP_REAL, 0, 1e6, 60, 1},
-    ZP_LAST_SETTING};
+    ZP_LAST_SETTING,
+};
 
 /* Checks the settings of tiers. */
 static zero_result zp_offload_plan_check(zero_ctx *z) {
