@@ -13,8 +13,7 @@ static void drop_trace(void *user, const zero_event *events, int n) {
     (void)user, (void)events, (void)n;
 }
 
-/* Creates a context with these settings, and calls functions of `order`, `lend` and `state`.
- */
+/* Creates a context with these settings, and calls functions of `order`, `lend` and `state`. */
 static zero_result drop_try(const zero_config *cfg, zero_comm_kind kind, int lends, int orders) {
     const zero_comm comm = {kind, 0, NULL, 0};
     const zero_tensor_desc one = {.name = "one", .numel = 1};
