@@ -242,12 +242,13 @@ static zero_result zp_nccl_split(zp_comm *g, ncclComm_t parent, int ch) {
    wait there, on your communicator, which the plugin must not abort. */
 static void zp_nccl_refuse(const zero_comm *given, const char *why) {
     const ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
-    static ncclComm_t none[ZP_LOCAL_MAX]; /* a non-blocking split writes it later; one for each
-                                             rank, because ranks may be threads */
-    int rank = 0;
-    if (parent) (void)ncclCommUserRank(parent, &rank);
+    static ncclComm_t none[256]; /* a non-blocking split writes one later, so that each call, of any
+                                    thread, takes the next one */
+    static uint32_t refused;
+    const uint32_t i = __atomic_fetch_add(&refused, 1, __ATOMIC_RELAXED);
     if (parent)
-        (void)ncclCommSplit(parent, NCCL_SPLIT_NOCOLOR, 0, &none[rank % ZP_LOCAL_MAX], NULL);
+        (void)ncclCommSplit(parent, NCCL_SPLIT_NOCOLOR, 0, &none[i % (sizeof none / sizeof *none)],
+                            NULL);
 }
 
 /* For a rank that zero_start_local has forked: the communicator of all ranks, and the memory in
