@@ -160,7 +160,8 @@ static void cuda_groups_go(int nccl, int n, int devices, uint64_t seed) {
 
 #ifdef EMULATED_LAUNCH
 /* Each rank fails to join two communicators, whose first splits are under way at the same
-   time: the ranks begin them in different orders. NCCL writes the result of a split when it ends, so each needs memory of its own. */
+   time: the ranks begin them in different orders. NCCL writes the result of a split when it ends,
+   so each needs memory of its own. */
 typedef struct cuda_refusals {
     cuda_nccl_id id[2];
 } cuda_refusals;
