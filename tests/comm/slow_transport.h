@@ -187,15 +187,15 @@ static zero_result slow_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
     part->handle = way;
     return ZERO_OK;
 }
-static void slow_uncut(zero_comm *part, int broken) {
+static void slow_free_part(zero_comm *part, int broken) {
     if (part->kind != ZERO_COMM_OWN) return;
     zero_comm inner = slow_inner(part);
-    zp_local_uncut(&inner, broken);
+    zp_local_free_part(&inner, broken);
     free(part->handle);
 }
 
 ZP_TRANSPORT(slow_row, "SLOW", slow_join, slow_refuse_join, slow_memory, NULL, slow_issue,
              slow_exchange, slow_broadcast, zp_local_bytes, NULL, zp_board_abort_local,
-             zp_local_leave, slow_swap, slow_cut, slow_uncut, NULL, zp_shared_memory_view,
+             zp_local_leave, slow_swap, slow_cut, slow_free_part, NULL, zp_shared_memory_view,
              zp_local_bytes_of_parts, NULL);
 #define ZERO_OWN_ROWS , &slow_row

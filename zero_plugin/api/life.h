@@ -123,7 +123,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     if (r && row && row->refuse) row->refuse(comm, z->text);
     if (!r) r = zp_life_join(z, row, comm);
     if (!r
-        && zp_config_resolve(&z->cfg, z->all->crowd, text,
+        && zp_config_resolve(&z->cfg, z->all->cpu_ranks, text,
                              sizeof text)) /* zero_destroy notifies peers */
         r = zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
     if (!r) r = zp_life_check_parts(z);

@@ -278,7 +278,7 @@ static zero_result zp_collectives_split(zero_group *of, const char *call, int co
     ZP_TRY(zp_group_end(of, call, row->cut(&of->group, &cut, &part)));
     if (cut.part < 0) return ZERO_OK;
     const zero_result r = zp_collectives_make(out, call, &part, stream, of->group.timeout_s, of);
-    if (!*out && row->uncut) row->uncut(&part, 1); /* no zero_group_close will */
+    if (!*out && row->free_part) row->free_part(&part, 1); /* no zero_group_close will */
     return r;
 }
 
@@ -301,7 +301,7 @@ static void zp_collectives_free(zero_group *g) {
     if (g->stream.device) (void)zp_device_sync_stream(&g->stream);
     zp_comm_close_watch(&g->watch);
     zp_comm_close(p, broken);
-    if (g->of && row && row->uncut) row->uncut(&g->comm, broken);
+    if (g->of && row && row->free_part) row->free_part(&g->comm, broken);
     while (g->splits) {
         zp_split *next = g->splits->next;
         free(g->splits);

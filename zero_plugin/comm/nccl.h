@@ -135,7 +135,7 @@ static zero_result zp_nccl_run_host(const zp_op *given, const void *mine, void *
     const zp_nccl_channel *own = &n->channel[op.channel];
     while (n->joins && n->ended[op.channel] < own->issued) {
         if (zp_seconds() - begin > g->timeout_s)
-            return zp_nccl_watch_report_late(g, zp_comm_kind_name(op.kind));
+            return zp_nccl_watch_report_timeout(g, zp_comm_kind_name(op.kind));
         zp_nap();
         ZP_TRY(zp_nccl_watch_wait_call(g, own->comm, ncclInProgress, zp_comm_kind_name(op.kind)));
     }
@@ -355,10 +355,10 @@ static zero_result zp_nccl_open_board(zp_comm *g) {
     m->how = ZP_ONE | ZP_ON_HOST;
     const int fd = zp_shared_memory_make_file(m->bytes);
     const zp_piece mine = zp_shared_memory_piece_of(fd),
-                   *his = (const zp_piece *)(const void *)g->mail;
+                   *theirs = (const zp_piece *)(const void *)g->mail;
     zero_result r = zp_comm_exchange(g, &mine, sizeof mine);
     for (int p = 0; p < g->nranks && !r && maker < 0; p++) {
-        const int file = p == g->rank ? fd : zp_shared_memory_open_piece(&his[p]);
+        const int file = p == g->rank ? fd : zp_shared_memory_open_piece(&theirs[p]);
         if (zp_shared_memory_map_piece(m, 0, file)) maker = p;
         if (file >= 0 && file != fd) (void)close(file);
     }
@@ -481,7 +481,7 @@ static zero_result zp_nccl_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) 
 static size_t zp_nccl_bytes_of_parts(const zp_comm *of, int parts, int n, int swaps) {
     return zp_nccl_scratch_bytes(n);
 }
-static void zp_nccl_uncut(zero_comm *part, int broken) {
+static void zp_nccl_free_part(zero_comm *part, int broken) {
     if (!part->handle) return;
     const ncclComm_t comm = *(ncclComm_t *)part->handle;
     (void)(broken ? ncclCommAbort(comm) : ncclCommDestroy(comm));
@@ -491,7 +491,7 @@ static void zp_nccl_uncut(zero_comm *part, int broken) {
 ZP_TRANSPORT(zp_nccl_transport, "NCCL", zp_nccl_join, zp_nccl_refuse, zp_nccl_alloc_memory,
              zp_nccl_register_memory, zp_nccl_issue, zp_nccl_exchange, zp_nccl_broadcast,
              zp_local_bytes, zp_nccl_watch_look, zp_nccl_watch_abort, zp_nccl_leave,
-             zp_nccl_exchange_messages, zp_nccl_cut, zp_nccl_uncut, zp_nccl_issue_whole, NULL,
+             zp_nccl_exchange_messages, zp_nccl_cut, zp_nccl_free_part, zp_nccl_issue_whole, NULL,
              zp_nccl_bytes_of_parts, zp_nccl_connect);
 static const zp_transport_row zp_nccl_row = {ZERO_COMM_NCCL, &zp_nccl_transport, ""};
 #else

@@ -458,7 +458,7 @@ ZP_UNUSED static zero_result zp_ctx_open_part(zero_ctx *z, zp_subgroup *part, zp
 /* Closes a part. The caller closes all parts before the group that was split. */
 static void zp_ctx_close_part(zp_subgroup *part, zp_comm *g, int broken) {
     zp_comm_close(g, broken);
-    if (part->of && part->of->uncut) part->of->uncut(&part->comm, broken);
+    if (part->of && part->of->free_part) part->of->free_part(&part->comm, broken);
     part->of = NULL;
 }
 

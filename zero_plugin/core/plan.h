@@ -24,7 +24,8 @@ static void zp_plan_apply_settings(zero_ctx *z) {
     const int each =
         several ? c->accumulation == ZERO_ACCUMULATE_SHARDED : stage.gradients == ZP_SHARD;
     const int several_ranks = z->data->nranks > 1;
-    const int sees = !several_ranks || (!c->no_mapping && z->data->shares && !c->weight_bits);
+    const int sees =
+        !several_ranks || (!c->no_mapping && z->data->shared_is_fast && !c->weight_bits);
     const int masters = c->type != ZERO_F32 && !c->no_master;
     zp_share grad = ZP_WHOLE, param = stage.parameters;
     z->policy = stage;

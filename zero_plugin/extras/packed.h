@@ -41,7 +41,7 @@ static size_t zp_packed_shard_bytes(const zp_op *op) {
 /* Returns the number of consecutive ranks in the first hop. A reduction has two hops if several
    nodes have several ranks each: inside nodes, then between the ranks of one place. */
 static int zp_packed_hop_ranks(const zp_comm *g) {
-    const int hops = g->node_size > 1 && g->node_size < g->nranks && !g->scattered;
+    const int hops = g->node_size > 1 && g->node_size < g->nranks && !g->interleaved;
     return hops ? g->node_size : g->nranks;
 }
 
