@@ -112,8 +112,9 @@ typedef struct zp_parts {
     size_t stride, each, bytes;
 } zp_parts;
 
-/* A collective that the transport's library runs as one operation. */
-typedef struct zp_whole {
+/* A collective of a zero_group, which the transport's library may run as one operation; `from` may
+   also be a list of n messages. */
+typedef struct zp_collective {
     zp_comm *group;
     zp_call call;
     const void *from;
@@ -121,7 +122,7 @@ typedef struct zp_whole {
     size_t n; /* elements; bytes if nothing is summed */
     zero_type type;
     zero_reduction how;
-} zp_whole;
+} zp_collective;
 
 /* A rank's place after a group is split: `rank` of `nranks` in part `part` of `parts`; part -1:
    this rank is in no part. The transport may use `memory` while the group that is split lives. */
@@ -174,7 +175,7 @@ typedef struct zp_transport {
     zero_result (*cut)(zp_comm *of, const zp_cut *cut, zero_comm *part);
     void (*free_part)(zero_comm *part, int broken);
     /* Runs a collective with the library's own function. NULL: the plugin makes it of messages. */
-    zero_result (*whole)(zp_stream *s, const zp_whole *w);
+    zero_result (*whole)(zp_stream *s, const zp_collective *w);
     /* Sets view->peer, by the places of `part`, to this rank's addresses of the pieces of `m`. `m`
        is memory of `of`; rank i of `part` is rank first + i * step of `of`. NULL: this transport
        does not see the memory of peers. */
