@@ -211,7 +211,7 @@ static zero_result zp_collectives_make(zero_group **out, const char *call, const
     g->users = 1;
     if (of) (void)__atomic_add_fetch(&of->users, 1, __ATOMIC_ACQ_REL);
     g->host_stream = stream;
-    if (!row || !row->cut)
+    if (!row || !row->make_part)
         return zp_group_fail(g, ZERO_ERR_UNSUPPORTED, call, why ? why : "no such kind");
     zero_result r = zp_device_open(&g->device);
     if (r && row->refuse) row->refuse(comm, g->device.text);
@@ -262,7 +262,7 @@ static zero_result zp_collectives_split(zero_group *of, const char *call, int co
     if (!cut.parts) return ZERO_OK;
     zero_comm part;
     const zp_transport *row = of->group.transport;
-    ZP_TRY(zp_group_end(of, call, row->cut(&of->group, &cut, &part)));
+    ZP_TRY(zp_group_end(of, call, row->make_part(&of->group, &cut, &part)));
     if (cut.part < 0) return ZERO_OK;
     const zero_result r = zp_collectives_make(out, call, &part, stream, of->group.timeout_s, of);
     if (!*out && row->free_part) row->free_part(&part, 1); /* no zero_group_close will */

@@ -169,10 +169,10 @@ typedef struct zp_transport {
     /* A zero_group needs the next three. swap exchanges messages; between two ranks they keep the
        list's order. Then the stream's next work may read received and overwrite sent buffers. */
     zero_result (*swap)(zp_stream *s, const zp_swap *x);
-    /* cut makes a communicator for some of the ranks, for further groups and contexts; it is
+    /* make_part makes a communicator for some of the ranks, for further groups and contexts; it is
        COLLECTIVE over the group that is split. free_part frees it; it is COLLECTIVE over the part.
      */
-    zero_result (*cut)(zp_comm *of, const zp_cut *cut, zero_comm *part);
+    zero_result (*make_part)(zp_comm *of, const zp_cut *cut, zero_comm *part);
     void (*free_part)(zero_comm *part, int broken);
     /* Runs a collective with the library's own function. NULL: the plugin makes it of messages. */
     zero_result (*whole)(zp_stream *s, const zp_collective *w);

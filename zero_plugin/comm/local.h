@@ -227,7 +227,7 @@ static zero_result zp_local_join(zp_comm *g, const zero_comm *given) {
 }
 
 /* Makes a zero_local for each part, in memory that all ranks see. */
-static zero_result zp_local_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
+static zero_result zp_local_make_part(zp_comm *of, const zp_cut *cut, zero_comm *part) {
     const zp_local_ranks *s = zp_board_ranks_of(of);
     const size_t each = zp_round_up(sizeof(zero_local), 4096);
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
@@ -279,6 +279,6 @@ static void zp_local_free_part(zero_comm *part, int broken) {
 
 ZP_TRANSPORT(zp_local_transport, "LOCAL", zp_local_join, zp_local_refuse, zp_shared_memory_open,
              NULL, zp_local_issue, zp_board_exchange, zp_board_broadcast, zp_local_bytes, NULL,
-             zp_board_abort_local, zp_local_leave, zp_local_swap, zp_local_cut, zp_local_free_part,
-             NULL, zp_shared_memory_view, zp_local_bytes_of_parts, NULL);
+             zp_board_abort_local, zp_local_leave, zp_local_swap, zp_local_make_part,
+             zp_local_free_part, NULL, zp_shared_memory_view, zp_local_bytes_of_parts, NULL);
 static const zp_transport_row zp_local_row = {ZERO_COMM_LOCAL, &zp_local_transport, ""};

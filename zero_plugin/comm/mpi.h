@@ -249,7 +249,7 @@ static zero_result zp_mpi_exchange_messages(zp_stream *s, const zp_swap *x) {
 }
 
 /* Splits the communicator. The part owns the new one until its last group or context is closed. */
-static zero_result zp_mpi_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
+static zero_result zp_mpi_make_part(zp_comm *of, const zp_cut *cut, zero_comm *part) {
     const zero_comm none = {ZERO_COMM_MPI, 0, NULL, 0};
     const int colour = cut->part < 0 ? MPI_UNDEFINED : cut->part;
     MPI_Comm *comm = (MPI_Comm *)malloc(sizeof *comm);
@@ -462,7 +462,7 @@ static void zp_mpi_leave(zp_comm *g, int broken) {
 
 ZP_TRANSPORT(zp_mpi_transport, "MPI", zp_mpi_join, NULL, zp_mpi_open_memory, NULL,
              zp_mpi_nodes_issue, zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_nodes_bytes, NULL,
-             zp_mpi_nodes_abort, zp_mpi_leave, zp_mpi_exchange_messages, zp_mpi_cut,
+             zp_mpi_nodes_abort, zp_mpi_leave, zp_mpi_exchange_messages, zp_mpi_make_part,
              zp_mpi_free_part, NULL, zp_shared_memory_view, zp_mpi_bytes_of_parts, NULL);
 static const zp_transport_row zp_mpi_row = {ZERO_COMM_MPI, &zp_mpi_transport, ""};
 #else

@@ -465,7 +465,7 @@ static zero_result zp_nccl_issue_collective(zp_stream *s, const zp_collective *c
     return zp_nccl_enqueue(s, &list);
 }
 
-static zero_result zp_nccl_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
+static zero_result zp_nccl_make_part(zp_comm *of, const zp_cut *cut, zero_comm *part) {
     const zero_comm none = {ZERO_COMM_NCCL, 0, NULL, 0};
     const int colour = cut->part < 0 ? NCCL_SPLIT_NOCOLOR : cut->part;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -493,8 +493,8 @@ static void zp_nccl_free_part(zero_comm *part, int broken) {
 ZP_TRANSPORT(zp_nccl_transport, "NCCL", zp_nccl_join, zp_nccl_refuse, zp_nccl_alloc_memory,
              zp_nccl_register_memory, zp_nccl_issue, zp_nccl_exchange, zp_nccl_broadcast,
              zp_local_bytes, zp_nccl_watch_look, zp_nccl_watch_abort, zp_nccl_leave,
-             zp_nccl_exchange_messages, zp_nccl_cut, zp_nccl_free_part, zp_nccl_issue_collective,
-             NULL, zp_nccl_bytes_of_parts, zp_nccl_connect);
+             zp_nccl_exchange_messages, zp_nccl_make_part, zp_nccl_free_part,
+             zp_nccl_issue_collective, NULL, zp_nccl_bytes_of_parts, zp_nccl_connect);
 static const zp_transport_row zp_nccl_row = {ZERO_COMM_NCCL, &zp_nccl_transport, ""};
 #else
 static const zp_transport_row zp_nccl_row = {

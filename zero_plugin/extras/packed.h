@@ -295,7 +295,7 @@ static zero_result zp_packed_open(zero_ctx *z) {
     int who = -1;
     ZP_TRY(zp_packed_open_gathered(z));
     if (!w->packed_bytes) return ZERO_OK;
-    if (!z->data->transport->cut)
+    if (!z->data->transport->make_part)
         return z->dead = zp_ctx_fail(z, ZERO_ERR_UNSUPPORTED,
                                      "gradient_bits is %d, but %s has no messages between ranks",
                                      z->cfg.gradient_bits, z->data->transport->name);
