@@ -158,6 +158,60 @@ static void cuda_groups_go(int nccl, int n, int devices, uint64_t seed) {
                n, devices, (int)seed, test_first, found ? found : "");
 }
 
+#ifdef EMULATED_LAUNCH
+/* Each rank fails to join two communicators, whose first splits are under way at the same
+   time: the ranks begin them in different orders. NCCL writes the result of a split when it ends,
+   so each needs memory of its own. */
+typedef struct cuda_refusals {
+    cuda_nccl_id id[2];
+} cuda_refusals;
+static int cuda_nccl_ends(ncclComm_t comm) {
+    ncclResult_t state = ncclInProgress;
+    for (int i = 0; i < 100000 && state == ncclInProgress; i++)
+        if (ncclCommGetAsyncError(comm, &state)) return 0;
+    return state == ncclSuccess;
+}
+static void cuda_refusals_rank(test_rank *r) {
+    cuda_refusals *run = (cuda_refusals *)r->arg;
+    ncclComm_t given[2] = {NULL, NULL};
+    emulation_enter(r->rank, r->nranks);
+    (void)cudaSetDevice(r->rank);
+    for (int i = 0; i < 2 && !r->failed; i++) {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = 0;
+        (void)ncclCommInitRankConfig(&given[i], r->nranks, run->id[i], r->rank, &config);
+        if (!cuda_nccl_ends(given[i])) test_rank_fail(r, "%s", "NCCL does not start");
+    }
+    for (int i = 0; i < 2 && !r->failed; i++) {
+        const int at = r->rank ? 1 - i : i;
+        const zero_comm comm = {ZERO_COMM_NCCL, 0, &given[at], r->nranks + 1};
+        zero_config cfg;
+        zero_ctx *z = NULL;
+        memset(&cfg, 0, sizeof cfg);
+        if (zero_create(&z, &cfg, &comm) != ZERO_ERR_ARGUMENT)
+            test_rank_fail(r, "a wrong node_size: %s", zero_last_error(z));
+        zero_destroy(z);
+    }
+    for (int i = 0; i < 2 && !r->failed; i++)
+        if (!cuda_nccl_ends(given[i])) test_rank_fail(r, "%s", "a split does not end");
+    for (int i = 0; i < 2; i++)
+        if (given[i]) cuda_nccl_leave(given[i]);
+    emulation_leave();
+}
+static void cuda_refusals_go(uint64_t seed) {
+    cuda_refusals run;
+    emulation_reset();
+    emulation_devices(2, 1);
+    emulation_seed(seed);
+    run.id[0] = cuda_nccl_name();
+    run.id[1] = cuda_nccl_name();
+    const int ok = test_ranks(2, 0, cuda_refusals_rank, &run);
+    const char *found = emulation_found();
+    test_check(ok && !found, "two contexts of a rank that cannot join, seed %d: %s%s", (int)seed,
+               test_first, found ? found : "");
+}
+#endif
+
 int main(void) {
     int devices = 1, seeds = 0;
 #ifdef ZERO_WITH_NCCL
@@ -177,5 +231,8 @@ int main(void) {
             if (devices >= n) cuda_groups_go(0, n, n, (uint64_t)seed);
             if (nccl && devices >= n) cuda_groups_go(1, n, n, (uint64_t)seed);
         }
+#ifdef EMULATED_LAUNCH
+    for (int seed = 0; seed <= seeds; seed++) cuda_refusals_go((uint64_t)seed);
+#endif
     return test_summary();
 }

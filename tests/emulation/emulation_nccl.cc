@@ -96,6 +96,7 @@ struct ncclComm {
     std::function<void()> then;
     int running; /* parts on streams */
     std::map<void *, size_t> registered;
+    ncclComm_t *child; /* where a split without a colour, which is under way, writes; or NULL */
 };
 
 namespace {
@@ -686,9 +687,13 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *chil
     *child = NULL;
     ncclComm *c = color == NCCL_SPLIT_NOCOLOR ? NULL : comm_new(blocking);
     *child = c;
+    for (const ncclComm *other : alive)
+        if (other->child == child) find("two splits that are under way write one ncclComm_t");
+    if (!c) comm->child = child;
     return finish(
         comm, comm->blocking, [m, n] { return m->arrived == (int)n; },
         [c, comm, m] {
+            comm->child = NULL;
             if (c) split_join(c, comm, m);
         });
 }

@@ -21,6 +21,7 @@ static float unit_float(test_random *r, int low, int high) {
 
 #include "unit_adamw.h"
 #include "unit_codec.h"
+#include "unit_comm.h"
 #include "unit_memory.h"
 #include "unit_norm.h"
 #include "unit_numbers.h"
@@ -41,7 +42,8 @@ int main(int argc, char **argv) {
                  {"sums", unit_sums_all},       {"order", unit_order_all},
                  {"streams", unit_streams_all}, {"settings", unit_settings_all},
                  {"codec", unit_codec_all},     {"rounding", unit_rounding_all},
-                 {"tensors", unit_tensors_all}, {"memory", unit_memory_all}};
+                 {"tensors", unit_tensors_all}, {"memory", unit_memory_all},
+                 {"comm", unit_comm_all}};
     const size_t n = sizeof parts / sizeof *parts;
     size_t ran = 0;
     (void)alarm(300); /* a wait that never ends is a failure */

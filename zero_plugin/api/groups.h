@@ -39,26 +39,22 @@ static zero_result zp_groups_end_slice(zero_group *g, zp_record *r, size_t sent,
     return zp_group_end(g, g->call, done);
 }
 
-/* Runs a call that communicates, and counts, times and records it. size: of its slice. A single
-   rank does not communicate. */
-#define ZP_GROUP_DO(g, kind, size, counter, bytes, does)                                           \
-    do {                                                                                           \
-        zp_record *zp_r = zp_device_begin_slice(&(g)->stream, kind, -1, size);                     \
-        const double zp_start = zp_seconds();                                                      \
-        const zero_result zp_done = zp_groups_end_slice(g, zp_r, bytes, does);                     \
-        if (zp_device_is_host()) (g)->stats.waited_s += zp_seconds() - zp_start;                   \
-        if (zp_done) return zp_done;                                                               \
-        (g)->stats.counter++;                                                                      \
-        (g)->stats.sent_bytes += bytes;                                                            \
-        return ZERO_OK;                                                                            \
-    } while (0)
-
-/* Runs a collective, which all ranks count alike; only two ranks count a message. */
-#define ZP_GROUP_ALL(g, kind, size, counter, bytes, does)                                          \
-    do {                                                                                           \
-        (g)->number++;                                                                             \
-        ZP_GROUP_DO(g, kind, size, counter, bytes, does);                                          \
-    } while (0)
+/* Records, times and counts a call that communicates: a collective, or n messages. */
+static zero_result zp_groups_run(zero_group *g, zero_event_kind event, size_t size, size_t sent,
+                                 uint64_t *counter, const zp_collective *c) {
+    const int messages = c->call.kind == ZP_GROUP_MESSAGES;
+    zp_record *slice = zp_device_begin_slice(&g->stream, event, -1, size);
+    const double start = zp_seconds();
+    const zero_result r = zp_groups_end_slice(
+        g, slice, sent,
+        messages ? zp_group_exchange_messages(g, &c->call, (const zero_message *)c->from, (int)c->n)
+                 : zp_collectives_run(g, c));
+    if (zp_device_is_host()) g->stats.waited_s += zp_seconds() - start;
+    if (r) return r;
+    *counter += messages ? c->n : 1;
+    g->stats.sent_bytes += sent;
+    return ZERO_OK;
+}
 
 /* Keeps the time of opening until a trace records it. */
 static zero_result zp_groups_note_opening(zero_group *g, double began, zero_result r) {
@@ -171,43 +167,49 @@ zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type
                                   zero_reduction how) {
     ZP_TRY(zp_groups_enter(g, "zero_group_all_reduce"));
     ZP_TRY(zp_groups_check_sum(g, data, data, n, type, how));
+    const zp_call call = {ZP_GROUP_ALL_REDUCE, 2 * (int)type + (int)how, n};
+    const zp_collective c = {&g->group, call, data, data, n, type, how};
     const size_t element = zp_collectives_element_bytes(type),
                  sent = zp_collectives_sum_sent(g, n) * element;
     if (g->group.nranks == 1 || !n) return ZERO_OK;
-    ZP_GROUP_ALL(g, ZERO_EVENT_ALL_REDUCE, n * element, all_reduces, sent,
-                 zp_collectives_all_reduce(g, data, n, type, how));
+    return zp_groups_run(g, ZERO_EVENT_ALL_REDUCE, n * element, sent, &g->stats.all_reduces, &c);
 }
 
 zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine, size_t n,
                                       zero_type type, zero_reduction how) {
     ZP_TRY(zp_groups_enter(g, "zero_group_reduce_scatter"));
     ZP_TRY(zp_groups_check_sum(g, all, mine, n, type, how));
+    const zp_call call = {ZP_GROUP_REDUCE_SCATTER, 2 * (int)type + (int)how, n};
+    const zp_collective c = {&g->group, call, all, mine, n, type, how};
     const size_t bytes = n * zp_collectives_element_bytes(type), ranks = (size_t)g->group.nranks;
     if (!n) return ZERO_OK;
     if (ranks == 1 && all == mine) return ZERO_OK;
     if (ranks == 1) return zp_group_end(g, g->call, zp_device_copy(&g->stream, mine, all, bytes));
-    ZP_GROUP_ALL(g, ZERO_EVENT_REDUCE_SCATTER, ranks * bytes, reduce_scatters, (ranks - 1) * bytes,
-                 zp_collectives_reduce_scatter(g, all, mine, n, type, how));
+    return zp_groups_run(g, ZERO_EVENT_REDUCE_SCATTER, ranks * bytes, (ranks - 1) * bytes,
+                         &g->stats.reduce_scatters, &c);
 }
 
+/* Runs an all-gather or an all-to-all of `bytes` bytes for each rank. */
+static zero_result zp_groups_exchange(zero_group *g, int kind, const void *from, void *to,
+                                      size_t bytes) {
+    const zp_call call = {kind, -1, bytes};
+    const zp_collective c = {&g->group, call, from, to, bytes, ZERO_F32, ZERO_SUM};
+    const size_t ranks = (size_t)g->group.nranks;
+    const int gathers = kind == ZP_GROUP_ALL_GATHER;
+    ZP_GROUP_REFUSE(g, bytes && (!from || !to), "memory is NULL, for %zu bytes", bytes);
+    ZP_TRY(zp_group_fits(g, bytes, 1, g->group.nranks));
+    if (!bytes) return ZERO_OK;
+    return zp_groups_run(g, gathers ? ZERO_EVENT_ALL_GATHER : ZERO_EVENT_ALL_TO_ALL, ranks * bytes,
+                         (ranks - 1) * bytes,
+                         gathers ? &g->stats.all_gathers : &g->stats.all_to_alls, &c);
+}
 zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, size_t bytes) {
     ZP_TRY(zp_groups_enter(g, "zero_group_all_gather"));
-    ZP_GROUP_REFUSE(g, bytes && (!mine || !all), "memory is NULL, for %zu bytes", bytes);
-    ZP_TRY(zp_group_fits(g, bytes, 1, g->group.nranks));
-    if (!bytes) return ZERO_OK;
-    const size_t ranks = (size_t)g->group.nranks;
-    ZP_GROUP_ALL(g, ZERO_EVENT_ALL_GATHER, ranks * bytes, all_gathers, (ranks - 1) * bytes,
-                 zp_collectives_all_gather(g, mine, all, bytes));
+    return zp_groups_exchange(g, ZP_GROUP_ALL_GATHER, mine, all, bytes);
 }
-
 zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes) {
     ZP_TRY(zp_groups_enter(g, "zero_group_all_to_all"));
-    ZP_GROUP_REFUSE(g, bytes && (!out || !in), "memory is NULL, for %zu bytes", bytes);
-    ZP_TRY(zp_group_fits(g, bytes, 1, g->group.nranks));
-    if (!bytes) return ZERO_OK;
-    const size_t ranks = (size_t)g->group.nranks;
-    ZP_GROUP_ALL(g, ZERO_EVENT_ALL_TO_ALL, ranks * bytes, all_to_alls, (ranks - 1) * bytes,
-                 zp_collectives_all_to_all(g, out, in, bytes));
+    return zp_groups_exchange(g, ZP_GROUP_ALL_TO_ALL, out, in, bytes);
 }
 
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root) {
@@ -216,10 +218,11 @@ zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int ro
     ZP_TRY(zp_group_fits(g, bytes, 1, 1));
     ZP_GROUP_REFUSE(g, root < 0 || root >= g->group.nranks, "root is %d, expected 0..%d", root,
                     g->group.nranks - 1);
+    const zp_call call = {ZP_GROUP_BROADCAST, root, bytes};
+    const zp_collective c = {&g->group, call, data, data, bytes, ZERO_F32, ZERO_SUM};
     const size_t peers = g->group.rank == root ? (size_t)(g->group.nranks - 1) : 0;
     if (g->group.nranks == 1 || !bytes) return ZERO_OK;
-    ZP_GROUP_ALL(g, ZERO_EVENT_BROADCAST, bytes, broadcasts, peers * bytes,
-                 zp_collectives_broadcast(g, data, bytes, root));
+    return zp_groups_run(g, ZERO_EVENT_BROADCAST, bytes, peers * bytes, &g->stats.broadcasts, &c);
 }
 
 zero_result zero_group_barrier(zero_group *g) {
@@ -251,11 +254,10 @@ zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int
         sent += m->sends ? m->bytes : 0;
         received += m->sends ? 0 : m->bytes;
     }
-    g->stats.messages += (uint64_t)messages;
+    const zp_collective c = {&g->group, call, some, NULL, (size_t)messages, ZERO_F32, ZERO_SUM};
     if (!messages) return ZERO_OK;
-    g->stats.messages--;
-    ZP_GROUP_DO(g, ZERO_EVENT_MESSAGES, zp_max(sent, received), messages, sent,
-                zp_group_exchange_messages(g, &call, some, messages));
+    return zp_groups_run(g, ZERO_EVENT_MESSAGES, zp_max(sent, received), sent, &g->stats.messages,
+                         &c);
 }
 
 zero_result zero_group_send(zero_group *g, const void *data, size_t bytes, int peer) {

@@ -5,7 +5,7 @@
    all ranks are done. No rank is ahead by more than one collective, so one line is enough. All
    ranks sleep on one word, and the last one wakes them: N ranks need at most N sleeps.
 
-     channel GRADIENTS   | rank 0: ready done call source target | rank 1: ... | came, met |
+     channel GRADIENTS   | rank 0: ready done call source target | rank 1: ... | ranks, complete |
      channel PARAMETERS  | ...
      channel CONTROL     | ...                       mail: 512 bytes per rank */
 #pragma once
@@ -20,11 +20,11 @@ typedef struct zp_line {
 } zp_line;
 static_assert(sizeof(zp_line) == 64, "a line of the board is a cache line");
 
-typedef struct zp_round { /* counts a channel's ready ranks, or its done ranks */
-    uint32_t came;        /* ranks so far, over all collectives */
-    uint32_t met;         /* number of the last collective that all ranks have reached */
+typedef struct zp_arrivals { /* counts a channel's ready ranks, or its done ranks */
+    uint32_t ranks;          /* ranks so far, over all collectives */
+    uint32_t complete;       /* number of the last collective that all ranks have reached */
     unsigned char pad[56];
-} zp_round;
+} zp_arrivals;
 
 /* If ranks are threads, their board owns their memory, and their group owns the board. So a failed
    rank cannot free memory that a peer still reads. A rank that fails in an exchange does not know
@@ -36,7 +36,7 @@ typedef struct zp_shared_memory_owner {
 
 typedef struct zp_board {
     zp_line lines[ZP_CHANNELS][ZP_LOCAL_MAX]; /* first: a board begins on a cache line */
-    zp_round rounds[ZP_CHANNELS][2];
+    zp_arrivals arrivals[ZP_CHANNELS][2];
     uint32_t aborted;
     int32_t abort_claimed, abort_rank, abort_result;
     uint32_t left[ZP_LOCAL_MAX]; /* by place: 1 if the rank has destroyed its context */
@@ -129,15 +129,15 @@ static const char *zp_board_print_rank(const zp_comm *g, int rank, char text[ZP_
 }
 
 /* Compares the calls of two ranks. A difference is an error of both. */
-static zero_result zp_board_compare_calls(zp_comm *g, int rank, const zp_call *his,
+static zero_result zp_board_compare_calls(zp_comm *g, int rank, const zp_call *theirs,
                                           const zp_call *mine) {
     char a[96], b[96], name[2][ZP_RANK_TEXT];
-    if (his->kind == mine->kind && his->unit == mine->unit && his->shard == mine->shard)
+    if (theirs->kind == mine->kind && theirs->unit == mine->unit && theirs->shard == mine->shard)
         return ZERO_OK;
     return zp_comm_fail(
         g, ZERO_ERR_MISMATCH,
         "%s is at %s, %s at %s: all ranks must call the same %s in the same order",
-        zp_board_print_rank(g, rank, name[0]), zp_comm_print_call(his, a, sizeof a),
+        zp_board_print_rank(g, rank, name[0]), zp_comm_print_call(theirs, a, sizeof a),
         zp_board_print_rank(g, g->rank, name[1]), zp_comm_print_call(mine, b, sizeof b),
         g->swaps && mine->kind != ZP_REDUCE_SCATTER ? "functions with the same sizes"
                                                     : "hooks and functions");
@@ -145,14 +145,14 @@ static zero_result zp_board_compare_calls(zp_comm *g, int rank, const zp_call *h
 
 /* Compares the envelope of a message from that rank with the expected one. */
 ZP_UNUSED static zero_result zp_board_compare_envelopes(zp_comm *g, int rank,
-                                                        const zp_envelope *his,
+                                                        const zp_envelope *theirs,
                                                         const zp_envelope *mine) {
     char name[2][ZP_RANK_TEXT];
-    ZP_TRY(zp_board_compare_calls(g, rank, &his->call, &mine->call));
-    if (his->bytes == mine->bytes) return ZERO_OK;
+    ZP_TRY(zp_board_compare_calls(g, rank, &theirs->call, &mine->call));
+    if (theirs->bytes == mine->bytes) return ZERO_OK;
     return zp_comm_fail(g, ZERO_ERR_MISMATCH, "%s: %s sends %llu bytes, %s expects %llu",
                         zp_comm_kind_name(mine->call.kind), zp_board_print_rank(g, rank, name[0]),
-                        (unsigned long long)his->bytes, zp_board_print_rank(g, g->rank, name[1]),
+                        (unsigned long long)theirs->bytes, zp_board_print_rank(g, g->rank, name[1]),
                         (unsigned long long)mine->bytes);
 }
 
@@ -201,7 +201,7 @@ static void zp_board_abort_local(zp_comm *g, const char *why) {
 }
 
 /* Reports that `rank` did not come within the time limit; -1: an unknown rank. */
-static zero_result zp_board_report_late(zp_comm *g, int kind, int rank) {
+static zero_result zp_board_report_timeout(zp_comm *g, int kind, int rank) {
     char name[ZP_RANK_TEXT] = "not all ranks", text[ZP_TEXT_BYTES];
     if (rank >= 0) (void)zp_board_print_rank(g, rank, name);
     (void)snprintf(text, sizeof text, "%s %s to %s within %g s", name,
@@ -254,22 +254,22 @@ static zero_result zp_board_find_missing(const zp_op *op, int end, int *missing)
 }
 
 /* Waits until all ranks have reached this rank's collective. */
-static zero_result zp_board_wait_for_all(const zp_op *op, int end, uint32_t *met) {
+static zero_result zp_board_wait_for_all(const zp_op *op, int end, uint32_t *complete) {
     zp_comm *g = op->group;
     const zp_local_ranks *s = zp_board_ranks_of(g);
     double deadline = 0;
     for (int spin = 0;; spin++) {
-        const uint32_t seen = __atomic_load_n(met, __ATOMIC_ACQUIRE);
+        const uint32_t seen = __atomic_load_n(complete, __ATOMIC_ACQUIRE);
         int missing = -1;
         if ((int32_t)(seen - s->seq[op->channel]) >= 0) return ZERO_OK;
         if (spin < 64) continue;
         if (!zp_board_with_failure(g))
-            zp_board_sleep_on(met, seen); /* after an abort, do not sleep */
+            zp_board_sleep_on(complete, seen); /* after an abort, do not sleep */
         ZP_TRY(zp_board_find_missing(op, end, &missing));
         if (missing < 0) return ZERO_OK;
         const double now = zp_seconds();
         if (deadline == 0) deadline = now + g->timeout_s;
-        if (now > deadline) return zp_board_report_late(g, op->kind, s->rank_of[missing]);
+        if (now > deadline) return zp_board_report_timeout(g, op->kind, s->rank_of[missing]);
     }
 }
 
@@ -280,7 +280,7 @@ static zero_result zp_board_meet(const zp_op *op, int end) {
     if (s->n == 1) return ZERO_OK;
     zp_board *b = zp_board_of(s);
     zp_line *lines = b->lines[op->channel], *mine = &lines[s->me];
-    zp_round *round = &b->rounds[op->channel][end];
+    zp_arrivals *arrivals = &b->arrivals[op->channel][end];
     if (!end) {
         s->seq[op->channel]++;
         mine->call = zp_comm_op_call(op);
@@ -289,11 +289,11 @@ static zero_result zp_board_meet(const zp_op *op, int end) {
     }
     const uint32_t seq = s->seq[op->channel];
     __atomic_store_n(&mine->reached[end], seq, __ATOMIC_RELEASE);
-    const uint32_t came = __atomic_add_fetch(&round->came, 1, __ATOMIC_ACQ_REL);
+    const uint32_t came = __atomic_add_fetch(&arrivals->ranks, 1, __ATOMIC_ACQ_REL);
     if (came == seq * (uint32_t)s->n)
-        zp_board_raise(&round->met, seq);
+        zp_board_raise(&arrivals->complete, seq);
     else
-        ZP_TRY(zp_board_wait_for_all(op, end, &round->met));
+        ZP_TRY(zp_board_wait_for_all(op, end, &arrivals->complete));
     for (int p = 0; p < s->n && !end; p++)
         ZP_TRY(zp_board_compare_calls(op->group, s->rank_of[p], &lines[p].call, &mine->call));
     return ZERO_OK;

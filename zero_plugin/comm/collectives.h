@@ -78,29 +78,29 @@ static size_t zp_collectives_sum_sent(const zero_group *g, size_t n) {
 
 /* Sends every rank its part of `out`, collects those for this rank, whose own is `own`, and reduces
    them to `to`. */
-static zero_result zp_collectives_reduce_parts(zero_group *g, const zp_whole *w,
+static zero_result zp_collectives_reduce_parts(zero_group *g, const zp_collective *c,
                                                const zp_parts *out, const zero_message *own,
                                                char *to) {
-    const size_t n = own->bytes / zp_collectives_element_bytes(w->type);
+    const size_t n = own->bytes / zp_collectives_element_bytes(c->type);
     const zp_parts in = {g->scratch, g->piece, own->bytes, SIZE_MAX};
     const zp_collectives_merge_args merge = {g->scratch,      to,      g->piece, n,
-                                             g->group.nranks, w->type, w->how};
+                                             g->group.nranks, c->type, c->how};
     ZP_TRY(zp_device_copy(&g->stream, g->scratch + (size_t)g->group.rank * g->piece, own->data,
                           own->bytes));
-    ZP_TRY(zp_group_exchange_parts(g, &w->call, out, &in));
+    ZP_TRY(zp_group_exchange_parts(g, &c->call, out, &in));
     return zp_collectives_merge(&g->stream, &merge, (n + ZP_MERGED - 1) / ZP_MERGED);
 }
 
-/* Reduces this rank's slice to `to`, piece by piece. Rank r's slice of w->from is elements
+/* Reduces this rank's slice to `to`, piece by piece. Rank r's slice of c->from is elements
    [r * each, (r + 1) * each), at most n. */
-static zero_result zp_collectives_reduce_slice(zero_group *g, const zp_whole *w, size_t each,
+static zero_result zp_collectives_reduce_slice(zero_group *g, const zp_collective *c, size_t each,
                                                size_t n, char *to) {
-    const size_t element = zp_collectives_element_bytes(w->type), most = g->piece / element;
+    const size_t element = zp_collectives_element_bytes(c->type), most = g->piece / element;
     for (size_t from = 0; from < zp_min(each, n); from += most) {
-        const zp_parts out = {(const char *)w->from + from * element, each * element,
+        const zp_parts out = {(const char *)c->from + from * element, each * element,
                               zp_min(most, each - from) * element, (n - from) * element};
         const zero_message own = zp_comm_part_message(&out, g->group.rank, 0);
-        ZP_TRY(zp_collectives_reduce_parts(g, w, &out, &own, to + from * element));
+        ZP_TRY(zp_collectives_reduce_parts(g, c, &out, &own, to + from * element));
     }
     return ZERO_OK;
 }
@@ -113,55 +113,29 @@ static zero_result zp_collectives_gather_parts(zero_group *g, const zp_call *cal
     return zp_group_exchange_parts(g, call, &out, all);
 }
 
-static zero_result zp_collectives_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
-                                             zero_reduction how) {
-    const zp_call call = {ZP_GROUP_ALL_REDUCE, 2 * (int)type + (int)how, n};
-    const zp_whole w = {&g->group, call, data, data, n, type, how};
-    const size_t element = zp_collectives_element_bytes(type), bytes = n * element;
-    const size_t each = zp_collectives_slice_at(g, n, 1);
-    const zp_parts slices = {data, each * element, each * element, bytes},
-                   whole = {data, 0, bytes, bytes};
-    const zero_message own = {g->group.rank, 0, data, bytes};
-    char *mine = (char *)data + (size_t)g->group.rank * each * element;
-    if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &w);
-    if (bytes <= ZP_GROUP_SMALL)
-        return zp_collectives_reduce_parts(g, &w, &whole, &own, (char *)data);
-    ZP_TRY(zp_collectives_reduce_slice(g, &w, each, n, mine));
-    return zp_collectives_gather_parts(g, &call, &slices);
-}
-
-static zero_result zp_collectives_reduce_scatter(zero_group *g, const void *all, void *mine,
-                                                 size_t n, zero_type type, zero_reduction how) {
-    const zp_call call = {ZP_GROUP_REDUCE_SCATTER, 2 * (int)type + (int)how, n};
-    const zp_whole w = {&g->group, call, all, mine, n, type, how};
-    if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &w);
-    return zp_collectives_reduce_slice(g, &w, n, n * (size_t)g->group.nranks, (char *)mine);
+static zero_result zp_collectives_all_reduce(zero_group *g, const zp_collective *c) {
+    const size_t element = zp_collectives_element_bytes(c->type), bytes = c->n * element;
+    const size_t each = zp_collectives_slice_at(g, c->n, 1);
+    const zp_parts slices = {c->to, each * element, each * element, bytes},
+                   all = {c->to, 0, bytes, bytes};
+    const zero_message own = {g->group.rank, 0, c->to, bytes};
+    char *to = (char *)c->to;
+    if (bytes <= ZP_GROUP_SMALL) return zp_collectives_reduce_parts(g, c, &all, &own, to);
+    to += (size_t)g->group.rank * each * element;
+    ZP_TRY(zp_collectives_reduce_slice(g, c, each, c->n, to));
+    return zp_collectives_gather_parts(g, &c->call, &slices);
 }
 
 /* ---- other collectives ---- */
 
-static zero_result zp_collectives_all_gather(zero_group *g, const void *mine, void *all,
-                                             size_t bytes) {
-    const zp_call call = {ZP_GROUP_ALL_GATHER, -1, bytes};
-    const zp_whole w = {&g->group, call, mine, all, bytes, ZERO_F32, ZERO_SUM};
-    const zp_parts parts = {all, bytes, bytes, SIZE_MAX};
-    char *own = (char *)all + (size_t)g->group.rank * bytes;
-    if (own != mine) ZP_TRY(zp_device_copy(&g->stream, own, mine, bytes));
-    if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &w);
-    return zp_collectives_gather_parts(g, &call, &parts);
-}
-
-static zero_result zp_collectives_broadcast(zero_group *g, void *data, size_t bytes, int root) {
-    const zp_call call = {ZP_GROUP_BROADCAST, root, bytes};
-    const zp_whole w = {&g->group, call, data, data, bytes, ZERO_F32, ZERO_SUM};
-    const int sends = g->group.rank == root;
+static zero_result zp_collectives_broadcast(zero_group *g, const zp_collective *c) {
+    const int root = c->call.unit, sends = g->group.rank == root;
     int n = 0;
-    if (g->group.transport->whole) return g->group.transport->whole(&g->stream, &w);
-    for (int r = 0; r < g->group.nranks && bytes; r++) {
-        const zero_message m = {r, sends, data, bytes};
+    for (int r = 0; r < g->group.nranks && c->n; r++) {
+        const zero_message m = {r, sends, c->to, c->n};
         if (sends ? r != root : r == root) g->list[n++] = m;
     }
-    return zp_group_exchange_messages(g, &call, g->list, n);
+    return zp_group_exchange_messages(g, &c->call, g->list, n);
 }
 
 /* Waits until all ranks are in this call. Each rank sends a byte to the others, so ranks in another
@@ -174,14 +148,27 @@ static zero_result zp_collectives_barrier(zero_group *g, int kind) {
     return zp_collectives_gather_parts(g, &call, &bytes);
 }
 
-/* Part r of `out` goes to rank r. */
-static zero_result zp_collectives_all_to_all(zero_group *g, const void *out, void *in,
-                                             size_t bytes) {
-    const zp_call call = {ZP_GROUP_ALL_TO_ALL, -1, bytes};
-    const zp_parts from = {out, bytes, bytes, SIZE_MAX}, to = {in, bytes, bytes, SIZE_MAX};
-    const size_t own = (size_t)g->group.rank * bytes;
-    ZP_TRY(zp_device_copy(&g->stream, (char *)in + own, (const char *)out + own, bytes));
-    return zp_group_exchange_parts(g, &call, &from, &to);
+/* Runs a collective: with the library's function, if the transport has one, or with messages. */
+static zero_result zp_collectives_run(zero_group *g, const zp_collective *c) {
+    const zp_transport *t = g->group.transport;
+    const zp_parts from = {c->from, c->n, c->n, SIZE_MAX}, to = {c->to, c->n, c->n, SIZE_MAX};
+    const size_t own = (size_t)g->group.rank * c->n; /* of a gather or an all-to-all: bytes */
+    const int kind = c->call.kind;
+    g->number++; /* all ranks count a collective; only two ranks count a message */
+    if (kind == ZP_GROUP_ALL_GATHER && (char *)c->to + own != c->from)
+        ZP_TRY(zp_device_copy(&g->stream, (char *)c->to + own, c->from, c->n));
+    if (t->whole && kind != ZP_GROUP_ALL_TO_ALL) return t->whole(&g->stream, c);
+    switch (kind) {
+    case ZP_GROUP_ALL_REDUCE: return zp_collectives_all_reduce(g, c);
+    case ZP_GROUP_REDUCE_SCATTER:
+        return zp_collectives_reduce_slice(g, c, c->n, c->n * (size_t)g->group.nranks,
+                                           (char *)c->to);
+    case ZP_GROUP_ALL_GATHER: return zp_collectives_gather_parts(g, &c->call, &to);
+    case ZP_GROUP_BROADCAST: return zp_collectives_broadcast(g, c);
+    default: /* an all-to-all: part r of `from` goes to rank r */
+        ZP_TRY(zp_device_copy(&g->stream, (char *)c->to + own, (const char *)c->from + own, c->n));
+        return zp_group_exchange_parts(g, &c->call, &from, &to);
+    }
 }
 
 /* ---- opening, splitting and closing ---- */
@@ -224,7 +211,7 @@ static zero_result zp_collectives_make(zero_group **out, const char *call, const
     g->users = 1;
     if (of) (void)__atomic_add_fetch(&of->users, 1, __ATOMIC_ACQ_REL);
     g->host_stream = stream;
-    if (!row || !row->cut)
+    if (!row || !row->make_part)
         return zp_group_fail(g, ZERO_ERR_UNSUPPORTED, call, why ? why : "no such kind");
     zero_result r = zp_device_open(&g->device);
     if (r && row->refuse) row->refuse(comm, g->device.text);
@@ -275,10 +262,10 @@ static zero_result zp_collectives_split(zero_group *of, const char *call, int co
     if (!cut.parts) return ZERO_OK;
     zero_comm part;
     const zp_transport *row = of->group.transport;
-    ZP_TRY(zp_group_end(of, call, row->cut(&of->group, &cut, &part)));
+    ZP_TRY(zp_group_end(of, call, row->make_part(&of->group, &cut, &part)));
     if (cut.part < 0) return ZERO_OK;
     const zero_result r = zp_collectives_make(out, call, &part, stream, of->group.timeout_s, of);
-    if (!*out && row->uncut) row->uncut(&part, 1); /* no zero_group_close will */
+    if (!*out && row->free_part) row->free_part(&part, 1); /* no zero_group_close will */
     return r;
 }
 
@@ -301,7 +288,7 @@ static void zp_collectives_free(zero_group *g) {
     if (g->stream.device) (void)zp_device_sync_stream(&g->stream);
     zp_comm_close_watch(&g->watch);
     zp_comm_close(p, broken);
-    if (g->of && row && row->uncut) row->uncut(&g->comm, broken);
+    if (g->of && row && row->free_part) row->free_part(&g->comm, broken);
     while (g->splits) {
         zp_split *next = g->splits->next;
         free(g->splits);

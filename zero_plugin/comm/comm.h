@@ -112,8 +112,9 @@ typedef struct zp_parts {
     size_t stride, each, bytes;
 } zp_parts;
 
-/* A collective that the transport's library runs as one operation. */
-typedef struct zp_whole {
+/* A collective of a zero_group, which the transport's library may run as one operation; `from` may
+   also be a list of n messages. */
+typedef struct zp_collective {
     zp_comm *group;
     zp_call call;
     const void *from;
@@ -121,7 +122,7 @@ typedef struct zp_whole {
     size_t n; /* elements; bytes if nothing is summed */
     zero_type type;
     zero_reduction how;
-} zp_whole;
+} zp_collective;
 
 /* A rank's place after a group is split: `rank` of `nranks` in part `part` of `parts`; part -1:
    this rank is in no part. The transport may use `memory` while the group that is split lives. */
@@ -139,7 +140,7 @@ typedef struct zp_sum_order {
 
 typedef struct zp_transport {
     const char *name;
-    /* Joins the group. Sets rank, nranks, own, mail (malloc) and crowd .. note. COLLECTIVE. */
+    /* Joins the group. Sets rank, nranks, own, mail (malloc) and cpu_ranks .. note. COLLECTIVE. */
     zero_result (*join)(zp_comm *g, const zero_comm *given);
     /* Reports to waiting peers that this rank cannot begin to join. NCCL cannot pass on the reason.
        NULL: the transport cannot reach the peers. */
@@ -168,12 +169,13 @@ typedef struct zp_transport {
     /* A zero_group needs the next three. swap exchanges messages; between two ranks they keep the
        list's order. Then the stream's next work may read received and overwrite sent buffers. */
     zero_result (*swap)(zp_stream *s, const zp_swap *x);
-    /* cut makes a communicator for some of the ranks, for further groups and contexts; it is
-       COLLECTIVE over the group that is split. uncut frees it; it is COLLECTIVE over the part. */
-    zero_result (*cut)(zp_comm *of, const zp_cut *cut, zero_comm *part);
-    void (*uncut)(zero_comm *part, int broken);
+    /* make_part makes a communicator for some of the ranks, for further groups and contexts; it is
+       COLLECTIVE over the group that is split. free_part frees it; it is COLLECTIVE over the part.
+     */
+    zero_result (*make_part)(zp_comm *of, const zp_cut *cut, zero_comm *part);
+    void (*free_part)(zero_comm *part, int broken);
     /* Runs a collective with the library's own function. NULL: the plugin makes it of messages. */
-    zero_result (*whole)(zp_stream *s, const zp_whole *w);
+    zero_result (*whole)(zp_stream *s, const zp_collective *w);
     /* Sets view->peer, by the places of `part`, to this rank's addresses of the pieces of `m`. `m`
        is memory of `of`; rank i of `part` is rank first + i * step of `of`. NULL: this transport
        does not see the memory of peers. */
@@ -224,10 +226,10 @@ struct zp_comm {
     int swaps;           /* a zero_group: it has messages and exchanges, but no op of zp_op */
     char label[8];       /* of a zero_group: the word for its ranks in messages; "": rank */
     void *own;           /* the transport's state; zp_local_ranks comes first if it calls board.h */
-    int crowd;           /* ranks that share the processors of this rank */
-    int shares;          /* memory of kind ONE is as fast to read as this rank's own */
+    int cpu_ranks;       /* ranks that share the processors of this rank */
+    int shared_is_fast;  /* memory of kind ONE is as fast to read as this rank's own */
     int node_size;       /* ranks of a node, whose gradients are summed first */
-    int scattered;       /* the ranks of a node are not consecutive */
+    int interleaved;     /* the ranks of a node are not consecutive */
     zp_sum_order order;  /* of reductions: by rank */
     int sums;            /* the library cannot scale: a reduce-scatter's result is the sum */
     float divisor;       /* a reduce-scatter's result is the mean times this: 1, or, if `sums`,
@@ -441,7 +443,7 @@ static void zp_comm_prepare(zp_comm *g, zp_device *device, zp_failure *failure, 
 static zero_result zp_comm_open(zp_comm *g, const zp_transport *row, const zero_comm *given) {
     g->transport = row;
     g->rank = 0;
-    g->nranks = g->node_size = g->crowd = 1;
+    g->nranks = g->node_size = g->cpu_ranks = 1;
     g->divisor = 1;
     for (int i = 0; i < ZP_LOCAL_MAX; i++)
         g->order.inside[i] = g->order.across[i] = (unsigned char)i;

@@ -138,26 +138,26 @@ static zero_result zp_local_make_ranks(zp_comm *g, size_t own_bytes) {
 
 static zero_result zp_local_join_self(zp_comm *g) {
     ZP_TRY(zp_local_make_ranks(g, sizeof(zp_local_ranks)));
-    zp_board_ranks_of(g)->n = g->shares = 1;
+    zp_board_ranks_of(g)->n = g->shared_is_fast = 1;
     return ZERO_OK;
 }
 
 /* Lets each rank access the memory of every other rank's device. */
 static zero_result zp_local_reach_devices(zp_comm *g) {
     const zp_local_ranks *s = zp_board_ranks_of(g);
-    const int32_t mine = zp_device_number(g->device), *his = (int32_t *)(void *)g->mail;
-    g->shares = 1;
+    const int32_t mine = zp_device_number(g->device), *theirs = (int32_t *)(void *)g->mail;
+    g->shared_is_fast = 1;
     ZP_TRY(zp_comm_exchange(g, &mine, sizeof mine));
     for (int r = 0; r < g->nranks; r++) {
-        if (his[r] == mine) continue;
-        g->shares = 0; /* reading parameters in place would use the bus each time */
-        const zero_result reached = zp_device_reach(g->device, his[r]);
+        if (theirs[r] == mine) continue;
+        g->shared_is_fast = 0; /* reading parameters in place would use the bus each time */
+        const zero_result reached = zp_device_reach(g->device, theirs[r]);
         if (reached == ZERO_ERR_ARGUMENT)
             return zp_comm_fail(
                 g, reached,
                 "device %d of rank %d cannot reach the memory of device %d of rank %d: "
                 "use NCCL",
-                (int)mine, g->rank, (int)his[r], r);
+                (int)mine, g->rank, (int)theirs[r], r);
         ZP_TRY(reached);
     }
     for (int i = 0; i < 2 * ZP_CONTROL && g->nranks > 1 && !zp_device_is_host(); i++)
@@ -202,7 +202,7 @@ static zero_result zp_local_join_ranks(zp_comm *g, const zero_comm *given) {
     g->rank = given->rank;
     int there = g->rank;
     zero_local *first = zp_board_first_local(local, &there);
-    g->crowd = first->parted ? 1 : first->nranks;
+    g->cpu_ranks = first->parted ? 1 : first->nranks;
     zp_local_show_calls(g, first, there);
     ZP_TRY(zp_local_make_ranks(g, sizeof(zp_local_ranks)));
     zp_local_ranks *s = zp_board_ranks_of(g);
@@ -228,7 +228,7 @@ static zero_result zp_local_join(zp_comm *g, const zero_comm *given) {
 }
 
 /* Makes a zero_local for each part, in memory that all ranks see. */
-static zero_result zp_local_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
+static zero_result zp_local_make_part(zp_comm *of, const zp_cut *cut, zero_comm *part) {
     const zp_local_ranks *s = zp_board_ranks_of(of);
     const size_t each = zp_round_up(sizeof(zero_local), 4096);
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
@@ -271,7 +271,7 @@ static size_t zp_local_bytes_of_parts(const zp_comm *of, int parts, int n, int s
 }
 
 /* Threads: the last rank frees the boards of the part's contexts and groups. */
-static void zp_local_uncut(zero_comm *part, int broken) {
+static void zp_local_free_part(zero_comm *part, int broken) {
     zero_local *l = (zero_local *)part->handle;
     if (part->kind != ZERO_COMM_LOCAL || !l || l->shared) return;
     if (__atomic_add_fetch(&l->ranks_left, 1, __ATOMIC_ACQ_REL) < (uint32_t)l->nranks) return;
@@ -280,6 +280,6 @@ static void zp_local_uncut(zero_comm *part, int broken) {
 
 ZP_TRANSPORT(zp_local_transport, "LOCAL", zp_local_join, zp_local_refuse, zp_shared_memory_open,
              NULL, zp_local_issue, zp_board_exchange, zp_board_broadcast, zp_local_bytes, NULL,
-             zp_board_abort_local, zp_local_leave, zp_local_swap, zp_local_cut, zp_local_uncut,
-             NULL, zp_shared_memory_view, zp_local_bytes_of_parts, NULL);
+             zp_board_abort_local, zp_local_leave, zp_local_swap, zp_local_make_part,
+             zp_local_free_part, NULL, zp_shared_memory_view, zp_local_bytes_of_parts, NULL);
 static const zp_transport_row zp_local_row = {ZERO_COMM_LOCAL, &zp_local_transport, ""};

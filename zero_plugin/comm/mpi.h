@@ -237,7 +237,7 @@ static zero_result zp_mpi_exchange_messages(zp_stream *s, const zp_swap *x) {
         }
         r = zp_mpi_nodes_check_abort(g);
         if (!r && now - since > g->timeout_s)
-            r = zp_board_report_late(g, x->call.kind, x->list[left].peer);
+            r = zp_board_report_timeout(g, x->call.kind, x->list[left].peer);
         if (spin > 256 || !zp_mpi_nodes_spins(pace)) /* spin first: a layer may be short */
             zp_nap_for(zp_mpi_nodes_nap_seconds(pace, 0));
     }
@@ -249,7 +249,7 @@ static zero_result zp_mpi_exchange_messages(zp_stream *s, const zp_swap *x) {
 }
 
 /* Splits the communicator. The part owns the new one until its last group or context is closed. */
-static zero_result zp_mpi_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
+static zero_result zp_mpi_make_part(zp_comm *of, const zp_cut *cut, zero_comm *part) {
     const zero_comm none = {ZERO_COMM_MPI, 0, NULL, 0};
     const int colour = cut->part < 0 ? MPI_UNDEFINED : cut->part;
     MPI_Comm *comm = (MPI_Comm *)malloc(sizeof *comm);
@@ -273,7 +273,7 @@ static size_t zp_mpi_bytes_of_parts(const zp_comm *of, int parts, int n, int swa
            + (swaps ? board + zp_mpi_most_messages((size_t)n) * sizeof(zp_mpi_moving)
                     : board / zp_board_ranks_of(of)->n);
 }
-static void zp_mpi_uncut(zero_comm *part, int broken) {
+static void zp_mpi_free_part(zero_comm *part, int broken) {
     int ended = 0;
     if (!part->handle || MPI_Finalized(&ended) || ended || broken)
         return; /* the process keeps it */
@@ -355,7 +355,7 @@ static zero_result zp_mpi_find_nodes(zp_comm *g, int node_size) {
         if (all[r].first == r) number[r] = m->nnodes++;
         const int at = number[all[r].first] * mine.ranks + all[r].place;
         m->node_rank[at] = r;
-        g->scattered |= r != at;
+        g->interleaved |= r != at;
     }
     m->node = number[mine.first];
     for (int p = 0; p < m->ranks.n; p++)
@@ -415,7 +415,7 @@ static zero_result zp_mpi_join(zp_comm *g, const zero_comm *given) {
     ZP_TRY(zp_mpi_find_nodes(g, g->swaps ? 1 : given->node_size));
     const size_t crossings = g->swaps ? 0 : zp_mpi_nodes_in_flight(m->nnodes);
     const size_t wires = 2 * (size_t)(m->nnodes - 1) * crossings;
-    g->shares = m->nnodes == 1;
+    g->shared_is_fast = m->nnodes == 1;
     g->wire_bytes = wires * ZP_CROSS_NUMEL * sizeof *m->wire;
     m->wire = (float *)malloc(zp_max(g->wire_bytes, 1));
     ZP_TRY(zp_mpi_check_all(g, m->comm[ZP_CONTROL], m->wire != NULL, "the buffers between nodes"));
@@ -436,10 +436,10 @@ static int zp_mpi_leaks(zp_comm *g, int broken) {
     /* on a channel whose stream is closed: it ends only if no rank has failed */
     m->abandoned = MPI_Ibarrier(m->comm[ZP_PARAMETERS], &request) != MPI_SUCCESS;
     while (!m->abandoned && !done) {
-        const int late = zp_seconds() > deadline;
+        const int timed_out = zp_seconds() > deadline;
         m->abandoned = MPI_Test(&request, &done, MPI_STATUS_IGNORE)
-                       || (!done && (late || zp_mpi_nodes_check_abort(g)));
-        if (!done && late) zp_mpi_nodes_abort(g, "it destroyed its context");
+                       || (!done && (timed_out || zp_mpi_nodes_check_abort(g)));
+        if (!done && timed_out) zp_mpi_nodes_abort(g, "it destroyed its context");
         if (!done) zp_nap();
     }
     return m->abandoned;
@@ -462,8 +462,8 @@ static void zp_mpi_leave(zp_comm *g, int broken) {
 
 ZP_TRANSPORT(zp_mpi_transport, "MPI", zp_mpi_join, NULL, zp_mpi_open_memory, NULL,
              zp_mpi_nodes_issue, zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_nodes_bytes, NULL,
-             zp_mpi_nodes_abort, zp_mpi_leave, zp_mpi_exchange_messages, zp_mpi_cut, zp_mpi_uncut,
-             NULL, zp_shared_memory_view, zp_mpi_bytes_of_parts, NULL);
+             zp_mpi_nodes_abort, zp_mpi_leave, zp_mpi_exchange_messages, zp_mpi_make_part,
+             zp_mpi_free_part, NULL, zp_shared_memory_view, zp_mpi_bytes_of_parts, NULL);
 static const zp_transport_row zp_mpi_row = {ZERO_COMM_MPI, &zp_mpi_transport, ""};
 #else
 static const zp_transport_row zp_mpi_row = {ZERO_COMM_MPI, NULL, ZP_NO_MPI};

@@ -135,11 +135,11 @@ static zero_result zp_mpi_nodes_report(const zp_op *op, int code, const MPI_Stat
     const int failed = code == MPI_ERR_IN_STATUS;
     for (int i = 0; i + 1 < n && (failed || code == MPI_SUCCESS); i += 2) {
         const int tag = statuses[i].MPI_TAG, unit = tag / 2 < ZP_TAGS - 1 ? tag / 2 : -1;
-        const zp_call his = {tag & 1 ? ZP_ALL_GATHER : ZP_REDUCE_SCATTER, unit, op->shard};
+        const zp_call theirs = {tag & 1 ? ZP_ALL_GATHER : ZP_REDUCE_SCATTER, unit, op->shard};
         const zp_call mine = zp_comm_op_call(op);
         if (failed && statuses[i].MPI_ERROR == MPI_ERR_PENDING) continue;
         if (tag != zp_mpi_nodes_tag(op))
-            return zp_board_compare_calls(g, statuses[i].MPI_SOURCE, &his, &mine);
+            return zp_board_compare_calls(g, statuses[i].MPI_SOURCE, &theirs, &mine);
     }
     for (int i = 0; i < n && failed; i++)
         if (statuses[i].MPI_ERROR != MPI_SUCCESS && statuses[i].MPI_ERROR != MPI_ERR_PENDING)
@@ -147,13 +147,13 @@ static zero_result zp_mpi_nodes_report(const zp_op *op, int code, const MPI_Stat
     return zp_mpi_nodes_check(g, code, "MPI_Testall");
 }
 
-static zero_result zp_mpi_nodes_report_late(const zp_op *op, MPI_Request *requests, int n) {
+static zero_result zp_mpi_nodes_report_timeout(const zp_op *op, MPI_Request *requests, int n) {
     int arrived = 1, i = 0;
     for (; i + 1 < n; i += 2)
         if (MPI_Request_get_status(requests[i], &arrived, MPI_STATUS_IGNORE) || !arrived) break;
     const int node = i / 2 < zp_mpi_nodes_of(op->group)->node ? i / 2 : i / 2 + 1;
-    return zp_board_report_late(op->group, op->kind,
-                                arrived ? -1 : zp_mpi_nodes_counterpart(op->group, node));
+    return zp_board_report_timeout(op->group, op->kind,
+                                   arrived ? -1 : zp_mpi_nodes_counterpart(op->group, node));
 }
 
 /* Waits for requests. Like zp_board_wait_for_all it ends with an abort or the time limit. */
@@ -173,7 +173,7 @@ static zero_result zp_mpi_nodes_wait(const zp_op *op, MPI_Request *requests, int
             return ZERO_OK;
         }
         if (!r) r = zp_mpi_nodes_check_abort(g);
-        if (!r && waited > g->timeout_s) r = zp_mpi_nodes_report_late(op, requests, n);
+        if (!r && waited > g->timeout_s) r = zp_mpi_nodes_report_timeout(op, requests, n);
         if (r) {
             zp_mpi_nodes_of(g)->abandoned = 1;
             return r;

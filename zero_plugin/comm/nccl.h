@@ -24,7 +24,7 @@ static char *zp_nccl_slice(const zp_op *op) {
 }
 
 /* Calls NCCL's function for a collective. */
-static ncclResult_t zp_nccl_call(ncclComm_t comm, zp_stream *s, const zp_whole *w) {
+static ncclResult_t zp_nccl_call(ncclComm_t comm, zp_stream *s, const zp_collective *w) {
     const ncclDataType_t type = zp_nccl_type(w->type);
     const ncclRedOp_t how = w->how == ZERO_MAX ? ncclMax : ncclSum;
     switch (w->call.kind) {
@@ -45,28 +45,38 @@ static ncclResult_t zp_nccl_call_op(zp_nccl *n, zp_stream *s, const zp_op *op) {
     char *to = op->kind == ZP_EXCHANGE ? base + ZP_MAIL_BYTES : base + op->target;
     if (sums && !zp_nccl_writes_result(op)) to = zp_nccl_slice(op);
     const size_t count = sums || host ? op->shard : zp_comm_op_shard_bytes(op);
-    const zp_whole w = {op->group, zp_comm_op_call(op), from, to, count, op->type, ZERO_SUM};
+    const zp_collective w = {op->group, zp_comm_op_call(op), from, to, count, op->type, ZERO_SUM};
     return op->in_place ? ncclSuccess : zp_nccl_call(n->channel[op->channel].comm, s, &w);
 }
 
-/* A list of ops. */
-typedef struct zp_nccl_ops {
-    const zp_op *op;
-    int n;
-} zp_nccl_ops;
-static ncclResult_t zp_nccl_calls(zp_nccl *n, zp_stream *s, const void *what) {
-    const zp_nccl_ops *list = (const zp_nccl_ops *)what;
-    ncclResult_t r = ncclSuccess;
-    for (int i = 0; i < list->n && (r == ncclSuccess || r == ncclInProgress); i++)
-        r = zp_nccl_call_op(n, s, &list->op[i]);
-    return r;
+/* The calls of n ops, messages or collectives, which one NCCL group holds. */
+typedef ncclResult_t (*zp_nccl_fn)(zp_nccl *n, zp_stream *s, const void *list, int i);
+static ncclResult_t zp_nccl_call_nth_op(zp_nccl *n, zp_stream *s, const void *list, int i) {
+    return zp_nccl_call_op(n, s, (const zp_op *)list + i);
+}
+static ncclResult_t zp_nccl_call_message(zp_nccl *n, zp_stream *s, const void *list, int i) {
+    const zero_message *m = (const zero_message *)list + i;
+    const ncclComm_t comm = n->channel[0].comm;
+    return m->sends ? ncclSend(m->data, m->bytes, ncclChar, m->peer, comm, s->cuda)
+                    : ncclRecv(m->data, m->bytes, ncclChar, m->peer, comm, s->cuda);
+}
+static ncclResult_t zp_nccl_call_collective(zp_nccl *n, zp_stream *s, const void *list, int i) {
+    return zp_nccl_call(n->channel[0].comm, s, (const zp_collective *)list + i);
 }
 
+typedef struct zp_nccl_list { /* n of them, at `at`; call: the first one, for messages */
+    zp_comm *group;
+    zp_call call;
+    zp_nccl_fn fn;
+    const void *at;
+    int n, channel;
+} zp_nccl_list;
+
 /* Makes the calls of one NCCL group. After it, a counter and an event show when it has ended. */
-typedef ncclResult_t (*zp_nccl_fn)(zp_nccl *n, zp_stream *s, const void *what);
-static zero_result zp_nccl_enqueue(zp_stream *s, zp_comm *g, int channel, const zp_call *call,
-                                   zp_nccl_fn fn, const void *what) {
+static zero_result zp_nccl_enqueue(zp_stream *s, const zp_nccl_list *list) {
+    zp_comm *g = list->group;
     zp_nccl *n = zp_nccl_watch_of(g);
+    const int channel = list->channel;
     zp_device *first = zp_device_first(g->device);
     zp_nccl_channel *own = &n->channel[channel];
     char text[96];
@@ -77,13 +87,15 @@ static zero_result zp_nccl_enqueue(zp_stream *s, zp_comm *g, int channel, const 
     pthread_mutex_lock(&n->lock);
     ncclResult_t r = n->aborted ? ncclSystemError : ncclGroupStart();
     if (r == ncclSuccess) {
-        r = fn(n, s, what);
+        for (int i = 0; i < list->n && (r == ncclSuccess || r == ncclInProgress); i++)
+            r = list->fn(n, s, list->at, i);
         const ncclResult_t ended = ncclGroupEnd();
         if (r == ncclSuccess || r == ncclInProgress) r = ended;
     }
     pthread_mutex_unlock(&n->lock);
-    ZP_TRY(zp_nccl_watch_wait_call(g, own->comm, r, zp_comm_print_call(call, text, sizeof text)));
-    const zp_sent sent = {*call, zp_seconds()};
+    ZP_TRY(zp_nccl_watch_wait_call(g, own->comm, r,
+                                   zp_comm_print_call(&list->call, text, sizeof text)));
+    const zp_sent sent = {list->call, zp_seconds()};
     const zp_nccl_watch_tick_args tick = {&n->ended[channel], own->issued + 1};
     while (own->issued - *tick.counter >= ZP_SENT) {
         ZP_TRY(zp_failure_result(g->failure));
@@ -100,9 +112,9 @@ static zero_result zp_nccl_enqueue(zp_stream *s, zp_comm *g, int channel, const 
 }
 
 static zero_result zp_nccl_issue_list(zp_stream *s, const zp_op *op, int count) {
-    const zp_nccl_ops list = {op, count};
-    const zp_call call = zp_comm_op_call(op);
-    return zp_nccl_enqueue(s, op->group, op->channel, &call, zp_nccl_calls, &list);
+    const zp_nccl_list list = {op->group, zp_comm_op_call(op), zp_nccl_call_nth_op, op,
+                               count,     (int)op->channel};
+    return zp_nccl_enqueue(s, &list);
 }
 
 static zero_result zp_nccl_issue(zp_stream *s, const zp_op *op, int count) {
@@ -135,7 +147,7 @@ static zero_result zp_nccl_run_host(const zp_op *given, const void *mine, void *
     const zp_nccl_channel *own = &n->channel[op.channel];
     while (n->joins && n->ended[op.channel] < own->issued) {
         if (zp_seconds() - begin > g->timeout_s)
-            return zp_nccl_watch_report_late(g, zp_comm_kind_name(op.kind));
+            return zp_nccl_watch_report_timeout(g, zp_comm_kind_name(op.kind));
         zp_nap();
         ZP_TRY(zp_nccl_watch_wait_call(g, own->comm, ncclInProgress, zp_comm_kind_name(op.kind)));
     }
@@ -213,11 +225,20 @@ static void zp_nccl_free_memory(zp_nccl *n, zp_memory *m) {
     zp_shared_memory_free(m);
 }
 
-/* Splits a channel's communicator off. The split is over when parent and child both report it. */
-static zero_result zp_nccl_split(zp_comm *g, ncclComm_t parent, int ch) {
+/* Splits `parent`. The split is over when parent and child both report it. */
+static zero_result zp_nccl_split(zp_comm *g, ncclComm_t parent, int colour, int key,
+                                 ncclConfig_t *config, ncclComm_t *comm) {
+    config->blocking = 0;
+    const ncclResult_t r = ncclCommSplit(parent, colour, key, comm, config);
+    ZP_TRY(zp_nccl_watch_wait_call(g, parent, r, "ncclCommSplit"));
+    if (colour == NCCL_SPLIT_NOCOLOR) return ZERO_OK;
+    return zp_nccl_watch_wait_call(g, *comm, ncclInProgress, "ncclCommSplit");
+}
+
+/* Splits a channel's communicator off. */
+static zero_result zp_nccl_open_channel(zp_comm *g, ncclComm_t parent, int ch) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t *comm = &zp_nccl_watch_of(g)->channel[ch].comm;
-    config.blocking = 0;
 #if NCCL_VERSION_CODE >= 22700
     config.commName = ch == ZP_PARAMETERS ? "zero parameters" : "zero gradients";
 #endif
@@ -228,9 +249,7 @@ static zero_result zp_nccl_split(zp_comm *g, ncclComm_t parent, int ch) {
     config.launchOrderImplicit = 1;
 #endif
     int n = g->nranks;
-    const ncclResult_t r = ncclCommSplit(parent, 0, g->rank, comm, &config);
-    ZP_TRY(zp_nccl_watch_wait_call(g, parent, r, "ncclCommSplit"));
-    ZP_TRY(zp_nccl_watch_wait_call(g, *comm, ncclInProgress, "ncclCommSplit"));
+    ZP_TRY(zp_nccl_split(g, parent, 0, g->rank, &config, comm));
     (void)ncclCommCount(*comm, &n);
     if (n == g->nranks) return ZERO_OK;
     return zp_comm_fail(g, ZERO_ERR_PEER,
@@ -242,12 +261,13 @@ static zero_result zp_nccl_split(zp_comm *g, ncclComm_t parent, int ch) {
    wait there, on your communicator, which the plugin must not abort. */
 static void zp_nccl_refuse(const zero_comm *given, const char *why) {
     const ncclComm_t parent = given->handle ? *(ncclComm_t *)given->handle : NULL;
-    static ncclComm_t none[ZP_LOCAL_MAX]; /* a non-blocking split writes it later; one for each
-                                             rank, because ranks may be threads */
-    int rank = 0;
-    if (parent) (void)ncclCommUserRank(parent, &rank);
+    static ncclComm_t none[256]; /* a non-blocking split writes one later, so that each call, of any
+                                    thread, takes the next one */
+    static uint32_t refused;
+    const uint32_t i = __atomic_fetch_add(&refused, 1, __ATOMIC_RELAXED);
     if (parent)
-        (void)ncclCommSplit(parent, NCCL_SPLIT_NOCOLOR, 0, &none[rank % ZP_LOCAL_MAX], NULL);
+        (void)ncclCommSplit(parent, NCCL_SPLIT_NOCOLOR, 0, &none[i % (sizeof none / sizeof *none)],
+                            NULL);
 }
 
 /* For a rank that zero_start_local has forked: the communicator of all ranks, and the memory in
@@ -354,10 +374,10 @@ static zero_result zp_nccl_open_board(zp_comm *g) {
     m->how = ZP_ONE | ZP_ON_HOST;
     const int fd = zp_shared_memory_make_file(m->bytes);
     const zp_piece mine = zp_shared_memory_piece_of(fd),
-                   *his = (const zp_piece *)(const void *)g->mail;
+                   *theirs = (const zp_piece *)(const void *)g->mail;
     zero_result r = zp_comm_exchange(g, &mine, sizeof mine);
     for (int p = 0; p < g->nranks && !r && maker < 0; p++) {
-        const int file = p == g->rank ? fd : zp_shared_memory_open_piece(&his[p]);
+        const int file = p == g->rank ? fd : zp_shared_memory_open_piece(&theirs[p]);
         if (zp_shared_memory_map_piece(m, 0, file)) maker = p;
         if (file >= 0 && file != fd) (void)close(file);
     }
@@ -381,7 +401,7 @@ static zero_result zp_nccl_join(zp_comm *g, const zero_comm *given) {
     if (r) zp_nccl_refuse(given, "");
     ZP_TRY(r);
     /* before all other calls that could fail */
-    for (int ch = 0; ch < n->channels; ch++) ZP_TRY(zp_nccl_split(g, parent, ch));
+    for (int ch = 0; ch < n->channels; ch++) ZP_TRY(zp_nccl_open_channel(g, parent, ch));
     for (int ch = 0; ch < n->channels; ch++) {
         n->channel[ch].moved = zp_seconds();
         ZP_TRY(zp_device_open_event(g->device, &n->channel[ch].last));
@@ -436,51 +456,34 @@ static void zp_nccl_leave(zp_comm *g, int broken) {
     free(n);
 }
 
-static ncclResult_t zp_nccl_call_messages(zp_nccl *n, zp_stream *s, const void *what) {
-    const zp_swap *x = (const zp_swap *)what;
-    const ncclComm_t comm = n->channel[0].comm;
-    ncclResult_t r = ncclSuccess;
-    for (int i = 0; i < x->n && (r == ncclSuccess || r == ncclInProgress); i++) {
-        const zero_message *m = &x->list[i];
-        r = m->sends ? ncclSend(m->data, m->bytes, ncclChar, m->peer, comm, s->cuda)
-                     : ncclRecv(m->data, m->bytes, ncclChar, m->peer, comm, s->cuda);
-    }
-    return r;
-}
 static zero_result zp_nccl_exchange_messages(zp_stream *s, const zp_swap *x) {
-    return zp_nccl_enqueue(s, x->group, 0, &x->call, zp_nccl_call_messages, x);
+    const zp_nccl_list list = {x->group, x->call, zp_nccl_call_message, x->list, x->n, 0};
+    return zp_nccl_enqueue(s, &list);
+}
+static zero_result zp_nccl_issue_collective(zp_stream *s, const zp_collective *c) {
+    const zp_nccl_list list = {c->group, c->call, zp_nccl_call_collective, c, 1, 0};
+    return zp_nccl_enqueue(s, &list);
 }
 
-static ncclResult_t zp_nccl_call_whole(zp_nccl *n, zp_stream *s, const void *whole) {
-    return zp_nccl_call(n->channel[0].comm, s, (const zp_whole *)whole);
-}
-static zero_result zp_nccl_issue_whole(zp_stream *s, const zp_whole *w) {
-    return zp_nccl_enqueue(s, w->group, 0, &w->call, zp_nccl_call_whole, w);
-}
-
-static zero_result zp_nccl_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
+static zero_result zp_nccl_make_part(zp_comm *of, const zp_cut *cut, zero_comm *part) {
     const zero_comm none = {ZERO_COMM_NCCL, 0, NULL, 0};
     const int colour = cut->part < 0 ? NCCL_SPLIT_NOCOLOR : cut->part;
-    const ncclComm_t parent = zp_nccl_watch_of(of)->channel[0].comm;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t *comm = (ncclComm_t *)calloc(1, sizeof *comm);
-    config.blocking = 0;
     *part = none;
     if (!comm) return zp_comm_fail(of, ZERO_ERR_MEMORY, "no memory for a group");
-    const ncclResult_t r = ncclCommSplit(parent, colour, cut->rank, comm, &config);
-    zero_result e = zp_nccl_watch_wait_call(of, parent, r, "ncclCommSplit");
-    if (!e && cut->part >= 0)
-        e = zp_nccl_watch_wait_call(of, *comm, ncclInProgress, "ncclCommSplit");
-    if (e || cut->part < 0)
-        free(comm);
-    else
+    const zero_result r =
+        zp_nccl_split(of, zp_nccl_watch_of(of)->channel[0].comm, colour, cut->rank, &config, comm);
+    if (!r && cut->part >= 0)
         part->handle = comm;
-    return e;
+    else if (!r) /* after a failure the process keeps it, because NCCL may still write it */
+        free(comm);
+    return r;
 }
 static size_t zp_nccl_bytes_of_parts(const zp_comm *of, int parts, int n, int swaps) {
     return zp_nccl_scratch_bytes(n);
 }
-static void zp_nccl_uncut(zero_comm *part, int broken) {
+static void zp_nccl_free_part(zero_comm *part, int broken) {
     if (!part->handle) return;
     const ncclComm_t comm = *(ncclComm_t *)part->handle;
     (void)(broken ? ncclCommAbort(comm) : ncclCommDestroy(comm));
@@ -490,8 +493,8 @@ static void zp_nccl_uncut(zero_comm *part, int broken) {
 ZP_TRANSPORT(zp_nccl_transport, "NCCL", zp_nccl_join, zp_nccl_refuse, zp_nccl_alloc_memory,
              zp_nccl_register_memory, zp_nccl_issue, zp_nccl_exchange, zp_nccl_broadcast,
              zp_local_bytes, zp_nccl_watch_look, zp_nccl_watch_abort, zp_nccl_leave,
-             zp_nccl_exchange_messages, zp_nccl_cut, zp_nccl_uncut, zp_nccl_issue_whole, NULL,
-             zp_nccl_bytes_of_parts, zp_nccl_connect);
+             zp_nccl_exchange_messages, zp_nccl_make_part, zp_nccl_free_part,
+             zp_nccl_issue_collective, NULL, zp_nccl_bytes_of_parts, zp_nccl_connect);
 static const zp_transport_row zp_nccl_row = {ZERO_COMM_NCCL, &zp_nccl_transport, ""};
 #else
 static const zp_transport_row zp_nccl_row = {

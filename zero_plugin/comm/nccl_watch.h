@@ -66,7 +66,7 @@ static zero_result zp_nccl_watch_fail(zp_comm *g, ncclComm_t comm, ncclResult_t 
                         more && *more ? ": " : "", more ? more : "");
 }
 
-static zero_result zp_nccl_watch_report_late(zp_comm *g, const char *call) {
+static zero_result zp_nccl_watch_report_timeout(zp_comm *g, const char *call) {
     return zp_comm_fail(g, ZERO_ERR_TIMEOUT,
                         "%s was not over within %g s: another rank did not come, or hangs", call,
                         g->timeout_s);
@@ -94,7 +94,7 @@ static zero_result zp_nccl_watch_check_channel(zp_comm *g, int ch) {
                             ncclGetErrorString(r ? r : state), ncclGetLastError(c->comm));
     const double since = sent.since > c->moved ? sent.since : c->moved;
     return !waits || zp_seconds() - since <= g->timeout_s ? ZERO_OK
-                                                          : zp_nccl_watch_report_late(g, name);
+                                                          : zp_nccl_watch_report_timeout(g, name);
 }
 
 /* Reports the failure on the board and aborts both communicators, which ends their kernels. The
@@ -147,7 +147,7 @@ static zero_result zp_nccl_watch_wait_call(zp_comm *g, ncclComm_t comm, ncclResu
         if (waited > 1e-4) zp_nap();
         ZP_TRY(zp_failure_result(g->failure));
         ZP_TRY(zp_board_check_abort(g));
-        if (waited > g->timeout_s) return zp_nccl_watch_report_late(g, call);
+        if (waited > g->timeout_s) return zp_nccl_watch_report_timeout(g, call);
         pthread_mutex_lock(&n->lock);
         const ncclResult_t asked = n->aborted ? ncclSystemError : ncclCommGetAsyncError(comm, &r);
         if (asked != ncclSuccess) r = asked;

@@ -209,10 +209,10 @@ static zero_result zp_pipe_check_front(const zp_swap *x, int from) {
     const zp_local_ranks *s = zp_board_ranks_of(x->group);
     zp_pipe *p = zp_pipe_between(s, from, s->me);
     if (from == s->me || __atomic_load_n(&p->written, __ATOMIC_ACQUIRE) == p->read) return ZERO_OK;
-    const zp_envelope *his = &zp_pipe_slot_at(s, p, p->read)->envelope;
-    const int sums = his->call.kind != ZP_GROUP_MESSAGES && x->call.kind != ZP_GROUP_MESSAGES;
-    if (!sums || his->number != x->number) return ZERO_OK;
-    return zp_board_compare_calls(x->group, from, &his->call, &x->call);
+    const zp_envelope *theirs = &zp_pipe_slot_at(s, p, p->read)->envelope;
+    const int sums = theirs->call.kind != ZP_GROUP_MESSAGES && x->call.kind != ZP_GROUP_MESSAGES;
+    if (!sums || theirs->number != x->number) return ZERO_OK;
+    return zp_board_compare_calls(x->group, from, &theirs->call, &x->call);
 }
 
 /* Checks for peers that are gone, failures and the time limit, then sleeps. */
@@ -222,20 +222,20 @@ static zero_result zp_pipe_wait(const zp_swap *x, const zp_moving *at, const uin
     const zp_local_ranks *s = zp_board_ranks_of(g);
     char name[ZP_RANK_TEXT];
     const double now = zp_seconds();
-    int late = -1;
+    int missing = -1;
     ZP_TRY(zp_board_check_abort(g));
     for (int p = 0; p < s->n; p++) ZP_TRY(zp_pipe_check_front(x, p));
     for (int i = 0; i < x->n; i++) {
         const int peer = x->list[i].peer;
         if (at[i].done) continue;
-        late = peer;
+        missing = peer;
         if (gone[peer])
             return zp_comm_fail(g, ZERO_ERR_PEER, "%s closed its group before %s",
                                 zp_board_print_rank(g, peer, name),
                                 zp_comm_kind_name(x->call.kind));
     }
     if (*deadline == 0) *deadline = now + g->timeout_s;
-    if (now > *deadline) return zp_board_report_late(g, x->call.kind, late);
+    if (now > *deadline) return zp_board_report_timeout(g, x->call.kind, missing);
     zp_pipe_wait_bell(s, seen);
     return ZERO_OK;
 }

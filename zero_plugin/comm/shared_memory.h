@@ -68,13 +68,13 @@ static zp_piece zp_shared_memory_piece_of(int fd) {
 }
 
 /* Opens the peer's file. Returns -1 if this process cannot see it. */
-static int zp_shared_memory_open_piece(const zp_piece *his) {
+static int zp_shared_memory_open_piece(const zp_piece *theirs) {
     char path[64];
-    (void)snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)his->pid,
-                   (long long)his->fd);
+    (void)snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)theirs->pid,
+                   (long long)theirs->fd);
     const int fd = open(path, O_RDWR | O_CLOEXEC);
     const zp_piece found = zp_shared_memory_piece_of(fd);
-    if (fd < 0 || (found.device == his->device && found.inode == his->inode)) return fd;
+    if (fd < 0 || (found.device == theirs->device && found.inode == theirs->inode)) return fd;
     (void)close(fd);
     return -1;
 }
@@ -98,15 +98,15 @@ static zero_result zp_shared_memory_report_file(zp_comm *g, int rank, size_t byt
 
 /* Exchanges all ranks' errors. All return that of the lowest rank, file limits first. */
 static zero_result zp_shared_memory_agree(zp_comm *g, size_t bytes, int code) {
-    const int32_t mine = code, *his = (const int32_t *)(const void *)g->mail;
+    const int32_t mine = code, *theirs = (const int32_t *)(const void *)g->mail;
     int bad = -1;
     ZP_TRY(zp_comm_exchange(g, &mine, sizeof mine));
     for (int r = g->nranks - 1; r >= 0; r--)
-        if (his[r]
-            && (bad < 0 || zp_shared_memory_no_files(his[r])
-                || !zp_shared_memory_no_files(his[bad])))
+        if (theirs[r]
+            && (bad < 0 || zp_shared_memory_no_files(theirs[r])
+                || !zp_shared_memory_no_files(theirs[bad])))
             bad = r;
-    return bad < 0 ? ZERO_OK : zp_shared_memory_report_file(g, bad, bytes, his[bad]);
+    return bad < 0 ? ZERO_OK : zp_shared_memory_report_file(g, bad, bytes, theirs[bad]);
 }
 
 /* Opens memory of ranks that are processes. */
@@ -116,12 +116,12 @@ static zero_result zp_shared_memory_open_files(zp_comm *g, zp_memory *m) {
               fd = !one || s->me == 0 ? zp_shared_memory_make_file(m->bytes) : -1;
     int code = fd < 0 ? errno : 0;
     const zp_piece mine = zp_shared_memory_piece_of(fd),
-                   *his = (const zp_piece *)(const void *)g->mail;
+                   *theirs = (const zp_piece *)(const void *)g->mail;
     zero_result r = zp_comm_exchange(g, &mine, sizeof mine);
     if (one && s->me) code = 0; /* this rank makes no file */
     for (int p = 0; p < (one ? 1 : s->n) && !r; p++) {
         errno = ENOMEM;
-        const int file = p == s->me ? fd : zp_shared_memory_open_piece(&his[s->rank_of[p]]);
+        const int file = p == s->me ? fd : zp_shared_memory_open_piece(&theirs[s->rank_of[p]]);
         if (!zp_shared_memory_map_piece(m, p, file) && !zp_shared_memory_no_files(code))
             code = errno;
         if (file >= 0 && p != s->me) (void)close(file);
@@ -171,7 +171,7 @@ static zp_shared_memory_owner *zp_shared_memory_make_owner(zp_comm *g,
 /* Opens memory of ranks that are threads. The first such memory is the board itself. */
 static zero_result zp_shared_memory_open_threads(zp_comm *g, zp_memory *m) {
     const zp_local_ranks *s = zp_board_ranks_of(g);
-    zp_shared_memory_owner *mine = NULL, **his = (zp_shared_memory_owner **)(void *)g->mail;
+    zp_shared_memory_owner *mine = NULL, **theirs = (zp_shared_memory_owner **)(void *)g->mail;
     if (!(m->how & ZP_ONE) || s->me == 0)
         mine = zp_shared_memory_make_owner(g, s->board ? &s->board->pieces : &s->local->boards, m);
     if (mine && !s->board) {
@@ -181,7 +181,7 @@ static zero_result zp_shared_memory_open_threads(zp_comm *g, zp_memory *m) {
     }
     ZP_TRY(zp_comm_exchange(g, &mine, sizeof mine));
     for (int p = 0; p < s->n; p++) {
-        const zp_shared_memory_owner *h = his[m->how & ZP_ONE ? 0 : p];
+        const zp_shared_memory_owner *h = theirs[m->how & ZP_ONE ? 0 : p];
         if (!h) return ZERO_ERR_MEMORY; /* on all ranks alike */
         m->peer[p] = h->memory.base;
         if (p == s->me) m->view = h->memory.view;

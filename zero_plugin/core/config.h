@@ -115,12 +115,12 @@ static zero_result zp_config_resolve_setting(const zp_setting *s, zero_config *c
     return ZERO_OK;
 }
 
-/* Replaces each 0 that depends on other settings. `crowd`: the group's. */
-static void zp_config_resolve(zero_config *c, int crowd) {
+/* Replaces each 0 that depends on other settings. `cpu_ranks`: the group's. */
+static void zp_config_resolve(zero_config *c, int cpu_ranks) {
     if (c->prefetch == ZERO_NONE) c->prefetch = 0;
     if (!c->accumulation) c->accumulation = zp_policies[c->stage].accumulation;
     if (!c->grads)
         c->grads = c->micro_steps > 1 || c->type == ZERO_F32 ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
     if (c->scaler.fixed == 0 && c->type != ZERO_F16) c->scaler.fixed = 1;
-    c->threads = zp_lane_get_threads(c->threads, crowd);
+    c->threads = zp_lane_get_threads(c->threads, cpu_ranks);
 }

@@ -480,11 +480,12 @@ ZP_UNUSED static size_t zp_ctx_part_bytes(const zp_comm *of, const zp_cut *cut, 
 /* Splits `of` into parts and opens the part that has this rank. COLLECTIVE over `of`. */
 ZP_UNUSED static zero_result zp_ctx_open_part(zero_ctx *z, zp_part *part, zp_comm *g, zp_comm *of,
                                               zp_cut cut, int node_size, const char *label) {
-    ZP_REFUSE(z, !of->transport->cut, "the %d ranks cannot be cut into groups: %s has no way to",
-              of->nranks, of->transport->name);
+    ZP_REFUSE(z, !of->transport->make_part,
+              "the %d ranks cannot be cut into groups: %s has no way to", of->nranks,
+              of->transport->name);
     cut.memory = &part->meeting;
     part->bytes = zp_ctx_part_bytes(of, &cut, g->swaps);
-    ZP_DO(z, of->transport->cut(of, &cut, &part->comm));
+    ZP_DO(z, of->transport->make_part(of, &cut, &part->comm));
     part->of = of->transport;
     part->comm.node_size = node_size;
     (void)snprintf(g->label, sizeof g->label, "%s", label);
@@ -494,7 +495,7 @@ ZP_UNUSED static zero_result zp_ctx_open_part(zero_ctx *z, zp_part *part, zp_com
 /* Closes a part. The caller closes all parts before the group that was split. */
 static void zp_ctx_close_part(zp_part *part, zp_comm *g, int broken) {
     zp_comm_close(g, broken);
-    if (part->of && part->of->uncut) part->of->uncut(&part->comm, broken);
+    if (part->of && part->of->free_part) part->of->free_part(&part->comm, broken);
     part->of = NULL;
 }
 

@@ -9,7 +9,7 @@
 /* Replaces each 0 that depends on other settings, and refuses settings that exclude each other. */
 static zero_result zp_plan_check_settings(zero_ctx *z) {
     const zero_config *c = &z->cfg;
-    zp_config_resolve(&z->cfg, z->all->crowd);
+    zp_config_resolve(&z->cfg, z->all->cpu_ranks);
     ZP_REFUSE(z, c->no_master && c->type != ZERO_BF16,
               "no_master is set: weights can do without an f32 copy in BF16 alone");
     ZP_REFUSE(z, c->scaler.fixed == 0 && c->scaler.initial < c->scaler.minimum,
@@ -37,7 +37,7 @@ static zero_result zp_plan_apply_settings(zero_ctx *z) {
     const int several = c->micro_steps > 1, sums = several && type != ZERO_F32;
     const int each =
         several ? c->accumulation == ZERO_ACCUMULATE_SHARDED : stage.gradients == ZP_SHARD;
-    const int sees = z->data->nranks == 1 || (!c->no_mapping && z->data->shares);
+    const int sees = z->data->nranks == 1 || (!c->no_mapping && z->data->shared_is_fast);
     const int masters = c->type != ZERO_F32 && !c->no_master;
     zp_share grad = ZP_WHOLE, param = stage.parameters;
     z->policy = stage;

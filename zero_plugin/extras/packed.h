@@ -41,7 +41,7 @@ static size_t zp_packed_shard_bytes(const zp_op *op) {
 /* Returns the number of consecutive ranks in the first hop. A reduction has two hops if several
    nodes have several ranks each: inside nodes, then between the ranks of one place. */
 static int zp_packed_hop_ranks(const zp_comm *g) {
-    const int hops = g->node_size > 1 && g->node_size < g->nranks && !g->scattered;
+    const int hops = g->node_size > 1 && g->node_size < g->nranks && !g->interleaved;
     return hops ? g->node_size : g->nranks;
 }
 
@@ -307,7 +307,7 @@ static zero_result zp_packed_open(zero_ctx *z) {
     int failed_rank = -1;
     ZP_TRY(zp_packed_open_gathered(z));
     if (!w->packed_bytes) return ZERO_OK;
-    if (!z->data->transport->cut)
+    if (!z->data->transport->make_part)
         return z->dead = zp_ctx_fail(z, ZERO_ERR_UNSUPPORTED,
                                      "gradient_bits is %d, but %s has no messages between ranks",
                                      z->cfg.gradient_bits, z->data->transport->name);

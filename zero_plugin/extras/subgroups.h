@@ -76,7 +76,7 @@ static zero_result zp_subgroups_open_replicas(zero_ctx *z) {
     zp_comm *all = z->all;
     const int n = all->nranks, size = z->cfg.shard_ranks, rank = all->rank;
     const int count = n / size, one = all->node_size == n;
-    const int node = all->scattered ? 1 : zp_subgroups_common_divisor(size, all->node_size);
+    const int node = all->interleaved ? 1 : zp_subgroups_common_divisor(size, all->node_size);
     const zp_cut data = {count, rank / size, rank % size, size, NULL};
     const zp_cut replicas = {size, rank % size, rank / size, count, NULL};
     ZP_TRY(zp_subgroups_cut(z, ZP_DATA, all, data, node, "shard"));

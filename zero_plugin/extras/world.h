@@ -57,11 +57,10 @@ static void zp_world_first_sums_task(const void *args, size_t n, int threads) {
         const zp_member *m = &x->member[i];
         zero_group *g = zp_world_own_group(z, z->tensors[m->tensor].desc.sum_over);
         if (!g || g->group.nranks == 1) continue;
-        g->number++;
-        const zero_result r =
-            zp_group_end(g, "a gradient's first sum",
-                         zp_collectives_all_reduce(g, a->memory + m->at * zp_type_bytes(grad->type),
-                                                   m->numel, grad->type, ZERO_SUM));
+        char *sum = a->memory + m->at * zp_type_bytes(grad->type);
+        const zp_call call = {ZP_GROUP_ALL_REDUCE, 2 * (int)grad->type + (int)ZERO_SUM, m->numel};
+        const zp_collective c = {&g->group, call, sum, sum, m->numel, grad->type, ZERO_SUM};
+        const zero_result r = zp_group_end(g, "a gradient's first sum", zp_collectives_run(g, &c));
         if (r) (void)zp_comm_fail(z->data, r, "%s", g->text);
     }
 }

@@ -26,8 +26,8 @@
 #define ZP_OMP_SHARED ZP_PRAGMA(omp for nowait)
 /* Returns `asked`, or, if 0, this rank's share of the OpenMP threads; OMP_NUM_THREADS overrides it.
  */
-ZP_UNUSED static int zp_lane_get_threads(int asked, int crowd) {
-    const int all = omp_get_max_threads(), each = getenv("OMP_NUM_THREADS") ? all : all / crowd;
+ZP_UNUSED static int zp_lane_get_threads(int asked, int cpu_ranks) {
+    const int all = omp_get_max_threads(), each = getenv("OMP_NUM_THREADS") ? all : all / cpu_ranks;
     return asked ? asked : each > 1 ? each : 1;
 }
 ZP_UNUSED static void zp_lane_set_threads(int n) { omp_set_num_threads(n); }
@@ -36,7 +36,7 @@ ZP_UNUSED static void zp_lane_set_threads(int n) { omp_set_num_threads(n); }
 #define ZP_OMP_FOR(WORTH)
 #define ZP_OMP_EACH(WORTH)
 #define ZP_OMP_SHARED
-ZP_UNUSED static int zp_lane_get_threads(int asked, int crowd) { return 1; }
+ZP_UNUSED static int zp_lane_get_threads(int asked, int cpu_ranks) { return 1; }
 ZP_UNUSED static void zp_lane_set_threads(int n) {}
 #endif
 
