@@ -24,7 +24,7 @@ static int unit_walk(const zero_ctx *z, const zp_tensor *t, unsigned char **mark
     const size_t total = t->desc.numel * (size_t)t->desc.layers;
     for (size_t at = 0; at < total;) {
         const zp_run run = zp_run_at(z, t, at, total - at);
-        const zp_unit *u = &z->layout.unit[run.unit];
+        const zp_segment *u = zp_layout_trained(&z->layout.unit[run.unit]);
         if (!run.numel || run.numel > total - at) return 0;
         if (run.owner < 0 || (size_t)run.owner * u->shard > run.at) return 0;
         if (run.at + run.numel > (size_t)(run.owner + 1) * u->shard) return 0;
@@ -58,7 +58,8 @@ static int unit_partition(unit_list *list, int nranks) {
     for (int u = 0; ok && u < z->layout.all; u++) {
         const zp_unit *x = &z->layout.unit[u];
         mark[u] = (unsigned char *)calloc(x->padded + 1, 1);
-        ok = x->shard % ZP_ALIGN == 0 && x->padded == x->shard * (size_t)nranks && unit_members(x)
+        ok = zp_layout_trained(x)->shard % ZP_ALIGN == 0
+             && x->padded == zp_layout_trained(x)->shard * (size_t)nranks && unit_members(x)
              && x->padded >= x->numel && x->padded < x->numel + (size_t)nranks * ZP_ALIGN;
         content += x->content;
         padded += x->padded;
@@ -136,7 +137,8 @@ static void unit_atoms(void) {
                 for (int m = 0; m < x.nmembers; m++) {
                     const zp_member *of = &x.members[m];
                     const zp_unit *u = &x.unit[of->unit];
-                    const size_t atom = zp_max(atoms[i][of->tensor], 1), piece = u->piece;
+                    const size_t atom = zp_max(atoms[i][of->tensor], 1),
+                                 piece = zp_layout_trained(u)->piece;
                     if (m && x.members[m - 1].unit != of->unit) end = 0;
                     loose += of->at < end || of->at % ZP_ALIGN || of->at + of->numel > u->padded;
                     end = of->at + of->numel;

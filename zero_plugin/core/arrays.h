@@ -97,8 +97,9 @@ typedef enum zp_adding {
    tier sets the offset there. Elements from `most` on are not kept. */
 static size_t zp_array_cut(zp_array *a, int u, const zp_unit *x, zp_share share, zero_tier tier,
                            int rank, size_t at, size_t most) {
-    const size_t first = share == ZP_SHARD ? (size_t)rank * x->shard : 0;
-    const size_t all = share == ZP_NOTHING ? 0 : share == ZP_SHARD ? x->shard : x->padded;
+    const zp_segment *cut = zp_layout_trained(x);
+    const size_t first = share == ZP_SHARD ? cut->first + (size_t)rank * cut->shard : 0;
+    const size_t all = share == ZP_NOTHING ? 0 : share == ZP_SHARD ? cut->shard : x->padded;
     const size_t numel = first < most ? zp_min(all, most - first) : 0;
     const zp_array_part made = {share, tier, first, numel, at, 0};
     const size_t bytes = tier == ZERO_DEVICE ? numel * zp_type_bytes(a->type) : 0;

@@ -385,10 +385,15 @@ static char *zp_ctx_unit_memory(const zero_ctx *z, zp_side side, int u) {
 
 /* Return the elements of a shard of unit u, and of a piece; then the first one of this rank's
    shard. */
-static size_t zp_ctx_shard(const zero_ctx *z, int u) { return z->layout.unit[u].shard; }
-static size_t zp_ctx_piece(const zero_ctx *z, int u) { return z->layout.unit[u].piece; }
+static size_t zp_ctx_shard(const zero_ctx *z, int u) {
+    return zp_layout_trained(&z->layout.unit[u])->shard;
+}
+static size_t zp_ctx_piece(const zero_ctx *z, int u) {
+    return zp_layout_trained(&z->layout.unit[u])->piece;
+}
 static size_t zp_ctx_shard_first(const zero_ctx *z, int u) {
-    return (size_t)z->data->rank * zp_ctx_shard(z, u);
+    const zp_segment *x = zp_layout_trained(&z->layout.unit[u]);
+    return x->first + (size_t)z->data->rank * x->shard;
 }
 
 /* Returns this rank's shard of u's reduced gradient. It is valid until its memory is used again. */

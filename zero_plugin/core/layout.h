@@ -36,13 +36,23 @@ typedef struct zp_tensor {
     uintptr_t last_pointer[2];     /* by side: the last pointer in its field */
 } zp_tensor;
 
+/* SEGMENTS of a unit are cut over the ranks one by one. A unit has one, its trained tensors. Their
+   gradient and state follow zp_layout_trained. A further segment, for example of frozen tensors,
+   needs a part of its own in PARAM (zp_array_cut), and a gather of its own (zp_gather_describe). */
+enum { ZP_TRAINED = 0, ZP_SEGMENTS };
+typedef struct zp_segment {
+    size_t first, padded; /* elements of the unit before it; shard * nranks */
+    size_t shard,
+        piece; /* elements of one rank; of a shard, those that one copy of it counts, saves */
+} zp_segment;
+
 typedef struct zp_unit {
     zp_member *member; /* [members], inside zp_layout.members */
     int members;
-    int uses, forwards;   /* per pass: writes by backward; uses in forward */
+    int uses, forwards; /* per pass: writes by backward; uses in forward */
+    zp_segment segment[ZP_SEGMENTS];
     size_t grain;         /* divides a shard: multiple of a cache line and all atoms */
-    size_t numel, padded; /* elements; with those that make all shards equal */
-    size_t shard, piece;  /* elements of one rank; of a shard, those that one copy counts, saves */
+    size_t numel, padded; /* elements of all segments */
     size_t content;       /* elements without alignment */
     size_t plain;         /* elements before the first tensor with one state; padded: none has */
     size_t largest_tensor;
@@ -80,6 +90,7 @@ static int zp_layout_unit_of(const zp_layout *l, const zp_tensor *t, int layer) 
 ZP_UNUSED static int zp_layout_has_one_state(const zp_layout *l, int u) {
     return l->unit[u].plain < l->unit[u].padded;
 }
+static const zp_segment *zp_layout_trained(const zp_unit *x) { return &x->segment[ZP_TRAINED]; }
 
 static void zp_layout_close(zp_layout *l) {
     free(l->unit);
@@ -176,9 +187,11 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
     ZP_TRY(zp_layout_alloc(l, tensors, n));
     zp_layout_fill_units(l, tensors, n);
     for (zp_unit *u = l->unit; u < l->unit + l->all; u++) {
-        u->piece = zp_round_up((u->numel + all - 1) / all, u->grain);
-        u->shard = u->piece * (size_t)copies;
-        u->padded = u->shard * (size_t)nranks;
+        const size_t piece = zp_round_up((u->numel + all - 1) / all, u->grain);
+        const size_t shard = piece * (size_t)copies, padded = shard * (size_t)nranks;
+        const zp_segment trained = {0, padded, shard, piece};
+        u->segment[ZP_TRAINED] = trained;
+        for (int i = 0; i < ZP_SEGMENTS; i++) u->padded += u->segment[i].padded;
         l->numel += u->content;
         l->padded += u->padded;
         u->plain = u->padded;

@@ -19,9 +19,9 @@ static zp_run zp_run_cut(const zero_ctx *z, const zp_tensor *t, size_t element, 
     zp_member *const *members = &z->layout.by_tensor[t->first_member]; /* all have one size */
     const size_t inside = element % members[0]->numel;
     const zp_member *m = members[element / members[0]->numel];
-    const zp_unit *x = &z->layout.unit[m->unit];
+    const zp_segment *x = zp_layout_trained(&z->layout.unit[m->unit]);
     const size_t shard = by_pieces ? x->piece : x->shard, at = m->at + inside;
-    const size_t owner = at / shard, end = (owner + 1) * shard;
+    const size_t owner = (at - x->first) / shard, end = x->first + (owner + 1) * shard;
     const size_t left = m->numel - inside;
     const zp_run run = {m->unit, (int)owner, at, zp_min(zp_min(count, left), end - at), left};
     return run;

@@ -54,8 +54,8 @@ static zero_result zp_state_plan(zero_ctx *z) {
                 zp_state_has_kind(z, kinds[i % n], t) ? t->desc.numel * (size_t)t->desc.layers : 0;
             for (size_t at = 0, count; at < total; at += count) {
                 const zp_run run = zp_run_cut(z, t, at, total - at, !whole);
-                const zp_unit *x = &z->layout.unit[run.unit];
-                const size_t first = (size_t)mine * (whole ? x->shard : x->piece);
+                const zp_segment *x = zp_layout_trained(&z->layout.unit[run.unit]);
+                const size_t first = x->first + (size_t)mine * (whole ? x->shard : x->piece);
                 count = all ? total : run.numel;
                 if (!all && run.owner != mine) { /* skip to this rank's elements */
                     count = run.owner < mine ? zp_min(run.left, first - run.at) : run.left;
