@@ -396,11 +396,12 @@ static cuda_case cuda_cases[CUDA_CASES]; /* cuda_cases_read fills them */
 static int cuda_case_set_number(cuda_case *k, const char *word) {
     static const struct {
         const char *key;
-        int cuda_case::*field;
-    } keys[] = {{"ranks=", &cuda_case::nranks},      {"stage=", &cuda_case::stage},
-                {"micro=", &cuda_case::micro_steps}, {"prefetch=", &cuda_case::prefetch},
-                {"buckets=", &cuda_case::buckets},   {"eval=", &cuda_case::evaluate},
-                {"seeds=", &cuda_case::seeds}};
+        size_t at; /* offset of an int in cuda_case */
+    } keys[] = {
+        {"ranks=", offsetof(cuda_case, nranks)},      {"stage=", offsetof(cuda_case, stage)},
+        {"micro=", offsetof(cuda_case, micro_steps)}, {"prefetch=", offsetof(cuda_case, prefetch)},
+        {"buckets=", offsetof(cuda_case, buckets)},   {"eval=", offsetof(cuda_case, evaluate)},
+        {"seeds=", offsetof(cuda_case, seeds)}};
     static const struct {
         const char *word;
         int value;
@@ -413,9 +414,10 @@ static int cuda_case_set_number(cuda_case *k, const char *word) {
         const size_t n = strlen(keys[i].key);
         char *end = NULL;
         if (strncmp(word, keys[i].key, n) != 0) continue;
+        int *field = (int *)(void *)((char *)k + keys[i].at);
         for (size_t v = 0; v < sizeof values / sizeof *values; v++)
-            if (!strcmp(word, values[v].word)) return k->*keys[i].field = values[v].value, 1;
-        k->*keys[i].field = (int)strtol(word + n, &end, 10);
+            if (!strcmp(word, values[v].word)) return *field = values[v].value, 1;
+        *field = (int)strtol(word + n, &end, 10);
         return end > word + n && !*end;
     }
     return 0;
