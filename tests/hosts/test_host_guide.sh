@@ -2,7 +2,8 @@
 # test_host_guide.sh BUILD - the code of the documents. adapters/example.c has the same falling losses at every stage, and
 # reports wrong arguments. The diffs of adapters/docs/integrate.md apply to adapters/docs/trainers; the results have the
 # same losses at every stage, and on one rank those of the original. Each other piece of C in README.md and adapters/docs
-# compiles, as C11 and as C++20, and each name of the plugin in these pages is in the header. Last line: N passed, N failed.
+# compiles, as C11 and as C++20, and each name of the plugin in these pages is in the header. The compiler's lines in headers
+# of adapters work. Last line: N passed, N failed.
 set -u
 B=$1
 root=$(cd "$(dirname "$0")" && while [ ! -f zero_plugin.h ] && [ "$PWD" != / ]; do cd ..; done && pwd)
@@ -148,6 +149,17 @@ if command -v "${CXX:-c++}" >/dev/null 2>&1; then
     ${CXX:-c++} -x c++ -std=c++20 $warnings $unused -Wno-missing-field-initializers -I"$root" -c \
         -o "$dir/guide_cc.o" "$dir/guide.c" && ok || bad "the code of the pages does not compile as C++"
 fi
+
+# ---- the lines by which headers of adapters say how to compile their files ----
+rm -rf "$dir/lines" && mkdir "$dir/lines"
+for each in adapters zero_plugin zero_plugin.h zero_plugin.cu; do ln -s "$root/$each" "$dir/lines/$each"; done
+grep -rhoE '^ +cc [^;]* -c [^;]*' "$root/adapters" --include=*.h >"$dir/lines/all"
+while read -r line; do
+    # braces and stars as in the shell of a reader
+    (cd "$dir/lines" && bash -c "$line" </dev/null >said 2>&1) && ok || bad "\`$line\` fails: $(grep -m 1 error "$dir/lines/said")"
+done <"$dir/lines/all"
+[ "$(wc -l <"$dir/lines/all")" = 3 ] && ok || bad "$(wc -l <"$dir/lines/all") lines of headers compile files, expected 3"
+
 # Names of functions and constants: of the header, of the adapters' headers, or of the build.
 # shellcheck disable=SC2086
 for name in $(echo $pages | tr ' ' '\n' | grep -v 'config-json' | xargs cat | grep -oE '\b(zero|ZERO|checkpoint|CHECKPOINT)_[A-Za-z0-9_]+' |

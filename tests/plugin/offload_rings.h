@@ -1,6 +1,6 @@
-/* offload_rings.h - leads the plugin's requests of io_uring to test_offload.c, which counts them and
-   makes them fail. It is included before the plugin's source in $B/rings.o: these calls are inline
-   functions, which the linker cannot lead elsewhere. */
+/* offload_rings.h - leads the plugin's requests of io_uring to test_offload.c, which counts them
+   and makes them fail. It is included before the plugin's source in $B/rings.o: these calls are
+   inline functions, which the linker cannot lead elsewhere. */
 #pragma once
 
 #include <liburing.h>

@@ -300,8 +300,7 @@ static zero_result offload_look(zero_ctx *z, const offload_case *c, const float 
                                 uint64_t *hash) {
     static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_PARAMETER, ZERO_MOMENT_2};
     const int states = c->cfg.optimizer <= ZERO_ADAM || c->cfg.optimizer == ZERO_MUON ? 2 : 1;
-    for (int k = 0; k < 2 + states; k++)
-        ZERO_TRY(offload_kind(z, c, kinds[k], seen, hash));
+    for (int k = 0; k < 2 + states; k++) ZERO_TRY(offload_kind(z, c, kinds[k], seen, hash));
     return ZERO_OK;
 }
 
@@ -1046,14 +1045,14 @@ static zero_result offload_ahead_of(zero_ctx *z, offload_case *c, int rank, int 
     static int through;
     const int delayed = c->cfg.delay_from > 0, last = delayed ? 4 : 3;
     uint64_t hash = 0;
+    const zero_tensor_desc *t = &offload_tensors(c)[1];
     offload_host p, g;
     float moment;
-    ZERO_TRY(zero_barrier(z)); /* every rank has built, and reads its file in turn */
-    for (int turn = 0; turn < nranks; turn++) {
-        if (turn == rank) ZERO_TRY(zero_read_tensor(z, "w", ZERO_MOMENT_1, 2 * 312, 1, &moment));
+    /* Unit 3's state begins where rank 0 reads its first element. */
+    ZERO_TRY(zero_read_tensor(z, "w", ZERO_MOMENT_1, 2 * t->numel, 1, &moment));
+    ZERO_TRY(zero_barrier(z));
+    if (rank == 0) {
         const size_t at = __atomic_load_n(&disk_does.read_at, __ATOMIC_ACQUIRE);
-        ZERO_TRY(zero_barrier(z));
-        if (rank || turn) continue;
         memset(&disk_hold, 0, sizeof disk_hold);
         disk_hold.from = at;
         disk_hold.to = at + 1;

@@ -1,7 +1,7 @@
 /* test_optimizers.c - every update rule against its formula in the header, in f64, element by
    element and step by step: types, groups, clipping, ranks, stages. RMSprop as an optimizer of
-   one's own (rmsprop.h, in $B/own.o). (LAMB and Muon: test_tensors.) And rounding to bf16 by chance, where there are no
-   master weights. */
+   one's own (rmsprop.h, in $B/own.o). (LAMB and Muon: test_tensors.) And rounding to bf16 by
+   chance, where there are no master weights. */
 #include "../shared/host.h"
 #include <float.h>
 

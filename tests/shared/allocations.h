@@ -1,6 +1,6 @@
-/* allocations.h - counts every call by which the plugin gets memory, files or threads, and makes the
-   k-th of them fail. The linker leads these calls here (--wrap; COUNTED in the Makefile), so the
-   plugin's object is the one that other programs link. This file's own names for the system's
+/* allocations.h - counts every call by which the plugin gets memory, files or threads, and makes
+   the k-th of them fail. The linker leads these calls here (--wrap; COUNTED in the Makefile), so
+   the plugin's object is the one that other programs link. This file's own names for the system's
    calls, and the macros below, keep the test's calls out of the counts. A thread of a rank says in
    which book its calls are counted; threads that the plugin makes have no book, and are not
    expected to call. */

@@ -1,5 +1,5 @@
-/* growth_bytes.h - included before the plugin's source in $B/counted.o: each 64 bytes that the plugin
-   copies, clears or compares count as one operation more. */
+/* growth_bytes.h - included before the plugin's source in $B/counted.o: each 64 bytes that the
+   plugin copies, clears or compares count as one operation more. */
 #pragma once
 
 #include <string.h>
