@@ -61,6 +61,7 @@ PLUGIN  = $B/zero_plugin.o
 vpath test_%.c $(sort $(dir $(wildcard tests/*/test_*.c)))
 vpath fuzz_%.c tests/fuzz
 vpath bench_%.c tests/bench
+vpath growth_%.c tests/plugin
 vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/parallel adapters/saves adapters/corpus adapters/plan adapters/page data
 PIPES   = $B/pipeline.o $B/pipeline_run.o $B/pipeline_lane.o
 GPT2    = $B/gpt2.o $B/experts.o $B/ops_experts_cpu.o $B/tensor_parallel.o $B/stages.o $B/pipelined.o $B/ops_cpu.o $B/matmul.o $B/products.o $B/products_text.o $B/spill_file.o $(PIPES)
@@ -156,20 +157,42 @@ $B/unmeasured/train_gpt2_zero.o: train_gpt2_zero.cu $B/settings
 	$(COMPILE) -DMATMUL_ROUNDS=0 -x c -c -o $@ $<
 $B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $(PLUGIN) $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
-# Programs that include the plugin's source, to call private functions or to replace system calls.
-PRIVATE = $(addprefix $B/,test_unit test_faults test_memory test_optimizers test_check test_transport test_extra test_offload)
-$(PRIVATE) $B/test_offload_rings $B/test_growth: OPT := -O1 -march=native # -O3 gives the same bits and takes three times as long to compile
-$(PRIVATE) $B/bench_codec $B/bench_ranks: $B/%: %.c $B/settings
+# Programs that include the plugin's source (tests/README.md says why), and objects of it for tests alone. -O3 gives the same
+# bits and takes three times as long to compile.
+PRIVATE = $(addprefix $B/,test_unit test_extra bench_codec)
+$(PRIVATE) $B/own.o $B/counted.o $B/rings.o: OPT := -O1 -march=native
+$(PRIVATE): $B/%: %.c $B/settings
 	@mkdir -p $B
 	$(COMPILE) -I. -o $@ $< -lm
-$B/growth_count.o: tests/plugin/growth_count.c $B/settings
+# own.o has the tests' own transports and optimizer, counted.o counts its operations, rings.o hands its requests of io_uring to the test.
+$B/own.o $B/counted.o: COMPILE += -I. '-DZERO_OWN_TRANSPORTS="tests/shared/own_transports.h"' '-DZERO_OWN_OPTIMIZERS="tests/plugin/rmsprop.h"'
+$B/counted.o: COMPILE += -fsanitize-coverage=trace-pc -include tests/shared/growth_bytes.h
+$B/rings.o: COMPILE += $(RINGS) -include tests/plugin/offload_rings.h
+$B/own.o $B/counted.o $B/rings.o: zero_plugin.cu $B/settings
 	@mkdir -p $B
-	$(COMPILE) -c -o $@ $<
-$B/test_growth: tests/plugin/test_growth.c $B/growth_count.o
-	$(COMPILE) -fsanitize-coverage=trace-pc -DGROWTH_COUNTS=1 -I. -o $@ $(filter %.c %.o,$^) -lm
-$B/test_offload_rings: tests/plugin/test_offload.c $B/settings
+	$(COMPILE) -x c -c -o $@ $<
+$B/test_optimizers $B/bench_ranks: $B/%: $B/%.o $B/own.o
+	$(COMPILE) -o $@ $^ -lm
+$B/test_growth.o: COMPILE += -DGROWTH_COUNTS=1
+$B/test_growth: $B/test_growth.o $B/counted.o $B/growth_count.o
+	$(COMPILE) -o $@ $^ -lm
+# The linker leads the plugin's system calls to functions of the tests, named __wrap_malloc and so on.
+wrapped = $(addprefix -Wl$(comma)--wrap=,$1)
+COUNTED = $(call wrapped,malloc calloc realloc strdup free posix_memalign aligned_alloc mmap munmap ftruncate open close syscall pthread_create)
+FILED   = $(call wrapped,open mkostemp fcntl sync_file_range statx pread pwrite posix_fallocate fstatvfs)
+$B/test_faults $B/test_memory: $B/%: $B/%.o $(PLUGIN)
+	$(COMPILE) $(COUNTED) -o $@ $^ -lm
+$B/test_transport: $B/test_transport.o $B/own.o
+	$(COMPILE) $(COUNTED) -o $@ $^ -lm
+$B/test_offload: $B/test_offload.o $(PLUGIN)
+	$(COMPILE) $(FILED) -o $@ $^ -lm
+$B/test_offload_rings.o: tests/plugin/test_offload.c $B/settings
 	@mkdir -p $B
-	$(COMPILE) $(RINGS) -I. -o $@ $< -lm
+	$(COMPILE) -DZERO_WITH_URING -c -o $@ $<
+$B/test_offload_rings: $B/test_offload_rings.o $B/rings.o
+	$(COMPILE) $(FILED) $(RINGS) -o $@ $^ -lm
+$B/test_check: $B/test_check.o $B/checked.o
+	$(COMPILE) -o $@ $^ -lm
 $B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_ops $B/test_gpt2_parallel $B/test_gpt2_experts $B/test_gpt2_pipeline: $B/%: %.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_launch: tests/launch/test_launch.c $(PLUGIN) $(LAUNCH)

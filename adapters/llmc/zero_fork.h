@@ -138,9 +138,11 @@ static inline zero_comm llmc_comm(void) {
 }
 #endif
 
-/* Runs in a child, which ends with its parent. Ranks above 0 print to a file, shown on failure. */
-static inline void llmc_become(int rank, FILE *output) {
+/* Runs in a child, which ends with its parent, also if that has died before the first line here.
+   Ranks above 0 print to a file, shown on failure. */
+static inline void llmc_become(int rank, pid_t parent, FILE *output) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(EXIT_FAILURE);
     llmc_rank = rank;
     if (output) dup2(fileno(output), STDOUT_FILENO);
 #ifdef _OPENMP
@@ -179,6 +181,7 @@ static inline void llmc_watch(const pid_t *pids, FILE *const *output) {
 static inline void llmc_start(int *argc, char **argv) {
     pid_t pids[LLMC_MAX_RANKS] = {0};
     FILE *output[LLMC_MAX_RANKS] = {NULL};
+    const pid_t parent = getpid();
     llmc_take_flags(argc, argv);
     if (llmc_ranks == 1) return;
     llmc_meet();
@@ -188,7 +191,7 @@ static inline void llmc_start(int *argc, char **argv) {
         pids[rank] = fork();
         if (pids[rank] < 0) llmc_usage("a rank cannot be started", "fork");
         if (pids[rank] == 0) {
-            llmc_become(rank, output[rank]);
+            llmc_become(rank, parent, output[rank]);
             return;
         }
     }

@@ -11,12 +11,13 @@
    processor time of one rank stands beside it, and how often it gave its processor away. */
 #include "../shared/growth.h"
 
+#include <math.h>
 #include <sys/resource.h>
 #ifdef ZERO_WITH_MPI
 #include <mpi.h>
 #endif
 
-enum { RANKS_UNITS = 32, RANKS_NUMEL = 1024, RANKS_STEPS = 20 };
+enum { RANKS_MOST = 64, RANKS_UNITS = 32, RANKS_NUMEL = 1024, RANKS_STEPS = 20 };
 enum { RANKS_PLAN, RANKS_MEET, RANKS_BUILD, RANKS_STEP, RANKS_PHASES };
 #define BENCH_COLUMNS                                                                              \
     "where,hosts,ranks,tensors,plan_ms,meet_ms,build_ms,step_ms,plan_cpu_ms,meet_cpu_ms,"          \
@@ -37,18 +38,18 @@ static zero_result ranks_step(zero_ctx *z) {
     const zero_hyper hyper = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
     float *param, *grad;
     zero_step_report report;
-    ZP_TRY(zero_pass_begin(z, ZERO_TRAIN, 0, 1));
+    ZERO_TRY(zero_pass_begin(z, ZERO_TRAIN, 0, 1));
     for (int u = 0; u < RANKS_UNITS; u++) {
-        ZP_TRY(zero_forward_begin(z, u, &param));
-        ZP_TRY(zero_forward_end(z, u));
+        ZERO_TRY(zero_forward_begin(z, u, &param));
+        ZERO_TRY(zero_forward_end(z, u));
     }
     for (int u = RANKS_UNITS - 1; u >= 0; u--) {
-        ZP_TRY(zero_backward_begin(z, u, &param, &grad));
-        ZP_TRY(zero_backward_end(z, u));
+        ZERO_TRY(zero_backward_begin(z, u, &param, &grad));
+        ZERO_TRY(zero_backward_end(z, u));
     }
-    ZP_TRY(zero_pass_end(z));
-    ZP_TRY(zero_reduce(z));
-    ZP_TRY(zero_step(z, &hyper));
+    ZERO_TRY(zero_pass_end(z));
+    ZERO_TRY(zero_reduce(z));
+    ZERO_TRY(zero_step(z, &hyper));
     return zero_step_result(z, &report);
 }
 
@@ -58,11 +59,11 @@ static zero_result ranks_phase(zero_ctx **z, const zero_config *cfg, const zero_
     zero_plan plan;
     if (phase == RANKS_MEET) return zero_create(z, cfg, comm);
     if (phase == RANKS_PLAN) {
-        ZP_TRY(zero_tensor(*z, &w));
+        ZERO_TRY(zero_tensor(*z, &w));
         return zero_query_plan(*z, &plan);
     }
     if (phase == RANKS_BUILD) return zero_build(*z);
-    for (int i = 0; i < RANKS_STEPS; i++) ZP_TRY(ranks_step(*z));
+    for (int i = 0; i < RANKS_STEPS; i++) ZERO_TRY(ranks_step(*z));
     return ZERO_OK;
 }
 
@@ -182,7 +183,7 @@ int main(int argc, char **argv) {
     const int n = argc > 2 ? atoi(argv[2]) : 0;
     if (argc > 1 && strcmp(argv[1], "columns") == 0) return printf("%s\n", BENCH_COLUMNS) < 0;
     if (argc > 1 && strcmp(argv[1], "many") == 0) return ranks_many();
-    if (argc > 2 && strcmp(argv[1], "local") == 0 && n > 0 && n <= ZP_LOCAL_MAX)
+    if (argc > 2 && strcmp(argv[1], "local") == 0 && n > 0 && n <= RANKS_MOST)
         return ranks_local(n);
 #ifdef ZERO_WITH_MPI
     if (argc > 1 && strcmp(argv[1], "mpi") == 0) return ranks_mpi(argc, argv);

@@ -1,8 +1,8 @@
 /* slow_transport.h - a transport for tests: LOCAL over a network that is slow, out of step, and
    fails on request
 
-   Compiled into the plugin as ZERO_OWN_TRANSPORTS; comm.handle is a slow_way into a slow_net, which
-   all ranks see. Parts of the ranks meet over the same network.
+   Compiled into the plugin as ZERO_OWN_TRANSPORTS; comm.handle is a slow_way into a slow_net
+   (slow_net.h), which all ranks see. Parts of the ranks meet over the same network.
      slow         every collective, and every list of messages, begins late, by a time that seed,
                   rank and channel choose, so ranks come to it in any order
      out of step  some collectives wait until their rank has begun one of the other channel, or for
@@ -11,28 +11,7 @@
                   in the stream), is lost (time-outs find out), or that rank's process dies in it */
 #pragma once
 
-typedef enum { SLOW_ISSUE, SLOW_EXCHANGE, SLOW_BROADCAST, SLOW_MEMORY, SLOW_SWAP } slow_call;
-typedef enum slow_fault { SLOW_WORKS, SLOW_REFUSED, SLOW_BREAKS, SLOW_LOST, SLOW_DIES } slow_fault;
-enum { SLOW_CALLS = 5, SLOW_RANKS = 8 };
-
-typedef struct slow_way { /* a rank's, to all ranks or to a part of them */
-    struct slow_net *net;
-    zero_local *local;
-    int rank; /* among all */
-} slow_way;
-
-typedef struct slow_net {
-    slow_way way[SLOW_RANKS];
-    uint64_t seed;
-    double most_s;    /* of a delay; 0: as fast as LOCAL */
-    slow_fault fault; /* of the call below */
-    int rank;
-    slow_call call;
-    long number;                        /* 1: the first */
-    long calls[SLOW_RANKS][SLOW_CALLS]; /* so far */
-    long held, overtaken; /* collectives that waited for the other channel, and had not to go on */
-    int happened;         /* the fault has been reached */
-} slow_net;
+#include "slow_net.h"
 
 typedef struct slow_own {
     zp_local_ranks ranks; /* first: LOCAL's functions find their own by it */
@@ -41,8 +20,6 @@ typedef struct slow_own {
 } slow_own;
 static slow_own *slow_of(const zp_comm *g) { return (slow_own *)g->own; }
 static slow_net *slow_net_of(const zp_comm *g) { return slow_of(g)->way->net; }
-
-static const char *const slow_names[] = {"issue", "exchange", "broadcast", "memory", "messages"};
 
 /* Counts a call, and says what becomes of it. */
 static slow_fault slow_next(zp_comm *g, slow_call call) {

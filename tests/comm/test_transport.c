@@ -4,8 +4,8 @@
    in turn is refused, breaks or is lost, or its process dies there; every rank gets an error and
    its sentence in time, nothing leaks, and zero_destroy returns. At each stage, and where numbers
    travel packed and gradients in two hops. */
-#define ZERO_OWN_TRANSPORTS "tests/comm/slow_transport.h"
 #include "../shared/allocations.h"
+#include "slow_net.h"
 
 static zero_comm slow_comm(const test_rank *r);
 #define test_comm slow_comm

@@ -29,7 +29,8 @@ plugin() { # NAME FLAGS...
     # shellcheck disable=SC2086
     ${CC:-cc} $flags "$@" -x c -c -o "$dir/$out.o" "$dir/zero/zero_plugin.cu"
 }
-plugin plain && plugin checked -DZERO_CHECK=1 && ok || { bad "the drop does not compile"; finish; }
+plugin checked -DZERO_CHECK=1 && ok || { bad "the drop does not compile"; finish; }
+plain=$B/lib/libzero_plugin.a # the same drop, without checks
 
 # A host's files; `hooked HOST`: it can have hooks.
 files() { if [ -d "$here/$1" ]; then ls "$here/$1"/*; else echo "$here/$1.c"; fi; }
@@ -89,11 +90,11 @@ same() { # HOST PROGRAM STAGE RANKS: as stage 0 without hooks
 for host in token_gpt llama mlp lstm; do
     source=$(sources $host) kinds=step
     # shellcheck disable=SC2086
-    compile $host $source && compile $host.step -DZERO $source "$dir/plain.o" &&
+    compile $host $source && compile $host.step -DZERO $source "$plain" &&
         compile $host.step.checked -DZERO $source "$dir/checked.o" && ok || { bad "$host does not compile"; continue; }
     if hooked $host; then
         kinds="step hooks"
-        compile $host.hooks -DZERO -DHOOKS $source "$dir/plain.o" &&
+        compile $host.hooks -DZERO -DHOOKS $source "$plain" &&
             compile $host.hooks.checked -DZERO -DHOOKS $source "$dir/checked.o" && ok || bad "$host with hooks does not compile"
     fi
     timeout 30 "$dir/$host" $steps >"$dir/$host.all" && ok || bad "$host without the plugin: exit code $?"
@@ -132,7 +133,7 @@ spent() { # PROGRAM STAGE: seconds of processors, of 2 ranks
     sh -c 'timeout 60 "$1" 150 "$2" 2 >"$3" 2>&1; times' sh "$dir/$1" "$2" "$dir/$1.out" | awk 'END { split($1, u, /[ms]/); split($2, s, /[ms]/)
         print 60 * (u[1] + s[1]) + u[2] + s[2] }'
 }
-if compile often.plain -DZERO -DHOOKS "$dir/often.c" "$dir/plain.o" && compile often.checked -DZERO -DHOOKS "$dir/often.c" "$dir/checked.o"; then
+if compile often.plain -DZERO -DHOOKS "$dir/often.c" "$plain" && compile often.checked -DZERO -DHOOKS "$dir/often.c" "$dir/checked.o"; then
     for stage in 0 1 2 3; do
         least=
         for pair in 1 2 3; do least="$least$(spent often.plain $stage) $(spent often.checked $stage) "; done

@@ -226,6 +226,36 @@ test_decay() {
     check "toy: all tensors decay as the original's do: $worst" at_most 1e-4 "$worst"
 }
 
+# The parent is killed before its children have asked to end with it: they end all the same, and train nothing.
+test_orphans() {
+    cat >"$scratch/late.c" <<'END'
+#include <sys/syscall.h>
+#include <unistd.h>
+int prctl(int option, unsigned long x) {
+    sleep(1);
+    return (int)syscall(SYS_prctl, option, x, 0, 0, 0);
+}
+END
+    "${CC:-cc}" -shared -fPIC -D_GNU_SOURCE -o "$scratch/late.so" "$scratch/late.c" || miss 'toy: prctl that comes late'
+    (cd "$scratch/toy of ours" && LD_PRELOAD=$scratch/late.so exec stdbuf -oL ./train_gpt2_zero -pn 2) >"$scratch/x" 2>&1 </dev/null &
+    pid=$!
+    for _ in $(seq 100); do
+        children=$(cat /proc/$pid/task/$pid/children 2>/dev/null)
+        # shellcheck disable=SC2086 # a list
+        set -- $children
+        [ $# = 2 ] && break
+        sleep 0.02
+    done
+    kill -9 $pid
+    wait $pid 2>/dev/null
+    same 'toy: two ranks had begun' 2 $#
+    for _ in $(seq 100); do
+        { kill -0 "${1:-0}" || kill -0 "${2:-0}"; } 2>/dev/null || break
+        sleep 0.1
+    done
+    check 'toy: ranks whose parent has died train nothing' sh -c '! grep -q step "$0"' "$scratch/x"
+}
+
 test_toy() {
     toy
     "$apply" "$scratch/toy of ours" >/dev/null
@@ -244,6 +274,7 @@ test_toy() {
     run "$scratch/x" "$scratch/toy of ours" ./train_gpt2_zero -z 4
     same 'toy: -z 4 is refused' 1 $?
     same 'toy: in one line' "expected -z 0..3, found '4'" "$(cat "$scratch/x.err")"
+    test_orphans
     rm "$scratch/toy of ours/gpt2_124M.bin"
     run "$scratch/x" "$scratch/toy of ours" ./train_gpt2_zero -pn 2
     same 'toy: a rank that fails ends all, with its code' 3 $?
@@ -255,7 +286,7 @@ test_toy() {
 test_state() {
     sh "$tests/../zero_plugin/drop.sh" "$scratch/zero" >/dev/null
     "${CC:-cc}" -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wpedantic -Wshadow -Werror -I"$scratch/zero" -I"$tests/.." -o "$B/test_llmc_state" \
-        "$tests/llmc/test_state.c" -x c "$scratch/zero/zero_plugin.cu" -x none -lm -pthread
+        "$tests/llmc/test_state.c" "$B/lib/libzero_plugin.a" -lm -fopenmp -pthread
     check 'a run that goes on from its checkpoint is the run that was never interrupted' "$B/test_llmc_state" "$scratch"
 }
 

@@ -4,6 +4,8 @@
    what is counted is one rank's own. The model has GPT-2's shape: 5 million elements. */
 #include "../shared/allocations.h"
 
+#include <math.h>
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #if !defined(__has_feature)
 #define MEM_RESIDENT /* a sanitizer would add its own */
@@ -13,6 +15,7 @@
 #endif
 
 enum { MEM_C = 256, MEM_LAYERS = 6, MEM_V = 4096, MEM_T = 256, MEM_STEPS = 2, MEM_TENSORS = 9 };
+enum { MEM_VERDICT = 16 };    /* numbers that a rank sends to each other one at the end of a step */
 enum { MEM_ROUNDED = 32768 }; /* bytes, of whole pages and small lists */
 
 typedef struct mem_host {
@@ -359,7 +362,7 @@ static void mem_check_traffic(const mem_test *t, int nranks) {
                "%s: sent %llu bytes in %d steps, planned %zu each", mem_name(t, nranks),
                (unsigned long long)t->stats.sent_bytes, MEM_STEPS, p->sent_bytes);
     test_check(t->stats.verdict_bytes == p->verdict_bytes * (uint64_t)MEM_STEPS
-                   && p->verdict_bytes == (size_t)(nranks - 1) * ZP_VERDICT * sizeof(double),
+                   && p->verdict_bytes == (size_t)(nranks - 1) * MEM_VERDICT * sizeof(double),
                "%s: %llu bytes of verdicts in %d steps, planned %zu", mem_name(t, nranks),
                (unsigned long long)t->stats.verdict_bytes, MEM_STEPS, p->verdict_bytes);
     test_check((double)p->sent_bytes == sum && plain, "%s: units of the plan", mem_name(t, nranks));

@@ -1,9 +1,7 @@
 /* test_optimizers.c - every update rule against its formula in the header, in f64, element by
    element and step by step: types, groups, clipping, ranks, stages. RMSprop as an optimizer of
-   one's own. (LAMB and Muon: test_tensors.) And rounding to bf16 by chance, where there are no
-   master weights. */
-#define ZERO_OWN_OPTIMIZERS "tests/plugin/rmsprop.h"
-#include "../../zero_plugin.cu"
+   one's own (rmsprop.h, in $B/own.o). (LAMB and Muon: test_tensors.) And rounding to bf16 by
+   chance, where there are no master weights. */
 #include "../shared/host.h"
 #include <float.h>
 

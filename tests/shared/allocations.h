@@ -1,14 +1,45 @@
-/* allocations.h - includes the plugin with every call that gets memory, files or threads led
-   through here, where it is counted, and where the k-th of them can be made to fail. A thread of a
-   rank says whose book it writes in; threads that the plugin makes write in none, and are not
-   expected to. */
+/* allocations.h - counts every call by which the plugin gets memory, files or threads, and makes
+   the k-th of them fail. The linker leads these calls here (--wrap; COUNTED in the Makefile), so
+   the plugin's object is the one that other programs link. This file's own names for the system's
+   calls, and the macros below, keep the test's calls out of the counts. A thread of a rank says in
+   which book its calls are counted; threads that the plugin makes have no book, and are not
+   expected to call. */
 #ifndef TEST_ALLOCATIONS_H
 #define TEST_ALLOCATIONS_H
 
-#include "harness.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
+#include <unistd.h>
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+char *__real_strdup(const char *s);
+void __real_free(void *p);
+int __real_posix_memalign(void **p, size_t align, size_t n);
+void *__real_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
+int __real_munmap(void *p, size_t n);
+int __real_ftruncate(int fd, off_t bytes);
+int __real_open(const char *path, int flags, ...);
+int __real_close(int fd);
+long __real_syscall(long number, ...);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*work)(void *),
+                          void *arg);
+#define malloc(n)                                  __real_malloc(n)
+#define calloc(n, size)                            __real_calloc(n, size)
+#define realloc(p, n)                              __real_realloc(p, n)
+#define free(p)                                    __real_free(p)
+#define mmap(at, n, protection, flags, fd, offset) __real_mmap(at, n, protection, flags, fd, offset)
+#define munmap(p, n)                               __real_munmap(p, n)
+#define pthread_create(thread, attr, work, arg)    __real_pthread_create(thread, attr, work, arg)
+#include "harness.h"
 
 typedef struct alloc_book {
     long calls, fail_at; /* fail_at: 1 is the next call; 0: none fails */
@@ -84,95 +115,72 @@ static void alloc_forget(void *p) {
     }
 }
 
-static void *alloc_malloc(size_t n) { return alloc_refused() ? NULL : alloc_note(malloc(n), n); }
-static void *alloc_calloc(size_t n, size_t size) {
+/* ---- what the plugin calls; aligned_alloc has no function here, so its use fails to link ---- */
+
+void *__wrap_malloc(size_t n) { return alloc_refused() ? NULL : alloc_note(malloc(n), n); }
+void *__wrap_calloc(size_t n, size_t size) {
     return alloc_refused() ? NULL : alloc_note(calloc(n, size), n * size);
 }
-static char *alloc_strdup(const char *s) {
-    return alloc_refused() ? NULL : (char *)alloc_note(strdup(s), strlen(s) + 1);
+char *__wrap_strdup(const char *s) {
+    return alloc_refused() ? NULL : (char *)alloc_note(__real_strdup(s), strlen(s) + 1);
 }
-static void alloc_free(void *p) {
+void __wrap_free(void *p) {
     alloc_forget(p);
     free(p);
 }
-static void *alloc_realloc(void *p, size_t n) {
+void *__wrap_realloc(void *p, size_t n) {
     if (alloc_refused()) return NULL;
     alloc_forget(p);
     return alloc_note(realloc(p, n), n);
 }
-static int alloc_posix_memalign(void **p, size_t align, size_t n) {
+int __wrap_posix_memalign(void **p, size_t align, size_t n) {
     if (alloc_refused()) return ENOMEM;
-    const int code = posix_memalign(p, align, n);
+    const int code = __real_posix_memalign(p, align, n);
     if (!code) (void)alloc_note(*p, n);
     return code;
 }
-static void *alloc_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset) {
+void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset) {
     if (alloc_refused()) return MAP_FAILED;
     void *p = mmap(at, n, protection, flags, fd, offset);
     if (p != MAP_FAILED && alloc_mine) alloc_mine->maps++;
     return p;
 }
-static int alloc_munmap(void *p, size_t n) {
+int __wrap_munmap(void *p, size_t n) {
     if (alloc_mine) alloc_mine->maps--;
     return munmap(p, n);
 }
-static int alloc_ftruncate(int fd, off_t bytes) {
+int __wrap_ftruncate(int fd, off_t bytes) {
     if (alloc_refused()) return -1;
     if (alloc_mine) alloc_mine->file_bytes += (long)bytes;
-    return ftruncate(fd, bytes);
+    return __real_ftruncate(fd, bytes);
 }
-static int alloc_open(const char *path, int flags, int mode, ...) { /* mode: or nothing */
-    if (alloc_refused()) return -1;
-    const int fd = open(path, flags, mode);
+static int alloc_note_file(int fd) {
     if (fd >= 0 && alloc_mine) alloc_mine->files++;
     return fd;
 }
-static int alloc_close(int fd) {
+int __wrap_open(const char *path, int flags, ...) {
+    va_list list;
+    va_start(list, flags);
+    const int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, int) : 0;
+    va_end(list);
+    return alloc_refused() ? -1 : alloc_note_file(__real_open(path, flags, mode));
+}
+int __wrap_close(int fd) {
     if (alloc_mine) alloc_mine->files--;
-    return close(fd);
+    return __real_close(fd);
 }
-static long alloc_file(long fd) {
-    if (fd >= 0 && alloc_mine) alloc_mine->files++;
-    return fd;
+long __wrap_syscall(long number, ...) {
+    long x[6];
+    va_list list;
+    va_start(list, number);
+    for (int i = 0; i < 6; i++) x[i] = va_arg(list, long);
+    va_end(list);
+    if (number == SYS_memfd_create && alloc_refused()) return -1;
+    const long result = __real_syscall(number, x[0], x[1], x[2], x[3], x[4], x[5]);
+    return number == SYS_memfd_create ? alloc_note_file((int)result) : result;
 }
-static int alloc_pthread_create(pthread_t *thread, const pthread_attr_t *attr,
-                                void *(*work)(void *), void *arg) {
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*work)(void *),
+                          void *arg) {
     return alloc_refused() ? EAGAIN : pthread_create(thread, attr, work, arg);
 }
-
-#define malloc(n)       alloc_malloc(n)
-#define calloc(n, size) alloc_calloc(n, size)
-#define realloc(p, n)   alloc_realloc(p, n)
-#undef strdup
-#define strdup(s)                                  alloc_strdup(s)
-#define free(p)                                    alloc_free(p)
-#define posix_memalign(p, align, n)                alloc_posix_memalign(p, align, n)
-#define aligned_alloc(align, n)                    this_way_to_memory_is_not_counted
-#define mmap(at, n, protection, flags, fd, offset) alloc_mmap(at, n, protection, flags, fd, offset)
-#define munmap(p, n)                               alloc_munmap(p, n)
-#define ftruncate(fd, n)                           alloc_ftruncate(fd, n)
-#define open(path, ...)                            alloc_open(path, __VA_ARGS__, 0, 0)
-#define close(fd)                                  alloc_close(fd)
-#define pthread_create(thread, attr, work, arg)    alloc_pthread_create(thread, attr, work, arg)
-#define syscall(number, ...)                                                                       \
-    ((number) != SYS_memfd_create ? syscall(number, __VA_ARGS__)                                   \
-     : alloc_refused()            ? -1L                                                            \
-                                  : alloc_file(syscall(number, __VA_ARGS__)))
-
-#include "../../zero_plugin.cu"
-
-#undef malloc
-#undef calloc
-#undef realloc
-#undef strdup
-#undef free
-#undef posix_memalign
-#undef aligned_alloc
-#undef mmap
-#undef munmap
-#undef ftruncate
-#undef open
-#undef close
-#undef pthread_create
-#undef syscall
 #endif

@@ -2,27 +2,18 @@
    one rank of many that do not exist (many_transport.h) announces, plans, builds, steps and asks
    for its state by name. test_growth.c counts, bench_ranks.c measures.
 
-   With GROWTH_COUNTS the compiler adds a call to each basic block of the program
-   (-fsanitize-coverage=trace-pc), and growth_count.c counts these calls. Here each 64 bytes that
-   the plugin copies, clears or compares count as one more. */
+   With GROWTH_COUNTS the plugin's object is $B/counted.o: the compiler adds a call to each of its
+   basic blocks (-fsanitize-coverage=trace-pc), and growth_count.c counts these calls. Each 64 bytes
+   that the plugin copies, clears or compares count as one more (growth_bytes.h). */
 #ifndef TEST_GROWTH_H
 #define TEST_GROWTH_H
 
-#include <string.h>
-
 #ifdef GROWTH_COUNTS
-void growth_add(long operations);
 long growth_counted(void);
-static inline size_t growth_bytes(size_t n) { return growth_add((long)(n / 64)), n; }
-#define memcpy(to, from, n)  memcpy(to, from, growth_bytes(n))
-#define memmove(to, from, n) memmove(to, from, growth_bytes(n))
-#define memset(to, value, n) memset(to, value, growth_bytes(n))
-#define memcmp(a, b, n)      memcmp(a, b, growth_bytes(n))
 #else
 static long growth_counted(void) { return 0; }
 #endif
-#define ZERO_OWN_TRANSPORTS "tests/shared/many_transport.h"
-#include "../../zero_plugin.cu"
+#include "many_world.h"
 
 #include "harness.h"
 
@@ -77,8 +68,8 @@ static zero_result growth_announce(zero_ctx *z, const growth_case *c, growth_hos
         const zero_tensor_desc again = {.numel = c->numel,
                                         .same_as = name,
                                         .field = (size_t)(c->tensors + t) * sizeof(float *)};
-        ZP_TRY(zero_tensor(z, &d));
-        if (!by_slot) ZP_TRY(zero_tensor(z, &again));
+        ZERO_TRY(zero_tensor(z, &d));
+        if (!by_slot) ZERO_TRY(zero_tensor(z, &again));
     }
     return ZERO_OK;
 }
@@ -86,25 +77,25 @@ static zero_result growth_announce(zero_ctx *z, const growth_case *c, growth_hos
 static zero_result growth_plan(zero_ctx *z, int units) {
     zero_plan plan;
     zero_plan_unit unit;
-    ZP_TRY(zero_query_plan(z, &plan));
-    for (int u = 0; u < units; u++) ZP_TRY(zero_query_plan_unit(z, u, &unit));
+    ZERO_TRY(zero_query_plan(z, &plan));
+    for (int u = 0; u < units; u++) ZERO_TRY(zero_query_plan_unit(z, u, &unit));
     return ZERO_OK;
 }
 
 static zero_result growth_step(zero_ctx *z, const growth_case *c, int units, growth_host *h) {
     const zero_hyper hyper = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
-    ZP_TRY(zero_pass_begin(z, ZERO_TRAIN, 0, 1));
+    ZERO_TRY(zero_pass_begin(z, ZERO_TRAIN, 0, 1));
     for (int u = 0; u < units && c->kind != GROWTH_KEEP; u++) {
-        ZP_TRY(zero_forward_begin(z, u, h->param));
-        ZP_TRY(zero_forward_end(z, u));
+        ZERO_TRY(zero_forward_begin(z, u, h->param));
+        ZERO_TRY(zero_forward_end(z, u));
     }
     for (int u = units - 1; u >= 0 && c->kind != GROWTH_KEEP; u--) {
-        ZP_TRY(zero_backward_begin(z, u, h->param, h->grad));
-        ZP_TRY(zero_backward_end(z, u));
+        ZERO_TRY(zero_backward_begin(z, u, h->param, h->grad));
+        ZERO_TRY(zero_backward_end(z, u));
     }
-    ZP_TRY(zero_pass_end(z));
-    ZP_TRY(zero_reduce(z));
-    ZP_TRY(zero_step(z, &hyper));
+    ZERO_TRY(zero_pass_end(z));
+    ZERO_TRY(zero_reduce(z));
+    ZERO_TRY(zero_step(z, &hyper));
     zero_step_report report;
     return zero_step_result(z, &report); /* waits */
 }
@@ -127,7 +118,7 @@ static int growth_measure(const growth_case *c, growth_cost *cost) {
     const int units = c->kind == GROWTH_KEEP ? 1 : (c->tensors + c->of_unit - 1) / c->of_unit;
     const size_t pointers = 2 * (size_t)c->tensors; /* and of aliases */
     many_world world = {c->ranks, 0, 0};
-    const zero_comm comm = {ZERO_COMM_OWN, c->ranks / 2, &world, 0};
+    const zero_comm comm = {MANY_KIND, c->ranks / 2, &world, 0};
     growth_host h = {(float **)calloc(pointers, sizeof *h.param),
                      (float **)calloc(pointers, sizeof *h.grad)};
     zero_config cfg;

@@ -1,15 +1,11 @@
 /* many_transport.h - a transport for tests: one rank of many, of which the others are not there
 
-   Compiled into the plugin as ZERO_OWN_TRANSPORTS; comm.handle is a many_world. Peers say and give
+   Compiled into the plugin by own_transports.h; comm.handle is a many_world. Peers say and give
    what this rank does: an exchange and an all-gather repeat its own part, a reduction leaves its
    own gradient. So the plugin's work for any number of ranks can be counted and timed on one. */
-#ifndef MANY_TRANSPORT_H
-#define MANY_TRANSPORT_H
+#pragma once
 
-typedef struct many_world {
-    int nranks;
-    long exchanges, collectives; /* so far */
-} many_world;
+#include "many_world.h"
 
 static zero_result many_join(zp_comm *g, const zero_comm *given) {
     g->own = given->handle;
@@ -50,6 +46,3 @@ static void many_leave(zp_comm *g, int broken) {
 ZP_TRANSPORT(many_row, "MANY", many_join, NULL, many_memory, NULL, many_issue, many_exchange,
              many_broadcast, zp_local_bytes, NULL, many_abort, many_leave, NULL, NULL, NULL, NULL,
              NULL, NULL, NULL);
-#define ZERO_OWN_ROWS , &many_row
-
-#endif

@@ -149,12 +149,13 @@ case $nccl in
 esac
 check "tests/README.md names every test" map_of_tests
 check "mutants.txt names lines that exist" known_mutants
+check "tests use public functions" sh tests/tools/check_private.sh
 check "names and layers of the plugin's files" sh tests/tools/check_names.sh "$B"
 docs_current() { make -s B="$B" DEVICE=cpu docs-check; }
 check "generated pages are current" docs_current
 check "words that make a sentence hard to read" sh tests/tools/check_words.sh "$B"
 check "no circles of files under adapters" sh tests/tools/check_circles.sh "$B" "$CC" "$nccl" adapters/*/*.[ch] adapters/*/*.cu
-needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/tools/same.sh tests/bench/speed.sh tests/install/test_drop.sh tests/tools/check_circles.sh tests/tools/check_names.sh tests/tools/check_words.sh tests/cuda/gpu.sh tests/tools/golden.sh \
+needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/tools/same.sh tests/bench/speed.sh tests/install/test_drop.sh tests/tools/check_circles.sh tests/tools/check_names.sh tests/tools/check_private.sh tests/tools/check_words.sh tests/cuda/gpu.sh tests/tools/golden.sh \
     tests/cuda/test_emulated.sh tests/checkpoint/kill_many.sh tests/trainer/test_resume.sh tests/trainer/test_delay.sh tests/trainer/test_layouts.sh tests/trainer/test_layout_saves.sh \
     tests/trainer/test_layout_kills.sh tests/trainer/test_experts.sh tests/launch/namespaces.sh tests/launch/test_hosts.sh tests/bench/bench_ranks.sh tests/bench/links.sh tests/bench/converge.sh tests/run.sh tests/install/test_build.sh tests/docs/test_docs.sh tests/docs/test_recipes.sh tests/cuda/test_example_cuda.sh \
     adapters/docs/memory.sh adapters/recipes/*.sh .ci/run
