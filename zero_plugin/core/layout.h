@@ -30,7 +30,7 @@ typedef struct zp_tensor {
     int aliases;                   /* 1 + the last alias; 0: none */
     float lr_factor, decay_factor; /* the factors; ZERO_NONE is stored as 0 */
     float shape;                   /* factor of its updates that depends on its shape; 0: none */
-    int one_state;                 /* the rule keeps one state array of it, whatever others have */
+    int one_state;                 /* the rule keeps one state array for this tensor */
     int first_layer;               /* number of its first layer among those of all tensors */
     int namesakes;                 /* zero_place: number of later rows with the same name */
     uintptr_t last_pointer[2];     /* by side: the last pointer in its field */
@@ -42,8 +42,7 @@ typedef struct zp_tensor {
 enum { ZP_TRAINED = 0, ZP_SEGMENTS };
 typedef struct zp_segment {
     size_t first, padded; /* elements of the unit before it; shard * nranks */
-    size_t shard,
-        piece; /* elements of one rank; of a shard, those that one copy of it counts, saves */
+    size_t shard, piece;  /* elements of one rank; of a shard, those that one copy counts, saves */
 } zp_segment;
 
 typedef struct zp_unit {

@@ -5,6 +5,7 @@
    factors alone, not on threads, tiles or the device. */
 #pragma once
 
+#include "../core/layout.h"
 #include "../numbers/rules.h"
 
 /* Whether the step is skipped. NULL: it is not. */
