@@ -172,27 +172,27 @@ $B/own.o $B/counted.o $B/rings.o: zero_plugin.cu $B/settings
 	@mkdir -p $B
 	$(COMPILE) -x c -c -o $@ $<
 $B/test_optimizers $B/bench_ranks: $B/%: $B/%.o $B/own.o
-	$(COMPILE) -o $@ $^ -lm
+	$(COMPILE) -o $@ $(filter %.o,$^) -lm
 $B/test_growth.o: COMPILE += -DGROWTH_COUNTS=1
 $B/test_growth: $B/test_growth.o $B/counted.o $B/growth_count.o
-	$(COMPILE) -o $@ $^ -lm
+	$(COMPILE) -o $@ $(filter %.o,$^) -lm
 # The linker leads the plugin's system calls to functions of the tests, named __wrap_malloc and so on.
 wrapped = $(addprefix -Wl$(comma)--wrap=,$1)
 COUNTED = $(call wrapped,malloc calloc realloc strdup free posix_memalign aligned_alloc mmap munmap ftruncate open close syscall pthread_create)
 FILED   = $(call wrapped,open mkostemp fcntl sync_file_range statx pread pwrite posix_fallocate fstatvfs)
 $B/test_faults $B/test_memory: $B/%: $B/%.o $(PLUGIN)
-	$(COMPILE) $(COUNTED) -o $@ $^ -lm
+	$(COMPILE) $(COUNTED) -o $@ $(filter %.o,$^) -lm
 $B/test_transport: $B/test_transport.o $B/own.o
-	$(COMPILE) $(COUNTED) -o $@ $^ -lm
+	$(COMPILE) $(COUNTED) -o $@ $(filter %.o,$^) -lm
 $B/test_offload: $B/test_offload.o $(PLUGIN)
-	$(COMPILE) $(FILED) -o $@ $^ -lm
+	$(COMPILE) $(FILED) -o $@ $(filter %.o,$^) -lm
 $B/test_offload_rings.o: tests/plugin/test_offload.c $B/settings
 	@mkdir -p $B
 	$(COMPILE) -DZERO_WITH_URING -c -o $@ $<
 $B/test_offload_rings: $B/test_offload_rings.o $B/rings.o
-	$(COMPILE) $(FILED) $(RINGS) -o $@ $^ -lm
+	$(COMPILE) $(FILED) $(RINGS) -o $@ $(filter %.o,$^) -lm
 $B/test_check: $B/test_check.o $B/checked.o
-	$(COMPILE) -o $@ $^ -lm
+	$(COMPILE) -o $@ $(filter %.o,$^) -lm
 $B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_ops $B/test_gpt2_parallel $B/test_gpt2_experts $B/test_gpt2_pipeline: $B/%: %.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_launch: tests/launch/test_launch.c $(PLUGIN) $(LAUNCH)
@@ -246,7 +246,7 @@ $B/fast/%.o: %.c $B/settings
 	@mkdir -p $B/fast
 	$(COMPILE) -c -o $@ $<
 $B/test_fast_math $B/test_scale_fast: $B/test_%: $B/fast/test_%.o $B/fast/zero_plugin.o
-	$(COMPILE) $(FAST) -o $@ $^ -lm
+	$(COMPILE) $(FAST) -o $@ $(filter %.o,$^) -lm
 $B/fast/test_scale_fast.o: tests/plugin/test_scale.c $B/settings
 	@mkdir -p $B/fast
 	$(COMPILE) -c -o $@ $<

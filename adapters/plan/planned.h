@@ -10,8 +10,8 @@
 static zero_result plan_join(zp_comm *g, const zero_comm *given) {
     const plan_world *world = (const plan_world *)given->handle;
     g->rank = given->rank;
-    g->nranks = g->crowd = world->nranks;
-    g->shares = world->shares;
+    g->nranks = g->cpu_ranks = world->nranks;
+    g->shared_is_fast = world->shares;
     ZP_TRY(zp_comm_check_node_size(g, given->node_size));
     g->node_size = given->node_size ? given->node_size : g->nranks;
     return ZERO_OK;
@@ -48,7 +48,7 @@ static zero_result plan_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
     *part = made;
     if (!world) return zp_comm_fail(of, ZERO_ERR_MEMORY, "a part of the planned ranks");
     world->nranks = cut->nranks;
-    world->shares = of->shares;
+    world->shares = of->shared_is_fast;
     return ZERO_OK;
 }
 static void plan_uncut(zero_comm *part, int broken) {
@@ -59,7 +59,7 @@ static void plan_uncut(zero_comm *part, int broken) {
 static size_t plan_room(const zp_comm *of, int parts, int n, int swaps) {
     const size_t exchanges =
         zp_max((size_t)(1 + n) * ZP_MAIL_BYTES, ZP_STAGE_NUMEL * sizeof(float));
-    return of->shares ? zp_local_parts_bytes(of, parts, n, swaps, 0) : exchanges;
+    return of->shared_is_fast ? zp_local_parts_bytes(of, parts, n, swaps, 0) : exchanges;
 }
 static void plan_leave(zp_comm *g, int broken) {
     (void)g;

@@ -22,7 +22,7 @@ static zero_result unit_change_comm(zero_ctx *z, const zero_comm *comm) {
         if (!kept[i]) return ZERO_ERR_MEMORY;
         memcpy(kept[i], z->memory[i].base, z->memory[i].bytes);
     }
-    if (!e) zp_ctx_close_groups(z, 0);
+    if (!e) zp_ctx_close_groups(z);
     if (!e) e = zp_ctx_open_groups(z, zp_transport_find(comm->kind), comm);
     if (!e) e = zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS);
     if (!e) e = zp_build_open_shared(z);
