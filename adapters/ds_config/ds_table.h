@@ -171,10 +171,8 @@ typedef struct ds_row {
 #define WHY_BETWEEN                                                                                \
     "what goes between stages is in parts where partition_activations (-sp 1) is on, and whole "   \
     "otherwise"
-#define USE_SHARDING "use zero_optimization.stage 3"
 #define USE_ZENFLOW                                                                                \
     "remove it; it delays the update of most weights; here -zod N delays that of all"
-#define USE_PLAIN "remove it; weights and gradients travel as they are"
 #define USE_DATA  "use the trainer's own data loader"
 #define USE_WHOLE "remove it; each rank computes whole layers"
 #define USE_TYPES "use \"fp16\" or \"bf16\""
@@ -361,7 +359,8 @@ static const ds_row ds_rows[] = {
     IGNORED(ZO "leaf_module.name_suffixes", DS_ANY, "units are gathered, and not modules"),
     RANGED(ZO "zero_hpz_partition_size", DS_WHOLE, DS_SECOND_RANKS, 0, 1e6),
     APPLIED(ZO "zero_quantized_weights", DS_BOOL, DS_QUANTIZED_WEIGHTS),
-    REFUSED(ZO "zero_quantized_nontrainable_weights", DS_BOOL, "false", USE_PLAIN),
+    REFUSED(ZO "zero_quantized_nontrainable_weights", DS_BOOL, "false",
+            "remove it; zero_quantized_weights quantizes the gathers of all weights"),
     APPLIED(ZO "zero_quantized_gradients", DS_BOOL, DS_QUANTIZED_GRADIENTS),
     SECTION(ZO "zeropp_loco_param"),
     RANGED(ZO "zeropp_loco_param.err_beta", DS_REAL, DS_LOCO_BETA, 0, 0.9999999),
@@ -499,13 +498,16 @@ static const ds_row ds_rows[] = {
     IGNORED("compile.autoep_non_moe", DS_BOOL, WHY_TORCH),
     IGNORED("compile.free_activation", DS_BOOL, WHY_TORCH),
     IGNORED("compile.free_activation_threshold", DS_WHOLE, WHY_TORCH),
-    REFUSED("compile.offload_activation", DS_BOOL, "false", "use false; recompute saves memory"),
+    REFUSED("compile.offload_activation", DS_BOOL, "false",
+            "use false; -r 3 computes blocks again, -r 4 keeps their inputs off the device"),
     IGNORED("compile.offload_activation_pin_memory", DS_BOOL, WHY_OFF),
-    REFUSED("compile.offload_opt_states", DS_BOOL, "false", USE_SHARDING),
+    REFUSED("compile.offload_opt_states", DS_BOOL, "false",
+            "use false; zero_optimization.offload_optimizer offloads the state"),
     IGNORED("compile.double_buffer", DS_BOOL, WHY_TORCH),
     IGNORED("compile.symmetric_memory", DS_BOOL, WHY_TORCH),
     IGNORED("compile.debug_log", DS_BOOL, WHY_TORCH),
-    REFUSED("compile.offload_parameters", DS_BOOL, "false", USE_SHARDING),
+    REFUSED("compile.offload_parameters", DS_BOOL, "false",
+            "use false; zero_optimization.offload_param offloads parameters"),
     IGNORED("compile.sync_before_reduce", DS_BOOL, WHY_TORCH),
     IGNORED("compile.sync_after_reduce", DS_BOOL, WHY_TORCH),
     IGNORED("compile.sync_before_allgather", DS_BOOL, WHY_TORCH),
