@@ -16,6 +16,8 @@ First, and with PROVE=1, the tool itself is tried: mutants whose fate is known.
 Last line: N passed (killed), N failed (alive); succeeds if 90 % are killed."""
 import collections, csv, functools, glob, hashlib, json, os, random, re, shutil, subprocess, sys, tempfile, threading, time
 
+if len(sys.argv) != 2 or not os.path.isdir(sys.argv[1]):
+    sys.exit(f"mutants.py: expected the build folder, found {' '.join(sys.argv[1:]) or 'nothing'}: make mutants")
 SEED = os.environ.get("SEED", "1")
 JOBS, END = int(os.environ.get("JOBS", 1)), time.time() + 60 * float(os.environ.get("BUDGET", 20))
 AGAIN, PAUSE = os.environ.get("AGAIN"), os.environ.get("PAUSE", "")
