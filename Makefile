@@ -304,7 +304,7 @@ soak: data $B/unmeasured/train_gpt2_zero $B/test_checkpoint_kill
 	@$(MAKE) -s B=$B/asan OPT='$(ASAN)' MPICC= WARN= $(addprefix $B/asan/fuzz_,ds_config checkpoint model_files data machine)
 	@python3 tests/tools/soak.py $B $(HOURS) $(SEED)
 mutants: | libraries
-	@BUDGET='$(or $(BUDGET),20)' python3 tests/tools/mutants.py $B
+	@mkdir -p $B && BUDGET='$(or $(BUDGET),20)' python3 tests/tools/mutants.py $B
 same: # BASE=a commit: is nothing lost since then?
 	@sh tests/tools/same.sh $B '$(BASE)' '$(CC) $(CFLAGS)' $(if $(HAS_CUDA),'$(ECXX)')
 speed: $B/train_gpt2_zero data # BASE=a commit: is this tree as fast?
