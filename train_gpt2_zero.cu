@@ -39,6 +39,7 @@
 #include "adapters/corpus/corpus.h"
 #include "adapters/eval/sample.h"
 #include "adapters/gpt2/device.h"
+#include "adapters/gpt2/frozen.h"
 #include "adapters/gpt2/gpt2.h"
 #include "adapters/gpt2/products.h"
 #include "adapters/gpt2/pipelined.h"
@@ -300,8 +301,8 @@ static void read_ds_config(job *j, train_options *o) {
     char sentence[512], *text;
     ds_config said;
     const ds_notes notes = {print_ds_note, j};
-    require(j, o->ds_path[0] || !o->ds_out[0], "-dso %s: expected -ds FILE too, which it resolves",
-            o->ds_out);
+    require(j, o->ds_path[0] || !o->ds_out[0],
+            "-dso %s: there is no configuration to resolve; add -ds FILE", o->ds_out);
     if (!o->ds_path[0]) return;
     const ds_auto autos = train_autos(o, j->l->nranks, j->model.channels, &said);
     const int failed =
@@ -430,6 +431,8 @@ static void create_model(trainer *t) {
     zero_result result = gpt2_create(&t->model, t->z, &j->model, &run, &error);
     require(j, result == ZERO_OK, "%s", error.sentence);
     gpt2_take_products(t->model, &j->products);
+    if (j->opt->graphs) result = gpt2_record_graphs(t->model, &error);
+    require(j, result == ZERO_OK, "-cg 1: %s", error.sentence);
     result = gpt2_pipeline_open(&t->line, t->z, t->model, &t->groups.stage, j->batch.micro_steps,
                                 j->computes.stream, &error);
     require(j, result == ZERO_OK, "%s", error.sentence);
@@ -465,8 +468,8 @@ static need_bytes compute_needed_bytes(const trainer *t, int count) {
         const zero_plan *p = &t[i].plan;
         const gpt2_run run = make_run(&t[i]);
         require(j, gpt2_activation_bytes(&j->model, &run) > 0,
-                "-b %d: too many windows of -t %d tokens for the model's activations", run.batch,
-                run.seq_len);
+                "-b %d: too many sequences of -t %d tokens for the model's activations; use fewer",
+                run.batch, run.seq_len);
         const uint64_t bytes = plan_bytes(p, DEVICE_IS_HOST) + model_bytes(&t[i]);
         all.device += bytes;
         all.host += t[i].keep.bytes - t[i].keep.taken;
@@ -1097,8 +1100,10 @@ static int run_comparison(job *j) {
     FILE *csv = j->l->rank == 0 ? compare_open_csv(o->csv_path) : NULL;
     require(j, j->l->rank != 0 || csv != NULL, "-csv: %s cannot be written: %s", o->csv_path,
             regular_file_error(errno));
-    require(j, j->steps > 0 && j->steps % o->rounds == 0,
-            "-x %d: the steps of a stage do not divide into -rd %d rounds", j->steps, o->rounds);
+    require(
+        j, j->steps > 0 && j->steps % o->rounds == 0,
+        "-x %d: the steps of a stage are not a multiple of the rounds (-rd %d); change one of them",
+        j->steps, o->rounds);
     c->host = &host;
     c->report = j->out;
     c->ranks = j->l->nranks;
@@ -1149,7 +1154,7 @@ static void choose_products(job *j) {
     gpt2_error error = {""};
     zero_result result = ZERO_OK;
     require(j, !o->products_path[0] || o->type == ZERO_F32,
-            "-pc: it chooses among ways of f32 products; those of other types have one");
+            "-pc: GEMM algorithms are chosen for f32 only; use -dt f32, or leave out -pc");
     if (j->l->rank == 0)
         result = gpt2_choose_products(&j->products, &j->model, rows, j->ranks.tp, o->tile_rows,
                                       o->products_path, j->threads, &error);
@@ -1170,6 +1175,7 @@ static void free_buffers(job *j) {
     free(j->targets);
     free(j->sample);
     free(j->logits);
+    gpt2_frozen_free(j->model.frozen);
 }
 
 /* Writes the settings that identify the run of a checkpoint: the flags, after the values of -ds
@@ -1191,7 +1197,7 @@ static void reduce_ranks_to_fit(job *j) {
     if (j->l->starts == 0) return;
     const int n = train_fit(j->opt, &j->model, here, why, sizeof why);
     if (n == here) return;
-    snprintf(sentence, sizeof sentence, "%d of %d ranks can go on: %s", n, here, why);
+    snprintf(sentence, sizeof sentence, "%d of %d ranks can continue: %s", n, here, why);
     require(j, n > 0, "%s", sentence);
     launch_fewer(j->l, n, sentence);
 }
@@ -1245,7 +1251,8 @@ static int run_rank(launch *l, void *user) {
     const int clash = train_check(o, sentence, sizeof sentence);
     require(&j, !clash, "%s", sentence);
     require(&j, !o->copies || l->kind == LAUNCH_FORK,
-            "-pm %d: copies are kept by what starts the ranks of -pn, found %d rank%s %s",
+            "-pm %d: copies need ranks that -pn starts (found %d rank%s %s); add -pn N, or leave "
+            "out -pm",
             o->copies, l->nranks, l->nranks > 1 ? "s" : "", launch_how(l));
     reduce_ranks_to_fit(&j);
     const int uneven = train_divide(o, &j.model, &j.ranks, &j.batch, sentence, sizeof sentence);

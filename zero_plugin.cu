@@ -54,8 +54,8 @@
      a tier        a value of zero_tier, and a zp_tier of core/arrays.h; offload/offload.h has two
      a transport   a row; comm/comm.h has the contract, comm/transport.h says how to add your own
      an update rule  a body and a row in numbers/rules.h, and a name in zero_optimizer
-     a setting     a field of zero_config, and a row of the table in core/config.h or of the
-                   capability that has it
+     a setting     a field of zero_config, or of zero_tensor_desc, and a row of the table in
+                   core/config.h or of the capability that has it
      a function    the header, and the file of its subject in api/
      an event      a word of ZERO_EVENTS, and ZP_SLICE around the work */
 
@@ -67,14 +67,17 @@
 #include "zero_plugin/machine/device.h"     /* streams, events, copies, memory: CUDA or CPU */
 #include "zero_plugin/machine/streaming.h"  /* [state] copies to memory that is not read soon */
 #include "zero_plugin/numbers/type.h"       /* f32 values stored in 16 bits */
+#include "zero_plugin/numbers/codes.h"      /* f32 values stored in 8 bits, in blocks */
 #include "zero_plugin/numbers/kernels.h"    /* the element-wise kernels */
 #include "zero_plugin/numbers/optimizer.h"  /* the loop around each update rule; rounding */
 #include "zero_plugin/numbers/rules.h"      /* the update rules, and how to add one */
 #include "zero_plugin/comm/comm.h"          /* ranks and collectives; a transport's contract */
 #include "zero_plugin/comm/board.h"         /* how the ranks of one machine meet */
 #include "zero_plugin/comm/shared_memory.h" /* how they map each other's memory */
-#include "zero_plugin/comm/pipe.h"  /* [groups muon packed] messages between ranks of one machine */
-#include "zero_plugin/comm/local.h" /* SELF and LOCAL: the ranks of one machine */
+#include "zero_plugin/comm/envelope.h" /* [groups mpi muon packed subgroups] a message's header */
+#include "zero_plugin/comm/local.h"    /* SELF and LOCAL: the ranks of one machine */
+#include "zero_plugin/comm/pipe.h" /* [groups muon packed subgroups] messages between these ranks */
+#include "zero_plugin/comm/local_groups.h" /* [groups muon packed subgroups] LOCAL with groups */
 #include "zero_plugin/comm/mpi_nodes.h"    /* [mpi] MPI between nodes, and waiting for MPI */
 #include "zero_plugin/comm/mpi.h"          /* [mpi] MPI: LOCAL in a node, messages between nodes */
 #include "zero_plugin/comm/nccl_watch.h"   /* [nccl] watches NCCL: errors, time-outs */
@@ -87,6 +90,8 @@
 #include "zero_plugin/core/arrays.h"       /* stages as data; what a rank keeps, and where */
 #include "zero_plugin/core/config.h"       /* the settings, their ranges and defaults */
 #include "zero_plugin/core/ctx.h"          /* everything that one rank owns */
+#include "zero_plugin/core/part.h"         /* [packed subgroups] splits groups of a context */
+#include "zero_plugin/core/ranges.h"       /* [packed state] lists of ranges of the state */
 #include "zero_plugin/core/extra.h"        /* how a capability plugs into the core */
 #include "zero_plugin/core/agree.h"        /* ranks compare what must be equal on all */
 #include "zero_plugin/core/observe.h"      /* what a checked build sees of the calls */
@@ -100,8 +105,8 @@
 #include "zero_plugin/core/reduce.h"       /* the way of one gradient */
 #include "zero_plugin/core/hooks.h"        /* what a hook does: begin and end of a unit */
 #include "zero_plugin/core/step.h"         /* zero_reduce and zero_step: agree, decide, update */
-#include "zero_plugin/core/weights.h"      /* parameters from weights that your code puts */
 #include "zero_plugin/core/runs.h"         /* elements of tensors, by the ranks that own them */
+#include "zero_plugin/core/weights.h"      /* [offload state] copies weights between arrays */
 #include "zero_plugin/offload/uring.h"     /* [offload] io_uring, if the build has it */
 #include "zero_plugin/offload/file.h"      /* [offload] the file tier: pieces, checksums, threads */
 #include "zero_plugin/offload/file_ring.h" /* [offload] pieces of state between file and update */

@@ -10,136 +10,162 @@
      is the CUDA version (sm_80 and newer): link with -lcudart -lnccl -ldl. Without NCCL (2.19 and
      newer), ranks are threads of one process. The tier HOST needs -Xcompiler
      -fopenmp,-march=native,-ffp-contract=off.
+     `make drop WITH="core nccl"` writes the core and the named parts alone. A mark such as [nccl]
+     begins text about a part. A copy without the part has one line in its place.
 
-   EXAMPLE: every line that a trainer with L blocks and tied embeddings gains; `params` and `grads`
-   are its own structs of base pointers, used as before between a unit's begin and end; sizes are
-   size_t
+   EXAMPLE: every line that a trainer with L blocks and tied embeddings gains. `params` and `grads`
+   are its own structs of base pointers, used as before between a unit's begin and end.
        int main(void) {
            zero_ctx *z;
-           ZERO_START_LOCAL(z, nranks, .stage = 3);                  // each rank goes on
+           ZERO_START_LOCAL(z, nranks, .stage = 3);                // each rank continues from here
            const zero_tensor_desc table[] = {
-               ZERO_FIELD(Params, wte, V * C, .uses = 2),                      // unit 0
-               ZERO_FIELD(Params, fcw, 4 * C * C, .layers = L, .unit = 1)};    // units 1..L
+               ZERO_FIELD(Params, wte, V * C, .uses = 2),                    // unit 0; V, C: size_t
+               ZERO_FIELD(Params, fcw, 4 * C * C, .layers = L, .unit = 1)};  // units 1..L
            ZERO_TRY(zero_tensors(z, table, 2));
            ZERO_TRY(zero_adopt(z, &params, &grads, ZERO_F32, free)); // its arrays of initial values
-           zero_hyper hyper = {lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
-           for (int step = 0; step < steps; step++) {
-             zero_train_begin(z);
-             zero_forward_begin(z, 0, &params); ... lookup ... zero_forward_end(z, 0);
-             for (int l = 0; l < L; l++) {
-               zero_forward_begin(z, 1 + l, &params); ... zero_forward_end(z, 1 + l); }
-             zero_forward_begin(z, 0, &params); ... classifier, loss ... zero_forward_end(z, 0);
-             dloss *= zero_loss_scale(z);
-             zero_backward_begin(z, 0, &params, &grads); ... classifier ... zero_backward_end(z, 0);
-             for (int l = L - 1; l >= 0; l--) {
-               zero_backward_begin(z, 1 + l, &params, &grads); ... zero_backward_end(z, 1 + l); }
-             zero_backward_begin(z, 0, NULL, &grads); ... lookup ... zero_backward_end(z, 0);
-             ZERO_TRY(zero_train_end(z, &hyper, loss, &mean_loss)); }
+           const zero_hyper hyper = {lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+           for (int step = 0; step < steps; step++) { // each call of the plugin is in a ZERO_TRY
+               zero_train_begin(z);
+               zero_forward_begin(z, 0, &params); embed(); zero_forward_end(z, 0);
+               for (int l = 0; l < L; l++) {
+                   zero_forward_begin(z, 1 + l, &params); block(l); zero_forward_end(z, 1 + l); }
+               zero_forward_begin(z, 0, &params); loss = classify(); zero_forward_end(z, 0);
+               dloss = zero_loss_scale(z);
+               zero_backward_begin(z, 0, &params, &grads); classify_backward(dloss);
+               zero_backward_end(z, 0);
+               for (int l = L - 1; l >= 0; l--) {
+                   zero_backward_begin(z, 1 + l, &params, &grads); block_backward(l);
+                   zero_backward_end(z, 1 + l); }
+               zero_backward_begin(z, 0, NULL, &grads); embed_backward(); zero_backward_end(z, 0);
+               ZERO_TRY(zero_train_end(z, &hyper, loss, &mean_loss)); }
            zero_destroy(z);
            return 0; }
-     With all tensors ZERO_KEEP and no hooks, this is data-parallel training with sharded optimizer
-     state, in at most fifteen lines. zero_lend needs as few and leaves your arrays where they are.
-     adapters/docs/integrate.md continues from there.
+     With all tensors ZERO_KEEP it needs no hooks: at most fifteen lines, as with zero_lend, which
+     leaves your arrays where they are. adapters/docs/integrate.md continues from there.
 
    STAGES, and the bytes that a rank keeps (P parameters, N ranks, AdamW)
-                                             16 bit, f32 master   f32            bf16, no master
-       0  everything on every rank (DDP)     16P                  16P            12P
-       1  optimizer state sharded             4P + 12P/N           8P +  8P/N     4P +  8P/N
-       2  and gradients                       2P + 14P/N           4P + 12P/N     2P + 10P/N
-       3  and parameters                           16P/N                16P/N          12P/N
-     Gradients kept in f32 (cfg.grads) take 4 bytes instead of 2. 16-bit gradients that accumulate
-     need an f32 accumulator in addition, and all stages need working buffers. zero_query_plan
-     returns all sizes before anything is allocated.
-
-   TYPES (mixed precision)
-     cfg.type is the type of stored parameters; cfg.grads is the type that backward adds gradients
-     to. In C, 16-bit values are uint16_t. Moments and master weights are f32 and sharded. The mean
-     gradient is summed in f32 in rank order (between nodes: f32 sums of whole nodes), multiplied by
-     1/N, and rounded once to the gradients' type. NCCL chooses its own order and rounding, and
-     divides by N when the update unscales: in F16 a sum over many ranks overflows earlier than its
-     mean would. F16 needs loss scaling, which handles that (LOSS SCALE below). In every type, all
-     ranks skip a step whose gradient is not finite.
+                                                  16 bit,       bf16, split   bf16, no
+                                    f32           f32 master    master        master
+       0  all on every rank (DDP)   16P           16P           14P           12P
+       1  optimizer state sharded    8P +  8P/N    4P + 12P/N    4P + 10P/N    4P +  8P/N
+       2  and gradients              4P + 12P/N    2P + 14P/N    2P + 12P/N    2P + 10P/N
+       3  and parameters                  16P/N         16P/N         14P/N         12P/N
+     Gradients kept in f32 (cfg.grads) take 4 bytes instead of 2. f32 accumulators of 16-bit
+     gradients, and working buffers, come in addition; zero_query_plan returns all sizes.
 
    WORDS
-     rank, nranks   one of the processes or threads that train together, and their number N
-     unit           tensors that are gathered and released together: a block, the embeddings, a norm
-     shard          the N-th part of a unit that one rank owns; all equal, the last one padded
-     bucket         units whose reductions are issued together
-     pass           one forward, or one forward and its backward, over one micro-batch
-     micro-step     a training pass; a step has 1 or more of them, whose gradients are added up:
-                    divide the loss by their number
-     resident       kept whole on every rank for as long as the context lives
-     slot           a pointer of yours outside your structs (`param`, `grad` of a row of the table)
+     rank, nranks    one of the processes or threads that train together, and their number N
+     node            consecutive ranks with fast links to each other, usually those of a machine
+     unit            tensors that are gathered and released together: a block, the embeddings
+     shard           the N-th part of a unit that one rank owns; all equal, the last one padded
+     gather, reduce  collect a unit's parameters from all shards; sum its gradients into them
+     bucket          units whose reductions are issued together
+     hook            a begin or end call around your code that uses a unit
+     pass            one forward, or one forward and its backward, over one micro-batch
+     micro-step      a training pass; gradient accumulation adds up several in a step
+     master weights  f32 copies of weights that are stored in 16 bits
+     kept unsharded  whole on every rank for as long as the context lives
+     prefetch        gather a unit before your code needs it
+     offload         [offload] keep a shard in CPU memory (tier HOST) or in a file (tier FILE)
+     checkpoint      the state of all ranks, saved to files
+     replica         [subgroups] another copy of the same shards, on other ranks (cfg.shard_ranks)
+     slot            a pointer of yours outside your structs (`param`, `grad` of a row of the table)
 
    OWNERSHIP
-     The context owns all memory that it hands out. Every tensor begins at a multiple of 64 bytes.
-     Descriptions and names are copied. A pointer that a begin hook writes is borrowed until the
-     matching end hook.
+     The context owns all memory that it hands out; every tensor begins at a multiple of 64 bytes.
+     Descriptions and names are copied. A pointer from a begin hook is borrowed until its end hook.
 
-   THREADS, STREAMS, COLLECTIVE ORDER
-     One context belongs to one calling thread. All ranks call COLLECTIVE functions and the hooks in
-     the same order. SYNC functions wait for the device and for peers; all others only enqueue. A
-     step never waits for the device, allocates, or synchronizes a whole device. On the CPU, the
-     calling thread is the compute stream, and the plugin's threads communicate.
-     CUDA: your code computes on cfg.stream. Its device is current at zero_create and at every later
-     call. Your code may use a unit's memory on that stream from the begin hook to the end hook. The
-     plugin orders its two communication streams around that by events. With LOCAL, the ranks'
-     threads wait for each other on the CPU at every collective.
-     NCCL: a thread of the plugin watches for errors and time-outs. It aborts the plugin's two
-     communicators, never yours, so that pending operations end and the next call returns the error.
-     Ranks of one machine share the reason (the log reports how many do); ranks of other machines
-     get NCCL's error or TIMEOUT. Set NCCL_LAUNCH_ORDER_IMPLICIT=1 before NCCL starts (2.26 and
-     newer), so that the two communicators run at the same time. Otherwise zero_create logs a
-     warning, they run in sequence, and an NCCL call of your own inside a pass can deadlock with the
-     plugin's; use zero_all_sum instead.
+   THREADS, STREAMS AND THE ORDER OF CALLS
+     One context belongs to one calling thread. Lines of a function's comment begin with
+     COLLECTIVE  if all ranks of the context, or those named, call it in the same order;
+     SYNC        if it waits for the device and for peers. All other functions only enqueue.
+     Apart from those, a step never waits for the device, allocates, or synchronizes a whole device.
+     On the CPU, the calling thread is the compute stream, and the plugin's threads communicate.
+     CUDA: your code computes on cfg.stream, and its device is current at every call. Your code may
+     use a unit's memory on that stream from the begin hook to the end hook; events order the
+     plugin's two communication streams around that. With LOCAL, the ranks' threads wait for each
+     other on the CPU at every collective.
+     NCCL  [nccl] a thread of the plugin watches for errors and time-outs. It aborts the plugin's
+       two communicators, never yours, so that pending operations end and the next call returns the
+       error. Ranks of one machine share the reason; ranks of other machines get NCCL's error or
+       TIMEOUT. Set NCCL_LAUNCH_ORDER_IMPLICIT=1 before NCCL starts (2.26 and newer), so that the
+       communicators of contexts and groups run at the same time. Otherwise zero_create logs a
+       warning, they run in sequence, and an NCCL call of your own inside a pass can deadlock: use
+       zero_all_sum instead.
      A child of fork (for example a data loader) is not a rank and has none of the plugin's threads.
      In it, zero_destroy and zero_group_close do nothing, and no other function may be called.
 
    ERRORS AND LOGGING
-     Every function that can fail returns a zero_result; zero_last_error returns a sentence with the
-     call, the rank and the values. Every such function can return ARGUMENT, STATE (the call does
-     not fit the order of calls), and THE STICKY ONES: after a failed collective (MISMATCH, PEER,
+     A function that can fail returns a zero_result; zero_last_error returns a sentence with the
+     call, the rank and the values. Each such function can return ARGUMENT, STATE (the call does not
+     fit the order of calls), and THE STICKY ONES: after a failed collective (MISMATCH, PEER,
      TIMEOUT, COMM, DEVICE) the context is dead, every later call returns the same error, and only
-     zero_destroy is allowed. "Errors:" lists further errors, and reasons. If the context is NULL,
-     functions return ARGUMENT; those without a result answer as rank 0 of 1 that trains nothing
-     (scale 1, no ranges, zeros). The plugin never exits, aborts or prints, and never changes a
-     setting silently.
+     zero_destroy is of use. A line "Errors:" lists further errors, and reasons. If the context is
+     NULL, functions return ARGUMENT; those without a result answer as rank 0 of 1 that trains
+     nothing (scale 1, no ranges, zeros). The plugin never exits or aborts, prints only through
+     cfg.log, and never changes a setting silently.
      A log callback gets every error as it happens and, as ZERO_LOG_INFO, NCCL's capabilities. On
-     rank 0 it also gets the numbers of tensors, elements and units at zero_build, and a warning if
-     the compute stream flushes denormal numbers to zero (a program linked with -Ofast, or GPU code
-     compiled with -use_fast_math). The plugin leaves your thread in that mode; its own threads keep
-     denormal numbers. To get the bits of other builds, link without that flag.
-     CHECKED BUILDS (-DZERO_CHECK=1) report misuse at the call that is wrong: hooks that do not
-     match or differ between ranks, a unit used more often than announced, a written parameter,
-     pointers that were never bound. Begin hooks hand out a copy between protected pages, which
-     moves at each begin. Using a pointer after its end hook, writing a weight, or reading another
-     layer's tensor without KEEP is a SIGSEGV at that instruction (CUDA: NaN). Checked builds are
-     slow and need up to three times the memory. Bits stay the same.
+     rank 0 it also gets the numbers of tensors, elements and units, and a warning if -Ofast or
+     -use_fast_math flushes denormal numbers to zero: bits then differ from those of other builds.
+
+   CHECKED BUILDS
+     [check] Compiled with -DZERO_CHECK=1, the plugin reports misuse at the call that is wrong:
+     hooks that do not match or differ between ranks, a unit used more often than announced, a
+     written parameter, pointers that were never bound. Begin hooks hand out a copy between
+     protected pages, which moves at each begin. Using a pointer after its end hook, writing a
+     weight, or reading another layer's tensor without KEEP is a SIGSEGV at that instruction (CUDA:
+     NaN). Such builds are slow and need up to three times the memory; bits stay the same.
 
    WHAT IT DOES NOT DO
-     Launching ranks, files, JSON, data loading and the model belong to your trainer (adapters/).
+     Launching ranks on several machines, checkpoint files, JSON, data loading and the model belong
+     to your trainer (adapters/).
+
+   INDEX of the functions that everybody needs, in the order of use. MORE follows, by capability.
+     zero_create          create a context on a communicator of yours
+     zero_start_local     start the ranks of this machine, each with a context
+     zero_rank            return the number of this rank
+     zero_nranks          return the number of ranks
+     zero_tensor          announce a tensor
+     zero_tensors         announce a table of tensors
+     zero_place           announce a tensor whose pointers are scattered
+     zero_build           partition the tensors, allocate
+     zero_bind            write the pointers of KEEP tensors into your structs
+     zero_adopt           build, copy your initial weights, release your arrays
+     zero_train_begin     begin a micro-step
+     zero_train_end       end it; the last one of a step updates the weights
+     zero_loss_scale      return the factor for the loss
+     zero_forward_begin   get a unit's parameters, for its forward
+     zero_forward_end     release them
+     zero_backward_begin  get a unit's parameters and gradients, for its backward
+     zero_backward_end    release them, and reduce the gradients
+     zero_step_result     report norm, overflow and loss scale of the last step
+     zero_pass_begin      begin a micro-step or an evaluation
+     zero_pass_end        end it
+     zero_reduce          end the reductions of a step
+     zero_step            update the weights
+     zero_result_string   return the sentence of a result
+     zero_last_error      return the sentence of the last error
+     zero_destroy         free everything
 */
 #ifndef ZERO_PLUGIN_H
 #define ZERO_PLUGIN_H
-
-#ifdef __cplusplus /* otherwise g++ -Wextra warns of fields that a macro omits */
-#pragma GCC system_header
-#endif
 
 #include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
+#pragma GCC system_header /* otherwise g++ -Wextra warns of fields that a macro omits */
+#define ZERO_ROW zero_tensor_desc
 extern "C" {
+#else
+#define ZERO_ROW
 #endif
 
-/* ---- version --------------------------------------------------------------------------------- */
-/* ZERO_ABI changes with the layout of a struct here, a number of an enum, or a function. It is part
-   of the name of the shared library, libzero_plugin.so.ZERO_ABI. */
+/* ---- version and results --------------------------------------------------------------------- */
+/* ZERO_ABI changes with a struct, number or function here; it names libzero_plugin.so.ZERO_ABI. */
 #define ZERO_VERSION "1.0.0"
-#define ZERO_ABI     11
+#define ZERO_ABI     13
 
-/* ---- results --------------------------------------------------------------------------------- */
 /* X(name, sentence) */
 #define ZERO_RESULTS(X)                                                                            \
     X(ZERO_OK, "success")                                                                          \
@@ -157,11 +183,7 @@ extern "C" {
 typedef enum zero_result { ZERO_RESULTS(ZERO_RESULT_ENUM) ZERO_RESULT_COUNT } zero_result;
 #undef ZERO_RESULT_ENUM
 
-/* Returns the sentence of a result, never NULL. */
-const char *zero_result_string(zero_result result);
-
-/* Returns from your function with the result of `call` if that is not ZERO_OK. Your function
-   returns a zero_result, or an int that is 0 for success. */
+/* Returns from your function, which returns a zero_result or an int, if `call` is not ZERO_OK. */
 #define ZERO_TRY(call)                                                                             \
     do {                                                                                           \
         const zero_result zero_tried = (call);                                                     \
@@ -177,30 +199,35 @@ typedef enum zero_comm_kind {
     ZERO_COMM_NCCL,     /* CUDA. handle: ncclComm_t *. The plugin uses only parts split off it */
     ZERO_COMM_OWN       /* your first own kind: see ADDING A TRANSPORT in zero_plugin.cu */
 } zero_comm_kind;
-
 typedef struct zero_comm {
     zero_comm_kind kind;
     int rank;      /* LOCAL: this rank, 0..nranks-1; otherwise ignored */
     void *handle;  /* borrowed until zero_destroy returns */
     int node_size; /* ranks per node, in rank order; divides nranks. Sums are taken inside nodes
-                      first, then over nodes in node order. 0: detected (LOCAL: one node; MPI: as
-                      MPI reports). Otherwise LOCAL has the bits of that many ranks per machine, and
-                      MPI cuts machines into such nodes. NCCL has its own order and uses it for
-                      packed reductions only (0: one node) */
+                      first, then over nodes in node order. 0: one node; MPI: as MPI reports.
+                      Otherwise LOCAL has the bits of that many ranks per machine, and MPI cuts
+                      machines into such nodes. NCCL uses it for quantized reductions only */
 } zero_comm;
 
 /* Ranks that communicate apart from a context (GROUPS OF RANKS); where local ranks meet. */
 typedef struct zero_group zero_group;
 typedef struct zero_local zero_local;
+typedef struct zero_ctx zero_ctx; /* the context of one rank */
 
 /* ---- configuration --------------------------------------------------------------------------- */
+#define ZERO_NONE          (-1) /* "none", where 0 is the default */
+#define ZERO_ALL           (-1) /* "all", where 0 is the default */
+#define ZERO_PREFETCH_MOST 64   /* largest cfg.prefetch */
 typedef enum zero_accumulation {
     ZERO_ACCUMULATE_AUTO = 0, /* LOCAL at stages 0 and 1, SHARDED at 2 and 3 */
     ZERO_ACCUMULATE_LOCAL,    /* every rank keeps the whole gradient, reduced once a step */
     ZERO_ACCUMULATE_SHARDED   /* reduced every micro-step into this rank's shard */
 } zero_accumulation;
-
-/* How a number is stored: IEEE f32 and f16 (binary16), and bf16, the upper half of an f32. */
+/* How a number is stored: IEEE f32 and f16 (binary16), and bf16, the upper half of an f32. In C, 16
+   bits are a uint16_t. MIXED PRECISION: by default, moments and master weights are f32. The mean
+   gradient is summed in f32 in rank order, multiplied by 1/N, and rounded once to the gradients'
+   type. NCCL chooses its own order and rounding, and divides by N when the update unscales: in F16
+   a sum over many ranks overflows earlier than its mean would, which loss scaling handles. */
 typedef enum zero_type {
     ZERO_F32 = 0,
     ZERO_BF16,
@@ -208,16 +235,37 @@ typedef enum zero_type {
     ZERO_TYPES,           /* types of parameters and gradients */
     ZERO_F64 = ZERO_TYPES /* double: only for zero_lend, zero_convert and zero_group collectives */
 } zero_type;
-
+/* The f32 form of 16-bit parameters, which the update reads and writes. SPLIT and NONE are for
+   BF16. With SPLIT, a parameter and its 16 lower bits are the f32, bit by bit: the parameter is
+   rounded half up in the bit pattern, and each NaN becomes the quiet one of its sign. State, access
+   by name and checkpoints have the f32 weight. Training is that of F32 with this rounding. */
+typedef enum zero_master {
+    ZERO_MASTER_AUTO = 0, /* F32 */
+    ZERO_MASTER_F32,      /* an f32 master weight next to each 16-bit parameter: 4 bytes more */
+    ZERO_MASTER_SPLIT,    /* its lower half alone: 2 bytes more */
+    ZERO_MASTER_NONE,     /* nothing more: updates are rounded stochastically */
+    ZERO_MASTERS
+} zero_master;
+/* How the optimizer's state (moments, momentum, Adagrad's sum) is kept. The update computes in f32
+   and rounds the results stochastically to BF16 or codes, so that slow averages do not stick. The
+   next step reads the stored values. Access by name reads f32 values, and rounds those it writes to
+   nearest; if they cut a block of codes, the rest of the block is rounded again. ADAGRAD: not 8BIT
+   (ARGUMENT), because its sum only grows and would lose small additions. */
+typedef enum zero_state_type {
+    ZERO_STATE_F32 = 0,
+    ZERO_STATE_BF16, /* 2 bytes less for each state array of a parameter */
+    ZERO_STATE_8BIT, /* 3 bytes less: codes of 8 bits, and a scale for each 128 of them */
+    ZERO_STATE_TYPES
+} zero_state_type;
 /* The type that backward adds gradients to, and that is sent. */
 typedef enum zero_grad_type {
-    ZERO_GRAD_AUTO = 0, /* AS_TYPE. With a 16-bit type and micro_steps above 1, zero_build returns
-                           ARGUMENT: state the type that backward writes. (zero_lend uses F32) */
+    ZERO_GRAD_AUTO = 0, /* AS_TYPE. State the type that backward adds if type is 16 bit and
+                           micro_steps above 1, or if zero_adopt gets arrays of another type:
+                           otherwise they return ARGUMENT. (zero_lend uses F32) */
     ZERO_GRAD_F32,
     ZERO_GRAD_AS_TYPE /* zero_config.type; several micro-steps accumulate in f32 */
 } zero_grad_type;
-
-/* The update rules; their formulas are at zero_hyper. */
+/* The update rules; zero_hyper has their formulas. */
 typedef enum zero_optimizer {
     ZERO_ADAMW = 0, /* decoupled weight decay */
     ZERO_ADAM,      /* weight decay added to the gradient (L2) */
@@ -229,44 +277,32 @@ typedef enum zero_optimizer {
     ZERO_MUON, /* orthogonal updates of matrices (zero_tensor_desc.rows); ADAMW for all else */
     ZERO_OPTIMIZER_OWN /* your first own rule: see ADDING AN OPTIMIZER in zero_plugin.cu */
 } zero_optimizer;
-
-/* Settings of MUON. */
+/* [muon] Settings of MUON. */
 typedef struct zero_muon {
     float momentum;  /* 0: 0.95 */
     float plain_lr;  /* learning rate of other tensors, relative to that of matrices; 0: 1 */
-    int turns;       /* Newton-Schulz iterations; 0: 5 */
-    int match_rms;   /* scale an update to AdamW's size by 0.2 sqrt(max(rows, cols)); otherwise by
-                        sqrt(max(1, rows / cols)) */
+    int iterations;  /* Newton-Schulz iterations; 0: 5 */
+    int match_rms;   /* scale updates to AdamW's size: s of zero_hyper's formula */
     int no_nesterov; /* orthogonalise the momentum itself */
 } zero_muon;
-
-/* Where an array is kept (offload). Bits are the same at every tier.
-     HOST  CPU memory. The CPU version has one memory: HOST is DEVICE there. CUDA: for
-           optimizer_tier, and together with it for the other two. CPU threads of the plugin
-           (cfg.threads; compile with OpenMP) or the GPU update: see zero_update_on. If the CPU
-           updates, reduced gradients go down as they are reduced, and parameters come up unit by
-           unit, both in their stored type, through pinned memory that zero_plan counts. The next
-           forward waits only for its own unit.
-           gradient_tier HOST: the device keeps no shard of the gradients. Each gradient leaves from
-           its reduction buffer when its squares are summed. With several micro-steps the sum so far
-           comes up, and the device adds to it; 16-bit gradients accumulate on the device, in f32.
-           Whole gradients (stages 0 and 1, or f32 with accumulation LOCAL), and those that the GPU
-           applies, stay on the device. A CUDA callback that waits delays those of other streams.
-     FILE  one file per rank, streamed through memory in 1 MiB pieces. The update's pieces are read
-           ahead in order and written back during other updates and the next forward. Parameters are
-           read before their unit is used; gradients are written as they are reduced. CUDA:
-           optimizer_tier, updated by the CPU; with it HOST or FILE also the other two, of which
-           then neither device nor CPU memory keeps a shard */
+/* [offload] Where an array is kept. Bits are the same at every tier.
+     HOST  CPU memory (the CPU version has one memory: there it is DEVICE). For optimizer_tier, and
+           together with it for the other two. CPU threads of the plugin (cfg.threads; compile with
+           OpenMP) or the GPU update: see zero_update_on. If the CPU updates, gradients go down as
+           they are reduced, and parameters come up unit by unit, both in their stored type, through
+           pinned memory that zero_plan counts. gradient_tier HOST: no shard of the gradients is on
+           the device, except f32 accumulators of 16-bit ones, whole gradients (stages 0 and 1, or
+           f32 with accumulation LOCAL), and gradients that the GPU applies.
+     FILE  one file per rank, streamed through memory in 1 MiB pieces, which are read ahead and
+           written back during updates and passes. CUDA: for optimizer_tier, updated by the CPU;
+           with it also for the other two */
 typedef enum zero_tier { ZERO_DEVICE = 0, ZERO_HOST, ZERO_FILE, ZERO_TIERS } zero_tier;
-
-/* The processor that updates the state of optimizer_tier HOST (CUDA). No bit depends on it. */
+/* [offload] The processor that updates state in tier HOST (CUDA). No bit depends on it. */
 typedef enum zero_update_on {
     ZERO_UPDATE_AUTO = 0, /* the faster one by link_gbs and memory_gbs; zero_plan has both times */
     ZERO_UPDATE_HOST,     /* the CPU: gradients go down, parameters up */
-    ZERO_UPDATE_DEVICE /* the GPU: state comes up and goes down in pieces. Needs parameters on the
-                          device; never delayed */
+    ZERO_UPDATE_DEVICE    /* the GPU: state comes up and goes down. Parameters: on the device */
 } zero_update_on;
-
 /* Dynamic loss scaling by DeepSpeed's rules. Each overflow uses up one of `hysteresis`; the last
    one, and every later overflow, halve the scale. After `window` steps without overflow (window + 1
    after the start or an overflow) the scale doubles and the hysteresis is restored. */
@@ -281,11 +317,764 @@ typedef struct zero_scaler {
 
 typedef enum zero_log_level { ZERO_LOG_INFO = 0, ZERO_LOG_WARNING, ZERO_LOG_ERROR } zero_log_level;
 typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *sentence);
-/* Writes warnings and errors to the FILE * `file`; NULL: stderr. You may use it as cfg.log. */
+/* Receives n events, borrowed for the call, in order of their begin on each track; events of the
+   file may come later. The calling thread calls it at the end of a pass or step, and in
+   zero_step_result, zero_query_stats and zero_destroy. It must not call the plugin. */
+typedef struct zero_event zero_event;
+typedef void (*zero_trace_fn)(void *user, const zero_event *events, int n);
+
+/* Settings of a context. Every zero is the default: zero_config cfg = {0} (C++: {}). All ranks give
+   equal values, except threads, update_on, link_gbs, memory_gbs, world_unit, joins, log_user,
+   trace_user and other pointers. */
+typedef struct zero_config {
+    int stage;                      /* 0..3 */
+    int micro_steps;                /* micro-steps per step, at most; 0: 1 */
+    zero_accumulation accumulation; /* where micro-steps accumulate */
+    zero_type type;                 /* type of stored parameters */
+    zero_grad_type grads;           /* type that backward adds to */
+    zero_master master;             /* how the f32 values of 16-bit parameters are kept */
+    zero_state_type state_type;     /* how the optimizer's state is kept, with any type */
+    uint64_t seed; /* of stochastic rounding (master NONE, state_type not F32), by (seed, step,
+                      tensor, element) only */
+    zero_optimizer optimizer;
+    zero_scaler scaler;
+    int prefetch; /* stage 3: units gathered ahead, in prefetch + 2 buffers; 0: 1; ZERO_NONE: 0 */
+    size_t bucket_numel;       /* elements reduced together, at least the largest unit that shares a
+                                  buffer; 0: that unit's */
+    int64_t persistence_numel; /* stage 3: a unit whose tensors all have at most this many elements
+                                  stays unsharded; 0: units of 1-D tensors only; ZERO_NONE: none */
+    int no_overlap;            /* communicate on the calling thread, at once */
+    int no_overflow_check; /* update even if a gradient is not finite; max_norm > 0 checks anyway */
+    int no_mapping;        /* stage 3, LOCAL: copy peers' shards, also those readable in place */
+    int threads; /* OpenMP threads of this rank (CUDA: for tier HOST). 0: OMP_NUM_THREADS, otherwise
+                    one per processor, shared among LOCAL ranks (not among NCCL's) */
+    void *stream; /* CUDA: the cudaStream_t that your code computes on, of the current device; NULL:
+                     CUDA's default stream */
+    double timeout_s; /* longest wait for a peer in a collective, in seconds; 0: 600. NCCL:
+                         longer than the work enqueued between two results */
+    zero_log_fn log;  /* receives every error's sentence; NULL: no log */
+    void *log_user;   /* passed to log; borrowed until zero_destroy */
+    int open_units; /* most units that your code has open at once, each with a buffer. 0: one after
+                       the other, with some nesting (see zero_plan); ZERO_ALL: all, for loops that
+                       use every unit per iteration (per token) */
+    zero_tier optimizer_tier; /* where optimizer state and master weights are kept */
+    const char *folder;       /* FILE: folder for this rank's file; borrowed until zero_destroy. The
+                                 file has no name and vanishes with the process */
+    zero_tier gradient_tier;  /* where this rank's shard of the reduced gradients is kept until the
+                                 update. FILE: stages 2 and 3, with sharded accumulation */
+    zero_tier parameter_tier; /* stage 3: this rank's shard of parameters, except units that
+                                 are kept unsharded */
+    float offload_share; /* part of all elements to offload, in whole units, updated last; 0: 1 */
+    int no_file_check;   /* FILE: do not compare pieces read with their checksums */
+    int delay_from; /* DELAYED UPDATE from this step on, counting skipped steps (1: the first; 0:
+                       never); see below. CUDA: all units offloaded, parameters not */
+    zero_trace_fn trace; /* receives the trace; NULL: no trace, at no cost. It changes no bit. CUDA:
+                            if nvtx3/nvToolsExt.h was found, calls are NVTX ranges too */
+    void *trace_user;    /* passed to trace; borrowed until zero_destroy */
+    float trust_least, trust_most; /* LAMB: bounds of the trust ratio; 0: none, as in the paper */
+    zero_muon muon;
+    zero_update_on update_on;
+    float link_gbs;   /* AUTO: GB/s between CPU and GPU memory, in one direction; 0: 25 */
+    float memory_gbs; /* AUTO: GB/s of CPU memory, this rank's part; 0: 60 */
+    /* [groups] IN ADDITION TO DATA PARALLELISM, read until zero_build returns: GROUPS OF RANKS */
+    zero_group *world; /* ranks that agree on norm, overflow, loss scale, skip and values that a
+                          step needs equal, among them the sharding ranks; NULL: those */
+    int world_units;   /* with world: units of the whole model over all ranks, without KEEP tensors;
+                          0: this rank's units */
+    const int *world_unit; /* [this rank's units] number of each in the whole model, ascending,
+                              below world_units; NULL: its own number */
+    int divisor;     /* divides the sum of gradients over ranks; 0: nranks. Experts: the number of
+                        data-parallel ranks, whose tokens the all-to-all sent. Sums over B samples:
+                        nranks * B. Norm, clipping and access by name use the divided gradients */
+    zero_ctx *joins; /* a context of the same rank, world and world_units, for example of dense
+                        layers, that this one (experts) steps with: JOINED CONTEXTS. NULL: none */
+    /* [subgroups] Ranks with fast links to each other; see HIERARCHY below */
+    int shard_ranks;  /* stages 1 to 3: consecutive ranks that share one copy of all shards; other
+                         such groups are replicas. Divides nranks. 0: all ranks */
+    int second_ranks; /* stage 3: consecutive ranks with a secondary partition of the parameters;
+                         divides shard_ranks, or nranks. 0: none */
+    /* [packed] QUANTIZED COMMUNICATION: numbers are sent as integers of 8 or 4 bits, in blocks
+       of 128 with a scale each; 0: as stored. CPU and CUDA builds have other blocks: bits differ */
+    int weight_bits;   /* stage 3: gathers of weights. Every rank, the owner included, computes with
+                          the dequantized values. Shards, masters, checkpoints and units that are
+                          kept unsharded stay exact; no_mapping has no effect (ZeRO++, Wang et al.
+                          2023: qwZ) */
+    int gradient_bits; /* stages 1 to 3: reductions (ZeRO++: qgZ), except units with ZERO_ONE_D
+                          tensors only: an all-to-all inside nodes of comm.node_size ranks, sums in
+                          f32, quantized again for one between nodes */
+    float feedback; /* error feedback of these reductions: this rank's rounding errors are kept and
+                       sent later, as a moving average with this beta (LoCo, Xie et al. 2024: 0.8).
+                       Takes 2 bytes per element on every rank, or 4 in fp16, where a skipped step
+                       leaves the errors unchanged. 0: errors are dropped */
+    int feedback_reset; /* steps, including skipped ones, after which errors become 0; 0: never */
+} zero_config;
+
+/* [subgroups] HIERARCHY, for ranks with fast links to some of the others, such as those of a node.
+   cfg.shard_ranks S (MiCS, HSDP): each SHARD GROUP of S consecutive ranks keeps one copy of the
+   sharded state in S parts instead of N, and gathers and reduces among its ranks only. In the last
+   micro-step, the N/S ranks at the same place in all groups sum each unit's shards in f32 in order,
+   divide, and round once. With one micro-step and node_size S, bits equal those without
+   shard_ranks. The norm's bits and the ranges that a rank saves are those of N shards for every S.
+   cfg.second_ranks S (hpZ): the first gather of a unit after an update also stores an S-th part of
+   the unit on each rank. Until the next update, gathers need only the S consecutive ranks that have
+   all parts. No bit depends on it. Units that are kept unsharded or have their own buffer, and
+   shards read in place (LOCAL without cfg.no_mapping) have none. */
+
+/* [offload] DELAYED UPDATE (cfg.delay_from): zero_step decides norm, skip, clip and scale as usual,
+   and the update overlaps the next step, whose passes use the weights before it. Each unit's new
+   weights arrive after its last reduction in that step, for the following step: W(t+1) =
+   update(W(t), gradient at W(t-1)). This needs a second copy of this rank's shard of the weights,
+   and separate gradients. Evaluations and ZERO_PARAMETER use the weights of the next step's passes;
+   ZERO_MASTER, moments and zero_hash use the newest; a checkpoint has both. A write by name or
+   zero_lend_train ends it. */
+
+/* [groups] JOINED CONTEXTS. Tensors that are sharded over other ranks than the rest (experts) need
+   their own context, which joins the other (cfg.joins). Each context has its own passes and hooks,
+   which write into the same structs of pointers. Call zero_reduce for the joining context first,
+   then for the other, which agrees on one norm, overflow and loss scale for both; then zero_step
+   for both. Destroy the joining context first. */
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+enum {
+    ZERO_KEEP = 1,        /* read outside its unit's begin and end: kept unsharded, type-major
+                             [layers, numel]; zero_bind writes its pointer, which never moves */
+    ZERO_NO_DECAY = 2,    /* no weight decay */
+    ZERO_OVERWRITTEN = 4, /* backward stores (=) a pass's first gradient, so that its memory need
+                             not be cleared. Not for local accumulation over several micro-steps */
+    ZERO_ONE_D = 8,       /* a vector per layer (bias, norm): see persistence_numel */
+    ZERO_BY_SLOT = 16,    /* no field in your structs: `param` and `grad` are set, or not needed */
+    ZERO_AGAIN = 32,      /* forward uses it once more per pass than backward */
+    ZERO_INLINE = 64, /* for zero_lend: `field`, or `param` and `grad` (then of one layer), are the
+                         arrays themselves, such as `float w[10][784]` */
+    ZERO_COPY = 128,  /* with cfg.world: this rank does not count its gradient in the norm, because
+                         ranks outside the sharding group do. Examples: a tied tensor on all stages
+                         but the first; replicated norms on tensor-parallel ranks but the first */
+    ZERO_LATE = 256,  /* its unit is reduced at the end of the pass. For sum_over, if ranks reach
+                         it at different places of backward (a tied tensor in a pipeline) */
+    ZERO_FROZEN = 512 /* not trained. No gradient (its pointer is NULL), optimizer state, master or
+                         reduction, no part in the norm. Kept and gathered as any other parameter,
+                         in the unit's second segment. lr_factor and the like have no effect */
+};
+typedef struct zero_tensor_desc {
+    const char *name; /* unique; copied. NULL: its number, 0 for the first tensor */
+    size_t numel;     /* elements per layer, 1 or more */
+    int layers;       /* 0: 1; at most 2^20. Layer l belongs to unit `unit + l` */
+    int unit;         /* unit of layer 0, 0..2^20; the units of all tensors must be 0..n-1 */
+    int uses;         /* times that backward writes its gradient per pass; 0: 1 (tied: 2). Forward
+                         uses it as often, with ZERO_AGAIN once more */
+    int flags;        /* ZERO_KEEP | ... */
+    int together; /* layers that share a unit: layer l belongs to unit `unit + l / together`, and
+                     these layers are contiguous in memory; 0: 1 */
+    int every;    /* distance between its units: layer l belongs to unit `unit + l * every` (with
+                     `together`, count groups of layers). 2: every second block; 0: 1 */
+    float lr_factor, decay_factor; /* multiply the step's learning rate and weight decay. 0: 1;
+                                      ZERO_NONE: 0 */
+    const char *frozen; /* [layers] not 0: this layer is as of a ZERO_FROZEN tensor; copied. Layers
+                           of KEEP tensors, and layers together in a unit, are alike. NULL: none */
+    int divisor;        /* divides the sum of its gradient over ranks (in f32, rounded, before norm,
+                           clipping and access by name); 0: cfg.divisor */
+    size_t rows, cols;  /* MUON: each layer is one or several row-major matrices [rows, cols] of the
+                           whole tensor. A fused query, key and value is one of 3C x C or three of C
+                           x C. Not for embeddings and classifiers. 0: no matrix; ADAMW */
+    zero_group *slice_of; /* LAMB, MUON: ranks that this tensor is sliced over (tensor parallelism);
+                             NULL: whole. LAMB's ratio covers all slices; one rank orthogonalises a
+                             matrix. One group for all tensors; borrowed until zero_destroy */
+    size_t outer; /* with slice_of: rank r of the group has the r-th equal part of each of `outer`
+                     rows of a layer. 0: 1. A matrix cut by rows: 1; by columns: its rows; a fused
+                     query, key and value cut by heads: 3 */
+    zero_group *sum_over; /* ranks of other sharding groups over which its gradient is summed first:
+                             tied embeddings of first and last pipeline stage, norms under sequence
+                             parallelism. They announce such tensors in the same order and reduce
+                             them equally often. NULL: none; borrowed until zero_destroy */
+    /* Your pointers to the tensor, which the plugin writes: fields, or variables at any place */
+    const char *same_as; /* this row is no tensor, but another pointer to that of an earlier row,
+                            such as a classifier's that is tied to the embedding: name, numel,
+                            layers and the next four columns alone. NULL: a tensor */
+    size_t field;        /* offset of the pointer in your structs of parameters and gradients */
+    void *param, *grad;  /* instead of `field`: address of the pointer to layer 0 of the parameter,
+                            and of the gradient; either may be NULL. Borrowed until zero_destroy */
+    size_t stride;       /* bytes from there to the pointer to the next layer; 0: sizeof(void *) */
+} zero_tensor_desc; /* zeros are the defaults; equal on all ranks, except COPY, groups, pointers */
+
+/* Makes a row of a table of tensors, named after the struct's field. Further fields follow by name,
+   in order of declaration (C11; C++20, or C++17 as GNU, clang and nvcc accept it). */
+#define ZERO_FIELD(type, member, ...)                                                              \
+    ZERO_ROW { .name = #member, .numel = __VA_ARGS__, .field = offsetof(type, member) }
+
+/* ---- create a context ------------------------------------------------------------------------ */
+/* Create a context for this rank. If an error leaves *z non-NULL, zero_last_error(*z) returns the
+   reason, and your code must still destroy *z.
+   COLLECTIVE over the ranks of comm. SYNC.
+   Errors: MEMORY; UNSUPPORTED if this build lacks the kind of comm or a setting. All are sticky. */
+zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *comm);
+
+/* Start nranks ranks of this machine, each of which continues main with a context of its own.
+   Returns -1 in each rank, with its context in *z. Otherwise *z is NULL and this process must exit
+   with the returned value: in a rank without a context the zero_result, and in the process that
+   called, after its ranks have ended, zero_run_local's value. zero_run_local's rules for processes
+   hold here, too. cfg.log also gets errors that no rank can report: why none was started, or the
+   first rank that a signal ended and its last call. CUDA: call this before the first call of CUDA.
+   Each rank has the GPU of its number, and NCCL connects the ranks; without NCCL only one can
+   start.
+   SYNC. */
+int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
+
+/* Calls zero_start_local in main and returns from main if it must. Settings follow by name, such as
+   .stage = 1 (C11; C++20, in order). Without .log, warnings and errors go to stderr. */
+#define ZERO_START_LOCAL(z, nranks, ...)                                                           \
+    do {                                                                                           \
+        zero_config zero_settings = {__VA_ARGS__};                                                 \
+        if (!zero_settings.log) zero_settings.log = zero_log_file;                                 \
+        const int zero_ended = zero_start_local(&(z), &zero_settings, nranks);                     \
+        if (zero_ended >= 0) return zero_ended;                                                    \
+    } while (0)
+
+/* Return this rank, 0..nranks-1, and the number of ranks. */
+int zero_rank(const zero_ctx *z);
+int zero_nranks(const zero_ctx *z);
+/* Announce a tensor, before zero_build and in the same order on all ranks.
+   Errors: MEMORY; UNSUPPORTED if this build lacks what a field asks for. */
+zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
+/* Announce n tensors in order, up to the first error.
+   Errors: those of zero_tensor. */
+zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
+/* Announce a row of scattered pointers or arrays. Such rows need no test: zero_build, zero_adopt
+   and zero_lend return ARGUMENT with the sentence of the first refused row. If the name is taken, a
+   number follows: `attention[l]->wq 1` is the second. A row without unit and flags is KEEP; with
+   ZERO_INLINE alone, small tensors share a unit. The macros name the row after the expression:
+       ZERO_PLACE(z, attention[l]->wq, attention[l]->wq_grad, C * C); // two pointers: zero_adopt
+       ZERO_ARRAY(z, attention[l]->wq, flat_gradient + at, C * C);    // two arrays: zero_lend
+   After the size, ZERO_PLACE takes further fields by name, as ZERO_FIELD does.
+   Errors: those of zero_tensor. */
+zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row);
+#define ZERO_ADD_ROW(z, ...)                                                                       \
+    do {                                                                                           \
+        const zero_tensor_desc zero_row = {__VA_ARGS__};                                           \
+        (void)zero_place(z, &zero_row);                                                            \
+    } while (0)
+#define ZERO_PLACE(z, p, g, ...)                                                                   \
+    ZERO_ADD_ROW(z, .name = #p, .numel = __VA_ARGS__, .param = &(p), .grad = &(g))
+#define ZERO_ARRAY(z, p, g, n)                                                                     \
+    ZERO_ADD_ROW(z, .name = #p, .numel = (n), .flags = ZERO_INLINE, .param = (p), .grad = (g))
+
+/* Partition the tensors, allocate, and compare configuration and tensors over the ranks. On a
+   difference, every rank returns MISMATCH and names the first one. Parameters and optimizer state
+   are zeros.
+   COLLECTIVE. SYNC.
+   Errors: MEMORY; ARGUMENT if the units are not 0..n-1. */
+zero_result zero_build(zero_ctx *z);
+/* Write the pointers of KEEP tensors into your structs of base pointers (either may be NULL). Call
+   it once after zero_build, and for every further copy of the structs. */
+zero_result zero_bind(zero_ctx *z, void *params, void *grads);
+/* Copy the weights from your arrays, then release the arrays. It replaces zero_bind, and calls
+   zero_build first unless you have. Fields of `params` and slots (`param` of a row) point to your
+   arrays: numbers of `type`, [layers, numel] (a slot: [numel]), in memory that the context's device
+   reads, with the same values on all ranks. `params` and `grads` may be NULL if all tensors have
+   slots. Both structs are borrowed until zero_destroy, which sets their pointers and slots to NULL.
+   Pointers of tensors without KEEP are NULL until their hooks.
+   `release` (free, cudaFree ...) is called for each array of weights after its copy, and for the
+   array of gradients of the same tensor, if that is not NULL. Each array must be one allocation;
+   gradients have the type of cfg.grads. If `release` is NULL, all arrays stay yours to free, and
+   pointers in `grads` are not read.
+   Checked builds fill the old parameters with NaN, to expose code that still reads them, and, if
+   `release` is free or CUDA allocated the arrays, compare the arrays' sizes with the table.
+   COLLECTIVE. SYNC.
+   Errors: those of zero_build; ARGUMENT if a pointer is NULL, two arrays overlap, or cfg.grads is
+   AUTO and gradients have another type; MISMATCH, not sticky, if the ranks' values differ. */
+zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
+                       void (*release)(void *array));
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+/* The update rules. g is the mean gradient, unscaled, times min(1, max_norm / (norm + 1e-6)), t the
+   number of steps taken with this one; the tensor's factors multiply lr and weight_decay:
+     ADAMW  Loshchilov and Hutter 2019, algorithm 2:
+              m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
+              p = p - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p)
+     ADAM   Kingma and Ba 2015: the same with g + weight_decay p for g, and no decay at the end
+     SGD    Sutskever et al. 2013, as PyTorch writes it: g = g + weight_decay p,
+              m = g at the first step, then beta1 m + g,  p = p - lr m
+     NESTEROV  the same with p = p - lr (g + beta1 m)
+     LION   Chen et al. 2023, algorithm 2: c = beta1 m + (1 - beta1) g,
+              p = p - lr (sign(c) + weight_decay p),  m = beta2 m + (1 - beta2) g
+     ADAGRAD  Duchi, Hazan and Singer 2011, as PyTorch writes it: g = g + weight_decay p,
+              s = s + g^2 (s is 0 at first),  p = p - lr g / (sqrt(s) + eps)
+     LAMB   [muon] You et al. 2020, algorithm 2: m and v as ADAMW's,
+              u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p,
+              p = p - lr r u,  r = |p| / |u| of the layer, within cfg.trust_least and trust_most,
+              or 1 where either is 0. A layer is one of zero_tensor_desc.layers, biases too.
+              The norms' squares are summed without rounding: the same bits on any ranks
+     MUON   [muon] Jordan et al. 2024, as torch.optim.Muon writes it, of each matrix [rows, cols],
+            with mu = cfg.muon.momentum: m = mu m + (1 - mu) g,  d = mu m + (1 - mu) g,
+              X = d / max(|d|, 1e-7) (X' where rows > cols), cfg.muon.iterations times:
+                A = X X',  X = 3.4445 X + (-4.775 A + 2.0315 A A) X,
+              p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)),
+                or, with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols))
+              in f32, where torch iterates in bf16. Matrices are divided among ranks by cost. The
+              owner receives d and returns X, both in f32 and by whole units; sent_bytes counts it.
+              Other tensors use ADAMW with lr times cfg.muon.plain_lr; only they have MOMENT_2 */
+typedef struct zero_hyper {
+    float lr;
+    float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum. MUON: for other tensors. A
+                                rule ignores what its formula lacks. If used, eps is not 0 */
+    float weight_decay;
+    float max_norm; /* global 2-norm to clip to; 0: no clipping */
+} zero_hyper;
+/* Begin and end a micro-step: one forward and backward of your code. After the last of
+   cfg.micro_steps micro-steps, end updates the weights. Backward starts from the loss divided by
+   the number of micro-steps, times zero_loss_scale. KEEP tensors are final from the next begin on.
+   If all tensors are KEEP, your forward and backward need no hooks. Then every rank keeps whole
+   parameters and gradients at every stage, and weights are final after end, until the next end.
+   `loss` is this rank's, of this micro-step. `mean` gets its mean over micro-steps and all ranks
+   after the last micro-step, and this rank's mean so far before. It is NULL on all ranks or none.
+   COLLECTIVE. SYNC after the last micro-step if mean is not NULL.
+   Errors: those of the four calls below; STATE also if a tensor is not KEEP and has no hooks. */
+zero_result zero_train_begin(zero_ctx *z);
+zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
+/* Return the factor for the loss before every backward of the coming step: 1 unless the type is F16
+   or cfg.scaler sets it. The update divides by it. If it can differ from 1, zero_reduce refuses a
+   step for which it was not asked.
+   SYNC if the scale is dynamic: it waits for the last step's agreement. */
+float zero_loss_scale(zero_ctx *z);
+/* Begin and end a unit's forward. `params` is your struct of base pointers (NULL if all tensors
+   have slots). begin writes `memory - layer * numel` into the fields of the unit's tensors, so that
+   `params->X + layer * numel` is the layer's tensor. Your stream waits for the unit's gather (stage
+   3; at 1 and 2 for the one after the step), and the next units are prefetched. Hooks nest by
+   count. A forward may run inside a backward of the same unit (activation checkpointing).
+   COLLECTIVE.
+   Errors: STATE at stage 3 also if more units are open than buffers (cfg.open_units). */
+zero_result zero_forward_begin(zero_ctx *z, int unit, void *params);
+zero_result zero_forward_end(zero_ctx *z, int unit);
+#define ZERO_WANTED ((void *)1) /* no struct: slots get the pointers */
+/* Begin and end a unit's backward. If `params` is NULL, backward only touches gradients (an
+   embedding lookup): nothing is gathered, and the unit's parameter slots become NULL. With slots
+   alone, pass ZERO_WANTED if backward reads weights. Gradients are cleared at the first use of a
+   pass (of a step, with local accumulation), and backward adds to them. The unit's reduction starts
+   after its last use in the last micro-step (in each micro-step, with sharded accumulation).
+   COLLECTIVE.
+   Errors: STATE also if the unit is used more often than announced, or 64 backwards are nested. */
+zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads);
+zero_result zero_backward_end(zero_ctx *z, int unit);
+
+typedef struct zero_step_report {
+    int stepped;            /* 0: skipped, by a gradient that is not finite or by zero_skip_step */
+    double norm;            /* 2-norm of the mean gradient, unscaled, before clipping */
+    float loss_scale;       /* this gradient was divided by it */
+    float next_loss_scale;  /* the scale of the next step */
+    int64_t steps, skipped; /* totals of the run */
+    const char *bad_tensor; /* first tensor whose gradient is not finite, in unit order; owned by
+                               ctx. NULL: none. With cfg.world: "one of another rank" */
+    size_t bad_index;       /* its element, over all layers */
+    int bad_rank;           /* the rank that owns that element */
+} zero_step_report;
+/* Report the last step, from zero_step until the next zero_reduce.
+   SYNC.
+   Errors: SCALE, not sticky, if it was skipped at the smallest scale; the report is valid. */
+zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
+
+/* ---- a step in four calls -------------------------------------------------------------------- */
+/* zero_train_begin is zero_pass_begin of the next micro-step; zero_train_end is zero_pass_end and,
+   after the last micro-step, zero_reduce and zero_step. You need the four for evaluations, for
+   pipelines, for fewer micro-steps, and for zero_norm and zero_skip_step. */
+typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
+#define ZERO_TOGETHER (-2)
+/* Begin a pass. `micro` counts 0..micro_steps-1 within a step. ZERO_EVAL: forward hooks only, micro
+   0 of 1. ZERO_TOGETHER: all micro-steps of the step in one pass, for pipelines, with the hooks of
+   several micro-batches in any order, such as forward 2 before backward 1. Each unit's f32 gradient
+   is then cleared once and complete after uses * micro_steps backwards. With accumulation SHARDED
+   it is cleared and reduced per micro-batch, whose `uses` backwards are consecutive (KEEP and LATE
+   tensors: once, at the end). Bits equal those of micro-steps in sequence if each unit's backwards
+   run in the order of micro-batches.
+   COLLECTIVE.
+   Errors: ARGUMENT also for ZERO_TOGETHER of several micro-steps with 16-bit gradients. */
+zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps);
+/* End the pass. Units with no backward, or fewer uses than announced, are reduced here in
+   descending order, with missing gradients as zeros; then KEEP tensors.
+   COLLECTIVE. */
+zero_result zero_pass_end(zero_ctx *z);
+/* End the reductions after the last micro-step. Until zero_step, gradients can be read by name.
+   COLLECTIVE. */
+zero_result zero_reduce(zero_ctx *z);
+/* Update all parameters and start their gathers. If the norm is not finite (unless
+   no_overflow_check), all ranks skip the update: weights, moments and the count of steps stay. If
+   ranks pass different values, or only some call zero_skip_step, all get MISMATCH with those values
+   when the next step's norm is agreed on: from its result or, if you never ask, a later zero_step.
+   COLLECTIVE. SYNC at stage 3 of LOCAL after an evaluation or a read since zero_reduce. */
+zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
+
+/* ---- errors, and the end --------------------------------------------------------------------- */
+/* Return the sentence of a result, never NULL. */
+const char *zero_result_string(zero_result result);
+/* Return the sentence of the last error, or "". Owned by ctx, until the next call with it. */
+const char *zero_last_error(const zero_ctx *z);
+/* Wait for pending work and free everything. NULL is allowed. A failed context notifies its peers,
+   so that they do not wait for it. MPI: all ranks, or none, free windows and communicators.
+   COLLECTIVE with MPI and NCCL, for at most timeout_s (before zero_build 3 s). SYNC. */
+void zero_destroy(zero_ctx *z);
+
+/* ==== MORE: not needed for stages 0 to 3, by capability ====================================== */
+/* ---- plan, statistics, settings -------------------------------------------------------------- */
+/* Memory and traffic of one rank, in bytes. */
+typedef struct zero_plan {
+    size_t numel;                /* P: elements of all tensors, without padding */
+    size_t padded_numel;         /* with alignment and padding to equal shards */
+    size_t param_bytes;          /* the stage table's share of parameters, padding included */
+    size_t grad_bytes;           /* of gradients */
+    size_t optimizer_bytes;      /* of optimizer state and master weights on the device */
+    size_t buffer_bytes;         /* gathered units, gradients in transit, staging, accumulators,
+                                    second copy of a delayed update */
+    size_t formula_bytes;        /* the stage table, from numel alone */
+    size_t buffer_ceiling_bytes; /* design limit of buffer_bytes minus accumulators */
+    size_t accumulator_bytes;    /* the part of buffer_bytes for gradient accumulation */
+    size_t sent_bytes; /* per step, with padding: (N-1)/N of each unit per reduction and gather */
+    size_t formula_sent_bytes; /* the same from numel alone, without padding */
+    size_t kept_bytes; /* stage 3: parameters kept unsharded by KEEP or persistence, in buffer */
+    int units, nranks;
+    size_t verdict_bytes; /* per step: agreements, LAMB's sums of squares; not in sent_bytes */
+    int open_forward, open_backward; /* units that may be open at once; `units`: all */
+    size_t file_bytes;               /* in files: not in optimizer_bytes, but in formula_bytes */
+    size_t file_read_bytes, file_written_bytes; /* in a step */
+    size_t host_bytes;        /* CUDA: optimizer state, master weights and staging in CPU memory */
+    zero_update_on update_on; /* CUDA: processor that updates tier HOST; AUTO: HOST is unused */
+    double update_host_s, update_device_s; /* seconds per step, by link_gbs and memory_gbs */
+    size_t second_bytes;              /* the part of buffer_bytes for the secondary partition */
+    size_t near_bytes, replica_bytes; /* of sent_bytes: among second_ranks ranks; to replicas */
+    size_t packed_bytes;  /* the part of buffer_bytes for quantized messages and error feedback */
+    size_t pinned_bytes;  /* CUDA: the part of host_bytes that is pinned */
+    const char *file_way; /* from zero_build on: how the file is accessed, in words; NULL: none */
+    size_t gather_bytes;  /* the part of sent_bytes for gathers of parameters */
+    size_t down_bytes, up_bytes; /* CUDA, offload: per step, device to CPU memory and back */
+    size_t context_bytes; /* CPU memory of lists, queues of threads, meeting place of ranks */
+} zero_plan;
+/* One unit's part of the plan, in elements, per step of micro_steps micro-steps. */
+typedef struct zero_plan_unit {
+    size_t numel;  /* without padding */
+    size_t padded; /* nranks equal shards */
+    int reductions;
+    int gathers;  /* of parameters, trained and frozen apart; at stage 0 of gradients */
+    int resident; /* kept unsharded: every rank has the whole parameters */
+    size_t sent_bytes;
+} zero_plan_unit;
+/* Return memory and traffic of the tensors announced so far, at any time, without allocating on a
+   device or asking a peer. `unit`: 0..units-1; the last one: all KEEP tensors.
+   Errors: MEMORY; before zero_build, those of settings that do not fit the tensors. */
+zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
+zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
+/* Return the number n of tensors announced so far, and tensor i, 0..n-1, with the defaults of its
+   fields resolved. The name is owned by ctx. */
+int zero_tensor_count(const zero_ctx *z);
+zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc);
+/* Return the configuration with every default resolved (bucket_numel: from the first plan on). */
+void zero_query_config(const zero_ctx *z, zero_config *cfg);
+/* Counters of this rank since zero_build, in bytes and seconds. */
+typedef struct zero_stats {
+    size_t param_bytes, grad_bytes, optimizer_bytes, buffer_bytes; /* allocated, as in zero_plan */
+    size_t allocated_bytes; /* from the system, in pages, with a share of what all ranks map */
+    uint64_t sent_bytes;    /* counted where collectives are issued, as in zero_plan */
+    uint64_t mapped_bytes;  /* the part of sent_bytes read in place, without a copy */
+    uint64_t reductions, gathers; /* units reduced and gathered */
+    uint64_t steps, skipped;
+    double exposed_s; /* calling thread's waits for communication (CPU; CUDA: 0, streams wait) */
+    double hooks_s;   /* calling thread inside the calls of a pass, with waits and clearing */
+    uint64_t verdict_bytes; /* sent for agreement at the end of steps, as in zero_plan */
+    uint64_t control_bytes; /* sent by small collectives, access by name, checkpoints, building */
+    uint64_t file_read_bytes, file_written_bytes; /* reads ahead of a step count in it */
+    double file_s;                                /* waits of the calling thread for the file */
+    uint64_t near_bytes, replica_bytes;           /* the parts of sent_bytes, as in zero_plan */
+    uint64_t gather_bytes;                        /* as in zero_plan */
+    uint64_t down_bytes, up_bytes; /* as in zero_plan; writes by name add to down_bytes */
+} zero_stats;
+/* Return the counters, after all pending work, so that they are exact.
+   SYNC. */
+zero_result zero_query_stats(zero_ctx *z, zero_stats *stats);
+/* Write warnings and errors to the FILE * `file`; NULL: stderr. You may use it as cfg.log. */
 void zero_log_file(void *file, zero_log_level level, const char *sentence);
+/* Return the version and ABI that the plugin was compiled from. A program that loads the library
+   itself compares zero_abi() with ZERO_ABI. */
+const char *zero_version(void);
+int zero_abi(void);
+
+/* ---- more about steps ------------------------------------------------------------------------ */
+/* Return the 2-norm of the mean gradient over all ranks, deterministic and equal at every stage.
+   Squares are summed in f64 by fixed blocks: blocks in order, units in order of their reductions,
+   ranks in order. Optional, between zero_reduce and zero_step.
+   SYNC. */
+zero_result zero_norm(zero_ctx *z, double *norm);
+/* Drop the gradient and count the step as skipped, instead of zero_step, by a rule of your own such
+   as an unusual norm. Weights, moments and the count of steps stay. A dynamic loss scale counts the
+   gradient as usual. All ranks decide the same (see zero_step).
+   COLLECTIVE. */
+zero_result zero_skip_step(zero_ctx *z);
+/* End a pending delayed update, if any: evaluations and the next step then use the newest weights.
+   Call it at the end of a run, after its last checkpoint; earlier it changes results.
+   COLLECTIVE. SYNC. */
+zero_result zero_apply_pending(zero_ctx *z);
+
+/* ---- the order of a pass --------------------------------------------------------------------- */
+typedef enum zero_pass_call_kind {
+    ZERO_CALL_FORWARD = 0, /* zero_forward_begin of a unit that is not open */
+    ZERO_CALL_BACKWARD,    /* zero_backward_begin of one, with parameters */
+    ZERO_CALL_KINDS
+} zero_pass_call_kind;
+typedef struct zero_pass_call {
+    zero_pass_call_kind kind;
+    int unit;
+} zero_pass_call;
+/* Announce THE ORDER OF A PASS, for example of a pipeline schedule. At stage 3, the units that came
+   next in the pass before are prefetched (cfg.prefetch), and in the first pass those of a model of
+   layers. An announced order replaces both. If it comes before zero_build, the plan counts its
+   gathers, and, for ZERO_TOGETHER with accumulation SHARDED, the one reduction of KEEP and LATE
+   tensors. Bits do not change.
+   `calls` (copied) are those of a pass that need parameters, in order, without hooks of a unit
+   that is already open and without backwards with `params` NULL. A call that is not the next one is
+   refused, and the pass can continue from there; so is an end before the last one. The order holds
+   for every pass of that kind (`micro` ZERO_TOGETHER: all micro-steps together, otherwise 0) until
+   another one replaces it; n 0: the plugin learns it again. Call it after the tensors or between
+   steps. All ranks' orders are compared here, or in zero_build.
+   COLLECTIVE. SYNC.
+   Errors: MEMORY; MISMATCH with the first call that differs. */
+zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_pass_call *calls,
+                            int n);
+
+/* ---- arrays that stay yours ------------------------------------------------------------------ */
+/* Build the context and copy the weights from your arrays, instead of zero_build and zero_adopt;
+   then write them back as the plugin stores them. This is for weights that are not movable pointers
+   (arrays in a struct: ZERO_INLINE) or are doubles. They and the gradients stay in your arrays,
+   whole on every rank; stage 3 needs least memory besides. Hooks and KEEP are not needed. The
+   arrays are as for zero_adopt, or doubles: these are rounded, because the plugin's weights, sums,
+   moments and updates have at most 32 bits.
+   COLLECTIVE. SYNC.
+   Errors: those of zero_adopt. */
+zero_result zero_lend(zero_ctx *z, void *params, zero_type type);
+/* Copy the gradients of this micro-step, clear them, and after the last one update and write the
+   new weights back: it replaces your optimizer. `grads` is a struct of the same kind, which may be
+   local. The copy applies the loss scale; for sums over a batch see cfg.divisor. Otherwise it is as
+   zero_train_end.
+   COLLECTIVE. SYNC.
+   Errors: those of zero_train_end; ARGUMENT if a pointer is NULL or two arrays overlap. */
+zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
+                            double loss, double *mean);
+/* Write weights back that zero_write_tensor or a checkpoint changed.
+   COLLECTIVE. SYNC. */
+zero_result zero_lend_read(zero_ctx *z, void *params);
+
+/* ---- tensors by name, between passes --------------------------------------------------------- */
+/* The arrays of a tensor, for access by name. */
+typedef enum zero_kind {
+    ZERO_PARAMETER = 0, /* as stored and used by the next passes; a write changes the master too */
+    ZERO_GRADIENT, /* between zero_reduce and zero_step: unscaled; the mean over ranks of the sum
+                      over micro-steps */
+    ZERO_MOMENT_1, /* first state: Adam's m, momentum of SGD, Lion and Muon, Adagrad's s */
+    ZERO_MOMENT_2, /* second state: Adam's v */
+    ZERO_MASTER,   /* the f32 master weight, or, without one, the parameter after the last step.
+                      Writing it writes the parameter, rounded to nearest (SPLIT: half up) */
+    ZERO_KIND_COUNT
+} zero_kind;
+/* Read and write elements [first, first + count) of all layers of a tensor, type-major [layers,
+   numel], at any stage, as f32 for every type. read: all ranks ask for the same range; `out`
+   (count floats, yours) may be NULL on ranks that need no values. write: all ranks pass the same
+   values, and each stores the elements that it owns. Both stream through a fixed buffer, and no
+   tensor is gathered whole. Writing a gradient changes the update, but not the norm, which
+   zero_reduce computed.
+   COLLECTIVE. SYNC.
+   Errors: MISMATCH, not sticky, if ranks differ, except reads at stage 0; nothing is written. */
+zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+                             size_t count, float *out);
+zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
+                              size_t count, const float *values);
+/* Return a hash of all stored weights and their tensors' names. It depends on these alone, and not
+   on stage, ranks or the tensors' order. Training on other ranks gives other weights.
+   COLLECTIVE. SYNC.
+   Errors: MEMORY. */
+zero_result zero_hash(zero_ctx *z, uint64_t *hash);
+
+/* ---- state, for checkpoints ------------------------------------------------------------------ */
+/* Elements [first, first + count) of a tensor, over all layers, type-major as above. */
+typedef struct zero_range {
+    const char *name; /* name of the tensor; owned by ctx */
+    zero_kind kind;   /* ZERO_MASTER (without master weights: the parameter), ZERO_MOMENT_1, _2;
+                         with cfg.delay_from also ZERO_PARAMETER: see zero_state_put */
+    zero_type type;   /* as stored: F32, except weights without an f32 copy and BF16 state */
+    size_t first, count;
+} zero_range;
+/* [packed] Begins the name of the last range of a rank with cfg.feedback: its errors in BF16, as
+   ZERO_MASTER of a tensor of that name and, for example, `2 of 4, 4 by 2`: its place among the
+   ranks that agree on a step, how many share the shards, and how many of these are in the first
+   hop. Only the same rank of equally many can use them. If none are put, errors begin at zero. */
+#define ZERO_FEEDBACK_NAME "feedback of rank "
+
+typedef struct zero_counters {
+    int64_t steps, skipped;           /* taken, and skipped */
+    int64_t iteration, last_overflow; /* loss scale: steps so far, last overflow; -1: none */
+    float scale;                      /* loss scale of the next backward */
+    int hysteresis;                   /* remaining hysteresis */
+} zero_counters;
+/* Open the state, after pending work, between steps: partly accumulated gradients are not in it.
+   Until zero_state_end, call only these functions, zero_all_sum and zero_broadcast.
+   COLLECTIVE. SYNC. */
+zero_result zero_state_begin(zero_ctx *z);
+/* Return the number of this rank's ranges, and range i, after zero_query_plan; a tensor's kinds
+   follow each other. `whole` 0: the ranges that this rank saves; over all ranks, they contain every
+   element exactly once, at any stage. 1: those that this rank needs to continue, at stage 0 all. */
+int zero_state_ranges(const zero_ctx *z, int whole);
+zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range);
+/* Copy part of a range of this rank (of `whole` 1), count elements from range->first on: get to
+   `out`, in range->type as stored; put `values` of range->type into the state, rounded to nearest
+   if the stored type differs. With cfg.delay_from: if all ranges of ZERO_PARAMETER are put, an
+   update is pending after zero_state_end as at zero_state_get; if none are put, none is.
+   SYNC with the device, not with peers. */
+zero_result zero_state_get(zero_ctx *z, const zero_range *range, void *out);
+zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *values);
+/* Return and set the counters, inside an open state; outside, they may be of an earlier step. All
+   ranks set equal ones. A fixed loss scale stays cfg's. So does the first dynamic scale, if the
+   state comes from a run without one (iteration 0).
+   SYNC with the device if they are set. */
+void zero_state_counters(const zero_ctx *z, zero_counters *counters);
+zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *counters);
+/* Close the state. `changed` (the same on all ranks): the parameters are computed from the weights
+   that were put, and gathered; the last step's report is gone.
+   COLLECTIVE. */
+zero_result zero_state_end(zero_ctx *z, int changed);
+
+/* ---- numbers, small collectives -------------------------------------------------------------- */
+/* Convert n numbers in CPU memory, of any alignment, rounding to nearest, ties to even. Values that
+   are too large become infinities; NaN stay NaN. One of the two types is F32, or both are the same.
+   Bits do not depend on the processor's instructions. */
+void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n);
+/* Return the bytes of one number. */
+size_t zero_type_bytes(zero_type type);
+/* Sum n (at most 64) doubles on every rank, in rank order; copy bytes in CPU memory from rank root
+   to all (after zero_build); wait until all ranks have called it.
+   COLLECTIVE. SYNC. */
+zero_result zero_all_sum(zero_ctx *z, double *values, int n);
+zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root);
+zero_result zero_barrier(zero_ctx *z);
+/* Return zeroed CPU memory that a device copies to and from at full speed; NULL: none is left.
+   zero_host_free frees it. */
+void *zero_host_alloc(size_t bytes);
+void zero_host_free(void *memory);
+
+/* ---- ranks of one machine -------------------------------------------------------------------- */
+/* Create the meeting place of local ranks, at most 64. Call it before the ranks start: before
+   pthread_create (`shared` may be 0), or before fork (`shared` != 0: memory that children inherit).
+   Destroy it after the last rank has ended.
+   Errors: MEMORY. */
+zero_result zero_local_create(zero_local **local, int nranks, int shared);
+void zero_local_destroy(zero_local *local);
+/* Create a meeting place in memory that ranks share without fork: zero_local_bytes() bytes, aligned
+   to 64, owned by the caller while ranks use it. One process calls this first. The others then use
+   the memory's address in their process as their zero_local. Do not destroy it. */
+size_t zero_local_bytes(void);
+zero_result zero_local_place(zero_local **local, void *memory, int nranks);
+/* Make every collective of every rank of the meeting place return ZERO_ERR_PEER with this sentence,
+   in well under a second. It is safe in any thread, process or signal handler with access to it. A
+   launcher calls it when rank `rank` dies; below 0: the sentence names no rank. */
+void zero_local_abort(zero_local *local, int rank, const char *why);
+
+typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
+/* Run fn on nranks ranks of this machine, each with a LOCAL communicator, and wait for them: for
+   CUDA, and for trainers in which a rank is a function. A single rank is this process itself.
+   CPU: ranks are forked processes, each on its part of the processors. Call this first in main: a
+   process that ran an OpenMP region, or has other threads or MPI, cannot be forked (126). Files
+   opened before share one position over all ranks. Signals to this process go to all ranks, and if
+   it is killed, they end. CUDA: ranks are threads of this process, each on its number's device.
+   If a rank returns nonzero or is killed, its peers get ZERO_ERR_PEER with the reason and its last
+   call. CPU: ranks that still run get SIGTERM after 3 s and SIGKILL 3 s later. Returns 0 if every
+   rank returned 0; otherwise the first failed rank's value, 128 + the signal that ended it, or 126
+   if some did not start. */
+int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
+
+/* ---- groups of ranks ------------------------------------------------------------------------- */
+/* GROUPS OF RANKS: collectives on your own buffers, for tensor parallelism, pipeline stages and
+   experts. One thread uses a group at a time; a thread may use many. All its ranks call its
+   collectives in the same order, and the two ranks of a message call send and receive. Groups and
+   contexts have separate channels: their order relative to each other is free.
+   CPU: a call returns when it is done, and its buffers (ordinary memory) are yours again; a send
+   may be received later. CUDA: buffers are on the device, and calls are enqueued on the stream.
+   SUMS are added in rank order in f32 (F64: in f64) and rounded once, to the type: deterministic
+   and equal on every rank, with LOCAL and MPI. NCCL uses its own order. MAX returns the largest;
+   the result for NaN is undefined. A single rank gets its input.
+   ERRORS are sticky, as in a context. A rank that fails, or closes a group while peers wait, ends
+   their calls with PEER. A killed rank ends the groups and contexts of all ranks if its launcher
+   notices (zero_run_local, zero_start_local, mpirun) or calls zero_local_abort for the zero_local
+   that all of them began with. Different calls, or different sizes, return MISMATCH with both
+   calls, at the latest at the next call. Over MPI the buffers of the failed call must stay
+   allocated until MPI_Finalize. */
+/* Open the ranks of comm as a group. `stream`, CUDA: the cudaStream_t that orders the calls, of the
+   device that is current here and at every call; CPU: NULL. timeout_s: seconds, finite and above 0,
+   or 0 for 600. As in zero_create, but comm.node_size is ignored: after an error, zero_group_error
+   returns the reason if *g is not NULL, and your code must still close *g.
+   COLLECTIVE over the ranks of comm. SYNC.
+   Errors: MEMORY; UNSUPPORTED if this build lacks the kind of comm. */
+zero_result zero_group_open(zero_group **g, const zero_comm *comm, void *stream, double timeout_s);
+/* Split a group: ranks of `of` with the same colour become a group, ordered by key, then by rank. A
+   colour below 0: this rank is in none, and *g is NULL. Stream and time limit are those of `of`.
+   COLLECTIVE over the ranks of `of`. SYNC.
+   Errors: those of zero_group_open. */
+zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g);
+/* Close the group; destroy contexts made from it first. If groups split off it are open, the plugin
+   keeps it until the last of them is closed. NULL is allowed.
+   COLLECTIVE with MPI and NCCL, for at most timeout_s. SYNC. */
+void zero_group_close(zero_group *g);
+/* Set the group's name, at most 7 letters (copied), the same on all ranks. Sentences then print
+   rank 1 as `tp 1`, and a lost or late rank with all its names: `rank 3 (tp 1, pp 0, dp 1)`. */
+void zero_group_name(zero_group *g, const char *name);
+/* Return this rank and the number of ranks. If the group is NULL: rank 0 of 1. */
+int zero_group_rank(const zero_group *g);
+int zero_group_size(const zero_group *g);
+/* Return the sentence of the last error, or "". Owned by the group, until the next call. */
+const char *zero_group_error(const zero_group *g);
+/* Return the group as a communicator for zero_create: a context shards over these ranks. It borrows
+   the group: destroy the context first. */
+zero_comm zero_group_comm(zero_group *g);
+
+typedef enum zero_reduction { ZERO_SUM = 0, ZERO_MAX } zero_reduction;
+/* Run a collective over the N ranks of the group. A line ends with the bytes that the call counts
+   as sent by this rank, where b is those of mine, of out[r], or of data:
+     all_reduce      reduces data [n] in place, for every rank: 2 b (N-1)/N. To the rounding: the
+                     rank of the last element counts the remainder. (Under 4 KiB, LOCAL and MPI
+                     send b (N-1), but the formula is counted)
+     reduce_scatter  reduces `all` [N][n], and writes this rank's part to mine [n], which may be
+                     that part of `all`; the rest of `all` is not changed: b (N-1)
+     all_gather      writes every rank's mine [bytes] to all [N][bytes], in rank order; mine may be
+                     its part of all: b (N-1)
+     all_to_all      sends out[r] to rank r and receives in[r] from it, both [N][bytes], without
+                     overlap: b (N-1)
+     broadcast       copies data [bytes] from rank root to all: b (N-1), at the root
+   COLLECTIVE over the group. SYNC on the CPU. */
+zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
+                                  zero_reduction how);
+zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine, size_t n,
+                                      zero_type type, zero_reduction how);
+zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, size_t bytes);
+zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes);
+zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root);
+/* Wait until all ranks have called it.
+   COLLECTIVE over the group. SYNC. */
+zero_result zero_group_barrier(zero_group *g);
+/* One message between two ranks. */
+typedef struct zero_message {
+    int peer, sends; /* sends: 1 to the peer, 0 from it */
+    void *data;      /* not written if sends is 1 */
+    size_t bytes;    /* equal on both sides; 0: no message */
+} zero_message;
+/* Send and receive messages, at most 256 in a list. The messages of one list run at once, so that
+   the forward and backward neighbours of a pipeline stage never wait for each other. Between two
+   ranks, messages arrive in the order in which they were sent.
+   SYNC on the CPU. */
+zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int n);
+zero_result zero_group_send(zero_group *g, const void *data, size_t bytes, int peer);
+zero_result zero_group_receive(zero_group *g, void *data, size_t bytes, int peer);
+
+typedef struct zero_group_stats {
+    uint64_t sent_bytes; /* by this rank, as counted above; messages: bytes sent */
+    uint64_t all_reduces, reduce_scatters, all_gathers, all_to_alls, broadcasts, messages;
+    double waited_s; /* time of the calling thread in these calls (CPU; 0 in the CUDA build) */
+} zero_group_stats;
+/* Return the group's counters, at any time. */
+void zero_group_query_stats(const zero_group *g, zero_group_stats *stats);
 
 /* ---- trace ----------------------------------------------------------------------------------- */
-/* X(name, word) */
+/* [trace] X(name, word) */
 #define ZERO_EVENTS(X)                                                                             \
     X(ZERO_EVENT_FORWARD, "forward") /* between a unit's hooks; backward too */                    \
     X(ZERO_EVENT_BACKWARD, "backward")                                                             \
@@ -327,7 +1116,7 @@ typedef enum zero_track {
     ZERO_TRACK_GROUPS = ZERO_TRACK_GROUP + 8
 } zero_track;
 
-typedef struct zero_event {
+struct zero_event {
     zero_event_kind kind;
     zero_event_kind cause; /* WAIT: kind of the event waited for, WAIT if unknown. Else as kind */
     int track;
@@ -336,7 +1125,7 @@ typedef struct zero_event {
     int micro;         /* 0..micro_steps-1 */
     int64_t step;      /* number of earlier steps, including skipped ones */
     uint64_t bytes;    /* GATHER, REDUCTION: of the whole unit. Others: bytes written. Groups: of
-                          all ranks' parts together (REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL: size
+                          all ranks' parts together (REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL: N
                           times this rank's part). MESSAGES: sent or received bytes, the larger */
     uint64_t sent;     /* by this rank, as in zero_stats and zero_group_stats */
     uint64_t number;   /* (rank + 1) << 40, plus this rank's count of events from 1, plus 1 << 39 in
@@ -344,781 +1133,11 @@ typedef struct zero_event {
     uint64_t flow;     /* WAIT: number of the event waited for; 0: not recorded */
     double begin, end; /* seconds of CLOCK_MONOTONIC */
     int ranks;         /* number of ranks that communicate; 0: none */
-} zero_event;
-
-/* Receives n events, borrowed for the call, in order of their begin on each track; events of the
-   file may come later. The calling thread calls it at the end of a pass or step, and in
-   zero_step_result, zero_query_stats and zero_destroy. It must not call the plugin. */
-typedef void (*zero_trace_fn)(void *user, const zero_event *events, int n);
-
-#define ZERO_NONE          (-1) /* "none", where 0 is the default */
-#define ZERO_ALL           (-1) /* "all", where 0 is the default */
-#define ZERO_PREFETCH_MOST 64   /* largest cfg.prefetch */
-
-typedef struct zero_ctx zero_ctx;
-
-/* Settings of a context. Every zero is the default: zero_config cfg = {0} (C++: {}). All ranks give
-   equal values, except threads, update_on, link_gbs, memory_gbs, stream, folder, log and trace. */
-typedef struct zero_config {
-    int stage;                      /* 0..3 */
-    int micro_steps;                /* most micro-steps of a step; 0: 1 */
-    zero_accumulation accumulation; /* where micro-steps accumulate */
-    zero_type type;                 /* type of stored parameters */
-    zero_grad_type grads;           /* type that backward adds to */
-    int no_master; /* BF16: no f32 master weights; updates are rounded stochastically */
-    uint64_t seed; /* of that rounding, by (seed, step, tensor, element) only */
-    zero_optimizer optimizer;
-    zero_scaler scaler;
-    int prefetch; /* stage 3: units gathered ahead, in prefetch + 2 buffers; 0: 1; ZERO_NONE: 0 */
-    size_t bucket_numel;       /* elements reduced together, at least the largest unit that shares a
-                                  buffer; 0: that unit's */
-    int64_t persistence_numel; /* stage 3: a unit whose tensors all have at most this many elements
-                                  stays resident; 0: units of 1-D tensors only; ZERO_NONE: none */
-    int no_overlap;            /* communicate on the calling thread, at once */
-    int no_overflow_check; /* update even if a gradient is not finite; max_norm > 0 checks anyway */
-    int no_mapping;        /* stage 3, LOCAL: copy peers' shards, also those readable in place */
-    int threads; /* OpenMP threads of this rank (CUDA: for tier HOST). 0: OMP_NUM_THREADS, otherwise
-                    one per processor, shared among LOCAL ranks (not among NCCL's) */
-    void *stream; /* CUDA: the cudaStream_t that your code computes on, of the current device; NULL:
-                     CUDA's default stream */
-    double timeout_s; /* longest wait for a peer in a collective, in seconds; 0: 600. NCCL:
-                         more than the work enqueued between two results */
-    zero_log_fn log;  /* receives every error's sentence; NULL: no log */
-    void *log_user;   /* passed to log; borrowed until zero_destroy */
-    int open_units; /* most units that your code has open at once, in forward or backward, each with
-                       a buffer. 0: one after the other, with some nesting (see zero_plan);
-                       ZERO_ALL: all, for loops that use every unit per iteration (per token) */
-    zero_tier optimizer_tier; /* where optimizer state and master weights are kept */
-    const char *folder;       /* FILE: folder for this rank's file; borrowed until zero_destroy. The
-                                 file has no name and vanishes with the process */
-    zero_tier gradient_tier;  /* where this rank's shard of the reduced gradients is kept until the
-                                 update. FILE: stages 2 and 3, with sharded accumulation */
-    zero_tier parameter_tier; /* stage 3: this rank's shard of parameters, except resident units */
-    float offload_share; /* part of all elements to offload, in whole units, updated last; 0: 1 */
-    int no_file_check;   /* FILE: do not compare pieces read with their checksums */
-    int delay_from; /* DELAYED UPDATE from this step on, counting skipped steps (1: the first; 0:
-                       never); see zero_step. CUDA: all units offloaded, parameters on the device */
-    zero_trace_fn trace; /* receives the trace; NULL: no trace, at no cost. It changes no bit, and
-                            nothing waits for it. CUDA: times are of events on the streams; if
-                            nvtx3/nvToolsExt.h was found, calls are NVTX ranges too */
-    void *trace_user;    /* passed to trace; borrowed until zero_destroy */
-    float trust_least, trust_most; /* LAMB: bounds of the trust ratio; 0: none, as in the paper */
-    zero_muon muon;
-    zero_update_on update_on;
-    float link_gbs;   /* AUTO: GB/s between CPU and GPU memory, in one direction; 0: 25 */
-    float memory_gbs; /* AUTO: GB/s of CPU memory, this rank's part; 0: 60 */
-    /* IN ADDITION TO DATA PARALLELISM; read until zero_build returns. See GROUPS OF RANKS below */
-    zero_group *world; /* ranks that agree on norm, overflow, loss scale, skip and values that a
-                          step needs equal, among them the sharding ranks; NULL: those */
-    int world_units;   /* with world: units of the whole model over all ranks, without KEEP tensors;
-                          0: this rank's units */
-    const int *world_unit; /* [this rank's units] number of each in the whole model, ascending,
-                              below world_units; NULL: its own number */
-    int divisor;     /* divides the sum of gradients over ranks; 0: nranks. Experts: the number of
-                        data-parallel ranks, whose tokens the all-to-all sent. Sums over B samples:
-                        nranks * B. Norm, clipping and access by name use the divided gradients */
-    zero_ctx *joins; /* a context of the same rank, world and world_units, for example of dense
-                        layers, that this one (experts) steps with; see zero_create. NULL: none */
-    /* Ranks with fast links to each other; see HIERARCHY below */
-    int shard_ranks;  /* stages 1 to 3: consecutive ranks that share one copy of all shards; other
-                         such groups are replicas. Divides nranks. 0: all ranks */
-    int second_ranks; /* stage 3: consecutive ranks with a secondary partition of the parameters;
-                         divides shard_ranks, or nranks. 0: none */
-    /* PACKED TRAFFIC (quantized): numbers are sent as integers of 8 or 4 bits, in blocks of 128
-       with a scale each; 0: as stored. One rank sends and packs nothing. The CPU and CUDA builds
-       cut units into other blocks: their bits differ */
-    int weight_bits;   /* stage 3: gathers of weights. Every rank, the owner included, computes with
-                          the unpacked values. Shards, masters, checkpoints and resident units stay
-                          exact; no_mapping has no effect (ZeRO++, Wang et al. 2023: qwZ) */
-    int gradient_bits; /* stages 1 to 3: reductions (ZeRO++: qgZ), except units with ZERO_ONE_D
-                          tensors only: an all-to-all inside nodes of comm.node_size ranks, sums in
-                          f32, packed again for one between nodes. Norm and clipping use the
-                          unpacked sums */
-    float feedback; /* error feedback of these reductions: this rank's packing errors are kept and
-                       sent later, as a moving average with this beta (LoCo, Xie et al. 2024: 0.8).
-                       Takes 2 bytes per element on every rank. Skipped steps count, except blocks
-                       that are not finite. In fp16, a skipped step leaves the errors unchanged,
-                       which takes 4 bytes. 0: errors are dropped */
-    int feedback_reset; /* steps, including skipped ones, after which errors become 0; 0: never */
-} zero_config;
-
-/* HIERARCHY, for ranks with fast links to some of the others, such as those of a node.
-   cfg.shard_ranks S (MiCS, HSDP): each SHARD GROUP of S consecutive ranks keeps one copy of the
-   sharded state in S parts instead of N, and gathers and reduces among its ranks only. The N/S
-   ranks at the same place in all groups are a REPLICA GROUP. In the last micro-step, each unit's
-   shards, reduced in f32 inside the shard groups, are summed over the replica group in f32 in
-   order, divided, and rounded once. With one micro-step and node_size S, bits equal those without
-   shard_ranks. With more, each group first sums its micro-steps. The norm's bits and the ranges
-   that a rank saves (zero_state_ranges) are those of N shards for every S.
-   cfg.second_ranks S (hpZ): the first gather of a unit after an update also stores an S-th part of
-   the unit on each rank. Until the next update, later gathers use these parts and only the S
-   consecutive ranks that have all of them. No bit depends on it. Resident units, units with their
-   own buffer, and shards that peers read in place (LOCAL without cfg.no_mapping) have no secondary
-   partition; see second_bytes of zero_plan. */
-
-/* ---- tensors --------------------------------------------------------------------------------- */
-enum {
-    ZERO_KEEP = 1, /* read outside its unit's begin and end: resident, type-major [layers, numel];
-                      zero_bind writes its pointer, which never moves */
-    ZERO_NO_DECAY = 2,    /* no weight decay */
-    ZERO_OVERWRITTEN = 4, /* backward stores (=) a pass's first gradient, so that its memory need
-                             not be cleared. Not for local accumulation over several micro-steps */
-    ZERO_ONE_D = 8,       /* a vector per layer (bias, norm): see persistence_numel */
-    ZERO_BY_SLOT = 16,    /* no field in your structs: `param` and `grad` are set, or not needed */
-    ZERO_AGAIN = 32,      /* forward uses it once more per pass than backward */
-    ZERO_INLINE = 64, /* for zero_lend: `field`, or `param` and `grad` (then of one layer), are the
-                         arrays themselves, such as `float w[10][784]` */
-    ZERO_COPY = 128,  /* with cfg.world: this rank does not count its gradient in the norm, because
-                         ranks outside the sharding group do. Examples: a tied tensor on all stages
-                         but the first; replicated norms on tensor-parallel ranks but the first */
-    ZERO_LATE = 256   /* its unit is reduced last, at the end of the pass. For sum_over, if ranks
-                         reach it at different places of backward (a tied tensor in a pipeline) */
 };
-
-typedef struct zero_tensor_desc {
-    const char *name; /* unique; copied. NULL: its number, 0 for the first tensor */
-    size_t numel;     /* elements per layer, 1 or more */
-    int layers;       /* 0: 1; at most 2^20. Layer l belongs to unit `unit + l` */
-    int unit;         /* unit of layer 0, 0..2^20; the units of all tensors must be 0..n-1 */
-    int uses;         /* times that backward writes its gradient per pass; 0: 1 (tied: 2). Forward
-                         uses it as often, with ZERO_AGAIN once more. The plan counts gathers by it,
-                         and checked builds refuse more uses */
-    int flags;        /* ZERO_KEEP | ... */
-    int together; /* layers that share a unit: layer l belongs to unit `unit + l / together`, and
-                     these layers are contiguous in memory; 0: 1 */
-    int every;    /* distance between its units: layer l belongs to unit `unit + l * every` (with
-                     `together`, count groups of layers). 2: every second block; 0: 1 */
-    float lr_factor, decay_factor; /* multiply the step's learning rate and weight decay. 0: 1;
-                                      ZERO_NONE: 0; both ZERO_NONE: frozen */
-    int divisor;       /* divides the sum of its gradient over ranks (in f32, rounded, before norm,
-                          clipping and access by name); 0: cfg.divisor */
-    size_t rows, cols; /* MUON: each layer is one or several row-major matrices [rows, cols] of the
-                          whole tensor. A fused query, key and value is one of 3C x C or three of C
-                          x C. Not for embeddings and classifiers. 0: no matrix; ADAMW */
-    zero_group *slice_of; /* LAMB, MUON: ranks that this tensor is sliced over, as in tensor
-                             parallelism; NULL: whole. LAMB's ratio covers all slices, and one of
-                             these ranks orthogonalises a matrix. All have the same shards. One
-                             group for all tensors; borrowed until zero_destroy */
-    size_t outer; /* with slice_of: rank r of the group has the r-th equal part of each of `outer`
-                     rows of a layer. 0: 1. A matrix cut by rows: 1; by columns: its rows; a fused
-                     query, key and value cut by heads: 3 */
-    zero_group *sum_over; /* ranks of other sharding groups over which its gradient is summed first:
-                             tied embeddings of first and last stage, norms under sequence
-                             parallelism. They announce such tensors in the same order and reduce
-                             them equally often. NULL: none; borrowed until zero_destroy */
-    /* Your pointers to the tensor, which the plugin writes: fields, or variables at any place */
-    const char *same_as; /* this row is no tensor, but another pointer to that of an earlier row,
-                            such as a classifier's that is tied to the embedding: name, numel,
-                            layers and the next four columns alone. NULL: a tensor */
-    size_t field;        /* offset of the pointer in your structs of parameters and gradients */
-    void *param, *grad;  /* instead of `field`: address of the pointer to layer 0 of the parameter,
-                            and of the gradient; either may be NULL. Borrowed until zero_destroy */
-    size_t stride;       /* bytes from there to the pointer to the next layer; 0: sizeof(void *) */
-} zero_tensor_desc; /* zeros are the defaults; equal on all ranks, except COPY, groups, pointers */
-
-/* Makes a row of a table of tensors, named after the struct's field. Further fields follow by name,
-   in order of declaration (C11; C++20, or C++17 as GNU, clang and nvcc accept it):
-       ZERO_FIELD(Tensors, wte, V * C, .uses = 2),
-       ZERO_FIELD(Tensors, fcw, 4 * C * C, .layers = L, .unit = 1), */
-#ifdef __cplusplus
-#define ZERO_ROW zero_tensor_desc
-#else
-#define ZERO_ROW
-#endif
-#define ZERO_FIELD(type, member, ...)                                                              \
-    ZERO_ROW { .name = #member, .numel = __VA_ARGS__, .field = offsetof(type, member) }
-
-/* The arrays of a tensor, for access by name. */
-typedef enum zero_kind {
-    ZERO_PARAMETER = 0, /* as stored and used by the next passes; a write changes the master too */
-    ZERO_GRADIENT, /* between zero_reduce and zero_step: unscaled; the mean over ranks of the sum
-                      over micro-steps (so divide the loss by their number) */
-    ZERO_MOMENT_1, /* first state: Adam's m, momentum of SGD, Lion and Muon, Adagrad's s */
-    ZERO_MOMENT_2, /* second state: Adam's v */
-    ZERO_MASTER,   /* the f32 master weight, or, without one, the parameter after the last step.
-                      Writing it writes the parameter, rounded to nearest */
-    ZERO_KIND_COUNT
-} zero_kind;
-
-/* ---- plan and statistics --------------------------------------------------------------------- */
-/* Memory and traffic of one rank, in bytes. */
-typedef struct zero_plan {
-    size_t numel;                /* P: elements of all tensors, without padding */
-    size_t padded_numel;         /* with alignment and padding to equal shards */
-    size_t param_bytes;          /* the stage table's share of parameters, padding included */
-    size_t grad_bytes;           /* of gradients */
-    size_t optimizer_bytes;      /* of optimizer state and master weights */
-    size_t buffer_bytes;         /* gathered units, gradients in transit, staging, accumulators,
-                                    second copy of a delayed update */
-    size_t formula_bytes;        /* the stage table, from numel alone */
-    size_t buffer_ceiling_bytes; /* design limit of buffer_bytes minus accumulators */
-    size_t accumulator_bytes;    /* the part of buffer_bytes for gradient accumulation */
-    size_t sent_bytes; /* per step, with padding: (N-1)/N of each unit per reduction and gather */
-    size_t formula_sent_bytes; /* the same from numel alone, without padding */
-    size_t kept_bytes;         /* stage 3: parameters resident by KEEP or persistence, in buffer */
-    int units;
-    int nranks;
-    size_t verdict_bytes; /* per step: agreements, LAMB's sums of squares; not in sent_bytes */
-    int open_forward, open_backward; /* units that may be open at once; `units`: all */
-    size_t file_bytes;               /* in files: not in optimizer_bytes, but in formula_bytes */
-    size_t file_read_bytes, file_written_bytes; /* in a step */
-    size_t host_bytes; /* CUDA: in CPU memory: optimizer state and master weights, then not in
-                          optimizer_bytes, and pinned staging memory */
-    zero_update_on update_on; /* CUDA: processor that updates tier HOST; AUTO: HOST is unused */
-    double update_host_s, update_device_s; /* seconds per step, by link_gbs and memory_gbs */
-    size_t second_bytes;              /* the part of buffer_bytes for the secondary partition */
-    size_t near_bytes, replica_bytes; /* of sent_bytes: among second_ranks ranks; to replicas */
-    size_t packed_bytes;  /* the part of buffer_bytes for packed messages and error feedback */
-    size_t pinned_bytes;  /* CUDA: the part of host_bytes that is pinned */
-    const char *file_way; /* from zero_build on, in words: io_uring or threads, with or without the
-                             system's cache, or a tmpfs, which is memory; NULL: none. Never freed */
-    size_t gather_bytes;  /* the part of sent_bytes for gathers of parameters */
-    size_t down_bytes, up_bytes; /* CUDA, offload: per step, device to CPU memory and back */
-    size_t context_bytes; /* CPU memory of lists, queues of threads, meeting place of ranks */
-} zero_plan;
-
-/* One unit's part of the plan, in elements, per step of micro_steps micro-steps. */
-typedef struct zero_plan_unit {
-    size_t numel;  /* without padding */
-    size_t padded; /* nranks equal shards */
-    int reductions;
-    int gathers;  /* of parameters, or at stage 0 of gradients */
-    int resident; /* every rank keeps the whole parameters */
-    size_t sent_bytes;
-} zero_plan_unit;
-
-/* Counters of this rank since zero_build, in bytes and seconds. */
-typedef struct zero_stats {
-    size_t param_bytes, grad_bytes, optimizer_bytes, buffer_bytes; /* allocated, as in zero_plan */
-    size_t allocated_bytes; /* from the system, in pages, with a share of what all ranks map */
-    uint64_t sent_bytes;    /* counted where collectives are issued, as in zero_plan */
-    uint64_t mapped_bytes;  /* the part of sent_bytes read in place, without a copy */
-    uint64_t reductions, gathers; /* units reduced and gathered */
-    uint64_t steps, skipped;
-    double exposed_s; /* calling thread's waits for communication (CPU; CUDA: 0, streams wait) */
-    double hooks_s;   /* calling thread inside the calls of a pass, with waits and clearing */
-    uint64_t verdict_bytes; /* sent for agreement at the end of steps, as in zero_plan */
-    uint64_t control_bytes; /* sent by small collectives, access by name, checkpoints, building */
-    uint64_t file_read_bytes, file_written_bytes; /* reads ahead of a step count in it */
-    double file_s;                                /* waits of the calling thread for the file */
-    uint64_t near_bytes, replica_bytes;           /* the parts of sent_bytes, as in zero_plan */
-    uint64_t gather_bytes;                        /* as in zero_plan */
-    uint64_t down_bytes, up_bytes; /* as in zero_plan; writes by name add to down_bytes */
-} zero_stats;
-
-/* ---- life of a context ----------------------------------------------------------------------- */
-/* Makes a context. The communicator is duplicated (MPI) or joined (LOCAL). If an error leaves *z
-   non-NULL, zero_last_error(*z) returns the reason, and your code must still destroy *z.
-   COLLECTIVE. Errors: MEMORY, UNSUPPORTED.
-   Tensors that are sharded over other ranks than the rest (experts) need their own context, which
-   joins the other (cfg.joins). Each context has its own passes and hooks, which write into the same
-   structs of pointers. Call zero_reduce and zero_step for the joining context first, then for the
-   other, whose zero_reduce agrees on one norm, overflow and loss scale for both. Destroy the
-   joining context first. */
-zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *comm);
-
-/* Starts nranks ranks that each continue main (zero_run_local and zero_create in one):
-       zero_ctx *z;
-       const int ended = zero_start_local(&z, &cfg, nranks);
-       if (ended >= 0) return ended;
-   Returns -1 in each rank, with its context in *z. Otherwise *z is NULL and this process must exit
-   with the returned value: in a rank without a context the zero_result, and in the process that
-   called, after its ranks have ended, zero_run_local's value. cfg.log also gets errors that no rank
-   can report: why none was started, or the first rank that a signal ended and the last function of
-   the plugin that it called. CUDA: call this before the first call of CUDA. Each rank has the GPU
-   of its number, and NCCL connects the ranks; without NCCL only one can start. */
-int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
-
-/* Calls zero_start_local in main and returns from main if it must. Settings follow by name, such as
-   .stage = 1 (C11; C++20, in order). Without .log, warnings and errors go to stderr. */
-#define ZERO_START_LOCAL(z, nranks, ...)                                                           \
-    do {                                                                                           \
-        zero_config zero_settings = {__VA_ARGS__};                                                 \
-        if (!zero_settings.log) zero_settings.log = zero_log_file;                                 \
-        const int zero_ended = zero_start_local(&(z), &zero_settings, nranks);                     \
-        if (zero_ended >= 0) return zero_ended;                                                    \
-    } while (0)
-
-/* Return this rank, and the number of ranks. */
-int zero_rank(const zero_ctx *z);
-int zero_nranks(const zero_ctx *z);
-
-/* Announces a tensor, before zero_build and in the same order on all ranks. Errors: MEMORY. */
-zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
-/* Announces n tensors in order. */
-zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
-
-/* Announces a row of scattered pointers or arrays. Such rows need no test: zero_build, zero_adopt
-   and zero_lend return ARGUMENT with the sentence of the first refused row. If the name is taken, a
-   number follows: `attention[l]->wq 1` is the second. A row without unit and flags is KEEP; with
-   ZERO_INLINE alone, small tensors share a unit. The macros name the row after the expression:
-       ZERO_PLACE(z, attention[l]->wq, attention[l]->wq_grad, C * C); // two pointers: zero_adopt
-       ZERO_ARRAY(z, attention[l]->wq, flat_gradient + at, C * C);    // two arrays: zero_lend
-   After the size, ZERO_PLACE takes further fields by name, as ZERO_FIELD does. */
-zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row);
-#define ZERO_ADD_ROW(z, ...)                                                                       \
-    do {                                                                                           \
-        const zero_tensor_desc zero_row = {__VA_ARGS__};                                           \
-        (void)zero_place(z, &zero_row);                                                            \
-    } while (0)
-#define ZERO_PLACE(z, p, g, ...)                                                                   \
-    ZERO_ADD_ROW(z, .name = #p, .numel = __VA_ARGS__, .param = &(p), .grad = &(g))
-#define ZERO_ARRAY(z, p, g, n)                                                                     \
-    ZERO_ADD_ROW(z, .name = #p, .numel = (n), .flags = ZERO_INLINE, .param = (p), .grad = (g))
-
-/* Partitions the tensors, allocates, and compares configuration and tensors over the ranks. On a
-   difference, every rank returns MISMATCH and names the first one. Parameters and optimizer state
-   are zeros. COLLECTIVE, SYNC. Errors: MEMORY. */
-zero_result zero_build(zero_ctx *z);
-
-/* ---- pointers -------------------------------------------------------------------------------- */
-/* Writes the pointers of KEEP tensors into your structs of base pointers (either may be NULL). Call
-   it once after zero_build, and for every further copy of the structs. */
-zero_result zero_bind(zero_ctx *z, void *params, void *grads);
-
-/* Copies the weights from your arrays and then releases the arrays. It replaces zero_bind, and
-   calls zero_build first unless you have. The arrays are those that fields of `params` and slots
-   (`param` of a row) point to: numbers of `type`, [layers, numel] (a slot: [numel]), in memory that
-   the context's device reads. All ranks pass the same values. `params` and `grads` may be NULL if
-   all tensors have slots. Both structs are borrowed until zero_destroy, which sets their pointers
-   and slots to NULL. Pointers of tensors without KEEP are NULL until their hooks.
-   `release` (free, cudaFree ...) is called for each array of weights after its copy, and for the
-   array of gradients of the same tensor, if that is not NULL. Each array must be one allocation. If
-   `release` is NULL, all arrays stay yours to free, and pointers in `grads` are not read.
-   Checked builds fill the old parameters with NaN, to expose code that still reads them. If
-   `release` is free or CUDA allocated the arrays, they also compare the arrays' sizes with the
-   table. COLLECTIVE, SYNC. Errors: ARGUMENT (a pointer is NULL; two arrays overlap), MEMORY. */
-zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
-                       void (*release)(void *array));
-
-/* ---- a step ---------------------------------------------------------------------------------- */
-/* The update rules. g is the mean gradient, unscaled, times min(1, max_norm / (norm + 1e-6)), t the
-   number of steps taken with this one; the tensor's factors multiply lr and weight_decay:
-     ADAMW  Loshchilov and Hutter 2019, algorithm 2:
-              m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
-              p = p - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p)
-     ADAM   Kingma and Ba 2015: the same with g + weight_decay p for g, and no decay at the end
-     SGD    Sutskever et al. 2013, as PyTorch writes it: g = g + weight_decay p,
-              m = g at the first step, then beta1 m + g,  p = p - lr m
-     NESTEROV  the same with p = p - lr (g + beta1 m)
-     LION   Chen et al. 2023, algorithm 2: c = beta1 m + (1 - beta1) g,
-              p = p - lr (sign(c) + weight_decay p),  m = beta2 m + (1 - beta2) g
-     ADAGRAD  Duchi, Hazan and Singer 2011, as PyTorch writes it: g = g + weight_decay p,
-              s = s + g^2 (s is 0 at first),  p = p - lr g / (sqrt(s) + eps).
-              (DeepSpeed's s is the same, but it divides the gradient before the decay is added)
-     LAMB   You et al. 2020, algorithm 2: m and v as ADAMW's,
-              u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p,
-              p = p - lr r u,  r = |p| / |u| of the layer, within cfg.trust_least and trust_most,
-              or 1 where either is 0. A layer is one of zero_tensor_desc.layers, biases too.
-              The norms' squares are summed without rounding: the same at every stage and number of
-              ranks. (DeepSpeed corrects m and v after the ratio and bounds it by 0.01 and 10)
-     MUON   Jordan et al. 2024, as torch.optim.Muon writes it, of each matrix [rows, cols],
-            with mu = cfg.muon.momentum: m = mu m + (1 - mu) g,  d = mu m + (1 - mu) g,
-              X = d / max(|d|, 1e-7) (X' where rows > cols), cfg.muon.turns times:
-                A = X X',  X = 3.4445 X + (-4.775 A + 2.0315 A A) X,
-              p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)),
-                or, with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols))
-              in f32, where torch iterates in bf16. Matrices are divided among ranks by cost. The
-              owner receives d and returns X, both in f32 and by whole units; sent_bytes counts it.
-              Clipping and skipping come first. Other tensors use ADAMW with lr times
-              cfg.muon.plain_lr, and only they have MOMENT_2 */
-typedef struct zero_hyper {
-    float lr;
-    float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum, the others are ignored. LION
-                                ignores eps; ADAGRAD uses only eps. MUON: ADAMW's, for other
-                                tensors. If used, eps must not be 0 */
-    float weight_decay;
-    float max_norm; /* global 2-norm to clip to; 0: no clipping */
-} zero_hyper;
-
-/* Begin and end a micro-step: one forward and backward of your code. After the last of
-   cfg.micro_steps micro-steps, end updates the weights. Backward starts from the loss divided by
-   the number of micro-steps, times zero_loss_scale. With hooks, KEEP tensors are final from the
-   next begin on. If all tensors are KEEP, your unchanged forward and backward need no hooks. Then
-   every rank keeps whole parameters and gradients at every stage; from stage 1 on, optimizer state
-   is sharded; and weights are final after end, and readable until the next end. `loss` is this
-   rank's, of this micro-step. `mean`, if not NULL, gets its mean over micro-steps and all ranks
-   after the last micro-step (SYNC), and this rank's mean so far before. COLLECTIVE. Errors: those
-   of the four calls below; STATE if no hook was called and a tensor is not KEEP. */
-zero_result zero_train_begin(zero_ctx *z);
-zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
-
-/* LOSS SCALE: returns the factor for the loss before every backward of the coming step. The update
-   divides by it. It is 1 unless the type is F16 or cfg.scaler sets it. SYNC if the scale is
-   dynamic: waits for the last step's agreement. */
-float zero_loss_scale(zero_ctx *z);
-
-/* Begin and end a unit's forward. `params` is your struct of base pointers (NULL if all tensors
-   have slots). begin writes `memory - layer * numel` into the fields of the unit's tensors, so that
-   `params->X + layer * numel` is the layer's tensor. begin waits for the unit's gather (stage 3; at
-   1 and 2 for the one after the step) and starts the prefetch of the next units. Hooks nest by
-   count. A forward may run inside a backward of the same unit (activation checkpointing). After
-   end, memory keeps its value until another unit takes the buffer. COLLECTIVE. Errors: STATE at
-   stage 3 also if more units are open than buffers. */
-zero_result zero_forward_begin(zero_ctx *z, int unit, void *params);
-zero_result zero_forward_end(zero_ctx *z, int unit);
-
-/* Begin and end a unit's backward. If `params` is NULL, backward only touches gradients (an
-   embedding lookup): nothing is gathered, and the unit's parameter slots become NULL. With slots
-   alone, pass ZERO_WANTED if backward reads weights. Gradients are cleared at the first use of a
-   pass (of a step, with local accumulation), and backward adds to them. The unit's reduction starts
-   after its last use in the last micro-step (in each micro-step, with sharded accumulation).
-   COLLECTIVE. */
-#define ZERO_WANTED ((void *)1) /* no struct: slots get the pointers */
-zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads);
-zero_result zero_backward_end(zero_ctx *z, int unit);
-
-typedef struct zero_step_report {
-    int stepped;            /* 0: skipped, by a gradient that is not finite or by zero_skip_step */
-    double norm;            /* 2-norm of the mean gradient, unscaled, before clipping */
-    float loss_scale;       /* this gradient was divided by it */
-    float next_loss_scale;  /* the scale of the next step */
-    int64_t steps, skipped; /* totals of the run */
-    const char *bad_tensor; /* first tensor whose gradient is not finite, in unit order; owned by
-                               ctx. NULL: none */
-    size_t bad_index;       /* its element, over all layers */
-    int bad_rank;           /* the rank that owns that element */
-} zero_step_report;
-
-/* Reports the last step, until the next one is reduced. SYNC. Errors: SCALE (skipped at the
-   smallest loss scale; the report is valid, and your code may try the next step). */
-zero_result zero_step_result(zero_ctx *z, zero_step_report *report);
-
-/* Ends a pending delayed update, if any: evaluations and the next step then use the newest weights.
-   Call it at the end of a run, after its last checkpoint; earlier it changes results. COLLECTIVE,
-   SYNC. */
-zero_result zero_apply_pending(zero_ctx *z);
-
-/* ---- a step in four calls -------------------------------------------------------------------- */
-/* zero_train_begin is zero_pass_begin of the next micro-step; zero_train_end is zero_pass_end and,
-   after the last micro-step, zero_reduce and zero_step. You need the four for evaluations, for
-   pipelines, for fewer micro-steps, and for zero_norm and zero_skip_step. */
-typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
-/* Opens a pass. `micro` counts 0..micro_steps-1 within a step. ZERO_EVAL: forward hooks only, micro
-   0 of 1. ZERO_TOGETHER: all micro-steps of the step in one pass, for pipelines, with the hooks of
-   several micro-batches in any order, such as forward 2 before backward 1. Each unit's f32 gradient
-   is then cleared once and complete after uses * micro_steps backwards. With accumulation SHARDED
-   it is cleared and reduced per micro-batch, whose `uses` backwards are consecutive (KEEP and LATE
-   tensors: once, at the end). Bits equal those of micro-steps in sequence if each unit's backwards
-   run in the order of micro-batches. COLLECTIVE. */
-#define ZERO_TOGETHER (-2)
-zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps);
-
-/* Closes the pass. Units with no backward, or fewer uses than announced, are reduced here in
-   descending order, with missing gradients as zeros; then KEEP tensors. COLLECTIVE. */
-zero_result zero_pass_end(zero_ctx *z);
-
-/* Ends the reductions after the last micro-step. Until zero_step, gradients can be read by name.
-   COLLECTIVE. */
-zero_result zero_reduce(zero_ctx *z);
-
-/* Updates all parameters and starts their gathers. If the norm is not finite (unless
-   no_overflow_check), all ranks skip the update: weights, moments and the count of steps stay. If
-   ranks pass different values, or only some call zero_skip_step, all get MISMATCH with those values
-   when the next step's norm is agreed on. If you never ask for a step's result, a later zero_step
-   returns the error. COLLECTIVE.
-   DELAYED (cfg.delay_from): norm, skip, clip and scale are decided here as usual, and the update
-   overlaps the next step, whose passes use the weights before it. Each unit's new weights arrive
-   after its last reduction in that step, for the following step: W(t+1) = update(W(t), gradient at
-   W(t-1)). This needs a second copy of this rank's shard of the weights, and separate gradients.
-   Evaluations and ZERO_PARAMETER use the weights of the next step's passes; ZERO_MASTER, moments
-   and zero_hash use the newest; a checkpoint has both. Reads between steps change nothing.
-   zero_apply_pending and zero_write_tensor make the next passes use the newest weights. */
-zero_result zero_step(zero_ctx *z, const zero_hyper *hyper);
-
-/* ---- errors, and the end --------------------------------------------------------------------- */
-/* Returns the sentence of the last error, or "". Owned by ctx, until the next call with it. */
-const char *zero_last_error(const zero_ctx *z);
-
-/* Waits for pending work and frees everything. NULL is allowed. A failed context notifies its
-   peers, so that they do not wait for it. With MPI it is COLLECTIVE for at most timeout_s (before
-   zero_build 3 s): all ranks, or none, free windows and communicators. */
-void zero_destroy(zero_ctx *z);
-
-/* ==== MORE: not needed for stages 0 to 3, by capability ====================================== */
-/* Return the version and ABI that the plugin was compiled from. A program that loads the library
-   itself compares zero_abi() with ZERO_ABI. */
-const char *zero_version(void);
-int zero_abi(void);
-
-/* ---- ranks of one machine -------------------------------------------------------------------- */
-/* Makes the meeting place of local ranks. Call it before the ranks start: before pthread_create
-   (`shared` may be 0), or before fork (`shared` != 0: memory that children inherit). Destroy it
-   after the last rank has ended. Errors: MEMORY. */
-zero_result zero_local_create(zero_local **local, int nranks, int shared);
-void zero_local_destroy(zero_local *local);
-/* Makes a meeting place in memory that ranks share without fork: zero_local_bytes() bytes, aligned
-   to 64, owned by the caller while ranks use it. One process calls this first. The others then use
-   the memory's address in their process as their zero_local. Do not destroy it. */
-size_t zero_local_bytes(void);
-zero_result zero_local_place(zero_local **local, void *memory, int nranks);
-/* Makes every collective of every rank of the meeting place return ZERO_ERR_PEER with this
-   sentence, in well under a second. It is safe in any thread, process or signal handler with access
-   to it. A launcher calls it when rank `rank` dies; below 0: the sentence names no rank. */
-void zero_local_abort(zero_local *local, int rank, const char *why);
-/* Starts nranks ranks of this machine, which run fn with a LOCAL communicator each, and waits for
-   them. It is for CUDA, and for trainers whose rank is a function (zero_start_local: a rank is the
-   rest of main). One rank is this process itself.
-   CPU: ranks are forked processes, each on its part of the processors. Call this first in main: a
-   process that ran an OpenMP region, or has other threads or MPI, cannot be forked (126). Files
-   opened before share one position over all ranks. Signals to this process go to all ranks, and if
-   it is killed, they end. CUDA: ranks are threads of this process, each on its number's device.
-   If a rank returns nonzero or is killed, its peers get ZERO_ERR_PEER with the reason, such as
-   `rank 1 was ended by signal 11 (Segmentation fault)`, and its last call. CPU: ranks that still
-   run get SIGTERM after 3 s and SIGKILL 3 s later. Returns 0 if every rank returned 0; otherwise
-   the first failed rank's value, 128 + the signal that ended it, or 126 if some did not start. */
-typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
-int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
-
-/* ---- more about tensors and steps ------------------------------------------------------------ */
-/* Return the number n of tensors announced so far, and tensor i, 0..n-1, with the defaults of its
-   fields resolved. The name is owned by ctx. Not collective. */
-int zero_tensor_count(const zero_ctx *z);
-zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc);
-/* Return memory and traffic of the tensors announced so far, at any time, without allocating on a
-   device or asking a peer. `unit`: 0..units-1; the last one: all KEEP tensors. Errors: MEMORY. */
-zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
-zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
-/* Returns the configuration with every default resolved (bucket_numel: from the first plan on). */
-void zero_query_config(const zero_ctx *z, zero_config *cfg);
-/* Returns the 2-norm of the mean gradient over all ranks, deterministic and equal at every stage.
-   Squares are summed in f64 by fixed blocks: blocks in order, units in order of their reductions,
-   ranks in order. Optional, between zero_reduce and zero_step. SYNC. */
-zero_result zero_norm(zero_ctx *z, double *norm);
-/* Drops the gradient and counts the step as skipped, instead of zero_step. Weights, moments and the
-   count of steps stay. A dynamic loss scale counts the gradient as usual. It is for your own rules,
-   for example on an unusual norm. All ranks decide the same. COLLECTIVE. */
-zero_result zero_skip_step(zero_ctx *z);
-/* Returns the name of a kind of event, such as "forward". Never NULL. */
+/* Return the name of a kind of event, such as "forward". Never NULL. */
 const char *zero_event_name(zero_event_kind kind);
 
-/* ---- the order of a pass --------------------------------------------------------------------- */
-/* Announces THE ORDER OF A PASS instead of letting the plugin learn it. At stage 3, the next units
-   are prefetched (cfg.prefetch): those that came next in the pass before, and in the first pass
-   those of a model of layers. If your code knows the order, such as a pipeline schedule, the first
-   pass prefetches like all others. Announced before zero_build, it also sets the plan's count of
-   gathers. Bits do not change.
-   `turns` (copied) are the calls of a pass that need parameters, in order, without hooks of a unit
-   that is already open and without backwards with `params` NULL. A call that is not the next one is
-   refused, and the pass can continue from there; so is an end before the last one. The order holds
-   for every pass of that kind (`micro` ZERO_TOGETHER: all micro-steps together, otherwise 0) until
-   another one replaces it. n 0: the plugin learns it again. Call it after the tensors or between
-   steps. Without an order, the plan counts a reduction of KEEP and LATE tensors in every micro-step
-   of a pass of ZERO_TOGETHER with accumulation SHARDED, but only one runs. All ranks' orders are
-   compared here, or in zero_build. COLLECTIVE. Errors: MEMORY, MISMATCH with the first call that
-   differs. */
-typedef enum zero_turn_kind {
-    ZERO_TURN_FORWARD = 0, /* zero_forward_begin of a unit that is not open */
-    ZERO_TURN_BACKWARD,    /* zero_backward_begin of one, with parameters */
-    ZERO_TURN_KINDS
-} zero_turn_kind;
-typedef struct zero_turn {
-    zero_turn_kind kind;
-    int unit;
-} zero_turn;
-zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_turn *turns, int n);
-
-/* ---- arrays that stay yours ------------------------------------------------------------------ */
-/* Train weights and gradients that stay in your arrays, whole on every rank. Use them if your
-   weights are not movable pointers (arrays in a struct: ZERO_INLINE) or are doubles. The plugin
-   copies to and from its own state, which the stage shards: stage 3 needs least memory. No hooks,
-   pointers or KEEP are needed. All three are COLLECTIVE and SYNC.
-   zero_lend replaces zero_build. It copies the weights of the fields of `params` and of slots,
-   numbers of `type` or ZERO_F64, [layers, numel] (a slot: [numel]), and writes them back as the
-   plugin stores them. All ranks pass the same values; `params` and `grads` are NULL if all tensors
-   have slots. DOUBLES are rounded, because the plugin's weights, sums, moments and updates have at
-   most 32 bits: your code computes in double, from f32 weights. Errors: those of zero_build and
-   zero_adopt.
-   zero_lend_train replaces your optimizer. It copies the gradients of the fields of `grads` (a
-   struct of the same kind, which may be local) and of slots, times the loss scale. Then it clears
-   them, reduces, steps, and writes the new weights back. For gradients that are sums over a batch
-   see cfg.divisor. With micro_steps above 1, each call adds one micro-step, and the last call
-   steps; otherwise it is as zero_train_end. Delayed updates are not possible.
-   zero_lend_read writes back weights that zero_write_tensor or a checkpoint changed. */
-zero_result zero_lend(zero_ctx *z, void *params, zero_type type);
-zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
-                            double loss, double *mean);
-zero_result zero_lend_read(zero_ctx *z, void *params);
-
-/* ---- tensors by name, between passes --------------------------------------------------------- */
-/* Read and write elements [first, first + count) of all layers of a tensor, type-major [layers,
-   numel], at any stage, as f32 for every type, outside passes (GRADIENT: between zero_reduce and
-   zero_step). read: all ranks ask for the same range (otherwise, from stage 1 on, MISMATCH); `out`
-   (count floats, yours) may be NULL on ranks that need no values. write: all ranks pass the same
-   values (otherwise MISMATCH, and nothing is written); each stores the elements that it owns. Both
-   stream through a fixed buffer, and no tensor is gathered whole. Writing a gradient changes the
-   update, but not the norm, which zero_reduce computed. COLLECTIVE, SYNC. */
-zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
-                             size_t count, float *out);
-zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
-                              size_t count, const float *values);
-/* Returns a hash of all stored weights and their tensors' names. It is equal at every stage and
-   number of ranks, and for tensors in any order, if and only if the weights are (but for chance).
-   COLLECTIVE, SYNC. Errors: MEMORY. */
-zero_result zero_hash(zero_ctx *z, uint64_t *hash);
-
-/* ---- state, for checkpoints ------------------------------------------------------------------ */
-/* Elements [first, first + count) of a tensor, over all layers, type-major as above. */
-typedef struct zero_range {
-    const char *name; /* name of the tensor; owned by ctx */
-    zero_kind kind;   /* ZERO_MASTER (without master weights: the parameter), ZERO_MOMENT_1, _2;
-                         with cfg.delay_from also ZERO_PARAMETER: see zero_state_put */
-    zero_type type;   /* as stored: F32, except weights without an f32 copy */
-    size_t first, count;
-} zero_range;
-/* Begins the name of the last range of a rank with cfg.feedback: its errors in BF16, as ZERO_MASTER
-   of a tensor of that name and, for example, `2 of 4, 4 by 2`. These are its place among the ranks
-   that agree on a step, how many share the shards, and how many of these are in the first hop. Only
-   the same rank of equally many can use them. If none are put before zero_state_end (`changed`),
-   errors begin at zero. */
-#define ZERO_FEEDBACK_NAME "feedback of rank "
-
-/* The counters that training continues from, in addition to weights and optimizer state. */
-typedef struct zero_counters {
-    int64_t steps, skipped;           /* taken, and skipped */
-    int64_t iteration, last_overflow; /* of the loss scale: steps so far, and the last one that
-                                         overflowed; -1: none */
-    float scale;                      /* loss scale of the next backward */
-    int hysteresis;                   /* remaining hysteresis */
-} zero_counters;
-/* Opens the state, waits for pending work, and waits for all ranks. Call it between steps, because
-   partly accumulated gradients are not in a state. Until zero_state_end, call only these functions,
-   zero_all_sum and zero_broadcast. COLLECTIVE, SYNC. */
-zero_result zero_state_begin(zero_ctx *z);
-/* Return the number of this rank's ranges, and range i; a tensor's kinds follow each other. `whole`
-   0: the ranges that this rank saves. Over all ranks, they contain every element exactly once, at
-   any stage. 1: the ranges that this rank needs to continue, at stage 0 all. Valid after
-   zero_query_plan. */
-int zero_state_ranges(const zero_ctx *z, int whole);
-zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range);
-/* Copy part of a range of this rank (of `whole` 1), count elements from range->first on: get to
-   `out`, in range->type as stored; put `values` of range->type into the state, rounded to nearest
-   if the stored type differs. With cfg.delay_from: if all ranges of ZERO_PARAMETER are put, an
-   update is pending after zero_state_end as at zero_state_get; if none are put, no update is
-   pending. Not collective. Errors: DEVICE. */
-zero_result zero_state_get(zero_ctx *z, const zero_range *range, void *out);
-zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *values);
-/* Return and set the counters, inside an open state; outside, they may be of an earlier step. A
-   fixed loss scale stays cfg's. So does the first dynamic scale, if the state comes from a run
-   without one (iteration 0). */
-void zero_state_counters(const zero_ctx *z, zero_counters *counters);
-zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *counters);
-/* Closes the state. `changed` (the same on all ranks): the parameters are computed from the weights
-   that were put, and gathered. COLLECTIVE. */
-zero_result zero_state_end(zero_ctx *z, int changed);
-
-/* ---- numbers, small collectives, statistics -------------------------------------------------- */
-/* Converts n numbers in CPU memory, of any alignment, rounding to nearest, ties to even. Values
-   that are too large become infinities; NaN stay NaN. One of the two types is F32, or both are the
-   same. Bits do not depend on the processor's instructions. */
-void zero_convert(void *to, zero_type to_type, const void *from, zero_type from_type, size_t n);
-/* Returns the bytes of one number. */
-size_t zero_type_bytes(zero_type type);
-/* Sums n (at most 64) doubles over the ranks, in rank order, on every rank. COLLECTIVE, SYNC. */
-zero_result zero_all_sum(zero_ctx *z, double *values, int n);
-/* Copies bytes from rank root to all. COLLECTIVE, SYNC. */
-zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root);
-/* Waits until all ranks have called it. COLLECTIVE, SYNC. */
-zero_result zero_barrier(zero_ctx *z);
-/* Returns the counters and waits for pending work, so that they are exact. SYNC. */
-zero_result zero_query_stats(zero_ctx *z, zero_stats *stats);
-/* Returns zeroed CPU memory that a device copies to and from at full speed, to be freed with
-   zero_host_free. NULL: none is left. */
-void *zero_host_alloc(size_t bytes);
-void zero_host_free(void *memory);
-
-/* ---- groups of ranks ------------------------------------------------------------------------- */
-/* GROUPS OF RANKS: collectives on your own buffers, in addition to data parallelism, for the ranks
-   of a tensor-parallel layer, pipeline stages, and ranks that share experts. A group is opened on a
-   communicator and can be split. One thread uses a group at a time; a thread may use many. All its
-   ranks call its collectives in the same order, and the two ranks of a message call send and
-   receive. Groups and contexts have separate channels: their order relative to each other is free.
-   CPU: a call returns when it is done, and its buffers (ordinary memory) are yours again. A send
-   may return before it is received, or not: do not rely on either. CUDA: buffers are on the device,
-   and calls are enqueued on the group's stream, as NCCL's are. With LOCAL (ranks are threads) the
-   threads wait for each other in every call. With NCCL, calls of several groups, or of a group and
-   a context, may overlap only if NCCL_LAUNCH_ORDER_IMPLICIT is set.
-   SUMS are added in rank order in f32 (F64: in f64) and rounded once, to the type: deterministic
-   and equal on every rank, with LOCAL and MPI. NCCL uses its own order. MAX returns the largest;
-   the result for NaN is undefined. A single rank gets its input.
-   ERRORS are sticky, as in a context: every call after a group's first failure returns it. A rank
-   that fails, or closes a group while peers wait, ends their calls with PEER. A killed rank ends
-   the groups and contexts of all ranks if its launcher notices (zero_run_local, zero_start_local,
-   mpirun) or calls zero_local_abort for the zero_local that all of them began with. Different
-   calls, or different sizes, return MISMATCH with both calls, at the latest at the next call. A
-   wait longer than timeout_s returns TIMEOUT with the missing rank. Sentences print rank 1 of a
-   named group as `tp 1`, and a lost or late rank with all its names: `rank 3 (tp 1, pp 0, dp 1)`.
-   Over MPI the buffers of the failed call must stay allocated until MPI_Finalize.
-   BYTES that a call counts as sent by this rank, N ranks, b = bytes of the buffer named:
-     all_reduce      2 b (N-1)/N of data        all_gather  (N-1) b of mine
-     reduce_scatter  (N-1) b of mine            all_to_all  bytes to other ranks
-     broadcast       (N-1) b of data, at the root           messages: bytes sent
-   to the rounding: the rank of the last element counts the remainder. Barriers, splits and the
-   exchange of sizes are not counted. (Under 4 KiB, LOCAL and MPI send all_reduce's data to all
-   ranks at once: (N-1) b are sent, but the formula is counted.) */
-/* Opens the ranks of comm as a group. `stream`, CUDA: the cudaStream_t that orders the calls, of
-   the device that is current here and at every call; CPU: NULL. timeout_s: seconds, finite and
-   above 0, or 0 for 600. The communicator is duplicated or joined, as in zero_create;
-   comm.node_size is ignored. If an error leaves *g non-NULL, zero_group_error(*g) returns the
-   reason, and your code must still close *g. COLLECTIVE. Errors: MEMORY, UNSUPPORTED. */
-zero_result zero_group_open(zero_group **g, const zero_comm *comm, void *stream, double timeout_s);
-/* Splits a group: ranks of `of` with the same colour become a group, ordered by key, then by rank.
-   A colour below 0: this rank is in none, and *g is NULL. Stream and time limit are those of `of`.
-   COLLECTIVE over `of`. Errors: those of zero_group_open. */
-zero_result zero_group_split(zero_group *of, int colour, int key, zero_group **g);
-/* Closes the group; destroy contexts made from it first. If groups split off it are open, the
-   plugin keeps it until the last of them is closed. NULL is allowed. With MPI it is COLLECTIVE for
-   at most timeout_s, as zero_destroy. */
-void zero_group_close(zero_group *g);
-/* Sets the group's name in sentences: "tp", "pp", "dp"; copied, at most 7 letters, the same on all
-   ranks. A second name replaces the first. */
-void zero_group_name(zero_group *g, const char *name);
-/* Return this rank and the number of ranks. If the group is NULL: rank 0 of 1. */
-int zero_group_rank(const zero_group *g);
-int zero_group_size(const zero_group *g);
-/* Returns the sentence of the last error, or "". Owned by the group, until the next call. */
-const char *zero_group_error(const zero_group *g);
-/* Returns the group as a communicator for zero_create: a context shards over these ranks. It
-   borrows the group: destroy the context first. */
-zero_comm zero_group_comm(zero_group *g);
-
-typedef enum zero_reduction { ZERO_SUM = 0, ZERO_MAX } zero_reduction;
-/* Sums n numbers over the ranks in place; every rank gets the result. */
-zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
-                                  zero_reduction how);
-/* Sums all ranks' `all` [size][n] and writes this rank's part to mine [n]. mine may be that part of
-   `all`; the rest of `all` is not changed. */
-zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine, size_t n,
-                                      zero_type type, zero_reduction how);
-/* Writes every rank's mine [bytes] to all [size][bytes], in rank order. mine may be its part of
-   all. */
-zero_result zero_group_all_gather(zero_group *g, const void *mine, void *all, size_t bytes);
-/* Sends out[r] to rank r and receives in[r] from it; both are [size][bytes], without overlap. */
-zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size_t bytes);
-/* Copies bytes from rank root to all. */
-zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root);
-/* Waits until all ranks have called it. SYNC. */
-zero_result zero_group_barrier(zero_group *g);
-/* One message between two ranks. */
-typedef struct zero_message {
-    int peer, sends; /* sends: 1 to the peer, 0 from it */
-    void *data;      /* not written if sends is 1 */
-    size_t bytes;    /* equal on both sides; 0: no message */
-} zero_message;
-/* Send and receive messages. The messages of one list run at once, so that the forward and backward
-   neighbours of a pipeline stage never wait for each other. Between two ranks, messages arrive in
-   the order in which they were sent. */
-zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int n);
-zero_result zero_group_send(zero_group *g, const void *data, size_t bytes, int peer);
-zero_result zero_group_receive(zero_group *g, void *data, size_t bytes, int peer);
-
-typedef struct zero_group_stats {
-    uint64_t sent_bytes; /* by this rank, as in BYTES */
-    uint64_t all_reduces, reduce_scatters, all_gathers, all_to_alls, broadcasts, messages;
-    double waited_s; /* time of the calling thread in these calls (CPU; 0 in the CUDA build) */
-} zero_group_stats;
-void zero_group_query_stats(const zero_group *g, zero_group_stats *stats);
-/* Traces the group's events with those of z (zero_config.trace), on track ZERO_TRACK_GROUP + lane,
+/* Trace the group's events with those of z (zero_config.trace), on track ZERO_TRACK_GROUP + lane,
    0..7, until it is closed, z is destroyed, or a call has z NULL. Its first event, once, is OPEN,
    with the times at which the group was made. z is built; without a trace nothing is recorded. This
    function and the group's calls must not run in two threads at once. */

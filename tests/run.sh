@@ -18,8 +18,11 @@ export SEED JOBS PATIENCE MAKEFLAGS OMP_WAIT_POLICY=passive
 mkdir -p "$log"
 
 # ---- the sets: NAME BUDGET HOW COMMAND ----
-# BUDGET: seconds, with room for a slow, busy machine. HOW: `beside` other parts that say so too, JOBS at a time and one
-# more: what neither looks at the clock nor fills every processor; `alone`, after them; `skip` REASON.
+# BUDGET: seconds, with room for a slow, busy machine. HOW:
+#   beside       JOBS at a time and one more: what neither looks at the clock nor fills every processor
+#   waits        two at a time, in addition to those: what mostly sleeps, or waits for a disk
+#   alone        after them: what measures time or the memory of processes, or spins
+#   skip REASON
 build() { echo "$1 $2 alone make -j$JOBS $3 && echo '1 passed, 0 failed'"; }
 
 # Prints every Nth of the rows on standard input; SEED chooses the first. MORE shifts the choice, so that two sets
@@ -52,35 +55,43 @@ quick-gpt2 60 beside $B/quick/test_gpt2
 TABLE
 }
 
-main_build() { build build 500 "-s tests"; }
-# The parts that cost most: `make test` runs a quarter of them, and `make test-long` another quarter.
+# The programs of heavy rows that this set does not run are not built.
+main_build() { build build 500 "-s tests WITHOUT='$(unused)'"; }
+unused() {
+    case $set in main | long) rows=$("$set") ;; *) return ;; esac
+    heavy | sed -n "s|.* $B/\(test_[a-z0-9_]*\).*|\1|p" | sort -u | while read -r program; do
+        echo "$rows" | grep -q " $B/$program\( \|$\)" || printf '%s ' "$program"
+    done
+}
+# The parts that cost most: `make test` runs a fifth of them, every fifth row, and `make test-long` another fifth.
+# In this order, each fifth costs about as much as the others.
 heavy() {
     cat <<TABLE
-resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_resume.sh $B
-delay 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_delay.sh $B
-foreign 120 beside sh $here/hosts/test_foreign.sh $B
-elastic 300 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_elastic.sh $B 8 $SEED
-memory 120 beside $B/test_memory
-experts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_experts.sh $B
-llmc 400 beside LLMC= sh $here/llmc/test_llmc.sh $B
-tensors 300 beside $B/test_tensors $B
-allocations 240 alone sh $here/trainer/test_allocations.sh $B
 mpi 300 alone env SAMPLE=3 sh $here/comm/test_mpi.sh $B $(one_mpi $((SEED % 2)))
-gpt2-experts 120 beside $B/test_gpt2_experts
-codec 200 beside $B/test_codec $SEED $B
-gpt2-pipeline 120 beside $B/test_gpt2_pipeline
-gpt2-ops 120 beside $B/test_gpt2_ops
-checkpoint-faults 300 beside sh $here/checkpoint/test_checkpoint_faults.sh $B fast $SEED
-deepspeed-import 600 beside sh $here/checkpoint/test_deepspeed_import.sh $B
-layouts 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layouts.sh $B
-layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_kills.sh $B
-offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
-checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/checkpoint/test_checkpoint_tool.sh $B
 docs-pages 500 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_docs.sh $B
+resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_resume.sh $B
+elastic 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_elastic.sh $B 8 $SEED
+foreign 120 beside sh $here/hosts/test_foreign.sh $B
+checkpoint-faults 300 waits sh $here/checkpoint/test_checkpoint_faults.sh $B fast $SEED
+transport 120 waits $B/test_transport
+tensors 300 beside $B/test_tensors $B
+memory 120 beside $B/test_memory
+allocations 240 beside sh $here/trainer/test_allocations.sh $B
+gpt2-experts 120 beside $B/test_gpt2_experts
 recipes 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_recipes.sh $B
+offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
+gpt2-pipeline 120 beside $B/test_gpt2_pipeline
+experts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_experts.sh $B
+delay 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_delay.sh $B
 observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/report/test_observe.sh $B
-transport 120 alone $B/test_transport
+checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/checkpoint/test_checkpoint_tool.sh $B
 bits 300 beside $B/test_bits 12 $SEED
+llmc 400 beside LLMC= sh $here/llmc/test_llmc.sh $B
+deepspeed-import 600 beside sh $here/checkpoint/test_deepspeed_import.sh $B
+layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_kills.sh $B
+codec 200 beside $B/test_codec $SEED $B
+layouts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layouts.sh $B
+gpt2-ops 120 beside $B/test_gpt2_ops
 TABLE
 }
 main() {
@@ -92,6 +103,9 @@ plans 60 beside $B/test_plans
 steps 60 beside $B/test_steps
 skips 60 beside $B/test_skips
 extra 60 beside $B/test_extra
+split 60 beside $B/test_split
+frozen 120 beside $B/test_frozen $B
+states 60 beside $B/test_states
 model 300 beside $B/test_model 400 $SEED
 process-memory 120 alone sh $here/trainer/test_process_memory.sh $B
 products 60 beside $B/test_products
@@ -100,6 +114,7 @@ gpt2-attention-vectors 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $B/test
 gpt2-attention-f32 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE $B/test_gpt2_ops attention
 gpt2 120 beside $B/test_gpt2
 gpt2-tiles 120 beside $B/test_gpt2_tiles
+gpt2-frozen 120 beside $B/test_gpt2_frozen
 pipeline 120 alone $B/test_pipeline $SEED
 gpt2-parallel 120 beside $B/test_gpt2_parallel
 launch 60 beside $B/test_launch
@@ -120,7 +135,7 @@ libraries 200 beside sh $here/reference/test_libraries.sh
 check 120 beside $B/test_check
 build-settings 60 beside sh $here/install/test_build.sh $B
 abi 20 beside $B/test_abi
-run 60 beside $B/test_run
+run 60 waits $B/test_run
 ease 60 beside $B/test_ease
 trace 60 beside $B/test_trace
 ease-checked 60 beside $B/test_ease_checked
@@ -129,8 +144,8 @@ lend-checked 60 beside $B/test_lend_checked
 hashes 60 beside sh $here/plugin/test_hashes.sh $B
 offload 120 beside $B/test_offload 8 $SEED $B
 growth 60 beside $B/test_growth
-group 120 alone $B/test_group
-groups 120 alone $B/test_groups
+group 120 beside $B/test_group
+groups 120 waits $B/test_groups
 world 120 beside $B/test_world
 order 60 beside $B/test_order $SEED
 order-checked 60 beside $B/test_order_checked $SEED
@@ -153,11 +168,11 @@ checkpoint-device 60 beside $B/test_checkpoint_device
 model-files 120 beside OMP_NUM_THREADS=1 $B/test_model_files
 model-files-python 200 beside sh $here/checkpoint/test_model_files.sh $B
 data 120 beside sh $here/data/test_data.sh $B
-faults 300 beside $B/test_faults
-losses 200 alone sh $here/gpt2/test_losses.sh $B
+faults 300 waits $B/test_faults
+losses 200 beside sh $here/gpt2/test_losses.sh $B
 converge-sample 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/bench/converge.sh $B sample
 TABLE
-    heavy | sample 4
+    heavy | sample 5
 }
 
 # Builds programs with other compiler settings: PROGRAMS, and those that the rows of the function ROWS run.
@@ -167,8 +182,10 @@ variant() { # NAME OPT MORE ROWS PROGRAMS...
     build "build-$v" 600 "-s B=$B/$v OPT='$opt' MPICC= WARN= $more $({ $rows | sed -n "s|.*/$v/\([a-z0-9_]*\).*|\1|p"; printf '%s\n' "$@"; } | sort -u | sed "/./s|^|$B/$v/|" | tr '\n' ' ')"
 }
 long_build() {
-    variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" asan \
-        fuzz_checkpoint fuzz_model_files fuzz_data fuzz_machine fuzz_ds_config
+    fuzzers=
+    case $(seldom) in *soak*) fuzzers="fuzz_checkpoint fuzz_model_files fuzz_data fuzz_machine fuzz_ds_config" ;; esac
+    # shellcheck disable=SC2086 # names
+    variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" asan $fuzzers
     variant tsan "-O1 -march=native -fsanitize=thread" OMP= tsan test_trace
     can_fuzz && build build-libfuzzer 600 "-s $(printf " $B/libfuzzer/%s" ds_config checkpoint model_files data machine)"
     has_cuda && build build-emulated 600 "-s $(emulated | sed -n "s|.* \($B/emulated/[a-z0-9_]*\).*|\1|p; s|.*test_emulated.*|$B/emulated/train_gpt2_zero $B/emulated/gpu_kernels|p; s|.*test_example_cuda.*|$B/emulated/test_example_cuda|p" | sort -u | tr '\n' ' ')"
@@ -179,9 +196,10 @@ long_build() {
 nvcc_builds() {
     for arch in 80 89 100 120; do build cuda-build-$arch 400 "-s B=$B/archs ARCHS=$arch cuda"; done
     build cuda-tests 600 "-s B=$B/nvcc ARCHS=90 cuda cuda-tests"
+    echo "machine-code 600 alone python3 $here/cuda/machine_code.py $B"
 }
 asan() {
-    sample 5 <<TABLE
+    sample 7 <<TABLE
 asan-tensors 900 beside $B/asan/test_tensors $B
 asan-gpt2-ops 600 beside $B/asan/test_gpt2_ops
 asan-gpt2-experts 600 beside $B/asan/test_gpt2_experts
@@ -190,6 +208,7 @@ asan-gpt2-parallel 600 beside $B/asan/test_gpt2_parallel
 asan-optimizers 600 beside $B/asan/test_optimizers
 asan-unit 600 beside $B/asan/test_unit
 asan-errors 300 beside $B/asan/test_errors
+asan-groups 300 beside $B/asan/test_groups
 asan-plans 300 beside $B/asan/test_plans
 asan-steps 300 beside $B/asan/test_steps
 asan-skips 300 beside $B/asan/test_skips
@@ -225,45 +244,54 @@ emulated() {
 emulation 120 beside $B/emulated/test_emulation
 emulated-groups 120 beside $B/emulated/test_groups_cuda
 emulated-start 60 beside $B/emulated/test_start_cuda
+emulated-example 120 beside sh $here/cuda/test_example_cuda.sh $B
 emulated-cuda 300 beside $B/emulated/test_cuda seeds 2 $SEED
 TABLE
+    # Every fourth row: the plan needs the program of the trainer.
     sample 4 <<TABLE
 emulated-trainer 400 beside sh $here/cuda/test_emulated.sh $B
-emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
 emulated-gpt2-experts 600 beside $B/emulated/test_gpt2_experts
+emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
+emulated-gpt2-frozen 600 beside $B/emulated/test_gpt2_frozen
+emulated-gpt2-parallel 600 beside $B/emulated/test_gpt2_parallel
 emulated-plan 120 beside env GPU=$B/emulated/train_gpt2_zero sh $here/plan/test_plan.sh $B
 emulated-attention 120 beside $B/emulated/test_attention
-emulated-example 120 beside sh $here/cuda/test_example_cuda.sh $B
-emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
-emulated-gpt2-parallel 600 beside $B/emulated/test_gpt2_parallel
-cudnn-graphs 120 beside sh $here/cuda/test_cudnn.sh $B
 emulated-cuda-faults 900 beside $B/emulated/test_cuda faults 4
+cudnn-plans 300 beside sh $here/cuda/test_cudnn.sh $B
 emulated-gpt2 600 beside $B/emulated/test_gpt2
+emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
 emulated-gpt2-pipeline 600 beside $B/emulated/test_gpt2_pipeline
+cublaslt 60 beside sh $here/cuda/test_cublaslt.sh $B
 TABLE
 }
 long() {
-    heavy | sample 4 1
+    heavy | sample 5 1
     asan
     tsan
     if can_fuzz; then fuzz 10; else echo "fuzz 0 skip clang with libFuzzer is not installed"; fi
     if has_cuda; then emulated; else echo "emulated 0 skip the CUDA toolkit's headers are not installed"; fi
-    sample 3 <<TABLE
+    seldom
+    cat <<TABLE
+tsan-trace 300 beside $B/tsan/test_trace
+checkpoint-slow 200 waits sh $here/checkpoint/test_checkpoint_faults.sh $B slow
+launchers 300 waits sh $here/launch/test_launchers.sh $B
+mpi-other 300 alone env SAMPLE=3 sh $here/comm/test_mpi.sh $B $(one_mpi $((1 - SEED % 2)))
+TABLE
+    [ -z "${LLMC:-}" ] || echo "llmc-real 1800 alone sh $here/llmc/test_llmc.sh $B"
+}
+# One of these; the stage is another one the next time that its type is chosen.
+seldom() {
+    {
+        cat <<TABLE
 layout-saves 500 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_saves.sh $B
 hosts 400 alone sh $here/launch/test_hosts.sh $B
 soak 400 alone python3 $here/tools/soak.py $B 0.033 $SEED
 TABLE
-    cat <<TABLE
-tsan-trace 300 beside $B/tsan/test_trace
-checkpoint-slow 200 beside sh $here/checkpoint/test_checkpoint_faults.sh $B slow
-launchers 300 beside sh $here/launch/test_launchers.sh $B
-mpi-other 300 alone env SAMPLE=3 sh $here/comm/test_mpi.sh $B $(one_mpi $((1 - SEED % 2)))
-TABLE
-    [ -z "${LLMC:-}" ] || echo "llmc-real 1800 alone sh $here/llmc/test_llmc.sh $B"
-    converge $((SEED % 2 * 3)) | sample 3
+        converge $((SEED / 6 % 2 * 3))
+    } | sample 6
 }
 converge() { # STAGE
-    for type in f32 bf16 fp16; do echo "converge-$type-$1 900 alone sh $here/gpt2/test_converge.sh $B $1 $type"; done
+    for type in f32 bf16 fp16; do echo "converge-$type-$1 900 beside sh $here/gpt2/test_converge.sh $B $1 $type"; done
 }
 # libFuzzer on everything that reads files of others, with clang where it is installed.
 
@@ -280,10 +308,14 @@ fuzz() { # SECONDS of each
 }
 whole() {
     can_fuzz && fuzz 600
-    converge $((3 - SEED % 2 * 3))
+    converge $((3 - SEED / 6 % 2 * 3))
     cat <<TABLE
 checkpoint-faults-all 600 alone sh $here/checkpoint/test_checkpoint_faults.sh $B
 checkpoint-all 1800 beside $B/test_checkpoint all
+planted 900 beside python3 $here/emulation/planted.py $B
+cudnn-plans-all 1800 beside sh $here/cuda/test_cudnn.sh $B cc all
+launches-attention 300 beside python3 $here/cuda/machine_code.py $B launches $B/emulated/test_attention
+launches-ops 600 beside python3 $here/cuda/machine_code.py $B launches $B/emulated/test_gpt2_ops
 emulated-cuda-mutants 3600 beside $B/emulated/test_cuda mutants 8
 emulated-cuda-all 3600 beside $B/emulated/test_cuda all 0 $SEED
 checkpoint-bench 900 alone make -s $B/test_checkpoint_bench && sh $here/checkpoint/test_checkpoint_bench.sh $B
@@ -294,13 +326,16 @@ elastic-kills 7200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/tra
 offload-all 1200 beside $B/test_offload 1 $SEED $B
 offload-rings-all 1200 beside $B/test_offload_rings 1 $SEED $B
 model-all 3600 beside $B/test_model 100000 1
+split-all 600 beside $B/test_split all
 bits-all 7200 beside $B/test_bits all
 emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 10 $SEED
 fast-math-full 600 alone make -s B=$B/ofast FASTOPT=-Ofast $B/ofast/test_fast_math && $B/ofast/test_fast_math
 mpi-whole 1200 alone sh $here/comm/test_mpi.sh $B
 check-all 1800 alone env -u SEED make check
 library-versions 1200 beside sh $here/cuda/test_library_versions.sh $B
+drop-all 1800 alone env ALL=1 sh $here/install/test_drop.sh $B
 fresh-machine 3600 alone sh $here/install/test_fresh_machine.sh $B
+gpu-machine 3600 alone sh $here/cuda/test_gpu_machine.sh $B
 TABLE
 }
 
@@ -325,7 +360,9 @@ ROW
     elif { [ -z "$line" ] || [ $code -ne 0 ]; } && [ "${f:-0}" -eq 0 ]; then f=1; fi
     if [ "${f:-0}" -gt 0 ]; then report="$report
     SEED=$SEED: $command
-$(tail -n 15 "$log/$name.txt" | sed 's/^/    /')"; fi
+$(tail -n 15 "$log/$name.txt" | sed 's/^/    /')"
+        { echo "FAILED: $name, SEED=$SEED: $command"; grep -E '^ *FAILED' "$log/$name.txt" | head -n 3; tail -n 3 "$log/$name.txt"; } >"$log/$name.failed"
+    fi
     printf '%s\n' "$report"
     echo "${p:-0} ${f:-0} ${s:-0} $took $cpu $budget" >"$log/$name.result"
 }
@@ -333,36 +370,37 @@ if [ "$part" ]; then run "$part"; exit; fi
 
 # ---- a set ----
 passed=0 failed=0 skipped=0
-count() { # NAME...: adds up what they left
-    for each; do
-        { read -r p f s _ <"$log/$each.result"; } 2>/dev/null || { p=0 f=1 s=0; echo "FAILED: $each ended without a result"; }
-        passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    done
+count() { # NAME: adds what it left
+    { read -r p f s _ <"$log/$1.result"; } 2>/dev/null || { p=0 f=1 s=0; echo "FAILED: $1 ended without a result"; }
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
-batch() { # NAME...: JOBS at a time, and one more for those that sleep
-    [ $# -gt 0 ] || return
-    for each; do rm -f "$log/$each.result"; done
-    printf '%s\n' "$@" | xargs -P $((JOBS + 1)) -n 1 sh "$0" "$set" "$B"
-    count "$@"
-}
+# Runs the rows named on standard input, N at a time.
+pool() { xargs -r -P "$1" -n 1 sh "$0" "$set" "$B"; } # N
 # The seconds that a row took when it last ran, or a sixth of its budget.
 lasts() { # NAME BUDGET
     { read -r _ _ _ last _ <"$log/$1.result"; } 2>/dev/null && [ -n "$last" ] && echo "$last" || echo $(($2 / 6))
 }
-# Runs the rows of a function. Those that run beside others begin first, the longest first, so that no processor waits
-# for the last of them; then the others, one by one.
-# shellcheck disable=SC2046,SC2086 # names are words
+# The names of the rows with this HOW, the longest first, so that no processor waits for the last one.
+longest() { # HOW
+    while read -r name budget how _; do
+        [ "$how" != "$1" ] || echo "$(lasts "$name" "$budget") $name"
+    done <"$log/rows" | sort -rn | cut -d ' ' -f 2
+}
+# Runs the rows of a function: first those that run beside others, then the others, one by one.
 go() { # ROWS
     "$1" >"$log/rows"
-    batch $(while read -r name budget how _; do
-        [ "$how" = beside ] && echo "$(lasts "$name" "$budget") $name"
-    done <"$log/rows" | sort -rn | cut -d ' ' -f 2)
+    waits=$(longest waits) beside=$(longest beside)
+    while read -r name _; do rm -f "$log/$name.result" "$log/$name.failed"; done <"$log/rows"
+    echo "$waits" | pool 2 &
+    echo "$beside" | pool $((JOBS + 1))
+    wait
     while read -r name _ how reason; do
         case $how in
-        beside) ;;
-        alone) batch "$name" ;;
-        *) skipped=$((skipped + 1)); echo "skipped $name: $reason" ;;
+        beside | waits) ;;
+        alone) echo "$name" | pool 1 ;;
+        *) skipped=$((skipped + 1)); echo "skipped $name: $reason"; continue ;;
         esac
+        count "$name"
     done <"$log/rows"
 }
 processor() { sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -n 1; }
@@ -388,6 +426,7 @@ esac
 limit=$((limit * PATIENCE))
 echo "SEED=$SEED chooses the samples"
 begun=$(date +%s)
+rm -f "$log"/*.failed
 for rows in $sets; do
     go "$rows"
     case $rows in quick_build | main_build) [ $failed -eq 0 ] || break ;; esac
@@ -398,6 +437,7 @@ if [ $limit -gt 0 ] && [ $took -gt $limit ]; then
 fi
 table >"$log/times.txt"
 echo "$set: $took s, by part in $log/times.txt"
+cat "$log"/*.failed 2>/dev/null # again, where a reader of the last lines sees them
 [ $skipped -gt 0 ] && more=", $skipped skipped" || more=
 echo "$passed passed, $failed failed$more"
 [ $failed -eq 0 ]

@@ -61,23 +61,24 @@ if [ -e "$here/.git" ]; then
 fi
 version=$(sed -n 's/^#define ZERO_VERSION *"\(.*\)"/\1/p' "$here/zero_plugin.h")
 
-# Prints the settings of the parts that are left out, as rows of zp_table_missing.
-list_settings() {
+# Prints the rows of MACRO, ZP_SETTING or ZP_FIELD, of the parts that are left out, for the tables of table.h.
+list_rows() { # MACRO
     sed -n 's/^#include "zero_plugin\/\(.*\)" *\/\* \[\([a-z]*\)\].*/\2 \1/p' "$here/zero_plugin.cu" | while read -r part room; do
         case " $with " in *" $part "*) continue ;; esac
-        sed -n "s/^    \({ZP_SETTING(.*\),\$/    {\"$part\", \1},/p" "$here/zero_plugin/$room"
+        sed -n "s/^    \({$1[A-Z_]*(.*\),\$/    {\"$part\", \1},/p" "$here/zero_plugin/$room"
     done
 }
 
 # zero_plugin.cu includes the rooms between #if __has_include and #else; `[part]` begins the comment of a
 # room that belongs to a part. A room includes only earlier rooms, which awk has written before; another
 # order is an error, and so is a room that includes one of a part that is left out. The rooms with tables
-# of rows (table.h, transport.h, local.h) lose the lines that name such a room, and table.h gets the
-# settings of such rooms. X_cpu.h and X_cuda.h are inside X.h; without the part cuda, #error takes the
-# place of the latter.
+# of rows (table.h, transport.h) lose the lines that name such a room, and table.h gets the
+# settings and fields of such rooms. X_cpu.h and X_cuda.h are inside X.h; without the part cuda, #error takes the
+# place of the latter. A copy has no advice on where something new goes.
 write_unit() {
-    settings=$(list_settings) awk -v rooms="$here/zero_plugin/" -v with=" $with " '
+    settings=$(list_rows ZP_SETTING) fields=$(list_rows ZP_FIELD) awk -v rooms="$here/zero_plugin/" -v with=" $with " '
     function fail(text) { print "drop.sh: " text > "/dev/stderr"; failed = 1; exit 1 }
+    function put(line) { if (line != "" || last != "") print line; last = line } # no two empty lines
     function left_out(name,   n, i, of) { # a room of several parts is left out with all of them
         if (name ~ /_cuda\.h$/) part[name] = "cuda nccl"
         if (!(name in part)) return 0
@@ -96,7 +97,7 @@ write_unit() {
         if (left_out(name)) return
         if (name in written) fail(name " is included twice")
         written[name] = 1
-        table = name ~ /^(table|transport|local)\.h$/
+        table = name ~ /^(table|transport)\.h$/
         while ((getline line < (rooms path)) > 0) {
             lines++
             if (line == "#pragma once") continue
@@ -113,12 +114,15 @@ write_unit() {
                 if (left_out(inner)) fail(name " needs the part " part[inner] ": add it to WITH")
                 fail(name " includes " inner ", which comes later")
             }
-            print line
+            put(line)
             if (line ~ / zp_table_missing\[\] = \{$/ && ENVIRON["settings"] != "") print ENVIRON["settings"]
+            if (line ~ / zp_table_missing_fields\[\] = \{$/ && ENVIRON["fields"] != "") print ENVIRON["fields"]
         }
         if (!lines) fail(name " is missing")
         close(rooms path)
     }
+    /^   WHERE SOMETHING NEW GOES/ { print "   This is a copy: in its repository each room is a file. */"; skips = 1; next }
+    skips && / \*\/$/ { skips = 0; next }
     /^#if __has_include/ {
         for (n = 0; (getline line < FILENAME) > 0;) if (line ~ /^#include "zero_plugin\//) {
             name = line; gsub(/^#include "zero_plugin\/[a-z]+\/|".*/, "", name)
@@ -139,7 +143,7 @@ write_unit() {
     inside && /^#endif/ { inside = skips = 0; next }
     skips { next }
     /^#include "zero_plugin\/[a-z]+\/[a-z0-9_]+\.h"/ { name = $0; gsub(/^#include "zero_plugin\/|".*/, "", name); room(name); next }
-    { print }
+    { put($0) }
     END { if (failed) exit 1 }' "$here/zero_plugin.cu"
 }
 
@@ -152,8 +156,66 @@ list_missing() {
 }
 missing=$(list_missing)
 
+# Prints `STRUCT.FIELD PART` for each field of zero_config and zero_tensor_desc whose part is left out: those in the tables
+# of that part, and others.
+list_fields() {
+    list_rows ZP_SETTING | sed -n 's/^ *{"\([a-z]*\)", {ZP_SETTING(\([a-z_]*\).*/zero_config.\2 \1/p'
+    list_rows ZP_FIELD | sed -n 's/^ *{"\([a-z]*\)", {ZP_FIELD(\([a-z_]*\).*/zero_tensor_desc.\2 \1/p'
+    for field in zero_config.folder:offload zero_config.trace_user:trace zero_config.world_unit:groups \
+        zero_tensor_desc.outer:groups zero_tensor_desc.rows:muon; do
+        case " $with " in *" ${field#*:} "*) ;; *) echo "${field%:*} ${field#*:}" ;; esac
+    done
+}
+
+# Reads the header, and puts one line in the place of each text about a part that is left out. Such a text is
+#   the comment of a field (see list_fields)
+#   a comment that begins with a mark, such as [offload]
+#   inside a comment, the text from a mark to the next empty line if the mark begins its line, or, if it does not, to the
+#   next line that is not indented deeper
+drop_texts() {
+    fields=$(list_fields) awk -v with=" $with " '
+    function lost(line,   word) { # sets `by` to the part of the line if it is left out
+        if (!match(line, /\[[a-z]+\] /)) return 0
+        by = substr(line, RSTART + 1, RLENGTH - 3)
+        return !index(with, " " by " ")
+    }
+    function indent(line) { match(line, /^ */); return RLENGTH }
+    BEGIN { n = split(ENVIRON["fields"], list, /[ \n]/); for (i = 1; i < n; i += 2) part[list[i]] = list[i + 1] }
+    { # inside a lost text: does this line end it?
+        if (skips == "comment") { if (/\*\/$/) skips = ""; next }
+        if (skips == "paragraph" && $0 !~ /^ *$/ || skips == "deeper" && indent($0) > depth) {
+            if (/\*\/$/) { print "   */"; skips = "" }
+            next
+        }
+        skips = ""
+    }
+    /^typedef struct zero_(config|tensor_desc) / { inside = $3 }
+    /^} / { inside = "" }
+    inside && /^    [^\/]*[ *][a-z_]+(, [a-z_]+)*; +\/\*/ {
+        name = $0; sub(/[,;].*/, "", name); sub(/.*[ *]/, "", name); name = inside "." name
+        if (name in part) {
+            if (!/\*\/$/) skips = "comment"
+            sub(/\/\*.*/, "/* not in this copy: part \"" part[name] "\" */")
+        }
+    }
+    lost($0) {
+        at = RSTART
+        if (substr($0, at - 3, 3) == "/* ") {
+            if (!/\*\/$/) skips = "comment"
+            $0 = substr($0, 1, at - 1) "Not in this copy: part \"" by "\" */"
+        } else {
+            depth = indent($0)
+            skips = depth + 1 == at ? "paragraph" : "deeper"
+            ends = /\*\/$/
+            $0 = substr($0, 1, at - 1) "Not in this copy: part \"" by "\"" (ends ? " */" : "")
+            if (ends) skips = ""
+        }
+    }
+    { print }'
+}
+
 # Reads the header, and prints each declaration of a function that is missing.
-#   write_missing header   the header, in which one line each replaces their documentation
+#   write_missing header   the header, in which one line each replaces their documentation, also in its INDEX
 #   write_missing unit     their definitions for the unit: each answers ZERO_ERR_UNSUPPORTED
 write_missing() {
     echo "$missing" | awk -v form="$1" '
@@ -162,26 +224,42 @@ write_missing() {
         sub(/\(.*/, "", line); sub(/.*[ *]/, "", line)
         return line
     }
-    function declare(text, name,   by, type, first) {
+    function listed(line) { # returns the missing function of this line of the INDEX, or ""
+        if (line !~ /^     zero_[a-z_]+  +[a-z]/) return ""
+        sub(/^ +/, "", line); sub(/ .*/, "", line)
+        return line in part ? line : ""
+    }
+    function declare(text, name,   by, type, first, body, whole) {
         by = part[name]
-        if (form == "header") { print "/* Not in this copy: make drop WITH=\"... " by "\" adds " name ". */"; print text; return }
+        if (form == "header") {
+            print "/* Not in this copy: make drop WITH=\"... " by "\" adds " name "." \
+                  (name == "zero_run_local" ? " It returns 126, and writes this to stderr." : "") " */"
+            print text
+            return
+        }
         type = text; sub("[ *]*" name "\\(.*", "", type)
         first = text; sub(".*" name "\\(", "", first); sub(/[,)].*/, "", first)
-        sub(/;$/, " {", text); print text
-        if (first ~ /^zero_ctx \*z$/ && type == "zero_result") {
-            print "    ZP_ENTER(z, \"" name "\", ZP_ANY, \"\");"
-            print "    return zp_extra_need(z, \"" by "\", \"" name "\");"
-        } else if (type == "zero_result") print "    return ZERO_ERR_UNSUPPORTED;"
-        else if (type ~ /^const char/) print "    return zero_result_string(ZERO_ERR_UNSUPPORTED);"
+        sub(/;$/, " {", text)
+        if (first ~ /^zero_ctx \*z$/ && type == "zero_result") body = "return zp_lacking(z, \"" by "\", \"" name "\");"
+        else if (type == "zero_result") body = "return ZERO_ERR_UNSUPPORTED;"
+        else if (type ~ /^const char/) body = "return \"" name ": \" ZP_LEFT_OUT(\"" by "\");"
         else if (by == "start") { # their results are exit values, and 126 is: no rank was started
-            if (text ~ /zero_ctx \*\*z/) print "    if (z) *z = NULL;"
-            if (text ~ /\*cfg/) print "    if (cfg && cfg->log) cfg->log(cfg->log_user, ZERO_LOG_ERROR, \"" name ": \" ZP_LEFT_OUT(\"start\"));"
-            print "    return 126;"
-        } else if (type == "zero_comm") print "    const zero_comm none = {ZERO_COMM_SELF, 0, NULL, 0};\n    return none;"
-        else if (type != "void" || text ~ /^void \*/) print "    return 0;"
-        print "}"
+            body = "return 126;"
+            if (name == "zero_run_local") # it has no log of the caller
+                body = "zero_log_file(NULL, ZERO_LOG_ERROR, \"" name ": \" ZP_LEFT_OUT(\"start\"));\n    " body
+            if (text ~ /\*cfg/) body = "if (cfg && cfg->log) cfg->log(cfg->log_user, ZERO_LOG_ERROR, \"" name ": \" ZP_LEFT_OUT(\"start\"));\n    " body
+            if (text ~ /zero_ctx \*\*z/) body = "if (z) *z = NULL;\n    " body
+        } else if (type == "zero_comm") body = "const zero_comm none = {ZERO_COMM_SELF, 0, NULL, 0};\n    return none;"
+        else if (type != "void" || text ~ /^void \*/) body = "return 0;"
+        else if (match(text, /zero_(counters|group_stats) \*[a-z]+\)/)) { # the header promises zeros
+            first = substr(text, RSTART, RLENGTH - 1); sub(/.*\*/, "", first)
+            body = "if (" first ") memset(" first ", 0, sizeof *" first ");"
+        } else body = ""
+        whole = text (body == "" ? "}" : " " body " }")
+        if (whole ~ /\n/ || length(whole) > 100) whole = text (body == "" ? "" : "\n    " body) "\n}"
+        print whole
     }
-    FILENAME == "-" { part[$1] = $2; next }
+    FILENAME == "-" { if (NF) part[$1] = $2; next }
     { # one paragraph of the header
         lines = split($0, line, "\n")
         lost = kept = 0
@@ -190,6 +268,8 @@ write_missing() {
         }
         for (i = 1; i <= lines; i++) {
             if (line[i] ~ /^ ?\/\*/) comment = 1
+            if (form == "header" && comment && (name = listed(line[i])) != "")
+                line[i] = sprintf("     %-19s  not in this copy: part \"%s\"", name, part[name])
             name = comment ? "" : declared(line[i])
             if (name in part) {
                 for (text = line[i]; text !~ /;$/ && i < lines;) text = text "\n" line[++i]
@@ -207,6 +287,10 @@ write_rest() {
     echo
     echo "/* The functions of the parts that this copy lacks. */"
     echo '#pragma GCC diagnostic ignored "-Wunused-parameter"'
+    echo 'static zero_result zp_lacking(zero_ctx *z, const char *part, const char *call) {'
+    echo '    ZP_ENTER(z, call, ZP_ANY, "");'
+    echo '    return zp_extra_need(z, part, call);'
+    echo '}'
     write_missing unit
 }
 
@@ -218,7 +302,7 @@ for file in $files; do
     echo >"$new"
     case $file in
     checkpoint*) sed 's|"\.\./\.\./zero_plugin\.h"|"zero_plugin.h"|; s|adapters/checkpoint/||' "$here/adapters/checkpoint/$file" ;;
-    *.h) if [ -n "$missing" ]; then write_missing header; else cat "$here/$file"; fi ;;
+    *.h) if [ "$with" != "$parts" ]; then write_missing header | drop_texts; else cat "$here/$file"; fi ;;
     *)
         if [ "$with" != "$parts" ]; then
             echo "#define ZERO_DROP_WITH \"$with\" /* the parts of this copy */"

@@ -29,33 +29,33 @@ typedef struct ck_item {
 
 struct checkpoint {
     zero_ctx *z;
-    checkpoint_options o; /* its pointers are own copies, or NULL */
+    checkpoint_options o; /* its pointers are copies, or NULL */
     ck_ranks all;
-    int rank, nranks; /* of them */
+    int rank, nranks; /* number of them */
     char folder[CK_PATH];
-    int lock;               /* rank 0: the folder, locked; -1 */
+    int lock;               /* rank 0: the locked folder; otherwise -1 */
     ck_leftovers leftovers; /* rank 0 */
     ck_error error;
     zero_result plugin;
 
-    ck_manifest
-        plan;      /* the state to save; steps, counters, values and checksums are not known yet */
-    ck_item *item; /* of this rank, by offset */
+    ck_manifest plan; /* the manifest of the state to save; a save adds steps, counters, values and
+                         checksums */
+    ck_item *item;    /* ranges of this rank, by offset */
     int nitems, cursor;
     uint64_t image_bytes, total_bytes, id, saves;
     char *window, *table, *host, *image; /* image: in host, aligned; asynchronous only */
 
-    /* while there is work, its thread owns plan, notes and these */
+    /* while a save runs, its thread owns plan, notes and these */
     ck_work work;
-    int flying;    /* a save is on its way aside */
-    int published; /* rank 0: `temporary` is now the replaced generation */
+    int flying;    /* an asynchronous save is running */
+    int published; /* rank 0: `temporary` is now the checkpoint that was replaced */
     char temporary[CK_PATH];
     double write_s;
     char notes[4 * CHECKPOINT_SENTENCE];
 
-    /* of generations in memory */
-    int slot;             /* rank 0: of what was saved or loaded last; -1: nothing was */
-    char *held[CK_SLOTS]; /* this rank's files, once it has written them */
+    /* of checkpoints in memory */
+    int slot;             /* rank 0: step that was saved or loaded last; -1: none */
+    char *held[CK_SLOTS]; /* this rank's files, after it has written them */
 
     ck_manifest loaded;
     int has_loaded;
@@ -82,6 +82,11 @@ static void ck_note(void *user, const char *sentence) {
     checkpoint *c = (checkpoint *)user;
     const size_t n = strlen(c->notes);
     (void)snprintf(c->notes + n, sizeof c->notes - n, "%s\n", sentence);
+}
+
+/* Logs a sentence, which all ranks have, once. */
+static void ck_log(const checkpoint *c, const char *sentence) {
+    if (c->o.log && c->rank == 0) c->o.log(c->o.log_user, sentence);
 }
 
 /* Logs the thread's notes one by one, in the calling thread. */
@@ -118,8 +123,8 @@ static ck_item ck_item_of(const checkpoint_parts *parts, const zero_range *r, in
     return x;
 }
 
-/* What this rank saves; `whole`: all that it needs. items may be NULL: how many there are, and how
-   large an image of them is. */
+/* Lists the ranges that this rank saves, or with `whole` all ranges that it needs. If items is
+ * NULL, it only computes their number and the size of their image. */
 static int ck_items(const zero_ctx *z, const checkpoint_parts *parts, int whole, ck_item *items,
                     uint64_t *image) {
     const int ranges = zero_state_ranges(z, whole);
@@ -127,7 +132,8 @@ static int ck_items(const zero_ctx *z, const checkpoint_parts *parts, int whole,
     int n = 0, saves;
     for (int i = 0; i < ranges; i++) {
         zero_range r;
-        /* The plugin's functions take a context to write errors to; this one only looks. */
+        /* This function does not change the context, but the plugin's functions take one to write
+         * errors to. */
         if (zero_state_range((zero_ctx *)(uintptr_t)z, whole, i, &r)) continue;
         while (r.count > 0) {
             ck_item x = ck_item_of(parts, &r, &saves);
@@ -152,7 +158,7 @@ size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_parts *parts, checkp
     return (size_t)(CK_WINDOWS + ck_table_bytes(image) + copy);
 }
 
-/* A range as sent to the other ranks; its name and a zero follow. */
+/* A range in a message to the other ranks. Its name and a zero follow. */
 typedef struct ck_wire {
     uint64_t first, count, offset, row;
     uint32_t array, type, parts, name_bytes;
@@ -239,7 +245,8 @@ static checkpoint_result ck_plan_sizes(checkpoint *c, uint64_t *bytes, char **wi
     return ck_agree(&c->all, e);
 }
 
-/* Each rank broadcasts its ranges. A rank without memory still takes part. */
+/* Each rank broadcasts its ranges. A rank that runs out of memory still takes part in all
+ * broadcasts. */
 static checkpoint_result ck_plan_exchange(checkpoint *c, const checkpoint_options *o, ck_error *e) {
     uint64_t *bytes = (uint64_t *)calloc((size_t)c->nranks, sizeof *bytes);
     char *wire = NULL;
@@ -276,7 +283,8 @@ static checkpoint_result ck_reserve(checkpoint *c, ck_error *e) {
     (void)ck_items(c->z, &c->o.parts, 0, c->item, &c->image_bytes);
     const uint64_t table = ck_table_bytes(c->image_bytes);
     c->report.bytes = c->image_bytes + table;
-    if (c->o.memory) return CHECKPOINT_OK; /* its files are mapped when they are first written */
+    if (c->o.memory)
+        return CHECKPOINT_OK; /* the files of this place are mapped when they are first written */
     c->table = (char *)ck_pages_alloc((size_t)table);
     if (c->o.asynchronous) c->host = (char *)zero_host_alloc((size_t)c->image_bytes + CK_PAGE);
     if (c->table == NULL || (c->o.asynchronous && c->host == NULL))
@@ -304,7 +312,7 @@ static checkpoint_result ck_options(checkpoint *c, const checkpoint_options *o, 
     return ck_reserve(c, e);
 }
 
-/* A folder that is made is there for good; one that is there has no other run in it. */
+/* Creates the folder if it is missing, and locks it, so that no other run can save in it. */
 static checkpoint_result ck_lock_folder(checkpoint *c, ck_error *e) {
     const char *slash = strrchr(c->folder, '/');
     char parent[CK_PATH];
@@ -317,7 +325,7 @@ static checkpoint_result ck_lock_folder(checkpoint *c, ck_error *e) {
     c->lock = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (c->lock < 0) return ck_fail_errno(e, "cannot open the folder %s", c->folder);
     if (flock(c->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
-        return ck_fail(e, CHECKPOINT_FILES, "another run saves in %.400s now", c->folder);
+        return ck_fail(e, CHECKPOINT_FILES, "another run saves in %.400s at this time", c->folder);
     return CHECKPOINT_OK;
 }
 
@@ -327,10 +335,10 @@ static checkpoint_result ck_open_folder(void *arg, ck_error *e) {
     CK_TRY(ck_lock_folder(c, e));
     ck_leftovers_find(&c->leftovers, c->folder);
     ck_leftovers_remove(&c->leftovers, c->folder, ck_clean_first);
-    (void)snprintf(sentence, sizeof sentence,
-                   "%d half written folders of killed runs are left in %.400s: every save removes "
-                   "some",
-                   c->leftovers.n, c->folder);
+    (void)snprintf(
+        sentence, sizeof sentence,
+        "%d incomplete folders of killed runs are left in %.400s; every save removes some",
+        c->leftovers.n, c->folder);
     if (c->leftovers.n > 0) ck_note(c, sentence);
     if (getrandom(&c->id, sizeof c->id, 0) != (ssize_t)sizeof c->id)
         c->id = (uint64_t)time(NULL) << 20 ^ (uint64_t)(uintptr_t)c;
@@ -342,7 +350,9 @@ checkpoint_result checkpoint_create(checkpoint **out, zero_ctx *z, const checkpo
     ck_ranks all;
     checkpoint *c = (checkpoint *)calloc(1, sizeof *c);
     *out = c;
-    if (!ck_ranks_open(&all, z, o->parts.world)) { /* no report is possible: the others time out */
+    if (!ck_ranks_open(
+            &all, z,
+            o->parts.world)) { /* this error cannot be reported: the other ranks time out */
         free(c);
         *out = NULL;
         return CHECKPOINT_MEMORY;
@@ -377,8 +387,8 @@ checkpoint_result checkpoint_create(checkpoint **out, zero_ctx *z, const checkpo
 
 /* ---- a shard's image ---- */
 
-/* The part of a range that lies in [at, at + bytes) of the image. Boundaries of windows are
-   multiples of every element's size. */
+/* Returns the part of a range in [at, at + bytes) of the image. Windows begin and end at multiples
+ * of each element's size. */
 static checkpoint_result ck_fill_item(checkpoint *c, const ck_item *x, uint64_t at, uint64_t end,
                                       char *out, ck_error *e) {
     const uint64_t size = zero_type_bytes(x->range.type);
@@ -393,7 +403,7 @@ static checkpoint_result ck_fill_item(checkpoint *c, const ck_item *x, uint64_t 
     return CHECKPOINT_OK;
 }
 
-/* Bytes [at, at + bytes) of the image, which is asked for from its begin to its end. */
+/* Reads bytes [at, at + bytes) of the image. Calls go from its begin to its end. */
 static checkpoint_result ck_fill(checkpoint *c, uint64_t at, size_t bytes, char *out, ck_error *e) {
     const uint64_t end = at + bytes;
     uint64_t done = at;
@@ -410,7 +420,7 @@ static checkpoint_result ck_fill(checkpoint *c, uint64_t at, size_t bytes, char 
         if (x->offset > done) memset(out + (done - at), 0, (size_t)(x->offset - done));
         CK_TRY(ck_fill_item(c, x, at, end, out, e));
         done = last < end ? last : end;
-        if (last > end) break; /* goes on in the next window */
+        if (last > end) break; /* the range continues in the next window */
     }
     memset(out + (done - at), 0, (size_t)(end - done));
     return CHECKPOINT_OK;
@@ -434,7 +444,7 @@ static checkpoint_result ck_fill_asked(void *user, uint64_t at, size_t bytes, ch
     return ck_work_ask(&c->work, ck_fill_part, &part, e);
 }
 
-/* This rank's shard; from a picture of the state, or with the state open. */
+/* Writes this rank's shard, from a copy of the state or from the open state. */
 static checkpoint_result ck_write(void *arg, ck_error *e) {
     checkpoint *c = (checkpoint *)arg;
     const ck_shard s = {c->temporary,  c->rank, !c->o.not_direct, c->image_bytes, c->image,
@@ -447,8 +457,8 @@ static checkpoint_result ck_write(void *arg, ck_error *e) {
 
 /* ---- rank 0 makes shards a generation ---- */
 
-/* While a save is written aside, ranks may still be writing; and hosts that share a folder may see
-   a file late: it is waited for, CK_LATE seconds after all have written. */
+/* Waits for the files of all ranks. During an asynchronous save ranks can still be writing. Hosts
+ * that share a folder can see a file late, up to CK_LATE seconds after it was written. */
 static checkpoint_result ck_tables(checkpoint *c, ck_error *e) {
     double end = 0;
     for (int i = 0; i < c->plan.nfiles; i++) {
@@ -484,7 +494,7 @@ static checkpoint_result ck_commit(void *arg, ck_error *e) {
         c->folder, c->plan.step, c->o.keep_last, c->o.keep_every, c->plan.save, ck_note, c};
     ck_error ignored = ck_none;
     ck_generation_prune(&keep);
-    (void)ck_folder_remove(c->temporary, &ignored); /* what it replaced */
+    (void)ck_folder_remove(c->temporary, &ignored); /* remove the checkpoint that it replaced */
     ck_leftovers_remove(&c->leftovers, c->folder, ck_clean_again);
     return CHECKPOINT_OK;
 }
@@ -565,7 +575,7 @@ static checkpoint_result ck_state_begin(checkpoint *c, ck_error *e) {
     return CHECKPOINT_OK;
 }
 
-/* The calling thread waits: the state stays open until it is written. */
+/* A synchronous save: the state stays open until it is written. */
 static checkpoint_result ck_save_now(checkpoint *c, ck_error *e) {
     CK_TRY(ck_state_begin(c, e));
     const checkpoint_result written = ck_together(&c->work, &c->all, ck_write, c, e);
@@ -579,7 +589,7 @@ static checkpoint_result ck_write_aside(void *arg, ck_error *e) {
     return c->rank == 0 ? ck_commit(arg, e) : CHECKPOINT_OK;
 }
 
-/* The calling thread waits for a copy. */
+/* An asynchronous save: the calling thread waits only for a copy of the state. */
 static checkpoint_result ck_save_aside(checkpoint *c, ck_error *e) {
     const double start = ck_now();
     CK_TRY(ck_state_begin(c, e));
@@ -594,7 +604,8 @@ static checkpoint_result ck_save_aside(checkpoint *c, ck_error *e) {
 
 /* ---- save in memory ---- */
 
-/* This rank's file: made in its place, a block and its checksum while the block is in the cache. */
+/* Writes this rank's file in memory, block by block; each checksum is computed while its block is
+ * in the cache. */
 static checkpoint_result ck_memory_fill(checkpoint *c, int slot, ck_error *e) {
     char **file = &c->held[slot];
     const uint64_t bytes = ck_file_bytes(c->image_bytes);
@@ -610,7 +621,7 @@ static checkpoint_result ck_memory_fill(checkpoint *c, int slot, ck_error *e) {
     return CHECKPOINT_OK;
 }
 
-/* Rank 0, when all ranks hold theirs. */
+/* Commits the copy on rank 0, when all ranks have written their files. */
 static checkpoint_result ck_memory_close(checkpoint *c, int slot, ck_error *e) {
     char name[CK_NAME];
     ck_memory_name(name, c->o.memory, slot, CK_OF_MANIFEST);
@@ -621,8 +632,9 @@ static checkpoint_result ck_memory_close(checkpoint *c, int slot, ck_error *e) {
     return CHECKPOINT_OK;
 }
 
-/* Into the slot that the run does not go on from. No rank writes before rank 0 has said that this
-   one is not whole, nor into the other one before rank 0 has committed this. */
+/* Saves to the slot that the run would not resume from. No rank writes to it before rank 0 has
+ * marked it as incomplete, and no rank writes to the other slot before rank 0 has committed this
+ * one. */
 static checkpoint_result ck_save_memory(checkpoint *c, int64_t step, const checkpoint_value *values,
                                         int n, ck_error *e) {
     int64_t first[2] = {step, c->slot == 0};
@@ -659,11 +671,11 @@ static checkpoint_result ck_finish(checkpoint *c, ck_error *e) {
 
 static void ck_log_wait(checkpoint *c, int64_t step) {
     char sentence[CHECKPOINT_SENTENCE];
-    if (c->report.waited_s < 0.01 || !c->o.log || c->rank != 0) return;
+    if (c->report.waited_s < 0.01) return;
     (void)snprintf(sentence, sizeof sentence,
                    "the save of step %" PRId64 " waited %.2f s for the one before to be written",
                    step, c->report.waited_s);
-    c->o.log(c->o.log_user, sentence);
+    ck_log(c, sentence);
 }
 
 /* Returns the result of the previous save, with its step. The sentence is about this save. */
@@ -727,7 +739,7 @@ void checkpoint_destroy(checkpoint *c) {
 
 /* ---- load ---- */
 
-/* Reads a generation's manifest. */
+/* Reads the manifest of a checkpoint. */
 typedef struct ck_text {
     const char *folder, *name;
     char *text;
@@ -765,16 +777,18 @@ static checkpoint_result ck_load_manifest(checkpoint *c, const char *folder, int
     return zr ? ck_plugin(&c->all, zr, e) : e->code;
 }
 
+/* What to do about a checkpoint that does not fit the context. */
+#define CK_FIX "; load it with the settings of that run, or give another folder"
 static checkpoint_result ck_same_tensor(const ck_tensor *mine, const ck_tensor *his, ck_error *e) {
     const int shapes = mine->layers > 1 && his->layers > 1 && mine->layers != his->layers;
     if (mine->layers * mine->numel == his->layers * his->numel && !shapes) return CHECKPOINT_OK;
     return ck_fail(e, CHECKPOINT_MODEL,
                    "another model: tensor %s has %" PRIu64 " x %" PRIu64
-                   " elements in the checkpoint, %" PRIu64 " x %" PRIu64 " here",
+                   " elements in the checkpoint, %" PRIu64 " x %" PRIu64 " here" CK_FIX,
                    mine->name, his->layers, his->numel, mine->layers, mine->numel);
 }
 
-/* The number of m's tensor of that name; -1: m has none, or of another size. */
+/* Returns the number of the tensor with this name and size in m, or -1. */
 static int ck_find_feedback(const ck_manifest *m, const char *name, uint64_t numel) {
     const int i = ck_manifest_find(m, name);
     return i >= 0 && m->tensor[i].layers * m->tensor[i].numel == numel ? i : -1;
@@ -795,18 +809,78 @@ static void ck_log_feedback(const checkpoint *c, const ck_manifest *m) {
     char text[160];
     for (int t = 0; t < c->plan.ntensors; t++) mine += ck_is_feedback(c->plan.tensor[t].name);
     for (int t = 0; t < m->ntensors; t++) his += ck_is_feedback(m->tensor[t].name);
-    if (!mine || c->rank != 0 || !c->o.log || ck_has_feedback(c, m)) return;
+    if (!mine || ck_has_feedback(c, m)) return;
     (void)snprintf(text, sizeof text,
                    "errors that are fed back begin at zero: the checkpoint has those of %d ranks%s",
                    his, his == mine ? " of other nodes" : "");
-    c->o.log(c->o.log_user, text);
+    ck_log(c, text);
 }
 
-/* Every tensor of m has its parameters as the next step saw them: an update was pending. */
-static int ck_has_seen(const ck_manifest *m) {
+/* 16-bit weights of the checkpoint may have had another f32 form than those of this run. */
+static void ck_log_masters(const checkpoint *c, const ck_manifest *m) {
+    static const char *const words[ZERO_MASTERS] = {"f32 masters", "f32 masters", "split masters",
+                                                    "no masters"};
+    const zero_config *was = &m->run, *is = &c->plan.run;
+    char text[160];
+    if (was->master == is->master || was->type == ZERO_F32 || is->type == ZERO_F32) return;
+    (void)snprintf(text, sizeof text,
+                   "the weights are converted: the checkpoint was saved with %s, this run has %s",
+                   words[was->master], words[is->master]);
+    ck_log(c, text);
+}
+
+/* Reports the tensors that were frozen where the checkpoint was saved and are not here, or the
+   reverse. */
+static void ck_log_frozen(const checkpoint *c, const ck_manifest *m, int thawed) {
+    char text[CHECKPOINT_SENTENCE];
+    int n = 0, first = -1;
+    for (int t = 0; t < c->plan.ntensors; t++) {
+        const ck_tensor *mine = &c->plan.tensor[t];
+        if (ck_is_feedback(mine->name)) continue;
+        const int was = m->tensor[ck_manifest_find(m, mine->name)].narrays == 1;
+        const int differs = was != (mine->narrays == 1) && was == thawed;
+        if (differs && !n++) first = t;
+    }
+    if (!n || c->o.weights_only) return;
+    (void)snprintf(text, sizeof text,
+                   thawed
+                       ? "%d of %d tensors were frozen and are trained now, such as %.200s: master "
+                         "weights are made from the stored weights, and moments begin at zero"
+                       : "%d of %d tensors were trained and are frozen now, such as %.200s: "
+                         "moments are dropped, and weights are rounded to the parameters' type",
+                   n, c->plan.ntensors, c->plan.tensor[first].name);
+    ck_log(c, text);
+}
+
+/* Returns how the run of m kept the optimizer's state; ZERO_STATE_TYPES if it had none. */
+static zero_state_type ck_state_type(const ck_manifest *m) {
+    if (m->run.state_type == ZERO_STATE_8BIT) return ZERO_STATE_8BIT; /* it is stored as f32 */
     for (int t = 0; t < m->ntensors; t++)
-        if (!ck_is_feedback(m->tensor[t].name) && m->tensor[t].array[CK_SEEN].npieces == 0)
-            return 0;
+        if (!ck_is_feedback(m->tensor[t].name) && m->tensor[t].narrays > 1)
+            return m->tensor[t].array[1].type == ZERO_BF16 ? ZERO_STATE_BF16 : ZERO_STATE_F32;
+    return ZERO_STATE_TYPES;
+}
+static void ck_log_states(const checkpoint *c, const ck_manifest *m) {
+    static const char *const words[ZERO_STATE_TYPES] = {"f32", "bf16", "8 bits"};
+    const zero_state_type was = ck_state_type(m), is = ck_state_type(&c->plan);
+    char text[160];
+    if (was == is || was == ZERO_STATE_TYPES || is == ZERO_STATE_TYPES) return;
+    if (c->o.weights_only) return;
+    (void)snprintf(text, sizeof text,
+                   "the optimizer's state is converted: the checkpoint was saved with %s, this run "
+                   "has %s",
+                   words[was], words[is]);
+    ck_log(c, text);
+}
+
+/* Returns 1 if each trained tensor of m has its parameters as the next step saw them: the
+ * checkpoint has a pending update. */
+static int ck_has_seen(const ck_manifest *m) {
+    for (int t = 0; t < m->ntensors; t++) {
+        const ck_tensor *x = &m->tensor[t];
+        if (ck_is_feedback(x->name) || ck_is_frozen(m, x)) continue;
+        if (x->array[CK_SEEN].npieces == 0) return 0;
+    }
     return 1;
 }
 
@@ -816,28 +890,30 @@ static checkpoint_result ck_same_model(const checkpoint *c, const ck_manifest *m
         const int i = ck_manifest_find(m, mine->name);
         if (ck_is_feedback(mine->name)) continue;
         if (i < 0)
-            return ck_fail(e, CHECKPOINT_MODEL, "another model: the checkpoint has no tensor %s",
-                           mine->name);
+            return ck_fail(e, CHECKPOINT_MODEL,
+                           "another model: the checkpoint has no tensor %s" CK_FIX, mine->name);
         CK_TRY(ck_same_tensor(mine, &m->tensor[i], e));
     }
     for (int t = 0; t < m->ntensors; t++)
         if (!ck_is_feedback(m->tensor[t].name) && ck_manifest_find(&c->plan, m->tensor[t].name) < 0)
             return ck_fail(e, CHECKPOINT_MODEL,
-                           "another model: tensor %s of the checkpoint is not in this one",
+                           "another model: tensor %s of the checkpoint is not in this one" CK_FIX,
                            m->tensor[t].name);
     if (c->o.weights_only) return CHECKPOINT_OK;
-    if (strcmp(c->plan.optimizer, m->optimizer) != 0 || c->plan.narrays != m->narrays)
-        return ck_fail(e, CHECKPOINT_MODEL,
-                       "another optimizer: %s with %d arrays in the checkpoint, %s with %d here",
-                       m->optimizer, m->narrays - 1, c->plan.optimizer, c->plan.narrays - 1);
+    const int all = c->plan.narrays == 1 || m->narrays == 1; /* all tensors may be frozen */
+    if (strcmp(c->plan.optimizer, m->optimizer) != 0 || (c->plan.narrays != m->narrays && !all))
+        return ck_fail(
+            e, CHECKPOINT_MODEL,
+            "another optimizer: %s with %d arrays in the checkpoint, %s with %d here" CK_FIX,
+            m->optimizer, m->narrays - 1, c->plan.optimizer, c->plan.narrays - 1);
     for (int t = 0; t < c->plan.ntensors; t++) {
         const ck_tensor *mine = &c->plan.tensor[t];
         if (ck_is_feedback(mine->name)) continue;
         const ck_tensor *his = &m->tensor[ck_manifest_find(m, mine->name)];
-        if (mine->narrays != his->narrays)
+        if (mine->narrays != his->narrays && mine->narrays > 1 && his->narrays > 1)
             return ck_fail(e, CHECKPOINT_MODEL,
                            "another optimizer: %s has %d arrays of its state in the checkpoint, %d "
-                           "here, where other tensors are matrices",
+                           "here, where other tensors are matrices" CK_FIX,
                            mine->name, his->narrays - 1, mine->narrays - 1);
     }
     return CHECKPOINT_OK;
@@ -845,38 +921,51 @@ static checkpoint_result ck_same_model(const checkpoint *c, const ck_manifest *m
 
 typedef struct ck_loading {
     checkpoint *c;
+    int nneed;
     const ck_manifest *m;
     const char *folder;
-    ck_item *need; /* what this rank needs, a copy's `use` is one of these */
+    ck_item *need; /* ranges that this rank needs; the `use` of a copy points to one */
     ck_copies list;
-    int touched;         /* the state is no more what it was */
-    const ck_copy *part; /* that is put, and its elements */
+    int touched;         /* the state has been changed */
+    const ck_copy *part; /* the item that is loaded, and its elements */
     const char *elements;
 } ck_loading;
 
-/* Dense elements that an item is among, in which its part has no others. */
+/* Returns the range of dense elements that contains the item and no other element of its part. */
 static void ck_item_dense(const ck_item *x, uint64_t *first, uint64_t *end) {
     (void)ck_cut_dense(&x->cut, x->first, 1, first);
     (void)ck_cut_dense(&x->cut, x->first + x->range.count - 1, 1, end);
     ++*end;
 }
 
-/* What this rank needs, in the order of the files. */
+/* Returns 1 if the item is a moment of a tensor that was frozen where the checkpoint was saved. */
+static int ck_lacks_moment(const ck_loading *l, const ck_item *x) {
+    const int array = ck_array_of(x->range.kind);
+    if (array == 0 || array == CK_SEEN || ck_is_feedback(x->range.name)) return 0;
+    return !ck_has_array(&l->m->tensor[ck_manifest_find(l->m, x->range.name)], array);
+}
+
+/* Lists the ranges that this rank needs, in the order of the files. */
 static checkpoint_result ck_load_list(ck_loading *l, ck_error *e) {
     const checkpoint *c = l->c;
     const int n = ck_items(c->z, &c->o.parts, 1, NULL, NULL);
     l->need = (ck_item *)calloc((size_t)n + 1, sizeof *l->need);
+    l->nneed = n;
     if (l->need == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for %d ranges", n);
     (void)ck_items(c->z, &c->o.parts, 1, l->need, NULL);
     for (int i = 0; i < n; i++) {
         ck_item *x = &l->need[i];
-        const int array = ck_array_of(x->range.kind), t = ck_manifest_find(l->m, x->range.name);
+        int array = ck_array_of(x->range.kind);
+        const int t = ck_manifest_find(l->m, x->range.name);
         const int fed = ck_is_feedback(x->range.name);
         if (fed && (c->o.weights_only || !ck_has_feedback(c, l->m))) continue;
         const ck_cut his = ck_cut_of(&l->m->tensor[t]);
         uint64_t first, end;
         if (array && c->o.weights_only) continue;
         if (array == CK_SEEN && !ck_has_seen(l->m)) continue;
+        if (ck_lacks_moment(l, x)) continue; /* zeros: ck_load_zeros */
+        /* the next step sees a weight that was frozen */
+        if (array == CK_SEEN && !ck_has_array(&l->m->tensor[t], CK_SEEN)) array = 0;
         if (x->cut.parts == 1) x->cut.total = x->cut.row = his.total;
         if (ck_cut_is_same(&his, &x->cut)) {
             CK_TRY(ck_copies_add(&l->list, l->m, t, array, i, x->first, x->range.count, e));
@@ -888,19 +977,17 @@ static checkpoint_result ck_load_list(ck_loading *l, ck_error *e) {
     return CHECKPOINT_OK;
 }
 
-/* n elements, of which stored element `at`, as this rank's parts are, is the first. */
+/* Loads n elements, from stored element `at` of this rank's part on. */
 static checkpoint_result ck_load_put_run(ck_loading *l, const ck_item *x, uint64_t at, uint64_t n,
                                          const char *elements, ck_error *e) {
-    static const zero_kind kinds[CK_ALL_ARRAYS] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2,
-                                                   ZERO_PARAMETER};
-    const zero_range r = {x->range.name, kinds[l->part->array], l->part->type,
+    const zero_range r = {x->range.name, x->range.kind, l->part->type,
                           x->range.first + (size_t)(at - x->first), (size_t)n};
     const zero_result zr = zero_state_put(l->c->z, &r, elements);
     l->touched = 1;
     return zr ? ck_plugin(&l->c->all, zr, e) : CHECKPOINT_OK;
 }
 
-/* What of a part that was stored as the file's parts are is this rank's. */
+/* Loads the elements of a part of the file that belong to this rank. */
 static checkpoint_result ck_load_put(void *arg, ck_error *e) {
     ck_loading *l = (ck_loading *)arg;
     const ck_copy *part = l->part;
@@ -933,15 +1020,36 @@ static checkpoint_result ck_load_read(void *arg, ck_error *e) {
                          &c->report.read_bytes, e);
 }
 
+/* Sets the moments of tensors that were frozen to zero. */
+static zero_result ck_load_zeros(const ck_loading *l) {
+    static const float zeros[4096];
+    for (int i = 0; i < l->nneed && !l->c->o.weights_only; i++) {
+        const zero_range *all = &l->need[i].range;
+        if (!ck_lacks_moment(l, &l->need[i])) continue;
+        for (size_t at = 0, n; at < all->count; at += n) {
+            n = all->count - at < 4096 ? all->count - at : 4096;
+            const zero_range r = {all->name, all->kind, ZERO_F32, all->first + at, n};
+            const zero_result zr = zero_state_put(l->c->z, &r, zeros);
+            if (zr) return zr;
+        }
+    }
+    return ZERO_OK;
+}
+
 static checkpoint_result ck_load_state(ck_loading *l, ck_error *e) {
     checkpoint *c = l->c;
     (void)ck_load_list(l, e);
     if (ck_agree(&c->all, e)) return e->code;
     ck_log_feedback(c, l->m);
+    ck_log_masters(c, l->m);
+    ck_log_frozen(c, l->m, 1);
+    ck_log_frozen(c, l->m, 0);
+    ck_log_states(c, l->m);
     zero_result zr = zero_state_begin(c->z);
+    if (!zr) zr = ck_load_zeros(l);
     if (!zr) (void)ck_together(&c->work, &c->all, ck_load_read, l, e);
     if (!zr && !c->o.weights_only) zr = zero_state_set_counters(c->z, &l->m->counters);
-    if (!zr) zr = zero_state_end(c->z, 1); /* also when a rank failed: all ranks come here */
+    if (!zr) zr = zero_state_end(c->z, 1); /* also after an error: all ranks come here */
     if (zr && !e->code) (void)ck_plugin(&c->all, zr, e);
     return ck_agree(&c->all, e);
 }
@@ -978,12 +1086,11 @@ static checkpoint_result ck_load_one(ck_loading *l, const checkpoint_generation 
 static void ck_log_skipped(checkpoint *c, const char *name, const ck_error *e) {
     char sentence[CHECKPOINT_SENTENCE + 2 * CK_NAME];
     c->report.skipped++;
-    if (!c->o.log || c->rank != 0) return;
     (void)snprintf(sentence, sizeof sentence, "%s is skipped: %s", name, e->text);
-    c->o.log(c->o.log_user, sentence);
+    ck_log(c, sentence);
 }
 
-/* Rank 0 lists the generations. */
+/* Rank 0 lists the checkpoints. */
 typedef struct ck_offer {
     const char *folder;
     const checkpoint_memory *memory;
@@ -996,12 +1103,12 @@ static checkpoint_result ck_offer_list(void *arg, ck_error *e) {
     return e->code = checkpoint_list(offer->folder, &offer->list, &offer->n, e->text);
 }
 
-/* Tries the generations of rank 0's list, newest first. */
+/* Tries the checkpoints of rank 0's list, the newest first. */
 static checkpoint_result ck_load_any(ck_loading *l, const ck_offer *offer, int64_t step,
                                      ck_error *e) {
     checkpoint *c = l->c;
     const checkpoint_generation *list = offer->list;
-    ck_error first = ck_none; /* of the newest that is damaged */
+    ck_error first = ck_none; /* error of the newest damaged one */
     char newest[CK_NAME] = "";
     for (int i = 0;; i++) {
         checkpoint_generation g = {-1, ""};
@@ -1018,10 +1125,11 @@ static checkpoint_result ck_load_any(ck_loading *l, const ck_offer *offer, int64
         ck_log_skipped(c, g.name, e);
     }
     if (first.code)
-        return ck_fail(e, CHECKPOINT_DAMAGED, "no generation in %.150s is good%s: %s: %.350s%s",
+        return ck_fail(e, CHECKPOINT_DAMAGED,
+                       "no checkpoint in %.150s is complete%s: %s: %.350s%s; give another folder",
                        c->folder, c->o.refuse_damaged ? " enough" : "", newest, first.text,
                        l->touched ? "; the weights are a mixture now" : "");
-    return ck_fail(e, CHECKPOINT_NONE, "there is no generation%s in %.400s",
+    return ck_fail(e, CHECKPOINT_NONE, "there is no checkpoint%s in %.400s",
                    step >= 0 ? " of this step" : "", c->folder);
 }
 
@@ -1089,6 +1197,6 @@ zero_result checkpoint_plugin_result(const checkpoint *c) { return c->plugin; }
 void checkpoint_query(const checkpoint *c, checkpoint_report *report) {
     *report = c->report;
     if (c->rank != 0 || !c->flying || !ck_work_done(&c->work) || c->work.outcome.code) return;
-    report->saved_step = c->plan.step; /* rank 0 has looked for the files of all */
+    report->saved_step = c->plan.step; /* rank 0 has checked the files of all ranks */
     report->write_s = c->write_s;
 }

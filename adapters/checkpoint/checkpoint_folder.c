@@ -257,8 +257,8 @@ static void ck_generation_leave(const ck_keep *k, const char *name) {
     if (rename(from, to))
         (void)ck_fail_errno(&e, "cannot rename %s to %s", from, to);
     else
-        (void)snprintf(sentence, sizeof sentence, "%s is of a run that went on differently: now %s",
-                       name, left);
+        (void)snprintf(sentence, sizeof sentence,
+                       "%s is of a run that continued differently; its name is now %s", name, left);
     ck_log(k, e.code ? e.text : sentence);
 }
 

@@ -23,10 +23,11 @@
 #define CK_PRINTF(a, b) __attribute__((format(printf, a, b)))
 
 enum {
-    CK_VERSION = 1,       /* of files, and of a manifest with whole tensors */
-    CK_PARTS_VERSION = 2, /* of a manifest with tensors in parts */
-    CK_SEEN_VERSION = 3,  /* of a manifest with the parameters that the next step sees */
-    CK_PAGE = 4096,       /* sizes in a shard file are multiples of this, for direct I/O */
+    CK_VERSION = 1,        /* of files, and of a manifest with whole tensors */
+    CK_PARTS_VERSION = 2,  /* of a manifest with tensors in parts */
+    CK_SEEN_VERSION = 3,   /* of a manifest with the parameters that the next step sees */
+    CK_FROZEN_VERSION = 4, /* of a manifest with frozen tensors among others */
+    CK_PAGE = 4096,        /* sizes in a shard file are multiples of this, for direct I/O */
     CK_HEADER = CK_PAGE,
     CK_ALIGN = 64,              /* alignment of a range's first byte */
     CK_BLOCK = 1 << 20,         /* bytes that one checksum covers */
@@ -202,10 +203,11 @@ typedef struct ck_file {
 } ck_file;
 
 typedef struct ck_manifest {
+    int64_t version; /* of the file that was read */
     int64_t step;
     uint64_t save; /* a random number that identifies the save */
     char optimizer[CK_NAME];
-    int narrays; /* arrays of each tensor: 1 and the optimizer's */
+    int narrays; /* arrays of each trained tensor: 1 and the optimizer's */
     zero_counters counters;
     zero_config run; /* how it was trained; a load ignores it */
     int nranks;
@@ -216,6 +218,11 @@ typedef struct ck_manifest {
     ck_file *file;
     ck_tensor *tensor;
 } ck_manifest;
+
+/* The tensor has no moments, although others have: it was frozen, or is error feedback. */
+static inline int ck_is_frozen(const ck_manifest *m, const ck_tensor *t) {
+    return t->narrays == 1 && m->narrays > 1;
+}
 
 void ck_manifest_free(ck_manifest *m); /* frees the contents of *m */
 ck_cut ck_cut_of(const ck_tensor *t);

@@ -289,12 +289,18 @@ static void ck_print_files(ck_text *t, const ck_manifest *m) {
 enum { CK_DIGITS = 16, CK_TAIL = CK_DIGITS + sizeof CK_SEAL_TAIL - 1 };
 
 /* A reader that does not know parts must not read their order as the dense one, and a reader that
-   does not know pending updates must not resume without them. */
+   does not know pending updates must not resume without them. One that does not know frozen tensors
+   would miss their moments. */
 static int ck_manifest_version(const ck_manifest *m) {
     int version = CK_VERSION;
     for (int t = 0; t < m->ntensors; t++) {
-        if (m->tensor[t].array[CK_SEEN].npieces > 0) return CK_SEEN_VERSION;
-        if (m->tensor[t].parts > 1) version = CK_PARTS_VERSION;
+        const ck_tensor *x = &m->tensor[t];
+        const int frozen = ck_is_frozen(m, x) && !ck_is_feedback(x->name);
+        const int needs = frozen                          ? CK_FROZEN_VERSION
+                          : x->array[CK_SEEN].npieces > 0 ? CK_SEEN_VERSION
+                          : x->parts > 1                  ? CK_PARTS_VERSION
+                                                          : CK_VERSION;
+        if (needs > version) version = needs;
     }
     return version;
 }
@@ -312,8 +318,10 @@ char *ck_manifest_print(const ck_manifest *m, size_t *bytes) {
     ck_print_values(&t, m);
     ck_text_append(&t,
                    "  \"run\": {\"stage\": %d, \"ranks\": %d, \"type\": \"%s\", \"no_master\": %d, "
-                   "\"seed\": \"%" PRIu64 "\", \"micro_steps\": %d},\n  \"config\": ",
-                   c->stage, m->nranks, ck_types[c->type], c->no_master != 0, c->seed,
+                   "%s%s\"seed\": \"%" PRIu64 "\", \"micro_steps\": %d},\n  \"config\": ",
+                   c->stage, m->nranks, ck_types[c->type], c->master == ZERO_MASTER_NONE,
+                   c->master == ZERO_MASTER_SPLIT ? "\"master\": \"split\", " : "",
+                   c->state_type == ZERO_STATE_8BIT ? "\"state\": \"8bit\", " : "", c->seed,
                    c->micro_steps);
     ck_quote(&t, m->config ? m->config : "");
     ck_text_append(&t, ",\n");
@@ -371,14 +379,14 @@ static checkpoint_result ck_parse_head(ck_manifest *m, const cJSON *root, ck_err
     const cJSON *o = cJSON_GetObjectItemCaseSensitive(root, "optimizer");
     const char *format = ck_string(root, "format"), *name = ck_string(o, "name");
     const char *config = ck_string(root, "config");
-    int64_t version, arrays;
+    int64_t arrays;
     if (format == NULL || strcmp(format, "zero-checkpoint") != 0
-        || !ck_key(root, "version", 0, CK_MOST, &version))
+        || !ck_key(root, "version", 0, CK_MOST, &m->version))
         return ck_bad(e, "format or version");
-    if (version < CK_VERSION || version > CK_SEEN_VERSION)
+    if (m->version < CK_VERSION || m->version > CK_FROZEN_VERSION)
         return ck_fail(e, CHECKPOINT_DAMAGED,
-                       "manifest.json: version %" PRId64 ", this reads %d to %d", version,
-                       CK_VERSION, CK_SEEN_VERSION);
+                       "manifest.json: version %" PRId64 ", this reads %d to %d", m->version,
+                       CK_VERSION, CK_FROZEN_VERSION);
     if (!ck_key(root, "step", 0, CK_MOST, &m->step)) return ck_bad(e, "step");
     if (!ck_key_hex(root, "save", &m->save)) return ck_bad(e, "save");
     if (name == NULL || strlen(name) >= CK_NAME || !ck_key(o, "arrays", 0, CK_ARRAYS - 1, &arrays))
@@ -410,7 +418,8 @@ static checkpoint_result ck_parse_counters(ck_manifest *m, const cJSON *root, ck
 static checkpoint_result ck_parse_run(ck_manifest *m, const cJSON *root, ck_error *e) {
     const cJSON *o = cJSON_GetObjectItemCaseSensitive(root, "run");
     const int type = ck_word(o, "type", ck_types, ZERO_TYPES);
-    const char *seed = ck_string(o, "seed");
+    const char *seed = ck_string(o, "seed"), *master = ck_string(o, "master"),
+               *state = ck_string(o, "state");
     int64_t stage, ranks, no_master, micro_steps;
     if (type < 0 || seed == NULL || !ck_key(o, "stage", 0, 3, &stage)
         || !ck_key(o, "ranks", 1, 1e9, &ranks) || !ck_key(o, "no_master", 0, 1, &no_master)
@@ -418,7 +427,10 @@ static checkpoint_result ck_parse_run(ck_manifest *m, const cJSON *root, ck_erro
         return ck_bad(e, "run");
     m->run.type = (zero_type)type;
     m->run.stage = (int)stage;
-    m->run.no_master = (int)no_master;
+    m->run.master = no_master                            ? ZERO_MASTER_NONE
+                    : master && !strcmp(master, "split") ? ZERO_MASTER_SPLIT
+                                                         : ZERO_MASTER_F32;
+    m->run.state_type = state && !strcmp(state, "8bit") ? ZERO_STATE_8BIT : ZERO_STATE_F32;
     m->run.micro_steps = (int)micro_steps;
     m->run.seed = strtoull(seed, NULL, 10);
     m->nranks = (int)ranks;
@@ -555,10 +567,10 @@ static checkpoint_result ck_parse_tensor(ck_manifest *m, const cJSON *o, ck_erro
     t->numel = (uint64_t)numel;
     if (!ck_parse_slice(t, o))
         return ck_fail(e, CHECKPOINT_DAMAGED, "manifest.json: %s: its slice is wrong", t->name);
-    const int alone = m->narrays < 2 || ck_is_feedback(name);
     const cJSON *last = cJSON_GetArrayItem(arrays, cJSON_GetArraySize(arrays) - 1);
     const char *kind = ck_string(last, "kind");
     const int sees = kind != NULL && strcmp(kind, ck_kinds[CK_SEEN]) == 0;
+    const int alone = m->narrays < 2 || ck_is_feedback(name) || m->version >= CK_FROZEN_VERSION;
     const int n = cJSON_GetArraySize(arrays) - sees, least = alone ? 1 : 2;
     if (n < least || n > m->narrays) /* a second one may be only for tensors that are no matrices */
         return ck_fail(e, CHECKPOINT_DAMAGED, "manifest.json: %s has %d arrays, expected %d",

@@ -806,7 +806,7 @@ def publish(folder, c, layout, m, xxh3):
     found = os.listdir(folder) if os.path.isdir(folder) else []
     later = [n for n in found if re.fullmatch(r"step_\d{8,}", n) and int(n[5:]) >= m["step"]]
     if later:
-        raise Refused(f"{folder} has {max(later)}: a run would go on from that; choose another "
+        raise Refused(f"{folder} has {max(later)}: a run would resume from that; choose another "
                       "folder, or another --step")
     if not os.path.isdir(folder):
         os.mkdir(folder)

@@ -47,10 +47,11 @@ int gpt2_values_read(const checkpoint_reader *r, gpt2_config *cfg, char *why) {
         const checkpoint_value *v = find(r, known[i].name);
         if (v == NULL && known[i].most == 0) continue;
         if (v != NULL && v->number > 0 && known[i].most == 0) {
-            (void)snprintf(why, CHECKPOINT_SENTENCE,
-                           "its model has %" PRId64 " experts a layer in place of every second "
-                           "MLP, which are saved beside it and have no place in a dense model",
-                           v->number);
+            (void)snprintf(
+                why, CHECKPOINT_SENTENCE,
+                "its model has %" PRId64
+                " experts per layer, and the file of a dense model has no place for them",
+                v->number);
             return 0;
         }
         if (v == NULL || v->kind != CHECKPOINT_INT) {

@@ -35,7 +35,7 @@ zero_result model_llmc_info(model_file *f) {
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                             "%.300s: version %d, expected %d (f32) or %d (bf16)", f->path,
                             (int)h[1], MODEL_F32, MODEL_BF16);
-    const gpt2_config c = {h[2], h[3], h[7], h[4], h[5], h[6], 0, GPT2_NO_EXPERTS};
+    const gpt2_config c = {h[2], h[3], h[7], h[4], h[5], h[6], 0, GPT2_NO_EXPERTS, NULL};
     const model_info info = {MODEL_LLMC, h[1] == MODEL_F32 ? ZERO_F32 : ZERO_BF16, c};
     f->info = info;
     MODEL_TRY(model_check_config(&c, f->path, f->e));
@@ -145,7 +145,7 @@ static zero_result state_header(const model_file *f, int rank, llmc_state *s) {
     return ZERO_OK;
 }
 
-/* llm.c shards only what divides. */
+/* Returns 1 if the ranks divide every tensor. If not, llm.c does not shard. */
 static int divides(const gpt2_config *cfg, int ranks) {
     zero_tensor_desc table[GPT2_TENSORS];
     gpt2_describe(cfg, table);
@@ -154,7 +154,7 @@ static int divides(const gpt2_config *cfg, int ranks) {
     return 1;
 }
 
-/* Nothing in a state file says how it is cut, but its length does. */
+/* Finds how a state file is divided from its length, because nothing in the file says it. */
 static zero_result state_layout(const model_file *f, model_state *s) {
     const size_t whole = gpt2_numel(f->cfg);
     uint64_t bytes, sharded;

@@ -41,8 +41,8 @@ static zero_result open_info(model_file *f, const char *path) {
     if (f->bytes >= sizeof magic) MODEL_TRY(model_get(f, 0, sizeof magic, &magic));
     if (magic == MODEL_STATE_MAGIC)
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
-                            "%.300s: llm.c's optimizer state, which does not tell the model: its "
-                            "model file is wanted here",
+                            "%.300s: this is llm.c's optimizer state, which does not contain the "
+                            "model; give its model file",
                             path);
     return magic == MODEL_LLMC_MAGIC ? model_llmc_info(f) : model_safetensors_info(f);
 }

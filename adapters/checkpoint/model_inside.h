@@ -25,16 +25,16 @@ struct model_header;
 
 /* A file on its way in or out, piece by piece. */
 typedef struct model_file {
-    zero_ctx *z;            /* NULL: there is none, and no other rank */
-    const gpt2_config *cfg; /* of the model */
+    zero_ctx *z;            /* NULL: one rank, without a context */
+    const gpt2_config *cfg; /* configuration of the model */
     gpt2_error *e;          /* never NULL */
     const char *path;       /* the caller's */
-    int fd;                 /* -1: saving, and this is not rank 0 */
+    int fd;                 /* -1: saving, on a rank other than 0 */
     uint64_t bytes;         /* of the whole file */
 
-    model_info info;             /* loading: what the file says */
+    model_info info;             /* loading: what the file contains */
     struct model_header *header; /* loading safetensors */
-    model_read read;             /* saving: where elements come from; `out` NULL where fd is -1 */
+    model_read read; /* saving: the function that reads elements; `out` is NULL if fd is -1 */
     void *user;
     zero_kind kind; /* saving a context: the part that is read */
 
@@ -48,61 +48,66 @@ typedef struct model_file {
 __attribute__((format(printf, 3, 4))) zero_result model_refuse(gpt2_error *e, zero_result result,
                                                                const char *format, ...);
 
-/* A result of f->z, with its sentence. */
+/* Returns a result of f->z, and copies its sentence. */
 zero_result model_from_plugin(const model_file *f, zero_result result);
 
-/* What a public function returns: the sentence goes to the caller, if there is one to go to. */
+/* Returns the result of a public function, and copies the sentence to the caller, if `err` is not
+ * NULL. */
 zero_result model_hand_out(gpt2_error *err, const gpt2_error *e, zero_result result);
 
-/* A rank's own result becomes everyone's, with the sentence of the first rank that failed. */
+/* Agrees on a result: all ranks return that of the first rank that failed, with its sentence.
+ * COLLECTIVE. */
 zero_result model_agree(zero_ctx *z, zero_result result, gpt2_error *e);
 
-/* ARGUMENT where a size is out of range. */
+/* Returns ARGUMENT if a size is out of range. */
 zero_result model_check_config(const gpt2_config *c, const char *path, gpt2_error *e);
 
-/* For one rank. These open a file and return its length, read exactly, and write exactly. */
+/* These three are not collective. They open a file and return its length, read a number of bytes,
+ * and write a number of bytes; less is an error. */
 zero_result model_open(model_file *f, const char *path, gpt2_error *e);
 zero_result model_get(const model_file *f, uint64_t at, size_t bytes, void *out);
 zero_result model_get_from(const model_file *f, int fd, uint64_t at, size_t bytes, void *out);
 zero_result model_put(const model_file *f, uint64_t at, size_t bytes, const void *data);
 void model_close(model_file *f);
 
-/* The table of f->cfg, and buffers of a piece. */
+/* Makes the table of f->cfg, and allocates buffers for a piece. */
 zero_result model_buffers(model_file *f);
 
-/* Elements of all layers. */
+/* Returns the number of elements of all layers. */
 size_t model_total(const zero_tensor_desc *d);
 
-/* The temporary file, of f->bytes; under its name for good; both not collective. */
+/* The first opens the temporary file, of f->bytes; the second renames it to its final name. Both
+ * are not collective. */
 zero_result model_create(model_file *f, const char *path);
 zero_result model_commit(model_file *f);
 
-/* n values to f->raw; a finite number that becomes infinite is an error that names the tensor. */
+/* Converts n values to f->raw. If a finite number becomes infinite, that is an error that names the
+ * tensor. */
 zero_result model_narrow(const model_file *f, zero_type type, size_t n, const float *values,
                          const char *name);
 
-/* n elements from `first` of a tensor, as they lie in the file from byte `at`. COLLECTIVE. */
+/* Writes n elements of a tensor, from `first` on, to the file at byte `at`. COLLECTIVE. */
 zero_result model_copy_out(const model_file *f, int tensor, size_t first, size_t n, zero_type type,
                            uint64_t at);
 
 /* ---- the two formats --------------------------------------------------------------------------
  */
 
-/* The first int32 of a file. */
+/* The first int32 of a model file. */
 enum { MODEL_LLMC_MAGIC = 20240326, MODEL_STATE_MAGIC = 20240527 };
 
-/* info: what the file says, to f->info. get: n elements, at most a piece; not collective. save:
-   COLLECTIVE. */
+/* info copies the header to f->info. get reads n elements, at most a piece; it is not collective.
+ * save writes the file. COLLECTIVE. */
 zero_result model_llmc_info(model_file *f);
 zero_result model_llmc_get(const model_file *f, int tensor, size_t first, size_t n, float *out);
 zero_result model_llmc_save(model_file *f, zero_type type);
 
-/* The same; info reads the header, or the index and all headers, to f->header. ready: what can be
-   checked once there are buffers. close: before model_close. */
+/* The same for safetensors; info reads the header, or the index and all headers, to f->header.
+ * ready makes the checks that need buffers. close is called before model_close. */
 zero_result model_safetensors_info(model_file *f);
 zero_result model_safetensors_ready(const model_file *f);
-/* Whether the file has lm_head.weight, and whether it differs from wte. Placed after the buffers.
- */
+/* Checks whether the file has lm_head.weight, and whether it differs from wte. Called when the
+ * buffers are allocated. */
 int model_safetensors_head(const model_file *f);
 zero_result model_safetensors_unties(const model_file *f, int *unties);
 zero_result model_safetensors_get(const model_file *f, int tensor, size_t first, size_t n,
@@ -118,12 +123,12 @@ typedef struct model_state {
     int *fd;
 } model_state;
 
-/* Opens and checks the files; the first says how many there are. *s is to be closed in any case. */
+/* Opens and checks the files; the first one has their number. Close *s even after an error. */
 zero_result model_state_open(model_file *f, model_state *s);
 void model_state_close(model_state *s);
-/* Elements [first, first + n) of a tensor, from the parts of the files that have them. */
+/* Reads elements [first, first + n) of a tensor from the files that have them. */
 zero_result model_state_get(const model_file *f, const model_state *s, int array, int tensor,
                             size_t first, size_t n, float *out);
-extern const zero_kind model_state_kinds[3]; /* the arrays of a state file, in their order */
+extern const zero_kind model_state_kinds[3]; /* the arrays of a state file, in order */
 
 #endif

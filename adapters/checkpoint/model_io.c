@@ -95,7 +95,7 @@ zero_result model_open(model_file *f, const char *path, gpt2_error *e) {
     f->e = e;
     f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer, too */
     if (f->fd < 0) return refuse_errno(f, "the file cannot be opened");
-    if (fstat(f->fd, &is)) return refuse_errno(f, "its length cannot be told");
+    if (fstat(f->fd, &is)) return refuse_errno(f, "its length cannot be read");
     if (!S_ISREG(is.st_mode)) return model_refuse(e, ZERO_ERR_ARGUMENT, "%.300s: not a file", path);
     f->bytes = (uint64_t)is.st_size;
     return ZERO_OK;

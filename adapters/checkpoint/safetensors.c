@@ -74,7 +74,7 @@ static const char *st_layer(const char *name, int *layer) {
     return at + 1;
 }
 
-/* Which tensor a name is: 0..15, or ST_... */
+/* Returns the number of the tensor with this name, 0..15, or ST_... */
 static int st_find(const char *name, int *layer) {
     static const char prefix[] = "transformer.";
     *layer = 0;
@@ -102,7 +102,7 @@ typedef struct st_entry {
     uint64_t begin, end; /* bytes, from the start of the data */
 } st_entry;
 
-/* One of the files that hold a model. */
+/* One of the files of a model. */
 typedef struct st_part {
     model_file in;    /* for model_get */
     const char *name; /* with an index: as it names the file */
@@ -122,7 +122,7 @@ typedef struct model_header {
     gpt2_config cfg;
 } st_header;
 
-/* NULL: it is missing. */
+/* NULL: the tensor is missing. */
 static const st_entry *st_at(const st_header *h, int layer, int tensor) {
     const int number = h->at[layer * GPT2_TENSORS + tensor];
     return number == 0 ? NULL : &h->entry[number - 1];
@@ -152,7 +152,7 @@ static zero_result st_no_memory(const model_file *f) {
     return model_refuse(f->e, ZERO_ERR_MEMORY, "%.200s: no memory for its header", f->path);
 }
 
-/* Whole numbers that a double holds exactly. */
+/* Whole numbers up to this are exact in a double. */
 static int st_whole(const cJSON *x, uint64_t *out) {
     if (!cJSON_IsNumber(x) || !(x->valuedouble >= 0) || x->valuedouble > 9007199254740992.0)
         return 0;
@@ -240,7 +240,7 @@ static zero_result st_check_places(const st_part *p, const st_entry *entry, int 
                                 "%.200s: %.100s: begins at byte %" PRIu64 " of the data, %s that "
                                 "before it, which ends at %" PRIu64,
                                 f->path, x->name, x->begin,
-                                x->begin < at ? "overlaps" : "leaves a gap behind", at);
+                                x->begin < at ? "overlaps" : "leaves a gap after", at);
         at = x->end;
     }
     if (at == f->bytes - p->data) return ZERO_OK;
@@ -371,7 +371,7 @@ static int st_has(const st_header *h, const char *tensor, const char *file) {
     return 0;
 }
 
-/* What the files have and what the map says are the same. */
+/* Checks that the files have the tensors that the map lists, and no others. */
 static zero_result st_check_map(const model_file *f, const st_header *h) {
     const cJSON *file;
     for (int i = 0; i < h->entries; i++) {
@@ -467,7 +467,7 @@ static zero_result st_check_shape(const model_file *f, const gpt2_config *c, con
                         x->dims > 1 ? x->shape[1] : 1, rows, columns);
 }
 
-/* V, maxT and C are in the embeddings' shapes; every other shape follows from them. */
+/* Takes V, maxT and C from the shapes of the embeddings; the other shapes follow from them. */
 static zero_result st_find_config(const model_file *f, st_header *h) {
     gpt2_config *c = &h->cfg;
     for (int i = ST_WTE; i <= ST_WPE; i++) {
@@ -574,7 +574,7 @@ typedef struct st_turned {
     uint64_t at; /* byte of the file where it begins */
 } st_turned;
 
-/* Elements [first, first + n) of the layer. */
+/* Reads elements [first, first + n) of a layer. */
 static zero_result turned_in(const model_file *f, const model_file *in, const st_turned *t,
                              size_t first, size_t n, float *out) {
     const size_t bytes = zero_type_bytes(t->type), most = f->piece / t->rows;
@@ -658,7 +658,7 @@ zero_result model_safetensors_ready(const model_file *f) {
                       : "differs from wte.weight: the two are not tied");
 }
 
-/* Elements [first, first + n) of one layer of a tensor. */
+/* Writes elements [first, first + n) of one layer of a tensor. */
 static zero_result st_get_layer(const model_file *f, int layer, int tensor, size_t first, size_t n,
                                 float *out) {
     const st_header *h = f->header;

@@ -58,7 +58,7 @@ static int tool_report_result(checkpoint_result r, const char *why) {
 /* The worse of two codes; "not found out" is the worst. */
 static int tool_worse(int a, int b) { return a > b ? a : b; }
 
-/* What the command line says; zeros and NULL where it does not. */
+/* The options of the command line. Options that were not given are 0 or NULL. */
 typedef struct tool_args {
     const char *word[3]; /* after the command's name */
     int words;
@@ -67,7 +67,7 @@ typedef struct tool_args {
     int heads, vocab;
 } tool_args;
 
-/* Does something with every generation of a folder. */
+/* Calls a function for each checkpoint of a folder. */
 typedef int (*tool_each)(const char *path, const char *name);
 static int tool_walk(const char *folder, tool_each each) {
     char why[CHECKPOINT_SENTENCE], path[4096];
@@ -77,11 +77,11 @@ static int tool_walk(const char *folder, tool_each each) {
     for (int i = 0; i < n; i++) {
         const int length = snprintf(path, sizeof path, "%s/%s", folder, list[i].name);
         if (length < 0 || length >= (int)sizeof path)
-            code = tool_worse(code, tool_fail("the path is too long"));
+            code = tool_worse(code, tool_fail("FOLDER: the path is too long; use a shorter one"));
         else
             code = tool_worse(code, each(path, list[i].name));
     }
-    if (n == 0) printf("no generation in %s\n", folder);
+    if (n == 0) printf("no checkpoint in %s\n", folder);
     free(list);
     return code;
 }
@@ -156,7 +156,7 @@ static int tool_verify(const tool_args *a) {
     return n ? tool_walk(path, tool_verify_one) : tool_verify_one(path, path);
 }
 
-/* Does something with a generation, or with the newest whole one of a folder. */
+/* Calls a function for a checkpoint, or for the newest complete one of a folder. */
 static int tool_newest(const tool_args *a, int (*one)(const tool_args *a, const char *path)) {
     char why[CHECKPOINT_SENTENCE], path[CK_PATH];
     checkpoint_generation *list;
@@ -168,7 +168,7 @@ static int tool_newest(const tool_args *a, int (*one)(const tool_args *a, const 
         code = ck_path(path, a->word[0], list[i].name, &e) ? tool_fail(e.text) : one(a, path);
         if (code == TOOL_BAD)
             fprintf(stderr, "zero_ckpt: %s is skipped%s\n", list[i].name,
-                    i + 1 < n ? "" : "; there is no other generation");
+                    i + 1 < n ? "" : "; there is no other checkpoint");
     }
     free(list);
     return code;
@@ -187,7 +187,7 @@ static int tool_is_numbers(const char *text) {
     return hex;
 }
 
-/* Such numbers in decimal, in lines of at most 100 columns, of which `used` are taken. */
+/* Prints numbers in lines of at most 100 columns. The first line has `used` columns already. */
 static void tool_show_text(size_t used, const char *text) {
     if (!tool_is_numbers(text)) {
         printf("%s\n", text);
@@ -247,14 +247,14 @@ typedef struct tool_pair {
     float *x, *y; /* TOOL_PART elements each */
 } tool_pair;
 
-/* Also of a NaN, and of -0. */
+/* Returns the bits of x, so that comparisons distinguish -0 and NaN, too. */
 static uint32_t tool_bits(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
-/* One array of a tensor, number t in a and u in b. */
+/* Compares one array of a tensor, number t in a and u in b. */
 static int tool_diff_array(tool_pair *p, int t, int u, int array, const checkpoint_tensor *tensor) {
     static const char *const kinds[] = {"weight", "moment_1", "moment_2"};
     char why[CHECKPOINT_SENTENCE];
@@ -362,9 +362,9 @@ static zero_result tool_read(void *user, int tensor, zero_kind kind, size_t firs
     return s->result ? ZERO_ERR_ARGUMENT : ZERO_OK;
 }
 
-/* Where GPT-2's tensors are in a generation that has these and no others. 0: it has not. */
+/* Finds GPT-2's tensors in a checkpoint. Returns 0 if it has other tensors. */
 static int tool_find_model(tool_source *s, char *why) {
-    gpt2_config any = {1, 1, 128, 1, 1, 1, 0, GPT2_NO_EXPERTS};
+    gpt2_config any = {1, 1, 128, 1, 1, 1, 0, GPT2_NO_EXPERTS, NULL};
     zero_tensor_desc table[GPT2_MOST_TENSORS];
     checkpoint_tensor x;
     any.untied = s->untied = tool_find(s->r, gpt2_tensor_name(GPT2_LMHEADW), &x) >= 0;
@@ -373,14 +373,14 @@ static int tool_find_model(tool_source *s, char *why) {
         s->at[i] = tool_find(s->r, table[i].name, &x);
         s->total[i] = x.layers * x.numel;
         if (s->at[i] >= 0) continue;
-        (void)snprintf(why, CHECKPOINT_SENTENCE, "no model of GPT-2: it has no tensor %s",
+        (void)snprintf(why, CHECKPOINT_SENTENCE, "not a model of GPT-2: it has no tensor %s",
                        table[i].name);
         return 0;
     }
     size_t elements;
     const int has = tool_tensors(s->r, &elements);
     if (has == s->tensors) return 1;
-    (void)snprintf(why, CHECKPOINT_SENTENCE, "no model of GPT-2: it has %d tensors, expected %d",
+    (void)snprintf(why, CHECKPOINT_SENTENCE, "not a model of GPT-2: it has %d tensors, expected %d",
                    has, s->tensors);
     return 0;
 }
@@ -398,13 +398,14 @@ static int tool_derive(const tool_source *s, const tool_args *a, gpt2_config *cf
                            a->heads,
                            (int)C,
                            0,
-                           GPT2_NO_EXPERTS};
+                           GPT2_NO_EXPERTS,
+                           NULL};
     *cfg = c;
     if (a->heads > 0 && a->vocab > 0) return 1;
     (void)snprintf(missing, sizeof missing, "%.199s", why);
     (void)snprintf(why, CHECKPOINT_SENTENCE,
-                   "%s; its tensors tell %d layers, %d channels, %d positions and %d padded "
-                   "vocabulary entries: say the rest by --heads N and --vocab N",
+                   "%s; its tensors have %d layers, %d channels, %d positions and %d padded "
+                   "vocabulary entries; give the rest with --heads N and --vocab N",
                    missing, c.layers, c.channels, c.max_seq_len, c.padded_vocab_size);
     return 0;
 }
@@ -428,8 +429,8 @@ static int tool_config(const tool_source *s, const tool_args *a, gpt2_config *cf
     for (int i = 0; i < gpt2_table(cfg, NULL, 0, table); i++) {
         if (table[i].numel * (size_t)table[i].layers == s->total[i]) continue;
         (void)snprintf(why, CHECKPOINT_SENTENCE,
-                       "no model of GPT-2: %s has %zu elements, expected %d x %zu", table[i].name,
-                       s->total[i], table[i].layers, table[i].numel);
+                       "not a model of GPT-2: %s has %zu elements, expected %d x %zu",
+                       table[i].name, s->total[i], table[i].layers, table[i].numel);
         return 0;
     }
     return 1;
@@ -440,7 +441,7 @@ static int tool_hf_config(const gpt2_config *cfg, const char *out) {
     char path[CK_PATH];
     gpt2_error e;
     if (!model_path_next_to(path, sizeof path, out, "config.json"))
-        return tool_fail("the path of config.json is too long");
+        return tool_fail("OUT: the path of config.json is too long; use a shorter one");
     if (access(path, F_OK) == 0) {
         printf("%s is there and stays as it is\n", path);
         return TOOL_GOOD;
@@ -458,10 +459,12 @@ static int tool_export_model(tool_source *s, const tool_args *a, const char *pat
     gpt2_error e;
     int type = 0;
     while (type < ZERO_TYPES && strcmp(name, ck_types[type]) != 0) type++;
-    if (type == ZERO_TYPES) return tool_fail("the type is one of f32, bf16, fp16");
+    if (type == ZERO_TYPES) return tool_fail("TYPE: unknown type; use f32, bf16 or fp16");
     if (format == MODEL_SAFETENSORS && !model_ends(out, ".safetensors"))
-        return tool_fail("OUT ends neither in .bin nor in .safetensors");
-    if (format == MODEL_LLMC && type == ZERO_F16) return tool_fail("llm.c's files have no fp16");
+        return tool_fail("OUT: the name has another ending; use .bin or .safetensors");
+    if (format == MODEL_LLMC && type == ZERO_F16)
+        return tool_fail(
+            "OUT: llm.c's files have no fp16; use f32 or bf16, or a .safetensors file");
     if (!tool_find_model(s, why) || !tool_config(s, a, &cfg, why)) {
         fprintf(stderr, "zero_ckpt: %s: %s\n", path, why);
         return TOOL_FAILED;
@@ -513,7 +516,7 @@ static int tool_merge(const tool_args *a, const char *path) {
     e.code = tool_open(&r, path, e.text);
     if (!e.code && gpt2_values_mixed(r))
         (void)ck_fail(&e, CHECKPOINT_MODEL,
-                      "%s: its experts are saved beside it, and would be lost", path);
+                      "%s: its experts are in a folder of their own, and would be lost", path);
     if (!e.code) (void)ck_manifest_read(&m, path, &e);
     for (int t = 0; t < m.ntensors; t++) m.tensor[t].row = m.tensor[t].parts = 0;
     const int code = e.code ? tool_report_result(e.code, e.text)
@@ -556,7 +559,8 @@ static int tool_model_values(ck_manifest *m, const gpt2_config *cfg, const llmc_
     return ck_manifest_set_values(m, v, n, e) == CHECKPOINT_OK;
 }
 
-/* What a fresh run of AdamW would save: f32 weights, two moments, no step, the first loss scale. */
+/* Makes the manifest of a new AdamW run: f32 weights, two moments, no step, the first loss scale.
+ */
 static int tool_model_manifest(ck_manifest *m, const gpt2_config *cfg, const llmc_state *s,
                                ck_error *e) {
     const zero_counters fresh = {s ? s->step : 0, 0, 0, -1, 65536, 2};
@@ -587,8 +591,10 @@ static int tool_import_model(const tool_args *a, model_reader *r) {
     if (!tool_same("heads", a->heads, cfg.heads, e.text)) return tool_fail(e.text);
     if (cfg.heads == 0) cfg.heads = a->heads;
     if (cfg.heads == 0)
-        return tool_fail("neither the model nor a config.json tells its heads: say --heads N");
-    if (cfg.channels % cfg.heads) return tool_fail("the heads do not divide the channels");
+        return tool_fail(
+            "the number of heads is neither in the model nor in a config.json; add --heads N");
+    if (cfg.channels % cfg.heads)
+        return tool_fail("--heads: the heads do not divide the channels; use a divisor");
     const int made = tool_model_manifest(&m, &cfg, model_reader_state(r), &e);
     const int code = made ? tool_write(a->word[1], &m, tool_read_model, r) : tool_fail(e.text);
     ck_manifest_free(&m);
@@ -600,7 +606,8 @@ static int tool_import(const tool_args *a) {
     gpt2_error e;
     model_reader *r;
     if (a->model != NULL && a->step >= 0)
-        return tool_fail("--step is for weights alone: llm.c's state tells its step");
+        return tool_fail(
+            "--step applies to weights only: llm.c's state contains its step; leave it out");
     if (model_reader_open(&r, a->model ? a->model : in, a->model ? in : NULL, &e))
         return tool_fail(e.sentence);
     const int code = tool_import_model(a, r);
@@ -612,7 +619,7 @@ static int tool_convert(const tool_args *a) {
     struct stat is;
     if (stat(a->word[0], &is) != 0 || !S_ISDIR(is.st_mode)) return tool_import(a);
     if (a->model != NULL || a->step >= 0 || a->heads != 0)
-        return tool_fail("a generation is converted as it is: no option fits");
+        return tool_fail("a checkpoint is converted without options; leave them out");
     return tool_newest(a, tool_merge);
 }
 

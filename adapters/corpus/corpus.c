@@ -40,8 +40,9 @@ static void open_tokens(const corpus *c, const char *flag, const char *pattern, 
             result == DATA_SYSTEM && !given
                 ? "; start in the repository's folder, after `make data`, or give -i and -j"
                 : "");
-    require(c, file->count > (size_t)seq_len, "%s: a window of -t %d needs %d tokens, found %zu",
-            path, seq_len, seq_len + 1, file->count);
+    require(c, file->count > (size_t)seq_len,
+            "%s: a sequence of -t %d tokens needs %d tokens, but the file has %zu; lower -t", path,
+            seq_len, seq_len + 1, file->count);
 }
 
 /* Opens the tokenizer that a flag names, or the one of the default data. If a flag names other
@@ -91,14 +92,16 @@ static void open_windows(corpus *c, const batch_shape *batch) {
     w->draw = gpt2_draw;
     const int ok = windows_open(w);
     require(c, w->epoch_steps > 0 || (w->order == WINDOWS_RANDOM && o->steps >= 0),
-            "a step needs %lld windows of -t %d tokens, and the training data has %lld",
+            "a step needs %lld sequences of -t %d tokens, but the training data has %lld; lower "
+            "-d, -b or -t",
             (long long)w->step_windows, w->seq_len, (long long)w->count);
-    require(c, ok, "rank %d: the training data has %lld windows, more than can be shuffled",
+    require(c, ok,
+            "rank %d: the training data has %lld sequences, more than can be shuffled; use -sh 0",
             c->l->rank, (long long)w->count);
     c->val_windows.file = &c->val;
     c->val_windows.seq_len = w->seq_len;
     c->val_windows.step_windows = 1;
-    require(c, windows_open(&c->val_windows), "rank %d: out of memory for a window", c->l->rank);
+    require(c, windows_open(&c->val_windows), "rank %d: out of memory for a sequence", c->l->rank);
 }
 
 /* ---- the same on all ranks ----------------------------------------------------------------- */

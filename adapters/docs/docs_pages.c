@@ -1,5 +1,5 @@
 /* docs_pages.c - prints flags.md or config-json.md, the pages of adapters/docs that are generated
-   from the table of options and from the table of DeepSpeed's keys.
+   from the tables of options, of DeepSpeed's keys, and of parameters of schedules.
        build/docs_pages flags >adapters/docs/flags.md
    `make docs` writes all generated pages, and `make check` compares them. */
 #ifndef _GNU_SOURCE
@@ -8,6 +8,10 @@
 #include "../options/train_options.c" /* its table is private */
 
 #include "../ds_config/ds_table.h"
+#include "../schedule/schedule.h"
+
+#include <math.h>
+#include <stdlib.h>
 
 /* The table's file calls these, and this program does not: it links with options.c alone. */
 int launch_adds_argument(const char *argument) { return argument == NULL; }
@@ -52,7 +56,7 @@ static void docs_flag_row(const option *d) {
     if (d->words != NULL) {
         printf("One of `");
         docs_cell(d->words);
-        printf("`. ");
+        printf("`: ");
     }
     docs_cell(d->help);
     printf(" |\n");
@@ -66,7 +70,9 @@ static void docs_flags(void) {
         "llm.c if llm.c\nhas the flag, and a long name: `-z 3`, `--stage 3` and `--stage=3` are "
         "the same. `zero_plan` accepts\nthe same flags. GPT-2 models (`d12`, `gpt2:`, `gpt3:` "
         "and files) have the defaults of llm.c's\n`train_gpt2.cu`; `char:` models have those of "
-        "nanoGPT's character run. A comparison (`-z 0,1,2,3` or\n`-layouts`) has others.\n\n");
+        "nanoGPT's character run. A comparison (`-z 0,1,2,3` or\n`-layouts`) has others, after the "
+        "word comparison. Your own trainer has the fields of "
+        "`zero_config` instead.\n\n");
     for (int i = 0; i < TRAIN_ROWS; i++) {
         char anchor[64];
         if (train_table[i].type != OPTION_HEADING) continue;
@@ -82,82 +88,166 @@ static void docs_flags(void) {
     }
 }
 
-/* Returns the flag that receives the value of a key: the first row with a key that begins with it.
- */
-static const option *docs_flag_of(const ds_row *row) {
+/* Returns the row of a flag that a code span begins with, and its section's heading; NULL: it
+   begins with none. */
+static const option *docs_flag_of(const char *code, const char **heading) {
+    const size_t length = strcspn(code, " `");
+    *heading = "";
     for (int i = 0; i < TRAIN_ROWS; i++) {
-        const char *key = train_table[i].key;
-        if (key == NULL || strncmp(key, row->path, row->length) != 0) continue;
-        if (strchr("abcdefghijklmnopqrstuvwxyz_.", key[row->length]) == NULL || !key[row->length])
-            return &train_table[i];
+        const option *d = &train_table[i];
+        if (d->type == OPTION_HEADING) *heading = d->help;
+        if (d->flag != NULL && strlen(d->flag) == length && strncmp(d->flag, code, length) == 0)
+            return d;
     }
     return NULL;
+}
+
+/* Prints text in which each code span that begins with a flag is a link to the flag's section. */
+static void docs_linked(const char *text) {
+    for (const char *at = text; *at;) {
+        const char *heading, *const code = *at == '`' ? at + 1 : NULL;
+        const int length = code != NULL ? (int)strcspn(code, "`") : 0;
+        if (code == NULL) {
+            putchar(*at++);
+            continue;
+        }
+        if (docs_flag_of(code, &heading) != NULL) {
+            char anchor[64];
+            docs_anchor(heading, anchor);
+            printf("[`%.*s`](flags.md#%s)", length, code, anchor);
+        } else {
+            printf("`%.*s`", length, code);
+        }
+        at = code + length + 1;
+    }
 }
 
 typedef struct docs_key {
     const char *path, *usual, *meaning;
 } docs_key;
 
-/* Defaults of DeepSpeed that ds_config.c applies to a missing key, and keys that no single flag
-   receives. */
+/* Keys that are applied: the default that ds_config.c gives to a missing key (empty: that of the
+   flag), and what the value becomes. Those of schedules are in schedule.c. */
 static const docs_key docs_keys[] = {
-    {"gradient_accumulation_steps", "1", "`-d` is this, times `-b`, `-t` and the ranks"},
-    {"gradient_clipping", "1.0", NULL},
-    {"optimizer.type", "AdamW", NULL},
-    {"optimizer.params.lr", "1e-3; SGD and Adagrad 1e-2", NULL},
-    {"optimizer.params.betas", "[0.9, 0.999]", "`-b1` and `-b2`"},
-    {"optimizer.params.eps", "1e-8; Adagrad and Muon 1e-10", NULL},
-    {"optimizer.params.weight_decay", "0; with torch_adam 0.01", NULL},
-    {"optimizer.params.nesterov", "false", "`-op nesterov` instead of sgd"},
+    {"train_batch_size", "", "sequences of a step: `-d` is this, times `-t`"},
+    {"train_micro_batch_size_per_gpu", "", "`-b`"},
+    {"gradient_accumulation_steps", "1",
+     "`-d` is this, times `-b`, `-t` and the data-parallel ranks"},
+    {"gradient_clipping", "1.0", "`-cl`"},
+    {"optimizer.type", "AdamW",
+     "AdamW, Adam, SGD, Lion, Adagrad, Lamb or Muon: `-op`. 1-bit Adam, 0/1 Adam and 1-bit LAMB "
+     "are refused"},
+    {"optimizer.params.lr", "1e-3; SGD and Adagrad 1e-2; Muon 0.02", "`-l`"},
+    {"optimizer.params.betas", "[0.9, 0.999]; Muon [0.9, 0.95]", "`-b1` and `-b2`"},
+    {"optimizer.params.eps", "1e-8; Adagrad and Muon 1e-10", "`-ep`"},
+    {"optimizer.params.weight_decay", "0; with torch_adam 0.01", "`-c`"},
+    {"optimizer.params.momentum", "0; Muon 0.95", "SGD: `-b1`; Muon: `-mm`"},
+    {"optimizer.params.nesterov", "false", "true: `-op nesterov` instead of sgd"},
     {"optimizer.params.adam_w_mode", "true", "of type Adam: false is L2 decay, `-op adam`"},
-    {"optimizer.params.torch_adam", "false", "with Adam: the same update"},
-    {"optimizer.params.muon_lr", "", "Muon: learning rate of matrices, `-l`"},
-    {"optimizer.params.adam_lr", "", "Muon: learning rate of other tensors, `-ml` times `-l`"},
-    {"scheduler.type", "", "see [from-deepspeed.md](from-deepspeed.md#schedulers)"},
-    {"communication_data_type", "", "type in which gradients are sent: `-zg`"},
+    {"optimizer.params.torch_adam", "false", "of type Adam: the same update"},
+    {"optimizer.params.muon_lr", "that of lr", "Muon: learning rate of matrices, `-l`"},
+    {"optimizer.params.adam_lr", "that of lr, if it is given; otherwise 3e-4",
+     "Muon: learning rate of other tensors, `-ml` times `-l`"},
+    {"optimizer.params.min_coeff", "no bound", "Lamb: smallest trust ratio, `-tl`"},
+    {"optimizer.params.max_coeff", "no bound", "Lamb: largest trust ratio, `-tm`"},
+    {"scheduler.type", "a constant rate",
+     "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest"},
+    {"communication_data_type", "", "fp32: `-zg f32`; the type of the parameters: `-zg type`"},
     {"data_types.grad_accum_dtype", "fp32", "micro-steps are accumulated in f32; `-zg`"},
     {"data_types.param_dtype", "", "`-dt`; fp16 and bf16 must agree with it"},
-    {"fp16.enabled", "false", "`-dt fp16`"},
-    {"fp16.loss_scale", "0 (dynamic)", NULL},
-    {"fp16.initial_scale_power", "16", NULL},
-    {"fp16.loss_scale_window", "1000", NULL},
-    {"fp16.hysteresis", "2", NULL},
-    {"fp16.consecutive_hysteresis", "false", "a good step restores the hysteresis"},
-    {"fp16.min_loss_scale", "1", NULL},
-    {"bf16.enabled", "false", "`-dt bf16`"},
+    {"fp16.enabled", "false", "true: `-dt fp16`"},
+    {"fp16.loss_scale", "0 (dynamic)", "`-ls`"},
+    {"fp16.initial_scale_power", "16", "`-li` is 2 to this power"},
+    {"fp16.loss_scale_window", "1000", "`-lw`"},
+    {"fp16.hysteresis", "2", "`-lh`"},
+    {"fp16.consecutive_hysteresis", "false", "true: a good step restores the hysteresis"},
+    {"fp16.min_loss_scale", "1", "`-lm`"},
+    {"bf16.enabled", "false", "true: `-dt bf16`"},
     {"bf16.check_grad_overflow", "true", "skips a step if a gradient is not finite"},
-    {"bf16.bf16_master_weights_and_grads", "false", "`-w 0`"},
+    {"bf16.bf16_master_weights_and_grads", "false", "true: `-w 0`"},
+    {"bf16.bf16_optimizer_states", "false", "true: `-os bf16`"},
     {"bfloat16.enabled", "false", "old name of bf16"},
     {"bfloat16.check_grad_overflow", "true", "old name of bf16"},
     {"bfloat16.bf16_master_weights_and_grads", "false", "old name of bf16"},
-    {"zero_optimization.stage", "0", NULL},
-    {"zero_optimization.stage3_prefetch_bucket_size", "", "units gathered ahead: `-zp`"},
-    {"zero_optimization.prefetch_bucket_size", "", "units gathered ahead: `-zp`"},
-    {"zero_optimization.param_persistence_threshold", "", "`-zt`"},
+    {"bfloat16.bf16_optimizer_states", "false", "old name of bf16"},
+    {"zero_optimization.stage", "0", "`-z`"},
+    {"zero_optimization.overlap_comm", "true", "false: `-zo 0`"},
+    {"zero_optimization.stage3_prefetch_bucket_size", "",
+     "elements. `-zp` is this, divided by 12 C C (a block with hidden size C), rounded down, and "
+     "at "
+     "least 1; 0: `-zp 0`. \"auto\": 0.9 C C, so `-zp 1`"},
+    {"zero_optimization.prefetch_bucket_size", "", "the same as stage3_prefetch_bucket_size"},
+    {"zero_optimization.stage3_param_persistence_threshold", "",
+     "`-zt`. \"auto\": 10 C, with hidden size C"},
+    {"zero_optimization.param_persistence_threshold", "",
+     "the same as stage3_param_persistence_threshold"},
+    {"zero_optimization.zero_hpz_partition_size", "1", "`-zh`; 1: no secondary partition"},
+    {"zero_optimization.mics_shard_size", "-1", "`-zs`; -1: all ranks"},
+    {"zero_optimization.zero_quantized_weights", "false", "true: `-qw 8`"},
+    {"zero_optimization.zero_quantized_gradients", "false", "true: `-qg 4`"},
+    {"zero_optimization.zeropp_loco_param.err_beta", "0.8", "`-qf`"},
+    {"zero_optimization.zeropp_loco_param.reset_T", "1024", "`-qr`"},
     {"zero_optimization.cpu_offload", "false", "old name: offload_optimizer.device cpu"},
     {"zero_optimization.cpu_offload_param", "false", "old name: offload_param.device cpu"},
     {"zero_optimization.cpu_offload_params", "false", "old name: offload_param.device cpu"},
-    {"zero_optimization.offload_optimizer.device", "none", NULL},
+    {"zero_optimization.offload_optimizer.device", "none",
+     "none: `-zos device`; cpu: `-zos host`; nvme: `-zos file`"},
     {"zero_optimization.offload_optimizer.nvme_path", "", "folder of the file, `-zfd`"},
-    {"zero_optimization.offload_optimizer.ratio", "1.0", NULL},
-    {"zero_optimization.offload_param.device", "none", NULL},
+    {"zero_optimization.offload_optimizer.ratio", "1.0", "`-zor`"},
+    {"zero_optimization.offload_param.device", "none",
+     "none: `-zop device`; cpu: `-zop host`; nvme: `-zop file`"},
     {"zero_optimization.offload_param.nvme_path", "", "folder of the file, `-zfd`"},
-    {"zero_optimization.zero_quantized_weights", "false", NULL},
-    {"zero_optimization.zero_quantized_gradients", "false", NULL},
-    {"wall_clock_breakdown", "false", NULL},
-    {"flops_profiler.enabled", "false", "`-tk` with profile_step"},
-    {"tensorboard.enabled", "false", "`-tbd`"},
-    {"tensorboard.output_path", "", "`-tbd` is output_path/job_name"},
-    {"tensorboard.job_name", "", "`-tbd` is output_path/job_name"},
-    {"csv_monitor.enabled", "false", "`-tcd`"},
-    {"csv_monitor.output_path", "", "`-tcd` is output_path/job_name"},
-    {"csv_monitor.job_name", "", "`-tcd` is output_path/job_name"},
-    {"activation_checkpointing.partition_activations", "false", "with `-tp`: `-sp 1`"},
+    {"steps_per_print", "", "`-lp`"},
+    {"wall_clock_breakdown", "false", "true: `-tb` with the steps of steps_per_print, or 10"},
+    {"use_data_before_expert_parallelism", "false", "true: `-ego 1`"},
+    {"flops_profiler.enabled", "false", "true: `-tk` with profile_step"},
+    {"flops_profiler.profile_step", "1", "`-tk`, if flops_profiler is enabled"},
+    {"comms_logger.enabled", "false", "true: `-tc 1`"},
+    {"tensorboard.enabled", "false", "true: `-tbd`"},
+    {"tensorboard.output_path", "tensorboard", "`-tbd` is output_path/job_name"},
+    {"tensorboard.job_name", "DeepSpeedJobName", "`-tbd` is output_path/job_name"},
+    {"csv_monitor.enabled", "false", "true: `-tcd`"},
+    {"csv_monitor.output_path", "csv_monitor", "`-tcd` is output_path/job_name"},
+    {"csv_monitor.job_name", "DeepSpeedJobName", "`-tcd` is output_path/job_name"},
+    {"activation_checkpointing.partition_activations", "false", "true, with `-tp`: `-sp 1`"},
+    {"activation_checkpointing.cpu_checkpointing", "false", "true: `-r 4`"},
     {"tensor_parallel.autotp_size", "", "`-tp`"},
     {"tensor_parallel.tensor_parallel.tp_size", "", "`-tp`"},
     {"tensor_parallel.tp.tp_size", "", "`-tp`"},
-    {"expert_parallel.enabled", "false", "the keys of expert_parallel apply"},
+    {"pipeline.stages", "", "`-pp`"},
+    {"expert_parallel.enabled", "false", "true: the other keys of expert_parallel apply"},
+    {"expert_parallel.autoep_size", "", "`-eg`"},
+    {"expert_parallel.top_k", "", "1 or 2: `-ek`"},
 };
+
+/* Prints the default of a schedule's parameter, and the schedules that read it. */
+static void docs_schedule_row(const char *name) {
+    size_t fields;
+    const schedule_field *f = schedule_fields(&fields), *const end = f + fields;
+    const char *before = "";
+    printf("| ");
+    for (const schedule_field *x = f; x < end; x++) {
+        if (strcmp(x->name, name) != 0) continue;
+        printf("%s", before);
+        if (x->needed)
+            printf("must be given");
+        else if (isnan(x->normal))
+            printf("that of %s", strstr(name, "second") ? "the first" : "lr");
+        else if (x->type == SCHEDULE_WORD || x->type == SCHEDULE_BOOL)
+            printf("%s", x->type == SCHEDULE_WORD ? "log" : x->normal != 0 ? "true" : "false");
+        else
+            printf("%g", x->normal);
+        before = "; ";
+    }
+    printf(" | applied | ");
+    before = "";
+    for (int kind = SCHEDULE_WARMUP; kind < SCHEDULE_KINDS; kind++) {
+        if (schedule_find((schedule_kind)kind, name) == NULL) continue;
+        printf("%s%s", before, schedule_name((schedule_kind)kind));
+        before = ", ";
+    }
+    printf(" |\n");
+}
 
 /* Returns the row of a path; if there is none, a row without texts. */
 static const docs_key *docs_find_key(const char *path) {
@@ -169,19 +259,23 @@ static const docs_key *docs_find_key(const char *path) {
 
 static void docs_key_row(const ds_row *row) {
     static const char *const what[DS_CLASSES] = {"section", "applied", "ignored", "refused"};
-    const option *flag = row->class == DS_APPLIED ? docs_flag_of(row) : NULL;
     const docs_key *key = docs_find_key(row->path);
-    printf("| `%s` | %s | %s | ", row->path,
-           row->class == DS_REFUSED && row->off ? row->off : key->usual, what[row->class]);
+    const int refused = row->class == DS_REFUSED && row->off;
+    printf("| `%s` ", row->path);
+    if (row->kind == DS_SCHEDULE) {
+        docs_schedule_row(strrchr(row->path, '.') + 1);
+        return;
+    }
+    printf("| %s | %s | ", refused ? row->off : key->usual, what[row->class]);
     if (row->text != NULL)
         docs_cell(row->text);
-    else if (key->meaning != NULL)
-        printf("%s", key->meaning);
-    else if (flag != NULL)
-        printf("the flag [`%s`](flags.md)", flag->flag);
-    else if (row->kind == DS_SCHEDULE)
-        printf("of the [scheduler](from-deepspeed.md#schedulers)");
+    else
+        docs_linked(key->meaning != NULL ? key->meaning : "");
     printf(" |\n");
+    if (row->text == NULL && key->meaning == NULL) {
+        (void)fprintf(stderr, "docs_pages: docs_keys has no row of %s\n", row->path);
+        exit(1);
+    }
 }
 
 static void docs_config(void) {
@@ -192,8 +286,9 @@ static void docs_config(void) {
            "<!-- Generated by `make docs` from adapters/ds_config/ds_table.h. Do not edit. -->\n\n"
            "Every key of DeepSpeed 0.19 is in this table: %d are applied, %d are accepted and "
            "ignored (a note\nprints the reason), and %d are refused (an error prints what to use "
-           "instead), unless they have the\nvalue in the column *default*, which switches them "
-           "off. Any other key is an error that names the\nnearest key. "
+           "instead), unless they have the\nvalue in the column *default*, or, without one, are "
+           "`false` or have `\"enabled\": false`.\nWhere an applied key has no default, it is that "
+           "of the flag. Any other key is an error that\nnames the nearest key. "
            "[from-deepspeed.md](from-deepspeed.md) explains how the trainer reads the file.\n\n"
            "| key | default | here | meaning |\n|---|---|---|---|\n",
            count[DS_APPLIED], count[DS_IGNORED], count[DS_REFUSED]);

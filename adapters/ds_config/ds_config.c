@@ -23,7 +23,8 @@
 
 enum { DS_UNKNOWN = -1, DS_INSIDE = -2 };
 
-/* One key of the text, in its order, which is also that of a walk through cJSON's tree. */
+/* One key of the text. Keys are in the order of the text, which is also the order of a walk through
+ * cJSON's tree. */
 typedef struct ds_entry {
     const cJSON *item;
     const cJSON *object; /* that it is a member of */
@@ -234,7 +235,7 @@ static int ds_duplicates(ds_reader *r) {
     return 0;
 }
 
-/* The entry of a row; -1: absent or null. */
+/* Returns the entry of a row, or -1 if it is absent or null. */
 static int ds_entry_of(const ds_reader *r, const char *path) {
     for (int e = 0; e < r->nentries; e++)
         if (r->entry[e].row >= 0 && strcmp(ds_rows[r->entry[e].row].path, path) == 0
@@ -272,9 +273,9 @@ static int ds_distance(const char *a, const char *b, int most) {
     return d[n][m];
 }
 
-/* Twice the edits between a key and a row's, as far as that is below `best`. Where an end was left
-   off (reduce_bucket) it is nearer than two edits; where one was added (stage_number) it is as far
-   as something near can be. */
+/* Returns twice the number of edits between a key and the key of a row, if that is below `best`. A
+ * missing end (reduce_bucket) counts less than two edits. An additional end (stage_number) counts
+ * as much as the farthest key that is still near. */
 static int ds_far(const char *key, const char *row, int farthest, int best) {
     const size_t n = strlen(key), m = strlen(row), both = n < m ? n : m;
     const int edits = 2 * ds_distance(key, row, (best + 1) / 2);
@@ -282,7 +283,8 @@ static int ds_far(const char *key, const char *row, int farthest, int best) {
     return ds_least(edits, n < m ? 3 : farthest);
 }
 
-/* The row nearest to a key: in the object `path`, or (NULL) in any. NULL: none is near. */
+/* Returns the row nearest to a key, in the object `path`, or if that is NULL in any object. Returns
+ * NULL if none is near. */
 static const char *ds_nearest(const char *key, const char *path) {
     const size_t length = strlen(key), in = path == NULL ? 0 : strlen(path);
     const int farthest = 2 * (length < 5 ? 1 : length < 9 ? 2 : (int)(length / 3)) + 1;
@@ -330,7 +332,7 @@ static int ds_type_of(const char *word) {
     return -1;
 }
 
-/* "none", "cpu", "nvme": -1 for another word */
+/* Returns the tier of "none", "cpu" or "nvme", or -1. */
 static int ds_device_of(const char *word) {
     for (int tier = ZERO_DEVICE; tier < ZERO_TIERS; tier++)
         if (strcasecmp(ds_device_name((zero_tier)tier), word) == 0) return tier;
@@ -371,7 +373,7 @@ static int ds_fits(const ds_row *row, const cJSON *item) {
     }
 }
 
-/* Whether a value of a key that is not supported asks for nothing. */
+/* Returns 1 if the value of an unsupported key switches its feature off. */
 static int ds_is_off(const ds_row *row, const cJSON *item) {
     if (row->kind == DS_OBJECT) return cJSON_IsFalse(item);
     if (ds_is_auto(item)) return 1;
@@ -482,7 +484,7 @@ static int ds_resolve_kind(ds_reader *r, ds_id id, int flag, uint64_t given) {
     return said ? said : flag > 0 ? flag : 1;
 }
 
-/* Of data-parallel ranks, the ones that share experts. */
+/* Sets the number of data-parallel ranks that share experts. */
 static int ds_resolve_experts(ds_reader *r) {
     ds_config *o = r->out;
     const int on = ds_get(r, DS_EXPERTS, 0) != 0;
@@ -501,7 +503,7 @@ static int ds_resolve_experts(ds_reader *r) {
         o->given |= DS_GIVEN_EXPERTS_ASKED;
         if (o->experts_asked > 2)
             return ds_fail(r, ds_line_of(r, DS_EXPERTS_ASKED),
-                           "%s is %d, expected 1 or 2: the experts that a token asks",
+                           "%s is %d, expected 1 or 2, the number of experts per token",
                            ds_row_name(r, DS_EXPERTS_ASKED), o->experts_asked);
     }
     if (r->state[DS_EXPERT_GROUP] != DS_SET) return 0;
@@ -543,8 +545,8 @@ static int ds_resolve_parallel(ds_reader *r) {
         o->given |= DS_GIVEN_SEQUENCE;
     } else if (r->value[DS_PARTITION] != 0) {
         ds_note(r, ds_line_of(r, DS_PARTITION),
-                "%s has no effect: activations are divided among tensor-parallel ranks, of which "
-                "there is one",
+                "%s has no effect: it divides activations among tensor-parallel ranks, and there "
+                "is only one",
                 ds_row_name(r, DS_PARTITION));
     }
     return 0;
@@ -561,7 +563,7 @@ static const char *ds_source(const ds_reader *r, ds_id id, char out[32]) {
     return out;
 }
 
-/* DeepSpeed's rules for the numbers that are not given; a 0 is not given. */
+/* Computes the numbers that are not given (0), by DeepSpeed's rules. */
 static void ds_solve(int64_t *train, int64_t *micro, int64_t *steps, int64_t ranks) {
     if (*train && *micro) {
         if (!*steps) *steps = *train / *micro / ranks;
@@ -628,11 +630,18 @@ static int ds_resolve_type(ds_reader *r) {
                        ds_type_name(r->out->zero.type));
     if (r->out->zero.type != ZERO_BF16) return 0;
     r->out->zero.no_overflow_check = ds_get(r, DS_CHECK_OVERFLOW, 1) == 0;
-    r->out->zero.no_master = ds_get(r, DS_NO_MASTER, 0) != 0;
-    if (r->out->zero.no_master)
+    if (ds_get(r, DS_NO_MASTER, 0) != 0) {
+        r->out->zero.master = ZERO_MASTER_NONE;
         ds_note(r, ds_line_of(r, DS_NO_MASTER),
                 "bf16_master_weights_and_grads: updates are rounded stochastically here, to "
                 "nearest in DeepSpeed");
+    }
+    if (ds_get(r, DS_BF16_STATE, 0) != 0) {
+        r->out->zero.state_type = ZERO_STATE_BF16;
+        ds_note(r, ds_line_of(r, DS_BF16_STATE),
+                "bf16_optimizer_states: moments are rounded stochastically here, to nearest in "
+                "DeepSpeed");
+    }
     return 0;
 }
 
@@ -643,7 +652,7 @@ static int ds_float(ds_reader *r, ds_id id, double value, float *out) {
     return ds_wrong(r, r->at[id]);
 }
 
-/* What the scaler says counts for fp16 alone. */
+/* Reads the settings of the loss scale, which apply to fp16 only. */
 static int ds_resolve_scaler(ds_reader *r) {
     zero_scaler *s = &r->out->zero.scaler;
     if (r->out->zero.type != ZERO_F16) return 0;
@@ -730,7 +739,7 @@ static int ds_resolve_folder(ds_reader *r, ds_id id, ds_id device, zero_tier tie
     const char *path = given ? r->entry[r->at[id]].item->valuestring : "";
     if (tier != ZERO_FILE) {
         if (given)
-            ds_note(r, ds_line_of(r, id), "%s has no effect: nothing of it is kept in a file",
+            ds_note(r, ds_line_of(r, id), "%s has no effect: no state is in a file",
                     ds_row_name(r, id));
         return 0;
     }
@@ -746,8 +755,8 @@ static int ds_resolve_folder(ds_reader *r, ds_id id, ds_id device, zero_tier tie
                        ds_row_name(r, id), strlen(path), sizeof r->out->folder - 1);
     if (r->out->folder[0] && strcmp(r->out->folder, path) != 0)
         return ds_fail(r, ds_line_of(r, id),
-                       "%s is another folder than that of offload_optimizer (line %d): a rank has "
-                       "one file for both, give the same",
+                       "%s differs from the folder of offload_optimizer (line %d): a rank has one "
+                       "file for both; give the same folder",
                        ds_row_name(r, id), ds_line_of(r, DS_OPTIMIZER_FOLDER));
     (void)snprintf(r->out->folder, sizeof r->out->folder, "%s", path);
     return 0;
@@ -760,7 +769,7 @@ static void ds_resolve_share(ds_reader *r) {
     if (r->state[DS_OPTIMIZER_RATIO] != DS_SET) return;
     if (!z->optimizer_tier) {
         ds_note(r, ds_line_of(r, DS_OPTIMIZER_RATIO),
-                "%s has no effect: it is read where device is \"cpu\" or \"nvme\"",
+                "%s has no effect: it applies if device is \"cpu\" or \"nvme\"",
                 ds_row_name(r, DS_OPTIMIZER_RATIO));
         return;
     }
@@ -772,7 +781,7 @@ static void ds_resolve_share(ds_reader *r) {
     r->out->given |= DS_GIVEN_SHARE;
     if (share < 1 && z->parameter_tier)
         ds_note(r, ds_line_of(r, DS_OPTIMIZER_RATIO),
-                "%s %g is the share of parameters that are offloaded, too",
+                "%s %g is also the share of the parameters that are offloaded",
                 ds_row_name(r, DS_OPTIMIZER_RATIO), share);
 }
 
@@ -784,8 +793,8 @@ static int ds_resolve_offload(ds_reader *r) {
     if (r->state[DS_PARAM_DEVICE] == DS_SET) r->out->given |= DS_GIVEN_PARAMETER_TIER;
     if (z->parameter_tier && (r->out->given & DS_GIVEN_STAGE) && z->stage < 3)
         return ds_fail(r, ds_line_of(r, DS_PARAM_DEVICE),
-                       "%s asks for \"%s\" at stage %d, where parameters are whole on every rank: "
-                       "use stage 3, or leave it out",
+                       "%s is \"%s\" at stage %d, where parameters are not sharded: use stage 3, "
+                       "or leave it out",
                        ds_row_name(r, DS_PARAM_DEVICE), ds_device_name(z->parameter_tier),
                        z->stage);
     if (z->optimizer_tier && (r->out->given & DS_GIVEN_STAGE) && z->stage == 0)
@@ -797,7 +806,7 @@ static int ds_resolve_offload(ds_reader *r) {
            || ds_resolve_folder(r, DS_PARAM_FOLDER, DS_PARAM_DEVICE, z->parameter_tier);
 }
 
-/* ---- packed traffic ------------------------------------------------------------------------ */
+/* ---- quantized communication --------------------------------------------------------------- */
 
 /* DeepSpeed's are 8 bits for weights, and 4 for gradients. */
 static int ds_resolve_packed(ds_reader *r) {
@@ -811,14 +820,14 @@ static int ds_resolve_packed(ds_reader *r) {
     if (r->state[DS_QUANTIZED_GRADIENTS] == DS_SET) r->out->given |= DS_GIVEN_GRADIENT_BITS;
     if (z->weight_bits && staged && z->stage < 3)
         return ds_fail(r, ds_line_of(r, DS_QUANTIZED_WEIGHTS),
-                       "%s is true at stage %d, where nothing is gathered that has an exact shard "
-                       "beside it: use stage 3, or false",
+                       "%s is true at stage %d, where no rank has exact shards of the parameters: "
+                       "use stage 3, or false",
                        ds_row_name(r, DS_QUANTIZED_WEIGHTS), z->stage);
     if (z->gradient_bits && staged && z->stage < 1)
-        return ds_fail(r, ds_line_of(r, DS_QUANTIZED_GRADIENTS),
-                       "%s is true at stage 0, where gradients stay whole: use stage 1 to 3, or "
-                       "false",
-                       ds_row_name(r, DS_QUANTIZED_GRADIENTS));
+        return ds_fail(
+            r, ds_line_of(r, DS_QUANTIZED_GRADIENTS),
+            "%s is true at stage 0, where gradients are not sharded: use stage 1 to 3, or false",
+            ds_row_name(r, DS_QUANTIZED_GRADIENTS));
     if (!fed) return 0;
     if (!z->gradient_bits) {
         ds_note(r, r->text.line[loco],
@@ -845,7 +854,7 @@ static int ds_resolve_monitor(ds_reader *r, ds_id id, const char *normal, char *
         const char *said = given ? r->entry[r->at[part]].item->valuestring : "";
         if (said[0]) text[i] = said;
         if (given && !on)
-            ds_note(r, ds_line_of(r, part), "%s has no effect: its feature is not switched on",
+            ds_note(r, ds_line_of(r, part), "%s has no effect: its feature is not enabled",
                     ds_row_name(r, part));
     }
     if (!on) return 0;
@@ -868,8 +877,7 @@ static int ds_resolve_shown(ds_reader *r) {
     o->comms_log = ds_get(r, DS_COMMS_LOG, 0) != 0;
     if (ds_get(r, DS_PROFILE, 0) != 0) o->profile_step = (int)ds_get(r, DS_PROFILE_STEP, 1);
     if (r->state[DS_PROFILE_STEP] == DS_SET && !o->profile_step)
-        ds_note(r, ds_line_of(r, DS_PROFILE_STEP),
-                "%s has no effect: its feature is not switched on",
+        ds_note(r, ds_line_of(r, DS_PROFILE_STEP), "%s has no effect: its feature is not enabled",
                 ds_row_name(r, DS_PROFILE_STEP));
     if (o->breakdown) o->given |= DS_GIVEN_BREAKDOWN;
     if (o->comms_log) o->given |= DS_GIVEN_COMMS;
@@ -893,8 +901,8 @@ static int ds_pick_optimizer(ds_reader *r) {
     if (e < 0)
         return params < 0 ? 0
                           : ds_fail(r, r->text.line[params],
-                                    "optimizer.params without optimizer.type: expected AdamW, "
-                                    "Adam, SGD, Lion, Adagrad, Lamb or Muon there");
+                                    "optimizer.params without optimizer.type: add it, with AdamW, "
+                                    "Adam, SGD, Lion, Adagrad, Lamb or Muon");
     if (!cJSON_IsString(r->entry[e].item) || ds_is_auto(r->entry[e].item)) return ds_wrong(r, e);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strcasecmp(known[i].name, r->entry[e].item->valuestring) != 0) continue;
@@ -905,11 +913,11 @@ static int ds_pick_optimizer(ds_reader *r) {
     ds_shorten(word, r->entry[e].item->valuestring);
     if (!strcasecmp(word, "OneBitAdam") || !strcasecmp(word, "ZeroOneAdam")
         || !strcasecmp(word, "OneBitLamb"))
-        return ds_fail(r, r->text.line[e],
-                       "optimizer.type is \"%s\", which is not supported: less is sent by %s with "
-                       "gradients in 4 bits and error feedback, zero_quantized_gradients and "
-                       "zeropp_loco_param (-qg 4 -qf 0.8)",
-                       word, strcasecmp(word, "OneBitLamb") ? "AdamW" : "Lamb");
+        return ds_fail(
+            r, r->text.line[e],
+            "optimizer.type is \"%s\", which is not supported: to send less, use %s with "
+            "zero_quantized_gradients and zeropp_loco_param (-qg 4 -qf 0.8)",
+            word, strcasecmp(word, "OneBitLamb") ? "AdamW" : "Lamb");
     return ds_fail(
         r, r->text.line[e],
         "optimizer.type is \"%s\", which is not supported: use AdamW, Adam, SGD, Lion, Adagrad, "
@@ -917,8 +925,8 @@ static int ds_pick_optimizer(ds_reader *r) {
         word);
 }
 
-/* lr and betas, which schedules want as doubles: what the file says, what the flags say for
-   "auto", or DeepSpeed's default. */
+/* Reads lr and betas as doubles, for the schedules: from the file, from the flags if they are
+ * "auto", or DeepSpeed's defaults. */
 static double ds_number(const ds_reader *r, ds_id id, const float *flag, double normal) {
     if (r->state[id] == DS_AUTO && flag != NULL) return ds_widen(*flag);
     return ds_get(r, id, normal);
@@ -955,20 +963,20 @@ static void ds_resolve_given(ds_reader *r) {
     if (r->optimizers) r->out->given |= DS_GIVEN_OPTIMIZER;
 }
 
-/* Two learning rates become one and a multiple; bounds are those that are given. */
+/* Converts Muon's two learning rates to one and a multiple, and reads Lamb's bounds. */
 static int ds_resolve_tensors(ds_reader *r, const zero_hyper *flags) {
     zero_config *z = &r->out->zero;
     const int e = ds_entry_of(r, "optimizer.type");
     z->trust_least = (float)ds_get(r, DS_MIN_COEFF, 0);
     z->trust_most = (float)ds_get(r, DS_MAX_COEFF, 0);
     if (r->optimizers == DS_FOR_LAMB && !(r->state[DS_MIN_COEFF] && r->state[DS_MAX_COEFF]))
-        ds_note(
-            r, r->text.line[e],
-            "Lamb's trust ratio is bounded by min_coeff and max_coeff where they are given, and "
-            "not by DeepSpeed's 0.01 and 10");
+        ds_note(r, r->text.line[e],
+                "Lamb's trust ratio is bounded only if min_coeff and max_coeff are given; "
+                "DeepSpeed's defaults are 0.01 and 10");
     if (z->trust_least > 0 && z->trust_most > 0 && z->trust_least > z->trust_most)
         return ds_fail(r, ds_line_of(r, DS_MIN_COEFF),
-                       "optimizer.params.min_coeff is above max_coeff");
+                       "optimizer.params.min_coeff is %g, above max_coeff %g: use a smaller one",
+                       (double)z->trust_least, (double)z->trust_most);
     if (r->optimizers != DS_FOR_MUON) return 0;
     const double lr = ds_number(r, DS_LR, flags ? &flags->lr : NULL, 0.02);
     const double plain = r->state[DS_LR] || r->state[DS_ADAM_LR] ? lr : 3e-4;
@@ -1023,7 +1031,7 @@ static int ds_resolve_optimizer(ds_reader *r) {
     if (r->state[DS_ADAM_W_MODE] == DS_SET && r->value[DS_ADAM_W_MODE] == 0
         && r->out->zero.optimizer == ZERO_ADAMW)
         ds_note(r, ds_line_of(r, DS_ADAM_W_MODE),
-                "optimizer.params.adam_w_mode has no effect: AdamW is AdamW, use type Adam");
+                "optimizer.params.adam_w_mode has no effect: it is for type Adam");
     return ds_float(r, DS_CLIPPING, ds_number(r, DS_CLIPPING, flags ? &flags->max_norm : NULL, 1.0),
                     &h->max_norm);
 }
@@ -1038,7 +1046,7 @@ static int ds_pick_scheduler(ds_reader *r) {
         return params < 0
                    ? 0
                    : ds_fail(r, r->text.line[params],
-                             "scheduler.params without scheduler.type: expected %s there", names);
+                             "scheduler.params without scheduler.type: add it, with %s", names);
     if (!cJSON_IsString(r->entry[e].item) || ds_is_auto(r->entry[e].item)) return ds_wrong(r, e);
     if (schedule_from_name(r->entry[e].item->valuestring, &r->scheduler) == 0
         && r->scheduler >= SCHEDULE_WARMUP) {
@@ -1078,7 +1086,7 @@ static int ds_schedule_set(ds_reader *r, int e) {
     char why[256] = "", found[DS_WORD + 8];
     int failed = 1;
     if (field == NULL)
-        return ds_fail(r, r->text.line[e], "scheduler.params.%s is no parameter of %s", key,
+        return ds_fail(r, r->text.line[e], "scheduler.params.%s is not a parameter of %s", key,
                        schedule_name(r->scheduler));
     if (ds_is_auto(item)) return ds_schedule_auto(r, e, field);
     if (field->type == SCHEDULE_WORD && cJSON_IsString(item))
@@ -1115,7 +1123,7 @@ static int ds_resolve_schedule(ds_reader *r) {
         && (r->out->zero.optimizer == ZERO_SGD || r->out->zero.optimizer == ZERO_NESTEROV)) {
         s->cycle_momentum = 0;
         ds_note(r, r->text.line[type],
-                "OneCycle leaves the momentum of SGD alone, as in DeepSpeed");
+                "OneCycle does not change the momentum of SGD, as in DeepSpeed");
     }
     if (schedule_check(s, why, sizeof why) == 0) return 0;
     return ds_fail(r, r->text.line[type], "scheduler.params: %s", why);

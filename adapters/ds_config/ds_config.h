@@ -110,7 +110,7 @@ enum {
 #define DS_GIVEN_FEEDBACK      ((uint64_t)1 << 33)
 
 typedef struct ds_config {
-    zero_config zero; /* stage, micro_steps, type, grads, no_master, optimizer, scaler,
+    zero_config zero; /* stage, micro_steps, type, grads, master, state_type, optimizer, scaler,
                          persistence_numel, no_overlap, no_overflow_check, optimizer_tier,
                          parameter_tier, offload_share, trust_least, trust_most, muon,
                          shard_ranks, second_ranks; the rest is 0 */

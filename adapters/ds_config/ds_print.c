@@ -73,7 +73,10 @@ static int ds_put_types(cJSON *root, const ds_config *ds) {
         if (s->consecutive_hysteresis) bad |= ds_put_bool(fp16, "consecutive_hysteresis", 1);
         bad |= ds_put_bool(bf16, "enabled", ds->zero.type == ZERO_BF16);
         if (ds->zero.no_overflow_check) bad |= ds_put_bool(bf16, "check_grad_overflow", 0);
-        if (ds->zero.no_master) bad |= ds_put_bool(bf16, "bf16_master_weights_and_grads", 1);
+        if (ds->zero.master == ZERO_MASTER_NONE)
+            bad |= ds_put_bool(bf16, "bf16_master_weights_and_grads", 1);
+        if (ds->zero.state_type == ZERO_STATE_BF16)
+            bad |= ds_put_bool(bf16, "bf16_optimizer_states", 1);
     }
     if (ds->zero.grads != ZERO_GRAD_AUTO)
         bad |= ds_put_text(cJSON_AddObjectToObject(root, "data_types"), "grad_accum_dtype",

@@ -1,13 +1,13 @@
 /* ds_table.h - every key of DeepSpeed 0.19.8's configuration, one row each, in the order of its
    documentation. Included by ds_config.c, and by the test, which makes a case of each row.
 
-   APPLIED(path, kind, id)             the value goes to value[id]; kind and range are checked
-   RANGED(path, kind, id, least, most)
-   IGNORED(path, kind, why)            accepted without effect; the note ends with `why`
-   REFUSED(path, kind, off, instead)   an error that ends with `instead`, unless the value is `off`,
-                                       null, "auto", or {"enabled": false}; of kind DS_OBJECT,
-                                       unless it is null or false
-   SECTION(path)                       an object whose keys have rows of their own
+     APPLIED(path, kind, id)           the value goes to value[id]; kind and range are checked
+     RANGED(path, kind, id, least, most)
+     IGNORED(path, kind, why)          accepted without effect; the note ends with `why`
+     REFUSED(path, kind, off, instead) an error that ends with `instead`, unless the value is `off`,
+                                         null, "auto", or {"enabled": false}; of kind DS_OBJECT,
+                                         unless it is null or false
+     SECTION(path)                     an object whose keys have rows of their own
 */
 #ifndef DS_TABLE_H
 #define DS_TABLE_H
@@ -68,6 +68,7 @@ typedef enum ds_id {
     DS_BF16,
     DS_CHECK_OVERFLOW,
     DS_NO_MASTER,
+    DS_BF16_STATE,
     DS_STAGE,
     DS_OVERLAP,
     DS_PREFETCH,
@@ -191,15 +192,14 @@ typedef struct ds_row {
                 "gradients are always accumulated as backward makes them"),                        \
         APPLIED(name ".check_grad_overflow", DS_BOOL, DS_CHECK_OVERFLOW),                          \
         APPLIED(name ".bf16_master_weights_and_grads", DS_BOOL, DS_NO_MASTER),                     \
-        REFUSED(name ".bf16_optimizer_states", DS_BOOL, "false",                                   \
-                "use false; moments are f32 and sharded")
+        APPLIED(name ".bf16_optimizer_states", DS_BOOL, DS_BF16_STATE)
 
 /* zero_optimization keys that may also be written without "stage3_" */
 #define STAGE3_ROWS(prefix)                                                                        \
     RANGED(ZO prefix "prefetch_bucket_size", DS_WHOLE, DS_PREFETCH, 0, DS_MANY),                   \
         RANGED(ZO prefix "param_persistence_threshold", DS_WHOLE, DS_PERSISTENCE, 0, DS_MANY),     \
         IGNORED(ZO prefix "model_persistence_threshold", DS_WHOLE,                                 \
-                "what stays resident is bounded by stage3_param_persistence_threshold alone"),     \
+                "what stays unsharded is bounded by stage3_param_persistence_threshold alone"),    \
         IGNORED(ZO prefix "max_live_parameters", DS_WHOLE, WHY_MEMORY),                            \
         IGNORED(ZO prefix "max_reuse_distance", DS_WHOLE, WHY_MEMORY),                             \
         IGNORED(ZO prefix "gather_16bit_weights_on_model_save", DS_BOOL, WHY_SAVING),              \
@@ -238,7 +238,8 @@ static const ds_row ds_rows[] = {
     REFUSED("optimizer.params.bias_correction", DS_BOOL, "true", "use true"),
     REFUSED("optimizer.params.amsgrad", DS_BOOL, "false", "use false"),
     REFUSED("optimizer.params.maximize", DS_BOOL, "false", "use false"),
-    REFUSED("optimizer.params.fp32_optimizer_states", DS_BOOL, "true", "use true; moments are f32"),
+    REFUSED("optimizer.params.fp32_optimizer_states", DS_BOOL, "true",
+            "use true; bf16.bf16_optimizer_states keeps moments in bf16"),
     REFUSED("optimizer.params.max_grad_norm", DS_REAL, "0", "use gradient_clipping"),
     IGNORED("optimizer.params.set_grad_none", DS_BOOL, WHY_TORCH),
     IGNORED("optimizer.params.foreach", DS_BOOL, WHY_TORCH),
@@ -254,7 +255,8 @@ static const ds_row ds_rows[] = {
     REFUSED("optimizer.params.lr_decay", DS_REAL, "0", "use a scheduler"),
     REFUSED("optimizer.params.initial_accumulator_value", DS_REAL, "0", "use 0"),
     IGNORED("zero_allow_untested_optimizer", DS_BOOL, "every optimizer here works at every stage"),
-    IGNORED("zero_force_ds_cpu_optimizer", DS_BOOL, "every optimizer here works at every tier"),
+    IGNORED("zero_force_ds_cpu_optimizer", DS_BOOL,
+            "every optimizer here works with every offload"),
 
     /* ---- scheduler ---- */
     SECTION("scheduler"),
@@ -651,9 +653,10 @@ static const ds_row ds_rows[] = {
     REFUSED("sparse_gradients", DS_BOOL, "false", "use false; gradients are dense"),
     REFUSED("eigenvalue", DS_ANY, "", "remove it"),
     REFUSED("sparse_attention", DS_ANY, "", "remove it; attention is dense"),
-    REFUSED("elasticity", DS_ANY, "",
-            "remove it, and give train_batch_size and the trainer's own flag -pe 1: ranks that are "
-            "left when others die go on with steps of as many tokens"),
+    REFUSED(
+        "elasticity", DS_ANY, "",
+        "remove it, and set train_batch_size and the trainer's own flag -pe 1: if ranks die, the "
+        "remaining ranks continue, with as many tokens per step"),
     REFUSED("graph_harvesting", DS_BOOL, "false", "use false; the code is compiled already"),
     REFUSED("curriculum_learning", DS_ANY, "", USE_DATA),
     REFUSED("progressive_layer_drop", DS_ANY, "", USE_WHOLE),

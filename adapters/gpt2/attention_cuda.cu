@@ -36,7 +36,7 @@
 #include "attention_cudnn.h"
 #endif
 
-#ifdef EMULATED_LAUNCH /* tests run kernels on the CPU */
+#ifdef EMULATED_LAUNCH /* tests run the kernels on the CPU */
 #define OPS_LAUNCH                     EMULATED_LAUNCH
 #define OPS_DYNAMIC_SHARED(type, name) EMULATED_DYNAMIC_SHARED(type, name)
 #else
@@ -47,7 +47,7 @@
 
 enum { HEAD_MAX = 256, TEXT_BYTES = 512, PATH_BYTES = 320 };
 
-/* Four neighbours, in one access. */
+/* Reads or writes four adjacent numbers in one access. */
 template <typename NUM>
 static __device__ __forceinline__ void load4(float *x, const typename NUM::word *from) {
     if constexpr (sizeof *from == 4) {
@@ -68,20 +68,21 @@ static __device__ __forceinline__ void store4(typename NUM::word *to, const floa
 
 /* ---- tiles in shared memory ------------------------------------------------------------------ */
 
-enum { PAD = 4, LANES = 16, MINE = 4 }; /* MINE: rows of a thread */
+enum { PAD = 4, LANES = 16, MINE = 4 }; /* MINE is the number of rows of a thread */
 #define THREADS(rows) ((rows)*LANES / MINE)
 
 static __device__ __forceinline__ int lane(void) { return (int)threadIdx.x % LANES; }
 static __device__ __forceinline__ int first_row(void) { return (int)threadIdx.x / LANES * MINE; }
 
-/* One head's rows of a packed tensor: row t at at + t * stride. */
+/* The rows of one head in a packed tensor. Row t is at `at` + t * stride. */
 template <typename N> struct rows {
     N *at;
     size_t stride;
     int head_size;
 };
 
-/* tile (ROWS, D + PAD) from rows [first, first + ROWS) of n; zeros beyond n and beyond the head. */
+/* Loads rows [first, first + ROWS) of n rows into a tile (ROWS, D + PAD). Elements beyond n and
+ * beyond the head are zero. */
 template <typename NUM, int ROWS, int D>
 static __device__ void tile_load(float *tile, rows<const typename NUM::word> from, int first,
                                  int n) {
@@ -104,7 +105,8 @@ static __device__ void tile_load(float *tile, rows<const typename NUM::word> fro
     }
 }
 
-/* This thread's part of rows [first, first + ROWS) of n, times its row's factor. */
+/* Stores this thread's part of rows [first, first + ROWS) of n, each times the factor of its row.
+ */
 template <typename NUM, int D>
 static __device__ void tile_store(rows<typename NUM::word> to, const float (*x)[D / LANES],
                                   const float *factor, int first, int n) {
@@ -130,7 +132,7 @@ static __device__ void tile_store(rows<typename NUM::word> to, const float (*x)[
     }
 }
 
-/* s = a b^T: products of rows of a and of b, both (ROWS, D + PAD). */
+/* Computes s = a b^T, the products of rows of a and of b, both (ROWS, D + PAD). */
 template <int ROWS, int D>
 static __device__ __forceinline__ void tile_dot(float (*s)[ROWS / LANES], const float *a,
                                                 const float *b) {
@@ -157,7 +159,7 @@ static __device__ __forceinline__ void tile_dot(float (*s)[ROWS / LANES], const 
     }
 }
 
-/* sum += p v: p (ROWS, ROWS + PAD), v (ROWS, D + PAD). */
+/* Computes sum += p v, with p (ROWS, ROWS + PAD) and v (ROWS, D + PAD). */
 template <int ROWS, int D>
 static __device__ __forceinline__ void tile_add(float (*sum)[D / LANES], const float *p,
                                                 const float *v) {
@@ -186,7 +188,7 @@ static __device__ __forceinline__ void tile_add(float (*sum)[D / LANES], const f
     }
 }
 
-/* Hands this thread's scores to its half warp, which read the last ones before. */
+/* Writes this thread's scores for its half warp, which has read the previous ones. */
 template <int ROWS>
 static __device__ __forceinline__ void tile_put(float *p, const float (*s)[ROWS / LANES]) {
     __syncwarp();
@@ -198,7 +200,7 @@ static __device__ __forceinline__ void tile_put(float *p, const float (*s)[ROWS 
     __syncwarp();
 }
 
-/* Over the 16 threads that hold a row. */
+/* Reduce over the 16 threads that hold a row. */
 static __device__ __forceinline__ float row_max(float x) {
 #pragma unroll
     for (int m = LANES / 2; m > 0; m /= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, m));
@@ -214,14 +216,14 @@ static __device__ __forceinline__ float row_sum(float x) {
 
 typedef struct args {
     void *out, *dqkv;       /* (B, T, NH, HS), (B, T, 3, NH, HS) */
-    const void *qkv, *dout; /* as dqkv, as out */
+    const void *qkv, *dout; /* shapes of dqkv and of out */
     float *lse, *delta;     /* (B, NH, T) */
     int tokens, heads, head_size;
-    float scale; /* of scores: 1 / sqrt(HS) */
+    float scale; /* factor of scores: 1 / sqrt(HS) */
     size_t rows; /* B T NH */
 } args;
 
-/* Part 0, 1, 2 (q, k, v) of this block's head in a packed tensor. */
+/* Returns part 0, 1 or 2 (q, k or v) of this block's head in a packed tensor. */
 template <typename N> static __device__ rows<N> packed(const args &a, N *qkv, int part) {
     const size_t b = blockIdx.x / (unsigned)a.heads, h = blockIdx.x % (unsigned)a.heads;
     const size_t heads = (size_t)a.heads, size = (size_t)a.head_size;
@@ -229,7 +231,7 @@ template <typename N> static __device__ rows<N> packed(const args &a, N *qkv, in
                        3 * heads * size, a.head_size};
     return r;
 }
-/* This block's head of (B, T, NH, HS). */
+/* Returns this block's head in (B, T, NH, HS). */
 template <typename N> static __device__ rows<N> plain(const args &a, N *out) {
     const size_t b = blockIdx.x / (unsigned)a.heads, h = blockIdx.x % (unsigned)a.heads;
     const size_t heads = (size_t)a.heads, size = (size_t)a.head_size;
@@ -237,9 +239,9 @@ template <typename N> static __device__ rows<N> plain(const args &a, N *out) {
     return r;
 }
 
-/* Takes a tile's scores s of one row into account: of all that it has seen, the largest score and
-   the sum of exponentials relative to it. s becomes these exponentials; returns the factor that
-   makes what was summed before relative to the new largest. */
+/* Adds the scores s of one row in a tile to the row's softmax: its largest score so far, and the
+ * sum of exponentials relative to it. s becomes these exponentials. Returns the factor that makes
+ * earlier sums relative to the new largest score. */
 template <int ROWS>
 static __device__ __forceinline__ float softmax_row(float *s, float *most, float *sum) {
     float m = *most, total = 0;
@@ -269,7 +271,8 @@ static __device__ __forceinline__ void mask_scores(float (*s)[ROWS / LANES], flo
                 key + j * LANES + lane() > query + first_row() + i ? -INFINITY : s[i][j] * scale;
 }
 
-/* Tile y of queries, the longest first. Shared: q, then k or v, then probabilities. */
+/* Computes tile y of queries; the longest rows are first. Shared memory has q, then k or v, then
+ * probabilities. */
 template <typename NUM, int D, int ROWS>
 static __global__ void __launch_bounds__(THREADS(ROWS)) forward_kernel(args a) {
     OPS_DYNAMIC_SHARED(float, memory);
@@ -282,11 +285,11 @@ static __global__ void __launch_bounds__(THREADS(ROWS)) forward_kernel(args a) {
     for (int i = 0; i < MINE; i++) most[i] = -INFINITY;
     tile_load<NUM, ROWS, D>(q, packed(a, qkv, 0), first, a.tokens);
     for (int key = 0; key <= first; key += ROWS) {
-        __syncthreads(); /* v is no longer read */
+        __syncthreads(); /* all threads have read v */
         tile_load<NUM, ROWS, D>(kv, packed(a, qkv, 1), key, a.tokens);
         __syncthreads();
         tile_dot<ROWS, D>(s, q, kv);
-        __syncthreads(); /* k is no longer read */
+        __syncthreads(); /* all threads have read k */
         tile_load<NUM, ROWS, D>(kv, packed(a, qkv, 2), key, a.tokens);
         mask_scores<ROWS>(s, a.scale, first, key);
 #pragma unroll
@@ -309,8 +312,8 @@ static __global__ void __launch_bounds__(THREADS(ROWS)) forward_kernel(args a) {
     tile_store<NUM, D>(plain(a, (word *)a.out), sum, total, first, a.tokens);
 }
 
-/* delta = the sum of dout * out over a head, which is that of dp * p over keys (Dao et al. 2022,
-   equation 4): a half warp per row. */
+/* Computes delta, the sum of dout * out over a head. It equals the sum of dp * p over keys (Dao et
+ * al. 2022, equation 4). A half warp has a row. */
 enum { DELTA_THREADS = 256 };
 template <typename NUM>
 static __global__ void __launch_bounds__(DELTA_THREADS) delta_kernel(args a) {
@@ -327,8 +330,9 @@ static __global__ void __launch_bounds__(DELTA_THREADS) delta_kernel(args a) {
     if (lane() == 0 && row < a.rows) a.delta[(b * heads + row % heads) * tokens + t] = sum;
 }
 
-/* Tile y of keys. Rows of what a thread holds are keys, columns queries. Shared: k, v, q, dout,
-   then probabilities or their gradients, then lse and delta of the queries. */
+/* Computes tile y of keys. In the registers of a thread, rows are keys and columns are queries.
+ * Shared memory has k, v, q, dout, then probabilities or their gradients, then lse and delta of the
+ * queries. */
 template <typename NUM, int D, int ROWS>
 static __global__ void __launch_bounds__(THREADS(ROWS)) keys_kernel(args a) {
     OPS_DYNAMIC_SHARED(float, memory);
@@ -344,7 +348,7 @@ static __global__ void __launch_bounds__(THREADS(ROWS)) keys_kernel(args a) {
     tile_load<NUM, ROWS, D>(k, packed(a, qkv, 1), first, a.tokens);
     tile_load<NUM, ROWS, D>(v, packed(a, qkv, 2), first, a.tokens);
     for (int query = first; query < a.tokens; query += ROWS) {
-        __syncthreads(); /* q and dout are no longer read */
+        __syncthreads(); /* all threads have read q and dout */
         tile_load<NUM, ROWS, D>(q, packed(a, qkv, 0), query, a.tokens);
         tile_load<NUM, ROWS, D>(dout, plain(a, (const word *)a.dout), query, a.tokens);
         if ((int)threadIdx.x < ROWS) { /* queries beyond the end have no probabilities */
@@ -377,7 +381,8 @@ static __global__ void __launch_bounds__(THREADS(ROWS)) keys_kernel(args a) {
     tile_store<NUM, D>(packed(a, (word *)a.dqkv, 2), dv, factor, first, a.tokens);
 }
 
-/* Tile y of queries, the longest first. Shared: q, dout, k, v, then gradients of scores. */
+/* Computes tile y of queries; the longest rows are first. Shared memory has q, dout, k, v, then
+ * gradients of scores. */
 template <typename NUM, int D, int ROWS>
 static __global__ void __launch_bounds__(THREADS(ROWS)) queries_kernel(args a) {
     OPS_DYNAMIC_SHARED(float, memory);
@@ -399,7 +404,7 @@ static __global__ void __launch_bounds__(THREADS(ROWS)) queries_kernel(args a) {
     tile_load<NUM, ROWS, D>(q, packed(a, qkv, 0), first, a.tokens);
     tile_load<NUM, ROWS, D>(dout, plain(a, (const word *)a.dout), first, a.tokens);
     for (int key = 0; key <= first; key += ROWS) {
-        __syncthreads(); /* k and v are no longer read */
+        __syncthreads(); /* all threads have read k and v */
         tile_load<NUM, ROWS, D>(k, packed(a, qkv, 1), key, a.tokens);
         tile_load<NUM, ROWS, D>(v, packed(a, qkv, 2), key, a.tokens);
         __syncthreads();
@@ -421,7 +426,7 @@ static __global__ void __launch_bounds__(THREADS(ROWS)) queries_kernel(args a) {
 
 typedef struct own_kernel {
     void (*run)(args);
-    int rows; /* of its tiles */
+    int rows; /* rows of its tiles */
     size_t shared_bytes;
 } own_kernel;
 typedef struct own_kernels {
@@ -429,8 +434,8 @@ typedef struct own_kernels {
     void (*delta)(args);
 } own_kernels;
 
-/* FORWARD and BACKWARD: rows of tiles, as many as 100 KB of shared memory hold (GPUs have that from
-   2020 on), so that two blocks or more share a multiprocessor of an A100 or later. */
+/* FORWARD and BACKWARD are rows of tiles. Tiles fit into 100 KB of shared memory, which GPUs have
+ * since 2020, so that two or more blocks share a multiprocessor of an A100 or a later GPU. */
 template <typename NUM, int D, int FORWARD, int BACKWARD> static own_kernels kernels_of(void) {
     constexpr size_t f = FORWARD, b = BACKWARD, wide = D + PAD, number = sizeof(float);
     own_kernels k;
@@ -464,9 +469,9 @@ struct attention {
     void *workspace;
     size_t bytes, workspace_bytes;
 #ifdef GPT2_WITH_CUDNN
-    attention_cudnn *cudnn;        /* NULL: not used */
-    attention_cudnn_plans **plans; /* [batch], for the largest seq_len */
-    char *tried;                   /* [batch] */
+    attention_cudnn *cudnn; /* NULL: not used */
+    int deterministic;
+    size_t piece_bytes; /* backward in a fixed order: most of a piece's workspace */
 #endif
     char path[PATH_BYTES], text[TEXT_BYTES];
 };
@@ -481,7 +486,7 @@ __attribute__((format(printf, 3, 4))) static zero_result fail(attention *a, zero
 }
 static zero_result check_cuda(attention *a, cudaError_t e, const char *call) {
     if (e == cudaSuccess) return ZERO_OK;
-    (void)cudaGetLastError(); /* the next launch is not to find it */
+    (void)cudaGetLastError(); /* clears it for the next launch */
     return fail(a, e == cudaErrorMemoryAllocation ? ZERO_ERR_MEMORY : ZERO_ERR_DEVICE, "%s: %s",
                 call, cudaGetErrorString(e));
 }
@@ -496,7 +501,7 @@ static zero_result allocate(attention *a, void **memory, size_t bytes) {
     const cudaError_t e = cudaMalloc(memory, bytes);
     if (e != cudaSuccess) {
         *memory = NULL;
-        (void)cudaGetLastError(); /* the next launch is not to find it */
+        (void)cudaGetLastError(); /* clears it for the next launch */
         return fail(a, ZERO_ERR_MEMORY, "no %zu bytes of device memory: %s", bytes,
                     cudaGetErrorString(e));
     }
@@ -507,18 +512,7 @@ static zero_result allocate(attention *a, void **memory, size_t bytes) {
 static size_t delta_bytes(const attention_shape *s) {
     return cuda_delta_bytes(s->batch, s->heads, s->seq_len);
 }
-/* Of the sum that cuDNN makes of dQ in f32, where it may add in any order. */
-static size_t dq_bytes(const attention_shape *s, zero_type type, int deterministic) {
-#ifdef GPT2_WITH_CUDNN
-    if (type != ZERO_F32 && !deterministic) return delta_bytes(s) * s->head_size;
-#endif
-    (void)s;
-    (void)type;
-    (void)deterministic;
-    return 0;
-}
-
-/* Shared memory beyond 48 KB has to be asked for, kernel by kernel. */
+/* Requests shared memory beyond 48 KB, which each kernel needs separately. */
 static zero_result allow_shared(attention *a, const own_kernel *k) {
     CUDA(a, cudaFuncSetAttribute((const void *)k->run, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  (int)k->shared_bytes));
@@ -555,19 +549,39 @@ static args args_for(const attention *a, const attention_shape *s) {
 /* ---- cuDNN ----------------------------------------------------------------------------------- */
 
 #ifdef GPT2_WITH_CUDNN
-/* Plans for the largest seq_len and this batch, NULL where cuDNN has none. Which of the two runs
-   thus depends on the shape alone, never on what was called before. */
-static zero_result plans_for(attention *a, const attention_shape *s, attention_cudnn_plans **p) {
-    *p = NULL;
-    if (!a->cudnn || s->seq_len != a->largest.seq_len) return ZERO_OK;
-    if (!a->tried[s->batch]) {
-        const zero_result r = attention_cudnn_plan(a->cudnn, s, &a->plans[s->batch]);
-        if (r && r != ZERO_ERR_UNSUPPORTED)
-            return fail(a, r, "%s", attention_cudnn_error(a->cudnn));
-        a->tried[s->batch] = 1;
-    }
-    *p = a->plans[s->batch];
-    const size_t bytes = *p ? attention_cudnn_workspace_bytes(*p) : 0;
+void attention_forget(void) { attention_cudnn_forget(); }
+static void close_cudnn(attention *a) {
+    attention_cudnn_destroy(a->cudnn);
+    a->cudnn = NULL;
+}
+
+/* Piece i of `pieces`, of n sequences or heads: from *first on, so many. */
+static size_t piece(size_t n, size_t pieces, size_t i, size_t *first) {
+    *first = n * i / pieces;
+    return n * (i + 1) / pieces - *first;
+}
+static cuda_pieces cut(const attention *a, const attention_shape *s) {
+    const cuda_pieces one = {1, 1};
+    return a->deterministic ? cuda_cut(s->batch, s->heads, s->seq_len, a->piece_bytes) : one;
+}
+
+/* cuDNN wants a piece's numbers per row to begin at a multiple of 16 bytes. */
+static int begins_unaligned(const attention *a, const attention_shape *s) {
+    const cuda_pieces c = cut(a, s);
+    return c.batch * c.heads > 1 && s->seq_len % 4;
+}
+
+/* The plan of a direction for these heads, NULL where cuDNN has none; *bytes: its workspace, if
+   that is more. */
+static zero_result plan_for(attention *a, const attention_shape *s, int backward,
+                            attention_plan **p, size_t *bytes) {
+    const zero_result r = attention_cudnn_plan(a->cudnn, s, a->largest.heads, backward, p);
+    if (r && r != ZERO_ERR_UNSUPPORTED) return fail(a, r, "%s", attention_cudnn_error(a->cudnn));
+    if (*p && attention_cudnn_workspace_bytes(*p) > *bytes)
+        *bytes = attention_cudnn_workspace_bytes(*p);
+    return ZERO_OK;
+}
+static zero_result reserve(attention *a, size_t bytes) {
     if (bytes <= a->workspace_bytes) return ZERO_OK;
     CUDA(a, cudaStreamSynchronize(a->stream));
     if (a->workspace) CUDA(a, cudaFree(a->workspace));
@@ -578,43 +592,68 @@ static zero_result plans_for(attention *a, const attention_shape *s, attention_c
     return ZERO_OK;
 }
 
-static void close_cudnn(attention *a) {
-    for (size_t b = 0; a->plans && b <= a->largest.batch; b++)
-        attention_cudnn_plans_destroy(a->plans[b]);
-    attention_cudnn_destroy(a->cudnn);
-    free(a->plans);
-    free(a->tried);
-    a->cudnn = NULL;
-    a->plans = NULL;
-    a->tried = NULL;
+/* Whether cuDNN runs a call: it has plans for the largest seq_len and this batch, forward and each
+   piece of backward. Which of the two runs thus depends on the shape alone, never on what was
+   called before. Pieces have one of two sizes; the last and the first have both. */
+static zero_result plans_for(attention *a, const attention_shape *s, int *yes) {
+    size_t bytes = 0, first;
+    attention_plan *p;
+    *yes = 0;
+    if (!a->cudnn || s->seq_len != a->largest.seq_len) return ZERO_OK;
+    TRY(plan_for(a, s, 0, &p, &bytes));
+    const cuda_pieces c = cut(a, s);
+    if (begins_unaligned(a, s)) return ZERO_OK;
+    for (int last = 0; p && last < 2; last++) {
+        attention_shape part = *s;
+        part.batch = piece(s->batch, c.batch, last ? c.batch - 1 : 0, &first);
+        part.heads = piece(s->heads, c.heads, last ? c.heads - 1 : 0, &first);
+        TRY(plan_for(a, &part, 1, &p, &bytes));
+    }
+    if (!p) return ZERO_OK;
+    *yes = 1;
+    return reserve(a, bytes);
 }
 
-/* Why cuDNN does not take the case; "": it does. */
-static zero_result open_cudnn(attention *a, int deterministic, const char **why) {
-    attention_cudnn_plans *plans = NULL;
+/* Where there is no memory for the workspace, backward runs in more and smaller pieces. */
+static zero_result open_plans(attention *a, int *yes) {
+    const attention_shape *s = &a->largest;
+    const size_t head = cuda_head_bytes(s->seq_len), all = s->batch * s->heads * head;
+    a->piece_bytes = all < ATTENTION_WORKSPACE ? all : (size_t)ATTENTION_WORKSPACE;
+    for (;;) {
+        const zero_result r = plans_for(a, s, yes);
+        if (r != ZERO_ERR_MEMORY || !a->deterministic || a->piece_bytes <= head) return r;
+        a->piece_bytes /= 2;
+        a->text[0] = 0;
+    }
+}
+
+/* Returns why cuDNN does not support the case, or "" if it does. */
+static zero_result open_cudnn(attention *a, const char **why) {
+    int gpu = 0, yes = 0;
     *why = "";
     if (a->type == ZERO_F32)
         *why = "cuDNN has none for f32";
     else if (a->largest.head_size % 8)
         *why = "cuDNN wants heads of a multiple of 8";
     if (**why) return ZERO_OK;
-    a->plans = (attention_cudnn_plans **)calloc(a->largest.batch + 1, sizeof(void *));
-    a->tried = (char *)calloc(a->largest.batch + 1, 1);
-    zero_result r = a->plans && a->tried
-                        ? attention_cudnn_create(&a->cudnn, a->type, a->stream, deterministic)
-                        : ZERO_ERR_MEMORY;
+    CUDA(a, cudaGetDevice(&gpu));
+    const zero_result r =
+        attention_cudnn_create(&a->cudnn, gpu, a->type, a->stream, a->deterministic);
     if (r) return fail(a, r, "%s", attention_cudnn_error(a->cudnn));
-    TRY(plans_for(a, &a->largest, &plans));
-    const size_t dq = dq_bytes(&a->largest, a->type, deterministic);
-    if (plans) return dq ? allocate(a, (void **)&a->dq_sum, dq) : ZERO_OK;
+    TRY(open_plans(a, &yes));
+    const size_t dq = a->deterministic ? 0 : delta_bytes(&a->largest) * a->largest.head_size;
+    if (yes) return dq ? allocate(a, (void **)&a->dq_sum, dq) : ZERO_OK;
     (void)snprintf(a->text, sizeof a->text, "%s", attention_cudnn_error(a->cudnn));
-    *why = a->text;
+    *why = begins_unaligned(a, &a->largest)
+               ? "backward needs pieces, and the sequence length is no multiple of 4"
+               : a->text;
     return ZERO_OK;
 }
 
 static zero_result choose(attention *a, int deterministic) {
     const char *why;
-    TRY(open_cudnn(a, deterministic, &why));
+    a->deterministic = deterministic;
+    TRY(open_cudnn(a, &why));
     if (*why) {
         (void)snprintf(a->path, sizeof a->path, "own kernel (f32 tiles): %.250s", why);
         close_cudnn(a);
@@ -627,24 +666,61 @@ static zero_result choose(attention *a, int deterministic) {
     return ZERO_OK;
 }
 
+static zero_result run_plan(attention *a, const attention_shape *s, int backward,
+                            const attention_tensors *t) {
+    attention_plan *p;
+    size_t bytes = 0;
+    TRY(plan_for(a, s, backward, &p, &bytes));
+    const zero_result r = attention_cudnn_run(a->cudnn, p, t);
+    return r ? fail(a, r, "%s", attention_cudnn_error(a->cudnn)) : ZERO_OK;
+}
+
+/* The tensors from sequence b and head h on. */
+static attention_tensors tensors_from(const attention_tensors *t, const attention_shape *s,
+                                      size_t b, size_t h) {
+    const size_t width = s->heads * s->head_size, row = (b * s->heads + h) * s->seq_len;
+    const size_t plain = 2 * (b * s->seq_len * width + h * s->head_size);
+    const size_t packed = 2 * (3 * b * s->seq_len * width + h * s->head_size);
+    attention_tensors from = *t;
+    from.qkv = (char *)t->qkv + packed;
+    from.dqkv = (char *)t->dqkv + packed;
+    from.out = (char *)t->out + plain;
+    from.dout = (char *)t->dout + plain;
+    from.lse += row;
+    from.row_sum += row;
+    return from;
+}
+static zero_result run_backward(attention *a, const attention_tensors *t,
+                                const attention_shape *s) {
+    const cuda_pieces c = cut(a, s);
+    if (a->dq_sum && attention_cudnn_version() < 90600) /* later errors are cleared */
+        CUDA(a, cudaMemsetAsync(a->dq_sum, 0, delta_bytes(s) * s->head_size, a->stream));
+    for (size_t i = 0; i < c.batch; i++)
+        for (size_t j = 0; j < c.heads; j++) {
+            attention_shape part = *s;
+            size_t b, h;
+            part.batch = piece(s->batch, c.batch, i, &b);
+            part.heads = piece(s->heads, c.heads, j, &h);
+            const attention_tensors from = tensors_from(t, s, b, h);
+            TRY(run_plan(a, &part, 1, &from));
+        }
+    return ZERO_OK;
+}
+
 /* Enqueues forward or backward, and returns whether it did. */
 static zero_result run_cudnn(attention *a, const attention_tensors *t, const attention_shape *s,
                              int backward, int *done) {
-    attention_cudnn_plans *plans;
     attention_tensors all = *t;
-    TRY(plans_for(a, s, &plans));
-    *done = plans != NULL;
-    if (!plans) return ZERO_OK;
+    TRY(plans_for(a, s, done));
+    if (!*done) return ZERO_OK;
     all.row_sum = a->delta;
     all.dq_sum = a->dq_sum;
     all.workspace = a->workspace;
-    if (backward && a->dq_sum && attention_cudnn_version() < 90600) /* later ones clear it */
-        CUDA(a, cudaMemsetAsync(a->dq_sum, 0, dq_bytes(s, a->type, 0), a->stream));
-    const zero_result r = attention_cudnn_run(a->cudnn, plans, &all, backward);
-    return r ? fail(a, r, "%s", attention_cudnn_error(a->cudnn)) : ZERO_OK;
+    return backward ? run_backward(a, &all, s) : run_plan(a, s, 0, &all);
 }
 #else
 static void close_cudnn(attention *a) { (void)a; }
+void attention_forget(void) {}
 static zero_result choose(attention *a, int deterministic) {
     (void)deterministic;
     (void)snprintf(a->path, sizeof a->path, "own kernel (f32 tiles): built without cuDNN");
@@ -654,13 +730,23 @@ static zero_result choose(attention *a, int deterministic) {
 
 /* ---- what the header promises ---------------------------------------------------------------- */
 
-size_t attention_scratch_bytes(const attention_shape *largest, zero_type type, int deterministic) {
-    return delta_bytes(largest) + dq_bytes(largest, type, deterministic);
+size_t attention_scratch_bytes(const attention_shape *s, zero_type type, int deterministic) {
+    size_t cudnn = 0;
+#ifdef GPT2_WITH_CUDNN
+    const ops_limits l = {s->batch, s->heads, s->seq_len, s->head_size, 0, 0, 0};
+    const ops_settings settings = {type, type, NULL, 0, !deterministic};
+    int gpu = 0, major = 9;
+    if (cudaGetDevice(&gpu) != cudaSuccess
+        || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu) != cudaSuccess)
+        (void)cudaGetLastError();
+    cudnn = cuda_attention_bytes(&l, &settings, major);
+#endif
+    return delta_bytes(s) + cudnn;
 }
 size_t attention_bytes(const attention *a) { return a->bytes; }
 const char *attention_path(const attention *a) { return a->path; }
 void attention_use_own(attention *a) {
-    (void)cudaStreamSynchronize(a->stream); /* cuDNN's plans may be running */
+    (void)cudaStreamSynchronize(a->stream); /* plans of cuDNN may still run */
     close_cudnn(a);
     (void)snprintf(a->path, sizeof a->path, "own kernel (f32 tiles): asked for");
 }

@@ -40,8 +40,13 @@ zero_result attention_create(attention **a, const attention_shape *largest, zero
                              void *stream, int deterministic);
 void attention_destroy(attention *a); /* NULL is allowed; waits for the stream */
 
-/* Bytes of device memory that attention_create will take, at most; the
-   workspace of cuDNN is not included. attention_bytes returns all bytes afterwards. */
+/* The process keeps cuDNN's plans of destroyed contexts, because later contexts with the same shape
+   need them, and cuDNN compiles each for up to a second. This frees them. */
+void attention_forget(void);
+
+/* Bytes of device memory that attention_create will take on the current device. Only another
+   release of cuDNN, or a device that has too little memory for a workspace, changes that.
+   attention_bytes returns the bytes afterwards. */
 size_t attention_scratch_bytes(const attention_shape *largest, zero_type type, int deterministic);
 size_t attention_bytes(const attention *a);
 

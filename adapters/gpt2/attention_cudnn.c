@@ -13,6 +13,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -34,7 +35,10 @@ struct attention_cudnn {
     descriptor
         device; /* tests, cuDNN 9.8 or later: a GPU that is described, not present; else NULL */
     cudnnDataType_t type;
-    int deterministic;
+    int gpu, deterministic;
+    int failed;            /* a call returned an error: the context is not used again */
+    attention_plan *made;  /* plans of this context, and shapes that have none */
+    attention_cudnn *next; /* in the list of idle contexts */
     char text[SENTENCE];
 };
 
@@ -49,9 +53,13 @@ typedef struct graph {
     int64_t workspace_bytes;
 } graph;
 
-struct attention_cudnn_plans {
-    graph forward, backward;
+struct attention_plan {
+    graph graph;
     attention_shape shape;
+    size_t row_heads; /* of which shape.heads take part */
+    int backward;
+    char why[SENTENCE]; /* "", or why cuDNN has no plan for the shape */
+    attention_plan *next;
 };
 
 /* What the caller's memory and scalars are called in a graph. */
@@ -185,14 +193,14 @@ typedef struct layouts {
     layout scalar;
 } layouts;
 
-static layouts layouts_of(const attention_shape *s) {
+static layouts layouts_of(const attention_shape *s, size_t row_heads) {
     const int64_t b = (int64_t)s->batch, t = (int64_t)s->seq_len, h = (int64_t)s->heads,
-                  d = (int64_t)s->head_size;
-    const layouts l = {{{b, h, t, d}, {3 * t * h * d, d, 3 * h * d, 1}},
-                       {{b, h, t, d}, {t * h * d, d, h * d, 1}},
+                  d = (int64_t)s->head_size, all = (int64_t)row_heads;
+    const layouts l = {{{b, h, t, d}, {3 * t * all * d, d, 3 * all * d, 1}},
+                       {{b, h, t, d}, {t * all * d, d, all * d, 1}},
                        {{b, h, t, d}, {h * t * d, t * d, d, 1}},
                        {{b, h, t, t}, {h * t * t, t * t, t, 1}},
-                       {{b, h, t, 1}, {h * t, t, 1, 1}},
+                       {{b, h, t, 1}, {all * t, t, 1, 1}},
                        {{1, 1, 1, 1}, {1, 1, 1, 1}}};
     return l;
 }
@@ -205,7 +213,8 @@ static zero_result add(attention_cudnn *c, graph *g, descriptor operation, const
     return finish(c, operation, what);
 }
 
-static zero_result matmul(attention_cudnn *c, graph *g, descriptor a, descriptor b, descriptor to) {
+static zero_result multiply(attention_cudnn *c, graph *g, descriptor a, descriptor b,
+                            descriptor to) {
     const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
     descriptor how, o;
     TRY(make(c, g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, &how));
@@ -309,7 +318,7 @@ static zero_result scores(attention_cudnn *c, graph *g, const layouts *l, descri
     descriptor product;
     TRY(inside(c, g, &l->scores, &product));
     TRY(inside(c, g, &l->scores, scaled));
-    TRY(matmul(c, g, q, k_transposed, product));
+    TRY(multiply(c, g, q, k_transposed, product));
     return pointwise(c, g, CUDNN_POINTWISE_MUL, product, scale, *scaled);
 }
 
@@ -341,7 +350,7 @@ static zero_result build_forward(attention_cudnn *c, graph *g, const layouts *l)
     TRY(pointwise(c, g, CUDNN_POINTWISE_LOG, n, NULL, log_n));
     TRY(pointwise(c, g, CUDNN_POINTWISE_ADD, m, log_n, lse));
     TRY(pointwise(c, g, CUDNN_POINTWISE_DIV, e, n, p));
-    return matmul(c, g, p, v, out);
+    return multiply(c, g, p, v, out);
 }
 
 /* The gradients' tensors that the parts of build_backward share. */
@@ -378,7 +387,7 @@ static zero_result build_dv(attention_cudnn *c, graph *g, const layouts *l, shar
     TRY(mask(c, g, l, less, &masked));
     TRY(pointwise(c, g, CUDNN_POINTWISE_EXP, masked, NULL, b->p));
     TRY(reshape(c, g, b->p, p_transposed));
-    return matmul(c, g, p_transposed, b->dout, dv);
+    return multiply(c, g, p_transposed, b->dout, dv);
 }
 
 /* ds = p * (dout v^T - row_sum) * scale,  dk = ds^T q with ds rounded to the type */
@@ -393,12 +402,12 @@ static zero_result build_dk(attention_cudnn *c, graph *g, const layouts *l, cons
     TRY(inside(c, g, &l->scores, &times));
     TRY(inside(c, g, &l->scores, ds));
     TRY(tensor(c, g, &ds_transposed, &turned, c->type, INSIDE, 0));
-    TRY(matmul(c, g, b->dout, v, dp));
+    TRY(multiply(c, g, b->dout, v, dp));
     TRY(pointwise(c, g, CUDNN_POINTWISE_SUB, dp, b->row_sum, less));
     TRY(pointwise(c, g, CUDNN_POINTWISE_MUL, less, b->p, times));
     TRY(pointwise(c, g, CUDNN_POINTWISE_MUL, times, b->scale, *ds));
     TRY(reshape(c, g, *ds, ds_transposed));
-    return matmul(c, g, ds_transposed, b->q, dk);
+    return multiply(c, g, ds_transposed, b->q, dk);
 }
 
 /* dq = ds k, summed in f32 over tiles of keys in the order of their arrival, then rounded. For
@@ -410,9 +419,9 @@ static zero_result build_dq(attention_cudnn *c, graph *g, const layouts *l, cons
     TRY(memory(c, g, &l->part, c->type, ID_DQ, &dq));
     TRY(tensor(c, g, &k, &l->part, c->type, INSIDE, 0));
     TRY(reshape(c, g, b->k, k));
-    if (c->deterministic) return matmul(c, g, ds, k, dq);
+    if (c->deterministic) return multiply(c, g, ds, k, dq);
     TRY(memory(c, g, &l->inner, CUDNN_DATA_FLOAT, ID_DQ_SUM, &sum));
-    TRY(matmul(c, g, ds, k, sum));
+    TRY(multiply(c, g, ds, k, sum));
     return pointwise(c, g, CUDNN_POINTWISE_IDENTITY, sum, NULL, dq);
 }
 
@@ -523,35 +532,65 @@ static zero_result choose(attention_cudnn *c, graph *g, const char *direction) {
     return ZERO_ERR_UNSUPPORTED;
 }
 
-zero_result attention_cudnn_plan(attention_cudnn *c, const attention_shape *shape,
-                                 attention_cudnn_plans **out) {
-    const layouts l = layouts_of(shape);
-    attention_cudnn_plans *p = (attention_cudnn_plans *)calloc(1, sizeof *p);
-    *out = NULL;
-    if (!p) return fail(c, ZERO_ERR_MEMORY, "no memory for a plan");
-    p->shape = *shape;
-    p->forward.next_id = p->backward.next_id = ID_INSIDE;
-    zero_result r = build_forward(c, &p->forward, &l);
-    if (!r) r = choose(c, &p->forward, "forward");
-    if (!r) r = build_backward(c, &p->backward, &l);
-    if (!r) r = choose(c, &p->backward, "backward");
-    if (r)
-        attention_cudnn_plans_destroy(p);
-    else
-        *out = p;
-    return r;
-}
-
-void attention_cudnn_plans_destroy(attention_cudnn_plans *p) {
-    if (!p) return;
-    graph_close(&p->forward);
-    graph_close(&p->backward);
+static void destroy_plan(attention_plan *p) {
+    graph_close(&p->graph);
     free(p);
 }
 
-size_t attention_cudnn_workspace_bytes(const attention_cudnn_plans *p) {
-    const int64_t f = p->forward.workspace_bytes, b = p->backward.workspace_bytes;
-    return (size_t)(f > b ? f : b);
+/* The plan of a shape that the context meets for the first time. A shape without one is kept, too.
+ */
+static zero_result make_plan(attention_cudnn *c, attention_plan *p) {
+    const layouts l = layouts_of(&p->shape, p->row_heads);
+    p->graph.next_id = ID_INSIDE;
+    zero_result r =
+        p->backward ? build_backward(c, &p->graph, &l) : build_forward(c, &p->graph, &l);
+    if (!r) r = choose(c, &p->graph, p->backward ? "backward" : "forward");
+    if (r != ZERO_ERR_UNSUPPORTED) return r;
+    graph_close(&p->graph);
+    (void)snprintf(p->why, sizeof p->why, "%s", c->text);
+    return ZERO_OK;
+}
+
+static attention_plan *find_plan(const attention_cudnn *c, const attention_shape *s,
+                                 size_t row_heads, int backward) {
+    attention_plan *p = c->made;
+    while (p
+           && (p->backward != backward || p->shape.batch != s->batch
+               || p->shape.seq_len != s->seq_len || p->shape.heads != s->heads
+               || p->shape.head_size != s->head_size || p->row_heads != row_heads))
+        p = p->next;
+    return p;
+}
+
+zero_result attention_cudnn_plan(attention_cudnn *c, const attention_shape *shape, size_t row_heads,
+                                 int backward, attention_plan **out) {
+    attention_plan *p = find_plan(c, shape, row_heads, backward);
+    *out = NULL;
+    if (!p) {
+        p = (attention_plan *)calloc(1, sizeof *p);
+        if (!p) return fail(c, ZERO_ERR_MEMORY, "no memory for a plan");
+        p->shape = *shape;
+        p->row_heads = row_heads;
+        p->backward = backward;
+        const zero_result r = make_plan(c, p);
+        if (r) {
+            c->failed = 1;
+            destroy_plan(p);
+            return r;
+        }
+        p->next = c->made;
+        c->made = p;
+    }
+    if (p->why[0]) {
+        (void)snprintf(c->text, sizeof c->text, "%s", p->why);
+        return ZERO_ERR_UNSUPPORTED;
+    }
+    *out = p;
+    return ZERO_OK;
+}
+
+size_t attention_cudnn_workspace_bytes(const attention_plan *p) {
+    return (size_t)p->graph.workspace_bytes;
 }
 
 /* ---- the context ----------------------------------------------------------------------------- */
@@ -562,22 +601,76 @@ const char *attention_cudnn_error(const attention_cudnn *c) {
     return c ? c->text : "cuDNN: no memory for the context";
 }
 
-zero_result attention_cudnn_create(attention_cudnn **out, zero_type type, void *stream,
+/* Unused contexts and their plans. cuDNN compiles kernels for up to a second per plan, so plans are
+   kept. A plan belongs to the handle with which it was made, and only one thread at a time may use
+   a handle. A thread therefore takes a whole context out of this list, and returns it later. */
+static attention_cudnn *idle;
+static pthread_mutex_t idle_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void destroy_context(attention_cudnn *c) {
+    while (c->made) {
+        attention_plan *p = c->made;
+        c->made = p->next;
+        destroy_plan(p);
+    }
+    if (c->handle) (void)cudnnDestroy(c->handle);
+    free(c);
+}
+
+/* Removes from the list, and returns, an idle context of this GPU, type and determinism; or NULL.
+ */
+static attention_cudnn *take_idle(int gpu, cudnnDataType_t type, int deterministic) {
+    (void)pthread_mutex_lock(&idle_lock);
+    attention_cudnn **at = &idle;
+    while (*at
+           && ((*at)->gpu != gpu || (*at)->type != type || (*at)->deterministic != deterministic))
+        at = &(*at)->next;
+    attention_cudnn *c = *at;
+    if (c) *at = c->next;
+    (void)pthread_mutex_unlock(&idle_lock);
+    return c;
+}
+
+zero_result attention_cudnn_create(attention_cudnn **out, int gpu, zero_type type, void *stream,
                                    int deterministic) {
-    attention_cudnn *c = (attention_cudnn *)calloc(1, sizeof *c);
+    const cudnnDataType_t data_type = type == ZERO_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
+    attention_cudnn *c = take_idle(gpu, data_type, deterministic);
+    const int is_new = c == NULL;
+    if (is_new) c = (attention_cudnn *)calloc(1, sizeof *c);
     *out = c;
     if (!c) return ZERO_ERR_MEMORY;
-    c->type = type == ZERO_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
+    c->gpu = gpu;
+    c->type = data_type;
     c->deterministic = deterministic;
-    zero_result r = check(c, cudnnCreate(&c->handle), "cudnnCreate");
+    c->text[0] = 0;
+    zero_result r = is_new ? check(c, cudnnCreate(&c->handle), "cudnnCreate") : ZERO_OK;
     if (!r) r = check(c, cudnnSetStream(c->handle, (cudaStream_t)stream), "cudnnSetStream");
+    c->failed = r != ZERO_OK;
     return r == ZERO_ERR_UNSUPPORTED ? ZERO_ERR_DEVICE : r;
 }
 
 void attention_cudnn_destroy(attention_cudnn *c) {
     if (!c) return;
-    if (c->handle) (void)cudnnDestroy(c->handle);
-    free(c);
+    if (c->failed) {
+        destroy_context(c);
+        return;
+    }
+    (void)pthread_mutex_lock(&idle_lock);
+    c->next = idle;
+    idle = c;
+    (void)pthread_mutex_unlock(&idle_lock);
+}
+
+void attention_cudnn_forget(void) {
+    (void)pthread_mutex_lock(&idle_lock);
+    attention_cudnn *list = idle;
+    idle = NULL;
+    (void)pthread_mutex_unlock(&idle_lock);
+    while (list) {
+        attention_cudnn *c = list;
+        list = c->next;
+        destroy_context(c);
+    }
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -594,8 +687,8 @@ static void bind_to(bindings *b, int64_t id, void *pointer) {
     b->pointers[b->n++] = pointer;
 }
 /* q, k, v or their gradients, each from its own first element on. */
-static void bind_parts(bindings *b, int64_t first_id, void *packed, const attention_shape *s) {
-    const size_t bytes = 2 * s->heads * s->head_size;
+static void bind_parts(bindings *b, int64_t first_id, void *packed, const attention_plan *p) {
+    const size_t bytes = 2 * p->row_heads * p->shape.head_size;
     for (int i = 0; i < 3; i++) bind_to(b, first_id + i, (char *)packed + (size_t)i * bytes);
 }
 
@@ -611,27 +704,27 @@ static zero_result execute(attention_cudnn *c, const graph *g, const bindings *b
     if (!r) r = finish(c, pack, "variant pack");
     if (!r) r = check(c, cudnnBackendExecute(c->handle, g->plan, pack), "cudnnBackendExecute");
     graph_close(&of_call);
+    c->failed |= r != ZERO_OK;
     return r == ZERO_ERR_UNSUPPORTED ? ZERO_ERR_DEVICE : r;
 }
 
-zero_result attention_cudnn_run(attention_cudnn *c, attention_cudnn_plans *p,
-                                const attention_tensors *t, int backward) {
+zero_result attention_cudnn_run(attention_cudnn *c, attention_plan *p, const attention_tensors *t) {
     /* Releases before 9.10 want the lowest number. */
     float scale = 1.0f / sqrtf((float)p->shape.head_size), one = 1;
     float masked = cudnnGetVersion() < 91000 ? -FLT_MAX : -INFINITY;
     bindings b = {0};
-    bind_parts(&b, ID_Q, t->qkv, &p->shape);
+    bind_parts(&b, ID_Q, t->qkv, p);
     bind_to(&b, ID_OUT, t->out);
     bind_to(&b, ID_LSE, t->lse);
     bind_to(&b, ID_SCALE, &scale);
     bind_to(&b, ID_MASKED, &masked);
-    if (!backward) return execute(c, &p->forward, &b, t->workspace);
-    bind_parts(&b, ID_DQ, t->dqkv, &p->shape);
+    if (!p->backward) return execute(c, &p->graph, &b, t->workspace);
+    bind_parts(&b, ID_DQ, t->dqkv, p);
     bind_to(&b, ID_DOUT, t->dout);
     bind_to(&b, ID_ROW_SUM, t->row_sum);
     bind_to(&b, ID_ONE, &one);
     if (!c->deterministic) bind_to(&b, ID_DQ_SUM, t->dq_sum);
-    return execute(c, &p->backward, &b, t->workspace);
+    return execute(c, &p->graph, &b, t->workspace);
 }
 
 #else

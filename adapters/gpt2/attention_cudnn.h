@@ -2,7 +2,9 @@
    in 16 bit, as operation graphs of cuDNN's backend API (9.0 or later). Allocates no device memory.
 
    Shapes as in attention_cuda.h. Plans are made for one shape and direction each, which may take
-   seconds (cuDNN compiles kernels), and run on the stream of the context. */
+   seconds (cuDNN compiles kernels), and run on the stream of the context. The process keeps
+   contexts that were destroyed, with their plans: the next context of the same GPU, type and
+   determinism takes them over. Contexts may be created and destroyed by several threads at once. */
 #ifndef GPT2_ATTENTION_CUDNN_H
 #define GPT2_ATTENTION_CUDNN_H
 
@@ -13,7 +15,7 @@ extern "C" {
 #endif
 
 typedef struct attention_cudnn attention_cudnn;
-typedef struct attention_cudnn_plans attention_cudnn_plans;
+typedef struct attention_plan attention_plan;
 
 /* Device memory of a call; forward uses the first three and workspace. */
 typedef struct attention_tensors {
@@ -27,23 +29,25 @@ typedef struct attention_tensors {
     void *workspace;
 } attention_tensors;
 
-/* type: BF16 or F16. Errors: MEMORY (*c may be NULL), DEVICE (*c has the sentence). */
-zero_result attention_cudnn_create(attention_cudnn **c, zero_type type, void *stream,
+/* gpu: the number of the current device; type: BF16 or F16. Errors: MEMORY (*c may be NULL), DEVICE
+   (*c has the sentence). */
+zero_result attention_cudnn_create(attention_cudnn **c, int gpu, zero_type type, void *stream,
                                    int deterministic);
-void attention_cudnn_destroy(attention_cudnn *c);            /* after its plans; NULL is allowed */
+void attention_cudnn_destroy(attention_cudnn *c);            /* its work is over; NULL is allowed */
+void attention_cudnn_forget(void);                           /* frees what the process keeps */
 const char *attention_cudnn_error(const attention_cudnn *c); /* the last one; NULL is allowed */
 size_t attention_cudnn_version(void);                        /* 91900 for 9.19.0 */
 
-/* Errors: UNSUPPORTED (cuDNN has no plan for this shape on this device), MEMORY, DEVICE; *p is NULL
-   then. */
-zero_result attention_cudnn_plan(attention_cudnn *c, const attention_shape *shape,
-                                 attention_cudnn_plans **p);
-void attention_cudnn_plans_destroy(attention_cudnn_plans *p); /* NULL is allowed */
-size_t attention_cudnn_workspace_bytes(const attention_cudnn_plans *p);
+/* The plan for a direction and a shape, which belongs to the context. shape->heads may be some of
+   the row_heads heads that a sequence has: a call's pointers are then those of the first of them.
+   The second call for a shape costs nothing. Errors: UNSUPPORTED (cuDNN has no plan for this shape
+   on this device), MEMORY, DEVICE; *p is NULL then. */
+zero_result attention_cudnn_plan(attention_cudnn *c, const attention_shape *shape, size_t row_heads,
+                                 int backward, attention_plan **p);
+size_t attention_cudnn_workspace_bytes(const attention_plan *p);
 
 /* Enqueues. Errors: DEVICE. */
-zero_result attention_cudnn_run(attention_cudnn *c, attention_cudnn_plans *p,
-                                const attention_tensors *t, int backward);
+zero_result attention_cudnn_run(attention_cudnn *c, attention_plan *p, const attention_tensors *t);
 
 #ifdef __cplusplus
 }

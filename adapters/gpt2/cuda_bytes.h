@@ -15,7 +15,8 @@ enum {
     COLUMN_LANES = 32, /* passes over columns */
     COLUMN_ROWS = 8,
     COLUMN_BLOCKS = 1024,
-    NORM_PARTS = 384, /* backward of norms */
+    NORM_PARTS = 384, /* most blocks of a norm's backward */
+    NORM_HELD = 1024, /* its threads that a multiprocessor holds, of 64 registers each */
     NORM_THREADS = 1024,
     NORM_MOST = 4, /* largest K */
     CUDA_PARTS = 4 /* of the scratch memory: workspace, partial sums, segments, lists */
@@ -51,10 +52,59 @@ static inline size_t cuda_delta_bytes(size_t batch, size_t heads, size_t seq_len
     return batch * heads * seq_len * sizeof(float);
 }
 
-/* What ops_scratch_bytes is in CUDA (attention that adds in a fixed order). */
-static inline size_t cuda_scratch_bytes(const ops_limits *l) {
+/* CUDNN'S WORKSPACE FOR ATTENTION. Backward in a fixed order keeps the gradients of the scores: for
+   each head (T, T) numbers of 16 bits, with T rounded up to tiles. That would be 805 MB for GPT-2
+   124M at B 32, T 1024, and 3.4 GB for 1558M at B 4, T 4096. So backward runs in pieces, each of as
+   many sequences, or heads of one sequence, as ATTENTION_WORKSPACE bytes hold. The sizes are those
+   that cuDNN 9.19 asks for (tests/cuda/test_cudnn.c). */
+enum { ATTENTION_WORKSPACE = 512 << 20, ATTENTION_OTHER = 256 /* for anything else */ };
+
+typedef struct cuda_pieces { /* into how many pieces a call is cut; one of the two is 1, or each
+                                sequence is a piece */
+    size_t batch, heads;
+} cuda_pieces;
+
+static inline size_t cuda_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+static inline size_t cuda_head_bytes(size_t seq_len) {
+    return cuda_round_up(seq_len, 64) * cuda_round_up(seq_len, 128) * 2;
+}
+static inline cuda_pieces cuda_cut(size_t batch, size_t heads, size_t seq_len, size_t most_bytes) {
+    const size_t fit = most_bytes / cuda_head_bytes(seq_len), at_once = fit ? fit : 1;
+    const size_t sequences = at_once / heads ? at_once / heads : 1;
+    const cuda_pieces cut = {(batch + sequences - 1) / sequences,
+                             at_once < heads ? (heads + at_once - 1) / at_once : 1};
+    return cut;
+}
+/* Of the largest piece. */
+static inline size_t cuda_piece_bytes(size_t batch, size_t heads, size_t seq_len,
+                                      size_t most_bytes) {
+    const cuda_pieces cut = cuda_cut(batch, heads, seq_len, most_bytes);
+    const size_t b = (batch + cut.batch - 1) / cut.batch, h = (heads + cut.heads - 1) / cut.heads;
+    return b * h * cuda_head_bytes(seq_len) + ATTENTION_OTHER;
+}
+
+/* Of cuDNN's attention in 16 bit, on a GPU of compute capability `major`: the workspace, and in any
+   order the sum of dQ in f32 that the caller gives. 0: cuDNN has no kernels for it. Other GPUs than
+   Hopper's (9) have none for heads of more than 128 channels, and in any order sum dQ in a
+   workspace of their own, too. */
+static inline size_t cuda_attention_bytes(const ops_limits *l, const ops_settings *settings,
+                                          int major) {
+    const size_t sum = cuda_delta_bytes(l->batch, l->heads, cuda_round_up(l->seq_len, 16));
+    if (settings->type == ZERO_F32 || !l->heads || l->head_size % 8
+        || l->head_size > (major == 9 ? 256u : 128u))
+        return 0;
+    if (!settings->any_order)
+        return cuda_piece_bytes(l->batch, l->heads, l->seq_len, ATTENTION_WORKSPACE);
+    return (major == 9 ? 0 : sum * l->head_size) + ATTENTION_OTHER
+           + cuda_delta_bytes(l->batch, l->heads, l->seq_len) * l->head_size;
+}
+
+/* What ops_scratch_bytes is in CUDA with cuDNN, on a GPU of compute capability `major`. */
+static inline size_t cuda_scratch_bytes(const ops_limits *l, const ops_settings *settings,
+                                        int major) {
     size_t part[CUDA_PARTS];
-    return cuda_parts(l, part) + cuda_delta_bytes(l->batch, l->heads, l->seq_len);
+    return cuda_parts(l, part) + cuda_delta_bytes(l->batch, l->heads, l->seq_len)
+           + cuda_attention_bytes(l, settings, major);
 }
 
 #endif

@@ -324,54 +324,83 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
 }
 
 /* Backward: blockDim.y rows at once, blockDim.x threads a row, of which each owns K x W columns and
-   keeps their sums of dw and db. */
+   keeps their sums of dw and db. The next row is loaded before a row's sums pass the barrier. So
+   that registers suffice, rows are held as they are stored, and their values are computed twice.
+ */
 
-/* What a thread holds of a row, and what it adds up. */
-template <int W, int K> struct norm_part {
-    float d[K][W], n[K][W]; /* dout, and normalised x */
-    float dw[K][W], db[K][W];
+/* A thread's part of a row. */
+template <class NUM, int W, int K> struct norm_row {
+    ops_raw<NUM, W> d[K], x[K]; /* dout, x */
+    float mean, rstd;
 };
+template <int W, int K> struct norm_sums { float dw[K][W], db[K][W]; };
 
-/* Loads a row, adds to dw and db, and to the row's sums of g = dout w and of g n. */
+#define NORM_COLUMN(k) (((size_t)threadIdx.x + (size_t)(k)*blockDim.x) * W)
 template <class NUM, int W, int K>
-OPS_DEVICE void norm_take_row(norm_part<W, K> &p, float &sum, float &dot,
-                              const typename NUM::word *dout, const typename NUM::word *x,
-                              const typename NUM::word *w, float mean, float rstd, size_t C) {
+OPS_DEVICE void norm_fetch_row(norm_row<NUM, W, K> &row, const typename NUM::word *dout,
+                               const typename NUM::word *x, const float *mean, const float *rstd,
+                               size_t r, size_t R, size_t C) {
+    if (r >= R) return;
 #pragma unroll
     for (int k = 0; k < K; k++) {
-        const size_t i = ((size_t)threadIdx.x + (size_t)k * blockDim.x) * W;
-        if (i >= C) continue;
-        float scale[W];
-        ops_load<NUM, W>(p.d[k], dout + i);
-        ops_load<NUM, W>(p.n[k], x + i);
-        ops_load<NUM, W>(scale, w + i);
+        if (NORM_COLUMN(k) >= C) continue;
+        ops_fetch<NUM, W>(row.d[k], dout + r * C + NORM_COLUMN(k));
+        ops_fetch<NUM, W>(row.x[k], x + r * C + NORM_COLUMN(k));
+    }
+    row.mean = mean[r];
+    row.rstd = rstd[r];
+}
+/* g = dout w, and normalised x, of columns k. */
+template <class NUM, int W, int K>
+OPS_DEVICE void norm_values(float (&d)[W], float (&g)[W], float (&n)[W],
+                            const norm_row<NUM, W, K> &row, const typename NUM::word *w, int k) {
+    float scale[W];
+    ops_values<NUM, W>(d, row.d[k]);
+    ops_values<NUM, W>(n, row.x[k]);
+    ops_load<NUM, W>(scale, w + NORM_COLUMN(k));
+    OPS_EACH(j) {
+        n[j] = (n[j] - row.mean) * row.rstd;
+        g[j] = d[j] * scale[j];
+    }
+}
+
+/* Adds a row to dw and db, and to the row's sums of g and of g n. */
+template <class NUM, int W, int K>
+OPS_DEVICE void norm_take_row(norm_sums<W, K> &p, float &sum, float &dot,
+                              const norm_row<NUM, W, K> &row, const typename NUM::word *w,
+                              size_t C) {
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        if (NORM_COLUMN(k) >= C) continue;
+        float d[W], g[W], n[W];
+        norm_values<NUM, W, K>(d, g, n, row, w, k);
         OPS_EACH(j) {
-            const float d = p.d[k][j], n = (p.n[k][j] - mean) * rstd, g = d * scale[j];
-            sum += g;
-            dot = fmaf(g, n, dot);
-            p.dw[k][j] = fmaf(d, n, p.dw[k][j]);
-            p.db[k][j] += d;
-            p.n[k][j] = n;
-            p.d[k][j] = g;
+            sum += g[j];
+            dot = fmaf(g[j], n[j], dot);
+            p.dw[k][j] = fmaf(d[j], n[j], p.dw[k][j]);
+            p.db[k][j] += d[j];
         }
     }
 }
 
 /* dx = rstd (g - mean(g) - n mean(g n)), added or stored. */
 template <class NUM, int W, int K>
-OPS_DEVICE void norm_give_row(typename NUM::word *dx, const norm_part<W, K> &p, float sum,
-                              float dot, float rstd, int store, size_t C) {
+OPS_DEVICE void norm_give_row(typename NUM::word *dx, norm_row<NUM, W, K> &row,
+                              const typename NUM::word *w, float sum, float dot, int store,
+                              size_t C) {
 #pragma unroll
     for (int k = 0; k < K; k++) {
-        const size_t i = ((size_t)threadIdx.x + (size_t)k * blockDim.x) * W;
-        if (i >= C) continue;
-        float v[W] = {};
-        if (!store) ops_load<NUM, W>(v, dx + i);
+        if (NORM_COLUMN(k) >= C) continue;
+        float d[W], g[W], n[W], v[W] = {};
+        ops_forget<NUM, W>(row.d[k]);
+        ops_forget<NUM, W>(row.x[k]);
+        if (!store) ops_load<NUM, W>(v, dx + NORM_COLUMN(k));
+        norm_values<NUM, W, K>(d, g, n, row, w, k);
         OPS_EACH(j) {
-            const float d = rstd * (p.d[k][j] - sum - p.n[k][j] * dot);
-            v[j] = store ? d : v[j] + d;
+            const float each = row.rstd * (g[j] - sum - n[j] * dot);
+            v[j] = store ? each : v[j] + each;
         }
-        ops_store<NUM, W>(dx + i, v);
+        ops_store<NUM, W>(dx + NORM_COLUMN(k), v);
     }
 }
 
@@ -411,22 +440,28 @@ __global__ void __launch_bounds__(NORM_THREADS)
                          const typename NUM::word *w, int store, size_t R, size_t C) {
     __shared__ float warps[2][NORM_THREADS / 32][2];
     __shared__ float lanes[NORM_THREADS];
-    norm_part<W, K> p = {};
+    const size_t rows = (size_t)gridDim.x * blockDim.y;
+    norm_sums<W, K> p = {};
+    norm_row<NUM, W, K> next = {};
     int half = 0;
-    for (size_t first = (size_t)blockIdx.x * blockDim.y; first < R;
-         first += (size_t)gridDim.x * blockDim.y, half ^= 1) {
-        const size_t r = first + threadIdx.y;
-        const float s = r < R ? rstd[r] : 0.0f;
+    size_t r = (size_t)blockIdx.x * blockDim.y + threadIdx.y;
+    if (K == 1) norm_fetch_row<NUM, W, K>(next, dout, x, mean, rstd, r, R, C);
+    for (; r - threadIdx.y < R; r += rows, half ^= 1) {
+        norm_row<NUM, W, K> row = next;
         float sum = 0, dot = 0;
-        if (r < R) norm_take_row<NUM, W, K>(p, sum, dot, dout + r * C, x + r * C, w, mean[r], s, C);
+        if (K == 1) /* wider rows leave no registers for it */
+            norm_fetch_row<NUM, W, K>(next, dout, x, mean, rstd, r + rows, R, C);
+        else
+            norm_fetch_row<NUM, W, K>(row, dout, x, mean, rstd, r, R, C);
+        if (r < R) norm_take_row<NUM, W, K>(p, sum, dot, row, w, C);
         norm_sum_row(warps[half], sum, dot);
         if (r < R)
-            norm_give_row<NUM, W, K>(dx + r * C, p, sum / (float)C, dot / (float)C, s, store, C);
+            norm_give_row<NUM, W, K>(dx + r * C, row, w, sum / (float)C, dot / (float)C, store, C);
     }
     float *to = partial + (size_t)blockIdx.x * 2 * C;
 #pragma unroll
     for (int k = 0; k < K; k++) OPS_EACH(j) {
-            const size_t c = ((size_t)threadIdx.x + (size_t)k * blockDim.x) * W + (size_t)j;
+            const size_t c = NORM_COLUMN(k) + (size_t)j;
             norm_give_sum(lanes, to + c, p.dw[k][j], c < C);
             norm_give_sum(lanes, to + C + c, p.db[k][j], c < C);
         }

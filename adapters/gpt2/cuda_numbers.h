@@ -144,6 +144,32 @@ template <class NUM, int W> OPS_DEVICE void ops_load(float (&v)[W], const typena
     else
         ops_unpack<NUM>(v, ops_read16(p));
 }
+/* W numbers as they are in memory, which takes half the registers of their f32 values, or fewer. */
+template <class NUM, int W> struct ops_raw { uint4 words; };
+template <class NUM> struct ops_raw<NUM, 1> { typename NUM::word word; };
+template <class NUM, int W>
+OPS_DEVICE void ops_fetch(ops_raw<NUM, W> &raw, const typename NUM::word *p) {
+    if constexpr (W == 1)
+        raw.word = *p;
+    else
+        raw.words = ops_read16(p);
+}
+template <class NUM, int W> OPS_DEVICE void ops_values(float (&v)[W], const ops_raw<NUM, W> &raw) {
+    if constexpr (W == 1)
+        v[0] = ops_load_one(&raw.word, NUM());
+    else
+        ops_unpack<NUM>(v, raw.words);
+}
+/* Makes the compiler compute values of raw numbers again, instead of keeping them. */
+template <class NUM, int W> OPS_DEVICE void ops_forget(ops_raw<NUM, W> &raw) {
+#ifdef __CUDA_ARCH__
+    if constexpr (W > 1)
+        asm volatile(""
+                     : "+r"(raw.words.x), "+r"(raw.words.y), "+r"(raw.words.z), "+r"(raw.words.w));
+#else
+    (void)raw;
+#endif
+}
 template <class NUM, int W> OPS_DEVICE void ops_store(typename NUM::word *p, const float (&v)[W]) {
     if constexpr (W == 1)
         ops_store_one(p, v[0], NUM());

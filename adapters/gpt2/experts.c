@@ -1,11 +1,10 @@
 /* experts.c - see experts.h. Common subset of C11 and CUDA C++.
 
-      The layout of the slots, for N ranks with El experts each and capacity c. [E][c] is
-   [N][El][c]:
-
-       on the rank that has the rows      [to rank 0: expert 0 .. El-1 | to rank 1: expert El .. |
-   ...] on the rank that has the experts, after the all-to-all               [from rank 0: its El
-   experts | from rank 1: ... | ...]
+   The layout of the slots, for N ranks with El experts each and capacity c. [E][c] is [N][El][c]:
+     on the rank that has the rows
+       [to rank 0: expert 0 .. El-1 | to rank 1: expert El .. | ...]
+     on the rank that has the experts, after the all-to-all
+       [from rank 0: its El experts | from rank 1: ... | ...]
 
    A product has the c rows that one rank sent to one expert. The sums over the sending ranks are
    added in rank order, as one rank adds the sums of its micro-steps. */
@@ -42,17 +41,17 @@ experts_part experts_part_of(const gpt2_parallel *how) {
     return part;
 }
 
-/* A stage's chunks begin with a block that has none, so that every second of its blocks has some.
- */
+/* Each chunk of a stage begins with a block without experts, so every second block has
+ * experts. */
 static int layers_of(const gpt2_config *cfg, const experts_part *part) {
     if (!cfg->moe.experts) return 0;
     return part->stage ? gpt2_stage_layers(part->stage) / 2 : experts_layers(cfg);
 }
-/* The number in the model of the part's layer i. */
+/* Returns the number in the model of the part's layer i. */
 static int layer_of(const experts_part *part, int i) {
     return part->stage ? gpt2_stage_block(part->stage, 2 * i + 1) / 2 : i;
 }
-/* Experts of a layer that the part has. */
+/* Returns the number of experts per layer that the part has. */
 static int mine_of(const gpt2_config *cfg, const experts_part *part) {
     return cfg->moe.experts / part->ranks;
 }
@@ -63,14 +62,15 @@ int experts_number(const gpt2_config *cfg, const experts_part *part, int tensor,
     return layer_of(part, layer / mine) * cfg->moe.experts + part->rank * mine + layer % mine;
 }
 
-/* Elements of a layer of each tensor of the whole model, by its number, and of one expert. */
+/* Returns the elements of one layer, or of one expert, of a tensor of the whole model. */
 static size_t numel_of(const gpt2_config *cfg, int tensor) {
     const size_t C = (size_t)cfg->channels, E = (size_t)cfg->moe.experts;
     const size_t of[EXPERTS_TENSORS] = {E * C, 4 * C * C, 4 * C, 4 * C * C, C};
     return of[tensor];
 }
 
-/* What the part has of a tensor's layer, or expert: its hidden channels, or all. */
+/* Returns the range of a tensor's layer, or expert, that the part has: its hidden channels, or all.
+ */
 static tensor_slice slice_of(const gpt2_config *cfg, const experts_part *part, int tensor) {
     const size_t C = (size_t)cfg->channels;
     tensor_slice s = {1, 4 * C, 1, 0, 4 * C / (size_t)part->tp};
@@ -105,20 +105,26 @@ __attribute__((format(printf, 2, 3))) static zero_result refuse(gpt2_error *err,
 zero_result experts_check(const gpt2_config *cfg, int ranks, gpt2_error *err) {
     const int E = cfg->moe.experts, k = cfg->moe.chosen;
     int near = ranks < E ? ranks : E;
-    if (E == 0) return ranks == 1 ? ZERO_OK : refuse(err, "%d ranks share no experts", ranks);
+    if (E == 0)
+        return ranks == 1 ? ZERO_OK
+                          : refuse(err, "%d ranks, but the model has no experts to share", ranks);
     if (E < 2 || E > OPS_MOST_EXPERTS)
         return refuse(err, "%d experts, expected 2 to %d", E, OPS_MOST_EXPERTS);
     if (k < 1 || k > OPS_MOST_CHOSEN)
-        return refuse(err, "a token asks %d experts, expected 1 or %d", k, OPS_MOST_CHOSEN);
+        return refuse(err, "top k is %d, expected 1 or %d", k, OPS_MOST_CHOSEN);
     if (cfg->layers < 2)
-        return refuse(err, "experts are in every second block, and the model has %d", cfg->layers);
+        return refuse(err,
+                      "experts replace the MLP of every second block, but the model has only %d",
+                      cfg->layers);
     if (!(cfg->moe.capacity > 0) || !(cfg->moe.aux >= 0))
-        return refuse(err, "a capacity factor of %g and an auxiliary loss's of %g",
+        return refuse(err,
+                      "the capacity factor is %g, expected more than 0, or the weight of the "
+                      "auxiliary loss is %g, expected 0 or more",
                       (double)cfg->moe.capacity, (double)cfg->moe.aux);
     while (near > 1 && E % near) near--;
     if (near != ranks)
-        return refuse(err, "%d ranks do not divide %d experts; the nearest that can is %d", ranks,
-                      E, near);
+        return refuse(err, "%d ranks do not divide %d experts; the nearest number that does is %d",
+                      ranks, E, near);
     return ZERO_OK;
 }
 
@@ -129,7 +135,7 @@ typedef struct expert_tensors {
     void *at[EXPERTS_TENSORS];
 } expert_tensors;
 
-/* This rank is the first of those that have the same elements of a tensor. */
+/* Returns 1 if this rank is the first of those that have the same elements of a tensor. */
 static int is_owner(const experts_part *part, int tensor, const tensor_slice *s) {
     return !(tensor == EXPERTS_GATEW && part->rank) && !(tensor_slice_is_whole(s) && part->tp_rank);
 }
@@ -192,7 +198,9 @@ int experts_place_of(const gpt2_config *cfg, const gpt2_parallel *how, const cha
     const tensor_slice s = slice_of(cfg, &part, t);
     const size_t numel = tensor_slice_numel(&s), L = (size_t)experts_layers(cfg);
     const int layer = (int)(at / numel), mine = mine_of(cfg, &part);
-    const int follow = t == EXPERTS_GATEW ? 1 : mine - layer % mine; /* in the model, too */
+    const int follow = t == EXPERTS_GATEW
+                           ? 1
+                           : mine - layer % mine; /* the unit has the same number in the model */
     out->total = (t == EXPERTS_GATEW ? L : L * (size_t)cfg->moe.experts) * numel_of(cfg, t);
     out->row = s.dim * s.inner;
     out->parts = tensor_slice_is_whole(&s) ? 1 : part.tp;
@@ -236,7 +244,7 @@ void experts_add_plan(zero_plan *plan, const zero_plan *x) {
 
 enum { CHUNK = 1 << 16 };
 
-/* Layer l of this rank's is `number` of the model's. */
+/* Initializes layer l of this rank, which has this number in the model. */
 static zero_result init_layer(zero_ctx *z, const gpt2_config *cfg, const tensor_slice *slice,
                               int tensor, uint64_t seed, size_t number, size_t l, float *chunk) {
     const size_t numel = numel_of(cfg, tensor), own = tensor_slice_numel(slice);
@@ -272,7 +280,7 @@ zero_result experts_init(zero_ctx *z, const gpt2_config *cfg, const gpt2_paralle
     return result;
 }
 
-/* By way of memory that the group's collectives reach, parts [tp][n]. */
+/* Gathers parts [tp][n] through memory that the group's collectives can access. */
 static zero_result read_parts(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                               int tensor, zero_kind kind, size_t layer, size_t first, size_t n,
                               float *parts, float *out) {
@@ -285,7 +293,7 @@ static zero_result read_parts(zero_ctx *z, const gpt2_config *cfg, const gpt2_pa
         ZERO_TRY(zero_read_tensor(z, names[tensor], kind, layer * tensor_slice_numel(&s) + at, has,
                                   own));
     ZERO_TRY(zero_group_all_gather(how->tp, own, parts, n * sizeof *parts));
-    ZERO_TRY(zero_group_barrier(how->tp)); /* waits for a device, too */
+    ZERO_TRY(zero_group_barrier(how->tp)); /* also waits for a device */
     for (part.tp_rank = 0; part.tp_rank < part.tp && out; part.tp_rank++) {
         s = slice_of(cfg, &part, tensor);
         tensor_slice_put(&s, out, first, n, parts + (size_t)part.tp_rank * n);
@@ -307,7 +315,7 @@ zero_result experts_read(zero_ctx *z, const gpt2_config *cfg, const gpt2_paralle
     return result;
 }
 
-/* Of one layer, begun with its number. */
+/* Returns the hash of one layer. It starts with the layer's number. */
 static zero_result hash_layer(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                               int tensor, int l, float *chunk, uint64_t *all) {
     const experts_part part = experts_part_of(how);
@@ -327,7 +335,7 @@ static zero_result hash_layer(zero_ctx *z, const gpt2_config *cfg, const gpt2_pa
     return ZERO_OK;
 }
 
-/* Every rank's hash to every rank; `all` is of memory that groups reach. */
+/* Sends each rank's hash to all ranks. `all` is in memory that groups can access. */
 static zero_result hash_ranks(zero_group *over, uint64_t *all, uint64_t *hash) {
     if (zero_group_size(over) == 1) return ZERO_OK;
     all[zero_group_rank(over)] = *hash;
@@ -355,7 +363,7 @@ zero_result experts_hash(zero_ctx *z, const gpt2_config *cfg, const gpt2_paralle
         for (int l = 0; l < table[i].layers && result == ZERO_OK; l++) {
             uint64_t one = 0;
             result = hash_layer(z, cfg, how, i, l, chunk, &one);
-            if (i || !part.rank) *hash ^= one; /* gates are on every rank */
+            if (i || !part.rank) *hash ^= one; /* every rank has the gates */
         }
     if (result == ZERO_OK) result = hash_ranks(how->ep, all, hash);
     if (result == ZERO_OK && part.stage) result = hash_ranks(part.stage->pp, all, hash);
@@ -365,31 +373,31 @@ zero_result experts_hash(zero_ctx *z, const gpt2_config *cfg, const gpt2_paralle
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* What the forward of a layer leaves for its backward. */
+/* The values of a layer that forward stores for backward. */
 typedef struct expert_values {
     ops_route route;
-    void *inbox; /* (S, C) rows that have come; S = E capacity slots */
-    void *back;  /* (S, C) results that have come back */
-    void *fch;   /* (S, H) before GELU; with blocks recomputed: of one product, shared */
-    void *gelu;  /* (S, H), or likewise */
+    void *inbox; /* (S, C) rows received; S = E capacity slots */
+    void *back;  /* (S, C) results received */
+    void *fch;   /* (S, H) before GELU; if blocks are recomputed: of one product, shared by all */
+    void *gelu;  /* (S, H) after GELU, or also shared */
 } expert_values;
 
 struct experts {
     gpt2_config cfg;
-    zero_ctx *z;    /* borrowed, as the others */
+    zero_ctx *z;    /* borrowed, like the next ones */
     zero_group *ep; /* NULL: one rank */
     ops_ctx *ops;
     experts_part part;
     tensor_parallel tp;
-    size_t C, E, H, mine, ranks, capacity, slots; /* mine: El */
+    size_t C, E, H, mine, ranks, capacity, slots; /* `mine` is El */
     size_t bytes, grad_bytes;
-    size_t numel[EXPERTS_TENSORS]; /* of a layer, or expert, of this rank's */
+    size_t numel[EXPERTS_TENSORS]; /* elements of a layer, or expert, of this rank */
     int recompute, layers;
     int longest, sets; /* most layers of a chunk; number of micro-batches that keep their values */
     expert_values *values; /* [sets][longest] */
-    int at;                /* where layer 0's would be in the set at hand */
+    int at;                /* where the values of layer 0 would be in the current set */
     void *memory;
-    void *out, *in;            /* (S, C) on their way */
+    void *out, *in;            /* (S, C) rows to send */
     void *zeros;               /* (capacity, C) */
     void *dfch;                /* (capacity, H) */
     float *dweights, *dlogits; /* (R, k), (R, E) */
@@ -428,7 +436,7 @@ static void place_layer(const experts *x, expert_values *v, size_t R, char *base
     if (x->recompute == GPT2_RECOMPUTE_NONE) v->gelu = cut(base, at, S * H, x->bytes);
 }
 
-/* Gives every pointer its place, or measures (base NULL). Returns bytes. */
+/* Sets every pointer, or only measures (base NULL). Returns the bytes. */
 static size_t place(experts *x, size_t R, char *base) {
     const size_t C = x->C, H = x->H, S = x->slots, c = x->capacity;
     size_t at = 0;
@@ -537,7 +545,8 @@ zero_result experts_create(experts **x, const gpt2_config *cfg, const gpt2_run *
         (expert_values *)calloc((size_t)made->sets * (size_t)made->longest, sizeof *made->values);
     made->memory = ops_alloc(bytes);
     if (!made->values || !made->memory) {
-        (void)refuse(err, "no memory for %.1f MiB of experts' rows", (double)bytes / (1024 * 1024));
+        (void)refuse(err, "out of memory for %.1f MiB of the experts' activations",
+                     (double)bytes / (1024 * 1024));
         experts_destroy(made);
         return ZERO_ERR_MEMORY;
     }
@@ -582,7 +591,8 @@ zero_result experts_pass_end(experts *x) {
     return x->result;
 }
 
-/* From out (S, C) to `to`: where experts are, or back. One rank has one memory for both. */
+/* Sends out (S, C) to `to`: to the ranks of the experts, or back. A single rank uses the same
+ * memory for both. */
 static void exchange(experts *x, const void *out, void *to) {
     const size_t bytes = x->slots / x->ranks * x->C * x->bytes;
     if (x->ep == NULL || x->result != ZERO_OK) return;
@@ -599,7 +609,7 @@ static int unit_of_expert(const experts *x, int i, size_t e) {
     return x->layers + i * (int)x->mine + (int)e;
 }
 
-/* Tensor number `tensor`, of layer or expert l. */
+/* Returns tensor number `tensor` of layer or expert l. */
 static void *param(const experts *x, int tensor, size_t l) {
     return (char *)x->params.at[tensor] + l * x->numel[tensor] * x->bytes;
 }
@@ -607,17 +617,17 @@ static void *grad(const experts *x, int tensor, size_t l) {
     return (char *)x->grads.at[tensor] + l * x->numel[tensor] * x->grad_bytes;
 }
 
-/* The slots of expert e that are rank s's, in rows of n numbers. */
+/* Returns the slots of expert e with the rows of rank s. A row has n numbers. */
 static void *slots_of(const experts *x, void *all, size_t s, size_t e, size_t n) {
     return (char *)all + (s * x->mine + e) * x->capacity * n * x->bytes;
 }
-/* The same of what may be of one product alone. */
+/* The same for arrays that may have the rows of one product only. */
 static void *hidden_of(const experts *x, void *all, size_t s, size_t e, int recompute) {
     return x->recompute < recompute ? slots_of(x, all, s, e, x->H) : all;
 }
 
-/* Expert e of layer i: from inbox to `to`. With tensor parallelism only the first rank adds the
-   bias. */
+/* Computes expert e of layer i, from inbox to `to`. With tensor parallelism only the first rank
+ * adds the bias. */
 static void expert_forward(experts *x, int i, size_t e, void *to) {
     const expert_values *v = values_of(x, i);
     const size_t l = (size_t)i * x->mine + e, n = x->capacity, C = x->C, H = x->H;
@@ -652,7 +662,7 @@ zero_result experts_forward(experts *x, int i, void *out, const void *residual, 
     return x->result;
 }
 
-/* Expert e of layer i: from dout to din, both (S, C). */
+/* Backward of expert e of layer i, from dout to din, both (S, C). */
 static void expert_backward(experts *x, int i, size_t e, void *din, void *dout) {
     const expert_values *v = values_of(x, i);
     const size_t l = (size_t)i * x->mine + e, n = x->capacity, C = x->C, H = x->H;
@@ -674,9 +684,9 @@ static void expert_backward(experts *x, int i, size_t e, void *din, void *dout) 
     }
 }
 
-/* The gates' part of a sum's parts is the first one's. `out` has gradients that travel, `in` those
-   that have come; where there is one rank, both are one memory, of which an expert's product writes
-   what its others have read. */
+/* With tensor parallelism only the first rank adds the gates' part of the sum. `out` has the
+ * gradients to send, `in` those received. A single rank uses the same memory for both; each product
+ * of an expert writes only what the others have read. */
 zero_result experts_backward(experts *x, int i, void *din, const void *in, const void *dout,
                              size_t R, float aux) {
     const expert_values *v = values_of(x, i);

@@ -45,6 +45,7 @@
 #include <string.h>
 
 #include "experts.h"
+#include "frozen.h"
 #include "normals.h"
 #include "ops.h"
 #include "spill.h"
@@ -74,7 +75,7 @@ const char *gpt2_parallel_error(const zero_ctx *z, const gpt2_parallel *how) {
     return sentence[0] || !how ? sentence : zero_group_error(how->tp);
 }
 
-/* Passes a result of the plugin on, with its sentence. */
+/* Returns a result of the plugin, and copies its sentence. */
 static zero_result plugin(gpt2_error *err, const zero_ctx *z, zero_result result) {
     if (result == ZERO_OK) return ZERO_OK;
     return refuse(err, result, "%s", zero_last_error(z));
@@ -101,7 +102,7 @@ static const named_size gpt3_sizes[] = {{6, 384, 6},    {12, 768, 12},  {24, 102
 
 enum { SIZES = 8, MAX_LAYERS = 4096, MAX_CHANNELS = 1 << 16, MAX_TOKENS = 1 << 20 };
 
-/* Every configuration passes here; sizes are bounded so that products of them fit size_t. */
+/* Checks a configuration. Sizes are bounded, so that their products fit into size_t. */
 static zero_result check_config(const gpt2_config *c, const char *what, gpt2_error *err) {
     if (c->layers < 1 || c->layers > MAX_LAYERS || c->channels < 1 || c->channels > MAX_CHANNELS
         || c->heads < 1 || c->max_seq_len < 1 || c->max_seq_len > MAX_TOKENS || c->vocab_size < 1
@@ -117,12 +118,13 @@ static zero_result check_config(const gpt2_config *c, const char *what, gpt2_err
     if (c->padded_vocab_size < c->vocab_size || c->padded_vocab_size % 128
         || c->padded_vocab_size > MAX_TOKENS + 128)
         return refuse(err, ZERO_ERR_ARGUMENT,
-                      "%s: a padded vocabulary of %d is no multiple of 128 that holds %d entries",
+                      "%s: the padded vocabulary (%d) is not a multiple of 128, or has less than "
+                      "the %d entries",
                       what, c->padded_vocab_size, c->vocab_size);
     return ZERO_OK;
 }
 
-/* One of a name's fixed sizes, found by layers or by channels. */
+/* Finds the fixed sizes of a name, by layers or by channels. Returns 0 if there are none. */
 static int find_size(const named_size *sizes, int layers, int channels, gpt2_config *cfg) {
     for (int i = 0; i < SIZES; i++) {
         if (sizes[i].layers != layers && sizes[i].channels != channels) continue;
@@ -134,7 +136,7 @@ static int find_size(const named_size *sizes, int layers, int channels, gpt2_con
     return 0;
 }
 
-/* The sizes that a descriptor says; 0 if it is none. */
+/* Parses a descriptor. Returns 0 if it is not one. */
 static int read_descriptor(const char *text, int max_seq_len, gpt2_config *cfg) {
     int n = 0, end = 0;
     if (sscanf(text, "char:%dx%dx%d%n", &cfg->layers, &cfg->channels, &cfg->heads, &end) == 3
@@ -161,8 +163,8 @@ zero_result gpt2_config_parse(const char *descriptor, int vocab_size, int max_se
     no_error(err);
     if (!read_descriptor(descriptor, max_seq_len, &made))
         return refuse(err, ZERO_ERR_ARGUMENT,
-                      "'%s' is no model: known are dN and gpt2:dN with N = 6 12 24 36 48 60 72 84, "
-                      "gpt3:cN with N = 384 768 1024 1536 2048 2560 4096 12288, and char:LxCxH "
+                      "'%s' is not a model; expected dN or gpt2:dN with N = 6 12 24 36 48 60 72 "
+                      "84, gpt3:cN with N = 384 768 1024 1536 2048 2560 4096 12288, or char:LxCxH "
                       "(layers, channels, heads)",
                       descriptor);
     if (vocab_size) made.vocab_size = vocab_size;
@@ -231,13 +233,13 @@ void gpt2_describe_tiled(const gpt2_config *cfg, int rows, zero_tensor_desc out[
     out[GPT2_WTE].numel = (size_t)each * (size_t)cfg->channels;
     out[GPT2_WTE].layers = cfg->padded_vocab_size / each;
     out[GPT2_WTE].uses = 1;
-    out[GPT2_WTE].flags |= ZERO_AGAIN; /* the lookup, and the classifier */
+    out[GPT2_WTE].flags |= ZERO_AGAIN; /* used by the lookup and by the classifier */
     for (int i = GPT2_WPE; i < GPT2_TENSORS; i++) out[i].unit += out[GPT2_WTE].layers;
 }
 
 static size_t tensor_numel(const zero_tensor_desc *d) { return d->numel * (size_t)d->layers; }
 
-/* The classifier of an untied model, divided like wte, after all other units. */
+/* Describes the classifier of an untied model. It is divided like wte, and its units come last. */
 static void describe_classifier(zero_tensor_desc out[GPT2_MOST_TENSORS]) {
     const zero_tensor_desc *wte = &out[GPT2_WTE];
     out[GPT2_LMHEADW] = MATRIX(lmheadw, wte->numel, wte->layers, out[GPT2_LNFB].unit + 1);
@@ -245,8 +247,8 @@ static void describe_classifier(zero_tensor_desc out[GPT2_MOST_TENSORS]) {
     out[GPT2_WTE].flags &= ~ZERO_AGAIN;
 }
 
-/* What this rank has of the tensors of a whole model; of those with rows of the vocabulary `table`
-   has its part already. */
+/* Changes the table of the whole model to this rank's parts. Tensors with rows of the vocabulary
+ * are parts already. */
 static void describe_part(const gpt2_config *cfg, const gpt2_parallel *how, zero_tensor_desc *table,
                           int n) {
     const int rank = zero_group_rank(how->tp), size = zero_group_size(how->tp);
@@ -262,7 +264,7 @@ int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
                zero_tensor_desc out[GPT2_MOST_TENSORS]) {
     const int size = how ? zero_group_size(how->tp) : 1, n = GPT2_TENSORS + (cfg->untied != 0);
     gpt2_config part = *cfg;
-    part.padded_vocab_size /= size; /* tiles are cut from what a rank has of the vocabulary */
+    part.padded_vocab_size /= size; /* a rank's part of the vocabulary is divided into tiles */
     gpt2_describe_tiled(&part, tile_rows, out);
     if (cfg->untied) describe_classifier(out);
     if (size > 1) describe_part(cfg, how, out, n);
@@ -276,7 +278,7 @@ int gpt2_tiles(const gpt2_config *cfg, int parts, int tile_rows) {
     return rows ? part.padded_vocab_size / rows : 0;
 }
 
-/* Over which ranks a tensor's gradient is summed first; NULL: over none. */
+/* Returns the ranks over which a tensor's gradient is summed first, or NULL. */
 static zero_group *sum_group_of(const gpt2_config *cfg, const gpt2_parallel *how, int tensor) {
     const tensor_slice s =
         tensor_slice_of(cfg, tensor, zero_group_rank(how->tp), zero_group_size(how->tp));
@@ -286,8 +288,8 @@ static zero_group *sum_group_of(const gpt2_config *cfg, const gpt2_parallel *how
                                                                                       : NULL;
 }
 
-/* Over which ranks a tensor is cut, into parts of so many rows; NULL: this rank has whole layers,
-   as tiles are. */
+/* Returns the ranks over which a tensor is divided, and the rows of a part; NULL: this rank has
+ * whole layers. Tiles count as layers. */
 static zero_group *slice_group_of(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
                                   int tensor, size_t *rows) {
     const tensor_slice s =
@@ -298,7 +300,7 @@ static zero_group *slice_group_of(const gpt2_config *cfg, const gpt2_parallel *h
     return cut ? how->tp : NULL;
 }
 
-/* The sides of a block's matrices, qkvw as one; none of other tensors. */
+/* Sets the sides of a block's matrices, with qkvw as one matrix. Other tensors get none. */
 static void matrix_sides(const gpt2_config *cfg, int tensor, size_t *rows, size_t *cols) {
     const size_t C = (size_t)cfg->channels;
     const size_t high = tensor == GPT2_QKVW ? 3 * C : tensor == GPT2_FCW ? 4 * C : C;
@@ -312,17 +314,25 @@ zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parall
                           int tile_rows) {
     zero_tensor_desc table[GPT2_MOST_TENSORS];
     const int n = gpt2_table(cfg, how, tile_rows, table);
+    size_t most = 1;
+    for (int i = 0; i < n; i++)
+        if ((size_t)table[i].layers > most) most = (size_t)table[i].layers;
+    char *frozen = (char *)calloc(GPT2_MOST_TENSORS, most); /* the plugin copies it */
+    if (!frozen) return ZERO_ERR_MEMORY;
     for (int i = 0, k = 0; i < GPT2_MOST_TENSORS && k < n; i++) {
         zero_tensor_desc *d = &table[k];
         if (strcmp(gpt2_tensor_name(i), d->name) != 0) continue;
         k++;
         if (cfg->moe.experts && i >= GPT2_FCW && i <= GPT2_FCPROJB)
-            d->every = 2; /* other blocks have experts */
+            d->every = 2; /* the other blocks have experts */
         matrix_sides(cfg, i, &d->rows, &d->cols);
         if (how) d->slice_of = slice_group_of(cfg, how, tile_rows, i, &d->outer);
         if (how) d->sum_over = sum_group_of(cfg, how, i);
+        gpt2_frozen_describe(cfg, how ? how->stage : NULL, i, d, frozen + (size_t)i * most);
     }
-    return zero_tensors(z, table, n);
+    const zero_result result = zero_tensors(z, table, n);
+    free(frozen);
+    return result;
 }
 
 size_t gpt2_numel(const gpt2_config *cfg) {
@@ -333,21 +343,24 @@ size_t gpt2_numel(const gpt2_config *cfg) {
     return sum;
 }
 
-/* What keeps a model from being cut over so many ranks; "": nothing. */
+/* Writes why the model cannot be divided among this number of ranks, or "". */
 static void cut_reason(const gpt2_config *cfg, int seq_len, int tile_rows, int ranks, int sequence,
                        char *why, size_t bytes) {
     const int rows = cfg->padded_vocab_size;
     why[0] = 0;
     if (ranks < 1 || cfg->heads % ranks)
-        (void)snprintf(why, bytes, "they do not divide %d heads", cfg->heads);
+        (void)snprintf(why, bytes, "the number does not divide the %d heads", cfg->heads);
     else if (rows % ranks)
-        (void)snprintf(why, bytes, "they do not divide the vocabulary's %d rows, padded", rows);
+        (void)snprintf(why, bytes,
+                       "the number does not divide the %d rows of the padded vocabulary", rows);
     else if (tile_rows > 0 && ranks > 1 && rows / ranks % 32)
-        (void)snprintf(why, bytes, "%d rows of the vocabulary each are no tiles of 32",
+        (void)snprintf(why, bytes, "%d rows of the vocabulary per rank are not a multiple of 32",
                        rows / ranks);
     else if (sequence && seq_len % ranks)
-        (void)snprintf(why, bytes, "with sequence parallelism they do not divide %d tokens",
-                       seq_len);
+        (void)snprintf(
+            why, bytes,
+            "with sequence parallelism the number must divide the %d tokens of a sequence",
+            seq_len);
 }
 
 zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_rows, int ranks,
@@ -361,8 +374,8 @@ zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_ro
             cut_reason(cfg, seq_len, tile_rows, near, sequence, other, sizeof other);
             if (!other[0])
                 return refuse(err, ZERO_ERR_ARGUMENT,
-                              "a model cannot be cut over %d tensor-parallel ranks: %s; the "
-                              "nearest that can is %d",
+                              "the model cannot be divided among %d tensor-parallel ranks: %s; the "
+                              "nearest number that does is %d",
                               ranks, why, near);
         }
     return ZERO_OK;
@@ -370,9 +383,9 @@ zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_ro
 
 /* ---- initialisation ------------------------------------------------------------------------ */
 
-#define CHUNK ((size_t)1 << 18) /* floats of a tensor that are held at once */
+#define CHUNK ((size_t)1 << 18) /* floats of a tensor in memory at once */
 
-/* Standard deviation of a tensor's elements; 0: they are constant. */
+/* Returns the standard deviation of a tensor's elements. 0: they are constant. */
 static double tensor_deviation(int tensor, int layers) {
     switch (tensor) {
     case GPT2_WTE:
@@ -412,7 +425,7 @@ zero_result gpt2_init_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_paral
     zero_result result = ZERO_OK;
     float *chunk = (float *)malloc(CHUNK * sizeof(float));
     no_error(err);
-    if (!chunk) return refuse(err, ZERO_ERR_MEMORY, "no memory to initialise the model");
+    if (!chunk) return refuse(err, ZERO_ERR_MEMORY, "out of memory for the first weights");
     const int n = gpt2_table(cfg, NULL, 0, table);
     for (int i = 0; i < n && result == ZERO_OK; i++)
         result = init_tensor(z, cfg, how, seed, i, tensor_numel(&table[i]), chunk);
@@ -429,26 +442,26 @@ zero_result gpt2_init(zero_ctx *z, const gpt2_config *cfg, uint64_t seed, gpt2_e
 
 /* ---- memory of a model --------------------------------------------------------------------- */
 
-/* What the forward of a block leaves for its backward. */
+/* The values that a block's forward stores for its backward. */
 typedef struct block_values {
     void *x;      /* (Rp, C) input */
-    void *own;    /* where it is, unless it comes from another stage; or NULL */
+    void *own;    /* its own memory; NULL if the input can come from another stage only */
     void *ln1;    /* (R, C) */
     float *mean1; /* (Rp) */
     float *rstd1; /* (Rp) */
-    void *qkv;    /* (R, 3Cp); with bias or without, see ops.h */
+    void *qkv;    /* (R, 3Cp); ops.h says whether the bias is in it */
     float *lse;   /* (B, NHp, T) */
     void *atty;   /* (R, Cp) attention before its projection */
     void *res2;   /* (Rp, C) x + projected attention */
     void *ln2;    /* (R, C) */
     float *mean2; /* (Rp) */
     float *rstd2; /* (Rp) */
-    void *fch;    /* (R, 4Cp) before GELU; likewise */
+    void *fch;    /* (R, 4Cp) before GELU; the same */
     void *gelu;   /* (R, 4Cp) */
 } block_values;
 
-/* Inputs of blocks that are in memory at once where others are away: one that is read, one that is
-   written, one on its way. */
+/* Number of inputs of blocks in memory at once, if inputs are offloaded: one that is read, one that
+ * is written, and one that is transferred. */
 enum { WINDOW = 3 };
 
 struct gpt2_model {
@@ -457,97 +470,107 @@ struct gpt2_model {
     zero_ctx *z; /* borrowed */
     ops_ctx *ops;
     gpt2_tensors params, grads; /* base pointers, rebased by the hooks */
-    tensor_parallel tp;         /* of one rank: everything is whole */
-    experts *moe;               /* NULL: there are none */
-    size_t trained;             /* training steps since its sums were last taken */
-    int counts;                 /* this pass is a training's */
+    tensor_parallel tp;         /* one rank: no tensor is divided */
+    experts *moe;               /* NULL: the model has none */
+    size_t trained;             /* training steps since the last experts_take */
+    int counts;                 /* this pass is a training pass */
     size_t kept;     /* number of tokens that have keys and values in qkv, for gpt2_next_logits */
-    size_t position; /* position of the first token of this pass; 0 except there */
-    float aux;       /* of its auxiliary loss, in this pass */
+    size_t position; /* position of the first token of this pass; 0 except in gpt2_next_logits */
+    float aux;       /* factor of the auxiliary loss in this pass */
     size_t C, V, Vp, T;
-    size_t Cp, heads, Vr;     /* this rank's part: of the channels, heads, rows of the vocabulary */
-    size_t row;               /* the first of these */
-    size_t tile_rows, tiles;  /* of wte; 0: it is whole, and in one unit with wpe */
-    int first_block;          /* its unit */
-    size_t bytes, grad_bytes; /* of a parameter or activation; of a gradient of a parameter */
-    void *memory;             /* everything below but blocks */
-    gpt2_stage stage;         /* of a pipeline; whole: all chunks are one */
-    int apart;                /* wte's gradient here is that of lookup or classifier alone */
-    int layers;               /* blocks of this rank: L, or the stage's */
-    int longest, slots;       /* blocks of a chunk at most; sets of values that are kept */
-    block_values *sets;       /* [slots][longest + 1] */
-    int first, count;         /* the chunk at hand: its first block on this rank, and how many */
-    block_values *blocks;     /* its set: count blocks, and one more for the output: its x, or the
-                                 input of the final norm */
-    void *norm_x;             /* (Rp, C) the latter */
-    void *sum_x;              /* (R, C) dres, where it is not another stage's message */
-    void *lnf;                /* (R, C) */
-    float *meanf;             /* (R) */
-    float *rstdf;             /* (R) */
-    float *losses;            /* (R) */
-    double *totals;           /* (2): of all losses since they were last taken; of one call's */
-    size_t summed;            /* losses in the first */
-    int *tokens;              /* (R) */
-    int *targets;             /* (R) */
-    void *dres;               /* (R, C) gradient of the residual stream */
-    void *dc;                 /* (R, C) gradient of the output of a norm, or of attention */
-    void *d4c;                /* (R, 4C) gradient of fch; (R, 3C) of qkv */
-    void *logits;             /* (chunk, Vp), overlapping d4c and what blocks compute again */
-    size_t chunk;             /* rows of the classifier at once */
-    spill *away;              /* inputs of blocks, a record each; NULL: all are kept */
-    int slot;                 /* set of the current chunk; it selects the records */
-    void *window[WINDOW];     /* (Rp, C) buffers of the current inputs */
-    int leaving[WINDOW];      /* the record that is on its way from there; -1: none */
-    ops_softmax softmax;      /* (R): of tiles; its losses are these */
-    float *mean;              /* (R, C) the mean row of wte; used with logits */
-    float *most;              /* (R) of parts: the largest logits of all ranks */
-    void *line;               /* (Vp) of parts: logits of one token */
-    float scale;              /* of the losses' gradient in this pass */
+    size_t Cp, heads, Vr;    /* this rank's numbers of channels, heads and rows of the vocabulary */
+    size_t row;              /* the first of these rows */
+    size_t tile_rows, tiles; /* tiles of wte; 0: wte is whole, and in one unit with wpe */
+    int first_block;         /* unit of wpe */
+    size_t bytes,
+        grad_bytes;   /* bytes of a parameter or activation, and of a parameter's gradient */
+    void *memory;     /* all arrays below except those of blocks */
+    gpt2_stage stage; /* the pipeline stage; a model without a pipeline is one chunk */
+    int apart;        /* the gradient of wte here is that of the lookup or of the classifier only */
+    int layers;       /* blocks of this rank: L, or those of its stage */
+    int longest, slots; /* most blocks of a chunk; number of sets of values */
+    block_values *sets; /* [slots][longest + 1] */
+    int first,
+        count; /* the current chunk: its first block on this rank, and its number of blocks */
+    block_values *blocks; /* its set: `count` blocks, and one more. The x of the last one is the
+                             output of the chunk or the input of the final norm */
+    void *norm_x;         /* (Rp, C) input of the final norm */
+    void *sum_x;          /* (R, C) dres, if it is not a message of another stage */
+    void *lnf;            /* (R, C) */
+    void *spare;          /* (4Cp) gradients of frozen biases and norms, which nothing reads */
+    float *meanf;         /* (R) */
+    float *rstdf;         /* (R) */
+    float *losses;        /* (R) */
+    double *totals;       /* (2): sum of all losses since gpt2_take_losses; sum of one call */
+    size_t summed;        /* number of losses in the first sum */
+    int *tokens;          /* (R) */
+    int *targets;         /* (R) */
+    void *dres;           /* (R, C) gradient of the residual stream */
+    void *dc;             /* (R, C) gradient of the output of a norm, or of attention */
+    void *d4c;            /* (R, 4C) gradient of fch; (R, 3C) of qkv */
+    void *logits;         /* (chunk, Vp), overlaps d4c and the recomputed values of blocks */
+    size_t chunk;         /* rows of logits at once */
+    spill *away; /* offloaded inputs of blocks, a record each; NULL: inputs stay in memory */
+    int slot;    /* set of the current chunk, which selects its records */
+    void *window[WINDOW]; /* (Rp, C) buffers of the current inputs */
+    int leaving[WINDOW];  /* the record that is being fetched; -1: none */
+    ops_softmax softmax;  /* (R): with tiles; its losses are `losses` */
+    float *mean;          /* (R, C) the mean row of wte under the softmax */
+    float *most;          /* (R) with tensor parallelism: the largest logits of all ranks */
+    void *line;           /* (Vp) with tensor parallelism: logits of one token */
+    float scale;          /* factor of the losses' gradient in this pass */
     gpt2_error error;
 };
 
-/* A region that is measured first (base NULL), then cut. */
+/* A region of memory. With base NULL it is only measured. */
 typedef struct region {
     char *base;
-    size_t at, most; /* bytes in use; the most that ever were */
+    size_t at, most; /* bytes in use; their maximum */
 } region;
 
 static void *cut(region *r, size_t n, size_t bytes_each) {
     char *p = r->base ? r->base + r->at : NULL;
-    r->at += (n * bytes_each + 127) / 128 * 128; /* a line of a GPU's memory */
+    r->at += (n * bytes_each + 127) / 128 * 128; /* alignment: a line of a GPU's memory */
     if (r->at > r->most) r->most = r->at;
     return p;
 }
 
 static float *cut_floats(region *r, size_t n) { return (float *)cut(r, n, sizeof(float)); }
 
-/* Rows of logits at once: as many as the device's budget holds, in chunks of one size. */
+/* Returns the rows of logits at once: as many as the device's budget holds, in chunks of equal
+ * size. */
 static size_t chunk_rows(size_t R, size_t row_bytes) {
     const size_t budget = ops_logits_budget() / row_bytes, most = budget ? budget : 1;
     const size_t chunks = (R + most - 1) / most;
     return (R + chunks - 1) / chunks;
 }
 
-/* Rows of an activation between layers. */
+/* Returns the rows of an activation between layers. */
 static size_t rows_between(const gpt2_model *m) {
     return tensor_parallel_rows(&m->tp, (size_t)m->run.batch * m->T);
 }
 
-/* Between stages gradients are computed where their messages lie, unless rows are cut. */
+/* Returns 1 if dres has memory of its own: without a pipeline, or with sequence parallelism.
+ * Otherwise gradients between stages are computed in the messages. */
 static int has_own_dres(const gpt2_model *m) {
     return gpt2_stage_is_whole(&m->stage) || m->tp.sequence;
 }
 
-/* Where the input of block l is. */
+/* Returns the memory of the input of block l. */
 static void *place_input(const gpt2_model *m, int l, region *kept) {
     if (m->run.recompute == GPT2_RECOMPUTE_AWAY) return m->window[l % WINDOW];
     return cut(kept, rows_between(m) * m->C, m->bytes);
 }
 
-static void place_block(block_values *b, region *kept, region *shared, const gpt2_model *m,
-                        int moe) {
+/* Returns 1 if backward reaches block l of the whole model, or, for -1, the embeddings: these, or
+   those below, have trained tensors. */
+static int reaches(const gpt2_model *m, int l) {
+    return !m->cfg.frozen || l >= m->cfg.frozen->lowest;
+}
+
+static void place_block(block_values *b, region *kept, region *shared, const gpt2_model *m, int moe,
+                        int again) {
     const size_t R = (size_t)m->run.batch * m->T, Rp = rows_between(m), C = m->C, Cp = m->Cp;
-    const int again = m->run.recompute;
     region *inner = again >= GPT2_RECOMPUTE_BLOCK ? shared : kept;
     region *norms = again >= GPT2_RECOMPUTE_NORM ? shared : kept;
     b->ln1 = cut(norms, R * C, m->bytes);
@@ -583,11 +606,12 @@ static void place_classifier(gpt2_model *m, region *kept, region *shared) {
     shared->at = 0;
 }
 
-/* Gives every pointer its place. blocks may be NULL (measuring): then one block stands for all. */
+/* Sets every pointer. To measure, blocks is NULL, and one block counts for all. */
 static void place(gpt2_model *m, region *kept, region *shared) {
     const size_t R = (size_t)m->run.batch * m->T, C = m->C;
     block_values spare;
     m->lnf = cut(kept, R * C, m->bytes);
+    m->spare = m->cfg.frozen ? cut(kept, 4 * C, m->grad_bytes) : NULL;
     m->meanf = cut_floats(kept, rows_between(m));
     m->rstdf = cut_floats(kept, rows_between(m));
     m->losses = cut_floats(kept, R);
@@ -610,7 +634,9 @@ static void place(gpt2_model *m, region *kept, region *shared) {
             block_values *b = m->sets ? &m->sets[slot * (m->longest + 1) + l] : &spare;
             shared->at = passing;
             b->own = l > 0 || gpt2_stage_is_first(&m->stage) ? place_input(m, l, kept) : NULL;
-            place_block(b, kept, shared, m, experts_is_layer(&m->cfg, l));
+            /* a block without backward keeps nothing but its input */
+            const int again = whole && !reaches(m, l) ? GPT2_RECOMPUTE_BLOCK : m->run.recompute;
+            place_block(b, kept, shared, m, experts_is_layer(&m->cfg, l), again);
         }
 }
 
@@ -626,7 +652,7 @@ static ops_limits limits_of(const gpt2_model *m) {
     return limits;
 }
 
-/* Bytes of m->memory, with m->cfg and m->run set. */
+/* Returns the bytes of m->memory. m->cfg and m->run must be set. */
 static size_t measure(gpt2_model *m, region *kept, region *shared) {
     memset(kept, 0, sizeof *kept);
     memset(shared, 0, sizeof *shared);
@@ -634,7 +660,7 @@ static size_t measure(gpt2_model *m, region *kept, region *shared) {
     return kept->most + shared->most;
 }
 
-/* Blocks of this rank. */
+/* Returns the number of blocks of this rank. */
 static void set_stage(gpt2_model *m, const gpt2_stage *stage) {
     m->layers = m->longest = m->cfg.layers;
     m->slots = 1;
@@ -662,11 +688,11 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
                       cfg->max_seq_len);
     if (run->recompute < GPT2_RECOMPUTE_NONE || run->recompute > GPT2_RECOMPUTE_AWAY)
         return refuse(err, ZERO_ERR_ARGUMENT,
-                      "recompute %d: known are 0 (nothing), 1 (GELU), "
-                      "2 (and norms), 3 (blocks) and 4 (blocks, their inputs away)",
+                      "recompute is %d, expected 0 (nothing), 1 (GELU), 2 (also layer norms), 3 "
+                      "(blocks) or 4 (blocks, with their inputs in a file)",
                       run->recompute);
     if (run->type != ZERO_F32 && run->type != ZERO_BF16 && run->type != ZERO_F16)
-        return refuse(err, ZERO_ERR_ARGUMENT, "type %d: known are 0 (f32), 1 (bf16) and 2 (f16)",
+        return refuse(err, ZERO_ERR_ARGUMENT, "type is %d, expected 0 (f32), 1 (bf16) or 2 (fp16)",
                       (int)run->type);
     if (run->tile_rows < 0)
         return refuse(err, ZERO_ERR_ARGUMENT, "tiles of %d rows", run->tile_rows);
@@ -695,18 +721,19 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
 
 static int unit_of_block(const gpt2_model *m, size_t l) { return m->first_block + (int)l; }
 static int unit_of_norm(const gpt2_model *m) { return m->first_block + m->layers; }
-/* Of the classifier, or its tile i. */
+/* Returns the unit of the classifier, or of its tile i. */
 static int unit_of_classifier(const gpt2_model *m, size_t i) {
     return (int)i + (m->cfg.untied ? unit_of_norm(m) + 1 : 0);
 }
-/* Units in all. */
+/* Returns the number of units. */
 static int units_of(const gpt2_model *m) {
     const int own = m->tiles ? (int)m->tiles : 1;
     if (!gpt2_stage_is_last(&m->stage)) return unit_of_norm(m);
     return unit_of_norm(m) + 1 + (m->cfg.untied ? own : 0);
 }
 
-/* The context's type must be that of the run; its gradients' and the stream are looked up. */
+/* Checks that the context has the type of the run, and copies the type of gradients and the stream.
+ */
 static zero_result take_settings(gpt2_model *m, zero_ctx *z, ops_settings *settings,
                                  gpt2_error *err) {
     static const char *const names[ZERO_TYPES] = {"f32", "bf16", "f16"};
@@ -714,8 +741,8 @@ static zero_result take_settings(gpt2_model *m, zero_ctx *z, ops_settings *setti
     zero_query_config(z, &zc);
     if (zc.type != m->run.type)
         return refuse(err, ZERO_ERR_ARGUMENT,
-                      "a run in %s, but the context was made for parameters in %s",
-                      names[m->run.type], names[zc.type]);
+                      "the run is in %s, but the context has parameters in %s", names[m->run.type],
+                      names[zc.type]);
     settings->type = zc.type;
     settings->grad_type = zc.grads == ZERO_GRAD_F32 ? ZERO_F32 : zc.type;
     settings->stream = zc.stream;
@@ -731,12 +758,14 @@ size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     region kept, shared;
     if (set_shape(&shape, cfg, run, NULL) != ZERO_OK) return 0;
     const ops_limits limits = limits_of(&shape);
-    return measure(&shape, &kept, &shared) + ops_scratch_bytes(&limits, run->type)
+    const ops_settings settings = {run->type, run->type, NULL, run->tf32, run->any_order};
+    return measure(&shape, &kept, &shared) + ops_scratch_bytes(&limits, &settings)
            + experts_bytes(cfg, run);
 }
 
-/* Inputs of a chunk that go away, a record each: its first one may be a message on this stage, and
-   on all but the first always is. */
+/* away_inputs returns the number of inputs of a chunk that are offloaded, a record each. The first
+ * input of a chunk is not offloaded if it is a message of another stage: always if away_first
+ * returns 1; on the first stage in all chunks but the first. */
 static int away_first(const gpt2_model *m) { return !gpt2_stage_is_first(&m->stage); }
 static int away_inputs(const gpt2_model *m) {
     const int whole = gpt2_stage_is_whole(&m->stage);
@@ -762,7 +791,7 @@ static zero_result open_away(gpt2_model *m, void *stream, gpt2_error *err) {
     return result == ZERO_OK ? ZERO_OK : refuse(err, result, "%s", why);
 }
 
-/* Chunk c in a slot: where its inputs are. */
+/* Selects chunk c in a slot: its blocks, and the memory of their inputs. */
 static void choose(gpt2_model *m, int c, int slot) {
     const int whole = gpt2_stage_is_whole(&m->stage);
     m->first = whole ? 0 : gpt2_stage_first(&m->stage, c);
@@ -784,7 +813,7 @@ static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_er
     m->sets = (block_values *)calloc((size_t)m->slots * ((size_t)m->longest + 1), sizeof *m->sets);
     m->memory = ops_alloc(bytes);
     if (!m->sets || !m->memory)
-        return refuse(err, ZERO_ERR_MEMORY, "no memory for %.1f MiB of activations",
+        return refuse(err, ZERO_ERR_MEMORY, "out of memory for %.1f MiB of activations",
                       (double)bytes / (1024 * 1024));
     memset(&kept, 0, sizeof kept);
     memset(&shared, 0, sizeof shared);
@@ -796,15 +825,15 @@ static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_er
     return ZERO_OK;
 }
 
-/* Checks that the tiles are those of the context. */
+/* Checks that run and context have the same tiles. */
 static zero_result check_units(const gpt2_model *m, gpt2_error *err) {
     const int needed = units_of(m);
     zero_plan plan;
     TRY(plugin(err, m->z, zero_query_plan(m->z, &plan)));
     if (plan.units == needed) return ZERO_OK;
     return refuse(err, ZERO_ERR_ARGUMENT,
-                  "the context has %d units, a run with wte in %zu tiles of its own needs %d",
-                  plan.units, m->tiles, needed);
+                  "the context has %d units, but a run with wte in %zu tiles needs %d", plan.units,
+                  m->tiles, needed);
 }
 
 zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, const gpt2_run *run,
@@ -863,6 +892,27 @@ void gpt2_take_products(gpt2_model *m, const struct products_choice *choice) {
     ops_take_products(m->ops, choice);
 }
 
+/* Everything on which a block's launches depend. Padding is cleared. */
+typedef struct graph_key {
+    gpt2_tensors params, grads;
+    block_values values;
+    void *next; /* the next block's input */
+    ops_heads shape;
+    size_t position;
+} graph_key;
+enum { GRAPH_FORWARD, GRAPH_AGAIN, GRAPH_BACKWARD, GRAPHS };
+
+zero_result gpt2_record_graphs(gpt2_model *m, gpt2_error *err) {
+    no_error(err);
+    if (m->tp.size > 1 || m->moe || !gpt2_stage_is_whole(&m->stage))
+        return refuse(err, ZERO_ERR_UNSUPPORTED,
+                      "graphs of blocks: not with tensor or expert parallelism or a pipeline, "
+                      "because their blocks communicate");
+    const zero_result result = ops_graphs(m->ops, GRAPHS * (size_t)m->layers, sizeof(graph_key));
+    return result == ZERO_OK ? ZERO_OK : refuse(err, result, "out of memory for graphs");
+}
+size_t gpt2_graph_launches(const gpt2_model *m) { return ops_graph_launches(m->ops); }
+
 const char *gpt2_product_path(const gpt2_model *m) { return ops_product_path(m->ops); }
 
 const char *gpt2_attention_path(const gpt2_model *m) { return ops_attention_path(m->ops); }
@@ -871,7 +921,7 @@ const char *gpt2_last_error(const gpt2_model *m) { return m->error.sentence; }
 
 /* ---- a block ------------------------------------------------------------------------------- */
 
-/* The shape of a call: B sequences of T tokens, NHp heads. */
+/* Returns the shape of a call: B sequences of T tokens, NHp heads. */
 static ops_heads shape_of(const gpt2_model *m, size_t B, size_t T) {
     ops_heads s;
     s.batch = B;
@@ -881,37 +931,46 @@ static ops_heads shape_of(const gpt2_model *m, size_t B, size_t T) {
     return s;
 }
 
-/* Element i of x, each of so many bytes. */
+/* Returns the address of element i of x. An element has `bytes` bytes. */
 static void *element(void *x, size_t i, size_t bytes) { return (char *)x + i * bytes; }
 
-/* Block l of this rank, of the chunk at hand. */
+/* Returns the values of block l of this rank, which is in the current chunk. */
 static const block_values *block_at(const gpt2_model *m, size_t l) {
     return &m->blocks[l - (size_t)m->first];
 }
 
-/* Of model m and layer l: a tensor of numel elements, and its gradient. */
+/* Returns element i of a gradient. A frozen tensor has none. */
+static void *gradient(const gpt2_model *m, void *base, size_t i) {
+    return base ? element(base, i, m->grad_bytes) : NULL;
+}
+/* Operations always add to gradients of biases and norms. Those of frozen ones go to `spare`. */
+static void *or_spare(const gpt2_model *m, void *gradient) {
+    return gradient ? gradient : m->spare;
+}
+
+/* A tensor of numel elements and its gradient, of model m and layer l. */
 #define PARAM(name, numel) element(m->params.name, l *(numel), m->bytes)
-#define GRAD(name, numel)  element(m->grads.name, l *(numel), m->grad_bytes)
+#define GRAD(name, numel)  gradient(m, m->grads.name, l *(numel))
 /* The same for tensors of the MLPs. They have a layer for each block with a dense MLP. */
 static size_t mlp_of(const gpt2_model *m, size_t l) { return m->moe ? l / 2 : l; }
 #define MLP_PARAM(name, numel) element(m->params.name, mlp_of(m, l) * (numel), m->bytes)
-#define MLP_GRAD(name, numel)  element(m->grads.name, mlp_of(m, l) * (numel), m->grad_bytes)
+#define MLP_GRAD(name, numel)  gradient(m, m->grads.name, mlp_of(m, l) * (numel))
 
-/* This rank's rows of x (R, C). */
+/* Returns this rank's rows of x (R, C). */
 static void *own(const gpt2_model *m, void *x, size_t R) {
     return element(x, tensor_parallel_first(&m->tp, R) * m->C, m->bytes);
 }
 static size_t own_rows(const gpt2_model *m, size_t R) { return tensor_parallel_rows(&m->tp, R); }
 
-/* All rows of x (R, C), of which each rank has its own. */
+/* Gathers all rows of x (R, C). Each rank has its own rows before. */
 static void gather(gpt2_model *m, void *x, size_t R) { tensor_parallel_gather(&m->tp, x, R, m->C); }
-/* This rank's rows of the sum of all ranks' x (R, C). */
+/* Sums x (R, C) over all ranks; each rank receives its own rows. */
 static void sum_up(gpt2_model *m, void *x, size_t R) {
     tensor_parallel_sum(&m->tp, x, own(m, x, R), R, m->C);
 }
 
-/* The layer that ends half a block: out (Rp, C) = x + in w^T + bias, in (R, I), w (C, I), all
-   ranks' products added up. dc takes this rank's. */
+/* Computes the layer that ends half a block: out (Rp, C) = x + in w^T + bias, with in (R, I) and w
+ * (C, I). The products are summed over all ranks; dc holds this rank's product. */
 static void join_residual(gpt2_model *m, void *out, const void *x, const void *in, const void *w,
                           const void *bias, size_t R, size_t I) {
     if (!m->tp.group) {
@@ -922,12 +981,22 @@ static void join_residual(gpt2_model *m, void *out, const void *x, const void *i
     sum_up(m, m->dc, R);
     ops_add_bias(m->ops, out, x, own(m, m->dc, R), bias, own_rows(m, R), m->C);
 }
-/* Gradients of its w and bias, from dres and in. */
+/* Computes the gradients of w (O, I) and bias from dy (R, O) and x (R, I), unless they are frozen.
+ */
+static void linear_dw(gpt2_model *m, void *dw, void *dbias, const void *dy, const void *x, size_t R,
+                      size_t I, size_t O) {
+    if (dw)
+        ops_linear_dw(m->ops, dw, dbias, dy, x, R, I, O);
+    else if (dbias)
+        ops_bias_backward(m->ops, dbias, dy, R, O);
+}
+/* Computes the gradients of w and bias of that layer, from dres and in. */
 static void join_backward(gpt2_model *m, void *dw, void *dbias, const void *in, size_t R,
                           size_t I) {
     const int cut_rows = m->tp.sequence;
-    ops_linear_dw(m->ops, dw, cut_rows ? NULL : dbias, m->dres, in, R, I, m->C);
-    if (cut_rows) ops_bias_backward(m->ops, dbias, own(m, m->dres, R), own_rows(m, R), m->C);
+    linear_dw(m, dw, cut_rows ? NULL : dbias, m->dres, in, R, I, m->C);
+    if (cut_rows && dbias)
+        ops_bias_backward(m->ops, dbias, own(m, m->dres, R), own_rows(m, R), m->C);
 }
 
 static int is_mixture(const gpt2_model *m, size_t l) { return experts_is_layer(&m->cfg, (int)l); }
@@ -938,8 +1007,8 @@ static void *row_at(const gpt2_model *m, void *x, size_t columns) {
     return element(x, m->position * columns, m->bytes);
 }
 
-/* From b->x to the input of the next block, of a mixture of experts to what goes there; with
- * `again`, in backward, only what that needs. */
+/* Computes a block, from b->x to the input of the next block, or with experts to the input of the
+ * mixture. `again` 1: computes only the values that backward needs. */
 static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again) {
     const block_values *b = block_at(m, l);
     const size_t R = s->batch * s->seq_len, Rp = own_rows(m, R), C = m->C, Cp = m->Cp;
@@ -963,14 +1032,15 @@ static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again
                       MLP_PARAM(fcprojb, C), R, 4 * Cp);
 }
 
-/* From dln2, in dc, to res2. */
+/* Backward of the second layer norm: from dln2, in dc, to res2. */
 static void block_backward_norm(gpt2_model *m, size_t l, size_t R) {
     const block_values *b = block_at(m, l);
     const size_t C = m->C;
-    ops_norm_backward(m->ops, own(m, m->dres, R), GRAD(ln2w, C), GRAD(ln2b, C), own(m, m->dc, R),
-                      b->res2, b->mean2, b->rstd2, PARAM(ln2w, C), 0, own_rows(m, R), C);
+    ops_norm_backward(m->ops, own(m, m->dres, R), or_spare(m, GRAD(ln2w, C)),
+                      or_spare(m, GRAD(ln2b, C)), own(m, m->dc, R), b->res2, b->mean2, b->rstd2,
+                      PARAM(ln2w, C), 0, own_rows(m, R), C);
 }
-/* ln2, where it was not kept. */
+/* Computes ln2 again if it was not kept. */
 static void block_norm_again(gpt2_model *m, size_t l, size_t R) {
     const block_values *b = block_at(m, l);
     const size_t C = m->C;
@@ -980,7 +1050,8 @@ static void block_norm_again(gpt2_model *m, size_t l, size_t R) {
     gather(m, b->ln2, R);
 }
 
-/* The second half, backwards: dres (R, C) in: of the output; out: of res2. */
+/* Backward of the second half of a block. dres (R, C) is the gradient of the output before the
+ * call, and of res2 after it. */
 static void block_backward_mlp(gpt2_model *m, size_t l, size_t R) {
     const block_values *b = block_at(m, l);
     const size_t C = m->C, Cp = m->Cp;
@@ -990,18 +1061,19 @@ static void block_backward_mlp(gpt2_model *m, size_t l, size_t R) {
         m->run.recompute == GPT2_RECOMPUTE_NONE || m->run.recompute >= GPT2_RECOMPUTE_BLOCK;
     ops_ctx *o = m->ops;
     gather(m, m->dres, R);
-    ops_linear_dx_gelu(o, dfch, MLP_GRAD(fcb, 4 * Cp), b->gelu, kept, m->dres,
+    ops_linear_dx_gelu(o, dfch, or_spare(m, MLP_GRAD(fcb, 4 * Cp)), b->gelu, kept, m->dres,
                        MLP_PARAM(fcprojw, 4 * Cp * C), b->fch, MLP_PARAM(fcb, 4 * Cp), R, 4 * Cp,
                        C);
     join_backward(m, MLP_GRAD(fcprojw, 4 * Cp * C), MLP_GRAD(fcprojb, C), b->gelu, R, 4 * Cp);
     block_norm_again(m, l, R);
-    ops_linear_dw(o, MLP_GRAD(fcw, 4 * Cp * C), NULL, dfch, b->ln2, R, C, 4 * Cp);
+    linear_dw(m, MLP_GRAD(fcw, 4 * Cp * C), NULL, dfch, b->ln2, R, C, 4 * Cp);
     ops_linear_dx(o, dln2, dfch, MLP_PARAM(fcw, 4 * Cp * C), R, C, 4 * Cp);
     sum_up(m, dln2, R);
     block_backward_norm(m, l, R);
 }
 
-/* The first half, backwards: dres (R, C) in: of res2; out: of x. */
+/* Backward of the first half of a block. dres (R, C) is the gradient of res2 before the call, and
+ * of x after it. */
 static void block_backward_attention(gpt2_model *m, size_t l, const ops_heads *s) {
     const block_values *b = block_at(m, l);
     const size_t R = s->batch * s->seq_len, Rp = own_rows(m, R), C = m->C, Cp = m->Cp;
@@ -1018,24 +1090,24 @@ static void block_backward_attention(gpt2_model *m, size_t l, const ops_heads *s
                        PARAM(ln1b, C), Rp, C);
         gather(m, b->ln1, R);
     }
-    ops_linear_dw(o, GRAD(qkvw, 3 * Cp * C), GRAD(qkvb, 3 * Cp), dqkv, b->ln1, R, C, 3 * Cp);
+    linear_dw(m, GRAD(qkvw, 3 * Cp * C), GRAD(qkvb, 3 * Cp), dqkv, b->ln1, R, C, 3 * Cp);
     ops_linear_dx(o, dln1, dqkv, PARAM(qkvw, 3 * Cp * C), R, C, 3 * Cp);
     sum_up(m, dln1, R);
-    ops_norm_backward(o, own(m, m->dres, R), GRAD(ln1w, C), GRAD(ln1b, C), own(m, dln1, R), b->x,
-                      b->mean1, b->rstd1, PARAM(ln1w, C), 0, Rp, C);
+    ops_norm_backward(o, own(m, m->dres, R), or_spare(m, GRAD(ln1w, C)), or_spare(m, GRAD(ln1b, C)),
+                      own(m, dln1, R), b->x, b->mean1, b->rstd1, PARAM(ln1w, C), 0, Rp, C);
 }
 
 /* ---- units --------------------------------------------------------------------------------- */
 
-/* A hook's result, with the plugin's sentence; or that of the group that went wrong before it. */
+/* Returns the result of a hook, with the plugin's sentence, or an earlier error of the group. */
 static zero_result hook(gpt2_model *m, zero_result result) {
     if (result == ZERO_OK && m->tp.result != ZERO_OK)
         return refuse(&m->error, m->tp.result, "%s", zero_group_error(m->tp.group));
     return plugin(&m->error, m->z, result);
 }
 
-/* Returns tile i of wte, or this rank's part; then its addresses in parameters and gradients while
-   its unit is open. */
+/* tile_at returns tile i of wte, or this rank's part. The next two return its addresses in
+ * parameters and gradients while its unit is open. */
 static ops_tile tile_at(const gpt2_model *m, size_t i) {
     ops_tile t;
     t.first = m->row + i * m->tile_rows;
@@ -1047,21 +1119,22 @@ static void *tile_param(const gpt2_model *m, const ops_tile *t) {
     return element(m->params.wte, (t->first - m->row) * m->C, m->bytes);
 }
 static void *tile_grad(const gpt2_model *m, const ops_tile *t) {
-    return element(m->grads.wte, (t->first - m->row) * m->C, m->grad_bytes);
+    return gradient(m, m->grads.wte, (t->first - m->row) * m->C);
 }
-/* The same of the classifier. */
+/* The same for the classifier. */
 static void *class_param(const gpt2_model *m, const ops_tile *t) {
     void *w = m->cfg.untied ? m->params.lmheadw : m->params.wte;
     return element(w, (t->first - m->row) * m->C, m->bytes);
 }
 static void *class_grad(const gpt2_model *m, const ops_tile *t) {
     void *dw = m->cfg.untied ? m->grads.lmheadw : m->grads.wte;
-    return element(dw, (t->first - m->row) * m->C, m->grad_bytes);
+    return gradient(m, dw, (t->first - m->row) * m->C);
 }
 
 /* ---- embeddings ---------------------------------------------------------------------------- */
 
-/* Where rows of wte are put together: parts of a sum are so before they are this rank's rows. */
+/* Returns the memory in which rows of wte are collected. With tensor parallelism these are parts of
+ * a sum. */
 static void *embedded(const gpt2_model *m) { return m->tp.sequence ? m->dc : m->blocks[0].x; }
 
 /* Clears the rows, because another rank may have the token of a row. */
@@ -1069,18 +1142,19 @@ static void embed_begin(gpt2_model *m, size_t R) {
     if (m->tp.group) ops_clear(m->ops, embedded(m), R * m->C * m->bytes);
 }
 
-/* Rows of a sequence before this rank's first row begins another one. */
+/* Returns the number of this rank's first rows that end a sequence of an earlier rank. 0: this
+ * rank's first row begins a sequence. */
 static size_t rows_of_begun(const gpt2_model *m, size_t R, size_t T) {
     const size_t at = tensor_parallel_first(&m->tp, R) % T, n = own_rows(m, R);
     return at == 0 ? 0 : T - at < n ? T - at : n;
 }
 
-/* The rows of wpe from the position of this pass on. */
+/* Returns the rows of wpe from the position of this pass on. */
 static const void *places(const gpt2_model *m) {
     return element(m->params.wpe, m->position * m->C, m->bytes);
 }
 
-/* The input of the first block, from all ranks' rows of wte and wpe. */
+/* Computes the input of the first block, from all ranks' rows of wte and wpe. */
 static void embed_end(gpt2_model *m, const ops_heads *s) {
     const size_t R = s->batch * s->seq_len, T = s->seq_len, C = m->C, Rp = own_rows(m, R);
     const size_t begun = rows_of_begun(m, R, T), at = tensor_parallel_first(&m->tp, R) % T;
@@ -1090,16 +1164,17 @@ static void embed_end(gpt2_model *m, const ops_heads *s) {
     ops_add_places(m->ops, element(x, begun * C, m->bytes), places(m), Rp - begun, T, C);
 }
 
-/* The gradient of wpe from this rank's rows of dres. */
+/* Adds to the gradient of wpe, from this rank's rows of dres. */
 static void places_backward(gpt2_model *m, const ops_heads *s) {
     const size_t R = s->batch * s->seq_len, T = s->seq_len, C = m->C, Rp = own_rows(m, R);
     const size_t begun = rows_of_begun(m, R, T), at = tensor_parallel_first(&m->tp, R) % T;
     void *dres = own(m, m->dres, R);
+    if (!m->grads.wpe) return;
     ops_places_backward(m->ops, element(m->grads.wpe, at * C, m->grad_bytes), dres, begun, T, C);
     ops_places_backward(m->ops, m->grads.wpe, element(dres, begun * C, m->bytes), Rp - begun, T, C);
 }
 
-/* Every tile is opened, whatever the tokens are: hooks are the same on all ranks. */
+/* Every tile is opened, even if no token needs it, because all ranks must call the same hooks. */
 static zero_result embed_tiles(gpt2_model *m, const ops_heads *s) {
     const size_t R = s->batch * s->seq_len;
     embed_begin(m, R);
@@ -1114,7 +1189,7 @@ static zero_result embed_tiles(gpt2_model *m, const ops_heads *s) {
     return hook(m, zero_forward_end(m->z, (int)m->tiles));
 }
 
-/* This rank's rows of wte. */
+/* Looks up this rank's rows of wte. */
 static void embed_part(gpt2_model *m, const ops_heads *s) {
     const ops_tile t = tile_at(m, 0);
     const size_t R = s->batch * s->seq_len;
@@ -1134,12 +1209,13 @@ static zero_result embed(gpt2_model *m, const ops_heads *s) {
     return hook(m, zero_forward_end(m->z, 0));
 }
 
-/* A result of the mixture, with its sentence. */
+/* Returns a result of the mixture, and copies its sentence. */
 static zero_result mixed(gpt2_model *m, zero_result result) {
     return result == ZERO_OK ? ZERO_OK : refuse(&m->error, result, "%s", experts_error(m->moe));
 }
 
-/* From ln2 to the input of the next block: res2 + the mixture, all ranks' parts added up. */
+/* Computes the input of the next block from ln2: res2 + the mixture, summed over the parts of all
+ * ranks. */
 static zero_result block_mixture(gpt2_model *m, size_t l, size_t R) {
     const block_values *b = block_at(m, l);
     void *out = block_at(m, l + 1)->x;
@@ -1152,40 +1228,71 @@ static zero_result block_mixture(gpt2_model *m, size_t l, size_t R) {
     return ZERO_OK;
 }
 
+/* Returns 1 if the launches of a block were replayed. Otherwise they follow, and ops_graph_end of
+   place GRAPHS * l + way. */
+static int is_replayed(gpt2_model *m, size_t l, int way, const ops_heads *s) {
+    graph_key key;
+    memset(&key, 0, sizeof key);
+    memcpy(&key.params, &m->params, sizeof key.params);
+    if (way == GRAPH_BACKWARD) memcpy(&key.grads, &m->grads, sizeof key.grads);
+    memcpy(&key.values, block_at(m, l), sizeof key.values);
+    key.next = block_at(m, l + 1)->x;
+    memcpy(&key.shape, s, sizeof key.shape);
+    key.position = m->position;
+    return ops_graph_begin(m->ops, GRAPHS * l + (size_t)way, &key);
+}
+static void replay_forward(gpt2_model *m, size_t l, const ops_heads *s, int again) {
+    const int way = again ? GRAPH_AGAIN : GRAPH_FORWARD;
+    if (is_replayed(m, l, way, s)) return;
+    block_forward(m, l, s, again);
+    ops_graph_end(m->ops, GRAPHS * l + (size_t)way);
+}
+
 static zero_result block(gpt2_model *m, size_t l, const ops_heads *s) {
     TRY(hook(m, zero_forward_begin(m->z, unit_of_block(m, l), &m->params)));
-    block_forward(m, l, s, 0);
+    replay_forward(m, l, s, 0);
     if (is_mixture(m, l)) TRY(block_mixture(m, l, s->batch * s->seq_len));
     return hook(m, zero_forward_end(m->z, unit_of_block(m, l)));
 }
 
+/* A pipeline has announced the order of hooks. */
+static zero_result skip_backward(gpt2_model *m, int unit) {
+    TRY(hook(m, zero_backward_begin(m->z, unit, &m->params, &m->grads)));
+    return hook(m, zero_backward_end(m->z, unit));
+}
 static zero_result block_backward(gpt2_model *m, size_t l, const ops_heads *s) {
     const int unit = unit_of_block(m, l);
+    const int whole = gpt2_stage_is_whole(&m->stage);
+    if (!reaches(m, whole ? (int)l : gpt2_stage_block(&m->stage, (int)l)))
+        return whole ? ZERO_OK : skip_backward(m, unit);
     const size_t R = s->batch * s->seq_len;
     TRY(hook(m, zero_backward_begin(m->z, unit, &m->params, &m->grads)));
     if (m->run.recompute >= GPT2_RECOMPUTE_BLOCK) {
         TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
-        block_forward(m, l, s, 1);
+        replay_forward(m, l, s, 1);
         TRY(hook(m, zero_forward_end(m->z, unit)));
     }
-    if (is_mixture(m, l)) { /* its own units end before the block's */
+    if (is_mixture(m, l)) { /* the units of the experts end before the block's unit */
         block_norm_again(m, l, R);
         gather(m, m->dres, R);
         TRY(mixed(m, experts_backward(m->moe, (int)l / 2, m->dc, block_at(m, l)->ln2, m->dres, R,
                                       m->aux)));
         sum_up(m, m->dc, R);
     }
-    ops_sums_begin(m->ops);
-    if (is_mixture(m, l))
-        block_backward_norm(m, l, R);
-    else
-        block_backward_mlp(m, l, R);
-    block_backward_attention(m, l, s);
-    ops_sums_end(m->ops);
+    if (!is_replayed(m, l, GRAPH_BACKWARD, s)) {
+        ops_sums_begin(m->ops);
+        if (is_mixture(m, l))
+            block_backward_norm(m, l, R);
+        else
+            block_backward_mlp(m, l, R);
+        block_backward_attention(m, l, s);
+        ops_sums_end(m->ops);
+        ops_graph_end(m->ops, GRAPHS * l + GRAPH_BACKWARD);
+    }
     return hook(m, zero_backward_end(m->z, unit));
 }
 
-/* To lnf, all rows. */
+/* Computes lnf, all rows. */
 static zero_result final_norm(gpt2_model *m, const ops_heads *s) {
     const void *x = m->blocks[m->count].x; /* (Rp, C) */
     const size_t R = s->batch * s->seq_len;
@@ -1196,19 +1303,20 @@ static zero_result final_norm(gpt2_model *m, const ops_heads *s) {
     return hook(m, zero_forward_end(m->z, unit_of_norm(m)));
 }
 
-/* From dc, that of the norm's output, to dres. */
+/* Backward of the final norm: from dc, the gradient of its output, to dres. */
 static zero_result final_norm_backward(gpt2_model *m, const ops_heads *s) {
     const void *x = m->blocks[m->count].x; /* (Rp, C) */
     const size_t R = s->batch * s->seq_len;
     TRY(hook(m, zero_backward_begin(m->z, unit_of_norm(m), &m->params, &m->grads)));
-    ops_norm_backward(m->ops, own(m, m->dres, R), m->grads.lnfw, m->grads.lnfb, own(m, m->dc, R), x,
-                      m->meanf, m->rstdf, m->params.lnfw, 1, own_rows(m, R), m->C);
+    ops_norm_backward(m->ops, own(m, m->dres, R), or_spare(m, m->grads.lnfw),
+                      or_spare(m, m->grads.lnfb), own(m, m->dc, R), x, m->meanf, m->rstdf,
+                      m->params.lnfw, 1, own_rows(m, R), m->C);
     return hook(m, zero_backward_end(m->z, unit_of_norm(m)));
 }
 
 /* ---- the classifier ------------------------------------------------------------------------ */
 
-/* The softmax from row `first` on. */
+/* Returns the softmax from row `first` on. */
 static ops_softmax softmax_at(const gpt2_model *m, size_t first) {
     ops_softmax s = m->softmax;
     s.most += first;
@@ -1218,7 +1326,7 @@ static ops_softmax softmax_at(const gpt2_model *m, size_t first) {
     return s;
 }
 
-/* What all ranks know of n softmaxes, of which each has seen its part of the vocabulary. */
+/* Combines n softmaxes over all ranks. Each rank has seen its part of the vocabulary. */
 static void meet_softmax(gpt2_model *m, const ops_softmax *s, size_t n) {
     ops_copy(m->ops, m->most, s->most, n * sizeof *m->most);
     tensor_parallel_reduce(&m->tp, m->most, n, ZERO_MAX);
@@ -1227,8 +1335,8 @@ static void meet_softmax(gpt2_model *m, const ops_softmax *s, size_t n) {
     tensor_parallel_reduce(&m->tp, s->losses, n, ZERO_SUM);
 }
 
-/* Losses from logits (n, Vr) of rows `first` on, of this rank's part of the vocabulary, and with
-   `train` their gradient. */
+/* Computes the losses of n rows from row `first` on, from logits (n, Vr) of this rank's part of the
+ * vocabulary, and with `train` their gradient. */
 static void part_cross_entropy(gpt2_model *m, const ops_tile *t, size_t first, size_t n, int train,
                                float scale) {
     const ops_softmax s = softmax_at(m, first);
@@ -1240,8 +1348,8 @@ static void part_cross_entropy(gpt2_model *m, const ops_tile *t, size_t first, s
     ops_softmax_end(m->ops, &s, n);
 }
 
-/* Logits and losses of rows [first, first + n); with `train` also the gradients of scale * losses:
-   of the classifier's weight, and of lnf into dc. */
+/* Computes logits and losses of rows [first, first + n). With `train` it also computes the
+ * gradients of scale * losses: that of the classifier's weight, and that of lnf in dc. */
 static void classify_rows(gpt2_model *m, size_t first, size_t n, int train, float scale) {
     const void *lnf = element(m->lnf, first * m->C, m->bytes); /* (n, C) */
     const ops_tile t = tile_at(m, 0);
@@ -1255,7 +1363,7 @@ static void classify_rows(gpt2_model *m, size_t first, size_t n, int train, floa
                           m->V, m->Vp);
     if (!train) return;
     ops_linear_dx(o, element(m->dc, first * m->C, m->bytes), m->logits, w, n, m->C, m->Vr);
-    ops_linear_dw(o, class_grad(m, &t), NULL, m->logits, lnf, n, m->C, m->Vr);
+    linear_dw(m, class_grad(m, &t), NULL, m->logits, lnf, n, m->C, m->Vr);
 }
 
 static void classify(gpt2_model *m, const ops_heads *s, int train, float scale) {
@@ -1267,14 +1375,14 @@ static void classify(gpt2_model *m, const ops_heads *s, int train, float scale) 
 
 /* ---- the classifier, tile by tile ----------------------------------------------------------- */
 
-/* Logits of rows [first, first + n) in a tile. */
+/* Computes the logits of rows [first, first + n) in a tile. */
 static void tile_logits(gpt2_model *m, const ops_tile *t, size_t first, size_t n) {
     const void *lnf = element(m->lnf, first * m->C, m->bytes); /* (n, C) */
     ops_linear(m->ops, m->logits, lnf, class_param(m, t), NULL, n, m->C, t->rows);
 }
 
-/* What a tile says about rows [first, first + n): with `train` its part of the mean row of wte, by
-   way of dres, and to dc the rows of the targets. */
+/* Adds a tile to the softmax of rows [first, first + n). With `train` it also adds to the mean row
+ * of wte, using dres, and copies the rows of the targets to dc. */
 static void see_tile_rows(gpt2_model *m, const ops_tile *t, size_t first, size_t n, int train) {
     const ops_softmax s = softmax_at(m, first);
     const int *targets = m->targets + first;
@@ -1287,7 +1395,7 @@ static void see_tile_rows(gpt2_model *m, const ops_tile *t, size_t first, size_t
     ops_tile_rows(m->ops, element(m->dc, first * C, m->bytes), targets, class_param(m, t), t, n, C);
 }
 
-/* Of parts: targets, and whole tiles, may be other ranks' alone. */
+/* With tensor parallelism targets, or whole tiles, can be on other ranks only. */
 static void begin_part(gpt2_model *m, size_t R) {
     ops_softmax_begin(m->ops, &m->softmax, R);
     ops_clear(m->ops, m->mean, R * m->C * sizeof *m->mean);
@@ -1327,20 +1435,20 @@ static zero_result classify_tiles(gpt2_model *m, const ops_heads *s, int train, 
     return ZERO_OK;
 }
 
-/* The gradient of a tile by rows [first, first + n) of the classifier. */
+/* Adds the gradient of a tile from rows [first, first + n) of the classifier. */
 static void tile_rows_backward(gpt2_model *m, const ops_tile *t, size_t first, size_t n) {
     const ops_softmax s = softmax_at(m, first);
     const void *lnf = element(m->lnf, first * m->C, m->bytes); /* (n, C) */
     tile_logits(m, t, first, n);
     ops_softmax_backward(m->ops, m->logits, &s, m->targets + first, t, m->scale, n);
-    ops_linear_dw(m->ops, class_grad(m, t), NULL, m->logits, lnf, n, m->C, t->rows);
+    linear_dw(m, class_grad(m, t), NULL, m->logits, lnf, n, m->C, t->rows);
 }
 static void class_tile_backward(gpt2_model *m, const ops_tile *t, size_t R) {
-    for (size_t first = 0; first < R; first += m->chunk)
+    for (size_t first = 0; first < R && class_grad(m, t); first += m->chunk)
         tile_rows_backward(m, t, first, R - first < m->chunk ? R - first : m->chunk);
 }
 
-/* Gradients of the tiles of a classifier that has some of its own. */
+/* Computes the gradients of the tiles of a classifier with tensors of its own. */
 static zero_result class_tiles_backward(gpt2_model *m, const ops_heads *s) {
     for (size_t i = m->tiles; i-- > 0;) {
         const ops_tile t = tile_at(m, i);
@@ -1352,7 +1460,7 @@ static zero_result class_tiles_backward(gpt2_model *m, const ops_heads *s) {
     return ZERO_OK;
 }
 
-/* All that tiles of wte get, and wpe: the end of backward. */
+/* Ends backward: computes the gradients of the tiles of wte and of wpe. */
 static zero_result tiles_backward(gpt2_model *m, const ops_heads *s) {
     const size_t R = s->batch * s->seq_len;
     TRY(hook(m, zero_backward_begin(m->z, (int)m->tiles, NULL, &m->grads)));
@@ -1364,13 +1472,14 @@ static zero_result tiles_backward(gpt2_model *m, const ops_heads *s) {
         void *params = m->apart ? NULL : &m->params;
         TRY(hook(m, zero_backward_begin(m->z, (int)i, params, &m->grads)));
         if (!m->apart) class_tile_backward(m, &t, R);
-        ops_tile_rows_backward(m->ops, tile_grad(m, &t), m->dres, m->tokens, &t, R, m->C);
+        if (tile_grad(m, &t))
+            ops_tile_rows_backward(m->ops, tile_grad(m, &t), m->dres, m->tokens, &t, R, m->C);
         TRY(hook(m, zero_backward_end(m->z, (int)i)));
     }
     return ZERO_OK;
 }
 
-/* Forward and backward of the classifier at once: its unit is open for both. */
+/* Computes forward and backward of the classifier together, while its unit is open. */
 static zero_result classify_and_back(gpt2_model *m, const ops_heads *s, float scale) {
     const int unit = unit_of_classifier(m, 0);
     if (m->tiles) {
@@ -1384,7 +1493,7 @@ static zero_result classify_and_back(gpt2_model *m, const ops_heads *s, float sc
     return hook(m, zero_forward_end(m->z, unit));
 }
 
-/* Losses alone. */
+/* Computes the losses only. */
 static zero_result classify_only(gpt2_model *m, const ops_heads *s) {
     const int unit = unit_of_classifier(m, 0);
     if (m->tiles) return classify_tiles(m, s, 0, 0.0f);
@@ -1396,13 +1505,15 @@ static zero_result classify_only(gpt2_model *m, const ops_heads *s) {
 /* The lookup reads no weights. */
 static zero_result embed_backward(gpt2_model *m, const ops_heads *s) {
     const size_t R = s->batch * s->seq_len;
+    if (!reaches(m, -1)) return ZERO_OK;
     if (m->tiles) return tiles_backward(m, s);
     TRY(hook(m, zero_backward_begin(m->z, 0, NULL, &m->grads)));
-    if (m->tp.group) {
+    if (m->tp.group || !m->grads.wte || !m->grads.wpe) {
         const ops_tile t = tile_at(m, 0);
         places_backward(m, s);
         gather(m, m->dres, R);
-        ops_tile_rows_backward(m->ops, m->grads.wte, m->dres, m->tokens, &t, R, m->C);
+        if (m->grads.wte)
+            ops_tile_rows_backward(m->ops, m->grads.wte, m->dres, m->tokens, &t, R, m->C);
     } else {
         ops_embed_backward(m->ops, m->grads.wte, m->grads.wpe, m->dres, m->tokens, R, s->seq_len,
                            m->C);
@@ -1421,7 +1532,7 @@ zero_result gpt2_pass_end(gpt2_model *m) {
     return hook(m, zero_pass_end(m->z));
 }
 
-/* Copies tokens to the device, after a look at each. targets may be NULL. */
+/* Checks each token, and copies the tokens to the device. targets may be NULL. */
 static zero_result take_tokens(gpt2_model *m, const int *inputs, const int *targets, size_t n) {
     m->error.sentence[0] = '\0';
     for (size_t i = 0; i < n; i++) {
@@ -1436,21 +1547,21 @@ static zero_result take_tokens(gpt2_model *m, const int *inputs, const int *targ
     return ZERO_OK;
 }
 
-/* The record of the input of block i of the chunk at hand; -1: it stays. */
+/* Returns the record of the input of block i of the current chunk. -1: it is not offloaded. */
 static int away_record(const gpt2_model *m, int i) {
     const int at = i - away_first(m);
     if (i < 0 || i >= m->count || m->blocks[i].x != m->blocks[i].own) return -1;
     return at >= 0 && at < away_inputs(m) ? m->slot * away_inputs(m) + at : -1;
 }
 
-/* Before the input of block i is written: what was in its place is away. */
+/* Waits until the previous contents of the buffer of block i's input are offloaded. */
 static void free_window(gpt2_model *m, int i) {
     int *leaving = &m->leaving[i % WINDOW];
     if (m->away && *leaving >= 0) spill_await(m->away, *leaving);
     *leaving = -1;
 }
 
-/* Before block i: its input goes away. */
+/* Starts to offload the input of block i, and frees the buffer of the next input. */
 static void send_input(gpt2_model *m, int i) {
     const int record = away_record(m, i);
     if (record >= 0) spill_put(m->away, record, m->blocks[i].x);
@@ -1458,13 +1569,13 @@ static void send_input(gpt2_model *m, int i) {
     free_window(m, i + 1);
 }
 
-/* The place of the input of block i is free for it. */
+/* Starts to fetch the input of block i into its buffer, which is free. */
 static void fetch_input(gpt2_model *m, int i) {
     const int record = m->away ? away_record(m, i) : -1;
     if (record >= 0) spill_get(m->away, record, m->blocks[i].x);
 }
 
-/* All blocks of the chunk at hand; with m->counts a backward follows. */
+/* Forward of all blocks of the current chunk. If m->counts is set, a backward follows. */
 static zero_result blocks_forward(gpt2_model *m, const ops_heads *s) {
     m->kept = 0; /* qkv is overwritten */
     for (int i = 0; i < m->count; i++) {
@@ -1473,7 +1584,7 @@ static zero_result blocks_forward(gpt2_model *m, const ops_heads *s) {
     }
     return ZERO_OK;
 }
-/* The same backwards. */
+/* Backward of all blocks of the current chunk. */
 static zero_result blocks_backward(gpt2_model *m, const ops_heads *s) {
     for (int i = m->count; i > m->count - WINDOW; i--) fetch_input(m, i - 1);
     for (int i = m->count; i-- > 0;) {
@@ -1485,7 +1596,7 @@ static zero_result blocks_backward(gpt2_model *m, const ops_heads *s) {
     return ZERO_OK;
 }
 
-/* From tokens to lnf. `back`: a backward follows. */
+/* Forward from tokens to lnf. `back` 1: a backward follows. */
 static zero_result forward(gpt2_model *m, const ops_heads *s, int back) {
     m->counts = back;
     TRY(embed(m, s));
@@ -1499,7 +1610,7 @@ static zero_result backward(gpt2_model *m, const ops_heads *s) {
     return embed_backward(m, s);
 }
 
-/* What went wrong in operations since the model was made, as far as it is known. */
+/* Returns the first error of operations since the model was created, if one is known. */
 static zero_result outcome(gpt2_model *m) {
     const char *sentence;
     zero_result result = ops_status(m->ops, &sentence);
@@ -1512,7 +1623,7 @@ static zero_result outcome(gpt2_model *m) {
     return refuse(&m->error, result, "%s", sentence);
 }
 
-/* The sum of n losses at once: waits. */
+/* Returns the sum of n losses. It waits for the device. */
 static zero_result sum_now(gpt2_model *m, size_t n, double *sum) {
     ops_sum(m->ops, m->totals + 1, m->losses, n);
     *sum = ops_take_sum(m->ops, m->totals + 1);
@@ -1571,7 +1682,8 @@ zero_result gpt2_token_losses(gpt2_model *m, float *losses, size_t n) {
     return outcome(m);
 }
 
-/* Logits of token number `row` of lnf, those of a tile. Of parts they stay on the device. */
+/* Computes the logits of token `row` of lnf in a tile. With tensor parallelism they stay on the
+ * device. */
 static zero_result read_logits(gpt2_model *m, float *logits, size_t row, const ops_tile *t) {
     const void *lnf = element(m->lnf, row * m->C, m->bytes); /* (C) */
     void *out = m->tp.group ? element(m->line, t->first, m->bytes) : m->logits;
@@ -1593,7 +1705,7 @@ static zero_result take_sequence(gpt2_model *m, const int *inputs, size_t t, siz
     return result;
 }
 
-/* Logits (V) of row `row` of lnf. */
+/* Computes the logits (V) of row `row` of lnf. */
 static zero_result logits_of(gpt2_model *m, size_t row, float *logits) {
     for (size_t i = 0; i < (m->tiles ? m->tiles : 1); i++) {
         const ops_tile tile = tile_at(m, i);
@@ -1613,7 +1725,7 @@ static zero_result logits_of(gpt2_model *m, size_t row, float *logits) {
    of experts has none, because its capacity depends on the number of tokens. Rows of qkv begin at
    16 bytes, as a GPU's matrix product wants. */
 static int keeps_keys(const gpt2_model *m) {
-    return gpt2_stage_is_whole(&m->stage) && !m->moe && !m->tp.sequence
+    return gpt2_stage_is_whole(&m->stage) && !m->moe && !m->tp.sequence && reaches(m, 0)
            && m->run.recompute < GPT2_RECOMPUTE_BLOCK && 3 * m->Cp * m->bytes % 16 == 0;
 }
 
@@ -1653,7 +1765,7 @@ zero_result gpt2_next_logits(gpt2_model *m, const int *inputs, int t, float *log
 
 /* ---- chunks of a pipeline's stage ------------------------------------------------------------ */
 
-/* Chunk c, its messages, and where its gradients are. */
+/* Selects chunk c, its messages, and the memory of its gradients. */
 static ops_heads enter_chunk(gpt2_model *m, const gpt2_chunk *c) {
     choose(m, c->chunk, c->slot);
     if (c->in) m->blocks[0].x = c->in;
@@ -1675,7 +1787,7 @@ zero_result gpt2_chunk_forward(gpt2_model *m, const gpt2_chunk *c) {
     return outcome(m);
 }
 
-/* From the last block's output to its gradient. */
+/* Computes the gradient of the last block's output. */
 static zero_result chunk_end(gpt2_model *m, const gpt2_chunk *c, const ops_heads *s, float factor) {
     const size_t R = s->batch * s->seq_len;
     TRY(take_tokens(m, c->targets, c->targets, R));
@@ -1687,7 +1799,7 @@ static zero_result chunk_end(gpt2_model *m, const gpt2_chunk *c, const ops_heads
     return ZERO_OK;
 }
 
-/* A message to and from dres, of which this rank's rows alone go on. */
+/* Copies this rank's rows between dres and a message. */
 static void carry_gradient(gpt2_model *m, const gpt2_chunk *c, const ops_heads *s, int comes) {
     const size_t R = s->batch * s->seq_len, bytes = own_rows(m, R) * m->C * m->bytes;
     void *here = own(m, m->dres, R);
@@ -1695,7 +1807,7 @@ static void carry_gradient(gpt2_model *m, const gpt2_chunk *c, const ops_heads *
         ops_copy(m->ops, comes ? here : c->gradient, comes ? c->gradient : here, bytes);
 }
 
-/* The model's last. */
+/* Returns 1 if this is the last chunk of the model. */
 static int is_last_chunk(const gpt2_model *m, const gpt2_chunk *c) {
     return gpt2_stage_is_last(&m->stage) && c->chunk >= m->stage.chunks - 1;
 }
@@ -1750,8 +1862,8 @@ uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     if (!shape.tp.group) return mixture;
     const uint64_t others = shape.tp.size - 1, size = shape.tp.size;
     const uint64_t R = (uint64_t)run->batch * shape.T, again = (uint64_t)run->recompute;
-    const uint64_t half = R * shape.C * shape.bytes / size * others; /* of an all-reduce */
-    uint64_t halves = 8;                                             /* of a block */
+    const uint64_t half = R * shape.C * shape.bytes / size * others; /* bytes of an all-reduce */
+    uint64_t halves = 8;                                             /* bytes of a block */
     if (again >= GPT2_RECOMPUTE_BLOCK) halves += shape.tp.sequence ? 3 : 2;
     if (again == GPT2_RECOMPUTE_NORM && shape.tp.sequence) halves += 2;
     const uint64_t first = (uint64_t)gpt2_stage_is_first(&shape.stage);
@@ -1760,11 +1872,26 @@ uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run) {
            + last * 3 * (2 * R * sizeof(float) * others / size);
 }
 
+/* Returns the operations per token that frozen tensors save. */
+static double flops_saved(const gpt2_config *cfg, int seq_len) {
+    zero_tensor_desc table[GPT2_MOST_TENSORS];
+    const int n = cfg->frozen ? gpt2_table(cfg, NULL, 0, table) : 0;
+    double saved = 0;
+    for (int t = 0; t < n; t++)
+        for (int l = 0; l < table[t].layers && t != GPT2_WPE; l++) {
+            const int below = t >= GPT2_LN1W && t <= GPT2_FCPROJB && l < cfg->frozen->lowest;
+            saved += 2.0 * (double)table[t].numel * (cfg->frozen->layer[t][l] + below);
+        }
+    const int without = n && cfg->frozen->lowest > 0 ? cfg->frozen->lowest : 0; /* blocks */
+    return saved + 8.0 * without * cfg->channels * seq_len;
+}
+
 double gpt2_flops_per_token(const gpt2_config *cfg, int seq_len) {
     const double L = cfg->layers, C = cfg->channels;
     const double places = (double)cfg->max_seq_len * C;
-    const double asked = experts_layers(cfg) * 8 * C * C * cfg->moe.chosen; /* of experts */
-    return 6.0 * ((double)gpt2_numel(cfg) - places + asked) + 12.0 * L * C * seq_len;
+    const double asked = experts_layers(cfg) * 8 * C * C * cfg->moe.chosen; /* bytes of experts */
+    return 6.0 * ((double)gpt2_numel(cfg) - places + asked) + 12.0 * L * C * seq_len
+           - flops_saved(cfg, seq_len);
 }
 
 double gpt2_matmul_rate(zero_type type, int threads) { return ops_matmul_rate(type, 0, threads); }

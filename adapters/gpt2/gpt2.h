@@ -90,7 +90,10 @@ typedef struct gpt2_config {
     int channels;          /* C */
     int untied;            /* 1: the classifier is a separate tensor, lmheadw */
     gpt2_moe moe;
+    const struct gpt2_frozen *frozen; /* borrowed: tensors that are not trained, see frozen.h; NULL:
+                                         all are trained */
 } gpt2_config;
+typedef struct gpt2_frozen gpt2_frozen;
 
 /* Parses a model's short name.
      dN, gpt2:dN  GPT-2 with N layers: 6 12 24 36 48 60 72 84; maxT 1024, V 50257
@@ -304,6 +307,14 @@ zero_result gpt2_choose_products(struct products_choice *choice, const gpt2_conf
 /* Before the first pass; borrowed until m is destroyed. Without it the table counts. */
 void gpt2_take_products(gpt2_model *m, const struct products_choice *choice);
 
+/* CUDA: from the third pass on, forward and backward of each block are graphs, which one launch
+   replays as long as parameters and gradients are at the same addresses. Results are the same bits.
+   Call it once, before the first pass. Errors: MEMORY; UNSUPPORTED with tensor or expert
+   parallelism or a pipeline, because their blocks communicate. gpt2_graph_launches returns the
+   number of graphs launched so far. */
+zero_result gpt2_record_graphs(gpt2_model *m, gpt2_error *err);
+size_t gpt2_graph_launches(const gpt2_model *m);
+
 /* What multiplies matrices, for a log: "f32 by the table for Intel, 16 lanes", "oneDNN bf16
    (IMPLEMENTATION)", or, where oneDNN has no product of the type for this processor (f16 on most),
    "f32 by the table ... after conversion from f16", which is slower than f32. In CUDA "cuBLASLt
@@ -414,7 +425,9 @@ size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run);
 uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run);
 
 /* Floating-point operations per token of a training step, forward and backward: 6 per parameter
-   (without wpe) and 12 L C T for attention (Chowdhery et al. 2022, appendix B). */
+   (without wpe) and 12 L C T for attention (Chowdhery et al. 2022, appendix B). Without the
+   gradients of frozen tensors, 2 each, and without the backward of blocks below the first trained
+   one. */
 double gpt2_flops_per_token(const gpt2_config *cfg, int seq_len);
 
 /* Returns the floating-point operations per second of the fastest matrix product of this type. The

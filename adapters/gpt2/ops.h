@@ -20,7 +20,7 @@
    the inputs alone.
 
    Waiting. On the CPU every operation is done when it returns. In CUDA operations only enqueue on
-   the context's stream, except those whose comment states that they wait. */
+   the context's stream, except those with the comment that they wait. */
 #ifndef GPT2_OPS_H
 #define GPT2_OPS_H
 
@@ -65,8 +65,8 @@ void ops_destroy(ops_ctx *o); /* o may be NULL; waits */
 
 /* Returns the bytes of scratch memory that ops_create allocates. oneDNN reports a product's need
    when the product is first created. If it exceeds the reserve, which is rare, it is allocated
-   then. The same applies to cuDNN's attention. */
-size_t ops_scratch_bytes(const ops_limits *limits, zero_type type);
+   then. The same applies to cuDNN's attention. Of the settings it reads type and any_order. */
+size_t ops_scratch_bytes(const ops_limits *limits, const ops_settings *settings);
 
 /* Bytes that a chunk of logits may take; more rows at once are not worth their memory. */
 size_t ops_logits_budget(void);
@@ -87,6 +87,19 @@ zero_result ops_choose_products(products_choice *c, const char *path, const ops_
                                 int n, int threads, char *why);
 /* Uses this choice from now on. It is borrowed until o is destroyed. */
 void ops_take_products(ops_ctx *o, const products_choice *c);
+
+/* CUDA GRAPHS. One launch replays operations that were recorded before. After ops_graphs, `places`
+   graphs can be recorded; a place's key is `bytes` long, and names everything on which the launches
+   depend: addresses, sizes, choices. ops_graph_begin returns 1 if it has launched the graph that
+   was recorded with an equal key. Otherwise it returns 0: enqueue the operations, then call
+   ops_graph_end. They are recorded if the place's last key is equal, so that neither the first use
+   of a library nor keys that alternate are recorded. Operations that wait must not be recorded. On
+   the CPU nothing is recorded. Errors: MEMORY. */
+zero_result ops_graphs(ops_ctx *o, size_t places, size_t bytes);
+int ops_graph_begin(ops_ctx *o, size_t place, const void *key);
+void ops_graph_end(ops_ctx *o, size_t place);
+/* Returns the number of graphs that were launched. */
+size_t ops_graph_launches(const ops_ctx *o);
 
 /* Returns the first error that is known without waiting. o owns *sentence, which may be NULL. */
 zero_result ops_status(const ops_ctx *o, const char **sentence);

@@ -118,16 +118,18 @@ static inline vec vec_zip_high(vec a, vec b) {
 enum {
     TILE_N = 2 * LANES,
     PAD = 32,
-    QUERIES = 64, /* number of queries that have scores in memory */
-    GAP = 16      /* between rows of scores: rows a power of two apart share few sets of a cache */
+    QUERIES = 64, /* queries with scores in memory at once */
+    GAP = 16      /* added to rows of scores: rows that are a power of two apart share few sets of a
+                     cache */
 };
 
-/* GCC halves the vectors of its own making on processors that were slower with all of them. */
+/* GCC uses only half of the vector width for some processors, which used to be slower with all of
+ * it. */
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
 #pragma GCC target("prefer-vector-width=512")
 #endif
 
-/* Before a loop over an array that is to be in registers. */
+/* Written before a loop over an array that must be kept in registers. */
 #define UNROLLED _Pragma("GCC unroll 16")
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -135,9 +137,9 @@ static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 /* ---- context ------------------------------------------------------------------------------- */
 
-/* What a thread needs for one attention head. T' = T rounded up to PAD, H' = head size likewise;
-   everything beyond T and the head size is zero. Panels are TILE_N keys wide:
-   kt[p][d][c] = k[p * TILE_N + c][d]. */
+/* Scratch memory of a thread for one attention head. T' is T, and H' the head size, rounded up to
+ * PAD; elements beyond T and the head size are zero. Panels are TILE_N keys wide: kt[p][d][c] = k[p
+ * * TILE_N + c][d]. */
 typedef struct head_work {
     float *q, *k, *v, *dout; /* (T', H'); q times 1 / sqrt(head size) */
     float *kt, *vt;          /* (T' / TILE_N, H', TILE_N) */
@@ -152,8 +154,8 @@ enum {
     SLICE = 384, /* rows of dw at once: see ops_linear_dw */
     BLOCK = 384, /* a product that needs conversion works on BLOCK x BLOCK x BLOCK */
     BLOCKS_BYTES = 3 * BLOCK * BLOCK * 4,
-    SCRATCH_BYTES = 1 << 20, /* set aside per thread for oneDNN, which takes 0.05 to 0.9 MiB */
-    ROOMS = 4                /* rows in f32 that a thread holds at once */
+    SCRATCH_BYTES = 1 << 20, /* reserved per thread for oneDNN, which uses 0.05 to 0.9 MiB */
+    ROOMS = 4                /* rows in f32 that a thread keeps at once */
 };
 
 typedef struct attention_way attention_way;
@@ -163,15 +165,15 @@ struct ops_ctx {
     zero_type type, grad_type;
     size_t threads;
     float *scratch;       /* head_work of each thread, then its partial sums, then its rooms */
-    size_t thread_floats; /* of scratch per thread */
+    size_t thread_floats; /* floats of scratch memory per thread */
     size_t sums_at;       /* where partial sums begin in a thread's part; limits.width floats */
     size_t rooms_at;      /* where its rows of f32 begin, `room` floats each; 16 bits only */
     size_t room;          /* limits.width, rounded up */
     float *vectors;       /* 2 of them, `room` floats each: a bias or norm weights in f32 */
     int *first_row, *next_row; /* see chain_rows */
     matmuls *products;
-    int native;                    /* products of 16 bits are oneDNN's */
-    float *blocks;                 /* block_converted's, if they are not */
+    int native;                    /* oneDNN computes products of 16-bit types */
+    float *blocks;                 /* for block_converted, if it does not */
     const products_choice *chosen; /* borrowed; NULL: the table */
     char path[96];                 /* ops_product_path */
     const attention_way *attends;
@@ -195,7 +197,7 @@ static size_t this_thread(void) {
 #endif
 }
 
-/* A region that all threads run, and a loop that they divide. */
+/* TEAM is a region that all threads run, and ROWS a loop that they divide. */
 #define TEAM(o) OMP(omp parallel num_threads((int)(o)->threads))
 #define ROWS(o) OMP(omp parallel for num_threads((int)(o)->threads) schedule(static))
 
@@ -214,7 +216,7 @@ static float *take(float **at, size_t floats) {
     return p;
 }
 
-/* Cuts a thread's scratch memory for heads of T, H. */
+/* Divides a thread's scratch memory for heads of T, H. */
 static head_work cut_head_work(float *memory, size_t T, size_t H) {
     head_work w;
     float *at = memory;
@@ -262,7 +264,8 @@ static size_t chain_bytes(const ops_ctx *o) {
     return (o->limits.vocab + o->limits.rows) * sizeof(int);
 }
 
-size_t ops_scratch_bytes(const ops_limits *limits, zero_type type) {
+size_t ops_scratch_bytes(const ops_limits *limits, const ops_settings *settings) {
+    const zero_type type = settings->type;
     ops_ctx o;
     memset(&o, 0, sizeof o);
     o.limits = *limits;
@@ -311,7 +314,7 @@ void ops_destroy(ops_ctx *o) {
 
 const char *ops_product_path(const ops_ctx *o) { return o->path; }
 
-/* Fewer rows would pass over wte and its gradient more often than the products are worth. */
+/* With fewer rows, reading wte and its gradient again would cost more than the products. */
 size_t ops_logits_budget(void) { return (size_t)32 << 20; }
 
 zero_result ops_status(const ops_ctx *o, const char **sentence) {
@@ -399,13 +402,14 @@ static void name_path(ops_ctx *o, const char *choice) {
     (void)snprintf(o->path, sizeof o->path, "f32 by the %s%s", choice, from[o->type]);
 }
 
-/* Products of f32 operands, 16-bit ones if `converted`. Returns 0, or 1: no memory. */
+/* Computes a product of f32 operands, or with `converted` of 16-bit operands. Returns 1 if memory
+ * is short, otherwise 0. */
 static int open_f32(ops_ctx *o, int converted) {
     o->blocks = converted ? (float *)ops_alloc(product_bytes(o)) : NULL;
     return (converted && !o->blocks) || matmul_reserve(o->products, products_scratch_bytes());
 }
 
-/* Returns 0, or 1: no memory. */
+/* Returns 1 if memory is short, otherwise 0. */
 static int open_products(ops_ctx *o) {
     char way[64] = "", why[8];
     products_choice table;
@@ -434,6 +438,20 @@ zero_result ops_choose_products(products_choice *c, const char *path, const ops_
     return products_open(c, path, team, why, OPS_SENTENCE) ? ZERO_ERR_ARGUMENT : ZERO_OK;
 }
 
+zero_result ops_graphs(ops_ctx *o, size_t places, size_t bytes) {
+    (void)o, (void)places, (void)bytes;
+    return ZERO_OK;
+}
+int ops_graph_begin(ops_ctx *o, size_t place, const void *key) {
+    (void)o, (void)place, (void)key;
+    return 0;
+}
+void ops_graph_end(ops_ctx *o, size_t place) { (void)o, (void)place; }
+size_t ops_graph_launches(const ops_ctx *o) {
+    (void)o;
+    return 0;
+}
+
 void ops_take_products(ops_ctx *o, const products_choice *c) {
     o->chosen = c;
     if (!o->native) name_path(o, c->name);
@@ -447,13 +465,13 @@ static void product_f32(ops_ctx *o, const matmul *p, const void *a, const void *
     if (status) fail_product(o, status, p->m, p->n, p->k);
 }
 
-/* The same of 16-bit operands by oneDNN. */
+/* The same for 16-bit operands, by oneDNN. */
 static void product_native(ops_ctx *o, const matmul *p, const void *a, const void *b, void *c) {
     const int status = matmul_run(o->products, p, a, b, c);
     if (status) fail_product(o, status, p->m, p->n, p->k);
 }
 
-/* A block (rows, columns) of a matrix with rows `gap` apart, to f32 and back. */
+/* Converts a block (rows, columns) of a matrix with rows `gap` apart to f32, and back. */
 static void load_block(const ops_ctx *o, float *to, const void *from, zero_type type, size_t at,
                        size_t gap, size_t rows, size_t columns) {
     const char *first = (const char *)from + at * zero_type_bytes(type);
@@ -474,7 +492,7 @@ static void store_block(const ops_ctx *o, void *to, zero_type type, size_t at, s
                      columns);
 }
 
-/* The block of c at row i and column j, by products of f32 blocks. */
+/* Computes the block of c at row i and column j by products of f32 blocks. */
 static void block_converted(ops_ctx *o, const matmul *s, const void *a, const void *b, void *c,
                             size_t i, size_t j) {
     float *fa = o->blocks, *fb = fa + BLOCK * BLOCK, *fc = fb + BLOCK * BLOCK;
@@ -510,7 +528,7 @@ static void product(ops_ctx *o, char ta, char tb, size_t m, size_t n, size_t k, 
     }
 }
 
-/* What reads y adds the bias. */
+/* The function that reads y adds the bias. */
 void ops_linear(ops_ctx *o, void *y, const void *x, const void *w, const void *bias, size_t R,
                 size_t I, size_t O) {
     (void)bias;
@@ -548,7 +566,7 @@ void ops_linear_gelu(ops_ctx *o, void *fch, void *gelu, int again, const void *x
 void ops_linear_dx_gelu(ops_ctx *o, void *dfch, void *dbias, void *gelu, int kept, const void *dy,
                         const void *w, const void *fch, const void *bias, size_t R, size_t I,
                         size_t O) {
-    (void)kept; /* it is written again at no cost */
+    (void)kept; /* the same value is stored again at no cost */
     ops_linear_dx(o, dfch, dy, w, R, I, O);
     ops_gelu_backward(o, dfch, dbias, gelu, fch, bias, R, I);
 }
@@ -562,7 +580,11 @@ void ops_linear_residual(ops_ctx *o, void *out, const void *x, const void *in, c
 /* The shapes for the measured rate: x (R, I), y (R, O) and w (O, I). Small products can be
    faster than large ones, and which of the three products of a layer is the fastest depends on the
    processor. */
-enum { RATE_SHAPES = 3, RATE_PRODUCTS = 3, RATE_NUMBERS = 768 * 3072 /* of the largest matrix */ };
+enum {
+    RATE_SHAPES = 3,
+    RATE_PRODUCTS = 3,
+    RATE_NUMBERS = 768 * 3072 /* elements of the largest matrix */
+};
 static const struct rate_shape {
     size_t R, I, O;
 } rate_shapes[RATE_SHAPES] = {{256, 768, 768}, {768, 768, 768}, {256, 768, 3072}};
@@ -600,7 +622,7 @@ static double fastest_rate(ops_ctx *o, char *memory, size_t matrix_bytes) {
 double ops_peak_rate(zero_type type, int tf32) {
     (void)type;
     (void)tf32;
-    return 0; /* no table of processors */
+    return 0; /* there is no table of processors */
 }
 
 double ops_matmul_rate(zero_type type, int tf32, int threads) {
@@ -633,13 +655,14 @@ double ops_matmul_rate(zero_type type, int tf32, int threads) {
 
 /* ---- rows ---------------------------------------------------------------------------------- */
 
-/* A thread's i-th place for a row of f32. */
+/* Returns a thread's i-th buffer for a row of f32. */
 static float *room(const ops_ctx *o, size_t i) {
     return o->scratch + this_thread() * o->thread_floats + o->rooms_at + i * o->room;
 }
 
-/* n numbers from element `at` of x on, as f32: in place, or in a room. load_row: to read; open_row:
-   to change; new_row: to write, contents undefined. close_row stores what was changed. */
+/* Return n numbers of x, from element `at` on, as f32: x itself, or a copy in a buffer. load_row is
+ * for reading, open_row for changing, and new_row for writing: its contents are undefined.
+ * close_row stores the numbers. */
 static inline const float *load_row(zero_type type, float *in, const void *x, size_t at, size_t n) {
     if (type == ZERO_F32) return (const float *)x + at;
     zero_convert(in, ZERO_F32, (const uint16_t *)x + at, type, n);
@@ -659,7 +682,7 @@ static inline void close_row(zero_type type, void *x, size_t at, const float *ro
     if (type != ZERO_F32) zero_convert((uint16_t *)x + at, type, row, ZERO_F32, n);
 }
 
-/* The i-th of two vectors that all threads read. Not inside a TEAM. */
+/* Returns the i-th of two vectors that all threads read. It must not be called inside a TEAM. */
 static const float *load_vector(const ops_ctx *o, size_t i, const void *x, size_t n) {
     return load_row(o->type, o->vectors + i * o->room, x, 0, n);
 }
@@ -670,7 +693,7 @@ static float *thread_sums(ops_ctx *o) {
     return o->scratch + this_thread() * o->thread_floats + o->sums_at;
 }
 
-/* sums (C) += the rows of dy (rows, C), four at a time. */
+/* Adds the rows of dy (rows, C) to sums (C), four at a time. */
 static void add_rows(const ops_ctx *o, float *sums, const void *dy, size_t first, size_t end,
                      size_t C) {
     size_t r = first;
@@ -689,8 +712,8 @@ static void add_rows(const ops_ctx *o, float *sums, const void *dy, size_t first
     }
 }
 
-/* out (C), of the gradients' type, += what threads have summed from column `first` on, in thread
-   order. */
+/* Adds the sums of all threads, from column `first` on, to out (C), in the order of threads. out
+ * has the type of gradients. */
 static void add_sums(const ops_ctx *o, void *out, size_t first, size_t C) {
     float *total = open_row(o->grad_type, room(o, 0), out, 0, C);
     for (size_t t = 0; t < o->threads; t++) {
@@ -759,14 +782,14 @@ static void chain_rows(const ops_ctx *o, const int *tokens, size_t R) {
     }
 }
 
-/* Columns [first, first + n) of what the rows of one token, or place, add to its gradient. */
+/* Adds the rows of one token, or position, to columns [first, first + n) of its gradient. */
 static void add_row(const ops_ctx *o, float *sum, const void *dout, size_t at, size_t n) {
     const float *d = load_row(o->type, room(o, 1), dout, at, n);
     OMP(omp simd)
     for (size_t i = 0; i < n; i++) sum[i] += d[i];
 }
 
-/* The rows of `token`, to dwte, which begins with row `base` of wte. */
+/* Adds the rows of `token` to dwte, which begins with row `base` of wte. */
 static void add_word(const ops_ctx *o, void *dwte, const void *dout, size_t token, size_t base,
                      size_t C, size_t first, size_t n) {
     const size_t at = (token - base) * C + first;
@@ -1089,30 +1112,31 @@ static __attribute__((noinline)) void tile_product(float *c, size_t ldc, const f
         tile_columns(c, ldc, a, am, ak, b, ldb, n, 0, 2);
 }
 
-/* What one call works on: sequence and head, and sizes. */
+/* The arguments of one call: sequence, head, and sizes. */
 typedef struct head_shape {
     size_t T, H;   /* tokens, head size */
     size_t tp, hp; /* T', H' */
-    size_t lp;     /* between rows of scores */
-    size_t C;      /* channels of all heads */
+    size_t lp;     /* distance of rows of scores */
+    size_t C;      /* number of channels of all heads */
     zero_type type;
-    int tiles; /* products of bf16 are AMX's */
+    int tiles; /* AMX computes products of bf16 */
 } head_shape;
 
-/* Element i of x. */
+/* Returns the address of element i of x. */
 static inline const void *element(const void *x, zero_type type, size_t i) {
     return (const char *)x + i * (type == ZERO_F32 ? 4 : 2);
 }
 
-/* The lines of a row of a head, from element `at` on, come to the cache before they are read: rows
-   so far apart are no pattern that it sees. */
+/* Prefetches a row of a head, from element `at` on. The hardware does not detect a pattern in rows
+ * so far apart. */
 static inline void ask(const void *x, size_t at, const head_shape *s) {
     const size_t bytes = s->type == ZERO_F32 ? 4 : 2;
     for (size_t d = 0; d < s->H * bytes; d += 64)
         __builtin_prefetch((const void *)((uintptr_t)x + at * bytes + d), 0, 3);
 }
 
-/* to (T', H') = (from (T, H) with rows `stride` apart + bias) * scale, zeros around. */
+/* Computes to (T', H') = (from (T, H) with rows `stride` apart + bias) * scale, padded with zeros.
+ */
 static void pack(float *to, const void *from, size_t stride, const float *bias, float scale,
                  const head_shape *s) {
     const size_t H = s->H;
@@ -1130,8 +1154,7 @@ static void pack(float *to, const void *from, size_t stride, const float *bias, 
     memset(to + s->T * s->hp, 0, (s->tp - s->T) * s->hp * sizeof(float));
 }
 
-/* The lines of TILE_M rows of a head, from element `at` on, come to the cache before they are
-   written, as those of ask before they are read. */
+/* Prefetches TILE_M rows of a head, from element `at` on, for writing. */
 static inline void expect(void *x, size_t at, size_t stride, const head_shape *s) {
     const size_t bytes = s->type == ZERO_F32 ? 4 : 2;
     for (size_t r = 0; r < TILE_M; r++)
@@ -1139,8 +1162,8 @@ static inline void expect(void *x, size_t at, size_t stride, const head_shape *s
             __builtin_prefetch((void *)((uintptr_t)x + (at + r * stride) * bytes + d), 1, 2);
 }
 
-/* Row i of r becomes column i: as often as LANES can be halved, the first half of the rows is
-   interleaved with the second. */
+/* Transposes r: row i becomes column i. log2(LANES) times, the first half of the rows is
+ * interleaved with the second half. */
 static inline void transpose(vec r[LANES]) {
     for (int stage = LANES; stage > 1; stage /= 2) {
         vec t[LANES];
@@ -1152,7 +1175,7 @@ static inline void transpose(vec r[LANES]) {
     }
 }
 
-/* to (T' / TILE_N, H', TILE_N) from (T', H'). */
+/* Converts (T', H') to panels (T' / TILE_N, H', TILE_N). */
 static void pack_panels(float *to, const float *from, const head_shape *s) {
     for (size_t t = 0; t < s->tp; t += LANES)
         for (size_t d = 0; d < s->hp; d += LANES) {
@@ -1164,13 +1187,14 @@ static void pack_panels(float *to, const float *from, const head_shape *s) {
         }
 }
 
-/* Columns of scores that queries before `end` need: what they see, rounded up so that no loop has a
-   tail. TILE_M divides STEP, so that what a tile's rows do not all see lies in its last step. */
+/* Returns the columns of scores that queries before `end` need: the visible ones, rounded up so
+ * that no loop has a tail. TILE_M divides STEP, so columns that only some rows of a tile can see
+ * are in its last step. */
 enum { STEP = 16 };
 static inline uint32_t columns(size_t end) { return ((uint32_t)end + STEP - 1) / STEP * STEP; }
 
-/* Scores of queries [i0, i0 + QUERIES) against the keys they see: p (QUERIES, T') = a bt, with a
-   (T', H') and bt in panels. Row i is filled up to columns(i + 1) at least. */
+/* Computes scores of queries [i0, i0 + QUERIES) for the visible keys: p (QUERIES, T') = a bt, with
+ * a (T', H') and bt in panels. Row i is filled up to column columns(i + 1) or further. */
 static void scores(float *p, const float *a, const float *bt, size_t i0, const head_shape *s) {
     const size_t end = least(i0 + QUERIES, s->tp);
     for (size_t j = 0; j < round_up(end, PAD); j += TILE_N)
@@ -1184,8 +1208,8 @@ static void scores(float *p, const float *a, const float *bt, size_t i0, const h
         }
 }
 
-/* p (TILE_M, columns) of queries i.. becomes `hidden` where they do not see. Whole vectors are
-   written: loads of what was written in parts would stall. */
+/* Writes `hidden` to the scores p (TILE_M, columns) of queries i and later that they must not see.
+ * It writes whole vectors, because a load after stores of parts would stall. */
 static void hide(float *p, size_t ld, size_t i, float hidden) {
     const uint32_t at = (uint32_t)i / STEP * STEP;
     for (uint32_t r = 0; r < TILE_M; r++) {
@@ -1206,7 +1230,7 @@ static inline float row_most(const float *p, uint32_t all) {
     return of_order(most);
 }
 
-/* p becomes e^(p - most); returns the sum. */
+/* Replaces p by e^(p - most), and returns the sum. */
 static inline float row_exp(float *p, float most, uint32_t all) {
     float sum = 0;
     OMP(omp simd reduction(+ : sum))
@@ -1231,7 +1255,8 @@ static void softmax_rows(float *p, size_t ld, size_t i, float *share, float *lse
     for (size_t r = 0; r < TILE_M; r++) lse[r] = most[r] + logf(sum[r]);
 }
 
-/* to (T, H) from element `at` on, with rows `stride` apart, from (rows, H'), which is spoilt. */
+/* Stores (rows, H') to (T, H), from element `at` on, with rows `stride` apart. The source is
+ * overwritten. */
 static void unpack(void *to, size_t at, size_t stride, float *from, float scale, size_t rows,
                    const head_shape *s) {
     for (size_t r = 0; r < rows; r++, at += stride) {
@@ -1250,7 +1275,8 @@ static void pack_qkv(const head_work *w, const head_shape *s, const void *qkv, c
     pack(w->v, element(qkv, s->type, 2 * C), 3 * C, bias + 2 * C, 1.0f, s);
 }
 
-/* The forward of one head: out (T, H) with rows C apart, lse (T). qkv points at q of token 0. */
+/* Computes the forward of one head: out (T, H) with rows C apart, and lse (T). qkv points to q of
+ * token 0. */
 static void head_forward(float *memory, const head_shape *s, void *out, float *lse, const void *qkv,
                          const float *bias) {
     const head_work cut = cut_head_work(memory, s->T, s->H), *w = &cut;
@@ -1272,8 +1298,8 @@ static void head_forward(float *memory, const head_shape *s, void *out, float *l
     memcpy(lse, w->lse, s->T * sizeof(float));
 }
 
-/* Of queries i..: p becomes probabilities, dp the gradient of the scores: p (dp - delta); zeros
-   where nothing is seen. */
+/* For queries i and later, replaces p by the probabilities and dp by the gradient of the scores, p
+ * (dp - delta). Hidden elements become zero. */
 static void softmax_rows_backward(float *p, float *dp, size_t ld, size_t i, const float *lse,
                                   const float *delta) {
     const uint32_t all = columns(i + TILE_M);
@@ -1289,7 +1315,8 @@ static void softmax_rows_backward(float *p, float *dp, size_t ld, size_t i, cons
     hide(dp, ld, i, 0.0f);
 }
 
-/* dk, dv (T', H') += what queries [i0, end) say: p and dp transposed times dout and q. */
+/* Adds the part of queries [i0, end) to dk and dv (T', H'): p and dp transposed, times dout and q.
+ */
 static void add_key_gradients(const head_work *w, const head_shape *s, size_t i0, size_t end) {
     for (size_t j = 0; j < end; j += TILE_M) {
         const size_t i = j > i0 ? j : i0, at = (i - i0) * s->lp + j;
@@ -1319,7 +1346,7 @@ static void query_block_backward(const head_work *w, const head_shape *s, void *
     add_key_gradients(w, s, i0, end);
 }
 
-/* Never inlined: where a compiler knows more about its rows, it adds in another order. */
+/* Never inlined: a compiler that knows more about the rows would add in another order. */
 __attribute__((noinline)) static float dot_row(const float *a, const float *b, size_t n) {
     float dot = 0;
     OMP(omp simd reduction(+ : dot))
@@ -1327,7 +1354,7 @@ __attribute__((noinline)) static float dot_row(const float *a, const float *b, s
     return dot;
 }
 
-/* lse and delta = sum(dout out) of each query, as rows beyond T need them: 0. */
+/* Computes lse and delta = sum(dout out) of each query. Rows beyond T get 0. */
 static void pack_rows(const head_work *w, const head_shape *s, const float *lse, const void *out) {
     for (size_t t = 0; t < s->T; t++) {
         w->delta[t] =
@@ -1337,7 +1364,7 @@ static void pack_rows(const head_work *w, const head_shape *s, const float *lse,
     for (size_t t = s->T; t < s->tp; t++) w->delta[t] = w->lse[t] = 0.0f;
 }
 
-/* The backward of one head: dqkv like qkv in head_forward. */
+/* Computes the backward of one head. dqkv has the layout of qkv in head_forward. */
 static void head_backward(float *memory, const head_shape *s, void *dqkv, const void *dout,
                           const void *out, const float *lse, const void *qkv, const float *bias) {
     const head_work cut = cut_head_work(memory, s->T, s->H), *w = &cut;
@@ -1356,11 +1383,11 @@ static void head_backward(float *memory, const head_shape *s, void *dqkv, const 
 
 #include "attention_bf16.h"
 
-/* A bf16 run takes the first row that the processor and oneDNN's settings allow, others the last.
- */
+/* A bf16 run uses the first row that the processor and oneDNN's settings allow. Other runs use the
+ * last row. */
 struct attention_way {
     const char *name;
-    unsigned isa; /* what oneDNN may use, which has asked the kernel for AMX */
+    unsigned isa; /* the instructions that oneDNN may use; it has requested AMX from the kernel */
     int tiles;
     void (*forward)(float *memory, const head_shape *s, void *out, float *lse, const void *qkv,
                     const float *bias);
@@ -1482,7 +1509,7 @@ void ops_cross_entropy(ops_ctx *o, float *losses, void *logits, const int *targe
 
 /* ---- cross entropy, tile by tile ----------------------------------------------------------- */
 
-/* The largest of n numbers and of `most`, as order_of has them. */
+/* Returns the largest of n numbers and of `most`, in the order of order_of. */
 static int32_t highest_of(const float *x, size_t n, int32_t most) {
     OMP(omp simd reduction(max : most))
     for (size_t i = 0; i < n; i++) {
@@ -1492,7 +1519,7 @@ static int32_t highest_of(const float *x, size_t n, int32_t most) {
     return most;
 }
 
-/* x (rows) as ops_softmax_tile says; adds to the row's sum. */
+/* Computes x (rows) as for ops_softmax_tile, and adds to the sum of the row. */
 static void softmax_tile_row(float *x, float *most, float *sum, float *factor, const ops_tile *t,
                              int train) {
     const float before = *most;

@@ -1,7 +1,7 @@
 /* ops_cuda.cu - ops.h on CUDA: matrix products by cuBLASLt (cuda_products.h), attention by
    attention_cuda.h, the rest by cuda_kernels.h.
 
-   Build: nvcc -std=c++17 -O3 -fmad=false -c ops_cuda.cu      link: -lcublasLt -lcudart
+   Build: nvcc -std=c++17 -O3 -fmad=false -c ops_cuda.cu; link: -lcublasLt -lcudart
 
    FUSED. A product adds its bias, and the residual that its output is added to; in 16 bits, and in
    TF32, it also applies GELU, keeping what GELU was applied to, and multiplies by GELU's slope on
@@ -60,6 +60,13 @@ typedef struct staging {
     cudaEvent_t sent; /* its contents have been copied */
 } staging;
 
+/* A place of ops_graphs. */
+typedef struct recorded {
+    char *key;             /* of the last call */
+    int seen;              /* `key` is set */
+    cudaGraphExec_t graph; /* of that key; NULL: not recorded */
+} recorded;
+
 struct ops_ctx {
     ops_limits limits;
     zero_type type, grad_type;
@@ -82,6 +89,10 @@ struct ops_ctx {
     unsigned batches; /* so far: the next takes stagings[batches % STAGINGS] */
     int *chain;       /* host: (vocab + rows), see sort_tokens */
     double *sum;      /* host, pinned: ops_take_sum's */
+    recorded *graphs; /* [places] */
+    char *keys;
+    size_t places, key_bytes, launches;
+    int recording; /* the stream is being recorded */
     zero_result status;
     char sentence[OPS_SENTENCE];
 };
@@ -155,12 +166,14 @@ static attention_shape attention_limits(const ops_limits *l) {
     return shape;
 }
 
-size_t ops_scratch_bytes(const ops_limits *limits, zero_type type) {
+size_t ops_scratch_bytes(const ops_limits *limits, const ops_settings *settings) {
     ops_ctx o;
     const attention_shape shape = attention_limits(limits);
     memset(&o, 0, sizeof o);
     o.limits = *limits;
-    return lay_out(&o) + (limits->heads ? attention_scratch_bytes(&shape, type, 1) : 0);
+    return lay_out(&o)
+           + (limits->heads ? attention_scratch_bytes(&shape, settings->type, !settings->any_order)
+                            : 0);
 }
 
 size_t ops_logits_budget(void) { return cuda_logits_budget(); }
@@ -297,6 +310,10 @@ zero_result ops_create(ops_ctx **o, const ops_limits *limits, const ops_settings
 void ops_destroy(ops_ctx *o) {
     if (!o) return;
     (void)cudaStreamSynchronize(o->stream);
+    for (size_t i = 0; i < o->places; i++)
+        if (o->graphs[i].graph) (void)cudaGraphExecDestroy(o->graphs[i].graph);
+    free(o->graphs);
+    free(o->keys);
     attention_destroy(o->attend);
     products_close(&o->matrices);
     for (int i = 0; i < STAGINGS; i++) {
@@ -320,6 +337,57 @@ zero_result ops_status(const ops_ctx *o, const char **sentence) {
     if (sentence) *sentence = o->sentence;
     return o->status;
 }
+
+/* ---- graphs -------------------------------------------------------------------------------- */
+
+zero_result ops_graphs(ops_ctx *o, size_t places, size_t bytes) {
+    o->graphs = (recorded *)calloc(places, sizeof *o->graphs);
+    o->keys = (char *)malloc(places * bytes);
+    if (!o->graphs || !o->keys) {
+        fail(o, ZERO_ERR_MEMORY, "no memory for %zu graphs", places);
+        return o->status;
+    }
+    for (size_t i = 0; i < places; i++) o->graphs[i].key = o->keys + i * bytes;
+    o->places = places;
+    o->key_bytes = bytes;
+    return ZERO_OK;
+}
+
+int ops_graph_begin(ops_ctx *o, size_t place, const void *key) {
+    if (o->status || place >= o->places) return 0;
+    recorded *g = &o->graphs[place];
+    const int again = g->seen && memcmp(g->key, key, o->key_bytes) == 0;
+    if (again && g->graph) {
+        o->launches++;
+        (void)WORKED(o, cudaGraphLaunch(g->graph, o->stream));
+        return 1;
+    }
+    if (g->graph) (void)WORKED(o, cudaGraphExecDestroy(g->graph));
+    g->graph = NULL;
+    memcpy(g->key, key, o->key_bytes);
+    g->seen = 1;
+    /* other threads may go on using CUDA */
+    if (again)
+        o->recording =
+            WORKED(o, cudaStreamBeginCapture(o->stream, cudaStreamCaptureModeThreadLocal));
+    return 0;
+}
+
+/* Launches what was recorded: recording has only noted the operations. */
+void ops_graph_end(ops_ctx *o, size_t place) {
+    cudaGraph_t graph = NULL;
+    if (!o->recording) return;
+    o->recording = 0;
+    recorded *g = &o->graphs[place];
+    if (WORKED(o, cudaStreamEndCapture(o->stream, &graph))
+        && WORKED(o, cudaGraphInstantiate(&g->graph, graph, 0))) {
+        o->launches++;
+        (void)WORKED(o, cudaGraphLaunch(g->graph, o->stream));
+    }
+    if (graph) (void)cudaGraphDestroy(graph);
+}
+
+size_t ops_graph_launches(const ops_ctx *o) { return o->launches; }
 
 /* ---- sums of losses ------------------------------------------------------------------------ */
 
@@ -761,6 +829,13 @@ static dim3 norm_block(size_t pieces, int *K) {
     return dim3((unsigned)x, (unsigned)most(least(512 / x, 8), 1));
 }
 
+/* Blocks of the launch: at most those that the GPU holds at once, because a second round of few
+   blocks would leave it idle. */
+static size_t norm_parts(const ops_ctx *o, dim3 block, size_t R) {
+    const size_t held = o->processors * (NORM_HELD / (block.x * block.y));
+    return least((R + block.y - 1) / block.y, least(held, NORM_PARTS));
+}
+
 void ops_norm_backward(ops_ctx *o, void *dx, void *dw, void *db, const void *dout, const void *x,
                        const float *mean, const float *rstd, const void *w, int store, size_t R,
                        size_t C) {
@@ -775,7 +850,7 @@ void ops_norm_backward(ops_ctx *o, void *dx, void *dw, void *db, const void *dou
     do {                                                                                           \
         int K;                                                                                     \
         const dim3 block = norm_block(C / (W), &K);                                                \
-        parts = least((R + block.y - 1) / block.y, NORM_PARTS);                                    \
+        parts = norm_parts(o, block, R);                                                           \
         partial = partial_room(o, dw, parts, 2 * C);                                               \
         if (o->status) return;                                                                     \
         if (K == 1) WITH(NUM, W, 1);                                                               \

@@ -75,40 +75,42 @@ uint64_t gpt2_pipeline_sent(const gpt2_config *cfg, const gpt2_run *run, int mic
 /* ---- the order of a step
  * ------------------------------------------------------------------------- */
 
-typedef struct turns {
-    zero_turn *list; /* NULL: they are counted */
+typedef struct pass_calls {
+    zero_pass_call *list; /* NULL: they are counted */
     int n;
-} turns;
+} pass_calls;
 
-static void add_turn(turns *t, zero_turn_kind kind, int unit) {
-    const zero_turn turn = {kind, unit};
-    if (t->list) t->list[t->n] = turn;
+static void add_call(pass_calls *t, zero_pass_call_kind kind, int unit) {
+    const zero_pass_call call = {kind, unit};
+    if (t->list) t->list[t->n] = call;
     t->n++;
 }
 
 /* Units that gpt2_chunk_forward begins. */
-static void add_forward(turns *t, const gpt2_config *cfg, const gpt2_stage *s, int tiles, int c) {
+static void add_forward(pass_calls *t, const gpt2_config *cfg, const gpt2_stage *s, int tiles,
+                        int c) {
     const int block = gpt2_stage_first_block(cfg, s, tiles) + gpt2_stage_first(s, c);
     for (int i = 0; i <= tiles && gpt2_stage_is_first(s) && c == 0; i++)
-        add_turn(t, ZERO_TURN_FORWARD, i);
-    for (int i = 0; i < gpt2_stage_blocks(s, c); i++) add_turn(t, ZERO_TURN_FORWARD, block + i);
+        add_call(t, ZERO_CALL_FORWARD, i);
+    for (int i = 0; i < gpt2_stage_blocks(s, c); i++) add_call(t, ZERO_CALL_FORWARD, block + i);
 }
 
 /* And gpt2_chunk_backward with parameters; the lookup's reads none. */
-static void add_backward(turns *t, const gpt2_config *cfg, const gpt2_stage *s, int tiles, int c) {
+static void add_backward(pass_calls *t, const gpt2_config *cfg, const gpt2_stage *s, int tiles,
+                         int c) {
     const int first = gpt2_stage_first_block(cfg, s, tiles), norm = first + gpt2_stage_layers(s);
     const int rows = cfg->untied ? norm + 1 : 0, block = first + gpt2_stage_first(s, c);
     if (gpt2_stage_is_last(s) && c == s->chunks - 1) {
-        add_turn(t, ZERO_TURN_FORWARD, norm);
-        if (!tiles) add_turn(t, ZERO_TURN_FORWARD, rows); /* its backward is inside */
-        for (int i = 0; i < tiles; i++) add_turn(t, ZERO_TURN_FORWARD, rows + i);
-        for (int i = tiles; i-- > 0;) add_turn(t, ZERO_TURN_BACKWARD, rows + i);
-        add_turn(t, ZERO_TURN_BACKWARD, norm);
+        add_call(t, ZERO_CALL_FORWARD, norm);
+        if (!tiles) add_call(t, ZERO_CALL_FORWARD, rows); /* its backward is inside */
+        for (int i = 0; i < tiles; i++) add_call(t, ZERO_CALL_FORWARD, rows + i);
+        for (int i = tiles; i-- > 0;) add_call(t, ZERO_CALL_BACKWARD, rows + i);
+        add_call(t, ZERO_CALL_BACKWARD, norm);
     }
-    for (int i = gpt2_stage_blocks(s, c); i-- > 0;) add_turn(t, ZERO_TURN_BACKWARD, block + i);
+    for (int i = gpt2_stage_blocks(s, c); i-- > 0;) add_call(t, ZERO_CALL_BACKWARD, block + i);
 }
 
-static void add_works(turns *t, const gpt2_config *cfg, const gpt2_stage *s, int tiles,
+static void add_works(pass_calls *t, const gpt2_config *cfg, const gpt2_stage *s, int tiles,
                       const pipeline_plan *plan) {
     t->n = 0;
     for (int i = 0; i < plan->works; i++)
@@ -120,10 +122,10 @@ zero_result gpt2_pipeline_order(zero_ctx *z, const gpt2_config *cfg, const gpt2_
                                 int tiles, int micro_steps) {
     const pipeline_shape shape = shape_of(stage, micro_steps, 0);
     pipeline_plan plan;
-    turns t = {NULL, 0};
+    pass_calls t = {NULL, 0};
     if (pipeline_make(&plan, &shape, stage->stage)) return ZERO_ERR_MEMORY;
     add_works(&t, cfg, stage, tiles, &plan);
-    t.list = (zero_turn *)calloc((size_t)t.n + 1, sizeof *t.list);
+    t.list = (zero_pass_call *)calloc((size_t)t.n + 1, sizeof *t.list);
     if (t.list) add_works(&t, cfg, stage, tiles, &plan);
     const zero_result result =
         t.list ? zero_pass_order(z, ZERO_TRAIN, ZERO_TOGETHER, t.list, t.n) : ZERO_ERR_MEMORY;

@@ -22,7 +22,7 @@ static const char *parse_line(products_choice *c, const char *line) {
     memset(&l, 0, sizeof l);
     if (sscanf(line, "%3s %zu %zu %zu %15s %n", kind, &l.m, &l.n, &l.k, way, &end) != 5 || line[end]
         || strchr(line, '-'))
-        return "expected KIND M N K WAY";
+        return "expected KIND M N K ALGORITHM";
     if (strcmp(kind, "NN") && strcmp(kind, "NT") && strcmp(kind, "TN") && strcmp(kind, "TT"))
         return "a product is NN, NT, TN or TT";
     l.ta = kind[0];
@@ -30,7 +30,7 @@ static const char *parse_line(products_choice *c, const char *line) {
     if (!l.m || !l.n || !l.k || l.m > 1 << 24 || l.n > 1 << 24 || l.k > 1 << 24)
         return "sizes are 1 to 16777216";
     const int found = find_way(way);
-    if (found < 0) return "known ways are sgemm, matmul, packed and apart";
+    if (found < 0) return "the GEMM algorithms are sgemm, matmul, packed and apart";
     l.way = (product_way)found;
     if (products_find(c, l.ta, l.tb, l.m, l.n, l.k)) return "this product has a line already";
     if (c->lines == PRODUCTS_MOST) return "there are more than 64 products";
@@ -122,7 +122,7 @@ static int read_choice(products_choice *c, const char *path, char *sentence, siz
     (void)fclose(f);
     text[length] = '\0';
     if (failed) return say_file(sentence, bytes, path, regular_file_error(number));
-    if (more) return say_file(sentence, bytes, path, "is longer than a choice");
+    if (more) return say_file(sentence, bytes, path, "is too long");
     if (strlen(text) != length) return say_file(sentence, bytes, path, "is no text");
     if (!products_parse(c, text, why, sizeof why)) return 0;
     (void)snprintf(sentence, bytes, "%.150s:%s", path, why);

@@ -24,18 +24,18 @@ static void cut_reason(const gpt2_config *cfg, const pipeline_shape *shape, char
     why[0] = 0;
     if (each == 1 && pipeline_check(shape, cfg->layers, why, bytes)) return;
     if (chunks > GPT2_MOST_CHUNKS)
-        (void)snprintf(why, bytes, "%d stages of %d chunks: %d chunks in all are the most",
+        (void)snprintf(why, bytes, "%d stages of %d chunks: at most %d chunks in all",
                        shape->stages, shape->chunks, GPT2_MOST_CHUNKS);
     else if (chunks > cfg->layers / each && shape->stages > cfg->layers / each)
         (void)snprintf(why, bytes,
-                       "%d stages need two blocks each, one of them with experts, and the model "
-                       "has %d: %d stage%s can",
+                       "with experts each of the %d stages needs two blocks, and the model has %d "
+                       "blocks; use at most %d stage%s",
                        shape->stages, cfg->layers, cfg->layers / each,
                        cfg->layers / each > 1 ? "s" : "");
     else if (chunks > cfg->layers / each)
         (void)snprintf(why, bytes,
-                       "%d stages of %d chunks need two blocks a chunk, one of them with experts, "
-                       "and the model has %d: %d chunk%s can",
+                       "with experts %d stages of %d chunks need two blocks per chunk, and the "
+                       "model has %d blocks; use at most %d chunk%s",
                        shape->stages, shape->chunks, cfg->layers,
                        cfg->layers / each / shape->stages,
                        cfg->layers / each / shape->stages > 1 ? "s" : "");

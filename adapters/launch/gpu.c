@@ -31,7 +31,7 @@ struct gpu_ranks {
 int gpu_count(char *sentence, size_t bytes) {
     int ends[2], answer[2] = {0, -1}; /* the number of GPUs, and the result of CUDA */
     if (pipe(ends) != 0) {
-        snprintf(sentence, bytes, "GPUs cannot be asked for: %s", strerror(errno));
+        snprintf(sentence, bytes, "the GPUs cannot be counted: %s", strerror(errno));
         return -1;
     }
     pid_t child = fork();

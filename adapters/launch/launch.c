@@ -429,7 +429,8 @@ static void launch_take_signal(void *user, signals_verdict verdict, int number) 
 
 /* Watches signals in a process that has no watching parent here. */
 static void launch_watch_signals(launch *l) {
-    if (!signals_watch(launch_take_signal, l)) launch_fail(l, "rank %d: no more threads", l->rank);
+    if (!signals_watch(launch_take_signal, l))
+        launch_fail(l, "rank %d: no more threads; raise ulimit -u", l->rank);
 }
 
 static double launch_limit(const launch_request *request) {
@@ -529,7 +530,7 @@ static int launch_run_threads(const launch_request *request, launch *l, int rank
     l->threads = launch_share(ranks);
     l->board = &board;
     launch_watch_signals(l);
-    if (threads == NULL) launch_fail(l, "out of memory for %d ranks", ranks);
+    if (threads == NULL) launch_fail(l, "%d ranks: out of memory; use fewer ranks", ranks);
     for (int i = 0; i < l->groups; i++) {
         zero_result result = zero_local_create(&l->local[i], ranks, 0);
         if (result != ZERO_OK)
@@ -816,7 +817,8 @@ static void launch_mpi_watch(launch *l) {
     if (l->local_rank < LAUNCH_MAX_RANKS) others[l->local_rank] = 0;
     const int n = l->local_ranks < LAUNCH_MAX_RANKS ? l->local_ranks : LAUNCH_MAX_RANKS;
     (void)witness_watch(n, others, launch_mpi_on_death, l);
-    if (!signals_watch(launch_mpi_signal, l)) launch_fail(l, "rank %d: no more threads", l->rank);
+    if (!signals_watch(launch_mpi_signal, l))
+        launch_fail(l, "rank %d: no more threads; raise ulimit -u", l->rank);
 }
 
 static int launch_run_mpi(const launch_request *request, launch *l, const environment *e) {
@@ -1019,7 +1021,8 @@ static int launch_run_join(const launch_request *request, launch *l, const envir
     }
     launch_take_seat(l, e, &seat);
     int mapped = launch_map_file(l, &seat, file, sentence, sizeof sentence);
-    if (!meeting_watch(m, launch_on_end, l)) launch_fail(l, "rank %d: no more threads", l->rank);
+    if (!meeting_watch(m, launch_on_end, l))
+        launch_fail(l, "rank %d: no more threads; raise ulimit -u", l->rank);
     l->meeting = m;
     launch_check_join(l, request, &seat, mapped, sentence);
     close(file); /* all ranks have mapped it, or have ended */

@@ -276,7 +276,8 @@ static void meeting_own_addresses(char *hosts, size_t bytes) {
     freeifaddrs(all);
 }
 
-/* Writes the file under another name and renames it, so that no process reads a part of it. */
+/* Writes the file under another name and renames it, so that no process reads an incomplete file.
+ */
 static int meeting_note_write(const meeting_call *call, meeting_note *note, char *sentence,
                               size_t bytes) {
     char temporary[720];
@@ -353,20 +354,20 @@ static void meeting_check(const meeting *m, const meeting_member *own, const mee
     *stranger = memcmp(who->job, own->job, sizeof who->job) != 0 || who->version != own->version;
     if (*stranger)
         snprintf(sentence, bytes,
-                 "rank %d of job '%.100s' came to rank 0 of job '%.100s' on host %.64s: two jobs "
-                 "use one port; set ZERO_PORT to another one",
+                 "rank %d of job '%.100s' reached rank 0 of job '%.100s' on host %.64s: two jobs "
+                 "use the same port; set ZERO_PORT to another one",
                  who->rank, who->job, own->job, own->host);
     else if (who->nranks != own->nranks)
         snprintf(sentence, bytes,
                  "rank %d on host %.64s was started for %d ranks, but rank 0 on host %.64s for %d",
                  who->rank, who->host, who->nranks, own->host, own->nranks);
     else if (who->rank < 0 || who->rank >= m->nranks)
-        snprintf(sentence, bytes, "a process on host %.64s says that it is rank %d of %d",
-                 who->host, who->rank, m->nranks);
+        snprintf(sentence, bytes, "a process on host %.64s was started as rank %d of %d", who->host,
+                 who->rank, m->nranks);
     else if (who->rank == 0 || m->peers[who->rank].socket >= 0) {
         const meeting_member *first = who->rank == 0 ? own : &m->peers[who->rank].who;
         snprintf(sentence, bytes,
-                 "two processes say that they are rank %d: %d on host %.64s and %d on host %.64s",
+                 "two processes were started as rank %d: %d on host %.64s and %d on host %.64s",
                  who->rank, first->process, first->host, who->process, who->host);
     }
 }
@@ -404,7 +405,7 @@ static int meeting_left_early(const meeting *m, const struct pollfd *fds, char *
         if (fds[r].fd < 0 || fds[r].revents == 0) continue;
         const meeting_member *who = &m->peers[r].who;
         snprintf(sentence, bytes,
-                 "rank %d (process %d on host %.64s) was gone before all %d ranks had come", r,
+                 "rank %d (process %d on host %.64s) ended before all %d ranks had joined", r,
                  who->process, who->host, m->nranks);
         return 1;
     }
@@ -600,7 +601,7 @@ static int meeting_knock(const meeting_member *who, const char *host, int port, 
     if (fd < 0) return -1;
     if (!meeting_send(fd, who, sizeof *who)
         || !meeting_hear(fd, &head, text, sizeof text, MEETING_ANSWER_MS))
-        snprintf(why, bytes, "what answers there is not rank 0 of such a job");
+        snprintf(why, bytes, "the process that answers is not rank 0 of this job");
     else if (head.kind == MEETING_ACK)
         return fd;
     else if (head.kind == MEETING_REFUSED && head.bytes > 0) {
@@ -644,7 +645,7 @@ static meeting_result meeting_await_welcome(const meeting_call *call, int fd, me
         if (head.kind == MEETING_WELCOME && head.bytes == sizeof *seat) return MEETING_OK;
         if (head.kind == MEETING_END) return MEETING_SILENT;
     }
-    snprintf(sentence, bytes, "rank 0 was gone before all %d ranks had come", call->nranks);
+    snprintf(sentence, bytes, "rank 0 ended before all %d ranks had joined", call->nranks);
     return MEETING_SAY;
 }
 

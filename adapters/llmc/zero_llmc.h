@@ -6,8 +6,8 @@
 
    UNITS  0: wte (tied: looked up, and again as the classifier) and wpe
           1..L: the blocks
-   Resident (ZERO_KEEP): ln1 of every block, which train_gpt2.cu reads in the block before it, and
-   the last norm, which it reads in the last block. They are 0.02 % of the 124M model. */
+   Kept unsharded (ZERO_KEEP): ln1 of every block, which train_gpt2.cu reads in the block before it,
+   and the last norm, which it reads in the last block. They are 0.02 % of the 124M model. */
 #ifndef ZERO_LLMC_H
 #define ZERO_LLMC_H
 

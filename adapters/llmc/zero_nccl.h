@@ -17,7 +17,8 @@ static inline void llmc_configure(int stage, int micro_steps, int use_master_wei
                        : PRECISION_MODE == PRECISION_FP16 ? ZERO_F16
                                                           : ZERO_BF16;
     llmc_config.grads = ZERO_GRAD_AS_TYPE; /* backward adds to floatX */
-    llmc_config.no_master = !use_master_weights && llmc_config.type != ZERO_F32;
+    llmc_config.master =
+        use_master_weights || llmc_config.type == ZERO_F32 ? ZERO_MASTER_AUTO : ZERO_MASTER_NONE;
     llmc_config.seed = 13371337;
     llmc_config.stream = stream;
 }

@@ -38,7 +38,8 @@ const option *options_find(const option_set *o, const char *flag) {
     return NULL;
 }
 
-/* Returns the length of the flag in an argument: of all of it, or up to the = in --name=value. */
+/* Returns the length of the flag in an argument: the whole argument, or up to the = in
+ * --name=value. */
 static int option_length(const char *argument) {
     return (int)(strncmp(argument, "--", 2) == 0 ? strcspn(argument, "=") : strlen(argument));
 }
@@ -509,19 +510,19 @@ int options_conflict(const option_set *o, const void *target, uint64_t bits, con
         if (!there) {
             (void)snprintf(
                 sentence, bytes,
-                "%s %s, but %s has no %s, which is %s by default: write \"auto\" there to use "
+                "%s %s: %s has no %s, which is %s by default; write \"auto\" there to use "
                 "the value of the flag, or leave out the flag",
                 d->flag, a, name, d->key, b);
             return 1;
         }
-        (void)snprintf(sentence, bytes, "%s %s, but %s gives %s %s: leave one of the two out",
-                       d->flag, a, name, d->key, b);
+        (void)snprintf(sentence, bytes, "%s %s: %s gives %s %s; leave one of the two out", d->flag,
+                       a, name, d->key, b);
         return 1;
     }
     return 0;
 }
 
-/* Returns the row whose setting is named at the start of a text, or NULL. A name of one word counts
+/* Returns the row with the setting that a text starts with, or NULL. A name of one word counts
    only before " is ", because it can also be an ordinary word. */
 static const option *option_of_member(const option_set *o, const char *text) {
     const size_t length = strspn(text, "abcdefghijklmnopqrstuvwxyz_0123456789");

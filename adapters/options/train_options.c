@@ -32,7 +32,8 @@ static const option train_table[] = {
     HEADING("data", "Data and model"),
     ROW(PATH, "-i", "--train-data", train_path, "",
         .brief = "token file to train on (default: tiny Shakespeare)",
-        .help = "token file to train on. Default: tiny Shakespeare, as characters for char: "
+        .help = "token file, or a quoted pattern of several, to train on. Default: tiny "
+                "Shakespeare, as characters for char: "
                 "models, otherwise as GPT-2 tokens"),
     ROW(PATH, "-j", "--val-data", val_path, "", .brief = "token file to validate on",
         .help = "token file to validate on"),
@@ -46,6 +47,15 @@ static const option train_table[] = {
     ROW(INT, "-ut", "--untied", untied, "0", RANGE(0, 1), .course = 1,
         .help = "1: untie the classifier from the token embedding: it has its own weights. A model "
                 "from a file starts with a copy of the embedding"),
+    ROW(TEXT, "-tn", "--train", train, "", .course = 1,
+        .help = "train only tensors with a name that matches a shell pattern of this list (commas "
+                "between); "
+                "the others are frozen: no gradient, no optimizer state, no reduction. Names are "
+                "those of zero_ckpt show (qkvw: all layers), and h.3.qkvw for one layer: "
+                "\"h.1[01].*,lnf*\""),
+    ROW(TEXT, "-fz", "--freeze", freeze, "", .course = 1,
+        .help = "freeze tensors with a name that matches a pattern of this list, as in --train: "
+                "\"wte,wpe\""),
     ROW(PATH, "-o", "--out-dir", log_dir, "", .brief = "folder for main.log and checkpoints",
         .help = "folder for main.log and checkpoints. Without it the run writes neither"),
     HEADING("batches", "Batches"),
@@ -82,10 +92,18 @@ static const option train_table[] = {
         .brief = "mixed precision: f32, bf16 or fp16", .words = "f32 bf16 fp16", .course = 1,
         TO(INT, zero.type), KEY("fp16.enabled and bf16.enabled:", DS_GIVEN_TYPE, IF_GIVEN),
         .help = "type of parameters and activations; bf16 and fp16 are mixed precision"),
-    ROW(INT, "-w", "--master-weights", master, "1", .aliases = "--master", RANGE(0, 1), .course = 1,
-        TO(NOT, zero.no_master), KEY("bf16_master_weights_and_grads: -w", 0, IF_GIVEN),
-        .help = "1: 16-bit weights have f32 master weights, which are updated. 0 (only bf16): no "
-                "master weights; updates are rounded stochastically"),
+    ROW(WORD, "-w", "--master-weights", master, "auto", .aliases = "--master",
+        .words = "auto 1 split 0", .course = 1, TO(INT, zero.master),
+        KEY("bf16_master_weights_and_grads: -w", 0, IF_GIVEN),
+        .help = "1: 16-bit weights have f32 master weights, which are updated. split (only bf16): "
+                "the same f32, of which a weight is the upper half, rounded half up: 2 bytes less "
+                "per parameter. 0 (only bf16): no master weights; updates are rounded "
+                "stochastically. auto: 1"),
+    ROW(WORD, "-os", "--optimizer-state", state_type, "f32", .words = "f32 bf16 8bit", .course = 1,
+        TO(INT, zero.state_type), KEY("bf16_optimizer_states: -os", 0, IF_GIVEN),
+        .help = "type in which the optimizer's state (moments, momentum) is kept. bf16: 2 bytes "
+                "less for each array and parameter. 8bit (not adagrad): 3 bytes less, in codes "
+                "with a scale for each 128 of them. Both are rounded stochastically"),
     ROW(WORD, "-zg", "--gradient-type", grads, "auto", .aliases = "--grad-type",
         .words = "auto f32 type", .course = 1, TO(INT, zero.grads),
         KEY("the gradients' type:", 0, IF_GIVEN),
@@ -105,12 +123,18 @@ static const option train_table[] = {
         .help = "steps without overflow after which the scale is doubled"),
     ROW(INT, "-lh", "--hysteresis", hysteresis, "2", RANGE(1, 2e9), .course = 1,
         TO(INT, zero.scaler.hysteresis), KEY("fp16.hysteresis", 0, IF_GIVEN),
-        .help = "number of the overflow from which on each one halves the scale"),
+        .help = "overflows until the dynamic loss scale is halved. 1: each overflow halves it. 2: "
+                "the first one only skips its step, and each later one also halves the scale. The "
+                "count starts again when the scale is doubled"),
     ROW(INT, "-f", "--tf32", tf32, "1", RANGE(0, 1),
         .help = "1: f32 products on CUDA round their factors to TF32. Has no effect on a CPU"),
     ROW(INT, "-ao", "--any-order", any_order, "0", RANGE(0, 1),
         .help = "1: allow cuDNN to add the gradients of attention in any order. This is faster, "
                 "but runs are no longer deterministic: bits differ from run to run"),
+    ROW(INT, "-cg", "--cuda-graphs", graphs, "0", RANGE(0, 1),
+        .help = "1: CUDA replays each block's forward and backward by one launch, with bitwise "
+                "identical results. This is faster if launches take longer than computing, as in "
+                "small models. Has no effect on a CPU"),
     ROW(PATH, "-pc", "--gemm-algorithms", products_path, "", .aliases = "--products",
         .help =
             "CPU, f32: file with the GEMM algorithm for the matrix product of each shape. If the "
@@ -121,8 +145,8 @@ static const option train_table[] = {
         .words = "adamw adam sgd nesterov lion "
                  "adagrad lamb muon",
         .course = 1, TO(INT, zero.optimizer), KEY("optimizer.type", DS_GIVEN_OPTIMIZER, ALWAYS),
-        .help = "update rule. muon updates the matrices of the blocks orthogonally, those of "
-                "experts too and qkv as one matrix, and all other tensors as adamw"),
+        .help = "optimizer. muon orthogonalizes the updates of the matrices of blocks and experts, "
+                "with qkv as one matrix, and updates all other tensors as adamw"),
     ROW(INT, "-x", "--steps", steps, "2000", .gpt2 = "-1", .brief = "steps; -1: one epoch",
         .compare = "16", RANGE(-1, 2e9), .course = 1,
         .help = "steps. -1: one epoch. In a comparison: timed steps per stage"),
@@ -167,12 +191,14 @@ static const option train_table[] = {
         .help = "lamb: largest trust ratio. 0: no bound"),
     ROW(REAL, "-cl", "--clip", clip, "1", RANGE(0, 1e30), .course = 1, TO(FLOAT, hyper.max_norm),
         KEY("gradient_clipping", DS_GIVEN_CLIPPING, UNLESS_TYPED),
-        .help = "norm to which a larger gradient is clipped. 0: no clipping"),
+        .help = "gradient clipping: a gradient with a larger norm is scaled down to this norm. 0: "
+                "no clipping"),
     ROW(REAL, "-sl", "--skip-loss", skip_loss, "0", RANGE(0, 1e9), .course = 1,
         .help = "skip a step if its loss lies more than this number of standard deviations above "
                 "the last 128. 0: never"),
     ROW(REAL, "-sg", "--skip-norm", skip_norm, "0", RANGE(0, 1e9), .course = 1,
-        .help = "the same for the norm of the gradient"),
+        .help = "skip a step if the norm of its gradient lies more than this number of standard "
+                "deviations above the last 128. 0: never"),
     HEADING("validation", "Validation and samples"),
     ROW(INT, "-v", "--val-every", val_every, "250", .gpt2 = "20", .brief = "validate every N steps",
         RANGE(-1, 2e9),
@@ -204,8 +230,9 @@ static const option train_table[] = {
                 "be opened even if the run was killed"),
     ROW(INT, "-tb", "--breakdown", breakdown_every, "0", RANGE(0, 2e9), TO(INT, breakdown),
         KEY("wall_clock_breakdown: -tb", DS_GIVEN_BREAKDOWN, IF_GIVEN),
-        .help = "print a breakdown of time every N steps and for the whole run: forward, backward, "
-                "exposed reductions, gathers and calls of groups, update, data, file. 0: never"),
+        .help = "print every N steps, and for the whole run, where the time of a step goes: "
+                "forward, backward, update, data, file, and exposed communication, which is time "
+                "that a rank waits for reductions, gathers or calls of groups. 0: never"),
     ROW(INT, "-tc", "--comms-log", comms_log, "0", RANGE(0, 1), TO(INT, comms_log),
         KEY("comms_logger.enabled: -tc", DS_GIVEN_COMMS, IF_GIVEN),
         .help =
@@ -244,8 +271,8 @@ static const option train_table[] = {
     ROW(INT, "-pn", "--ranks", ranks, "0",
         .brief = "ranks to start on this machine (mpirun, torchrun and srun work, too)",
         RANGE(0, 65536),
-        .help = "ranks to start on this machine. 0: as mpirun, torchrun or srun say; otherwise 1, "
-                "or 2 in a comparison"),
+        .help = "ranks to start on this machine. 0: those that mpirun, torchrun or srun has "
+                "started; without them 1, or 2 in a comparison"),
     ROW(INT, "-pt", "--rank-threads", as_threads, "0", RANGE(0, 1),
         .help = "1: the ranks of -pn are threads of one process. This is also the default with "
                 "CUDA if there are fewer GPUs than ranks"),
@@ -259,10 +286,13 @@ static const option train_table[] = {
                 "when the rank dies. There are two copies, and ranks resume from the newest that "
                 "all of them have finished. 0: resume only from checkpoints"),
     ROW(WORD, "-pi", "--rendezvous", method, "mpi", .words = "mpi tcp fs",
-        .help = "how ranks find each other: mpi as mpirun, torchrun or srun say; tcp at -ps; fs "
-                "through -pf. With tcp and fs, -pn is the number of all ranks, and -pr is the rank "
-                "of this process"),
-    ROW(PATH, "-ps", "--server", server, "", .help = "tcp: name or address of the host of rank 0"),
+        .help = "how ranks find each other. mpi: through the launcher (mpirun, torchrun, srun); "
+                "tcp: at the address of -ps; fs: through the folder of -pf. With tcp and fs, -pn "
+                "is the number of all ranks, and -pr is the rank of this process"),
+    ROW(PATH, "-ps", "--server", server, "",
+        .help =
+            "tcp: name or address of the host of rank 0. Its port is the variable ZERO_PORT, or "
+            "12345"),
     ROW(PATH, "-pf", "--rendezvous-folder", folder, "/tmp",
         .help = "fs: folder that all ranks can access"),
     ROW(RANK, "-pr", "--rank", rank, "0", RANGE(0, 1e6), .help = "tcp, fs: rank of this process"),
@@ -277,17 +307,19 @@ static const option train_table[] = {
                 "and sequences count only data-parallel ranks"),
     ROW(INT, "-pp", "--pipeline-parallel", pipeline, "1", .aliases = "--pipeline", RANGE(1, 512),
         TO(INT, pipeline), KEY("pipeline.stages: -pp", DS_GIVEN_PIPELINE, IF_GIVEN),
-        .help = "pipeline stages. Each has a part of the blocks, and micro-steps run as a pipeline "
-                "with one forward, one backward. -d gives the micro-steps; with m of them, the "
-                "bubble is (p-1)/m of the time. With -en, blocks stay in pairs"),
+        .help = "pipeline parallelism: number of stages. Each stage is on other ranks, and has a "
+                "part of the blocks; the micro-steps of a step run through the stages one after "
+                "another (1F1B). Set the number of micro-steps with -d: with m micro-steps and p "
+                "stages, ranks are idle for (p-1)/m of the computing time (the bubble). With -en, "
+                "a stage has an even number of blocks"),
     ROW(INT, "-ppv", "--pipeline-chunks", pipeline_chunks, "1", RANGE(1, 512),
-        .help =
-            "chunks of blocks per pipeline stage, interleaved. v chunks divide the bubble by v and "
-            "multiply the messages by v. The number of stages must then divide the micro-steps"),
+        .help = "interleaved pipeline: chunks of blocks per stage. With v chunks the bubble is 1/v "
+                "as long, and there are v times as many messages. The number of stages must divide "
+                "the number of micro-steps"),
     ROW(INT, "-sp", "--sequence-parallel", sequence_parallel, "0", RANGE(0, 1),
         TO(INT, sequence_parallel), KEY("partition_activations: -sp", DS_GIVEN_SEQUENCE, IF_GIVEN),
-        .help = "1: with -tp, the ranks also share the activations between layers: 1/tp of the "
-                "memory, the same bytes sent"),
+        .help = "sequence parallelism. 1: the ranks of -tp also divide the activations between "
+                "layers: 1/tp of their memory, and as many bytes sent"),
     ROW(INT, "-en", "--moe-experts", experts, "0", .aliases = "--experts", RANGE(0, 1024),
         .course = 1,
         .help = "mixture of experts: experts per layer, which replace the MLP of every second "
@@ -319,7 +351,9 @@ static const option train_table[] = {
     ROW(INT, "-nt", "--threads", threads, "0", RANGE(0, 4096),
         .help = "threads per rank. 0: the processors of this machine divided by its ranks"),
     ROW(INT, "-ns", "--node-size", node_size, "0", RANGE(0, 4096),
-        .help = "ranks per node, for hierarchical sums. 0: the ranks of each machine"),
+        .help =
+            "ranks per node, for hierarchical sums. 0: the ranks of each machine; with NCCL: all "
+            "ranks are one node, so set it for -qg on several machines"),
     HEADING("zero", "ZeRO"),
     ROW(STAGES, "-z", "--stage", stage, "0",
         .brief = "ZeRO stage 0-3: 1 shards optimizer state, 2 gradients, 3 parameters",
@@ -329,11 +363,12 @@ static const option train_table[] = {
     ROW(WORD, "-za", "--gradient-accumulation", accumulation, "auto", .aliases = "--accumulate",
         .words = "auto local sharded", .course = 1, TO(INT, zero.accumulation),
         .help = "gradient accumulation over micro-steps: in a whole copy (local) or in shards "
-                "(sharded). auto: local at stages 0 and 1, and in a pipeline without -zog file; "
-                "sharded at stages 2 and 3, and in a comparison"),
+                "(sharded). auto: local at stages 0 and 1, and in every pipeline (except with -zog "
+                "file); otherwise, and in a comparison, sharded"),
     ROW(LONG, "-zb", "--bucket-size", bucket, "0", .aliases = "--bucket", RANGE(0, BIG),
         TO(SIZE, zero.bucket_numel),
-        .help = "elements that are reduced together. 0: those of the largest unit"),
+        .help = "elements of gradients that are reduced together (a bucket). 0: as many as the "
+                "largest unit has"),
     ROW(INT, "-zp", "--prefetch", prefetch, "1", RANGE(0, ZERO_PREFETCH_MOST),
         TO(COUNT, zero.prefetch),
         .help = "stage 3: number of units that are gathered ahead of use. There are this number of "
@@ -345,7 +380,7 @@ static const option train_table[] = {
                 "number of elements. -1: units that have only vectors"),
     ROW(INT, "-zo", "--overlap", overlap, "1", RANGE(0, 1), TO(NOT, zero.no_overlap),
         KEY("zero_optimization.overlap_comm", DS_GIVEN_OVERLAP, IF_GIVEN),
-        .help = "1: overlap communication with computing. 0: do not"),
+        .help = "1: communication overlaps with computing. 0: it does not"),
     ROW(INT, "-zm", "--mapping", mapping, "1", RANGE(0, 1), TO(NOT, zero.no_mapping),
         .help = "1: gather without a copy if ranks can access each other's memory"),
     ROW(INT, "-zs", "--shard-ranks", shard_ranks, "0", RANGE(0, 1e6), TO(INT, zero.shard_ranks),
@@ -374,7 +409,8 @@ static const option train_table[] = {
         RANGE(0, 0.9999999), .course = 1, TO(FLOAT, zero.feedback),
         KEY("zero_optimization.zeropp_loco_param.err_beta: -qf", DS_GIVEN_FEEDBACK, IF_GIVEN),
         .help =
-            "-qg: error feedback. Each rank keeps the rounding errors, 2 bytes per element, and "
+            "-qg: error feedback. Each rank keeps the rounding errors, 2 bytes per element (4 in "
+            "fp16), and "
             "adds them to later gradients, as a moving average with this beta (LoCo: 0.8). 0: off"),
     ROW(INT, "-qr", "--error-feedback-reset", feedback_reset, "0", .aliases = "--feedback-reset",
         RANGE(0, 2e9), .course = 1, TO(INT, zero.feedback_reset),
@@ -586,13 +622,13 @@ int train_options_conflict(const train_options *o, const ds_config *file, char *
     if (file->folder[0] && options_given(&view, "-zfd")
         && strcmp(file->folder, o->offload_folder) != 0) {
         (void)snprintf(sentence, bytes,
-                       "-zfd %.100s, but %.100s gives nvme_path %.100s: leave one of the two out",
+                       "-zfd %.100s: %.100s gives nvme_path %.100s; leave one of the two out",
                        o->offload_folder, o->ds_path, file->folder);
         return 1;
     }
     if (!file->has_schedule || !(options_given(&view, "-k") || options_given(&view, "-q")))
         return 0;
-    (void)snprintf(sentence, bytes, "%s has a scheduler: leave out -k and -q", o->ds_path);
+    (void)snprintf(sentence, bytes, "-k and -q: %s has a scheduler; leave them out", o->ds_path);
     return 1;
 }
 

@@ -34,11 +34,12 @@ typedef struct train_options {
     int experts_apart;                              /* -ego */
     double capacity, aux;                           /* -ec, -ea */
     const char *layouts;                            /* -layouts; "": none to compare */
+    const char *train, *freeze;                     /* -tn, -fz: patterns of names; "": all, none */
     int batch, seq_len, steps;
     int64_t step_tokens; /* -d */
     int64_t seed;
     int order, overfit;
-    int type, grads, master; /* -dt, -zg, -w */
+    int type, grads, master, state_type; /* -dt, -zg, -w, -os */
     double scale, first_scale, least_scale;
     int scale_window, hysteresis;
     int optimizer, schedule, warmup;
@@ -50,7 +51,7 @@ typedef struct train_options {
     const char *ds_path, *ds_out; /* -ds, -dso */
     int val_every, val_batches, sample_every, sample_tokens;
     int save_every, keep_last, keep_every, save_aside, save_or_go_on, resume; /* -n..., -y */
-    int recompute, tf32, any_order;
+    int recompute, tf32, any_order, graphs;
     int tile_rows;             /* -zl; 0: wte is whole */
     const char *products_path; /* -pc; "": the table's ways */
     int accumulation, prefetch, overlap, mapping;
@@ -78,7 +79,7 @@ typedef struct train_options {
     int gelu_fusion, gpu_log;                      /* -ge, -lg: without effect */
     int help;                                      /* 1: the user wants help; --version: 2 */
     const char *help_about;                        /* the section or flag of --help, or "" */
-    unsigned char given[TRAIN_OPTIONS_MOST];       /* 1 for each row whose flag was typed */
+    unsigned char given[TRAIN_OPTIONS_MOST];       /* 1 for each row with a typed flag */
     char error[512]; /* the first error of the command line; "": none */
 } train_options;
 

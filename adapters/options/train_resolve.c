@@ -6,6 +6,7 @@
 
 #include "../checkpoint/model_files.h"
 #include "../gpt2/experts.h"
+#include "../gpt2/frozen.h"
 #include "../report/sentence.h"
 #include "../system/regular_file.h"
 
@@ -14,50 +15,54 @@
 
 static int train_check_elastic(const train_options *o, char *sentence, size_t bytes) {
     if (o->copies && !o->elastic)
-        return sentence_fail(
-            sentence, bytes,
-            "-pm %d: copies in memory need -pe 1, with which ranks resume from them", o->copies);
+        return sentence_fail(sentence, bytes,
+                             "-pm %d: copies in memory are for elastic runs; add -pe 1", o->copies);
     if (!o->elastic) return 0;
     if (o->as_threads)
-        return sentence_fail(sentence, bytes, "-pe 1: threads, -pt 1, die all at once");
+        return sentence_fail(
+            sentence, bytes,
+            "-pe 1: ranks that are threads (-pt 1) all end together; leave out -pt 1");
     if (o->save_every <= 0 || !o->log_dir[0])
-        return sentence_fail(sentence, bytes,
-                             "-pe 1: ranks go on from checkpoints: -o FOLDER -n STEPS");
+        return sentence_fail(
+            sentence, bytes,
+            "-pe 1: ranks resume from checkpoints, but none are saved; add -o FOLDER -n STEPS");
     if (o->batch == 0 || o->step_tokens > 0) return 0;
     return sentence_fail(sentence, bytes,
-                         "-pe 1: with only -b %d a step has fewer tokens on fewer ranks: give "
-                         "those of a step, -d, which stay",
+                         "-pe 1: with -b %d alone, a step on fewer ranks has fewer tokens; set the "
+                         "tokens per step with -d",
                          o->batch);
 }
 
 static int train_check_saves(const train_options *o, char *sentence, size_t bytes) {
     if (o->save_every <= 0 && !o->resume) return 0;
     if (!o->log_dir[0])
-        return sentence_fail(sentence, bytes, "%s: checkpoints need a folder, -o",
+        return sentence_fail(sentence, bytes, "%s: checkpoints need a folder; add -o FOLDER",
                              o->resume ? "-y" : "-n");
     if (!train_compares(o)) return 0;
-    return sentence_fail(sentence, bytes, "-n and -y: a comparison has no checkpoints");
+    return sentence_fail(sentence, bytes,
+                         "-n and -y: a comparison saves no checkpoints; leave them out");
 }
 
 static int train_check_experts(const train_options *o, char *sentence, size_t bytes) {
     if (o->experts || o->expert_group < 2 || o->layouts[0]) return 0;
-    return sentence_fail(sentence, bytes, "-eg %d: there are no experts to share: -en gives them",
-                         o->expert_group);
+    return sentence_fail(
+        sentence, bytes,
+        "-eg %d: the model has no experts to share; add -en, the number of experts per layer",
+        o->expert_group);
 }
 
 /* Checks for flags that a pipeline does not support. */
 static int train_check_pipeline(const train_options *o, char *sentence, size_t bytes) {
     if (o->pipeline < 2) return 0;
     if (o->grads == ZERO_GRAD_AS_TYPE && o->type != ZERO_F32)
-        return sentence_fail(
-            sentence, bytes,
-            "-zg type: a pipeline's micro-steps, -pp %d, add up in f32, as several "
-            "of them are under way at once: -zg f32",
-            o->pipeline);
+        return sentence_fail(sentence, bytes,
+                             "-zg type: a pipeline (-pp %d) accumulates gradients in f32, because "
+                             "several micro-steps are in progress at once; use -zg f32",
+                             o->pipeline);
     if (o->profile_step > 0)
         return sentence_fail(sentence, bytes,
-                             "-tk %d: the layers of a pipeline, -pp %d, are on several ranks: -tr "
-                             "shows each rank's",
+                             "-tk %d: in a pipeline (-pp %d) the layers are on several ranks; use "
+                             "-tr, a timeline of all ranks",
                              o->profile_step, o->pipeline);
     return 0;
 }
@@ -65,50 +70,65 @@ static int train_check_pipeline(const train_options *o, char *sentence, size_t b
 int train_check(const train_options *o, char *sentence, size_t bytes) {
     char type[OPTION_WORD_BYTES];
     train_options_word(o, "-dt", type);
-    if (!o->master && o->type != ZERO_BF16)
+    if (o->master == ZERO_MASTER_SPLIT && o->type != ZERO_BF16)
         return sentence_fail(sentence, bytes,
-                             "-w 0: only bf16 weights can be without master weights, found -dt %s",
+                             "-w split: only a bf16 weight is the upper half of an f32 (fp16 has "
+                             "another exponent, f32 needs no masters), found -dt %s",
                              type);
-    if (o->type == ZERO_F16 && o->scale <= 0 && o->first_scale < o->least_scale)
+    if (o->master == ZERO_MASTER_NONE && o->type != ZERO_BF16)
         return sentence_fail(sentence, bytes,
-                             "-li %g: the first loss scale is below the least, -lm %g",
-                             o->first_scale, o->least_scale);
-    if (o->eps <= 0 && (o->optimizer <= ZERO_ADAM || o->optimizer >= ZERO_ADAGRAD))
+                             "-w 0: only bf16 weights can be without master weights (found -dt "
+                             "%s); use -dt bf16 or -w 1",
+                             type);
+    if (o->state_type == ZERO_STATE_8BIT && o->optimizer == ZERO_ADAGRAD)
         return sentence_fail(
             sentence, bytes,
-            "-ep 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
+            "-os 8bit: adagrad's state only grows, and small additions to it would be "
+            "lost; use -os bf16");
+    if (o->type == ZERO_F16 && o->scale <= 0 && o->first_scale < o->least_scale)
+        return sentence_fail(sentence, bytes,
+                             "-li %g: the first loss scale is below the smallest one (-lm %g); "
+                             "raise -li or lower -lm",
+                             o->first_scale, o->least_scale);
+    if (o->eps <= 0 && (o->optimizer <= ZERO_ADAM || o->optimizer >= ZERO_ADAGRAD))
+        return sentence_fail(sentence, bytes,
+                             "-ep 0: for a gradient of zero the update would be 0/0; use 1e-8");
     if (o->trust_least > 0 && o->trust_most > 0 && o->trust_least > o->trust_most)
-        return sentence_fail(sentence, bytes, "-tl %g is above -tm %g", o->trust_least,
-                             o->trust_most);
+        return sentence_fail(sentence, bytes,
+                             "-tl %g: the smallest trust ratio is above the largest one (-tm %g); "
+                             "lower -tl or raise -tm",
+                             o->trust_least, o->trust_most);
     if (o->tile_rows > 0 && o->tile_rows < 32)
-        return sentence_fail(sentence, bytes, "-zl %d: a tile has 32 rows at least", o->tile_rows);
+        return sentence_fail(
+            sentence, bytes,
+            "-zl %d: a tile has at least 32 rows; use 32 or more, or 0 for no tiles", o->tile_rows);
     if (o->sequence_parallel && o->tensor_parallel < 2 && !o->layouts[0])
         return sentence_fail(
             sentence, bytes,
-            "-sp 1: sequence parallelism divides rows among the ranks of -tp, found "
-            "-tp 1");
+            "-sp 1: sequence parallelism needs tensor parallelism (found -tp 1); add -tp N");
     if (o->layouts[0]
         && (o->stage.n > 1 || o->tensor_parallel > 1 || o->pipeline > 1 || o->expert_group > 1
             || o->ds_path[0]))
         return sentence_fail(sentence, bytes,
-                             "-layouts: layouts are compared at one stage of -z, without -tp, -pp, "
-                             "-eg and -ds");
+                             "-layouts: layouts are compared at one stage; give one stage with -z, "
+                             "and leave out -tp, -pp, -eg and -ds");
     if (layout_words(o->layouts) > LAYOUT_MOST)
-        return sentence_fail(sentence, bytes, "-layouts: %d layouts, at most %d are compared",
+        return sentence_fail(sentence, bytes,
+                             "-layouts: too many layouts (%d, at most %d); leave some out",
                              layout_words(o->layouts), LAYOUT_MOST);
     if (train_compares(o) && (o->skip_loss != 0 || o->skip_norm != 0))
-        return sentence_fail(sentence, bytes, "-sl and -sg: a comparison of stages skips no steps");
+        return sentence_fail(sentence, bytes,
+                             "-sl and -sg: a comparison skips no steps; leave them out");
     static const char *const shown[] = {"-tr", "-tb", "-tc", "-tk", "-tbd", "-tcd"};
     int shows = 0;
     for (int i = 0; i < (int)(sizeof shown / sizeof *shown); i++)
         shows |= train_options_given(o, shown[i]);
     if (train_compares(o) && shows)
-        return sentence_fail(
-            sentence, bytes,
-            "-tr, -tb, -tc, -tk, -tbd and -tcd: a comparison of stages only shows its "
-            "own table");
+        return sentence_fail(sentence, bytes,
+                             "-tr, -tb, -tc, -tk, -tbd and -tcd: a comparison prints its own table "
+                             "only; leave them out");
     if (train_compares(o) && o->evaluate)
-        return sentence_fail(sentence, bytes, "-h 1: a comparison of stages evaluates nothing");
+        return sentence_fail(sentence, bytes, "-h 1: a comparison does not evaluate; leave it out");
     return train_check_pipeline(o, sentence, bytes) || train_check_experts(o, sentence, bytes)
            || train_check_elastic(o, sentence, bytes) || train_check_saves(o, sentence, bytes);
 }
@@ -116,11 +136,10 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
 int train_mixture(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
     if (!o->experts) return 0;
     if (model == NULL || model_is_file(o->model))
-        return sentence_fail(
-            sentence, bytes,
-            "-en %d: %s has the weights of a dense model, without experts; a name as "
-            "d12 or char:LxCxH starts one with",
-            o->experts, o->model);
+        return sentence_fail(sentence, bytes,
+                             "-en %d: %s has the weights of a model without experts; start a new "
+                             "model, for example with -e d12",
+                             o->experts, o->model);
     model->moe.experts = o->experts;
     model->moe.chosen = o->chosen;
     model->moe.capacity = (float)o->capacity;
@@ -131,6 +150,15 @@ int train_mixture(const train_options *o, gpt2_config *model, char *sentence, si
 void train_take(train_options *o, const ds_config *file, gpt2_config *model) {
     train_options_take(o, file);
     if (model->moe.experts) model->moe.chosen = o->chosen;
+}
+
+int train_frozen(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
+    gpt2_error error;
+    gpt2_frozen *frozen;
+    if (gpt2_freeze(model, o->train, o->freeze, &frozen, &error))
+        return sentence_fail(sentence, bytes, "%s", error.sentence);
+    model->frozen = frozen;
+    return 0;
 }
 
 int train_model(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
@@ -144,14 +172,15 @@ int train_model(const train_options *o, gpt2_config *model, char *sentence, size
     if (info.cfg.heads <= 0)
         return sentence_fail(
             sentence, bytes,
-            "-e: %s does not contain its number of heads: put its config.json next to it",
+            "-e: %s does not contain its number of heads; put its config.json next to it",
             o->model);
     if (o->seq_len > info.cfg.max_seq_len)
-        return sentence_fail(sentence, bytes, "-t %d: %s has positions for %d tokens", o->seq_len,
+        return sentence_fail(sentence, bytes,
+                             "-t %d: %s has positions for %d tokens; use at most that", o->seq_len,
                              o->model, info.cfg.max_seq_len);
     *model = info.cfg;
     model->untied = o->untied;
-    return train_mixture(o, model, sentence, bytes);
+    return train_mixture(o, model, sentence, bytes) || train_frozen(o, model, sentence, bytes);
 }
 
 int train_write(const char *path, const char *text) {
@@ -177,7 +206,8 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
     if (o->batch > 0) (void)snprintf(rows_text, sizeof rows_text, " with -b %d", o->batch);
     if (o->step_tokens % T != 0)
         return sentence_fail(sentence, bytes,
-                             "-d %lld: the tokens of a step do not divide into windows of -t %lld",
+                             "-d %lld: the tokens per step are not a multiple of the sequence "
+                             "length (-t %lld); change one of them",
                              (long long)o->step_tokens, (long long)T);
     const int64_t windows = o->step_tokens > 0 ? o->step_tokens / T
                             : o->batch > 0     ? (int64_t)o->batch * ranks
@@ -186,14 +216,16 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
     const int64_t rows = o->elastic ? train_rows(windows / ranks, most) : most;
     const int64_t micro = rows > 0 ? windows / (rows * ranks) : 0;
     if (micro * rows * ranks != windows || micro <= 0 || micro > INT32_MAX)
-        return sentence_fail(
-            sentence, bytes,
-            "the batch does not divide: a step of %lld windows (-t %lld tokens each) over %d "
-            "rank%s%s; choose -b (windows per rank) or -d (tokens per step) so that it does",
-            (long long)windows, (long long)T, ranks, ranks > 1 ? "s" : "", rows_text);
+        return sentence_fail(sentence, bytes,
+                             "-b: the batch does not divide (a step of %lld sequences, -t %lld "
+                             "tokens each, over %d data-parallel rank%s%s); choose -b (sequences "
+                             "per rank and micro-step) or -d (tokens per step) so that it does",
+                             (long long)windows, (long long)T, ranks, ranks > 1 ? "s" : "",
+                             rows_text);
     if (rows > INT32_MAX / T)
         return sentence_fail(sentence, bytes,
-                             "-b %lld with -t %lld: more tokens than a rank can count",
+                             "-b %lld with -t %lld: more tokens than a rank can count; use a "
+                             "smaller -b",
                              (long long)rows, (long long)T);
     batch->rows = (int)rows;
     batch->seq_len = o->seq_len;
@@ -210,9 +242,10 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
     gpt2_error error;
     if (layout_divide(ranks, ranks->ranks, ranks->rank, sizes, sentence, bytes)) return 1;
     if (o->node_size > 0 && ranks->ranks % o->node_size)
-        return sentence_fail(sentence, bytes,
-                             "-ns %d: the ranks per node do not divide the %d rank%s", o->node_size,
-                             ranks->ranks, ranks->ranks > 1 ? "s" : "");
+        return sentence_fail(
+            sentence, bytes,
+            "-ns %d: the ranks per node do not divide the %d rank%s; use a divisor", o->node_size,
+            ranks->ranks, ranks->ranks > 1 ? "s" : "");
     ranks->part.sequence = cut;
     ranks->mixed = model->moe.experts > 0;
     ranks->tile_rows = o->tile_rows;
@@ -261,9 +294,10 @@ static int train_check_groups(const train_options *o, int dp, char *sentence, si
     const int sizes[] = {o->shard_ranks, o->second_ranks};
     for (int i = 0; i < 2; i++)
         if (sizes[i] > 0 && dp % sizes[i])
-            return sentence_fail(sentence, bytes,
-                                 "%s %d does not divide the %d data-parallel rank%s",
-                                 i ? "-zh" : "-zs", sizes[i], dp, dp > 1 ? "s" : "");
+            return sentence_fail(
+                sentence, bytes,
+                "%s %d: it does not divide the %d data-parallel rank%s; use a divisor",
+                i ? "-zh" : "-zs", sizes[i], dp, dp > 1 ? "s" : "");
     return 0;
 }
 
@@ -351,7 +385,7 @@ launch_request train_request(const train_options *o, const char *program,
     return r;
 }
 
-/* ---- tiers --------------------------------------------------------------------------------- */
+/* ---- offload ------------------------------------------------------------------------------- */
 
 /* Returns whether a rank stores its reduced gradients as a shard. Otherwise they are whole, in
  * memory. */
@@ -408,9 +442,10 @@ int train_tiers_note(const train_options *o, int micro_steps, int host_is_device
         && (o->optimizer_tier == ZERO_HOST || o->gradient_tier == ZERO_HOST
             || o->parameter_tier == ZERO_HOST))
         host = "host is device: the CPU version has one memory";
-    const char *whole = params[0] || grads[0] ? "kept on the device, since they are whole:" : "";
+    const char *whole =
+        params[0] || grads[0] ? "kept on the device, because they are not sharded:" : "";
     if (!whole[0] && !host[0]) return 0;
-    (void)snprintf(sentence, bytes, "tiers    %s%s%s%s%s%s%s%s", whole,
+    (void)snprintf(sentence, bytes, "offload  %s%s%s%s%s%s%s%s", whole,
                    params[0] ? " parameters at stage " : "", params,
                    params[0] && grads[0] ? " and" : "", grads[0] ? " gradients at stage " : "",
                    grads, whole[0] && host[0] ? "; " : "", host);
@@ -429,7 +464,7 @@ int train_tiers_idle(const train_options *o, int host_is_device, int *row, char 
         int idle;
     } flags[] = {{"-zor", "-zos, -zog and -zop are device", none},
                  {"-zfd", "nothing is in a file", !file && o->recompute != GPT2_RECOMPUTE_AWAY},
-                 {"-zfc", "no tier is a file", !file},
+                 {"-zfc", "nothing is in a file", !file},
                  {"-zou", "it is for -zos host in CUDA builds", !updates},
                  {"-zol", "it is for -zos host in CUDA builds", !updates},
                  {"-zom", "it is for -zos host in CUDA builds", !updates}};

@@ -1,7 +1,7 @@
 /* page.c - a run as one self-contained page: loss, norm, pace, stages, memory, timeline.
 
-     build/page --log log/main.log --csv build/compare.csv --trace trace.json --out
-   build/report.html
+     build/page --log log/main.log --csv build/compare.csv --trace trace.json \
+       --out build/report.html
 
    The page's text is page.html, its colours page.css; both are in the program (page_text.c, made of
    them). A line of page.html that begins with @ is an order, unless it is CSS's @media:
@@ -96,25 +96,6 @@ static draw_point *page_points(const page *p, size_t at) {
     return list;
 }
 
-/* Writes a number with three or four digits, and commas between thousands. */
-static void page_round(double number, char text[32]) {
-    const double size = fabs(number);
-    if (size < 100)
-        (void)snprintf(text, 32, size < 10 ? "%.2f" : "%.1f", number);
-    else if (size < 1e15) {
-        char digits[32];
-        const int n = snprintf(digits, sizeof digits, "%.0f", size);
-        int used = number < 0;
-        text[0] = '-';
-        for (int i = 0; i < n; i++) {
-            if (i > 0 && (n - i) % 3 == 0) text[used++] = ',';
-            text[used++] = digits[i];
-        }
-        text[used] = 0;
-    } else
-        (void)snprintf(text, 32, "%.3g", number);
-}
-
 static void page_loss(const page *p, FILE *to) {
     draw_point *steps = page_points(p, offsetof(page_step, loss));
     draw_point *looks = (draw_point *)calloc((size_t)p->log.validations + 1, sizeof *looks);
@@ -165,7 +146,8 @@ static int page_rows(const page_csv *csv) { return csv->rows < PAGE_BARS ? csv->
 
 static void page_stages(const page *p, FILE *to) {
     static const draw_bars_of what = {
-        "stages", "Throughput by ZeRO stage", "tokens/s", {"tokens/s", NULL}, {1}, NULL};
+        "stages", "Throughput by ZeRO stage", "tokens/s", {"tokens/s", NULL}, {1}, NULL, "tokens/s",
+        1};
     draw_bar bar[PAGE_BARS];
     for (int i = 0; i < page_rows(&p->csv); i++) {
         const page_value ratio = page_csv_value(&p->csv, i, "ratio");
@@ -175,7 +157,7 @@ static void page_stages(const page *p, FILE *to) {
         bar[i].low = bar[i].part[0] * page_csv_value(&p->csv, i, "ratio_low").number / ratio.number;
         bar[i].high =
             bar[i].part[0] * page_csv_value(&p->csv, i, "ratio_high").number / ratio.number;
-        page_round(bar[i].part[0], rate);
+        draw_round(bar[i].part[0], rate);
         (void)snprintf(bar[i].shown, sizeof bar[i].shown, "%s tokens/s, x %.2f", rate,
                        ratio.number);
     }
@@ -184,9 +166,10 @@ static void page_stages(const page *p, FILE *to) {
 
 static void page_memory(const page *p, FILE *to) {
     static const draw_bars_of what = {
-        "memory",     "Memory of a rank by stage and kind",
-        "bytes",      {"parameters", "gradients", "optimizer", "buffers", NULL},
-        {1, 2, 3, 6}, "formula"};
+        "memory",        "Memory of a rank by stage and kind",
+        "bytes",         {"parameters", "gradients", "optimizer", "buffers", NULL},
+        {1, 2, 3, 6},    "formula",
+        "MiB of a rank", 1048576};
     static const char *const column[] = {"param_bytes", "grad_bytes", "optimizer_bytes",
                                          "buffer_bytes"};
     draw_bar bar[PAGE_BARS];
@@ -206,14 +189,20 @@ static void page_memory(const page *p, FILE *to) {
 }
 
 static void page_exposed(const page *p, FILE *to) {
-    static const draw_bars_of what = {
-        "exposed", "Exposed communication by stage", "ms", {"exposed", NULL}, {5}, NULL};
+    static const draw_bars_of what = {"exposed",
+                                      "Exposed communication by stage",
+                                      "ms",
+                                      {"exposed", NULL},
+                                      {5},
+                                      NULL,
+                                      "ms of a step",
+                                      1};
     draw_bar bar[PAGE_BARS];
     char number[32];
     for (int i = 0; i < page_rows(&p->csv); i++) {
         bar[i] = page_bar(p, i);
         page_part(&p->csv, i, &bar[i], 0, "exposed_ms");
-        page_round(bar[i].part[0], number);
+        draw_round(bar[i].part[0], number);
         (void)snprintf(bar[i].shown, sizeof bar[i].shown, "%s ms", number);
     }
     draw_bars(to, &what, bar, page_rows(&p->csv));
@@ -221,7 +210,8 @@ static void page_exposed(const page *p, FILE *to) {
 
 static void page_sent(const page *p, FILE *to) {
     static const draw_bars_of what = {
-        "sent", "Bytes sent in a step by stage", "bytes", {"sent", NULL}, {4}, "formula"};
+        "sent",    "Bytes sent in a step by stage", "bytes", {"sent", NULL}, {4},
+        "formula", "MiB sent by a rank in a step",  1048576};
     draw_bar bar[PAGE_BARS];
     for (int i = 0; i < page_rows(&p->csv); i++) {
         const page_value formula = page_csv_value(&p->csv, i, "formula_sent_bytes");
@@ -239,14 +229,15 @@ static void page_sent(const page *p, FILE *to) {
 static void page_peers(const page *p, FILE *to) {
     static const draw_bars_of what = {"peers",    "Throughput next to other programs",
                                       "tokens/s", {"ZeRO for C", "others", NULL},
-                                      {1, 6},     NULL};
+                                      {1, 6},     NULL,
+                                      "tokens/s", 1};
     draw_bar bar[2 * PAGE_BARS];
     char rate[32];
     int n = 0;
     for (int i = 0; p->has & PAGE_CSV && i < page_rows(&p->csv); i++, n++) {
         bar[n] = page_bar(p, i);
         page_part(&p->csv, i, &bar[n], 0, "tokens_per_s");
-        page_round(bar[n].part[0], rate);
+        draw_round(bar[n].part[0], rate);
         (void)snprintf(bar[n].shown, sizeof bar[n].shown, "%s tokens/s", rate);
     }
     for (int i = 0; i < page_rows(&p->peers); i++, n++) {
@@ -255,7 +246,7 @@ static void page_peers(const page *p, FILE *to) {
         (void)snprintf(bar[n].label, sizeof bar[n].label, "%s",
                        page_csv_value(&p->peers, i, "name").text);
         page_part(&p->peers, i, &bar[n], 1, "tokens_per_s");
-        page_round(bar[n].part[1], rate);
+        draw_round(bar[n].part[1], rate);
         (void)snprintf(bar[n].shown, sizeof bar[n].shown, "%s tokens/s", rate);
     }
     draw_bars(to, &what, bar, n);
@@ -264,9 +255,10 @@ static void page_peers(const page *p, FILE *to) {
 /* Stage 3 between the most hosts, over the two slowest links: one bar per method, with
    computing and exposed communication, and the least possible time as a mark. */
 static void page_over_links(const page *p, FILE *to) {
-    static const draw_bars_of what = {"links", "A step of stage 3 over slow links",
-                                      "ms",    {"computing", "exposed", NULL},
-                                      {2, 5},  "least possible"};
+    static const draw_bars_of what = {"links",        "A step of stage 3 over slow links",
+                                      "ms",           {"computing", "exposed", NULL},
+                                      {2, 5},         "least possible",
+                                      "ms of a step", 1};
     const page_csv *csv = &p->links;
     double hosts = 0, slowest = INFINITY, second = INFINITY;
     draw_bar bar[PAGE_BARS];
@@ -290,7 +282,7 @@ static void page_over_links(const page *p, FILE *to) {
             continue;
         memset(b, 0, sizeof *b);
         b->low = b->high = NAN;
-        (void)snprintf(b->label, sizeof b->label, "%.8s Mbit/s, %.12s",
+        (void)snprintf(b->label, sizeof b->label, "%.8s Mbit/s, %.24s",
                        page_csv_value(csv, i, "mbits").text, page_csv_value(csv, i, "method").text);
         page_part(csv, i, b, 0, "compute_ms");
         b->part[1] = fmax(step.number - b->part[0], 0);
@@ -298,7 +290,7 @@ static void page_over_links(const page *p, FILE *to) {
         b->text[1] = exposed[n];
         b->mark = least.number;
         b->mark_text = least.text;
-        page_round(step.number, number);
+        draw_round(step.number, number);
         (void)snprintf(b->shown, sizeof b->shown, "%s ms, x %.2f", number,
                        step.number / least.number);
         n++;
@@ -330,9 +322,65 @@ static void page_cell(FILE *to, const char *tag, const char *text) {
     fprintf(to, "</%s>", tag);
 }
 
+/* How columns are shown: with a header in words, and digits that a reader can use. */
+enum { PAGE_AS_WHOLE, PAGE_AS_TENTHS, PAGE_AS_RATIO, PAGE_AS_MIB };
+static const struct page_column {
+    const char *column, *words;
+    int as;
+} page_columns[] = {{"tokens_per_s", "tokens/s", PAGE_AS_WHOLE},
+                    {"ratio", "ratio", PAGE_AS_RATIO},
+                    {"ratio_low", "least ratio", PAGE_AS_RATIO},
+                    {"ratio_high", "largest ratio", PAGE_AS_RATIO},
+                    {"param_bytes", "parameters, MiB", PAGE_AS_MIB},
+                    {"grad_bytes", "gradients, MiB", PAGE_AS_MIB},
+                    {"optimizer_bytes", "optimizer state, MiB", PAGE_AS_MIB},
+                    {"buffer_bytes", "buffers, MiB", PAGE_AS_MIB},
+                    {"activation_bytes", "activations, MiB", PAGE_AS_MIB},
+                    {"formula_bytes", "formula, MiB", PAGE_AS_MIB},
+                    {"sent_bytes", "sent, MiB", PAGE_AS_MIB},
+                    {"formula_sent_bytes", "sent by the formula, MiB", PAGE_AS_MIB},
+                    {"peak_mib", "peak, MiB", PAGE_AS_TENTHS},
+                    {"mbits", "Mbit/s", PAGE_AS_WHOLE},
+                    {"compute_ms", "computing, ms", PAGE_AS_TENTHS},
+                    {"step_ms", "step, ms", PAGE_AS_TENTHS},
+                    {"least_ms", "least possible, ms", PAGE_AS_TENTHS},
+                    {"exposed_ms", "exposed, ms", PAGE_AS_TENTHS},
+                    {"ms", "ms", PAGE_AS_TENTHS}};
+
+/* Returns how a column is shown, or NULL: as it is. */
+static const struct page_column *page_column_of(const char *name) {
+    for (size_t i = 0; i < sizeof page_columns / sizeof *page_columns; i++)
+        if (strcmp(page_columns[i].column, name) == 0) return &page_columns[i];
+    return NULL;
+}
+
+/* A cell of a column. Its title is the exact value, if that has other digits. */
+static void page_value_cell(FILE *to, const char *column, const char *exact) {
+    const struct page_column *c = page_column_of(column);
+    char text[64], *end;
+    const double number = strtod(exact, &end);
+    if (!c || end == exact || *end || !isfinite(number)) {
+        page_cell(to, "td", exact);
+        return;
+    }
+    (void)snprintf(text, sizeof text, "%.*f",
+                   c->as == PAGE_AS_WHOLE   ? 0
+                   : c->as == PAGE_AS_RATIO ? 2
+                                            : 1,
+                   c->as == PAGE_AS_MIB ? number / 1048576 : number);
+    if (strcmp(text, exact) == 0) {
+        page_cell(to, "td", text);
+        return;
+    }
+    (void)fputs("<td title=\"", to);
+    draw_text(to, exact);
+    fprintf(to, "\">%s</td>", text);
+}
+
 /* At most PAGE_ROWS steps, evenly, the last among them. */
 static void page_log_table(const page *p, FILE *to) {
     static const char *const head[] = {"step", "loss", "norm", "tokens/s", "ms", "MiB"};
+    static const char *const column[] = {"loss", "norm", "tokens_per_s", "ms", "peak_mib"};
     const int n = p->log.steps, every = (n + PAGE_ROWS - 1) / PAGE_ROWS;
     char number[32];
     if (every > 1) fprintf(to, "<p>Every %dth step, and the last.</p>\n", every);
@@ -347,18 +395,23 @@ static void page_log_table(const page *p, FILE *to) {
         (void)snprintf(number, sizeof number, "%lld", (long long)s->step);
         (void)fputs("<tr>", to);
         page_cell(to, "td", number);
-        for (int k = 0; k < 5; k++) page_cell(to, "td", cell[k]);
+        for (int k = 0; k < 5; k++) page_value_cell(to, column[k], cell[k]);
         (void)fputs("</tr>\n", to);
     }
     (void)fputs("</table>\n", to);
 }
 
 static void page_csv_table(FILE *to, const char *id, const page_csv *csv) {
-    fprintf(to, "<table id=\"%s\">\n", id);
-    for (int row = 0; row <= csv->rows; row++) {
+    fprintf(to, "<table id=\"%s\">\n<tr>", id);
+    for (int i = 0; i < csv->columns; i++) {
+        const struct page_column *c = page_column_of(csv->cell[i]);
+        page_cell(to, "th", c ? c->words : csv->cell[i]);
+    }
+    (void)fputs("</tr>\n", to);
+    for (int row = 1; row <= csv->rows; row++) {
         (void)fputs("<tr>", to);
         for (int i = 0; i < csv->columns; i++)
-            page_cell(to, row ? "td" : "th", csv->cell[row * csv->columns + i]);
+            page_value_cell(to, csv->cell[i], csv->cell[row * csv->columns + i]);
         (void)fputs("</tr>\n", to);
     }
     (void)fputs("</table>\n", to);
@@ -373,6 +426,7 @@ static void page_trace_table(const page *p, FILE *to) {
         double us;
     } sum[KINDS];
     int kinds = 0;
+    char number[32];
     for (int i = 0; i < p->trace.slices; i++) {
         const page_slice *s = &p->trace.slice[i];
         const char *kind = s->kind[0] ? s->kind : s->name;
@@ -398,8 +452,8 @@ static void page_trace_table(const page *p, FILE *to) {
     for (int k = 0; k < kinds; k++) {
         (void)fputs("<tr>", to);
         page_cell(to, "td", sum[k].kind);
-        fprintf(to, "<td>%d</td><td>%d</td><td>%.3f</td></tr>\n", sum[k].rank, sum[k].n,
-                sum[k].us / 1e3);
+        draw_round(sum[k].us / 1e3, number);
+        fprintf(to, "<td>%d</td><td>%d</td><td>%s</td></tr>\n", sum[k].rank, sum[k].n, number);
     }
     (void)fputs("</table>\n", to);
 }
@@ -520,7 +574,7 @@ static void page_order(const page *p, FILE *to, const char *order) {
 }
 
 static void page_print(const page *p, FILE *to) {
-    int passes = 0; /* inside an @if whose source is missing */
+    int passes = 0; /* inside an @if without its source */
     for (const char *const *line = page_html; *line != NULL; line++) {
         if (strncmp(*line, "@if ", 4) == 0)
             passes = !(p->has & page_source(*line + 4));
@@ -607,10 +661,11 @@ static int page_read_all(page *p, char *sentence, size_t bytes) {
         if (isfinite(p->log.step[i].tps.number)) p->has |= PAGE_PACE;
     if (p->has & PAGE_TRACE) p->step = page_trace_step(&p->trace);
     if (p->has) return 0;
-    (void)snprintf(sentence, bytes,
-                   "nothing to make a page of: --log, --csv, --trace, --peers or --links FILE. "
-                   "`make compare` writes "
-                   "build/compare.csv, a run with -o FOLDER FOLDER/main.log");
+    (void)snprintf(
+        sentence, bytes,
+        "nothing to make a page of; give --log, --csv, --trace, --peers or --links FILE. "
+        "`make compare` writes "
+        "build/compare.csv, a run with -o FOLDER FOLDER/main.log");
     return 1;
 }
 

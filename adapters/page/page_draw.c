@@ -23,6 +23,24 @@ enum {
     TICKS = 5
 };
 
+void draw_round(double number, char text[32]) {
+    const double size = fabs(number);
+    if (size < 100)
+        (void)snprintf(text, 32, size < 10 ? "%.2f" : "%.1f", number);
+    else if (size < 1e15) {
+        char digits[32];
+        const int n = snprintf(digits, sizeof digits, "%.0f", size);
+        int used = number < 0;
+        text[0] = '-';
+        for (int i = 0; i < n; i++) {
+            if (i > 0 && (n - i) % 3 == 0) text[used++] = ',';
+            text[used++] = digits[i];
+        }
+        text[used] = 0;
+    } else
+        (void)snprintf(text, 32, "%.3g", number);
+}
+
 void draw_text(FILE *to, const char *text) {
     for (; *text; text++) {
         const char *name = *text == '&'   ? "&amp;"
@@ -276,6 +294,25 @@ static void draw_one_bar(FILE *to, const draw_bars_of *what, const draw_bar *b, 
     (void)fputs("</title></path>\n", to);
 }
 
+/* Draws the axis below the bars, from 0 to `most`. */
+static void draw_bar_axis(FILE *to, const draw_bars_of *what, double wide, double most, int y) {
+    const double unit = what->axis_unit;
+    const double step = most > 0 ? draw_step(most / unit, TICKS) : 1;
+    char text[32];
+    fprintf(to, "<path class=\"grid\" d=\"M4 %dH%d\"/>\n", y, DRAW_WIDTH - 4);
+    for (int i = 0; i * step * unit <= most; i++) {
+        const double x = 4 + i * step * unit * wide;
+        draw_number(i * step, text);
+        fprintf(to, "<path class=\"grid\" d=\"M%.1f %dv4\"/>\n", x, y);
+        draw_label(to, "tick",
+                   i == 0                ? "start"
+                   : x > DRAW_WIDTH - 24 ? "end"
+                                         : "middle",
+                   i == 0 || x <= DRAW_WIDTH - 24 ? x : DRAW_WIDTH - 4, y + 15, text);
+    }
+    draw_label(to, "tick", "end", DRAW_WIDTH - 4, y + 30, what->axis);
+}
+
 void draw_bars(FILE *to, const draw_bars_of *what, const draw_bar *bar, int n) {
     double most = 0;
     int parts = 0;
@@ -294,10 +331,12 @@ void draw_bars(FILE *to, const draw_bars_of *what, const draw_bar *bar, int n) {
                         ? draw_legend(words, what->name, what->colour, parts, what->mark_name)
                         : 0;
     (void)fclose(words);
-    draw_begin(to, what->id, what->title, DRAW_WIDTH, top + n * 46 + 2);
+    const int axis = top + n * 46 + 2;
+    draw_begin(to, what->id, what->title, DRAW_WIDTH, axis + BELOW);
     fprintf(to, "<g data-scale=\"%.17g\" data-unit=\"%s\">\n%s", wide, what->unit, legend);
     free(legend);
     for (int i = 0; i < n; i++) draw_one_bar(to, what, &bar[i], wide, top + 14 + i * 46);
+    draw_bar_axis(to, what, wide, most, axis);
     (void)fputs("</g>\n</svg>\n", to);
 }
 
@@ -407,7 +446,7 @@ void draw_timeline(FILE *to, const char *id, const page_trace *trace, int64_t st
     double from = INFINITY, end = -INFINITY;
     int rows = 0, x = TRACK_LABEL;
     const int top = 26;
-    char text[32], title[96];
+    char text[32], title[96], took[32];
     int n = 0;
     page_slice *slice = draw_slices_of(trace, step, &n);
     if (slice == NULL) return;
@@ -419,8 +458,8 @@ void draw_timeline(FILE *to, const char *id, const page_trace *trace, int64_t st
     qsort(row, (size_t)rows, sizeof *row, draw_by_rank);
     const double span = end > from ? end - from : 1, tick = draw_step(span / 1e3, 8);
     const double wide = (TRACK_WIDTH - 8 - TRACK_LABEL) / span;
-    (void)snprintf(title, sizeof title, "Timeline of step %lld: %.3f ms", (long long)step,
-                   span / 1e3);
+    draw_round(span / 1e3, took);
+    (void)snprintf(title, sizeof title, "Timeline of step %lld: %s ms", (long long)step, took);
     draw_begin(to, id, title, TRACK_WIDTH, top + rows * TRACK_ROW + 24);
     fprintf(to, "<g data-from=\"%.17g\" data-scale=\"%.17g\" data-left=\"%d\">\n", from, wide,
             TRACK_LABEL);

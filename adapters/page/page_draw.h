@@ -20,6 +20,9 @@ extern "C" {
 
 enum { DRAW_WIDTH = 380 }; /* of a figure, in its own units: the width of a phone */
 
+/* Writes a number with three or four digits, and commas between thousands. */
+void draw_round(double number, char text[32]);
+
 /* Writes text with &, <, > and " escaped for HTML. */
 void draw_text(FILE *to, const char *text);
 
@@ -60,6 +63,8 @@ typedef struct draw_bars_of {
     const char *name[DRAW_PARTS]; /* names of the parts, NULL after the last */
     int colour[DRAW_PARTS];
     const char *mark_name; /* NULL: no marks */
+    const char *axis;      /* name of the axis below the bars */
+    double axis_unit;      /* number of the parts' units in one unit of the axis */
 } draw_bars_of;
 void draw_bars(FILE *to, const draw_bars_of *what, const draw_bar *bar, int n);
 

@@ -246,7 +246,7 @@ int page_csv_read(const char *path, const char *needed, const char *words, page_
             return 1;
     }
     if (csv->rows > 0) return 0;
-    return sentence_fail(sentence, bytes, "%.300s has no row behind its header", path);
+    return sentence_fail(sentence, bytes, "%.300s has no row after its header", path);
 }
 
 page_value page_csv_value(const page_csv *csv, int row, const char *column) {

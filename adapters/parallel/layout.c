@@ -5,6 +5,7 @@
 #include "layout.h"
 
 #include "../gpt2/experts.h"
+#include "../gpt2/frozen.h"
 #include "../gpt2/tensor_parallel.h"
 #include "../pipeline/pipeline.h"
 #include "../report/sentence.h"
@@ -30,15 +31,15 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
     memset(l, 0, sizeof *l);
     if (ranks % tp)
         return sentence_fail(sentence, bytes,
-                             "-tp %d: %d rank%s cannot be divided into groups of so many; the "
-                             "nearest that can is -tp %d",
+                             "-tp %d: %d rank%s cannot be divided into groups of this size; the "
+                             "nearest size is -tp %d",
                              tp, ranks, ranks > 1 ? "s" : "", layout_nearest(ranks, tp));
     if (left % pp)
-        return sentence_fail(
-            sentence, bytes,
-            "-pp %d: %d rank%s%s cannot be divided into so many stages; the nearest "
-            "that can is -pp %d",
-            pp, left, left > 1 ? "s" : "", tp > 1 ? " beside -tp's" : "", layout_nearest(left, pp));
+        return sentence_fail(sentence, bytes,
+                             "-pp %d: %d rank%s%s cannot be divided into this number of stages; "
+                             "the nearest number is -pp %d",
+                             pp, left, left > 1 ? "s" : "", tp > 1 ? " (after -tp)" : "",
+                             layout_nearest(left, pp));
     l->ranks = ranks;
     l->rank = rank;
     l->pp = pp;
@@ -46,8 +47,8 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
     l->dp = left / pp;
     if (l->dp % sizes.ep)
         return sentence_fail(sentence, bytes,
-                             "-eg %d: %d data-parallel rank%s cannot be divided into groups of so "
-                             "many; the nearest that can is -eg %d",
+                             "-eg %d: %d data-parallel rank%s cannot be divided into groups of "
+                             "this size; the nearest size is -eg %d",
                              sizes.ep, l->dp, l->dp > 1 ? "s" : "",
                              layout_nearest(l->dp, sizes.ep));
     l->ep = sizes.ep;
@@ -71,11 +72,11 @@ int layout_near(const layout *l, int shard_ranks, int second_ranks, char *senten
     const int odd = shard_ranks && !layout_same(l, shard_ranks);
     if (!odd && (!second_ranks || layout_same(l, second_ranks))) return 0;
     return sentence_fail(sentence, bytes,
-                         "%s %d: of so many ranks that follow one another, not as many everywhere "
-                         "have the same experts, of which %d ranks %s share a layer's; a multiple "
-                         "or a divisor of %d can be",
+                         "%s %d: groups of this number of consecutive ranks do not all have the "
+                         "same number of ranks with equal experts, because %d ranks %s share the "
+                         "experts of a layer; use a multiple or a divisor of %d",
                          odd ? "-zs" : "-zh", odd ? shard_ranks : second_ranks, l->ep,
-                         l->apart ? "apart (-ego 1)" : "side by side",
+                         l->apart ? "that are apart (-ego 1)" : "that are neighbours",
                          l->apart ? l->dp / l->ep : l->ep);
 }
 
@@ -86,7 +87,9 @@ int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_ste
     char why[256];
     if (l->pp == 1 && chunks > 1)
         return sentence_fail(sentence, bytes,
-                             "-ppv %d: chunks are of a pipeline's stages, found -pp 1", chunks);
+                             "-ppv %d: chunks are parts of pipeline stages (found -pp 1); add -pp, "
+                             "the number of stages",
+                             chunks);
     if (l->pp == 1) return 0;
     if (gpt2_stage_make(&l->stage, model, l->pp, chunks, l->pp_rank, seq_len, &error))
         return sentence_fail(sentence, bytes, "-pp %d: %s", l->pp, error.sentence);
@@ -107,8 +110,8 @@ static int layout_read(const char *word, int length, int ranks, layout_sizes *si
         while (kind < KINDS && strncmp(word + at, kinds[kind], 2) != 0) kind++;
         if (kind == KINDS || size[kind] || sscanf(word + at + 2, "%5d%n", &n, &end) != 1 || n < 1)
             return sentence_fail(sentence, bytes,
-                                 "-layouts: '%.*s' is no layout: expected words like dp4, tp2dp2, "
-                                 "pp2tp2 or ep2dp4",
+                                 "-layouts: '%.*s' is not a layout; expected words like dp4, "
+                                 "tp2dp2, pp2tp2 or ep2dp4",
                                  length, word);
         size[kind] = n;
         at += 2 + end;
@@ -116,9 +119,10 @@ static int layout_read(const char *word, int length, int ranks, layout_sizes *si
     if (size[EP] && !size[2]) size[2] = size[EP];
     for (int k = 0; k < KINDS; k++) size[k] += !size[k];
     if ((long long)size[0] * size[1] * size[2] != ranks)
-        return sentence_fail(sentence, bytes,
-                             "-layouts: %.*s is a layout of %lld ranks, and there are %d", length,
-                             word, (long long)size[0] * size[1] * size[2], ranks);
+        return sentence_fail(
+            sentence, bytes,
+            "-layouts: %.*s is for %lld ranks (found %d); change the layout or -pn", length, word,
+            (long long)size[0] * size[1] * size[2], ranks);
     sizes->pp = size[0];
     sizes->tp = size[1];
     sizes->ep = size[EP];
@@ -271,8 +275,8 @@ zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, con
 
 zero_result layout_order(const layout *l, zero_ctx *z, const gpt2_config *model,
                          const zero_config *c) {
-    if (l->pp == 1) return ZERO_OK;
     const int tiles = gpt2_tiles(model, l->tp, l->tile_rows);
+    if (l->pp == 1) return gpt2_frozen_order(z, model, tiles);
     return gpt2_pipeline_order(z, model, &l->stage, tiles, c->micro_steps ? c->micro_steps : 1);
 }
 

@@ -17,24 +17,25 @@ int pipeline_check(const pipeline_shape *s, int layers, char *why, size_t bytes)
     why[0] = '\0';
     if (p < 1 || v < 1 || m < 1)
         (void)snprintf(why, bytes,
-                       "%d stages, %d chunks and %d micro-steps: 1 is the least of each", p, v, m);
+                       "%d stages, %d chunks and %d micro-steps, expected at least 1 of each", p, v,
+                       m);
     else if (p > layers)
-        (void)snprintf(why, bytes,
-                       "%d stages need a block each, and the model has %d: %d stages can", p,
-                       layers, layers);
+        (void)snprintf(
+            why, bytes,
+            "%d stages need a block each, and the model has %d blocks; use at most %d stages", p,
+            layers, layers);
     else if ((long long)p * v > layers)
         (void)snprintf(
             why, bytes,
-            "%d stages of %d chunks need %lld blocks, and the model has %d: %d chunk%s can", p, v,
-            (long long)p * v, layers, layers / p, layers / p > 1 ? "s" : "");
+            "%d stages of %d chunks need %lld blocks, and the model has %d; use at most %d chunk%s",
+            p, v, (long long)p * v, layers, layers / p, layers / p > 1 ? "s" : "");
     else if (v > 1 && p == 1)
         (void)snprintf(why, bytes, "%d chunks of one stage: there is nothing to interleave", v);
     else if (v > 1 && m % p && !s->forward_only)
-        (void)snprintf(
-            why, bytes,
-            "interleaving goes by groups of as many micro-steps as there are stages, and "
-            "%d do not divide %d: %d micro-steps can",
-            p, m, (m + p - 1) / p * p);
+        (void)snprintf(why, bytes,
+                       "with interleaved chunks the %d stages must divide the %d micro-steps; use "
+                       "%d micro-steps",
+                       p, m, (m + p - 1) / p * p);
     return why[0] != '\0';
 }
 

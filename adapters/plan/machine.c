@@ -56,7 +56,7 @@ static double *machine_block(machine_rates *r, double width) {
     return &r->block[i];
 }
 
-/* Where a key of "NAME.TYPE" or "block.TYPE.WIDTH" keeps its number; NULL: there is none. */
+/* Returns the number of a key "NAME.TYPE" or "block.TYPE.WIDTH", or NULL. */
 static double *machine_find_typed(machine *m, const char *key) {
     const char *dot = strchr(key, '.');
     for (int t = 0; dot != NULL && t < ZERO_TYPES; t++) {
@@ -76,7 +76,7 @@ static double *machine_find_typed(machine *m, const char *key) {
     return NULL;
 }
 
-/* value: as it was written. where: "FILE:LINE". */
+/* Sets a rate from its text. where: "FILE:LINE". */
 static int machine_take(machine *m, const char *where, const char *key, const char *value,
                         char *sentence, size_t bytes) {
     char *end = NULL;
@@ -248,7 +248,7 @@ double machine_update_bytes(const plan_answer *a) {
     const zero_config *c = &a->resolved;
     const double whole = (double)a->zero.padded_numel;
     const double numel = c->stage > 0 ? whole / a->zero.nranks : whole;
-    const int master = c->type != ZERO_F32 && !c->no_master;
+    const int master = c->type != ZERO_F32 && c->master == ZERO_MASTER_F32;
     const size_t param = zero_type_bytes(c->type);
     const size_t grad = c->grads == ZERO_GRAD_F32 ? 4 : param;
     return 2 * (double)a->state_bytes + numel * (double)(grad + param * (master ? 1 : 2));

@@ -23,7 +23,7 @@ enum {
     MEASURE_UNIT = 1 << 20 /* and elements of each */
 };
 
-/* What all ranks share; rank 0 writes. */
+/* Memory that all ranks share; rank 0 writes it. */
 typedef struct measure_job {
     measure_wish wish;
     machine found;
@@ -89,7 +89,8 @@ static double measure_pass(measure_rank *r, const measure_shape *s) {
                              s->channels / (s->channels >= 256 ? 64 : 32),
                              s->channels,
                              0,
-                             GPT2_NO_EXPERTS};
+                             GPT2_NO_EXPERTS,
+                             NULL};
     const gpt2_run run = {s->batch, s->seq_len, GPT2_RECOMPUTE_GELU, s->type, 0, 0, 0, NULL, NULL};
     double times[MEASURE_ROUNDS] = {0};
     int tokens[MEASURE_ROWS];
@@ -121,7 +122,7 @@ static double measure_pass(measure_rank *r, const measure_shape *s) {
     return measure_mean(r, times[MEASURE_ROUNDS / 2]);
 }
 
-/* Operations divided by the additional time; 0: the difference is too small. */
+/* Returns the operations divided by the additional time, or 0 if the difference is too small. */
 static double measure_rate(double operations, double longer, double shorter) {
     return longer > shorter ? operations / (longer - shorter) : 0;
 }

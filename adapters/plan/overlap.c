@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { OVERLAP_TASKS = OVERLAP_UNITS + OVERLAP_VISITS, OVERLAP_REDUCED = 3 };
+enum { OVERLAP_TASKS = OVERLAP_UNITS + OVERLAP_VISITS };
 enum { OVERLAP_GRADIENTS = 0, OVERLAP_PARAMETERS, OVERLAP_STREAMS };
 
 /* A unit's gather. The compute stream issues it at task `at`, after the end of task `after`: the
@@ -17,7 +17,7 @@ typedef struct overlap_fetch {
     int at, after;
 } overlap_fetch;
 
-/* Of the compute stream: an update, or a visit. */
+/* A task of the compute stream: an update, or the forward or backward of a unit. */
 typedef struct overlap_task {
     double seconds;
     int fetched, reduced; /* how many gathers and reductions must have ended before it */
@@ -123,12 +123,13 @@ static void overlap_tasks(overlap_sim *s) {
         s->step->compute += update.seconds;
         if (c->stage == 1 || c->stage == 2) overlap_add(s, u, 1, 0, u);
     }
+    const int buffers = c->stage == 2 ? 2 : 3; /* of gradients */
     for (int v = 0; v < c->visits; v++) {
         const overlap_visit *x = &c->visit[v];
         overlap_task t = {x->seconds, 0, 0, -1};
         if (c->stage == 1 || c->stage == 2) t.fetched = x->unit + 1;
         if (x->backward && c->stage >= 2 && x->unit != c->own && !touched[x->unit]++)
-            t.reduced = ++touches > OVERLAP_REDUCED ? touches - OVERLAP_REDUCED : 0;
+            t.reduced = ++touches > buffers ? touches - buffers : 0;
         if (x->reduces) {
             t.reduces = s->reductions;
             s->reduction[s->reductions++] = &c->wire[x->unit];
@@ -193,7 +194,7 @@ static int overlap_parameters_go(overlap_sim *s) {
     return overlap_leg(s, x);
 }
 
-/* begun: the task that the stream is at. */
+/* begun: the current task of the stream. */
 static int overlap_compute_go(overlap_sim *s) {
     const overlap_task *t = &s->task[s->begun];
     const int runs = s->task_end >= 0;
@@ -210,7 +211,7 @@ static int overlap_compute_go(overlap_sim *s) {
     return 1;
 }
 
-/* To the next time at which something ends; 0: nothing is under way. */
+/* Advances to the next time at which something ends. Returns 0 if nothing runs. */
 static int overlap_wait(overlap_sim *s) {
     double next = s->task_end >= 0 ? s->task_end : INFINITY;
     int sending = 0;

@@ -5,10 +5,10 @@
    waits for all reductions and the ranks' agreement, and then updates. The parameter stream gathers
    units in the plugin's order. At stage 3 it gathers before their visits, into prefetch + 2
    buffers; at stages 1 and 2 after each unit's update. The gradient stream reduces units in the
-   order of their last backwards, from three buffers at stages 2 and 3. A collective first takes
-   `latency` for each other node, then the time of packing. Then it sends inside the node and to
-   other nodes at the same time. The two streams share the link to other nodes evenly. All ranks are
-   equal, and both directions of a link.
+   order of their last backwards, from two buffers at stage 2 and three at stage 3. A collective
+   first takes `latency` for each other node, then the time of packing. Then it sends inside the
+   node and to other nodes at the same time. The two streams share the link to other nodes evenly.
+   All ranks are equal, and both directions of a link.
 
    Not simulated: CPU time for the network, switches shared by several nodes, late ranks.
 

@@ -57,8 +57,7 @@ int plan_model_read(const char *text, int seq_len, plan_model *m, char *sentence
     if (info.cfg.heads <= 0)
         return sentence_fail(
             sentence, bytes,
-            "-e: %.200s does not tell its number of heads: put its config.json beside "
-            "it",
+            "-e: %.200s does not contain its number of heads; put its config.json next to it",
             text);
     memset(m, 0, sizeof *m);
     (void)snprintf(m->name, sizeof m->name, "%s", text);
@@ -69,7 +68,7 @@ int plan_model_read(const char *text, int seq_len, plan_model *m, char *sentence
     return 0;
 }
 
-/* Where a rank stands, among ranks that are not there. */
+/* The layout of a rank. No other rank exists here. */
 typedef struct plan_place {
     layout l;
     plan_world all, data, tp, pp, ends, ep, same;
@@ -95,8 +94,8 @@ static void plan_place_close(plan_place *p) {
     free(p->l.world_unit);
 }
 
-/* The first rank of a stage. Without parts of a model all ranks are data-parallel, and there are no
-   groups. */
+/* Makes the layout of the first rank of a stage. Without tensor and pipeline parallelism all ranks
+ * are data parallel, and have no groups. */
 static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char *sentence,
                            size_t bytes) {
     const layout_sizes sizes = {plan_or_1(c->pp), plan_or_1(c->tp), plan_or_1(c->sharers), 0};
@@ -130,7 +129,7 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
         || plan_part(&l->stage.ends, &p->ends, 2, shares, pp_rank > 0)
         || plan_part(&l->part.ep, &p->ep, l->ep, shares, 0)
         || plan_part(&l->same, &p->same, l->dp / l->ep, shares, 0))
-        return sentence_fail(sentence, bytes, "out of memory");
+        return sentence_fail(sentence, bytes, "-pn %d: out of memory; plan fewer ranks", ranks);
     l->part.sequence = l->tp > 1 && c->sequence;
     if (l->pp > 1) l->part.stage = &l->stage;
     return 0;
@@ -174,7 +173,8 @@ static int plan_activations(const plan_case *c, const layout *l, plan_answer *a,
     run.type = c->zero.type;
     run.parallel = l->world ? &l->part : NULL;
     if (run.seq_len > c->model->gpt2.max_seq_len)
-        return sentence_fail(sentence, bytes, "-t %d: %s has positions for %d tokens", run.seq_len,
+        return sentence_fail(sentence, bytes,
+                             "-t %d: %s has positions for %d tokens; use at most that", run.seq_len,
                              c->model->name, c->model->gpt2.max_seq_len);
     a->activations = gpt2_activation_bytes(&c->model->gpt2, &run);
     if (a->activations && l->world) {
@@ -189,11 +189,11 @@ static int plan_activations(const plan_case *c, const layout *l, plan_answer *a,
     }
     a->away = gpt2_away_bytes(&c->model->gpt2, &run);
     if (a->activations) return 0;
-    return sentence_fail(sentence, bytes, "-b %d: too many windows of -t %d tokens", run.batch,
-                         run.seq_len);
+    return sentence_fail(sentence, bytes, "-b %d: too many sequences of -t %d tokens; use fewer",
+                         run.batch, run.seq_len);
 }
 
-/* What saves of a context take. */
+/* Returns the bytes of memory that saves of a context take. */
 static size_t plan_saves(const plan_case *c, const layout *l, const zero_ctx *z, int of_experts) {
     const checkpoint_parts none = {NULL, NULL, NULL};
     const checkpoint_parts parts = c->model->is_gpt2 ? layout_parts(l, 0) : none;
@@ -213,7 +213,8 @@ static zero_result plan_tensors(const plan_case *c, const layout *l, int of_expe
     return zero_tensors(z, table, EXPERTS_TENSORS);
 }
 
-/* What the settings take of a layout. A number of parameters has no units to be numbered. */
+/* Sets the settings that follow from the layout. A model that is only a number of parameters has no
+ * numbered units. */
 static zero_result plan_settings(const plan_case *c, layout *l, zero_config *cfg) {
     if (!l->world) return ZERO_OK;
     free(l->world_unit);
@@ -251,7 +252,7 @@ static int plan_context(const plan_case *c, plan_place *at, int of_experts, cons
     return r != ZERO_OK;
 }
 
-/* Of all contexts together. */
+/* Adds up all contexts. */
 static int plan_query(const plan_case *c, plan_place *at, const zero_config *cfg, zero_plan *plan,
                       zero_config *resolved, size_t *saves, char *sentence, size_t bytes) {
     zero_plan more;
@@ -263,7 +264,7 @@ static int plan_query(const plan_case *c, plan_place *at, const zero_config *cfg
     return 0;
 }
 
-/* Of the ranks, how many share a layer's experts: right, or 1 and a sentence. */
+/* Checks the number of ranks that share the experts of a layer. Returns 0, or 1 and a sentence. */
 static int plan_sharers(plan_case *c, char *sentence, size_t bytes) {
     const int ranks = c->nranks > 0 ? c->nranks : 1;
     gpt2_error error;
@@ -272,9 +273,10 @@ static int plan_sharers(plan_case *c, char *sentence, size_t bytes) {
     if (experts_check(&c->model->gpt2, c->sharers, &error))
         return sentence_fail(sentence, bytes, "-eg %d: %s", c->sharers, error.sentence);
     if (ranks % c->sharers == 0) return 0;
-    return sentence_fail(sentence, bytes,
-                         "-eg %d: %d ranks cannot be divided into groups of so many", c->sharers,
-                         ranks);
+    return sentence_fail(
+        sentence, bytes,
+        "-eg %d: %d ranks cannot be divided into groups of this size; use a divisor", c->sharers,
+        ranks);
 }
 
 static int plan_ask_at(const plan_case *c, plan_place *at, plan_answer *a, char *sentence,

@@ -2,17 +2,47 @@
 
    gpt2.c asks ops_scratch_bytes and ops_logits_budget, which are those of the operations that a
    program is linked with: the CPU's, in a planner. The linker (--wrap) puts these two in between.
+   Attention's memory depends on the GPU's generation: the planner asks the driver of this machine,
+   which it opens at run time. Without a GPU it plans for Hopper.
 */
+#include <dlfcn.h>
+#include <string.h>
+
 #include "../gpt2/cuda_bytes.h"
 #include "plan_world.h"
 
-size_t __real_ops_scratch_bytes(const ops_limits *limits, zero_type type);
+size_t __real_ops_scratch_bytes(const ops_limits *limits, const ops_settings *settings);
 size_t __real_ops_logits_budget(void);
-size_t __wrap_ops_scratch_bytes(const ops_limits *limits, zero_type type);
+size_t __wrap_ops_scratch_bytes(const ops_limits *limits, const ops_settings *settings);
 size_t __wrap_ops_logits_budget(void);
 
-size_t __wrap_ops_scratch_bytes(const ops_limits *limits, zero_type type) {
-    return plan_is_for_gpus() ? cuda_scratch_bytes(limits) : __real_ops_scratch_bytes(limits, type);
+/* Returns the major number of the compute capability of the driver's first GPU; 0: it has none. */
+static int ask_driver(void *driver) {
+    enum { CAPABILITY_MAJOR = 75 }; /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR */
+    int (*init)(unsigned flags), (*get)(int *device, int number);
+    int (*attribute)(int *value, int what, int device);
+    void *const found[3] = {dlsym(driver, "cuInit"), dlsym(driver, "cuDeviceGet"),
+                            dlsym(driver, "cuDeviceGetAttribute")};
+    int device = 0, major = 0;
+    if (!found[0] || !found[1] || !found[2]) return 0;
+    memcpy(&init, &found[0], sizeof init);
+    memcpy(&get, &found[1], sizeof get);
+    memcpy(&attribute, &found[2], sizeof attribute);
+    if (init(0) || get(&device, 0) || attribute(&major, CAPABILITY_MAJOR, device)) return 0;
+    return major;
+}
+int plan_gpu_major(void) {
+    static int major = -1;
+    if (major >= 0) return major;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    major = driver ? ask_driver(driver) : 0; /* the driver stays open: it may have threads */
+    return major;
+}
+
+size_t __wrap_ops_scratch_bytes(const ops_limits *limits, const ops_settings *settings) {
+    const int major = plan_gpu_major();
+    return plan_is_for_gpus() ? cuda_scratch_bytes(limits, settings, major ? major : 9)
+                              : __real_ops_scratch_bytes(limits, settings);
 }
 
 size_t __wrap_ops_logits_budget(void) {

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "plan_print.h"
+#include "plan_world.h"
 #include "../system/regular_file.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@
 
 enum { PLAN_TOKENS = 2048 }; /* of a micro-step, from which on products are as fast as they get */
 
-/* What tiers a row of the table has; NULL flags: those that were typed. */
+/* The tiers of a row in the table. flags NULL: the tiers that were typed. */
 typedef struct plan_tiers {
     const char *name, *words;
     zero_tier optimizer, gradient, parameter;
@@ -20,14 +21,12 @@ typedef struct plan_tiers {
 
 static const plan_tiers plan_rows_of_tiers[] = {
     {"device", "all on the device", ZERO_DEVICE, ZERO_DEVICE, ZERO_DEVICE, -1},
-    {"host", "-zos host: the optimizer's state in the host's memory", ZERO_HOST, ZERO_HOST,
-     ZERO_DEVICE, 1},
-    {"state file", "-zos file: the optimizer's state in a file", ZERO_FILE, ZERO_DEVICE,
-     ZERO_DEVICE, -1},
-    {"and params", "-zos file -zop file: the optimizer's state and parameters in files", ZERO_FILE,
+    {"host", "-zos host: optimizer state in CPU memory", ZERO_HOST, ZERO_HOST, ZERO_DEVICE, 1},
+    {"state file", "-zos file: optimizer state in a file", ZERO_FILE, ZERO_DEVICE, ZERO_DEVICE, -1},
+    {"and params", "-zos file -zop file: optimizer state and parameters in files", ZERO_FILE,
      ZERO_DEVICE, ZERO_FILE, 1},
-    {"all file", "-zos file -zog file -zop file: all that has a shard in files", ZERO_FILE,
-     ZERO_FILE, ZERO_FILE, -1}};
+    {"all file", "-zos file -zog file -zop file: all sharded state in files", ZERO_FILE, ZERO_FILE,
+     ZERO_FILE, -1}};
 enum { PLAN_TIERS = sizeof plan_rows_of_tiers / sizeof *plan_rows_of_tiers };
 
 /* ---- cases --------------------------------------------------------------------------------- */
@@ -86,7 +85,7 @@ static int plan_may_file(const plan_request *r, const plan_case *c) {
     return plan_tiers_typed(&r->options) && train_may_file(&r->options, &c->zero);
 }
 
-/* -zog auto, as the trainer does: gradients that memory has no room for go to the file. */
+/* Resolves -zog auto as the trainer does: gradients that do not fit into memory are in the file. */
 static void plan_file_grads(const plan_request *r, plan_case *c) {
     char why[PLAN_SENTENCE];
     plan_answer a;
@@ -114,7 +113,7 @@ static int plan_row_case(const plan_request *r, int stage, const plan_tiers *t, 
     return 0;
 }
 
-/* Whether a row says something that the ones before it do not. */
+/* Returns 1 if a row differs from the rows before it. */
 static int plan_row_is_new(const plan_request *r, int stage, const plan_tiers *t) {
     if (plan_tiers_typed(&r->options)) return t == plan_rows_of_tiers;
     if (t->on_gpus >= 0 && t->on_gpus != r->on_gpus) return 0;
@@ -175,7 +174,7 @@ static void plan_print_row(const plan_request *r, const plan_case *c, const plan
         printf("      of %s    for checkpoints%s %.4g\n", r->on_gpus ? "host" : "device",
                c->saves > 1 ? " and copies in memory" : "", (double)a->saves / plan_gib);
     if (p->near_bytes || p->replica_bytes)
-        printf("      of sent    to near ranks %.4g, to replicas %.4g; second shards %.4g\n",
+        printf("      of sent    to near ranks %.4g, to replicas %.4g; secondary partition %.4g\n",
                (double)p->near_bytes / plan_gib, (double)p->replica_bytes / plan_gib,
                (double)p->second_bytes / plan_gib);
 }
@@ -202,7 +201,7 @@ static void plan_to_formula(const plan_request *r, const plan_case *c, const pla
     *before = c->zero.stage;
 }
 
-/* As -csv has it: bytes; a line for the first rank of each stage of a pipeline. */
+/* Writes the table for -csv, in bytes, with a line for the first rank of each pipeline stage. */
 static void plan_to_csv(const plan_request *r, const plan_case *c, const plan_answer *a,
                         const char *tiers, void *to) {
     const zero_plan *p = &a->zero;
@@ -253,7 +252,7 @@ static int plan_write_csv(const plan_request *r, char *sentence, size_t bytes) {
                        regular_file_error(errno));
         return 1;
     }
-    (void)fputs("stage,tiers,ranks,batch,param_bytes,grad_bytes,"
+    (void)fputs("stage,offload,ranks,batch,param_bytes,grad_bytes,"
                 "optimizer_bytes,buffer_bytes,activation_bytes,device_bytes,"
                 "host_bytes,file_bytes,formula_bytes,sent_bytes,"
                 "formula_sent_bytes,file_read_bytes,file_written_bytes,fits,rank,"
@@ -268,7 +267,7 @@ static int plan_write_csv(const plan_request *r, char *sentence, size_t bytes) {
 static int plan_print_table(const plan_request *r, char *sentence, size_t bytes) {
     int before = -1;
     printf("GiB of a rank; sent and file: in a step\n"
-           "stage tiers        params    grads    optim  buffers activat.   device     host     "
+           "stage offload      params    grads    optim  buffers activat.   device     host     "
            "file     sent  file io%s%s\n",
            r->most.device > 0 ? "  fits" : "",
            r->machine != NULL ? "      step: compute + send + update" : "");
@@ -285,7 +284,7 @@ static void plan_print_largest(const plan_request *r) {
     char why[PLAN_SENTENCE];
     plan_case c;
     if (r->most.device <= 0) return;
-    printf("\nLargest models that fit, in parameters, activations apart:\n");
+    printf("\nLargest models that fit, in parameters, without activations:\n");
     for (int stage = 0; stage < 4; stage++) {
         printf("  stage %d:", stage);
         for (const plan_tiers *t = plan_rows_of_tiers; t < plan_rows_of_tiers + PLAN_TIERS; t++) {
@@ -303,14 +302,14 @@ static void plan_print_largest(const plan_request *r) {
 
 static const char *plan_why_stage(int stage, int on_gpus) {
     static const char *const words[] = {
-        "Stage 0 is plain data parallelism: nothing is sharded, because nothing has to be.",
-        "Stage 1 shards the optimizer's state, and sends what stage 0 sends.",
+        "Stage 0 is plain data parallelism (DDP): all state fits without sharding.",
+        "Stage 1 shards the optimizer state, and sends what stage 0 sends.",
         "Stage 2 shards the gradients as well, and still sends what stage 0 sends.",
-        "Stage 3 shards the parameters too, and gathers them twice in a step: half as much again "
-        "is sent."};
-    static const char *const cpu3 =
-        "Stage 3 shards the parameters too; ranks of one machine see each other's in place, others "
-        "send half as much again.";
+        "Stage 3 shards the parameters too, and gathers them twice in a step: it sends 1.5 times "
+        "as much."};
+    static const char *const cpu3 = "Stage 3 shards the parameters too; ranks of one machine read "
+                                    "each other's in place, others "
+                                    "send 1.5 times as much.";
     return stage == 3 && !on_gpus ? cpu3 : words[stage];
 }
 
@@ -318,7 +317,7 @@ static const char *plan_why_recompute(int recompute) {
     static const char *const words[] = {
         "", "", "-r 2 computes layer norms again, next to no time.",
         "-r 3 computes blocks again in backward, a third more time.",
-        "-r 4 computes blocks again, and keeps their inputs elsewhere until then."};
+        "-r 4 computes blocks again, and offloads their inputs until then."};
     return words[recompute];
 }
 
@@ -370,7 +369,7 @@ static void plan_print_choice(const plan_request *r, const plan_case *c, const p
     printf("\n  %s", plan_why_stage(c->zero.stage, r->on_gpus));
     if (c->run.recompute != r->options.recompute)
         printf("\n  %s", plan_why_recompute(c->run.recompute));
-    if (t->optimizer != ZERO_DEVICE) printf("\n  Slower memory: %s.", t->words);
+    if (t->optimizer != ZERO_DEVICE) printf("\n  Offload: %s.", t->words);
     if (most > c->run.batch)
         printf("\n  Up to -b %d fits; more tokens of a step than that are -d, in micro-steps.",
                most);
@@ -382,7 +381,8 @@ static void plan_print_advice(const plan_request *r) {
     char why[PLAN_SENTENCE];
     plan_case c;
     if (r->most.device <= 0) {
-        printf("\nWith --memory SIZE (of a rank's device: 80G) it says what fits.\n");
+        printf(
+            "\n--memory SIZE (of a rank's device, for example 80G) adds what fits, and advice.\n");
         return;
     }
     if (plan_case_of(r, 0, &c, why, sizeof why)) return;
@@ -393,7 +393,7 @@ static void plan_print_advice(const plan_request *r) {
     printf("\nAdvice: ");
     if (!found) {
         printf("nothing fits. More ranks, or more memory%s%s.\n",
-               r->model.is_gpt2 ? ", a shorter window (-t)" : "",
+               r->model.is_gpt2 ? ", shorter sequences (-t)" : "",
                r->model.is_gpt2 && !r->options.tile_rows ? ", the vocabulary in tiles (-zl 4096)"
                                                          : "");
         return;
@@ -404,35 +404,43 @@ static void plan_print_advice(const plan_request *r) {
 
 /* ---- all ----------------------------------------------------------------------------------- */
 
+static const char *const plan_masters[ZERO_MASTERS] = {" and f32 masters", " and f32 masters",
+                                                       " and split masters", " without masters"};
+static const char *const plan_states[ZERO_STATE_TYPES] = {"", " with bf16 state",
+                                                          " with 8-bit state"};
+
 static void plan_print_head(const plan_request *r, const plan_case *c) {
     char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES];
     train_options_word(&r->options, "-dt", type);
     train_options_word(&r->options, "-op", rule);
-    printf("%s%s%zu%s, %s%s, %s, %d rank%s on %s\n", r->model.is_gpt2 ? r->model.name : "",
+    printf("%s%s%zu%s, %s%s, %s%s, %d rank%s on %s\n", r->model.is_gpt2 ? r->model.name : "",
            r->model.is_gpt2 ? ": " : "", r->model.numel, " parameters", type,
-           c->zero.type == ZERO_F32 ? ""
-           : c->zero.no_master      ? " without masters"
-                                    : " and f32 masters",
-           rule, r->ranks, r->ranks > 1 ? "s" : "", r->on_gpus ? "GPUs" : "CPUs");
+           c->zero.type == ZERO_F32 ? "" : plan_masters[c->zero.master], rule,
+           plan_states[c->zero.state_type], r->ranks, r->ranks > 1 ? "s" : "",
+           r->on_gpus ? "GPUs" : "CPUs");
+    if (r->on_gpus && r->model.is_gpt2 && plan_gpu_major())
+        printf("attention as on this machine's GPU, of compute capability %d\n", plan_gpu_major());
     if (r->model.is_gpt2)
         printf("-b %d -t %d, %d micro-step%s, -r %d\n", c->run.batch, c->run.seq_len,
                c->zero.micro_steps, c->zero.micro_steps > 1 ? "s" : "", c->run.recompute);
     else
-        printf("a number alone: no activations; buffers as of %d equal blocks\n", r->model.blocks);
+        printf("only a number of parameters: no activations; buffers for %d equal blocks\n",
+               r->model.blocks);
     if (c->tp * c->pp > 1)
-        printf("%d stage%s x %d tensor-parallel%s x %d data-parallel ranks%s\n", c->pp,
-               c->pp > 1 ? "s" : "", c->tp,
-               c->tp > 1 && c->sequence ? ", rows between layers cut" : "",
-               r->ranks / c->tp / c->pp,
-               c->pp > 1
-                   ? "; a line is of the stage whose ranks take most, and names the first of them"
-                   : "");
+        printf(
+            "%d stage%s x %d tensor-parallel%s x %d data-parallel ranks%s\n", c->pp,
+            c->pp > 1 ? "s" : "", c->tp,
+            c->tp > 1 && c->sequence ? ", rows between layers cut" : "", r->ranks / c->tp / c->pp,
+            c->pp > 1
+                ? "; each line has the stage with the most bytes per rank, and names its first rank"
+                : "");
     if (r->most.device > 0)
         printf("a rank's device has %.4g GiB%s\n", r->most.device / plan_gib,
                r->on_gpus ? ", of which CUDA itself takes about half a GiB that no plan has" : "");
 }
 
-/* Where 16 bits are converted to f32 and back, they save memory and cost time. */
+/* Prints a note if 16-bit products are converted to f32 and back, which saves memory and costs
+ * time. */
 static void plan_print_type(const plan_request *r) {
     char type[OPTION_WORD_BYTES], why[PLAN_SENTENCE];
     machine_step as_typed, in_f32;

@@ -17,6 +17,9 @@ typedef struct plan_world {
    own; 0: CPUs. Destroy all contexts of one kind before you choose the other. */
 void plan_for_gpus(int yes);
 int plan_is_for_gpus(void);
+/* Returns the major number of the compute capability of this machine's first GPU; 0: it has none.
+   Attention's memory depends on it; without a GPU, plans are for Hopper, 9. */
+int plan_gpu_major(void);
 
 /* Returns a group of these ranks, for contexts that are planned and never built. Its rank and size
    can be queried. Borrows `world` until plan_group_free. Returns NULL if memory is short. */

@@ -59,7 +59,7 @@ static void plan_uncut(zero_comm *part, int broken) {
 static size_t plan_room(const zp_comm *of, int parts, int n, int swaps) {
     const size_t exchanges =
         zp_max((size_t)(1 + n) * ZP_MAIL_BYTES, ZP_STAGE_NUMEL * sizeof(float));
-    return of->shared_is_fast ? zp_local_parts_bytes(of, parts, n, swaps, 0) : exchanges;
+    return of->shared_is_fast ? zp_local_group_parts_bytes(of, parts, n, swaps, 0) : exchanges;
 }
 static void plan_leave(zp_comm *g, int broken) {
     (void)g;

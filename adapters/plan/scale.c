@@ -48,7 +48,9 @@ int scale_step(const plan_request *r, const wire_method *method, int ranks, doub
     plan_case asked;
     plan_answer a;
     if (plan_case_of(r, 3, &asked, sentence, bytes)) return 1;
-    if (m == NULL) return sentence_fail(sentence, bytes, "--scale needs --machine FILE");
+    if (m == NULL)
+        return sentence_fail(sentence, bytes,
+                             "--scale: the rates of the machine are missing; add --machine FILE");
     const char *lacks = scale_lacks(r, &asked);
     if (lacks != NULL)
         return sentence_fail(sentence, bytes, "the machine's file lacks %s, which this needs",
@@ -88,7 +90,8 @@ int scale_step(const plan_request *r, const wire_method *method, int ranks, doub
     const int replicas = method->shares ? ranks / asked.node_size : 1;
     c.update *= replicas; /* each updates all of its state */
     if (!overlap_simulate(&c, step)) return 0;
-    return sentence_fail(sentence, bytes, "-zp %d: at most %d units ahead are simulated",
+    return sentence_fail(sentence, bytes,
+                         "-zp %d: a prefetch of at most %d units is simulated; use a smaller -zp",
                          c.prefetch, ZERO_PREFETCH_MOST);
 }
 
@@ -109,7 +112,8 @@ static int scale_run(const plan_request *r, scale_all *all, char *sentence, size
 }
 
 static void scale_print(const plan_request *r, const scale_all *all) {
-    printf("%s on %s, stage 3, nodes of %d; a step in ms, and the share of it that is computed\n",
+    printf("%s on %s, stage 3, nodes of %d; a step in ms, and the share of the step that is "
+           "computed\n",
            r->model.name, r->machine->name[0] ? r->machine->name : "the machine's file",
            SCALE_NODE);
     for (int l = 0; l < SCALE_LINKS; l++) {

@@ -28,6 +28,7 @@
 #include "../report/sentence.h"
 #include "measure.h"
 #include "../gpt2/experts.h"
+#include "../gpt2/frozen.h"
 #include "scale.h"
 
 #define PROGRAM "zero_plan"
@@ -124,17 +125,17 @@ static int plan_size(const char *flag, const char *text, double *size, char *sen
     *size = number * unit;
     if (end != text && !*end && isfinite(*size) && *size > 0) return 0;
     return sentence_fail(sentence, bytes,
-                         "%s: expected a size, as 80G, 640M or 80GB, found '%.60s'", flag, text);
+                         "%s: expected a size, for example 80G or 640M, found '%.60s'", flag, text);
 }
 
 static void plan_help(const option_set *own) {
     printf("usage: ./%s [FLAG VALUE]...\n\n", PROGRAM);
     options_print_wrapped(
-        "Plans a training run without a machine: memory of a rank by kind at every stage and tier, "
-        "what fits, bytes sent and moved in a step, the largest model, and what to choose. -e also "
-        "takes a number of parameters alone: 7.5e9. All flags of train_gpt2_zero are taken "
-        "(./train_gpt2_zero --help), and mean the same; without -z all stages, without -t the "
-        "model's longest window, without -b and -d one window.",
+        "Plans a training run without a machine: memory of a rank by kind at every stage, with "
+        "and without offload, what fits, bytes sent and moved in a step, the largest model, and "
+        "what to choose. -e also takes a number of parameters alone: 7.5e9. All flags of "
+        "train_gpt2_zero work here (./train_gpt2_zero --help). Defaults: without -z all stages; "
+        "without -t the model's longest sequence; without -b and -d one sequence.",
         0);
     options_help(own);
     printf("\nExamples\n  ./%s -e gpt2:d48 -pn 64 -dt bf16 --memory 80G\n"
@@ -185,14 +186,19 @@ static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *
     if (plan_model_read(o->model, windows ? o->seq_len : 0, &r->model, sentence, bytes)) return 1;
     if (train_mixture(o, r->model.is_gpt2 ? &r->model.gpt2 : NULL, sentence, bytes)) return 1;
     r->model.gpt2.untied = o->untied;
+    if (!r->model.is_gpt2 && (o->train[0] || o->freeze[0]))
+        return sentence_fail(sentence, bytes,
+                             "%s: a number of parameters has no names; give a model with -e",
+                             o->train[0] ? "--train" : "--freeze");
+    if (r->model.is_gpt2 && train_frozen(o, &r->model.gpt2, sentence, bytes)) return 1;
     if (r->model.is_gpt2)
         r->model.numel = gpt2_numel(&r->model.gpt2) + experts_numel(&r->model.gpt2);
     if (!windows) o->seq_len = r->model.is_gpt2 ? r->model.gpt2.max_seq_len : 1024;
     r->ranks = o->ranks > 0 ? o->ranks : 1;
     if (o->node_size > 0 && r->ranks % o->node_size)
         return sentence_fail(sentence, bytes,
-                             "-ns %d: the ranks per node do not divide the %d ranks", o->node_size,
-                             r->ranks);
+                             "-ns %d: the ranks per node do not divide the %d ranks; use a divisor",
+                             o->node_size, r->ranks);
     return plan_read_file(r, sentence, bytes) || train_check(o, sentence, bytes);
 }
 
@@ -256,6 +262,7 @@ int main(int argc, char **argv) {
     }
     if (failed && r != NULL) train_options_translate(&r->options, sentence, text, sizeof text);
     if (failed) fprintf(stderr, PROGRAM ": %s\n", text[0] ? text : "out of memory");
+    if (r != NULL) gpt2_frozen_free(r->model.gpt2.frozen);
     free(rest);
     free(mine);
     free(r);

@@ -1,9 +1,10 @@
 #!/bin/sh
-# gpt2_124M.sh [FLAG VALUE]... - trains GPT-2 124M on FineWeb as llm.c's script of that name does, with ZeRO stage 1.
+# gpt2_124M.sh [FLAG VALUE]... - trains GPT-2 124M on FineWeb with the flags of llm.c's run_gpt2_124M.sh, except for
+# -dt bf16 (llm.c is built for it), -nk 3, and no -h 1.
 # Flags that follow replace those below.
 #   RANKS       GPUs of this machine (8)
 #   TRAIN, VAL  token files of llm.c's dev/data/fineweb.py
-# Memory of a rank by the plan (zero_plan with the flags below and -pn 8): 20.6 GiB, of which 20 are activations.
+# Memory of a rank by the plan (zero_plan with the flags below and -pn 8): 21.0 GiB, of which 20 are activations.
 # A smaller -b takes less; -d keeps the tokens of a step.
 # Speed and loss: not measured here, because no GPU was available.
 set -eu

@@ -4,7 +4,8 @@
 #   FOLDER  on a disk with 24 GiB of room, not a tmpfs (.)
 #   RANKS   processes of this machine (2)
 #   TRAIN, VAL  token files; those of tiny Shakespeare by default (`make data`)
-# Memory: 1.5 GiB of two ranks together (measured: 1,523 MiB; 0.77 GiB of one rank). Files: 23.2 GiB.
+# Memory of a rank by the plan (zero_plan with the flags below and -pn 2): 0.7 GiB; measured: 1,523 MiB of two ranks, with
+# program and libraries. Files: 23.2 GiB.
 # A step reads 35 and writes 23 GiB; it took 15 and 28 s on an Intel Xeon with two cores (tests/figures.md).
 set -eu
 : "${FOLDER:=.}" "${RANKS:=2}" "${TRAIN:=build/data/tiny_gpt2_train.bin}" "${VAL:=build/data/tiny_gpt2_val.bin}"

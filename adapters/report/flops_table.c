@@ -97,7 +97,7 @@ void flops_print(const flops_table *t, report *out) {
     };
     char name[32];
     report_rule(out);
-    report_print(out, "flops of step %lld: %d rank%s, %lld tokens each, windows of %d\n",
+    report_print(out, "flops of step %lld: %d rank%s, %lld tokens each, sequence length %d\n",
                  (long long)t->step + 1, t->ranks, t->ranks > 1 ? "s" : "",
                  (long long)t->rank_tokens, t->seq_len);
     report_print(out, "%-26s %12s %8s\n", "forward of a rank", "GFLOP", "share");

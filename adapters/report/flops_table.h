@@ -1,8 +1,9 @@
 /* flops_table.h - the floating-point operations of each GPT-2 layer, and its speed.
 
    A multiplication and an addition are two operations. In forward, a product of a token with a
-   matrix of r x c has 2 r c. Attention over a window of T tokens has 4 C T, for scores and values;
-   the masked causal half counts, as in PaLM's appendix B. Backward has twice as many. Recomputation
+   matrix of r x c has 2 r c. Attention over a sequence of T tokens has 4 C T, for scores and
+   values; the masked causal half counts, as in PaLM's appendix B. Backward has twice as many.
+   Recomputation
    (-r) does not count, as in MFU. Lookups, norms, GELU and the experts' router do not count. Only
    the experts that a token chose count. Times are those of the units' slices of one step on the
    compute track, without the waits before them.

@@ -206,14 +206,19 @@ void observe_end(observer *s) {
 
 /* ---- steps --------------------------------------------------------------------------------- */
 
-/* Prints mean milliseconds and shares of `steps` steps. */
+/* Prints mean milliseconds and shares of `steps` steps, in two columns. */
 static void observe_print_times(const observer *s, const char *what, const double *seconds,
                                 double total, double steps) {
-    report_print(s->out, "%s, ms a step:", what);
-    for (int k = 0; k < BREAKDOWN_KINDS; k++)
-        report_print(s->out, " %s %.3f (%.1f%%) |", breakdown_name((breakdown_kind)k),
-                     1e3 * seconds[k] / steps, total > 0 ? 100 * seconds[k] / total : 0);
-    report_print(s->out, " together %.3f\n", 1e3 * total / steps);
+    enum { ROWS = (BREAKDOWN_KINDS + 1) / 2 };
+    const int digits = total / steps < 0.1 ? 3 : 1;
+    report_print(s->out, "breakdown of %s, %.*f ms a step:\n", what, digits, 1e3 * total / steps);
+    for (int row = 0; row < ROWS; row++) {
+        for (int k = row; k < BREAKDOWN_KINDS; k += ROWS)
+            report_print(s->out, "  %-17s %9.*f ms %5.1f %%", breakdown_name((breakdown_kind)k),
+                         digits, 1e3 * seconds[k] / steps,
+                         total > 0 ? 100 * seconds[k] / total : 0);
+        report_print(s->out, "\n");
+    }
 }
 
 static void observe_add(breakdown_step *sum, const breakdown_step *one) {

@@ -5,7 +5,7 @@
    and _end around its own work, and observe_step after each step. The plugin reports its events
    through zero_config.trace. With NULL, each of these functions only tests the pointer.
 
-   WHY A FILE. The training loop does not depend on what is measured, or on file formats.
+   WHY A FILE. The training loop does not depend on measurements or file formats.
 */
 #ifndef OBSERVE_H
 #define OBSERVE_H

@@ -37,7 +37,7 @@ static void plan_update_rows(report *r, const zero_plan *p, const zero_config *c
     if (p->update_on == ZERO_UPDATE_AUTO) return;
     const char *why = c->update_on != ZERO_UPDATE_AUTO ? ", as asked for"
                       : !through && p->update_device_s < p->update_host_s
-                          ? ", required by the other tiers or -zod"
+                          ? ", required by -zog, -zop or -zod"
                           : "";
     report_row(r, "update", "by the %s%s", through ? "GPU, with a copy of the state" : "CPU", why);
     report_row(r, "  by the CPU", "%.3g ms at %.4g GB/s of memory, %.4g of the link",

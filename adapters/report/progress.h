@@ -37,7 +37,7 @@ void progress_begin(progress *p, report *out, const char *what);
    is NULL. You may call it often. */
 void progress_at(progress *p, double done, const char *note);
 
-/* Reports work whose share is not known: "WHAT ...". bytes: the size of its data; 0: small. */
+/* Reports work without a known share: "WHAT ...". bytes: the size of its data; 0: small. */
 void progress_phase(report *out, const char *what, uint64_t bytes);
 
 /* Does the same for a file that the caller reads next. */

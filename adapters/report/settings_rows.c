@@ -34,6 +34,10 @@ static void settings_batch(report *r, const settings *s) {
                s->batch->micro_steps);
 }
 
+static const char *const settings_masters[ZERO_MASTERS] = {
+    "f32 master weights", "f32 master weights", "split master weights", "no master weights"};
+static const char *const settings_states[ZERO_STATE_TYPES] = {"", ", bf16 state", ", 8-bit state"};
+
 /* Seven rows for one screen; plan_table adds five. */
 static void settings_short(report *r, const settings *s) {
     const train_options *o = s->opt;
@@ -52,10 +56,9 @@ static void settings_short(report *r, const settings *s) {
     report_row(r, "data", "%zu tokens, %zu for validation", s->train_tokens, s->val_tokens);
     settings_batch(r, s);
     report_row(r, "steps", "%d, lr %s", s->steps, lr);
-    report_row(r, "optimizer", "%s, %s%s", rule, type,
-               o->type == ZERO_F32 ? ""
-               : o->master         ? " with f32 master weights"
-                                   : " without master weights");
+    report_row(r, "optimizer", "%s, %s%s%s%s", rule, type, o->type == ZERO_F32 ? "" : " with ",
+               o->type == ZERO_F32 ? "" : settings_masters[o->master],
+               settings_states[o->state_type]);
     report_row(r, "ranks", "%d%s, launched %s, %d thread%s each", s->l->nranks, as,
                launch_how(s->l), s->threads, s->threads > 1 ? "s" : "");
     report_row(r, "device", "%s, matrix products %.1f GFLOP/s", s->device, s->matmul_rate * 1e-9);
@@ -87,17 +90,17 @@ static void settings_all(report *r, const settings *s) {
     report_row(r, "validation tokens", "%zu", s->val_tokens);
     settings_batch(r, s);
     report_row(r, "steps", "%d", s->steps);
-    report_row(r, "type", "%s, %s", type,
-               o->type == ZERO_F32 ? "no separate master weights"
-               : o->master         ? "f32 master weights"
-                                   : "no master weights, stochastic rounding");
+    report_row(r, "type", "%s, %s%s", type,
+               o->type == ZERO_F32 ? "no separate master weights" : settings_masters[o->master],
+               o->master == ZERO_MASTER_NONE ? ", stochastic rounding" : "");
     if (o->type == ZERO_F16 && o->scale == 0)
         report_row(r, "loss scale", "dynamic, from %g, window %d", o->first_scale, o->scale_window);
     report_row(r, "overflow", "%s",
                !s->ds->zero.no_overflow_check ? "checked in every step" : "not checked");
     report_row(r, "learning rate", "%s", lr);
-    report_row(r, "optimizer", "%s, betas %g %g, eps %g, decay %g, clip %g", rule, o->beta1,
-               o->beta2, o->eps, o->weight_decay, o->clip);
+    report_row(r, "optimizer", "%s%s, betas %g %g, eps %g, decay %g, clip %g", rule,
+               settings_states[o->state_type], o->beta1, o->beta2, o->eps, o->weight_decay,
+               o->clip);
     report_row(r, "ranks", "%d, launched %s", s->l->nranks, launch_how(s->l));
     if (s->ranks->tp * s->ranks->pp > 1)
         report_row(r, "  as", "%d pipeline stage%s x %d tensor-parallel%s x %d data-parallel",

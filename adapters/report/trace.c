@@ -134,7 +134,8 @@ static void trace_name(trace *t, int tid) {
                                         "updates", "copies",    "host"};
     char name[NAME + 8];
     const int track = tid % BESIDE, is_beside = tid % EXPERTS >= BESIDE;
-    const char *beside = is_beside ? ", beside" : "", *whose = tid >= EXPERTS ? "experts: " : "";
+    const char *beside = is_beside ? ", overlapping" : "",
+               *whose = tid >= EXPERTS ? "experts: " : "";
     if (t->named[tid]) return;
     t->named[tid] = 1;
     if (track < ZERO_TRACK_FILE)

@@ -133,25 +133,31 @@ void saves_close(saves *s) {
 
 /* ---- resuming ------------------------------------------------------------------------------ */
 
-static int print_difference(const saves *s, const char *name) {
+/* `shown`: the name of the setting in messages. */
+static int print_difference(const saves *s, const char *name, const char *shown) {
     int a = 0, b = 0;
     const char *was = options_line(checkpoint_config(s->from->rest), name, &a);
     const char *is = options_line(s->run.settings, name, &b);
     const int differs = was != NULL && is != NULL && (a != b || memcmp(was, is, (size_t)a) != 0);
     if (differs)
-        report_print(s->run.out, "it was saved with %s %.*s; now it is %.*s\n", name, a, was, b,
+        report_print(s->run.out, "it was saved with %s %.*s; now it is %.*s\n", shown, a, was, b,
                      is);
     return differs;
 }
 
 /* Prints the flags and other settings in which this run differs from the loaded one. */
 static void print_differences(saves *s) {
-    static const char *const lines[] = {"tokens-per-step", "windows", "ds-config", "training-data",
-                                        "validation-data"};
+    static const char *const lines[][2] = {{"tokens-per-step", "tokens per step"},
+                                           {"windows", "sequences"},
+                                           {"ds-config", "-ds"},
+                                           {"training-data", "training data"},
+                                           {"validation-data", "validation data"}};
     int row = 0;
-    for (const char *flag; (flag = train_options_course(&row)) != NULL;) print_difference(s, flag);
-    for (int i = 0; i < (int)(sizeof lines / sizeof *lines); i++) print_difference(s, lines[i]);
-    s->same_products = !print_difference(s, "products");
+    for (const char *flag; (flag = train_options_course(&row)) != NULL;)
+        print_difference(s, flag, flag);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        print_difference(s, lines[i][0], lines[i][1]);
+    s->same_products = !print_difference(s, "products", "GEMM algorithms:");
 }
 
 /* Compares the model with that of the checkpoint. The number of heads does not change the shape of
@@ -164,7 +170,7 @@ static void require_same_model(const saves *s) {
         launch_require(s->run.l,
                        !checkpoint_get_int(s->from->rest, v[i].name, &number)
                            || number == v[i].number,
-                       "-e: the checkpoint has another model: %s is %lld there, %lld here",
+                       "-e: the checkpoint has another model: %s is %lld there and %lld here",
                        v[i].name, (long long)number, (long long)v[i].number);
 }
 
@@ -172,11 +178,11 @@ static void require_same_model(const saves *s) {
 static void require_same_batch(const saves *s) {
     int bytes = 0;
     const char *was = options_line(checkpoint_config(s->from->rest), "tokens-per-step", &bytes);
-    launch_require(
-        s->run.l, s->run.l->starts == 0 || was == NULL || atoll(was) == s->run.step_tokens,
-        "-pe 1: a step had %.*s tokens, and on the remaining ranks it has %lld: give -d, or "
-        "train_batch_size in the file",
-        bytes, was ? was : "", (long long)s->run.step_tokens);
+    launch_require(s->run.l,
+                   s->run.l->starts == 0 || was == NULL || atoll(was) == s->run.step_tokens,
+                   "-pe 1: a step had %.*s tokens, and on the remaining ranks it has %lld; set -d, "
+                   "or train_batch_size in the file",
+                   bytes, was ? was : "", (long long)s->run.step_tokens);
 }
 
 /* Reads the trainer's own values, which checkpoints of other programs lack. If the batch size has
@@ -229,12 +235,13 @@ int saves_load(saves *s, saves_state *at) {
     require_same_model(s);
     const int64_t step = checkpoint_step(s->from->rest);
     require_experts(s, s->from, expert_saves_load(&s->from->experts, step));
-    launch_require(run->l, step <= run->steps, "-x %d: the checkpoint in %s is of step %lld",
-                   run->steps, folder, (long long)step);
+    launch_require(run->l, step <= run->steps,
+                   "-x %d: the checkpoint in %s is of step %lld; raise -x", run->steps, folder,
+                   (long long)step);
     s->saved = s->durable = saves_from_copy(s) ? -1 : step;
     require_same_batch(s);
     read_values(s, at);
-    report_print(run->out, "going on from step %d in %s%s\n", at->step,
+    report_print(run->out, "resuming from step %d in %s%s\n", at->step,
                  saves_from_copy(s) ? "memory" : folder, with);
     print_differences(s);
     return 1;

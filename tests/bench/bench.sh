@@ -38,7 +38,7 @@ sh "$here/bench_offload.sh" "$B" | sed 's/^/  /'
 echo "checkpoints of d12 (2 ranks):"
 sh "$here/../checkpoint/test_checkpoint_bench.sh" "$B"
 echo "optimizer step:"
-for type in f32 bf16 f16 bf16-alone; do OMP_NUM_THREADS=2 "$B/bench_step" $type adamw 10 100 500; done
+for type in f32 bf16 f16 bf16-alone bf16-split; do OMP_NUM_THREADS=2 "$B/bench_step" $type adamw 10 100 500; done
 echo "reduce-scatter, 2 ranks:"
 if command -v mpirun.openmpi >/dev/null 2>&1; then mpirun.openmpi --allow-run-as-root -np 2 "$B/bench_reduce"
 else echo "  not measured: Open MPI is not installed"; fi

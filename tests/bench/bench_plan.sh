@@ -40,7 +40,7 @@ for model; do
     for stage in 0 3; do
         line=$(sort -n "$(name).ratios" | awk '{ x[NR] = $1; p[NR] = $2; m[NR] = $3 } END { k = int((NR + 1) / 2); printf "%s %s %s %s %s", p[k], m[k], x[k], x[1], x[NR] }')
         echo "$model $stage $line" | awk '{ printf "%-32s %5d %13.2f %12.2f %6.3f [%.3f %.3f]\n", $1 " " $2 " " $3 " " $4 " " $5 " " $6 " " $7, $8, $9, $10, $11, $12, $13 }'
-        { predict behind; sed -n 's/^the run.*, ms a step: //p' "$(name).run"; } | sed 's/^/    /'
+        { predict behind; sed -n '/^breakdown of the run/,+5p' "$(name).run"; } | sed 's/^/    /'
         if echo "$line" | awk '{ exit !($3 > 0.9 && $3 < 1.1) }'; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
     done
 done

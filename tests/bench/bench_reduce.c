@@ -88,17 +88,13 @@ static double bench_plugin(const zero_comm *comm, size_t numel) {
 /* mpirun binds its ranks to cores, and the local ranks would share that of rank 0. */
 static double bench_local(zero_local *local, int rank, size_t numel) {
     const zero_comm comm = {ZERO_COMM_LOCAL, rank, local, 0};
-#ifdef __linux__
     cpu_set_t bound, all;
     CPU_ZERO(&all);
     for (int i = 0; i < CPU_SETSIZE; i++) CPU_SET(i, &all);
     (void)sched_getaffinity(0, sizeof bound, &bound);
     (void)sched_setaffinity(0, sizeof all, &all);
-#endif
     const double seconds = bench_plugin(&comm, numel);
-#ifdef __linux__
     (void)sched_setaffinity(0, sizeof bound, &bound);
-#endif
     return seconds;
 }
 

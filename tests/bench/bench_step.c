@@ -1,4 +1,4 @@
-/* bench_step.c [f32|bf16|f16|bf16-alone|f16-f32grads...] [adamw|adam|sgd|nesterov|lion]
+/* bench_step.c [f32|bf16|f16|bf16-alone|f16-f32grads|bf16-split...] [adamw|adam|sgd|nesterov|lion]
    [MILLIONS...]
    - the optimizer step (zero_step: skip, clip and bias corrections read, then the rule) against
    this machine's bandwidth: a plain loop with the same reads and writes on arrays of the same size,
@@ -24,19 +24,21 @@ typedef struct bench_kind {
     const char *name;
     zero_type type;
     zero_grad_type grads;
-    int no_master;
+    zero_master master;
 } bench_kind;
-static const bench_kind bench_kinds[] = {{"f32", ZERO_F32, ZERO_GRAD_AS_TYPE, 0},
-                                         {"bf16", ZERO_BF16, ZERO_GRAD_AS_TYPE, 0},
-                                         {"f16", ZERO_F16, ZERO_GRAD_AS_TYPE, 0},
-                                         {"bf16-alone", ZERO_BF16, ZERO_GRAD_AS_TYPE, 1},
-                                         {"f16-f32grads", ZERO_F16, ZERO_GRAD_F32, 0}};
+static const bench_kind bench_kinds[] = {
+    {"f32", ZERO_F32, ZERO_GRAD_AS_TYPE, ZERO_MASTER_F32},
+    {"bf16", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_F32},
+    {"f16", ZERO_F16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_F32},
+    {"bf16-alone", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_NONE},
+    {"f16-f32grads", ZERO_F16, ZERO_GRAD_F32, ZERO_MASTER_F32},
+    {"bf16-split", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_SPLIT}};
 static const char *const bench_rules[] = {"adamw", "adam", "sgd", "nesterov", "lion"};
-enum { BENCH_KINDS = 5, BENCH_RULES = 5, BENCH_BLOCK = 2048 };
+enum { BENCH_KINDS = 6, BENCH_RULES = 5, BENCH_BLOCK = 2048 };
 
 typedef struct bench_arrays { /* of the plain loop: what a step reads and writes */
     float *weights;           /* f32: weights, or the master copy; NULL: none */
-    uint16_t *half;           /* 16-bit weights; NULL: none */
+    uint16_t *half, *low;     /* 16-bit weights, and their lower halves; NULL: none */
     float *m, *v;             /* v NULL: one state array */
     const void *g;
     zero_type g_type;
@@ -47,7 +49,10 @@ static int bench_two_states(zero_optimizer rule) { return rule <= ZERO_ADAM; }
 /* Bytes of one element that a step must read and write. */
 static double bench_bytes(const bench_kind *k, zero_optimizer rule) {
     const double g = k->type == ZERO_F32 || k->grads == ZERO_GRAD_F32 ? 4 : 2;
-    const double weights = k->type == ZERO_F32 ? 8 : k->no_master ? 4 : 10;
+    const double weights = k->type == ZERO_F32              ? 8
+                           : k->master == ZERO_MASTER_NONE  ? 4
+                           : k->master == ZERO_MASTER_SPLIT ? 8
+                                                            : 10;
     return g + weights + (bench_two_states(rule) ? 16 : 8);
 }
 
@@ -57,14 +62,14 @@ static void bench_plain_block(const bench_arrays *a, size_t at, size_t n) {
     const uint16_t *g16 = (const uint16_t *)a->g + at;
     const float *g32 = (const float *)a->g + at;
     float *m = a->m + at, *v = a->v ? a->v + at : NULL, *w = a->weights ? a->weights + at : p;
-    uint16_t *half = a->half ? a->half + at : NULL;
+    uint16_t *half = a->half ? a->half + at : NULL, *low = a->low ? a->low + at : NULL;
     for (size_t i = 0; i < n && a->g_type != ZERO_F32; i++) {
         const uint32_t bits = (uint32_t)g16[i] << 16;
         memcpy(&g[i], &bits, sizeof bits);
     }
     if (a->g_type != ZERO_F32) g32 = g;
     for (size_t i = 0; i < n && !a->weights; i++) {
-        const uint32_t bits = (uint32_t)half[i] << 16;
+        const uint32_t bits = (uint32_t)half[i] << 16 | (low ? low[i] : 0);
         memcpy(&p[i], &bits, sizeof bits);
     }
     for (size_t i = 0; i < n; i++) m[i] += g32[i];
@@ -74,6 +79,7 @@ static void bench_plain_block(const bench_arrays *a, size_t at, size_t n) {
         uint32_t bits;
         memcpy(&bits, &w[i], sizeof bits);
         half[i] = (uint16_t)(bits >> 16);
+        if (low) low[i] = (uint16_t)bits;
     }
 }
 static void bench_plain(const bench_arrays *a, size_t n) {
@@ -95,10 +101,11 @@ static void *bench_array(size_t bytes) {
 }
 
 static bench_arrays bench_arrays_open(const bench_kind *k, zero_optimizer rule, size_t n) {
-    bench_arrays a = {NULL, NULL, NULL, NULL, NULL, ZERO_F32};
+    bench_arrays a = {NULL, NULL, NULL, NULL, NULL, NULL, ZERO_F32};
     a.g_type = k->grads == ZERO_GRAD_F32 ? ZERO_F32 : k->type;
-    if (!k->no_master) a.weights = (float *)bench_array(n * sizeof(float));
+    if (k->master < ZERO_MASTER_SPLIT) a.weights = (float *)bench_array(n * sizeof(float));
     if (k->type != ZERO_F32) a.half = (uint16_t *)bench_array(n * sizeof(uint16_t));
+    if (k->master == ZERO_MASTER_SPLIT) a.low = (uint16_t *)bench_array(n * sizeof(uint16_t));
     a.m = (float *)bench_array(n * sizeof(float));
     if (bench_two_states(rule)) a.v = (float *)bench_array(n * sizeof(float));
     a.g = bench_array(n * zero_type_bytes(a.g_type));
@@ -107,6 +114,7 @@ static bench_arrays bench_arrays_open(const bench_kind *k, zero_optimizer rule, 
 static void bench_arrays_close(bench_arrays *a) {
     free(a->weights);
     free(a->half);
+    free(a->low);
     free(a->m);
     free(a->v);
     free((void *)(uintptr_t)a->g);
@@ -124,7 +132,7 @@ static zero_ctx *bench_open(const bench_kind *k, zero_optimizer rule, size_t n) 
     memset(&cfg, 0, sizeof cfg);
     cfg.type = k->type;
     cfg.grads = k->grads;
-    cfg.no_master = k->no_master;
+    cfg.master = k->master;
     cfg.optimizer = rule;
     cfg.scaler.fixed = 1;
     zero_tensor_desc d = {"x", n, 1, .uses = 1};

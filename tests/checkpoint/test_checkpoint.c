@@ -9,9 +9,17 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-enum { CKT_STEPS = 10, CKT_RANKS = 8, CKT_TYPES = 4 /* the fourth: bf16 without masters */ };
+enum { CKT_STEPS = 10, CKT_RANKS = 8, CKT_TYPES = 8 };
+enum { CKT_NONE = 3, CKT_SPLIT, CKT_STATE, CKT_SPLIT_STATE, CKT_8BIT }; /* more types: bf16 */
 
-static const char *const ckt_types[CKT_TYPES] = {"f32", "bf16", "fp16", "bf16 without masters"};
+static const char *const ckt_types[CKT_TYPES] = {"f32",
+                                                 "bf16",
+                                                 "fp16",
+                                                 "bf16 without masters",
+                                                 "bf16 with split masters",
+                                                 "bf16 with bf16 state",
+                                                 "bf16 with split masters and bf16 state",
+                                                 "bf16 with split masters and 8-bit state"};
 static char ckt_root[256]; /* of all folders that the tests make */
 
 /* ---- folders ---- */
@@ -90,8 +98,11 @@ static void ckt_spec(host_spec *s, int nranks, int stage, int type) {
         d->flags = list[t].flags;
     }
     s->cfg.stage = stage;
-    s->cfg.type = type == 3 ? ZERO_BF16 : (zero_type)type;
-    s->cfg.no_master = type == 3;
+    s->cfg.type = type > 2 ? ZERO_BF16 : (zero_type)type;
+    if (type == CKT_NONE) s->cfg.master = ZERO_MASTER_NONE;
+    if (type == CKT_SPLIT || type >= CKT_SPLIT_STATE) s->cfg.master = ZERO_MASTER_SPLIT;
+    if (type >= CKT_STATE) s->cfg.state_type = ZERO_STATE_BF16;
+    if (type == CKT_8BIT) s->cfg.state_type = ZERO_STATE_8BIT;
     s->cfg.seed = 77;
     s->cfg.threads = 1;
     s->cfg.scaler.window = 2; /* the scale grows until it overflows: all counters move */
@@ -107,6 +118,7 @@ static uint64_t ckt_state(host_run *h) {
     for (int t = 0; t < s->ntensors; t++)
         for (int k = 0; k < (s->cfg.optimizer >= ZERO_SGD ? 2 : 3); k++) {
             const size_t n = host_numel(s, t);
+            if (k && host_all_frozen(s, t)) continue;
             float *seen = (float *)calloc(n, sizeof *seen);
             if (zero_read_tensor(h->z, s->desc[t].name, kinds[k], 0, n, seen))
                 test_rank_fail(h->rank, "%s", zero_last_error(h->z));
@@ -126,7 +138,7 @@ static void ckt_rounded(host_run *h) {
             || zero_read_tensor(h->z, s->desc[t].name, ZERO_MASTER, 0, n, m))
             test_rank_fail(h->rank, "%s", zero_last_error(h->z));
         for (size_t i = 0; i < n; i++)
-            if (p[i] != host_round(s->cfg.type, m[i]))
+            if (p[i] != host_round_weight(s, m[i]))
                 test_rank_fail(h->rank, "%s[%zu] is %g, its master %g", s->desc[t].name, i,
                                (double)p[i], (double)m[i]);
         free(p);
@@ -333,23 +345,176 @@ static void ckt_check_rounded(ckt_job *j, host_run *h, checkpoint *c) {
     ckt_rounded(h);
 }
 
-/* The masters of one type are those of another. */
+/* Notes what a load logs about masters and state. */
+typedef struct ckt_notes {
+    char of_masters[160], of_state[160];
+} ckt_notes;
+static void ckt_note(void *user, const char *sentence) {
+    ckt_notes *n = (ckt_notes *)user;
+    const int masters = strstr(sentence, "weights are converted") != NULL;
+    if (masters || strstr(sentence, "state is converted"))
+        snprintf(masters ? n->of_masters : n->of_state, 160, "%s", sentence);
+}
+
+/* The masters and state of one type are those of another, unless the other has fewer bits; a load
+   logs that their form is another. */
 static void ckt_cross(void) {
-    for (int from = 0; from < 4; from++)
-        for (int to = 0; to < 3; to++) {
+    static const char *const forms[CKT_TYPES] = {
+        NULL,          "f32 masters",   "f32 masters",  "no masters", "split masters",
+        "f32 masters", "split masters", "split masters"};
+    static const char *const states[CKT_TYPES] = {"f32", "f32",  "f32",  "f32",
+                                                  "f32", "bf16", "bf16", "8 bits"};
+    for (int from = 0; from < CKT_TYPES; from++)
+        for (int to = 0; to < CKT_TYPES; to++) {
             ckt_job j;
             char name[64];
+            ckt_notes text = {"", ""}, said = {"", ""};
             uint64_t hash[2] = {0, 0};
-            snprintf(name, sizeof name, "pair-%d-3-%d", from, to);
+            const int same = !strcmp(states[from], states[to]);
+            const int rounds = (to == CKT_NONE && from != CKT_NONE) || (to >= CKT_STATE && !same);
+            if (!same)
+                snprintf(text.of_state, sizeof text.of_state,
+                         "the optimizer's state is converted: the checkpoint was saved with %s, "
+                         "this run has %s",
+                         states[from], states[to]);
+            if (forms[from] && forms[to] && strcmp(forms[from], forms[to]) != 0)
+                snprintf(
+                    text.of_masters, sizeof text.of_masters,
+                    "the weights are converted: the checkpoint was saved with %s, this run has %s",
+                    forms[from], forms[to]);
+            snprintf(name, sizeof name, "pair-%d-3-%d", from, to % 4);
             for (int i = 0; i < 2; i++) {
                 ckt_job_set(&j, ckt_path(name), i ? 2 : 3, i ? 3 : 1, i ? to : from);
                 j.load = 1;
                 if (i) j.also = ckt_check_rounded;
+                j.o.log = ckt_note;
+                j.o.log_user = &said;
                 hash[i] = ckt_run(&j) && !j.loaded ? j.begin : (uint64_t)i;
             }
-            test_check(hash[0] == hash[1], "%s to %s: %s %s", ckt_types[from], ckt_types[to],
-                       test_first, j.error);
+            test_check((hash[0] == hash[1]) == !rounds && !strcmp(said.of_masters, text.of_masters)
+                           && !strcmp(said.of_state, text.of_state),
+                       "%s to %s: %s %s; logged: %s; %s", ckt_types[from], ckt_types[to],
+                       test_first, j.error, said.of_masters, said.of_state);
         }
+}
+
+/* ---- frozen tensors ---- */
+
+static const char ckt_layers[3] = {1, 0, 1};
+
+typedef struct ckt_freeze {
+    int was; /* tensors that were frozen at the save, one bit each */
+    uint64_t parameters;
+    char said[2][CHECKPOINT_SENTENCE]; /* of tensors that are trained now, and frozen now */
+} ckt_freeze;
+
+static void ckt_freeze_set(ckt_job *j, int set) {
+    for (int t = 0; t < j->spec.ntensors; t++)
+        if (set >> t & 1) j->spec.desc[t].flags |= ZERO_FROZEN;
+    if (set & 128) j->spec.desc[2].frozen = ckt_layers;
+}
+static void ckt_note_frozen(void *user, const char *sentence) {
+    ckt_freeze *f = (ckt_freeze *)user;
+    if (strstr(sentence, "are trained now"))
+        snprintf(f->said[0], sizeof f->said[0], "%s", sentence);
+    if (strstr(sentence, "are frozen now")) snprintf(f->said[1], sizeof f->said[1], "%s", sentence);
+}
+
+/* All parameters are those of the save. A tensor that was frozen has them as masters, and moments
+   of zero. */
+static void ckt_check_frozen(ckt_job *j, host_run *h, checkpoint *c) {
+    ckt_freeze *f = (ckt_freeze *)j->arg;
+    const host_spec *s = h->spec;
+    uint64_t hash = 0;
+    (void)c;
+    for (int t = 0; t < s->ntensors; t++) {
+        const size_t n = host_numel(s, t);
+        float *p = (float *)calloc(2 * n, sizeof *p), *x = p + n;
+        zero_result r = zero_read_tensor(h->z, s->desc[t].name, ZERO_PARAMETER, 0, n, p);
+        hash = host_hash_floats(hash, p, n);
+        for (int k = 0; k < 3 && !r && f->was >> t & 1; k++) {
+            const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
+            if (k && host_all_frozen(s, t)) continue;
+            r = zero_read_tensor(h->z, s->desc[t].name, kinds[k], 0, n, x);
+            for (size_t i = 0; i < n; i++)
+                if (memcmp(&x[i], k ? &(float){0} : &p[i], sizeof *x))
+                    test_rank_fail(h->rank, "kind %d of %s[%zu] is %g, the weight is %g",
+                                   (int)kinds[k], s->desc[t].name, i, (double)x[i], (double)p[i]);
+        }
+        if (r) test_rank_fail(h->rank, "%s", zero_last_error(h->z));
+        free(p);
+    }
+    if (h->rank->rank == 0) f->parameters = hash;
+}
+
+/* Saves with the first set frozen, goes on with it, and loads with another set. */
+static void ckt_frozen_pair(int type, int was, int now, int stage) {
+    const char *folder = ckt_path("frozen");
+    ckt_freeze a = {.was = was & 127}, b = {.was = was & 127};
+    ckt_job j, twice;
+    ckt_remove(folder);
+    ckt_job_set(&twice, ckt_path("none"), 3, stage, type);
+    ckt_freeze_set(&twice, was);
+    twice.until = 6;
+    ckt_job_set(&j, folder, 3, 3 - stage, type);
+    ckt_freeze_set(&j, was);
+    j.until = j.save = 3;
+    test_check(ckt_run(&twice) && ckt_run(&j), "frozen %d: %s", was, test_first);
+    for (int on = 0; on < 2; on++) { /* the same set, then the same on other ranks */
+        ckt_job_set(&j, folder, on ? 2 : 3, stage, type);
+        ckt_freeze_set(&j, was);
+        j.load = 1;
+        j.until = on ? 0 : 6;
+        j.o.log = ckt_note_frozen;
+        j.o.log_user = &a;
+        if (on) j.also = ckt_check_frozen, j.arg = &a;
+        const int ok = ckt_run(&j) && !j.loaded && !a.said[0][0] && !a.said[1][0];
+        test_check(ok && (on || j.end == twice.end), "%s, frozen %d, stage %d: %s %s %s",
+                   ckt_types[type], was, stage, test_first, j.error, a.said[0]);
+    }
+    ckt_job_set(&j, folder, 4, stage, type);
+    ckt_freeze_set(&j, now);
+    j.load = 1;
+    j.o.log = ckt_note_frozen;
+    j.o.log_user = &b;
+    j.also = ckt_check_frozen;
+    j.arg = &b;
+    const int ok = ckt_run(&j) && !j.loaded && b.parameters == a.parameters;
+    test_check(ok && !b.said[0][0] == !(was & ~now & 127) && !b.said[1][0] == !(now & ~was & 127),
+               "%s, frozen %d, then %d, stage %d: %s %s, parameters %d; logged: %s; %s",
+               ckt_types[type], was, now, stage, test_first, j.error, b.parameters == a.parameters,
+               b.said[0], b.said[1]);
+}
+
+/* A frozen tensor is stored once, in the type of the parameters. */
+static void ckt_frozen_once(void) {
+    char why[CHECKPOINT_SENTENCE] = "";
+    checkpoint_reader *r = NULL;
+    ckt_job j;
+    ckt_remove(ckt_path("frozen"));
+    ckt_job_set(&j, ckt_path("frozen"), 3, 3, 1);
+    ckt_freeze_set(&j, 1);
+    j.until = j.save = 1;
+    test_check(ckt_run(&j), "frozen: %s", test_first);
+    test_check(!checkpoint_open(&r, ckt_path("frozen/step_00000001"), why), "%s", why);
+    for (int t = 0; r && t < checkpoint_tensors(r); t++) {
+        checkpoint_tensor x;
+        checkpoint_query_tensor(r, t, &x);
+        const int frozen = !strcmp(x.name, "wte");
+        test_check(x.arrays == (frozen ? 1 : 3) && x.type[0] == (frozen ? ZERO_BF16 : ZERO_F32),
+                   "%s has %d arrays, weights of type %d", x.name, x.arrays, (int)x.type[0]);
+    }
+    checkpoint_close(r);
+}
+
+static void ckt_frozen(void) {
+    for (int type = 0; type < CKT_TYPES; type++)
+        for (int stage = 0; stage < 4; stage++) {
+            ckt_frozen_pair(type, 1, stage % 2 ? 0 : 6, stage); /* wte, then none, or w and wpe */
+            if (type < 2) ckt_frozen_pair(type, 128 | 16, 128, stage); /* layers of w, and norm */
+            if (type == stage) ckt_frozen_pair(type, 31, 8, stage);    /* all, then b */
+        }
+    ckt_frozen_once();
 }
 
 /* ---- what stays ---- */
@@ -761,7 +926,7 @@ static void ckt_older(void) {
     ckt_job_set(&j, folder, 2, 1, 1);
     j.load = 1;
     test_check(ckt_run(&j) && j.loaded == CHECKPOINT_DAMAGED && strstr(j.error, folder)
-                   && strstr(j.error, "is good: step_00000006: "),
+                   && strstr(j.error, "is complete: step_00000006: "),
                "all are damaged: %s", j.error);
 }
 
@@ -811,6 +976,7 @@ int main(int argc, char **argv) {
     ckt_bitwise(all);
     ckt_ranks(all);
     ckt_cross();
+    ckt_frozen();
     ckt_keep();
     ckt_errors();
     ckt_removed();

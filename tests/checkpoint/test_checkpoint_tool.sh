@@ -51,7 +51,7 @@ says 1 "a/step_00000002/manifest.json" show "$work/a/step_00000002"
 cp -r "$work/a" "$work/bad"
 printf X | dd of="$work/bad/step_00000004/manifest.json" bs=1 seek=50 conv=notrunc 2>/dev/null
 says 1 "bad/step_00000004/manifest.json is corrupt" show "$work/bad/step_00000004"
-says 1 "step_00000002 is skipped; there is no other generation" show "$work/bad"
+says 1 "step_00000002 is skipped; there is no other checkpoint" show "$work/bad"
 
 # ---- the files of other programs: what test_model_files writes ----
 export OMP_NUM_THREADS=1
@@ -98,19 +98,19 @@ for from in whole sharded; do
     says 0 "the same" diff "$t/g/step_00000400" "$t/$from/state/step_00000400"
     says 0 "value llmc.data_sample = 77" show "$t/g/step_00000400"
     says 0 "value gpt2.heads = 6" show "$t/g/step_00000400"
-    says 2 "g has step_00000400: a run would go on from that" convert "$t/$from/model_f32.bin" "$t/g" --step 400
+    says 2 "g has step_00000400: a run would resume from that" convert "$t/$from/model_f32.bin" "$t/g" --step 400
     rm -rf "$t/g"
 done
 mkdir "$t/headless" # one of other makers: no n_head in its header, no config.json
 sed 's/"n_head":"6"/"n_hexd":"6"/' "$t/model_f32.safetensors" >"$t/headless/m.safetensors"
-says 2 "say --heads N" convert "$t/headless/m.safetensors" "$t/none"
+says 2 "add --heads N" convert "$t/headless/m.safetensors" "$t/none"
 says 2 "heads is 5, but it is 6 there" convert "$t/model_f32.safetensors" "$t/none" --heads 5
 says 2 "the heads do not divide" convert "$t/headless/m.safetensors" "$t/none" --heads 5
 says 0 "16 tensors" convert "$t/whole/state_00000400_00000.bin" "$t/g" --model "$t/headless/m.safetensors" --heads 6
 says 0 "value gpt2.heads = 6" show "$t/g/step_00000400"
 rm -rf "$t/g"
-says 2 "optimizer state, which does not tell the model" convert "$t/whole/state_00000400_00000.bin" "$t/none"
-says 2 "llm.c's state tells its step" convert "$t/whole/state_00000400_00000.bin" "$t/none" --model "$t/model_f32.bin" --step 3
+says 2 "optimizer state, which does not contain the model" convert "$t/whole/state_00000400_00000.bin" "$t/none"
+says 2 "llm.c's state contains its step" convert "$t/whole/state_00000400_00000.bin" "$t/none" --model "$t/model_f32.bin" --step 3
 cp "$t/model_f32.bin" "$t/x_00000.bin"
 says 2 "x_00000.bin: no state file" convert "$t/x_00000.bin" "$t/none" --model "$t/model_f32.bin"
 says 2 "the first rank's state file" convert "$t/sharded/state_00000400_00001.bin" "$t/none" --model "$t/model_f32.bin"
@@ -133,7 +133,7 @@ for file in run_f32.bin run_bf16.bin run_f32.safetensors run_fp16.safetensors; d
 done
 says 0 "one/step_00000009: 16 tensors" convert "$t/run" "$t/one"
 says 0 "the same" diff "$t/run/step_00000009" "$t/one/step_00000009"
-says 2 "one has step_00000009: a run would go on" convert "$t/one/step_00000009" "$t/one"
+says 2 "one has step_00000009: a run would resume" convert "$t/one/step_00000009" "$t/one"
 gone "$t/one/step_00000009/shard_00001.bin" "$t/one/step_00000007"
 says 0 "w .*bf16 f32 f32" show "$work/a/step_00000004" # weights without masters stay what they are
 CHECKPOINT_KEEP=$work/b "$B/test_checkpoint" tool >/dev/null
@@ -144,8 +144,8 @@ for g in "$work/b" "$t/bf16"; do "$B/zero_ckpt" show "$g/step_00000004" >"$g.sho
 same "$work/b.shown" "$t/bf16.shown"
 
 # without the values gpt2.* the tensors tell all but two numbers
-says 2 "no model of GPT-2: it has no tensor ln1w" export "$work/b" "$t/none.bin"
-says 2 "gpt2.max_seq_len is missing; its tensors tell 1 layers, 384 channels, 8 positions and 384 padded" export "$t/bare" "$t/none.bin" --heads 6
+says 2 "not a model of GPT-2: it has no tensor ln1w" export "$work/b" "$t/none.bin"
+says 2 "gpt2.max_seq_len is missing; its tensors have 1 layers, 384 channels, 8 positions and 384 padded" export "$t/bare" "$t/none.bin" --heads 6
 says 2 "5 heads do not divide 384 channels" export "$t/bare" "$t/none.bin" --heads 5 --vocab 300
 says 2 "385 of 384 vocabulary entries are out of range" export "$t/bare" "$t/none.bin" --heads 6 --vocab 385
 says 0 "of step 9" export "$t/bare" "$t/out.bin" --heads 6 --vocab 300
@@ -174,10 +174,10 @@ says 2 "color red is no option of: zero_ckpt export" export "$t/run" "$t/none.bi
 says 2 "heads six is no option of: zero_ckpt convert" convert "$t/model_f32.bin" "$t/none" --heads six
 says 2 "step without a value is no option of" convert "$t/model_f32.bin" "$t/none" --step
 says 2 "too many arguments: zero_ckpt convert" convert "$t/model_f32.bin" "$t/none" more
-says 2 "the type is one of" export "$t/bare" "$t/none.bin" f64
+says 2 "TYPE: unknown type; use f32" export "$t/bare" "$t/none.bin" f64
 says 2 "llm.c's files have no fp16" export "$t/bare" "$t/none.bin" fp16
-says 2 "neither in .bin nor in .safetensors" export "$t/bare" "$t/none.pt"
-says 2 "no option fits" convert "$t/bare" "$t/none" --step 3
+says 2 "OUT: the name has another ending; use .bin or .safetensors" export "$t/bare" "$t/none.pt"
+says 2 "is converted without options" convert "$t/bare" "$t/none" --step 3
 says 0 "zero_ckpt convert FOLDER" --help
 
 # the trainer goes on from what was converted as from its own checkpoint, and as from a model file

@@ -368,7 +368,7 @@ def test_options():
     m, _ = read_generation(out + "/step_1234567890")
     check(m["step"] == 1234567890 and m["optimizer"] == {"name": "adam", "arrays": 2}, "options")
     check({"name": "gpt2.heads", "int": "2"} in m["values"], "heads of config.json")
-    refused("a run would go on from that", path, out, "--heads", 2, "--step", 1234567890)
+    refused("a run would resume from that", path, out, "--heads", 2, "--step", 1234567890)
     check(os.listdir(out) == ["step_1234567890"], "what was there stays as it was")
 
 

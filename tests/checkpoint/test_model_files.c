@@ -22,11 +22,11 @@
 enum { PATH = 512 };
 
 static char folder[256];
-static const gpt2_config tiny = {16, 65, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS};
-static const gpt2_config wide = {
-    8, 1100, 1152, 1, 8, 512, 0, GPT2_NO_EXPERTS}; /* rows and tensors of several pieces */
-static const gpt2_config middle = {
-    8, 300, 384, 1, 6, 384, 0, GPT2_NO_EXPERTS}; /* generations of several windows */
+static const gpt2_config tiny = {16, 65, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS, NULL};
+static const gpt2_config wide = {8,   1100, 1152, 1, 8, 512, 0, GPT2_NO_EXPERTS,
+                                 NULL}; /* rows and tensors of several pieces */
+static const gpt2_config middle = {8,   300, 384, 1, 6, 384, 0, GPT2_NO_EXPERTS,
+                                   NULL}; /* generations of several windows */
 
 /* ---- a model as plain memory ---- */
 
@@ -362,6 +362,24 @@ static int same_file(const char *path, const bytes *b) {
     return same;
 }
 
+/* Split weights, as parameters: rounded half up. */
+static model upper_halves(const model *from) {
+    model m = round_model(from, ZERO_F32);
+    for (size_t i = 0; i < m.numel; i++) {
+        uint32_t bits;
+        memcpy(&bits, &m.value[i], sizeof bits);
+        bits = (bits + 0x8000u) & 0xFFFF0000u;
+        memcpy(&m.value[i], &bits, sizeof bits);
+    }
+    return m;
+}
+
+/* A file of the context's type has its parameters; of another type, the masters rounded. */
+static model as_saved(const model *m, const zero_config *c, zero_type type) {
+    const int split = c->master == ZERO_MASTER_SPLIT && type == c->type;
+    return split ? upper_halves(m) : round_model(m, type);
+}
+
 /* Load, look, save as everything, load again what was saved. */
 static void trip_body(test_rank *r) {
     trip *t = (trip *)r->arg;
@@ -369,9 +387,10 @@ static void trip_body(test_rank *r) {
     zero_ctx *z = make_context(t->cfg, &t->c, &comm);
     gpt2_error err;
     if (model_load(z, t->cfg, t->path, &err)) test_rank_fail(r, "load: %s", err.sentence);
-    const int exact = t->c.type == ZERO_F32 || !t->c.no_master;
+    const int exact = t->c.master != ZERO_MASTER_NONE;
     const model stored = exact ? t->from : round_model(&t->from, t->c.type);
-    const model parameters = round_model(&t->from, t->c.type);
+    const model parameters = t->c.master == ZERO_MASTER_SPLIT ? upper_halves(&t->from)
+                                                              : round_model(&t->from, t->c.type);
     if (!holds(z, &stored, ZERO_MASTER)) test_rank_fail(r, "masters differ");
     if (!holds(z, &parameters, ZERO_PARAMETER)) test_rank_fail(r, "parameters differ");
     if (t->file != ZERO_F16 && model_save(z, t->cfg, t->out[0], MODEL_LLMC, t->file, &err))
@@ -383,7 +402,7 @@ static void trip_body(test_rank *r) {
         if (model_load(z, t->cfg, t->out[1 + i], &err))
             test_rank_fail(r, "load %d: %s", i, err.sentence);
         const model was = exact ? t->unpadded : round_model(&t->unpadded, t->c.type);
-        const model again = round_model(&was, (zero_type)i);
+        const model again = as_saved(&was, &t->c, (zero_type)i);
         const model kept = exact ? again : round_model(&again, t->c.type);
         if (!holds(z, &kept, ZERO_MASTER)) test_rank_fail(r, "loaded again, type %d differs", i);
         if (!exact) free(was.value);
@@ -399,14 +418,14 @@ static void trip_body(test_rank *r) {
 static void trip_check(const trip *t, const char *what, const bytes *read, int llmc) {
     if (t->file != ZERO_F16) {
         bytes b = llmc ? *read : llmc_bytes(&t->from, t->file);
-        if (t->c.no_master == 0 || t->c.type == t->file)
+        if (t->c.master != ZERO_MASTER_NONE || t->c.type == t->file)
             test_check(same_file(t->out[0], &b), "%s: the model file has other bytes", what);
         if (!llmc) free(b.at);
     }
     for (int i = 0; i < 3; i++) {
         bytes b = read_file(t->out[1 + i]);
-        const int exact = !t->c.no_master && (zero_type)i != t->c.type;
-        model m = exact ? round_model(&t->from, ZERO_F32) : round_model(&t->from, t->c.type);
+        const int exact = t->c.master != ZERO_MASTER_NONE && (zero_type)i != t->c.type;
+        model m = exact ? round_model(&t->from, ZERO_F32) : as_saved(&t->from, &t->c, t->c.type);
         test_check(b.at != NULL && hf_holds(&b, &m, (zero_type)i),
                    "%s: safetensors of type %d hold something else", what, i);
         free(m.value);
@@ -431,8 +450,11 @@ static void one_trip(const gpt2_config *cfg, const zero_config *c, int nranks, z
     write_file(t.path, b.at, b.n);
     (void)snprintf(what, sizeof what,
                    "stage %d, %d ranks, type %d%s, file of type %d%s, %d channels", c->stage,
-                   nranks, (int)c->type, c->no_master ? " without masters" : "", (int)file,
-                   llmc ? "" : " (safetensors)", cfg->channels);
+                   nranks, (int)c->type,
+                   c->master == ZERO_MASTER_NONE    ? " without masters"
+                   : c->master == ZERO_MASTER_SPLIT ? " with split masters"
+                                                    : "",
+                   (int)file, llmc ? "" : " (safetensors)", cfg->channels);
     const int ok = test_ranks(nranks, 0, trip_body, &t);
     if (test_check(ok, "%s: %s", what, test_first)) trip_check(&t, what, &b, llmc);
     free(b.at);
@@ -446,13 +468,14 @@ static void test_trips(void) {
     c.threads = 1;
     for (int nranks = 1; nranks <= 3; nranks++)
         for (c.stage = 0; c.stage <= 3; c.stage++)
-            for (int type = 0; type < 4; type++) {
-                c.type = (zero_type)(type % 3);
-                c.no_master = type == 3;
-                if (c.no_master) c.type = ZERO_BF16;
+            for (int type = 0; type < 5; type++) {
+                c.type = type > 2 ? ZERO_BF16 : (zero_type)type;
+                c.master = type == 3   ? ZERO_MASTER_NONE
+                           : type == 4 ? ZERO_MASTER_SPLIT
+                                       : ZERO_MASTER_AUTO;
                 one_trip(&tiny, &c, nranks, ZERO_F32, 1);
                 one_trip(&tiny, &c, nranks, ZERO_BF16, 1);
-                if (c.no_master) continue;
+                if (c.master == ZERO_MASTER_NONE) continue;
                 one_trip(&tiny, &c, nranks, (zero_type)((nranks + c.stage) % 3), 0);
             }
 }
@@ -498,7 +521,7 @@ static void test_styles(void) {
 
 static void test_heads(void) {
     char path[PATH], config[PATH];
-    const gpt2_config other = {16, 65, 128, 2, 4, 8, 0, GPT2_NO_EXPERTS};
+    const gpt2_config other = {16, 65, 128, 2, 4, 8, 0, GPT2_NO_EXPERTS, NULL};
     model m = make_model(&tiny, 3, ZERO_F32, 0);
     const hf_style s = {"", NULL, 0, 0, 0, 0, ZERO_F32};
     bytes b = hf_bytes(&m, &s);
@@ -806,7 +829,7 @@ static void damage(bytes *b, size_t header, const model *m, const char *what) {
 }
 
 static void test_damage(void) {
-    const gpt2_config one = {4, 5, 128, 1, 1, 2, 0, GPT2_NO_EXPERTS};
+    const gpt2_config one = {4, 5, 128, 1, 1, 2, 0, GPT2_NO_EXPERTS, NULL};
     model m = make_model(&one, 21, ZERO_F32, 0);
     const hf_style s = {"", "\"n_head\":\"1\"", 1, 1, 0, 0, ZERO_F32};
     bytes b = hf_bytes(&m, &s);
@@ -829,14 +852,15 @@ static void test_other_models(void) {
         gpt2_config cfg;
         const char *part;
     } cases[] = {
-        {{16, 65, 128, 3, 2, 8, 0, GPT2_NO_EXPERTS}, "ln1w has 3 x 8 elements there, 2 x 8 here"},
-        {{16, 65, 128, 2, 2, 16, 0, GPT2_NO_EXPERTS},
+        {{16, 65, 128, 3, 2, 8, 0, GPT2_NO_EXPERTS, NULL},
+         "ln1w has 3 x 8 elements there, 2 x 8 here"},
+        {{16, 65, 128, 2, 2, 16, 0, GPT2_NO_EXPERTS, NULL},
          "wte has 1 x 2048 elements there, 1 x 1024 here"},
-        {{17, 65, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS},
+        {{17, 65, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS, NULL},
          "wpe has 1 x 136 elements there, 1 x 128 here"},
-        {{16, 66, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS},
+        {{16, 66, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS, NULL},
          "wte has 66 vocabulary entries there, 65 here"},
-        {{16, 65, 128, 2, 4, 8, 0, GPT2_NO_EXPERTS}, "qkvw has 4 heads there, 2 here"}};
+        {{16, 65, 128, 2, 4, 8, 0, GPT2_NO_EXPERTS, NULL}, "qkvw has 4 heads there, 2 here"}};
     char path[PATH];
     (void)snprintf(path, PATH, "%s/other", folder);
     zero_ctx *z = make_alone(&tiny, ZERO_F32);
@@ -1145,10 +1169,10 @@ static void test_values(void) {
                  {"gpt2.vocab_size", INT64_MAX, "gpt2.vocab_size is 9223372036854775807"},
                  {"gpt2.channels", 0, "gpt2.channels is no whole number"},
                  {"gpt2.heads", 0, "gpt2.heads is missing"},
-                 {"gpt2.experts", 4, "its model has 4 experts a layer"},
+                 {"gpt2.experts", 4, "its model has 4 experts per layer"},
                  {"", 0, ""}};
     char path[PATH], generation[PATH + 32], why[CHECKPOINT_SENTENCE];
-    const gpt2_config untouched = {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS};
+    const gpt2_config untouched = {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS, NULL};
     checkpoint_options o = {0};
     checkpoint *c;
     checkpoint_reader *r;
@@ -1234,7 +1258,7 @@ static void py_read(void) {
     for (int i = 0; i < 5; i++) {
         char path[PATH];
         gpt2_error err = {""};
-        model_info info = {MODEL_LLMC, ZERO_F32, {0, 0, 0, 0, 0, 0, 0, GPT2_NO_EXPERTS}};
+        model_info info = {MODEL_LLMC, ZERO_F32, {0, 0, 0, 0, 0, 0, 0, GPT2_NO_EXPERTS, NULL}};
         py_path(path, names[i]);
         if (i >= 2 && access(path, F_OK) != 0) continue; /* torch, transformers not installed */
         model rounded = round_model(&m, types[i]);
@@ -1377,7 +1401,7 @@ static void tool_write(void) {
 }
 
 static void tool_large(void) {
-    const gpt2_config c = {1024, 50257, 50304, 8, 8, 512, 0, GPT2_NO_EXPERTS};
+    const gpt2_config c = {1024, 50257, 50304, 8, 8, 512, 0, GPT2_NO_EXPERTS, NULL};
     const int32_t h[8] = {20240326, 3, 1024, 50257, 8, 8, 512, 50304};
     char path[PATH];
     tool_path(path, "large.bin");

@@ -142,7 +142,7 @@ static zero_result slow_join(zp_comm *g, const zero_comm *given) {
     }
     own->way = (const slow_way *)given->handle;
     g->own = own;
-    return zp_local_join(g, &inner);
+    return zp_local_group_join(g, &inner);
 }
 static void slow_refuse_join(const zero_comm *given, const char *why) {
     const zero_comm inner = slow_inner(given);
@@ -154,7 +154,7 @@ static zero_result slow_make_part(zp_comm *of, const zp_cut *cut, zero_comm *par
     slow_way *way = (slow_way *)malloc(sizeof *way);
     if (!way) return zp_comm_fail(of, ZERO_ERR_MEMORY, "the slow network's memory");
     *way = *slow_of(of)->way;
-    const zero_result r = zp_local_make_part(of, cut, part);
+    const zero_result r = zp_local_group_make_part(of, cut, part);
     way->local = (zero_local *)part->handle;
     if (r || part->kind != ZERO_COMM_LOCAL) {
         free(way);
@@ -167,12 +167,12 @@ static zero_result slow_make_part(zp_comm *of, const zp_cut *cut, zero_comm *par
 static void slow_free_part(zero_comm *part, int broken) {
     if (part->kind != ZERO_COMM_OWN) return;
     zero_comm inner = slow_inner(part);
-    zp_local_free_part(&inner, broken);
+    zp_local_group_free_part(&inner, broken);
     free(part->handle);
 }
 
 ZP_TRANSPORT(slow_row, "SLOW", slow_join, slow_refuse_join, slow_memory, NULL, slow_issue,
              slow_exchange, slow_broadcast, zp_local_bytes, NULL, zp_board_abort_local,
              zp_local_leave, slow_swap, slow_make_part, slow_free_part, NULL, zp_shared_memory_view,
-             zp_local_bytes_of_parts, NULL);
+             zp_local_group_bytes, NULL);
 #define ZERO_OWN_ROWS , &slow_row

@@ -8,9 +8,11 @@
      prefetch=N|none                       [0: the plugin chooses]
      buckets=N                             units that one bucket takes [0: the plugin chooses]
      eval=stepped|passed|reduced|all       an evaluation after zero_step; after the last pass,
-   before zero_reduce; between zero_reduce and zero_step; all [none] overflow the second step
-   overflows seeds=N                               of a thousand seeds, those that this case runs
-   [20] a flag                                of CUDA_FLAGS */
+                                           before zero_reduce; between zero_reduce and zero_step;
+                                           all [none]
+     overflow                              the second step overflows
+     seeds=N                               of a thousand seeds, those that this case runs [20]
+     a flag                                of CUDA_FLAGS */
 #ifndef CUDA_CASES_H
 #define CUDA_CASES_H
 
@@ -42,7 +44,10 @@ enum { CUDA_EVAL_STEPPED = 1, CUDA_EVAL_PASSED = 2, CUDA_EVAL_REDUCED = 4, CUDA_
     FLAG(ALL_GATHERED, "all-gathered", "no unit is resident")                                      \
     FLAG(RECOMPUTE, "recompute", "a backward pass runs the forward again")                         \
     FLAG(READS, "reads", "reads gradients between zero_reduce and zero_step")                      \
-    FLAG(NO_MASTER, "no-master", "config.no_master")                                               \
+    FLAG(NO_MASTER, "no-master", "config.master is NONE")                                          \
+    FLAG(SPLIT, "split", "config.master is SPLIT")                                                 \
+    FLAG(STATES, "states", "config.state_type is BF16")                                            \
+    FLAG(CODES, "codes", "config.state_type is 8BIT")                                              \
     FLAG(SKIPS, "skips", "drops the second step")                                                  \
     FLAG(SILENT, "silent", "no pass of training uses unit 3")                                      \
     FLAG(ORDERED, "ordered", "NCCL launches in the CPU's order")                                   \
@@ -145,6 +150,50 @@ static const struct {
                              "all-gathered saves seeds=40"},
     {"turns-nccl-second", "nccl ranks=4 stage=3 micro=3 type=bf16 prefetch=1 turns second "
                           "all-gathered no-wait"},
+    {"split-0", "ranks=2 stage=0 type=bf16 buckets=2 eval=all split writes"},
+    {"split-1", "ranks=3 stage=1 micro=3 type=bf16 buckets=2 eval=stepped split reads"},
+    {"split-2", "ranks=3 stage=2 type=bf16 split saves skips"},
+    {"split-3", "ranks=3 stage=3 type=bf16 eval=stepped split writes all-gathered no-mapping"},
+    {"split-nccl-3", "nccl ranks=2 stage=3 type=bf16 prefetch=1 split saves all-gathered"},
+    {"split-packed", "ranks=2 stage=3 type=bf16 prefetch=2 split packed host params"},
+    {"split-shards", "ranks=4 stage=3 type=bf16 split shards second all-gathered saves"},
+    {"split-host-2", "ranks=2 stage=2 micro=3 type=bf16 split host silent ahead seeds=40"},
+    {"split-host-3", "ranks=3 stage=3 type=bf16 eval=stepped split host params writes saves"},
+    {"split-host-half", "nccl ranks=2 stage=1 type=bf16 split host half saves norm"},
+    {"split-host-delays", "ranks=2 stage=1 type=bf16 eval=stepped split host delays writes"},
+    {"split-saved-delays", "ranks=2 stage=3 type=bf16 split host delays saves"},
+    {"split-through-2", "ranks=2 stage=2 type=bf16 split through large ahead seeds=10"},
+    {"split-through-3", "ranks=2 stage=3 type=bf16 eval=stepped split through writes half"},
+    {"split-through-saved", "nccl ranks=2 stage=3 type=bf16 split through saves"},
+    {"split-file-2", "ranks=2 stage=2 type=bf16 eval=stepped split file writes saves"},
+    {"split-file-3", "ranks=3 stage=3 micro=3 type=bf16 prefetch=2 split file params grads saves"},
+    {"split-file-delays", "ranks=3 stage=2 type=bf16 split file delays ahead"},
+    {"split-lamb-host", "ranks=2 stage=2 type=bf16 split lamb host"},
+    {"split-lamb-through", "ranks=3 stage=1 type=bf16 split lamb through half"},
+    {"split-muon-3", "nccl ranks=2 stage=3 type=bf16 split muon all-gathered saves"},
+    {"split-muon-through", "ranks=2 stage=3 type=bf16 split muon through ahead"},
+    {"split-muon-file", "ranks=2 stage=3 type=bf16 split muon file params saves"},
+    {"states-1", "ranks=3 stage=1 micro=3 buckets=2 eval=stepped states reads"},
+    {"states-3", "nccl ranks=2 stage=3 type=bf16 split states saves all-gathered skips"},
+    {"states-host-2", "ranks=2 stage=2 micro=3 type=bf16 states host silent ahead seeds=40"},
+    {"states-host-3",
+     "ranks=3 stage=3 type=bf16 eval=stepped split states host params writes saves"},
+    {"states-through-2", "ranks=2 stage=2 states through large ahead seeds=10"},
+    {"states-through-3", "ranks=2 stage=3 type=bf16 eval=stepped split states through writes half"},
+    {"states-file-3",
+     "ranks=3 stage=3 micro=3 type=bf16 prefetch=2 states file params grads saves"},
+    {"states-file-delays", "ranks=3 stage=2 type=bf16 states file delays ahead"},
+    {"states-lamb", "ranks=3 stage=1 type=bf16 states lamb through half"},
+    {"states-muon", "ranks=2 stage=3 type=bf16 split states muon file params saves"},
+    {"codes-1", "ranks=3 stage=1 micro=3 buckets=2 eval=stepped codes reads"},
+    {"codes-3", "nccl ranks=2 stage=3 type=bf16 split codes saves all-gathered skips"},
+    {"codes-host-3", "ranks=3 stage=3 type=bf16 eval=stepped split codes host params writes saves"},
+    {"codes-through-2", "ranks=2 stage=2 codes through large ahead seeds=10"},
+    {"codes-through-3", "ranks=2 stage=3 type=bf16 eval=stepped split codes through writes half"},
+    {"codes-file-3", "ranks=3 stage=3 micro=3 type=bf16 prefetch=2 codes file params grads saves"},
+    {"codes-file-delays", "ranks=3 stage=2 type=bf16 codes file delays ahead"},
+    {"codes-lamb", "ranks=3 stage=1 type=bf16 codes lamb through half"},
+    {"codes-muon", "ranks=2 stage=3 type=bf16 split codes muon file params saves"},
     {"saved-self", "self ranks=1 stage=3 type=bf16 saves all-gathered"},
     {"saved-0", "ranks=2 stage=0 type=f16 buckets=2 overflow saves norm"},
     {"saved-1", "ranks=3 stage=1 micro=3 type=bf16 buckets=2 eval=stepped saves devices"},

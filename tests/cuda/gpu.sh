@@ -29,6 +29,8 @@
 #   table   what was measured so far; every part ends with it. What was not measured is listed
 #   carry   copies to DIR what another machine may lack: make, xxHash, cJSON, token files, and, if given, llm.c's
 #           trainer (LLMC) and NCCL (NCCL_LIBRARY: libnccl.so.2 next to ../include; ARCH=90: the GPU that it keeps).
+#           BUILT=1: also the programs of B/cuda, so that the other machine builds nothing. Build them before, for its
+#           GPU and any processor: make DEVICE=cuda ARCHS=90 OPT="-O3 -march=x86-64-v3" cuda cuda-tests.
 #           DIR stays below 60 MiB. On the other machine: CARRY=DIR
 #
 # Logs and table.md are in B/gpu. RESULTS=folder: results.txt, table.md and one archive of logs for each part are
@@ -55,6 +57,10 @@ if [ -n "$CARRY" ] && [ -f "$CARRY/nccl/lib/libnccl.so.2.xz" ]; then # a library
     export NCCL_HOME
     [ -f "$NCCL_HOME/lib/libnccl.so.2" ] || ${PYTHON:-python3} -c 'import lzma, shutil, sys
 shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], "wb"))' "$NCCL_HOME/lib/libnccl.so.2.xz" "$NCCL_HOME/lib/libnccl.so.2"
+fi
+if [ -n "$CARRY" ] && [ -f "$CARRY/programs.tar.xz" ]; then # they look for libraries where cuda.sh finds them here
+    LD_LIBRARY_PATH=$(sh adapters/cuda.sh link | tr ' ' '\n' | sed -n 's/^-Wl,-rpath,//p' | tr '\n' ':')$(cd "$CARRY" && pwd)/lib
+    export LD_LIBRARY_PATH
 fi
 [ -n "$LLMC" ] || { [ -n "$CARRY" ] && [ -x "$CARRY/bin/train_gpt2cu" ] && LLMC=$CARRY/bin/train_gpt2cu; }
 
@@ -137,9 +143,19 @@ tokens() {
 
 # ---- parts ---------------------------------------------------------------------------------------
 
+# Programs that were carried, instead of a build.
+unpack_programs() {
+    ${PYTHON:-python3} -c 'import sys, tarfile
+tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$CARRY/programs.tar.xz" "$B" >"$G/build.log" 2>&1
+}
 part_build() {
+    if [ -n "$CARRY" ] && [ -f "$CARRY/programs.tar.xz" ] && [ -z "$DRY" ]; then
+        if unpack_programs; then note build "programs that were carried"; else note build "FAILED: $(tail -n 1 "$G/build.log" | cut -c 1-100)"; fi
+        note found "$(sh adapters/cuda.sh report | tr '|' ' ')"
+        return
+    fi
     jobs=$(nproc 2>/dev/null || echo 2)
-    run build 470 make -j "$jobs" -k B="$B" CARRY="$CARRY" DEVICE=cuda cuda cuda-tests
+    run build $((LIMIT > 490 ? LIMIT - 20 : 470)) make -j "$jobs" -k B="$B" CARRY="$CARRY" DEVICE=cuda cuda cuda-tests
     code=$?
     took=$(($(date +%s) - started))
     if [ $code -eq 0 ]; then note build "$took s with $jobs jobs"
@@ -189,7 +205,7 @@ part_ops() {
     suite test_attention 120 "$C/test_attention"
     suite test_gpt2_ops 150 "$C/test_gpt2_ops"
     suite test_cuda 150 "$C/test_cuda" seeds 5
-    for name in test_gpt2 test_groups_cuda test_gpt2_parallel test_gpt2_tiles test_gpt2_experts test_gpt2_pipeline; do
+    for name in test_gpt2 test_groups_cuda test_gpt2_parallel test_gpt2_tiles test_gpt2_frozen test_gpt2_experts test_gpt2_pipeline; do
         suite $name 100 "$C/$name"
     done
 }
@@ -274,7 +290,7 @@ resumed() {
     run "$which" 60 "$TRAINER" $flags -y 1 "$@"
     [ -n "$DRY" ] && return
     if [ -n "$late" ]; then note "$which" "not measured: no time"
-    elif ! grep -q 'going on from step 2' "$G/$which.log"; then note "$which" "FAILED: $(tail -n 1 "$G/$which.log" | cut -c 1-100)"
+    elif ! grep -q 'resuming from step 2' "$G/$which.log"; then note "$which" "FAILED: $(tail -n 1 "$G/$which.log" | cut -c 1-100)"
     elif [ -n "$(weights_in "$which")" ] && [ "$(weights_in "$which")" = "$(weights_in "$which-whole")" ]; then note "$which" "the same bits"
     else note "$which" "FAILED: other weights than without a stop"; fi
 }
@@ -405,6 +421,12 @@ part_bench() {
     model gpt2-124M 100 $common -e $small -b $B124 -t $T -x $steps -r 0
     # shellcheck disable=SC2086
     model gpt2-124M-any-order 60 $common -e $small -b $B124 -t $T -x $steps -r 0 -ao 1
+    chars=$(find_data tiny_char_train.bin) batch="-e char:4x128x4 -b 12 -t 64 -x 200"
+    [ -n "$SMALL" ] && batch="-e char:2x32x2 -b 1 -t 8 -x 5"
+    for graphs in 0 1; do
+        # shellcheck disable=SC2086
+        [ -z "$chars" ] || model char4-graphs$graphs 40 -i "$chars" -j "$chars" -v -1 -g 0 -dt bf16 -u 2 $batch -cg $graphs
+    done
     batch=$(sed -n 's/^gpt2-1558M-batch|\([0-9]*\) .*-r \([0-9]*\)$/\1:\2/p' "$results" 2>/dev/null) # of an earlier call
     for each in ${batch:-$(large_runs)}; do
         rows=${each%:*} recompute=${each#*:}
@@ -457,7 +479,7 @@ table() {
     echo "|---|---|"
     row build "build"
     row found "libraries"
-    for test in test_attention test_gpt2_ops test_cuda test_gpt2 test_groups_cuda test_gpt2_parallel test_gpt2_tiles test_gpt2_experts test_gpt2_pipeline; do row $test "tests/$test on the device"; done
+    for test in test_attention test_gpt2_ops test_cuda test_gpt2 test_groups_cuda test_gpt2_parallel test_gpt2_tiles test_gpt2_frozen test_gpt2_experts test_gpt2_pipeline; do row $test "tests/$test on the device"; done
     for type in f32 bf16 fp16; do row losses-$type "50 losses in $type, against the CPU's"; done
     row memcheck "compute-sanitizer memcheck, 2 ranks, stage 3"
     row racecheck "compute-sanitizer racecheck, bf16"
@@ -492,6 +514,8 @@ table() {
     row gpt2-124M-any-order "the same, attention's gradients in any order"
     row gpt2-124M-save "its checkpoint, written aside"
     row gpt2-124M-llmc "llm.c, the same"
+    row char4-graphs0 "4 layers of 128 channels, bf16, B 12, T 64"
+    row char4-graphs1 "the same, blocks as CUDA graphs"
     row gpt2-1558M "GPT-2 1558M, bf16, T 1024"
     row gpt2-1558M-batch "its batch"
     row gpt2-1558M-memory "its device memory"
@@ -504,6 +528,16 @@ table() {
     sed -n 's/^kernel-\(op[^|]*\)|\(.*\)/| \1 | \2 |/p' "$results" 2>/dev/null
 }
 
+carry_programs() { # DIR
+    rm -rf "$G/programs" && mkdir -p "$G/programs/cuda" || return 1
+    for program in train_gpt2_zero gpu_kernels test_attention test_gpt2_ops test_cuda test_gpt2 test_groups_cuda test_gpt2_parallel \
+        test_gpt2_tiles test_gpt2_frozen test_gpt2_experts test_gpt2_pipeline; do
+        [ -x "$C/$program" ] || { echo "gpu.sh carry: $C/$program is not built" >&2; return 1; }
+        strip -o "$G/programs/cuda/$program" "$C/$program" || return 1
+    done
+    tar -C "$G/programs" -cf - cuda | xz -T0 -6 >"$1/programs.tar.xz"
+    rm -rf "$G/programs"
+}
 carry() { # DIR
     mkdir -p "$1/include/cjson" "$1/lib" "$1/data" "$1/bin" || exit 1
     commit >"$1/commit"
@@ -527,6 +561,7 @@ carry() { # DIR
         cp "$(readlink -f "$file")" "$1/lib/${name:-lib$library.so}"
     done
     cp "$B"/data/tiny_char_train.bin "$B"/data/tiny_char_val.bin "$B"/data/tiny_gpt2_train.bin "$B"/data/tiny_gpt2_val.bin "$1/data/" || exit 1
+    [ -z "${BUILT:-}" ] || carry_programs "$1" || exit 1
     du -sh "$1"
     [ "$(du -sm "$1" | cut -f1)" -lt 60 ] || { echo "gpu.sh carry: more than 60 MiB" >&2; exit 1; }
 }

@@ -5,10 +5,12 @@
 
 #include "../shared/lanes.h"
 
-enum { LOOP_N = 5 * 1024 + 192, LOOP_BLOCKS = 6, LOOP_RANKS = 4, LOOP_PARTS = 41 };
+enum { LOOP_N = 5 * 1024 + 256, LOOP_BLOCKS = 6, LOOP_RANKS = 4, LOOP_PARTS = 41 };
 
 typedef struct loop_memory {
     float p[LOOP_N], master[LOOP_N], s1[LOOP_N], s2[LOOP_N], sum[LOOP_N], dealt[LOOP_N];
+    uint16_t low[LOOP_N];
+    zp_codes c1[LOOP_N / ZP_CODE_BLOCK], c2[LOOP_N / ZP_CODE_BLOCK]; /* s1 and s2 in 8 bits */
     float g[LOOP_RANKS][LOOP_N];
     double partial[LOOP_BLOCKS], verdict[ZP_VERDICT], verdicts[LOOP_RANKS][ZP_VERDICT];
     zp_control control;
@@ -46,21 +48,27 @@ static void loop_fill(loop_test *t, zero_type type) {
     loop_numbers(t, m->p, type, LOOP_N);
     loop_numbers(t, m->sum, ZERO_F32, LOOP_N);
     loop_numbers(t, m->master, ZERO_F32, LOOP_N);
+    for (int i = 0; i < LOOP_N; i++) m->low[i] = zp_type_lower(m->master[i]);
     for (int i = 0; i < LOOP_N; i++) m->s2[i] = fabsf(m->s1[i] = loop_float(t, -20, -10));
     const zp_span spans[3] = {
         {0, 1000, 7, 1, 1, 3, 300, 0, 4, 0},
         {1024, 4100, ((uint64_t)1 << 32) - 99, 0.5f, 2, 4, 1ul << 30, 4, 5, 0},
-        {4128, LOOP_N - 32, (uint64_t)-4128, 1, 0, 5, 37, 9, 32, 0.7f}};
+        {4224, LOOP_N - 32, (uint64_t)-4224, 1, 0, 5, 37, 9, 32, 0.7f}};
     memcpy(m->spans, spans, sizeof spans);
     for (int i = 0; i < LOOP_PARTS; i++) m->trust[i] = fabs((double)loop_float(t, -3, 3));
     for (int i = 0; i < LOOP_N; i++) m->dealt[i] = loop_float(t, -6, 0);
-    const size_t gaps[3][2] = {{1000, 1024}, {4100, 4128}, {LOOP_N - 32, LOOP_N}};
+    const size_t gaps[3][2] = {{1000, 1024}, {4100, 4224}, {LOOP_N - 32, LOOP_N}};
     for (int k = 0; k < 3; k++)
         for (size_t i = gaps[k][0]; i < gaps[k][1]; i++) {
             zp_type_store(m->p, type, i, 0);
             zp_type_store(m->g[0], type, i, 0);
             m->master[i] = m->s1[i] = m->s2[i] = m->dealt[i] = 0;
+            m->low[i] = 0;
         }
+    for (size_t i = 0; i < LOOP_N / ZP_CODE_BLOCK; i++) {
+        zp_codes_replace(m->c1, i, m->s1, 0, LOOP_N, 0);
+        zp_codes_replace(m->c2, i, m->s2, 0, LOOP_N, 1);
+    }
     for (int r = 0; r < LOOP_RANKS; r++) m->verdicts[r][0] = fabs((double)loop_float(t, -4, 4));
     m->control.scale = 64;
     m->control.divisor = 2;
@@ -95,27 +103,101 @@ static void loop_check(loop_test *t, zp_task_fn loop, const void *args, size_t b
         loop_check(t, F##_loop, &b, sizeof b, n, #F, how);                                         \
     } while (0)
 
-/* The norm by blocks, and its fold, where all is well and where elements are not finite. */
-static void loop_norms(loop_test *t) {
-    for (int how = 0; how < 9; how++) {
+/* The squares of a unit, by one launch and by two loops: the same sums of blocks, the same verdict,
+   where all is well and where elements are not finite. A large unit has several thread blocks for
+   each group of lanes, and more blocks in a lane than are loaded at once. */
+static void loop_squares(loop_test *t) {
+    static const size_t sizes[] = {1, 6, 33, 700, 67 * ZP_FOLD_LANES - 5};
+    zp_fold *fold = (zp_fold *)zp_device_alloc(&t->device, sizeof *fold);
+    for (int how = 0; how < 15; how++) {
         const zero_type type = (zero_type)(how % 3);
-        loop_fill(t, type);
-        for (int k = 0; k < how / 3; k++) { /* one bad element, two */
-            const size_t at = k ? 1500 : 4000;
-            zp_type_store(t->kernel->g[0], type, at, k ? NAN : INFINITY);
-            zp_type_store(t->loop->g[0], type, at, k ? NAN : INFINITY);
+        const size_t blocks = sizes[how / 3], n = blocks * ZP_NORM_BLOCK - 32 * 27;
+        const size_t width = zp_type_bytes(type), some = n < 4000 ? n : 4000;
+        char *g = (char *)zp_device_alloc(&t->device, n * width);
+        double *partial[2], *verdict[2];
+        for (int k = 0; k < 2; k++) {
+            partial[k] = (double *)zp_device_alloc(&t->device, blocks * sizeof(double));
+            verdict[k] = (double *)zp_device_alloc(&t->device, (ZP_VERDICT + 1) * sizeof(double));
         }
-        auto norm = [&](loop_memory *m) {
-            return zp_kernel_norm_args{m->g[0], type, LOOP_N, m->partial};
+        if (!test_check(fold && g && partial[1] && verdict[1], "memory")) return;
+        loop_numbers(t, g, type, some);
+        for (size_t at = some; at < n; at++)
+            memcpy(g + at * width, g + (at * 7 % some) * width, width);
+        for (int bad = 0; bad < 3; bad++) { /* none, the last element, an earlier one */
+            const size_t at = bad == 1 ? n - 1 : n / 3;
+            if (bad) zp_type_store(g, type, at, bad == 1 ? INFINITY : NAN);
+            for (int k = 0; k < 2; k++) {
+                memset(verdict[k], 0, (ZP_VERDICT + 1) * sizeof(double));
+                const zp_kernel_fold_args a = {{g, type, n, partial[k]},
+                                               verdict[k],
+                                               5,
+                                               640,
+                                               how % 2 ? verdict[k] + ZP_VERDICT : NULL,
+                                               k ? NULL : fold};
+                if (k) zp_kernel_norm_loop(&a.norm, blocks, 2);
+                if (k) zp_kernel_fold_loop(&a, 1, 1);
+                if (!k)
+                    test_check(!zp_kernel_take_squares(&t->stream, &a)
+                                   && !zp_device_sync_stream(&t->stream),
+                               "squares are taken");
+            }
+            const double *v = verdict[0];
+            test_check(!memcmp(partial[0], partial[1], blocks * sizeof(double))
+                           && !memcmp(v, verdict[1], (ZP_VERDICT + 1) * sizeof(double)),
+                       "squares of %zu blocks, %d, %d bad: %g instead of %g", blocks, how, bad,
+                       v[how % 2 ? ZP_VERDICT : 0], verdict[1][how % 2 ? ZP_VERDICT : 0]);
+            test_check(bad ? v[1] == 6 && v[2] == 640.0 + (double)at
+                           : v[how % 2 ? ZP_VERDICT : 0] > 0 && v[1] == 0,
+                       "squares of %zu blocks, %d: unit %g, element %g", blocks, bad, v[1], v[2]);
+        }
+        for (int k = 0; k < 2; k++) {
+            zp_device_free(partial[k]);
+            zp_device_free(verdict[k]);
+        }
+        zp_device_free(g);
+    }
+    zp_device_free(fold);
+}
+
+/* The verdicts of n ranks, with the squares of `units` units each: some ranks differ, some have a
+   bad unit, one did not arrive. */
+static void loop_make_verdicts(loop_test *t, double *verdicts, int *order, int n, int units,
+                               int how) {
+    const int words = ZP_VERDICT + units;
+    for (int r = 0; r < n; r++) {
+        double *v = verdicts + words * r;
+        for (int i = 0; i < words; i++)
+            v[i] = i < ZP_CALL ? 0 : i < ZP_VERDICT ? 1.5 * i : fabs((double)loop_float(t, -9, 9));
+        v[ZP_SQUARES] = fabs((double)loop_float(t, -9, 9));
+        if (how & 1 && r % 97 == 41) v[ZP_CALL + r % (ZP_VERDICT - ZP_CALL)] = -r;
+        if (how & 2 && r % 61 == 17) v[ZP_BAD_UNIT] = 3 + r % 3, v[ZP_BAD_PLACE] = r;
+        if (how & 3 && r == 41) v[ZP_SCALE] = 0;
+        order[r] = (r * 13 + 5) % n; /* n is no multiple of 13 */
+    }
+}
+/* Verdicts of few ranks and of many, in rank order and in another. */
+static void loop_many_verdicts(loop_test *t) {
+    static const int sizes[][2] = {{1, 0}, {2, 3}, {255, 0}, {256, 300}, {700, 5}};
+    for (int how = 0; how < 40; how++) {
+        const int n = sizes[how / 8][0], units = sizes[how / 8][1];
+        const size_t bytes = (size_t)n * (size_t)(ZP_VERDICT + units) * sizeof(double);
+        double *verdicts = (double *)zp_device_alloc(&t->device, bytes);
+        int *order = (int *)zp_device_alloc(&t->device, (size_t)n * sizeof *order);
+        if (!test_check(verdicts && order, "memory")) return;
+        loop_make_verdicts(t, verdicts, order, n, units, how);
+        loop_fill(t, ZERO_F32);
+        auto combine = [&](loop_memory *m) {
+            return zp_kernel_combine_verdicts_args{&m->control, verdicts, n, units,
+                                                   how & 4 ? order : NULL};
         };
-        auto fold = [&](loop_memory *m) {
-            return zp_kernel_fold_args{norm(m), m->verdict, 5, 640, NULL};
-        };
-        LOOP_RUN(t, zp_kernel_norm, norm, LOOP_BLOCKS, how);
-        LOOP_RUN(t, zp_kernel_fold, fold, 1, how);
-        const double *v = t->kernel->verdict;
-        test_check(how < 3 ? v[0] > 0 && v[1] == 0 : v[1] == 6 && v[2] == (how < 6 ? 4640 : 2140),
-                   "fold %d: %g, unit %g, element %g", how, v[0], v[1], v[2]);
+        LOOP_RUN(t, zp_kernel_combine_verdicts, combine, 1, how);
+        const zp_control *c = &t->kernel->control;
+        test_check(
+            n < 100
+                || (!(how & 1) == !c->differs && (how & 2 ? c->bad_unit == 2 : c->bad_unit < 0)),
+            "%d verdicts, %d: word %d differs, unit %g is bad", n, how, c->differs, c->bad_unit);
+        zp_device_free(verdicts);
+        zp_device_free(order);
     }
 }
 
@@ -169,8 +251,13 @@ static void loop_elements(loop_test *t) {
             return zp_kernel_accumulate_args{m->sum, m->g[0], type, first, last};
         };
         auto fetch = [&](loop_memory *m) {
-            return zp_kernel_convert_args{m->g[0], m->p, type, other, first ? &m->control : NULL,
-                                          last};
+            return zp_kernel_convert_args{m->g[0],
+                                          m->p,
+                                          type,
+                                          other,
+                                          first ? &m->control : NULL,
+                                          last,
+                                          how >= 24 ? ZP_HALF_UP : ZP_NEAREST};
         };
         auto add = [&](loop_memory *m) {
             zp_sum s;
@@ -193,27 +280,43 @@ static void loop_elements(loop_test *t) {
     }
 }
 
+/* Stores both memories' state arrays in `type`. */
+static void loop_store_state(loop_test *t, zero_type type) {
+    static float s1[LOOP_N], s2[LOOP_N];
+    memcpy(s1, t->kernel->s1, sizeof s1);
+    memcpy(s2, t->kernel->s2, sizeof s2);
+    for (size_t i = 0; i < LOOP_N; i++) {
+        zp_type_store(t->kernel->s1, type, i, s1[i]);
+        zp_type_store(t->kernel->s2, type, i, s2[i]);
+    }
+    memcpy(t->loop, t->kernel, sizeof *t->loop);
+}
+
 /* Every rule in every type, with master weights and without, to nearest and by chance; skipped. */
 static void loop_rules(loop_test *t) {
     for (int rule = 0; rule < ZP_RULES; rule++)
-        for (int how = 0; how < 16; how++) {
-            const zero_type type = (zero_type)(how & 3 ? (how & 3) == 3 ? 1 : how & 3 : 0);
-            const int stochastic = (how & 3) == 3;
+        for (int n = 0; n < 60; n++) { /* how: from 16 on, weights are split; state in 3 types */
+            const int how = n / 3, split = how >= 16, stochastic = (how & 3) == 3 && !split;
+            const zero_type type = (zero_type)(split || stochastic ? 1 : how & 3);
             auto make = [&](loop_memory *m) {
                 zp_update u;
                 memset(&u, 0, sizeof u);
                 u.p = m->p;
-                u.master = type == ZERO_F32 || stochastic ? NULL : m->master;
+                u.master = type == ZERO_F32 || stochastic || split ? NULL : m->master;
+                u.low = split ? m->low : NULL;
                 u.g = m->g[0];
-                u.state[0] = m->s1;
-                u.state[1] = zp_rules[rule].states > 1 ? m->s2 : NULL;
+                u.state_type = zp_state_types[n % 3];
+                u.squares = zp_rules[rule].reads & ZP_AVERAGES_SQUARES ? 1 : 0;
+                const int codes = u.state_type == ZP_CODES;
+                u.state[0] = codes ? (void *)m->c1 : m->s1;
+                if (zp_rules[rule].states > 1) u.state[1] = codes ? (void *)m->c2 : m->s2;
                 u.control = &m->control;
                 u.spans = m->spans;
                 u.nspans = 3;
                 u.end = LOOP_N;
                 u.type = u.grad_type = type;
                 u.lr = 1e-2f, u.beta1 = 0.9f, u.beta2 = 0.95f, u.eps = 1e-8f, u.decay = 0.1f;
-                u.stochastic = stochastic;
+                u.rounding = split ? ZP_HALF_UP : stochastic ? ZP_STOCHASTIC : ZP_NEAREST;
                 u.key[1] = 77;
                 u.sums = m->sums[0][0];
                 u.trust = m->trust;
@@ -223,13 +326,15 @@ static void loop_rules(loop_test *t) {
                 return u;
             };
             loop_fill(t, type);
-            t->kernel->control.skip = t->loop->control.skip = how >> 3;
+            if (zp_state_types[n % 3] == ZERO_BF16) loop_store_state(t, ZERO_BF16);
+            t->kernel->control.skip = t->loop->control.skip = how >> 3 & 1;
             t->kernel->control.steps = t->loop->control.steps = how & 4 ? 1 : 9;
             const auto a = make(t->kernel), b = make(t->loop);
-            const size_t n = LOOP_N / ZP_WIDE;
+            const size_t wide = LOOP_N / ZP_WIDE;
             for (int k = 0; k < ZP_STEPS && zp_rules[rule].update[k]; k++) {
-                test_check(!zp_rules[rule].update[k](&t->stream, &a, n), "%s", zp_rules[rule].name);
-                loop_check(t, zp_rules[rule].loop[k], &b, sizeof b, n, zp_rules[rule].name, how);
+                test_check(!zp_rules[rule].update[k](&t->stream, &a, wide), "%s",
+                           zp_rules[rule].name);
+                loop_check(t, zp_rules[rule].loop[k], &b, sizeof b, wide, zp_rules[rule].name, n);
             }
         }
 }
@@ -324,8 +429,9 @@ static void loop_all(void) {
     t.kernel = (loop_memory *)zp_device_alloc(&t.device, sizeof *t.kernel);
     t.loop = (loop_memory *)zp_device_alloc(&t.device, sizeof *t.loop);
     if (test_check(t.kernel && t.loop, "memory")) {
-        loop_norms(&t);
+        loop_squares(&t);
         loop_verdicts(&t);
+        loop_many_verdicts(&t);
         loop_elements(&t);
         loop_rules(&t);
         loop_matrices(&t);

@@ -2,11 +2,12 @@
    naive reference in f64 from the same rounded inputs. On a GPU, or on the emulation of one, where
    cuDNN's graphs are interpreted and faults are injected.
 
-   An error is measured as the norm of the difference over the norm of the reference. What is
-   allowed: own kernels, f32          1e-6   sums of f32 in another order bf16, f16    the rounding
-   of what is stored (2^-9 and 2^-12 at most, half of that on average) and, in gradients, of `out`,
-   which they are made from cuDNN                      and of probabilities and their gradients,
-   before each product Two independent roundings add up to 1.4 times one; tolerances are about twice
+   An error is measured as the norm of the difference over the norm of the reference. Allowed are:
+     own kernels, f32         1e-6: sums of f32 in another order
+     own kernels, bf16, f16   the rounding of stored numbers (2^-9 and 2^-12 at most, half of that
+                              on average) and, in gradients, of `out`, from which they are made
+     cuDNN                    also that of probabilities and their gradients, before each product
+   Two independent roundings add up to 1.4 times one; tolerances are about twice
    what is expected. A wrong operand or transpose gives an error of about 1. */
 #include "../../adapters/gpt2/attention_cuda.h"
 #include "../shared/harness.h"
@@ -20,6 +21,12 @@
 #ifdef GPT2_WITH_CUDNN
 #include "../emulation/cudnn_emulation.h"
 #endif
+#endif
+
+#ifdef EMULATED_LAUNCH
+enum { ON_EMULATION = 1 };
+#else
+enum { ON_EMULATION = 0 };
 #endif
 
 static void must(cudaError_t e, const char *what) {
@@ -443,10 +450,15 @@ static void test_paths(void) {
 #endif
         test_check(!strncmp(attention_path(b), "own kernel (f32 tiles): ", 24), "%s",
                    attention_path(b));
-        test_check(attention_bytes(a) >= attention_scratch_bytes(&shape, (zero_type)type, 0)
-                       || !with_cudnn(a),
-                   "memory with cuDNN");
-        test_check(attention_bytes(b) <= attention_scratch_bytes(&odd, (zero_type)type, 0),
+        for (int fixed = 0; fixed < 2; fixed++) {
+            attention *c = make(&shape, (zero_type)type, fixed);
+            test_check(attention_bytes(c) == attention_scratch_bytes(&shape, (zero_type)type, fixed)
+                           || !ON_EMULATION,
+                       "%s: %zu bytes, planned %zu", attention_path(c), attention_bytes(c),
+                       attention_scratch_bytes(&shape, (zero_type)type, fixed));
+            attention_destroy(c);
+        }
+        test_check(attention_bytes(b) == attention_scratch_bytes(&odd, (zero_type)type, 0),
                    "memory without");
         attention_destroy(a);
         attention_destroy(b);
@@ -454,11 +466,43 @@ static void test_paths(void) {
 }
 
 #if defined(GPT2_WITH_CUDNN) && defined(EMULATED_LAUNCH)
+/* Where memory does not suffice for the workspace, backward runs in pieces of the batch, or of the
+   heads, and gives the same bits. */
+static void test_pieces(void) {
+    const attention_shape shapes[] = {{2, 24, 3, 64}, {5, 24, 2, 64}, {1, 24, 5, 64}};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        problem c;
+        problem_make(&c, shapes[i], ZERO_BF16, 1);
+        attention *a = make(&shapes[i], ZERO_BF16, 1);
+        test_check(!run(a, &c), "whole: %s", attention_error(a));
+        const uint64_t whole = fingerprint(&c), runs = cudnn_emulated()->runs;
+        const size_t bytes = attention_bytes(a);
+        attention_destroy(a);
+        emulation_fail(EMULATION_ALLOCATION, 2); /* the workspace; the first one is delta */
+        a = make(&shapes[i], ZERO_BF16, 1);
+        test_check(with_cudnn(a) && attention_bytes(a) < bytes, "%s: %zu bytes instead of %zu",
+                   attention_path(a), attention_bytes(a), bytes);
+        test_check(!run(a, &c) && fingerprint(&c) == whole, "pieces give the same bits: %s",
+                   attention_error(a));
+        judge(&c, 1, "pieces");
+        test_check(cudnn_emulated()->runs - runs == (i == 0 ? 3 : 4), "%d runs",
+                   (int)(cudnn_emulated()->runs - runs));
+        attention_destroy(a);
+        problem_free(&c);
+    }
+    const attention_shape uneven = {2, 23, 3, 64};
+    emulation_fail(EMULATION_ALLOCATION, 2);
+    attention *a = make(&uneven, ZERO_BF16, 1);
+    test_check(strstr(attention_path(a), "is no multiple of 4") != NULL, "%s", attention_path(a));
+    attention_destroy(a);
+}
+
 /* Graphs have the operations that are known to be accepted, and the right engine runs. */
 static void test_cudnn_engines(void) {
     const attention_shape shape = {1, 24, 2, 64};
     cudnn_emulation *e = cudnn_emulated();
     problem c;
+    attention_forget();
     problem_make(&c, shape, ZERO_BF16, 1);
     for (int deterministic = 0; deterministic < 2; deterministic++) {
         attention *a = make(&shape, ZERO_BF16, deterministic);
@@ -472,6 +516,15 @@ static void test_cudnn_engines(void) {
         test_check(!strstr(attention_path(a), "deterministic") == !deterministic, "%s",
                    attention_path(a));
         attention_destroy(a);
+        const int64_t kept = e->live;
+        const uint64_t calls = e->calls;
+        a = make(&shape, ZERO_BF16, deterministic);
+        test_check(e->live == kept && e->calls - calls < 8,
+                   "a second context has the plans: %d calls", (int)(e->calls - calls));
+        test_check(!run(a, &c), "they run");
+        judge(&c, 1, "plans that were kept");
+        attention_destroy(a);
+        attention_forget();
         test_check(e->live == 0, "%d descriptors are left", (int)e->live);
     }
     for (int engines = 0; engines < 3; engines++) {
@@ -483,6 +536,11 @@ static void test_cudnn_engines(void) {
         test_check(!run(a, &c) && !attention_error(a)[0], "the own kernel runs instead");
         judge(&c, 0, attention_path(a));
         attention_destroy(a);
+        a = make(&shape, ZERO_BF16, 1);
+        test_check(!with_cudnn(a) && strstr(attention_path(a), "own kernel (f32 tiles): cuDNN"),
+                   "a second context knows that, too: %s", attention_path(a));
+        attention_destroy(a);
+        attention_forget();
         test_check(e->live == 0, "%d descriptors are left", (int)e->live);
     }
     e->engines = 3;
@@ -515,6 +573,7 @@ static void test_cudnn_faults(void) {
             judge(&c, with_cudnn(a), attention_path(a));
         }
         attention_destroy(a);
+        attention_forget();
         if (e->live) test_check(0, "call %d fails: %d descriptors are left", (int)k, (int)e->live);
         if (!reached) break;
     }
@@ -627,6 +686,7 @@ int main(int argc, char **argv) {
     (void)argv;
     test_cuda_faults();
 #ifdef GPT2_WITH_CUDNN
+    test_pieces();
     test_cudnn_engines();
     test_cudnn_faults();
 #endif
@@ -645,6 +705,7 @@ int main(int argc, char **argv) {
                        cudnn ? "cuDNN" : "own  ", type_names[type], w->out, w->lse, w->dq, w->dk,
                        w->dv);
         }
+    attention_forget();
     MUST(cudaStreamDestroy(stream));
     return test_summary();
 }

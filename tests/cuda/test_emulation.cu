@@ -96,6 +96,60 @@ static void test_missing_barrier(void) {
     (void)test_check(shows > 0, "a barrier that is missing shows");
 }
 
+/* ---- graphs -------------------------------------------------------------------------------- */
+
+__global__ void add_one(int *x) { *x += 1; }
+
+/* A stream that is recorded runs nothing; each launch runs all that was recorded. What may not be
+   recorded breaks the graph. */
+static void test_graphs(uint64_t seed) {
+    int *x = NULL, *y = NULL;
+    cudaStream_t s;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t made = NULL;
+    emulation_reset();
+    emulation_seed(seed);
+    const size_t live = emulation_live();
+    (void)cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+    (void)cudaMallocManaged(&x, sizeof *x);
+    (void)cudaMallocManaged(&y, sizeof *y);
+    *x = 0, *y = -1;
+    (void)test_check(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal) == cudaSuccess,
+                     "recording begins");
+    (void)cudaMemsetAsync(x, 0, sizeof *x, s);
+    for (int i = 0; i < 3; i++) EMULATED_LAUNCH(add_one, 1, 1, 0, s, x);
+    (void)cudaMemcpyAsync(y, x, sizeof *y, cudaMemcpyDeviceToDevice, s);
+    EMULATED_LAUNCH(add_one, 1, 1, 0, s, y);
+    (void)test_check(cudaStreamEndCapture(s, &graph) == cudaSuccess && graph
+                         && cudaGraphInstantiate(&made, graph, 0) == cudaSuccess,
+                     "a graph");
+    (void)cudaGraphDestroy(graph);
+    (void)cudaStreamSynchronize(s);
+    (void)test_check(*x == 0 && *y == -1, "recording runs nothing: %d, %d", *x, *y);
+    for (int i = 0; i < 2; i++) {
+        *x = 50, *y = 0;
+        (void)cudaGraphLaunch(made, s);
+        EMULATED_LAUNCH(add_one, 1, 1, 0, s, y);
+        (void)cudaStreamSynchronize(s);
+        (void)test_check(*x == 3 && *y == 5, "launch %d: %d, %d", i, *x, *y);
+    }
+    (void)cudaGraphExecDestroy(made);
+    (void)cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal);
+    (void)test_check(cudaStreamSynchronize(s) == cudaErrorStreamCaptureUnsupported
+                         && cudaStreamEndCapture(s, &graph) == cudaErrorStreamCaptureInvalidated
+                         && !graph,
+                     "a wait breaks the graph");
+    (void)test_check(cudaStreamBeginCapture(NULL, cudaStreamCaptureModeThreadLocal) != cudaSuccess,
+                     "the default stream cannot be recorded");
+    (void)cudaGetLastError();
+    (void)cudaStreamDestroy(s);
+    (void)cudaFree(x);
+    (void)cudaFree(y);
+    (void)test_check(emulation_live() == live && !emulation_found(), "left behind: %s",
+                     emulation_found() ? emulation_found() : "graphs");
+    emulation_seed(0);
+}
+
 /* ---- streams and events -------------------------------------------------------------------- */
 
 typedef struct two_streams {
@@ -480,6 +534,7 @@ int main(void) {
     test_fatal();
     for (uint64_t order = 0; order < 5; order++) test_kernels(order);
     test_missing_barrier();
+    for (uint64_t seed = 0; seed < 5; seed++) test_graphs(seed);
     test_events();
     test_binding();
     test_findings();

@@ -2,6 +2,7 @@
    several, and over NCCL, one rank on each; every collective against plain loops (groups.h). Sums
    of numbers that are exact in any order, since NCCL has its own. */
 #include <cuda_runtime.h>
+#include <malloc.h>
 #ifdef ZERO_WITH_NCCL
 #include <nccl.h>
 #endif
@@ -210,6 +211,60 @@ static void cuda_refusals_go(uint64_t seed) {
     test_check(ok && !found, "two contexts of a rank that cannot join, seed %d: %s%s", (int)seed,
                test_first, found ? found : "");
 }
+
+/* Rank 1 comes to the split only after rank 0 has waited in vain and destroyed its context. NCCL
+   then ends rank 0's split, and writes its result to memory that must still be there. Freed memory
+   is filled, so that the emulation finds such a write. */
+typedef struct cuda_late {
+    cuda_nccl_id id;
+    volatile int destroyed;
+} cuda_late;
+static void cuda_late_wait_alone(test_rank *r, ncclComm_t *given) {
+    const zero_comm comm = {ZERO_COMM_NCCL, 0, given, 0};
+    zero_config cfg;
+    zero_ctx *z = NULL;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.timeout_s = 0.05;
+    if (zero_create(&z, &cfg, &comm) != ZERO_ERR_TIMEOUT)
+        test_rank_fail(r, "a rank that waits alone: %s", zero_last_error(z));
+    zero_destroy(z);
+}
+static void cuda_late_rank(test_rank *r) {
+    cuda_late *run = (cuda_late *)r->arg;
+    ncclComm_t given = NULL, child = NULL;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    emulation_enter(r->rank, r->nranks);
+    (void)cudaSetDevice(r->rank);
+    config.blocking = 0;
+    (void)ncclCommInitRankConfig(&given, r->nranks, run->id, r->rank, &config);
+    if (!cuda_nccl_ends(given)) test_rank_fail(r, "%s", "NCCL does not start");
+    if (!r->rank) {
+        cuda_late_wait_alone(r, &given);
+        run->destroyed = 1;
+    } else {
+        const struct timespec nap = {0, 100000};
+        while (!run->destroyed) (void)nanosleep(&nap, NULL);
+        (void)ncclCommSplit(given, 0, r->rank, &child, &config);
+    }
+    if (!cuda_nccl_ends(given)) test_rank_fail(r, "%s", "the split does not end");
+    if (child) (void)ncclCommAbort(child);
+    cuda_nccl_leave(given);
+    emulation_leave();
+}
+static void cuda_late_go(uint64_t seed) {
+    cuda_late run;
+    emulation_reset();
+    emulation_devices(2, 1);
+    emulation_seed(seed);
+    run.id = cuda_nccl_name();
+    run.destroyed = 0;
+    (void)mallopt(M_PERTURB, 0x5A);
+    const int ok = test_ranks(2, 0, cuda_late_rank, &run);
+    (void)mallopt(M_PERTURB, 0);
+    const char *found = emulation_found();
+    test_check(ok && !found, "a split that ends after its context, seed %d: %s%s", (int)seed,
+               test_first, found ? found : "");
+}
 #endif
 
 int main(void) {
@@ -233,6 +288,7 @@ int main(void) {
         }
 #ifdef EMULATED_LAUNCH
     for (int seed = 0; seed <= seeds; seed++) cuda_refusals_go((uint64_t)seed);
+    for (int seed = 0; seed <= seeds; seed++) cuda_late_go((uint64_t)seed);
 #endif
     return test_summary();
 }

@@ -2,7 +2,8 @@
 # test_docs.sh BUILD [PAGE...] - the commands, flags and links of README.md and adapters/docs. Each line of a block that is
 # marked `sh` runs and succeeds, with a small model and few steps; in blocks with another mark (gpu, cluster, files ...) and
 # in sentences, each flag is one that the trainer or the planner has. Each link leads to a file and a heading that exist.
-# README is at most 150 lines of 100 columns, and its quick start prints the lines that it shows. Without PAGE: all pages.
+# README is at most 150 lines of 100 columns, tests/figures.md at most 400 lines, and its quick start prints the lines that it shows. Without PAGE: all pages.
+# With README.md: the header has its form (tests/tools/check_header.sh, which refuses broken copies), and its example compiles.
 # Last line: N passed, N failed[, N skipped].
 # shellcheck disable=SC2015 # ok returns 0
 # shellcheck disable=SC2010,SC2013,SC2016,SC2018,SC2019,SC2046 # names without blanks
@@ -84,7 +85,7 @@ commands() { # PAGE
 grep -oE '(^| |,)--?[a-z][a-z0-9-]*' "$dir/help" | tr -d ' ,' | sort -u >"$dir/flags"
 printf '%s\n' --help --version --memory --host-memory --on -csv --machine --measure --scale --pictures >>"$dir/flags"
 # flags of compilers, launchers and tools that sentences mention
-others='-Ofast -O3 -x --allow-run-as-root --oversubscribe --bind-to --model --heads --signal -lcudart -pthread -lm'
+others='-Ofast -O3 -x --allow-run-as-root --oversubscribe --bind-to --model --heads --map --signal -lcudart -pthread -lm'
 flag() { # PAGE FLAG
     case " $others " in *" $2 "*) return ;; esac
     grep -qxF -e "$2" "$dir/flags" && ok || bad "$1 names $2, which neither the trainer nor zero_plan has"
@@ -123,10 +124,10 @@ done
 case " $* " in
 *" README.md "*)
     [ "$(wc -l <"$root/README.md")" -le 150 ] && ok || bad "README.md has $(wc -l <"$root/README.md") lines, at most 150"
+    [ "$(wc -l <"$root/tests/figures.md")" -le 400 ] && ok || bad "tests/figures.md has $(wc -l <"$root/tests/figures.md") lines, at most 400"
     awk 'length($0) > 100 { print FILENAME ":" FNR; bad = 1 } END { exit bad }' "$root/README.md" && ok || bad "README.md: 100 columns"
     [ "$(sed -n '1,12p' "$root/README.md" | tr '\n' ' ' | tr -d '>*' | tr -s ' ' | grep -c 'Nothing of the CUDA build has run on a GPU yet')" = 1 ] && ok ||
         bad "README.md: the status of the CUDA build is not on the first screen"
-    sh "$root/adapters/docs/memory.sh" "$B/zero_plan" | cmp -s - "$root/adapters/docs/memory.svg" && ok || bad "memory.svg is not current: make docs"
     # losses within 2 %: processors round differently
     if [ -z "${WITHOUT_COMMANDS:-}" ]; then
         sed -n '/^val loss/,/^```/p' "$root/README.md" | grep -E '^(val|step)' >"$dir/shown"
@@ -138,6 +139,45 @@ case " $* " in
             { a = loss($1); b = loss($2); split($1, x, "|"); split($2, y, "|"); n++
               if (x[1] ~ /step/ && x[1] != y[1] || b < a * 0.98 || b > a * 1.02) { print; bad = 1 } }
             END { exit bad || n != 6 }' && ok || bad "the quick start does not print the lines that README shows"
+    fi
+    ;;
+esac
+# ---- the header ----
+# broken WHAT SED: a copy of the header with this change is refused
+broken() {
+    sed "$2" "$root/zero_plugin.h" >"$dir/broken.h"
+    cmp -s "$root/zero_plugin.h" "$dir/broken.h" && { bad "header: no line to break: $1"; return; }
+    sh "$root/tests/tools/check_header.sh" "$dir/broken.h" >/dev/null && bad "check_header.sh accepts $1" || ok
+}
+case " $* " in
+*" README.md "*)
+    sh "$root/tests/tools/check_header.sh" >"$dir/out" && ok || { bad "the form of the header"; cat "$dir/out"; }
+    broken "a comment that begins with \"Returns\"" 's|^/\* Return a hash|/* Returns a hash|'
+    broken "a function without a comment" '/^\/\* Return the counters, after/,/\*\/$/d'
+    broken "a function that is not in the INDEX" '/^     zero_nranks /d'
+    broken "another order in the INDEX" '/^     zero_rank /{h;d;}; /^     zero_nranks /{G;}'
+    broken "a function above MORE that the INDEX lacks" 's|^/\* ==== MORE.*||'
+    broken "COLLECTIVE inside a sentence" 's|^   COLLECTIVE over the ranks of comm. SYNC.|   This is COLLECTIVE.|'
+    broken "SYNC before COLLECTIVE" 's|^   COLLECTIVE. SYNC. \*/|   SYNC. COLLECTIVE. */|'
+    broken "errors before COLLECTIVE" 's|^   Errors: MEMORY. \*/|   Errors: MEMORY.\n   COLLECTIVE. */|'
+    broken "errors inside a sentence" 's|^   Errors: those of zero_tensor. \*/|   It returns Errors: none. */|'
+    cat >"$dir/header.c" <<'END'
+#include "zero_plugin.h"
+#include <stdlib.h>
+typedef struct { float *wte, *fcw; } Params;
+extern Params params, grads;
+extern const size_t V, C;
+extern const int L, nranks, steps;
+extern float lr;
+extern double loss, dloss, mean_loss;
+void embed(void), block(int l), classify_backward(double dloss), block_backward(int l), embed_backward(void);
+double classify(void);
+END
+    sed -n '/^   EXAMPLE/,/^   STAGES/s/^       //p' "$root/zero_plugin.h" >>"$dir/header.c"
+    grep -q zero_destroy "$dir/header.c" && grep -q zero_forward_begin "$dir/header.c" && ok || bad "the header has no example"
+    ${CC:-cc} -std=c11 -Wall -Wextra -Werror -I"$root" -fsyntax-only "$dir/header.c" && ok || bad "the header's example does not compile as C"
+    if command -v "${CXX:-c++}" >/dev/null 2>&1; then
+        ${CXX:-c++} -x c++ -std=c++20 -Wall -Wextra -Werror -I"$root" -fsyntax-only "$dir/header.c" && ok || bad "the header's example does not compile as C++"
     fi
     ;;
 esac

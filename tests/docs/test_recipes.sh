@@ -45,10 +45,11 @@ wait $! && ok || bad "two_nodes: the second node fails: $(tail -n 3 "$dir/two_1.
 plan() { # NAME STAGE ON FLAGS...
     name=$1 stage=$2 on=$3
     shift 3
-    gib=$("$B/zero_plan" --on "$on" --memory 80G "$@" | awk -v stage="$stage" '$1 == stage && $2 == "device" { printf "%.1f", $8 }')
+    gib=$("$B/zero_plan" --on "$on" --memory 80G "$@" | awk -v stage="$stage" '{ sub(/as typed/, "device") } $1 == stage && $2 == "device" { printf "%.1f", $8 }')
     grep -q "by the plan.* $gib GiB" "$root/adapters/recipes/$name.sh" && ok || bad "$name: the plan has $gib GiB, the comment does not"
 }
 plan gpt2_124M 1 gpu -e d12 -dt bf16 -b 64 -t 1024 -d 524288 -r 0 -pn 8
+plan gpt2_1558M_offload 3 cpu -e d48 -t 64 -b 1 -r 4 -zos file -zog file -zop file -zl 16768 -pn 2
 plan two_nodes 3 gpu -e d48 -dt bf16 -b 4 -t 1024 -d 1048576 -zh 8 -zm 0 -pn 16
 plan finetune_hf 3 cpu -e d12 -t 256 -b 1 -pn 2
 echo "$passed passed, $failed failed"

@@ -187,13 +187,17 @@ static const applied_case applied[] = {
     {"fp16.min_loss_scale", "2", MICRO, 'F', IN(zero.scaler.minimum), 2, 0, NOWHERE, 0},
     {"bf16.enabled", "true", NULL, 'i', IN(zero.type), ZERO_BF16, DS_GIVEN_TYPE, NOWHERE, 0},
     {"bf16.check_grad_overflow", "false", MICRO, 'B', IN(zero.no_overflow_check), 1, 0, NOWHERE, 0},
-    {"bf16.bf16_master_weights_and_grads", "true", MICRO, 'B', IN(zero.no_master), 1, 0, NOWHERE,
-     0},
+    {"bf16.bf16_optimizer_states", "true", MICRO, 'B', IN(zero.state_type), ZERO_STATE_BF16, 0,
+     NOWHERE, 0},
+    {"bf16.bf16_master_weights_and_grads", "true", MICRO, 'B', IN(zero.master), ZERO_MASTER_NONE, 0,
+     NOWHERE, 0},
     {"bfloat16.enabled", "true", NULL, 'i', IN(zero.type), ZERO_BF16, DS_GIVEN_TYPE, NOWHERE, 0},
     {"bfloat16.check_grad_overflow", "false", MICRO, 'B', IN(zero.no_overflow_check), 1, 0, NOWHERE,
      0},
-    {"bfloat16.bf16_master_weights_and_grads", "true", MICRO, 'B', IN(zero.no_master), 1, 0,
+    {"bfloat16.bf16_optimizer_states", "true", MICRO, 'B', IN(zero.state_type), ZERO_STATE_BF16, 0,
      NOWHERE, 0},
+    {"bfloat16.bf16_master_weights_and_grads", "true", MICRO, 'B', IN(zero.master),
+     ZERO_MASTER_NONE, 0, NOWHERE, 0},
     {"zero_optimization.stage", "2", NULL, 'i', IN(zero.stage), 2, DS_GIVEN_STAGE, NOWHERE, 0},
     {"zero_optimization.overlap_comm", "false", NULL, 'i', IN(zero.no_overlap), 1, DS_GIVEN_OVERLAP,
      NOWHERE, 0},
@@ -559,8 +563,8 @@ static const struct {
      "line 2*data_types.param_dtype is bf16*fp32"},
     /* optimizer */
     {"{\"optimizer\": {\n\"type\": \"OneBitAdam\", \"params\": {\"freeze_step\": 2}}}",
-     "line 2*\"OneBitAdam\", which is not supported*AdamW with gradients in 4 bits and error "
-     "feedback*-qg 4 -qf 0.8"},
+     "line 2*\"OneBitAdam\", which is not supported*AdamW with "
+     "zero_quantized_gradients*-qg 4 -qf 0.8"},
     {"{\"optimizer\": {\n\"type\": \"OneBitLamb\"}}", "line 2*\"OneBitLamb\"*Lamb with*-qg 4"},
     {"{\"optimizer\": {\n\"type\": \"ZeroOneAdam\"}}", "line 2*\"ZeroOneAdam\"*AdamW with*-qg 4"},
     {"{\"optimizer\": {\n\"type\": \"RAdam\"}}",
@@ -574,7 +578,7 @@ static const struct {
      "line 2*zero_quantized_gradients is true at stage 0*stage 1 to 3"},
     {"{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"Lamb\", \"params\": {\n\"min_coeff\": "
      "2, \"max_coeff\": 1}}}",
-     "line 2*min_coeff is above max_coeff"},
+     "line 2*min_coeff is 2, above max_coeff 1*smaller"},
     {"{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"Muon\", \"params\": {\n\"momentum\": "
      "0}}}",
      "line 2*momentum is 0, expected one above 0 for Muon"},
@@ -613,13 +617,13 @@ static const struct {
     /* offload */
     {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 2,\n\"offload_param\": "
      "{\"device\": \"cpu\"}}}",
-     "line 2*offload_param.device asks for \"cpu\" at stage 2*use stage 3"},
+     "line 2*offload_param.device is \"cpu\" at stage 2*use stage 3"},
     {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 1, \"cpu_offload_param\": "
      "true}}",
-     "cpu_offload_param asks for \"cpu\" at stage 1"},
+     "cpu_offload_param is \"cpu\" at stage 1"},
     {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": \"auto\",\n\"offload_param\": "
      "{\"device\": \"nvme\", \"nvme_path\": \"/x\"}}}",
-     "line 2*offload_param.device asks for \"nvme\" at stage 0"},
+     "line 2*offload_param.device is \"nvme\" at stage 0"},
     {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"gpu\"}}}",
      "offload_optimizer.device is \"gpu\", expected \"none\", \"cpu\" or \"nvme\""},
     {"{\"zero_optimization\": {\"offload_optimizer\": {\"ratio\": 1.5}}}",
@@ -831,7 +835,8 @@ static void test_folders(void) {
     check_round(text, &ds, &test_plain);
     text = offload_text("\"device\": \"nvme\", \"nvme_path\": \"/a\"",
                         "\"device\": \"nvme\", \"nvme_path\": \"/b\"");
-    check_error(text, "line 3*offload_param.nvme_path is another folder*line 2*give the same");
+    check_error(text,
+                "line 3*offload_param.nvme_path differs from the folder*line 2*give the same");
     text = offload_text("\"device\": \"nvme\", \"nvme_path\": \"/a\"",
                         "\"device\": \"cpu\", \"nvme_path\": \"/b\"");
     test_check(!parse(text, &ds) && strcmp(ds.folder, "/a") == 0 && notes_seen == 1
@@ -1063,11 +1068,12 @@ static void test_files(void) {
                    && ds.zero.optimizer == ZERO_SGD && ds.hyper.beta1 == 0.9f && ds.micro_batch == 2
                    && ds.zero.type == ZERO_F16,
                "zero2_sgd.json: %s", why);
-    test_check(!load("bf16.json", &test_plain, &ds) && ds.zero.no_master && ds.zero.no_overlap
-                   && ds.zero.no_overflow_check && ds.zero.grads == ZERO_GRAD_AS_TYPE
-                   && ds.zero.persistence_numel == ZERO_NONE && ds.prefetch_numel == 0
-                   && (ds.given & DS_GIVEN_PREFETCH) && ds.zero.optimizer == ZERO_LION
-                   && ds.lr_schedule.beta1 == 0.95 && ds.lr_schedule.cycle_momentum,
+    test_check(!load("bf16.json", &test_plain, &ds) && ds.zero.master == ZERO_MASTER_NONE
+                   && ds.zero.no_overlap && ds.zero.no_overflow_check
+                   && ds.zero.grads == ZERO_GRAD_AS_TYPE && ds.zero.persistence_numel == ZERO_NONE
+                   && ds.prefetch_numel == 0 && (ds.given & DS_GIVEN_PREFETCH)
+                   && ds.zero.optimizer == ZERO_LION && ds.lr_schedule.beta1 == 0.95
+                   && ds.lr_schedule.cycle_momentum,
                "bf16.json: %s", why);
     test_check(!load("fp32.json", &test_plain, &ds) && ds.zero.optimizer == ZERO_NESTEROV
                    && ds.accumulation == 4 && ds.lr_schedule.lr == 0.123456789012
@@ -1171,7 +1177,7 @@ static void test_parallel(void) {
                    && ds.given == DS_GIVEN_SEQUENCE,
                "%s: -b %d -sp %d; %s", text, ds.micro_batch, ds.sequence_parallel, why);
     test_check(!parse(text, &ds) && ds.sequence_parallel == 0 && notes_seen == 1
-                   && says(notes_last, "partition_activations has no effect*there is one"),
+                   && says(notes_last, "partition_activations has no effect*there is only one"),
                "%s: %s", text, notes_last);
 }
 

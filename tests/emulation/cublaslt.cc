@@ -4,9 +4,10 @@
 
    It is stricter than the library: descriptors must be complete when an algorithm is asked for, and
    what was promised there (alignment, workspace) must hold when a product is called. A product runs
-   on its stream, as a host function, and soils its workspace. */
+   on its stream, as work of the device, and soils its workspace. */
+#include "engine.h"
+
 #include <cublasLt.h>
-#include <cuda_runtime.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -168,8 +169,7 @@ void finish(const call &c, uint64_t i, uint64_t j, double sum) {
     store(c.pd, c.d.type, at, (float)sum);
 }
 
-void run(void *arg) {
-    const call *c = (const call *)arg;
+void run(const call *c) {
     const uint64_t m = c->d.rows, n = c->d.cols, k = cols_of(c->a, c->op.ta);
     const std::vector<float> a = gather(*c, c->pa, c->a, c->op.ta, false);
     const std::vector<float> b = gather(*c, c->pb, c->b, c->op.tb, true);
@@ -180,7 +180,6 @@ void run(void *arg) {
             for (uint64_t x = 0; x < k; x++) sum += (double)a[i * k + x] * (double)b[j * k + x];
             finish(*c, i, j, (double)c->alpha * sum);
         }
-    delete c;
 }
 
 template <class T> T *make() {
@@ -337,19 +336,20 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     if (refuses(op.epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
     products++;
     if (op.epilogue != CUBLASLT_EPILOGUE_DEFAULT) fused++;
-    call *c = new call{op,
-                       *of(la),
-                       *of(lb),
-                       *of(lc),
-                       *of(ld),
-                       A,
-                       B,
-                       C,
-                       D,
-                       workspace,
-                       algo.workspace,
-                       *(const float *)alpha,
-                       *(const float *)beta};
-    return cudaLaunchHostFunc(stream, run, c) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
-                                                             : CUBLAS_STATUS_EXECUTION_FAILED;
+    const call c = {op,
+                    *of(la),
+                    *of(lb),
+                    *of(lc),
+                    *of(ld),
+                    A,
+                    B,
+                    C,
+                    D,
+                    workspace,
+                    algo.workspace,
+                    *(const float *)alpha,
+                    *(const float *)beta};
+    return emulation::enqueue_work(stream, "cuBLASLt", [c] { run(&c); }) == cudaSuccess
+               ? CUBLAS_STATUS_SUCCESS
+               : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -27,6 +27,7 @@
      primitives wait for all threads that have not returned; threads at different barriers of
      which none can go on are an error. Shared memory begins as NaN in every block, and dynamic
    shared memory ends where the launch says: a thread that reads or writes beyond it faults.
+     Graphs: a recorded stream runs nothing, a launch runs all tasks of its graph in their order.
      Streams, events, memory, host functions, devices: see emulation.cc. Device memory is host
      memory that begins as NaN. After emulation_hide the host faults when it touches it. */
 #ifndef EMULATED_CUDA_RUNTIME_H

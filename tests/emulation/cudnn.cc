@@ -11,8 +11,11 @@
    cores do. Tensors inside the graph begin as NaN.
 
    Engines. Every graph is offered three: one whose plan cannot be made, one that says it is not
-   deterministic, one that is fine. cudnn_emulation.h tells which ran, and makes calls fail. */
-#include <cuda_runtime_api.h>
+   deterministic, one that is fine. The last one's workspace for backward is that of the real
+   cuDNN on Hopper: a matrix of 16-bit scores for each head. cudnn_emulation.h tells which ran, and
+   makes calls fail. */
+#include "engine.h"
+
 #include <cudnn.h>
 
 #include <cstdio>
@@ -478,10 +481,6 @@ struct job {
         }
     }
 };
-void run_job(void *data) {
-    const std::unique_ptr<job> j((job *)data);
-    j->run();
-}
 
 /* Everything that the graph names must be there, and nothing else. */
 void fill(job *j, const descriptor *pack) {
@@ -515,7 +514,21 @@ void fill(job *j, const descriptor *pack) {
 /* ---- engines ------------------------------------------------------------------------------- */
 
 enum { ENGINES = 3, ENGINE_BROKEN = 0, ENGINE_ANY_ORDER = 1, ENGINE_FIXED_ORDER = 2 };
-const int64_t workspaces[ENGINES] = {0, 1000, 4096};
+
+/* Of a plan. Only backward has a reshape. */
+int64_t workspace_of(const descriptor *graph, int engine) {
+    int64_t bytes = 0;
+    bool backward = false;
+    if (engine != ENGINE_FIXED_ORDER) return 256;
+    for (const operation &o : operations_of(graph)) {
+        const int64_t *d = o.output.dims;
+        const int64_t matrix =
+            d[0] * d[1] * ((d[2] + 63) / 64 * 64) * ((d[3] + 127) / 128 * 128) * 2;
+        backward |= o.kind == CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR;
+        if (o.mode == CUDNN_POINTWISE_EXP && d[2] == d[3]) bytes = matrix;
+    }
+    return backward ? bytes + 256 : 256;
+}
 
 void finish(descriptor *d) {
     switch ((int)d->type) {
@@ -578,7 +591,7 @@ void get(descriptor *d, int name, int64_t wanted, int64_t *count, void *to) {
         if (*count == 2) ((int *)to)[1] = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
     } else {
         demand(name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, "a question that is not emulated");
-        *(int64_t *)to = workspaces[d->engine];
+        *(int64_t *)to = workspace_of(d->graph, d->engine);
         *count = 1;
     }
 }
@@ -596,13 +609,17 @@ void execute(handle *h, descriptor *plan, descriptor *pack) {
     j->operations = operations_of(plan->graph);
     fill(j.get(), pack);
     j->workspace = one<void *>(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR);
-    j->workspace_bytes = (size_t)workspaces[plan->engine];
+    j->workspace_bytes = (size_t)workspace_of(plan->graph, plan->engine);
     demand(j->workspace || !j->workspace_bytes, "no workspace");
     state.operations = (int)j->operations.size();
     state.engine = plan->engine;
     state.runs++;
-    if (cudaLaunchHostFunc(h->stream, run_job, j.release()) != cudaSuccess)
-        throw failure(CUDNN_STATUS_EXECUTION_FAILED, "cudaLaunchHostFunc");
+    const auto run = [first = std::shared_ptr<job>(std::move(j))] {
+        job again = *first; /* a graph may run it several times */
+        again.run();
+    };
+    if (emulation::enqueue_work(h->stream, "cuDNN", run) != cudaSuccess)
+        throw failure(CUDNN_STATUS_EXECUTION_FAILED, "the stream takes no work");
 }
 
 } // namespace

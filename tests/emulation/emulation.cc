@@ -8,6 +8,7 @@
    one thread of the driver's ran all of them, and nobody else was quick enough. */
 #include "engine.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -359,6 +360,13 @@ struct Mark : Task {
         return true;
     }
 };
+struct Replay : Task { /* of a graph */
+    Graph graph;
+    bool step() override {
+        for (const auto &task : graph.tasks) (void)task->step();
+        return true;
+    }
+};
 struct Launch : Task {
     std::unique_ptr<emulated_kernel> kernel;
     bool step() override {
@@ -440,6 +448,10 @@ void run_greedily() {
 bool drained(const Stream *s) { return s->tasks.empty(); }
 
 void enqueue(Stream *s, Task *task) {
+    if (s->capture) {
+        s->capture->tasks.emplace_back(task);
+        return;
+    }
     task->number = ++engine.next_number;
     s->tasks.emplace_back(task);
     if (!engine.seeded) run_greedily();
@@ -584,9 +596,22 @@ void written_after_free(const char *p, const Memory &m) {
         }
 }
 
+size_t whole_pages(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+/* So is what is written between the end of memory and that of its page. */
+void written_beyond(const char *p, const Memory &m) {
+    if (m.kind == REGISTERED_MEMORY) return;
+    for (size_t i = m.bytes; i < whole_pages(m.bytes); i++)
+        if ((unsigned char)p[i] != 0xFF) {
+            find("memory was written beyond its end (byte %zu of %zu)", i, m.bytes);
+            break;
+        }
+}
+
 void forget(std::map<char *, Memory>::iterator it) {
     expose(true);
     written_after_free(it->first, it->second);
+    written_beyond(it->first, it->second);
     quarantined -= it->second.bytes;
     if (it->second.kind != REGISTERED_MEMORY) free(it->first);
     memory.erase(it);
@@ -647,9 +672,8 @@ static void catch_faults() {
 void *allocate(size_t bytes, int kind, int device) {
     void *p = NULL;
     if (!bytes) return NULL;
-    if (posix_memalign(&p, 4096, (bytes + 4095) / 4096 * 4096))
-        return NULL; /* whole pages: see expose */
-    memset(p, 0xFF, bytes);
+    if (posix_memalign(&p, 4096, whole_pages(bytes))) return NULL; /* whole pages: see expose */
+    memset(p, 0xFF, whole_pages(bytes));
     memory[(char *)p] = Memory{bytes, kind, device, false};
     catch_faults();
     protect((char *)p, memory[(char *)p]);
@@ -810,7 +834,7 @@ uint64_t emulation_failures(void) { return engine.failures; }
 const char *emulation_found(void) {
     Lock lock;
     expose(true);
-    for (auto &m : memory) written_after_free(m.first, m.second);
+    for (auto &m : memory) written_after_free(m.first, m.second), written_beyond(m.first, m.second);
     return engine.found.empty() ? NULL : engine.found.c_str();
 }
 size_t emulation_live(void) {
@@ -916,6 +940,14 @@ cudaError_t emulation::enter(emulation_call sort) {
     return cudaSuccess;
 }
 
+/* What may not be called while the calling thread records a stream. */
+#define ENTER_UNRECORDED(sort)                                                                     \
+    ENTER(sort)                                                                                    \
+    if (self.capture) {                                                                            \
+        self.capture->broken = true;                                                               \
+        return noted(cudaErrorStreamCaptureUnsupported);                                           \
+    }
+
 struct Event {
     int device;
     bool timing;
@@ -935,6 +967,25 @@ static bool left_out(void *site, emulation_site_kind kind) {
 #pragma GCC diagnostic ignored "-Wframe-address"
 #define LEFT_OUT(kind) (watching_sites && left_out(__builtin_return_address(1), kind))
 
+static cudaError_t enqueue_call(cudaStream_t stream, const char *name, std::function<void()> work,
+                                bool of_host) {
+    Stream *s = stream_of(stream);
+    if (!s) return cudaErrorInvalidResourceHandle;
+    if (s->capture && of_host) find("a host function is recorded: that is not emulated");
+    Work *task = new Work;
+    task->name = name;
+    task->of_host = of_host;
+    task->work = std::move(work);
+    enqueue(s, task);
+    return cudaSuccess;
+}
+cudaError_t emulation::enqueue_work(cudaStream_t stream, const char *name,
+                                    std::function<void()> work) {
+    Lock lock;
+    const cudaError_t e = enter(EMULATION_ANY);
+    return noted(e ? e : enqueue_call(stream, name, std::move(work), false));
+}
+
 static cudaError_t wait_for_stream(Stream *s) {
     return wait_until([s] { return drained(s); }) ? cudaSuccess : engine.dead;
 }
@@ -942,17 +993,17 @@ static cudaError_t wait_for_stream(Stream *s) {
 extern "C" {
 
 cudaError_t cudaMalloc(void **p, size_t bytes) {
-    ENTER(EMULATION_ALLOCATION)
+    ENTER_UNRECORDED(EMULATION_ALLOCATION)
     *p = allocate(bytes, DEVICE_MEMORY, self.device);
     return noted(*p || !bytes ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 cudaError_t cudaMallocManaged(void **p, size_t bytes, unsigned) {
-    ENTER(EMULATION_ALLOCATION)
+    ENTER_UNRECORDED(EMULATION_ALLOCATION)
     *p = allocate(bytes, MANAGED_MEMORY, self.device);
     return noted(*p ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) {
-    ENTER(EMULATION_ALLOCATION)
+    ENTER_UNRECORDED(EMULATION_ALLOCATION)
     *p = allocate(bytes, HOST_MEMORY, self.device);
     return noted(*p ? cudaSuccess : cudaErrorMemoryAllocation);
 }
@@ -968,6 +1019,7 @@ cudaError_t cudaFree(void *p) {
     const int device = self.device;
     if (!p) return cudaSuccess;
     if (engine.in_task) find("a host function or kernel calls CUDA");
+    if (self.capture) find("memory is freed while a stream is recorded");
     if (free_waits)
         (void)wait_until([device] {
             for (const Stream *s : engine.streams)
@@ -983,7 +1035,7 @@ cudaError_t cudaFreeHost(void *p) {
 
 /* Memory of the caller's is pinned, exactly these bytes. */
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned) {
-    ENTER(EMULATION_ALLOCATION)
+    ENTER_UNRECORDED(EMULATION_ALLOCATION)
     if (!p || !bytes) return noted(cudaErrorInvalidValue);
     const auto next = memory.lower_bound((char *)p);
     if (memory_at(p, NULL) || (next != memory.end() && next->first < (char *)p + bytes))
@@ -1005,17 +1057,6 @@ cudaError_t cudaHostUnregister(void *p) {
     return cudaSuccess;
 }
 
-static cudaError_t enqueue_work(cudaStream_t stream, const char *name, std::function<void()> work,
-                                bool of_host = false) {
-    Stream *s = stream_of(stream);
-    if (!s) return cudaErrorInvalidResourceHandle;
-    Work *task = new Work;
-    task->name = name;
-    task->of_host = of_host;
-    task->work = std::move(work);
-    enqueue(s, task);
-    return cudaSuccess;
-}
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind,
                             cudaStream_t stream) {
     ENTER(EMULATION_ANY)
@@ -1034,17 +1075,20 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 }
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream) {
     ENTER(EMULATION_ANY)
-    return noted(enqueue_work(stream, "memset", [=] {
-        check_range(p, bytes, "a memset");
-        if (bytes) memset(p, value, bytes);
-    }));
+    return noted(enqueue_call(
+        stream, "memset",
+        [=] {
+            check_range(p, bytes, "a memset");
+            if (bytes) memset(p, value, bytes);
+        },
+        false));
 }
 cudaError_t cudaMemset(void *p, int value, size_t bytes) {
     return cudaMemsetAsync(p, value, bytes, NULL);
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *user) {
     ENTER(EMULATION_ANY)
-    return noted(enqueue_work(
+    return noted(enqueue_call(
         stream, "host function", [=] { fn(user); }, true));
 }
 
@@ -1083,7 +1127,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-    ENTER(EMULATION_ANY)
+    ENTER_UNRECORDED(EMULATION_ANY)
     Stream *s = stream_of(stream);
     if (LEFT_OUT(EMULATION_HOST_WAIT)) {
         if (s) s->late = engine.seeded;
@@ -1092,13 +1136,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return noted(s ? wait_for_stream(s) : cudaErrorInvalidResourceHandle);
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-    ENTER(EMULATION_ANY)
+    ENTER_UNRECORDED(EMULATION_ANY)
     const Stream *s = stream_of(stream);
     if (!s) return noted(cudaErrorInvalidResourceHandle);
     return noted(drained(s) ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaDeviceSynchronize(void) {
-    ENTER(EMULATION_ANY)
+    ENTER_UNRECORDED(EMULATION_ANY)
     const int device = self.device;
     const bool ok = wait_until([device] {
         for (const Stream *s : engine.streams)
@@ -1130,6 +1174,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     if (!s || e == events.end() || e->second.device != s->device)
         return noted(cudaErrorInvalidResourceHandle);
     if (LEFT_OUT(EMULATION_RECORD)) return cudaSuccess;
+    if (s->capture) find("an event is recorded in a graph: that is not emulated");
     Mark *mark = new Mark;
     mark->name = "record";
     mark->record = e->second.last = std::make_shared<Record>();
@@ -1143,6 +1188,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     auto e = events.find(event);
     if (!s || e == events.end()) return noted(cudaErrorInvalidResourceHandle);
     if (LEFT_OUT(EMULATION_WAIT) || !e->second.last) return cudaSuccess;
+    if (s->capture) find("a wait is recorded in a graph: that is not emulated");
     Wait *wait = new Wait;
     wait->name = "wait";
     wait->record = e->second.last;
@@ -1150,13 +1196,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-    ENTER(EMULATION_ANY)
+    ENTER_UNRECORDED(EMULATION_ANY)
     auto e = events.find(event);
     if (e == events.end()) return noted(cudaErrorInvalidResourceHandle);
     return noted(!e->second.last || e->second.last->done ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    ENTER(EMULATION_ANY)
+    ENTER_UNRECORDED(EMULATION_ANY)
     auto e = events.find(event);
     if (e == events.end()) return noted(cudaErrorInvalidResourceHandle);
     const std::shared_ptr<Record> last = e->second.last;
@@ -1173,6 +1219,58 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) 
     if (!a->second.last->done || !b->second.last->done) return noted(cudaErrorNotReady);
     *ms = (float)((b->second.last->time - a->second.last->time) * 1e3);
     return cudaSuccess;
+}
+
+/* A stream that is recorded runs nothing; a launch runs all tasks of its graph, one after another.
+ */
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode) {
+    ENTER(EMULATION_ANY)
+    Stream *s = stream_of(stream);
+    if (!s || s->legacy) return noted(cudaErrorStreamCaptureUnsupported);
+    if (s->capture || self.capture) return noted(cudaErrorIllegalState);
+    s->capture = self.capture = new Graph;
+    live_objects++;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+    ENTER(EMULATION_ANY)
+    Stream *s = stream_of(stream);
+    *graph = NULL;
+    if (!s || !s->capture || s->capture != self.capture) return noted(cudaErrorIllegalState);
+    Graph *g = s->capture;
+    s->capture = self.capture = NULL;
+    if (!g->broken) {
+        *graph = (cudaGraph_t)(void *)g;
+        return cudaSuccess;
+    }
+    live_objects--;
+    delete g;
+    return noted(cudaErrorStreamCaptureInvalidated);
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long) {
+    ENTER_UNRECORDED(EMULATION_ALLOCATION)
+    *made = (cudaGraphExec_t)(void *)new Graph(*(Graph *)(void *)graph);
+    live_objects++;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+    ENTER_UNRECORDED(EMULATION_ANY)
+    Stream *s = stream_of(stream);
+    if (!s) return noted(cudaErrorInvalidResourceHandle);
+    Replay *task = new Replay;
+    task->name = "graph";
+    task->graph = *(Graph *)(void *)graph;
+    enqueue(s, task);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    Lock lock;
+    delete (Graph *)(void *)graph;
+    live_objects--;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+    return cudaGraphDestroy((cudaGraph_t)(void *)graph);
 }
 
 cudaError_t cudaGetLastError(void) {
@@ -1333,6 +1431,29 @@ static cudaError_t launch_allowed(const emulated_kernel *k, const Stream *s) {
     return k->shared > std::max(shared, (size_t)48 * 1024) ? cudaErrorInvalidValue : cudaSuccess;
 }
 
+/* EMULATION_LAUNCHES=file: at exit a line per kernel is appended to it: the kernel's offset in the
+   program, the most threads of a block, the most bytes of dynamic shared memory. machine_code.py
+   compares them with the compiled kernels. */
+static std::map<const void *, std::pair<size_t, size_t>> launches;
+static void write_launches() {
+    FILE *file = fopen(getenv("EMULATION_LAUNCHES"), "a");
+    for (const auto &l : launches) {
+        Dl_info info;
+        if (!file || !dladdr(l.first, &info)) continue;
+        (void)fprintf(file, "%zx %zu %zu\n",
+                      (size_t)((const char *)l.first - (const char *)info.dli_fbase),
+                      l.second.first, l.second.second);
+    }
+    if (file) (void)fclose(file);
+}
+static void note_launch(const emulated_kernel *k) {
+    static const bool wanted = getenv("EMULATION_LAUNCHES") && !atexit(write_launches);
+    if (!wanted) return;
+    auto &most = launches[k->code];
+    most.first = std::max(most.first, (size_t)k->block.x * k->block.y * k->block.z);
+    most.second = std::max(most.second, k->shared);
+}
+
 /* An error is found by cudaGetLastError as well. */
 cudaError_t emulated_enqueue(emulated_kernel *kernel, cudaStream_t stream) {
     Lock lock;
@@ -1342,6 +1463,7 @@ cudaError_t emulated_enqueue(emulated_kernel *kernel, cudaStream_t stream) {
     Stream *s = stream_of(stream);
     cudaError_t e = enter(EMULATION_ANY);
     if (e == cudaSuccess) e = launch_allowed(kernel, s);
+    if (e == cudaSuccess) note_launch(kernel);
     if (noted(e) == cudaSuccess)
         enqueue(s, task);
     else

@@ -686,15 +686,17 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *chil
     m->key[(size_t)comm->rank] = key;
     *child = NULL;
     ncclComm *c = color == NCCL_SPLIT_NOCOLOR ? NULL : comm_new(blocking);
-    *child = c;
     for (const ncclComm *other : alive)
         if (other->child == child) find("two splits that are under way write one ncclComm_t");
-    if (!c) comm->child = child;
+    comm->child = child;
     return finish(
         comm, comm->blocking, [m, n] { return m->arrived == (int)n; },
-        [c, comm, m] {
-            comm->child = NULL;
-            if (c) split_join(c, comm, m);
+        [c, comm, m] { /* NCCL writes the result when the split ends */
+                       if (*comm->child)
+                           find("the ncclComm_t of a split that is under way was changed");
+                       *comm->child = c;
+                       comm->child = NULL;
+                       if (c) split_join(c, comm, m);
         });
 }
 

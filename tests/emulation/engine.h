@@ -30,15 +30,22 @@ struct Task {
     virtual ~Task() = default;
 };
 
+/* Tasks that a stream recorded instead of running them, or that a launch replays. */
+struct Graph {
+    std::vector<std::shared_ptr<Task>> tasks;
+    bool broken = false; /* a call that may not be recorded was made */
+};
+
 struct Stream {
     int device = 0;
-    bool blocking = false; /* waits for the default stream, and it for this one */
-    bool legacy = false;   /* is a default stream */
-    bool late = false;     /* a wait for it was left out: runs when nothing else can */
-    bool stalled = false;  /* nothing of it runs */
-    bool closing = false;  /* destroyed as soon as it is empty */
-    bool busy = false;     /* its first task is running */
-    unsigned urgency = 0;  /* of a seed that prefers streams */
+    Graph *capture = nullptr; /* that records this stream */
+    bool blocking = false;    /* waits for the default stream, and it for this one */
+    bool legacy = false;      /* is a default stream */
+    bool late = false;        /* a wait for it was left out: runs when nothing else can */
+    bool stalled = false;     /* nothing of it runs */
+    bool closing = false;     /* destroyed as soon as it is empty */
+    bool busy = false;        /* its first task is running */
+    unsigned urgency = 0;     /* of a seed that prefers streams */
     std::deque<std::unique_ptr<Task>> tasks;
 };
 
@@ -55,7 +62,8 @@ struct Thread {
     std::condition_variable wake;
     cudaError_t last = cudaSuccess;
     int device = 0;
-    int held = 0; /* how often this thread has taken the engine's lock */
+    Graph *capture = nullptr; /* that this thread records */
+    int held = 0;             /* how often this thread has taken the engine's lock */
 };
 
 struct Engine {
@@ -114,6 +122,8 @@ __attribute__((format(printf, 1, 2))) void find(const char *format, ...);
 
 Stream *stream_of(cudaStream_t handle); /* NULL: no such stream */
 void enqueue(Stream *s, Task *task);
+/* Enqueues work of the device, which a graph may run again. */
+cudaError_t enqueue_work(cudaStream_t stream, const char *name, std::function<void()> work);
 bool drained(const Stream *s);
 
 /* Runs one task's next part, if any can run. */

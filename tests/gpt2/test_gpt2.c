@@ -26,6 +26,9 @@ enum { ON_GPU = 0 };
 #endif
 
 static gpt2_error err;
+static void *model_stream;     /* of later contexts */
+static int with_graphs;        /* later trainings record graphs of blocks */
+static size_t graphs_launched; /* in the last training */
 
 /* ---- memory: what gpt2_create allocates is counted here ---------------------------------------
  */
@@ -68,7 +71,7 @@ static void test_parse(void) {
                                         "char:0x8x1",
                                         "char:-1x8x1",
                                         "model.bin"};
-    gpt2_config c = {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS};
+    gpt2_config c = {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS, NULL};
     test_parse_one("d6", 6, 384, 6, 1024, 50257, 50304);
     test_parse_one("d12", 12, 768, 12, 1024, 50257, 50304);
     test_parse_one("gpt2:d48", 48, 1600, 25, 1024, 50257, 50304);
@@ -118,7 +121,7 @@ static void test_describe(void) {
 
 enum { L = 2, NH = 3, C = 12, H = C / NH, V = 11, Vp = 128, MAXT = 9, T = 7, B = 2, R = B * T };
 
-static const gpt2_config tiny = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS};
+static const gpt2_config tiny = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS, NULL};
 
 /* All parameters, type-major, and where each tensor begins. */
 typedef struct tiny_model {
@@ -201,6 +204,7 @@ static zero_ctx *make_context(const setup *s, const zero_comm *comm, const gpt2_
     zc.grads = s->grads;
     if (!zc.grads && s->micro_steps > 1) zc.grads = ZERO_GRAD_F32;
     zc.log = test_quiet;
+    zc.stream = model_stream;
     gpt2_describe(cfg, t);
     zero_result r = zero_create(&z, &zc, comm);
     for (int i = 0; i < GPT2_TENSORS && !r; i++) r = zero_tensor(z, &t[i]);
@@ -519,15 +523,41 @@ static double train(const setup *s, float *out) {
     gpt2_model *m = NULL;
     double loss = 0;
     int ok = gpt2_create(&m, z, &tiny, &run, &err) == ZERO_OK;
+    if (ok && with_graphs) ok = gpt2_record_graphs(m, &err) == ZERO_OK;
     for (int i = 0; i < 40 && ok; i++)
         ok = !zero_pass_begin(z, ZERO_TRAIN, 0, 1)
              && !gpt2_train_step(m, tiny_inputs, tiny_targets, zero_loss_scale(z), &loss)
              && !zero_pass_end(z) && !zero_reduce(z) && !zero_step(z, &hyper);
     test_check(ok && read_all(z, &tiny, ZERO_PARAMETER, out), "training fails: %s; %s",
                zero_last_error(z), err.sentence);
+    graphs_launched = m ? gpt2_graph_launches(m) : 0;
     gpt2_destroy(m);
     zero_destroy(z);
     return loss;
+}
+
+/* Graphs of blocks give the same bits. From the third pass on nearly all blocks are launched as
+   graphs, except backward at stages 2 and 3, where gradients alternate between two buffers; on the
+   CPU none is. */
+static void test_graphs(const struct number_types *t) {
+    const size_t n = gpt2_numel(&tiny);
+    float *a = (float *)calloc(n, sizeof(float)), *b = (float *)calloc(n, sizeof(float));
+    for (int stage = 0; stage < 4; stage++) {
+        const setup s = {stage, stage, 1, t->type, t->grads};
+        const size_t most = (size_t)(40 * L * (stage == 3 ? 3 : 2));
+        const double loss = train(&s, a);
+        with_graphs = 1;
+        const double other = train(&s, b);
+        with_graphs = 0;
+        test_check(loss == other && !memcmp(a, b, n * sizeof(float)),
+                   "%s, stage %d: other losses or parameters with graphs", t->name, stage);
+        const size_t least = stage < 2 ? most * 3 / 4 : most * 2 / 5;
+        test_check(ON_GPU ? graphs_launched >= least && graphs_launched < most : !graphs_launched,
+                   "%s, stage %d: %zu of %zu graphs were launched", t->name, stage, graphs_launched,
+                   most);
+    }
+    free(a);
+    free(b);
 }
 
 static void test_training(const struct number_types *t) {
@@ -546,6 +576,16 @@ static void test_types(void) {
     for (int i = 0; i < TYPES; i++) {
         same_bits(&types[i]);
         test_training(&types[i]);
+#ifdef __CUDACC__
+        cudaStream_t stream = NULL;
+        must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess, "a stream");
+        model_stream = (void *)stream; /* the default stream cannot be recorded */
+#endif
+        test_graphs(&types[i]);
+#ifdef __CUDACC__
+        (void)cudaStreamDestroy(stream);
+        model_stream = NULL;
+#endif
         if (types[i].type != ZERO_F32) near_f32(&types[i]);
     }
 }
@@ -553,7 +593,7 @@ static void test_types(void) {
 /* ---- initialisation ---------------------------------------------------------------------------
  */
 
-static const gpt2_config small = {16, 300, 384, 2, 2, 48, 0, GPT2_NO_EXPERTS};
+static const gpt2_config small = {16, 300, 384, 2, 2, 48, 0, GPT2_NO_EXPERTS, NULL};
 
 /* Values from another program with the same formula. */
 static void test_draws(void) {
@@ -706,7 +746,7 @@ static void test_errors(void) {
 /* Channels that no kernel takes are refused when the model is made; TF32 is near f32. */
 static void test_cuda(void) {
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const gpt2_config odd = {8, 11, 128, 1, 1, 5003, 0, GPT2_NO_EXPERTS};
+    const gpt2_config odd = {8, 11, 128, 1, 1, 5003, 0, GPT2_NO_EXPERTS, NULL};
     const gpt2_run run = {1, 8, 0, ZERO_F32, 0, 0, 0, NULL, NULL},
                    tf32 = {B, T, 0, ZERO_F32, 1, 0, 0, NULL, NULL};
     const setup s = {0, 0, 1, ZERO_F32, ZERO_GRAD_F32};

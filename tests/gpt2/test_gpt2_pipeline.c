@@ -61,7 +61,8 @@ static training plain_of(int micro, int untied) {
 }
 
 static gpt2_config config_of(const training *t) {
-    const gpt2_config c = {MAXT, V, Vp, L, NH, C, t->untied || t->adds_by_hand, GPT2_NO_EXPERTS};
+    const gpt2_config c = {MAXT, V, Vp, L, NH, C, t->untied || t->adds_by_hand, GPT2_NO_EXPERTS,
+                           NULL};
     return c;
 }
 
@@ -531,9 +532,11 @@ static void test_refusals(void) {
     const gpt2_config cfg = config_of(&t);
     gpt2_stage s;
     gpt2_error err;
-    test_check(gpt2_stage_make(&s, &cfg, 9, 1, 0, T, &err) && strstr(err.sentence, "8 stages can"),
+    test_check(gpt2_stage_make(&s, &cfg, 9, 1, 0, T, &err)
+                   && strstr(err.sentence, "use at most 8 stages"),
                "nine stages of eight blocks: %s", err.sentence);
-    test_check(gpt2_stage_make(&s, &cfg, 4, 3, 0, T, &err) && strstr(err.sentence, "2 chunks can"),
+    test_check(gpt2_stage_make(&s, &cfg, 4, 3, 0, T, &err)
+                   && strstr(err.sentence, "use at most 2 chunks"),
                "twelve chunks of eight blocks: %s", err.sentence);
     test_check(!gpt2_stage_make(&s, &cfg, 4, 2, 3, T, &err), "eight chunks: %s", err.sentence);
 }

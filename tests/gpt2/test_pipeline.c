@@ -280,11 +280,11 @@ static void refuse(int p, int m, int v, int layers, const char *part) {
 static void test_refusals(void) {
     refuse(4, 1, 1, 4, NULL);
     refuse(4, 8, 2, 8, NULL);
-    refuse(4, 8, 1, 3, "3 stages can");
-    refuse(4, 8, 3, 8, "2 chunks can");
-    refuse(4, 6, 2, 8, "8 micro-steps can");
+    refuse(4, 8, 1, 3, "use at most 3 stages");
+    refuse(4, 8, 3, 8, "use at most 2 chunks");
+    refuse(4, 6, 2, 8, "use 8 micro-steps");
     refuse(1, 6, 2, 8, "nothing to interleave");
-    refuse(2, 0, 1, 8, "1 is the least");
+    refuse(2, 0, 1, 8, "at least 1 of each");
 }
 
 /* ---- what runs it

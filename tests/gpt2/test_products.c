@@ -206,14 +206,14 @@ static void test_text(void) {
 
 static void test_bad_text(void) {
     static const char *const bad[][2] = {
-        {"NT 1 2 3", "1: expected KIND M N K WAY"},
-        {"\n# x\nNT 1 2 x matmul", "3: expected KIND M N K WAY"},
-        {"NT 1 2 3 matmul more", "1: expected KIND M N K WAY"},
-        {"NT -1 2 3 matmul", "1: expected KIND M N K WAY"},
+        {"NT 1 2 3", "1: expected KIND M N K ALGORITHM"},
+        {"\n# x\nNT 1 2 x matmul", "3: expected KIND M N K ALGORITHM"},
+        {"NT 1 2 3 matmul more", "1: expected KIND M N K ALGORITHM"},
+        {"NT -1 2 3 matmul", "1: expected KIND M N K ALGORITHM"},
         {"NX 1 2 3 matmul", "1: a product is NN, NT, TN or TT"},
         {"NT 0 2 3 matmul", "1: sizes are 1 to 16777216"},
         {"NT 1 99999999 3 matmul", "1: sizes are 1 to 16777216"},
-        {"NT 1 2 3 mkl", "1: known ways are sgemm, matmul, packed and apart"},
+        {"NT 1 2 3 mkl", "1: the GEMM algorithms are sgemm, matmul, packed and apart"},
         {"NT 1 2 3 matmul\nNT 1 2 3 sgemm", "2: this product has a line already"},
     };
     products_choice c;
@@ -274,7 +274,8 @@ static void test_file(void) {
     if (f) fputs("NT 1 2 3 matmul\nNT 1 2 3 4\n", f);
     if (f) fclose(f);
     char told[128];
-    snprintf(told, sizeof told, "%s:2: known ways are sgemm, matmul, packed and apart", path);
+    snprintf(told, sizeof told, "%s:2: the GEMM algorithms are sgemm, matmul, packed and apart",
+             path);
     test_check(products_open(&again, path, 1, sentence, sizeof sentence) && !strcmp(sentence, told),
                "a bad file is told as '%s'", sentence);
     f = fopen(path, "w");

@@ -41,19 +41,19 @@ same "nothing differs" no "$(grep -q 'it was saved with' "$work/out" && echo yes
 same "one line of main.log" 1 "$(grep -c products: "$work/c/main.log")"
 rm -rf "$work/c/step_00000006"
 train -x 6 -pc "$work/sgemm" -o "$work/c" -n 4 -y 1 >/dev/null
-says "another choice is told" 'it was saved with products choice of hash .*; now it is choice of hash '
+says "another choice is told" 'it was saved with GEMM algorithms: choice of hash .*; now it is choice of hash '
 same "and so is it in main.log" 2 "$(grep -c products: "$work/c/main.log")"
 rm -rf "$work/c/step_00000006"
 train -x 6 -o "$work/c" -n 4 -y 1 >/dev/null
-says "and none" 'it was saved with products choice of hash .*; now it is table for '
+says "and none" 'it was saved with GEMM algorithms: choice of hash .*; now it is table for '
 
 echo 'NT 1 2 3 mkl' >"$work/bad"
 train -x 1 -pn 2 -pc "$work/bad" >/dev/null
-says "a bad file" "^train_gpt2_zero: -pc: $work/bad:1: known ways are sgemm, matmul, packed and apart\$"
+says "a bad file" "^train_gpt2_zero: -pc: $work/bad:1: the GEMM algorithms are sgemm, matmul, packed and apart\$"
 mkfifo "$work/pipe"
 train -x 1 -pn 2 -pc "$work/pipe" >/dev/null
 says "a named pipe" "^train_gpt2_zero: -pc: $work/pipe: it is not a regular file\$"
 train -x 1 -dt bf16 -pc "$work/choice" >/dev/null
-says "16 bit" '^train_gpt2_zero: -pc: it chooses among ways of f32 products'
+says "16 bit" '^train_gpt2_zero: -pc: GEMM algorithms are chosen for f32 only'
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

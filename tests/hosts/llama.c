@@ -1,9 +1,10 @@
 /* llama.c - a trainer of another foreign kind, as it was before there was a plugin: a Llama
    (RMSNorm, rotary positions, grouped queries, SwiGLU) whose weights are one block of memory,
    arrays by type in it, and whose classifier is the embedding by another name; AdamW over the whole
-   block. It learns to go on with sequences that count in steps of their own. cc -O2 llama.c -lm
-   ./a.out [STEPS] Between lines that say ZERO stands what changes with the plugin, at first without
-   hooks: cc -O2 -DZERO llama.c -xc zero_plugin.cu -lm               ./a.out [STEPS [STAGE [RANKS]]]
+   block. It learns to go on with sequences that count in steps of their own.
+     cc -O2 llama.c -lm; ./a.out [STEPS]
+   Between lines with ZERO is the code that changes with the plugin, at first without hooks:
+     cc -O2 -DZERO llama.c -xc zero_plugin.cu -lm; ./a.out [STEPS [STAGE [RANKS]]]
    With -DHOOKS as well, every layer has hooks of its own. tests/hosts/test_foreign.sh counts these
    lines. */
 #ifdef ZERO

@@ -31,7 +31,13 @@ plugin() { # NAME FLAGS...
 }
 # Both by the same flags: the order in which a norm is summed depends on the width of vectors.
 plugin plain && plugin checked -DZERO_CHECK=1 && ok || { bad "the drop does not compile"; finish; }
-plain=$dir/plain.o
+# both PROGRAM ARGUMENTS...: the program, and PROGRAM.checked with the checked build.
+both() {
+    compile "$@" "$dir/plain.o" || return
+    program=$1
+    shift
+    compile "$program.checked" "$@" "$dir/checked.o"
+}
 
 # A host's files; `hooked HOST`: it can have hooks.
 files() { if [ -d "$here/$1" ]; then ls "$here/$1"/*; else echo "$here/$1.c"; fi; }
@@ -90,13 +96,12 @@ same() { # HOST PROGRAM STAGE RANKS: as stage 0 without hooks
 }
 for host in token_gpt llama mlp lstm; do
     source=$(sources $host) kinds=step
-    # shellcheck disable=SC2086
-    compile $host $source && compile $host.step -DZERO $source "$plain" &&
-        compile $host.step.checked -DZERO $source "$dir/checked.o" && ok || { bad "$host does not compile"; continue; }
+    # shellcheck disable=SC2086 # files
+    compile $host $source && both $host.step -DZERO $source && ok || { bad "$host does not compile"; continue; }
     if hooked $host; then
         kinds="step hooks"
-        compile $host.hooks -DZERO -DHOOKS $source "$plain" &&
-            compile $host.hooks.checked -DZERO -DHOOKS $source "$dir/checked.o" && ok || bad "$host with hooks does not compile"
+        # shellcheck disable=SC2086
+        both $host.hooks -DZERO -DHOOKS $source && ok || bad "$host with hooks does not compile"
     fi
     timeout 30 "$dir/$host" $steps >"$dir/$host.all" && ok || bad "$host without the plugin: exit code $?"
     grep '^step' "$dir/$host.all" >"$dir/$host.before"
@@ -134,11 +139,11 @@ spent() { # PROGRAM STAGE: seconds of processors, of 2 ranks
     sh -c 'timeout 60 "$1" 150 "$2" 2 >"$3" 2>&1; times' sh "$dir/$1" "$2" "$dir/$1.out" | awk 'END { split($1, u, /[ms]/); split($2, s, /[ms]/)
         print 60 * (u[1] + s[1]) + u[2] + s[2] }'
 }
-if compile often.plain -DZERO -DHOOKS "$dir/often.c" "$plain" && compile often.checked -DZERO -DHOOKS "$dir/often.c" "$dir/checked.o"; then
+if both often -DZERO -DHOOKS "$dir/often.c"; then
     for stage in 0 1 2 3; do
         least=
-        for pair in 1 2 3; do least="$least$(spent often.plain $stage) $(spent often.checked $stage) "; done
-        [ "$(grep -c '^step' "$dir/often.plain.out")" = 150 ] && cmp "$dir/often.plain.out" "$dir/often.checked.out" && ok || bad "often, stage $stage: other losses"
+        for pair in 1 2 3; do least="$least$(spent often $stage) $(spent often.checked $stage) "; done
+        [ "$(grep -c '^step' "$dir/often.out")" = 150 ] && cmp "$dir/often.out" "$dir/often.checked.out" && ok || bad "often, stage $stage: other losses"
         echo "$least" | awk -v stage=$stage '{ for (i = 1; i < 7; i += 2) { p = !p || $i < p ? $i : p; c = !c || $(i + 1) < c ? $(i + 1) : c }
             printf "hooks 15 times a pass, stage %d: %.2f s checked, %.2f s otherwise\n", stage, c, p; exit !(p > 0 && c <= 5 * p) }' && ok ||
             bad "stage $stage: a checked build takes more than five times as long"
@@ -183,7 +188,7 @@ misuse token_freed token_gpt "" 'weights [0-9a-f]+' -e 's/^ *zero_destroy(z);/&\
 # `release` gets pointers into one block.
 misuse llama_released llama "" 'ended by signal (6|11) .*zero_adopt: does .release. get|are in the same memory' -e 's/ZERO_F32, NULL/ZERO_F32, free/'
 # An optimizer of the host's own, on arrays that stay its own.
-misuse mlp_optimizer mlp "" 'tensor b1, layer 0, was written by the host' -e 's/^ *if (zero_lend_train(/    net->b1[3] -= lr * grad.b1[3];\n&/'
+misuse mlp_optimizer mlp "" 'tensor b1, layer 0, was written by your code' -e 's/^ *if (zero_lend_train(/    net->b1[3] -= lr * grad.b1[3];\n&/'
 # Weights are written between steps (at stage 3 they are seen where their owner has them, and cannot be); the
 # host's old arrays are read.
 misuse token_written token_gpt "" 'tensor wte, layer 0, was written|exit code 139' -e 's/^ *printf("step .*/&\n        tensors[WTE].data[3] += 1;/'

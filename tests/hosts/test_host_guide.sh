@@ -166,7 +166,7 @@ done <"$dir/lines/all"
 # Names of functions and constants: of the header, of the adapters' headers, or of the build.
 # shellcheck disable=SC2086
 for name in $(echo $pages | tr ' ' '\n' | grep -v 'config-json' | xargs cat | grep -oE '\b(zero|ZERO|checkpoint|CHECKPOINT)_[A-Za-z0-9_]+' |
-    grep -vE '^zero_(plugin|plan|ckpt|optimization|llmc|fork|nccl|cuda13|to_fp32|hpz_.*|quantized_.*)$|^checkpoint_import$' | sort -u); do
+    grep -vE '^zero_(plugin|pp_rank_N_|plan|ckpt|optimization|llmc|fork|nccl|cuda13|to_fp32|hpz_.*|quantized_.*)$|^checkpoint_import$' | sort -u); do
     case $name in
     ZERO_WITH_* | ZERO_FAST_MATH | ZERO_CHECK) file=$root/zero_plugin.cu ;;
     checkpoint_* | CHECKPOINT_*) file=$root/adapters/checkpoint/checkpoint.h ;;

@@ -43,8 +43,8 @@ def all_of(kind, names): return [(name, kind) for name in names.split()]
 Comm = struct("zero_comm", all_of(I, "kind rank"), all_of(P, "handle"), all_of(I, "node_size"))
 Scaler = struct("zero_scaler", all_of(F, "fixed initial minimum"),
                 all_of(I, "window hysteresis consecutive_hysteresis"))
-Muon = struct("zero_muon", all_of(F, "momentum plain_lr"), all_of(I, "turns match_rms no_nesterov"))
-Config = struct("zero_config", all_of(I, "stage micro_steps accumulation type grads no_master"),
+Muon = struct("zero_muon", all_of(F, "momentum plain_lr"), all_of(I, "iterations match_rms no_nesterov"))
+Config = struct("zero_config", all_of(I, "stage micro_steps accumulation type grads master state_type"),
                 all_of(c.c_uint64, "seed"), all_of(I, "optimizer"), all_of(Scaler, "scaler"),
                 all_of(I, "prefetch"), all_of(S, "bucket_numel"),
                 all_of(c.c_int64, "persistence_numel"),
@@ -58,7 +58,7 @@ Config = struct("zero_config", all_of(I, "stage micro_steps accumulation type gr
                 all_of(P, "world_unit"), all_of(I, "divisor"), all_of(P, "joins"))
 Desc = struct("zero_tensor_desc", all_of(c.c_char_p, "name"), all_of(S, "numel"),
               all_of(I, "layers unit uses flags together every"),
-              all_of(F, "lr_factor decay_factor"), all_of(I, "divisor"), all_of(S, "rows cols"),
+              all_of(F, "lr_factor decay_factor"), all_of(c.c_char_p, "frozen"), all_of(I, "divisor"), all_of(S, "rows cols"),
               all_of(P, "slice_of"), all_of(S, "outer"), all_of(P, "sum_over"),
               all_of(c.c_char_p, "same_as"), all_of(S, "field"), all_of(P, "param grad"), all_of(S, "stride"))
 Tensors, HYPER = struct("tensors", all_of(c.POINTER(F), "w b")), (F * 6)(LR, .9, .95, 1e-8, .1, 0)

@@ -16,7 +16,7 @@ for each in "$root"/*; do
 done
 unset MAKEFLAGS MAKELEVEL OMPI_CC MPICH_CC WERROR
 
-# This compiler writes its name and arguments to the output file and to $dir/log.
+# This compiler writes its name and arguments to $dir/log, and to the output file, which is a program that does nothing.
 cat >"$dir/tools/stub" <<STUB
 #!/bin/sh
 case \$* in
@@ -27,7 +27,8 @@ echo "\${0##*/} \$*" >>"$dir/log"
 before=
 for word; do
     if [ "\$before" = -o ]; then
-        echo "\${0##*/} \$*" >"\$word"
+        printf '#!/bin/sh\nexit\n%s\n' "\${0##*/} \$*" >"\$word"
+        chmod +x "\$word"
         case "\$* " in *-MMD*".c "* | *-MMD*".cu "*) echo "\$word: $dir/header.h" >"\${word%.o}.d" ;; esac
     fi
     before=\$word
@@ -101,7 +102,9 @@ check "$([ "$(grep -c 'sm_80' "$dir/log")" -gt 5 ] && echo made)" made "other AR
 # The first command of README on a machine without MPI and without headers: it installs both and uses them.
 # PATH has only standard tools here, and an apt-get that is a script of this test.
 for each in sh env sed awk grep mkdir rm mv cp cat cmp cut dirname basename printf echo wc tr tail head sort uname id mktemp touch chmod ls make date readlink true find; do
-    path=$(command -v "$each") && case $path in /*) ln -sf "$path" "$dir/bin/$each" ;; esac
+    path=$(command -v "$each")
+    case $path in /*) ;; *) path=/usr/bin/$each ;; esac # a word of the shell is a program, too
+    [ ! -x "$path" ] || ln -sf "$path" "$dir/bin/$each"
 done
 sed "s#^\*\" -E .*#*' -E '* | '-E '*) [ -e '$dir/installed' ]; exit ;;#" "$dir/tools/stub" >"$dir/bin/cc"
 chmod +x "$dir/bin/cc"
@@ -127,6 +130,16 @@ for jobs in -j1 -j2; do
     check "$?" 0 "make deps train_gpt2_zero"
     check "$([ "$(calls)" -gt 50 ] && grep -vc '^mpicc .*ZERO_WITH_MPI' "$dir/log")" 0 "make $jobs deps train_gpt2_zero: calls without the MPI that it installed"
 done
+# README's two commands, as they stand there, on such a machine.
+sed -n '/^## Quick start/,/^## [^Q]/{s/ *#.*//; /^make/p;}' "$root/README.md" >"$dir/commands"
+check "$(tr '\n' , <"$dir/commands")" "make deps,make," "the first commands of README"
+rm -rf "$dir/installed" "$dir/bin/mpicc" "$dir/tree/train_gpt2_zero" "$dir/tree/build"
+while read -r line; do
+    (cd "$dir/tree" && env -i PATH="$dir/bin" HOME="$dir" sh -c "$line") >"$dir/said" 2>&1 </dev/null
+    check "$?" 0 "README: $line: $(tail -n 1 "$dir/said")"
+done <"$dir/commands"
+check "$([ -e "$dir/installed" ] && [ -x "$dir/tree/train_gpt2_zero" ] && grep -c 'Try:  ./train_gpt2_zero' "$dir/said")" 1 "README's commands install, build and end"
+
 # MPI is installed after the first build; the second build uses it.
 rm -f "$dir/bin/mpicc"
 fresh train_gpt2_zero

@@ -155,6 +155,10 @@ while read -r with; do
     for part in $every; do case " $with check cuda " in *" $part "*) ;; *) lacking="$lacking $part" ;; esac; done
     # shellcheck disable=SC2086
     check "what is left out of $with" "$d/test_drop_parts" "$with" $lacking
+    case " $with " in *" check "*) continue ;; esac
+    # shellcheck disable=SC2086
+    check "a checked build compiles: $with" $compile -DZERO_CHECK=1 -I. -I"$d" -o "$d/checked" -x c "$d/zero_plugin.cu" "$(find tests -name test_drop_parts.c)" -lm
+    check "a checked build of $with" "$d/checked" "$with" check
 done <<CHOICES
 core
 state
@@ -175,6 +179,14 @@ for part in $every; do
     check "drop without $part" drop "$d" $rest
     # shellcheck disable=SC2086
     check "it compiles without $part" $compile -fsyntax-only -x c "$d/zero_plugin.cu"
+    # The header differs in comments alone. It has no text about the part, and its settings say so.
+    check "the header's code without $part" sh -c 'for h in zero_plugin.h "$1/zero_plugin.h"; do cc -fpreprocessed -E -P -x c "$h" | tr -d " \n"; echo; done | uniq | wc -l | grep -qx 1' sh "$d"
+    check "no text about $part in the header" sh -c '! grep -F "[$1] " "$2"' sh "$part" "$d/zero_plugin.h"
+    rooms=$(sed -n "s/^#include \"\(zero_plugin.*\)\" *\/\* \[$part\].*/\1/p" zero_plugin.cu)
+    # shellcheck disable=SC2086
+    for setting in $([ -z "$rooms" ] || sed -n 's/^    {ZP_[A-Z]*(\([a-z_]*\)).*/\1/p' $rooms); do
+        check "the header about $setting without $part" grep -Eq "[ ,*]$setting(, [a-z_]*)?; *(/\* not in this copy: part .$part. \*/)?\$" "$d/zero_plugin.h"
+    done
     if [ -f "$toolkit/include/cuda_runtime_api.h" ]; then
         # shellcheck disable=SC2046
         check "it compiles without $part, CUDA" "${CXX:-c++}" -std=c++17 -D__CUDACC__ -Itests/emulation $(sh adapters/cuda.sh compile "${NVCC:-nvcc}") -Wall -Wextra -Werror \

@@ -29,6 +29,73 @@ static zero_result drop_try(const zero_config *cfg, zero_comm_kind kind, int len
     return r;
 }
 
+static int drop_is_clear(const void *data, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++)
+        if (((const char *)data)[i]) return 0;
+    return 1;
+}
+
+static int drop_rank(const zero_comm *comm, void *arg) {
+    (void)comm, (void)arg;
+    return 0;
+}
+
+/* zero_run_local has no log of the caller: the sentence is on stderr. */
+static void drop_run_local(void) {
+    char text[1024] = "";
+    FILE *caught = tmpfile();
+    const int before = dup(2);
+    if (!test_check(caught && before >= 0 && dup2(fileno(caught), 2) == 2, "stderr")) return;
+    const int code = zero_run_local(1, drop_rank, NULL);
+    (void)fflush(stderr);
+    (void)dup2(before, 2);
+    (void)close(before);
+    rewind(caught);
+    text[fread(text, 1, sizeof text - 1, caught)] = 0;
+    (void)fclose(caught);
+    test_check(code == 126, "zero_run_local returns %d", code);
+    test_check(strstr(text, "zero_run_local: ") && strstr(text, "lacks \"start\""),
+               "zero_run_local: %s", text);
+}
+
+/* Each field that needs `groups` is refused, with its name and the command. No group can exist, so
+   that any address will do. */
+static void drop_fields(const zero_config *cfg) {
+    static int any[2];
+    zero_group *const group = (zero_group *)(void *)any;
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const struct {
+        const char *name;
+        zero_tensor_desc desc;
+    } of_tensor[] = {{"divisor", {.name = "one", .numel = 1, .divisor = 2}},
+                     {"ZERO_COPY", {.name = "one", .numel = 1, .flags = ZERO_COPY}},
+                     {"sum_over", {.name = "one", .numel = 1, .sum_over = group}},
+                     {"slice_of", {.name = "one", .numel = 1, .slice_of = group}}};
+    zero_ctx *z = NULL;
+    for (int i = 0; i < 4; i++) {
+        zero_result r = zero_create(&z, cfg, &self);
+        if (!r) r = zero_tensor(z, &of_tensor[i].desc);
+        const char *why = zero_last_error(z);
+        test_check(r == ZERO_ERR_UNSUPPORTED && strstr(why, of_tensor[i].name)
+                       && strstr(why, "groups\" adds it"),
+                   "%s: result %d, %s", of_tensor[i].name, (int)r, why);
+        zero_destroy(z);
+    }
+    for (int i = 0; i < 2; i++) {
+        zero_config c = *cfg;
+        if (i)
+            c.joins = (zero_ctx *)(void *)any;
+        else
+            c.world = group;
+        const zero_result r = zero_create(&z, &c, &self);
+        const char *why = zero_last_error(z);
+        test_check(r == ZERO_ERR_UNSUPPORTED && strstr(why, i ? "joins" : "world")
+                       && strstr(why, "groups\" adds it"),
+                   "cfg field %d: result %d, %s", i, (int)r, why);
+        zero_destroy(z);
+    }
+}
+
 /* Makes a call that needs the part. */
 static zero_result drop_need(const char *part) {
     zero_config cfg = {.log = drop_log, .threads = 1, .folder = "."};
@@ -42,13 +109,28 @@ static zero_result drop_need(const char *part) {
     if (!strcmp(part, "nccl")) kind = ZERO_COMM_NCCL;
     if (!strcmp(part, "start")) {
         zero_ctx *z = NULL;
+        drop_run_local();
         return zero_start_local(&z, &cfg, 1) == 126 && !z ? ZERO_ERR_UNSUPPORTED : ZERO_OK;
+    }
+    if (!strcmp(part, "state")) {
+        zero_counters counters;
+        memset(&counters, 1, sizeof counters);
+        zero_state_counters(NULL, &counters);
+        test_check(drop_is_clear(&counters, sizeof counters), "zero_state_counters writes zeros");
     }
     if (!strcmp(part, "groups")) {
         zero_group *g = NULL;
+        zero_group_stats stats;
+        memset(&stats, 1, sizeof stats);
+        zero_group_query_stats(NULL, &stats);
+        test_check(drop_is_clear(&stats, sizeof stats), "zero_group_query_stats writes zeros");
+        const char *why = zero_group_error(NULL);
+        test_check(strstr(why, "lacks \"groups\"") && strstr(why, "groups\" adds it"),
+                   "zero_group_error: %s", why);
         const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
         const zero_result r = zero_group_open(&g, &self, NULL, 1);
         test_check(r == ZERO_ERR_UNSUPPORTED, "zero_group_open: the result is %d", (int)r);
+        drop_fields(&cfg);
         cfg.world_units = 2;
     }
     return drop_try(&cfg, kind, !strcmp(part, "lend"), !strcmp(part, "order"));
@@ -63,8 +145,9 @@ static void drop_defaults(void) {
         const zero_result r = zero_create(&z, &cfg, &self);
         test_check(!r, "defaults: %s", zero_last_error(z));
         zero_query_config(z, &cfg);
-        test_check(cfg.offload_share == 1 && cfg.muon.turns == 5, "offload_share %g, muon.turns %d",
-                   (double)cfg.offload_share, cfg.muon.turns);
+        test_check(cfg.offload_share == 1 && cfg.muon.iterations == 5,
+                   "offload_share %g, muon.iterations %d", (double)cfg.offload_share,
+                   cfg.muon.iterations);
         zero_destroy(z);
     }
 }

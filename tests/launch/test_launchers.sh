@@ -166,7 +166,7 @@ refused 'RANK is missing' 3 2 'RANK is not set; ranks started by RANK and WORLD_
 fresh; torch 0 2 ok; torch 1 3 ok; refused 'WORLD_SIZE differs' 8 1 'rank 1 on host .* was started for 3 ranks, but rank 0 on host .* for 2'
 fresh; torch 0 3 ok; torch 1 3 ok
 start 2 env RANK=1 WORLD_SIZE=3 MASTER_ADDR=localhost MASTER_PORT=$port "$rank" rank ok
-refused 'two are rank 1' 8 1 'two processes say that they are rank 1'
+refused 'two are rank 1' 8 1 'two processes were started as rank 1'
 fresh; LAUNCH_TEST_LIMIT=2; torch 0 3 ok; torch 2 3 ok
 refused 'a rank never comes' 8 1 '1 of 3 ranks did not come to rank 0 at localhost:.* within 2 s: 1 (started by RANK'
 fresh; torch 1 3 ok; torch 2 3 ok
@@ -187,7 +187,7 @@ sleep 0.5
 start a1 env TORCHELASTIC_RUN_ID=a RANK=1 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=$port "$rank" rank ok
 wait
 if [ "$(cat "$scratch"/job/a?.code | sort -u)" = 0 ] && [ "$(cat "$scratch/job/b1.code")" = 1 ] \
-    && [ ! -s "$scratch/job/a0.err" ] && grep -q "of job 'torch b 0' came to rank 0 of job 'torch a 0'.*set ZERO_PORT" "$scratch/job/b1.err"; then good
+    && [ ! -s "$scratch/job/a0.err" ] && grep -q "of job 'torch b 0' reached rank 0 of job 'torch a 0'.*set ZERO_PORT" "$scratch/job/b1.err"; then good
 else bad 'two jobs on one port'; fi
 fresh
 start a0 env TORCHELASTIC_RUN_ID=a RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=$port "$rank" rank ok

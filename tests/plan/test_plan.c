@@ -368,12 +368,12 @@ static void test_layouts(void) {
     c.nranks = 8;
     c.pp = 2;
     c.tp = 3;
-    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "the nearest that can is -tp 2"),
-               "%s", why);
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "the nearest size is -tp 2"), "%s",
+               why);
     c.nranks = c.tp = 8;
     c.pp = 1;
-    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "do not divide 4 heads"), "%s",
-               why);
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "does not divide the 4 heads"),
+               "%s", why);
 }
 
 /* A number of parameters: each of tp x pp parts has as many, within a block. */
@@ -410,7 +410,7 @@ static void test_models(void) {
                                            {"1e15", "1 to 1e+14"},
                                            {"-3", "whole number"},
                                            {"nan", "whole number"},
-                                           {"d13", "'d13' is no model"},
+                                           {"d13", "'d13' is not a model"},
                                            {"/none.bin", "/none.bin"}};
     char why[PLAN_SENTENCE];
     plan_model m;
@@ -595,8 +595,8 @@ static void test_experts(void) {
     test_check(a[1].device_bytes < a[0].device_bytes, "%llu bytes, of all experts %llu",
                (unsigned long long)a[1].device_bytes, (unsigned long long)a[0].device_bytes);
     c.sharers = 3;
-    test_check(plan_ask(&c, &a[0], why, sizeof why) && strstr(why, "nearest that can is 2"), "%s",
-               why);
+    test_check(plan_ask(&c, &a[0], why, sizeof why) && strstr(why, "nearest number that does is 2"),
+               "%s", why);
 }
 
 int main(int argc, char **argv) {

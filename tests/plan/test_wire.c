@@ -192,7 +192,7 @@ static void hand_steps(void) {
         /* 3 units, 2 buffers: unit 0 is gathered again behind the backward of unit 2 */
         {3, 3, 0, 1, 1, 0, 0, 12 + 1, "none ahead: each gather is waited for"},
         /* gathers and reductions share the link: at 4 + 6 = 10, 13, and both send in between */
-        {2, 4, 1, 0, 0, 10, 0, 6 + 4 * 10, "three buffers, of which each waits for its reduction"},
+        {2, 4, 1, 0, 0, 10, 0, 6 + 4 * 10, "two buffers, of which each waits for its reduction"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const double step = hand_step(all[i].stage, all[i].units, all[i].prefetch, all[i].gather,

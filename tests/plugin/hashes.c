@@ -51,16 +51,17 @@ typedef struct hashes_type {
     const char *name;
     zero_type type;
     zero_grad_type grads;
-    int no_master;
+    zero_master master;
     float fixed, initial; /* loss scales; small enough for f16 */
 } hashes_type;
-static const hashes_type hashes_types[] = {{"f32", ZERO_F32, ZERO_GRAD_AUTO, 0, 0, 0},
-                                           {"bf16", ZERO_BF16, ZERO_GRAD_AUTO, 0, 0, 0},
-                                           {"bf16-g32", ZERO_BF16, ZERO_GRAD_F32, 0, 0, 0},
-                                           {"bf16-alone", ZERO_BF16, ZERO_GRAD_AS_TYPE, 1, 0, 0},
-                                           {"f16", ZERO_F16, ZERO_GRAD_AUTO, 0, 0, 16},
-                                           {"f16-g16", ZERO_F16, ZERO_GRAD_AS_TYPE, 0, 0, 16},
-                                           {"f16-fixed", ZERO_F16, ZERO_GRAD_F32, 0, 8, 0}};
+static const hashes_type hashes_types[] = {
+    {"f32", ZERO_F32, ZERO_GRAD_AUTO, ZERO_MASTER_AUTO, 0, 0},
+    {"bf16", ZERO_BF16, ZERO_GRAD_AUTO, ZERO_MASTER_AUTO, 0, 0},
+    {"bf16-g32", ZERO_BF16, ZERO_GRAD_F32, ZERO_MASTER_AUTO, 0, 0},
+    {"bf16-alone", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_NONE, 0, 0},
+    {"f16", ZERO_F16, ZERO_GRAD_AUTO, ZERO_MASTER_AUTO, 0, 16},
+    {"f16-g16", ZERO_F16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_AUTO, 0, 16},
+    {"f16-fixed", ZERO_F16, ZERO_GRAD_F32, ZERO_MASTER_AUTO, 8, 0}};
 static const char *const hashes_rules[] = {"adamw", "adam", "sgd", "nesterov", "lion"};
 static const int hashes_groups[][2] = {{1, 0}, {2, 0}, {3, 0}, {4, 0}, {4, 2},
                                        {5, 0}, {6, 2}, {6, 3}, {8, 4}}; /* ranks, of a node */
@@ -144,7 +145,7 @@ static void hashes_model(host_spec *s, int model, int bucket) {
 static void hashes_store(host_spec *s, const hashes_type *type, int rule) {
     s->cfg.type = type->type;
     s->cfg.grads = type->grads;
-    s->cfg.no_master = type->no_master;
+    s->cfg.master = type->master;
     s->cfg.seed = 5;
     s->cfg.optimizer = (zero_optimizer)rule;
     s->cfg.scaler.fixed = type->fixed;

@@ -55,9 +55,9 @@ static zero_result own_extra_count(zero_ctx *z, int u) {
 /* Station: scales this rank's shard of u's gradient, on the stream of gradients, once the sum over
    micro-steps and ranks is complete and before its squares are added up. */
 static zero_result own_extra_scale(zero_ctx *z, int u) {
-    const zp_kernel_rescale_args a = {zp_ctx_unit_mean(z, u), z->array[ZP_MEAN].type,
-                                      own_extra_mine(z)->factor};
-    return zp_kernel_rescale(&z->stream[ZP_GRADIENTS], &a, zp_ctx_shard(z, u));
+    const zp_world_rescale_args a = {zp_ctx_unit_mean(z, u), z->array[ZP_MEAN].type,
+                                     own_extra_mine(z)->factor};
+    return zp_world_rescale(&z->stream[ZP_GRADIENTS], &a, zp_ctx_shard(z, u));
 }
 
 /* Stations: count each update of unit u, and each publication that follows it. */

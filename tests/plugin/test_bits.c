@@ -37,7 +37,8 @@ typedef struct bits_kind {
     zero_type type;
     zero_grad_type grads;
     zero_optimizer optimizer;
-    int no_master;
+    zero_master master;
+    zero_state_type state;
     float fixed, initial; /* loss scales; small enough for f16 */
 } bits_kind;
 
@@ -50,7 +51,7 @@ static const bits_kind bits_kinds[] = {
      .type = ZERO_BF16,
      .grads = ZERO_GRAD_AS_TYPE,
      .optimizer = ZERO_ADAMW,
-     .no_master = 1},
+     .master = ZERO_MASTER_NONE},
     {.name = "f16, fixed scale", .type = ZERO_F16, .fixed = 8},
     {.name = "f16, f16 gradients", .type = ZERO_F16, .grads = ZERO_GRAD_AS_TYPE, .initial = 16},
     {.name = "f16, f32 gradients", .type = ZERO_F16, .grads = ZERO_GRAD_F32, .initial = 16},
@@ -60,12 +61,47 @@ static const bits_kind bits_kinds[] = {
      .type = ZERO_BF16,
      .grads = ZERO_GRAD_AS_TYPE,
      .optimizer = ZERO_SGD,
-     .no_master = 1},
+     .master = ZERO_MASTER_NONE},
     {.name = "f16, Nesterov",
      .type = ZERO_F16,
      .grads = ZERO_GRAD_AS_TYPE,
      .optimizer = ZERO_NESTEROV,
-     .initial = 16}};
+     .initial = 16},
+    {.name = "bf16, split", .type = ZERO_BF16, .master = ZERO_MASTER_SPLIT},
+    {.name = "bf16, split, Lion",
+     .type = ZERO_BF16,
+     .grads = ZERO_GRAD_AS_TYPE,
+     .optimizer = ZERO_LION,
+     .master = ZERO_MASTER_SPLIT},
+    {.name = "bf16, split, f32 gradients",
+     .type = ZERO_BF16,
+     .grads = ZERO_GRAD_F32,
+     .master = ZERO_MASTER_SPLIT},
+    {.name = "f32, bf16 state", .state = ZERO_STATE_BF16},
+    {.name = "bf16, bf16 state", .type = ZERO_BF16, .state = ZERO_STATE_BF16},
+    {.name = "bf16, split, bf16 state",
+     .type = ZERO_BF16,
+     .grads = ZERO_GRAD_AS_TYPE,
+     .master = ZERO_MASTER_SPLIT,
+     .state = ZERO_STATE_BF16},
+    {.name = "f16, Lion, bf16 state",
+     .type = ZERO_F16,
+     .optimizer = ZERO_LION,
+     .initial = 16,
+     .state = ZERO_STATE_BF16},
+    {.name = "f32, 8-bit state", .state = ZERO_STATE_8BIT},
+    {.name = "bf16, split, Adam, 8-bit state",
+     .type = ZERO_BF16,
+     .grads = ZERO_GRAD_AS_TYPE,
+     .optimizer = ZERO_ADAM,
+     .master = ZERO_MASTER_SPLIT,
+     .state = ZERO_STATE_8BIT},
+    {.name = "bf16, no master, SGD, 8-bit state",
+     .type = ZERO_BF16,
+     .grads = ZERO_GRAD_AS_TYPE,
+     .optimizer = ZERO_SGD,
+     .master = ZERO_MASTER_NONE,
+     .state = ZERO_STATE_8BIT}};
 enum { BITS_KINDS = sizeof bits_kinds / sizeof *bits_kinds };
 
 /* Elements of model 0 that overflow in step 1: the first and the last of the embedding, the last of
@@ -131,7 +167,8 @@ static void bits_kind_of(host_spec *s, const bits_group *g) {
     s->cfg.type = kind->type;
     s->cfg.grads = kind->grads;
     s->cfg.optimizer = kind->optimizer;
-    s->cfg.no_master = kind->no_master;
+    s->cfg.master = kind->master;
+    s->cfg.state_type = kind->state;
     s->cfg.seed = 5;
     s->cfg.scaler.fixed = kind->fixed;
     s->cfg.scaler.initial = kind->initial;
@@ -216,7 +253,8 @@ static void bits_rank(test_rank *rank) {
 /* Not for clipping, whose norm is the plugin's to define. */
 static int bits_has_reference(const bits_group *g) {
     const bits_kind *kind = &bits_kinds[g->kind];
-    return kind->optimizer == ZERO_ADAMW && !kind->no_master && !g->clip;
+    const int exact = kind->master != ZERO_MASTER_NONE && !kind->state;
+    return kind->optimizer == ZERO_ADAMW && exact && !g->clip;
 }
 
 /* The same training without any plugin, into bits_after; its hash at the end. */
@@ -339,9 +377,10 @@ static void bits_all_kinds(int runs) {
 
 /* Whatever overflows, wherever: the step is skipped alike, and the next one is taken alike. */
 static void bits_overflows(int runs) {
-    static const int kinds[] = {0, 1, 4, 5, 6, 7, 11};
+    static const int kinds[] = {0, 1, 4, 5, 6, 7, 11, 12};
+    enum { KINDS = sizeof kinds / sizeof *kinds };
     for (int i = 0; i < 6; i++)
-        for (int k = 0; k < 7; k++)
+        for (int k = 0; k < KINDS; k++)
             for (int n = 0; n < 3; n++) {
                 const bits_group g = {.nranks = bits_ranks[i],
                                       .micro_steps = 1 + (i + k + n) % 2 * 2,

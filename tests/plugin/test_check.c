@@ -272,6 +272,36 @@ static void check_faults(int stage, check_fault fault, int later) {
                (unsigned)status);
 }
 
+/* Cached pointers on two ranks, which copy each other's shards. At least one rank must fault; the
+   other may wait for it. check_rank has the same steps without a fault. */
+static void check_cached_on_two(int stage, check_fault fault) {
+    zero_local *local = NULL;
+    int faulted = 0;
+    pid_t child[2];
+    if (!test_check(!zero_local_create(&local, 2, 1), "a meeting place")) return;
+    for (int rank = 0; rank < 2; rank++) {
+        child[rank] = fork();
+        if (child[rank]) continue;
+        const zero_comm comm = {ZERO_COMM_LOCAL, rank, local, 0};
+        check_run c;
+        check_host cached[2] = {{NULL, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL}};
+        if (!check_open(&c, &comm, stage, 1) || check_cache(&c, cached)) _exit(1);
+        check_commit(&c, fault, cached);
+        _exit(0);
+    }
+    for (int i = 0; i < 2; i++) {
+        int status = 0;
+        const pid_t ended = waitpid(-1, &status, 0);
+        faulted |=
+            WIFSIGNALED(status) && (WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGBUS);
+        zero_local_abort(local, ended == child[1], "it ended");
+        test_check(!WIFEXITED(status) || WEXITSTATUS(status) == 0 || i,
+                   "stage %d, 2 ranks: %s: status %x", stage, fault_names[fault], (unsigned)status);
+    }
+    test_check(faulted, "stage %d, 2 ranks: %s", stage, fault_names[fault]);
+    zero_local_destroy(local);
+}
+
 /* ---- ranks that differ ---- */
 
 static void check_rank(test_rank *r) {
@@ -320,6 +350,7 @@ int main(void) {
         check_told(stage);
         check_written(stage);
         for (int f = 0; f < 2 * FAULTS; f++) check_faults(stage, (check_fault)(f / 2), f % 2);
+        for (int f = CACHED_PARAMETER; f < RIGHT; f++) check_cached_on_two(stage, (check_fault)f);
         for (int n = 2; n <= 3; n++)
             test_check(test_ranks(n, 0, check_rank, &stage), "stage %d, %d ranks: %s", stage, n,
                        test_first);

@@ -596,7 +596,7 @@ static void codec_refused(void) {
                {3, 5, 0, 0, 0, "weight_bits is 5, expected 8 or 4"},
                {3, 0, 16, 0, 0, "gradient_bits is 16, expected 8 or 4"},
                {0, 0, 4, 0, 0, "gradient_bits is 4: at stage 0"},
-               {3, 8, 0, 0.5f, 0, "feedback is 0.5, but gradients travel as they are stored"},
+               {3, 8, 0, 0.5f, 0, "feedback is 0.5, but gradients are not quantized"},
                {3, 0, 4, 1.0f, 0, "feedback is 1"},
                {3, 0, 4, -0.5f, 0, "feedback is -0.5"},
                {3, 0, 4, 0, 7, "feedback_reset is 7, but feedback is 0"},

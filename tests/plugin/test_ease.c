@@ -66,6 +66,7 @@ static zero_result ease_open(zero_ctx **z, const zero_comm *comm, const ease_cas
     cfg.open_units = c->open;
     cfg.no_mapping = !c->mapped;
     cfg.persistence_numel = ZERO_NONE;
+    cfg.grads = ZERO_GRAD_F32; /* some of the arrays have 16 bits */
     cfg.threads = 1;
     cfg.timeout_s = 20;
     ZERO_TRY(zero_create(z, &cfg, comm));
@@ -242,8 +243,7 @@ static void ease_arrays_of_all_kinds(void) {
         ease_case c = {0};
         c.null = t + 1;
         ease_run(&c, 2);
-        snprintf(text, sizeof text, "tensor %s, layer 0: the host's field is NULL",
-                 ease_table[t].name);
+        snprintf(text, sizeof text, "tensor %s, layer 0: your field is NULL", ease_table[t].name);
         test_check(strstr(c.why[0], text) != NULL, "no array: %s", c.why[0]);
     }
 }
@@ -316,7 +316,9 @@ static void ease_misused(test_rank *r) {
         double mean = 0, sum = 0, again = 0;
         cfg.stage = stage;
         cfg.threads = 1;
-        if (zero_create(&z, &cfg, &comm) || zero_tensors(z, two, n) || zero_build(z)) return;
+        if (!test_check(!zero_create(&z, &cfg, &comm) && !zero_tensors(z, two, n) && !zero_build(z),
+                        "a context: %s", zero_last_error(z)))
+            return;
         p.emb = (float *)calloc(300000, sizeof(float));
         p.fcw = (float *)calloc(800, sizeof(float));
         g.emb = (float *)calloc(300000, sizeof(float));
@@ -327,7 +329,7 @@ static void ease_misused(test_rank *r) {
         if (n == 1) free(p.fcw);
         got = zero_adopt(z, &p, &g, ZERO_F32, free);
         test_check(got == ZERO_ERR_ARGUMENT
-                       && strstr(zero_last_error(z), "in the place of zero_bind"),
+                       && strstr(zero_last_error(z), "zero_adopt replaces zero_bind"),
                    "adopted twice: %s", zero_last_error(z));
         for (int step = 0; step < 5 && n == 1; step++) {
             (void)zero_train_begin(z);
@@ -365,7 +367,7 @@ static void ease_announced(test_rank *r) {
     float **w = all[r->rank][0], **g = all[r->rank][1], *second = NULL;
     cfg.stage = stage;
     cfg.threads = 1;
-    if (zero_create(&z, &cfg, &comm)) return;
+    if (!test_check(!zero_create(&z, &cfg, &comm), "a context: %s", zero_last_error(z))) return;
     zero_result got = ZERO_OK;
     for (int t = 0; t < TENSORS_HERE && !got; t++) {
         const int keep = t != 3, unit = keep ? 0 : 1, row = t > 3;
@@ -423,13 +425,13 @@ static void ease_refused(void) {
                "open_units -2: %s", zero_last_error(z));
     zero_destroy(z);
     cfg.open_units = 0;
-    if (zero_create(&z, &cfg, &self)) return;
+    if (!test_check(!zero_create(&z, &cfg, &self), "a context: %s", zero_last_error(z))) return;
     test_check(zero_tensors(z, NULL, 1) == ZERO_ERR_ARGUMENT, "no table");
     test_check(zero_adopt(z, &p, &p, ZERO_F32, NULL) == ZERO_ERR_STATE
                    && strstr(zero_last_error(z), "no tensor was announced"),
                "adopted without tensors: %s", zero_last_error(z));
     zero_destroy(z);
-    if (zero_create(&z, &cfg, &self)) return;
+    if (!test_check(!zero_create(&z, &cfg, &self), "a context: %s", zero_last_error(z))) return;
     test_check(zero_tensors(z, ease_table, TENSORS) == ZERO_OK, "a table");
     float *slot = NULL;
     const zero_tensor_desc slots = {"slots", 4, .unit = 9, .param = &slot};
@@ -450,7 +452,7 @@ static void ease_refused(void) {
                    "the same as another row, %d: %s", i, zero_last_error(z));
     test_check(zero_tensor_count(z) == TENSORS + 1, "they are no tensors");
     zero_destroy(z);
-    if (zero_create(&z, &cfg, &self)) return;
+    if (!test_check(!zero_create(&z, &cfg, &self), "a context: %s", zero_last_error(z))) return;
     test_check(zero_tensors(z, ease_table, TENSORS) == ZERO_OK, "a table");
     zero_tensor_desc more = ease_table[1];
     more.name = "more";
@@ -465,7 +467,7 @@ static void ease_refused(void) {
     test_check(zero_tensor(z, &more) == ZERO_ERR_ARGUMENT, "units that are too far");
     test_check(zero_hash(z, &hash) == ZERO_ERR_STATE, "hashed before the build");
     test_check(zero_adopt(z, &p, &p, ZERO_F32, NULL) == ZERO_ERR_ARGUMENT
-                   && strstr(zero_last_error(z), "the host's field is NULL"),
+                   && strstr(zero_last_error(z), "your field is NULL"),
                "no arrays, and built: %s", zero_last_error(z));
     test_check(zero_build(z) == ZERO_ERR_STATE && zero_hash(z, NULL) == ZERO_ERR_ARGUMENT,
                "hash NULL");
@@ -553,30 +555,35 @@ static zero_ctx *apart_open(char *log, int slots, apart_host *p, apart_host *g) 
 
 /* Arrays that overlap are refused before any is released. */
 static void ease_overlaps(void) {
-    static const char *const words[2][4] = {
+    enum { FAULTS = 7, N = APART_NUMEL };
+    static const char *const words[2][FAULTS] = {
         {"tensor a, layer 0, and tensor b, layer 0, are in the same memory",
          "tensor a, layer 0, and tensor b, layer 0, are in the same memory",
+         "the gradient of tensor b, layer 0, and tensor a, layer 0,",
+         "the gradient of tensor a, layer 0, and the gradient of tensor b, layer 0,",
          "the gradient of tensor b, layer 0, and tensor a, layer 0,",
          "the gradient of tensor a, layer 0, and the gradient of tensor b, layer 0,"},
         {"tensor 0, layer 0, and tensor 1, layer 0, are in the same memory",
          "tensor 0, layer 0, and tensor 1, layer 0, are in the same memory",
          "the gradient of tensor 1, layer 0, and tensor 0, layer 0,",
+         "the gradient of tensor 0, layer 0, and the gradient of tensor 1, layer 0,",
+         "the gradient of tensor 1, layer 0, and tensor 0, layer 0,",
          "the gradient of tensor 0, layer 0, and the gradient of tensor 1, layer 0,"}};
-    for (int k = 0; k < 10; k++) {
-        const int slots = k / 5,
-                  fault = k % 5; /* 4: arrays that touch each other are let through */
-        float *block = apart_array(2 * APART_NUMEL), *other = apart_array(2 * APART_NUMEL);
+    for (int k = 0; k < 2 * FAULTS; k++) {
+        const int slots = k / FAULTS, fault = k % FAULTS;
+        const char *expected = words[slots][fault]; /* NULL: arrays that touch are accepted */
+        float *block = apart_array(2 * N), *other = apart_array(2 * N);
         apart_host p = {block, other, NULL}, g = {NULL, NULL, NULL};
         if (fault == 0) p.b = block;
-        if (fault == 1) p.b = block + APART_NUMEL - 1;
+        if (fault == 1) p.b = block + N - 1;
         if (fault == 2) g.b = block;
-        if (fault == 3) g.a = g.b = other + APART_NUMEL;
-        if (fault == 4) p.b = block + APART_NUMEL;
+        if (fault == 3) g.a = g.b = other + N;
+        if (fault == 4) g.b = block, p.a = block + N - 1;
+        if (fault == 5) p.b = block + N, g.a = other, g.b = other + N - 1;
+        if (fault == 6) p.b = block + N;
         zero_ctx *z = apart_open(NULL, slots, &p, &g);
-        const zero_result r = zero_adopt(z, &p, &g, ZERO_F32, fault == 4 ? NULL : free);
-        test_check(fault == 4
-                       ? !r
-                       : r == ZERO_ERR_ARGUMENT && strstr(zero_last_error(z), words[slots][fault]),
+        const zero_result r = zero_adopt(z, &p, &g, ZERO_F32, expected ? free : NULL);
+        test_check(expected ? r == ZERO_ERR_ARGUMENT && strstr(zero_last_error(z), expected) : !r,
                    "slots %d, fault %d: %d, %s", slots, fault, (int)r, zero_last_error(z));
         zero_destroy(z);
         free(block);
@@ -586,23 +593,26 @@ static void ease_overlaps(void) {
 
 /* A checked build compares what `free` would get with the table. */
 static void ease_sizes(void) {
-    for (int k = 0; k < 4; k++) {
+    enum { NONE, WEIGHTS, GRADIENT, KINDS };
+    static const char *const words[KINDS][2] = {
+        {"", ""},
+        {"tensor b, layer 0: its allocation has", "tensor 1, layer 0: its allocation has"},
+        {"the gradient of tensor b, layer 0: its allocation has",
+         "the gradient of tensor 1, layer 0: its allocation has"}};
+    for (int k = 0; k < 2 * (TEST_CHECKED ? KINDS : 1); k++) {
         const int slots = k & 1, small = k >> 1;
-        apart_host p = {apart_array(APART_NUMEL), apart_array(small ? 4 : APART_NUMEL), NULL};
-        apart_host g = {NULL, NULL, NULL};
-        const apart_host was = p;
-        if (small && !TEST_CHECKED) break; /* it would be read past its end */
+        const size_t of[KINDS] = {0, small == WEIGHTS ? 4 : APART_NUMEL,
+                                  small == GRADIENT ? 4 : APART_NUMEL};
+        apart_host p = {apart_array(APART_NUMEL), apart_array(of[WEIGHTS]), NULL};
+        apart_host g = {apart_array(APART_NUMEL), apart_array(of[GRADIENT]), NULL};
+        float *const was[4] = {p.a, p.b, g.a, g.b};
         zero_ctx *z = apart_open(NULL, slots, &p, &g);
         const zero_result r = zero_adopt(z, &p, &g, ZERO_F32, free);
-        test_check(
-            r == (small ? ZERO_ERR_ARGUMENT : ZERO_OK)
-                && (!small
-                    || strstr(zero_last_error(z), slots ? "tensor 1, layer 0: its array has"
-                                                        : "tensor b, layer 0: its array has")),
-            "slots %d, small %d: %d, %s", slots, small, (int)r, zero_last_error(z));
+        test_check(r == (small ? ZERO_ERR_ARGUMENT : ZERO_OK)
+                       && strstr(zero_last_error(z), words[small][slots]),
+                   "slots %d, small %d: %d, %s", slots, small, (int)r, zero_last_error(z));
         zero_destroy(z);
-        if (small) free(was.a);
-        if (small) free(was.b);
+        for (int i = 0; i < 4 && small; i++) free(was[i]);
     }
 }
 
@@ -699,6 +709,49 @@ static void ease_hyper(void) {
     test_check(w[0][0] < 0 && !memcmp(w[0], w[1], sizeof w[0]), "the same weights");
 }
 
+/* An error inside a function that calls others names the one that your code called. */
+static void ease_named(void) {
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0, 0};
+    zero_config cfg = {0};
+    cfg.scaler.fixed = 2;
+    cfg.grads = ZERO_GRAD_F32;
+    zero_ctx *z[2];
+    for (int i = 0; i < 2; i++)
+        if (!test_check(!zero_create(&z[i], &cfg, &self), "a context")) return;
+    const zero_tensor_desc wrong = {.name = "wrong"};
+    struct {
+        float *w;
+    } p = {apart_array(8)}, g = {NULL};
+    const zero_tensor_desc table[] = {{"w", 4, .layers = 2}};
+#define NAMED(call, text)                                                                          \
+    test_check((call) && strstr(zero_last_error(z[0]), text), "%s: %s", #call,                     \
+               zero_last_error(z[0]))
+    NAMED(zero_tensors(z[0], &wrong, 1), "zero_tensors, rank 0 of 1: tensor wrong");
+    NAMED(zero_place(z[0], &wrong), "zero_place, rank 0 of 1: tensor wrong");
+    NAMED(zero_tensor(z[0], &wrong), "zero_tensor, rank 0 of 1: tensor wrong");
+    NAMED(zero_train_begin(z[0]), "zero_train_begin, rank 0 of 1: zero_build comes first");
+    NAMED(zero_adopt(z[0], NULL, NULL, ZERO_F32, NULL), "zero_adopt, rank 0 of 1: a row of the");
+    zero_destroy(z[0]);
+    z[0] = z[1];
+    test_check(!zero_tensors(z[0], table, 1) && !zero_adopt(z[0], &p, &g, ZERO_F32, free), "built");
+    test_check(!zero_train_begin(z[0]), "begun");
+    NAMED(zero_train_begin(z[0]), "zero_train_begin, rank 0 of 1: the last pass has not ended");
+    NAMED(zero_pass_begin(z[0], ZERO_EVAL, 0, 1), "zero_pass_begin, rank 0 of 1: the last pass");
+    test_check(!zero_forward_begin(z[0], 0, &p) && !zero_forward_end(z[0], 0)
+                   && !zero_backward_begin(z[0], 0, NULL, &g),
+               "hooks: %s", zero_last_error(z[0]));
+    NAMED(zero_train_end(z[0], &hyper, 0, NULL), "zero_train_end, rank 0 of 1: unit 0: its backw");
+    test_check(!zero_backward_end(z[0], 0), "a hook ends: %s", zero_last_error(z[0]));
+    NAMED(zero_train_end(z[0], &hyper, 0, NULL), "zero_train_end, rank 0 of 1: multiply the loss");
+    NAMED(zero_step(z[0], &hyper), "zero_step, rank 0 of 1: zero_reduce comes first");
+    zero_destroy(z[0]);
+    if (!test_check(!zero_create(&z[0], &cfg, &self), "a context")) return;
+    NAMED(zero_lend(z[0], NULL, ZERO_F32), "zero_lend, rank 0 of 1: no tensor was announced");
+    zero_destroy(z[0]);
+#undef NAMED
+}
+
 /* What all KEEP and no hooks cost, in bytes an element, as the guide's table has it: stages 0 to 3,
    and 3 where ranks do not see one copy of the parameters. */
 static void ease_costs(test_rank *r) {
@@ -737,6 +790,7 @@ int main(void) {
     ease_sizes();
     ease_ended();
     ease_hyper();
+    ease_named();
     ease_places();
     ease_hash();
     return test_summary();

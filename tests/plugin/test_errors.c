@@ -48,8 +48,14 @@ static void errors_of_config(void) {
     errors_bad_config((zero_config){.optimizer = ZERO_OPTIMIZER_OWN},
                       "optimizer is 8, expected 0..7");
     errors_bad_config((zero_config){.optimizer = (zero_optimizer)-1}, "optimizer is -1");
-    errors_bad_config((zero_config){.no_master = 1}, "no_master is set");
-    errors_bad_config((zero_config){.no_master = 1, .type = ZERO_F16}, "no_master is set");
+    errors_bad_config((zero_config){.master = ZERO_MASTER_NONE}, "master is NONE");
+    errors_bad_config((zero_config){.master = ZERO_MASTER_NONE, .type = ZERO_F16},
+                      "master is NONE");
+    errors_bad_config((zero_config){.master = ZERO_MASTER_SPLIT}, "master is SPLIT");
+    errors_bad_config((zero_config){.optimizer = ZERO_ADAGRAD, .state_type = ZERO_STATE_8BIT},
+                      "state_type is 8BIT, but the state of adagrad only grows");
+    errors_bad_config((zero_config){.master = ZERO_MASTER_SPLIT, .type = ZERO_F16},
+                      "F16 has an exponent of its own");
 }
 
 static void errors_bad_scaler(zero_scaler scaler, const char *what) {
@@ -174,14 +180,18 @@ static void errors_of_tensors(void) {
                       "tensor b: numel is 268435457, expected 1..268435456");
     errors_bad_tensor(z, (zero_tensor_desc){"b", ((size_t)1 << 48) + 1, .layers = 0},
                       "tensor b: numel is 281474976710657, expected 1..281474976710656");
-    errors_bad_tensor(z, (zero_tensor_desc){"b", 1, .layers = -1}, "tensor b: layers -1");
-    errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .unit = -3}, "unit -3");
+    errors_bad_tensor(z, (zero_tensor_desc){"b", 1, .layers = -1}, "tensor b: layers is -1");
+    errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .unit = -3}, "unit is -3");
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .unit = 1000000000},
-                      "tensor b: unit 1000000000, expected 0..1048576");
+                      "tensor b: unit is 1000000000, expected 0..1048576");
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, .layers = 1 << 30},
-                      "tensor b: layers 1073741824, expected 0..1048576");
-    errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .uses = -4}, "uses -4");
-    errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .flags = 512}, "flags 512");
+                      "tensor b: layers is 1073741824, expected 0..1048576");
+    errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .uses = -4}, "uses is -4");
+    errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .flags = 1024}, "flags 1024");
+    errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 3, .flags = ZERO_KEEP, .frozen = "\1\1\0"},
+                      "layer 2 is trained, and another layer in its place is not");
+    errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 4, .together = 2, .frozen = "\1\1\0\1"},
+                      "layer 3 is frozen, and another layer in its place is not");
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .flags = ZERO_OVERWRITTEN}, "3 micro-steps");
     errors_bad_factors(z, -0.5f, 1, "b: lr_factor -0.5");
     errors_bad_factors(z, 1, -2, "decay_factor -2");

@@ -152,6 +152,7 @@ static zero_result fault_train(fault_test *t, test_rank *r, zero_ctx *z) {
     const int micro_steps = t->cfg.micro_steps ? t->cfg.micro_steps : 1;
     zero_step_report report;
     fault_host p, g;
+    uint64_t hash;
     float seen[70];
     FAULT_TRY(zero_bind(z, &p, &g));
     for (int step = 0; step < t->steps; step++) {
@@ -165,6 +166,7 @@ static zero_result fault_train(fault_test *t, test_rank *r, zero_ctx *z) {
         FAULT_TRY(zero_step_result(z, &report));
         FAULT_HERE(AT_STEPPED);
     }
+    FAULT_TRY(zero_hash(z, &hash));
     return zero_read_tensor(z, "emb", ZERO_PARAMETER, 0, 70, seen);
 }
 
@@ -346,7 +348,7 @@ static void fault_allocations(int which, int processes, void (*body)(test_rank *
 
 /* ---- ranks that disagree ---- */
 
-enum { FAULT_TYPE = 19, FAULT_NO_MASTER = 21, FAULT_GROUP = 31 }; /* of the changes below */
+enum { FAULT_TYPE = 19, FAULT_MASTER = 21, FAULT_GROUP = 32 }; /* of the changes below */
 
 static void fault_change(fault_test *t, zero_config *cfg, zero_comm *comm, zero_tensor_desc *desc,
                          int *n) {
@@ -372,7 +374,7 @@ static void fault_change(fault_test *t, zero_config *cfg, zero_comm *comm, zero_
     case 18: desc[3].name = "nrom"; break;
     case 19: cfg->type = ZERO_BF16; break;
     case 20: cfg->grads = ZERO_GRAD_F32; break;
-    case 21: cfg->no_master = 1; break;
+    case 21: cfg->master = ZERO_MASTER_SPLIT; break;
     case 22: cfg->seed = 12; break;
     case 23: cfg->seed = (uint64_t)7 << 32; break;
     case 24: cfg->optimizer = ZERO_LION; break;
@@ -382,6 +384,7 @@ static void fault_change(fault_test *t, zero_config *cfg, zero_comm *comm, zero_
     case 28: cfg->scaler.window = 3; break;
     case 29: cfg->scaler.hysteresis = 4; break;
     case 30: cfg->scaler.consecutive_hysteresis = 1; break;
+    case 31: cfg->state_type = ZERO_STATE_BF16; break;
     case FAULT_GROUP:
     case FAULT_GROUP + 1: break; /* fault_test.group */
     default:
@@ -415,7 +418,7 @@ static void fault_disagreements(void) {
         {"name norm", "name nrom"},
         {"type 2", "type 1"},
         {"grads 2", "grads 1"},
-        {"no_master 0", "no_master 1"},
+        {"master 1", "master 2"},
         {"seed 0", "seed 12"},
         {"seed 0", "seed 30064771072"},
         {"optimizer 0", "optimizer 4"},
@@ -425,6 +428,7 @@ static void fault_disagreements(void) {
         {"scaler.window 1000", "scaler.window 3"},
         {"scaler.hysteresis 2", "scaler.hysteresis 4"},
         {"scaler.consecutive_hysteresis 0", "scaler.consecutive_hysteresis 1"},
+        {"state_type 0", "state_type 1"},
         {"lr_factor 1,", "lr_factor 0.25,"},
         {"decay_factor 1,", "decay_factor 0.125,"},
         {"tensor 1: numel 331", "numel 17"}};
@@ -435,9 +439,9 @@ static void fault_disagreements(void) {
     t->sticky = 1;
     for (t->which = 0; t->which < CHANGES; t->which++)
         for (t->odd = 0; t->odd < FAULT_RANKS; t->odd++) {
-            t->cfg.type = t->which < FAULT_TYPE         ? ZERO_F32
-                          : t->which == FAULT_NO_MASTER ? ZERO_BF16
-                                                        : ZERO_F16;
+            t->cfg.type = t->which < FAULT_TYPE      ? ZERO_F32
+                          : t->which == FAULT_MASTER ? ZERO_BF16
+                                                     : ZERO_F16;
             t->group = t->which == FAULT_GROUP ? 1 : t->which == FAULT_GROUP + 1 ? 2 : 0;
             fault_begin("rank %d has %s", t->odd, what[t->which][1]);
             fault_reset(t);
@@ -465,18 +469,18 @@ static void fault_change_badly(fault_test *t, zero_config *cfg, zero_comm *comm,
     if (t->which == 5) cfg->type = (zero_type)5;
     if (t->which == 6) cfg->optimizer = (zero_optimizer)17;
     if (t->which == 7) cfg->scaler.window = -3;
-    if (t->which == 8) cfg->no_master = 1;
+    if (t->which == 8) cfg->master = ZERO_MASTER_NONE;
     if (t->which == 9) cfg->no_overflow_check = 1;
     if (t->which == 4)
         comm->handle = NULL; /* who has lost the group cannot tell anyone: they wait */
 }
 
 static void fault_bad_values(void) {
-    static const char *const what[] = {"stage is 4",       "node_size 2",
-                                       "numel is 0",       "rank is 3",
-                                       "handle is NULL",   "type is 5",
-                                       "optimizer is 17",  "scaler.window is -3",
-                                       "no_master is set", "no_overflow_check is set"};
+    static const char *const what[] = {"stage is 4",      "node_size 2",
+                                       "numel is 0",      "rank is 3",
+                                       "handle is NULL",  "type is 5",
+                                       "optimizer is 17", "scaler.window is -3",
+                                       "master is NONE",  "no_overflow_check is set"};
     fault_test *t = fault_shared();
     fault_config(t, 2);
     t->change = fault_change_badly;

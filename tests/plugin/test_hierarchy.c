@@ -53,20 +53,12 @@ static void hier_poison(host_run *h, int t, size_t first, void *g) {
 }
 
 static void hier_spec(host_spec *s, int nranks, int stage) {
-    memset(s, 0, sizeof *s);
-    s->seed = 31;
-    s->nranks = nranks;
+    host_small(s, 31, nranks, stage, hier_table, HIER_TENSORS);
     s->steps = HIER_STEPS;
-    s->micro_steps = 1;
-    s->ntensors = HIER_TENSORS;
     s->units = 6;
-    s->silent_unit = -1;
-    memcpy(s->desc, hier_table, sizeof hier_table);
-    s->adamw = (zero_hyper){0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
+    s->adamw.max_norm = 0;
     s->rows[1] = 24;
     s->cols[1] = 31;
-    s->cfg.stage = stage;
-    s->cfg.threads = 1;
     s->cfg.timeout_s = 60;
     s->cfg.folder = hier_folder;
     s->cfg.scaler.hysteresis = 1;
@@ -541,7 +533,7 @@ static void hier_errors(void) {
     hier_refused((zero_config){.shard_ranks = 2}, 0, ZERO_ERR_ARGUMENT,
                  "at stage 0 nothing is sharded");
     hier_refused((zero_config){.stage = 2, .second_ranks = 2}, 0, ZERO_ERR_ARGUMENT,
-                 "second_ranks is 2: at stage 2 parameters are whole on every rank");
+                 "second_ranks is 2: at stage 2 parameters are not sharded");
     hier_refused((zero_config){.stage = 3, .second_ranks = 3}, 0, ZERO_ERR_ARGUMENT,
                  "second_ranks is 3, which does not divide the 4 ranks that share a copy");
     hier_refused((zero_config){.stage = 3, .shard_ranks = 2, .second_ranks = 4}, 0,

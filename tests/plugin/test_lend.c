@@ -3,6 +3,8 @@
    stage. Compiled with ZERO_CHECK=1 as well (test_lend_checked). Against the header alone. */
 #include "../shared/harness.h"
 
+#include <math.h>
+
 #ifndef TEST_CHECKED
 #define TEST_CHECKED 0
 #endif
@@ -231,7 +233,7 @@ static void lend_refused_rows(void) {
     zero_config cfg = {0};
     float some[40] = {0}, more[40] = {0};
     zero_ctx *z;
-    if (zero_create(&z, &cfg, &self)) return;
+    if (!test_check(!zero_create(&z, &cfg, &self), "a context: %s", zero_last_error(z))) return;
     const zero_tensor_desc layers = {
         .name = "layers", .numel = 8, .layers = 5, .flags = ZERO_INLINE, .param = some};
     ZERO_ARRAY(z, more, NULL, 40);
@@ -241,24 +243,24 @@ static void lend_refused_rows(void) {
                zero_last_error(z));
     ZERO_ARRAY(z, some, more, 0);
     REFUSED(zero_lend(z, NULL, ZERO_F32), ZERO_ERR_ARGUMENT,
-            "a row of the table was refused: zero_tensor, rank 0 of 1: tensor some: numel is 0");
+            "a row of the table was refused: zero_place, rank 0 of 1: tensor some: numel is 0");
     zero_destroy(z);
-    if (zero_create(&z, &cfg, &self)) return;
+    if (!test_check(!zero_create(&z, &cfg, &self), "a context: %s", zero_last_error(z))) return;
     ZERO_ARRAY(z, more, NULL, 40);
     REFUSED(zero_adopt(z, NULL, NULL, ZERO_F32, NULL), ZERO_ERR_STATE, "by zero_lend");
     test_check(!zero_lend(z, NULL, ZERO_F32), "arrays: %s", zero_last_error(z));
     REFUSED(zero_lend_train(z, NULL, NULL, &hyper, 0, NULL), ZERO_ERR_ARGUMENT,
-            "tensor more, layer 0: the host's array of gradients is NULL");
+            "tensor more, layer 0: your array of gradients is NULL");
     REFUSED(zero_place(z, &layers), ZERO_ERR_STATE, "zero_lend");
     zero_destroy(z);
-    if (zero_create(&z, &cfg, &self)) return;
+    if (!test_check(!zero_create(&z, &cfg, &self), "a context: %s", zero_last_error(z))) return;
     ZERO_ARRAY(z, NULL, more, 40);
     ZERO_ARRAY(z, NULL, more, 70000);
     ZERO_ARRAY(z, NULL, more, 40);
     zero_plan plan;
     test_check(!zero_query_plan(z, &plan) && plan.units == 2, "small arrays share units: %d",
                plan.units);
-    REFUSED(zero_lend(z, NULL, ZERO_F32), ZERO_ERR_ARGUMENT, "the host's array is NULL");
+    REFUSED(zero_lend(z, NULL, ZERO_F32), ZERO_ERR_ARGUMENT, "your array is NULL");
     zero_destroy(z);
 }
 
@@ -271,14 +273,14 @@ static void lend_refused_arrays(void) {
     zero_config cfg = {0};
     float w[80] = {0}, g[80] = {0};
     zero_ctx *z;
-    if (zero_create(&z, &cfg, &self)) return;
+    if (!test_check(!zero_create(&z, &cfg, &self), "a context: %s", zero_last_error(z))) return;
     ZERO_ARRAY(z, w, g, 40);
     ZERO_ARRAY(z, w, g + 40, 40);
     REFUSED(zero_lend(z, NULL, ZERO_F32), ZERO_ERR_ARGUMENT,
             "tensor w, layer 0, and tensor w 1, layer 0, are in the same memory");
     zero_destroy(z);
     for (int k = 0; k < 2; k++) {
-        if (zero_create(&z, &cfg, &self)) return;
+        if (!test_check(!zero_create(&z, &cfg, &self), "a context: %s", zero_last_error(z))) return;
         ZERO_ARRAY(z, w, g, 40);
         ZERO_ARRAY(z, w + 40, k ? w : g + 39, 40);
         test_check(!zero_lend(z, NULL, ZERO_F32), "the weights are apart");
@@ -289,7 +291,7 @@ static void lend_refused_arrays(void) {
                         "layer 0,");
         zero_destroy(z);
     }
-    if (zero_create(&z, &cfg, &self)) return;
+    if (!test_check(!zero_create(&z, &cfg, &self), "a context: %s", zero_last_error(z))) return;
     ZERO_ARRAY(z, w, g, 80);
     test_check(!zero_lend(z, NULL, ZERO_F32), "lent");
     g[3] = 1;
@@ -321,24 +323,31 @@ static void lend_refused(void) {
     test_check(zero_create(&z, &cfg, &self) == ZERO_ERR_ARGUMENT, "weights of 64 bits");
     zero_destroy(z);
     cfg.type = ZERO_F32;
-    if (zero_create(&z, &cfg, &self)) return;
+    if (!test_check(!zero_create(&z, &cfg, &self), "a context: %s", zero_last_error(z))) return;
     REFUSED(zero_tensor(z, &wrong), ZERO_ERR_ARGUMENT, "BY_SLOT");
     REFUSED(zero_lend(z, &p, (zero_type)5), ZERO_ERR_ARGUMENT, "no such type");
     test_check(!zero_tensors(z, w, 1), "a table");
     REFUSED(zero_build(z), ZERO_ERR_STATE, "zero_lend");
     REFUSED(zero_lend_train(z, &p, &g, &hyper, 0, NULL), ZERO_ERR_STATE, "zero_lend comes first");
     zero_destroy(z);
-    if (zero_create(&z, &cfg, &self) || zero_tensors(z, &both[1], 1)) return;
+    if (!test_check(!zero_create(&z, &cfg, &self) && !zero_tensors(z, &both[1], 1), "a context: %s",
+                    zero_last_error(z)))
+        return;
     p.p = more;
-    REFUSED(zero_adopt(z, &p, &g, ZERO_F64, NULL), ZERO_ERR_ARGUMENT, "zero_lend leaves them");
+    REFUSED(zero_adopt(z, &p, &g, ZERO_F64, NULL), ZERO_ERR_ARGUMENT,
+            "zero_lend leaves the arrays");
     REFUSED(zero_lend_read(z, &p), ZERO_ERR_STATE, "zero_lend comes first");
     zero_destroy(z);
     p.p = NULL;
-    if (zero_create(&z, &cfg, &self) || zero_tensors(z, both, 2)) return;
-    REFUSED(zero_lend(z, &p, ZERO_F32), ZERO_ERR_ARGUMENT, "p, layer 0: the host's field is NULL");
+    if (!test_check(!zero_create(&z, &cfg, &self) && !zero_tensors(z, both, 2), "a context: %s",
+                    zero_last_error(z)))
+        return;
+    REFUSED(zero_lend(z, &p, ZERO_F32), ZERO_ERR_ARGUMENT, "p, layer 0: your field is NULL");
     zero_destroy(z);
     p.p = more;
-    if (zero_create(&z, &cfg, &self) || zero_tensors(z, both, 2)) return;
+    if (!test_check(!zero_create(&z, &cfg, &self) && !zero_tensors(z, both, 2), "a context: %s",
+                    zero_last_error(z)))
+        return;
     test_check(!zero_lend(z, &p, ZERO_F32), "lent: %s", zero_last_error(z));
     REFUSED(zero_lend_train(z, &p, &g, &hyper, 0, NULL), ZERO_ERR_ARGUMENT, "of gradients is NULL");
     REFUSED(zero_lend_train(z, &p, NULL, &hyper, 0, NULL), ZERO_ERR_ARGUMENT, "is NULL");
@@ -408,8 +417,57 @@ static void lend_unstated(void) {
     }
 }
 
+/* Adopts arrays of 512 numbers of `type`, and trains a step whose backward adds 1 to gradients of
+   cfg->type, or with cfg->grads F32 to floats. Returns the norm. */
+static double adopted_norm(zero_ctx *z, const zero_config *cfg, zero_type type, zero_result *r) {
+    enum { N = 512 };
+    const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0, 0};
+    const zero_type added = cfg->grads == ZERO_GRAD_F32 ? ZERO_F32 : cfg->type;
+    zero_step_report report = {0};
+    float w[N] = {0}, g[N] = {0}, one[N];
+    void *param = w, *grad = g;
+    for (int i = 0; i < N; i++) one[i] = 1;
+    zero_place(z, &(const zero_tensor_desc){.numel = N, .param = &param, .grad = &grad});
+    *r = zero_adopt(z, NULL, NULL, type, NULL);
+    if (!*r) *r = zero_train_begin(z);
+    if (!*r) zero_convert(grad, added, one, ZERO_F32, N);
+    if (!*r) *r = zero_train_end(z, &hyper, 0, NULL);
+    if (!*r) *r = zero_step_result(z, &report);
+    return report.norm;
+}
+
+/* Arrays of another type than the gradients: cfg.grads states what backward adds. */
+static void lend_adopted_types(void) {
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    static const char *const change[] = {"set cfg.grads to F32; otherwise change cfg.type",
+                                         "set cfg.grads to AS_TYPE; otherwise change it to F32, "
+                                         "or cfg.type"};
+    for (int k = 0; k < 27; k++) {
+        const zero_type type = (zero_type)(k % 3), arrays = (zero_type)(k / 3 % 3);
+        const zero_grad_type grads = (zero_grad_type)(k / 9);
+        const int refused = grads == ZERO_GRAD_AUTO && type != arrays;
+        zero_config cfg = {0};
+        zero_ctx *z;
+        zero_result r;
+        cfg.type = type;
+        cfg.grads = grads;
+        cfg.scaler.fixed = 1; /* backward does not ask for a scale */
+        if (!test_check(!zero_create(&z, &cfg, &self), "a context")) return;
+        const double norm = adopted_norm(z, &cfg, arrays, &r);
+        test_check(r == (refused ? ZERO_ERR_ARGUMENT : ZERO_OK)
+                       && (!refused || strstr(zero_last_error(z), change[type != ZERO_F32])),
+                   "type %d, arrays %d, grads %d: %s", (int)type, (int)arrays, (int)grads,
+                   zero_last_error(z));
+        test_check(refused || fabs(norm - sqrt(512.0)) < 1e-6,
+                   "type %d, arrays %d, grads %d: a norm of %g", (int)type, (int)arrays, (int)grads,
+                   norm);
+        zero_destroy(z);
+    }
+}
+
 int main(void) {
     lend_unstated();
+    lend_adopted_types();
     lend_same();
     lend_types();
     lend_refused_rows();

@@ -45,8 +45,12 @@ static zero_type mem_grad_type(const zero_config *c) {
     return wide ? ZERO_F32 : c->type;
 }
 static size_t mem_of_g(const zero_config *c) { return zero_type_bytes(mem_grad_type(c)); }
-static size_t mem_of_state(const zero_config *c) {
-    return (c->optimizer <= ZERO_ADAM ? 8 : 4) + (c->type == ZERO_F32 || c->no_master ? 0 : 4);
+static double mem_of_state(const zero_config *c) {
+    static const size_t of_master[ZERO_MASTERS] = {4, 4, 2, 0};
+    const size_t states = c->optimizer <= ZERO_ADAM ? 2 : 1;
+    static const double of_type[ZERO_STATE_TYPES] = {4, 2, 132.0 / 128};
+    const size_t master = c->type == ZERO_F32 ? 0 : of_master[c->master];
+    return (double)states * of_type[c->state_type] + (double)master;
 }
 
 typedef struct mem_test { /* shared memory */
@@ -222,15 +226,21 @@ static const char *mem_name(const mem_test *t, int nranks) {
     snprintf(
         text, sizeof text,
         "stage %d, %s, gradients %s%s, optimizer %d, %d ranks, %s, %d micro-steps, %s, "
-        "prefetch %d, bucket %zu, nodes of %d, shard_ranks %d, second_ranks %d, %d and %d bits%s",
+        "prefetch %d, bucket %zu, nodes of %d, shard_ranks %d, second_ranks %d, %d and %d bits%s%s",
         t->cfg.stage, types[t->cfg.type], types[mem_grad_type(&t->cfg)],
-        t->cfg.no_master ? ", no master" : "", (int)t->cfg.optimizer, nranks,
-        t->cfg.no_mapping ? "copied" : "mapped", t->cfg.micro_steps,
+        t->cfg.master == ZERO_MASTER_NONE    ? ", no master"
+        : t->cfg.master == ZERO_MASTER_SPLIT ? ", split"
+                                             : "",
+        (int)t->cfg.optimizer, nranks, t->cfg.no_mapping ? "copied" : "mapped", t->cfg.micro_steps,
         t->cfg.accumulation == ZERO_ACCUMULATE_AUTO    ? "default"
         : t->cfg.accumulation == ZERO_ACCUMULATE_LOCAL ? "LOCAL"
                                                        : "SHARDED",
         t->cfg.prefetch, t->cfg.bucket_numel, t->node_size, t->cfg.shard_ranks, t->cfg.second_ranks,
-        t->cfg.weight_bits, t->cfg.gradient_bits, t->plan.file_bytes ? ", files" : "");
+        t->cfg.weight_bits, t->cfg.gradient_bits,
+        t->cfg.state_type == ZERO_STATE_8BIT ? ", 8-bit state"
+        : t->cfg.state_type                  ? ", bf16 state"
+                                             : "",
+        t->plan.file_bytes ? ", files" : "");
     return text;
 }
 
@@ -240,7 +250,7 @@ static int mem_near(double a, double b) { return a <= 1.01 * b && a >= 0.99 * b;
 static void mem_table(const zero_config *c, double p, int n, double *kind) {
     kind[0] = (double)mem_of_p(c) * p / (c->stage >= 3 ? n : 1);
     kind[1] = (double)mem_of_g(c) * p / (c->stage >= 2 ? n : 1);
-    kind[2] = (double)mem_of_state(c) * p / (c->stage >= 1 ? n : 1);
+    kind[2] = mem_of_state(c) * p / (c->stage >= 1 ? n : 1);
 }
 
 /* What is in a file moves there; bytes of that. */
@@ -326,6 +336,10 @@ static void mem_check_ceiling(const mem_test *t, int nranks) {
     test_check(rest <= (double)t->plan.buffer_ceiling_bytes,
                "%s: buffers of %.0f bytes, the plan's ceiling is %zu", mem_name(t, nranks), rest,
                t->plan.buffer_ceiling_bytes);
+    if (t->cfg.stage == 2 && !t->cfg.bucket_numel) /* blocks are reduced alone, from two buffers */
+        test_check(rest <= (double)((embedding + 2 * block) * of_g + 4 * 65536 + 4096),
+                   "%s: buffers of %.0f bytes, more than the embedding and two blocks",
+                   mem_name(t, nranks), rest);
     if (t->cfg.stage >= 2)
         test_check(t->plan.buffer_ceiling_bytes <= ceiling + 4 * 65536 + 4096,
                    "%s: the plan's ceiling %zu is above the design's %zu", mem_name(t, nranks),
@@ -400,11 +414,20 @@ static void mem_types(mem_test *t) {
     static const zero_config kinds[] = {
         {.type = ZERO_BF16, .grads = ZERO_GRAD_AS_TYPE},
         {.type = ZERO_F16, .grads = ZERO_GRAD_AS_TYPE},
-        {.type = ZERO_BF16, .grads = ZERO_GRAD_AS_TYPE, .no_master = 1},
+        {.type = ZERO_BF16, .grads = ZERO_GRAD_AS_TYPE, .master = ZERO_MASTER_NONE},
+        {.type = ZERO_BF16,
+         .grads = ZERO_GRAD_AS_TYPE,
+         .master = ZERO_MASTER_SPLIT,
+         .state_type = ZERO_STATE_BF16},
+        {.type = ZERO_BF16,
+         .grads = ZERO_GRAD_AS_TYPE,
+         .master = ZERO_MASTER_SPLIT,
+         .state_type = ZERO_STATE_8BIT},
+        {.type = ZERO_BF16, .grads = ZERO_GRAD_AS_TYPE, .master = ZERO_MASTER_SPLIT},
         {.type = ZERO_BF16, .grads = ZERO_GRAD_F32},
         {.type = ZERO_F16, .optimizer = ZERO_LION, .prefetch = 2},
         {.type = ZERO_F32, .optimizer = ZERO_SGD}};
-    for (int kind = 0; kind < 6; kind++)
+    for (int kind = 0; kind < 8; kind++)
         for (int stage = 0; stage < 4; stage++)
             for (int k = 0; k < 3; k++) {
                 t->cfg = kinds[kind];
@@ -412,7 +435,7 @@ static void mem_types(mem_test *t) {
                 t->cfg.micro_steps = k ? 2 : 1;
                 t->cfg.accumulation = (zero_accumulation)k;
                 t->cfg.no_mapping = (kind + k) % 2;
-                if (kind == 5 && k) continue;
+                if (kind == 7 && k) continue;
                 mem_case(t, k ? 2 : 3 - stage % 2);
             }
 }

@@ -21,6 +21,8 @@ static void model_tensors(host_spec *s, test_random *r) {
         s->ntensors++;
     }
     for (int t = 0; t < s->ntensors; t++) s->desc[t].name = s->name[t];
+    for (int t = 0; t < s->ntensors && s->seed % 3 == 0; t++)
+        if (test_mix(s->seed + (uint64_t)t) % 3 == 0) s->desc[t].flags |= ZERO_FROZEN;
 }
 
 static void model_types(host_spec *s, test_random *r) {
@@ -34,6 +36,7 @@ static void model_types(host_spec *s, test_random *r) {
     else
         c->scaler.initial = initial[test_below(r, 3)];
     s->groups = test_below(r, 2);
+    if (c->type == ZERO_BF16 && s->seed % 2) c->master = ZERO_MASTER_SPLIT;
 }
 
 static void model_settings(host_spec *s, test_random *r) {
@@ -172,13 +175,13 @@ int main(int argc, char **argv) {
         s.evaluate |= no_state;
         s.adopts |= no_state;
         const int ok = test_ranks(s.nranks, s.node_size, model_rank, &s);
-        test_check(
-            ok,
-            "case %llu (stage %d, type %d, gradients %d, scale %g, %d ranks, %d micro-steps, "
-            "accumulation %d, overlap %d, mapping %d): %s",
-            (unsigned long long)s.seed, s.cfg.stage, (int)s.cfg.type, (int)s.cfg.grads,
-            (double)host_scale(&s), s.nranks, s.micro_steps, (int)s.cfg.accumulation,
-            !s.cfg.no_overlap, !s.cfg.no_mapping, test_first);
+        test_check(ok,
+                   "case %llu (stage %d, type %d, master %d, gradients %d, scale %g, %d ranks, %d "
+                   "micro-steps, "
+                   "accumulation %d, overlap %d, mapping %d): %s",
+                   (unsigned long long)s.seed, s.cfg.stage, (int)s.cfg.type, (int)s.cfg.master,
+                   (int)s.cfg.grads, (double)host_scale(&s), s.nranks, s.micro_steps,
+                   (int)s.cfg.accumulation, !s.cfg.no_overlap, !s.cfg.no_mapping, test_first);
     }
     return test_summary();
 }

@@ -555,7 +555,7 @@ static void offload_same(const offload_case *like, int nranks, const char *what)
 
 static void offload_all(int every, uint64_t seed) {
     static offload_case c;
-    enum { RULES = ZERO_OPTIMIZER_OWN, STAGES = 4, TYPES = 4 };
+    enum { RULES = ZERO_OPTIMIZER_OWN, STAGES = 4, TYPES = 5 };
     for (int n = 0; n < RULES * STAGES * TYPES * OFFLOAD_RANKS; n++) {
         test_random random = {seed + (uint64_t)n};
         if (test_below(&random, every)) continue;
@@ -564,8 +564,11 @@ static void offload_all(int every, uint64_t seed) {
         c.cfg.optimizer = (zero_optimizer)(n / STAGES % RULES);
         const int type = n / (STAGES * RULES) % TYPES, nranks = n / (STAGES * RULES * TYPES) + 1;
         c.cfg.type = (zero_type)(type % 3);
-        c.cfg.no_master = type == 3;
-        if (type == 3) c.cfg.type = ZERO_BF16;
+        if (type == 3) c.cfg.master = ZERO_MASTER_NONE;
+        if (type == 4) c.cfg.master = ZERO_MASTER_SPLIT;
+        if (type > 2) c.cfg.type = ZERO_BF16;
+        c.cfg.state_type = (zero_state_type)(n % ZERO_STATE_TYPES);
+        if (c.cfg.optimizer == ZERO_ADAGRAD && c.cfg.state_type) c.cfg.state_type = ZERO_STATE_BF16;
         c.cfg.scaler.initial = 64;
         c.cfg.scaler.hysteresis = 1;
         c.cfg.micro_steps = 1 + (int)test_below(&random, 3);
@@ -1027,13 +1030,13 @@ static void offload_refused(void) {
     c.cfg.optimizer_tier = ZERO_DEVICE;
     c.cfg.gradient_tier = ZERO_FILE;
     test_check(offload_open(&z, &self, &c, 1) == ZERO_ERR_ARGUMENT
-                   && strstr(zero_last_error(z), "whole gradients are in memory"),
+                   && strstr(zero_last_error(z), "it needs sharded gradients"),
                "whole gradients: %s", zero_last_error(z));
     zero_destroy(z);
     c.cfg.gradient_tier = ZERO_DEVICE;
     c.cfg.parameter_tier = ZERO_FILE;
     test_check(offload_open(&z, &self, &c, 1) == ZERO_ERR_ARGUMENT
-                   && strstr(zero_last_error(z), "it is for stage 3"),
+                   && strstr(zero_last_error(z), "use stage 3"),
                "whole parameters: %s", zero_last_error(z));
     zero_destroy(z);
 }

@@ -93,18 +93,10 @@ static const zero_tensor_desc opt_desc[OPT_TENSORS] = {
     {"norm", 9, 3, .unit = 1, .flags = ZERO_KEEP | ZERO_NO_DECAY}};
 
 static void opt_spec(host_spec *s, int nranks, int stage, int rule, zero_type type) {
-    memset(s, 0, sizeof *s);
-    s->seed = 21;
-    s->nranks = nranks;
+    host_small(s, 21, nranks, stage, opt_desc, OPT_TENSORS);
     s->steps = OPT_STEPS;
-    s->micro_steps = 1;
-    s->ntensors = OPT_TENSORS;
     s->units = 4;
-    s->silent_unit = -1;
-    memcpy(s->desc, opt_desc, sizeof opt_desc);
     s->adamw = (zero_hyper){0.01f, 0.9f, 0.95f, 1e-3f, 0.1f, 0};
-    s->cfg.stage = stage;
-    s->cfg.threads = 1;
     s->cfg.type = type;
     s->cfg.optimizer = (zero_optimizer)rule;
     s->cfg.scaler.fixed = type == ZERO_F16 ? 64.0f : 1.0f;
@@ -285,7 +277,7 @@ static void opt_chance_spec(host_spec *s, int nranks) {
     s->adamw = (zero_hyper){0.003f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
     s->cfg.type = ZERO_BF16;
     s->cfg.grads = ZERO_GRAD_AS_TYPE;
-    s->cfg.no_master = 1;
+    s->cfg.master = ZERO_MASTER_NONE;
     s->cfg.threads = 1;
     s->cfg.optimizer = ZERO_SGD;
     s->cfg.seed = 99;

@@ -11,7 +11,7 @@
 enum { UNITS = 6, MICRO = 4, STEPS = 3, RANKS = 3, TURNS = 2 * UNITS * MICRO * 3, NUMEL = 700 };
 
 typedef struct order_turn {
-    zero_turn turn;
+    zero_pass_call turn;
     int micro;
 } order_turn;
 
@@ -35,7 +35,7 @@ typedef struct order_host {
 
 /* ---- orders ---- */
 
-static void order_add(order_run *o, zero_turn_kind kind, int unit, int micro) {
+static void order_add(order_run *o, zero_pass_call_kind kind, int unit, int micro) {
     const order_turn t = {{kind, unit}, micro};
     o->turn[o->n++] = t;
 }
@@ -50,7 +50,7 @@ static void order_draw(order_run *o) {
         const int u = back ? 2 * UNITS - 1 - k : k;
         if (k == 2 * UNITS || (back && m && at[m - 1] <= k)) continue;
         if (!o->together && m && at[m - 1] < 2 * UNITS) continue;
-        order_add(o, back ? ZERO_TURN_BACKWARD : ZERO_TURN_FORWARD, u, m);
+        order_add(o, back ? ZERO_CALL_BACKWARD : ZERO_CALL_FORWARD, u, m);
         at[m]++;
         left--;
     }
@@ -79,13 +79,13 @@ static void order_event(void *user, const zero_event *e, int n) {
     }
 }
 
-static int order_turns(const order_run *o, zero_turn *turns) {
+static int order_turns(const order_run *o, zero_pass_call *turns) {
     for (int i = 0; i < o->n; i++) turns[i] = o->turn[i].turn;
     return o->n;
 }
 
 static zero_result order_announce(zero_ctx *z, const order_run *o) {
-    static __thread zero_turn turns[TURNS];
+    static __thread zero_pass_call turns[TURNS];
     const int n = order_turns(o, turns), of_pass = o->together ? n : n / MICRO;
     return zero_pass_order(z, ZERO_TRAIN, o->together ? ZERO_TOGETHER : 0, turns, of_pass);
 }
@@ -152,7 +152,7 @@ static zero_result order_take(zero_ctx *z, const order_run *o, const order_turn 
     const int u = t->turn.unit, late = o->split == 2;
     const size_t end = (size_t)(u + 1) * NUMEL;
     order_host p = {NULL}, g = {NULL};
-    if (t->turn.kind == ZERO_TURN_FORWARD) {
+    if (t->turn.kind == ZERO_CALL_FORWARD) {
         ZERO_TRY(zero_forward_begin(z, u, &p));
         return zero_forward_end(z, u);
     }
@@ -264,8 +264,8 @@ static void order_case(uint64_t seed, int stage) {
 static void order_1f1b(order_run *o) {
     o->n = 0;
     for (int i = 0; i < MICRO + 2; i++) {
-        for (int u = 0; u < UNITS && i < MICRO; u++) order_add(o, ZERO_TURN_FORWARD, u, i);
-        for (int u = UNITS; u-- > 0 && i >= 2;) order_add(o, ZERO_TURN_BACKWARD, u, i - 2);
+        for (int u = 0; u < UNITS && i < MICRO; u++) order_add(o, ZERO_CALL_FORWARD, u, i);
+        for (int u = UNITS; u-- > 0 && i >= 2;) order_add(o, ZERO_CALL_BACKWARD, u, i - 2);
     }
 }
 
@@ -307,17 +307,17 @@ static void order_departs(test_rank *r) {
     order_1f1b(&o);
     if (order_open(&z, &o, &comm, NULL)) test_rank_fail(r, "%s", zero_last_error(z));
     const struct {
-        zero_turn turn[2];
+        zero_pass_call turn[2];
         const char *words;
-    } bad[] = {{{{ZERO_TURN_FORWARD, UNITS}, {ZERO_TURN_FORWARD, 0}}, "turn 0: kind 0 of unit 6"},
-               {{{ZERO_TURN_FORWARD, 0}, {ZERO_TURN_KINDS, 0}}, "turn 1: kind 2 of unit 0"}};
+    } bad[] = {{{{ZERO_CALL_FORWARD, UNITS}, {ZERO_CALL_FORWARD, 0}}, "call 0: kind 0 of unit 6"},
+               {{{ZERO_CALL_FORWARD, 0}, {ZERO_CALL_KINDS, 0}}, "call 1: kind 2 of unit 0"}};
     for (int i = 0; i < 2; i++)
         (void)order_says(r, z, zero_pass_order(z, ZERO_TRAIN, 0, bad[i].turn, 2), ZERO_ERR_ARGUMENT,
                          bad[i].words);
     (void)order_says(r, z, zero_pass_order(z, ZERO_EVAL, ZERO_TOGETHER, NULL, 0), ZERO_ERR_ARGUMENT,
                      "micro is -2");
     (void)order_says(r, z, zero_pass_order(z, ZERO_TRAIN, 0, NULL, 3), ZERO_ERR_ARGUMENT,
-                     "3 turns");
+                     "3 calls");
     if (order_announce(z, &o)) test_rank_fail(r, "%s", zero_last_error(z));
     (void)order_says(r, z, zero_pass_begin(z, ZERO_TRAIN, 0, MICRO), ZERO_ERR_STATE,
                      "was announced for all micro-steps together");
@@ -325,17 +325,17 @@ static void order_departs(test_rank *r) {
         test_rank_fail(r, "%s", zero_last_error(z));
     (void)order_says(
         r, z, zero_forward_begin(z, 1, &p), ZERO_ERR_STATE,
-        "forward of unit 1, but turn 0 of this pass was announced as forward of unit 0");
+        "forward of unit 1, but call 0 of this pass was announced as forward of unit 0");
     (void)order_says(r, z, zero_pass_end(z), ZERO_ERR_STATE,
-                     "turn 0 of 48 has not come: forward of unit 0");
+                     "call 0 of 48 has not come: forward of unit 0");
     for (int i = 0; i < o.n; i++) { /* nothing was lost */
         if (order_take(z, &o, &o.turn[i], r->rank)) test_rank_fail(r, "%s", zero_last_error(z));
         if (i == 0)
             (void)order_says(r, z, zero_backward_begin(z, 0, &p, &g), ZERO_ERR_STATE,
-                             "backward of unit 0, but turn 1 of this pass was announced as");
+                             "backward of unit 0, but call 1 of this pass was announced as");
     }
     (void)order_says(r, z, zero_forward_begin(z, 0, &p), ZERO_ERR_STATE,
-                     "forward of unit 0: the 48 turns that were announced for this pass are over");
+                     "forward of unit 0: the 48 calls that were announced for this pass are over");
     (void)order_says(r, z, zero_pass_order(z, ZERO_TRAIN, 0, NULL, 0), ZERO_ERR_STATE,
                      "between steps");
     const zero_hyper h = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f};
@@ -349,7 +349,7 @@ static void order_departs(test_rank *r) {
         || zero_pass_end(z) || zero_reduce(z) || zero_step(z, &h))
         test_rank_fail(r, "a step: %s", zero_last_error(z));
     /* an evaluation has its own */
-    const zero_turn look[2] = {{ZERO_TURN_FORWARD, 4}, {ZERO_TURN_FORWARD, 1}};
+    const zero_pass_call look[2] = {{ZERO_CALL_FORWARD, 4}, {ZERO_CALL_FORWARD, 1}};
     if (zero_pass_order(z, ZERO_EVAL, 0, look, 2) || zero_pass_begin(z, ZERO_EVAL, 0, 1)
         || zero_forward_begin(z, 4, &p) || zero_forward_end(z, 4))
         test_rank_fail(r, "an evaluation: %s", zero_last_error(z));
@@ -398,15 +398,15 @@ static void order_differs(test_rank *r) {
     o.announced = *(const int *)r->arg;
     order_1f1b(&o);
     if (r->rank == 1) o.turn[2].turn.unit = 5;
-    order_mismatch(r, &o, "turn 2 of a training pass: forward of unit 2", "forward of unit 5");
+    order_mismatch(r, &o, "call 2 of a training pass: forward of unit 2", "forward of unit 5");
 }
 
 /* Rank 1 announces one micro-step, the others all. */
 static void order_counts_differ(test_rank *r) {
     order_run o = {.stage = 3, .together = r->rank != 1, .announced = 1};
     order_1f1b(&o);
-    order_mismatch(r, &o, "turns of a training pass of all micro-steps, 0 of an evaluation",
-                   "turns of a training pass, 0 of an evaluation");
+    order_mismatch(r, &o, "calls of a training pass of all micro-steps, 0 of an evaluation",
+                   "calls of a training pass, 0 of an evaluation");
 }
 
 /* ---- divisors ---- */
@@ -495,7 +495,7 @@ static void order_divisor_differs(test_rank *r) {
     zero_ctx *z = NULL;
     if (zero_create(&z, &cfg, &comm)) test_rank_fail(r, "a context");
     (void)order_says(r, z, zero_tensor(z, &w), ZERO_ERR_ARGUMENT,
-                     "tensor w: divisor -1, expected 0..");
+                     "tensor w: divisor is -1, expected 0 or more");
     w.divisor = 2 + r->rank;
     if (zero_tensor(z, &w)) test_rank_fail(r, "%s", zero_last_error(z));
     (void)order_says(r, z, zero_build(z), ZERO_ERR_MISMATCH, "divisor 2");

@@ -52,6 +52,36 @@ static void plans_second_rank(test_rank *r) {
     zero_destroy(z);
 }
 
+/* Shared buffers: two for gradients where units are reduced alone, one more where a bucket holds
+   several or gathers share the link, and three for parameters that are gathered. */
+static void plans_buffers_rank(test_rank *r) {
+    enum { BLOCK = 1 << 10 };
+    static const struct {
+        int stage, copied, small, bucket, buffers;
+    } all[] = {{1, 0, 0, 0, 0},         {2, 0, 0, 0, 2}, {2, 0, BLOCK / 4, 0, 3},
+               {2, 0, 0, 2 * BLOCK, 4}, {3, 0, 0, 0, 2}, {3, 1, 0, 0, 6}};
+    const zero_tensor_desc blocks = {"blocks", BLOCK, 8, .uses = 1};
+    const zero_comm comm = test_comm(r);
+    size_t none = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const zero_tensor_desc small = {"small", (size_t)all[i].small, 2, .unit = 8, .uses = 1};
+        zero_config cfg = {.stage = all[i].stage,
+                           .no_mapping = all[i].copied,
+                           .bucket_numel = (size_t)all[i].bucket,
+                           .log = test_quiet};
+        zero_ctx *z = NULL;
+        zero_plan plan = {0};
+        if (zero_create(&z, &cfg, &comm) || zero_tensor(z, &blocks)
+            || (all[i].small && zero_tensor(z, &small)) || zero_query_plan(z, &plan))
+            test_rank_fail(r, "buffers %zu: %s", i, zero_last_error(z));
+        if (i == 0) none = plan.buffer_bytes;
+        if (plan.buffer_bytes - none != (size_t)all[i].buffers * BLOCK * sizeof(float))
+            test_rank_fail(r, "case %zu: %zu bytes of buffers, expected %d of a block", i,
+                           plan.buffer_bytes - none, all[i].buffers);
+        zero_destroy(z);
+    }
+}
+
 static int plans_same_plan(const zero_plan *a, const zero_plan *b) {
     return !memcmp(a, b, sizeof *a);
 }
@@ -149,6 +179,7 @@ int main(void) {
     plans_again();
     test_check(test_ranks(2, 0, plans_persistence_rank, NULL), "a tensor of 100: %s", test_first);
     test_check(test_ranks(4, 0, plans_second_rank, NULL), "second shards: %s", test_first);
+    test_check(test_ranks(2, 0, plans_buffers_rank, NULL), "buffers: %s", test_first);
     plans_of_stages();
     plans_alternating();
     return test_summary();

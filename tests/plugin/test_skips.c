@@ -81,7 +81,7 @@ static void skips_bad_rank(test_rank *rank) {
     zero_destroy(h.z);
 }
 
-/* `type` 3: bf16 without master weights. */
+/* `type` 3: bf16 without master weights; 4: with split ones. */
 static void skips_bad_case(int nranks, int stage, int k, int type, const skips_bad *what) {
     static const float values[] = {NAN, INFINITY, -INFINITY};
     skips_bad b = *what;
@@ -89,8 +89,9 @@ static void skips_bad_case(int nranks, int stage, int k, int type, const skips_b
     b.spec.poison = skips_poison;
     b.spec.micro_steps = 1 + k % 2;
     b.micro = k / 2 % 2 ? 0 : b.spec.micro_steps - 1;
-    b.spec.cfg.type = type == 3 ? ZERO_BF16 : (zero_type)type;
-    b.spec.cfg.no_master = type == 3;
+    b.spec.cfg.type = type > 2 ? ZERO_BF16 : (zero_type)type;
+    if (type > 2) b.spec.cfg.master = type == 3 ? ZERO_MASTER_NONE : ZERO_MASTER_SPLIT;
+    b.spec.cfg.state_type = (zero_state_type)(k % 2); /* 8BIT has other shards */
     b.spec.cfg.grads = (zero_grad_type)(k / 3 % 3);
     b.spec.cfg.scaler.initial = 16;
     b.spec.cfg.accumulation = (zero_accumulation)(k % 3);
@@ -138,7 +139,7 @@ static void skips_of_steps(void) {
     for (int i = 0; i < 11; i++)
         for (int stage = 0; stage < 4; stage++)
             for (int nranks = 1; nranks <= 4; nranks += nranks == 1 ? 2 : 1)
-                for (int type = 0; type < 4; type++)
+                for (int type = 0; type < 5; type++)
                     skips_bad_case(nranks, stage, i + stage + nranks + type, type, &cases[i]);
 }
 

@@ -43,22 +43,14 @@ typedef struct ten_case {
 } ten_case;
 
 static void ten_spec(host_spec *s, int nranks, int stage, zero_optimizer rule, zero_type type) {
-    memset(s, 0, sizeof *s);
-    s->seed = 3;
-    s->nranks = nranks;
+    host_small(s, 3, nranks, stage, ten_desc, TEN_TENSORS);
     s->steps = TEN_STEPS;
-    s->micro_steps = 1;
-    s->ntensors = TEN_TENSORS;
     s->units = 4;
-    s->silent_unit = -1;
-    memcpy(s->desc, ten_desc, sizeof ten_desc);
     for (int t = 0; t < TEN_TENSORS; t++) {
         s->rows[t] = ten_sides[t][0];
         s->cols[t] = ten_sides[t][1];
     }
     s->adamw = (zero_hyper){0.02f, 0.9f, 0.95f, 1e-6f, 0.1f, 0};
-    s->cfg.stage = stage;
-    s->cfg.threads = 1;
     s->cfg.type = type;
     s->cfg.optimizer = rule;
     s->cfg.scaler.fixed = type == ZERO_F16 ? 64.0f : 1.0f;
@@ -137,7 +129,7 @@ static void ten_layer(const ten_case *c, int tensor, int64_t t, size_t n, double
     for (size_t at = 0; matrix && at < n; at += rows * cols) {
         const double r = (double)rows, k = (double)cols;
         const double shape = cfg->muon.match_rms ? 0.2 * sqrt(fmax(r, k)) : sqrt(fmax(1, r / k));
-        ten_orthogonal(u + at, rows, cols, cfg->muon.turns ? cfg->muon.turns : 5);
+        ten_orthogonal(u + at, rows, cols, cfg->muon.iterations ? cfg->muon.iterations : 5);
         for (size_t i = at; i < at + rows * cols; i++) u[i] = shape * u[i] + decay * p[i];
     }
     double ratio = 1;
@@ -360,14 +352,16 @@ static void ten_bits(void) {
     static ten_case c;
     char what[128];
     for (int rule = ZERO_LAMB; rule <= ZERO_MUON; rule++)
-        for (int type = 0; type < 4; type++)
+        for (int type = 0; type < 5; type++)
             for (int bad = 0; bad < 3; bad++) {
                 uint64_t first = 0;
                 for (int n = 0; n < 36; n++) {
                     const int nranks = 1 << n % 3;
                     ten_spec(&c.spec, nranks, 0, (zero_optimizer)rule, (zero_type)(type % 3));
-                    c.spec.cfg.no_master = type == 3;
-                    if (type == 3) c.spec.cfg.type = ZERO_BF16;
+                    if (type == 3) c.spec.cfg.master = ZERO_MASTER_NONE;
+                    if (type == 4) c.spec.cfg.master = ZERO_MASTER_SPLIT;
+                    if (type > 2) c.spec.cfg.type = ZERO_BF16;
+                    c.spec.cfg.state_type = (zero_state_type)((type + bad) % ZERO_STATE_TYPES);
                     c.spec.poison = ten_give;
                     c.spec.seed = bad == 1 ? 9 : 3;
                     c.skip = bad == 2 ? 1 : 0;

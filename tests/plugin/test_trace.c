@@ -403,6 +403,44 @@ static void test_groups(void) {
     trace_close(&run);
 }
 
+/* A context that ends inside a pass passes on what ran in it: a unit's forward that did not end,
+   and what came after its begin. */
+static void unfinished_body(test_rank *rank) {
+    trace_run *run = (trace_run *)rank->arg;
+    host_spec s = run->spec;
+    host_run h;
+    s.cfg.trace = trace_take;
+    s.cfg.trace_user = &run->seen[rank->rank];
+    if (host_open(&h, &s, rank)
+        && (zero_pass_begin(h.z, ZERO_TRAIN, 0, 1) || zero_forward_begin(h.z, 0, &h.params)
+            || !host_forward(&h, 1) || zero_backward_begin(h.z, 2, &h.params, &h.grads)))
+        test_rank_fail(rank, "%s", zero_last_error(h.z));
+    zero_destroy(h.z);
+}
+
+static void test_unfinished(void) {
+    for (int i = 0; i < 4; i++) {
+        trace_run run;
+        trace_open(&run, i, i % 2, 1);
+        test_check(test_ranks(TRACE_RANKS, 0, unfinished_body, &run), "unfinished: %s", test_first);
+        for (int r = 0; r < TRACE_RANKS; r++) {
+            const zero_event *of[3] = {NULL, NULL, NULL};
+            for (int k = 0; k < run.seen[r].n; k++) {
+                const zero_event *e = &run.seen[r].event[k];
+                const int forward = e->kind == ZERO_EVENT_FORWARD && e->unit < 2;
+                if (forward || (e->kind == ZERO_EVENT_BACKWARD && e->unit == 2)) of[e->unit] = e;
+            }
+            test_check(of[0] && of[1] && of[2] && of[0]->begin <= of[1]->begin
+                           && of[1]->end <= of[2]->begin && of[2]->begin <= of[2]->end
+                           && of[2]->begin <= of[0]->end,
+                       "stage %d, rank %d: forward of unit 0 %d, of unit 1 %d, backward of unit 2 "
+                       "%d, or their times are wrong",
+                       i, r, of[0] != NULL, of[1] != NULL, of[2] != NULL);
+        }
+        trace_close(&run);
+    }
+}
+
 static void test_names(void) {
     for (int i = 0; i < ZERO_EVENT_KINDS; i++)
         test_check(zero_event_name((zero_event_kind)i)[0] != 'n' || i == ZERO_EVENT_NORM, "name %d",
@@ -410,8 +448,23 @@ static void test_names(void) {
     test_check(!strcmp(zero_event_name(ZERO_EVENT_KINDS), "no such event"), "no name");
 }
 
+/* A refused lane does not revive a group that has failed. */
+static void test_failed_group(void) {
+    const zero_comm unknown = {(zero_comm_kind)99, 0, NULL, 0};
+    zero_group *g = NULL;
+    float a[8] = {0};
+    test_check(zero_group_open(&g, &unknown, NULL, 0) == ZERO_ERR_UNSUPPORTED && g,
+               "a kind that does not exist");
+    test_check(zero_group_trace(g, NULL, 8) == ZERO_ERR_UNSUPPORTED, "a failed group is traced: %s",
+               zero_group_error(g));
+    test_check(zero_group_all_reduce(g, a, 8, ZERO_F32, ZERO_SUM) == ZERO_ERR_UNSUPPORTED,
+               "a failed group sums: %s", zero_group_error(g));
+    zero_group_close(g);
+}
+
 int main(void) {
     test_names();
+    test_failed_group();
     test_stages();
     test_file();
     test_packed();
@@ -419,6 +472,7 @@ int main(void) {
     test_delayed();
     test_flood();
     test_groups();
+    test_unfinished();
     test_check(trace_flows > 0, "no wait says what it is for");
     return test_summary();
 }

@@ -56,9 +56,8 @@ static void unit_fold(zp_stream *s, float *g, size_t n, double unit, double shar
                       double *verdict) {
     double partial[4];
     zp_kernel_norm_args a = {g, ZERO_F32, n, partial};
-    zp_kernel_fold_args f = {a, verdict, unit, shard_at, NULL};
-    (void)zp_kernel_norm(s, &a, (n + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK);
-    (void)zp_kernel_fold(s, &f, 1);
+    zp_kernel_fold_args f = {a, verdict, unit, shard_at, NULL, NULL};
+    (void)zp_kernel_take_squares(s, &f);
 }
 
 /* A number as limbs is itself, less what is below 2^-ZP_EXACT_POINT. */
@@ -116,7 +115,7 @@ static void unit_fold_long(void) {
     (void)zp_device_open(&d);
     zp_stream s = unit_stream(&d, 1);
     const zp_kernel_norm_args a = {g, ZERO_F32, BLOCKS * ZP_NORM_BLOCK, partial};
-    const zp_kernel_fold_args f = {a, v, 0, 0, NULL};
+    const zp_kernel_fold_args f = {a, v, 0, 0, NULL, NULL};
     for (int i = 0; i < BLOCKS; i++) partial[i] = i;
     (void)zp_kernel_fold(&s, &f, 1);
     test_check(v[0] == BLOCKS * (BLOCKS - 1) / 2 && v[1] == 0, "sum of %d blocks is %.0f", BLOCKS,

@@ -24,7 +24,7 @@ static int unit_walk(const zero_ctx *z, const zp_tensor *t, unsigned char **mark
     const size_t total = t->desc.numel * (size_t)t->desc.layers;
     for (size_t at = 0; at < total;) {
         const zp_run run = zp_run_at(z, t, at, total - at);
-        const zp_segment *u = zp_layout_trained(&z->layout.unit[run.unit]);
+        const zp_unit *u = &z->layout.unit[run.unit];
         if (!run.numel || run.numel > total - at) return 0;
         if (run.owner < 0 || (size_t)run.owner * u->shard > run.at) return 0;
         if (run.at + run.numel > (size_t)(run.owner + 1) * u->shard) return 0;
@@ -52,14 +52,13 @@ static int unit_members(const zp_unit *u) {
 
 static int unit_partition(unit_list *list, int nranks) {
     zero_ctx *z = (zero_ctx *)calloc(1, sizeof *z);
-    unsigned char *mark[8] = {0};
+    unsigned char *mark[16] = {0};
     size_t total = 0, content = 0, padded = 0, marked = 0;
     int ok = z && zp_layout_open(&z->layout, list->tensor, list->n, nranks, 1) == ZERO_OK;
-    for (int u = 0; ok && u < z->layout.all; u++) {
+    for (int u = 0; ok && u < z->layout.segments; u++) {
         const zp_unit *x = &z->layout.unit[u];
         mark[u] = (unsigned char *)calloc(x->padded + 1, 1);
-        ok = zp_layout_trained(x)->shard % ZP_ALIGN == 0
-             && x->padded == zp_layout_trained(x)->shard * (size_t)nranks && unit_members(x)
+        ok = x->shard % ZP_ALIGN == 0 && x->padded == x->shard * (size_t)nranks && unit_members(x)
              && x->padded >= x->numel && x->padded < x->numel + (size_t)nranks * ZP_ALIGN;
         content += x->content;
         padded += x->padded;
@@ -68,11 +67,11 @@ static int unit_partition(unit_list *list, int nranks) {
         ok = unit_walk(z, &list->tensor[t], mark);
         total += list->tensor[t].desc.numel * (size_t)list->tensor[t].desc.layers;
     }
-    for (int u = 0; ok && u < z->layout.all; u++)
+    for (int u = 0; ok && u < z->layout.segments; u++)
         for (size_t i = 0; i < z->layout.unit[u].padded; i++) marked += mark[u][i];
     ok = ok && content == total && marked == total && z->layout.numel == total
          && z->layout.padded == padded;
-    for (int u = 0; u < 8; u++) free(mark[u]);
+    for (int u = 0; u < 16; u++) free(mark[u]);
     if (z) zp_layout_close(&z->layout);
     free(z);
     return ok;
@@ -93,6 +92,7 @@ static void unit_partitions(void) {
                 unit_announce(&l, odd[a], 1, 0, 0);
                 unit_announce(&l, odd[b], 2, 1, b % 2 ? ZERO_KEEP : 0);
                 unit_announce(&l, odd[(a + b) % 12], 3, 0, a % 3 ? 0 : ZERO_KEEP);
+                if (b % 5 == 0) l.tensor[a % 3].desc.flags |= ZERO_FROZEN;
                 if (!unit_partition(&l, nranks)) bad = 1000 * a + b;
             }
         test_check(!bad, "partition over %d ranks, case %d", nranks, bad);
@@ -137,8 +137,7 @@ static void unit_atoms(void) {
                 for (int m = 0; m < x.nmembers; m++) {
                     const zp_member *of = &x.members[m];
                     const zp_unit *u = &x.unit[of->unit];
-                    const size_t atom = zp_max(atoms[i][of->tensor], 1),
-                                 piece = zp_layout_trained(u)->piece;
+                    const size_t atom = zp_max(atoms[i][of->tensor], 1), piece = u->piece;
                     if (m && x.members[m - 1].unit != of->unit) end = 0;
                     loose += of->at < end || of->at % ZP_ALIGN || of->at + of->numel > u->padded;
                     end = of->at + of->numel;
@@ -151,6 +150,44 @@ static void unit_atoms(void) {
                     "have a wrong place",
                     i, nranks, replicas, cut, loose);
                 zp_layout_close(&x);
+            }
+}
+
+/* Two segments of a unit are cut by themselves: the frozen one has the shards that it would have if
+   the unit had no other, and the owners of its elements follow. */
+static void unit_segments(void) {
+    static const size_t numel[][2] = {{1, 1}, {700, 333}, {5000, 16}, {4096, 10007}};
+    for (int i = 0; i < 4; i++)
+        for (int nranks = 1; nranks <= 64; nranks += nranks < 8 ? 1 : 7)
+            for (int copies = 1; copies <= 2; copies++) {
+                zp_layout alone;
+                zero_ctx z;
+                unit_list both = {.n = 0}, one = {.n = 0};
+                int wrong = 0;
+                memset(&z, 0, sizeof z);
+                unit_announce(&both, numel[i][0], 1, 0, 0);
+                unit_announce(&both, numel[i][1], 1, 0, ZERO_FROZEN);
+                unit_announce(&one, numel[i][1], 1, 0, 0);
+                if (!test_check(!zp_layout_open(&z.layout, both.tensor, 2, nranks, copies)
+                                    && !zp_layout_open(&alone, one.tensor, 1, nranks, copies),
+                                "layouts"))
+                    return;
+                const zp_unit *frozen = &z.layout.unit[z.layout.all], *x = &alone.unit[0];
+                const int same = z.layout.segments == 2 * z.layout.all && frozen->shard == x->shard
+                                 && frozen->piece == x->piece && frozen->padded == x->padded;
+                for (int rank = 0; rank < nranks && same; rank++)
+                    for (size_t e = (size_t)rank * x->shard;
+                         e < zp_min((size_t)(rank + 1) * x->shard, numel[i][1]);) {
+                        const zp_run run = zp_run_at(&z, &both.tensor[1], e, numel[i][1] - e);
+                        wrong += run.owner != rank || run.unit != z.layout.all || run.at != e
+                                 || !run.numel || e + run.numel > (size_t)(rank + 1) * x->shard;
+                        e += zp_max(run.numel, 1);
+                    }
+                test_check(same && !wrong,
+                           "segments of %zu and %zu elements, %d ranks, %d copies: %d are wrong",
+                           numel[i][0], numel[i][1], nranks, copies, wrong);
+                zp_layout_close(&z.layout);
+                zp_layout_close(&alone);
             }
 }
 
@@ -231,6 +268,7 @@ static void unit_partition_all(void) {
     unit_partitions();
     unit_atoms();
     unit_same_places();
+    unit_segments();
     unit_dealt();
     unit_deal_room();
     unit_merge();

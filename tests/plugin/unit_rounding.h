@@ -50,7 +50,7 @@ static void unit_chance_bits(void) {
     double chi = 0, product = 0, last = 0;
     zp_update u = {.key = {zp_optimizer_mix(3), 12345}};
     for (size_t i = 0; i < N; i++) {
-        const uint32_t r = zp_optimizer_random(&u, i) & 0xFFFFu;
+        const uint32_t r = zp_optimizer_random(&u, u.key, i) & 0xFFFFu;
         const double x = ((double)r + 0.5) / 65536 - 0.5;
         count[r >> 8]++;
         product += x * last;

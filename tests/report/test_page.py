@@ -172,11 +172,35 @@ def rounded(text):
     return f"{x:.2f}" if x < 10 else f"{x:.1f}" if x < 100 else f"{x:,.0f}"
 
 
+WORDS = {"tokens_per_s": ("tokens/s", 0), "ratio": ("ratio", 2), "ratio_low": ("least ratio", 2), "ratio_high": ("largest ratio", 2),
+         "param_bytes": ("parameters, MiB", None), "grad_bytes": ("gradients, MiB", None), "optimizer_bytes": ("optimizer state, MiB", None),
+         "buffer_bytes": ("buffers, MiB", None), "formula_bytes": ("formula, MiB", None), "sent_bytes": ("sent, MiB", None),
+         "formula_sent_bytes": ("sent by the formula, MiB", None), "exposed_ms": ("exposed, ms", 1), "peak_mib": ("peak, MiB", 1),
+         "mbits": ("Mbit/s", 0), "compute_ms": ("computing, ms", 1), "step_ms": ("step, ms", 1), "least_ms": ("least possible, ms", 1)}
+
+
+def shown(column, cell):
+    """A cell as the page shows it."""
+    if column not in WORDS or not cell:
+        return cell
+    digits = WORDS[column][1]
+    return f"{float(cell) / 1048576:.1f}" if digits is None else f"{float(cell):.{digits}f}"
+
+
+def check_table(page, source, name, text, what):
+    rows = list(csv.reader(text.splitlines()))
+    words = [WORDS.get(c, (c, 0))[0] for c in rows[0]]
+    check(page.tables[name] == [words] + [[shown(c, cell) for c, cell in zip(rows[0], row)] for row in rows[1:]], what)
+    for row in rows[1:]:
+        for column, cell in zip(rows[0], row):
+            if shown(column, cell) != cell:
+                check(f'<td title="{cell}">{shown(column, cell)}</td>' in source, f"{what}: {column} {cell} has no title")
+
+
 def test_csv():
     text = a_csv()
     page, source = make(csv=put("compare.csv", text))
-    rows = list(csv.reader(text.splitlines()))
-    check(page.tables["table-csv"] == rows, "the table is not the CSV")
+    check_table(page, source, "table-csv", text, "the table is not the CSV")
     rows = list(csv.DictReader(text.splitlines()))
     check_bars(page, "stages", rows, ["tokens_per_s"], None)
     check_bars(page, "memory", rows, ["param_bytes", "grad_bytes", "optimizer_bytes", "buffer_bytes"], "formula_bytes")
@@ -229,7 +253,7 @@ def test_log(steps):
     lines = [dict(word.split(":", 1) for word in line.split()) for line in text.splitlines()]
     train = [line for line in lines if "trl" in line]
     table = page.tables["table-log"][1:]
-    rows = [[line["s"], line["trl"], line["norm"], line["tps"], line["ms"], line["mib"]] for line in train]
+    rows = [[line["s"], line["trl"], line["norm"], line["tps"], f"{float(line['ms']):.1f}", line["mib"]] for line in train]
     check(all(row in rows for row in table) and table[0] == rows[0] and table[-1] == rows[-1], "the table is not the log")
     check(table == rows if steps <= 200 else 100 <= len(table) <= 202, f"{len(table)} rows of {steps} steps")
     check_line(page, "loss", [(line["s"], line["trl"]) for line in train], False)
@@ -280,6 +304,18 @@ def test_axes():
         check(f">{title}</text>" in text and f">{y}</text>" in text and ">step</text>" in text, f"{name}.svg: title and axes")
 
 
+    done = run("--out", os.path.join(scratch, "report.html"), "--csv", put("compare.csv", a_csv()), "--svg", folder)
+    check(done.returncode == 0, done.stderr)
+    for name, axis in (("stages", "tokens/s"), ("memory", "MiB of a rank"), ("exposed", "ms of a step"), ("sent", "MiB sent by a rank in a step")):
+        with open(os.path.join(folder, name + ".svg")) as file:
+            text = file.read()
+        check(f">{axis}</text>" in text, f"{name}.svg: the axis")
+        wide, unit = float(re.search(r'data-scale="([^"]+)"', text).group(1)), 1048576 if "MiB" in axis else 1
+        ticks = [(float(x), shown) for kind, x, shown in re.findall(r'class="tick" text-anchor="(start|middle)" x="([^"]+)" y="[^"]+">([^<]+)<', text)]
+        value = lambda shown: float(shown.rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(shown[-1], 1)
+        check(len(ticks) >= 2 and all(near(x, 4 + value(shown) * unit * wide, 0.06) for x, shown in ticks), f"{name}.svg: ticks {ticks}")
+
+
 def test_llmc_log():
     page, _ = make(log=put("main.log", "s:0 tel:11.1\ns:0 trl:10.9 lr:0.000030 norm:15.2\ns:1 trl:10.1 lr:0.000060 norm:9.5\n"))
     check(page.tables["table-log"][1:] == [["0", "10.9", "15.2", "", "", ""], ["1", "10.1", "9.5", "", "", ""]], "llm.c's log")
@@ -321,17 +357,17 @@ def test_trace():
             n, us = sums.get((e["cat"], str(e["pid"])), (0, 0))
             sums[(e["cat"], str(e["pid"]))] = (n + 1, us + e["dur"])
         table = {(r[0], r[1]): (int(r[2]), r[3]) for r in page.tables["table-trace"][1:]}
-        check(table == {k: (n, f"{us / 1e3:.3f}") for k, (n, us) in sums.items()}, "sums of the step")
+        check(table == {k: (n, rounded(us / 1e3)) for k, (n, us) in sums.items()}, "sums of the step")
         check("0: &lt;host&gt; &amp; &quot;file&quot;" in source, "names of tracks are text")
 
 
 def test_peers():
     text = "name,tokens_per_s,peak_mib\nPyTorch <DDP>,24400,1200\nFSDP2,14600.5,\n"
     comparison = a_csv()
-    page, _ = make(csv=put("compare.csv", comparison), peers=put("peers.csv", text))
+    page, source = make(csv=put("compare.csv", comparison), peers=put("peers.csv", text))
     rows = list(csv.DictReader(comparison.splitlines())) + list(csv.DictReader(text.splitlines()))
     check_bars(page, "peers", rows, ["tokens_per_s"], None)
-    check(page.tables["table-peers"] == list(csv.reader(text.splitlines())), "the peers' table")
+    check_table(page, source, "table-peers", text, "the peers' table")
 
 
 def test_links():
@@ -339,15 +375,15 @@ def test_links():
     rows = [f"{h},{2 * h},{stage},{method},{rate},684.0,{1000 + rate / 10 + stage},{900 + rate / 10}"
             for h in (2, 4) for rate in (2000, 500, 200) for stage in (2, 3) for method in ("exact", "zh")]
     text = "\n".join([head] + rows) + "\n"
-    page, _ = make(links=put("links.csv", text))
-    shown = [r for r in csv.DictReader(text.splitlines()) if r["hosts"] == "4" and r["stage"] == "3" and int(r["mbits"]) <= 500]
+    page, source = make(links=put("links.csv", text))
+    drawn = [r for r in csv.DictReader(text.splitlines()) if r["hosts"] == "4" and r["stage"] == "3" and int(r["mbits"]) <= 500]
     figure = page.figures["links"]
     titles = [title for tag, a, title in figure if tag == "rect" and "bar" in a.get("class", "")]
-    check(titles == [f"{r['mbits']} Mbit/s, {r['method']}, {what}" for r in shown
+    check(titles == [f"{r['mbits']} Mbit/s, {r['method']}, {what}" for r in drawn
                      for what in (f"computing: {r['compute_ms']}", f"exposed: {float(r['step_ms']) - 684:.1f}")], f"{titles}")
     marks = [title for tag, a, title in figure if a.get("class") == "mark" and title]
-    check(marks == [f"least possible: {r['least_ms']}" for r in shown], f"{marks}")
-    check(page.tables["table-links"] == list(csv.reader(text.splitlines())), "the links' table")
+    check(marks == [f"least possible: {r['least_ms']}" for r in drawn], f"{marks}")
+    check_table(page, source, "table-links", text, "the links' table")
 
 
 # ---- what the page needs: nothing ----
@@ -374,8 +410,8 @@ def test_malformed():
         ("log", a_log(2) + "s:3 trl:x lr:1\n", ": expected 's:STEP trl:LOSS"),
         ("log", "s:-1 trl:1\n", ":1: expected"),
         ("log", "s:1 norm:1\n", ":1: expected"),
-        ("csv", "", "has no row behind its header"),
-        ("csv", HEAD + "\n", "has no row behind its header"),
+        ("csv", "", "has no row after its header"),
+        ("csv", HEAD + "\n", "has no row after its header"),
         ("csv", "a,b\n1,2\n", ":1: expected a column stage"),
         ("csv", good[0] + "\n" + good[1] + ",5\n", ":2: expected 16 cells"),
         ("csv", "\n".join(good[:2]) + "\n" + good[2].replace(",", ",x", 1) + "\n", ":3: ranks: expected a number, found 'x"),

@@ -338,7 +338,7 @@ static void test_plan_rows(void) {
         NULL};
     static const char *const only[] = {
         "| offload              | parameters host, gradients host, optimizer host  ",
-        "| update               | by the CPU, required by the other tiers or -zod      |", NULL};
+        "| update               | by the CPU, required by -zog, -zop or -zod           |", NULL};
     static const char *const asked[] = {"| update               | by the CPU, as asked for  ",
                                         NULL};
     static const char *const share[] = {

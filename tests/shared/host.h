@@ -9,6 +9,9 @@
 
 #define HOST_TENSORS 12
 #define HOST_NAME    16
+#define HOST_FROZEN                                                                                \
+    512 /* ZERO_FROZEN: same.sh also compiles this file with plugins that lack it                  \
+         */
 
 struct host_run;
 
@@ -25,8 +28,10 @@ typedef struct host_spec {
     int silent_unit; /* no backward reaches this unit; -1: all are reached */
     int evaluate;    /* an evaluation pass between steps */
     int adopts;      /* the first weights are adopted arrays, instead of written by name */
+    int reversed;    /* sums over ranks begin with the last rank */
     int no_state;    /* the plugin was dropped without the part `state`: values cannot be read */
     int groups;      /* every tensor has factors of its own (host_factor) */
+    int pinned;      /* one bit per tensor: its factors are 0, so it is trained and stays */
     size_t rows[HOST_TENSORS], cols[HOST_TENSORS]; /* of matrices, for MUON; 0: none */
     zero_hyper adamw;
     zero_config cfg;
@@ -78,6 +83,15 @@ static float host_round(zero_type type, float x) {
     host_put(stored, type, 0, x);
     return host_get(stored, type, 0);
 }
+/* As the plugin stores a master: split weights round half up. */
+__attribute__((unused)) static float host_round_weight(const host_spec *s, float x) {
+    uint32_t bits;
+    if (s->cfg.master != ZERO_MASTER_SPLIT) return host_round(s->cfg.type, x);
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x8000u) & 0xFFFF0000u; /* no reference has a NaN */
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
 static zero_type host_grad_type(const host_spec *s) {
     const int wide =
         s->cfg.grads == ZERO_GRAD_F32 || (s->cfg.grads == ZERO_GRAD_AUTO && s->micro_steps > 1);
@@ -90,9 +104,27 @@ static float host_scale(const host_spec *s) {
     return c->initial != 0 ? c->initial : 65536.0f;
 }
 
+static int host_frozen(const host_spec *s, int t, size_t layer) {
+#if ZERO_ABI > 12
+    if (s->desc[t].frozen && s->desc[t].frozen[layer]) return 1;
+#endif
+    return (s->desc[t].flags & HOST_FROZEN) != 0;
+}
+/* Element i of a tensor is frozen; then all are. */
+static int host_stays(const host_spec *s, int t, size_t i) {
+    return host_frozen(s, t, i / s->desc[t].numel);
+}
+__attribute__((unused)) static int host_all_frozen(const host_spec *s, int t) {
+    const int layers = s->desc[t].layers ? s->desc[t].layers : 1;
+    int n = 0;
+    for (int l = 0; l < layers; l++) n += host_frozen(s, t, (size_t)l);
+    return n == layers;
+}
+
 /* Of a tensor's learning rate (what 0) and weight decay (what 1). */
 static float host_factor(const host_spec *s, int t, int what) {
     static const float factor[2][4] = {{1, 0.5f, 2, 0}, {0, 2, 0.5f, 1}};
+    if (s->pinned >> t & 1) return 0;
     return s->groups ? factor[what][t % 4] : 1.0f;
 }
 
@@ -166,7 +198,8 @@ __attribute__((unused)) static void host_reference_open(host_reference *r, const
         r->master[t] = (float *)calloc(n, sizeof(float));
         for (size_t i = 0; i < n; i++) {
             r->master[t][i] = host_value(s, 0, 0, 0, 0, t, i);
-            r->p[t][i] = host_round(s->cfg.type, r->master[t][i]);
+            r->p[t][i] = host_round_weight(s, r->master[t][i]);
+            if (host_stays(s, t, i)) r->master[t][i] = r->p[t][i]; /* its only form */
         }
     }
 }
@@ -196,11 +229,12 @@ static float host_gradient(const host_spec *s, float sum, int step, int micro, i
 
 /* The sum over ranks as the plugin defines it: inside nodes in rank order, then over nodes. */
 static float host_sum(const host_spec *s, const float *by_rank) {
-    const int size = s->node_size ? s->node_size : s->nranks;
+    const int size = s->node_size ? s->node_size : s->nranks,
+              last = s->reversed ? s->nranks - 1 : 0;
     float total = 0;
     for (int node = 0; node * size < s->nranks; node++) {
-        float sum = by_rank[node * size];
-        for (int r = 1; r < size; r++) sum += by_rank[node * size + r];
+        float sum = by_rank[abs(last - node * size)];
+        for (int r = 1; r < size; r++) sum += by_rank[abs(last - node * size - r)];
         total = node ? total + sum : sum;
     }
     return total;
@@ -266,6 +300,7 @@ __attribute__((unused)) static void host_reference_step(host_reference *r, const
         const double decay =
             s->desc[t].flags & ZERO_NO_DECAY ? 0 : (double)lr * (double)weight_decay;
         for (size_t i = 0; i < host_numel(s, t); i++) {
+            if (host_stays(s, t, i)) continue;
             const float scaled = host_mean_gradient(s, sharded, step, t, i);
             const double g = (double)(float)((double)scaled * factor), p = (double)r->master[t][i];
             const double m = b1 * (double)r->m[t][i] + (1 - b1) * g;
@@ -275,7 +310,7 @@ __attribute__((unused)) static void host_reference_step(host_reference *r, const
             r->v[t][i] = (float)v;
             r->master[t][i] =
                 (float)(p - (decay * p + size * (m / ((double)sqrtf((float)v) + eps))));
-            r->p[t][i] = host_round(s->cfg.type, r->master[t][i]);
+            r->p[t][i] = host_round_weight(s, r->master[t][i]);
         }
     }
 }
@@ -285,6 +320,7 @@ __attribute__((unused)) static double host_reference_norm(const host_spec *s, in
     double sum = 0;
     for (int t = 0; t < s->ntensors; t++)
         for (size_t i = 0; i < host_numel(s, t); i++) {
+            if (host_stays(s, t, i)) continue;
             const double g = (double)host_mean_gradient(s, sharded, step, t, i);
             sum += g * g;
         }
@@ -360,6 +396,11 @@ static int host_backward(host_run *h, int unit, int with_params, int first) {
     for (int t = 0; t < s->ntensors; t++) {
         const zero_tensor_desc *d = &s->desc[t];
         if (!host_in_unit(d, unit) || ((d->flags & ZERO_KEEP) && !first)) continue;
+        if (host_frozen(s, t, (size_t)(unit - d->unit))) {
+            const char *none = s->slots ? (char *)h->slot_g[t][unit - d->unit] : h->grads.field[t];
+            if (none) test_rank_fail(h->rank, "unit %d: %s has a gradient", unit, d->name);
+            continue;
+        }
         char *g = host_tensor(h, t, unit - d->unit, 1);
         const zero_type type = host_grad_type(s);
         const size_t at = (size_t)(unit - d->unit) * d->numel;
@@ -468,6 +509,7 @@ static inline int host_open(host_run *h, const host_spec *s, test_rank *rank) {
     cfg.micro_steps = s->micro_steps;
     cfg.log = test_quiet;
     if (host_grad_type(s) == ZERO_F32) cfg.grads = ZERO_GRAD_F32;
+    if (s->adopts && !cfg.grads) cfg.grads = ZERO_GRAD_AS_TYPE; /* the arrays are F32 */
     HOST_TRY(h, zero_create(&h->z, &cfg, &comm));
     if (s->adopts) host_make_arrays(h);
     for (int t = 0; t < s->ntensors; t++) {
@@ -494,7 +536,9 @@ static inline int host_open(host_run *h, const host_spec *s, test_rank *rank) {
 __attribute__((unused)) static int host_compare(host_run *h, zero_kind kind, float *const *expected,
                                                 const char *what) {
     const host_spec *s = h->spec;
+    const int weights = kind == ZERO_PARAMETER || kind == ZERO_MASTER;
     for (int t = 0; t < s->ntensors && !s->no_state; t++) {
+        if (host_all_frozen(s, t) && !weights) continue; /* it has none */
         const size_t n = host_numel(s, t);
         float *seen = (float *)calloc(n, sizeof *seen);
         const zero_result a = zero_read_tensor(h->z, s->desc[t].name, kind, 0, n / 2, seen);
@@ -542,6 +586,7 @@ __attribute__((unused)) static uint64_t host_hash(host_run *h) {
             const size_t n = host_numel(s, t);
             if (kind == ZERO_GRADIENT || (kind == ZERO_MASTER && s->cfg.type == ZERO_F32)) continue;
             if (kind == ZERO_MOMENT_2 && !host_two(s, t)) continue;
+            if (host_all_frozen(s, t) && kind != ZERO_PARAMETER) continue;
             float *seen = (float *)calloc(n, sizeof *seen);
             if (zero_read_tensor(h->z, s->desc[t].name, (zero_kind)kind, 0, n, seen))
                 test_rank_fail(h->rank, "%s", zero_last_error(h->z));

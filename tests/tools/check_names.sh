@@ -4,7 +4,8 @@
 #            plural s. base.h is exempt. Files of api/ define the public functions zero_... as well.
 #   layers   machine/, numbers/, comm/ and core/ use no function of offload/ and extras/, and include none of their files;
 #            api/ and extras/ use none of offload/, but for table.h
-#   words    core/ names no capability, in code or comments
+#   fields   core/ reads no setting and no field of a tensor that the table of a part has, and names no part in a text
+#   words    machine/, numbers/, comm/ and core/ name no capability, in code or comments; the exceptions are listed
 #   circles  no file includes itself through others
 # Exit code 1: one of them does not hold. The names at fault are printed.
 set -u
@@ -83,15 +84,53 @@ for file in zero_plugin/[!o]*/*.h; do # all folders but offload/
 done >"$out/upward"
 if [ -s "$out/upward" ]; then failed=1; echo "files that use others of folders above them:"; sed 's/^/  /' "$out/upward"; fi
 
+# ---- fields ----
+# The core reads no setting, and no field of a tensor, in the table of a part, and no text in it names a part.
+rows() { sed -n "s/^    {$1(\([a-zA-Z_]*\)[.)].*/\1/p" zero_plugin/extras/*.h zero_plugin/offload/*.h | sort -u | paste -sd '|' -; }
+fields="cfg\\.($(rows ZP_SETTING))|(desc\\.|\\bd->)($(rows ZP_FIELD))|$(rows ZP_FIELD_BIT)"
+[ "${#fields}" -gt 300 ] || { echo "parts have few settings: $fields"; failed=1; }
+for file in zero_plugin/core/*.h; do
+    code "$file" | grep -E "($fields)\\b|zp_extra_need\\(z, \"" | sed "s@^@$file @"
+done >"$out/fields"
+if [ -s "$out/fields" ]; then failed=1; echo "the core names a setting or a field of a part, or a part:"; sed 's/^/  /' "$out/fields"; fi
+
 # ---- words ----
-# Allowed are text in quotes, fields of zero_config, and pointers to the structs of rows and tiers.
-words='offload(s|ed|ing)?|packed|subgroups?|replicas?|muon|codecs?|quantiz[a-z]*|hpz|delayed|worlds?|matri(x|ces)|filed?[ -]tiers?|(in|to|from) the file|twins?'
-sed -E 's/"([^"\\]|\\.)*"//g; s/(^| )struct zp_[a-z_]+ \*[a-z]+;//; s/cfg\.[a-z_.]+//g' zero_plugin/core/*.h | grep -oiwE "($words)" | sort | uniq -c >"$out/words"
-if [ -s "$out/words" ]; then
-    failed=1; echo "words of capabilities in core/:"; sed 's/^/  /' "$out/words"
-    grep -niwE "($words)" zero_plugin/core/*.h | sed 's/^/  /'
-fi
-grep -qiwE "($words)" zero_plugin/offload/*.h zero_plugin/extras/*.h || { echo "the words of capabilities are in no file"; failed=1; }
+# Capabilities have no name in machine/, numbers/, comm/ and core/. Allowed are text in quotes, fields of zero_config,
+# and pointers to the structs of rows and tiers; comm/ may name NCCL and zero_group, whose files are there. `order`,
+# `check` and `group` are words of the core too, so only what the parts of these names add counts.
+words='offload(s|ed|ing)?|packed|subgroups?|replicas?|muon|lamb|codecs?|quantiz[a-z]*|hpz|delayed|worlds?|matri(x|ces)|filed?[ -]tiers?|(in|to|from) the file|twins?|len(d|ds|t|ding)|traced?|nccl|zero_group[a-z_]*|announced (order|pass(es)?)|checked builds?'
+# FILE WORD, and the reason:
+#   an observer's contract says what a checked build gets from it
+#   an order is announced to the core by any row, and order.h documents that
+#   a trace's records are made where time passes, and kept by extras/trace.h; NCCL orders lists by device
+#   slice_group is a pointer of the table of tensors; a group that is traced is in its context's list
+#   MATRIX is a pass of rules, and the table of rules has a row for each public optimizer
+cat >"$out/known" <<LIST
+comm/collectives.h traced
+comm/group.h traced
+core/layout.h zero_group
+core/observe.h checked build
+core/order.h announced order
+machine/device_cuda.h nccl
+machine/events.h trace
+machine/events.h zero_group_trace
+numbers/optimizer.h matrices
+numbers/optimizer.h matrix
+numbers/optimizer_cuda.h matrix
+numbers/rules.h lamb
+numbers/rules.h matrices
+numbers/rules.h matrix
+numbers/rules.h muon
+LIST
+for file in zero_plugin/machine/*.h zero_plugin/numbers/*.h zero_plugin/comm/*.h zero_plugin/core/*.h; do
+    sed -E 's/"([^"\\]|\\.)*"//g; s/(^| )struct zp_[a-z_]+ \*[a-z]+;//; s/cfg\.[a-z_.]+//g' "$file" | grep -oiwE "($words)" |
+        tr '[:upper:]' '[:lower:]' | sed "s@^@${file#zero_plugin/} @"
+done | grep -vE '^comm/.* (nccl|zero_group.*)$' | sort -u >"$out/words"
+sort -u "$out/known" -o "$out/known"
+comm -23 "$out/words" "$out/known" >"$out/new"
+comm -13 "$out/words" "$out/known" >"$out/gone"
+if [ -s "$out/new" ]; then failed=1; echo "words of capabilities in files that name none:"; sed 's/^/  /' "$out/new"; fi
+if [ -s "$out/gone" ]; then failed=1; echo "these exceptions of words are not needed any more:"; sed 's/^/  /' "$out/gone"; fi
 
 # ---- circles ----
 for file in zero_plugin/*/*.h; do

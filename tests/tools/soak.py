@@ -130,7 +130,7 @@ def train(seconds):
         code = run.wait(chance.uniform(0.2, 2) * max(1.5, took / 40))
         if code is None: did[upset(run, chance)] += 1
         if run.process.poll() is None: continue
-        resumed += len(run.said("^going on from step"))
+        resumed += len(run.said("^resuming from step"))
         if code == 0 and run.said("^weights"): break
         check(code is None, "ends by itself", run.tail())
         if sum(did.values()) % 20 == 0: say(f"upset: {dict(did)}, {run.said('^step *([0-9]+)')[-1:]}")

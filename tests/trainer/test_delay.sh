@@ -9,7 +9,9 @@ set -u
 B=$1
 trainer=${TRAINER:-$B/train_gpt2_zero}
 work=$(mktemp -d "${TMPDIR:-/tmp}/test_delay.XXXXXX") || exit 1
-trap 'rm -rf "$work"' EXIT
+# shellcheck source=tests/shared/jobs.sh
+. "$(dirname "$0")/../shared/jobs.sh"
+at_end "$work"
 passed=0 failed=0
 unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT ZERO_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT
 # 12 windows a step, in one micro-step: 1 rank has them at once, 2 ranks 6 each, 3 ranks 4
@@ -52,7 +54,8 @@ test_looks() {
     rm -rf "$work/calm"
     looks "-dt bf16" "-v 1 -m 1 -g 0 -z 3 -zos file -zop file -n 1" "$quiet -z 0 -n 3 -pe 1 -pm 1"
     looks "-dt bf16 -w 0" "$quiet -z 2 -zos file -n 1" "-v 2 -m 1 -g 3 -s 1 -z 3 -n 2"
-    looks "-op muon" "-v 1 -m 1 -g 0 -z 2 -n 1" "$quiet -z 3 -zos file -zop file -n 2"
+    looks "-dt bf16 -w split -os bf16" "-v 2 -m 1 -g 3 -s 1 -z 3 -zos file -zop file -n 2"
+    looks "-op muon -os 8bit" "-v 1 -m 1 -g 0 -z 2 -n 1" "$quiet -z 3 -zos file -zop file -n 2"
     looks "-dt fp16 -op lamb" "-v 1 -m 1 -g 0 -z 3 -n 1"
     looks "-pt 1" "-v 1 -m 1 -g 0 -z 3 -zos file -n 1"
     looks "-tp 2" "-v 1 -m 1 -g 0 -zos file -n 1"
@@ -62,7 +65,7 @@ test_looks() {
 
 # Stops: each goes on from a pending update, the last step's too. What is validated at the end are the new weights.
 test_stops() {
-    for kind in "-z 0" "-z 2 -dt bf16 -zos file" "-z 3 -dt bf16 -w 0 -zos file -zop file"; do
+    for kind in "-z 0" "-z 2 -dt bf16 -zos file" "-z 3 -dt bf16 -w 0 -zos file -zop file" "-z 3 -dt bf16 -w split -zos file -zop file"; do
         calm=$(train calm $kind -v 12 -m 1 -g 0 -x 12 -pn 2)
         validated=$(loss)
         half=$(train half $kind $quiet -x 5 -pn 2)
@@ -142,7 +145,7 @@ test_signals() {
     victim=$(cat /proc/$job/task/*/children | cut -d ' ' -f 2)
     kill -9 "$victim"
     wait $job
-    died=$(sed -n 's/^going on from step \([0-9]*\) in memory.*/\1/p' "$work/out" | tail -n 1)
+    died=$(sed -n 's/^resuming from step \([0-9]*\) in memory.*/\1/p' "$work/out" | tail -n 1)
     found=$(sed -n 's/^weights //p' "$work/out")
     train calm $quiet -z 1 -pn 2 -x "${died:-0}" -n 1000000 >/dev/null
     same "a rank dies, and on from step ${died:-none}" "$(train calm $quiet -z 1 -pn 1 -x 400 -y 1)" "$found"

@@ -10,7 +10,9 @@ set -u
 B=$1 kills=${2:-12} seed=${3:-$(date +%s)}
 trainer=${TRAINER:-$B/train_gpt2_zero}
 work=$(mktemp -d "${TMPDIR:-/tmp}/test_elastic.XXXXXX") || exit 1
-trap 'rm -rf "$work"' EXIT
+# shellcheck source=tests/shared/jobs.sh
+. "$(dirname "$0")/../shared/jobs.sh"
+at_end "$work"
 passed=0 failed=0 skipped=0
 unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT ZERO_PORT TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT
 # 12 windows a step: 4, 3, 2 and 1 ranks divide it
@@ -98,7 +100,7 @@ calm() {
 }
 # lives RANKS: of the last job, which began with so many, those that something came of
 lives() {
-    { echo "0 $1"; sed -n -e 's/^going on from step \([0-9]*\) .*, with \([0-9]*\) ranks*$/\1 \2/p' \
+    { echo "0 $1"; sed -n -e 's/^resuming from step \([0-9]*\) .*, with \([0-9]*\) ranks*$/\1 \2/p' \
         -e 's/^no checkpoint in .*, with \([0-9]*\) ranks*$/0 \1/p' "$work/out"; } |
         awk '{ while (n && step[n] >= $1) n--; n++; step[n] = $1; ranks[n] = $2 }
              END { for (i = 1; i <= n; i++) printf "%d:%d ", ranks[i], step[i] }'
@@ -113,17 +115,17 @@ calmly() {
 # closely NAME: where the last job went on it had lost no more than the step that was open
 closely() {
     same "$1: steps lost" 0 "$(awk '/^step /{ split($2, of, "/"); step = of[1] }
-        /^going on from step /{ if ($5 < step - 1) lost++; step = $5 } END { print lost + 0 }' "$work/out")"
+        /^resuming from step /{ if ($4 < step - 1) lost++; step = $4 } END { print lost + 0 }' "$work/out")"
 }
 
 # ---- cases ----
 
 # soon NAME COMMAND...: which kills; the job goes on, and ends well
 soon() {
-    name=$1 from=$(date +%s%N) before=$(grep -c '^going on from step ' "$work/out")
+    name=$1 from=$(date +%s%N) before=$(grep -c '^resuming from step ' "$work/out")
     shift
     "$@" 2>/dev/null
-    await '^going on from step ' $((before + 1))
+    await '^resuming from step ' $((before + 1))
     took=$((($(date +%s%N) - from) / 1000000))
     ended "$name" 0
     same "$name: goes on within 10 s" yes "$([ $took -le 10000 ] && echo yes || echo "after $took ms")"
@@ -149,30 +151,30 @@ test_cases() {
     after one 2 "-z 3 -na 1 -x 300" 1
     says 'one rank goes on' '^train_gpt2_zero: 1 rank is left: going on$'
     after tp 4 "-tp 2 -z 1 -x 300" 1
-    says 'layout: three of two each' '2 of 3 ranks can go on: -tp 2: 3 ranks cannot be divided'
+    says 'layout: three of two each' '2 of 3 ranks can continue: -tp 2: 3 ranks cannot be divided'
     after pp 4 "-pp 2 -z 2 -x 300" 0
-    says 'layout: a pipeline' '2 of 3 ranks can go on: -pp 2: '
+    says 'layout: a pipeline' '2 of 3 ranks can continue: -pp 2: '
     after zs 4 "-z 3 -zs 2 -x 300" 2
-    says 'layout: groups' '2 of 3 ranks can go on: -zs 2 does not divide the 3 data-parallel ranks'
+    says 'layout: groups' '2 of 3 ranks can continue: -zs 2: it does not divide the 3 data-parallel ranks'
     after batch 4 "-z 1 -d 128 -x 300" 2
-    says 'batch' '2 of 3 ranks can go on: the batch does not divide: a step of 8 windows .* over 3 ranks'
+    says 'batch' '2 of 3 ranks can continue: -b: the batch does not divide (a step of 8 sequences, .* over 3 data-parallel ranks'
 
     saves="-n 1000 -pm 1"
     after copy 4 "-z 3 -x 300" 2
-    says 'copies' '^going on from step [0-9]* in memory, with 3 ranks$'
+    says 'copies' '^resuming from step [0-9]* in memory, with 3 ranks$'
     closely copies
     after copy_first 3 "-z 2 -dt bf16 -x 300" 0
-    says 'copies, rank 0' '^going on from step [0-9]* in memory, with 2 ranks$'
+    says 'copies, rank 0' '^resuming from step [0-9]* in memory, with 2 ranks$'
     after copy_two 4 "-z 1 -x 300" 3 1
-    says 'copies, two at once' '^going on from step [0-9]* in memory, with 2 ranks$'
+    says 'copies, two at once' '^resuming from step [0-9]* in memory, with 2 ranks$'
     after copy_tp 4 "-tp 2 -z 1 -x 300" 1
-    says 'copies, parts of a model' '^going on from step [0-9]* in memory, with 2 ranks$'
+    says 'copies, parts of a model' '^resuming from step [0-9]* in memory, with 2 ranks$'
     after copy_experts 4 "-en 4 -eg 2 -z 2 -x 300" 1
-    says 'copies, experts' '^going on from step [0-9]* in memory, with 2 ranks$'
+    says 'copies, experts' '^resuming from step [0-9]* in memory, with 2 ranks$'
     closely 'copies, experts'
     saves="-n 6 -nk 2 -pm 4"
     after copy_four 3 "-z 3 -na 1 -x 300" 1
-    says 'copies of every fourth step, and of those that are saved' '^going on from step \([0-9]*[02468]\) in memory, with 2 ranks$'
+    says 'copies of every fourth step, and of those that are saved' '^resuming from step \([0-9]*[02468]\) in memory, with 2 ranks$'
     same 'copies: the last checkpoint' step_00000300 "$(cd "$work/copy_four" && echo step_* | sed "s/.* //")"
     saves="-n 4"
 
@@ -180,7 +182,7 @@ test_cases() {
     await '^step  *8/'
     shoot 1
     ended 'no layout' 1
-    says 'no layout' '^train_gpt2_zero: 0 of 1 ranks can go on: -tp 2: 1 rank cannot be divided'
+    says 'no layout' '^train_gpt2_zero: 0 of 1 ranks can continue: -tp 2: 1 rank cannot be divided'
     begin all -pn 3 -n 2 -x 5000 -pe 1
     await '^step  *8/'
     shoot 0 1 2
@@ -270,14 +272,14 @@ test_torchrun() {
     torch 1 2 -z 2 -x 300 -n 4 -pe 1
     for pid in $pids; do wait $pid; done
     cp "$work/out0" "$work/out"
-    says 'torchrun: goes on' '^going on from step [0-9]* in '
-    step=$(sed -n 's/^going on from step \([0-9]*\) in .*/\1/p' "$work/out")
+    says 'torchrun: goes on' '^resuming from step [0-9]* in '
+    step=$(sed -n 's/^resuming from step \([0-9]*\) in .*/\1/p' "$work/out")
     same 'torchrun: weights' "$(calm torch '-z 2 -x 300' 3:0 2:${step:-0})" "$(sed -n 's/^weights //p' "$work/out")"
 }
 
 # torchrun itself, where it is. lived: as `lives`, of what it started; the last job has the weights of a calm run.
 lived() {
-    awk '/^no checkpoint in / { at = 0 } /^going on from step / { at = $5 }
+    awk '/^no checkpoint in / { at = 0 } /^resuming from step / { at = $4 }
          /^\| ranks .*, launched / { while (n && step[n] >= at) n--; n++; step[n] = at; ranks[n] = $4 + 0 }
          END { for (i = 1; i <= n; i++) printf "%d:%d ", ranks[i], step[i] }' "$work/out"
 }
@@ -325,12 +327,12 @@ refused() { # NAME PATTERN ARGUMENT...
     says "$name" "^train_gpt2_zero: $pattern"
 }
 test_errors() {
-    refused 'no folder' '-pe 1: ranks go on from checkpoints: -o FOLDER -n STEPS' -pn 2 -pe 1 -n 5
-    refused 'no saves' '-pe 1: ranks go on from checkpoints: -o FOLDER -n STEPS' -pn 2 -pe 1 -o "$work/x"
-    refused 'a batch of ranks' '-pe 1: with only -b 2 a step has fewer tokens on fewer ranks' -pn 2 -pe 1 -o "$work/x" -n 5 -d 0
-    refused 'copies alone' '-pm 1: copies in memory need -pe 1' -pn 2 -pm 1 -o "$work/x" -n 5
-    refused 'copies of nobody' '-pm 1: copies are kept by what starts the ranks of -pn, found 1 rank alone' -pe 1 -pm 1 -o "$work/x" -n 5
-    refused 'threads' '-pe 1: threads, -pt 1, die all at once' -pn 2 -pt 1 -pe 1 -o "$work/x" -n 5
+    refused 'no folder' '-pe 1: ranks resume from checkpoints, but none are saved; add -o FOLDER -n STEPS' -pn 2 -pe 1 -n 5
+    refused 'no saves' '-pe 1: ranks resume from checkpoints, but none are saved; add -o FOLDER -n STEPS' -pn 2 -pe 1 -o "$work/x"
+    refused 'a batch of ranks' '-pe 1: with -b 2 alone, a step on fewer ranks has fewer tokens' -pn 2 -pe 1 -o "$work/x" -n 5 -d 0
+    refused 'copies alone' '-pm 1: copies in memory are for elastic runs; add -pe 1' -pn 2 -pm 1 -o "$work/x" -n 5
+    refused 'copies of nobody' '-pm 1: copies need ranks that -pn starts (found 1 rank alone)' -pe 1 -pm 1 -o "$work/x" -n 5
+    refused 'threads' '-pe 1: ranks that are threads (-pt 1) all end together' -pn 2 -pt 1 -pe 1 -o "$work/x" -n 5
 }
 
 # ---- random kills ----

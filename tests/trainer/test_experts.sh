@@ -65,7 +65,7 @@ if [ -n "$apart" ] && [ "$(weights)" = "$apart" ] && [ "$apart" != "$neighbours"
     fail "-ds: $(weights), -ego 1: $apart, -ego 0: $neighbours"
 fi
 refused 'is 2, which does not divide 3' -pn 3 -b 2 -d 192 -ds "$work/ds.json"
-refused 'autoep_size: -eg 2: leave one of the two out' -pn 4 -eg 4 -ds "$work/ds.json"
+refused 'autoep_size: -eg 2; leave one of the two out' -pn 4 -eg 4 -ds "$work/ds.json"
 
 for update in "-op lamb" "-op muon" "-zod 2"; do
     train -pn 2 -eg 1 -x 4 -d 256 -z 1 $update || fail "$update: $(tail -n 2 "$work/out")"
@@ -91,7 +91,7 @@ for group in "-eg 2" "-eg 2 -ego 1" "-eg 4" "-eg 1"; do
 done
 near -pn 8 -tp 2 -eg 2 -ek 2 -x 4 -d 256 -z 3 -zs 2
 near -pn 8 -pp 2 -eg 2 -ek 2 -x 4 -d 256 -z 2 -zs 2 -zl 32
-refused 'a multiple or a divisor of 2 can be' -pn 6 -b 1 -d 192 -eg 2 -z 1 -zs 3
+refused 'use a multiple or a divisor of 2' -pn 6 -b 1 -d 192 -eg 2 -z 1 -zs 3
 
 # ---- stages and layouts side by side ----
 if train -pn 4 -x 4 -rd 2 -z 1 -layouts "dp4 ep2dp4 ep4" -csv "$work/csv" && grep -q ep2dp4 "$work/csv" && grep -q ep4dp4 "$work/csv"; then pass; else
@@ -152,14 +152,14 @@ if [ -x "$tool" ]; then
     if "$tool" export "$work/parts" "$work/dense.bin" --heads 4 --vocab 65 >"$work/out" 2>&1; then fail "exported"
     elif grep -q 'experts' "$work/out"; then pass; else fail "export: $(cat "$work/out")"; fi
     if "$tool" convert "$work/parts" "$work/one" >"$work/out" 2>&1; then fail "converted"
-    elif grep -q 'experts are saved beside it' "$work/out" && [ ! -e "$work/one" ]; then pass; else fail "convert: $(cat "$work/out")"; fi
+    elif grep -q 'experts are in a folder of their own' "$work/out" && [ ! -e "$work/one" ]; then pass; else fail "convert: $(cat "$work/out")"; fi
 fi
 
 # ---- what cannot be ----
-refused 'nearest that can is -eg 2' -pn 2 -eg 3
+refused 'nearest size is -eg 2' -pn 2 -eg 3
 refused 'divide 4 experts' -pn 8 -b 1 -eg 8
-refused '2 stages can' -pn 3 -pp 3 -b 2 -d 192
-refused '1 chunk can' -pn 2 -pp 2 -ppv 2 -d 256
+refused 'use at most 2 stages' -pn 3 -pp 3 -b 2 -d 192
+refused 'use at most 1 chunk' -pn 2 -pp 2 -ppv 2 -d 256
 refused 'no experts to share' -en 0 -eg 2 -pn 2
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -97,7 +97,7 @@ run aside -pn 4 -tp 2 -pp 2 -x 4 -n 2 -na 1 -o "$scratch/aside"
 file=$(step aside 4)/shard_00003.bin
 printf 'x' | dd of="$file" bs=1 seek=5000 conv=notrunc 2>/dev/null
 run damaged -pn 2 -tp 2 -x 4 -y 1 -o "$scratch/aside"
-check "$(grep -c 'going on from step 2 in' "$scratch/damaged.txt")" "a damaged shard: $(why damaged)"
+check "$(grep -c 'resuming from step 2 in' "$scratch/damaged.txt")" "a damaged shard: $(why damaged)"
 
 # model files are whole, dense models
 for of in all tiles; do

@@ -71,7 +71,7 @@ for way in "-za sharded" "-zog file -zfd $scratch"; do
 done
 run gathers -pn 4 -pp 2 -b 2 -z 3 -zm 0 -st all
 check "$(grep -c 'to gather weights .* MiB, in every micro-step' "$scratch/gathers")" "the plan says what gathering costs a pipeline"
-refused '-tk 2: the layers of a pipeline, -pp 2, are on several ranks: -tr shows' -pn 2 -pp 2 -tk 2
+refused '-tk 2: in a pipeline (-pp 2) the layers are on several ranks; use -tr' -pn 2 -pp 2 -tk 2
 # rules that look at whole tensors
 for rule in lamb muon; do
     run one -pn 1 -op $rule
@@ -124,14 +124,14 @@ check "$(sed 1d "$scratch/csv" | awk -F, '{ ok += $3 > 0 && $5 > 0 && $12 > 0 &&
     "layouts have speed, memory, exposed time and activations of their own, and parts of the parameters"
 check "$(grep -c '^| pp2tp2 |' "$scratch/layouts")" "the table has a row for pp2tp2"
 
-refused 'cannot be divided into groups of so many; the nearest that can is -tp 2' -pn 2 -tp 3
-refused 'they do not divide 4 heads; the nearest that can is 2' -pn 3 -tp 3
-refused 'do not divide 15 tokens; the nearest that can is 1' -pn 2 -tp 2 -sp 1 -t 15 -d 240
-refused '-sp 1: sequence parallelism divides rows' -pn 2 -sp 1
-refused 'add up in f32, as several of them are under way at once: -zg f32' -pn 2 -pp 2 -b 4 -dt bf16 -zg type
-refused 'tp2dp2 is a layout of 4 ranks, and there are 2' -pn 2 -layouts tp2dp2 -b 1 -d 0
-refused "'tp2x' is no layout" -pn 2 -layouts tp2x -b 1 -d 0
-refused 'gives tensor_parallel: -tp 2: leave one of the two out' -pn 8 -tp 4 -d 0 -ds "$scratch/ds.json"
-refused 'a comparison has no checkpoints' -pn 2 -layouts 'tp2 dp2' -b 1 -d 0 -n 2 -o "$scratch/saves"
+refused 'cannot be divided into groups of this size; the nearest size is -tp 2' -pn 2 -tp 3
+refused 'the number does not divide the 4 heads; the nearest number that does is 2' -pn 3 -tp 3
+refused 'must divide the 15 tokens of a sequence; the nearest number that does is 1' -pn 2 -tp 2 -sp 1 -t 15 -d 240
+refused '-sp 1: sequence parallelism needs tensor parallelism' -pn 2 -sp 1
+refused 'accumulates gradients in f32, because several micro-steps are in progress at once; use -zg f32' -pn 2 -pp 2 -b 4 -dt bf16 -zg type
+refused 'tp2dp2 is for 4 ranks (found 2)' -pn 2 -layouts tp2dp2 -b 1 -d 0
+refused "'tp2x' is not a layout" -pn 2 -layouts tp2x -b 1 -d 0
+refused 'gives tensor_parallel: -tp 2; leave one of the two out' -pn 8 -tp 4 -d 0 -ds "$scratch/ds.json"
+refused 'a comparison saves no checkpoints' -pn 2 -layouts 'tp2 dp2' -b 1 -d 0 -n 2 -o "$scratch/saves"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

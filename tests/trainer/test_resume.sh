@@ -10,7 +10,9 @@ B=$1
 trainer=${TRAINER:-$B/train_gpt2_zero}
 mpirun=${MPIRUN:-mpirun}
 work=$(mktemp -d "${TMPDIR:-/tmp}/test_resume.XXXXXX") || exit 1
-trap 'rm -rf "$work"' EXIT
+# shellcheck source=tests/shared/jobs.sh
+. "$(dirname "$0")/../shared/jobs.sh"
+at_end "$work"
 passed=0 failed=0 skipped=0
 small="-e char:2x32x2 -t 16 -v 6 -m 2 -s 9 -g 3 -u 3 -d 192 -b 2 -nt 1"
 
@@ -39,15 +41,15 @@ same_log() {
 # With two stops on the way, the weights and the log of a run without one.
 test_bits() {
     n=0
-    for run in "-z 0" "-z 1 -dt bf16 -pn 2" "-z 2 -dt fp16 -lw 4 -pn 3" "-z 3 -dt bf16 -w 0 -pn 2" \
-        "-z 3 -sh 1 -b 1 -pn 2" "-z 1 -sh 0 -op lion -na 1 -pn 2" "-z 2 -dt fp16 -li 1e9 -lh 1 -na 1" \
+    for run in "-z 0" "-z 1 -dt bf16 -pn 2" "-z 2 -dt fp16 -lw 4 -pn 3" "-z 3 -dt bf16 -w 0 -pn 2" "-z 2 -dt bf16 -w split -os bf16 -pn 2" \
+        "-z 3 -sh 1 -b 1 -pn 2" "-z 1 -sh 0 -op lion -os 8bit -na 1 -pn 2" "-z 2 -dt fp16 -li 1e9 -lh 1 -na 1" \
         "-z 3 -zs 2 -zh 1 -zm 0 -b 1 -pn 4" "-z 3 -pt 1 -pn 3 -k wsd" "-z 3 -qw 8 -qg 4 -qf 0.8 -qr 12 -pn 2" "-ds tests/ds_config/minimal.json -pn 2 -b 0 -d 0"; do
         n=$((n + 1))
         whole=$(train whole$n $run -x 20)
         train parts$n $run -x 20 -n 7 >/dev/null
         rm -rf "$work/parts$n/step_00000020" "$work/parts$n/step_00000014"
         same "$run: two stops, weights" "$whole" "$(train parts$n $run -x 20 -n 7 -y 1)"
-        says "$run goes on" 'going on from step 7 in '
+        says "$run goes on" 'resuming from step 7 in '
         rm -rf "$work/parts$n/step_00000020"
         same "$run: another stop, weights" "$whole" "$(train parts$n $run -x 20 -n 7 -y 1)"
         same "$run: no settings differ" no "$(grep -q 'it was saved with' "$work/out" && echo yes || echo no)"
@@ -77,6 +79,19 @@ test_anywhere() {
     for run in "-z 0" "-z 3 -pn 4 -b 1" "-z 2 -pn 4 -b 1 -zs 2"; do
         same "of shard groups, loaded with $run" "$saved" "$(train groups $run -x 12 -y 1)"
     done
+    saved=$(train split -z 2 -pn 3 -dt bf16 -w split -x 12 -n 6)
+    for run in "-z 0 -w 1" "-z 3 -pn 2 -w 1" "-z 1 -pn 2 -w split"; do
+        same "split masters, loaded with $run" "$saved" "$(train split -dt bf16 $run -x 12 -y 1)"
+        said=$(grep -c 'weights are converted: .* with split masters, this run has f32 masters' "$work/out")
+        case $run in *split) same "$run: nothing is converted" 0 "$said" ;; *) same "$run: converted" 1 "$said" ;; esac
+    done
+    for type in "f32 bf16" "bf16 f32" "8bit bf16"; do
+        train "states-${type% *}" -z 2 -pn 3 -os "${type% *}" -x 6 -n 6 >/dev/null
+        first=$(train "states-${type% *}" -z 0 -pn 1 -os "${type#* }" -x 12 -y 1)
+        same "state saved as ${type% *}: converted" 1 "$(grep -c "state is converted: " "$work/out")"
+        rm -rf "$work/states-${type% *}/step_00000012"
+        same "state saved as ${type% *}, at another stage" "$first" "$(train "states-${type% *}" -z 1 -pn 1 -os "${type#* }" -x 12 -y 1)"
+    done
     train again -z 1 -pn 2 -x 12 -db 1 >/dev/null
     grep '^batch' "$work/out" | tail -n 6 >"$work/batches"
     rm -rf "$work/any/step_00000012"
@@ -101,7 +116,7 @@ test_keep() {
     says 'damaged, refused' '^train_gpt2_zero: checkpoint: .*step_00000020.*corrupt'
     train keep -x 20 -y 1 >/dev/null
     says 'damaged, named' 'step_00000020 is skipped'
-    says 'damaged, the one before' 'going on from step 18 in '
+    says 'damaged, the one before' 'resuming from step 18 in '
 }
 
 # begin FOLDER ARGUMENT... : a long run in the background that has taken its first steps; $job. In the
@@ -131,7 +146,7 @@ stopped() {
     same "$1: saved" "$(printf 'step_%08d' "${step:-0}")" "$(steps "$2" | sed 's/.* //')"
     same "$1: its last step" "${step:-none}" "$(sed -n 's/^step  *\([0-9]*\).*/\1/p' "$work/out" | tail -n 1)"
     train "$2" -x $((${step:-0} + 3)) -y 1 -b 0 >/dev/null
-    says "$1: goes on" "going on from step ${step:-none} in "
+    says "$1: goes on" "resuming from step ${step:-none} in "
 }
 
 test_signals() {
@@ -303,12 +318,12 @@ refused() { # NAME PATTERN ARGUMENT...
 }
 
 test_errors() {
-    refused 'no folder' '-n: checkpoints need a folder, -o' -n 5
-    refused 'nowhere to go on' '-y: checkpoints need a folder, -o' -y 1
-    refused 'comparison' '-n and -y: a comparison has no checkpoints' -z 0,1 -n 5 -o "$work/x"
+    refused 'no folder' '-n: checkpoints need a folder; add -o FOLDER' -n 5
+    refused 'nowhere to go on' '-y: checkpoints need a folder; add -o FOLDER' -y 1
+    refused 'comparison' '-n and -y: a comparison saves no checkpoints' -z 0,1 -n 5 -o "$work/x"
     train errors -x 6 -n 3 >/dev/null
     refused 'checkpoints of another run' '-o: .*/errors has checkpoints already, the newest step_00000006: -y 1' -x 6 -n 3 -o "$work/errors"
-    refused 'other heads' '-e: the checkpoint has another model: gpt2.heads is 2 there, 4 here' -x 9 -y 1 -o "$work/errors" -e char:2x32x4
+    refused 'other heads' '-e: the checkpoint has another model: gpt2.heads is 2 there and 4 here' -x 9 -y 1 -o "$work/errors" -e char:2x32x4
     refused 'fewer steps' '-x 5: the checkpoint in .* is of step 6' -x 5 -y 1 -o "$work/errors"
     refused 'another model' 'checkpoint: .*wpe' -x 9 -y 1 -o "$work/errors" -t 32 -d 192 -b 2
     refused 'another optimizer' 'checkpoint: .*lion' -x 9 -y 1 -o "$work/errors" -op lion

@@ -17,7 +17,9 @@ mpirun=${MPIRUN:-mpirun}
 mkdir -p "$build" || exit 1
 scratch=$build/test_trainer.$$
 mkdir "$scratch" || exit 1
-trap 'rm -rf "$scratch"' EXIT
+# shellcheck source=tests/shared/jobs.sh
+. "$(dirname "$0")/../shared/jobs.sh"
+at_end "$scratch"
 case $trainer in /*) ;; *) trainer=$PWD/$trainer ;; esac
 passed=0
 failed=0
@@ -198,7 +200,7 @@ test_wrong_sizes() {
         refused 'window beyond the model' 1 '-t 2048.*1024' -e d12 -t 2048 -d 6144 -pn $ranks
         refused 'window beyond the file' 1 '100' $small -i "$scratch/short" -j "$scratch/short" \
             -t 128 -b 1 -pn $ranks
-        refused 'batch beyond the file' 1 'needs 96 windows' $small -i "$scratch/short" \
+        refused 'batch beyond the file' 1 'a step needs 96 sequences' $small -i "$scratch/short" \
             -j "$scratch/short" -d 1536 -pn $ranks
         refused 'batch and windows' 1 '-d 100' $small -d 100 -pn $ranks
         refused 'batch and rows' 1 'batch does not divide.*-b 7' $small -d 1600 -b 7 -pn $ranks
@@ -211,15 +213,17 @@ test_wrong_sizes() {
         refused 'csv' 1 '-csv: /dev/null/x' $small -z 0,1 -csv /dev/null/x -b 1 -pn $ranks
         refused 'rounds' 1 '-x 7' $small -z 0,1 -x 7 -rd 2 -csv "$scratch/csv" -b 1 -pn $ranks
     done
-    refused 'no master weights in f32' 1 '-w 0: .* found -dt f32' $small -w 0
-    refused 'no master weights in fp16' 1 '-w 0: .* found -dt fp16' $small -dt fp16 -w 0 -pn 2
-    refused 'scale below its least' 1 '-li 8: .* -lm 16' $small -dt fp16 -li 8 -lm 16
+    refused 'no master weights in f32' 1 '-w 0: .*found -dt f32' $small -w 0
+    refused 'no master weights in fp16' 1 '-w 0: .*found -dt fp16' $small -dt fp16 -w 0 -pn 2
+    refused 'split master weights in fp16' 1 '-w split: .* found -dt fp16' $small -dt fp16 -w split
+    refused '8-bit state of adagrad' 1 '-os 8bit: adagrad' $small -op adagrad -os 8bit
+    refused 'scale below its least' 1 '-li 8: .*-lm 16' $small -dt fp16 -li 8 -lm 16
     refused 'eps' 1 '-ep 0: ' $small -ep 0 -pn 2
     refused 'skipping in a comparison' 1 '-sl and -sg: ' $small -z 0,1 -sl 3 -csv "$scratch/csv"
-    refused '-dso alone' 1 '-dso x: expected -ds FILE too' $small -dso x
+    refused '-dso alone' 1 '-dso x: there is no configuration to resolve; add -ds FILE' $small -dso x
     refused 'node size' 1 '-ns 2: ' $small -b 1 -pn 3 -ns 2
     refused 'node size of one rank' 1 '-ns 2: ' $small -ns 2
-    refused 'ranks' 1 'batch does not divide.*5 ranks' $small -pn 5
+    refused 'ranks' 1 'batch does not divide.*5 data-parallel ranks' $small -pn 5
 }
 
 test_wrong_files() {
@@ -310,7 +314,7 @@ test_packed() {
 
 # In every type the stages end with the same weights, also where steps overflow and are skipped.
 test_types() {
-    for type in '-dt bf16' '-dt bf16 -w 0' '-dt bf16 -zg f32' '-dt fp16' '-dt fp16 -li 1e9 -lw 3' \
+    for type in '-dt bf16' '-dt bf16 -w 0 -os 8bit' '-dt bf16 -w split -os bf16' '-os bf16 -op lion' '-dt bf16 -zg f32' '-dt fp16' '-dt fp16 -li 1e9 -lw 3' \
         '-op adam' '-op sgd -dt fp16' '-op nesterov' '-op lion -dt bf16' '-ls 64' '-op adagrad' \
         '-op lamb -tm 2 -dt fp16' '-op muon -mr 1 -dt bf16'; do
         run="$small -x 9 -nt 1 -pn 2 -u 2 $type"
@@ -382,23 +386,23 @@ END
     same 'notes' 5 "$(grep -c '^tests/ds_config/zero2.json, line [0-9]*: .* has no effect' \
         "$scratch/out")"
     for ranks in 1 2; do
-        refused '-ds, a flag says otherwise' 1 '-c 0.1, but .* gives optimizer.params.weight_decay' \
+        refused '-ds, a flag says otherwise' 1 '-c 0.1: .* gives optimizer.params.weight_decay' \
             $small -pn $ranks -d $((96 * ranks)) -b 3 -ds "$scratch/ds.json" -c 0.1
         refused '-ds, no such file' 1 "-ds: $scratch/none" $small -pn $ranks -ds "$scratch/none"
         refused '-dso' 1 '-dso: /dev/null/x' $small -pn $ranks -ds "$scratch/ds.json" -dso /dev/null/x
     done
     sed 's/"auto"/1e-4/; s/"enabled": true/"enabled": "auto"/' "$scratch/ds.json" >"$scratch/lr.json"
     sed 's/"lr": "auto", //' "$scratch/ds.json" >"$scratch/default.json"
-    refused '-ds, the default of what it lacks' 1 '-l 0.003, but .* has no optimizer.params.lr, which is 0.001' \
+    refused '-ds, the default of what it lacks' 1 '-l 0.003: .* has no optimizer.params.lr, which is 0.001' \
         $small -pn 2 -l 3e-3 -ds "$scratch/default.json"
     same '-ds, its default, typed' "$(train $run -ds "$scratch/default.json")" \
         "$(train $run -ds "$scratch/default.json" -l 1e-3)"
     refused '-ds, a typed type' 1 '-k and -q' $small -pn 2 -d 384 -b 3 -k linear \
         -ds tests/ds_config/zero2.json
-    refused '-ds, a window' 1 '-lw 5, but .*fp16.loss_scale_window 1000' $small -pn 2 -d 384 -b 3 \
+    refused '-ds, a window' 1 '-lw 5: .*fp16.loss_scale_window 1000' $small -pn 2 -d 384 -b 3 \
         -dt fp16 -lw 5 -ds tests/ds_config/zero2.json
-    refused '-ds, lines' 1 '-lp 5, but .*steps_per_print 2' $small -pn 2 -lp 5 -ds "$scratch/ds.json"
-    refused '-ds, overlap' 1 '-zo 1, but .*overlap_comm 0' $small -zo 1 -ds "$scratch/ds.json"
+    refused '-ds, lines' 1 '-lp 5: .*steps_per_print 2' $small -pn 2 -lp 5 -ds "$scratch/ds.json"
+    refused '-ds, overlap' 1 '-zo 1: .*overlap_comm 0' $small -zo 1 -ds "$scratch/ds.json"
     same '-ds, auto type' "$(train $run -ds "$scratch/lr.json" -dt bf16)" \
         "$(train $run -ds "$scratch/ds.json" -l 1e-4)"
     sed 's/gradient_clipping/gradient_cliping/' "$scratch/ds.json" >"$scratch/typo.json"
@@ -446,14 +450,14 @@ test_tiers() {
     train $run -z 1 -zor 0.5 -zou host >/dev/null
     same 'flags of no tier' '-zor -zfd -zou ' "$(sed -n 's/ changes nothing here: .*//p' "$scratch/out" | tr '\n' ' ')"
     refused '-zop below stage 3' 1 'train_gpt2_zero: -zop is host: at stage 2' $run -z 2 -zop host
-    refused '-zog file at stage 1' 1 '-zog is file: .* it is for stages 2 and 3, SHARDED accumulation' $run -z 1 -zog file
+    refused '-zog file at stage 1' 1 '-zog is file: it needs sharded gradients; use stage 2 or 3' $run -z 1 -zog file
     refused '-zfd, nothing' 2 "-zfd: expected '.' or another, found ''" $run -zos file -zfd ''
     refused '-zfd, no folder' 1 "a file in $scratch/none: No such" $run -zos file -zfd "$scratch/none"
     large='rank 0 needs [0-9]* bytes in .*, where [0-9]* are free: File too large'
     same 'ulimit -f' 1 "$(ulimit -f 100 && "$trainer" $small -x 1 -nt 1 -zos file -zfd "$scratch" 2>&1 | grep -c "$large")"
     train $run -z 0,1,2,3 -x 2 -rd 1 -zos file -zop host -zog file -csv "$scratch/c.csv" >/dev/null
     same 'tiers compared' 1 "$(sed 1d "$scratch/c.csv" | cut -d , -f 14 | sort -u | wc -l | tr -d ' ')"
-    same 'tiers of stages' 1 "$(grep -c "^tiers    kept on the device, since they are whole: parameters at stage \
+    same 'tiers of stages' 1 "$(grep -c "^offload  kept on the device, because they are not sharded: parameters at stage \
 0, 1, 2 and gradients at stage 0, 1; host is device" "$scratch/out")"
     same 'files of stages' 4 "$(grep -c '^file     stage [0-3]: [0-9.]* MiB of a rank' "$scratch/out")"
 }
@@ -496,7 +500,7 @@ test_delayed() {
     for how in '-z 0' '-z 2 -zos file -zor 0.5' '-z 3 -zop file -na 1'; do
         rm -r "$scratch/late/step_00000006"
         same "delayed, $how" "$reference" "$(train $run -pn 2 $how -y 1)"
-        same 'goes on' 1 "$(grep -c '^going on from step 3' "$scratch/out")"
+        same 'goes on' 1 "$(grep -c '^resuming from step 3' "$scratch/out")"
     done
     run="$small -x 6 -d 256 -nt 1 -zfd $scratch -zod 2 -v 3 -m 1"
     same 'delayed, evaluated' "$reference" "$(train $run -pn 2 -z 3 -zos file -zop file)"
@@ -516,11 +520,11 @@ test_tiles() {
         cp -r "$scratch/tiles" "$scratch/other"
         same "a checkpoint of tiles, $how" 16 "$(train $small -x 4 -nt 1 -pn 2 -o $scratch/other -n 2 -y 1 $how |
             tr -d '\n' | wc -c | tr -d ' ')"
-        same 'goes on' 1 "$(grep -c '^going on from step 2' "$scratch/out")"
+        same 'goes on' 1 "$(grep -c '^resuming from step 2' "$scratch/out")"
         rm -r "$scratch/other"
     done
     same 'a checkpoint of tiles' "$reference" "$(train $run -zl 32 -z 1 -n 2 -y 1)"
-    refused '-zl' 1 '-zl 31: a tile has 32 rows' $small -zl 31
+    refused '-zl' 1 '-zl 31: a tile has at least 32 rows' $small -zl 31
 }
 
 # Inputs of blocks kept in a file: the weights of -r 3.
@@ -557,18 +561,18 @@ test_offload() {
     same '-ds, activations away' "$(train $run -r 3 -ds "$scratch/none.json")" "$(train $run -ds "$scratch/away.json" -zfd "$scratch" -dso "$scratch/resolved.json")"
     same '-ds, where they are' 1 "$(grep -c '^|   offloaded  *| [0-9.]* MiB in a file' "$scratch/out")"
     same '-ds, activations away, resolved' 1 "$(grep -c '"cpu_checkpointing":.*true' "$scratch/resolved.json")"
-    refused '-ds, activations stay' 1 '-r 3, but .*cpu_checkpointing: -r 4' $run -r 3 -ds "$scratch/away.json"
+    refused '-ds, activations stay' 1 '-r 3: .*cpu_checkpointing: -r 4' $run -r 3 -ds "$scratch/away.json"
     case $(train $small -x 2 -pn 2 -b 3 -d 192 -dt fp16 -ds tests/ds_config/zero2_offload.json) in
     ????????????????) pass ;;
     *) fail "-ds zero2_offload.json: $(cat "$scratch/err")" ;;
     esac
     refused '-ds, no folder' 1 "a file in $scratch/none: No such" $run -ds "$scratch/lost.json"
-    refused '-ds, another folder' 1 "-zfd /, but .* gives nvme_path $scratch: " $run -zfd / \
+    refused '-ds, another folder' 1 "-zfd /: .* gives nvme_path $scratch; " $run -zfd / \
         -ds "$scratch/nvme.json"
-    refused '-ds, another tier' 1 '-zos file, but .*offload_optimizer.device: -zos host' $run \
+    refused '-ds, another tier' 1 '-zos file: .*offload_optimizer.device: -zos host' $run \
         -zos file -ds $file
     sed 's|"stage": 3|"stage": 2|' $file >"$scratch/stage.json"
-    refused '-ds, parameters at stage 2' 1 'line 36: .*offload_param.device asks for "cpu" at stage 2' \
+    refused '-ds, parameters at stage 2' 1 'line 36: .*offload_param.device is "cpu" at stage 2' \
         $run -ds "$scratch/stage.json"
 }
 

@@ -12,7 +12,7 @@ zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size
     if (z->policy.state == ZP_SHARD) ZP_TRY(zp_run_agree(z, t, kind, first, count, NULL));
     for (size_t done = 0; done < count;) {
         const zp_run run = zp_run_at(z, t, first + done, count - done);
-        ZP_TRY(zp_run_read(z, kind, &run, out ? out + done : NULL));
+        ZP_TRY(zp_state_read_run(z, kind, &run, out ? out + done : NULL));
         done += run.numel;
     }
     z->peers_read |= z->array[ZP_PARAM].share == ZP_SEEN && z->phase == ZP_REDUCED;
@@ -54,7 +54,7 @@ static zero_result zp_access_add_hash(zero_ctx *z, const zp_tensor *t, float *va
     uint64_t hash = zp_bind_hash_name(t->desc.name);
     for (size_t at = 0; at < total;) {
         const zp_run run = zp_run_at(z, t, at, zp_min(ZP_STAGE_NUMEL, total - at));
-        ZP_TRY(zp_run_read(z, ZERO_MASTER, &run, values));
+        ZP_TRY(zp_state_read_run(z, ZERO_MASTER, &run, values));
         for (size_t i = 0; i < run.numel; i++) hash = zp_hash(hash, zp_type_bits(values[i]));
         at += run.numel;
     }
@@ -65,8 +65,12 @@ static zero_result zp_access_add_hash(zero_ctx *z, const zp_tensor *t, float *va
 zero_result zero_hash(zero_ctx *z, uint64_t *hash) {
     ZP_ENTER(z, "zero_hash", ZP_IDLE, "weights are hashed after zero_build, between steps");
     ZP_REFUSE(z, !hash, "hash is NULL");
+    int failed_rank = -1;
     float *values = (float *)malloc(ZP_STAGE_NUMEL * sizeof *values);
-    zero_result r = values ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_MEMORY, "a piece of the weights");
+    zero_result r = zp_ctx_check(z, zp_comm_agree(z->all, values != NULL, &failed_rank));
+    if (failed_rank >= 0)
+        r = zp_ctx_fail(z, ZERO_ERR_MEMORY, "rank %d has no memory for a piece of the weights",
+                        failed_rank);
     if (!r) r = zp_run_agree(z, z->tensors, ZERO_MASTER, 0, z->plan.numel, NULL);
     if (!r) r = zp_ctx_check(z, zp_extra_sync(z));
     *hash = 0;

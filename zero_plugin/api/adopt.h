@@ -21,7 +21,7 @@ static char *zp_adopt_array(const zero_ctx *z, zp_side side, int tensor, int lay
         array = s->was[side];
         if (d->flags & ZERO_INLINE)
             array = (char *)s->place[side];
-        else if (z->lent && s->place[side])
+        else if (z->pointers_stay && s->place[side])
             memcpy(&array, s->place[side], sizeof array);
     }
     if (d->flags & ZERO_BY_SLOT || !host) return array;
@@ -56,7 +56,7 @@ static zero_result zp_adopt_weights(zero_ctx *z, const zp_extent *x, zero_type t
         zero_convert(values, ZERO_F32, raw, type, n);
         ZP_TRY(zp_run_agree(z, t, ZERO_PARAMETER, first + at, n, values));
         ZP_TRY(zp_run_put_all(z, t, ZERO_PARAMETER, first + at, n, values));
-        if (!z->observer || z->lent) continue;
+        if (!z->observer || z->pointers_stay) continue;
         memset(raw, 0xFF, n * of); /* NaN in every type */
         ZP_TRY(zp_adopt_copy(z, piece, raw, n * of));
     }
@@ -69,31 +69,39 @@ static int zp_adopt_compare_extents(const void *a, const void *b) {
     return x->side != y->side ? x->side - y->side : x->tensor - y->tensor;
 }
 
+/* Returns 1 if the layer of a slot, or, of a field, the whole tensor is frozen. */
+static int zp_adopt_is_frozen(const zp_tensor *t, int layer) {
+    return t->desc.flags & ZERO_BY_SLOT ? zp_layout_is_frozen(t, layer)
+                                        : zp_layout_is_all_frozen(t);
+}
+
 /* Appends your arrays of a side to the list, which has *n. Unless they are gradients that the
-   plugin adopts, each must exist and be yours. The type of those gradients is not known, so only
-   their start is listed. */
+   plugin adopts, each must exist and be yours. Those gradients have the type that backward adds
+   to. */
 static zero_result zp_adopt_list_side(zero_ctx *z, zp_side side, const void *host, zero_type type,
                                       int *n) {
-    const int known = z->lent || side == ZP_PARAM;
+    const int needed = z->pointers_stay || side == ZP_PARAM;
+    const size_t bytes = needed ? zero_type_bytes(type) : zp_type_bytes(z->array[side].type);
     const char *what = side == ZP_GRAD ? " of gradients" : "";
     for (int t = 0; t < z->ntensors; t++) {
         const zero_tensor_desc *d = &z->tensors[t].desc;
         const int slots = d->flags & ZERO_BY_SLOT, inside = d->flags & ZERO_INLINE;
         const char *of = !slots ? "field" : inside ? "array" : "slot";
         for (int l = 0; l < (slots ? d->layers : 1); l++) {
+            if (z->pointers_stay && side == ZP_GRAD && zp_adopt_is_frozen(&z->tensors[t], l))
+                continue; /* your code may have no array */
             const char *array = zp_adopt_array(z, side, t, l, host);
             const int ours = array && zp_adopt_is_ours(z, side, array);
-            ZP_REFUSE(z, !array && known, "tensor %s, layer %d: the host's %s%s is NULL", d->name,
-                      l, of, what);
-            ZP_REFUSE(z, ours && known,
-                      "tensor %s, layer %d: the host's %s%s points to the plugin's memory already: "
-                      "zero_adopt stands in the place of zero_bind",
+            ZP_REFUSE(z, !array && needed, "tensor %s, layer %d: your %s%s is NULL", d->name, l, of,
+                      what);
+            ZP_REFUSE(z, ours && needed,
+                      "tensor %s, layer %d: your %s%s points to the plugin's memory already: "
+                      "zero_adopt replaces zero_bind",
                       d->name, l, of, what);
             if (!array || ours) continue;
-            const size_t numel = d->numel * (size_t)(slots ? 1 : d->layers);
             zp_extent *x = &z->extents[(*n)++];
             x->at = array;
-            x->bytes = known ? numel * zero_type_bytes(type) : 1;
+            x->bytes = d->numel * (size_t)(slots ? 1 : d->layers) * bytes;
             x->tensor = t;
             x->layer = l;
             x->side = side;
@@ -106,18 +114,20 @@ static zero_result zp_adopt_list_side(zero_ctx *z, zp_side side, const void *hos
 static zero_result zp_adopt_check_extents(zero_ctx *z, int n, void (*release)(void *array)) {
     static const char *const of[2] = {"the gradient of ", ""};
     qsort(z->extents, (size_t)n, sizeof *z->extents, zp_adopt_compare_extents);
-    for (int i = 0; i < n; i++) {
-        const zp_extent *x = &z->extents[i], *before = i ? x - 1 : NULL;
-        ZP_REFUSE(z, before && (size_t)(x->at - before->at) < before->bytes,
+    for (int i = 1; i < n; i++) {
+        const zp_extent *x = &z->extents[i], *before = x - 1;
+        ZP_REFUSE(z, (size_t)(x->at - before->at) < before->bytes,
                   "%stensor %s, layer %d, and %stensor %s, layer %d, are in the same memory: each "
                   "array belongs to one row; tied weights are one row whose `uses` is 2",
                   of[before->side], z->tensors[before->tensor].desc.name, before->layer,
                   of[x->side], z->tensors[x->tensor].desc.name, x->layer);
-        if (!z->observer || (x->side == ZP_GRAD && !z->lent)) continue; /* of unknown type */
+    }
+    for (int i = 0; i < n && z->observer; i++) {
+        const zp_extent *x = &z->extents[i];
         const size_t room = z->observer->room((char *)(uintptr_t)x->at, release);
         ZP_REFUSE(z, room < x->bytes,
-                  "%stensor %s, layer %d: its array has %zu bytes, the table says %zu", of[x->side],
-                  z->tensors[x->tensor].desc.name, x->layer, room, x->bytes);
+                  "%stensor %s, layer %d: its allocation has %zu bytes, the table says %zu",
+                  of[x->side], z->tensors[x->tensor].desc.name, x->layer, room, x->bytes);
     }
     return ZERO_OK;
 }
@@ -172,9 +182,7 @@ static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_typ
     const zero_result met = zp_ctx_check(z, zp_comm_agree(z->all, !r, &failed_rank));
     if (!r) r = met;
     if (!r && failed_rank >= 0)
-        r = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "rank %d has not all arrays, or no memory",
-                        failed_rank);
-    zp_ctx_set_call(z, z->lent ? "zero_lend" : "zero_adopt");
+        r = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "rank %d lacks an array, or memory", failed_rank);
     if (!r) r = zp_extra_call(z, ZP_ON_FINISH_UPDATE);
     if (!r) r = zp_ctx_check(z, zp_extra_sync(z));
     if (!r) r = zp_adopt_tensors(z, type, values, release);
@@ -182,37 +190,55 @@ static zero_result zp_adopt_all(zero_ctx *z, void *params, void *grads, zero_typ
     return r;
 }
 
-zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
-                       void (*release)(void *array)) {
-    if (z && z->phase == ZP_NEW) ZP_TRY(zero_build(z));
+/* Unless cfg.grads states the type that backward adds to, it must be that of your arrays. */
+static zero_result zp_adopt_check_grad_type(zero_ctx *z, zero_type type) {
+    const int f32 = z->cfg.type == ZERO_F32 || z->cfg.grads == ZERO_GRAD_F32;
+    const zero_type added = f32 ? ZERO_F32 : z->cfg.type;
+    ZP_REFUSE(z, z->grads_unstated && type != added,
+              "your arrays are %s, but cfg.grads is AUTO, so that gradients are %s: if your "
+              "backward adds %s, set cfg.grads to %s; otherwise change %s",
+              zp_life_types[type], zp_life_types[added], zp_life_types[added],
+              f32 ? "F32" : "AS_TYPE", f32 ? "cfg.type" : "it to F32, or cfg.type");
+    return ZERO_OK;
+}
+
+static zero_result zp_adopt_run(zero_ctx *z, void *params, void *grads, zero_type type,
+                                void (*release)(void *array)) {
+    if (z->phase == ZP_NEW) ZP_TRY(zero_build(z));
     ZP_ENTER(z, "zero_adopt", ZP_IDLE, "weights are adopted between steps");
-    ZP_UNTIMELY(z, z->lent, "the arrays are lent, and stay the host's");
-    ZP_REFUSE(z, type == ZERO_F64,
-              "doubles do not become the plugin's, whose numbers have 32 bits at most: zero_lend "
-              "leaves them the host's");
+    ZP_UNTIMELY(z, z->pointers_stay, "the arrays are lent, and stay yours");
+    ZP_REFUSE(
+        z, type == ZERO_F64,
+        "the plugin cannot adopt doubles, because its numbers have at most 32 bits: zero_lend "
+        "leaves the arrays yours");
     ZP_REFUSE(z, (int)type < 0 || type >= ZERO_TYPES, "type %d, no such type", (int)type);
+    ZP_TRY(zp_adopt_check_grad_type(z, type));
     ZP_TRY(zp_adopt_all(z, params, grads, type, release));
     for (int i = 0; i < z->nslots; i++) z->slots[i].was[0] = z->slots[i].was[1] = NULL;
     for (int u = 0; u < z->layout.units; u++) { /* a use without hooks then faults */
-        zp_pointer_set_unit(z, ZP_PARAM, u, NULL, params);
-        zp_pointer_set_unit(z, ZP_GRAD, u, NULL, grads);
+        zp_pointer_set_unit(z, ZP_PARAM, u, 0, params);
+        zp_pointer_set_unit(z, ZP_GRAD, u, 0, grads);
     }
     z->adopted[ZP_GRAD] = grads;
     z->adopted[ZP_PARAM] = params;
     return zero_bind(z, params, grads);
 }
 
+zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
+                       void (*release)(void *array)) {
+    ZP_RUN_AS(z, "zero_adopt", zp_adopt_run(z, params, grads, type, release));
+}
+
 /* ---- a step without hooks ---- */
 
 zero_result zero_train_begin(zero_ctx *z) {
-    if (!z) return ZERO_ERR_ARGUMENT;
-    ZP_TRY(zero_pass_begin(z, ZERO_TRAIN, z->phase == ZP_BETWEEN ? z->micro + 1 : 0,
-                           z->cfg.micro_steps));
-    zp_ctx_set_call(z, "zero_train_begin");
-    return ZERO_OK;
+    ZP_RUN_AS(z, "zero_train_begin",
+              zero_pass_begin(z, ZERO_TRAIN, z->phase == ZP_BETWEEN ? z->micro + 1 : 0,
+                              z->cfg.micro_steps));
 }
 
-zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean) {
+static zero_result zp_adopt_train_end(zero_ctx *z, const zero_hyper *hyper, double loss,
+                                      double *mean) {
     ZP_ENTER(z, "zero_train_end", ZP_IN_PASS, "zero_train_begin comes first");
     for (int t = 0; t < z->ntensors && !z->hooked; t++)
         ZP_UNTIMELY(z, !(z->tensors[t].desc.flags & ZERO_KEEP),
@@ -227,12 +253,14 @@ zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, do
         ZP_TRY(zero_reduce(z));
         ZP_TRY(zero_step(z, hyper));
         /* your code reads weights at once without hooks */
-        if (!z->hooked)
-            ZP_DO(z, zp_device_wait_event(&z->compute, z->live[z->layout.units].gathered));
+        if (!z->hooked) ZP_TRY(zp_gather_wait(z, z->layout.units));
         steps *= z->all->nranks;
         if (mean) ZP_TRY(zero_all_sum(z, &sum, 1));
     }
     if (mean) *mean = sum / steps;
-    zp_ctx_set_call(z, "zero_train_end");
     return ZERO_OK;
+}
+
+zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean) {
+    ZP_RUN_AS(z, "zero_train_end", zp_adopt_train_end(z, hyper, loss, mean));
 }

@@ -167,8 +167,7 @@ zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type
                                   zero_reduction how) {
     ZP_TRY(zp_groups_enter(g, "zero_group_all_reduce"));
     ZP_TRY(zp_groups_check_sum(g, data, data, n, type, how));
-    const zp_call call = {ZP_GROUP_ALL_REDUCE, 2 * (int)type + (int)how, n};
-    const zp_collective c = {&g->group, call, data, data, n, type, how};
+    const zp_collective c = zp_collectives_make_sum(g, data, data, n, type, how);
     const size_t element = zp_collectives_element_bytes(type),
                  sent = zp_collectives_sum_sent(g, n) * element;
     if (g->group.nranks == 1 || !n) return ZERO_OK;
@@ -179,8 +178,8 @@ zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine
                                       zero_type type, zero_reduction how) {
     ZP_TRY(zp_groups_enter(g, "zero_group_reduce_scatter"));
     ZP_TRY(zp_groups_check_sum(g, all, mine, n, type, how));
-    const zp_call call = {ZP_GROUP_REDUCE_SCATTER, 2 * (int)type + (int)how, n};
-    const zp_collective c = {&g->group, call, all, mine, n, type, how};
+    zp_collective c = zp_collectives_make_sum(g, all, mine, n, type, how);
+    c.call.kind = ZP_GROUP_REDUCE_SCATTER;
     const size_t bytes = n * zp_collectives_element_bytes(type), ranks = (size_t)g->group.nranks;
     if (!n) return ZERO_OK;
     if (ranks == 1 && all == mine) return ZERO_OK;
@@ -270,8 +269,7 @@ zero_result zero_group_receive(zero_group *g, void *data, size_t bytes, int peer
 }
 
 zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane) {
-    if (!g) return ZERO_ERR_ARGUMENT;
-    g->call = "zero_group_trace";
+    ZP_TRY(zp_groups_enter(g, "zero_group_trace"));
     ZP_GROUP_REFUSE(g, lane < 0 || lane >= ZERO_TRACK_GROUPS - ZERO_TRACK_GROUP,
                     "lane is %d, expected 0..%d", lane, ZERO_TRACK_GROUPS - ZERO_TRACK_GROUP - 1);
     ZP_GROUP_REFUSE(g, z && z->phase == ZP_NEW, "the context is not built yet");

@@ -1,4 +1,4 @@
-/* life.h - the functions of the header, in its order */
+/* life.h - functions of the header: the life of a context, hooks, steps, local ranks */
 #pragma once
 
 #include "../core/build.h"
@@ -66,16 +66,12 @@ static zero_result zp_life_join(zero_ctx *z, const zp_transport *row, const zero
     const char *lacks = zp_transport_explain_missing(comm->kind);
     ZP_REFUSE(z, !row && !lacks, "comm.kind is %d, no such kind", (int)comm->kind);
     if (!row) return zp_ctx_fail(z, ZERO_ERR_UNSUPPORTED, "%s", lacks);
-    ZP_TRY(zp_ctx_open_groups(z, row, comm));
-    ZP_TRY(zp_extra_join(z));
-    zp_ctx_set_call(z, z->call);
-    return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
+    return zp_extra_open_groups(z, row, comm);
 }
 
 /* Resolves the settings and splits the groups. COLLECTIVE if it splits any. */
 static zero_result zp_life_resolve(zero_ctx *z) {
     ZP_TRY(zp_extra_resolve_settings(z, zp_table_missing));
-    if (z->cfg.trace) ZP_TRY(zp_extra_need(z, "trace", "trace"));
     ZP_TRY(zp_plan_check_settings(z));
     ZP_TRY(zp_extra_choose_rule(z));
     ZP_TRY(zp_extra_call(z, ZP_ON_SPLIT));
@@ -117,7 +113,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     if (r && row && row->refuse) row->refuse(comm, z->text);
     if (!r) r = zp_life_join(z, row, comm);
     if (!r) r = zp_life_resolve(z); /* on an error, zero_destroy notifies peers */
-    z->grads_unstated = !cfg->grads && z->cfg.type != ZERO_F32 && z->cfg.micro_steps > 1;
+    z->grads_unstated = !cfg->grads;
     if (r) return z->dead = r;
     return cfg->log ? zp_life_warn(z, cfg) : ZERO_OK;
 }
@@ -144,20 +140,23 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
     ZP_TRY(zp_life_plan(z));
     ZP_REFUSE(z, !plan, "plan is NULL");
     ZP_TRY(zp_ctx_check_index(z, "unit", unit, z->plan.units));
-    const zp_unit *x = &z->layout.unit[unit];
-    const int reductions = zp_order_reductions(z, unit), gathers = z->live[unit].gathers;
-    const int resident = zp_ctx_unit_is_whole(z, ZP_PARAM, unit);
-    const zero_plan_unit now = {x->content, x->padded, reductions,
-                                gathers,    resident,  zp_plan_unit_sent(z, unit)};
-    *plan = now;
+    memset(plan, 0, sizeof *plan);
+    plan->reductions = zp_order_reductions(z, unit);
+    plan->resident = zp_ctx_unit_is_whole(z, ZP_PARAM, unit);
+    ZP_EACH_SEGMENT(&z->layout, unit, s) {
+        plan->numel += z->layout.unit[s].content;
+        plan->padded += z->layout.unit[s].padded;
+        plan->gathers += z->live[s].gathers;
+        plan->sent_bytes += zp_plan_unit_sent(z, s);
+    }
     return ZERO_OK;
 }
 
 /* Sets the KEEP unit's memory, which never moves. */
 static void zp_life_set_kept_pointers(zero_ctx *z, void *params, void *grads) {
     const int u = z->layout.units;
-    zp_pointer_set_unit(z, ZP_PARAM, u, zp_ctx_unit_pointer(z, u), params);
-    zp_pointer_set_unit(z, ZP_GRAD, u, zp_ctx_unit_memory(z, ZP_GRAD, u), grads);
+    zp_pointer_set_unit(z, ZP_PARAM, u, 1, params);
+    zp_pointer_set_unit(z, ZP_GRAD, u, 1, grads);
 }
 
 /* Links each slot and its layer, once the plan is made. */
@@ -171,20 +170,26 @@ static void zp_life_link_slot(zero_ctx *z, int i) {
     *last = i + 1;
 }
 
+static const char *const zp_life_types[ZERO_TYPES] = {"F32", "BF16", "F16"};
+
 zero_result zero_build(zero_ctx *z) {
     ZP_ENTER(z, "zero_build", ZP_NEW, "the context is built already");
-    for (int t = 0; t < z->ntensors && !z->lent; t++)
+    for (int t = 0; t < z->ntensors && !z->pointers_stay; t++)
         ZP_UNTIMELY(z, z->tensors[t].desc.flags & ZERO_INLINE,
-                    "tensor %s is INLINE: its array stays the host's, by zero_lend",
+                    "tensor %s is INLINE: its array stays yours, by zero_lend",
                     z->tensors[t].desc.name);
-    ZP_REFUSE(z, z->grads_unstated && !z->lent,
+    ZP_REFUSE(z,
+              z->grads_unstated && !z->pointers_stay && z->cfg.type != ZERO_F32
+                  && z->cfg.micro_steps > 1,
               "grads is AUTO, type is %s, and a step has up to %d micro-steps: state the type that "
               "your backward writes, grads F32 or AS_TYPE",
-              z->cfg.type == ZERO_BF16 ? "BF16" : "F16", z->cfg.micro_steps);
+              zp_life_types[z->cfg.type], z->cfg.micro_steps);
     ZP_REFUSE(z, z->row[0], "a row of the table was refused: %s", z->row);
+    if (ZERO_CHECK) ZP_TRY(zp_extra_need(z, "check", "ZERO_CHECK is 1"));
     ZP_TRY(zp_build_agree(z));
-    zero_result r =
-        z->ntensors ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_STATE, "no tensor was announced");
+    zero_result r = z->ntensors ? ZERO_OK
+                                : zp_ctx_fail(z, ZERO_ERR_STATE,
+                                              "no tensor was announced; call zero_tensors first");
     if (!r) r = zp_life_plan(z);
     if (!r) r = zp_build_check_units(z);
     if (r) return z->dead = r; /* except MEMORY, all ranks have agreed on the error */
@@ -212,7 +217,7 @@ static void zp_life_end_field(char *field, uintptr_t last_pointer) {
 /* Clears the caller's pointers to memory that is freed here. A slot whose array was not adopted
    gets that array back. */
 static void zp_life_end_pointers(zero_ctx *z) {
-    for (int i = 0; i < 2 * z->nslots && !z->lent; i++) {
+    for (int i = 0; i < 2 * z->nslots && !z->pointers_stay; i++) {
         const zp_slot *s = &z->slots[i / 2];
         if (s->member && s->place[i % 2]) memcpy(s->place[i % 2], &s->was[i % 2], sizeof(char *));
     }
@@ -253,17 +258,22 @@ void zero_destroy(zero_ctx *z) {
     zp_extra_call_all(z, ZP_ON_ABANDON);
     zp_life_finish_lanes(z);
     zp_life_end_pointers(z);
+    for (int i = 0; z->live && i < 2 * z->layout.all; i++) /* of a failed step */
+        zp_hook_end_slice(z, &z->live[i / 2].slice[i % 2]);
     for (int i = 0; i < 2; i++) zp_device_close_stream(&z->stream[i]);
     zp_device_close_stream(&z->compute);
     zp_device_close_stream(&z->updates);
     for (int i = 0; i < z->nevents; i++) zp_device_close_event(&z->events[i]);
     zp_events_deliver(z->device.recorder); /* the remaining events */
     zp_extra_call_all(z, ZP_ON_DESTROY);
-    zp_ctx_close_groups(z);
+    zp_extra_close_groups(z);
     zp_device_free(z->arena);
     zp_device_free_host(z->pinned);
     zp_plan_close(z);
-    for (int t = 0; t < z->ntensors; t++) free((void *)(uintptr_t)z->tensors[t].desc.name);
+    for (int t = 0; t < z->ntensors; t++) {
+        free((void *)(uintptr_t)z->tensors[t].desc.name);
+        free((void *)(uintptr_t)z->tensors[t].desc.frozen);
+    }
     void *lists[] = {z->tensors, z->slots, z->aliases,     z->bucket, z->ops,
                      z->events,  z->names, z->layer_slots, z->extents};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
@@ -331,9 +341,10 @@ zero_result zero_reduce(zero_ctx *z) {
     ZP_ENTER(z, "zero_reduce", ZP_ANY, "");
     ZP_UNTIMELY(z, z->phase != ZP_BETWEEN || z->micro + 1 != z->micro_steps,
                 "the %d micro-steps of the step are not complete", z->micro_steps);
-    ZP_UNTIMELY(z, !z->scale_asked && z->cfg.scaler.fixed != 1,
-                "the loss scale was not asked for: the loss must be multiplied by zero_loss_scale "
-                "before backward");
+    ZP_UNTIMELY(
+        z, !z->scale_asked && z->cfg.scaler.fixed != 1,
+        "multiply the loss by zero_loss_scale(z) before backward: it was not called in this "
+        "step");
     ZP_TRY(zp_extra_call(z, ZP_ON_REDUCE));
     z->scale_asked = 0;
     ZP_TRY(zp_step_walk(z, ZP_AGREEMENT_WALK));

@@ -3,28 +3,28 @@
 
 #include "life.h"
 
-static const char *const zp_pass_order_calls[ZERO_TURN_KINDS] = {"forward", "backward"};
+static const char *const zp_pass_order_calls[ZERO_CALL_KINDS] = {"forward", "backward"};
 static const char *const zp_pass_order_passes[2] = {"training pass", "evaluation"};
 
 /* Prints call i of all orders, which ranks compare. */
 static int zp_pass_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     for (int kind = 0; kind < 2; i -= z->order[kind++].nannounced) {
         if (i >= z->order[kind].nannounced) continue;
-        const zero_turn *turn = &z->order[kind].announced[i];
-        (void)snprintf(text, bytes, "turn %d of a%s %s: %s of unit %d", i, kind ? "n" : "",
-                       zp_pass_order_passes[kind], zp_pass_order_calls[turn->kind], turn->unit);
+        const zero_pass_call *call = &z->order[kind].announced[i];
+        (void)snprintf(text, bytes, "call %d of a%s %s: %s of unit %d", i, kind ? "n" : "",
+                       zp_pass_order_passes[kind], zp_pass_order_calls[call->kind], call->unit);
         return 1;
     }
     return 0;
 }
 
 /* Checks that every kind and every unit exists. */
-static zero_result zp_pass_order_check_calls(zero_ctx *z, const zero_turn *turns, int n) {
+static zero_result zp_pass_order_check_calls(zero_ctx *z, const zero_pass_call *calls, int n) {
     for (int i = 0; i < n; i++) {
-        const int kind = (int)turns[i].kind, u = turns[i].unit;
-        ZP_REFUSE(z, kind < 0 || kind >= ZERO_TURN_KINDS || u < 0 || u >= z->layout.units,
-                  "turn %d: kind %d of unit %d, expected kinds 0..%d and units 0..%d", i, kind, u,
-                  ZERO_TURN_KINDS - 1, z->layout.units - 1);
+        const int kind = (int)calls[i].kind, u = calls[i].unit;
+        ZP_REFUSE(z, kind < 0 || kind >= ZERO_CALL_KINDS || u < 0 || u >= z->layout.units,
+                  "call %d: kind %d of unit %d, expected kinds 0..%d and units 0..%d", i, kind, u,
+                  ZERO_CALL_KINDS - 1, z->layout.units - 1);
     }
     return ZERO_OK;
 }
@@ -36,15 +36,15 @@ static zero_result zp_pass_order_check(zero_ctx *z) {
 }
 
 /* Checks that this call is the next one of the announced order, if any. Changes nothing. */
-static zero_result zp_pass_order_match(zero_ctx *z, zero_turn_kind kind, int unit) {
+static zero_result zp_pass_order_match(zero_ctx *z, zero_pass_call_kind kind, int unit) {
     const zp_order *t = &z->order[z->pass];
     if (!t->nannounced) return ZERO_OK;
     ZP_UNTIMELY(z, t->matched == t->nannounced,
-                "%s of unit %d: the %d turns that were announced for this pass are over",
+                "%s of unit %d: the %d calls that were announced for this pass are over",
                 zp_pass_order_calls[kind], unit, t->nannounced);
-    const zero_turn *next = &t->announced[t->matched];
+    const zero_pass_call *next = &t->announced[t->matched];
     ZP_UNTIMELY(z, next->kind != kind || next->unit != unit,
-                "%s of unit %d, but turn %d of this pass was announced as %s of unit %d",
+                "%s of unit %d, but call %d of this pass was announced as %s of unit %d",
                 zp_pass_order_calls[kind], unit, t->matched, zp_pass_order_calls[next->kind],
                 next->unit);
     return ZERO_OK;
@@ -63,8 +63,8 @@ static zero_result zp_pass_order_begin(zero_ctx *z, zero_pass kind, int together
 static zero_result zp_pass_order_end(zero_ctx *z) {
     const zp_order *t = &z->order[z->pass];
     if (t->matched == t->nannounced) return ZERO_OK;
-    const zero_turn *next = &t->announced[t->matched];
-    return zp_ctx_fail(z, ZERO_ERR_STATE, "turn %d of %d has not come: %s of unit %d", t->matched,
+    const zero_pass_call *next = &t->announced[t->matched];
+    return zp_ctx_fail(z, ZERO_ERR_STATE, "call %d of %d has not come: %s of unit %d", t->matched,
                        t->nannounced, zp_pass_order_calls[next->kind], next->unit);
 }
 
@@ -72,22 +72,23 @@ static const zp_announcer zp_pass_order_announcer = {zp_pass_order_begin, zp_pas
                                                      zp_pass_order_match, zp_pass_order_check,
                                                      zp_pass_order_line};
 
-zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_turn *turns, int n) {
+zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_pass_call *calls,
+                            int n) {
     ZP_ENTER(z, "zero_pass_order", ZP_NEW | ZP_IDLE, "orders are announced between steps");
     ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "no such pass: %d", (int)kind);
     ZP_REFUSE(z, micro && (micro != ZERO_TOGETHER || kind == ZERO_EVAL),
               "micro is %d, expected 0, or ZERO_TOGETHER of a training pass", micro);
-    ZP_REFUSE(z, n < 0 || n > ZP_ANNOUNCED_CALLS || (n && !turns), "%d turns, expected 0..%d", n,
+    ZP_REFUSE(z, n < 0 || n > ZP_ANNOUNCED_CALLS || (n && !calls), "%d calls, expected 0..%d", n,
               ZP_ANNOUNCED_CALLS);
     ZP_TRY(zp_life_plan(z));
-    ZP_TRY(zp_pass_order_check_calls(z, turns, n));
+    ZP_TRY(zp_pass_order_check_calls(z, calls, n));
     zp_order *t = &z->order[kind];
-    zero_turn *own = n ? (zero_turn *)calloc((size_t)n, sizeof *own) : NULL;
+    zero_pass_call *own = n ? (zero_pass_call *)calloc((size_t)n, sizeof *own) : NULL;
     if ((n && !own) || !zp_order_reserve(t, (size_t)n)) {
         free(own);
-        return zp_ctx_fail(z, ZERO_ERR_MEMORY, "an order of %d turns", n);
+        return zp_ctx_fail(z, ZERO_ERR_MEMORY, "an order of %d calls", n);
     }
-    if (n) memcpy(own, turns, (size_t)n * sizeof *own);
+    if (n) memcpy(own, calls, (size_t)n * sizeof *own);
     free(t->announced);
     t->announced = own;
     t->nannounced = n;

@@ -76,9 +76,9 @@ static int zp_start_ranks_count_threads(void) {
 /* Returns 1 if other threads exist, even after a first fork made libraries (OpenBLAS) end some. */
 static int zp_start_ranks_has_threads(void) {
     if (zp_start_ranks_count_threads() < 2) return 0;
-    const pid_t nobody = fork();
-    if (!nobody) _exit(0);
-    if (nobody > 0) (void)waitpid(nobody, NULL, 0);
+    const pid_t child = fork();
+    if (!child) _exit(0);
+    if (child > 0) (void)waitpid(child, NULL, 0);
     return zp_start_ranks_count_threads() > 1;
 }
 
@@ -185,27 +185,36 @@ static int zp_start_ranks_fork_all(zp_start_ranks *c, zero_comm *comm) {
     return comm->handle ? ZP_A_RANK : c->first;
 }
 
+/* Returns the transport that connects processes of this machine; NULL: none can. */
+static const zp_transport *zp_start_ranks_find_transport(void) {
+    for (int i = 0; i < ZP_TRANSPORTS; i++) {
+        const zp_transport *t = zp_transport_table[i]->transport;
+        if (t && t->connect) return t;
+    }
+    return zp_device_is_host() ? &zp_local_transport : NULL;
+}
+
 static int zp_start_ranks_fork(int nranks, zero_comm *comm, zero_log_fn log, void *log_user) {
-    zp_start_ranks crew;
+    zp_start_ranks started;
     int ended = ZP_NOT_STARTED;
     memset(comm, 0, sizeof *comm);
-    if (!zp_start_ranks_open(&crew, nranks, 1, log, log_user)) return ended;
-    if (!zp_transport_find_for_processes())
-        zp_start_ranks_log(&crew, zp_transport_explain_processes());
+    if (!zp_start_ranks_open(&started, nranks, 1, log, log_user)) return ended;
+    if (!zp_start_ranks_find_transport())
+        zp_start_ranks_log(&started, zp_transport_explain_missing(ZERO_COMM_NCCL));
     else if (zp_start_ranks_has_threads())
-        zp_start_ranks_log(&crew,
+        zp_start_ranks_log(&started,
                            "this process has other threads already and cannot be forked: start the "
                            "ranks first in main; if a library makes threads when it is loaded, its "
                            "variable in the environment (OMP_NUM_THREADS=1, say) may prevent that");
-    else if ((ended = zp_start_ranks_fork_all(&crew, comm)) == ZP_A_RANK)
+    else if ((ended = zp_start_ranks_fork_all(&started, comm)) == ZP_A_RANK)
         return ended;
-    zero_local_destroy(crew.local);
+    zero_local_destroy(started.local);
     return ended;
 }
 
 #ifdef __CUDACC__
 typedef struct zp_run_rank {
-    zp_start_ranks *crew;
+    zp_start_ranks *started;
     zero_rank_fn fn;
     void *arg;
     int rank;
@@ -214,25 +223,25 @@ typedef struct zp_run_rank {
 
 static void *zp_start_ranks_thread(void *rank) {
     const zp_run_rank *r = (const zp_run_rank *)rank;
-    const zero_comm comm = zp_start_ranks_comm(r->crew, r->rank);
+    const zero_comm comm = zp_start_ranks_comm(r->started, r->rank);
     zp_device_choose(r->rank);
-    zp_start_ranks_note_return(r->crew, r->rank, r->fn(&comm, r->arg));
+    zp_start_ranks_note_return(r->started, r->rank, r->fn(&comm, r->arg));
     return NULL;
 }
 static int zp_start_ranks_run(int n, zero_rank_fn fn, void *arg) {
     zp_run_rank r[ZP_LOCAL_MAX];
-    zp_start_ranks crew;
+    zp_start_ranks started;
     int made = 0, error = 0;
-    if (!zp_start_ranks_open(&crew, n, 0, NULL, NULL)) return ZP_NOT_STARTED;
+    if (!zp_start_ranks_open(&started, n, 0, NULL, NULL)) return ZP_NOT_STARTED;
     for (; made < n && !error; made += !error) {
-        const zp_run_rank one = {&crew, fn, arg, made, 0};
+        const zp_run_rank one = {&started, fn, arg, made, 0};
         r[made] = one;
         error = pthread_create(&r[made].thread, NULL, zp_start_ranks_thread, &r[made]);
     }
-    if (error) zp_start_ranks_report_missing(&crew, made, error);
+    if (error) zp_start_ranks_report_missing(&started, made, error);
     for (int i = 0; i < made; i++) (void)pthread_join(r[i].thread, NULL);
-    zero_local_destroy(crew.local);
-    return crew.first;
+    zero_local_destroy(started.local);
+    return started.first;
 }
 #else
 static int zp_start_ranks_run(int nranks, zero_rank_fn fn, void *arg) {
@@ -246,19 +255,19 @@ static int zp_start_ranks_run(int nranks, zero_rank_fn fn, void *arg) {
 #endif
 
 int zero_run_local(int nranks, zero_rank_fn fn, void *arg) {
-    zp_start_ranks crew;
+    zp_start_ranks started;
     if (!fn) return ZP_NOT_STARTED;
     if (nranks != 1) return zp_start_ranks_run(nranks, fn, arg);
-    if (!zp_start_ranks_open(&crew, 1, 0, NULL, NULL)) return ZP_NOT_STARTED;
-    const zero_comm comm = zp_start_ranks_comm(&crew, 0);
+    if (!zp_start_ranks_open(&started, 1, 0, NULL, NULL)) return ZP_NOT_STARTED;
+    const zero_comm comm = zp_start_ranks_comm(&started, 0);
     const int code = fn(&comm, arg);
-    zero_local_destroy(crew.local);
+    zero_local_destroy(started.local);
     return code;
 }
 
 /* Connects a forked rank's comm, and creates its context. */
 static zero_result zp_start_ranks_create(zero_ctx **z, const zero_config *cfg, zero_comm *comm) {
-    const zp_transport *row = zp_transport_find_for_processes();
+    const zp_transport *row = zp_start_ranks_find_transport();
     char why[ZP_TEXT_BYTES] = "";
     zero_result r = ZERO_OK;
     if (comm->handle && row->connect) r = row->connect(comm, cfg->timeout_s, why);

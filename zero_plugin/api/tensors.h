@@ -3,31 +3,21 @@
 
 #include "life.h"
 
-/* Resolves the defaults of a description. */
-static void zp_tensor_resolve(zp_tensor *t) {
+/* Checks each field of a description alone, and resolves the defaults. */
+static zero_result zp_tensor_resolve(zero_ctx *z, zp_tensor *t) {
     zero_tensor_desc *d = &t->desc;
-    if (!d->layers) d->layers = 1;
-    if (!d->uses) d->uses = 1;
-    if (!d->together) d->together = 1;
-    if (!d->every) d->every = 1;
+    ZP_TRY(zp_extra_refuse_missing(z, zp_table_missing_fields, d));
+    ZP_TRY(zp_extra_resolve_fields(z, zp_fields, d));
+    ZP_EACH_EXTRA(z, x) ZP_TRY(zp_extra_resolve_fields(z, x->fields, d));
     if (!d->lr_factor) d->lr_factor = 1;
     if (!d->decay_factor) d->decay_factor = 1;
     t->lr_factor = d->lr_factor < 0 ? 0 : d->lr_factor;
     t->decay_factor = d->decay_factor < 0 ? 0 : d->decay_factor;
+    return ZERO_OK;
 }
 
-/* Checks the fields of a resolved description with values in 0..most. */
+/* Checks the number of elements, and the numbers of units. */
 static zero_result zp_tensor_check_range(zero_ctx *z, const zero_tensor_desc *d) {
-    const struct {
-        const char *name;
-        int value, most;
-    } field[] = {{"layers", d->layers, ZP_UNITS}, {"unit", d->unit, ZP_UNITS},
-                 {"uses", d->uses, INT_MAX},      {"together", d->together, ZP_UNITS},
-                 {"every", d->every, ZP_UNITS},   {"divisor", d->divisor, INT_MAX}};
-    for (int i = 0; i < 6; i++)
-        ZP_REFUSE(z, field[i].value < 0 || field[i].value > field[i].most,
-                  "tensor %s: %s %d, expected 0..%d", d->name, field[i].name, field[i].value,
-                  field[i].most);
     const size_t most = ((size_t)1 << 48) / (size_t)d->layers;
     ZP_REFUSE(z, d->numel < 1 || d->numel > most, "tensor %s: numel is %zu, expected 1..%zu",
               d->name, d->numel, most);
@@ -44,10 +34,10 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
     ZP_REFUSE(z, zp_bind_find_tensor(z, d->name), "tensor %s was announced before", d->name);
     ZP_TRY(zp_tensor_check_range(z, d));
-    ZP_REFUSE(z, d->flags & ~(2 * ZERO_LATE - 1), "tensor %s: flags %d, unknown bits", d->name,
+    ZP_REFUSE(z, d->flags & ~(2 * ZERO_FROZEN - 1), "tensor %s: flags %d, unknown bits", d->name,
               d->flags);
     ZP_REFUSE(z, d->flags & ZERO_INLINE && d->flags & ZERO_BY_SLOT && !d->param && !d->grad,
-              "tensor %s is INLINE, an array in the host's struct, and BY_SLOT", d->name);
+              "tensor %s is INLINE, an array in your struct, and BY_SLOT", d->name);
     ZP_REFUSE(z, d->flags & ZERO_INLINE && (d->param || d->grad) && d->layers > 1,
               "tensor %s: %d layers, but param and grad are the arrays of one", d->name, d->layers);
     ZP_REFUSE(
@@ -56,6 +46,11 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
             && z->array[ZP_GRAD].type == ZERO_F32 && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL,
         "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place (accumulation LOCAL)",
         d->name, z->cfg.micro_steps);
+    const int alike = d->flags & ZERO_KEEP ? d->layers : d->together; /* of each so many layers */
+    for (int l = 0; l < d->layers && d->frozen; l++)
+        ZP_REFUSE(z, !d->frozen[l] != !d->frozen[l / alike * alike],
+                  "tensor %s: layer %d is %s, and another layer in its place is not", d->name, l,
+                  d->frozen[l] ? "frozen" : "trained");
     ZP_REFUSE(z, !zp_tensor_is_factor(d->lr_factor) || !zp_tensor_is_factor(d->decay_factor),
               "tensor %s: lr_factor %g, decay_factor %g, expected 0 or more, or ZERO_NONE", d->name,
               (double)d->lr_factor, (double)d->decay_factor);
@@ -93,9 +88,9 @@ static zero_result zp_tensor_add_alias(zero_ctx *z, const zero_tensor_desc *d) {
         z, d->numel != of->numel || (d->layers ? d->layers : 1) != of->layers,
         "tensor %s: %zu elements in %d layers, but %s, which it is the same as, has %zu in %d",
         d->name, d->numel, d->layers, of->name, of->numel, of->layers);
-    ZP_REFUSE(z, d->unit || d->uses || d->together || d->every || d->flags & ~ZERO_BY_SLOT,
-              "tensor %s: unit, uses, flags and the like belong to the row of %s", d->name,
-              of->name);
+    ZP_REFUSE(
+        z, d->unit || d->uses || d->together || d->every || d->frozen || d->flags & ~ZERO_BY_SLOT,
+        "tensor %s: unit, uses, flags and the like belong to the row of %s", d->name, of->name);
     if (d->param || d->grad) return zp_tensor_add_slots(z, (int)(t - z->tensors), d, of->layers);
     ZP_REFUSE(z, of->flags & ZERO_BY_SLOT, "tensor %s: %s has no field, so set param or grad",
               d->name, of->name);
@@ -118,11 +113,14 @@ static zero_result zp_tensor_add(zero_ctx *z, zp_tensor *t) {
     zp_tensor *list =
         (zp_tensor *)zp_list_grow(z->tensors, z->ntensors, &z->tensors_cap, sizeof *list);
     if (list) z->tensors = list;
-    t->desc.name = list ? strdup(of) : NULL;
-    if (!t->desc.name) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the name of tensor %s", of);
-    z->tensors[z->ntensors] = *t;
-    if (!zp_bind_reserve_index(z)) return ZERO_OK;
+    char *frozen = list && t->desc.frozen ? (char *)malloc((size_t)t->desc.layers) : NULL;
+    if (frozen) memcpy(frozen, t->desc.frozen, (size_t)t->desc.layers);
+    t->desc.name = list && !frozen == !t->desc.frozen ? strdup(of) : NULL;
+    t->desc.frozen = frozen;
+    if (t->desc.name) z->tensors[z->ntensors] = *t;
+    if (t->desc.name && !zp_bind_reserve_index(z)) return ZERO_OK;
     free((void *)(uintptr_t)t->desc.name);
+    free(frozen);
     return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the names of %d tensors", z->ntensors + 1);
 }
 
@@ -136,10 +134,9 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     t.desc = *d;
     if (!d->name) t.desc.name = number;
     if (d->same_as) return zp_tensor_add_alias(z, &t.desc);
-    zp_tensor_resolve(&t);
+    ZP_TRY(zp_tensor_resolve(z, &t));
     ZP_TRY(zp_tensor_check(z, &t.desc));
-    zp_tensor_resolve(&t);
-    ZP_TRY(zp_extra_tensor(z, &t));
+    ZP_EACH_EXTRA(z, x) if (x->tensor) ZP_TRY(x->tensor(z, &t));
     if (d->param || d->grad) t.desc.flags |= ZERO_BY_SLOT;
     const int slots = z->nslots;
     zero_result r = zp_tensor_add_slots(z, z->ntensors, &t.desc, t.desc.layers);
@@ -148,17 +145,21 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     return r;
 }
 
-zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n) {
+static zero_result zp_tensor_announce(zero_ctx *z, const zero_tensor_desc *desc, int n) {
     ZP_ENTER(z, "zero_tensors", ZP_NEW, "tensors are announced before zero_build");
     ZP_REFUSE(z, n < 0 || (!desc && n), "%d tensors at %p", n, (const void *)desc);
     for (int i = 0; i < n; i++) ZP_TRY(zero_tensor(z, &desc[i]));
     return ZERO_OK;
 }
 
+zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n) {
+    ZP_RUN_AS(z, "zero_tensors", zp_tensor_announce(z, desc, n));
+}
+
 /* Returns the unit of the next small array: the last unit, until it has enough elements. */
 static int zp_tensor_shared_unit(zero_ctx *z) {
     enum { ENOUGH = 1 << 16 };
-    zp_lending *l = &z->lending;
+    zp_last_unit *l = &z->last_unit;
     for (; l->seen < z->ntensors; l->seen++) {
         const zero_tensor_desc *d = &z->tensors[l->seen].desc;
         const int units = d->unit + d->layers;
@@ -169,7 +170,7 @@ static int zp_tensor_shared_unit(zero_ctx *z) {
     return l->units && l->has < ENOUGH ? l->units - 1 : l->units;
 }
 
-zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row) {
+static zero_result zp_tensor_place(zero_ctx *z, const zero_tensor_desc *row) {
     ZP_ENTER(z, "zero_place", ZP_NEW, "tensors are announced before zero_build and zero_lend");
     ZP_REFUSE(z, !row, "row is NULL");
     zero_tensor_desc one = *row;
@@ -182,9 +183,12 @@ zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row) {
     if (!one.unit && one.flags == ZERO_INLINE) one.unit = zp_tensor_shared_unit(z);
     if (!one.unit && !one.flags && !one.same_as) one.flags = ZERO_KEEP;
     const zero_result r = zero_tensor(z, &one);
-    zp_ctx_set_call(z, "zero_place");
     if (r && !z->row[0]) memcpy(z->row, z->text, sizeof z->row);
     return r;
+}
+
+zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row) {
+    ZP_RUN_AS(z, "zero_place", zp_tensor_place(z, row));
 }
 
 int zero_tensor_count(const zero_ctx *z) { return z ? z->ntensors : 0; }

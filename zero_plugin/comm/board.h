@@ -143,19 +143,6 @@ static zero_result zp_board_compare_calls(zp_comm *g, int rank, const zp_call *t
                                                     : "hooks and functions");
 }
 
-/* Compares the envelope of a message from that rank with the expected one. */
-ZP_UNUSED static zero_result zp_board_compare_envelopes(zp_comm *g, int rank,
-                                                        const zp_envelope *theirs,
-                                                        const zp_envelope *mine) {
-    char name[2][ZP_RANK_TEXT];
-    ZP_TRY(zp_board_compare_calls(g, rank, &theirs->call, &mine->call));
-    if (theirs->bytes == mine->bytes) return ZERO_OK;
-    return zp_comm_fail(g, ZERO_ERR_MISMATCH, "%s: %s sends %llu bytes, %s expects %llu",
-                        zp_comm_kind_name(mine->call.kind), zp_board_print_rank(g, rank, name[0]),
-                        (unsigned long long)theirs->bytes, zp_board_print_rank(g, g->rank, name[1]),
-                        (unsigned long long)mine->bytes);
-}
-
 static zero_result zp_board_report_peer(zp_comm *g, int rank, int result, const char *why) {
     char name[ZP_RANK_TEXT];
     if (result == ZERO_ERR_MISMATCH) return zp_comm_fail(g, ZERO_ERR_MISMATCH, "%s", why);

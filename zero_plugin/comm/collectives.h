@@ -76,6 +76,15 @@ static size_t zp_collectives_sum_sent(const zero_group *g, size_t n) {
     return n - mine + (size_t)(g->group.nranks - 1) * mine;
 }
 
+/* Returns an all-reduce of n elements. The ranks compare its call, whose `unit` numbers the type
+   and the reduction. */
+static zp_collective zp_collectives_make_sum(zero_group *g, const void *from, void *to, size_t n,
+                                             zero_type type, zero_reduction how) {
+    const zp_call call = {ZP_GROUP_ALL_REDUCE, 2 * (int)type + (int)how, n};
+    const zp_collective c = {&g->group, call, from, to, n, type, how};
+    return c;
+}
+
 /* Sends every rank its part of `out`, collects those for this rank, whose own is `own`, and reduces
    them to `to`. */
 static zero_result zp_collectives_reduce_parts(zero_group *g, const zp_collective *c,
@@ -99,18 +108,10 @@ static zero_result zp_collectives_reduce_slice(zero_group *g, const zp_collectiv
     for (size_t from = 0; from < zp_min(each, n); from += most) {
         const zp_parts out = {(const char *)c->from + from * element, each * element,
                               zp_min(most, each - from) * element, (n - from) * element};
-        const zero_message own = zp_comm_part_message(&out, g->group.rank, 0);
+        const zero_message own = zp_group_part_message(&out, g->group.rank, 0);
         ZP_TRY(zp_collectives_reduce_parts(g, c, &out, &own, to + from * element));
     }
     return ZERO_OK;
-}
-
-/* Sends every rank's part of `all` to all other ranks. */
-static zero_result zp_collectives_gather_parts(zero_group *g, const zp_call *call,
-                                               const zp_parts *all) {
-    const zero_message own = zp_comm_part_message(all, g->group.rank, 1);
-    const zp_parts out = {own.data, 0, own.bytes, SIZE_MAX};
-    return zp_group_exchange_parts(g, call, &out, all);
 }
 
 static zero_result zp_collectives_all_reduce(zero_group *g, const zp_collective *c) {
@@ -123,7 +124,7 @@ static zero_result zp_collectives_all_reduce(zero_group *g, const zp_collective 
     if (bytes <= ZP_GROUP_SMALL) return zp_collectives_reduce_parts(g, c, &all, &own, to);
     to += (size_t)g->group.rank * each * element;
     ZP_TRY(zp_collectives_reduce_slice(g, c, each, c->n, to));
-    return zp_collectives_gather_parts(g, &c->call, &slices);
+    return zp_group_gather_parts(g, &c->call, &slices);
 }
 
 /* ---- other collectives ---- */
@@ -145,7 +146,7 @@ static zero_result zp_collectives_barrier(zero_group *g, int kind) {
     const zp_parts bytes = {g->scratch, g->piece, 1, SIZE_MAX};
     if (g->group.nranks == 1 || g->group.transport->whole) return ZERO_OK;
     g->number++;
-    return zp_collectives_gather_parts(g, &call, &bytes);
+    return zp_group_gather_parts(g, &call, &bytes);
 }
 
 /* Runs a collective: with the library's function, if the transport has one, or with messages. */
@@ -163,7 +164,7 @@ static zero_result zp_collectives_run(zero_group *g, const zp_collective *c) {
     case ZP_GROUP_REDUCE_SCATTER:
         return zp_collectives_reduce_slice(g, c, c->n, c->n * (size_t)g->group.nranks,
                                            (char *)c->to);
-    case ZP_GROUP_ALL_GATHER: return zp_collectives_gather_parts(g, &c->call, &to);
+    case ZP_GROUP_ALL_GATHER: return zp_group_gather_parts(g, &c->call, &to);
     case ZP_GROUP_BROADCAST: return zp_collectives_broadcast(g, c);
     default: /* an all-to-all: part r of `from` goes to rank r */
         ZP_TRY(zp_device_copy(&g->stream, (char *)c->to + own, (const char *)c->from + own, c->n));

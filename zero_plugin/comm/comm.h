@@ -46,13 +46,6 @@ typedef struct zp_call {
     uint64_t shard; /* elements of one rank's part, or bytes */
 } zp_call;
 
-/* The header of a message: the call that it belongs to, the number of collectives that its sender
-   has begun, and the message's size in bytes. */
-typedef struct zp_envelope {
-    zp_call call;
-    uint64_t number, bytes;
-} zp_envelope;
-
 enum { ZP_ONE = 1, ZP_ON_HOST = 2 }; /* kinds of memory */
 enum { ZP_MESSAGES = 256 };          /* most messages of one list */
 
@@ -89,7 +82,7 @@ typedef struct zp_op {
                                  only ops with NULL */
 } zp_op;
 
-/* Another encoding in which a collective sends its numbers, for example quantized. */
+/* Another encoding in which a collective sends its numbers, for example in fewer bits. */
 struct zp_wire {
     size_t (*sent)(const zp_op *op); /* bytes that this rank sends */
     zero_result (*send)(zero_ctx *z, zp_stream *s, const zp_op *op);
@@ -104,13 +97,6 @@ typedef struct zp_swap {
     const zero_message *list;
     int n;
 } zp_swap;
-
-/* Memory with a part for each rank: rank r's begins r * stride bytes after `at`. It has `each`
-   bytes, or fewer at the end of all `bytes`. */
-typedef struct zp_parts {
-    const void *at;
-    size_t stride, each, bytes;
-} zp_parts;
 
 /* A collective of a zero_group, which the transport's library may run as one operation; `from` may
    also be a list of n messages. */
@@ -248,11 +234,6 @@ struct zp_comm {
     zp_meter meter;
 };
 
-/* Returns the communicator of a zero_group, which begins with it. */
-ZP_UNUSED static const zp_comm *zp_comm_of_group(const zero_group *g) {
-    return (const zp_comm *)(const void *)g;
-}
-
 /* Returns the word for the group's ranks in messages. */
 static const char *zp_comm_rank_word(const zp_comm *g) { return g->label[0] ? g->label : "rank"; }
 
@@ -281,27 +262,6 @@ static size_t zp_comm_op_shard_bytes(const zp_op *op) {
 static size_t zp_comm_op_bytes(const zp_op *op) {
     const zp_comm *g = op->group;
     return op->wire ? op->wire->sent(op) : g->transport->cost(g, op);
-}
-
-/* Returns the message of a rank's part. */
-static zero_message zp_comm_part_message(const zp_parts *p, int peer, int sends) {
-    const size_t at = zp_min(p->bytes, (size_t)peer * p->stride);
-    const zero_message m = {peer, sends, (char *)(uintptr_t)p->at + at,
-                            zp_min(p->each, p->bytes - at)};
-    return m;
-}
-/* Lists a message to each other rank with its part of `out`, then one from each for its part of
-   `in`. Returns their number, without empty ones. */
-ZP_UNUSED static int zp_comm_list_messages(const zp_comm *g, zero_message *list,
-                                           const zp_parts *out, const zp_parts *in) {
-    int n = 0;
-    for (int sends = 1; sends >= 0; sends--)
-        for (int i = 1; i < g->nranks; i++) {
-            const int peer = (g->rank + i) % g->nranks;
-            list[n] = zp_comm_part_message(sends ? out : in, peer, sends);
-            n += list[n].bytes > 0;
-        }
-    return n;
 }
 
 /* Records the failure, unless the context already has one. Any thread may call it. */
@@ -462,7 +422,8 @@ static void zp_comm_abort(zp_comm *g, const char *why) {
 
 static zero_result zp_comm_check_node_size(zp_comm *g, int size) {
     if (size == 0 || (size > 0 && g->nranks % size == 0)) return ZERO_OK;
-    return zp_comm_fail(g, ZERO_ERR_ARGUMENT, "comm.node_size %d does not divide %d ranks", size,
+    return zp_comm_fail(g, ZERO_ERR_ARGUMENT,
+                        "comm.node_size %d does not divide %d ranks; use a divisor, or 0", size,
                         g->nranks);
 }
 

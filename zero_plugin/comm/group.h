@@ -38,6 +38,34 @@ struct zero_group {
     char text[ZP_TEXT_BYTES + 128];
 };
 
+/* Memory with a part for each rank: rank r's begins r * stride bytes after `at`. It has `each`
+   bytes, or fewer at the end of all `bytes`. */
+typedef struct zp_parts {
+    const void *at;
+    size_t stride, each, bytes;
+} zp_parts;
+
+/* Returns the message of a rank's part. */
+static zero_message zp_group_part_message(const zp_parts *p, int peer, int sends) {
+    const size_t at = zp_min(p->bytes, (size_t)peer * p->stride);
+    const zero_message m = {peer, sends, (char *)(uintptr_t)p->at + at,
+                            zp_min(p->each, p->bytes - at)};
+    return m;
+}
+/* Lists a message to each other rank with its part of `out`, then one from each for its part of
+   `in`. Returns their number, without empty ones. */
+static int zp_group_list_messages(const zp_comm *g, zero_message *list, const zp_parts *out,
+                                  const zp_parts *in) {
+    int n = 0;
+    for (int sends = 1; sends >= 0; sends--)
+        for (int i = 1; i < g->nranks; i++) {
+            const int peer = (g->rank + i) % g->nranks;
+            list[n] = zp_group_part_message(sends ? out : in, peer, sends);
+            n += list[n].bytes > 0;
+        }
+    return n;
+}
+
 static zero_result zp_group_exchange_messages(zero_group *g, const zp_call *call,
                                               const zero_message *list, int n) {
     const zp_swap x = {&g->group, *call, g->number, list, n};
@@ -48,7 +76,14 @@ static zero_result zp_group_exchange_messages(zero_group *g, const zp_call *call
 static zero_result zp_group_exchange_parts(zero_group *g, const zp_call *call, const zp_parts *out,
                                            const zp_parts *in) {
     return zp_group_exchange_messages(g, call, g->list,
-                                      zp_comm_list_messages(&g->group, g->list, out, in));
+                                      zp_group_list_messages(&g->group, g->list, out, in));
+}
+
+/* Sends every rank's part of `all` to all other ranks. */
+static zero_result zp_group_gather_parts(zero_group *g, const zp_call *call, const zp_parts *all) {
+    const zero_message own = zp_group_part_message(all, g->group.rank, 1);
+    const zp_parts out = {own.data, 0, own.bytes, SIZE_MAX};
+    return zp_group_exchange_parts(g, call, &out, all);
 }
 
 static zero_result zp_group_fail(zero_group *g, zero_result r, const char *call, const char *why) {

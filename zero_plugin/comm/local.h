@@ -7,23 +7,7 @@
    MPI uses the CPU form inside a node. */
 #pragma once
 
-#include "pipe.h"
-
-/* The ranks' way to exchange messages, if this copy of the plugin has one. */
-static const zp_messages *const zp_local_messages[] = {
-    &zp_pipe_row,
-    NULL,
-};
-static zero_result zp_local_swap(zp_stream *s, const zp_swap *x) {
-    return zp_local_messages[0]->swap(s, x);
-}
-/* COLLECTIVE. */
-static zero_result zp_local_open_messages(zp_comm *g) {
-    if (g->nranks == 1) return ZERO_OK;
-    return zp_local_messages[0]
-               ? zp_local_messages[0]->start(g)
-               : zp_comm_fail(g, ZERO_ERR_UNSUPPORTED, "%s", ZP_LEFT_OUT("groups"));
-}
+#include "shared_memory.h"
 
 /* Returns this rank's address of element `at` of a peer's unit (or shard). */
 static const char *zp_local_peer_memory(const zp_op *op, int place, size_t at) {
@@ -215,8 +199,7 @@ static zero_result zp_local_join_ranks(zp_comm *g, const zero_comm *given) {
     ZP_TRY(r);
     ZP_TRY(zp_comm_check_node_size(g, given->node_size));
     g->node_size = given->node_size ? given->node_size : g->nranks;
-    ZP_TRY(zp_local_reach_devices(g));
-    return g->swaps ? zp_local_open_messages(g) : ZERO_OK;
+    return zp_local_reach_devices(g);
 }
 static zero_result zp_local_join(zp_comm *g, const zero_comm *given) {
     if (given->kind == ZERO_COMM_SELF) return zp_local_join_self(g);
@@ -227,59 +210,14 @@ static zero_result zp_local_join(zp_comm *g, const zero_comm *given) {
     return r;
 }
 
-/* Makes a zero_local for each part, in memory that all ranks see. */
-static zero_result zp_local_make_part(zp_comm *of, const zp_cut *cut, zero_comm *part) {
-    const zp_local_ranks *s = zp_board_ranks_of(of);
-    const size_t each = zp_round_up(sizeof(zero_local), 4096);
-    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
-    *part = self;
-    if (!s->local) return ZERO_OK;
-    const zero_result r =
-        zp_comm_open_memory(of, cut->memory, (size_t)cut->parts * each, ZP_ONE | ZP_ON_HOST);
-    if (r) return zp_comm_fail(of, r, "the memory in which parts of the group meet");
-    zero_local *l = NULL;
-    char *at = cut->memory->base + (size_t)zp_max(0, (size_t)cut->part) * each;
-    if (cut->part >= 0 && cut->rank == 0) {
-        (void)zero_local_place(&l, at, cut->nranks);
-        l->shared = s->local->shared;
-    }
-    ZP_TRY(zp_comm_barrier(of));
-    if (cut->part < 0) return zp_comm_barrier(of);
-    l = (zero_local *)(void *)at;
-    int there = of->rank;
-    (void)zp_board_first_local(s->local, &there);
-    l->of[cut->rank] = s->local;
-    l->of_rank[cut->rank] = of->rank;
-    l->first_rank[cut->rank] = there;
-    part->kind = ZERO_COMM_LOCAL;
-    part->rank = cut->rank;
-    part->handle = l;
-    return zp_comm_barrier(of); /* all ranks of the part are in it */
+/* Returns this rank's share of the board of n ranks, in bytes. */
+static size_t zp_local_board_bytes(const zp_comm *of, int parts, int n, int swaps) {
+    return zp_round_up(sizeof(zp_board), 4096) / (size_t)n;
 }
 
-/* A group's ranks share a board, and all parts share memory. direct: the ranks are threads. */
-static size_t zp_local_parts_bytes(const zp_comm *of, int parts, int n, int swaps, int direct) {
-    const size_t meeting = (size_t)parts * zp_round_up(sizeof(zero_local), 4096);
-    const int pairs = swaps && n > 1 && zp_local_messages[0];
-    const size_t pipes = pairs ? zp_local_messages[0]->bytes(direct, (size_t)n) : 0;
-    return meeting / (size_t)of->nranks + zp_round_up(sizeof(zp_board), 4096) / (size_t)n
-           + zp_round_up(pipes, 4096);
-}
-static size_t zp_local_bytes_of_parts(const zp_comm *of, int parts, int n, int swaps) {
-    const zp_local_ranks *s = zp_board_ranks_of(of);
-    return zp_local_parts_bytes(of, parts, n, swaps, !s->local || !s->local->shared);
-}
-
-/* Threads: the last rank frees the boards of the part's contexts and groups. */
-static void zp_local_free_part(zero_comm *part, int broken) {
-    zero_local *l = (zero_local *)part->handle;
-    if (part->kind != ZERO_COMM_LOCAL || !l || l->shared) return;
-    if (__atomic_add_fetch(&l->ranks_left, 1, __ATOMIC_ACQ_REL) < (uint32_t)l->nranks) return;
-    zp_shared_memory_free_boards(l);
-}
-
+/* local_groups.h has the functions that a zero_group needs. */
 ZP_TRANSPORT(zp_local_transport, "LOCAL", zp_local_join, zp_local_refuse, zp_shared_memory_open,
              NULL, zp_local_issue, zp_board_exchange, zp_board_broadcast, zp_local_bytes, NULL,
-             zp_board_abort_local, zp_local_leave, zp_local_swap, zp_local_make_part,
-             zp_local_free_part, NULL, zp_shared_memory_view, zp_local_bytes_of_parts, NULL);
+             zp_board_abort_local, zp_local_leave, NULL, NULL, NULL, NULL, NULL,
+             zp_local_board_bytes, NULL);
 static const zp_transport_row zp_local_row = {ZERO_COMM_LOCAL, &zp_local_transport, ""};

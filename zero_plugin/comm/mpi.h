@@ -1,6 +1,7 @@
 /* mpi.h - MPI: shared memory on one machine as in local.h, and messages between machines */
 #pragma once
 
+#include "envelope.h"
 #include "mpi_nodes.h"
 
 #ifdef ZERO_WITH_MPI
@@ -10,11 +11,11 @@ static zero_result zp_mpi_mail(const zp_op *op, const void *mine, size_t bytes) 
     zp_comm *g = op->group;
     zp_mpi *m = zp_mpi_nodes_of(g);
     const zp_call call = zp_comm_op_call(op);
-    zp_landing *got = m->landing + 1;
+    zp_received *got = m->received + 1;
     MPI_Request request;
-    m->landing->call = call;
-    memcpy(m->landing->mail, mine, bytes);
-    ZP_MPI(g, MPI_Iallgather(m->landing, (int)sizeof *got, MPI_BYTE, got, (int)sizeof *got,
+    m->received->call = call;
+    memcpy(m->received->mail, mine, bytes);
+    ZP_MPI(g, MPI_Iallgather(m->received, (int)sizeof *got, MPI_BYTE, got, (int)sizeof *got,
                              MPI_BYTE, m->comm[ZP_CONTROL], &request));
     ZP_TRY(zp_mpi_nodes_wait_one(op, &request));
     for (int r = 0; r < g->nranks; r++) {
@@ -30,15 +31,15 @@ static zero_result zp_mpi_exchange(const zp_op *op, const void *mine) {
 
 static zero_result zp_mpi_broadcast(const zp_op *op, void *data) {
     zp_comm *g = op->group;
-    char *landing = g->stage.base; /* lives longer than an abandoned request */
+    char *received = g->stage.base; /* lives longer than an abandoned request */
     const MPI_Comm comm = zp_mpi_nodes_of(g)->comm[ZP_CONTROL];
-    const int root = op->unit, copies = data != landing;
+    const int root = op->unit, copies = data != received;
     MPI_Request request;
-    ZP_TRY(zp_mpi_mail(op, landing, 0));
-    if (g->rank == root && copies) memcpy(landing, data, op->shard);
-    ZP_MPI(g, MPI_Ibcast(landing, (int)op->shard, MPI_BYTE, root, comm, &request));
+    ZP_TRY(zp_mpi_mail(op, received, 0));
+    if (g->rank == root && copies) memcpy(received, data, op->shard);
+    ZP_MPI(g, MPI_Ibcast(received, (int)op->shard, MPI_BYTE, root, comm, &request));
     ZP_TRY(zp_mpi_nodes_wait_one(op, &request));
-    if (g->rank != root && copies) memcpy(data, landing, op->shard);
+    if (g->rank != root && copies) memcpy(data, received, op->shard);
     return ZERO_OK;
 }
 
@@ -123,7 +124,7 @@ typedef struct zp_mpi_moving {
     zp_envelope envelope; /* that is sent, or has arrived */
     MPI_Request head, word, piece[ZP_CROSSINGS];
     size_t pieces, begun, ended; /* all pieces; those given to MPI; those that have moved */
-    int headed, heard, done;     /* the envelope, the word, the whole message has moved */
+    int headed, acked, done;     /* the envelope, the word, the whole message has moved */
     int before; /* 1 + the previous message between the same ranks in this direction */
 } zp_mpi_moving;
 
@@ -154,10 +155,10 @@ static zero_result zp_mpi_begin_message(const zp_swap *x, int i) {
     *last = i + 1;
     w->envelope = mine;
     w->pieces = (m->bytes + ZP_MESSAGE_PIECE - 1) / ZP_MESSAGE_PIECE;
-    w->heard = w->pieces <= zp_mpi_most_pieces(x);
+    w->acked = w->pieces <= zp_mpi_most_pieces(x);
     ZP_TRY(
         zp_mpi_begin(x, m->peer, m->sends, ZP_ENVELOPE_TAG, &w->envelope, sizeof mine, &w->head));
-    if (!m->sends || w->heard) return ZERO_OK;
+    if (!m->sends || w->acked) return ZERO_OK;
     return zp_mpi_begin(x, m->peer, 0, ZP_WORD_TAG, NULL, 0, &w->word);
 }
 
@@ -166,15 +167,15 @@ static zero_result zp_mpi_match_message(const zp_swap *x, const zero_message *m,
                                         int *moved) {
     zp_comm *g = x->group;
     const zp_envelope mine = {x->call, x->number, m->bytes};
-    const int headed = w->headed, heard = w->heard;
+    const int headed = w->headed, acked = w->acked;
     if (!headed) ZP_MPI(g, MPI_Test(&w->head, &w->headed, MPI_STATUS_IGNORE));
     if (!headed && w->headed && !m->sends) {
-        ZP_TRY(zp_board_compare_envelopes(g, m->peer, &w->envelope, &mine));
-        if (!heard) ZP_TRY(zp_mpi_begin(x, m->peer, 1, ZP_WORD_TAG, NULL, 0, &w->word));
+        ZP_TRY(zp_envelope_compare(g, m->peer, &w->envelope, &mine));
+        if (!acked) ZP_TRY(zp_mpi_begin(x, m->peer, 1, ZP_WORD_TAG, NULL, 0, &w->word));
     }
-    if (!heard && (m->sends || w->headed))
-        ZP_MPI(g, MPI_Test(&w->word, &w->heard, MPI_STATUS_IGNORE));
-    *moved |= headed != w->headed || heard != w->heard;
+    if (!acked && (m->sends || w->headed))
+        ZP_MPI(g, MPI_Test(&w->word, &w->acked, MPI_STATUS_IGNORE));
+    *moved |= headed != w->headed || acked != w->acked;
     return ZERO_OK;
 }
 
@@ -190,13 +191,13 @@ static zero_result zp_mpi_advance_message(const zp_swap *x, const zero_message *
         w->ended += over != 0;
         *moved |= over;
     }
-    const size_t ahead = m->sends && !w->heard ? most : w->ended + most;
+    const size_t ahead = m->sends && !w->acked ? most : w->ended + most;
     for (; w->begun < zp_min(w->pieces, ahead); w->begun++, *moved = 1) {
         const size_t at = w->begun * ZP_MESSAGE_PIECE;
         ZP_TRY(zp_mpi_begin(x, m->peer, m->sends, ZP_MESSAGE_TAG, (char *)m->data + at,
                             zp_min(ZP_MESSAGE_PIECE, m->bytes - at), &w->piece[w->begun % most]));
     }
-    w->done = w->headed && w->heard && w->ended == w->pieces;
+    w->done = w->headed && w->acked && w->ended == w->pieces;
     return ZERO_OK;
 }
 
@@ -269,7 +270,7 @@ static zero_result zp_mpi_make_part(zp_comm *of, const zp_cut *cut, zero_comm *p
 }
 static size_t zp_mpi_bytes_of_parts(const zp_comm *of, int parts, int n, int swaps) {
     const size_t board = zp_round_up(sizeof(zp_board), 4096);
-    return (size_t)(1 + n) * sizeof(zp_landing)
+    return (size_t)(1 + n) * sizeof(zp_received)
            + (swaps ? board + zp_mpi_most_messages((size_t)n) * sizeof(zp_mpi_moving)
                     : board / zp_board_ranks_of(of)->n);
 }
@@ -388,7 +389,7 @@ static int zp_mpi_alloc(zp_comm *g) {
     for (int pass = 0; pass < 2; pass++) { /* measures, then cuts */
         size_t at = 0;
         char *all = m->lists;
-        m->landing = (zp_landing *)zp_cut_memory(all, &at, (1 + n) * sizeof *m->landing, 64);
+        m->received = (zp_received *)zp_cut_memory(all, &at, (1 + n) * sizeof *m->received, 64);
         m->moving = (zp_mpi_moving *)zp_cut_memory(all, &at, messages * sizeof *m->moving, 64);
         m->failure_sends = (MPI_Request *)zp_cut_memory(all, &at, n * sizeof(MPI_Request), 64);
         m->node_rank = (int *)zp_cut_memory(all, &at, n * sizeof(int), 64);

@@ -38,20 +38,20 @@ ZP_UNUSED static double zp_mpi_nodes_nap_seconds(double pace, double waited) {
 
 /* A rank's part of an exchange: its call, then its data. All exchanges have the same size for MPI,
    so ranks in different calls still meet, and both get the error. */
-typedef struct zp_landing {
+typedef struct zp_received {
     zp_call call;
     unsigned char mail[ZP_MAIL_BYTES];
-} zp_landing;
+} zp_received;
 
 typedef struct zp_mpi {
     zp_local_ranks ranks; /* first: zp_board_ranks_of */
     MPI_Comm comm[ZP_CHANNELS], on_node;
     int joined; /* the communicators exist */
     int nnodes, node;
-    int *node_rank;      /* [nnodes * node_size] ranks by node and place */
-    float *wire;         /* between nodes: [crossings][nnodes - 1][2][ZP_CROSS_NUMEL] */
-    char *lists;         /* the memory of the lists, except `wire` */
-    zp_landing *landing; /* [1 + nranks] an exchange's own part, then all ranks' parts */
+    int *node_rank;        /* [nnodes * node_size] ranks by node and place */
+    float *wire;           /* between nodes: [crossings][nnodes - 1][2][ZP_CROSS_NUMEL] */
+    char *lists;           /* the memory of the lists, except `wire` */
+    zp_received *received; /* [1 + nranks] an exchange's own part, then all ranks' parts */
     char failure_text[ZP_TEXT_BYTES];
     struct zp_mpi_moving *moving; /* of a zero_group: one for each message of a list; or NULL */
     int *last; /* [2 * nranks] 1 + the last message to a rank, from it; node numbers at the join */

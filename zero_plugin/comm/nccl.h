@@ -249,7 +249,9 @@ static zero_result zp_nccl_open_channel(zp_comm *g, ncclComm_t parent, int ch) {
     config.launchOrderImplicit = 1;
 #endif
     int n = g->nranks;
+    zp_nccl_watch_of(g)->splits = 1;
     ZP_TRY(zp_nccl_split(g, parent, 0, g->rank, &config, comm));
+    zp_nccl_watch_of(g)->splits = 0;
     (void)ncclCommCount(*comm, &n);
     if (n == g->nranks) return ZERO_OK;
     return zp_comm_fail(g, ZERO_ERR_PEER,
@@ -360,7 +362,7 @@ static zero_result zp_nccl_begin_join(zp_comm *g, const zero_comm *given, ncclCo
                             "the communicator belongs to device %d, but device %d is current",
                             device, g->device->number);
     ZP_TRY(zp_comm_check_node_size(g, given->node_size));
-    if (given->node_size) g->node_size = given->node_size; /* only packed reductions use it */
+    if (given->node_size) g->node_size = given->node_size; /* only a wire's messages use it */
     return ZERO_OK;
 }
 
@@ -453,7 +455,7 @@ static void zp_nccl_leave(zp_comm *g, int broken) {
     zp_device_free(n->scratch);
     zp_device_free_host(n->pinned);
     pthread_mutex_destroy(&n->lock);
-    free(n);
+    if (!n->splits) free(n); /* otherwise the process keeps it */
 }
 
 static zero_result zp_nccl_exchange_messages(zp_stream *s, const zp_swap *x) {

@@ -43,6 +43,7 @@ typedef struct zp_nccl {
     int version, ordered;     /* ordered: NCCL itself keeps the order of the calling thread */
     int joins;                /* no thread watches yet: a waiting thread checks the time limit */
     int aborted;              /* both communicators are */
+    int splits;  /* 1: a split has not ended, and NCCL may still write channel[].comm */
     double held; /* since when the watching thread has found the lock taken; 0: it is free */
     pthread_mutex_t lock;
     char *scratch, *pinned; /* buffers of exchanges and broadcasts, on the device and in CPU memory;

@@ -6,12 +6,13 @@
    address, and the receiver copies it once. On GPUs the receiver's stream waits for the sender's
    stream, then copies, and the sender's stream waits for the copy.
 
-     sender's memory   bell | to place 0: written read [ envelope piece ] x slots | to place 1: ...
+     sender's memory  waker | to place 0: written read [ envelope piece ] x slots | to place 1: ...
 
-   `written` and `read` count pieces. A rank that raises one of them rings the other rank's bell,
+   `written` and `read` count pieces. A rank that raises one of them wakes the other rank,
    the only word on which that rank sleeps. All messages of a list progress together. */
 #pragma once
 
+#include "envelope.h"
 #include "shared_memory.h"
 
 #define ZP_PIPE_SLOTS ((size_t)4)
@@ -33,10 +34,10 @@ typedef struct zp_pipe {
     unsigned char rest[56];
 } zp_pipe; /* its slots follow */
 
-typedef struct zp_bell {
-    uint32_t rung, sleeps;
+typedef struct zp_waker {
+    uint32_t wakes, sleeps;
     unsigned char pad[56];
-} zp_bell;
+} zp_waker;
 
 /* Returns 1 if the ranks are threads of one process. */
 static int zp_pipe_is_direct(const zp_local_ranks *s) { return !s->local->shared; }
@@ -55,15 +56,15 @@ static size_t zp_pipe_slot_bytes(size_t piece) {
 static size_t zp_pipe_bytes(const zp_local_ranks *s) {
     return zp_pipe_slot_bytes(zp_pipe_piece(s));
 }
-/* Returns the bytes of a rank's bell and all its pipes. */
+/* Returns the bytes of a rank's waker and all its pipes. */
 static size_t zp_pipe_all_bytes(int direct, size_t ranks) {
-    return sizeof(zp_bell) + ranks * zp_pipe_slot_bytes(zp_pipe_piece_bytes(direct, ranks));
+    return sizeof(zp_waker) + ranks * zp_pipe_slot_bytes(zp_pipe_piece_bytes(direct, ranks));
 }
-static zp_bell *zp_pipe_bell_of(const zp_local_ranks *s, int place) {
-    return (zp_bell *)(void *)s->pipes.peer[place];
+static zp_waker *zp_pipe_waker_of(const zp_local_ranks *s, int place) {
+    return (zp_waker *)(void *)s->pipes.peer[place];
 }
 static zp_pipe *zp_pipe_between(const zp_local_ranks *s, int from, int to) {
-    char *piece = s->pipes.peer[from] + sizeof(zp_bell);
+    char *piece = s->pipes.peer[from] + sizeof(zp_waker);
     return (zp_pipe *)(void *)(piece + (size_t)to * zp_pipe_bytes(s));
 }
 static zp_pipe_slot *zp_pipe_slot_at(const zp_local_ranks *s, zp_pipe *p, uint32_t number) {
@@ -81,15 +82,15 @@ static zero_result zp_pipe_open(zp_comm *g) {
 }
 
 /* Wakes the rank at `place`, even if it is about to sleep. */
-static void zp_pipe_ring_bell(const zp_local_ranks *s, int place) {
-    zp_bell *b = zp_pipe_bell_of(s, place);
-    (void)__atomic_add_fetch(&b->rung, 1, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&b->sleeps, __ATOMIC_SEQ_CST)) zp_board_wake(&b->rung);
+static void zp_pipe_wake(const zp_local_ranks *s, int place) {
+    zp_waker *b = zp_pipe_waker_of(s, place);
+    (void)__atomic_add_fetch(&b->wakes, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&b->sleeps, __ATOMIC_SEQ_CST)) zp_board_wake(&b->wakes);
 }
-static void zp_pipe_wait_bell(const zp_local_ranks *s, uint32_t seen) {
-    zp_bell *b = zp_pipe_bell_of(s, s->me);
+static void zp_pipe_sleep(const zp_local_ranks *s, uint32_t seen) {
+    zp_waker *b = zp_pipe_waker_of(s, s->me);
     __atomic_store_n(&b->sleeps, 1, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&b->rung, __ATOMIC_SEQ_CST) == seen) zp_board_sleep_on(&b->rung, seen);
+    if (__atomic_load_n(&b->wakes, __ATOMIC_SEQ_CST) == seen) zp_board_sleep_on(&b->wakes, seen);
     __atomic_store_n(&b->sleeps, 0, __ATOMIC_SEQ_CST);
 }
 
@@ -126,7 +127,7 @@ static int zp_pipe_send(zp_stream *str, const zp_swap *x, const zero_message *m,
         at->bytes += n;
         moved = at->begun = 1;
         __atomic_store_n(&p->written, written + 1, __ATOMIC_RELEASE);
-        zp_pipe_ring_bell(s, m->peer);
+        zp_pipe_wake(s, m->peer);
     }
 }
 
@@ -149,7 +150,7 @@ static int zp_pipe_receive(zp_stream *str, const zp_swap *x, const zero_message 
             return moved;
         const zp_pipe_slot *slot = zp_pipe_slot_at(s, p, read);
         const size_t n = direct ? m->bytes : zp_min(zp_pipe_piece(s), m->bytes - at->bytes);
-        *r = zp_board_compare_envelopes(g, m->peer, &slot->envelope, &mine);
+        *r = zp_envelope_compare(g, m->peer, &slot->envelope, &mine);
         if (!*r && direct && !zp_device_is_host())
             *r = zp_device_wait_event(str, &s->board->streams[0][0][m->peer]);
         const char *from = direct ? slot->data : (const char *)(slot + 1);
@@ -162,7 +163,7 @@ static int zp_pipe_receive(zp_stream *str, const zp_swap *x, const zero_message 
         at->done = at->bytes == m->bytes;
         moved = 1;
         __atomic_store_n(&p->read, read + 1, __ATOMIC_RELEASE);
-        zp_pipe_ring_bell(s, m->peer);
+        zp_pipe_wake(s, m->peer);
     }
     return moved;
 }
@@ -236,7 +237,7 @@ static zero_result zp_pipe_wait(const zp_swap *x, const zp_moving *at, const uin
     }
     if (*deadline == 0) *deadline = now + g->timeout_s;
     if (now > *deadline) return zp_board_report_timeout(g, x->call.kind, missing);
-    zp_pipe_wait_bell(s, seen);
+    zp_pipe_sleep(s, seen);
     return ZERO_OK;
 }
 
@@ -249,7 +250,7 @@ static zero_result zp_pipe_exchange_messages(zp_stream *str, const zp_swap *x) {
     memset(at, 0, (size_t)x->n * sizeof *at);
     if (!zp_device_is_host()) ZP_TRY(zp_device_record_event(str, &s->board->streams[0][0][s->me]));
     for (int spin = 0, left = 1; left && !r; spin++) {
-        const uint32_t seen = __atomic_load_n(&zp_pipe_bell_of(s, s->me)->rung, __ATOMIC_SEQ_CST);
+        const uint32_t seen = __atomic_load_n(&zp_pipe_waker_of(s, s->me)->wakes, __ATOMIC_SEQ_CST);
         for (int p = 0; p < s->n; p++)
             gone[p] = __atomic_load_n(&s->board->left[p], __ATOMIC_ACQUIRE);
         if (zp_pipe_advance_messages(str, x, at, &left, &r)) spin = 0, deadline = 0;
@@ -258,4 +259,3 @@ static zero_result zp_pipe_exchange_messages(zp_stream *str, const zp_swap *x) {
     if (r) zp_pipe_empty_slots(x, at);
     return r;
 }
-static const zp_messages zp_pipe_row = {zp_pipe_open, zp_pipe_exchange_messages, zp_pipe_all_bytes};

@@ -7,13 +7,6 @@
 
 #include "board.h"
 
-/* A way to exchange messages between the ranks of this machine; see pipe.h. */
-typedef struct zp_messages {
-    zero_result (*start)(zp_comm *g); /* COLLECTIVE */
-    zero_result (*swap)(zp_stream *s, const zp_swap *x);
-    size_t (*bytes)(int direct, size_t ranks); /* of a rank; direct: the ranks are threads */
-} zp_messages;
-
 /* How memory was allocated. OWN: by this rank; HELD: by an owner on the board; FILES: mapped. */
 typedef enum zp_holder { ZP_NO_OWNER = 0, ZP_OWN, ZP_HELD, ZP_FILES, ZP_WINDOW, ZP_NCCL } zp_holder;
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "local.h"
+#include "local_groups.h"
 #include "mpi.h"
 #include "nccl.h"
 
@@ -19,8 +20,9 @@
 #endif
 static const zp_transport *const zp_transport_own[] = {NULL ZERO_OWN_ROWS};
 
-/* A line for each kind. */
+/* The first line of a kind counts. */
 static const zp_transport_row *const zp_transport_table[] = {
+    &zp_local_groups_row,
     &zp_local_row,
     &zp_mpi_row,
     &zp_nccl_row,
@@ -52,17 +54,4 @@ static const char *zp_transport_explain_missing(zero_comm_kind kind) {
     return kind == ZERO_COMM_MPI    ? ZP_LEFT_OUT("mpi")
            : kind == ZERO_COMM_NCCL ? ZP_LEFT_OUT("nccl")
                                     : NULL;
-}
-
-/* Returns the transport that connects processes of this machine; NULL: none can. */
-static const zp_transport *zp_transport_find_for_processes(void) {
-    for (int i = 0; i < ZP_TRANSPORTS; i++) {
-        const zp_transport *t = zp_transport_table[i]->transport;
-        if (t && t->connect) return t;
-    }
-    return zp_device_is_host() ? &zp_local_transport : NULL;
-}
-/* Returns how to get such a transport on GPUs. */
-static const char *zp_transport_explain_processes(void) {
-    return zp_transport_explain_missing(ZERO_COMM_NCCL);
 }

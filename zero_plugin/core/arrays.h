@@ -14,8 +14,10 @@
              update read it. It is part of GRAD if nothing else is written there in between. At
              stage 0 it is gathered over GRAD, which the update reads instead. HOST (with a GPU)
              and FILE: it is reduced inside the unit's gradient buffer, then copied away
-     STATE   the rule's own arrays, f32. Only the update writes it, on the compute stream
-     MASTER  the f32 weight, if parameters are stored in 16 bits. The update writes it
+     STATE   the rule's own arrays, in the type of cfg.state_type. Only the update writes it, on the
+             compute stream: it decodes blocks to f32 and encodes them. Access by name converts
+     MASTER  the f32 weight, if parameters are stored in 16 bits. The update writes it. If weights
+             are split, its lower half (ZP_LOW): PARAM, or NEXT, has the upper one
      PARAM   the weight as stored. The update writes it after all ranks have computed with the old
              one; gathers read it. SEEN: one mapping shows the shards of all ranks, a rank writes
              only its own, and a gather only waits. FILE: it is read into the unit's gather buffer
@@ -37,7 +39,7 @@ static_assert((int)ZP_GRAD == ZP_GRADIENTS && (int)ZP_PARAM == ZP_PARAMETERS, "a
 
 typedef enum zp_share { ZP_NOTHING = 0, ZP_WHOLE, ZP_SHARD, ZP_SEEN } zp_share;
 
-typedef struct zp_array_part { /* the part of one unit */
+typedef struct zp_array_part { /* the part of one segment of a unit */
     zp_share share;
     zero_tier tier;
     size_t first, numel; /* the elements of the unit that this rank keeps */
@@ -61,10 +63,11 @@ static const zp_tier zp_array_tiers[ZERO_TIERS] = {{0, 0, NULL, NULL, NULL}};
 
 struct zp_array {
     zero_type type;
+    int squares;          /* it has averages of squares */
     zp_share share;       /* the default; part[u] has the unit's share and tier */
     zero_tier tier;       /* HOST: MASTER and STATE of a run on a GPU; on the CPU, DEVICE */
     const zp_tier *tiers; /* [ZERO_TIERS] */
-    zp_array_part *part;  /* [units] */
+    zp_array_part *part;  /* [layout.segments] */
     size_t bytes;         /* of all parts on the device; 0 if they are inside another array */
     char *memory;         /* DEVICE: origin of the parts' offsets; NULL before the build */
     char *host;           /* HOST: the same */
@@ -86,6 +89,26 @@ static const zp_policy zp_policies[] = {
 };
 enum { ZP_STAGES = sizeof zp_policies / sizeof *zp_policies };
 
+/* How a rank keeps the f32 form of 16-bit weights, by cfg.master. */
+typedef struct zp_master {
+    int keeps;              /* 1: the array MASTER has it, or its lower halves */
+    zero_type type;         /* of MASTER */
+    zp_rounding rounding;   /* of weights to 16 bits */
+    const char *bf16_alone; /* the error for other types; NULL: every type has it */
+} zp_master;
+
+static const zp_master zp_masters[ZERO_MASTERS] = {
+    {1, ZERO_F32, ZP_NEAREST, NULL}, /* AUTO: F32 */
+    {1, ZERO_F32, ZP_NEAREST, NULL},
+    {1, ZP_LOW, ZP_HALF_UP,
+     "master is SPLIT: a BF16 weight is the upper half of an f32. F16 has an exponent of its own, "
+     "and F32 weights are their own masters"},
+    {0, ZERO_F32, ZP_STOCHASTIC,
+     "master is NONE: weights can do without an f32 copy in BF16 alone"}};
+
+/* How a rank keeps STATE, by cfg.state_type. */
+static const zero_type zp_state_types[ZERO_STATE_TYPES] = {ZERO_F32, ZERO_BF16, ZP_CODES};
+
 /* How the micro-steps of a step become one gradient. */
 typedef enum zp_adding {
     ZP_IN_PLACE = 0, /* backward adds to the same gradient, which is reduced once */
@@ -97,12 +120,11 @@ typedef enum zp_adding {
    tier sets the offset there. Elements from `most` on are not kept. */
 static size_t zp_array_cut(zp_array *a, int u, const zp_unit *x, zp_share share, zero_tier tier,
                            int rank, size_t at, size_t most) {
-    const zp_segment *cut = zp_layout_trained(x);
-    const size_t first = share == ZP_SHARD ? cut->first + (size_t)rank * cut->shard : 0;
-    const size_t all = share == ZP_NOTHING ? 0 : share == ZP_SHARD ? cut->shard : x->padded;
+    const size_t first = share == ZP_SHARD ? (size_t)rank * x->shard : 0;
+    const size_t all = share == ZP_NOTHING ? 0 : share == ZP_SHARD ? x->shard : x->padded;
     const size_t numel = first < most ? zp_min(all, most - first) : 0;
     const zp_array_part made = {share, tier, first, numel, at, 0};
-    const size_t bytes = tier == ZERO_DEVICE ? numel * zp_type_bytes(a->type) : 0;
+    const size_t bytes = tier == ZERO_DEVICE ? zp_codes_bytes(a->type, numel) : 0;
     a->part[u] = made;
     a->bytes += bytes;
     return at + bytes;
@@ -115,20 +137,11 @@ static int zp_array_off_device(const zp_array *a, int u) {
 /* Returns the tier that keeps unit u's part. */
 static const zp_tier *zp_array_tier(const zp_array *a, int u) { return &a->tiers[a->part[u].tier]; }
 
-/* Returns an upper limit for the adjacent elements from e on in the array's storage. All ranks cut
-   a unit at the same elements, even those that do not keep them. */
-static size_t zp_array_contiguous(const zp_array *a, int u, size_t e) {
-    const size_t most = zp_array_tier(a, u)->piece_numel, shard = a->part[u].numel;
-    if (!most || !shard) return SIZE_MAX;
-    return most - (a->part[u].share == ZP_SHARD ? e % shard : e) % most;
-}
-
-/* Returns the address of element e of unit u; NULL: this rank's array does not keep it. */
+/* Returns the address of element e of unit u, in codes of its block; NULL: this rank keeps none. */
 static char *zp_array_at(const zp_array *a, int u, size_t e) {
     const zp_array_part *x = &a->part[u];
     char *memory = x->tier == ZERO_HOST ? a->host : a->memory;
-    return e - x->first < x->numel ? memory + x->at + (e - x->first) * zp_type_bytes(a->type)
-                                   : NULL;
+    return e - x->first < x->numel ? memory + x->at + zp_codes_bytes(a->type, e - x->first) : NULL;
 }
 
 /* OPEN AND CLOSE. Between them, *n elements of unit u from e on are at *p, for work on stream s. *n
@@ -147,7 +160,7 @@ static zero_result zp_array_close(zp_array *a, int u, size_t e, zp_stream *s, in
 
 /* Returns the bytes that this rank keeps of unit u in an array. */
 static uint64_t zp_array_part_bytes(const zp_array *a, int u) {
-    return (uint64_t)a->part[u].numel * zp_type_bytes(a->type);
+    return zp_codes_bytes(a->type, a->part[u].numel);
 }
 
 /* The arrays that an update touches, in this order: weights, gradient, MASTER, STATE.. */
@@ -162,5 +175,5 @@ enum {
 static size_t zp_array_bytes_off_device(const zp_array *a, int units) {
     size_t numel = 0;
     for (int u = 0; u < units; u++) numel += a->part[u].tier ? a->part[u].numel : 0;
-    return numel * zp_type_bytes(a->type);
+    return zp_codes_bytes(a->type, numel);
 }

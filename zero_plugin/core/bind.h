@@ -58,5 +58,6 @@ static const zp_slot *zp_bind_next_slot(const zero_ctx *z, int tensor, int layer
 static zero_result zp_bind_named_tensor(zero_ctx *z, const char *name, zp_tensor **t) {
     *t = zp_bind_find_tensor(z, name);
     if (*t) return ZERO_OK;
-    return zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s", name ? name : "NULL");
+    return zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "no tensor is named %s; announce it first",
+                       name ? name : "NULL");
 }

@@ -29,7 +29,7 @@ typedef struct zp_buffers {
 typedef struct zp_order { /* units in order of their outermost begin with parameters */
     int *unit;            /* [cap] */
     int n, at, cap;       /* cap: a new plan never makes it smaller */
-    zero_turn *
+    zero_pass_call *
         announced; /* [nannounced] the order that your code announced; NULL: the order is learned */
     int nannounced, matched, all_micro_steps;
 } zp_order;

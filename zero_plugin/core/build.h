@@ -4,6 +4,12 @@
 #include "plan.h"
 #include "observe.h"
 
+static uint64_t zp_build_hash_frozen(const zp_tensor *t) {
+    uint64_t hash = ZP_HASH_EMPTY;
+    for (int i = 0; i < t->desc.layers; i++) hash = zp_hash(hash, t->desc.frozen[i] != 0);
+    return hash;
+}
+
 /* Prints line i of the data, other than settings, that must be the same on all ranks: the build,
    then each tensor, then the orders. An error shows the first line that differs. */
 static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
@@ -16,23 +22,23 @@ static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     if (!t) return at < 0 || zp_order_line(z, at - z->ntensors, text, bytes);
     const zero_tensor_desc *d = &t->desc;
     const uint64_t name = zp_bind_hash_name(d->name);
-    char hash[32] = "", more[96], divisor[32] = "";
+    char hash[32] = "", more[96] = "", frozen[64] = "";
     if (strlen(d->name) > 50) /* text and error cut it */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
-    more[0] = 0;
     ZP_EACH_EXTRA(z, x) if (x->describe) x->describe(z, t, more, sizeof more);
-    if (d->divisor) (void)snprintf(divisor, sizeof divisor, "divisor %d, ", d->divisor);
+    if (d->frozen)
+        (void)snprintf(frozen, sizeof frozen, "frozen layers %d (hash %016llx), ",
+                       zp_layout_frozen_layers(t), (unsigned long long)zp_build_hash_frozen(t));
     (void)snprintf(
         text, bytes,
         "tensor %d: numel %zu, layers %d, unit %d, together %d, every %d, uses %d, flags %d, "
         "lr_factor %.9g, decay_factor %.9g, %s%sname %s%s",
         at, d->numel, d->layers, d->unit, d->together, d->every, d->uses, d->flags,
-        (double)t->lr_factor, (double)t->decay_factor, more, divisor, hash, d->name);
+        (double)t->lr_factor, (double)t->decay_factor, more, frozen, hash, d->name);
     return 1;
 }
 
 static zero_result zp_build_agree(zero_ctx *z) {
-    if (ZERO_CHECK) ZP_TRY(zp_extra_need(z, "check", "ZERO_CHECK is 1"));
     ZP_TRY(zp_agree_compare_settings(z));
     return zp_agree_compare_lines(z, zp_build_line);
 }
@@ -58,7 +64,7 @@ static int zp_build_make_spans(const zero_ctx *z, int u, zp_span *spans) {
 }
 
 static int zp_build_count_events(const zero_ctx *z) {
-    return 4 * z->layout.all + z->pool[ZP_PARAM].n + 3;
+    return 4 * z->layout.segments + z->pool[ZP_PARAM].n + 3;
 }
 
 static zero_result zp_build_alloc_units(zero_ctx *z) {
@@ -70,7 +76,7 @@ static zero_result zp_build_alloc_units(zero_ctx *z) {
     z->layer_slots = (int *)calloc((size_t)z->layout.layers, sizeof *z->layer_slots);
     if (!z->bucket || !z->ops || !z->events || !z->layer_slots) return ZERO_ERR_MEMORY;
     zp_event *e = z->events;
-    for (int u = 0; u < z->layout.all; u++) {
+    for (int u = 0; u < z->layout.segments; u++) {
         zp_live *live = &z->live[u];
         live->written = e++;
         live->gathered = e++;
@@ -95,6 +101,7 @@ static zero_result zp_build_cut_arena(zero_ctx *z) {
         if (z->array[k].bytes)
             z->array[k].memory = (char *)zp_ctx_cut_arena(z, z->array[k].bytes, 1);
     z->partial = (double *)zp_ctx_cut_arena(z, largest / ZP_NORM_BLOCK + 2, sizeof *z->partial);
+    z->fold = zp_device_is_host() ? NULL : (zp_fold *)zp_ctx_cut_arena(z, 1, sizeof *z->fold);
     z->control = z->decision = (zp_control *)zp_ctx_cut_arena(z, 1, sizeof *z->control);
     z->spans = (zp_span *)zp_ctx_cut_arena(z, (size_t)z->layout.nmembers, sizeof *z->spans);
     return zp_extra_call(z, ZP_ON_CUT);
@@ -127,7 +134,7 @@ static zero_result zp_build_private(zero_ctx *z) {
 static size_t zp_build_context_bytes(zero_ctx *z) {
     const zp_layout *l = &z->layout;
     const zp_comm *g = z->all;
-    const size_t units = (size_t)l->all + 1, members = (size_t)l->nmembers + 1;
+    const size_t units = (size_t)l->segments + 1, members = (size_t)l->nmembers + 1;
     const size_t unit = sizeof(zp_unit) + sizeof(zp_live) + sizeof(zp_op) + 2 * sizeof(int)
                         + 2 * (sizeof(zp_buffer) + sizeof(int)) + ZP_ARRAYS * sizeof(zp_array_part);
     const size_t member = sizeof(zp_member) + sizeof(zp_member *) + sizeof(zp_span);
@@ -144,6 +151,7 @@ static size_t zp_build_context_bytes(zero_ctx *z) {
     bytes += sizeof *z->extras + (size_t)streams * ZP_LANE_TASKS * sizeof(zp_task);
     ZP_EACH_EXTRA(z, x) bytes += sizeof *x + x->state_bytes;
     bytes += (largest / ZP_NORM_BLOCK + 2) * sizeof *z->partial + 2 * sizeof(zp_control);
+    if (!zp_device_is_host()) bytes += sizeof *z->fold;
     bytes += (size_t)g->nranks * ZP_MAIL_BYTES;
     if (g->transport->room) bytes += g->transport->room(g, 0, g->nranks, 0);
     return bytes;
@@ -188,6 +196,17 @@ static zero_result zp_build_open_shared(zero_ctx *z) {
     return ZERO_OK;
 }
 
+/* Opens the memory of the groups, with zeros. COLLECTIVE. */
+static zero_result zp_build_open_memory(zero_ctx *z) {
+    const zero_result r = zp_build_open_shared(z);
+    if (!r) ZP_TRY(zp_build_register_memory(z));
+    if (!r) return zp_extra_call(z, ZP_ON_MEMORY);
+    ZP_DO(z, ZERO_OK);
+    return z->dead = zp_ctx_fail(
+               z, r, "could not allocate parameters (%zu bytes) and gradients (%zu bytes)",
+               z->pool[ZP_PARAM].bytes, z->pool[ZP_GRAD].bytes);
+}
+
 static zero_result zp_build_allocate(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     zp_device *d = &z->device;
@@ -209,12 +228,7 @@ static zero_result zp_build_allocate(zero_ctx *z) {
                                "(%zu and %zu bytes)",
                                failed_rank, z->plan.optimizer_bytes, z->plan.context_bytes);
     ZP_TRY(zp_extra_call(z, ZP_ON_SHARE));
-    r = zp_build_open_shared(z);
-    if (!r) return zp_build_register_memory(z);
-    ZP_DO(z, ZERO_OK);
-    return z->dead = zp_ctx_fail(
-               z, r, "could not allocate parameters (%zu bytes) and gradients (%zu bytes)",
-               z->pool[ZP_PARAM].bytes, z->pool[ZP_GRAD].bytes);
+    return zp_build_open_memory(z);
 }
 
 /* Checks that no earlier tensor of the unit has the same field in your struct as member m. `last`,
@@ -225,9 +239,10 @@ static zero_result zp_build_check_field(zero_ctx *z, const zp_member *m, int *la
     int *at = &last[*zp_bind_place_of_field(z, d->field) - 1];
     const zp_member *before = *at ? &z->layout.members[*at - 1] : m;
     *at = 1 + (int)(m - z->layout.members);
-    ZP_REFUSE(z, before->unit == m->unit && before->tensor != m->tensor,
+    const int unit = zp_layout_unit_of(&z->layout, m->unit);
+    ZP_REFUSE(z, zp_layout_unit_of(&z->layout, before->unit) == unit && before->tensor != m->tensor,
               "tensors %s and %s of unit %d have the same field (offset %zu)",
-              z->tensors[before->tensor].desc.name, d->name, m->unit, d->field);
+              z->tensors[before->tensor].desc.name, d->name, unit, d->field);
     return ZERO_OK;
 }
 
@@ -239,8 +254,9 @@ static zero_result zp_build_check_units(zero_ctx *z) {
                   "unit %d has no tensor, though units go up to %d", u, z->layout.units - 1);
     int *last = (int *)calloc((size_t)z->ntensors, sizeof *last);
     if (!last) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "fields of %d tensors", z->ntensors);
-    for (int i = 0; i < z->layout.nmembers && !r; i++)
-        r = zp_build_check_field(z, &z->layout.members[i], last);
+    for (int u = 0; u < z->layout.all; u++) ZP_EACH_SEGMENT(&z->layout, u, s)
+    for (int i = 0; i < z->layout.unit[s].members && !r; i++)
+        r = zp_build_check_field(z, &z->layout.unit[s].member[i], last);
     free(last);
     return r;
 }

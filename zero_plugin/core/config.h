@@ -11,19 +11,22 @@
 #define ZP_UNLIMITED       1e300
 #define ZP_BELOW_1         ((double)0.99999994f) /* the largest float */
 
-typedef enum zp_form { ZP_SIGNED = 0, ZP_UNSIGNED, ZP_REAL } zp_form;
+typedef enum zp_form { ZP_SIGNED = 0, ZP_UNSIGNED, ZP_REAL, ZP_BITS } zp_form;
 
-typedef struct zp_setting {
+typedef struct zp_setting { /* a field of zero_config, or of zero_tensor_desc */
     const char *name;
-    size_t at, bytes; /* offset in zero_config; size */
+    size_t at, bytes; /* offset in the struct; size */
     zp_form form;
-    double least, most;
-    double zero; /* the meaning of 0; 0: zero itself, or a value from zp_config_resolve */
-    int free;    /* 1: may differ between ranks: no bit and no collective depends on it */
+    double least, most; /* most: of BITS, those of the field that the row is about */
+    double zero;        /* the meaning of 0; 0: zero itself, or a value from zp_config_resolve */
+    int free;           /* 1: may differ between ranks: no bit and no collective depends on it */
 } zp_setting;
 
 #define ZP_SETTING(field) #field, offsetof(zero_config, field), sizeof(((zero_config *)0)->field)
+#define ZP_FIELD(f)       #f, offsetof(zero_tensor_desc, f), sizeof(((zero_tensor_desc *)0)->f)
+#define ZP_FIELD_BIT(bit) #bit, offsetof(zero_tensor_desc, flags), 4, ZP_BITS, 0, bit, 0, 0
 #define ZP_FLAG           ZP_SIGNED, -ZP_UNLIMITED, ZP_UNLIMITED, 0, 0
+#define ZP_POINTER        ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 1
 #define ZP_LAST_SETTING                                                                            \
     { NULL, 0, 0, ZP_SIGNED, 0, 0, 0, 0 } /* ends the table of a row */
 static const zp_setting zp_settings[] = {
@@ -32,7 +35,8 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(accumulation), ZP_SIGNED, 0, ZERO_ACCUMULATE_SHARDED, 0, 0},
     {ZP_SETTING(type), ZP_SIGNED, 0, ZERO_TYPES - 1, 0, 0},
     {ZP_SETTING(grads), ZP_SIGNED, 0, ZERO_GRAD_AS_TYPE, 0, 0},
-    {ZP_SETTING(no_master), ZP_FLAG},
+    {ZP_SETTING(master), ZP_SIGNED, 0, ZERO_MASTERS - 1, ZERO_MASTER_F32, 0},
+    {ZP_SETTING(state_type), ZP_SIGNED, 0, ZERO_STATE_TYPES - 1, 0, 0},
     {ZP_SETTING(seed), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(optimizer), ZP_SIGNED, 0, ZP_RULES - 1, 0, 0},
     {ZP_SETTING(scaler.fixed), ZP_REAL, 0, ZP_UNLIMITED, 0, 0},
@@ -54,6 +58,12 @@ static const zp_setting zp_settings[] = {
 };
 enum { ZP_SETTINGS = sizeof zp_settings / sizeof *zp_settings };
 static_assert(sizeof(zero_type) == sizeof(int), "a setting that is an enum is read as an int");
+static const zp_setting zp_fields[] = {{ZP_FIELD(layers), ZP_SIGNED, 0, ZP_UNITS, 1, 0},
+                                       {ZP_FIELD(unit), ZP_SIGNED, 0, ZP_UNITS, 0, 0},
+                                       {ZP_FIELD(uses), ZP_SIGNED, 0, ZP_UNLIMITED, 1, 0},
+                                       {ZP_FIELD(together), ZP_SIGNED, 0, ZP_UNITS, 1, 0},
+                                       {ZP_FIELD(every), ZP_SIGNED, 0, ZP_UNITS, 1, 0},
+                                       ZP_LAST_SETTING};
 
 typedef union zp_any {
     int i;
@@ -63,15 +73,16 @@ typedef union zp_any {
     double d;
 } zp_any;
 
-static double zp_config_get_setting(const zp_setting *s, const zero_config *c) {
+static double zp_config_get_setting(const zp_setting *s, const void *of) {
     zp_any x;
-    memcpy(&x, (const char *)c + s->at, s->bytes);
+    memcpy(&x, (const char *)of + s->at, s->bytes);
     if (s->form == ZP_REAL) return s->bytes == 4 ? (double)x.f : x.d;
+    if (s->form == ZP_BITS) return (double)(x.i & (int)s->most);
     if (s->bytes == 4) return (double)x.i;
     return s->form == ZP_SIGNED ? (double)x.l : (double)x.u;
 }
 
-static void zp_config_set_setting(const zp_setting *s, zero_config *c, double value) {
+static void zp_config_set_setting(const zp_setting *s, void *of, double value) {
     zp_any x;
     if (s->form != ZP_REAL)
         x.i = (int)value; /* no wider setting has a default */
@@ -79,7 +90,7 @@ static void zp_config_set_setting(const zp_setting *s, zero_config *c, double va
         x.f = (float)value;
     else
         x.d = value;
-    memcpy((char *)c + s->at, &x, s->bytes);
+    memcpy((char *)of + s->at, &x, s->bytes);
 }
 
 /* Prints `name value`. */
@@ -95,24 +106,18 @@ static void zp_config_print_setting(const zp_setting *s, const zero_config *c, c
         (void)snprintf(text, bytes, "%s %.15g", s->name, zp_config_get_setting(s, c));
 }
 
-static zero_result zp_config_check_setting(const zp_setting *s, const zero_config *c, char *text,
-                                           size_t bytes) {
-    const double value = zp_config_get_setting(s, c);
+/* Checks a setting, and replaces 0 by its meaning. */
+static zero_result zp_config_resolve_setting(const zp_setting *s, void *of, char *text,
+                                             size_t bytes) {
+    const double value = zp_config_get_setting(s, of);
     const char *number = s->form == ZP_REAL ? "a finite number, " : "";
     char most[32] = " or more";
+    if (s->zero != 0 && value == 0) zp_config_set_setting(s, of, s->zero);
     if (zp_type_is_finite(value) && value >= s->least && value <= s->most) return ZERO_OK;
     if (s->most < ZP_UNLIMITED) (void)snprintf(most, sizeof most, "..%.9g", s->most);
     (void)snprintf(text, bytes, "%s is %.15g, expected %s%g%s", s->name, value, number, s->least,
                    most);
     return ZERO_ERR_ARGUMENT;
-}
-
-/* Checks a setting, and replaces 0 by its meaning. */
-static zero_result zp_config_resolve_setting(const zp_setting *s, zero_config *c, char *text,
-                                             size_t bytes) {
-    ZP_TRY(zp_config_check_setting(s, c, text, bytes));
-    if (s->zero != 0 && zp_config_get_setting(s, c) == 0) zp_config_set_setting(s, c, s->zero);
-    return ZERO_OK;
 }
 
 /* Replaces each 0 that depends on other settings. `cpu_ranks`: the group's. */

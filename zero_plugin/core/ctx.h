@@ -75,10 +75,10 @@ typedef struct zp_alias { /* a further field for a tensor's pointer */
     size_t field;
 } zp_alias;
 
-typedef struct zp_lending { /* the last unit of the first `seen` tensors; its elements */
+typedef struct zp_last_unit { /* the last unit of the first `seen` tensors; its elements */
     int seen, units;
     size_t has;
-} zp_lending;
+} zp_last_unit;
 
 /* An array of your code: one layer or all layers of a tensor. */
 typedef struct zp_extent {
@@ -90,7 +90,6 @@ typedef struct zp_extent {
 /* Groups are opened in this order and closed in the reverse order. Rows open the first, and the
    two after DATA. */
 enum { ZP_AGREEING = 0, ZP_ALL, ZP_DATA, ZP_MORE, ZP_GROUPS = ZP_MORE + 2 };
-enum { ZP_LENT = 1, ZP_LENT_INSIDE };
 
 /* The stations of one walk, in order; see extra.h. */
 enum { ZP_STATIONS = 32 };
@@ -103,19 +102,21 @@ struct zero_ctx {
     /* ---- settings and capabilities: zero_create ---- */
     zero_config cfg;         /* the resolved settings */
     zp_policy policy;        /* the row of the stage */
+    zp_master master;        /* the row of cfg.master */
     zp_adding adding;        /* how micro-steps add up, from settings and stage */
     const zp_rule *rule;     /* the optimizer's functions and its number of states */
-    int grads_unstated;      /* 16-bit parameters, several micro-steps, and cfg.grads was AUTO */
+    int grads_unstated;      /* the caller's cfg.grads was AUTO */
     pid_t maker;             /* the process that created it; a child of fork must not use it */
     struct zp_extra *extras; /* the rows; a row without a name ends the list */
     struct zp_packed_state *packed; /* the structs of rows; see `state_at` in extra.h */
     struct zp_subgroups_state *subgroups;
+    struct zp_state_tail *tail;
     struct zp_whole_state *whole;
     struct zp_world_state *groups;
     struct zp_check_state *checks;
     struct zp_offload *offload;
     void *own; /* the struct of a row of yours; see ZERO_OWN_EXTRAS in extras/table.h */
-    const struct zp_observer *observer;   /* set in a checked build, else NULL */
+    const struct zp_observer *observer;   /* set if a row observes, else NULL */
     const struct zp_announcer *announcer; /* set if your code announced an order, else NULL */
     zp_walk walk[4];                      /* by zp_walk_kind */
 
@@ -142,18 +143,19 @@ struct zero_ctx {
     int *layer_slots;  /* [layout.layers] 1 + the last slot of a tensor's layer; 0: no slot */
     zp_alias *aliases; /* [naliases] */
     int naliases, aliases_cap;
-    int bound;        /* zero_bind was called */
-    void *adopted[2]; /* by side: the structs that zero_adopt was given */
-    int lent; /* your code keeps its arrays: ZP_LENT, or ZP_LENT_INSIDE a call of the plugin */
-    zero_type lent_type; /* the type of these arrays */
-    zp_lending lending;
+    int bound;             /* zero_bind was called */
+    void *adopted[2];      /* by side: the structs that zero_adopt was given */
+    int pointers_stay;     /* your code keeps its arrays: the plugin writes none of its pointers */
+    zero_type arrays_type; /* then: the type of these arrays */
+    const char *no_pass;   /* why your code may not begin a pass; NULL: it may */
+    zp_last_unit last_unit;
     zp_extent *extents; /* [2][2 * layout.layers + 1] arrays to compare; those of the last call */
 
     /* ---- the plan ---- */
     int planned;           /* `plan` matches the present list of tensors */
     zero_plan plan;        /* the result of zero_query_plan */
     zp_layout layout;      /* units, members, shards */
-    zp_live *live;         /* [layout.all] by unit */
+    zp_live *live;         /* [layout.segments] by segment; of frozen ones few fields are used */
     zp_order order[2];     /* order of units in ZERO_TRAIN, in ZERO_EVAL */
     zero_range *ranges[2]; /* [nranges] of the state: to save, and to load */
     int nranges[2], ranges_cap[2];
@@ -162,14 +164,16 @@ struct zero_ctx {
     zp_array array[ZP_ARRAYS];
     zp_memory memory[2]; /* by side: GRAD, MEAN, buffers; PARAM, buffers. The device's */
     zp_buffers pool[2];  /* by side: the shared and own buffers of units */
-    size_t shared_numel, bucket_numel; /* elements of a shared buffer; of a bucket */
-    size_t param_end;                  /* bytes of memory[ZP_PARAM] */
-    size_t piece_bytes;                /* device memory for pieces of arrays of other tiers */
-    size_t peer_bytes, peer_at;        /* of rows, in memory[ZP_GRAD]: peers read it; its offset */
+    size_t shared_numel[2], bucket_numel; /* elements of a shared buffer, by side; of a bucket */
+    size_t pair_numel;  /* gradients of the smallest two sharing units; SIZE_MAX: one shares */
+    size_t param_end;   /* bytes of memory[ZP_PARAM] */
+    size_t piece_bytes; /* device memory for pieces of arrays of other tiers */
+    size_t peer_bytes, peer_at; /* of rows, in memory[ZP_GRAD]: peers read it; its offset */
     char *arena; /* [private_bytes] no peer reads it: SUM, MASTER, STATE, partial, control, spans */
     size_t arena_at, private_bytes; /* bytes cut so far, and in all */
     zp_span *spans;   /* [layout.nmembers] this rank's part of each member, for updates */
     double *partial;  /* [largest shard / ZP_NORM_BLOCK] sums of squares by block */
+    zp_fold *fold;    /* lanes of their sum, on the GPU; on the CPU NULL */
     zp_event *events; /* [nevents] all events that `live`, `pool` and this struct point to */
     int nevents;
     /* Returns the array with the weights of u that a pass uses, or with the newest weights, once
@@ -236,7 +240,8 @@ struct zero_ctx {
     zp_failure failure; /* the first failure of any collective */
     zero_result dead;   /* the error after which every call fails; 0: none */
     int broken;         /* zero_destroy: it failed, or is inside a step; peers do not wait for it */
-    const char *call;   /* the public function that runs */
+    const char *call;   /* the public function that runs, as your code called it */
+    const char *caller; /* the public function that runs by calling others; NULL: none does */
     char text[ZP_TEXT_BYTES + 128]; /* the last error */
     char row[ZP_TEXT_BYTES + 128];  /* error of the first refused row of a table */
 };
@@ -293,7 +298,8 @@ static zero_result zp_ctx_report_difference(zero_ctx *z) {
     if (c->differs == ZP_CALL && !calls)
         return z->dead = zp_ctx_fail(
                    z, ZERO_ERR_MISMATCH,
-                   "what rank 0 and rank %d agree on was overwritten: it lies after the gradients; "
+                   "the values that rank 0 and rank %d compare, which follow the gradients, were "
+                   "overwritten: "
                    "does a backward write past the end of a gradient, or numbers of another type "
                    "than cfg.grads?",
                    c->differs_rank);
@@ -330,11 +336,14 @@ static zero_result zp_ctx_check(zero_ctx *z, zero_result result) {
 }
 
 #define ZP_DO(z, call) ZP_TRY(zp_ctx_check(z, call))
+/* Calls a function of a table that may be missing: z->observer or z->announcer. */
+#define ZP_TRY_IF(table, call) ZP_TRY((table) ? (table)->call : ZERO_OK)
 
-/* Records the public function that runs, for errors and for the watch of other ranks. */
+/* Records the public function that runs, for errors and for the watch of other ranks. A function
+   that another one calls has the other one's name. */
 static void zp_ctx_set_call(zero_ctx *z, const char *call) {
-    z->call = call;
-    if (z->all->call) *z->all->call = call;
+    z->call = z->caller ? z->caller : call;
+    if (z->all->call) *z->all->call = z->call;
     if (z->all->unit) *z->all->unit = -1;
 }
 
@@ -353,6 +362,17 @@ static zero_result zp_ctx_enter(zero_ctx *z, const char *call, int phases, const
 }
 #define ZP_ENTER(z, call, phases, otherwise) ZP_TRY(zp_ctx_enter(z, call, phases, otherwise))
 
+/* The body of the public function `name`, which calls others: their errors have its name. */
+#define ZP_RUN_AS(z, name, body)                                                                   \
+    do {                                                                                           \
+        if (!(z)) return ZERO_ERR_ARGUMENT;                                                        \
+        const char *const outer = (z)->caller;                                                     \
+        if (!outer) (z)->caller = name;                                                            \
+        const zero_result result = body;                                                           \
+        (z)->caller = outer;                                                                       \
+        return result;                                                                             \
+    } while (0)
+
 /* Returns 1 if unit u is whole in the side's array. Otherwise a buffer holds it while in use. */
 static int zp_ctx_unit_is_whole(const zero_ctx *z, zp_side side, int u) {
     const zp_share share = z->array[side].part[u].share;
@@ -364,36 +384,34 @@ static const zp_array *zp_ctx_side_array(const zero_ctx *z, int side) {
     return &z->array[side == ZP_GRAD ? (int)ZP_MEAN : (int)ZP_PARAM];
 }
 
-/* Returns the byte offset of unit u in its side's buffer b. A shard that is copied to or from a
-   tier is aligned as that needs. */
+/* Returns the byte offset of segment u in its side's buffer b. A shard that is copied to or from a
+   tier is aligned as that needs. A frozen segment follows the trained one, and the rest of that
+   one's last transfer. */
 static size_t zp_ctx_unit_in_buffer(const zero_ctx *z, zp_side side, int u, int b) {
     const zp_array *a = zp_ctx_side_array(z, side);
     const size_t before = a->part[u].first * zp_type_bytes(a->type);
     const size_t align = a->part[u].numel ? zp_array_tier(a, u)->align : 0;
     const size_t skew = align ? zp_round_up(before, align) - before : 0;
-    return z->pool[side].buffer[b].at + skew;
+    const size_t trained = u < z->layout.all ? 0 : z->layout.unit[u - z->layout.all].padded;
+    const size_t at = trained * zp_type_bytes(a->type) + (u < z->layout.all ? 0 : 2 * align);
+    return z->pool[side].buffer[b].at + (align ? zp_round_up(at, align) : at) + skew;
 }
 
-/* Returns the address of all of unit u's parameters or gradients; NULL: not in memory now. */
+/* Returns the address of all of segment u's parameters or gradients; NULL: not in memory now. */
 static char *zp_ctx_unit_memory(const zero_ctx *z, zp_side side, int u) {
-    const zp_live *live = &z->live[u];
+    const zp_live *live = &z->live[zp_layout_unit_of(&z->layout, u)];
     const int b = live->own[side] >= 0 ? live->own[side] : live->buffer[side];
     char *base = z->memory[side].base;
     if (zp_ctx_unit_is_whole(z, side, u)) return base + z->array[side].part[u].at;
     return b < 0 ? NULL : base + zp_ctx_unit_in_buffer(z, side, u, b);
 }
 
-/* Return the elements of a shard of unit u, and of a piece; then the first one of this rank's
+/* Return the elements of a shard of segment u, and of a piece; then the first one of this rank's
    shard. */
-static size_t zp_ctx_shard(const zero_ctx *z, int u) {
-    return zp_layout_trained(&z->layout.unit[u])->shard;
-}
-static size_t zp_ctx_piece(const zero_ctx *z, int u) {
-    return zp_layout_trained(&z->layout.unit[u])->piece;
-}
+static size_t zp_ctx_shard(const zero_ctx *z, int u) { return z->layout.unit[u].shard; }
+static size_t zp_ctx_piece(const zero_ctx *z, int u) { return z->layout.unit[u].piece; }
 static size_t zp_ctx_shard_first(const zero_ctx *z, int u) {
-    const zp_segment *x = zp_layout_trained(&z->layout.unit[u]);
-    return x->first + (size_t)z->data->rank * x->shard;
+    return (size_t)z->data->rank * zp_ctx_shard(z, u);
 }
 
 /* Returns this rank's shard of u's reduced gradient. It is valid until its memory is used again. */
@@ -404,7 +422,7 @@ static char *zp_ctx_unit_mean(const zero_ctx *z, int u) {
     return zp_ctx_unit_memory(z, ZP_GRAD, u) + first * zp_type_bytes(a->type);
 }
 
-/* Returns the address at which your code reads unit u's parameters; NULL: not in memory now. */
+/* Returns the address at which your code reads segment u's parameters; NULL: not in memory now. */
 static char *zp_ctx_unit_pointer(const zero_ctx *z, int u) {
     const zp_memory *m = &z->memory[ZP_PARAM];
     char *memory = zp_ctx_unit_memory(z, ZP_PARAM, u);
@@ -416,9 +434,8 @@ static const zp_array_part *zp_ctx_own_part(const zero_ctx *z, int u) {
     return &z->array[ZP_STATE].part[u];
 }
 
-/* Returns 1 if a step's update may overlap with the next step. */
-static int zp_ctx_updates_overlap(const zero_ctx *z) { return z->updates_overlap; }
-/* Returns 1 if such an update works on a second copy: NEXT, and a MEAN outside GRAD. */
+/* Returns 1 if an update that overlaps with the next step works on a second copy: NEXT, and a MEAN
+   outside GRAD. */
 static int zp_ctx_keeps_next(const zero_ctx *z) { return z->array[ZP_NEXT].share != ZP_NOTHING; }
 
 /* Returns the gradient that the update reads. */
@@ -434,15 +451,16 @@ static int zp_ctx_nth_update(const zero_ctx *z, int i) {
     return zp_layout_nth_unit(&z->layout, z->updates_overlap ? z->layout.all - 1 - i : i);
 }
 
-/* Return the array with the weights of u that a pass uses, and that with the newest weights. */
+/* Return the array with the weights of segment u that a pass uses, and that with the newest
+   weights. Frozen weights are never new. */
 static zp_array *zp_ctx_weights(zero_ctx *z, int u) {
-    return z->find_weights ? z->find_weights(z, u, 0) : &z->array[ZP_PARAM];
+    return z->find_weights && u < z->layout.all ? z->find_weights(z, u, 0) : &z->array[ZP_PARAM];
 }
 static zp_array *zp_ctx_newest(zero_ctx *z, int u) {
-    return z->find_weights ? z->find_weights(z, u, 1) : &z->array[ZP_PARAM];
+    return z->find_weights && u < z->layout.all ? z->find_weights(z, u, 1) : &z->array[ZP_PARAM];
 }
 
-/* Returns a collective of unit u. The caller sets its source and target. */
+/* Returns a collective of segment u. The caller sets its source and target. */
 static zp_op zp_ctx_make_op(zero_ctx *z, zp_channel channel, int kind, int u) {
     zp_op op;
     memset(&op, 0, sizeof op);
@@ -450,13 +468,13 @@ static zp_op zp_ctx_make_op(zero_ctx *z, zp_channel channel, int kind, int u) {
     op.memory = &z->memory[channel];
     op.channel = channel;
     op.kind = kind;
-    op.unit = u;
+    op.unit = zp_layout_unit_of(&z->layout, u);
     op.shard = zp_ctx_shard(z, u);
     op.type = z->array[channel].type;
     return op;
 }
 
-/* Returns the first element of unit u that this rank counts in the norm and saves. */
+/* Returns the first element of segment u that this rank counts in the norm and saves. */
 static size_t zp_ctx_piece_first(const zero_ctx *z, int u) {
     return zp_ctx_shard_first(z, u) + (size_t)z->copy * zp_ctx_piece(z, u);
 }
@@ -478,48 +496,11 @@ static void *zp_ctx_cut_arena(zero_ctx *z, size_t numel, size_t bytes) {
                          bytes * numel >= 65536 ? 4096 : 256);
 }
 
-ZP_UNUSED static size_t zp_ctx_part_bytes(const zp_comm *of, const zp_cut *cut, int swaps) {
-    return of->transport->room ? of->transport->room(of, cut->parts, cut->nranks, swaps) : 0;
-}
-
-/* Splits `of` into parts and opens the part that has this rank. COLLECTIVE over `of`. */
-ZP_UNUSED static zero_result zp_ctx_open_part(zero_ctx *z, zp_part *part, zp_comm *g, zp_comm *of,
-                                              zp_cut cut, int node_size, const char *label) {
-    ZP_REFUSE(z, !of->transport->make_part,
-              "the %d ranks cannot be cut into groups: %s has no way to", of->nranks,
-              of->transport->name);
-    cut.memory = &part->meeting;
-    part->bytes = zp_ctx_part_bytes(of, &cut, g->swaps);
-    ZP_DO(z, of->transport->make_part(of, &cut, &part->comm));
-    part->of = of->transport;
-    part->comm.node_size = node_size;
-    (void)snprintf(g->label, sizeof g->label, "%s", label);
-    return zp_ctx_check(z, zp_comm_open(g, zp_transport_find(part->comm.kind), &part->comm));
-}
-
 /* Closes a part. The caller closes all parts before the group that was split. */
 static void zp_ctx_close_part(zp_part *part, zp_comm *g, int broken) {
     zp_comm_close(g, broken);
     if (part->of && part->of->free_part) part->of->free_part(&part->comm, broken);
     part->of = NULL;
-}
-
-/* Opens the group of all ranks of the context. Rows open the others (zp_extra_join, _check).
-   Between steps, another `comm` may follow zp_ctx_close_groups. COLLECTIVE. */
-static zero_result zp_ctx_open_groups(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
-    for (zp_comm *g = z->group; g < z->group + ZP_GROUPS; g++)
-        zp_comm_prepare(g, &z->device, &z->failure, z->cfg.timeout_s);
-    ZP_DO(z, zp_comm_open(z->all, row, comm));
-    const int divisor = z->cfg.divisor > 0 ? z->cfg.divisor : z->all->nranks;
-    if (z->all->sums) z->all->divisor = (float)divisor;
-    return ZERO_OK;
-}
-
-/* Closes all groups of the context. No stream may use them. If it is not broken: COLLECTIVE. */
-static void zp_ctx_close_groups(zero_ctx *z) {
-    zp_comm_close_watch(&z->watch);
-    for (int i = ZP_GROUPS - 1; i >= 0; i--)
-        zp_ctx_close_part(&z->part[i], &z->group[i], z->broken);
 }
 
 /* Returns the bytes that transports keep for messages between nodes and for split groups. */

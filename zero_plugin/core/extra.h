@@ -58,7 +58,7 @@ typedef enum zp_place {
     ZP_AT_UPDATE,       /* that pass, and work after it */
     ZP_AT_PUBLISH,      /* the unit's new weights are gathered, now or when a pass uses them */
     ZP_AT_FORGET,       /* earlier gathered parameters are out of date */
-    ZP_AT_NOTE_WEIGHTS, /* a checked build notes the new weights */
+    ZP_AT_NOTE_WEIGHTS, /* the observer notes the new weights */
     ZP_AT_DELIVER,      /* recorded events go to the caller */
     ZP_PLACES_OF_WALK
 } zp_place;
@@ -97,7 +97,8 @@ typedef struct zp_station {
    it, up to the first error; in zero_destroy, of all rows. */
 typedef enum zp_moment {
     ZP_ON_CREATE, /* zero_create: nothing is open, and settings are as your code gave them */
-    ZP_ON_JOIN,   /* the ranks have connected. COLLECTIVE */
+    ZP_ON_JOIN,   /* the ranks have connected; after zero_build: again, over other communicators, so
+                     that the row opens its groups again. COLLECTIVE */
     ZP_ON_CHECK,  /* settings are resolved: refuse wrong ones. No rank knows the others' */
     ZP_ON_SPLIT,  /* check settings against the number of ranks; split the ranks. COLLECTIVE */
     ZP_ON_CHOOSE, /* change the arrays' types, shares and tiers */
@@ -110,6 +111,7 @@ typedef enum zp_moment {
     ZP_ON_CUT,      /* zero_build, twice: cut the private arena; see zp_ctx_cut_arena */
     ZP_ON_ALLOCATE, /* allocate this rank's own memory */
     ZP_ON_SHARE,    /* all ranks have done that: allocate what needs all of them. COLLECTIVE */
+    ZP_ON_MEMORY,   /* the groups' memory is open, also over other communicators. COLLECTIVE */
     ZP_ON_BUILD,    /* all memory is allocated. COLLECTIVE */
 
     ZP_ON_STEP,          /* the first micro-step of a step begins */
@@ -126,6 +128,7 @@ typedef enum zp_moment {
     ZP_ON_ABANDON, /* zero_destroy: end all waits in streams and lanes */
     ZP_ON_FINISH,  /* the core's lanes are idle: wait for the row's; streams are still open */
     ZP_ON_DESTROY, /* streams are closed, groups are open */
+    ZP_ON_LEAVE,   /* the context's groups close: close those that were split from them */
     ZP_MOMENTS
 } zp_moment;
 
@@ -137,6 +140,7 @@ typedef struct zp_extra {
        allocates it, filled with zeros, and zero_destroy frees it. */
     size_t state_bytes, state_at;
     const zp_setting *settings; /* the row's settings; ends with ZP_LAST_SETTING */
+    const zp_setting *fields;   /* the same for the fields of zero_tensor_desc */
     const zp_rule *rules;       /* update rules, up to one without a name; see numbers/rules.h */
     const zp_station *stations; /* ends with ZP_LAST_STATION */
     zero_result (*call[ZP_MOMENTS])(zero_ctx *z);
@@ -155,7 +159,7 @@ typedef struct zp_extra {
                               int *mine);
 } zp_extra;
 
-/* A setting of a part that drop.sh has left out. */
+/* A setting, or a field of zero_tensor_desc, of a part that drop.sh has left out. */
 typedef struct zp_missing_setting {
     const char *part;
     zp_setting setting;
@@ -202,37 +206,55 @@ static const zp_setting *zp_extra_setting(const zero_ctx *z, int i) {
         if (!i--) return s;
     return NULL;
 }
-/* Checks each setting alone, and replaces 0 by its meaning. `missing`: settings that this copy
-   lacks, up to one without a name. They must be the defaults. */
+/* Refuses settings in the struct `of` of parts that this copy lacks, up to one without a part,
+   unless they are the defaults. */
+static zero_result zp_extra_refuse_missing(zero_ctx *z, const zp_missing_setting *m, void *of) {
+    for (; m->part; m++) {
+        const zp_setting *s = &m->setting;
+        const double value = zp_config_get_setting(s, of);
+        if (value != 0 && (float)value != (float)s->zero)
+            ZP_TRY(zp_extra_need(z, m->part, s->name));
+        if (value == 0 && s->zero != 0) zp_config_set_setting(s, of, s->zero);
+    }
+    return ZERO_OK;
+}
+/* Checks each setting alone, and replaces 0 by its meaning. */
 static zero_result zp_extra_resolve_settings(zero_ctx *z, const zp_missing_setting *missing) {
     const zp_setting *s;
     char text[ZP_TEXT_BYTES];
     for (int i = 0; (s = zp_extra_setting(z, i)) != NULL; i++)
         if (zp_config_resolve_setting(s, &z->cfg, text, sizeof text))
             return zp_ctx_fail(z, ZERO_ERR_ARGUMENT, "%s", text);
-    for (; missing->part; missing++) {
-        s = &missing->setting;
-        if (zp_config_get_setting(s, &z->cfg) != 0
-            && (float)zp_config_get_setting(s, &z->cfg) != (float)s->zero)
-            ZP_TRY(zp_extra_need(z, missing->part, s->name));
-        zp_config_set_setting(s, &z->cfg, s->zero);
-    }
+    return zp_extra_refuse_missing(z, missing, &z->cfg);
+}
+/* The same for the fields of a tensor that a table lists. NULL: none. */
+static zero_result zp_extra_resolve_fields(zero_ctx *z, const zp_setting *s, zero_tensor_desc *d) {
+    char text[ZP_TEXT_BYTES];
+    for (; s && s->name; s++)
+        ZP_REFUSE(z, zp_config_resolve_setting(s, d, text, sizeof text), "tensor %s: %s", d->name,
+                  text);
     return ZERO_OK;
 }
 
-/* Refuses fields of the settings and of a tensor whose part this copy lacks. */
-static zero_result zp_extra_join(zero_ctx *z) {
-    if (z->cfg.world || z->cfg.joins)
-        ZP_TRY(zp_extra_need(z, "groups", z->cfg.world ? "world is set" : "joins is set"));
-    return zp_extra_call(z, ZP_ON_JOIN);
+/* Opens the group of all ranks, and those that rows open at ZP_ON_JOIN. Between steps, another
+   `comm` may follow zp_extra_close_groups; then zp_build_open_memory comes next. COLLECTIVE. */
+static zero_result zp_extra_open_groups(zero_ctx *z, const zp_transport *t, const zero_comm *comm) {
+    for (zp_comm *g = z->group; g < z->group + ZP_GROUPS; g++)
+        zp_comm_prepare(g, &z->device, &z->failure, z->cfg.timeout_s);
+    ZP_DO(z, zp_comm_open(z->all, t, comm));
+    const int divisor = z->cfg.divisor > 0 ? z->cfg.divisor : z->all->nranks;
+    if (z->all->sums) z->all->divisor = (float)divisor;
+    ZP_TRY(zp_extra_call(z, ZP_ON_JOIN));
+    zp_ctx_set_call(z, z->call);
+    return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
 }
-static zero_result zp_extra_tensor(zero_ctx *z, zp_tensor *t) {
-    const zero_tensor_desc *d = &t->desc;
-    const char *what = d->flags & ZERO_COPY ? "ZERO_COPY" : d->sum_over ? "sum_over" : "slice_of";
-    if (d->flags & ZERO_COPY || d->sum_over || (d->slice_of && z->rule->needs))
-        ZP_TRY(zp_extra_need(z, "groups", what));
-    ZP_EACH_EXTRA(z, x) if (x->tensor) ZP_TRY(x->tensor(z, t));
-    return ZERO_OK;
+
+/* Closes all groups of the context. No stream may use them. If it is not broken: COLLECTIVE. */
+static void zp_extra_close_groups(zero_ctx *z) {
+    zp_extra_call_all(z, ZP_ON_LEAVE);
+    zp_comm_close_watch(&z->watch);
+    for (int i = ZP_GROUPS - 1; i >= 0; i--)
+        zp_ctx_close_part(&z->part[i], &z->group[i], z->broken);
 }
 
 static size_t zp_extra_sent(zero_ctx *z, int u) {
@@ -248,16 +270,6 @@ static zero_result zp_extra_sync(zero_ctx *z) {
     for (int i = 0; i < 2; i++) ZP_TRY(zp_device_sync_stream(&z->stream[i]));
     ZP_TRY(zp_extra_call(z, ZP_ON_SYNC));
     return zp_device_sync_stream(&z->compute);
-}
-
-/* Appends a range of this rank's state to the list `whole` (see zero_state_ranges). */
-ZP_UNUSED static zero_result zp_extra_add_range(zero_ctx *z, int whole, const zero_range *range) {
-    int *n = &z->nranges[whole];
-    void *list = zp_list_grow(z->ranges[whole], *n, &z->ranges_cap[whole], sizeof *range);
-    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "%d ranges of the state", *n + 1);
-    z->ranges[whole] = (zero_range *)list;
-    z->ranges[whole][(*n)++] = *range;
-    return ZERO_OK;
 }
 
 /* Returns a new context with its rows and their structs, NULL: no memory. It is one allocation,

@@ -8,12 +8,12 @@
 /* The weights have changed: marks all gathered parameters as out of date. */
 static zero_result zp_gather_forget_all(zero_ctx *z) {
     zp_buffer_forget_all(&z->pool[ZP_PARAM]);
-    for (int u = 0; u < z->layout.all; u++) z->live[u].version++;
+    for (int u = 0; u < z->layout.segments; u++) z->live[u].version++;
     return ZERO_OK;
 }
 
-/* Describes u's all-gather in z->gather: from this rank's shard to the whole unit, which lies in
-   the array or in a buffer. The parameter stream waits until the buffer is released. */
+/* Describes segment u's all-gather in z->gather: from this rank's shard to the whole, in the array
+   or in a buffer. The parameter stream waits until the buffer is released. */
 static zero_result zp_gather_describe(zero_ctx *z, int u) {
     const zp_array *param = &z->array[ZP_PARAM];
     const int away = zp_array_off_device(param, u), whole = zp_ctx_unit_is_whole(z, ZP_PARAM, u);
@@ -24,7 +24,7 @@ static zero_result zp_gather_describe(zero_ctx *z, int u) {
     op->source = op->target = param->part[u].at;
     if (!whole) {
         zp_buffers *pool = &z->pool[ZP_PARAM];
-        const int b = zp_buffer_find(pool, u);
+        const int b = zp_buffer_find(pool, op->unit);
         op->target = zp_ctx_unit_in_buffer(z, ZP_PARAM, u, b);
         ZP_TRY(zp_device_wait_event(&z->stream[ZP_PARAMETERS], pool->buffer[b].released));
     }
@@ -52,19 +52,31 @@ static const zp_station zp_gather_stations[] = {
     {ZP_AT_DONE, ZP_EACH_GATHER, NULL, zp_gather_record, NULL},
     ZP_LAST_STATION};
 
-/* Enqueues u's all-gather on the parameter stream: the parameter's walk. */
-static zero_result zp_gather_unit(zero_ctx *z, int u) {
+/* Enqueues segment u's all-gather on the parameter stream: the parameter's walk. */
+static zero_result zp_gather_segment(zero_ctx *z, int u) {
     const zp_walk *w = &z->walk[ZP_PARAMETER_WALK];
     for (int i = 0; i < w->n; i++) ZP_DO(z, w->station[i]->unit(z, u));
     return ZERO_OK;
 }
+/* Enqueues the all-gathers of unit u, which is not whole. */
+static zero_result zp_gather_unit(zero_ctx *z, int u) {
+    ZP_EACH_SEGMENT(&z->layout, u, s)
+    if (z->layout.unit[s].numel) ZP_TRY(zp_gather_segment(z, s));
+    return ZERO_OK;
+}
+/* The compute stream waits for the gathers of unit u. */
+static zero_result zp_gather_wait(zero_ctx *z, int u) {
+    ZP_EACH_SEGMENT(&z->layout, u, s)
+    ZP_DO(z, zp_device_wait_event(&z->compute, z->live[s].gathered));
+    return ZERO_OK;
+}
 
-/* Stream s has written u's weights. A whole unit is gathered at once, any other when a pass uses
-   it. At stage 0 nothing is gathered: the unit's next begin waits for the update. */
+/* Stream s has written segment u's weights. If it is kept whole, it is gathered at once, any other
+   when a pass uses it. At stage 0 nothing is gathered: the next begin waits for the update. */
 static zero_result zp_gather_publish_update(zero_ctx *z, int u, zp_stream *s) {
     const int whole = zp_ctx_unit_is_whole(z, ZP_PARAM, u) && z->layout.unit[u].numel;
     ZP_DO(z, zp_device_record_event(s, z->live[u].updated));
-    if (whole && z->policy.state == ZP_SHARD) return zp_gather_unit(z, u);
+    if (whole && z->policy.state == ZP_SHARD) return zp_gather_segment(z, u);
     if (!whole || s == &z->compute) return ZERO_OK;
     return zp_ctx_check(z, zp_device_record_event(s, z->live[u].gathered));
 }
@@ -94,15 +106,16 @@ static zero_result zp_gather_open(zero_ctx *z, int u) {
     if (!live->parameter_opens) ZP_TRY(zp_gather_acquire(z, u));
     if (live->parameter_opens++) return ZERO_OK;
     live->buffer[ZP_PARAM] = zp_buffer_find(&z->pool[ZP_PARAM], u);
-    ZP_DO(z, zp_device_wait_event(&z->compute, live->gathered));
-    return zp_observe_move(z, u, ZP_PARAM, 1);
+    ZP_TRY(zp_gather_wait(z, u));
+    ZP_TRY_IF(z->observer, move(z, u, ZP_PARAM, 1));
+    return ZERO_OK;
 }
 
 static zero_result zp_gather_close(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
     zp_buffers *pool = &z->pool[ZP_PARAM];
     if (--live->parameter_opens) return ZERO_OK;
-    ZP_TRY(zp_observe_move(z, u, ZP_PARAM, 0));
+    ZP_TRY_IF(z->observer, move(z, u, ZP_PARAM, 0));
     if (live->buffer[ZP_PARAM] < 0) return ZERO_OK;
     zp_buffer *b = &pool->buffer[live->buffer[ZP_PARAM]];
     zp_buffer_hold(pool, u, -1);

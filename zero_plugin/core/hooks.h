@@ -40,13 +40,12 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
                 z->phase == ZP_NEW    ? "zero_build comes first"
                 : z->phase == ZP_OPEN ? "the state is open: zero_state_end comes first"
                                       : "the last pass has not ended");
-    ZP_UNTIMELY(z, z->lent == ZP_LENT,
-                "the arrays are the host's: weights are in them, and zero_lend_train is the step");
+    ZP_UNTIMELY(z, z->no_pass, "%s", z->no_pass);
     ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "no such pass: %d", (int)kind);
-    ZP_TRY(zp_order_begin(z, kind, micro == ZERO_TOGETHER));
-    ZP_TRY(zp_observe_begin_pass(z, kind));
+    ZP_TRY_IF(z->announcer, begin(z, kind, micro == ZERO_TOGETHER));
+    ZP_TRY_IF(z->observer, begin_pass(z, kind));
     if (kind == ZERO_TRAIN) ZP_TRY(zp_hook_begin_training(z, micro, micro_steps));
-    ZP_DO(z, zp_device_wait_event(&z->compute, z->live[z->layout.units].gathered)); /* KEEP */
+    ZP_TRY(zp_gather_wait(z, z->layout.units)); /* KEEP */
     z->resume = z->phase;
     z->phase = ZP_IN_PASS;
     z->pass = kind;
@@ -64,26 +63,38 @@ static zero_result zp_hook_enter(zero_ctx *z, const char *call, int unit) {
     return zp_ctx_check_index(z, "unit", unit, z->layout.units);
 }
 
-/* Your code may pass no struct (NULL) only if no tensor of the unit has a field in it. */
-static zero_result zp_hook_find_struct(zero_ctx *z, int unit, const void *host, const char *of) {
-    const zp_unit *x = &z->layout.unit[unit];
-    for (int i = 0; i < x->members && (!host || host == ZERO_WANTED) && !z->lent; i++) {
+/* Your code may pass no struct (NULL) only if no tensor of the segment has a field in it. */
+static zero_result zp_hook_find_struct(zero_ctx *z, int segment, const void *host, const char *of) {
+    const zp_unit *x = &z->layout.unit[segment];
+    const int unit = zp_layout_unit_of(&z->layout, segment);
+    for (int i = 0; i < x->members && (!host || host == ZERO_WANTED) && !z->pointers_stay; i++) {
         const zero_tensor_desc *d = &z->tensors[x->member[i].tensor].desc;
         ZP_REFUSE(z, !(d->flags & ZERO_BY_SLOT),
-                  "unit %d: the host's struct of %s is %s, but tensor %s has a field in it", unit,
-                  of, host ? "ZERO_WANTED" : "NULL", d->name);
+                  "unit %d: your struct of %s is %s, but tensor %s has a field in it", unit, of,
+                  host ? "ZERO_WANTED" : "NULL", d->name);
     }
     return ZERO_OK;
+}
+static zero_result zp_hook_find_params(zero_ctx *z, int unit, const void *params) {
+    ZP_EACH_SEGMENT(&z->layout, unit, s)
+    ZP_TRY(zp_hook_find_struct(z, s, params, "parameters"));
+    return ZERO_OK;
+}
+
+/* Ends the record of a unit's forward or backward, if it is open. */
+static void zp_hook_end_slice(zero_ctx *z, zp_record **slice) {
+    zp_device_end_slice(&z->compute, *slice);
+    *slice = NULL;
 }
 
 static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_TRY(zp_hook_enter(z, "zero_forward_begin", unit));
-    ZP_TRY(zp_hook_find_struct(z, unit, params, "parameters"));
+    ZP_TRY(zp_hook_find_params(z, unit, params));
     zp_live *live = &z->live[unit];
-    if (!live->parameter_opens) ZP_TRY(zp_order_match(z, ZERO_TURN_FORWARD, unit));
-    ZP_TRY(zp_observe_hook(z, ZP_HOOK_FORWARD, unit));
+    if (!live->parameter_opens) ZP_TRY_IF(z->announcer, match(z, ZERO_CALL_FORWARD, unit));
+    ZP_TRY_IF(z->observer, hook(z, ZP_HOOK_FORWARD, unit));
     ZP_TRY(zp_gather_open(z, unit));
-    zp_pointer_set_unit(z, ZP_PARAM, unit, zp_ctx_unit_pointer(z, unit), params);
+    zp_pointer_set_unit(z, ZP_PARAM, unit, 1, params);
     if (!live->forward_opens++)
         live->slice[0] = zp_device_begin_slice(&z->compute, ZERO_EVENT_FORWARD, unit, 0);
     return ZERO_OK;
@@ -92,8 +103,8 @@ static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
 static zero_result zp_hook_forward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook_enter(z, "zero_forward_end", unit));
     ZP_UNTIMELY(z, !z->live[unit].forward_opens, "unit %d: no forward has begun", unit);
-    ZP_TRY(zp_observe_hook(z, ZP_HOOK_FORWARD_END, unit));
-    if (!--z->live[unit].forward_opens) zp_device_end_slice(&z->compute, z->live[unit].slice[0]);
+    ZP_TRY_IF(z->observer, hook(z, ZP_HOOK_FORWARD_END, unit));
+    if (!--z->live[unit].forward_opens) zp_hook_end_slice(z, &z->live[unit].slice[0]);
     return zp_gather_close(z, unit);
 }
 
@@ -107,19 +118,20 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
                 unit, z->layout.unit[unit].uses * z->pass_micro_steps);
     ZP_UNTIMELY(z, live->backward_opens == 64, "unit %d: 64 backwards are nested", unit);
     ZP_TRY(zp_hook_find_struct(z, unit, grads, "gradients"));
-    if (params) ZP_TRY(zp_hook_find_struct(z, unit, params, "parameters"));
-    if (params && !live->parameter_opens) ZP_TRY(zp_order_match(z, ZERO_TURN_BACKWARD, unit));
-    ZP_TRY(zp_observe_hook(z, ZP_HOOK_BACKWARD, unit));
+    if (params) ZP_TRY(zp_hook_find_params(z, unit, params));
+    if (params && !live->parameter_opens)
+        ZP_TRY_IF(z->announcer, match(z, ZERO_CALL_BACKWARD, unit));
+    ZP_TRY_IF(z->observer, hook(z, ZP_HOOK_BACKWARD, unit));
     ZP_TRY(zp_reduce_open_gradient(z, unit, 0));
     if (params) ZP_TRY(zp_gather_open(z, unit));
-    if (!live->backward_opens) ZP_TRY(zp_observe_move(z, unit, ZP_GRAD, 1));
+    if (!live->backward_opens) ZP_TRY_IF(z->observer, move(z, unit, ZP_GRAD, 1));
     live->with_parameters = live->with_parameters << 1 | (params != NULL);
     live->backward_opens++;
     if (params)
-        zp_pointer_set_unit(z, ZP_PARAM, unit, zp_ctx_unit_pointer(z, unit), params);
+        zp_pointer_set_unit(z, ZP_PARAM, unit, 1, params);
     else if (!live->parameter_opens) /* your code must not read old pointers */
-        zp_pointer_set_unit(z, ZP_PARAM, unit, NULL, NULL);
-    zp_pointer_set_unit(z, ZP_GRAD, unit, zp_ctx_unit_memory(z, ZP_GRAD, unit), grads);
+        zp_pointer_set_unit(z, ZP_PARAM, unit, 0, NULL);
+    zp_pointer_set_unit(z, ZP_GRAD, unit, 1, grads);
     if (live->backward_opens == 1)
         live->slice[1] = zp_device_begin_slice(&z->compute, ZERO_EVENT_BACKWARD, unit, 0);
     return ZERO_OK;
@@ -129,9 +141,9 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook_enter(z, "zero_backward_end", unit));
     zp_live *live = &z->live[unit];
     ZP_UNTIMELY(z, !live->backward_opens, "unit %d: no backward has begun", unit);
-    ZP_TRY(zp_observe_hook(z, ZP_HOOK_BACKWARD_END, unit));
-    if (live->backward_opens == 1) zp_device_end_slice(&z->compute, live->slice[1]);
-    if (live->backward_opens == 1) ZP_TRY(zp_observe_move(z, unit, ZP_GRAD, 0));
+    ZP_TRY_IF(z->observer, hook(z, ZP_HOOK_BACKWARD_END, unit));
+    if (live->backward_opens == 1) zp_hook_end_slice(z, &live->slice[1]);
+    if (live->backward_opens == 1) ZP_TRY_IF(z->observer, move(z, unit, ZP_GRAD, 0));
     if (live->with_parameters & 1) ZP_TRY(zp_gather_close(z, unit));
     live->with_parameters >>= 1;
     const int uses =
@@ -149,8 +161,8 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
                     "unit %d: its %s has begun and not ended", u,
                     live->forward_opens ? "forward" : "backward");
     }
-    ZP_TRY(zp_order_end(z));
-    ZP_TRY(zp_observe_end_pass(z));
+    ZP_TRY_IF(z->announcer, end(z));
+    ZP_TRY_IF(z->observer, end_pass(z));
     z->order[z->pass].n = z->order[z->pass].at;
     z->phase = z->resume;
     if (z->pass == ZERO_EVAL) {

@@ -1,7 +1,7 @@
 /* observe.h - passes calls on to a checked build
 
    The core calls the functions of z->observer at every hook. A build without checks has no
-   observer, and each function here only tests one pointer. */
+   observer, and each call only tests one pointer. */
 #pragma once
 
 #include "ctx.h"
@@ -25,26 +25,12 @@ typedef struct zp_observer {
     zero_result (*parameters_changed)(zero_ctx *z);
     /* Returns the address that your code uses for a member; NULL: its address in the unit. */
     char *(*place)(const zero_ctx *z, zp_side side, const zp_member *m);
-    /* Returns where to keep the hash of the array that the plugin returned to your code. */
-    uint64_t *(*lent)(const zero_ctx *z, const zp_member *m);
+    /* Returns where to keep the hash of your array that the plugin has written. */
+    uint64_t *(*written)(const zero_ctx *z, const zp_member *m);
     /* Returns the bytes from `array` to the end of its allocation, or SIZE_MAX if unknown. */
     size_t (*room)(char *array, void (*release)(void *array));
 } zp_observer;
 
-/* Defines zp_observe_NAME, which calls that function of the observer, if there is one. */
-#define ZP_OBSERVE(name, parameters, arguments)                                                    \
-    static zero_result zp_observe_##name parameters {                                              \
-        return z->observer ? z->observer->name arguments : ZERO_OK;                                \
-    }
-ZP_OBSERVE(begin_pass, (zero_ctx * z, zero_pass kind), (z, kind))
-ZP_OBSERVE(end_pass, (zero_ctx * z), (z))
-ZP_OBSERVE(hook, (zero_ctx * z, uint32_t which, int unit), (z, which, unit))
-ZP_OBSERVE(move, (zero_ctx * z, int u, zp_side side, int opens), (z, u, side, opens))
-ZP_OBSERVE(cleared, (zero_ctx * z, int u), (z, u))
-ZP_OBSERVE(parameters_changed, (zero_ctx * z), (z))
-static uint64_t *zp_observe_lent(const zero_ctx *z, const zp_member *m) {
-    return z->observer ? z->observer->lent(z, m) : NULL;
-}
-static char *zp_observe_place(const zero_ctx *z, zp_side side, const zp_member *m) {
-    return z->observer ? z->observer->place(z, side, m) : NULL;
+static zero_result zp_observe_parameters_changed(zero_ctx *z) {
+    return z->observer ? z->observer->parameters_changed(z) : ZERO_OK;
 }

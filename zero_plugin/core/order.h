@@ -12,22 +12,12 @@ typedef struct zp_announcer {
     zero_result (*begin)(zero_ctx *z, zero_pass kind, int together);
     zero_result (*end)(zero_ctx *z);
     /* Checks that this call is the next one of the order. Changes nothing. */
-    zero_result (*match)(zero_ctx *z, zero_turn_kind kind, int unit);
+    zero_result (*match)(zero_ctx *z, zero_pass_call_kind kind, int unit);
     /* Checks that every kind and every unit exists. */
     zero_result (*check)(zero_ctx *z);
     /* Prints call i of all orders, which ranks compare. Returns 0 if there are fewer. */
     int (*line)(const zero_ctx *z, int i, char *text, size_t bytes);
 } zp_announcer;
-
-/* Defines zp_order_NAME, which calls that function of the announcer, if there is one. */
-#define ZP_ANNOUNCED(name, parameters, arguments)                                                  \
-    static zero_result zp_order_##name parameters {                                                \
-        return z->announcer ? z->announcer->name arguments : ZERO_OK;                              \
-    }
-ZP_ANNOUNCED(begin, (zero_ctx * z, zero_pass kind, int together), (z, kind, together))
-ZP_ANNOUNCED(end, (zero_ctx * z), (z))
-ZP_ANNOUNCED(match, (zero_ctx * z, zero_turn_kind kind, int unit), (z, kind, unit))
-ZP_ANNOUNCED(check, (zero_ctx * z), (z))
 
 /* Prints line i of the announced orders, which ranks compare: the counts, then each call. */
 static int zp_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
@@ -35,7 +25,7 @@ static int zp_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     memset(text, 0, bytes);
     if (i) return z->announcer ? z->announcer->line(z, i - 1, text, bytes) : 0;
     (void)snprintf(
-        text, bytes, "%d turns of a training pass%s, %d of an evaluation", t[ZERO_TRAIN].nannounced,
+        text, bytes, "%d calls of a training pass%s, %d of an evaluation", t[ZERO_TRAIN].nannounced,
         t[ZERO_TRAIN].all_micro_steps ? " of all micro-steps" : "", t[ZERO_EVAL].nannounced);
     return 1;
 }
@@ -78,23 +68,17 @@ static int zp_order_ahead(const zp_order *t, int wraps, int max, int *soon) {
     return found;
 }
 
-/* Expects the announced order in the first pass; returns 0 if your code announced none. */
-static int zp_order_load(zp_order *t) {
-    t->n = t->at = 0;
-    for (int i = 0; i < t->nannounced; i++) t->unit[t->n++] = t->announced[i].unit;
-    return t->nannounced;
-}
-
 /* Advances past a call that was matched. If it failed for another reason, expects it again. */
 static void zp_order_advance(zp_order *t, int taken) {
     t->matched += t->nannounced && taken;
     t->at -= t->nannounced && !taken;
 }
 
-/* Returns unit u's reductions in a step. A reduction at the end of a pass occurs once per pass. */
+/* Returns segment u's reductions in a step. A reduction at the end of a pass occurs once per pass.
+ */
 static int zp_order_reductions(const zero_ctx *z, int u) {
     const int ends = z->live[u].reduced_last || u == z->layout.units;
-    if (!z->layout.unit[u].numel) return 0;
+    if (u >= z->layout.all || !z->layout.unit[u].numel) return 0; /* frozen: none */
     if (z->adding != ZP_EACH_REDUCED || (ends && z->order[ZERO_TRAIN].all_micro_steps)) return 1;
     return z->cfg.micro_steps;
 }
@@ -104,7 +88,9 @@ static int zp_order_reductions(const zero_ctx *z, int u) {
 static void zp_order_expect(zero_ctx *z, zero_pass kind) {
     zp_order *t = &z->order[kind];
     const int n = z->layout.units, backward = kind == ZERO_TRAIN;
-    if (zp_order_load(t)) return;
+    t->n = t->at = 0;
+    for (int i = 0; i < t->nannounced; i++) t->unit[t->n++] = t->announced[i].unit;
+    if (t->nannounced) return;
     for (int leg = 0; leg < (backward ? 4 : 2); leg++)
         for (int i = 0; i < n; i++) {
             const int u = leg < 2 ? i : n - 1 - i;
@@ -125,7 +111,8 @@ static int zp_order_schedule(zero_ctx *z, const zp_order *t, int unit, int wraps
     const int ahead = 1 + zp_order_ahead(t, wraps, most, soon + 1);
     for (int i = 0; i < ahead; i++) {
         const int own = z->live[soon[i]].own[ZP_PARAM];
-        if (zp_ctx_unit_is_whole(z, ZP_PARAM, soon[i]) || !z->layout.unit[soon[i]].numel) continue;
+        if (zp_ctx_unit_is_whole(z, ZP_PARAM, soon[i]) || !zp_layout_numel(&z->layout, soon[i]))
+            continue;
         int got = zp_buffer_take(pool, soon[i], own, soon, ahead);
         if (got < 0 && i == 0) got = zp_buffer_take(pool, unit, own, NULL, 0); /* now before soon */
         if (got < 0 && i == 0) return -1;

@@ -10,13 +10,13 @@
 static zero_result zp_plan_check_settings(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     zp_config_resolve(&z->cfg, z->all->cpu_ranks);
-    ZP_REFUSE(z, c->no_master && c->type != ZERO_BF16,
-              "no_master is set: weights can do without an f32 copy in BF16 alone");
+    ZP_REFUSE(z, c->type != ZERO_BF16 && zp_masters[c->master].bf16_alone, "%s",
+              zp_masters[c->master].bf16_alone);
     ZP_REFUSE(z, c->scaler.fixed == 0 && c->scaler.initial < c->scaler.minimum,
               "scaler: initial %g is below minimum %g", (double)c->scaler.initial,
               (double)c->scaler.minimum);
     ZP_REFUSE(z, c->scaler.fixed == 0 && c->no_overflow_check,
-              "no_overflow_check is set, but a dynamic loss scale lives on overflows");
+              "no_overflow_check is set, but a dynamic loss scale needs the check");
     return zp_extra_call(z, ZP_ON_CHECK);
 }
 
@@ -38,9 +38,13 @@ static zero_result zp_plan_apply_settings(zero_ctx *z) {
     const int each =
         several ? c->accumulation == ZERO_ACCUMULATE_SHARDED : stage.gradients == ZP_SHARD;
     const int sees = z->data->nranks == 1 || (!c->no_mapping && z->data->shared_is_fast);
-    const int masters = c->type != ZERO_F32 && !c->no_master;
+    const int masters = c->type != ZERO_F32 && zp_masters[c->master].keeps;
     zp_share grad = ZP_WHOLE, param = stage.parameters;
+    ZP_REFUSE(z, c->state_type == ZERO_STATE_8BIT && z->rule->reads & ZP_GROWS,
+              "state_type is 8BIT, but the state of %s only grows: small additions would be lost",
+              z->rule->name);
     z->policy = stage;
+    z->master = zp_masters[c->master];
     z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
     if (stage.gradients == ZP_SHARD && z->adding != ZP_IN_PLACE) grad = ZP_NOTHING; /* in buffers */
     zp_plan_set_array(&z->array[ZP_GRAD], type, grad);
@@ -48,10 +52,11 @@ static zero_result zp_plan_apply_settings(zero_ctx *z) {
     zp_plan_set_array(&z->array[ZP_PARAM], c->type, param);
     zp_plan_set_array(&z->array[ZP_NEXT], c->type, ZP_NOTHING);
     zp_plan_set_array(&z->array[ZP_SUM], ZERO_F32, !sums ? ZP_NOTHING : each ? ZP_SHARD : ZP_WHOLE);
-    zp_plan_set_array(&z->array[ZP_MASTER], ZERO_F32, masters ? stage.state : ZP_NOTHING);
+    zp_plan_set_array(&z->array[ZP_MASTER], z->master.type, masters ? stage.state : ZP_NOTHING);
     for (int i = 0; i < ZP_STATES; i++)
-        zp_plan_set_array(&z->array[ZP_STATE + i], ZERO_F32,
+        zp_plan_set_array(&z->array[ZP_STATE + i], zp_state_types[c->state_type],
                           i < z->rule->states ? stage.state : ZP_NOTHING);
+    z->array[ZP_STATE + 1].squares = (z->rule->reads & ZP_AVERAGES_SQUARES) != 0;
     zp_plan_set_array(&z->array[ZP_MEAN], type, ZP_SHARD);
     report->divisor = (double)z->data->divisor;
     zp_kernel_set_scale(report, c->scaler.fixed != 0 ? c->scaler.fixed : c->scaler.initial);
@@ -62,8 +67,12 @@ static zero_result zp_plan_apply_settings(zero_ctx *z) {
 }
 
 static int zp_plan_compare_sizes(const void *a, const void *b) {
-    const size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    const size_t x = ((const size_t *)a)[ZP_PARAM], y = ((const size_t *)b)[ZP_PARAM];
     return (x > y) - (x < y);
+}
+/* Returns the elements of unit u that its buffer of a side holds: gradients are of trained ones. */
+static size_t zp_plan_padded(const zero_ctx *z, int side, int u) {
+    return side == ZP_GRAD ? z->layout.unit[u].padded : zp_layout_padded(&z->layout, u);
 }
 
 /* Returns the number of units that your code may have open at the same time. */
@@ -77,41 +86,83 @@ static size_t zp_plan_gather_buffers(const zero_ctx *z) {
     return gathers ? zp_max((size_t)z->cfg.prefetch + 2, zp_plan_open_units(z)) : 0;
 }
 
-/* Chooses the elements of a shared buffer, so that the memory is smallest. Larger units, and units
-   that are used more often, have a buffer of their own. */
+/* Returns the maximum number of shared gradient buffers of `shared` elements: those of a bucket,
+   and two that backward writes meanwhile. Where each unit is reduced alone, because the smallest
+   two, of `pair` elements, exceed a bucket, one for backward is as fast, unless gathers delay the
+   reductions. */
+static size_t zp_plan_reduce_buffers(const zero_ctx *z, size_t shared, size_t pair) {
+    const size_t bucket = zp_max(z->cfg.bucket_numel, shared), units = shared ? bucket / shared : 0;
+    const int alone = units == 1 && pair > bucket && !zp_plan_gather_buffers(z);
+    return zp_max(alone ? 2 : units + 2, zp_plan_open_units(z));
+}
+
+/* What the first units share, in the order of their parameters. */
+typedef struct zp_plan_shared {
+    size_t smallest[2]; /* elements of the two smallest gradients; SIZE_MAX: there is none */
+    size_t largest;     /* of the largest gradient */
+} zp_plan_shared;
+static void zp_plan_share(zp_plan_shared *x, size_t gradient) {
+    x->largest = zp_max(x->largest, gradient);
+    if (!gradient || gradient >= x->smallest[1]) return;
+    x->smallest[1] = zp_max(gradient, x->smallest[0]);
+    x->smallest[0] = zp_min(gradient, x->smallest[0]);
+}
+static size_t zp_plan_pair(const zp_plan_shared *x) {
+    return x->smallest[1] == SIZE_MAX ? SIZE_MAX : x->smallest[0] + x->smallest[1];
+}
+
+/* Chooses the elements of the shared buffers, so that the memory is smallest. Units with more
+   parameters, and units that are used more often, have a buffer of their own. */
 static zero_result zp_plan_choose_buffers(zero_ctx *z) {
     const zp_layout *l = &z->layout;
-    const size_t gathered = zp_plan_gather_buffers(z), least_g = zp_max(3, zp_plan_open_units(z));
+    const size_t gathered = zp_plan_gather_buffers(z);
     const size_t of_p = gathered ? zp_type_bytes(z->array[ZP_PARAM].type) : 0,
                  of_g = zp_type_bytes(z->array[ZP_GRAD].type);
     int n = 0;
     size_t larger = 0, least = SIZE_MAX;
-    size_t *sizes = (size_t *)calloc((size_t)l->units + 1, sizeof *sizes);
+    zp_plan_shared first = {{SIZE_MAX, SIZE_MAX}, 0}, shared = first;
+    size_t(*sizes)[2] = (size_t(*)[2])calloc((size_t)l->units + 1, sizeof *sizes); /* by side */
     if (!sizes) return ZERO_ERR_MEMORY;
-    z->shared_numel = 0;
-    for (int u = 0; u < l->units; u++)
-        if (l->unit[u].uses == 1 && l->unit[u].numel) sizes[n++] = l->unit[u].padded;
+    z->shared_numel[ZP_GRAD] = z->shared_numel[ZP_PARAM] = 0;
+    for (int u = 0; u < l->units; u++) {
+        if (l->unit[u].uses > 1 || !zp_layout_numel(l, u)) continue;
+        for (int side = 0; side < 2; side++) sizes[n][side] = zp_plan_padded(z, side, u);
+        larger += of_g * sizes[n][ZP_GRAD] + of_p * sizes[n][ZP_PARAM];
+        n++;
+    }
     qsort(sizes, (size_t)n, sizeof *sizes, zp_plan_compare_sizes);
-    for (int i = 0; i < n; i++) larger += sizes[i];
     for (int i = 0; i < n; i++) {
-        const size_t sharing = (size_t)i + 1;
-        const size_t buffers = zp_min(sharing, gathered) * of_p + zp_min(sharing, least_g) * of_g;
-        larger -= sizes[i]; /* these units have their own buffers, on both sides */
-        const size_t bytes = (of_p + of_g) * larger + buffers * sizes[i];
+        const size_t sharing = (size_t)i + 1, p = sizes[i][ZP_PARAM], g = sizes[i][ZP_GRAD];
+        zp_plan_share(&first, g);
+        larger -= of_g * g + of_p * p; /* these units have their own buffers, on both sides */
+        const size_t reduced = zp_plan_reduce_buffers(z, first.largest, zp_plan_pair(&first));
+        const size_t bytes = larger + zp_min(sharing, gathered) * of_p * p
+                             + zp_min(sharing, reduced) * of_g * first.largest;
         if (bytes > least) continue;
         least = bytes;
-        z->shared_numel = sizes[i];
+        z->shared_numel[ZP_PARAM] = p;
     }
+    for (int i = 0; i < n && sizes[i][ZP_PARAM] <= z->shared_numel[ZP_PARAM]; i++)
+        zp_plan_share(&shared, sizes[i][ZP_GRAD]);
+    z->shared_numel[ZP_GRAD] = shared.largest;
+    z->pair_numel = zp_plan_pair(&shared);
     free(sizes);
     return ZERO_OK;
 }
 
+/* Returns 1 if every rank keeps unit u whole, in both segments. */
 static int zp_plan_unit_stays(const zero_ctx *z, int u) {
-    const zp_unit *x = &z->layout.unit[u];
+    const zp_layout *l = &z->layout;
     const int64_t limit = z->cfg.persistence_numel;
-    if (z->policy.parameters == ZP_WHOLE || u == z->layout.units || !x->numel) return 1;
-    if (limit == 0) return x->only_one_d;
-    return limit > 0 && x->largest_tensor <= (uint64_t)limit;
+    int only_one_d = 1;
+    size_t largest = 0;
+    if (z->policy.parameters == ZP_WHOLE || u == l->units || !zp_layout_numel(l, u)) return 1;
+    ZP_EACH_SEGMENT(l, u, s) {
+        only_one_d &= l->unit[s].only_one_d;
+        largest = zp_max(largest, l->unit[s].largest_tensor);
+    }
+    if (limit == 0) return only_one_d;
+    return limit > 0 && largest <= (uint64_t)limit;
 }
 
 /* Adds a buffer. If a tier copies its shards, `align` is the tier's. The buffer is then aligned,
@@ -125,8 +176,9 @@ static int zp_plan_add_buffer(zp_buffers *p, size_t bytes, int own, size_t align
     return p->n++;
 }
 
-/* Cuts the parts of all arrays. MEAN follows GRAD. It is inside GRAD if your code overwrites it
-   only after the update: with a reduction in the last micro-step alone, or if SUM has the sum. */
+/* Cuts the parts of all arrays. Of frozen segments only PARAM has parts. MEAN follows GRAD. It is
+   inside GRAD if your code overwrites it only after the update: with a reduction in the last
+   micro-step alone, or if SUM has the sum. */
 static void zp_plan_cut_arrays(zero_ctx *z) {
     const zp_layout *l = &z->layout;
     zp_array *a = z->array;
@@ -135,15 +187,17 @@ static void zp_plan_cut_arrays(zero_ctx *z) {
     const int inside = kept && !zp_ctx_keeps_next(z);
     for (int k = 0; k < ZP_ARRAYS; k++) {
         size_t at = k == ZP_MEAN ? a[ZP_GRAD].bytes : 0;
-        a[k].part = a[0].part + (size_t)k * (size_t)l->all;
+        a[k].part = a[0].part + (size_t)k * (size_t)l->segments;
         a[k].bytes = 0;
-        for (int u = 0; u < l->all; u++) {
-            const int stays = k == ZP_PARAM && a[k].share == ZP_SHARD && zp_plan_unit_stays(z, u);
+        for (int u = 0; u < l->segments; u++) {
+            const int unit = zp_layout_unit_of(l, u), none = k != ZP_PARAM && u >= l->all;
+            const int stays =
+                k == ZP_PARAM && a[k].share == ZP_SHARD && zp_plan_unit_stays(z, unit);
             const int resident = k == ZP_NEXT && a[ZP_PARAM].part[u].tier == ZERO_DEVICE;
-            const int here = stays || resident || !z->live[u].may_leave;
-            at = zp_array_cut(&a[k], u, &l->unit[u], stays ? ZP_WHOLE : a[k].share,
-                              here ? ZERO_DEVICE : a[k].tier, z->data->rank, at,
-                              k == ZP_STATE + 1 ? l->unit[u].plain : SIZE_MAX);
+            const int here = stays || resident || none || !z->live[unit].may_leave;
+            const zp_share share = none ? ZP_NOTHING : stays ? ZP_WHOLE : a[k].share;
+            at = zp_array_cut(&a[k], u, &l->unit[u], share, here ? ZERO_DEVICE : a[k].tier,
+                              z->data->rank, at, k == ZP_STATE + 1 ? l->unit[u].plain : SIZE_MAX);
             zp_array_part *part = &a[k].part[u];
             if (k == ZP_MEAN && inside)
                 part->at = a[ZP_GRAD].part[u].at + part->first * zp_type_bytes(a[k].type);
@@ -152,11 +206,16 @@ static void zp_plan_cut_arrays(zero_ctx *z) {
     if (inside) a[ZP_MEAN].bytes = 0;
 }
 
-/* Returns the elements of a second state array, summed over all ranks. */
+/* Returns the trained elements, without padding; then those of a second state array. Summed over
+   all ranks. */
+static size_t zp_plan_trained_numel(const zero_ctx *z) {
+    return z->layout.numel - z->layout.frozen_numel;
+}
 static size_t zp_plan_plain_numel(const zero_ctx *z) {
-    size_t numel = z->layout.numel;
+    size_t numel = zp_plan_trained_numel(z);
     for (const zp_tensor *t = z->tensors; t < z->tensors + z->ntensors; t++)
-        if (t->one_state) numel -= t->desc.numel * (size_t)t->desc.layers;
+        if (t->one_state)
+            numel -= t->desc.numel * (size_t)(t->desc.layers - zp_layout_frozen_layers(t));
     return numel;
 }
 
@@ -173,17 +232,19 @@ static void zp_plan_count_bytes(zero_ctx *z) {
     zero_plan *plan = &z->plan;
     const size_t of_p = zp_type_bytes(a[ZP_PARAM].type), of_g = zp_type_bytes(a[ZP_GRAD].type);
     for (int u = 0; u < z->layout.all && stage->parameters == ZP_SHARD; u++)
-        if (zp_plan_unit_stays(z, u)) plan->kept_bytes += z->layout.unit[u].padded * of_p;
+        if (zp_plan_unit_stays(z, u)) plan->kept_bytes += zp_plan_padded(z, ZP_PARAM, u) * of_p;
     plan->param_bytes = zp_plan_share_numel(z, stage->parameters, z->layout.padded) * of_p
-                        - zp_array_bytes_off_device(&a[ZP_PARAM], z->layout.all);
-    plan->grad_bytes = zp_plan_share_numel(z, stage->gradients, z->layout.padded) * of_g
+                        - zp_array_bytes_off_device(&a[ZP_PARAM], z->layout.segments);
+    const size_t trained = z->layout.padded - z->layout.frozen_padded;
+    plan->grad_bytes = zp_plan_share_numel(z, stage->gradients, trained) * of_g
                        - zp_array_bytes_off_device(&a[ZP_MEAN], z->layout.all);
-    plan->formula_bytes = zp_plan_share_numel(z, stage->parameters, z->layout.numel) * of_p
-                          + zp_plan_share_numel(z, stage->gradients, z->layout.numel) * of_g;
+    plan->formula_bytes =
+        zp_plan_share_numel(z, stage->parameters, z->layout.numel) * of_p
+        + zp_plan_share_numel(z, stage->gradients, zp_plan_trained_numel(z)) * of_g;
     for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
         plan->optimizer_bytes += a[k].bytes;
-        const size_t kept = k == ZP_STATE + 1 ? zp_plan_plain_numel(z) : z->layout.numel;
-        plan->formula_bytes += zp_plan_share_numel(z, a[k].share, kept) * zp_type_bytes(a[k].type);
+        const size_t kept = k == ZP_STATE + 1 ? zp_plan_plain_numel(z) : zp_plan_trained_numel(z);
+        plan->formula_bytes += zp_codes_bytes(a[k].type, zp_plan_share_numel(z, a[k].share, kept));
     }
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
@@ -199,34 +260,38 @@ static int zp_plan_assign_side(zero_ctx *z, zp_side side, size_t most, size_t *o
                                size_t *shared) {
     const zp_array *a = zp_ctx_side_array(z, side);
     const size_t align = a->tiers[a->tier].align, of = zp_type_bytes(z->array[side].type);
+    /* of two segments, each is aligned */
+    const size_t room = side == ZP_PARAM && z->layout.segments > z->layout.all ? 3 * align : 0;
     size_t sharing = 0;
     for (int u = 0; u < z->layout.all; u++) {
-        const zp_unit *x = &z->layout.unit[u];
+        const size_t padded = zp_plan_padded(z, side, u);
         zp_live *live = &z->live[u];
         const int waits =
             side == ZP_GRAD && live->reduced_last; /* its gradient waits in its own buffer */
-        const int alone =
-            u == z->layout.units || x->uses > 1 || x->padded > z->shared_numel || waits;
+        const int alone = u == z->layout.units || z->layout.unit[u].uses > 1
+                          || zp_layout_padded(&z->layout, u) > z->shared_numel[ZP_PARAM] || waits;
         live->buffer[side] = live->own[side] = -1;
-        sharing += x->numel && !alone;
-        if (!x->numel || !alone || zp_ctx_unit_is_whole(z, side, u)) continue;
-        live->own[side] = zp_plan_add_buffer(&z->pool[side], x->padded * of, 1, align);
-        *own += x->padded * of + 3 * align;
+        sharing += padded && !alone;
+        if (!padded || !alone || zp_ctx_unit_is_whole(z, side, u)) continue;
+        live->own[side] = zp_plan_add_buffer(&z->pool[side], padded * of + room, 1, align);
+        *own += padded * of + room + 3 * align;
     }
     for (size_t i = 0; i < zp_min(sharing, most); i++) {
-        (void)zp_plan_add_buffer(&z->pool[side], z->shared_numel * of, 0, align);
-        *own += 3 * align;
-        *shared += z->shared_numel * of;
+        (void)zp_plan_add_buffer(&z->pool[side], z->shared_numel[side] * of + room, 0, align);
+        *own += room + 3 * align;
+        *shared += z->shared_numel[side] * of;
     }
     return most && most < sharing ? (int)most : z->layout.units;
 }
 
 static void zp_plan_assign_buffers(zero_ctx *z) {
     const zp_array *a = z->array;
-    const size_t of = zp_type_bytes(a[ZP_GRAD].type) + zp_type_bytes(a[ZP_PARAM].type);
-    const size_t units = zp_plan_open_units(z),
-                 bucket_units = z->shared_numel ? z->bucket_numel / z->shared_numel : 0;
-    const size_t reduced = a[ZP_GRAD].share == ZP_WHOLE ? 0 : zp_max(bucket_units + 2, units);
+    const size_t shared_g = z->shared_numel[ZP_GRAD], of_g = zp_type_bytes(a[ZP_GRAD].type);
+    const size_t of_unit =
+        z->shared_numel[ZP_PARAM] * zp_type_bytes(a[ZP_PARAM].type) + shared_g * of_g;
+    const size_t units = zp_plan_open_units(z);
+    const int whole = a[ZP_GRAD].share == ZP_WHOLE;
+    const size_t reduced = whole ? 0 : zp_plan_reduce_buffers(z, shared_g, z->pair_numel);
     /* memory for broadcasts, and for sums between nodes */
     const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + zp_ctx_transport_bytes(z);
     size_t own = 0, shared = 0;
@@ -235,14 +300,14 @@ static void zp_plan_assign_buffers(zero_ctx *z) {
     z->plan.open_forward = forward;
     z->plan.open_backward = forward < backward ? forward : backward;
     z->plan.buffer_bytes += own + shared + staging;
-    z->plan.buffer_ceiling_bytes =
-        z->piece_bytes + a[ZP_NEXT].bytes + own
-        + (a[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
-        + zp_max((size_t)z->cfg.prefetch + 2, units) * of * z->shared_numel
-        + z->bucket_numel * zp_type_bytes(a[ZP_GRAD].type) + staging;
+    z->plan.buffer_ceiling_bytes = z->piece_bytes + a[ZP_NEXT].bytes + own
+                                   + (a[ZP_PARAM].share == ZP_SEEN ? 0 : z->plan.kept_bytes)
+                                   + zp_max((size_t)z->cfg.prefetch + 2, units) * of_unit
+                                   + z->bucket_numel * of_g + staging;
 }
 
-/* Counts the gathers of every unit in one step of the expected order. */
+/* Counts the gathers of every segment in one step of the expected order. Those of a unit's segments
+   are as many, except that a step does not change frozen segments that are kept whole. */
 static void zp_plan_count_gathers(zero_ctx *z) {
     int fill[ZERO_PREFETCH_MOST + 2];
     zp_order *t = &z->order[ZERO_TRAIN];
@@ -262,10 +327,16 @@ static void zp_plan_count_gathers(zero_ctx *z) {
     }
     t->at = 0;
     zp_buffer_forget_all(&z->pool[ZP_PARAM]);
+    for (int u = z->layout.segments - 1; u >= 0; u--) {
+        const int unit = zp_layout_unit_of(&z->layout, u);
+        const int here =
+            z->layout.unit[u].numel && (u == unit || !zp_ctx_unit_is_whole(z, ZP_PARAM, u));
+        z->live[u].gathers = here ? z->live[unit].gathers : 0;
+    }
 }
 
-/* Return the bytes that this rank sends for unit u in a step: the first for its gathers, which at
-   stage 0 gather gradients; the second in total. */
+/* Return the bytes that this rank sends for segment u in a step: the first for its gathers, which
+   at stage 0 gather gradients; the second in total. */
 static size_t zp_plan_gathers_sent(zero_ctx *z, int u) {
     const zp_channel gathered = z->policy.state == ZP_WHOLE ? ZP_GRADIENTS : ZP_PARAMETERS;
     zp_op gather = zp_ctx_make_op(z, gathered, ZP_ALL_GATHER, u);
@@ -281,7 +352,7 @@ static size_t zp_plan_unit_sent(zero_ctx *z, int u) {
 
 static void zp_plan_count_traffic(zero_ctx *z) {
     double formula = 0;
-    for (int u = 0; u < z->layout.all; u++) {
+    for (int u = 0; u < z->layout.segments; u++) {
         const zp_unit *x = &z->layout.unit[u];
         const size_t sent = zp_plan_unit_sent(z, u);
         z->plan.sent_bytes += sent;
@@ -314,8 +385,9 @@ static size_t zp_plan_most_visits(const zero_ctx *z, int kind) {
 
 static zero_result zp_plan_alloc_units(zero_ctx *z) {
     const size_t units = (size_t)z->layout.all; /* at most one buffer per unit */
-    z->live = (zp_live *)calloc(units, sizeof *z->live);
-    z->array[0].part = (zp_array_part *)calloc(ZP_ARRAYS * units, sizeof(zp_array_part));
+    const size_t segments = (size_t)z->layout.segments;
+    z->live = (zp_live *)calloc(segments, sizeof *z->live);
+    z->array[0].part = (zp_array_part *)calloc(ZP_ARRAYS * segments, sizeof(zp_array_part));
     int made = z->live && z->array[0].part;
     for (int i = 0; i < 2; i++) {
         z->pool[i].buffer = (zp_buffer *)calloc(units, sizeof *z->pool[i].buffer);
@@ -327,34 +399,38 @@ static zero_result zp_plan_alloc_units(zero_ctx *z) {
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
-/* Fills z->layout, live, pool, trace and plan. */
+/* Fills z->layout, live, pool and plan. */
 static zero_result zp_plan_make(zero_ctx *z) {
     zp_plan_close(z);
     memset(&z->plan, 0, sizeof z->plan);
     z->nranges[0] = z->nranges[1] = 0;
     z->piece_bytes = z->peer_bytes = 0;
+    for (int t = 0; t < z->ntensors && z->array[ZP_STATE].type == ZP_CODES; t++)
+        z->tensors[t].atom =
+            zp_layout_common_multiple(zp_max(z->tensors[t].atom, 1), ZP_CODE_BLOCK);
     zero_result r =
         zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks, z->ncopies);
     if (!r) r = zp_plan_alloc_units(z);
     for (int m = 0; m < z->layout.nmembers && !r; m++) {
         const zp_member *x = &z->layout.members[m];
-        z->live[x->unit].reduced_last |= (z->tensors[x->tensor].desc.flags & ZERO_LATE) != 0;
+        z->live[zp_layout_unit_of(&z->layout, x->unit)].reduced_last |=
+            (z->tensors[x->tensor].desc.flags & ZERO_LATE) != 0;
     }
     if (!r) r = zp_extra_call(z, ZP_ON_LAYOUT);
     if (r == ZERO_ERR_ARGUMENT) return r;
     if (!r) r = zp_plan_choose_buffers(z);
     if (r) return zp_ctx_fail(z, r, "lists of %d tensors", z->ntensors);
-    z->bucket_numel = z->cfg.bucket_numel ? z->cfg.bucket_numel : z->shared_numel;
+    z->bucket_numel = z->cfg.bucket_numel ? z->cfg.bucket_numel : z->shared_numel[ZP_GRAD];
     ZP_REFUSE(
-        z, z->bucket_numel < z->shared_numel,
+        z, z->bucket_numel < z->shared_numel[ZP_GRAD],
         "bucket_numel is %zu, the largest unit that shares a buffer has %zu elements: give at "
         "least that, or 0",
-        z->cfg.bucket_numel, z->shared_numel);
+        z->cfg.bucket_numel, z->shared_numel[ZP_GRAD]);
     zp_plan_cut_arrays(z);
     ZP_TRY(zp_extra_call(z, ZP_ON_ARRAYS));
     zp_plan_count_bytes(z);
     zp_plan_assign_buffers(z);
-    ZP_TRY(zp_order_check(z)); /* the tensors may have changed after the announcement */
+    ZP_TRY_IF(z->announcer, check(z)); /* the tensors may have changed after the announcement */
     zp_plan_count_gathers(z);
     z->param_end = z->pool[ZP_PARAM].bytes;
     ZP_TRY(zp_extra_call(z, ZP_ON_PLAN));
@@ -362,7 +438,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
     zp_order_expect(z, ZERO_EVAL);
     z->plan.numel = z->layout.numel;
     z->plan.padded_numel = z->layout.padded;
-    z->plan.units = z->layout.units + (z->layout.unit[z->layout.units].members > 0);
+    z->plan.units = z->layout.units + (zp_layout_numel(&z->layout, z->layout.units) > 0);
     z->plan.nranks = z->all->nranks;
     return ZERO_OK;
 }

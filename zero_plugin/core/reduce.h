@@ -10,25 +10,6 @@
 #include "gather.h"
 #include "verdict.h"
 
-/* Rescales those tensors in this rank's reduced shard of unit u that have their own divisor. */
-static zero_result zp_reduce_divide(zero_ctx *z, int u) {
-    const zp_unit *x = &z->layout.unit[u];
-    const zp_array *mean = &z->array[ZP_MEAN];
-    const size_t first = zp_ctx_shard_first(z, u), end = first + zp_ctx_shard(z, u);
-    const int usual = z->cfg.divisor ? z->cfg.divisor : z->all->nranks;
-    for (int i = 0; i < x->members; i++) {
-        const zp_member *m = &x->member[i];
-        const int own = z->tensors[m->tensor].desc.divisor;
-        const size_t from = zp_max(first, m->at), to = zp_min(end, m->at + m->numel);
-        if (!own || own == usual || from >= to) continue;
-        const zp_kernel_rescale_args a = {zp_ctx_unit_mean(z, u)
-                                              + (from - first) * zp_type_bytes(mean->type),
-                                          mean->type, (float)((double)usual / (double)own)};
-        ZP_TRY(zp_kernel_rescale(&z->stream[ZP_GRADIENTS], &a, to - from));
-    }
-    return ZERO_OK;
-}
-
 /* Adds unit u's 16-bit gradient of this micro-step to its f32 accumulator. In the last micro-step
    the rounded sum replaces the gradient. */
 static zero_result zp_reduce_collect(zero_ctx *z, int u) {
@@ -198,7 +179,7 @@ static zero_result zp_reduce_open_gradient(zero_ctx *z, int u, int clear_all) {
     if (live->reader && !zp_ctx_keeps_next(z)) /* the update may still read them */
         ZP_DO(z, zp_device_wait_event(&z->compute, live->reader));
     live->touched = 1;
-    ZP_TRY(zp_observe_cleared(z, u));
+    ZP_TRY_IF(z->observer, cleared(z, u));
     const size_t bytes = z->layout.unit[u].padded * zp_type_bytes(z->array[ZP_GRAD].type);
     ZP_SLICE(&z->compute, ZERO_EVENT_CLEAR, u, bytes,
              zp_ctx_check(z, zp_reduce_clear_gradient(z, u, clear_all)));
@@ -227,11 +208,6 @@ static zero_result zp_reduce_finish_micro_step(zero_ctx *z) {
 /* ---- the walk ---- */
 
 static int zp_reduce_collects(const zero_ctx *z) { return z->adding == ZP_COLLECTED; }
-static int zp_reduce_has_divisors(const zero_ctx *z) {
-    int own = 0;
-    for (int t = 0; t < z->ntensors; t++) own |= z->tensors[t].desc.divisor;
-    return own != 0;
-}
 static int zp_reduce_is_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }
 
 /* The core's stations of a gradient. */
@@ -240,7 +216,6 @@ static const zp_station zp_reduce_stations[] = {
     {ZP_AT_COLLECT, ZP_EACH_MICRO_STEP, zp_reduce_collects, zp_reduce_collect, NULL},
     {ZP_AT_DESCRIBE, ZP_EACH_REDUCTION, NULL, NULL, zp_reduce_describe},
     {ZP_AT_ISSUE, ZP_EACH_REDUCTION, NULL, NULL, zp_reduce_issue},
-    {ZP_AT_SCALE, ZP_LAST_MICRO_STEP, zp_reduce_has_divisors, zp_reduce_divide, NULL},
     {ZP_AT_NORM, ZP_LAST_MICRO_STEP, zp_verdict_takes_norm, zp_verdict_take_norm, NULL},
     {ZP_AT_WHOLE, ZP_LAST_MICRO_STEP, zp_reduce_is_whole, NULL, zp_reduce_gather_whole},
     {ZP_AT_DONE, ZP_EACH_MICRO_STEP, NULL, zp_reduce_record, NULL},

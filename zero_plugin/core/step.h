@@ -14,7 +14,7 @@
 
 /* Returns the address of element 0 of an array of which element `from` is at `at`; NULL of NULL. */
 static void *zp_step_origin(char *at, size_t from, zero_type type) {
-    return at ? (void *)((uintptr_t)at - from * zp_type_bytes(type)) : NULL;
+    return at ? (void *)((uintptr_t)at - zp_codes_bytes(type, from)) : NULL;
 }
 
 /* Returns the update of elements [from, from + n) of this rank's part of unit u. at[ZP_UPDATED_*]:
@@ -26,9 +26,12 @@ static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper 
     memset(&a, 0, sizeof a);
     a.p = zp_step_origin(at[ZP_UPDATED_PARAM], from, z->cfg.type);
     a.g = zp_step_origin(at[ZP_UPDATED_MEAN], from, z->array[ZP_MEAN].type);
-    a.master = (float *)zp_step_origin(at[ZP_UPDATED_MASTER], from, ZERO_F32);
+    const zero_type kept = z->array[ZP_MASTER].type;
+    void *master = zp_step_origin(at[ZP_UPDATED_MASTER], from, kept);
+    a.master = kept == ZERO_F32 ? (float *)master : NULL;
+    a.low = kept == ZP_LOW ? (uint16_t *)master : NULL;
     for (int i = 0; i < ZP_STATES; i++)
-        a.state[i] = (float *)zp_step_origin(at[ZP_UPDATED_MASTER + 1 + i], from, ZERO_F32);
+        a.state[i] = zp_step_origin(at[ZP_UPDATED_MASTER + 1 + i], from, z->array[ZP_STATE].type);
     a.begin = from;
     a.end = from + n;
     a.control = control;
@@ -36,12 +39,14 @@ static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper 
     a.nspans = z->live[u].spans;
     a.type = z->cfg.type;
     a.grad_type = z->array[ZP_GRAD].type;
+    a.state_type = z->array[ZP_STATE].type;
+    a.squares = z->array[ZP_STATE + 1].squares;
     a.lr = h->lr;
     a.beta1 = h->beta1;
     a.beta2 = h->beta2;
     a.eps = h->eps;
     a.decay = h->weight_decay;
-    a.stochastic = z->cfg.no_master;
+    a.rounding = z->master.rounding;
     if (z->rule->passes > 1) {
         const size_t first = zp_ctx_own_part(z, u)->first;
         ZP_EACH_EXTRA(z, x) if (x->fill_update) x->fill_update(z, u, first, &a);
@@ -143,13 +148,6 @@ static zero_result zp_step_count(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* A rule that needs whole tensors passes twice over all units. */
-static int zp_step_has_two_passes(const zero_ctx *z) { return z->rule->passes > 1; }
-static zero_result zp_step_begin_last_pass(zero_ctx *z) {
-    z->rule_pass = z->rule->passes - 1;
-    return ZERO_OK;
-}
-
 static int zp_step_is_prompt(const zero_ctx *z) { return !z->updates_overlap; }
 static zero_result zp_step_publish_unit(zero_ctx *z, int u) {
     return zp_gather_publish_update(z, u, zp_step_stream(z, u));
@@ -169,8 +167,6 @@ static const zp_station zp_step_stations[] = {
     {ZP_AT_DECIDE, ZP_EACH_STEP, NULL, NULL, zp_step_decide},
     {ZP_AT_REPORT, ZP_EACH_STEP, NULL, NULL, zp_step_send_report},
     {ZP_AT_COUNT, ZP_EACH_STEP, NULL, NULL, zp_step_count},
-    {ZP_AT_FIRST_UPDATE, ZP_EACH_STEP, zp_step_has_two_passes, zp_step_update_unit, NULL},
-    {ZP_AT_LAST_PASS, ZP_EACH_STEP, NULL, NULL, zp_step_begin_last_pass},
     {ZP_AT_UPDATE, ZP_EACH_STEP, NULL, zp_step_update_unit, NULL},
     {ZP_AT_PUBLISH, ZP_EACH_STEP, zp_step_is_prompt, zp_step_publish_unit, NULL},
     {ZP_AT_FORGET, ZP_EACH_STEP, zp_step_is_prompt, NULL, zp_gather_forget_all},

@@ -17,23 +17,23 @@ static zp_op zp_verdict_op(zero_ctx *z) {
     return op;
 }
 
-/* Enqueues the squares of elements [from, to) of unit u. They lie in this rank's reduced shard, and
-   are added to its verdict. */
+/* Enqueues the squares of elements [from, to) of unit u, which are in this rank's reduced shard.
+   They are added to its verdict. */
 static zero_result zp_verdict_take_squares(zero_ctx *z, int u, size_t from, size_t to) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const zp_array *mean = &z->array[ZP_MEAN];
     const size_t first = zp_ctx_shard_first(z, u);
     const char *g = zp_ctx_unit_mean(z, u) + (from - first) * zp_type_bytes(mean->type);
     const int number = zp_ctx_verdict_unit(z, u);
-    const zp_kernel_norm_args norm = {g, mean->type, to - from, z->partial};
-    const zp_kernel_fold_args fold = {norm, z->verdict, (double)number, (double)from,
-                                      z->verdict_units ? z->verdict + ZP_VERDICT + number : NULL};
-    zp_record *r =
-        zp_device_begin_slice(s, ZERO_EVENT_NORM, u, (to - from) * zp_type_bytes(mean->type));
-    ZP_TRY(zp_kernel_norm(s, &norm, (to - from + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK));
-    const zero_result result = zp_kernel_fold(s, &fold, 1);
-    zp_device_end_slice(s, r);
-    return result;
+    const zp_kernel_fold_args squares = {{g, mean->type, to - from, z->partial},
+                                         z->verdict,
+                                         (double)number,
+                                         (double)from,
+                                         z->verdict_units ? z->verdict + ZP_VERDICT + number : NULL,
+                                         z->fold};
+    ZP_SLICE(s, ZERO_EVENT_NORM, u, (to - from) * zp_type_bytes(mean->type),
+             zp_kernel_take_squares(s, &squares));
+    return ZERO_OK;
 }
 
 /* Adds the squares of the elements that this rank counts: its shard, or, if the shard has

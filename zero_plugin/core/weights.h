@@ -1,13 +1,11 @@
-/* weights.h - converts and copies weights between arrays, between steps */
+/* weights.h - copies weights from one array to another, between steps */
 #pragma once
 
-#include "step.h"
+#include "runs.h"
 
-/* Converts n values of unit u of array a, after zp_array_open. */
-static zero_result zp_weights_convert(zero_ctx *z, const zp_array *a, int u,
-                                      const zp_kernel_convert_args *args, size_t n) {
-    const zp_tier *t = zp_array_tier(a, u);
-    return t->convert ? t->convert(z, args, n) : zp_kernel_convert(&z->compute, args, n);
+/* Returns 1 if the update reads 16-bit weights: no f32 form of them exists, or its lower half. */
+static int zp_weights_are_read(const zero_ctx *z) {
+    return !z->array[ZP_MASTER].share || z->array[ZP_MASTER].type == ZP_LOW;
 }
 
 /* Copies this rank's part of unit u from one array to another, and converts it to the target's
@@ -23,9 +21,10 @@ static zero_result zp_weights_copy(zero_ctx *z, int u, zp_array *from, zp_array 
         ZP_DO(z, zp_array_open(from, u, e, &n, &z->compute, &source));
         ZP_DO(z, zp_array_open(to, u, e, &n, &z->compute, &target));
         const zp_kernel_convert_args a = {
-            source, staged ? stage : target, from->type, to->type, NULL, 0};
+            source, staged ? stage : target, from->type, to->type, NULL,
+            0,      z->master.rounding,      0,          n,        0};
         const char *copied = straight ? source : stage;
-        if (!straight) ZP_DO(z, zp_weights_convert(z, from, u, &a, n));
+        if (!straight) ZP_DO(z, zp_run_convert(z, from, u, &a, n));
         if (straight || staged)
             ZP_DO(z, zp_device_copy(&z->compute, target, copied, n * zp_type_bytes(to->type)));
         ZP_DO(z, zp_array_close(from, u, e, &z->compute, 0));

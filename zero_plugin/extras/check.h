@@ -38,7 +38,7 @@ typedef struct zp_check_state {
     int *expected;      /* and in the pass before */
     int *place;         /* by unit, then side: the place (0 or 1) that your code uses */
     unsigned passes[2]; /* number so far of ZERO_TRAIN, of ZERO_EVAL */
-    uint64_t *lent;     /* by member: hash of the array that the plugin returned to your code */
+    uint64_t *written;  /* by member: hash of your array that the plugin has written */
     int backwards;      /* backward hooks so far in this pass */
     uint32_t *hook;     /* [nhooks] hooks of this pass: kind and unit */
     int nhooks, hooks_cap;
@@ -103,8 +103,9 @@ static zero_result zp_check_unlock_shadow(zp_shadow *x, int writes) {
 
 /* Returns the copy of a member that your code gets, or NULL if it gets the member itself. */
 static zp_shadow *zp_check_shadow_of(const zero_ctx *z, zp_side side, const zp_member *m) {
-    if (m->unit == z->layout.units) return NULL; /* KEEP */
-    const int place = z->checks->place[2 * m->unit + (int)side];
+    const int unit = zp_layout_unit_of(&z->layout, m->unit);
+    if (unit == z->layout.units) return NULL; /* KEEP */
+    const int place = z->checks->place[2 * unit + (int)side];
     return &z->checks->shadow[4 * (m - z->layout.members) + 2 * side + place];
 }
 
@@ -114,8 +115,8 @@ static zero_result zp_check_open(zero_ctx *z) {
     c->shadow = (zp_shadow *)calloc(4 * n, sizeof *c->shadow);
     c->hash = (uint64_t *)calloc(n, sizeof *c->hash);
     c->forwards = (int *)calloc((size_t)z->layout.all, 7 * sizeof *c->forwards);
-    c->lent = (uint64_t *)calloc(n, sizeof *c->lent);
-    if (!c->shadow || !c->hash || !c->forwards || !c->lent) return ZERO_ERR_MEMORY;
+    c->written = (uint64_t *)calloc(n, sizeof *c->written);
+    if (!c->shadow || !c->hash || !c->forwards || !c->written) return ZERO_ERR_MEMORY;
     c->uses = c->forwards + z->layout.all;
     c->expected = c->uses + 2 * (size_t)z->layout.all;
     c->place = c->expected + 2 * (size_t)z->layout.all;
@@ -124,7 +125,8 @@ static zero_result zp_check_open(zero_ctx *z) {
         const zp_member *m = &z->layout.members[i / 4];
         const zp_side side = (zp_side)(i / 2 % 2);
         zp_shadow *s = &c->shadow[i];
-        if (m->unit == z->layout.units) continue; /* KEEP */
+        if (zp_layout_unit_of(&z->layout, m->unit) == z->layout.units) continue; /* KEEP */
+        if (side == ZP_GRAD && m->unit >= z->layout.all) continue;               /* frozen */
         s->bytes = m->numel * zp_type_bytes(z->array[side].type);
         s->body = zp_round_up(s->bytes, 4096);
         s->guard = zp_round_up((size_t)z->tensors[m->tensor].desc.layers * s->bytes, 4096);
@@ -142,7 +144,7 @@ static zero_result zp_check_close(zero_ctx *z) {
         zp_check_free_shadow(&c->shadow[i]);
     free(c->shadow);
     free(c->hash);
-    free(c->lent);
+    free(c->written);
     free(c->forwards);
     free(c->hook);
     return ZERO_OK;
@@ -159,15 +161,10 @@ static zero_result zp_check_show_shadow(zero_ctx *z, zp_side side, zp_shadow *s,
     return ZERO_OK;
 }
 
-/* Copies a unit to its shadows when a hook begins, or gradients back when it ends. */
-static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int opens) {
+/* Copies a segment to its shadows when a hook begins, or gradients back when it ends. */
+static zero_result zp_check_move_segment(zero_ctx *z, int u, zp_side side, int opens, int locks) {
     char *memory = zp_ctx_unit_memory(z, side, u);
     const zp_unit *x = &z->layout.unit[u];
-    int *uses = &z->checks->uses[2 * u + (int)side];
-    const int locks = *uses < 2 || *uses + 1 >= z->checks->expected[2 * u + (int)side];
-    *uses += !opens;
-    if (opens && x->members && !zp_check_shadow_of(z, side, x->member)->unlocked)
-        z->checks->place[2 * u + (int)side] ^= 1;
     for (int i = 0; i < x->members; i++) {
         const zp_member *m = &x->member[i];
         zp_shadow *s = zp_check_shadow_of(z, side, m);
@@ -180,6 +177,22 @@ static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int open
         if (locks) ZP_DO(z, zp_check_lock_shadow(&z->compute, s));
         s->unlocked = !locks;
     }
+    return ZERO_OK;
+}
+
+/* Does that for the segments of a unit that the side has. */
+static zero_result zp_check_move_unit(zero_ctx *z, int u, zp_side side, int opens) {
+    const int segments = side == ZP_GRAD ? z->layout.all : z->layout.segments;
+    const int first =
+        z->layout.unit[u].members || u + z->layout.all >= segments ? u : u + z->layout.all;
+    const zp_unit *x = &z->layout.unit[first];
+    int *uses = &z->checks->uses[2 * u + (int)side];
+    const int locks = *uses < 2 || *uses + 1 >= z->checks->expected[2 * u + (int)side];
+    *uses += !opens;
+    if (opens && x->members && !zp_check_shadow_of(z, side, x->member)->unlocked)
+        z->checks->place[2 * u + (int)side] ^= 1;
+    for (int s = u; s < segments; s += z->layout.all)
+        ZP_TRY(zp_check_move_segment(z, s, side, opens, locks));
     return ZERO_OK;
 }
 
@@ -209,9 +222,11 @@ static zero_result zp_check_lock_all(zero_ctx *z) {
 static zero_result zp_check_hash_member(zero_ctx *z, const zp_member *m, uint64_t *hash) {
     zp_array *a = zp_ctx_weights(z, m->unit);
     const zp_array_part *part = &a->part[m->unit];
-    if (part->share == ZP_SEEN) part = zp_ctx_own_part(z, m->unit);
-    const size_t begin = zp_max(part->first, m->at);
-    const size_t end = zp_min(part->first + part->numel, m->at + m->numel);
+    const int seen = part->share == ZP_SEEN; /* a rank writes only its own shard */
+    const size_t first = seen ? zp_ctx_shard_first(z, m->unit) : part->first;
+    const size_t begin = zp_max(first, m->at);
+    const size_t end =
+        zp_min(first + (seen ? zp_ctx_shard(z, m->unit) : part->numel), m->at + m->numel);
     char *stage = z->data->stage.base;
     *hash = ZP_HASH_EMPTY;
     for (size_t at = begin, n; at < end; at += n) {
@@ -245,7 +260,9 @@ static zero_result zp_check_hash_parameters(zero_ctx *z, zp_check_hash_task what
     for (int m = 0; m < z->layout.nmembers; m++) {
         const zp_member *x = &z->layout.members[m];
         uint64_t hash;
-        if (what == ZP_HASH_COMPARE_KEEP && x->unit != z->layout.units) continue;
+        if (what == ZP_HASH_COMPARE_KEEP
+            && zp_layout_unit_of(&z->layout, x->unit) != z->layout.units)
+            continue;
         ZP_DO(z, zp_check_hash_member(z, x, &hash));
         ZP_UNTIMELY(
             z, compares && hash != z->checks->hash[m],
@@ -291,7 +308,7 @@ static zero_result zp_check_note_hook(zero_ctx *z, uint32_t which, int unit) {
     ZP_UNTIMELY(z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > most,
                 "unit %d: forward number %d of this pass, but its tensors announce %d uses", unit,
                 c->forwards[unit], most);
-    ZP_UNTIMELY(z, which == ZP_HOOK_BACKWARD && !c->forwards[unit] && !z->lent,
+    ZP_UNTIMELY(z, which == ZP_HOOK_BACKWARD && !c->forwards[unit] && !z->pointers_stay,
                 "unit %d: backward before forward", unit);
     if (which == ZP_HOOK_BACKWARD && !c->backwards++) ZP_TRY(zp_check_lock_all(z));
     uint32_t *list = (uint32_t *)zp_list_grow(c->hook, c->nhooks, &c->hooks_cap, sizeof *list);
@@ -313,7 +330,7 @@ static const char *zp_check_hook_name(uint32_t hook, char *text, size_t bytes) {
 /* Compares the hooks of all ranks; each rank reports the first difference. COLLECTIVE. */
 static zero_result zp_check_compare_hooks(zero_ctx *z) {
     enum { PIECE = ZP_MAIL_BYTES / sizeof(uint32_t) };
-    uint32_t mine[PIECE], his[PIECE], zeroth[PIECE];
+    uint32_t mine[PIECE], other[PIECE], zeroth[PIECE];
     char a[64], b[64];
     int ends = 0;
     for (int at = 0; !ends; at += PIECE) {
@@ -321,16 +338,16 @@ static zero_result zp_check_compare_hooks(zero_ctx *z) {
             mine[i] = at + i < z->checks->nhooks ? z->checks->hook[at + i] : UINT32_MAX;
         ZP_DO(z, zp_comm_exchange(z->all, mine, sizeof mine));
         memcpy(zeroth, z->all->mail, sizeof zeroth);
-        const int r = zp_agree_first_difference(z->all, sizeof his);
-        memcpy(his, z->all->mail + (size_t)r * sizeof his, sizeof his);
+        const int r = zp_agree_first_difference(z->all, sizeof other);
+        memcpy(other, z->all->mail + (size_t)r * sizeof other, sizeof other);
         for (int i = 0; i < PIECE; i++) {
-            if (his[i] != zeroth[i])
+            if (other[i] != zeroth[i])
                 return z->dead = zp_ctx_fail(
                            z, ZERO_ERR_MISMATCH,
                            "hook %d of the pass: rank 0 %s, rank %d %s: all ranks must call "
                            "the same hooks in the same order",
                            at + i, zp_check_hook_name(zeroth[i], a, sizeof a), r,
-                           zp_check_hook_name(his[i], b, sizeof b));
+                           zp_check_hook_name(other[i], b, sizeof b));
         }
         ends = zeroth[PIECE - 1] == UINT32_MAX;
     }
@@ -351,13 +368,13 @@ static char *zp_check_place(const zero_ctx *z, zp_side side, const zp_member *m)
     const zp_shadow *shadow = zp_check_shadow_of(z, side, m);
     return shadow ? shadow->data : NULL;
 }
-static uint64_t *zp_check_lent(const zero_ctx *z, const zp_member *m) {
-    return &z->checks->lent[m - z->layout.members];
+static uint64_t *zp_check_written(const zero_ctx *z, const zp_member *m) {
+    return &z->checks->written[m - z->layout.members];
 }
 static const zp_observer zp_check_observer = {
     zp_check_begin_pass, zp_check_end_pass,     zp_check_note_hook,
     zp_check_move_unit,  zp_check_note_cleared, zp_check_store_hashes,
-    zp_check_place,      zp_check_lent,         zp_check_array_room};
+    zp_check_place,      zp_check_written,      zp_check_array_room};
 static zero_result zp_check_row_open(zero_ctx *z) {
     z->observer = &zp_check_observer;
     return zp_ctx_check(z, zp_check_open(z));

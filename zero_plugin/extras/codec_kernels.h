@@ -263,8 +263,11 @@ ZP_FN void zp_codec_kernels_lane_encode(const zp_codec_kernels_encode_args *a, c
     }
     zp_codec_kernels_lane_write(c, to, lane, codes);
 }
-__global__ void __launch_bounds__(ZP_THREADS)
-    zp_codec_kernels_encode_lanes(zp_codec_kernels_encode_args a, size_t blocks) {
+/* Inlined with constant `bits`, so that a lane's codes stay in registers. */
+static __device__ __forceinline__ void zp_codec_kernels_encode_bits(zp_codec_kernels_encode_args a,
+                                                                    size_t blocks, int bits) {
+    a.sum.codec.bits = bits;
+    a.sum.codec.most = (1 << (bits - 1)) - 1;
     const size_t lane = threadIdx.x % ZP_LANES_EACH, each = ZP_THREADS / ZP_LANES_EACH;
     const zp_quantized *c = &a.sum;
     for (size_t first = blockIdx.x * each; first < blocks; first += gridDim.x * each) {
@@ -296,11 +299,19 @@ __global__ void __launch_bounds__(ZP_THREADS)
             zp_codec_kernels_lane_store(zp_codec_kernels_errors_of(&a, 1), ZERO_BF16, at, error);
     }
 }
+__global__ void __launch_bounds__(ZP_THREADS)
+    zp_codec_kernels_encode_lanes(zp_codec_kernels_encode_args a, size_t blocks) {
+    if (a.sum.codec.bits == 8)
+        zp_codec_kernels_encode_bits(a, blocks, 8);
+    else
+        zp_codec_kernels_encode_bits(a, blocks, 4);
+}
 ZP_KERNEL_CALL(zp_codec_kernels_encode, zp_codec_kernels_encode_lanes, zp_codec_kernels_encode_args,
                zp_device_grid(ZP_LANES_EACH *n, 8192))
 
-__global__ void __launch_bounds__(ZP_THREADS)
-    zp_codec_kernels_decode_lanes(zp_codec_kernels_decode_args a, size_t blocks) {
+static __device__ __forceinline__ void zp_codec_kernels_decode_bits(zp_codec_kernels_decode_args a,
+                                                                    size_t blocks, int bits) {
+    a.sum.codec.bits = bits;
     const size_t lane = threadIdx.x % ZP_LANES_EACH, each = ZP_THREADS / ZP_LANES_EACH;
     float *sum = a.total || a.type != ZERO_F32 ? a.total : (float *)a.out;
     for (size_t i = blockIdx.x * each + threadIdx.x / ZP_LANES_EACH; i < blocks;
@@ -316,6 +327,13 @@ __global__ void __launch_bounds__(ZP_THREADS)
         if (sum) zp_codec_kernels_lane_store(sum, ZERO_F32, at, x);
         if (a.type != ZERO_F32) zp_codec_kernels_lane_store(a.out, a.type, at, x);
     }
+}
+__global__ void __launch_bounds__(ZP_THREADS)
+    zp_codec_kernels_decode_lanes(zp_codec_kernels_decode_args a, size_t blocks) {
+    if (a.sum.codec.bits == 8)
+        zp_codec_kernels_decode_bits(a, blocks, 8);
+    else
+        zp_codec_kernels_decode_bits(a, blocks, 4);
 }
 ZP_KERNEL_CALL(zp_codec_kernels_decode, zp_codec_kernels_decode_lanes, zp_codec_kernels_decode_args,
                zp_device_grid(ZP_LANES_EACH *n, 8192))

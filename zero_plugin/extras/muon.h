@@ -195,9 +195,9 @@ static size_t zp_muon_scratch_numel(size_t rows, size_t cols) {
     return 3 * zp_round_up(low * high, zp_align) + 2 * zp_round_up(low * low, zp_align);
 }
 
-/* Applies `turns` iterations to x [rows, cols] in place. `norm` has room for one f64. */
+/* Applies `iterations` steps to x [rows, cols] in place. `norm` has room for one f64. */
 static zero_result zp_muon_orthogonalize(zp_stream *s, float *x, size_t rows, size_t cols,
-                                         int turns, float *scratch, double *norm,
+                                         int iterations, float *scratch, double *norm,
                                          const zp_control *control) {
     const size_t low = zp_min(rows, cols), high = zp_max(rows, cols), n = low * high;
     const size_t wide = zp_round_up(n, zp_align), square = zp_round_up(low * low, zp_align);
@@ -207,7 +207,7 @@ static zero_result zp_muon_orthogonalize(zp_stream *s, float *x, size_t rows, si
     const zp_muon_transpose_args begin = {x, now, rows, cols, rows > cols, norm, control};
     ZP_TRY(zp_muon_squares(s, &squares, 1));
     ZP_TRY(zp_muon_transpose(s, &begin));
-    for (int i = 0; i < turns; i++) {
+    for (int i = 0; i < iterations; i++) {
         const zp_muon_transpose_args back = {now, turned, low, high, 1, NULL, control};
         const zp_muon_product first = {now, turned, NULL, gram, low, low, high, 0, 1, control};
         const zp_muon_product second = {gram, gram, gram,    update,  low,

@@ -10,6 +10,9 @@
 #pragma once
 
 #include "codec_kernels.h"
+#include "../comm/group.h"
+#include "../core/part.h"
+#include "../core/ranges.h"
 #include "../core/step.h"
 
 typedef struct zp_packed_state {
@@ -19,7 +22,7 @@ typedef struct zp_packed_state {
     zp_memory gathered;                          /* [nranks] quantized shards of a unit */
     char *out, *in;       /* [packed_bytes] sent and received in a unit's reduction */
     uint16_t *error;      /* [errors] bf16, for each unit hop after hop; NULL: no error feedback */
-    size_t *first_error;  /* [layout.all] index of a unit's first error */
+    size_t *first_error;  /* [layout.segments] index of a unit's first error */
     size_t copy_distance; /* distance in elements to the second copy; 0: no second copy */
     zp_comm hop[2];       /* [0] inside nodes, or all ranks; [1] between nodes */
     zp_part part[2];
@@ -64,8 +67,8 @@ static zp_cut zp_packed_hop_cut(const zp_comm *data, int hop) {
 /* The bytes that the transport needs for both hops. */
 static size_t zp_packed_hop_bytes(const zp_comm *data) {
     const zp_cut inside = zp_packed_hop_cut(data, 0), between = zp_packed_hop_cut(data, 1);
-    return zp_ctx_part_bytes(data, &inside, 1)
-           + (inside.parts > 1 ? zp_ctx_part_bytes(data, &between, 1) : 0);
+    return zp_part_bytes(data, &inside, 1)
+           + (inside.parts > 1 ? zp_part_bytes(data, &between, 1) : 0);
 }
 
 static size_t zp_packed_error_bytes(const zp_packed_state *w) {
@@ -96,15 +99,9 @@ static size_t zp_packed_error_bytes(const zp_packed_state *w) {
 static zero_result zp_packed_exchange(zp_stream *s, zp_packed_state *w, int hop, const zp_op *op,
                                       size_t bytes) {
     zp_comm *g = &w->hop[hop];
-    const zp_swap x = {g, zp_comm_op_call(op), ++w->number[hop], w->list, 2 * (g->nranks - 1)};
-    zero_message *m = w->list;
-    for (int sends = 1; sends >= 0; sends--)
-        for (int i = 1; i < g->nranks; i++) {
-            const int peer = (g->rank + i) % g->nranks;
-            const zero_message one = {peer, sends, (sends ? w->out : w->in) + (size_t)peer * bytes,
-                                      bytes};
-            *m++ = one;
-        }
+    const zp_parts out = {w->out, bytes, bytes, SIZE_MAX}, in = {w->in, bytes, bytes, SIZE_MAX};
+    const int n = zp_group_list_messages(g, w->list, &out, &in);
+    const zp_swap x = {g, zp_comm_op_call(op), ++w->number[hop], w->list, n};
     const size_t own = (size_t)g->rank * bytes;
     ZP_TRY(zp_device_copy(s, w->in + own, w->out + own, bytes));
     ZP_TRY(zp_failure_result(g->failure));
@@ -218,7 +215,7 @@ static size_t zp_packed_sent(const zp_op *op) {
 static zero_result zp_packed_layout(zero_ctx *z) {
     zp_packed_state *w = z->packed;
     free(w->first_error);
-    w->first_error = (size_t *)calloc((size_t)z->layout.all, sizeof *w->first_error);
+    w->first_error = (size_t *)calloc((size_t)z->layout.segments, sizeof *w->first_error);
     return w->first_error ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 /* Adds this rank's errors to the state, as a tensor that no other rank loads: its name has the
@@ -229,7 +226,7 @@ static zero_result zp_packed_add_state(zero_ctx *z) {
     (void)snprintf(z->packed->name, sizeof z->packed->name, ZERO_FEEDBACK_NAME "%d of %d, %d by %d",
                    all->rank, all->nranks, z->data->nranks, zp_packed_hop_ranks(z->data));
     for (int whole = 0; whole < 2 && z->packed->errors; whole++)
-        ZP_TRY(zp_extra_add_range(z, whole, &errors));
+        ZP_TRY(zp_range_add(z, whole, &errors));
     return ZERO_OK;
 }
 static zero_result zp_packed_plan(zero_ctx *z) {
@@ -243,10 +240,11 @@ static zero_result zp_packed_plan(zero_ctx *z) {
         w->codec[side] = ranks > 1 ? zp_codec_find(bits[side]) : NULL;
     }
     w->errors = 0;
-    for (int u = 0; u < z->layout.all; u++) {
+    for (int u = 0; u < z->layout.segments; u++) {
         const zp_unit *x = &z->layout.unit[u];
         const int sharded = z->array[ZP_PARAM].part[u].share == ZP_SHARD;
-        const int wanted[2] = {x->numel && !x->only_one_d, x->numel && sharded};
+        const int wanted[2] = {u < z->layout.all && x->numel && !x->only_one_d,
+                               x->numel && sharded};
         for (int side = 0; side < 2; side++) {
             const zp_codec *codec = wanted[side] ? w->codec[side] : NULL;
             z->live[u].wire[side] = codec ? &w->wire[side] : NULL;
@@ -264,7 +262,7 @@ static zero_result zp_packed_plan(zero_ctx *z) {
     z->plan.packed_bytes = w->gathered_bytes + 2 * w->packed_bytes + zp_packed_error_bytes(w);
     z->plan.buffer_bytes += z->plan.packed_bytes + hops;
     z->plan.buffer_ceiling_bytes += z->plan.packed_bytes + hops;
-    z->plan.context_bytes += (size_t)z->layout.all * sizeof *w->first_error;
+    z->plan.context_bytes += (size_t)z->layout.segments * sizeof *w->first_error;
     return zp_packed_add_state(z);
 }
 static zero_result zp_packed_cut(zero_ctx *z) {
@@ -283,11 +281,9 @@ static zero_result zp_packed_open_hop(zero_ctx *z, int hop) {
     zp_comm *g = &w->hop[hop], *data = z->data;
     const zp_cut cut = zp_packed_hop_cut(data, hop);
     const char *label = hop ? "node" : cut.parts > 1 ? "local" : data->label;
-    g->device = &z->device;
-    g->failure = &z->failure;
-    g->timeout_s = data->timeout_s;
+    zp_comm_prepare(g, &z->device, &z->failure, data->timeout_s);
     g->swaps = 1;
-    return zp_ctx_open_part(z, &w->part[hop], g, data, cut, 0, label);
+    return zp_part_open(z, &w->part[hop], g, data, cut, 0, label);
 }
 
 /* Opens the memory of quantized gathers, and announces it to a transport that wants to know. */
@@ -308,10 +304,11 @@ static zero_result zp_packed_open(zero_ctx *z) {
     ZP_TRY(zp_packed_open_gathered(z));
     if (!w->packed_bytes) return ZERO_OK;
     if (!z->data->transport->make_part)
-        return z->dead = zp_ctx_fail(z, ZERO_ERR_UNSUPPORTED,
-                                     "gradient_bits is %d, but %s has no messages between ranks",
-                                     z->cfg.gradient_bits, z->data->transport->name);
-    w->list = (zero_message *)calloc(2 * (size_t)z->data->nranks, sizeof *w->list);
+        return z->dead =
+                   zp_ctx_fail(z, ZERO_ERR_UNSUPPORTED,
+                               "gradient_bits is %d, but %s has no messages between ranks; use 0",
+                               z->cfg.gradient_bits, z->data->transport->name);
+    if (!w->list) w->list = (zero_message *)calloc(2 * (size_t)z->data->nranks, sizeof *w->list);
     ZP_DO(z, zp_comm_agree(z->all, w->list != NULL, &failed_rank));
     if (failed_rank >= 0)
         return z->dead = zp_ctx_fail(z, ZERO_ERR_MEMORY,
@@ -327,12 +324,15 @@ static zero_result zp_packed_abort(zero_ctx *z) {
     return ZERO_OK;
 }
 /* Closes the hops, before the group that they were cut from. */
-static zero_result zp_packed_close(zero_ctx *z) {
+static zero_result zp_packed_leave(zero_ctx *z) {
     zp_packed_state *w = z->packed;
     zp_comm_close_watch(&w->watch);
     for (int i = 0; i < 2; i++) zp_ctx_close_part(&w->part[i], &w->hop[i], z->broken);
-    free(w->list);
-    free(w->first_error);
+    return ZERO_OK;
+}
+static zero_result zp_packed_close(zero_ctx *z) {
+    free(z->packed->list);
+    free(z->packed->first_error);
     return ZERO_OK;
 }
 static zero_result zp_packed_stats(zero_ctx *z) {
@@ -347,23 +347,22 @@ static zero_result zp_packed_check(zero_ctx *z) {
     const zp_policy *stage = &zp_policies[c->stage];
     const int weights = c->weight_bits && !zp_codec_find(c->weight_bits);
     ZP_REFUSE(z, weights || (c->gradient_bits && !zp_codec_find(c->gradient_bits)),
-              "%s is %d, expected 8 or 4, or 0: as they are stored",
+              "%s is %d, expected 8 or 4 bits, or 0 (not quantized)",
               weights ? "weight_bits" : "gradient_bits",
               weights ? c->weight_bits : c->gradient_bits);
     ZP_REFUSE(z, c->weight_bits && stage->parameters == ZP_WHOLE,
-              "weight_bits is %d: at stage %d a rank has no exact shard next to the weights it "
-              "computes with; it is for stage 3",
+              "weight_bits is %d: at stage %d parameters are not gathered before use; use stage 3",
               c->weight_bits, c->stage);
-    ZP_REFUSE(z, c->gradient_bits && stage->state == ZP_WHOLE,
-              "gradient_bits is %d: at stage 0 reduced gradients are gathered whole on every rank; "
-              "it is for stages 1 to 3",
-              c->gradient_bits);
+    ZP_REFUSE(
+        z, c->gradient_bits && stage->state == ZP_WHOLE,
+        "gradient_bits is %d: at stage 0 each rank needs all reduced gradients; use stage 1, 2 "
+        "or 3",
+        c->gradient_bits);
     ZP_REFUSE(z, c->feedback > 0 && !c->gradient_bits,
-              "feedback is %g, but gradients travel as they are stored, and nothing is lost: set "
-              "gradient_bits",
+              "feedback is %g, but gradients are not quantized; set gradient_bits",
               (double)c->feedback);
     ZP_REFUSE(z, c->feedback_reset && !(c->feedback > 0),
-              "feedback_reset is %d, but feedback is 0: there is none", c->feedback_reset);
+              "feedback_reset is %d, but feedback is 0; set feedback", c->feedback_reset);
     return ZERO_OK;
 }
 static const zp_setting zp_packed_settings[] = {
@@ -436,9 +435,10 @@ static zp_extra zp_packed_row(void) {
     x.call[ZP_ON_LAYOUT] = zp_packed_layout;
     x.call[ZP_ON_PLAN] = zp_packed_plan;
     x.call[ZP_ON_CUT] = zp_packed_cut;
-    x.call[ZP_ON_BUILD] = zp_packed_open;
+    x.call[ZP_ON_MEMORY] = zp_packed_open;
     x.call[ZP_ON_ABORT] = zp_packed_abort;
     x.call[ZP_ON_DESTROY] = zp_packed_close;
+    x.call[ZP_ON_LEAVE] = zp_packed_leave;
     x.call[ZP_ON_STEP] = zp_packed_begin_step;
     x.move_state = zp_packed_move_state;
     x.call[ZP_ON_STATE_BEGIN] = zp_packed_begin_state;

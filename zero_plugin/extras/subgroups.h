@@ -15,8 +15,10 @@
    the parameters' by `data`. The other groups that work on this memory have a view. */
 #pragma once
 
+#include "../core/part.h"
 #include "../core/extra.h"
 #include "../core/agree.h"
+#include "../core/order.h"
 
 /* Its groups, in zero_ctx.group. */
 enum { ZP_REPLICAS = ZP_MORE, ZP_NEAR };
@@ -32,7 +34,7 @@ typedef struct zp_subgroups_state {
     size_t sums_at, sums_bytes; /* in `memory`: f32 shards of a bucket, if gradients have 16 bits */
     zp_comm *near;              /* the ranks of a secondary partition; NULL: none */
     zp_memory near_view;        /* their view of the parameters' memory */
-    zp_subgroups_unit *unit;    /* [layout.all] */
+    zp_subgroups_unit *unit;    /* [layout.segments] */
 } zp_subgroups_state;
 
 static int zp_subgroups_common_divisor(int a, int b) {
@@ -42,7 +44,7 @@ static int zp_subgroups_common_divisor(int a, int b) {
 /* Cuts one of the context's own groups from `of`. COLLECTIVE. */
 static zero_result zp_subgroups_cut(zero_ctx *z, int which, zp_comm *of, zp_cut cut, int node_size,
                                     const char *label) {
-    return zp_ctx_open_part(z, &z->part[which], &z->group[which], of, cut, node_size, label);
+    return zp_part_open(z, &z->part[which], &z->group[which], of, cut, node_size, label);
 }
 
 /* Returns the memory of `of` as a subset of its ranks sees it. This rank's own part does not
@@ -106,7 +108,8 @@ static zero_result zp_subgroups_open_second(zero_ctx *z) {
 static zero_result zp_subgroups_check_sizes(zero_ctx *z) {
     const int n = z->all->nranks, shard = z->cfg.shard_ranks, second = z->cfg.second_ranks;
     const int share = shard ? shard : n;
-    ZP_REFUSE(z, n % share, "shard_ranks is %d, which does not divide the %d ranks", shard, n);
+    ZP_REFUSE(z, n % share, "shard_ranks is %d, which does not divide the %d ranks; use a divisor",
+              shard, n);
     ZP_REFUSE(z, second && share % second,
               "second_ranks is %d, which does not divide the %d ranks that share a copy", second,
               share);
@@ -121,6 +124,12 @@ static zero_result zp_subgroups_cut_ranks(zero_ctx *z) {
     ZP_TRY(zp_agree_compare_settings(z));
     zp_comm_close_watch(&z->watch);
     return size && size != z->all->nranks ? zp_subgroups_open_replicas(z) : ZERO_OK;
+}
+/* Cuts the groups again after zero_build, over other communicators. COLLECTIVE. */
+static zero_result zp_subgroups_join(zero_ctx *z) {
+    if (z->phase == ZP_NEW) return ZERO_OK;
+    if (z->subgroups->replicas) ZP_TRY(zp_subgroups_open_replicas(z));
+    return z->subgroups->near ? zp_subgroups_open_second(z) : ZERO_OK;
 }
 static zero_result zp_subgroups_resolve(zero_ctx *z) {
     if (!z->cfg.shard_ranks && !z->cfg.second_ranks) return ZERO_OK;
@@ -139,17 +148,18 @@ static size_t zp_subgroups_plan_replicas(zero_ctx *z) {
     return most / (size_t)z->data->nranks * sizeof(float);
 }
 
-/* Returns the elements of unit u in the secondary partition of a rank. */
+/* Returns the elements of segment u in the secondary partition of a rank. */
 static size_t zp_subgroups_second_numel(const zero_ctx *z, int u) {
     return z->layout.unit[u].padded / (size_t)z->subgroups->near->nranks;
 }
-/* Plans a secondary partition for each unit in a shared buffer: one part on each near rank. */
+/* Plans a secondary partition for each segment of a unit in a shared buffer: one part on each near
+ * rank. */
 static size_t zp_subgroups_plan_second(zero_ctx *z) {
     const size_t at = zp_round_up(z->pool[ZP_PARAM].bytes, 4096);
     size_t bytes = 0;
-    for (int u = 0; u < z->layout.all && z->subgroups->near; u++) {
-        zp_live *live = &z->live[u];
-        if (zp_ctx_unit_is_whole(z, ZP_PARAM, u) || live->own[ZP_PARAM] >= 0
+    for (int u = 0; u < z->layout.segments && z->subgroups->near; u++) {
+        zp_live *live = &z->live[u], *of = &z->live[zp_layout_unit_of(&z->layout, u)];
+        if (zp_ctx_unit_is_whole(z, ZP_PARAM, u) || of->own[ZP_PARAM] >= 0
             || !z->layout.unit[u].numel)
             continue;
         z->subgroups->unit[u].second_at = at + bytes;
@@ -181,9 +191,9 @@ static zp_op zp_subgroups_second_op(zero_ctx *z, int u) {
     return op;
 }
 
-/* Bytes that this rank sends to its replicas, or to its near ranks, in a step for unit u. */
+/* Bytes that this rank sends to its replicas, or to its near ranks, in a step for segment u. */
 static size_t zp_subgroups_replicas_sent(zero_ctx *z, int u) {
-    if (!z->subgroups->replicas || !z->layout.unit[u].numel) return 0;
+    if (!z->subgroups->replicas || !zp_order_reductions(z, u)) return 0;
     const zp_op sum = zp_subgroups_replica_op(z, u, ZP_REDUCE_SCATTER),
                 gather = zp_subgroups_replica_op(z, u, ZP_ALL_GATHER);
     return zp_comm_op_bytes(&sum) + zp_comm_op_bytes(&gather);
@@ -200,7 +210,7 @@ static size_t zp_subgroups_sent(zero_ctx *z, int u) {
 static zero_result zp_subgroups_layout(zero_ctx *z) {
     zp_subgroups_state *x = z->subgroups;
     free(x->unit);
-    x->unit = (zp_subgroups_unit *)calloc((size_t)z->layout.all, sizeof *x->unit);
+    x->unit = (zp_subgroups_unit *)calloc((size_t)z->layout.segments, sizeof *x->unit);
     return x->unit ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 static zero_result zp_subgroups_plan(zero_ctx *z) {
@@ -209,12 +219,12 @@ static zero_result zp_subgroups_plan(zero_ctx *z) {
     plan->second_bytes = zp_subgroups_plan_second(z);
     plan->buffer_bytes += z->subgroups->sums_bytes + plan->second_bytes;
     plan->buffer_ceiling_bytes += z->subgroups->sums_bytes + plan->second_bytes;
-    for (int u = 0; u < z->layout.all; u++) {
+    for (int u = 0; u < z->layout.segments; u++) {
         plan->near_bytes += zp_subgroups_second_sent(z, u);
         plan->replica_bytes += zp_subgroups_replicas_sent(z, u);
     }
     plan->gather_bytes += plan->near_bytes;
-    plan->context_bytes += (size_t)z->layout.all * sizeof *z->subgroups->unit;
+    plan->context_bytes += (size_t)z->layout.segments * sizeof *z->subgroups->unit;
     return ZERO_OK;
 }
 /* Adds what the groups of this file have counted. Those of replicas do not count as gathers and
@@ -346,6 +356,10 @@ static zero_result zp_subgroups_gather_replicas(zero_ctx *z) {
                                               ZERO_F32,
                                               type,
                                               NULL,
+                                              0,
+                                              ZP_NEAREST,
+                                              0,
+                                              op->shard,
                                               0};
         if (x->sums_bytes) ZP_TRY(zp_kernel_convert(s, &round, op->shard));
     }
@@ -398,14 +412,11 @@ static const zp_station zp_subgroups_stations[] = {
 static zero_result zp_subgroups_check(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     const zp_policy *stage = &zp_policies[c->stage];
-    ZP_REFUSE(
-        z, c->shard_ranks && stage->state == ZP_WHOLE,
-        "shard_ranks is %d: at stage 0 nothing is sharded, and every rank is a replica; it is "
-        "for stages 1 to 3",
-        c->shard_ranks);
+    ZP_REFUSE(z, c->shard_ranks && stage->state == ZP_WHOLE,
+              "shard_ranks is %d: at stage 0 nothing is sharded; use stage 1, 2 or 3",
+              c->shard_ranks);
     ZP_REFUSE(z, c->second_ranks && stage->parameters == ZP_WHOLE,
-              "second_ranks is %d: at stage %d parameters are whole on every rank; it is for stage "
-              "3",
+              "second_ranks is %d: at stage %d parameters are not sharded; use stage 3",
               c->second_ranks, c->stage);
     return ZERO_OK;
 }
@@ -423,13 +434,14 @@ static zp_extra zp_subgroups_row(void) {
     x.state_at = offsetof(zero_ctx, subgroups);
     x.settings = zp_subgroups_settings;
     x.call[ZP_ON_CHECK] = zp_subgroups_check;
+    x.call[ZP_ON_JOIN] = zp_subgroups_join;
     x.call[ZP_ON_SPLIT] = zp_subgroups_cut_ranks;
     x.call[ZP_ON_CHOSEN] = zp_subgroups_resolve;
     x.call[ZP_ON_LAYOUT] = zp_subgroups_layout;
     x.call[ZP_ON_PLAN] = zp_subgroups_plan;
     x.sent = zp_subgroups_sent;
     x.call[ZP_ON_CUT] = zp_subgroups_cut_arena;
-    x.call[ZP_ON_BUILD] = zp_subgroups_open;
+    x.call[ZP_ON_MEMORY] = zp_subgroups_open;
     x.call[ZP_ON_DESTROY] = zp_subgroups_close;
     x.call[ZP_ON_STATS] = zp_subgroups_stats;
     x.stations = zp_subgroups_stations;

@@ -20,8 +20,12 @@
 #define ZERO_OWN_EXTRA_ROWS
 #endif
 
-/* The settings of parts that drop.sh has left out. It writes them here. */
+/* The settings, and fields of zero_tensor_desc, of parts that drop.sh has left out. It writes them
+   here. */
 static const zp_missing_setting zp_table_missing[] = {
+    {NULL, ZP_LAST_SETTING},
+};
+static const zp_missing_setting zp_table_missing_fields[] = {
     {NULL, ZP_LAST_SETTING},
 };
 

@@ -296,11 +296,16 @@ static zero_result zp_trace_close(zero_ctx *z) {
     return ZERO_OK;
 }
 
+static const zp_setting zp_trace_settings[] = {
+    {ZP_SETTING(trace), ZP_POINTER},
+    ZP_LAST_SETTING,
+};
 /* Rows that may still use the recorder when they are destroyed are before this one. */
 static zp_extra zp_trace_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
     x.name = "trace";
+    x.settings = zp_trace_settings;
     x.call[ZP_ON_PLAN] = zp_trace_plan;
     x.call[ZP_ON_ALLOCATE] = zp_trace_open;
     x.call[ZP_ON_DESTROY] = zp_trace_close;

@@ -13,12 +13,13 @@ typedef float (*zp_whole_rule_move)(const zp_update *u, float p, float s1, float
 /* Adds the squares of weights, and of their updates, to the sums of their layers. */
 ZP_INLINE void zp_whole_rule_add_squares(const zp_update *all, size_t at, size_t n,
                                          zp_whole_rule_move move) {
-    float weights[ZP_UPDATE_BLOCK], moves[ZP_UPDATE_BLOCK];
+    float weights[ZP_UPDATE_BLOCK], moves[ZP_UPDATE_BLOCK], room[2][ZP_UPDATE_BLOCK];
     const zp_update u = *all;
-    const float *p = u.master ? u.master + at : zp_type_view(u.p, u.type, at, n, weights);
+    const float *p = zp_optimizer_read_weights(&u, at, n, weights);
+    const float *s1 = zp_optimizer_read_state(&u, 0, at, n, room[0]),
+                *s2 = zp_optimizer_read_state(&u, 1, at, n, room[1]);
     ZP_SIMD
-    for (size_t i = 0; i < n; i++)
-        moves[i] = move(&u, p[i], u.state[0][at + i], u.state[1][at + i]);
+    for (size_t i = 0; i < n; i++) moves[i] = move(&u, p[i], s1[i], s2[i]);
     for (size_t i = 0, k; i < n; i += k) {
         const size_t block = ZP_EXACT_BLOCK - (at + i) % ZP_EXACT_BLOCK;
         zp_limb *to =
@@ -32,20 +33,18 @@ ZP_INLINE void zp_whole_rule_add_squares(const zp_update *all, size_t at, size_t
         }
     }
 }
-#define ZP_NORMS_LOOP(name, move)                                                                  \
-    static void zp_rule_##name##_block(const zp_update *u, size_t at, size_t n) {                  \
-        zp_whole_rule_add_squares(u, at, n, move);                                                 \
-    }                                                                                              \
-    static void zp_rule_##name##_loop(const void *u, size_t n, int threads) {                      \
-        zp_optimizer_walk((const zp_update *)u, threads, zp_rule_##name##_block);                  \
-    }
 #ifdef __CUDACC__
+/* Returns the f32 weight of element i. */
+ZP_FN float zp_whole_rule_weight(const zp_update *u, size_t i) {
+    if (u->master) return u->master[i];
+    return u->low ? zp_type_join(((const uint16_t *)u->p)[i], u->low[i])
+                  : zp_type_load(u->p, u->type, i);
+}
 /* Each thread takes a block of squares. Threads of one layer first add in shared memory. */
 static __device__ __forceinline__ void zp_whole_rule_sum_squares(const zp_update *all,
                                                                  size_t blocks,
                                                                  zp_whole_rule_move move) {
     __shared__ zp_limb sums[2 * ZP_LIMBS];
-    const zero_type type = all->master ? ZERO_F32 : all->type;
     for (size_t at = (size_t)blockIdx.x * blockDim.x; at < blocks;
          at += (size_t)gridDim.x * blockDim.x) {
         const size_t begin = all->begin + at * ZP_EXACT_BLOCK;
@@ -63,8 +62,9 @@ static __device__ __forceinline__ void zp_whole_rule_sum_squares(const zp_update
             const size_t part = zp_optimizer_span_part(span, i, left, &n);
             float x[2][ZP_EXACT_BLOCK];
             for (size_t j = 0; j < n; j++) {
-                x[0][j] = zp_type_load(u.master ? u.master : u.p, type, i + j);
-                x[1][j] = move(&u, x[0][j], u.state[0][i + j], u.state[1][i + j]);
+                x[0][j] = zp_whole_rule_weight(&u, i + j);
+                x[1][j] = move(&u, x[0][j], zp_optimizer_state_at(&u, 0, i + j),
+                               zp_optimizer_state_at(&u, 1, i + j));
             }
             for (int what = 0; what < 2; what++) {
                 zp_limb piece[3], *to = part == common ? sums : u.sums + 2 * ZP_LIMBS * part;
@@ -79,21 +79,32 @@ static __device__ __forceinline__ void zp_whole_rule_sum_squares(const zp_update
         __syncthreads();
     }
 }
-#define ZP_NORMS(name, move)                                                                       \
-    __global__ void __launch_bounds__(ZP_THREADS)                                                  \
-        zp_rule_##name##_kernel(zp_update all, size_t n) {                                         \
-        if (zp_optimizer_begin(&all))                                                              \
-            zp_whole_rule_sum_squares(&all, (n * ZP_WIDE + ZP_EXACT_BLOCK - 1) / ZP_EXACT_BLOCK,   \
-                                      move);                                                       \
-    }                                                                                              \
-    ZP_NORMS_LOOP(name, move)                                                                      \
-    ZP_KERNEL_CALL(zp_rule_update_##name, zp_rule_##name##_kernel, zp_update,                      \
-                   zp_device_grid(n, 8192))
-#else
-#define ZP_NORMS(name, move)                                                                       \
-    ZP_NORMS_LOOP(name, move)                                                                      \
-    ZP_KERNEL_CALL(zp_rule_update_##name, zp_rule_##name##_loop, zp_update)
 #endif
+#define ZP_NORMS(name, move)                                                                       \
+    ZP_PASS_FORMS(name, zp_whole_rule_add_squares(u, at, n, move),                                 \
+                  zp_whole_rule_sum_squares(                                                       \
+                      &all, (n * ZP_WIDE + ZP_EXACT_BLOCK - 1) / ZP_EXACT_BLOCK, move))
+
+/* ---- layers and matrices ---- */
+
+/* Updates elements of one span: each layer with its ratio, and a matrix with its own body. */
+ZP_INLINE void zp_whole_rule_update_range(const zp_update *u, size_t at, size_t n, int states,
+                                          int does, zp_rule_body body, zp_rule_body matrix) {
+    if (does & ZP_LAYERED) {
+        zp_update mine = *u;
+        for (size_t end = at + n, k; at < end; at += k) {
+            mine.ratio = u->trust[zp_optimizer_span_part(u->span, at, end - at, &k)];
+            zp_optimizer_update_block(&mine, at, k, states, does, body);
+        }
+    } else if (does & ZP_HAS_MATRIX && u->span->shape > 0) {
+        zp_optimizer_update_block(u, at, n, 1, does & ~ZP_VECTOR, matrix);
+    } else if (!(does & ZP_MATRIX_ONLY)) {
+        zp_optimizer_update_block(u, at, n, states, does & ~(ZP_HAS_MATRIX | ZP_KEEPS_STATE), body);
+    }
+}
+#define ZP_WHOLE_PASS(name, states, does, body, matrix)                                            \
+    ZP_PASS_FORMS(name, zp_whole_rule_update_range(u, at, n, states, does, body, matrix),          \
+                  zp_optimizer_update_threads(&all, n, states, does, body, matrix))
 
 /* ---- bodies ---- */
 
@@ -124,13 +135,13 @@ ZP_FN void zp_whole_rule_muon_take_at(const zp_update *u, float *p, const float 
     *p = (float)(was - lr * ((double)u->decay * was + (double)u->span->shape * (double)*direction));
 }
 
-ZP_PASS(lamb_moments, 2, ZP_KEEPS_WEIGHTS | ZP_VECTOR, zp_whole_rule_lamb_moments_at,
-        zp_whole_rule_lamb_moments_at)
+ZP_PASS(lamb_moments, 2, ZP_KEEPS_WEIGHTS | ZP_VECTOR, zp_whole_rule_lamb_moments_at)
 ZP_NORMS(lamb_norms, zp_whole_rule_lamb_move)
-ZP_PASS(lamb, 2, ZP_LAYERED, zp_whole_rule_lamb_at, zp_whole_rule_lamb_at)
-ZP_PASS(muon_send, 2, ZP_HAS_MATRIX | ZP_KEEPS_WEIGHTS | ZP_MATRIX_ONLY, zp_rule_adamw_at,
-        zp_whole_rule_muon_send_at)
-ZP_PASS(muon, 2, ZP_HAS_MATRIX | ZP_VECTOR, zp_rule_adamw_at, zp_whole_rule_muon_take_at)
+ZP_WHOLE_PASS(lamb, 2, ZP_LAYERED | ZP_KEEPS_STATE, zp_whole_rule_lamb_at, zp_whole_rule_lamb_at)
+ZP_WHOLE_PASS(muon_send, 2, ZP_HAS_MATRIX | ZP_KEEPS_WEIGHTS | ZP_MATRIX_ONLY, zp_rule_adamw_at,
+              zp_whole_rule_muon_send_at)
+ZP_WHOLE_PASS(muon, 2, ZP_HAS_MATRIX | ZP_VECTOR | ZP_KEEPS_STATE, zp_rule_adamw_at,
+              zp_whole_rule_muon_take_at)
 
 /* The rules of the row "muon". */
 static const zp_rule zp_whole_rules[] = {

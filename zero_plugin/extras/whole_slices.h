@@ -72,7 +72,7 @@ static size_t zp_whole_slices_of(const zero_ctx *z, int s, size_t *at) {
 }
 /* Returns the number of slices of which the tensor is one; 1: it is whole. */
 static int zp_whole_slices_count(const zp_tensor *t) {
-    return t->desc.slice_of ? zp_comm_of_group(t->desc.slice_of)->nranks : 1;
+    return t->desc.slice_of ? t->desc.slice_of->group.nranks : 1;
 }
 /* Returns 1 if this rank makes m orthogonal. */
 static int zp_whole_slices_is_owner(const zero_ctx *z, const zp_matrix *m) {
@@ -88,8 +88,8 @@ static size_t zp_whole_slices_plan(zero_ctx *z) {
     d->sliced = NULL;
     for (int t = 0; t < z->ntensors && z->rule->needs; t++)
         if (zp_whole_slices_count(&z->tensors[t]) > 1) d->sliced = &z->tensors[t];
-    d->slices = d->sliced ? zp_comm_of_group(d->sliced->desc.slice_of)->nranks : 1;
-    d->slice = d->sliced ? zp_comm_of_group(d->sliced->desc.slice_of)->rank : 0;
+    d->slices = d->sliced ? d->sliced->desc.slice_of->group.nranks : 1;
+    d->slice = d->sliced ? d->sliced->desc.slice_of->group.rank : 0;
     d->shared_numel = d->whole_numel = 0;
     if (d->slices == 1) return 0;
     d->shared_numel = (size_t)d->slices * zp_whole_slices_of(z, d->slice, &at);
@@ -160,25 +160,18 @@ static zero_result zp_whole_slices_exchange(zero_ctx *z, zero_group *g, int back
     return zp_group_exchange_messages(g, &call, g->list, (int)(m - g->list));
 }
 
-/* Gathers the sums of all slices. */
-static zero_result zp_whole_slices_gather_sums(zero_group *g, zp_limb *sums, size_t bytes) {
-    const zp_call call = {ZP_GROUP_ALL_GATHER, -1, bytes};
-    const zp_parts all = {sums, bytes, bytes, SIZE_MAX};
-    const zero_message own = zp_comm_part_message(&all, g->group.rank, 1);
-    const zp_parts out = {own.data, 0, bytes, bytes};
-    return zp_group_exchange_parts(g, &call, &out, &all);
-}
-
 static void zp_whole_slices_task(const void *args, size_t n, int threads) {
     const zp_whole_slices_args *a = (const zp_whole_slices_args *)args;
     zero_ctx *z = a->z;
     zp_whole_state *d = z->whole;
     zero_group *g = d->sliced->slice_group;
-    const size_t limbs = zp_whole_slices_limbs(z);
+    const size_t bytes = zp_whole_slices_limbs(z) * sizeof(zp_limb);
+    const zp_call call = {ZP_GROUP_ALL_GATHER, -1, bytes};
+    const zp_parts sums = {d->slice_sums, bytes, bytes, SIZE_MAX};
     if (!g || zp_failure_result(&z->failure)) return;
     g->number++;
     zero_result r = a->what == ZP_SLICES_GATHER_SUMS
-                        ? zp_whole_slices_gather_sums(g, d->slice_sums, limbs * sizeof(zp_limb))
+                        ? zp_group_gather_parts(g, &call, &sums)
                         : zp_whole_slices_exchange(z, g, a->what == ZP_SLICES_RETURN);
     r = zp_group_end(g, "what slices make whole", r);
     if (r) (void)zp_comm_fail(z->data, r, "%s", g->text);
@@ -222,7 +215,7 @@ static zero_result zp_whole_slices_orthogonalize(zero_ctx *z, zp_stream *s, cons
             ZP_TRY(zp_whole_slices_copy(s, &part, m->numel));
         }
         if (!part.back)
-            ZP_TRY(zp_muon_orthogonalize(s, d->whole, m->rows, m->cols, z->cfg.muon.turns,
+            ZP_TRY(zp_muon_orthogonalize(s, d->whole, m->rows, m->cols, z->cfg.muon.iterations,
                                          d->scratch, d->norm, control));
     }
     return ZERO_OK;

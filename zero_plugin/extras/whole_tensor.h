@@ -240,6 +240,7 @@ static zero_result zp_whole_tensor_between_passes(zero_ctx *z) {
     zp_whole_state *d = z->whole;
     zp_stream *s = zp_whole_tensor_stream(z);
     const zp_control *control = z->control;
+    z->rule_pass = 1;
     if (d->parts) return zp_whole_tensor_compute_ratios(z);
     /* A CPU build knows the decision here: `control` may change while this work runs. */
     const int sliced = d->slices > 1 && d->nmatrices;
@@ -252,7 +253,7 @@ static zero_result zp_whole_tensor_between_passes(zero_ctx *z) {
         ZP_TRY(m->slices > 1
                    ? zp_whole_slices_orthogonalize(z, s, m, control)
                    : zp_muon_orthogonalize(s, d->kept + m->kept, m->rows, m->cols,
-                                           z->cfg.muon.turns, d->scratch, d->norm, control));
+                                           z->cfg.muon.iterations, d->scratch, d->norm, control));
     }
     if (sliced) ZP_TRY(zp_whole_slices_return(z, s));
     return zp_device_record_event(d->slices > 1 ? &z->stream[ZP_GRADIENTS] : s,
@@ -317,7 +318,7 @@ static zero_result zp_whole_tensor_layout(zero_ctx *z) {
     for (int i = 0; i < l->nmembers; i++) {
         const zp_tensor *t = &z->tensors[l->members[i].tensor];
         const int slices = zp_whole_slices_count(t);
-        if (!t->one_state) continue;
+        if (!t->one_state || l->members[i].unit >= l->all) continue; /* or frozen */
         n += l->members[i].numel / (t->desc.rows * t->desc.cols / (size_t)slices);
         sharers = slices > sharers ? slices : sharers;
     }
@@ -330,7 +331,8 @@ static zero_result zp_whole_tensor_layout(zero_ctx *z) {
         const zp_tensor *t = &z->tensors[m->tensor];
         const int slices = zp_whole_slices_count(t);
         const size_t rows = t->desc.rows, cols = t->desc.cols, numel = rows * cols / (size_t)slices;
-        for (size_t at = 0; t->one_state && at < m->numel; at += numel) {
+        const int matrices = t->one_state && m->unit < l->all;
+        for (size_t at = 0; matrices && at < m->numel; at += numel) {
             const zp_matrix made = {m->unit, 0,     m->at + at, rows, cols,
                                     0,       numel, slices,     0,    t->desc.outer};
             d->matrices[d->nmatrices++] = made;
@@ -353,7 +355,7 @@ static const zp_setting zp_whole_tensor_settings[] = {
     {ZP_SETTING(trust_most), ZP_REAL, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(muon.momentum), ZP_REAL, 0, ZP_BELOW_1, 0.95, 0},
     {ZP_SETTING(muon.plain_lr), ZP_REAL, 0, ZP_UNLIMITED, 1, 0},
-    {ZP_SETTING(muon.turns), ZP_SIGNED, 0, 99, 5, 0},
+    {ZP_SETTING(muon.iterations), ZP_SIGNED, 0, 99, 5, 0},
     {ZP_SETTING(muon.match_rms), ZP_FLAG},
     {ZP_SETTING(muon.no_nesterov), ZP_FLAG},
     ZP_LAST_SETTING,
@@ -380,12 +382,16 @@ static zero_result zp_whole_tensor_close(zero_ctx *z) {
     free(z->whole->matrices);
     return ZERO_OK;
 }
+/* A rule that needs whole tensors passes twice over all units. The core's station is the last
+   pass. */
+static int zp_whole_tensor_is_on(const zero_ctx *z) { return z->rule->passes > 1; }
 static const zp_station zp_whole_tensor_stations[] = {
-    {ZP_AT_FIRST_PASS, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_begin_pass, NULL},
-    {ZP_AT_FIRST_UPDATE, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_end_pass, NULL},
-    {ZP_AT_LAST_PASS, ZP_EACH_STEP, zp_step_has_two_passes, NULL, zp_whole_tensor_between_passes},
-    {ZP_AT_LAST_PASS, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_begin_pass, NULL},
-    {ZP_AT_UPDATE, ZP_EACH_STEP, zp_step_has_two_passes, zp_whole_tensor_end_pass, NULL},
+    {ZP_AT_FIRST_PASS, ZP_EACH_STEP, zp_whole_tensor_is_on, zp_whole_tensor_begin_pass, NULL},
+    {ZP_AT_FIRST_UPDATE, ZP_EACH_STEP, zp_whole_tensor_is_on, zp_step_update_unit, NULL},
+    {ZP_AT_FIRST_UPDATE, ZP_EACH_STEP, zp_whole_tensor_is_on, zp_whole_tensor_end_pass, NULL},
+    {ZP_AT_LAST_PASS, ZP_EACH_STEP, zp_whole_tensor_is_on, NULL, zp_whole_tensor_between_passes},
+    {ZP_AT_LAST_PASS, ZP_EACH_STEP, zp_whole_tensor_is_on, zp_whole_tensor_begin_pass, NULL},
+    {ZP_AT_UPDATE, ZP_EACH_STEP, zp_whole_tensor_is_on, zp_whole_tensor_end_pass, NULL},
     ZP_LAST_STATION};
 static zp_extra zp_whole_tensor_row(void) {
     zp_extra x;

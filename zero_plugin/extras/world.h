@@ -8,6 +8,8 @@
    FIRST SUMS. A tensor's gradient can be summed over a group of its own, on the gradient stream,
    before the ranks that shard the tensor reduce it.
 
+   A TENSOR'S OWN DIVISOR replaces cfg.divisor: a station rescales the reduced gradient.
+
    A CONTEXT THAT JOINS another adds its squares to that context's verdict, and takes the decision
    from there. */
 #pragma once
@@ -16,7 +18,6 @@
 #include "../core/agree.h"
 #include "../core/verdict.h"
 #include "../core/extra.h"
-#include "../comm/collectives.h"
 
 /* A group over which gradients are summed first: your code's, and the context's own copy. */
 typedef struct zp_first_sum {
@@ -58,8 +59,8 @@ static void zp_world_first_sums_task(const void *args, size_t n, int threads) {
         zero_group *g = zp_world_own_group(z, z->tensors[m->tensor].desc.sum_over);
         if (!g || g->group.nranks == 1) continue;
         char *sum = a->memory + m->at * zp_type_bytes(grad->type);
-        const zp_call call = {ZP_GROUP_ALL_REDUCE, 2 * (int)grad->type + (int)ZERO_SUM, m->numel};
-        const zp_collective c = {&g->group, call, sum, sum, m->numel, grad->type, ZERO_SUM};
+        const zp_collective c =
+            zp_collectives_make_sum(g, sum, sum, m->numel, grad->type, ZERO_SUM);
         const zero_result r = zp_group_end(g, "a gradient's first sum", zp_collectives_run(g, &c));
         if (r) (void)zp_comm_fail(z->data, r, "%s", g->text);
     }
@@ -187,12 +188,55 @@ static int zp_world_has_sums(const zero_ctx *z) {
 }
 static int zp_world_has_copies(const zero_ctx *z) { return z->row_takes_norm; }
 
+/* ---- tensors with a divisor of their own ---- */
+
+/* Multiplies gradients by a factor, to change the divisor of their sum. */
+typedef struct zp_world_rescale_args {
+    void *g;
+    zero_type type;
+    float factor;
+} zp_world_rescale_args;
+
+ZP_FN void zp_world_rescale_at(const zp_world_rescale_args *a, size_t i) {
+    zp_type_store(a->g, a->type, i, a->factor * zp_type_load(a->g, a->type, i));
+}
+ZP_KERNEL(zp_world_rescale, zp_world_rescale_args, 32768)
+
+/* Station: rescales the tensors with their own divisor in this rank's reduced shard of unit u. */
+static zero_result zp_world_divide(zero_ctx *z, int u) {
+    const zp_unit *x = &z->layout.unit[u];
+    const zp_array *mean = &z->array[ZP_MEAN];
+    const size_t first = zp_ctx_shard_first(z, u), end = first + zp_ctx_shard(z, u);
+    const int usual = z->cfg.divisor ? z->cfg.divisor : z->all->nranks;
+    for (int i = 0; i < x->members; i++) {
+        const zp_member *m = &x->member[i];
+        const int own = z->tensors[m->tensor].desc.divisor;
+        const size_t from = zp_max(first, m->at), to = zp_min(end, m->at + m->numel);
+        if (!own || own == usual || from >= to) continue;
+        const zp_world_rescale_args a = {zp_ctx_unit_mean(z, u)
+                                             + (from - first) * zp_type_bytes(mean->type),
+                                         mean->type, (float)((double)usual / (double)own)};
+        ZP_TRY(zp_world_rescale(&z->stream[ZP_GRADIENTS], &a, to - from));
+    }
+    return ZERO_OK;
+}
+static int zp_world_has_divisors(const zero_ctx *z) {
+    int own = 0;
+    for (int t = 0; t < z->ntensors; t++) own |= z->tensors[t].desc.divisor;
+    return own != 0;
+}
+
 /* ---- life ---- */
 
 static zero_result zp_world_tensor(zero_ctx *z, zp_tensor *t) {
     ZP_REFUSE(z, t->desc.flags & ZERO_COPY && !z->cfg.world, "tensor %s is COPY: of what world?",
               t->desc.name);
     return ZERO_OK;
+}
+
+static void zp_world_describe(const zero_ctx *z, const zp_tensor *t, char *text, size_t bytes) {
+    const size_t n = strlen(text);
+    if (t->desc.divisor) (void)snprintf(text + n, bytes - n, "divisor %d, ", t->desc.divisor);
 }
 
 /* Numbers the units in the whole model, and looks for copies. */
@@ -218,10 +262,12 @@ static zero_result zp_world_layout(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Opens the group of the world. COLLECTIVE over its ranks. */
+/* Opens the group of the world; after zero_build it must still exist, or be another one. COLLECTIVE
+   over its ranks. */
 static zero_result zp_world_join(zero_ctx *z) {
     zero_group *world = z->cfg.world;
     zero_ctx *joins = z->cfg.joins;
+    if (joins && z->phase != ZP_NEW) return ZERO_OK;
     ZP_REFUSE(z,
               joins && (joins->partner || joins->cfg.joins || joins->cfg.world != world || !world),
               "joins: that context has joined another one, is joined, or is of another world");
@@ -262,32 +308,33 @@ static zero_result zp_world_copy_group(zero_ctx *z, const zp_tensor *t, zero_gro
     return ZERO_OK;
 }
 
-/* Copies the groups of all tensors, and checks that the world's ranks have models of one size.
-   COLLECTIVE over the world and each group. */
-static zero_result zp_world_open_copies(zero_ctx *z) {
+/* Checks that the world's ranks have models of one size. COLLECTIVE over the world. */
+static zero_result zp_world_compare(zero_ctx *z) {
     const int32_t replicas = 1 << 24, units = z->verdict_units | (z->ncopies > 1 ? replicas : 0);
-    if (z->agreeing != z->all) {
-        ZP_DO(z, zp_comm_exchange(z->agreeing, &units, sizeof units));
-        const int r = zp_agree_first_difference(z->agreeing, sizeof units);
-        int32_t zeroth, his;
-        memcpy(&zeroth, z->agreeing->mail, sizeof zeroth);
-        memcpy(&his, z->agreeing->mail + (size_t)r * sizeof his, sizeof his);
-        if ((zeroth ^ his) & replicas)
-            return z->dead =
-                       zp_ctx_fail(z, ZERO_ERR_MISMATCH,
-                                   "shard_ranks cuts the ranks on rank %d of the world, and not "
-                                   "on rank %d",
-                                   his & replicas ? r : 0, his & replicas ? 0 : r);
-        if (r)
-            return z->dead =
-                       zp_ctx_fail(z, ZERO_ERR_MISMATCH,
-                                   "world_units is %d on rank 0 of the world, %d on rank %d",
-                                   (int)(zeroth & ~replicas) - 1, (int)(his & ~replicas) - 1, r);
-    }
+    if (z->agreeing == z->all) return ZERO_OK;
+    ZP_DO(z, zp_comm_exchange(z->agreeing, &units, sizeof units));
+    const int r = zp_agree_first_difference(z->agreeing, sizeof units);
+    int32_t zeroth, other;
+    memcpy(&zeroth, z->agreeing->mail, sizeof zeroth);
+    memcpy(&other, z->agreeing->mail + (size_t)r * sizeof other, sizeof other);
+    if ((zeroth ^ other) & replicas)
+        return z->dead = zp_ctx_fail(z, ZERO_ERR_MISMATCH,
+                                     "shard_ranks cuts the ranks on rank %d of the world, and not "
+                                     "on rank %d",
+                                     other & replicas ? r : 0, other & replicas ? 0 : r);
+    if (r)
+        return z->dead = zp_ctx_fail(
+                   z, ZERO_ERR_MISMATCH, "world_units is %d on rank 0 of the world, %d on rank %d",
+                   (int)(zeroth & ~replicas) - 1, (int)(other & ~replicas) - 1, r);
+    return ZERO_OK;
+}
+
+/* Copies the groups of all tensors. COLLECTIVE over each group. */
+static zero_result zp_world_open_copies(zero_ctx *z) {
     for (int t = 0; t < z->ntensors; t++) {
         zp_tensor *x = &z->tensors[t];
         ZP_TRY(zp_world_copy_group(z, x, x->desc.sum_over, "sum_over"));
-        if (z->rule->needs && x->desc.slice_of && zp_comm_of_group(x->desc.slice_of)->nranks > 1)
+        if (z->rule->needs && x->desc.slice_of && x->desc.slice_of->group.nranks > 1)
             ZP_TRY(zp_world_copy_group(z, x, x->desc.slice_of, "slice_of"));
         x->slice_group = zp_world_own_group(z, x->desc.slice_of);
     }
@@ -326,6 +373,7 @@ static zero_result zp_world_close(zero_ctx *z) {
 
 static const zp_station zp_world_stations[] = {
     {ZP_AT_PRESUM, ZP_EACH_REDUCTION, zp_world_has_sums, zp_world_presum, NULL},
+    {ZP_AT_SCALE, ZP_LAST_MICRO_STEP, zp_world_has_divisors, zp_world_divide, NULL},
     {ZP_AT_NORM, ZP_LAST_MICRO_STEP, zp_world_has_copies, zp_world_take_norm, NULL},
     ZP_LAST_STATION};
 static zero_result zp_world_stats(zero_ctx *z) {
@@ -334,7 +382,16 @@ static zero_result zp_world_stats(zero_ctx *z) {
     return ZERO_OK;
 }
 static const zp_setting zp_world_settings[] = {
+    {ZP_SETTING(world), ZP_POINTER},
     {ZP_SETTING(world_units), ZP_SIGNED, 0, ZP_UNITS, 0, 0},
+    {ZP_SETTING(joins), ZP_POINTER},
+    ZP_LAST_SETTING,
+};
+static const zp_setting zp_world_fields[] = {
+    {ZP_FIELD_BIT(ZERO_COPY)},
+    {ZP_FIELD(divisor), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_FIELD(slice_of), ZP_POINTER},
+    {ZP_FIELD(sum_over), ZP_POINTER},
     ZP_LAST_SETTING,
 };
 static zp_extra zp_world_row(void) {
@@ -344,12 +401,15 @@ static zp_extra zp_world_row(void) {
     x.state_bytes = sizeof(zp_world_state);
     x.state_at = offsetof(zero_ctx, groups);
     x.settings = zp_world_settings;
+    x.fields = zp_world_fields;
     x.call[ZP_ON_JOIN] = zp_world_join;
     x.tensor = zp_world_tensor;
+    x.describe = zp_world_describe;
     x.call[ZP_ON_LAYOUT] = zp_world_layout;
     x.call[ZP_ON_REDUCE] = zp_world_check_reduce;
     x.call[ZP_ON_AGREED] = zp_world_check_agreed;
     x.call[ZP_ON_STATS] = zp_world_stats;
+    x.call[ZP_ON_MEMORY] = zp_world_compare;
     x.call[ZP_ON_BUILD] = zp_world_open_copies;
     x.call[ZP_ON_ABORT] = zp_world_abort;
     x.call[ZP_ON_FINISH] = zp_world_close_first_sums;

@@ -101,8 +101,10 @@ static zero_result zp_device_check(zp_device *d) {
     int now = d->number;
     ZP_CUDA(d, cudaGetDevice(&now));
     if (now == d->number) return ZERO_OK;
-    (void)snprintf(d->text, sizeof d->text,
-                   "device %d is current, but the context was made on device %d", now, d->number);
+    (void)snprintf(
+        d->text, sizeof d->text,
+        "device %d is current, but the context was made on device %d; call cudaSetDevice first",
+        now, d->number);
     return ZERO_ERR_STATE;
 }
 
@@ -171,10 +173,13 @@ static void zp_device_join_lane(void *stream) {
     const zp_lane_event task = {&s->lane, ++s->passed, 0};
     zp_lane_wait_event(&task);
 }
+static int zp_device_lane_is_full(const zp_lane *l) {
+    return l->tail - __atomic_load_n(&l->head, __ATOMIC_ACQUIRE) == ZP_LANE_TASKS;
+}
 /* Waits for room in a lane, to which only this thread pushes tasks. Returns the device's error if
    it fails meanwhile. */
 static zero_result zp_device_wait_lane_room(zp_stream *s, const zp_lane *l) {
-    for (int naps = 1; zp_lane_full(l); naps++) {
+    for (int naps = 1; zp_device_lane_is_full(l); naps++) {
         zp_nap();
         if (naps % 128) continue;
         const cudaError_t e = zp_device_clear_error(cudaStreamQuery(s->cuda));

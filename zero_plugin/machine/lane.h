@@ -139,9 +139,6 @@ ZP_UNUSED static void zp_lane_push(zp_lane *l, zp_task_fn fn, const void *args, 
                                    size_t n) {
     zp_lane_push_record_task(l, NULL, fn, args, bytes, n);
 }
-ZP_UNUSED static int zp_lane_full(const zp_lane *l) {
-    return l->tail - __atomic_load_n(&l->head, __ATOMIC_ACQUIRE) == ZP_LANE_TASKS;
-}
 /* Ends record r: it is complete when the lane has run all tasks pushed so far. */
 ZP_UNUSED static void zp_lane_end_record(const zp_lane *l, zp_record *r) {
     if (!r) return;

@@ -4,7 +4,7 @@
    (skip, clip factor, step count). Bodies read it once before their loop. */
 #pragma once
 
-#include "type.h"
+#include "codes.h"
 
 #include <float.h>
 
@@ -87,6 +87,9 @@ typedef struct zp_kernel_norm_args {
 } zp_kernel_norm_args;
 
 #define ZP_LANES ((size_t)32)
+ZP_FN size_t zp_kernel_norm_blocks(const zp_kernel_norm_args *a) {
+    return (a->numel + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK;
+}
 ZP_FN void zp_kernel_norm_at(const zp_kernel_norm_args *a, size_t block) {
     const size_t first = block * ZP_NORM_BLOCK, left = a->numel - first;
     const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
@@ -98,32 +101,31 @@ ZP_FN void zp_kernel_norm_at(const zp_kernel_norm_args *a, size_t block) {
         for (size_t j = 0; j < ZP_LANES; j++) lane[j] += (double)g[i + j] * (double)g[i + j];
     a->partial[block] = zp_kernel_add_by_halves(lane, ZP_LANES);
 }
-/* Adds one unit's blocks to this rank's verdict, in 256 lanes. If the unit has a block that is not
-   finite, it finds the first bad element, and keeps that of the lowest unit. */
+/* The lanes of a fold, for the thread blocks of a GPU that compute them. ZP_FOLD_GROUP lanes next
+   to each other are a group. */
+#define ZP_FOLD_LANES  ((size_t)256)
+#define ZP_FOLD_GROUP  ((size_t)32)
+#define ZP_FOLD_GROUPS (ZP_FOLD_LANES / ZP_FOLD_GROUP)
+typedef struct zp_fold {
+    double lane[ZP_FOLD_LANES];
+    size_t bad[ZP_FOLD_LANES];
+    unsigned ended[ZP_FOLD_GROUPS + 1]; /* thread blocks of each group, and groups; else 0 */
+} zp_fold;
+/* Adds one unit's blocks to this rank's verdict, in ZP_FOLD_LANES lanes: block b is in lane b
+   modulo ZP_FOLD_LANES. If the unit has a block that is not finite, it finds the first bad element,
+   and keeps that of the lowest unit. */
 typedef struct zp_kernel_fold_args {
     zp_kernel_norm_args norm;
     double *verdict;       /* [ZP_VERDICT], zeros to begin with */
     double unit, shard_at; /* the shard's first element within the unit */
     double *squares;       /* receives the sum; NULL: the verdict does */
+    zp_fold *fold;         /* the GPU's; on the CPU NULL */
 } zp_kernel_fold_args;
 
-#define ZP_FOLD_LANES ((size_t)256)
-#define ZP_FOLD_BATCH ((size_t)16) /* loads of a lane that are in flight at once */
-/* Sums one lane's blocks; *bad becomes the lane's first block that is not finite, if lower. */
-ZP_FN double zp_kernel_fold_lane(const zp_kernel_fold_args *a, size_t lane, size_t *bad) {
-    const size_t blocks = (a->norm.numel + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK;
-    double sum = 0, partial[ZP_FOLD_BATCH];
-    for (size_t b = lane; b < blocks; b += ZP_FOLD_LANES * ZP_FOLD_BATCH) {
-        for (size_t k = 0; k < ZP_FOLD_BATCH; k++)
-            partial[k] =
-                b + k * ZP_FOLD_LANES < blocks ? a->norm.partial[b + k * ZP_FOLD_LANES] : 0;
-        for (size_t k = 0; k < ZP_FOLD_BATCH; k++) {
-            sum += partial[k];
-            if (!zp_type_is_finite(partial[k]) && b + k * ZP_FOLD_LANES < *bad)
-                *bad = b + k * ZP_FOLD_LANES;
-        }
-    }
-    return sum;
+/* Adds a block to its lane's sum; *bad becomes the block if it is not finite and lower. */
+ZP_FN void zp_kernel_fold_add(double *sum, size_t *bad, double partial, size_t block) {
+    *sum += partial;
+    if (!zp_type_is_finite(partial) && block < *bad) *bad = block;
 }
 ZP_FN void zp_kernel_fold_close(const zp_kernel_fold_args *a, double sum, size_t bad) {
     *(a->squares ? a->squares : &a->verdict[ZP_SQUARES]) += sum;
@@ -138,7 +140,9 @@ ZP_FN void zp_kernel_fold_close(const zp_kernel_fold_args *a, double sum, size_t
 ZP_FN void zp_kernel_fold_at(const zp_kernel_fold_args *a, size_t one) {
     double lane[ZP_FOLD_LANES];
     size_t bad = (size_t)-1;
-    for (size_t j = 0; j < ZP_FOLD_LANES; j++) lane[j] = zp_kernel_fold_lane(a, j, &bad);
+    for (size_t j = 0; j < ZP_FOLD_LANES; j++) lane[j] = 0;
+    for (size_t b = 0; b < zp_kernel_norm_blocks(&a->norm); b++)
+        zp_kernel_fold_add(&lane[b % ZP_FOLD_LANES], &bad, a->norm.partial[b], b);
     zp_kernel_fold_close(a, zp_kernel_add_by_halves(lane, ZP_FOLD_LANES), bad);
 }
 
@@ -168,7 +172,7 @@ ZP_FN void zp_kernel_complete_verdict_at(const zp_kernel_complete_verdict_args *
 ZP_KERNEL(zp_kernel_complete_verdict, zp_kernel_complete_verdict_args, 1)
 
 /* Combines all ranks' verdicts, in rank order. A verdict that did not arrive is zeros: the exchange
-   has failed, your code gets that error, and the zeros do not count as a difference. One thread. */
+   has failed, your code gets that error, and the zeros do not count as a difference. */
 typedef struct zp_kernel_combine_verdicts_args {
     zp_control *control;
     const double *verdicts;
@@ -177,38 +181,72 @@ typedef struct zp_kernel_combine_verdicts_args {
     const int *order; /* [nranks] order of the addition; NULL: rank order */
 } zp_kernel_combine_verdicts_args;
 
-ZP_FN void zp_kernel_combine_verdicts_at(const zp_kernel_combine_verdicts_args *a, size_t one) {
-    zp_control *c = a->control;
-    c->sumsq = 0;
-    c->bad_unit = -1;
-    const int words = ZP_VERDICT + a->units;
-    for (int u = 0; u < a->units; u++) { /* in an order that does not depend on the layout */
-        double unit = 0;
-        for (int i = 0; i < a->nranks; i++)
-            unit += a->verdicts[words * (a->order ? a->order[i] : i) + ZP_VERDICT + u];
-        c->sumsq += unit;
+ZP_FN int zp_kernel_verdict_rank(const zp_kernel_combine_verdicts_args *a, int place) {
+    return a->order ? a->order[place] : place;
+}
+ZP_FN const double *zp_kernel_verdict_of(const zp_kernel_combine_verdicts_args *a, int rank) {
+    return a->verdicts + (size_t)(ZP_VERDICT + a->units) * (size_t)rank;
+}
+/* Returns a term of the sum of squares. The first terms are the units, each of which is added over
+   the ranks, in an order that does not depend on the layout. The others are the ranks' squares. */
+ZP_FN double zp_kernel_verdict_term(const zp_kernel_combine_verdicts_args *a, int term) {
+    if (term >= a->units)
+        return zp_kernel_verdict_of(a, zp_kernel_verdict_rank(a, term - a->units))[ZP_SQUARES];
+    double unit = 0;
+    for (int k = 0; k < a->nranks; k++)
+        unit += zp_kernel_verdict_of(a, zp_kernel_verdict_rank(a, k))[ZP_VERDICT + term];
+    return unit;
+}
+/* Returns the first word in which a rank differs from rank 0, or 0. */
+ZP_FN int zp_kernel_differing_word(const zp_kernel_combine_verdicts_args *a, int rank) {
+    const double *v = zp_kernel_verdict_of(a, rank), *first = a->verdicts;
+    const int came = v[ZP_SCALE] != 0 && first[ZP_SCALE] != 0;
+    for (int i = ZP_CALL; i < ZP_VERDICT && came; i++)
+        if (v[i] != first[i]) return i;
+    return 0;
+}
+/* Returns the place, x or y, with the lower bad unit, or the earlier one; nranks: none is bad. */
+ZP_FN int zp_kernel_lower_bad(const zp_kernel_combine_verdicts_args *a, int x, int y) {
+    double unit[2];
+    for (int i = 0; i < 2; i++) {
+        const int place = i ? y : x;
+        unit[i] = place < a->nranks
+                      ? zp_kernel_verdict_of(a, zp_kernel_verdict_rank(a, place))[ZP_BAD_UNIT]
+                      : 0;
     }
-    for (int k = 0; k < a->nranks; k++) {
-        const int r = a->order ? a->order[k] : k;
-        const double *v = a->verdicts + words * r;
-        c->sumsq += v[ZP_SQUARES];
-        const int came = v[ZP_SCALE] != 0 && a->verdicts[ZP_SCALE] != 0;
-        for (int i = ZP_CALL; i < ZP_VERDICT && came && !c->differs; i++) {
-            if (v[i] == a->verdicts[i]) continue;
-            c->differs = i;
-            c->differs_rank = r;
-            c->differing[0] = a->verdicts[i];
-            c->differing[1] = v[i];
-        }
-        if (v[ZP_BAD_UNIT] == 0 || (c->bad_unit >= 0 && c->bad_unit <= v[ZP_BAD_UNIT] - 1))
-            continue;
+    if (unit[0] == 0 || unit[1] == 0) return unit[0] != 0 ? x : unit[1] != 0 ? y : a->nranks;
+    return unit[0] < unit[1] || (unit[0] == unit[1] && x < y) ? x : y;
+}
+/* `differs` and `bad`: the places that count; nranks: none. */
+ZP_FN void zp_kernel_close_verdicts(const zp_kernel_combine_verdicts_args *a, double sum,
+                                    int differs, int bad) {
+    zp_control *c = a->control;
+    c->sumsq = sum;
+    c->norm = sqrt(sum) / c->stored;
+    c->bad_unit = -1;
+    if (bad < a->nranks) {
+        const int rank = zp_kernel_verdict_rank(a, bad);
+        const double *v = zp_kernel_verdict_of(a, rank);
         c->bad_unit = v[ZP_BAD_UNIT] - 1;
         c->bad_offset = v[ZP_BAD_PLACE];
-        c->bad_rank = r;
+        c->bad_rank = rank;
     }
-    c->norm = sqrt(c->sumsq) / c->stored;
+    if (differs == a->nranks || c->differs) return;
+    c->differs_rank = zp_kernel_verdict_rank(a, differs);
+    c->differs = zp_kernel_differing_word(a, c->differs_rank);
+    c->differing[0] = a->verdicts[c->differs];
+    c->differing[1] = zp_kernel_verdict_of(a, c->differs_rank)[c->differs];
 }
-ZP_KERNEL(zp_kernel_combine_verdicts, zp_kernel_combine_verdicts_args, 1)
+ZP_FN void zp_kernel_combine_verdicts_at(const zp_kernel_combine_verdicts_args *a, size_t one) {
+    int differs = a->nranks, bad = a->nranks;
+    double sum = 0;
+    for (int term = 0; term < a->units + a->nranks; term++) sum += zp_kernel_verdict_term(a, term);
+    for (int k = a->nranks; k-- > 0;) {
+        if (zp_kernel_differing_word(a, zp_kernel_verdict_rank(a, k))) differs = k;
+        bad = zp_kernel_lower_bad(a, bad, k);
+    }
+    zp_kernel_close_verdicts(a, sum, differs, bad);
+}
 
 /* The loss scale after a step, by DeepSpeed's rules (zero_scaler in the header). */
 ZP_FN void zp_kernel_next_scale(zp_control *c, const zero_scaler *s, int overflow) {
@@ -281,8 +319,7 @@ ZP_KERNEL(zp_kernel_accumulate, zp_kernel_accumulate_args, 2048)
 
 /* A sum of n ranks' slices, in order of their places; each `group` places are a node. The sum times
    scale is stored in `sum`, or added to it, then rounded to `out`. If `out` is f32 and `sum` is
-   NULL, `out` is the sum. The body takes ZP_WIDE elements. The CPU's own loop keeps a piece in
-   cache, and gives the same bits. */
+   NULL, `out` is the sum. */
 typedef struct zp_sum {
     const void *source[ZP_LOCAL_MAX]; /* by place */
     zero_type type, out_type;
@@ -292,24 +329,6 @@ typedef struct zp_sum {
     float scale;
     int accumulate;
 } zp_sum;
-
-ZP_FN void zp_kernel_sum_ranks_at(const zp_sum *s, size_t at) {
-    float total[ZP_WIDE] = {0}, node[ZP_WIDE] = {0}, x[ZP_WIDE];
-    const size_t i = at * ZP_WIDE;
-    float *sum = s->sum || s->out_type != ZERO_F32 ? s->sum : (float *)s->out;
-    for (int p = 0; p < s->n; p++) {
-        float *to = p < s->group ? total : node;
-        zp_type_load_wide(x, s->source[p], s->type, i);
-        for (size_t j = 0; j < ZP_WIDE; j++) to[j] = p % s->group == 0 ? x[j] : to[j] + x[j];
-        if (p >= s->group && (p + 1) % s->group == 0)
-            for (size_t j = 0; j < ZP_WIDE; j++) total[j] += node[j];
-    }
-    if (s->accumulate) zp_type_load_wide(x, sum, ZERO_F32, i);
-    for (size_t j = 0; j < ZP_WIDE; j++)
-        total[j] = s->accumulate ? x[j] + s->scale * total[j] : s->scale * total[j];
-    if (sum) zp_type_store_wide(sum, ZERO_F32, i, total);
-    if (s->out_type != ZERO_F32) zp_type_store_wide(s->out, s->out_type, i, total);
-}
 
 /* sum = x or sum += x, n values of `type` from element `at` on. */
 static void zp_kernel_add_to_sum(float *sum, const void *x, zero_type type, size_t at, size_t n,
@@ -323,6 +342,7 @@ static void zp_kernel_add_to_sum(float *sum, const void *x, zero_type type, size
     for (size_t i = 0; i < n; i++) sum[i] += add[i];
 }
 
+/* The piece stays in cache. */
 static void zp_kernel_sum_piece(const zp_sum *s, size_t at, size_t n) {
     float total[ZP_SUM_BLOCK], node[ZP_SUM_BLOCK]; /* written before they are read */
     for (int p = 0; p < s->n; p++) {
@@ -346,48 +366,61 @@ static void zp_kernel_sum_slices(const zp_sum *s, size_t numel, int threads) {
         zp_kernel_sum_piece(s, at, zp_min(ZP_SUM_BLOCK, numel - at));
 }
 
-ZP_UNUSED static void zp_kernel_sum_ranks_loop(const void *sum, size_t n, int threads) {
-    zp_kernel_sum_slices((const zp_sum *)sum, n * ZP_WIDE, threads);
-}
-
-/* Converts stored values to f32 and back, for access by name. Gradients are unscaled. */
+/* Converts stored values to f32 and back, for access by name. Gradients are unscaled. From ZP_LOW:
+   adds lower halves to the upper ones that `to` has, in f32. To ZP_LOW: stores lower halves. To
+   ZP_CODES, the kernel takes blocks instead of elements. */
 typedef struct zp_kernel_convert_args {
     const void *from;
     void *to;
     zero_type from_type, to_type;
     const zp_control *control; /* has the gradients' scale; NULL for other arrays */
     int reads;
+    zp_rounding rounding; /* to BF16; ZP_STOCHASTIC: to nearest */
+    size_t first, numel;  /* ZP_CODES: the first element's place in its block; all elements */
+    int squares;          /* ZP_CODES: values are squares */
 } zp_kernel_convert_args;
 
 ZP_FN void zp_kernel_convert_at(const zp_kernel_convert_args *a, size_t i) {
     const float scale = a->control ? (float)a->control->stored : 1;
     const float factor = a->reads ? 1.0f / scale : scale;
-    zp_type_store(a->to, a->to_type, i, factor * zp_type_load(a->from, a->from_type, i));
+    if (a->to_type == ZP_CODES) /* i is a block */
+        zp_codes_replace((zp_codes *)a->to, i, (const float *)a->from, a->first,
+                         a->first + a->numel, a->squares);
+    if (a->from_type == ZP_CODES)
+        zp_codes_read((float *)a->to + i, (const zp_codes *)a->from, a->squares, a->first + i, 1);
+    if (a->to_type == ZP_CODES || a->from_type == ZP_CODES) return;
+    if (a->from_type == ZP_LOW) {
+        float *to = (float *)a->to + i;
+        *to = zp_type_add_low(*to, ((const uint16_t *)a->from)[i]);
+        return;
+    }
+    const float x = factor * zp_type_load(a->from, a->from_type, i);
+    if (a->to_type == ZP_LOW)
+        ((uint16_t *)a->to)[i] = zp_type_lower(x);
+    else if (a->to_type == ZERO_BF16 && a->rounding == ZP_HALF_UP)
+        ((uint16_t *)a->to)[i] = zp_type_upper(x);
+    else
+        zp_type_store(a->to, a->to_type, i, x);
 }
 ZP_KERNEL(zp_kernel_convert, zp_kernel_convert_args, 32768)
 
-/* Multiplies gradients by a factor, to change the divisor of their sum. */
-typedef struct zp_kernel_rescale_args {
-    void *g;
-    zero_type type;
-    float factor;
-} zp_kernel_rescale_args;
-
-ZP_FN void zp_kernel_rescale_at(const zp_kernel_rescale_args *a, size_t i) {
-    zp_type_store(a->g, a->type, i, a->factor * zp_type_load(a->g, a->type, i));
-}
-ZP_KERNEL(zp_kernel_rescale, zp_kernel_rescale_args, 32768)
-
-/* The GPU has its own kernels for the norm and the fold, with the same bits. */
+/* The GPU has its own kernels for the norm, the verdicts and the sum, with the same bits. */
 #ifdef __CUDACC__
 #include "kernels_cuda.h"
 #else
 ZP_KERNEL(zp_kernel_norm, zp_kernel_norm_args, 64)
 ZP_KERNEL(zp_kernel_fold, zp_kernel_fold_args, 1)
+ZP_KERNEL(zp_kernel_combine_verdicts, zp_kernel_combine_verdicts_args, 1)
+
+/* Adds the squares of a unit's shard to this rank's verdict. */
+static zero_result zp_kernel_take_squares(zp_stream *s, const zp_kernel_fold_args *a) {
+    ZP_TRY(zp_kernel_norm(s, &a->norm, zp_kernel_norm_blocks(&a->norm)));
+    return zp_kernel_fold(s, a, 1);
+}
 
 /* Sums n times ZP_WIDE elements at once, because the calling thread is a stream's own. */
 static zero_result zp_kernel_sum_ranks(zp_stream *s, const zp_sum *sum, size_t n) {
-    zp_kernel_sum_ranks_loop(sum, n, s->threads);
+    zp_kernel_sum_slices(sum, n * ZP_WIDE, s->threads);
     return ZERO_OK;
 }
 #endif

@@ -1,8 +1,15 @@
 /* optimizer.h - the code that all update rules share
 
    This file has the spans of tensors, unscaling and clipping, master weights, 16-bit rounding
-   (stochastic or to nearest), and layers and matrices. A pass has two forms with the same bits: a
-   CPU loop and a GPU kernel. The bodies are in rules.h. */
+   (stochastic or to nearest), state in fewer bytes, and layers and matrices. A pass has two forms
+   with the same bits: a CPU loop and a GPU kernel. The bodies are in rules.h.
+
+   STATE IN FEWER BYTES. A pass decodes the stored state of a block of elements to f32, calls the
+   body, and encodes the results. The next pass or step reads the stored values. Rounding is
+   stochastic, in BF16 and in codes (codes.h): a slow average would stay for ever if it were rounded
+   to nearest. Random numbers depend on seed, step, tensor, element and array alone. A value that
+   was decoded is encoded to itself in BF16. Codes are written by whole blocks, at which the spans
+   of tensors begin; a pass over parts of blocks writes no state (ZP_KEEPS_STATE) */
 #pragma once
 
 #include "kernels.h"
@@ -31,18 +38,20 @@ typedef unsigned long long zp_limb; /* the 64-bit type of CUDA's atomics */
 
 typedef struct zp_update { /* a unit, or a rank's shard of it */
     void *p;               /* parameters */
-    float *master;         /* NULL: none */
+    float *master;         /* f32 weights; NULL: none */
+    uint16_t *low;         /* their lower halves, if `p` has the upper ones; NULL: none */
     const void *g;
-    float *state[ZP_STATES];
+    void *state[ZP_STATES];
     const zp_control *control;
     size_t begin, end;    /* elements to update; all arrays have the same origin */
     const zp_span *spans; /* ascending, with padding between them */
     int nspans;
-    zero_type type, grad_type;
+    zero_type type, grad_type, state_type;
     float lr, beta1, beta2, eps, decay; /* lr, decay: times the span's factors if span is set */
     double factor, bias_ratio, step_size, corrected_eps; /* the last three: of moving averages */
     int first;                                           /* 1 in the first step that is taken */
-    int stochastic;
+    int squares;                                         /* the second state array has squares */
+    zp_rounding rounding;                                /* of weights to 16 bits */
     uint32_t key[2]; /* for stochastic rounding: of the tensor; of seed and step */
     uint64_t element;
     zp_limb *sums;       /* NORMS: [parts][2][ZP_LIMBS] of this rank */
@@ -62,7 +71,8 @@ enum {
     ZP_LAYERED = 2,       /* has a ratio for each layer */
     ZP_HAS_MATRIX = 4,    /* has another body for matrices, whose s2 is `direction` */
     ZP_MATRIX_ONLY = 8,   /* skips tensors that are not matrices */
-    ZP_VECTOR = 16        /* its body takes ZP_BODY_SIZE elements, except for matrices */
+    ZP_VECTOR = 16,       /* its body takes ZP_BODY_SIZE elements, except for matrices */
+    ZP_KEEPS_STATE = 32   /* does not write state; with ZP_HAS_MATRIX, that of matrices */
 };
 
 ZP_FN uint32_t
@@ -85,9 +95,18 @@ ZP_FN uint32_t zp_optimizer_draw(uint32_t low, uint32_t high, const uint32_t *ke
     x = (x ^ x >> 13) * 0xC2B2AE35u;
     return x ^ x >> 16;
 }
-ZP_FN uint32_t zp_optimizer_random(const zp_update *u, size_t i) {
+ZP_FN uint32_t zp_optimizer_random(const zp_update *u, const uint32_t *key, size_t i) {
     const uint64_t e = u->element + i;
-    return zp_optimizer_draw((uint32_t)e, (uint32_t)(e >> 32), u->key);
+    return zp_optimizer_draw((uint32_t)e, (uint32_t)(e >> 32), key);
+}
+/* Returns the number between -0.5 and 0.5 that rounds a code. Its sum with 255 is exact. */
+ZP_FN float zp_optimizer_shift(const zp_update *u, const uint32_t *key, size_t i) {
+    return (float)(zp_optimizer_random(u, key, i) & 0x7FFFu) * 0x1p-15f + (0x1p-16f - 0.5f);
+}
+/* Sets the keys of the random numbers of a state array. Those of weights are u->key. */
+ZP_FN void zp_optimizer_state_key(const zp_update *u, int array, uint32_t *key) {
+    key[0] = u->key[0];
+    key[1] = zp_optimizer_mix(u->key[1] + 1 + (uint32_t)array);
 }
 
 ZP_FN int zp_optimizer_begin(zp_update *u) {
@@ -119,14 +138,14 @@ ZP_FN size_t zp_optimizer_span_part(const zp_span *s, size_t i, size_t n, size_t
 
 /* ---- the CPU's form ---- */
 
-static void zp_optimizer_narrow_randomly(const zp_update *u, uint16_t *to, size_t at, uint32_t n,
-                                         const float *p) {
+static void zp_optimizer_narrow_randomly(const zp_update *u, const uint32_t *keys, uint16_t *to,
+                                         size_t at, uint32_t n, const float *p) {
     const uint64_t first = u->element + at;
-    const uint32_t key[2] = {u->key[0], u->key[1]}, low = (uint32_t)first,
+    const uint32_t key[2] = {keys[0], keys[1]}, low = (uint32_t)first,
                    high = (uint32_t)(first >> 32);
     if (low + n < low) /* the index crosses a multiple of 2^32 */
         for (uint32_t i = 0; i < n; i++)
-            to[i] = zp_optimizer_to_bf16_randomly(p[i], zp_optimizer_random(u, at + i));
+            to[i] = zp_optimizer_to_bf16_randomly(p[i], zp_optimizer_random(u, key, at + i));
     else
         for (uint32_t i = 0; i < n; i++)
             to[i] = zp_optimizer_to_bf16_randomly(p[i], zp_optimizer_draw(low + i, high, key));
@@ -134,15 +153,48 @@ static void zp_optimizer_narrow_randomly(const zp_update *u, uint16_t *to, size_
 static void zp_optimizer_round_weights(const zp_update *u, size_t at, size_t n, const float *p) {
     uint16_t *to = (uint16_t *)u->p + at;
     if (u->type == ZERO_F32) return;
-    if (u->stochastic)
-        zp_optimizer_narrow_randomly(u, to, at, (uint32_t)n, p);
+    if (u->rounding == ZP_STOCHASTIC)
+        zp_optimizer_narrow_randomly(u, u->key, to, at, (uint32_t)n, p);
+    else if (u->rounding == ZP_HALF_UP)
+        zp_type_split_all(to, u->low ? u->low + at : NULL, p, n);
     else
         zp_type_narrow(to, u->type, p, n);
+}
+/* Returns the f32 weights of elements [at, at + n): those of an array, or a copy in `room`. */
+ZP_INLINE float *zp_optimizer_read_weights(const zp_update *u, size_t at, size_t n, float *room) {
+    if (u->master) return u->master + at;
+    if (!u->low) return (float *)(uintptr_t)zp_type_view(u->p, u->type, at, n, room);
+    zp_type_join_all(room, (const uint16_t *)u->p + at, u->low + at, n);
+    return room;
+}
+/* Returns the f32 state of elements [at, at + n): the array itself, or a copy in `room`. */
+ZP_INLINE float *zp_optimizer_read_state(const zp_update *u, int array, size_t at, size_t n,
+                                         float *room) {
+    if (u->state_type != ZP_CODES)
+        return (float *)(uintptr_t)zp_type_view(u->state[array], u->state_type, at, n, room);
+    zp_codes_read(room, (const zp_codes *)u->state[array], array && u->squares, at, n);
+    return room;
+}
+/* Stores that state, unless it is the array itself. */
+static void zp_optimizer_write_state(const zp_update *u, int array, size_t at, size_t n,
+                                     const float *x) {
+    uint32_t key[2];
+    if (u->state_type == ZERO_F32) return;
+    zp_optimizer_state_key(u, array, key);
+    if (u->state_type == ZERO_BF16)
+        zp_optimizer_narrow_randomly(u, key, (uint16_t *)u->state[array] + at, at, (uint32_t)n, x);
+    for (size_t i = 0; i < n && u->state_type == ZP_CODES; i += ZP_CODE_BLOCK) {
+        const size_t k = zp_min(n - i, ZP_CODE_BLOCK);
+        float shift[ZP_CODE_BLOCK];
+        for (size_t j = 0; j < k; j++) shift[j] = zp_optimizer_shift(u, key, at + i + j);
+        zp_codes_write((zp_codes *)u->state[array] + (at + i) / ZP_CODE_BLOCK, x + i, k,
+                       array && u->squares, shift);
+    }
 }
 /* Loads later elements into the cache. A root and a division take so long that the core's own
    look-ahead does not reach them, and it would wait for memory. */
 ZP_INLINE void zp_optimizer_prefetch(const void *array, zero_type type, size_t at) {
-    const size_t ahead = (at + ZP_UPDATE_AHEAD) * zp_type_bytes(type);
+    const size_t ahead = zp_codes_bytes(type, at + ZP_UPDATE_AHEAD);
     __builtin_prefetch((const void *)((uintptr_t)array + ahead), 1, 2);
 }
 /* Updates a piece of n elements with a vector body. In the loop, independent instructions fill the
@@ -171,21 +223,24 @@ ZP_INLINE void zp_optimizer_update_piece(const zp_update *u, float *p, const flo
    `does` and `body`, so that the loop has no call and no branch. */
 ZP_INLINE void zp_optimizer_update_block(const zp_update *all, size_t at, size_t n, int states,
                                          int does, zp_rule_body body) {
-    float weights[ZP_UPDATE_BLOCK], gradients[ZP_UPDATE_BLOCK];
+    float weights[ZP_UPDATE_BLOCK], gradients[ZP_UPDATE_BLOCK], room[2][ZP_UPDATE_BLOCK];
     const zp_update u = *all; /* a copy that no store can change */
+    const int matrix = (does & ZP_HAS_MATRIX) != 0, second = states > 1 && !matrix;
     const float *g = zp_type_view(u.g, u.grad_type, at, n, gradients);
-    float *p =
-        u.master ? u.master + at : (float *)(uintptr_t)zp_type_view(u.p, u.type, at, n, weights);
-    float *second = does & ZP_HAS_MATRIX ? u.direction : u.state[states > 1];
-    float *s1 = u.state[0] + at, *s2 = second + at;
+    float *p = zp_optimizer_read_weights(&u, at, n, weights);
+    float *s1 = zp_optimizer_read_state(&u, 0, at, n, room[0]), *s2 = s1;
+    if (second) s2 = zp_optimizer_read_state(&u, 1, at, n, room[1]);
+    if (matrix) s2 = u.direction + at;
     for (size_t i = 0, k; i < n; i += k) {
         k = zp_min(n - i, ZP_UPDATE_PIECE);
         for (size_t j = at + i; j < at + i + k; j += 16) { /* a cache line of f32 */
             zp_optimizer_prefetch(u.p, u.type, j);
             zp_optimizer_prefetch(u.g, u.grad_type, j);
-            zp_optimizer_prefetch(u.state[0], ZERO_F32, j);
+            zp_optimizer_prefetch(u.state[0], u.state_type, j);
             if (u.master) zp_optimizer_prefetch(u.master, ZERO_F32, j);
-            if (second != u.state[0]) zp_optimizer_prefetch(second, ZERO_F32, j);
+            if (u.low) zp_optimizer_prefetch(u.low, ZP_LOW, j);
+            if (second) zp_optimizer_prefetch(u.state[1], u.state_type, j);
+            if (matrix) zp_optimizer_prefetch(u.direction, ZERO_F32, j);
         }
         if (does & ZP_VECTOR && ZP_F64S > 1) {
             zp_optimizer_update_piece(&u, p + i, g + i, s1 + i, s2 + i, k, body);
@@ -198,21 +253,9 @@ ZP_INLINE void zp_optimizer_update_block(const zp_update *all, size_t at, size_t
         }
     }
     if (!(does & ZP_KEEPS_WEIGHTS)) zp_optimizer_round_weights(all, at, n, p);
-}
-/* Updates elements of one span: each layer with its ratio, and a matrix with its own body. */
-ZP_INLINE void zp_optimizer_update_range(const zp_update *u, size_t at, size_t n, int states,
-                                         int does, zp_rule_body body, zp_rule_body matrix) {
-    if (does & ZP_LAYERED) {
-        zp_update mine = *u;
-        for (size_t end = at + n, k; at < end; at += k) {
-            mine.ratio = u->trust[zp_optimizer_span_part(u->span, at, end - at, &k)];
-            zp_optimizer_update_block(&mine, at, k, states, does, body);
-        }
-    } else if (does & ZP_HAS_MATRIX && u->span->shape > 0) {
-        zp_optimizer_update_block(u, at, n, 1, does & ~ZP_VECTOR, matrix);
-    } else if (!(does & ZP_MATRIX_ONLY)) {
-        zp_optimizer_update_block(u, at, n, states, does & ~ZP_HAS_MATRIX, body);
-    }
+    if (does & ZP_KEEPS_STATE) return;
+    zp_optimizer_write_state(all, 0, at, n, s1);
+    if (second) zp_optimizer_write_state(all, 1, at, n, s2);
 }
 static void zp_optimizer_walk(const zp_update *update, int threads,
                               void (*block)(const zp_update *u, size_t at, size_t n)) {
@@ -228,25 +271,29 @@ static void zp_optimizer_walk(const zp_update *update, int threads,
         }
     }
 }
-#define ZP_PASS_LOOP(name, states, does, body, matrix)                                             \
-    static void zp_rule_##name##_block(const zp_update *u, size_t at, size_t n) {                  \
-        zp_optimizer_update_range(u, at, n, states, does, body, matrix);                           \
-    }                                                                                              \
+/* Defines a pass's loop. `block` updates elements [at, at + n) of zp_update *u. */
+#define ZP_PASS_LOOP(name, block)                                                                  \
+    static void zp_rule_##name##_block(const zp_update *u, size_t at, size_t n) { block; }         \
     static void zp_rule_##name##_loop(const void *u, size_t n, int threads) {                      \
         zp_optimizer_walk((const zp_update *)u, threads, zp_rule_##name##_block);                  \
     }
 
+/* ZP_PASS_FORMS defines both forms of a pass. `grid` updates n times ZP_WIDE elements of zp_update
+   all, on the GPU. */
 #ifdef __CUDACC__
 #include "optimizer_cuda.h"
 #else
-#define ZP_PASS(name, states, does, body, matrix)                                                  \
-    ZP_PASS_LOOP(name, states, does, body, matrix)                                                 \
+#define ZP_PASS_FORMS(name, block, grid)                                                           \
+    ZP_PASS_LOOP(name, block)                                                                      \
     ZP_KERNEL_CALL(zp_rule_update_##name, zp_rule_##name##_loop, zp_update)
 #endif
+#define ZP_PASS(name, states, does, body)                                                          \
+    ZP_PASS_FORMS(name, zp_optimizer_update_block(u, at, n, states, does, body),                   \
+                  zp_optimizer_update_threads(&all, n, states, does, body, body))
 /* Makes a pass of a body that takes the gradient of one element. */
 #define ZP_RULE(name, states, body)                                                                \
     ZP_FN void zp_rule_##name##_one(const zp_update *u, float *p, const float *g, float *s1,       \
                                     float *s2) {                                                   \
         body(u, p, *g, s1, s2);                                                                    \
     }                                                                                              \
-    ZP_PASS(name, states, 0, zp_rule_##name##_one, zp_rule_##name##_one)
+    ZP_PASS(name, states, 0, zp_rule_##name##_one)

@@ -104,20 +104,22 @@ ZP_FN void zp_rule_adagrad_at(const zp_update *u, float *p, float g, float *s, f
 #define ZERO_OWN(X)
 #endif
 
-ZP_PASS(adamw, 2, ZP_VECTOR, zp_rule_adamw_at, zp_rule_adamw_at)
-ZP_PASS(adam, 2, ZP_VECTOR, zp_rule_adam_at, zp_rule_adam_at)
+ZP_PASS(adamw, 2, ZP_VECTOR, zp_rule_adamw_at)
+ZP_PASS(adam, 2, ZP_VECTOR, zp_rule_adam_at)
 ZP_RULE(sgd, 1, zp_rule_sgd_at)
 ZP_RULE(nesterov, 1, zp_rule_nesterov_at)
 ZP_RULE(lion, 1, zp_rule_lion_at)
 ZP_RULE(adagrad, 1, zp_rule_adagrad_at)
 ZERO_OWN(ZP_RULE)
 
-/* The fields of zero_hyper that a rule reads in addition to lr, weight_decay and max_norm. */
+/* Fields of zero_hyper that a rule reads next to lr, weight_decay and max_norm; its properties. */
 enum {
     ZP_BETA1 = 1,
     ZP_BETA2 = 2,
     ZP_EPS = 4,
-    ZP_EPS_ALONE = 8 /* eps alone is the divisor if all gradients of a weight are zeros */
+    ZP_EPS_ALONE = 8,         /* eps alone is the divisor if all gradients of a weight are zeros */
+    ZP_AVERAGES_SQUARES = 16, /* its second state array averages squares */
+    ZP_GROWS = 32 /* its state only grows: small changes of large values would be lost */
 };
 
 /* What a rule needs of whole tensors. */
@@ -129,7 +131,7 @@ enum {
 
 typedef struct zp_rule {
     const char *name;
-    int states; /* f32 arrays */
+    int states; /* arrays, which bodies see in f32 */
     int reads, needs;
     int passes, firsts; /* firsts: kernels of the first pass of two */
     zero_result (*update[ZP_STEPS])(zp_stream *s, const zp_update *u,
@@ -146,7 +148,7 @@ typedef struct zp_rule {
 #define ZP_OWN_ROW(name, states, body) ZP_ROW(name, states, ZP_BETA1 | ZP_BETA2 | ZP_EPS),
 #define ZP_OWN_CHECK(name, states, body)                                                           \
     static_assert((states) >= 1 && (states) <= ZP_STATES, #name ": 1 or 2 state arrays");
-#define ZP_ADAM_READS (ZP_BETA1 | ZP_BETA2 | ZP_EPS | ZP_EPS_ALONE)
+#define ZP_ADAM_READS (ZP_BETA1 | ZP_BETA2 | ZP_EPS | ZP_EPS_ALONE | ZP_AVERAGES_SQUARES)
 /* The functions of this rule are in a capability's row, `part`: zp_extra_choose_rule finds them. */
 #define ZP_RULE_OF(name, part)                                                                     \
     { #name, 0, 0, 0, 0, 0, {NULL, NULL, NULL }, {NULL, NULL, NULL }, part }
@@ -156,7 +158,7 @@ static const zp_rule zp_rules[] = {ZP_ROW(adamw, 2, ZP_ADAM_READS),
                                    ZP_ROW(sgd, 1, ZP_BETA1),
                                    ZP_ROW(nesterov, 1, ZP_BETA1),
                                    ZP_ROW(lion, 1, ZP_BETA1 | ZP_BETA2),
-                                   ZP_ROW(adagrad, 1, ZP_EPS | ZP_EPS_ALONE),
+                                   ZP_ROW(adagrad, 1, ZP_EPS | ZP_EPS_ALONE | ZP_GROWS),
                                    ZP_RULE_OF(lamb, "muon"),
                                    ZP_RULE_OF(muon, "muon"),
                                    ZERO_OWN(ZP_OWN_ROW)};

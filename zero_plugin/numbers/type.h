@@ -50,6 +50,41 @@ ZP_FN uint16_t zp_type_to_f16(float x) {
     return (uint16_t)(sign | (b - 0x38000000u + 0xFFFu + (b >> 13 & 1u)) >> 13);
 }
 
+/* SPLIT WEIGHTS. An f32 is a bf16, its upper half, rounded half up, and its 16 lower bits. Both are
+   the same f32 again, except that every NaN becomes the quiet one of its sign. A lower half from
+   0x8000 on has rounded the upper half up by 1: the sum takes that back. */
+#define ZP_LOW ((zero_type)ZERO_TYPES) /* the type of an array of lower halves; none is F64 */
+typedef enum zp_rounding { ZP_NEAREST = 0, ZP_HALF_UP, ZP_STOCHASTIC } zp_rounding;
+ZP_FN uint16_t zp_type_upper(float x) {
+    const uint32_t b = zp_type_bits(x);
+    const int nan = (b & 0x7FFFFFFFu) > 0x7F800000u; /* of other numbers the sum has 32 bits */
+    return (uint16_t)(nan ? (b >> 16 & 0x8000u) | 0x7FC0u : (b + 0x8000u) >> 16);
+}
+ZP_FN uint16_t zp_type_lower(float x) {
+    const uint32_t b = zp_type_bits(x);
+    return (uint16_t)((b & 0x7FFFFFFFu) > 0x7F800000u ? 0 : b & 0xFFFFu);
+}
+ZP_FN float zp_type_join(uint16_t upper, uint16_t lower) {
+    const uint32_t low = lower, up = upper;
+    return zp_type_bits_to_float((up << 16) + low - ((low & 0x8000u) << 1));
+}
+/* Adds the lower half to an f32 that has the upper one. */
+ZP_FN float zp_type_add_low(float upper, uint16_t lower) {
+    return zp_type_join((uint16_t)(zp_type_bits(upper) >> 16), lower);
+}
+ZP_FN void zp_type_join_all(float *to, const uint16_t *upper, const uint16_t *lower, size_t n) {
+    ZP_SIMD
+    for (size_t i = 0; i < n; i++) to[i] = zp_type_join(upper[i], lower[i]);
+}
+/* lower NULL: only the upper halves. */
+ZP_FN void zp_type_split_all(uint16_t *upper, uint16_t *lower, const float *from, size_t n) {
+    ZP_SIMD
+    for (size_t i = 0; i < n; i++) upper[i] = zp_type_upper(from[i]);
+    if (!lower) return;
+    ZP_SIMD
+    for (size_t i = 0; i < n; i++) lower[i] = zp_type_lower(from[i]);
+}
+
 ZP_FN size_t zp_type_bytes(zero_type type) { return type == ZERO_F32 ? 4 : 2; }
 ZP_FN float zp_type_load(const void *from, zero_type type, size_t i) {
     if (type == ZERO_F32) return ((const float *)from)[i];
@@ -189,7 +224,14 @@ ZP_FN zp_f64s zp_type_load_doubles(const double *x) { return *x; }
 ZP_FN void zp_type_store_doubles(double *x, zp_f64s v) { *x = v; }
 ZP_FN void zp_type_store_floats(float *x, zp_f64s v) { *x = (float)v; }
 ZP_FN void zp_type_sqrt_f64s(float *root, const float *x) { *root = sqrtf(*x); }
-ZP_FN zp_f64s zp_type_fma_f64s(double f, zp_f64s x, zp_f64s y) { return f * x + y; }
+ZP_FN zp_f64s zp_type_fma_f64s(double f, zp_f64s x, zp_f64s y) {
+#ifdef __CUDA_ARCH__ /* one instruction instead of two, with the same bits: the product is exact   \
+                      */
+    return fma(f, x, y);
+#else
+    return f * x + y;
+#endif
+}
 #ifdef __CUDACC__
 #include "type_cuda.h"
 #else

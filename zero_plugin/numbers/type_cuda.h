@@ -16,6 +16,10 @@ ZP_FN void zp_type_unpack_words(float *x, uint4 words, zero_type type) {
         for (size_t j = 0; j < 4; j++)
             x[j] = zp_type_bits_to_float(type == ZERO_F32 ? all[j] : all[j] << 16);
 }
+ZP_FN void zp_type_add_low_words(float *x, uint4 low) {
+    const uint32_t all[4] = {low.x, low.y, low.z, low.w};
+    for (size_t j = 0; j < 4; j++) x[j] = zp_type_add_low(x[j], (uint16_t)all[j]);
+}
 ZP_FN void zp_type_load_wide(float *x, const void *from, zero_type type, size_t i) {
     zp_type_unpack_words(x, zp_type_load_words(from, type, i), type);
 }

@@ -22,7 +22,7 @@ static void zp_async_update_task(const void *args, size_t numel, int threads) {
     zp_file_ring *r = &o->ring;
     const size_t first = zp_ctx_own_part(z, a->unit)->first;
     char *at[ZP_UPDATED_ARRAYS];
-    const zp_control *control = z->offload->cpu_updates ? o->control : &a->control;
+    const zp_control *control = o->cpu_updates ? o->control : &a->control;
     const zp_rule *rule = z->rule;
     if (a->pass == 0 && zp_ctx_keeps_next(z) && o->unit[a->unit].old_next)
         zp_delayed_renew_next(z, a->unit);
@@ -42,9 +42,7 @@ static void zp_async_update_task(const void *args, size_t numel, int threads) {
 
 /* Station: the ring reads ahead, while the last micro-step is reduced. */
 static void zp_async_update_fill_task(const void *ring, size_t n, int threads) {
-    zp_file_ring *r;
-    memcpy(&r, ring, sizeof r);
-    zp_file_ring_fill(r);
+    zp_file_ring_fill(*(zp_file_ring *const *)ring);
 }
 static zero_result zp_async_update_fill_ring(zero_ctx *z) {
     zp_file_ring *r = &z->offload->ring;

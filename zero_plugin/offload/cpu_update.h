@@ -4,8 +4,9 @@
    has the same bits as the kernel. Each rank copies its part of a unit down as a gradient and up as
    parameters, in their stored types, through two pinned arrays of the same number of bytes:
      DOWN     gradients that the update reads
-     UP       the parameters of that part. A rule without master weights reads them, and they are
-              copied up. UP equals PARAM unless other code than the update wrote PARAM: `stale`
+     UP       the parameters of that part. An update without f32 master weights reads them, and
+              they are copied up. UP equals PARAM unless other code than the update wrote PARAM
+              (`stale`)
    Gradients of the tier DEVICE also stay on the device: micro-steps add up there, access by name
    finds them there, and a write by name sends them again. Gradients of the tier HOST are in DOWN
    alone. The CPU makes no pass over them: norm and overflow check belong to the device's reduction.
@@ -16,20 +17,17 @@
      compute          zero_step: waits for `agreed` and decides; waits for the last step's updates,
                       `done`, and copies the decision to `control`: event `decided`
      down             waits for that; copies stale arrays; opens the gate: event `ready`
-     updates          waits for `ready`; its lane passes the gate and updates unit by unit
-     updates          for each unit: waits for its last gather and for the lane; copies UP to PARAM:
-                      event `updated`
+     updates          waits for `ready`; its lane passes the gate and updates unit by unit. After
+                      each: waits for u's last gather; copies UP to PARAM: event `updated`
      parameter stream waits for that; gathers u
      compute          before the next step first writes u's gradient: waits for `updated`, after
                       which nothing reads gradient or DOWN (delayed: waits for `ready`)
    So the next forward waits only for its own unit, and no CPU thread waits for the device.
 
-   ONE GRADIENT of the tier HOST, in each micro-step. The device has no shard of it, and it leaves
-   through the shared gradient buffers:
-     gradient stream  reduces u inside its buffer, to the place of this rank's shard. If DOWN has
-                      the sum of earlier micro-steps, the device adds it in pieces, because it
-                      computes the norm of the sum (see gpu_update.h). In the last micro-step, it
-                      also sums squares. Event `reduction`
+   ONE GRADIENT of the tier HOST, in each micro-step. It leaves through the shared buffers:
+     gradient stream  reduces u inside its buffer. If DOWN has the sum of earlier micro-steps, the
+                      device adds it in pieces, because it computes the norm of the sum (see
+                      gpu_update.h): event `reduction`
      down             waits for that and for the last reader of DOWN, `updated` (delayed: `spent`);
                       copies the shard to DOWN; records `reduction` again
      compute          before another unit, or u in the next micro-step, writes that buffer: waits
@@ -52,13 +50,10 @@
 #ifdef __CUDACC__
 /* The way of one side's shards between the file and a GPU; see offload_gpu.h. */
 typedef struct zp_staging {
-    zp_file *file;
-    zp_lane asks;          /* enqueues transfers on the file's lanes */
-    int is_open;           /* `asks` is open */
-    zp_gate given, copied; /* a half's transfers were enqueued, or it is free; a half was copied */
-    size_t halves;         /* that the calling thread has enqueued */
-    size_t asked, awaited; /* halves that `asks` has handled; that the stream has waited for */
-    size_t freed;          /* halves whose copies `asks` has waited for */
+    zp_file *file;  /* NULL: the side has no shards in the file */
+    zp_gate given;  /* the lane opens it: a half's transfers were enqueued, or it is free */
+    zp_gate copied; /* the stream opens it: a half was copied */
+    size_t halves;  /* that the calling thread has enqueued */
     zp_lane_event moved[ZP_RING]; /* by piece: its last transfer has ended */
 } zp_staging;
 
@@ -91,9 +86,8 @@ static zero_result zp_cpu_update_copy(zero_ctx *z, zp_stream *s, int u, const zp
     const size_t bytes = zp_array_part_bytes(a, u);
     char *host = zp_array_at(a, u, a->part[u].first);
     if (!bytes) return ZERO_OK;
-    zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_COPY, u, bytes);
-    ZP_TRY(zp_device_copy(s, up ? device : host, up ? host : device, bytes));
-    zp_device_end_slice(s, r);
+    ZP_SLICE(s, ZERO_EVENT_COPY, zp_layout_unit_of(&z->layout, u), bytes,
+             zp_device_copy(s, up ? device : host, up ? host : device, bytes));
     *(up ? &z->offload->up_bytes : &z->offload->down_bytes) += bytes;
     return ZERO_OK;
 }
@@ -112,7 +106,7 @@ static zero_result zp_cpu_update_fetch(zero_ctx *z, int u, int side) {
 static zero_result zp_cpu_update_send_gradient(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
     zp_stream *s = &z->offload->gpu->down;
-    const int delays = zp_ctx_updates_overlap(z), takes = zp_cpu_update_takes_mean(z, u);
+    const int delays = z->updates_overlap, takes = zp_cpu_update_takes_mean(z, u);
     if (!zp_cpu_update_has_unit(z, u)) return ZERO_OK;
     ZP_TRY(zp_device_wait_event(s, live->reduction));
     if (delays || takes)
@@ -131,8 +125,7 @@ static void zp_cpu_update_note_write(zero_ctx *z, const zp_array *a, int u) {
 
 /* The first task of a step, and of a second pass: clears the sums. */
 static void zp_cpu_update_begin_task(const void *args, size_t n, int threads) {
-    zp_offload *o;
-    memcpy(&o, args, sizeof(zp_offload *));
+    zp_offload *o = *(zp_offload *const *)args;
     if (zp_gate_pass(&o->gpu->gate)) o->control->skip = 1; /* the data may be missing */
     if (o->sums) memset(o->sums, 0, o->sums_bytes);
 }
@@ -162,9 +155,9 @@ static zero_result zp_cpu_update_begin(zero_ctx *z) {
             ZP_TRY(zp_cpu_update_fetch(z, u, side));
     o->stale = 0;
     ZP_TRY(zp_cpu_update_release(z, &g->event[ZP_READY]));
-    if (!g->staging[ZP_GRAD].is_open) return ZERO_OK;
+    if (!g->staging[ZP_GRAD].file) return ZERO_OK;
     zp_lane_event sent; /* the file's lanes have the step's gradients */
-    zp_lane_record(&g->staging[ZP_GRAD].asks, &sent);
+    zp_lane_record(&z->stream[ZP_GRADIENTS].lane, &sent);
     return zp_device_push_task(&z->updates, zp_lane_wait_event_task, &sent, sizeof sent, 0);
 }
 
@@ -177,7 +170,7 @@ static zero_result zp_cpu_update_copy_up(zero_ctx *z, int u) {
 
 /* The updater of units that the CPU updates. */
 static zero_result zp_cpu_update_unit(zero_ctx *z, int u, int pass, const zero_hyper *h) {
-    const int now = !zp_ctx_updates_overlap(z) && pass + 1 == z->rule->passes;
+    const int now = !z->updates_overlap && pass + 1 == z->rule->passes;
     ZP_TRY(zp_async_update_push(z, u, pass, h));
     return now ? zp_ctx_check(z, zp_cpu_update_copy_up(z, u)) : ZERO_OK;
 }

@@ -2,7 +2,8 @@
 
    A PENDING UPDATE (cfg.delay_from). From a delayed zero_step to the next zero_reduce
    z->update_pending is 1, on all ranks alike, and each rank has two copies of the weights that it
-   updates: zp_ctx_weights  SEEN: passes gather these and compute with them. Nothing writes them
+   updates:
+     zp_ctx_weights  SEEN: passes gather these and compute with them. Nothing writes them
      zp_ctx_newest   NEWEST: the result of the update, which master weights and state belong to
    In memory SEEN is PARAM and NEWEST is NEXT. In the file each is in one of the two places. Next to
    a GPU, SEEN is PARAM, on the device, and NEWEST is UP.
@@ -19,6 +20,8 @@
 #include "../core/step.h"
 #include "../core/weights.h"
 #include "offload_plan.h"
+
+static int zp_delayed_overlaps(const zero_ctx *z) { return z->updates_overlap; }
 
 /* Returns the array with the weights of u that a pass uses, or with the newest ones. */
 static zp_array *zp_delayed_find_weights(zero_ctx *z, int u, int newest) {
@@ -60,12 +63,9 @@ static void zp_delayed_replace_task(const void *args, size_t n, int threads) {
 }
 static zero_result zp_delayed_replace(zero_ctx *z, int u) {
     const zp_delayed_replace_args a = {z, u};
-    zp_stream *s = &z->updates;
-    zp_record *r =
-        zp_device_begin_slice(s, ZERO_EVENT_COPY, u, zp_array_part_bytes(&z->array[ZP_PARAM], u));
-    ZP_TRY(zp_device_push_task(s, zp_delayed_replace_task, &a, sizeof a,
-                               zp_ctx_own_part(z, u)->numel));
-    zp_device_end_slice(s, r);
+    const size_t numel = zp_ctx_own_part(z, u)->numel;
+    ZP_SLICE(&z->updates, ZERO_EVENT_COPY, u, zp_array_part_bytes(&z->array[ZP_PARAM], u),
+             zp_device_push_task(&z->updates, zp_delayed_replace_task, &a, sizeof a, numel));
     return ZERO_OK;
 }
 
@@ -103,7 +103,7 @@ static zero_result zp_delayed_finish(zero_ctx *z) {
 /* If updates are delayed, state is put into both copies of the weights, so this makes both copies
    equal first. It copies only this rank's part: other ranks need not call it. */
 static zero_result zp_delayed_double(zero_ctx *z) {
-    if (z->update_pending || !zp_ctx_updates_overlap(z)) return ZERO_OK;
+    if (z->update_pending || !z->updates_overlap) return ZERO_OK;
     z->update_pending = 1;
     for (int u = 0; u < z->layout.all; u++) {
         zp_array *now = zp_ctx_weights(z, u);
@@ -115,20 +115,17 @@ static zero_result zp_delayed_double(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Station: is this step's update delayed? */
-static zero_result zp_delayed_choose(zero_ctx *z) {
-    z->offload->delayed = z->taken >= z->cfg.delay_from;
-    return ZERO_OK;
-}
+/* Returns 1 if this step's update stays pending. The step was counted. */
+static int zp_delayed_stays(const zero_ctx *z) { return z->taken >= z->cfg.delay_from; }
 /* Station: makes an update's weights those that passes use, at once or a step later. */
 static zero_result zp_delayed_publish(zero_ctx *z, int u) {
     ZP_DO(z, zp_device_record_event(zp_step_stream(z, u), &z->offload->unit[u].spent));
-    const int now = !z->offload->delayed && z->layout.unit[u].numel;
+    const int now = !zp_delayed_stays(z) && z->layout.unit[u].numel;
     return now ? zp_delayed_swap(z, u, z->agreed) : ZERO_OK;
 }
 /* Station: all updates of the step are enqueued. */
 static zero_result zp_delayed_end_step(zero_ctx *z) {
-    z->update_pending = z->offload->delayed;
+    z->update_pending = zp_delayed_stays(z);
     return z->update_pending ? ZERO_OK : zp_gather_forget_all(z);
 }
 /* Station: once the unit is reduced, its pending update of the last step ends. */

@@ -252,12 +252,14 @@ static void zp_file_close(zp_file *f) {
 
 /* ---- parts of arrays ---- */
 
-/* What the file keeps of one array. */
+/* What the file keeps of one array. Its pieces pass through places in memory: place 0 is for access
+   by name, the next ZP_RING are those of the ring, and ZP_DISK_LANES more are for sums of
+   gradients. An array that nothing but gathers reads has place 0 alone. */
 typedef struct zp_file_array {
     zp_file *file;
     size_t piece_bytes; /* of its largest piece, in whole sectors */
-    char *bounce;       /* memory for one piece, for access by name */
-    size_t bounced;     /* 1 + the number of the piece in `bounce`; 0: none */
+    char *places;       /* [1 + ZP_RING + ZP_DISK_LANES][piece_bytes] */
+    size_t bounced;     /* 1 + the number of the piece in place 0; 0: none */
     uint64_t since;     /* file->written_bytes when it was read */
 } zp_file_array;
 
@@ -272,9 +274,9 @@ static size_t zp_file_pieces(const zp_array *a, int u) {
 /* Returns the transfer of piece i of unit u's part. */
 static zp_transfer zp_file_piece(const zp_array *a, int u, size_t i, char *memory, int writes) {
     const zp_array_part *x = &a->part[u];
-    const size_t n = zp_min(x->numel - i * ZP_PIECE_NUMEL, ZP_PIECE_NUMEL),
-                 of = zp_type_bytes(a->type);
-    const size_t at = x->at + i * ZP_PIECE_NUMEL * of, bytes = zp_round_up(n * of, ZP_SECTOR);
+    const size_t n = zp_min(x->numel - i * ZP_PIECE_NUMEL, ZP_PIECE_NUMEL);
+    const size_t at = x->at + zp_codes_bytes(a->type, i * ZP_PIECE_NUMEL),
+                 bytes = zp_round_up(zp_codes_bytes(a->type, n), ZP_SECTOR);
     const zp_transfer t = {a->filed->file, memory, at, bytes, x->piece + i, writes, 0};
     return t;
 }
@@ -286,10 +288,10 @@ static zero_result zp_file_open_range(zp_array *a, int u, size_t e, size_t *n, z
     zp_file *f = x->file;
     const size_t at = e - a->part[u].first, i = at / ZP_PIECE_NUMEL;
     *n = zp_min(*n, ZP_PIECE_NUMEL - at % ZP_PIECE_NUMEL);
-    *p = x->bounce + at % ZP_PIECE_NUMEL * zp_type_bytes(a->type);
+    *p = x->places + zp_codes_bytes(a->type, at % ZP_PIECE_NUMEL);
     ZP_TRY(zp_device_sync_stream(s)); /* it may still copy the last open piece */
     zp_file_sync(f);                  /* a step may still write */
-    const zp_transfer t = zp_file_piece(a, u, i, x->bounce, 0);
+    const zp_transfer t = zp_file_piece(a, u, i, x->places, 0);
     if (x->bounced == t.piece + 1 && x->since == f->written_bytes) return ZERO_OK;
     x->bounced = 0;
     ZP_TRY(zp_file_move(&t));
@@ -299,7 +301,7 @@ static zero_result zp_file_open_range(zp_array *a, int u, size_t e, size_t *n, z
 }
 static zero_result zp_file_close_range(zp_array *a, int u, size_t e, zp_stream *s) {
     const size_t i = (e - a->part[u].first) / ZP_PIECE_NUMEL;
-    const zp_transfer t = zp_file_piece(a, u, i, a->filed->bounce, 1);
+    const zp_transfer t = zp_file_piece(a, u, i, a->filed->places, 1);
     ZP_TRY(zp_device_sync_stream(s));
     ZP_TRY(zp_file_move(&t));
     a->filed->since = a->filed->file->written_bytes;

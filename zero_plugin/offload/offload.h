@@ -1,4 +1,17 @@
-/* offload.h - what offload keeps of a context, and the rows of the tiers HOST and FILE */
+/* offload.h - what offload keeps of a context, and the rows of the tiers HOST and FILE
+
+   PIECES ON THEIR WAY. State of another tier passes through a few places in memory. A place is
+   filled with a piece, used, emptied, and then filled with a later piece:
+     file                filled by           used by                        emptied by
+     file_ring.h         a lane of the file  an update on a CPU             the same lane
+     transfers.h         a lane of the file  an addition on a CPU           nothing
+     gpu_update.h        the stream `up`     an update, or an addition, on  the stream `down`, or
+                                             a GPU                          nothing
+     offload_gpu.h       a lane of the file  a copy up to the GPU           nothing
+                         a copy down         nothing                        a lane of the file
+   Each has its own few lines, because the one that waits differs. In the first two, a CPU thread
+   waits for the event of a lane. In the third, a stream waits for the event of a stream. In the
+   last, a stream and a lane wait for each other, which needs gates. */
 #pragma once
 
 #include "../core/step.h"
@@ -25,24 +38,21 @@ enum { ZP_GPU_PLACES = 4 }; /* pieces of state that are on the GPU at once; see 
 typedef enum zp_transfer_kind { ZP_FETCH_PARAM, ZP_WRITE_MEAN, ZP_ADD_MEAN } zp_transfer_kind;
 
 typedef struct zp_offload {
-    zp_offload_unit *unit; /* [units], layout.all */
+    zp_offload_unit *unit; /* [units], layout.segments */
     int units;
 
     zp_file file; /* this rank's file, for arrays of the tier FILE */
     zp_file_array filed[ZP_ARRAYS];
     size_t file_pieces; /* number of pieces in the file */
-    char *pieces;       /* [pieces_bytes] pieces for access, of the ring, and `addends` */
-    size_t pieces_bytes;
-    char *addends; /* [ZP_DISK_LANES] pieces of gradient sums; NULL: the file has no sums */
     zp_file_ring ring;
 
     int cpu_updates;         /* a run on a GPU: the CPU updates the units with `on_updates` */
     int gpu_updates;         /* a run on a GPU, HOST: the GPU updates; see gpu_update.h */
     zp_array twin[ZP_TWINS]; /* DOWN, UP and DIRECTIONS */
-    zp_array_part *parts;    /* [ZP_TWINS * layout.all] */
-    char *host[2];           /* host memory: plain, pinned; NULL before the build */
+    zp_array_part *parts;    /* [ZP_TWINS * layout.segments] */
+    char *memory[2];         /* host memory: plain, pinned; NULL before the build */
+    size_t bytes[2];         /* its bytes, which zp_offload_plan_cut counts */
     char *staging[ZP_SIDES]; /* pinned [2][ZP_STAGED] pieces, if the side's shards are in FILE */
-    float *staged_sums;      /* on the device: [ZP_STAGED] pieces of gradient sums; or NULL */
     char *places;            /* on the device: for pieces of all arrays, or of gradient sums */
     size_t nplaces, place_numel, places_bytes; /* their number; elements of one; bytes of all */
     zp_control *control;                       /* pinned: the decision that the updates read */
@@ -50,7 +60,6 @@ typedef struct zp_offload {
     zp_limb *sums;     /* NORMS, pinned: sums of the part that the CPU updates */
     double *trust;     /* NORMS, pinned: the ratios */
     size_t sums_bytes; /* of `sums` */
-    int delayed;       /* the update of this step stays pending */
     int stale;         /* bits ZP_GRAD and ZP_PARAM: DOWN or UP must be copied down again */
     uint64_t down_bytes, up_bytes; /* copied over the link so far */
     struct zp_offload_gpu *gpu;    /* streams, events and lanes of a run on a GPU; else NULL */
@@ -71,10 +80,6 @@ static int zp_offload_mean_leaves(const zero_ctx *z, int u) {
 /* Returns 1 if reduced gradients of several micro-steps are added in MEAN, and not in SUM. */
 static int zp_offload_adds_means(const zero_ctx *z) {
     return z->cfg.micro_steps > 1 && !z->array[ZP_SUM].share;
-}
-/* Returns 1 if they are added in DOWN. */
-static int zp_offload_adds_in_host(const zero_ctx *z) {
-    return z->array[ZP_MEAN].tier == ZERO_HOST && zp_offload_adds_means(z);
 }
 
 /* Converts values in plain host memory or in a piece of the file, which no kernel reaches. SYNC. */

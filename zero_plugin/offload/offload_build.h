@@ -9,12 +9,12 @@
 /* Returns the bytes of lists, and of lanes: of the stream `updates`, of staging, and of files. */
 static size_t zp_offload_build_context_bytes(zero_ctx *z) {
     const zp_offload *o = z->offload;
-    const int cpu = o->ring.stops > 0 && !z->cfg.no_overlap;
-    int n = zp_device_is_host() ? cpu : z->offload->cpu_updates;
-    for (int side = 0; side < ZP_SIDES && !zp_device_is_host(); side++)
-        n += zp_ctx_side_array(z, side)->tier == ZERO_FILE;
-    const size_t lanes = (size_t)n + (z->plan.file_bytes ? ZP_DISK_LANES : 0);
-    return (size_t)z->layout.all * (sizeof *o->unit + ZP_TWINS * sizeof(zp_array_part))
+    const int on_host = o->ring.stops > 0 && !z->cfg.no_overlap;
+    const int next_to_gpu = o->cpu_updates + (z->array[ZP_PARAM].tier == ZERO_FILE)
+                            + (z->array[ZP_MEAN].tier == ZERO_FILE);
+    const size_t lanes = (size_t)(zp_device_is_host() ? on_host : next_to_gpu)
+                         + (z->plan.file_bytes ? ZP_DISK_LANES : 0);
+    return (size_t)z->layout.segments * (sizeof *o->unit + ZP_TWINS * sizeof(zp_array_part))
            + o->ring.stops * sizeof(zp_file_ring_stop) + o->file_pieces * sizeof(uint64_t)
            + lanes * ZP_LANE_TASKS * sizeof(zp_task);
 }
@@ -25,47 +25,6 @@ static zero_result zp_offload_build_plan(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Describes the arrays that an update touches, and what it does with them. */
-static void zp_offload_build_ring_arrays(zero_ctx *z) {
-    zp_offload *o = z->offload;
-    zp_file_ring_array *t = o->ring.list;
-    const int masters = z->array[ZP_MASTER].share != ZP_NOTHING, next = zp_ctx_keeps_next(z);
-    const int last = 1 << (z->rule->passes - 1), all = 2 * last - 1;
-    t[ZP_UPDATED_PARAM].array = &z->array[next ? (int)ZP_NEXT : (int)ZP_PARAM];
-    t[ZP_UPDATED_PARAM].other = next ? &z->array[ZP_PARAM] : NULL;
-    t[ZP_UPDATED_MEAN].array = zp_ctx_update_gradient(z);
-    if (z->offload->cpu_updates) t[ZP_UPDATED_PARAM].array = &o->twin[ZP_UP];
-    if (z->offload->cpu_updates) t[ZP_UPDATED_MEAN].array = &o->twin[ZP_DOWN];
-    for (int i = 0; i <= ZP_STATES; i++) t[ZP_UPDATED_MASTER + i].array = &z->array[ZP_MASTER + i];
-    for (int k = 0; k < ZP_UPDATED_ARRAYS; k++) {
-        t[k].reads = k != ZP_UPDATED_PARAM || !masters;
-        t[k].writes = k == ZP_UPDATED_MEAN ? 0 : k > ZP_UPDATED_MASTER ? all : last;
-    }
-}
-
-/* Divides the memory for pieces: of each array in the file a bounce, its part of the ring, and
-   addends. */
-static void zp_offload_build_divide_pieces(zero_ctx *z) {
-    zp_offload *o = z->offload;
-    char *at = o->pieces;
-    for (int k = 0; k < ZP_ARRAYS; k++) {
-        zp_array *a = &z->array[k];
-        const size_t bytes = a->filed->piece_bytes;
-        if (a->tier != ZERO_FILE || !zp_array_bytes_off_device(a, z->layout.all)) continue;
-        a->filed->file = &o->file;
-        a->filed->bounce = at;
-        at += bytes;
-        for (zp_file_ring_array *t = o->ring.list; t < o->ring.list + ZP_UPDATED_ARRAYS; t++) {
-            if (t->array->filed != a->filed) continue;
-            t->memory = at;
-            t->piece_bytes = bytes;
-        }
-        at += zp_offload_plan_places(z, k) * bytes;
-        if (zp_offload_plan_addends(z, k)) o->addends = at;
-        at += zp_offload_plan_addends(z, k) * bytes;
-    }
-}
-
 static zero_result zp_offload_build_open_file(zero_ctx *z) {
     zp_offload *o = z->offload;
     const zero_config *c = &z->cfg;
@@ -73,6 +32,7 @@ static zero_result zp_offload_build_open_file(zero_ctx *z) {
     char text[ZP_TEXT_BYTES];
     if (!bytes) return ZERO_OK;
     ZP_TRY(zp_file_open(&o->file, z->all, c->folder, bytes, o->file_pieces));
+    for (int k = 0; k < ZP_ARRAYS; k++) o->filed[k].file = &o->file;
     o->file.unchecked = c->no_file_check;
     z->plan.file_way = zp_file_describe(&o->file);
     (void)snprintf(text, sizeof text, "a file of %zu bytes in %.200s, by %s", bytes, c->folder,
@@ -87,18 +47,17 @@ static zero_result zp_offload_build_allocate(zero_ctx *z) {
     zp_offload *o = z->offload;
     zp_file_ring *r = &o->ring;
     const zero_config *c = &z->cfg;
-    zp_offload_build_ring_arrays(z);
-    if (!r->stops) return ZERO_OK;
-    r->file = &o->file;
+    if (!r->stops && !z->plan.file_bytes && !o->cpu_updates) return ZERO_OK;
     ZP_TRY(zp_offload_build_open_file(z));
     ZP_TRY(
         zp_device_open_stream(&z->updates, &z->device, c->stream, !c->no_overlap, 0, c->threads));
     zp_device_set_track(&z->updates, ZERO_TRACK_UPDATES);
-    r->stop = (zp_file_ring_stop *)calloc(r->stops, sizeof *r->stop);
+    r->stop = (zp_file_ring_stop *)calloc(r->stops + 1, sizeof *r->stop);
     if (!r->stop) return ZERO_ERR_MEMORY;
-    if (zp_offload_plan_buffers(z)
-        && posix_memalign((void **)&o->pieces, ZP_SECTOR, o->pieces_bytes))
-        return ZERO_ERR_MEMORY;
+    if (zp_device_is_host() && o->bytes[0]) {
+        if (posix_memalign((void **)&o->memory[0], ZP_SECTOR, o->bytes[0])) return ZERO_ERR_MEMORY;
+        zp_offload_plan_cut(z);
+    }
     zp_file_ring_stop *stop = r->stop;
     for (int i = 0; i < r->passes * z->layout.all; i++) {
         const int u = zp_ctx_nth_update(z, i % z->layout.all);
@@ -118,9 +77,7 @@ static zero_result zp_offload_build_allocate(zero_ctx *z) {
 }
 static zero_result zp_offload_build_cut(zero_ctx *z) {
     zp_offload *o = z->offload;
-    const size_t sums = zp_offload_plan_sums(z);
     if (o->places_bytes) o->places = (char *)zp_ctx_cut_arena(z, o->places_bytes, 1);
-    if (sums) o->staged_sums = (float *)zp_ctx_cut_arena(z, sums, 1);
     return ZERO_OK;
 }
 
@@ -134,11 +91,9 @@ static zero_result zp_offload_build_init(zero_ctx *z) {
 }
 /* After all memory is allocated: sets what the core calls. */
 static zero_result zp_offload_build_connect(zero_ctx *z) {
-    zp_offload_build_divide_pieces(z);
     for (int u = 0; u < z->layout.all; u++)
         if (z->live[u].on_updates) z->live[u].updater = z->updater = z->offload->updater;
-    if (!zp_ctx_updates_overlap(z)) return ZERO_OK;
-    z->find_weights = zp_delayed_find_weights;
+    if (z->updates_overlap) z->find_weights = zp_delayed_find_weights;
     return ZERO_OK;
 }
 static zero_result zp_offload_build_finish(zero_ctx *z) {
@@ -149,7 +104,7 @@ static zero_result zp_offload_build_destroy(zero_ctx *z) {
     zp_offload *o = z->offload;
     for (int u = 0; u < o->units; u++) zp_device_close_event(&o->unit[u].spent);
     zp_file_close(&o->file);
-    if (!o->host[0]) free(o->pieces);
+    if (zp_device_is_host()) free(o->memory[0]);
     free(o->ring.stop);
     free(o->unit);
     free(o->parts);
@@ -159,7 +114,9 @@ static zero_result zp_offload_build_destroy(zero_ctx *z) {
 static void zp_offload_build_wrote(zero_ctx *z, const zp_array *a, int u) {
     const int first = u < 0 ? 0 : u, end = u < 0 ? z->layout.all : u + 1;
     for (int i = first; i < end; i++) z->offload->unit[i].old_next = !z->update_pending;
-    if (!a || a->filed->file) zp_file_ring_forget(&z->offload->ring);
+    if (a && !a->filed->piece_bytes) return;
+    zp_file_sync(&z->offload->file);
+    zp_file_ring_forget(&z->offload->ring);
 }
 static zero_result zp_offload_build_sync(zero_ctx *z) {
     return z->updates.device ? zp_device_sync_stream(&z->updates) : ZERO_OK;
@@ -168,7 +125,7 @@ static zero_result zp_offload_build_stats(zero_ctx *z) {
     zero_stats *stats = &z->stats;
     zp_offload *o = z->offload;
     zp_file_sync(&o->file);
-    stats->allocated_bytes += zp_offload_plan_buffers(z);
+    stats->allocated_bytes += zp_device_is_host() ? o->bytes[0] : 0;
     stats->file_read_bytes = o->file.read_bytes;
     stats->file_written_bytes = o->file.written_bytes;
     stats->file_s = 1e-9 * (double)o->file.waited_ns;

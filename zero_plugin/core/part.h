@@ -1,0 +1,24 @@
+/* part.h - splits a group of the context; zp_ctx_close_part closes a part */
+#pragma once
+
+#include "ctx.h"
+
+/* Returns the bytes that this rank needs for a part. */
+static size_t zp_part_bytes(const zp_comm *of, const zp_cut *cut, int swaps) {
+    return of->transport->room ? of->transport->room(of, cut->parts, cut->nranks, swaps) : 0;
+}
+
+/* Splits `of` into parts and opens the part that has this rank. COLLECTIVE over `of`. */
+static zero_result zp_part_open(zero_ctx *z, zp_part *part, zp_comm *g, zp_comm *of, zp_cut cut,
+                                int node_size, const char *label) {
+    ZP_REFUSE(z, !of->transport->make_part,
+              "the %d ranks cannot be cut into groups: %s does not support that", of->nranks,
+              of->transport->name);
+    cut.memory = &part->meeting;
+    part->bytes = zp_part_bytes(of, &cut, g->swaps);
+    ZP_DO(z, of->transport->make_part(of, &cut, &part->comm));
+    part->of = of->transport;
+    part->comm.node_size = node_size;
+    (void)snprintf(g->label, sizeof g->label, "%s", label);
+    return zp_ctx_check(z, zp_comm_open(g, zp_transport_find(part->comm.kind), &part->comm));
+}

@@ -1,0 +1,67 @@
+/* codes.h - f32 values in 8 bits: blocks of codes with a scale each
+
+   A block has the largest magnitude of its values as its scale. Codes are finer for small values:
+     signed    127 * 2x / (1 + |x|) of x = value / scale
+     squares   255 * sqrt(x). A value above 0 has at least code 1: with a root of 0, eps alone would
+               divide a momentum that is not 0
+   Encoding decoded values to nearest gives the same block. FlashOptim (2026) has these codes. */
+#pragma once
+
+#include "type.h"
+#define ZP_CODES      ((zero_type)(ZERO_TYPES + 1)) /* the type of an array of blocks */
+#define ZP_CODE_BLOCK ((size_t)128)
+typedef struct zp_codes {
+    float scale;
+    uint8_t code[ZP_CODE_BLOCK];
+} zp_codes;
+/* Returns the bytes of n adjacent elements, in codes of whole blocks alone. */
+ZP_FN size_t zp_codes_bytes(zero_type type, size_t n) {
+    return type == ZP_CODES ? n / ZP_CODE_BLOCK * sizeof(zp_codes) : n * zp_type_bytes(type);
+}
+ZP_FN float zp_codes_decode(uint8_t code, float scale, int squares) {
+    const float all = (float)code, half = (float)(int8_t)code;
+    return squares ? all * all / 65025.0f * scale : half / (254.0f - fabsf(half)) * scale;
+}
+/* Returns a pattern. The largest one in a block is that of the scale; NaN is larger than all. */
+ZP_FN uint32_t zp_codes_magnitude(float x) { return zp_type_bits(x) & 0x7FFFFFFFu; }
+/* shift 0: to nearest; a random number between -0.5 and 0.5: stochastically. The last sum has the
+   whole number in its lowest bits. */
+ZP_FN uint8_t zp_codes_encode(float x, float scale, int squares, float shift) {
+    const float by = scale > 0 ? scale : 1.0f;
+    const float at = squares ? 255.0f * sqrtf(x / by) : 254.0f * (x / (by + fabsf(x)));
+    const uint8_t code = (uint8_t)(zp_type_bits(at + shift + 12582912.0f) & 0xFFu);
+    return squares && x > 0 && !code ? (uint8_t)1 : code;
+}
+/* Decodes elements [at, at + n) of blocks. */
+ZP_FN void zp_codes_read(float *to, const zp_codes *from, int squares, size_t at, size_t n) {
+    for (size_t i = 0; i < n;) {
+        const zp_codes *b = &from[(at + i) / ZP_CODE_BLOCK];
+        const size_t first = (at + i) % ZP_CODE_BLOCK, rest = ZP_CODE_BLOCK - first;
+        const size_t end = n - i < rest ? n : i + rest;
+        for (size_t j = first; i < end; i++, j++)
+            to[i] = zp_codes_decode(b->code[j], b->scale, squares);
+    }
+}
+/* Encodes the first n elements of a block; the others become 0. shift NULL: to nearest. */
+ZP_FN void zp_codes_write(zp_codes *to, const float *x, size_t n, int squares, const float *shift) {
+    uint32_t largest = 0;
+    for (size_t j = 0; j < n; j++) {
+        const uint32_t size = zp_codes_magnitude(x[j]);
+        largest = size > largest ? size : largest;
+    }
+    const float scale = to->scale = zp_type_bits_to_float(largest);
+    memset(to->code, 0, sizeof to->code);
+    ZP_SIMD
+    for (size_t j = 0; j < n; j++)
+        to->code[j] = zp_codes_encode(x[j], scale, squares, shift ? shift[j] : 0);
+}
+/* Replaces elements [first, end) of blocks, as far as they are in this block, to nearest. The rest
+   of the block is encoded again. */
+ZP_FN void zp_codes_replace(zp_codes *blocks, size_t block, const float *x, size_t first,
+                            size_t end, int squares) {
+    float all[ZP_CODE_BLOCK];
+    zp_codes_read(all, &blocks[block], squares, 0, ZP_CODE_BLOCK);
+    for (size_t j = 0, i = block * ZP_CODE_BLOCK; j < ZP_CODE_BLOCK; j++, i++)
+        if (i >= first && i < end) all[j] = x[i - first];
+    zp_codes_write(&blocks[block], all, ZP_CODE_BLOCK, squares, NULL);
+}
