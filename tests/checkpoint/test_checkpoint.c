@@ -317,10 +317,12 @@ static uint64_t ckt_seed = 1; /* chooses the samples */
 static void ckt_bitwise(int all) {
     test_random r = {test_mix(ckt_seed)};
     for (int v = 0; v < CKT_VARIANTS; v++) {
-        const int types = test_below(&r, CKT_TYPES), ranks = 1 + test_below(&r, 4);
-        for (int type = 0; type < CKT_TYPES; type++)
+        const int has_8bit = ckt_variants[v].optimizer != ZERO_ADAGRAD;
+        const int types = has_8bit ? CKT_TYPES : CKT_8BIT;
+        const int sampled = test_below(&r, types), ranks = 1 + test_below(&r, 4);
+        for (int type = 0; type < types; type++)
             for (int n = 1; n <= (all ? CKT_RANKS : 4); n++)
-                if (all || v == 0 || (type == types && n == ranks))
+                if (all || v == 0 || (type == sampled && n == ranks))
                     ckt_pairs(&ckt_variants[v], type, n, all);
     }
 }

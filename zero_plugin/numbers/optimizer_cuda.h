@@ -134,7 +134,7 @@ static __device__ __forceinline__ void zp_optimizer_update_threads(const zp_upda
     }
 }
 #define ZP_PASS_FORMS(name, block, grid)                                                           \
-    __global__ void __launch_bounds__(ZP_THREADS)                                                  \
+    __global__ void __launch_bounds__(ZP_THREADS, 3)                                               \
         zp_rule_##name##_kernel(zp_update all, size_t n) {                                         \
         if (zp_optimizer_begin(&all)) grid;                                                        \
     }                                                                                              \
