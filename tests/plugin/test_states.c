@@ -44,6 +44,12 @@ static int states_differ(const uint16_t *a, const uint16_t *b) {
     return n;
 }
 
+/* Stores x in both arrays. */
+static void states_write(const zp_update *u, const float *x) {
+    for (size_t at = 0; at < STATES_N; at += ZP_UPDATE_BLOCK)
+        zp_optimizer_write_states(u, at, ZP_UPDATE_BLOCK, x + at, x + at);
+}
+
 static void states_draws(void) {
     static states_array a, b, c;
     static float x[STATES_N], back[STATES_N];
@@ -54,8 +60,7 @@ static void states_draws(void) {
         for (uint32_t i = 0; i < STATES_N; i++)
             x[i] = zp_type_bits_to_float((0x3C80u + i % 512) << 16 | low[k]);
         const zp_update *u = states_open(&a, 7, 3, far);
-        zp_optimizer_write_state(u, 0, 0, STATES_N, x);
-        zp_optimizer_write_state(u, 1, 0, STATES_N, x);
+        states_write(u, x);
         for (uint32_t i = 0; i < STATES_N; i++) {
             const int steps = a.stored[0][i] - (int)(zp_type_bits(x[i]) >> 16);
             wrong += steps != 0 && (steps != 1 || !low[k]);
@@ -67,11 +72,11 @@ static void states_draws(void) {
                    STATES_N, wrong);
         if (low[k] != 0x8000) continue;
         const int arrays = states_differ(a.stored[0], a.stored[1]);
-        zp_optimizer_write_state(states_open(&b, 8, 3, far), 0, 0, STATES_N, x);
+        states_write(states_open(&b, 8, 3, far), x);
         const int tensors = states_differ(a.stored[0], b.stored[0]);
-        zp_optimizer_write_state(states_open(&b, 7, 4, far), 0, 0, STATES_N, x);
+        states_write(states_open(&b, 7, 4, far), x);
         const int steps = states_differ(a.stored[0], b.stored[0]);
-        zp_optimizer_write_state(states_open(&b, 7, 3, far + 1), 0, 0, STATES_N, x);
+        states_write(states_open(&b, 7, 3, far + 1), x);
         const int elements = states_differ(a.stored[0], b.stored[0]);
         test_check(arrays > 1000 && tensors > 1000 && steps > 1000 && elements > 1000,
                    "equal random numbers: %d arrays, %d tensors, %d steps, %d elements differ",
@@ -79,13 +84,13 @@ static void states_draws(void) {
         u = states_open(&c, 7, 3, far); /* in another order, in other blocks */
         for (size_t at = STATES_N, n; at; at -= n) {
             n = zp_min(at, 37);
-            zp_optimizer_write_state(u, 0, at - n, n, x + at - n);
+            zp_optimizer_write_states(u, at - n, n, x + at - n, NULL);
         }
         test_check(!states_differ(a.stored[0], c.stored[0]), "rounding depends on the block");
         memcpy(b.stored[0], a.stored[0], sizeof b.stored[0]);
         zp_type_widen(back, a.stored[0], ZERO_BF16, STATES_N);
         u = states_open(&a, 7, 5, far);
-        zp_optimizer_write_state(u, 0, 0, STATES_N, back);
+        states_write(u, back);
         test_check(!states_differ(a.stored[0], b.stored[0]), "encoding again changes values");
     }
 }
@@ -111,14 +116,15 @@ static void states_codes(void) {
             const size_t at = b * ZP_CODE_BLOCK, n = ZP_CODE_BLOCK - b % 5;
             float shift[ZP_CODE_BLOCK];
             for (size_t j = 0; j < ZP_CODE_BLOCK; j++) {
-                shift[j] = zp_optimizer_shift(u, key, at + j);
+                shift[j] = zp_codes_shift(zp_optimizer_random(u, key, at + j));
                 if (j >= n) x[at + j] = 0;
             }
             zp_codes_write(&blocks[b], x + at, n, squares, shift);
             zp_codes_read(back + at, &blocks[b], squares, 0, ZP_CODE_BLOCK);
             zp_codes_write(&again[b], back + at, n, squares, none);
             for (size_t j = 0; j < n; j++) {
-                const uint8_t nearest = zp_codes_encode(x[at + j], blocks[b].scale, squares, 0);
+                const uint8_t nearest =
+                    zp_codes_encode(x[at + j], zp_codes_by(blocks[b].scale, squares), squares, 0);
                 const int is = squares ? blocks[b].code[j] : (int8_t)blocks[b].code[j];
                 const double by = (double)blocks[b].scale, v = (double)x[at + j];
                 const double code = squares ? 255 * sqrt(v / by) : 254 * v / (by + fabs(v));
@@ -134,11 +140,13 @@ static void states_codes(void) {
                    squares, changed, far, lost, up, expected);
     }
     long wraps = 0; /* the largest code stays what it is, with every random number */
-    const zp_update *any = states_open(&a, 3, 4, 0);
-    for (size_t i = 0; i < (size_t)1 << 20; i++) {
-        const float shift = zp_optimizer_shift(any, key, i);
-        wraps += zp_codes_encode(1, 1, 1, shift) != 255 || zp_codes_encode(1, 1, 0, shift) != 127;
-    }
+    for (uint32_t i = 0; i < 1 << 15; i++)
+        for (int k = 0; k < 64; k++) {
+            const float scale = ldexpf(1 + (float)test_below(&r, 1 << 23) * 0x1p-23f, -k);
+            const float shift = zp_codes_shift(i);
+            wraps += zp_codes_encode(scale, zp_codes_by(scale, 1), 1, shift) != 255;
+            wraps += zp_codes_encode(scale, zp_codes_by(scale, 0), 0, shift) != 127;
+        }
     test_check(!wraps, "the largest code changes %ld times", wraps);
     memset(x, 0, sizeof x);
     zp_codes_write(&blocks[0], x, ZP_CODE_BLOCK, 0, none);
