@@ -31,7 +31,7 @@ struct checkpoint {
     zero_ctx *z;
     checkpoint_options o; /* its pointers are copies, or NULL */
     ck_ranks all;
-    int rank, nranks; /* number of them */
+    int rank, nranks; /* this rank, and the number of ranks */
     char folder[CK_PATH];
     int lock;               /* rank 0: the locked folder; otherwise -1 */
     ck_leftovers leftovers; /* rank 0 */
@@ -208,7 +208,7 @@ static checkpoint_result ck_wire_unpack(checkpoint *c, int rank, const char *in,
     return CHECKPOINT_OK;
 }
 
-/* Uses the caller's shapes for tensors of the same size. */
+/* Takes the shape of each tensor from the caller's table, if the table has one of the same size. */
 static checkpoint_result ck_plan_close(checkpoint *c, const checkpoint_options *o, ck_error *e) {
     ck_manifest *m = &c->plan;
     for (int k = 0; k < o->ntensors && o->tensors; k++) {
@@ -426,7 +426,7 @@ static checkpoint_result ck_fill(checkpoint *c, uint64_t at, size_t bytes, char 
     return CHECKPOINT_OK;
 }
 
-/* Does the same in the thread that writes. */
+/* Does the same for the thread that writes: it asks the calling thread to copy. */
 typedef struct ck_part {
     checkpoint *c;
     uint64_t at;
@@ -659,7 +659,7 @@ static checkpoint_result ck_save_memory(checkpoint *c, int64_t step, const check
     return ck_agree(&c->all, e);
 }
 
-/* ---- save, whatever kind ---- */
+/* ---- saves of all kinds ---- */
 
 /* Ends an asynchronous save. */
 static checkpoint_result ck_finish(checkpoint *c, ck_error *e) {
@@ -816,7 +816,7 @@ static void ck_log_feedback(const checkpoint *c, const ck_manifest *m) {
     ck_log(c, text);
 }
 
-/* 16-bit weights of the checkpoint may have had another f32 form than those of this run. */
+/* Logs that the run of the checkpoint kept 16-bit weights with other masters than this run. */
 static void ck_log_masters(const checkpoint *c, const ck_manifest *m) {
     static const char *const words[ZERO_MASTERS] = {"f32 masters", "f32 masters", "split masters",
                                                     "no masters"};
@@ -963,7 +963,7 @@ static checkpoint_result ck_load_list(ck_loading *l, ck_error *e) {
         uint64_t first, end;
         if (array && c->o.weights_only) continue;
         if (array == CK_SEEN && !ck_has_seen(l->m)) continue;
-        if (ck_lacks_moment(l, x)) continue; /* zeros: ck_load_zeros */
+        if (ck_lacks_moment(l, x)) continue; /* ck_load_zeros sets it to zero */
         /* the next step sees a weight that was frozen */
         if (array == CK_SEEN && !ck_has_array(&l->m->tensor[t], CK_SEEN)) array = 0;
         if (x->cut.parts == 1) x->cut.total = x->cut.row = his.total;

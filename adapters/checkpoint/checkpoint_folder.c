@@ -29,7 +29,7 @@ checkpoint_result ck_folder_sync(const char *path, ck_error *e) {
     const int number = errno;
     (void)close(fd);
     errno = number;
-    /* EINVAL: a file system that has nothing to sync here. */
+    /* EINVAL means that the file system has nothing to sync here. */
     if (failed && number != EINVAL) return ck_fail_errno(e, "cannot fsync the folder %s", path);
     return CHECKPOINT_OK;
 }

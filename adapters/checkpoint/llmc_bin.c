@@ -42,7 +42,7 @@ zero_result model_llmc_info(model_file *f) {
     return check_length(f, header_bytes + gpt2_numel(&c) * zero_type_bytes(info.type));
 }
 
-/* Elements of the tensors before this one, in the order of llm.c's files. */
+/* Returns the number of elements in the tensors before this one, in the order of llm.c's files. */
 static size_t elements_before(const model_file *f, int tensor) {
     size_t sum = 0;
     for (int i = 0; i < tensor; i++) sum += model_total(&f->table[i]);
@@ -90,7 +90,7 @@ zero_result model_llmc_save(model_file *f, zero_type type) {
 
 enum { RANK_DIGITS = 5, MOST_RANKS = 4096, SHUFFLE_RNG_BYTES = 2520 };
 
-/* The file of another rank, from that of rank 0. */
+/* Makes the path of another rank's file from that of rank 0. */
 static zero_result state_path(char out[MODEL_PATH], const model_file *f, int rank) {
     const size_t n = strlen(f->path), tail = RANK_DIGITS + strlen(".bin");
     if (n >= MODEL_PATH || !model_ends(f->path, "_00000.bin"))
@@ -100,8 +100,8 @@ static zero_result state_path(char out[MODEL_PATH], const model_file *f, int ran
     return ZERO_OK;
 }
 
-/* Bytes of a state file with arrays of `shard` elements. A permuted data loader adds a
-   part with its own length after them: twice a count and this number of int32, and a generator. */
+/* Computes the bytes of a state file with arrays of `shard` elements. A permuted data loader adds a
+   part after them: two lists of int32, each after its length, and the state of a generator. */
 static zero_result state_length(const model_file *f, const llmc_state *s, size_t shard,
                                 uint64_t *bytes) {
     uint64_t count;

@@ -3,23 +3,24 @@
 
      zero_ckpt list FOLDER               generations, newest first, and whether their manifests are
                                          good
-     zero_ckpt show FOLDER|GENERATION    the contents of its manifest. FOLDER: of the newest
-                                         generation
+     zero_ckpt show FOLDER|GENERATION    the contents of its manifest, or of the manifest of the
+                                         folder's newest generation
      zero_ckpt verify FOLDER|GENERATION  reads every byte of every file
      zero_ckpt diff A B                  tensors of two generations, bit by bit as f32
      zero_ckpt export FOLDER|GENERATION OUT [f32|bf16|fp16] [--heads N] [--vocab N]
          the weights as a model file of GPT-2: OUT ends in .bin (llm.c's, f32 or bf16) or in
-         .safetensors (transformers'; config.json is written next to it if there is none). FOLDER:
-   its newest complete generation. --heads and --vocab: if the checkpoint lacks them (see
-         gpt2_values.h).
+         .safetensors (transformers'; config.json is written next to it if there is none). FOLDER
+         stands for its newest complete generation. --heads and --vocab are needed if the
+         checkpoint lacks them (see gpt2_values.h).
      zero_ckpt convert MODEL FOLDER [--step N] [--heads N]
          a generation, of step N or 0, from a model file: .bin, .safetensors, or the index .json of
          a model in several; moments and counters are zeros
      zero_ckpt convert STATE_00000.bin FOLDER --model MODEL [--heads N]
-         the same from llm.c's optimizer state: moments, steps, and weights, where it has f32
-         masters, come from there. Its state of data and random numbers becomes the values
-   llmc.data_shard, llmc.data_sample, llmc.shuffled, llmc.rng, llmc.rng_last_update zero_ckpt
-   convert FOLDER|GENERATION FOLDER the same generation in one file, after many ranks
+         the same from llm.c's optimizer state: moments and steps come from there, and weights too
+         if it has f32 masters. Its state of data and random numbers becomes the values
+         llmc.data_shard, llmc.data_sample, llmc.shuffled, llmc.rng and llmc.rng_last_update
+     zero_ckpt convert FOLDER|GENERATION FOLDER
+         the same generation in one file, after a save by many ranks
 
    Exit code 0: good, or the same; 1: damaged, or different, or the output cannot be written;
    2: the check or the conversion was not possible.
@@ -38,7 +39,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TOOL_GOOD = 0, TOOL_BAD = 1, TOOL_FAILED = 2, TOOL_PART = 1 << 20 /* elements at once */ };
+enum {
+    TOOL_GOOD = 0,
+    TOOL_BAD = 1,
+    TOOL_FAILED = 2,
+    TOOL_PART = 1 << 20 /* elements that are read at once */
+};
 
 static int tool_fail(const char *why) {
     fprintf(stderr, "zero_ckpt: %s\n", why);
@@ -55,7 +61,7 @@ static int tool_report_result(checkpoint_result r, const char *why) {
     return tool_code(r);
 }
 
-/* The worse of two codes; "not found out" is the worst. */
+/* Returns the worse of two codes. TOOL_FAILED is the worst. */
 static int tool_worse(int a, int b) { return a > b ? a : b; }
 
 /* The options of the command line. Options that were not given are 0 or NULL. */
@@ -100,7 +106,7 @@ static int tool_tensors(const checkpoint_reader *r, size_t *elements) {
     return n;
 }
 
-/* Opens a generation, and holds its folder's name, step_N, against its step: a run goes by both. */
+/* Opens a generation. Its folder's name, step_N, must have its step, because a run uses both. */
 static checkpoint_result tool_open(checkpoint_reader **r, const char *path, char *why) {
     int64_t named = 0;
     const char *slash = strrchr(path, '/'), *name = slash && slash[1] ? slash + 1 : path;
@@ -174,7 +180,7 @@ static int tool_newest(const tool_args *a, int (*one)(const tool_args *a, const 
     return code;
 }
 
-/* A text of numbers, some of them hexadecimal to keep every bit. */
+/* Returns whether a text has only numbers. Some can be hexadecimal, to keep every bit. */
 static int tool_is_numbers(const char *text) {
     int hex = 0;
     while (*text) {
@@ -343,20 +349,20 @@ static int tool_diff(const tool_args *a) {
 
 /* ---- export ---- */
 
-/* A generation as a model_read. */
+/* A generation that a model_read reads. */
 typedef struct tool_source {
     checkpoint_reader *r;
     int at[GPT2_MOST_TENSORS]; /* numbers of GPT-2's tensors in the generation */
     size_t total[GPT2_MOST_TENSORS];
-    int untied, tensors;      /* with a classifier of its own; how many that makes */
-    checkpoint_result result; /* of the last read */
+    int untied, tensors;      /* 1: with a classifier of its own; number of tensors */
+    checkpoint_result result; /* result of the last read */
 } tool_source;
 
 static zero_result tool_read(void *user, int tensor, zero_kind kind, size_t first, size_t count,
                              float *out, gpt2_error *e) {
     tool_source *s = (tool_source *)user;
     char why[CHECKPOINT_SENTENCE];
-    (void)kind; /* weights are all that is asked for */
+    (void)kind; /* only weights are read */
     s->result = checkpoint_read(s->r, s->at[tensor], 0, first, count, out, why);
     if (s->result) (void)snprintf(e->sentence, sizeof e->sentence, "%.500s", why);
     return s->result ? ZERO_ERR_ARGUMENT : ZERO_OK;
@@ -501,8 +507,8 @@ static int tool_write(const char *folder, ck_manifest *m, ck_read read, void *us
     return TOOL_GOOD;
 }
 
-/* A generation as a ck_read: the manifest that is written has the same tensors in the same order.
- */
+/* A ck_read that reads a generation. The manifest that is written has the same tensors in the same
+   order. */
 static checkpoint_result tool_read_again(void *user, int tensor, int array, uint64_t first,
                                          size_t count, float *out, ck_error *e) {
     checkpoint_reader *r = (checkpoint_reader *)user;
@@ -512,7 +518,7 @@ static checkpoint_result tool_read_again(void *user, int tensor, int array, uint
 static int tool_merge(const tool_args *a, const char *path) {
     ck_error e = {CHECKPOINT_OK, 0, ""};
     checkpoint_reader *r = NULL;
-    ck_manifest m = {.step = 0}; /* the reader's stays as it is; this one is written */
+    ck_manifest m = {.step = 0}; /* a copy that is written; the reader's manifest does not change */
     e.code = tool_open(&r, path, e.text);
     if (!e.code && gpt2_values_mixed(r))
         (void)ck_fail(&e, CHECKPOINT_MODEL,
@@ -526,7 +532,7 @@ static int tool_merge(const tool_args *a, const char *path) {
     return code;
 }
 
-/* A model_reader as a ck_read. */
+/* A ck_read that reads a model_reader. */
 static checkpoint_result tool_read_model(void *user, int tensor, int array, uint64_t first,
                                          size_t count, float *out, ck_error *e) {
     static const zero_kind kinds[CK_ARRAYS] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
@@ -579,7 +585,7 @@ static int tool_model_manifest(ck_manifest *m, const gpt2_config *cfg, const llm
         }
         t->layers = (uint64_t)table[i].layers;
         t->numel = table[i].numel;
-        t->narrays = CK_ARRAYS; /* of type 0, f32 */
+        t->narrays = CK_ARRAYS; /* all have type 0, which is f32 */
     }
     return tool_model_values(m, cfg, s, e);
 }
@@ -628,7 +634,7 @@ static int tool_convert(const tool_args *a) {
 static const struct {
     const char *name, *usage;
     int least, most;     /* words */
-    const char *options; /* that it takes, each with blanks around it */
+    const char *options; /* the options of the command, each between blanks */
     int (*run)(const tool_args *a);
 } tool_commands[] = {
     {"list", "FOLDER", 1, 1, "", tool_list},
@@ -652,7 +658,7 @@ static int tool_usage(FILE *out, int command, const char *what) {
     return TOOL_FAILED;
 }
 
-/* A whole number in [least, 2^31); 0: it is none. */
+/* Reads a whole number in [least, 2^31). Returns 0 if it is none. */
 static int tool_number(const char *text, int64_t least, int64_t *out) {
     char *end;
     errno = 0;
@@ -660,7 +666,8 @@ static int tool_number(const char *text, int64_t least, int64_t *out) {
     return *text != 0 && *end == 0 && errno == 0 && *out >= least && *out <= INT32_MAX;
 }
 
-/* An option and its value. 0: the command does not take it, or the value is none. */
+/* Reads an option and its value. Returns 0 if the command does not have it or the value is wrong.
+ */
 static int tool_option(tool_args *a, const char *takes, const char *option, const char *value) {
     char blanks[16];
     int64_t n = 0;
@@ -700,7 +707,7 @@ static int tool_run(int command, char **argv) {
     return tool_commands[command].run(&a);
 }
 
-/* A disk may be full when what was printed is written at last. */
+/* Flushes stdout. A full disk may become known only now. */
 static int tool_flush(int code) {
     char sentence[CHECKPOINT_SENTENCE];
     if (!report_end(sentence, sizeof sentence)) return code;

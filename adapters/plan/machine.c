@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MACHINE_MOST 1e300 /* a rate below it is written and read again */
+#define MACHINE_MOST 1e300 /* a rate below it can be written to a file and read again */
 enum { MACHINE_FILE = 1 << 16, MACHINE_KEY = 48 };
 
 static const char *const machine_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
@@ -25,7 +25,7 @@ static const char *const machine_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
 typedef struct machine_key {
     const char *name;
     size_t at;
-    double most; /* 0: any above 0; else 0 to that */
+    double most; /* values are 0 to `most`; if that is 0, any value above 0 */
 } machine_key;
 
 static const machine_key machine_keys[] = {{"update", offsetof(machine, update), 0},
@@ -264,7 +264,7 @@ machine_parts machine_compute(const machine *m, const plan_case *c) {
     const double again = c->run.recompute >= GPT2_RECOMPUTE_BLOCK ? 4.0 / 3 : 1;
     const double share = (double)(c->tp > 1 ? c->tp : 1) * (c->pp > 1 ? c->pp : 1);
     const int stages = c->pp > 1 ? c->pp : 1, chunks = c->chunks > 1 ? c->chunks : 1;
-    const double idle = (double)(stages - 1) / (chunks * micro); /* of a pipeline, over its work */
+    const double idle = (double)(stages - 1) / (chunks * micro); /* idle time over time at work */
     const double work = tokens * (1 + idle) / share;
     machine_parts parts = {work * 6 * (double)model->numel / r->flops / model->blocks, 0};
     if (!model->is_gpt2) return parts;
@@ -298,9 +298,9 @@ int machine_predict(const machine *m, const plan_case *c, const plan_answer *a, 
     step->compute = parts.block * c->model->blocks + parts.vocabulary;
     const double hidden = m->overlap * step->compute * 2 / 3;
     if (p->nranks > 1) step->send = fmax((double)p->sent_bytes / m->link - hidden, 0);
-    if (a->among) step->send += (double)a->among / m->link; /* layers wait for it */
+    if (a->among) step->send += (double)a->among / m->link; /* layers wait for these messages */
     step->update = machine_update_bytes(a) / (on_host ? m->host_update : m->update);
-    if (on_host) /* gradients down, parameters up */
+    if (on_host) /* gradients go to the host, and parameters come back */
         step->update +=
             (double)p->param_bytes / (a->resolved.stage == 3 ? 1 : p->nranks) * 2 / m->host_link;
     if (moved > 0) step->update = fmax(step->update, moved / m->disk) - step->compute / 3;

@@ -19,7 +19,8 @@ enum { SCALE_METHODS = 16, SCALE_RANKS = 8, SCALE_LINE = 32, SCALE_GPU_LINE = 64
 static const double scale_gbits[] = {100, 400};
 enum { SCALE_LINKS = sizeof scale_gbits / sizeof *scale_gbits };
 
-/* Unit 0: the embeddings, which the turn uses again; the others are blocks. Returns how many. */
+/* Writes the elements of each unit. Unit 0 is the embeddings, which the classifier uses again; the
+   others are blocks. Returns the number of units. */
 static int scale_units(const plan_model *m, size_t numel[OVERLAP_UNITS]) {
     const int own = m->is_gpt2;
     const size_t embedding =
@@ -30,7 +31,7 @@ static int scale_units(const plan_model *m, size_t numel[OVERLAP_UNITS]) {
     return own + m->blocks;
 }
 
-/* Rates that the simulation needs; NULL: they are there. */
+/* Returns the name of a rate that the simulation needs and the file lacks, or NULL. */
 static const char *scale_lacks(const plan_request *r, const plan_case *c) {
     if (r->machine->type[c->zero.type].flops <= 0) return "flops of this type";
     if (r->machine->link <= 0) return "link";
@@ -87,8 +88,8 @@ int scale_step(const plan_request *r, const wire_method *method, int ranks, doub
     c.latency = m->latency > 0 ? m->latency : 5e-6;
     c.coding = m->coding;
     c.update = machine_update_bytes(&a) / m->update;
-    const int replicas = method->shares ? ranks / asked.node_size : 1;
-    c.update *= replicas; /* each updates all of its state */
+    const int replicas = method->node_shards ? ranks / asked.node_size : 1;
+    c.update *= replicas; /* each replica updates all of its state */
     if (!overlap_simulate(&c, step)) return 0;
     return sentence_fail(sentence, bytes,
                          "-zp %d: a prefetch of at most %d units is simulated; use a smaller -zp",
@@ -155,7 +156,8 @@ static int scale_write(const plan_request *r, const scale_all *all, const char *
                          regular_file_error(errno));
 }
 
-/* Share of a step that is computed, over ranks, a line a method; feedback sends what -qg does. */
+/* Draws the share of a step that a rank computes against the number of ranks, with a line for each
+   method. -qf has no line, because it sends the same bytes as -qg. */
 static int scale_draw(const scale_all *all, int link, const char *folder, char *sentence,
                       size_t bytes) {
     static draw_point point[SCALE_METHODS][SCALE_RANKS];

@@ -38,7 +38,7 @@ static const char *const settings_masters[ZERO_MASTERS] = {
     "f32 master weights", "f32 master weights", "split master weights", "no master weights"};
 static const char *const settings_states[ZERO_STATE_TYPES] = {"", ", bf16 state", ", 8-bit state"};
 
-/* Seven rows for one screen; plan_table adds five. */
+/* Prints seven rows for one screen. plan_table adds five. */
 static void settings_short(report *r, const settings *s) {
     const train_options *o = s->opt;
     const gpt2_config *m = s->model;
@@ -130,7 +130,7 @@ void settings_rows(report *r, const settings *s) {
         settings_short(r, s);
 }
 
-/* The five rows of the short table. */
+/* Prints five rows of the short table. */
 static void plan_short(report *r, const plan_view *v) {
     const zero_config *c = v->config;
     const int offloads = c->optimizer_tier || c->gradient_tier || c->parameter_tier;

@@ -86,7 +86,7 @@ static void loop_check(loop_test *t, zp_task_fn loop, const void *args, size_t b
                        const char *name, int how) {
     zp_lane_event end = {NULL, 0, 0};
     const zero_result r = zp_device_sync_stream(&t->stream);
-    zp_lane_push(&t->lane, loop, args, bytes, n);
+    zp_lane_push(&t->lane, NULL, loop, args, bytes, n);
     zp_lane_record(&t->lane, &end);
     zp_lane_wait_event(&end);
     const char *a = (const char *)t->kernel, *b = (const char *)t->loop;

@@ -1460,7 +1460,7 @@ static void cuda_fill_lane(test_rank *rank) {
             if (beside)
                 r = zp_device_push_task(&s, lane_pass_task, &g, sizeof(zp_gate *), 0);
             else if (!(r = zp_device_wait_lane_room(&s, &asks)))
-                zp_lane_push(&asks, lane_pass_task, &g, sizeof(zp_gate *), 0);
+                zp_lane_push(&asks, NULL, lane_pass_task, &g, sizeof(zp_gate *), 0);
         }
         if (r != ZERO_ERR_DEVICE || n <= ZP_LANE_TASKS || !strstr(d.text, "illegal memory access"))
             test_rank_fail(rank, "task %zu: %s: %s", n, zero_result_string(r), d.text);

@@ -69,12 +69,6 @@ static int zp_adopt_compare_extents(const void *a, const void *b) {
     return x->side != y->side ? x->side - y->side : x->tensor - y->tensor;
 }
 
-/* Returns 1 if the layer of a slot, or, of a field, the whole tensor is frozen. */
-static int zp_adopt_is_frozen(const zp_tensor *t, int layer) {
-    return t->desc.flags & ZERO_BY_SLOT ? zp_layout_is_frozen(t, layer)
-                                        : zp_layout_is_all_frozen(t);
-}
-
 /* Appends your arrays of a side to the list, which has *n. Unless they are gradients that the
    plugin adopts, each must exist and be yours. Those gradients have the type that backward adds
    to. */
@@ -88,8 +82,9 @@ static zero_result zp_adopt_list_side(zero_ctx *z, zp_side side, const void *hos
         const int slots = d->flags & ZERO_BY_SLOT, inside = d->flags & ZERO_INLINE;
         const char *of = !slots ? "field" : inside ? "array" : "slot";
         for (int l = 0; l < (slots ? d->layers : 1); l++) {
-            if (z->pointers_stay && side == ZP_GRAD && zp_adopt_is_frozen(&z->tensors[t], l))
-                continue; /* your code may have no array */
+            const int frozen = slots ? zp_layout_is_frozen(&z->tensors[t], l)
+                                     : zp_layout_is_all_frozen(&z->tensors[t]);
+            if (z->pointers_stay && side == ZP_GRAD && frozen) continue; /* perhaps no array */
             const char *array = zp_adopt_array(z, side, t, l, host);
             const int ours = array && zp_adopt_is_ours(z, side, array);
             ZP_REFUSE(z, !array && needed, "tensor %s, layer %d: your %s%s is NULL", d->name, l, of,

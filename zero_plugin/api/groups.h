@@ -160,7 +160,7 @@ static zero_result zp_groups_check_sum(zero_group *g, const void *from, const vo
                     (int)type);
     ZP_GROUP_REFUSE(g, how != ZERO_SUM && how != ZERO_MAX, "reduction %d, no such reduction",
                     (int)how);
-    return zp_group_fits(g, n, zp_collectives_element_bytes(type), g->group.nranks);
+    return zp_group_fits(g, n, zero_type_bytes(type), g->group.nranks);
 }
 
 zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
@@ -168,8 +168,7 @@ zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type
     ZP_TRY(zp_groups_enter(g, "zero_group_all_reduce"));
     ZP_TRY(zp_groups_check_sum(g, data, data, n, type, how));
     const zp_collective c = zp_collectives_make_sum(g, data, data, n, type, how);
-    const size_t element = zp_collectives_element_bytes(type),
-                 sent = zp_collectives_sum_sent(g, n) * element;
+    const size_t element = zero_type_bytes(type), sent = zp_collectives_sum_sent(g, n) * element;
     if (g->group.nranks == 1 || !n) return ZERO_OK;
     return zp_groups_run(g, ZERO_EVENT_ALL_REDUCE, n * element, sent, &g->stats.all_reduces, &c);
 }
@@ -180,7 +179,7 @@ zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine
     ZP_TRY(zp_groups_check_sum(g, all, mine, n, type, how));
     zp_collective c = zp_collectives_make_sum(g, all, mine, n, type, how);
     c.call.kind = ZP_GROUP_REDUCE_SCATTER;
-    const size_t bytes = n * zp_collectives_element_bytes(type), ranks = (size_t)g->group.nranks;
+    const size_t bytes = n * zero_type_bytes(type), ranks = (size_t)g->group.nranks;
     if (!n) return ZERO_OK;
     if (ranks == 1 && all == mine) return ZERO_OK;
     if (ranks == 1) return zp_group_end(g, g->call, zp_device_copy(&g->stream, mine, all, bytes));

@@ -58,7 +58,7 @@ void zero_local_destroy(zero_local *local) {
 }
 
 void zero_local_abort(zero_local *local, int rank, const char *why) {
-    if (local) zp_board_abort(&local->board, rank, why ? why : "no reason given");
+    if (local) zp_board_abort(&local->board, rank, ZERO_ERR_PEER, why ? why : "no reason given");
 }
 
 /* Joins the ranks, and notifies peers that wait for a rank which cannot join. */
@@ -186,7 +186,8 @@ zero_result zero_build(zero_ctx *z) {
               zp_life_types[z->cfg.type], z->cfg.micro_steps);
     ZP_REFUSE(z, z->row[0], "a row of the table was refused: %s", z->row);
     if (ZERO_CHECK) ZP_TRY(zp_extra_need(z, "check", "ZERO_CHECK is 1"));
-    ZP_TRY(zp_build_agree(z));
+    ZP_TRY(zp_agree_compare_settings(z));
+    ZP_TRY(zp_agree_compare_lines(z, zp_build_line));
     zero_result r = z->ntensors ? ZERO_OK
                                 : zp_ctx_fail(z, ZERO_ERR_STATE,
                                               "no tensor was announced; call zero_tensors first");
@@ -231,23 +232,12 @@ static void zp_life_end_pointers(zero_ctx *z) {
     }
 }
 
-/* Ends all lanes before it closes one: they wait for each other's tasks. */
-static void zp_life_finish_lanes(zero_ctx *z) {
-    for (int i = 0; i < 2; i++) zp_device_finish_stream(&z->stream[i]);
-    zp_device_finish_stream(&z->updates);
-    zp_extra_call_all(z, ZP_ON_FINISH);
-}
-
-/* Returns whether the context failed or is inside a step: peers must not wait for it. */
-static int zp_life_is_broken(const zero_ctx *z) {
-    if (z->dead || zp_failure_result(&z->failure)) return 1;
-    return z->phase == ZP_NEW ? z->text[0] != 0 : !(z->phase & (ZP_IDLE | ZP_REDUCED));
-}
-
 void zero_destroy(zero_ctx *z) {
     if (!z || z->maker != getpid()) return;
     zp_ctx_set_call(z, "zero_destroy");
-    z->broken = zp_life_is_broken(z);
+    /* if the context failed or is inside a step, peers must not wait for it */
+    z->broken = z->dead || zp_failure_result(&z->failure)
+                || (z->phase == ZP_NEW ? z->text[0] != 0 : !(z->phase & (ZP_IDLE | ZP_REDUCED)));
     /* peers may continue with zero_build: do not delay them for long */
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && z->phase == ZP_NEW; g++)
         g->timeout_s = fmin(g->timeout_s, ZP_UNBUILT_S);
@@ -256,7 +246,10 @@ void zero_destroy(zero_ctx *z) {
         zp_comm_abort(g, z->text[0] ? z->text : "it gave up its context");
     if (z->broken) zp_extra_call_all(z, ZP_ON_ABORT);
     zp_extra_call_all(z, ZP_ON_ABANDON);
-    zp_life_finish_lanes(z);
+    /* all lanes become idle before one is closed, because they wait for each other's tasks */
+    for (int i = 0; i < 2; i++) zp_device_finish_stream(&z->stream[i]);
+    zp_device_finish_stream(&z->updates);
+    zp_extra_call_all(z, ZP_ON_FINISH);
     zp_life_end_pointers(z);
     for (int i = 0; z->live && i < 2 * z->layout.all; i++) /* of a failed step */
         zp_hook_end_slice(z, &z->live[i / 2].slice[i % 2]);

@@ -118,7 +118,7 @@ static zero_result zp_tensor_add(zero_ctx *z, zp_tensor *t) {
     t->desc.name = list && !frozen == !t->desc.frozen ? strdup(of) : NULL;
     t->desc.frozen = frozen;
     if (t->desc.name) z->tensors[z->ntensors] = *t;
-    if (t->desc.name && !zp_bind_reserve_index(z)) return ZERO_OK;
+    if (t->desc.name && !zp_bind_add_tensor(z)) return ZERO_OK;
     free((void *)(uintptr_t)t->desc.name);
     free(frozen);
     return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the names of %d tensors", z->ntensors + 1);

@@ -4,12 +4,6 @@
 #include "plan.h"
 #include "observe.h"
 
-static uint64_t zp_build_hash_frozen(const zp_tensor *t) {
-    uint64_t hash = ZP_HASH_EMPTY;
-    for (int i = 0; i < t->desc.layers; i++) hash = zp_hash(hash, t->desc.frozen[i] != 0);
-    return hash;
-}
-
 /* Prints line i of the data, other than settings, that must be the same on all ranks: the build,
    then each tensor, then the orders. An error shows the first line that differs. */
 static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
@@ -22,13 +16,15 @@ static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     if (!t) return at < 0 || zp_order_line(z, at - z->ntensors, text, bytes);
     const zero_tensor_desc *d = &t->desc;
     const uint64_t name = zp_bind_hash_name(d->name);
+    uint64_t layers = ZP_HASH_EMPTY;
     char hash[32] = "", more[96] = "", frozen[64] = "";
     if (strlen(d->name) > 50) /* text and error cut it */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
     ZP_EACH_EXTRA(z, x) if (x->describe) x->describe(z, t, more, sizeof more);
+    for (int l = 0; l < d->layers && d->frozen; l++) layers = zp_hash(layers, d->frozen[l] != 0);
     if (d->frozen)
         (void)snprintf(frozen, sizeof frozen, "frozen layers %d (hash %016llx), ",
-                       zp_layout_frozen_layers(t), (unsigned long long)zp_build_hash_frozen(t));
+                       zp_layout_frozen_layers(t), (unsigned long long)layers);
     (void)snprintf(
         text, bytes,
         "tensor %d: numel %zu, layers %d, unit %d, together %d, every %d, uses %d, flags %d, "
@@ -36,11 +32,6 @@ static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
         at, d->numel, d->layers, d->unit, d->together, d->every, d->uses, d->flags,
         (double)t->lr_factor, (double)t->decay_factor, more, frozen, hash, d->name);
     return 1;
-}
-
-static zero_result zp_build_agree(zero_ctx *z) {
-    ZP_TRY(zp_agree_compare_settings(z));
-    return zp_agree_compare_lines(z, zp_build_line);
 }
 
 /* Fills `spans` with the tensors in this rank's part of unit u; returns their number. */

@@ -502,10 +502,3 @@ static void zp_ctx_close_part(zp_part *part, zp_comm *g, int broken) {
     if (part->of && part->of->free_part) part->of->free_part(&part->comm, broken);
     part->of = NULL;
 }
-
-/* Returns the bytes that transports keep for messages between nodes and for split groups. */
-static size_t zp_ctx_transport_bytes(const zero_ctx *z) {
-    size_t bytes = z->all->wire_bytes;
-    for (int i = ZP_DATA; i < ZP_GROUPS; i++) bytes += z->group[i].wire_bytes + z->part[i].bytes;
-    return bytes;
-}

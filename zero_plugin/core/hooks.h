@@ -63,21 +63,18 @@ static zero_result zp_hook_enter(zero_ctx *z, const char *call, int unit) {
     return zp_ctx_check_index(z, "unit", unit, z->layout.units);
 }
 
-/* Your code may pass no struct (NULL) only if no tensor of the segment has a field in it. */
-static zero_result zp_hook_find_struct(zero_ctx *z, int segment, const void *host, const char *of) {
-    const zp_unit *x = &z->layout.unit[segment];
-    const int unit = zp_layout_unit_of(&z->layout, segment);
-    for (int i = 0; i < x->members && (!host || host == ZERO_WANTED) && !z->pointers_stay; i++) {
-        const zero_tensor_desc *d = &z->tensors[x->member[i].tensor].desc;
-        ZP_REFUSE(z, !(d->flags & ZERO_BY_SLOT),
-                  "unit %d: your struct of %s is %s, but tensor %s has a field in it", unit, of,
-                  host ? "ZERO_WANTED" : "NULL", d->name);
-    }
-    return ZERO_OK;
-}
-static zero_result zp_hook_find_params(zero_ctx *z, int unit, const void *params) {
+/* Your code may pass no struct (NULL) only if no tensor of the unit has a field in it. A frozen
+   tensor has no gradient. */
+static zero_result zp_hook_find_struct(zero_ctx *z, zp_side side, int unit, const void *host) {
+    if ((host && host != ZERO_WANTED) || z->pointers_stay) return ZERO_OK;
     ZP_EACH_SEGMENT(&z->layout, unit, s)
-    ZP_TRY(zp_hook_find_struct(z, s, params, "parameters"));
+    for (int i = 0; i < z->layout.unit[s].members && (side == ZP_PARAM || s == unit); i++) {
+        const zero_tensor_desc *d = &z->tensors[z->layout.unit[s].member[i].tensor].desc;
+        ZP_REFUSE(z, !(d->flags & ZERO_BY_SLOT),
+                  "unit %d: your struct of %s is %s, but tensor %s has a field in it", unit,
+                  side == ZP_PARAM ? "parameters" : "gradients", host ? "ZERO_WANTED" : "NULL",
+                  d->name);
+    }
     return ZERO_OK;
 }
 
@@ -89,7 +86,7 @@ static void zp_hook_end_slice(zero_ctx *z, zp_record **slice) {
 
 static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_TRY(zp_hook_enter(z, "zero_forward_begin", unit));
-    ZP_TRY(zp_hook_find_params(z, unit, params));
+    ZP_TRY(zp_hook_find_struct(z, ZP_PARAM, unit, params));
     zp_live *live = &z->live[unit];
     if (!live->parameter_opens) ZP_TRY_IF(z->announcer, match(z, ZERO_CALL_FORWARD, unit));
     ZP_TRY_IF(z->observer, hook(z, ZP_HOOK_FORWARD, unit));
@@ -117,8 +114,8 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
                 "zero_tensor_desc.uses",
                 unit, z->layout.unit[unit].uses * z->pass_micro_steps);
     ZP_UNTIMELY(z, live->backward_opens == 64, "unit %d: 64 backwards are nested", unit);
-    ZP_TRY(zp_hook_find_struct(z, unit, grads, "gradients"));
-    if (params) ZP_TRY(zp_hook_find_params(z, unit, params));
+    ZP_TRY(zp_hook_find_struct(z, ZP_GRAD, unit, grads));
+    if (params) ZP_TRY(zp_hook_find_struct(z, ZP_PARAM, unit, params));
     if (params && !live->parameter_opens)
         ZP_TRY_IF(z->announcer, match(z, ZERO_CALL_BACKWARD, unit));
     ZP_TRY_IF(z->observer, hook(z, ZP_HOOK_BACKWARD, unit));

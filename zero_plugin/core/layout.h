@@ -133,14 +133,11 @@ static void zp_layout_close(zp_layout *l) {
    then the order of forward. */
 static int zp_layout_nth_unit(const zp_layout *l, int i) { return i ? i - 1 : l->units; }
 
+static size_t zp_layout_common_divisor(size_t a, size_t b) {
+    return b ? zp_layout_common_divisor(b, a % b) : a;
+}
 static size_t zp_layout_common_multiple(size_t a, size_t b) {
-    size_t divisor = a;
-    for (size_t rest = b; rest;) {
-        const size_t next = divisor % rest;
-        divisor = rest;
-        rest = next;
-    }
-    return a / divisor * b;
+    return a / zp_layout_common_divisor(a, b) * b;
 }
 
 /* Adds the member that begins with this layer to its unit. */

@@ -1,6 +1,7 @@
 /* part.h - splits a group of the context; zp_ctx_close_part closes a part */
 #pragma once
 
+#include "../comm/messages.h"
 #include "ctx.h"
 
 /* Returns the bytes that this rank needs for a part. */

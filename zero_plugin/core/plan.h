@@ -292,9 +292,9 @@ static void zp_plan_assign_buffers(zero_ctx *z) {
     const size_t units = zp_plan_open_units(z);
     const int whole = a[ZP_GRAD].share == ZP_WHOLE;
     const size_t reduced = whole ? 0 : zp_plan_reduce_buffers(z, shared_g, z->pair_numel);
-    /* memory for broadcasts, and for sums between nodes */
-    const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + zp_ctx_transport_bytes(z);
-    size_t own = 0, shared = 0;
+    /* for broadcasts; and what transports keep for messages between nodes and for split groups */
+    size_t staging = ZP_STAGE_NUMEL * sizeof(float) + z->all->wire_bytes, own = 0, shared = 0;
+    for (int i = ZP_DATA; i < ZP_GROUPS; i++) staging += z->group[i].wire_bytes + z->part[i].bytes;
     const int backward = zp_plan_assign_side(z, ZP_GRAD, reduced, &own, &shared),
               forward = zp_plan_assign_side(z, ZP_PARAM, zp_plan_gather_buffers(z), &own, &shared);
     z->plan.open_forward = forward;
@@ -377,12 +377,6 @@ static void zp_plan_close(zero_ctx *z) {
     zp_layout_close(&z->layout);
 }
 
-/* Returns the maximum of begin hooks that a learned order has: a million for all micro-steps. */
-static size_t zp_plan_most_visits(const zero_ctx *z, int kind) {
-    const size_t micro_steps = kind == ZERO_TRAIN ? (size_t)z->cfg.micro_steps : 1;
-    return zp_min(4 * (size_t)z->layout.all * micro_steps, 1 << 20);
-}
-
 static zero_result zp_plan_alloc_units(zero_ctx *z) {
     const size_t units = (size_t)z->layout.all; /* at most one buffer per unit */
     const size_t segments = (size_t)z->layout.segments;
@@ -390,11 +384,12 @@ static zero_result zp_plan_alloc_units(zero_ctx *z) {
     z->array[0].part = (zp_array_part *)calloc(ZP_ARRAYS * segments, sizeof(zp_array_part));
     int made = z->live && z->array[0].part;
     for (int i = 0; i < 2; i++) {
+        const size_t micro_steps = i == ZERO_TRAIN ? (size_t)z->cfg.micro_steps : 1;
+        const size_t visits = zp_min(4 * units * micro_steps, 1 << 20); /* most begins of a pass */
         z->pool[i].buffer = (zp_buffer *)calloc(units, sizeof *z->pool[i].buffer);
         z->pool[i].held_by = (int *)calloc(units, sizeof *z->pool[i].held_by);
-        made &=
-            z->pool[i].buffer && z->pool[i].held_by
-            && zp_order_reserve(&z->order[i], zp_max(4 * units + 16, zp_plan_most_visits(z, i)));
+        made &= z->pool[i].buffer && z->pool[i].held_by
+                && zp_order_reserve(&z->order[i], zp_max(4 * units + 16, visits));
     }
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }

@@ -133,8 +133,7 @@ static zero_result zp_state_plan(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Copies this rank's values of a run out, in their type in state. SYNC if they are not stored so.
- */
+/* Copies this rank's values of a run out, in their type in state. SYNC if it must convert them. */
 static zero_result zp_state_copy_out(zero_ctx *z, zero_kind kind, zero_type type, const zp_run *run,
                                      char *out) {
     zp_array *a = zp_run_array_of_unit(z, kind, run->unit);

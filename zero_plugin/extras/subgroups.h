@@ -38,7 +38,7 @@ typedef struct zp_subgroups_state {
 } zp_subgroups_state;
 
 static int zp_subgroups_common_divisor(int a, int b) {
-    return b ? zp_subgroups_common_divisor(b, a % b) : a;
+    return (int)zp_layout_common_divisor((size_t)a, (size_t)b);
 }
 
 /* Cuts one of the context's own groups from `of`. COLLECTIVE. */

@@ -34,7 +34,6 @@
 
 /* ---- the plan ---- */
 
-static int zp_whole_tensor_is_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }
 /* Returns the scale of an update of the tensor's matrices, by their shape; 0: it has none. */
 static float zp_whole_tensor_scale(const zero_ctx *z, const zp_tensor *t) {
     const double rows = (double)t->desc.rows, cols = (double)t->desc.cols;
@@ -70,7 +69,7 @@ static size_t zp_whole_tensor_sent(zero_ctx *z, int u) {
     const size_t slices = d->slices > 1 ? zp_whole_slices_sent(z, u) : 0;
     if (u < 0) {
         const zp_op sums = zp_whole_tensor_sums_op(z);
-        return slices + (d->parts && !zp_whole_tensor_is_whole(z) ? zp_comm_op_bytes(&sums) : 0);
+        return slices + (d->parts && !zp_reduce_is_whole(z) ? zp_comm_op_bytes(&sums) : 0);
     }
     if (!zp_layout_has_one_state(&z->layout, u)) return 0;
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, 0),
@@ -133,10 +132,6 @@ static int zp_whole_tensor_place_of(const zero_ctx *z, int u) {
     for (int v = 0; v < u; v++) before += zp_layout_has_one_state(&z->layout, v);
     return z->whole->places ? before % z->whole->places : 0;
 }
-/* The stream that makes matrices orthogonal. */
-static zp_stream *zp_whole_tensor_stream(zero_ctx *z) {
-    return z->updates.device ? &z->updates : &z->compute;
-}
 
 /* Fills the fields of an update of unit u that begins at element `first`. */
 static void zp_whole_tensor_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
@@ -177,7 +172,7 @@ static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u) {
     ZP_TRY(zp_device_clear(g, memory, z->layout.unit[u].padded * sizeof(float)));
     ZP_TRY(zp_whole_tensor_copy_matrices(z, u, memory, 1));
     ZP_TRY(zp_comm_issue(g, &reduce, 1));
-    if (zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
+    if (zp_reduce_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
     ZP_TRY(zp_device_record_event(g, &d->event[ZP_FULL + place]));
     ZP_TRY(zp_device_wait_event(s, &d->event[ZP_FULL + place]));
     const zp_updater *by = z->live[u].updater;
@@ -199,7 +194,7 @@ static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u) {
                               zp_whole_tensor_place(z, place) + zp_ctx_own_part(z, u)->first));
     ZP_TRY(zp_device_record_event(s, &d->event[ZP_FULL + place]));
     ZP_TRY(zp_device_wait_event(g, &d->event[ZP_FULL + place]));
-    if (!zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
+    if (!zp_reduce_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
     ZP_TRY(zp_whole_tensor_copy_matrices(z, u, zp_whole_tensor_place(z, place), 0));
     return zp_device_record_event(g, &d->event[ZP_READ + place]);
 }
@@ -209,7 +204,7 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
     zp_whole_state *d = z->whole;
     zp_stream *g = &z->stream[ZP_GRADIENTS], *from[2] = {&z->compute, &z->updates};
     const zp_op op = zp_whole_tensor_sums_op(z);
-    const int whole = zp_whole_tensor_is_whole(z), slots = zp_whole_tensor_slots(z);
+    const int whole = zp_reduce_is_whole(z), slots = zp_whole_tensor_slots(z);
     const size_t slot = d->sums_bytes / (size_t)slots;
     const char *sums =
         whole ? (const char *)zp_whole_tensor_sums(z) : zp_whole_tensor_at(z, d->sums_at);
@@ -238,7 +233,7 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
 /* Enqueues all work on whole tensors, after the first pass over all units. */
 static zero_result zp_whole_tensor_between_passes(zero_ctx *z) {
     zp_whole_state *d = z->whole;
-    zp_stream *s = zp_whole_tensor_stream(z);
+    zp_stream *s = z->updates.device ? &z->updates : &z->compute; /* makes matrices orthogonal */
     const zp_control *control = z->control;
     z->rule_pass = 1;
     if (d->parts) return zp_whole_tensor_compute_ratios(z);

@@ -72,8 +72,7 @@ typedef struct zp_offload {
     zero_result (*replace)(zero_ctx *z, int u);
 } zp_offload;
 
-/* Returns 1 if each micro-step's reduced gradient moves to its tier, and micro-steps add up there.
- */
+/* Returns 1 if every reduced gradient moves to its tier, where several micro-steps add up. */
 static int zp_offload_mean_leaves(const zero_ctx *z, int u) {
     return zp_array_off_device(&z->array[ZP_MEAN], u) && !z->array[ZP_SUM].share;
 }

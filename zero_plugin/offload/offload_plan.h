@@ -1,5 +1,4 @@
-/* offload_plan.h - what is offloaded: units, their places in host memory and in the file, traffic
- */
+/* offload_plan.h - the offloaded units, their places in host memory and in the file, traffic */
 #pragma once
 
 #include "../core/order.h"
