@@ -609,7 +609,7 @@ static void states_libraries(const char *path) {
     static const zero_tensor_desc tensors[] = {{"w", STATES_LIBRARY_N, .layers = 1}};
     static float start[STATES_LIBRARY_N];
     FILE *file = fopen(path, "r");
-    char what[32], name[32];
+    char line[128], what[32], name[32];
     double value;
     host_spec spec;
     states_run run[ZERO_STATE_TYPES];
@@ -629,7 +629,8 @@ static void states_libraries(const char *path) {
     const double far = states_distance(run[ZERO_STATE_8BIT].weight, run[0].weight),
                  bf16 = states_distance(run[ZERO_STATE_BF16].weight, run[0].weight);
     printf("distance from f32 state: 8 bits %.3g, bf16 %.3g\n", far, bf16);
-    while (file && fscanf(file, "%31s %31s %lf", what, name, &value) == 3) {
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "%31s %31s %lf", what, name, &value) != 3) continue;
         const int weight = !strcmp(what, "weight"), i = weight ? atoi(name) % STATES_LIBRARY_N : 0;
         weights += weight;
         libraries += !weight;

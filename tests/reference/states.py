@@ -13,6 +13,7 @@ weight after STEPS steps, or `distance LIBRARY VALUE`: the norm of the differenc
 from those, divided by the norm of those. --check takes the libraries that are installed.
 """
 import importlib
+import importlib.metadata
 import sys
 
 import numpy as np
@@ -25,7 +26,8 @@ LIBRARIES = {"torchao": "torchao.optim", "bitsandbytes": "bitsandbytes.optim"}
 
 def mixed(what):
     """A number from -0.5 up to 0.5 for each element, in 16 bits."""
-    x = np.arange(NUMEL, dtype=np.uint32) * np.uint32(0x9E3779B1) + np.uint32(what * 0x7FEB352D & 0xFFFFFFFF)
+    x = np.arange(NUMEL, dtype=np.uint32) * np.uint32(0x9E3779B1)
+    x += np.uint32(what * 0x7FEB352D & 0xFFFFFFFF)
     x = (x ^ x >> np.uint32(16)) * np.uint32(0x85EBCA6B)
     x = (x ^ x >> np.uint32(13)) * np.uint32(0xC2B2AE35)
     x ^= x >> np.uint32(16)
@@ -64,11 +66,14 @@ def figures():
 def main():
     found = figures()
     if sys.argv[1:2] != ["--check"]:
+        versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", *LIBRARIES)]
+        print("#", ", ".join(versions))
         for what, value in found.items():
             print(f"{what} {value:.9g}")
         return 0
     with open(sys.argv[2], encoding="utf-8") as file:
-        kept = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in file}
+        words = [line.rsplit(" ", 1) for line in file if not line.startswith("#")]
+    kept = {what: float(value) for what, value in words}
     passed = failed = skipped = 0
     for what, value in kept.items():
         if what not in found:
