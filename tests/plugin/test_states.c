@@ -1,4 +1,4 @@
-/* test_states.c - optimizer state in fewer bytes than f32.
+/* test_states.c [FOLDER] - optimizer state in fewer bytes than f32. Files are made in FOLDER (.).
 
      draws      bf16 state is rounded to one of its two neighbours, without bias; encoding what was
                 decoded changes nothing; random numbers depend on step, seed, tensor, element and
@@ -424,6 +424,8 @@ static void states_pieces(int stage, zero_optimizer rule) {
 
 enum { STATES_WAY_RANKS = 4 };
 
+static const char *states_folder = ".";
+
 typedef struct states_way {
     const char *name;
     int micro_steps, sharded, delay;
@@ -504,7 +506,7 @@ static void states_way_spec(host_spec *s, const states_kind *k, const states_way
     if (w->files > 1 && stage > 1) c->gradient_tier = ZERO_FILE;
     if (w->files > 1 && stage > 2) c->parameter_tier = ZERO_FILE;
     if (w->files) c->persistence_numel = ZERO_NONE;
-    c->folder = ".";
+    c->folder = states_folder;
     c->offload_share = w->share;
     c->shard_ranks = w->groups;
     c->second_ranks = w->seconds;
@@ -648,8 +650,9 @@ static void states_libraries(const char *path) {
     if (file) (void)fclose(file);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     (void)alarm(600);
+    if (argc > 1) states_folder = argv[1];
     states_draws();
     states_codes();
     states_averages();
