@@ -105,7 +105,7 @@ skips 60 beside $B/test_skips
 extra 60 beside $B/test_extra
 split 60 beside $B/test_split
 frozen 120 beside $B/test_frozen $B
-states 60 beside $B/test_states
+states 120 beside $B/test_states $B
 model 300 beside $B/test_model 400 $SEED
 process-memory 120 alone sh $here/trainer/test_process_memory.sh $B
 products 60 beside $B/test_products

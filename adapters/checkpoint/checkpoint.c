@@ -852,13 +852,15 @@ static void ck_log_frozen(const checkpoint *c, const ck_manifest *m, int thawed)
     ck_log(c, text);
 }
 
-/* Returns how the run of m kept the optimizer's state; ZERO_STATE_TYPES if it had none. */
+/* Returns how the run of m kept the optimizer's state, except that of ZERO_F32_STATE tensors;
+   ZERO_STATE_TYPES if it had none. */
 static zero_state_type ck_state_type(const ck_manifest *m) {
+    zero_state_type found = ZERO_STATE_TYPES;
     if (m->run.state_type == ZERO_STATE_8BIT) return ZERO_STATE_8BIT; /* it is stored as f32 */
-    for (int t = 0; t < m->ntensors; t++)
+    for (int t = 0; t < m->ntensors && found != ZERO_STATE_BF16; t++)
         if (!ck_is_feedback(m->tensor[t].name) && m->tensor[t].narrays > 1)
-            return m->tensor[t].array[1].type == ZERO_BF16 ? ZERO_STATE_BF16 : ZERO_STATE_F32;
-    return ZERO_STATE_TYPES;
+            found = m->tensor[t].array[1].type == ZERO_BF16 ? ZERO_STATE_BF16 : ZERO_STATE_F32;
+    return found;
 }
 static void ck_log_states(const checkpoint *c, const ck_manifest *m) {
     static const char *const words[ZERO_STATE_TYPES] = {"f32", "bf16", "8 bits"};

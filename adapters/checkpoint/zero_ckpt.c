@@ -370,7 +370,7 @@ static zero_result tool_read(void *user, int tensor, zero_kind kind, size_t firs
 
 /* Finds GPT-2's tensors in a checkpoint. Returns 0 if it has other tensors. */
 static int tool_find_model(tool_source *s, char *why) {
-    gpt2_config any = {1, 1, 128, 1, 1, 1, 0, GPT2_NO_EXPERTS, NULL};
+    gpt2_config any = {1, 1, 128, 1, 1, 1, 0, GPT2_NO_EXPERTS, NULL, 0};
     zero_tensor_desc table[GPT2_MOST_TENSORS];
     checkpoint_tensor x;
     any.untied = s->untied = tool_find(s->r, gpt2_tensor_name(GPT2_LMHEADW), &x) >= 0;
@@ -405,7 +405,8 @@ static int tool_derive(const tool_source *s, const tool_args *a, gpt2_config *cf
                            (int)C,
                            0,
                            GPT2_NO_EXPERTS,
-                           NULL};
+                           NULL,
+                           0};
     *cfg = c;
     if (a->heads > 0 && a->vocab > 0) return 1;
     (void)snprintf(missing, sizeof missing, "%.199s", why);

@@ -326,6 +326,8 @@ zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parall
         if (cfg->moe.experts && i >= GPT2_FCW && i <= GPT2_FCPROJB)
             d->every = 2; /* the other blocks have experts */
         matrix_sides(cfg, i, &d->rows, &d->cols);
+        if (cfg->f32_embedding_state && (i == GPT2_WTE || i == GPT2_WPE || i == GPT2_LMHEADW))
+            d->flags |= ZERO_F32_STATE;
         if (how) d->slice_of = slice_group_of(cfg, how, tile_rows, i, &d->outer);
         if (how) d->sum_over = sum_group_of(cfg, how, i);
         gpt2_frozen_describe(cfg, how ? how->stage : NULL, i, d, frozen + (size_t)i * most);

@@ -104,6 +104,9 @@ static const option train_table[] = {
         .help = "type in which the optimizer's state (moments, momentum) is kept. bf16: 2 bytes "
                 "less for each array and parameter. 8bit (not adagrad): 3 bytes less, in codes "
                 "with a scale for each 128 of them. Both are rounded stochastically"),
+    ROW(WORD, "-oe", "--embedding-state", embedding_state, "same", .words = "same f32", .course = 1,
+        .help = "f32: the optimizer's state of the embeddings and of an untied classifier (wte, "
+                "wpe, lmheadw) is kept in f32 with any -os. same: as -os says"),
     ROW(WORD, "-zg", "--gradient-type", grads, "auto", .aliases = "--grad-type",
         .words = "auto f32 type", .course = 1, TO(INT, zero.grads),
         KEY("the gradients' type:", 0, IF_GIVEN),

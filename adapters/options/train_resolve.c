@@ -158,6 +158,7 @@ int train_frozen(const train_options *o, gpt2_config *model, char *sentence, siz
     if (gpt2_freeze(model, o->train, o->freeze, &frozen, &error))
         return sentence_fail(sentence, bytes, "%s", error.sentence);
     model->frozen = frozen;
+    model->f32_embedding_state = o->embedding_state;
     return 0;
 }
 

@@ -410,8 +410,10 @@ static void plan_print_advice(const plan_request *r) {
 
 static const char *const plan_masters[ZERO_MASTERS] = {" and f32 masters", " and f32 masters",
                                                        " and split masters", " without masters"};
-static const char *const plan_states[ZERO_STATE_TYPES] = {"", " with bf16 state",
-                                                          " with 8-bit state"};
+/* By -oe and -os. */
+static const char *const plan_states[2][ZERO_STATE_TYPES] = {
+    {"", " with bf16 state", " with 8-bit state"},
+    {"", " with bf16 state (embeddings f32)", " with 8-bit state (embeddings f32)"}};
 
 static void plan_print_head(const plan_request *r, const plan_case *c) {
     char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES];
@@ -420,8 +422,8 @@ static void plan_print_head(const plan_request *r, const plan_case *c) {
     printf("%s%s%zu%s, %s%s, %s%s, %d rank%s on %s\n", r->model.is_gpt2 ? r->model.name : "",
            r->model.is_gpt2 ? ": " : "", r->model.numel, " parameters", type,
            c->zero.type == ZERO_F32 ? "" : plan_masters[c->zero.master], rule,
-           plan_states[c->zero.state_type], r->ranks, r->ranks > 1 ? "s" : "",
-           r->on_gpus ? "GPUs" : "CPUs");
+           plan_states[r->options.embedding_state][c->zero.state_type], r->ranks,
+           r->ranks > 1 ? "s" : "", r->on_gpus ? "GPUs" : "CPUs");
     if (r->on_gpus && r->model.is_gpt2 && plan_gpu_major())
         printf("attention as on this machine's GPU, of compute capability %d\n", plan_gpu_major());
     if (r->model.is_gpt2)

@@ -191,6 +191,10 @@ static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *
         return sentence_fail(sentence, bytes,
                              "%s: a number of parameters has no names; give a model with -e",
                              o->train[0] ? "--train" : "--freeze");
+    if (!r->model.is_gpt2 && o->embedding_state)
+        return sentence_fail(sentence, bytes,
+                             "-oe f32: a number of parameters has no embeddings; give a model with "
+                             "-e");
     if (r->model.is_gpt2 && train_frozen(o, &r->model.gpt2, sentence, bytes)) return 1;
     if (r->model.is_gpt2)
         r->model.numel = gpt2_numel(&r->model.gpt2) + experts_numel(&r->model.gpt2);

@@ -47,7 +47,7 @@ enum { CUDA_EVAL_STEPPED = 1, CUDA_EVAL_PASSED = 2, CUDA_EVAL_REDUCED = 4, CUDA_
     FLAG(NO_MASTER, "no-master", "config.master is NONE")                                          \
     FLAG(SPLIT, "split", "config.master is SPLIT")                                                 \
     FLAG(STATES, "states", "config.state_type is BF16")                                            \
-    FLAG(CODES, "codes", "config.state_type is 8BIT")                                              \
+    FLAG(CODES, "codes", "config.state_type is 8BIT; at stage 3, wte has F32_STATE")               \
     FLAG(SKIPS, "skips", "drops the second step")                                                  \
     FLAG(SILENT, "silent", "no pass of training uses unit 3")                                      \
     FLAG(ORDERED, "ordered", "NCCL launches in the CPU's order")                                   \

@@ -245,6 +245,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
                                              : ZERO_MASTER_AUTO;
     if (k->more & CUDA_STATES) s->cfg.state_type = ZERO_STATE_BF16;
     if (k->more & CUDA_CODES) s->cfg.state_type = ZERO_STATE_8BIT;
+    if (k->more & CUDA_CODES && k->stage == 3) s->desc[0].flags |= ZERO_F32_STATE;
     s->cfg.persistence_numel = k->more & CUDA_ALL_GATHERED ? ZERO_NONE : 0;
     s->cfg.bucket_numel = (size_t)k->buckets * 600;
     if (k->more & CUDA_TURNS) s->cfg.open_units = 4;

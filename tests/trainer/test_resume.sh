@@ -42,7 +42,7 @@ same_log() {
 test_bits() {
     n=0
     for run in "-z 0" "-z 1 -dt bf16 -pn 2" "-z 2 -dt fp16 -lw 4 -pn 3" "-z 3 -dt bf16 -w 0 -pn 2" "-z 2 -dt bf16 -w split -os bf16 -pn 2" \
-        "-z 3 -sh 1 -b 1 -pn 2" "-z 1 -sh 0 -op lion -os 8bit -na 1 -pn 2" "-z 2 -dt fp16 -li 1e9 -lh 1 -na 1" \
+        "-z 3 -sh 1 -b 1 -pn 2" "-z 1 -sh 0 -op lion -os 8bit -na 1 -pn 2" "-z 3 -dt bf16 -w split -os 8bit -oe f32 --freeze h.0.* -zod 3 -pn 2" "-z 2 -dt fp16 -li 1e9 -lh 1 -na 1" \
         "-z 3 -zs 2 -zh 1 -zm 0 -b 1 -pn 4" "-z 3 -pt 1 -pn 3 -k wsd" "-z 3 -qw 8 -qg 4 -qf 0.8 -qr 12 -pn 2" "-ds tests/ds_config/minimal.json -pn 2 -b 0 -d 0"; do
         n=$((n + 1))
         whole=$(train whole$n $run -x 20)
@@ -91,6 +91,15 @@ test_anywhere() {
         same "state saved as ${type% *}: converted" 1 "$(grep -c "state is converted: " "$work/out")"
         rm -rf "$work/states-${type% *}/step_00000012"
         same "state saved as ${type% *}, at another stage" "$first" "$(train "states-${type% *}" -z 1 -pn 1 -os "${type#* }" -x 12 -y 1)"
+    done
+    for from in same f32; do
+        train "embedding-$from" -z 3 -pn 3 -os bf16 -oe "$from" -x 6 -n 6 >/dev/null
+        first=$(train "embedding-$from" -z 0 -pn 1 -os bf16 -oe f32 -x 12 -y 1)
+        same "-oe $from: -os is as before" 0 "$(grep -c "state is converted: " "$work/out")"
+        said=$(grep -c 'it was saved with -oe same; now it is f32' "$work/out")
+        case $from in same) same '-oe differs: told' 1 "$said" ;; *) same '-oe is as before' 0 "$said" ;; esac
+        rm -rf "$work/embedding-$from/step_00000012"
+        same "-oe $from, at another stage" "$first" "$(train "embedding-$from" -z 2 -pn 1 -os bf16 -oe f32 -x 12 -y 1)"
     done
     train again -z 1 -pn 2 -x 12 -db 1 >/dev/null
     grep '^batch' "$work/out" | tail -n 6 >"$work/batches"

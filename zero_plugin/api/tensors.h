@@ -34,7 +34,7 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
     ZP_REFUSE(z, zp_bind_find_tensor(z, d->name), "tensor %s was announced before", d->name);
     ZP_TRY(zp_tensor_check_range(z, d));
-    ZP_REFUSE(z, d->flags & ~(2 * ZERO_FROZEN - 1), "tensor %s: flags %d, unknown bits", d->name,
+    ZP_REFUSE(z, d->flags & ~(2 * ZERO_F32_STATE - 1), "tensor %s: flags %d, unknown bits", d->name,
               d->flags);
     ZP_REFUSE(z, d->flags & ZERO_INLINE && d->flags & ZERO_BY_SLOT && !d->param && !d->grad,
               "tensor %s is INLINE, an array in your struct, and BY_SLOT", d->name);

@@ -55,9 +55,10 @@ static size_t zp_state_contiguous(const zp_array *a, int u, size_t e) {
 
 /* Returns the type of a kind's values of tensor t in state: split weights, and codes, are f32. */
 static zero_type zp_state_type(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
-    const int u =
-        zp_layout_is_all_frozen(t) ? z->layout.all : 0; /* any frozen, or trained, segment */
-    const zero_type type = zp_run_array(z, kind, u)->type;
+    int layer = 0; /* a trained one, unless all are frozen */
+    while (layer + 1 < t->desc.layers && zp_layout_is_frozen(t, layer)) layer++;
+    const int u = zp_layout_segment_of(&z->layout, t, layer);
+    const zero_type type = zp_run_array(z, kind, u)->part[u].type;
     return type < ZERO_TYPES ? type : ZERO_F32;
 }
 
@@ -72,8 +73,8 @@ static zero_result zp_state_load(zero_ctx *z, zero_kind kind, int u, size_t e, s
         char *memory;
         ZP_DO(z, zp_array_open(from[i], u, e, n, &z->compute, &memory));
         const zp_kernel_convert_args args = {
-            memory, z->data->stage.base, from[i]->type,     ZERO_F32, control,
-            1,      ZP_NEAREST,          e % ZP_CODE_BLOCK, *n,       from[i]->squares};
+            memory, z->data->stage.base, from[i]->part[u].type, ZERO_F32, control,
+            1,      ZP_NEAREST,          e % ZP_CODE_BLOCK,     *n,       from[i]->squares};
         ZP_DO(z, zp_run_convert(z, from[i], u, &args, *n));
         ZP_DO(z, zp_array_close(from[i], u, e, &z->compute, 0));
     }
@@ -137,8 +138,8 @@ static zero_result zp_state_plan(zero_ctx *z) {
 static zero_result zp_state_copy_out(zero_ctx *z, zero_kind kind, zero_type type, const zp_run *run,
                                      char *out) {
     zp_array *a = zp_run_array_of_unit(z, kind, run->unit);
-    const int made =
-        zp_run_low_array(z, kind, run->unit) || a->type != type || !a->part[run->unit].share;
+    const int made = zp_run_low_array(z, kind, run->unit) || a->part[run->unit].type != type
+                     || !a->part[run->unit].share;
     const size_t of = zp_type_bytes(type);
     char *from = z->data->stage.base;
     for (size_t e = 0, n; e < run->numel; e += n) {
@@ -178,7 +179,7 @@ static zero_result zp_state_put(zero_ctx *z, zero_kind kind, zp_run run, zero_ty
                                 const char *values) {
     zp_state_tail *t = z->tail;
     zp_array *a = zp_run_array(z, kind, run.unit);
-    if (a->type != ZP_CODES) return zp_run_put(z, kind, &run, type, values);
+    if (a->part[run.unit].type != ZP_CODES) return zp_run_put(z, kind, &run, type, values);
     for (size_t rest = run.numel; rest; rest -= run.numel) {
         const size_t place = run.at % ZP_CODE_BLOCK, whole = rest / ZP_CODE_BLOCK * ZP_CODE_BLOCK;
         const int follows = t->array == a && t->unit == run.unit && t->first + t->numel == run.at;

@@ -67,8 +67,7 @@ ZP_FN void zp_codes_write(zp_codes *to, const float *x, size_t n, int squares, c
     for (size_t j = 0; j < n; j++)
         to->code[j] = zp_codes_encode(x[j], by, squares, shift ? shift[j] : 0);
 }
-/* Replaces elements [first, end) of blocks, as far as they are in this block, to nearest. The rest
-   of the block is encoded again. */
+/* Replaces those of elements [first, end) that are in this block, and encodes the block again. */
 ZP_FN void zp_codes_replace(zp_codes *blocks, size_t block, const float *x, size_t first,
                             size_t end, int squares) {
     float all[ZP_CODE_BLOCK];

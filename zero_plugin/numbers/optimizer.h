@@ -4,21 +4,19 @@
    (stochastic or to nearest), state in fewer bytes, and layers and matrices. A pass has two forms
    with the same bits: a CPU loop and a GPU kernel. The bodies are in rules.h.
 
-   STATE IN FEWER BYTES. A pass decodes the stored state of a block of elements to f32, calls the
-   body, and encodes the results. The next pass or step reads the stored values. Rounding is
-   stochastic, in BF16 and in codes (codes.h): a slow average would stay for ever if it were rounded
-   to nearest. Random numbers depend on seed, step, tensor and element alone; each array has one
-   half of their bits. A value that was decoded is encoded to itself in BF16. Codes are written by
-   whole blocks, at which the spans of tensors begin; a pass over parts of blocks writes no state
-   (ZP_KEEPS_STATE) */
+   STATE IN FEWER BYTES. A pass decodes the state of a block of elements to f32, calls the body, and
+   encodes the results. Rounding is stochastic, in BF16 and in codes (codes.h), because a slow
+   average would not move if it were rounded to nearest. Random numbers depend on seed, step,
+   tensor and element alone; each array has one half of their bits. A decoded value is encoded to
+   itself in BF16. Codes are written by whole blocks, at which spans begin; a pass over parts of
+   blocks writes no state (ZP_KEEPS_STATE) */
 #pragma once
 
 #include "kernels.h"
 
 #define ZP_STATES       2
 #define ZP_UPDATE_BLOCK ((size_t)512) /* elements whose 16-bit values are held in f32 */
-#define ZP_UPDATE_PIECE                                                                            \
-    ((size_t)64) /* elements that are prefetched at once: zp_optimizer_prefetch */
+#define ZP_UPDATE_PIECE ((size_t)64)  /* elements that are prefetched at once */
 #define ZP_UPDATE_AHEAD ((size_t)512) /* elements between the update and the prefetch */
 static_assert(ZP_UPDATE_PIECE % ZP_BODY_SIZE == 0, "a piece is whole bodies");
 

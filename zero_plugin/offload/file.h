@@ -272,8 +272,8 @@ static size_t zp_file_pieces(const zp_array *a, int u) {
 static zp_transfer zp_file_piece(const zp_array *a, int u, size_t i, char *memory, int writes) {
     const zp_array_part *x = &a->part[u];
     const size_t n = zp_min(x->numel - i * ZP_PIECE_NUMEL, ZP_PIECE_NUMEL);
-    const size_t at = x->at + zp_codes_bytes(a->type, i * ZP_PIECE_NUMEL),
-                 bytes = zp_round_up(zp_codes_bytes(a->type, n), ZP_SECTOR);
+    const size_t at = x->at + zp_codes_bytes(x->type, i * ZP_PIECE_NUMEL),
+                 bytes = zp_round_up(zp_codes_bytes(x->type, n), ZP_SECTOR);
     const zp_transfer t = {a->filed->file, memory, at, bytes, x->piece + i, writes, 0};
     return t;
 }
@@ -285,7 +285,7 @@ static zero_result zp_file_open_range(zp_array *a, int u, size_t e, size_t *n, z
     zp_file *f = x->file;
     const size_t at = e - a->part[u].first, i = at / ZP_PIECE_NUMEL;
     *n = zp_min(*n, ZP_PIECE_NUMEL - at % ZP_PIECE_NUMEL);
-    *p = x->places + zp_codes_bytes(a->type, at % ZP_PIECE_NUMEL);
+    *p = x->places + zp_codes_bytes(a->part[u].type, at % ZP_PIECE_NUMEL);
     ZP_TRY(zp_device_sync_stream(s)); /* it may still copy the last open piece */
     zp_file_sync(f);                  /* a step may still write */
     const zp_transfer t = zp_file_piece(a, u, i, x->places, 0);
