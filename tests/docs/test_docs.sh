@@ -191,16 +191,16 @@ for page in "$@"; do
     adapters/docs/integrate.md)
         ${CC:-cc} -std=c11 -O1 -I"$root" -o "$dir/example" "$root/adapters/example.c" "$B/lib/libzero_plugin.a" -fopenmp -pthread -lm && ok ||
             bad "the example does not compile"
-        quoted $page 'zero_create, rank 0 of 1: stage is 4, expected 0..3' ./example 4 1
+        quoted "$page" 'zero_create, rank 0 of 1: stage is 4, expected 0..3' ./example 4 1
         ;;
     adapters/docs/offload.md)
-        quoted $page '-zop is file: at stage 2 parameters are not sharded; use stage 3' "$trainer" -z 2 -zop file
-        quoted $page '-zog is file: it needs sharded gradients; use stage 2 or 3, and with several micro-steps sharded accumulation' \
+        quoted "$page" '-zop is file: at stage 2 parameters are not sharded; use stage 3' "$trainer" -z 2 -zop file
+        quoted "$page" '-zog is file: it needs sharded gradients; use stage 2 or 3, and with several micro-steps sharded accumulation' \
             "$trainer" -z 1 -zog file
         ;;
     adapters/docs/faq.md)
         echo '{"train_micro_batch_size_per_gpu": 8}' >"$dir/ds.json"
-        quoted $page '-b 2: ds.json gives train_micro_batch_size_per_gpu 8' "$trainer" -ds ds.json -b 2
+        quoted "$page" '-b 2: ds.json gives train_micro_batch_size_per_gpu 8' "$trainer" -ds ds.json -b 2
         ;;
     esac
 done

@@ -595,8 +595,9 @@ static void ease_sizes(void) {
     enum { NONE, WEIGHTS, GRADIENT, KINDS };
     static const char *const words[KINDS][2] = {
         {"", ""},
-        {"tensor b, layer 0: ", "tensor 1, layer 0: "},
-        {"the gradient of tensor b, layer 0: ", "the gradient of tensor 1, layer 0: "}};
+        {"tensor b, layer 0: its allocation has", "tensor 1, layer 0: its allocation has"},
+        {"the gradient of tensor b, layer 0: its allocation has",
+         "the gradient of tensor 1, layer 0: its allocation has"}};
     for (int k = 0; k < 2 * (TEST_CHECKED ? KINDS : 1); k++) {
         const int slots = k & 1, small = k >> 1;
         const size_t of[KINDS] = {0, small == WEIGHTS ? 4 : APART_NUMEL,

@@ -190,9 +190,9 @@ static void errors_of_tensors(void) {
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .uses = -4}, "uses is -4");
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .flags = 1024}, "flags 1024");
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 3, .flags = ZERO_KEEP, .frozen = "\1\1\0"},
-                      "layer 2 is trained, and another layer in its place is not");
+                      "layer 2 is trained, but others of its unit are not");
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 4, .together = 2, .frozen = "\1\1\0\1"},
-                      "layer 3 is frozen, and another layer in its place is not");
+                      "layer 3 is frozen, but others of its unit are not");
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .flags = ZERO_OVERWRITTEN}, "3 micro-steps");
     errors_bad_factors(z, -0.5f, 1, "b: lr_factor -0.5");
     errors_bad_factors(z, 1, -2, "decay_factor -2");
@@ -331,7 +331,7 @@ static void errors_of_evaluation(void) {
     float x = 0;
     test_check(!zero_pass_begin(z, ZERO_EVAL, 0, 1) && !zero_forward_begin(z, 1, &p), "evaluation");
     small_expect_error(z, zero_backward_begin(z, 1, &p, &g), S, "zero_backward_begin",
-                       "unit 1: an evaluation");
+                       "unit 1: no backward in an evaluation");
     small_expect_error(z, zero_reduce(z), S, "zero_reduce", "micro-steps");
     small_expect_error(z, zero_step(z, &small_adamw), S, "zero_step", "zero_reduce");
     small_expect_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 0, 1, &x), S,
@@ -387,7 +387,7 @@ static void errors_of_access(void) {
     small_expect_error(z, zero_read_tensor(z, NULL, ZERO_PARAMETER, 0, 1, x), A, "zero_read_tensor",
                        "NULL");
     small_expect_error(z, zero_read_tensor(z, "body", (zero_kind)5, 0, 1, x), A, "zero_read_tensor",
-                       "body: kind 5");
+                       "body: kind is 5");
     small_expect_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 0, 201, x), A,
                        "zero_read_tensor", "body has 200 elements");
     small_expect_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, 201, 0, x), A,
@@ -395,9 +395,9 @@ static void errors_of_access(void) {
     small_expect_error(z, zero_read_tensor(z, "body", ZERO_PARAMETER, (size_t)-1, 2, x), A,
                        "zero_read_tensor", "200");
     small_expect_error(z, zero_read_tensor(z, "body", ZERO_GRADIENT, 0, 1, x), S,
-                       "zero_read_tensor", "body: gradients");
+                       "zero_read_tensor", "body has no gradient now");
     small_expect_error(z, zero_write_tensor(z, "body", ZERO_GRADIENT, 0, 1, x), S,
-                       "zero_write_tensor", "body: gradients");
+                       "zero_write_tensor", "body has no gradient now");
     small_expect_error(z, zero_write_tensor(z, "body", ZERO_PARAMETER, 0, 1, NULL), A,
                        "zero_write_tensor", "body: values");
     test_check(!zero_read_tensor(z, "body", ZERO_PARAMETER, 200, 0, NULL),

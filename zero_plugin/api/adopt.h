@@ -126,8 +126,8 @@ static zero_result zp_adopt_check_extents(zero_ctx *z, int n, void (*release)(vo
         const zp_extent *x = &z->extents[i];
         const size_t room = z->observer->room((char *)(uintptr_t)x->at, release);
         ZP_REFUSE(z, room < x->bytes,
-                  "%stensor %s, layer %d: %zu bytes are allocated, expected %zu as in its row",
-                  of[x->side], z->tensors[x->tensor].desc.name, x->layer, room, x->bytes);
+                  "%stensor %s, layer %d: its allocation has %zu bytes, expected %zu", of[x->side],
+                  z->tensors[x->tensor].desc.name, x->layer, room, x->bytes);
     }
     return ZERO_OK;
 }
