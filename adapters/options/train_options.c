@@ -38,8 +38,9 @@ static const option train_table[] = {
     ROW(PATH, "-j", "--val-data", val_path, "", .brief = "token file to validate on",
         .help = "token file to validate on"),
     ROW(PATH, "-tf", "--tokenizer", tokenizer_path, "",
-        .help = "file with the text of each token, for printing samples. Default: that of tiny "
-                "Shakespeare. If that is missing and -i is given, samples are numbers of tokens"),
+        .help = "tokenizer file: turns the tokens of samples into text. Default: that of tiny "
+                "Shakespeare. If that is missing and -i is given, samples are printed as token "
+                "numbers"),
     ROW(TEXT, "-e", "--model", model, "char:4x128x4",
         .brief = "char:LxCxH, d12 (124M), gpt2:d48, gpt3:c768, or a file with weights",
         .compare = "char:6x384x6", .course = 1,

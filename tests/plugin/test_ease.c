@@ -440,10 +440,10 @@ static void ease_refused(void) {
     } wrong[] = {{{"again", 3 * WIDTH, .same_as = "nobody"}, "no tensor is named nobody"},
                  {{"again", 3 * WIDTH, .same_as = "emb", .field = offsetof(ease_host, fcw)},
                   "is the field of tensor fcw"},
-                 {{"again", WIDTH, .same_as = "emb"}, "emb, which it is the same as, has"},
+                 {{"again", WIDTH, .same_as = "emb"}, "emb, its same_as, has"},
                  {{"again", 3 * WIDTH, 2, .same_as = "emb"}, "in 2 layers, but emb"},
                  {{"again", 3 * WIDTH, .uses = 2, .same_as = "emb"}, "in the row of emb"},
-                 {{"again", 4, .same_as = "slots"}, "slots has no field, so set param or grad"}};
+                 {{"again", 4, .same_as = "slots"}, "slots has no field; set .param or .grad"}};
     test_check(!zero_tensor(z, &slots), "slots: %s", zero_last_error(z));
     for (int i = 0; i < 6; i++)
         test_check(zero_tensor(z, &wrong[i].row) == ZERO_ERR_ARGUMENT
@@ -742,7 +742,7 @@ static void ease_named(void) {
                "hooks: %s", zero_last_error(z[0]));
     NAMED(zero_train_end(z[0], &hyper, 0, NULL), "zero_train_end, rank 0 of 1: unit 0: its backw");
     test_check(!zero_backward_end(z[0], 0), "a hook ends: %s", zero_last_error(z[0]));
-    NAMED(zero_train_end(z[0], &hyper, 0, NULL), "zero_train_end, rank 0 of 1: multiply the loss");
+    NAMED(zero_train_end(z[0], &hyper, 0, NULL), "zero_train_end, rank 0 of 1: zero_loss_scale");
     NAMED(zero_step(z[0], &hyper), "zero_step, rank 0 of 1: no gradient is reduced");
     zero_destroy(z[0]);
     if (!test_check(!zero_create(&z[0], &cfg, &self), "a context")) return;

@@ -237,7 +237,7 @@ static void lend_refused_rows(void) {
     const zero_tensor_desc layers = {
         .name = "layers", .numel = 8, .layers = 5, .flags = ZERO_INLINE, .param = some};
     ZERO_ARRAY(z, more, NULL, 40);
-    REFUSED(zero_tensor(z, &layers), ZERO_ERR_ARGUMENT, "5 layers, but param and grad are the");
+    REFUSED(zero_tensor(z, &layers), ZERO_ERR_ARGUMENT, "param and grad of one layer, not of 5");
     ZERO_ARRAY(z, some, more, 0);
     test_check(strstr(zero_last_error(z), "tensor some: numel is 0") != NULL, "a refused row: %s",
                zero_last_error(z));
