@@ -751,8 +751,8 @@ typedef struct zero_plan_unit {
     size_t numel;  /* without padding */
     size_t padded; /* nranks equal shards */
     int reductions;
-    int gathers;  /* of parameters, trained and frozen apart; at stage 0 of gradients */
-    int resident; /* kept unsharded: every rank has the whole parameters */
+    int gathers;   /* of parameters, trained and frozen apart; at stage 0 of gradients */
+    int unsharded; /* 1: every rank has the whole parameters */
     size_t sent_bytes;
 } zero_plan_unit;
 /* Return memory and traffic of the tensors announced so far, at any time, without allocating on a

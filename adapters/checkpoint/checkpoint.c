@@ -299,10 +299,10 @@ static checkpoint_result ck_options(checkpoint *c, const checkpoint_options *o, 
     const char *config = o->config ? o->config : "";
     const char *folder = o->memory ? CK_MEMORY : o->folder;
     if (folder == NULL || folder[0] == 0 || strlen(folder) > CK_PATH - 4 * CK_NAME)
-        return ck_fail(e, CHECKPOINT_ARGUMENT, "options.folder is missing or too long");
+        return ck_fail(e, CHECKPOINT_ARGUMENT, "options.folder is missing or too long; set it");
     if (o->keep_last < 0 || o->keep_every < 0 || o->ntensors < 0)
         return ck_fail(e, CHECKPOINT_ARGUMENT,
-                       "keep_last %d, keep_every %" PRId64 ": 0 or more is expected", o->keep_last,
+                       "keep_last is %d, keep_every %" PRId64 "; use 0 or more", o->keep_last,
                        o->keep_every);
     memcpy(c->folder, folder, strlen(folder) + 1);
     c->plan.config = strdup(config);
@@ -325,7 +325,8 @@ static checkpoint_result ck_lock_folder(checkpoint *c, ck_error *e) {
     c->lock = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (c->lock < 0) return ck_fail_errno(e, "cannot open the folder %s", c->folder);
     if (flock(c->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
-        return ck_fail(e, CHECKPOINT_FILES, "another run saves in %.400s at this time", c->folder);
+        return ck_fail(e, CHECKPOINT_FILES,
+                       "another run saves in %.400s at this time; give another folder", c->folder);
     return CHECKPOINT_OK;
 }
 
@@ -898,8 +899,7 @@ static checkpoint_result ck_same_model(const checkpoint *c, const ck_manifest *m
     }
     for (int t = 0; t < m->ntensors; t++)
         if (!ck_is_feedback(m->tensor[t].name) && ck_manifest_find(&c->plan, m->tensor[t].name) < 0)
-            return ck_fail(e, CHECKPOINT_MODEL,
-                           "another model: tensor %s of the checkpoint is not in this one" CK_FIX,
+            return ck_fail(e, CHECKPOINT_MODEL, "another model: this one has no tensor %s" CK_FIX,
                            m->tensor[t].name);
     if (c->o.weights_only) return CHECKPOINT_OK;
     const int all = c->plan.narrays == 1 || m->narrays == 1; /* all tensors may be frozen */
@@ -1131,7 +1131,7 @@ static checkpoint_result ck_load_any(ck_loading *l, const ck_offer *offer, int64
                        "no checkpoint in %.150s is complete%s: %s: %.350s%s; give another folder",
                        c->folder, c->o.refuse_damaged ? " enough" : "", newest, first.text,
                        l->touched ? "; the weights are a mixture now" : "");
-    return ck_fail(e, CHECKPOINT_NONE, "there is no checkpoint%s in %.400s",
+    return ck_fail(e, CHECKPOINT_NONE, "there is no checkpoint%s in %.400s; give another folder",
                    step >= 0 ? " of this step" : "", c->folder);
 }
 

@@ -61,7 +61,8 @@ checkpoint_result ck_folder_room(const char *path, uint64_t bytes, ck_error *e) 
     const uint64_t there = ck_room(path);
     if (there >= bytes) return CHECKPOINT_OK;
     return ck_fail(e, CHECKPOINT_FILES,
-                   "%" PRIu64 " bytes are needed in %s, %" PRIu64 " are there: nothing is written",
+                   "%" PRIu64 " bytes are needed in %s, %" PRIu64
+                   " are there; free some, or give another folder",
                    bytes, path, there);
 }
 

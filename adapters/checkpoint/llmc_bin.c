@@ -95,7 +95,7 @@ static zero_result state_path(char out[MODEL_PATH], const model_file *f, int ran
     const size_t n = strlen(f->path), tail = RANK_DIGITS + strlen(".bin");
     if (n >= MODEL_PATH || !model_ends(f->path, "_00000.bin"))
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
-                            "%.300s: the first rank's state file is called ..._00000.bin", f->path);
+                            "%.300s: not the state of the first rank; give ..._00000.bin", f->path);
     (void)snprintf(out, MODEL_PATH, "%.*s%05d.bin", (int)(n - tail), f->path, rank);
     return ZERO_OK;
 }

@@ -16,20 +16,22 @@ static zero_result same_model(const gpt2_config *found, const gpt2_config *cfg, 
     gpt2_describe(cfg, ours);
     for (int i = 0; i < GPT2_TENSORS; i++) {
         if (theirs[i].numel == ours[i].numel && theirs[i].layers == ours[i].layers) continue;
-        return model_refuse(
-            e, ZERO_ERR_ARGUMENT,
-            "%.200s: of another model: %s has %d x %zu elements there, %d x %zu here", path,
-            ours[i].name, theirs[i].layers, theirs[i].numel, ours[i].layers, ours[i].numel);
+        return model_refuse(e, ZERO_ERR_ARGUMENT,
+                            "%.200s: of another model: %s has %d x %zu elements there, %d x %zu "
+                            "here; use its model",
+                            path, ours[i].name, theirs[i].layers, theirs[i].numel, ours[i].layers,
+                            ours[i].numel);
     }
     if (found->vocab_size != cfg->vocab_size)
         return model_refuse(
             e, ZERO_ERR_ARGUMENT,
-            "%.200s: of another model: wte has %d vocabulary entries there, %d here", path,
-            found->vocab_size, cfg->vocab_size);
+            "%.200s: of another model: wte has %d vocabulary entries there, %d here; use its model",
+            path, found->vocab_size, cfg->vocab_size);
     if (found->heads && found->heads != cfg->heads)
-        return model_refuse(e, ZERO_ERR_ARGUMENT,
-                            "%.200s: of another model: qkvw has %d heads there, %d here", path,
-                            found->heads, cfg->heads);
+        return model_refuse(
+            e, ZERO_ERR_ARGUMENT,
+            "%.200s: of another model: qkvw has %d heads there, %d here; use its model", path,
+            found->heads, cfg->heads);
     return ZERO_OK;
 }
 
@@ -126,7 +128,7 @@ static zero_result open_for_save(model_file *f, model_format format, zero_type t
     if (format == MODEL_LLMC && f->cfg->untied)
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                             "%.300s: llm.c's files have no place for a classifier that is not wte "
-                            "(an untied model): safetensors have one",
+                            "(an untied model); use .safetensors",
                             f->path);
     MODEL_TRY(model_check_config(f->cfg, f->path, f->e));
     MODEL_TRY(model_buffers(f));

@@ -466,7 +466,8 @@ static int tool_export_model(tool_source *s, const tool_args *a, const char *pat
     gpt2_error e;
     int type = 0;
     while (type < ZERO_TYPES && strcmp(name, ck_types[type]) != 0) type++;
-    if (type == ZERO_TYPES) return tool_fail("TYPE: unknown type; use f32, bf16 or fp16");
+    (void)snprintf(why, sizeof why, "TYPE: unknown type (%.40s); use f32, bf16 or fp16", name);
+    if (type == ZERO_TYPES) return tool_fail(why);
     if (format == MODEL_SAFETENSORS && !model_ends(out, ".safetensors"))
         return tool_fail("OUT: the name has another ending; use .bin or .safetensors");
     if (format == MODEL_LLMC && type == ZERO_F16)
@@ -599,7 +600,7 @@ static int tool_import_model(const tool_args *a, model_reader *r) {
     if (cfg.heads == 0) cfg.heads = a->heads;
     if (cfg.heads == 0)
         return tool_fail(
-            "the number of heads is neither in the model nor in a config.json; add --heads N");
+            "--heads: the number is neither in the model nor in a config.json; add --heads N");
     if (cfg.channels % cfg.heads)
         return tool_fail("--heads: the heads do not divide the channels; use a divisor");
     const int made = tool_model_manifest(&m, &cfg, model_reader_state(r), &e);
@@ -614,7 +615,7 @@ static int tool_import(const tool_args *a) {
     model_reader *r;
     if (a->model != NULL && a->step >= 0)
         return tool_fail(
-            "--step applies to weights only: llm.c's state contains its step; leave it out");
+            "--step: it is for weights alone, and llm.c's state has its step; leave it out");
     if (model_reader_open(&r, a->model ? a->model : in, a->model ? in : NULL, &e))
         return tool_fail(e.sentence);
     const int code = tool_import_model(a, r);
@@ -626,7 +627,8 @@ static int tool_convert(const tool_args *a) {
     struct stat is;
     if (stat(a->word[0], &is) != 0 || !S_ISDIR(is.st_mode)) return tool_import(a);
     if (a->model != NULL || a->step >= 0 || a->heads != 0)
-        return tool_fail("a checkpoint is converted without options; leave them out");
+        return tool_fail(
+            "--model, --step, --heads: a checkpoint is converted without them; leave them out");
     return tool_newest(a, tool_merge);
 }
 
@@ -695,16 +697,16 @@ static int tool_run(int command, char **argv) {
                 i++;
                 continue;
             }
-            (void)snprintf(what, sizeof what, "%.100s %.100s is no option of", argv[i],
-                           argv[i + 1] ? argv[i + 1] : "without a value");
+            (void)snprintf(what, sizeof what, "%.100s: this command does not take it (%.100s); use",
+                           argv[i], argv[i + 1] ? argv[i + 1] : "no value");
             return tool_usage(stderr, command, what);
         }
         if (a.words == tool_commands[command].most)
-            return tool_usage(stderr, command, "too many arguments");
+            return tool_usage(stderr, command, "too many arguments; use");
         a.word[a.words++] = argv[i];
     }
     if (a.words < tool_commands[command].least)
-        return tool_usage(stderr, command, "an argument is missing");
+        return tool_usage(stderr, command, "an argument is missing; use");
     return tool_commands[command].run(&a);
 }
 
@@ -724,7 +726,7 @@ int main(int argc, char **argv) {
         (void)tool_usage(stdout, -1, NULL);
         return tool_flush(TOOL_GOOD);
     }
-    fprintf(stderr, "zero_ckpt: %s: list, show, verify, diff, export, convert or --help\n",
-            *name ? "no such command" : "a command is missing");
+    fprintf(stderr, "zero_ckpt: %s%s; use list, show, verify, diff, export, convert or --help\n",
+            name, *name ? ": unknown command" : "a command is missing");
     return TOOL_FAILED;
 }

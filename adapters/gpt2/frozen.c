@@ -59,7 +59,8 @@ static zero_result mark_all(const gpt2_config *cfg, const char *flag, const char
     for (const char *at = patterns; *at;) {
         char pattern[PATTERN];
         const size_t n = strcspn(at, ",");
-        if (n >= sizeof pattern) return refuse(err, flag, at, "a pattern has at most 255 letters");
+        if (n >= sizeof pattern)
+            return refuse(err, flag, at, "a pattern has at most 255 letters; use * in it");
         memcpy(pattern, at, n);
         pattern[n] = 0;
         if (!mark(cfg, pattern, layer)) return refuse_pattern(cfg, err, flag, pattern);
@@ -101,16 +102,18 @@ zero_result gpt2_freeze(const gpt2_config *cfg, const char *train, const char *f
     if (!train[0] && !freeze[0]) return ZERO_OK;
     if (cfg->moe.experts)
         return refuse(err, train[0] ? "--train" : "--freeze", train[0] ? train : freeze,
-                      "a model with experts trains all tensors");
+                      "a model with experts (-en) trains all tensors; leave the flag out");
     gpt2_frozen *f = make(cfg);
-    if (!f && err) (void)snprintf(err->sentence, sizeof err->sentence, "no memory for patterns");
+    if (!f && err)
+        (void)snprintf(err->sentence, sizeof err->sentence,
+                       "--train, --freeze: no memory for patterns");
     if (!f) return ZERO_ERR_MEMORY;
     if (train[0]) r = mark_all(cfg, "--train", train, f->layer, err);
     for (int t = 0; t < tensors_of(cfg) && train[0]; t++) /* frozen are the others */
         for (int l = 0; l < gpt2_tensor_layers(cfg, t); l++) f->layer[t][l] = !f->layer[t][l];
     if (!r) r = mark_all(cfg, "--freeze", freeze, f->layer, err);
     if (!r && !find_lowest(cfg, f))
-        r = refuse(err, "--freeze", freeze, "no tensor is left to train");
+        r = refuse(err, "--freeze", freeze, "no tensor is left to train; freeze fewer tensors");
     if (r || !f->any) {
         gpt2_frozen_free(f);
         return r;

@@ -113,8 +113,9 @@ static zero_result check_config(const gpt2_config *c, const char *what, gpt2_err
             "are out of range",
             what, c->layers, c->channels, c->heads, c->max_seq_len, c->vocab_size);
     if (c->channels % c->heads)
-        return refuse(err, ZERO_ERR_ARGUMENT, "%s: %d heads do not divide %d channels", what,
-                      c->heads, c->channels);
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "%s: %d heads do not divide %d channels; use a divisor", what, c->heads,
+                      c->channels);
     if (c->padded_vocab_size < c->vocab_size || c->padded_vocab_size % 128
         || c->padded_vocab_size > MAX_TOKENS + 128)
         return refuse(err, ZERO_ERR_ARGUMENT,

@@ -149,8 +149,9 @@ static int machine_json(const char *path, const char *text, machine *m, char *se
     for (const char *p = text; all == NULL && stopped != NULL && p < stopped; p++)
         line += *p == '\n';
     if (all == NULL)
-        return sentence_fail(sentence, bytes, "%.250s:%d: this is not JSON from here on: '%.20s'",
-                             path, line, stopped != NULL ? stopped : "");
+        return sentence_fail(sentence, bytes,
+                             "%.250s:%d: expected JSON from here on, found '%.20s'", path, line,
+                             stopped != NULL ? stopped : "");
     for (const cJSON *item = all->child; item != NULL && !failed; item = item->next) {
         (void)snprintf(value, sizeof value, "%.17g", item->valuedouble);
         if (cJSON_IsString(item)) (void)snprintf(value, sizeof value, "%.150s", item->valuestring);
@@ -171,7 +172,8 @@ int machine_read(const char *path, machine *m, char *sentence, size_t bytes) {
     m->on_gpus = 1;
     m->overlap = 1;
     if (file == NULL || text == NULL) {
-        (void)sentence_fail(sentence, bytes, "%.250s cannot be read: %s", path,
+        (void)sentence_fail(sentence, bytes,
+                            "%.250s: cannot be read (%s); give a file of --measure", path,
                             regular_file_error(errno));
         if (file != NULL) (void)fclose(file);
         free(text);
@@ -182,10 +184,13 @@ int machine_read(const char *path, machine *m, char *sentence, size_t bytes) {
     (void)fclose(file);
     text[length < MACHINE_FILE ? length : MACHINE_FILE - 1] = 0;
     if (failed)
-        (void)sentence_fail(sentence, bytes, "%.250s: a machine's file has less than %d bytes",
-                            path, MACHINE_FILE);
+        (void)sentence_fail(
+            sentence, bytes,
+            "%.250s: longer than a machine's file (%d bytes); give a file of --measure", path,
+            MACHINE_FILE);
     else if (memchr(text, 0, length) != NULL)
-        failed = sentence_fail(sentence, bytes, "%.250s: this is no text", path);
+        failed =
+            sentence_fail(sentence, bytes, "%.250s: not a text; give a file of --measure", path);
     else if (text[strspn(text, " \t\r\n")] == '{')
         failed = machine_json(path, text, m, sentence, bytes);
     else
@@ -198,8 +203,8 @@ int machine_write(const char *path, const machine *m, const char *comment, char 
                   size_t bytes) {
     FILE *file = regular_file_stream(path, "w");
     if (file == NULL)
-        return sentence_fail(sentence, bytes, "%.250s cannot be written: %s", path,
-                             regular_file_error(errno));
+        return sentence_fail(sentence, bytes, "%.250s: cannot be written (%s); give another file",
+                             path, regular_file_error(errno));
     fprintf(file, "# %s\ndevice=%s\n", comment, m->on_gpus ? "gpu" : "cpu");
     if (m->name[0]) fprintf(file, "name=%s\n", m->name);
     for (int t = 0; t < ZERO_TYPES; t++) {
@@ -220,7 +225,7 @@ int machine_write(const char *path, const machine *m, const char *comment, char 
     }
     const int failed = ferror(file);
     if (fclose(file) == 0 && !failed) return 0;
-    return sentence_fail(sentence, bytes, "%.250s cannot be written: %s", path,
+    return sentence_fail(sentence, bytes, "%.250s: cannot be written (%s); give another file", path,
                          regular_file_error(errno));
 }
 
@@ -292,8 +297,9 @@ int machine_predict(const machine *m, const plan_case *c, const plan_answer *a, 
                                                                       : NULL;
     memset(step, 0, sizeof *step);
     if (lacks != NULL)
-        return sentence_fail(sentence, bytes, "the machine's file lacks %s, which this needs",
-                             lacks);
+        return sentence_fail(
+            sentence, bytes,
+            "--machine: the file lacks %s; add a line for it, or measure it with --measure", lacks);
     const machine_parts parts = machine_compute(m, c);
     step->compute = parts.block * c->model->blocks + parts.vocabulary;
     const double hidden = m->overlap * step->compute * 2 / 3;

@@ -54,11 +54,14 @@ int scale_step(const plan_request *r, const wire_method *method, int ranks, doub
                              "--scale: the rates of the machine are missing; add --machine FILE");
     const char *lacks = scale_lacks(r, &asked);
     if (lacks != NULL)
-        return sentence_fail(sentence, bytes, "the machine's file lacks %s, which this needs",
+        return sentence_fail(sentence, bytes, "--machine: the file lacks %s; add a line for it",
                              lacks);
     if (asked.zero.micro_steps > 1 || asked.model->blocks + 1 > OVERLAP_UNITS)
-        return sentence_fail(sentence, bytes, "--scale is for one micro-step and at most %d blocks",
-                             OVERLAP_UNITS - 1);
+        return sentence_fail(
+            sentence, bytes,
+            "--scale: only one micro-step and at most %d blocks are simulated (found "
+            "%d and %d); use a smaller -d or model",
+            OVERLAP_UNITS - 1, asked.zero.micro_steps, asked.model->blocks);
     asked.nranks = ranks;
     asked.node_size = ranks < SCALE_NODE ? ranks : SCALE_NODE;
     asked.one_machine = 0;
@@ -179,7 +182,8 @@ static int scale_draw(const scale_all *all, int link, const char *folder, char *
     (void)snprintf(title, sizeof title, "Percent of a step computed, %.0f Gbit/s a node",
                    scale_gbits[link]);
     FILE *memory = open_memstream(&figure, &length);
-    if (memory == NULL) return sentence_fail(sentence, bytes, "no memory for a picture");
+    if (memory == NULL)
+        return sentence_fail(sentence, bytes, "--pictures: no memory for a picture; leave it out");
     draw_lines(memory, id, title, "ranks", "percent computed", series, lines,
                DRAW_FROM_0 | DRAW_POWERS);
     (void)fclose(memory);
@@ -198,7 +202,8 @@ int scale_print_note(const plan_request *r, const char *csv, const char *folder,
                      size_t bytes) {
     scale_all *all = (scale_all *)calloc(1, sizeof *all);
     int failed = all == NULL || wire_count > SCALE_METHODS;
-    if (failed) (void)snprintf(sentence, bytes, "no memory to simulate in");
+    if (failed)
+        (void)snprintf(sentence, bytes, "--scale: no memory to simulate in; use a smaller model");
     if (!failed) failed = scale_run(r, all, sentence, bytes);
     if (!failed) failed = scale_write(r, all, csv, sentence, bytes);
     for (int l = 0; l < SCALE_LINKS && !failed && folder[0]; l++)

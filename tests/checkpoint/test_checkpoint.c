@@ -575,7 +575,7 @@ static void ckt_middle(ckt_job *j, host_run *h, checkpoint *c) {
     if (!host_train_pass(h)) return;
     const checkpoint_result r = checkpoint_save(c, 3, NULL, 0);
     if (r != CHECKPOINT_PLUGIN || checkpoint_plugin_result(c) != ZERO_ERR_STATE
-        || strstr(checkpoint_error(c), "middle of a step") == NULL)
+        || strstr(checkpoint_error(c), "a step is in progress") == NULL)
         test_rank_fail(h->rank, "in the middle of a step: %d, %s", (int)r, checkpoint_error(c));
     if (zero_reduce(h->z)) test_rank_fail(h->rank, "%s", zero_last_error(h->z));
 }

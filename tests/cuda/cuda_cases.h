@@ -41,7 +41,7 @@ enum { CUDA_EVAL_STEPPED = 1, CUDA_EVAL_PASSED = 2, CUDA_EVAL_REDUCED = 4, CUDA_
     FLAG(NO_OVERLAP, "no-overlap", "config.no_overlap")                                            \
     FLAG(NO_WAIT, "no-wait", "the caller's communicator does not block")                           \
     FLAG(OLD_NCCL, "old-nccl", "NCCL without windows")                                             \
-    FLAG(ALL_GATHERED, "all-gathered", "no unit is resident")                                      \
+    FLAG(ALL_GATHERED, "all-gathered", "no unit is kept unsharded")                                \
     FLAG(RECOMPUTE, "recompute", "a backward pass runs the forward again")                         \
     FLAG(READS, "reads", "reads gradients between zero_reduce and zero_step")                      \
     FLAG(NO_MASTER, "no-master", "config.master is NONE")                                          \

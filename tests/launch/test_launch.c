@@ -298,7 +298,7 @@ static void test_torch_variables(void) {
     expect_variables("RANK=1 LOCAL_RANK=1 MASTER_ADDR=h MASTER_PORT=2", NULL,
                      "wrong: 1: WORLD_SIZE is not set");
     expect_variables("RANK=2 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=2", NULL,
-                     "wrong: 0: RANK is '2', but must be a number from 0 to 1");
+                     "wrong: 0: RANK is '2', expected a number from 0 to 1");
     expect_variables("RANK=1 WORLD_SIZE=2x MASTER_ADDR=h MASTER_PORT=2", NULL,
                      "wrong: 0: WORLD_SIZE is '2x', but must be a number");
     expect_variables("RANK=0 WORLD_SIZE=2 MASTER_PORT=2", NULL, "wrong: 0: MASTER_ADDR is not set");
@@ -349,7 +349,7 @@ static void test_methods(void) {
     r.server = "-1";
     expect_variables("", &r, "wrong: 9: -pi tcp: -ps must give");
     r.rank = 16;
-    expect_variables("", &r, "wrong: 0: -pr 16: the rank must be below the 16 ranks");
+    expect_variables("", &r, "wrong: 0: -pr 16: the rank is not below the 16 ranks");
     r.rank = 15;
     r.method = "fs";
     r.folder = "/x y";

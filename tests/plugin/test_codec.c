@@ -259,7 +259,7 @@ static void plain_adamw(host_reference *r, const host_spec *s, int t, size_t i, 
     r->p[t][i] = host_round(s->cfg.type, r->master[t][i]);
 }
 
-/* What hooks hand out: weights that came packed, of units that are not resident. */
+/* What hooks hand out: weights that came packed, of units that are not kept unsharded. */
 static void plain_show(const host_spec *s, const host_reference *r, host_reference *shown) {
     static float whole[PLAIN_MOST], out[PLAIN_MOST];
     for (int t = 0; t < HOST_TENSORS; t++) {
@@ -467,8 +467,8 @@ static void codec_bytes(const codec_group *g, const codec_setting *how) {
         const int codes = !x.vectors && n > 1;
         const double one = (double)plain_bytes(g->gradients ? g->gradients : 8, x.shard);
         const double weights = (double)plain_bytes(g->weights ? g->weights : 8, x.shard);
-        /* gathers: of what is resident one, of the rest one in forward and one in backward, but of
-           a last unit whose buffer is still there */
+        /* gathers: of what is kept unsharded one, of the rest one in forward and one in backward,
+           but of a last unit whose buffer is still there */
         if (codes && g->gradients)
             sum += (double)times * one * (double)((local - 1) * nodes + nodes - 1);
         else

@@ -78,7 +78,7 @@ static void hier_formula(host_run *h, hier_run *run) {
         if (zero_query_plan_unit(h->z, u, &x)) test_rank_fail(h->rank, "no plan of unit %d", u);
         const size_t part = x.padded / (size_t)shard, piece = x.padded / (size_t)s->nranks;
         const int turns = near && (s->cfg.no_mapping || s->cfg.parameter_tier) && s->cfg.stage == 3
-                          && !x.resident && u < s->units && host_uses(s, u) == 1;
+                          && !x.unsharded && u < s->units && host_uses(s, u) == 1;
         const int close = turns ? x.gathers - 1 : 0;
         run->gathered[r] += (uint64_t)(x.gathers - close) * (size_t)(shard - 1) * part * of;
         if (close)

@@ -335,7 +335,7 @@ static void order_departs(test_rank *r) {
                              "backward of unit 0, but call 1 of this pass was announced as");
     }
     (void)order_says(r, z, zero_forward_begin(z, 0, &p), ZERO_ERR_STATE,
-                     "forward of unit 0: the 48 calls that were announced for this pass are over");
+                     "forward of unit 0 comes after the 48 calls announced for this pass");
     (void)order_says(r, z, zero_pass_order(z, ZERO_TRAIN, 0, NULL, 0), ZERO_ERR_STATE,
                      "between steps");
     const zero_hyper h = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f};

@@ -166,6 +166,7 @@ docs_current() { make -s B="$B" DEVICE=cpu docs-check; }
 check "generated pages are current" docs_current
 check "words that make a sentence hard to read" sh tests/tools/check_words.sh "$B"
 check "the form of the header" sh tests/tools/check_header.sh
+needs python3 "error messages say what to do" python3 tests/tools/check_messages.py
 check "no circles of files under adapters" sh tests/tools/check_circles.sh "$B" "$CC" "$nccl" adapters/*/*.[ch] adapters/*/*.cu
 needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/tools/same.sh tests/bench/speed.sh tests/install/test_drop.sh tests/tools/check_circles.sh tests/tools/check_header.sh tests/tools/check_names.sh tests/tools/check_private.sh tests/tools/check_words.sh tests/cuda/gpu.sh tests/tools/golden.sh \
     tests/cuda/test_emulated.sh tests/cuda/test_gpu_machine.sh tests/checkpoint/kill_many.sh tests/trainer/test_resume.sh tests/trainer/test_delay.sh tests/trainer/test_layouts.sh tests/trainer/test_layout_saves.sh \

@@ -332,7 +332,7 @@ test_errors() {
     refused 'comparison' '-n and -y: a comparison saves no checkpoints' -z 0,1 -n 5 -o "$work/x"
     train errors -x 6 -n 3 >/dev/null
     refused 'checkpoints of another run' '-o: .*/errors has checkpoints already, the newest step_00000006: -y 1' -x 6 -n 3 -o "$work/errors"
-    refused 'other heads' '-e: the checkpoint has another model: gpt2.heads is 2 there and 4 here' -x 9 -y 1 -o "$work/errors" -e char:2x32x4
+    refused 'other heads' '-e: the checkpoint has another model (gpt2.heads is 2 there and 4 here); use its -e' -x 9 -y 1 -o "$work/errors" -e char:2x32x4
     refused 'fewer steps' '-x 5: the checkpoint in .* is of step 6' -x 5 -y 1 -o "$work/errors"
     refused 'another model' 'checkpoint: .*wpe' -x 9 -y 1 -o "$work/errors" -t 32 -d 192 -b 2
     refused 'another optimizer' 'checkpoint: .*lion' -x 9 -y 1 -o "$work/errors" -op lion

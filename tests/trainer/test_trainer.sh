@@ -107,8 +107,8 @@ test_usage() {
     refused 'type' 2 "-dt: expected one of: f32 bf16 fp16; found 'fp8'" -dt fp8
     refused 'optimizer' 2 "-op: expected one of: adamw.*'adadelta'" -op adadelta
     refused 'method' 2 "-pi: expected one of: mpi tcp fs; found 'pigeon'" -pi pigeon
-    refused 'tcp without a server' 2 '-pi tcp: -ps must give' -pi tcp -pn 2
-    refused 'rank above all' 2 '-pr 2: the rank must be below' -pi fs -pn 2 -pr 2
+    refused 'tcp without a server' 2 '-pi tcp: the address of rank 0 is missing' -pi tcp -pn 2
+    refused 'rank above all' 2 '-pr 2: the rank is not below' -pi fs -pn 2 -pr 2
     refused 'long name' 2 "--sequence-length: expected a whole number, found 'x'" --sequence-length x
     refused 'alias' 2 "--window: expected a whole number, found 'x'" --window x
     refused 'long name with =' 2 "--stage: expected a stage.*'4'" --stage=4
@@ -216,7 +216,7 @@ test_wrong_sizes() {
     refused 'no master weights in f32' 1 '-w 0: .*found -dt f32' $small -w 0
     refused 'no master weights in fp16' 1 '-w 0: .*found -dt fp16' $small -dt fp16 -w 0 -pn 2
     refused 'split master weights in fp16' 1 '-w split: .* found -dt fp16' $small -dt fp16 -w split
-    refused '8-bit state of adagrad' 1 '-os 8bit: adagrad' $small -op adagrad -os 8bit
+    refused '8-bit state of adagrad' 1 '-os 8bit: the state of -op adagrad' $small -op adagrad -os 8bit
     refused 'scale below its least' 1 '-li 8: .*-lm 16' $small -dt fp16 -li 8 -lm 16
     refused 'eps' 1 '-ep 0: ' $small -ep 0 -pn 2
     refused 'skipping in a comparison' 1 '-sl and -sg: ' $small -z 0,1 -sl 3 -csv "$scratch/csv"
@@ -244,7 +244,7 @@ test_wrong_files() {
             refused "$file" 1 "$scratch/$file" $small -j "$scratch/$file" -pn $ranks
         done
         refused 'folder' 1 "$scratch" $small -i "$scratch" -pn $ranks
-        refused 'several files' 1 'more are not supported' $small -i "$scratch/*" -pn $ranks
+        refused 'several files' 1 'give one' $small -i "$scratch/*" -pn $ranks
         refused 'tokenizer' 1 "$scratch/magic" $small -tf "$scratch/magic" -pn $ranks
         refused 'model cut short' 1 "$scratch/model.bin" $small -e "$scratch/model.bin" -pn $ranks
         refused 'model version' 1 "$scratch/version.bin" $small -e "$scratch/version.bin" -pn $ranks
@@ -451,7 +451,7 @@ test_tiers() {
     same 'flags of no tier' '-zor -zfd -zou ' "$(sed -n 's/ changes nothing here: .*//p' "$scratch/out" | tr '\n' ' ')"
     refused '-zop below stage 3' 1 'train_gpt2_zero: -zop is host: at stage 2' $run -z 2 -zop host
     refused '-zog file at stage 1' 1 '-zog is file: it needs sharded gradients; use stage 2 or 3' $run -z 1 -zog file
-    refused '-zfd, nothing' 2 "-zfd: expected '.' or another, found ''" $run -zos file -zfd ''
+    refused '-zfd, nothing' 2 "-zfd: expected a value such as '.', found ''" $run -zos file -zfd ''
     refused '-zfd, no folder' 1 "a file in $scratch/none: No such" $run -zos file -zfd "$scratch/none"
     large='rank 0 needs [0-9]* bytes in .*, where [0-9]* are free: File too large'
     same 'ulimit -f' 1 "$(ulimit -f 100 && "$trainer" $small -x 1 -nt 1 -zos file -zfd "$scratch" 2>&1 | grep -c "$large")"
@@ -897,7 +897,7 @@ test_hellaswag() {
         head -c 1501 "$scratch/exam" >"$scratch/cut_exam"
         refused 'HellaSwag, cut' 1 "-hf: $scratch/cut_exam: byte [0-9]*: expected" $small $data -h 1 \
             -hf "$scratch/cut_exam" -pn $ranks
-        refused 'HellaSwag, a short window' 1 "-hf: $scratch/exam: its longest example has .* found -t 4" $small \
+        refused 'HellaSwag, a short window' 1 "-hf: $scratch/exam: -t 4 is too short for its longest example" $small \
             $data -t 4 -h 1 -hf "$scratch/exam" -pn $ranks
         refused 'HellaSwag, other tokens' 1 "-hf: $scratch/tokens: expected magic number 20240522" $small $data \
             -h 1 -hf "$scratch/tokens" -pn $ranks

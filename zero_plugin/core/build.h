@@ -232,7 +232,7 @@ static zero_result zp_build_check_field(zero_ctx *z, const zp_member *m, int *la
     *at = 1 + (int)(m - z->layout.members);
     const int unit = zp_layout_unit_of(&z->layout, m->unit);
     ZP_REFUSE(z, zp_layout_unit_of(&z->layout, before->unit) == unit && before->tensor != m->tensor,
-              "tensors %s and %s of unit %d have the same field (offset %zu)",
+              "tensors %s and %s of unit %d have the same field (offset %zu); use two fields",
               z->tensors[before->tensor].desc.name, d->name, unit, d->field);
     return ZERO_OK;
 }
@@ -242,7 +242,7 @@ static zero_result zp_build_check_units(zero_ctx *z) {
     zero_result r = ZERO_OK;
     for (int u = 0; u < z->layout.units; u++)
         ZP_REFUSE(z, !z->layout.unit[u].announced,
-                  "unit %d has no tensor, though units go up to %d", u, z->layout.units - 1);
+                  "unit %d has no tensor, expected one in each of 0..%d", u, z->layout.units - 1);
     int *last = (int *)calloc((size_t)z->ntensors, sizeof *last);
     if (!last) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "fields of %d tensors", z->ntensors);
     for (int u = 0; u < z->layout.all; u++) ZP_EACH_SEGMENT(&z->layout, u, s)

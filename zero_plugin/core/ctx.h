@@ -275,7 +275,7 @@ static int zp_ctx_verdict_unit(const zero_ctx *z, int u) {
 
 /* Checks that i is in 0..n-1. */
 static zero_result zp_ctx_check_index(zero_ctx *z, const char *what, int i, int n) {
-    ZP_REFUSE(z, n < 1, "%s %d: there is none yet", what, i);
+    ZP_REFUSE(z, n < 1, "%s %d: none exists; call zero_tensors and zero_build first", what, i);
     ZP_REFUSE(z, i < 0 || i >= n, "%s %d, expected 0..%d", what, i, n - 1);
     return ZERO_OK;
 }

@@ -13,10 +13,10 @@ static zero_result zp_plan_check_settings(zero_ctx *z) {
     ZP_REFUSE(z, c->type != ZERO_BF16 && zp_masters[c->master].bf16_alone, "%s",
               zp_masters[c->master].bf16_alone);
     ZP_REFUSE(z, c->scaler.fixed == 0 && c->scaler.initial < c->scaler.minimum,
-              "scaler: initial %g is below minimum %g", (double)c->scaler.initial,
-              (double)c->scaler.minimum);
+              "scaler.initial %g is below scaler.minimum %g; lower the minimum",
+              (double)c->scaler.initial, (double)c->scaler.minimum);
     ZP_REFUSE(z, c->scaler.fixed == 0 && c->no_overflow_check,
-              "no_overflow_check is set, but a dynamic loss scale needs the check");
+              "no_overflow_check is 1, but a dynamic loss scale needs the check; use 0");
     return zp_extra_call(z, ZP_ON_CHECK);
 }
 
@@ -40,7 +40,7 @@ static zero_result zp_plan_apply_settings(zero_ctx *z) {
     const int masters = c->type != ZERO_F32 && zp_masters[c->master].keeps;
     zp_share grad = ZP_WHOLE, param = stage.parameters;
     ZP_REFUSE(z, c->state_type == ZERO_STATE_8BIT && z->rule->reads & ZP_GROWS,
-              "state_type is 8BIT, but the state of %s only grows: small additions would be lost",
+              "state_type is 8BIT, but the state of %s only grows and loses small sums; use BF16",
               z->rule->name);
     z->policy = stage;
     z->master = zp_masters[c->master];
@@ -421,7 +421,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
     z->bucket_numel = z->cfg.bucket_numel ? z->cfg.bucket_numel : z->shared_numel[ZP_GRAD];
     ZP_REFUSE(
         z, z->bucket_numel < z->shared_numel[ZP_GRAD],
-        "bucket_numel is %zu, the largest unit that shares a buffer has %zu elements: give at "
+        "bucket_numel is %zu, but the largest unit that shares a buffer has %zu elements; use at "
         "least that, or 0",
         z->cfg.bucket_numel, z->shared_numel[ZP_GRAD]);
     zp_plan_cut_arrays(z);

@@ -387,11 +387,11 @@ static zero_result zp_packed_move_state(zero_ctx *z, const zero_range *r, const 
     ZP_REFUSE(z,
               r->kind != ZERO_MASTER || r->first > w->errors || r->count > w->errors - r->first
                   || (int)r->type < 0 || r->type >= ZERO_TYPES || (out && r->type != ZERO_BF16),
-              "%s has %zu errors in bf16 of kind %d, asked for [%zu, %zu) in type %d of kind %d",
+              "%s: expected [0, %zu) in bf16 of kind %d, found [%zu, %zu) in type %d of kind %d",
               r->name, w->errors, (int)ZERO_MASTER, r->first, r->first + r->count, (int)r->type,
               (int)r->kind);
-    ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
-              r->first + r->count);
+    ZP_REFUSE(z, !values && !out && r->count, "%s: values is NULL for [%zu, %zu); pass memory",
+              r->name, r->first, r->first + r->count);
     w->put |= !out;
     for (size_t at = 0, n; at < r->count; at += n) { /* through memory that the device reaches */
         float wide[ZP_CONVERT_BLOCK];

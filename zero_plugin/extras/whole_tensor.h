@@ -261,16 +261,17 @@ static zero_result zp_whole_tensor_between_passes(zero_ctx *z) {
 static zero_result zp_whole_tensor_check_slices(zero_ctx *z, const zp_tensor *t) {
     const zero_tensor_desc *d = &t->desc;
     const size_t outer = d->outer ? d->outer : 1;
-    ZP_REFUSE(z, d->outer && !d->slice_of, "tensor %s: outer %zu, but slice_of is NULL", d->name,
-              d->outer);
+    ZP_REFUSE(z, d->outer && !d->slice_of,
+              "tensor %s: outer is %zu, but slice_of is NULL; set both", d->name, d->outer);
     ZP_REFUSE(z, d->numel % outer,
-              "tensor %s: a part of each of %zu rows, which do not divide its %zu elements",
+              "tensor %s: outer is %zu, which does not divide its %zu elements; use a divisor",
               d->name, outer, d->numel);
     const zp_tensor *other = z->tensors, *end = z->tensors + z->ntensors;
     if (!d->slice_of || !z->rule->needs) return ZERO_OK;
     while (other < end && zp_whole_slices_count(other) == 1) other++;
     ZP_REFUSE(z, other < end && other->desc.slice_of != d->slice_of,
-              "tensor %s is a slice over another group than tensor %s", d->name, other->desc.name);
+              "tensor %s is a slice over another group than tensor %s; use one group", d->name,
+              other->desc.name);
     return ZERO_OK;
 }
 /* Checks the fields for slices and matrices. Rules that need no matrices do not see them. */
@@ -280,12 +281,11 @@ static zero_result zp_whole_tensor_check(zero_ctx *z, zp_tensor *t) {
     ZP_TRY(zp_whole_tensor_check_slices(z, t));
     const int whole =
         d->rows && d->cols && d->cols <= numel / d->rows && numel % (d->rows * d->cols) == 0;
-    ZP_REFUSE(
-        z, (d->rows || d->cols) && (!whole || (slices > 1 && d->rows * d->cols != numel)),
-        "tensor %s: matrices of %zu x %zu, expected sides whose product %s %zu elements, or 0 "
-        "x 0",
-        d->name, d->rows, d->cols, slices > 1 ? "is that of a layer of all slices," : "divides its",
-        numel);
+    ZP_REFUSE(z, (d->rows || d->cols) && (!whole || (slices > 1 && d->rows * d->cols != numel)),
+              "tensor %s: rows x cols is %zu x %zu; use sides whose product %s %zu elements, or 0 "
+              "x 0",
+              d->name, d->rows, d->cols,
+              slices > 1 ? "is that of a layer of all slices," : "divides its", numel);
     if (d->slice_of && !d->outer) d->outer = 1;
     t->one_state = d->rows && z->rule->needs & ZP_MATRICES;
     t->shape = zp_whole_tensor_scale(z, t);
@@ -341,7 +341,7 @@ static zero_result zp_whole_tensor_layout(zero_ctx *z) {
 static zero_result zp_whole_tensor_check_settings(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     ZP_REFUSE(z, c->trust_least > 0 && c->trust_most > 0 && c->trust_least > c->trust_most,
-              "trust_least %g is above trust_most %g", (double)c->trust_least,
+              "trust_least %g is above trust_most %g; lower the first", (double)c->trust_least,
               (double)c->trust_most);
     return ZERO_OK;
 }

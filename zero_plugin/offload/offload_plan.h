@@ -48,7 +48,8 @@ static zero_result zp_offload_plan_check(zero_ctx *z) {
               "update_on is DEVICE: the GPU updates only optimizer state in CPU memory "
               "(optimizer_tier HOST), without delay_from, and with parameters on the device; leave "
               "it out");
-    ZP_REFUSE(z, files && !c->folder, "state is offloaded to a file, but folder is NULL");
+    ZP_REFUSE(z, files && !c->folder,
+              "folder is NULL, but state is offloaded to a file; set folder");
     ZP_REFUSE(z, c->parameter_tier && stage->parameters == ZP_WHOLE,
               "parameter_tier is %s: at stage %d parameters are not sharded; use stage 3",
               c->parameter_tier == ZERO_HOST ? "HOST" : "FILE", c->stage);
