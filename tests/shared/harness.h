@@ -54,9 +54,9 @@ static uint64_t test_mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-/* Whether to run the next of many alternatives: every ofth call, from one that the environment's SEED
-   chooses, or each call if SEED is not set. For one thread. run.sh samples by the remainder of SEED:
-   a hash of it keeps the two choices apart. */
+/* Whether to run the next of many alternatives: every ofth call, from one that the environment's
+   SEED chooses, or each call if SEED is not set. For one thread. run.sh samples by the remainder of
+   SEED: a hash of it keeps the two choices apart. */
 __attribute__((unused)) static int test_sampled(unsigned of) {
     static unsigned turn;
     const char *seed = getenv("SEED");
