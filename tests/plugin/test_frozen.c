@@ -607,11 +607,12 @@ int main(int argc, char **argv) {
     for (int set = 0; set < FROZEN_SETS; set++)
         for (int way = 0; way < FROZEN_WAYS; way++)
             for (int stage = 0; stage < 4; stage++)
-                if (!set || !way || (way + stage + set) % 4 == 0)
+                if ((!set || !way || (way + stage + set) % 4 == 0) && test_sampled(3))
                     frozen_adamw(frozen_sets[set], stage, way);
     for (int i = 0; i < FROZEN_OTHERS; i++)
         for (int set = 0; set < FROZEN_SETS; set += 1 + (i + set) % 3)
-            if (!(frozen_sets[set] & LAYERS)) frozen_pinned(&frozen_others[i], frozen_sets[set]);
+            if (!(frozen_sets[set] & LAYERS) && test_sampled(3))
+                frozen_pinned(&frozen_others[i], frozen_sets[set]);
     for (int stage = 0; stage < 4; stage++) {
         frozen_memory(stage, ZERO_F32);
         frozen_memory(stage, ZERO_BF16);

@@ -188,6 +188,7 @@ static void opt_formulas(void) {
             double all[4] = {0, 0, 0, 0};
             for (int nranks = 1; nranks <= 3; nranks++)
                 for (int k = 0; k < 8; k++) { /* stages 0 and 3, groups, clipping */
+                    if (!test_sampled(5)) continue;
                     memset(c.worst, 0, sizeof c.worst);
                     c.wander = 0;
                     opt_spec(&c.spec, nranks, k & 1 ? 3 : 0, opt_rules[rule], (zero_type)type);
@@ -296,6 +297,7 @@ static void opt_chance_same(void) {
     for (int nranks = 1; nranks <= 4; nranks += nranks) /* means of equal gradients are exact */
         for (int stage = 0; stage < 4; stage++)
             for (int k = 0; k < 6; k++) {
+                if (!test_sampled(5)) continue;
                 opt_chance_spec(&c.spec, nranks);
                 c.spec.cfg.stage = stage;
                 c.spec.micro_steps = 1 + k % 3;

@@ -2,7 +2,7 @@
 # test_resume.sh BUILD - the trainer's checkpoints: runs that are stopped by a signal or killed, and
 # go on with the same ranks, types, rules and orders of data to the same weights and the same log, or
 # with others from the same weights; saves that fail, damaged checkpoints, wrong flags. TRAINER names
-# another program than BUILD/train_gpt2_zero. Last line: N passed, N failed.
+# another program than BUILD/train_gpt2_zero. SEED=N chooses a sample; without it everything runs. Last line: N passed, N failed.
 # Lists of arguments are split at blanks on purpose.
 # shellcheck disable=SC2086
 set -u
@@ -12,6 +12,8 @@ mpirun=${MPIRUN:-mpirun}
 work=$(mktemp -d "${TMPDIR:-/tmp}/test_resume.XXXXXX") || exit 1
 # shellcheck source=tests/shared/jobs.sh
 . "$(dirname "$0")/../shared/jobs.sh"
+# shellcheck source=tests/shared/sampled.sh
+. "$(dirname "$0")/../shared/sampled.sh"
 at_end "$work"
 passed=0 failed=0 skipped=0
 small="-e char:2x32x2 -t 16 -v 6 -m 2 -s 9 -g 3 -u 3 -d 192 -b 2 -nt 1"
@@ -45,6 +47,7 @@ test_bits() {
         "-z 3 -sh 1 -b 1 -pn 2" "-z 1 -sh 0 -op lion -os 8bit -na 1 -pn 2" "-z 3 -dt bf16 -w split -os 8bit -oe f32 --freeze h.0.* -zod 3 -pn 2" "-z 2 -dt fp16 -li 1e9 -lh 1 -na 1" \
         "-z 3 -zs 2 -zh 1 -zm 0 -b 1 -pn 4" "-z 3 -pt 1 -pn 3 -k wsd" "-z 3 -qw 8 -qg 4 -qf 0.8 -qr 12 -pn 2" "-ds tests/ds_config/minimal.json -pn 2 -b 0 -d 0"; do
         n=$((n + 1))
+        sampled 3 || continue
         whole=$(train whole$n $run -x 20)
         train parts$n $run -x 20 -n 7 >/dev/null
         rm -rf "$work/parts$n/step_00000020" "$work/parts$n/step_00000014"
@@ -162,6 +165,7 @@ test_signals() {
     long="$small -x 100000000 -n 1000000"
     for kind in "" "-pn 3 -z 3" "-pn 2 -z 2 -pt 1" "-pn 2 -na 1"; do
         for signal in TERM USR1 INT; do
+            sampled 5 || continue
             name=sig$(echo "$kind$signal" | tr -d ' -')
             begin $name "$trainer" $long $kind
             kill -$signal $job
@@ -189,6 +193,7 @@ test_signals() {
     # in large products, and before the first step
     large="-e char:6x384x6 -t 256 -b 2 -d 512 -v -1 -g 0 -nt 1 -x 100000 -n 100000"
     for nap in 11 3 17 7 23 13 29 19; do
+        sampled 3 || continue
         begin "large$nap" "$trainer" $large
         sleep 0.$nap
         kill -TERM $job
@@ -196,6 +201,7 @@ test_signals() {
         same "TERM in a product, after 0.$nap s" 0 $?
     done
     for nap in 05 1 15 2 3; do
+        sampled 2 || continue
         "$trainer" $long -pn 2 -o "$work/start$nap" >"$work/out" 2>&1 &
         job=$!
         sleep 0.$nap
@@ -239,6 +245,7 @@ test_second_signal() {
     slow="-e char:6x384x6 -t 256 -b 2 -d 5120000 -v -1 -g 0 -nt 1 -x 100 -n 100"
     for kind in "" "-pn 2 -z 3" "-pn 2 -pt 1"; do
         for pair in "TERM INT" "INT INT" "INT TERM"; do
+            sampled 2 || continue
             rm -f "$work/out" # await would find the last run's
             env --default-signal=INT "$trainer" $slow $kind -o "$work/slow" >"$work/out" 2>"$work/err" &
             job=$!
