@@ -317,7 +317,7 @@ static void order_departs(test_rank *r) {
     (void)order_says(r, z, zero_pass_order(z, ZERO_EVAL, ZERO_TOGETHER, NULL, 0), ZERO_ERR_ARGUMENT,
                      "micro is -2");
     (void)order_says(r, z, zero_pass_order(z, ZERO_TRAIN, 0, NULL, 3), ZERO_ERR_ARGUMENT,
-                     "3 calls");
+                     "n is 3, expected 0");
     if (order_announce(z, &o)) test_rank_fail(r, "%s", zero_last_error(z));
     (void)order_says(r, z, zero_pass_begin(z, ZERO_TRAIN, 0, MICRO), ZERO_ERR_STATE,
                      "was announced for all micro-steps together");

@@ -309,9 +309,10 @@ static zero_result zp_check_note_hook(zero_ctx *z, uint32_t which, int unit) {
     const int most = z->layout.unit[unit].forwards * z->pass_micro_steps;
     c->forwards[unit] +=
         which == ZP_HOOK_FORWARD && outermost && !c->backwards; /* not when recomputed */
-    ZP_UNTIMELY(z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > most,
-                "unit %d: forward number %d of this pass, but uses is %d; raise .uses", unit,
-                c->forwards[unit], most);
+    ZP_UNTIMELY(
+        z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > most,
+        "unit %d: forward number %d of this pass, but its tensors announce %d uses; raise .uses",
+        unit, c->forwards[unit], most);
     ZP_UNTIMELY(z, which == ZP_HOOK_BACKWARD && !c->forwards[unit] && !z->pointers_stay,
                 "unit %d: backward comes before forward; call zero_forward_begin first", unit);
     if (which == ZP_HOOK_BACKWARD && !c->backwards++) ZP_TRY(zp_check_lock_all(z));
