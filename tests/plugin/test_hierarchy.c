@@ -535,7 +535,7 @@ static void hier_errors(void) {
     hier_refused((zero_config){.stage = 2, .second_ranks = 2}, 0, ZERO_ERR_ARGUMENT,
                  "second_ranks is 2: at stage 2 parameters are not sharded");
     hier_refused((zero_config){.stage = 3, .second_ranks = 3}, 0, ZERO_ERR_ARGUMENT,
-                 "second_ranks is 3, which does not divide the 4 ranks that share a copy");
+                 "second_ranks is 3, which does not divide the 4 ranks of a copy");
     hier_refused((zero_config){.stage = 3, .shard_ranks = 2, .second_ranks = 4}, 0,
                  ZERO_ERR_ARGUMENT, "second_ranks is 4, which does not divide the 2 ranks");
     hier_refused((zero_config){.stage = 2, .shard_ranks = 2}, 1, ZERO_ERR_MISMATCH, "shard_ranks");

@@ -749,7 +749,7 @@ static void ten_slices(void) {
     ten_refused(z, zero_tensor(z, &v), ZERO_ERR_ARGUMENT, "slice_of is NULL");
     v.slice_of = g;
     v.outer = 63;
-    ten_refused(z, zero_tensor(z, &v), ZERO_ERR_ARGUMENT, "do not divide its 4096");
+    ten_refused(z, zero_tensor(z, &v), ZERO_ERR_ARGUMENT, "does not divide its 4096");
     v.rows = v.cols = v.outer = 64;
     test_check(!zero_tensor(z, &v) && !zero_build(z), "%s", zero_last_error(z));
     zero_destroy(z);
@@ -769,7 +769,7 @@ static void ten_errors(void) {
     float x[4];
     test_check(!zero_build(z), "%s", zero_last_error(z));
     ten_refused(z, zero_read_tensor(z, "w", ZERO_MOMENT_2, 0, 4, x), ZERO_ERR_ARGUMENT,
-                "muon has one state array for matrices");
+                "muon has no such state array for matrices");
     test_check(!zero_read_tensor(z, "emb", ZERO_MOMENT_2, 0, 4, x), "%s", zero_last_error(z));
     zero_destroy(z);
     ten_slices();

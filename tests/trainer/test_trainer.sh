@@ -237,7 +237,7 @@ test_wrong_sizes() {
     done
     refused 'no master weights in f32' 1 '-w 0: .*found -dt f32' $small -w 0
     refused 'no master weights in fp16' 1 '-w 0: .*found -dt fp16' $small -dt fp16 -w 0 -pn 2
-    refused 'split master weights in fp16' 1 '-w split: .* found -dt fp16' $small -dt fp16 -w split
+    refused 'split master weights in fp16' 1 '-w split: .*found -dt fp16' $small -dt fp16 -w split
     refused '8-bit state of adagrad' 1 '-os 8bit: the state of -op adagrad' $small -op adagrad -os 8bit
     refused 'scale below its least' 1 '-li 8: .*-lm 16' $small -dt fp16 -li 8 -lm 16
     refused 'eps' 1 '-ep 0: ' $small -ep 0 -pn 2
