@@ -411,7 +411,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
         const zero_tensor_desc *d = &z->tensors[x->tensor].desc;
         const int differs = !(d->flags & ZERO_F32_STATE) && z->layout.unit[x->unit].f32_state;
         ZP_REFUSE(z, differs && x->unit < z->layout.all,
-                  "tensor %s is not F32_STATE, but another one of its unit is", d->name);
+                  "tensor %s is not F32_STATE, but others of its unit are; flag all", d->name);
         z->live[zp_layout_unit_of(&z->layout, x->unit)].reduced_last |= (d->flags & ZERO_LATE) != 0;
     }
     if (!r) r = zp_extra_call(z, ZP_ON_LAYOUT);
