@@ -188,7 +188,7 @@ static void errors_of_tensors(void) {
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, .layers = 1 << 30},
                       "tensor b: layers is 1073741824, expected 0..1048576");
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .uses = -4}, "uses is -4");
-    errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .flags = 1024}, "flags 1024");
+    errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .flags = 2048}, "flags 2048");
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 3, .flags = ZERO_KEEP, .frozen = "\1\1\0"},
                       "layer 2 is trained, but others of its unit are not");
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 4, .together = 2, .frozen = "\1\1\0\1"},
