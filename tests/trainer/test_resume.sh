@@ -143,7 +143,7 @@ begin() {
 }
 # await PATTERN: until the run in the background has written it
 await() {
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do # a busy machine
         grep -q "$1" "$work/out" 2>/dev/null && return
         sleep 0.1
     done
