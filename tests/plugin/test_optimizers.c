@@ -176,8 +176,9 @@ static void opt_rank(test_rank *rank) {
     zero_destroy(h.z);
 }
 
-/* ULP of any element in any step. Lion's c has no limit: only its sign counts. */
-static const double opt_limit = 4;
+/* ULP of any element in any step. Adam rounds more than ten times. Lion's c has no limit: only its
+   sign counts. */
+static const double opt_limit = 6;
 
 static void opt_formulas(void) {
     static const char *const what[] = {"weights", "first state", "second state"};

@@ -18,7 +18,7 @@
 #define ZP_UPDATE_BLOCK ((size_t)512) /* elements whose 16-bit values are held in f32 */
 #define ZP_UPDATE_PIECE ((size_t)64)  /* elements that are prefetched at once */
 #define ZP_UPDATE_AHEAD ((size_t)512) /* elements between the update and the prefetch */
-static_assert(ZP_UPDATE_PIECE % ZP_BODY_SIZE == 0, "a piece is whole bodies");
+static_assert(ZP_UPDATE_PIECE % ZP_ROW_SIZE == 0, "a piece is whole rows");
 
 /* A tensor's part of the arrays that are updated: elements [begin, end) of the arrays. */
 typedef struct zp_span {
@@ -47,17 +47,17 @@ typedef struct zp_update { /* a unit, or a rank's shard of it */
     int nspans;
     zero_type type, grad_type, state_type;
     float lr, beta1, beta2, eps, decay; /* lr, decay: times the span's factors if span is set */
-    double factor, bias_ratio, step_size, corrected_eps; /* the last three: of moving averages */
-    int first;                                           /* 1 in the first step that is taken */
-    int squares;                                         /* the second state array has squares */
-    zp_rounding rounding;                                /* of weights to 16 bits */
+    float factor, bias_ratio, step_size, corrected_eps; /* the last three: of moving averages */
+    int first;                                          /* 1 in the first step that is taken */
+    int squares;                                        /* the second state array has squares */
+    zp_rounding rounding;                               /* of weights to 16 bits */
     uint32_t key[2]; /* for stochastic rounding: of the tensor; of seed and step */
     uint64_t element;
     zp_limb *sums;       /* NORMS: [parts][2][ZP_LIMBS] of this rank */
     const double *trust; /* NORMS: [parts] */
     float *direction;    /* MATRIX: has the same shape as the other arrays */
     const zp_span *span; /* that is updated */
-    double ratio;        /* NORMS: trust ratio of the element's layer */
+    float ratio;         /* NORMS: trust ratio of the element's layer */
     float momentum;      /* MATRIX */
     int nesterov;
 } zp_update;
@@ -70,7 +70,7 @@ enum {
     ZP_LAYERED = 2,       /* has a ratio for each layer */
     ZP_HAS_MATRIX = 4,    /* has another body for matrices, whose s2 is `direction` */
     ZP_MATRIX_ONLY = 8,   /* skips tensors that are not matrices */
-    ZP_VECTOR = 16,       /* its body takes ZP_BODY_SIZE elements, except for matrices */
+    ZP_VECTOR = 16,       /* its body takes ZP_ROW_SIZE elements, except for matrices */
     ZP_KEEPS_STATE = 32   /* does not write state; with ZP_HAS_MATRIX, that of matrices */
 };
 
@@ -111,9 +111,10 @@ ZP_FN uint32_t zp_optimizer_half(uint32_t random, int array) {
 
 ZP_FN int zp_optimizer_begin(zp_update *u) {
     const zp_control *c = u->control;
-    u->factor = c->factor;
+    u->factor = (float)c->factor;
     u->bias_ratio = c->bias_ratio;
-    u->corrected_eps = (double)u->eps * c->root_correction;
+    u->corrected_eps = u->eps * c->root_correction; /* of 0 / eps: eps is not 0 */
+    if (u->corrected_eps < FLT_MIN) u->corrected_eps = FLT_MIN;
     u->first = c->steps == 1;
     u->key[1] = zp_optimizer_mix((uint32_t)c->steps
                                  ^ zp_optimizer_mix((uint32_t)(c->steps >> 32) ^ u->key[1]));
@@ -123,7 +124,7 @@ ZP_FN int zp_optimizer_begin(zp_update *u) {
 ZP_FN void zp_optimizer_select_span(zp_update *u, const zp_update *all, const zp_span *s) {
     u->lr = all->lr * s->lr_factor;
     u->decay = all->decay * s->decay_factor;
-    u->step_size = (double)u->lr * all->bias_ratio;
+    u->step_size = u->lr * all->bias_ratio;
     u->key[0] = s->key;
     u->element = s->element;
     u->span = s;
@@ -212,7 +213,7 @@ ZP_INLINE void zp_optimizer_prefetch(const void *array, zero_type type, size_t a
    time of a division. A short piece is padded. */
 ZP_INLINE void zp_optimizer_update_piece(const zp_update *u, float *p, const float *g, float *s1,
                                          float *s2, size_t n, zp_rule_body body) {
-    float now[ZP_UPDATE_PIECE], room[4][ZP_UPDATE_PIECE], *const of[3] = {p, s1, s2};
+    float now[ZP_ROW_SIZE], room[4][ZP_UPDATE_PIECE], *const of[3] = {p, s1, s2};
     const size_t bytes = n * sizeof *p;
     const int rest = n < ZP_UPDATE_PIECE;
     if (rest) {
@@ -222,12 +223,10 @@ ZP_INLINE void zp_optimizer_update_piece(const zp_update *u, float *p, const flo
     }
     float *const x = rest ? room[0] : p, *const m = rest ? room[1] : s1,
                  *const v = rest ? room[2] : s2;
-    ZP_EACH_F64S
-    for (size_t i = 0; i < ZP_UPDATE_PIECE; i += ZP_F64S)
-        zp_type_store_floats(&now[i], zp_type_load_floats(&g[i]) * u->factor);
-    ZP_EACH_F64S
-    for (size_t i = 0; i < ZP_UPDATE_PIECE; i += ZP_BODY_SIZE)
-        body(u, &x[i], &now[i], &m[i], &v[i]);
+    for (size_t i = 0; i < ZP_UPDATE_PIECE; i += ZP_ROW_SIZE) {
+        zp_type_store_row(now, zp_type_load_row(&g[i]) * u->factor);
+        body(u, &x[i], now, &m[i], &v[i]);
+    }
     for (int i = 0; i < 3 && rest; i++) memcpy(of[i], room[i], bytes);
 }
 /* Updates elements [at, at + n), which are in one span. It is inlined with constant `states`,
@@ -253,13 +252,13 @@ ZP_INLINE void zp_optimizer_update_block(const zp_update *all, size_t at, size_t
             if (second) zp_optimizer_prefetch(u.state[1], u.state_type, j);
             if (matrix) zp_optimizer_prefetch(u.direction, ZERO_F32, j);
         }
-        if (does & ZP_VECTOR && ZP_F64S > 1) {
+        if (does & ZP_VECTOR && ZP_ROW_SIZE > 1) {
             zp_optimizer_update_piece(&u, p + i, g + i, s1 + i, s2 + i, k, body);
             continue;
         }
         ZP_SIMD
         for (size_t j = i; j < i + k; j++) {
-            const float now = (float)((double)g[j] * u.factor);
+            const float now = g[j] * u.factor;
             body(&u, &p[j], &now, &s1[j], &s2[j]);
         }
     }

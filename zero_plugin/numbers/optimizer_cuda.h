@@ -117,10 +117,10 @@ static __device__ __forceinline__ void zp_optimizer_update_threads(const zp_upda
         zp_type_unpack_words(g, g0, u.grad_type);
         for (size_t j = 0, k = 0; j < ZP_WIDE; j++) {
             if (does & ZP_LAYERED && j == k) {
-                u.ratio = u.trust[zp_optimizer_span_part(span, i + j, ZP_WIDE - j, &k)];
+                u.ratio = (float)u.trust[zp_optimizer_span_part(span, i + j, ZP_WIDE - j, &k)];
                 k += j;
             }
-            const float now = (float)((double)g[j] * u.factor);
+            const float now = g[j] * u.factor;
             if (is_matrix)
                 matrix(&u, &p[j], &now, &s1[j], &s2[j]);
             else
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void zp_optimizer_update_threads(const zp_upda
     }
 }
 #define ZP_PASS_FORMS(name, block, grid)                                                           \
-    __global__ void __launch_bounds__(ZP_THREADS, 3)                                               \
+    __global__ void __launch_bounds__(ZP_THREADS, 4)                                               \
         zp_rule_##name##_kernel(zp_update all, size_t n) {                                         \
         if (zp_optimizer_begin(&all)) grid;                                                        \
     }                                                                                              \
