@@ -137,7 +137,7 @@ refused "a room that is not there" "hooks.h is missing" plain_drop
 # Each choice compiles without a warning and passes the model-based test; what it lacks answers UNSUPPORTED. Each part alone
 # is left out in a compilation for the CPU and for emulated CUDA. SEED=N chooses samples of both.
 every=$(drop "$scratch/none" nonsense 2>&1 | sed -n 's/.*the parts are: core \([^;]*\);.*/\1/p')
-compile="${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -g -march=native -ffp-contract=off -fno-math-errno -fopenmp -pthread -Wall -Wextra -Werror"
+compile="${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -march=native -ffp-contract=off -fno-math-errno -fopenmp -pthread -Wall -Wextra -Werror"
 while read -r with; do
     sampled 5 || continue
     d=$scratch/with
