@@ -46,6 +46,9 @@ int gpt2_stage_first(const gpt2_stage *s, int c);
 /* Returns the index in the model of block i of the stage. */
 int gpt2_stage_block(const gpt2_stage *s, int i);
 
+/* A tensor of the blocks, adapters included. */
+int gpt2_is_of_blocks(int tensor);
+
 /* Layers of a tensor in the whole model. An MLP's tensors have fewer layers than the model has
    blocks if experts replace some. */
 int gpt2_tensor_layers(const gpt2_config *cfg, int tensor);
