@@ -8,7 +8,8 @@
 
 #include "frozen.h"
 
-enum { CHUNK = 1 << 18 /* elements drawn at once */, STREAM = 64 };
+#define CHUNK ((size_t)1 << 18) /* elements drawn at once */
+enum { STREAM = 64 };
 
 static const char *const words[LORA_MATRICES] = {"qkv", "proj", "fc", "fcproj"};
 

@@ -114,6 +114,21 @@ static void require_no_checkpoints(const saves *s) {
     free(list);
 }
 
+/* -nz 0: describes the frozen weights, which checkpoints lack. Rank 0 reads the file of -e. */
+static void describe_base(saves *s) {
+    const train_options *o = s->run.opt;
+    uint64_t hash = 0;
+    int ok = 1;
+    if (o->save_frozen) return;
+    (void)snprintf(s->base, sizeof s->base, "%.80s, seed %lld", o->model, (long long)o->seed);
+    if (!model_is_file(o->model)) return;
+    if (s->run.l->rank == 0) ok = hash_file(o->model, &hash);
+    launch_broadcast(s->run.l, &ok, sizeof ok);
+    launch_broadcast(s->run.l, &hash, sizeof hash);
+    launch_require(s->run.l, ok, "-e: %s cannot be read", o->model);
+    (void)snprintf(s->base, sizeof s->base, "a file of hash %016llx", (unsigned long long)hash);
+}
+
 void saves_open(saves *s) {
     const saves_run *run = &s->run;
     if (run->opt->log_dir[0] && !run->opt->resume) require_no_checkpoints(s);
@@ -177,21 +192,6 @@ static void require_same_model(const saves *s) {
                            || number == v[i].number,
                        "-e: the checkpoint has another model: %s is %lld there and %lld here",
                        v[i].name, (long long)number, (long long)v[i].number);
-}
-
-/* -nz 0: describes the frozen weights, which checkpoints lack. Rank 0 reads the file of -e. */
-static void describe_base(saves *s) {
-    const train_options *o = s->run.opt;
-    uint64_t hash = 0;
-    int ok = 1;
-    if (o->save_frozen) return;
-    (void)snprintf(s->base, sizeof s->base, "%.80s, seed %lld", o->model, (long long)o->seed);
-    if (!model_is_file(o->model)) return;
-    if (s->run.l->rank == 0) ok = hash_file(o->model, &hash);
-    launch_broadcast(s->run.l, &ok, sizeof ok);
-    launch_broadcast(s->run.l, &hash, sizeof hash);
-    launch_require(s->run.l, ok, "-e: %s cannot be read", o->model);
-    (void)snprintf(s->base, sizeof s->base, "a file of hash %016llx", (unsigned long long)hash);
 }
 
 /* A checkpoint without frozen tensors continues only with the same ones. */
