@@ -232,7 +232,8 @@ static zero_result check_tensors(lora_reader *r) {
     return ZERO_OK;
 }
 
-/* Checks the settings that change the result. Returns what is refused, or NULL. */
+/* Checks the settings that change the result. Returns the name of a setting
+   that is not supported, or NULL. */
 static const char *refused(const cJSON *root) {
     static const char *const off[] = {"use_dora",         "use_rslora",   "lora_bias",
                                       "modules_to_save",  "rank_pattern", "alpha_pattern",

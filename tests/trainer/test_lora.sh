@@ -117,7 +117,7 @@ test_files() {
 # The trainer's losses from the adapters and tokens that Python wrote, and its adapters after these steps.
 train_theirs() {
     ckpt convert "$work/theirs/adapter_model.safetensors" "$work/from_theirs"
-    train $base $lora -i "$work/tokens.bin" -j "$work/tokens.bin" -a 1 -x 4 -d 32 -c 0 -q 1 -nz 0 -o "$work/from_theirs" -n 4 -y 1 \
+    train $base $lora -i "$work/tokens.bin" -j "$work/tokens.bin" -a 1 -sh 0 -x 4 -d 32 -c 0 -q 1 -nz 0 -o "$work/from_theirs" -n 4 -y 1 \
         -tcd "$work/csv" >/dev/null
     ckpt export "$work/from_theirs" "$work/adapter/adapter_model.safetensors" --model "$work/base"
 }
