@@ -405,7 +405,8 @@ static void test_parts(int dp, int tp, int sequence, int stage, int tile_rows) {
 /* ---- settings ------------------------------------------------------------------------------ */
 
 static void refuse(gpt2_lora lora, int experts, const char *words) {
-    gpt2_config cfg = config_of(&(training){.untied = 0}, NULL);
+    const training any = with(1, 1, 1, 1, 1);
+    gpt2_config cfg = config_of(&any, NULL);
     gpt2_frozen *f = NULL;
     gpt2_error err = {""};
     cfg.moe.experts = experts;
@@ -415,7 +416,8 @@ static void refuse(gpt2_lora lora, int experts, const char *words) {
 }
 
 static void test_settings(void) {
-    const gpt2_config cfg = config_of(&(training){.untied = 0}, NULL);
+    const training any = with(1, 1, 1, 1, 1);
+    const gpt2_config cfg = config_of(&any, NULL);
     const gpt2_lora lora = {4, 8, 5};
     zero_tensor_desc table[GPT2_MOST_TENSORS];
     gpt2_frozen *f = NULL;
@@ -430,7 +432,7 @@ static void test_settings(void) {
     refuse((gpt2_lora){4, 1, 1}, 4, "a model with experts");
     if (!test_check(!gpt2_adapt(&cfg, &lora, "lnf*", "h.1.qkvw.lora_a", &f, NULL), "patterns"))
         return;
-    const gpt2_config adapted = config_of(&(training){.untied = 0}, f);
+    const gpt2_config adapted = config_of(&any, f);
     test_check(gpt2_table(&adapted, NULL, 0, table) == GPT2_TENSORS + 4
                    && !strcmp(table[19].name, "fcw.lora_b") && table[19].numel == 4 * C * 4
                    && table[19].layers == L,
