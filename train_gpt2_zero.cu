@@ -71,7 +71,7 @@ typedef struct job {
     launch *l;
     report *out;
     main_log *log;   /* rank 0, with -o */
-    observer *see;   /* NULL: the run has none of -tr, -tb ... */
+    observer *see;   /* NULL: no option such as -tr or -tb is set */
     int steps;       /* of the run; in a comparison, of each stage */
     int threads;     /* of this rank */
     int files_grads; /* -zog auto: the gradients do not fit into memory, and go to the file */
@@ -116,7 +116,7 @@ typedef struct trainer {
     uint64_t seen[2], moved[2]; /* bytes read from and written to the file: in all; by steps */
     int stop;                   /* a signal has asked any rank to stop */
     int first;                  /* steps made before this run */
-    int64_t look;               /* windows of one validation */
+    int64_t eval_windows;       /* windows of one validation */
     pace speed;
     progress watch;    /* of the whole run */
     double device_mib; /* CUDA: MiB in use after the first step */
@@ -269,8 +269,8 @@ static void check_pipeline(const trainer *t, zero_result result) {
     if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_pipeline_error(t->line));
 }
 
-/* A line of stdout or main.log could not be written. Ends the job, or warns if -nf 1 is given, as
-   for a checkpoint that cannot be written. */
+/* Called when a line of stdout or main.log could not be written. Ends the job, or warns if -nf 1 is
+   given, as for a checkpoint that cannot be written. */
 static void on_lost_line(void *user, const char *sentence) {
     const job *j = (const job *)user;
     if (!j->opt->save_or_go_on) launch_fail(j->l, "%s", sentence);
@@ -394,7 +394,7 @@ static gpt2_run make_run(const trainer *t) {
     return run;
 }
 
-/* t: the run, or the first of a comparison. */
+/* Prints which flags have no effect here. t: the run, or the first stage of a comparison. */
 static void report_idle_flags(const trainer *t) {
     const job *j = t->j;
     const int profiled = j->see != NULL ? j->opt->profile_step : 0;
@@ -411,7 +411,7 @@ static void report_idle_flags(const trainer *t) {
         print_rank0(j, "%s\n", sentence);
 }
 
-/* Loads or draws the weights that a new run starts with. */
+/* Reads the weights that a new run starts with from a file, or draws them at random. */
 static void start_weights(trainer *t) {
     const job *j = t->j;
     gpt2_error error;
@@ -549,7 +549,7 @@ static void read_step_report(trainer *t, zero_step_report *done) {
 
 /* ---- 6 evaluation -------------------------------------------------------------------------- */
 
-/* A stream of gpt2_draw. The model and windows.h use smaller numbers. */
+/* The number of a random stream of gpt2_draw. The model and windows.h use smaller numbers. */
 enum { STREAM_SAMPLE = 1002 };
 
 /* Loads batch i of the validation file. The data-parallel ranks take the windows in rank order. A
@@ -559,7 +559,7 @@ static int load_validation(void *trainer_, int i, int *inputs, int *targets) {
     const job *j = t->j;
     const int rows = j->batch.rows;
     const int64_t mine = ((int64_t)i * j->ranks.dp + j->ranks.dp_rank) * rows;
-    const int64_t left = t->look - mine;
+    const int64_t left = t->eval_windows - mine;
     const int count = left <= 0 ? 0 : left < rows ? (int)left : rows;
     corpus_load_validation(j->data, mine, count, inputs, targets);
     return count;
@@ -574,10 +574,10 @@ static double validate(trainer *t) {
     const gpt2_feed feed = {load_validation, NULL, t};
     double total = 0;
     progress watch;
-    t->look = j->data->val_windows.count;
-    if (j->opt->val_batches > 0 && t->look > j->opt->val_batches * each)
-        t->look = j->opt->val_batches * each;
-    const int batches = (int)((t->look + each - 1) / each);
+    t->eval_windows = j->data->val_windows.count;
+    if (j->opt->val_batches > 0 && t->eval_windows > j->opt->val_batches * each)
+        t->eval_windows = j->opt->val_batches * each;
+    const int batches = (int)((t->eval_windows + each - 1) / each);
     progress_begin(&watch, j->out, "validation");
     for (int first = 0; first < batches; first += at_once) {
         double sum = 0;
@@ -588,7 +588,7 @@ static double validate(trainer *t) {
         total += sum;
     }
     check_groups(t, layout_sum_data(&t->groups, t->z, &total, 1));
-    return total / ((double)t->look * j->batch.seq_len);
+    return total / ((double)t->eval_windows * j->batch.seq_len);
 }
 
 static void print_token(const job *j, int token) {
@@ -754,7 +754,7 @@ static void save_checkpoint_if_due(trainer *t) {
 /* ---- 8 lines ------------------------------------------------------------------------------- */
 
 #ifndef MATMUL_ROUNDS
-/* The best round counts, because other programs may be running. A test build has 0. */
+/* The fastest round counts, because other programs may be running. A test build has 0 rounds. */
 #define MATMUL_ROUNDS 3
 #endif
 

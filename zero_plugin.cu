@@ -74,7 +74,7 @@
 #include "zero_plugin/comm/comm.h"          /* ranks and collectives; a transport's contract */
 #include "zero_plugin/comm/board.h"         /* how the ranks of one machine meet */
 #include "zero_plugin/comm/shared_memory.h" /* how they map each other's memory */
-#include "zero_plugin/comm/envelope.h" /* [groups mpi muon packed subgroups] a message's header */
+#include "zero_plugin/comm/messages.h" /* [groups mpi muon nccl packed subgroups] between ranks */
 #include "zero_plugin/comm/local.h"    /* SELF and LOCAL: the ranks of one machine */
 #include "zero_plugin/comm/pipe.h" /* [groups muon packed subgroups] messages between these ranks */
 #include "zero_plugin/comm/local_groups.h" /* [groups muon packed subgroups] LOCAL with groups */

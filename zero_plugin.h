@@ -246,11 +246,11 @@ typedef enum zero_master {
     ZERO_MASTER_NONE,     /* nothing more: updates are rounded stochastically */
     ZERO_MASTERS
 } zero_master;
-/* How the optimizer's state (moments, momentum, Adagrad's sum) is kept. The update computes in f32
-   and rounds the results stochastically to BF16 or codes, so that slow averages do not stick. The
-   next step reads the stored values. Access by name reads f32 values, and rounds those it writes to
-   nearest; if they cut a block of codes, the rest of the block is rounded again. ADAGRAD: not 8BIT
-   (ARGUMENT), because its sum only grows and would lose small additions. */
+/* How the optimizer's state (moments, momentum, Adagrad's sum) is kept, but for ZERO_F32_STATE. The
+   update computes in f32 and rounds the results stochastically to BF16 or codes, so that slow
+   averages do not stick. The next step reads the stored values. Access by name reads f32 values and
+   rounds those it writes to nearest; if they cut a block of codes, all of it is rounded again.
+   ADAGRAD: not 8BIT (ARGUMENT), because its sum only grows and would lose small additions. */
 typedef enum zero_state_type {
     ZERO_STATE_F32 = 0,
     ZERO_STATE_BF16, /* 2 bytes less for each state array of a parameter */
@@ -444,16 +444,17 @@ enum {
     ZERO_ONE_D = 8,       /* a vector per layer (bias, norm): see persistence_numel */
     ZERO_BY_SLOT = 16,    /* no field in your structs: `param` and `grad` are set, or not needed */
     ZERO_AGAIN = 32,      /* forward uses it once more per pass than backward */
-    ZERO_INLINE = 64, /* for zero_lend: `field`, or `param` and `grad` (then of one layer), are the
-                         arrays themselves, such as `float w[10][784]` */
-    ZERO_COPY = 128,  /* with cfg.world: this rank does not count its gradient in the norm, because
-                         ranks outside the sharding group do. Examples: a tied tensor on all stages
-                         but the first; replicated norms on tensor-parallel ranks but the first */
-    ZERO_LATE = 256,  /* its unit is reduced at the end of the pass. For sum_over, if ranks reach
-                         it at different places of backward (a tied tensor in a pipeline) */
-    ZERO_FROZEN = 512 /* not trained. No gradient (its pointer is NULL), optimizer state, master or
-                         reduction, no part in the norm. Kept and gathered as any other parameter,
-                         in the unit's second segment. lr_factor and the like have no effect */
+    ZERO_INLINE = 64,  /* for zero_lend: `field`, or `param` and `grad` (then of one layer), are the
+                          arrays themselves, such as `float w[10][784]` */
+    ZERO_COPY = 128,   /* with cfg.world: this rank does not count its gradient in the norm, because
+                          ranks outside the sharding group do. Examples: a tied tensor on all stages
+                          but the first; replicated norms on tensor-parallel ranks but the first */
+    ZERO_LATE = 256,   /* its unit is reduced at the end of the pass. For sum_over, if ranks reach
+                          it at different places of backward (a tied tensor in a pipeline) */
+    ZERO_FROZEN = 512, /* not trained. No gradient (its pointer is NULL), optimizer state, master or
+                          reduction, no part in the norm. Kept and gathered as any other parameter,
+                          in the unit's second segment. lr_factor and the like have no effect */
+    ZERO_F32_STATE = 1024 /* state is F32 for any state_type; all trained tensors of a unit alike */
 };
 typedef struct zero_tensor_desc {
     const char *name; /* unique; copied. NULL: its number, 0 for the first tensor */
@@ -750,8 +751,8 @@ typedef struct zero_plan_unit {
     size_t numel;  /* without padding */
     size_t padded; /* nranks equal shards */
     int reductions;
-    int gathers;  /* of parameters, trained and frozen apart; at stage 0 of gradients */
-    int resident; /* kept unsharded: every rank has the whole parameters */
+    int gathers;   /* of parameters, trained and frozen apart; at stage 0 of gradients */
+    int unsharded; /* 1: every rank has the whole parameters */
     size_t sent_bytes;
 } zero_plan_unit;
 /* Return memory and traffic of the tensors announced so far, at any time, without allocating on a

@@ -240,8 +240,12 @@ write_missing() {
         type = text; sub("[ *]*" name "\\(.*", "", type)
         first = text; sub(".*" name "\\(", "", first); sub(/[,)].*/, "", first)
         sub(/;$/, " {", text)
-        if (first ~ /^zero_ctx \*z$/ && type == "zero_result") body = "return zp_lacking(z, \"" by "\", \"" name "\");"
-        else if (type == "zero_result") body = "return ZERO_ERR_UNSUPPORTED;"
+        if (type == "zero_result") { # a row: of a function that has a context, or none
+            sub(/ \{$/, ")", text); sub(/^[^(]*/, "", text); gsub(/[ \n]+/, " ", text)
+            whole = (first ~ /^zero_ctx \*z$/ ? "ZP_LACKS(\"" by "\", " : "ZP_LACKS_GROUPS(") name ","
+            print whole (length(whole text) > 99 ? "\n    " : " ") text
+            return
+        }
         else if (type ~ /^const char/) body = "return \"" name ": \" ZP_LEFT_OUT(\"" by "\");"
         else if (by == "start") { # their results are exit values, and 126 is: no rank was started
             body = "return 126;"
@@ -291,6 +295,8 @@ write_rest() {
     echo '    ZP_ENTER(z, call, ZP_ANY, "");'
     echo '    return zp_extra_need(z, part, call);'
     echo '}'
+    echo '#define ZP_LACKS(part, name, parameters) zero_result name parameters { return zp_lacking(z, part, #name); }'
+    echo '#define ZP_LACKS_GROUPS(name, parameters) zero_result name parameters { return ZERO_ERR_UNSUPPORTED; }'
     write_missing unit
 }
 

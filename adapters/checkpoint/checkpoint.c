@@ -31,7 +31,7 @@ struct checkpoint {
     zero_ctx *z;
     checkpoint_options o; /* its pointers are copies, or NULL */
     ck_ranks all;
-    int rank, nranks; /* number of them */
+    int rank, nranks; /* this rank, and the number of ranks */
     char folder[CK_PATH];
     int lock;               /* rank 0: the locked folder; otherwise -1 */
     ck_leftovers leftovers; /* rank 0 */
@@ -208,7 +208,7 @@ static checkpoint_result ck_wire_unpack(checkpoint *c, int rank, const char *in,
     return CHECKPOINT_OK;
 }
 
-/* Uses the caller's shapes for tensors of the same size. */
+/* Takes the shape of each tensor from the caller's table, if the table has one of the same size. */
 static checkpoint_result ck_plan_close(checkpoint *c, const checkpoint_options *o, ck_error *e) {
     ck_manifest *m = &c->plan;
     for (int k = 0; k < o->ntensors && o->tensors; k++) {
@@ -299,10 +299,10 @@ static checkpoint_result ck_options(checkpoint *c, const checkpoint_options *o, 
     const char *config = o->config ? o->config : "";
     const char *folder = o->memory ? CK_MEMORY : o->folder;
     if (folder == NULL || folder[0] == 0 || strlen(folder) > CK_PATH - 4 * CK_NAME)
-        return ck_fail(e, CHECKPOINT_ARGUMENT, "options.folder is missing or too long");
+        return ck_fail(e, CHECKPOINT_ARGUMENT, "options.folder is missing or too long; set it");
     if (o->keep_last < 0 || o->keep_every < 0 || o->ntensors < 0)
         return ck_fail(e, CHECKPOINT_ARGUMENT,
-                       "keep_last %d, keep_every %" PRId64 ": 0 or more is expected", o->keep_last,
+                       "keep_last is %d, keep_every %" PRId64 "; use 0 or more", o->keep_last,
                        o->keep_every);
     memcpy(c->folder, folder, strlen(folder) + 1);
     c->plan.config = strdup(config);
@@ -325,7 +325,8 @@ static checkpoint_result ck_lock_folder(checkpoint *c, ck_error *e) {
     c->lock = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (c->lock < 0) return ck_fail_errno(e, "cannot open the folder %s", c->folder);
     if (flock(c->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
-        return ck_fail(e, CHECKPOINT_FILES, "another run saves in %.400s at this time", c->folder);
+        return ck_fail(e, CHECKPOINT_FILES,
+                       "another run saves in %.400s at this time; give another folder", c->folder);
     return CHECKPOINT_OK;
 }
 
@@ -426,7 +427,7 @@ static checkpoint_result ck_fill(checkpoint *c, uint64_t at, size_t bytes, char 
     return CHECKPOINT_OK;
 }
 
-/* Does the same in the thread that writes. */
+/* Does the same for the thread that writes: it asks the calling thread to copy. */
 typedef struct ck_part {
     checkpoint *c;
     uint64_t at;
@@ -659,7 +660,7 @@ static checkpoint_result ck_save_memory(checkpoint *c, int64_t step, const check
     return ck_agree(&c->all, e);
 }
 
-/* ---- save, whatever kind ---- */
+/* ---- saves of all kinds ---- */
 
 /* Ends an asynchronous save. */
 static checkpoint_result ck_finish(checkpoint *c, ck_error *e) {
@@ -816,7 +817,7 @@ static void ck_log_feedback(const checkpoint *c, const ck_manifest *m) {
     ck_log(c, text);
 }
 
-/* 16-bit weights of the checkpoint may have had another f32 form than those of this run. */
+/* Logs that the run of the checkpoint kept 16-bit weights with other masters than this run. */
 static void ck_log_masters(const checkpoint *c, const ck_manifest *m) {
     static const char *const words[ZERO_MASTERS] = {"f32 masters", "f32 masters", "split masters",
                                                     "no masters"};
@@ -852,13 +853,15 @@ static void ck_log_frozen(const checkpoint *c, const ck_manifest *m, int thawed)
     ck_log(c, text);
 }
 
-/* Returns how the run of m kept the optimizer's state; ZERO_STATE_TYPES if it had none. */
+/* Returns how the run of m kept the optimizer's state, except that of ZERO_F32_STATE tensors;
+   ZERO_STATE_TYPES if it had none. */
 static zero_state_type ck_state_type(const ck_manifest *m) {
+    zero_state_type found = ZERO_STATE_TYPES;
     if (m->run.state_type == ZERO_STATE_8BIT) return ZERO_STATE_8BIT; /* it is stored as f32 */
-    for (int t = 0; t < m->ntensors; t++)
+    for (int t = 0; t < m->ntensors && found != ZERO_STATE_BF16; t++)
         if (!ck_is_feedback(m->tensor[t].name) && m->tensor[t].narrays > 1)
-            return m->tensor[t].array[1].type == ZERO_BF16 ? ZERO_STATE_BF16 : ZERO_STATE_F32;
-    return ZERO_STATE_TYPES;
+            found = m->tensor[t].array[1].type == ZERO_BF16 ? ZERO_STATE_BF16 : ZERO_STATE_F32;
+    return found;
 }
 static void ck_log_states(const checkpoint *c, const ck_manifest *m) {
     static const char *const words[ZERO_STATE_TYPES] = {"f32", "bf16", "8 bits"};
@@ -904,8 +907,7 @@ static checkpoint_result ck_same_model(const checkpoint *c, const ck_manifest *m
     for (int t = 0; t < m->ntensors; t++)
         if (!ck_is_feedback(m->tensor[t].name) && ck_manifest_find(&c->plan, m->tensor[t].name) < 0
             && !ck_is_left_out(c, m->tensor[t].name))
-            return ck_fail(e, CHECKPOINT_MODEL,
-                           "another model: tensor %s of the checkpoint is not in this one" CK_FIX,
+            return ck_fail(e, CHECKPOINT_MODEL, "another model: this one has no tensor %s" CK_FIX,
                            m->tensor[t].name);
     if (c->o.weights_only) return CHECKPOINT_OK;
     const int all = c->plan.narrays == 1 || m->narrays == 1; /* all tensors may be frozen */
@@ -971,7 +973,7 @@ static checkpoint_result ck_load_list(ck_loading *l, ck_error *e) {
         uint64_t first, end;
         if (array && c->o.weights_only) continue;
         if (array == CK_SEEN && !ck_has_seen(l->m)) continue;
-        if (ck_lacks_moment(l, x)) continue; /* zeros: ck_load_zeros */
+        if (ck_lacks_moment(l, x)) continue; /* ck_load_zeros sets it to zero */
         /* the next step sees a weight that was frozen */
         if (array == CK_SEEN && !ck_has_array(&l->m->tensor[t], CK_SEEN)) array = 0;
         if (x->cut.parts == 1) x->cut.total = x->cut.row = his.total;
@@ -1137,7 +1139,7 @@ static checkpoint_result ck_load_any(ck_loading *l, const ck_offer *offer, int64
                        "no checkpoint in %.150s is complete%s: %s: %.350s%s; give another folder",
                        c->folder, c->o.refuse_damaged ? " enough" : "", newest, first.text,
                        l->touched ? "; the weights are a mixture now" : "");
-    return ck_fail(e, CHECKPOINT_NONE, "there is no checkpoint%s in %.400s",
+    return ck_fail(e, CHECKPOINT_NONE, "there is no checkpoint%s in %.400s; give another folder",
                    step >= 0 ? " of this step" : "", c->folder);
 }
 

@@ -29,7 +29,7 @@ checkpoint_result ck_folder_sync(const char *path, ck_error *e) {
     const int number = errno;
     (void)close(fd);
     errno = number;
-    /* EINVAL: a file system that has nothing to sync here. */
+    /* EINVAL means that the file system has nothing to sync here. */
     if (failed && number != EINVAL) return ck_fail_errno(e, "cannot fsync the folder %s", path);
     return CHECKPOINT_OK;
 }
@@ -61,7 +61,8 @@ checkpoint_result ck_folder_room(const char *path, uint64_t bytes, ck_error *e) 
     const uint64_t there = ck_room(path);
     if (there >= bytes) return CHECKPOINT_OK;
     return ck_fail(e, CHECKPOINT_FILES,
-                   "%" PRIu64 " bytes are needed in %s, %" PRIu64 " are there: nothing is written",
+                   "%" PRIu64 " bytes are needed in %s, %" PRIu64
+                   " are there; free some, or give another folder",
                    bytes, path, there);
 }
 

@@ -49,7 +49,7 @@ typedef struct ck_error {
 /* Writes the sentence and returns the code. */
 checkpoint_result ck_fail(ck_error *e, checkpoint_result code, const char *format, ...)
     CK_PRINTF(3, 4);
-/* The same for a failed system call: adds the text of errno. */
+/* Does the same for a failed system call, and adds the text of errno. */
 checkpoint_result ck_fail_errno(ck_error *e, const char *format, ...) CK_PRINTF(2, 3);
 
 /* Reports a failed read. EIO counts as damage, so that an older generation is tried. Other errors
@@ -68,7 +68,7 @@ uint64_t ck_round_up(uint64_t bytes, uint64_t to);
 /* Writes folder/name. */
 checkpoint_result ck_path(char out[CK_PATH], const char *folder, const char *name, ck_error *e);
 
-/* Sizes of a shard file, see below, with the padding of the table. */
+/* Return sizes of a shard file, as below. The table is padded. */
 uint64_t ck_table_bytes(uint64_t image_bytes);
 uint64_t ck_file_bytes(uint64_t image_bytes);
 

@@ -16,8 +16,8 @@
 
 const char *const ck_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
 static const char *const ck_kinds[CK_ALL_ARRAYS] = {"weight", "moment_1", "moment_2", "parameter"};
-#define CK_MOST 9007199254740992.0 /* 2^53: whole numbers that a double holds */
-enum { CK_MOST_PARTS = 1 << 16 };  /* of a tensor */
+#define CK_MOST 9007199254740992.0 /* 2^53: a double holds all whole numbers up to this */
+enum { CK_MOST_PARTS = 1 << 16 };  /* most parts of a tensor */
 
 /* ---- the struct ---- */
 
@@ -170,7 +170,7 @@ const char *ck_optimizer_name(zero_optimizer optimizer, char out[CK_NAME]) {
 typedef struct ck_text {
     char *at;
     size_t n, room;
-    int failed; /* no memory: the rest is dropped */
+    int failed; /* 1: memory was short, and the rest of the text is dropped */
 } ck_text;
 
 static int ck_text_room(ck_text *t, size_t more) {

@@ -23,8 +23,8 @@
 /* Shared by all ranks and the process that made it. Ranks meet before and after each write. */
 struct checkpoint_memory {
     int ranks;
-    int64_t step[CK_SLOTS]; /* -1: not whole */
-    int file[];             /* [CK_SLOTS][1 + ranks] the manifest's, then the ranks' */
+    int64_t step[CK_SLOTS]; /* -1: incomplete */
+    int file[];             /* [CK_SLOTS][1 + ranks] descriptors: the manifest's, then the ranks' */
 };
 
 static size_t ck_memory_bytes(int ranks) {
@@ -101,7 +101,7 @@ checkpoint_result ck_memory_begin(checkpoint_memory *m, int slot, int ranks, ck_
     if (ranks > m->ranks)
         return ck_fail(e, CHECKPOINT_ARGUMENT, "copies in memory are for %d ranks, found %d",
                        m->ranks, ranks);
-    for (int r = ranks; r < m->ranks; r++) /* of ranks that there are no more */
+    for (int r = ranks; r < m->ranks; r++) /* files of ranks that no longer exist */
         if (ftruncate(ck_memory_file(m, slot, r), 0))
             return ck_fail_errno(e, "cannot give back a copy of rank %d", r);
     return CHECKPOINT_OK;

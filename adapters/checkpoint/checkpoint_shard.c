@@ -27,7 +27,7 @@ static uint64_t ck_fetch(const unsigned char *from, int n) {
     return x;
 }
 
-/* ---- the header: the writer of the file, for error sentences; the manifest decides */
+/* ---- the header: it names the run that wrote the file, for error sentences ---- */
 
 static const char ck_magic[8] = {'Z', 'E', 'R', 'O', 'S', 'H', 'R', 'D'};
 enum { CK_HEADER_USED = 56 };
@@ -183,7 +183,8 @@ checkpoint_result ck_source_open(ck_source *s, const char *folder, const ck_mani
         (void)ck_fail_errno(e, "cannot open %s", s->path);
         return gone ? (e->code = CHECKPOINT_DAMAGED) : e->code;
     }
-    CK_TRY(ck_source_size(s, f, e)); /* before memory: a file that is there bounds it */
+    CK_TRY(
+        ck_source_size(s, f, e)); /* first, because the size of the file limits the memory below */
     s->table = (char *)ck_pages_alloc(bytes);
     if (s->table == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory to read %s", s->path);
     if (ck_read_all(s->fd, s->image_bytes, s->table, bytes, &s->direct) <= 0)
@@ -235,7 +236,7 @@ checkpoint_result ck_copies_add(ck_copies *list, const ck_manifest *m, int tenso
     const ck_array *a = &m->tensor[tensor].array[array];
     const uint64_t size = zero_type_bytes(a->type), end = first + count;
     int low = 0, high = a->npieces;
-    while (low < high) { /* the first piece that ends after `first` */
+    while (low < high) { /* finds the first piece that ends after `first` */
         const int mid = low + (high - low) / 2;
         if (a->piece[mid].first + a->piece[mid].count > first)
             high = mid;
@@ -305,7 +306,7 @@ static checkpoint_result ck_window_take(ck_copy *copy, int n, uint64_t at, uint6
 /* A window that a thread reads while the calling thread uses the window before. */
 typedef struct ck_ahead {
     ck_source *source;
-    uint64_t at, end; /* end 0: there is none */
+    uint64_t at, end; /* end 0: no window is being read */
     char *bytes;
     pthread_t thread;
     int running;

@@ -79,7 +79,8 @@ static checkpoint_result ck_pull_folder(const char *folder, const ck_manifest *m
     if (e->code) return e->code;
     if (n > 0 && list->step >= m->step)
         (void)ck_fail(e, CHECKPOINT_ARGUMENT,
-                      "%.400s has %s: a run would resume from that, and not from step %" PRId64,
+                      "%.400s has %s: a run would resume from that, and not from step %" PRId64
+                      "; give another folder",
                       folder, list->name, m->step);
     free(list);
     if (e->code) return e->code;

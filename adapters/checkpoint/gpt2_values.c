@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The same limits as model files have. */
+/* The values with their limits, which are those of model files. */
 static const struct {
     const char *name;
     size_t field; /* an int of gpt2_config */
@@ -17,7 +17,7 @@ static const struct {
     {"gpt2.layers", offsetof(gpt2_config, layers), 4096},
     {"gpt2.heads", offsetof(gpt2_config, heads), 1 << 16},
     {"gpt2.channels", offsetof(gpt2_config, channels), 1 << 16},
-    {"gpt2.experts", offsetof(gpt2_config, moe), 0}, /* 0, or missing: none */
+    {"gpt2.experts", offsetof(gpt2_config, moe), 0}, /* 0 or missing: the model has no experts */
 };
 
 void gpt2_values(const gpt2_config *cfg, checkpoint_value values[GPT2_VALUES]) {

@@ -22,13 +22,13 @@ extern "C" {
 
 enum { GPT2_VALUES = 7 };
 
-/* For checkpoint_save. The names are string constants. */
+/* Fills in the values for checkpoint_save. The names are string constants. */
 void gpt2_values(const gpt2_config *cfg, checkpoint_value values[GPT2_VALUES]);
 
 /* Returns 1; or 0 and a sentence in `why` (CHECKPOINT_SENTENCE bytes) about a value that is
    missing, not whole, or out of range. *cfg does not change then. */
 int gpt2_values_read(const checkpoint_reader *r, gpt2_config *cfg, char *why);
-/* Whether the model has experts, which gpt2_values_read refuses. */
+/* Returns whether the model has experts, which gpt2_values_read refuses. */
 int gpt2_values_mixed(const checkpoint_reader *r);
 
 #ifdef __cplusplus

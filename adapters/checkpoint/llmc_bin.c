@@ -35,14 +35,14 @@ zero_result model_llmc_info(model_file *f) {
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                             "%.300s: version %d, expected %d (f32) or %d (bf16)", f->path,
                             (int)h[1], MODEL_F32, MODEL_BF16);
-    const gpt2_config c = {h[2], h[3], h[7], h[4], h[5], h[6], 0, GPT2_NO_EXPERTS, NULL};
+    const gpt2_config c = {h[2], h[3], h[7], h[4], h[5], h[6], 0, GPT2_NO_EXPERTS, NULL, 0};
     const model_info info = {MODEL_LLMC, h[1] == MODEL_F32 ? ZERO_F32 : ZERO_BF16, c};
     f->info = info;
     MODEL_TRY(model_check_config(&c, f->path, f->e));
     return check_length(f, header_bytes + gpt2_numel(&c) * zero_type_bytes(info.type));
 }
 
-/* Elements of the tensors before this one, in the order of llm.c's files. */
+/* Returns the number of elements in the tensors before this one, in the order of llm.c's files. */
 static size_t elements_before(const model_file *f, int tensor) {
     size_t sum = 0;
     for (int i = 0; i < tensor; i++) sum += model_total(&f->table[i]);
@@ -90,18 +90,18 @@ zero_result model_llmc_save(model_file *f, zero_type type) {
 
 enum { RANK_DIGITS = 5, MOST_RANKS = 4096, SHUFFLE_RNG_BYTES = 2520 };
 
-/* The file of another rank, from that of rank 0. */
+/* Makes the path of another rank's file from that of rank 0. */
 static zero_result state_path(char out[MODEL_PATH], const model_file *f, int rank) {
     const size_t n = strlen(f->path), tail = RANK_DIGITS + strlen(".bin");
     if (n >= MODEL_PATH || !model_ends(f->path, "_00000.bin"))
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
-                            "%.300s: the first rank's state file is called ..._00000.bin", f->path);
+                            "%.300s: not the state of the first rank; give ..._00000.bin", f->path);
     (void)snprintf(out, MODEL_PATH, "%.*s%05d.bin", (int)(n - tail), f->path, rank);
     return ZERO_OK;
 }
 
-/* Bytes of a state file with arrays of `shard` elements. A permuted data loader adds a
-   part with its own length after them: twice a count and this number of int32, and a generator. */
+/* Computes the bytes of a state file with arrays of `shard` elements. A permuted data loader adds a
+   part after them: two lists of int32, each after its length, and the state of a generator. */
 static zero_result state_length(const model_file *f, const llmc_state *s, size_t shard,
                                 uint64_t *bytes) {
     uint64_t count;

@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a file and a model ---------------------------------------------------------------------- */
+/* ---- a file and a model -------------------------------------------------------------------- */
 
-/* ARGUMENT with the first tensor of the file's model that has another size than cfg's. */
+/* Checks that two models are equal. If not, returns ARGUMENT and names the first tensor with
+   another size. */
 static zero_result same_model(const gpt2_config *found, const gpt2_config *cfg, const char *path,
                               gpt2_error *e) {
     zero_tensor_desc theirs[GPT2_TENSORS], ours[GPT2_TENSORS];
@@ -15,26 +16,28 @@ static zero_result same_model(const gpt2_config *found, const gpt2_config *cfg, 
     gpt2_describe(cfg, ours);
     for (int i = 0; i < GPT2_TENSORS; i++) {
         if (theirs[i].numel == ours[i].numel && theirs[i].layers == ours[i].layers) continue;
-        return model_refuse(
-            e, ZERO_ERR_ARGUMENT,
-            "%.200s: of another model: %s has %d x %zu elements there, %d x %zu here", path,
-            ours[i].name, theirs[i].layers, theirs[i].numel, ours[i].layers, ours[i].numel);
+        return model_refuse(e, ZERO_ERR_ARGUMENT,
+                            "%.200s: of another model: %s has %d x %zu elements there, %d x %zu "
+                            "here; use its model",
+                            path, ours[i].name, theirs[i].layers, theirs[i].numel, ours[i].layers,
+                            ours[i].numel);
     }
     if (found->vocab_size != cfg->vocab_size)
         return model_refuse(
             e, ZERO_ERR_ARGUMENT,
-            "%.200s: of another model: wte has %d vocabulary entries there, %d here", path,
-            found->vocab_size, cfg->vocab_size);
+            "%.200s: of another model: wte has %d vocabulary entries there, %d here; use its model",
+            path, found->vocab_size, cfg->vocab_size);
     if (found->heads && found->heads != cfg->heads)
-        return model_refuse(e, ZERO_ERR_ARGUMENT,
-                            "%.200s: of another model: qkvw has %d heads there, %d here", path,
-                            found->heads, cfg->heads);
+        return model_refuse(
+            e, ZERO_ERR_ARGUMENT,
+            "%.200s: of another model: qkvw has %d heads there, %d here; use its model", path,
+            found->heads, cfg->heads);
     return ZERO_OK;
 }
 
 /* ---- either format ------------------------------------------------------------------------- */
 
-/* Opens the file and lets it say what it is: f->info. */
+/* Opens the file and reads its header to f->info. */
 static zero_result open_info(model_file *f, const char *path) {
     int32_t magic = 0;
     MODEL_TRY(model_open(f, path, f->e));
@@ -58,7 +61,7 @@ static zero_result make_ready(model_file *f) {
     return f->header == NULL ? ZERO_OK : model_safetensors_ready(f);
 }
 
-/* n elements, at most a piece; not collective. */
+/* Reads n elements, at most a piece. Not collective. */
 static zero_result get_elements(const model_file *f, int tensor, size_t first, size_t n,
                                 float *out) {
     return f->header == NULL ? model_llmc_get(f, tensor, first, n, out)
@@ -81,15 +84,15 @@ static zero_result open_for_load(model_file *f, const char *path) {
     return make_ready(f);
 }
 
-/* Tensor number `tensor` from number `from` of the file. */
+/* Loads tensor number `tensor` of the context from tensor number `from` of the file. */
 static zero_result load_tensor(const model_file *f, const gpt2_parallel *how, int tensor,
                                int from) {
     const size_t all = model_total(&f->table[from]);
     for (size_t first = 0; first < all; first += f->piece) {
         const size_t n = all - first < f->piece ? all - first : f->piece;
-        MODEL_TRY(model_agree(f->z, get_elements(f, from, first, n, f->turned), f->e));
+        MODEL_TRY(model_agree(f->z, get_elements(f, from, first, n, f->transposed), f->e));
         const zero_result r =
-            gpt2_write(f->z, f->cfg, how, tensor, ZERO_MASTER, first, n, f->turned);
+            gpt2_write(f->z, f->cfg, how, tensor, ZERO_MASTER, first, n, f->transposed);
         if (r != ZERO_OK)
             return model_refuse(f->e, r, "%.200s: %.300s", f->path, gpt2_parallel_error(f->z, how));
     }
@@ -125,14 +128,14 @@ static zero_result open_for_save(model_file *f, model_format format, zero_type t
     if (format == MODEL_LLMC && f->cfg->untied)
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                             "%.300s: llm.c's files have no place for a classifier that is not wte "
-                            "(an untied model): safetensors have one",
+                            "(an untied model); use .safetensors",
                             f->path);
     MODEL_TRY(model_check_config(f->cfg, f->path, f->e));
     MODEL_TRY(model_buffers(f));
     return f->z == NULL || zero_rank(f->z) == 0 ? model_create(f, f->path) : ZERO_OK;
 }
 
-/* f is closed. */
+/* Saves a context's weights, and closes f. */
 static zero_result save(model_file *f, model_format format, zero_type type, gpt2_error *err) {
     gpt2_error e = {""};
     f->e = &e;
@@ -144,12 +147,12 @@ static zero_result save(model_file *f, model_format format, zero_type type, gpt2
     return model_hand_out(err, &e, r);
 }
 
-/* A context's weights, as a model_read. */
+/* A model_read that reads a context's weights. */
 static zero_result read_context(void *user, int tensor, zero_kind kind, size_t first, size_t count,
                                 float *out, gpt2_error *e) {
     const model_file *f = (const model_file *)user;
     (void)kind;
-    (void)e; /* is f->e */
+    (void)e; /* the same as f->e */
     return model_from_plugin(
         f, zero_read_tensor(f->z, f->table[tensor].name, f->kind, first, count, out));
 }
@@ -171,12 +174,13 @@ zero_result model_save_from(model_read read, void *user, const gpt2_config *cfg,
     return save(&f, format, type, err);
 }
 
-/* ---- without a context ---------------------------------------------------------------------- */
+/* ---- without a context --------------------------------------------------------------------- */
 
 struct model_reader {
     gpt2_error e;
-    gpt2_config shape;       /* of the model; unknown heads are 1: values do not depend on them */
-    model_file model, state; /* state.path NULL: there is none */
+    gpt2_config
+        shape; /* shape of the model; unknown heads are 1, because no value depends on them */
+    model_file model, state; /* state.path NULL: no state file */
     model_state s;
 };
 

@@ -6,13 +6,13 @@
      lora_files.c    adapters as safetensors, see lora_files.h
      model_io.c      results, files, pieces: below the others
 
-   For none but these. */
+   No other file includes it. */
 #ifndef MODEL_INSIDE_H
 #define MODEL_INSIDE_H
 
 #include "model_files.h"
 
-/* ---- model_io.c ------------------------------------------------------------------------------ */
+/* ---- model_io.c ---------------------------------------------------------------------------- */
 
 #define MODEL_TRY(call)                                                                            \
     do {                                                                                           \
@@ -24,14 +24,14 @@ enum { MODEL_PATH = 4096 };
 
 struct model_header;
 
-/* A file on its way in or out, piece by piece. */
+/* A file that is read or written piece by piece. */
 typedef struct model_file {
     zero_ctx *z;            /* NULL: one rank, without a context */
     const gpt2_config *cfg; /* configuration of the model */
     gpt2_error *e;          /* never NULL */
-    const char *path;       /* the caller's */
+    const char *path;       /* the caller's path */
     int fd;                 /* -1: saving, on a rank other than 0 */
-    uint64_t bytes;         /* of the whole file */
+    uint64_t bytes;         /* length of the file */
 
     model_info info;             /* loading: what the file contains */
     struct model_header *header; /* loading safetensors */
@@ -39,10 +39,10 @@ typedef struct model_file {
     void *user;
     zero_kind kind; /* saving a context: the part that is read */
 
-    zero_tensor_desc table[GPT2_MOST_TENSORS]; /* of cfg */
+    zero_tensor_desc table[GPT2_MOST_TENSORS]; /* the tensors of cfg */
     size_t piece;       /* elements that each buffer holds: whole rows of 4C, one or more */
-    unsigned char *raw; /* as in the file */
-    float *values, *turned;
+    unsigned char *raw; /* a piece in the file's type */
+    float *values, *transposed;
     char temporary[MODEL_PATH];
 } model_file;
 
@@ -91,8 +91,7 @@ zero_result model_narrow(const model_file *f, zero_type type, size_t n, const fl
 zero_result model_copy_out(const model_file *f, int tensor, size_t first, size_t n, zero_type type,
                            uint64_t at);
 
-/* ---- the two formats --------------------------------------------------------------------------
- */
+/* ---- the two formats ----------------------------------------------------------------------- */
 
 /* The first int32 of a model file. */
 enum { MODEL_LLMC_MAGIC = 20240326, MODEL_STATE_MAGIC = 20240527 };
@@ -103,8 +102,8 @@ zero_result model_llmc_info(model_file *f);
 zero_result model_llmc_get(const model_file *f, int tensor, size_t first, size_t n, float *out);
 zero_result model_llmc_save(model_file *f, zero_type type);
 
-/* The same for safetensors; info reads the header, or the index and all headers, to f->header.
- * ready makes the checks that need buffers. close is called before model_close. */
+/* The same functions for safetensors. info reads the header, or the index and all headers, to
+ * f->header. ready makes the checks that need buffers. close is called before model_close. */
 zero_result model_safetensors_info(model_file *f);
 zero_result model_safetensors_ready(const model_file *f);
 /* Checks whether the file has lm_head.weight, and whether it differs from wte. Called when the

@@ -62,7 +62,7 @@ zero_result model_hand_out(gpt2_error *err, const gpt2_error *e, zero_result res
 /* ---- configurations ------------------------------------------------------------------------ */
 
 zero_result model_check_config(const gpt2_config *c, const char *path, gpt2_error *e) {
-    const int most = 1 << 20; /* positions or entries */
+    const int most = 1 << 20; /* most positions, and most entries of the vocabulary */
     if (c->layers < 1 || c->layers > 4096 || c->channels < 1 || c->channels > 1 << 16
         || c->heads < 1 || c->max_seq_len < 1 || c->max_seq_len > most || c->vocab_size < 1
         || c->vocab_size > most || c->padded_vocab_size < c->vocab_size
@@ -93,7 +93,8 @@ zero_result model_open(model_file *f, const char *path, gpt2_error *e) {
     struct stat is;
     f->path = path;
     f->e = e;
-    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer, too */
+    f->fd =
+        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not wait for the writer of a pipe */
     if (f->fd < 0) return refuse_errno(f, "the file cannot be opened");
     if (fstat(f->fd, &is)) return refuse_errno(f, "its length cannot be read");
     if (!S_ISREG(is.st_mode)) return model_refuse(e, ZERO_ERR_ARGUMENT, "%.300s: not a file", path);
@@ -121,7 +122,8 @@ zero_result model_get(const model_file *f, uint64_t at, size_t bytes, void *out)
     return model_get_from(f, f->fd, at, bytes, out);
 }
 
-/* A full disk is the failure that users meet, so the sentence has the needed bytes. */
+/* Returns the error of a failed write. A full disk is the usual cause, so the sentence has the
+   needed bytes. */
 static zero_result refuse_write(const model_file *f) {
     const int number = errno;
     return model_refuse(f->e, ZERO_ERR_ARGUMENT,
@@ -148,7 +150,7 @@ zero_result model_create(model_file *f, const char *path) {
         f->temporary[0] = 0;
         return model_refuse(f->e, ZERO_ERR_ARGUMENT, "%.300s...: the path is too long", path);
     }
-    (void)unlink(f->temporary); /* of a run that was killed, of the same number */
+    (void)unlink(f->temporary); /* a killed run with the same process number may have left it */
     f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (f->fd < 0) {
         f->temporary[0] = 0;
@@ -173,13 +175,14 @@ int model_is_file(const char *path) {
            || model_ends(path, ".json");
 }
 
-/* The folder's entry is what makes a rename last. */
+/* Syncs the folder, because only then a rename is durable. */
 static int sync_folder(const char *path) {
     char folder[MODEL_PATH];
     if (!model_path_next_to(folder, sizeof folder, path, ".")) return 0;
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return 0;
-    const int failed = fsync(fd) && errno != EINVAL; /* a file system with nothing to sync */
+    const int failed =
+        fsync(fd) && errno != EINVAL; /* EINVAL: the file system has nothing to sync */
     (void)close(fd);
     return !failed;
 }
@@ -200,7 +203,7 @@ void model_close(model_file *f) {
     if (f->temporary[0]) (void)unlink(f->temporary);
     free(f->raw);
     free(f->values);
-    free(f->turned);
+    free(f->transposed);
     memset(f, 0, sizeof *f);
     f->fd = -1;
 }
@@ -216,8 +219,8 @@ zero_result model_buffers(model_file *f) {
     if (f->piece > most) f->piece = most;
     f->raw = (unsigned char *)malloc(f->piece * 4);
     f->values = (float *)malloc(f->piece * sizeof(float));
-    f->turned = (float *)malloc(f->piece * sizeof(float));
-    if (f->raw && f->values && f->turned) return ZERO_OK;
+    f->transposed = (float *)malloc(f->piece * sizeof(float));
+    if (f->raw && f->values && f->transposed) return ZERO_OK;
     return model_refuse(f->e, ZERO_ERR_MEMORY, "%.300s: no memory for three buffers of %zu bytes",
                         f->path, f->piece * 4);
 }

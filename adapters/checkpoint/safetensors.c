@@ -1,6 +1,6 @@
-/* safetensors.c - the safetensors half of model_files.h: headers that are believed only after every
-   length and offset in them is checked, GPT-2's tensors by transformers' names, and the index of a
-   model in several files. */
+/* safetensors.c - the safetensors format of model_files.h: headers, GPT-2's tensors by the names of
+   transformers, and the index of a model in several files. Every length and offset of a header is
+   checked before it is used. */
 #include "model_inside.h"
 
 #include <cjson/cJSON.h>
@@ -15,9 +15,9 @@
 enum {
     LENGTH_BYTES = 8,
     HEADER_MOST =
-        1 << 20,      /* of all files; a JSON tree takes about 40 times the bytes of its text */
-    FILES_MOST = 512, /* of one model: they are open at the same time */
-    NAME_MOST = 255,  /* of a file */
+        1 << 20, /* bytes in all files; a JSON tree takes about 40 times the bytes of its text */
+    FILES_MOST = 512, /* files of one model, which are open at the same time */
+    NAME_MOST = 255,  /* bytes of a file's name */
     CONFIG_MOST = 1 << 16,
     DIMS = 8,
     LAYERS_MOST = 4096,
@@ -27,11 +27,11 @@ enum {
 /* ---- names and shapes ---------------------------------------------------------------------- */
 
 /* The tensors in gpt2.h's order. A shape is in units of V, maxT or C; 0: no second dimension.
-   Turned: the file has (in, out), the context (out, in). */
+   transposed: the file has (in, out), the context (out, in). */
 enum { BY_V = -1, BY_T = -2 };
 typedef struct st_name {
-    const char *name; /* after "transformer.", layered ones after "h.N." too */
-    int layered, turned;
+    const char *name; /* name without "transformer.", and without "h.N." for a tensor of a layer */
+    int layered, transposed;
     int rows, columns; /* in the file */
 } st_name;
 
@@ -44,7 +44,7 @@ static const st_name st_names[GPT2_MOST_TENSORS] = {
     {"mlp.c_fc.weight", 1, 1, 1, 4},    {"mlp.c_fc.bias", 1, 0, 4, 0},
     {"mlp.c_proj.weight", 1, 1, 4, 1},  {"mlp.c_proj.bias", 1, 0, 1, 0},
     {"ln_f.weight", 0, 0, 1, 0},        {"ln_f.bias", 0, 0, 1, 0},
-    {"lm_head.weight", 0, 0, BY_V, 1}, /* of an untied model; without "transformer." */
+    {"lm_head.weight", 0, 0, BY_V, 1}, /* of untied models; no "transformer." before it */
 };
 enum { ST_WTE = 0, ST_WPE = 1, ST_SKIPPED = -1, ST_HEAD = -2, ST_UNKNOWN = -3 };
 
@@ -62,7 +62,7 @@ static size_t st_columns(const gpt2_config *c, int tensor) {
     return st_names[tensor].columns ? st_size(c, st_names[tensor].columns) : 1;
 }
 
-/* "h.N." with N as a number is written, 0..LAYERS_MOST-1. Returns what follows, or NULL. */
+/* Reads "h.N." with a decimal N of 0..LAYERS_MOST-1. Returns the rest of the name, or NULL. */
 static const char *st_layer(const char *name, int *layer) {
     int n = 0, digits = 0;
     if (strncmp(name, "h.", 2) != 0) return NULL;
@@ -105,7 +105,7 @@ typedef struct st_entry {
 /* One of the files of a model. */
 typedef struct st_part {
     model_file in;    /* for model_get */
-    const char *name; /* with an index: as it names the file */
+    const char *name; /* with an index: the file's name there */
     char *path;       /* with an index: owned */
     cJSON *root;
     uint64_t data; /* where the data begins in the file */
@@ -115,14 +115,14 @@ typedef struct model_header {
     cJSON *index; /* NULL: one file, which the caller has opened */
     st_part *part;
     int parts, entries;
-    size_t left; /* of HEADER_MOST */
+    size_t left; /* bytes of HEADER_MOST that headers may still take */
     st_entry *entry;
     int *at; /* [layers][16]: the entry's number + 1; 0: it is missing */
     const st_entry *head;
     gpt2_config cfg;
 } st_header;
 
-/* NULL: the tensor is missing. */
+/* Returns the entry of a tensor, or NULL if it is missing. */
 static const st_entry *st_at(const st_header *h, int layer, int tensor) {
     const int number = h->at[layer * GPT2_TENSORS + tensor];
     return number == 0 ? NULL : &h->entry[number - 1];
@@ -152,7 +152,7 @@ static zero_result st_no_memory(const model_file *f) {
     return model_refuse(f->e, ZERO_ERR_MEMORY, "%.200s: no memory for its header", f->path);
 }
 
-/* Whole numbers up to this are exact in a double. */
+/* Reads a whole number up to 2^53, which a double holds exactly. Returns 0 if it is none. */
 static int st_whole(const cJSON *x, uint64_t *out) {
     if (!cJSON_IsNumber(x) || !(x->valuedouble >= 0) || x->valuedouble > 9007199254740992.0)
         return 0;
@@ -160,7 +160,8 @@ static int st_whole(const cJSON *x, uint64_t *out) {
     return (double)*out == x->valuedouble;
 }
 
-/* Bytes of a number of this dtype, 0: none; *type: its zero_type or -1. */
+/* Returns the bytes of an element of this dtype, or 0 if it is no dtype. *type is its zero_type, or
+   -1. */
 static uint64_t st_dtype(const char *name, int *type) {
     static const struct {
         const char *name;
@@ -178,7 +179,7 @@ static uint64_t st_dtype(const char *name, int *type) {
     return 0;
 }
 
-/* Reads the shape; 0: it is none. *bytes is multiplied by the number of elements. */
+/* Reads a shape, and multiplies *bytes by its number of elements. Returns 0 if it is no shape. */
 static int st_shape(st_entry *x, const cJSON *list, uint64_t *bytes) {
     const cJSON *size;
     if (!cJSON_IsArray(list)) return 0;
@@ -229,7 +230,7 @@ static int st_by_place(const void *a, const void *b) {
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* Every byte of the data belongs to one tensor. */
+/* Checks that every byte of the data belongs to exactly one tensor. */
 static zero_result st_check_places(const st_part *p, const st_entry *entry, int n) {
     const model_file *f = &p->in;
     uint64_t at = 0;
@@ -317,7 +318,7 @@ static const cJSON *st_map(const st_header *h) {
     return cJSON_GetObjectItemCaseSensitive(h->index, "weight_map");
 }
 
-/* A name in the index's own folder, and nothing but that. */
+/* Returns whether the name has no folder, so that the file is in the index's own folder. */
 static int st_plain(const cJSON *file) {
     if (!cJSON_IsString(file)) return 0;
     const char *name = file->valuestring;
@@ -345,7 +346,7 @@ static zero_result st_read_index(const model_file *f, st_header *h) {
     return ZERO_OK;
 }
 
-/* The file of this name as a part, which is opened when it is first named. */
+/* Finds the part with this name. Opens the file when it is first named. */
 static zero_result st_open_part(const model_file *f, st_header *h, const char *name) {
     for (int i = 0; i < h->parts; i++)
         if (strcmp(h->part[i].name, name) == 0) return ZERO_OK;
@@ -396,7 +397,7 @@ static zero_result st_check_map(const model_file *f, const st_header *h) {
     return ZERO_OK;
 }
 
-/* The one file, or all that the index names, with their headers. */
+/* Reads the header of the only file, or the headers of all files that the index names. */
 static zero_result st_read_parts(const model_file *f, st_header *h) {
     const cJSON *file;
     const int index = model_ends(f->path, ".json");
@@ -420,7 +421,7 @@ static zero_result st_read_parts(const model_file *f, st_header *h) {
 
 /* ---- the model that a header holds --------------------------------------------------------- */
 
-/* What was named twice, unknown, or cannot be a weight. Finds the number of layers. */
+/* Refuses tensors that are named twice, unknown, or no weights. Finds the number of layers. */
 static zero_result st_check_names(const model_file *f, st_header *h) {
     for (int i = 0; i < h->entries; i++) {
         const st_entry *x = &h->entry[i];
@@ -519,7 +520,7 @@ static void st_find_heads(const model_file *f, st_header *h) {
     }
 }
 
-/* Everything that can be checked before there are buffers. */
+/* Makes all checks that need no buffers. */
 static zero_result st_open(const model_file *f, st_header *h) {
     gpt2_config with_heads;
     MODEL_TRY(st_read_parts(f, h));
@@ -560,11 +561,12 @@ zero_result model_safetensors_list(const model_file *f,
     return r;
 }
 
-/* ---- turning ------------------------------------------------------------------------------- */
+/* ---- transposing --------------------------------------------------------------------------- */
 
 /* Computes elements [skip, skip + n) of out[c][r] = in[r][c], in the order of `out`. It works tile
    by tile, so that both sides stay in the cache. */
-static void turn(float *out, const float *in, size_t rows, size_t columns, size_t skip, size_t n) {
+static void transpose(float *out, const float *in, size_t rows, size_t columns, size_t skip,
+                      size_t n) {
     for (size_t r0 = 0; r0 < rows; r0 += TILE)
         for (size_t c0 = 0; c0 < columns; c0 += TILE) {
             const size_t r1 = r0 + TILE < rows ? r0 + TILE : rows;
@@ -578,24 +580,24 @@ static void turn(float *out, const float *in, size_t rows, size_t columns, size_
         }
 }
 
-/* A layer of a tensor that is (rows, columns) in the file and (columns, rows) in the context. It
-   goes in bands of whole rows of the context, which are columns of the file:
+/* A layer of a tensor that is (rows, columns) in the file and (columns, rows) in the context. It is
+   read in bands of whole rows of the context, which are columns of the file:
 
        file           j0    j1              context
        rows 0   ......XXXXXX......          j0  XXXXXXXXXX
             1   ......XXXXXX......  <-->        XXXXXXXXXX
             :   ......XXXXXX......          j1  XXXXXXXXXX                                        */
-typedef struct st_turned {
+typedef struct st_transposed {
     int tensor;
     size_t first;         /* element of the context where the layer begins */
     size_t rows, columns; /* in the file */
     zero_type type;
     uint64_t at; /* byte of the file where it begins */
-} st_turned;
+} st_transposed;
 
 /* Reads elements [first, first + n) of a layer. */
-static zero_result turned_in(const model_file *f, const model_file *in, const st_turned *t,
-                             size_t first, size_t n, float *out) {
+static zero_result transposed_in(const model_file *f, const model_file *in, const st_transposed *t,
+                                 size_t first, size_t n, float *out) {
     const size_t bytes = zero_type_bytes(t->type), most = f->piece / t->rows;
     for (size_t done = 0; done < n;) {
         const size_t j = (first + done) / t->rows, skip = (first + done) % t->rows;
@@ -606,13 +608,13 @@ static zero_result turned_in(const model_file *f, const model_file *in, const st
             MODEL_TRY(model_get(in, t->at + (i * t->columns + j) * bytes, wide * bytes,
                                 f->raw + i * wide * bytes));
         zero_convert(f->values, ZERO_F32, f->raw, t->type, wide * t->rows);
-        turn(out + done, f->values, t->rows, wide, skip, run);
+        transpose(out + done, f->values, t->rows, wide, skip, run);
         done += run;
     }
     return ZERO_OK;
 }
 
-static zero_result band_put(const model_file *f, const st_turned *t, size_t j0, size_t wide) {
+static zero_result band_put(const model_file *f, const st_transposed *t, size_t j0, size_t wide) {
     const size_t bytes = zero_type_bytes(t->type);
     for (size_t i = 0; i < t->rows; i++)
         MODEL_TRY(model_put(f, t->at + (i * t->columns + j0) * bytes, wide * bytes,
@@ -620,7 +622,7 @@ static zero_result band_put(const model_file *f, const st_turned *t, size_t j0, 
     return ZERO_OK;
 }
 
-static zero_result turned_out(const model_file *f, const st_turned *t) {
+static zero_result transposed_out(const model_file *f, const st_transposed *t) {
     const size_t most = f->piece / t->rows;
     for (size_t j = 0; j < t->columns; j += most) {
         const size_t wide = t->columns - j < most ? t->columns - j : most, n = wide * t->rows;
@@ -628,8 +630,8 @@ static zero_result turned_out(const model_file *f, const st_turned *t) {
         MODEL_TRY(f->read(f->user, t->tensor, ZERO_MASTER, t->first + j * t->rows, n,
                           f->fd < 0 ? NULL : f->values, f->e));
         if (f->fd >= 0) {
-            turn(f->turned, f->values, wide, t->rows, 0, n);
-            r = model_narrow(f, t->type, n, f->turned, f->table[t->tensor].name);
+            transpose(f->transposed, f->values, wide, t->rows, 0, n);
+            r = model_narrow(f, t->type, n, f->transposed, f->table[t->tensor].name);
             if (r == ZERO_OK) r = band_put(f, t, j, wide);
         }
         MODEL_TRY(model_agree(f->z, r, f->e));
@@ -639,7 +641,7 @@ static zero_result turned_out(const model_file *f, const st_turned *t) {
 
 /* ---- load ---------------------------------------------------------------------------------- */
 
-/* Bytes [at, at + n) of an entry, as they are. */
+/* Reads bytes [at, at + n) of an entry without conversion. */
 static zero_result st_get(const st_header *h, const st_entry *x, uint64_t at, size_t n, void *out) {
     const st_part *p = &h->part[x->part];
     return model_get(&p->in, p->data + x->begin + at, n, out);
@@ -664,7 +666,7 @@ zero_result model_safetensors_unties(const model_file *f, int *unties) {
     return ZERO_OK;
 }
 
-/* A classifier of its own is what an untied model alone can hold. */
+/* Refuses a file with a classifier that differs from wte, unless the model is untied. */
 zero_result model_safetensors_ready(const model_file *f) {
     const st_header *h = f->header;
     int unties = 0;
@@ -685,14 +687,14 @@ static zero_result st_get_layer(const model_file *f, int layer, int tensor, size
     const st_part *p = &h->part[x->part];
     const zero_type type = (zero_type)x->type;
     const size_t size = zero_type_bytes(type);
-    if (st_names[tensor].turned) {
-        const st_turned t = {tensor,
-                             0,
-                             st_rows(f->cfg, tensor),
-                             st_columns(f->cfg, tensor),
-                             type,
-                             p->data + x->begin};
-        return turned_in(f, &p->in, &t, first, n, out);
+    if (st_names[tensor].transposed) {
+        const st_transposed t = {tensor,
+                                 0,
+                                 st_rows(f->cfg, tensor),
+                                 st_columns(f->cfg, tensor),
+                                 type,
+                                 p->data + x->begin};
+        return transposed_in(f, &p->in, &t, first, n, out);
     }
     MODEL_TRY(st_get(h, x, first * size, n * size, f->raw));
     zero_convert(out, ZERO_F32, f->raw, type, n);
@@ -705,7 +707,8 @@ zero_result model_safetensors_get(const model_file *f, int tensor, size_t first,
     for (size_t done = 0; done < n;) {
         const size_t at = first + done, layer = st_names[tensor].layered ? at / numel : 0;
         const size_t in_layer = at - layer * numel;
-        if (in_layer >= numel) { /* rows V..Vp of a vocabulary, which no file of this format has */
+        if (in_layer
+            >= numel) { /* rows V..Vp of a padded vocabulary, which no file of this format has */
             memset(out + done, 0, (n - done) * sizeof *out);
             break;
         }
@@ -724,7 +727,8 @@ static uint64_t st_bytes(const gpt2_config *c, int tensor, zero_type type) {
 
 static int st_tensors(const gpt2_config *c) { return GPT2_TENSORS + (c->untied != 0); }
 
-/* Tensors lie in gpt2.h's order, a tensor's layers after one another. */
+/* Prints the header. Tensors are in gpt2.h's order, and the layers of a tensor one after another.
+ */
 static void st_print(FILE *out, const gpt2_config *c, zero_type type) {
     static const char *const types[ZERO_TYPES] = {"F32", "BF16", "F16"};
     uint64_t at = 0;
@@ -741,10 +745,10 @@ static void st_print(FILE *out, const gpt2_config *c, zero_type type) {
             at += bytes;
         }
     fputc('}', out);
-    while (ftell(out) % 8) fputc(' ', out); /* tensors are aligned so */
+    while (ftell(out) % 8) fputc(' ', out); /* aligns the tensors */
 }
 
-/* The header with its length; *n bytes, the caller's to free. NULL: no memory. */
+/* Returns the header after its length, *n bytes, which the caller frees. NULL: memory is short. */
 static char *st_make_header(const gpt2_config *c, zero_type type, size_t *n) {
     char *text = NULL;
     FILE *out = open_memstream(&text, n);
@@ -765,11 +769,11 @@ static char *st_make_header(const gpt2_config *c, zero_type type, size_t *n) {
 static zero_result st_save(const model_file *f, zero_type type, uint64_t at) {
     for (int i = 0; i < st_tensors(f->cfg); i++)
         for (int l = 0; l < (st_names[i].layered ? f->cfg->layers : 1); l++) {
-            const st_turned t = {
+            const st_transposed t = {
                 i, (size_t)l * f->table[i].numel, st_rows(f->cfg, i), st_columns(f->cfg, i), type,
                 at};
-            MODEL_TRY(st_names[i].turned
-                          ? turned_out(f, &t)
+            MODEL_TRY(st_names[i].transposed
+                          ? transposed_out(f, &t)
                           : model_copy_out(f, i, t.first, t.rows * t.columns, type, at));
             at += st_bytes(f->cfg, i, type);
         }

@@ -3,16 +3,16 @@
 
      zero_ckpt list FOLDER               generations, newest first, and whether their manifests are
                                          good
-     zero_ckpt show FOLDER|GENERATION    the contents of its manifest. FOLDER: of the newest
-                                         generation
+     zero_ckpt show FOLDER|GENERATION    the contents of its manifest, or of the manifest of the
+                                         folder's newest generation
      zero_ckpt verify FOLDER|GENERATION  reads every byte of every file
      zero_ckpt diff A B                  tensors of two generations, bit by bit as f32
      zero_ckpt export FOLDER|GENERATION OUT [f32|bf16|fp16] [--heads N] [--vocab N]
          the weights as a model file of GPT-2: OUT ends in .bin (llm.c's, f32 or bf16) or in
-         .safetensors (transformers'; config.json is written next to it if there is none). FOLDER:
-   its newest complete generation. --heads and --vocab: if the checkpoint lacks them (see
-         gpt2_values.h). Adapters are merged into the weights. --model MODEL: the weights, if the
-         checkpoint has adapters alone
+         .safetensors (transformers'; config.json is written next to it if there is none). FOLDER
+         stands for its newest complete generation. --heads and --vocab are needed if the
+         checkpoint lacks them (see gpt2_values.h). Adapters are merged into the weights.
+         --model MODEL has the weights, if the checkpoint has adapters alone.
      zero_ckpt export FOLDER|GENERATION adapter_model.safetensors [f32|bf16|fp16] [--model NAME]
          the adapters alone, as peft loads them, and adapter_config.json next to them; NAME: the
          base model in that file
@@ -22,10 +22,11 @@
      zero_ckpt convert adapter_model.safetensors FOLDER [--step N]
          the same from adapters of peft: a generation without the weights that they adapt
      zero_ckpt convert STATE_00000.bin FOLDER --model MODEL [--heads N]
-         the same from llm.c's optimizer state: moments, steps, and weights, where it has f32
-         masters, come from there. Its state of data and random numbers becomes the values
-   llmc.data_shard, llmc.data_sample, llmc.shuffled, llmc.rng, llmc.rng_last_update zero_ckpt
-   convert FOLDER|GENERATION FOLDER the same generation in one file, after many ranks
+         the same from llm.c's optimizer state: moments and steps come from there, and weights too
+         if it has f32 masters. Its state of data and random numbers becomes the values
+         llmc.data_shard, llmc.data_sample, llmc.shuffled, llmc.rng and llmc.rng_last_update
+     zero_ckpt convert FOLDER|GENERATION FOLDER
+         the same generation in one file, after a save by many ranks
 
    Exit code 0: good, or the same; 1: damaged, or different, or the output cannot be written;
    2: the check or the conversion was not possible.
@@ -47,7 +48,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TOOL_GOOD = 0, TOOL_BAD = 1, TOOL_FAILED = 2, TOOL_PART = 1 << 20 /* elements at once */ };
+enum {
+    TOOL_GOOD = 0,
+    TOOL_BAD = 1,
+    TOOL_FAILED = 2,
+    TOOL_PART = 1 << 20 /* elements that are read at once */
+};
 
 static int tool_fail(const char *why) {
     fprintf(stderr, "zero_ckpt: %s\n", why);
@@ -64,7 +70,7 @@ static int tool_report_result(checkpoint_result r, const char *why) {
     return tool_code(r);
 }
 
-/* The worse of two codes; "not found out" is the worst. */
+/* Returns the worse of two codes. TOOL_FAILED is the worst. */
 static int tool_worse(int a, int b) { return a > b ? a : b; }
 
 /* The options of the command line. Options that were not given are 0 or NULL. */
@@ -109,7 +115,7 @@ static int tool_tensors(const checkpoint_reader *r, size_t *elements) {
     return n;
 }
 
-/* Opens a generation, and holds its folder's name, step_N, against its step: a run goes by both. */
+/* Opens a generation. Its folder's name, step_N, must have its step, because a run uses both. */
 static checkpoint_result tool_open(checkpoint_reader **r, const char *path, char *why) {
     int64_t named = 0;
     const char *slash = strrchr(path, '/'), *name = slash && slash[1] ? slash + 1 : path;
@@ -183,7 +189,7 @@ static int tool_newest(const tool_args *a, int (*one)(const tool_args *a, const 
     return code;
 }
 
-/* A text of numbers, some of them hexadecimal to keep every bit. */
+/* Returns whether a text has only numbers. Some can be hexadecimal, to keep every bit. */
 static int tool_is_numbers(const char *text) {
     int hex = 0;
     while (*text) {
@@ -352,13 +358,13 @@ static int tool_diff(const tool_args *a) {
 
 /* ---- export ---- */
 
-/* A generation as a model_read. */
+/* A generation that a model_read reads. */
 typedef struct tool_source {
     checkpoint_reader *r;
     int at[GPT2_MOST_TENSORS]; /* numbers of GPT-2's tensors in the generation */
     size_t total[GPT2_MOST_TENSORS];
-    int untied, tensors;      /* with a classifier of its own; how many that makes */
-    checkpoint_result result; /* of the last read */
+    int untied, tensors;      /* 1: with a classifier of its own; number of tensors */
+    checkpoint_result result; /* result of the last read */
     gpt2_frozen adapters;     /* lora.rank 0: none */
     gpt2_config adapted;      /* of adapters: layers and channels, with a frozen set */
     model_reader *base;       /* the weights, if the checkpoint has adapters alone */
@@ -371,7 +377,7 @@ static zero_result tool_read(void *user, int tensor, zero_kind kind, size_t firs
                              float *out, gpt2_error *e) {
     tool_source *s = (tool_source *)user;
     char why[CHECKPOINT_SENTENCE];
-    (void)kind; /* weights are all that is asked for */
+    (void)kind; /* only weights are read */
     s->result = checkpoint_read(s->r, s->at[tensor], 0, first, count, out, why);
     if (s->result) (void)snprintf(e->sentence, sizeof e->sentence, "%.500s", why);
     return s->result ? ZERO_ERR_ARGUMENT : ZERO_OK;
@@ -484,7 +490,7 @@ static int tool_find_adapters(tool_source *s, char *why) {
 
 /* Finds GPT-2's tensors in a checkpoint. Returns 0 if it has other tensors. */
 static int tool_find_model(tool_source *s, char *why) {
-    gpt2_config any = {1, 1, 128, 1, 1, 1, 0, GPT2_NO_EXPERTS, NULL};
+    gpt2_config any = {1, 1, 128, 1, 1, 1, 0, GPT2_NO_EXPERTS, NULL, 0};
     zero_tensor_desc table[GPT2_MOST_TENSORS];
     checkpoint_tensor x;
     any.untied = s->untied = tool_find(s->r, gpt2_tensor_name(GPT2_LMHEADW), &x) >= 0;
@@ -521,7 +527,8 @@ static int tool_derive(const tool_source *s, const tool_args *a, gpt2_config *cf
                            (int)C,
                            0,
                            GPT2_NO_EXPERTS,
-                           NULL};
+                           NULL,
+                           0};
     *cfg = c;
     if (a->heads > 0 && a->vocab > 0) return 1;
     (void)snprintf(missing, sizeof missing, "%.199s", why);
@@ -640,7 +647,8 @@ static int tool_export_model(tool_source *s, const tool_args *a, const char *pat
     gpt2_error e;
     int type = 0;
     while (type < ZERO_TYPES && strcmp(name, ck_types[type]) != 0) type++;
-    if (type == ZERO_TYPES) return tool_fail("TYPE: unknown type; use f32, bf16 or fp16");
+    (void)snprintf(why, sizeof why, "TYPE: unknown type (%.40s); use f32, bf16 or fp16", name);
+    if (type == ZERO_TYPES) return tool_fail(why);
     if (format == MODEL_SAFETENSORS && !model_ends(out, ".safetensors"))
         return tool_fail("OUT: the name has another ending; use .bin or .safetensors");
     if (format == MODEL_LLMC && type == ZERO_F16)
@@ -689,8 +697,8 @@ static int tool_write(const char *folder, ck_manifest *m, ck_read read, void *us
     return TOOL_GOOD;
 }
 
-/* A generation as a ck_read: the manifest that is written has the same tensors in the same order.
- */
+/* A ck_read that reads a generation. The manifest that is written has the same tensors in the same
+   order. */
 static checkpoint_result tool_read_again(void *user, int tensor, int array, uint64_t first,
                                          size_t count, float *out, ck_error *e) {
     checkpoint_reader *r = (checkpoint_reader *)user;
@@ -700,7 +708,7 @@ static checkpoint_result tool_read_again(void *user, int tensor, int array, uint
 static int tool_merge(const tool_args *a, const char *path) {
     ck_error e = {CHECKPOINT_OK, 0, ""};
     checkpoint_reader *r = NULL;
-    ck_manifest m = {.step = 0}; /* the reader's stays as it is; this one is written */
+    ck_manifest m = {.step = 0}; /* a copy that is written; the reader's manifest does not change */
     e.code = tool_open(&r, path, e.text);
     if (!e.code && gpt2_values_mixed(r))
         (void)ck_fail(&e, CHECKPOINT_MODEL,
@@ -714,7 +722,7 @@ static int tool_merge(const tool_args *a, const char *path) {
     return code;
 }
 
-/* A model_reader as a ck_read. */
+/* A ck_read that reads a model_reader. */
 static checkpoint_result tool_read_model(void *user, int tensor, int array, uint64_t first,
                                          size_t count, float *out, ck_error *e) {
     static const zero_kind kinds[CK_ARRAYS] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
@@ -787,7 +795,7 @@ static int tool_import_model(const tool_args *a, model_reader *r) {
     if (cfg.heads == 0) cfg.heads = a->heads;
     if (cfg.heads == 0)
         return tool_fail(
-            "the number of heads is neither in the model nor in a config.json; add --heads N");
+            "--heads: the number is neither in the model nor in a config.json; add --heads N");
     if (cfg.channels % cfg.heads)
         return tool_fail("--heads: the heads do not divide the channels; use a divisor");
     const int made = tool_model_manifest(&m, &cfg, model_reader_state(r), &e);
@@ -846,7 +854,7 @@ static int tool_import(const tool_args *a) {
     if (tool_is_adapters(in)) return tool_import_adapters(a);
     if (a->model != NULL && a->step >= 0)
         return tool_fail(
-            "--step applies to weights only: llm.c's state contains its step; leave it out");
+            "--step: it is for weights alone, and llm.c's state has its step; leave it out");
     if (model_reader_open(&r, a->model ? a->model : in, a->model ? in : NULL, &e))
         return tool_fail(e.sentence);
     const int code = tool_import_model(a, r);
@@ -858,7 +866,8 @@ static int tool_convert(const tool_args *a) {
     struct stat is;
     if (stat(a->word[0], &is) != 0 || !S_ISDIR(is.st_mode)) return tool_import(a);
     if (a->model != NULL || a->step >= 0 || a->heads != 0)
-        return tool_fail("a checkpoint is converted without options; leave them out");
+        return tool_fail(
+            "--model, --step, --heads: a checkpoint is converted without them; leave them out");
     return tool_newest(a, tool_merge);
 }
 
@@ -867,7 +876,7 @@ static int tool_convert(const tool_args *a) {
 static const struct {
     const char *name, *usage;
     int least, most;     /* words */
-    const char *options; /* that it takes, each with blanks around it */
+    const char *options; /* the options of the command, each between blanks */
     int (*run)(const tool_args *a);
 } tool_commands[] = {
     {"list", "FOLDER", 1, 1, "", tool_list},
@@ -893,7 +902,7 @@ static int tool_usage(FILE *out, int command, const char *what) {
     return TOOL_FAILED;
 }
 
-/* A whole number in [least, 2^31); 0: it is none. */
+/* Reads a whole number in [least, 2^31). Returns 0 if it is none. */
 static int tool_number(const char *text, int64_t least, int64_t *out) {
     char *end;
     errno = 0;
@@ -901,7 +910,8 @@ static int tool_number(const char *text, int64_t least, int64_t *out) {
     return *text != 0 && *end == 0 && errno == 0 && *out >= least && *out <= INT32_MAX;
 }
 
-/* An option and its value. 0: the command does not take it, or the value is none. */
+/* Reads an option and its value. Returns 0 if the command does not have it or the value is wrong.
+ */
 static int tool_option(tool_args *a, const char *takes, const char *option, const char *value) {
     char blanks[16];
     int64_t n = 0;
@@ -928,20 +938,20 @@ static int tool_run(int command, char **argv) {
                 i++;
                 continue;
             }
-            (void)snprintf(what, sizeof what, "%.100s %.100s is no option of", argv[i],
-                           argv[i + 1] ? argv[i + 1] : "without a value");
+            (void)snprintf(what, sizeof what, "%.100s: this command does not take it (%.100s); use",
+                           argv[i], argv[i + 1] ? argv[i + 1] : "no value");
             return tool_usage(stderr, command, what);
         }
         if (a.words == tool_commands[command].most)
-            return tool_usage(stderr, command, "too many arguments");
+            return tool_usage(stderr, command, "too many arguments; use");
         a.word[a.words++] = argv[i];
     }
     if (a.words < tool_commands[command].least)
-        return tool_usage(stderr, command, "an argument is missing");
+        return tool_usage(stderr, command, "an argument is missing; use");
     return tool_commands[command].run(&a);
 }
 
-/* A disk may be full when what was printed is written at last. */
+/* Flushes stdout. A full disk may become known only now. */
 static int tool_flush(int code) {
     char sentence[CHECKPOINT_SENTENCE];
     if (!report_end(sentence, sizeof sentence)) return code;
@@ -957,7 +967,7 @@ int main(int argc, char **argv) {
         (void)tool_usage(stdout, -1, NULL);
         return tool_flush(TOOL_GOOD);
     }
-    fprintf(stderr, "zero_ckpt: %s: list, show, verify, diff, export, convert or --help\n",
-            *name ? "no such command" : "a command is missing");
+    fprintf(stderr, "zero_ckpt: %s%s; use list, show, verify, diff, export, convert or --help\n",
+            name, *name ? ": unknown command" : "a command is missing");
     return TOOL_FAILED;
 }

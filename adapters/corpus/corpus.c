@@ -28,8 +28,7 @@ static void open_tokens(const corpus *c, const char *flag, const char *pattern, 
     char path[1024], error[512];
     int given = pattern[0] != 0;
     const int count = given ? data_file_find(pattern, path, sizeof path) : 1;
-    require(c, count == 1, "%s %s: expected one file, found %d: more are not supported yet", flag,
-            pattern, count);
+    require(c, count == 1, "%s %s: expected one file, found %d; give one", flag, pattern, count);
     if (!given)
         snprintf(path, sizeof path, "build/data/tiny_%s_%s.bin",
                  is_character_model(c->opt) ? "char" : "gpt2", split);
@@ -59,11 +58,12 @@ static void open_tokenizer(corpus *c, const gpt2_config *model) {
                  is_character_model(o) ? "char" : "gpt2");
     data_result result = tokenizer_open(&c->words, path, error, sizeof error);
     require(c, result == DATA_OK || (!given && o->train_path[0]), "%s%s", error,
-            given ? "" : "; run: make data");
+            given ? "" : "; run make data");
     if (result != DATA_OK) return;
     c->has_words = c->words.count <= (uint32_t)model->vocab_size;
-    require(c, c->has_words || !given, "%s: expected at most %d tokens, found %u", path,
-            model->vocab_size, (unsigned)c->words.count);
+    require(c, c->has_words || !given,
+            "-tf: %s has %u tokens, but the model %d; give the tokenizer of the data", path,
+            (unsigned)c->words.count, model->vocab_size);
 }
 
 static void open_examples(corpus *c, const gpt2_config *model, const batch_shape *batch,
@@ -92,11 +92,10 @@ static void open_windows(corpus *c, const batch_shape *batch) {
     w->draw = gpt2_draw;
     const int ok = windows_open(w);
     require(c, w->epoch_steps > 0 || (w->order == WINDOWS_RANDOM && o->steps >= 0),
-            "a step needs %lld sequences of -t %d tokens, but the training data has %lld; lower "
-            "-d, -b or -t",
+            "-i: a step needs %lld sequences of -t %d tokens, but the training data has %lld; "
+            "lower -d, -b or -t",
             (long long)w->step_windows, w->seq_len, (long long)w->count);
-    require(c, ok,
-            "rank %d: the training data has %lld sequences, more than can be shuffled; use -sh 0",
+    require(c, ok, "-sh: rank %d cannot shuffle %lld sequences of the training data; use -sh 0",
             c->l->rank, (long long)w->count);
     c->val_windows.file = &c->val;
     c->val_windows.seq_len = w->seq_len;

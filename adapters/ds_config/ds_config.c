@@ -181,8 +181,8 @@ static int ds_parse(ds_reader *r) {
         line++;
         start = c + 1;
     }
-    return ds_fail(r, line, "column %zu: this is not JSON%s", (size_t)(end - start) + 1,
-                   *end == 0 ? ": it ends too early" : "");
+    return ds_fail(r, line, "column %zu: this is not JSON%s; correct it here",
+                   (size_t)(end - start) + 1, *end == 0 ? ": it ends too early" : "");
 }
 
 /* ---- index: which row each key has --------------------------------------------------------- */
@@ -229,8 +229,8 @@ static int ds_duplicates(ds_reader *r) {
             const ds_entry *a = &r->entry[j], *b = &r->entry[i];
             if (a->object != b->object || strcmp(a->item->string, b->item->string) != 0) continue;
             ds_path(r, i, path);
-            return ds_fail(r, r->text.line[i], "%s is given twice, first in line %d", path,
-                           r->text.line[j]);
+            return ds_fail(r, r->text.line[i], "%s is given twice, first in line %d; leave one out",
+                           path, r->text.line[j]);
         }
     return 0;
 }
@@ -311,7 +311,8 @@ static int ds_unknown(ds_reader *r, int e) {
     const char *near = strchr(key, '.') == NULL ? ds_nearest(key, object) : NULL;
     if (near == NULL) near = ds_nearest(key, NULL);
     ds_path(r, e, path);
-    if (near == NULL) return ds_fail(r, r->text.line[e], "%s: DeepSpeed has no such key", path);
+    if (near == NULL)
+        return ds_fail(r, r->text.line[e], "%s: DeepSpeed has no such key; leave it out", path);
     return ds_fail(r, r->text.line[e], "%s: DeepSpeed has no such key; did you mean %s?", path,
                    near);
 }
@@ -405,7 +406,7 @@ static int ds_walk_set(ds_reader *r, int e, ds_id id, ds_state state, double val
     char path[DS_PATH];
     if (r->state[id] != DS_ABSENT && r->at[id] != e) {
         ds_path(r, e, path);
-        return ds_fail(r, r->text.line[e], "%s is the same key as %s in line %d: give one of them",
+        return ds_fail(r, r->text.line[e], "%s is the same key as %s in line %d; leave one out",
                        path, ds_rows[r->entry[r->at[id]].row].path, r->text.line[r->at[id]]);
     }
     r->state[id] = state;
@@ -420,7 +421,8 @@ static int ds_walk_applied(ds_reader *r, int e) {
     if (row->id == DS_NONE || row->id == DS_OPTIMIZER || row->id == DS_SCHEDULER)
         return 0; /* looked at before, or with the schedule */
     if (!(row->optimizers & (r->optimizers ? r->optimizers : DS_FOR_ALL)))
-        return ds_fail(r, r->text.line[e], "%s is no parameter of %s", row->path, r->optimizer);
+        return ds_fail(r, r->text.line[e], "%s is no parameter of %s; leave it out", row->path,
+                       r->optimizer);
     if (ds_is_auto(item))
         return ds_walk_set(r, e, row->id, DS_AUTO, 0)
                || (row->kind == DS_PAIR && ds_walk_set(r, e, (ds_id)(row->id + 1), DS_AUTO, 0));
@@ -511,7 +513,7 @@ static int ds_resolve_experts(ds_reader *r) {
     o->given |= DS_GIVEN_EXPERT_GROUP;
     if (r->autos->ranks % o->expert_group)
         return ds_fail(r, ds_line_of(r, DS_EXPERT_GROUP),
-                       "%s is %d, which does not divide %d data-parallel ranks",
+                       "%s is %d, which does not divide %d data-parallel ranks; use a divisor",
                        ds_row_name(r, DS_EXPERT_GROUP), o->expert_group, r->autos->ranks);
     return 0;
 }
@@ -531,7 +533,8 @@ static int ds_resolve_parallel(ds_reader *r) {
                        r->state[DS_STAGES]         ? ds_line_of(r, DS_STAGES)
                        : r->state[DS_TENSOR_RANKS] ? ds_line_of(r, DS_TENSOR_RANKS)
                                                    : 0,
-                       "%d ranks cannot be divided into %d stages of %d tensor-parallel ranks",
+                       "%d ranks cannot be divided into %d stages of %d tensor-parallel ranks; "
+                       "change one of them",
                        a->ranks, o->pipeline, o->tensor_parallel);
     a->ranks /= each;
     const int other = o->given & (DS_GIVEN_TENSOR_RANKS | DS_GIVEN_PIPELINE);
@@ -600,7 +603,7 @@ static int ds_resolve_batch(ds_reader *r) {
         char s[3][32];
         return ds_fail(r, r->state[DS_TRAIN_BATCH] ? ds_line_of(r, DS_TRAIN_BATCH) : 0,
                        "train_batch_size %lld %s is not train_micro_batch_size_per_gpu %lld %s x "
-                       "gradient_accumulation_steps %lld %s x %d ranks = %.0f",
+                       "gradient_accumulation_steps %lld %s x %d ranks = %.0f; change one of them",
                        (long long)train, ds_source(r, DS_TRAIN_BATCH, s[0]), (long long)micro,
                        ds_source(r, DS_MICRO_BATCH, s[1]), (long long)steps,
                        ds_source(r, DS_ACCUMULATION, s[2]), a->ranks, product);
@@ -899,10 +902,12 @@ static int ds_pick_optimizer(ds_reader *r) {
     const int e = ds_entry_of(r, "optimizer.type"), params = ds_entry_of(r, "optimizer.params");
     char word[DS_WORD];
     if (e < 0)
-        return params < 0 ? 0
-                          : ds_fail(r, r->text.line[params],
-                                    "optimizer.params without optimizer.type: add it, with AdamW, "
-                                    "Adam, SGD, Lion, Adagrad, Lamb or Muon");
+        return params < 0
+                   ? 0
+                   : ds_fail(
+                       r, r->text.line[params],
+                       "optimizer.params is given without optimizer.type; add it, with AdamW, "
+                       "Adam, SGD, Lion, Adagrad, Lamb or Muon");
     if (!cJSON_IsString(r->entry[e].item) || ds_is_auto(r->entry[e].item)) return ds_wrong(r, e);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strcasecmp(known[i].name, r->entry[e].item->valuestring) != 0) continue;
@@ -915,7 +920,7 @@ static int ds_pick_optimizer(ds_reader *r) {
         || !strcasecmp(word, "OneBitLamb"))
         return ds_fail(
             r, r->text.line[e],
-            "optimizer.type is \"%s\", which is not supported: to send less, use %s with "
+            "optimizer.type is \"%s\", which is not supported; to send less, use %s with "
             "zero_quantized_gradients and zeropp_loco_param (-qg 4 -qf 0.8)",
             word, strcasecmp(word, "OneBitLamb") ? "AdamW" : "Lamb");
     return ds_fail(
@@ -1046,7 +1051,8 @@ static int ds_pick_scheduler(ds_reader *r) {
         return params < 0
                    ? 0
                    : ds_fail(r, r->text.line[params],
-                             "scheduler.params without scheduler.type: add it, with %s", names);
+                             "scheduler.params is given without scheduler.type; add it, with %s",
+                             names);
     if (!cJSON_IsString(r->entry[e].item) || ds_is_auto(r->entry[e].item)) return ds_wrong(r, e);
     if (schedule_from_name(r->entry[e].item->valuestring, &r->scheduler) == 0
         && r->scheduler >= SCHEDULE_WARMUP) {
@@ -1086,7 +1092,8 @@ static int ds_schedule_set(ds_reader *r, int e) {
     char why[256] = "", found[DS_WORD + 8];
     int failed = 1;
     if (field == NULL)
-        return ds_fail(r, r->text.line[e], "scheduler.params.%s is not a parameter of %s", key,
+        return ds_fail(r, r->text.line[e],
+                       "scheduler.params.%s is not a parameter of %s; leave it out", key,
                        schedule_name(r->scheduler));
     if (ds_is_auto(item)) return ds_schedule_auto(r, e, field);
     if (field->type == SCHEDULE_WORD && cJSON_IsString(item))
@@ -1143,7 +1150,8 @@ static int ds_resolve(ds_reader *r) {
 static int ds_read(ds_reader *r, const char *text, size_t length) {
     if (r->autos->ranks < 1)
         return ds_fail(r, 0, "ranks is %d, expected 1 or more", r->autos->ranks);
-    if (length > DS_CONFIG_BYTES) return ds_fail(r, 0, "more than %d MiB", DS_CONFIG_BYTES >> 20);
+    if (length > DS_CONFIG_BYTES)
+        return ds_fail(r, 0, "more than %d MiB; give a smaller file", DS_CONFIG_BYTES >> 20);
     r->text.bytes = (char *)malloc(length + 1);
     if (r->text.bytes == NULL) return ds_fail(r, 0, "no memory to read it");
     if (length > 0) memcpy(r->text.bytes, text, length);

@@ -16,8 +16,8 @@ data_result hellaswag_open(hellaswag *h, const char *path, uint32_t vocabulary, 
     hellaswag_close(h);
     if (!memory) return data_fail(DATA_SYSTEM, error, error_bytes, "%s: no memory", path);
     return data_fail(DATA_FORMAT, error, error_bytes,
-                     "%s: its longest example has %d tokens, which need -t %d, found -t %d", path,
-                     longest, longest - 1, h->seq_len);
+                     "%s: -t %d is too short for its longest example (%d tokens); use -t %d", path,
+                     h->seq_len, longest, longest - 1);
 }
 
 void hellaswag_close(hellaswag *h) {

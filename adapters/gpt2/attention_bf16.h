@@ -1,50 +1,53 @@
-/* attention_bf16.h - causal attention of one head. Its products multiply bf16 operands and
-   add in f32, as in flash attention (Dao et al. 2022): by AMX where processor and kernel have it,
-   else by VDPBF16PS. Only ops_cpu.c includes it, and computes attention in f32 on processors
-   with neither.
+/* attention_bf16.h - causal attention of one head, in bf16 on the CPU. Only ops_cpu.c includes this
+   file. On processors without the instructions, ops_cpu.c computes attention in f32.
 
-      Softmax and its gradient are f32. Rounded to bf16 are q, k and v with their biases, e^(score -
-   largest score), and in backward the probabilities and the gradient of the scores.
+   Products multiply bf16 operands and add in f32, as in flash attention (Dao et al. 2022). They use
+   AMX if the processor and the kernel have it, otherwise the instruction VDPBF16PS. Softmax and its
+   gradient are computed in f32. The code rounds to bf16: q, k and v with their biases; e^(score -
+   largest score); and in backward the probabilities and the gradient of the scores.
 
-   Scores lie transposed: a row is a key, its columns are queries. So maxima and sums over keys are
-   those of whole vectors, 16 queries each.
+   Scores are stored transposed: a row is a key, and its columns are queries. So a maximum or a sum
+   over keys works on whole vectors of 16 queries.
 
-   c (EDGE, EDGE) = a (EDGE, k) b (k, EDGE) is the one product. a lies by rows, b by pairs of rows:
-   word (i, j) of (k / 2, columns) is b[2i][j] and b[2i + 1][j], the latter above. So
-       turning words of x (rows, columns / 2)    gives x transposed, as a b;
-       pairing rows of x                         gives x as a b; then turning, x transposed as an a.
-   All that is a's or b's has T' and H' rows and columns: up to multiples of EDGE, zeros beyond. */
+   All products have the form c (EDGE, EDGE) = a (EDGE, k) b (k, EDGE). Operand a is stored by rows.
+   Operand b is stored by pairs of rows: the 32-bit word (i, j) of (k / 2, columns) has b[2i][j] in
+   its lower half, and b[2i + 1][j] in its upper half. To make operands from a matrix x:
+       transpose the words of x (rows, columns / 2)   x transposed, as an operand b
+       pair the rows of x                             x, as an operand b
+       pair the rows, then transpose the words        x transposed, as an operand a
+   T' and H' are T and H, rounded up to multiples of EDGE. Operands have T' and H' rows or columns,
+   with zeros after the first T and H. */
 #ifndef GPT2_ATTENTION_BF16_H
 #define GPT2_ATTENTION_BF16_H
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__)                      \
     && defined(__AVX512DQ__)
 
-#define WITH_BF16 1 /* for AMX WITH_TILES, too */
+#define WITH_BF16 1 /* if the compiler also has AMX: WITH_TILES */
 
 enum { EDGE = PAD, KEYS = 64 /* number of keys that compute their gradients together */ };
 
-/* Of a thread; (T', H') unless said. Blocks of EDGE queries are adjacent: turned ones are (H' / 2,
- * EDGE) words or (H', EDGE) numbers each. */
+/* A thread's memory for one head. Arrays without a shape are (T', H'). A transposed array has one
+   block after the other, each for EDGE queries: (H' / 2, EDGE) words, or (H', EDGE) floats. */
 typedef struct bf16_work {
     uint16_t *k, *v, *rows;
-    uint16_t *across;     /* (H', T'): v forward, k backward */
-    uint16_t *pairs;      /* what across is made of */
-    uint16_t *qt, *doutt; /* turned blocks */
-    uint16_t *qp, *doutp; /* pairs */
-    uint16_t *p, *ds;     /* (KEYS, T'): probabilities and the gradients of scores; p forward:
-                             (T', EDGE) in pairs */
-    uint16_t *dsp;        /* (KEYS, EDGE) in pairs */
-    float *dq;            /* blocks of (H', EDGE) */
-    float *s, *dp;        /* (EDGE, EDGE); s forward: (T', EDGE) */
-    float *tile;          /* (H', EDGE) or (EDGE, H') */
-    float *lse, *delta;   /* (T'), lse times log2 e */
+    uint16_t *across;     /* (H', T'): v transposed in forward, k transposed in backward */
+    uint16_t *pairs;      /* the paired rows from which `across` is made */
+    uint16_t *qt, *doutt; /* q and dout, transposed block by block */
+    uint16_t *qp, *doutp; /* q and dout in pairs of rows */
+    uint16_t *p, *ds;     /* (KEYS, T'): probabilities, and the gradients of scores. In forward p is
+                             (T', EDGE) in pairs of rows */
+    uint16_t *dsp;        /* (KEYS, EDGE): ds in pairs of rows */
+    float *dq;            /* transposed: blocks of (H', EDGE) */
+    float *s, *dp;        /* (EDGE, EDGE): scores, gradients of p. In forward s is (T', EDGE) */
+    float *tile;          /* (H', EDGE) or (EDGE, H'): the result of a product */
+    float *lse, *delta;   /* (T'): lse times log2 e; the sum of dout * out of each query */
 } bf16_work;
 
 static uint16_t *take_halves(float **at, size_t n) { return (uint16_t *)(void *)take(at, n / 2); }
 
-/* From memory of cut_head_work's size. That is larger at the least T' and H', by halves, and grows
-   faster. */
+/* cut_bf16_work uses memory with the size that cut_head_work needs. This compares the two sizes, in
+   floats, for the smallest T' and H'. With larger ones the size of cut_head_work grows faster. */
 _Static_assert(16 * PAD * PAD + 4 * QUERIES * PAD + 2 * (TILE_M + 1) * PAD + 4 * PAD
                    >= 11 * PAD * PAD + 2 * KEYS * PAD + KEYS * EDGE + 2 * PAD * EDGE
                           + 2 * EDGE * EDGE + 2 * PAD * EDGE + 4 * PAD,
@@ -68,7 +71,7 @@ static void cut_bf16_work(bf16_work *w, float *memory, const head_shape *s) {
 
 /* ---- the product --------------------------------------------------------------------------- */
 
-/* Sizes are elements: of a 16 bits, of b words. */
+/* lda counts 16-bit elements; ldb counts words; ldc counts floats. add: c += the product. */
 typedef struct bf16_product {
     float *c;
     size_t ldc;
@@ -80,7 +83,7 @@ typedef struct bf16_product {
 } bf16_product;
 
 static void multiply_by_vectors(const bf16_product *p) {
-    enum { ROWS_OF_A = 8 }; /* at once: their sums fill 16 of 32 registers */
+    enum { ROWS_OF_A = 8 }; /* computed at once: their sums fill 16 of 32 registers */
     for (size_t r = 0; r < EDGE; r += ROWS_OF_A) {
         float *c = p->c + r * p->ldc;
         const uint16_t *rows[(ROWS_OF_A + 2) / 3];
@@ -108,7 +111,7 @@ static void multiply_by_vectors(const bf16_product *p) {
 
 #ifdef __AMX_BF16__
 #define WITH_TILES 1
-/* Palette 1: eight tiles of 16 rows of 64 bytes. */
+/* Configures AMX (palette 1): eight tiles of 16 rows, 64 bytes each. */
 static void bf16_begin(int tiles) {
     static const uint8_t shape[64] = {
         1,         [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64,
@@ -124,7 +127,7 @@ static void bf16_end(int tiles) {
 static void multiply_by_tiles(const bf16_product *p) {
     const size_t row = 4 * p->ldc, a = 2 * p->lda, b = 4 * p->ldb;
     float *c = p->c, *below = c + 16 * p->ldc;
-    __asm__ volatile("" ::: "memory"); /* GCC does not know that loading tiles reads */
+    __asm__ volatile("" ::: "memory"); /* GCC does not know that loading a tile reads memory */
     if (p->add) {
         _tile_loadd(0, c, row);
         _tile_loadd(1, c + 16, row);
@@ -164,7 +167,7 @@ static inline void multiply(int tiles, bf16_product p) {
 
 /* ---- operands ------------------------------------------------------------------------------ */
 
-/* Of 16 columns from `at` on, those that there are. */
+/* Returns a mask of the 16 columns from `at` on: 1 for each that is one of the H columns. */
 static inline __mmask16 columns_of(size_t H, size_t at) {
     return (__mmask16)(H <= at ? 0 : H - at < 16 ? (1u << (H - at)) - 1 : 0xFFFF);
 }
@@ -178,7 +181,7 @@ static inline void write_bf16(uint16_t *to, __mmask16 m, __m512 x) {
     _mm256_mask_storeu_epi16(to, m, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
-/* to (T', H') = from (T, H), rows `stride` apart, + bias, if there is one. */
+/* to (T', H') = from (T, H) + bias. Rows of `from` are `stride` apart. bias may be NULL. */
 static void pack_bf16(uint16_t *to, const uint16_t *from, size_t stride, const float *bias,
                       const head_shape *s) {
     for (size_t t = 0; t < s->T; t++)
@@ -191,8 +194,9 @@ static void pack_bf16(uint16_t *to, const uint16_t *from, size_t stride, const f
     memset(to + s->T * s->hp, 0, (s->tp - s->T) * s->hp * sizeof *to);
 }
 
-/* Word (i, j) of to (columns, rows), rows `ldt` apart, is word (j, i) of from (rows, columns). */
-static void turn(void *to, size_t ldt, const void *from, size_t rows, size_t columns) {
+/* Transposes words: to (columns, rows) from `from` (rows, columns). Rows of `to` are `ldt` apart.
+ */
+static void transpose_words(void *to, size_t ldt, const void *from, size_t rows, size_t columns) {
     for (size_t r = 0; r < rows; r += LANES)
         for (size_t c = 0; c < columns; c += LANES) {
             vec v[LANES];
@@ -203,13 +207,14 @@ static void turn(void *to, size_t ldt, const void *from, size_t rows, size_t col
         }
 }
 
-/* Each block of EDGE rows of x (T', H'), transposed as a b. */
-static void turn_blocks(uint16_t *to, const uint16_t *x, const head_shape *s) {
+/* Transposes each block of EDGE rows of x (T', H'), as an operand b. */
+static void transpose_blocks(uint16_t *to, const uint16_t *x, const head_shape *s) {
     for (size_t t = 0; t < s->tp; t += EDGE)
-        turn(to + t * s->hp, EDGE, x + t * s->hp, EDGE, s->hp / 2);
+        transpose_words(to + t * s->hp, EDGE, x + t * s->hp, EDGE, s->hp / 2);
 }
 
-/* What makes words i of numbers lower + i and upper + i. */
+/* Returns a permutation. Its word i has element lower + i in the lower half, and element upper + i
+   in the upper half. */
 static inline __m512i interleave(int lower, int upper) {
     const __m512i i = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i above = _mm512_add_epi32(i, _mm512_set1_epi32(upper));
@@ -217,7 +222,7 @@ static inline __m512i interleave(int lower, int upper) {
                            _mm512_slli_epi32(above, 16));
 }
 
-/* x (T', H') as a b. */
+/* Stores x (T', H') in pairs of rows, as an operand b. */
 static void pair_rows(uint16_t *to, const uint16_t *x, const head_shape *s) {
     for (size_t t = 0; t < s->tp; t += 2)
         for (size_t d = 0; d < s->hp; d += 32, to += 64) {
@@ -228,15 +233,16 @@ static void pair_rows(uint16_t *to, const uint16_t *x, const head_shape *s) {
         }
 }
 
-/* x (T', H') transposed, as an a. */
-static void lay_across(const bf16_work *w, const uint16_t *x, const head_shape *s) {
+/* Stores x (T', H') transposed in w->across, as an operand a. */
+static void transpose_across(const bf16_work *w, const uint16_t *x, const head_shape *s) {
     pair_rows(w->pairs, x, s);
-    turn(w->across, s->tp / 2, w->pairs, s->tp / 2, s->hp);
+    transpose_words(w->across, s->tp / 2, w->pairs, s->tp / 2, s->hp);
 }
 
-/* to (rows, H), rows `stride` apart, = from (H', EDGE) transposed, times each query's factor. */
-static void store_turned(uint16_t *to, size_t stride, const float *from, const vec factor[2],
-                         size_t rows, const head_shape *s) {
+/* Stores `from` (H', EDGE), transposed and times the factor of each query, in `to` (rows, H). Rows
+   of `to` are `stride` apart. */
+static void store_transposed(uint16_t *to, size_t stride, const float *from, const vec factor[2],
+                             size_t rows, const head_shape *s) {
     for (size_t d = 0; d < s->hp; d += LANES)
         for (size_t half = 0; half < 2 && LANES * half < rows; half++) {
             const size_t first = LANES * half;
@@ -249,7 +255,7 @@ static void store_turned(uint16_t *to, size_t stride, const float *from, const v
         }
 }
 
-/* The same of from (rows, H') as it lies. */
+/* Stores `from` (rows, H') times one factor, without transposing it. */
 static void store_rows(uint16_t *to, size_t stride, const float *from, float factor, size_t rows,
                        const head_shape *s) {
     for (size_t r = 0; r < rows; r++)
@@ -262,8 +268,8 @@ static void store_rows(uint16_t *to, size_t stride, const float *from, float fac
 
 #define LOG2_E 1.44269504f
 
-/* 2^x within 2 ulp; NaN stays NaN. The polynomial is fitted to 2^r on [0, 1), r the rest above the
-   largest integer below x; relative error 1.4e-7. */
+/* Returns 2^x within 2 ulp; NaN stays NaN. x is an integer plus r, with r in [0, 1). The polynomial
+   is fitted to 2^r, with a relative error of 1.4e-7. */
 static inline vec power_of_2(vec x) {
     const vec r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     vec p = vec_fma(r, vec_set(1.87757669e-3f), vec_set(8.98933969e-3f));
@@ -274,19 +280,21 @@ static inline vec power_of_2(vec x) {
     return _mm512_scalef_ps(p, x);
 }
 
-/* Which of 16 queries from `query` on see the key. */
+/* Returns a mask of the 16 queries from `query` on: 1 for each that sees the key. */
 static inline __mmask16 seen(size_t key, size_t query) {
     return (__mmask16)(key <= query ? 0xFFFF : key - query < 16 ? 0xFFFFu << (key - query) : 0);
 }
 
-/* Rounds two vectors, and stores them one after the other; and as pairs. */
+/* Both functions round two vectors to bf16. The first returns x and then `next`; the second pairs
+   their elements in words. */
 static inline __m512i rounded(vec x, vec next) { return (__m512i)_mm512_cvtne2ps_pbh(next, x); }
 static inline __m512i paired(vec x, vec next) {
     return _mm512_permutexvar_epi16(interleave(0, 16), rounded(x, next));
 }
 
-/* Scores of EDGE queries from i0 on against the keys from j0 on, -infinity where they do not see
-   (a number would have a share where all that is seen has overflowed); most: the largest so far. */
+/* Computes the scores of EDGE queries from i0 on for EDGE keys from j0 on. `most` becomes the
+   largest score of each query so far. The score of a key that a query must not see is -infinity,
+   because a finite one would count if all visible scores overflow. */
 static void score_block(const bf16_work *w, const head_shape *s, size_t i0, size_t j0,
                         vec most[2]) {
     float *at = w->s + j0 * EDGE;
@@ -304,7 +312,8 @@ static void score_block(const bf16_work *w, const head_shape *s, size_t i0, size
         }
 }
 
-/* p = 2^(s scale - base), as a b; returns sums of all keys. */
+/* Computes p = 2^(s scale - base) in pairs of rows, as an operand b, and adds it up over all keys.
+ */
 static void exponentials(const bf16_work *w, size_t keys, vec scale, const vec base[2],
                          vec sum[2]) {
     for (size_t j = 0; j < keys; j += 2)
@@ -319,6 +328,7 @@ static void exponentials(const bf16_work *w, size_t keys, vec scale, const vec b
 
 /* ---- a head -------------------------------------------------------------------------------- */
 
+/* Forward of EDGE queries from i0 on. */
 static void query_block(const bf16_work *w, const head_shape *s, uint16_t *out, float *lse,
                         size_t i0) {
     const float scale = LOG2_E / sqrtf((float)s->H);
@@ -339,11 +349,11 @@ static void query_block(const bf16_work *w, const head_shape *s, uint16_t *out, 
         vec_store(log_sum + LANES * half, sum[half]);
         vec_store(largest + LANES * half, base[half]);
     }
-    store_turned(out + i0 * s->C, s->C, w->tile, share, rows, s);
+    store_transposed(out + i0 * s->C, s->C, w->tile, share, rows, s);
     for (size_t i = 0; i < rows; i++) lse[i0 + i] = largest[i] / LOG2_E + logf(log_sum[i]);
 }
 
-/* As head_forward. */
+/* Computes what head_forward computes. */
 static void bf16_forward(float *memory, const head_shape *s, void *out, float *lse, const void *qkv,
                          const float *bias) {
     const uint16_t *from = (const uint16_t *)qkv;
@@ -352,14 +362,15 @@ static void bf16_forward(float *memory, const head_shape *s, void *out, float *l
     pack_bf16(w.rows, from, 3 * s->C, bias, s);
     pack_bf16(w.k, from + s->C, 3 * s->C, bias + s->C, s);
     pack_bf16(w.v, from + 2 * s->C, 3 * s->C, bias + 2 * s->C, s);
-    turn_blocks(w.qt, w.rows, s);
-    lay_across(&w, w.v, s);
+    transpose_blocks(w.qt, w.rows, s);
+    transpose_across(&w, w.v, s);
     bf16_begin(s->tiles);
     for (size_t i0 = 0; i0 < s->T; i0 += EDGE) query_block(&w, s, (uint16_t *)out, lse, i0);
     bf16_end(s->tiles);
 }
 
-/* Rows j and later of the keys from j0 on: p and ds of EDGE queries from i0 on. */
+/* Computes p and ds of EDGE queries from i0 on and EDGE keys from j on. The arrays begin with key
+   j0. */
 static void block_gradients(const bf16_work *w, const head_shape *s, size_t i0, size_t j0,
                             size_t j) {
     const vec scale = vec_set(LOG2_E / sqrtf((float)s->H));
@@ -384,7 +395,7 @@ static void block_gradients(const bf16_work *w, const head_shape *s, size_t i0, 
     }
 }
 
-/* What EDGE queries from i0 on and keys [j0, end) make of each other; dq += . */
+/* Computes p and ds of EDGE queries from i0 on and keys [j0, end), and adds to dq. */
 static void query_block_of_keys(const bf16_work *w, const head_shape *s, size_t i0, size_t j0,
                                 size_t end) {
     for (size_t j = j0; j < end; j += EDGE) {
@@ -400,7 +411,8 @@ static void query_block_of_keys(const bf16_work *w, const head_shape *s, size_t 
                                 s->tp, w->dsp, EDGE, end - j0, j0 > 0});
 }
 
-/* to (T, H) from row j on = a (EDGE, T') b, of the queries that see those keys. */
+/* Stores the gradient of EDGE keys (or values) from row j on: a (EDGE, T') b, over the queries that
+   see them. */
 static void key_block(const bf16_work *w, const head_shape *s, uint16_t *to, const uint16_t *a,
                       const uint16_t *b, float factor, size_t j) {
     for (size_t d = 0; d < s->hp; d += EDGE)
@@ -409,7 +421,7 @@ static void key_block(const bf16_work *w, const head_shape *s, uint16_t *to, con
     store_rows(to + j * 3 * s->C, 3 * s->C, w->tile, factor, least(EDGE, s->T - j), s);
 }
 
-/* As pack_rows. */
+/* Computes what pack_rows computes. */
 static void pack_rows_bf16(const bf16_work *w, const head_shape *s, const float *lse,
                            const uint16_t *out) {
     for (size_t t = 0; t < s->tp; t++) {
@@ -427,17 +439,17 @@ static void pack_backward(const bf16_work *w, const head_shape *s, const uint16_
                           const float *bias) {
     pack_bf16(w->k, qkv + s->C, 3 * s->C, bias + s->C, s);
     pack_bf16(w->v, qkv + 2 * s->C, 3 * s->C, bias + 2 * s->C, s);
-    lay_across(w, w->k, s);
+    transpose_across(w, w->k, s);
     pack_bf16(w->rows, qkv, 3 * s->C, bias, s);
-    turn_blocks(w->qt, w->rows, s);
+    transpose_blocks(w->qt, w->rows, s);
     pair_rows(w->qp, w->rows, s);
     pack_bf16(w->rows, dout, s->C, NULL, s);
-    turn_blocks(w->doutt, w->rows, s);
+    transpose_blocks(w->doutt, w->rows, s);
     pair_rows(w->doutp, w->rows, s);
     pack_rows_bf16(w, s, lse, out);
 }
 
-/* As head_backward. */
+/* Computes what head_backward computes. */
 static void bf16_backward(float *memory, const head_shape *s, void *dqkv, const void *dout,
                           const void *out, const float *lse, const void *qkv, const float *bias) {
     const float scale = 1.0f / sqrtf((float)s->H);
@@ -460,8 +472,8 @@ static void bf16_backward(float *memory, const head_shape *s, void *dqkv, const 
     }
     bf16_end(s->tiles);
     for (size_t i0 = 0; i0 < s->T; i0 += EDGE)
-        store_turned(to + i0 * 3 * s->C, 3 * s->C, w.dq + i0 * s->hp, factor,
-                     least(EDGE, s->T - i0), s);
+        store_transposed(to + i0 * 3 * s->C, 3 * s->C, w.dq + i0 * s->hp, factor,
+                         least(EDGE, s->T - i0), s);
 }
 
 #endif

@@ -10,16 +10,16 @@
        thread (ty, tx):  rows 4 ty .. 4 ty + 3,
                          columns tx + 16 j of scores, 64 j + 4 tx .. + 3 of head-sized results
 
-   so 16 neighbouring threads (half a warp) hold whole rows: a row's maximum and sum are shuffles,
-   and the tile of probabilities is written and read by the same half warp. Rows in shared memory
-   are 4 floats longer than they need to be: 8 threads that read 16 bytes each of 8 neighbouring
-   rows then meet 32 different banks.
+   So 16 neighbouring threads (half a warp) hold whole rows. They compute a row's maximum and sum by
+   shuffles, and the same half warp writes and reads the tile of probabilities. Rows in shared
+   memory are padded by 4 floats, so that 8 threads that each read 16 bytes of 8 neighbouring rows
+   use 32 different banks.
 
-   Backward is two kernels: tiles of keys sum dK and dV over queries, tiles of queries sum dQ over
-   keys. Scores are computed twice for it, but each sum has one owner and one order: no atomics, the
-   same bits each time.
+   Backward has two kernels: in one, tiles of keys sum dK and dV over queries; in the other, tiles
+   of queries sum dQ over keys. Both compute the scores. But each sum has one owner and one order,
+   so there are no atomics, and the bits are always the same.
 
-   `#pragma unroll` stands where an array lies in registers only if its indices are constants. */
+   A loop has `#pragma unroll` if an array can stay in registers only with constant indices. */
 #include "attention_cuda.h"
 #include "cuda_bytes.h"
 #include "cuda_numbers.h"
@@ -66,7 +66,7 @@ static __device__ __forceinline__ void store4(typename NUM::word *to, const floa
         *(uint2 *)(void *)to = make_uint2(NUM::pack(x[0], x[1]), NUM::pack(x[2], x[3]));
 }
 
-/* ---- tiles in shared memory ------------------------------------------------------------------ */
+/* ---- tiles in shared memory ---------------------------------------------------------------- */
 
 enum { PAD = 4, LANES = 16, MINE = 4 }; /* MINE is the number of rows of a thread */
 #define THREADS(rows) ((rows)*LANES / MINE)
@@ -212,7 +212,7 @@ static __device__ __forceinline__ float row_sum(float x) {
     return x;
 }
 
-/* ---- kernels: block (head of a sequence, tile) ----------------------------------------------- */
+/* ---- kernels: block (head of a sequence, tile) --------------------------------------------- */
 
 typedef struct args {
     void *out, *dqkv;       /* (B, T, NH, HS), (B, T, 3, NH, HS) */
@@ -422,7 +422,7 @@ static __global__ void __launch_bounds__(THREADS(ROWS)) queries_kernel(args a) {
     tile_store<NUM, D>(packed(a, (word *)a.dqkv, 0), dq, factor, first, a.tokens);
 }
 
-/* ---- which kernels a head size takes --------------------------------------------------------- */
+/* ---- the kernels of a head size ------------------------------------------------------------ */
 
 typedef struct own_kernel {
     void (*run)(args);
@@ -457,7 +457,7 @@ template <typename NUM> static own_kernels kernels_for(size_t head_size) {
     return kernels_of<NUM, HEAD_MAX, 32, 16>();
 }
 
-/* ---- the context ----------------------------------------------------------------------------- */
+/* ---- the context --------------------------------------------------------------------------- */
 
 struct attention {
     attention_shape largest;
@@ -471,7 +471,7 @@ struct attention {
 #ifdef GPT2_WITH_CUDNN
     attention_cudnn *cudnn; /* NULL: not used */
     int deterministic;
-    size_t piece_bytes; /* backward in a fixed order: most of a piece's workspace */
+    size_t piece_bytes; /* backward in a fixed order: the most bytes of a piece's workspace */
 #endif
     char path[PATH_BYTES], text[TEXT_BYTES];
 };
@@ -546,7 +546,7 @@ static args args_for(const attention *a, const attention_shape *s) {
     return g;
 }
 
-/* ---- cuDNN ----------------------------------------------------------------------------------- */
+/* ---- cuDNN --------------------------------------------------------------------------------- */
 
 #ifdef GPT2_WITH_CUDNN
 void attention_forget(void) { attention_cudnn_forget(); }
@@ -555,7 +555,8 @@ static void close_cudnn(attention *a) {
     a->cudnn = NULL;
 }
 
-/* Piece i of `pieces`, of n sequences or heads: from *first on, so many. */
+/* Returns how many of n sequences or heads piece i of `pieces` has. *first becomes its first one.
+ */
 static size_t piece(size_t n, size_t pieces, size_t i, size_t *first) {
     *first = n * i / pieces;
     return n * (i + 1) / pieces - *first;
@@ -571,8 +572,8 @@ static int begins_unaligned(const attention *a, const attention_shape *s) {
     return c.batch * c.heads > 1 && s->seq_len % 4;
 }
 
-/* The plan of a direction for these heads, NULL where cuDNN has none; *bytes: its workspace, if
-   that is more. */
+/* Finds the plan of a direction for these heads; NULL: cuDNN has none. *bytes becomes its
+   workspace, if that is larger. */
 static zero_result plan_for(attention *a, const attention_shape *s, int backward,
                             attention_plan **p, size_t *bytes) {
     const zero_result r = attention_cudnn_plan(a->cudnn, s, a->largest.heads, backward, p);
@@ -592,9 +593,9 @@ static zero_result reserve(attention *a, size_t bytes) {
     return ZERO_OK;
 }
 
-/* Whether cuDNN runs a call: it has plans for the largest seq_len and this batch, forward and each
-   piece of backward. Which of the two runs thus depends on the shape alone, never on what was
-   called before. Pieces have one of two sizes; the last and the first have both. */
+/* *yes becomes 1 if cuDNN runs a call: if it has plans for the largest seq_len and this batch, for
+   forward and for each piece of backward. So the choice depends on the shape alone, never on
+   earlier calls. Pieces have one of two sizes; the first and the last piece have both. */
 static zero_result plans_for(attention *a, const attention_shape *s, int *yes) {
     size_t bytes = 0, first;
     attention_plan *p;
@@ -614,7 +615,7 @@ static zero_result plans_for(attention *a, const attention_shape *s, int *yes) {
     return reserve(a, bytes);
 }
 
-/* Where there is no memory for the workspace, backward runs in more and smaller pieces. */
+/* If there is no memory for the workspace, backward runs in more and smaller pieces. */
 static zero_result open_plans(attention *a, int *yes) {
     const attention_shape *s = &a->largest;
     const size_t head = cuda_head_bytes(s->seq_len), all = s->batch * s->heads * head;
@@ -675,7 +676,7 @@ static zero_result run_plan(attention *a, const attention_shape *s, int backward
     return r ? fail(a, r, "%s", attention_cudnn_error(a->cudnn)) : ZERO_OK;
 }
 
-/* The tensors from sequence b and head h on. */
+/* Returns the tensors from sequence b and head h on. */
 static attention_tensors tensors_from(const attention_tensors *t, const attention_shape *s,
                                       size_t b, size_t h) {
     const size_t width = s->heads * s->head_size, row = (b * s->heads + h) * s->seq_len;
@@ -728,7 +729,7 @@ static zero_result choose(attention *a, int deterministic) {
 }
 #endif
 
-/* ---- what the header promises ---------------------------------------------------------------- */
+/* ---- functions of the header --------------------------------------------------------------- */
 
 size_t attention_scratch_bytes(const attention_shape *s, zero_type type, int deterministic) {
     size_t cudnn = 0;

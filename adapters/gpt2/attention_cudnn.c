@@ -1,13 +1,12 @@
-/* attention_cudnn.c - attention_cudnn.h: flash attention as two graphs of small operations, which
-   cuDNN recognises and runs as one kernel each (backward as a few).
+/* attention_cudnn.c - implements attention_cudnn.h: flash attention as two graphs of small
+   operations. cuDNN recognises the graphs, and runs forward as one kernel and backward as a few.
 
-   Build: cc -std=c11 -DGPT2_WITH_CUDNN -c attention_cudnn.c, with the headers of cuDNN 9 and CUDA;
-   without the definition there is nothing here.
+   Build: cc -std=c11 -DGPT2_WITH_CUDNN -c attention_cudnn.c, with the headers of cuDNN 9 and CUDA.
+   Without the definition the file is empty.
 
-   What the graphs compute is written out at build_forward and build_backward. cuDNN checks their
-   structure alone: a graph with a wrong operand is accepted as readily, so their values are
-   compared with the own kernel's wherever that is possible, on a GPU and on an interpreter of
-   graphs. */
+   The comments of build_forward and of the parts of backward have the formulas. cuDNN checks only
+   the structure of a graph, and accepts one with a wrong operand. Tests therefore compare the
+   values with those of the own kernel, on a GPU and with an interpreter of graphs. */
 #ifdef GPT2_WITH_CUDNN
 #include "attention_cudnn.h"
 
@@ -33,11 +32,11 @@ enum { DESCRIPTORS = 112, OPERATIONS = 24, CONFIGS = 16, RANK = 4, SENTENCE = 44
 struct attention_cudnn {
     cudnnHandle_t handle;
     descriptor
-        device; /* tests, cuDNN 9.8 or later: a GPU that is described, not present; else NULL */
+        device; /* in tests, with cuDNN 9.8 or later: describes a GPU that is absent; else NULL */
     cudnnDataType_t type;
     int gpu, deterministic;
-    int failed;            /* a call returned an error: the context is not used again */
-    attention_plan *made;  /* plans of this context, and shapes that have none */
+    int failed;            /* 1: a call returned an error, and the context is not used again */
+    attention_plan *made;  /* the plans of this context, and the shapes without a plan */
     attention_cudnn *next; /* in the list of idle contexts */
     char text[SENTENCE];
 };
@@ -48,7 +47,7 @@ typedef struct graph {
     int nall;
     descriptor operations[OPERATIONS];
     int noperations;
-    int64_t next_id; /* of tensors that exist only inside the graph */
+    int64_t next_id; /* id of the next tensor that exists only inside the graph */
     descriptor plan;
     int64_t workspace_bytes;
 } graph;
@@ -56,13 +55,13 @@ typedef struct graph {
 struct attention_plan {
     graph graph;
     attention_shape shape;
-    size_t row_heads; /* of which shape.heads take part */
+    size_t row_heads; /* heads of a sequence, of which the plan takes shape.heads */
     int backward;
     char why[SENTENCE]; /* "", or why cuDNN has no plan for the shape */
     attention_plan *next;
 };
 
-/* What the caller's memory and scalars are called in a graph. */
+/* The ids in a graph of the caller's memory and scalars. */
 enum {
     ID_Q = 1,
     ID_K,
@@ -78,12 +77,12 @@ enum {
     ID_SCALE,
     ID_MASKED,
     ID_ONE,
-    ID_INSIDE = 100 /* the first one of the graph's own */
+    ID_INSIDE = 100 /* the first id of tensors inside the graph */
 };
 
-/* ---- errors ---------------------------------------------------------------------------------- */
+/* ---- errors -------------------------------------------------------------------------------- */
 
-/* What the device or this release does not have, apart from what goes wrong. */
+/* Returns UNSUPPORTED if the device or this release lacks something, otherwise the error. */
 static zero_result result_of(cudnnStatus_t s) {
     if (s == CUDNN_STATUS_SUCCESS) return ZERO_OK;
     if (CUDNN_STATUS_CATEGORY((int)s) == (int)CUDNN_STATUS_NOT_SUPPORTED)
@@ -119,7 +118,7 @@ static zero_result check(attention_cudnn *c, cudnnStatus_t s, const char *what) 
         if (result_) return result_;                                                               \
     } while (0)
 
-/* ---- descriptors ----------------------------------------------------------------------------- */
+/* ---- descriptors --------------------------------------------------------------------------- */
 
 static zero_result make(attention_cudnn *c, graph *g, cudnnBackendDescriptorType_t type,
                         descriptor *d) {
@@ -140,7 +139,7 @@ static zero_result set_descriptor(attention_cudnn *c, descriptor d,
 static zero_result finish(attention_cudnn *c, descriptor d, const char *what) {
     return check(c, cudnnBackendFinalize(d), what);
 }
-/* On the last one made, which is no part of the graph then. */
+/* Destroys the descriptor that was created last, which is then no part of the graph. */
 static void drop(graph *g) {
     if (g->nall) (void)cudnnBackendDestroyDescriptor(g->all[--g->nall]);
 }
@@ -149,10 +148,10 @@ static void graph_close(graph *g) {
     g->plan = NULL;
 }
 
-/* ---- tensors --------------------------------------------------------------------------------- */
+/* ---- tensors ------------------------------------------------------------------------------- */
 
-/* Four dimensions and how far apart neighbours lie, in elements. A tensor exists in memory, is a
-   number that the host gives, or exists only inside the graph. */
+/* A layout has four dimensions and their strides, in elements. A tensor exists in memory, is a
+   number that the CPU passes, or exists only inside the graph. */
 typedef enum tensor_place { IN_MEMORY, BY_VALUE, INSIDE } tensor_place;
 typedef struct layout {
     int64_t dims[RANK], strides[RANK];
@@ -173,7 +172,7 @@ static zero_result tensor(attention_cudnn *c, graph *g, descriptor *d, const lay
     return finish(c, *d, "tensor");
 }
 
-/* The same memory with rows and columns exchanged. */
+/* Returns the layout of the same memory with rows and columns exchanged. */
 static layout transposed(const layout *l) {
     layout t = *l;
     t.dims[2] = l->dims[3];
@@ -185,7 +184,7 @@ static layout transposed(const layout *l) {
 
 /* The layouts of one shape, dimensions (B, NH, rows, columns). */
 typedef struct layouts {
-    layout part;   /* q, k or v of (B, T, 3, NH, HS), from its own first element on */
+    layout part;   /* q, k or v in (B, T, 3, NH, HS), from its first element on */
     layout head;   /* (B, T, NH, HS) */
     layout inner;  /* (B, NH, T, HS) */
     layout scores; /* (B, NH, T, T) */
@@ -205,7 +204,7 @@ static layouts layouts_of(const attention_shape *s, size_t row_heads) {
     return l;
 }
 
-/* ---- operations ------------------------------------------------------------------------------ */
+/* ---- operations ---------------------------------------------------------------------------- */
 
 static zero_result add(attention_cudnn *c, graph *g, descriptor operation, const char *what) {
     if (g->noperations == OPERATIONS) return fail(c, ZERO_ERR_DEVICE, "too many operations");
@@ -253,7 +252,7 @@ static zero_result pointwise(attention_cudnn *c, graph *g, cudnnPointwiseMode_t 
     return pointwise_with(c, g, mode, CUDNN_DATA_FLOAT, 0, x, b, NULL, to);
 }
 
-/* Over the columns of x. */
+/* Reduces x over its columns. */
 static zero_result reduce(attention_cudnn *c, graph *g, cudnnReduceTensorOp_t mode, descriptor x,
                           descriptor to) {
     const cudnnDataType_t precision = CUDNN_DATA_FLOAT;
@@ -269,7 +268,7 @@ static zero_result reduce(attention_cudnn *c, graph *g, cudnnReduceTensorOp_t mo
     return add(c, g, o, "operation of a reduction");
 }
 
-/* The elements of x under another layout; moves nothing. */
+/* Gives the elements of x another layout. It moves nothing. */
 static zero_result reshape(attention_cudnn *c, graph *g, descriptor x, descriptor to) {
     descriptor o;
     TRY(make(c, g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, &o));
@@ -278,9 +277,9 @@ static zero_result reshape(attention_cudnn *c, graph *g, descriptor x, descripto
     return add(c, g, o, "operation of a reshape");
 }
 
-/* ---- the two graphs -------------------------------------------------------------------------- */
+/* ---- the two graphs ------------------------------------------------------------------------ */
 
-/* A tensor inside the graph, f32. */
+/* Creates an f32 tensor that exists only inside the graph. */
 static zero_result inside(attention_cudnn *c, graph *g, const layout *l, descriptor *d) {
     return tensor(c, g, d, l, CUDNN_DATA_FLOAT, INSIDE, 0);
 }
@@ -293,7 +292,8 @@ static zero_result number(attention_cudnn *c, graph *g, const layouts *l, int64_
     return tensor(c, g, d, &l->scalar, CUDNN_DATA_FLOAT, BY_VALUE, id);
 }
 
-/* masked = the scores of keys up to the query, the others ID_MASKED: 4 operations. */
+/* masked = the scores of keys up to the query, and ID_MASKED for other keys. It takes 4 operations.
+ */
 static zero_result mask(attention_cudnn *c, graph *g, const layouts *l, descriptor scores,
                         descriptor *masked) {
     descriptor query, key, seen, otherwise;
@@ -312,7 +312,7 @@ static zero_result mask(attention_cudnn *c, graph *g, const layouts *l, descript
                           otherwise, seen, *masked);
 }
 
-/* scaled = q k^T * scale: 2 operations. */
+/* scaled = q k^T * scale. It takes 2 operations. */
 static zero_result scores(attention_cudnn *c, graph *g, const layouts *l, descriptor q,
                           descriptor k_transposed, descriptor scale, descriptor *scaled) {
     descriptor product;
@@ -353,14 +353,14 @@ static zero_result build_forward(attention_cudnn *c, graph *g, const layouts *l)
     return multiply(c, g, p, v, out);
 }
 
-/* The gradients' tensors that the parts of build_backward share. */
+/* The tensors that the parts of backward share. */
 typedef struct shared {
     descriptor q, k, dout, scale; /* k transposed */
-    descriptor row_sum;           /* of dout * out, over a head */
+    descriptor row_sum;           /* the sum of dout * out over a head */
     descriptor p;                 /* probabilities */
 } shared;
 
-/* row_sum = sum(dout * out) * 1. It lies in memory: cuDNN makes it in a pass of its own. */
+/* row_sum = sum(dout * out) * 1. It is in memory, because cuDNN computes it in a separate pass. */
 static zero_result build_row_sum(attention_cudnn *c, graph *g, const layouts *l, shared *b) {
     descriptor out, product, sum, one;
     TRY(memory(c, g, &l->head, c->type, ID_OUT, &out));
@@ -375,13 +375,13 @@ static zero_result build_row_sum(attention_cudnn *c, graph *g, const layouts *l,
 
 /* p = exp(mask(q k^T * scale - lse)),  dv = p^T dout with p rounded to the type */
 static zero_result build_dv(attention_cudnn *c, graph *g, const layouts *l, shared *b) {
-    const layout turned = transposed(&l->scores);
+    const layout scores_t = transposed(&l->scores);
     descriptor lse, scaled, less, masked, p_transposed, dv;
     TRY(memory(c, g, &l->row, CUDNN_DATA_FLOAT, ID_LSE, &lse));
     TRY(memory(c, g, &l->part, c->type, ID_DV, &dv));
     TRY(inside(c, g, &l->scores, &less));
     TRY(inside(c, g, &l->scores, &b->p));
-    TRY(tensor(c, g, &p_transposed, &turned, c->type, INSIDE, 0));
+    TRY(tensor(c, g, &p_transposed, &scores_t, c->type, INSIDE, 0));
     TRY(scores(c, g, l, b->q, b->k, b->scale, &scaled));
     TRY(pointwise(c, g, CUDNN_POINTWISE_SUB, scaled, lse, less));
     TRY(mask(c, g, l, less, &masked));
@@ -393,7 +393,7 @@ static zero_result build_dv(attention_cudnn *c, graph *g, const layouts *l, shar
 /* ds = p * (dout v^T - row_sum) * scale,  dk = ds^T q with ds rounded to the type */
 static zero_result build_dk(attention_cudnn *c, graph *g, const layouts *l, const shared *b,
                             descriptor *ds) {
-    const layout turned = transposed(&l->scores), v_layout = transposed(&l->part);
+    const layout scores_t = transposed(&l->scores), v_layout = transposed(&l->part);
     descriptor v, dp, less, times, ds_transposed, dk;
     TRY(memory(c, g, &v_layout, c->type, ID_V, &v));
     TRY(memory(c, g, &l->part, c->type, ID_DK, &dk));
@@ -401,7 +401,7 @@ static zero_result build_dk(attention_cudnn *c, graph *g, const layouts *l, cons
     TRY(inside(c, g, &l->scores, &less));
     TRY(inside(c, g, &l->scores, &times));
     TRY(inside(c, g, &l->scores, ds));
-    TRY(tensor(c, g, &ds_transposed, &turned, c->type, INSIDE, 0));
+    TRY(tensor(c, g, &ds_transposed, &scores_t, c->type, INSIDE, 0));
     TRY(multiply(c, g, b->dout, v, dp));
     TRY(pointwise(c, g, CUDNN_POINTWISE_SUB, dp, b->row_sum, less));
     TRY(pointwise(c, g, CUDNN_POINTWISE_MUL, less, b->p, times));
@@ -439,10 +439,10 @@ static zero_result build_backward(attention_cudnn *c, graph *g, const layouts *l
     return build_dq(c, g, l, &b, ds);
 }
 
-/* ---- plans ----------------------------------------------------------------------------------- */
+/* ---- plans --------------------------------------------------------------------------------- */
 
-/* The graph as a whole, and what cuDNN proposes for it: n configurations, best first. They are the
-   last descriptors of the graph. */
+/* Completes the graph, and gets n configurations from cuDNN, best first. They are the last
+   descriptors of the graph. */
 static zero_result propose(attention_cudnn *c, graph *g, descriptor *configs, int64_t *n) {
     const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     descriptor whole, heuristics;
@@ -467,8 +467,8 @@ static zero_result propose(attention_cudnn *c, graph *g, descriptor *configs, in
                  "results of the heuristics");
 }
 
-/* Whether a configuration's kernel may be taken: all, or those that give the same bits each time.
- */
+/* *yes becomes 1 if the context may use a configuration: any, or, if deterministic, one that always
+   gives the same bits. */
 static zero_result usable(attention_cudnn *c, graph *g, descriptor config, int *yes) {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     int64_t n = 0, count = 0;
@@ -507,8 +507,8 @@ static zero_result plan_of(attention_cudnn *c, graph *g, descriptor config) {
                  "workspace size");
 }
 
-/* The first configuration that can be made a plan. That none can, whatever the reason, is
-   UNSUPPORTED; the sentence is that of the last one. */
+/* Makes a plan of the first configuration that allows it. Returns UNSUPPORTED if none does, for any
+   reason, with the sentence of the last one. */
 static zero_result choose(attention_cudnn *c, graph *g, const char *direction) {
     descriptor configs[CONFIGS];
     int64_t n = 0;
@@ -537,8 +537,7 @@ static void destroy_plan(attention_plan *p) {
     free(p);
 }
 
-/* The plan of a shape that the context meets for the first time. A shape without one is kept, too.
- */
+/* Makes the plan of a new shape. A shape without a plan is kept, too. */
 static zero_result make_plan(attention_cudnn *c, attention_plan *p) {
     const layouts l = layouts_of(&p->shape, p->row_heads);
     p->graph.next_id = ID_INSIDE;
@@ -593,7 +592,7 @@ size_t attention_cudnn_workspace_bytes(const attention_plan *p) {
     return (size_t)p->graph.workspace_bytes;
 }
 
-/* ---- the context ----------------------------------------------------------------------------- */
+/* ---- the context --------------------------------------------------------------------------- */
 
 size_t attention_cudnn_version(void) { return cudnnGetVersion(); }
 
@@ -673,7 +672,7 @@ void attention_cudnn_forget(void) {
     }
 }
 
-/* ---- running --------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------------------------- */
 
 enum { BOUND = 16 };
 typedef struct bindings {
@@ -686,7 +685,7 @@ static void bind_to(bindings *b, int64_t id, void *pointer) {
     b->ids[b->n] = id;
     b->pointers[b->n++] = pointer;
 }
-/* q, k, v or their gradients, each from its own first element on. */
+/* Binds q, k and v, or their gradients, each from its first element on. */
 static void bind_parts(bindings *b, int64_t first_id, void *packed, const attention_plan *p) {
     const size_t bytes = 2 * p->row_heads * p->shape.head_size;
     for (int i = 0; i < 3; i++) bind_to(b, first_id + i, (char *)packed + (size_t)i * bytes);
@@ -709,7 +708,7 @@ static zero_result execute(attention_cudnn *c, const graph *g, const bindings *b
 }
 
 zero_result attention_cudnn_run(attention_cudnn *c, attention_plan *p, const attention_tensors *t) {
-    /* Releases before 9.10 want the lowest number. */
+    /* Releases before 9.10 need the lowest number. */
     float scale = 1.0f / sqrtf((float)p->shape.head_size), one = 1;
     float masked = cudnnGetVersion() < 91000 ? -FLT_MAX : -INFINITY;
     bindings b = {0};
@@ -728,5 +727,5 @@ zero_result attention_cudnn_run(attention_cudnn *c, attention_plan *p, const att
 }
 
 #else
-typedef int attention_cudnn_not_built; /* C wants something to be here */
+typedef int attention_cudnn_not_built; /* C does not allow an empty file */
 #endif

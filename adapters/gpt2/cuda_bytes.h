@@ -1,43 +1,43 @@
-/* cuda_bytes.h - bytes that the CUDA operations take, from shapes alone.
+/* cuda_bytes.h - computes the bytes that the CUDA operations allocate, from shapes alone.
 
-   WHY A ROOM. Plain C, so that a machine without CUDA can plan for one that has it: these are the
-   sizes that ops_cuda.cu and attention_cuda.cu allocate, and no others.
-*/
+   It is plain C, so that a machine without CUDA can plan for one with CUDA. ops_cuda.cu and
+   attention_cuda.cu allocate these sizes, and nothing else. */
 #ifndef GPT2_CUDA_BYTES_H
 #define GPT2_CUDA_BYTES_H
 
 #include "ops.h"
 
 enum {
-    PRODUCT_WORKSPACE = 32 << 20, /* bytes; what cuBLASLt likes to have on sm_90 */
-    SEGMENT_ROWS = 64, /* rows of one token that one block adds up. Long lists are cut: else the
-                          rows of "the" would keep one block busy when all others are done */
-    COLUMN_LANES = 32, /* passes over columns */
+    PRODUCT_WORKSPACE = 32 << 20, /* bytes; cuBLASLt recommends them for sm_90 */
+    SEGMENT_ROWS = 64, /* rows of one token that one block adds up. Longer lists are cut; otherwise
+                          a frequent token would keep one block busy after all others have ended */
+    COLUMN_LANES = 32, /* threads next to each other in a pass over columns */
     COLUMN_ROWS = 8,
     COLUMN_BLOCKS = 1024,
-    NORM_PARTS = 384, /* most blocks of a norm's backward */
-    NORM_HELD = 1024, /* its threads that a multiprocessor holds, of 64 registers each */
+    NORM_PARTS = 384, /* the most blocks of the backward of a norm */
+    NORM_HELD = 1024, /* its threads on a multiprocessor, with 64 registers each */
     NORM_THREADS = 1024,
     NORM_MOST = 4, /* largest K */
-    CUDA_PARTS = 4 /* of the scratch memory: workspace, partial sums, segments, lists */
+    CUDA_PARTS = 4 /* parts of the scratch memory: workspace, partial sums, segments, lists */
 };
 
-/* All logits of a batch, as long as they are no more than this. */
+/* Returns the most bytes of logits at once. */
 static inline size_t cuda_logits_budget(void) { return (size_t)2 << 30; }
 
-/* What a segment's list holds at most, for R rows; see sort_tokens of ops_cuda.cu. */
+/* Returns the most slots, for R rows; see sort_tokens of ops_cuda.cu. */
 static inline size_t most_slots(size_t R) { return 2 * (R / SEGMENT_ROWS) + 1; }
 static inline size_t most_longs(size_t R) { return R / SEGMENT_ROWS + 1; }
-/* Integers of a batch's lists: order, start, slot, longs. */
+/* Returns the integers in the lists of a batch: order, start, slot, longs. */
 static inline size_t list_ints(size_t R) { return R + (R + 1) + R + 3 * most_longs(R); }
 
-/* Bytes of a block: four sums of columns, and two of norms, which have 2C columns. */
+/* Returns the floats of a block's partial sums: four sums of columns, and two of norms, which have
+   2C columns. */
 static inline size_t partial_floats(const ops_limits *l) {
     const size_t columns = (size_t)COLUMN_BLOCKS * COLUMN_LANES * 8 + l->width;
     return (size_t)NORM_PARTS * l->width + 4 * columns;
 }
 
-/* The parts, each a multiple of 256 bytes; returns their sum. */
+/* Computes the bytes of each part, a multiple of 256. Returns their sum. */
 static inline size_t cuda_parts(const ops_limits *l, size_t part[CUDA_PARTS]) {
     const size_t bytes[CUDA_PARTS] = {PRODUCT_WORKSPACE, partial_floats(l) * sizeof(float),
                                       most_slots(l->rows) * (l->width / 2 + 1) * sizeof(float),
@@ -47,19 +47,19 @@ static inline size_t cuda_parts(const ops_limits *l, size_t part[CUDA_PARTS]) {
     return sum;
 }
 
-/* Of attention's backward: a number per row and head. */
+/* Returns the bytes of delta in attention's backward: a float for each row and head. */
 static inline size_t cuda_delta_bytes(size_t batch, size_t heads, size_t seq_len) {
     return batch * heads * seq_len * sizeof(float);
 }
 
 /* CUDNN'S WORKSPACE FOR ATTENTION. Backward in a fixed order keeps the gradients of the scores: for
    each head (T, T) numbers of 16 bits, with T rounded up to tiles. That would be 805 MB for GPT-2
-   124M at B 32, T 1024, and 3.4 GB for 1558M at B 4, T 4096. So backward runs in pieces, each of as
-   many sequences, or heads of one sequence, as ATTENTION_WORKSPACE bytes hold. The sizes are those
-   that cuDNN 9.19 asks for (tests/cuda/test_cudnn.c). */
-enum { ATTENTION_WORKSPACE = 512 << 20, ATTENTION_OTHER = 256 /* for anything else */ };
+   124M at B 32, T 1024, and 3.4 GB for 1558M at B 4, T 4096. So backward runs in pieces. A piece
+   has as many sequences, or heads of one sequence, as fit in ATTENTION_WORKSPACE bytes. The sizes
+   are those that cuDNN 9.19 requests (tests/cuda/test_cudnn.c). */
+enum { ATTENTION_WORKSPACE = 512 << 20, ATTENTION_OTHER = 256 /* bytes of other parts */ };
 
-typedef struct cuda_pieces { /* into how many pieces a call is cut; one of the two is 1, or each
+typedef struct cuda_pieces { /* the number of pieces of a call. Either one of the two is 1, or each
                                 sequence is a piece */
     size_t batch, heads;
 } cuda_pieces;
@@ -75,7 +75,7 @@ static inline cuda_pieces cuda_cut(size_t batch, size_t heads, size_t seq_len, s
                              at_once < heads ? (heads + at_once - 1) / at_once : 1};
     return cut;
 }
-/* Of the largest piece. */
+/* Returns the workspace of the largest piece. */
 static inline size_t cuda_piece_bytes(size_t batch, size_t heads, size_t seq_len,
                                       size_t most_bytes) {
     const cuda_pieces cut = cuda_cut(batch, heads, seq_len, most_bytes);
@@ -83,10 +83,10 @@ static inline size_t cuda_piece_bytes(size_t batch, size_t heads, size_t seq_len
     return b * h * cuda_head_bytes(seq_len) + ATTENTION_OTHER;
 }
 
-/* Of cuDNN's attention in 16 bit, on a GPU of compute capability `major`: the workspace, and in any
-   order the sum of dQ in f32 that the caller gives. 0: cuDNN has no kernels for it. Other GPUs than
-   Hopper's (9) have none for heads of more than 128 channels, and in any order sum dQ in a
-   workspace of their own, too. */
+/* Returns the bytes of cuDNN's attention in 16 bits, on a GPU of compute capability `major`: the
+   workspace, and, with any_order, the caller's f32 array in which dQ is summed. Returns 0 if cuDNN
+   has no kernels for it. GPUs other than Hopper (9) have none for heads of more than 128 channels.
+   With any_order they also sum dQ in the workspace. */
 static inline size_t cuda_attention_bytes(const ops_limits *l, const ops_settings *settings,
                                           int major) {
     const size_t sum = cuda_delta_bytes(l->batch, l->heads, cuda_round_up(l->seq_len, 16));
@@ -99,7 +99,7 @@ static inline size_t cuda_attention_bytes(const ops_limits *l, const ops_setting
            + cuda_delta_bytes(l->batch, l->heads, l->seq_len) * l->head_size;
 }
 
-/* What ops_scratch_bytes is in CUDA with cuDNN, on a GPU of compute capability `major`. */
+/* Returns ops_scratch_bytes in CUDA with cuDNN, on a GPU of compute capability `major`. */
 static inline size_t cuda_scratch_bytes(const ops_limits *l, const ops_settings *settings,
                                         int major) {
     size_t part[CUDA_PARTS];

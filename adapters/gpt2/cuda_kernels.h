@@ -1,12 +1,13 @@
-/* cuda_kernels.h - the kernels of ops_cuda.cu, except matrix products and attention. All are bound
-   by memory, so a thread moves 16 bytes at a time and nothing is read twice from far away.
+/* cuda_kernels.h - the kernels of ops_cuda.cu, except matrix products and attention. The bandwidth
+   of memory limits all of them. So a thread moves 16 bytes at a time, and a kernel reads nothing
+   twice from device memory.
 
-   Sums have a fixed order. Sums over rows are made in two stages: a fixed number of blocks,
-   whatever the GPU, leave f32 partial sums (part, column), and finish_kernel adds these in order,
-   once, to the gradient.
+   Sums have a fixed order. Sums over rows have two stages: first a number of blocks, which does not
+   depend on the GPU, writes f32 partial sums (part, column); then finish_kernel adds these in
+   order, once, to the gradient.
 
-   Where rows are walked, blockIdx.x starts with a row and threadIdx.x with W columns; see
-   cuda_numbers.h for NUM and W. */
+   In kernels that work row by row, block blockIdx.x begins with that row, and thread threadIdx.x
+   with its W columns. cuda_numbers.h explains NUM and W. */
 #ifndef GPT2_CUDA_KERNELS_H
 #define GPT2_CUDA_KERNELS_H
 
@@ -38,12 +39,13 @@ __global__ void embed_kernel(typename NUM::word *out, const int *tokens,
     }
 }
 
-/* Made by the host from a batch's tokens: rows sorted by token, cut into segments. */
+/* The CPU makes these lists from the tokens of a batch: rows, sorted by token, cut into segments.
+ */
 struct embed_lists {
     const int *order; /* (R) rows */
-    const int *start; /* (segments + 1) of order */
-    const int *slot;  /* (segments) -1: the token's only segment; else where its sum goes */
-    const int *longs; /* (count, 3) token of several segments, and its slots [first, end) */
+    const int *start; /* (segments + 1) where each segment begins in `order` */
+    const int *slot;  /* (segments) -1: the token's only segment; else the slot for its sum */
+    const int *longs; /* (count, 3) a token with several segments, and its slots [first, end) */
     int segments, count;
 };
 
@@ -73,7 +75,7 @@ __global__ void embed_segment_kernel(void *dwte, zero_type grad_type, float *sum
     }
 }
 
-/* The sums of the segments of a long list, in order. */
+/* Adds the sums of a token's segments, in order, to the gradient. */
 static __global__ void embed_long_kernel(void *dwte, zero_type grad_type, const float *sums,
                                          embed_lists lists, ops_tile tile, size_t C) {
     for (int g = (int)blockIdx.x; g < lists.count; g += (int)gridDim.x) {
@@ -89,7 +91,7 @@ static __global__ void embed_long_kernel(void *dwte, zero_type grad_type, const 
     }
 }
 
-/* Place t of all sequences. */
+/* Adds the rows at position t of all sequences to the gradient of wpe. */
 template <class NUM, int W>
 __global__ void embed_place_kernel(void *dwpe, zero_type grad_type, const typename NUM::word *dout,
                                    size_t R, size_t T, size_t C) {
@@ -154,13 +156,13 @@ __global__ void add_bias_kernel(typename NUM::word *out, const typename NUM::wor
     }
 }
 
-/* GELU is x s(x), s the logistic function of 2 sqrt(2 / pi) (x + 0.044715 x^3); and its slope, with
-   1 - s = e s. */
+/* Returns GELU, x s(x), with s the logistic function of 2 sqrt(2 / pi) (x + 0.044715 x^3). *slope
+   becomes its derivative, by 1 - s = e s. */
 OPS_DEVICE float gelu_of(float x, float *slope) {
     const float A = 1.5957691f, B = 0.071354816f; /* 2 sqrt(2 / pi), times 0.044715 */
     const float e = expf(-x * fmaf(B, x * x, A));
     const float s = 1.0f / (1.0f + e), y = x * s;
-    /* beyond e = infinity, where s is 0, so is e s */
+    /* if e is infinite, s is 0, and so is e s */
     const float rest = e > 1e30f ? 0.0f : y * (e * s);
     *slope = fmaf(rest, fmaf(3.0f * B, x * x, A), s);
     return y;
@@ -194,9 +196,9 @@ __global__ void scale_kernel(typename NUM::word *x, float factor, size_t R, size
     }
 }
 
-/* What a pass over the columns of d (R, C) does on its way. */
+/* What a pass over the columns of d (R, C) does in addition to its sum. */
 enum column_pass {
-    COLUMN_SUM,          /* nothing else */
+    COLUMN_SUM,          /* nothing */
     COLUMN_GELU_AGAIN,   /* out = GELU(x + bias) */
     COLUMN_GELU_BACKWARD /* the same, and d is multiplied by GELU's slope before it is added */
 };
@@ -220,8 +222,8 @@ OPS_DEVICE void column_row(float (&sum)[W], typename NUM::word *d, typename NUM:
     OPS_EACH(j) sum[j] += v[j];
 }
 
-/* partial (gridDim.y, C): sums of d over gridDim.y runs of rows. Blocks of COLUMN_LANES x
-   COLUMN_ROWS threads; blockIdx.x is a strip of COLUMN_LANES * W columns. */
+/* Writes partial (gridDim.y, C): sums of d over gridDim.y runs of rows. A block has COLUMN_LANES x
+   COLUMN_ROWS threads, and blockIdx.x is a strip of COLUMN_LANES * W columns. */
 template <class NUM, int W, int PASS>
 __global__ void __launch_bounds__(256)
     column_kernel(float *partial, typename NUM::word *d, typename NUM::word *out,
@@ -248,13 +250,12 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/* Partial sums (parts, n) that are to be added to gradients: columns below `split` to a, the others
-   to b. */
+/* Partial sums (parts, n), to add to gradients: columns below `split` to a, the others to b. */
 struct finish_job {
     void *a, *b;
     const float *partial;
     size_t split, parts, n;
-    unsigned end; /* blocks of this job and those before it */
+    unsigned end; /* number of blocks of this job and of those before it */
 };
 enum { FINISH_JOBS = 8 };
 struct finish_jobs {
@@ -262,7 +263,7 @@ struct finish_jobs {
     int count;
 };
 
-/* Blocks of COLUMN_LANES x COLUMN_ROWS threads, each for COLUMN_LANES columns of one job. */
+/* A block has COLUMN_LANES x COLUMN_ROWS threads, and takes COLUMN_LANES columns of one job. */
 static __global__ void __launch_bounds__(256) finish_kernel(finish_jobs jobs, zero_type grad_type) {
     __shared__ float rows[COLUMN_ROWS][COLUMN_LANES];
     int g = 0;
@@ -302,8 +303,8 @@ OPS_DEVICE void normalize_row(typename NUM::word *out, const typename NUM::word 
     }
 }
 
-/* A warp a row, threadIdx.y the warp. The row stays in the first cache between its three passes.
-   With AGAIN mean and rstd are read, not computed. */
+/* Each warp has a row; threadIdx.y is the warp. The row stays in the L1 cache for three passes.
+   With AGAIN the kernel reads mean and rstd instead of computing them. */
 template <class NUM, int W, bool AGAIN>
 __global__ void __launch_bounds__(32 * NORM_WARPS)
     norm_kernel(typename NUM::word *out, float *mean, float *rstd, const typename NUM::word *x,
@@ -336,12 +337,12 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
     }
 }
 
-/* Backward: blockDim.y rows at once, blockDim.x threads a row, of which each owns K x W columns and
-   keeps their sums of dw and db. The next row is loaded before a row's sums pass the barrier. So
-   that registers suffice, rows are held as they are stored, and their values are computed twice.
+/* Backward: a block works on blockDim.y rows at once, with blockDim.x threads for each. A thread
+   has K x W columns, and keeps their sums of dw and db. It loads its next row before the barrier of
+   the current one. To save registers it keeps rows in their stored type, and converts them twice.
  */
 
-/* A thread's part of a row. */
+/* The part of a row that a thread has. */
 template <class NUM, int W, int K> struct norm_row {
     ops_raw<NUM, W> d[K], x[K]; /* dout, x */
     float mean, rstd;
@@ -363,7 +364,7 @@ OPS_DEVICE void norm_fetch_row(norm_row<NUM, W, K> &row, const typename NUM::wor
     row.mean = mean[r];
     row.rstd = rstd[r];
 }
-/* g = dout w, and normalised x, of columns k. */
+/* Computes g = dout w, and n, the normalised x, of columns k. */
 template <class NUM, int W, int K>
 OPS_DEVICE void norm_values(float (&d)[W], float (&g)[W], float (&n)[W],
                             const norm_row<NUM, W, K> &row, const typename NUM::word *w, int k) {
@@ -396,7 +397,7 @@ OPS_DEVICE void norm_take_row(norm_sums<W, K> &p, float &sum, float &dot,
     }
 }
 
-/* dx = rstd (g - mean(g) - n mean(g n)), added or stored. */
+/* Computes dx = rstd (g - mean(g) - n mean(g n)), and adds or stores it. */
 template <class NUM, int W, int K>
 OPS_DEVICE void norm_give_row(typename NUM::word *dx, norm_row<NUM, W, K> &row,
                               const typename NUM::word *w, float sum, float dot, int store,
@@ -417,8 +418,8 @@ OPS_DEVICE void norm_give_row(typename NUM::word *dx, norm_row<NUM, W, K> &row,
     }
 }
 
-/* Sums a and b over the threads of a row; `warps` is this round's half of the shared memory, so
-   that one barrier a round is enough. */
+/* Sums a and b over the threads of a row. `warps` is one half of the shared memory, and the next
+   round uses the other, so that each round needs only one barrier. */
 OPS_DEVICE void norm_sum_row(float (*warps)[2], float &a, float &b) {
     const unsigned each = blockDim.x / 32, first = threadIdx.y * each;
     a = ops_warp_sum(a);
@@ -435,7 +436,7 @@ OPS_DEVICE void norm_sum_row(float (*warps)[2], float &a, float &b) {
     }
 }
 
-/* A column's sum over the rows of the block, to partial. */
+/* Adds a column's sums of all rows of the block, and writes the total to `partial`. */
 OPS_DEVICE void norm_give_sum(float *lanes, float *to, float sum, bool owned) {
     __syncthreads();
     lanes[threadIdx.y * blockDim.x + threadIdx.x] = sum;
@@ -445,7 +446,7 @@ OPS_DEVICE void norm_give_sum(float *lanes, float *to, float sum, bool owned) {
     *to = sum;
 }
 
-/* partial (gridDim.x, 2C): dw, then db. */
+/* Writes partial (gridDim.x, 2C): dw, then db. */
 template <class NUM, int W, int K>
 __global__ void __launch_bounds__(NORM_THREADS)
     norm_backward_kernel(typename NUM::word *dx, float *partial, const typename NUM::word *dout,
@@ -462,7 +463,7 @@ __global__ void __launch_bounds__(NORM_THREADS)
     for (; r - threadIdx.y < R; r += rows, half ^= 1) {
         norm_row<NUM, W, K> row = next;
         float sum = 0, dot = 0;
-        if (K == 1) /* wider rows leave no registers for it */
+        if (K == 1) /* for wider rows there are not enough registers */
             norm_fetch_row<NUM, W, K>(next, dout, x, mean, rstd, r + rows, R, C);
         else
             norm_fetch_row<NUM, W, K>(row, dout, x, mean, rstd, r, R, C);
@@ -483,7 +484,7 @@ __global__ void __launch_bounds__(NORM_THREADS)
 /* ---- cross entropy ------------------------------------------------------------------------- */
 
 enum { CLASSIFIER_THREADS = 1024 };
-/* Blocks of them that a multiprocessor is to hold: some have room for 1536 threads. */
+/* The blocks on a multiprocessor. Some multiprocessors have room for 1536 threads. */
 #if defined(__CUDA_ARCH__)                                                                         \
     && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 || __CUDA_ARCH__ == 890                       \
         || __CUDA_ARCH__ >= 1200)
@@ -492,12 +493,12 @@ enum { CLASSIFIER_THREADS = 1024 };
 #define CLASSIFIER_BLOCKS 2
 #endif
 
-/* The largest of some numbers, and the sum of e^(x - largest) over them. */
+/* The largest of several numbers, and the sum of e^(x - largest) over them. */
 struct softmax_part {
     float most, sum;
 };
 
-/* Of two parts; -infinity everywhere is a sum of nothing. */
+/* Combines two parts. If all numbers are -infinity, the sum is 0. */
 OPS_DEVICE softmax_part softmax_join(softmax_part a, softmax_part b) {
     softmax_part all;
     all.most = fmaxf(a.most, b.most);
@@ -517,7 +518,7 @@ OPS_DEVICE softmax_part softmax_warp(softmax_part p) {
     return p;
 }
 
-/* Of the V entries of a row, over all threads of the block; in every thread. */
+/* Computes it for the V entries of a row, with all threads of the block. Every thread gets it. */
 template <class NUM, int W>
 OPS_DEVICE softmax_part softmax_row(const typename NUM::word *x, size_t V) {
     __shared__ softmax_part warps[CLASSIFIER_THREADS / 32];
@@ -540,9 +541,9 @@ OPS_DEVICE softmax_part softmax_row(const typename NUM::word *x, size_t V) {
     return softmax_warp(threadIdx.x % 32 < blockDim.x / 32 ? warps[threadIdx.x % 32] : none);
 }
 
-/* A block a row; see ops_cross_entropy. The gradient's pass finds the row in the second cache, and
-   begins at its end, which was read last. Two blocks share an SM, so that one has work to do while
-   the other is at its barrier. */
+/* Each block has a row; see ops_cross_entropy. The pass that writes the gradient reads the row from
+   the L2 cache. It begins at the row's end, which was read last. Two blocks share a multiprocessor,
+   so that one can work while the other is at its barrier. */
 template <class NUM, int W>
 __global__ void __launch_bounds__(CLASSIFIER_THREADS, CLASSIFIER_BLOCKS)
     cross_entropy_kernel(float *losses, typename NUM::word *logits, const int *targets, int train,
@@ -565,10 +566,10 @@ __global__ void __launch_bounds__(CLASSIFIER_THREADS, CLASSIFIER_BLOCKS)
     }
 }
 
-/* ---- cross entropy, tile by tile ------------------------------------------------------------ */
+/* ---- cross entropy, tile by tile ----------------------------------------------------------- */
 
-/* One block per row; see ops_softmax_tile. It reads the row's state and target before the barrier
-   of softmax_row, and writes after it. */
+/* Each block has a row; see ops_softmax_tile. It reads the row's state and target before the
+   barrier of softmax_row, and writes after it. */
 template <class NUM, int W>
 __global__ void __launch_bounds__(CLASSIFIER_THREADS, CLASSIFIER_BLOCKS)
     softmax_tile_kernel(ops_softmax s, typename NUM::word *logits, const int *targets,
@@ -649,7 +650,7 @@ __global__ void softmax_dx_kernel(typename NUM::word *dx, const float *mean, con
     }
 }
 
-/* A block a row. */
+/* Each block has a row. */
 template <class NUM, int W>
 __global__ void softmax_backward_kernel(typename NUM::word *logits, ops_softmax s,
                                         const int *targets, ops_tile tile, float scale) {
@@ -665,7 +666,7 @@ __global__ void softmax_backward_kernel(typename NUM::word *logits, ops_softmax 
     }
 }
 
-/* ---- products that cuBLASLt does not have --------------------------------------------------- */
+/* ---- products that cuBLASLt does not have -------------------------------------------------- */
 
 /* See cuda_products.h. */
 struct plain_product {
@@ -673,8 +674,8 @@ struct plain_product {
     int ta, tb;
 };
 
-/* One element a thread: for odd rows on odd cards, not for speed. With `add` d is a gradient of
-   parameters. */
+/* Each thread computes one element. This kernel is for rows and GPUs that cuBLASLt does not
+   support; it is slow. With `add` d is a gradient of parameters. */
 template <class NUM>
 __global__ void product_kernel(void *d, int add, zero_type grad_type, const typename NUM::word *a,
                                const typename NUM::word *b, plain_product p) {
@@ -699,7 +700,7 @@ __global__ void product_kernel(void *d, int add, zero_type grad_type, const type
 
 enum { SUM_THREADS = 512 };
 
-/* One block: a thread's numbers in order, then threads by halves. */
+/* One block. Each thread adds its numbers in order; then the threads' sums are added by halves. */
 static __global__ void __launch_bounds__(SUM_THREADS)
     sum_kernel(double *total, const float *x, size_t n) {
     __shared__ double sums[SUM_THREADS];
@@ -714,7 +715,7 @@ static __global__ void __launch_bounds__(SUM_THREADS)
     if (threadIdx.x == 0) *total += sums[0];
 }
 
-/* Numbers in [-1/2, 1/2) that look random: products of zeros would be faster than they are. */
+/* Fills x with pseudo-random numbers in [-1/2, 1/2), because products of zeros are faster. */
 template <class NUM> __global__ void fill_kernel(typename NUM::word *x, size_t n) {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
          i += (size_t)gridDim.x * blockDim.x) {

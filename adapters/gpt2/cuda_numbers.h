@@ -1,8 +1,8 @@
 /* cuda_numbers.h - how kernels read and write numbers: f32, bf16 and f16 in memory, f32 in
-   registers, 16 bytes at a time where rows allow it. And the sums of a warp.
+   registers, 16 bytes at a time if the length of rows allows it. It also has the sum over a warp.
 
-   A kernel is a template on the type of its numbers, NUM, and on how many of them a thread takes at
-   once, W: NUM::WIDE (16 bytes), or 1 where rows are no multiple of that. */
+   A kernel is a template with two parameters: NUM, the type of its numbers, and W, how many of them
+   a thread takes at once. W is NUM::WIDE (16 bytes), or 1 if rows are no multiple of that. */
 #ifndef GPT2_CUDA_NUMBERS_H
 #define GPT2_CUDA_NUMBERS_H
 
@@ -15,8 +15,8 @@
 
 /* ---- one number ---------------------------------------------------------------------------- */
 
-/* Two numbers in one word, the first in the lower half. On a GPU one instruction; elsewhere, where
-   tests run, the same values by hand. */
+/* Returns two numbers in one word, the first in the lower half. On a GPU this is one instruction.
+   On the CPU, where tests run kernels, the function computes the same value. */
 OPS_DEVICE uint32_t ops_pack_bf16(float low, float high) {
 #ifdef __CUDA_ARCH__
     uint32_t both;
@@ -80,7 +80,7 @@ struct ops_f32 {
 
 /* ---- W numbers ----------------------------------------------------------------------------- */
 
-/* A 16-byte word into 4 or 8 floats, and back. */
+/* Converts a 16-byte word to 4 or 8 floats, and back. */
 template <class NUM> OPS_DEVICE void ops_unpack(float *v, const uint4 &u) {
     const uint32_t all[4] = {u.x, u.y, u.z, u.w};
 #pragma unroll
@@ -114,7 +114,7 @@ OPS_DEVICE void ops_store_one(uint16_t *p, float x, ops_bf16) {
 }
 OPS_DEVICE void ops_store_one(uint16_t *p, float x, ops_f16) { *p = (uint16_t)ops_pack_f16(x, 0); }
 
-/* 16 bytes of device memory in one access: of a plain copy compilers make two or four. */
+/* Reads 16 bytes of device memory in one access. A compiler splits a plain copy into several. */
 OPS_DEVICE uint4 ops_read16(const void *p) {
 #ifdef __CUDA_ARCH__
     uint4 u;
@@ -137,14 +137,14 @@ OPS_DEVICE void ops_write16(void *p, const uint4 &u) {
 #endif
 }
 
-/* v = p[0 .. W), where p is a multiple of W numbers from an aligned row. */
+/* Loads v = p[0 .. W). p is a multiple of W numbers after the begin of an aligned row. */
 template <class NUM, int W> OPS_DEVICE void ops_load(float (&v)[W], const typename NUM::word *p) {
     if constexpr (W == 1)
         v[0] = ops_load_one(p, NUM());
     else
         ops_unpack<NUM>(v, ops_read16(p));
 }
-/* W numbers as they are in memory, which takes half the registers of their f32 values, or fewer. */
+/* W numbers in their stored type. 16-bit ones take half the registers of their f32 values. */
 template <class NUM, int W> struct ops_raw { uint4 words; };
 template <class NUM> struct ops_raw<NUM, 1> { typename NUM::word word; };
 template <class NUM, int W>
@@ -160,7 +160,7 @@ template <class NUM, int W> OPS_DEVICE void ops_values(float (&v)[W], const ops_
     else
         ops_unpack<NUM>(v, raw.words);
 }
-/* Makes the compiler compute values of raw numbers again, instead of keeping them. */
+/* Makes the compiler convert the raw numbers again later, instead of keeping their f32 values. */
 template <class NUM, int W> OPS_DEVICE void ops_forget(ops_raw<NUM, W> &raw) {
 #ifdef __CUDA_ARCH__
     if constexpr (W > 1)
@@ -177,7 +177,7 @@ template <class NUM, int W> OPS_DEVICE void ops_store(typename NUM::word *p, con
         ops_write16(p, ops_pack<NUM>(v));
 }
 
-/* Element i of a gradient of parameters, and W elements from it on, += x. */
+/* Add x to element i of a gradient of parameters, or to W elements from i on. */
 OPS_DEVICE void ops_grad_add_one(void *grad, zero_type type, size_t i, float x) {
     if (type == ZERO_F32)
         ((float *)grad)[i] += x;
@@ -201,7 +201,7 @@ OPS_DEVICE void ops_grad_add(void *grad, zero_type type, size_t i, const float (
     } else if (type == ZERO_F32) {
 #pragma unroll
         for (int j = 0; j < W; j += 4) ops_grad_add_wide<ops_f32>((float *)grad + i + j, x + j);
-    } else if constexpr (W == 8) { /* 16-bit gradients belong to 16-bit numbers */
+    } else if constexpr (W == 8) { /* 16-bit gradients exist only with 16-bit numbers */
         if (type == ZERO_BF16)
             ops_grad_add_wide<ops_bf16>((uint16_t *)grad + i, x);
         else
@@ -211,7 +211,7 @@ OPS_DEVICE void ops_grad_add(void *grad, zero_type type, size_t i, const float (
 
 /* ---- warps --------------------------------------------------------------------------------- */
 
-/* The same sum in every lane, in one order. All 32 lanes call it. */
+/* Returns the sum over the warp, in a fixed order, to every lane. All 32 lanes call it. */
 OPS_DEVICE float ops_warp_sum(float x) {
 #pragma unroll
     for (int with = 16; with > 0; with /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, with);

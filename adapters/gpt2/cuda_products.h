@@ -1,16 +1,17 @@
-/* cuda_products.h - matrix products of ops_cuda.cu by cuBLASLt: one descriptor and one algorithm a
-   shape, found when the shape is first met, and kept.
+/* cuda_products.h - matrix products of ops_cuda.cu by cuBLASLt. Each shape has one descriptor and
+   one algorithm, which the first product of the shape finds, and which are kept.
 
-   cuBLASLt counts columns first, so a matrix (rows, columns) of ours is one (columns, rows) of its,
-   with the same memory and a leading dimension of `columns`. Products are therefore asked for
-   transposed: d^T (m, n) = a (m, k) b (k, n), where m runs along a row of d in memory.
+   cuBLASLt stores matrices by columns. A matrix (rows, columns) here is therefore a matrix
+   (columns, rows) for cuBLASLt, with the same memory and a leading dimension of `columns`. So this
+   file requests the transposed product: d^T (m, n) = a (m, k) b (k, n), where m counts along a row
+   of d in memory.
 
        y (R, O)  = x (R, I) w^T     m = O  n = R  k = I   a = w  transposed   b = x
        dx (R, I) = dy (R, O) w      m = I  n = R  k = O   a = w               b = dy
        dw (O, I) += dy^T x          m = I  n = O  k = R   a = x               b = dy transposed
 
-   Epilogues: a bias has m elements and is added to every row of d; the input of GELU is
-   stored next to d, in the same layout. */
+   Epilogues: a bias has m elements, and is added to every row of d. The input of GELU is stored in
+   a second array with the layout of d. */
 #ifndef GPT2_CUDA_PRODUCTS_H
 #define GPT2_CUDA_PRODUCTS_H
 
@@ -22,33 +23,34 @@
 #include "../../zero_plugin.h"
 #include "cuda_bytes.h"
 
-#ifndef OPS_FUSED_GELU /* 0: the own kernels compute GELU in every type */
+#ifndef OPS_FUSED_GELU /* 0: kernels of ops_cuda.cu compute GELU in every type */
 #define OPS_FUSED_GELU 1
 #endif
 
 enum {
-    PRODUCT_PLACES = 256, /* shapes that are remembered */
-    PRODUCT_CHOICES = 8   /* algorithms that are looked at */
+    PRODUCT_PLACES = 256, /* most shapes that are kept */
+    PRODUCT_CHOICES = 8   /* most algorithms that are tried for a shape */
 };
 
-/* What a product does besides multiplying. */
+/* What a product does in addition to the multiplication. */
 typedef enum product_extra {
     PRODUCT_PLAIN = 0,
     PRODUCT_BIAS,          /* + bias */
     PRODUCT_RESIDUAL,      /* + bias + c */
     PRODUCT_GELU,          /* aux = the product + bias, d = GELU(aux) */
-    PRODUCT_GELU_BACKWARD, /* times GELU's slope at aux */
+    PRODUCT_GELU_BACKWARD, /* the product times GELU's derivative at aux */
     PRODUCT_ADD            /* + d */
 } product_extra;
 enum { PRODUCT_EXTRAS = PRODUCT_ADD + 1 };
 
-/* Everything that a choice depends on. No gaps: compared byte by byte. */
+/* Everything on which the choice of an algorithm depends. Keys are compared byte by byte, so the
+   struct has no padding. */
 typedef struct product_key {
     size_t m, n, k;
-    int32_t ta, tb; /* 1: lies transposed */
+    int32_t ta, tb; /* 1: a, or b, is stored transposed */
     int32_t extra;  /* product_extra */
-    int32_t add;    /* d is of the gradients' type, and is added to */
-    int32_t align;  /* bytes; all operands begin at multiples of this */
+    int32_t add;    /* 1: d has the type of gradients, and the product is added to it */
+    int32_t align;  /* all operands begin at multiples of so many bytes */
     int32_t none;
 } product_key;
 
@@ -76,9 +78,9 @@ typedef struct products {
     int tf32;
     product places[PRODUCT_PLACES];
     size_t next;             /* the place that the next shape takes */
-    unsigned fused, refused; /* bits by product_extra */
+    unsigned fused, refused; /* one bit for each product_extra: seen to work, seen to fail */
     char path[192];
-    char error[192]; /* the first one; "" */
+    char error[192]; /* the sentence of the first error, or "" */
 } products;
 
 static zero_result products_fail(products *p, const char *call, cublasStatus_t status) {
@@ -98,7 +100,8 @@ static cudaDataType_t product_type(zero_type type) {
     return type == ZERO_F32 ? CUDA_R_32F : type == ZERO_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/* For a log: the type, what was fused, and what had to be done by kernels of our own. */
+/* Writes the text for a log: the type, what cuBLASLt fused, and what kernels of ops_cuda.cu
+   computed instead. */
 static void products_say(products *p) {
     static const char *const types[ZERO_TYPES] = {"f32", "bf16", "f16"};
     static const char *const extras[PRODUCT_EXTRAS] = {
@@ -116,7 +119,7 @@ static void products_say(products *p) {
     }
 }
 
-/* What has been seen to work, or not to. */
+/* Notes that an extra was seen to work, or to fail. */
 static void product_note(products *p, unsigned *seen, int extra) {
     if (*seen >> extra & 1u) return;
     *seen |= 1u << extra;
@@ -160,8 +163,9 @@ static cublasLtEpilogue_t product_epilogue(product_extra extra) {
     }
 }
 
-/* Cases without a request to cuBLASLt: GELU with rows that are no multiple of 8, which the
-   interface excludes; and f32, because the own kernel computes GELU exactly. */
+/* Returns 0 for cases that are not requested of cuBLASLt: GELU with rows that are no multiple of 8,
+   which its interface excludes, and GELU in f32, which the kernel of ops_cuda.cu computes more
+   exactly. */
 static int product_may_fuse(const products *p, const product_key *key) {
     const int gelu = key->extra == PRODUCT_GELU || key->extra == PRODUCT_GELU_BACKWARD;
     return !gelu || (OPS_FUSED_GELU && key->m % 8 == 0 && (p->type != ZERO_F32 || p->tf32));
@@ -173,7 +177,7 @@ static zero_result product_set(products *p, product *x, cublasLtMatmulDescAttrib
     return ZERO_OK;
 }
 
-/* The pointers of this call that live in the descriptor. */
+/* Writes the pointers of this call to the descriptor. */
 static zero_result product_point(products *p, product *x, const product_operands *v) {
     zero_result result = ZERO_OK;
     if (v->bias)
@@ -210,7 +214,8 @@ static zero_result product_describe(products *p, product *x, const product_opera
     return result ? result : product_point(p, x, v);
 }
 
-/* Room, alignment, and sums of parts in f32 alone: such as round once. */
+/* Sets the limits for the choice: workspace, alignment, and only algorithms that add parts of a sum
+   in f32, so that results are rounded once. */
 static zero_result product_prefer(products *p, cublasLtMatmulPreference_t preference,
                                   uint32_t align) {
     static const cublasLtMatmulPreferenceAttributes_t operands[] = {
@@ -266,7 +271,7 @@ static int32_t product_alignment(const product_operands *v) {
     return (int32_t)(bits & (~bits + 1));
 }
 
-/* The place of a shape, made if it is new; the oldest gives way. */
+/* Finds the place of a shape. A new shape takes the place of the oldest one. */
 static zero_result product_find(products *p, const product_key *key, const product_operands *v,
                                 product **found) {
     for (size_t i = 0; i < PRODUCT_PLACES; i++)
@@ -286,8 +291,8 @@ static zero_result product_find(products *p, const product_key *key, const produ
     return ZERO_OK;
 }
 
-/* *done: it is under way. If not, cuBLASLt cannot do it in one, and nothing has been done. align is
-   filled in here. */
+/* Enqueues a product. *done becomes 0 if cuBLASLt cannot compute it in one call; then nothing was
+   enqueued. This function sets key.align. */
 static zero_result products_run(products *p, product_key key, const product_operands *v,
                                 int *done) {
     const float one = 1.0f, zero = 0.0f;

@@ -1,10 +1,10 @@
-/* device.h - what a rank computes on: CUDA's stream and memory; of the CPU there is little to say.
+/* device.h - the device on which a rank computes: CUDA's stream and memory, or the CPU.
 
-   WHY A ROOM. The trainer is one source for two compilers, and this is where the two differ. A
-   header of inline functions, since nvcc compiles the trainer alone, and plain C the rest.
+   Two compilers compile the trainer's source, nvcc and a C compiler, and this file has what differs
+   between the two. It is a header of inline functions, because nvcc compiles only the trainer, and
+   a C compiler the other files.
 
-   Functions that can fail return 0, or 1 and a sentence.
-*/
+   Functions that can fail return 0, or 1 and a sentence. */
 #ifndef GPT2_DEVICE_H
 #define GPT2_DEVICE_H
 
@@ -13,16 +13,16 @@
 #include <string.h>
 
 typedef struct device {
-    void *stream;      /* that model and plugin share; CPU: NULL */
-    char name[256];    /* for people */
-    int sharers;       /* ranks on the same device, this one included */
-    size_t free_bytes; /* CUDA: before anything was built */
+    void *stream;      /* the stream of model and plugin; CPU: NULL */
+    char name[256];    /* for messages */
+    int sharers;       /* number of ranks on the same device, including this one */
+    size_t free_bytes; /* CUDA: free memory before anything was built */
 } device;
 
 #ifdef __CUDACC__
 
 enum { DEVICE_IS_HOST = 0 };
-#define DEVICE_AWAY " in the host's memory" /* where -r 4 keeps what it keeps away */
+#define DEVICE_AWAY " in the host's memory" /* where -r 4 keeps the inputs of blocks */
 
 static inline int device_fail(cudaError_t code, const char *what, char *sentence, size_t bytes) {
     if (code != cudaSuccess) snprintf(sentence, bytes, "%s: %s", what, cudaGetErrorString(code));

@@ -106,16 +106,18 @@ zero_result experts_check(const gpt2_config *cfg, int ranks, gpt2_error *err) {
     const int E = cfg->moe.experts, k = cfg->moe.chosen;
     int near = ranks < E ? ranks : E;
     if (E == 0)
-        return ranks == 1 ? ZERO_OK
-                          : refuse(err, "%d ranks, but the model has no experts to share", ranks);
+        return ranks == 1
+                   ? ZERO_OK
+                   : refuse(err, "%d ranks, but the model has no experts to share; set -en", ranks);
     if (E < 2 || E > OPS_MOST_EXPERTS)
         return refuse(err, "%d experts, expected 2 to %d", E, OPS_MOST_EXPERTS);
     if (k < 1 || k > OPS_MOST_CHOSEN)
         return refuse(err, "top k is %d, expected 1 or %d", k, OPS_MOST_CHOSEN);
     if (cfg->layers < 2)
-        return refuse(err,
-                      "experts replace the MLP of every second block, but the model has only %d",
-                      cfg->layers);
+        return refuse(
+            err,
+            "experts replace the MLP of every second block; use a model of more blocks (found %d)",
+            cfg->layers);
     if (!(cfg->moe.capacity > 0) || !(cfg->moe.aux >= 0))
         return refuse(err,
                       "the capacity factor is %g, expected more than 0, or the weight of the "
@@ -530,7 +532,8 @@ zero_result experts_create(experts **x, const gpt2_config *cfg, const gpt2_run *
     const size_t R = (size_t)run->batch * (size_t)run->seq_len;
     zero_config c;
     *x = NULL;
-    if (experts_layers(cfg) <= 0) return refuse(err, "no block of the model has experts");
+    if (experts_layers(cfg) <= 0)
+        return refuse(err, "no block of the model has experts; set moe.experts");
     experts *made = (experts *)malloc(sizeof *made);
     if (!made) return ZERO_ERR_MEMORY;
     const experts_part part = experts_part_of(run->parallel);

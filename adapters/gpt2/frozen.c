@@ -61,7 +61,8 @@ static zero_result mark_all(const gpt2_config *cfg, const char *flag, const char
     for (const char *at = patterns; *at;) {
         char pattern[PATTERN];
         const size_t n = strcspn(at, ",");
-        if (n >= sizeof pattern) return refuse(err, flag, at, "a pattern has at most 255 letters");
+        if (n >= sizeof pattern)
+            return refuse(err, flag, at, "a pattern has at most 255 letters; use * in it");
         memcpy(pattern, at, n);
         pattern[n] = 0;
         if (!mark(cfg, pattern, layer)) return refuse_pattern(cfg, err, flag, pattern);
@@ -105,7 +106,8 @@ static zero_result select_frozen(const gpt2_config *cfg, const char *train, cons
         f->layer[t][l] = !f->layer[t][l] && t < GPT2_LORA;
     ZERO_TRY(mark_all(cfg, "--freeze", freeze, f->layer, err));
     return find_lowest(cfg, f) ? ZERO_OK
-                               : refuse(err, "--freeze", freeze, "no tensor is left to train");
+                               : refuse(err, "--freeze", freeze,
+                                        "no tensor is left to train; freeze fewer tensors");
 }
 
 zero_result gpt2_adapt(const gpt2_config *cfg, const gpt2_lora *lora, const char *train,
@@ -115,9 +117,11 @@ zero_result gpt2_adapt(const gpt2_config *cfg, const gpt2_lora *lora, const char
     if (lora) ZERO_TRY(gpt2_lora_check(cfg, lora, err));
     if (cfg->moe.experts)
         return refuse(err, train[0] ? "--train" : "--freeze", train[0] ? train : freeze,
-                      "a model with experts trains all tensors");
+                      "a model with experts (-en) trains all tensors; leave the flag out");
     gpt2_frozen *f = make(cfg, lora);
-    if (!f && err) (void)snprintf(err->sentence, sizeof err->sentence, "no memory for patterns");
+    if (!f && err)
+        (void)snprintf(err->sentence, sizeof err->sentence,
+                       "--train, --freeze: no memory for patterns");
     if (!f) return ZERO_ERR_MEMORY;
     gpt2_config with = *cfg; /* adapters have names, too */
     with.frozen = f;

@@ -114,8 +114,9 @@ static zero_result check_config(const gpt2_config *c, const char *what, gpt2_err
             "are out of range",
             what, c->layers, c->channels, c->heads, c->max_seq_len, c->vocab_size);
     if (c->channels % c->heads)
-        return refuse(err, ZERO_ERR_ARGUMENT, "%s: %d heads do not divide %d channels", what,
-                      c->heads, c->channels);
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "%s: %d heads do not divide %d channels; use a divisor", what, c->heads,
+                      c->channels);
     if (c->padded_vocab_size < c->vocab_size || c->padded_vocab_size % 128
         || c->padded_vocab_size > MAX_TOKENS + 128)
         return refuse(err, ZERO_ERR_ARGUMENT,
@@ -329,6 +330,8 @@ zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parall
         if (cfg->moe.experts && i >= GPT2_FCW && i <= GPT2_FCPROJB)
             d->every = 2; /* the other blocks have experts */
         matrix_sides(cfg, i, &d->rows, &d->cols);
+        if (cfg->f32_embedding_state && (i == GPT2_WTE || i == GPT2_WPE || i == GPT2_LMHEADW))
+            d->flags |= ZERO_F32_STATE;
         if (how) d->slice_of = slice_group_of(cfg, how, tile_rows, i, &d->outer);
         if (how) d->sum_over = sum_group_of(cfg, how, i);
         gpt2_frozen_describe(cfg, how ? how->stage : NULL, i, d, frozen + (size_t)i * most);

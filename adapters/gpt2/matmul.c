@@ -12,23 +12,23 @@
 typedef struct made {
     matmul is;
     dnnl_primitive_t product; /* NULL: this place is free */
-    dnnl_primitive_t reorder; /* NULL: b goes as it lies */
+    dnnl_primitive_t reorder; /* copies b to another layout; NULL: the product reads b in place */
     dnnl_memory_t a, b, c, packed, scratch;
-    size_t packed_bytes, scratch_bytes; /* the first up to a multiple of 64 */
+    size_t packed_bytes, scratch_bytes; /* packed_bytes is rounded up to a multiple of 64 */
 } made;
 
-enum { PLACES = 64 }; /* 15 or 20 a batch size, and sampling's */
+enum { PLACES = 64 }; /* a batch size needs 15 or 20, and sampling needs more */
 
 struct matmuls {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     made places[PLACES];
-    size_t next; /* the place that the next one takes */
+    size_t next; /* the place that the next product takes */
     char *scratch;
     size_t scratch_bytes;
 };
 
-/* What 2.x and 3.x say differently. */
+/* The functions that differ between oneDNN 2.x and 3.x. */
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t layout;
 typedef const_dnnl_memory_desc_t const_layout;
@@ -86,13 +86,13 @@ const char *matmul_sentence(int status) {
     }
 }
 
-/* ---- making a product ---------------------------------------------------------------------- */
+/* ---- creating a product -------------------------------------------------------------------- */
 
 static dnnl_data_type_t dnnl_type(zero_type type) {
     return type == ZERO_F32 ? dnnl_f32 : type == ZERO_BF16 ? dnnl_bf16 : dnnl_f16;
 }
 
-/* Scratch memory is ours; with `add`, what the product adds to is what c holds. */
+/* The caller provides scratch memory. With `add` the product is added to c. */
 static dnnl_status_t make_attributes(dnnl_primitive_attr_t *attributes, int add) {
     dnnl_post_ops_t sum;
     TRY(dnnl_primitive_attr_create(attributes));
@@ -119,7 +119,7 @@ static dnnl_status_t make_layouts(const matmul *p, layout l[LAYOUTS]) {
     return p->packed ? layout_any(&l[ANY_B], b, dnnl_type(p->type)) : dnnl_success;
 }
 
-/* What brings b to where the product takes it from, unless it lies so already. */
+/* Creates the copy of b to the layout of the product, unless b has that layout. */
 static dnnl_status_t make_reorder(made *p, dnnl_engine_t engine, layout from,
                                   const_dnnl_primitive_desc_t product) {
     const_layout to = dnnl_primitive_desc_query_md(product, dnnl_query_weights_md, 0);
@@ -133,7 +133,7 @@ static dnnl_status_t make_reorder(made *p, dnnl_engine_t engine, layout from,
     return status;
 }
 
-/* The primitives, their memory objects, and what they need for scratch. */
+/* Creates the primitives and their memory objects, and finds the bytes of scratch memory. */
 static dnnl_status_t make_primitives(made *p, dnnl_engine_t engine, const layout l[LAYOUTS],
                                      const_dnnl_primitive_desc_t d) {
     const_layout scratch = dnnl_primitive_desc_query_md(d, dnnl_query_scratchpad_md, 0);
@@ -146,7 +146,7 @@ static dnnl_status_t make_primitives(made *p, dnnl_engine_t engine, const layout
     return p->is.packed ? make_reorder(p, engine, l[B], d) : dnnl_success;
 }
 
-/* name (may be NULL): receives the implementation's. */
+/* Creates a product. name (may be NULL) receives the name of the implementation. */
 static dnnl_status_t make(const matmuls *s, made *p, const matmul *is, char *name, size_t bytes) {
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_primitive_desc_t d = NULL;
@@ -215,7 +215,7 @@ static int is_same(const matmul *x, const matmul *y) {
            && x->type == y->type && x->to == y->to && x->add == y->add && x->packed == y->packed;
 }
 
-/* The place of a product, made if it is new; the oldest gives way. */
+/* Finds the place of a product. A new product takes the place of the oldest one. */
 static dnnl_status_t find(matmuls *s, const matmul *is, const made **found) {
     for (size_t i = 0; i < PLACES; i++) {
         *found = &s->places[i];
@@ -254,8 +254,8 @@ int matmul_run(matmuls *s, const matmul *is, const void *a, const void *b, void 
     return dnnl_stream_wait(s->stream);
 }
 
-/* Plain loops are slow, and the emulation of bf16 on processors with AVX-512 but without its bf16
-   (measured: 81 GFLOP/s, 228 after conversion). */
+/* Rejects plain loops, which are slow, and the emulation of bf16 on processors that have AVX-512
+   without its bf16 instructions: that is slower than conversion to f32. */
 int matmul_try(matmuls *s, const matmul *is, char *name, size_t bytes) {
     made p;
     if (need_engine(s)) return 0;

@@ -14,14 +14,14 @@
 extern "C" {
 #endif
 
-/* c (m, n) = a (m, k) b (k, n), or += with `add`. 'T': the operand lies transposed. gap_a, gap_b,
-   gap_c: from row to row as they lie. */
+/* c (m, n) = a (m, k) b (k, n), or += with `add`. ta, tb 'T': the operand is stored transposed.
+   gap_a, gap_b, gap_c: the distance of stored rows, in elements. */
 typedef struct matmul {
     char ta, tb;
     size_t m, n, k, gap_a, gap_b, gap_c;
-    zero_type type, to; /* of a and b; of c */
+    zero_type type, to; /* the type of a and b; the type of c */
     int add;
-    int packed; /* each call first reorders b to what suits the primitive */
+    int packed; /* each call first copies b to the layout that the primitive prefers */
 } matmul;
 
 typedef struct matmuls matmuls;

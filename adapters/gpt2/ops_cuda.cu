@@ -3,22 +3,22 @@
 
    Build: nvcc -std=c++17 -O3 -fmad=false -c ops_cuda.cu; link: -lcublasLt -lcudart
 
-   FUSED. A product adds its bias, and the residual that its output is added to; in 16 bits, and in
-   TF32, it also applies GELU, keeping what GELU was applied to, and multiplies by GELU's slope on
-   the way back. If cuBLASLt refuses this, a plain product and a kernel compute it.
-   The first product of a shape finds this out, and ops_product_path reports it, as it reports a
-   missing plain product.
-   Gradients of biases are sums by a kernel of their own in every case: an epilogue would store
-   them, rounded to 16 bits, where they are to be added in f32 and rounded once.
+   FUSED. A product adds its bias and its residual. In 16 bits and in TF32 it also applies GELU and
+   keeps GELU's input, and in backward it multiplies by GELU's derivative. If cuBLASLt does not
+   support this, a plain product and a kernel compute it. The first product of a shape finds out,
+   and ops_product_path reports it, as well as a missing plain product. A separate kernel always
+   sums the gradients of biases. An epilogue would round them to 16 bits before they are added in
+   f32.
 
    A BLOCK'S LAUNCHES. Forward 7: norm, product, attention, product, norm, product, product.
    Backward of the second half 7: product, columns (GELU again, and the gradient of its bias),
    product of weights, columns, product of weights, product, norm. Of the first half 8: product of
-   weights, columns, product, attention, product of weights, columns, product, norm. And 1 that adds
-   up what columns and norms have left: 23, and what attention takes beyond one launch each way.
+   weights, columns, product, attention, product of weights, columns, product, norm. One more adds
+   the partial sums of columns and norms. So a block has 23 launches, and more if attention needs
+   more than one in each direction.
 
-   ORDER. All is enqueued on one stream. The host waits in ops_download, ops_upload, ops_take_sum,
-   and in ops_take_batch when two batches are on their way already. */
+   ORDER. All work is enqueued on one stream. The CPU waits in ops_download, ops_upload and
+   ops_take_sum, and in ops_take_batch if two batches are being copied. */
 #include "ops.h"
 
 #include <ctype.h>
@@ -42,29 +42,29 @@
     kernel<<<grid, block, shared, stream>>>(__VA_ARGS__)
 #endif
 
-#ifndef OPS_RATE_SIZE /* of the matrices of ops_matmul_rate */
+#ifndef OPS_RATE_SIZE /* size of the matrices of ops_matmul_rate */
 #define OPS_RATE_SIZE 8192
 #endif
 
 /* ---- context ------------------------------------------------------------------------------- */
 
 enum {
-    STAGINGS = 2,         /* batches that may be on their way */
-    BLOCKS_PER_SM = 16,   /* of kernels that walk rows */
-    MOST_ODD_WIDTH = 4096 /* of a norm with rows that are no multiple of 16 bytes */
+    STAGINGS = 2,         /* most batches that are being copied */
+    BLOCKS_PER_SM = 16,   /* in kernels that work row by row */
+    MOST_ODD_WIDTH = 4096 /* most C of a norm, if its rows are no multiple of 16 bytes */
 };
 
 /* Host memory for a batch: tokens, targets, and the lists of embed_lists. */
 typedef struct staging {
-    int *memory;      /* pinned; NULL: not made */
+    int *memory;      /* pinned; NULL: not allocated yet */
     cudaEvent_t sent; /* its contents have been copied */
 } staging;
 
 /* A place of ops_graphs. */
 typedef struct recorded {
-    char *key;             /* of the last call */
-    int seen;              /* `key` is set */
-    cudaGraphExec_t graph; /* of that key; NULL: not recorded */
+    char *key;             /* the key of the last call */
+    int seen;              /* 1: `key` is set */
+    cudaGraphExec_t graph; /* recorded for that key; NULL: none */
 } recorded;
 
 struct ops_ctx {
@@ -74,7 +74,7 @@ struct ops_ctx {
     unsigned processors; /* SMs */
     products matrices;
     struct attention *attend; /* NULL: limits.heads is 0 */
-    char *memory;             /* on the device: all that follows */
+    char *memory;             /* device memory of the arrays below */
     void *workspace;          /* cuBLASLt's */
     float *partial;           /* sums of columns by parts, of all pending jobs */
     size_t partial_used;      /* floats in use */
@@ -86,13 +86,13 @@ struct ops_ctx {
     staging stagings[STAGINGS];
     staging *last;    /* has the last batch */
     size_t last_rows; /* rows of the last batch */
-    unsigned batches; /* so far: the next takes stagings[batches % STAGINGS] */
-    int *chain;       /* host: (vocab + rows), see sort_tokens */
-    double *sum;      /* host, pinned: ops_take_sum's */
+    unsigned batches; /* number so far: the next one takes stagings[batches % STAGINGS] */
+    int *chain;       /* CPU memory: (vocab + rows), see sort_tokens */
+    double *sum;      /* pinned CPU memory, for ops_take_sum */
     recorded *graphs; /* [places] */
     char *keys;
     size_t places, key_bytes, launches;
-    int recording; /* the stream is being recorded */
+    int recording; /* 1: the stream is being recorded */
     zero_result status;
     char sentence[OPS_SENTENCE];
 };
@@ -109,7 +109,7 @@ static void fail(ops_ctx *o, zero_result status, const char *format, ...) {
     o->status = status;
 }
 
-/* 1: it worked. */
+/* Returns 1 if the call succeeded; otherwise records the error. */
 static int worked(ops_ctx *o, cudaError_t e, const char *call) {
     if (e == cudaSuccess) return 1;
     fail(o, e == cudaErrorMemoryAllocation ? ZERO_ERR_MEMORY : ZERO_ERR_DEVICE, "%s: %s", call,
@@ -145,7 +145,7 @@ static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-/* Cuts the context's memory, or measures it (o->memory NULL); bytes. */
+/* Cuts the context's memory, or, if o->memory is NULL, only measures it. Returns the bytes. */
 static size_t lay_out(ops_ctx *o) {
     size_t part[CUDA_PARTS], from = 0;
     char *at[CUDA_PARTS];
@@ -181,7 +181,7 @@ size_t ops_logits_budget(void) { return cuda_logits_budget(); }
 void *ops_alloc(size_t bytes) {
     void *memory = NULL;
     if (cudaMalloc(&memory, bytes ? bytes : 1) == cudaSuccess) return memory;
-    (void)cudaGetLastError(); /* NULL reports it */
+    (void)cudaGetLastError(); /* the caller sees NULL */
     return NULL;
 }
 
@@ -215,9 +215,9 @@ void ops_download(ops_ctx *o, float *host, const void *device, zero_type type, s
     if (stored != host) free(stored);
 }
 
-/* ---- life ---------------------------------------------------------------------------------- */
+/* ---- creating and destroying --------------------------------------------------------------- */
 
-/* Known before anything is allocated. */
+/* Checks the limits before anything is allocated. */
 static void check_limits(ops_ctx *o) {
     const size_t wide = o->type == ZERO_F32 ? 4 : 8, width = o->limits.width / 4;
     const size_t widest = (size_t)NORM_THREADS * NORM_MOST * wide;
@@ -366,14 +366,14 @@ int ops_graph_begin(ops_ctx *o, size_t place, const void *key) {
     g->graph = NULL;
     memcpy(g->key, key, o->key_bytes);
     g->seen = 1;
-    /* other threads may go on using CUDA */
+    /* other threads may use CUDA meanwhile */
     if (again)
         o->recording =
             WORKED(o, cudaStreamBeginCapture(o->stream, cudaStreamCaptureModeThreadLocal));
     return 0;
 }
 
-/* Launches what was recorded: recording has only noted the operations. */
+/* Ends the recording and launches the graph, because recorded operations have not run yet. */
 void ops_graph_end(ops_ctx *o, size_t place) {
     cudaGraph_t graph = NULL;
     if (!o->recording) return;
@@ -407,7 +407,7 @@ double ops_take_sum(ops_ctx *o, double *total) {
 
 /* ---- embeddings ---------------------------------------------------------------------------- */
 
-/* Where lists begin in host or device memory, for R rows. */
+/* Returns the lists of R rows, in CPU or device memory. */
 static embed_lists lists_at(int *memory, size_t R) {
     embed_lists l;
     l.order = memory;
@@ -418,8 +418,8 @@ static embed_lists lists_at(int *memory, size_t R) {
     return l;
 }
 
-/* One token's rows, already in order[first, end): cut into segments. A token of several gives each
-   a slot, and stands in `longs`. */
+/* Cuts the rows of one token, order[first, end), into segments. If there are several, each gets a
+   slot, and the token is added to `longs`. */
 static void cut_segments(int *memory, size_t R, embed_lists *l, int *slots, int token, int first,
                          int end) {
     int *start = memory + R, *slot = start + R + 1, *longs = slot + R;
@@ -435,8 +435,9 @@ static void cut_segments(int *memory, size_t R, embed_lists *l, int *slots, int 
     if (several) longs[3 * l->count++ + 2] = *slots;
 }
 
-/* Fills lists: rows are chained by token (first[token], then next[row], as a chain's end -1), and
-   chains laid out in the order of their first rows. No pass over the vocabulary. */
+/* Fills the lists. It chains the rows of each token (first[token], then next[row], and -1 at the
+   end), and writes the chains in the order of their first rows. So it makes no pass over the
+   vocabulary. */
 static embed_lists sort_tokens(int *memory, int *chain, size_t vocab, const int *tokens, size_t R) {
     int *first = chain, *next = chain + vocab;
     embed_lists l = lists_at(memory, R);
@@ -465,7 +466,8 @@ void ops_take_batch(ops_ctx *o, int *tokens, int *targets, const int *host_token
         fail(o, ZERO_ERR_ARGUMENT, "a batch of %zu tokens exceeds %zu", R, o->limits.rows);
         return;
     }
-    if (!WORKED(o, cudaEventSynchronize(s->sent))) return; /* of the batch before the last */
+    if (!WORKED(o, cudaEventSynchronize(s->sent)))
+        return; /* the copy of the batch before the last */
     memcpy(s->memory, host_tokens, bytes);
     if (targets) memcpy(s->memory + R, host_targets, bytes);
     (void)WORKED(o, cudaMemcpyAsync(tokens, s->memory, bytes, cudaMemcpyHostToDevice, o->stream));
@@ -478,8 +480,8 @@ void ops_take_batch(ops_ctx *o, int *tokens, int *targets, const int *host_token
     o->embed.order = NULL;
 }
 
-/* The last batch's lists, to the device. Not before backward wants them: by then the GPU has the
-   rest of the step to do while the host sorts. */
+/* Copies the lists of the last batch to the device. Only backward needs them; by then the GPU has
+   work from the rest of the step while the CPU sorts. */
 static void send_lists(ops_ctx *o) {
     const size_t R = o->last_rows;
     int *lists = o->last->memory + 2 * R;
@@ -492,7 +494,7 @@ static void send_lists(ops_ctx *o) {
     (void)WORKED(o, cudaEventRecord(o->last->sent, o->stream));
 }
 
-/* Threads of a block that walks rows of n pieces, and blocks of such a launch. */
+/* Return the threads of a block that works on rows of n pieces, and the blocks of its launch. */
 static unsigned row_threads(size_t n) { return (unsigned)least(round_up(most(n, 1), 32), 256); }
 static unsigned row_blocks(const ops_ctx *o, size_t R) {
     return (unsigned)least(R, (size_t)o->processors * BLOCKS_PER_SM);
@@ -595,8 +597,8 @@ static void finish_pending(ops_ctx *o) {
     o->partial_used = 0;
 }
 
-/* Room for partial sums (parts, n) of a gradient. Jobs of one launch run side by side, so the same
-   gradient must not be in it twice. */
+/* Returns memory for partial sums (parts, n) of a gradient. Jobs of one launch run at the same
+   time, so a gradient must not be in a launch twice. */
 static float *partial_room(ops_ctx *o, const void *grad, size_t parts, size_t n) {
     const size_t floats = round_up(parts * n, 64);
     int again = o->partial_used + floats > partial_floats(&o->limits);
@@ -609,7 +611,7 @@ static float *partial_room(ops_ctx *o, const void *grad, size_t parts, size_t n)
     return room;
 }
 
-/* What a kernel leaves in `partial` is to be added to gradients: at once, or in ops_sums_end. */
+/* Adds a kernel's partial sums to gradients: at once, or in ops_sums_end. */
 static void finish(ops_ctx *o, void *a, void *b, size_t split, const float *partial, size_t parts,
                    size_t n) {
     finish_job *job = &o->pending.job[o->pending.count];
@@ -632,7 +634,7 @@ void ops_sums_end(ops_ctx *o) {
     finish_pending(o);
 }
 
-/* dbias += the columns' sums of d; see column_pass. */
+/* dbias += the sums of the columns of d; see column_pass. */
 static void columns(ops_ctx *o, column_pass pass, void *dbias, void *d, void *out, const void *x,
                     const void *bias, size_t R, size_t C) {
     const dim3 block(COLUMN_LANES, COLUMN_ROWS);
@@ -702,7 +704,8 @@ static product_operands operands(const void *a, const void *b, void *d) {
     return v;
 }
 
-/* 1: done, or an error, or nothing to do; 0: cuBLASLt does not do it in one. */
+/* Returns 0 if cuBLASLt cannot compute the product in one call, otherwise 1, also after an error.
+ */
 static int run_product(ops_ctx *o, const product_key *key, const product_operands *v) {
     int done = 0;
     if (o->status || !key->m || !key->n || !key->k) return 1;
@@ -713,7 +716,7 @@ static int run_product(ops_ctx *o, const product_key *key, const product_operand
     return done || result;
 }
 
-/* One without extras, or one that is added to an activation, which always works. */
+/* Computes a product without extras, or one that is added to an activation, which always works. */
 static void run_plain(ops_ctx *o, const product_key *key, const product_operands *v) {
     const int adds = key->add || key->extra == PRODUCT_ADD;
     const zero_type to = key->extra == PRODUCT_ADD ? o->type : o->grad_type;
@@ -781,7 +784,7 @@ void ops_linear_dw(ops_ctx *o, void *dw, void *dbias, const void *dy, const void
     if (dbias) ops_bias_backward(o, dbias, dy, R, O);
 }
 
-/* With `again` too: another product might have other bits. */
+/* Computes gelu even with `again`, because another product could give other bits. */
 void ops_linear_gelu(ops_ctx *o, void *fch, void *gelu, int again, const void *x, const void *w,
                      const void *bias, size_t R, size_t I, size_t O) {
     product_operands v = operands(w, x, gelu);
@@ -794,14 +797,14 @@ void ops_linear_gelu(ops_ctx *o, void *fch, void *gelu, int again, const void *x
     ops_gelu(o, gelu, fch, NULL, R, O);
 }
 
-/* fch has its bias. */
+/* fch contains its bias. */
 void ops_linear_dx_gelu(ops_ctx *o, void *dfch, void *dbias, void *gelu, int kept, const void *dy,
                         const void *w, const void *fch, const void *bias, size_t R, size_t I,
                         size_t O) {
     product_operands v = operands(w, dy, dfch);
     const product_key key = key_of(I, R, O, 0, 0, PRODUCT_GELU_BACKWARD, 0);
     (void)bias;
-    v.aux = (void *)fch; /* is read */
+    v.aux = (void *)fch; /* the product only reads it */
     if (run_product(o, &key, &v)) {
         columns(o, kept ? COLUMN_SUM : COLUMN_GELU_AGAIN, dbias, dfch, gelu, fch, NULL, R, I);
         return;
@@ -845,19 +848,20 @@ void ops_norm_again(ops_ctx *o, void *out, const float *mean, const float *rstd,
 #define USE(NUM, W)                                                                                \
     RUN(o, (norm_kernel<NUM, W, true>), grid, block, (NUM::word *)out, (float *)mean,              \
         (float *)rstd, (const NUM::word *)x, (const NUM::word *)w, (const NUM::word *)b, R, C)
-    FOR_ROWS(o, C, USE); /* mean and rstd are read */
+    FOR_ROWS(o, C, USE); /* the kernel only reads mean and rstd */
 #undef USE
 }
 
-/* A block's threads: as many as a row needs, K columns each, and as many rows as 512 hold. */
+/* Returns the threads of a block: as many as a row needs, with *K columns each, times as many rows
+   as 512 threads can take. */
 static dim3 norm_block(size_t pieces, int *K) {
     *K = pieces <= NORM_THREADS ? 1 : pieces <= 2 * NORM_THREADS ? 2 : NORM_MOST;
     const size_t x = round_up((pieces + (size_t)*K - 1) / (size_t)*K, 32);
     return dim3((unsigned)x, (unsigned)most(least(512 / x, 8), 1));
 }
 
-/* Blocks of the launch: at most those that the GPU holds at once, because a second round of few
-   blocks would leave it idle. */
+/* Returns the blocks of the launch: at most as many as run on the GPU at once, because a second
+   round with few blocks would leave most of it idle. */
 static size_t norm_parts(const ops_ctx *o, dim3 block, size_t R) {
     const size_t held = o->processors * (NORM_HELD / (block.x * block.y));
     return least((R + block.y - 1) / block.y, least(held, NORM_PARTS));
@@ -892,7 +896,7 @@ void ops_norm_backward(ops_ctx *o, void *dx, void *dw, void *db, const void *dou
 
 /* ---- attention ----------------------------------------------------------------------------- */
 
-/* 1: there is something to do, and room for it. */
+/* Returns 1 if the call has rows, and they are within the limits. */
 static int attention_fits(ops_ctx *o, const ops_heads *s) {
     if (o->status || !s->batch) return 0;
     if (s->seq_len > o->limits.seq_len || s->head_size > o->limits.head_size || !o->attend)
@@ -902,7 +906,7 @@ static int attention_fits(ops_ctx *o, const ops_heads *s) {
     return !o->status;
 }
 
-/* The bias is there already: see ops_linear. */
+/* qkv contains its bias: see ops_linear. */
 void ops_attention(ops_ctx *o, void *out, float *lse, const void *qkv, const void *bias,
                    const ops_heads *s) {
     const attention_shape shape = {s->batch, s->seq_len, s->heads, s->head_size};
@@ -937,7 +941,7 @@ void ops_cross_entropy(ops_ctx *o, float *losses, void *logits, const int *targe
 
 /* ---- cross entropy, tile by tile ----------------------------------------------------------- */
 
-/* Threads of a block that has a row of logits. */
+/* Returns the threads of a block that has a row of logits. */
 static unsigned logit_threads(size_t pieces) {
     return (unsigned)least(round_up(most(pieces, 1), 32), CLASSIFIER_THREADS);
 }
@@ -1001,8 +1005,9 @@ void ops_softmax_backward(ops_ctx *o, void *logits, const ops_softmax *s, const 
 
 /* ---- figures ------------------------------------------------------------------------------- */
 
-/* Dense TFLOP/s that makers state for products that add in f32, without sparsity: f16 and bf16,
-   TF32, f32. The first name that a card's contains as a word's end counts. */
+/* Dense TFLOP/s that manufacturers state for products that add in f32, without sparsity: f16 and
+   bf16, TF32, f32. The first row counts that has the last characters of a word of the GPU's name.
+ */
 static const struct card_rate {
     const char *name;
     double half, tf32, f32;
@@ -1030,7 +1035,7 @@ static const struct card_rate {
                   {"RTX 4090", 165.2, 82.6, 82.6},
                   {"RTX 3090", 71, 35.6, 35.6}};
 
-/* NULL: not in the table, or a part of a card (MIG). */
+/* Returns NULL for a GPU that the table lacks, and for a part of a GPU (MIG). */
 static const card_rate *find_card(const char *name) {
     if (strstr(name, "MIG")) return NULL;
     for (size_t i = 0; i < sizeof card_rates / sizeof *card_rates; i++) {
@@ -1053,7 +1058,7 @@ double ops_peak_rate(zero_type type, int tf32) {
     return 1e12 * (type != ZERO_F32 ? card->half : tf32 ? card->tf32 : card->f32);
 }
 
-/* Seconds of the fastest of some products of n x n matrices; 0: an error. */
+/* Returns the seconds of the fastest of several products of n x n matrices, or 0 after an error. */
 static double product_seconds(ops_ctx *o, size_t n, char *memory, cudaEvent_t *at) {
     const size_t bytes = n * n * zero_type_bytes(o->type);
     float best = 0, ms = 0;
@@ -1094,6 +1099,6 @@ double ops_matmul_rate(zero_type type, int tf32, int threads) {
         if (at[i]) (void)cudaEventDestroy(at[i]);
     if (stream) (void)cudaStreamDestroy(stream);
     ops_free(memory);
-    (void)cudaGetLastError(); /* a rate that cannot be measured is no error */
+    (void)cudaGetLastError(); /* if the rate cannot be measured, that is no error */
     return seconds > 0 ? 2 * (double)n * (double)n * (double)n / seconds : 0;
 }

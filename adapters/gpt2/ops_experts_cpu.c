@@ -1,5 +1,5 @@
-/* ops_experts_cpu.c - see ops_experts.h. Rows are independent of each other, but for their places
-   in the experts' slots, which one thread assigns; sums add rows in order. */
+/* ops_experts_cpu.c - see ops_experts.h. Rows do not depend on each other, except for their slots,
+   which one thread assigns. Sums add rows in order. */
 #include "ops_experts.h"
 
 #include <math.h>
@@ -11,9 +11,9 @@
 #define OMP(x)
 #endif
 
-enum { PIECE = 256 /* columns at once */ };
+enum { PIECE = 256 /* columns that a thread takes at once */ };
 
-/* n numbers from element `at` on, as f32, and back. */
+/* Convert n numbers from element `at` on to f32, and back. */
 static void take(float *to, const void *from, size_t at, size_t n, zero_type type) {
     zero_convert(to, ZERO_F32, (const char *)from + at * zero_type_bytes(type), type, n);
 }
@@ -22,7 +22,7 @@ static void give(void *to, size_t at, const float *from, size_t n, zero_type typ
 }
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/* ---- gates ----------------------------------------------------------------------------------- */
+/* ---- gates --------------------------------------------------------------------------------- */
 
 static float dot(const void *a, size_t at, const void *b, size_t bt, size_t n, zero_type type) {
     float x[PIECE], y[PIECE], sum = 0;
@@ -51,9 +51,9 @@ void ops_gates(const ops_route *t, const void *x, const void *w, size_t R, size_
     }
 }
 
-/* ---- routes ---------------------------------------------------------------------------------- */
+/* ---- routes -------------------------------------------------------------------------------- */
 
-/* The largest gate, of equal ones the first, but not `but`. */
+/* Returns the expert with the largest gate, except expert `but`. Of equal ones it is the first. */
 static int largest(const float *gates, size_t E, int but) {
     int most = -1;
     for (size_t e = 0; e < E; e++)
@@ -61,7 +61,7 @@ static int largest(const float *gates, size_t E, int but) {
     return most;
 }
 
-/* Row r's j-th choice takes the next place of its expert, if there is one. */
+/* Assigns the next slot of its expert, if one is left, to choice j of row r. */
 static int take_slot(const ops_route *t, size_t r, size_t j, int *taken) {
     const size_t at = r * t->chosen + j;
     const int e = t->choices[at], place = taken[e]++;
@@ -82,7 +82,7 @@ static void weigh(const ops_route *t, size_t r) {
     for (size_t j = 0; j < k && k > 1 && sum > 0; j++) w[j] /= sum;
 }
 
-/* E times the sum of shares times mean gates. */
+/* Returns the auxiliary loss: E times the sum of shares times mean gates. */
 static double auxiliary(const ops_route *t, size_t R) {
     const size_t E = t->experts;
     double sum = 0;
@@ -113,7 +113,7 @@ void ops_routes(const ops_route *t, double *totals, size_t R) {
     totals[1] += (double)dropped;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- rows ---------------------------------------------------------------------------------- */
 
 void ops_dispatch(const ops_route *t, void *out, const void *x, size_t R, size_t C) {
     const size_t bytes = C * zero_type_bytes(t->type), n = t->experts * t->capacity;
@@ -128,7 +128,7 @@ void ops_dispatch(const ops_route *t, void *out, const void *x, size_t R, size_t
     }
 }
 
-/* sum [n] += factor times elements from `at` on. */
+/* sum [n] += factor times the elements of x from `at` on. */
 static void add_row(float *sum, float factor, const void *x, size_t at, size_t n, zero_type type) {
     float row[PIECE];
     take(row, x, at, n, type);
@@ -153,7 +153,7 @@ void ops_combine(const ops_route *t, void *out, const void *x, const void *in, s
         }
 }
 
-/* ---- backwards ------------------------------------------------------------------------------- */
+/* ---- backward ------------------------------------------------------------------------------ */
 
 void ops_combine_backward(const ops_route *t, void *din, float *dweights, const void *dout,
                           const void *in, size_t R, size_t C) {
@@ -175,7 +175,7 @@ void ops_combine_backward(const ops_route *t, void *din, float *dweights, const 
             t->slots[j] < 0 ? 0 : dot(dout, j / k * C, in, (size_t)t->slots[j] * C, C, t->type);
 }
 
-/* Of weight j of a row, to its gate. */
+/* Returns the gradient of the gate of choice j of a row, from those of the weights. */
 static float gate_gradient(const ops_route *t, size_t r, size_t j, const float *dweights) {
     const size_t k = t->chosen, at = r * k + j;
     float sum = 0, all = 0;

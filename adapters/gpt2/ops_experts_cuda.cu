@@ -1,6 +1,6 @@
-/* ops_experts_cuda.cu - see ops_experts.h. A thread has an element, a row or an expert, and adds up
-   in order: the same bits every time. One thread per expert assigns
-   the places in its slots, in the order of rows. */
+/* ops_experts_cuda.cu - see ops_experts.h. Each thread has an element, a row or an expert, and adds
+   in order, so equal inputs give equal bits. One thread per expert assigns its slots, in the order
+   of rows. */
 #include "ops_experts.h"
 
 #include "cuda_bytes.h"
@@ -37,7 +37,7 @@ static unsigned blocks_for(size_t n) {
 #define IN(NUM, p)  ((const NUM::word *)(p))
 #define OUT(NUM, p) ((NUM::word *)(p))
 
-/* ---- gates ----------------------------------------------------------------------------------- */
+/* ---- gates --------------------------------------------------------------------------------- */
 
 template <class NUM>
 OPS_DEVICE float dot(const typename NUM::word *a, const typename NUM::word *b, size_t n) {
@@ -71,7 +71,7 @@ void ops_gates(const ops_route *t, const void *x, const void *w, size_t R, size_
     RUN(t, softmax_kernel, R, *t, R);
 }
 
-/* ---- routes ---------------------------------------------------------------------------------- */
+/* ---- routes -------------------------------------------------------------------------------- */
 
 static __global__ void choices_kernel(ops_route t, size_t R) {
     EACH(r, R) {
@@ -87,7 +87,7 @@ static __global__ void choices_kernel(ops_route t, size_t R) {
     }
 }
 
-/* Expert e: its slots, its share, and sums: its mean gate times its share, and what it dropped. */
+/* For each expert e: its slots, its share, and its sums: mean gate times share; dropped choices. */
 static __global__ void slots_kernel(ops_route t, size_t R) {
     EACH(e, t.experts) {
         int taken = 0;
@@ -135,10 +135,10 @@ void ops_routes(const ops_route *t, double *totals, size_t R) {
     if (totals) RUN(t, totals_kernel, 2, *t, totals);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- rows ---------------------------------------------------------------------------------- */
 
-/* out = the rows' elements, times their weights where there are some; zeros where there is no row.
- */
+/* out gets the elements of the rows, times their weights if there are any, and zeros for empty
+ * slots. */
 template <class NUM>
 __global__ void dispatch_kernel(ops_route t, typename NUM::word *out, const typename NUM::word *x,
                                 int weighs, size_t C) {
@@ -178,7 +178,7 @@ void ops_combine(const ops_route *t, void *out, const void *x, const void *in, s
 #undef USE
 }
 
-/* ---- backwards ------------------------------------------------------------------------------- */
+/* ---- backward ------------------------------------------------------------------------------ */
 
 template <class NUM>
 __global__ void dweights_kernel(ops_route t, float *dweights, const typename NUM::word *dout,
@@ -202,7 +202,7 @@ void ops_combine_backward(const ops_route *t, void *din, float *dweights, const 
 #undef USE
 }
 
-/* Of weight `at`, row r's, to its gate. */
+/* Returns the gradient of the gate of choice `at`, of row r, from those of the weights. */
 OPS_DEVICE float gate_gradient(const ops_route &t, size_t r, size_t at, const float *dweights) {
     float sum = 0, all = 0;
     if (t.slots[at] < 0) return 0;

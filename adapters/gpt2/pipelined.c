@@ -12,25 +12,26 @@ struct gpt2_pipeline {
     gpt2_model *model;
     const gpt2_stage *stage;
     pipeline_run *run;
-    pipeline_plan train, look; /* a step; forward of one micro-batch or several */
+    pipeline_plan train, eval; /* of a step; of a forward of one micro-batch or several */
     void *memory;              /* [most buffers][bytes] */
     int buffers;
     size_t bytes;          /* of a message */
     size_t tokens;         /* B T */
-    int *inputs, *targets; /* (B T) of the micro-batch at hand */
+    int *inputs, *targets; /* (B T) of the current micro-batch */
     float *losses;         /* (B T) */
-    /* of the call at hand */
+    /* of the current call */
     const gpt2_feed *feed;
-    int first; /* batch of the feed that is micro-batch 0 */
+    int first; /* the number in the feed of micro-batch 0 */
     float factor;
     double sum;
-    float *logits; /* of what follows t tokens; NULL: losses are */
+    float
+        *logits; /* of the token that follows the first t tokens; NULL: the call computes losses */
     int t;
-    int in_host; /* the host's functions failed: the model has the sentence */
+    int in_host; /* a function of this file failed: `error` has its sentence already */
     gpt2_error error;
 };
 
-/* ---- known before the context is built ------------------------------------------------------ */
+/* ---- before the context is built ----------------------------------------------------------- */
 
 static pipeline_shape shape_of(const gpt2_stage *s, int micro, int forward_only) {
     const pipeline_shape shape = {s->stages, micro, s->chunks, forward_only};
@@ -72,11 +73,10 @@ uint64_t gpt2_pipeline_sent(const gpt2_config *cfg, const gpt2_run *run, int mic
     return (uint64_t)pipeline_sends(&shape, s->stage) * message_bytes(cfg, run);
 }
 
-/* ---- the order of a step
- * ------------------------------------------------------------------------- */
+/* ---- the order of a step ------------------------------------------------------------------- */
 
 typedef struct pass_calls {
-    zero_pass_call *list; /* NULL: they are counted */
+    zero_pass_call *list; /* NULL: the calls are only counted */
     int n;
 } pass_calls;
 
@@ -86,7 +86,7 @@ static void add_call(pass_calls *t, zero_pass_call_kind kind, int unit) {
     t->n++;
 }
 
-/* Units that gpt2_chunk_forward begins. */
+/* Adds the units that gpt2_chunk_forward begins. */
 static void add_forward(pass_calls *t, const gpt2_config *cfg, const gpt2_stage *s, int tiles,
                         int c) {
     const int block = gpt2_stage_first_block(cfg, s, tiles) + gpt2_stage_first(s, c);
@@ -95,14 +95,17 @@ static void add_forward(pass_calls *t, const gpt2_config *cfg, const gpt2_stage 
     for (int i = 0; i < gpt2_stage_blocks(s, c); i++) add_call(t, ZERO_CALL_FORWARD, block + i);
 }
 
-/* And gpt2_chunk_backward with parameters; the lookup's reads none. */
+/* Adds the units that gpt2_chunk_backward begins with parameters. The backward of the lookup reads
+   no parameters. */
 static void add_backward(pass_calls *t, const gpt2_config *cfg, const gpt2_stage *s, int tiles,
                          int c) {
     const int first = gpt2_stage_first_block(cfg, s, tiles), norm = first + gpt2_stage_layers(s);
     const int rows = cfg->untied ? norm + 1 : 0, block = first + gpt2_stage_first(s, c);
     if (gpt2_stage_is_last(s) && c == s->chunks - 1) {
         add_call(t, ZERO_CALL_FORWARD, norm);
-        if (!tiles) add_call(t, ZERO_CALL_FORWARD, rows); /* its backward is inside */
+        if (!tiles)
+            add_call(t, ZERO_CALL_FORWARD,
+                     rows); /* the classifier's backward runs inside its forward */
         for (int i = 0; i < tiles; i++) add_call(t, ZERO_CALL_FORWARD, rows + i);
         for (int i = tiles; i-- > 0;) add_call(t, ZERO_CALL_BACKWARD, rows + i);
         add_call(t, ZERO_CALL_BACKWARD, norm);
@@ -134,8 +137,7 @@ zero_result gpt2_pipeline_order(zero_ctx *z, const gpt2_config *cfg, const gpt2_
     return result;
 }
 
-/* ---- life
- * ----------------------------------------------------------------------------------------- */
+/* ---- opening and closing ------------------------------------------------------------------- */
 
 static zero_result refuse(gpt2_error *err, zero_result result, const char *why) {
     if (err) (void)snprintf(err->sentence, sizeof err->sentence, "%s", why);
@@ -204,7 +206,7 @@ void gpt2_pipeline_close(gpt2_pipeline *p) {
     if (!p) return;
     pipeline_close(p->run);
     pipeline_free(&p->train);
-    pipeline_free(&p->look);
+    pipeline_free(&p->eval);
     gpt2_free(p->memory);
     free(p->inputs);
     free(p->losses);
@@ -213,9 +215,9 @@ void gpt2_pipeline_close(gpt2_pipeline *p) {
 
 const char *gpt2_pipeline_error(const gpt2_pipeline *p) { return p->error.sentence; }
 
-/* ---- passes ---- */
+/* ---- passes -------------------------------------------------------------------------------- */
 
-/* Copies the error of a function of the trainer: the model's sentence, or the context's. */
+/* Copies the sentence of an error: the model's, or, if that is empty, the context's. */
 static zero_result failed(gpt2_pipeline *p, zero_result result) {
     if (result == ZERO_OK) return ZERO_OK;
     const char *why = gpt2_last_error(p->model);
@@ -233,12 +235,13 @@ static zero_result step(gpt2_pipeline *p, const pipeline_plan *plan,
     return result;
 }
 
-/* The model's last chunk. */
+/* Returns 1 for the last chunk of the model. */
 static int is_end(const gpt2_pipeline *p, const pipeline_work *w) {
     return gpt2_stage_is_last(p->stage) && w->chunk == p->stage->chunks - 1;
 }
 
-/* At the ends of the model tokens are asked for each time: to keep them takes more than that. */
+/* Begins a chunk. The first and the last chunk load their tokens for each call, because keeping the
+   tokens of all micro-batches would take more memory than loading them takes time. */
 static gpt2_chunk enter(gpt2_pipeline *p, const pipeline_work *w, void *in) {
     const int first = in == NULL, last = is_end(p, w);
     gpt2_chunk c;
@@ -276,10 +279,9 @@ zero_result gpt2_pipeline_train(gpt2_pipeline *p, const gpt2_feed *feed, float l
     return step(p, &p->train, &host);
 }
 
-/* ---- forward alone
- * -------------------------------------------------------------------------------- */
+/* ---- evaluation ---------------------------------------------------------------------------- */
 
-static zero_result look_end(gpt2_pipeline *p, const pipeline_work *w, const gpt2_chunk *c) {
+static zero_result eval_end(gpt2_pipeline *p, const pipeline_work *w, const gpt2_chunk *c) {
     double sum = 0;
     if (p->logits) return gpt2_chunk_logits(p->model, c, p->t, p->logits);
     ZERO_TRY(gpt2_chunk_loss(p->model, c, &sum));
@@ -291,32 +293,33 @@ static zero_result look_end(gpt2_pipeline *p, const pipeline_work *w, const gpt2
     return ZERO_OK;
 }
 
-/* A pass of its own: chunks of other micro-batches, and of this one, come at other times. */
-static zero_result look_forward(void *user, const pipeline_work *w, void *in, void *out) {
+/* Forward of one chunk, as a pass of its own, because chunks of other micro-batches run in between.
+ */
+static zero_result eval_forward(void *user, const pipeline_work *w, void *in, void *out) {
     gpt2_pipeline *p = (gpt2_pipeline *)user;
     gpt2_chunk c = enter(p, w, in);
     c.out = out;
     zero_result result = gpt2_pass_begin(p->model, ZERO_EVAL, 0, 1);
     if (result == ZERO_OK) result = gpt2_chunk_forward(p->model, &c);
-    if (result == ZERO_OK && is_end(p, w)) result = look_end(p, w, &c);
+    if (result == ZERO_OK && is_end(p, w)) result = eval_end(p, w, &c);
     if (result == ZERO_OK) result = gpt2_pass_end(p->model);
     return failed(p, result);
 }
 
-/* The plan is kept for the next call of as many. */
-static zero_result look(gpt2_pipeline *p, int n) {
-    const pipeline_functions host = {look_forward, NULL, p};
-    if (p->look.shape.micro != n) {
+/* Runs forward for n micro-batches. The plan is kept for the next call with the same n. */
+static zero_result evaluate(gpt2_pipeline *p, int n) {
+    const pipeline_functions host = {eval_forward, NULL, p};
+    if (p->eval.shape.micro != n) {
         const pipeline_shape shape = shape_of(p->stage, n, 1);
-        pipeline_free(&p->look);
-        if (pipeline_make(&p->look, &shape, p->stage->stage))
+        pipeline_free(&p->eval);
+        if (pipeline_make(&p->eval, &shape, p->stage->stage))
             return refuse(&p->error, ZERO_ERR_MEMORY, "no memory for a schedule");
     }
-    ZERO_TRY(get_memory(p, p->look.buffers));
-    return step(p, &p->look, &host);
+    ZERO_TRY(get_memory(p, p->eval.buffers));
+    return step(p, &p->eval, &host);
 }
 
-/* Without a pipeline: one batch, and a pass. */
+/* Computes the loss of batch i without a pipeline, in one pass. */
 static zero_result plain_loss(gpt2_pipeline *p, const gpt2_feed *feed, int i) {
     const int rows = feed->load(feed->user, i, p->inputs, p->targets);
     double sum = 0;
@@ -339,7 +342,7 @@ zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const gpt2_feed *feed, int firs
     p->logits = NULL;
     p->sum = 0;
     if (p->run)
-        result = look(p, n);
+        result = evaluate(p, n);
     else
         for (int i = 0; i < n && result == ZERO_OK; i++)
             result = failed(p, plain_loss(p, feed, first + i));
@@ -347,7 +350,7 @@ zero_result gpt2_pipeline_loss(gpt2_pipeline *p, const gpt2_feed *feed, int firs
     return result;
 }
 
-/* A batch in memory, and whether its losses were taken. */
+/* A batch in memory, and whether its losses were taken. It is the `user` of a feed. */
 typedef struct batch {
     const int *inputs, *targets;
     size_t bytes;
@@ -376,7 +379,7 @@ zero_result gpt2_pipeline_batch(gpt2_pipeline *p, const int *inputs, const int *
     return result;
 }
 
-/* The last stage's logits, to all. */
+/* Sends the logits of the last stage to all stages. */
 static zero_result share_logits(gpt2_pipeline *p, float *logits, size_t n) {
     float *shared = (float *)zero_host_alloc(n * sizeof *shared);
     if (!shared) return refuse(&p->error, ZERO_ERR_MEMORY, "no memory for logits");
@@ -392,7 +395,7 @@ static zero_result share_logits(gpt2_pipeline *p, float *logits, size_t n) {
     return result;
 }
 
-/* One sequence of t tokens. They do not attend to the tokens after them. */
+/* One sequence of t tokens, padded to `all`. No token attends to a later one. */
 typedef struct sequence {
     const int *tokens;
     size_t t, all;
@@ -422,7 +425,7 @@ zero_result gpt2_pipeline_logits(gpt2_pipeline *p, const int *inputs, int t, flo
     p->feed = &feed;
     p->logits = logits;
     p->t = t;
-    const zero_result result = look(p, 1);
+    const zero_result result = evaluate(p, 1);
     p->feed = NULL;
     if (result != ZERO_OK) return result;
     return share_logits(p, logits, gpt2_vocabulary(p->model));

@@ -1,5 +1,5 @@
-/* pipelined.h - GPT-2 over the stages of a pipeline: what gpt2.h's train_step, loss and logits are
-   where a model is one stage of several.
+/* pipelined.h - GPT-2 over the stages of a pipeline: the functions that replace gpt2_train_step,
+   gpt2_loss and gpt2_logits if the model is one stage of several.
 
    EXAMPLE
        gpt2_stage_make(&stage, &cfg, p, v, zero_group_rank(pp), T, &err);      // stages.h
@@ -17,12 +17,14 @@
            gpt2_take_losses(model, &loss);                       // the last stage's; others': 0
        }
 
-   The context adds gradients up where they lie: accumulation LOCAL, gradients in f32. Weights have
-   the bits of the same micro-steps without a pipeline; where embeddings are tied, but for one
-   rounding: gradients of lookup and classifier are added up apart, and to each other once.
+   The context must add gradients in place: accumulation LOCAL, gradients in f32. Weights have the
+   same bits as after the same micro-steps without a pipeline, with one exception. If embeddings are
+   tied, the gradients of lookup and classifier are summed separately, and then added, which rounds
+   once more.
 
-   TRAFFIC of a stage and step: b T C numbers for each boundary of its chunks, direction and
-   micro-batch (pipeline_sends), and once the tied wte's gradient between first and last stage. */
+   TRAFFIC. In a step, a stage sends b T C numbers for each boundary of its chunks, each direction
+   and each micro-batch (pipeline_sends). The first and the last stage also sum the gradient of a
+   tied wte once. */
 #ifndef GPT2_PIPELINED_H
 #define GPT2_PIPELINED_H
 
@@ -39,21 +41,21 @@ typedef struct gpt2_pipeline gpt2_pipeline;
    gpt2_create and gpt2_activation_bytes. */
 void gpt2_pipeline_slots(gpt2_stage *stage, int micro_steps);
 
-/* Of run->parallel's stage, 0 without one: buffers for the messages of a training step, bytes,
-   before anything is built; and bytes that the stage sends to its neighbours in a step. */
+/* gpt2_pipeline_bytes returns the bytes of the buffers for the messages of a training step.
+   gpt2_pipeline_sent returns the bytes that the stage of run->parallel sends to its neighbours in a
+   step. Without a stage both return 0. They can be called before anything is built. */
 size_t gpt2_pipeline_bytes(const gpt2_config *cfg, const gpt2_run *run, int micro_steps);
 uint64_t gpt2_pipeline_sent(const gpt2_config *cfg, const gpt2_run *run, int micro_steps);
 
-/* Announces the order of a step (zero_pass_order): its first one gathers ahead, too, and the plan
-   counts its gathers. Call it after gpt2_announce, if the stage has neighbours. tiles: from
-   gpt2_tiles.
-   Errors: those of zero_pass_order. */
+/* Announces the order of a step (zero_pass_order). So even the first step prefetches, and the plan
+   counts the gathers. Call it after gpt2_announce, if the stage has neighbours. tiles: from
+   gpt2_tiles. Errors: those of zero_pass_order. */
 zero_result gpt2_pipeline_order(zero_ctx *z, const gpt2_config *cfg, const gpt2_stage *stage,
                                 int tiles, int micro_steps);
 
 /* Opens a pipeline for a model that was made with this stage, and m micro-batches per step. stage
-   NULL, or whole: there is no pipeline, and evaluation runs batch by batch. wires: CUDA: the
-   stream of stage->pp, which is otherwise idle then; CPU: NULL. All are borrowed. On error *p is
+   NULL, or whole: there is no pipeline, and evaluation runs batch by batch. wires: in CUDA the
+   stream of stage->pp, which has no other work; on the CPU NULL. All are borrowed. On error *p is
    NULL. Errors: ARGUMENT (a number of micro-steps that the schedule cannot use; the sentence
    has the nearest), MEMORY. */
 zero_result gpt2_pipeline_open(gpt2_pipeline **p, zero_ctx *z, gpt2_model *model,

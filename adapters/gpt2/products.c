@@ -7,7 +7,7 @@
 
 #include <dnnl.h>
 
-/* ---- ways ---------------------------------------------------------------------------------- */
+/* ---- the ways to compute a product --------------------------------------------------------- */
 
 static int sgemm(const matmul *p, const float *a, const float *b, float *c) {
     return (int)dnnl_sgemm(p->ta, p->tb, (dnnl_dim_t)p->m, (dnnl_dim_t)p->n, (dnnl_dim_t)p->k, 1.0f,
@@ -15,21 +15,21 @@ static int sgemm(const matmul *p, const float *a, const float *b, float *c) {
                            c, (dnnl_dim_t)p->gap_c);
 }
 
-/* sgemm of blocks that are copied before.
-   WHY. For AVX2 oneDNN multiplies operands of few rows or columns as they lie. Rows of a multiple
-   of 512 bytes begin in the same few sets of a cache, which a panel of them has to share: up to
-   half the rate is lost. Copies have GAP between their rows. */
+/* PRODUCT_APART copies blocks of the operands, and calls sgemm for them. With AVX2 oneDNN reads
+   operands with few rows or columns in place. If the bytes of a row are a multiple of 512, its rows
+   begin in the same few sets of the cache, and a product can lose half of its rate. The rows of a
+   copy are GAP further apart. */
 enum {
-    WIDTH = 512,                          /* rows and columns of c that one call of sgemm makes */
+    WIDTH = 512,                          /* rows and columns of c that one call computes */
     DEPTH = 256,                          /* of k */
     GAP = 16,                             /* floats between the rows of a copy */
-    COPY = (WIDTH + GAP) * (DEPTH + GAP), /* floats that hold a block either way */
+    COPY = (WIDTH + GAP) * (DEPTH + GAP), /* floats of a block, transposed or not */
     APART_BYTES = 2 * COPY * (int)sizeof(float)
 };
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/* A block (rows, columns) of a matrix; `gap` elements from row to row. */
+/* Copies a block (rows, columns) of a matrix. Rows of the matrix are `gap` elements apart. */
 static void copy_block(float *to, const float *from, size_t rows, size_t columns, size_t gap) {
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static)
@@ -38,7 +38,7 @@ static void copy_block(float *to, const float *from, size_t rows, size_t columns
         memcpy(to + r * (columns + GAP), from + r * gap, columns * sizeof *to);
 }
 
-/* The block at (row, column) of an operand. Returns how far apart its rows lie in `to`. */
+/* Copies the block at (row, column) of an operand. Returns the distance of its rows in `to`. */
 static size_t take_block(float *to, const float *from, char transposed, size_t gap,
                          const size_t at[2], const size_t size[2]) {
     const int t = transposed == 'T';
@@ -89,7 +89,7 @@ const char *products_name(product_way way) {
     return names[way];
 }
 
-/* ---- which way ----------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------- */
 
 enum { ANY = -1, INTEL, AMD, OTHER };
 enum { AMX, AVX512, AVX2, LESS };
@@ -102,7 +102,7 @@ static int maker(void) {
     return OTHER;
 }
 
-/* What oneDNN goes by. */
+/* Returns the instruction set that oneDNN uses. */
 static int instructions(void) {
     static const int isa[] = {dnnl_cpu_isa_avx512_core_amx, dnnl_cpu_isa_avx512_core,
                               dnnl_cpu_isa_avx2};
@@ -119,8 +119,8 @@ static const char *const processors[][LESS + 1] = {
 
 const char *products_processor(void) { return processors[maker()][instructions()]; }
 
-/* The first row that fits counts. A way other than sgemm is here for what was measured to be 5 %
-   faster by it; figures are in tests/figures.md. */
+/* A product takes the way of the first row that fits. A shape has a row if another way was measured
+   to be 5 % faster than sgemm; tests/figures.md has the figures. */
 static const struct {
     signed char maker, instructions;
     char ta, tb; /* 0: any */
@@ -203,7 +203,7 @@ static void measure_line(products_line *l, matmuls *kept, const float *a, const 
     const matmul p = {l->ta, l->tb,    l->m,     l->n, l->k, tn ? l->m : l->k, nt ? l->k : l->n,
                       l->n,  ZERO_F32, ZERO_F32, tn,   0};
     const double work = 2.0 * (double)l->m * (double)l->n * (double)l->k;
-    const int rounds = work > 2e9 ? 4 : work > 2e8 ? 6 : 10; /* the first makes primitives */
+    const int rounds = work > 2e9 ? 4 : work > 2e8 ? 6 : 10; /* the first creates primitives */
     for (int w = 0; w < PRODUCT_WAYS; w++) l->rates[w] = 0;
     for (int i = 0; i < rounds; i++)
         for (int w = 0; w < PRODUCT_WAYS; w++) {

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- as text ------------------------------------------------------------------------------- */
+/* ---- a choice as text ---------------------------------------------------------------------- */
 
 static int find_way(const char *name) {
     for (int w = 0; w < PRODUCT_WAYS; w++)
@@ -14,7 +14,7 @@ static int find_way(const char *name) {
     return -1;
 }
 
-/* Why a line, without its comment, says no shape; NULL: it does, and was added. */
+/* Parses a line without its comment, and adds it. Returns why it is invalid, or NULL. */
 static const char *parse_line(products_choice *c, const char *line) {
     char kind[4], way[16];
     products_line l;
@@ -56,7 +56,7 @@ int products_parse(products_choice *c, const char *text, char *sentence, size_t 
     return 0;
 }
 
-/* The choice alone, of line i. */
+/* Prints the choice of a line, without rates. */
 static int print_line(const products_line *l, char *text, size_t bytes) {
     return snprintf(text, bytes, "%c%c %zu %zu %zu %s", l->ta, l->tb, l->m, l->n, l->k,
                     products_name(l->way));
@@ -89,14 +89,14 @@ static uint64_t hash_of(const products_choice *c) {
     return c->lines ? hash : 0;
 }
 
-/* ---- a file -------------------------------------------------------------------------------- */
+/* ---- a choice in a file -------------------------------------------------------------------- */
 
 static int say_file(char *sentence, size_t bytes, const char *path, const char *what) {
     (void)snprintf(sentence, bytes, "%.150s: %s", path, what);
     return 1;
 }
 
-/* Writes under another name first, so that no process reads a part of the file. */
+/* Writes to another name first and renames the file, so that no process reads an incomplete one. */
 static int write_choice(const products_choice *c, const char *path, size_t threads, char *sentence,
                         size_t bytes) {
     char text[PRODUCTS_TEXT], part[1024];
@@ -111,7 +111,7 @@ static int write_choice(const products_choice *c, const char *path, size_t threa
     return say_file(sentence, bytes, path, regular_file_error(number));
 }
 
-/* Returns 2 where there is no file. */
+/* Returns 2 if the file does not exist. */
 static int read_choice(products_choice *c, const char *path, char *sentence, size_t bytes) {
     char text[PRODUCTS_TEXT], why[128];
     FILE *f = regular_file_stream(path, "r");

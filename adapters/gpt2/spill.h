@@ -26,8 +26,8 @@ typedef struct spill spill;
 
 typedef struct spill_shape {
     int records;        /* 1 or more */
-    size_t bytes;       /* of a record */
-    const char *folder; /* CPU: where the file is made; read by spill_create alone */
+    size_t bytes;       /* bytes of a record */
+    const char *folder; /* CPU: the folder of the file; only spill_create reads it */
     void *stream;       /* CUDA: the cudaStream_t that computes; borrowed */
 } spill_shape;
 
@@ -43,7 +43,7 @@ void spill_put(spill *s, int record, const void *memory);
 void spill_get(spill *s, int record, void *memory);
 void spill_await(spill *s, int record);
 
-/* What went wrong so far. *sentence (may be NULL) is owned by s. */
+/* Returns the first error so far. s owns *sentence; `sentence` may be NULL. */
 zero_result spill_status(spill *s, const char **sentence);
 
 #ifdef __cplusplus

@@ -16,14 +16,14 @@ struct spill {
     size_t bytes;
     int records;
     cudaStream_t computes, copies;
-    char *memory;       /* [records * bytes], of the host */
-    cudaEvent_t ready;  /* of the computing stream: the next copy may begin */
-    cudaEvent_t *moved; /* [records] */
+    char *memory;       /* [records * bytes] of CPU memory */
+    cudaEvent_t ready;  /* recorded on the computing stream: the next copy may begin */
+    cudaEvent_t *moved; /* [records] the end of the record's last copy */
     zero_result status;
     char sentence[SPILL_SENTENCE];
 };
 
-/* 1: it worked. Keeps the first error. */
+/* Returns 1 if the call succeeded. Keeps the first error. */
 static int worked(spill *s, cudaError_t e, const char *call) {
     if (e == cudaSuccess) return 1;
     if (!s->status)

@@ -1,10 +1,11 @@
 /* spill_file.c - spill.h on the CPU: one file without a name, and one thread that reads and writes
-   it in the order of the jobs it is given, by plain pread and pwrite.
+   it by pread and pwrite, in the order of its jobs.
 
-       job    | 0 | 1 | ... | records - 1 |   a ring: job n lies at n % records
+       job    | 0 | 1 | ... | records - 1 |   a ring: job n is at n % records
                     ^ done    ^ given
 
-   `last` says which job a record was last part of: it is over when `done` has passed it. */
+   `last` has the number of the last job of each record. The job has ended when `done` is above it.
+ */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1 /* O_TMPFILE */
 #endif
@@ -31,12 +32,12 @@ struct spill {
     size_t bytes, records;
     int fd;
     spill_job *job;
-    uint64_t *last; /* [records] jobs given up to and with the record's last */
+    uint64_t *last; /* [records] number of jobs up to and including the record's last one */
     pthread_t thread;
-    int runs; /* the thread was started */
+    int runs; /* 1: the thread was started */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    /* by `lock`: */
+    /* protected by `lock`: */
     uint64_t given, done;
     int ends;
     zero_result status;
@@ -59,7 +60,7 @@ __attribute__((format(printf, 3, 4))) static void spill_fail(spill *s, zero_resu
 
 /* ---- the thread ---------------------------------------------------------------------------- */
 
-/* Moves one record; all of its bytes, or an error. */
+/* Reads or writes all bytes of one record, or records an error. */
 static void spill_move(spill *s, const spill_job *j) {
     const off_t begin = (off_t)j->record * (off_t)s->bytes;
     for (size_t at = 0; at < s->bytes;) {
@@ -100,9 +101,9 @@ static void *spill_main(void *arg) {
     return NULL;
 }
 
-/* ---- life ---------------------------------------------------------------------------------- */
+/* ---- opening and closing ------------------------------------------------------------------- */
 
-/* A file without a name; -1, and errno. */
+/* Opens a file without a name. Returns -1 and sets errno on an error. */
 static int spill_file(const char *folder) {
     char path[4096];
     const int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -116,7 +117,7 @@ static int spill_file(const char *folder) {
     return named;
 }
 
-/* File, memory, thread. */
+/* Opens the file, allocates memory, and starts the thread. */
 static zero_result spill_open(spill *s, const spill_shape *shape, char *why) {
     const long long all = (long long)shape->records * (long long)shape->bytes;
     (void)snprintf(s->folder, sizeof s->folder, "%s", shape->folder);
@@ -133,7 +134,8 @@ static zero_result spill_open(spill *s, const spill_shape *shape, char *why) {
     while (full == EINTR) full = posix_fallocate(s->fd, 0, (off_t)all);
     if (full) {
         struct statvfs space = {0};
-        if (ftruncate(s->fd, 0) == 0) (void)fstatvfs(s->fd, &space); /* with what it has taken */
+        if (ftruncate(s->fd, 0) == 0)
+            (void)fstatvfs(s->fd, &space); /* after it has released its space */
         (void)snprintf(why, SPILL_SENTENCE,
                        "a file of activations in %s, of %lld bytes, where %llu are free: %s",
                        s->folder, all, (unsigned long long)space.f_bavail * space.f_frsize,
@@ -200,7 +202,7 @@ static void spill_give(spill *s, int record, void *memory, int writes) {
 }
 
 void spill_put(spill *s, int record, const void *memory) {
-    spill_give(s, record, (void *)(uintptr_t)memory, 1); /* is read */
+    spill_give(s, record, (void *)(uintptr_t)memory, 1); /* the thread only reads it */
 }
 
 void spill_get(spill *s, int record, void *memory) { spill_give(s, record, memory, 0); }
@@ -215,6 +217,6 @@ zero_result spill_status(spill *s, const char **sentence) {
     pthread_mutex_lock(&s->lock);
     const zero_result status = s->status;
     pthread_mutex_unlock(&s->lock);
-    if (sentence) *sentence = s->sentence; /* that of the first error never changes */
+    if (sentence) *sentence = s->sentence; /* the sentence of the first error never changes */
     return status;
 }

@@ -7,15 +7,15 @@
 
 #include "../pipeline/pipeline.h"
 
-/* ---- the cut --------------------------------------------------------------------------------- */
+/* ---- how the model is cut ------------------------------------------------------------------ */
 
-/* Products of the classifier a token, over those of a block, and attention's. */
+/* Returns the operations of the classifier for a token, divided by those of a block. */
 static double classifier_cost(const gpt2_config *cfg, int seq_len) {
     const double C = cfg->channels;
     return (double)cfg->padded_vocab_size * C / (12 * C * C + C * seq_len);
 }
 
-/* Blocks that stay together. */
+/* Returns the number of blocks that must stay together. */
 static int blocks_of_piece(const gpt2_config *cfg) { return cfg->moe.experts ? 2 : 1; }
 
 static void cut_reason(const gpt2_config *cfg, const pipeline_shape *shape, char *why,
@@ -60,7 +60,7 @@ zero_result gpt2_stage_make(gpt2_stage *s, const gpt2_config *cfg, int stages, i
     pipeline_partition(cfg->layers / each, stages * chunks, 0,
                        classifier_cost(cfg, seq_len) / each + cfg->layers % each * 0.5, pieces);
     for (int k = 0; k < stages * chunks; k++) s->first[k + 1] = s->first[k] + each * pieces[k];
-    s->first[stages * chunks] = cfg->layers; /* a last block without experts */
+    s->first[stages * chunks] = cfg->layers; /* including a last block without experts */
     return ZERO_OK;
 }
 
@@ -70,7 +70,7 @@ int gpt2_stage_is_last(const gpt2_stage *s) {
     return gpt2_stage_is_whole(s) || s->stage == s->stages - 1;
 }
 
-/* Chunk c of the stage is this one of the model. */
+/* Returns the number in the model of chunk c of the stage. */
 static int chunk_of(const gpt2_stage *s, int c) { return c * s->stages + s->stage; }
 
 int gpt2_stage_blocks(const gpt2_stage *s, int c) {
@@ -98,13 +98,13 @@ int gpt2_stage_most(const gpt2_stage *s) {
     return most;
 }
 
-/* ---- tensors and units ----------------------------------------------------------------------- */
+/* ---- tensors and units --------------------------------------------------------------------- */
 
 int gpt2_is_of_blocks(int tensor) {
     return (tensor >= GPT2_LN1W && tensor <= GPT2_FCPROJB) || tensor >= GPT2_LORA;
 }
 
-/* Of the first n blocks, those that have a tensor of blocks. */
+/* Returns how many of the first n blocks have this tensor. */
 static int having(const gpt2_config *cfg, int tensor, int n) {
     return cfg->moe.experts && tensor >= GPT2_FCW ? (n + 1) / 2 : n;
 }
@@ -113,7 +113,7 @@ int gpt2_tensor_layers(const gpt2_config *cfg, int tensor) {
     return gpt2_is_of_blocks(tensor) ? having(cfg, tensor, cfg->layers) : 1;
 }
 
-/* A tensor that is not of blocks. */
+/* Returns 1 if the stage has this tensor, which does not belong to blocks. */
 static int is_here(const gpt2_config *cfg, const gpt2_stage *s, int tensor) {
     if (tensor == GPT2_WPE) return gpt2_stage_is_first(s);
     if (tensor == GPT2_WTE)
@@ -121,7 +121,7 @@ static int is_here(const gpt2_config *cfg, const gpt2_stage *s, int tensor) {
     return gpt2_stage_is_last(s);
 }
 
-/* Units of wte, or of an untied classifier. */
+/* Returns the number of units of wte, or of an untied classifier. */
 static int units_of_rows(int tiles) { return tiles ? tiles : 1; }
 
 /* The embeddings, or a tied classifier, come first; with wte in tiles wpe is a unit after them. */
@@ -139,7 +139,7 @@ static int unit_here(const gpt2_config *cfg, const gpt2_stage *s, int tiles, int
 }
 
 int gpt2_stage_table(const gpt2_config *cfg, const gpt2_stage *s, zero_tensor_desc *table, int n) {
-    const int tiles = table[GPT2_WPE].unit; /* in which a whole model has wte */
+    const int tiles = table[GPT2_WPE].unit; /* units of wte in a whole model */
     int kept = 0;
     if (gpt2_stage_is_whole(s)) return n;
     for (int row = 0; row < n; row++) {
@@ -170,7 +170,7 @@ int gpt2_stage_units(const gpt2_config *cfg, const gpt2_stage *s, int tiles) {
 
 void gpt2_stage_world(const gpt2_config *cfg, const gpt2_stage *s, int tiles, int *out) {
     const int units = gpt2_stage_units(cfg, s, tiles), whole = gpt2_stage_is_whole(s);
-    const int before = gpt2_stage_first_block(cfg, NULL, tiles); /* in the whole model */
+    const int before = gpt2_stage_first_block(cfg, NULL, tiles); /* units before the blocks */
     int n = 0;
     while (n < (whole ? units : gpt2_stage_first_block(cfg, s, tiles))) out[n] = n, n++;
     for (int c = 0; c < (whole ? 0 : s->chunks); c++)
@@ -179,9 +179,9 @@ void gpt2_stage_world(const gpt2_config *cfg, const gpt2_stage *s, int tiles, in
     for (int i = 0; n < units; i++) out[n++] = before + cfg->layers + i;
 }
 
-/* ---- elements -------------------------------------------------------------------------------- */
+/* ---- elements ------------------------------------------------------------------------------ */
 
-/* The chunk of the model that has a layer of a tensor of blocks. */
+/* Returns the chunk of the model that has this layer of a tensor of blocks. */
 static int chunk_with(const gpt2_config *cfg, const gpt2_stage *s, int tensor, int layer) {
     int k = 0;
     while (having(cfg, tensor, s->first[k + 1]) <= layer) k++;

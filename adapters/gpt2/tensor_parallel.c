@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- where parts meet ---------------------------------------------------------------------- */
+/* ---- communication ------------------------------------------------------------------------- */
 
 void tensor_parallel_open(tensor_parallel *p, const gpt2_parallel *how, zero_type type) {
     memset(p, 0, sizeof *p);
@@ -98,7 +98,7 @@ tensor_slice tensor_slice_of(const gpt2_config *cfg, int tensor, int rank, int s
         s.dim = 4 * C;
         s.inner = tensor == GPT2_FCW ? C : 1;
         break;
-    default: /* whole, whatever its size */
+    default: /* every rank has the whole tensor */
         s.inner = tensor == GPT2_WPE ? (size_t)cfg->max_seq_len * C : C;
         return s;
     }
@@ -157,7 +157,7 @@ void tensor_slice_put(const tensor_slice *s, float *values, size_t first, size_t
     }
 }
 
-/* ---- by name, dense ------------------------------------------------------------------------ */
+/* ---- access to tensors by name ------------------------------------------------------------- */
 
 const char *gpt2_tensor_name(int tensor) {
     static const char *const names[GPT2_MOST_TENSORS] = {"wte",
@@ -188,15 +188,15 @@ const char *gpt2_tensor_name(int tensor) {
     return names[tensor];
 }
 
-enum { PIECE = 1 << 18 /* dense elements at once */ };
+enum { PIECE = 1 << 18 /* most dense elements at once */ };
 
-/* Elements of a layer of the dense tensor. */
+/* Returns the elements of a layer of the dense tensor. */
 static size_t layer_numel(const gpt2_config *cfg, int tensor) {
     const tensor_slice s = tensor_slice_of(cfg, tensor, 0, 1);
     return s.outer * s.dim * s.inner;
 }
 
-/* Those that this stage has: first, by its own layers. */
+/* Writes elements that this stage has. `first` counts in the layers of the stage. */
 static zero_result write_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                               int tensor, zero_kind kind, size_t first, size_t n, float *values) {
     const zero_group *tp = how ? how->tp : NULL;
@@ -219,7 +219,7 @@ zero_result gpt2_write(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel 
     return ZERO_OK;
 }
 
-/* The most elements that any rank's slice has of dense elements [first, first + n). */
+/* Returns the most elements of dense elements [first, first + n) that the slice of a rank has. */
 static size_t most_of(const gpt2_config *cfg, int tensor, int size, size_t first, size_t n) {
     size_t most = 0;
     for (int rank = 0; rank < size; rank++) {
@@ -252,7 +252,8 @@ int gpt2_place_of(const gpt2_config *cfg, const gpt2_parallel *how, const char *
     return t;
 }
 
-/* At most PIECE elements; parts: [size][PIECE], memory that the group's collectives reach. */
+/* Reads at most PIECE elements. parts: [size][PIECE], memory that the group's collectives can
+ * access. */
 static zero_result read_piece(zero_ctx *z, const gpt2_config *cfg, zero_group *tp, int tensor,
                               zero_kind kind, size_t first, size_t n, float *parts, float *out) {
     const int size = zero_group_size(tp), rank = zero_group_rank(tp);
@@ -267,7 +268,7 @@ static zero_result read_piece(zero_ctx *z, const gpt2_config *cfg, zero_group *t
     if (result == ZERO_OK)
         result =
             zero_group_all_gather(tp, parts + (size_t)rank * most, parts, most * sizeof *parts);
-    if (result == ZERO_OK) result = zero_group_barrier(tp); /* waits for a device, too */
+    if (result == ZERO_OK) result = zero_group_barrier(tp); /* also waits for a device */
     for (int i = 0; i < size && result == ZERO_OK && out; i++) {
         const tensor_slice s = tensor_slice_of(cfg, tensor, i, size);
         tensor_slice_put(&s, out, first, n, parts + (size_t)i * most);
@@ -275,7 +276,7 @@ static zero_result read_piece(zero_ctx *z, const gpt2_config *cfg, zero_group *t
     return result;
 }
 
-/* Those that this stage has. */
+/* Reads elements that this stage has. */
 static zero_result read_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                              int tensor, zero_kind kind, size_t first, size_t n, float *out) {
     zero_group *tp = how ? how->tp : NULL;
@@ -293,7 +294,8 @@ static zero_result read_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_par
     return result;
 }
 
-/* A run of one stage's, by way of memory that the group's collectives reach; at most PIECE. */
+/* Sends a run of elements of one stage to all stages, at most PIECE, through memory that the
+   group's collectives can access. */
 static zero_result share_run(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                              int tensor, zero_kind kind, const gpt2_run_of *run, float *piece,
                              float *out) {
@@ -301,7 +303,7 @@ static zero_result share_run(zero_ctx *z, const gpt2_config *cfg, const gpt2_par
     const int owns = zero_group_rank(pp) == run->owner;
     if (owns) ZERO_TRY(read_part(z, cfg, how, tensor, kind, run->first, run->n, piece));
     ZERO_TRY(zero_group_broadcast(pp, piece, run->n * sizeof *piece, run->owner));
-    ZERO_TRY(zero_group_barrier(pp)); /* waits for a device, too */
+    ZERO_TRY(zero_group_barrier(pp)); /* also waits for a device */
     if (out) memcpy(out, piece, run->n * sizeof *piece);
     return ZERO_OK;
 }

@@ -12,7 +12,7 @@
    Every rank has all other tensors whole.
 
    COMMUNICATION. A block has two column-parallel layers with a divided output, each followed by
-   a row-parallel one, whose outputs are summed over all ranks. Forward gathers before a pair and
+   a row-parallel one. Its outputs are summed over all ranks. Forward gathers before a pair and
    sums after it; backward sums before and gathers after. Without sequence parallelism activations
    between the pairs are whole, so gathering does nothing and summing is an all-reduce. With it each
    rank has R / size of the R rows: gathering is an all-gather, summing a reduce-scatter with as
@@ -31,33 +31,33 @@
 extern "C" {
 #endif
 
-/* ---- where parts meet ---------------------------------------------------------------------- */
+/* ---- communication ------------------------------------------------------------------------- */
 
 typedef struct tensor_parallel {
     zero_group *group; /* borrowed; NULL: one rank */
     size_t rank, size;
-    int sequence; /* 1: rows between layers are divided */
+    int sequence; /* 1: the ranks divide the rows between layers */
     zero_type type;
-    size_t bytes; /* of one activation value */
+    size_t bytes; /* bytes of one activation value */
     zero_result result;
 } tensor_parallel;
 
 /* `how` NULL: a single rank. */
 void tensor_parallel_open(tensor_parallel *p, const gpt2_parallel *how, zero_type type);
 
-/* Number of the R rows that this rank has between layers, and the first of them. */
+/* Return the number of the R rows that this rank has between layers, and the first of them. */
 size_t tensor_parallel_rows(const tensor_parallel *p, size_t R);
 size_t tensor_parallel_first(const tensor_parallel *p, size_t R);
 
-/* all (R, C): this rank's rows in, all rows out. */
+/* all (R, C): before the call it has this rank's rows, and after it all rows. */
 void tensor_parallel_gather(tensor_parallel *p, void *all, size_t R, size_t C);
-/* all (R, C): a part of each sum in; out: this rank's rows are the sums over all ranks. With
-   sequence parallelism they go to `mine` (rows, C), which may be their place in `all`; without it
-   `mine` is ignored. */
+/* Sums all (R, C) over the ranks. After the call this rank's rows are the sums. With sequence
+   parallelism they are in `mine` (rows, C), which may be their place in `all`. Without it `mine` is
+   ignored. */
 void tensor_parallel_sum(tensor_parallel *p, void *all, void *mine, size_t R, size_t C);
 /* Reduces n floats over all ranks, in place. */
 void tensor_parallel_reduce(tensor_parallel *p, float *values, size_t n, zero_reduction how);
-/* all [size][n] numbers of the type: this rank's part in, all out. */
+/* all [size][n], of the type: before the call it has this rank's part, and after it all parts. */
 void tensor_parallel_join(tensor_parallel *p, void *all, size_t n);
 
 /* ---- slices -------------------------------------------------------------------------------- */
@@ -70,7 +70,7 @@ typedef struct tensor_slice {
 /* Returns the slice of tensor number `tensor` of the table for rank `rank` of `size`. */
 tensor_slice tensor_slice_of(const gpt2_config *cfg, int tensor, int rank, int size);
 int tensor_slice_is_whole(const tensor_slice *s);
-/* Number of elements per layer in the slice. */
+/* Returns the number of elements per layer in the slice. */
 size_t tensor_slice_numel(const tensor_slice *s);
 /* Returns how many of the dense tensor's first i elements, over all layers, are in the slice. */
 size_t tensor_slice_before(const tensor_slice *s, size_t i);

@@ -47,7 +47,7 @@ static int environment_number(const char *name, int least, int most, int missing
     long value = strtol(text, &end, 10);
     if (errno == 0 && end != text && *end == 0 && value >= least && value <= most)
         return (int)value;
-    environment_wrong(error, "%s is '%.64s', but must be a number from %d to %d", name, text, least,
+    environment_wrong(error, "%s is '%.64s', expected a number from %d to %d", name, text, least,
                       most);
     return missing;
 }
@@ -103,7 +103,7 @@ static void environment_port(environment *e, int otherwise, environment_error *e
 static void environment_copy(char *to, size_t bytes, const char *from, const char *name,
                              environment_error *error) {
     if (strlen(from) >= bytes)
-        environment_wrong(error, "%s is longer than %zu bytes", name, bytes - 1);
+        environment_wrong(error, "%s is longer than %zu bytes; use a shorter one", name, bytes - 1);
     snprintf(to, bytes, "%s", from);
 }
 
@@ -163,8 +163,9 @@ static void environment_slurm(environment *e, environment_error *error) {
                               "of rank 0",
                               lists[i], getenv(lists[i]));
     if (e->host[0] == 0)
-        environment_wrong(error, "neither MASTER_ADDR nor SLURM_STEP_NODELIST is set: the host of "
-                                 "rank 0 is not known");
+        environment_wrong(error,
+                          "neither MASTER_ADDR nor SLURM_STEP_NODELIST is set; set MASTER_ADDR "
+                          "to the host of rank 0");
     /* below the ports that the system assigns, and different for concurrent steps */
     environment_port(e, 20000 + (int)(((unsigned)job * 16u + (unsigned)step) % 12000u), error);
     snprintf(e->job, sizeof e->job, "slurm %d.%d", job, step);
@@ -203,8 +204,9 @@ static void environment_method(const environment_call *call, environment *e,
     e->rank = call->rank;
     e->nranks = call->ranks > 0 ? call->ranks : 1;
     if (e->rank < 0 || e->rank >= e->nranks) {
-        environment_wrong(error, "-pr %d: the rank must be below the %d rank%s of -pn", e->rank,
-                          e->nranks, e->nranks > 1 ? "s" : "");
+        environment_wrong(error,
+                          "-pr %d: the rank is not below the %d rank%s of -pn; use a smaller one",
+                          e->rank, e->nranks, e->nranks > 1 ? "s" : "");
         e->rank = 0; /* the rank that prints the error */
     }
     if (call->per_node > 0) e->local_rank = e->rank % call->per_node;
@@ -213,7 +215,7 @@ static void environment_method(const environment_call *call, environment *e,
         return;
     }
     if (tcp && (server == NULL || server[0] == 0 || strcmp(server, "-1") == 0))
-        environment_wrong(error, "-pi tcp: -ps must give the address of rank 0's host");
+        environment_wrong(error, "-pi tcp: the address of rank 0 is missing; add -ps HOST");
     if (tcp && server != NULL) environment_copy(e->host, sizeof e->host, server, "-ps", error);
     if (!tcp)
         environment_copy(e->folder, sizeof e->folder,
@@ -264,8 +266,9 @@ int environment_read(const environment_call *call, environment *e, char *sentenc
         e->nranks = step_ranks;
         e->rank = rank;
         if (rank >= step_ranks)
-            environment_wrong(&error, "SLURM_PROCID is %d, but the step has %d tasks", rank,
-                              step_ranks);
+            environment_wrong(
+                &error, "SLURM_PROCID is %d, but the step has %d tasks; start the ranks with srun",
+                rank, step_ranks);
         environment_slurm(e, &error);
     }
     return error.found;

@@ -33,14 +33,14 @@
 /* Memory that the ranks of one machine share; with fork, also with the process that watches them.
  */
 struct launch_board {
-    int claimed;    /* the job has failed: the process that prints the line; 0: none */
-    int said;       /* that process has printed the line */
-    int asked;      /* the line about a request to stop is printed */
-    int live;       /* rank 0 shows a live line on the terminal: see launch_live */
-    int64_t saved;  /* step of launch_saved plus 1; 0: never called */
-    int64_t copied; /* the same for launch_copied */
-    int fewer;      /* ranks of launch_fewer; 0: never called */
-    int tp, dp;     /* from launch_layout; 0: never called */
+    int claimed;                   /* process that prints the line of a failed job; 0: none */
+    int line_printed;              /* that process has printed the line */
+    int stop_printed;              /* the line about a request to stop is printed */
+    int live;                      /* rank 0 shows a live line on the terminal: see launch_live */
+    int64_t saved;                 /* step of launch_saved plus 1; 0: never called */
+    int64_t copied;                /* the same for launch_copied */
+    int fewer;                     /* ranks of launch_fewer; 0: never called */
+    int tp, dp;                    /* from launch_layout; 0: never called */
     int process[LAUNCH_MAX_RANKS]; /* mpirun: process of each rank; 0: it ends in order */
     int rank_of[LAUNCH_MAX_RANKS];
     unsigned arrived;                /* calls of launch_agree so far, of all ranks */
@@ -113,7 +113,7 @@ static void launch_print(const launch *l, const char *sentence) {
 static void launch_print_claimed(const launch *l, const char *sentence, int flush) {
     if (flush) fflush(stdout);
     launch_write(l, sentence);
-    __atomic_store_n(&l->board->said, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&l->board->line_printed, 1, __ATOMIC_RELEASE);
 }
 
 /* Waits until another process has claimed the right to print. */
@@ -128,13 +128,13 @@ static int launch_await_claim(launch_board *board, int milliseconds) {
 /* If another thread of this process has the right to print, waits until it has printed its line. */
 static void launch_await_line(const launch *l) {
     for (int waited = 0; waited < LAUNCH_WITNESS_MS; waited += 5) {
-        if (__atomic_load_n(&l->board->said, __ATOMIC_ACQUIRE)) return;
+        if (__atomic_load_n(&l->board->line_printed, __ATOMIC_ACQUIRE)) return;
         if (__atomic_load_n(&l->board->claimed, __ATOMIC_ACQUIRE) != (int)getpid()) return;
         clock_pause(5);
     }
 }
 
-/* ---- ends ---------------------------------------------------------------------------------- */
+/* ---- ending -------------------------------------------------------------------------------- */
 
 static void launch_leave(int code) LAUNCH_NORETURN;
 static void launch_leave(int code) {
@@ -245,7 +245,7 @@ static void launch_meet(launch *l, int ok, const char *sentence, int exit_code) 
         MPI_Finalize();
     }
 #endif
-    if (!speaks && l->kind != LAUNCH_MPI) /* its shared memory is already freed */
+    if (!speaks && l->kind != LAUNCH_MPI) /* with mpirun, shared memory is already freed */
         launch_leave_silently(l, exit_code);
     launch_leave(exit_code);
 }
@@ -319,7 +319,7 @@ void launch_same(launch *l, const char *text) {
     launch_agree(l, sentence[0] == 0, sentence);
 }
 
-/* ---- questions ----------------------------------------------------------------------------- */
+/* ---- queries ------------------------------------------------------------------------------- */
 
 const char *launch_how(const launch *l) { return l->how; }
 
@@ -407,7 +407,7 @@ static void launch_describe_end(const launch *l, int number, char *sentence, siz
 /* Prints the line about a request to stop, once on every machine. */
 static void launch_print_stop_request(const launch *l, int number) {
     char sentence[LAUNCH_SENTENCE];
-    if (__atomic_exchange_n(&l->board->asked, 1, __ATOMIC_ACQ_REL)) return;
+    if (__atomic_exchange_n(&l->board->stop_printed, 1, __ATOMIC_ACQ_REL)) return;
     snprintf(sentence, sizeof sentence,
              "%s: the job saves and stops as soon as it can; another SIGINT or SIGTERM ends it at "
              "once",
@@ -561,8 +561,8 @@ typedef struct launch_watch {
     int living;
     int code;       /* the exit code so far */
     int dead;       /* ranks that ended without a message */
-    int told;       /* a rank has printed the reason of the end */
-    int asked;      /* a signal has asked the job to end or to stop */
+    int explained;  /* a rank has printed the reason of the end */
+    int signaled;   /* a signal has asked the job to end or to stop */
     int ending;     /* the ranks have been asked to end */
     int killed;     /* the ranks have been killed */
     long ending_ms; /* time at which `ending` was set */
@@ -582,7 +582,7 @@ static void launch_end_all(launch_watch *w, int rank, const char *what) {
     if (first) launch_print_claimed(w->l, sentence, 1);
     launch_abort_locals(w->l, rank, sentence);
     if (w->ending) return;
-    w->told = !first;
+    w->explained = !first;
     w->ending = 1;
     w->ending_ms = clock_milliseconds();
 }
@@ -630,7 +630,7 @@ static void launch_supervise(launch_watch *w) {
         int number = 0;
         const signals_verdict verdict = signals_wait(LAUNCH_POLL_MS, &number);
         launch_reap(w);
-        w->asked |= verdict != SIGNALS_NONE;
+        w->signaled |= verdict != SIGNALS_NONE;
         if (verdict == SIGNALS_STOP) launch_print_stop_request(w->l, number);
         if (verdict == SIGNALS_STOP || verdict == SIGNALS_AGAIN) launch_kill_all(w, SIGTERM);
         if (verdict == SIGNALS_END && w->living > 0) launch_on_signal(w, number);
@@ -716,7 +716,7 @@ static int launch_choose_next_ranks(const launch_request *request, const launch_
     const int left = w->l->nranks - w->dead;
     const int64_t reached = b->saved > b->copied ? b->saved : b->copied;
     char sentence[LAUNCH_SENTENCE];
-    if (!request->elastic || w->told || w->asked) return 0;
+    if (!request->elastic || w->explained || w->signaled) return 0;
     if (w->dead == 0) return w->code == 0 ? b->fewer : 0;
     lives->barren = reached > lives->reached ? 1 : lives->barren + 1;
     if (reached > lives->reached) lives->reached = reached;

@@ -80,9 +80,9 @@ extern "C" {
 #endif
 
 enum {
-    LAUNCH_MAX_RANKS = 64,   /* of one machine, by fork */
-    LAUNCH_MAX_GROUPS = 8,   /* communicators */
-    LAUNCH_BROADCAST = 8192, /* bytes, most of a launch_broadcast */
+    LAUNCH_MAX_RANKS = 64,   /* most ranks of one machine with fork */
+    LAUNCH_MAX_GROUPS = 8,   /* most communicators */
+    LAUNCH_BROADCAST = 8192, /* most bytes of a launch_broadcast */
     LAUNCH_SENTENCE = 1024,  /* bytes of a sentence, its end included; longer ones are cut */
     LAUNCH_EXIT_FAILURE = 1,
     LAUNCH_EXIT_USAGE = 2

@@ -54,7 +54,7 @@ typedef enum meeting_kind {
     MEETING_AGREE,   /* value: ok */
     MEETING_RESULT,  /* value: the lowest rank that is not ok */
     MEETING_COPY,    /* bytes of a broadcast */
-    MEETING_CLAIM,   /* asks for the right to print */
+    MEETING_CLAIM,   /* requests the right to print */
     MEETING_GRANTED, /* grants it */
     MEETING_END,     /* the job is over, and another process prints the line */
     MEETING_BYE
@@ -66,11 +66,11 @@ typedef struct meeting_head {
 } meeting_head;
 
 typedef struct meeting_peer {
-    int socket;  /* -1: not connected, or closed */
-    int said_ok; /* its part of the current agreement; -1: not received yet */
-    int left;    /* it has sent a goodbye */
-    int machine; /* the lowest rank on its machine */
-    meeting_member who;
+    int socket;    /* -1: not connected, or closed */
+    int agreed_ok; /* its part of the current agreement; -1: not received yet */
+    int left;      /* it has sent a goodbye */
+    int machine;   /* the lowest rank on its machine */
+    meeting_member member;
 } meeting_peer;
 
 struct meeting {
@@ -158,13 +158,13 @@ static int meeting_tell(int fd, meeting_kind kind, int value, const void *data, 
 }
 
 /* Returns 0 if there is no message, or if it does not belong to this protocol. */
-static int meeting_hear(int fd, meeting_head *head, void *data, size_t bytes, int milliseconds) {
+static int meeting_receive_message(int fd, meeting_head *head, void *data, size_t bytes,
+                                   int milliseconds) {
     return meeting_receive(fd, head, sizeof *head, milliseconds) && head->magic == MEETING_MAGIC
            && head->bytes <= bytes && meeting_receive(fd, data, head->bytes, MEETING_ANSWER_MS);
 }
 
-/* ---- the first failed rank, before there is shared memory --------------------------------------
- */
+/* ---- the first failed rank, before there is shared memory ---------------------------------- */
 
 /* The name of an abstract socket, which exists only in the kernel and disappears with its process.
    The first rank of a machine that binds it may print, and the others see that it has. */
@@ -211,26 +211,26 @@ static uint32_t meeting_hash(const void *data, size_t bytes) { /* FNV-1a */
     return hash;
 }
 
-static void meeting_introduce(const meeting_call *call, meeting_member *who) {
+static void meeting_introduce(const meeting_call *call, meeting_member *member) {
     cpu_set_t processors;
-    memset(who, 0, sizeof *who);
-    who->magic = MEETING_MAGIC;
-    who->version = MEETING_VERSION;
-    who->rank = call->rank;
-    who->nranks = call->nranks;
-    who->local_rank = call->local_rank;
-    who->process = (int32_t)getpid();
-    who->file = call->file;
+    memset(member, 0, sizeof *member);
+    member->magic = MEETING_MAGIC;
+    member->version = MEETING_VERSION;
+    member->rank = call->rank;
+    member->nranks = call->nranks;
+    member->local_rank = call->local_rank;
+    member->process = (int32_t)getpid();
+    member->file = call->file;
     CPU_ZERO(&processors);
     (void)sched_getaffinity(0, sizeof processors, &processors);
-    who->processors = meeting_hash(&processors, sizeof processors);
-    who->nprocessors = CPU_COUNT(&processors);
-    snprintf(who->host, sizeof who->host, "%.*s", MEETING_NAME - 1, call->own_host);
-    snprintf(who->job, sizeof who->job, "%.180s", call->job);
+    member->processors = meeting_hash(&processors, sizeof processors);
+    member->nprocessors = CPU_COUNT(&processors);
+    snprintf(member->host, sizeof member->host, "%.*s", MEETING_NAME - 1, call->own_host);
+    snprintf(member->job, sizeof member->job, "%.180s", call->job);
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
     if (file == NULL) return;
-    if (fgets(who->boot, sizeof who->boot, file) == NULL) who->boot[0] = 0;
-    who->boot[strcspn(who->boot, "\n")] = 0;
+    if (fgets(member->boot, sizeof member->boot, file) == NULL) member->boot[0] = 0;
+    member->boot[strcspn(member->boot, "\n")] = 0;
     fclose(file);
 }
 
@@ -238,7 +238,7 @@ static int meeting_same_machine(const meeting_member *a, const meeting_member *b
     return strcmp(a->host, b->host) == 0 && strcmp(a->boot, b->boot) == 0;
 }
 
-/* ---- a folder that all ranks can access ----------------------------------------------------- */
+/* ---- a folder that all ranks can access ---------------------------------------------------- */
 
 /* The address of rank 0, in a file. */
 typedef struct meeting_note {
@@ -348,27 +348,28 @@ static int meeting_listen(int *port) {
 
 /* Writes a sentence if a process that claims to be a rank of this job is not, or "". *stranger: it
    belongs to another job, which is no error of this one. */
-static void meeting_check(const meeting *m, const meeting_member *own, const meeting_member *who,
+static void meeting_check(const meeting *m, const meeting_member *own, const meeting_member *member,
                           int *stranger, char *sentence, size_t bytes) {
     sentence[0] = 0;
-    *stranger = memcmp(who->job, own->job, sizeof who->job) != 0 || who->version != own->version;
+    *stranger =
+        memcmp(member->job, own->job, sizeof member->job) != 0 || member->version != own->version;
     if (*stranger)
         snprintf(sentence, bytes,
                  "rank %d of job '%.100s' reached rank 0 of job '%.100s' on host %.64s: two jobs "
                  "use the same port; set ZERO_PORT to another one",
-                 who->rank, who->job, own->job, own->host);
-    else if (who->nranks != own->nranks)
+                 member->rank, member->job, own->job, own->host);
+    else if (member->nranks != own->nranks)
         snprintf(sentence, bytes,
                  "rank %d on host %.64s was started for %d ranks, but rank 0 on host %.64s for %d",
-                 who->rank, who->host, who->nranks, own->host, own->nranks);
-    else if (who->rank < 0 || who->rank >= m->nranks)
-        snprintf(sentence, bytes, "a process on host %.64s was started as rank %d of %d", who->host,
-                 who->rank, m->nranks);
-    else if (who->rank == 0 || m->peers[who->rank].socket >= 0) {
-        const meeting_member *first = who->rank == 0 ? own : &m->peers[who->rank].who;
+                 member->rank, member->host, member->nranks, own->host, own->nranks);
+    else if (member->rank < 0 || member->rank >= m->nranks)
+        snprintf(sentence, bytes, "a process on host %.64s was started as rank %d of %d",
+                 member->host, member->rank, m->nranks);
+    else if (member->rank == 0 || m->peers[member->rank].socket >= 0) {
+        const meeting_member *first = member->rank == 0 ? own : &m->peers[member->rank].member;
         snprintf(sentence, bytes,
                  "two processes were started as rank %d: %d on host %.64s and %d on host %.64s",
-                 who->rank, first->process, first->host, who->process, who->host);
+                 member->rank, first->process, first->host, member->process, member->host);
     }
 }
 
@@ -376,20 +377,21 @@ static void meeting_check(const meeting *m, const meeting_member *own, const mee
  * the job must end. */
 static int meeting_accept(meeting *m, int listener, const meeting_member *own, char *sentence,
                           size_t bytes) {
-    meeting_member who;
+    meeting_member member;
     int stranger = 0, fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     if (fd < 0) return 0;
     meeting_keep_alive(fd);
-    if (!meeting_receive(fd, &who, sizeof who, MEETING_ANSWER_MS) || who.magic != MEETING_MAGIC) {
+    if (!meeting_receive(fd, &member, sizeof member, MEETING_ANSWER_MS)
+        || member.magic != MEETING_MAGIC) {
         close(fd);
         return 0;
     }
-    who.host[sizeof who.host - 1] = who.boot[sizeof who.boot - 1] = 0;
-    who.job[sizeof who.job - 1] = 0;
-    meeting_check(m, own, &who, &stranger, sentence, bytes);
+    member.host[sizeof member.host - 1] = member.boot[sizeof member.boot - 1] = 0;
+    member.job[sizeof member.job - 1] = 0;
+    meeting_check(m, own, &member, &stranger, sentence, bytes);
     if (sentence[0] == 0) {
-        m->peers[who.rank].who = who;
-        m->peers[who.rank].socket = fd;
+        m->peers[member.rank].member = member;
+        m->peers[member.rank].socket = fd;
         return meeting_tell(fd, MEETING_ACK, 0, NULL, 0);
     }
     (void)meeting_tell(fd, stranger ? MEETING_REFUSED : MEETING_END, 0, sentence,
@@ -403,10 +405,10 @@ static int meeting_left_early(const meeting *m, const struct pollfd *fds, char *
                               size_t bytes) {
     for (int r = 1; r < m->nranks; r++) {
         if (fds[r].fd < 0 || fds[r].revents == 0) continue;
-        const meeting_member *who = &m->peers[r].who;
+        const meeting_member *member = &m->peers[r].member;
         snprintf(sentence, bytes,
                  "rank %d (process %d on host %.64s) ended before all %d ranks had joined", r,
-                 who->process, who->host, m->nranks);
+                 member->process, member->host, m->nranks);
         return 1;
     }
     return 0;
@@ -465,7 +467,7 @@ static int meeting_machines(meeting *m) {
     int threads = 0;
     for (int r = 0; r < m->nranks; r++) {
         int first = 0;
-        while (!meeting_same_machine(&m->peers[first].who, &m->peers[r].who)) first++;
+        while (!meeting_same_machine(&m->peers[first].member, &m->peers[r].member)) first++;
         m->peers[r].machine = first;
     }
     for (int r = 0; r < m->nranks; r++) {
@@ -473,8 +475,8 @@ static int meeting_machines(meeting *m) {
         int sharing = 1;
         for (int other = 0; other < m->nranks; other++)
             sharing += other != r && m->peers[other].machine == me->machine
-                       && m->peers[other].who.processors == me->who.processors;
-        int mine = me->who.nprocessors / sharing;
+                       && m->peers[other].member.processors == me->member.processors;
+        int mine = me->member.nprocessors / sharing;
         if (mine < 1) mine = 1;
         if (threads == 0 || mine < threads) threads = mine;
     }
@@ -486,20 +488,20 @@ static void meeting_seat_of(const meeting *m, int rank, int threads, meeting_sea
     memset(seat, 0, sizeof *seat);
     seat->threads = threads;
     seat->leader_rank = me->machine;
-    seat->leader_process = m->peers[me->machine].who.process;
-    seat->leader_file = m->peers[me->machine].who.file;
-    memcpy(seat->first_host, first->who.host, sizeof first->who.host);
+    seat->leader_process = m->peers[me->machine].member.process;
+    seat->leader_file = m->peers[me->machine].member.file;
+    memcpy(seat->first_host, first->member.host, sizeof first->member.host);
     for (int r = 0; r < m->nranks; r++) {
         const meeting_peer *p = &m->peers[r];
         seat->hosts += p->machine == r;
         if (p->machine == r && seat->hosts == 2) {
             seat->foreign_rank = r;
-            memcpy(seat->foreign_host, p->who.host, sizeof p->who.host);
+            memcpy(seat->foreign_host, p->member.host, sizeof p->member.host);
         }
         seat->local_ranks += p->machine == me->machine;
         seat->local_rank += p->machine == me->machine && r < rank;
     }
-    if (me->who.local_rank >= 0) seat->local_rank = me->who.local_rank;
+    if (me->member.local_rank >= 0) seat->local_rank = me->member.local_rank;
 }
 
 static meeting_result meeting_host(meeting *m, const meeting_call *call, meeting_seat *seat,
@@ -532,7 +534,7 @@ static meeting_result meeting_host(meeting *m, const meeting_call *call, meeting
     meeting_result result = meeting_gather(m, call, listener, port, &own, sentence, bytes);
     close(listener);
     if (call->folder != NULL) (void)unlink(note.path);
-    m->peers[0].who = own;
+    m->peers[0].member = own;
     int threads = result == MEETING_OK ? meeting_machines(m) : 0;
     for (int r = 1; r < m->nranks; r++) {
         if (result == MEETING_OK) {
@@ -572,7 +574,7 @@ static int meeting_connect_to(const struct addrinfo *to) {
     return fd;
 }
 
-/* Makes one attempt to connect. After an error, `why` receives the reason. */
+/* Makes one attempt to connect. After an error, `why` has the reason. */
 static int meeting_connect(const char *host, int port, char *why, size_t bytes) {
     struct addrinfo hints, *all = NULL;
     char service[16];
@@ -590,17 +592,17 @@ static int meeting_connect(const char *host, int port, char *why, size_t bytes) 
     return fd;
 }
 
-/* Returns a socket that rank 0 has acknowledged, or -1. *refused: another job has refused it, and
-   `why` has its words. */
-static int meeting_knock(const meeting_member *who, const char *host, int port, int *refused,
-                         char *why, size_t bytes) {
+/* Makes one attempt to join the job. Returns a socket that rank 0 has acknowledged, or -1.
+ *refused: 1 if another job has refused this process; `why` has its sentence. */
+static int meeting_try(const meeting_member *member, const char *host, int port, int *refused,
+                       char *why, size_t bytes) {
     meeting_head head;
     char text[MEETING_BYTES];
     int fd = meeting_connect(host, port, why, bytes);
     *refused = 0;
     if (fd < 0) return -1;
-    if (!meeting_send(fd, who, sizeof *who)
-        || !meeting_hear(fd, &head, text, sizeof text, MEETING_ANSWER_MS))
+    if (!meeting_send(fd, member, sizeof *member)
+        || !meeting_receive_message(fd, &head, text, sizeof text, MEETING_ANSWER_MS))
         snprintf(why, bytes, "the process that answers is not rank 0 of this job");
     else if (head.kind == MEETING_ACK)
         return fd;
@@ -618,17 +620,17 @@ static int meeting_knock(const meeting_member *who, const char *host, int port, 
 
 /* Tries the addresses in the file of rank 0. A refusal comes from a process that uses the port of
  * an old file. */
-static int meeting_knock_folder(const meeting_call *call, meeting_member *who, meeting_note *note,
-                                int *refused, char *why, size_t bytes) {
+static int meeting_try_folder(const meeting_call *call, meeting_member *member, meeting_note *note,
+                              int *refused, char *why, size_t bytes) {
     int fd = -1;
     *refused = 0;
     snprintf(why, bytes, "%.400s does not appear", note->path);
     if (!meeting_note_read(note)) return -1;
-    memset(who->job, 0, sizeof who->job);
-    snprintf(who->job, sizeof who->job, "%.140s %s", call->job, note->token);
+    memset(member->job, 0, sizeof member->job);
+    snprintf(member->job, sizeof member->job, "%.140s %s", call->job, note->token);
     for (char *save = NULL, *host = strtok_r(note->hosts, " ", &save); host != NULL && fd < 0;
          host = strtok_r(NULL, " ", &save)) {
-        fd = meeting_knock(who, host, note->port, refused, why, bytes);
+        fd = meeting_try(member, host, note->port, refused, why, bytes);
         if (*refused && why[0] == 0) return -1;
         *refused = 0;
     }
@@ -641,7 +643,7 @@ static meeting_result meeting_await_welcome(const meeting_call *call, int fd, me
     double end = clock_seconds(CLOCK_MONOTONIC) + call->limit_s + 10;
     struct pollfd one = {fd, POLLIN, 0};
     while (poll(&one, 1, 100) <= 0 && clock_seconds(CLOCK_MONOTONIC) < end) one.revents = 0;
-    if (meeting_hear(fd, &head, seat, sizeof *seat, MEETING_ANSWER_MS)) {
+    if (meeting_receive_message(fd, &head, seat, sizeof *seat, MEETING_ANSWER_MS)) {
         if (head.kind == MEETING_WELCOME && head.bytes == sizeof *seat) return MEETING_OK;
         if (head.kind == MEETING_END) return MEETING_SILENT;
     }
@@ -651,19 +653,19 @@ static meeting_result meeting_await_welcome(const meeting_call *call, int fd, me
 
 static meeting_result meeting_guest(meeting *m, const meeting_call *call, meeting_seat *seat,
                                     char *sentence, size_t bytes) {
-    meeting_member who;
+    meeting_member member;
     meeting_note note;
     char why[MEETING_TEXT] = "";
     int refused = 0, pause = 20;
     double end = clock_seconds(CLOCK_MONOTONIC) + call->limit_s;
     memset(&note, 0, sizeof note);
-    meeting_introduce(call, &who);
+    meeting_introduce(call, &member);
     if (call->folder != NULL) meeting_note_name(call, &note);
     for (;;) {
         if (meeting_has_failed(call)) return MEETING_SILENT;
         int fd = call->folder != NULL
-                     ? meeting_knock_folder(call, &who, &note, &refused, why, sizeof why)
-                     : meeting_knock(&who, call->host, call->port, &refused, why, sizeof why);
+                     ? meeting_try_folder(call, &member, &note, &refused, why, sizeof why)
+                     : meeting_try(&member, call->host, call->port, &refused, why, sizeof why);
         if (fd >= 0) {
             m->peers[0].socket = fd;
             return meeting_await_welcome(call, fd, seat, sentence, bytes);
@@ -678,11 +680,11 @@ static meeting_result meeting_guest(meeting *m, const meeting_call *call, meetin
     }
     if (call->folder != NULL)
         snprintf(sentence, bytes, "rank %d on host %.64s found no rank 0 within %g s: %s",
-                 call->rank, who.host, call->limit_s, why);
+                 call->rank, member.host, call->limit_s, why);
     else
         snprintf(sentence, bytes,
                  "rank %d on host %.64s could not reach rank 0 at %.200s:%d within %g s: %s",
-                 call->rank, who.host, call->host, call->port, call->limit_s, why);
+                 call->rank, member.host, call->host, call->port, call->limit_s, why);
     return MEETING_SAY;
 }
 
@@ -713,7 +715,7 @@ meeting_result meeting_join(meeting **out, const meeting_call *call, meeting_sea
         meeting_free(m);
         return MEETING_SAY;
     }
-    for (int i = 0; i < m->npeers; i++) m->peers[i].socket = m->peers[i].said_ok = -1;
+    for (int i = 0; i < m->npeers; i++) m->peers[i].socket = m->peers[i].agreed_ok = -1;
     meeting_result result = call->rank == 0 ? meeting_host(m, call, seat, sentence, bytes)
                                             : meeting_guest(m, call, seat, sentence, bytes);
     if (result == MEETING_OK) {
@@ -756,12 +758,12 @@ static void meeting_count(meeting *m) {
     int lowest = m->nranks;
     if (m->own_ok < 0) return;
     for (int r = m->nranks - 1; r > 0; r--) {
-        if (m->peers[r].said_ok < 0) return;
-        if (!m->peers[r].said_ok) lowest = r;
+        if (m->peers[r].agreed_ok < 0) return;
+        if (!m->peers[r].agreed_ok) lowest = r;
     }
     if (!m->own_ok) lowest = 0;
     m->own_ok = -1;
-    for (int r = 1; r < m->nranks; r++) m->peers[r].said_ok = -1;
+    for (int r = 1; r < m->nranks; r++) m->peers[r].agreed_ok = -1;
     meeting_tell_all(m, -1, MEETING_RESULT, lowest, NULL, 0);
     meeting_deliver_result(m, lowest);
 }
@@ -780,7 +782,7 @@ static int meeting_take(meeting *m, int peer, const meeting_head *head, const vo
     meeting_peer *p = &m->peers[peer];
     switch (head->kind) {
     case MEETING_AGREE:
-        p->said_ok = head->value != 0;
+        p->agreed_ok = head->value != 0;
         meeting_count(m);
         return 0;
     case MEETING_RESULT: meeting_deliver_result(m, head->value); return 0;
@@ -815,10 +817,10 @@ static int meeting_lose(meeting *m, int peer, char *sentence, size_t bytes) {
     if (p->left || m->leaving * m->rank > 0 || m->over) return 0;
     if (m->rank == 0)
         snprintf(sentence, bytes, "rank %d (process %d on host %.64s) is gone; all %d ranks end",
-                 peer, p->who.process, p->who.host, m->nranks);
+                 peer, p->member.process, p->member.host, m->nranks);
     else
         snprintf(sentence, bytes, "rank 0 is gone; all %d ranks end", m->nranks);
-    m->granted = meeting_end(m, -1); /* for the first thread that asks */
+    m->granted = meeting_end(m, -1); /* the first thread that claims it gets it */
     return 1;
 }
 
@@ -839,9 +841,10 @@ static void *meeting_watch_main(void *arg) {
         for (int i = 0; i < m->npeers && !quit && !silent && !lost; i++) {
             meeting_head head;
             if (fds[i].fd < 0 || fds[i].revents == 0) continue;
-            int heard = meeting_hear(fds[i].fd, &head, data, sizeof data, MEETING_ANSWER_MS);
+            int received =
+                meeting_receive_message(fds[i].fd, &head, data, sizeof data, MEETING_ANSWER_MS);
             pthread_mutex_lock(&m->lock);
-            if (heard)
+            if (received)
                 silent = meeting_take(m, i, &head, data);
             else
                 lost = meeting_lose(m, i, sentence, sizeof sentence);

@@ -19,8 +19,8 @@ enum { MEMORY_PATH = 4096 };
 
 /* ---- small files --------------------------------------------------------------------------- */
 
-/* The number after `key` at the start of a line; key "": the number that the file starts with.
-   "max", no such file and no such line give UINT64_MAX. */
+/* Returns the number after `key` at the start of a line, or with key "" the first number of the
+   file. Returns UINT64_MAX for "max", and if the file or the line does not exist. */
 static uint64_t memory_read(const char *path, const char *key) {
     char line[512];
     uint64_t value = UINT64_MAX;
@@ -46,7 +46,7 @@ static void memory_lower(launch_memory *memory, uint64_t bytes, const char *limi
 
 /* ---- control groups ------------------------------------------------------------------------ */
 
-/* The names in the two versions of control groups. */
+/* One of the two versions of control groups, with its names of files. */
 typedef struct memory_cgroup {
     const char *limit, *usage, *dropped; /* files, and the line of memory.stat for file cache */
     char mount[MEMORY_PATH];             /* where the hierarchy is mounted; "": not mounted */
@@ -61,7 +61,7 @@ static int memory_is_listed(const char *list, const char *word) {
     return 0;
 }
 
-/* Lines "ID:CONTROLLERS:PATH"; version 2 is "0::PATH". */
+/* Reads the groups of this process from lines "ID:CONTROLLERS:PATH". Version 2 has "0::PATH". */
 static void memory_find_groups(const char *root, memory_cgroup *v1, memory_cgroup *v2) {
     char line[MEMORY_PATH + 256], name[MEMORY_PATH];
     snprintf(name, sizeof name, "%s/proc/self/cgroup", root);
@@ -82,7 +82,7 @@ static void memory_find_groups(const char *root, memory_cgroup *v1, memory_cgrou
     fclose(file);
 }
 
-/* Lines "ID PARENT DEVICE TOP MOUNT OPTIONS... - TYPE SOURCE SUPEROPTIONS". */
+/* Reads mounts from lines "ID PARENT DEVICE TOP MOUNT OPTIONS... - TYPE SOURCE SUPEROPTIONS". */
 static void memory_find_mounts(const char *root, memory_cgroup *v1, memory_cgroup *v2) {
     char line[2 * MEMORY_PATH], name[MEMORY_PATH];
     snprintf(name, sizeof name, "%s/proc/self/mountinfo", root);
@@ -104,8 +104,9 @@ static void memory_find_mounts(const char *root, memory_cgroup *v1, memory_cgrou
     fclose(file);
 }
 
-/* Computes the limit minus the usage of the group in this folder. */
-static void memory_look(const memory_cgroup *group, const char *folder, launch_memory *memory) {
+/* Reduces *memory to what the group in this folder leaves: its limit minus its usage. */
+static void memory_apply_group(const memory_cgroup *group, const char *folder,
+                               launch_memory *memory) {
     char path[MEMORY_PATH];
     snprintf(path, sizeof path, "%.3900s/%s", folder, group->limit);
     uint64_t limit = memory_read(path, "");
@@ -121,9 +122,9 @@ static void memory_look(const memory_cgroup *group, const char *folder, launch_m
     memory_lower(memory, limit > usage ? limit - usage : 0, name);
 }
 
-/* This process's group and all above it. A path that is not below the mount (another namespace)
-   leaves the mounted group itself. */
-static void memory_climb(const memory_cgroup *group, launch_memory *memory) {
+/* Does this for the process's group and all groups above it. If the path is not below the mount
+   (another namespace), only the mounted group counts. */
+static void memory_apply_groups(const memory_cgroup *group, launch_memory *memory) {
     char folder[MEMORY_PATH];
     size_t top = strlen(group->top), mount = strlen(group->mount);
     if (mount == 0) return;
@@ -132,7 +133,7 @@ static void memory_climb(const memory_cgroup *group, launch_memory *memory) {
     for (;;) {
         size_t length = strlen(folder);
         while (length > mount && folder[length - 1] == '/') folder[--length] = 0;
-        memory_look(group, folder, memory);
+        memory_apply_group(group, folder, memory);
         if (length <= mount) return;
         *strrchr(folder, '/') = 0;
     }
@@ -158,8 +159,8 @@ void launch_memory_available(const char *root, launch_memory *memory) {
     if (kib < UINT64_MAX / 1024) memory_lower(memory, kib * 1024, "MemAvailable of /proc/meminfo");
     memory_find_groups(root, &v1, &v2);
     memory_find_mounts(root, &v1, &v2);
-    memory_climb(&v1, memory);
-    memory_climb(&v2, memory);
+    memory_apply_groups(&v1, memory);
+    memory_apply_groups(&v2, memory);
 }
 
 void launch_memory_tight(void) {

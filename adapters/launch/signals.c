@@ -10,10 +10,10 @@
 #include <stddef.h>
 #include <time.h>
 
-static int signals_stop;       /* the job can stop */
-static int signals_were_asked; /* by a signal that signals_watch received */
-static long signals_first_ms;  /* time of the first SIGINT or SIGTERM; 0: none yet */
-static sigset_t signals_ours;  /* the signals that are blocked */
+static int signals_stop;          /* the job can stop */
+static int signals_received_stop; /* by a signal that signals_watch received */
+static long signals_first_ms;     /* time of the first SIGINT or SIGTERM; 0: none yet */
+static sigset_t signals_ours;     /* the signals that are blocked */
 static sigset_t signals_at_start;
 static pthread_t signals_thread;
 static int signals_watching;
@@ -80,7 +80,7 @@ static void *signals_main(void *unused) {
         if (sigwait(&signals_ours, &number) != 0) continue;
         (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
         const signals_verdict verdict = signals_judge(number);
-        if (verdict != SIGNALS_END) __atomic_store_n(&signals_were_asked, 1, __ATOMIC_RELEASE);
+        if (verdict != SIGNALS_END) __atomic_store_n(&signals_received_stop, 1, __ATOMIC_RELEASE);
         signals_take(signals_user, verdict, number);
         (void)pthread_setcancelstate(state, NULL);
     }
@@ -106,7 +106,7 @@ int signals_stops(void) { return signals_stop; }
 int signals_asked(void) {
     sigset_t pending;
     if (!signals_stop) return 0;
-    if (__atomic_load_n(&signals_were_asked, __ATOMIC_ACQUIRE)) return 1;
+    if (__atomic_load_n(&signals_received_stop, __ATOMIC_ACQUIRE)) return 1;
     return sigpending(&pending) == 0
            && (sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGUSR1) == 1);
 }

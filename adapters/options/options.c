@@ -149,7 +149,8 @@ static void option_parse(option_set *o, const option *d, const char *text) {
     case OPTION_TEXT:
         *(const char **)option_field(o, d) = text;
         if (!text[0] && d->normal[0]) /* for example, an unset variable of the shell */
-            option_error(o, "%.*s: expected '%s' or another, found ''", OPTION_TYPED(o), d->normal);
+            option_error(o, "%.*s: expected a value such as '%s', found ''", OPTION_TYPED(o),
+                         d->normal);
         break;
     case OPTION_STAGES: option_parse_stages(o, d, text); break;
     case OPTION_WORD:

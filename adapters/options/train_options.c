@@ -37,7 +37,10 @@ static const option train_table[] = {
                 "models, otherwise as GPT-2 tokens"),
     ROW(PATH, "-j", "--val-data", val_path, "", .brief = "token file to validate on",
         .help = "token file to validate on"),
-    ROW(PATH, "-tf", "--tokenizer", tokenizer_path, "", .help = "tokenizer file, to print samples"),
+    ROW(PATH, "-tf", "--tokenizer", tokenizer_path, "",
+        .help = "tokenizer file: turns the tokens of samples into text. Default: that of tiny "
+                "Shakespeare. If that is missing and -i is given, samples are printed as token "
+                "numbers"),
     ROW(TEXT, "-e", "--model", model, "char:4x128x4",
         .brief = "char:LxCxH, d12 (124M), gpt2:d48, gpt3:c768, or a file with weights",
         .compare = "char:6x384x6", .course = 1,
@@ -112,6 +115,9 @@ static const option train_table[] = {
         .help = "type in which the optimizer's state (moments, momentum) is kept. bf16: 2 bytes "
                 "less for each array and parameter. 8bit (not adagrad): 3 bytes less, in codes "
                 "with a scale for each 128 of them. Both are rounded stochastically"),
+    ROW(WORD, "-oe", "--embedding-state", embedding_state, "same", .words = "same f32", .course = 1,
+        .help = "f32: the optimizer's state of the embeddings and of an untied classifier (wte, "
+                "wpe, lmheadw) is kept in f32 with any -os. same: as -os says"),
     ROW(WORD, "-zg", "--gradient-type", grads, "auto", .aliases = "--grad-type",
         .words = "auto f32 type", .course = 1, TO(INT, zero.grads),
         KEY("the gradients' type:", 0, IF_GIVEN),
@@ -238,9 +244,9 @@ static const option train_table[] = {
                 "be opened even if the run was killed"),
     ROW(INT, "-tb", "--breakdown", breakdown_every, "0", RANGE(0, 2e9), TO(INT, breakdown),
         KEY("wall_clock_breakdown: -tb", DS_GIVEN_BREAKDOWN, IF_GIVEN),
-        .help = "print every N steps, and for the whole run, where the time of a step goes: "
-                "forward, backward, update, data, file, and exposed communication, which is time "
-                "that a rank waits for reductions, gathers or calls of groups. 0: never"),
+        .help = "print a breakdown every N steps, and one of the whole run at the end: the time of "
+                "forward, backward, update, data and file, and the time in which a rank only waits "
+                "for communication (exposed communication). 0: never"),
     ROW(INT, "-tc", "--comms-log", comms_log, "0", RANGE(0, 1), TO(INT, comms_log),
         KEY("comms_logger.enabled: -tc", DS_GIVEN_COMMS, IF_GIVEN),
         .help =

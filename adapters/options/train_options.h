@@ -43,6 +43,7 @@ typedef struct train_options {
     int64_t seed;
     int order, overfit;
     int type, grads, master, state_type; /* -dt, -zg, -w, -os */
+    int embedding_state;                 /* -oe: 0 as -os, 1 f32 */
     double scale, first_scale, least_scale;
     int scale_window, hysteresis;
     int optimizer, schedule, warmup;

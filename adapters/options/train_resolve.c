@@ -72,10 +72,11 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     char type[OPTION_WORD_BYTES];
     train_options_word(o, "-dt", type);
     if (o->master == ZERO_MASTER_SPLIT && o->type != ZERO_BF16)
-        return sentence_fail(sentence, bytes,
-                             "-w split: only a bf16 weight is the upper half of an f32 (fp16 has "
-                             "another exponent, f32 needs no masters), found -dt %s",
-                             type);
+        return sentence_fail(
+            sentence, bytes,
+            "-w split: only a bf16 weight is the upper half of an f32 (found -dt %s); "
+            "use -dt bf16, or -w 1",
+            type);
     if (o->master == ZERO_MASTER_NONE && o->type != ZERO_BF16)
         return sentence_fail(sentence, bytes,
                              "-w 0: only bf16 weights can be without master weights (found -dt "
@@ -84,7 +85,7 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     if (o->state_type == ZERO_STATE_8BIT && o->optimizer == ZERO_ADAGRAD)
         return sentence_fail(
             sentence, bytes,
-            "-os 8bit: adagrad's state only grows, and small additions to it would be "
+            "-os 8bit: the state of -op adagrad only grows, and small additions to it would be "
             "lost; use -os bf16");
     if (o->type == ZERO_F16 && o->scale <= 0 && o->first_scale < o->least_scale)
         return sentence_fail(sentence, bytes,
@@ -165,6 +166,7 @@ int train_frozen(const train_options *o, gpt2_config *model, char *sentence, siz
     if (gpt2_adapt(model, o->lora ? &lora : NULL, o->train, o->freeze, &frozen, &error))
         return sentence_fail(sentence, bytes, "%s", error.sentence);
     model->frozen = frozen;
+    model->f32_embedding_state = o->embedding_state;
     return 0;
 }
 
@@ -493,9 +495,10 @@ static int train_check_betas(const train_options *o, const schedule *s, int step
         schedule_value v;
         schedule_at(s, step, &v);
         if (!(v.beta1 >= 0 && v.beta1 < 1))
-            return sentence_fail(sentence, bytes,
-                                 "%s: %s gives beta1 %g in step %d, expected 0 to 1", o->ds_path,
-                                 schedule_name(s->kind), v.beta1, step + 1);
+            return sentence_fail(
+                sentence, bytes,
+                "%s: %s gives beta1 %g in step %d; keep cycle_min_mom and cycle_max_mom in 0 to 1",
+                o->ds_path, schedule_name(s->kind), v.beta1, step + 1);
     }
     return 0;
 }

@@ -590,8 +590,8 @@ static void page_print(const page *p, FILE *to) {
 /* ---- files --------------------------------------------------------------------------------- */
 
 static int page_fail_file(const char *flag, const char *path, char *sentence, size_t bytes) {
-    (void)snprintf(sentence, bytes, "%s: %.300s cannot be written: %s", flag, path,
-                   regular_file_error(errno));
+    (void)snprintf(sentence, bytes, "%s: %.300s cannot be written (%s); give another place", flag,
+                   path, regular_file_error(errno));
     return 1;
 }
 
@@ -661,11 +661,10 @@ static int page_read_all(page *p, char *sentence, size_t bytes) {
         if (isfinite(p->log.step[i].tps.number)) p->has |= PAGE_PACE;
     if (p->has & PAGE_TRACE) p->step = page_trace_step(&p->trace);
     if (p->has) return 0;
-    (void)snprintf(
-        sentence, bytes,
-        "nothing to make a page of; give --log, --csv, --trace, --peers or --links FILE. "
-        "`make compare` writes "
-        "build/compare.csv, a run with -o FOLDER FOLDER/main.log");
+    (void)snprintf(sentence, bytes,
+                   "page: no source is given; give --log, --csv, --trace, --peers or --links FILE. "
+                   "`make compare` writes "
+                   "build/compare.csv, a run with -o FOLDER FOLDER/main.log");
     return 1;
 }
 

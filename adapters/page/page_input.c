@@ -23,8 +23,8 @@ static char *page_read(const char *path, size_t *length, char *sentence, size_t 
     char *text = NULL;
     size_t room = 0, used = 0, got = 0;
     if (file == NULL) {
-        (void)sentence_fail(sentence, bytes, "%.300s cannot be read: %s", path,
-                            regular_file_error(errno));
+        (void)sentence_fail(sentence, bytes, "%.300s: cannot be read (%s); give a file that exists",
+                            path, regular_file_error(errno));
         return NULL;
     }
     do {
@@ -43,7 +43,9 @@ static char *page_read(const char *path, size_t *length, char *sentence, size_t 
         *length = used;
         return text;
     }
-    (void)sentence_fail(sentence, bytes, failed ? "%.300s cannot be read" : "%.300s is no text",
+    (void)sentence_fail(sentence, bytes,
+                        failed ? "%.300s: cannot be read; give another file"
+                               : "%.300s: not a text; give another file",
                         path);
     free(text);
     return NULL;
@@ -144,20 +146,25 @@ int page_log_read(const char *path, page_log *log, char *sentence, size_t bytes)
                 path, number, start);
         if (kind == 's') {
             page_step *list = (page_step *)page_grow(log->step, log->steps, sizeof *list);
-            if (list == NULL) return sentence_fail(sentence, bytes, "no memory for %.300s", path);
+            if (list == NULL)
+                return sentence_fail(sentence, bytes,
+                                     "%.300s: no memory for it; give a smaller file", path);
             log->step = list;
             log->step[log->steps++] = s;
         } else if (kind == 'v') {
             page_look *list =
                 (page_look *)page_grow(log->validation, log->validations, sizeof *list);
-            if (list == NULL) return sentence_fail(sentence, bytes, "no memory for %.300s", path);
+            if (list == NULL)
+                return sentence_fail(sentence, bytes,
+                                     "%.300s: no memory for it; give a smaller file", path);
             const page_look one = {s.step, look};
             log->validation = list;
             log->validation[log->validations++] = one;
         }
     }
     if (log->steps) return 0;
-    return sentence_fail(sentence, bytes, "%.300s has no line of a step", path);
+    return sentence_fail(sentence, bytes,
+                         "%.300s: no line of a step; give the main.log of a run with -o", path);
 }
 
 void page_log_free(page_log *log) {
@@ -232,7 +239,9 @@ int page_csv_read(const char *path, const char *needed, const char *words, page_
         csv->columns += *p == ',' && lines == 0;
     }
     csv->cell = (const char **)calloc((lines + 1) * (size_t)csv->columns, sizeof *csv->cell);
-    if (csv->cell == NULL) return sentence_fail(sentence, bytes, "no memory for %.300s", path);
+    if (csv->cell == NULL)
+        return sentence_fail(sentence, bytes, "%.300s: no memory for it; give a smaller file",
+                             path);
     csv->rows = -1;
     for (char *line = csv->text, *next; (next = strchr(line, '\n')) != NULL; line = next + 1) {
         *next = 0;
@@ -246,7 +255,8 @@ int page_csv_read(const char *path, const char *needed, const char *words, page_
             return 1;
     }
     if (csv->rows > 0) return 0;
-    return sentence_fail(sentence, bytes, "%.300s has no row after its header", path);
+    return sentence_fail(sentence, bytes, "%.300s: no row after its header; run make compare again",
+                         path);
 }
 
 page_value page_csv_value(const page_csv *csv, int row, const char *column) {
@@ -354,7 +364,7 @@ int page_trace_read(const char *path, page_trace *trace, char *sentence, size_t 
     }
     free(text);
     if (failed || trace->slices) return failed;
-    return sentence_fail(sentence, bytes, "%.300s has no slice (ph X)", path);
+    return sentence_fail(sentence, bytes, "%.300s: no slice (ph X); give a file of -tr", path);
 }
 
 void page_trace_free(page_trace *trace) {

@@ -39,20 +39,21 @@ int pipeline_check(const pipeline_shape *s, int layers, char *why, size_t bytes)
     return why[0] != '\0';
 }
 
-/* ---- the order of a stage -------------------------------------------------------------------- */
+/* ---- the order of a stage ------------------------------------------------------------------ */
 
 static int pipeline_count_works(const pipeline_shape *s) {
     return (s->forward_only ? 1 : 2) * s->micro * s->chunks;
 }
 
-/* Number of forwards that a stage runs before its first backward. */
+/* Returns the number of forwards that a stage runs before its first backward. */
 static int pipeline_warm_up(const pipeline_shape *s, int stage) {
     const int all = s->micro * s->chunks, behind = s->stages - 1 - stage;
     const int wanted = s->chunks == 1 ? behind : 2 * behind + (s->chunks - 1) * s->stages;
     return wanted < all ? wanted : all;
 }
 
-/* Forward or backward number k of a stage: groups of p micro-batches, chunk by chunk. */
+/* Writes the chunk and micro-batch of forward or backward number k of a stage. Micro-batches come
+   in groups of p, and each group passes one chunk after another. */
 static void pipeline_number_work(const pipeline_shape *s, int backward, int k, pipeline_work *w) {
     const int whole = s->stages * s->chunks, group = k / whole, first = group * s->stages;
     const int left = s->micro - first, width = left < s->stages ? left : s->stages;
@@ -81,7 +82,7 @@ int pipeline_in_flight(const pipeline_shape *s, int stage) {
     return early + 1 < all ? early + 1 : all;
 }
 
-/* The position in the model of chunk c of a stage. */
+/* Returns the position in the model of chunk c of a stage. */
 static int pipeline_position(const pipeline_shape *s, int stage, int c) {
     return c * s->stages + stage;
 }
@@ -98,7 +99,7 @@ int pipeline_sends(const pipeline_shape *s, int stage) {
     return s->micro * (forward + backward);
 }
 
-/* ---- the simulation -------------------------------------------------------------------------- */
+/* ---- the simulation ------------------------------------------------------------------------ */
 
 /* The end of each work, as [backward][position in the model][micro-batch]; 0: not simulated yet. */
 typedef struct sim {
@@ -112,7 +113,8 @@ static int *pipeline_end_of(const sim *y, int backward, int place, int micro) {
                    + (size_t)micro];
 }
 
-/* The tick at which the input of a work is ready; below 0: not known yet. */
+/* Returns the tick at which the input of a work is ready, or a number below 0 if it is not known
+ * yet. */
 static int pipeline_ready_at(const sim *y, int stage, const pipeline_work *w) {
     const int place = pipeline_position(y->s, stage, w->chunk);
     const int last = y->s->stages * y->s->chunks - 1;
@@ -160,14 +162,14 @@ static int pipeline_simulate(sim *y, int own_stage, pipeline_work *own) {
     return failed;
 }
 
-/* ---- messages and exchanges ------------------------------------------------------------------ */
+/* ---- messages and exchanges ---------------------------------------------------------------- */
 
 typedef struct timed_message {
     pipeline_message message;
     int at;
 } timed_message;
 
-/* Orders by tick, then by work and direction, so that both sides have the same order. */
+/* Sorts by tick, then by work and direction, so that both sides have the same order. */
 static int pipeline_compare(const void *a_, const void *b_) {
     const timed_message *a = (const timed_message *)a_, *b = (const timed_message *)b_;
     if (a->at != b->at) return a->at < b->at ? -1 : 1;
@@ -220,7 +222,7 @@ static void pipeline_group_messages(pipeline_plan *plan, const timed_message *ti
     }
 }
 
-/* ---- slots and buffers ----------------------------------------------------------------------- */
+/* ---- slots and buffers --------------------------------------------------------------------- */
 
 /* Slots or buffers, taken and freed in the order of the schedule. For each, the two `freed_by`
    arrays count the works and exchanges that must end before it is free. */
@@ -342,7 +344,7 @@ static int pool_open(pool *q, int most) {
     return 0;
 }
 
-/* ---- plans ----------------------------------------------------------------------------------- */
+/* ---- plans --------------------------------------------------------------------------------- */
 
 static int pipeline_fill(pipeline_plan *plan, sim *y, timed_message *timed, pool *slots,
                          pool *buffers) {
@@ -395,9 +397,9 @@ void pipeline_free(pipeline_plan *plan) {
     plan->works = plan->messages = plan->exchanges = plan->shape.micro = 0;
 }
 
-/* ---- idle time ------------------------------------------------------------------------------- */
+/* ---- idle time ----------------------------------------------------------------------------- */
 
-/* Simulated time of a stage: works and exchanges that have ended, and when each ended. */
+/* The simulated time of a stage: the works and exchanges that have ended, and the end of each. */
 typedef struct stage_clock {
     pipeline_plan plan;
     int works, exchanges;
@@ -494,7 +496,7 @@ double pipeline_idle(const pipeline_shape *shape, double forward, double backwar
     return idle;
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------- */
+/* ---- blocks -------------------------------------------------------------------------------- */
 
 void pipeline_partition(int layers, int n, double first, double last, int *blocks) {
     for (int i = 0; i < n; i++) blocks[i] = 1;

@@ -92,11 +92,12 @@ int pipeline_check(const pipeline_shape *shape, int layers, char *why, size_t by
 int pipeline_make(pipeline_plan *plan, const pipeline_shape *shape, int stage);
 void pipeline_free(pipeline_plan *plan);
 
-/* The most (micro-batch, chunk) pairs between forward and backward on a stage: min(m, p - stage),
-   or interleaved min(v m, 2 (p - 1 - stage) + (v - 1) p + 1). It equals the plan's `slots`. */
+/* Returns the most (micro-batch, chunk) pairs between forward and backward on a stage: min(m, p -
+   stage), or interleaved min(v m, 2 (p - 1 - stage) + (v - 1) p + 1). It equals the plan's `slots`.
+ */
 int pipeline_in_flight(const pipeline_shape *shape, int stage);
 
-/* Number of messages that a stage sends in a step. */
+/* Returns the number of messages that a stage sends in a step. */
 int pipeline_sends(const pipeline_shape *shape, int stage);
 
 /* Returns the share of the p stages' time that is idle. A chunk takes `forward` and `backward`,

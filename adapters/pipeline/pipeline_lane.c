@@ -27,7 +27,7 @@ static int has_exchange(const pipeline_lane *n) {
            && n->plan->exchange[n->exchanges].after <= n->works;
 }
 
-/* Releases the lock while it sends and receives. */
+/* Runs the next exchange. Releases the lock while it sends and receives. */
 static void exchange(pipeline_lane *n) {
     zero_message list[PIPELINE_MESSAGES];
     const int count = pipeline_lane_list(n->plan, n->exchanges, n->memory, n->bytes, list);

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MACHINE_MOST 1e300 /* a rate below it is written and read again */
+#define MACHINE_MOST 1e300 /* a rate below it can be written to a file and read again */
 enum { MACHINE_FILE = 1 << 16, MACHINE_KEY = 48 };
 
 static const char *const machine_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
@@ -25,7 +25,7 @@ static const char *const machine_types[ZERO_TYPES] = {"f32", "bf16", "fp16"};
 typedef struct machine_key {
     const char *name;
     size_t at;
-    double most; /* 0: any above 0; else 0 to that */
+    double most; /* values are 0 to `most`; if that is 0, any value above 0 */
 } machine_key;
 
 static const machine_key machine_keys[] = {{"update", offsetof(machine, update), 0},
@@ -149,8 +149,9 @@ static int machine_json(const char *path, const char *text, machine *m, char *se
     for (const char *p = text; all == NULL && stopped != NULL && p < stopped; p++)
         line += *p == '\n';
     if (all == NULL)
-        return sentence_fail(sentence, bytes, "%.250s:%d: this is not JSON from here on: '%.20s'",
-                             path, line, stopped != NULL ? stopped : "");
+        return sentence_fail(sentence, bytes,
+                             "%.250s:%d: expected JSON from here on, found '%.20s'", path, line,
+                             stopped != NULL ? stopped : "");
     for (const cJSON *item = all->child; item != NULL && !failed; item = item->next) {
         (void)snprintf(value, sizeof value, "%.17g", item->valuedouble);
         if (cJSON_IsString(item)) (void)snprintf(value, sizeof value, "%.150s", item->valuestring);
@@ -171,7 +172,8 @@ int machine_read(const char *path, machine *m, char *sentence, size_t bytes) {
     m->on_gpus = 1;
     m->overlap = 1;
     if (file == NULL || text == NULL) {
-        (void)sentence_fail(sentence, bytes, "%.250s cannot be read: %s", path,
+        (void)sentence_fail(sentence, bytes,
+                            "%.250s: cannot be read (%s); give a file of --measure", path,
                             regular_file_error(errno));
         if (file != NULL) (void)fclose(file);
         free(text);
@@ -182,10 +184,13 @@ int machine_read(const char *path, machine *m, char *sentence, size_t bytes) {
     (void)fclose(file);
     text[length < MACHINE_FILE ? length : MACHINE_FILE - 1] = 0;
     if (failed)
-        (void)sentence_fail(sentence, bytes, "%.250s: a machine's file has less than %d bytes",
-                            path, MACHINE_FILE);
+        (void)sentence_fail(
+            sentence, bytes,
+            "%.250s: longer than a machine's file (%d bytes); give a file of --measure", path,
+            MACHINE_FILE);
     else if (memchr(text, 0, length) != NULL)
-        failed = sentence_fail(sentence, bytes, "%.250s: this is no text", path);
+        failed =
+            sentence_fail(sentence, bytes, "%.250s: not a text; give a file of --measure", path);
     else if (text[strspn(text, " \t\r\n")] == '{')
         failed = machine_json(path, text, m, sentence, bytes);
     else
@@ -198,8 +203,8 @@ int machine_write(const char *path, const machine *m, const char *comment, char 
                   size_t bytes) {
     FILE *file = regular_file_stream(path, "w");
     if (file == NULL)
-        return sentence_fail(sentence, bytes, "%.250s cannot be written: %s", path,
-                             regular_file_error(errno));
+        return sentence_fail(sentence, bytes, "%.250s: cannot be written (%s); give another file",
+                             path, regular_file_error(errno));
     fprintf(file, "# %s\ndevice=%s\n", comment, m->on_gpus ? "gpu" : "cpu");
     if (m->name[0]) fprintf(file, "name=%s\n", m->name);
     for (int t = 0; t < ZERO_TYPES; t++) {
@@ -220,7 +225,7 @@ int machine_write(const char *path, const machine *m, const char *comment, char 
     }
     const int failed = ferror(file);
     if (fclose(file) == 0 && !failed) return 0;
-    return sentence_fail(sentence, bytes, "%.250s cannot be written: %s", path,
+    return sentence_fail(sentence, bytes, "%.250s: cannot be written (%s); give another file", path,
                          regular_file_error(errno));
 }
 
@@ -264,7 +269,7 @@ machine_parts machine_compute(const machine *m, const plan_case *c) {
     const double again = c->run.recompute >= GPT2_RECOMPUTE_BLOCK ? 4.0 / 3 : 1;
     const double share = (double)(c->tp > 1 ? c->tp : 1) * (c->pp > 1 ? c->pp : 1);
     const int stages = c->pp > 1 ? c->pp : 1, chunks = c->chunks > 1 ? c->chunks : 1;
-    const double idle = (double)(stages - 1) / (chunks * micro); /* of a pipeline, over its work */
+    const double idle = (double)(stages - 1) / (chunks * micro); /* idle time over time at work */
     const double work = tokens * (1 + idle) / share;
     machine_parts parts = {work * 6 * (double)model->numel / r->flops / model->blocks, 0};
     if (!model->is_gpt2) return parts;
@@ -292,15 +297,16 @@ int machine_predict(const machine *m, const plan_case *c, const plan_answer *a, 
                                                                       : NULL;
     memset(step, 0, sizeof *step);
     if (lacks != NULL)
-        return sentence_fail(sentence, bytes, "the machine's file lacks %s, which this needs",
-                             lacks);
+        return sentence_fail(
+            sentence, bytes,
+            "--machine: the file lacks %s; add a line for it, or measure it with --measure", lacks);
     const machine_parts parts = machine_compute(m, c);
     step->compute = parts.block * c->model->blocks + parts.vocabulary;
     const double hidden = m->overlap * step->compute * 2 / 3;
     if (p->nranks > 1) step->send = fmax((double)p->sent_bytes / m->link - hidden, 0);
-    if (a->among) step->send += (double)a->among / m->link; /* layers wait for it */
+    if (a->among) step->send += (double)a->among / m->link; /* layers wait for these messages */
     step->update = machine_update_bytes(a) / (on_host ? m->host_update : m->update);
-    if (on_host) /* gradients down, parameters up */
+    if (on_host) /* gradients go to the host, and parameters come back */
         step->update +=
             (double)p->param_bytes / (a->resolved.stage == 3 ? 1 : p->nranks) * 2 / m->host_link;
     if (moved > 0) step->update = fmax(step->update, moved / m->disk) - step->compute / 3;

@@ -1,15 +1,16 @@
 /* machine.h - a file with a machine's measured rates, and the time of a step at these rates.
 
    A FILE is lines of KEY=VALUE (# begins a comment), or a JSON object with the same keys. TYPE is
-   f32, bf16 or fp16. Rates are those of one rank while all ranks work.
+   f32, bf16 or fp16. Rates are those of one rank while all ranks work. Defaults are in brackets.
        device=cpu             or gpu: the device of the ranks (default gpu)
        name=TEXT              a name for readers
        flops.TYPE=RATE        operations a second of a matrix product. Required
        block.TYPE.WIDTH=RATE  operations a second of a transformer block of this width, forward and
                               backward, without attention (default flops). The rate of a width
                               between two is interpolated by the logarithm of the width
-       attention.TYPE=RATE    operations a second of attention, 12 width x T a token (flops)
-       vocabulary.TYPE=RATE   operations a second of embedding and classifier, 6 a parameter (flops)
+       attention.TYPE=RATE    operations a second of attention, 12 width x T a token (flops.TYPE)
+       vocabulary.TYPE=RATE   operations a second of embedding and classifier, 6 a parameter
+                              (flops.TYPE)
        update=RATE            bytes a second that an update reads and writes, including the clearing
                               of gradients and the norm. Required
        link=RATE              bytes a second that a rank sends. Required for more than one rank
@@ -44,7 +45,7 @@ enum { MACHINE_WIDTHS = 16 };
 typedef struct machine_rates { /* rates of one type; 0: not given */
     double flops, attention, vocabulary;
     int widths;
-    double width[MACHINE_WIDTHS], block[MACHINE_WIDTHS]; /* by rising width */
+    double width[MACHINE_WIDTHS], block[MACHINE_WIDTHS]; /* in the order of their widths */
 } machine_rates;
 
 typedef struct machine {

@@ -17,10 +17,10 @@
 #include "plan_world.h"
 
 enum {
-    MEASURE_ROUNDS = 15,   /* of which the median counts */
-    MEASURE_ROWS = 512,    /* tokens of a pass */
-    MEASURE_UNITS = 16,    /* of the steps without a model, */
-    MEASURE_UNIT = 1 << 20 /* and elements of each */
+    MEASURE_ROUNDS = 15,   /* runs of each measurement; the median counts */
+    MEASURE_ROWS = 512,    /* tokens of a forward or backward */
+    MEASURE_UNITS = 16,    /* units of the steps without a model */
+    MEASURE_UNIT = 1 << 20 /* elements of each such unit */
 };
 
 /* Memory that all ranks share; rank 0 writes it. */
@@ -31,11 +31,11 @@ typedef struct measure_job {
     char sentence[PLAN_SENTENCE];
 } measure_job;
 
-/* One rank's. */
+/* What one rank needs to measure. */
 typedef struct measure_rank {
     measure_job *job;
     const zero_comm *comm;
-    zero_ctx *meet; /* where ranks wait for each other */
+    zero_ctx *meet; /* the context in which ranks wait for each other */
     int failed;
 } measure_rank;
 
@@ -51,7 +51,7 @@ static int measure_rising(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The mean over ranks of a value that each has. */
+/* Returns the mean of `value` over all ranks. COLLECTIVE. */
 static double measure_mean(measure_rank *r, double value) {
     if (zero_all_sum(r->meet, &value, 1)) (void)measure_fail(r, "", zero_last_error(r->meet));
     return value / zero_nranks(r->meet);
@@ -79,7 +79,7 @@ static double measure_one_pass(measure_rank *r, zero_ctx *z, gpt2_model *m, cons
     return took;
 }
 
-/* Seconds of a forward and backward of this shape, the median; all ranks at once. */
+/* Returns the median seconds of a forward and backward of this shape, while all ranks run one. */
 static double measure_pass(measure_rank *r, const measure_shape *s) {
     const zero_comm alone = {ZERO_COMM_SELF, 0, NULL, 0};
     const gpt2_config cfg = {s->seq_len,
@@ -90,7 +90,8 @@ static double measure_pass(measure_rank *r, const measure_shape *s) {
                              s->channels,
                              0,
                              GPT2_NO_EXPERTS,
-                             NULL};
+                             NULL,
+                             0};
     const gpt2_run run = {s->batch, s->seq_len, GPT2_RECOMPUTE_GELU, s->type, 0, 0, 0, NULL, NULL};
     double times[MEASURE_ROUNDS] = {0};
     int tokens[MEASURE_ROWS];
@@ -154,7 +155,7 @@ static void measure_model(measure_rank *r, zero_type type, machine_rates *rates)
         rates->block[rates->widths] = measure_rate(72 * 2 * C * C * R, large - attention, small);
         rates->widths += rates->block[rates->widths] > 0;
     }
-    s.layers = 1; /* of the widest, with and without a vocabulary */
+    s.layers = 1; /* the widest model again, with and without a vocabulary */
     s.vocabulary = 50257;
     rates->vocabulary =
         measure_rate(6.0 * (50304 - 128) * s.channels * R, measure_pass(r, &s), small);
@@ -162,8 +163,8 @@ static void measure_model(measure_rank *r, zero_type type, machine_rates *rates)
 
 /* ---- steps --------------------------------------------------------------------------------- */
 
-/* Measures a step without a model: it reduces the gradients, which no code has written, and
-   updates. In seconds. */
+/* Returns the seconds of a step without a model, which only reduces gradients and updates. The
+   values of the gradients do not matter, so no code writes them. */
 static double measure_step(measure_rank *r, const zero_comm *comm, const zero_config *c,
                            zero_plan *plan) {
     const zero_hyper hyper = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
@@ -217,7 +218,7 @@ static void measure_steps(measure_rank *r, machine *m) {
         measure_rate((double)plan.file_read_bytes + (double)plan.file_written_bytes, filed, 0);
 }
 
-/* ---- all ----------------------------------------------------------------------------------- */
+/* ---- the ranks ----------------------------------------------------------------------------- */
 
 static int measure_main(const zero_comm *comm, void *arg) {
     measure_job *job = (measure_job *)arg;
@@ -256,7 +257,7 @@ int measure_machine(const measure_wish *wish, machine *m, char *sentence, size_t
     plan_for_gpus(0);
     const int code = zero_run_local(wish->ranks, measure_main, job);
     *m = job->found;
-    /* communication is not hidden while it waits for a busy processor */
+    /* Compute hides communication only if a processor is free for it. */
     m->overlap = (long)wish->ranks * job->wish.threads < processors ? 1 : 0;
     if (code && job->sentence[0])
         (void)snprintf(sentence, bytes, "%s", job->sentence);

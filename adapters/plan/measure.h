@@ -1,5 +1,5 @@
-/* measure.h - measures this machine's rates for machine.h, with a few seconds of GPT-2's passes and
-   of the plugin's steps, on as many ranks at once as will train.
+/* measure.h - measures this machine's rates for machine.h, with a few seconds of GPT-2's forwards
+   and backwards and of the plugin's steps, on as many ranks at once as will train.
 
    WHY A FILE. A rank alone is faster than a rank next to others. So the ranks start as a trainer's
    ranks do, and wait for each other before each measurement. A rate is the difference of two sizes

@@ -1,7 +1,8 @@
 /* overlap.c - see overlap.h.
 
-   One cycle is simulated, from one agreement of the ranks to the next: updates, visits, the rest of
-   the reductions. Nothing is under way at its ends, so every cycle takes as long. */
+   One cycle is simulated, from one agreement of the ranks to the next: updates, visits, the last
+   reductions. Nothing is being sent or computed at its begin and end, so all cycles take the same
+   time. */
 #include "overlap.h"
 
 #include <math.h>
@@ -13,37 +14,38 @@ enum { OVERLAP_GRADIENTS = 0, OVERLAP_PARAMETERS, OVERLAP_STREAMS };
 /* A unit's gather. The compute stream issues it at task `at`, after the end of task `after`: the
    last one that used its buffer, or the unit's update. */
 typedef struct overlap_fetch {
-    const wire_leg *leg;
+    const wire_collective *gather;
     int at, after;
 } overlap_fetch;
 
 /* A task of the compute stream: an update, or the forward or backward of a unit. */
 typedef struct overlap_task {
     double seconds;
-    int fetched, reduced; /* how many gathers and reductions must have ended before it */
+    int fetched, reduced; /* numbers of gathers and reductions that must have ended before it */
     int reduces;          /* unit with a reduction that may begin after this task; -1: none */
 } overlap_task;
 
 typedef struct overlap_stream {
-    const wire_leg *leg[2]; /* one after the other */
-    int legs, at, busy;
-    double ready, near_end; /* when it begins to send; when all inside the node is sent */
-    double left;            /* bytes to other nodes */
+    const wire_collective *next[2]; /* collectives, one after the other */
+    int count, at, busy;
+    double ready, near_end; /* when it begins to send; when it has sent all inside the node */
+    double left;            /* bytes that it still has to send to other nodes */
 } overlap_stream;
 
 typedef struct overlap_sim {
     const overlap_case *c;
     overlap_task task[OVERLAP_TASKS];
     overlap_fetch fetch[OVERLAP_TASKS];
-    const wire_unit *reduction[OVERLAP_UNITS]; /* in order */
+    const wire_unit *reduction[OVERLAP_UNITS]; /* in the order of the last backwards */
     int tasks, fetches, reductions;
-    int begun, ended, fetched, reduced, reducible; /* tasks, gathers, reductions */
+    int begun, ended, fetched, reduced, reducible; /* numbers of tasks, gathers and reductions;
+                                                      a reducible unit's gradients are complete */
     double now, task_end;
     overlap_stream stream[OVERLAP_STREAMS];
     overlap_step *step;
 } overlap_sim;
 
-/* ---- what there is to do ------------------------------------------------------------------- */
+/* ---- tasks and collectives ----------------------------------------------------------------- */
 
 typedef struct overlap_pool {
     int unit[ZERO_PREFETCH_MOST + 2], after[ZERO_PREFETCH_MOST + 2], used[ZERO_PREFETCH_MOST + 2];
@@ -56,9 +58,10 @@ static int overlap_find(const int *list, int n, int unit) {
     return -1;
 }
 
-/* The units of this visit and, as far as the host looks ahead, of the next ones. */
+/* Lists the unit of this visit, and then those of the next visits as far as the host looks ahead.
+   Returns their number. */
 static int overlap_soon(const overlap_case *c, int visit, int *soon) {
-    const int most = c->prefetch ? c->prefetch + 2 : 1; /* as many as there are buffers */
+    const int most = c->prefetch ? c->prefetch + 2 : 1; /* one for each buffer */
     int n = 1;
     soon[0] = c->visit[visit].unit;
     for (int v = visit + 1; v < c->visits && n < most; v++)
@@ -72,15 +75,15 @@ static void overlap_add(overlap_sim *s, int unit, int first, int at, int after) 
     s->fetch[s->fetches++] = f;
 }
 
-/* Gathers of stage 3: a unit that is in no buffer uses the one that was used longest ago. */
+/* Lists the gathers of stage 3. A unit that is in no buffer gets the least recently used one. */
 static void overlap_gathers(overlap_sim *s) {
     const overlap_case *c = s->c;
-    int last[OVERLAP_UNITS] = {0}; /* how many gathers there were with a unit's last one */
+    int last[OVERLAP_UNITS] = {0}; /* number of gathers up to the last one of each unit */
     int soon[ZERO_PREFETCH_MOST + 2];
     overlap_pool p;
     memset(&p, 0, sizeof p);
-    const int turning = c->units - (c->own >= 0);
-    p.n = c->prefetch + 2 < turning ? c->prefetch + 2 : turning;
+    const int sharing = c->units - (c->own >= 0);
+    p.n = c->prefetch + 2 < sharing ? c->prefetch + 2 : sharing;
     for (int b = 0; b < p.n; b++) p.unit[b] = p.after[b] = -1;
     for (int v = 0; v < c->visits; v++) {
         const int n = overlap_soon(c, v, soon), at = c->units + v;
@@ -123,7 +126,7 @@ static void overlap_tasks(overlap_sim *s) {
         s->step->compute += update.seconds;
         if (c->stage == 1 || c->stage == 2) overlap_add(s, u, 1, 0, u);
     }
-    const int buffers = c->stage == 2 ? 2 : 3; /* of gradients */
+    const int buffers = c->stage == 2 ? 2 : 3; /* number of gradient buffers */
     for (int v = 0; v < c->visits; v++) {
         const overlap_visit *x = &c->visit[v];
         overlap_task t = {x->seconds, 0, 0, -1};
@@ -143,16 +146,17 @@ static void overlap_tasks(overlap_sim *s) {
 
 /* ---- time ---------------------------------------------------------------------------------- */
 
-/* The stream's next leg begins; 0: there is none. */
-static int overlap_leg(overlap_sim *s, overlap_stream *x) {
+/* Begins the stream's next collective. Returns 0 if it has none left. */
+static int overlap_begin(overlap_sim *s, overlap_stream *x) {
     const overlap_case *c = s->c;
-    if (x->at == x->legs) return x->busy = 0;
-    const wire_leg *leg = x->leg[x->at++];
-    x->ready = s->now + leg->turns * c->latency + (c->coding > 0 ? leg->coded / c->coding : 0);
-    x->near_end = x->ready + (leg->near > 0 ? leg->near / c->near : 0);
-    x->left = leg->far;
-    s->step->near_bytes += leg->near;
-    s->step->far_bytes += leg->far;
+    if (x->at == x->count) return x->busy = 0;
+    const wire_collective *w = x->next[x->at++];
+    x->ready =
+        s->now + w->messages * c->latency + (c->coding > 0 ? w->coding_bytes / c->coding : 0);
+    x->near_end = x->ready + (w->near > 0 ? w->near / c->near : 0);
+    x->left = w->far;
+    s->step->near_bytes += w->near;
+    s->step->far_bytes += w->far;
     return x->busy = 1;
 }
 
@@ -160,41 +164,42 @@ static int overlap_sends(const overlap_sim *s, const overlap_stream *x) {
     return x->busy && x->left > 0 && s->now >= x->ready;
 }
 
-/* Ends what has ended and begins what can begin now; 0: nothing did. */
+/* Ends or begins a reduction, if one can end or begin now. Returns 0 if none can. The next two
+   functions do the same for gathers and for tasks. */
 static int overlap_gradients_go(overlap_sim *s) {
     overlap_stream *x = &s->stream[OVERLAP_GRADIENTS];
     if (x->busy && (x->left > 0 || s->now < x->near_end)) return 0;
     if (x->busy) {
-        s->reduced += !overlap_leg(s, x);
+        s->reduced += !overlap_begin(s, x);
         return 1;
     }
     if (s->reduced == s->reducible) return 0;
     const wire_unit *w = s->reduction[s->reduced];
-    x->leg[0] = &w->reduction;
-    x->leg[1] = &w->ending;
-    x->legs = w->ending.near > 0 || w->ending.far > 0 ? 2 : 1;
+    x->next[0] = &w->reduction;
+    x->next[1] = &w->ending;
+    x->count = w->ending.near > 0 || w->ending.far > 0 ? 2 : 1;
     x->at = 0;
-    return overlap_leg(s, x);
+    return overlap_begin(s, x);
 }
 
 static int overlap_parameters_go(overlap_sim *s) {
     overlap_stream *x = &s->stream[OVERLAP_PARAMETERS];
     if (x->busy && (x->left > 0 || s->now < x->near_end)) return 0;
     if (x->busy) {
-        s->fetched += !overlap_leg(s, x);
+        s->fetched += !overlap_begin(s, x);
         return 1;
     }
     if (s->fetched == s->fetches) return 0;
     const overlap_fetch *f = &s->fetch[s->fetched];
     const int here = s->begun + (s->c->host_ahead ? 1 : 0);
     if (f->at > here || f->after >= s->ended) return 0;
-    x->leg[0] = f->leg;
-    x->legs = 1;
+    x->next[0] = f->gather;
+    x->count = 1;
     x->at = 0;
-    return overlap_leg(s, x);
+    return overlap_begin(s, x);
 }
 
-/* begun: the current task of the stream. */
+/* s->begun is the number of the stream's current task. */
 static int overlap_compute_go(overlap_sim *s) {
     const overlap_task *t = &s->task[s->begun];
     const int runs = s->task_end >= 0;
@@ -229,7 +234,7 @@ static int overlap_wait(overlap_sim *s) {
         overlap_stream *x = &s->stream[i];
         if (!overlap_sends(s, x)) continue;
         x->left -= (next - s->now) * rate;
-        if (x->left < 1e-3) x->left = 0; /* of a byte */
+        if (x->left < 1e-3) x->left = 0; /* a rounding error */
     }
     s->now = next;
     return 1;
@@ -238,7 +243,7 @@ static int overlap_wait(overlap_sim *s) {
 int overlap_simulate(const overlap_case *c, overlap_step *step) {
     static overlap_sim all;
     overlap_sim *s = &all;
-    int turns = 0;
+    int messages = 0;
     memset(step, 0, sizeof *step);
     memset(s, 0, sizeof *s);
     if (c->units < 1 || c->units > OVERLAP_UNITS || c->visits > OVERLAP_VISITS || c->prefetch < 0
@@ -253,25 +258,26 @@ int overlap_simulate(const overlap_case *c, overlap_step *step) {
             ;
     } while (overlap_wait(s));
     for (int u = 0; u < c->units; u++)
-        if (c->wire[u].reduction.turns > turns) turns = c->wire[u].reduction.turns;
-    step->step = s->now + turns * c->latency; /* the agreement: a few bytes */
+        if (c->wire[u].reduction.messages > messages) messages = c->wire[u].reduction.messages;
+    step->step = s->now + messages * c->latency; /* the agreement sends a few bytes */
     return s->begun < s->tasks || s->reduced < s->reductions || s->fetched < s->fetches;
 }
 
 int overlap_chain(int units, int own, const double *forward, const double *backward,
                   overlap_visit *visit) {
     int n = 0;
-    for (int leg = 0; leg < 4; leg++) { /* up, the turn, down, the end */
+    /* The phases: lookup and forwards; classifier; backwards; the lookup's backward. */
+    for (int phase = 0; phase < 4; phase++) {
         if (own >= 0) {
-            const overlap_visit at = {own, leg >= 2, leg == 3,
-                                      leg == 1   ? forward[own]
-                                      : leg == 2 ? backward[own]
-                                                 : 0};
+            const overlap_visit at = {own, phase >= 2, phase == 3,
+                                      phase == 1   ? forward[own]
+                                      : phase == 2 ? backward[own]
+                                                   : 0};
             visit[n++] = at;
         }
-        for (int i = 0; i < units && leg % 2 == 0; i++) {
-            const int u = leg ? units - 1 - i : i;
-            const overlap_visit at = {u, leg > 0, leg > 0, leg ? backward[u] : forward[u]};
+        for (int i = 0; i < units && phase % 2 == 0; i++) {
+            const int u = phase ? units - 1 - i : i;
+            const overlap_visit at = {u, phase > 0, phase > 0, phase ? backward[u] : forward[u]};
             if (u != own) visit[n++] = at;
         }
     }

@@ -1,5 +1,4 @@
-/* overlap.h - simulates how a step's communication overlaps with its compute: units, streams, one
-   link
+/* overlap.h - simulates how a step's communication overlaps with its compute.
 
    A rank's compute stream runs VISITS: forwards and backwards of units. After the last visit it
    waits for all reductions and the ranks' agreement, and then updates. The parameter stream gathers
@@ -29,7 +28,7 @@ enum { OVERLAP_UNITS = 512, OVERLAP_VISITS = 2 * OVERLAP_UNITS + 4 };
 
 typedef struct overlap_visit {
     int unit, backward;
-    int reduces; /* the unit's last backward */
+    int reduces; /* 1: this is the unit's last backward, and a reduction follows */
     double seconds;
 } overlap_visit;
 
@@ -58,10 +57,11 @@ typedef struct overlap_step {
    prefetch exceed their limits; otherwise 0. */
 int overlap_simulate(const overlap_case *c, overlap_step *step);
 
-/* The visits of units 0 .. units - 1 one after the other, and back. own >= 0: that unit is visited
-   first, last, and twice at the turn, as tied embeddings are: lookup, classifier, its backward, the
-   lookup's. forward[u], backward[u]: seconds; of `own` those at the turn, else it takes none.
-   Returns how many: at most OVERLAP_VISITS. */
+/* Lists the visits of a model: the forwards of units 0 .. units - 1, then their backwards in
+   reverse. own >= 0: this unit is the tied embeddings. It is visited first (lookup), twice in the
+   middle (classifier and its backward), and last (the lookup's backward). forward[u], backward[u]:
+   seconds; for `own` those of the classifier, because a lookup takes no time. Returns the number of
+   visits, at most OVERLAP_VISITS. */
 int overlap_chain(int units, int own, const double *forward, const double *backward,
                   overlap_visit *visit);
 

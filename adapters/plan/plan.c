@@ -17,7 +17,7 @@
 #include "../saves/expert_saves.h"
 #include "plan_world.h"
 
-#define PLAN_MOST_NUMEL 1e14 /* of a model */
+#define PLAN_MOST_NUMEL 1e14 /* most parameters of a model */
 
 /* ---- models -------------------------------------------------------------------------------- */
 
@@ -68,7 +68,7 @@ int plan_model_read(const char *text, int seq_len, plan_model *m, char *sentence
     return 0;
 }
 
-/* The layout of a rank. No other rank exists here. */
+/* The layout of one rank. The other ranks do not exist in this process. */
 typedef struct plan_place {
     layout l;
     plan_world all, data, tp, pp, ends, ep, same;
@@ -135,7 +135,8 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
     return 0;
 }
 
-/* Blocks of a number of parameters: of a stage, each cut over tensor-parallel ranks. */
+/* Declares the blocks of a model that is only a number of parameters: those of this pipeline stage,
+   each cut over the tensor-parallel ranks. */
 static zero_result plan_describe_number(const plan_case *c, const layout *l, zero_ctx *z) {
     const plan_model *m = c->model;
     const size_t each = m->numel / (size_t)m->blocks, rest = m->numel % (size_t)m->blocks;
@@ -182,7 +183,8 @@ static int plan_activations(const plan_case *c, const layout *l, plan_answer *a,
         a->among = gpt2_parallel_bytes(&c->model->gpt2, &run) * (uint64_t)micro
                    + gpt2_pipeline_sent(&c->model->gpt2, &run, micro);
     }
-    if (a->activations && c->sharers > 1 && !l->world) { /* parts of a layout share them already */
+    /* With groups, `activations` already contains the part for ranks that share experts. */
+    if (a->activations && c->sharers > 1 && !l->world) {
         a->activations += experts_bytes_of(&c->model->gpt2, &run, c->sharers)
                           - experts_bytes_of(&c->model->gpt2, &run, 1);
         a->among = experts_sent_of(&c->model->gpt2, &run, c->sharers) * (uint64_t)micro;
@@ -204,7 +206,7 @@ static size_t plan_saves(const plan_case *c, const layout *l, const zero_ctx *z,
     return bytes;
 }
 
-/* The tensors of one context: of all but experts, or of those that a rank has. */
+/* Declares the tensors of one context: all but experts, or the experts that this rank has. */
 static zero_result plan_tensors(const plan_case *c, const layout *l, int of_experts, zero_ctx *z) {
     zero_tensor_desc table[EXPERTS_TENSORS];
     if (!of_experts) return plan_describe(c, l, z);
@@ -293,7 +295,7 @@ static int plan_ask_at(const plan_case *c, plan_place *at, plan_answer *a, char 
     const zero_plan *p = &a->zero;
     a->rank = at->l.rank;
     a->pp_rank = at->l.pp_rank;
-    a->resolved.world = NULL; /* they are gone with the place */
+    a->resolved.world = NULL; /* the group is freed with the place */
     a->resolved.world_unit = NULL;
     a->state_bytes = here.optimizer_bytes;
     a->device_bytes = plan_bytes(p, !c->on_gpus) + a->activations + (c->on_gpus ? 0 : a->saves);
@@ -338,7 +340,7 @@ static int plan_holds(const plan_case *c, const plan_limits *most) {
     return !plan_ask(c, &a, why, sizeof why) && plan_fits(&a, most);
 }
 
-/* Memory grows with the batch: by halves. */
+/* Bisects, because memory grows with the batch. */
 int plan_largest_batch(const plan_case *c, const plan_limits *most) {
     plan_case at = *c;
     int fits = 0, fails = 65537;
@@ -359,7 +361,7 @@ double plan_largest_model(const plan_case *c, const plan_limits *most) {
     double fits = 0;
     at.model = &m;
     at.run.batch = 0;
-    /* steps of three digits: 1.00, 1.01, ... 9.99 times a power of ten, numbered */
+    /* Bisects over the numbers of three digits: 1.00, 1.01, ... 9.99 times a power of ten. */
     int low = 0, high = 900 * 11; /* 1e3 .. 1e14 */
     while (low < high) {
         const int middle = (low + high) / 2, power = middle / 900 + 1;

@@ -44,17 +44,17 @@ typedef struct plan_model {
     int blocks;
 } plan_model;
 
-/* text: what -e takes (gpt2.h; a file with weights or a config.json), or a number: 7.5e9.
-   seq_len: of char: models; 0: 64. */
+/* text: a value of -e (a model's name as in gpt2.h, a file with weights, or a config.json), or a
+   number of parameters: 7.5e9. seq_len: the sequence length of char: models; 0: 64. */
 int plan_model_read(const char *text, int seq_len, plan_model *m, char *sentence, size_t bytes);
 
-/* The same from a number of parameters, 1 to 1e14. */
+/* Makes the model of a number of parameters, 1 to 1e14. */
 void plan_model_of(double numel, plan_model *m);
 
 /* The case to plan. If all but the model is zero: stage 0 on one CPU rank, f32. */
 typedef struct plan_case {
     const plan_model *model;
-    zero_config zero; /* `folder` may be NULL: a file is planned anywhere */
+    zero_config zero; /* `folder` may be NULL, because no file is made */
     gpt2_run run;     /* of a GPT-2; batch 0: no activations */
     int nranks;       /* 0: 1 */
     int sharers;      /* ranks that share a layer's experts; 0: 1 */

@@ -1,9 +1,10 @@
-/* plan_ops.c - scratch memory of GPT-2's operations, on what the plan is for.
+/* plan_ops.c - the scratch memory of GPT-2's operations, on the device that the plan is for.
 
-   gpt2.c asks ops_scratch_bytes and ops_logits_budget, which are those of the operations that a
-   program is linked with: the CPU's, in a planner. The linker (--wrap) puts these two in between.
-   Attention's memory depends on the GPU's generation: the planner asks the driver of this machine,
-   which it opens at run time. Without a GPU it plans for Hopper.
+   gpt2.c calls ops_scratch_bytes and ops_logits_budget. The planner is linked with the CPU's
+   operations, so these functions would return the CPU's bytes. The linker (--wrap) replaces calls
+   of them by calls of the two __wrap_ functions below, which return the GPU's bytes if the plan is
+   for GPUs. Attention's memory depends on the generation of the GPU. The planner opens the driver
+   of this machine at run time, and queries that. Without a GPU it plans for Hopper.
 */
 #include <dlfcn.h>
 #include <string.h>

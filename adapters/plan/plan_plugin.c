@@ -1,10 +1,10 @@
-/* plan_plugin.c - the plugin for plans: the same source, with a transport without other ranks. The
-   program chooses whether ranks compute on CPUs or GPUs.
+/* plan_plugin.c - the plugin for plans: the same source, with a transport that needs no other
+   ranks. The program chooses whether ranks compute on CPUs or GPUs.
 
    WHY A FILE. The plugin computes the whole plan, and nothing is computed a second time here.
-   A GPU's plan differs in two facts: whether the host computes, and on which line a tensor begins.
-   Both are variables of the plugin, which plan_for_gpus sets, so that a machine without a GPU can
-   plan for one. Contexts for CPUs can be built and run as usual.
+   A GPU's plan differs in two facts: whether the host computes, and how tensors are aligned. Both
+   are variables of the plugin. plan_for_gpus sets them, so that a machine without a GPU can plan
+   for one. Contexts for CPUs can be built and run as usual.
 */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

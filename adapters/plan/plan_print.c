@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PLAN_TOKENS = 2048 }; /* of a micro-step, from which on products are as fast as they get */
+enum { PLAN_TOKENS = 2048 }; /* tokens of a micro-step; more do not make its products faster */
 
-/* The tiers of a row in the table. flags NULL: the tiers that were typed. */
+/* The tiers of a row in the table. */
 typedef struct plan_tiers {
     const char *name, *words;
     zero_tier optimizer, gradient, parameter;
@@ -75,17 +75,18 @@ static int plan_tiers_typed(const train_options *o) {
            || train_options_given(o, "-zop");
 }
 
-/* Stages were not typed: they are all asked for. */
+/* Returns 1 if neither -z nor the file names a stage. Then the table has all stages. */
 static int plan_all_stages(const plan_request *r) {
     return !train_options_given(&r->options, "-z") && !(r->file.given & DS_GIVEN_STAGE);
 }
 
-/* A row without typed tiers says itself where its gradients are. */
+/* Returns 1 if -zog auto may put gradients in the file. Rows without typed tiers name the tier of
+   their gradients. */
 static int plan_may_file(const plan_request *r, const plan_case *c) {
     return plan_tiers_typed(&r->options) && train_may_file(&r->options, &c->zero);
 }
 
-/* Resolves -zog auto as the trainer does: gradients that do not fit into memory are in the file. */
+/* Resolves -zog auto as the trainer does: gradients that do not fit into memory go to the file. */
 static void plan_file_grads(const plan_request *r, plan_case *c) {
     char why[PLAN_SENTENCE];
     plan_answer a;
@@ -95,11 +96,11 @@ static void plan_file_grads(const plan_request *r, plan_case *c) {
     c->zero.gradient_tier = ZERO_FILE;
 }
 
-/* The case of a row: gradients and parameters that are whole at this stage stay in memory. */
+/* Makes the case of a row. Gradients and parameters that are whole at this stage stay in memory. */
 static int plan_row_case(const plan_request *r, int stage, const plan_tiers *t, plan_case *c,
                          char *sentence, size_t bytes) {
     if (plan_case_of(r, stage, c, sentence, bytes)) return 1;
-    if (plan_all_stages(r) && stage < 1) c->zero.shard_ranks = 0; /* what it cannot have */
+    if (plan_all_stages(r) && stage < 1) c->zero.shard_ranks = 0; /* this stage cannot have it */
     if (plan_all_stages(r) && stage < 3) c->zero.second_ranks = 0;
     plan_file_grads(r, c);
     if (plan_tiers_typed(&r->options)) return 0;
@@ -125,7 +126,7 @@ static int plan_row_is_new(const plan_request *r, int stage, const plan_tiers *t
 
 static const double plan_gib = 1024.0 * 1024 * 1024;
 
-/* "  12.34", of three digits at least. */
+/* Writes bytes as GiB, with three digits or more: "12.3". */
 static void plan_number(double bytes, char text[24]) {
     const double x = bytes / plan_gib;
     (void)snprintf(text, 24, "%.*f", x >= 100 || x == 0 ? 0 : x >= 1 ? 2 : 4, x);
@@ -189,7 +190,8 @@ static void plan_to_table(const plan_request *r, const plan_case *c, const plan_
     plan_print_row(r, c, a, tiers);
 }
 
-/* Each stage once, as the ZeRO paper has it, in GB of 1e9 bytes. `to`: the stage before. */
+/* Prints the bytes of the ZeRO paper's formula, once for each stage, in GB of 1e9 bytes. *to is the
+   stage of the row before. */
 static void plan_to_formula(const plan_request *r, const plan_case *c, const plan_answer *a,
                             const char *tiers, void *to) {
     const double gb = (double)a->zero.formula_bytes / 1e9;
@@ -215,14 +217,15 @@ static void plan_to_csv(const plan_request *r, const plan_case *c, const plan_an
             plan_fits(a, &r->most), a->rank, (unsigned long long)a->among, a->saves);
 }
 
-/* The stages of -z, or all; a stage that cannot have the tiers that were typed is left out where
-   it was not asked for by itself. */
+/* Calls `use` for each row of the stages of -z, or of all stages. If all stages are meant, those
+   that cannot have the typed settings are left out. */
 static int plan_each_row(const plan_request *r, plan_row_fn use, void *to, char *sentence,
                          size_t bytes) {
     const option_list *stages = &r->options.stage;
     const int all = plan_all_stages(r);
     const int typed = plan_tiers_typed(&r->options);
-    const int some = typed || r->options.weight_bits || r->options.gradient_bits; /* not at all */
+    const int some = typed || r->options.weight_bits
+                     || r->options.gradient_bits; /* 1: some stages may refuse these settings */
     int rows = 0;
     for (int i = 0; i < (all ? 4 : stages->n); i++)
         for (const plan_tiers *t = plan_rows_of_tiers; t < plan_rows_of_tiers + PLAN_TIERS; t++) {
@@ -240,7 +243,7 @@ static int plan_each_row(const plan_request *r, plan_row_fn use, void *to, char 
                     use(r, &c, &a, typed ? "as typed" : t->name, to);
             if (use != plan_to_csv) use(r, &c, &a, typed ? "as typed" : t->name, to);
         }
-    return rows == 0; /* the last sentence says why */
+    return rows == 0; /* `sentence` has the reason */
 }
 
 static int plan_write_csv(const plan_request *r, char *sentence, size_t bytes) {
@@ -290,7 +293,8 @@ static void plan_print_largest(const plan_request *r) {
         for (const plan_tiers *t = plan_rows_of_tiers; t < plan_rows_of_tiers + PLAN_TIERS; t++) {
             if (!plan_row_is_new(r, stage, t) || plan_row_case(r, stage, t, &c, why, sizeof why))
                 continue;
-            if (plan_may_file(r, &c)) c.zero.gradient_tier = ZERO_FILE; /* they have no room */
+            if (plan_may_file(r, &c))
+                c.zero.gradient_tier = ZERO_FILE; /* the device has no room for them */
             printf("  %s %.3g", plan_tiers_typed(&r->options) ? "as typed" : t->name,
                    plan_largest_model(&c, &r->most));
         }
@@ -321,8 +325,8 @@ static const char *plan_why_recompute(int recompute) {
     return words[recompute];
 }
 
-/* The first of all choices that fits, by what it costs: a later stage costs less than blocks that
-   are computed again, and these less than a slower memory. */
+/* Finds the cheapest choice that fits. A later stage costs less than recomputed blocks, and these
+   cost less than a slower memory. */
 static int plan_advise(const plan_request *r, int wanted, plan_case *best,
                        const plan_tiers **tiers) {
     const int typed = r->options.recompute;
@@ -402,12 +406,14 @@ static void plan_print_advice(const plan_request *r) {
     plan_print_choice(r, &c, t);
 }
 
-/* ---- all ----------------------------------------------------------------------------------- */
+/* ---- the whole output ---------------------------------------------------------------------- */
 
 static const char *const plan_masters[ZERO_MASTERS] = {" and f32 masters", " and f32 masters",
                                                        " and split masters", " without masters"};
-static const char *const plan_states[ZERO_STATE_TYPES] = {"", " with bf16 state",
-                                                          " with 8-bit state"};
+/* By -oe and -os. */
+static const char *const plan_states[2][ZERO_STATE_TYPES] = {
+    {"", " with bf16 state", " with 8-bit state"},
+    {"", " with bf16 state (embeddings f32)", " with 8-bit state (embeddings f32)"}};
 
 static void plan_print_head(const plan_request *r, const plan_case *c) {
     char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES];
@@ -416,8 +422,8 @@ static void plan_print_head(const plan_request *r, const plan_case *c) {
     printf("%s%s%zu%s, %s%s, %s%s, %d rank%s on %s\n", r->model.is_gpt2 ? r->model.name : "",
            r->model.is_gpt2 ? ": " : "", r->model.numel, " parameters", type,
            c->zero.type == ZERO_F32 ? "" : plan_masters[c->zero.master], rule,
-           plan_states[c->zero.state_type], r->ranks, r->ranks > 1 ? "s" : "",
-           r->on_gpus ? "GPUs" : "CPUs");
+           plan_states[r->options.embedding_state][c->zero.state_type], r->ranks,
+           r->ranks > 1 ? "s" : "", r->on_gpus ? "GPUs" : "CPUs");
     if (r->on_gpus && r->model.is_gpt2 && plan_gpu_major())
         printf("attention as on this machine's GPU, of compute capability %d\n", plan_gpu_major());
     if (r->model.is_gpt2)
@@ -467,7 +473,8 @@ int plan_print(const plan_request *r, char *sentence, size_t bytes) {
     plan_answer a;
     machine_step step;
     if (plan_case_of(r, 0, &c, sentence, bytes)) return 1;
-    if (plan_each_row(r, NULL, NULL, sentence, bytes)) return 1; /* before anything is said */
+    if (plan_each_row(r, NULL, NULL, sentence, bytes))
+        return 1; /* checks all rows before it prints any */
     if (r->machine != NULL) {
         c.zero.optimizer_tier = c.zero.gradient_tier = c.zero.parameter_tier = ZERO_DEVICE;
         if (plan_ask(&c, &a, sentence, bytes)

@@ -1,7 +1,7 @@
 /* plan_print.h - prints plans: the table of stages and tiers, the largest models, advice.
 
-   WHY A FILE. plan.h plans one case. This file compares cases: each row of the table is a stage and
-   a tier, and a sentence reports its cost.
+   WHY A FILE. plan.h plans one case, and this file compares cases. Each row of the table is a stage
+   and a tier. A sentence reports its cost.
 */
 #ifndef PLAN_PRINT_H
 #define PLAN_PRINT_H

@@ -10,7 +10,7 @@ extern "C" {
 
 typedef struct plan_world {
     int nranks;
-    int shares; /* 1: ranks map each other's memory (one machine, CPU) */
+    int shares; /* 1: the ranks are on one machine's CPUs and map each other's memory */
 } plan_world;
 
 /* Chooses the device of later contexts of this process. 1: GPUs, with host memory as a tier of its

@@ -1,4 +1,4 @@
-/* planned.h - a transport without other ranks: for contexts that are planned and never built
+/* planned.h - a transport that needs no other ranks, for contexts that are planned and never built
 
    The plugin includes this file (ZERO_OWN_TRANSPORTS in plan_plugin.c). comm.handle is a
    plan_world. A rank's memory and traffic follow from the number of ranks, so no other rank has to
@@ -29,7 +29,7 @@ static zero_result plan_issue(zp_stream *s, const zp_op *op, int n) {
     (void)n;
     return plan_refuse(op->group);
 }
-/* All say the same. */
+/* Acts as if all ranks had sent what this rank sends. */
 static zero_result plan_exchange(const zp_op *op, const void *mine) {
     zp_comm *g = op->group;
     if (!g->mail) g->mail = (char *)malloc((size_t)g->nranks * ZP_MAIL_BYTES);
@@ -41,7 +41,7 @@ static zero_result plan_broadcast(const zp_op *op, void *data) {
     (void)data;
     return plan_refuse(op->group);
 }
-/* A part is as many ranks as the cut says, which are not there either. */
+/* Makes a part with the number of ranks that the cut has. They do not exist either. */
 static zero_result plan_cut(zp_comm *of, const zp_cut *cut, zero_comm *part) {
     plan_world *world = (plan_world *)calloc(1, sizeof *world);
     const zero_comm made = {ZERO_COMM_OWN, cut->rank, world, 0};
@@ -55,7 +55,7 @@ static void plan_uncut(zero_comm *part, int broken) {
     (void)broken;
     free(part->handle);
 }
-/* Processes of one machine, or ranks with NCCL. */
+/* Returns the bytes of the parts of a group: as processes of one machine, or as ranks with NCCL. */
 static size_t plan_room(const zp_comm *of, int parts, int n, int swaps) {
     const size_t exchanges =
         zp_max((size_t)(1 + n) * ZP_MAIL_BYTES, ZP_STAGE_NUMEL * sizeof(float));
@@ -66,7 +66,7 @@ static void plan_leave(zp_comm *g, int broken) {
     (void)broken;
 }
 
-/* `cost` is LOCAL's, which is NCCL's too, and MPI's within one node. */
+/* The bytes that a rank sends are LOCAL's. NCCL sends as many, and so does MPI within one node. */
 ZP_TRANSPORT(plan_row, "PLANNED", plan_join, NULL, plan_memory, NULL, plan_issue, plan_exchange,
              plan_broadcast, zp_local_bytes, NULL, NULL, plan_leave, NULL, plan_cut, plan_uncut,
              NULL, NULL, plan_room, NULL);

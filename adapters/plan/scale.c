@@ -19,7 +19,8 @@ enum { SCALE_METHODS = 16, SCALE_RANKS = 8, SCALE_LINE = 32, SCALE_GPU_LINE = 64
 static const double scale_gbits[] = {100, 400};
 enum { SCALE_LINKS = sizeof scale_gbits / sizeof *scale_gbits };
 
-/* Unit 0: the embeddings, which the turn uses again; the others are blocks. Returns how many. */
+/* Writes the elements of each unit. Unit 0 is the embeddings, which the classifier uses again; the
+   others are blocks. Returns the number of units. */
 static int scale_units(const plan_model *m, size_t numel[OVERLAP_UNITS]) {
     const int own = m->is_gpt2;
     const size_t embedding =
@@ -30,7 +31,7 @@ static int scale_units(const plan_model *m, size_t numel[OVERLAP_UNITS]) {
     return own + m->blocks;
 }
 
-/* Rates that the simulation needs; NULL: they are there. */
+/* Returns the name of a rate that the simulation needs and the file lacks, or NULL. */
 static const char *scale_lacks(const plan_request *r, const plan_case *c) {
     if (r->machine->type[c->zero.type].flops <= 0) return "flops of this type";
     if (r->machine->link <= 0) return "link";
@@ -53,11 +54,14 @@ int scale_step(const plan_request *r, const wire_method *method, int ranks, doub
                              "--scale: the rates of the machine are missing; add --machine FILE");
     const char *lacks = scale_lacks(r, &asked);
     if (lacks != NULL)
-        return sentence_fail(sentence, bytes, "the machine's file lacks %s, which this needs",
+        return sentence_fail(sentence, bytes, "--machine: the file lacks %s; add a line for it",
                              lacks);
     if (asked.zero.micro_steps > 1 || asked.model->blocks + 1 > OVERLAP_UNITS)
-        return sentence_fail(sentence, bytes, "--scale is for one micro-step and at most %d blocks",
-                             OVERLAP_UNITS - 1);
+        return sentence_fail(
+            sentence, bytes,
+            "--scale: only one micro-step and at most %d blocks are simulated (found "
+            "%d and %d); use a smaller -d or model",
+            OVERLAP_UNITS - 1, asked.zero.micro_steps, asked.model->blocks);
     asked.nranks = ranks;
     asked.node_size = ranks < SCALE_NODE ? ranks : SCALE_NODE;
     asked.one_machine = 0;
@@ -87,8 +91,8 @@ int scale_step(const plan_request *r, const wire_method *method, int ranks, doub
     c.latency = m->latency > 0 ? m->latency : 5e-6;
     c.coding = m->coding;
     c.update = machine_update_bytes(&a) / m->update;
-    const int replicas = method->shares ? ranks / asked.node_size : 1;
-    c.update *= replicas; /* each updates all of its state */
+    const int replicas = method->node_shards ? ranks / asked.node_size : 1;
+    c.update *= replicas; /* each replica updates all of its state */
     if (!overlap_simulate(&c, step)) return 0;
     return sentence_fail(sentence, bytes,
                          "-zp %d: a prefetch of at most %d units is simulated; use a smaller -zp",
@@ -155,7 +159,8 @@ static int scale_write(const plan_request *r, const scale_all *all, const char *
                          regular_file_error(errno));
 }
 
-/* Share of a step that is computed, over ranks, a line a method; feedback sends what -qg does. */
+/* Draws the share of a step that a rank computes against the number of ranks, with a line for each
+   method. -qf has no line, because it sends the same bytes as -qg. */
 static int scale_draw(const scale_all *all, int link, const char *folder, char *sentence,
                       size_t bytes) {
     static draw_point point[SCALE_METHODS][SCALE_RANKS];
@@ -177,7 +182,8 @@ static int scale_draw(const scale_all *all, int link, const char *folder, char *
     (void)snprintf(title, sizeof title, "Percent of a step computed, %.0f Gbit/s a node",
                    scale_gbits[link]);
     FILE *memory = open_memstream(&figure, &length);
-    if (memory == NULL) return sentence_fail(sentence, bytes, "no memory for a picture");
+    if (memory == NULL)
+        return sentence_fail(sentence, bytes, "--pictures: no memory for a picture; leave it out");
     draw_lines(memory, id, title, "ranks", "percent computed", series, lines,
                DRAW_FROM_0 | DRAW_POWERS);
     (void)fclose(memory);
@@ -196,7 +202,8 @@ int scale_print_note(const plan_request *r, const char *csv, const char *folder,
                      size_t bytes) {
     scale_all *all = (scale_all *)calloc(1, sizeof *all);
     int failed = all == NULL || wire_count > SCALE_METHODS;
-    if (failed) (void)snprintf(sentence, bytes, "no memory to simulate in");
+    if (failed)
+        (void)snprintf(sentence, bytes, "--scale: no memory to simulate in; use a smaller model");
     if (!failed) failed = scale_run(r, all, sentence, bytes);
     if (!failed) failed = scale_write(r, all, csv, sentence, bytes);
     for (int l = 0; l < SCALE_LINKS && !failed && folder[0]; l++)

@@ -16,13 +16,13 @@ extern "C" {
 
 enum { SCALE_NODE = 8, SCALE_LEAST = 8, SCALE_MOST = 1024 };
 
-/* A step of so many ranks over links of so many Gbit/s a node, at r->machine's rates. Returns 0, or
-   1 and a sentence. */
+/* Simulates a step of `ranks` ranks, with links of `gbits` Gbit/s for each node, at the rates of
+   r->machine. Returns 0, or 1 and a sentence. */
 int scale_step(const plan_request *r, const wire_method *method, int ranks, double gbits,
                overlap_step *step, char *sentence, size_t bytes);
 
-/* Tables to stdout, `csv`, and, where `folder` is not "", folder/scale_100.svg and scale_400.svg.
-   Returns 0, or 1 and a sentence. */
+/* Prints tables to stdout and writes the file `csv`. If `folder` is not "", also draws
+   folder/scale_100.svg and scale_400.svg. Returns 0, or 1 and a sentence. */
 int scale_print_note(const plan_request *r, const char *csv, const char *folder, char *sentence,
                      size_t bytes);
 

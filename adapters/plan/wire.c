@@ -25,8 +25,8 @@ int wire_flags(const wire_method *m, int node_size, char words[WIRE_WORDS][WIRE_
     const struct {
         const char *flag;
         double value;
-    } all[] = {{"-zs", m->shares ? node_size : 0},
-               {"-zh", m->seconds ? node_size : 0},
+    } all[] = {{"-zs", m->node_shards ? node_size : 0},
+               {"-zh", m->second_shards ? node_size : 0},
                {"-qw", m->weight_bits},
                {"-qg", m->gradient_bits},
                {"-qf", m->feedback}};
@@ -46,7 +46,7 @@ size_t wire_packed(int bits, size_t numel) {
     return wire_up(scales, WIRE_LINE) + wire_up(numel * (size_t)bits / 8, WIRE_LINE);
 }
 
-/* part(g): of whole pieces, one for every rank there is. */
+/* Returns part(g): a rank's part is made of pieces, one for each rank of the job. */
 static size_t wire_part(const wire_world *w, size_t numel, int g) {
     const size_t ranks = (size_t)w->ranks;
     return wire_up((numel + ranks - 1) / ranks, w->line) * (ranks / (size_t)g);
@@ -55,45 +55,47 @@ static int wire_nodes(const wire_world *w, int g) {
     return g > w->node_size ? g / w->node_size : 1;
 }
 
-/* bits 0: as stored. */
-static wire_leg wire_gather(const wire_world *w, size_t numel, int g, int bits) {
+/* bits 0: parts are sent as they are stored, not quantized. */
+static wire_collective wire_gather(const wire_world *w, size_t numel, int g, int bits) {
     const size_t part = wire_part(w, numel, g);
     const double bytes = (double)(bits ? wire_packed(bits, part) : part * w->element);
     const int nodes = wire_nodes(w, g);
-    wire_leg leg = {(g - nodes) * bytes, (nodes - 1) * bytes, nodes - 1, 0};
-    if (bits) /* packs its own part, and unpacks all */
-        leg.coded = (g + 1) * (bytes + (double)(part * w->element));
-    return leg;
+    wire_collective sent = {(g - nodes) * bytes, (nodes - 1) * bytes, nodes - 1, 0};
+    if (bits) /* a rank packs its own part, and unpacks all parts */
+        sent.coding_bytes = (g + 1) * (bytes + (double)(part * w->element));
+    return sent;
 }
 
-static wire_leg wire_reduce(const wire_world *w, size_t numel, int g, int bits) {
+static wire_collective wire_reduce(const wire_world *w, size_t numel, int g, int bits) {
     const size_t part = wire_part(w, numel, g);
     const double stored = (double)(part * w->element);
     const double packed = (double)(bits ? wire_packed(bits, part) : 0);
     const int nodes = wire_nodes(w, g), locals = g / nodes;
-    wire_leg leg = {(locals - 1) * nodes * (bits ? packed : stored), 0, nodes - 1, 0};
-    leg.far = (nodes - 1) * (bits ? packed : (double)(part * w->sum_element));
-    if (!bits) return leg;
-    /* quantizes a whole unit and reads a node's share; the same for sums, between nodes */
-    leg.coded = g * (stored + packed) + (locals + 1) * nodes * packed + (double)(4 * part);
-    if (nodes > 1) leg.coded += 2.0 * nodes * ((double)(4 * part) + packed);
-    return leg;
+    wire_collective sent = {(locals - 1) * nodes * (bits ? packed : stored), 0, nodes - 1, 0};
+    sent.far = (nodes - 1) * (bits ? packed : (double)(part * w->sum_element));
+    if (!bits) return sent;
+    /* A rank quantizes a whole unit, and sums the parts that it receives from its node. Then it
+       does the same with these sums, between nodes. */
+    sent.coding_bytes = g * (stored + packed) + (locals + 1) * nodes * packed + (double)(4 * part);
+    if (nodes > 1) sent.coding_bytes += 2.0 * nodes * ((double)(4 * part) + packed);
+    return sent;
 }
 
-/* A part's sum over all replicas: f32 pieces to each, and back as gradients are stored. */
-static wire_leg wire_replicas(const wire_world *w, size_t numel, int g) {
+/* Sums a part over all replicas: f32 pieces are sent to each, and the sums come back in the type of
+   stored gradients. */
+static wire_collective wire_replicas(const wire_world *w, size_t numel, int g) {
     const int replicas = w->ranks / g, near = w->node_size > g ? w->node_size / g : 1;
     const double piece = (double)wire_part(w, numel, w->ranks);
     const double bytes = piece * (double)(sizeof(float) + w->element);
-    const wire_leg leg = {(near - 1) * bytes, (replicas - near) * bytes, 2 * (replicas / near - 1),
-                          0};
-    return leg;
+    const wire_collective sent = {(near - 1) * bytes, (replicas - near) * bytes,
+                                  2 * (replicas / near - 1), 0};
+    return sent;
 }
 
 wire_unit wire_of(const wire_method *m, int stage, const wire_world *w, size_t numel) {
-    const int shares = m->shares && w->node_size < w->ranks;
+    const int shares = m->node_shards && w->node_size < w->ranks;
     const int g = shares ? w->node_size : w->ranks;
-    const int again = m->seconds && w->node_size < g ? w->node_size : g;
+    const int again = m->second_shards && w->node_size < g ? w->node_size : g;
     wire_unit unit;
     memset(&unit, 0, sizeof unit);
     unit.reduction = wire_reduce(w, numel, g, m->gradient_bits);
@@ -101,8 +103,7 @@ wire_unit wire_of(const wire_method *m, int stage, const wire_world *w, size_t n
     if (shares) unit.ending = wire_replicas(w, numel, g);
     if (stage > 0) unit.gather = wire_gather(w, numel, g, m->weight_bits);
     if (stage < 3) return unit;
-    const size_t padded =
-        wire_part(w, numel, g) * (size_t)g; /* of which a second shard is a part */
-    unit.again = wire_gather(w, padded, again, m->seconds ? 0 : m->weight_bits);
+    const size_t padded = wire_part(w, numel, g) * (size_t)g; /* a second shard is a part of this */
+    unit.again = wire_gather(w, padded, again, m->second_shards ? 0 : m->weight_bits);
     return unit;
 }

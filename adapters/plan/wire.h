@@ -1,8 +1,8 @@
-/* wire.h - bytes that the collectives of a step send, by formula: a row per method
+/* wire.h - formulas for the bytes that the collectives of a step send, with a row for each method
 
-   N ranks in nodes of L consecutive ones. State is sharded over G = N of them or, with -zs, over
-   the G = L of a node, of which there are R = N / G replicas; K = G / L nodes are in a shard group
-   (1 where G is not larger than L). Of a unit of n elements, of e bytes each as they are stored:
+   N ranks are in nodes of L consecutive ranks. State is sharded over G ranks: G = N, or G = L with
+   -zs. There are R = N / G replicas. A shard group has K = G / L nodes (1 if G is not larger
+   than L). A unit has n elements, which are stored in e bytes each. Then:
        part(g)        N / g pieces of ceil(n / N) elements, rounded up to a line of the layout
        packed(b, m)   line(4 ceil(m / 128)) + line(m b / 8): scales and codes of m elements in b
                       bits, both in whole lines of 64 bytes
@@ -34,16 +34,16 @@ extern "C" {
 #endif
 
 typedef struct wire_method {
-    const char *name;  /* in CSVs */
-    const char *words; /* in pictures */
+    const char *name;  /* the name in CSV files */
+    const char *words; /* the words in pictures */
     int least_stage;
-    int shares;  /* -zs: a node's ranks shard */
-    int seconds; /* -zh: a node's ranks keep a second shard */
+    int node_shards;   /* -zs: state is sharded inside each node */
+    int second_shards; /* -zh: each node has a second shard of the parameters */
     int weight_bits, gradient_bits;
-    double feedback; /* -qf: bytes are the same, a rank's memory is not */
+    double feedback; /* -qf: it sends the same bytes, but takes memory */
 } wire_method;
 
-/* The first is exact. */
+/* The first method sends nothing quantized. */
 extern const wire_method wire_methods[];
 extern const int wire_count;
 const wire_method *wire_find(const char *name); /* NULL if no method has this name */
@@ -60,22 +60,22 @@ typedef struct wire_world {
 } wire_world;
 
 /* The bytes that a rank sends in one collective of one unit. */
-typedef struct wire_leg {
-    double near, far; /* bytes */
-    int turns;        /* number of other nodes to which it sends */
-    double coded;     /* bytes of memory that packing and unpacking read and write */
-} wire_leg;
+typedef struct wire_collective {
+    double near, far;    /* bytes */
+    int messages;        /* messages to other nodes, one after the other: each takes a latency */
+    double coding_bytes; /* bytes of memory that packing and unpacking read and write */
+} wire_collective;
 
 typedef struct wire_unit {
-    wire_leg gather;    /* the first of a step */
-    wire_leg again;     /* each later one */
-    wire_leg reduction; /* each reduction of a step */
-    wire_leg ending;    /* after the last reduction: over replicas; at stage 0 the gather */
+    wire_collective gather;    /* the first gather of a step */
+    wire_collective again;     /* each later gather */
+    wire_collective reduction; /* each reduction of a step */
+    wire_collective ending;    /* after the last reduction: over replicas; at stage 0 the gather */
 } wire_unit;
 
 wire_unit wire_of(const wire_method *m, int stage, const wire_world *w, size_t numel);
 
-/* packed(bits, numel), in bytes. */
+/* Returns packed(bits, numel), in bytes. */
 size_t wire_packed(int bits, size_t numel);
 
 #ifdef __cplusplus

@@ -78,7 +78,8 @@ static int plan_not_foreign(const char *argument) {
     return 0;
 }
 
-/* An argument that begins one of the planner's own flags; *has_value: the value is in it. */
+/* Returns 1 if the argument is one of the planner's own flags. *has_value: 1 if it contains the
+   value too, as in --memory=80G. */
 static int plan_is_own(const char *argument, int *has_value) {
     const size_t length = strcspn(argument, "=");
     *has_value = argument[length] == '=';
@@ -107,7 +108,7 @@ static void plan_split_arguments(int argc, char **argv, char **own, int *owns, c
     }
 }
 
-/* "80G": bytes; "": 0. */
+/* Converts a text such as "80G" to bytes. An empty text is 0. */
 static int plan_size(const char *flag, const char *text, double *size, char *sentence,
                      size_t bytes) {
     static const char units[] = "KMGTP";
@@ -152,7 +153,7 @@ static void plan_note(void *user, const char *sentence) {
     printf("%s\n", sentence);
 }
 
-/* -ds, as the trainer reads it. */
+/* Reads the file of -ds as the trainer does. */
 static int plan_read_file(plan_request *r, char *sentence, size_t bytes) {
     train_options *o = &r->options;
     const ds_notes notes = {plan_note, NULL};
@@ -190,6 +191,10 @@ static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *
         return sentence_fail(sentence, bytes,
                              "%s: a number of parameters has no names; give a model with -e",
                              o->train[0] ? "--train" : "--freeze");
+    if (!r->model.is_gpt2 && o->embedding_state)
+        return sentence_fail(sentence, bytes,
+                             "-oe f32: a number of parameters has no embeddings; give a model with "
+                             "-e");
     if (r->model.is_gpt2 && train_frozen(o, &r->model.gpt2, sentence, bytes)) return 1;
     if (r->model.is_gpt2)
         r->model.numel = gpt2_numel(&r->model.gpt2) + experts_numel(&r->model.gpt2);
@@ -209,7 +214,7 @@ static int plan_measure(const plan_request *r, const plan_flags *f, char *senten
     const unsigned types =
         train_options_given(o, "-dt") ? 1u << o->type : 1u << ZERO_F32 | 1u << ZERO_BF16;
     const measure_wish wish = {o->ranks > 0 ? o->ranks : 1, o->threads, types, o->offload_folder};
-    FILE *first = fopen(f->measure, "a"); /* before a minute is spent */
+    FILE *first = fopen(f->measure, "a"); /* fails before the measurement, which takes a minute */
     if (first == NULL || fclose(first) != 0)
         return sentence_fail(sentence, bytes, "--measure: %.250s cannot be written: %s", f->measure,
                              strerror(errno));
@@ -225,7 +230,7 @@ static int plan_measure(const plan_request *r, const plan_flags *f, char *senten
     return 0;
 }
 
-/* Measures, or says the plan. */
+/* Measures, simulates, or prints the plan, as the flags ask. */
 static int plan_run(plan_request *r, const plan_flags *f, char *sentence, size_t bytes) {
     machine m;
     if (f->measure[0]) return plan_measure(r, f, sentence, bytes);

@@ -3,10 +3,9 @@
    A multiplication and an addition are two operations. In forward, a product of a token with a
    matrix of r x c has 2 r c. Attention over a sequence of T tokens has 4 C T, for scores and
    values; the masked causal half counts, as in PaLM's appendix B. Backward has twice as many.
-   Recomputation
-   (-r) does not count, as in MFU. Lookups, norms, GELU and the experts' router do not count. Only
-   the experts that a token chose count. Times are those of the units' slices of one step on the
-   compute track, without the waits before them.
+   Recomputation (-r) does not count, as in MFU. Lookups, norms, GELU and the experts' router do not
+   count. Only the experts that a token chose count. Times are those of the units' slices of one
+   step on the compute track, without the waits before them.
 
    WHY A FILE. This is arithmetic on a model and on events, and tests give it both.
 */
@@ -44,7 +43,7 @@ double flops_forward(const gpt2_config *model, int seq_len);
 typedef struct flops_table {
     gpt2_config model;
     int seq_len;
-    int64_t rank_tokens; /* of a step of one rank, all micro-steps */
+    int64_t rank_tokens; /* tokens of one rank in all micro-steps of a step */
     int ranks;
     int tiles;    /* units of the embeddings before the blocks; 0: one unit */
     double share; /* of the peak rate, over the whole step; set with `wall`. `of` names the peak,

@@ -37,23 +37,24 @@ struct observer {
     scalars *figures;
     int every;        /* -tb */
     int profile_step; /* -tk: from 1 on; 0: none, or already printed */
-    int64_t step;     /* step of the trainer's slices */
+    int64_t step;     /* the step to which the trainer's slices belong */
     int depth;
     struct {
         const char *name;
         breakdown_kind kind;
         double begin;
     } open[NESTED];
-    breakdown_step sum, all; /* since the last line; of the run, but for its first step, which warms
-                                up. step: how many */
+    breakdown_step sum, all; /* times since the last line, and of the run without its first step,
+                                which warms up. `step` of each is the number of steps */
     int warm;                /* 1: the first step is over */
     int64_t first;           /* of `sum` */
-    int64_t samples_of;      /* of one step */
+    int64_t samples_of;      /* samples of one step */
 };
 
 /* ---- clocks -------------------------------------------------------------------------------- */
 
-/* began: the start of rank 0's file on its clock. Rank 0 has made the file before. COLLECTIVE. */
+/* Measures this rank's clock against rank 0's. began: the time of rank 0's clock at which it made
+   the file. COLLECTIVE. */
 static trace_clock clock_agree(launch *l, double began) {
     struct {
         uint64_t identity;
@@ -240,7 +241,7 @@ static int observe_put_times(observer *s, const breakdown_step *one, char *sente
                        (int)(sizeof values / sizeof *values), sentence, bytes);
 }
 
-/* Takes all complete steps; `all`: the incomplete ones too. */
+/* Takes all complete steps, and if `all` is 1 also the incomplete ones. */
 static int observe_take_times(observer *s, int all, char *sentence, size_t bytes) {
     breakdown_step one;
     char what[64];
@@ -266,7 +267,7 @@ static int observe_take_times(observer *s, int all, char *sentence, size_t bytes
 static void observe_counters(const observer *s, const step_line *v, double now, double mib) {
     if (s->timeline == NULL) return;
     trace_counter(s->timeline, "memory MiB", now, mib);
-    if (s->l->rank != 0) return; /* the same on all */
+    if (s->l->rank != 0) return; /* this condition is equal on all ranks */
     trace_counter(s->timeline, "loss", now, v->loss);
     trace_counter(s->timeline, "norm", now, v->done->norm);
     trace_counter(s->timeline, "loss scale", now, (double)v->done->loss_scale);
@@ -346,7 +347,7 @@ zero_result observe_print_tables(observer *s, zero_ctx *z, zero_ctx *experts) {
     char sentence[LAUNCH_SENTENCE] = "";
     zero_stats stats;
     if (s == NULL) return ZERO_OK;
-    ZERO_TRY(zero_query_stats(z, &stats)); /* reports all finished events: all are */
+    ZERO_TRY(zero_query_stats(z, &stats)); /* reports the finished events, which are all */
     if (experts != NULL) ZERO_TRY(zero_query_stats(experts, &stats));
     if (observe_take_times(s, 1, sentence, sizeof sentence)) report_print(s->out, "%s\n", sentence);
     observe_profile(s, 1);
@@ -361,7 +362,7 @@ int observe_close(observer *s, char *sentence, size_t bytes) {
     if (s == NULL) return 0;
     if (s->timeline != NULL) {
         failed = trace_flush(s->timeline, sentence, bytes);
-        launch_agree(s->l, 1, ""); /* all have written */
+        launch_agree(s->l, 1, ""); /* all ranks have written */
         failed |= trace_close(s->timeline, s->l->rank == 0, sentence, bytes);
     }
     observe_free(s);

@@ -1,8 +1,9 @@
 /* progress.h - reports the progress of long work.
 
-   ON A TERMINAL it rewrites the live line of report.h at most ten times a second: the name of the
-   work, the finished share, the remaining time. ELSEWHERE it prints a line every PROGRESS_PAUSE_S
-   seconds, and none for short work. So a log stays readable, and shows whether a run hangs.
+   ON A TERMINAL progress_at rewrites the live line of report.h at most ten times a second: the name
+   of the work, the finished share, the remaining time. ELSEWHERE it prints a line every
+   PROGRESS_PAUSE_S seconds, and none for short work. So a log stays readable, and shows whether a
+   run hangs.
 
    WHY A FILE. Data, weights, validation, evaluation and steps report progress in one form. A call
    only reads the clock, unless it prints.

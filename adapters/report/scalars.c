@@ -18,9 +18,9 @@
 enum { PATH = 1024, RECORD = 4096, TAG = 128 };
 
 struct scalars {
-    int events; /* file; -1: none */
+    int events; /* descriptor of the event file; -1: none */
     char events_path[PATH + 128];
-    char csv[PATH]; /* "": none */
+    char csv[PATH]; /* the folder of the CSV files; "": none */
     int told;
 };
 

@@ -36,9 +36,12 @@ static void settings_batch(report *r, const settings *s) {
 
 static const char *const settings_masters[ZERO_MASTERS] = {
     "f32 master weights", "f32 master weights", "split master weights", "no master weights"};
-static const char *const settings_states[ZERO_STATE_TYPES] = {"", ", bf16 state", ", 8-bit state"};
+/* By -oe and -os. */
+static const char *const settings_states[2][ZERO_STATE_TYPES] = {
+    {"", ", bf16 state", ", 8-bit state"},
+    {"", ", bf16 state (embeddings f32)", ", 8-bit state (embeddings f32)"}};
 
-/* Seven rows for one screen; plan_table adds five. */
+/* Prints seven rows for one screen. plan_table adds five. */
 static void settings_short(report *r, const settings *s) {
     const train_options *o = s->opt;
     const gpt2_config *m = s->model;
@@ -58,7 +61,7 @@ static void settings_short(report *r, const settings *s) {
     report_row(r, "steps", "%d, lr %s", s->steps, lr);
     report_row(r, "optimizer", "%s, %s%s%s%s", rule, type, o->type == ZERO_F32 ? "" : " with ",
                o->type == ZERO_F32 ? "" : settings_masters[o->master],
-               settings_states[o->state_type]);
+               settings_states[o->embedding_state][o->state_type]);
     report_row(r, "ranks", "%d%s, launched %s, %d thread%s each", s->l->nranks, as,
                launch_how(s->l), s->threads, s->threads > 1 ? "s" : "");
     report_row(r, "device", "%s, matrix products %.1f GFLOP/s", s->device, s->matmul_rate * 1e-9);
@@ -99,8 +102,8 @@ static void settings_all(report *r, const settings *s) {
                !s->ds->zero.no_overflow_check ? "checked in every step" : "not checked");
     report_row(r, "learning rate", "%s", lr);
     report_row(r, "optimizer", "%s%s, betas %g %g, eps %g, decay %g, clip %g", rule,
-               settings_states[o->state_type], o->beta1, o->beta2, o->eps, o->weight_decay,
-               o->clip);
+               settings_states[o->embedding_state][o->state_type], o->beta1, o->beta2, o->eps,
+               o->weight_decay, o->clip);
     report_row(r, "ranks", "%d, launched %s", s->l->nranks, launch_how(s->l));
     if (s->ranks->tp * s->ranks->pp > 1)
         report_row(r, "  as", "%d pipeline stage%s x %d tensor-parallel%s x %d data-parallel",
@@ -130,7 +133,7 @@ void settings_rows(report *r, const settings *s) {
         settings_short(r, s);
 }
 
-/* The five rows of the short table. */
+/* Prints five rows of the short table. */
 static void plan_short(report *r, const plan_view *v) {
     const zero_config *c = v->config;
     const int offloads = c->optimizer_tier || c->gradient_tier || c->parameter_tier;

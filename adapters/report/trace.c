@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 enum {
-    TEXT = 1 << 16, /* bytes of one write, at most */
+    TEXT = 1 << 16, /* most bytes of one write */
     LINE = 512,
     KNOWN = 4096, /* newest slices at which an arrow can begin */
     DEPTH = 32,
@@ -23,8 +23,8 @@ enum {
     EXPERTS = 2 * BESIDE, /* added to the tid of the experts' context */
     TIDS = EXPERTS + BESIDE + ZERO_TRACK_GROUPS,
     NAME = 16,
-    TIDS_OF_RANK = 256 /* of the file: Perfetto keeps 0 for itself, and takes those of two processes
-                          that are alike for one thread now and then */
+    TIDS_OF_RANK = 256 /* range of tids of each rank. Perfetto reserves tid 0, and sometimes takes
+                          two threads for one if their tids are equal in two processes */
 };
 
 typedef struct trace_known {
@@ -97,7 +97,7 @@ static void put_number(trace_text *x, int64_t value) {
     memcpy(x->at + x->n, digits + n, sizeof digits - n);
     x->n += sizeof digits - n;
 }
-/* "key":value */
+/* Appends "key":value. */
 static void put_field(trace_text *x, const char *key, int64_t value) {
     put_text(x, key);
     put_number(x, value);
@@ -117,7 +117,7 @@ static void trace_put(trace *t, const trace_text *x) {
     t->used += x->n;
 }
 
-/* Returns the same as a string. */
+/* Returns microseconds with three decimal places as a string. */
 static const char *trace_us(int64_t ns, char out[32]) {
     trace_text x;
     x.n = 0;
@@ -211,7 +211,7 @@ static void trace_arrow(trace *t, const zero_event *e, int tid, int64_t end) {
                        (end > from->end ? end : from->end) - 1);
 }
 
-/* "forward 3", "reduction 3 and 2 more", "wait for gather 3", "agree". */
+/* Appends the title of a slice: "forward 3", "reduction 3 and 2 more", "wait for gather 3". */
 static void put_title(trace_text *x, const zero_event *e) {
     const int waits = e->kind == ZERO_EVENT_WAIT && e->cause != ZERO_EVENT_WAIT;
     if (waits) put_text(x, "wait for ");
@@ -353,7 +353,7 @@ int trace_close(trace *t, int ends, char *sentence, size_t bytes) {
         trace_line(t,
                    "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
                    "\"args\":{\"sort_index\":%d}}\n]\n",
-                   t->rank, t->tids, t->rank); /* a last object without a comma */
+                   t->rank, t->tids, t->rank); /* the last object has no comma */
     const int failed = trace_flush(t, sentence, bytes);
     (void)close(t->file);
     free(t->text);

@@ -109,8 +109,8 @@ static void require_no_checkpoints(const saves *s) {
     if (checkpoint_list(folder, &list, &n, why) != CHECKPOINT_OK)
         n = 0; /* the folder does not exist yet */
     launch_require(s->run.l, n == 0,
-                   "-o: %s has checkpoints already, the newest %s: -y 1 resumes from it", folder,
-                   n > 0 ? list[0].name : "");
+                   "-o: %s has checkpoints already, the newest %s; add -y 1 to resume from it",
+                   folder, n > 0 ? list[0].name : "");
     free(list);
 }
 
@@ -187,11 +187,11 @@ static void require_same_model(const saves *s) {
     int64_t number;
     gpt2_values(s->run.model, v);
     for (int i = 0; i < GPT2_VALUES; i++)
-        launch_require(s->run.l,
-                       !checkpoint_get_int(s->from->rest, v[i].name, &number)
-                           || number == v[i].number,
-                       "-e: the checkpoint has another model: %s is %lld there and %lld here",
-                       v[i].name, (long long)number, (long long)v[i].number);
+        launch_require(
+            s->run.l,
+            !checkpoint_get_int(s->from->rest, v[i].name, &number) || number == v[i].number,
+            "-e: the checkpoint has another model (%s is %lld there and %lld here); use its -e",
+            v[i].name, (long long)number, (long long)v[i].number);
 }
 
 /* A checkpoint without frozen tensors continues only with the same ones. */

@@ -185,7 +185,7 @@ static overlap_step links_simulated(const links_run *r) {
     c.far = r->rate;
     c.latency = r->latency;
     c.coding = m.coding;
-    const int state = r->method->shares ? r->node_size : r->cfg.stage ? r->ranks : 1;
+    const int state = r->method->node_shards ? r->node_size : r->cfg.stage ? r->ranks : 1;
     const double updated = 28.0 * LINKS_LAYERS * LINKS_NUMEL / state; /* AdamW, f32 */
     c.update = updated / (m.update > 0 ? m.update : 1e10);
     if (overlap_simulate(&c, &step)) memset(&step, 0, sizeof step);

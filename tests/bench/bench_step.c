@@ -1,5 +1,6 @@
-/* bench_step.c [f32|bf16|f16|bf16-alone|f16-f32grads|bf16-split...] [adamw|adam|sgd|nesterov|lion]
-   [MILLIONS...]
+/* bench_step.c
+   [f32|bf16|f16|bf16-alone|f16-f32grads|bf16-split|bf16-states|bf16-8bit|split-8bit...]
+   [adamw|adam|sgd|nesterov|lion] [MILLIONS...]
    - the optimizer step (zero_step: skip, clip and bias corrections read, then the rule) against
    this machine's bandwidth: a plain loop with the same reads and writes on arrays of the same size,
    in turns within one run. Also the norm. One rank, all its threads. Words may come in any order;
@@ -25,26 +26,35 @@ typedef struct bench_kind {
     zero_type type;
     zero_grad_type grads;
     zero_master master;
+    zero_state_type states;
 } bench_kind;
 static const bench_kind bench_kinds[] = {
-    {"f32", ZERO_F32, ZERO_GRAD_AS_TYPE, ZERO_MASTER_F32},
-    {"bf16", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_F32},
-    {"f16", ZERO_F16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_F32},
-    {"bf16-alone", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_NONE},
-    {"f16-f32grads", ZERO_F16, ZERO_GRAD_F32, ZERO_MASTER_F32},
-    {"bf16-split", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_SPLIT}};
+    {"f32", ZERO_F32, ZERO_GRAD_AS_TYPE, ZERO_MASTER_F32, ZERO_STATE_F32},
+    {"bf16", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_F32, ZERO_STATE_F32},
+    {"f16", ZERO_F16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_F32, ZERO_STATE_F32},
+    {"bf16-alone", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_NONE, ZERO_STATE_F32},
+    {"f16-f32grads", ZERO_F16, ZERO_GRAD_F32, ZERO_MASTER_F32, ZERO_STATE_F32},
+    {"bf16-split", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_SPLIT, ZERO_STATE_F32},
+    {"bf16-states", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_F32, ZERO_STATE_BF16},
+    {"bf16-8bit", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_F32, ZERO_STATE_8BIT},
+    {"split-8bit", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_SPLIT, ZERO_STATE_8BIT}};
 static const char *const bench_rules[] = {"adamw", "adam", "sgd", "nesterov", "lion"};
-enum { BENCH_KINDS = 6, BENCH_RULES = 5, BENCH_BLOCK = 2048 };
+enum { BENCH_KINDS = 9, BENCH_RULES = 5, BENCH_BLOCK = 2048 };
 
 typedef struct bench_arrays { /* of the plain loop: what a step reads and writes */
     float *weights;           /* f32: weights, or the master copy; NULL: none */
     uint16_t *half, *low;     /* 16-bit weights, and their lower halves; NULL: none */
-    float *m, *v;             /* v NULL: one state array */
+    void *m, *v;              /* v NULL: one state array */
+    size_t state_bytes;       /* of one of its elements */
     const void *g;
     zero_type g_type;
 } bench_arrays;
 
 static int bench_two_states(zero_optimizer rule) { return rule <= ZERO_ADAM; }
+
+static size_t bench_state_bytes(const bench_kind *k) {
+    return k->states == ZERO_STATE_F32 ? 4 : k->states == ZERO_STATE_BF16 ? 2 : 1;
+}
 
 /* Bytes of one element that a step must read and write. */
 static double bench_bytes(const bench_kind *k, zero_optimizer rule) {
@@ -53,7 +63,17 @@ static double bench_bytes(const bench_kind *k, zero_optimizer rule) {
                            : k->master == ZERO_MASTER_NONE  ? 4
                            : k->master == ZERO_MASTER_SPLIT ? 8
                                                             : 10;
-    return g + weights + (bench_two_states(rule) ? 16 : 8);
+    return g + weights + 2.0 * (bench_two_states(rule) ? 2 : 1) * (double)bench_state_bytes(k);
+}
+
+/* Reads and writes n elements of state from element `at` on, and adds them to w. */
+static void bench_plain_state(void *state, size_t bytes, size_t at, size_t n, float *w) {
+    float *f = (float *)state + at;
+    uint16_t *half = (uint16_t *)state + at;
+    uint8_t *code = (uint8_t *)state + at;
+    for (size_t i = 0; i < n && bytes == 4; i++) w[i] += f[i] += 1;
+    for (size_t i = 0; i < n && bytes == 2; i++) w[i] += (float)(half[i] ^= 1);
+    for (size_t i = 0; i < n && bytes == 1; i++) w[i] += (float)(code[i] ^= 1);
 }
 
 /* The same reads and writes and next to no arithmetic: widening is a shift, narrowing another. */
@@ -61,7 +81,7 @@ static void bench_plain_block(const bench_arrays *a, size_t at, size_t n) {
     float p[BENCH_BLOCK], g[BENCH_BLOCK];
     const uint16_t *g16 = (const uint16_t *)a->g + at;
     const float *g32 = (const float *)a->g + at;
-    float *m = a->m + at, *v = a->v ? a->v + at : NULL, *w = a->weights ? a->weights + at : p;
+    float *w = a->weights ? a->weights + at : p;
     uint16_t *half = a->half ? a->half + at : NULL, *low = a->low ? a->low + at : NULL;
     for (size_t i = 0; i < n && a->g_type != ZERO_F32; i++) {
         const uint32_t bits = (uint32_t)g16[i] << 16;
@@ -72,9 +92,9 @@ static void bench_plain_block(const bench_arrays *a, size_t at, size_t n) {
         const uint32_t bits = (uint32_t)half[i] << 16 | (low ? low[i] : 0);
         memcpy(&p[i], &bits, sizeof bits);
     }
-    for (size_t i = 0; i < n; i++) m[i] += g32[i];
-    for (size_t i = 0; i < n && v; i++) v[i] -= g32[i];
-    for (size_t i = 0; i < n; i++) w[i] += m[i];
+    for (size_t i = 0; i < n; i++) w[i] += g32[i];
+    bench_plain_state(a->m, a->state_bytes, at, n, w);
+    if (a->v) bench_plain_state(a->v, a->state_bytes, at, n, w);
     for (size_t i = 0; i < n && half; i++) {
         uint32_t bits;
         memcpy(&bits, &w[i], sizeof bits);
@@ -101,13 +121,13 @@ static void *bench_array(size_t bytes) {
 }
 
 static bench_arrays bench_arrays_open(const bench_kind *k, zero_optimizer rule, size_t n) {
-    bench_arrays a = {NULL, NULL, NULL, NULL, NULL, NULL, ZERO_F32};
+    bench_arrays a = {NULL, NULL, NULL, NULL, NULL, bench_state_bytes(k), NULL, ZERO_F32};
     a.g_type = k->grads == ZERO_GRAD_F32 ? ZERO_F32 : k->type;
     if (k->master < ZERO_MASTER_SPLIT) a.weights = (float *)bench_array(n * sizeof(float));
     if (k->type != ZERO_F32) a.half = (uint16_t *)bench_array(n * sizeof(uint16_t));
     if (k->master == ZERO_MASTER_SPLIT) a.low = (uint16_t *)bench_array(n * sizeof(uint16_t));
-    a.m = (float *)bench_array(n * sizeof(float));
-    if (bench_two_states(rule)) a.v = (float *)bench_array(n * sizeof(float));
+    a.m = bench_array(n * a.state_bytes);
+    if (bench_two_states(rule)) a.v = bench_array(n * a.state_bytes);
     a.g = bench_array(n * zero_type_bytes(a.g_type));
     return a;
 }
@@ -133,6 +153,7 @@ static zero_ctx *bench_open(const bench_kind *k, zero_optimizer rule, size_t n) 
     cfg.type = k->type;
     cfg.grads = k->grads;
     cfg.master = k->master;
+    cfg.state_type = k->states;
     cfg.optimizer = rule;
     cfg.scaler.fixed = 1;
     zero_tensor_desc d = {"x", n, 1, .uses = 1};

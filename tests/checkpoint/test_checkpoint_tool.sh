@@ -41,7 +41,7 @@ says 1 'step_00000077: .*holds step 2' verify "$work/named"
 says 1 'holds step 2' export "$work/named" "$work/named.bin"
 says 1 "wte, moment_1: [0-9]* of 1037 elements differ" diff "$work/a/step_00000002" "$work/a/step_00000004"
 says 2 "cannot open the folder" list "$work/none"
-says 2 "an argument is missing: zero_ckpt list FOLDER" list
+says 2 "an argument is missing; use: zero_ckpt list FOLDER" list
 printf X | dd of="$work/a/step_00000004/shard_00000.bin" bs=1 seek=4100 conv=notrunc 2>/dev/null
 says 1 "step_00000004: .*corrupt in bytes 0 to" verify "$work/a"
 says 1 "corrupt in bytes" diff "$work/a/step_00000002" "$work/a/step_00000004"
@@ -110,10 +110,10 @@ says 0 "16 tensors" convert "$t/whole/state_00000400_00000.bin" "$t/g" --model "
 says 0 "value gpt2.heads = 6" show "$t/g/step_00000400"
 rm -rf "$t/g"
 says 2 "optimizer state, which does not contain the model" convert "$t/whole/state_00000400_00000.bin" "$t/none"
-says 2 "llm.c's state contains its step" convert "$t/whole/state_00000400_00000.bin" "$t/none" --model "$t/model_f32.bin" --step 3
+says 2 "llm.c's state has its step" convert "$t/whole/state_00000400_00000.bin" "$t/none" --model "$t/model_f32.bin" --step 3
 cp "$t/model_f32.bin" "$t/x_00000.bin"
 says 2 "x_00000.bin: no state file" convert "$t/x_00000.bin" "$t/none" --model "$t/model_f32.bin"
-says 2 "the first rank's state file" convert "$t/sharded/state_00000400_00001.bin" "$t/none" --model "$t/model_f32.bin"
+says 2 "not the state of the first rank" convert "$t/sharded/state_00000400_00001.bin" "$t/none" --model "$t/model_f32.bin"
 gone "$t/none"
 
 # a run of 3 ranks in bf16, whose masters are f32, against model_save in the run itself
@@ -168,16 +168,16 @@ says 2 "cut short" convert "$t/cut.bin" "$t/none"
 gone "$t"/none.* "$t"/none/step_*
 
 # what is said wrongly is said in one line
-says 2 "no such command: list, show" lost
+says 2 "lost: unknown command; use list, show" lost
 says 2 "a command is missing"
-says 2 "color red is no option of: zero_ckpt export" export "$t/run" "$t/none.bin" --color red
-says 2 "heads six is no option of: zero_ckpt convert" convert "$t/model_f32.bin" "$t/none" --heads six
-says 2 "step without a value is no option of" convert "$t/model_f32.bin" "$t/none" --step
-says 2 "too many arguments: zero_ckpt convert" convert "$t/model_f32.bin" "$t/none" more
-says 2 "TYPE: unknown type; use f32" export "$t/bare" "$t/none.bin" f64
+says 2 "color: this command does not take it (red); use: zero_ckpt export" export "$t/run" "$t/none.bin" --color red
+says 2 "heads: this command does not take it (six); use: zero_ckpt convert" convert "$t/model_f32.bin" "$t/none" --heads six
+says 2 "step: this command does not take it (no value)" convert "$t/model_f32.bin" "$t/none" --step
+says 2 "too many arguments; use: zero_ckpt convert" convert "$t/model_f32.bin" "$t/none" more
+says 2 "TYPE: unknown type (f64); use f32" export "$t/bare" "$t/none.bin" f64
 says 2 "llm.c's files have no fp16" export "$t/bare" "$t/none.bin" fp16
 says 2 "OUT: the name has another ending; use .bin or .safetensors" export "$t/bare" "$t/none.pt"
-says 2 "is converted without options" convert "$t/bare" "$t/none" --step 3
+says 2 "is converted without them" convert "$t/bare" "$t/none" --step 3
 says 0 "zero_ckpt convert FOLDER" --help
 
 # the trainer goes on from what was converted as from its own checkpoint, and as from a model file

@@ -210,7 +210,7 @@ static void group_none(void) {
     zero_ctx *z = NULL;
     zero_range range;
     test_check(!zero_create(&z, &cfg, &self) && zero_state_range(z, 0, 0, &range)
-                   && strstr(zero_last_error(z), "range 0: there is none yet"),
+                   && strstr(zero_last_error(z), "range 0: none exists; call"),
                "no range: %s", zero_last_error(z));
     zero_destroy(z);
 }

@@ -267,11 +267,11 @@ static uint64_t mpi_far(const host_spec *s, const zero_plan_unit *x, int u, int 
     const uint64_t replicas = node == mpi_ranks ? 0 : (uint64_t)(mpi_ranks / shard - 1);
     const int seen =
         shard == inside && !s->cfg.no_mapping && !s->cfg.weight_bits && !s->cfg.parameter_tier;
-    const uint64_t whole = s->cfg.weight_bits && !x->resident && s->cfg.stage == 3
+    const uint64_t whole = s->cfg.weight_bits && !x->unsharded && s->cfg.stage == 3
                                ? mpi_packed_bytes(s->cfg.weight_bits, part)
                                : part * of;
     const int turns =
-        near && s->cfg.stage == 3 && !seen && !x->resident && u < s->units && host_uses(s, u) == 1;
+        near && s->cfg.stage == 3 && !seen && !x->unsharded && u < s->units && host_uses(s, u) == 1;
     const uint64_t later = turns ? (uint64_t)x->gathers - 1 : 0;
     uint64_t bytes = far * whole * ((uint64_t)x->gathers - later);
     bytes += (uint64_t)x->reductions

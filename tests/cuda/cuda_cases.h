@@ -41,13 +41,13 @@ enum { CUDA_EVAL_STEPPED = 1, CUDA_EVAL_PASSED = 2, CUDA_EVAL_REDUCED = 4, CUDA_
     FLAG(NO_OVERLAP, "no-overlap", "config.no_overlap")                                            \
     FLAG(NO_WAIT, "no-wait", "the caller's communicator does not block")                           \
     FLAG(OLD_NCCL, "old-nccl", "NCCL without windows")                                             \
-    FLAG(ALL_GATHERED, "all-gathered", "no unit is resident")                                      \
+    FLAG(ALL_GATHERED, "all-gathered", "no unit is kept unsharded")                                \
     FLAG(RECOMPUTE, "recompute", "a backward pass runs the forward again")                         \
     FLAG(READS, "reads", "reads gradients between zero_reduce and zero_step")                      \
     FLAG(NO_MASTER, "no-master", "config.master is NONE")                                          \
     FLAG(SPLIT, "split", "config.master is SPLIT")                                                 \
     FLAG(STATES, "states", "config.state_type is BF16")                                            \
-    FLAG(CODES, "codes", "config.state_type is 8BIT")                                              \
+    FLAG(CODES, "codes", "config.state_type is 8BIT; at stage 3, wte has F32_STATE")               \
     FLAG(SKIPS, "skips", "drops the second step")                                                  \
     FLAG(SILENT, "silent", "no pass of training uses unit 3")                                      \
     FLAG(ORDERED, "ordered", "NCCL launches in the CPU's order")                                   \

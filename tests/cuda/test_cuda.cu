@@ -245,6 +245,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
                                              : ZERO_MASTER_AUTO;
     if (k->more & CUDA_STATES) s->cfg.state_type = ZERO_STATE_BF16;
     if (k->more & CUDA_CODES) s->cfg.state_type = ZERO_STATE_8BIT;
+    if (k->more & CUDA_CODES && k->stage == 3) s->desc[0].flags |= ZERO_F32_STATE;
     s->cfg.persistence_numel = k->more & CUDA_ALL_GATHERED ? ZERO_NONE : 0;
     s->cfg.bucket_numel = (size_t)k->buckets * 600;
     if (k->more & CUDA_TURNS) s->cfg.open_units = 4;
@@ -1460,7 +1461,7 @@ static void cuda_fill_lane(test_rank *rank) {
             if (beside)
                 r = zp_device_push_task(&s, lane_pass_task, &g, sizeof(zp_gate *), 0);
             else if (!(r = zp_device_wait_lane_room(&s, &asks)))
-                zp_lane_push(&asks, lane_pass_task, &g, sizeof(zp_gate *), 0);
+                zp_lane_push(&asks, NULL, lane_pass_task, &g, sizeof(zp_gate *), 0);
         }
         if (r != ZERO_ERR_DEVICE || n <= ZP_LANE_TASKS || !strstr(d.text, "illegal memory access"))
             test_rank_fail(rank, "task %zu: %s: %s", n, zero_result_string(r), d.text);

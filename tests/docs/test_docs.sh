@@ -2,6 +2,7 @@
 # test_docs.sh BUILD [PAGE...] - the commands, flags and links of README.md and adapters/docs. Each line of a block that is
 # marked `sh` runs and succeeds, with a small model and few steps; in blocks with another mark (gpu, cluster, files ...) and
 # in sentences, each flag is one that the trainer or the planner has. Each link leads to a file and a heading that exist.
+# The defaults in from-llmc.md are the trainer's, and messages that pages quote are those that the programs print.
 # README is at most 150 lines of 100 columns, tests/figures.md at most 400 lines, and its quick start prints the lines that it shows. Without PAGE: all pages.
 # With README.md: the header has its form (tests/tools/check_header.sh, which refuses broken copies), and its example compiles.
 # Last line: N passed, N failed[, N skipped].
@@ -118,6 +119,90 @@ for page in "$@"; do
     links "$page"
     flags "$page"
     [ -n "${WITHOUT_COMMANDS:-}" ] || commands "$page"
+done
+
+# ---- defaults ----
+# Prints FLAG, its default, and its default for GPT-2 models, from the trainer's help.
+defaults() {
+    "$trainer" --help all | awk '
+        function show() {
+            if (flag != "" && match(text, /\(default [^)]*\)/)) {
+                n = split(substr(text, RSTART + 9, RLENGTH - 10), part, "; ")
+                gpt2 = part[1]
+                for (i = 2; i <= n; i++) if (sub(/^of a GPT-2 model /, "", part[i])) gpt2 = part[i]
+                print flag, part[1], gpt2
+            }
+            flag = ""
+        }
+        /^[^ ]/ { show() }
+        /^  -/ { show(); flag = $1; text = "" }
+        { sub(/^ +/, ""); text = text " " $0 }
+        END { show() }'
+}
+# Compares the table of from-llmc.md (columns: flags, GPT-2 models, char: models; each value is a cell's first word, or, for
+# several flags, its first words) with them. Flags whose two defaults differ must be in the table. Prints differences.
+wrong_defaults() { # PAGE DEFAULTS
+    awk 'FNR == NR { normal[$1] = $2; gpt2[$1] = $3; next }
+        /^## / { inside = /^## Defaults/ }
+        inside && /^\| `-/ {
+            split($0, cell, " *[|] *")
+            n = gsub(/`-[a-z0-9]+`/, "&", cell[2])
+            split(cell[3], g, "[,:; ] *"); split(cell[4], c, "[,:; ] *")
+            for (i = 1; i <= n; i++) {
+                match(cell[2], /`-[a-z0-9]+`/)
+                flag = substr(cell[2], RSTART + 1, RLENGTH - 2)
+                cell[2] = substr(cell[2], RSTART + RLENGTH)
+                seen[flag] = 1
+                if (!(flag in normal) || g[i] != gpt2[flag] || c[i] != normal[flag])
+                    print flag ": the page has " g[i] " and " c[i] ", the trainer " gpt2[flag] " and " normal[flag]
+            }
+        }
+        END { for (flag in normal) if (normal[flag] != gpt2[flag] && !seen[flag]) print flag " is not in the table" }' "$2" "$1"
+}
+case " $* " in
+*" adapters/docs/from-llmc.md "*)
+    page=$root/adapters/docs/from-llmc.md
+    defaults >"$dir/defaults"
+    [ -z "$(wrong_defaults "$page" "$dir/defaults")" ] && ok || bad "from-llmc.md: $(wrong_defaults "$page" "$dir/defaults")"
+    sed 's/^\(| `-u`.*| \)0 |/\17 |/' "$page" >"$dir/page" # a wrong default, and a row less, are noticed
+    [ "$(wrong_defaults "$dir/page" "$dir/defaults")" = "-u: the page has 7 and 100, the trainer 0 and 100" ] && ok ||
+        bad "a wrong default is not noticed: $(wrong_defaults "$dir/page" "$dir/defaults")"
+    grep -v '^| `-q`' "$page" >"$dir/page"
+    [ "$(wrong_defaults "$dir/page" "$dir/defaults")" = "-q is not in the table" ] && ok || bad "a missing row is not noticed"
+    at_3=$(sed -n 's/^| `-g`.*at stage 3: \([0-9]*\) .*/\1/p' "$page") # test_trainer.sh counts these tokens
+    [ "$at_3" ] && "$trainer" --help -g | tr -s ' \n' ' ' | grep -q "at stage 3 has $at_3 by default" && ok || bad "-g at stage 3 is not $at_3"
+    (cd "$dir" && "$trainer" -pn 3 -x 0 -v -1 -g 0) 2>&1 | grep -q -- '-b 4 x -t 64 x 3 ranks' && ok ||
+        bad "-b of a character model on 3 ranks is not 12 divided by 3"
+    ;;
+esac
+
+# ---- messages ----
+# A page has TEXT, as it is or in several lines; the command fails, and prints it.
+quoted() { # PAGE TEXT COMMAND...
+    quote=$2 quoting=$1
+    tr '\n' ' ' <"$root/$1" | tr -s ' ' | grep -qF -- "$2" && ok || bad "$1 does not quote: $2"
+    shift 2
+    (cd "$dir" && "$@") >"$dir/out" 2>&1 </dev/null && bad "$quoting: this succeeds: $*" || ok
+    grep -qF -- "$quote" "$dir/out" && ok || { bad "$quoting quotes '$quote', but the program prints:"; cat "$dir/out"; }
+}
+for page in "$@"; do
+    [ -n "${WITHOUT_COMMANDS:-}" ] && continue
+    case $page in
+    adapters/docs/integrate.md)
+        ${CC:-cc} -std=c11 -O1 -I"$root" -o "$dir/example" "$root/adapters/example.c" "$B/lib/libzero_plugin.a" -fopenmp -pthread -lm && ok ||
+            bad "the example does not compile"
+        quoted "$page" 'zero_create, rank 0 of 1: stage is 4, expected 0..3' ./example 4 1
+        ;;
+    adapters/docs/offload.md)
+        quoted "$page" '-zop is file: at stage 2 parameters are not sharded; use stage 3' "$trainer" -z 2 -zop file
+        quoted "$page" '-zog is file: it needs sharded gradients; use stage 2 or 3, and with several micro-steps sharded accumulation' \
+            "$trainer" -z 1 -zog file
+        ;;
+    adapters/docs/faq.md)
+        echo '{"train_micro_batch_size_per_gpu": 8}' >"$dir/ds.json"
+        quoted "$page" '-b 2: ds.json gives train_micro_batch_size_per_gpu 8' "$trainer" -ds ds.json -b 2
+        ;;
+    esac
 done
 
 # ---- README ----

@@ -21,7 +21,7 @@ typedef struct training {
 } training;
 
 static gpt2_config config_of(const training *t, const gpt2_frozen *frozen) {
-    const gpt2_config c = {MAXT, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, frozen};
+    const gpt2_config c = {MAXT, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, frozen, 0};
     return c;
 }
 
@@ -127,7 +127,7 @@ static int train(training *t) {
 /* ---- patterns ------------------------------------------------------------------------------ */
 
 static void select_some(const char *train, const char *freeze, int frozen, int lowest) {
-    const gpt2_config cfg = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS, NULL};
+    const gpt2_config cfg = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0};
     gpt2_frozen *f = NULL;
     gpt2_error err = {""};
     int n = 0;
@@ -142,7 +142,7 @@ static void select_some(const char *train, const char *freeze, int frozen, int l
 
 static void refuse_some(const char *train, const char *freeze, const char *flag,
                         const char *words) {
-    const gpt2_config cfg = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS, NULL};
+    const gpt2_config cfg = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0};
     gpt2_frozen *f = NULL;
     gpt2_error err = {""};
     const zero_result r = gpt2_freeze(&cfg, train, freeze, &f, &err);
@@ -169,6 +169,7 @@ static void test_patterns(void) {
 /* ---- training ------------------------------------------------------------------------------ */
 
 static void test_same(const char *name, training first) {
+    if (!test_sampled(3)) return;
     training hand = first;
     hand.by_hand = 1;
     hand.stage = 1;
@@ -193,10 +194,14 @@ static void test_activations(void) {
     const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, NULL};
     if (!test_check(!gpt2_freeze(&all, t.train, t.freeze, &f, NULL), "h.3.*")) return;
     const gpt2_config some = config_of(&t, f);
+    gpt2_config one = all; /* scratch memory, which depends on the processor, is the same */
+    one.layers = 1;
     const size_t whole = gpt2_activation_bytes(&all, &run),
-                 less = gpt2_activation_bytes(&some, &run);
-    test_check(less < whole * 3 / 4, "activations take %zu bytes, with one trained block %zu",
-               whole, less);
+                 less = gpt2_activation_bytes(&some, &run),
+                 three = whole - gpt2_activation_bytes(&one, &run);
+    test_check(whole - less > three / 2,
+               "activations take %zu bytes, with one trained block %zu; three blocks have %zu",
+               whole, less, three);
     /* block 3 has 12 C^2 + 13 C parameters: forward 2, backward 4; all other blocks, the final norm
        and the classifier have a forward, and the last two a backward to their input */
     const double block = 12.0 * C * C + 13.0 * C, ends = 2.0 * C + (double)Vp * C;

@@ -463,7 +463,7 @@ typedef struct own_setting {
 } own_setting;
 
 /* Every stage, then what stage 3 can be told: copies instead of peers' memory, gathers one ahead,
-   none or three ahead, nothing resident. */
+   none or three ahead, nothing kept unsharded. */
 static const own_setting own_settings[] = {
     {0, 0, 0, 0, 0},         {1, 0, 0, 0, 0},         {2, 0, 0, 0, 0},         {3, 0, 0, 0, 0},
     {3, 1, 0, ZERO_NONE, 0}, {3, 1, ZERO_NONE, 0, 1}, {3, 1, 3, ZERO_NONE, 0}, {2, 1, 0, 0, 1}};

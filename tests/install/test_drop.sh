@@ -9,6 +9,8 @@ set -u
 mkdir -p "$1" && B=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../.." || exit 1
 passed=0 failed=0 skipped=0
+# shellcheck source=tests/shared/sampled.sh
+. tests/shared/sampled.sh
 scratch=$B/test_drop.$$
 mkdir -p "$scratch" || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -132,14 +134,12 @@ mv "$plain/zero_plugin/core/hooks.h" "$plain/"
 refused "a room that is not there" "hooks.h is missing" plain_drop
 
 # ---- make drop WITH="...": parts that are left out ----
-# Each choice compiles without a warning and passes the model-based test; what it lacks answers UNSUPPORTED. SEED takes
-# three choices, ALL=1 all of them. Each part alone is left out in a compilation for the CPU and for emulated CUDA.
+# Each choice compiles without a warning and passes the model-based test; what it lacks answers UNSUPPORTED. Each part alone
+# is left out in a compilation for the CPU and for emulated CUDA. SEED=N chooses samples of both.
 every=$(drop "$scratch/none" nonsense 2>&1 | sed -n 's/.*the parts are: core \([^;]*\);.*/\1/p')
 compile="${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -g -march=native -ffp-contract=off -fno-math-errno -fopenmp -pthread -Wall -Wextra -Werror"
-seed=${SEED:-1} number=0
 while read -r with; do
-    number=$((number + 1))
-    if [ -z "${ALL:-}" ] && [ $(((number + seed) % 4)) -ne 0 ] && [ "$with" != core ]; then continue; fi
+    sampled 5 || continue
     d=$scratch/with
     rm -rf "$d"
     # shellcheck disable=SC2086
@@ -150,7 +150,7 @@ while read -r with; do
         # shellcheck disable=SC2086
         check "$program compiles: $with" $compile -I. -o "$d/$program" "$d/plugin.o" -x c "$(find tests -name $program.c)" -lm
     done
-    check "the model-based test: $with" "$d/test_model" 100 "$seed"
+    check "the model-based test: $with" "$d/test_model" 100 "${SEED:-1}"
     lacking=
     for part in $every; do case " $with check cuda " in *" $part "*) ;; *) lacking="$lacking $part" ;; esac; done
     # shellcheck disable=SC2086
@@ -172,6 +172,7 @@ check state lend
 state offload packed subgroups trace
 CHOICES
 for part in $every; do
+    sampled 4 || continue
     d=$scratch/without
     rm -rf "$d"
     rest=$(echo "$every" | tr ' ' '\n' | grep -vx "$part" | tr '\n' ' ')

@@ -298,9 +298,9 @@ static void test_torch_variables(void) {
     expect_variables("RANK=1 LOCAL_RANK=1 MASTER_ADDR=h MASTER_PORT=2", NULL,
                      "wrong: 1: WORLD_SIZE is not set");
     expect_variables("RANK=2 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=2", NULL,
-                     "wrong: 0: RANK is '2', but must be a number from 0 to 1");
+                     "wrong: 0: RANK is '2', expected a number from 0 to 1");
     expect_variables("RANK=1 WORLD_SIZE=2x MASTER_ADDR=h MASTER_PORT=2", NULL,
-                     "wrong: 0: WORLD_SIZE is '2x', but must be a number");
+                     "wrong: 0: WORLD_SIZE is '2x', expected a number");
     expect_variables("RANK=0 WORLD_SIZE=2 MASTER_PORT=2", NULL, "wrong: 0: MASTER_ADDR is not set");
     expect_variables("RANK=0 WORLD_SIZE=2 MASTER_ADDR=h", NULL, "wrong: 0: MASTER_PORT is not set");
     expect_variables("RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=65535", NULL,
@@ -347,9 +347,9 @@ static void test_methods(void) {
     expect_variables("RANK=1 WORLD_SIZE=2", &r, "join by -pi tcp 9/16/1 10.0.0.1:12345");
     expect_variables("ZERO_PORT=5", &r, "join by -pi tcp 9/16/1 10.0.0.1:5");
     r.server = "-1";
-    expect_variables("", &r, "wrong: 9: -pi tcp: -ps must give");
+    expect_variables("", &r, "wrong: 9: -pi tcp: the address of rank 0 is missing");
     r.rank = 16;
-    expect_variables("", &r, "wrong: 0: -pr 16: the rank must be below the 16 ranks");
+    expect_variables("", &r, "wrong: 0: -pr 16: the rank is not below the 16 ranks");
     r.rank = 15;
     r.method = "fs";
     r.folder = "/x y";

@@ -489,7 +489,7 @@ static void test_machine_files(const char *path) {
         {"block.f32.inf=1\n", "unknown key 'block.f32.inf'"},
         {"overlap=1.5\n", "overlap: expected a number from 0 to 1, found '1.5'"},
         {"device=tpu\n", "device: expected cpu or gpu, found 'tpu'"},
-        {"{\"flops.f32\": 1e11,\n \"update\": }", ":2: this is not JSON from here on"},
+        {"{\"flops.f32\": 1e11,\n \"update\": }", ":2: expected JSON from here on"},
         {"{\"update\": [1]}", "update: expected a number or a string"},
         {"{\"updates\": 1}", "unknown key 'updates'"},
         {"=5\n", "unknown key ''"}};

@@ -96,7 +96,7 @@ refused "--memory: expected a size" --memory=-4G
 refused "--host-memory: expected a size" --host-memory nanG
 refused "whole number of parameters" -e 7.5e99
 refused "positions for 1024 tokens" -e d12 -t 4096
-refused "--machine: /none cannot be read" --machine /none
+refused "--machine: /none: cannot be read" --machine /none
 refused "do not divide the 3 ranks" -pn 3 -ns 2
 refused "-z: expected a stage" -z 5
 refused "unknown flag '--memry'" --memry 8G
@@ -112,7 +112,7 @@ refused "machine:2: unknown key 'speed'" --machine "$scratch/machine"
 printf 'flops.f32=1e11\n' >"$scratch/machine"
 refused "lacks update" -e d12 --machine "$scratch/machine"
 mkfifo "$scratch/pipe"
-refused "cannot be read: it is not a regular file" -e d12 --machine "$scratch/pipe"
+refused "cannot be read (it is not a regular file)" -e d12 --machine "$scratch/pipe"
 refused "cannot be written: it is not a regular file" -e d12 -dt bf16 --machine adapters/plan/card.txt --scale "$scratch/pipe" --pictures "$scratch"
 refused "cannot be written" --measure /none/machine -dt f32
 refused "--scale: the rates of the machine are missing" -e d12 --scale "$scratch/scale.csv"

@@ -28,7 +28,7 @@ static void wire_by_hand(void) {
     wire_unit u = wire_of(wire_find("exact"), 3, &w, n);
     test_check(u.gather.far == 1 * 2048 && u.gather.near == 6 * 2048 && u.again.far == 2048
                    && u.reduction.far == 2048 && u.reduction.near == 3 * 2 * 2048
-                   && u.ending.far == 0 && u.gather.turns == 1,
+                   && u.ending.far == 0 && u.gather.messages == 1,
                "exact");
     u = wire_of(wire_find("zh"), 3, &w, n);
     test_check(u.gather.far == 2048 && u.again.far == 0 && u.again.near == 3 * 4096, "-zh");

@@ -303,7 +303,7 @@ static int hashes_plan(host_run *h, uint64_t *column) {
         hash = hashes_number(hashes_number(hash, (double)unit.numel), (double)unit.padded);
         hash = hashes_number(hashes_number(hash, unit.reductions), unit.gathers);
         column[HASH_units] =
-            hashes_number(hashes_number(hash, unit.resident), (double)unit.sent_bytes);
+            hashes_number(hashes_number(hash, unit.unsharded), (double)unit.sent_bytes);
     }
     column[HASH_param] = plan.param_bytes;
     column[HASH_grad] = plan.grad_bytes;

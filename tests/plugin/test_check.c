@@ -99,7 +99,7 @@ static void check_told(int stage) {
                "stage %d: what is right is let through: %s", stage, zero_last_error(c.z));
     test_check(!zero_pass_begin(c.z, ZERO_TRAIN, 0, 1)
                    && zero_backward_begin(c.z, 1, &c.p, &c.g) == ZERO_ERR_STATE
-                   && check_says(&c, "unit 1: backward before forward"),
+                   && check_says(&c, "unit 1: backward comes before forward"),
                "stage %d: %s", stage, zero_last_error(c.z));
     test_check(!check_layer(&c, 0, &sum) && check_layer(&c, 0, &sum) == ZERO_ERR_STATE
                    && check_says(&c, "announce 1 uses"),
@@ -108,7 +108,7 @@ static void check_told(int stage) {
                    && check_head(&c, &sum) == ZERO_ERR_STATE && check_says(&c, "forward number 3"),
                "stage %d: a tied unit three times: %s", stage, zero_last_error(c.z));
     test_check(!zero_forward_begin(c.z, 2, &c.p) && zero_pass_end(c.z) == ZERO_ERR_STATE
-                   && check_says(&c, "unit 2: its forward has begun and not ended"),
+                   && check_says(&c, "unit 2: its forward has not ended"),
                "stage %d: begin without end: %s", stage, zero_last_error(c.z));
     zero_destroy(c.z);
 }

@@ -244,22 +244,15 @@ static void plain_mean(const host_spec *s, int sharded, int step, int unit, cons
 static void plain_adamw(host_reference *r, const host_spec *s, int t, size_t i, double clip,
                         float scaled) {
     const zero_hyper *a = &s->adamw;
-    const double b1 = (double)a->beta1, b2 = (double)a->beta2;
-    const double root = sqrt(1.0 - pow(b2, (double)r->steps));
-    const double ratio = root / (1.0 - pow(b1, (double)r->steps)), eps = (double)a->eps * root;
-    const double size = (double)a->lr * ratio, factor = clip / (double)host_scale(s);
-    const double decay =
-        s->desc[t].flags & ZERO_NO_DECAY ? 0 : (double)a->lr * (double)a->weight_decay;
-    const double g = (double)(float)((double)scaled * factor), p = (double)r->master[t][i];
-    const double m = b1 * (double)r->m[t][i] + (1 - b1) * g;
-    const double v = b2 * (double)r->v[t][i] + (1 - b2) * (g * g);
-    r->m[t][i] = (float)m;
-    r->v[t][i] = (float)v;
-    r->master[t][i] = (float)(p - (decay * p + size * (m / ((double)sqrtf((float)v) + eps))));
+    const host_adamw now = host_adamw_at(a, r->steps);
+    const float decay = s->desc[t].flags & ZERO_NO_DECAY ? 0 : a->weight_decay;
+    const float factor = (float)(clip / (double)host_scale(s));
+    host_adamw_step(&now, a->lr, decay, scaled * factor, &r->master[t][i], &r->m[t][i],
+                    &r->v[t][i]);
     r->p[t][i] = host_round(s->cfg.type, r->master[t][i]);
 }
 
-/* What hooks hand out: weights that came packed, of units that are not resident. */
+/* What hooks hand out: weights that came packed, of units that are not kept unsharded. */
 static void plain_show(const host_spec *s, const host_reference *r, host_reference *shown) {
     static float whole[PLAIN_MOST], out[PLAIN_MOST];
     for (int t = 0; t < HOST_TENSORS; t++) {
@@ -467,8 +460,8 @@ static void codec_bytes(const codec_group *g, const codec_setting *how) {
         const int codes = !x.vectors && n > 1;
         const double one = (double)plain_bytes(g->gradients ? g->gradients : 8, x.shard);
         const double weights = (double)plain_bytes(g->weights ? g->weights : 8, x.shard);
-        /* gathers: of what is resident one, of the rest one in forward and one in backward, but of
-           a last unit whose buffer is still there */
+        /* gathers: of what is kept unsharded one, of the rest one in forward and one in backward,
+           but of a last unit whose buffer is still there */
         if (codes && g->gradients)
             sum += (double)times * one * (double)((local - 1) * nodes + nodes - 1);
         else

@@ -328,8 +328,7 @@ static void ease_misused(test_rank *r) {
         test_check(n == 1 || !p.fcw, "without KEEP a pointer is NULL until its hooks");
         if (n == 1) free(p.fcw);
         got = zero_adopt(z, &p, &g, ZERO_F32, free);
-        test_check(got == ZERO_ERR_ARGUMENT
-                       && strstr(zero_last_error(z), "zero_adopt replaces zero_bind"),
+        test_check(got == ZERO_ERR_ARGUMENT && strstr(zero_last_error(z), "leave out zero_bind"),
                    "adopted twice: %s", zero_last_error(z));
         for (int step = 0; step < 5 && n == 1; step++) {
             (void)zero_train_begin(z);
@@ -441,10 +440,10 @@ static void ease_refused(void) {
     } wrong[] = {{{"again", 3 * WIDTH, .same_as = "nobody"}, "no tensor is named nobody"},
                  {{"again", 3 * WIDTH, .same_as = "emb", .field = offsetof(ease_host, fcw)},
                   "is the field of tensor fcw"},
-                 {{"again", WIDTH, .same_as = "emb"}, "emb, which it is the same as, has"},
+                 {{"again", WIDTH, .same_as = "emb"}, "emb, its same_as, has"},
                  {{"again", 3 * WIDTH, 2, .same_as = "emb"}, "in 2 layers, but emb"},
-                 {{"again", 3 * WIDTH, .uses = 2, .same_as = "emb"}, "belong to the row of emb"},
-                 {{"again", 4, .same_as = "slots"}, "slots has no field, so set param or grad"}};
+                 {{"again", 3 * WIDTH, .uses = 2, .same_as = "emb"}, "in the row of emb"},
+                 {{"again", 4, .same_as = "slots"}, "slots has no field; set .param or .grad"}};
     test_check(!zero_tensor(z, &slots), "slots: %s", zero_last_error(z));
     for (int i = 0; i < 6; i++)
         test_check(zero_tensor(z, &wrong[i].row) == ZERO_ERR_ARGUMENT
@@ -730,7 +729,7 @@ static void ease_named(void) {
     NAMED(zero_tensors(z[0], &wrong, 1), "zero_tensors, rank 0 of 1: tensor wrong");
     NAMED(zero_place(z[0], &wrong), "zero_place, rank 0 of 1: tensor wrong");
     NAMED(zero_tensor(z[0], &wrong), "zero_tensor, rank 0 of 1: tensor wrong");
-    NAMED(zero_train_begin(z[0]), "zero_train_begin, rank 0 of 1: zero_build comes first");
+    NAMED(zero_train_begin(z[0]), "zero_train_begin, rank 0 of 1: the context is not built");
     NAMED(zero_adopt(z[0], NULL, NULL, ZERO_F32, NULL), "zero_adopt, rank 0 of 1: a row of the");
     zero_destroy(z[0]);
     z[0] = z[1];
@@ -743,8 +742,8 @@ static void ease_named(void) {
                "hooks: %s", zero_last_error(z[0]));
     NAMED(zero_train_end(z[0], &hyper, 0, NULL), "zero_train_end, rank 0 of 1: unit 0: its backw");
     test_check(!zero_backward_end(z[0], 0), "a hook ends: %s", zero_last_error(z[0]));
-    NAMED(zero_train_end(z[0], &hyper, 0, NULL), "zero_train_end, rank 0 of 1: multiply the loss");
-    NAMED(zero_step(z[0], &hyper), "zero_step, rank 0 of 1: zero_reduce comes first");
+    NAMED(zero_train_end(z[0], &hyper, 0, NULL), "zero_train_end, rank 0 of 1: zero_loss_scale");
+    NAMED(zero_step(z[0], &hyper), "zero_step, rank 0 of 1: no gradient is reduced");
     zero_destroy(z[0]);
     if (!test_check(!zero_create(&z[0], &cfg, &self), "a context")) return;
     NAMED(zero_lend(z[0], NULL, ZERO_F32), "zero_lend, rank 0 of 1: no tensor was announced");

@@ -480,7 +480,7 @@ static void fault_bad_values(void) {
                                        "numel is 0",      "rank is 3",
                                        "handle is NULL",  "type is 5",
                                        "optimizer is 17", "scaler.window is -3",
-                                       "master is NONE",  "no_overflow_check is set"};
+                                       "master is NONE",  "no_overflow_check is 1"};
     fault_test *t = fault_shared();
     fault_config(t, 2);
     t->change = fault_change_badly;

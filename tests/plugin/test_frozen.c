@@ -241,6 +241,7 @@ typedef struct frozen_other {
     zero_type type;
     zero_master master;
     int delay, files, micro_steps;
+    zero_state_type state;
 } frozen_other;
 static const frozen_other frozen_others[] = {
     {.name = "AdamW"},
@@ -265,7 +266,21 @@ static const frozen_other frozen_others[] = {
      .optimizer = ZERO_LION,
      .type = ZERO_BF16,
      .master = ZERO_MASTER_SPLIT,
-     .delay = 1}};
+     .delay = 1},
+    {.name = "AdamW, split, 8-bit state, delayed, files",
+     .type = ZERO_BF16,
+     .master = ZERO_MASTER_SPLIT,
+     .state = ZERO_STATE_8BIT,
+     .delay = 1,
+     .files = 1},
+    {.name = "Muon, 8-bit state, sums",
+     .optimizer = ZERO_MUON,
+     .state = ZERO_STATE_8BIT,
+     .micro_steps = 2},
+    {.name = "LAMB, bf16 state, files",
+     .optimizer = ZERO_LAMB,
+     .state = ZERO_STATE_BF16,
+     .files = 1}};
 enum { FROZEN_OTHERS = sizeof frozen_others / sizeof *frozen_others };
 
 static void frozen_other_run(frozen_run *run, const frozen_other *o, int set, int pinned,
@@ -281,6 +296,7 @@ static void frozen_other_run(frozen_run *run, const frozen_other *o, int set, in
     c->optimizer = o->optimizer;
     c->type = o->type;
     c->master = o->master;
+    c->state_type = o->state;
     if (o->type) c->grads = ZERO_GRAD_AS_TYPE;
     c->delay_from = o->delay;
     if (o->files) c->optimizer_tier = ZERO_FILE;
@@ -591,11 +607,12 @@ int main(int argc, char **argv) {
     for (int set = 0; set < FROZEN_SETS; set++)
         for (int way = 0; way < FROZEN_WAYS; way++)
             for (int stage = 0; stage < 4; stage++)
-                if (!set || !way || (way + stage + set) % 4 == 0)
+                if ((!set || !way || (way + stage + set) % 4 == 0) && test_sampled(3))
                     frozen_adamw(frozen_sets[set], stage, way);
     for (int i = 0; i < FROZEN_OTHERS; i++)
         for (int set = 0; set < FROZEN_SETS; set += 1 + (i + set) % 3)
-            if (!(frozen_sets[set] & LAYERS)) frozen_pinned(&frozen_others[i], frozen_sets[set]);
+            if (!(frozen_sets[set] & LAYERS) && test_sampled(3))
+                frozen_pinned(&frozen_others[i], frozen_sets[set]);
     for (int stage = 0; stage < 4; stage++) {
         frozen_memory(stage, ZERO_F32);
         frozen_memory(stage, ZERO_BF16);

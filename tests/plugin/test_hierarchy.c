@@ -78,7 +78,7 @@ static void hier_formula(host_run *h, hier_run *run) {
         if (zero_query_plan_unit(h->z, u, &x)) test_rank_fail(h->rank, "no plan of unit %d", u);
         const size_t part = x.padded / (size_t)shard, piece = x.padded / (size_t)s->nranks;
         const int turns = near && (s->cfg.no_mapping || s->cfg.parameter_tier) && s->cfg.stage == 3
-                          && !x.resident && u < s->units && host_uses(s, u) == 1;
+                          && !x.unsharded && u < s->units && host_uses(s, u) == 1;
         const int close = turns ? x.gathers - 1 : 0;
         run->gathered[r] += (uint64_t)(x.gathers - close) * (size_t)(shard - 1) * part * of;
         if (close)
@@ -535,7 +535,7 @@ static void hier_errors(void) {
     hier_refused((zero_config){.stage = 2, .second_ranks = 2}, 0, ZERO_ERR_ARGUMENT,
                  "second_ranks is 2: at stage 2 parameters are not sharded");
     hier_refused((zero_config){.stage = 3, .second_ranks = 3}, 0, ZERO_ERR_ARGUMENT,
-                 "second_ranks is 3, which does not divide the 4 ranks that share a copy");
+                 "second_ranks is 3, which does not divide the 4 ranks of a copy");
     hier_refused((zero_config){.stage = 3, .shard_ranks = 2, .second_ranks = 4}, 0,
                  ZERO_ERR_ARGUMENT, "second_ranks is 4, which does not divide the 2 ranks");
     hier_refused((zero_config){.stage = 2, .shard_ranks = 2}, 1, ZERO_ERR_MISMATCH, "shard_ranks");

@@ -237,7 +237,7 @@ static void lend_refused_rows(void) {
     const zero_tensor_desc layers = {
         .name = "layers", .numel = 8, .layers = 5, .flags = ZERO_INLINE, .param = some};
     ZERO_ARRAY(z, more, NULL, 40);
-    REFUSED(zero_tensor(z, &layers), ZERO_ERR_ARGUMENT, "5 layers, but param and grad are the");
+    REFUSED(zero_tensor(z, &layers), ZERO_ERR_ARGUMENT, "param and grad of one layer, not of 5");
     ZERO_ARRAY(z, some, more, 0);
     test_check(strstr(zero_last_error(z), "tensor some: numel is 0") != NULL, "a refused row: %s",
                zero_last_error(z));
@@ -247,7 +247,7 @@ static void lend_refused_rows(void) {
     zero_destroy(z);
     if (!test_check(!zero_create(&z, &cfg, &self), "a context: %s", zero_last_error(z))) return;
     ZERO_ARRAY(z, more, NULL, 40);
-    REFUSED(zero_adopt(z, NULL, NULL, ZERO_F32, NULL), ZERO_ERR_STATE, "by zero_lend");
+    REFUSED(zero_adopt(z, NULL, NULL, ZERO_F32, NULL), ZERO_ERR_STATE, "call zero_lend instead");
     test_check(!zero_lend(z, NULL, ZERO_F32), "arrays: %s", zero_last_error(z));
     REFUSED(zero_lend_train(z, NULL, NULL, &hyper, 0, NULL), ZERO_ERR_ARGUMENT,
             "tensor more, layer 0: your array of gradients is NULL");
@@ -325,18 +325,17 @@ static void lend_refused(void) {
     cfg.type = ZERO_F32;
     if (!test_check(!zero_create(&z, &cfg, &self), "a context: %s", zero_last_error(z))) return;
     REFUSED(zero_tensor(z, &wrong), ZERO_ERR_ARGUMENT, "BY_SLOT");
-    REFUSED(zero_lend(z, &p, (zero_type)5), ZERO_ERR_ARGUMENT, "no such type");
+    REFUSED(zero_lend(z, &p, (zero_type)5), ZERO_ERR_ARGUMENT, "type is 5");
     test_check(!zero_tensors(z, w, 1), "a table");
     REFUSED(zero_build(z), ZERO_ERR_STATE, "zero_lend");
-    REFUSED(zero_lend_train(z, &p, &g, &hyper, 0, NULL), ZERO_ERR_STATE, "zero_lend comes first");
+    REFUSED(zero_lend_train(z, &p, &g, &hyper, 0, NULL), ZERO_ERR_STATE, "call zero_lend first");
     zero_destroy(z);
     if (!test_check(!zero_create(&z, &cfg, &self) && !zero_tensors(z, &both[1], 1), "a context: %s",
                     zero_last_error(z)))
         return;
     p.p = more;
-    REFUSED(zero_adopt(z, &p, &g, ZERO_F64, NULL), ZERO_ERR_ARGUMENT,
-            "zero_lend leaves the arrays");
-    REFUSED(zero_lend_read(z, &p), ZERO_ERR_STATE, "zero_lend comes first");
+    REFUSED(zero_adopt(z, &p, &g, ZERO_F64, NULL), ZERO_ERR_ARGUMENT, "call zero_lend instead");
+    REFUSED(zero_lend_read(z, &p), ZERO_ERR_STATE, "call zero_lend first");
     zero_destroy(z);
     p.p = NULL;
     if (!test_check(!zero_create(&z, &cfg, &self) && !zero_tensors(z, both, 2), "a context: %s",

@@ -624,23 +624,18 @@ static float offload_plain_gradient(const offload_case *c, const float *seen, in
     return noise + 0.5f * seen[i];
 }
 
-/* W(t+1) = AdamW(W(t), mean over ranks of the gradient at W(t-1)), by the header's formulas in f64,
-   rounded where they are stored. */
+/* W(t+1) = AdamW(W(t), mean over ranks of the gradient at W(t-1)), by the header's formulas. */
 static void offload_plain_step(offload_plain *p, const offload_case *c, int step, int nranks) {
-    const double lr = (double)0.01f, b1 = (double)0.9f, b2 = (double)0.95f;
-    const double root = sqrt(1 - pow(b2, step + 1)), size = lr * (root / (1 - pow(b1, step + 1)));
+    const zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
+    const host_adamw adamw = host_adamw_at(&hyper, step + 1);
     const int delayed = c->cfg.delay_from && step >= c->cfg.delay_from;
     for (size_t i = 0; i < p->n; i++) {
         const float *seen = delayed ? p->before : p->now;
         float sum = offload_plain_gradient(c, seen, step, 0, i);
         for (int r = 1; r < nranks; r++) sum += offload_plain_gradient(c, seen, step, r, i);
-        const double g = (double)(1.0f / (float)nranks * sum), w = (double)p->now[i];
-        const double m = b1 * (double)p->m[i] + (1 - b1) * g;
-        const double v = b2 * (double)p->v[i] + (1 - b2) * (g * g);
-        const double move = m / ((double)sqrtf((float)v) + (double)1e-8f * root);
-        p->m[i] = (float)m;
-        p->v[i] = (float)v;
-        p->before[i] = (float)(w - (lr * (double)0.1f * w + size * move));
+        p->before[i] = p->now[i];
+        host_adamw_step(&adamw, hyper.lr, hyper.weight_decay, 1.0f / (float)nranks * sum,
+                        &p->before[i], &p->m[i], &p->v[i]);
     }
     float *next = p->before; /* what is behind `now` is not looked at again */
     p->before = p->now;

@@ -176,8 +176,9 @@ static void opt_rank(test_rank *rank) {
     zero_destroy(h.z);
 }
 
-/* ULP of any element in any step. Lion's c has no limit: only its sign counts. */
-static const double opt_limit = 4;
+/* ULP of any element in any step. Adam rounds more than ten times. Lion's c has no limit: only its
+   sign counts. */
+static const double opt_limit = 6;
 
 static void opt_formulas(void) {
     static const char *const what[] = {"weights", "first state", "second state"};
@@ -188,6 +189,7 @@ static void opt_formulas(void) {
             double all[4] = {0, 0, 0, 0};
             for (int nranks = 1; nranks <= 3; nranks++)
                 for (int k = 0; k < 8; k++) { /* stages 0 and 3, groups, clipping */
+                    if (!test_sampled(5)) continue;
                     memset(c.worst, 0, sizeof c.worst);
                     c.wander = 0;
                     opt_spec(&c.spec, nranks, k & 1 ? 3 : 0, opt_rules[rule], (zero_type)type);
@@ -296,6 +298,7 @@ static void opt_chance_same(void) {
     for (int nranks = 1; nranks <= 4; nranks += nranks) /* means of equal gradients are exact */
         for (int stage = 0; stage < 4; stage++)
             for (int k = 0; k < 6; k++) {
+                if (!test_sampled(5)) continue;
                 opt_chance_spec(&c.spec, nranks);
                 c.spec.cfg.stage = stage;
                 c.spec.micro_steps = 1 + k % 3;

@@ -317,7 +317,7 @@ static void order_departs(test_rank *r) {
     (void)order_says(r, z, zero_pass_order(z, ZERO_EVAL, ZERO_TOGETHER, NULL, 0), ZERO_ERR_ARGUMENT,
                      "micro is -2");
     (void)order_says(r, z, zero_pass_order(z, ZERO_TRAIN, 0, NULL, 3), ZERO_ERR_ARGUMENT,
-                     "3 calls");
+                     "n is 3, expected 0");
     if (order_announce(z, &o)) test_rank_fail(r, "%s", zero_last_error(z));
     (void)order_says(r, z, zero_pass_begin(z, ZERO_TRAIN, 0, MICRO), ZERO_ERR_STATE,
                      "was announced for all micro-steps together");
@@ -325,17 +325,17 @@ static void order_departs(test_rank *r) {
         test_rank_fail(r, "%s", zero_last_error(z));
     (void)order_says(
         r, z, zero_forward_begin(z, 1, &p), ZERO_ERR_STATE,
-        "forward of unit 1, but call 0 of this pass was announced as forward of unit 0");
+        "forward of unit 1, expected call 0 of this pass as announced: forward of unit 0");
     (void)order_says(r, z, zero_pass_end(z), ZERO_ERR_STATE,
                      "call 0 of 48 has not come: forward of unit 0");
     for (int i = 0; i < o.n; i++) { /* nothing was lost */
         if (order_take(z, &o, &o.turn[i], r->rank)) test_rank_fail(r, "%s", zero_last_error(z));
         if (i == 0)
             (void)order_says(r, z, zero_backward_begin(z, 0, &p, &g), ZERO_ERR_STATE,
-                             "backward of unit 0, but call 1 of this pass was announced as");
+                             "backward of unit 0, expected call 1 of this pass as announced:");
     }
     (void)order_says(r, z, zero_forward_begin(z, 0, &p), ZERO_ERR_STATE,
-                     "forward of unit 0: the 48 calls that were announced for this pass are over");
+                     "forward of unit 0 comes after the 48 calls announced for this pass");
     (void)order_says(r, z, zero_pass_order(z, ZERO_TRAIN, 0, NULL, 0), ZERO_ERR_STATE,
                      "between steps");
     const zero_hyper h = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f};
@@ -343,8 +343,7 @@ static void order_departs(test_rank *r) {
         || zero_pass_order(z, ZERO_TRAIN, 0, NULL, 0) || zero_pass_begin(z, ZERO_TRAIN, 0, 1)
         || zero_forward_begin(z, 3, &p))
         test_rank_fail(r, "learnt again: %s", zero_last_error(z));
-    (void)order_says(r, z, zero_pass_end(z), ZERO_ERR_STATE,
-                     "unit 3: its forward has begun and not ended");
+    (void)order_says(r, z, zero_pass_end(z), ZERO_ERR_STATE, "unit 3: its forward has not ended");
     if (zero_forward_end(z, 3) || zero_backward_begin(z, 3, &p, &g) || zero_backward_end(z, 3)
         || zero_pass_end(z) || zero_reduce(z) || zero_step(z, &h))
         test_rank_fail(r, "a step: %s", zero_last_error(z));

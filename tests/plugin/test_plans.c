@@ -31,8 +31,8 @@ static void plans_persistence_rank(test_rank *r) {
         zero_ctx *z = NULL;
         zero_plan_unit unit = {0};
         if (zero_create(&z, &cfg, &comm) || zero_tensors(z, two, 2)
-            || zero_query_plan_unit(z, 1, &unit) || unit.resident != (limit == 100))
-            test_rank_fail(r, "persistence_numel %d: resident %d %s", limit, unit.resident,
+            || zero_query_plan_unit(z, 1, &unit) || unit.unsharded != (limit == 100))
+            test_rank_fail(r, "persistence_numel %d: unsharded %d %s", limit, unit.unsharded,
                            zero_last_error(z));
         zero_destroy(z);
     }

@@ -1,4 +1,4 @@
-/* test_states.c - optimizer state in fewer bytes than f32.
+/* test_states.c [FOLDER] - optimizer state in fewer bytes than f32. Files are made in FOLDER (.).
 
      draws      bf16 state is rounded to one of its two neighbours, without bias; encoding what was
                 decoded changes nothing; random numbers depend on step, seed, tensor, element and
@@ -12,6 +12,12 @@
                 and with two, and other ones than with f32 states
      writes     a write by name rounds to nearest, with split master weights as well
      pieces     state in 8 bits that is copied out and put in pieces, on other ranks, is the same
+     ways       each kind of state, of master weights, and a frozen layer, with accumulation,
+                delayed updates, files, groups of shards and quantized traffic: equal bits at
+                every stage
+     plan       state that stays f32 (ZERO_F32_STATE) takes the bytes of the formula
+     libraries  after 100 steps with the same gradients, 8-bit state is no further from f32 state
+                than that of the libraries in tests/reference/states.txt
    test_bits.c, test_offload.c and test_checkpoint.c have settings, tiers and checkpoints. */
 #include "../../zero_plugin.cu"
 
@@ -44,6 +50,12 @@ static int states_differ(const uint16_t *a, const uint16_t *b) {
     return n;
 }
 
+/* Stores x in both arrays. */
+static void states_write(const zp_update *u, const float *x) {
+    for (size_t at = 0; at < STATES_N; at += ZP_UPDATE_BLOCK)
+        zp_optimizer_write_states(u, at, ZP_UPDATE_BLOCK, x + at, x + at);
+}
+
 static void states_draws(void) {
     static states_array a, b, c;
     static float x[STATES_N], back[STATES_N];
@@ -54,8 +66,7 @@ static void states_draws(void) {
         for (uint32_t i = 0; i < STATES_N; i++)
             x[i] = zp_type_bits_to_float((0x3C80u + i % 512) << 16 | low[k]);
         const zp_update *u = states_open(&a, 7, 3, far);
-        zp_optimizer_write_state(u, 0, 0, STATES_N, x);
-        zp_optimizer_write_state(u, 1, 0, STATES_N, x);
+        states_write(u, x);
         for (uint32_t i = 0; i < STATES_N; i++) {
             const int steps = a.stored[0][i] - (int)(zp_type_bits(x[i]) >> 16);
             wrong += steps != 0 && (steps != 1 || !low[k]);
@@ -67,11 +78,11 @@ static void states_draws(void) {
                    STATES_N, wrong);
         if (low[k] != 0x8000) continue;
         const int arrays = states_differ(a.stored[0], a.stored[1]);
-        zp_optimizer_write_state(states_open(&b, 8, 3, far), 0, 0, STATES_N, x);
+        states_write(states_open(&b, 8, 3, far), x);
         const int tensors = states_differ(a.stored[0], b.stored[0]);
-        zp_optimizer_write_state(states_open(&b, 7, 4, far), 0, 0, STATES_N, x);
+        states_write(states_open(&b, 7, 4, far), x);
         const int steps = states_differ(a.stored[0], b.stored[0]);
-        zp_optimizer_write_state(states_open(&b, 7, 3, far + 1), 0, 0, STATES_N, x);
+        states_write(states_open(&b, 7, 3, far + 1), x);
         const int elements = states_differ(a.stored[0], b.stored[0]);
         test_check(arrays > 1000 && tensors > 1000 && steps > 1000 && elements > 1000,
                    "equal random numbers: %d arrays, %d tensors, %d steps, %d elements differ",
@@ -79,13 +90,13 @@ static void states_draws(void) {
         u = states_open(&c, 7, 3, far); /* in another order, in other blocks */
         for (size_t at = STATES_N, n; at; at -= n) {
             n = zp_min(at, 37);
-            zp_optimizer_write_state(u, 0, at - n, n, x + at - n);
+            zp_optimizer_write_states(u, at - n, n, x + at - n, NULL);
         }
         test_check(!states_differ(a.stored[0], c.stored[0]), "rounding depends on the block");
         memcpy(b.stored[0], a.stored[0], sizeof b.stored[0]);
         zp_type_widen(back, a.stored[0], ZERO_BF16, STATES_N);
         u = states_open(&a, 7, 5, far);
-        zp_optimizer_write_state(u, 0, 0, STATES_N, back);
+        states_write(u, back);
         test_check(!states_differ(a.stored[0], b.stored[0]), "encoding again changes values");
     }
 }
@@ -111,14 +122,15 @@ static void states_codes(void) {
             const size_t at = b * ZP_CODE_BLOCK, n = ZP_CODE_BLOCK - b % 5;
             float shift[ZP_CODE_BLOCK];
             for (size_t j = 0; j < ZP_CODE_BLOCK; j++) {
-                shift[j] = zp_optimizer_shift(u, key, at + j);
+                shift[j] = zp_codes_shift(zp_optimizer_random(u, key, at + j));
                 if (j >= n) x[at + j] = 0;
             }
             zp_codes_write(&blocks[b], x + at, n, squares, shift);
             zp_codes_read(back + at, &blocks[b], squares, 0, ZP_CODE_BLOCK);
             zp_codes_write(&again[b], back + at, n, squares, none);
             for (size_t j = 0; j < n; j++) {
-                const uint8_t nearest = zp_codes_encode(x[at + j], blocks[b].scale, squares, 0);
+                const uint8_t nearest =
+                    zp_codes_encode(x[at + j], zp_codes_by(blocks[b].scale, squares), squares, 0);
                 const int is = squares ? blocks[b].code[j] : (int8_t)blocks[b].code[j];
                 const double by = (double)blocks[b].scale, v = (double)x[at + j];
                 const double code = squares ? 255 * sqrt(v / by) : 254 * v / (by + fabs(v));
@@ -134,11 +146,13 @@ static void states_codes(void) {
                    squares, changed, far, lost, up, expected);
     }
     long wraps = 0; /* the largest code stays what it is, with every random number */
-    const zp_update *any = states_open(&a, 3, 4, 0);
-    for (size_t i = 0; i < (size_t)1 << 20; i++) {
-        const float shift = zp_optimizer_shift(any, key, i);
-        wraps += zp_codes_encode(1, 1, 1, shift) != 255 || zp_codes_encode(1, 1, 0, shift) != 127;
-    }
+    for (uint32_t i = 0; i < 1 << 15; i++)
+        for (int k = 0; k < 64; k++) {
+            const float scale = ldexpf(1 + (float)test_below(&r, 1 << 23) * 0x1p-23f, -k);
+            const float shift = zp_codes_shift(i);
+            wraps += zp_codes_encode(scale, zp_codes_by(scale, 1), 1, shift) != 255;
+            wraps += zp_codes_encode(scale, zp_codes_by(scale, 0), 0, shift) != 127;
+        }
     test_check(!wraps, "the largest code changes %ld times", wraps);
     memset(x, 0, sizeof x);
     zp_codes_write(&blocks[0], x, ZP_CODE_BLOCK, 0, none);
@@ -216,6 +230,8 @@ static void states_spec(host_spec *s, int stage, zero_optimizer rule, zero_type 
     s->rows[1] = 22, s->cols[1] = 15;
 }
 
+static const float *states_start; /* [numel of `w`]: its first weights; NULL: those of host.h */
+
 static int states_read(host_run *h, states_run *run, zero_kind kind, float *values) {
     float *all = (float *)calloc(run->numel, sizeof *all); /* every rank takes part in a read */
     size_t at = 0;
@@ -236,6 +252,8 @@ static void states_body(test_rank *r) {
     states_run *run = (states_run *)r->arg;
     host_run h;
     int ok = host_open(&h, &run->spec, r);
+    if (ok && states_start)
+        ok = !zero_write_tensor(h.z, "w", ZERO_MASTER, 0, run->numel, states_start);
     while (ok && h.step < run->spec.steps) ok = host_train_step(&h);
     ok = ok && states_read(&h, run, ZERO_MASTER, run->weight)
          && states_read(&h, run, ZERO_MOMENT_1, run->state[0])
@@ -410,8 +428,239 @@ static void states_pieces(int stage, zero_optimizer rule) {
         for (int k = 0; k < 3; k++) free(c.value[t][k]);
 }
 
-int main(void) {
+/* ---- with other settings ---- */
+
+enum { STATES_WAY_RANKS = 4 };
+
+static const char *states_folder = ".";
+
+typedef struct states_way {
+    const char *name;
+    int micro_steps, sharded, delay;
+    int files;           /* 1: state; 2: all that the stage shards */
+    float share;         /* of the model, in files */
+    int from_stage;      /* the first one that has it */
+    int groups, seconds; /* ranks of them */
+    int weight_bits, gradient_bits;
+    int own; /* other bits than with no setting: compared between its stages */
+} states_way;
+
+static const states_way states_ways[] = {
+    {.name = "no overlap"},
+    {.name = "sums, local", .micro_steps = 2, .own = 1},
+    {.name = "sums, sharded", .micro_steps = 2, .sharded = 1, .own = 1},
+    {.name = "delayed", .delay = 2, .own = 1},
+    {.name = "delayed, files", .delay = 2, .files = 2, .own = 1},
+    {.name = "delayed, sums, half in files",
+     .micro_steps = 2,
+     .sharded = 1,
+     .delay = 1,
+     .files = 1,
+     .share = 0.5f,
+     .own = 1},
+    {.name = "state in files", .files = 1},
+    {.name = "all in files", .files = 2},
+    {.name = "groups of shards", .groups = 2, .from_stage = 1, .own = 1},
+    {.name = "groups of shards, files", .groups = 2, .from_stage = 1, .files = 2, .own = 1},
+    {.name = "secondary partition", .seconds = 2, .from_stage = 3},
+    {.name = "quantized weights", .weight_bits = 8, .from_stage = 3},
+    {.name = "quantized gradients", .gradient_bits = 8, .from_stage = 1, .own = 1},
+    {.name = "quantized, in groups, files",
+     .groups = 2,
+     .gradient_bits = 4,
+     .files = 1,
+     .from_stage = 1,
+     .own = 1}};
+enum { STATES_WAYS = sizeof states_ways / sizeof *states_ways };
+
+typedef struct states_kind {
+    const char *name;
+    zero_type type;
+    zero_master master;
+    zero_state_type state;
+    int f32;    /* the embedding's state stays f32 */
+    int frozen; /* a layer is */
+    zero_optimizer rule;
+} states_kind;
+
+static const states_kind states_kinds[] = {
+    {"split", ZERO_BF16, ZERO_MASTER_SPLIT, ZERO_STATE_F32, 0, 1, ZERO_ADAMW},
+    {"bf16 state", ZERO_F32, ZERO_MASTER_AUTO, ZERO_STATE_BF16, 0, 1, ZERO_ADAMW},
+    {"split, 8-bit state", ZERO_BF16, ZERO_MASTER_SPLIT, ZERO_STATE_8BIT, 0, 0, ZERO_ADAMW},
+    {"split, 8-bit state, f32 embedding", ZERO_BF16, ZERO_MASTER_SPLIT, ZERO_STATE_8BIT, 1, 1,
+     ZERO_ADAMW},
+    {"no master, 8-bit state, Lion", ZERO_BF16, ZERO_MASTER_NONE, ZERO_STATE_8BIT, 0, 1, ZERO_LION},
+    {"bf16 state, f32 embedding, Muon", ZERO_BF16, ZERO_MASTER_F32, ZERO_STATE_BF16, 1, 0,
+     ZERO_MUON}};
+enum { STATES_KINDS = sizeof states_kinds / sizeof *states_kinds };
+
+static void states_kind_spec(host_spec *s, const states_kind *k, int stage) {
+    static const char layers[] = {0, 1, 0};
+    states_spec(s, stage, k->rule, k->type);
+    s->nranks = STATES_WAY_RANKS;
+    s->cfg.master = k->master;
+    if (k->f32) s->desc[0].flags |= ZERO_F32_STATE;
+    if (k->frozen) s->desc[1].frozen = layers;
+}
+
+static void states_way_spec(host_spec *s, const states_kind *k, const states_way *w, int stage) {
+    zero_config *c = &s->cfg;
+    states_kind_spec(s, k, stage);
+    c->no_overlap = w == states_ways;
+    s->micro_steps = w->micro_steps ? w->micro_steps : 1;
+    c->accumulation = w->sharded ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL;
+    c->delay_from = w->delay;
+    if (w->files) c->optimizer_tier = ZERO_FILE;
+    if (w->files > 1 && stage > 1) c->gradient_tier = ZERO_FILE;
+    if (w->files > 1 && stage > 2) c->parameter_tier = ZERO_FILE;
+    if (w->files) c->persistence_numel = ZERO_NONE;
+    c->folder = states_folder;
+    c->offload_share = w->share;
+    c->shard_ranks = w->groups;
+    c->second_ranks = w->seconds;
+    c->weight_bits = w->weight_bits;
+    c->gradient_bits = w->gradient_bits;
+    c->no_mapping = w->seconds || w->weight_bits;
+}
+
+/* At every stage that has the way, a run has the bits of the first such stage, or of stage 0. */
+static void states_way_of(const states_kind *k, const states_way *w, uint64_t alone) {
+    uint64_t first = alone;
+    for (int stage = w->from_stage; stage < 4; stage++) {
+        host_spec spec;
+        states_run run;
+        states_way_spec(&spec, k, w, stage);
+        const int ok = states_go(&run, &spec, k->state);
+        if (w->own && stage == w->from_stage) first = run.hash;
+        test_check(ok && run.hash == first, "%s, %s, stage %d: %016llx, expected %016llx: %s",
+                   k->name, w->name, stage, (unsigned long long)run.hash, (unsigned long long)first,
+                   test_first);
+        free(run.weight);
+    }
+}
+
+static void states_kind_of(const states_kind *k) {
+    host_spec spec;
+    states_run run, other;
+    states_kind_spec(&spec, k, 0);
+    test_check(states_go(&run, &spec, k->state), "%s: %s", k->name, test_first);
+    if (k->f32) spec.desc[0].flags &= ~ZERO_F32_STATE;
+    const int ok = states_go(&other, &spec, k->f32 ? k->state : ZERO_STATE_F32);
+    test_check(ok && ((run.hash == other.hash) == (!k->f32 && !k->state)),
+               "%s: the kind of state makes no difference: %s", k->name, test_first);
+    for (int w = 0; w < STATES_WAYS; w++) states_way_of(k, &states_ways[w], run.hash);
+    free(run.weight);
+    free(other.weight);
+}
+
+/* ---- bytes of state in f32 ---- */
+
+static void states_plan(zero_state_type type, int flagged) {
+    static const double of[ZERO_STATE_TYPES] = {4, 2, 132.0 / 128};
+    const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_config cfg = {.type = ZERO_BF16,
+                             .grads = ZERO_GRAD_AS_TYPE,
+                             .master = ZERO_MASTER_SPLIT,
+                             .state_type = type,
+                             .log = test_quiet};
+    zero_tensor_desc emb = {"emb", 12800, .flags = flagged ? ZERO_F32_STATE : 0},
+                     pos = {"pos", 1280, .flags = flagged == 1 ? ZERO_F32_STATE : 0},
+                     mat = {"mat", 128000, .unit = 1};
+    zero_ctx *z = NULL;
+    zero_plan plan;
+    memset(&plan, 0, sizeof plan);
+    int ok = !zero_create(&z, &cfg, &comm) && !zero_tensor(z, &emb) && !zero_tensor(z, &pos)
+             && !zero_tensor(z, &mat);
+    const zero_result r = ok ? zero_query_plan(z, &plan) : ZERO_ERR_STATE;
+    const double wide = flagged == 1 ? 14080 : 0, others = 142080 - wide;
+    const double state = 2 * (of[type] * others + 4 * wide), all = state + 6 * (others + wide);
+    if (flagged == 2)
+        test_check(ok && r == ZERO_ERR_ARGUMENT
+                       && strstr(zero_last_error(z), "tensor pos is not F32_STATE"),
+                   "a unit with both: %s", zero_last_error(z));
+    else
+        test_check(!r && (double)plan.formula_bytes == all
+                       && (double)plan.optimizer_bytes == state + 2 * (others + wide),
+                   "type %d, flags %d: the formula has %zu bytes, the plan %zu of state, expected "
+                   "%g, %g",
+                   (int)type, flagged, plan.formula_bytes, plan.optimizer_bytes, all,
+                   state + 2 * (others + wide));
+    zero_destroy(z);
+}
+
+/* ---- libraries: the numbers of tests/reference/states.py ---- */
+
+enum { STATES_LIBRARY_N = 16384, STATES_LIBRARY_STEPS = 100 };
+
+static double states_library_mix(uint32_t i, uint32_t what) {
+    return (double)(zp_optimizer_mix(i * 0x9E3779B1u + what * 0x7FEB352Du) >> 16) / 65536 - 0.5;
+}
+static void states_library_gradient(host_run *h, int t, size_t first, void *g) {
+    (void)t;
+    for (uint32_t i = 0; i < STATES_LIBRARY_N; i++) {
+        const double u = states_library_mix(i, (uint32_t)h->step + 1),
+                     x = 4 * u * u * u + states_library_mix(i, 1000) / 16;
+        ((float *)g)[first + i] = (float)ldexp(x, -(int)(i / 512 % 8));
+    }
+}
+
+/* The norm of a - b, divided by that of b. */
+static double states_distance(const float *a, const float *b) {
+    double far = 0, all = 0;
+    for (int i = 0; i < STATES_LIBRARY_N; i++) {
+        const double d = (double)a[i] - (double)b[i];
+        far += d * d;
+        all += (double)b[i] * (double)b[i];
+    }
+    return sqrt(far / all);
+}
+
+static void states_libraries(const char *path) {
+    static const zero_tensor_desc tensors[] = {{"w", STATES_LIBRARY_N, .layers = 1}};
+    static float start[STATES_LIBRARY_N];
+    FILE *file = fopen(path, "r");
+    char line[128], what[32], name[32];
+    double value;
+    host_spec spec;
+    states_run run[ZERO_STATE_TYPES];
+    int weights = 0, libraries = 0;
+    host_small(&spec, 1, 1, 0, tensors, 1);
+    spec.units = 1;
+    spec.steps = STATES_LIBRARY_STEPS;
+    spec.poison = states_library_gradient;
+    const zero_hyper hyper = {1e-3f, 0.9f, 0.999f, 1e-8f, 0.01f, 0};
+    spec.adamw = hyper;
+    for (uint32_t i = 0; i < STATES_LIBRARY_N; i++)
+        start[i] = (float)(states_library_mix(i, 2000) / 16);
+    states_start = start;
+    for (int type = 0; type < ZERO_STATE_TYPES; type++)
+        test_check(states_go(&run[type], &spec, (zero_state_type)type), "%s", test_first);
+    states_start = NULL;
+    const double far = states_distance(run[ZERO_STATE_8BIT].weight, run[0].weight),
+                 bf16 = states_distance(run[ZERO_STATE_BF16].weight, run[0].weight);
+    printf("distance from f32 state: 8 bits %.3g, bf16 %.3g\n", far, bf16);
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "%31s %31s %lf", what, name, &value) != 3) continue;
+        const int weight = !strcmp(what, "weight"), i = weight ? atoi(name) % STATES_LIBRARY_N : 0;
+        weights += weight;
+        libraries += !weight;
+        if (weight)
+            test_check(fabs((double)run[0].weight[i] - value) < 1e-6,
+                       "weight %d is %.9g with f32 state, torch has %.9g", i,
+                       (double)run[0].weight[i], value);
+        else
+            test_check(far <= value, "distance from f32 state: %.3g with 8 bits, %s has %.3g", far,
+                       name, value);
+    }
+    test_check(weights == 16 && libraries > 0, "%s: %d weights, %d libraries", path, weights,
+               libraries);
+    for (int type = 0; type < ZERO_STATE_TYPES; type++) free(run[type].weight);
+    if (file) (void)fclose(file);
+}
+
+int main(int argc, char **argv) {
     (void)alarm(600);
+    if (argc > 1) states_folder = argv[1];
     states_draws();
     states_codes();
     states_averages();
@@ -428,5 +677,9 @@ int main(void) {
     for (int stage = 0; stage < 4; stage++)
         for (int master = ZERO_MASTER_F32; master < ZERO_MASTERS; master++)
             states_writes(stage, (zero_master)master);
+    states_libraries("tests/reference/states.txt");
+    for (int k = 0; k < STATES_KINDS; k++) states_kind_of(&states_kinds[k]);
+    for (int type = 0; type < ZERO_STATE_TYPES; type++)
+        for (int flagged = 0; flagged < 3; flagged++) states_plan((zero_state_type)type, flagged);
     return test_summary();
 }

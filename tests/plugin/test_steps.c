@@ -91,9 +91,9 @@ static void steps_counters(void) {
     test_check(!zero_state_begin(z), "%s", zero_last_error(z));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         small_expect_error(z, zero_state_set_counters(z, &bad[i]), ZERO_ERR_ARGUMENT,
-                           "zero_state_set_counters", "none may be below 0");
+                           "zero_state_set_counters", "a counter is below 0");
     small_expect_error(z, zero_state_set_counters(z, NULL), ZERO_ERR_ARGUMENT,
-                       "zero_state_set_counters", "none may be below 0");
+                       "zero_state_set_counters", "a counter is below 0");
     test_check(!zero_state_set_counters(z, &good), "%s", zero_last_error(z));
     zero_state_counters(z, &now);
     test_check(!memcmp(&now, &good, sizeof now), "counters that were set are read");

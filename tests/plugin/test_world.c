@@ -504,7 +504,7 @@ static void world_refusals(void) {
         cfg.world_unit = wrong[i];
         test_check(!zero_create(&z, &cfg, &self) && !zero_tensor(z, &two)
                        && zero_build(z) == ZERO_ERR_ARGUMENT
-                       && strstr(zero_last_error(z), "of the whole model"),
+                       && strstr(zero_last_error(z), "world_unit["),
                    "numbers of units: %s", zero_last_error(z));
         zero_destroy(z);
     }

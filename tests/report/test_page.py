@@ -405,13 +405,13 @@ def test_malformed():
     good = a_csv().splitlines()
     step = '[{"name":"a","ph":"X","pid":0,"tid":0,"ts":1,"dur":1}'
     cases = [
-        ("log", "", "has no line of a step"),
+        ("log", "", "no line of a step"),
         ("log", "hello\n", ":1: expected 's:STEP trl:LOSS"),
         ("log", a_log(2) + "s:3 trl:x lr:1\n", ": expected 's:STEP trl:LOSS"),
         ("log", "s:-1 trl:1\n", ":1: expected"),
         ("log", "s:1 norm:1\n", ":1: expected"),
-        ("csv", "", "has no row after its header"),
-        ("csv", HEAD + "\n", "has no row after its header"),
+        ("csv", "", "no row after its header"),
+        ("csv", HEAD + "\n", "no row after its header"),
         ("csv", "a,b\n1,2\n", ":1: expected a column stage"),
         ("csv", good[0] + "\n" + good[1] + ",5\n", ":2: expected 16 cells"),
         ("csv", "\n".join(good[:2]) + "\n" + good[2].replace(",", ",x", 1) + "\n", ":3: ranks: expected a number, found 'x"),
@@ -420,7 +420,7 @@ def test_malformed():
         ("links", "hosts\n2\n", ":1: expected a column ranks"),
         ("trace", "{}", ":1: expected an array of events"),
         ("trace", "", ":1: expected an array of events"),
-        ("trace", "[]", "has no slice"),
+        ("trace", "[]", "no slice"),
         ("trace", step + ',\n{"ph":"X","name":"b","ts":1}]', ":2: expected an event with dur"),
         ("trace", step + ',\n{"ph":"X","name":"b","dur":1,"ts":"1"}]', ":2: expected an event with ts"),
         ("trace", step + ",\n\n5]", ":3: expected an event of JSON"),
@@ -438,9 +438,9 @@ def test_malformed():
         done = subprocess.run([program, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     check(done.returncode == 1 and done.stderr == "page: the output cannot be written: No space left on device\n",
           f"page --help >/dev/full: {done.returncode} '{done.stderr.strip()}'")
-    for arguments, words in ((["--log", pipe], "cannot be read: it is not a regular file"),
+    for arguments, words in ((["--log", pipe], "cannot be read (it is not a regular file)"),
                              (["--csv", put("compare.csv", a_csv()), "--out", pipe], "cannot be written: it is not a regular file"),
-                             (["--log", "/none"], "/none cannot be read"), ([], "nothing to make a page of"),
+                             (["--log", "/none"], "/none: cannot be read"), ([], "no source is given"),
                              (["--lg", "x"], "unknown flag '--lg'"), (["--log"], "expected a value"),
                              (["--csv", put("compare.csv", a_csv()), "--out", "/none/x/report.html"], "cannot be written")):
         done = run(*arguments)

@@ -53,6 +53,16 @@ static uint64_t test_mix(uint64_t x) {
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
 }
+
+/* Whether to run the next of many alternatives: every ofth call, from one that the environment's
+   SEED chooses, or each call if SEED is not set. For one thread. run.sh samples by the remainder of
+   SEED: a hash of it keeps the two choices apart. */
+__attribute__((unused)) static int test_sampled(unsigned of) {
+    static unsigned turn;
+    const char *seed = getenv("SEED");
+    return !seed || (test_mix(strtoull(seed, NULL, 10)) + turn++) % of == 0;
+}
+
 typedef struct test_random {
     uint64_t state;
 } test_random;

@@ -283,33 +283,38 @@ static float host_mean_gradient(const host_spec *s, int sharded, int step, int t
     return host_round(type, scale * host_sum(s, local));
 }
 
-/* AdamW as the header states it, in f64, rounded where it is stored. `clip`: what the gradient is
-   multiplied by besides 1 / scale. */
+/* AdamW as the header states it, in f32. */
+typedef struct host_adamw {
+    float beta1, beta2, ratio, eps; /* the last two: with the corrections of step `steps` */
+} host_adamw;
+__attribute__((unused)) static host_adamw host_adamw_at(const zero_hyper *a, int steps) {
+    const double root = sqrt(1.0 - pow((double)a->beta2, steps));
+    const double ratio = root / (1.0 - pow((double)a->beta1, steps));
+    return (host_adamw){a->beta1, a->beta2, (float)ratio, a->eps * (float)root};
+}
+__attribute__((unused)) static void host_adamw_step(const host_adamw *a, float lr, float decay,
+                                                    float g, float *p, float *m, float *v) {
+    *m = a->beta1 * *m + (1 - a->beta1) * g;
+    *v = a->beta2 * *v + (1 - a->beta2) * g * g;
+    *p -= lr * decay * *p + lr * a->ratio * (*m / (sqrtf(*v) + a->eps));
+}
+
+/* `clip`: what the gradient is multiplied by besides 1 / scale. */
 __attribute__((unused)) static void host_reference_step(host_reference *r, const host_spec *s,
                                                         int sharded, int step, double clip) {
     const zero_hyper *a = &s->adamw;
-    const double b1 = (double)a->beta1, b2 = (double)a->beta2;
-    const double factor = clip / (double)host_scale(s);
-    r->steps++;
-    const double root = sqrt(1.0 - pow(b2, (double)r->steps));
-    const double ratio = root / (1.0 - pow(b1, (double)r->steps)), eps = (double)a->eps * root;
+    const float factor = (float)(clip / (double)host_scale(s));
+    const host_adamw now = host_adamw_at(a, ++r->steps);
     for (int t = 0; t < s->ntensors; t++) {
         const float lr = a->lr * host_factor(s, t, 0);
-        const float weight_decay = a->weight_decay * host_factor(s, t, 1);
-        const double size = (double)lr * ratio;
-        const double decay =
-            s->desc[t].flags & ZERO_NO_DECAY ? 0 : (double)lr * (double)weight_decay;
+        const float decay =
+            s->desc[t].flags & ZERO_NO_DECAY ? 0 : a->weight_decay * host_factor(s, t, 1);
         for (size_t i = 0; i < host_numel(s, t); i++) {
             if (host_stays(s, t, i)) continue;
             const float scaled = host_mean_gradient(s, sharded, step, t, i);
-            const double g = (double)(float)((double)scaled * factor), p = (double)r->master[t][i];
-            const double m = b1 * (double)r->m[t][i] + (1 - b1) * g;
-            const double v = b2 * (double)r->v[t][i] + (1 - b2) * (g * g);
             r->g[t][i] = scaled * (1.0f / host_scale(s));
-            r->m[t][i] = (float)m;
-            r->v[t][i] = (float)v;
-            r->master[t][i] =
-                (float)(p - (decay * p + size * (m / ((double)sqrtf((float)v) + eps))));
+            host_adamw_step(&now, lr, decay, scaled * factor, &r->master[t][i], &r->m[t][i],
+                            &r->v[t][i]);
             r->p[t][i] = host_round_weight(s, r->master[t][i]);
         }
     }

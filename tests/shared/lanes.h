@@ -31,11 +31,11 @@ static void lane_note_task(const void *args, size_t n, int threads) {
 }
 static void lane_open_gate(lane_gate *g) { __atomic_store_n(&g->open, 1, __ATOMIC_RELEASE); }
 static void lane_push_gate(zp_lane *l, lane_gate *g) {
-    zp_lane_push(l, lane_gate_task, &g, sizeof(lane_gate *), 0);
+    zp_lane_push(l, NULL, lane_gate_task, &g, sizeof(lane_gate *), 0);
 }
 static void lane_push_note(zp_lane *l, int *list, int *n, int value) {
     const lane_note a = {list, n, value};
-    zp_lane_push(l, lane_note_task, &a, sizeof a, 0);
+    zp_lane_push(l, NULL, lane_note_task, &a, sizeof a, 0);
 }
 /* Whether the count arrives within a second; `stays`: whether it is no more for 30 ms. */
 static int lane_arrives(int *n, int count) {
@@ -80,7 +80,7 @@ static void lane_ring(void) {
             args[i] = (unsigned char)test_next(&random);
             hash = zp_hash(hash, args[i]);
         }
-        zp_lane_push(&l, lane_sum_task, args, bytes, n);
+        zp_lane_push(&l, NULL, lane_sum_task, args, bytes, n);
         if (n % 5000 == 4999) zp_lane_sync(&l);
         if (n % 5000 == 4999) test_check(lane_summed.next == n + 1, "a lane is not empty yet");
     }
@@ -163,7 +163,7 @@ static void lane_gates(void) {
     if (!test_check(!zp_lane_open(&l, 1), "a lane")) return;
     zp_gate_init(g);
     for (int i = 0; i < 4; i++) {
-        zp_lane_push(&l, lane_pass_task, &g, sizeof(zp_gate *), 0);
+        zp_lane_push(&l, NULL, lane_pass_task, &g, sizeof(zp_gate *), 0);
         lane_push_note(&l, list, &n, i);
     }
     test_check(lane_stays(&n, 0), "a gate holds the lane");
@@ -171,11 +171,11 @@ static void lane_gates(void) {
     test_check(lane_arrives(&n, 1) && lane_stays(&n, 1), "one opening is for one pass");
     for (int i = 0; i < 4; i++) zp_gate_open(g);
     test_check(lane_arrives(&n, 4), "openings are counted");
-    zp_lane_push(&l, lane_pass_task, &g, sizeof(zp_gate *), 0);
+    zp_lane_push(&l, NULL, lane_pass_task, &g, sizeof(zp_gate *), 0);
     lane_push_note(&l, list, &n, 4);
     test_check(lane_arrives(&n, 5), "one was ahead");
-    zp_lane_push(&l, lane_pass_task, &g, sizeof(zp_gate *), 0);
-    zp_lane_push(&l, lane_pass_task, &g, sizeof(zp_gate *), 0);
+    zp_lane_push(&l, NULL, lane_pass_task, &g, sizeof(zp_gate *), 0);
+    zp_lane_push(&l, NULL, lane_pass_task, &g, sizeof(zp_gate *), 0);
     zp_gate_abandon(g);
     zp_lane_close(&l);
     test_check(zp_gate_pass(g), "a gate that was left holds nobody");
@@ -209,7 +209,7 @@ static void lane_mode(void) {
     zp_kernel_denormal_loop(&here, 1, 1);
     const int open = !zp_lane_open(&l, 1);
     if (open) {
-        zp_lane_push(&l, zp_kernel_denormal_loop, &there, sizeof there, 1);
+        zp_lane_push(&l, NULL, zp_kernel_denormal_loop, &there, sizeof there, 1);
         zp_lane_close(&l);
     }
     lane_flush(0);

@@ -67,6 +67,7 @@ saved all -pn 8 -tp 2 -pp 2 -ppv 2 -z 3 -sp 1
 saved tiles -pn 4 -tp 2 -z 3 -zl 32 -zos file -zfd "$scratch"
 saved piped -pn 4 -tp 2 -pp 2 -z 3 -zl 32 -r 4 -zod 2 -zos file -zfd "$scratch"
 saved half -pn 4 -tp 2 -pp 2 -z 1 -dt bf16
+saved small -pn 4 -tp 2 -pp 2 -z 3 -dt bf16 -w split -os 8bit -oe f32
 check "$("$tool" show "$scratch/all" | grep -c '^tensor \(wte\|qkvw\|qkvb\|attprojw\|fcw\|fcb\|fcprojw\) .* in 2 parts$' | sed 's/^7$/1/')" \
     "show: seven tensors are in two parts"
 check "$("$tool" list "$scratch/all" | grep -c 'step 2, 16 tensors, 55488 elements, adamw' )" "list: $("$tool" list "$scratch/all")"

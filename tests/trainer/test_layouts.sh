@@ -90,6 +90,16 @@ for sequence in 0 1; do
             "-sp $sequence: stage $stage has other weights than stage 0: $(tail -n 1 "$scratch/z$stage")"
     done
 done
+# smaller masters and state: every layout has the bits of its stage 0
+for way in "-w split -os bf16" "-w split -os 8bit -oe f32" "-w 0 -os 8bit --freeze h.0.*"; do
+    for layout in "-tp 2 -sp 1" "-pp 2 -b 2"; do
+        for stage in 0 1 3; do run w$stage -pn 4 -dt bf16 -zg f32 -za sharded $way $layout -z $stage; done
+        for stage in 1 3; do
+            check "$([ -n "$(weights w0)" ] && [ "$(weights w0)" = "$(weights w$stage)" ] && echo 1)" \
+                "$way $layout: stage $stage has other weights than stage 0: $(tail -n 1 "$scratch/w$stage")"
+        done
+    done
+done
 sed -n '/^---/,/^---/p' "$scratch/one" >"$scratch/text"
 run text_of_parts -pn 2 -tp 2 -ut 1
 sed -n '/^---/,/^---/p' "$scratch/text_of_parts" | cmp -s - "$scratch/text"

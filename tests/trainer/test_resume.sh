@@ -2,7 +2,7 @@
 # test_resume.sh BUILD - the trainer's checkpoints: runs that are stopped by a signal or killed, and
 # go on with the same ranks, types, rules and orders of data to the same weights and the same log, or
 # with others from the same weights; saves that fail, damaged checkpoints, wrong flags. TRAINER names
-# another program than BUILD/train_gpt2_zero. Last line: N passed, N failed.
+# another program than BUILD/train_gpt2_zero. SEED=N chooses a sample; without it everything runs. Last line: N passed, N failed.
 # Lists of arguments are split at blanks on purpose.
 # shellcheck disable=SC2086
 set -u
@@ -12,6 +12,8 @@ mpirun=${MPIRUN:-mpirun}
 work=$(mktemp -d "${TMPDIR:-/tmp}/test_resume.XXXXXX") || exit 1
 # shellcheck source=tests/shared/jobs.sh
 . "$(dirname "$0")/../shared/jobs.sh"
+# shellcheck source=tests/shared/sampled.sh
+. "$(dirname "$0")/../shared/sampled.sh"
 at_end "$work"
 passed=0 failed=0 skipped=0
 small="-e char:2x32x2 -t 16 -v 6 -m 2 -s 9 -g 3 -u 3 -d 192 -b 2 -nt 1"
@@ -42,9 +44,10 @@ same_log() {
 test_bits() {
     n=0
     for run in "-z 0" "-z 1 -dt bf16 -pn 2" "-z 2 -dt fp16 -lw 4 -pn 3" "-z 3 -dt bf16 -w 0 -pn 2" "-z 2 -dt bf16 -w split -os bf16 -pn 2" \
-        "-z 3 -sh 1 -b 1 -pn 2" "-z 1 -sh 0 -op lion -os 8bit -na 1 -pn 2" "-z 2 -dt fp16 -li 1e9 -lh 1 -na 1" \
+        "-z 3 -sh 1 -b 1 -pn 2" "-z 1 -sh 0 -op lion -os 8bit -na 1 -pn 2" "-z 3 -dt bf16 -w split -os 8bit -oe f32 --freeze h.0.* -zod 3 -pn 2" "-z 2 -dt fp16 -li 1e9 -lh 1 -na 1" \
         "-z 3 -zs 2 -zh 1 -zm 0 -b 1 -pn 4" "-z 3 -pt 1 -pn 3 -k wsd" "-z 3 -qw 8 -qg 4 -qf 0.8 -qr 12 -pn 2" "-ds tests/ds_config/minimal.json -pn 2 -b 0 -d 0"; do
         n=$((n + 1))
+        sampled 3 || continue
         whole=$(train whole$n $run -x 20)
         train parts$n $run -x 20 -n 7 >/dev/null
         rm -rf "$work/parts$n/step_00000020" "$work/parts$n/step_00000014"
@@ -92,6 +95,15 @@ test_anywhere() {
         rm -rf "$work/states-${type% *}/step_00000012"
         same "state saved as ${type% *}, at another stage" "$first" "$(train "states-${type% *}" -z 1 -pn 1 -os "${type#* }" -x 12 -y 1)"
     done
+    for from in same f32; do
+        train "embedding-$from" -z 3 -pn 3 -os bf16 -oe "$from" -x 6 -n 6 >/dev/null
+        first=$(train "embedding-$from" -z 0 -pn 1 -os bf16 -oe f32 -x 12 -y 1)
+        same "-oe $from: -os is as before" 0 "$(grep -c "state is converted: " "$work/out")"
+        said=$(grep -c 'it was saved with -oe same; now it is f32' "$work/out")
+        case $from in same) same '-oe differs: told' 1 "$said" ;; *) same '-oe is as before' 0 "$said" ;; esac
+        rm -rf "$work/embedding-$from/step_00000012"
+        same "-oe $from, at another stage" "$first" "$(train "embedding-$from" -z 2 -pn 1 -os bf16 -oe f32 -x 12 -y 1)"
+    done
     train again -z 1 -pn 2 -x 12 -db 1 >/dev/null
     grep '^batch' "$work/out" | tail -n 6 >"$work/batches"
     rm -rf "$work/any/step_00000012"
@@ -131,7 +143,7 @@ begin() {
 }
 # await PATTERN: until the run in the background has written it
 await() {
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do # a busy machine
         grep -q "$1" "$work/out" 2>/dev/null && return
         sleep 0.1
     done
@@ -153,6 +165,7 @@ test_signals() {
     long="$small -x 100000000 -n 1000000"
     for kind in "" "-pn 3 -z 3" "-pn 2 -z 2 -pt 1" "-pn 2 -na 1"; do
         for signal in TERM USR1 INT; do
+            sampled 5 || continue
             name=sig$(echo "$kind$signal" | tr -d ' -')
             begin $name "$trainer" $long $kind
             kill -$signal $job
@@ -180,6 +193,7 @@ test_signals() {
     # in large products, and before the first step
     large="-e char:6x384x6 -t 256 -b 2 -d 512 -v -1 -g 0 -nt 1 -x 100000 -n 100000"
     for nap in 11 3 17 7 23 13 29 19; do
+        sampled 3 || continue
         begin "large$nap" "$trainer" $large
         sleep 0.$nap
         kill -TERM $job
@@ -187,6 +201,7 @@ test_signals() {
         same "TERM in a product, after 0.$nap s" 0 $?
     done
     for nap in 05 1 15 2 3; do
+        sampled 2 || continue
         "$trainer" $long -pn 2 -o "$work/start$nap" >"$work/out" 2>&1 &
         job=$!
         sleep 0.$nap
@@ -230,6 +245,7 @@ test_second_signal() {
     slow="-e char:6x384x6 -t 256 -b 2 -d 5120000 -v -1 -g 0 -nt 1 -x 100 -n 100"
     for kind in "" "-pn 2 -z 3" "-pn 2 -pt 1"; do
         for pair in "TERM INT" "INT INT" "INT TERM"; do
+            sampled 2 || continue
             rm -f "$work/out" # await would find the last run's
             env --default-signal=INT "$trainer" $slow $kind -o "$work/slow" >"$work/out" 2>"$work/err" &
             job=$!
@@ -323,7 +339,7 @@ test_errors() {
     refused 'comparison' '-n and -y: a comparison saves no checkpoints' -z 0,1 -n 5 -o "$work/x"
     train errors -x 6 -n 3 >/dev/null
     refused 'checkpoints of another run' '-o: .*/errors has checkpoints already, the newest step_00000006: -y 1' -x 6 -n 3 -o "$work/errors"
-    refused 'other heads' '-e: the checkpoint has another model: gpt2.heads is 2 there and 4 here' -x 9 -y 1 -o "$work/errors" -e char:2x32x4
+    refused 'other heads' '-e: the checkpoint has another model (gpt2.heads is 2 there and 4 here); use its -e' -x 9 -y 1 -o "$work/errors" -e char:2x32x4
     refused 'fewer steps' '-x 5: the checkpoint in .* is of step 6' -x 5 -y 1 -o "$work/errors"
     refused 'another model' 'checkpoint: .*wpe' -x 9 -y 1 -o "$work/errors" -t 32 -d 192 -b 2
     refused 'another optimizer' 'checkpoint: .*lion' -x 9 -y 1 -o "$work/errors" -op lion

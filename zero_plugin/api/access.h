@@ -33,9 +33,10 @@ zero_result zero_write_tensor(zero_ctx *z, const char *name, zero_kind kind, siz
             uint16_t bits;
         } stored;
         zp_type_store(&stored, type, 0, values[i] * (float)z->report.stored);
-        ZP_REFUSE(z, !zp_type_is_finite((double)zp_type_load(&stored, type, 0)),
-                  "%s: gradient %zu is %g, times the loss scale %g more than its type holds", name,
-                  first + i, (double)values[i], (double)z->report.scale);
+        ZP_REFUSE(
+            z, !zp_type_is_finite((double)zp_type_load(&stored, type, 0)),
+            "%s: gradient %zu (%g) times the loss scale (%g) overflows its type; use a smaller one",
+            name, first + i, (double)values[i], (double)z->report.scale);
     }
     return zp_run_put_all(z, t, kind, first, count, values);
 }
@@ -80,16 +81,17 @@ zero_result zero_hash(zero_ctx *z, uint64_t *hash) {
     return r;
 }
 
-#define ZP_NOT_OPEN "the state is not open: zero_state_begin comes first"
+#define ZP_NOT_OPEN "the state is not open; call zero_state_begin first"
 
 zero_result zero_state_begin(zero_ctx *z) {
     ZP_ENTER(z, "zero_state_begin", ZP_ANY, "");
-    ZP_UNTIMELY(z, z->phase != ZP_IDLE,
-                z->phase & (ZP_IN_PASS | ZP_BETWEEN | ZP_REDUCED)
-                    ? "in the middle of a step: what micro-steps have added up is no state; ask "
-                      "after zero_step"
-                : z->phase == ZP_NEW ? "zero_build comes first"
-                                     : "the state is open already");
+    ZP_UNTIMELY(
+        z, z->phase != ZP_IDLE,
+        z->phase & (ZP_IN_PASS | ZP_BETWEEN | ZP_REDUCED)
+            ? "a step is in progress, and sums of micro-steps are no state; call this after "
+              "zero_step"
+        : z->phase == ZP_NEW ? "the context is not built; call zero_build first"
+                             : "the state is open already; call zero_state_end first");
     ZP_DO(z, zp_extra_sync(z)); /* prefetched gathers read memory that a put may write */
     ZP_TRY(zp_step_wait_report(z));
     ZP_DO(z, zp_comm_barrier(z->all)); /* after it no peer reads memory that a put may write */
@@ -133,7 +135,7 @@ zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *c) {
     ZP_REFUSE(z,
               !c || c->steps < 0 || c->skipped < 0 || c->iteration < 0 || c->last_overflow < -1
                   || !zp_type_is_finite((double)c->scale) || c->scale <= 0 || c->hysteresis < 0,
-              "counters: none may be below 0, and the scale must be above it");
+              "a counter is below 0, or scale is not above 0; pass those of zero_state_counters");
     const zero_scaler *s = &z->cfg.scaler;
     const int moved = s->fixed == 0 && c->iteration > 0;
     zp_control *r = &z->report;

@@ -69,12 +69,6 @@ static int zp_adopt_compare_extents(const void *a, const void *b) {
     return x->side != y->side ? x->side - y->side : x->tensor - y->tensor;
 }
 
-/* Returns 1 if the layer of a slot, or, of a field, the whole tensor is frozen. */
-static int zp_adopt_is_frozen(const zp_tensor *t, int layer) {
-    return t->desc.flags & ZERO_BY_SLOT ? zp_layout_is_frozen(t, layer)
-                                        : zp_layout_is_all_frozen(t);
-}
-
 /* Appends your arrays of a side to the list, which has *n. Unless they are gradients that the
    plugin adopts, each must exist and be yours. Those gradients have the type that backward adds
    to. */
@@ -88,15 +82,16 @@ static zero_result zp_adopt_list_side(zero_ctx *z, zp_side side, const void *hos
         const int slots = d->flags & ZERO_BY_SLOT, inside = d->flags & ZERO_INLINE;
         const char *of = !slots ? "field" : inside ? "array" : "slot";
         for (int l = 0; l < (slots ? d->layers : 1); l++) {
-            if (z->pointers_stay && side == ZP_GRAD && zp_adopt_is_frozen(&z->tensors[t], l))
-                continue; /* your code may have no array */
+            const int frozen = slots ? zp_layout_is_frozen(&z->tensors[t], l)
+                                     : zp_layout_is_all_frozen(&z->tensors[t]);
+            if (z->pointers_stay && side == ZP_GRAD && frozen) continue; /* perhaps no array */
             const char *array = zp_adopt_array(z, side, t, l, host);
             const int ours = array && zp_adopt_is_ours(z, side, array);
             ZP_REFUSE(z, !array && needed, "tensor %s, layer %d: your %s%s is NULL", d->name, l, of,
                       what);
             ZP_REFUSE(z, ours && needed,
-                      "tensor %s, layer %d: your %s%s points to the plugin's memory already: "
-                      "zero_adopt replaces zero_bind",
+                      "tensor %s, layer %d: your %s%s points to the plugin's memory already; "
+                      "leave out zero_bind",
                       d->name, l, of, what);
             if (!array || ours) continue;
             zp_extent *x = &z->extents[(*n)++];
@@ -117,8 +112,8 @@ static zero_result zp_adopt_check_extents(zero_ctx *z, int n, void (*release)(vo
     for (int i = 1; i < n; i++) {
         const zp_extent *x = &z->extents[i], *before = x - 1;
         ZP_REFUSE(z, (size_t)(x->at - before->at) < before->bytes,
-                  "%stensor %s, layer %d, and %stensor %s, layer %d, are in the same memory: each "
-                  "array belongs to one row; tied weights are one row whose `uses` is 2",
+                  "%stensor %s, layer %d, and %stensor %s, layer %d, are in the same memory; write "
+                  "one row for an array, with .uses 2 for tied weights",
                   of[before->side], z->tensors[before->tensor].desc.name, before->layer,
                   of[x->side], z->tensors[x->tensor].desc.name, x->layer);
     }
@@ -126,8 +121,8 @@ static zero_result zp_adopt_check_extents(zero_ctx *z, int n, void (*release)(vo
         const zp_extent *x = &z->extents[i];
         const size_t room = z->observer->room((char *)(uintptr_t)x->at, release);
         ZP_REFUSE(z, room < x->bytes,
-                  "%stensor %s, layer %d: its allocation has %zu bytes, the table says %zu",
-                  of[x->side], z->tensors[x->tensor].desc.name, x->layer, room, x->bytes);
+                  "%stensor %s, layer %d: its allocation has %zu bytes, expected %zu", of[x->side],
+                  z->tensors[x->tensor].desc.name, x->layer, room, x->bytes);
     }
     return ZERO_OK;
 }
@@ -206,12 +201,12 @@ static zero_result zp_adopt_run(zero_ctx *z, void *params, void *grads, zero_typ
                                 void (*release)(void *array)) {
     if (z->phase == ZP_NEW) ZP_TRY(zero_build(z));
     ZP_ENTER(z, "zero_adopt", ZP_IDLE, "weights are adopted between steps");
-    ZP_UNTIMELY(z, z->pointers_stay, "the arrays are lent, and stay yours");
+    ZP_UNTIMELY(z, z->pointers_stay, "the arrays are lent, and stay yours; leave out zero_adopt");
     ZP_REFUSE(
         z, type == ZERO_F64,
-        "the plugin cannot adopt doubles, because its numbers have at most 32 bits: zero_lend "
-        "leaves the arrays yours");
-    ZP_REFUSE(z, (int)type < 0 || type >= ZERO_TYPES, "type %d, no such type", (int)type);
+        "type is ZERO_F64, but the plugin's numbers have at most 32 bits; call zero_lend instead, "
+        "which leaves the arrays yours");
+    ZP_REFUSE(z, (int)type < 0 || type >= ZERO_TYPES, "type is %d; use a ZERO_ type", (int)type);
     ZP_TRY(zp_adopt_check_grad_type(z, type));
     ZP_TRY(zp_adopt_all(z, params, grads, type, release));
     for (int i = 0; i < z->nslots; i++) z->slots[i].was[0] = z->slots[i].was[1] = NULL;
@@ -239,10 +234,10 @@ zero_result zero_train_begin(zero_ctx *z) {
 
 static zero_result zp_adopt_train_end(zero_ctx *z, const zero_hyper *hyper, double loss,
                                       double *mean) {
-    ZP_ENTER(z, "zero_train_end", ZP_IN_PASS, "zero_train_begin comes first");
+    ZP_ENTER(z, "zero_train_end", ZP_IN_PASS, "no pass has begun; call zero_train_begin first");
     for (int t = 0; t < z->ntensors && !z->hooked; t++)
         ZP_UNTIMELY(z, !(z->tensors[t].desc.flags & ZERO_KEEP),
-                    "no hook was called, and tensor %s is not KEEP: it would never be trained",
+                    "no hook was called, and tensor %s is not KEEP; add ZERO_KEEP or hooks",
                     z->tensors[t].desc.name);
     if (z->micro + 1 == z->micro_steps)
         ZP_TRY(zp_life_check_hyper(z, hyper)); /* before the micro-step ends */

@@ -147,20 +147,20 @@ zero_comm zero_group_comm(zero_group *g) {
 /* Checks that memory can have `times` * n elements of so many bytes. */
 static zero_result zp_group_fits(zero_group *g, size_t n, size_t element, int times) {
     ZP_GROUP_REFUSE(g, n > (size_t)PTRDIFF_MAX / element / (size_t)times,
-                    "%zu elements of %zu bytes for %d ranks are more than memory can have", n,
-                    element, times);
+                    "n is %zu: so many elements of %zu bytes for %d ranks exceed memory; use fewer",
+                    n, element, times);
     return ZERO_OK;
 }
 
 /* Checks the type and the reduction. */
 static zero_result zp_groups_check_sum(zero_group *g, const void *from, const void *to, size_t n,
                                        zero_type type, zero_reduction how) {
-    ZP_GROUP_REFUSE(g, n && (!from || !to), "memory is NULL, for %zu elements", n);
-    ZP_GROUP_REFUSE(g, (int)type < 0 || (int)type > (int)ZERO_F64, "type %d, no such type",
+    ZP_GROUP_REFUSE(g, n && (!from || !to), "memory is NULL, but n is %zu; pass an array", n);
+    ZP_GROUP_REFUSE(g, (int)type < 0 || (int)type > (int)ZERO_F64, "type is %d; use a ZERO_ type",
                     (int)type);
-    ZP_GROUP_REFUSE(g, how != ZERO_SUM && how != ZERO_MAX, "reduction %d, no such reduction",
-                    (int)how);
-    return zp_group_fits(g, n, zp_collectives_element_bytes(type), g->group.nranks);
+    ZP_GROUP_REFUSE(g, how != ZERO_SUM && how != ZERO_MAX,
+                    "reduction is %d, expected ZERO_SUM or ZERO_MAX", (int)how);
+    return zp_group_fits(g, n, zero_type_bytes(type), g->group.nranks);
 }
 
 zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type type,
@@ -168,8 +168,7 @@ zero_result zero_group_all_reduce(zero_group *g, void *data, size_t n, zero_type
     ZP_TRY(zp_groups_enter(g, "zero_group_all_reduce"));
     ZP_TRY(zp_groups_check_sum(g, data, data, n, type, how));
     const zp_collective c = zp_collectives_make_sum(g, data, data, n, type, how);
-    const size_t element = zp_collectives_element_bytes(type),
-                 sent = zp_collectives_sum_sent(g, n) * element;
+    const size_t element = zero_type_bytes(type), sent = zp_collectives_sum_sent(g, n) * element;
     if (g->group.nranks == 1 || !n) return ZERO_OK;
     return zp_groups_run(g, ZERO_EVENT_ALL_REDUCE, n * element, sent, &g->stats.all_reduces, &c);
 }
@@ -180,7 +179,7 @@ zero_result zero_group_reduce_scatter(zero_group *g, const void *all, void *mine
     ZP_TRY(zp_groups_check_sum(g, all, mine, n, type, how));
     zp_collective c = zp_collectives_make_sum(g, all, mine, n, type, how);
     c.call.kind = ZP_GROUP_REDUCE_SCATTER;
-    const size_t bytes = n * zp_collectives_element_bytes(type), ranks = (size_t)g->group.nranks;
+    const size_t bytes = n * zero_type_bytes(type), ranks = (size_t)g->group.nranks;
     if (!n) return ZERO_OK;
     if (ranks == 1 && all == mine) return ZERO_OK;
     if (ranks == 1) return zp_group_end(g, g->call, zp_device_copy(&g->stream, mine, all, bytes));
@@ -195,7 +194,8 @@ static zero_result zp_groups_exchange(zero_group *g, int kind, const void *from,
     const zp_collective c = {&g->group, call, from, to, bytes, ZERO_F32, ZERO_SUM};
     const size_t ranks = (size_t)g->group.nranks;
     const int gathers = kind == ZP_GROUP_ALL_GATHER;
-    ZP_GROUP_REFUSE(g, bytes && (!from || !to), "memory is NULL, for %zu bytes", bytes);
+    ZP_GROUP_REFUSE(g, bytes && (!from || !to), "memory is NULL, but bytes is %zu; pass an array",
+                    bytes);
     ZP_TRY(zp_group_fits(g, bytes, 1, g->group.nranks));
     if (!bytes) return ZERO_OK;
     return zp_groups_run(g, gathers ? ZERO_EVENT_ALL_GATHER : ZERO_EVENT_ALL_TO_ALL, ranks * bytes,
@@ -213,7 +213,7 @@ zero_result zero_group_all_to_all(zero_group *g, const void *out, void *in, size
 
 zero_result zero_group_broadcast(zero_group *g, void *data, size_t bytes, int root) {
     ZP_TRY(zp_groups_enter(g, "zero_group_broadcast"));
-    ZP_GROUP_REFUSE(g, bytes && !data, "memory is NULL, for %zu bytes", bytes);
+    ZP_GROUP_REFUSE(g, bytes && !data, "memory is NULL, but bytes is %zu; pass an array", bytes);
     ZP_TRY(zp_group_fits(g, bytes, 1, 1));
     ZP_GROUP_REFUSE(g, root < 0 || root >= g->group.nranks, "root is %d, expected 0..%d", root,
                     g->group.nranks - 1);
@@ -238,14 +238,14 @@ zero_result zero_group_send_receive(zero_group *g, const zero_message *list, int
     size_t sent = 0, received = 0;
     int messages = 0;
     ZP_GROUP_REFUSE(g, n < 0 || n > ZP_MESSAGES || (n && !list),
-                    "%d messages, expected 0..%d and where they are", n, ZP_MESSAGES);
+                    "n is %d, expected 0..%d, and list an array", n, ZP_MESSAGES);
     for (int i = 0; i < n; i++) {
         const zero_message *m = &list[i];
         ZP_GROUP_REFUSE(g, m->peer < 0 || m->peer >= g->group.nranks || m->peer == g->group.rank,
-                        "message %d: peer %d, expected another one of 0..%d", i, m->peer,
+                        "message %d: peer is %d, expected another rank of 0..%d", i, m->peer,
                         g->group.nranks - 1);
-        ZP_GROUP_REFUSE(g, m->bytes && !m->data, "message %d: memory is NULL, for %zu bytes", i,
-                        m->bytes);
+        ZP_GROUP_REFUSE(g, m->bytes && !m->data,
+                        "message %d: data is NULL, but bytes is %zu; pass memory", i, m->bytes);
         ZP_TRY(zp_group_fits(g, m->bytes, 1, 1));
         some[messages] = *m;
         some[messages].sends = m->sends != 0;
@@ -272,7 +272,7 @@ zero_result zero_group_trace(zero_group *g, zero_ctx *z, int lane) {
     ZP_TRY(zp_groups_enter(g, "zero_group_trace"));
     ZP_GROUP_REFUSE(g, lane < 0 || lane >= ZERO_TRACK_GROUPS - ZERO_TRACK_GROUP,
                     "lane is %d, expected 0..%d", lane, ZERO_TRACK_GROUPS - ZERO_TRACK_GROUP - 1);
-    ZP_GROUP_REFUSE(g, z && z->phase == ZP_NEW, "the context is not built yet");
+    ZP_GROUP_REFUSE(g, z && z->phase == ZP_NEW, "the context is not built; call zero_build first");
     zp_collectives_stop_trace(g);
     if (!z || !z->device.recorder) return ZERO_OK;
     g->device.recorder = z->device.recorder;

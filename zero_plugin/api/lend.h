@@ -77,8 +77,8 @@ static zero_result zp_lend_check(zero_ctx *z, const void *params) {
         uint64_t hash = ZP_HASH_EMPTY;
         ZP_TRY(zp_lend_member(z, ZP_PARAM, m, NULL, params, &hash));
         ZP_UNTIMELY(z, hash != *z->observer->written(z, m),
-                    "tensor %s, layer %d, was written by your code (by its own optimizer?): "
-                    "weights change by the plugin's update and by zero_write_tensor alone",
+                    "tensor %s, layer %d, was written by your code (by its own optimizer?); "
+                    "change weights only by the plugin's update and by zero_write_tensor",
                     z->tensors[m->tensor].desc.name, m->layer);
     }
     return ZERO_OK;
@@ -134,7 +134,7 @@ static const char *const zp_lend_no_pass =
 
 static zero_result zp_lend_read(zero_ctx *z, void *params) {
     ZP_ENTER(z, "zero_lend_read", ZP_IDLE, "weights are given back between steps");
-    ZP_UNTIMELY(z, !z->pointers_stay, "zero_lend comes first");
+    ZP_UNTIMELY(z, !z->pointers_stay, "no arrays are lent; call zero_lend first");
     const void *const host[2] = {NULL, params};
     ZP_TRY(zp_adopt_check(z, host, 0, z->arrays_type, NULL));
     z->no_pass = NULL;
@@ -149,8 +149,8 @@ zero_result zero_lend_read(zero_ctx *z, void *params) {
 
 static zero_result zp_lend_run(zero_ctx *z, void *params, zero_type type) {
     ZP_ENTER(z, "zero_lend", ZP_NEW, "it replaces zero_build");
-    ZP_REFUSE(z, (int)type < 0 || (type >= ZERO_TYPES && type != ZERO_F64), "type %d, no such type",
-              (int)type);
+    ZP_REFUSE(z, (int)type < 0 || (type >= ZERO_TYPES && type != ZERO_F64),
+              "type is %d; use a ZERO_ type", (int)type);
     z->pointers_stay = 1;
     z->no_pass = zp_lend_no_pass;
     z->arrays_type = type;
@@ -168,8 +168,9 @@ static zero_result zp_lend_train(zero_ctx *z, void *params, void *grads, const z
                                  double loss, double *mean) {
     const void *const host[2] = {grads, params};
     ZP_ENTER(z, "zero_lend_train", ZP_IDLE | ZP_BETWEEN,
-             z->pointers_stay ? "the step before has not ended" : "zero_lend comes first");
-    ZP_UNTIMELY(z, !z->pointers_stay, "zero_lend comes first");
+             z->pointers_stay ? "the step before has not ended"
+                              : "no arrays are lent; call zero_lend first");
+    ZP_UNTIMELY(z, !z->pointers_stay, "no arrays are lent; call zero_lend first");
     const int micro = z->phase == ZP_BETWEEN ? z->micro + 1 : 0;
     if (micro + 1 == z->cfg.micro_steps) ZP_TRY(zp_life_check_hyper(z, hyper));
     ZP_TRY(zp_adopt_check(z, host, 1, z->arrays_type, NULL));

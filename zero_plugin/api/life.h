@@ -58,13 +58,13 @@ void zero_local_destroy(zero_local *local) {
 }
 
 void zero_local_abort(zero_local *local, int rank, const char *why) {
-    if (local) zp_board_abort(&local->board, rank, why ? why : "no reason given");
+    if (local) zp_board_abort(&local->board, rank, ZERO_ERR_PEER, why ? why : "no reason given");
 }
 
 /* Joins the ranks, and notifies peers that wait for a rank which cannot join. */
 static zero_result zp_life_join(zero_ctx *z, const zp_transport *row, const zero_comm *comm) {
     const char *lacks = zp_transport_explain_missing(comm->kind);
-    ZP_REFUSE(z, !row && !lacks, "comm.kind is %d, no such kind", (int)comm->kind);
+    ZP_REFUSE(z, !row && !lacks, "comm.kind is %d; use a ZERO_COMM_ value", (int)comm->kind);
     if (!row) return zp_ctx_fail(z, ZERO_ERR_UNSUPPORTED, "%s", lacks);
     return zp_extra_open_groups(z, row, comm);
 }
@@ -142,7 +142,7 @@ zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
     ZP_TRY(zp_ctx_check_index(z, "unit", unit, z->plan.units));
     memset(plan, 0, sizeof *plan);
     plan->reductions = zp_order_reductions(z, unit);
-    plan->resident = zp_ctx_unit_is_whole(z, ZP_PARAM, unit);
+    plan->unsharded = zp_ctx_unit_is_whole(z, ZP_PARAM, unit);
     ZP_EACH_SEGMENT(&z->layout, unit, s) {
         plan->numel += z->layout.unit[s].content;
         plan->padded += z->layout.unit[s].padded;
@@ -176,17 +176,18 @@ zero_result zero_build(zero_ctx *z) {
     ZP_ENTER(z, "zero_build", ZP_NEW, "the context is built already");
     for (int t = 0; t < z->ntensors && !z->pointers_stay; t++)
         ZP_UNTIMELY(z, z->tensors[t].desc.flags & ZERO_INLINE,
-                    "tensor %s is INLINE: its array stays yours, by zero_lend",
+                    "tensor %s is INLINE: its array stays yours; call zero_lend instead",
                     z->tensors[t].desc.name);
-    ZP_REFUSE(z,
-              z->grads_unstated && !z->pointers_stay && z->cfg.type != ZERO_F32
-                  && z->cfg.micro_steps > 1,
-              "grads is AUTO, type is %s, and a step has up to %d micro-steps: state the type that "
-              "your backward writes, grads F32 or AS_TYPE",
-              zp_life_types[z->cfg.type], z->cfg.micro_steps);
+    ZP_REFUSE(
+        z,
+        z->grads_unstated && !z->pointers_stay && z->cfg.type != ZERO_F32 && z->cfg.micro_steps > 1,
+        "grads is AUTO, but type is %s and micro_steps %d; set it to the type that your backward "
+        "writes, F32 or AS_TYPE",
+        zp_life_types[z->cfg.type], z->cfg.micro_steps);
     ZP_REFUSE(z, z->row[0], "a row of the table was refused: %s", z->row);
     if (ZERO_CHECK) ZP_TRY(zp_extra_need(z, "check", "ZERO_CHECK is 1"));
-    ZP_TRY(zp_build_agree(z));
+    ZP_TRY(zp_agree_compare_settings(z));
+    ZP_TRY(zp_agree_compare_lines(z, zp_build_line));
     zero_result r = z->ntensors ? ZERO_OK
                                 : zp_ctx_fail(z, ZERO_ERR_STATE,
                                               "no tensor was announced; call zero_tensors first");
@@ -231,23 +232,12 @@ static void zp_life_end_pointers(zero_ctx *z) {
     }
 }
 
-/* Ends all lanes before it closes one: they wait for each other's tasks. */
-static void zp_life_finish_lanes(zero_ctx *z) {
-    for (int i = 0; i < 2; i++) zp_device_finish_stream(&z->stream[i]);
-    zp_device_finish_stream(&z->updates);
-    zp_extra_call_all(z, ZP_ON_FINISH);
-}
-
-/* Returns whether the context failed or is inside a step: peers must not wait for it. */
-static int zp_life_is_broken(const zero_ctx *z) {
-    if (z->dead || zp_failure_result(&z->failure)) return 1;
-    return z->phase == ZP_NEW ? z->text[0] != 0 : !(z->phase & (ZP_IDLE | ZP_REDUCED));
-}
-
 void zero_destroy(zero_ctx *z) {
     if (!z || z->maker != getpid()) return;
     zp_ctx_set_call(z, "zero_destroy");
-    z->broken = zp_life_is_broken(z);
+    /* if the context failed or is inside a step, peers must not wait for it */
+    z->broken = z->dead || zp_failure_result(&z->failure)
+                || (z->phase == ZP_NEW ? z->text[0] != 0 : !(z->phase & (ZP_IDLE | ZP_REDUCED)));
     /* peers may continue with zero_build: do not delay them for long */
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && z->phase == ZP_NEW; g++)
         g->timeout_s = fmin(g->timeout_s, ZP_UNBUILT_S);
@@ -256,7 +246,10 @@ void zero_destroy(zero_ctx *z) {
         zp_comm_abort(g, z->text[0] ? z->text : "it gave up its context");
     if (z->broken) zp_extra_call_all(z, ZP_ON_ABORT);
     zp_extra_call_all(z, ZP_ON_ABANDON);
-    zp_life_finish_lanes(z);
+    /* all lanes become idle before one is closed, because they wait for each other's tasks */
+    for (int i = 0; i < 2; i++) zp_device_finish_stream(&z->stream[i]);
+    zp_device_finish_stream(&z->updates);
+    zp_extra_call_all(z, ZP_ON_FINISH);
     zp_life_end_pointers(z);
     for (int i = 0; z->live && i < 2 * z->layout.all; i++) /* of a failed step */
         zp_hook_end_slice(z, &z->live[i / 2].slice[i % 2]);
@@ -298,7 +291,7 @@ int zero_rank(const zero_ctx *z) { return z ? z->all->rank : 0; }
 int zero_nranks(const zero_ctx *z) { return z ? z->all->nranks : 1; }
 
 zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
-    ZP_ENTER(z, "zero_bind", ZP_BUILT, "pointers are there after zero_build");
+    ZP_ENTER(z, "zero_bind", ZP_BUILT, "the context is not built; call zero_build first");
     zp_life_set_kept_pointers(z, params, grads);
     z->bound = 1;
     return ZERO_OK;
@@ -340,11 +333,10 @@ float zero_loss_scale(zero_ctx *z) {
 zero_result zero_reduce(zero_ctx *z) {
     ZP_ENTER(z, "zero_reduce", ZP_ANY, "");
     ZP_UNTIMELY(z, z->phase != ZP_BETWEEN || z->micro + 1 != z->micro_steps,
-                "the %d micro-steps of the step are not complete", z->micro_steps);
+                "the %d micro-steps of the step are not complete; run the rest", z->micro_steps);
     ZP_UNTIMELY(
         z, !z->scale_asked && z->cfg.scaler.fixed != 1,
-        "multiply the loss by zero_loss_scale(z) before backward: it was not called in this "
-        "step");
+        "zero_loss_scale was not called in this step; multiply the gradient of the loss by it");
     ZP_TRY(zp_extra_call(z, ZP_ON_REDUCE));
     z->scale_asked = 0;
     ZP_TRY(zp_step_walk(z, ZP_AGREEMENT_WALK));
@@ -353,7 +345,7 @@ zero_result zero_reduce(zero_ctx *z) {
 }
 
 zero_result zero_norm(zero_ctx *z, double *norm) {
-    ZP_ENTER(z, "zero_norm", ZP_REDUCED, "the norm is there between zero_reduce and zero_step");
+    ZP_ENTER(z, "zero_norm", ZP_REDUCED, "no gradient is reduced; call zero_reduce first");
     ZP_REFUSE(z, !norm, "norm is NULL");
     ZP_TRY(zp_extra_call(z, ZP_ON_AGREED));
     ZP_DO(z, zp_device_wait_event(&z->compute, z->agreed));
@@ -366,17 +358,17 @@ zero_result zero_norm(zero_ctx *z, double *norm) {
 static zero_result zp_life_check_hyper(zero_ctx *z, const zero_hyper *h) {
     ZP_REFUSE(z, !h, "hyper is NULL");
     ZP_REFUSE(z, !zp_rule_accepts(z->rule, h),
-              "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g: expected none below "
-              "0, betas below 1",
+              "lr %g, betas %g and %g, eps %g, weight_decay %g, max_norm %g; use none below "
+              "0, and betas below 1",
               (double)h->lr, (double)h->beta1, (double)h->beta2, (double)h->eps,
               (double)h->weight_decay, (double)h->max_norm);
     ZP_REFUSE(z, h->eps == 0 && (z->rule->reads & ZP_EPS_ALONE),
-              "eps is 0: a weight whose gradient is zero would become 0/0; 1e-8 is usual");
+              "eps is 0: a weight with gradient 0 would become 0/0; use 1e-8");
     return ZERO_OK;
 }
 
 zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
-    ZP_ENTER(z, "zero_step", ZP_REDUCED, "zero_reduce comes first");
+    ZP_ENTER(z, "zero_step", ZP_REDUCED, "no gradient is reduced; call zero_reduce first");
     ZP_TRY(zp_life_check_hyper(z, h));
     ZP_TRY(zp_extra_call(z, ZP_ON_AGREED));
     return zp_step_run(z, 1, h);
@@ -384,7 +376,7 @@ zero_result zero_step(zero_ctx *z, const zero_hyper *h) {
 
 zero_result zero_skip_step(zero_ctx *z) {
     const zero_hyper none = {0, 0, 0, 0, 0, 0};
-    ZP_ENTER(z, "zero_skip_step", ZP_REDUCED, "zero_reduce comes first");
+    ZP_ENTER(z, "zero_skip_step", ZP_REDUCED, "no gradient is reduced; call zero_reduce first");
     ZP_TRY(zp_extra_call(z, ZP_ON_AGREED));
     return zp_step_run(z, 2, &none);
 }
@@ -396,10 +388,10 @@ zero_result zero_apply_pending(zero_ctx *z) {
 
 zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     ZP_ENTER(z, "zero_step_result", ZP_ANY, "");
-    ZP_UNTIMELY(z, !z->stepped, "no step was made yet");
+    ZP_UNTIMELY(z, !z->stepped, "no step was made yet; call zero_step first");
     ZP_REFUSE(z, !report, "report is NULL");
     ZP_UNTIMELY(z, z->phase == ZP_REDUCED || (z->phase == ZP_IN_PASS && z->resume == ZP_REDUCED),
-                "ask before the next zero_reduce or after zero_step");
+                "a step is in progress; call this before zero_reduce or after zero_step");
     ZP_TRY(zp_step_wait_report(z));
     zp_events_deliver(z->device.recorder);
     const zp_control *c = &z->report;
@@ -421,6 +413,6 @@ zero_result zero_step_result(zero_ctx *z, zero_step_report *report) {
     }
     if (!c->at_floor) return ZERO_OK;
     return zp_ctx_fail(z, ZERO_ERR_SCALE,
-                       "tensor %s, element %zu, overflows at the smallest loss scale, %g",
+                       "tensor %s, element %zu overflows at the smallest loss scale (%g); lower lr",
                        report->bad_tensor, report->bad_index, (double)c->used_scale);
 }

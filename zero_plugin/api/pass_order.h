@@ -40,11 +40,11 @@ static zero_result zp_pass_order_match(zero_ctx *z, zero_pass_call_kind kind, in
     const zp_order *t = &z->order[z->pass];
     if (!t->nannounced) return ZERO_OK;
     ZP_UNTIMELY(z, t->matched == t->nannounced,
-                "%s of unit %d: the %d calls that were announced for this pass are over",
+                "%s of unit %d comes after the %d calls announced for this pass; announce it, too",
                 zp_pass_order_calls[kind], unit, t->nannounced);
     const zero_pass_call *next = &t->announced[t->matched];
     ZP_UNTIMELY(z, next->kind != kind || next->unit != unit,
-                "%s of unit %d, but call %d of this pass was announced as %s of unit %d",
+                "%s of unit %d, expected call %d of this pass as announced: %s of unit %d",
                 zp_pass_order_calls[kind], unit, t->matched, zp_pass_order_calls[next->kind],
                 next->unit);
     return ZERO_OK;
@@ -54,7 +54,8 @@ static zero_result zp_pass_order_match(zero_ctx *z, zero_pass_call_kind kind, in
 static zero_result zp_pass_order_begin(zero_ctx *z, zero_pass kind, int together) {
     zp_order *t = &z->order[kind];
     ZP_UNTIMELY(z, t->nannounced && t->all_micro_steps != together,
-                "the order of a %s was announced for %s", zp_pass_order_passes[kind],
+                "the order of a %s was announced for %s; announce another one",
+                zp_pass_order_passes[kind],
                 t->all_micro_steps ? "all micro-steps together (ZERO_TOGETHER)" : "one micro-step");
     t->matched = 0;
     return ZERO_OK;
@@ -75,11 +76,12 @@ static const zp_announcer zp_pass_order_announcer = {zp_pass_order_begin, zp_pas
 zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_pass_call *calls,
                             int n) {
     ZP_ENTER(z, "zero_pass_order", ZP_NEW | ZP_IDLE, "orders are announced between steps");
-    ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "no such pass: %d", (int)kind);
+    ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL,
+              "kind is %d, expected ZERO_TRAIN or ZERO_EVAL", (int)kind);
     ZP_REFUSE(z, micro && (micro != ZERO_TOGETHER || kind == ZERO_EVAL),
               "micro is %d, expected 0, or ZERO_TOGETHER of a training pass", micro);
-    ZP_REFUSE(z, n < 0 || n > ZP_ANNOUNCED_CALLS || (n && !calls), "%d calls, expected 0..%d", n,
-              ZP_ANNOUNCED_CALLS);
+    ZP_REFUSE(z, n < 0 || n > ZP_ANNOUNCED_CALLS || (n && !calls),
+              "n is %d, expected 0..%d, and calls an array", n, ZP_ANNOUNCED_CALLS);
     ZP_TRY(zp_life_plan(z));
     ZP_TRY(zp_pass_order_check_calls(z, calls, n));
     zp_order *t = &z->order[kind];

@@ -8,6 +8,12 @@
 
 #include "life.h"
 
+#include <dirent.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
 enum { ZP_A_RANK = -1, ZP_NOT_STARTED = 126, ZP_BY_SIGNAL = 128 };
 #define ZP_GRACE_S 3.0 /* seconds from a rank's failure to SIGTERM, and from SIGTERM to SIGKILL */
 

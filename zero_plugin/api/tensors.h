@@ -22,8 +22,8 @@ static zero_result zp_tensor_check_range(zero_ctx *z, const zero_tensor_desc *d)
     ZP_REFUSE(z, d->numel < 1 || d->numel > most, "tensor %s: numel is %zu, expected 1..%zu",
               d->name, d->numel, most);
     ZP_REFUSE(z, (d->layers - 1) / d->together > (ZP_UNITS - d->unit) / d->every,
-              "tensor %s: a unit in every %d, and units up to %d only", d->name, d->every,
-              ZP_UNITS);
+              "tensor %s: its units go above %d; lower .unit or .every, or raise .together",
+              d->name, ZP_UNITS);
     return ZERO_OK;
 }
 
@@ -31,26 +31,26 @@ static int zp_tensor_is_factor(float f) { return f == ZERO_NONE || zp_type_not_b
 
 /* Checks all fields of a resolved description. */
 static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
-    ZP_REFUSE(z, !d->name[0], "a tensor needs a name");
-    ZP_REFUSE(z, zp_bind_find_tensor(z, d->name), "tensor %s was announced before", d->name);
+    ZP_REFUSE(z, !d->name[0], "name is empty; give each tensor a name");
+    ZP_REFUSE(z, zp_bind_find_tensor(z, d->name), "tensor %s was announced; rename one", d->name);
     ZP_TRY(zp_tensor_check_range(z, d));
-    ZP_REFUSE(z, d->flags & ~(2 * ZERO_FROZEN - 1), "tensor %s: flags %d, unknown bits", d->name,
-              d->flags);
+    ZP_REFUSE(z, d->flags & ~(2 * ZERO_F32_STATE - 1),
+              "tensor %s: flags %d has unknown bits; use those of the header", d->name, d->flags);
     ZP_REFUSE(z, d->flags & ZERO_INLINE && d->flags & ZERO_BY_SLOT && !d->param && !d->grad,
-              "tensor %s is INLINE, an array in your struct, and BY_SLOT", d->name);
+              "tensor %s is both INLINE and BY_SLOT; leave one of the two flags out", d->name);
     ZP_REFUSE(z, d->flags & ZERO_INLINE && (d->param || d->grad) && d->layers > 1,
-              "tensor %s: %d layers, but param and grad are the arrays of one", d->name, d->layers);
+              "tensor %s: param and grad of one layer, not of %d; add rows", d->name, d->layers);
     ZP_REFUSE(
         z,
         (d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1
             && z->array[ZP_GRAD].type == ZERO_F32 && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL,
-        "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place (accumulation LOCAL)",
+        "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place; add (+=) in backward",
         d->name, z->cfg.micro_steps);
     const int alike = d->flags & ZERO_KEEP ? d->layers : d->together; /* of each so many layers */
     for (int l = 0; l < d->layers && d->frozen; l++)
         ZP_REFUSE(z, !d->frozen[l] != !d->frozen[l / alike * alike],
-                  "tensor %s: layer %d is %s, and another layer in its place is not", d->name, l,
-                  d->frozen[l] ? "frozen" : "trained");
+                  "tensor %s: layer %d is %s, but others of its unit are not; freeze whole units",
+                  d->name, l, d->frozen[l] ? "frozen" : "trained");
     ZP_REFUSE(z, !zp_tensor_is_factor(d->lr_factor) || !zp_tensor_is_factor(d->decay_factor),
               "tensor %s: lr_factor %g, decay_factor %g, expected 0 or more, or ZERO_NONE", d->name,
               (double)d->lr_factor, (double)d->decay_factor);
@@ -84,19 +84,19 @@ static zero_result zp_tensor_add_alias(zero_ctx *z, const zero_tensor_desc *d) {
     zp_tensor *t;
     ZP_TRY(zp_bind_named_tensor(z, d->same_as, &t));
     const zero_tensor_desc *of = &t->desc;
-    ZP_REFUSE(
-        z, d->numel != of->numel || (d->layers ? d->layers : 1) != of->layers,
-        "tensor %s: %zu elements in %d layers, but %s, which it is the same as, has %zu in %d",
-        d->name, d->numel, d->layers, of->name, of->numel, of->layers);
+    ZP_REFUSE(z, d->numel != of->numel || (d->layers ? d->layers : 1) != of->layers,
+              "tensor %s has %zu elements in %d layers, but %s, its same_as, has %zu in %d; use "
+              "its sizes",
+              d->name, d->numel, d->layers, of->name, of->numel, of->layers);
     ZP_REFUSE(
         z, d->unit || d->uses || d->together || d->every || d->frozen || d->flags & ~ZERO_BY_SLOT,
-        "tensor %s: unit, uses, flags and the like belong to the row of %s", d->name, of->name);
+        "tensor %s: set unit, uses, flags and the like in the row of %s", d->name, of->name);
     if (d->param || d->grad) return zp_tensor_add_slots(z, (int)(t - z->tensors), d, of->layers);
-    ZP_REFUSE(z, of->flags & ZERO_BY_SLOT, "tensor %s: %s has no field, so set param or grad",
+    ZP_REFUSE(z, of->flags & ZERO_BY_SLOT, "tensor %s: %s has no field; set .param or .grad",
               d->name, of->name);
     const int other = *zp_bind_place_of_field(z, d->field);
-    ZP_REFUSE(z, other, "tensor %s: offset %zu is the field of tensor %s", d->name, d->field,
-              z->tensors[other - 1].desc.name);
+    ZP_REFUSE(z, other, "tensor %s: offset %zu is the field of tensor %s; use another", d->name,
+              d->field, z->tensors[other - 1].desc.name);
     zp_alias *list =
         (zp_alias *)zp_list_grow(z->aliases, z->naliases, &z->aliases_cap, sizeof *list);
     if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "tensor %s", d->name);
@@ -118,7 +118,7 @@ static zero_result zp_tensor_add(zero_ctx *z, zp_tensor *t) {
     t->desc.name = list && !frozen == !t->desc.frozen ? strdup(of) : NULL;
     t->desc.frozen = frozen;
     if (t->desc.name) z->tensors[z->ntensors] = *t;
-    if (t->desc.name && !zp_bind_reserve_index(z)) return ZERO_OK;
+    if (t->desc.name && !zp_bind_add_tensor(z)) return ZERO_OK;
     free((void *)(uintptr_t)t->desc.name);
     free(frozen);
     return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the names of %d tensors", z->ntensors + 1);
@@ -147,7 +147,7 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
 
 static zero_result zp_tensor_announce(zero_ctx *z, const zero_tensor_desc *desc, int n) {
     ZP_ENTER(z, "zero_tensors", ZP_NEW, "tensors are announced before zero_build");
-    ZP_REFUSE(z, n < 0 || (!desc && n), "%d tensors at %p", n, (const void *)desc);
+    ZP_REFUSE(z, n < 0 || (!desc && n), "n is %d, desc %p; pass a table", n, (const void *)desc);
     for (int i = 0; i < n; i++) ZP_TRY(zero_tensor(z, &desc[i]));
     return ZERO_OK;
 }
@@ -196,7 +196,7 @@ int zero_tensor_count(const zero_ctx *z) { return z ? z->ntensors : 0; }
 zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc) {
     ZP_ENTER(z, "zero_query_tensor", ZP_ANY, "");
     ZP_REFUSE(z, !desc, "desc is NULL");
-    ZP_REFUSE(z, i < 0 || i >= z->ntensors, "tensor %d of %d", i, z->ntensors);
+    ZP_TRY(zp_ctx_check_index(z, "tensor", i, z->ntensors));
     *desc = z->tensors[i].desc;
     return ZERO_OK;
 }

@@ -55,8 +55,8 @@ zero_result zero_all_sum(zero_ctx *z, double *values, int n) {
 }
 
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root) {
-    ZP_ENTER(z, "zero_broadcast", ZP_BUILT, "zero_build comes first");
-    ZP_REFUSE(z, !data && bytes, "data is NULL, and %zu bytes are to be sent", bytes);
+    ZP_ENTER(z, "zero_broadcast", ZP_BUILT, "the context is not built; call zero_build first");
+    ZP_REFUSE(z, !data && bytes, "data is NULL, but bytes is %zu; pass as many bytes", bytes);
     ZP_TRY(zp_ctx_check_index(z, "root is", root, z->all->nranks));
     return zp_ctx_check(z, zp_comm_broadcast(z->all, data, bytes, root));
 }
@@ -69,7 +69,7 @@ zero_result zero_barrier(zero_ctx *z) {
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats) {
     ZP_ENTER(z, "zero_query_stats", ZP_ANY, "");
     ZP_REFUSE(z, !stats, "stats is NULL");
-    ZP_UNTIMELY(z, z->phase == ZP_NEW, "zero_build comes first");
+    ZP_UNTIMELY(z, z->phase == ZP_NEW, "the context is not built; call zero_build first");
     const zero_plan *p = &z->plan;
     const zp_meter m = z->all->meter;
     const double exposed = z->device.exposed_s;

@@ -94,7 +94,7 @@ static zp_board *zp_board_of(const zp_local_ranks *s) {
     return s->board ? s->board : &s->local->board;
 }
 
-static void zp_board_abort_as(zp_board *b, int rank, zero_result result, const char *why) {
+static void zp_board_abort(zp_board *b, int rank, zero_result result, const char *why) {
     if (__atomic_exchange_n(&b->abort_claimed, 1, __ATOMIC_ACQ_REL)) return;
     b->abort_rank = rank;
     b->abort_result = result;
@@ -102,10 +102,6 @@ static void zp_board_abort_as(zp_board *b, int rank, zero_result result, const c
     for (; why[n] && n + 1 < sizeof b->abort_text; n++) b->abort_text[n] = why[n];
     b->abort_text[n] = 0;
     __atomic_store_n(&b->aborted, 1, __ATOMIC_RELEASE);
-}
-
-static void zp_board_abort(zp_board *b, int rank, const char *why) {
-    zp_board_abort_as(b, rank, ZERO_ERR_PEER, why);
 }
 
 #define ZP_RANK_TEXT (ZP_COORDS_BYTES + 48)
@@ -184,7 +180,7 @@ static zero_result zp_board_abort_result(const zp_comm *g) {
 static void zp_board_abort_local(zp_comm *g, const char *why) {
     const zp_local_ranks *s = zp_board_ranks_of(g);
     if (s->board || s->local)
-        zp_board_abort_as(zp_board_of(s), g->rank, zp_board_abort_result(g), why);
+        zp_board_abort(zp_board_of(s), g->rank, zp_board_abort_result(g), why);
 }
 
 /* Reports that `rank` did not come within the time limit; -1: an unknown rank. */
@@ -205,11 +201,6 @@ static void zp_board_sleep_on(uint32_t *word, uint32_t seen) {
 }
 static void zp_board_wake(uint32_t *word) {
     (void)syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
-}
-
-static void zp_board_raise(uint32_t *word, uint32_t value) {
-    __atomic_store_n(word, value, __ATOMIC_RELEASE);
-    zp_board_wake(word);
 }
 
 /* Sets *missing to the lowest place that has not reached this rank's collective (ready, or done if
@@ -277,10 +268,12 @@ static zero_result zp_board_meet(const zp_op *op, int end) {
     const uint32_t seq = s->seq[op->channel];
     __atomic_store_n(&mine->reached[end], seq, __ATOMIC_RELEASE);
     const uint32_t came = __atomic_add_fetch(&arrivals->ranks, 1, __ATOMIC_ACQ_REL);
-    if (came == seq * (uint32_t)s->n)
-        zp_board_raise(&arrivals->complete, seq);
-    else
+    if (came == seq * (uint32_t)s->n) {
+        __atomic_store_n(&arrivals->complete, seq, __ATOMIC_RELEASE);
+        zp_board_wake(&arrivals->complete);
+    } else {
         ZP_TRY(zp_board_wait_for_all(op, end, &arrivals->complete));
+    }
     for (int p = 0; p < s->n && !end; p++)
         ZP_TRY(zp_board_compare_calls(op->group, s->rank_of[p], &lines[p].call, &mine->call));
     return ZERO_OK;

@@ -14,10 +14,6 @@
 
 #define ZP_GROUP_SMALL ((size_t)4096) /* bytes of a sum that all ranks add */
 
-static size_t zp_collectives_element_bytes(zero_type type) {
-    return type == ZERO_F64 ? 8 : zp_type_bytes(type);
-}
-
 /* Reduces the ranks' pieces in rank order, in f32 (f64 for f64), ZP_MERGED elements at a time. */
 typedef struct zp_collectives_merge_args {
     const char *pieces; /* of the ranks, `stride` bytes apart */
@@ -90,7 +86,7 @@ static zp_collective zp_collectives_make_sum(zero_group *g, const void *from, vo
 static zero_result zp_collectives_reduce_parts(zero_group *g, const zp_collective *c,
                                                const zp_parts *out, const zero_message *own,
                                                char *to) {
-    const size_t n = own->bytes / zp_collectives_element_bytes(c->type);
+    const size_t n = own->bytes / zero_type_bytes(c->type);
     const zp_parts in = {g->scratch, g->piece, own->bytes, SIZE_MAX};
     const zp_collectives_merge_args merge = {g->scratch,      to,      g->piece, n,
                                              g->group.nranks, c->type, c->how};
@@ -104,7 +100,7 @@ static zero_result zp_collectives_reduce_parts(zero_group *g, const zp_collectiv
    [r * each, (r + 1) * each), at most n. */
 static zero_result zp_collectives_reduce_slice(zero_group *g, const zp_collective *c, size_t each,
                                                size_t n, char *to) {
-    const size_t element = zp_collectives_element_bytes(c->type), most = g->piece / element;
+    const size_t element = zero_type_bytes(c->type), most = g->piece / element;
     for (size_t from = 0; from < zp_min(each, n); from += most) {
         const zp_parts out = {(const char *)c->from + from * element, each * element,
                               zp_min(most, each - from) * element, (n - from) * element};
@@ -115,7 +111,7 @@ static zero_result zp_collectives_reduce_slice(zero_group *g, const zp_collectiv
 }
 
 static zero_result zp_collectives_all_reduce(zero_group *g, const zp_collective *c) {
-    const size_t element = zp_collectives_element_bytes(c->type), bytes = c->n * element;
+    const size_t element = zero_type_bytes(c->type), bytes = c->n * element;
     const size_t each = zp_collectives_slice_at(g, c->n, 1);
     const zp_parts slices = {c->to, each * element, each * element, bytes},
                    all = {c->to, 0, bytes, bytes};

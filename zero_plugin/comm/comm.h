@@ -47,7 +47,6 @@ typedef struct zp_call {
 } zp_call;
 
 enum { ZP_ONE = 1, ZP_ON_HOST = 2 }; /* kinds of memory */
-enum { ZP_MESSAGES = 256 };          /* most messages of one list */
 
 typedef struct zp_memory {
     size_t bytes; /* of one rank's piece, the same on all ranks */
@@ -65,6 +64,9 @@ typedef struct zp_memory {
 
 typedef struct zp_comm zp_comm;
 typedef struct zp_wire zp_wire;
+struct zp_swap; /* these three: of messages.h */
+struct zp_cut;
+struct zp_collective;
 
 /* One collective of a context. Offsets are bytes in this rank's piece of the memory. */
 typedef struct zp_op {
@@ -88,34 +90,6 @@ struct zp_wire {
     zero_result (*send)(zero_ctx *z, zp_stream *s, const zp_op *op);
     zero_ctx *z;
 };
-
-/* Messages that progress together; all belong to one call. */
-typedef struct zp_swap {
-    zp_comm *group;
-    zp_call call;
-    uint64_t number; /* the group's collectives so far, including this one */
-    const zero_message *list;
-    int n;
-} zp_swap;
-
-/* A collective of a zero_group, which the transport's library may run as one operation; `from` may
-   also be a list of n messages. */
-typedef struct zp_collective {
-    zp_comm *group;
-    zp_call call;
-    const void *from;
-    void *to;
-    size_t n; /* elements; bytes if nothing is summed */
-    zero_type type;
-    zero_reduction how;
-} zp_collective;
-
-/* A rank's place after a group is split: `rank` of `nranks` in part `part` of `parts`; part -1:
-   this rank is in no part. The transport may use `memory` while the group that is split lives. */
-typedef struct zp_cut {
-    int parts, part, rank, nranks;
-    zp_memory *memory;
-} zp_cut;
 
 /* THE ORDER OF A SUM. A reduction first adds the slices of a node's ranks, those of the places
    inside[0], inside[1], ... Then it adds the sums of the nodes across[0], across[1], ... All ranks
@@ -154,14 +128,13 @@ typedef struct zp_transport {
     void (*leave)(zp_comm *g, int broken);
     /* A zero_group needs the next three. swap exchanges messages; between two ranks they keep the
        list's order. Then the stream's next work may read received and overwrite sent buffers. */
-    zero_result (*swap)(zp_stream *s, const zp_swap *x);
-    /* make_part makes a communicator for some of the ranks, for further groups and contexts; it is
-       COLLECTIVE over the group that is split. free_part frees it; it is COLLECTIVE over the part.
-     */
-    zero_result (*make_part)(zp_comm *of, const zp_cut *cut, zero_comm *part);
+    zero_result (*swap)(zp_stream *s, const struct zp_swap *x);
+    /* make_part makes a communicator for some of the ranks, for further groups and contexts. It is
+       COLLECTIVE over the group that is split. free_part frees it, COLLECTIVE over the part. */
+    zero_result (*make_part)(zp_comm *of, const struct zp_cut *cut, zero_comm *part);
     void (*free_part)(zero_comm *part, int broken);
     /* Runs a collective with the library's own function. NULL: the plugin makes it of messages. */
-    zero_result (*whole)(zp_stream *s, const zp_collective *w);
+    zero_result (*whole)(zp_stream *s, const struct zp_collective *w);
     /* Sets view->peer, by the places of `part`, to this rank's addresses of the pieces of `m`. `m`
        is memory of `of`; rank i of `part` is rank first + i * step of `of`. NULL: this transport
        does not see the memory of peers. */
@@ -408,11 +381,6 @@ static zero_result zp_comm_open(zp_comm *g, const zp_transport *row, const zero_
     for (int i = 0; i < ZP_LOCAL_MAX; i++)
         g->order.inside[i] = g->order.across[i] = (unsigned char)i;
     return row->join(g, given);
-}
-
-/* Returns the place of the i-th slice that a reduction inside a machine adds, node by node. */
-static int zp_comm_summand(const zp_comm *g, int i) {
-    return g->order.across[i / g->node_size] * g->node_size + g->order.inside[i % g->node_size];
 }
 
 /* Reports to the peers of an open group that this rank has failed. */

@@ -44,10 +44,13 @@ static zero_result zp_local_compute(zp_stream *s, const zp_op *op) {
     const size_t bytes = zp_comm_op_shard_bytes(op);
     if (op->in_place) return ZERO_OK;
     if (op->kind == ZP_REDUCE_SCATTER) {
-        zp_sum sum = zp_local_make_sum(op, ranks->n, op->group->node_size);
+        const zp_sum_order *order = &op->group->order;
+        const int size = op->group->node_size;
+        zp_sum sum = zp_local_make_sum(op, ranks->n, size);
         for (int i = 0; i < ranks->n; i++)
-            sum.source[i] = zp_local_peer_memory(op, zp_comm_summand(op->group, i),
-                                                 (size_t)op->group->rank * op->shard);
+            sum.source[i] =
+                zp_local_peer_memory(op, order->across[i / size] * size + order->inside[i % size],
+                                     (size_t)op->group->rank * op->shard);
         const int there = ranks->n == 1 && op->source == op->target && !op->sum && op->scale == 1;
         return there ? ZERO_OK : zp_kernel_sum_ranks(s, &sum, op->shard / ZP_WIDE);
     }
@@ -65,14 +68,7 @@ static zero_result zp_local_run(zp_stream *s, const zp_op *op) {
     return zp_local_meet(s, op, 1);
 }
 
-/* Runs n collectives on a stream: on the CPU as tasks, which hold copies of the ops. */
 typedef zero_result (*zp_op_fn)(zp_stream *s, const zp_op *op);
-#ifdef __CUDACC__
-static zero_result zp_local_send(zp_stream *s, const zp_op *op, int n, zp_op_fn run) {
-    for (int i = 0; i < n; i++) ZP_TRY(run(s, &op[i]));
-    return ZERO_OK;
-}
-#else
 typedef struct zp_op_args {
     zp_op op;
     zp_op_fn run;
@@ -85,14 +81,15 @@ static void zp_local_task(const void *args, size_t n, int threads) {
     (void)zp_device_take_stream(&here, a->op.group->device, NULL, threads);
     (void)a->run(&here, &a->op);
 }
+/* Runs n collectives on a stream: on the CPU as tasks, which hold copies of the ops. */
 static zero_result zp_local_send(zp_stream *s, const zp_op *op, int n, zp_op_fn run) {
     for (int i = 0; i < n; i++) {
         const zp_op_args a = {op[i], run};
-        ZP_TRY(zp_device_push_task(s, zp_local_task, &a, sizeof a, 0));
+        ZP_TRY(zp_device_is_host() ? zp_device_push_task(s, zp_local_task, &a, sizeof a, 0)
+                                   : run(s, &op[i]));
     }
     return ZERO_OK;
 }
-#endif
 
 static zero_result zp_local_issue(zp_stream *s, const zp_op *op, int n) {
     return zp_local_send(s, op, n, zp_local_run);
@@ -105,7 +102,7 @@ static size_t zp_local_bytes(const zp_comm *g, const zp_op *op) {
 
 static void zp_local_refuse(const zero_comm *given, const char *why) {
     zero_local *local = given->kind == ZERO_COMM_SELF ? NULL : (zero_local *)given->handle;
-    if (local) zp_board_abort(&local->board, given->rank, why);
+    if (local) zp_board_abort(&local->board, given->rank, ZERO_ERR_PEER, why);
 }
 
 static void zp_local_leave(zp_comm *g, int broken) {

@@ -1,13 +1,15 @@
 /* mpi.h - MPI: shared memory on one machine as in local.h, and messages between machines */
 #pragma once
 
-#include "envelope.h"
+#include "messages.h"
 #include "mpi_nodes.h"
 
 #ifdef ZERO_WITH_MPI
 
-/* Gathers `bytes` of every rank on all ranks, and checks that all are in the same call. */
-static zero_result zp_mpi_mail(const zp_op *op, const void *mine, size_t bytes) {
+/* The transport's exchange: checks that all ranks are in the same call. A broadcast begins with it,
+   and sends nothing in it. */
+static zero_result zp_mpi_exchange(const zp_op *op, const void *mine) {
+    const size_t bytes = op->kind == ZP_EXCHANGE ? op->shard : 0;
     zp_comm *g = op->group;
     zp_mpi *m = zp_mpi_nodes_of(g);
     const zp_call call = zp_comm_op_call(op);
@@ -25,17 +27,13 @@ static zero_result zp_mpi_mail(const zp_op *op, const void *mine, size_t bytes) 
     return ZERO_OK;
 }
 
-static zero_result zp_mpi_exchange(const zp_op *op, const void *mine) {
-    return zp_mpi_mail(op, mine, op->shard);
-}
-
 static zero_result zp_mpi_broadcast(const zp_op *op, void *data) {
     zp_comm *g = op->group;
     char *received = g->stage.base; /* lives longer than an abandoned request */
     const MPI_Comm comm = zp_mpi_nodes_of(g)->comm[ZP_CONTROL];
     const int root = op->unit, copies = data != received;
     MPI_Request request;
-    ZP_TRY(zp_mpi_mail(op, received, 0));
+    ZP_TRY(zp_mpi_exchange(op, received));
     if (g->rank == root && copies) memcpy(received, data, op->shard);
     ZP_MPI(g, MPI_Ibcast(received, (int)op->shard, MPI_BYTE, root, comm, &request));
     ZP_TRY(zp_mpi_nodes_wait_one(op, &request));
@@ -170,7 +168,7 @@ static zero_result zp_mpi_match_message(const zp_swap *x, const zero_message *m,
     const int headed = w->headed, acked = w->acked;
     if (!headed) ZP_MPI(g, MPI_Test(&w->head, &w->headed, MPI_STATUS_IGNORE));
     if (!headed && w->headed && !m->sends) {
-        ZP_TRY(zp_envelope_compare(g, m->peer, &w->envelope, &mine));
+        ZP_TRY(zp_message_compare(g, m->peer, &w->envelope, &mine));
         if (!acked) ZP_TRY(zp_mpi_begin(x, m->peer, 1, ZP_WORD_TAG, NULL, 0, &w->word));
     }
     if (!acked && (m->sends || w->headed))

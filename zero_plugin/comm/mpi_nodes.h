@@ -19,6 +19,11 @@
 #include <mpi.h>
 #endif
 
+#define ZP_CROSS_NUMEL ((size_t)15360) /* f32 elements of a piece that goes between nodes */
+#define ZP_CROSSINGS   ((size_t)6)     /* pieces in flight at once; see zp_mpi_nodes_exchange */
+#define ZP_NAP_MOST_S  1e-3
+static_assert(ZP_CROSS_NUMEL % ZP_ALIGN == 0, "pieces between nodes stay aligned");
+
 /* `pace` is the recent average time of a wait for one of many pieces, in seconds. If it is long,
    the waiting thread naps for that time, because spinning would take a core from computing threads.
    The later pieces keep the link busy meanwhile. The longer a wait, the longer its naps. */
@@ -86,7 +91,7 @@ static zero_result zp_mpi_nodes_check_abort(zp_comm *g) {
     ZP_MPI(g, MPI_Mrecv(text, (int)sizeof text, MPI_BYTE, &message, &status));
     text[sizeof text - 1] = 0;
     const int source = status.MPI_SOURCE, result = status.MPI_TAG;
-    zp_board_abort_as(m->ranks.board, source, (zero_result)result, text);
+    zp_board_abort(m->ranks.board, source, (zero_result)result, text);
     return zp_board_report_peer(g, source, result, text);
 }
 
@@ -97,7 +102,7 @@ static void zp_mpi_nodes_abort(zp_comm *g, const char *why) {
     const double deadline = zp_seconds() + 1;
     int n = 0, done = 0;
     if (!m || !m->ranks.board) return;
-    zp_board_abort_as(m->ranks.board, g->rank, zp_board_abort_result(g), why);
+    zp_board_abort(m->ranks.board, g->rank, zp_board_abort_result(g), why);
     if (m->ranks.n == g->nranks || m->ranks.board->abort_rank != g->rank) return;
     if (__atomic_exchange_n(&m->failure_is_sent, 1, __ATOMIC_ACQ_REL)) return;
     memcpy(m->failure_text, m->ranks.board->abort_text, sizeof m->failure_text);

@@ -6,6 +6,7 @@
    the order itself with NCCL_LAUNCH_ORDER_IMPLICIT; otherwise events keep it. */
 #pragma once
 
+#include "messages.h"
 #include "nccl_watch.h"
 
 #ifdef ZERO_WITH_NCCL

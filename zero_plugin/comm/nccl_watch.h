@@ -9,8 +9,7 @@
 
    NCCL does not report why a rank has failed. So the ranks of one machine share a board, on which
    the first failed rank writes its error. The watching threads of the other ranks read it there and
-   abort with the same message. Ranks of other machines get a closed connection or the time limit.
- */
+   abort with the same message. Ranks of other machines get a closed connection, or a time-out. */
 #pragma once
 
 #include "local.h"

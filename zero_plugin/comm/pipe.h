@@ -12,7 +12,7 @@
    the only word on which that rank sleeps. All messages of a list progress together. */
 #pragma once
 
-#include "envelope.h"
+#include "messages.h"
 #include "shared_memory.h"
 
 #define ZP_PIPE_SLOTS ((size_t)4)
@@ -150,7 +150,7 @@ static int zp_pipe_receive(zp_stream *str, const zp_swap *x, const zero_message 
             return moved;
         const zp_pipe_slot *slot = zp_pipe_slot_at(s, p, read);
         const size_t n = direct ? m->bytes : zp_min(zp_pipe_piece(s), m->bytes - at->bytes);
-        *r = zp_envelope_compare(g, m->peer, &slot->envelope, &mine);
+        *r = zp_message_compare(g, m->peer, &slot->envelope, &mine);
         if (!*r && direct && !zp_device_is_host())
             *r = zp_device_wait_event(str, &s->board->streams[0][0][m->peer]);
         const char *from = direct ? slot->data : (const char *)(slot + 1);

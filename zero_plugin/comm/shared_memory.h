@@ -80,18 +80,12 @@ static int zp_shared_memory_map_piece(zp_memory *m, int p, int fd) {
     return m->peer[p] && (m->how != ZP_ONE || m->view);
 }
 
-/* Reports a rank's failed system call. With too many open files other shared memory fails, too. */
 static int zp_shared_memory_no_files(int code) { return code == EMFILE || code == ENFILE; }
-static zero_result zp_shared_memory_report_file(zp_comm *g, int rank, size_t bytes, int code) {
-    char name[ZP_RANK_TEXT];
-    if (!zp_shared_memory_no_files(code)) return ZERO_ERR_MEMORY;
-    return zp_comm_fail(g, ZERO_ERR_DEVICE, "%s could not open a memory file of %zu bytes: %s",
-                        zp_board_print_rank(g, rank, name), bytes, strerror(code));
-}
-
-/* Exchanges all ranks' errors. All return that of the lowest rank, file limits first. */
+/* Exchanges all ranks' errors. All return that of the lowest rank, file limits first: with too many
+   open files other shared memory fails, too. */
 static zero_result zp_shared_memory_agree(zp_comm *g, size_t bytes, int code) {
     const int32_t mine = code, *theirs = (const int32_t *)(const void *)g->mail;
+    char name[ZP_RANK_TEXT];
     int bad = -1;
     ZP_TRY(zp_comm_exchange(g, &mine, sizeof mine));
     for (int r = g->nranks - 1; r >= 0; r--)
@@ -99,7 +93,10 @@ static zero_result zp_shared_memory_agree(zp_comm *g, size_t bytes, int code) {
             && (bad < 0 || zp_shared_memory_no_files(theirs[r])
                 || !zp_shared_memory_no_files(theirs[bad])))
             bad = r;
-    return bad < 0 ? ZERO_OK : zp_shared_memory_report_file(g, bad, bytes, theirs[bad]);
+    if (bad < 0) return ZERO_OK;
+    if (!zp_shared_memory_no_files(theirs[bad])) return ZERO_ERR_MEMORY;
+    return zp_comm_fail(g, ZERO_ERR_DEVICE, "%s could not open a memory file of %zu bytes: %s",
+                        zp_board_print_rank(g, bad, name), bytes, strerror(theirs[bad]));
 }
 
 /* Opens memory of ranks that are processes. */

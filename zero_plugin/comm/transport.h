@@ -30,8 +30,7 @@ static const zp_transport_row *const zp_transport_table[] = {
 enum { ZP_TRANSPORTS = sizeof zp_transport_table / sizeof *zp_transport_table };
 enum { ZP_OWN_TRANSPORTS = sizeof zp_transport_own / sizeof *zp_transport_own - 1 };
 
-/* Returns the row of a kind; NULL: this copy of the plugin has none. SELF is LOCAL with one rank.
- */
+/* Returns the row of a kind; NULL: this copy of the plugin has none. SELF is LOCAL of one rank. */
 static const zp_transport_row *zp_transport_find_row(zero_comm_kind kind) {
     const zero_comm_kind of = kind == ZERO_COMM_SELF ? ZERO_COMM_LOCAL : kind;
     for (int i = 0; i < ZP_TRANSPORTS; i++)

@@ -10,30 +10,28 @@ static int zp_agree_first_difference(const zp_comm *g, size_t bytes) {
     return 0;
 }
 
-/* Compares one line on all ranks. At the first difference all ranks return an error. COLLECTIVE. */
-static zero_result zp_agree_compare_line(zero_ctx *z, const char *mine) {
-    const char *all = z->all->mail;
-    ZP_DO(z, zp_comm_exchange(z->all, mine, ZP_MAIL_BYTES));
-    const int r = zp_agree_first_difference(z->all, ZP_MAIL_BYTES);
-    if (!r) return ZERO_OK;
-    return z->dead = zp_ctx_fail(z, ZERO_ERR_MISMATCH, "rank 0 has {%.180s}, rank %d has {%.180s}",
-                                 all, r, all + (size_t)r * ZP_MAIL_BYTES);
-}
-
 /* Prints line i of the common data to `text`, followed by zeros; returns 0 after the last line. */
 typedef int (*zp_line_fn)(const zero_ctx *z, int i, char *text, size_t bytes);
 
-/* Exchanges one hash of all lines, and single lines only if the hashes differ. COLLECTIVE. */
+/* Exchanges one hash of all lines, and single lines only if the hashes differ. At the first line
+   that differs, all ranks return an error. COLLECTIVE. */
 static zero_result zp_agree_compare_lines(zero_ctx *z, zp_line_fn line) {
     uint64_t words[ZP_MAIL_BYTES / sizeof(uint64_t)], hash = ZP_HASH_EMPTY;
     char *mine = (char *)words;
+    const char *all = z->all->mail;
     for (int i = 0; line(z, i, mine, sizeof words); i++)
         for (size_t w = 0; w < sizeof words / sizeof *words; w++)
             hash = zp_hash_wide(hash, words[w]);
     ZP_DO(z, zp_comm_exchange(z->all, &hash, sizeof hash));
     const int differ = zp_agree_first_difference(z->all, sizeof hash);
-    for (int i = 0; differ && line(z, i, mine, sizeof words); i++)
-        ZP_TRY(zp_agree_compare_line(z, mine));
+    for (int i = 0; differ && line(z, i, mine, sizeof words); i++) {
+        ZP_DO(z, zp_comm_exchange(z->all, mine, ZP_MAIL_BYTES));
+        const int r = zp_agree_first_difference(z->all, ZP_MAIL_BYTES);
+        if (r)
+            return z->dead = zp_ctx_fail(z, ZERO_ERR_MISMATCH,
+                                         "rank 0 has {%.180s}, rank %d has {%.180s}", all, r,
+                                         all + (size_t)r * ZP_MAIL_BYTES);
+    }
     return ZERO_OK;
 }
 

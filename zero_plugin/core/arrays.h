@@ -40,6 +40,7 @@ static_assert((int)ZP_GRAD == ZP_GRADIENTS && (int)ZP_PARAM == ZP_PARAMETERS, "a
 typedef enum zp_share { ZP_NOTHING = 0, ZP_WHOLE, ZP_SHARD, ZP_SEEN } zp_share;
 
 typedef struct zp_array_part { /* the part of one segment of a unit */
+    zero_type type;
     zp_share share;
     zero_tier tier;
     size_t first, numel; /* the elements of the unit that this rank keeps */
@@ -62,9 +63,9 @@ typedef struct zp_tier {
 static const zp_tier zp_array_tiers[ZERO_TIERS] = {{0, 0, NULL, NULL, NULL}};
 
 struct zp_array {
-    zero_type type;
-    int squares;          /* it has averages of squares */
-    zp_share share;       /* the default; part[u] has the unit's share and tier */
+    zero_type type; /* the default, as is share; part[u] has the unit's, and its tier */
+    int squares;    /* it has averages of squares */
+    zp_share share;
     zero_tier tier;       /* HOST: MASTER and STATE of a run on a GPU; on the CPU, DEVICE */
     const zp_tier *tiers; /* [ZERO_TIERS] */
     zp_array_part *part;  /* [layout.segments] */
@@ -116,18 +117,18 @@ typedef enum zp_adding {
     ZP_EACH_REDUCED  /* each is reduced, and added shard by shard */
 } zp_adding;
 
-/* Cuts unit u's part from device memory at offset `at`, and returns its end. The row of another
-   tier sets the offset there. Elements from `most` on are not kept. */
-static size_t zp_array_cut(zp_array *a, int u, const zp_unit *x, zp_share share, zero_tier tier,
-                           int rank, size_t at, size_t most) {
-    const size_t first = share == ZP_SHARD ? (size_t)rank * x->shard : 0;
-    const size_t all = share == ZP_NOTHING ? 0 : share == ZP_SHARD ? x->shard : x->padded;
-    const size_t numel = first < most ? zp_min(all, most - first) : 0;
-    const zp_array_part made = {share, tier, first, numel, at, 0};
-    const size_t bytes = tier == ZERO_DEVICE ? zp_codes_bytes(a->type, numel) : 0;
-    a->part[u] = made;
-    a->bytes += bytes;
-    return at + bytes;
+/* Cuts unit u's part, of x's type, share and tier, from device memory at offset `at`, and returns
+   its end. The row of another tier sets the offset there. Elements from `most` on are not kept. */
+static size_t zp_array_cut(zp_array *a, int u, const zp_unit *unit, zp_array_part x, int rank,
+                           size_t at, size_t most) {
+    const size_t all = x.share == ZP_NOTHING ? 0 : x.share == ZP_SHARD ? unit->shard : unit->padded;
+    x.first = x.share == ZP_SHARD ? (size_t)rank * unit->shard : 0;
+    x.numel = x.first < most ? zp_min(all, most - x.first) : 0;
+    x.at = at;
+    a->part[u] = x;
+    const size_t end = at + (x.tier == ZERO_DEVICE ? zp_codes_bytes(x.type, x.numel) : 0);
+    a->bytes += end - at;
+    return end;
 }
 
 /* Returns 1 if unit u's part is not in device memory. */
@@ -141,7 +142,7 @@ static const zp_tier *zp_array_tier(const zp_array *a, int u) { return &a->tiers
 static char *zp_array_at(const zp_array *a, int u, size_t e) {
     const zp_array_part *x = &a->part[u];
     char *memory = x->tier == ZERO_HOST ? a->host : a->memory;
-    return e - x->first < x->numel ? memory + x->at + zp_codes_bytes(a->type, e - x->first) : NULL;
+    return e - x->first < x->numel ? memory + x->at + zp_codes_bytes(x->type, e - x->first) : NULL;
 }
 
 /* OPEN AND CLOSE. Between them, *n elements of unit u from e on are at *p, for work on stream s. *n
@@ -160,7 +161,7 @@ static zero_result zp_array_close(zp_array *a, int u, size_t e, zp_stream *s, in
 
 /* Returns the bytes that this rank keeps of unit u in an array. */
 static uint64_t zp_array_part_bytes(const zp_array *a, int u) {
-    return zp_codes_bytes(a->type, a->part[u].numel);
+    return zp_codes_bytes(a->part[u].type, a->part[u].numel);
 }
 
 /* The arrays that an update touches, in this order: weights, gradient, MASTER, STATE.. */

@@ -28,8 +28,8 @@ static void zp_bind_index_tensor(zero_ctx *z, int t) {
     int *field = zp_bind_place_of_field(z, d->field);
     if (!*field) *field = t + 1;
 }
-/* Makes room for one more tensor: at most half of the index is in use. */
-static zero_result zp_bind_reserve_index(zero_ctx *z) {
+/* Adds the tensor that follows the last one to the index, of which at most half is in use. */
+static zero_result zp_bind_add_tensor(zero_ctx *z) {
     const size_t n = (size_t)z->ntensors + 1;
     if (2 * n > z->index_room) {
         const size_t room = zp_max(64, 2 * z->index_room);

@@ -1,10 +1,10 @@
 /* buffers.h - assigns units to buffers, and predicts the next gathers
 
-   Units that are not resident share buffers. A pass uses most units once per direction. A unit that
-   is used more often (tied embeddings), or is much larger than the others, has a buffer of its own
-   and keeps its value until parameters change. The next gathers follow the order of begin hooks in
-   the last pass, or the order that your code has announced. These functions only change their
-   arguments: the plan runs the same functions to count gathers. */
+   Units that are not kept unsharded share buffers. A pass uses most units once per direction. A
+   unit that is used more often (tied embeddings), or is much larger than the others, has a buffer
+   of its own and keeps its value until parameters change. The next gathers follow the order of
+   begin hooks in the last pass, or the order that your code has announced. These functions only
+   change their arguments: the plan runs the same functions to count gathers. */
 #pragma once
 
 #include "../machine/device.h"

@@ -4,12 +4,6 @@
 #include "plan.h"
 #include "observe.h"
 
-static uint64_t zp_build_hash_frozen(const zp_tensor *t) {
-    uint64_t hash = ZP_HASH_EMPTY;
-    for (int i = 0; i < t->desc.layers; i++) hash = zp_hash(hash, t->desc.frozen[i] != 0);
-    return hash;
-}
-
 /* Prints line i of the data, other than settings, that must be the same on all ranks: the build,
    then each tensor, then the orders. An error shows the first line that differs. */
 static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
@@ -22,13 +16,15 @@ static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
     if (!t) return at < 0 || zp_order_line(z, at - z->ntensors, text, bytes);
     const zero_tensor_desc *d = &t->desc;
     const uint64_t name = zp_bind_hash_name(d->name);
+    uint64_t layers = ZP_HASH_EMPTY;
     char hash[32] = "", more[96] = "", frozen[64] = "";
     if (strlen(d->name) > 50) /* text and error cut it */
         (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
     ZP_EACH_EXTRA(z, x) if (x->describe) x->describe(z, t, more, sizeof more);
+    for (int l = 0; l < d->layers && d->frozen; l++) layers = zp_hash(layers, d->frozen[l] != 0);
     if (d->frozen)
         (void)snprintf(frozen, sizeof frozen, "frozen layers %d (hash %016llx), ",
-                       zp_layout_frozen_layers(t), (unsigned long long)zp_build_hash_frozen(t));
+                       zp_layout_frozen_layers(t), (unsigned long long)layers);
     (void)snprintf(
         text, bytes,
         "tensor %d: numel %zu, layers %d, unit %d, together %d, every %d, uses %d, flags %d, "
@@ -36,11 +32,6 @@ static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
         at, d->numel, d->layers, d->unit, d->together, d->every, d->uses, d->flags,
         (double)t->lr_factor, (double)t->decay_factor, more, frozen, hash, d->name);
     return 1;
-}
-
-static zero_result zp_build_agree(zero_ctx *z) {
-    ZP_TRY(zp_agree_compare_settings(z));
-    return zp_agree_compare_lines(z, zp_build_line);
 }
 
 /* Fills `spans` with the tensors in this rank's part of unit u; returns their number. */
@@ -241,7 +232,7 @@ static zero_result zp_build_check_field(zero_ctx *z, const zp_member *m, int *la
     *at = 1 + (int)(m - z->layout.members);
     const int unit = zp_layout_unit_of(&z->layout, m->unit);
     ZP_REFUSE(z, zp_layout_unit_of(&z->layout, before->unit) == unit && before->tensor != m->tensor,
-              "tensors %s and %s of unit %d have the same field (offset %zu)",
+              "tensors %s and %s of unit %d have the same field (offset %zu); use two fields",
               z->tensors[before->tensor].desc.name, d->name, unit, d->field);
     return ZERO_OK;
 }
@@ -251,7 +242,7 @@ static zero_result zp_build_check_units(zero_ctx *z) {
     zero_result r = ZERO_OK;
     for (int u = 0; u < z->layout.units; u++)
         ZP_REFUSE(z, !z->layout.unit[u].announced,
-                  "unit %d has no tensor, though units go up to %d", u, z->layout.units - 1);
+                  "unit %d has no tensor, expected one in each of 0..%d", u, z->layout.units - 1);
     int *last = (int *)calloc((size_t)z->ntensors, sizeof *last);
     if (!last) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "fields of %d tensors", z->ntensors);
     for (int u = 0; u < z->layout.all; u++) ZP_EACH_SEGMENT(&z->layout, u, s)

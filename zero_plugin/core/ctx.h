@@ -275,7 +275,7 @@ static int zp_ctx_verdict_unit(const zero_ctx *z, int u) {
 
 /* Checks that i is in 0..n-1. */
 static zero_result zp_ctx_check_index(zero_ctx *z, const char *what, int i, int n) {
-    ZP_REFUSE(z, n < 1, "%s %d: there is none yet", what, i);
+    ZP_REFUSE(z, n < 1, "%s %d: none exists; call zero_tensors and zero_build first", what, i);
     ZP_REFUSE(z, i < 0 || i >= n, "%s %d, expected 0..%d", what, i, n - 1);
     return ZERO_OK;
 }
@@ -501,11 +501,4 @@ static void zp_ctx_close_part(zp_part *part, zp_comm *g, int broken) {
     zp_comm_close(g, broken);
     if (part->of && part->of->free_part) part->of->free_part(&part->comm, broken);
     part->of = NULL;
-}
-
-/* Returns the bytes that transports keep for messages between nodes and for split groups. */
-static size_t zp_ctx_transport_bytes(const zero_ctx *z) {
-    size_t bytes = z->all->wire_bytes;
-    for (int i = ZP_DATA; i < ZP_GROUPS; i++) bytes += z->group[i].wire_bytes + z->part[i].bytes;
-    return bytes;
 }

@@ -300,7 +300,7 @@ static zero_result zp_extra_add_stations(zero_ctx *z, const zp_station *s, zp_pl
     for (; s && s->place != ZP_PLACES_OF_WALK; s++) {
         zp_walk *w = &z->walk[walk_of[s->when]];
         if (s->place != place || (s->needed && !s->needed(z))) continue;
-        ZP_REFUSE(z, w->n == ZP_STATIONS, "a walk has more than %d stations", (int)ZP_STATIONS);
+        ZP_REFUSE(z, w->n == ZP_STATIONS, "over %d stations; raise ZP_STATIONS", (int)ZP_STATIONS);
         w->station[w->n++] = s;
     }
     return ZERO_OK;

@@ -90,7 +90,10 @@ static zero_result zp_gather_acquire(zero_ctx *z, int u) {
     const int wraps = z->pass == ZERO_TRAIN && z->micro + 1 < z->micro_steps;
     zp_order_visit(t, u);
     const int n = zp_order_schedule(z, t, u, wraps, fill);
-    zp_order_advance(t, n >= 0);
+    if (t->nannounced && n < 0)
+        t->at--; /* your code may repeat the call */
+    else if (t->nannounced)
+        t->matched++;
     ZP_UNTIMELY(z, n < 0,
                 "unit %d: all %d gather buffers belong to units that have begun and not ended "
                 "(%s); raise open_units (ZERO_ALL: all of them), or prefetch",

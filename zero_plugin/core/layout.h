@@ -18,15 +18,12 @@
      ends before them
 
    THE WAY OF A FROZEN PARAMETER. Of all arrays, PARAM alone keeps frozen segments. Hooks, buffers,
-   prefetch and the order of a pass know units: one buffer holds both segments, the trained one
-   first. The walk of a parameter (gather.h) knows segments: it runs once for each segment of the
-   unit that has elements, so a row's stations treat a frozen segment like any other. Reductions,
-   norm, clipping, agreement, update and publishing run over units below
-   `all`, which as segments are the trained ones. So they never meet a frozen tensor, and a unit
-   without trained tensors has nothing to reduce. A begin hook sets the pointer to a frozen tensor's
-   gradient to NULL. A frozen weight is written by adoption, by name, or from a checkpoint, never by
-   a step. Its only form is the stored parameter: it is saved once, as ZERO_MASTER in that type, and
-   after such a load the ranks gather frozen segments that they keep whole */
+   prefetch and orders know units: one buffer holds both segments, the trained one first. The walk
+   of a parameter (gather.h) runs once for each segment with elements, so a row's stations treat a
+   frozen segment like any other. Reductions, norm, clipping, agreement, update and publishing run
+   over units below `all`, as segments the trained ones, and so never meet a frozen tensor. A frozen
+   weight is written by adoption, by name, or from a checkpoint, never by a step. It is saved once,
+   as ZERO_MASTER in the parameters' type. After a load, ranks gather frozen segments kept whole */
 #pragma once
 
 #include "../machine/base.h"
@@ -61,7 +58,7 @@ typedef struct zp_unit { /* one segment of a unit */
     size_t content;       /* elements without alignment */
     size_t plain;         /* elements before the first tensor with one state; padded: none has */
     size_t largest_tensor;
-    int only_one_d;
+    int only_one_d, f32_state; /* all tensors are ZERO_ONE_D; are ZERO_F32_STATE */
     int announced; /* a tensor names this unit; a KEEP tensor is stored in the KEEP unit */
 } zp_unit;
 
@@ -133,14 +130,11 @@ static void zp_layout_close(zp_layout *l) {
    then the order of forward. */
 static int zp_layout_nth_unit(const zp_layout *l, int i) { return i ? i - 1 : l->units; }
 
+static size_t zp_layout_common_divisor(size_t a, size_t b) {
+    return b ? zp_layout_common_divisor(b, a % b) : a;
+}
 static size_t zp_layout_common_multiple(size_t a, size_t b) {
-    size_t divisor = a;
-    for (size_t rest = b; rest;) {
-        const size_t next = divisor % rest;
-        divisor = rest;
-        rest = next;
-    }
-    return a / divisor * b;
+    return a / zp_layout_common_divisor(a, b) * b;
 }
 
 /* Adds the member that begins with this layer to its unit. */
@@ -158,6 +152,7 @@ static zp_member *zp_layout_add_member(zp_layout *l, const zp_tensor *t, int ten
     u->content += m.numel;
     u->largest_tensor = zp_max(u->largest_tensor, d->numel);
     u->only_one_d &= (d->flags & ZERO_ONE_D) != 0;
+    u->f32_state |= (d->flags & ZERO_F32_STATE) != 0;
     const int forwards = d->uses + (d->flags & ZERO_AGAIN ? 1 : 0);
     if (!kept && d->uses > of->uses) of->uses = d->uses;
     if (!kept && forwards > of->forwards) of->forwards = forwards;

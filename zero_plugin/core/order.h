@@ -68,14 +68,7 @@ static int zp_order_ahead(const zp_order *t, int wraps, int max, int *soon) {
     return found;
 }
 
-/* Advances past a call that was matched. If it failed for another reason, expects it again. */
-static void zp_order_advance(zp_order *t, int taken) {
-    t->matched += t->nannounced && taken;
-    t->at -= t->nannounced && !taken;
-}
-
-/* Returns segment u's reductions in a step. A reduction at the end of a pass occurs once per pass.
- */
+/* Returns segment u's reductions in a step. One at the end of a pass occurs once per pass. */
 static int zp_order_reductions(const zero_ctx *z, int u) {
     const int ends = z->live[u].reduced_last || u == z->layout.units;
     if (u >= z->layout.all || !z->layout.unit[u].numel) return 0; /* frozen: none */

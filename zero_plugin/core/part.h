@@ -1,6 +1,7 @@
 /* part.h - splits a group of the context; zp_ctx_close_part closes a part */
 #pragma once
 
+#include "../comm/messages.h"
 #include "ctx.h"
 
 /* Returns the bytes that this rank needs for a part. */
@@ -12,8 +13,8 @@ static size_t zp_part_bytes(const zp_comm *of, const zp_cut *cut, int swaps) {
 static zero_result zp_part_open(zero_ctx *z, zp_part *part, zp_comm *g, zp_comm *of, zp_cut cut,
                                 int node_size, const char *label) {
     ZP_REFUSE(z, !of->transport->make_part,
-              "the %d ranks cannot be cut into groups: %s does not support that", of->nranks,
-              of->transport->name);
+              "%d ranks cannot be cut into groups, because %s does not support it; use none",
+              of->nranks, of->transport->name);
     cut.memory = &part->meeting;
     part->bytes = zp_part_bytes(of, &cut, g->swaps);
     ZP_DO(z, of->transport->make_part(of, &cut, &part->comm));

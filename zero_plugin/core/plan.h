@@ -13,10 +13,10 @@ static zero_result zp_plan_check_settings(zero_ctx *z) {
     ZP_REFUSE(z, c->type != ZERO_BF16 && zp_masters[c->master].bf16_alone, "%s",
               zp_masters[c->master].bf16_alone);
     ZP_REFUSE(z, c->scaler.fixed == 0 && c->scaler.initial < c->scaler.minimum,
-              "scaler: initial %g is below minimum %g", (double)c->scaler.initial,
-              (double)c->scaler.minimum);
+              "scaler.initial %g is below scaler.minimum %g; lower the minimum",
+              (double)c->scaler.initial, (double)c->scaler.minimum);
     ZP_REFUSE(z, c->scaler.fixed == 0 && c->no_overflow_check,
-              "no_overflow_check is set, but a dynamic loss scale needs the check");
+              "no_overflow_check is 1, but a dynamic loss scale needs the check; use 0");
     return zp_extra_call(z, ZP_ON_CHECK);
 }
 
@@ -27,8 +27,7 @@ static void zp_plan_set_array(zp_array *a, zero_type type, zp_share share) {
     a->tiers = zp_array_tiers;
 }
 
-/* Applies the resolved settings to this context: the types and shares of arrays, which rows may
-   change, and the loss scale. */
+/* Sets the types and shares of arrays, which rows may change, and the loss scale. */
 static zero_result zp_plan_apply_settings(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     zp_control *report = &z->report;
@@ -41,7 +40,7 @@ static zero_result zp_plan_apply_settings(zero_ctx *z) {
     const int masters = c->type != ZERO_F32 && zp_masters[c->master].keeps;
     zp_share grad = ZP_WHOLE, param = stage.parameters;
     ZP_REFUSE(z, c->state_type == ZERO_STATE_8BIT && z->rule->reads & ZP_GROWS,
-              "state_type is 8BIT, but the state of %s only grows: small additions would be lost",
+              "state_type is 8BIT, but the state of %s only grows and loses small sums; use BF16",
               z->rule->name);
     z->policy = stage;
     z->master = zp_masters[c->master];
@@ -195,9 +194,12 @@ static void zp_plan_cut_arrays(zero_ctx *z) {
                 k == ZP_PARAM && a[k].share == ZP_SHARD && zp_plan_unit_stays(z, unit);
             const int resident = k == ZP_NEXT && a[ZP_PARAM].part[u].tier == ZERO_DEVICE;
             const int here = stays || resident || none || !z->live[unit].may_leave;
+            const int f32 = k >= ZP_STATE && k < ZP_NEXT && l->unit[u].f32_state;
             const zp_share share = none ? ZP_NOTHING : stays ? ZP_WHOLE : a[k].share;
-            at = zp_array_cut(&a[k], u, &l->unit[u], share, here ? ZERO_DEVICE : a[k].tier,
-                              z->data->rank, at, k == ZP_STATE + 1 ? l->unit[u].plain : SIZE_MAX);
+            const zp_array_part x = {
+                f32 ? ZERO_F32 : a[k].type, share, here ? ZERO_DEVICE : a[k].tier, 0, 0, 0, 0};
+            at = zp_array_cut(&a[k], u, &l->unit[u], x, z->data->rank, at,
+                              k == ZP_STATE + 1 ? l->unit[u].plain : SIZE_MAX);
             zp_array_part *part = &a[k].part[u];
             if (k == ZP_MEAN && inside)
                 part->at = a[ZP_GRAD].part[u].at + part->first * zp_type_bytes(a[k].type);
@@ -206,23 +208,22 @@ static void zp_plan_cut_arrays(zero_ctx *z) {
     if (inside) a[ZP_MEAN].bytes = 0;
 }
 
-/* Returns the trained elements, without padding; then those of a second state array. Summed over
-   all ranks. */
-static size_t zp_plan_trained_numel(const zero_ctx *z) {
-    return z->layout.numel - z->layout.frozen_numel;
-}
-static size_t zp_plan_plain_numel(const zero_ctx *z) {
-    size_t numel = zp_plan_trained_numel(z);
-    for (const zp_tensor *t = z->tensors; t < z->tensors + z->ntensors; t++)
-        if (t->one_state)
-            numel -= t->desc.numel * (size_t)(t->desc.layers - zp_layout_frozen_layers(t));
-    return numel;
-}
-
 /* Returns how many of numel elements a rank keeps. */
 static size_t zp_plan_share_numel(const zero_ctx *z, zp_share share, size_t numel) {
     const size_t n = (size_t)z->data->nranks;
     return share == ZP_NOTHING ? 0 : share == ZP_SHARD ? (numel + n - 1) / n : numel;
+}
+
+/* Returns the bytes of array k for trained elements, without padding. */
+static size_t zp_plan_formula_bytes(const zero_ctx *z, int k) {
+    size_t numel[2] = {0, 0}; /* in the array's type; of units with state in f32 */
+    for (const zp_member *m = z->layout.members; m < z->layout.members + z->layout.nmembers; m++) {
+        const int none = k == ZP_STATE + 1 && z->tensors[m->tensor].one_state;
+        const int f32 = k >= ZP_STATE && z->layout.unit[m->unit].f32_state;
+        if (!none && m->unit < z->layout.all) numel[f32] += m->numel;
+    }
+    for (int i = 0; i < 2; i++) numel[i] = zp_plan_share_numel(z, z->array[k].share, numel[i]);
+    return zp_codes_bytes(z->array[k].type, numel[0]) + numel[1] * sizeof(float);
 }
 
 /* Counts the arrays' bytes. formula_bytes follows the stage table, for all arrays, unpadded. */
@@ -240,11 +241,10 @@ static void zp_plan_count_bytes(zero_ctx *z) {
                        - zp_array_bytes_off_device(&a[ZP_MEAN], z->layout.all);
     plan->formula_bytes =
         zp_plan_share_numel(z, stage->parameters, z->layout.numel) * of_p
-        + zp_plan_share_numel(z, stage->gradients, zp_plan_trained_numel(z)) * of_g;
+        + zp_plan_share_numel(z, stage->gradients, z->layout.numel - z->layout.frozen_numel) * of_g;
     for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
         plan->optimizer_bytes += a[k].bytes;
-        const size_t kept = k == ZP_STATE + 1 ? zp_plan_plain_numel(z) : zp_plan_trained_numel(z);
-        plan->formula_bytes += zp_codes_bytes(a[k].type, zp_plan_share_numel(z, a[k].share, kept));
+        plan->formula_bytes += zp_plan_formula_bytes(z, k);
     }
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
@@ -292,9 +292,9 @@ static void zp_plan_assign_buffers(zero_ctx *z) {
     const size_t units = zp_plan_open_units(z);
     const int whole = a[ZP_GRAD].share == ZP_WHOLE;
     const size_t reduced = whole ? 0 : zp_plan_reduce_buffers(z, shared_g, z->pair_numel);
-    /* memory for broadcasts, and for sums between nodes */
-    const size_t staging = ZP_STAGE_NUMEL * sizeof(float) + zp_ctx_transport_bytes(z);
-    size_t own = 0, shared = 0;
+    /* for broadcasts; and what transports keep for messages between nodes and for split groups */
+    size_t staging = ZP_STAGE_NUMEL * sizeof(float) + z->all->wire_bytes, own = 0, shared = 0;
+    for (int i = ZP_DATA; i < ZP_GROUPS; i++) staging += z->group[i].wire_bytes + z->part[i].bytes;
     const int backward = zp_plan_assign_side(z, ZP_GRAD, reduced, &own, &shared),
               forward = zp_plan_assign_side(z, ZP_PARAM, zp_plan_gather_buffers(z), &own, &shared);
     z->plan.open_forward = forward;
@@ -377,12 +377,6 @@ static void zp_plan_close(zero_ctx *z) {
     zp_layout_close(&z->layout);
 }
 
-/* Returns the maximum of begin hooks that a learned order has: a million for all micro-steps. */
-static size_t zp_plan_most_visits(const zero_ctx *z, int kind) {
-    const size_t micro_steps = kind == ZERO_TRAIN ? (size_t)z->cfg.micro_steps : 1;
-    return zp_min(4 * (size_t)z->layout.all * micro_steps, 1 << 20);
-}
-
 static zero_result zp_plan_alloc_units(zero_ctx *z) {
     const size_t units = (size_t)z->layout.all; /* at most one buffer per unit */
     const size_t segments = (size_t)z->layout.segments;
@@ -390,11 +384,12 @@ static zero_result zp_plan_alloc_units(zero_ctx *z) {
     z->array[0].part = (zp_array_part *)calloc(ZP_ARRAYS * segments, sizeof(zp_array_part));
     int made = z->live && z->array[0].part;
     for (int i = 0; i < 2; i++) {
+        const size_t micro_steps = i == ZERO_TRAIN ? (size_t)z->cfg.micro_steps : 1;
+        const size_t visits = zp_min(4 * units * micro_steps, 1 << 20); /* most begins of a pass */
         z->pool[i].buffer = (zp_buffer *)calloc(units, sizeof *z->pool[i].buffer);
         z->pool[i].held_by = (int *)calloc(units, sizeof *z->pool[i].held_by);
-        made &=
-            z->pool[i].buffer && z->pool[i].held_by
-            && zp_order_reserve(&z->order[i], zp_max(4 * units + 16, zp_plan_most_visits(z, i)));
+        made &= z->pool[i].buffer && z->pool[i].held_by
+                && zp_order_reserve(&z->order[i], zp_max(4 * units + 16, visits));
     }
     return made ? ZERO_OK : ZERO_ERR_MEMORY;
 }
@@ -413,8 +408,11 @@ static zero_result zp_plan_make(zero_ctx *z) {
     if (!r) r = zp_plan_alloc_units(z);
     for (int m = 0; m < z->layout.nmembers && !r; m++) {
         const zp_member *x = &z->layout.members[m];
-        z->live[zp_layout_unit_of(&z->layout, x->unit)].reduced_last |=
-            (z->tensors[x->tensor].desc.flags & ZERO_LATE) != 0;
+        const zero_tensor_desc *d = &z->tensors[x->tensor].desc;
+        const int differs = !(d->flags & ZERO_F32_STATE) && z->layout.unit[x->unit].f32_state;
+        ZP_REFUSE(z, differs && x->unit < z->layout.all,
+                  "tensor %s is not F32_STATE, but others of its unit are; flag all", d->name);
+        z->live[zp_layout_unit_of(&z->layout, x->unit)].reduced_last |= (d->flags & ZERO_LATE) != 0;
     }
     if (!r) r = zp_extra_call(z, ZP_ON_LAYOUT);
     if (r == ZERO_ERR_ARGUMENT) return r;
@@ -423,7 +421,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
     z->bucket_numel = z->cfg.bucket_numel ? z->cfg.bucket_numel : z->shared_numel[ZP_GRAD];
     ZP_REFUSE(
         z, z->bucket_numel < z->shared_numel[ZP_GRAD],
-        "bucket_numel is %zu, the largest unit that shares a buffer has %zu elements: give at "
+        "bucket_numel is %zu, but the largest unit that shares a buffer has %zu elements; use at "
         "least that, or 0",
         z->cfg.bucket_numel, z->shared_numel[ZP_GRAD]);
     zp_plan_cut_arrays(z);

@@ -75,7 +75,7 @@ static zero_result zp_run_store(zero_ctx *z, zp_array *a, const zp_control *cont
     const zp_rounding rounding = weights ? z->master.rounding : ZP_NEAREST;
     float *stage = (float *)(void *)z->data->stage.base;
     char *memory;
-    const int straight = a->type == type && !control;
+    const int straight = a->part[run->unit].type == type && !control;
     for (size_t at = 0, n; at < run->numel; at += n) {
         const size_t first = (run->at + at) % ZP_CODE_BLOCK;
         n = straight ? run->numel - at : zp_min(ZP_STAGE_NUMEL - first, run->numel - at);
@@ -84,8 +84,9 @@ static zero_result zp_run_store(zero_ctx *z, zp_array *a, const zp_control *cont
             ZP_TRY(zp_device_copy(&z->compute, memory, values + at * zp_type_bytes(type),
                                   n * zp_type_bytes(type)));
         } else {
-            const zp_kernel_convert_args args = {stage, memory,   ZERO_F32, a->type, control,
-                                                 0,     rounding, first,    n,       a->squares};
+            const zp_kernel_convert_args args = {
+                stage, memory, ZERO_F32,  a->part[run->unit].type, control, 0, rounding,
+                first, n,      a->squares};
             ZP_TRY(zp_device_sync_stream(&z->compute));
             zp_type_widen(stage, values + at * zp_type_bytes(type), type, n);
             ZP_TRY(zp_run_convert(z, a, run->unit, &args, n));

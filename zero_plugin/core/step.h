@@ -5,9 +5,8 @@
    one. All stages use the same stations: a range to update, and a gather or none.
 
    The compute stream updates a unit if all its arrays are on the device. A row may set another
-   updater, z->live[u].updater, and `on_updates`: then the stream `updates` updates the unit while
-   the next forward runs, and the unit's gather waits for it, or, without a gather, the unit's next
-   begin. */
+   updater, z->live[u].updater, and `on_updates`: then the stream `updates` updates the unit during
+   the next forward. The unit's gather waits for it, or, without a gather, its next begin. */
 #pragma once
 
 #include "hooks.h"
@@ -30,8 +29,9 @@ static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper 
     void *master = zp_step_origin(at[ZP_UPDATED_MASTER], from, kept);
     a.master = kept == ZERO_F32 ? (float *)master : NULL;
     a.low = kept == ZP_LOW ? (uint16_t *)master : NULL;
+    a.state_type = z->array[ZP_STATE].part[u].type;
     for (int i = 0; i < ZP_STATES; i++)
-        a.state[i] = zp_step_origin(at[ZP_UPDATED_MASTER + 1 + i], from, z->array[ZP_STATE].type);
+        a.state[i] = zp_step_origin(at[ZP_UPDATED_MASTER + 1 + i], from, a.state_type);
     a.begin = from;
     a.end = from + n;
     a.control = control;
@@ -39,7 +39,6 @@ static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper 
     a.nspans = z->live[u].spans;
     a.type = z->cfg.type;
     a.grad_type = z->array[ZP_GRAD].type;
-    a.state_type = z->array[ZP_STATE].type;
     a.squares = z->array[ZP_STATE + 1].squares;
     a.lr = h->lr;
     a.beta1 = h->beta1;

@@ -19,11 +19,15 @@
 #include "../core/observe.h"
 #include "../core/extra.h"
 
+#if ZERO_CHECK && defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 /* The copy of a tensor that your code uses. The space around it is as large as all its layers. */
 typedef struct zp_shadow {
     char *map, *data;
     size_t mapped, guard, body, bytes;
-    int stays;       /* its unit is resident: the pages of the copy are kept */
+    int stays;       /* its unit is kept unsharded: the pages of the copy are kept */
     int unlocked;    /* not locked yet, because the pass uses it again */
     uint64_t copied; /* value of checks.writes at the copy */
 } zp_shadow;
@@ -266,8 +270,8 @@ static zero_result zp_check_hash_parameters(zero_ctx *z, zp_check_hash_task what
         ZP_DO(z, zp_check_hash_member(z, x, &hash));
         ZP_UNTIMELY(
             z, compares && hash != z->checks->hash[m],
-            "tensor %s, layer %d, was written %s: parameters change by the plugin's update and "
-            "by zero_write_tensor alone",
+            "tensor %s, layer %d, was written %s; change parameters only by the plugin's update "
+            "and by zero_write_tensor",
             z->tensors[x->tensor].desc.name, x->layer,
             what == ZP_HASH_COMPARE_KEEP ? "inside the pass (by an optimizer of your own?)"
                                          : "since the plugin wrote it last");
@@ -282,10 +286,10 @@ static zero_result zp_check_begin_pass(zero_ctx *z, zero_pass kind) {
     for (int t = 0; t < z->ntensors; t++) {
         const zero_tensor_desc *d = &z->tensors[t].desc;
         ZP_UNTIMELY(z, (d->flags & ZERO_KEEP) && !(d->flags & ZERO_BY_SLOT) && !z->bound,
-                    "tensor %s is KEEP, and has no pointer: zero_bind comes first", d->name);
+                    "tensor %s is KEEP, and has no pointer; call zero_bind first", d->name);
         for (int l = 0; l < d->layers && (d->flags & ZERO_BY_SLOT); l++) {
             ZP_UNTIMELY(z, !zp_bind_next_slot(z, t, l, NULL),
-                        "tensor %s, layer %d, has no pointer: set param or grad", d->name, l);
+                        "tensor %s, layer %d, has no pointer; set .param or .grad", d->name, l);
         }
     }
     const size_t units = (size_t)z->layout.all;
@@ -305,11 +309,12 @@ static zero_result zp_check_note_hook(zero_ctx *z, uint32_t which, int unit) {
     const int most = z->layout.unit[unit].forwards * z->pass_micro_steps;
     c->forwards[unit] +=
         which == ZP_HOOK_FORWARD && outermost && !c->backwards; /* not when recomputed */
-    ZP_UNTIMELY(z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > most,
-                "unit %d: forward number %d of this pass, but its tensors announce %d uses", unit,
-                c->forwards[unit], most);
+    ZP_UNTIMELY(
+        z, which == ZP_HOOK_FORWARD && z->pass == ZERO_TRAIN && c->forwards[unit] > most,
+        "unit %d: forward number %d of this pass, but its tensors announce %d uses; raise .uses",
+        unit, c->forwards[unit], most);
     ZP_UNTIMELY(z, which == ZP_HOOK_BACKWARD && !c->forwards[unit] && !z->pointers_stay,
-                "unit %d: backward before forward", unit);
+                "unit %d: backward comes before forward; call zero_forward_begin first", unit);
     if (which == ZP_HOOK_BACKWARD && !c->backwards++) ZP_TRY(zp_check_lock_all(z));
     uint32_t *list = (uint32_t *)zp_list_grow(c->hook, c->nhooks, &c->hooks_cap, sizeof *list);
     if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the list of hooks");

@@ -109,8 +109,7 @@ ZP_FN zp_block_scale zp_codec_scale_block(uint32_t largest, int most) {
     return m;
 }
 ZP_FN uint32_t zp_codec_largest(uint32_t largest, float x) {
-    const uint32_t magnitude = zp_type_bits(x) & 0x7FFFFFFFu;
-    return magnitude > largest ? magnitude : largest;
+    return zp_codes_magnitude(x) > largest ? zp_codes_magnitude(x) : largest;
 }
 /* Rounds to nearest even: adding 1.5 * 2^23 leaves the integer in the sum's low bits. */
 ZP_FN int32_t zp_codec_encode_value(float x, float inverse) {

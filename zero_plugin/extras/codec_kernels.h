@@ -113,6 +113,8 @@ ZP_FN size_t zp_codec_kernels_interleave(const zp_quantized *c, size_t i, size_t
     return c->n > 1 || i >= each * places ? i : i % places * each + i / places;
 }
 static_assert(sizeof zp_codecs == 2 * sizeof *zp_codecs, "a branch for each");
+#define ZP_OMP_EACH(WORTH) ZP_PRAGMA(omp parallel num_threads(threads) if (WORTH))
+#define ZP_OMP_SHARED ZP_PRAGMA(omp for nowait)
 /* Instantiates F_block for each codec and type, once for whole blocks, whose length is a constant,
    and once for shorter ones. */
 #define ZP_BLOCKS(F)                                                                               \

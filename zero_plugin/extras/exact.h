@@ -34,8 +34,7 @@ ZP_FN int zp_exact_split(double x, zp_limb *piece) {
     piece[2] = shift ? whole >> (64 - shift) : 0;
     return at > 0 ? at / 32 : 0;
 }
-/* Returns the total of the ranks' sums, `stride` limbs apart; infinity if a number is not finite.
- */
+/* Returns the total of the ranks' sums, `stride` limbs apart, or infinity if one is not finite. */
 ZP_FN double zp_exact_total(const zp_limb *limb, size_t stride, int ranks) {
     zp_limb carry = 0, digit[ZP_LIMBS];
     int top = 2;

@@ -157,14 +157,11 @@ static zero_result zp_packed_reduce_scatter(zero_ctx *z, zp_stream *s, const zp_
     ZP_TRY(zp_failure_result(op->group->failure));
     op->group->meter.sent_bytes += sent;
     op->group->meter.reductions++;
-    zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_REDUCTION, op->unit, unit);
-    if (r) r->event.sent = sent;
-    if (r) r->event.ranks = op->group->nranks;
-    const zero_result result = zp_device_is_host()
-                                   ? zp_device_push_task(s, zp_packed_task, &a, sizeof a, 1)
-                                   : zp_packed_run(s, &a);
-    zp_device_end_slice(s, r);
-    return result;
+    ZP_SLICE(s, ZERO_EVENT_REDUCTION, op->unit, unit,
+             (zp_events_set_traffic(zp_slice, 1, op->group->nranks, sent),
+              zp_device_is_host() ? zp_device_push_task(s, zp_packed_task, &a, sizeof a, 1)
+                                  : zp_packed_run(s, &a)));
+    return ZERO_OK;
 }
 
 static zero_result zp_packed_all_gather(zero_ctx *z, zp_stream *s, const zp_op *op) {
@@ -211,7 +208,6 @@ static size_t zp_packed_sent(const zp_op *op) {
     return (size_t)((local - 1) * nodes + nodes - 1) * zp_packed_shard_bytes(op);
 }
 
-/* Sets the wire format of each unit's weights and gradients, and counts the bytes. */
 static zero_result zp_packed_layout(zero_ctx *z) {
     zp_packed_state *w = z->packed;
     free(w->first_error);
@@ -229,6 +225,7 @@ static zero_result zp_packed_add_state(zero_ctx *z) {
         ZP_TRY(zp_range_add(z, whole, &errors));
     return ZERO_OK;
 }
+/* Sets the wire format of each unit's weights and gradients, and counts the bytes. */
 static zero_result zp_packed_plan(zero_ctx *z) {
     zp_packed_state *w = z->packed;
     size_t most[2] = {0, 0}; /* by side: bytes of the largest shard */
@@ -390,11 +387,11 @@ static zero_result zp_packed_move_state(zero_ctx *z, const zero_range *r, const 
     ZP_REFUSE(z,
               r->kind != ZERO_MASTER || r->first > w->errors || r->count > w->errors - r->first
                   || (int)r->type < 0 || r->type >= ZERO_TYPES || (out && r->type != ZERO_BF16),
-              "%s has %zu errors in bf16 of kind %d, asked for [%zu, %zu) in type %d of kind %d",
+              "%s: expected [0, %zu) in bf16 of kind %d, found [%zu, %zu) in type %d of kind %d",
               r->name, w->errors, (int)ZERO_MASTER, r->first, r->first + r->count, (int)r->type,
               (int)r->kind);
-    ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
-              r->first + r->count);
+    ZP_REFUSE(z, !values && !out && r->count, "%s: values is NULL for [%zu, %zu); pass memory",
+              r->name, r->first, r->first + r->count);
     w->put |= !out;
     for (size_t at = 0, n; at < r->count; at += n) { /* through memory that the device reaches */
         float wide[ZP_CONVERT_BLOCK];

@@ -20,15 +20,17 @@ static int zp_state_has_kind(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
 static zero_result zp_state_check_range(zero_ctx *z, const char *name, zero_kind kind, size_t first,
                                         size_t count, zp_tensor **t) {
     ZP_TRY(zp_bind_named_tensor(z, name, t));
-    ZP_REFUSE(z, (int)kind < 0 || kind >= ZERO_KIND_COUNT, "%s: kind %d, no such kind", name,
+    ZP_REFUSE(z, (int)kind < 0 || kind >= ZERO_KIND_COUNT, "%s: kind is %d; use a ZERO_ kind", name,
               (int)kind);
     const int has = zp_state_has_kind(z, kind, *t);
-    ZP_REFUSE(z, !has && zp_layout_is_all_frozen(*t), "%s is frozen: it has weights alone", name);
-    ZP_REFUSE(z, !has, "%s: %s has one state array%s", name, z->rule->name,
+    ZP_REFUSE(z, !has && zp_layout_is_all_frozen(*t),
+              "%s is frozen, and has no such state; use ZERO_PARAMETER or ZERO_MASTER", name);
+    ZP_REFUSE(z, !has, "%s: %s has no such state array%s; use another kind", name, z->rule->name,
               (*t)->one_state ? " for matrices" : "");
     const size_t total = (*t)->desc.numel * (size_t)(*t)->desc.layers;
     ZP_REFUSE(z, first > total || count > total - first,
-              "%s has %zu elements, asked for [%zu, %zu)", name, total, first, first + count);
+              "%s has %zu elements, but the range is [%zu, %zu); use a smaller one", name, total,
+              first, first + count);
     return ZERO_OK;
 }
 
@@ -41,7 +43,7 @@ static zero_result zp_state_begin_access(zero_ctx *z, const char *call, int writ
     ZP_TRY(zp_state_check_range(z, name, kind, first, count, t));
     if (writes) ZP_TRY(zp_extra_call(z, ZP_ON_FINISH_UPDATE));
     ZP_UNTIMELY(z, kind == ZERO_GRADIENT && z->phase != ZP_REDUCED,
-                "%s: gradients are there between zero_reduce and zero_step", name);
+                "%s has no gradient now; call this between zero_reduce and zero_step", name);
     return zp_ctx_check(z, zp_extra_sync(z));
 }
 
@@ -55,9 +57,10 @@ static size_t zp_state_contiguous(const zp_array *a, int u, size_t e) {
 
 /* Returns the type of a kind's values of tensor t in state: split weights, and codes, are f32. */
 static zero_type zp_state_type(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
-    const int u =
-        zp_layout_is_all_frozen(t) ? z->layout.all : 0; /* any frozen, or trained, segment */
-    const zero_type type = zp_run_array(z, kind, u)->type;
+    int layer = 0; /* a trained one, unless all are frozen */
+    while (layer + 1 < t->desc.layers && zp_layout_is_frozen(t, layer)) layer++;
+    const int u = zp_layout_segment_of(&z->layout, t, layer);
+    const zero_type type = zp_run_array(z, kind, u)->part[u].type;
     return type < ZERO_TYPES ? type : ZERO_F32;
 }
 
@@ -72,8 +75,8 @@ static zero_result zp_state_load(zero_ctx *z, zero_kind kind, int u, size_t e, s
         char *memory;
         ZP_DO(z, zp_array_open(from[i], u, e, n, &z->compute, &memory));
         const zp_kernel_convert_args args = {
-            memory, z->data->stage.base, from[i]->type,     ZERO_F32, control,
-            1,      ZP_NEAREST,          e % ZP_CODE_BLOCK, *n,       from[i]->squares};
+            memory, z->data->stage.base, from[i]->part[u].type, ZERO_F32, control,
+            1,      ZP_NEAREST,          e % ZP_CODE_BLOCK,     *n,       from[i]->squares};
         ZP_DO(z, zp_run_convert(z, from[i], u, &args, *n));
         ZP_DO(z, zp_array_close(from[i], u, e, &z->compute, 0));
     }
@@ -133,13 +136,12 @@ static zero_result zp_state_plan(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Copies this rank's values of a run out, in their type in state. SYNC if they are not stored so.
- */
+/* Copies this rank's values of a run out, in their type in state. SYNC if it must convert them. */
 static zero_result zp_state_copy_out(zero_ctx *z, zero_kind kind, zero_type type, const zp_run *run,
                                      char *out) {
     zp_array *a = zp_run_array_of_unit(z, kind, run->unit);
-    const int made =
-        zp_run_low_array(z, kind, run->unit) || a->type != type || !a->part[run->unit].share;
+    const int made = zp_run_low_array(z, kind, run->unit) || a->part[run->unit].type != type
+                     || !a->part[run->unit].share;
     const size_t of = zp_type_bytes(type);
     char *from = z->data->stage.base;
     for (size_t e = 0, n; e < run->numel; e += n) {
@@ -179,7 +181,7 @@ static zero_result zp_state_put(zero_ctx *z, zero_kind kind, zp_run run, zero_ty
                                 const char *values) {
     zp_state_tail *t = z->tail;
     zp_array *a = zp_run_array(z, kind, run.unit);
-    if (a->type != ZP_CODES) return zp_run_put(z, kind, &run, type, values);
+    if (a->part[run.unit].type != ZP_CODES) return zp_run_put(z, kind, &run, type, values);
     for (size_t rest = run.numel; rest; rest -= run.numel) {
         const size_t place = run.at % ZP_CODE_BLOCK, whole = rest / ZP_CODE_BLOCK * ZP_CODE_BLOCK;
         const int follows = t->array == a && t->unit == run.unit && t->first + t->numel == run.at;
@@ -215,9 +217,10 @@ static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *v
     ZP_REFUSE(z,
               (seen ? !z->updates_overlap : r->kind < ZERO_MOMENT_1) || (int)r->type < 0
                   || r->type >= ZERO_TYPES,
-              "%s: kind %d, type %d: no such state", r->name, (int)r->kind, (int)r->type);
-    ZP_REFUSE(z, !values && !out && r->count, "%s: [%zu, %zu) of NULL", r->name, r->first,
-              r->first + r->count);
+              "%s: no state has kind %d and type %d; use those of zero_state_range", r->name,
+              (int)r->kind, (int)r->type);
+    ZP_REFUSE(z, !values && !out && r->count, "%s: values is NULL for [%zu, %zu); pass memory",
+              r->name, r->first, r->first + r->count);
     ZP_TRY(out ? zp_state_store_tail(z) : zp_extra_call(z, ZP_ON_PUT));
     z->parameters_put |= seen && !out;
     for (size_t done = 0; done < r->count;) {
@@ -226,9 +229,10 @@ static zero_result zp_state_move(zero_ctx *z, const zero_range *r, const char *v
         const int mine = z->policy.state == ZP_WHOLE || run.owner == z->data->rank;
         const size_t at = done * zp_type_bytes(r->type);
         done += run.numel;
-        ZP_REFUSE(z, out && (!mine || kept != r->type),
-                  "%s: element %zu is kept by rank %d, in type %d, asked for in type %d", r->name,
-                  r->first + done - run.numel, run.owner, (int)kept, (int)r->type);
+        ZP_REFUSE(
+            z, out && (!mine || kept != r->type),
+            "%s: element %zu is kept by rank %d in type %d, not in type %d; use zero_state_range",
+            r->name, r->first + done - run.numel, run.owner, (int)kept, (int)r->type);
         /* a frozen layer's weight is the one of ZERO_MASTER */
         if (mine && !out && !(seen && run.unit >= z->layout.all))
             ZP_DO(z, zp_state_put(z, r->kind, run, r->type, values + at));

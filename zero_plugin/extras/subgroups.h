@@ -38,7 +38,7 @@ typedef struct zp_subgroups_state {
 } zp_subgroups_state;
 
 static int zp_subgroups_common_divisor(int a, int b) {
-    return b ? zp_subgroups_common_divisor(b, a % b) : a;
+    return (int)zp_layout_common_divisor((size_t)a, (size_t)b);
 }
 
 /* Cuts one of the context's own groups from `of`. COLLECTIVE. */
@@ -111,8 +111,8 @@ static zero_result zp_subgroups_check_sizes(zero_ctx *z) {
     ZP_REFUSE(z, n % share, "shard_ranks is %d, which does not divide the %d ranks; use a divisor",
               shard, n);
     ZP_REFUSE(z, second && share % second,
-              "second_ranks is %d, which does not divide the %d ranks that share a copy", second,
-              share);
+              "second_ranks is %d, which does not divide the %d ranks of a copy; use a divisor",
+              second, share);
     return ZERO_OK;
 }
 

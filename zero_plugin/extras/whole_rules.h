@@ -93,7 +93,7 @@ ZP_INLINE void zp_whole_rule_update_range(const zp_update *u, size_t at, size_t 
     if (does & ZP_LAYERED) {
         zp_update mine = *u;
         for (size_t end = at + n, k; at < end; at += k) {
-            mine.ratio = u->trust[zp_optimizer_span_part(u->span, at, end - at, &k)];
+            mine.ratio = (float)u->trust[zp_optimizer_span_part(u->span, at, end - at, &k)];
             zp_optimizer_update_block(&mine, at, k, states, does, body);
         }
     } else if (does & ZP_HAS_MATRIX && u->span->shape > 0) {
@@ -111,16 +111,13 @@ ZP_INLINE void zp_whole_rule_update_range(const zp_update *u, size_t at, size_t 
 /* LAMB: Adam's moments, then the direction, which both passes compute with the same bits. */
 ZP_FN void zp_whole_rule_lamb_moments_at(const zp_update *u, float *p, const float *g, float *m,
                                          float *v) {
-    zp_adam unused;
-    ZP_EACH(i) zp_rule_adam_moments(u, zp_type_load_floats(&g[i]), m, v, &unused, i);
+    (void)zp_rule_adam_step(u, zp_type_load_row(g), m, v);
 }
 ZP_FN float zp_whole_rule_lamb_move(const zp_update *u, float p, float m, float v) {
-    const double step = u->bias_ratio * ((double)m / ((double)sqrtf(v) + u->corrected_eps));
-    return (float)(step + (double)u->decay * (double)p);
+    return u->bias_ratio * (m / (sqrtf(v) + u->corrected_eps)) + u->decay * p;
 }
 ZP_FN void zp_whole_rule_lamb_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
-    *p = (float)((double)*p
-                 - (double)u->lr * u->ratio * (double)zp_whole_rule_lamb_move(u, *p, *m, *v));
+    *p -= u->lr * u->ratio * zp_whole_rule_lamb_move(u, *p, *m, *v);
 }
 /* Muon: the input that a matrix's owner orthogonalises, then the use of its result. */
 ZP_FN void zp_whole_rule_muon_send_at(const zp_update *u, float *p, const float *g, float *m,
@@ -131,8 +128,7 @@ ZP_FN void zp_whole_rule_muon_send_at(const zp_update *u, float *p, const float 
 }
 ZP_FN void zp_whole_rule_muon_take_at(const zp_update *u, float *p, const float *g, float *m,
                                       float *direction) {
-    const double was = (double)*p, lr = (double)u->lr;
-    *p = (float)(was - lr * ((double)u->decay * was + (double)u->span->shape * (double)*direction));
+    *p -= u->lr * (u->decay * *p + u->span->shape * *direction);
 }
 
 ZP_PASS(lamb_moments, 2, ZP_KEEPS_WEIGHTS | ZP_VECTOR, zp_whole_rule_lamb_moments_at)

@@ -34,7 +34,6 @@
 
 /* ---- the plan ---- */
 
-static int zp_whole_tensor_is_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }
 /* Returns the scale of an update of the tensor's matrices, by their shape; 0: it has none. */
 static float zp_whole_tensor_scale(const zero_ctx *z, const zp_tensor *t) {
     const double rows = (double)t->desc.rows, cols = (double)t->desc.cols;
@@ -70,7 +69,7 @@ static size_t zp_whole_tensor_sent(zero_ctx *z, int u) {
     const size_t slices = d->slices > 1 ? zp_whole_slices_sent(z, u) : 0;
     if (u < 0) {
         const zp_op sums = zp_whole_tensor_sums_op(z);
-        return slices + (d->parts && !zp_whole_tensor_is_whole(z) ? zp_comm_op_bytes(&sums) : 0);
+        return slices + (d->parts && !zp_reduce_is_whole(z) ? zp_comm_op_bytes(&sums) : 0);
     }
     if (!zp_layout_has_one_state(&z->layout, u)) return 0;
     const zp_op gather = zp_whole_tensor_op(z, u, ZP_ALL_GATHER, 0),
@@ -133,10 +132,6 @@ static int zp_whole_tensor_place_of(const zero_ctx *z, int u) {
     for (int v = 0; v < u; v++) before += zp_layout_has_one_state(&z->layout, v);
     return z->whole->places ? before % z->whole->places : 0;
 }
-/* The stream that makes matrices orthogonal. */
-static zp_stream *zp_whole_tensor_stream(zero_ctx *z) {
-    return z->updates.device ? &z->updates : &z->compute;
-}
 
 /* Fills the fields of an update of unit u that begins at element `first`. */
 static void zp_whole_tensor_fill_update(const zero_ctx *z, int u, size_t first, zp_update *a) {
@@ -177,7 +172,7 @@ static zero_result zp_whole_tensor_begin_pass(zero_ctx *z, int u) {
     ZP_TRY(zp_device_clear(g, memory, z->layout.unit[u].padded * sizeof(float)));
     ZP_TRY(zp_whole_tensor_copy_matrices(z, u, memory, 1));
     ZP_TRY(zp_comm_issue(g, &reduce, 1));
-    if (zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
+    if (zp_reduce_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
     ZP_TRY(zp_device_record_event(g, &d->event[ZP_FULL + place]));
     ZP_TRY(zp_device_wait_event(s, &d->event[ZP_FULL + place]));
     const zp_updater *by = z->live[u].updater;
@@ -199,7 +194,7 @@ static zero_result zp_whole_tensor_end_pass(zero_ctx *z, int u) {
                               zp_whole_tensor_place(z, place) + zp_ctx_own_part(z, u)->first));
     ZP_TRY(zp_device_record_event(s, &d->event[ZP_FULL + place]));
     ZP_TRY(zp_device_wait_event(g, &d->event[ZP_FULL + place]));
-    if (!zp_whole_tensor_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
+    if (!zp_reduce_is_whole(z)) ZP_TRY(zp_comm_issue(g, &gather, 1));
     ZP_TRY(zp_whole_tensor_copy_matrices(z, u, zp_whole_tensor_place(z, place), 0));
     return zp_device_record_event(g, &d->event[ZP_READ + place]);
 }
@@ -209,7 +204,7 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
     zp_whole_state *d = z->whole;
     zp_stream *g = &z->stream[ZP_GRADIENTS], *from[2] = {&z->compute, &z->updates};
     const zp_op op = zp_whole_tensor_sums_op(z);
-    const int whole = zp_whole_tensor_is_whole(z), slots = zp_whole_tensor_slots(z);
+    const int whole = zp_reduce_is_whole(z), slots = zp_whole_tensor_slots(z);
     const size_t slot = d->sums_bytes / (size_t)slots;
     const char *sums =
         whole ? (const char *)zp_whole_tensor_sums(z) : zp_whole_tensor_at(z, d->sums_at);
@@ -238,7 +233,7 @@ static zero_result zp_whole_tensor_compute_ratios(zero_ctx *z) {
 /* Enqueues all work on whole tensors, after the first pass over all units. */
 static zero_result zp_whole_tensor_between_passes(zero_ctx *z) {
     zp_whole_state *d = z->whole;
-    zp_stream *s = zp_whole_tensor_stream(z);
+    zp_stream *s = z->updates.device ? &z->updates : &z->compute; /* makes matrices orthogonal */
     const zp_control *control = z->control;
     z->rule_pass = 1;
     if (d->parts) return zp_whole_tensor_compute_ratios(z);
@@ -266,16 +261,17 @@ static zero_result zp_whole_tensor_between_passes(zero_ctx *z) {
 static zero_result zp_whole_tensor_check_slices(zero_ctx *z, const zp_tensor *t) {
     const zero_tensor_desc *d = &t->desc;
     const size_t outer = d->outer ? d->outer : 1;
-    ZP_REFUSE(z, d->outer && !d->slice_of, "tensor %s: outer %zu, but slice_of is NULL", d->name,
-              d->outer);
+    ZP_REFUSE(z, d->outer && !d->slice_of,
+              "tensor %s: outer is %zu, but slice_of is NULL; set both", d->name, d->outer);
     ZP_REFUSE(z, d->numel % outer,
-              "tensor %s: a part of each of %zu rows, which do not divide its %zu elements",
+              "tensor %s: outer is %zu, which does not divide its %zu elements; use a divisor",
               d->name, outer, d->numel);
     const zp_tensor *other = z->tensors, *end = z->tensors + z->ntensors;
     if (!d->slice_of || !z->rule->needs) return ZERO_OK;
     while (other < end && zp_whole_slices_count(other) == 1) other++;
     ZP_REFUSE(z, other < end && other->desc.slice_of != d->slice_of,
-              "tensor %s is a slice over another group than tensor %s", d->name, other->desc.name);
+              "tensor %s is a slice over another group than tensor %s; use one group", d->name,
+              other->desc.name);
     return ZERO_OK;
 }
 /* Checks the fields for slices and matrices. Rules that need no matrices do not see them. */
@@ -285,12 +281,11 @@ static zero_result zp_whole_tensor_check(zero_ctx *z, zp_tensor *t) {
     ZP_TRY(zp_whole_tensor_check_slices(z, t));
     const int whole =
         d->rows && d->cols && d->cols <= numel / d->rows && numel % (d->rows * d->cols) == 0;
-    ZP_REFUSE(
-        z, (d->rows || d->cols) && (!whole || (slices > 1 && d->rows * d->cols != numel)),
-        "tensor %s: matrices of %zu x %zu, expected sides whose product %s %zu elements, or 0 "
-        "x 0",
-        d->name, d->rows, d->cols, slices > 1 ? "is that of a layer of all slices," : "divides its",
-        numel);
+    ZP_REFUSE(z, (d->rows || d->cols) && (!whole || (slices > 1 && d->rows * d->cols != numel)),
+              "tensor %s: rows x cols is %zu x %zu; use sides whose product %s %zu elements, or 0 "
+              "x 0",
+              d->name, d->rows, d->cols,
+              slices > 1 ? "is that of a layer of all slices," : "divides its", numel);
     if (d->slice_of && !d->outer) d->outer = 1;
     t->one_state = d->rows && z->rule->needs & ZP_MATRICES;
     t->shape = zp_whole_tensor_scale(z, t);
@@ -346,7 +341,7 @@ static zero_result zp_whole_tensor_layout(zero_ctx *z) {
 static zero_result zp_whole_tensor_check_settings(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     ZP_REFUSE(z, c->trust_least > 0 && c->trust_most > 0 && c->trust_least > c->trust_most,
-              "trust_least %g is above trust_most %g", (double)c->trust_least,
+              "trust_least %g is above trust_most %g; lower the first", (double)c->trust_least,
               (double)c->trust_most);
     return ZERO_OK;
 }

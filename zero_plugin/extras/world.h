@@ -99,12 +99,12 @@ static zero_result zp_world_first_sums(zero_ctx *z, int u) {
 static zero_result zp_world_check_reduce(zero_ctx *z) {
     const zero_ctx *j = zp_world_joined(z);
     ZP_UNTIMELY(z, j && !j->groups->agrees_later,
-                "zero_reduce of the context that joins this one comes first");
+                "the context that joins this one was not reduced; call zero_reduce for it first");
     return ZERO_OK;
 }
 static zero_result zp_world_check_agreed(zero_ctx *z) {
     ZP_UNTIMELY(z, z->groups->agrees_later,
-                "zero_reduce of the context that this one joins comes first");
+                "the context that this one joins was not reduced; call zero_reduce for it first");
     return ZERO_OK;
 }
 
@@ -229,8 +229,8 @@ static int zp_world_has_divisors(const zero_ctx *z) {
 /* ---- life ---- */
 
 static zero_result zp_world_tensor(zero_ctx *z, zp_tensor *t) {
-    ZP_REFUSE(z, t->desc.flags & ZERO_COPY && !z->cfg.world, "tensor %s is COPY: of what world?",
-              t->desc.name);
+    ZP_REFUSE(z, t->desc.flags & ZERO_COPY && !z->cfg.world,
+              "tensor %s is COPY, but cfg.world is NULL; set it", t->desc.name);
     return ZERO_OK;
 }
 
@@ -254,8 +254,8 @@ static zero_result zp_world_layout(zero_ctx *z) {
     for (int u = 0; u < z->layout.units; u++) {
         const int number = z->verdict_unit[u] = c->world_unit ? c->world_unit[u] : u;
         ZP_REFUSE(z, number < 0 || number >= units || (u && number <= z->verdict_unit[u - 1]),
-                  "unit %d is number %d of the whole model, expected one more than the unit before "
-                  "and below world_units, %d",
+                  "world_unit[%d] is %d, expected one above that of the unit before and below "
+                  "world_units, %d",
                   u, number, units);
     }
     z->verdict_unit[z->layout.units] = units;
@@ -270,10 +270,10 @@ static zero_result zp_world_join(zero_ctx *z) {
     if (joins && z->phase != ZP_NEW) return ZERO_OK;
     ZP_REFUSE(z,
               joins && (joins->partner || joins->cfg.joins || joins->cfg.world != world || !world),
-              "joins: that context has joined another one, is joined, or is of another world");
+              "joins: that context is joined already, or of another world; use one of this world");
     ZP_REFUSE(z, joins && z->cfg.world_units != joins->cfg.world_units,
-              "world_units is %d, of the context that this one joins %d", z->cfg.world_units,
-              joins->cfg.world_units);
+              "world_units is %d, but %d in the context that this one joins; use one number",
+              z->cfg.world_units, joins->cfg.world_units);
     if (joins) {
         joins->partner = z;
         z->partner = joins;

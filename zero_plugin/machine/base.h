@@ -18,7 +18,6 @@
 #define ZP_UNKNOWN volatile /* otherwise the compiler assumes that no number is NaN */
 #elif defined(__FAST_MATH__) || __FINITE_MATH_ONLY__ > 0 || defined(__ASSOCIATIVE_MATH__)
 #error "fast math (-Ofast, -ffast-math) gives other bits: use -O3, or add -DZERO_FAST_MATH=1"
-#define ZP_UNKNOWN
 #else
 #define ZP_UNKNOWN
 #endif
@@ -31,14 +30,11 @@
 #include "../../zero_plugin.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,9 +44,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <linux/futex.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #ifdef __CUDACC__
 #define ZP_ALIGN ZP_ALIGN_GPU
 #undef ZERO_WITH_MPI
@@ -58,9 +52,6 @@
 #else
 #define ZP_ALIGN ((size_t)32)
 #undef ZERO_WITH_NCCL
-#endif
-#if ZERO_CHECK && defined(__GLIBC__)
-#include <malloc.h>
 #endif
 /* The parts of this copy of the plugin; `make drop WITH=...` defines it. */
 #ifndef ZERO_DROP_WITH
@@ -81,17 +72,14 @@
 #define ZP_CONVERT_BLOCK ((size_t)512)   /* elements that are converted at a time, in a buffer */
 #define ZP_SUM_BLOCK     ((size_t)2048)  /* elements summed over ranks while they stay in cache */
 #define ZP_TIMEOUT_S     600.0
-#define ZP_UNBUILT_S     3.0             /* wait of zero_destroy for peers before zero_build */
-#define ZP_CROSS_NUMEL   ((size_t)15360) /* f32 elements of a piece that goes between nodes */
-#define ZP_CROSSINGS     ((size_t)6)     /* pieces in flight at once; see zp_mpi_nodes_exchange */
-#define ZP_TASK_BYTES    ((size_t)768)   /* most bytes of a task's arguments */
-#define ZP_LANE_TASKS    ((size_t)128)   /* most unfinished tasks of a lane */
+#define ZP_UNBUILT_S     3.0           /* wait of zero_destroy for peers before zero_build */
+#define ZP_TASK_BYTES    ((size_t)768) /* most bytes of a task's arguments */
+#define ZP_LANE_TASKS    ((size_t)128) /* most unfinished tasks of a lane */
 
 typedef enum zp_channel { ZP_GRADIENTS = 0, ZP_PARAMETERS, ZP_CONTROL, ZP_CHANNELS } zp_channel;
 
 static_assert(ZP_STAGE_NUMEL % ZP_ALIGN == 0, "staged pieces stay aligned");
 static_assert(ZP_ALIGN % 32 == 0, "no shard ends inside a block whose squares are added at once");
-static_assert(ZP_CROSS_NUMEL % ZP_ALIGN == 0, "pieces between nodes stay aligned");
 
 #define ZP_UNUSED __attribute__((unused)) /* in some builds */
 #define ZP_INLINE static inline __attribute__((always_inline, unused))
@@ -113,8 +101,7 @@ static size_t zp_max(size_t a, size_t b) { return a > b ? a : b; }
 /* Asks the system for large pages. */
 ZP_UNUSED static void zp_huge(void *p, size_t bytes) { (void)madvise(p, bytes, MADV_HUGEPAGE); }
 
-#define ZP_NAP_S      50e-6
-#define ZP_NAP_MOST_S 1e-3
+#define ZP_NAP_S 50e-6
 ZP_UNUSED static void zp_nap_for(double seconds) { /* below 1 */
     const struct timespec t = {0, (long)(1e9 * seconds)};
     nanosleep(&t, NULL);

@@ -68,7 +68,7 @@ static void zp_device_finish_stream(zp_stream *s) {
 static zero_result zp_device_push_task(zp_stream *s, zp_task_fn fn, const void *args, size_t bytes,
                                        size_t n) {
     if (s->queued) {
-        zp_lane_push_record_task(&s->lane, s->slice, fn, args, bytes, n);
+        zp_lane_push(&s->lane, s->slice, fn, args, bytes, n);
         return ZERO_OK;
     }
     const double start = s->communicates ? zp_seconds() : 0;
@@ -106,7 +106,7 @@ static zero_result zp_device_wait_event(zp_stream *s, zp_event *e) {
     if (!s->queued) return zp_device_sync_event(s->device, e);
     if (e->lane == &s->lane || zp_lane_event_passed(e)) return ZERO_OK;
     zp_record *r = zp_events_record_wait(s->device->recorder, s->track, e->after);
-    zp_lane_push_record_task(&s->lane, r, zp_lane_wait_event_task, e, sizeof *e, 0);
+    zp_lane_push(&s->lane, r, zp_lane_wait_event_task, e, sizeof *e, 0);
     zp_lane_end_record(&s->lane, r);
     return ZERO_OK;
 }

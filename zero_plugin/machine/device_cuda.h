@@ -191,7 +191,7 @@ static zero_result zp_device_push_task(zp_stream *s, zp_task_fn fn, const void *
                                        size_t n) {
     if (!s->has_lane) return ZERO_ERR_UNSUPPORTED;
     ZP_TRY(zp_device_wait_lane_room(s, &s->lane));
-    zp_lane_push_record_task(&s->lane, s->slice, fn, args, bytes, n);
+    zp_lane_push(&s->lane, s->slice, fn, args, bytes, n);
     if (s->slice) s->slice->reached = &s->lane.head; /* the lane writes its times */
     ZP_CUDA(s->device, cudaLaunchHostFunc(s->cuda, zp_device_join_lane, s));
     return ZERO_OK;

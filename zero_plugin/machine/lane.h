@@ -20,25 +20,19 @@
 #ifdef _OPENMP
 #include <omp.h>
 #define ZP_PRAGMA(text) _Pragma(#text)
-#define ZP_SIMD         ZP_PRAGMA(omp simd)
-#define ZP_OMP_FOR(WORTH) ZP_PRAGMA(omp parallel for num_threads(threads) if(WORTH))
-#define ZP_OMP_EACH(WORTH) ZP_PRAGMA(omp parallel num_threads(threads) if (WORTH))
-#define ZP_OMP_SHARED ZP_PRAGMA(omp for nowait)
-/* Returns `asked`, or, if 0, this rank's share of the OpenMP threads; OMP_NUM_THREADS overrides it.
- */
+/* Returns `asked`. If that is 0: OMP_NUM_THREADS, or, if it is not set, this rank's share. */
 ZP_UNUSED static int zp_lane_get_threads(int asked, int cpu_ranks) {
     const int all = omp_get_max_threads(), each = getenv("OMP_NUM_THREADS") ? all : all / cpu_ranks;
     return asked ? asked : each > 1 ? each : 1;
 }
 ZP_UNUSED static void zp_lane_set_threads(int n) { omp_set_num_threads(n); }
 #else
-#define ZP_SIMD
-#define ZP_OMP_FOR(WORTH)
-#define ZP_OMP_EACH(WORTH)
-#define ZP_OMP_SHARED
+#define ZP_PRAGMA(text)
 ZP_UNUSED static int zp_lane_get_threads(int asked, int cpu_ranks) { return 1; }
 ZP_UNUSED static void zp_lane_set_threads(int n) {}
 #endif
+#define ZP_SIMD ZP_PRAGMA(omp simd)
+#define ZP_OMP_FOR(WORTH) ZP_PRAGMA(omp parallel for num_threads(threads) if(WORTH))
 
 /* threads: how many OpenMP threads the task may use. */
 typedef void (*zp_task_fn)(const void *args, size_t n, int threads);
@@ -122,8 +116,9 @@ ZP_UNUSED static void zp_lane_close(zp_lane *l) {
     free(l->task);
 }
 
-ZP_UNUSED static void zp_lane_push_record_task(zp_lane *l, zp_record *record, zp_task_fn fn,
-                                               const void *args, size_t bytes, size_t n) {
+/* record: that the task is part of; NULL: none. */
+ZP_UNUSED static void zp_lane_push(zp_lane *l, zp_record *record, zp_task_fn fn, const void *args,
+                                   size_t bytes, size_t n) {
     pthread_mutex_lock(&l->lock);
     while (l->tail - l->head == ZP_LANE_TASKS) pthread_cond_wait(&l->less, &l->lock);
     zp_task *task = &l->task[l->tail % ZP_LANE_TASKS];
@@ -134,10 +129,6 @@ ZP_UNUSED static void zp_lane_push_record_task(zp_lane *l, zp_record *record, zp
     __atomic_store_n(&l->tail, l->tail + 1, __ATOMIC_RELEASE);
     pthread_cond_signal(&l->more);
     pthread_mutex_unlock(&l->lock);
-}
-ZP_UNUSED static void zp_lane_push(zp_lane *l, zp_task_fn fn, const void *args, size_t bytes,
-                                   size_t n) {
-    zp_lane_push_record_task(l, NULL, fn, args, bytes, n);
 }
 /* Ends record r: it is complete when the lane has run all tasks pushed so far. */
 ZP_UNUSED static void zp_lane_end_record(const zp_lane *l, zp_record *r) {
@@ -167,7 +158,7 @@ static void zp_lane_wait_event_task(const void *event, size_t n, int threads) {
 /* Makes the lane wait for another lane's event before it runs later tasks. */
 ZP_UNUSED static void zp_lane_wait(zp_lane *l, const zp_lane_event *e) {
     if (e->lane != l && !zp_lane_event_passed(e))
-        zp_lane_push(l, zp_lane_wait_event_task, e, sizeof *e, 0);
+        zp_lane_push(l, NULL, zp_lane_wait_event_task, e, sizeof *e, 0);
 }
 /* The calling thread waits for all tasks pushed so far. */
 ZP_UNUSED static void zp_lane_sync(zp_lane *l) {

@@ -24,12 +24,23 @@ ZP_FN float zp_codes_decode(uint8_t code, float scale, int squares) {
 }
 /* Returns a pattern. The largest one in a block is that of the scale; NaN is larger than all. */
 ZP_FN uint32_t zp_codes_magnitude(float x) { return zp_type_bits(x) & 0x7FFFFFFFu; }
-/* shift 0: to nearest; a random number between -0.5 and 0.5: stochastically. The last sum has the
-   whole number in its lowest bits. */
-ZP_FN uint8_t zp_codes_encode(float x, float scale, int squares, float shift) {
+/* Returns the number between -0.5 and 0.5 that rounds a code, from 15 random bits. Its sum with 255
+   is exact. */
+ZP_FN float zp_codes_shift(uint32_t random) {
+    return (float)(int32_t)(random & 0x7FFFu) * 0x1p-15f + (0x1p-16f - 0.5f);
+}
+/* Returns what zp_codes_encode takes of a block's scale. A little more than 255, so that rounding
+   does not bring the largest square below 255. */
+ZP_FN float zp_codes_by(float scale, int squares) {
     const float by = scale > 0 ? scale : 1.0f;
-    const float at = squares ? 255.0f * sqrtf(x / by) : 254.0f * (x / (by + fabsf(x)));
-    const uint8_t code = (uint8_t)(zp_type_bits(at + shift + 12582912.0f) & 0xFFu);
+    return squares ? 255.00006f / sqrtf(by) : by;
+}
+/* shift 0: to nearest; zp_codes_shift: stochastically. The last sum has the whole number in its
+   lowest bits. */
+ZP_FN uint8_t zp_codes_encode(float x, float by, int squares, float shift) {
+    const float at = squares ? sqrtf(x) * by : 254.0f * (x / (by + fabsf(x)));
+    const uint32_t word = zp_type_bits(at + shift + 12582912.0f), most = 0x4B4000FFu; /* of 255 */
+    const uint8_t code = (uint8_t)((squares && word > most ? most : word) & 0xFFu);
     return squares && x > 0 && !code ? (uint8_t)1 : code;
 }
 /* Decodes elements [at, at + n) of blocks. */
@@ -49,14 +60,14 @@ ZP_FN void zp_codes_write(zp_codes *to, const float *x, size_t n, int squares, c
         const uint32_t size = zp_codes_magnitude(x[j]);
         largest = size > largest ? size : largest;
     }
-    const float scale = to->scale = zp_type_bits_to_float(largest);
+    to->scale = zp_type_bits_to_float(largest);
+    const float by = zp_codes_by(to->scale, squares);
     memset(to->code, 0, sizeof to->code);
     ZP_SIMD
     for (size_t j = 0; j < n; j++)
-        to->code[j] = zp_codes_encode(x[j], scale, squares, shift ? shift[j] : 0);
+        to->code[j] = zp_codes_encode(x[j], by, squares, shift ? shift[j] : 0);
 }
-/* Replaces elements [first, end) of blocks, as far as they are in this block, to nearest. The rest
-   of the block is encoded again. */
+/* Replaces those of elements [first, end) that are in this block, and encodes the block again. */
 ZP_FN void zp_codes_replace(zp_codes *blocks, size_t block, const float *x, size_t first,
                             size_t end, int squares) {
     float all[ZP_CODE_BLOCK];

@@ -39,8 +39,8 @@ typedef struct zp_control { /* in device memory; the agreement and the step writ
     int64_t iteration, last_overflow;
     int fed; /* the copy (0 or 1) of the fed-back errors that the last step wrote */
     /* corrections after t steps of moving averages by beta1 and beta2, which begin at 0 */
-    double bias_ratio;      /* sqrt(1 - beta2^t) / (1 - beta1^t) */
-    double root_correction; /* sqrt(1 - beta2^t), for eps */
+    float bias_ratio;      /* sqrt(1 - beta2^t) / (1 - beta1^t) */
+    float root_correction; /* sqrt(1 - beta2^t), for eps */
 } zp_control;
 
 /* x[0] is the smallest normal number. x[2] becomes the same, or 0 if the denormal x[1] is flushed
@@ -293,8 +293,8 @@ ZP_FN void zp_kernel_decide_at(const zp_kernel_decide_args *a, size_t one) {
     c->steps++;
     c->fed ^= 1;
     const double root = sqrt(1.0 - pow((double)a->hyper.beta2, (double)c->steps));
-    c->bias_ratio = root / (1.0 - pow((double)a->hyper.beta1, (double)c->steps));
-    c->root_correction = root;
+    c->bias_ratio = (float)(root / (1.0 - pow((double)a->hyper.beta1, (double)c->steps)));
+    c->root_correction = (float)root;
 }
 ZP_KERNEL(zp_kernel_decide, zp_kernel_decide_args, 1)
 

@@ -10,7 +10,7 @@ ZP_LOOP(zp_kernel_combine_verdicts, zp_kernel_combine_verdicts_args, 1)
    an f32 is exact in f64, so fma rounds exactly as the sum does. */
 #define ZP_NORM_TEAM  (ZP_LANES / ZP_WIDE)
 #define ZP_NORM_TEAMS (ZP_THREADS / ZP_NORM_TEAM)
-#define ZP_NORM_BATCH ((size_t)4) /* loads of a thread in flight at once */
+#define ZP_NORM_BATCH ((size_t)8) /* loads of a thread in flight at once */
 static_assert(ZP_NORM_TEAMS == ZP_FOLD_GROUP, "a thread block takes the lanes of one group");
 static __device__ __forceinline__ void zp_kernel_norm_team(const zp_kernel_norm_args *a,
                                                            size_t block, size_t blocks) {
@@ -104,7 +104,7 @@ static_assert(ZP_THREADS == ZP_FOLD_LANES, "a thread takes a lane");
    one group, because the grid has whole groups, or one thread block for each group that has blocks.
    The last thread block of a group adds up the group's lanes, and the last of these thread blocks
    adds up all lanes. */
-__global__ void __launch_bounds__(ZP_THREADS, 5)
+__global__ void __launch_bounds__(ZP_THREADS, 4)
     zp_kernel_squares_teams(zp_kernel_fold_args a, size_t blocks) {
     const unsigned groups = gridDim.x < ZP_FOLD_GROUPS ? gridDim.x : (unsigned)ZP_FOLD_GROUPS;
     const unsigned group = blockIdx.x % groups;

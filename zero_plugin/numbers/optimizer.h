@@ -4,22 +4,21 @@
    (stochastic or to nearest), state in fewer bytes, and layers and matrices. A pass has two forms
    with the same bits: a CPU loop and a GPU kernel. The bodies are in rules.h.
 
-   STATE IN FEWER BYTES. A pass decodes the stored state of a block of elements to f32, calls the
-   body, and encodes the results. The next pass or step reads the stored values. Rounding is
-   stochastic, in BF16 and in codes (codes.h): a slow average would stay for ever if it were rounded
-   to nearest. Random numbers depend on seed, step, tensor, element and array alone. A value that
-   was decoded is encoded to itself in BF16. Codes are written by whole blocks, at which the spans
-   of tensors begin; a pass over parts of blocks writes no state (ZP_KEEPS_STATE) */
+   STATE IN FEWER BYTES. A pass decodes the state of a block of elements to f32, calls the body, and
+   encodes the results. Rounding is stochastic, in BF16 and in codes (codes.h), because a slow
+   average would not move if it were rounded to nearest. Random numbers depend on seed, step,
+   tensor and element alone; each array has one half of their bits. A decoded value is encoded to
+   itself in BF16. Codes are written by whole blocks, at which spans begin; a pass over parts of
+   blocks writes no state (ZP_KEEPS_STATE) */
 #pragma once
 
 #include "kernels.h"
 
 #define ZP_STATES       2
 #define ZP_UPDATE_BLOCK ((size_t)512) /* elements whose 16-bit values are held in f32 */
-#define ZP_UPDATE_PIECE                                                                            \
-    ((size_t)64) /* elements that are prefetched at once: zp_optimizer_prefetch */
+#define ZP_UPDATE_PIECE ((size_t)64)  /* elements that are prefetched at once */
 #define ZP_UPDATE_AHEAD ((size_t)512) /* elements between the update and the prefetch */
-static_assert(ZP_UPDATE_PIECE % ZP_BODY_SIZE == 0, "a piece is whole bodies");
+static_assert(ZP_UPDATE_PIECE % ZP_ROW_SIZE == 0, "a piece is whole rows");
 
 /* A tensor's part of the arrays that are updated: elements [begin, end) of the arrays. */
 typedef struct zp_span {
@@ -48,17 +47,17 @@ typedef struct zp_update { /* a unit, or a rank's shard of it */
     int nspans;
     zero_type type, grad_type, state_type;
     float lr, beta1, beta2, eps, decay; /* lr, decay: times the span's factors if span is set */
-    double factor, bias_ratio, step_size, corrected_eps; /* the last three: of moving averages */
-    int first;                                           /* 1 in the first step that is taken */
-    int squares;                                         /* the second state array has squares */
-    zp_rounding rounding;                                /* of weights to 16 bits */
+    float factor, bias_ratio, step_size, corrected_eps; /* the last three: of moving averages */
+    int first;                                          /* 1 in the first step that is taken */
+    int squares;                                        /* the second state array has squares */
+    zp_rounding rounding;                               /* of weights to 16 bits */
     uint32_t key[2]; /* for stochastic rounding: of the tensor; of seed and step */
     uint64_t element;
     zp_limb *sums;       /* NORMS: [parts][2][ZP_LIMBS] of this rank */
     const double *trust; /* NORMS: [parts] */
     float *direction;    /* MATRIX: has the same shape as the other arrays */
     const zp_span *span; /* that is updated */
-    double ratio;        /* NORMS: trust ratio of the element's layer */
+    float ratio;         /* NORMS: trust ratio of the element's layer */
     float momentum;      /* MATRIX */
     int nesterov;
 } zp_update;
@@ -71,7 +70,7 @@ enum {
     ZP_LAYERED = 2,       /* has a ratio for each layer */
     ZP_HAS_MATRIX = 4,    /* has another body for matrices, whose s2 is `direction` */
     ZP_MATRIX_ONLY = 8,   /* skips tensors that are not matrices */
-    ZP_VECTOR = 16,       /* its body takes ZP_BODY_SIZE elements, except for matrices */
+    ZP_VECTOR = 16,       /* its body takes ZP_ROW_SIZE elements, except for matrices */
     ZP_KEEPS_STATE = 32   /* does not write state; with ZP_HAS_MATRIX, that of matrices */
 };
 
@@ -82,11 +81,12 @@ zp_optimizer_mix(uint32_t x) { /* a permutation of 32 bits, after MurmurHash3's 
     return x ^ x >> 16;
 }
 /* Rounds to the next bf16 below or above; the nearer is the more probable. It uses 16 random bits.
-   Values that are not finite, or would become so, round to nearest. */
+   Values beyond the largest finite bf16 round to nearest. */
 ZP_FN uint16_t zp_optimizer_to_bf16_randomly(float x, uint32_t random) {
-    const uint32_t b = zp_type_bits(x), up = (b + (random & 0xFFFFu)) >> 16;
-    const int nearest = (b & 0x7F800000u) == 0x7F800000u || (up & 0x7F80u) == 0x7F80u;
-    return nearest ? zp_type_to_bf16(x) : (uint16_t)up;
+    const uint32_t b = zp_type_bits(x), size = b & 0x7FFFFFFFu;
+    const uint32_t quiet = size > 0x7F800000u ? 0x40u : 0;
+    const uint32_t add = size > 0x7F7F0000u ? 0x7FFFu + (b >> 16 & 1u) : random & 0xFFFFu;
+    return (uint16_t)((b + (quiet ? 0 : add)) >> 16 | quiet);
 }
 /* Returns an element's random number, from the halves of its index and two keys. */
 ZP_FN uint32_t zp_optimizer_draw(uint32_t low, uint32_t high, const uint32_t *key) {
@@ -99,21 +99,22 @@ ZP_FN uint32_t zp_optimizer_random(const zp_update *u, const uint32_t *key, size
     const uint64_t e = u->element + i;
     return zp_optimizer_draw((uint32_t)e, (uint32_t)(e >> 32), key);
 }
-/* Returns the number between -0.5 and 0.5 that rounds a code. Its sum with 255 is exact. */
-ZP_FN float zp_optimizer_shift(const zp_update *u, const uint32_t *key, size_t i) {
-    return (float)(zp_optimizer_random(u, key, i) & 0x7FFFu) * 0x1p-15f + (0x1p-16f - 0.5f);
-}
-/* Sets the keys of the random numbers of a state array. Those of weights are u->key. */
-ZP_FN void zp_optimizer_state_key(const zp_update *u, int array, uint32_t *key) {
+/* Sets the key of the random numbers of the state. Those of weights have u->key. */
+ZP_FN void zp_optimizer_state_key(const zp_update *u, uint32_t *key) {
     key[0] = u->key[0];
-    key[1] = zp_optimizer_mix(u->key[1] + 1 + (uint32_t)array);
+    key[1] = zp_optimizer_mix(u->key[1] + 1);
+}
+/* Returns the 16 bits of an element's random number that round its value in a state array. */
+ZP_FN uint32_t zp_optimizer_half(uint32_t random, int array) {
+    return array ? random >> 16 : random & 0xFFFFu;
 }
 
 ZP_FN int zp_optimizer_begin(zp_update *u) {
     const zp_control *c = u->control;
-    u->factor = c->factor;
+    u->factor = (float)c->factor;
     u->bias_ratio = c->bias_ratio;
-    u->corrected_eps = (double)u->eps * c->root_correction;
+    u->corrected_eps = u->eps * c->root_correction; /* of 0 / eps: eps is not 0 */
+    if (u->corrected_eps < FLT_MIN) u->corrected_eps = FLT_MIN;
     u->first = c->steps == 1;
     u->key[1] = zp_optimizer_mix((uint32_t)c->steps
                                  ^ zp_optimizer_mix((uint32_t)(c->steps >> 32) ^ u->key[1]));
@@ -123,7 +124,7 @@ ZP_FN int zp_optimizer_begin(zp_update *u) {
 ZP_FN void zp_optimizer_select_span(zp_update *u, const zp_update *all, const zp_span *s) {
     u->lr = all->lr * s->lr_factor;
     u->decay = all->decay * s->decay_factor;
-    u->step_size = (double)u->lr * all->bias_ratio;
+    u->step_size = u->lr * all->bias_ratio;
     u->key[0] = s->key;
     u->element = s->element;
     u->span = s;
@@ -138,24 +139,31 @@ ZP_FN size_t zp_optimizer_span_part(const zp_span *s, size_t i, size_t n, size_t
 
 /* ---- the CPU's form ---- */
 
-static void zp_optimizer_narrow_randomly(const zp_update *u, const uint32_t *keys, uint16_t *to,
-                                         size_t at, uint32_t n, const float *p) {
+/* Sets the random numbers of elements [at, at + n). */
+static void zp_optimizer_set_random(const zp_update *u, const uint32_t *keys, size_t at, uint32_t n,
+                                    uint32_t *random) {
     const uint64_t first = u->element + at;
     const uint32_t key[2] = {keys[0], keys[1]}, low = (uint32_t)first,
                    high = (uint32_t)(first >> 32);
     if (low + n < low) /* the index crosses a multiple of 2^32 */
-        for (uint32_t i = 0; i < n; i++)
-            to[i] = zp_optimizer_to_bf16_randomly(p[i], zp_optimizer_random(u, key, at + i));
+        for (uint32_t i = 0; i < n; i++) random[i] = zp_optimizer_random(u, key, at + i);
     else
-        for (uint32_t i = 0; i < n; i++)
-            to[i] = zp_optimizer_to_bf16_randomly(p[i], zp_optimizer_draw(low + i, high, key));
+        for (uint32_t i = 0; i < n; i++) random[i] = zp_optimizer_draw(low + i, high, key);
+}
+static void zp_optimizer_narrow_randomly(uint16_t *to, const float *p, size_t n,
+                                         const uint32_t *random, int array) {
+    ZP_SIMD
+    for (size_t i = 0; i < n; i++)
+        to[i] = zp_optimizer_to_bf16_randomly(p[i], zp_optimizer_half(random[i], array));
 }
 static void zp_optimizer_round_weights(const zp_update *u, size_t at, size_t n, const float *p) {
     uint16_t *to = (uint16_t *)u->p + at;
     if (u->type == ZERO_F32) return;
-    if (u->rounding == ZP_STOCHASTIC)
-        zp_optimizer_narrow_randomly(u, u->key, to, at, (uint32_t)n, p);
-    else if (u->rounding == ZP_HALF_UP)
+    if (u->rounding == ZP_STOCHASTIC) {
+        uint32_t random[ZP_UPDATE_BLOCK];
+        zp_optimizer_set_random(u, u->key, at, (uint32_t)n, random);
+        zp_optimizer_narrow_randomly(to, p, n, random, 0);
+    } else if (u->rounding == ZP_HALF_UP)
         zp_type_split_all(to, u->low ? u->low + at : NULL, p, n);
     else
         zp_type_narrow(to, u->type, p, n);
@@ -175,20 +183,24 @@ ZP_INLINE float *zp_optimizer_read_state(const zp_update *u, int array, size_t a
     zp_codes_read(room, (const zp_codes *)u->state[array], array && u->squares, at, n);
     return room;
 }
-/* Stores that state, unless it is the array itself. */
-static void zp_optimizer_write_state(const zp_update *u, int array, size_t at, size_t n,
-                                     const float *x) {
-    uint32_t key[2];
-    if (u->state_type == ZERO_F32) return;
-    zp_optimizer_state_key(u, array, key);
-    if (u->state_type == ZERO_BF16)
-        zp_optimizer_narrow_randomly(u, key, (uint16_t *)u->state[array] + at, at, (uint32_t)n, x);
-    for (size_t i = 0; i < n && u->state_type == ZP_CODES; i += ZP_CODE_BLOCK) {
-        const size_t k = zp_min(n - i, ZP_CODE_BLOCK);
-        float shift[ZP_CODE_BLOCK];
-        for (size_t j = 0; j < k; j++) shift[j] = zp_optimizer_shift(u, key, at + i + j);
-        zp_codes_write((zp_codes *)u->state[array] + (at + i) / ZP_CODE_BLOCK, x + i, k,
-                       array && u->squares, shift);
+/* Stores the state of elements [at, at + n), in one or two arrays that are not the stored ones. */
+static void zp_optimizer_write_states(const zp_update *u, size_t at, size_t n, const float *s1,
+                                      const float *s2) {
+    uint32_t key[2], random[ZP_UPDATE_BLOCK];
+    float shift[ZP_CODE_BLOCK];
+    zp_optimizer_state_key(u, key);
+    zp_optimizer_set_random(u, key, at, (uint32_t)n, random);
+    for (int array = 0; array < (s2 ? 2 : 1); array++) {
+        const float *x = array ? s2 : s1;
+        if (u->state_type == ZERO_BF16)
+            zp_optimizer_narrow_randomly((uint16_t *)u->state[array] + at, x, n, random, array);
+        for (size_t i = 0; i < n && u->state_type == ZP_CODES; i += ZP_CODE_BLOCK) {
+            const size_t k = zp_min(n - i, ZP_CODE_BLOCK);
+            for (size_t j = 0; j < k; j++)
+                shift[j] = zp_codes_shift(zp_optimizer_half(random[i + j], array));
+            zp_codes_write((zp_codes *)u->state[array] + (at + i) / ZP_CODE_BLOCK, x + i, k,
+                           array && u->squares, shift);
+        }
     }
 }
 /* Loads later elements into the cache. A root and a division take so long that the core's own
@@ -201,7 +213,7 @@ ZP_INLINE void zp_optimizer_prefetch(const void *array, zero_type type, size_t a
    time of a division. A short piece is padded. */
 ZP_INLINE void zp_optimizer_update_piece(const zp_update *u, float *p, const float *g, float *s1,
                                          float *s2, size_t n, zp_rule_body body) {
-    float now[ZP_UPDATE_PIECE], room[4][ZP_UPDATE_PIECE], *const of[3] = {p, s1, s2};
+    float now[ZP_ROW_SIZE], room[4][ZP_UPDATE_PIECE], *const of[3] = {p, s1, s2};
     const size_t bytes = n * sizeof *p;
     const int rest = n < ZP_UPDATE_PIECE;
     if (rest) {
@@ -211,12 +223,10 @@ ZP_INLINE void zp_optimizer_update_piece(const zp_update *u, float *p, const flo
     }
     float *const x = rest ? room[0] : p, *const m = rest ? room[1] : s1,
                  *const v = rest ? room[2] : s2;
-    ZP_EACH_F64S
-    for (size_t i = 0; i < ZP_UPDATE_PIECE; i += ZP_F64S)
-        zp_type_store_floats(&now[i], zp_type_load_floats(&g[i]) * u->factor);
-    ZP_EACH_F64S
-    for (size_t i = 0; i < ZP_UPDATE_PIECE; i += ZP_BODY_SIZE)
-        body(u, &x[i], &now[i], &m[i], &v[i]);
+    for (size_t i = 0; i < ZP_UPDATE_PIECE; i += ZP_ROW_SIZE) {
+        zp_type_store_row(now, zp_type_load_row(&g[i]) * u->factor);
+        body(u, &x[i], now, &m[i], &v[i]);
+    }
     for (int i = 0; i < 3 && rest; i++) memcpy(of[i], room[i], bytes);
 }
 /* Updates elements [at, at + n), which are in one span. It is inlined with constant `states`,
@@ -242,20 +252,19 @@ ZP_INLINE void zp_optimizer_update_block(const zp_update *all, size_t at, size_t
             if (second) zp_optimizer_prefetch(u.state[1], u.state_type, j);
             if (matrix) zp_optimizer_prefetch(u.direction, ZERO_F32, j);
         }
-        if (does & ZP_VECTOR && ZP_F64S > 1) {
+        if (does & ZP_VECTOR && ZP_ROW_SIZE > 1) {
             zp_optimizer_update_piece(&u, p + i, g + i, s1 + i, s2 + i, k, body);
             continue;
         }
         ZP_SIMD
         for (size_t j = i; j < i + k; j++) {
-            const float now = (float)((double)g[j] * u.factor);
+            const float now = g[j] * u.factor;
             body(&u, &p[j], &now, &s1[j], &s2[j]);
         }
     }
     if (!(does & ZP_KEEPS_WEIGHTS)) zp_optimizer_round_weights(all, at, n, p);
-    if (does & ZP_KEEPS_STATE) return;
-    zp_optimizer_write_state(all, 0, at, n, s1);
-    if (second) zp_optimizer_write_state(all, 1, at, n, s2);
+    if (does & ZP_KEEPS_STATE || all->state_type == ZERO_F32) return;
+    zp_optimizer_write_states(all, at, n, s1, second ? s2 : NULL);
 }
 static void zp_optimizer_walk(const zp_update *update, int threads,
                               void (*block)(const zp_update *u, size_t at, size_t n)) {

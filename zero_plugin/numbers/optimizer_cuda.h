@@ -50,8 +50,9 @@ ZP_FN void zp_optimizer_load_state(const zp_update *u, int array, size_t i, floa
 static_assert(ZP_CODE_BLOCK == 32 * ZP_WIDE, "all threads of a warp call zp_optimizer_store_codes");
 static __device__ __forceinline__ void zp_optimizer_store_codes(const zp_update *u, int array,
                                                                 size_t i, const float *x,
-                                                                const uint32_t *key) {
+                                                                const uint32_t *random) {
     zp_codes *b = (zp_codes *)u->state[array] + i / ZP_CODE_BLOCK;
+    const int squares = array && u->squares;
     uint32_t largest = 0;
     for (size_t j = 0; j < ZP_WIDE; j++)
         largest = zp_codes_magnitude(x[j]) > largest ? zp_codes_magnitude(x[j]) : largest;
@@ -59,30 +60,29 @@ static __device__ __forceinline__ void zp_optimizer_store_codes(const zp_update 
         const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, largest, w);
         largest = other > largest ? other : largest;
     }
-    const float scale = zp_type_bits_to_float(largest);
+    const float scale = zp_type_bits_to_float(largest), by = zp_codes_by(scale, squares);
     uint8_t code[ZP_WIDE];
     for (size_t j = 0; j < ZP_WIDE; j++)
         code[j] =
-            zp_codes_encode(x[j], scale, array && u->squares, zp_optimizer_shift(u, key, i + j));
+            zp_codes_encode(x[j], by, squares, zp_codes_shift(zp_optimizer_half(random[j], array)));
     *(uchar4 *)(void *)(b->code + i % ZP_CODE_BLOCK) =
         make_uchar4(code[0], code[1], code[2], code[3]);
     if (i % ZP_CODE_BLOCK == 0) b->scale = scale;
 }
 static __device__ __forceinline__ void zp_optimizer_store_state(const zp_update *u, int array,
-                                                                size_t i, const float *x) {
+                                                                size_t i, const float *x,
+                                                                const uint32_t *random) {
+    uint16_t h[ZP_WIDE];
     if (u->state_type == ZERO_F32) {
         zp_type_store_wide(u->state[array], ZERO_F32, i, x);
         return;
     }
-    uint32_t key[2];
-    uint16_t h[ZP_WIDE];
-    zp_optimizer_state_key(u, array, key);
     if (u->state_type == ZP_CODES) {
-        zp_optimizer_store_codes(u, array, i, x, key);
+        zp_optimizer_store_codes(u, array, i, x, random);
         return;
     }
     for (size_t j = 0; j < ZP_WIDE; j++)
-        h[j] = zp_optimizer_to_bf16_randomly(x[j], zp_optimizer_random(u, key, i + j));
+        h[j] = zp_optimizer_to_bf16_randomly(x[j], zp_optimizer_half(random[j], array));
     *(ushort4 *)(void *)((uint16_t *)u->state[array] + i) = make_ushort4(h[0], h[1], h[2], h[3]);
 }
 /* Spans begin at multiples of ZP_WIDE. Padding stays 0, because its gradient is 0. A thread issues
@@ -117,10 +117,10 @@ static __device__ __forceinline__ void zp_optimizer_update_threads(const zp_upda
         zp_type_unpack_words(g, g0, u.grad_type);
         for (size_t j = 0, k = 0; j < ZP_WIDE; j++) {
             if (does & ZP_LAYERED && j == k) {
-                u.ratio = u.trust[zp_optimizer_span_part(span, i + j, ZP_WIDE - j, &k)];
+                u.ratio = (float)u.trust[zp_optimizer_span_part(span, i + j, ZP_WIDE - j, &k)];
                 k += j;
             }
-            const float now = (float)((double)g[j] * u.factor);
+            const float now = g[j] * u.factor;
             if (is_matrix)
                 matrix(&u, &p[j], &now, &s1[j], &s2[j]);
             else
@@ -129,12 +129,16 @@ static __device__ __forceinline__ void zp_optimizer_update_threads(const zp_upda
         if (!(does & ZP_KEEPS_WEIGHTS)) zp_optimizer_store(&u, i, p);
         if (is_matrix) zp_type_store_wide(u.direction, ZERO_F32, i, s2);
         if (does & ZP_KEEPS_STATE && (is_matrix || !(does & ZP_HAS_MATRIX))) continue;
-        zp_optimizer_store_state(&u, 0, i, s1);
-        if (second) zp_optimizer_store_state(&u, 1, i, s2);
+        uint32_t key[2], random[ZP_WIDE];
+        zp_optimizer_state_key(&u, key);
+        for (size_t j = 0; j < ZP_WIDE && u.state_type != ZERO_F32; j++)
+            random[j] = zp_optimizer_random(&u, key, i + j);
+        zp_optimizer_store_state(&u, 0, i, s1, random);
+        if (second) zp_optimizer_store_state(&u, 1, i, s2, random);
     }
 }
 #define ZP_PASS_FORMS(name, block, grid)                                                           \
-    __global__ void __launch_bounds__(ZP_THREADS, 3)                                               \
+    __global__ void __launch_bounds__(ZP_THREADS, 4)                                               \
         zp_rule_##name##_kernel(zp_update all, size_t n) {                                         \
         if (zp_optimizer_begin(&all)) grid;                                                        \
     }                                                                                              \

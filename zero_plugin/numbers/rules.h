@@ -29,47 +29,24 @@
 
 #include "optimizer.h"
 
-/* Adam's step has two halves, of ZP_BODY_SIZE elements each. It computes m / (sqrt(v / c) + eps) as
-   sqrt(c) m / (sqrt(v) + eps sqrt(c)), in f64, because the loop waits for memory anyway. Only the
-   root is in f32, because it would take too long: v is rounded before it and the root after it.
-   Nothing else is rounded until the three results are stored. */
-typedef struct zp_adam { /* results of the first half, for the second */
-    double m[ZP_BODY_SIZE];
-    float root[ZP_BODY_SIZE];
-} zp_adam;
-#define ZP_EACH(i) ZP_EACH_F64S for (size_t i = 0; i < ZP_BODY_SIZE; i += ZP_F64S)
-ZP_FN void zp_rule_adam_moments(const zp_update *u, zp_f64s g, float *m, float *v, zp_adam *a,
-                                size_t i) {
-    const double b1 = (double)u->beta1, b2 = (double)u->beta2;
-    const zp_f64s m1 = zp_type_fma_f64s(b1, zp_type_load_floats(&m[i]), (1 - b1) * g),
-                  v1 = zp_type_fma_f64s(b2, zp_type_load_floats(&v[i]), (1 - b2) * (g * g));
-    zp_type_store_floats(&m[i], m1);
-    zp_type_store_floats(&v[i], v1);
-    zp_type_store_doubles(&a->m[i], m1);
-    zp_type_sqrt_f64s(&a->root[i], &v[i]);
-}
-ZP_FN zp_f64s zp_rule_adam_step(const zp_update *u, const zp_adam *a, size_t i) {
-    const zp_f64s root = zp_type_load_floats(&a->root[i]);
-    return u->step_size * (zp_type_load_doubles(&a->m[i]) / (root + u->corrected_eps));
+/* Adam's step, of ZP_ROW_SIZE elements. It computes m / (sqrt(v / c) + eps) as
+   sqrt(c) m / (sqrt(v) + eps sqrt(c)), in f32, because f64 is slow on many GPUs. Each operation
+   rounds once, on every processor: not all of them have a fused multiply-add. (1 - beta2) g comes
+   before the square, which could be infinite where v is not. */
+ZP_FN zp_row zp_rule_adam_step(const zp_update *u, zp_row g, float *m, float *v) {
+    const zp_row m1 = u->beta1 * zp_type_load_row(m) + (1 - u->beta1) * g,
+                 v1 = u->beta2 * zp_type_load_row(v) + (1 - u->beta2) * g * g;
+    zp_type_store_row(m, m1);
+    zp_type_store_row(v, v1);
+    return u->step_size * (m1 / (zp_type_sqrt_row(v1) + u->corrected_eps));
 }
 ZP_FN void zp_rule_adamw_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
-    zp_adam a;
-    ZP_EACH(i) zp_rule_adam_moments(u, zp_type_load_floats(&g[i]), m, v, &a, i);
-    ZP_EACH(i) {
-        const zp_f64s was = zp_type_load_floats(&p[i]), step = zp_rule_adam_step(u, &a, i);
-        zp_type_store_floats(&p[i], was - ((double)u->lr * (double)u->decay * was + step));
-    }
+    const zp_row was = zp_type_load_row(p), now = zp_type_load_row(g);
+    zp_type_store_row(p, was - (u->lr * u->decay * was + zp_rule_adam_step(u, now, m, v)));
 }
 ZP_FN void zp_rule_adam_at(const zp_update *u, float *p, const float *g, float *m, float *v) {
-    const double decay = (double)u->decay;
-    zp_adam a;
-    ZP_EACH(i) {
-        const zp_f64s d =
-            zp_type_fma_f64s(decay, zp_type_load_floats(&p[i]), zp_type_load_floats(&g[i]));
-        zp_rule_adam_moments(u, d, m, v, &a, i);
-    }
-    ZP_EACH(i)
-    zp_type_store_floats(&p[i], zp_type_load_floats(&p[i]) - zp_rule_adam_step(u, &a, i));
+    const zp_row was = zp_type_load_row(p), now = u->decay * was + zp_type_load_row(g);
+    zp_type_store_row(p, was - zp_rule_adam_step(u, now, m, v));
 }
 /* Returns g plus the decay, and adds it to the momentum m. */
 ZP_FN float zp_rule_momentum(const zp_update *u, float p, float g, float *m) {

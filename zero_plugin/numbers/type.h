@@ -137,27 +137,15 @@ ZP_FN void zp_type_store_wide(void *to, zero_type type, size_t i, const float *x
     else
         _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)to + i), zp_type_row_to_half(v, type));
 }
-/* A zp_f64s holds ZP_F64S f32 values in f64. Loads and stores convert, because gcc would load full
-   registers of f32 and split them, on Intel's only shuffle port. A body takes ZP_BODY_SIZE
-   elements: one register at a time, because the CPU looks 512 instructions ahead. */
-#define ZP_F64S      ((size_t)8)
-#define ZP_BODY_SIZE ZP_F64S
-#define ZP_EACH_F64S _Pragma("GCC unroll 8") /* clang unrolls such loops by itself */
-typedef __m512d zp_f64s;
-ZP_FN zp_f64s zp_type_load_floats(const float *x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
-ZP_FN zp_f64s zp_type_load_doubles(const double *x) { return _mm512_loadu_pd(x); }
-ZP_FN void zp_type_store_doubles(double *x, zp_f64s v) { _mm512_storeu_pd(x, v); }
-ZP_FN void zp_type_store_floats(float *x, zp_f64s v) { _mm256_storeu_ps(x, _mm512_cvtpd_ps(v)); }
-ZP_FN void zp_type_sqrt_f64s(float *root, const float *x) { /* in f32 */
-    _mm256_storeu_ps(root, _mm256_sqrt_ps(_mm256_loadu_ps(x)));
-}
-/* f * x + y. Both factors are f32, so the product is exact, and fusing does not change the sum. */
-ZP_FN zp_f64s zp_type_fma_f64s(double f, zp_f64s x, zp_f64s y) {
-    return _mm512_fmadd_pd(_mm512_set1_pd(f), x, y);
-}
+/* A zp_row holds ZP_ROW_SIZE f32 values; C's operators apply to it. */
+#define ZP_ROW_SIZE ((size_t)16)
+typedef __m512 zp_row;
+ZP_FN zp_row zp_type_load_row(const float *x) { return _mm512_loadu_ps(x); }
+ZP_FN void zp_type_store_row(float *x, zp_row v) { _mm512_storeu_ps(x, v); }
+ZP_FN zp_row zp_type_sqrt_row(zp_row x) { return _mm512_sqrt_ps(x); }
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__) && !defined(__CUDACC__)
 #include <immintrin.h>
-#define ZP_WIDE      ((size_t)16)
+#define ZP_WIDE     ((size_t)16)
 ZP_FN __m256i zp_type_bits_to_bf16(__m256i b) { /* each result is in 32 bits */
     const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(b, 16), one);
@@ -198,40 +186,17 @@ ZP_FN void zp_type_store_wide(void *to, zero_type type, size_t i, const float *x
                             zp_type_row_to_half(a, b, type));
     }
 }
-/* A body takes 64 elements in two loops, so that the second loop's inputs are ready: the CPU looks
-   256 instructions ahead, which does not reach from an element's load to its division. */
-#define ZP_F64S      ((size_t)4)
-#define ZP_BODY_SIZE ((size_t)64)
-#define ZP_EACH_F64S _Pragma("GCC unroll 2")
-typedef __m256d zp_f64s;
-ZP_FN zp_f64s zp_type_load_floats(const float *x) { return _mm256_cvtps_pd(_mm_loadu_ps(x)); }
-ZP_FN zp_f64s zp_type_load_doubles(const double *x) { return _mm256_loadu_pd(x); }
-ZP_FN void zp_type_store_doubles(double *x, zp_f64s v) { _mm256_storeu_pd(x, v); }
-ZP_FN void zp_type_store_floats(float *x, zp_f64s v) { _mm_storeu_ps(x, _mm256_cvtpd_ps(v)); }
-ZP_FN void zp_type_sqrt_f64s(float *root, const float *x) {
-    _mm_storeu_ps(root, _mm_sqrt_ps(_mm_loadu_ps(x)));
-}
-ZP_FN zp_f64s zp_type_fma_f64s(double f, zp_f64s x, zp_f64s y) {
-    return _mm256_fmadd_pd(_mm256_set1_pd(f), x, y);
-}
+#define ZP_ROW_SIZE ((size_t)8)
+typedef __m256 zp_row;
+ZP_FN zp_row zp_type_load_row(const float *x) { return _mm256_loadu_ps(x); }
+ZP_FN void zp_type_store_row(float *x, zp_row v) { _mm256_storeu_ps(x, v); }
+ZP_FN zp_row zp_type_sqrt_row(zp_row x) { return _mm256_sqrt_ps(x); }
 #else
-#define ZP_F64S      ((size_t)1)
-#define ZP_BODY_SIZE ZP_F64S
-#define ZP_EACH_F64S
-typedef double zp_f64s;
-ZP_FN zp_f64s zp_type_load_floats(const float *x) { return (double)*x; }
-ZP_FN zp_f64s zp_type_load_doubles(const double *x) { return *x; }
-ZP_FN void zp_type_store_doubles(double *x, zp_f64s v) { *x = v; }
-ZP_FN void zp_type_store_floats(float *x, zp_f64s v) { *x = (float)v; }
-ZP_FN void zp_type_sqrt_f64s(float *root, const float *x) { *root = sqrtf(*x); }
-ZP_FN zp_f64s zp_type_fma_f64s(double f, zp_f64s x, zp_f64s y) {
-#ifdef __CUDA_ARCH__ /* one instruction instead of two, with the same bits: the product is exact   \
-                      */
-    return fma(f, x, y);
-#else
-    return f * x + y;
-#endif
-}
+#define ZP_ROW_SIZE ((size_t)1)
+typedef float zp_row;
+ZP_FN zp_row zp_type_load_row(const float *x) { return *x; }
+ZP_FN void zp_type_store_row(float *x, zp_row v) { *x = v; }
+ZP_FN zp_row zp_type_sqrt_row(zp_row x) { return sqrtf(x); }
 #ifdef __CUDACC__
 #include "type_cuda.h"
 #else

@@ -149,7 +149,7 @@ static void zp_file_give(const zp_transfer *t, zp_lane_event *e) {
     zp_record *r = zp_events_take_record(t->file->group->device->recorder,
                                          t->writes ? ZERO_EVENT_WRITE : ZERO_EVENT_READ,
                                          lane->track, -1, t->bytes);
-    zp_lane_push_record_task(lane, r, zp_file_task, t, sizeof *t, 0);
+    zp_lane_push(lane, r, zp_file_task, t, sizeof *t, 0);
     zp_lane_record(lane, e);
     if (r) e->after = r->event.number;
     zp_lane_end_record(lane, r);
@@ -181,15 +181,12 @@ static int zp_file_make(const zp_file *f) {
     if (named >= 0) (void)unlink(path);
     return named;
 }
-/* Returns 1 for a file of a tmpfs, which is in memory even if it accepts O_DIRECT (Linux 6.6). */
-static int zp_file_is_in_memory(int fd) {
-    struct statfs s;
-    return !fstatfs(fd, &s) && s.f_type == TMPFS_MAGIC;
-}
 /* Bypasses the page cache from here on, if the file system allows it. Space is allocated before: a
-   file system without a call for that gets single bytes written. */
+   file system without a call for that gets single bytes written. A file of a tmpfs is in memory,
+   even if it accepts O_DIRECT (Linux 6.6). */
 static void zp_file_bypass_cache(zp_file *f) {
-    f->in_memory = zp_file_is_in_memory(f->fd);
+    struct statfs s;
+    f->in_memory = !fstatfs(f->fd, &s) && s.f_type == TMPFS_MAGIC;
     if (f->in_memory) return;
     const int flags = fcntl(f->fd, F_GETFL);
     f->direct = flags >= 0 && zp_file_is_aligned(f->fd) && !fcntl(f->fd, F_SETFL, flags | O_DIRECT);
@@ -275,8 +272,8 @@ static size_t zp_file_pieces(const zp_array *a, int u) {
 static zp_transfer zp_file_piece(const zp_array *a, int u, size_t i, char *memory, int writes) {
     const zp_array_part *x = &a->part[u];
     const size_t n = zp_min(x->numel - i * ZP_PIECE_NUMEL, ZP_PIECE_NUMEL);
-    const size_t at = x->at + zp_codes_bytes(a->type, i * ZP_PIECE_NUMEL),
-                 bytes = zp_round_up(zp_codes_bytes(a->type, n), ZP_SECTOR);
+    const size_t at = x->at + zp_codes_bytes(x->type, i * ZP_PIECE_NUMEL),
+                 bytes = zp_round_up(zp_codes_bytes(x->type, n), ZP_SECTOR);
     const zp_transfer t = {a->filed->file, memory, at, bytes, x->piece + i, writes, 0};
     return t;
 }
@@ -288,7 +285,7 @@ static zero_result zp_file_open_range(zp_array *a, int u, size_t e, size_t *n, z
     zp_file *f = x->file;
     const size_t at = e - a->part[u].first, i = at / ZP_PIECE_NUMEL;
     *n = zp_min(*n, ZP_PIECE_NUMEL - at % ZP_PIECE_NUMEL);
-    *p = x->places + zp_codes_bytes(a->type, at % ZP_PIECE_NUMEL);
+    *p = x->places + zp_codes_bytes(a->part[u].type, at % ZP_PIECE_NUMEL);
     ZP_TRY(zp_device_sync_stream(s)); /* it may still copy the last open piece */
     zp_file_sync(f);                  /* a step may still write */
     const zp_transfer t = zp_file_piece(a, u, i, x->places, 0);

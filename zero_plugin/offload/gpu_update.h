@@ -47,15 +47,16 @@ static zero_result zp_gpu_update_copy(zero_ctx *z, zp_gpu_piece *x, int up) {
     size_t bytes[ZP_ARRAYS] = {0}, all = 0; /* matrices have one state: its array may end earlier */
     for (int k = x->first; k < x->end; k++) {
         const size_t kept = z->array[k].part[x->unit].numel;
-        bytes[k] =
-            x->from < kept ? zp_codes_bytes(z->array[k].type, zp_min(x->n, kept - x->from)) : 0;
+        bytes[k] = x->from < kept ? zp_codes_bytes(z->array[k].part[x->unit].type,
+                                                   zp_min(x->n, kept - x->from))
+                                  : 0;
         all += bytes[k];
     }
     zero_result result = ZERO_OK;
     zp_record *r = zp_device_begin_slice(s, ZERO_EVENT_COPY, x->unit, all);
     for (int k = x->first; k < x->end && !result; k++) {
         const zp_array_part *part = &z->array[k].part[x->unit];
-        const size_t bytes_of_place = zp_codes_bytes(z->array[k].type, o->place_numel);
+        const size_t bytes_of_place = zp_offload_place_bytes(z, k);
         char *place = places + x->place * bytes_of_place;
         char *state = zp_array_at(&z->array[k], x->unit, part->first + x->from);
         x->at[ZP_UPDATED_MASTER + k - x->first] = state ? place : NULL;

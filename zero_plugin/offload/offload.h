@@ -72,10 +72,16 @@ typedef struct zp_offload {
     zero_result (*replace)(zero_ctx *z, int u);
 } zp_offload;
 
-/* Returns 1 if each micro-step's reduced gradient moves to its tier, and micro-steps add up there.
- */
+/* Returns 1 if every reduced gradient moves to its tier, where several micro-steps add up. */
 static int zp_offload_mean_leaves(const zero_ctx *z, int u) {
     return zp_array_off_device(&z->array[ZP_MEAN], u) && !z->array[ZP_SUM].share;
+}
+/* Returns the bytes of a place on the GPU for pieces of array k, of any unit. */
+static size_t zp_offload_place_bytes(const zero_ctx *z, int k) {
+    size_t most = 0;
+    for (int u = 0; u < z->layout.all; u++)
+        most = zp_max(most, zp_codes_bytes(z->array[k].part[u].type, z->offload->place_numel));
+    return most;
 }
 /* Returns 1 if reduced gradients of several micro-steps are added in MEAN, and not in SUM. */
 static int zp_offload_adds_means(const zero_ctx *z) {

@@ -88,7 +88,7 @@ static zero_result zp_offload_gpu_stage(zero_ctx *z, int u, zp_transfer_kind kin
             zp_device_wait_event(s, z->updates_overlap ? &o->unit[u].spent : z->live[u].updated));
     *(writes ? &o->down_bytes : &o->up_bytes) += zp_array_part_bytes(a, u);
     ZP_TRY(zp_device_wait_lane_room(s, &s->lane));
-    zp_lane_push(&s->lane, zp_offload_gpu_ask_task, &ask, sizeof ask, zp_file_pieces(a, u));
+    zp_lane_push(&s->lane, NULL, zp_offload_gpu_ask_task, &ask, sizeof ask, zp_file_pieces(a, u));
     for (size_t at = 0; at < a->part[u].numel; at += most, g->halves++) {
         const size_t n = zp_min(most, a->part[u].numel - at);
         char *half = zp_offload_gpu_half(z, side, g->halves, 0), *here = memory + at * of;
@@ -225,11 +225,13 @@ static zero_result zp_offload_gpu_plan(zero_ctx *z) {
     z->plan.context_bytes += sizeof *z->offload->gpu;
     return ZERO_OK;
 }
+#endif
 
 static zp_extra zp_offload_gpu_row(void) {
     zp_extra x;
     memset(&x, 0, sizeof x);
     x.name = "offload, next to a GPU";
+#ifdef __CUDACC__
     x.call[ZP_ON_JOIN] = zp_offload_gpu_join;
     x.call[ZP_ON_PLAN] = zp_offload_gpu_plan;
     x.call[ZP_ON_SHARE] = zp_offload_gpu_share;
@@ -238,13 +240,6 @@ static zp_extra zp_offload_gpu_row(void) {
     x.call[ZP_ON_ABANDON] = zp_offload_gpu_abandon;
     x.call[ZP_ON_DESTROY] = zp_offload_gpu_destroy;
     x.stations = zp_offload_gpu_stations;
-    return x;
-}
-#else
-static zp_extra zp_offload_gpu_row(void) {
-    zp_extra x;
-    memset(&x, 0, sizeof x);
-    x.name = "offload, next to a GPU";
-    return x;
-}
 #endif
+    return x;
+}

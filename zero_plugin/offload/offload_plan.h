@@ -1,5 +1,4 @@
-/* offload_plan.h - what is offloaded: units, their places in host memory and in the file, traffic
- */
+/* offload_plan.h - the offloaded units, their places in host memory and in the file, traffic */
 #pragma once
 
 #include "../core/order.h"
@@ -49,7 +48,8 @@ static zero_result zp_offload_plan_check(zero_ctx *z) {
               "update_on is DEVICE: the GPU updates only optimizer state in CPU memory "
               "(optimizer_tier HOST), without delay_from, and with parameters on the device; leave "
               "it out");
-    ZP_REFUSE(z, files && !c->folder, "state is offloaded to a file, but folder is NULL");
+    ZP_REFUSE(z, files && !c->folder,
+              "folder is NULL, but state is offloaded to a file; set folder");
     ZP_REFUSE(z, c->parameter_tier && stage->parameters == ZP_WHOLE,
               "parameter_tier is %s: at stage %d parameters are not sharded; use stage 3",
               c->parameter_tier == ZERO_HOST ? "HOST" : "FILE", c->stage);
@@ -155,9 +155,9 @@ static void zp_offload_plan_twins(zero_ctx *z) {
             const int here =
                 (frozen ? !off : own->tier == ZERO_DEVICE) || zp_device_is_host() || o->gpu_updates;
             const int wanted = !frozen && (of[i] >= 0 || zp_layout_has_one_state(&z->layout, u));
-            (void)zp_array_cut(a, u, &z->layout.unit[u],
-                               !here && wanted ? z->policy.state : ZP_NOTHING, ZERO_HOST,
-                               z->data->rank, 0, SIZE_MAX);
+            const zp_share share = !here && wanted ? z->policy.state : ZP_NOTHING;
+            const zp_array_part x = {a->type, share, ZERO_HOST, 0, 0, 0, 0};
+            (void)zp_array_cut(a, u, &z->layout.unit[u], x, z->data->rank, 0, SIZE_MAX);
             if (!here && of[i] >= 0 && zp_array_off_device(&z->array[of[i]], u))
                 a->part[u] = z->array[of[i]].part[u];
             o->cpu_updates |= !here && (own->numel || frozen);
@@ -204,18 +204,19 @@ static void zp_offload_plan_file(zero_ctx *z) {
     o->file_pieces = 0;
     for (int k = 0; k < ZP_ARRAYS; k++) {
         zp_array *a = &z->array[k];
-        size_t most = 0;
+        size_t most = 0; /* bytes of a piece */
         a->filed = &o->filed[k];
         for (int u = 0; u < z->layout.segments; u++) {
             if (!zp_file_has(a, u)) continue;
-            most = zp_max(most, zp_min(a->part[u].numel, ZP_PIECE_NUMEL));
+            const zp_array_part *x = &a->part[u];
+            most = zp_max(most, zp_codes_bytes(x->type, zp_min(x->numel, ZP_PIECE_NUMEL)));
             a->part[u].at = z->plan.file_bytes;
             a->part[u].piece = o->file_pieces;
             z->plan.file_bytes += zp_offload_plan_file_part(a, u);
             o->file_pieces += zp_file_pieces(a, u);
             z->live[u].on_updates = u < z->layout.all; /* frozen segments have no update */
         }
-        a->filed->piece_bytes = zp_round_up(zp_codes_bytes(a->type, most), ZP_SECTOR);
+        a->filed->piece_bytes = zp_round_up(most, ZP_SECTOR);
     }
 }
 
@@ -237,7 +238,7 @@ static void zp_offload_plan_gpu_places(zero_ctx *z) {
         tier == ZERO_FILE ? ZP_STAGED * ZP_PIECE_NUMEL : zp_min(most, ZP_GPU_UPDATE_NUMEL);
     size_t bytes = adds ? o->place_numel * sizeof(float) : 0; /* of a place */
     for (int k = ZP_MASTER; k < ZP_NEXT && o->gpu_updates; k++)
-        bytes += z->array[k].share ? zp_codes_bytes(z->array[k].type, o->place_numel) : 0;
+        bytes += z->array[k].share ? zp_offload_place_bytes(z, k) : 0;
     o->places_bytes = bytes * o->nplaces;
 }
 

@@ -1,0 +1,53 @@
+/* messages.h - messages between ranks; collectives of a zero_group; parts of a split group */
+#pragma once
+
+#include "board.h"
+
+enum { ZP_MESSAGES = 256 }; /* most messages of one list */
+
+/* Messages that progress together; all belong to one call. */
+typedef struct zp_swap {
+    zp_comm *group;
+    zp_call call;
+    uint64_t number; /* the group's collectives so far, including this one */
+    const zero_message *list;
+    int n;
+} zp_swap;
+
+/* A collective of a zero_group, which the transport's library may run as one operation; `from` may
+   also be a list of n messages. */
+typedef struct zp_collective {
+    zp_comm *group;
+    zp_call call;
+    const void *from;
+    void *to;
+    size_t n; /* elements; bytes if nothing is summed */
+    zero_type type;
+    zero_reduction how;
+} zp_collective;
+
+/* A rank's place after a group is split: `rank` of `nranks` in part `part` of `parts`; part -1:
+   this rank is in no part. The transport may use `memory` while the group that is split lives. */
+typedef struct zp_cut {
+    int parts, part, rank, nranks;
+    zp_memory *memory;
+} zp_cut;
+
+/* The header of a message: the call that it belongs to, the number of collectives that its sender
+   has begun, and the message's size in bytes. */
+typedef struct zp_envelope {
+    zp_call call;
+    uint64_t number, bytes;
+} zp_envelope;
+
+/* Compares the envelope of a message from that rank with the expected one. */
+static zero_result zp_message_compare(zp_comm *g, int rank, const zp_envelope *theirs,
+                                      const zp_envelope *mine) {
+    char name[2][ZP_RANK_TEXT];
+    ZP_TRY(zp_board_compare_calls(g, rank, &theirs->call, &mine->call));
+    if (theirs->bytes == mine->bytes) return ZERO_OK;
+    return zp_comm_fail(g, ZERO_ERR_MISMATCH, "%s: %s sends %llu bytes, %s expects %llu",
+                        zp_comm_kind_name(mine->call.kind), zp_board_print_rank(g, rank, name[0]),
+                        (unsigned long long)theirs->bytes, zp_board_print_rank(g, g->rank, name[1]),
+                        (unsigned long long)mine->bytes);
+}
