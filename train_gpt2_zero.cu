@@ -41,6 +41,7 @@
 #include "adapters/gpt2/device.h"
 #include "adapters/gpt2/frozen.h"
 #include "adapters/gpt2/gpt2.h"
+#include "adapters/gpt2/lora.h"
 #include "adapters/gpt2/products.h"
 #include "adapters/gpt2/pipelined.h"
 #include "adapters/launch/launch.h"
@@ -369,6 +370,7 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     const int wrong = train_schedule(j->opt, &j->ds, j->steps, &t->lr, sentence, sizeof sentence);
     require(j, !wrong, "%s", sentence);
     t->groups = j->ranks;
+    t->groups.leaves_frozen = !j->opt->save_frozen;
     check_groups(t, layout_open(&t->groups, comm, config.zero.stream, config.zero.timeout_s));
     const zero_comm shards = layout_comm(&t->groups, comm);
     require(j, layout_settings(&t->groups, &j->model, &config.zero) == ZERO_OK, "no memory");
@@ -421,6 +423,8 @@ static void start_weights(trainer *t) {
         result = model_load_part(t->z, &j->model, &t->groups.part, j->opt->model, &error);
     else
         result = gpt2_init_part(t->z, &j->model, &t->groups.part, (uint64_t)j->opt->seed, &error);
+    if (result == ZERO_OK)
+        result = gpt2_lora_init(t->z, &j->model, &t->groups.part, (uint64_t)j->opt->seed, &error);
     if (result != ZERO_OK) launch_fail_result(j->l, result, error.sentence);
 }
 
@@ -620,7 +624,8 @@ static void print_sample(trainer *t) {
 
 static zero_result read_weights(void *user, int tensor, size_t first, size_t count, float *out) {
     const trainer *t = (const trainer *)user;
-    return gpt2_read(t->z, &t->j->model, &t->groups.part, tensor, ZERO_MASTER, first, count, out);
+    return gpt2_read(t->z, &t->j->model, &t->groups.part, gpt2_tensor_at(&t->j->model, tensor),
+                     ZERO_MASTER, first, count, out);
 }
 
 static uint64_t hash_weights_of(const trainer *t) {
@@ -1010,7 +1015,9 @@ static int run_training(job *j) {
     progress_phase(j->out, "building", plan_bytes(&t.plan, DEVICE_IS_HOST));
     check_groups(&t, layout_build(&t.groups, t.z, &t.plan));
     observe_groups(&t);
-    if (!open_saves(&t)) start_weights(&t);
+    const int base_first = j->opt->resume && !j->opt->save_frozen; /* checkpoints lack the base */
+    if (base_first) start_weights(&t);
+    if (!open_saves(&t) && !base_first) start_weights(&t);
     create_model(&t);
     open_log(&t);
     snprintf(log, sizeof log, "%s/main.log", j->opt->log_dir);

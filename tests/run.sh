@@ -84,6 +84,7 @@ recipes 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_r
 offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
 gpt2-pipeline 120 beside $B/test_gpt2_pipeline
 experts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_experts.sh $B
+lora 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_lora.sh $B
 delay 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_delay.sh $B
 observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/report/test_observe.sh $B
 checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/checkpoint/test_checkpoint_tool.sh $B
@@ -124,6 +125,7 @@ gpt2-attention-f32 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE $B/test_gpt2_ops
 gpt2 120 beside $B/test_gpt2
 gpt2-tiles 120 beside $B/test_gpt2_tiles
 gpt2-frozen 120 beside $B/test_gpt2_frozen
+gpt2-lora 120 beside $B/test_gpt2_lora
 pipeline 120 alone $B/test_pipeline $SEED
 gpt2-parallel 120 beside $B/test_gpt2_parallel
 launch 60 beside $B/test_launch
@@ -256,6 +258,7 @@ emulated-trainer 400 beside sh $here/cuda/test_emulated.sh $B
 emulated-gpt2-experts 600 beside $B/emulated/test_gpt2_experts
 emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
 emulated-gpt2-frozen 600 beside $B/emulated/test_gpt2_frozen
+emulated-gpt2-lora 600 beside $B/emulated/test_gpt2_lora
 emulated-gpt2-parallel 600 beside $B/emulated/test_gpt2_parallel
 emulated-plan 120 beside env GPU=$B/emulated/train_gpt2_zero sh $here/plan/test_plan.sh $B
 emulated-attention 120 beside $B/emulated/test_attention

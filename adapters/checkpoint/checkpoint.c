@@ -139,7 +139,7 @@ static int ck_items(const zero_ctx *z, const checkpoint_parts *parts, int whole,
             ck_item x = ck_item_of(parts, &r, &saves);
             r.first += x.range.count;
             r.count -= x.range.count;
-            if (!saves && !whole) continue;
+            if (saves == CHECKPOINT_LEFT_OUT || (!saves && !whole)) continue;
             x.offset = at;
             if (items) items[n] = x;
             n++;
@@ -887,6 +887,13 @@ static int ck_has_seen(const ck_manifest *m) {
     return 1;
 }
 
+/* Returns 1 if this run neither saves nor loads the tensor. */
+static int ck_is_left_out(const checkpoint *c, const char *name) {
+    checkpoint_place p = {0, 0, 1, 0, 1, 0, 1};
+    if (c->o.parts.place) c->o.parts.place(c->o.parts.user, name, 0, &p);
+    return p.saves == CHECKPOINT_LEFT_OUT;
+}
+
 static checkpoint_result ck_same_model(const checkpoint *c, const ck_manifest *m, ck_error *e) {
     for (int t = 0; t < c->plan.ntensors; t++) {
         const ck_tensor *mine = &c->plan.tensor[t];
@@ -898,7 +905,8 @@ static checkpoint_result ck_same_model(const checkpoint *c, const ck_manifest *m
         CK_TRY(ck_same_tensor(mine, &m->tensor[i], e));
     }
     for (int t = 0; t < m->ntensors; t++)
-        if (!ck_is_feedback(m->tensor[t].name) && ck_manifest_find(&c->plan, m->tensor[t].name) < 0)
+        if (!ck_is_feedback(m->tensor[t].name) && ck_manifest_find(&c->plan, m->tensor[t].name) < 0
+            && !ck_is_left_out(c, m->tensor[t].name))
             return ck_fail(e, CHECKPOINT_MODEL, "another model: this one has no tensor %s" CK_FIX,
                            m->tensor[t].name);
     if (c->o.weights_only) return CHECKPOINT_OK;

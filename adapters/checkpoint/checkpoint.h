@@ -96,7 +96,7 @@ typedef enum checkpoint_result {
                             checkpoint_plugin_result */
 } checkpoint_result;
 
-enum { CHECKPOINT_NEWEST = -1, CHECKPOINT_SENTENCE = 640 };
+enum { CHECKPOINT_NEWEST = -1, CHECKPOINT_LEFT_OUT = -1, CHECKPOINT_SENTENCE = 640 };
 
 /* ---- the caller's own values --------------------------------------------------------------- */
 
@@ -124,7 +124,9 @@ typedef struct checkpoint_value {
 typedef struct checkpoint_place {
     size_t total, row;
     int parts, part;
-    int saves;    /* 1: this rank saves these elements; 0: another rank saves the same ones */
+    int saves;    /* 1: this rank saves these elements; 0: another rank saves the same ones;
+                     CHECKPOINT_LEFT_OUT: no rank saves this tensor, and a load does not change it.
+                     Then the other fields are ignored */
     size_t first; /* place of element `at` */
     size_t n;     /* elements, at least 1, that are adjacent in both tensors */
 } checkpoint_place;

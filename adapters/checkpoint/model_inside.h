@@ -3,7 +3,8 @@
      model_files.c   a file of either format, into a context and out of one
      llmc_bin.c      llm.c's model and state files
      safetensors.c   safetensors
-     model_io.c      results, files, pieces: below the three
+     lora_files.c    adapters as safetensors, see lora_files.h
+     model_io.c      results, files, pieces: below the others
 
    No other file includes it. */
 #ifndef MODEL_INSIDE_H
@@ -112,6 +113,19 @@ zero_result model_safetensors_unties(const model_file *f, int *unties);
 zero_result model_safetensors_get(const model_file *f, int tensor, size_t first, size_t n,
                                   float *out);
 void model_safetensors_close(model_file *f);
+/* A tensor of any file of this format. */
+typedef struct model_tensor {
+    const char *name;
+    int type; /* zero_type, or -1 for another one */
+    int dims;
+    const uint64_t *shape;
+    uint64_t at; /* byte of the file where it begins; above 0 */
+} model_tensor;
+/* Reads the header of the open file, with all checks except those of names, and calls `each` for
+   each tensor, until it returns an error. */
+zero_result model_safetensors_list(const model_file *f,
+                                   zero_result (*each)(void *user, const model_tensor *t),
+                                   void *user);
 zero_result model_safetensors_save(model_file *f, zero_type type);
 
 /* llm.c's state files. */

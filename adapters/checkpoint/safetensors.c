@@ -542,6 +542,25 @@ zero_result model_safetensors_info(model_file *f) {
     return ZERO_OK;
 }
 
+/* Closes the header alone: the file is the caller's. */
+zero_result model_safetensors_list(const model_file *f,
+                                   zero_result (*each)(void *user, const model_tensor *t),
+                                   void *user) {
+    model_file own = *f;
+    own.header = (st_header *)calloc(1, sizeof *own.header);
+    if (own.header == NULL) return st_no_memory(f);
+    zero_result r = model_ends(f->path, ".json") ? st_bad(f, "header", "it is an index of files")
+                                                 : st_read_parts(f, own.header);
+    for (int i = 0; i < own.header->entries && r == ZERO_OK; i++) {
+        const st_entry *x = &own.header->entry[i];
+        const model_tensor t = {x->name, x->type, x->dims, x->shape,
+                                own.header->part[0].data + x->begin};
+        r = each(user, &t);
+    }
+    model_safetensors_close(&own);
+    return r;
+}
+
 /* ---- transposing --------------------------------------------------------------------------- */
 
 /* Computes elements [skip, skip + n) of out[c][r] = in[r][c], in the order of `out`. It works tile

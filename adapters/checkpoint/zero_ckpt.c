@@ -11,10 +11,16 @@
          the weights as a model file of GPT-2: OUT ends in .bin (llm.c's, f32 or bf16) or in
          .safetensors (transformers'; config.json is written next to it if there is none). FOLDER
          stands for its newest complete generation. --heads and --vocab are needed if the
-         checkpoint lacks them (see gpt2_values.h).
+         checkpoint lacks them (see gpt2_values.h). Adapters are merged into the weights.
+         --model MODEL has the weights, if the checkpoint has adapters alone.
+     zero_ckpt export FOLDER|GENERATION adapter_model.safetensors [f32|bf16|fp16] [--model NAME]
+         the adapters alone, as peft loads them, and adapter_config.json next to them; NAME: the
+         base model in that file
      zero_ckpt convert MODEL FOLDER [--step N] [--heads N]
          a generation, of step N or 0, from a model file: .bin, .safetensors, or the index .json of
          a model in several; moments and counters are zeros
+     zero_ckpt convert adapter_model.safetensors FOLDER [--step N]
+         the same from adapters of peft: a generation without the weights that they adapt
      zero_ckpt convert STATE_00000.bin FOLDER --model MODEL [--heads N]
          the same from llm.c's optimizer state: moments and steps come from there, and weights too
          if it has f32 masters. Its state of data and random numbers becomes the values
@@ -28,7 +34,10 @@
    checkpoint*.c, gpt2_values.c, model_*.c, llmc_bin.c, safetensors.c, GPT-2 and the plugin. */
 #include "checkpoint_inside.h"
 #include "gpt2_values.h"
+#include "lora_files.h"
 #include "model_files.h"
+#include "../gpt2/frozen.h"
+#include "../gpt2/lora.h"
 #include "../report/report.h"
 
 #include <errno.h>
@@ -356,6 +365,12 @@ typedef struct tool_source {
     size_t total[GPT2_MOST_TENSORS];
     int untied, tensors;      /* 1: with a classifier of its own; number of tensors */
     checkpoint_result result; /* result of the last read */
+    gpt2_frozen adapters;     /* lora.rank 0: none */
+    gpt2_config adapted;      /* of adapters: layers and channels, with a frozen set */
+    model_reader *base;       /* the weights, if the checkpoint has adapters alone */
+    float *a, *b;             /* an adapter of one layer */
+    int matrix;               /* LORA_..., and the layer; -1: a and b are empty */
+    size_t layer;
 } tool_source;
 
 static zero_result tool_read(void *user, int tensor, zero_kind kind, size_t first, size_t count,
@@ -366,6 +381,111 @@ static zero_result tool_read(void *user, int tensor, zero_kind kind, size_t firs
     s->result = checkpoint_read(s->r, s->at[tensor], 0, first, count, out, why);
     if (s->result) (void)snprintf(e->sentence, sizeof e->sentence, "%.500s", why);
     return s->result ? ZERO_ERR_ARGUMENT : ZERO_OK;
+}
+
+/* Reads the adapter of a layer, unless it was read before. */
+static zero_result tool_read_adapter(tool_source *s, int matrix, size_t layer, gpt2_error *e) {
+    size_t rank, in, out;
+    if (s->matrix == matrix && s->layer == layer) return ZERO_OK;
+    lora_sides(&s->adapted, lora_tensor(matrix, 0), &rank, &in);
+    lora_sides(&s->adapted, lora_tensor(matrix, 1), &out, &rank);
+    s->matrix = -1;
+    ZERO_TRY(
+        tool_read(s, lora_tensor(matrix, 0), ZERO_MASTER, layer * rank * in, rank * in, s->a, e));
+    ZERO_TRY(
+        tool_read(s, lora_tensor(matrix, 1), ZERO_MASTER, layer * out * rank, out * rank, s->b, e));
+    s->matrix = matrix;
+    s->layer = layer;
+    return ZERO_OK;
+}
+
+/* Adds alpha / rank B A to n elements of a row of W, from column `first` on. */
+static void tool_add_adapter(const tool_source *s, size_t row, size_t in, size_t first, size_t n,
+                             float *w) {
+    const gpt2_lora *lora = &s->adapters.lora;
+    const size_t rank = (size_t)lora->rank;
+    const double scale = (double)lora->alpha / lora->rank;
+    for (size_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (size_t j = 0; j < rank; j++)
+            sum += (double)s->b[row * rank + j] * (double)s->a[j * in + first + i];
+        w[i] = (float)((double)w[i] + scale * sum);
+    }
+}
+
+/* Returns the matrix of adapters of a tensor, or -1. */
+static int tool_adapts(const tool_source *s, int tensor) {
+    static const int base[LORA_MATRICES] = {GPT2_QKVW, GPT2_ATTPROJW, GPT2_FCW, GPT2_FCPROJW};
+    for (int k = 0; k < LORA_MATRICES; k++)
+        if (base[k] == tensor && s->adapters.lora.on >> k & 1u) return k;
+    return -1;
+}
+
+/* A generation with its adapters merged, as a model_read. */
+static zero_result tool_read_merged(void *user, int tensor, zero_kind kind, size_t first,
+                                    size_t count, float *out, gpt2_error *e) {
+    tool_source *s = (tool_source *)user;
+    const int k = tool_adapts(s, tensor);
+    size_t rank, in, rows;
+    ZERO_TRY(s->base ? model_reader_get(s->base, tensor, kind, first, count, out, e)
+                     : tool_read(s, tensor, kind, first, count, out, e));
+    if (k < 0) return ZERO_OK;
+    lora_sides(&s->adapted, lora_tensor(k, 0), &rank, &in);
+    lora_sides(&s->adapted, lora_tensor(k, 1), &rows, &rank);
+    for (size_t done = 0, n; done < count; done += n) {
+        const size_t row = (first + done) / in, column = (first + done) % in;
+        n = in - column < count - done ? in - column : count - done;
+        ZERO_TRY(tool_read_adapter(s, k, row / rows, e));
+        tool_add_adapter(s, row % rows, in, column, n, out + done);
+    }
+    return ZERO_OK;
+}
+
+/* The adapters of a generation as a model_read of rows. */
+static zero_result tool_read_row(void *user, int row, zero_kind kind, size_t first, size_t count,
+                                 float *out, gpt2_error *e) {
+    const tool_source *s = (const tool_source *)user;
+    return tool_read(user, gpt2_tensor_at(&s->adapted, row), kind, first, count, out, e);
+}
+
+/* Finds the adapters in a checkpoint, if it has any. Returns 0 if they are damaged. */
+static int tool_find_adapters(tool_source *s, char *why) {
+    gpt2_lora *lora = &s->adapters.lora;
+    checkpoint_tensor x;
+    size_t C = 0, most = 0;
+    lora->rank = lora_values_read(s->r, &lora->alpha);
+    s->matrix = -1;
+    s->adapted = (gpt2_config){.max_seq_len = 1, .vocab_size = 1, .padded_vocab_size = 128};
+    s->adapted.heads = 1;
+    s->adapted.frozen = &s->adapters;
+    for (int t = GPT2_LORA; t < GPT2_MOST_TENSORS && lora->rank; t++) {
+        s->at[t] = tool_find(s->r, gpt2_tensor_name(t), &x);
+        if (s->at[t] < 0) continue;
+        s->total[t] = x.layers * x.numel;
+        lora->on |= 1u << lora_matrix(t);
+        s->adapted.layers = (int)x.layers;
+        s->adapted.channels = 1; /* sides in units of C */
+        size_t rows, columns;
+        lora_sides(&s->adapted, t, &rows, &columns);
+        C = x.numel / (rows * columns);
+        if (x.numel > most) most = x.numel;
+    }
+    if (!lora->on) lora->rank = 0;
+    if (!lora->rank) return 1;
+    s->adapted.channels = (int)C;
+    for (int row = GPT2_TENSORS, t; (t = gpt2_tensor_at(&s->adapted, row)) >= 0; row++) {
+        size_t rows, columns;
+        lora_sides(&s->adapted, t, &rows, &columns);
+        if (s->at[t] >= 0 && s->total[t] == rows * columns * (size_t)s->adapted.layers) continue;
+        (void)snprintf(why, CHECKPOINT_SENTENCE, "%s is missing, or has another size than rank %d",
+                       gpt2_tensor_name(t), lora->rank);
+        return 0;
+    }
+    s->a = (float *)malloc(most * sizeof *s->a);
+    s->b = (float *)malloc(most * sizeof *s->b);
+    if (s->a && s->b) return 1;
+    (void)snprintf(why, CHECKPOINT_SENTENCE, "no memory for adapters");
+    return 0;
 }
 
 /* Finds GPT-2's tensors in a checkpoint. Returns 0 if it has other tensors. */
@@ -384,7 +504,9 @@ static int tool_find_model(tool_source *s, char *why) {
         return 0;
     }
     size_t elements;
-    const int has = tool_tensors(s->r, &elements);
+    int has = tool_tensors(s->r, &elements);
+    for (int t = GPT2_LORA; t < GPT2_MOST_TENSORS; t++) /* that are known */
+        has -= s->adapters.lora.rank && s->at[t] >= 0;
     if (has == s->tensors) return 1;
     (void)snprintf(why, CHECKPOINT_SENTENCE, "not a model of GPT-2: it has %d tensors, expected %d",
                    has, s->tensors);
@@ -458,6 +580,65 @@ static int tool_hf_config(const gpt2_config *cfg, const char *out) {
     return TOOL_GOOD;
 }
 
+/* Returns 1 for the file name that peft gives to adapters. */
+static int tool_is_adapters(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return strcmp(slash ? slash + 1 : path, "adapter_model.safetensors") == 0;
+}
+
+/* Returns the first tensor next to adapters that was trained, too, or NULL. */
+static const char *tool_also_trained(const tool_source *s, checkpoint_tensor *x) {
+    for (int t = 0; t < checkpoint_tensors(s->r); t++) {
+        checkpoint_query_tensor(s->r, t, x);
+        if (x->arrays > 1 && !strstr(x->name, ".lora_") && !ck_is_feedback(x->name)) return x->name;
+    }
+    return NULL;
+}
+
+static int tool_export_adapters(tool_source *s, const tool_args *a, zero_type type) {
+    const char *out = a->word[1];
+    checkpoint_tensor x;
+    gpt2_error e;
+    if (!s->adapters.lora.rank)
+        return tool_fail("the checkpoint has no adapters (--lora); choose another name for OUT");
+    const char *trained = tool_also_trained(s, &x);
+    if (trained) {
+        fprintf(stderr,
+                "zero_ckpt: %s was trained next to the adapters, and an adapter file has no place "
+                "for it; export the merged model\n",
+                trained);
+        return TOOL_FAILED;
+    }
+    if (lora_save_from(tool_read_row, s, &s->adapted, out, type, a->model, &e)) {
+        (void)tool_fail(e.sentence);
+        return s->result ? tool_code(s->result) : TOOL_FAILED;
+    }
+    printf("%s: adapters of rank %d, step %" PRId64 ", and adapter_config.json\n", out,
+           s->adapters.lora.rank, checkpoint_reader_step(s->r));
+    return TOOL_GOOD;
+}
+
+/* --model: takes the weights that a checkpoint of adapters alone lacks from this file. */
+static int tool_open_base(tool_source *s, const tool_args *a, gpt2_config *cfg, char *why) {
+    gpt2_error e;
+    checkpoint_tensor x;
+    const char *trained = tool_also_trained(s, &x);
+    const char *wrong = !s->adapters.lora.rank ? "the checkpoint has no adapters; leave out --model"
+                        : trained ? "other tensors than adapters were trained; leave out --model"
+                                  : NULL;
+    if (!wrong && model_reader_open(&s->base, a->model, NULL, &e)) wrong = e.sentence;
+    if (!wrong) {
+        *cfg = model_reader_info(s->base)->cfg;
+        if (cfg->heads == 0) cfg->heads = a->heads;
+        if (cfg->heads == 0)
+            wrong = "the number of heads is not in --model; add --heads N";
+        else if (cfg->layers != s->adapted.layers || cfg->channels != s->adapted.channels)
+            wrong = "--model has other layers or channels than the adapters";
+    }
+    if (wrong) (void)snprintf(why, CHECKPOINT_SENTENCE, "%s", wrong);
+    return !wrong;
+}
+
 static int tool_export_model(tool_source *s, const tool_args *a, const char *path) {
     const char *out = a->word[1], *name = a->words > 2 ? a->word[2] : ck_types[ZERO_F32];
     const model_format format = model_ends(out, ".bin") ? MODEL_LLMC : MODEL_SAFETENSORS;
@@ -473,11 +654,15 @@ static int tool_export_model(tool_source *s, const tool_args *a, const char *pat
     if (format == MODEL_LLMC && type == ZERO_F16)
         return tool_fail(
             "OUT: llm.c's files have no fp16; use f32 or bf16, or a .safetensors file");
-    if (!tool_find_model(s, why) || !tool_config(s, a, &cfg, why)) {
+    if (!tool_find_adapters(s, why)) return tool_fail(why);
+    if (tool_is_adapters(out)) return tool_export_adapters(s, a, (zero_type)type);
+    const int known = a->model ? tool_open_base(s, a, &cfg, why)
+                               : tool_find_model(s, why) && tool_config(s, a, &cfg, why);
+    if (!known) {
         fprintf(stderr, "zero_ckpt: %s: %s\n", path, why);
         return TOOL_FAILED;
     }
-    if (model_save_from(tool_read, s, &cfg, out, format, (zero_type)type, &e)) {
+    if (model_save_from(tool_read_merged, s, &cfg, out, format, (zero_type)type, &e)) {
         (void)tool_fail(e.sentence);
         return s->result ? tool_code(s->result) : TOOL_FAILED;
     }
@@ -491,6 +676,9 @@ static int tool_export_one(const tool_args *a, const char *path) {
     tool_source s = {.r = NULL};
     const checkpoint_result r = tool_open(&s.r, path, why);
     const int code = r ? tool_report_result(r, why) : tool_export_model(&s, a, path);
+    model_reader_close(s.base);
+    free(s.a);
+    free(s.b);
     checkpoint_close(s.r);
     return code;
 }
@@ -567,28 +755,35 @@ static int tool_model_values(ck_manifest *m, const gpt2_config *cfg, const llmc_
     return ck_manifest_set_values(m, v, n, e) == CHECKPOINT_OK;
 }
 
-/* Makes the manifest of a new AdamW run: f32 weights, two moments, no step, the first loss scale.
- */
-static int tool_model_manifest(ck_manifest *m, const gpt2_config *cfg, const llmc_state *s,
-                               ck_error *e) {
-    const zero_counters fresh = {s ? s->step : 0, 0, 0, -1, 65536, 2};
-    zero_tensor_desc table[GPT2_MOST_TENSORS];
+/* Describes a new AdamW run of `steps` updates: two moments, the first loss scale. */
+static void tool_new_run(ck_manifest *m, int64_t steps) {
+    const zero_counters fresh = {steps, 0, 0, -1, 65536, 2};
     (void)ck_optimizer_name(ZERO_ADAMW, m->optimizer);
     m->narrays = CK_ARRAYS;
     m->nranks = m->run.micro_steps = 1;
     m->counters = fresh;
+}
+/* Adds a tensor with f32 weights and moments. Returns 0 if there is no memory. */
+static int tool_add_tensor(ck_manifest *m, const char *name, int layers, size_t numel,
+                           ck_error *e) {
+    ck_tensor *t = ck_manifest_tensor(m, name);
+    if (t == NULL) (void)ck_fail(e, CHECKPOINT_MEMORY, "no memory for the list of tensors");
+    if (t == NULL) return 0;
+    t->layers = (uint64_t)layers;
+    t->numel = numel;
+    t->narrays = CK_ARRAYS; /* of type 0, f32 */
+    return 1;
+}
+
+/* Makes the manifest of a new run, without steps or with those of llm.c's state. */
+static int tool_model_manifest(ck_manifest *m, const gpt2_config *cfg, const llmc_state *s,
+                               ck_error *e) {
+    zero_tensor_desc table[GPT2_MOST_TENSORS];
+    tool_new_run(m, s ? s->step : 0);
     if (s) m->step = s->step;
     const int n = gpt2_table(cfg, NULL, 0, table);
-    for (int i = 0; i < n; i++) {
-        ck_tensor *t = ck_manifest_tensor(m, table[i].name);
-        if (t == NULL) {
-            (void)ck_fail(e, CHECKPOINT_MEMORY, "no memory for the list of tensors");
-            return 0;
-        }
-        t->layers = (uint64_t)table[i].layers;
-        t->numel = table[i].numel;
-        t->narrays = CK_ARRAYS; /* all have type 0, which is f32 */
-    }
+    for (int i = 0; i < n; i++)
+        if (!tool_add_tensor(m, table[i].name, table[i].layers, table[i].numel, e)) return 0;
     return tool_model_values(m, cfg, s, e);
 }
 
@@ -609,10 +804,54 @@ static int tool_import_model(const tool_args *a, model_reader *r) {
     return code;
 }
 
+/* A lora_reader as a ck_read of the tensors that it has. */
+typedef struct tool_adapters {
+    lora_reader *r;
+    gpt2_config cfg;
+    gpt2_frozen frozen;
+} tool_adapters;
+static checkpoint_result tool_get_adapters(void *user, int tensor, int array, uint64_t first,
+                                           size_t count, float *out, ck_error *e) {
+    const tool_adapters *s = (const tool_adapters *)user;
+    gpt2_error why;
+    memset(out, 0, count * sizeof *out);
+    if (array > 0) return CHECKPOINT_OK;
+    if (lora_reader_get(s->r, gpt2_tensor_at(&s->cfg, GPT2_TENSORS + tensor), (size_t)first, count,
+                        out, &why)
+        == ZERO_OK)
+        return CHECKPOINT_OK;
+    return ck_fail(e, CHECKPOINT_FILES, "%s", why.sentence);
+}
+
+/* The manifest has the adapters only. */
+static int tool_import_adapters(const tool_args *a) {
+    ck_error e = {CHECKPOINT_OK, 0, ""};
+    ck_manifest m = {.step = a->step < 0 ? 0 : a->step};
+    checkpoint_value v[LORA_VALUES];
+    tool_adapters s = {.r = NULL};
+    gpt2_error why;
+    if (a->heads || a->model) return tool_fail("adapters take no --heads and --model");
+    if (lora_reader_open(&s.r, a->word[0], &why)) return tool_fail(why.sentence);
+    s.frozen.lora = lora_reader_info(s.r, &s.cfg.layers, &s.cfg.channels);
+    s.cfg.frozen = &s.frozen;
+    tool_new_run(&m, 0);
+    for (int row = GPT2_TENSORS, t; !e.code && (t = gpt2_tensor_at(&s.cfg, row)) >= 0; row++) {
+        size_t rows, columns;
+        lora_sides(&s.cfg, t, &rows, &columns);
+        (void)tool_add_tensor(&m, gpt2_tensor_name(t), s.cfg.layers, rows * columns, &e);
+    }
+    if (!e.code) (void)ck_manifest_set_values(&m, v, lora_values(&s.cfg, v), &e);
+    const int code = e.code ? tool_fail(e.text) : tool_write(a->word[1], &m, tool_get_adapters, &s);
+    ck_manifest_free(&m);
+    lora_reader_close(s.r);
+    return code;
+}
+
 static int tool_import(const tool_args *a) {
     const char *in = a->word[0];
     gpt2_error e;
     model_reader *r;
+    if (tool_is_adapters(in)) return tool_import_adapters(a);
     if (a->model != NULL && a->step >= 0)
         return tool_fail(
             "--step: it is for weights alone, and llm.c's state has its step; leave it out");
@@ -644,8 +883,10 @@ static const struct {
     {"show", "FOLDER|GENERATION", 1, 1, "", tool_show},
     {"verify", "FOLDER|GENERATION", 1, 1, "", tool_verify},
     {"diff", "GENERATION GENERATION", 2, 2, "", tool_diff},
-    {"export", "FOLDER|GENERATION OUT.bin|OUT.safetensors [f32|bf16|fp16] [--heads N] [--vocab N]",
-     2, 3, " --heads --vocab ", tool_export},
+    {"export",
+     "FOLDER|GENERATION OUT.bin|OUT.safetensors|adapter_model.safetensors [f32|bf16|fp16] [--model "
+     "MODEL] [--heads N] [--vocab N]",
+     2, 3, " --model --heads --vocab ", tool_export},
     {"convert",
      "FOLDER|GENERATION|MODEL.bin|MODEL.safetensors|INDEX.json|STATE_00000.bin FOLDER [--model "
      "MODEL] [--step N] [--heads N]",

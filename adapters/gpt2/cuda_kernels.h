@@ -183,6 +183,19 @@ __global__ void gelu_kernel(typename NUM::word *out, const typename NUM::word *x
     }
 }
 
+/* x *= factor */
+template <class NUM, int W>
+__global__ void scale_kernel(typename NUM::word *x, float factor, size_t R, size_t C) {
+    OPS_ROWS(r) {
+        OPS_CHUNKS(i) {
+            float v[W];
+            ops_load<NUM, W>(v, x + r * C + i);
+            OPS_EACH(j) v[j] *= factor;
+            ops_store<NUM, W>(x + r * C + i, v);
+        }
+    }
+}
+
 /* What a pass over the columns of d (R, C) does in addition to its sum. */
 enum column_pass {
     COLUMN_SUM,          /* nothing */

@@ -35,12 +35,13 @@ enum {
 /* What a product does in addition to the multiplication. */
 typedef enum product_extra {
     PRODUCT_PLAIN = 0,
-    PRODUCT_BIAS,         /* + bias */
-    PRODUCT_RESIDUAL,     /* + bias + c */
-    PRODUCT_GELU,         /* aux = the product + bias, d = GELU(aux) */
-    PRODUCT_GELU_BACKWARD /* the product times GELU's derivative at aux */
+    PRODUCT_BIAS,          /* + bias */
+    PRODUCT_RESIDUAL,      /* + bias + c */
+    PRODUCT_GELU,          /* aux = the product + bias, d = GELU(aux) */
+    PRODUCT_GELU_BACKWARD, /* the product times GELU's derivative at aux */
+    PRODUCT_ADD            /* + d */
 } product_extra;
-enum { PRODUCT_EXTRAS = PRODUCT_GELU_BACKWARD + 1 };
+enum { PRODUCT_EXTRAS = PRODUCT_ADD + 1 };
 
 /* Everything on which the choice of an algorithm depends. Keys are compared byte by byte, so the
    struct has no padding. */
@@ -103,8 +104,8 @@ static cudaDataType_t product_type(zero_type type) {
    computed instead. */
 static void products_say(products *p) {
     static const char *const types[ZERO_TYPES] = {"f32", "bf16", "f16"};
-    static const char *const extras[PRODUCT_EXTRAS] = {"some plain products", "bias", "residual",
-                                                       "GELU", "GELU's gradient"};
+    static const char *const extras[PRODUCT_EXTRAS] = {
+        "some plain products", "bias", "residual", "GELU", "GELU's gradient", "sums"};
     size_t used = (size_t)snprintf(p->path, sizeof p->path, "cuBLASLt %s%s", types[p->type],
                                    p->type == ZERO_F32 && p->tf32 ? " (TF32)" : "");
     for (int refused = 0; refused < 2; refused++) {
@@ -295,7 +296,7 @@ static zero_result product_find(products *p, const product_key *key, const produ
 static zero_result products_run(products *p, product_key key, const product_operands *v,
                                 int *done) {
     const float one = 1.0f, zero = 0.0f;
-    const int adds = key.add || key.extra == PRODUCT_RESIDUAL;
+    const int adds = key.add || key.extra == PRODUCT_RESIDUAL || key.extra == PRODUCT_ADD;
     product *x = NULL;
     key.align = product_alignment(v);
     const zero_result result = product_find(p, &key, v, &x);

@@ -9,12 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lora.h"
 #include "stages.h"
 
 enum { NAME = 64, PATTERN = 256 };
 
-static int is_of_blocks(int tensor) { return tensor >= GPT2_LN1W && tensor <= GPT2_FCPROJB; }
-static int tensors_of(const gpt2_config *cfg) { return GPT2_TENSORS + (cfg->untied != 0); }
+/* For each tensor of a model: `t` is its number. */
+#define EACH_TENSOR(cfg, t) for (int row = 0, t = 0; (t = gpt2_tensor_at(cfg, row)) >= 0; row++)
 
 static zero_result refuse(gpt2_error *err, const char *flag, const char *pattern, const char *why) {
     if (err)
@@ -27,7 +28,8 @@ static zero_result refuse_pattern(const gpt2_config *cfg, gpt2_error *err, const
                                   const char *pattern) {
     char names[384];
     size_t n = 0;
-    for (int t = 0; t < tensors_of(cfg) && n < sizeof names; t++)
+    EACH_TENSOR(cfg, t)
+    if (n < sizeof names)
         n += (size_t)snprintf(names + n, sizeof names - n, "%s ", gpt2_tensor_name(t));
     if (n < sizeof names)
         (void)snprintf(names + n, sizeof names - n, "and h.0.%s to h.%d.%s",
@@ -41,15 +43,15 @@ static zero_result refuse_pattern(const gpt2_config *cfg, gpt2_error *err, const
 /* Marks the layers that a pattern matches. Returns their number. */
 static int mark(const gpt2_config *cfg, const char *pattern, char *const *layer) {
     int n = 0;
-    for (int t = 0; t < tensors_of(cfg); t++)
-        for (int l = 0; l < gpt2_tensor_layers(cfg, t); l++) {
-            char name[NAME];
-            (void)snprintf(name, sizeof name, "h.%d.%s", l, gpt2_tensor_name(t));
-            const int matches = fnmatch(pattern, gpt2_tensor_name(t), 0) == 0
-                                || (is_of_blocks(t) && fnmatch(pattern, name, 0) == 0);
-            if (matches) layer[t][l] = 1;
-            n += matches;
-        }
+    EACH_TENSOR(cfg, t)
+    for (int l = 0; l < gpt2_tensor_layers(cfg, t); l++) {
+        char name[NAME];
+        (void)snprintf(name, sizeof name, "h.%d.%s", l, gpt2_tensor_name(t));
+        const int matches = fnmatch(pattern, gpt2_tensor_name(t), 0) == 0
+                            || (gpt2_is_of_blocks(t) && fnmatch(pattern, name, 0) == 0);
+        if (matches) layer[t][l] = 1;
+        n += matches;
+    }
     return n;
 }
 
@@ -69,15 +71,12 @@ static zero_result mark_all(const gpt2_config *cfg, const char *flag, const char
     return ZERO_OK;
 }
 
-static gpt2_frozen *make(const gpt2_config *cfg) {
-    size_t layers = 0;
-    for (int t = 0; t < tensors_of(cfg); t++) layers += (size_t)gpt2_tensor_layers(cfg, t);
-    gpt2_frozen *f = (gpt2_frozen *)calloc(1, sizeof *f + layers);
-    char *at = f ? (char *)(f + 1) : NULL;
-    for (int t = 0; t < tensors_of(cfg) && f; t++) {
-        f->layer[t] = at;
-        at += gpt2_tensor_layers(cfg, t);
-    }
+static gpt2_frozen *make(const gpt2_config *cfg, const gpt2_lora *lora) {
+    const size_t layers = (size_t)cfg->layers;
+    gpt2_frozen *f = (gpt2_frozen *)calloc(1, sizeof *f + GPT2_MOST_TENSORS * layers);
+    for (int t = 0; t < GPT2_MOST_TENSORS && f; t++)
+        f->layer[t] = (char *)(f + 1) + (size_t)t * layers;
+    if (f && lora) f->lora = *lora;
     return f;
 }
 
@@ -85,41 +84,72 @@ static gpt2_frozen *make(const gpt2_config *cfg) {
 static int find_lowest(const gpt2_config *cfg, gpt2_frozen *f) {
     int trained = 0;
     f->lowest = cfg->layers;
-    for (int t = 0; t < tensors_of(cfg); t++)
-        for (int l = 0; l < gpt2_tensor_layers(cfg, t); l++) {
-            const int low = t == GPT2_WTE || t == GPT2_WPE ? -1 : is_of_blocks(t) ? l : cfg->layers;
-            trained += !f->layer[t][l];
-            f->any |= f->layer[t][l];
-            if (!f->layer[t][l] && low < f->lowest) f->lowest = low;
-        }
+    EACH_TENSOR(cfg, t)
+    for (int l = 0; l < gpt2_tensor_layers(cfg, t); l++) {
+        const int low = t == GPT2_WTE || t == GPT2_WPE ? -1
+                        : gpt2_is_of_blocks(t)         ? l
+                                                       : cfg->layers;
+        trained += !f->layer[t][l];
+        f->any |= f->layer[t][l];
+        if (!f->layer[t][l] && low < f->lowest) f->lowest = low;
+    }
     return trained;
 }
 
-zero_result gpt2_freeze(const gpt2_config *cfg, const char *train, const char *freeze,
-                        gpt2_frozen **frozen, gpt2_error *err) {
-    zero_result r = ZERO_OK;
+/* Marks the frozen layers: those that do not match `train`, and those that match `freeze`. */
+static zero_result select_frozen(const gpt2_config *cfg, const char *train, const char *freeze,
+                                 gpt2_frozen *f, gpt2_error *err) {
+    const int adapts = f->lora.rank > 0;
+    if (train[0]) ZERO_TRY(mark_all(cfg, "--train", train, f->layer, err));
+    EACH_TENSOR(cfg, t)
+    for (int l = 0; l < gpt2_tensor_layers(cfg, t) && (train[0] || adapts); l++)
+        f->layer[t][l] = !f->layer[t][l] && t < GPT2_LORA;
+    ZERO_TRY(mark_all(cfg, "--freeze", freeze, f->layer, err));
+    return find_lowest(cfg, f) ? ZERO_OK
+                               : refuse(err, "--freeze", freeze,
+                                        "no tensor is left to train; freeze fewer tensors");
+}
+
+zero_result gpt2_adapt(const gpt2_config *cfg, const gpt2_lora *lora, const char *train,
+                       const char *freeze, gpt2_frozen **frozen, gpt2_error *err) {
     *frozen = NULL;
-    if (!train[0] && !freeze[0]) return ZERO_OK;
+    if (!lora && !train[0] && !freeze[0]) return ZERO_OK;
+    if (lora) ZERO_TRY(gpt2_lora_check(cfg, lora, err));
     if (cfg->moe.experts)
         return refuse(err, train[0] ? "--train" : "--freeze", train[0] ? train : freeze,
                       "a model with experts (-en) trains all tensors; leave the flag out");
-    gpt2_frozen *f = make(cfg);
+    gpt2_frozen *f = make(cfg, lora);
     if (!f && err)
         (void)snprintf(err->sentence, sizeof err->sentence,
                        "--train, --freeze: no memory for patterns");
     if (!f) return ZERO_ERR_MEMORY;
-    if (train[0]) r = mark_all(cfg, "--train", train, f->layer, err);
-    for (int t = 0; t < tensors_of(cfg) && train[0]; t++) /* frozen are the others */
-        for (int l = 0; l < gpt2_tensor_layers(cfg, t); l++) f->layer[t][l] = !f->layer[t][l];
-    if (!r) r = mark_all(cfg, "--freeze", freeze, f->layer, err);
-    if (!r && !find_lowest(cfg, f))
-        r = refuse(err, "--freeze", freeze, "no tensor is left to train; freeze fewer tensors");
-    if (r || !f->any) {
+    gpt2_config with = *cfg; /* adapters have names, too */
+    with.frozen = f;
+    const zero_result r = select_frozen(&with, train, freeze, f, err);
+    if (r || !f->any)
         gpt2_frozen_free(f);
-        return r;
+    else
+        *frozen = f;
+    return r;
+}
+
+zero_result gpt2_freeze(const gpt2_config *cfg, const char *train, const char *freeze,
+                        gpt2_frozen **frozen, gpt2_error *err) {
+    return gpt2_adapt(cfg, NULL, train, freeze, frozen, err);
+}
+
+int gpt2_is_frozen(const gpt2_config *cfg, int tensor, int layer) {
+    return cfg->frozen && cfg->frozen->layer[tensor][layer];
+}
+
+int gpt2_is_all_frozen(const gpt2_config *cfg, const char *name) {
+    EACH_TENSOR(cfg, t) {
+        int l = 0;
+        if (strcmp(gpt2_tensor_name(t), name) != 0) continue;
+        while (l < gpt2_tensor_layers(cfg, t) && gpt2_is_frozen(cfg, t, l)) l++;
+        return l == gpt2_tensor_layers(cfg, t);
     }
-    *frozen = f;
-    return ZERO_OK;
+    return 0;
 }
 
 void gpt2_frozen_free(const gpt2_frozen *frozen) { free((void *)(uintptr_t)frozen); }
@@ -131,7 +161,7 @@ void gpt2_frozen_describe(const gpt2_config *cfg, const gpt2_stage *stage, int t
     for (int l = 0; l < d->layers && whole; l++) {
         const int block = gpt2_stage_is_whole(stage) ? l : gpt2_stage_block(stage, l);
         layers[l] =
-            whole[is_of_blocks(tensor) ? block : 0]; /* a tile is not a layer of the model */
+            whole[gpt2_is_of_blocks(tensor) ? block : 0]; /* a tile is not a layer of the model */
         n += layers[l];
     }
     if (n && n == d->layers) d->flags |= ZERO_FROZEN;

@@ -46,6 +46,7 @@
 
 #include "experts.h"
 #include "frozen.h"
+#include "lora.h"
 #include "normals.h"
 #include "ops.h"
 #include "spill.h"
@@ -253,21 +254,23 @@ static void describe_classifier(zero_tensor_desc out[GPT2_MOST_TENSORS]) {
 static void describe_part(const gpt2_config *cfg, const gpt2_parallel *how, zero_tensor_desc *table,
                           int n) {
     const int rank = zero_group_rank(how->tp), size = zero_group_size(how->tp);
-    for (int i = 0; i < n; i++) {
+    for (int row = 0; row < n; row++) {
+        const int i = gpt2_tensor_at(cfg, row);
         const tensor_slice s = tensor_slice_of(cfg, i, rank, size);
         const int is_whole = tensor_slice_is_whole(&s);
-        if (is_whole && rank > 0) table[i].flags |= ZERO_COPY;
-        if (!is_whole && i != GPT2_WTE && i != GPT2_LMHEADW) table[i].numel /= (size_t)size;
+        if (is_whole && rank > 0) table[row].flags |= ZERO_COPY;
+        if (!is_whole && i != GPT2_WTE && i != GPT2_LMHEADW) table[row].numel /= (size_t)size;
     }
 }
 
 int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
                zero_tensor_desc out[GPT2_MOST_TENSORS]) {
-    const int size = how ? zero_group_size(how->tp) : 1, n = GPT2_TENSORS + (cfg->untied != 0);
+    const int size = how ? zero_group_size(how->tp) : 1;
     gpt2_config part = *cfg;
     part.padded_vocab_size /= size; /* a rank's part of the vocabulary is divided into tiles */
     gpt2_describe_tiled(&part, tile_rows, out);
     if (cfg->untied) describe_classifier(out);
+    const int n = lora_describe(cfg, out, GPT2_TENSORS + (cfg->untied != 0));
     if (size > 1) describe_part(cfg, how, out, n);
     return gpt2_stage_table(cfg, how ? how->stage : NULL, out, n);
 }
@@ -285,8 +288,8 @@ static zero_group *sum_group_of(const gpt2_config *cfg, const gpt2_parallel *how
         tensor_slice_of(cfg, tensor, zero_group_rank(how->tp), zero_group_size(how->tp));
     if (tensor == GPT2_WTE && !cfg->untied && !gpt2_stage_is_whole(how->stage))
         return how->stage->ends;
-    return how->sequence && zero_group_size(how->tp) > 1 && tensor_slice_is_whole(&s) ? how->tp
-                                                                                      : NULL;
+    const int parts = how->sequence || lora_matrix(tensor) >= 0; /* each rank has a part of a sum */
+    return parts && zero_group_size(how->tp) > 1 && tensor_slice_is_whole(&s) ? how->tp : NULL;
 }
 
 /* Returns the ranks over which a tensor is divided, and the rows of a part; NULL: this rank has
@@ -429,7 +432,9 @@ zero_result gpt2_init_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_paral
     float *chunk = (float *)malloc(CHUNK * sizeof(float));
     no_error(err);
     if (!chunk) return refuse(err, ZERO_ERR_MEMORY, "out of memory for the first weights");
-    const int n = gpt2_table(cfg, NULL, 0, table);
+    gpt2_config base = *cfg; /* without adapters */
+    base.frozen = NULL;
+    const int n = gpt2_table(&base, NULL, 0, table);
     for (int i = 0; i < n && result == ZERO_OK; i++)
         result = init_tensor(z, cfg, how, seed, i, tensor_numel(&table[i]), chunk);
     free(chunk);
@@ -511,6 +516,7 @@ struct gpt2_model {
     void *dres;           /* (R, C) gradient of the residual stream */
     void *dc;             /* (R, C) gradient of the output of a norm, or of attention */
     void *d4c;            /* (R, 4C) gradient of fch; (R, 3C) of qkv */
+    void *down, *back;    /* (R, rank) what adapters compute on their way: see lora.h */
     void *logits;         /* (chunk, Vp), overlaps d4c and the recomputed values of blocks */
     size_t chunk;         /* rows of logits at once */
     spill *away; /* offloaded inputs of blocks, a record each; NULL: inputs stay in memory */
@@ -625,6 +631,9 @@ static void place(gpt2_model *m, region *kept, region *shared) {
     m->dc = cut(kept, R * C, m->bytes);
     if (gpt2_stage_is_last(&m->stage)) place_classifier(m, kept, shared);
     m->d4c = cut(shared, R * 4 * m->Cp, m->bytes);
+    const gpt2_lora *lora = gpt2_lora_of(&m->cfg);
+    m->down = lora ? cut(shared, R * (size_t)lora->rank, m->bytes) : NULL;
+    m->back = lora ? cut(shared, R * (size_t)lora->rank, m->bytes) : NULL;
     const size_t passing = shared->at;
     const int whole = gpt2_stage_is_whole(&m->stage);
     for (int i = 0; i < WINDOW && m->run.recompute == GPT2_RECOMPUTE_AWAY; i++)
@@ -959,6 +968,29 @@ static size_t mlp_of(const gpt2_model *m, size_t l) { return m->moe ? l / 2 : l;
 #define MLP_PARAM(name, numel) element(m->params.name, mlp_of(m, l) * (numel), m->bytes)
 #define MLP_GRAD(name, numel)  gradient(m, m->grads.name, mlp_of(m, l) * (numel))
 
+/* Returns the adapter of a matrix of block l, LORA_..., or one without pointers. */
+static lora_layer adapter(const gpt2_model *m, size_t l, int matrix) {
+    const gpt2_lora *lora = gpt2_lora_of(&m->cfg);
+    const int ta = lora_tensor(matrix, 0), tb = lora_tensor(matrix, 1), a = ta - GPT2_LORA;
+    lora_layer x;
+    memset(&x, 0, sizeof x);
+    if (!lora || !(lora->on >> matrix & 1u)) return x;
+    const tensor_slice sa = tensor_slice_of(&m->cfg, ta, 0, (int)m->tp.size);
+    const tensor_slice sb = tensor_slice_of(&m->cfg, tb, 0, (int)m->tp.size);
+    const size_t na = tensor_slice_numel(&sa), nb = tensor_slice_numel(&sb);
+    x.a = element(m->params.lora[a], l * na, m->bytes);
+    x.b = element(m->params.lora[a + 1], l * nb, m->bytes);
+    x.da = gradient(m, m->grads.lora[a], l * na);
+    x.db = gradient(m, m->grads.lora[a + 1], l * nb);
+    x.rank = (size_t)lora->rank;
+    x.in = na / x.rank;
+    x.out = nb / x.rank;
+    x.scale = lora->alpha / (float)lora->rank;
+    x.down = m->down;
+    x.back = m->back;
+    return x;
+}
+
 /* Returns this rank's rows of x (R, C). */
 static void *own(const gpt2_model *m, void *x, size_t R) {
     return element(x, tensor_parallel_first(&m->tp, R) * m->C, m->bytes);
@@ -975,12 +1007,14 @@ static void sum_up(gpt2_model *m, void *x, size_t R) {
 /* Computes the layer that ends half a block: out (Rp, C) = x + in w^T + bias, with in (R, I) and w
  * (C, I). The products are summed over all ranks; dc holds this rank's product. */
 static void join_residual(gpt2_model *m, void *out, const void *x, const void *in, const void *w,
-                          const void *bias, size_t R, size_t I) {
+                          const void *bias, const lora_layer *adapter, size_t R, size_t I) {
     if (!m->tp.group) {
         ops_linear_residual(m->ops, out, x, in, w, bias, R, I, m->C);
+        lora_forward(m->ops, adapter, out, in, R);
         return;
     }
     ops_linear(m->ops, m->dc, in, w, NULL, R, I, m->C);
+    lora_forward(m->ops, adapter, m->dc, in, R);
     sum_up(m, m->dc, R);
     ops_add_bias(m->ops, out, x, own(m, m->dc, R), bias, own_rows(m, R), m->C);
 }
@@ -1010,6 +1044,21 @@ static void *row_at(const gpt2_model *m, void *x, size_t columns) {
     return element(x, m->position * columns, m->bytes);
 }
 
+/* Computes fch (R, 4Cp) and its GELU. `again` as ops_linear_gelu's. */
+static void hidden_forward(gpt2_model *m, size_t l, size_t R, int again) {
+    const block_values *b = block_at(m, l);
+    const size_t C = m->C, Cp = m->Cp;
+    const void *w = MLP_PARAM(fcw, 4 * Cp * C), *bias = MLP_PARAM(fcb, 4 * Cp);
+    const lora_layer fc = adapter(m, l, LORA_FC);
+    if (!fc.a) {
+        ops_linear_gelu(m->ops, b->fch, b->gelu, again, b->ln2, w, bias, R, C, 4 * Cp);
+        return;
+    }
+    ops_linear(m->ops, b->fch, b->ln2, w, bias, R, C, 4 * Cp);
+    lora_forward(m->ops, &fc, b->fch, b->ln2, R);
+    ops_gelu(m->ops, b->gelu, b->fch, ops_adds_bias() ? NULL : bias, R, 4 * Cp);
+}
+
 /* Computes a block, from b->x to the input of the next block, or with experts to the input of the
  * mixture. `again` 1: computes only the values that backward needs. */
 static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again) {
@@ -1020,19 +1069,21 @@ static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again
     gather(m, b->ln1, R);
     ops_linear(o, row_at(m, b->qkv, 3 * Cp), b->ln1, PARAM(qkvw, 3 * Cp * C), PARAM(qkvb, 3 * Cp),
                R, C, 3 * Cp);
+    const lora_layer qkv = adapter(m, l, LORA_QKV), proj = adapter(m, l, LORA_PROJ);
+    lora_forward(o, &qkv, row_at(m, b->qkv, 3 * Cp), b->ln1, R);
     const ops_heads seen = shape_of(m, s->batch, m->position + s->seq_len);
     ops_attention(o, b->atty, b->lse, b->qkv, PARAM(qkvb, 3 * Cp), &seen);
     join_residual(m, b->res2, b->x, row_at(m, b->atty, Cp), PARAM(attprojw, C * Cp),
-                  PARAM(attprojb, C), R, Cp);
+                  PARAM(attprojb, C), &proj, R, Cp);
     ops_norm(o, own(m, b->ln2, R), b->mean2, b->rstd2, b->res2, PARAM(ln2w, C), PARAM(ln2b, C), Rp,
              C);
     gather(m, b->ln2, R);
     if (is_mixture(m, l)) return;
-    ops_linear_gelu(o, b->fch, b->gelu, again, b->ln2, MLP_PARAM(fcw, 4 * Cp * C),
-                    MLP_PARAM(fcb, 4 * Cp), R, C, 4 * Cp);
+    hidden_forward(m, l, R, again);
+    const lora_layer fcproj = adapter(m, l, LORA_FCPROJ);
     if (!again)
         join_residual(m, block_at(m, l + 1)->x, b->res2, b->gelu, MLP_PARAM(fcprojw, 4 * Cp * C),
-                      MLP_PARAM(fcprojb, C), R, 4 * Cp);
+                      MLP_PARAM(fcprojb, C), &fcproj, R, 4 * Cp);
 }
 
 /* Backward of the second layer norm: from dln2, in dc, to res2. */
@@ -1053,6 +1104,27 @@ static void block_norm_again(gpt2_model *m, size_t l, size_t R) {
     gather(m, b->ln2, R);
 }
 
+/* Backward from dres (R, C), the gradient of the output, to dfch (R, 4Cp). */
+static void hidden_backward(gpt2_model *m, size_t l, void *dfch, size_t R) {
+    const block_values *b = block_at(m, l);
+    const size_t C = m->C, Cp = m->Cp;
+    const void *w = MLP_PARAM(fcprojw, 4 * Cp * C), *bias = MLP_PARAM(fcb, 4 * Cp);
+    void *dbias = or_spare(m, MLP_GRAD(fcb, 4 * Cp));
+    const lora_layer fcproj = adapter(m, l, LORA_FCPROJ);
+    const int kept =
+        m->run.recompute == GPT2_RECOMPUTE_NONE || m->run.recompute >= GPT2_RECOMPUTE_BLOCK;
+    if (!fcproj.a) {
+        ops_linear_dx_gelu(m->ops, dfch, dbias, b->gelu, kept, m->dres, w, b->fch, bias, R, 4 * Cp,
+                           C);
+        return;
+    }
+    ops_linear_dx(m->ops, dfch, m->dres, w, R, 4 * Cp, C);
+    lora_dx(m->ops, &fcproj, dfch, m->dres, R);
+    ops_gelu_backward(m->ops, dfch, dbias, b->gelu, b->fch, ops_adds_bias() ? NULL : bias, R,
+                      4 * Cp);
+    lora_gradients(m->ops, &fcproj, m->dres, b->gelu, R);
+}
+
 /* Backward of the second half of a block. dres (R, C) is the gradient of the output before the
  * call, and of res2 after it. */
 static void block_backward_mlp(gpt2_model *m, size_t l, size_t R) {
@@ -1060,17 +1132,16 @@ static void block_backward_mlp(gpt2_model *m, size_t l, size_t R) {
     const size_t C = m->C, Cp = m->Cp;
     void *dfch = m->d4c; /* (R, 4Cp) */
     void *dln2 = m->dc;  /* (R, C) */
-    const int kept =
-        m->run.recompute == GPT2_RECOMPUTE_NONE || m->run.recompute >= GPT2_RECOMPUTE_BLOCK;
+    const lora_layer fc = adapter(m, l, LORA_FC);
     ops_ctx *o = m->ops;
     gather(m, m->dres, R);
-    ops_linear_dx_gelu(o, dfch, or_spare(m, MLP_GRAD(fcb, 4 * Cp)), b->gelu, kept, m->dres,
-                       MLP_PARAM(fcprojw, 4 * Cp * C), b->fch, MLP_PARAM(fcb, 4 * Cp), R, 4 * Cp,
-                       C);
+    hidden_backward(m, l, dfch, R);
     join_backward(m, MLP_GRAD(fcprojw, 4 * Cp * C), MLP_GRAD(fcprojb, C), b->gelu, R, 4 * Cp);
     block_norm_again(m, l, R);
     linear_dw(m, MLP_GRAD(fcw, 4 * Cp * C), NULL, dfch, b->ln2, R, C, 4 * Cp);
     ops_linear_dx(o, dln2, dfch, MLP_PARAM(fcw, 4 * Cp * C), R, C, 4 * Cp);
+    lora_dx(o, &fc, dln2, dfch, R);
+    lora_gradients(o, &fc, dfch, b->ln2, R);
     sum_up(m, dln2, R);
     block_backward_norm(m, l, R);
 }
@@ -1087,6 +1158,9 @@ static void block_backward_attention(gpt2_model *m, size_t l, const ops_heads *s
     gather(m, m->dres, R);
     join_backward(m, GRAD(attprojw, C * Cp), GRAD(attprojb, C), b->atty, R, Cp);
     ops_linear_dx(o, datty, m->dres, PARAM(attprojw, C * Cp), R, Cp, C);
+    const lora_layer proj = adapter(m, l, LORA_PROJ), qkv = adapter(m, l, LORA_QKV);
+    lora_dx(o, &proj, datty, m->dres, R);
+    lora_gradients(o, &proj, m->dres, b->atty, R);
     ops_attention_backward(o, dqkv, datty, b->atty, b->lse, b->qkv, PARAM(qkvb, 3 * Cp), s);
     if (m->run.recompute == GPT2_RECOMPUTE_NORM) {
         ops_norm_again(o, own(m, b->ln1, R), b->mean1, b->rstd1, b->x, PARAM(ln1w, C),
@@ -1095,6 +1169,8 @@ static void block_backward_attention(gpt2_model *m, size_t l, const ops_heads *s
     }
     linear_dw(m, GRAD(qkvw, 3 * Cp * C), GRAD(qkvb, 3 * Cp), dqkv, b->ln1, R, C, 3 * Cp);
     ops_linear_dx(o, dln1, dqkv, PARAM(qkvw, 3 * Cp * C), R, C, 3 * Cp);
+    lora_dx(o, &qkv, dln1, dqkv, R);
+    lora_gradients(o, &qkv, dqkv, b->ln1, R);
     sum_up(m, dln1, R);
     ops_norm_backward(o, own(m, m->dres, R), or_spare(m, GRAD(ln1w, C)), or_spare(m, GRAD(ln1b, C)),
                       own(m, dln1, R), b->x, b->mean1, b->rstd1, PARAM(ln1w, C), 0, Rp, C);
@@ -1882,8 +1958,9 @@ static double flops_saved(const gpt2_config *cfg, int seq_len) {
     double saved = 0;
     for (int t = 0; t < n; t++)
         for (int l = 0; l < table[t].layers && t != GPT2_WPE; l++) {
-            const int below = t >= GPT2_LN1W && t <= GPT2_FCPROJB && l < cfg->frozen->lowest;
-            saved += 2.0 * (double)table[t].numel * (cfg->frozen->layer[t][l] + below);
+            const int tensor = gpt2_tensor_at(cfg, t);
+            const int below = gpt2_is_of_blocks(tensor) && l < cfg->frozen->lowest;
+            saved += 2.0 * (double)table[t].numel * (cfg->frozen->layer[tensor][l] + below);
         }
     const int without = n && cfg->frozen->lowest > 0 ? cfg->frozen->lowest : 0; /* blocks */
     return saved + 8.0 * without * cfg->channels * seq_len;

@@ -90,11 +90,18 @@ typedef struct gpt2_config {
     int channels;          /* C */
     int untied;            /* 1: the classifier is a separate tensor, lmheadw */
     gpt2_moe moe;
-    const struct gpt2_frozen *frozen; /* borrowed: tensors that are not trained, see frozen.h; NULL:
-                                         all are trained */
+    const struct gpt2_frozen *frozen; /* borrowed: tensors that are not trained, and adapters that
+                                         are, see frozen.h; NULL: all are trained */
     int f32_embedding_state;          /* 1: the optimizer's state of wte, wpe and lmheadw is f32 */
 } gpt2_config;
 typedef struct gpt2_frozen gpt2_frozen;
+
+/* Low-rank adapters, see lora.h. */
+typedef struct gpt2_lora {
+    int rank;    /* 0: none */
+    float alpha; /* the adapters' output is multiplied by alpha / rank */
+    unsigned on; /* the matrices that have adapters: bits by LORA_... */
+} gpt2_lora;
 
 /* Parses a model's short name.
      dN, gpt2:dN  GPT-2 with N layers: 6 12 24 36 48 60 72 84; maxT 1024, V 50257
@@ -107,7 +114,12 @@ zero_result gpt2_config_parse(const char *descriptor, int vocab_size, int max_se
 
 /* ---- tensors ------------------------------------------------------------------------------- */
 
-enum { GPT2_TENSORS = 16, GPT2_MOST_TENSORS = 17 /* untied */ };
+enum {
+    GPT2_TENSORS = 16,
+    GPT2_LORA = 17, /* number of the first tensor of adapters; 16 is an untied model's lmheadw */
+    GPT2_LORA_TENSORS = 8,
+    GPT2_MOST_TENSORS = GPT2_LORA + GPT2_LORA_TENSORS
+};
 
 /* Tensor numbers, in the order of the table. */
 enum {
@@ -134,23 +146,24 @@ enum {
    tensor begins at element l * numel. One struct holds parameters, of zero_config.type, another
    gradients: floats, or of that type with ZERO_GRAD_AS_TYPE. */
 typedef struct gpt2_tensors {
-    void *wte;      /* (Vp, C) token embeddings, and the classifier */
-    void *wpe;      /* (maxT, C) position embeddings */
-    void *ln1w;     /* (L, C) */
-    void *ln1b;     /* (L, C) */
-    void *qkvw;     /* (L, 3C, C) */
-    void *qkvb;     /* (L, 3C) */
-    void *attprojw; /* (L, C, C) */
-    void *attprojb; /* (L, C) */
-    void *ln2w;     /* (L, C) */
-    void *ln2b;     /* (L, C) */
-    void *fcw;      /* (L, 4C, C) */
-    void *fcb;      /* (L, 4C) */
-    void *fcprojw;  /* (L, C, 4C) */
-    void *fcprojb;  /* (L, C) */
-    void *lnfw;     /* (C) */
-    void *lnfb;     /* (C) */
-    void *lmheadw;  /* (Vp, C) of an untied model alone: the classifier */
+    void *wte;                     /* (Vp, C) token embeddings, and the classifier */
+    void *wpe;                     /* (maxT, C) position embeddings */
+    void *ln1w;                    /* (L, C) */
+    void *ln1b;                    /* (L, C) */
+    void *qkvw;                    /* (L, 3C, C) */
+    void *qkvb;                    /* (L, 3C) */
+    void *attprojw;                /* (L, C, C) */
+    void *attprojb;                /* (L, C) */
+    void *ln2w;                    /* (L, C) */
+    void *ln2b;                    /* (L, C) */
+    void *fcw;                     /* (L, 4C, C) */
+    void *fcb;                     /* (L, 4C) */
+    void *fcprojw;                 /* (L, C, 4C) */
+    void *fcprojb;                 /* (L, C) */
+    void *lnfw;                    /* (C) */
+    void *lnfb;                    /* (C) */
+    void *lmheadw;                 /* (Vp, C) of an untied model alone: the classifier */
+    void *lora[GPT2_LORA_TENSORS]; /* (L, rank, I) and (L, O, rank) by turns: see lora.h */
 } gpt2_tensors;
 
 /* The 16 tensors for zero_tensor, in the order of the struct (which is that of model files). Names
@@ -201,9 +214,9 @@ zero_result gpt2_parallel_check(const gpt2_config *cfg, int seq_len, int tile_ro
                                 int sequence, gpt2_error *err);
 
 /* Returns the number of this rank's tensors, tied or not, and describes them as gpt2_describe_tiled
-   does. lmheadw is number 16, in a unit after the final norm's or in as many tiles as wte. If all
-   ranks of a group have a tensor whole, ranks but the first set ZERO_COPY. A stage has the tensors
-   of its blocks and of its ends. */
+   does. lmheadw is number 16, in a unit after the final norm's or in as many tiles as wte. Adapters
+   follow. If all ranks of a group have a tensor whole, ranks but the first set ZERO_COPY. A stage
+   has the tensors of its blocks and of its ends. */
 int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
                zero_tensor_desc out[GPT2_MOST_TENSORS]);
 /* Announces the tensors, and the groups that sum their gradients (sum_over): for whole tensors with
@@ -213,6 +226,9 @@ int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
 zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                           int tile_rows);
 const char *gpt2_tensor_name(int tensor);
+/* Returns the number of the tensor in a row of the whole model's table; -1: there is no such row.
+ */
+int gpt2_tensor_at(const gpt2_config *cfg, int row);
 
 /* zero_write_tensor and zero_read_tensor for elements [first, first + n) of the dense tensor, over
    all layers. write: every rank passes the same values and keeps its part; `values` is overwritten.
@@ -225,14 +241,14 @@ zero_result gpt2_read(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *
 /* Returns the sentence for the error of the two functions above. */
 const char *gpt2_parallel_error(const zero_ctx *z, const gpt2_parallel *how);
 
-/* Number of elements in the whole model, except experts and their gates (experts_numel). Padded
-   vocabulary entries count. */
+/* Number of elements in the whole model with its adapters, except experts and their gates
+   (experts_numel). Padded vocabulary entries count. */
 size_t gpt2_numel(const gpt2_config *cfg);
 
 /* Random number i of a stream, from its index alone: mix is the finaliser of SplitMix64 (Steele,
    Lea, Flood 2014), G = 0x9E3779B97F4A7C15:
        mix(mix(seed + G (stream + 1)) + G (i + 1))
-   Streams 0..16 are taken by gpt2_init, 17..19 by experts_init. */
+   Streams 0..16 are taken by gpt2_init, 17..19 by experts_init, 64..88 by gpt2_lora_init. */
 #define GPT2_GOLDEN ((uint64_t)0x9E3779B97F4A7C15u)
 static inline uint64_t gpt2_mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -154,6 +154,15 @@ void ops_linear(ops_ctx *o, void *y, /* (R, O) */
                 const void *bias, size_t R, size_t I, size_t O);
 void ops_linear_dx(ops_ctx *o, void *dx, const void *dy, const void *w, size_t R, size_t I,
                    size_t O);
+/* The same products without a bias, added to y and dx. */
+void ops_linear_add(ops_ctx *o, void *y, const void *x, const void *w, size_t R, size_t I,
+                    size_t O);
+void ops_linear_dx_add(ops_ctx *o, void *dx, const void *dy, const void *w, size_t R, size_t I,
+                       size_t O);
+/* Returns 1 if ops_linear adds the bias: then pass no bias to ops_gelu after it. */
+int ops_adds_bias(void);
+/* x (R, C) *= factor */
+void ops_scale(ops_ctx *o, void *x, float factor, size_t R, size_t C);
 /* dbias (O) may be NULL. */
 void ops_linear_dw(ops_ctx *o, void *dw, void *dbias, const void *dy, const void *x, size_t R,
                    size_t I, size_t O);
@@ -197,7 +206,8 @@ void ops_norm_backward(ops_ctx *o, void *dx, void *dw, void *db, const void *dou
 
 /* ---- GELU (Hendrycks, Gimpel 2016, tanh form), of x + bias ----------------------------------- */
 
-/* Devices build fused operations from these or fall back to them. CUDA: bias may be NULL. */
+/* Devices build fused operations from these or fall back to them. CUDA: bias may be NULL, and is if
+   ops_linear has added it. */
 void ops_gelu(ops_ctx *o, void *out, const void *x, const void *bias, size_t R, size_t C);
 /* d (R, C): on entry the gradient of the output, on return that of x. dbias (C) is added to. out
    (R, C) receives the output of ops_gelu again; the same bits, at no cost. */

@@ -716,13 +716,15 @@ static int run_product(ops_ctx *o, const product_key *key, const product_operand
     return done || result;
 }
 
-/* Computes a product without extras, which always works. */
+/* Computes a product without extras, or one that is added to an activation, which always works. */
 static void run_plain(ops_ctx *o, const product_key *key, const product_operands *v) {
+    const int adds = key->add || key->extra == PRODUCT_ADD;
+    const zero_type to = key->extra == PRODUCT_ADD ? o->type : o->grad_type;
     const plain_product p = {key->m, key->n, key->k, key->ta, key->tb};
     const size_t blocks = (p.m * p.n + 255) / 256;
     if (run_product(o, key, v)) return;
 #define USE(NUM, W)                                                                                \
-    RUN(o, product_kernel<NUM>, row_blocks(o, blocks), 256, v->d, key->add, o->grad_type,          \
+    RUN(o, product_kernel<NUM>, row_blocks(o, blocks), 256, v->d, adds, to,                        \
         (const NUM::word *)v->a, (const NUM::word *)v->b, p)
     if (o->type == ZERO_F32) USE(ops_f32, 1);
     if (o->type == ZERO_BF16) USE(ops_bf16, 1);
@@ -747,6 +749,31 @@ void ops_linear_dx(ops_ctx *o, void *dx, const void *dy, const void *w, size_t R
     const product_operands v = operands(w, dy, dx);
     const product_key key = key_of(I, R, O, 0, 0, PRODUCT_PLAIN, 0);
     run_plain(o, &key, &v);
+}
+
+void ops_linear_add(ops_ctx *o, void *y, const void *x, const void *w, size_t R, size_t I,
+                    size_t O) {
+    const product_operands v = operands(w, x, y);
+    const product_key key = key_of(O, R, I, 1, 0, PRODUCT_ADD, 0);
+    run_plain(o, &key, &v);
+}
+
+void ops_linear_dx_add(ops_ctx *o, void *dx, const void *dy, const void *w, size_t R, size_t I,
+                       size_t O) {
+    const product_operands v = operands(w, dy, dx);
+    const product_key key = key_of(I, R, O, 0, 0, PRODUCT_ADD, 0);
+    run_plain(o, &key, &v);
+}
+
+int ops_adds_bias(void) { return 1; }
+
+void ops_scale(ops_ctx *o, void *x, float factor, size_t R, size_t C) {
+    if (o->status || !R) return;
+#define USE(NUM, W)                                                                                \
+    RUN(o, (scale_kernel<NUM, W>), row_blocks(o, R), row_threads(C / (W)), (NUM::word *)x, factor, \
+        R, C)
+    FOR_ROWS(o, C, USE);
+#undef USE
 }
 
 void ops_linear_dw(ops_ctx *o, void *dw, void *dbias, const void *dy, const void *x, size_t R,

@@ -100,7 +100,9 @@ int gpt2_stage_most(const gpt2_stage *s) {
 
 /* ---- tensors and units --------------------------------------------------------------------- */
 
-static int is_of_blocks(int tensor) { return tensor >= GPT2_LN1W && tensor <= GPT2_FCPROJB; }
+int gpt2_is_of_blocks(int tensor) {
+    return (tensor >= GPT2_LN1W && tensor <= GPT2_FCPROJB) || tensor >= GPT2_LORA;
+}
 
 /* Returns how many of the first n blocks have this tensor. */
 static int having(const gpt2_config *cfg, int tensor, int n) {
@@ -108,7 +110,7 @@ static int having(const gpt2_config *cfg, int tensor, int n) {
 }
 
 int gpt2_tensor_layers(const gpt2_config *cfg, int tensor) {
-    return is_of_blocks(tensor) ? having(cfg, tensor, cfg->layers) : 1;
+    return gpt2_is_of_blocks(tensor) ? having(cfg, tensor, cfg->layers) : 1;
 }
 
 /* Returns 1 if the stage has this tensor, which does not belong to blocks. */
@@ -132,7 +134,7 @@ static int unit_here(const gpt2_config *cfg, const gpt2_stage *s, int tiles, int
     const int first = gpt2_stage_first_block(cfg, s, tiles);
     if (tensor == GPT2_WTE) return 0;
     if (tensor == GPT2_WPE) return tiles;
-    if (is_of_blocks(tensor)) return first;
+    if (gpt2_is_of_blocks(tensor)) return first;
     return first + gpt2_stage_layers(s) + (tensor == GPT2_LMHEADW);
 }
 
@@ -140,11 +142,12 @@ int gpt2_stage_table(const gpt2_config *cfg, const gpt2_stage *s, zero_tensor_de
     const int tiles = table[GPT2_WPE].unit; /* units of wte in a whole model */
     int kept = 0;
     if (gpt2_stage_is_whole(s)) return n;
-    for (int i = 0; i < n; i++) {
-        zero_tensor_desc d = table[i];
-        if (!is_of_blocks(i) && !is_here(cfg, s, i)) continue;
+    for (int row = 0; row < n; row++) {
+        const int i = gpt2_tensor_at(cfg, row);
+        zero_tensor_desc d = table[row];
+        if (!gpt2_is_of_blocks(i) && !is_here(cfg, s, i)) continue;
         d.unit = unit_here(cfg, s, tiles, i);
-        if (is_of_blocks(i)) d.layers = having(cfg, i, gpt2_stage_layers(s));
+        if (gpt2_is_of_blocks(i)) d.layers = having(cfg, i, gpt2_stage_layers(s));
         if (i == GPT2_WTE) d.uses = 1;
         if (i == GPT2_WTE) d.flags &= ~ZERO_AGAIN;
         if (i == GPT2_WTE && !cfg->untied)
@@ -189,7 +192,7 @@ gpt2_run_of gpt2_stage_run(const gpt2_config *cfg, const gpt2_stage *s, int tens
                            size_t first, size_t n) {
     gpt2_run_of r = {n, 0, 1, first};
     if (gpt2_stage_is_whole(s)) return r;
-    if (!is_of_blocks(tensor)) {
+    if (!gpt2_is_of_blocks(tensor)) {
         r.here = is_here(cfg, s, tensor);
         r.owner = tensor == GPT2_WTE || tensor == GPT2_WPE ? 0 : s->stages - 1;
         return r;
@@ -211,8 +214,9 @@ gpt2_run_of gpt2_stage_place(const gpt2_config *cfg, const gpt2_stage *s, int te
     gpt2_run_of r = {SIZE_MAX - at, 0, 1, at};
     int c = 0;
     if (gpt2_stage_is_whole(s)) return r;
-    r.owner = is_of_blocks(tensor) ? s->stage : gpt2_stage_run(cfg, s, tensor, numel, 0, 1).owner;
-    if (!is_of_blocks(tensor)) return r;
+    r.owner =
+        gpt2_is_of_blocks(tensor) ? s->stage : gpt2_stage_run(cfg, s, tensor, numel, 0, 1).owner;
+    if (!gpt2_is_of_blocks(tensor)) return r;
     const int layer = (int)(at / numel);
     while (having(cfg, tensor, gpt2_stage_first(s, c + 1)) <= layer) c++;
     const int end = having(cfg, tensor, gpt2_stage_first(s, c + 1));

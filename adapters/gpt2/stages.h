@@ -46,6 +46,9 @@ int gpt2_stage_first(const gpt2_stage *s, int c);
 /* Returns the index in the model of block i of the stage. */
 int gpt2_stage_block(const gpt2_stage *s, int i);
 
+/* Returns 1 for a tensor of the blocks, adapters included. */
+int gpt2_is_of_blocks(int tensor);
+
 /* Returns the layers of a tensor in the whole model. If experts replace some MLPs, the tensors of
    MLPs have fewer layers than the model has blocks. */
 int gpt2_tensor_layers(const gpt2_config *cfg, int tensor);

@@ -1,6 +1,7 @@
 /* tensor_parallel.c - see tensor_parallel.h. Common subset of C11 and CUDA C++. */
 #include "tensor_parallel.h"
 
+#include "lora.h"
 #include "stages.h"
 
 #include <stdlib.h>
@@ -55,9 +56,26 @@ void tensor_parallel_reduce(tensor_parallel *p, float *values, size_t n, zero_re
 
 /* ---- slices -------------------------------------------------------------------------------- */
 
+/* B of a matrix that is cut by rows is cut like it, and A of one that is cut by columns. */
+static tensor_slice slice_of_adapter(const gpt2_config *cfg, int tensor, int rank, int size) {
+    const int matrix = lora_matrix(tensor), by_rows = matrix == LORA_QKV || matrix == LORA_FC;
+    tensor_slice s = {1, 1, 1, 0, 1};
+    size_t rows, columns;
+    lora_sides(cfg, tensor, &rows, &columns);
+    s.inner = rows * columns;
+    if (by_rows != lora_is_b(tensor)) return s; /* whole */
+    s.outer = !by_rows ? rows : matrix == LORA_QKV ? 3 : 1;
+    s.inner = by_rows ? columns : 1;
+    s.dim = rows * columns / s.outer / s.inner;
+    s.count = s.dim / (size_t)size;
+    s.first = s.count * (size_t)rank;
+    return s;
+}
+
 tensor_slice tensor_slice_of(const gpt2_config *cfg, int tensor, int rank, int size) {
     const size_t C = (size_t)cfg->channels, parts = (size_t)size;
     tensor_slice s = {1, 1, 1, 0, 1};
+    if (lora_matrix(tensor) >= 0) return slice_of_adapter(cfg, tensor, rank, size);
     switch (tensor) {
     case GPT2_WTE:
     case GPT2_LMHEADW:
@@ -142,9 +160,31 @@ void tensor_slice_put(const tensor_slice *s, float *values, size_t first, size_t
 /* ---- access to tensors by name ------------------------------------------------------------- */
 
 const char *gpt2_tensor_name(int tensor) {
-    static const char *const names[GPT2_MOST_TENSORS] = {
-        "wte",  "wpe", "ln1w", "ln1b",    "qkvw",    "qkvb", "attprojw", "attprojb", "ln2w",
-        "ln2b", "fcw", "fcb",  "fcprojw", "fcprojb", "lnfw", "lnfb",     "lmheadw"};
+    static const char *const names[GPT2_MOST_TENSORS] = {"wte",
+                                                         "wpe",
+                                                         "ln1w",
+                                                         "ln1b",
+                                                         "qkvw",
+                                                         "qkvb",
+                                                         "attprojw",
+                                                         "attprojb",
+                                                         "ln2w",
+                                                         "ln2b",
+                                                         "fcw",
+                                                         "fcb",
+                                                         "fcprojw",
+                                                         "fcprojb",
+                                                         "lnfw",
+                                                         "lnfb",
+                                                         "lmheadw",
+                                                         "qkvw.lora_a",
+                                                         "qkvw.lora_b",
+                                                         "attprojw.lora_a",
+                                                         "attprojw.lora_b",
+                                                         "fcw.lora_a",
+                                                         "fcw.lora_b",
+                                                         "fcprojw.lora_a",
+                                                         "fcprojw.lora_b"};
     return names[tensor];
 }
 

@@ -8,6 +8,7 @@
      qkvw, qkvb         heads, of each of q, k and v
      fcw, fcb           rows, which are the hidden channels
      attprojw, fcprojw  columns, which are their inputs
+     adapters           B of qkvw and fcw, A of attprojw and fcprojw, as their matrices
    Every rank has all other tensors whole.
 
    COMMUNICATION. A block has two column-parallel layers with a divided output, each followed by

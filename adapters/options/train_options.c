@@ -59,6 +59,14 @@ static const option train_table[] = {
     ROW(TEXT, "-fz", "--freeze", freeze, "", .course = 1,
         .help = "freeze tensors with a name that matches a pattern of this list, as in --train: "
                 "\"wte,wpe\""),
+    ROW(INT, "-lo", "--lora", lora, "0", RANGE(0, 65536), .course = 1,
+        .help = "fine-tune with low-rank adapters (LoRA) of this rank: all weights are frozen, "
+                "except those of --train, and small matrices next to them are trained. 0: none"),
+    ROW(REAL, "-loa", "--lora-alpha", lora_alpha, "0", RANGE(0, 1e6), .course = 1,
+        .help = "the output of adapters is multiplied by this, divided by their rank. 0: the rank, "
+                "so the factor is 1"),
+    ROW(TEXT, "-lot", "--lora-on", lora_on, "qkv", .course = 1,
+        .help = "the matrices that get adapters, with commas between them: qkv, proj, fc, fcproj"),
     ROW(PATH, "-o", "--out-dir", log_dir, "", .brief = "folder for main.log and checkpoints",
         .help = "folder for main.log and checkpoints. Without it the run writes neither"),
     HEADING("batches", "Batches"),
@@ -264,6 +272,10 @@ static const option train_table[] = {
     ROW(INT, "-na", "--async-save", save_aside, "0", .aliases = "--save-aside", RANGE(0, 1),
         .help = "1: asynchronous checkpoints: write them in the background. Training waits only "
                 "for a copy of the state in memory, which takes that much memory"),
+    ROW(INT, "-nz", "--save-frozen", save_frozen, "1", RANGE(0, 1),
+        .help =
+            "0: leave frozen tensors out of checkpoints, such as the weights that --lora adapts. "
+            "-y 1 then takes them from -e: the same file, or the same name and seed"),
     ROW(INT, "-nf", "--continue-on-write-error", save_or_go_on, "0", .aliases = "--go-on",
         RANGE(0, 1),
         .help = "if a checkpoint, or a line of main.log or of the output, cannot be written: 0 "

@@ -35,6 +35,9 @@ typedef struct train_options {
     double capacity, aux;                           /* -ec, -ea */
     const char *layouts;                            /* -layouts; "": none to compare */
     const char *train, *freeze;                     /* -tn, -fz: patterns of names; "": all, none */
+    int lora;                                       /* -lo; 0: no adapters */
+    double lora_alpha;                              /* -loa; 0: the rank */
+    const char *lora_on;                            /* -lot */
     int batch, seq_len, steps;
     int64_t step_tokens; /* -d */
     int64_t seed;
@@ -52,6 +55,7 @@ typedef struct train_options {
     const char *ds_path, *ds_out; /* -ds, -dso */
     int val_every, val_batches, sample_every, sample_tokens;
     int save_every, keep_last, keep_every, save_aside, save_or_go_on, resume; /* -n..., -y */
+    int save_frozen;                                                          /* -nz */
     int recompute, tf32, any_order, graphs;
     int tile_rows;             /* -zl; 0: wte is whole */
     const char *products_path; /* -pc; "": the table's ways */

@@ -7,6 +7,7 @@
 #include "../checkpoint/model_files.h"
 #include "../gpt2/experts.h"
 #include "../gpt2/frozen.h"
+#include "../gpt2/lora.h"
 #include "../report/sentence.h"
 #include "../system/regular_file.h"
 
@@ -156,7 +157,13 @@ void train_take(train_options *o, const ds_config *file, gpt2_config *model) {
 int train_frozen(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
     gpt2_error error;
     gpt2_frozen *frozen;
-    if (gpt2_freeze(model, o->train, o->freeze, &frozen, &error))
+    gpt2_lora lora = {o->lora, (float)(o->lora_alpha > 0 ? o->lora_alpha : o->lora), 0};
+    if (o->lora && gpt2_lora_parse(o->lora_on, &lora.on))
+        return sentence_fail(sentence, bytes,
+                             "--lora-on %s: expected one or several of qkv, proj, fc and fcproj, "
+                             "with commas between them",
+                             o->lora_on);
+    if (gpt2_adapt(model, o->lora ? &lora : NULL, o->train, o->freeze, &frozen, &error))
         return sentence_fail(sentence, bytes, "%s", error.sentence);
     model->frozen = frozen;
     model->f32_embedding_state = o->embedding_state;

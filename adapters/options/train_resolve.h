@@ -33,8 +33,8 @@ int train_check(const train_options *o, char *sentence, size_t bytes);
 /* Sets the experts of a model from -en, -ek, -ec and -ea. If model is NULL, only checks the flags.
  */
 int train_mixture(const train_options *o, gpt2_config *model, char *sentence, size_t bytes);
-/* Sets the frozen tensors of a model from --train and --freeze, which gpt2_frozen_free frees, and
-   the type of its embeddings' state from -oe. */
+/* Sets the frozen tensors and adapters of a model from --train, --freeze and --lora, which
+   gpt2_frozen_free frees, and the type of its embeddings' state from -oe. */
 int train_frozen(const train_options *o, gpt2_config *model, char *sentence, size_t bytes);
 /* Sets the model from the name or file of -e, and its frozen tensors. */
 int train_model(const train_options *o, gpt2_config *model, char *sentence, size_t bytes);

@@ -336,6 +336,8 @@ zero_result layout_stats(const layout *l, zero_stats *stats) {
 static void layout_place(const void *user, const char *name, size_t at, checkpoint_place *place) {
     const layout *l = (const layout *)user;
     gpt2_place p;
+    if (l->leaves_frozen && gpt2_is_all_frozen(l->model, name)) place->saves = CHECKPOINT_LEFT_OUT;
+    if (place->saves == CHECKPOINT_LEFT_OUT) return;
     if (gpt2_place_of(l->model, &l->part, name, at, &p) < 0
         && experts_place_of(l->model, &l->part, name, at, &p) < 0)
         return;
@@ -345,7 +347,7 @@ static void layout_place(const void *user, const char *name, size_t at, checkpoi
 
 checkpoint_parts layout_parts(const layout *l, int of_experts) {
     const checkpoint_parts parts = {l->world, layout_place, l}, none = {NULL, NULL, NULL};
-    return l->tp * l->pp > 1 || of_experts ? parts : none;
+    return l->tp * l->pp > 1 || of_experts || l->leaves_frozen ? parts : none;
 }
 
 zero_result layout_sum(layout *l, zero_ctx *z, double *values, int n) {

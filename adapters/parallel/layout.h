@@ -52,6 +52,7 @@ typedef struct layout {
     int *world_unit;          /* of the context's units, with a pipeline */
     int *expert_unit;         /* of the units of the experts' context */
     const gpt2_config *model; /* borrowed from layout_settings on */
+    int leaves_frozen;        /* 1: checkpoints have no tensors in which all layers are frozen */
 } layout;
 
 /* Computes all numbers of this rank without communication. Sizes are 1 or more. */

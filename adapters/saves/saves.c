@@ -10,6 +10,10 @@
 #include <string.h>
 
 #include "../checkpoint/gpt2_values.h"
+#include "../checkpoint/lora_files.h"
+#include "../checkpoint/model_files.h"
+#include "../compare/hashes.h"
+#include "../gpt2/lora.h"
 #include "../report/progress.h"
 #include "../report/save_line.h"
 
@@ -110,9 +114,25 @@ static void require_no_checkpoints(const saves *s) {
     free(list);
 }
 
+/* -nz 0: describes the frozen weights, which checkpoints lack. Rank 0 reads the file of -e. */
+static void describe_base(saves *s) {
+    const train_options *o = s->run.opt;
+    uint64_t hash = 0;
+    int ok = 1;
+    if (o->save_frozen) return;
+    (void)snprintf(s->base, sizeof s->base, "%.80s, seed %lld", o->model, (long long)o->seed);
+    if (!model_is_file(o->model)) return;
+    if (s->run.l->rank == 0) ok = hash_file(o->model, &hash);
+    launch_broadcast(s->run.l, &ok, sizeof ok);
+    launch_broadcast(s->run.l, &hash, sizeof hash);
+    launch_require(s->run.l, ok, "-e: %s cannot be read", o->model);
+    (void)snprintf(s->base, sizeof s->base, "a file of hash %016llx", (unsigned long long)hash);
+}
+
 void saves_open(saves *s) {
     const saves_run *run = &s->run;
     if (run->opt->log_dir[0] && !run->opt->resume) require_no_checkpoints(s);
+    if (s->places) describe_base(s);
     for (int i = 0; i < s->places; i++) {
         saves_place *p = &s->place[i];
         const checkpoint_options rest = make_options(s, i, 0), experts = make_options(s, i, 1);
@@ -174,6 +194,17 @@ static void require_same_model(const saves *s) {
             v[i].name, (long long)number, (long long)v[i].number);
 }
 
+/* A checkpoint without frozen tensors continues only with the same ones. */
+static void require_same_base(const saves *s) {
+    const char *was;
+    if (!s->base[0] || !checkpoint_get_text(s->from->rest, "base", &was)) return;
+    launch_require(
+        s->run.l, strcmp(was, s->base) == 0,
+        "-e: the checkpoint was saved without the frozen weights of %s, and these are of "
+        "%s; use the same -e",
+        was, s->base);
+}
+
 /* -pe: after ranks have died, a -ds file without train_batch_size would make the step smaller. */
 static void require_same_batch(const saves *s) {
     int bytes = 0;
@@ -233,6 +264,7 @@ int saves_load(saves *s, saves_state *at) {
         return 0;
     }
     require_same_model(s);
+    require_same_base(s);
     const int64_t step = checkpoint_step(s->from->rest);
     require_experts(s, s->from, expert_saves_load(&s->from->experts, step));
     launch_require(run->l, step <= run->steps,
@@ -252,7 +284,8 @@ int saves_load(saves *s, saves_state *at) {
 /* Saves the experts, then the rest with the trainer's own values, to one place. */
 static checkpoint_result save_into(saves *s, saves_place *p, const saves_state *at) {
     char losses[OUTLIERS_TEXT], norms[OUTLIERS_TEXT];
-    checkpoint_value v[GPT2_VALUES + 3];
+    checkpoint_value v[GPT2_VALUES + 4 + LORA_VALUES];
+    int n = GPT2_VALUES + 3;
     memset(v, 0, sizeof v);
     outliers_print(at->losses, losses);
     outliers_print(at->norms, norms);
@@ -264,8 +297,13 @@ static checkpoint_result save_into(saves *s, saves_place *p, const saves_state *
     v[GPT2_VALUES + 2].name = "norms";
     v[GPT2_VALUES + 2].text = norms;
     v[GPT2_VALUES + 1].kind = v[GPT2_VALUES + 2].kind = CHECKPOINT_TEXT;
+    n += lora_values(s->run.model, v + n);
+    v[n].name = "base";
+    v[n].kind = CHECKPOINT_TEXT;
+    v[n].text = s->base;
+    n += s->base[0] != 0;
     require_experts(s, p, expert_saves_save(&p->experts, at->step));
-    return checkpoint_save(p->rest, at->step, v, GPT2_VALUES + 3);
+    return checkpoint_save(p->rest, at->step, v, n);
 }
 
 int saves_copies(const saves *s, int step) {

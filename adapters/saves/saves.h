@@ -67,6 +67,7 @@ typedef struct saves {
     saves_place place[SAVES_PLACES];
     int places;        /* number of places that the run uses, from the first one */
     saves_place *from; /* the place that was loaded; NULL: none */
+    char base[128];    /* -nz 0: the frozen weights, which checkpoints lack */
     int same_products; /* the loaded run computed its products with the same methods */
     int64_t saved;     /* step of the last checkpoint that was saved or loaded; -1: none */
     int64_t durable;   /* step of the last one that is known to be on the disk; -1: none */
