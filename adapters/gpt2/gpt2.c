@@ -1307,8 +1307,7 @@ static zero_result block_mixture(gpt2_model *m, size_t l, size_t R) {
     return ZERO_OK;
 }
 
-/* Returns 1 if the launches of a block were replayed. Otherwise they follow, and ops_graph_end of
-   place GRAPHS * l + way. */
+/* Returns 1 if the launches of a block were replayed. Otherwise they follow, and ops_graph_end. */
 static int is_replayed(gpt2_model *m, size_t l, int way, const ops_heads *s) {
     graph_key key;
     memset(&key, 0, sizeof key);
@@ -1324,7 +1323,7 @@ static void replay_forward(gpt2_model *m, size_t l, const ops_heads *s, int agai
     const int way = again ? GRAPH_AGAIN : GRAPH_FORWARD;
     if (is_replayed(m, l, way, s)) return;
     block_forward(m, l, s, again);
-    ops_graph_end(m->ops, GRAPHS * l + (size_t)way);
+    ops_graph_end(m->ops);
 }
 
 static zero_result block(gpt2_model *m, size_t l, const ops_heads *s) {
@@ -1366,7 +1365,7 @@ static zero_result block_backward(gpt2_model *m, size_t l, const ops_heads *s) {
             block_backward_mlp(m, l, R);
         block_backward_attention(m, l, s);
         ops_sums_end(m->ops);
-        ops_graph_end(m->ops, GRAPHS * l + GRAPH_BACKWARD);
+        ops_graph_end(m->ops);
     }
     return hook(m, zero_backward_end(m->z, unit));
 }

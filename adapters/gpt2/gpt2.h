@@ -324,11 +324,11 @@ zero_result gpt2_choose_products(struct products_choice *choice, const gpt2_conf
 /* Before the first pass; borrowed until m is destroyed. Without it the table counts. */
 void gpt2_take_products(gpt2_model *m, const struct products_choice *choice);
 
-/* CUDA: from the third pass on, forward and backward of each block are graphs, which one launch
-   replays as long as parameters and gradients are at the same addresses. Results are the same bits.
-   Call it once, before the first pass. Errors: MEMORY; UNSUPPORTED with tensor or expert
-   parallelism or a pipeline, because their blocks communicate. gpt2_graph_launches returns the
-   number of graphs launched so far. */
+/* CUDA: after a few passes, forward and backward of each block are graphs, which one launch replays
+   as long as parameters and gradients are at one of the last two pairs of addresses. Results are
+   the same bits. Call it once, before the first pass. Errors: MEMORY; UNSUPPORTED with tensor or
+   expert parallelism or a pipeline, because their blocks communicate. gpt2_graph_launches returns
+   the number of graphs launched so far. */
 zero_result gpt2_record_graphs(gpt2_model *m, gpt2_error *err);
 size_t gpt2_graph_launches(const gpt2_model *m);
 

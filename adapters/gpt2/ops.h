@@ -92,12 +92,12 @@ void ops_take_products(ops_ctx *o, const products_choice *c);
    graphs can be recorded; a place's key is `bytes` long, and names everything on which the launches
    depend: addresses, sizes, choices. ops_graph_begin returns 1 if it has launched the graph that
    was recorded with an equal key. Otherwise it returns 0: enqueue the operations, then call
-   ops_graph_end. They are recorded if the place's last key is equal, so that neither the first use
-   of a library nor keys that alternate are recorded. Operations that wait must not be recorded. On
-   the CPU nothing is recorded. Errors: MEMORY. */
+   ops_graph_end. They are recorded if one of the place's last two keys is equal, so that the first
+   use of a library is not recorded. Operations that wait must not be recorded. On the CPU nothing
+   is recorded. Errors: MEMORY. */
 zero_result ops_graphs(ops_ctx *o, size_t places, size_t bytes);
 int ops_graph_begin(ops_ctx *o, size_t place, const void *key);
-void ops_graph_end(ops_ctx *o, size_t place);
+void ops_graph_end(ops_ctx *o);
 /* Returns the number of graphs that were launched. */
 size_t ops_graph_launches(const ops_ctx *o);
 

@@ -446,7 +446,7 @@ int ops_graph_begin(ops_ctx *o, size_t place, const void *key) {
     (void)o, (void)place, (void)key;
     return 0;
 }
-void ops_graph_end(ops_ctx *o, size_t place) { (void)o, (void)place; }
+void ops_graph_end(ops_ctx *o) { (void)o; }
 size_t ops_graph_launches(const ops_ctx *o) {
     (void)o;
     return 0;

@@ -60,12 +60,17 @@ typedef struct staging {
     cudaEvent_t sent; /* its contents have been copied */
 } staging;
 
-/* A place of ops_graphs. */
 typedef struct recorded {
-    char *key;             /* the key of the last call */
+    char *key;
     int seen;              /* 1: `key` is set */
     cudaGraphExec_t graph; /* recorded for that key; NULL: none */
 } recorded;
+enum { GRAPH_KEYS = 2 };
+/* A place of ops_graphs: its last keys, because buffers of gradients alternate. */
+typedef struct recorded_place {
+    recorded of[GRAPH_KEYS];
+    unsigned keys; /* so far: the next new one is of[keys % GRAPH_KEYS] */
+} recorded_place;
 
 struct ops_ctx {
     ops_limits limits;
@@ -84,15 +89,15 @@ struct ops_ctx {
     int *lists;        /* of the last batch, as in a staging from `order` on */
     embed_lists embed; /* pointers into lists; order NULL: not sorted yet */
     staging stagings[STAGINGS];
-    staging *last;    /* has the last batch */
-    size_t last_rows; /* rows of the last batch */
-    unsigned batches; /* number so far: the next one takes stagings[batches % STAGINGS] */
-    int *chain;       /* CPU memory: (vocab + rows), see sort_tokens */
-    double *sum;      /* pinned CPU memory, for ops_take_sum */
-    recorded *graphs; /* [places] */
+    staging *last;          /* has the last batch */
+    size_t last_rows;       /* rows of the last batch */
+    unsigned batches;       /* number so far: the next one takes stagings[batches % STAGINGS] */
+    int *chain;             /* CPU memory: (vocab + rows), see sort_tokens */
+    double *sum;            /* pinned CPU memory, for ops_take_sum */
+    recorded_place *graphs; /* [places] */
     char *keys;
     size_t places, key_bytes, launches;
-    int recording; /* 1: the stream is being recorded */
+    recorded *recording; /* the stream is being recorded for it; NULL: it is not */
     zero_result status;
     char sentence[OPS_SENTENCE];
 };
@@ -311,7 +316,8 @@ void ops_destroy(ops_ctx *o) {
     if (!o) return;
     (void)cudaStreamSynchronize(o->stream);
     for (size_t i = 0; i < o->places; i++)
-        if (o->graphs[i].graph) (void)cudaGraphExecDestroy(o->graphs[i].graph);
+        for (int k = 0; k < GRAPH_KEYS; k++)
+            if (o->graphs[i].of[k].graph) (void)cudaGraphExecDestroy(o->graphs[i].of[k].graph);
     free(o->graphs);
     free(o->keys);
     attention_destroy(o->attend);
@@ -341,13 +347,14 @@ zero_result ops_status(const ops_ctx *o, const char **sentence) {
 /* ---- graphs -------------------------------------------------------------------------------- */
 
 zero_result ops_graphs(ops_ctx *o, size_t places, size_t bytes) {
-    o->graphs = (recorded *)calloc(places, sizeof *o->graphs);
-    o->keys = (char *)malloc(places * bytes);
+    o->graphs = (recorded_place *)calloc(places, sizeof *o->graphs);
+    o->keys = (char *)malloc(places * GRAPH_KEYS * bytes);
     if (!o->graphs || !o->keys) {
         fail(o, ZERO_ERR_MEMORY, "no memory for %zu graphs", places);
         return o->status;
     }
-    for (size_t i = 0; i < places; i++) o->graphs[i].key = o->keys + i * bytes;
+    for (size_t i = 0; i < places * GRAPH_KEYS; i++)
+        o->graphs[i / GRAPH_KEYS].of[i % GRAPH_KEYS].key = o->keys + i * bytes;
     o->places = places;
     o->key_bytes = bytes;
     return ZERO_OK;
@@ -355,30 +362,34 @@ zero_result ops_graphs(ops_ctx *o, size_t places, size_t bytes) {
 
 int ops_graph_begin(ops_ctx *o, size_t place, const void *key) {
     if (o->status || place >= o->places) return 0;
-    recorded *g = &o->graphs[place];
-    const int again = g->seen && memcmp(g->key, key, o->key_bytes) == 0;
-    if (again && g->graph) {
+    recorded_place *at = &o->graphs[place];
+    recorded *g = NULL;
+    for (recorded *one = at->of; one < at->of + GRAPH_KEYS; one++)
+        if (one->seen && memcmp(one->key, key, o->key_bytes) == 0) g = one;
+    if (g && g->graph) {
         o->launches++;
         (void)WORKED(o, cudaGraphLaunch(g->graph, o->stream));
         return 1;
     }
+    if (g) { /* other threads may use CUDA meanwhile */
+        if (WORKED(o, cudaStreamBeginCapture(o->stream, cudaStreamCaptureModeThreadLocal)))
+            o->recording = g;
+        return 0;
+    }
+    g = &at->of[at->keys++ % GRAPH_KEYS];
     if (g->graph) (void)WORKED(o, cudaGraphExecDestroy(g->graph));
     g->graph = NULL;
     memcpy(g->key, key, o->key_bytes);
     g->seen = 1;
-    /* other threads may use CUDA meanwhile */
-    if (again)
-        o->recording =
-            WORKED(o, cudaStreamBeginCapture(o->stream, cudaStreamCaptureModeThreadLocal));
     return 0;
 }
 
 /* Ends the recording and launches the graph, because recorded operations have not run yet. */
-void ops_graph_end(ops_ctx *o, size_t place) {
+void ops_graph_end(ops_ctx *o) {
     cudaGraph_t graph = NULL;
-    if (!o->recording) return;
-    o->recording = 0;
-    recorded *g = &o->graphs[place];
+    recorded *g = o->recording;
+    if (!g) return;
+    o->recording = NULL;
     if (WORKED(o, cudaStreamEndCapture(o->stream, &graph))
         && WORKED(o, cudaGraphInstantiate(&g->graph, graph, 0))) {
         o->launches++;
