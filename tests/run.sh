@@ -55,18 +55,18 @@ quick-gpt2 60 beside $B/quick/test_gpt2
 TABLE
 }
 
-# The programs of heavy rows that this set does not run are not built. The library, which is the trainer's plugin once more,
+# Programs of light and heavy rows that this set does not run are not built; scripts run test_model_files. The library, which is the trainer's plugin once more,
 # is compiled quickly.
 [ "$set" = all ] || export LIBFLAGS=-O1
 main_build() { build build 500 "-s tests WITHOUT='$(unused)'"; }
 unused() {
     case $set in main | long) rows=$("$set") ;; *) return ;; esac
-    heavy | sed -n "s|.* $B/\(test_[a-z0-9_]*\).*|\1|p" | sort -u | while read -r program; do
+    { light; heavy; } | grep -v test_model_files | sed -n "s|.* $B/\([a-z]*_[a-z0-9_]*\).*|\1|p" | sort -u | while read -r program; do
         echo "$rows" | grep -q " $B/$program\( \|$\)" || printf '%s ' "$program"
     done
 }
-# The parts that cost most: `make test` runs a fifth of them, every fifth row, and `make test-long` another fifth.
-# In this order, each fifth costs about as much as the others. Many have a program that is long to compile.
+# The parts that cost most: `make test` runs a seventh of them, every seventh row, and `make test-long` another
+# seventh. In this order, each seventh costs about as much as the others. Many have a program that is long to compile.
 heavy() {
     cat <<TABLE
 mpi 300 alone env SAMPLE=3 sh $here/comm/test_mpi.sh $B $(one_mpi $((SEED % 2)))
@@ -105,6 +105,51 @@ fast-math-scale 120 beside $B/test_scale_fast 300 $SEED
 host-guide 200 beside sh $here/hosts/test_host_guide.sh $B
 python 200 beside sh $here/hosts/test_python.sh $B
 model-files-python 200 beside sh $here/checkpoint/test_model_files.sh $B
+drop 200 beside sh $here/install/test_drop.sh $B
+process-memory 120 alone sh $here/trainer/test_process_memory.sh $B
+build-settings 60 beside sh $here/install/test_build.sh $B
+TABLE
+}
+# Of these, `make test` runs every second row, and `make test-long` the others.
+light() {
+    cat <<TABLE
+offload 120 beside $B/test_offload 8 $SEED $B
+losses 200 beside sh $here/gpt2/test_losses.sh $B
+groups 120 waits $B/test_groups
+hierarchy 120 beside $B/test_hierarchy 24 $SEED $B
+gpt2-parallel 120 beside $B/test_gpt2_parallel
+scale 120 beside $B/test_scale 1000 $SEED
+model-files 120 beside OMP_NUM_THREADS=1 $B/test_model_files
+checkpoint-kill 200 beside $B/test_checkpoint_kill 100 $SEED
+gpt2-tiles 120 beside $B/test_gpt2_tiles
+faults 300 waits $B/test_faults
+install 200 beside sh $here/install/test_install.sh $B
+ds-config-fuzz 60 beside $B/fuzz_ds_config 10 $SEED $here/ds_config/*.json
+lend-checked 60 beside $B/test_lend_checked
+order-checked 60 beside $B/test_order_checked $SEED
+host-layers 120 beside $B/test_host_layers
+host-llama 120 beside $B/test_host_llama
+host-groups 120 beside sh $here/hosts/test_host_groups.sh $B
+world 120 beside $B/test_world
+products 60 beside $B/test_products
+order 60 beside $B/test_order $SEED
+machine-fuzz 60 beside $B/fuzz_machine 5 $SEED adapters/plan/card.txt
+lend 60 beside $B/test_lend
+gpt2-attention-vectors 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $B/test_gpt2_ops attention
+gpt2-attention-f32 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE $B/test_gpt2_ops attention
+data-fuzz 60 beside $B/fuzz_data 5 $SEED
+page 120 beside sh $here/report/test_page.sh $B
+ease 60 beside $B/test_ease
+ease-checked 60 beside $B/test_ease_checked
+gpt2-frozen 120 beside $B/test_gpt2_frozen
+gpt2-lora 120 beside $B/test_gpt2_lora
+pipeline 120 alone $B/test_pipeline $SEED
+check 120 beside $B/test_check
+trace 60 beside $B/test_trace
+wire 60 beside $B/test_wire
+checkpoint-device 60 beside $B/test_checkpoint_device
+group 120 beside $B/test_group
+run 60 waits $B/test_run
 TABLE
 }
 main() {
@@ -117,66 +162,27 @@ steps 60 beside $B/test_steps
 skips 60 beside $B/test_skips
 frozen 120 beside $B/test_frozen $B
 model 300 beside $B/test_model 400 $SEED
-process-memory 120 alone sh $here/trainer/test_process_memory.sh $B
-products 60 beside $B/test_products
 products-trainer 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/gpt2/test_products.sh $B
-gpt2-attention-vectors 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $B/test_gpt2_ops attention
-gpt2-attention-f32 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE $B/test_gpt2_ops attention
 gpt2 120 beside $B/test_gpt2
-gpt2-tiles 120 beside $B/test_gpt2_tiles
-gpt2-frozen 120 beside $B/test_gpt2_frozen
-gpt2-lora 120 beside $B/test_gpt2_lora
-pipeline 120 alone $B/test_pipeline $SEED
-gpt2-parallel 120 beside $B/test_gpt2_parallel
 launch 60 beside $B/test_launch
 report 30 beside $B/test_report
 observe 30 beside $B/test_observe
 plan 60 beside $B/test_plan $B
-wire 60 beside $B/test_wire
 plan-program 120 beside sh $here/plan/test_plan.sh $B
-page 120 beside sh $here/report/test_page.sh $B
 schedule 60 beside $B/test_schedule
 ds-config 60 beside $B/test_ds_config
-data-fuzz 60 beside $B/fuzz_data 5 $SEED
-machine-fuzz 60 beside $B/fuzz_machine 5 $SEED adapters/plan/card.txt
-ds-config-fuzz 60 beside $B/fuzz_ds_config 10 $SEED $here/ds_config/*.json
-scale 120 beside $B/test_scale 1000 $SEED
 optimizers 120 beside $B/test_optimizers
-check 120 beside $B/test_check
-build-settings 60 beside sh $here/install/test_build.sh $B
 abi 20 beside $B/test_abi
-run 60 waits $B/test_run
-ease 60 beside $B/test_ease
-trace 60 beside $B/test_trace
-ease-checked 60 beside $B/test_ease_checked
-lend 60 beside $B/test_lend
-lend-checked 60 beside $B/test_lend_checked
 hashes 60 beside sh $here/plugin/test_hashes.sh $B
-offload 120 beside $B/test_offload 8 $SEED $B
-group 120 beside $B/test_group
-groups 120 waits $B/test_groups
-world 120 beside $B/test_world
-order 60 beside $B/test_order $SEED
-order-checked 60 beside $B/test_order_checked $SEED
-hierarchy 120 beside $B/test_hierarchy 24 $SEED $B
-drop 200 beside sh $here/install/test_drop.sh $B
 host-own 120 beside $B/test_host_own
-host-llama 120 beside $B/test_host_llama
-host-layers 120 beside $B/test_host_layers
 docs 300 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_docs.sh $B README.md
 docs-links 60 beside env WITHOUT_COMMANDS=1 TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_docs.sh $B
-host-groups 120 beside sh $here/hosts/test_host_groups.sh $B
-install 200 beside sh $here/install/test_install.sh $B
 checkpoint 120 beside $B/test_checkpoint sample $SEED
-checkpoint-kill 200 beside $B/test_checkpoint_kill 100 $SEED
-checkpoint-device 60 beside $B/test_checkpoint_device
-model-files 120 beside OMP_NUM_THREADS=1 $B/test_model_files
 data 120 beside sh $here/data/test_data.sh $B
-faults 300 waits $B/test_faults
-losses 200 beside sh $here/gpt2/test_losses.sh $B
 converge-sample 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/bench/converge.sh $B sample
 TABLE
-    heavy | sample 5
+    light | sample 2
+    heavy | sample 7
 }
 
 # Builds programs with other compiler settings: PROGRAMS, and those that the rows of the function ROWS run.
@@ -271,7 +277,8 @@ cublaslt 60 beside sh $here/cuda/test_cublaslt.sh $B
 TABLE
 }
 long() {
-    heavy | sample 5 1
+    light | sample 2 1
+    heavy | sample 7 1
     asan
     if turn_is 1 || turn_is 2; then tsan; fi
     if ! can_fuzz; then echo "fuzz 0 skip clang with libFuzzer is not installed"; elif fuzzes; then fuzz 10; fi

@@ -818,14 +818,17 @@ static int ds_resolve_packed(ds_reader *r) {
     const int loco = ds_entry_of(r, "zero_optimization.zeropp_loco_param");
     const int fed = loco >= 0 && cJSON_IsObject(r->entry[loco].item);
     z->weight_bits = ds_get(r, DS_QUANTIZED_WEIGHTS, 0) != 0 ? 8 : 0;
+    z->frozen_weight_bits = ds_get(r, DS_QUANTIZED_FROZEN, 0) != 0 ? 8 : 0;
     z->gradient_bits = ds_get(r, DS_QUANTIZED_GRADIENTS, 0) != 0 ? 4 : 0;
     if (r->state[DS_QUANTIZED_WEIGHTS] == DS_SET) r->out->given |= DS_GIVEN_WEIGHT_BITS;
+    if (r->state[DS_QUANTIZED_FROZEN] == DS_SET) r->out->given |= DS_GIVEN_FROZEN_BITS;
     if (r->state[DS_QUANTIZED_GRADIENTS] == DS_SET) r->out->given |= DS_GIVEN_GRADIENT_BITS;
-    if (z->weight_bits && staged && z->stage < 3)
-        return ds_fail(r, ds_line_of(r, DS_QUANTIZED_WEIGHTS),
+    const int gathered = z->weight_bits ? DS_QUANTIZED_WEIGHTS : DS_QUANTIZED_FROZEN;
+    if ((z->weight_bits || z->frozen_weight_bits) && staged && z->stage < 3)
+        return ds_fail(r, ds_line_of(r, gathered),
                        "%s is true at stage %d, where no rank has exact shards of the parameters: "
                        "use stage 3, or false",
-                       ds_row_name(r, DS_QUANTIZED_WEIGHTS), z->stage);
+                       ds_row_name(r, gathered), z->stage);
     if (z->gradient_bits && staged && z->stage < 1)
         return ds_fail(
             r, ds_line_of(r, DS_QUANTIZED_GRADIENTS),

@@ -108,6 +108,7 @@ enum {
 #define DS_GIVEN_WEIGHT_BITS   ((uint64_t)1 << 31) /* an enum is an int */
 #define DS_GIVEN_GRADIENT_BITS ((uint64_t)1 << 32)
 #define DS_GIVEN_FEEDBACK      ((uint64_t)1 << 33)
+#define DS_GIVEN_FROZEN_BITS   ((uint64_t)1 << 34)
 
 typedef struct ds_config {
     zero_config zero; /* stage, micro_steps, type, grads, master, state_type, optimizer, scaler,

@@ -117,6 +117,9 @@ static int ds_put_zero(cJSON *root, const ds_config *ds) {
         bad |= ds_put_offload(zero, "offload_param", ds, ds->zero.parameter_tier, 0);
     if (ds->given & DS_GIVEN_WEIGHT_BITS)
         bad |= ds_put_bool(zero, "zero_quantized_weights", ds->zero.weight_bits != 0);
+    if (ds->given & DS_GIVEN_FROZEN_BITS)
+        bad |= ds_put_bool(zero, "zero_quantized_nontrainable_weights",
+                           ds->zero.frozen_weight_bits != 0);
     if (ds->given & DS_GIVEN_GRADIENT_BITS)
         bad |= ds_put_bool(zero, "zero_quantized_gradients", ds->zero.gradient_bits != 0);
     if (ds->given & DS_GIVEN_FEEDBACK) {

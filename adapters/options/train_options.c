@@ -418,6 +418,12 @@ static const option train_table[] = {
         KEY("zero_optimization.zero_quantized_weights: -qw", DS_GIVEN_WEIGHT_BITS, IF_GIVEN),
         .help = "stage 3: gather weights quantized to integers of 8 or 4 bits, with one scale per "
                 "128 of them (ZeRO++). Master weights and shards stay exact. 0: not quantized"),
+    ROW(INT, "-qwf", "--quantize-frozen-weights", frozen_weight_bits, "0", RANGE(0, 8), .course = 1,
+        TO(INT, zero.frozen_weight_bits),
+        KEY("zero_optimization.zero_quantized_nontrainable_weights: -qwf", DS_GIVEN_FROZEN_BITS,
+            IF_GIVEN),
+        .help =
+            "stage 3: the same for frozen tensors alone (--train, --freeze, --lora). 0: as -qw"),
     ROW(INT, "-qg", "--quantize-gradients", gradient_bits, "0", .aliases = "--gradient-bits",
         RANGE(0, 8), .course = 1, TO(INT, zero.gradient_bits),
         KEY("zero_optimization.zero_quantized_gradients: -qg", DS_GIVEN_GRADIENT_BITS, IF_GIVEN),

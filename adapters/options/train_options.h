@@ -61,7 +61,8 @@ typedef struct train_options {
     const char *products_path; /* -pc; "": the table's ways */
     int accumulation, prefetch, overlap, mapping;
     int shard_ranks, second_ranks;                     /* -zs, -zh */
-    int weight_bits, gradient_bits, feedback_reset;    /* -qw, -qg, -qr */
+    int weight_bits, frozen_weight_bits;               /* -qw, -qwf */
+    int gradient_bits, feedback_reset;                 /* -qg, -qr */
     double feedback;                                   /* -qf */
     int optimizer_tier, gradient_tier, parameter_tier; /* -zos, -zog, -zop; see train_tiers */
     double offload_share;                              /* -zor; 0: all tiers are DEVICE */

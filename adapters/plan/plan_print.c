@@ -224,7 +224,7 @@ static int plan_each_row(const plan_request *r, plan_row_fn use, void *to, char 
     const option_list *stages = &r->options.stage;
     const int all = plan_all_stages(r);
     const int typed = plan_tiers_typed(&r->options);
-    const int some = typed || r->options.weight_bits
+    const int some = typed || r->options.weight_bits || r->options.frozen_weight_bits
                      || r->options.gradient_bits; /* 1: some stages may refuse these settings */
     int rows = 0;
     for (int i = 0; i < (all ? 4 : stages->n); i++)

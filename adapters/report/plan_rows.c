@@ -57,9 +57,12 @@ static void plan_file_rows(report *r, const zero_plan *p, const zero_config *c) 
 
 /* Prints which weights and gradients are sent quantized, if any. */
 static void plan_packed_rows(report *r, const zero_plan *p, const zero_config *c) {
-    char weights[32] = "weights not", gradients[32] = "gradients not";
-    if (!c->weight_bits && !c->gradient_bits) return;
+    char weights[64] = "weights not", gradients[32] = "gradients not";
+    if (!c->weight_bits && !c->frozen_weight_bits && !c->gradient_bits) return;
     if (c->weight_bits) (void)snprintf(weights, sizeof weights, "weights %d bits", c->weight_bits);
+    if (c->frozen_weight_bits)
+        (void)snprintf(weights + strlen(weights), sizeof weights - strlen(weights),
+                       ", frozen weights %d bits", c->frozen_weight_bits);
     if (c->gradient_bits)
         (void)snprintf(gradients, sizeof gradients, "gradients %d bits", c->gradient_bits);
     report_row(r, "quantized", "%s, %s%s", weights, gradients,

@@ -138,7 +138,7 @@ static void plan_short(report *r, const plan_view *v) {
     const zero_config *c = v->config;
     const int offloads = c->optimizer_tier || c->gradient_tier || c->parameter_tier;
     report_row(r, "ZeRO stage", "%d%s%s", v->stage, offloads ? ", with offload" : "",
-               c->weight_bits || c->gradient_bits ? ", quantized" : "");
+               c->weight_bits || c->frozen_weight_bits || c->gradient_bits ? ", quantized" : "");
     report_mib(r, "memory of a rank", plan_bytes(v->plan, v->host_is_device), "");
     report_mib(r, "activations", v->activations, "");
     if (v->process) report_mib(r, "total of a rank", v->all, ", with program and libraries");

@@ -718,7 +718,7 @@ static void ckt_models(void) {
     ckt_model("tensor w has 3 x 333", ckt_larger, 0);
     ckt_model("tensor w has 3 x 333", ckt_shaped, 0);
     ckt_model("no tensor bias", ckt_renamed, 0);
-    ckt_model("tensor norm of the checkpoint", ckt_fewer, 0);
+    ckt_model("this one has no tensor norm", ckt_fewer, 0);
     ckt_model("lion", ckt_lion, 0);
     ckt_model("", ckt_lion, 1);
 }

@@ -230,6 +230,8 @@ static const applied_case applied[] = {
      DS_GIVEN_PARAMETER_TIER, NOWHERE, 0},
     {"zero_optimization.zero_quantized_weights", "true", NULL, 'i', IN(zero.weight_bits), 8,
      DS_GIVEN_WEIGHT_BITS, NOWHERE, 0},
+    {"zero_optimization.zero_quantized_nontrainable_weights", "true", NULL, 'i',
+     IN(zero.frozen_weight_bits), 8, DS_GIVEN_FROZEN_BITS, NOWHERE, 0},
     {"zero_optimization.zero_quantized_gradients", "true", NULL, 'i', IN(zero.gradient_bits), 4,
      DS_GIVEN_GRADIENT_BITS, NOWHERE, 0},
     {"activation_checkpointing.cpu_checkpointing", "true", NULL, 'i', IN(recompute), 4, 0, NOWHERE,

@@ -284,25 +284,21 @@ static void own_whole_mean(own_whole *w, int micro) {
         }
 }
 
-/* AdamW as the header states it, in f64, rounded where it is stored. */
+/* AdamW as the header states it, in f32. */
 static void own_whole_update(own_whole *w, int steps) {
     const zero_hyper *a = &own_hyper;
-    const double b1 = (double)a->beta1, b2 = (double)a->beta2;
-    const double root = sqrt(1.0 - pow(b2, (double)steps));
-    const double ratio = root / (1.0 - pow(b1, (double)steps)), eps = (double)a->eps * root;
+    const double root = sqrt(1.0 - pow((double)a->beta2, (double)steps));
+    const float ratio = (float)(root / (1.0 - pow((double)a->beta1, (double)steps)));
+    const float eps = a->eps * (float)root, b1 = a->beta1, b2 = a->beta2;
     for (int t = 0; t < w->host->ntensors; t++) {
-        const double lr = (double)(a->lr * own_factor(w->host, t, 0));
+        const float lr = a->lr * own_factor(w->host, t, 0);
         const int plain = (w->host->desc[t].flags & ZERO_NO_DECAY) != 0;
-        const float weight_decay = a->weight_decay * own_factor(w->host, t, 1);
-        const double decay = plain ? 0 : lr * (double)weight_decay;
+        const float decay = plain ? 0 : lr * (a->weight_decay * own_factor(w->host, t, 1));
         for (size_t i = 0; i < own_numel(w->host, t); i++) {
-            const double g = (double)w->mean[t][i], p = (double)w->p[t][i];
-            const double m = b1 * (double)w->m[t][i] + (1 - b1) * g;
-            const double v = b2 * (double)w->v[t][i] + (1 - b2) * (g * g);
-            w->m[t][i] = (float)m;
-            w->v[t][i] = (float)v;
-            const double size = lr * ratio * (m / ((double)sqrtf((float)v) + eps));
-            w->p[t][i] = (float)(p - (decay * p + size));
+            const float g = w->mean[t][i];
+            const float m = w->m[t][i] = b1 * w->m[t][i] + (1 - b1) * g;
+            const float v = w->v[t][i] = b2 * w->v[t][i] + (1 - b2) * g * g;
+            w->p[t][i] -= decay * w->p[t][i] + lr * ratio * (m / (sqrtf(v) + eps));
         }
     }
 }

@@ -584,16 +584,19 @@ static void codec_refused(void) {
         float beta;
         int reset;
         const char *says;
-    } bad[] = {{2, 8, 0, 0, 0, "weight_bits is 8: at stage 2"},
-               {0, 4, 0, 0, 0, "weight_bits is 4: at stage 0"},
-               {3, 5, 0, 0, 0, "weight_bits is 5, expected 8 or 4"},
-               {3, 0, 16, 0, 0, "gradient_bits is 16, expected 8 or 4"},
-               {0, 0, 4, 0, 0, "gradient_bits is 4: at stage 0"},
-               {3, 8, 0, 0.5f, 0, "feedback is 0.5, but gradients are not quantized"},
-               {3, 0, 4, 1.0f, 0, "feedback is 1"},
-               {3, 0, 4, -0.5f, 0, "feedback is -0.5"},
-               {3, 0, 4, 0, 7, "feedback_reset is 7, but feedback is 0"},
-               {3, 0, 4, 0.5f, -1, "feedback_reset is -1"}};
+        int frozen;
+    } bad[] = {{2, 8, 0, 0, 0, "weight_bits is 8: at stage 2", 0},
+               {0, 4, 0, 0, 0, "weight_bits is 4: at stage 0", 0},
+               {3, 5, 0, 0, 0, "weight_bits is 5, expected 8 or 4", 0},
+               {2, 0, 0, 0, 0, "frozen_weight_bits is 8: at stage 2", 8},
+               {3, 0, 0, 0, 0, "frozen_weight_bits is 3, expected 8 or 4", 3},
+               {3, 0, 16, 0, 0, "gradient_bits is 16, expected 8 or 4", 0},
+               {0, 0, 4, 0, 0, "gradient_bits is 4: at stage 0", 0},
+               {3, 8, 0, 0.5f, 0, "feedback is 0.5, but gradients are not quantized", 0},
+               {3, 0, 4, 1.0f, 0, "feedback is 1", 0},
+               {3, 0, 4, -0.5f, 0, "feedback is -0.5", 0},
+               {3, 0, 4, 0, 7, "feedback_reset is 7, but feedback is 0", 0},
+               {3, 0, 4, 0.5f, -1, "feedback_reset is -1", 0}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
         zero_config cfg;
@@ -601,6 +604,7 @@ static void codec_refused(void) {
         memset(&cfg, 0, sizeof cfg);
         cfg.stage = bad[i].stage;
         cfg.weight_bits = bad[i].weights;
+        cfg.frozen_weight_bits = bad[i].frozen;
         cfg.gradient_bits = bad[i].gradients;
         cfg.feedback = bad[i].beta;
         cfg.feedback_reset = bad[i].reset;

@@ -173,6 +173,8 @@ enum {
     SECOND,
     REPLICAS,
     QUANTIZED,
+    QUANTIZED_FROZEN,
+    QUANTIZED_GRADIENTS,
     SLOTS,
     ADOPTS,
     RECOMPUTES,
@@ -205,7 +207,9 @@ static void frozen_set_way(frozen_run *run, int way) {
     if (way == SECOND && c->stage == 3) c->second_ranks = 2, c->no_mapping = 1;
     if (way == REPLICAS && c->stage) c->shard_ranks = s->shard_ranks = 2;
     if (way == QUANTIZED && c->stage == 3) c->weight_bits = 8;
-    run->looks = !c->weight_bits; /* those of hooks are not the shards' */
+    if (way == QUANTIZED_FROZEN && c->stage == 3) c->frozen_weight_bits = 4;
+    if (way == QUANTIZED_GRADIENTS && c->stage) c->gradient_bits = 8, run->compares = 0;
+    run->looks = !c->weight_bits && !c->frozen_weight_bits && !c->gradient_bits;
     s->slots = way == SLOTS;
     s->adopts = way == ADOPTS;
     s->recompute = way == RECOMPUTES;
@@ -397,6 +401,84 @@ static void frozen_traffic(int stage) {
                trained.plan.sent_bytes, test_first);
 }
 
+typedef struct frozen_host {
+    float *a, *b;
+} frozen_host;
+
+/* ---- quantized gathers of frozen tensors ---- */
+
+typedef struct frozen_bits {
+    int weights, frozen; /* bits */
+    size_t sent;         /* bytes of a step, planned */
+    int exact, near;     /* trained weights in a hook that are the stored ones, or within 0.1 */
+    int frozen_exact, frozen_near; /* the same of frozen weights */
+} frozen_bits;
+enum { BITS_NUMEL = 1000, BITS_RANKS = 2 };
+
+static void frozen_bits_body(test_rank *r) {
+    frozen_bits *b = (frozen_bits *)r->arg;
+    const zero_config cfg = {.stage = 3,
+                             .log = test_quiet,
+                             .weight_bits = b->weights,
+                             .frozen_weight_bits = b->frozen,
+                             .persistence_numel = ZERO_NONE};
+    const zero_tensor_desc table[] = {
+        {.name = "a", .numel = BITS_NUMEL, .field = offsetof(frozen_host, a)},
+        {.name = "b",
+         .numel = BITS_NUMEL,
+         .flags = ZERO_FROZEN,
+         .field = offsetof(frozen_host, b)}};
+    const zero_comm comm = test_comm(r);
+    frozen_host p = {NULL, NULL};
+    float x[BITS_NUMEL];
+    zero_plan plan;
+    zero_ctx *z = NULL;
+    for (int i = 0; i < BITS_NUMEL; i++) x[i] = sinf((float)i);
+    const int ok = !zero_create(&z, &cfg, &comm) && !zero_tensors(z, table, 2) && !zero_build(z)
+                   && !zero_write_tensor(z, "a", ZERO_PARAMETER, 0, BITS_NUMEL, x)
+                   && !zero_write_tensor(z, "b", ZERO_PARAMETER, 0, BITS_NUMEL, x)
+                   && !zero_pass_begin(z, ZERO_EVAL, 0, 1) && !zero_forward_begin(z, 0, &p);
+    for (int i = 0; i < BITS_NUMEL && ok && !r->rank; i++) {
+        b->exact += p.a[i] == x[i];
+        b->near += fabsf(p.a[i] - x[i]) < 0.1f;
+        b->frozen_exact += p.b[i] == x[i];
+        b->frozen_near += fabsf(p.b[i] - x[i]) < 0.1f;
+    }
+    if (!ok || zero_forward_end(z, 0) || zero_pass_end(z) || zero_query_plan(z, &plan))
+        test_rank_fail(r, "%s", zero_last_error(z));
+    else if (!r->rank)
+        b->sent = plan.sent_bytes;
+    zero_destroy(z);
+}
+
+/* Only the kinds that are asked for are rounded, and take fewer bytes. */
+static void frozen_quantized(void) {
+    frozen_bits none = {0}, frozen = {.frozen = 4}, both = {.weights = 8},
+                two = {8, 4, 0, 0, 0, 0, 0};
+    frozen_bits *const all[] = {&none, &frozen, &both, &two};
+    for (int i = 0; i < 4; i++) {
+        frozen_bits *b = all[i];
+        const int ok = test_ranks(BITS_RANKS, 0, frozen_bits_body, b);
+        test_check(ok && b->near == BITS_NUMEL && b->frozen_near == BITS_NUMEL
+                       && (b->exact == BITS_NUMEL) == !b->weights
+                       && (b->frozen_exact == BITS_NUMEL) == !(b->weights || b->frozen),
+                   "bits %d and %d: %d trained and %d frozen weights are exact; %s", b->weights,
+                   b->frozen, b->exact, b->frozen_exact, test_first);
+    }
+    test_check(none.sent > frozen.sent && frozen.sent > both.sent && both.sent > two.sent,
+               "sent bytes: %zu, frozen 4 bits %zu, all 8 bits %zu, frozen 4 and others 8 bits %zu",
+               none.sent, frozen.sent, both.sent, two.sent);
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_tensor_desc trained = {.name = "a", .numel = 40, .flags = ZERO_BY_SLOT};
+    const zero_config cfg = {.stage = 3, .log = test_quiet, .frozen_weight_bits = 8};
+    zero_ctx *z = NULL;
+    const zero_result r =
+        zero_create(&z, &cfg, &self) || zero_tensor(z, &trained) ? ZERO_OK : zero_build(z);
+    test_check(r == ZERO_ERR_ARGUMENT && strstr(zero_last_error(z), "no tensor is frozen"),
+               "nothing is frozen: %s", zero_last_error(z));
+    zero_destroy(z);
+}
+
 /* ---- state between runs that froze others ---- */
 
 typedef struct frozen_move {
@@ -505,10 +587,6 @@ static void frozen_moves(int from, int to, int stage, int stage_to, zero_master 
 }
 
 /* ---- arrays of the host, and sentences ---- */
-
-typedef struct frozen_host {
-    float *a, *b;
-} frozen_host;
 
 static float *frozen_array(size_t n, float first) {
     float *x = (float *)malloc(n * sizeof *x);
@@ -629,5 +707,6 @@ int main(int argc, char **argv) {
     frozen_lent(0);
     frozen_lent(1);
     frozen_sentences();
+    frozen_quantized();
     return test_summary();
 }

@@ -439,7 +439,7 @@ def test_malformed():
     check(done.returncode == 1 and done.stderr == "page: the output cannot be written: No space left on device\n",
           f"page --help >/dev/full: {done.returncode} '{done.stderr.strip()}'")
     for arguments, words in ((["--log", pipe], "cannot be read (it is not a regular file)"),
-                             (["--csv", put("compare.csv", a_csv()), "--out", pipe], "cannot be written: it is not a regular file"),
+                             (["--csv", put("compare.csv", a_csv()), "--out", pipe], "cannot be written (it is not a regular file)"),
                              (["--log", "/none"], "/none: cannot be read"), ([], "no source is given"),
                              (["--lg", "x"], "unknown flag '--lg'"), (["--log"], "expected a value"),
                              (["--csv", put("compare.csv", a_csv()), "--out", "/none/x/report.html"], "cannot be written")):

@@ -15,9 +15,13 @@
 #include "../core/ranges.h"
 #include "../core/step.h"
 
+/* What is quantized: both sides, and the weights of frozen tensors. */
+enum { ZP_PACKED_FROZEN = ZP_PARAM + 1, ZP_PACKED_KINDS };
+static_assert(ZP_GRAD == 0 && ZP_PARAM == 1, "the other kinds are the sides");
+
 typedef struct zp_packed_state {
-    zp_wire wire[2];                             /* by side: how quantized messages are sent */
-    const zp_codec *codec[2];                    /* by side; NULL: as stored */
+    zp_wire wire[ZP_PACKED_KINDS];               /* how quantized messages are sent */
+    const zp_codec *codec[ZP_PACKED_KINDS];      /* NULL: as stored */
     size_t gathered_bytes, packed_bytes, errors; /* number of errors of this rank */
     zp_memory gathered;                          /* [nranks] quantized shards of a unit */
     char *out, *in;       /* [packed_bytes] sent and received in a unit's reduction */
@@ -35,7 +39,8 @@ typedef struct zp_packed_state {
 
 /* Returns the codec of a quantized collective, and the bytes of a quantized shard. */
 static const zp_codec *zp_packed_codec(const zp_op *op) {
-    return op->wire->z->packed->codec[op->channel];
+    const zp_packed_state *w = op->wire->z->packed;
+    return w->codec[op->wire - w->wire];
 }
 static size_t zp_packed_shard_bytes(const zp_op *op) {
     return zp_codec_quantized_bytes(zp_packed_codec(op), op->shard);
@@ -230,21 +235,25 @@ static zero_result zp_packed_plan(zero_ctx *z) {
     zp_packed_state *w = z->packed;
     size_t most[2] = {0, 0}; /* by side: bytes of the largest shard */
     const size_t ranks = (size_t)z->data->nranks;
-    const int bits[2] = {z->cfg.gradient_bits, z->cfg.weight_bits};
-    for (int side = 0; side < 2; side++) {
+    const int frozen_bits = z->cfg.frozen_weight_bits, all = z->layout.all;
+    const int bits[ZP_PACKED_KINDS] = {z->cfg.gradient_bits, z->cfg.weight_bits,
+                                       frozen_bits ? frozen_bits : z->cfg.weight_bits};
+    ZP_REFUSE(z, frozen_bits && all == z->layout.segments,
+              "frozen_weight_bits is %d, but no tensor is frozen; use 0", frozen_bits);
+    for (int kind = 0; kind < ZP_PACKED_KINDS; kind++) {
         const zp_wire wire = {zp_packed_sent, zp_packed_send, z};
-        w->wire[side] = wire;
-        w->codec[side] = ranks > 1 ? zp_codec_find(bits[side]) : NULL;
+        w->wire[kind] = wire;
+        w->codec[kind] = ranks > 1 ? zp_codec_find(bits[kind]) : NULL;
     }
     w->errors = 0;
     for (int u = 0; u < z->layout.segments; u++) {
         const zp_unit *x = &z->layout.unit[u];
         const int sharded = z->array[ZP_PARAM].part[u].share == ZP_SHARD;
-        const int wanted[2] = {u < z->layout.all && x->numel && !x->only_one_d,
-                               x->numel && sharded};
+        const int wanted[2] = {u < all && x->numel && !x->only_one_d, x->numel && sharded};
         for (int side = 0; side < 2; side++) {
-            const zp_codec *codec = wanted[side] ? w->codec[side] : NULL;
-            z->live[u].wire[side] = codec ? &w->wire[side] : NULL;
+            const int kind = side == ZP_PARAM && u >= all ? ZP_PACKED_FROZEN : side;
+            const zp_codec *codec = wanted[side] ? w->codec[kind] : NULL;
+            z->live[u].wire[side] = codec ? &w->wire[kind] : NULL;
             if (codec)
                 most[side] =
                     zp_max(most[side], zp_codec_quantized_bytes(codec, zp_ctx_shard(z, u)));
@@ -342,14 +351,19 @@ static zero_result zp_packed_stats(zero_ctx *z) {
 static zero_result zp_packed_check(zero_ctx *z) {
     const zero_config *c = &z->cfg;
     const zp_policy *stage = &zp_policies[c->stage];
-    const int weights = c->weight_bits && !zp_codec_find(c->weight_bits);
-    ZP_REFUSE(z, weights || (c->gradient_bits && !zp_codec_find(c->gradient_bits)),
-              "%s is %d, expected 8 or 4 bits, or 0 (not quantized)",
-              weights ? "weight_bits" : "gradient_bits",
-              weights ? c->weight_bits : c->gradient_bits);
-    ZP_REFUSE(z, c->weight_bits && stage->parameters == ZP_WHOLE,
-              "weight_bits is %d: at stage %d parameters are not gathered before use; use stage 3",
-              c->weight_bits, c->stage);
+    const struct {
+        const char *name;
+        int bits, gathered;
+    } all[ZP_PACKED_KINDS] = {{"gradient_bits", c->gradient_bits, 0},
+                              {"weight_bits", c->weight_bits, 1},
+                              {"frozen_weight_bits", c->frozen_weight_bits, 1}};
+    for (int i = 0; i < ZP_PACKED_KINDS; i++) {
+        ZP_REFUSE(z, all[i].bits && !zp_codec_find(all[i].bits),
+                  "%s is %d, expected 8 or 4 bits, or 0 (not quantized)", all[i].name, all[i].bits);
+        ZP_REFUSE(z, all[i].gathered && all[i].bits && stage->parameters == ZP_WHOLE,
+                  "%s is %d: at stage %d parameters are not gathered before use; use stage 3",
+                  all[i].name, all[i].bits, c->stage);
+    }
     ZP_REFUSE(
         z, c->gradient_bits && stage->state == ZP_WHOLE,
         "gradient_bits is %d: at stage 0 each rank needs all reduced gradients; use stage 1, 2 "
@@ -364,6 +378,7 @@ static zero_result zp_packed_check(zero_ctx *z) {
 }
 static const zp_setting zp_packed_settings[] = {
     {ZP_SETTING(weight_bits), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
+    {ZP_SETTING(frozen_weight_bits), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(gradient_bits), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(feedback), ZP_REAL, 0, ZP_BELOW_1, 0, 0},
     {ZP_SETTING(feedback_reset), ZP_SIGNED, 0, ZP_UNLIMITED, 0, 0},
@@ -373,8 +388,8 @@ static const zp_setting zp_packed_settings[] = {
 /* Quantized weights are gathered, even if peers could read the shards. */
 static zero_result zp_packed_choose(zero_ctx *z) {
     zp_array *param = &z->array[ZP_PARAM];
-    if (z->cfg.weight_bits && z->data->nranks > 1 && param->share == ZP_SEEN)
-        param->share = ZP_SHARD;
+    const int some = z->cfg.weight_bits || z->cfg.frozen_weight_bits;
+    if (some && z->data->nranks > 1 && param->share == ZP_SEEN) param->share = ZP_SHARD;
     return ZERO_OK;
 }
 
