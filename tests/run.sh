@@ -55,7 +55,7 @@ quick-gpt2 60 beside $B/quick/test_gpt2
 TABLE
 }
 
-# Programs of light and heavy rows that this set does not run are not built; scripts run test_model_files. The library, which is the trainer's plugin once more,
+# Programs of light and heavy rows that this set does not run are not built (scripts run test_model_files). The library, the trainer's plugin once more,
 # is compiled quickly.
 [ "$set" = all ] || export LIBFLAGS=-O1
 main_build() { build build 500 "-s tests WITHOUT='$(unused)'"; }

@@ -421,7 +421,8 @@ static void frozen_bits_body(test_rank *r) {
                              .log = test_quiet,
                              .weight_bits = b->weights,
                              .frozen_weight_bits = b->frozen,
-                             .persistence_numel = ZERO_NONE};
+                             .persistence_numel = ZERO_NONE,
+                             .no_mapping = 1};
     const zero_tensor_desc table[] = {
         {.name = "a", .numel = BITS_NUMEL, .field = offsetof(frozen_host, a)},
         {.name = "b",
