@@ -600,7 +600,7 @@ static int tool_export_adapters(tool_source *s, const tool_args *a, zero_type ty
     checkpoint_tensor x;
     gpt2_error e;
     if (!s->adapters.lora.rank)
-        return tool_fail("the checkpoint has no adapters (--lora); choose another name for OUT");
+        return tool_fail("OUT: the checkpoint has no adapters (--lora); choose another name");
     const char *trained = tool_also_trained(s, &x);
     if (trained) {
         fprintf(stderr,
@@ -830,7 +830,7 @@ static int tool_import_adapters(const tool_args *a) {
     checkpoint_value v[LORA_VALUES];
     tool_adapters s = {.r = NULL};
     gpt2_error why;
-    if (a->heads || a->model) return tool_fail("adapters take no --heads and --model");
+    if (a->heads || a->model) return tool_fail("--heads and --model: adapters take neither; leave them out");
     if (lora_reader_open(&s.r, a->word[0], &why)) return tool_fail(why.sentence);
     s.frozen.lora = lora_reader_info(s.r, &s.cfg.layers, &s.cfg.channels);
     s.cfg.frozen = &s.frozen;

@@ -70,12 +70,6 @@ static zero_result refuse(gpt2_error *err, zero_result result, const char *forma
     return result;
 }
 
-const char *gpt2_parallel_error(const zero_ctx *z, const gpt2_parallel *how) {
-    const char *sentence = zero_last_error(z);
-    if (!sentence[0] && how && how->experts) sentence = zero_last_error(how->experts);
-    return sentence[0] || !how ? sentence : zero_group_error(how->tp);
-}
-
 /* Returns a result of the plugin, and copies its sentence. */
 static zero_result plugin(gpt2_error *err, const zero_ctx *z, zero_result result) {
     if (result == ZERO_OK) return ZERO_OK;

@@ -8,9 +8,6 @@
 
 #include "frozen.h"
 
-#define CHUNK ((size_t)1 << 18) /* elements drawn at once */
-enum { STREAM = 64 };
-
 static const char *const words[LORA_MATRICES] = {"qkv", "proj", "fc", "fcproj"};
 
 /* ---- settings ------------------------------------------------------------------------------ */
@@ -29,9 +26,10 @@ int gpt2_lora_parse(const char *list, unsigned *on) {
 }
 
 void gpt2_lora_print(unsigned on, char list[32]) {
+    size_t n = 0;
     list[0] = 0;
     for (int k = 0; k < LORA_MATRICES; k++)
-        if (on >> k & 1u) (void)strcat(strcat(list, list[0] ? "," : ""), words[k]);
+        if (on >> k & 1u) n += (size_t)snprintf(list + n, 32 - n, "%s%s", n ? "," : "", words[k]);
 }
 
 zero_result gpt2_lora_check(const gpt2_config *cfg, const gpt2_lora *lora, gpt2_error *err) {
@@ -78,60 +76,6 @@ void lora_sides(const gpt2_config *cfg, int tensor, size_t *rows, size_t *column
     const int k = lora_matrix(tensor);
     *rows = lora_is_b(tensor) ? sides[k].out * C : rank;
     *columns = lora_is_b(tensor) ? rank : sides[k].in * C;
-}
-
-int lora_describe(const gpt2_config *cfg, zero_tensor_desc *table, int n) {
-    for (int tensor; (tensor = gpt2_tensor_at(cfg, n)) >= 0; n++) {
-        zero_tensor_desc *d = &table[n];
-        size_t rows, columns;
-        lora_sides(cfg, tensor, &rows, &columns);
-        *d = table[GPT2_QKVW];
-        d->name = gpt2_tensor_name(tensor);
-        d->numel = rows * columns;
-        d->field = offsetof(gpt2_tensors, lora) + (size_t)(tensor - GPT2_LORA) * sizeof(void *);
-    }
-    return n;
-}
-
-/* ---- initialisation ------------------------------------------------------------------------ */
-
-/* The uniforms of gpt2_normals: ((r >> 11) + 1/2) / 2^53. */
-static void draw(float *out, uint64_t seed, int tensor, size_t first, size_t n, double bound) {
-    for (size_t i = 0; i < n; i++) {
-        const uint64_t r = gpt2_draw(seed, STREAM + (uint64_t)tensor, first + i);
-        out[i] = (float)((((double)(r >> 11) + 0.5) / 9007199254740992.0 * 2 - 1) * bound);
-    }
-}
-
-static zero_result init_tensor(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
-                               uint64_t seed, int tensor, float *chunk) {
-    size_t rows, columns;
-    lora_sides(cfg, tensor, &rows, &columns);
-    const size_t numel = rows * columns * (size_t)cfg->layers;
-    for (size_t first = 0; first < numel; first += CHUNK) {
-        const size_t n = numel - first < CHUNK ? numel - first : CHUNK;
-        if (lora_is_b(tensor))
-            memset(chunk, 0, n * sizeof *chunk);
-        else
-            draw(chunk, seed, tensor, first, n, 1 / sqrt((double)columns));
-        ZERO_TRY(gpt2_write(z, cfg, how, tensor, ZERO_PARAMETER, first, n, chunk));
-    }
-    return ZERO_OK;
-}
-
-zero_result gpt2_lora_init(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
-                           uint64_t seed, gpt2_error *err) {
-    zero_result result = ZERO_OK;
-    if (!gpt2_lora_of(cfg)) return ZERO_OK;
-    float *chunk = (float *)malloc(CHUNK * sizeof *chunk);
-    if (!chunk) result = ZERO_ERR_MEMORY;
-    for (int i = GPT2_TENSORS + (cfg->untied != 0); !result && gpt2_tensor_at(cfg, i) >= 0; i++)
-        result = init_tensor(z, cfg, how, seed, gpt2_tensor_at(cfg, i), chunk);
-    if (result && err)
-        (void)snprintf(err->sentence, sizeof err->sentence, "%s",
-                       chunk ? gpt2_parallel_error(z, how) : "no memory for the first adapters");
-    free(chunk);
-    return result;
 }
 
 /* ---- forward and backward ------------------------------------------------------------------ */

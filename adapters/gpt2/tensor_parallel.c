@@ -207,6 +207,12 @@ static zero_result write_part(zero_ctx *z, const gpt2_config *cfg, const gpt2_pa
     return zero_write_tensor(z, gpt2_tensor_name(tensor), kind, at, n, values);
 }
 
+const char *gpt2_parallel_error(const zero_ctx *z, const gpt2_parallel *how) {
+    const char *sentence = zero_last_error(z);
+    if (!sentence[0] && how && how->experts) sentence = zero_last_error(how->experts);
+    return sentence[0] || !how ? sentence : zero_group_error(how->tp);
+}
+
 zero_result gpt2_write(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how, int tensor,
                        zero_kind kind, size_t first, size_t n, float *values) {
     const size_t numel = layer_numel(cfg, tensor);

@@ -125,7 +125,7 @@ static void describe_base(saves *s) {
     if (s->run.l->rank == 0) ok = hash_file(o->model, &hash);
     launch_broadcast(s->run.l, &ok, sizeof ok);
     launch_broadcast(s->run.l, &hash, sizeof hash);
-    launch_require(s->run.l, ok, "-e: %s cannot be read", o->model);
+    launch_require(s->run.l, ok, "-e: %s cannot be read; give the file of the base", o->model);
     (void)snprintf(s->base, sizeof s->base, "a file of hash %016llx", (unsigned long long)hash);
 }
 
