@@ -184,6 +184,7 @@ static const docs_key docs_keys[] = {
     {"zero_optimization.zero_hpz_partition_size", "1", "`-zh`; 1: no secondary partition"},
     {"zero_optimization.mics_shard_size", "-1", "`-zs`; -1: all ranks"},
     {"zero_optimization.zero_quantized_weights", "false", "true: `-qw 8`"},
+    {"zero_optimization.zero_quantized_nontrainable_weights", "false", "true: `-qwf 8`"},
     {"zero_optimization.zero_quantized_gradients", "false", "true: `-qg 4`"},
     {"zero_optimization.zeropp_loco_param.err_beta", "0.8", "`-qf`"},
     {"zero_optimization.zeropp_loco_param.reset_T", "1024", "`-qr`"},

@@ -5,6 +5,7 @@
 #include "plan_rows.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char *const plan_tiers[ZERO_TIERS] = {"device", "host", "file"};
 
