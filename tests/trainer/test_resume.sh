@@ -102,7 +102,7 @@ test_anywhere() {
         said=$(grep -c 'it was saved with -oe same; now it is f32' "$work/out")
         case $from in same) same '-oe differs: told' 1 "$said" ;; *) same '-oe is as before' 0 "$said" ;; esac
         rm -rf "$work/embedding-$from/step_00000012"
-        same "-oe $from, at another stage" "$first" "$(train "embedding-$from" -z 2 -pn 1 -os bf16 -oe f32 -x 12 -y 1)"
+        same "-oe $from, at another stage" "$first" "$(train "embedding-$from" -z 1 -pn 1 -os bf16 -oe f32 -x 12 -y 1)"
     done
     train again -z 1 -pn 2 -x 12 -db 1 >/dev/null
     grep '^batch' "$work/out" | tail -n 6 >"$work/batches"
@@ -338,7 +338,7 @@ test_errors() {
     refused 'nowhere to go on' '-y: checkpoints need a folder; add -o FOLDER' -y 1
     refused 'comparison' '-n and -y: a comparison saves no checkpoints' -z 0,1 -n 5 -o "$work/x"
     train errors -x 6 -n 3 >/dev/null
-    refused 'checkpoints of another run' '-o: .*/errors has checkpoints already, the newest step_00000006: -y 1' -x 6 -n 3 -o "$work/errors"
+    refused 'checkpoints of another run' '-o: .*/errors has checkpoints already, the newest step_00000006; add -y 1' -x 6 -n 3 -o "$work/errors"
     refused 'other heads' '-e: the checkpoint has another model (gpt2.heads is 2 there and 4 here); use its -e' -x 9 -y 1 -o "$work/errors" -e char:2x32x4
     refused 'fewer steps' '-x 5: the checkpoint in .* is of step 6' -x 5 -y 1 -o "$work/errors"
     refused 'another model' 'checkpoint: .*wpe' -x 9 -y 1 -o "$work/errors" -t 32 -d 192 -b 2
