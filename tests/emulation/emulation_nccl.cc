@@ -96,7 +96,8 @@ struct ncclComm {
     std::function<void()> then;
     int running; /* parts on streams */
     std::map<void *, size_t> registered;
-    ncclComm_t *child; /* where a split without a colour, which is under way, writes; or NULL */
+    ncclComm_t *child; /* where a split that is under way writes; or NULL */
+    ncclComm *unborn;  /* what the split will write there */
 };
 
 namespace {
@@ -569,8 +570,10 @@ Op op_of(Kind kind, const void *send, void *recv, size_t count, ncclDataType_t t
     return op;
 }
 
+/* The result of a split that is under way ends with the parent: nobody else has it. */
 void comm_end(ncclComm *c) {
     alive.erase(c);
+    alive.erase(c->unborn);
     c->deferred.clear();
     c->until = nullptr;
 }
@@ -689,6 +692,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *chil
     for (const ncclComm *other : alive)
         if (other->child == child) find("two splits that are under way write one ncclComm_t");
     comm->child = child;
+    comm->unborn = c;
     return finish(
         comm, comm->blocking, [m, n] { return m->arrived == (int)n; },
         [c, comm, m] { /* NCCL writes the result when the split ends */
@@ -696,6 +700,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *chil
                            find("the ncclComm_t of a split that is under way was changed");
                        *comm->child = c;
                        comm->child = NULL;
+                       comm->unborn = NULL;
                        if (c) split_join(c, comm, m);
         });
 }
