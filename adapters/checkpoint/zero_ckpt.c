@@ -830,7 +830,8 @@ static int tool_import_adapters(const tool_args *a) {
     checkpoint_value v[LORA_VALUES];
     tool_adapters s = {.r = NULL};
     gpt2_error why;
-    if (a->heads || a->model) return tool_fail("--heads and --model: adapters take neither; leave them out");
+    if (a->heads || a->model)
+        return tool_fail("--heads and --model: adapters take neither; leave them out");
     if (lora_reader_open(&s.r, a->word[0], &why)) return tool_fail(why.sentence);
     s.frozen.lora = lora_reader_info(s.r, &s.cfg.layers, &s.cfg.channels);
     s.cfg.frozen = &s.frozen;

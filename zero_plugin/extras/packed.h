@@ -15,7 +15,7 @@
 #include "../core/ranges.h"
 #include "../core/step.h"
 
-/* What is quantized: both sides, and the weights of frozen tensors. */
+/* Kinds of quantized numbers: both sides, and the weights of frozen tensors. */
 enum { ZP_PACKED_FROZEN = ZP_PARAM + 1, ZP_PACKED_KINDS };
 static_assert(ZP_GRAD == 0 && ZP_PARAM == 1, "the other kinds are the sides");
 

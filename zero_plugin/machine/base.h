@@ -18,6 +18,7 @@
 #define ZP_UNKNOWN volatile /* otherwise the compiler assumes that no number is NaN */
 #elif defined(__FAST_MATH__) || __FINITE_MATH_ONLY__ > 0 || defined(__ASSOCIATIVE_MATH__)
 #error "fast math (-Ofast, -ffast-math) gives other bits: use -O3, or add -DZERO_FAST_MATH=1"
+#define ZP_UNKNOWN
 #else
 #define ZP_UNKNOWN
 #endif
