@@ -395,18 +395,18 @@ typedef struct zero_config {
                          divides shard_ranks, or nranks. 0: none */
     /* [packed] QUANTIZED COMMUNICATION: numbers are sent as integers of 8 or 4 bits, in blocks
        of 128 with a scale each; 0: as stored. CPU and CUDA builds have other blocks: bits differ */
-    int weight_bits; /* stage 3: gathers of weights. Every rank, the owner included, computes with
-                        the dequantized values. Shards, masters, checkpoints and unsharded units
-                        stay exact; no_mapping has no effect (ZeRO++, Wang et al. 2023: qwZ) */
-    int frozen_weight_bits; /* the same, of frozen tensors. 0: as weight_bits */
-    int gradient_bits;      /* stages 1 to 3: reductions (ZeRO++: qgZ), except units with ZERO_ONE_D
-                               tensors only: an all-to-all inside nodes of comm.node_size ranks, sums in
-                               f32, quantized again for one between nodes */
+    int weight_bits;   /* stage 3: gathers of weights. Every rank, the owner included, computes with
+                          the dequantized values. Shards, masters, checkpoints and unsharded units
+                          stay exact; no_mapping has no effect (ZeRO++, Wang et al. 2023: qwZ) */
+    int gradient_bits; /* stages 1 to 3: reductions (ZeRO++: qgZ), except units with ZERO_ONE_D
+                          tensors only: an all-to-all inside nodes of comm.node_size ranks, sums in
+                          f32, quantized again for one between nodes */
     float feedback; /* error feedback of these reductions: this rank's rounding errors are kept and
                        sent later, as a moving average with this beta (LoCo, Xie et al. 2024: 0.8).
                        Takes 2 bytes per element on every rank, or 4 in fp16, where a skipped step
                        leaves the errors unchanged. 0: errors are dropped */
     int feedback_reset; /* steps, including skipped ones, after which errors become 0; 0: never */
+    int frozen_weight_bits; /* weight_bits of frozen tensors; 0: as weight_bits */
 } zero_config;
 
 /* [subgroups] HIERARCHY, for ranks with fast links to some of the others, such as those of a node.
