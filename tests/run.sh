@@ -74,12 +74,12 @@ docs-pages 500 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/tes
 resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_resume.sh $B
 elastic 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_elastic.sh $B 8 $SEED
 foreign 120 beside sh $here/hosts/test_foreign.sh $B
-checkpoint-faults 300 waits sh $here/checkpoint/test_checkpoint_faults.sh $B fast $SEED
-transport 120 waits $B/test_transport
+checkpoint-faults 600 waits sh $here/checkpoint/test_checkpoint_faults.sh $B fast $SEED
+transport 300 waits $B/test_transport
 tensors 300 beside $B/test_tensors $B
-memory 120 beside $B/test_memory
+memory 300 beside $B/test_memory
 allocations 240 beside sh $here/trainer/test_allocations.sh $B
-gpt2-experts 120 beside $B/test_gpt2_experts
+gpt2-experts 300 beside $B/test_gpt2_experts
 recipes 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_recipes.sh $B
 offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
 gpt2-pipeline 120 beside $B/test_gpt2_pipeline
@@ -89,12 +89,12 @@ delay 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test
 observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/report/test_observe.sh $B
 checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/checkpoint/test_checkpoint_tool.sh $B
 bits 300 beside $B/test_bits 12 $SEED
-llmc 400 beside LLMC= sh $here/llmc/test_llmc.sh $B
+llmc 600 beside LLMC= sh $here/llmc/test_llmc.sh $B
 deepspeed-import 600 beside sh $here/checkpoint/test_deepspeed_import.sh $B
 layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_kills.sh $B
 codec 200 beside $B/test_codec $SEED $B
 layouts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layouts.sh $B
-gpt2-ops 120 beside $B/test_gpt2_ops
+gpt2-ops 300 beside $B/test_gpt2_ops
 extra 60 beside $B/test_extra
 split 60 beside $B/test_split
 states 120 beside $B/test_states $B
@@ -105,18 +105,18 @@ fast-math-scale 120 beside $B/test_scale_fast 300 $SEED
 host-guide 200 beside sh $here/hosts/test_host_guide.sh $B
 python 200 beside sh $here/hosts/test_python.sh $B
 model-files-python 200 beside sh $here/checkpoint/test_model_files.sh $B
-drop 200 beside sh $here/install/test_drop.sh $B
-process-memory 120 alone sh $here/trainer/test_process_memory.sh $B
+drop 600 beside sh $here/install/test_drop.sh $B
+process-memory 300 alone sh $here/trainer/test_process_memory.sh $B
 build-settings 60 beside sh $here/install/test_build.sh $B
 TABLE
 }
 # Of these, `make test` runs every second row, and `make test-long` the others.
 light() {
     cat <<TABLE
-offload 120 beside $B/test_offload 8 $SEED $B
-losses 200 beside sh $here/gpt2/test_losses.sh $B
-groups 120 waits $B/test_groups
-hierarchy 120 beside $B/test_hierarchy 24 $SEED $B
+offload 300 beside $B/test_offload 8 $SEED $B
+losses 400 beside sh $here/gpt2/test_losses.sh $B
+groups 300 waits $B/test_groups
+hierarchy 300 beside $B/test_hierarchy 24 $SEED $B
 gpt2-parallel 120 beside $B/test_gpt2_parallel
 scale 120 beside $B/test_scale 1000 $SEED
 model-files 120 beside OMP_NUM_THREADS=1 $B/test_model_files
@@ -125,8 +125,8 @@ gpt2-tiles 120 beside $B/test_gpt2_tiles
 faults 300 waits $B/test_faults
 install 200 beside sh $here/install/test_install.sh $B
 ds-config-fuzz 60 beside $B/fuzz_ds_config 10 $SEED $here/ds_config/*.json
-lend-checked 60 beside $B/test_lend_checked
-order-checked 60 beside $B/test_order_checked $SEED
+lend-checked 120 beside $B/test_lend_checked
+order-checked 120 beside $B/test_order_checked $SEED
 host-layers 120 beside $B/test_host_layers
 host-llama 120 beside $B/test_host_llama
 host-groups 120 beside sh $here/hosts/test_host_groups.sh $B
@@ -155,12 +155,12 @@ TABLE
 main() {
     cat <<TABLE
 trainer 600 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_trainer.sh $B
-unit 120 beside $B/test_unit
+unit 300 beside $B/test_unit
 errors 60 beside $B/test_errors
 plans 60 beside $B/test_plans
 steps 60 beside $B/test_steps
-skips 60 beside $B/test_skips
-frozen 120 beside $B/test_frozen $B
+skips 120 beside $B/test_skips
+frozen 300 beside $B/test_frozen $B
 model 300 beside $B/test_model 400 $SEED
 products-trainer 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/gpt2/test_products.sh $B
 gpt2 120 beside $B/test_gpt2
@@ -177,7 +177,7 @@ hashes 60 beside sh $here/plugin/test_hashes.sh $B
 host-own 120 beside $B/test_host_own
 docs 300 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_docs.sh $B README.md
 docs-links 60 beside env WITHOUT_COMMANDS=1 TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_docs.sh $B
-checkpoint 120 beside $B/test_checkpoint sample $SEED
+checkpoint 300 beside $B/test_checkpoint sample $SEED
 data 120 beside sh $here/data/test_data.sh $B
 converge-sample 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/bench/converge.sh $B sample
 TABLE
@@ -256,11 +256,11 @@ emulation 120 beside $B/emulated/test_emulation
 emulated-groups 120 beside $B/emulated/test_groups_cuda
 emulated-start 60 beside $B/emulated/test_start_cuda
 emulated-example 120 beside sh $here/cuda/test_example_cuda.sh $B
-emulated-cuda 300 beside $B/emulated/test_cuda seeds 2 $SEED
+emulated-cuda 900 beside $B/emulated/test_cuda seeds 2 $SEED
 TABLE
     # Every fourth row: the plan needs the program of the trainer.
     sample 4 <<TABLE
-emulated-trainer 400 beside sh $here/cuda/test_emulated.sh $B
+emulated-trainer 900 beside sh $here/cuda/test_emulated.sh $B
 emulated-gpt2-experts 600 beside $B/emulated/test_gpt2_experts
 emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
 emulated-gpt2-frozen 600 beside $B/emulated/test_gpt2_frozen
@@ -269,7 +269,7 @@ emulated-gpt2-parallel 600 beside $B/emulated/test_gpt2_parallel
 emulated-plan 120 beside env GPU=$B/emulated/train_gpt2_zero sh $here/plan/test_plan.sh $B
 emulated-attention 120 beside $B/emulated/test_attention
 emulated-cuda-faults 900 beside $B/emulated/test_cuda faults 4
-cudnn-plans 300 beside sh $here/cuda/test_cudnn.sh $B
+cudnn-plans 900 beside sh $here/cuda/test_cudnn.sh $B
 emulated-gpt2 600 beside $B/emulated/test_gpt2
 emulated-gpt2-ops 300 beside $B/emulated/test_gpt2_ops
 emulated-gpt2-pipeline 600 beside $B/emulated/test_gpt2_pipeline
