@@ -6,6 +6,7 @@
 
    With ops_cpu.c as C; with ops_cuda.cu by nvcc on a GPU, or by g++ on the emulation. */
 #include "../shared/harness.h"
+#include "test_gpt2_ranks.h"
 
 #include "../../adapters/gpt2/experts.h"
 #include "../../adapters/gpt2/gpt2.h"
@@ -369,14 +370,6 @@ static zero_result open_model(part *p) {
     return gpt2_pipeline_open(&p->line, p->z, p->m, p->how.stage, p->t->micro, NULL, &p->err);
 }
 
-/* Tokens of a micro-batch of all ranks'. */
-static void draw_tokens(int *tokens, int batch) {
-    for (int i = 0; i < B * T; i++) {
-        tokens[i] = (int)(gpt2_draw(5, 1000, (uint64_t)(batch * B * T + i)) % V);
-        tokens[B * T + i] = (tokens[i] * 7 + 3) % V;
-    }
-}
-
 /* Gradients: dense ones by the first rank, experts by the first that has each, to their places. */
 static zero_result read_gradients(part *p) {
     const experts_part mine = experts_part_of(&p->how), all = experts_part_of(NULL);
@@ -413,7 +406,7 @@ typedef struct tokens_of {
 static int load_tokens(void *user, int i, int *inputs, int *targets) {
     const tokens_of *l = (const tokens_of *)user;
     int tokens[2 * B * T];
-    draw_tokens(tokens, l->first + i * l->each);
+    ranks_draw_tokens(tokens, B * T, V, 0, l->first + i * l->each);
     if (inputs) memcpy(inputs, tokens, B * T * sizeof *tokens);
     if (targets) memcpy(targets, tokens + B * T, B * T * sizeof *tokens);
     return l->rows;

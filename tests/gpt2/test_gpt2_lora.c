@@ -5,6 +5,7 @@
 
    With ops_cpu.c as C; with ops_cuda.cu by nvcc on a GPU, or by g++ on the emulation. */
 #include "../shared/harness.h"
+#include "test_gpt2_ranks.h"
 
 #include "../../adapters/gpt2/frozen.h"
 #include "../../adapters/gpt2/lora.h"
@@ -124,9 +125,7 @@ static zero_result merge(part *p) {
 static zero_result open_groups(part *p, const zero_comm *comm) {
     const int tp = p->t->tp;
     p->dp_rank = p->rank / tp;
-    ZERO_TRY(zero_group_open(&p->world, comm, NULL, 60));
-    ZERO_TRY(zero_group_split(p->world, p->dp_rank, p->rank, &p->tp));
-    ZERO_TRY(zero_group_split(p->world, p->rank % tp, p->rank, &p->dp));
+    ZERO_TRY(ranks_open(comm, p->rank, tp, &p->world, &p->tp, &p->dp));
     p->how.tp = p->tp;
     p->how.sequence = p->t->sequence;
     return ZERO_OK;
@@ -160,21 +159,13 @@ static zero_result open_model(part *p) {
     return gpt2_create(&p->m, p->z, &p->cfg, &run, &p->err);
 }
 
-static void draw_tokens(int *tokens, int dp_rank, int pass) {
-    for (int i = 0; i < B * T; i++) {
-        const uint64_t at = (uint64_t)(pass * B * T + i);
-        tokens[i] = (int)(gpt2_draw(5, 1000 + (uint64_t)dp_rank, at) % V);
-        tokens[B * T + i] = (tokens[i] * 7 + 3) % V;
-    }
-}
-
 static zero_result take_step(part *p, int step) {
     const zero_hyper hyper = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
     training *t = p->t;
     int tokens[2 * B * T];
     double mean = 0;
     for (int micro = 0; micro < MICRO; micro++) {
-        draw_tokens(tokens, p->dp_rank, step * MICRO + micro);
+        ranks_draw_tokens(tokens, B * T, V, p->dp_rank, step * MICRO + micro);
         ZERO_TRY(zero_pass_begin(p->z, ZERO_TRAIN, micro, MICRO));
         ZERO_TRY(
             gpt2_train_step(p->m, tokens, tokens + B * T, zero_loss_scale(p->z) / MICRO, NULL));

@@ -5,6 +5,7 @@
 
    With ops_cpu.c as C; with ops_cuda.cu by nvcc on a GPU, or by g++ on the emulation. */
 #include "../shared/harness.h"
+#include "test_gpt2_ranks.h"
 
 #include "../../adapters/gpt2/gpt2.h"
 #include "../../adapters/gpt2/tensor_parallel.h"
@@ -69,13 +70,10 @@ static gpt2_run run_of(const part *p) {
     return run;
 }
 
-/* rank = dp_rank * tp + tp_rank */
 static zero_result open_groups(part *p, const zero_comm *comm) {
     const int tp = p->t->tp;
     p->dp_rank = p->rank / tp;
-    ZERO_TRY(zero_group_open(&p->world, comm, NULL, 60));
-    ZERO_TRY(zero_group_split(p->world, p->dp_rank, p->rank, &p->tp));
-    ZERO_TRY(zero_group_split(p->world, p->rank % tp, p->rank, &p->dp));
+    ZERO_TRY(ranks_open(comm, p->rank, tp, &p->world, &p->tp, &p->dp));
     zero_group_name(p->tp, "tp");
     p->how.tp = p->tp;
     p->how.sequence = p->t->sequence;
@@ -103,16 +101,6 @@ static zero_result open_model(part *p) {
     ZERO_TRY(zero_build(p->z));
     ZERO_TRY(gpt2_init_part(p->z, &p->cfg, &p->how, 7, &p->err));
     return gpt2_create(&p->m, p->z, &p->cfg, &run, &p->err);
-}
-
-/* Tokens of a data-parallel rank: targets follow from inputs, so that there is something to learn.
- */
-static void draw_tokens(int *tokens, int dp_rank, int pass) {
-    for (int i = 0; i < B * T; i++) {
-        const uint64_t at = (uint64_t)(pass * B * T + i);
-        tokens[i] = (int)(gpt2_draw(5, 1000 + (uint64_t)dp_rank, at) % V);
-        tokens[B * T + i] = (tokens[i] * 7 + 3) % V;
-    }
 }
 
 /* All tensors, dense; `hash`: of what is read. out may be NULL. */
@@ -148,7 +136,7 @@ static zero_result take_step(part *p, int step) {
     double mean = 0;
     zero_group_query_stats(p->tp, &before);
     for (int micro = 0; micro < MICRO; micro++) {
-        draw_tokens(tokens, p->dp_rank, step * MICRO + micro);
+        ranks_draw_tokens(tokens, B * T, V, p->dp_rank, step * MICRO + micro);
         ZERO_TRY(zero_pass_begin(p->z, ZERO_TRAIN, micro, MICRO));
         ZERO_TRY(
             gpt2_train_step(p->m, tokens, tokens + B * T, zero_loss_scale(p->z) / MICRO, NULL));
@@ -183,11 +171,11 @@ static zero_result train_part(part *p, const zero_comm *comm) {
     ZERO_TRY(open_groups(p, comm));
     ZERO_TRY(open_model(p));
     for (int step = 0; step < t->steps; step++) ZERO_TRY(take_step(p, step));
-    draw_tokens(tokens, p->dp_rank, 1000);
+    ranks_draw_tokens(tokens, B * T, V, p->dp_rank, 1000);
     ZERO_TRY(zero_pass_begin(p->z, ZERO_EVAL, 0, 1));
     ZERO_TRY(gpt2_loss(p->m, tokens, tokens + B * T, p->dp_rank ? 0 : B - 1, &t->eval));
     ZERO_TRY(zero_pass_end(p->z));
-    draw_tokens(tokens, 0, 1001);
+    ranks_draw_tokens(tokens, B * T, V, 0, 1001);
     ZERO_TRY(zero_pass_begin(p->z, ZERO_EVAL, 0, 1));
     ZERO_TRY(gpt2_logits(p->m, tokens, T - 3, t->logits));
     ZERO_TRY(zero_pass_end(p->z));

@@ -1,0 +1,25 @@
+/* test_gpt2_ranks.h - what tests of GPT-2 on several ranks share: their groups and their tokens */
+#pragma once
+
+#include "../../adapters/gpt2/gpt2.h"
+
+/* Opens the groups of all ranks, of this rank's `tp_ranks` tensor-parallel ranks, and of its
+   data-parallel ranks: rank = dp_rank * tp_ranks + tp_rank. COLLECTIVE. */
+__attribute__((unused)) static zero_result ranks_open(const zero_comm *comm, int rank, int tp_ranks,
+                                                      zero_group **world, zero_group **tp,
+                                                      zero_group **dp) {
+    ZERO_TRY(zero_group_open(world, comm, NULL, 60));
+    ZERO_TRY(zero_group_split(*world, rank / tp_ranks, rank, tp));
+    return zero_group_split(*world, rank % tp_ranks, rank, dp);
+}
+
+/* Sets n inputs and then n targets of a data-parallel rank. Targets follow from inputs, so that
+   there is something to learn. */
+__attribute__((unused)) static void ranks_draw_tokens(int *tokens, int n, int vocab, int dp_rank,
+                                                      int pass) {
+    for (int i = 0; i < n; i++) {
+        const uint64_t at = (uint64_t)(pass * n + i);
+        tokens[i] = (int)(gpt2_draw(5, 1000 + (uint64_t)dp_rank, at) % (uint64_t)vocab);
+        tokens[n + i] = (tokens[i] * 7 + 3) % vocab;
+    }
+}
