@@ -467,11 +467,14 @@ static checkpoint_result ck_tables(checkpoint *c, ck_error *e) {
         checkpoint_result r;
         while ((r = ck_shard_table(c->temporary, &c->plan.file[i], e)) == CHECKPOINT_NONE) {
             if (ck_given_up(&c->work))
-                return ck_fail(e, CHECKPOINT_FILES, "given up: another rank failed");
+                return ck_fail(e, CHECKPOINT_FILES,
+                               "given up: another rank failed; see its message");
             if (end == 0 && ck_alone(&c->work)) end = ck_now() + CK_LATE;
             if (end > 0 && ck_now() > end)
-                return ck_fail(e, CHECKPOINT_FILES, "%s/%s does not appear on this host",
-                               c->temporary, c->plan.file[i].name);
+                return ck_fail(
+                    e, CHECKPOINT_FILES,
+                    "%s/%s does not appear on this host; use a folder that all hosts share",
+                    c->temporary, c->plan.file[i].name);
             (void)nanosleep(&pause, NULL);
             if (pause.tv_nsec < 64000000) pause.tv_nsec *= 2;
         }

@@ -53,7 +53,9 @@ checkpoint_result ck_fail_read(ck_error *e, const char *path) {
 checkpoint_result ck_path(char out[CK_PATH], const char *folder, const char *name, ck_error *e) {
     const int n = snprintf(out, CK_PATH, "%s/%s", folder, name);
     if (n < 0 || n >= CK_PATH)
-        return ck_fail(e, CHECKPOINT_ARGUMENT, "the path %.200s.../%s is too long", folder, name);
+        return ck_fail(e, CHECKPOINT_ARGUMENT,
+                       "the path %.200s.../%s is too long; use a shorter folder name", folder,
+                       name);
     return CHECKPOINT_OK;
 }
 

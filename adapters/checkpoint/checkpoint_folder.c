@@ -204,7 +204,8 @@ static checkpoint_result ck_generation_replace(const char *from, const char *to,
         return ck_fail_errno(e, "cannot exchange %s and %s", from, to);
     const int n = snprintf(old, sizeof old, "%s.old-%016" PRIx64, to, id);
     if (n < 0 || (size_t)n >= sizeof old)
-        return ck_fail(e, CHECKPOINT_ARGUMENT, "the path %.200s... is too long", to);
+        return ck_fail(e, CHECKPOINT_ARGUMENT,
+                       "the path %.200s... is too long; use a shorter folder name", to);
     if (rename(to, old)) return ck_fail_errno(e, "cannot rename %s", to);
     if (rename(from, to) == 0) return CHECKPOINT_OK;
     (void)ck_fail_errno(e, "cannot rename %s to %s", from, to);

@@ -138,13 +138,15 @@ checkpoint_result ck_manifest_set_values(ck_manifest *m, const checkpoint_value 
                                          ck_error *e) {
     ck_values_free(m);
     if (n < 0 || (n && values == NULL))
-        return ck_fail(e, CHECKPOINT_ARGUMENT, "%d values at %p", n, (const void *)values);
+        return ck_fail(e, CHECKPOINT_ARGUMENT, "%d values at %p; expected an array of 0 or more", n,
+                       (const void *)values);
     for (int i = 0; i < n; i++) {
         if (values[i].name == NULL || (int)values[i].kind < 0 || values[i].kind > CHECKPOINT_TEXT)
-            return ck_fail(e, CHECKPOINT_ARGUMENT, "value %d has no name or no kind", i);
+            return ck_fail(e, CHECKPOINT_ARGUMENT, "value %d has no name or no kind; set both", i);
         for (int k = 0; k < i; k++)
             if (strcmp(values[k].name, values[i].name) == 0)
-                return ck_fail(e, CHECKPOINT_ARGUMENT, "two values are named %s", values[i].name);
+                return ck_fail(e, CHECKPOINT_ARGUMENT,
+                               "two values are named %s; use each name once", values[i].name);
     }
     m->value = (checkpoint_value *)calloc((size_t)n + 1, sizeof *m->value);
     if (m->value == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for %d values", n);

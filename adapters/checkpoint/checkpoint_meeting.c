@@ -109,7 +109,8 @@ void ck_work_begin(ck_work *w, ck_body body, void *arg, const ck_error *e) {
 checkpoint_result ck_work_ask(ck_work *w, ck_body body, void *arg, ck_error *e) {
     ck_call call = {body, arg, e};
     if (!w->running) return body(arg, e); /* this is the caller's thread */
-    if (ck_given_up(w)) return ck_fail(e, CHECKPOINT_FILES, "given up: another rank failed");
+    if (ck_given_up(w))
+        return ck_fail(e, CHECKPOINT_FILES, "given up: another rank failed; see its message");
     (void)pthread_mutex_lock(&w->lock);
     w->call = &call;
     (void)pthread_cond_signal(&w->changed);

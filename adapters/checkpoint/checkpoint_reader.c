@@ -99,8 +99,9 @@ checkpoint_result checkpoint_read(checkpoint_reader *r, int tensor, int array, s
     const ck_tensor *t = tensor >= 0 && tensor < r->m.ntensors ? &r->m.tensor[tensor] : NULL;
     const uint64_t total = t ? t->layers * t->numel : 0;
     if (t == NULL || !ck_has_array(t, array) || first > total || count > total - first)
-        (void)ck_fail(&e, CHECKPOINT_ARGUMENT, "tensor %d, array %d: no elements [%zu, %zu)",
-                      tensor, array, first, first + count);
+        (void)ck_fail(&e, CHECKPOINT_ARGUMENT,
+                      "tensor %d, array %d: no elements [%zu, %zu); stay within its array", tensor,
+                      array, first, first + count);
     else if (!ck_copies_dense(&list, &r->m, tensor, array, 0, first, count, &e)) {
         to.cut = ck_cut_of(t);
         (void)ck_copies_run(&list, r->folder, &r->m, 0, r->window, ck_reader_take, &to, &read_bytes,

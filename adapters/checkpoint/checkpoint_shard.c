@@ -91,7 +91,8 @@ static checkpoint_result ck_shard_body(const ck_shard *s, int fd, int *direct, c
         const size_t n = left < CK_WINDOW ? (size_t)left : CK_WINDOW;
         char *bytes = s->image ? s->image + at : s->window;
         if (s->work && ck_given_up(s->work))
-            return ck_fail(e, CHECKPOINT_FILES, "%s: given up", path);
+            return ck_fail(e, CHECKPOINT_FILES,
+                           "%s: given up, because another rank failed; see its message", path);
         if (!s->image) CK_TRY(s->fill(s->user, at, n, bytes, e));
         ck_blocks_hash(s->table, at, bytes, n);
         if (ck_write_all(fd, bytes, n, direct)) return ck_fail_errno(e, "cannot write %s", path);
@@ -132,7 +133,8 @@ checkpoint_result ck_shard_table(const char *folder, ck_file *file, ck_error *e)
     else if (got < 0)
         r = ck_fail_errno(e, "cannot read %s", path);
     else if (!got)
-        r = ck_fail(e, CHECKPOINT_FILES, "%s is shorter than it was written", path);
+        r = ck_fail(e, CHECKPOINT_FILES,
+                    "%s is shorter than it was written; let no other program write there", path);
     else
         file->table = ck_hash(table, bytes);
     free(table);

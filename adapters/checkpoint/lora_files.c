@@ -137,7 +137,8 @@ zero_result lora_save_from(model_read read, void *user, const gpt2_config *cfg, 
     if (!r) r = save_tensors(&f, type);
     if (!r) r = model_commit(&f);
     if (!r && !model_path_next_to(config, sizeof config, path, "adapter_config.json"))
-        r = model_refuse(&e, ZERO_ERR_ARGUMENT, "%.300s: the path is too long", path);
+        r = model_refuse(&e, ZERO_ERR_ARGUMENT, "%.300s: the path is too long; use a shorter one",
+                         path);
     if (!r) r = save_config(cfg, config, base, &e);
     model_close(&f);
     return model_hand_out(err, &e, r);
@@ -256,7 +257,8 @@ static zero_result read_config(lora_reader *r, const char *path) {
     model_file f = {.e = r->in.e, .path = path, .fd = -1};
     zero_result result = model_open(&f, path, r->in.e);
     if (!result && f.bytes > sizeof text)
-        result = model_refuse(r->in.e, ZERO_ERR_ARGUMENT, "%.300s: too long for a config", path);
+        result = model_refuse(r->in.e, ZERO_ERR_ARGUMENT,
+                              "%.300s: too long for a config; use the file that peft wrote", path);
     const size_t n = result ? 0 : (size_t)f.bytes;
     if (!result) result = model_get(&f, 0, n, text);
     model_close(&f);
@@ -269,9 +271,10 @@ static zero_result read_config(lora_reader *r, const char *path) {
         why = "r";
     if (!why && (!cJSON_IsNumber(alpha) || !(alpha->valuedouble > 0))) why = "lora_alpha";
     if (why)
-        result =
-            model_refuse(r->in.e, ZERO_ERR_ARGUMENT,
-                         "%.300s: %s is missing, or has a value that is not supported", path, why);
+        result = model_refuse(
+            r->in.e, ZERO_ERR_ARGUMENT,
+            "%.300s: %s is missing, or has a value that is not supported; export it again", path,
+            why);
     if (!result) r->lora.rank = (int)rank->valuedouble;
     if (!result) r->lora.alpha = (float)alpha->valuedouble;
     cJSON_Delete(root);
@@ -283,7 +286,8 @@ static zero_result open_reader(lora_reader *r, const char *path) {
     r->entry = (lora_entry *)calloc((size_t)LAYERS_MOST * LORA_MATRICES * 2, sizeof *r->entry);
     if (!r->entry) return model_refuse(r->in.e, ZERO_ERR_MEMORY, "%.300s: no memory", path);
     if (!model_path_next_to(config, sizeof config, path, "adapter_config.json"))
-        return model_refuse(r->in.e, ZERO_ERR_ARGUMENT, "%.300s: the path is too long", path);
+        return model_refuse(r->in.e, ZERO_ERR_ARGUMENT,
+                            "%.300s: the path is too long; use a shorter one", path);
     MODEL_TRY(read_config(r, config));
     MODEL_TRY(model_open(&r->in, path, r->in.e));
     MODEL_TRY(model_safetensors_list(&r->in, take_tensor, r));

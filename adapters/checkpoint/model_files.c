@@ -122,9 +122,10 @@ zero_result model_load(zero_ctx *z, const gpt2_config *cfg, const char *path, gp
 static zero_result open_for_save(model_file *f, model_format format, zero_type type) {
     if (format < 0 || format >= MODEL_FORMATS || type < 0 || type >= ZERO_TYPES
         || (format == MODEL_LLMC && type == ZERO_F16))
-        return model_refuse(f->e, ZERO_ERR_ARGUMENT,
-                            "%.300s: there is no format %d with numbers of type %d", f->path,
-                            (int)format, (int)type);
+        return model_refuse(
+            f->e, ZERO_ERR_ARGUMENT,
+            "%.300s: there is no format %d with numbers of type %d; use f32 or bf16", f->path,
+            (int)format, (int)type);
     if (format == MODEL_LLMC && f->cfg->untied)
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                             "%.300s: llm.c's files have no place for a classifier that is not wte "

@@ -69,12 +69,13 @@ zero_result model_check_config(const gpt2_config *c, const char *path, gpt2_erro
         || c->padded_vocab_size > most + 128)
         return model_refuse(e, ZERO_ERR_ARGUMENT,
                             "%.200s: %d layers, %d channels, %d heads, %d positions and %d of %d "
-                            "vocabulary entries are out of range",
+                            "vocabulary entries are out of range; use a GPT-2 model",
                             path, c->layers, c->channels, c->heads, c->max_seq_len, c->vocab_size,
                             c->padded_vocab_size);
     if (c->channels % c->heads)
-        return model_refuse(e, ZERO_ERR_ARGUMENT, "%.200s: %d heads do not divide %d channels",
-                            path, c->heads, c->channels);
+        return model_refuse(e, ZERO_ERR_ARGUMENT,
+                            "%.200s: %d heads do not divide %d channels; use a GPT-2 model", path,
+                            c->heads, c->channels);
     return ZERO_OK;
 }
 
@@ -97,7 +98,9 @@ zero_result model_open(model_file *f, const char *path, gpt2_error *e) {
         open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not wait for the writer of a pipe */
     if (f->fd < 0) return refuse_errno(f, "the file cannot be opened");
     if (fstat(f->fd, &is)) return refuse_errno(f, "its length cannot be read");
-    if (!S_ISREG(is.st_mode)) return model_refuse(e, ZERO_ERR_ARGUMENT, "%.300s: not a file", path);
+    if (!S_ISREG(is.st_mode))
+        return model_refuse(e, ZERO_ERR_ARGUMENT,
+                            "%.300s: not a file; use the path of a model file", path);
     f->bytes = (uint64_t)is.st_size;
     return ZERO_OK;
 }
@@ -109,8 +112,9 @@ zero_result model_get_from(const model_file *f, int fd, uint64_t at, size_t byte
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return refuse_errno(f, "it cannot be read");
         if (n == 0)
-            return model_refuse(f->e, ZERO_ERR_ARGUMENT,
-                                "%.300s: cut short: it ends at byte %" PRIu64, f->path, at);
+            return model_refuse(
+                f->e, ZERO_ERR_ARGUMENT,
+                "%.300s: cut short: it ends at byte %" PRIu64 "; copy the file again", f->path, at);
         to += n;
         at += (uint64_t)n;
         bytes -= (size_t)n;
@@ -148,7 +152,8 @@ zero_result model_create(model_file *f, const char *path) {
     const int n = snprintf(f->temporary, sizeof f->temporary, "%s.tmp-%ld", path, (long)getpid());
     if (n < 0 || n >= (int)sizeof f->temporary) {
         f->temporary[0] = 0;
-        return model_refuse(f->e, ZERO_ERR_ARGUMENT, "%.300s...: the path is too long", path);
+        return model_refuse(f->e, ZERO_ERR_ARGUMENT,
+                            "%.300s...: the path is too long; use a shorter one", path);
     }
     (void)unlink(f->temporary); /* a killed run with the same process number may have left it */
     f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -236,9 +241,9 @@ zero_result model_narrow(const model_file *f, zero_type type, size_t n, const fl
         uint16_t bits;
         memcpy(&bits, f->raw + 2 * i, sizeof bits);
         if ((bits & 0x7FFF) == infinite && isfinite(values[i]))
-            return model_refuse(f->e, ZERO_ERR_ARGUMENT, "%.300s: %s: %g is too large for %s",
-                                f->path, name, (double)values[i],
-                                type == ZERO_BF16 ? "bf16" : "f16");
+            return model_refuse(f->e, ZERO_ERR_ARGUMENT,
+                                "%.300s: %s: %g is too large for %s; write f32", f->path, name,
+                                (double)values[i], type == ZERO_BF16 ? "bf16" : "f16");
     }
     return ZERO_OK;
 }

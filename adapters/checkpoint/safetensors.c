@@ -144,8 +144,10 @@ void model_safetensors_close(model_file *f) {
     f->header = NULL;
 }
 
+#define ST_FIX "; use a whole file of a GPT-2 model"
 static zero_result st_bad(const model_file *f, const char *name, const char *what) {
-    return model_refuse(f->e, ZERO_ERR_ARGUMENT, "%.200s: %.100s: %.150s", f->path, name, what);
+    return model_refuse(f->e, ZERO_ERR_ARGUMENT, "%.200s: %.100s: %.150s" ST_FIX, f->path, name,
+                        what);
 }
 
 static zero_result st_no_memory(const model_file *f) {
@@ -203,7 +205,8 @@ static zero_result st_parse_entry(const model_file *f, st_entry *x, const cJSON 
         return st_bad(f, x->name, "no object of dtype, shape and data_offsets");
     bytes = st_dtype(dtype->valuestring, &x->type);
     if (bytes == 0)
-        return model_refuse(f->e, ZERO_ERR_ARGUMENT, "%.200s: %.100s: unknown dtype \"%.50s\"",
+        return model_refuse(f->e, ZERO_ERR_ARGUMENT,
+                            "%.200s: %.100s: unknown dtype \"%.50s\"; use F32, F16 or BF16",
                             f->path, x->name, dtype->valuestring);
     if (!st_shape(x, cJSON_GetObjectItemCaseSensitive(o, "shape"), &bytes))
         return st_bad(f, x->name, "its shape is no list of at most 8 sizes");
@@ -213,12 +216,12 @@ static zero_result st_parse_entry(const model_file *f, st_entry *x, const cJSON 
     if (x->end > f->bytes - data)
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                             "%.200s: %.100s: ends at byte %" PRIu64 " of the data, the file has "
-                            "%" PRIu64 ": cut short",
+                            "%" PRIu64 ": cut short; copy the file again",
                             f->path, x->name, x->end, f->bytes - data);
     if (x->end - x->begin != bytes)
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                             "%.200s: %.100s: its shape takes %" PRIu64 " bytes, its data_offsets "
-                            "have %" PRIu64,
+                            "have %" PRIu64 ST_FIX,
                             f->path, x->name, bytes, x->end - x->begin);
     x->tensor = st_find(x->name, &x->layer);
     return ZERO_OK;
@@ -239,7 +242,7 @@ static zero_result st_check_places(const st_part *p, const st_entry *entry, int 
         if (x->begin != at)
             return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                                 "%.200s: %.100s: begins at byte %" PRIu64 " of the data, %s that "
-                                "before it, which ends at %" PRIu64,
+                                "before it, which ends at %" PRIu64 ST_FIX,
                                 f->path, x->name, x->begin,
                                 x->begin < at ? "overlaps" : "leaves a gap after", at);
         at = x->end;
@@ -247,7 +250,7 @@ static zero_result st_check_places(const st_part *p, const st_entry *entry, int 
     if (at == f->bytes - p->data) return ZERO_OK;
     return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                         "%.200s: the tensors end at byte %" PRIu64 " of the data, the file has "
-                        "%" PRIu64,
+                        "%" PRIu64 ST_FIX,
                         f->path, at, f->bytes - p->data);
 }
 
@@ -300,7 +303,8 @@ static zero_result st_read_header(st_part *p, st_header *h) {
     if (n < 2 || n > h->left || n > f->bytes - LENGTH_BYTES)
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                             "%.200s: neither llm.c's magic number nor a safetensors header: its "
-                            "length would be %" PRIu64 " (at most %zu, file %" PRIu64 " bytes)",
+                            "length would be %" PRIu64 " (at most %zu, file %" PRIu64 " bytes); "
+                            "use a file of one of these",
                             f->path, n, h->left, f->bytes);
     h->left -= (size_t)n;
     p->data = LENGTH_BYTES + n;
@@ -381,18 +385,19 @@ static zero_result st_check_map(const model_file *f, const st_header *h) {
         file = cJSON_GetObjectItemCaseSensitive(st_map(h), x->name);
         if (file == NULL)
             return model_refuse(f->e, ZERO_ERR_ARGUMENT,
-                                "%.200s: %.100s: is in %.100s, but not in the weight_map", f->path,
-                                x->name, p->name);
+                                "%.200s: %.100s: is in %.100s, but not in the weight_map" ST_FIX,
+                                f->path, x->name, p->name);
         if (strcmp(file->valuestring, p->name) != 0)
             return model_refuse(f->e, ZERO_ERR_ARGUMENT,
-                                "%.200s: %.100s: is in %.100s, the weight_map says %.50s", f->path,
-                                x->name, p->name, file->valuestring);
+                                "%.200s: %.100s: is in %.100s, the weight_map says %.50s" ST_FIX,
+                                f->path, x->name, p->name, file->valuestring);
     }
     cJSON_ArrayForEach(file, st_map(h)) {
         if (!st_has(h, file->string, file->valuestring))
-            return model_refuse(f->e, ZERO_ERR_ARGUMENT,
-                                "%.200s: %.100s: is missing in %.100s, where the weight_map has it",
-                                f->path, file->string, file->valuestring);
+            return model_refuse(
+                f->e, ZERO_ERR_ARGUMENT,
+                "%.200s: %.100s: is missing in %.100s, where the weight_map has it" ST_FIX, f->path,
+                file->string, file->valuestring);
     }
     return ZERO_OK;
 }
@@ -463,7 +468,7 @@ static zero_result st_check_shape(const model_file *f, const gpt2_config *c, con
         return ZERO_OK;
     return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                         "%.200s: %.100s: has %d dimensions, %" PRIu64 " x %" PRIu64
-                        ", where the other shapes make it %zu x %zu",
+                        ", where the other shapes make it %zu x %zu; use a GPT-2 model",
                         f->path, x->name, x->dims, x->dims > 0 ? x->shape[0] : 1,
                         x->dims > 1 ? x->shape[1] : 1, rows, columns);
 }

@@ -712,7 +712,9 @@ static int tool_merge(const tool_args *a, const char *path) {
     e.code = tool_open(&r, path, e.text);
     if (!e.code && gpt2_values_mixed(r))
         (void)ck_fail(&e, CHECKPOINT_MODEL,
-                      "%s: its experts are in a folder of their own, and would be lost", path);
+                      "%s: its experts are in a folder of their own, and would be lost; load it "
+                      "with train_gpt2_zero -y 1",
+                      path);
     if (!e.code) (void)ck_manifest_read(&m, path, &e);
     for (int t = 0; t < m.ntensors; t++) m.tensor[t].row = m.tensor[t].parts = 0;
     const int code = e.code ? tool_report_result(e.code, e.text)

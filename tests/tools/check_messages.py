@@ -13,10 +13,10 @@ import sys
 # Functions and macros that take a message, and whether the caller adds the subject.
 PLUGIN = {"ZP_REFUSE", "ZP_UNTIMELY", "ZP_GROUP_REFUSE"}
 FLAGS = {"sentence_fail", "option_error", "tool_fail", "environment_wrong"}
-WITH_SUBJECT = {"refuse", "require", "launch_require", "ds_fail"}
+WITH_SUBJECT = {"ck_fail", "model_refuse", "refuse", "require", "launch_require", "ds_fail"}
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|[A-Za-z_]\w*|\s+|.', re.S)
 FILES = ("adapters/options/*.c", "adapters/parallel/*.c", "adapters/plan/*.c", "adapters/page/page_input.c", "adapters/corpus/*.c", "adapters/ds_config/ds_config.c", "adapters/eval/*.c",
-         "adapters/saves/*.c", "adapters/launch/environment.c", "adapters/checkpoint/zero_ckpt.c", "adapters/gpt2/frozen.c",
+         "adapters/saves/*.c", "adapters/launch/environment.c", "adapters/checkpoint/*.c", "adapters/gpt2/frozen.c",
          "adapters/gpt2/experts.c", "train_gpt2_zero.cu", "zero_plugin/*/*.h")
 
 
@@ -37,6 +37,11 @@ def messages(text):
         if literal is not None and token.startswith("PRI"):
             literal += "d"
             continue
+        if literal is not None and token.endswith("_FIX"):  # a macro with the remedy of several messages
+            literal += "; "
+            continue
+        if token == "CHECKPOINT_DAMAGED" and calls:  # checkpoint_load adds the remedy
+            calls[-1][0] = "damage"
         if literal is not None and calls and not calls[-1][1] and not re.fullmatch(r"--\w+", literal):
             calls[-1][1] = True
             yield at, calls[-1][0], literal
@@ -58,7 +63,7 @@ def wrong(function, message):
         return "no flag, file or argument at the beginning"
     if re.search(r"; |expected|found '|allows |: use |: set |: leave |did you mean|: start |: (?:-y|-z|-en)", message):
         return None
-    if re.search(r": %s$", message):
+    if re.search(r": %(\.\d+)?s$", message):
         return None
     return "no remedy"
 
