@@ -279,11 +279,12 @@ typedef enum zero_optimizer {
 } zero_optimizer;
 /* [muon] Settings of MUON. */
 typedef struct zero_muon {
-    float momentum;  /* 0: 0.95 */
-    float plain_lr;  /* learning rate of other tensors, relative to that of matrices; 0: 1 */
-    int iterations;  /* Newton-Schulz iterations; 0: 5 */
-    int match_rms;   /* scale updates to AdamW's size: s of zero_hyper's formula */
-    int no_nesterov; /* orthogonalise the momentum itself */
+    float momentum;    /* 0: 0.95 */
+    float plain_lr;    /* learning rate of other tensors, relative to that of matrices; 0: 1 */
+    int iterations;    /* Newton-Schulz iterations; 0: 5 */
+    int match_rms;     /* scale updates to AdamW's size: s of zero_hyper's formula */
+    int no_nesterov;   /* orthogonalise the momentum itself */
+    int polar_express; /* other coefficients for each iteration: see zero_hyper's formula */
 } zero_muon;
 /* [offload] Where an array is kept. Bits are the same at every tier.
      HOST  CPU memory (the CPU version has one memory: there it is DEVICE). For optimizer_tier, and
@@ -515,8 +516,7 @@ zero_result zero_create(zero_ctx **z, const zero_config *cfg, const zero_comm *c
    called, after its ranks have ended, zero_run_local's value. zero_run_local's rules for processes
    hold here, too. cfg.log also gets errors that no rank can report: why none was started, or the
    first rank that a signal ended and its last call. CUDA: call this before the first call of CUDA.
-   Each rank has the GPU of its number, and NCCL connects the ranks; without NCCL only one can
-   start.
+   Each rank has the GPU of its number, and NCCL connects them; without NCCL only one can start.
    SYNC. */
 int zero_start_local(zero_ctx **z, const zero_config *cfg, int nranks);
 
@@ -559,8 +559,7 @@ zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row);
     ZERO_ADD_ROW(z, .name = #p, .numel = (n), .flags = ZERO_INLINE, .param = (p), .grad = (g))
 
 /* Partition the tensors, allocate, and compare configuration and tensors over the ranks. On a
-   difference, every rank returns MISMATCH and names the first one. Parameters and optimizer state
-   are zeros.
+   difference, every rank returns MISMATCH and names the first. Parameters and state are zeros.
    COLLECTIVE. SYNC.
    Errors: MEMORY; ARGUMENT if the units are not 0..n-1. */
 zero_result zero_build(zero_ctx *z);
@@ -607,11 +606,12 @@ zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
      MUON   [muon] Jordan et al. 2024, as torch.optim.Muon writes it, of each matrix [rows, cols],
             with mu = cfg.muon.momentum: m = mu m + (1 - mu) g,  d = mu m + (1 - mu) g,
               X = d / max(|d|, 1e-7) (X' where rows > cols), cfg.muon.iterations times:
-                A = X X',  X = 3.4445 X + (-4.775 A + 2.0315 A A) X,
+                A = X X',  X = a X + (b A + c A A) X  (a 3.4445, b -4.775, c 2.0315; with
+                cfg.muon.polar_express d / max(1.01 |d|, 1e-7) and those of Amsel et al. 2025),
               p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)),
                 or, with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols))
-              in f32, where torch iterates in bf16. Matrices are divided among ranks by cost. The
-              owner receives d and returns X, both in f32 and by whole units; sent_bytes counts it.
+              in f32. Matrices are divided among ranks by cost. The owner receives d and returns
+              X, both by whole units; sent_bytes counts it.
               Other tensors use ADAMW with lr times cfg.muon.plain_lr; only they have MOMENT_2 */
 typedef struct zero_hyper {
     float lr;

@@ -148,6 +148,8 @@ static const docs_key docs_keys[] = {
     {"optimizer.params.muon_lr", "that of lr", "Muon: learning rate of matrices, `-l`"},
     {"optimizer.params.adam_lr", "that of lr, if it is given; otherwise 3e-4",
      "Muon: learning rate of other tensors, `-ml` times `-l`"},
+    {"optimizer.params.per_head_muon", "false",
+     "Muon: the queries, keys and values of a head are matrices of their own, `-mh 1`"},
     {"optimizer.params.min_coeff", "no bound", "Lamb: smallest trust ratio, `-tl`"},
     {"optimizer.params.max_coeff", "no bound", "Lamb: largest trust ratio, `-tm`"},
     {"scheduler.type", "a constant rate",

@@ -964,6 +964,7 @@ static void ds_resolve_given(ds_reader *r) {
                 {DS_CLIPPING, DS_GIVEN_CLIPPING},
                 {DS_MUON_LR, DS_GIVEN_PLAIN_LR},
                 {DS_ADAM_LR, DS_GIVEN_PLAIN_LR},
+                {DS_HEADS_OF_MUON, DS_GIVEN_MUON_HEADS},
                 {DS_MIN_COEFF, DS_GIVEN_LEAST_TRUST},
                 {DS_MAX_COEFF, DS_GIVEN_MOST_TRUST}};
     for (size_t i = 0; i < sizeof bits / sizeof *bits; i++)
@@ -993,6 +994,7 @@ static int ds_resolve_tensors(ds_reader *r, const zero_hyper *flags) {
     if (z->muon.momentum <= 0)
         return ds_fail(r, ds_line_of(r, DS_MOMENTUM),
                        "optimizer.params.momentum is 0, expected one above 0 for Muon");
+    r->out->per_head_muon = ds_get(r, DS_HEADS_OF_MUON, 0) != 0;
     if (r->lr <= 0) return 0;
     z->muon.plain_lr = (float)(ds_get(r, DS_ADAM_LR, plain) / r->lr);
     if (z->muon.plain_lr != 1) r->out->given |= DS_GIVEN_PLAIN_LR;

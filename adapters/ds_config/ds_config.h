@@ -109,6 +109,7 @@ enum {
 #define DS_GIVEN_GRADIENT_BITS ((uint64_t)1 << 32)
 #define DS_GIVEN_FEEDBACK      ((uint64_t)1 << 33)
 #define DS_GIVEN_FROZEN_BITS   ((uint64_t)1 << 34)
+#define DS_GIVEN_MUON_HEADS    ((uint64_t)1 << 35)
 
 typedef struct ds_config {
     zero_config zero; /* stage, micro_steps, type, grads, master, state_type, optimizer, scaler,
@@ -138,6 +139,7 @@ typedef struct ds_config {
     int recompute;         /* cpu_checkpointing: 4, inputs of blocks are offloaded; 0: not given */
     int expert_group;      /* ranks that share a layer's experts; see DS_GIVEN_EXPERT_GROUP */
     int experts_asked;     /* by a token: 1 or 2; see DS_GIVEN_EXPERTS_ASKED */
+    int per_head_muon;     /* 1: Muon's matrices of queries, keys and values are those of a head */
     int experts_apart; /* 1: neighbours have the same experts, not a group's; DS_GIVEN_EXPERTS_APART
                         */
 } ds_config;

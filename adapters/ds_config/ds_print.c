@@ -138,6 +138,8 @@ static int ds_put_tensors(cJSON *params, const ds_config *ds) {
     if (ds->given & DS_GIVEN_MOMENTUM) bad |= ds_put_float(params, "momentum", z->muon.momentum);
     if (ds->given & DS_GIVEN_PLAIN_LR)
         bad |= ds_put(params, "adam_lr", (double)z->muon.plain_lr * lr);
+    if (ds->given & DS_GIVEN_MUON_HEADS)
+        bad |= ds_put_bool(params, "per_head_muon", ds->per_head_muon);
     if (ds->given & DS_GIVEN_LEAST_TRUST) bad |= ds_put_float(params, "min_coeff", z->trust_least);
     if (ds->given & DS_GIVEN_MOST_TRUST) bad |= ds_put_float(params, "max_coeff", z->trust_most);
     return bad;

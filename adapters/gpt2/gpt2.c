@@ -298,10 +298,12 @@ static zero_group *slice_group_of(const gpt2_config *cfg, const gpt2_parallel *h
     return cut ? how->tp : NULL;
 }
 
-/* Sets the sides of a block's matrices, with qkvw as one matrix. Other tensors get none. */
+/* Sets the sides of a block's matrices, with qkvw as one matrix, or as 3 NH. Other tensors get
+   none. */
 static void matrix_sides(const gpt2_config *cfg, int tensor, size_t *rows, size_t *cols) {
     const size_t C = (size_t)cfg->channels;
-    const size_t high = tensor == GPT2_QKVW ? 3 * C : tensor == GPT2_FCW ? 4 * C : C;
+    const size_t of_qkv = cfg->muon_heads ? C / (size_t)cfg->heads : 3 * C;
+    const size_t high = tensor == GPT2_QKVW ? of_qkv : tensor == GPT2_FCW ? 4 * C : C;
     const int is = tensor == GPT2_QKVW || tensor == GPT2_ATTPROJW || tensor == GPT2_FCW
                    || tensor == GPT2_FCPROJW;
     *rows = is ? high : 0;
@@ -326,7 +328,9 @@ zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parall
         matrix_sides(cfg, i, &d->rows, &d->cols);
         if (cfg->f32_embedding_state && (i == GPT2_WTE || i == GPT2_WPE || i == GPT2_LMHEADW))
             d->flags |= ZERO_F32_STATE;
-        if (how) d->slice_of = slice_group_of(cfg, how, tile_rows, i, &d->outer);
+        const int heads_are_whole = cfg->muon_heads && i == GPT2_QKVW;
+        if (how && !heads_are_whole)
+            d->slice_of = slice_group_of(cfg, how, tile_rows, i, &d->outer);
         if (how) d->sum_over = sum_group_of(cfg, how, i);
         gpt2_frozen_describe(cfg, how ? how->stage : NULL, i, d, frozen + (size_t)i * most);
     }

@@ -93,6 +93,7 @@ typedef struct gpt2_config {
     const struct gpt2_frozen *frozen; /* borrowed: tensors that are not trained, and adapters that
                                          are, see frozen.h; NULL: all are trained */
     int f32_embedding_state;          /* 1: the optimizer's state of wte, wpe and lmheadw is f32 */
+    int muon_heads; /* 1: MUON takes the queries, keys and values of each head as matrices */
 } gpt2_config;
 typedef struct gpt2_frozen gpt2_frozen;
 

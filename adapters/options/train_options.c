@@ -196,6 +196,14 @@ static const option train_table[] = {
         TO(INT, zero.muon.match_rms), KEY("muon.match_rms", 0, IF_GIVEN),
         .help = "muon: 1: updates of matrices have the size of adamw updates, so that one -l fits "
                 "both"),
+    ROW(INT, "-mp", "--polar-express", polar_express, "0", RANGE(0, 1), .course = 1,
+        TO(INT, zero.muon.polar_express), KEY("muon.polar_express", 0, IF_GIVEN),
+        .help = "muon: 1: the coefficients of Polar Express (Amsel et al. 2025), which come closer "
+                "to an orthogonal matrix in the same 5 iterations"),
+    ROW(INT, "-mh", "--per-head-muon", muon_heads, "0", RANGE(0, 1), .course = 1,
+        TO(INT, per_head_muon), KEY("optimizer.params.per_head_muon", DS_GIVEN_MUON_HEADS, ALWAYS),
+        .help = "muon: 1: the queries, keys and values of each attention head are matrices of "
+                "their own. 0: all of a block are one matrix"),
     ROW(REAL, "-tl", "--least-trust", trust_least, "0", RANGE(0, 1e30), .course = 1,
         TO(FLOAT, zero.trust_least),
         KEY("optimizer.params.min_coeff", DS_GIVEN_LEAST_TRUST, ALWAYS),

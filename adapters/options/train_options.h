@@ -50,6 +50,8 @@ typedef struct train_options {
     double lr, final_fraction, weight_decay, beta1, beta2, eps, clip;
     double momentum, plain_lr; /* -mm, -ml: of muon */
     int match_rms;             /* -mr */
+    int polar_express;         /* -mp */
+    int muon_heads;            /* -mh */
     double trust_least, trust_most;
     double skip_loss, skip_norm;  /* -sl, -sg; 0: never */
     const char *ds_path, *ds_out; /* -ds, -dso */

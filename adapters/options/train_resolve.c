@@ -167,6 +167,7 @@ int train_frozen(const train_options *o, gpt2_config *model, char *sentence, siz
         return sentence_fail(sentence, bytes, "%s", error.sentence);
     model->frozen = frozen;
     model->f32_embedding_state = o->embedding_state;
+    model->muon_heads = o->muon_heads && o->optimizer == ZERO_MUON;
     return 0;
 }
 

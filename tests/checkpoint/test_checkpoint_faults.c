@@ -392,7 +392,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "faulty_io.so is not preloaded: see test_checkpoint_faults.sh\n");
         return 2;
     }
-    (void)alarm(argc > 2 ? (unsigned)atoi(argv[2]) : 300); /* a hang fails */
+    (void)alarm(argc > 2 ? (unsigned)atoi(argv[2]) : 600); /* a hang fails */
     if (argc > 3) fault_random.state = strtoull(argv[3], NULL, 10);
     snprintf(folder, sizeof folder, "%.200s/test_faults.%d", where ? where : "/tmp", (int)getpid());
     fault_spec(&j.spec);

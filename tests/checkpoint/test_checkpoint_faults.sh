@@ -6,4 +6,4 @@ set -u
 B=$1
 here=$(dirname "$0")
 ${CC:-cc} -O1 -shared -fPIC -D_GNU_SOURCE -o "$B/faulty_io.so" "$here/faulty_io.c" -ldl || { echo "0 passed, 1 failed"; exit 1; }
-LD_PRELOAD=$B/faulty_io.so exec "$B/test_checkpoint_faults" "${2:-all}" 300 ${3:+"$3"}
+LD_PRELOAD=$B/faulty_io.so exec "$B/test_checkpoint_faults" "${2:-all}" 600 ${3:+"$3"}

@@ -351,7 +351,7 @@ static void loop_matrices(loop_test *t) {
         };
         auto turned = [&](loop_memory *x) {
             const zp_muon_transpose_args p = {
-                x->g[0], x->sum, m, n, how & 1, how & 2 ? x->partial : NULL, NULL};
+                x->g[0], x->sum, m, n, how & 1, how & 2 ? x->partial : NULL, 1, NULL};
             return p;
         };
         auto squares = [&](loop_memory *x) {

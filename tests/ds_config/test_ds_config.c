@@ -88,9 +88,10 @@ static int one_key(char *out, const char *path, const char *value, const char *b
         if (depth == 1 && next && strcmp(w, "optimizer") == 0 && strcmp(next, "type") != 0)
             n += snprintf(out + n, (size_t)(TEXT - n), "\"type\": \"%s\",",
                           strstr(path, "momentum") || strstr(path, "nesterov") ? "SGD"
-                          : strstr(path, "n_lr") || strstr(path, "m_lr")       ? "Muon"
-                          : strstr(path, "_coeff")                             ? "Lamb"
-                                                                               : "Adam");
+                          : strstr(path, "n_lr") || strstr(path, "m_lr") || strstr(path, "_muon")
+                              ? "Muon"
+                          : strstr(path, "_coeff") ? "Lamb"
+                                                   : "Adam");
         if (depth == 1 && next && strcmp(w, "scheduler") == 0 && strcmp(next, "type") != 0)
             n += snprintf(out + n, (size_t)(TEXT - n), "\"type\": \"WarmupLR\",");
     }
@@ -171,6 +172,8 @@ static const applied_case applied[] = {
      DS_GIVEN_LR | DS_GIVEN_PLAIN_LR, IN(zero.muon.plain_lr), 0.03},
     {"optimizer.params.adam_lr", "0.005", NULL, 'f', IN(zero.muon.plain_lr), 0.25,
      DS_GIVEN_PLAIN_LR, NOWHERE, 0},
+    {"optimizer.params.per_head_muon", "true", NULL, 'i', IN(per_head_muon), 1, DS_GIVEN_MUON_HEADS,
+     NOWHERE, 0},
     {"optimizer.params.min_coeff", "0.25", NULL, 'f', IN(zero.trust_least), 0.25,
      DS_GIVEN_LEAST_TRUST, NOWHERE, 0},
     {"optimizer.params.max_coeff", "4", NULL, 'f', IN(zero.trust_most), 4, DS_GIVEN_MOST_TRUST,

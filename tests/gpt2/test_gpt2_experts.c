@@ -827,7 +827,7 @@ static void test_traffic(void) {
  */
 
 static void check_refused(int layers, gpt2_moe moe, int ranks, const char *words) {
-    gpt2_config c = {T, V, Vp, layers, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0};
+    gpt2_config c = {T, V, Vp, layers, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
     gpt2_error err = {""};
     c.moe = moe;
     test_check(experts_check(&c, ranks, &err) == ZERO_ERR_ARGUMENT && strstr(err.sentence, words),
@@ -845,7 +845,7 @@ static void test_refused(void) {
     check_refused(4, none, 1, "capacity factor");
     check_refused(1, six, 1, "every second block");
     check_refused(4, no, 2, "no experts");
-    gpt2_config small = {T, V, Vp, 5, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0};
+    gpt2_config small = {T, V, Vp, 5, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
     gpt2_stage stage;
     gpt2_error err = {""};
     small.moe = six;

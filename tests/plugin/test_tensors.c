@@ -79,14 +79,76 @@ static double ten_norm(const double *x, size_t n) {
     return sqrt(sum);
 }
 
+/* Solves four linear equations, each with its right side in column 4. */
+static void ten_solve(double m[4][5]) {
+    for (int i = 0; i < 4; i++) {
+        int best = i;
+        for (int k = i; k < 4; k++)
+            if (fabs(m[k][i]) > fabs(m[best][i])) best = k;
+        for (int j = 0; j < 5; j++) {
+            const double was = m[i][j];
+            m[i][j] = m[best][j], m[best][j] = was;
+        }
+        for (int k = 0; k < 4; k++) {
+            const double f = m[k][i] / m[i][i];
+            for (int j = 0; j < 5 && k != i; j++) m[k][j] -= f * m[i][j];
+        }
+    }
+    for (int i = 0; i < 4; i++) m[i][4] /= m[i][i];
+}
+static double ten_polynomial(const double p[3], double x) {
+    return x * (p[0] + x * x * (p[1] + x * x * p[2]));
+}
+/* The odd polynomial of degree 5 that is nearest to 1 on [l, u], by Remez' exchange. */
+static void ten_nearest_polynomial(double l, double u, double p[3]) {
+    double q = (3 * l + u) / 4, r = (l + 3 * u) / 4, error = 0, before = 1;
+    for (int turn = 0; turn < 99 && fabs(error - before) > 1e-15; turn++) {
+        const double at[4] = {l, q, r, u};
+        double m[4][5];
+        for (int i = 0; i < 4; i++) {
+            for (int k = 0; k < 3; k++) m[i][k] = pow(at[i], 2 * k + 1);
+            m[i][3] = i % 2 ? -1 : 1;
+            m[i][4] = 1;
+        }
+        ten_solve(m);
+        for (int k = 0; k < 3; k++) p[k] = m[k][4];
+        before = error, error = m[3][4];
+        const double root = sqrt(9 * p[1] * p[1] - 20 * p[0] * p[2]);
+        q = sqrt((-3 * p[1] - root) / (10 * p[2]));
+        r = sqrt((-3 * p[1] + root) / (10 * p[2]));
+    }
+}
+/* The coefficients of Polar Express for iteration `turn`, derived as the paper does: each
+   polynomial is the nearest one for the singular values that the earlier ones leave, from 0.001 up,
+   but none is made for a ratio below its cushion. All but those of the limit are lowered by 1.01.
+ */
+static void ten_polar_express(int turn, double p[3]) {
+    const double cushion = 0.02407327424182761;
+    double l = 1e-3, u = 1;
+    for (int i = 0; i <= turn && i < 7; i++) {
+        ten_nearest_polynomial(fmax(l, cushion * u), u, p);
+        const double middle = (ten_polynomial(p, l) + ten_polynomial(p, u)) / 2;
+        for (int k = 0; k < 3 && cushion * u > l; k++) p[k] /= middle;
+        l = ten_polynomial(p, l), u = 2 - l;
+    }
+    for (int k = 0; k < 3; k++) {
+        if (turn < 7)
+            p[k] /= pow(1.01, 2 * k + 1);
+        else
+            p[k] = (const double[]){1.875, -1.25, 0.375}[k];
+    }
+}
+
 /* d [rows, cols] becomes orthogonal as the header says, by the shorter side. */
-static void ten_orthogonal(double *d, size_t rows, size_t cols, int turns) {
+static void ten_orthogonal(double *d, size_t rows, size_t cols, const zero_muon *how) {
     static double x[TEN_N], a[TEN_N], b[TEN_N], y[TEN_N];
     const size_t low = rows < cols ? rows : cols, high = rows < cols ? cols : rows;
-    const double norm = fmax(ten_norm(d, rows * cols), 1e-7);
+    const double norm = fmax((how->polar_express ? 1.01 : 1) * ten_norm(d, rows * cols), 1e-7);
     for (size_t i = 0; i < rows * cols; i++)
         x[rows > cols ? i % cols * rows + i / cols : i] = d[i] / norm;
-    for (int turn = 0; turn < turns; turn++) {
+    for (int turn = 0; turn < (how->iterations ? how->iterations : 5); turn++) {
+        double c[3] = {3.4445, -4.775, 2.0315};
+        if (how->polar_express) ten_polar_express(turn, c);
         for (size_t i = 0; i < low * low; i++) {
             a[i] = 0;
             for (size_t k = 0; k < high; k++) a[i] += x[i / low * high + k] * x[i % low * high + k];
@@ -94,10 +156,10 @@ static void ten_orthogonal(double *d, size_t rows, size_t cols, int turns) {
         for (size_t i = 0; i < low * low; i++) {
             double square = 0;
             for (size_t k = 0; k < low; k++) square += a[i / low * low + k] * a[k * low + i % low];
-            b[i] = -4.775 * a[i] + 2.0315 * square;
+            b[i] = c[1] * a[i] + c[2] * square;
         }
         for (size_t i = 0; i < low * high; i++) {
-            y[i] = 3.4445 * x[i];
+            y[i] = c[0] * x[i];
             for (size_t k = 0; k < low; k++) y[i] += b[i / high * low + k] * x[k * high + i % high];
         }
         memcpy(x, y, low * high * sizeof *x);
@@ -129,7 +191,7 @@ static void ten_layer(const ten_case *c, int tensor, int64_t t, size_t n, double
     for (size_t at = 0; matrix && at < n; at += rows * cols) {
         const double r = (double)rows, k = (double)cols;
         const double shape = cfg->muon.match_rms ? 0.2 * sqrt(fmax(r, k)) : sqrt(fmax(1, r / k));
-        ten_orthogonal(u + at, rows, cols, cfg->muon.iterations ? cfg->muon.iterations : 5);
+        ten_orthogonal(u + at, rows, cols, &cfg->muon);
         for (size_t i = at; i < at + rows * cols; i++) u[i] = shape * u[i] + decay * p[i];
     }
     double ratio = 1;
@@ -212,14 +274,15 @@ static void ten_formulas(void) {
                 c.spec.cfg.trust_most = k & 4 ? 3.0f : 0;
                 c.spec.cfg.trust_least = k & 8 ? 0.8f : 0;
                 c.spec.cfg.muon = (zero_muon){k & 4 ? 0.8f : 0, k & 8 ? 0.3f : 0, k & 1 ? 3 : 0,
-                                              k >> 1 & 1, k >> 2 & 1};
+                                              k >> 1 & 1,       k >> 2 & 1,       k % 3 == 0};
                 const int ok = test_ranks(nranks, 0, ten_formula_rank, &c);
                 test_check(ok, "%s, type %d, %d: %s", ten_rules[rule], type, k, test_first);
                 for (int i = 0; i < 3; i++) {
-                    static const double limit[] = {1e-6, 1e-6, 1e-6};
-                    test_check(c.worst[i] <= limit[i], "%s, type %d, %d: %s is off by %.2g",
-                               ten_rules[rule], type, k, i ? i > 1 ? "v" : "m" : "a weight",
-                               c.worst[i]);
+                    /* Polar Express multiplies the smallest singular values by up to 1,000. */
+                    const int polar = i == 0 && rule == ZERO_MUON && k % 3 == 0;
+                    test_check(c.worst[i] <= (polar ? 2e-5 : 1e-6),
+                               "%s, type %d, %d: %s is off by %.2g", ten_rules[rule], type, k,
+                               i ? i > 1 ? "v" : "m" : "a weight", c.worst[i]);
                     ten_note(&all[i], c.worst[i]);
                 }
             }
@@ -551,11 +614,12 @@ static void ten_line(char *line) {
         zero_optimizer rule;
         zero_muon muon;
         double near; /* torch's bfloat16 has 8 bits */
-    } rows[] = {{"adagrad", ZERO_ADAGRAD, {0, 0, 0, 0, 0}, 1e-6},
-                {"lamb", ZERO_LAMB, {0, 0, 0, 0, 0}, 1e-6},
-                {"muon", ZERO_MUON, {.plain_lr = 0.5f}, 3e-3},
-                {"muon32", ZERO_MUON, {.plain_lr = 0.5f}, 2e-6},
-                {"muon_rms32", ZERO_MUON, {0.8f, 0, 0, 1, 1}, 2e-6}};
+    } rows[] = {
+        {"adagrad", ZERO_ADAGRAD, {.momentum = 0}, 1e-6},
+        {"lamb", ZERO_LAMB, {.momentum = 0}, 1e-6},
+        {"muon", ZERO_MUON, {.plain_lr = 0.5f}, 3e-3},
+        {"muon32", ZERO_MUON, {.plain_lr = 0.5f}, 2e-6},
+        {"muon_rms32", ZERO_MUON, {.momentum = 0.8f, .match_rms = 1, .no_nesterov = 1}, 2e-6}};
     char *rest = NULL, *rule = strtok_r(line, " \n", &rest), *name = strtok_r(NULL, " \n", &rest);
     int row = 0, t = 0;
     while (row < 4 && strcmp(rows[row].name, rule) != 0) row++;

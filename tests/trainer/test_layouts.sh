@@ -73,7 +73,7 @@ run gathers -pn 4 -pp 2 -b 2 -z 3 -zm 0 -st all
 check "$(grep -c 'to gather weights .* MiB, in every micro-step' "$scratch/gathers")" "the plan says what gathering costs a pipeline"
 refused '-tk 2: in a pipeline (-pp 2) the layers are on several ranks; use -tr' -pn 2 -pp 2 -tk 2
 # rules that look at whole tensors
-for rule in lamb muon; do
+for rule in lamb muon 'muon -mh 1 -mp 1'; do
     run one -pn 1 -op $rule
     for way in "-pn 2 -tp 2" "-pn 4 -tp 4 -sp 1"; do
         run way $way -op $rule

@@ -1,8 +1,9 @@
 /* muon.h - Muon's Newton-Schulz iteration: makes a matrix nearly orthogonal
 
-   After Jordan et al. 2024 and torch.optim.Muon, in f32 where torch rounds to bf16. Each element of
-   a product is one sum over k from 0 up, in the CPU and the GPU form. So its bits depend on the two
-   factors alone, not on threads, tiles or the device. */
+   After Jordan et al. 2024 and torch.optim.Muon, or with the coefficients of Polar Express (Amsel
+   et al. 2025), in f32 where both round to bf16. Each element of a product is one sum over k from 0
+   up, in the CPU and the GPU form. So its bits depend on the two factors alone, not on threads,
+   tiles or the device. */
 #pragma once
 
 #include "../core/layout.h"
@@ -83,7 +84,8 @@ typedef struct zp_muon_transpose_args {
     float *to;
     size_t rows, cols;
     int transposes;
-    const double *norm; /* the factor is 1 / max(sqrt(*norm), 1e-7); NULL: 1 */
+    const double *norm; /* the factor is 1 / max(safety sqrt(*norm), 1e-7); NULL: 1 */
+    double safety;
     const zp_control *control;
 } zp_muon_transpose_args;
 
@@ -92,7 +94,7 @@ ZP_FN void zp_muon_transpose_run_at(const zp_muon_transpose_args *x, size_t i) {
     float value = x->from[i];
     if (zp_muon_is_skipped(x->control)) return;
     if (x->norm) {
-        const double norm = sqrt(*x->norm);
+        const double norm = x->safety * sqrt(*x->norm);
         value = (float)((double)value / (norm > 1e-7 ? norm : 1e-7));
     }
     /* no negative zeros: sums over ranks with zeros have none either */
@@ -195,24 +197,54 @@ static size_t zp_muon_scratch_numel(size_t rows, size_t cols) {
     return 3 * zp_round_up(low * high, zp_align) + 2 * zp_round_up(low * low, zp_align);
 }
 
-/* Applies `iterations` steps to x [rows, cols] in place. `norm` has room for one f64. */
+/* An iteration makes a X + (b A + c A A) X of X, where A = X X'. */
+typedef struct zp_muon_polynomial {
+    float a, b, c;
+} zp_muon_polynomial;
+
+/* Algorithm 1 of Polar Express lowers all polynomials but the last, by this factor of X. */
+#define ZP_POLAR_SAFETY 1.01
+
+/* Returns the coefficients of iteration i. Those of Polar Express are optimal, one after the other,
+   for singular values from 0.001 to 1. */
+static zp_muon_polynomial zp_muon_coefficients(const zero_muon *how, int i) {
+    static const double polar[][3] = {{8.28721201814563, -23.595886519098837, 17.300387312530933},
+                                      {4.107059111542203, -2.9478499167379106, 0.5448431082926601},
+                                      {3.9486908534822946, -2.908902115962949, 0.5518191394370137},
+                                      {3.3184196573706015, -2.488488024314874, 0.51004894012372},
+                                      {2.300652019954817, -1.6689039845747493, 0.4188073119525673},
+                                      {1.891301407787398, -1.2679958271945868, 0.37680408948524835},
+                                      {1.8750014808534479, -1.2500016453999487, 0.3750001645474248},
+                                      {1.875, -1.25, 0.375}};
+    const int last = (int)(sizeof polar / sizeof *polar) - 1;
+    const double *row = polar[i < last ? i : last], s = i < last ? ZP_POLAR_SAFETY : 1;
+    zp_muon_polynomial p = {3.4445f, -4.775f, 2.0315f};
+    if (!how->polar_express) return p;
+    p.a = (float)(row[0] / s);
+    p.b = (float)(row[1] / (s * s * s));
+    p.c = (float)(row[2] / (s * s * s * s * s));
+    return p;
+}
+
+/* Iterates on x [rows, cols] in place. `norm` has room for one f64. */
 static zero_result zp_muon_orthogonalize(zp_stream *s, float *x, size_t rows, size_t cols,
-                                         int iterations, float *scratch, double *norm,
+                                         const zero_muon *how, float *scratch, double *norm,
                                          const zp_control *control) {
     const size_t low = zp_min(rows, cols), high = zp_max(rows, cols), n = low * high;
     const size_t wide = zp_round_up(n, zp_align), square = zp_round_up(low * low, zp_align);
     float *now = scratch, *next = now + wide, *turned = next + wide, *gram = turned + wide,
           *update = gram + square;
     const zp_muon_squares_args squares = {x, n, norm, control};
-    const zp_muon_transpose_args begin = {x, now, rows, cols, rows > cols, norm, control};
+    const double safety = how->polar_express ? ZP_POLAR_SAFETY : 1;
+    const zp_muon_transpose_args begin = {x, now, rows, cols, rows > cols, norm, safety, control};
     ZP_TRY(zp_muon_squares(s, &squares, 1));
     ZP_TRY(zp_muon_transpose(s, &begin));
-    for (int i = 0; i < iterations; i++) {
-        const zp_muon_transpose_args back = {now, turned, low, high, 1, NULL, control};
+    for (int i = 0; i < how->iterations; i++) {
+        const zp_muon_polynomial p = zp_muon_coefficients(how, i);
+        const zp_muon_transpose_args back = {now, turned, low, high, 1, NULL, 1, control};
         const zp_muon_product first = {now, turned, NULL, gram, low, low, high, 0, 1, control};
-        const zp_muon_product second = {gram, gram, gram,    update,  low,
-                                        low,  low,  -4.775f, 2.0315f, control};
-        const zp_muon_product third = {update, now, now, next, low, high, low, 3.4445f, 1, control};
+        const zp_muon_product second = {gram, gram, gram, update, low, low, low, p.b, p.c, control};
+        const zp_muon_product third = {update, now, now, next, low, high, low, p.a, 1, control};
         ZP_TRY(zp_muon_transpose(s, &back));
         ZP_TRY(zp_muon_multiply(s, &first));
         ZP_TRY(zp_muon_multiply(s, &second));
@@ -221,7 +253,7 @@ static zero_result zp_muon_orthogonalize(zp_stream *s, float *x, size_t rows, si
         now = next;
         next = was;
     }
-    const zp_muon_transpose_args end = {now, x, low, high, rows > cols, NULL, control};
+    const zp_muon_transpose_args end = {now, x, low, high, rows > cols, NULL, 1, control};
     return zp_muon_transpose(s, &end);
 }
 

@@ -215,8 +215,8 @@ static zero_result zp_whole_slices_orthogonalize(zero_ctx *z, zp_stream *s, cons
             ZP_TRY(zp_whole_slices_copy(s, &part, m->numel));
         }
         if (!part.back)
-            ZP_TRY(zp_muon_orthogonalize(s, d->whole, m->rows, m->cols, z->cfg.muon.iterations,
-                                         d->scratch, d->norm, control));
+            ZP_TRY(zp_muon_orthogonalize(s, d->whole, m->rows, m->cols, &z->cfg.muon, d->scratch,
+                                         d->norm, control));
     }
     return ZERO_OK;
 }

@@ -245,10 +245,9 @@ static zero_result zp_whole_tensor_between_passes(zero_ctx *z) {
     if (sliced) ZP_TRY(zp_whole_slices_collect(z, s));
     for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
         if (!zp_whole_slices_is_owner(z, m) || left_out) continue;
-        ZP_TRY(m->slices > 1
-                   ? zp_whole_slices_orthogonalize(z, s, m, control)
-                   : zp_muon_orthogonalize(s, d->kept + m->kept, m->rows, m->cols,
-                                           z->cfg.muon.iterations, d->scratch, d->norm, control));
+        ZP_TRY(m->slices > 1 ? zp_whole_slices_orthogonalize(z, s, m, control)
+                             : zp_muon_orthogonalize(s, d->kept + m->kept, m->rows, m->cols,
+                                                     &z->cfg.muon, d->scratch, d->norm, control));
     }
     if (sliced) ZP_TRY(zp_whole_slices_return(z, s));
     return zp_device_record_event(d->slices > 1 ? &z->stream[ZP_GRADIENTS] : s,
@@ -353,6 +352,7 @@ static const zp_setting zp_whole_tensor_settings[] = {
     {ZP_SETTING(muon.iterations), ZP_SIGNED, 0, 99, 5, 0},
     {ZP_SETTING(muon.match_rms), ZP_FLAG},
     {ZP_SETTING(muon.no_nesterov), ZP_FLAG},
+    {ZP_SETTING(muon.polar_express), ZP_FLAG},
     ZP_LAST_SETTING,
 };
 
