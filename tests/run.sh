@@ -65,8 +65,8 @@ unused() {
         echo "$rows" | grep -q " $B/$program\( \|$\)" || printf '%s ' "$program"
     done
 }
-# The parts that cost most: `make test` runs a seventh of them, every seventh row, and `make test-long` another
-# seventh. In this order, each seventh costs about as much as the others. Many have a program that is long to compile.
+# The parts that cost most: `make test` runs a ninth of them, every ninth row, and `make test-long` another
+# ninth. In this order, each ninth costs about as much as the others. Many have a program that is long to compile.
 heavy() {
     cat <<TABLE
 mpi 300 alone env SAMPLE=3 sh $here/comm/test_mpi.sh $B $(one_mpi $((SEED % 2)))
@@ -182,7 +182,7 @@ data 120 beside sh $here/data/test_data.sh $B
 converge-sample 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/bench/converge.sh $B sample
 TABLE
     light | sample 2
-    heavy | sample 7
+    heavy | sample 9
 }
 
 # Builds programs with other compiler settings: PROGRAMS, and those that the rows of the function ROWS run.
@@ -193,10 +193,10 @@ variant() { # NAME OPT MORE ROWS PROGRAMS...
 }
 long_build() {
     fuzzers=
-    case $(seldom) in *soak*) fuzzers="fuzz_checkpoint fuzz_model_files fuzz_data fuzz_machine fuzz_ds_config" ;; esac
+    case $(turn_is 2 && seldom) in *soak*) fuzzers="fuzz_checkpoint fuzz_model_files fuzz_data fuzz_machine fuzz_ds_config" ;; esac
     # shellcheck disable=SC2086 # names
     variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" asan $fuzzers
-    turn_is 1 || turn_is 2 && variant tsan "-O1 -march=native -fsanitize=thread" OMP= tsan test_trace
+    turn_is 1 && variant tsan "-O1 -march=native -fsanitize=thread" OMP= tsan test_trace
     fuzzes && build build-libfuzzer 600 "-s $(printf " $B/libfuzzer/%s" ds_config checkpoint model_files data machine)"
     has_cuda && build build-emulated 600 "-s $(emulated | sed -n "s|.* \($B/emulated/[a-z0-9_]*\).*|\1|p; s|.*test_emulated.*|$B/emulated/train_gpt2_zero $B/emulated/gpu_kernels|p; s|.*test_example_cuda.*|$B/emulated/test_example_cuda|p" | sort -u | tr '\n' ' ')"
     if command -v nvcc >/dev/null 2>&1; then nvcc_builds | sample 5
@@ -209,7 +209,7 @@ nvcc_builds() {
     echo "machine-code 600 alone python3 $here/cuda/machine_code.py $B"
 }
 asan() {
-    sample 7 <<TABLE
+    sample 9 <<TABLE
 asan-tensors 900 beside $B/asan/test_tensors $B
 asan-gpt2-ops 600 beside $B/asan/test_gpt2_ops
 asan-gpt2-experts 600 beside $B/asan/test_gpt2_experts
@@ -258,8 +258,8 @@ emulated-start 60 beside $B/emulated/test_start_cuda
 emulated-example 120 beside sh $here/cuda/test_example_cuda.sh $B
 emulated-cuda 900 beside $B/emulated/test_cuda seeds 2 $SEED
 TABLE
-    # Every fourth row: the plan needs the program of the trainer.
-    sample 4 <<TABLE
+    # Every seventh row: the plan needs the program of the trainer.
+    sample 7 <<TABLE
 emulated-trainer 900 beside sh $here/cuda/test_emulated.sh $B
 emulated-gpt2-experts 600 beside $B/emulated/test_gpt2_experts
 emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
@@ -278,12 +278,12 @@ TABLE
 }
 long() {
     light | sample 2 1
-    heavy | sample 7 1
+    heavy | sample 9 1
     asan
-    if turn_is 1 || turn_is 2; then tsan; fi
+    if turn_is 1; then tsan; fi
     if ! can_fuzz; then echo "fuzz 0 skip clang with libFuzzer is not installed"; elif fuzzes; then fuzz 10; fi
     if has_cuda; then emulated; else echo "emulated 0 skip the CUDA toolkit's headers are not installed"; fi
-    seldom
+    if turn_is 2; then seldom; fi
     cat <<TABLE
 checkpoint-slow 200 waits sh $here/checkpoint/test_checkpoint_faults.sh $B slow
 launchers 300 waits sh $here/launch/test_launchers.sh $B
@@ -291,7 +291,7 @@ mpi-other 300 alone env SAMPLE=3 sh $here/comm/test_mpi.sh $B $(one_mpi $((1 - S
 TABLE
     [ -z "${LLMC:-}" ] || echo "llmc-real 1800 alone sh $here/llmc/test_llmc.sh $B"
 }
-# One of these; the stage is another one the next time that its type is chosen.
+# One of these, one time in three; the stage is another one the next time that its type is chosen.
 seldom() {
     {
         cat <<TABLE
@@ -305,8 +305,8 @@ TABLE
 converge() { # STAGE
     for type in f32 bf16 fp16; do echo "converge-$type-$1 900 beside sh $here/gpt2/test_converge.sh $B $1 $type"; done
 }
-# libFuzzer on everything that reads files of others, with clang where it is installed. SEED chooses it one time in three,
-# otherwise the thread sanitizer.
+# libFuzzer on everything that reads files of others, with clang where it is installed, one time in three. The other times
+# SEED chooses the thread sanitizer, or a row of `seldom`.
 fuzzes() { turn_is 0 && can_fuzz; }
 turn_is() { case $set in all | times) ;; *) [ $((SEED / 7 % 3)) -eq "$1" ] ;; esac; }
 can_fuzz() {
