@@ -109,6 +109,11 @@ for part in build ops ranks resume check offload bench all; do
     B=$B DRY=1 sh tests/cuda/gpu.sh $part >"$scratch/dry" 2>&1
     check "$([ "$(wc -l <"$scratch/dry")" -ge 1 ] && ! grep -q 'not found' "$scratch/dry" && echo 1)" "gpu.sh $part, dry"
 done
+# Every test that is built for a GPU has a row, and is carried.
+B=$B DRY=1 sh tests/cuda/gpu.sh ops >"$scratch/dry" 2>&1
+for name in $(sed -n 's/^cuda-tests: .*,\(.*\))$/\1/p' adapters/cuda.mk | tr ' ' '\n' | grep '^test_'); do
+    check "$([ "$(grep -c "^$name: " "$scratch/dry")" = 1 ] && [ "$(sed -n '/^table/,/^}/p; /^carry_programs/,/^}/p' tests/cuda/gpu.sh | grep -cw "$name")" = 2 ] && echo 1)" "gpu.sh runs $name"
+done
 mkdir -p "$scratch/gpu"
 ln -s "$(cd "$B" && pwd)/data" "$scratch/gpu/data"
 export KERNELS="$B/emulated/gpu_kernels"
