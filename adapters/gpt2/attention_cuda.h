@@ -44,9 +44,10 @@ void attention_destroy(attention *a); /* NULL is allowed; waits for the stream *
    need them, and cuDNN compiles each for up to a second. This frees them. */
 void attention_forget(void);
 
-/* Returns the bytes of device memory that attention_create will allocate on the current device.
-   Another release of cuDNN, or a device with too little memory for a workspace, may need other
-   bytes. attention_bytes returns the bytes that a context has allocated. */
+/* Returns the bytes of device memory that attention_create will allocate on the current device. It
+   asks cuDNN, which takes up to seconds for the first question about a shape; attention_create then
+   takes less. A device with too little memory for a workspace gets less. attention_bytes returns
+   the bytes that a context has allocated. */
 size_t attention_scratch_bytes(const attention_shape *largest, zero_type type, int deterministic);
 size_t attention_bytes(const attention *a);
 

@@ -46,4 +46,8 @@ nm -D --defined-only "$stub" | sed -n 's/.* T \(cu.*\)/\1/p' | sort -u | comm -2
     echo "0 passed, 1 failed"
     exit 1
 }
+# Where no driver is installed: without the driver of the tests, too.
+if ! { ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } 2>/dev/null | grep -q 'libcuda\.so\.1'; then
+    LD_LIBRARY_PATH=$libs "$B/cudnn/test_cudnn" alone >"$B/cudnn/alone.log" || { cat "$B/cudnn/alone.log"; exit 1; }
+fi
 LD_LIBRARY_PATH=$(cd "$B/cudnn" && pwd):$libs:${LD_LIBRARY_PATH:-} "$B/cudnn/test_cudnn" ${3:-}
