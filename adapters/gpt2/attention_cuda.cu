@@ -692,8 +692,12 @@ static zero_result choose(attention *a, int deterministic) {
         return ZERO_OK;
     }
     const size_t version = attention_cudnn_version();
-    (void)snprintf(a->path, sizeof a->path, "cuDNN %zu.%zu flash attention%s", version / 10000,
-                   version / 100 % 100, deterministic ? ", deterministic" : "");
+    const cuda_pieces c = cut(a, &a->largest);
+    char pieces[64] = "";
+    if (c.batch * c.heads > 1)
+        (void)snprintf(pieces, sizeof pieces, ", %zu pieces", c.batch * c.heads);
+    (void)snprintf(a->path, sizeof a->path, "cuDNN %zu.%zu flash attention%s%s", version / 10000,
+                   version / 100 % 100, deterministic ? ", deterministic" : "", pieces);
     return ZERO_OK;
 }
 
@@ -811,6 +815,12 @@ static size_t cudnn_bytes(const attention_shape *s, zero_type type, int determin
 
 size_t attention_scratch_bytes(const attention_shape *s, zero_type type, int deterministic) {
     return delta_bytes(s) + cudnn_bytes(s, type, deterministic);
+}
+size_t attention_spare_bytes(const attention_shape *s, zero_type type, int deterministic) {
+    const size_t workspace = cudnn_bytes(s, type, deterministic);
+    const size_t least = cuda_head_bytes(s->seq_len, HOPPER) + cuda_other_bytes(HOPPER);
+    const int cuts = deterministic && s->seq_len % 4 == 0; /* see begins_unaligned */
+    return cuts && workspace > least ? workspace - least : 0;
 }
 
 zero_result attention_create(attention **out, const attention_shape *largest, zero_type type,

@@ -522,6 +522,11 @@ static void test_little_memory(void) {
     problem_make(&c, shape, ZERO_BF16, 1);
     const size_t live = emulation_live_bytes(), delta = cuda_delta_bytes(4, 3, 24);
     uint64_t whole = 0;
+    char text[64];
+    test_check(attention_spare_bytes(&shape, ZERO_BF16, 1) == 11 * head
+                   && attention_spare_bytes(&shape, ZERO_BF16, 0) == 0
+                   && attention_spare_bytes(&shape, ZERO_F32, 1) == 0,
+               "all but one head can be lacking: %zu", attention_spare_bytes(&shape, ZERO_BF16, 1));
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         emulation_memory(live + delta + cases[i].heads * head + more);
         attention *a = make(&shape, ZERO_BF16, 1);
@@ -535,6 +540,9 @@ static void test_little_memory(void) {
                    (int)(cudnn_emulated()->runs - runs), cases[i].pieces);
         test_check(attention_bytes(a) <= delta + cases[i].heads * head + more, "%zu bytes",
                    attention_bytes(a));
+        (void)snprintf(text, sizeof text, ", %d pieces", cases[i].pieces);
+        test_check(!strstr(attention_path(a), text) == (cases[i].pieces == 1), "%s",
+                   attention_path(a));
         attention_destroy(a);
     }
     emulation_memory(live + delta + head);

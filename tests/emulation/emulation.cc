@@ -903,7 +903,11 @@ void emulation_reset(void) {
 
 static int device_count = 1, device_peers = 1;
 static bool free_waits = true;
-static const size_t usual_memory = (size_t)64 << 30;
+static size_t memory_of_environment(void) {
+    const char *bytes = getenv("EMULATION_MEMORY");
+    return bytes ? (size_t)strtoull(bytes, NULL, 10) : (size_t)64 << 30;
+}
+static const size_t usual_memory = memory_of_environment();
 static size_t device_memory = usual_memory;
 static std::map<std::pair<int, int>, bool> peers_on;
 
