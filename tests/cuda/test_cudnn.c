@@ -1,11 +1,11 @@
-/* test_cudnn.c [all | alone] - the plans of attention_cudnn.c in the real cuDNN, without a GPU:
-   cuDNN gets the description of a device that is not there, chooses kernels, compiles them, and
-   finalises the plans on the driver of driver.c. That shows that it takes the graphs; the graphs'
-   values are test_attention's. And it shows that the workspaces are those of cuda_bytes.h, byte for
-   byte: a few hundred plans are made, and for thousands of shapes cuDNN's heuristics, which compile
-   nothing, are asked. `all`: all shapes of the list, and more questions. `alone`:
-   without any driver cuDNN proposes no kernel, so a plan on such a machine cannot ask. Run by
-   test_cudnn.sh. */
+/* test_cudnn.c [all] [SM90] | alone - the plans of attention_cudnn.c in the real cuDNN, without a
+   GPU: cuDNN gets the description of a device that is not there, chooses kernels, compiles them,
+   and finalises the plans on the driver of driver.c. That shows that it takes the graphs; the
+   graphs' values are test_attention's. And it shows that the workspaces are those of cuda_bytes.h,
+   byte for byte: plans are made for some shapes, and for many more cuDNN's heuristics, which
+   compile nothing, are asked. `all`: all shapes of the list, and more questions. `SM90`: one device
+   alone. `alone`: without any driver cuDNN proposes no kernel, so a plan on such a machine cannot
+   ask. Run by test_cudnn.sh. */
 #include "../../adapters/gpt2/attention_cudnn.c"
 #include "../../adapters/gpt2/cuda_bytes.h"
 #include "../shared/harness.h"
@@ -273,10 +273,12 @@ static int propose_nothing(void) {
 int main(int argc, char **argv) {
     const char *seed = getenv("SEED");
     const int all = argc > 1 && !strcmp(argv[1], "all");
+    const char *only = argc > 1 + all ? argv[1 + all] : "";
     int described = 0;
     if (argc > 1 && !strcmp(argv[1], "alone")) return propose_nothing();
     printf("cuDNN %zu\n", cudnnGetVersion());
     for (size_t i = 0; i < sizeof cards / sizeof cards[0]; i++) {
+        if (*only && strcmp(only, cards[i].name) != 0) continue;
         const plan_case of = {
             &cards[i], device_of(&cards[i]), {4, 1024, 12, 64}, 12, CUDNN_DATA_BFLOAT16, 1, 1};
         const int before = test_passed;
