@@ -483,13 +483,25 @@ static need_bytes compute_needed_bytes(const trainer *t, int count) {
     return all;
 }
 
+/* Returns how many of the needed bytes of a device can be lacking. The model makes the last
+   allocation, unless other ranks share the device, or a pipeline follows. */
+static uint64_t compute_spare_bytes(const trainer *t, int count) {
+    const job *j = t->j;
+    const gpt2_run run = make_run(t);
+    if (count > 1 || j->computes.sharers > 1
+        || gpt2_pipeline_bytes(&j->model, &run, j->batch.micro_steps) > 0)
+        return 0;
+    return gpt2_spare_bytes(&j->model, &run);
+}
+
 /* Ends the job if the ranks of this machine, or of a GPU, do not fit into its memory. Called before
    anything is built. */
 static void check_memory(const trainer *t, int count) {
     char sentence[LAUNCH_SENTENCE];
     job *j = t->j;
     const need_bytes need = compute_needed_bytes(t, count);
-    const int full = device_fits(&j->computes, need.device, sentence, sizeof sentence);
+    const uint64_t least = need.device - compute_spare_bytes(t, count);
+    const int full = device_fits(&j->computes, least, sentence, sizeof sentence);
     require(j, !full, "rank %d: %s", j->l->rank, sentence);
     launch_check_memory(j->l, need.host, need.shared);
 }

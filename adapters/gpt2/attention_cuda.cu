@@ -595,60 +595,90 @@ static zero_result reserve(attention *a, size_t bytes) {
 
 /* *yes becomes 1 if cuDNN runs a call: if it has plans for the largest seq_len and this batch, for
    forward and for each piece of backward. So the choice depends on the shape alone, never on
-   earlier calls. Pieces have one of two sizes; the first and the last piece have both. */
-static zero_result plans_for(attention *a, const attention_shape *s, int *yes) {
-    size_t bytes = 0, first;
+   earlier calls. Pieces have one of two sizes; the first and the last piece have both. *bytes
+   becomes the largest workspace. */
+static zero_result find_plans(attention *a, const attention_shape *s, int *yes, size_t *bytes) {
+    size_t first;
     attention_plan *p;
     *yes = 0;
+    *bytes = 0;
     if (!a->cudnn || s->seq_len != a->largest.seq_len) return ZERO_OK;
-    TRY(plan_for(a, s, 0, &p, &bytes));
+    TRY(plan_for(a, s, 0, &p, bytes));
     const cuda_pieces c = cut(a, s);
     if (begins_unaligned(a, s)) return ZERO_OK;
     for (int last = 0; p && last < 2; last++) {
         attention_shape part = *s;
         part.batch = piece(s->batch, c.batch, last ? c.batch - 1 : 0, &first);
         part.heads = piece(s->heads, c.heads, last ? c.heads - 1 : 0, &first);
-        TRY(plan_for(a, &part, 1, &p, &bytes));
+        TRY(plan_for(a, &part, 1, &p, bytes));
     }
-    if (!p) return ZERO_OK;
-    *yes = 1;
-    return reserve(a, bytes);
+    *yes = p != NULL;
+    return ZERO_OK;
+}
+static zero_result plans_for(attention *a, const attention_shape *s, int *yes) {
+    size_t bytes;
+    TRY(find_plans(a, s, yes, &bytes));
+    return *yes ? reserve(a, bytes) : ZERO_OK;
 }
 
 /* If there is no memory for the workspace, backward runs in more and smaller pieces. */
 static zero_result open_plans(attention *a, int *yes) {
-    const attention_shape *s = &a->largest;
-    const size_t head = cuda_head_bytes(s->seq_len), all = s->batch * s->heads * head;
-    a->piece_bytes = all < ATTENTION_WORKSPACE ? all : (size_t)ATTENTION_WORKSPACE;
+    const size_t head = cuda_head_bytes(a->largest.seq_len, HOPPER);
     for (;;) {
-        const zero_result r = plans_for(a, s, yes);
+        const zero_result r = plans_for(a, &a->largest, yes);
         if (r != ZERO_ERR_MEMORY || !a->deterministic || a->piece_bytes <= head) return r;
         a->piece_bytes /= 2;
         a->text[0] = 0;
     }
 }
 
-/* Returns why cuDNN does not support the case, or "" if it does. */
-static zero_result open_cudnn(attention *a, const char **why) {
-    int gpu = 0, yes = 0;
+/* *why becomes why cuDNN does not support the case, or "". */
+static zero_result connect_cudnn(attention *a, const char **why) {
+    const attention_shape *s = &a->largest;
+    const size_t all = s->batch * s->heads * cuda_head_bytes(s->seq_len, HOPPER);
+    int gpu = 0;
     *why = "";
+    a->piece_bytes = all < ATTENTION_WORKSPACE ? all : (size_t)ATTENTION_WORKSPACE;
     if (a->type == ZERO_F32)
         *why = "cuDNN has none for f32";
-    else if (a->largest.head_size % 8)
+    else if (s->head_size % 8)
         *why = "cuDNN wants heads of a multiple of 8";
     if (**why) return ZERO_OK;
     CUDA(a, cudaGetDevice(&gpu));
     const zero_result r =
         attention_cudnn_create(&a->cudnn, gpu, a->type, a->stream, a->deterministic);
-    if (r) return fail(a, r, "%s", attention_cudnn_error(a->cudnn));
+    return r ? fail(a, r, "%s", attention_cudnn_error(a->cudnn)) : ZERO_OK;
+}
+static size_t dq_sum_bytes(const attention *a) {
+    return a->deterministic ? 0 : delta_bytes(&a->largest) * a->largest.head_size;
+}
+static zero_result open_cudnn(attention *a, const char **why) {
+    int yes = 0;
+    TRY(connect_cudnn(a, why));
+    if (**why) return ZERO_OK;
     TRY(open_plans(a, &yes));
-    const size_t dq = a->deterministic ? 0 : delta_bytes(&a->largest) * a->largest.head_size;
+    const size_t dq = dq_sum_bytes(a);
     if (yes) return dq ? allocate(a, (void **)&a->dq_sum, dq) : ZERO_OK;
     (void)snprintf(a->text, sizeof a->text, "%s", attention_cudnn_error(a->cudnn));
     *why = begins_unaligned(a, &a->largest)
                ? "backward needs pieces, and the sequence length is no multiple of 4"
                : a->text;
     return ZERO_OK;
+}
+
+/* Asks cuDNN for the bytes of its workspace and of dq_sum; 0: it does not support the case. The
+   plans that it makes for this are kept, so the context of this shape, which is created next, finds
+   them. */
+static zero_result ask_cudnn(attention *a, size_t *bytes) {
+    const char *why;
+    size_t workspace = 0;
+    int yes = 0;
+    *bytes = 0;
+    zero_result r = connect_cudnn(a, &why);
+    if (!r && !*why) r = find_plans(a, &a->largest, &yes, &workspace);
+    if (yes) *bytes = workspace + dq_sum_bytes(a);
+    close_cudnn(a);
+    return r;
 }
 
 static zero_result choose(attention *a, int deterministic) {
@@ -662,8 +692,12 @@ static zero_result choose(attention *a, int deterministic) {
         return ZERO_OK;
     }
     const size_t version = attention_cudnn_version();
-    (void)snprintf(a->path, sizeof a->path, "cuDNN %zu.%zu flash attention%s", version / 10000,
-                   version / 100 % 100, deterministic ? ", deterministic" : "");
+    const cuda_pieces c = cut(a, &a->largest);
+    char pieces[64] = "";
+    if (c.batch * c.heads > 1)
+        (void)snprintf(pieces, sizeof pieces, ", %zu pieces", c.batch * c.heads);
+    (void)snprintf(a->path, sizeof a->path, "cuDNN %zu.%zu flash attention%s%s", version / 10000,
+                   version / 100 % 100, deterministic ? ", deterministic" : "", pieces);
     return ZERO_OK;
 }
 
@@ -731,19 +765,6 @@ static zero_result choose(attention *a, int deterministic) {
 
 /* ---- functions of the header --------------------------------------------------------------- */
 
-size_t attention_scratch_bytes(const attention_shape *s, zero_type type, int deterministic) {
-    size_t cudnn = 0;
-#ifdef GPT2_WITH_CUDNN
-    const ops_limits l = {s->batch, s->heads, s->seq_len, s->head_size, 0, 0, 0};
-    const ops_settings settings = {type, type, NULL, 0, !deterministic};
-    int gpu = 0, major = 9;
-    if (cudaGetDevice(&gpu) != cudaSuccess
-        || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu) != cudaSuccess)
-        (void)cudaGetLastError();
-    cudnn = cuda_attention_bytes(&l, &settings, major);
-#endif
-    return delta_bytes(s) + cudnn;
-}
 size_t attention_bytes(const attention *a) { return a->bytes; }
 const char *attention_path(const attention *a) { return a->path; }
 void attention_use_own(attention *a) {
@@ -764,6 +785,42 @@ static zero_result check_largest(attention *a) {
                 "%zu sequences of %zu tokens, %zu heads of %zu channels: none may be 0, "
                 "heads have at most %d channels, sequences fewer than 2^20 tokens",
                 s->batch, s->seq_len, s->heads, s->head_size, (int)HEAD_MAX);
+}
+
+#ifdef GPT2_WITH_CUDNN
+/* If cuDNN cannot be asked, attention_create will report why. The plan then has the sizes of
+   cuda_bytes.h, for this device or, if there is none, for Hopper. */
+static size_t cudnn_bytes(const attention_shape *s, zero_type type, int deterministic) {
+    const ops_limits l = {s->batch, s->heads, s->seq_len, s->head_size, 0, 0, 0};
+    const ops_settings settings = {type, type, NULL, 0, !deterministic};
+    attention a;
+    size_t bytes;
+    int gpu = 0, major = HOPPER;
+    memset(&a, 0, sizeof a);
+    a.largest = *s;
+    a.type = type;
+    a.deterministic = deterministic;
+    if (!check_largest(&a) && !ask_cudnn(&a, &bytes)) return bytes;
+    if (cudaGetDevice(&gpu) != cudaSuccess
+        || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu) != cudaSuccess)
+        (void)cudaGetLastError();
+    return cuda_attention_bytes(&l, &settings, major);
+}
+#else
+static size_t cudnn_bytes(const attention_shape *s, zero_type type, int deterministic) {
+    (void)s, (void)type, (void)deterministic;
+    return 0;
+}
+#endif
+
+size_t attention_scratch_bytes(const attention_shape *s, zero_type type, int deterministic) {
+    return delta_bytes(s) + cudnn_bytes(s, type, deterministic);
+}
+size_t attention_spare_bytes(const attention_shape *s, zero_type type, int deterministic) {
+    const size_t workspace = cudnn_bytes(s, type, deterministic);
+    const size_t least = cuda_head_bytes(s->seq_len, HOPPER) + cuda_other_bytes(HOPPER);
+    const int cuts = deterministic && s->seq_len % 4 == 0; /* see begins_unaligned */
+    return cuts && workspace > least ? workspace - least : 0;
 }
 
 zero_result attention_create(attention **out, const attention_shape *largest, zero_type type,

@@ -44,14 +44,18 @@ void attention_destroy(attention *a); /* NULL is allowed; waits for the stream *
    need them, and cuDNN compiles each for up to a second. This frees them. */
 void attention_forget(void);
 
-/* Returns the bytes of device memory that attention_create will allocate on the current device.
-   Another release of cuDNN, or a device with too little memory for a workspace, may need other
-   bytes. attention_bytes returns the bytes that a context has allocated. */
+/* Returns the bytes of device memory that attention_create will allocate on the current device. It
+   asks cuDNN, which takes up to seconds for the first question about a shape; attention_create then
+   takes less. Of these bytes attention_create does without attention_spare_bytes, if the device has
+   no more: backward then runs in more and smaller pieces, with the same bits. attention_bytes
+   returns the bytes that a context has allocated. */
 size_t attention_scratch_bytes(const attention_shape *largest, zero_type type, int deterministic);
+size_t attention_spare_bytes(const attention_shape *largest, zero_type type, int deterministic);
 size_t attention_bytes(const attention *a);
 
 /* Returns which kernels run for `largest`, and why, for example "cuDNN 9.19 flash attention" or
-   "own kernel (f32 tiles): head size 20 is no multiple of 8". The text is owned by a. */
+   "own kernel (f32 tiles): head size 20 is no multiple of 8"; and into how many pieces backward is
+   cut. The text is owned by a. */
 const char *attention_path(const attention *a);
 
 /* From now on the own kernels run for every shape, so that a test can compare them with cuDNN. */

@@ -55,9 +55,12 @@ static inline size_t cuda_delta_bytes(size_t batch, size_t heads, size_t seq_len
 /* CUDNN'S WORKSPACE FOR ATTENTION. Backward in a fixed order keeps the gradients of the scores: for
    each head (T, T) numbers of 16 bits, with T rounded up to tiles. That would be 805 MB for GPT-2
    124M at B 32, T 1024, and 3.4 GB for 1558M at B 4, T 4096. So backward runs in pieces. A piece
-   has as many sequences, or heads of one sequence, as fit in ATTENTION_WORKSPACE bytes. The sizes
-   are those that cuDNN 9.19 requests (tests/cuda/test_cudnn.c). */
-enum { ATTENTION_WORKSPACE = 512 << 20, ATTENTION_OTHER = 256 /* bytes of other parts */ };
+   has as many sequences, or heads of one sequence, as fit in ATTENTION_WORKSPACE bytes.
+
+   The trainer's plan asks cuDNN itself: attention_scratch_bytes. These formulas are for machines
+   without a GPU, where cuDNN proposes no kernel. They are the sizes that cuDNN 9.19 requests, byte
+   for byte (tests/cuda/test_cudnn.c). `major` is the GPU's compute capability: 9 is Hopper. */
+enum { ATTENTION_WORKSPACE = 512 << 20, HOPPER = 9, BLACKWELL = 10 };
 
 typedef struct cuda_pieces { /* the number of pieces of a call. Either one of the two is 1, or each
                                 sequence is a piece */
@@ -65,37 +68,56 @@ typedef struct cuda_pieces { /* the number of pieces of a call. Either one of th
 } cuda_pieces;
 
 static inline size_t cuda_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-static inline size_t cuda_head_bytes(size_t seq_len) {
-    return cuda_round_up(seq_len, 64) * cuda_round_up(seq_len, 128) * 2;
+/* Returns the bytes of other parts of the workspace. */
+static inline size_t cuda_other_bytes(int major) { return major == HOPPER ? 256 : 128; }
+static inline size_t cuda_head_bytes(size_t seq_len, int major) {
+    return cuda_round_up(seq_len, 64) * cuda_round_up(seq_len, major == HOPPER ? 128 : 64) * 2;
 }
+/* Every GPU cuts as Hopper does, whose heads have the most bytes. */
 static inline cuda_pieces cuda_cut(size_t batch, size_t heads, size_t seq_len, size_t most_bytes) {
-    const size_t fit = most_bytes / cuda_head_bytes(seq_len), at_once = fit ? fit : 1;
+    const size_t fit = most_bytes / cuda_head_bytes(seq_len, HOPPER), at_once = fit ? fit : 1;
     const size_t sequences = at_once / heads ? at_once / heads : 1;
     const cuda_pieces cut = {(batch + sequences - 1) / sequences,
                              at_once < heads ? (heads + at_once - 1) / at_once : 1};
     return cut;
 }
 /* Returns the workspace of the largest piece. */
-static inline size_t cuda_piece_bytes(size_t batch, size_t heads, size_t seq_len,
-                                      size_t most_bytes) {
+static inline size_t cuda_piece_bytes(size_t batch, size_t heads, size_t seq_len, size_t most_bytes,
+                                      int major) {
     const cuda_pieces cut = cuda_cut(batch, heads, seq_len, most_bytes);
     const size_t b = (batch + cut.batch - 1) / cut.batch, h = (heads + cut.heads - 1) / cut.heads;
-    return b * h * cuda_head_bytes(seq_len) + ATTENTION_OTHER;
+    return b * h * cuda_head_bytes(seq_len, major) + cuda_other_bytes(major);
+}
+/* Returns the workspace of backward in any order. Hopper sums dQ in the caller's array, other GPUs
+   in the workspace. Blackwell needs none for more than 128 tokens. */
+static inline size_t cuda_any_order_bytes(const ops_limits *l, int major) {
+    const size_t sum =
+        cuda_delta_bytes(l->batch, l->heads, cuda_round_up(l->seq_len, 8)) * l->head_size;
+    if (major == BLACKWELL && l->seq_len > 128) return 0;
+    return (major == HOPPER ? 0 : sum) + cuda_other_bytes(major);
 }
 
-/* Returns the bytes of cuDNN's attention in 16 bits, on a GPU of compute capability `major`: the
-   workspace, and, with any_order, the caller's f32 array in which dQ is summed. Returns 0 if cuDNN
-   has no kernels for it. GPUs other than Hopper (9) have none for heads of more than 128 channels.
-   With any_order they also sum dQ in the workspace. */
+/* Returns whether cuDNN has kernels for both directions: for 16 bits, heads of a multiple of 8
+   channels, and 128 channels at most, on Hopper 256; and if pieces begin at multiples of 16 bytes
+   in numbers per row. */
+static inline int cuda_has_attention(const ops_limits *l, const ops_settings *settings, int major) {
+    const size_t most = major == HOPPER ? 256 : 128;
+    if (settings->type == ZERO_F32 || !l->heads || l->head_size % 8 || l->head_size > most
+        || major < 8)
+        return 0;
+    if (settings->any_order || l->seq_len % 4 == 0) return 1;
+    const cuda_pieces cut = cuda_cut(l->batch, l->heads, l->seq_len, ATTENTION_WORKSPACE);
+    return cut.batch * cut.heads == 1;
+}
+
+/* Returns the bytes of cuDNN's attention on a GPU of compute capability `major`: the workspace,
+   and, with any_order, the caller's f32 array for sums of dQ. Returns 0 if cuDNN has no kernels. */
 static inline size_t cuda_attention_bytes(const ops_limits *l, const ops_settings *settings,
                                           int major) {
-    const size_t sum = cuda_delta_bytes(l->batch, l->heads, cuda_round_up(l->seq_len, 16));
-    if (settings->type == ZERO_F32 || !l->heads || l->head_size % 8
-        || l->head_size > (major == 9 ? 256u : 128u))
-        return 0;
+    if (!cuda_has_attention(l, settings, major)) return 0;
     if (!settings->any_order)
-        return cuda_piece_bytes(l->batch, l->heads, l->seq_len, ATTENTION_WORKSPACE);
-    return (major == 9 ? 0 : sum * l->head_size) + ATTENTION_OTHER
+        return cuda_piece_bytes(l->batch, l->heads, l->seq_len, ATTENTION_WORKSPACE, major);
+    return cuda_any_order_bytes(l, major)
            + cuda_delta_bytes(l->batch, l->heads, l->seq_len) * l->head_size;
 }
 

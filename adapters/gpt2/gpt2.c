@@ -773,6 +773,14 @@ size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run) {
            + experts_bytes(cfg, run);
 }
 
+size_t gpt2_spare_bytes(const gpt2_config *cfg, const gpt2_run *run) {
+    gpt2_model shape;
+    if (cfg->moe.experts || set_shape(&shape, cfg, run, NULL) != ZERO_OK) return 0;
+    const ops_limits limits = limits_of(&shape);
+    const ops_settings settings = {run->type, run->type, NULL, run->tf32, run->any_order};
+    return ops_spare_bytes(&limits, &settings);
+}
+
 /* away_inputs returns the number of inputs of a chunk that are offloaded, a record each. The first
  * input of a chunk is not offloaded if it is a message of another stage: always if away_first
  * returns 1; on the first stage in all chunks but the first. */
@@ -818,13 +826,14 @@ static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_er
     char why[OPS_SENTENCE];
     const size_t bytes = measure(m, &kept, &shared), shared_at = kept.most;
     const ops_limits limits = limits_of(m);
-    const zero_result result = ops_create(&m->ops, &limits, settings, why);
-    if (result != ZERO_OK) return refuse(err, result, "%s", why);
     m->sets = (block_values *)calloc((size_t)m->slots * ((size_t)m->longest + 1), sizeof *m->sets);
     m->memory = ops_alloc(bytes);
     if (!m->sets || !m->memory)
         return refuse(err, ZERO_ERR_MEMORY, "out of memory for %.1f MiB of activations",
                       (double)bytes / (1024 * 1024));
+    /* last, because attention takes less memory if no more is left */
+    const zero_result result = ops_create(&m->ops, &limits, settings, why);
+    if (result != ZERO_OK) return refuse(err, result, "%s", why);
     memset(&kept, 0, sizeof kept);
     memset(&shared, 0, sizeof shared);
     kept.base = (char *)m->memory;

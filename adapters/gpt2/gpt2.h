@@ -427,6 +427,10 @@ void gpt2_free(void *memory);
 /* Returns the bytes that gpt2_create allocates for activations and scratch memory; 0 if gpt2_create
    would reject the run. */
 size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run);
+/* Returns how many of these bytes gpt2_create does without, if it makes the last allocation on the
+   device and no more memory is left: attention's backward then runs in smaller pieces, with the
+   same bits. gpt2_attention_path reports them. */
+size_t gpt2_spare_bytes(const gpt2_config *cfg, const gpt2_run *run);
 
 /* Returns the bytes that GPT2_RECOMPUTE_AWAY keeps in the file, or in CUDA in host memory. They are
    not part of the bytes above. 0 without AWAY, and for a run that gpt2_create would reject. */

@@ -65,8 +65,10 @@ void ops_destroy(ops_ctx *o); /* o may be NULL; waits */
 
 /* Returns the bytes of scratch memory that ops_create allocates. oneDNN reports a product's need
    when the product is first created. If it exceeds the reserve, which is rare, it is allocated
-   then. The same applies to cuDNN's attention. Of the settings it reads type and any_order. */
+   then. Of the settings it reads type and any_order. */
 size_t ops_scratch_bytes(const ops_limits *limits, const ops_settings *settings);
+/* Returns how many of these bytes ops_create does without, if the device has no more. */
+size_t ops_spare_bytes(const ops_limits *limits, const ops_settings *settings);
 
 /* Bytes that a chunk of logits may take; more rows at once are not worth their memory. */
 size_t ops_logits_budget(void);

@@ -275,6 +275,12 @@ size_t ops_scratch_bytes(const ops_limits *limits, const ops_settings *settings)
            + products_scratch_bytes() + (type == ZERO_F32 ? 0 : product_bytes(&o));
 }
 
+size_t ops_spare_bytes(const ops_limits *limits, const ops_settings *settings) {
+    (void)limits;
+    (void)settings;
+    return 0;
+}
+
 static int open_products(ops_ctx *o);
 static const attention_way *choose_attention(zero_type type);
 

@@ -181,6 +181,11 @@ size_t ops_scratch_bytes(const ops_limits *limits, const ops_settings *settings)
                             : 0);
 }
 
+size_t ops_spare_bytes(const ops_limits *limits, const ops_settings *settings) {
+    const attention_shape shape = attention_limits(limits);
+    return limits->heads ? attention_spare_bytes(&shape, settings->type, !settings->any_order) : 0;
+}
+
 size_t ops_logits_budget(void) { return cuda_logits_budget(); }
 
 void *ops_alloc(size_t bytes) {

@@ -42,7 +42,7 @@ int plan_gpu_major(void) {
 
 size_t __wrap_ops_scratch_bytes(const ops_limits *limits, const ops_settings *settings) {
     const int major = plan_gpu_major();
-    return plan_is_for_gpus() ? cuda_scratch_bytes(limits, settings, major ? major : 9)
+    return plan_is_for_gpus() ? cuda_scratch_bytes(limits, settings, major ? major : HOPPER)
                               : __real_ops_scratch_bytes(limits, settings);
 }
 

@@ -10,6 +10,7 @@
    Two independent roundings add up to 1.4 times one; tolerances are about twice
    what is expected. A wrong operand or transpose gives an error of about 1. */
 #include "../../adapters/gpt2/attention_cuda.h"
+#include "../../adapters/gpt2/cuda_bytes.h"
 #include "../shared/harness.h"
 
 #include <cuda_runtime.h>
@@ -466,6 +467,94 @@ static void test_paths(void) {
 }
 
 #if defined(GPT2_WITH_CUDNN) && defined(EMULATED_LAUNCH)
+/* The plan has what cuDNN requests, which is what is allocated. On a Hopper of cuDNN 9.19 that is
+   also what cuda_bytes.h computes for machines without a GPU. */
+static void test_asking(void) {
+    const attention_shape shapes[] = {
+        {2, 40, 3, 64}, {3, 129, 2, 128}, {1, 23, 2, 64}, {2, 8, 1, 20}};
+    cudnn_emulation *e = cudnn_emulated();
+    for (int k = 0; k < 2 * 2 * 4; k++) {
+        const attention_shape *s = &shapes[k / 4];
+        const int fixed = k & 1, other = k >> 1 & 1;
+        const ops_limits l = {s->batch, s->heads, s->seq_len, s->head_size, 0, 0, 0};
+        const ops_settings settings = {ZERO_BF16, ZERO_BF16, NULL, 0, !fixed};
+        const size_t formula = cuda_delta_bytes(s->batch, s->heads, s->seq_len)
+                               + cuda_attention_bytes(&l, &settings, HOPPER);
+        attention_forget();
+        e->more_bytes = other ? 4096 : 0;
+        const size_t planned = attention_scratch_bytes(s, ZERO_BF16, fixed);
+        const uint64_t calls = e->calls;
+        attention *a = make(s, ZERO_BF16, fixed);
+        test_check(attention_bytes(a) == planned, "%s: %zu bytes, planned %zu", attention_path(a),
+                   attention_bytes(a), planned);
+        test_check(planned == formula + (with_cudnn(a) ? (size_t)e->more_bytes : 0),
+                   "%s: planned %zu bytes, computed %zu", attention_path(a), planned, formula);
+        test_check(e->calls - calls < 8, "the plans of the question are used: %d calls",
+                   (int)(e->calls - calls));
+        attention_destroy(a);
+    }
+    e->more_bytes = 0;
+    attention_forget();
+    e->engines = 0; /* no kernels: the own ones need no workspace */
+    test_check(attention_scratch_bytes(&shapes[0], ZERO_BF16, 1) == cuda_delta_bytes(2, 3, 40),
+               "without a kernel of cuDNN");
+    e->engines = 3;
+    attention_forget();
+    const size_t right = attention_scratch_bytes(&shapes[0], ZERO_BF16, 1);
+    attention_forget();
+    e->calls = 0;
+    e->fail_call = 1;
+    test_check(attention_scratch_bytes(&shapes[0], ZERO_BF16, 1) == right,
+               "where cuDNN does not answer, the sizes of cuda_bytes.h are planned");
+    e->fail_call = 0;
+}
+
+/* A device with memory for a number of heads' workspaces: backward runs in as many pieces as it
+   must, of the batch and then of the heads, and gives the bits of one piece. */
+static void test_little_memory(void) {
+    const attention_shape shape = {4, 24, 3, 64};
+    const size_t head = cuda_head_bytes(shape.seq_len, HOPPER), more = cuda_other_bytes(HOPPER);
+    const struct {
+        size_t heads; /* for which there is memory */
+        int pieces;
+    } cases[] = {{12, 1}, {11, 2}, {6, 2}, {5, 4}, {3, 4}, {2, 12}, {1, 12}};
+    problem c;
+    problem_make(&c, shape, ZERO_BF16, 1);
+    const size_t live = emulation_live_bytes(), delta = cuda_delta_bytes(4, 3, 24);
+    uint64_t whole = 0;
+    char text[64];
+    test_check(attention_spare_bytes(&shape, ZERO_BF16, 1) == 11 * head
+                   && attention_spare_bytes(&shape, ZERO_BF16, 0) == 0
+                   && attention_spare_bytes(&shape, ZERO_F32, 1) == 0,
+               "all but one head can be lacking: %zu", attention_spare_bytes(&shape, ZERO_BF16, 1));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        emulation_memory(live + delta + cases[i].heads * head + more);
+        attention *a = make(&shape, ZERO_BF16, 1);
+        const uint64_t runs = cudnn_emulated()->runs;
+        test_check(with_cudnn(a) && !run(a, &c), "memory for %zu heads: %s, %s", cases[i].heads,
+                   attention_path(a), attention_error(a));
+        if (!i) whole = fingerprint(&c);
+        test_check(fingerprint(&c) == whole, "the bits of one piece");
+        test_check((int)(cudnn_emulated()->runs - runs) == 1 + cases[i].pieces,
+                   "memory for %zu heads: %d runs, expected forward and %d pieces", cases[i].heads,
+                   (int)(cudnn_emulated()->runs - runs), cases[i].pieces);
+        test_check(attention_bytes(a) <= delta + cases[i].heads * head + more, "%zu bytes",
+                   attention_bytes(a));
+        (void)snprintf(text, sizeof text, ", %d pieces", cases[i].pieces);
+        test_check(!strstr(attention_path(a), text) == (cases[i].pieces == 1), "%s",
+                   attention_path(a));
+        attention_destroy(a);
+    }
+    emulation_memory(live + delta + head);
+    attention *a = NULL;
+    const zero_result r = attention_create(&a, &shape, ZERO_BF16, stream, 1);
+    test_check(r == ZERO_ERR_MEMORY && strstr(attention_error(a), "bytes of device memory"),
+               "memory for less than one head: %s", attention_error(a));
+    attention_destroy(a);
+    emulation_memory(0);
+    problem_free(&c);
+}
+
 /* Where memory does not suffice for the workspace, backward runs in pieces of the batch, or of the
    heads, and gives the same bits. */
 static void test_pieces(void) {
@@ -686,6 +775,8 @@ int main(int argc, char **argv) {
     (void)argv;
     test_cuda_faults();
 #ifdef GPT2_WITH_CUDNN
+    test_asking();
+    test_little_memory();
     test_pieces();
     test_cudnn_engines();
     test_cudnn_faults();

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_cudnn.sh [BUILD [CC [all]]] - makes the plans of attention_cudnn.c with the real cuDNN library, which needs no
+# test_cudnn.sh [BUILD [CC [all] [SM90]]] - makes the plans of attention_cudnn.c with the real cuDNN library, which needs no
 # GPU for it, only a libcuda.so.1 to load: driver.c.
 # CUDNN=DIR: where include/cudnn.h and lib/libcudnn.so.9 are; else the usual places, Python's nvidia
 # packages among them. Last line: N passed, N failed[, N skipped].
@@ -46,4 +46,8 @@ nm -D --defined-only "$stub" | sed -n 's/.* T \(cu.*\)/\1/p' | sort -u | comm -2
     echo "0 passed, 1 failed"
     exit 1
 }
-LD_LIBRARY_PATH=$(cd "$B/cudnn" && pwd):$libs:${LD_LIBRARY_PATH:-} "$B/cudnn/test_cudnn" ${3:-}
+# Where no driver is installed: without the driver of the tests, too.
+if ! { ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } 2>/dev/null | grep -q 'libcuda\.so\.1'; then
+    LD_LIBRARY_PATH=$libs "$B/cudnn/test_cudnn" alone >"$B/cudnn/alone.log" || { cat "$B/cudnn/alone.log"; exit 1; }
+fi
+LD_LIBRARY_PATH=$(cd "$B/cudnn" && pwd):$libs:${LD_LIBRARY_PATH:-} "$B/cudnn/test_cudnn" ${3:-} ${4:-}

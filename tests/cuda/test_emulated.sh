@@ -95,6 +95,22 @@ timeout 100 "$cuda" $data -z 0,1,2,3 -e char:2x32x2 -t 16 -b 2 -x 2 -rd 2 -csv "
 check "$(tail -n +2 "$scratch/csv" | cut -d, -f14 | sort | uniq -c | awk '$1 == 4 { print 1 }')" "a comparison ends with equal weights: $(tail -n 1 "$scratch/compare")"
 timeout 60 "$cuda" -e d48 -t 1024 -b 64 -i "$B/data/tiny_gpt2_train.bin" -j "$B/data/tiny_gpt2_val.bin" -g 0 >"$scratch/large" 2>&1
 check "$(grep -c '^train_gpt2_zero: .*memory free of' "$scratch/large")" "a model larger than the device is refused: $(tail -n 1 "$scratch/large")"
+# A GPU with a little less memory than planned: attention's backward runs in pieces, with the same bits; with too little the
+# run is refused.
+pieces="$small -dt bf16 -b 16 -z 0 -st all"
+for short in 0 300000 700000; do
+    [ $short = 0 ] || EMULATION_MEMORY=$(awk -v of="$whole" -v short=$short 'BEGIN { printf "%d", of * 1048576 - short }')
+    [ $short = 0 ] || export EMULATION_MEMORY
+    timeout 60 "$cuda" $pieces >"$scratch/short$short" 2>&1
+    whole=$(sed -n 's/^device memory: .* \([0-9.]*\) MiB planned.*/\1/p' "$scratch/short0")
+done
+unset EMULATION_MEMORY
+check "$(grep -c 'flash attention, deterministic, [0-9]* pieces' "$scratch/short300000")" "attention in pieces: $(tail -n 1 "$scratch/short300000")"
+check "$([ -n "$(weights short0)" ] && [ "$(weights short300000)" = "$(weights short0)" ] && ! grep -q 'pieces' "$scratch/short0" && echo 1)" \
+    "pieces have the weights of one call: $(weights short300000)"
+taken() { sed -n 's/^device memory: \([0-9.]*\) MiB taken.*/\1/p' "$scratch/short$1"; }
+check "$(awk -v whole="$(taken 0)" -v less="$(taken 300000)" 'BEGIN { print (less > 0 && less < whole) }')" "pieces take less: $(taken 300000), not $(taken 0)"
+check "$(grep -c '^train_gpt2_zero: .*memory free of' "$scratch/short700000")" "less than one head's memory is refused: $(tail -n 1 "$scratch/short700000")"
 # of the host as well, which a /proc/meminfo of its own has
 if unshare -m true 2>/dev/null; then
     echo "MemAvailable: 64 kB" >"$scratch/meminfo"
@@ -108,6 +124,11 @@ else echo "skipped: a host of little memory needs root and mount namespaces"; sk
 for part in build ops ranks resume check offload bench all; do
     B=$B DRY=1 sh tests/cuda/gpu.sh $part >"$scratch/dry" 2>&1
     check "$([ "$(wc -l <"$scratch/dry")" -ge 1 ] && ! grep -q 'not found' "$scratch/dry" && echo 1)" "gpu.sh $part, dry"
+done
+# Every test that is built for a GPU has a row, and is carried.
+B=$B DRY=1 sh tests/cuda/gpu.sh ops >"$scratch/dry" 2>&1
+for name in $(sed -n 's/^cuda-tests: .*,\(.*\))$/\1/p' adapters/cuda.mk | tr ' ' '\n' | grep '^test_'); do
+    check "$([ "$(grep -c "^$name: " "$scratch/dry")" = 1 ] && [ "$(sed -n '/^table/,/^}/p; /^carry_programs/,/^}/p' tests/cuda/gpu.sh | grep -cw "$name")" = 2 ] && echo 1)" "gpu.sh runs $name"
 done
 mkdir -p "$scratch/gpu"
 ln -s "$(cd "$B" && pwd)/data" "$scratch/gpu/data"

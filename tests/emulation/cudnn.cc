@@ -519,7 +519,7 @@ enum { ENGINES = 3, ENGINE_BROKEN = 0, ENGINE_ANY_ORDER = 1, ENGINE_FIXED_ORDER 
 int64_t workspace_of(const descriptor *graph, int engine) {
     int64_t bytes = 0;
     bool backward = false;
-    if (engine != ENGINE_FIXED_ORDER) return 256;
+    if (engine != ENGINE_FIXED_ORDER) return 256 + state.more_bytes;
     for (const operation &o : operations_of(graph)) {
         const int64_t *d = o.output.dims;
         const int64_t matrix =
@@ -527,7 +527,7 @@ int64_t workspace_of(const descriptor *graph, int engine) {
         backward |= o.kind == CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR;
         if (o.mode == CUDNN_POINTWISE_EXP && d[2] == d[3]) bytes = matrix;
     }
-    return backward ? bytes + 256 : 256;
+    return (backward ? bytes + 256 : 256) + state.more_bytes;
 }
 
 void finish(descriptor *d) {

@@ -11,11 +11,13 @@ typedef struct cudnn_emulation {
     int engine;         /* that ran last: 1 in any order, 2 deterministic */
     int operations;     /* of the graph that ran last */
     uint64_t runs;
-    int64_t live; /* descriptors */
+    int64_t more_bytes; /* of each workspace: another release's */
+    int64_t live;       /* descriptors */
 
 #ifdef __cplusplus
     cudnn_emulation()
-        : calls(0), fail_call(0), engines(3), engine(-1), operations(0), runs(0), live(0) {}
+        : calls(0), fail_call(0), engines(3), engine(-1), operations(0), runs(0), more_bytes(0),
+          live(0) {}
 #endif
 } cudnn_emulation;
 

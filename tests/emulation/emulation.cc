@@ -903,8 +903,15 @@ void emulation_reset(void) {
 
 static int device_count = 1, device_peers = 1;
 static bool free_waits = true;
+static size_t memory_of_environment(void) {
+    const char *bytes = getenv("EMULATION_MEMORY");
+    return bytes ? (size_t)strtoull(bytes, NULL, 10) : (size_t)64 << 30;
+}
+static const size_t usual_memory = memory_of_environment();
+static size_t device_memory = usual_memory;
 static std::map<std::pair<int, int>, bool> peers_on;
 
+void emulation_memory(size_t bytes) { device_memory = bytes ? bytes : usual_memory; }
 void emulation_free_waits(int waits) { free_waits = waits != 0; }
 void emulation_devices(int count, int peer_access) {
     device_count = count;
@@ -994,6 +1001,7 @@ extern "C" {
 
 cudaError_t cudaMalloc(void **p, size_t bytes) {
     ENTER_UNRECORDED(EMULATION_ALLOCATION)
+    if (emulation_live_bytes() + bytes > device_memory) return noted(cudaErrorMemoryAllocation);
     *p = allocate(bytes, DEVICE_MEMORY, self.device);
     return noted(*p || !bytes ? cudaSuccess : cudaErrorMemoryAllocation);
 }
@@ -1368,7 +1376,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     p->major = 9;
     p->warpSize = 32;
     p->multiProcessorCount = 132;
-    p->totalGlobalMem = (size_t)64 << 30;
+    p->totalGlobalMem = device_memory;
     p->maxThreadsPerBlock = 1024;
     p->sharedMemPerBlock = 48 * 1024;
     p->sharedMemPerBlockOptin = 227 * 1024;
@@ -1376,8 +1384,9 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
 }
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
     ENTER(EMULATION_ANY)
-    *total = (size_t)64 << 30;
-    *available = *total - emulation_live_bytes();
+    const size_t live = emulation_live_bytes();
+    *total = device_memory;
+    *available = live < device_memory ? device_memory - live : 0;
     return cudaSuccess;
 }
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p) {

@@ -42,6 +42,10 @@ int emulated_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
 
 void emulation_devices(int count, int peer_access); /* default: 1, 1 */
 
+/* All devices together have this many bytes of device memory; 0, the default: as many as the
+   environment's EMULATION_MEMORY, or 64 GiB. cudaMalloc fails if less is left. */
+void emulation_memory(size_t bytes);
+
 /* Device memory is inaccessible to the host after every `every`-th call of CUDA (0, the default:
    never, because tests read it and hiding it takes time; 1: after all). A host that touches it then
    gets SIGSEGV, and a line says so. */
