@@ -88,6 +88,10 @@ typedef struct plan_answer {
 int plan_ask(const plan_case *c, plan_answer *a, char *sentence, size_t bytes);
 int plan_ask_stage(const plan_case *c, int pp_rank, plan_answer *a, char *sentence, size_t bytes);
 
+/* Adds the memory and the messages of c->run to an answer of the same case with run.batch 0. Both
+   calls together give the answer of plan_ask. Not for a pipeline. */
+int plan_add_run(const plan_case *c, plan_answer *a, char *sentence, size_t bytes);
+
 /* The most bytes that a rank may take; 0: no limit. */
 typedef struct plan_limits {
     double device, host, file;

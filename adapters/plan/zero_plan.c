@@ -34,7 +34,7 @@
 #define PROGRAM "zero_plan"
 
 typedef struct plan_flags {
-    const char *memory, *host_memory, *disk, *machine, *measure, *scale, *pictures;
+    const char *host_memory, *disk, *measure, *scale, *pictures;
     int on;
 } plan_flags;
 
@@ -47,17 +47,11 @@ enum { PLAN_ON_AUTO = 0, PLAN_ON_GPU, PLAN_ON_CPU };
     }
 static const option plan_table[] = {
     {.type = OPTION_HEADING, .help = "The planner's own"},
-    OWN(TEXT, "-me", "--memory", memory, "",
-        .help =
-            "memory of a rank's device: 80G, 640M, 1.5T (GiB and so on) or 80GB (1e9). It decides "
-            "what fits"),
     OWN(TEXT, "-hm", "--host-memory", host_memory, "",
         .help = "CPU memory of each rank. Without this flag there is no limit"),
     OWN(TEXT, "-dm", "--disk", disk, "", .help = "space in files for each rank; the same"),
     OWN(WORD, "-on", "--on", on, "auto", .words = "auto gpu cpu",
         .help = "device of the ranks. auto: that of --machine, otherwise gpu"),
-    OWN(PATH, "-ma", "--machine", machine, "",
-        .help = "file of measured rates: predicts the time of a step (adapters/plan/machine.h)"),
     OWN(PATH, "-ms", "--measure", measure, "",
         .help =
             "measures this machine with -pn ranks at once of -nt threads, in types f32 and bf16 "
@@ -108,23 +102,11 @@ static void plan_split_arguments(int argc, char **argv, char **own, int *owns, c
     }
 }
 
-/* Converts a text such as "80G" to bytes. An empty text is 0. */
+/* Reads a size. An empty text is 0, no limit. */
 static int plan_size(const char *flag, const char *text, double *size, char *sentence,
                      size_t bytes) {
-    static const char units[] = "KMGTP";
-    char *end = NULL;
-    const double number = strtod(text, &end);
-    double unit = 1;
     *size = 0;
-    if (!text[0]) return 0;
-    const char *letter = *end ? strchr(units, *end) : NULL;
-    if (letter != NULL) {
-        const int power = (int)(letter - units) + 1, decimal = strcmp(end + 1, "B") == 0;
-        unit = pow(decimal ? 1000 : 1024, power);
-        end += decimal ? 2 : strcmp(end + 1, "iB") == 0 ? 3 : 1;
-    }
-    *size = number * unit;
-    if (end != text && !*end && isfinite(*size) && *size > 0) return 0;
+    if (!text[0] || !options_size(text, size)) return 0;
     return sentence_fail(sentence, bytes,
                          "%s: expected a size, for example 80G or 640M, found '%.60s'", flag, text);
 }
@@ -173,12 +155,12 @@ static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *
                         size_t bytes) {
     train_options *o = &r->options;
     char why[PLAN_SENTENCE];
-    if (f->machine[0] && machine_read(f->machine, m, why, sizeof why))
+    if (r->options.machine[0] && machine_read(r->options.machine, m, why, sizeof why))
         return sentence_fail(sentence, bytes, "--machine: %s", why);
-    r->machine = f->machine[0] ? m : NULL;
+    r->machine = r->options.machine[0] ? m : NULL;
     r->on_gpus =
         f->on == PLAN_ON_AUTO ? (r->machine != NULL ? m->on_gpus : 1) : f->on == PLAN_ON_GPU;
-    if (plan_size("--memory", f->memory, &r->most.device, sentence, bytes)
+    if (plan_size("--memory", r->options.memory, &r->most.device, sentence, bytes)
         || plan_size("--host-memory", f->host_memory, &r->most.host, sentence, bytes)
         || plan_size("--disk", f->disk, &r->most.file, sentence, bytes))
         return 1;
