@@ -6,7 +6,9 @@ PLANNED = $(PLANNER) $B/layout.o $(GPT2) $(MODELS) $(CKPT) $B/gpt2_values.o $B/e
 zero_plan: $B/zero_plan FORCE
 	$(place)
 SIMULATOR = $B/wire.o $B/overlap.o
-$B/zero_plan: $B/zero_plan.o $B/plan_print.o $B/plan_request.o $B/scale.o $(SIMULATOR) $B/page_draw.o $B/page_text.o $B/measure.o $B/options.o $B/train_options.o $B/train_resolve.o $B/report.o $B/pace.o $(LAUNCH) $(DSCONF) $(PLANNED)
+# -z auto
+AUTO    = $(addprefix $B/,auto.o auto_space.o auto_time.o auto_print.o plan_request.o) $(SIMULATOR)
+$B/zero_plan: $B/zero_plan.o $B/plan_print.o $B/scale.o $(AUTO) $B/page_draw.o $B/page_text.o $B/measure.o $B/options.o $B/train_options.o $B/train_resolve.o $B/report.o $B/run_note.o $B/pace.o $(LAUNCH) $(DSCONF) $(PLANNED)
 	$(COMPILE) -o $@ $^ $(PLANOPS) $(LIBS)
 $B/test_plan: tests/plan/test_plan.c $(PLANNED)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(PLANOPS) $(LIBS)

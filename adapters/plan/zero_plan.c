@@ -29,6 +29,8 @@
 #include "measure.h"
 #include "../gpt2/experts.h"
 #include "../gpt2/frozen.h"
+#include "../report/run_note.h"
+#include "auto.h"
 #include "scale.h"
 
 #define PROGRAM "zero_plan"
@@ -165,7 +167,7 @@ static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *
         || plan_size("--disk", f->disk, &r->most.file, sentence, bytes))
         return 1;
     const int windows = train_options_given(o, "-t");
-    if (!train_options_given(o, "-b")) o->batch = 0;
+    if (!train_options_given(o, "-b") && !train_chooses(o)) o->batch = 0;
     if (plan_model_read(o->model, windows ? o->seq_len : 0, &r->model, sentence, bytes)) return 1;
     if (train_mixture(o, r->model.is_gpt2 ? &r->model.gpt2 : NULL, sentence, bytes)) return 1;
     r->model.gpt2.untied = o->untied;
@@ -212,8 +214,49 @@ static int plan_measure(const plan_request *r, const plan_flags *f, char *senten
     return 0;
 }
 
+/* Writes the flags that the user typed, without those of the choice and of zero_plan alone. */
+static void plan_typed(int argc, char **argv, char text[RUN_NOTE_FLAGS]) {
+    char **kept = (char **)calloc((size_t)argc + 1, sizeof *kept);
+    int n = 1;
+    text[0] = 0;
+    if (kept == NULL) return;
+    kept[0] = argv[0];
+    for (int i = 1; i < argc; i++) {
+        const size_t length = strcspn(argv[i], "=");
+        const int has_value = argv[i][length] == '=';
+        const int stage = length == strlen("--stage") && strncmp(argv[i], "--stage", length) == 0;
+        if (strcmp(argv[i], "-z") != 0 && !stage) {
+            kept[n++] = argv[i];
+            if (!has_value && i + 1 < argc) kept[n++] = argv[++i];
+        } else if (!has_value)
+            i++;
+    }
+    run_note_flags(n, kept, text);
+    free(kept);
+}
+
+/* -z auto: prints the choice. */
+static int plan_choose(const plan_request *r, int argc, char **argv, char *sentence, size_t bytes) {
+    char typed[RUN_NOTE_FLAGS], *text = (char *)malloc(AUTO_TABLE);
+    auto_result *found = (auto_result *)malloc(sizeof *found);
+    int failed = text == NULL || found == NULL;
+    if (failed) (void)sentence_fail(sentence, bytes, "-z auto: out of memory");
+    if (!failed) failed = auto_search(r, found, sentence, bytes);
+    if (!failed) {
+        plan_typed(argc, argv, typed);
+        auto_print_table(r, found, "./train_gpt2_zero", typed, text, AUTO_TABLE);
+        printf("%s", text);
+        if (found->fitting == 0) failed = sentence_fail(sentence, bytes, "-z auto: no plan can be chosen; the table "
+                                                    "above has the reasons");
+    }
+    free(found);
+    free(text);
+    return failed;
+}
+
 /* Measures, simulates, or prints the plan, as the flags ask. */
-static int plan_run(plan_request *r, const plan_flags *f, char *sentence, size_t bytes) {
+static int plan_run(plan_request *r, const plan_flags *f, int argc, char **argv, char *sentence,
+                    size_t bytes) {
     machine m;
     if (f->measure[0]) return plan_measure(r, f, sentence, bytes);
 #ifdef _OPENMP
@@ -223,6 +266,7 @@ static int plan_run(plan_request *r, const plan_flags *f, char *sentence, size_t
 #endif
     if (plan_resolve(r, f, &m, sentence, bytes)) return 1;
     if (f->scale[0]) return scale_print_note(r, f->scale, f->pictures, sentence, bytes);
+    if (train_chooses(&r->options)) return plan_choose(r, argc, argv, sentence, bytes);
     return plan_print(r, sentence, bytes);
 }
 
@@ -244,7 +288,7 @@ int main(int argc, char **argv) {
         help = r->options.help;
         if (help == OPTIONS_VERSION) printf(PROGRAM " %s\n", zero_version());
         if (help == OPTIONS_HELP) plan_help(&own);
-        failed = !help && (sentence[0] || plan_run(r, &flags, sentence, sizeof sentence));
+        failed = !help && (sentence[0] || plan_run(r, &flags, rests, rest, sentence, sizeof sentence));
         if (!failed) failed = report_end(sentence, sizeof sentence);
     }
     if (failed && r != NULL) train_options_translate(&r->options, sentence, text, sizeof text);
