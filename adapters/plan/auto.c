@@ -15,7 +15,7 @@
 #include "auto_space.h"
 #include "auto_time.h"
 
-enum { AUTO_PROBES = 3, AUTO_RECOMPUTES = 8 };
+enum { AUTO_PROBES = 3, AUTO_RECOMPUTES = 8, AUTO_STATES = 64 };
 enum { AUTO_UNASKED = 0, AUTO_LEGAL, AUTO_REFUSED };
 
 /* The activations of a batch size and -r, which are equal for all contexts. */
@@ -37,6 +37,10 @@ typedef struct auto_search_run {
     auto_result *found;
     auto_context context;
     auto_run run[AUTO_VALUES][AUTO_RECOMPUTES];
+    auto_choice stated[AUTO_STATES]; /* contexts with known bytes of state */
+    size_t state_bytes[AUTO_STATES];
+    int states;
+    double limit; /* most seconds of a lossy plan */
     int rows; /* rows of a context: all but -b and -r */
 } auto_search_run;
 
@@ -46,6 +50,20 @@ static void auto_refuse(auto_search_run *x, const char *why) {
 }
 
 /* ---- contexts ------------------------------------------------------------------------------ */
+
+/* Finds the state's bytes, which depend on only three settings, among the contexts before. */
+static size_t *auto_state_bytes(auto_search_run *x, const auto_choice *c) {
+    int i = 0;
+    for (; i < x->states; i++)
+        if (x->stated[i].stage == c->stage && x->stated[i].shard_ranks == c->shard_ranks
+            && x->stated[i].state_type == c->state_type)
+            return &x->state_bytes[i];
+    if (i == AUTO_STATES) return NULL;
+    x->stated[i] = *c;
+    x->state_bytes[i] = 0;
+    x->states++;
+    return &x->state_bytes[i];
+}
 
 /* Asks for a context with a number of micro-steps, once. */
 static int auto_probe(auto_search_run *x, const auto_choice *c, int micro_steps) {
@@ -58,8 +76,11 @@ static int auto_probe(auto_search_run *x, const auto_choice *c, int micro_steps)
     choice.micro_steps = micro_steps;
     int failed = auto_case(&x->space, &choice, &at->c[i], why, sizeof why);
     at->c[i].run.batch = 0;
+    size_t *state = auto_state_bytes(x, c);
+    if (!failed && state != NULL) at->c[i].state_bytes = *state;
     if (!failed) failed = plan_ask(&at->c[i], &at->a[i], why, sizeof why);
     if (failed) auto_refuse(x, why);
+    if (!failed && state != NULL) *state = at->a[i].state_bytes;
     x->found->contexts++;
     at->state[i] = failed ? AUTO_REFUSED : AUTO_LEGAL;
     return at->state[i];
@@ -152,17 +173,18 @@ static void auto_name(const plan_case *c, char name[AUTO_NAME]) {
     }
 }
 
-static auto_family *auto_family_of(auto_result *found, const plan_case *c) {
+static auto_family *auto_family_of(auto_result *found, const plan_case *c, int lossy) {
     char name[AUTO_NAME];
     auto_name(c, name);
     for (int i = 0; i < found->families; i++)
-        if (found->family[i].best.choice.stage == c->zero.stage
+        if (found->family[i].lossy == lossy && found->family[i].best.choice.stage == c->zero.stage
             && strcmp(found->family[i].tiers, name) == 0)
             return &found->family[i];
     if (found->families == AUTO_FAMILIES) return NULL;
     auto_family *f = &found->family[found->families++];
     memset(f, 0, sizeof *f);
     memcpy(f->tiers, name, sizeof name);
+    f->lossy = lossy;
     f->best.choice.stage = c->zero.stage;
     f->best.step.all = DBL_MAX;
     f->excess = DBL_MAX;
@@ -197,24 +219,26 @@ static void auto_consider(auto_search_run *x, const auto_choice *c, const plan_c
     int simulated = 0;
     machine_step step;
     memset(&step, 0, sizeof step);
-    auto_family *f = auto_family_of(x->found, made);
+    const int lossy = x->space.lossy, fits = plan_fits(a, &r->most);
+    if (lossy && (!fits || auto_least_seconds(r->machine, made, a) > x->limit)) return;
+    auto_family *f = auto_family_of(x->found, made, lossy);
     if (f == NULL) return;
-    x->found->legal++;
+    x->found->legal += !lossy;
     const double excess = auto_excess(a, &r->most);
-    if (!plan_fits(a, &r->most)) {
+    if (!fits) {
         if (f->fits || f->unknown[0] || excess >= f->excess) return;
         f->excess = excess;
         auto_keep(f, c, a, &step);
         return;
     }
-    x->found->fit++;
+    x->found->fit += !lossy;
     if (f->fits && auto_least_seconds(r->machine, made, a) >= f->best.step.all) return;
     if (auto_predict(r->machine, made, a, &step, &simulated, why, sizeof why)) {
         (void)snprintf(f->unknown, sizeof f->unknown, "%s", why);
         return;
     }
     x->found->simulations += simulated;
-    if (f->fits && step.all >= f->best.step.all) return;
+    if ((f->fits && step.all >= f->best.step.all) || (lossy && step.all > x->limit)) return;
     f->fits = 1;
     f->excess = excess;
     auto_keep(f, c, a, &step);
@@ -222,11 +246,37 @@ static void auto_consider(auto_search_run *x, const auto_choice *c, const plan_c
 
 /* ---- the search ---------------------------------------------------------------------------- */
 
+/* Returns whether all plans of a lossy context take longer than the limit, without planning it. */
+static int auto_hopeless(auto_search_run *x, const auto_choice *c) {
+    const machine *m = x->space.r->machine;
+    int batches[AUTO_VALUES], agains[AUTO_VALUES];
+    char why[PLAN_SENTENCE];
+    plan_answer none;
+    auto_choice choice = *c;
+    const int n = auto_list(&x->space, &auto_rows[x->rows], c, batches);
+    const int k = auto_list(&x->space, &auto_rows[x->rows + 1], c, agains);
+    if (x->limit >= DBL_MAX) return 0;
+    memset(&none, 0, sizeof none);
+    for (int i = 0; i < n * k; i++) {
+        plan_case made;
+        choice.batch = batches[i / k];
+        choice.recompute = agains[i % k];
+        if (choice.batch < 1 || x->space.rows % choice.batch) continue;
+        choice.micro_steps = x->space.rows / choice.batch;
+        if (auto_case(&x->space, &choice, &made, why, sizeof why)) continue;
+        none.resolved = made.zero;
+        none.zero.nranks = 1;
+        if (auto_least_seconds(m, &made, &none) <= x->limit) return 0;
+    }
+    return 1;
+}
+
 /* Visits all batch sizes and recomputations of a context. */
 static void auto_visit_runs(auto_search_run *x, auto_choice *c) {
     const auto_row *batch = &auto_rows[x->rows], *again = &auto_rows[x->rows + 1];
     int batches[AUTO_VALUES], agains[AUTO_VALUES];
     const int n = auto_list(&x->space, batch, c, batches);
+    if (x->space.lossy && auto_hopeless(x, c)) return;
     memset(x->context.state, 0, sizeof x->context.state);
     for (int i = 0; i < n; i++) {
         if (batches[i] < 1 || x->space.rows % batches[i]) continue;
@@ -267,6 +317,14 @@ static int auto_rising(const void *a, const void *b) {
     return strcmp(f->tiers, g->tiers);
 }
 
+/* Returns the seconds of the fastest plan that fits, or DBL_MAX. */
+static double auto_fastest(const auto_result *found) {
+    double best = DBL_MAX;
+    for (int i = 0; i < found->families; i++)
+        if (found->family[i].fits) best = fmin(best, found->family[i].best.step.all);
+    return best;
+}
+
 int auto_search(const plan_request *r, auto_result *found, char *sentence, size_t bytes) {
     auto_search_run *x = (auto_search_run *)calloc(1, sizeof *x);
     auto_choice c;
@@ -278,13 +336,20 @@ int auto_search(const plan_request *r, auto_result *found, char *sentence, size_
     x->rows = auto_row_count - 2;
     int failed = auto_space_open(&x->space, r, sentence, bytes);
     if (!failed) auto_visit(x, 0, &c);
+    if (!failed && r->options.lossy) {
+        for (int i = 1; auto_set_lossy(&x->space, i); i++) {
+            const double best = auto_fastest(found);
+            x->limit = best < DBL_MAX ? AUTO_LOSSY * best : DBL_MAX;
+            auto_visit(x, 0, &c);
+        }
+    }
     found->step_tokens = x->space.step_tokens;
     free(x);
     if (failed) return 1;
     int kept = 0;
     for (int i = 0; i < found->families; i++) { /* drops families without a legal plan */
         const auto_family *f = &found->family[i];
-        if (!f->fits && !f->unknown[0] && f->excess == DBL_MAX) continue;
+        if (!f->fits && ((!f->unknown[0] && f->excess == DBL_MAX) || f->lossy)) continue;
         found->fitting += found->family[i].fits;
         found->family[kept++] = found->family[i];
     }

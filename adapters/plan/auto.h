@@ -21,14 +21,18 @@
      -os     f32, bf16, 8bit; -qw: 0 and 8; -qg: 0 and 4
    The search visits every combination. It asks plan.h for the memory and traffic of each context,
    for one, two and three micro-steps. From three on, every micro-step adds the same traffic. It
-   leaves out only what cannot win: contexts that are above the limit without activations, and plans
-   whose computing and update alone take longer than the best plan found so far.
+   leaves out only what cannot win: plans whose lower bound (auto_least_seconds) is not below the
+   fastest plan of their family.
 
    THE CHOICE is the plan of the shortest predicted step (auto_predict) among those that fit into
    r.most. Of equally fast plans it is the first in the order of the table, which lists simple values
    first. Equal requests give equal choices.
 
-   A FAMILY is the set of plans with one stage and one triple of tiers. The result has the fastest
+   --allow-lossy. Combinations of -os, -qw and -qg that keep less accuracy are searched one after
+   the other, the simple ones first. The fastest plan of one is the choice only if its step takes at
+   most 97 % of the time of the fastest plan before it, or if none before it fits.
+
+   A FAMILY is the set of plans with one stage, one triple of tiers and one combination. The result has the fastest
    plan of each family, or the plan of a family that is the least above the limit. The runner-up is
    the fastest plan of another family, because plans of the same family differ by little.
 
@@ -51,12 +55,13 @@ extern "C" {
 #endif
 
 enum {
-    AUTO_FAMILIES = 64,
+    AUTO_FAMILIES = 96,
     AUTO_FLAGS = 512,  /* bytes of the flags of a choice */
     AUTO_TABLE = 8192, /* bytes of the printed table */
     AUTO_VALUES = 128, /* most values of a dimension */
     AUTO_NAME = 64     /* bytes of the name of a family's tiers */
 };
+#define AUTO_LOSSY 0.97 /* share of the time of the fastest exact plan that a lossy one may take */
 
 /* A value for each searched flag, as in train_options. */
 typedef struct auto_choice {
@@ -78,6 +83,7 @@ typedef struct auto_plan {
 typedef struct auto_family {
     char tiers[AUTO_NAME];
     int fits;       /* 1: `best` is the fastest plan that fits; 0: the one with the least excess */
+    int lossy;      /* number of a combination of --allow-lossy; 0: none */
     double excess;  /* bytes over limit of `best`, of the tier that lacks most; at most 1 if fits */
     char unknown[PLAN_SENTENCE]; /* why plans that fit have no predicted time; "": they have */
     auto_plan best;
@@ -86,7 +92,7 @@ typedef struct auto_family {
 typedef struct auto_result {
     auto_family family[AUTO_FAMILIES]; /* those that fit, the fastest first; then by excess */
     int families, fitting;
-    int64_t legal, fit;            /* numbers of plans */
+    int64_t legal, fit;            /* numbers of plans, without those of --allow-lossy */
     int64_t contexts, simulations; /* plans that were asked for, and steps that were simulated */
     int64_t step_tokens;           /* tokens of a step, over all ranks */
     double seconds;                /* duration of the search */

@@ -30,14 +30,24 @@ static void auto_size(double bytes, char text[24]) {
     (void)snprintf(text, 24, "%.*f %s", bytes < 10 ? 2 : bytes < 100 ? 1 : 0, bytes, units[i]);
 }
 
+/* Names the tiers and what a plan loses. */
+static const char *auto_title(const auto_family *f, char text[AUTO_NAME + 32]) {
+    static const char *const states[] = {"", ", -os bf16", ", -os 8bit"};
+    const auto_choice *c = &f->best.choice;
+    (void)snprintf(text, AUTO_NAME + 32, "%s%s%s%s", f->tiers, f->lossy ? states[c->state_type] : "",
+                   f->lossy && c->weight_bits ? ", -qw 8" : "",
+                   f->lossy && c->gradient_bits ? ", -qg 4" : "");
+    return text;
+}
+
 static void auto_add_plan(auto_text *t, const char *name, const auto_family *f) {
     const auto_plan *p = &f->best;
-    char device[24], sent[24], moved[24];
+    char device[24], sent[24], moved[24], title[AUTO_NAME + 32];
     auto_size((double)p->device_bytes, device);
     auto_size((double)p->sent_bytes, sent);
     auto_size((double)p->moved_bytes, moved);
     auto_add(t, "%-10s %5d  %-34s %5d %5d  %d %9.4g ms: %.4g + %.4g + %.4g\n", name,
-             p->choice.stage, f->tiers, p->choice.batch, p->choice.micro_steps, p->choice.recompute,
+             p->choice.stage, auto_title(f, title), p->choice.batch, p->choice.micro_steps, p->choice.recompute,
              1e3 * p->step.all, 1e3 * p->step.compute, 1e3 * p->step.send, 1e3 * p->step.update);
     auto_add(t, "%-10s        %s of a rank", "", device);
     if (p->host_bytes) {
@@ -104,7 +114,7 @@ static void auto_add_full(auto_text *t, const auto_family *f, const plan_limits 
 void auto_print_table(const plan_request *r, const auto_result *found, const char *program,
                       const char *typed, char *text, size_t bytes) {
     auto_text t = {text, 0, bytes};
-    char flags[AUTO_FLAGS], size[24];
+    char flags[AUTO_FLAGS], size[24], title[AUTO_NAME + 32];
     text[0] = 0;
     auto_add(&t, "-z auto: %lld tokens per step on %d rank%s; %lld of %lld plans fit",
              (long long)found->step_tokens, r->ranks, r->ranks > 1 ? "s" : "",
@@ -120,7 +130,7 @@ void auto_print_table(const plan_request *r, const auto_result *found, const cha
         if (i < 2 && f->fits) auto_add_plan(&t, i ? "runner-up" : "choice", f);
         if (i == 0 && f->fits) continue;
         auto_add(&t, i == 1 && f->fits ? "%-10s        " : "%-10s stage %d, %s: ", "",
-                 f->best.choice.stage, f->tiers);
+                 f->best.choice.stage, auto_title(f, title));
         if (f->unknown[0] && !f->fits)
             auto_add(&t, "fits, but its time is not known: %s\n", f->unknown);
         else if (f->fits)

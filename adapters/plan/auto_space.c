@@ -83,27 +83,25 @@ static int auto_prefetches(const auto_space *s, const auto_choice *c, int *value
 static int auto_states(const auto_space *s, const auto_choice *c, int *value) {
     const train_options *o = &s->r->options;
     (void)c;
-    value[0] = o->state_type;
-    value[1] = ZERO_STATE_BF16;
-    value[2] = ZERO_STATE_8BIT;
-    return !o->lossy || o->state_type != ZERO_STATE_F32 ? 1 : o->optimizer == ZERO_ADAGRAD ? 2 : 3;
+    if (!s->lossy || s->state == ZERO_STATE_F32) return auto_one(value, o->state_type);
+    if (o->state_type != ZERO_STATE_F32) return 0; /* a file of -ds has another type */
+    return o->optimizer == ZERO_ADAGRAD && s->state == ZERO_STATE_8BIT ? 0
+                                                                       : auto_one(value, s->state);
 }
 
 /* Without the rate of packing, and without the simulator, quantized messages would seem free. */
-static int auto_quantizes(const auto_space *s) {
-    return s->r->options.lossy && s->overlaps && s->r->ranks > 1 && s->r->machine->coding > 0;
+static int auto_quantizes(const auto_space *s, int stage) {
+    return stage && s->overlaps && s->r->ranks > 1 && s->r->machine->coding > 0;
 }
 
 static int auto_weights(const auto_space *s, const auto_choice *c, int *value) {
-    value[0] = 0;
-    value[1] = 8;
-    return c->stage == 3 && auto_quantizes(s) ? 2 : 1;
+    value[0] = s->lossy ? s->weights : s->r->options.weight_bits;
+    return !s->lossy || !s->weights || auto_quantizes(s, c->stage == 3);
 }
 
 static int auto_messages(const auto_space *s, const auto_choice *c, int *value) {
-    value[0] = 0;
-    value[1] = 4;
-    return c->stage >= 1 && auto_quantizes(s) ? 2 : 1;
+    value[0] = s->lossy ? s->messages : s->r->options.gradient_bits;
+    return !s->lossy || !s->messages || auto_quantizes(s, c->stage >= 1);
 }
 
 /* Lists the divisors of a rank's windows, the largest first. */
@@ -165,6 +163,18 @@ int auto_list(const auto_space *s, const auto_row *row, const auto_choice *c, in
     train_options *o = (train_options *)(uintptr_t)&s->r->options;
     return auto_fixed(s->r, row) ? auto_one(value, *auto_option(o, row))
                                  : row->values(s, c, value);
+}
+
+int auto_set_lossy(auto_space *s, int i) {
+    static const int states[] = {ZERO_STATE_F32, ZERO_STATE_BF16, ZERO_STATE_8BIT};
+    static const int bits[][2] = {{0, 0}, {0, 4}, {8, 0}, {8, 4}};
+    enum { STATES = sizeof states / sizeof *states, BITS = sizeof bits / sizeof *bits };
+    if (i >= STATES * BITS) return 0;
+    s->lossy = i;
+    s->state = states[i % STATES];
+    s->weights = bits[i / STATES][0];
+    s->messages = bits[i / STATES][1];
+    return 1;
 }
 
 /* ---- requests and cases -------------------------------------------------------------------- */

@@ -13,6 +13,8 @@ typedef struct auto_space {
     int rows;    /* windows of a rank in a step */
     int node;    /* ranks of a node; 0: the ranks are on one node */
     int overlaps; /* 1: messages can overlap with computing */
+    int lossy;    /* number of the combination of --allow-lossy; 0: none */
+    int state, weights, messages; /* its values */
     int64_t step_tokens;
 } auto_space;
 
@@ -34,6 +36,10 @@ int *auto_value(auto_choice *c, const auto_row *row);
 
 /* Lists the values of a row: its legal ones, or the one that is typed or in the file. */
 int auto_list(const auto_space *s, const auto_row *row, const auto_choice *c, int *value);
+
+/* Sets combination i of --allow-lossy, from 1 on, the simple ones first. Returns 0 after the last.
+ */
+int auto_set_lossy(auto_space *s, int i);
 
 int auto_space_open(auto_space *s, const plan_request *r, char *sentence, size_t bytes);
 

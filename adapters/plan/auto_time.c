@@ -11,6 +11,7 @@
 #include "overlap.h"
 
 enum { AUTO_LINE = 32, AUTO_GPU_LINE = 64 }; /* elements of a line of the layout */
+#define AUTO_LATENCY 5e-6 /* seconds of a message to another node */
 
 static int auto_or_1(int n) { return n > 0 ? n : 1; }
 static int auto_micro_steps(const plan_case *c) { return auto_or_1(c->zero.micro_steps); }
@@ -64,13 +65,18 @@ static wire_unit auto_wire(const plan_case *c, const zero_config *z, int unit) {
     return w;
 }
 
+/* Returns whether each micro-step reduces its gradients. */
+static int auto_sharded(const plan_case *c) {
+    const zero_accumulation typed = c->zero.accumulation;
+    return typed == ZERO_ACCUMULATE_SHARDED
+           || (typed == ZERO_ACCUMULATE_AUTO && c->zero.stage >= 2);
+}
+
 /* Lists the visits of all micro-steps. The gradients of a unit are reduced in each one, or only in
    the last. */
 static int auto_visits(const plan_case *c, int own, int micro_steps, const double *forward,
                        const double *backward, overlap_visit *visit) {
-    const zero_accumulation typed = c->zero.accumulation;
-    const int sharded = typed == ZERO_ACCUMULATE_SHARDED
-                        || (typed == ZERO_ACCUMULATE_AUTO && c->zero.stage >= 2);
+    const int sharded = auto_sharded(c);
     int n = 0;
     for (int m = 0; m < micro_steps; m++) {
         const int more = overlap_chain(auto_units(c), own, forward, backward, visit + n);
@@ -110,7 +116,7 @@ static int auto_simulate(const machine *m, const plan_case *c, const plan_answer
     o.host_ahead = c->on_gpus;
     o.near = m->link;
     o.far = machine_far(m);
-    o.latency = m->latency > 0 ? m->latency : 5e-6;
+    o.latency = m->latency > 0 ? m->latency : AUTO_LATENCY;
     o.coding = m->coding;
     o.update = step->update;
     return overlap_simulate(&o, out);
@@ -138,11 +144,31 @@ static int auto_send(const machine *m, const plan_case *c, const plan_answer *a,
     return 0;
 }
 
+/* Returns the seconds of a collective alone. */
+static double auto_alone(const machine *m, const wire_collective *w) {
+    const double latency = m->latency > 0 ? m->latency : AUTO_LATENCY;
+    return w->messages * latency + (m->coding > 0 ? w->coding_bytes / m->coding : 0)
+           + fmax(w->near / m->link, w->far / machine_far(m));
+}
+
+/* Two bounds: the links send all bytes, and the last visit is the backward of unit 0, whose
+   reduction nothing hides. Stage 3 gathers a unit again unless one of its buffers still has it. */
 double auto_least_seconds(const machine *m, const plan_case *c, const plan_answer *a) {
     machine_step step;
     char why[PLAN_SENTENCE];
     if (machine_predict(m, c, a, &step, why, sizeof why)) return 0;
-    return auto_simulates(c) ? step.compute + step.update : step.all;
+    if (!auto_simulates(c)) return step.all;
+    const int units = auto_units(c), micro = auto_micro_steps(c);
+    const int kept = 2 * ((a->resolved.prefetch > 0 ? a->resolved.prefetch : 0) + 3);
+    const wire_unit own = auto_wire(c, &a->resolved, 0), block = auto_wire(c, &a->resolved, 1);
+    const double blocks = units - 1, again = fmax(micro * (2 * units - kept) - units, 0);
+    const double times = auto_sharded(c) ? micro : 1;
+    const double far = times * (own.reduction.far + blocks * block.reduction.far) + own.ending.far
+                       + blocks * block.ending.far + own.gather.far + blocks * block.gather.far
+                       + (c->zero.stage == 3 ? again * block.again.far : 0);
+    const double last = auto_alone(m, &own.reduction)
+                        + (own.ending.near > 0 || own.ending.far > 0 ? auto_alone(m, &own.ending) : 0);
+    return fmax(step.compute + step.update + m->overlap * last, m->overlap * far / machine_far(m));
 }
 
 int auto_predict(const machine *m, const plan_case *c, const plan_answer *a, machine_step *step,

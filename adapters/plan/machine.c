@@ -331,8 +331,7 @@ int machine_predict(const machine *m, const plan_case *c, const plan_answer *a, 
     if (on_host) /* gradients go to the host, and parameters come back */
         step->update +=
             (double)p->param_bytes / (a->resolved.stage == 3 ? 1 : p->nranks) * 2 / m->host_link;
-    if (moved > 0) step->update = fmax(step->update, moved / m->disk) - step->compute / 3;
-    if (step->update < 0) step->update = 0;
+    if (moved > 0) step->update = fmax(step->update, moved / m->disk - step->compute / 3);
     step->all = step->compute + step->send + step->update;
     return 0;
 }

@@ -34,7 +34,7 @@
        send      plan.sent_bytes / link, minus overlap times the two thirds of compute that are
                  backward; at least 0
        update    s (2 x bytes of state + bytes of gradient and parameter) / update. For state in
-                 files: the larger of that and (file_bytes read and written) / disk, minus the
+                 files: the larger of that and (file_bytes read and written) / disk minus the
                  next forward (a third of compute). Inputs of blocks that -r 4 writes to a file
                  and reads again count in these bytes
    WHY A FILE. A machine has rates, a model has a plan. The time of a step needs both.

@@ -296,15 +296,19 @@ static int plan_ask_at(const plan_case *c, plan_place *at, plan_answer *a, char 
     size_t saves;
     if (cfg.folder == NULL) cfg.folder = ".";
     if (plan_query(c, at, &cfg, &a->zero, &a->resolved, &a->saves, sentence, bytes)) return 1;
+    const int whole = !cfg.optimizer_tier && !cfg.gradient_tier && !cfg.parameter_tier;
+    here = a->zero;
     cfg.optimizer_tier = cfg.gradient_tier = cfg.parameter_tier = ZERO_DEVICE;
     cfg.delay_from = 0;
-    if (plan_query(c, at, &cfg, &here, NULL, &saves, sentence, bytes)) return 1;
+    if (!c->state_bytes && !(whole && !c->zero.delay_from)
+        && plan_query(c, at, &cfg, &here, NULL, &saves, sentence, bytes))
+        return 1;
     if (plan_activations(c, &at->l, a, sentence, bytes)) return 1;
     a->rank = at->l.rank;
     a->pp_rank = at->l.pp_rank;
     a->resolved.world = NULL; /* the group is freed with the place */
     a->resolved.world_unit = NULL;
-    a->state_bytes = here.optimizer_bytes;
+    a->state_bytes = c->state_bytes ? c->state_bytes : here.optimizer_bytes;
     plan_total(c, a);
     return 0;
 }
