@@ -71,7 +71,7 @@ MODELS  = $B/model_files.o $B/model_io.o $B/llmc_bin.o $B/safetensors.o $B/lora_
 CKPT    = $(patsubst adapters/checkpoint/%.c,$B/%.o,$(wildcard adapters/checkpoint/checkpoint*.c))
 ROOMS   = $(patsubst %.c,$B/%.o,$(notdir $(wildcard adapters/options/*.c adapters/compare/*.c adapters/eval/*.c adapters/report/*.c adapters/parallel/*.c adapters/saves/*.c adapters/corpus/*.c))) $B/outliers.o
 READERS = $(addprefix $B/,data_file.o eval_file.o token_file.o tokenizer.o windows.o)
-TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS)
+TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS) $(CHOICE)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_errors test_plans test_steps test_skips test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_order test_order_checked test_transport test_extra test_split test_frozen test_states test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast test_hashes)
@@ -120,7 +120,8 @@ drop:
 	@sh zero_plugin/drop.sh "$$DIR" $$WITH
 $B/drop/zero_plugin.cu: zero_plugin.h zero_plugin.cu zero_plugin/drop.sh $(wildcard zero_plugin/*/*)
 	@rm -rf $B/drop && sh zero_plugin/drop.sh $B/drop >/dev/null
-$B/train_gpt2_zero: $(TRAINER) $(PLUGIN) $(GPT2)
+# The trainer has the plugin of the planner, which is the same source with one more transport: -z auto plans with it.
+$B/train_gpt2_zero: $(TRAINER) $B/plan_plugin.o $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
 
 $B/%.o: %.cu $B/settings
@@ -155,7 +156,7 @@ compare: train_gpt2_zero data
 $B/unmeasured/train_gpt2_zero.o: train_gpt2_zero.cu $B/settings
 	@mkdir -p $(@D)
 	$(COMPILE) -DMATMUL_ROUNDS=0 -x c -c -o $@ $<
-$B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $(PLUGIN) $(GPT2)
+$B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $B/plan_plugin.o $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
 # Programs that include the plugin's source (tests/README.md says why), and objects of it for tests alone. -O3 gives the same
 # bits and takes three times as long to compile.

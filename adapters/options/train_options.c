@@ -376,10 +376,11 @@ static const option train_table[] = {
     ROW(STAGES, "-z", "--stage", stage, "0",
         .brief = "ZeRO stage 0-3: 1 shards optimizer state, 2 gradients, 3 parameters",
         TO(INT, zero.stage), KEY("zero_optimization.stage", DS_GIVEN_STAGE, IF_GIVEN),
-        .help = "stage 0 to 3: 1 shards the optimizer state, 2 also the gradients, 3 also the "
-                "parameters. A list (0,1,2,3) compares stages in one run, and writes -csv. auto: the "
-                "program chooses the stage and other settings, prints why, and the command line "
-                "that repeats its choice (adapters/docs/plan.md)"),
+        .help =
+            "stage 0 to 3: 1 shards the optimizer state, 2 also the gradients, 3 also the "
+            "parameters. A list (0,1,2,3) compares stages in one run, and writes -csv. auto: the "
+            "program chooses the stage and other settings, prints why, and the command line "
+            "that repeats its choice (adapters/docs/plan.md)"),
     ROW(WORD, "-za", "--gradient-accumulation", accumulation, "auto", .aliases = "--accumulate",
         .words = "auto local sharded", .course = 1, TO(INT, zero.accumulation),
         .help = "gradient accumulation over micro-steps: in a whole copy (local) or in shards "
@@ -415,8 +416,7 @@ static const option train_table[] = {
                 "serves all gathers of a step except the first. Not used if ranks can access each "
                 "other's memory (see -zm). 0: none"),
     HEADING("auto", "The program's choice: -z auto"),
-    ROW(TEXT, "-me", "--memory", memory, "",
-        .brief = "-z auto: most memory of a rank: 80G, 640M",
+    ROW(TEXT, "-me", "--memory", memory, "", .brief = "-z auto: most memory of a rank: 80G, 640M",
         .help = "most memory of a rank's device: 80G, 640M, 1.5T (GiB and so on) or 80GB (1e9). -z "
                 "auto chooses among what fits into it and into the free memory of the machine. A "
                 "run whose plan needs more does not start. zero_plan: what fits"),

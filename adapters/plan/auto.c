@@ -41,7 +41,7 @@ typedef struct auto_search_run {
     size_t state_bytes[AUTO_STATES];
     int states;
     double limit; /* most seconds of a lossy plan */
-    int rows; /* rows of a context: all but -b and -r */
+    int rows;     /* rows of a context: all but -b and -r */
 } auto_search_run;
 
 static void auto_refuse(auto_search_run *x, const char *why) {
@@ -168,8 +168,8 @@ static void auto_name(const plan_case *c, char name[AUTO_NAME]) {
     for (int i = 0; i < 3; i++) {
         if (strcmp(tier[i], "device") == 0) continue;
         const int again = i < 2 && strcmp(tier[i], tier[i + 1]) == 0; /* the tier comes later */
-        used += (size_t)snprintf(name + used, AUTO_NAME - used, "%s%s%s%s", used ? " " : "", what[i],
-                                 again ? "," : " ", again ? "" : tier[i]);
+        used += (size_t)snprintf(name + used, AUTO_NAME - used, "%s%s%s%s", used ? " " : "",
+                                 what[i], again ? "," : " ", again ? "" : tier[i]);
     }
 }
 
@@ -191,13 +191,11 @@ static auto_family *auto_family_of(auto_result *found, const plan_case *c, int l
     return f;
 }
 
-static double auto_over(uint64_t bytes, double most) {
-    return most > 0 ? (double)bytes / most : 0;
-}
+static double auto_over(uint64_t bytes, double most) { return most > 0 ? (double)bytes / most : 0; }
 static double auto_excess(const plan_answer *a, const plan_limits *most) {
     const double device = auto_over(a->device_bytes, most->device);
-    return fmax(device, fmax(auto_over(a->host_bytes, most->host),
-                             auto_over(a->file_bytes, most->file)));
+    return fmax(device,
+                fmax(auto_over(a->host_bytes, most->host), auto_over(a->file_bytes, most->file)));
 }
 
 static void auto_keep(auto_family *f, const auto_choice *c, const plan_answer *a,

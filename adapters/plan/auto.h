@@ -7,34 +7,33 @@
        auto_print_table(&r, &found, "./train_gpt2_zero", flags, text, sizeof text);
        auto_flags(&r, &found.family[0].best.choice, flags);    // "-z 2 -b 4 -r 1 -d 16384"
 
-   WHAT IS SEARCHED. The table of dimensions in auto_space.c has a row for each searched flag: stage,
-   accumulation, the three tiers, shard groups and secondary partition, prefetch; with --allow-lossy
-   also the type of the optimizer's state and the bits of quantized messages; then the batch size
-   and recomputation. A row lists the legal values that are left by the rows before it. A flag that
-   the user typed, or that a DeepSpeed file contains, has this one value. A new dimension is a new
-   row, a field of auto_choice, and its cost in plan.h or auto_time.c.
-     -b      divisors of a rank's windows in a step. The tokens of a step stay as they were asked
-     -zos    device, host (GPUs) and file. Gradients and parameters are offloaded only together with
-             the optimizer's state, and not to a slower memory than that
-     -zs     0, or the ranks of a node (-ns). -zh: the same
-     -zp     1 and 0; if messages can overlap with computing, also 2 and 4
-     -os     f32, bf16, 8bit; -qw: 0 and 8; -qg: 0 and 4
-   The search visits every combination. It asks plan.h for the memory and traffic of each context,
-   for one, two and three micro-steps. From three on, every micro-step adds the same traffic. It
-   leaves out only what cannot win: plans whose lower bound (auto_least_seconds) is not below the
-   fastest plan of their family.
+   WHAT IS SEARCHED. The table of dimensions in auto_space.c has a row for each searched flag:
+   stage, accumulation, the three tiers, shard groups and secondary partition, prefetch; with
+   --allow-lossy also the type of the optimizer's state and the bits of quantized messages; then the
+   batch size and recomputation. A row lists the legal values that are left by the rows before it. A
+   flag that the user typed, or that a DeepSpeed file contains, has this one value. A new dimension
+   is a new row, a field of auto_choice, and its cost in plan.h or auto_time.c. -b      divisors of
+   a rank's windows in a step. The tokens of a step stay as they were asked -zos    device, host
+   (GPUs) and file. Gradients and parameters are offloaded only together with the optimizer's state,
+   and not to a slower memory than that -zs     0, or the ranks of a node (-ns). -zh: the same -zp
+   1 and 0; if messages can overlap with computing, also 2 and 4 -os     f32, bf16, 8bit; -qw: 0 and
+   8; -qg: 0 and 4 The search visits every combination. It asks plan.h for the memory and traffic of
+   each context, for one, two and three micro-steps. From three on, every micro-step adds the same
+   traffic. It leaves out only what cannot win: plans whose lower bound (auto_least_seconds) is not
+   below the fastest plan of their family.
 
    THE CHOICE is the plan of the shortest predicted step (auto_predict) among those that fit into
-   r.most. Of equally fast plans it is the first in the order of the table, which lists simple values
-   first. Equal requests give equal choices.
+   r.most. Of equally fast plans it is the first in the order of the table, which lists simple
+   values first. Equal requests give equal choices.
 
    --allow-lossy. Combinations of -os, -qw and -qg that keep less accuracy are searched one after
    the other, the simple ones first. The fastest plan of one is the choice only if its step takes at
    most 97 % of the time of the fastest plan before it, or if none before it fits.
 
-   A FAMILY is the set of plans with one stage, one triple of tiers and one combination. The result has the fastest
-   plan of each family, or the plan of a family that is the least above the limit. The runner-up is
-   the fastest plan of another family, because plans of the same family differ by little.
+   A FAMILY is the set of plans with one stage, one triple of tiers and one combination. The result
+   has the fastest plan of each family, or the plan of a family that is the least above the limit.
+   The runner-up is the fastest plan of another family, because plans of the same family differ by
+   little.
 
    THE STEP (auto_predict) is machine_predict's. If ranks are on several nodes, or on GPUs, the sent
    bytes and their overlap with computing come from the simulator (overlap.h) instead, at the rates
@@ -61,7 +60,8 @@ enum {
     AUTO_VALUES = 128, /* most values of a dimension */
     AUTO_NAME = 64     /* bytes of the name of a family's tiers */
 };
-#define AUTO_LOSSY 0.97 /* share of the time of the fastest exact plan that a lossy one may take */
+#define AUTO_LOSSY 0.97 /* share of the time of the fastest exact plan that a lossy one may take   \
+                         */
 
 /* A value for each searched flag, as in train_options. */
 typedef struct auto_choice {
@@ -82,9 +82,9 @@ typedef struct auto_plan {
 
 typedef struct auto_family {
     char tiers[AUTO_NAME];
-    int fits;       /* 1: `best` is the fastest plan that fits; 0: the one with the least excess */
-    int lossy;      /* number of a combination of --allow-lossy; 0: none */
-    double excess;  /* bytes over limit of `best`, of the tier that lacks most; at most 1 if fits */
+    int fits;      /* 1: `best` is the fastest plan that fits; 0: the one with the least excess */
+    int lossy;     /* number of a combination of --allow-lossy; 0: none */
+    double excess; /* bytes over limit of `best`, of the tier that lacks most; at most 1 if fits */
     char unknown[PLAN_SENTENCE]; /* why plans that fit have no predicted time; "": they have */
     auto_plan best;
 } auto_family;

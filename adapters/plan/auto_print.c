@@ -34,9 +34,9 @@ static void auto_size(double bytes, char text[24]) {
 static const char *auto_title(const auto_family *f, char text[AUTO_NAME + 32]) {
     static const char *const states[] = {"", ", -os bf16", ", -os 8bit"};
     const auto_choice *c = &f->best.choice;
-    (void)snprintf(text, AUTO_NAME + 32, "%s%s%s%s", f->tiers, f->lossy ? states[c->state_type] : "",
-                   f->lossy && c->weight_bits ? ", -qw 8" : "",
-                   f->lossy && c->gradient_bits ? ", -qg 4" : "");
+    (void)snprintf(
+        text, AUTO_NAME + 32, "%s%s%s%s", f->tiers, f->lossy ? states[c->state_type] : "",
+        f->lossy && c->weight_bits ? ", -qw 8" : "", f->lossy && c->gradient_bits ? ", -qg 4" : "");
     return text;
 }
 
@@ -47,8 +47,9 @@ static void auto_add_plan(auto_text *t, const char *name, const auto_family *f) 
     auto_size((double)p->sent_bytes, sent);
     auto_size((double)p->moved_bytes, moved);
     auto_add(t, "%-10s %5d  %-34s %5d %5d  %d %9.4g ms: %.4g + %.4g + %.4g\n", name,
-             p->choice.stage, auto_title(f, title), p->choice.batch, p->choice.micro_steps, p->choice.recompute,
-             1e3 * p->step.all, 1e3 * p->step.compute, 1e3 * p->step.send, 1e3 * p->step.update);
+             p->choice.stage, auto_title(f, title), p->choice.batch, p->choice.micro_steps,
+             p->choice.recompute, 1e3 * p->step.all, 1e3 * p->step.compute, 1e3 * p->step.send,
+             1e3 * p->step.update);
     auto_add(t, "%-10s        %s of a rank", "", device);
     if (p->host_bytes) {
         auto_size((double)p->host_bytes, device);
@@ -78,8 +79,8 @@ static void auto_add_slower(auto_text *t, const auto_plan *p, const auto_plan *b
     }
     auto_add(t, "%.4g ms, %.4g times as long: ", 1e3 * p->step.all, p->step.all / best->step.all);
     if (most == 0) {
-        auto_add(t, "computing takes %.4g ms more (-b %d, -r %d)\n", 1e3 * more[0],
-                 p->choice.batch, p->choice.recompute);
+        auto_add(t, "computing takes %.4g ms more (-b %d, -r %d)\n", 1e3 * more[0], p->choice.batch,
+                 p->choice.recompute);
         return;
     }
     const uint64_t a = most == 1 ? p->sent_bytes : p->moved_bytes;

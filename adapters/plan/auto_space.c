@@ -110,7 +110,8 @@ static int auto_batches(const auto_space *s, const auto_choice *c, int *value) {
     const int pairs = c->accumulation == ZERO_ACCUMULATE_LOCAL
                       && s->r->options.accumulation != ZERO_ACCUMULATE_LOCAL;
     for (int i = 1; (int64_t)i <= s->rows && n < AUTO_VALUES; i++)
-        if (s->rows % i == 0 && s->rows / i <= INT32_MAX / s->r->options.seq_len && !(pairs && i == 1))
+        if (s->rows % i == 0 && s->rows / i <= INT32_MAX / s->r->options.seq_len
+            && !(pairs && i == 1))
             value[n++] = s->rows / i;
     return n;
 }
@@ -127,7 +128,7 @@ static int auto_recomputes(const auto_space *s, const auto_choice *c, int *value
 /* ---- rows ---------------------------------------------------------------------------------- */
 
 #define AUTO_ROW(flag, member, setting, words, list)                                               \
-    {flag, offsetof(auto_choice, member), offsetof(train_options, setting), words, list}
+    { flag, offsetof(auto_choice, member), offsetof(train_options, setting), words, list }
 #define AUTO_TIERS "device host file auto"
 const auto_row auto_rows[] = {
     AUTO_ROW("-z", stage, stage.at, NULL, auto_stages),
@@ -161,8 +162,7 @@ static int auto_fixed(const plan_request *r, const auto_row *row) {
 
 int auto_list(const auto_space *s, const auto_row *row, const auto_choice *c, int *value) {
     train_options *o = (train_options *)(uintptr_t)&s->r->options;
-    return auto_fixed(s->r, row) ? auto_one(value, *auto_option(o, row))
-                                 : row->values(s, c, value);
+    return auto_fixed(s->r, row) ? auto_one(value, *auto_option(o, row)) : row->values(s, c, value);
 }
 
 int auto_set_lossy(auto_space *s, int i) {
@@ -201,7 +201,8 @@ int auto_space_open(auto_space *s, const plan_request *r, char *sentence, size_t
                              (long long)shape.tokens);
     s->rows = shape.rows * shape.micro_steps;
     s->step_tokens = shape.tokens;
-    s->overlaps = r->on_gpus || (o.per_node > 0 && o.per_node < r->ranks && r->machine->overlap > 0);
+    s->overlaps =
+        r->on_gpus || (o.per_node > 0 && o.per_node < r->ranks && r->machine->overlap > 0);
     if (auto_parts(&o) == 1 && o.expert_group < 2 && node > 0 && node < r->ranks
         && r->ranks % node == 0)
         s->node = node;
@@ -268,10 +269,11 @@ int auto_set_flags(train_options *o, const char *flags, char *sentence, size_t b
                                    flags);
         else if (strcmp(flag, "-z") != 0 && train_options_given(o, flag)
                  && (strlen(value) != (size_t)length || strncmp(typed, value, (size_t)length) != 0))
-            failed = sentence_fail(sentence, bytes,
-                                   "%s %.*s: the choice of -z auto has %s %s; leave out %s, or give "
-                                   "the stage with -z instead of auto",
-                                   flag, length, typed, flag, value, flag);
+            failed =
+                sentence_fail(sentence, bytes,
+                              "%s %.*s: the choice of -z auto has %s %s; leave out %s, or give "
+                              "the stage with -z instead of auto",
+                              flag, length, typed, flag, value, flag);
         else if (train_options_set(o, flag, value))
             failed = sentence_fail(sentence, bytes, "-z auto: its stored choice: %.300s", o->error);
     }

@@ -10,10 +10,10 @@ extern "C" {
 
 typedef struct auto_space {
     const plan_request *r;
-    int rows;    /* windows of a rank in a step */
-    int node;    /* ranks of a node; 0: the ranks are on one node */
-    int overlaps; /* 1: messages can overlap with computing */
-    int lossy;    /* number of the combination of --allow-lossy; 0: none */
+    int rows;                     /* windows of a rank in a step */
+    int node;                     /* ranks of a node; 0: the ranks are on one node */
+    int overlaps;                 /* 1: messages can overlap with computing */
+    int lossy;                    /* number of the combination of --allow-lossy; 0: none */
     int state, weights, messages; /* its values */
     int64_t step_tokens;
 } auto_space;

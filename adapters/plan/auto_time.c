@@ -11,7 +11,7 @@
 #include "overlap.h"
 
 enum { AUTO_LINE = 32, AUTO_GPU_LINE = 64 }; /* elements of a line of the layout */
-#define AUTO_LATENCY 5e-6 /* seconds of a message to another node */
+#define AUTO_LATENCY 5e-6                    /* seconds of a message to another node */
 
 static int auto_or_1(int n) { return n > 0 ? n : 1; }
 static int auto_micro_steps(const plan_case *c) { return auto_or_1(c->zero.micro_steps); }
@@ -37,23 +37,16 @@ int auto_simulates(const plan_case *c) {
 /* The embeddings are one unit, and each block is one. */
 static size_t auto_numel(const plan_case *c, int unit) {
     const gpt2_config *g = &c->model->gpt2;
-    const size_t own =
-        c->model->is_gpt2
-            ? (size_t)(g->padded_vocab_size + g->max_seq_len) * (size_t)g->channels
-            : 0;
+    const size_t own = c->model->is_gpt2
+                           ? (size_t)(g->padded_vocab_size + g->max_seq_len) * (size_t)g->channels
+                           : 0;
     return unit < c->model->is_gpt2 ? own : (c->model->numel - own) / (size_t)c->model->blocks;
 }
 
 /* Parameters and gradients can have different types. */
 static wire_unit auto_wire(const plan_case *c, const zero_config *z, int unit) {
-    const wire_method method = {"",
-                                "",
-                                0,
-                                z->shard_ranks > 0,
-                                z->second_ranks > 0,
-                                z->weight_bits,
-                                z->gradient_bits,
-                                0};
+    const wire_method method = {
+        "", "", 0, z->shard_ranks > 0, z->second_ranks > 0, z->weight_bits, z->gradient_bits, 0};
     const size_t param = zero_type_bytes(z->type), grad = z->grads == ZERO_GRAD_F32 ? 4 : param;
     wire_world world = {c->nranks, auto_node(c), grad, c->on_gpus ? grad : sizeof(float),
                         c->on_gpus ? AUTO_GPU_LINE : AUTO_LINE};
@@ -166,8 +159,9 @@ double auto_least_seconds(const machine *m, const plan_case *c, const plan_answe
     const double far = times * (own.reduction.far + blocks * block.reduction.far) + own.ending.far
                        + blocks * block.ending.far + own.gather.far + blocks * block.gather.far
                        + (c->zero.stage == 3 ? again * block.again.far : 0);
-    const double last = auto_alone(m, &own.reduction)
-                        + (own.ending.near > 0 || own.ending.far > 0 ? auto_alone(m, &own.ending) : 0);
+    const double last =
+        auto_alone(m, &own.reduction)
+        + (own.ending.near > 0 || own.ending.far > 0 ? auto_alone(m, &own.ending) : 0);
     return fmax(step.compute + step.update + m->overlap * last, m->overlap * far / machine_far(m));
 }
 

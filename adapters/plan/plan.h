@@ -64,9 +64,9 @@ typedef struct plan_case {
                        data-parallel */
     int node_size;  /* as in zero_comm */
     int on_gpus;    /* 0: CPUs */
-    int one_machine; /* CPU: ranks map each other's memory, as with -pn */
+    int one_machine;    /* CPU: ranks map each other's memory, as with -pn */
     size_t state_bytes; /* plan_answer.state_bytes, if it is known; 0: plan_ask finds it */
-    int saves;       /* number of ways in which the run saves, see `way` */
+    int saves;          /* number of ways in which the run saves, see `way` */
     checkpoint_way way[2];
 } plan_case;
 

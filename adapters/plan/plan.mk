@@ -8,6 +8,7 @@ zero_plan: $B/zero_plan FORCE
 SIMULATOR = $B/wire.o $B/overlap.o
 # -z auto
 AUTO    = $(addprefix $B/,auto.o auto_space.o auto_time.o auto_print.o plan_request.o) $(SIMULATOR)
+CHOICE  = $(addprefix $B/,auto_run.o measure.o plan.o machine.o) $(AUTO)
 $B/zero_plan: $B/zero_plan.o $B/plan_print.o $B/scale.o $(AUTO) $B/page_draw.o $B/page_text.o $B/measure.o $B/options.o $B/train_options.o $B/train_resolve.o $B/report.o $B/run_note.o $B/pace.o $(LAUNCH) $(DSCONF) $(PLANNED)
 	$(COMPILE) -o $@ $^ $(PLANOPS) $(LIBS)
 $B/test_plan: tests/plan/test_plan.c $(PLANNED)

@@ -246,8 +246,10 @@ static int plan_choose(const plan_request *r, int argc, char **argv, char *sente
         plan_typed(argc, argv, typed);
         auto_print_table(r, found, "./train_gpt2_zero", typed, text, AUTO_TABLE);
         printf("%s", text);
-        if (found->fitting == 0) failed = sentence_fail(sentence, bytes, "-z auto: no plan can be chosen; the table "
-                                                    "above has the reasons");
+        if (found->fitting == 0)
+            failed = sentence_fail(sentence, bytes,
+                                   "-z auto: no plan can be chosen; the table "
+                                   "above has the reasons");
     }
     free(found);
     free(text);
@@ -288,7 +290,8 @@ int main(int argc, char **argv) {
         help = r->options.help;
         if (help == OPTIONS_VERSION) printf(PROGRAM " %s\n", zero_version());
         if (help == OPTIONS_HELP) plan_help(&own);
-        failed = !help && (sentence[0] || plan_run(r, &flags, rests, rest, sentence, sizeof sentence));
+        failed =
+            !help && (sentence[0] || plan_run(r, &flags, rests, rest, sentence, sizeof sentence));
         if (!failed) failed = report_end(sentence, sizeof sentence);
     }
     if (failed && r != NULL) train_options_translate(&r->options, sentence, text, sizeof text);
