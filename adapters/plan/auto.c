@@ -109,6 +109,8 @@ static int auto_ask(auto_search_run *x, const auto_choice *c, plan_case *made, p
     auto_extend(&p->file_written_bytes, more->file_written_bytes, before->file_written_bytes, by);
     auto_extend(&p->down_bytes, more->down_bytes, before->down_bytes, by);
     auto_extend(&p->up_bytes, more->up_bytes, before->up_bytes, by);
+    auto_extend(&p->context_bytes, more->context_bytes, before->context_bytes, by);
+    if (!made->on_gpus) a->device_bytes += p->context_bytes - more->context_bytes;
     return 0;
 }
 

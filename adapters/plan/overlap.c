@@ -236,8 +236,10 @@ static int overlap_wait(overlap_sim *s) {
     for (int i = 0; i < OVERLAP_STREAMS; i++) {
         overlap_stream *x = &s->stream[i];
         if (!overlap_sends(s, x)) continue;
+        /* A rest that takes less time than the last bit of `now` would never end. */
+        const int ends = s->now + x->left / rate <= next;
         x->left -= (next - s->now) * rate;
-        if (x->left < 1e-3) x->left = 0; /* a rounding error */
+        if (ends || x->left < 1e-3) x->left = 0; /* a rounding error */
     }
     s->now = next;
     return 1;

@@ -13,6 +13,8 @@ $B/zero_plan: $B/zero_plan.o $B/plan_print.o $B/scale.o $(AUTO) $B/page_draw.o $
 	$(COMPILE) -o $@ $^ $(PLANOPS) $(LIBS)
 $B/test_plan: tests/plan/test_plan.c $(PLANNED)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(PLANOPS) $(LIBS)
+$B/test_auto: tests/plan/test_auto.c $(AUTO) $B/options.o $B/train_options.o $B/train_resolve.o $(LAUNCH) $(DSCONF) $(PLANNED)
+	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(PLANOPS) $(LIBS)
 $B/test_wire: tests/plan/test_wire.c $(SIMULATOR) $B/options.o $B/train_options.o $(LAUNCH) $(DSCONF) $(PLANNED)
 	$(COMPILE) -I. -o $@ $(filter %.c %.o,$^) $(PLANOPS) $(LIBS)
 plan: zero_plan # ARGS="-e gpt2:d48 -pn 64 -dt bf16 --memory 80G"
