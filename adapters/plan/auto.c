@@ -282,6 +282,8 @@ static void auto_visit_runs(auto_search_run *x, auto_choice *c) {
         if (batches[i] < 1 || x->space.rows % batches[i]) continue;
         c->batch = batches[i];
         c->micro_steps = x->space.rows / batches[i];
+        if (c->micro_steps == 1 && c->accumulation != x->space.r->options.accumulation)
+            continue; /* one micro-step accumulates nothing */
         const int m = auto_list(&x->space, again, c, agains);
         for (int k = 0; k < m; k++) {
             plan_case made;

@@ -104,14 +104,12 @@ static int auto_messages(const auto_space *s, const auto_choice *c, int *value) 
     return !s->lossy || !s->messages || auto_quantizes(s, c->stage >= 1);
 }
 
-/* Lists the divisors of a rank's windows, the largest first. */
+/* Lists the divisors of a rank's windows, the largest first. They are the same for all contexts. */
 static int auto_batches(const auto_space *s, const auto_choice *c, int *value) {
     int n = 0;
-    const int pairs = c->accumulation == ZERO_ACCUMULATE_LOCAL
-                      && s->r->options.accumulation != ZERO_ACCUMULATE_LOCAL;
-    for (int i = 1; (int64_t)i <= s->rows && n < AUTO_VALUES; i++)
-        if (s->rows % i == 0 && s->rows / i <= INT32_MAX / s->r->options.seq_len
-            && !(pairs && i == 1))
+    (void)c;
+    for (int i = 1; i <= s->rows && n < AUTO_VALUES; i++)
+        if (s->rows % i == 0 && s->rows / i <= INT32_MAX / s->r->options.seq_len)
             value[n++] = s->rows / i;
     return n;
 }
