@@ -60,8 +60,9 @@ enum {
     AUTO_VALUES = 128, /* most values of a dimension */
     AUTO_NAME = 64     /* bytes of the name of a family's tiers */
 };
-#define AUTO_LOSSY 0.97 /* share of the time of the fastest exact plan that a lossy one may take   \
-                         */
+#define AUTO_LOSSY                                                                                 \
+    0.97 /* share of the time of the fastest exact plan that a lossy one may take                  \
+          */
 
 /* A value for each searched flag, as in train_options. */
 typedef struct auto_choice {

@@ -68,15 +68,10 @@ static void auto_add_plan(auto_text *t, const char *name, const auto_family *f) 
 static void auto_add_slower(auto_text *t, const auto_plan *p, const auto_plan *best) {
     const double more[] = {p->step.compute - best->step.compute, p->step.send - best->step.send,
                            p->step.update - best->step.update};
-    const double all = p->step.all - best->step.all;
     char there[24], here[24];
     int most = 0;
     for (int i = 1; i < 3; i++)
         if (more[i] > more[most]) most = i;
-    if (all <= 1e-4 * best->step.all) {
-        auto_add(t, "as fast, and not simpler\n");
-        return;
-    }
     auto_add(t, "%.4g ms, %.4g times as long: ", 1e3 * p->step.all, p->step.all / best->step.all);
     if (most == 0) {
         auto_add(t, "computing takes %.4g ms more (-b %d, -r %d)\n", 1e3 * more[0], p->choice.batch,
@@ -90,6 +85,10 @@ static void auto_add_slower(auto_text *t, const auto_plan *p, const auto_plan *b
     auto_add(t, "%s takes %.4g ms more", most == 1 ? "sending" : "the update", 1e3 * more[most]);
     if (a > b) auto_add(t, " (%s instead of %s)", there, here);
     auto_add(t, "\n");
+}
+
+static int auto_as_fast(const auto_family *f, const auto_family *best) {
+    return f->fits && f->best.step.all - best->best.step.all <= 1e-4 * best->best.step.all;
 }
 
 static void auto_add_full(auto_text *t, const auto_family *f, const plan_limits *most) {
@@ -112,10 +111,39 @@ static void auto_add_full(auto_text *t, const auto_family *f, const plan_limits 
              have);
 }
 
+/* Writes the choice, the runner-up, and why the other families fall short. Those that are as fast
+   share a line. */
+static void auto_add_families(auto_text *t, const plan_request *r, const auto_result *found) {
+    const auto_family *best = &found->family[0];
+    char title[AUTO_NAME + 32];
+    int equal = 0;
+    for (int i = 0; i < 2 && i < found->fitting; i++)
+        auto_add_plan(t, i ? "runner-up" : "choice", &found->family[i]);
+    for (int i = 1; i < found->fitting; i++) {
+        const auto_family *f = &found->family[i];
+        if (!auto_as_fast(f, best)) continue;
+        auto_add(t, "%s stage %d, %s",
+                 equal++ ? ";" : "           as fast, and not simpler:", f->best.choice.stage,
+                 auto_title(f, title));
+    }
+    if (equal) auto_add(t, "\n");
+    for (int i = 0; i < found->families; i++) {
+        const auto_family *f = &found->family[i];
+        if ((i == 0 && f->fits) || auto_as_fast(f, best)) continue;
+        auto_add(t, "%11sstage %d, %s: ", "", f->best.choice.stage, auto_title(f, title));
+        if (f->fits)
+            auto_add_slower(t, &f->best, &best->best);
+        else if (f->unknown[0])
+            auto_add(t, "fits, but its time is not known: %s\n", f->unknown);
+        else
+            auto_add_full(t, f, &r->most);
+    }
+}
+
 void auto_print_table(const plan_request *r, const auto_result *found, const char *program,
                       const char *typed, char *text, size_t bytes) {
     auto_text t = {text, 0, bytes};
-    char flags[AUTO_FLAGS], size[24], title[AUTO_NAME + 32];
+    char flags[AUTO_FLAGS], size[24];
     text[0] = 0;
     auto_add(&t, "-z auto: %lld tokens per step on %d rank%s; %lld of %lld plans fit",
              (long long)found->step_tokens, r->ranks, r->ranks > 1 ? "s" : "",
@@ -126,19 +154,7 @@ void auto_print_table(const plan_request *r, const auto_result *found, const cha
     if (found->fitting > 0)
         auto_add(&t, "           stage  %-34s    -b micro -r  step: compute + send + update\n",
                  "offload");
-    for (int i = 0; i < found->families; i++) {
-        const auto_family *f = &found->family[i];
-        if (i < 2 && f->fits) auto_add_plan(&t, i ? "runner-up" : "choice", f);
-        if (i == 0 && f->fits) continue;
-        auto_add(&t, i == 1 && f->fits ? "%-10s        " : "%-10s stage %d, %s: ", "",
-                 f->best.choice.stage, auto_title(f, title));
-        if (f->unknown[0] && !f->fits)
-            auto_add(&t, "fits, but its time is not known: %s\n", f->unknown);
-        else if (f->fits)
-            auto_add_slower(&t, &f->best, &found->family[0].best);
-        else
-            auto_add_full(&t, f, &r->most);
-    }
+    auto_add_families(&t, r, found);
     if (found->fitting == 0) {
         auto_add(&t, "no plan can be chosen: use more ranks or more memory%s\n",
                  r->model.is_gpt2 ? ", shorter sequences (-t), or the vocabulary in tiles (-zl)"
