@@ -2,6 +2,7 @@
 # make                  the trainer, ./train_gpt2_zero, and tiny Shakespeare as tokens
 # make plan             memory, traffic, what fits, without a machine; ARGS="-e 7.5e9 -pn 64 -dt bf16"; machine: measure this one
 # make scale            weak scaling over 8 to 1,024 ranks, simulated: MACHINE=file of rates, ARGS; build/scale.csv, pictures
+# make tune             the three best plans of -z auto, run for some steps; ARGS="-e d12 -pn 2 -t 64 -d 2048 --memory 2G"
 # make compare          DDP against ZeRO-1, 2, 3 on this machine; ARGS="-e d12 -t 64 -b 4" changes the run,
 #                       ARGS='-layouts "dp4 tp2dp2"' compares layouts of the ranks
 # make report           after a comparison or a run with -o log: build/report.html, one page; LOG, CSV, TRACE, PEERS
@@ -89,7 +90,7 @@ SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
 .SECONDARY: # objects of tests, which a change of the plugin leaves as they are
-.PHONY: FORCE all help deps libraries drop data compare plan machine scale report links links-check ranks converge test test-quick test-long test-all has-cuda test-llmc check bench golden same speed soak mutants lib install unit tests zero_ckpt zero_plan clean
+.PHONY: FORCE all help deps libraries drop data compare plan machine tune scale report links links-check ranks converge test test-quick test-long test-all has-cuda test-llmc check bench golden same speed soak mutants lib install unit tests zero_ckpt zero_plan clean
 all: train_gpt2_zero data
 	$(if $(SILENT),@:,@printf '%s\n' '' 'Try:  ./train_gpt2_zero                      train a small GPT-2 on tiny Shakespeare' \
 	    '      ./train_gpt2_zero --ranks 2 --stage 3  the same on two ranks, everything sharded' \
@@ -97,8 +98,8 @@ all: train_gpt2_zero data
 	    '      ./train_gpt2_zero --help, make help    all there is')
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
-include adapters/cuda.mk
 include adapters/plan/plan.mk
+include adapters/cuda.mk
 include adapters/page/page.mk
 include adapters/docs/docs.mk
 HAS_CUDA = $(wildcard $(TOOLKIT)/include/cuda_runtime_api.h)

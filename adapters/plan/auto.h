@@ -47,6 +47,8 @@
 #ifndef PLAN_AUTO_H
 #define PLAN_AUTO_H
 
+#include <stdio.h>
+
 #include "plan_request.h"
 
 #ifdef __cplusplus
@@ -121,6 +123,9 @@ int auto_set_flags(train_options *o, const char *flags, char *sentence, size_t b
    ones. */
 void auto_print_table(const plan_request *r, const auto_result *found, const char *program,
                       const char *typed, char *text, size_t bytes);
+
+/* Writes a line for each family, the fastest first. */
+void auto_print_csv(const plan_request *r, const auto_result *found, FILE *csv);
 
 #ifdef __cplusplus
 }

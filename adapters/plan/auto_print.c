@@ -129,7 +129,7 @@ static void auto_add_families(auto_text *t, const plan_request *r, const auto_re
     if (equal) auto_add(t, "\n");
     for (int i = 0; i < found->families; i++) {
         const auto_family *f = &found->family[i];
-        if ((i == 0 && f->fits) || auto_as_fast(f, best)) continue;
+        if ((i == 0 && f->fits) || auto_as_fast(f, best) || (i > 1 && f->lossy)) continue;
         auto_add(t, "%11sstage %d, %s: ", "", f->best.choice.stage, auto_title(f, title));
         if (f->fits)
             auto_add_slower(t, &f->best, &best->best);
@@ -137,6 +137,23 @@ static void auto_add_families(auto_text *t, const plan_request *r, const auto_re
             auto_add(t, "fits, but its time is not known: %s\n", f->unknown);
         else
             auto_add_full(t, f, &r->most);
+    }
+}
+
+void auto_print_csv(const plan_request *r, const auto_result *found, FILE *csv) {
+    (void)fputs("stage,offload,fits,seconds,compute,send,update,device_bytes,host_bytes,"
+                "file_bytes,sent_bytes,moved_bytes,flags\n",
+                csv);
+    for (int i = 0; i < found->families; i++) {
+        const auto_family *f = &found->family[i];
+        const auto_plan *p = &f->best;
+        char flags[AUTO_FLAGS], title[AUTO_NAME + 32];
+        auto_flags(r, &p->choice, flags);
+        fprintf(csv, "%d,\"%s\",%d,%.6g,%.6g,%.6g,%.6g,%llu,%llu,%llu,%llu,%llu,%s\n",
+                p->choice.stage, auto_title(f, title), f->fits, p->step.all, p->step.compute,
+                p->step.send, p->step.update, (unsigned long long)p->device_bytes,
+                (unsigned long long)p->host_bytes, (unsigned long long)p->file_bytes,
+                (unsigned long long)p->sent_bytes, (unsigned long long)p->moved_bytes, flags);
     }
 }
 

@@ -22,6 +22,8 @@ plan: zero_plan # ARGS="-e gpt2:d48 -pn 64 -dt bf16 --memory 80G"
 machine: zero_plan # measures this machine's rates for zero_plan --machine
 	@mkdir -p $B
 	./zero_plan --measure $B/machine.txt $(ARGS)
+tune: zero_plan train_gpt2_zero data # runs the best three plans of -z auto: ARGS="-e d12 -pn 2 -t 64 -d 2048 --memory 2G"
+	@sh adapters/plan/tune.sh $B $(or $(ARGS),-pn 2 -d 3072)
 # simulates weak scaling: build/scale.csv and two pictures. MACHINE: a file of measured rates
 MACHINE ?= adapters/plan/card.txt
 scale: zero_plan # ARGS="-e gpt2:d48 -b 8 -t 1024 -dt bf16"

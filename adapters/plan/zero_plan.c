@@ -26,6 +26,7 @@
 
 #include "../report/report.h"
 #include "../report/sentence.h"
+#include "../system/regular_file.h"
 #include "measure.h"
 #include "../gpt2/experts.h"
 #include "../gpt2/frozen.h"
@@ -235,6 +236,16 @@ static void plan_typed(int argc, char **argv, char text[RUN_NOTE_FLAGS]) {
     free(kept);
 }
 
+/* -csv: writes all families. */
+static int plan_write_choice(const plan_request *r, const auto_result *found, char *sentence,
+                             size_t bytes) {
+    FILE *csv = regular_file_stream(r->options.csv_path, "w");
+    if (csv != NULL) auto_print_csv(r, found, csv);
+    if (csv != NULL && fclose(csv) == 0) return 0;
+    return sentence_fail(sentence, bytes, "-csv: %.250s cannot be written: %s", r->options.csv_path,
+                         regular_file_error(errno));
+}
+
 /* -z auto: prints the choice. */
 static int plan_choose(const plan_request *r, int argc, char **argv, char *sentence, size_t bytes) {
     char typed[RUN_NOTE_FLAGS], *text = (char *)malloc(AUTO_TABLE);
@@ -246,6 +257,10 @@ static int plan_choose(const plan_request *r, int argc, char **argv, char *sente
         plan_typed(argc, argv, typed);
         auto_print_table(r, found, "./train_gpt2_zero", typed, text, AUTO_TABLE);
         printf("%s", text);
+        if (train_options_given(&r->options, "-csv"))
+            failed = plan_write_choice(r, found, sentence, bytes);
+    }
+    if (!failed) {
         if (found->fitting == 0)
             failed = sentence_fail(sentence, bytes,
                                    "-z auto: no plan can be chosen; the table "
