@@ -1214,8 +1214,7 @@ static void render_settings(job *j) {
              (long long)j->batch.tokens, corpus_order(j->data), (unsigned long long)j->ds_hash,
              j->products.name, j->l->nranks, j->data->hashes);
     const size_t all = strlen(j->settings);
-    if (j->chosen[0])
-        snprintf(j->settings + all, sizeof j->settings - all, "auto %s\n", j->chosen);
+    if (j->chosen[0]) snprintf(j->settings + all, sizeof j->settings - all, "auto %s\n", j->chosen);
 }
 
 /* -z auto: sets the flags that this run has chosen before, or chooses them. */

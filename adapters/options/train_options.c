@@ -419,7 +419,7 @@ static const option train_table[] = {
     ROW(TEXT, "-me", "--memory", memory, "", .brief = "-z auto: most memory of a rank: 80G, 640M",
         .help = "most memory of a rank's device: 80G, 640M, 1.5T (GiB and so on) or 80GB (1e9). -z "
                 "auto chooses among what fits into it and into the free memory of the machine. A "
-                "run whose plan needs more does not start. zero_plan: what fits"),
+                "run does not start if its plan needs more. zero_plan marks the rows that fit"),
     ROW(PATH, "-ma", "--machine", machine, "",
         .help = "file of the machine's rates (adapters/plan/machine.h), by which times are "
                 "predicted. -z auto: if the file does not exist, the ranks measure the rates in "

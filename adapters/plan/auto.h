@@ -7,19 +7,22 @@
        auto_print_table(&r, &found, "./train_gpt2_zero", flags, text, sizeof text);
        auto_flags(&r, &found.family[0].best.choice, flags);    // "-z 2 -b 4 -r 1 -d 16384"
 
-   WHAT IS SEARCHED. The table of dimensions in auto_space.c has a row for each searched flag:
-   stage, accumulation, the three tiers, shard groups and secondary partition, prefetch; with
-   --allow-lossy also the type of the optimizer's state and the bits of quantized messages; then the
-   batch size and recomputation. A row lists the legal values that are left by the rows before it. A
-   flag that the user typed, or that a DeepSpeed file contains, has this one value. A new dimension
-   is a new row, a field of auto_choice, and its cost in plan.h or auto_time.c. -b      divisors of
-   a rank's windows in a step. The tokens of a step stay as they were asked -zos    device, host
-   (GPUs) and file. Gradients and parameters are offloaded only together with the optimizer's state,
-   and not to a slower memory than that -zs     0, or the ranks of a node (-ns). -zh: the same -zp
-   1 and 0; if messages can overlap with computing, also 2 and 4 -os     f32, bf16, 8bit; -qw: 0 and
-   8; -qg: 0 and 4 The search visits every combination. It asks plan.h for the memory and traffic of
-   each context, for one, two and three micro-steps. From three on, every micro-step adds the same
-   traffic. It leaves out only what cannot win: plans whose lower bound (auto_least_seconds) is not
+   THE SEARCH. The table of dimensions in auto_space.c has a row for each searched flag. A row lists
+   the legal values that are left by the rows before it. A flag that the user typed, or that a
+   DeepSpeed file contains, has this one value. A new dimension is a new row, a field of
+   auto_choice, and its cost in plan.h or auto_time.c.
+       stage          -z: 0 to 3
+       accumulation   -za: auto; at stages 2 and 3 with several micro-steps also local
+       state          -zos: device, host (GPUs) and file
+       shards         -zog, -zop: gradients and parameters on the device, or where the state is; on
+                      GPUs, gradients can be in host memory, too
+       groups         -zs, -zh: 0, or the ranks of a node (-ns)
+       prefetch       -zp: 1 and 0; if messages can overlap with computing, also 2 and 4
+       batch          -b: divisors of a rank's windows in a step; its tokens stay
+       recomputation  -r: 0 to 4
+   The search visits every combination. It asks plan.h for the memory and traffic of each context,
+   for one, two and three micro-steps. From three on, every micro-step adds the same traffic. It
+   leaves out only plans that cannot win, because their lower bound (auto_least_seconds) is not
    below the fastest plan of their family.
 
    THE CHOICE is the plan of the shortest predicted step (auto_predict) among those that fit into
@@ -62,9 +65,8 @@ enum {
     AUTO_VALUES = 128, /* most values of a dimension */
     AUTO_NAME = 64     /* bytes of the name of a family's tiers */
 };
-#define AUTO_LOSSY                                                                                 \
-    0.97 /* share of the time of the fastest exact plan that a lossy one may take                  \
-          */
+/* The share of the time of the fastest exact plan that a lossy one may take. */
+#define AUTO_LOSSY 0.97
 
 /* A value for each searched flag, as in train_options. */
 typedef struct auto_choice {

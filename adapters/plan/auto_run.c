@@ -22,7 +22,7 @@
 #define AUTO_RUN_SPARE   (8u << 20) /* bytes of a rank that no plan has: data, buffers, stacks */
 enum { AUTO_RUN_PATH = 1100 };
 
-/* What rank 0 tells the others. */
+/* Rank 0 sends this to the others. */
 typedef struct auto_run_choice {
     int failed;
     char flags[AUTO_FLAGS], sentence[LAUNCH_SENTENCE];
@@ -122,8 +122,8 @@ static plan_limits auto_run_limits(const auto_run_input *in, const train_options
     const double ranks = l->local_ranks, asked = train_memory(o);
     if (!in->on_gpus) /* the products' library compiles code, which takes memory */
         (void)gpt2_matmul_rate((zero_type)o->type, in->threads);
-    const uint64_t threads = l->kind == LAUNCH_THREADS ? (uint64_t)l->nranks : 1;
-    const double held = (double)(launch_memory_held() / threads) + AUTO_RUN_SPARE;
+    const double threads = l->kind == LAUNCH_THREADS ? l->nranks : 1;
+    const double held = (double)launch_memory_held() / threads + AUTO_RUN_SPARE;
     plan_limits most;
     launch_memory has, space;
     launch_memory_available("", &has);

@@ -11,8 +11,8 @@
    line "auto FLAGS"), and main.log, for readers. If a run resumes (-y) from a checkpoint that has
    no such line, the program chooses again.
 
-   LIMITS. A rank's memory is the smaller of --memory and its share of what the machine and its
-   cgroup have free, minus what the process takes already. Its space in files is its share of the
+   LIMITS. A rank's memory is the smaller of --memory, minus what the process takes already, and its
+   share of the free memory of the machine and its cgroup. Its space in files is its share of the
    free space in the folder of -zfd. Rank 0 reads both on its machine.
 
    RATES come from the file of --machine. If that does not exist, the ranks measure (at most about

@@ -263,8 +263,9 @@ int auto_set_flags(train_options *o, const char *flags, char *sentence, size_t b
         int length = 0;
         const char *typed = options_line(settings, flag, &length);
         if (value == NULL || typed == NULL)
-            failed = sentence_fail(sentence, bytes, "-z auto: its stored choice is damaged: %.200s",
-                                   flags);
+            failed = sentence_fail(
+                sentence, bytes,
+                "-z auto: its stored choice is damaged (%.200s); use -z 0 to -z 3 instead", flags);
         else if (strcmp(flag, "-z") != 0 && train_options_given(o, flag)
                  && (strlen(value) != (size_t)length || strncmp(typed, value, (size_t)length) != 0))
             failed =
@@ -273,7 +274,10 @@ int auto_set_flags(train_options *o, const char *flags, char *sentence, size_t b
                               "the stage with -z instead of auto",
                               flag, length, typed, flag, value, flag);
         else if (train_options_set(o, flag, value))
-            failed = sentence_fail(sentence, bytes, "-z auto: its stored choice: %.300s", o->error);
+            failed = sentence_fail(
+                sentence, bytes,
+                "-z auto: its stored choice is damaged (%.300s); use -z 0 to -z 3 instead",
+                o->error);
     }
     free(settings);
     return failed;

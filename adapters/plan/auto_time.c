@@ -115,8 +115,8 @@ static int auto_simulate(const machine *m, const plan_case *c, const plan_answer
     return overlap_simulate(&o, out);
 }
 
-/* Replaces the time of messages by the simulator's. The share of it that no processor can hide is
-   added whole. */
+/* Replaces the time of messages by the simulator's. The share that no processor can hide is added
+   whole. */
 static int auto_send(const machine *m, const plan_case *c, const plan_answer *a,
                      machine_step *step) {
     const int micro = auto_micro_steps(c), most = auto_most(c);
@@ -144,8 +144,9 @@ static double auto_alone(const machine *m, const wire_collective *w) {
            + fmax(w->near / m->link, w->far / machine_far(m));
 }
 
-/* Two bounds: the links send all bytes, and the last visit is the backward of unit 0, whose
-   reduction nothing hides. Stage 3 gathers a unit again unless one of its buffers still has it. */
+/* Two bounds: the links send all bytes, and the last visit is the backward of unit 0, and
+   nothing hides its reduction. Stage 3 gathers a unit again unless one of its buffers still has it.
+ */
 double auto_least_seconds(const machine *m, const plan_case *c, const plan_answer *a) {
     machine_step step;
     char why[PLAN_SENTENCE];
