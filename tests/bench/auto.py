@@ -22,7 +22,7 @@ import sys
 
 build = sys.argv[1]
 cases = int(sys.argv[2]) if len(sys.argv) > 2 else 60
-seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+seed = int(sys.argv[3]) if len(sys.argv) > 3 and sys.argv[3] else 1
 steps = int(os.environ.get("STEPS", "6"))
 most_runs = int(os.environ.get("RUNS", "6"))
 models = os.environ.get("MODELS", "char:4x128x4 char:6x384x6 d12 d24").split()

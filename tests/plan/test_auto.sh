@@ -32,7 +32,8 @@ chosen() { sed -n 's/^repeat: .* \(-z [0-3] .*\)$/\1/p' "$scratch/$1"; }
 # ---- rates from a file: a choice, its table, the same bits ----
 run="$data $small -pn 2 -d 512 -x 4 --machine $machine"
 "$train" $run -z auto >"$scratch/first" 2>&1
-check "$([ $? = 0 ] && [ -n "$(weights first)" ] && echo 1)" "a run with -z auto: $(tail -n 1 "$scratch/first")"
+code=$?
+check "$([ $code = 0 ] && [ -n "$(weights first)" ] && echo 1)" "a run with -z auto: $(tail -n 1 "$scratch/first")"
 for line in '^-z auto: 512 tokens per step on 2 ranks; ' '^choice  ' '^runner-up ' '^ *stage 0, device: ' '^repeat: ./train_gpt2_zero -i '; do
     check "$(has "$line" first)" "the table has '$line'"
 done
@@ -54,9 +55,11 @@ limit=$(mib plenty | awk '{ printf "%d", $2 * 0.8 }')
 check "$(mib tight | awk -v limit="$limit" 'NF == 2 && $1 <= limit && $2 <= limit { print 1 }')" "--memory ${limit}M: has and plan: $(mib tight), with plenty: $(mib plenty)"
 check "$([ "$(chosen tight)" != "$(chosen plenty)" ] && echo 1)" "less memory changes the choice: $(chosen tight)"
 "$train" $big -z auto --memory 24M >"$scratch/none" 2>&1
-check "$([ $? = 1 ] && [ -n "$(has 'no plan can be chosen' none)" ] && [ -n "$(has 'does not fit: at least' none)" ] && echo 1)" "24 MiB: $(tail -n 1 "$scratch/none")"
+code=$?
+check "$([ $code = 1 ] && [ -n "$(has 'no plan can be chosen' none)" ] && [ -n "$(has 'does not fit: at least' none)" ] && echo 1)" "24 MiB: $(tail -n 1 "$scratch/none")"
 "$train" $big -z 0 --memory 24M >"$scratch/above" 2>&1
-check "$([ $? = 1 ] && [ -n "$(has '--memory 24M: the plan needs' above)" ] && echo 1)" "-z 0 above --memory: $(tail -n 1 "$scratch/above")"
+code=$?
+check "$([ $code = 1 ] && [ -n "$(has '--memory 24M: the plan needs' above)" ] && echo 1)" "-z 0 above --memory: $(tail -n 1 "$scratch/above")"
 
 # ---- the choice is stored, and resumed ----
 log="-o $scratch/log -n 2"
@@ -65,7 +68,8 @@ flags=$(chosen saved)
 check "$([ -n "$flags" ] && grep -q "^s:0 auto:$(echo "$flags" | tr ' ' ,) t:" "$scratch/log/main.log" && echo 1)" "main.log has no '$flags'"
 check "$(grep -q "auto $flags" "$scratch"/log/step_00000004/manifest.json && echo 1)" "the checkpoint has no '$flags'"
 "$train" $run -z auto $log -x 6 -y 1 --memory 300M -r 3 >"$scratch/other" 2>&1
-check "$([ $? = 1 ] && [ -n "$(has '-r 3: the choice of -z auto has -r ' other)" ] && echo 1)" "another -r: $(tail -n 1 "$scratch/other")"
+code=$?
+check "$([ $code = 1 ] && [ -n "$(has '-r 3: the choice of -z auto has -r ' other)" ] && echo 1)" "another -r: $(tail -n 1 "$scratch/other")"
 "$train" $run -z auto $log -x 6 -y 1 --memory 300M >"$scratch/resumed" 2>&1
 check "$(has "^-z auto: this run goes on with its choice: $flags\$" resumed)" "the choice of the checkpoint: $(head -n 3 "$scratch/resumed")"
 check "$([ "$(grep -c '^s:[0-9]* auto:' "$scratch/log/main.log")" = 1 ] && echo 1)" "main.log names the choice once"
@@ -75,13 +79,13 @@ check "$([ -n "$(weights whole)" ] && [ "$(weights whole)" = "$(weights resumed)
 # ---- ranks that die: the others go on with the choice ----
 "$train" $run -z auto -x 3000 -pe 1 -o "$scratch/elastic" -n 100 >"$scratch/killed" 2>&1 &
 job=$!
-for i in $(seq 100); do
+for _ in $(seq 100); do
     [ -n "$(has '^checkpoint of step' killed)" ] && break
     sleep 0.2
 done
 rank=$(pgrep -P $job | tail -n 1)
 [ -n "$rank" ] && kill -9 "$rank"
-for i in $(seq 100); do
+for _ in $(seq 100); do
     [ -n "$(has 'this run goes on with its choice' killed)" ] && break
     sleep 0.2
 done
@@ -91,10 +95,12 @@ check "$(has "^-z auto: this run goes on with its choice: $(chosen killed)\$" ki
 
 # ---- without a file, the ranks measure and write one ----
 "$train" $data $small -pn 2 -d 512 -x 1 -z auto -o "$scratch/measured" >"$scratch/found" 2>&1
-check "$([ $? = 0 ] && [ -n "$(has '^measured: products ' found)" ] && grep -q '^flops.f32=' "$scratch/measured/machine.txt" && echo 1)" "measured: $(tail -n 1 "$scratch/found")"
+code=$?
+check "$([ $code = 0 ] && [ -n "$(has '^measured: products ' found)" ] && grep -q '^flops.f32=' "$scratch/measured/machine.txt" && echo 1)" "measured: $(tail -n 1 "$scratch/found")"
 rm -f "$scratch/new.txt"
 "$train" $data $small -pn 1 -d 512 -x 1 -z auto --machine "$scratch/new.txt" >"$scratch/found" 2>&1
-check "$([ $? = 0 ] && grep -q '^update=' "$scratch/new.txt" && echo 1)" "--machine of a new file: $(tail -n 1 "$scratch/found")"
+code=$?
+check "$([ $code = 0 ] && grep -q '^update=' "$scratch/new.txt" && echo 1)" "--machine of a new file: $(tail -n 1 "$scratch/found")"
 
 # ---- what is refused ----
 refused() { # WORDS ARGUMENTS
@@ -111,7 +117,8 @@ echo '{"zero_optimization": {"stage": 2}, "train_batch_size": 12}' >"$scratch/tw
 refused '-z auto: .*gives zero_optimization.stage 2' -z auto -ds "$scratch/two.json"
 echo '{"train_micro_batch_size_per_gpu": "auto", "train_batch_size": 12, "optimizer": {"type": "AdamW"}}' >"$scratch/auto.json"
 "$train" $data $small -x 1 -z auto -ds "$scratch/auto.json" --machine "$machine" >"$scratch/json" 2>&1
-check "$([ $? = 0 ] && [ -n "$(has '^choice ' json)" ] && [ -z "$(sed -n 's/^repeat: .* -z [0-3].* -b .*/has -b/p' "$scratch/json")" ] && echo 1)" \
+code=$?
+check "$([ $code = 0 ] && [ -n "$(has '^choice ' json)" ] && [ -z "$(sed -n 's/^repeat: .* -z [0-3].* -b .*/has -b/p' "$scratch/json")" ] && echo 1)" \
     "a file gives the batch, and -z auto the stage: $(tail -n 1 "$scratch/json")"
 
 echo "$passed passed, $failed failed"
