@@ -253,9 +253,9 @@ void auto_flags(const plan_request *r, const auto_choice *c, char flags[AUTO_FLA
 
 int auto_set_flags(train_options *o, const char *flags, char *sentence, size_t bytes) {
     char text[AUTO_FLAGS], *rest = NULL, *settings = (char *)malloc(8192);
-    int failed = settings == NULL;
+    int failed = 0;
     (void)snprintf(text, sizeof text, "%s", flags);
-    if (failed) return sentence_fail(sentence, bytes, "-z auto: out of memory");
+    if (settings == NULL) return sentence_fail(sentence, bytes, "-z auto: out of memory");
     (void)train_options_render(o, settings, 8192);
     for (char *flag = strtok_r(text, " ", &rest); flag != NULL && !failed;
          flag = strtok_r(NULL, " ", &rest)) {
