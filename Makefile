@@ -2,6 +2,7 @@
 # make                  the trainer, ./train_gpt2_zero, and tiny Shakespeare as tokens
 # make plan             memory, traffic, what fits, without a machine; ARGS="-e 7.5e9 -pn 64 -dt bf16"; machine: measure this one
 # make scale            weak scaling over 8 to 1,024 ranks, simulated: MACHINE=file of rates, ARGS; build/scale.csv, pictures
+# make tune             the three best plans of -z auto, run for some steps; ARGS="-e d12 -pn 2 -t 64 -d 2048 --memory 2G"
 # make compare          DDP against ZeRO-1, 2, 3 on this machine; ARGS="-e d12 -t 64 -b 4" changes the run,
 #                       ARGS='-layouts "dp4 tp2dp2"' compares layouts of the ranks
 # make report           after a comparison or a run with -o log: build/report.html, one page; LOG, CSV, TRACE, PEERS
@@ -71,12 +72,12 @@ MODELS  = $B/model_files.o $B/model_io.o $B/llmc_bin.o $B/safetensors.o $B/lora_
 CKPT    = $(patsubst adapters/checkpoint/%.c,$B/%.o,$(wildcard adapters/checkpoint/checkpoint*.c))
 ROOMS   = $(patsubst %.c,$B/%.o,$(notdir $(wildcard adapters/options/*.c adapters/compare/*.c adapters/eval/*.c adapters/report/*.c adapters/parallel/*.c adapters/saves/*.c adapters/corpus/*.c))) $B/outliers.o
 READERS = $(addprefix $B/,data_file.o eval_file.o token_file.o tokenizer.o windows.o)
-TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS)
+TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS) $(CHOICE)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_errors test_plans test_steps test_skips test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_order test_order_checked test_transport test_extra test_split test_frozen test_states test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast test_hashes)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers host_parallel $(if $(MPICC),host_stages_mpi))
-TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_frozen test_gpt2_lora test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_frozen test_gpt2_lora test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_auto test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*/*.[ch] \
 	tests/*/*.cu tests/*/*.cc tests/hosts/*/*.[ch])
@@ -89,7 +90,7 @@ SONAME  = libzero_plugin.so.$(ABI)
 
 .DELETE_ON_ERROR:
 .SECONDARY: # objects of tests, which a change of the plugin leaves as they are
-.PHONY: FORCE all help deps libraries drop data compare plan machine scale report links links-check ranks converge test test-quick test-long test-all has-cuda test-llmc check bench golden same speed soak mutants lib install unit tests zero_ckpt zero_plan clean
+.PHONY: FORCE all help deps libraries drop data compare plan machine tune scale report links links-check ranks converge test test-quick test-long test-all has-cuda test-llmc check bench golden same speed soak mutants lib install unit tests zero_ckpt zero_plan clean
 all: train_gpt2_zero data
 	$(if $(SILENT),@:,@printf '%s\n' '' 'Try:  ./train_gpt2_zero                      train a small GPT-2 on tiny Shakespeare' \
 	    '      ./train_gpt2_zero --ranks 2 --stage 3  the same on two ranks, everything sharded' \
@@ -97,8 +98,8 @@ all: train_gpt2_zero data
 	    '      ./train_gpt2_zero --help, make help    all there is')
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
-include adapters/cuda.mk
 include adapters/plan/plan.mk
+include adapters/cuda.mk
 include adapters/page/page.mk
 include adapters/docs/docs.mk
 HAS_CUDA = $(wildcard $(TOOLKIT)/include/cuda_runtime_api.h)
@@ -120,7 +121,8 @@ drop:
 	@sh zero_plugin/drop.sh "$$DIR" $$WITH
 $B/drop/zero_plugin.cu: zero_plugin.h zero_plugin.cu zero_plugin/drop.sh $(wildcard zero_plugin/*/*)
 	@rm -rf $B/drop && sh zero_plugin/drop.sh $B/drop >/dev/null
-$B/train_gpt2_zero: $(TRAINER) $(PLUGIN) $(GPT2)
+# The trainer has the plugin of the planner, which is the same source with one more transport: -z auto plans with it.
+$B/train_gpt2_zero: $(TRAINER) $B/plan_plugin.o $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
 
 $B/%.o: %.cu $B/settings
@@ -155,7 +157,7 @@ compare: train_gpt2_zero data
 $B/unmeasured/train_gpt2_zero.o: train_gpt2_zero.cu $B/settings
 	@mkdir -p $(@D)
 	$(COMPILE) -DMATMUL_ROUNDS=0 -x c -c -o $@ $<
-$B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $(PLUGIN) $(GPT2)
+$B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $B/plan_plugin.o $(GPT2)
 	$(COMPILE) -o $@ $^ $(LIBS)
 # Programs that include the plugin's source (tests/README.md says why), and objects of it for tests alone. -O3 gives the same
 # bits and takes three times as long to compile.

@@ -47,6 +47,7 @@
 #include "adapters/launch/launch.h"
 #include "adapters/launch/memory.h"
 #include "adapters/options/train_resolve.h"
+#include "adapters/plan/auto_run.h"
 #include "adapters/report/main_log.h"
 #include "adapters/report/observe.h"
 #include "adapters/report/pace.h"
@@ -91,6 +92,8 @@ typedef struct job {
     double peak_rate;                 /* the peak that the GPUs' maker states; 0: not known */
     device computes;                  /* the device of this rank */
     uint64_t process;                 /* bytes of a rank before it builds its context */
+    char chosen[AUTO_FLAGS];          /* the flags that -z auto has chosen; "": it was not given */
+    int chosen_now;                   /* 1: this start has chosen them */
 } job;
 
 /* One stage of a run. */
@@ -148,6 +151,7 @@ static void report_mean_step_time(const trainer *t);
 static void count_file_bytes(trainer *t, int by_steps);
 static void report_file_bytes(const trainer *t);
 static void report_process_memory(const trainer *t);
+static uint64_t planned_bytes(const trainer *t);
 
 /* Runs forward and backward of all micro-steps of a step. On a GPU this only enqueues the work. */
 static void run_micro_steps(trainer *t) {
@@ -512,6 +516,18 @@ static void check_memory(const trainer *t, int count) {
 static void measure_process_bytes(job *j) {
     if (!DEVICE_IS_HOST) return;
     j->process = launch_memory_held() / (uint64_t)(j->l->kind == LAUNCH_THREADS ? j->l->nranks : 1);
+}
+
+/* --memory: ends the job if the plan of a rank needs more. Called after measure_process_bytes. */
+static void check_memory_flag(const trainer *t) {
+    const job *j = t->j;
+    const double mib = 1024.0 * 1024, most = train_memory(j->opt);
+    const uint64_t need =
+        DEVICE_IS_HOST ? planned_bytes(t) : plan_bytes(&t->plan, DEVICE_IS_HOST) + model_bytes(t);
+    require(j, most <= 0 || (double)need <= most,
+            "--memory %s: the plan needs %.1f MiB of each rank; choose a higher -z, a smaller -b, "
+            "-r 3 or more memory, or let -z auto choose",
+            j->opt->memory, (double)need / mib);
 }
 
 /* Computes the mean losses over the ranks, of all steps since the last call. The same sum reports
@@ -973,6 +989,7 @@ static void open_log(trainer *t) {
     check_log(j, 0);
     if (j->products.hash && !t->keep.same_products)
         check_log(j, main_log_products(j->log, t->step, j->products.hash));
+    if (j->chosen_now) check_log(j, main_log_auto(j->log, t->step, j->chosen));
 }
 
 /* With -nf 1, lines that could not be written were warnings, and make the run fail at its end. */
@@ -1024,6 +1041,7 @@ static int run_training(job *j) {
     progress_phase(j->out, "measuring a matrix product", 0);
     measure_matmul(&t);
     measure_process_bytes(j);
+    check_memory_flag(&t);
     progress_phase(j->out, "building", plan_bytes(&t.plan, DEVICE_IS_HOST));
     check_groups(&t, layout_build(&t.groups, t.z, &t.plan));
     observe_groups(&t);
@@ -1207,6 +1225,23 @@ static void render_settings(job *j) {
              "ranks %d\n%s",
              (long long)j->batch.tokens, corpus_order(j->data), (unsigned long long)j->ds_hash,
              j->products.name, j->l->nranks, j->data->hashes);
+    const size_t all = strlen(j->settings);
+    if (j->chosen[0]) snprintf(j->settings + all, sizeof j->settings - all, "auto %s\n", j->chosen);
+}
+
+/* -z auto: sets the flags that this run has chosen before, or chooses them. */
+static void choose_settings(job *j, train_options *o, char *kept) {
+    const auto_run_input in = {j->l,
+                               j->out,
+                               &j->model,
+                               &j->ds,
+                               "./" PROGRAM,
+                               j->flags,
+                               kept,
+                               j->threads,
+                               !DEVICE_IS_HOST,
+                               j->computes.free_bytes / (uint64_t)j->computes.sharers};
+    auto_run_choose(&in, o, j->chosen, &j->chosen_now);
 }
 
 /* -pe: after ranks have died, reduces the job to the largest number of ranks that can continue. */
@@ -1234,6 +1269,7 @@ typedef struct start {
     train_options options;
     char flags[RUN_NOTE_FLAGS];   /* the command line */
     checkpoint_memory *memory[2]; /* -pm: copies of the model and of its experts */
+    char *chosen;                 /* -pe with -z auto: the choice; otherwise NULL */
 } start;
 
 static int run_rank(launch *l, void *user) {
@@ -1273,6 +1309,7 @@ static int run_rank(launch *l, void *user) {
             "-pm %d: copies need ranks that -pn starts (found %d rank%s %s); add -pn N, or leave "
             "out -pm",
             o->copies, l->nranks, l->nranks > 1 ? "s" : "", launch_how(l));
+    choose_settings(&j, o, s->chosen);
     reduce_ranks_to_fit(&j);
     const int uneven = train_divide(o, &j.model, &j.ranks, &j.batch, sentence, sizeof sentence);
     require(&j, !uneven, "%s", sentence);
@@ -1299,10 +1336,12 @@ int main(int argc, char **argv) {
     train_options_parse(&s.options, argc, argv);
     run_note_flags(argc, argv, s.flags);
     saves_memory(&s.options, s.memory);
+    s.chosen = auto_run_memory(&s.options);
     launch_request request = train_request(&s.options, PROGRAM, method);
     request.rank_main = run_rank;
     request.user = &s;
     const int code = launch_run(&request);
     saves_memory_free(s.memory);
+    auto_run_memory_free(s.chosen);
     return code;
 }

@@ -13,7 +13,7 @@ CARRIED = $(if $(CARRY),-I$(CARRY)/include)
 CARRIED_LIBS = $(if $(CARRY),-L$(CARRY)/lib -Xlinker -rpath -Xlinker $(abspath $(CARRY))/lib)
 NVFLAGS = -std=c++17 -g -O3 -fmad=false $(if $(WERROR),-Werror all-warnings) -Xcompiler -Wall,-Wextra,-pthread,-ffp-contract=off $(addprefix -Xcompiler ,$(OMP) $(filter -m%,$(OPT))) -t 0 $(CUFLAGS) $(CARRIED) -MMD -MP
 CUBASE  = zero_plugin gpt2 experts ops_experts_cuda tensor_parallel stages frozen lora lora_tensors pipelined pipeline pipeline_run pipeline_lane_cuda spill_cuda ops_cuda attention_cuda attention_cudnn
-CUOBJS  = $(addprefix $C/,$(addsuffix .o,$(CUBASE))) $(TRAINER:$B/%=$C/%)
+CUOBJS  = $(addprefix $C/,plan_plugin.o $(addsuffix .o,$(filter-out zero_plugin,$(CUBASE)))) $(TRAINER:$B/%=$C/%)
 vpath %.cu adapters/gpt2 adapters/pipeline tests/cuda
 
 .PHONY: cuda cuda-tests cuda-libraries emulated
@@ -27,6 +27,9 @@ $C/settings: FORCE | cuda-libraries
 $C/%.o: %.cu $C/settings
 	@mkdir -p $C
 	$(call short,NVCC)$(NVCC) $(NVFLAGS) $(GENCODE) -I. -c -o $@ $<
+$C/plan_plugin.o: plan_plugin.c $C/settings
+	@mkdir -p $C
+	$(call short,NVCC)$(NVCC) $(NVFLAGS) $(GENCODE) -I. -x cu -c -o $@ $<
 $C/%.o: %.c $C/settings
 	@mkdir -p $C
 	$(COMPILE) $(CUFLAGS) $(CARRIED) -I. -c -o $@ $<
@@ -67,13 +70,16 @@ ALIGNED = -fsanitize=alignment -fsanitize-undefined-trap-on-error
 $E/%.o: %.cu $E/settings
 	@mkdir -p $E
 	$(call short,CXX)$(ECXX) $(ALIGNED) -x c++ -include cuda_runtime.h -c -o $@ $<
+$E/plan_plugin.o: plan_plugin.c $E/settings
+	@mkdir -p $E
+	$(call short,CXX)$(ECXX) $(ALIGNED) -I. -x c++ -include cuda_runtime.h -c -o $@ $<
 $E/%.o: %.cc $E/settings
 	@mkdir -p $E
 	$(call short,CXX)$(ECXX) -c -o $@ $<
 $E/%.o: %.c $E/settings
 	@mkdir -p $E
 	$(call short,CC)$(CC) -std=c11 -D_GNU_SOURCE $(EFLAGS) -c -o $@ $<
-$E/train_gpt2_zero: $(addprefix $E/,zero_plugin.o train_gpt2_zero.o) $(EMODEL) $(EDEVICE) $(LAUNCH:$B/%=$E/%) $(filter-out $(LAUNCH) %/train_gpt2_zero.o,$(TRAINER))
+$E/train_gpt2_zero: $(addprefix $E/,plan_plugin.o train_gpt2_zero.o) $(EMODEL) $(EDEVICE) $(LAUNCH:$B/%=$E/%) $(filter-out $(LAUNCH) %/train_gpt2_zero.o,$(TRAINER))
 	$(call short,CXX)$(CXX) -pthread -fopenmp -rdynamic -o $@ $^ -lxxhash -lcjson -lm -ldl
 $E/test_gpt2_ops.o $E/test_gpt2.o $E/test_gpt2_tiles.o $E/test_gpt2_frozen.o $E/test_gpt2_lora.o $E/test_gpt2_parallel.o $E/test_gpt2_experts.o $E/test_gpt2_pipeline.o: $E/%.o: tests/gpt2/%.c $E/settings
 	@mkdir -p $E

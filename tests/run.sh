@@ -169,6 +169,9 @@ report 30 beside $B/test_report
 observe 30 beside $B/test_observe
 plan 60 beside $B/test_plan $B
 plan-program 120 beside sh $here/plan/test_plan.sh $B
+auto 120 beside $B/test_auto
+auto-program 240 beside sh $here/plan/test_auto.sh $B
+auto-runs 300 beside env MODELS=char:2x64x2 STEPS=3 RUNS=2 python3 $here/bench/auto.py $B 2 $SEED
 schedule 60 beside $B/test_schedule
 ds-config 60 beside $B/test_ds_config
 optimizers 120 beside $B/test_optimizers

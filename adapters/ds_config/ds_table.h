@@ -620,7 +620,7 @@ static const ds_row ds_rows[] = {
 
     /* ---- tuning ---- */
     SECTION("autotuning"),
-    REFUSED("autotuning.enabled", DS_BOOL, "false", "use false; the trainer plans memory itself"),
+    REFUSED("autotuning.enabled", DS_BOOL, "false", "use false; -z auto and make tune choose here"),
     IGNORED("autotuning.fast", DS_BOOL, WHY_OFF),
     IGNORED("autotuning.results_dir", DS_TEXT, WHY_OFF),
     IGNORED("autotuning.exps_dir", DS_TEXT, WHY_OFF),

@@ -123,13 +123,21 @@ static void option_parse_number(option_set *o, const option *d, const char *text
 
 static void option_parse_stages(option_set *o, const option *d, const char *text) {
     option_list *list = (option_list *)option_field(o, d);
-    list->n = 0;
+    list->n = list->at[0] = 0;
+    if (strcmp(text, "auto") == 0) return;
+    if (strstr(text, "auto") != NULL) {
+        option_error(o,
+                     "%.*s: auto chooses one stage, and a list compares several (found '%s'); give "
+                     "auto alone, or numbers alone",
+                     OPTION_TYPED(o), text);
+        return;
+    }
     for (const char *at = text;; at += 2) {
         const int ends = at[0] == 0 ? 0 : at[1] == 0;
         if (at[0] < '0' || at[0] > '3' || (!ends && at[1] != ',') || list->n == OPTION_LIST) {
             option_error(o,
-                         "%.*s: expected a stage, 0 to 3, or up to four with commas between, found "
-                         "'%s'",
+                         "%.*s: expected a stage, 0 to 3, up to four with commas between, or "
+                         "auto, found '%s'",
                          OPTION_TYPED(o), text);
             return;
         }
@@ -285,6 +293,34 @@ int options_parse(option_set *o, int argc, char **argv, unsigned defaults,
     return 0;
 }
 
+int options_set(option_set *o, const char *flag, const char *value) {
+    const option *d = options_find(o, flag);
+    o->typed = flag;
+    o->typed_length = (int)strlen(flag);
+    if (d == NULL) {
+        option_unknown(o, flag);
+        return 1;
+    }
+    o->given[d - o->table] = 1;
+    option_parse(o, d, value);
+    return o->error[0] != 0;
+}
+
+int options_size(const char *text, double *size) {
+    static const char units[] = "KMGTP";
+    char *end = NULL;
+    const double number = strtod(text, &end);
+    const char *letter = end != text && *end ? strchr(units, *end) : NULL;
+    double unit = 1;
+    if (letter != NULL) {
+        const int power = (int)(letter - units) + 1, decimal = strcmp(end + 1, "B") == 0;
+        unit = pow(decimal ? 1000 : 1024, power);
+        end += decimal ? 2 : strcmp(end + 1, "iB") == 0 ? 3 : 1;
+    }
+    *size = number * unit;
+    return end == text || *end || !isfinite(*size) || *size <= 0;
+}
+
 const char *options_value(const option_set *o, int argc, char **argv, const char *flag) {
     const char *found = NULL;
     for (int i = 1; i < argc; i++) {
@@ -396,6 +432,8 @@ static int option_render(const option_set *o, const option *d, char *text, size_
         option_word(d->words, *(const int *)field, word);
         return snprintf(text, bytes, "%s %s\n", d->flag, word);
     case OPTION_STAGES:
+        if (((const option_list *)field)->n == 0)
+            return snprintf(text, bytes, "%s auto\n", d->flag);
         for (int i = 0; i < ((const option_list *)field)->n; i++) {
             list[2 * i] = (char)('0' + ((const option_list *)field)->at[i]);
             list[2 * i + 1] = ',';
@@ -487,6 +525,11 @@ static int option_in_file(const option_set *o, const option *d, const void *targ
     return d->form == OPTION_AS_NOT ? found == 0 : found != 0;
 }
 
+int options_fixed(const option_set *o, const char *flag, const void *target, uint64_t bits) {
+    const option *d = options_find(o, flag);
+    return o->given[d - o->table] || option_in_file(o, d, target, bits);
+}
+
 void options_store(const option_set *o, void *target) {
     for (int i = 0; i < o->rows; i++) option_store(o, &o->table[i], target);
 }
@@ -501,9 +544,12 @@ int options_conflict(const option_set *o, const void *target, uint64_t bits, con
         const double found = option_load(o, d, target);
         double typed = option_number(o, d);
         if (d->form == OPTION_AS_FLOAT) typed = (double)(float)typed;
-        if (typed == found || (d->unsaid && typed == 0)) continue;
+        const int chooses =
+            d->type == OPTION_STAGES && ((const option_list *)option_field(o, d))->n == 0;
+        if (!chooses && (typed == found || (d->unsaid && typed == 0))) continue;
         (void)snprintf(a, sizeof a, "%.7g", typed);
         (void)snprintf(b, sizeof b, "%.7g", found);
+        if (chooses) (void)snprintf(a, sizeof a, "auto");
         if (d->type == OPTION_WORD) {
             option_word(d->words, (int)typed, a);
             option_word(d->words, (int)found, b);

@@ -35,7 +35,7 @@ typedef enum option_type {
     OPTION_PATH,        /* const char *; may differ between ranks */
     OPTION_TEXT,        /* const char * */
     OPTION_WORD,        /* int: index into words */
-    OPTION_STAGES       /* option_list */
+    OPTION_STAGES       /* option_list; "auto" is the list without numbers */
 } option_type;
 
 typedef struct option_list {
@@ -140,6 +140,16 @@ int options_idle(const option_set *o, int *row, char *sentence, size_t bytes);
 
 /* Returns whether a flag of the table was typed. */
 int options_given(const option_set *o, const char *flag);
+
+/* Returns whether a flag was typed, or the file has its value. */
+int options_fixed(const option_set *o, const char *flag, const void *target, uint64_t bits);
+
+/* Sets a flag as if it were typed. Returns 0, or 1 and o->error. */
+int options_set(option_set *o, const char *flag, const char *value);
+
+/* Converts a size to bytes: 80G, 640M, 1.5T (powers of 1024), 80GB (of 1000), or a number. Returns
+   0, or 1 if the text is not a size above 0. */
+int options_size(const char *text, double *size);
 
 /* Copies the word with this index. */
 void option_word(const char *words, int index, char word[OPTION_WORD_BYTES]);

@@ -384,8 +384,11 @@ static const option train_table[] = {
     ROW(STAGES, "-z", "--stage", stage, "0",
         .brief = "ZeRO stage 0-3: 1 shards optimizer state, 2 gradients, 3 parameters",
         TO(INT, zero.stage), KEY("zero_optimization.stage", DS_GIVEN_STAGE, IF_GIVEN),
-        .help = "stage 0 to 3: 1 shards the optimizer state, 2 also the gradients, 3 also the "
-                "parameters. A list (0,1,2,3) compares stages in one run, and writes -csv"),
+        .help =
+            "stage 0 to 3: 1 shards the optimizer state, 2 also the gradients, 3 also the "
+            "parameters. A list (0,1,2,3) compares stages in one run, and writes -csv. auto: the "
+            "program chooses the stage and other settings, prints why, and the command line "
+            "that repeats its choice (adapters/docs/plan.md)"),
     ROW(WORD, "-za", "--gradient-accumulation", accumulation, "auto", .aliases = "--accumulate",
         .words = "auto local sharded", .course = 1, TO(INT, zero.accumulation),
         .help = "gradient accumulation over micro-steps: in a whole copy (local) or in shards "
@@ -420,6 +423,19 @@ static const option train_table[] = {
         .help = "stage 3: a secondary partition (hpZ) of the parameters over this number of ranks "
                 "serves all gathers of a step except the first. Not used if ranks can access each "
                 "other's memory (see -zm). 0: none"),
+    HEADING("auto", "The program's choice: -z auto"),
+    ROW(TEXT, "-me", "--memory", memory, "", .brief = "-z auto: most memory of a rank: 80G, 640M",
+        .help = "most memory of a rank's device: 80G, 640M, 1.5T (GiB and so on) or 80GB (1e9). -z "
+                "auto chooses among what fits into it and into the free memory of the machine. A "
+                "run does not start if its plan needs more. zero_plan marks the rows that fit"),
+    ROW(PATH, "-ma", "--machine", machine, "",
+        .help = "file of the machine's rates (adapters/plan/machine.h), by which times are "
+                "predicted. -z auto: if the file does not exist, the ranks measure the rates in "
+                "at most 10 seconds and write it. Without -ma, that is machine.txt in the folder "
+                "of -o; without -o, the rates are only printed"),
+    ROW(INT, "-al", "--allow-lossy", lossy, "0", RANGE(0, 1),
+        .help = "1: -z auto may also choose what changes the results by more than the order of "
+                "sums: -os bf16 and 8bit, -qw 8, -qg 4"),
     HEADING("quantized", "Quantized communication"),
     ROW(INT, "-qw", "--quantize-weights", weight_bits, "0", .aliases = "--weight-bits", RANGE(0, 8),
         .course = 1, TO(INT, zero.weight_bits),
@@ -557,13 +573,19 @@ static unsigned train_defaults(const option_set *view, int argc, char **argv) {
     return defaults;
 }
 
+/* Sets the default of -g that follows from the stage. */
+static void train_short_samples(train_options *o) {
+    const option_set view = train_view(o);
+    if (train_is_gpt2(o->model) && o->stage.at[0] == 3 && !options_given(&view, "-g"))
+        o->sample_tokens = TRAIN_SAMPLE_AT_STAGE_3;
+}
+
 void train_options_parse(train_options *o, int argc, char **argv) {
     memset(o, 0, sizeof *o);
     option_set view = train_view(o);
     const unsigned defaults = train_defaults(&view, argc, argv);
     o->help = options_parse(&view, argc, argv, defaults, launch_adds_argument, &o->help_about);
-    if (train_is_gpt2(o->model) && o->stage.at[0] == 3 && !options_given(&view, "-g"))
-        o->sample_tokens = TRAIN_SAMPLE_AT_STAGE_3;
+    train_short_samples(o);
 }
 
 static void train_help_brief(const option_set *view, const char *program) {
@@ -628,6 +650,18 @@ void train_options_paths(const train_options *o, char *text, size_t bytes) {
 int train_options_given(const train_options *o, const char *flag) {
     const option_set view = train_view(o);
     return options_given(&view, flag);
+}
+
+int train_options_fixed(const train_options *o, const char *flag, const ds_config *file) {
+    const option_set view = train_view(o);
+    return options_fixed(&view, flag, file, file->given);
+}
+
+int train_options_set(train_options *o, const char *flag, const char *value) {
+    option_set view = train_view(o);
+    const int failed = options_set(&view, flag, value);
+    train_short_samples(o);
+    return failed;
 }
 
 void train_options_store(const train_options *o, ds_config *settings) {

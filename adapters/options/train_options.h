@@ -23,7 +23,7 @@ enum { TRAIN_TIER_AUTO = ZERO_TIERS }; /* -zog: follows -zos */
 
 typedef struct train_options {
     const char *train_path, *val_path, *tokenizer_path, *model, *log_dir, *csv_path;
-    option_list stage;                      /* -z; more than one: compare */
+    option_list stage;                      /* -z; more than one: compare; none: auto */
     const char *server, *folder;            /* -ps, -pf */
     int method, rank, per_node, as_threads; /* -pi, -pr, -pg, -pt */
     int elastic, copies;                    /* -pe, -pm */
@@ -74,6 +74,8 @@ typedef struct train_options {
     const char *offload_folder;                        /* -zfd */
     int file_check;                                    /* -zfc */
     int64_t bucket, persistence;
+    const char *memory, *machine; /* -me, -ma; "": no limit, no file */
+    int lossy;                    /* -al */
     double timeout;
     int rounds;
     int print_batches;
@@ -108,6 +110,9 @@ size_t train_options_render(const train_options *o, char *text, size_t bytes);
    give one decides what they call together. */
 void train_options_paths(const train_options *o, char *text, size_t bytes);
 int train_options_given(const train_options *o, const char *flag);
+int train_options_fixed(const train_options *o, const char *flag, const ds_config *file);
+/* Sets a flag as if it were typed. Returns 0, or 1 and o->error. */
+int train_options_set(train_options *o, const char *flag, const char *value);
 void train_options_store(const train_options *o, ds_config *settings);
 
 /* Returns the word that was chosen for a flag. */

@@ -44,6 +44,17 @@ static int train_check_saves(const train_options *o, char *sentence, size_t byte
                          "-n and -y: a comparison saves no checkpoints; leave them out");
 }
 
+static int train_check_auto(const train_options *o, char *sentence, size_t bytes) {
+    double size;
+    if (o->memory[0] && options_size(o->memory, &size))
+        return sentence_fail(sentence, bytes,
+                             "--memory: expected a size, for example 80G or 640M, found '%.60s'",
+                             o->memory);
+    if (!train_chooses(o) || !o->layouts[0]) return 0;
+    return sentence_fail(sentence, bytes,
+                         "-z auto: -layouts compares layouts at one stage; give the stage with -z");
+}
+
 static int train_check_experts(const train_options *o, char *sentence, size_t bytes) {
     if (o->experts || o->expert_group < 2 || o->layouts[0]) return 0;
     return sentence_fail(
@@ -132,7 +143,8 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     if (train_compares(o) && o->evaluate)
         return sentence_fail(sentence, bytes, "-h 1: a comparison does not evaluate; leave it out");
     return train_check_pipeline(o, sentence, bytes) || train_check_experts(o, sentence, bytes)
-           || train_check_elastic(o, sentence, bytes) || train_check_saves(o, sentence, bytes);
+           || train_check_elastic(o, sentence, bytes) || train_check_saves(o, sentence, bytes)
+           || train_check_auto(o, sentence, bytes);
 }
 
 int train_mixture(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
@@ -201,6 +213,13 @@ int train_write(const char *path, const char *text) {
 }
 
 int train_compares(const train_options *o) { return o->stage.n > 1 || o->layouts[0]; }
+
+int train_chooses(const train_options *o) { return o->stage.n == 0; }
+
+double train_memory(const train_options *o) {
+    double size = 0;
+    return o->memory[0] && !options_size(o->memory, &size) ? size : 0;
+}
 
 /* Returns the largest number, up to `rows`, that divides the windows of a rank. */
 static int64_t train_rows(int64_t windows, int64_t rows) {

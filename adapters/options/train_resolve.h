@@ -48,6 +48,12 @@ int train_write(const char *path, const char *text);
 /* Returns 1 if the flags ask for a comparison of stages or layouts. */
 int train_compares(const train_options *o);
 
+/* Returns 1 if -z auto asks the program to choose, and it has not chosen yet. */
+int train_chooses(const train_options *o);
+
+/* Returns the bytes of --memory, or 0 if it is not given. train_check has checked its text. */
+double train_memory(const train_options *o);
+
 /* Computes the batch from -b, -d, -t and the number of data-parallel ranks. With -pe, -b is the
    most rows: the batch has the next smaller number that divides the windows of a rank. */
 int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sentence,

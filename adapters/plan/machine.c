@@ -35,7 +35,12 @@ static const machine_key machine_keys[] = {{"update", offsetof(machine, update),
                                            {"host_update", offsetof(machine, host_update), 0},
                                            {"disk", offsetof(machine, disk), 0},
                                            {"coding", offsetof(machine, coding), 0},
-                                           {"latency", offsetof(machine, latency), 0}};
+                                           {"latency", offsetof(machine, latency), 0},
+                                           {"far", offsetof(machine, far), 0},
+                                           {"pass", offsetof(machine, pass), 0},
+                                           {"recompute.0", offsetof(machine, recompute[0]), 0},
+                                           {"recompute.2", offsetof(machine, recompute[2]), 0},
+                                           {"recompute.3", offsetof(machine, recompute[3]), 0}};
 static const machine_key machine_typed[] = {{"flops", offsetof(machine_rates, flops), 0},
                                             {"attention", offsetof(machine_rates, attention), 0},
                                             {"vocabulary", offsetof(machine_rates, vocabulary), 0}};
@@ -102,7 +107,8 @@ static int machine_take(machine *m, const char *where, const char *key, const ch
         return sentence_fail(sentence, bytes,
                              "%s: unknown key '%.60s'; known: device, name, flops.TYPE, "
                              "block.TYPE.WIDTH, attention.TYPE, vocabulary.TYPE, update, link, "
-                             "overlap, host_link, host_update, disk, coding, latency",
+                             "overlap, host_link, host_update, disk, coding, latency, far, pass, "
+                             "recompute.0, recompute.2, recompute.3",
                              where, key);
     if (end == value || *end || !(number >= 0 && number < MACHINE_MOST)
         || (most > 0 && number > most) || (most == 0 && number == 0))
@@ -259,6 +265,14 @@ double machine_update_bytes(const plan_answer *a) {
     return 2 * (double)a->state_bytes + numel * (double)(grad + param * (master ? 1 : 2));
 }
 
+double machine_far(const machine *m) { return m->far > 0 ? m->far : m->link; }
+
+double machine_again(const machine *m, int recompute) {
+    static const double usual[MACHINE_RECOMPUTES] = {1, 1, 1, 4.0 / 3};
+    const int r = recompute < MACHINE_RECOMPUTES ? recompute : MACHINE_RECOMPUTES - 1;
+    return r != GPT2_RECOMPUTE_GELU && m->recompute[r] > 0 ? m->recompute[r] : usual[r];
+}
+
 machine_parts machine_compute(const machine *m, const plan_case *c) {
     const machine_rates *r = &m->type[c->zero.type];
     const plan_model *model = c->model;
@@ -266,17 +280,23 @@ machine_parts machine_compute(const machine *m, const plan_case *c) {
     const double tokens = (double)c->run.batch * c->run.seq_len * micro;
     const double attention = r->attention > 0 ? r->attention : r->flops;
     const double vocabulary = r->vocabulary > 0 ? r->vocabulary : r->flops;
-    const double again = c->run.recompute >= GPT2_RECOMPUTE_BLOCK ? 4.0 / 3 : 1;
+    const double again = machine_again(m, c->run.recompute);
     const double share = (double)(c->tp > 1 ? c->tp : 1) * (c->pp > 1 ? c->pp : 1);
     const int stages = c->pp > 1 ? c->pp : 1, chunks = c->chunks > 1 ? c->chunks : 1;
     const double idle = (double)(stages - 1) / (chunks * micro); /* idle time over time at work */
     const double work = tokens * (1 + idle) / share;
+    const double passes = m->pass > 0 ? micro * (1 + idle) / share / m->pass : 0;
+    const double bytes = (double)zero_type_bytes(c->zero.type);
     machine_parts parts = {work * 6 * (double)model->numel / r->flops / model->blocks, 0};
+    parts.block += passes * (double)model->numel * bytes / model->blocks;
     if (!model->is_gpt2) return parts;
     const machine_work w = machine_token(&model->gpt2, c->run.seq_len);
     const double block = machine_block_rate(r, model->gpt2.channels);
+    const double blocks = 12.0 * model->blocks * model->gpt2.channels * model->gpt2.channels;
     parts.block = work * again * (w.block / block + w.attention / attention) / model->blocks;
+    parts.block += passes * blocks * bytes / model->blocks;
     parts.vocabulary = work * w.vocabulary / vocabulary;
+    parts.vocabulary += passes * w.vocabulary / 6 * bytes;
     return parts;
 }
 
@@ -284,7 +304,9 @@ int machine_predict(const machine *m, const plan_case *c, const plan_answer *a, 
                     char *sentence, size_t bytes) {
     const machine_rates *r = &m->type[c->zero.type];
     const zero_plan *p = &a->zero;
-    const double moved = (double)p->file_read_bytes + (double)p->file_written_bytes;
+    const int micro = c->zero.micro_steps > 0 ? c->zero.micro_steps : 1;
+    const double inputs = c->on_gpus ? 0 : 2 * (double)a->away * micro;
+    const double moved = (double)p->file_read_bytes + (double)p->file_written_bytes + inputs;
     const int on_host = c->on_gpus && a->resolved.optimizer_tier == ZERO_HOST;
     char flops[MACHINE_KEY];
     (void)snprintf(flops, sizeof flops, "flops.%s", machine_types[c->zero.type]);
@@ -309,8 +331,7 @@ int machine_predict(const machine *m, const plan_case *c, const plan_answer *a, 
     if (on_host) /* gradients go to the host, and parameters come back */
         step->update +=
             (double)p->param_bytes / (a->resolved.stage == 3 ? 1 : p->nranks) * 2 / m->host_link;
-    if (moved > 0) step->update = fmax(step->update, moved / m->disk) - step->compute / 3;
-    if (step->update < 0) step->update = 0;
+    if (moved > 0) step->update = fmax(step->update, moved / m->disk - step->compute / 3);
     step->all = step->compute + step->send + step->update;
     return 0;
 }

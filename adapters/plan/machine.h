@@ -19,16 +19,24 @@
        host_update=RATE       GPU: like `update`, for the CPU
        disk=RATE              bytes a second to and from files, both added
        coding=RATE            bytes a second that -qw and -qg read and write to quantize
-       latency=SECONDS        time of a message to another node, for zero_plan --scale (5e-6)
+       latency=SECONDS        time of a message to another node (5e-6)
+       far=RATE               bytes a second that a rank sends to other nodes (link). --scale has
+                              rates of its own
+       pass=RATE              bytes of parameters a second that each micro-step takes in addition to
+                              the time of its tokens (a micro-step takes no time of its own)
+       recompute.R=FACTOR     time of a block with -r R, 0, 2 or 3, divided by the time with -r 1
+                              (1, 1, 4/3). -r 4 has the factor of -r 3
 
    THE STEP, in seconds, with n = tokens of a rank in a step, P = parameters, s = P or P/N updated:
-       compute   n (72 L C^2 / block + 12 L C T / attention + 6 (Vp + 1) C / vocabulary); recomputed
-                 blocks count 4/3. For a number of parameters alone: 6 n P / flops
+       compute   n (72 L C^2 / block + 12 L C T / attention + 6 (Vp + 1) C / vocabulary); blocks
+                 count recompute.R times. For a number of parameters alone: 6 n P / flops. Each
+                 micro-step adds the parameters' bytes / pass
        send      plan.sent_bytes / link, minus overlap times the two thirds of compute that are
                  backward; at least 0
        update    s (2 x bytes of state + bytes of gradient and parameter) / update. For state in
-                 files: the larger of that and (file_bytes read and written) / disk, minus the
-                 next forward (a third of compute)
+                 files: the larger of that and (file_bytes read and written) / disk minus the
+                 next forward (a third of compute). Inputs of blocks that -r 4 writes to a file
+                 and reads again count in these bytes
    WHY A FILE. A machine has rates, a model has a plan. The time of a step needs both.
 */
 #ifndef PLAN_MACHINE_H
@@ -40,7 +48,7 @@
 extern "C" {
 #endif
 
-enum { MACHINE_WIDTHS = 16 };
+enum { MACHINE_WIDTHS = 16, MACHINE_RECOMPUTES = 4 };
 
 typedef struct machine_rates { /* rates of one type; 0: not given */
     double flops, attention, vocabulary;
@@ -52,8 +60,13 @@ typedef struct machine {
     char name[128];
     int on_gpus;
     machine_rates type[ZERO_TYPES];
-    double update, link, overlap, host_link, host_update, disk, coding, latency;
+    double update, link, overlap, host_link, host_update, disk, coding, latency, far, pass;
+    double recompute[MACHINE_RECOMPUTES]; /* by -r; 0: not given */
 } machine;
+
+/* Returns the rate to other nodes, and the factor of -r. */
+double machine_far(const machine *m);
+double machine_again(const machine *m, int recompute);
 
 /* Returns 0, or 1 and a sentence that names file, line and key. */
 int machine_read(const char *path, machine *m, char *sentence, size_t bytes);

@@ -20,6 +20,17 @@ typedef struct measure_wish {
     const char *folder; /* folder for a file; NULL: the disk is not measured */
 } measure_wish;
 
+/* Measures the rates for one model, by ranks that exist already, in about `seconds`. A round of
+   each measurement is made in any case, so a slow disk takes longer. type: that of the parameters.
+   It leaves out overlap, coding and latency. CPU only. COLLECTIVE, on a communicator without
+   another call in progress. All ranks get the same rates. */
+int measure_ranks(const zero_comm *comm, const gpt2_config *model, int seq_len, zero_type type,
+                  const measure_wish *wish, double seconds, machine *m, char *sentence,
+                  size_t bytes);
+
+/* Returns 1 if compute hides communication: a processor is free for it. */
+int measure_overlap(int ranks, int threads);
+
 /* Call it first in a process, because it forks ranks. CPU only. Returns 0, or 1 and a sentence. */
 int measure_machine(const measure_wish *wish, machine *m, char *sentence, size_t bytes);
 

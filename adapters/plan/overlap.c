@@ -22,7 +22,7 @@ typedef struct overlap_fetch {
 typedef struct overlap_task {
     double seconds;
     int fetched, reduced; /* numbers of gathers and reductions that must have ended before it */
-    int reduces;          /* unit with a reduction that may begin after this task; -1: none */
+    int reduces;          /* number of the reduction that may begin after this task; -1: none */
 } overlap_task;
 
 typedef struct overlap_stream {
@@ -36,7 +36,8 @@ typedef struct overlap_sim {
     const overlap_case *c;
     overlap_task task[OVERLAP_TASKS];
     overlap_fetch fetch[OVERLAP_TASKS];
-    const wire_unit *reduction[OVERLAP_UNITS]; /* in the order of the last backwards */
+    const wire_unit *reduction[OVERLAP_VISITS]; /* in the order of the last backwards */
+    int ends[OVERLAP_VISITS];                   /* 1: the unit's last reduction of the step */
     int tasks, fetches, reductions;
     int begun, ended, fetched, reduced, reducible; /* numbers of tasks, gathers and reductions;
                                                       a reducible unit's gradients are complete */
@@ -135,7 +136,9 @@ static void overlap_tasks(overlap_sim *s) {
             t.reduced = ++touches > buffers ? touches - buffers : 0;
         if (x->reduces) {
             t.reduces = s->reductions;
+            s->ends[s->reductions] = x->reduces == OVERLAP_LAST;
             s->reduction[s->reductions++] = &c->wire[x->unit];
+            touched[x->unit] = 0; /* the next micro-step uses a buffer again */
         }
         s->task[s->tasks++] = t;
         s->step->compute += x->seconds;
@@ -177,7 +180,7 @@ static int overlap_gradients_go(overlap_sim *s) {
     const wire_unit *w = s->reduction[s->reduced];
     x->next[0] = &w->reduction;
     x->next[1] = &w->ending;
-    x->count = w->ending.near > 0 || w->ending.far > 0 ? 2 : 1;
+    x->count = s->ends[s->reduced] && (w->ending.near > 0 || w->ending.far > 0) ? 2 : 1;
     x->at = 0;
     return overlap_begin(s, x);
 }
@@ -233,8 +236,10 @@ static int overlap_wait(overlap_sim *s) {
     for (int i = 0; i < OVERLAP_STREAMS; i++) {
         overlap_stream *x = &s->stream[i];
         if (!overlap_sends(s, x)) continue;
+        /* A rest that takes less time than the last bit of `now` would never end. */
+        const int ends = s->now + x->left / rate <= next;
         x->left -= (next - s->now) * rate;
-        if (x->left < 1e-3) x->left = 0; /* a rounding error */
+        if (ends || x->left < 1e-3) x->left = 0; /* a rounding error */
     }
     s->now = next;
     return 1;

@@ -26,9 +26,12 @@ extern "C" {
 
 enum { OVERLAP_UNITS = 512, OVERLAP_VISITS = 2 * OVERLAP_UNITS + 4 };
 
+enum { OVERLAP_LAST = 1, OVERLAP_EARLIER = 2 };
 typedef struct overlap_visit {
     int unit, backward;
-    int reduces; /* 1: this is the unit's last backward, and a reduction follows */
+    int reduces; /* OVERLAP_LAST: this is the unit's last backward, and a reduction follows;
+                    OVERLAP_EARLIER: the same in an earlier micro-step, where no reduction over
+                    replicas follows; 0: no reduction follows */
     double seconds;
 } overlap_visit;
 

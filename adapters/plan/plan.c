@@ -281,6 +281,14 @@ static int plan_sharers(plan_case *c, char *sentence, size_t bytes) {
         ranks);
 }
 
+/* Adds up the bytes of the rank by tier. */
+static void plan_total(const plan_case *c, plan_answer *a) {
+    const zero_plan *p = &a->zero;
+    a->device_bytes = plan_bytes(p, !c->on_gpus) + a->activations + (c->on_gpus ? 0 : a->saves);
+    a->host_bytes = (uint64_t)p->host_bytes + (c->on_gpus ? a->away + a->saves : 0);
+    a->file_bytes = (uint64_t)p->file_bytes + (c->on_gpus ? 0 : a->away);
+}
+
 static int plan_ask_at(const plan_case *c, plan_place *at, plan_answer *a, char *sentence,
                        size_t bytes) {
     zero_config cfg = c->zero;
@@ -288,20 +296,32 @@ static int plan_ask_at(const plan_case *c, plan_place *at, plan_answer *a, char 
     size_t saves;
     if (cfg.folder == NULL) cfg.folder = ".";
     if (plan_query(c, at, &cfg, &a->zero, &a->resolved, &a->saves, sentence, bytes)) return 1;
+    const int whole = !cfg.optimizer_tier && !cfg.gradient_tier && !cfg.parameter_tier;
+    here = a->zero;
     cfg.optimizer_tier = cfg.gradient_tier = cfg.parameter_tier = ZERO_DEVICE;
     cfg.delay_from = 0;
-    if (plan_query(c, at, &cfg, &here, NULL, &saves, sentence, bytes)) return 1;
+    if (!c->state_bytes && !(whole && !c->zero.delay_from)
+        && plan_query(c, at, &cfg, &here, NULL, &saves, sentence, bytes))
+        return 1;
     if (plan_activations(c, &at->l, a, sentence, bytes)) return 1;
-    const zero_plan *p = &a->zero;
     a->rank = at->l.rank;
     a->pp_rank = at->l.pp_rank;
     a->resolved.world = NULL; /* the group is freed with the place */
     a->resolved.world_unit = NULL;
-    a->state_bytes = here.optimizer_bytes;
-    a->device_bytes = plan_bytes(p, !c->on_gpus) + a->activations + (c->on_gpus ? 0 : a->saves);
-    a->host_bytes = (uint64_t)p->host_bytes + (c->on_gpus ? a->away + a->saves : 0);
-    a->file_bytes = (uint64_t)p->file_bytes + (c->on_gpus ? 0 : a->away);
+    a->state_bytes = c->state_bytes ? c->state_bytes : here.optimizer_bytes;
+    plan_total(c, a);
     return 0;
+}
+
+int plan_add_run(const plan_case *asked, plan_answer *a, char *sentence, size_t bytes) {
+    plan_case c = *asked;
+    plan_place at;
+    if (plan_sharers(&c, sentence, bytes)) return 1;
+    const int failed = plan_place_open(&at, &c, 0, sentence, bytes)
+                       || plan_activations(&c, &at.l, a, sentence, bytes);
+    plan_place_close(&at);
+    plan_total(&c, a);
+    return failed;
 }
 
 int plan_ask_stage(const plan_case *asked, int pp_rank, plan_answer *a, char *sentence,

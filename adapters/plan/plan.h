@@ -64,8 +64,9 @@ typedef struct plan_case {
                        data-parallel */
     int node_size;  /* as in zero_comm */
     int on_gpus;    /* 0: CPUs */
-    int one_machine; /* CPU: ranks map each other's memory, as with -pn */
-    int saves;       /* number of ways in which the run saves, see `way` */
+    int one_machine;    /* CPU: ranks map each other's memory, as with -pn */
+    size_t state_bytes; /* plan_answer.state_bytes, if it is known; 0: plan_ask finds it */
+    int saves;          /* number of ways in which the run saves, see `way` */
     checkpoint_way way[2];
 } plan_case;
 
@@ -87,6 +88,10 @@ typedef struct plan_answer {
 /* Plans the pipeline stage that takes most device memory. plan_ask_stage plans stage pp_rank. */
 int plan_ask(const plan_case *c, plan_answer *a, char *sentence, size_t bytes);
 int plan_ask_stage(const plan_case *c, int pp_rank, plan_answer *a, char *sentence, size_t bytes);
+
+/* Adds the memory and the messages of c->run to an answer of the same case with run.batch 0. Both
+   calls together give the answer of plan_ask. Not for a pipeline. */
+int plan_add_run(const plan_case *c, plan_answer *a, char *sentence, size_t bytes);
 
 /* The most bytes that a rank may take; 0: no limit. */
 typedef struct plan_limits {

@@ -14,11 +14,17 @@
 #define ZERO_OWN_TRANSPORTS "adapters/plan/planned.h"
 #include "../../zero_plugin.cu"
 
+#ifdef __CUDACC__
+/* A program for GPUs plans for its own device. */
+void plan_for_gpus(int yes) { (void)yes; }
+int plan_is_for_gpus(void) { return 1; }
+#else
 void plan_for_gpus(int yes) {
     zp_on_host = !yes;
     zp_align = yes ? ZP_ALIGN_GPU : ZP_ALIGN;
 }
 int plan_is_for_gpus(void) { return !zp_on_host; }
+#endif
 
 zero_group *plan_group(plan_world *world, int rank) {
     zero_group *g = (zero_group *)calloc(1, sizeof *g);

@@ -26,15 +26,18 @@
 
 #include "../report/report.h"
 #include "../report/sentence.h"
+#include "../system/regular_file.h"
 #include "measure.h"
 #include "../gpt2/experts.h"
 #include "../gpt2/frozen.h"
+#include "../report/run_note.h"
+#include "auto.h"
 #include "scale.h"
 
 #define PROGRAM "zero_plan"
 
 typedef struct plan_flags {
-    const char *memory, *host_memory, *disk, *machine, *measure, *scale, *pictures;
+    const char *host_memory, *disk, *measure, *scale, *pictures;
     int on;
 } plan_flags;
 
@@ -47,17 +50,11 @@ enum { PLAN_ON_AUTO = 0, PLAN_ON_GPU, PLAN_ON_CPU };
     }
 static const option plan_table[] = {
     {.type = OPTION_HEADING, .help = "The planner's own"},
-    OWN(TEXT, "-me", "--memory", memory, "",
-        .help =
-            "memory of a rank's device: 80G, 640M, 1.5T (GiB and so on) or 80GB (1e9). It decides "
-            "what fits"),
     OWN(TEXT, "-hm", "--host-memory", host_memory, "",
         .help = "CPU memory of each rank. Without this flag there is no limit"),
     OWN(TEXT, "-dm", "--disk", disk, "", .help = "space in files for each rank; the same"),
     OWN(WORD, "-on", "--on", on, "auto", .words = "auto gpu cpu",
         .help = "device of the ranks. auto: that of --machine, otherwise gpu"),
-    OWN(PATH, "-ma", "--machine", machine, "",
-        .help = "file of measured rates: predicts the time of a step (adapters/plan/machine.h)"),
     OWN(PATH, "-ms", "--measure", measure, "",
         .help =
             "measures this machine with -pn ranks at once of -nt threads, in types f32 and bf16 "
@@ -108,23 +105,11 @@ static void plan_split_arguments(int argc, char **argv, char **own, int *owns, c
     }
 }
 
-/* Converts a text such as "80G" to bytes. An empty text is 0. */
+/* Reads a size. An empty text is 0, no limit. */
 static int plan_size(const char *flag, const char *text, double *size, char *sentence,
                      size_t bytes) {
-    static const char units[] = "KMGTP";
-    char *end = NULL;
-    const double number = strtod(text, &end);
-    double unit = 1;
     *size = 0;
-    if (!text[0]) return 0;
-    const char *letter = *end ? strchr(units, *end) : NULL;
-    if (letter != NULL) {
-        const int power = (int)(letter - units) + 1, decimal = strcmp(end + 1, "B") == 0;
-        unit = pow(decimal ? 1000 : 1024, power);
-        end += decimal ? 2 : strcmp(end + 1, "iB") == 0 ? 3 : 1;
-    }
-    *size = number * unit;
-    if (end != text && !*end && isfinite(*size) && *size > 0) return 0;
+    if (!text[0] || !options_size(text, size)) return 0;
     return sentence_fail(sentence, bytes,
                          "%s: expected a size, for example 80G or 640M, found '%.60s'", flag, text);
 }
@@ -173,17 +158,17 @@ static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *
                         size_t bytes) {
     train_options *o = &r->options;
     char why[PLAN_SENTENCE];
-    if (f->machine[0] && machine_read(f->machine, m, why, sizeof why))
+    if (r->options.machine[0] && machine_read(r->options.machine, m, why, sizeof why))
         return sentence_fail(sentence, bytes, "--machine: %s", why);
-    r->machine = f->machine[0] ? m : NULL;
+    r->machine = r->options.machine[0] ? m : NULL;
     r->on_gpus =
         f->on == PLAN_ON_AUTO ? (r->machine != NULL ? m->on_gpus : 1) : f->on == PLAN_ON_GPU;
-    if (plan_size("--memory", f->memory, &r->most.device, sentence, bytes)
+    if (plan_size("--memory", r->options.memory, &r->most.device, sentence, bytes)
         || plan_size("--host-memory", f->host_memory, &r->most.host, sentence, bytes)
         || plan_size("--disk", f->disk, &r->most.file, sentence, bytes))
         return 1;
     const int windows = train_options_given(o, "-t");
-    if (!train_options_given(o, "-b")) o->batch = 0;
+    if (!train_options_given(o, "-b") && !train_chooses(o)) o->batch = 0;
     if (plan_model_read(o->model, windows ? o->seq_len : 0, &r->model, sentence, bytes)) return 1;
     if (train_mixture(o, r->model.is_gpt2 ? &r->model.gpt2 : NULL, sentence, bytes)) return 1;
     r->model.gpt2.untied = o->untied;
@@ -230,8 +215,65 @@ static int plan_measure(const plan_request *r, const plan_flags *f, char *senten
     return 0;
 }
 
+/* Writes the flags that the user typed, without those of the choice and of zero_plan alone. */
+static void plan_typed(int argc, char **argv, char text[RUN_NOTE_FLAGS]) {
+    char **kept = (char **)calloc((size_t)argc + 1, sizeof *kept);
+    int n = 1;
+    text[0] = 0;
+    if (kept == NULL) return;
+    kept[0] = argv[0];
+    for (int i = 1; i < argc; i++) {
+        const size_t length = strcspn(argv[i], "=");
+        const int has_value = argv[i][length] == '=';
+        const int stage = length == strlen("--stage") && strncmp(argv[i], "--stage", length) == 0;
+        if (strcmp(argv[i], "-z") != 0 && !stage) {
+            kept[n++] = argv[i];
+            if (!has_value && i + 1 < argc) kept[n++] = argv[++i];
+        } else if (!has_value)
+            i++;
+    }
+    run_note_flags(n, kept, text);
+    free(kept);
+}
+
+/* -csv: writes all families. */
+static int plan_write_choice(const plan_request *r, const auto_result *found, char *sentence,
+                             size_t bytes) {
+    FILE *csv = regular_file_stream(r->options.csv_path, "w");
+    if (csv != NULL) auto_print_csv(r, found, csv);
+    if (csv != NULL && fclose(csv) == 0) return 0;
+    return sentence_fail(sentence, bytes, "-csv: %.250s cannot be written: %s", r->options.csv_path,
+                         regular_file_error(errno));
+}
+
+/* -z auto: prints the choice. */
+static int plan_choose(const plan_request *r, int argc, char **argv, char *sentence, size_t bytes) {
+    char typed[RUN_NOTE_FLAGS], *text = (char *)malloc(AUTO_TABLE);
+    auto_result *found = (auto_result *)malloc(sizeof *found);
+    int failed = text == NULL || found == NULL;
+    if (failed) (void)sentence_fail(sentence, bytes, "-z auto: out of memory");
+    if (!failed) failed = auto_search(r, found, sentence, bytes);
+    if (!failed) {
+        plan_typed(argc, argv, typed);
+        auto_print_table(r, found, "./train_gpt2_zero", typed, text, AUTO_TABLE);
+        printf("%s", text);
+        if (train_options_given(&r->options, "-csv"))
+            failed = plan_write_choice(r, found, sentence, bytes);
+    }
+    if (!failed) {
+        if (found->fitting == 0)
+            failed = sentence_fail(sentence, bytes,
+                                   "-z auto: no plan can be chosen; the table "
+                                   "above has the reasons");
+    }
+    free(found);
+    free(text);
+    return failed;
+}
+
 /* Measures, simulates, or prints the plan, as the flags ask. */
-static int plan_run(plan_request *r, const plan_flags *f, char *sentence, size_t bytes) {
+static int plan_run(plan_request *r, const plan_flags *f, int argc, char **argv, char *sentence,
+                    size_t bytes) {
     machine m;
     if (f->measure[0]) return plan_measure(r, f, sentence, bytes);
 #ifdef _OPENMP
@@ -241,6 +283,7 @@ static int plan_run(plan_request *r, const plan_flags *f, char *sentence, size_t
 #endif
     if (plan_resolve(r, f, &m, sentence, bytes)) return 1;
     if (f->scale[0]) return scale_print_note(r, f->scale, f->pictures, sentence, bytes);
+    if (train_chooses(&r->options)) return plan_choose(r, argc, argv, sentence, bytes);
     return plan_print(r, sentence, bytes);
 }
 
@@ -262,7 +305,8 @@ int main(int argc, char **argv) {
         help = r->options.help;
         if (help == OPTIONS_VERSION) printf(PROGRAM " %s\n", zero_version());
         if (help == OPTIONS_HELP) plan_help(&own);
-        failed = !help && (sentence[0] || plan_run(r, &flags, sentence, sizeof sentence));
+        failed =
+            !help && (sentence[0] || plan_run(r, &flags, rests, rest, sentence, sizeof sentence));
         if (!failed) failed = report_end(sentence, sizeof sentence);
     }
     if (failed && r != NULL) train_options_translate(&r->options, sentence, text, sizeof text);

@@ -185,6 +185,17 @@ int main_log_products(main_log *log, int64_t step, uint64_t hash) {
     return main_log_line(log, line, chars < LINE ? chars : LINE - 1);
 }
 
+int main_log_auto(main_log *log, int64_t step, const char *flags) {
+    char line[LINE], text[LINE / 2];
+    if (log == NULL) return 0;
+    (void)snprintf(text, sizeof text, "%s", flags);
+    for (char *c = text; *c; c++)
+        if (*c == ' ') *c = ',';
+    const int chars = snprintf(line, sizeof line, "s:%lld auto:%s t:%.3f\n", (long long)step, text,
+                               clock_seconds(CLOCK_REALTIME));
+    return main_log_line(log, line, chars < LINE ? chars : LINE - 1);
+}
+
 const char *main_log_error(const main_log *log) { return log->error; }
 
 const char *main_log_note(main_log *log) {

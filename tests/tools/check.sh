@@ -171,7 +171,7 @@ check "no circles of files under adapters" sh tests/tools/check_circles.sh "$B" 
 needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/tools/same.sh tests/bench/speed.sh tests/install/test_drop.sh tests/tools/check_circles.sh tests/tools/check_header.sh tests/tools/check_names.sh tests/tools/check_private.sh tests/tools/check_words.sh tests/cuda/gpu.sh tests/tools/golden.sh \
     tests/cuda/test_emulated.sh tests/cuda/test_gpu_machine.sh tests/checkpoint/kill_many.sh tests/trainer/test_resume.sh tests/trainer/test_delay.sh tests/trainer/test_layouts.sh tests/trainer/test_layout_saves.sh \
     tests/trainer/test_layout_kills.sh tests/trainer/test_experts.sh tests/shared/jobs.sh tests/shared/sampled.sh tests/launch/namespaces.sh tests/launch/test_hosts.sh tests/bench/bench_ranks.sh tests/bench/links.sh tests/bench/converge.sh tests/run.sh tests/install/test_build.sh tests/docs/test_docs.sh tests/docs/test_recipes.sh tests/cuda/test_example_cuda.sh \
-    adapters/docs/memory.sh adapters/docs/planned.sh adapters/recipes/*.sh .ci/run
+    adapters/docs/memory.sh adapters/docs/planned.sh adapters/plan/tune.sh tests/plan/test_auto.sh adapters/recipes/*.sh .ci/run
 needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \
     --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=autoVariables --suppress=invalidFunctionArg --suppress=uninitvar \
     --suppress=legacyUninitvar -UZERO_OWN_OPTIMIZERS -UZERO_OWN_TRANSPORTS -U__CUDACC__ --max-configs=16 -I. zero_plugin.cu train_gpt2_zero.cu adapters/*/*.c data/*.c
