@@ -40,15 +40,17 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
     const ds_config all =
         train_settings(o, &r->file, r->model.is_gpt2 ? r->model.gpt2.channels : 1);
     const layout_sizes sizes = {o->pipeline, o->tensor_parallel, o->expert_group, 0};
-    batch_shape batch = {1, o->seq_len, 1, 0, 0};
+    batch_shape batch = {1, o->seq_len, 1, 1, 0, 0};
     layout l;
     memset(c, 0, sizeof *c);
     if (layout_divide(&l, r->ranks, 0, sizes, sentence, bytes)) return 1;
+    if (train_check_order(o, l.pp, sentence, bytes)) return 1;
     if (plan_batch_typed(r) && train_batch(o, l.dp, &batch, sentence, bytes)) return 1;
     c->model = &r->model;
     c->zero = all.zero;
     c->zero.stage = stage;
-    c->zero.micro_steps = batch.micro_steps;
+    train_micro_steps(&batch, &c->zero);
+    c->run.together = batch.together;
     train_tiers(o, l.pp, &c->zero);
     c->run.batch = batch.rows;
     c->run.seq_len = batch.seq_len;
@@ -417,6 +419,7 @@ static const char *const plan_states[2][ZERO_STATE_TYPES] = {
 
 static void plan_print_head(const plan_request *r, const plan_case *c) {
     char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES];
+    const int micro = c->zero.micro_steps * c->run.together;
     train_options_word(&r->options, "-dt", type);
     train_options_word(&r->options, "-op", rule);
     printf("%s%s%zu%s, %s%s, %s%s, %d rank%s on %s\n", r->model.is_gpt2 ? r->model.name : "",
@@ -427,8 +430,9 @@ static void plan_print_head(const plan_request *r, const plan_case *c) {
     if (r->on_gpus && r->model.is_gpt2 && plan_gpu_major())
         printf("attention as on this machine's GPU, of compute capability %d\n", plan_gpu_major());
     if (r->model.is_gpt2)
-        printf("-b %d -t %d, %d micro-step%s, -r %d\n", c->run.batch, c->run.seq_len,
-               c->zero.micro_steps, c->zero.micro_steps > 1 ? "s" : "", c->run.recompute);
+        printf("-b %d -t %d, %d micro-step%s%s, -r %d\n", c->run.batch, c->run.seq_len, micro,
+               micro > 1 ? "s" : "", c->run.together > 1 ? " layer by layer" : "",
+               c->run.recompute);
     else
         printf("only a number of parameters: no activations; buffers for %d equal blocks\n",
                r->model.blocks);
