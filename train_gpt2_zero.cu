@@ -82,7 +82,7 @@ typedef struct job {
     corpus *data;                     /* the data files, and the windows of each step */
     ds_config ds;                     /* of -ds; all 0 without */
     uint64_t ds_hash;                 /* hash of the resolved settings */
-    int *inputs, *targets;            /* [rows * T] */
+    int *inputs, *targets;            /* [together * rows * T] */
     int *sample;                      /* [1 + sample_tokens] */
     float *logits;                    /* [V] */
     products_choice products;         /* the method of each f32 product */
@@ -153,12 +153,31 @@ static void report_file_bytes(const trainer *t);
 static void report_process_memory(const trainer *t);
 static uint64_t planned_bytes(const trainer *t);
 
+/* -mo layers: runs forward and backward of all micro-steps, layer by layer, as one micro-step of
+   the plugin. */
+static void run_layers(trainer *t, float factor) {
+    job *j = t->j;
+    const size_t tokens = (size_t)j->batch.rows * (size_t)j->batch.seq_len;
+    observe_begin(j->see, "data", BREAKDOWN_DATA);
+    for (int micro = 0; micro < j->batch.together; micro++)
+        (void)load_batch(t, micro, j->inputs + (size_t)micro * tokens,
+                         j->targets + (size_t)micro * tokens);
+    observe_end(j->see);
+    check_model(t, gpt2_pass_begin(t->model, ZERO_TRAIN, 0, 1));
+    check_model(t, gpt2_train_layers(t->model, j->inputs, j->targets, factor));
+    check_model(t, gpt2_pass_end(t->model));
+}
+
 /* Runs forward and backward of all micro-steps of a step. On a GPU this only enqueues the work. */
 static void run_micro_steps(trainer *t) {
     job *j = t->j;
     const int micro_steps = j->batch.micro_steps;
     const float factor = zero_loss_scale(t->z) / (float)micro_steps;
     const gpt2_feed feed = {load_batch, NULL, t};
+    if (j->batch.together > 1) {
+        run_layers(t, factor);
+        return;
+    }
     for (int micro = 0; micro < micro_steps && t->groups.pp == 1; micro++) {
         observe_begin(j->see, "data", BREAKDOWN_DATA);
         (void)load_batch(t, micro, j->inputs, j->targets);
@@ -333,7 +352,7 @@ static ds_config make_settings(const job *j, int stage) {
     ds_config all = train_settings(j->opt, &j->ds, j->model.channels);
     zero_config *c = &all.zero;
     c->stage = stage;
-    c->micro_steps = j->batch.micro_steps;
+    train_micro_steps(&j->batch, c);
     /* The two methods to accumulate round differently. A comparison needs the same one. */
     if (j->opt->stage.n > 1 && c->micro_steps > 1 && j->ranks.pp == 1
         && c->accumulation == ZERO_ACCUMULATE_AUTO)
@@ -392,9 +411,9 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
 static gpt2_run make_run(const trainer *t) {
     const job *j = t->j;
     const train_options *o = j->opt;
-    gpt2_run run = {j->batch.rows,  j->batch.seq_len, o->recompute, (zero_type)o->type,
-                    o->tf32,        o->any_order,     o->tile_rows, train_folder(o, &j->ds),
-                    &t->groups.part};
+    gpt2_run run = {j->batch.rows,   j->batch.seq_len, o->recompute, (zero_type)o->type,
+                    o->tf32,         o->any_order,     o->tile_rows, train_folder(o, &j->ds),
+                    &t->groups.part, j->batch.together};
     return run;
 }
 
@@ -411,7 +430,8 @@ static void report_idle_flags(const trainer *t) {
         print_rank0(j, "%s\n", sentence);
     while (train_tiers_idle(j->opt, DEVICE_IS_HOST, &flag, sentence, sizeof sentence))
         print_rank0(j, "%s\n", sentence);
-    if (train_tiers_note(j->opt, j->batch.micro_steps, DEVICE_IS_HOST, sentence, sizeof sentence))
+    if (train_tiers_note(j->opt, j->batch.micro_steps / j->batch.together, DEVICE_IS_HOST, sentence,
+                         sizeof sentence))
         print_rank0(j, "%s\n", sentence);
 }
 
@@ -460,7 +480,7 @@ static uint64_t model_bytes(const trainer *t) {
     const gpt2_run run = make_run(t);
     return gpt2_activation_bytes(&j->model, &run)
            + gpt2_pipeline_bytes(&j->model, &run, j->batch.micro_steps)
-           + (uint64_t)run.batch * (uint64_t)run.seq_len * 2 * sizeof(int);
+           + (uint64_t)run.batch * (uint64_t)run.seq_len * (uint64_t)run.together * 2 * sizeof(int);
 }
 
 /* The bytes that the trainers of a rank will take: on its device, on the host, and the part of the
@@ -855,7 +875,8 @@ static void print_plan(const trainer *t) {
                            planned_bytes(t),
                            parts_bytes(t),
                            DEVICE_AWAY,
-                           DEVICE_IS_HOST};
+                           DEVICE_IS_HOST,
+                           j->batch.together};
     plan_table(j->out, &all);
 }
 
@@ -1200,7 +1221,7 @@ static void choose_products(job *j) {
 }
 
 static void allocate_buffers(job *j) {
-    size_t tokens = (size_t)j->batch.rows * (size_t)j->batch.seq_len;
+    size_t tokens = (size_t)j->batch.rows * (size_t)j->batch.seq_len * (size_t)j->batch.together;
     j->inputs = (int *)allocate_memory(j, tokens, sizeof *j->inputs);
     j->targets = (int *)allocate_memory(j, tokens, sizeof *j->targets);
     j->sample = (int *)allocate_memory(j, (size_t)j->opt->sample_tokens + 1, sizeof *j->sample);

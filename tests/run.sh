@@ -86,6 +86,7 @@ gpt2-pipeline 120 beside $B/test_gpt2_pipeline
 experts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_experts.sh $B
 lora 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_lora.sh $B
 delay 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_delay.sh $B
+micro-order 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_micro_order.sh $B
 observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/report/test_observe.sh $B
 checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/checkpoint/test_checkpoint_tool.sh $B
 bits 300 beside $B/test_bits 12 $SEED
@@ -142,6 +143,7 @@ page 120 beside sh $here/report/test_page.sh $B
 ease 60 beside $B/test_ease
 ease-checked 60 beside $B/test_ease_checked
 gpt2-frozen 120 beside $B/test_gpt2_frozen
+gpt2-layers 120 beside $B/test_gpt2_layers
 gpt2-lora 120 beside $B/test_gpt2_lora
 pipeline 120 alone $B/test_pipeline $SEED
 check 120 beside $B/test_check
@@ -229,6 +231,7 @@ asan-codec 600 beside $B/asan/test_codec $SEED $B
 asan-model 600 beside $B/asan/test_model 300 $SEED
 asan-host-own 300 beside $B/asan/test_host_own
 asan-gpt2-tiles 600 beside $B/asan/test_gpt2_tiles
+asan-gpt2-layers 600 beside $B/asan/test_gpt2_layers
 asan-gpt2 600 beside $B/asan/test_gpt2
 asan-host-llama 300 beside $B/asan/test_host_llama
 asan-model-files 300 beside OMP_NUM_THREADS=1 $B/asan/test_model_files
@@ -267,6 +270,7 @@ emulated-trainer 900 beside sh $here/cuda/test_emulated.sh $B
 emulated-gpt2-experts 600 beside $B/emulated/test_gpt2_experts
 emulated-gpt2-tiles 600 beside $B/emulated/test_gpt2_tiles
 emulated-gpt2-frozen 600 beside $B/emulated/test_gpt2_frozen
+emulated-gpt2-layers 600 beside $B/emulated/test_gpt2_layers
 emulated-gpt2-lora 600 beside $B/emulated/test_gpt2_lora
 emulated-gpt2-parallel 600 beside $B/emulated/test_gpt2_parallel
 emulated-plan 120 beside env GPU=$B/emulated/train_gpt2_zero sh $here/plan/test_plan.sh $B

@@ -480,7 +480,7 @@ static void set_shape(experts *x, const gpt2_config *cfg, const gpt2_run *run,
     x->recompute = run->recompute;
     x->layers = layers_of(cfg, part);
     x->longest = part->stage ? gpt2_stage_most(part->stage) / 2 : x->layers;
-    x->sets = part->stage ? part->stage->slots : 1;
+    x->sets = part->stage ? part->stage->slots : run->together > 1 ? run->together : 1;
 }
 
 size_t experts_bytes_of(const gpt2_config *cfg, const gpt2_run *run, int ranks) {
@@ -611,6 +611,54 @@ static int unit_of_gate(int i) { return i; }
 static int unit_of_expert(const experts *x, int i, size_t e) {
     return x->layers + i * (int)x->mine + (int)e;
 }
+
+/* ---- several micro-batches pass a layer together --------------------------------------------- */
+
+int experts_open_units(const gpt2_config *cfg, const experts_part *part) {
+    return 1 + mine_of(cfg, part);
+}
+
+/* Returns the n-th unit of layer i to open in forward. Backward opens them in reverse order. */
+static int unit_to_open(int layers, int mine, int i, int n) {
+    return n == 0 ? i : layers + i * mine + n - 1;
+}
+
+zero_result experts_order(zero_ctx *z, const gpt2_config *cfg, const experts_part *part) {
+    const int L = layers_of(cfg, part), mine = mine_of(cfg, part), n = L * (1 + mine);
+    zero_pass_call *calls = (zero_pass_call *)calloc(2 * (size_t)n + 1, sizeof *calls);
+    if (!calls) return ZERO_ERR_MEMORY;
+    for (int k = 0; k < n; k++) {
+        const int unit = unit_to_open(L, mine, k / (1 + mine), k % (1 + mine));
+        const zero_pass_call there = {ZERO_CALL_FORWARD, unit}, back = {ZERO_CALL_BACKWARD, unit};
+        calls[k] = there;
+        calls[2 * n - 1 - k] = back;
+    }
+    const zero_result result = zero_pass_order(z, ZERO_TRAIN, 0, calls, 2 * n);
+    free(calls);
+    return result;
+}
+
+zero_result experts_hold(experts *x, int i, int backward) {
+    const int mine = (int)x->mine;
+    for (int n = 0; n <= mine; n++) {
+        const int unit = unit_to_open(x->layers, mine, i, backward ? mine - n : n);
+        const zero_result result = backward ? zero_backward_begin(x->z, unit, &x->params, &x->grads)
+                                            : zero_forward_begin(x->z, unit, &x->params);
+        if (!hooked(x, result)) break;
+    }
+    return x->result;
+}
+zero_result experts_release(experts *x, int i, int backward) {
+    const int mine = (int)x->mine;
+    for (int n = 0; n <= mine; n++) {
+        const int unit = unit_to_open(x->layers, mine, i, backward ? mine - n : n);
+        if (!hooked(x, backward ? zero_backward_end(x->z, unit) : zero_forward_end(x->z, unit)))
+            break;
+    }
+    return x->result;
+}
+
+/* ---- a layer's operations -------------------------------------------------------------------- */
 
 /* Returns tensor number `tensor` of layer or expert l. */
 static void *param(const experts *x, int tensor, size_t l) {

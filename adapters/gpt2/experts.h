@@ -129,6 +129,12 @@ uint64_t experts_sent_of(const gpt2_config *cfg, const gpt2_run *run, int ranks)
 
 typedef struct experts experts;
 
+/* The units of a layer on a rank, which gpt2_train_layers opens together (cfg.open_units), and the
+   order in which it opens them (zero_pass_order, after experts_announce). Errors: MEMORY, those of
+   zero_pass_order. */
+int experts_open_units(const gpt2_config *cfg, const experts_part *part);
+zero_result experts_order(zero_ctx *z, const gpt2_config *cfg, const experts_part *part);
+
 /* Creates the experts of a model. run->parallel has the group and the context. Borrows ops. On an
  * error *x is NULL. Errors: MEMORY. */
 zero_result experts_create(experts **x, const gpt2_config *cfg, const gpt2_run *run, ops_ctx *ops,
@@ -142,6 +148,12 @@ zero_result experts_pass_end(experts *x);
 /* Selects where the next calls store, or find, the values of layers `first` and later: the slot of
  * a pipeline's micro-batch. Without a pipeline use slot 0 and layer 0. */
 void experts_choose(experts *x, int slot, int first);
+
+/* Opens all units of this rank's layer i, or closes them, while several micro-batches pass it
+   (gpt2_train_layers). The hooks of the calls below nest inside. The context's settings must allow
+   experts_open_units, and experts_order must be announced. */
+zero_result experts_hold(experts *x, int i, int backward);
+zero_result experts_release(experts *x, int i, int backward);
 
 /* Returns C zeros of the run's type: the bias of a sum that contains its bias already. */
 const void *experts_no_bias(const experts *x);

@@ -178,19 +178,32 @@ static int append(zero_pass_call *calls, int n, zero_pass_call_kind kind, int fi
     return n;
 }
 
-zero_result gpt2_frozen_order(zero_ctx *z, const gpt2_config *cfg, int tiles) {
+/* Announces the order of a pass. Its backward ends at block `lowest`, or, for -1, at the
+   embeddings. A lookup's backward reads no parameters; tied tiles are the classifier's, too. */
+static zero_result announce(zero_ctx *z, const gpt2_config *cfg, int tiles, int lowest) {
     const int L = cfg->layers, block = gpt2_stage_first_block(cfg, NULL, tiles), norm = block + L;
     const int rows = tiles ? tiles : 1, class_unit = cfg->untied ? norm + 1 : 0;
-    if (!cfg->frozen || cfg->frozen->lowest < 0) return ZERO_OK;
-    const size_t most = 2 * (size_t)(norm + 1) + 3 * (size_t)rows;
+    const int reached = lowest < 0 ? 0 : lowest;
+    const size_t most = 2 * (size_t)(norm + 1) + 4 * (size_t)rows;
     zero_pass_call *calls = (zero_pass_call *)calloc(most, sizeof *calls);
     if (!calls) return ZERO_ERR_MEMORY;
     int n = append(calls, 0, ZERO_CALL_FORWARD, 0, norm + 1, 1);
     n = append(calls, n, ZERO_CALL_FORWARD, class_unit, rows, 1);
     if (tiles && cfg->untied)
         n = append(calls, n, ZERO_CALL_BACKWARD, class_unit + rows - 1, rows, -1);
-    n = append(calls, n, ZERO_CALL_BACKWARD, norm, 1 + L - cfg->frozen->lowest, -1);
+    n = append(calls, n, ZERO_CALL_BACKWARD, norm, 1 + L - reached, -1);
+    if (tiles && !cfg->untied && lowest < 0)
+        n = append(calls, n, ZERO_CALL_BACKWARD, rows - 1, rows, -1);
     const zero_result result = zero_pass_order(z, ZERO_TRAIN, 0, calls, n);
     free(calls);
     return result;
+}
+
+zero_result gpt2_frozen_order(zero_ctx *z, const gpt2_config *cfg, int tiles) {
+    if (!cfg->frozen || cfg->frozen->lowest < 0) return ZERO_OK;
+    return announce(z, cfg, tiles, cfg->frozen->lowest);
+}
+
+zero_result gpt2_layers_order(zero_ctx *z, const gpt2_config *cfg, int tiles) {
+    return announce(z, cfg, tiles, cfg->frozen ? cfg->frozen->lowest : -1);
 }

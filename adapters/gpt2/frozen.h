@@ -47,6 +47,9 @@ void gpt2_frozen_describe(const gpt2_config *cfg, const gpt2_stage *stage, int t
    plan counts their gathers. Other passes are learned. Call it before zero_build; not for a
    pipeline: its order is announced already. COLLECTIVE. */
 zero_result gpt2_frozen_order(zero_ctx *z, const gpt2_config *cfg, int tiles);
+/* The same for gpt2_train_layers with all tensors trained or some, so that the plan counts its
+   gathers, and the first step prefetches what it needs. */
+zero_result gpt2_layers_order(zero_ctx *z, const gpt2_config *cfg, int tiles);
 
 #ifdef __cplusplus
 }

@@ -24,6 +24,11 @@
    at once. In a pipeline other chunks run between forward and backward, so all inputs are
    offloaded, except those that are messages of another stage.
 
+      TOGETHER. In gpt2_train_layers each micro-batch has a set of blocks and its micro_values. A
+   layer's unit is open while all micro-batches pass it; the hooks that they call nest inside. The
+   classifier reads the final norm's output of all micro-batches, tile by tile. As blocks do not run
+   at that time, this output and its gradient share their memory.
+
       TILES. With wte in tiles the classifier reads all tiles twice. After the final norm it
    computes, tile by tile, the logits, the running softmax, and the mean row of wte under the
    softmax. This mean row and the target's row give the loss and the gradient of the final norm's
@@ -470,6 +475,22 @@ typedef struct block_values {
  * is written, and one that is transferred. */
 enum { WINDOW = 3 };
 
+/* The values of one micro-batch between its layers. `shared` memory has those that blocks do not
+   need. */
+typedef struct micro_values {
+    void *norm_x;          /* (Rp, C) input of the final norm */
+    void *lnf;             /* (R, C), shared if nothing reads it after the classifier */
+    float *meanf, *rstdf;  /* (R) */
+    float *losses;         /* (R) */
+    int *tokens, *targets; /* (R) */
+    void *dres;            /* (R, C) gradient of the residual stream */
+    void *ends;  /* (R, C) shared: the model's `dc` in embedding, final norm and classifier */
+    float *mean; /* (R, C) shared: with tiles, the mean row of wte under the softmax */
+    ops_softmax softmax;  /* (R): with tiles or tensor parallelism */
+    void *window[WINDOW]; /* (Rp, C) buffers of the current inputs */
+    int leaving[WINDOW];  /* the record that is being offloaded; -1: none */
+} micro_values;
+
 struct gpt2_model {
     gpt2_config cfg;
     gpt2_run run;
@@ -500,6 +521,9 @@ struct gpt2_model {
         count; /* the current chunk: its first block on this rank, and its number of blocks */
     block_values *blocks; /* its set: `count` blocks, and one more. The x of the last one is the
                              output of the chunk or the input of the final norm */
+    int together;         /* micro-batches that pass each layer together */
+    micro_values *micros; /* [together] */
+    micro_values *now;    /* those of the current micro-batch, of which the model has copies */
     void *norm_x;         /* (Rp, C) input of the final norm */
     void *sum_x;          /* (R, C) dres, if it is not a message of another stage */
     void *lnf;            /* (R, C) */
@@ -513,19 +537,19 @@ struct gpt2_model {
     int *targets;         /* (R) */
     void *dres;           /* (R, C) gradient of the residual stream */
     void *dc;             /* (R, C) gradient of the output of a norm, or of attention */
+    void *blocks_dc;      /* (R, C) dc of blocks */
     void *d4c;            /* (R, 4C) gradient of fch; (R, 3C) of qkv */
     void *down, *back;    /* (R, rank) what adapters compute on their way: see lora.h */
     void *logits;         /* (chunk, Vp), overlaps d4c and the recomputed values of blocks */
     size_t chunk;         /* rows of logits at once */
     spill *away; /* offloaded inputs of blocks, a record each; NULL: inputs stay in memory */
     int slot;    /* set of the current chunk, which selects its records */
-    void *window[WINDOW]; /* (Rp, C) buffers of the current inputs */
-    int leaving[WINDOW];  /* the record that is being fetched; -1: none */
-    ops_softmax softmax;  /* (R): with tiles; its losses are `losses` */
-    float *mean;          /* (R, C) the mean row of wte under the softmax */
-    float *most;          /* (R) with tensor parallelism: the largest logits of all ranks */
-    void *line;           /* (Vp) with tensor parallelism: logits of one token */
-    float scale;          /* factor of the losses' gradient in this pass */
+    ops_softmax softmax; /* (R): with tiles; its losses are `losses` */
+    float *mean;         /* (R, C) the mean row of wte under the softmax */
+    float *most;         /* (R) with tensor parallelism: the largest logits of all ranks */
+    const int *inputs, *all_targets; /* (together, R) of the current gpt2_train_layers */
+    void *line;                      /* (Vp) with tensor parallelism: logits of one token */
+    float scale;                     /* factor of the losses' gradient in this pass */
     gpt2_error error;
 };
 
@@ -564,8 +588,8 @@ static int has_own_dres(const gpt2_model *m) {
 }
 
 /* Returns the memory of the input of block l. */
-static void *place_input(const gpt2_model *m, int l, region *kept) {
-    if (m->run.recompute == GPT2_RECOMPUTE_AWAY) return m->window[l % WINDOW];
+static void *place_input(const gpt2_model *m, const micro_values *v, int l, region *kept) {
+    if (m->run.recompute == GPT2_RECOMPUTE_AWAY) return v->window[l % WINDOW];
     return cut(kept, rows_between(m) * m->C, m->bytes);
 }
 
@@ -595,59 +619,87 @@ static void place_block(block_values *b, region *kept, region *shared, const gpt
     b->gelu = cut(again >= GPT2_RECOMPUTE_GELU ? shared : kept, R * 4 * Cp, m->bytes);
 }
 
-static void place_classifier(gpt2_model *m, region *kept, region *shared) {
+/* Places what the classifier needs for each micro-batch. */
+static void place_softmax(const gpt2_model *m, micro_values *v, region *kept, region *shared) {
+    const size_t R = (size_t)m->run.batch * m->T;
+    v->softmax.losses = v->losses;
+    if (m->tiles || m->tp.group) {
+        v->softmax.most = cut_floats(kept, R);
+        v->softmax.sum = cut_floats(kept, R);
+        v->softmax.factor = cut_floats(shared, R);
+    }
+    if (m->tiles) v->mean = cut_floats(shared, R * m->C);
+}
+
+/* Places the values of a micro-batch. Without others, all of them are kept: a micro-batch uses the
+   memory of its layers one after the other. */
+static void place_micro(gpt2_model *m, micro_values *v, region *kept, region *shared) {
+    const size_t R = (size_t)m->run.batch * m->T, Rp = rows_between(m), C = m->C;
+    const int several = m->together > 1, whole = gpt2_stage_is_whole(&m->stage);
+    const int again = m->tiles && !m->apart; /* the end of backward reads lnf */
+    v->lnf = cut(several && !again ? shared : kept, R * C, m->bytes);
+    v->meanf = cut_floats(kept, Rp);
+    v->rstdf = cut_floats(kept, Rp);
+    v->losses = cut_floats(kept, R);
+    v->tokens = (int *)cut(kept, R, sizeof(int));
+    v->targets = (int *)cut(kept, R, sizeof(int));
+    v->dres = has_own_dres(m) ? cut(kept, R * C, m->bytes) : NULL;
+    v->ends = several ? cut(shared, R * C, m->bytes) : m->blocks_dc;
+    if (gpt2_stage_is_last(&m->stage)) place_softmax(m, v, kept, shared);
+    for (int i = 0; i < WINDOW && m->run.recompute == GPT2_RECOMPUTE_AWAY; i++)
+        v->window[i] = i < m->longest + whole ? cut(kept, Rp * C, m->bytes) : NULL;
+    v->norm_x = whole                           ? place_input(m, v, m->layers, kept)
+                : gpt2_stage_is_last(&m->stage) ? cut(kept, Rp * C, m->bytes)
+                                                : NULL;
+}
+
+/* Places the logits, which all micro-batches share. */
+static void place_logits(gpt2_model *m, region *shared) {
     const size_t R = (size_t)m->run.batch * m->T, columns = m->tiles ? m->tile_rows : m->Vr;
     m->chunk = chunk_rows(R, columns * m->bytes);
     m->logits = cut(shared, m->chunk * columns, m->bytes);
-    m->softmax.losses = m->losses;
-    if (m->tiles || m->tp.group) {
-        m->softmax.most = cut_floats(kept, R);
-        m->softmax.sum = cut_floats(kept, R);
-        m->softmax.factor = cut_floats(shared, R);
-    }
-    if (m->tiles) m->mean = cut_floats(shared, R * m->C);
-    if (m->tp.group) {
-        m->most = cut_floats(shared, R);
-        m->line = cut(shared, m->Vp, m->bytes);
-    }
-    shared->at = 0;
+    if (!m->tp.group) return;
+    m->most = cut_floats(shared, R);
+    m->line = cut(shared, m->Vp, m->bytes);
 }
 
-/* Sets every pointer. To measure, blocks is NULL, and one block counts for all. */
+/* Places the blocks of a set. To measure, m->sets is NULL. */
+static void place_set(gpt2_model *m, int slot, const micro_values *v, region *kept,
+                      region *shared) {
+    const size_t passing = shared->at;
+    const int whole = gpt2_stage_is_whole(&m->stage);
+    block_values spare;
+    for (int l = 0; l < m->longest; l++) {
+        block_values *b = m->sets ? &m->sets[slot * (m->longest + 1) + l] : &spare;
+        shared->at = passing;
+        b->own = l > 0 || gpt2_stage_is_first(&m->stage) ? place_input(m, v, l, kept) : NULL;
+        /* a block without backward keeps nothing but its input */
+        const int again = whole && !reaches(m, l) ? GPT2_RECOMPUTE_BLOCK : m->run.recompute;
+        place_block(b, kept, shared, m, experts_is_layer(&m->cfg, l), again);
+    }
+    shared->at = passing;
+}
+
+/* Sets every pointer. To measure, m->micros is NULL, and one micro-batch counts for all. */
 static void place(gpt2_model *m, region *kept, region *shared) {
     const size_t R = (size_t)m->run.batch * m->T, C = m->C;
-    block_values spare;
-    m->lnf = cut(kept, R * C, m->bytes);
+    micro_values spare;
+    memset(&spare, 0, sizeof spare);
     m->spare = m->cfg.frozen ? cut(kept, 4 * C, m->grad_bytes) : NULL;
-    m->meanf = cut_floats(kept, rows_between(m));
-    m->rstdf = cut_floats(kept, rows_between(m));
-    m->losses = cut_floats(kept, R);
     m->totals = (double *)cut(kept, 2, sizeof(double));
-    m->tokens = (int *)cut(kept, R, sizeof(int));
-    m->targets = (int *)cut(kept, R, sizeof(int));
-    m->sum_x = m->dres = has_own_dres(m) ? cut(kept, R * C, m->bytes) : NULL;
-    m->dc = cut(kept, R * C, m->bytes);
-    if (gpt2_stage_is_last(&m->stage)) place_classifier(m, kept, shared);
+    m->blocks_dc = cut(kept, R * C, m->bytes);
+    if (gpt2_stage_is_last(&m->stage)) place_logits(m, shared);
+    for (int k = 0; k < m->together; k++)
+        place_micro(m, m->micros ? &m->micros[k] : &spare, kept, shared);
+    shared->at = 0;
     m->d4c = cut(shared, R * 4 * m->Cp, m->bytes);
     const gpt2_lora *lora = gpt2_lora_of(&m->cfg);
     m->down = lora ? cut(shared, R * (size_t)lora->rank, m->bytes) : NULL;
     m->back = lora ? cut(shared, R * (size_t)lora->rank, m->bytes) : NULL;
-    const size_t passing = shared->at;
-    const int whole = gpt2_stage_is_whole(&m->stage);
-    for (int i = 0; i < WINDOW && m->run.recompute == GPT2_RECOMPUTE_AWAY; i++)
-        m->window[i] = i < m->longest + whole ? cut(kept, rows_between(m) * C, m->bytes) : NULL;
-    m->norm_x = whole                           ? place_input(m, m->layers, kept)
-                : gpt2_stage_is_last(&m->stage) ? cut(kept, rows_between(m) * C, m->bytes)
-                                                : NULL;
-    for (int slot = 0; slot < m->slots; slot++)
-        for (int l = 0; l < m->longest; l++) {
-            block_values *b = m->sets ? &m->sets[slot * (m->longest + 1) + l] : &spare;
-            shared->at = passing;
-            b->own = l > 0 || gpt2_stage_is_first(&m->stage) ? place_input(m, l, kept) : NULL;
-            /* a block without backward keeps nothing but its input */
-            const int again = whole && !reaches(m, l) ? GPT2_RECOMPUTE_BLOCK : m->run.recompute;
-            place_block(b, kept, shared, m, experts_is_layer(&m->cfg, l), again);
-        }
+    for (int slot = 0; slot < m->slots; slot++) {
+        const int micro = m->together > 1 ? slot : 0;
+        place_set(m, slot, m->micros ? &m->micros[micro] : &spare, kept, shared);
+    }
 }
 
 static ops_limits limits_of(const gpt2_model *m) {
@@ -673,11 +725,12 @@ static size_t measure(gpt2_model *m, region *kept, region *shared) {
 /* Returns the number of blocks of this rank. */
 static void set_stage(gpt2_model *m, const gpt2_stage *stage) {
     m->layers = m->longest = m->cfg.layers;
-    m->slots = 1;
+    m->slots = m->together = m->run.together > 1 ? m->run.together : 1;
     m->apart = m->cfg.untied;
     if (gpt2_stage_is_whole(stage)) return;
     m->apart = 1;
     m->stage = *stage;
+    m->together = 1;
     m->layers = gpt2_stage_layers(stage);
     m->longest = gpt2_stage_most(stage);
     m->slots = stage->slots;
@@ -726,7 +779,10 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
     m->first_block = (int)m->tiles + 1;
     m->bytes = zero_type_bytes(run->type);
     set_stage(m, run->parallel ? run->parallel->stage : NULL);
-    return ZERO_OK;
+    if (run->together >= 0 && (run->together < 2 || gpt2_stage_is_whole(&m->stage))) return ZERO_OK;
+    return refuse(err, ZERO_ERR_ARGUMENT,
+                  "%d micro-batches together, expected 0 or more, and in a pipeline at most 1",
+                  run->together);
 }
 
 static int unit_of_block(const gpt2_model *m, size_t l) { return m->first_block + (int)l; }
@@ -802,11 +858,28 @@ size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run) {
 static zero_result open_away(gpt2_model *m, void *stream, gpt2_error *err) {
     const spill_shape shape = {away_records(m), away_record_bytes(m), m->run.folder, stream};
     char why[SPILL_SENTENCE];
-    for (int i = 0; i < WINDOW; i++) m->leaving[i] = -1;
+    for (int k = 0; k < m->together; k++)
+        for (int i = 0; i < WINDOW; i++) m->micros[k].leaving[i] = -1;
     if (!shape.records) return ZERO_OK;
     const zero_result result = spill_create(&m->away, &shape, why);
     m->run.folder = NULL;
     return result == ZERO_OK ? ZERO_OK : refuse(err, result, "%s", why);
+}
+
+/* Selects micro-batch k of those that pass the layers together. */
+static void choose_micro(gpt2_model *m, int k) {
+    micro_values *v = m->now = &m->micros[k];
+    m->norm_x = v->norm_x;
+    m->lnf = v->lnf;
+    m->meanf = v->meanf;
+    m->rstdf = v->rstdf;
+    m->losses = v->losses;
+    m->tokens = v->tokens;
+    m->targets = v->targets;
+    m->sum_x = m->dres = v->dres;
+    m->dc = m->blocks_dc;
+    m->mean = v->mean;
+    m->softmax = v->softmax;
 }
 
 /* Selects chunk c in a slot: its blocks, and the memory of their inputs. */
@@ -827,8 +900,9 @@ static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_er
     const size_t bytes = measure(m, &kept, &shared), shared_at = kept.most;
     const ops_limits limits = limits_of(m);
     m->sets = (block_values *)calloc((size_t)m->slots * ((size_t)m->longest + 1), sizeof *m->sets);
+    m->micros = (micro_values *)calloc((size_t)m->together, sizeof *m->micros);
     m->memory = ops_alloc(bytes);
-    if (!m->sets || !m->memory)
+    if (!m->sets || !m->micros || !m->memory)
         return refuse(err, ZERO_ERR_MEMORY, "out of memory for %.1f MiB of activations",
                       (double)bytes / (1024 * 1024));
     /* last, because attention takes less memory if no more is left */
@@ -839,6 +913,7 @@ static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_er
     kept.base = (char *)m->memory;
     shared.base = kept.base + shared_at;
     place(m, &kept, &shared);
+    choose_micro(m, 0);
     choose(m, 0, 0);
     ops_clear(m->ops, m->totals, 2 * sizeof(double));
     return ZERO_OK;
@@ -884,6 +959,7 @@ void gpt2_destroy(gpt2_model *m) {
     ops_destroy(m->ops);
     ops_free(m->memory);
     free(m->sets);
+    free(m->micros);
     free(m);
 }
 
@@ -927,7 +1003,8 @@ zero_result gpt2_record_graphs(gpt2_model *m, gpt2_error *err) {
         return refuse(err, ZERO_ERR_UNSUPPORTED,
                       "graphs of blocks: not with tensor or expert parallelism or a pipeline, "
                       "because their blocks communicate");
-    const zero_result result = ops_graphs(m->ops, GRAPHS * (size_t)m->layers, sizeof(graph_key));
+    const zero_result result =
+        ops_graphs(m->ops, GRAPHS * (size_t)(m->slots * m->layers), sizeof(graph_key));
     return result == ZERO_OK ? ZERO_OK : refuse(err, result, "out of memory for graphs");
 }
 size_t gpt2_graph_launches(const gpt2_model *m) { return ops_graph_launches(m->ops); }
@@ -1261,18 +1338,22 @@ static void places_backward(gpt2_model *m, const ops_heads *s) {
 }
 
 /* Every tile is opened, even if no token needs it, because all ranks must call the same hooks. */
-static zero_result embed_tiles(gpt2_model *m, const ops_heads *s) {
-    const size_t R = s->batch * s->seq_len;
-    embed_begin(m, R);
-    for (size_t i = 0; i < m->tiles; i++) {
-        const ops_tile t = tile_at(m, i);
-        TRY(hook(m, zero_forward_begin(m->z, (int)i, &m->params)));
-        ops_tile_rows(m->ops, embedded(m), m->tokens, tile_param(m, &t), &t, R, m->C);
-        TRY(hook(m, zero_forward_end(m->z, (int)i)));
-    }
+static zero_result embed_tile(gpt2_model *m, const ops_heads *s, size_t i) {
+    const ops_tile t = tile_at(m, i);
+    TRY(hook(m, zero_forward_begin(m->z, (int)i, &m->params)));
+    ops_tile_rows(m->ops, embedded(m), m->tokens, tile_param(m, &t), &t, s->batch * s->seq_len,
+                  m->C);
+    return hook(m, zero_forward_end(m->z, (int)i));
+}
+static zero_result embed_places(gpt2_model *m, const ops_heads *s) {
     TRY(hook(m, zero_forward_begin(m->z, (int)m->tiles, &m->params)));
     embed_end(m, s);
     return hook(m, zero_forward_end(m->z, (int)m->tiles));
+}
+static zero_result embed_tiles(gpt2_model *m, const ops_heads *s) {
+    embed_begin(m, s->batch * s->seq_len);
+    for (size_t i = 0; i < m->tiles; i++) TRY(embed_tile(m, s, i));
+    return embed_places(m, s);
 }
 
 /* Looks up this rank's rows of wte. */
@@ -1324,7 +1405,8 @@ static int is_replayed(gpt2_model *m, size_t l, int way, const ops_heads *s) {
     key.next = block_at(m, l + 1)->x;
     memcpy(&key.shape, s, sizeof key.shape);
     key.position = m->position;
-    return ops_graph_begin(m->ops, GRAPHS * l + (size_t)way, &key);
+    const size_t at = (size_t)(m->slot * m->layers) + l;
+    return ops_graph_begin(m->ops, GRAPHS * at + (size_t)way, &key);
 }
 static void replay_forward(gpt2_model *m, size_t l, const ops_heads *s, int again) {
     const int way = again ? GRAPH_AGAIN : GRAPH_FORWARD;
@@ -1504,17 +1586,19 @@ static void end_tiles(gpt2_model *m, size_t R, int train, float scale) {
     sum_up(m, m->dc, R);
 }
 
+static zero_result see_tile(gpt2_model *m, const ops_heads *s, size_t i, int train) {
+    const size_t R = s->batch * s->seq_len;
+    const ops_tile t = tile_at(m, i);
+    const int unit = unit_of_classifier(m, i);
+    TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
+    for (size_t first = 0; first < R; first += m->chunk)
+        see_tile_rows(m, &t, first, R - first < m->chunk ? R - first : m->chunk, train);
+    return hook(m, zero_forward_end(m->z, unit));
+}
 static zero_result classify_tiles(gpt2_model *m, const ops_heads *s, int train, float scale) {
     const size_t R = s->batch * s->seq_len;
     if (m->tp.group) begin_part(m, R);
-    for (size_t i = 0; i < m->tiles; i++) {
-        const ops_tile t = tile_at(m, i);
-        const int unit = unit_of_classifier(m, i);
-        TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
-        for (size_t first = 0; first < R; first += m->chunk)
-            see_tile_rows(m, &t, first, R - first < m->chunk ? R - first : m->chunk, train);
-        TRY(hook(m, zero_forward_end(m->z, unit)));
-    }
+    for (size_t i = 0; i < m->tiles; i++) TRY(see_tile(m, s, i, train));
     end_tiles(m, R, train, scale);
     m->scale = scale;
     return ZERO_OK;
@@ -1533,34 +1617,43 @@ static void class_tile_backward(gpt2_model *m, const ops_tile *t, size_t R) {
         tile_rows_backward(m, t, first, R - first < m->chunk ? R - first : m->chunk);
 }
 
-/* Computes the gradients of the tiles of a classifier with tensors of its own. */
+/* Computes the gradient of a tile of a classifier with tensors of its own. */
+static zero_result own_class_tile_backward(gpt2_model *m, const ops_heads *s, size_t i) {
+    const ops_tile t = tile_at(m, i);
+    const int unit = unit_of_classifier(m, i);
+    TRY(hook(m, zero_backward_begin(m->z, unit, &m->params, &m->grads)));
+    class_tile_backward(m, &t, s->batch * s->seq_len);
+    return hook(m, zero_backward_end(m->z, unit));
+}
 static zero_result class_tiles_backward(gpt2_model *m, const ops_heads *s) {
-    for (size_t i = m->tiles; i-- > 0;) {
-        const ops_tile t = tile_at(m, i);
-        const int unit = unit_of_classifier(m, i);
-        TRY(hook(m, zero_backward_begin(m->z, unit, &m->params, &m->grads)));
-        class_tile_backward(m, &t, s->batch * s->seq_len);
-        TRY(hook(m, zero_backward_end(m->z, unit)));
-    }
+    for (size_t i = m->tiles; i-- > 0;) TRY(own_class_tile_backward(m, s, i));
+    return ZERO_OK;
+}
+
+/* Computes the gradient of a tile of wte. A tile of the lookup alone reads no parameters. */
+static void *params_of_tile(gpt2_model *m) { return m->apart ? NULL : &m->params; }
+static zero_result tile_backward(gpt2_model *m, const ops_heads *s, size_t i) {
+    const size_t R = s->batch * s->seq_len;
+    const ops_tile t = tile_at(m, i);
+    TRY(hook(m, zero_backward_begin(m->z, (int)i, params_of_tile(m), &m->grads)));
+    if (!m->apart) class_tile_backward(m, &t, R);
+    if (tile_grad(m, &t))
+        ops_tile_rows_backward(m->ops, tile_grad(m, &t), m->dres, m->tokens, &t, R, m->C);
+    return hook(m, zero_backward_end(m->z, (int)i));
+}
+/* Computes the gradient of wpe, and gathers dres for the tiles. */
+static zero_result tiles_places_backward(gpt2_model *m, const ops_heads *s) {
+    TRY(hook(m, zero_backward_begin(m->z, (int)m->tiles, NULL, &m->grads)));
+    places_backward(m, s);
+    TRY(hook(m, zero_backward_end(m->z, (int)m->tiles)));
+    gather(m, m->dres, s->batch * s->seq_len);
     return ZERO_OK;
 }
 
 /* Ends backward: computes the gradients of the tiles of wte and of wpe. */
 static zero_result tiles_backward(gpt2_model *m, const ops_heads *s) {
-    const size_t R = s->batch * s->seq_len;
-    TRY(hook(m, zero_backward_begin(m->z, (int)m->tiles, NULL, &m->grads)));
-    places_backward(m, s);
-    TRY(hook(m, zero_backward_end(m->z, (int)m->tiles)));
-    gather(m, m->dres, R);
-    for (size_t i = m->tiles; i-- > 0;) {
-        const ops_tile t = tile_at(m, i);
-        void *params = m->apart ? NULL : &m->params;
-        TRY(hook(m, zero_backward_begin(m->z, (int)i, params, &m->grads)));
-        if (!m->apart) class_tile_backward(m, &t, R);
-        if (tile_grad(m, &t))
-            ops_tile_rows_backward(m->ops, tile_grad(m, &t), m->dres, m->tokens, &t, R, m->C);
-        TRY(hook(m, zero_backward_end(m->z, (int)i)));
-    }
+    TRY(tiles_places_backward(m, s));
+    for (size_t i = m->tiles; i-- > 0;) TRY(tile_backward(m, s, i));
     return ZERO_OK;
 }
 
@@ -1641,7 +1734,7 @@ static int away_record(const gpt2_model *m, int i) {
 
 /* Waits until the previous contents of the buffer of block i's input are offloaded. */
 static void free_window(gpt2_model *m, int i) {
-    int *leaving = &m->leaving[i % WINDOW];
+    int *leaving = &m->now->leaving[i % WINDOW];
     if (m->away && *leaving >= 0) spill_await(m->away, *leaving);
     *leaving = -1;
 }
@@ -1650,7 +1743,7 @@ static void free_window(gpt2_model *m, int i) {
 static void send_input(gpt2_model *m, int i) {
     const int record = away_record(m, i);
     if (record >= 0) spill_put(m->away, record, m->blocks[i].x);
-    if (record >= 0) m->leaving[i % WINDOW] = record;
+    if (record >= 0) m->now->leaving[i % WINDOW] = record;
     free_window(m, i + 1);
 }
 
@@ -1661,23 +1754,29 @@ static void fetch_input(gpt2_model *m, int i) {
 }
 
 /* Forward of all blocks of the current chunk. If m->counts is set, a backward follows. */
-static zero_result blocks_forward(gpt2_model *m, const ops_heads *s) {
+static zero_result next_block(gpt2_model *m, const ops_heads *s, size_t i) {
     m->kept = 0; /* qkv is overwritten */
-    for (int i = 0; i < m->count; i++) {
-        if (m->counts && m->away) send_input(m, i);
-        TRY(block(m, (size_t)(m->first + i), s));
-    }
+    if (m->counts && m->away) send_input(m, (int)i);
+    return block(m, (size_t)m->first + i, s);
+}
+static zero_result blocks_forward(gpt2_model *m, const ops_heads *s) {
+    for (int i = 0; i < m->count; i++) TRY(next_block(m, s, (size_t)i));
     return ZERO_OK;
 }
 /* Backward of all blocks of the current chunk. */
-static zero_result blocks_backward(gpt2_model *m, const ops_heads *s) {
+static void fetch_last_inputs(gpt2_model *m) {
     for (int i = m->count; i > m->count - WINDOW; i--) fetch_input(m, i - 1);
-    for (int i = m->count; i-- > 0;) {
-        const int record = m->away ? away_record(m, i) : -1;
-        if (record >= 0) spill_await(m->away, record);
-        TRY(block_backward(m, (size_t)(m->first + i), s));
-        fetch_input(m, i - WINDOW);
-    }
+}
+static zero_result next_block_backward(gpt2_model *m, const ops_heads *s, size_t i) {
+    const int record = m->away ? away_record(m, (int)i) : -1;
+    if (record >= 0) spill_await(m->away, record);
+    TRY(block_backward(m, (size_t)m->first + i, s));
+    fetch_input(m, (int)i - WINDOW);
+    return ZERO_OK;
+}
+static zero_result blocks_backward(gpt2_model *m, const ops_heads *s) {
+    fetch_last_inputs(m);
+    for (int i = m->count; i-- > 0;) TRY(next_block_backward(m, s, (size_t)i));
     return ZERO_OK;
 }
 
@@ -1732,6 +1831,202 @@ zero_result gpt2_train_step(gpt2_model *m, const int *inputs, const int *targets
     TRY(sum_now(m, R, loss));
     *loss /= (double)R;
     return ZERO_OK;
+}
+
+/* ---- micro-batches that pass each layer together --------------------------------------------- */
+
+/* The part of a layer's work, or of tile i's, for the current micro-batch. */
+typedef zero_result (*micro_work)(gpt2_model *m, const ops_heads *s, size_t i);
+
+/* Runs a work for each micro-batch, in order. `ends`: it is of the embeddings, the final norm or
+   the classifier. */
+static zero_result each_micro(gpt2_model *m, const ops_heads *s, int ends, size_t i,
+                              micro_work work) {
+    for (int k = 0; k < m->together; k++) {
+        choose_micro(m, k);
+        choose(m, 0, k);
+        if (ends) m->dc = m->now->ends;
+        TRY(work(m, s, i));
+    }
+    return ZERO_OK;
+}
+/* The same while the unit is open: its hooks nest, so the plugin gathers its parameters once. For
+   backward it also reduces its gradient once, after the last micro-batch. */
+static zero_result each_forward(gpt2_model *m, const ops_heads *s, int ends, int unit, size_t i,
+                                micro_work work) {
+    TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
+    TRY(each_micro(m, s, ends, i, work));
+    return hook(m, zero_forward_end(m->z, unit));
+}
+static zero_result each_backward(gpt2_model *m, const ops_heads *s, int ends, int unit,
+                                 void *params, size_t i, micro_work work) {
+    TRY(hook(m, zero_backward_begin(m->z, unit, params, &m->grads)));
+    TRY(each_micro(m, s, ends, i, work));
+    return hook(m, zero_backward_end(m->z, unit));
+}
+
+/* CUDA's gradient of the lookup sorts the tokens of the last batch, so the batch is copied again.
+ */
+static void take_inputs_again(gpt2_model *m, const ops_heads *s) {
+    const size_t R = s->batch * s->seq_len;
+    ops_take_batch(m->ops, m->tokens, NULL, m->inputs + (size_t)(m->now - m->micros) * R, NULL, R);
+}
+
+static zero_result micro_take(gpt2_model *m, const ops_heads *s, size_t i) {
+    const size_t R = s->batch * s->seq_len, at = (size_t)(m->now - m->micros) * R;
+    (void)i;
+    free_window(m, 0);
+    return take_tokens(m, m->inputs + at, m->all_targets + at, R);
+}
+static zero_result micro_embed(gpt2_model *m, const ops_heads *s, size_t i) {
+    (void)i;
+    return embed(m, s);
+}
+static zero_result micro_embed_begin(gpt2_model *m, const ops_heads *s, size_t i) {
+    (void)i;
+    embed_begin(m, s->batch * s->seq_len);
+    return ZERO_OK;
+}
+static zero_result micro_embed_places(gpt2_model *m, const ops_heads *s, size_t i) {
+    (void)i;
+    return embed_places(m, s);
+}
+static zero_result embed_together(gpt2_model *m, const ops_heads *s) {
+    if (!m->tiles) return each_forward(m, s, 1, 0, 0, micro_embed);
+    TRY(each_micro(m, s, 1, 0, micro_embed_begin));
+    for (size_t i = 0; i < m->tiles; i++) TRY(each_forward(m, s, 1, (int)i, i, embed_tile));
+    return each_forward(m, s, 1, (int)m->tiles, 0, micro_embed_places);
+}
+
+static zero_result micro_norm(gpt2_model *m, const ops_heads *s, size_t i) {
+    (void)i;
+    return final_norm(m, s);
+}
+static zero_result micro_norm_backward(gpt2_model *m, const ops_heads *s, size_t i) {
+    (void)i;
+    return final_norm_backward(m, s);
+}
+
+static zero_result micro_classify(gpt2_model *m, const ops_heads *s, size_t i) {
+    (void)i;
+    return classify_and_back(m, s, m->scale);
+}
+static zero_result micro_tiles_begin(gpt2_model *m, const ops_heads *s, size_t i) {
+    (void)i;
+    if (m->tp.group) begin_part(m, s->batch * s->seq_len);
+    return ZERO_OK;
+}
+static zero_result micro_see_tile(gpt2_model *m, const ops_heads *s, size_t i) {
+    return see_tile(m, s, i, 1);
+}
+static zero_result micro_tiles_end(gpt2_model *m, const ops_heads *s, size_t i) {
+    (void)i;
+    end_tiles(m, s->batch * s->seq_len, 1, m->scale);
+    return ZERO_OK;
+}
+static zero_result classify_tiles_together(gpt2_model *m, const ops_heads *s) {
+    TRY(each_micro(m, s, 1, 0, micro_tiles_begin));
+    for (size_t i = 0; i < m->tiles; i++)
+        TRY(each_forward(m, s, 1, unit_of_classifier(m, i), i, micro_see_tile));
+    TRY(each_micro(m, s, 1, 0, micro_tiles_end));
+    for (size_t i = m->tiles; i-- > 0 && m->apart;)
+        TRY(each_backward(m, s, 1, unit_of_classifier(m, i), &m->params, i,
+                          own_class_tile_backward));
+    return ZERO_OK;
+}
+static zero_result classify_together(gpt2_model *m, const ops_heads *s) {
+    const int unit = unit_of_classifier(m, 0);
+    if (m->tiles) return classify_tiles_together(m, s);
+    TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
+    TRY(each_backward(m, s, 1, unit, &m->params, 0, micro_classify));
+    return hook(m, zero_forward_end(m->z, unit));
+}
+static zero_result micro_losses(gpt2_model *m, const ops_heads *s, size_t i) {
+    (void)i;
+    ops_sum(m->ops, m->totals, m->losses, s->batch * s->seq_len);
+    m->summed += s->batch * s->seq_len;
+    return ZERO_OK;
+}
+
+static zero_result blocks_together(gpt2_model *m, const ops_heads *s) {
+    for (int i = 0; i < m->count; i++) {
+        const int mixture = is_mixture(m, (size_t)i);
+        if (mixture) TRY(mixed(m, experts_hold(m->moe, i / 2, 0)));
+        TRY(each_forward(m, s, 0, unit_of_block(m, (size_t)i), (size_t)i, next_block));
+        if (mixture) TRY(mixed(m, experts_release(m->moe, i / 2, 0)));
+    }
+    return ZERO_OK;
+}
+static zero_result micro_fetch(gpt2_model *m, const ops_heads *s, size_t i) {
+    (void)s;
+    (void)i;
+    fetch_last_inputs(m);
+    return ZERO_OK;
+}
+static zero_result blocks_backward_together(gpt2_model *m, const ops_heads *s) {
+    TRY(each_micro(m, s, 0, 0, micro_fetch));
+    for (int i = m->count; i-- > 0;) {
+        const int unit = unit_of_block(m, (size_t)i), reached = reaches(m, i);
+        const int mixture = reached && is_mixture(m, (size_t)i);
+        if (mixture) TRY(mixed(m, experts_hold(m->moe, i / 2, 1)));
+        if (reached)
+            TRY(each_backward(m, s, 0, unit, &m->params, (size_t)i, next_block_backward));
+        else
+            TRY(each_micro(m, s, 0, (size_t)i, next_block_backward));
+        if (mixture) TRY(mixed(m, experts_release(m->moe, i / 2, 1)));
+    }
+    return ZERO_OK;
+}
+
+static zero_result micro_embed_backward(gpt2_model *m, const ops_heads *s, size_t i) {
+    (void)i;
+    take_inputs_again(m, s);
+    return embed_backward(m, s);
+}
+static zero_result micro_tiles_places(gpt2_model *m, const ops_heads *s, size_t i) {
+    (void)i;
+    return tiles_places_backward(m, s);
+}
+static zero_result micro_tile_backward(gpt2_model *m, const ops_heads *s, size_t i) {
+    take_inputs_again(m, s);
+    return tile_backward(m, s, i);
+}
+static zero_result embed_backward_together(gpt2_model *m, const ops_heads *s) {
+    if (!reaches(m, -1)) return ZERO_OK;
+    if (!m->tiles) return each_backward(m, s, 1, 0, NULL, 0, micro_embed_backward);
+    TRY(each_backward(m, s, 1, (int)m->tiles, NULL, 0, micro_tiles_places));
+    for (size_t i = m->tiles; i-- > 0;)
+        TRY(each_backward(m, s, 1, (int)i, params_of_tile(m), i, micro_tile_backward));
+    return ZERO_OK;
+}
+
+static zero_result step_together(gpt2_model *m, const ops_heads *s) {
+    TRY(each_micro(m, s, 1, 0, micro_take));
+    TRY(embed_together(m, s));
+    TRY(blocks_together(m, s));
+    TRY(each_forward(m, s, 1, unit_of_norm(m), 0, micro_norm));
+    TRY(classify_together(m, s));
+    TRY(each_backward(m, s, 1, unit_of_norm(m), &m->params, 0, micro_norm_backward));
+    TRY(blocks_backward_together(m, s));
+    TRY(embed_backward_together(m, s));
+    return each_micro(m, s, 1, 0, micro_losses);
+}
+
+zero_result gpt2_train_layers(gpt2_model *m, const int *inputs, const int *targets,
+                              float loss_factor) {
+    const ops_heads s = shape_of(m, (size_t)m->run.batch, m->T);
+    m->inputs = inputs;
+    m->all_targets = targets;
+    m->aux = loss_factor * m->cfg.moe.aux;
+    m->trained += (size_t)m->together;
+    m->counts = 1;
+    m->scale = loss_factor / (float)(s.batch * s.seq_len);
+    const zero_result result = step_together(m, &s);
+    m->inputs = m->all_targets = NULL;
+    choose_micro(m, 0);
+    choose(m, 0, 0);
+    TRY(result);
+    return outcome(m);
 }
 
 zero_result gpt2_take_losses(gpt2_model *m, double *mean) {

@@ -2,7 +2,7 @@
 
    EXAMPLE of a trainer
        gpt2_config cfg;
-       gpt2_run run = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL, NULL}; // B, T, recompute, type, ...
+       gpt2_run run = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL, NULL, 0}; // B, T, recompute, type, ...
        gpt2_error err;
        zero_tensor_desc table[GPT2_TENSORS];
        gpt2_model *m;
@@ -299,6 +299,8 @@ typedef struct gpt2_run {
                        tiles up to rounding, and it needs 4 products instead of 3 */
     const char *folder; /* AWAY on the CPU: folder of the file; only gpt2_create reads it */
     const gpt2_parallel *parallel; /* NULL: the model is whole. Copied */
+    int together; /* micro-batches that pass each layer together, in gpt2_train_layers; 0: 1. Not in
+                     a pipeline */
 } gpt2_run;
 
 typedef struct gpt2_model gpt2_model;
@@ -356,8 +358,22 @@ zero_result gpt2_pass_end(gpt2_model *m);
 zero_result gpt2_train_step(gpt2_model *m, const int *inputs, const int *targets, float loss_factor,
                             double *loss);
 
-/* Returns the mean loss of all gpt2_train_step since the previous call, of this rank alone; 0
-   without one. SYNC. Call it once per step, after zero_step, where it is cheap. Errors: DEVICE. */
+/* Forward and backward of run.together micro-batches, layer by layer: all of them pass a layer
+   before the next one. inputs, targets: (together, B, T). loss_factor: as above, with the
+   micro-batches as micro_steps. To the plugin this is ONE micro-step (cfg.micro_steps 1, cfg.grads
+   F32), in which each unit is open while all micro-batches use it. So stage 3 gathers each unit
+   twice, its gradient is reduced once, and exists only while its backward runs. The model keeps the
+   blocks' values of all micro-batches, and their residual stream.
+
+   Gradients have the bits of the same micro-steps one after the other with accumulation LOCAL. The
+   exception is a tied wte without tiles: it adds the classifier's gradients of all micro-batches
+   before those of the lookup, and is equal up to rounding. */
+zero_result gpt2_train_layers(gpt2_model *m, const int *inputs, const int *targets,
+                              float loss_factor);
+
+/* Returns the mean loss of all gpt2_train_step and gpt2_train_layers since the previous call, of
+   this rank alone; 0 without one. SYNC. Call it once per step, after zero_step, where it is cheap.
+   Errors: DEVICE. */
 zero_result gpt2_take_losses(gpt2_model *m, double *mean);
 
 /* Of a mixture of experts, the same: the sum over its layers of the auxiliary loss, before its

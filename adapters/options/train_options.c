@@ -84,6 +84,12 @@ static const option train_table[] = {
         KEY("train_batch_size, times -t tokens:", 0, ALWAYS), .unsaid = 1,
         .help = "tokens per step, over all ranks and micro-steps. If that is more than one "
                 "micro-step, gradients are accumulated (gradient accumulation). 0: one micro-step"),
+    ROW(WORD, "-mo", "--micro-order", layer_order, "passes", .words = "passes layers", .course = 1,
+        .help = "order of the micro-steps of gradient accumulation. passes: forward and backward "
+                "of one after the other. layers: all pass a layer before the next one, so stage 3 "
+                "gathers a layer twice in a step, its gradient is reduced once and is in memory "
+                "only while its backward runs; activations are kept for all micro-steps (-r 3, -r "
+                "4)"),
     ROW(INT, "-sh", "--shuffle", order, "-1", RANGE(-1, 2), .course = 1,
         .help = "order of sequences: 0 as in the file, 1 shuffled every epoch, 2 at random "
                 "offsets; -1: 1 with -i, otherwise 2"),

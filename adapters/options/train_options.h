@@ -61,6 +61,7 @@ typedef struct train_options {
     int recompute, tf32, any_order, graphs;
     int tile_rows;             /* -zl; 0: wte is whole */
     const char *products_path; /* -pc; "": the table's ways */
+    int layer_order;           /* -mo: 1 layers */
     int accumulation, prefetch, overlap, mapping;
     int shard_ranks, second_ranks;                     /* -zs, -zh */
     int weight_bits, frozen_weight_bits;               /* -qw, -qwf */

@@ -79,6 +79,24 @@ static int train_check_pipeline(const train_options *o, char *sentence, size_t b
     return 0;
 }
 
+int train_check_order(const train_options *o, int pp, char *sentence, size_t bytes) {
+    if (!o->layer_order) return 0;
+    if (pp > 1)
+        return sentence_fail(sentence, bytes,
+                             "-mo layers: the schedule of a pipeline (-pp %d) orders the "
+                             "micro-batches; use -mo passes, or -pp 1",
+                             pp);
+    if (o->accumulation == ZERO_ACCUMULATE_SHARDED)
+        return sentence_fail(
+            sentence, bytes,
+            "-mo layers: the gradients of all micro-batches add up before the only reduction, so "
+            "shards cannot accumulate them (found -za sharded); use -za auto, or -mo passes");
+    if (o->grads != ZERO_GRAD_AS_TYPE || o->type == ZERO_F32) return 0;
+    return sentence_fail(sentence, bytes,
+                         "-mo layers: the gradients of all micro-batches add up in f32 (found -zg "
+                         "type); use -zg f32, or -mo passes");
+}
+
 int train_check(const train_options *o, char *sentence, size_t bytes) {
     char type[OPTION_WORD_BYTES];
     train_options_word(o, "-dt", type);
@@ -142,7 +160,8 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
                              "only; leave them out");
     if (train_compares(o) && o->evaluate)
         return sentence_fail(sentence, bytes, "-h 1: a comparison does not evaluate; leave it out");
-    return train_check_pipeline(o, sentence, bytes) || train_check_experts(o, sentence, bytes)
+    return train_check_order(o, o->pipeline, sentence, bytes)
+           || train_check_pipeline(o, sentence, bytes) || train_check_experts(o, sentence, bytes)
            || train_check_elastic(o, sentence, bytes) || train_check_saves(o, sentence, bytes)
            || train_check_auto(o, sentence, bytes);
 }
@@ -259,6 +278,7 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
     batch->rows = (int)rows;
     batch->seq_len = o->seq_len;
     batch->micro_steps = (int)micro;
+    batch->together = o->layer_order ? (int)micro : 1;
     batch->windows = windows;
     batch->tokens = windows * T;
     return 0;
@@ -285,9 +305,12 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
         return 1;
     if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, sizes.tp, cut, &error))
         return sentence_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
-    return train_batch(o, ranks->dp, batch, sentence, bytes)
-           || layout_stages(ranks, model, o->pipeline_chunks, batch->micro_steps, o->seq_len,
-                            sentence, bytes);
+    if (train_check_order(o, sizes.pp, sentence, bytes)
+        || train_batch(o, ranks->dp, batch, sentence, bytes))
+        return 1;
+    ranks->together = batch->together;
+    return layout_stages(ranks, model, o->pipeline_chunks, batch->micro_steps, o->seq_len, sentence,
+                         bytes);
 }
 
 int train_divide_as(const train_options *o, int i, const gpt2_config *model, layout *ranks,
@@ -420,6 +443,11 @@ launch_request train_request(const train_options *o, const char *program,
  * memory. */
 static int train_shards_grads(const zero_config *c) {
     return c->stage >= 2 && !(c->micro_steps > 1 && c->accumulation == ZERO_ACCUMULATE_LOCAL);
+}
+
+void train_micro_steps(const batch_shape *batch, zero_config *c) {
+    c->micro_steps = batch->micro_steps / batch->together;
+    if (batch->together > 1 && c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
 }
 
 void train_tiers(const train_options *o, int pp, zero_config *c) {

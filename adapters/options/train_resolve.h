@@ -23,12 +23,16 @@ typedef struct batch_shape {
     int rows;    /* B: windows of a rank and micro-step */
     int seq_len; /* T: tokens of a window */
     int micro_steps;
+    int together;    /* micro-batches that pass each layer together: 1, or with -mo layers all */
     int64_t windows; /* of a step, over ranks and micro-steps */
     int64_t tokens;  /* of a step: windows * T */
 } batch_shape;
 
 /* Checks for flags that cannot be combined. */
 int train_check(const train_options *o, char *sentence, size_t bytes);
+
+/* Checks -mo for the number of pipeline stages. */
+int train_check_order(const train_options *o, int pp, char *sentence, size_t bytes);
 
 /* Sets the experts of a model from -en, -ek, -ec and -ea. If model is NULL, only checks the flags.
  */
@@ -87,6 +91,10 @@ const char *train_folder(const train_options *o, const ds_config *file);
    -pi, and must stay as long as the request. */
 launch_request train_request(const train_options *o, const char *program,
                              char method[OPTION_WORD_BYTES]);
+
+/* Sets the micro-steps that the plugin sees. It sees one if the micro-batches pass each layer
+   together, and then their gradients add up in f32. */
+void train_micro_steps(const batch_shape *batch, zero_config *c);
 
 /* Resolves auto of -za, -zg and -zog, and -zor 0, for the stage, micro-steps and accumulation in
    *c. A pipeline of pp stages accumulates its micro-steps locally, or in shards if gradients are

@@ -268,14 +268,17 @@ zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, con
     own.divisor = l->dp;
     if (own.shard_ranks) own.shard_ranks = layout_same(l, own.shard_ranks);
     if (own.second_ranks) own.second_ranks = layout_same(l, own.second_ranks);
+    if (l->together > 1) own.open_units = experts_open_units(model, &part);
     ZERO_TRY(zero_create(&l->experts, &own, &comm));
     l->part.experts = l->experts;
-    return experts_announce(l->experts, model, &l->part);
+    ZERO_TRY(experts_announce(l->experts, model, &l->part));
+    return l->together > 1 ? experts_order(l->experts, model, &part) : ZERO_OK;
 }
 
 zero_result layout_order(const layout *l, zero_ctx *z, const gpt2_config *model,
                          const zero_config *c) {
     const int tiles = gpt2_tiles(model, l->tp, l->tile_rows);
+    if (l->together > 1) return gpt2_layers_order(z, model, tiles);
     if (l->pp == 1) return gpt2_frozen_order(z, model, tiles);
     return gpt2_pipeline_order(z, model, &l->stage, tiles, c->micro_steps ? c->micro_steps : 1);
 }

@@ -43,6 +43,7 @@ typedef struct layout {
     int apart;                /* 1: ranks with the same experts are neighbours */
     int mixed;                /* 1: the model has experts */
     int tile_rows;            /* most rows of a wte tile; 0: wte is whole */
+    int together;             /* micro-batches that pass each layer together; 0: 1 */
     zero_group *same;         /* the ranks with the same experts */
     zero_ctx *experts;        /* context of the experts; NULL: none */
     zero_group *world, *data; /* NULL: data parallelism alone */

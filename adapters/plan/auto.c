@@ -36,7 +36,7 @@ typedef struct auto_search_run {
     auto_space space;
     auto_result *found;
     auto_context context;
-    auto_run run[AUTO_VALUES][AUTO_RECOMPUTES];
+    auto_run run[2][AUTO_VALUES][AUTO_RECOMPUTES]; /* [layer_order] */
     auto_choice stated[AUTO_STATES]; /* contexts with known bytes of state */
     size_t state_bytes[AUTO_STATES];
     int states;
@@ -90,12 +90,18 @@ static void auto_extend(size_t *to, size_t more, size_t before, size_t by) {
     *to = more + by * (more - before);
 }
 
-/* Writes case and answer for any number of micro-steps: from the third on, each adds as much. */
+/* Writes case and answer for any number of micro-steps: from the third on, each adds as much. If
+   they pass the layers together, the context has one micro-step, of any number of micro-batches. */
 static int auto_ask(auto_search_run *x, const auto_choice *c, plan_case *made, plan_answer *a) {
-    const int micro = c->micro_steps, probe = micro < AUTO_PROBES ? micro : AUTO_PROBES;
+    const int micro = c->micro_steps, most = c->layer_order ? 2 : AUTO_PROBES;
+    const int probe = micro < most ? micro : most;
     if (auto_probe(x, c, probe) == AUTO_REFUSED) return 1;
     *made = x->context.c[probe - 1];
     *a = x->context.a[probe - 1];
+    if (c->layer_order) {
+        made->run.together = micro;
+        return 0;
+    }
     made->zero.micro_steps = a->resolved.micro_steps = micro;
     if (micro <= AUTO_PROBES) return 0;
     if (auto_probe(x, c, probe - 1) == AUTO_REFUSED) return 1;
@@ -114,23 +120,27 @@ static int auto_ask(auto_search_run *x, const auto_choice *c, plan_case *made, p
     return 0;
 }
 
+static uint64_t auto_micro_batches(const plan_case *c) {
+    const int steps = c->zero.micro_steps, together = c->run.together;
+    return (uint64_t)(steps > 0 ? steps : 1) * (uint64_t)(together > 0 ? together : 1);
+}
+
 /* Adds the activations of a run to an answer, from the table of runs. */
 static int auto_add_run(auto_search_run *x, auto_run *run, const plan_case *c, plan_answer *a) {
     char why[PLAN_SENTENCE] = "";
     plan_answer whole = *a;
     if (run->state == AUTO_UNASKED) {
         const int failed = plan_add_run(c, &whole, why, sizeof why);
-        const int micro = c->zero.micro_steps > 0 ? c->zero.micro_steps : 1;
         if (failed) auto_refuse(x, why);
         run->state = failed ? AUTO_REFUSED : AUTO_LEGAL;
         run->activations = whole.activations;
         run->away = whole.away;
-        run->among = whole.among / (uint64_t)micro;
+        run->among = whole.among / auto_micro_batches(c);
     }
     if (run->state == AUTO_REFUSED) return 1;
     a->activations = run->activations;
     a->away = run->away;
-    a->among = run->among * (uint64_t)(c->zero.micro_steps > 0 ? c->zero.micro_steps : 1);
+    a->among = run->among * auto_micro_batches(c);
     a->device_bytes += run->activations;
     *(c->on_gpus ? &a->host_bytes : &a->file_bytes) += run->away;
     return 0;
@@ -282,14 +292,16 @@ static void auto_visit_runs(auto_search_run *x, auto_choice *c) {
         if (batches[i] < 1 || x->space.rows % batches[i]) continue;
         c->batch = batches[i];
         c->micro_steps = x->space.rows / batches[i];
-        if (c->micro_steps == 1 && c->accumulation != x->space.r->options.accumulation)
+        const train_options *o = &x->space.r->options;
+        if (c->micro_steps == 1
+            && (c->accumulation != o->accumulation || c->layer_order != o->layer_order))
             continue; /* one micro-step accumulates nothing */
         const int m = auto_list(&x->space, again, c, agains);
         for (int k = 0; k < m; k++) {
             plan_case made;
             plan_answer a;
             c->recompute = agains[k];
-            if (!auto_plan_of(x, c, &x->run[i][k], &made, &a)) auto_consider(x, c, &made, &a);
+            if (!auto_plan_of(x, c, &x->run[c->layer_order][i][k], &made, &a)) auto_consider(x, c, &made, &a);
         }
     }
 }

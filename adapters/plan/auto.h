@@ -70,7 +70,7 @@ enum {
 
 /* A value for each searched flag, as in train_options. */
 typedef struct auto_choice {
-    int stage, accumulation;
+    int stage, accumulation, layer_order;
     int optimizer, gradient, parameter; /* tiers; `gradient` may be TRAIN_TIER_AUTO if typed */
     int shard_ranks, second_ranks, prefetch;
     int state_type, weight_bits, gradient_bits;

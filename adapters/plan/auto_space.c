@@ -34,6 +34,18 @@ static int auto_accumulations(const auto_space *s, const auto_choice *c, int *va
     return c->stage >= 2 && s->rows > 1 && s->r->options.pipeline < 2 ? 2 : 1;
 }
 
+/* All micro-batches pass a layer together where that moves less: in stages that shard gradients. */
+static int auto_orders(const auto_space *s, const auto_choice *c, int *value) {
+    const train_options *o = &s->r->options;
+    const int sums = o->type == ZERO_F32 || o->grads != ZERO_GRAD_AS_TYPE;
+    value[0] = 0;
+    value[1] = 1;
+    return s->r->model.is_gpt2 && c->stage >= 2 && s->rows > 1 && o->pipeline < 2 && sums
+                   && c->accumulation != ZERO_ACCUMULATE_SHARDED
+               ? 2
+               : 1;
+}
+
 static int auto_optimizers(const auto_space *s, const auto_choice *c, int *value) {
     int n = 0;
     (void)c;
@@ -131,6 +143,7 @@ static int auto_recomputes(const auto_space *s, const auto_choice *c, int *value
 const auto_row auto_rows[] = {
     AUTO_ROW("-z", stage, stage.at, NULL, auto_stages),
     AUTO_ROW("-za", accumulation, accumulation, "auto local sharded", auto_accumulations),
+    AUTO_ROW("-mo", layer_order, layer_order, "passes layers", auto_orders),
     AUTO_ROW("-zos", optimizer, optimizer_tier, AUTO_TIERS, auto_optimizers),
     AUTO_ROW("-zog", gradient, gradient_tier, AUTO_TIERS, auto_gradients),
     AUTO_ROW("-zop", parameter, parameter_tier, AUTO_TIERS, auto_parameters),

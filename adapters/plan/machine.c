@@ -277,7 +277,8 @@ machine_parts machine_compute(const machine *m, const plan_case *c) {
     const machine_rates *r = &m->type[c->zero.type];
     const plan_model *model = c->model;
     const int micro = c->zero.micro_steps > 0 ? c->zero.micro_steps : 1;
-    const double tokens = (double)c->run.batch * c->run.seq_len * micro;
+    const int together = c->run.together > 1 ? c->run.together : 1;
+    const double tokens = (double)c->run.batch * c->run.seq_len * micro * together;
     const double attention = r->attention > 0 ? r->attention : r->flops;
     const double vocabulary = r->vocabulary > 0 ? r->vocabulary : r->flops;
     const double again = machine_again(m, c->run.recompute);

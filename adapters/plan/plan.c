@@ -112,10 +112,11 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
         return 1;
     p->all.nranks = ranks;
     p->all.shares = shares;
+    l->together = c->run.together;
+    l->tile_rows = c->run.tile_rows; /* of the announced order, without groups as well */
     if (sizes.tp * sizes.pp == 1) return 0;
     if (c->model->is_gpt2) {
         l->mixed = model->moe.experts > 0;
-        l->tile_rows = c->run.tile_rows;
         if (gpt2_parallel_check(model, c->run.seq_len, c->run.tile_rows, sizes.tp, c->sequence,
                                 &error))
             return sentence_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
@@ -168,7 +169,7 @@ static zero_result plan_describe(const plan_case *c, const layout *l, zero_ctx *
 
 static int plan_activations(const plan_case *c, const layout *l, plan_answer *a, char *sentence,
                             size_t bytes) {
-    const int micro = plan_or_1(c->zero.micro_steps);
+    const int micro = plan_or_1(c->zero.micro_steps) * plan_or_1(c->run.together);
     gpt2_run run = c->run;
     if (!c->model->is_gpt2 || run.batch == 0) return 0;
     run.type = c->zero.type;
@@ -212,7 +213,8 @@ static zero_result plan_tensors(const plan_case *c, const layout *l, int of_expe
     if (!of_experts) return plan_describe(c, l, z);
     const experts_part part = {0, c->sharers, 0, 1, NULL};
     experts_table(&c->model->gpt2, &part, table);
-    return zero_tensors(z, table, EXPERTS_TENSORS);
+    ZERO_TRY(zero_tensors(z, table, EXPERTS_TENSORS));
+    return c->run.together > 1 ? experts_order(z, &c->model->gpt2, &part) : ZERO_OK;
 }
 
 /* Sets the settings that follow from the layout. A model that is only a number of parameters has no
@@ -236,13 +238,17 @@ static int plan_context(const plan_case *c, plan_place *at, int of_experts, cons
     zero_config own = *cfg;
     zero_ctx *z = NULL;
     plan_for_gpus(c->on_gpus);
+    if (of_experts && c->run.together > 1) {
+        const experts_part part = {0, c->sharers, 0, 1, NULL};
+        own.open_units = experts_open_units(&c->model->gpt2, &part);
+    }
     if (of_experts && own.shard_ranks) own.shard_ranks = layout_same(&at->l, own.shard_ranks);
     if (of_experts && own.second_ranks) own.second_ranks = layout_same(&at->l, own.second_ranks);
     zero_result r = plan_settings(c, &at->l, &own);
     if (!r) r = zero_create(&z, &own, &comm);
     if (!r) r = plan_tensors(c, &at->l, of_experts, z);
     if (!r) r = layout_experts(&at->l, z, &c->model->gpt2, &own, comm.node_size, NULL);
-    if (!r && c->model->is_gpt2) r = layout_order(&at->l, z, &c->model->gpt2, &own);
+    if (!r && c->model->is_gpt2 && !of_experts) r = layout_order(&at->l, z, &c->model->gpt2, &own);
     if (!r) r = layout_plan(&at->l, z, plan);
     if (!r) *saves += plan_saves(c, &at->l, z, of_experts);
     if (!r && at->l.experts) *saves += plan_saves(c, &at->l, at->l.experts, 1);

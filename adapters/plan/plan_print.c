@@ -373,6 +373,7 @@ static const char *const plan_states[2][ZERO_STATE_TYPES] = {
 
 static void plan_print_head(const plan_request *r, const plan_case *c) {
     char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES];
+    const int micro = c->zero.micro_steps * c->run.together;
     train_options_word(&r->options, "-dt", type);
     train_options_word(&r->options, "-op", rule);
     printf("%s%s%zu%s, %s%s, %s%s, %d rank%s on %s\n", r->model.is_gpt2 ? r->model.name : "",
@@ -383,8 +384,9 @@ static void plan_print_head(const plan_request *r, const plan_case *c) {
     if (r->on_gpus && r->model.is_gpt2 && plan_gpu_major())
         printf("attention as on this machine's GPU, of compute capability %d\n", plan_gpu_major());
     if (r->model.is_gpt2)
-        printf("-b %d -t %d, %d micro-step%s, -r %d\n", c->run.batch, c->run.seq_len,
-               c->zero.micro_steps, c->zero.micro_steps > 1 ? "s" : "", c->run.recompute);
+        printf("-b %d -t %d, %d micro-step%s%s, -r %d\n", c->run.batch, c->run.seq_len, micro,
+               micro > 1 ? "s" : "", c->run.together > 1 ? " layer by layer" : "",
+               c->run.recompute);
     else
         printf("only a number of parameters: no activations; buffers for %d equal blocks\n",
                r->model.blocks);

@@ -32,6 +32,8 @@ static void settings_batch(report *r, const settings *s) {
     report_row(r, "tokens per step", "%lld = -b %d x -t %d x %d ranks x %d micro-steps",
                (long long)s->batch->tokens, s->batch->rows, s->batch->seq_len, s->ranks->dp,
                s->batch->micro_steps);
+    if (s->batch->together > 1)
+        report_row(r, "  in each layer", "all micro-steps, before the next layer (-mo layers)");
 }
 
 static const char *const settings_masters[ZERO_MASTERS] = {
@@ -152,7 +154,9 @@ static void plan_all(report *r, const plan_view *v) {
     if (c->bucket_numel > 0) (void)snprintf(bucket, sizeof bucket, "%zu", c->bucket_numel);
     report_row(r, "ZeRO stage", "%d", v->stage);
     report_row(r, "accumulation", "of gradients %s",
-               c->accumulation == ZERO_ACCUMULATE_LOCAL ? "in a whole copy" : "in shards");
+               v->together > 1                            ? "unit by unit, each reduced once"
+               : c->accumulation == ZERO_ACCUMULATE_LOCAL ? "in a whole copy"
+                                                          : "in shards");
     report_row(r, "communication", "%s, bucket: %s, prefetch %d",
                c->no_overlap ? "not overlapped" : "overlapped", bucket,
                c->prefetch > 0 ? c->prefetch : 0);

@@ -46,6 +46,7 @@ typedef struct plan_view {
     size_t parts;          /* bytes that the parts of a model exchange in a step */
     const char *away_where;
     int host_is_device;
+    int together; /* micro-steps that pass each layer together */
 } plan_view;
 
 void plan_table(report *r, const plan_view *v);

@@ -205,7 +205,7 @@ part_ops() {
     suite test_attention 120 "$C/test_attention"
     suite test_gpt2_ops 150 "$C/test_gpt2_ops"
     suite test_cuda 150 "$C/test_cuda" seeds 5
-    for name in test_gpt2 test_groups_cuda test_start_cuda test_gpt2_parallel test_gpt2_tiles test_gpt2_frozen test_gpt2_lora test_gpt2_experts test_gpt2_pipeline; do
+    for name in test_gpt2 test_groups_cuda test_start_cuda test_gpt2_parallel test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_experts test_gpt2_pipeline; do
         suite $name 100 "$C/$name"
     done
 }
@@ -479,7 +479,7 @@ table() {
     echo "|---|---|"
     row build "build"
     row found "libraries"
-    for test in test_attention test_gpt2_ops test_cuda test_gpt2 test_groups_cuda test_start_cuda test_gpt2_parallel test_gpt2_tiles test_gpt2_frozen test_gpt2_lora test_gpt2_experts test_gpt2_pipeline; do row $test "tests/$test on the device"; done
+    for test in test_attention test_gpt2_ops test_cuda test_gpt2 test_groups_cuda test_start_cuda test_gpt2_parallel test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_experts test_gpt2_pipeline; do row $test "tests/$test on the device"; done
     for type in f32 bf16 fp16; do row losses-$type "50 losses in $type, against the CPU's"; done
     row memcheck "compute-sanitizer memcheck, 2 ranks, stage 3"
     row racecheck "compute-sanitizer racecheck, bf16"
@@ -531,7 +531,7 @@ table() {
 carry_programs() { # DIR
     rm -rf "$G/programs" && mkdir -p "$G/programs/cuda" || return 1
     for program in train_gpt2_zero gpu_kernels test_attention test_gpt2_ops test_cuda test_gpt2 test_groups_cuda test_start_cuda test_gpt2_parallel \
-        test_gpt2_tiles test_gpt2_frozen test_gpt2_lora test_gpt2_experts test_gpt2_pipeline; do
+        test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_experts test_gpt2_pipeline; do
         [ -x "$C/$program" ] || { echo "gpu.sh carry: $C/$program is not built" >&2; return 1; }
         strip -o "$G/programs/cuda/$program" "$C/$program" || return 1
     done

@@ -9,6 +9,7 @@
 #include "test_gpt2_ranks.h"
 
 #include "../../adapters/gpt2/experts.h"
+#include "../../adapters/gpt2/frozen.h"
 #include "../../adapters/gpt2/gpt2.h"
 #include "../../adapters/gpt2/pipelined.h"
 
@@ -176,7 +177,7 @@ static zero_result make_layer(const layer_case *t, const plain *p, const float *
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     gpt2_parallel how;
     memset(&how, 0, sizeof how);
-    const gpt2_run run = {1, LR, t->recompute, ZERO_F32, 0, 0, 0, NULL, &how};
+    const gpt2_run run = {1, LR, t->recompute, ZERO_F32, 0, 0, 0, NULL, &how, 0};
     const double *from = &p->gatew[0][0];
     float values[LE * HIDDEN * LC];
     char why[OPS_SENTENCE];
@@ -259,13 +260,14 @@ enum { SAME_GELU = 1 };
 #endif
 
 enum { V = 300, Vp = 384, L = 4, NH = 4, C = 32, T = 16, B = 2, MICRO = 2, MOST_STEPS = 20 };
-enum { E = 4, MOST_NUMEL = 800000, MOST_UNITS = 256 };
+enum { E = 4, MOST_NUMEL = 800000, MOST_UNITS = 256, MOST_MICRO = 4 };
 
 /* A training on pp stages of dp ranks, ep of which share a layer's experts, of tp that have it in
    parts; and what the first rank finds. */
 typedef struct training {
     int dp, ep, chosen, stage, steps, recompute, micro;
     int tp, sequence, pp, chunks, layers, untied, tile_rows, delay;
+    int together; /* 1: the micro-batches pass each layer together; 0: one after the other */
     zero_optimizer optimizer;
     zero_accumulation accumulation;
     zero_type type;
@@ -275,6 +277,7 @@ typedef struct training {
     float *grad; /* of the first step: all that is dense, then gates and experts; shared by ranks */
     uint64_t weights;
     uint64_t sent, formula, exchanges; /* of the expert group, in the first step */
+    int planned;                       /* both contexts sent in that step what their plans say */
 } training;
 
 typedef struct part {
@@ -300,7 +303,8 @@ static gpt2_config config_of(const training *t) {
 
 static gpt2_run run_of(const part *p) {
     const training *t = p->t;
-    const gpt2_run run = {B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir, &p->how};
+    const gpt2_run run = {B,        T,       t->recompute,          t->type, 0, 0, t->tile_rows,
+                          P_tmpdir, &p->how, t->together * t->micro};
     return run;
 }
 
@@ -336,7 +340,8 @@ static zero_result open_contexts(part *p) {
     zero_config zc;
     memset(&zc, 0, sizeof zc);
     zc.stage = t->stage;
-    zc.micro_steps = t->micro;
+    zc.micro_steps = t->together ? 1 : t->micro;
+    zc.no_mapping = t->together;
     zc.accumulation = t->accumulation;
     zc.type = t->type;
     zc.log = test_quiet;
@@ -351,13 +356,16 @@ static zero_result open_contexts(part *p) {
     if (t->pp > 1) zc.world_unit = p->unit;
     ZERO_TRY(zero_create(&p->z, &zc, &comm));
     ZERO_TRY(gpt2_announce(p->z, &p->cfg, &p->how, t->tile_rows));
+    if (t->together) ZERO_TRY(gpt2_layers_order(p->z, &p->cfg, tiles));
     ZERO_TRY(zero_build(p->z));
     experts_world(&p->cfg, &mine, dense, p->expert_unit);
     zc.world_unit = p->expert_unit;
     zc.joins = p->z;
     zc.divisor = t->dp;
+    if (t->together) zc.open_units = experts_open_units(&p->cfg, &mine);
     ZERO_TRY(zero_create(&p->zx, &zc, &of_experts));
     ZERO_TRY(experts_announce(p->zx, &p->cfg, &p->how));
+    if (t->together) ZERO_TRY(experts_order(p->zx, &p->cfg, &mine));
     p->how.experts = p->zx;
     return zero_build(p->zx);
 }
@@ -412,6 +420,15 @@ static int load_tokens(void *user, int i, int *inputs, int *targets) {
     return l->rows;
 }
 
+static zero_result run_layers(part *p, tokens_of *l, float factor) {
+    int inputs[MOST_MICRO * B * T], targets[MOST_MICRO * B * T];
+    for (int i = 0; i < p->t->micro; i++)
+        (void)load_tokens(l, i, inputs + i * B * T, targets + i * B * T);
+    ZERO_TRY(gpt2_pass_begin(p->m, ZERO_TRAIN, 0, 1));
+    ZERO_TRY(gpt2_train_layers(p->m, inputs, targets, factor));
+    return gpt2_pass_end(p->m);
+}
+
 static zero_result run_micro_steps(part *p, int step) {
     training *t = p->t;
     const float factor = zero_loss_scale(p->z) / (float)t->micro;
@@ -423,6 +440,7 @@ static zero_result run_micro_steps(part *p, int step) {
         ZERO_TRY(gpt2_pipeline_train(p->line, &feed, factor));
         return gpt2_pass_end(p->m);
     }
+    if (t->together) return run_layers(p, &l, factor);
     for (int micro = 0; micro < t->micro; micro++) {
         (void)load_tokens(&l, micro, tokens, tokens + B * T);
         ZERO_TRY(gpt2_pass_begin(p->m, ZERO_TRAIN, micro, t->micro));
@@ -446,6 +464,20 @@ static uint64_t sent_by(const part *p) {
     zero_group_query_stats(p->tp, &tp);
     zero_group_query_stats(p->ep, &ep);
     return tp.sent_bytes + ep.sent_bytes;
+}
+
+static zero_result check_planned(part *p) {
+    zero_ctx *const contexts[] = {p->z, p->zx};
+    p->t->planned = 1;
+    for (int i = 0; i < 2; i++) {
+        zero_plan plan;
+        zero_stats stats;
+        ZERO_TRY(zero_query_plan(contexts[i], &plan));
+        ZERO_TRY(zero_query_stats(contexts[i], &stats));
+        p->t->planned &=
+            stats.sent_bytes == plan.sent_bytes && stats.gather_bytes == plan.gather_bytes;
+    }
+    return ZERO_OK;
 }
 
 static zero_result take_step(part *p, int step) {
@@ -474,6 +506,7 @@ static zero_result take_step(part *p, int step) {
     t->dropped[step] = sums[2] / t->tp;
     t->norm[step] = done.norm;
     if (step) return ZERO_OK;
+    ZERO_TRY(check_planned(p));
     t->exchanges = after.all_to_alls - before.all_to_alls;
     t->formula = (uint64_t)t->micro * gpt2_parallel_bytes(&p->cfg, &run);
     return ZERO_OK;
@@ -576,6 +609,44 @@ static training layout(int dp, int ep, int chosen) {
     t.accumulation = ZERO_ACCUMULATE_SHARDED;
     t.capacity = 1.0f;
     return t;
+}
+
+/* ---- micro-batches that pass each layer together ------------------------------------------------
+ */
+
+/* The bits of one after the other, and in both contexts the bytes of the plan. The auxiliary losses
+   of a step add up in another order. */
+static void test_layers(void) {
+    static const struct {
+        int ep, tp, sequence, recompute, tile_rows;
+    } of[] = {{2, 1, 0, 0, 0}, {1, 1, 0, 3, 0}, {2, 1, 0, 4, 96}, {2, 2, 1, 1, 64}};
+    for (int i = 0; i < 4; i++) {
+        char name[128];
+        training passes = layout(2, of[i].ep, 2);
+        if (!test_sampled(EMULATED ? 4 : 2)) continue;
+        passes.steps = 3;
+        passes.micro = 3;
+        passes.untied = !of[i].tile_rows;
+        passes.tp = of[i].tp;
+        passes.sequence = of[i].sequence;
+        passes.recompute = of[i].recompute;
+        passes.tile_rows = of[i].tile_rows;
+        passes.accumulation = ZERO_ACCUMULATE_LOCAL;
+        train(&passes);
+        for (int stage = 0; stage < 4; stage++) {
+            training t = passes;
+            t.together = 1;
+            t.stage = stage;
+            train(&t);
+            test_check(t.weights == passes.weights && t.eval == passes.eval
+                           && !memcmp(t.loss, passes.loss, sizeof t.loss)
+                           && !memcmp(t.norm, passes.norm, sizeof t.norm)
+                           && !memcmp(t.dropped, passes.dropped, sizeof t.dropped)
+                           && fabs(t.aux[2] - passes.aux[2]) <= 1e-12 * passes.aux[2],
+                       "%s, layer by layer: other bits", name_of(&t, name));
+            test_check(t.planned && t.sent == t.formula, "%s: other bytes than planned", name);
+        }
+    }
 }
 
 /* ---- beside one rank that takes the ranks' batches one after the other -------------------------
@@ -872,6 +943,7 @@ int main(void) {
     test_refused();
     for (int i = 0; i < (int)(sizeof layers / sizeof *layers); i++) test_layer(layers[i]);
     test_traffic();
+    test_layers();
     test_alone();
     for (int i = EMULATED; i < 4 - EMULATED; i++) test_bits(1 << i % 3, 1 + i % 2);
     for (int i = EMULATED; i < 4 - EMULATED; i++)

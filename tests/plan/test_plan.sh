@@ -45,9 +45,13 @@ same "$cpu" cpu $small -pn 2 -z 3 -zos file -zog file -zop file -zod 3 -zfd "$sc
 same "$cpu" cpu $small -pn 4 -z 3 -dt bf16 -qw 8 -qg 4 -qf 0.8 -ns 2
 same "$cpu" cpu $small -pn 3 -z 1 -qg 8
 same "$cpu" cpu $small -pn 1 -op sgd -zl 32 -r 2
+same "$cpu" cpu $small -pn 2 -z 3 -zl 32 -zm 0 -fz 'h.0.*,h.1.*,wte,wpe'
+same "$cpu" cpu $small -pn 2 -z 3 -d 2048 -mo layers -r 3 -dt bf16
+same "$cpu" cpu $small -pn 2 -z 3 -d 2048 -mo layers -r 3 -zl 32 -zos file -zog file -zop file -zfd "$scratch"
 # layouts: the trainer's plan is rank 0's, and so is the first line of bytes
 for layout in "-pn 4 -en 4 -eg 2 -z 2" "-pn 4 -tp 2 -sp 1 -z 3" "-pn 4 -pp 2 -d 2048 -z 1" "-pn 8 -tp 2 -pp 2 -d 2048 -ut 1 -z 2 -dt bf16" \
               "-pn 4 -pp 2 -d 2048 -z 3 -za sharded" "-pn 4 -pp 2 -d 2048 -z 2 -zos file -zog file -zfd $scratch" \
+              "-pn 4 -tp 2 -sp 1 -z 3 -d 2048 -mo layers -r 2" "-pn 4 -en 4 -eg 2 -z 3 -d 4096 -mo layers" "-pn 4 -en 4 -tp 2 -z 2 -d 2048 -mo layers" \
               "-pn 4 -tp 4 -op lamb" "-pn 4 -tp 2 -op muon -z 2" "-pn 2 -pp 2 -ppv 2 -d 1024 -e char:4x128x4"; do
     same "$cpu" cpu $small $layout
     theirs=$(said "among parts")
@@ -105,6 +109,7 @@ refused "the tokens per step are not a multiple" -d 100 -t 64
 refused "-on: expected one of: auto gpu cpu" -on tpu
 refused "the nearest size is -tp 2" -pn 4 -tp 3
 refused "-pp 3: 4 ranks cannot be divided" -pn 4 -pp 3
+refused "-mo layers: the schedule of a pipeline (-pp 2) orders" -pn 2 -pp 2 -mo layers
 refused "use at most 8 stages" -e char:8x128x4 -pn 9 -pp 9 -d 576 -b 1 -t 64
 refused "--memory: expected a value, found the end" --memory
 printf 'flops.f32=1e11\nspeed=3\n' >"$scratch/machine"

@@ -35,6 +35,7 @@ compare() {
 for stage in 0 1 2 3; do compare -z $stage; done
 compare -z 3 -zm 0
 compare -z 2 -d 256
+compare -z 3 -d 256 -mo layers
 for type in bf16 fp16; do
     for stage in 0 3; do compare -z $stage -dt $type; done
     compare -z 2 -d 256 -dt $type -zg type

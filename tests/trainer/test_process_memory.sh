@@ -24,6 +24,7 @@ holds() {
 holds 0 -z 2
 holds 0 -z 2 -pn 2
 holds 0 -z 3 -r 2 -pn 2
+holds 0 -z 3 -r 3 -pn 2 -b 4 -d 2048 -mo layers
 holds 3 -z 3 -zos file -zog file -zop file -zfd "$work"
 holds 1.5 -z 3 -zos file -zog file -zop file -zfd "$work" -pn 2
 # peaks FLAGS...: two ranks and who starts them (4 MiB), sampled from outside
