@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """machine_code.py BUILD [write | launches PROGRAM [ARGUMENT...]] - the machine code of hot kernels for sm_80, 90 and 100,
 against the table of tests/figures.md. It fails if a hot kernel has a spill or uses more of the stack, has fewer 128-bit loads or
-stores or more f64 instructions, or fits fewer times on a multiprocessor than the table says. `write` prints the table anew.
+stores, more f64 instructions or a tenth more instructions per byte, or fits fewer times on a multiprocessor than the table says.
+`write` prints the table anew.
 `launches`: runs an emulated program, and compares every launch with the compiled kernel: launch bounds, registers and
 shared memory. It needs nvcc; nvdisasm comes from the toolkit or from the Python package index, and without it the widths
 are skipped. Last line: N passed, N failed[, N skipped]."""
@@ -128,6 +129,13 @@ def check_launches(build, program):
     return failed > 0 or not passed
 
 
+def per_byte(code):
+    """Returns a kernel's instructions for each byte of device memory that its code names, as loads, stores and atomics."""
+    width = lambda op: next((bytes_ for word, bytes_ in (('.256', 32), ('.128', 16), ('.64', 8), ('16', 2), ('8', 1)) if word in op), 4)
+    memory = sum(width(op) for op in code if re.match(r'(LDG|STG|ATOMG|REDG|RED)\b', op))
+    return len(code) / memory if memory else 0
+
+
 def measure(build, nvdisasm):
     os.makedirs(f'{build}/machine', exist_ok=True)
     rows = {}
@@ -144,14 +152,14 @@ def measure(build, nvdisasm):
                 'registers': registers, 'stack': stack, 'spilled': spilled,
                 'blocks': occupancy(registers, threads, shared + dynamic, arch),
                 'loads': count(r'LDG\.E.*\.(128|256)'), 'stores': count(r'STG\.E.*\.(128|256)'),
-                'f64': count(r'D(ADD|MUL|FMA|SETP|MNMX)')})
+                'f64': count(r'D(ADD|MUL|FMA|SETP|MNMX)'), 'per_byte': f'{per_byte(code):.1f}'})
     return rows
 
 
 def table(rows):
-    text = ['| kernel | threads | registers | stack | blocks | 128-bit loads | stores | f64 |', '|---|--:|--:|--:|--:|--:|--:|--:|']
+    text = ['| kernel | threads | registers | stack | blocks | 128-bit loads | stores | f64 | per byte |', '|---' + '|--:' * 8 + '|']
     for name, threads, _ in HOT:
-        cells = [', '.join(str(each[of]) for each in rows[name]) for of in ('registers', 'stack', 'blocks', 'loads', 'stores', 'f64')]
+        cells = [', '.join(str(each[of]) for each in rows[name]) for of in ('registers', 'stack', 'blocks', 'loads', 'stores', 'f64', 'per_byte')]
         text.append(f'| {name} | {threads} | ' + ' | '.join(cells) + ' |')
     return text
 
@@ -171,8 +179,8 @@ def main():
     expected = {}
     for line in open(FIGURES):
         cells = [cell.strip() for cell in line.strip().strip('|').split('|')]
-        if len(cells) == 8 and cells[0] in dict((hot[0], 0) for hot in HOT):
-            expected[cells[0]] = [[int(x) for x in cell.split(',')] for cell in cells[2:]]
+        if len(cells) == 9 and cells[0] in dict((hot[0], 0) for hot in HOT):
+            expected[cells[0]] = [[float(x) if '.' in x else int(x) for x in cell.split(',')] for cell in cells[2:]]
     passed = failed = 0
     for name, threads, _ in HOT:
         for i, arch in enumerate(ARCHS):
@@ -180,7 +188,7 @@ def main():
             if name not in expected:
                 wrong.append(f'it is not in {FIGURES}')
             else:
-                registers, stack, blocks, loads, stores, f64 = (column[i] for column in expected[name])
+                _, stack, blocks, loads, stores, f64, each_byte = (column[i] for column in expected[name])
                 if now['spilled'] or now['stack'] > stack:
                     wrong.append(f"{now['spilled']} bytes are spilled, {now['stack']} bytes of stack")
                 if now['blocks'] < blocks:
@@ -189,6 +197,8 @@ def main():
                     wrong.append(f"{now['loads']} and {now['stores']} 128-bit loads and stores, not {loads} and {stores}")
                 if nvdisasm and now['f64'] > f64:
                     wrong.append(f"{now['f64']} f64 instructions instead of {f64}")
+                if nvdisasm and float(now['per_byte']) > 1.1 * each_byte + 0.1:
+                    wrong.append(f"{now['per_byte']} instructions per byte instead of {each_byte}")
             for each in wrong:
                 print(f'FAILED: {name}, sm_{arch}: {each}')
             passed, failed = passed + (not wrong), failed + bool(wrong)

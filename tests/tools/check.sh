@@ -153,6 +153,10 @@ needs mpicc "plugin with MPI" plugin mpicc -fopenmp -DZERO_WITH_MPI -DOMPI_SKIP_
 check "fast math is refused" refused -DZERO_FAST_MATH=1 -Ofast
 check "32 bits are refused" refused -m32 -U__SIZEOF_POINTER__ -D__SIZEOF_POINTER__=4
 needs "$NVCC" "plugin with nvcc" "$NVCC" -std=c++17 -O1 -fmad=false -arch=sm_90 -Werror all-warnings -Xcompiler -Wall,-Wextra -c -o "$B/check/plugin_cuda.o" zero_plugin.cu
+# It compiles for three GPUs: minutes, after a change of a kernel. With SEED a quarter of the calls have it.
+if [ -z "${SEED:-}" ] || [ $((SEED % 4)) = 0 ]; then
+    needs "$NVCC" "machine code of hot kernels" python3 tests/cuda/machine_code.py "$B"
+fi
 nccl=$(sh adapters/cuda.sh compile "$NVCC" 2>/dev/null)
 case $nccl in
 *ZERO_WITH_NCCL*) check "plugin with NCCL 2.19's names" old_nccl; check "rooms compile alone with CUDA" cuda_alone ;;
