@@ -426,6 +426,9 @@ static void report_idle_flags(const trainer *t) {
     if (profiled && (profiled <= t->step || profiled > j->steps))
         print_rank0(j, "-tk %d changes nothing here: this run makes %d steps, after step %d\n",
                     profiled, j->steps > t->step ? j->steps - t->step : 0, t->step);
+    for (int i = 0; i < 2 && !j->chosen[0]; i++)
+        if (train_options_given(j->opt, i ? "-al" : "-ma"))
+            print_rank0(j, "%s changes nothing here: it is for -z auto\n", i ? "-al" : "-ma");
     while (train_options_idle(j->opt, &row, sentence, sizeof sentence))
         print_rank0(j, "%s\n", sentence);
     while (train_tiers_idle(j->opt, DEVICE_IS_HOST, &flag, sentence, sizeof sentence))

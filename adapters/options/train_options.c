@@ -388,7 +388,7 @@ static const option train_table[] = {
             "ranks are one node, so set it for -qg on several machines"),
     HEADING("zero", "ZeRO"),
     ROW(STAGES, "-z", "--stage", stage, "0",
-        .brief = "ZeRO stage 0-3: 1 shards optimizer state, 2 gradients, 3 parameters",
+        .brief = "ZeRO stage: 1 shards optimizer state, 2 gradients, 3 parameters; or auto",
         TO(INT, zero.stage), KEY("zero_optimization.stage", DS_GIVEN_STAGE, IF_GIVEN),
         .help =
             "stage 0 to 3: 1 shards the optimizer state, 2 also the gradients, 3 also the "
@@ -430,7 +430,7 @@ static const option train_table[] = {
                 "serves all gathers of a step except the first. Not used if ranks can access each "
                 "other's memory (see -zm). 0: none"),
     HEADING("auto", "The program's choice: -z auto"),
-    ROW(TEXT, "-me", "--memory", memory, "", .brief = "-z auto: most memory of a rank: 80G, 640M",
+    ROW(TEXT, "-me", "--memory", memory, "",
         .help = "most memory of a rank's device: 80G, 640M, 1.5T (GiB and so on) or 80GB (1e9). -z "
                 "auto chooses among what fits into it and into the free memory of the machine. A "
                 "run does not start if its plan needs more. zero_plan marks the rows that fit"),

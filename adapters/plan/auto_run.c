@@ -16,6 +16,7 @@
 #include "../launch/memory.h"
 #include "../report/progress.h"
 #include "../report/run_note.h"
+#include "../report/sentence.h"
 #include "measure.h"
 
 #define AUTO_RUN_SECONDS 7.0        /* of the measurement */
@@ -98,6 +99,12 @@ static void auto_run_rates(const auto_run_input *in, const train_options *o, mac
         if (l->rank == 0) made->failed = machine_read(path, m, unread, sizeof unread);
         if (made->failed)
             (void)snprintf(made->sentence, sizeof made->sentence, "--machine: %s", unread);
+        else if (l->rank == 0 && m->on_gpus != in->on_gpus)
+            made->failed = sentence_fail(
+                made->sentence, sizeof made->sentence,
+                "--machine: %.250s has device=%s, but the ranks compute on %s; give a file of this "
+                "machine, or a new name to measure it",
+                path, m->on_gpus ? "gpu" : "cpu", in->on_gpus ? "GPUs" : "CPUs");
         return;
     }
     launch_require(l, !in->on_gpus,
