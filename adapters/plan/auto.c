@@ -37,7 +37,7 @@ typedef struct auto_search_run {
     auto_result *found;
     auto_context context;
     auto_run run[2][AUTO_VALUES][AUTO_RECOMPUTES]; /* [layer_order] */
-    auto_choice stated[AUTO_STATES]; /* contexts with known bytes of state */
+    auto_choice stated[AUTO_STATES];               /* contexts with known bytes of state */
     size_t state_bytes[AUTO_STATES];
     int states;
     double limit; /* most seconds of a lossy plan */
@@ -301,7 +301,8 @@ static void auto_visit_runs(auto_search_run *x, auto_choice *c) {
             plan_case made;
             plan_answer a;
             c->recompute = agains[k];
-            if (!auto_plan_of(x, c, &x->run[c->layer_order][i][k], &made, &a)) auto_consider(x, c, &made, &a);
+            if (!auto_plan_of(x, c, &x->run[c->layer_order][i][k], &made, &a))
+                auto_consider(x, c, &made, &a);
         }
     }
 }

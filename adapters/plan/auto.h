@@ -13,6 +13,7 @@
    auto_choice, and its cost in plan.h or auto_time.c.
        stage          -z: 0 to 3
        accumulation   -za: auto; at stages 2 and 3 with several micro-steps also local
+       order          -mo: passes; at stages 2 and 3 with several micro-steps also layers
        state          -zos: device, host (GPUs) and file
        shards         -zog, -zop: gradients and parameters on the device, or where the state is; on
                       GPUs, gradients can be in host memory, too

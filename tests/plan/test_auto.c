@@ -108,13 +108,15 @@ static void brute_one(brute *b, int rows, int batch, const train_options *o) {
                step.all);
 }
 
-/* Visits the runs of a context: each divisor of the windows, each -r. */
+/* Visits the runs of a context: each divisor of the windows, each -r, both -mo. */
 static void brute_runs(brute *b, int rows, const train_options *o) {
+    const int orders = o->stage.at[0] >= 2 ? 2 : 1;
     for (int batch = 1; batch <= rows; batch++)
-        for (int again = 0; again <= 4 && rows % batch == 0; again++) {
+        for (int i = 0; i < 5 * orders && rows % batch == 0; i++) {
             train_options run = *o;
-            run.recompute = again;
-            brute_one(b, rows, batch, &run);
+            run.recompute = i % 5;
+            run.layer_order = i / 5;
+            if (!run.layer_order || batch < rows) brute_one(b, rows, batch, &run);
         }
 }
 
