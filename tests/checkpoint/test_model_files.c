@@ -1258,7 +1258,8 @@ static void py_read(void) {
     for (int i = 0; i < 5; i++) {
         char path[PATH];
         gpt2_error err = {""};
-        model_info info = {MODEL_LLMC, ZERO_F32, {0, 0, 0, 0, 0, 0, 0, GPT2_NO_EXPERTS, NULL, 0, 0}};
+        model_info info = {
+            MODEL_LLMC, ZERO_F32, {0, 0, 0, 0, 0, 0, 0, GPT2_NO_EXPERTS, NULL, 0, 0}};
         py_path(path, names[i]);
         if (i >= 2 && access(path, F_OK) != 0) continue; /* torch, transformers not installed */
         model rounded = round_model(&m, types[i]);

@@ -460,7 +460,8 @@ static void test_activations(void) {
 
 static void check_refused(int heads, int vocab, int seq_len, int tile_rows, int ranks, int sequence,
                           const char *words, int nearest) {
-    const gpt2_config c = {64, vocab - 3, vocab, 2, heads, heads * 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config c = {64, vocab - 3,       vocab, 2, heads, heads * 8,
+                           0,  GPT2_NO_EXPERTS, NULL,  0, 0};
     gpt2_error err = {""};
     char end[32];
     const zero_result r = gpt2_parallel_check(&c, seq_len, tile_rows, ranks, sequence, &err);
