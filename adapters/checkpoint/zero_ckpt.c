@@ -528,6 +528,7 @@ static int tool_derive(const tool_source *s, const tool_args *a, gpt2_config *cf
                            0,
                            GPT2_NO_EXPERTS,
                            NULL,
+                           0,
                            0};
     *cfg = c;
     if (a->heads > 0 && a->vocab > 0) return 1;

@@ -171,7 +171,7 @@ static zero_result run_layer(zero_ctx *z, experts *x, ops_ctx *o, const layer_ca
 static zero_result make_layer(const layer_case *t, const plain *p, const float *dout,
                               layer_made *made) {
     const gpt2_config cfg = {LR,   65, 128, 2, 2, LC, 0, {LE, t->chosen, t->capacity, t->aux},
-                             NULL, 0};
+                             NULL, 0,  0};
     const ops_limits limits = {1, 2, LR, LC / 2, HIDDEN, 128, LR};
     const ops_settings settings = {ZERO_F32, ZERO_F32, NULL, 0, 0};
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
@@ -297,7 +297,7 @@ typedef struct part {
 
 static gpt2_config config_of(const training *t) {
     const gpt2_config c = {
-        T, V, Vp, t->layers, NH, C, t->untied, {E, t->chosen, t->capacity, 0.05f}, NULL, 0};
+        T, V, Vp, t->layers, NH, C, t->untied, {E, t->chosen, t->capacity, 0.05f}, NULL, 0, 0};
     return c;
 }
 
@@ -926,7 +926,7 @@ static void test_refused(void) {
     test_check(gpt2_stage_make(&stage, &small, 2, 2, 0, T, &err) == ZERO_ERR_ARGUMENT
                    && strstr(err.sentence, "use at most 1 chunk"),
                "two stages of two chunks of five blocks: %s", err.sentence);
-    gpt2_config c = {T, V, Vp, L, NH, C, 0, {8, 2, 1.0f, 0}, NULL, 0};
+    gpt2_config c = {T, V, Vp, L, NH, C, 0, {8, 2, 1.0f, 0}, NULL, 0, 0};
     test_check(experts_capacity(&c, 64) == 16 && experts_capacity(&c, 8) == 4
                    && experts_capacity(&c, 2) == 2,
                "capacities");
