@@ -388,7 +388,7 @@ static const option train_table[] = {
             "ranks are one node, so set it for -qg on several machines"),
     HEADING("zero", "ZeRO"),
     ROW(STAGES, "-z", "--stage", stage, "0",
-        .brief = "ZeRO stage: 1 shards optimizer state, 2 gradients, 3 parameters; or auto",
+        .brief = "ZeRO stage: 1 shards optimizer state, 2 gradients, 3 parameters; auto",
         TO(INT, zero.stage), KEY("zero_optimization.stage", DS_GIVEN_STAGE, IF_GIVEN),
         .help =
             "stage 0 to 3: 1 shards the optimizer state, 2 also the gradients, 3 also the "

@@ -78,7 +78,7 @@ said() { # PATTERN ARGUMENT...: the last line that make prints
     env -u MAKELEVEL MAKEFLAGS= make B="$root/short" "$@" "$root/short/outliers.o" | tail -n 1 | grep -q -e "$pattern"
 }
 silent() { rm -f "$root/short/outliers.o"; [ -z "$(env -u MAKELEVEL MAKEFLAGS= make -s B="$root/short" "$root/short/outliers.o")" ]; }
-help() { env -u MAKELEVEL MAKEFLAGS= make help | grep -c '^make [a-z]' | grep -q '^1[0-9]$'; }
+help() { env -u MAKELEVEL MAKEFLAGS= make help | grep -c '^make [a-z]' | grep -q '^\(1[0-9]\|20\)$'; }
 check "make help" help
 check "a command line is short" said "^  CC $root/short/outliers.o\$"
 check "V=1: a command line is whole" said "-c -o $root/short/outliers.o adapters/schedule/outliers.c" V=1

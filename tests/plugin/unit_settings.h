@@ -54,6 +54,7 @@ static const struct unit_setting {
     SET(muon.iterations, 'i', 0, 99, 5, 0),
     SET(muon.match_rms, 'i', ANY),
     SET(muon.no_nesterov, 'i', ANY),
+    SET(muon.polar_express, 'i', ANY),
     SET(world, 'u', 0, INFINITY, 0, 1), /* this pointer and the next two */
     SET(joins, 'u', 0, INFINITY, 0, 1),
     SET(trace, 'u', 0, INFINITY, 0, 1),
