@@ -268,13 +268,26 @@ static size_t zp_file_pieces(const zp_array *a, int u) {
     return (a->part[u].numel + ZP_PIECE_NUMEL - 1) / ZP_PIECE_NUMEL;
 }
 
+/* Returns the bytes of n elements of a piece, in whole sectors. */
+static size_t zp_file_piece_bytes(zero_type type, size_t n) {
+    return zp_round_up(zp_codes_bytes(type, n), ZP_SECTOR);
+}
+/* Returns the bytes of unit u's part, which begins each piece in a new sector. */
+static size_t zp_file_part_bytes(const zp_array *a, int u) {
+    const zp_array_part *x = &a->part[u];
+    if (!zp_file_has(a, u)) return 0;
+    const size_t before = zp_file_pieces(a, u) - 1;
+    return before * zp_file_piece_bytes(x->type, ZP_PIECE_NUMEL)
+           + zp_file_piece_bytes(x->type, x->numel - before * ZP_PIECE_NUMEL);
+}
+
 /* Returns the transfer of piece i of unit u's part. */
 static zp_transfer zp_file_piece(const zp_array *a, int u, size_t i, char *memory, int writes) {
     const zp_array_part *x = &a->part[u];
     const size_t n = zp_min(x->numel - i * ZP_PIECE_NUMEL, ZP_PIECE_NUMEL);
-    const size_t at = x->at + zp_codes_bytes(x->type, i * ZP_PIECE_NUMEL),
-                 bytes = zp_round_up(zp_codes_bytes(x->type, n), ZP_SECTOR);
-    const zp_transfer t = {a->filed->file, memory, at, bytes, x->piece + i, writes, 0};
+    const size_t at = x->at + i * zp_file_piece_bytes(x->type, ZP_PIECE_NUMEL);
+    const zp_transfer t = {a->filed->file, memory, at, zp_file_piece_bytes(x->type, n),
+                           x->piece + i,   writes, 0};
     return t;
 }
 

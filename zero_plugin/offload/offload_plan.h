@@ -193,11 +193,6 @@ static void zp_offload_plan_ring(zero_ctx *z) {
     }
 }
 
-/* Returns the bytes of unit u's part in the file: whole sectors. */
-static size_t zp_offload_plan_file_part(const zp_array *a, int u) {
-    return zp_file_has(a, u) ? zp_round_up(zp_array_part_bytes(a, u), ZP_SECTOR) : 0;
-}
-
 /* Assigns offsets in the file, in whole sectors, and piece numbers. */
 static void zp_offload_plan_file(zero_ctx *z) {
     zp_offload *o = z->offload;
@@ -212,7 +207,7 @@ static void zp_offload_plan_file(zero_ctx *z) {
             most = zp_max(most, zp_codes_bytes(x->type, zp_min(x->numel, ZP_PIECE_NUMEL)));
             a->part[u].at = z->plan.file_bytes;
             a->part[u].piece = o->file_pieces;
-            z->plan.file_bytes += zp_offload_plan_file_part(a, u);
+            z->plan.file_bytes += zp_file_part_bytes(a, u);
             o->file_pieces += zp_file_pieces(a, u);
             z->live[u].on_updates = u < z->layout.all; /* frozen segments have no update */
         }
@@ -323,13 +318,13 @@ static void zp_offload_plan_unit_traffic(zero_ctx *z, int u, size_t times, size_
     const zp_array *a = z->array;
     const int off = zp_array_off_device(&a[ZP_PARAM], u), frozen = u >= z->layout.all;
     const int linked = (z->live[u].on_updates || (frozen && off)) && !zp_device_is_host();
-    const size_t param = zp_offload_plan_file_part(&a[ZP_PARAM], u),
-                 mean = zp_offload_plan_file_part(&a[ZP_MEAN], u),
+    const size_t param = zp_file_part_bytes(&a[ZP_PARAM], u),
+                 mean = zp_file_part_bytes(&a[ZP_MEAN], u),
                  directions = zp_array_part_bytes(&o->twin[ZP_DIRECTIONS], u);
     size_t state = 0; /* what the GPU's update of state in host memory moves, each way */
     const int ends = u < z->layout.all ? ZP_UPDATED_ARRAYS : 0; /* frozen: no update */
     for (zp_file_ring_array *t = o->ring.list; t < o->ring.list + ends; t++) {
-        const size_t bytes = zp_offload_plan_file_part(t->array, u);
+        const size_t bytes = zp_file_part_bytes(t->array, u);
         plan->file_read_bytes += bytes * (size_t)__builtin_popcount((unsigned)t->reads);
         plan->file_written_bytes += bytes * (size_t)__builtin_popcount((unsigned)t->writes);
         if (t >= o->ring.list + ZP_UPDATED_MASTER)
