@@ -18,12 +18,6 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#ifdef EMULATED_LAUNCH
-#include "../emulation/emulation.h"
-enum { EMULATED = 1 }; /* a hundred times as slow: some of it */
-#else
-enum { EMULATED = 0 };
-#endif
 
 /* ---- one layer beside a plain one ------------------------------------------------------------ */
 

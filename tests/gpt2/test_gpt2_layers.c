@@ -18,17 +18,8 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#ifdef EMULATED_LAUNCH
-#include "../emulation/emulation.h"
-#endif
 
 enum { V = 300, Vp = 384, L = 5, NH = 4, C = 32, T = 12, B = 2, STEPS = 3, MOST_MICRO = 5 };
-
-#ifdef EMULATED_LAUNCH
-enum { EMULATED = 1 }; /* a hundred times as slow: some of it */
-#else
-enum { EMULATED = 0 };
-#endif
 
 #ifdef __CUDACC__
 enum { SAME_GELU = 0 }; /* what cuBLASLt and the own kernel say of GELU is a rounding apart */
@@ -221,9 +212,7 @@ static void train_body(test_rank *r) {
                        zero_group_error(p.tp), zero_group_error(p.dp), zero_group_error(p.world));
     gpt2_destroy(p.m);
     zero_destroy(p.z);
-    zero_group_close(p.dp);
-    zero_group_close(p.tp);
-    zero_group_close(p.world);
+    ranks_close(p.world, p.tp, p.dp);
     gpt2_frozen_free(p.frozen);
 }
 

@@ -216,9 +216,7 @@ static void train_body(test_rank *r) {
     if (r->rank) free(own.grads);
     gpt2_destroy(p.m);
     zero_destroy(p.z);
-    zero_group_close(p.dp);
-    zero_group_close(p.tp);
-    zero_group_close(p.world);
+    ranks_close(p.world, p.tp, p.dp);
     gpt2_frozen_free(p.frozen);
 }
 

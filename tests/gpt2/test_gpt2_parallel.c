@@ -15,17 +15,8 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#ifdef EMULATED_LAUNCH
-#include "../emulation/emulation.h"
-#endif
 
 enum { V = 300, Vp = 384, L = 2, NH = 4, C = 32, T = 16, B = 2, MOST_STEPS = 50, MICRO = 2 };
-
-#ifdef EMULATED_LAUNCH
-enum { EMULATED = 1 }; /* a hundred times as slow: some of it */
-#else
-enum { EMULATED = 0 };
-#endif
 
 /* A training on dp x tp ranks, and what the first rank finds. */
 typedef struct training {
@@ -198,9 +189,7 @@ static void train_body(test_rank *r) {
     if (r->rank) free(own.grad);
     gpt2_destroy(p.m);
     zero_destroy(p.z);
-    zero_group_close(p.dp);
-    zero_group_close(p.tp);
-    zero_group_close(p.world);
+    ranks_close(p.world, p.tp, p.dp);
 }
 
 static int train(training *t) {

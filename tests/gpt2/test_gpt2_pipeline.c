@@ -6,18 +6,12 @@
 
    With ops_cpu.c as C; with ops_cuda.cu by nvcc on a GPU, or by g++ on the emulation. */
 #include "../shared/harness.h"
+#include "test_gpt2_ranks.h"
 
 #include "../../adapters/gpt2/pipelined.h"
 #include "../../adapters/pipeline/pipeline.h"
 
 #include <math.h>
-
-#ifdef EMULATED_LAUNCH
-#include "../emulation/emulation.h"
-enum { EMULATED = 1 }; /* a hundred times as slow: some of it */
-#else
-enum { EMULATED = 0 };
-#endif
 
 enum { V = 300, Vp = 384, L = 8, NH = 2, C = 32, MAXT = 16, T = 12, B = 2, STEPS = 3, MOST_M = 8 };
 enum { TOKENS = B * T };

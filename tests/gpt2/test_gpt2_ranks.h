@@ -1,7 +1,15 @@
-/* test_gpt2_ranks.h - what tests of GPT-2 on several ranks share: their groups and their tokens */
+/* test_gpt2_ranks.h - what tests of GPT-2 on several ranks share: their groups, their tokens, and
+   whether the emulation runs them */
 #pragma once
 
 #include "../../adapters/gpt2/gpt2.h"
+
+#ifdef EMULATED_LAUNCH
+#include "../emulation/emulation.h"
+enum { EMULATED = 1 }; /* a hundred times as slow: some of it */
+#else
+enum { EMULATED = 0 };
+#endif
 
 /* Opens the groups of all ranks, of this rank's `tp_ranks` tensor-parallel ranks, and of its
    data-parallel ranks: rank = dp_rank * tp_ranks + tp_rank. COLLECTIVE. */
@@ -11,6 +19,13 @@ __attribute__((unused)) static zero_result ranks_open(const zero_comm *comm, int
     ZERO_TRY(zero_group_open(world, comm, NULL, 60));
     ZERO_TRY(zero_group_split(*world, rank / tp_ranks, rank, tp));
     return zero_group_split(*world, rank % tp_ranks, rank, dp);
+}
+
+/* Closes what ranks_open has opened. */
+__attribute__((unused)) static void ranks_close(zero_group *world, zero_group *tp, zero_group *dp) {
+    zero_group_close(dp);
+    zero_group_close(tp);
+    zero_group_close(world);
 }
 
 /* Sets n inputs and then n targets of a data-parallel rank. Targets follow from inputs, so that

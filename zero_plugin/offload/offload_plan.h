@@ -199,19 +199,20 @@ static void zp_offload_plan_file(zero_ctx *z) {
     o->file_pieces = 0;
     for (int k = 0; k < ZP_ARRAYS; k++) {
         zp_array *a = &z->array[k];
-        size_t most = 0; /* bytes of a piece */
         a->filed = &o->filed[k];
+        a->filed->piece_bytes = 0;
         for (int u = 0; u < z->layout.segments; u++) {
             if (!zp_file_has(a, u)) continue;
             const zp_array_part *x = &a->part[u];
-            most = zp_max(most, zp_codes_bytes(x->type, zp_min(x->numel, ZP_PIECE_NUMEL)));
+            a->filed->piece_bytes =
+                zp_max(a->filed->piece_bytes,
+                       zp_file_piece_bytes(x->type, zp_min(x->numel, ZP_PIECE_NUMEL)));
             a->part[u].at = z->plan.file_bytes;
             a->part[u].piece = o->file_pieces;
             z->plan.file_bytes += zp_file_part_bytes(a, u);
             o->file_pieces += zp_file_pieces(a, u);
             z->live[u].on_updates = u < z->layout.all; /* frozen segments have no update */
         }
-        a->filed->piece_bytes = zp_round_up(most, ZP_SECTOR);
     }
 }
 
