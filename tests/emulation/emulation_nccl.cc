@@ -275,6 +275,8 @@ void output(const Group &g, size_t k, size_t rank, std::vector<char> *out) {
         for (size_t r = 0; r < n; r++)
             memcpy(out->data() + r * bytes, g.part[r].ops[k].send, bytes);
         break;
+    case SEND:
+    case RECV: break; /* pairs are matched elsewhere */
     }
 }
 
