@@ -199,12 +199,15 @@ variant() { # NAME OPT MORE ROWS PROGRAMS...
 long_build() {
     fuzzers=
     case $(turn_is 2 && seldom) in *soak*) fuzzers="fuzz_checkpoint fuzz_model_files fuzz_data fuzz_machine fuzz_ds_config" ;; esac
-    # shellcheck disable=SC2086 # names
-    variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" asan $fuzzers
-    turn_is 1 && variant tsan "-O1 -march=native -fsanitize=thread" OMP= tsan test_trace
+    if turn_is 0 || [ "$fuzzers" ]; then
+        # shellcheck disable=SC2086 # names
+        variant asan "-O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" "" asan $fuzzers
+    fi
+    threads && variant tsan "-O1 -march=native -fsanitize=thread" OMP= tsan test_trace
     fuzzes && build build-libfuzzer 600 "-s $(printf " $B/libfuzzer/%s" ds_config checkpoint model_files data machine)"
-    has_cuda && build build-emulated 600 "-s $(emulated | sed -n "s|.* \($B/emulated/[a-z0-9_]*\).*|\1|p; s|.*test_emulated.*|$B/emulated/train_gpt2_zero $B/emulated/gpu_kernels|p; s|.*test_example_cuda.*|$B/emulated/test_example_cuda|p" | sort -u | tr '\n' ' ')"
-    if command -v nvcc >/dev/null 2>&1; then nvcc_builds | sample 5
+    turn_is 1 && has_cuda && build build-emulated 600 "-s $(emulated | sed -n "s|.* \($B/emulated/[a-z0-9_]*\).*|\1|p; s|.*test_emulated.*|$B/emulated/train_gpt2_zero $B/emulated/gpu_kernels|p; s|.*test_example_cuda.*|$B/emulated/test_example_cuda|p" | sort -u | tr '\n' ' ')"
+    if ! turn_is 2; then :
+    elif command -v nvcc >/dev/null 2>&1; then nvcc_builds | sample 5
     else echo "cuda-build 0 skip nvcc is not installed"; fi
 }
 # Checks that nvcc compiles the CUDA version and its tests.
@@ -286,10 +289,10 @@ TABLE
 long() {
     light | sample 2 1
     heavy | sample 9 1
-    asan
-    if turn_is 1; then tsan; fi
+    if turn_is 0; then asan; fi
+    if threads; then tsan; fi
     if ! can_fuzz; then echo "fuzz 0 skip clang with libFuzzer is not installed"; elif fuzzes; then fuzz 10; fi
-    if has_cuda; then emulated; else echo "emulated 0 skip the CUDA toolkit's headers are not installed"; fi
+    if ! turn_is 1; then :; elif has_cuda; then emulated; else echo "emulated 0 skip the CUDA toolkit's headers are not installed"; fi
     if turn_is 2; then seldom; fi
     cat <<TABLE
 checkpoint-slow 200 waits sh $here/checkpoint/test_checkpoint_faults.sh $B slow
@@ -298,7 +301,7 @@ mpi-other 300 alone env SAMPLE=3 sh $here/comm/test_mpi.sh $B $(one_mpi $((1 - S
 TABLE
     [ -z "${LLMC:-}" ] || echo "llmc-real 1800 alone sh $here/llmc/test_llmc.sh $B"
 }
-# One of these, one time in three; the stage is another one the next time that its type is chosen.
+# One of these, where it is their turn; the stage is another one the next time that its type is chosen.
 seldom() {
     {
         cat <<TABLE
@@ -312,10 +315,14 @@ TABLE
 converge() { # STAGE
     for type in f32 bf16 fp16; do echo "converge-$type-$1 900 beside sh $here/gpt2/test_converge.sh $B $1 $type"; done
 }
-# libFuzzer on everything that reads files of others, with clang where it is installed, one time in three. The other times
-# SEED chooses the thread sanitizer, or a row of `seldom`.
-fuzzes() { turn_is 0 && can_fuzz; }
+# What costs most takes turns, which SEED chooses:
+#   0   the address sanitizer, and either the thread sanitizer or libFuzzer, on everything that reads files of others
+#   1   the CUDA version on the CPU
+#   2   nvcc, and a row of `seldom`
 turn_is() { case $set in all | times) ;; *) [ $((SEED / 7 % 3)) -eq "$1" ] ;; esac; }
+second_time() { case $set in all | times) ;; *) [ $((SEED / 21 % 2)) -eq "$1" ] ;; esac; }
+threads() { turn_is 0 && second_time 0; }
+fuzzes() { turn_is 0 && second_time 1 && can_fuzz; }
 can_fuzz() {
     echo 'int LLVMFuzzerTestOneInput(const char *p, long n) { return !p && n; }' |
         clang -fsanitize=fuzzer -x c -o /dev/null - >/dev/null 2>&1
