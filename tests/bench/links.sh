@@ -1,5 +1,5 @@
 #!/bin/sh
-# links.sh BUILD [table|check|model] - steps over slow links between hosts (network namespaces; namespaces.sh),
+# links.sh BUILD [table|check|model|layers] - steps over slow links between hosts (network namespaces; namespaces.sh),
 # with every method of wire.h, each beside the least that is possible and the simulator (bench_links.c).
 #   table  HOSTS x RATES x stages and methods, half an hour: writes BUILD/links.csv. A step may take 1.10 of
 #          the least possible; at 500 Mbit/s and below a method's gain over exact stage 3 must be 0.85 of
@@ -21,7 +21,7 @@ RANKS=${RANKS:-2}
 if [ "$mode" = check ]; then
     RATES=${RATES:-200 1000}
     CASES=${CASES:-0:exact 2:exact 3:exact 3:all}
-elif [ "$mode" = model ]; then
+elif [ "$mode" = model ] || [ "$mode" = layers ]; then
     RATES=${RATES:-500 1000}
     CASES=${CASES:-2:exact 3:exact}
 else
@@ -43,7 +43,7 @@ lack=$(hosts_lack)
 [ -n "$lack" ] || command -v mpirun.openmpi >/dev/null 2>&1 || lack="Open MPI is not installed"
 [ -z "$lack" ] || { skip "slow links: $lack"; end; }
 program=bench_links
-[ "$mode" = model ] && program=train_gpt2_zero
+case $mode in model | layers) program=train_gpt2_zero ;; esac
 make -s B="$B/openmpi" MPICC=mpicc.openmpi "$B/openmpi/$program" || { failed=1; end; }
 sed -n '/define LINKS_COLUMNS/,/latency_us/s/.*"\(.*\)".*/\1/p' "$(dirname "$0")/bench_links.c" | tr -d '\n' >"$csv"
 echo >>"$csv"
@@ -83,7 +83,8 @@ one() {
 
 # ---- model: a step of GPT-2, its processor time, and the least that is possible ----
 
-MODEL="-e char:6x384x6 -t 256 -b 8 -nt 1 -v -1 -g 0 -x 10 -i $B/data/tiny_char_train.bin -j $B/data/tiny_char_val.bin"
+case $mode in layers) batch="-b 1" micro=8 ;; *) batch="-b 8" micro=1 ;; esac
+MODEL="-e char:6x384x6 -t 256 $batch -nt 1 -v -1 -g 0 -x 10 -i $B/data/tiny_char_train.bin -j $B/data/tiny_char_val.bin"
 busy() { # milliseconds of all processors, so far
     read -r _ user nice system _ _ irq soft _ </proc/stat
     echo $((10 * (user + nice + system + irq + soft)))
@@ -115,30 +116,37 @@ least() {
         printf "%.0f", (reduced > sent ? reduced : sent)
     }'
 }
+[ "$micro" = 1 ] || MODEL="$MODEL -za local"
+tokens() { [ "$micro" = 1 ] || echo "-d $(($1 * micro * 256))"; } # of a step of so many ranks
 # What each host takes alone, both at once.
 model_alone() {
-    ip netns exec ${prefix}2 timeout -k 5 120 "$root/openmpi/train_gpt2_zero" $MODEL -z 0 -pn 1 >/dev/null 2>&1 &
-    hosts_first timeout -k 5 120 "$root/openmpi/train_gpt2_zero" $MODEL -z 0 -pn 1 2>&1 | steps
+    ip netns exec ${prefix}2 timeout -k 5 240 "$root/openmpi/train_gpt2_zero" $MODEL $(tokens 1) -z 0 -pn 1 >/dev/null 2>&1 &
+    hosts_first timeout -k 5 240 "$root/openmpi/train_gpt2_zero" $MODEL $(tokens 1) -z 0 -pn 1 2>&1 | steps
     wait $!
 }
-# HOSTS MBITS STAGE: the row of a case
+# HOSTS MBITS STAGE [ORDER]: the row of a case
 model_row() {
-    row=$(hosts_first timeout -k 5 120 $(hosts_openmpi) -n $1 --host $(hosts_list 1) "$root/openmpi/train_gpt2_zero" \
-        $MODEL -z $3 2>"$dir/links-model.txt" </dev/null | steps)
+    row=$(hosts_first timeout -k 5 480 $(hosts_openmpi) -n $1 --host $(hosts_list 1) "$root/openmpi/train_gpt2_zero" \
+        $MODEL $(tokens $1) -z $3 ${4:+-mo} ${4:-} 2>"$dir/links-model.txt" </dev/null | steps)
     step=${row% *} used=${row#* }
     bound=$(least $2 $3 ${alone% *})
-    printf 'stage %s, %s Mbit/s: step %.0f ms, alone %.0f, at least %s: %.2f of it; processor time of both %s ms, ' \
-        $3 $2 $step ${alone% *} $bound "$(echo "$step $bound" | awk '{ print $1 / $2 }')" $used
+    printf 'stage %s%s, %s Mbit/s: step %.0f ms, alone %.0f, at least %s: %.2f of it; processor time of both %s ms, ' \
+        $3 "${4:+, $4}" $2 $step ${alone% *} $bound "$(echo "$step $bound" | awk '{ print $1 / $2 }')" $used
     echo "alone ${alone#* }"
+    [ "${4:-}" != passes ] || { check "$(holds "$step > 0")" "$2 Mbit/s, passes: no step"; return; }
     check "$(holds "$step > 0 && $step <= 1.10 * $bound")" \
         "$2 Mbit/s, stage $3: $step ms, at least $bound, expected at most 1.10 of it"
 }
-if [ "$mode" = model ]; then
+if [ "$program" = train_gpt2_zero ]; then
     hosts_up 2 || { skip "2 hosts: $why"; end; }
     alone=$(model_alone)
     for rate in $RATES; do
         why=$(hosts_rate "$rate") || { skip "a slow cable: $why"; end; }
-        for each in $CASES; do model_row 2 $rate "${each%%:*}"; done
+        if [ "$mode" = layers ]; then
+            for order in passes layers; do model_row 2 $rate 3 $order; done
+        else
+            for each in $CASES; do model_row 2 $rate "${each%%:*}"; done
+        fi
     done
     end
 fi
