@@ -240,7 +240,7 @@ typedef enum zero_type {
    rounded half up in the bit pattern, and each NaN becomes the quiet one of its sign. State, access
    by name and checkpoints have the f32 weight. Training is that of F32 with this rounding. */
 typedef enum zero_master {
-    ZERO_MASTER_AUTO = 0, /* F32 */
+    ZERO_MASTER_AUTO = 0, /* SPLIT for BF16, otherwise F32 */
     ZERO_MASTER_F32,      /* an f32 master weight next to each 16-bit parameter: 4 bytes more */
     ZERO_MASTER_SPLIT,    /* its lower half alone: 2 bytes more */
     ZERO_MASTER_NONE,     /* nothing more: updates are rounded stochastically */

@@ -115,7 +115,7 @@ static const option train_table[] = {
         .help = "1: 16-bit weights have f32 master weights, which are updated. split (only bf16): "
                 "the same f32, of which a weight is the upper half, rounded half up: 2 bytes less "
                 "per parameter. 0 (only bf16): no master weights; updates are rounded "
-                "stochastically. auto: 1"),
+                "stochastically. auto: split with bf16, otherwise 1"),
     ROW(WORD, "-os", "--optimizer-state", state_type, "f32", .words = "f32 bf16 8bit", .course = 1,
         TO(INT, zero.state_type), KEY("bf16_optimizer_states: -os", 0, IF_GIVEN),
         .help = "type in which the optimizer's state (moments, momentum) is kept. bf16: 2 bytes "

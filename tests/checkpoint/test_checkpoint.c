@@ -101,7 +101,7 @@ static void ckt_spec(host_spec *s, int nranks, int stage, int type) {
     }
     s->cfg.stage = stage;
     s->cfg.type = type > 2 ? ZERO_BF16 : (zero_type)type;
-    if (type == CKT_NONE) s->cfg.master = ZERO_MASTER_NONE;
+    s->cfg.master = type == CKT_NONE ? ZERO_MASTER_NONE : ZERO_MASTER_F32;
     if (type == CKT_SPLIT || type >= CKT_SPLIT_STATE) s->cfg.master = ZERO_MASTER_SPLIT;
     if (type >= CKT_STATE) s->cfg.state_type = ZERO_STATE_BF16;
     if (type >= CKT_8BIT) s->cfg.state_type = ZERO_STATE_8BIT;

@@ -242,7 +242,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->cfg.no_overlap = (k->more & CUDA_NO_OVERLAP) != 0;
     s->cfg.master = k->more & CUDA_NO_MASTER ? ZERO_MASTER_NONE
                     : k->more & CUDA_SPLIT   ? ZERO_MASTER_SPLIT
-                                             : ZERO_MASTER_AUTO;
+                                             : ZERO_MASTER_F32;
     if (k->more & CUDA_STATES) s->cfg.state_type = ZERO_STATE_BF16;
     if (k->more & CUDA_CODES) s->cfg.state_type = ZERO_STATE_8BIT;
     if (k->more & CUDA_CODES && k->stage == 3) s->desc[0].flags |= ZERO_F32_STATE;

@@ -362,7 +362,7 @@ static void frozen_memory(int stage, zero_type type) {
                    && frozen_plan_of(&without, 0, set, stage, type);
     if (!test_check(ok, "stage %d: plans", stage)) return;
     const zero_plan *a = &all.plan, *f = &frozen.plan, *w = &without.plan;
-    const size_t master = type == ZERO_F32 ? 8 : 12, of = zero_type_bytes(type);
+    const size_t master = type == ZERO_F32 ? 8 : type == ZERO_BF16 ? 10 : 12, of = zero_type_bytes(type);
     test_check(f->numel == a->numel && f->grad_bytes == w->grad_bytes
                    && f->optimizer_bytes == w->optimizer_bytes,
                "stage %d: gradients %zu and state %zu bytes, without the frozen tensors %zu, %zu",

@@ -423,7 +423,7 @@ static void ten_bits(void) {
                     const int nranks = 1 << n % 3;
                     if (!test_sampled(5)) continue;
                     ten_spec(&c.spec, nranks, 0, (zero_optimizer)rule, (zero_type)(type % 3));
-                    if (type == 3) c.spec.cfg.master = ZERO_MASTER_NONE;
+                    c.spec.cfg.master = type == 3 ? ZERO_MASTER_NONE : ZERO_MASTER_F32;
                     if (type == 4) c.spec.cfg.master = ZERO_MASTER_SPLIT;
                     if (type > 2) c.spec.cfg.type = ZERO_BF16;
                     c.spec.cfg.state_type = (zero_state_type)((type + bad) % ZERO_STATE_TYPES);
