@@ -6,18 +6,23 @@ ZP_LOOP(zp_kernel_norm, zp_kernel_norm_args, 64)
 ZP_LOOP(zp_kernel_fold, zp_kernel_fold_args, 1)
 ZP_LOOP(zp_kernel_combine_verdicts, zp_kernel_combine_verdicts_args, 1)
 
-/* Eight threads, a team, sum a block of the norm; each has ZP_WIDE neighbouring lanes. A square of
-   an f32 is exact in f64, so fma rounds exactly as the sum does. */
-#define ZP_NORM_TEAM  (ZP_LANES / ZP_WIDE)
+/* Eight threads, a team, sum a block of the norm; each has a column. */
+#define ZP_NORM_TEAM  ZP_NORM_COLUMNS
 #define ZP_NORM_TEAMS (ZP_THREADS / ZP_NORM_TEAM)
-#define ZP_NORM_BATCH ((size_t)8) /* loads of a thread in flight at once */
+static_assert(ZP_NORM_WIDE == ZP_WIDE, "a thread loads a row of its column at once");
 static_assert(ZP_NORM_TEAMS == ZP_FOLD_GROUP, "a thread block takes the lanes of one group");
+/* A function of its own, so that the loop has few f64 instructions. */
+static __device__ __noinline__ double zp_kernel_norm_wide(const zp_kernel_norm_args *a, size_t i,
+                                                          size_t end) {
+    return zp_kernel_norm_add_wide(a->g, a->type, i, end);
+}
 static __device__ __forceinline__ void zp_kernel_norm_team(const zp_kernel_norm_args *a,
                                                            size_t block, size_t blocks) {
     const size_t me = threadIdx.x % ZP_NORM_TEAM, first = block * ZP_NORM_BLOCK;
     const size_t left = block < blocks ? a->numel - first : 0;
     const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
-    double lane[ZP_WIDE] = {0};
+    float lane[ZP_WIDE] = {0};
+    uint32_t any = 0;
     for (size_t i = me * ZP_WIDE; i < n; i += ZP_LANES * ZP_NORM_BATCH) {
         uint4 words[ZP_NORM_BATCH];
         for (size_t k = 0; k < ZP_NORM_BATCH; k++)
@@ -27,12 +32,17 @@ static __device__ __forceinline__ void zp_kernel_norm_team(const zp_kernel_norm_
         for (size_t k = 0; k < ZP_NORM_BATCH; k++) {
             float g[ZP_WIDE];
             zp_type_unpack_words(g, words[k], a->type);
-            for (size_t j = 0; j < ZP_WIDE; j++) lane[j] = fma((double)g[j], (double)g[j], lane[j]);
+            for (size_t j = 0; j < ZP_WIDE; j++) lane[j] += g[j] * g[j];
+            any |= words[k].x | words[k].y | words[k].z | words[k].w;
         }
     }
+    const float sum = (lane[0] + lane[1]) + (lane[2] + lane[3]);
+    double column = (double)sum; /* 16-bit words are lower halves; the shift drops the sign */
+    if (!zp_kernel_norm_is_held(sum) && any << (a->type == ZERO_F32 ? 1 : 17))
+        column = zp_kernel_norm_wide(a, first + me * ZP_WIDE, first + n);
     for (int w = (int)ZP_NORM_TEAM / 2; w; w /= 2)
-        for (size_t j = 0; j < ZP_WIDE; j++) lane[j] += __shfl_xor_sync(0xFFFFFFFFu, lane[j], w);
-    if (me == 0 && n) a->partial[block] = zp_kernel_add_by_halves(lane, ZP_WIDE);
+        column += __shfl_xor_sync(0xFFFFFFFFu, column, w);
+    if (me == 0 && n) a->partial[block] = column;
 }
 
 /* Counts the thread blocks that have ended a part of the work. Returns 1 in all threads of the
