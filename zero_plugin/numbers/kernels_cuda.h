@@ -12,8 +12,8 @@ ZP_LOOP(zp_kernel_combine_verdicts, zp_kernel_combine_verdicts_args, 1)
 static_assert(ZP_NORM_WIDE == ZP_WIDE, "a thread loads a row of its column at once");
 static_assert(ZP_NORM_TEAMS == ZP_FOLD_GROUP, "a thread block takes the lanes of one group");
 /* A function of its own, so that the loop has few f64 instructions. */
-static __device__ __noinline__ double zp_kernel_norm_wide(const zp_kernel_norm_args *a, size_t i,
-                                                          size_t end) {
+__attribute__((noinline)) static __device__ double zp_kernel_norm_wide(const zp_kernel_norm_args *a,
+                                                                       size_t i, size_t end) {
     return zp_kernel_norm_add_wide(a->g, a->type, i, end);
 }
 static __device__ __forceinline__ void zp_kernel_norm_team(const zp_kernel_norm_args *a,
