@@ -3,8 +3,8 @@
 #ifndef TEST_UNIT_NORM_H
 #define TEST_UNIT_NORM_H
 
-/* A square is rounded, and added to the others of its column at most 33 times, in f32. */
-#define UNIT_NORM_ERROR (34 * 0x1p-24)
+/* A square is rounded, and then five sums of its row, in f32. */
+#define UNIT_NORM_ERROR (6 * 0x1p-24)
 
 static void unit_norm(void) {
     enum { N = 5 * 1024 + 64 };
@@ -43,8 +43,8 @@ static double unit_norm_block(zp_stream *s, const void *g, zero_type type, size_
     return partial;
 }
 
-/* Numbers of every size and type, so that squares in f32 overflow, vanish, or do both in columns
-   next to each other. Where all of them do, the sum has the precision of f64. */
+/* Numbers of every size and type, so that squares in f32 overflow, vanish, or do both in rows next
+   to each other. Where all of them do, the sum has the precision of f64. */
 static void unit_norm_sizes(void) {
     static const struct {
         int low, high; /* exponents */
@@ -67,8 +67,8 @@ static void unit_norm_sizes(void) {
         const void *all = type == ZERO_F32 ? (const void *)g : narrow;
         long double plain = 0;
         for (size_t i = 0; i < n; i++) g[i] = unit_float(&r, kinds[kind].low, kinds[kind].high);
-        for (size_t i = 0; i < n && kind == 5; i++) /* columns of either end */
-            g[i] *= i / 4 % 3 == 0 ? 0x1p60f : i / 4 % 3 == 1 ? 0x1p-60f : 0;
+        for (size_t i = 0; i < n && kind == 5; i++) /* rows of either end */
+            g[i] *= i / 32 % 3 == 0 ? 0x1p60f : i / 32 % 3 == 1 ? 0x1p-60f : 0;
         zp_type_narrow(narrow, type == ZERO_F32 ? ZERO_BF16 : type, g, n);
         for (size_t i = 0; i < n; i++) {
             if (!zp_type_is_finite((double)zp_type_load(all, type, i))) /* it was rounded up */
@@ -80,6 +80,24 @@ static void unit_norm_sizes(void) {
         test_check(fabsl((long double)sum - plain) <= (long double)kinds[kind].error * plain,
                    "type %d, kind %d, %zu elements: %g instead of %Lg", (int)type, kind, n, sum,
                    plain);
+    }
+    zp_device_close(&d);
+}
+
+/* Where a shard ends changes no row: sums of two parts are that of all, up to rounding in f64. */
+static void unit_norm_parts(void) {
+    zp_device d;
+    test_random r = {82};
+    float g[1024];
+    (void)zp_device_open(&d);
+    zp_stream s = unit_stream(&d, 1);
+    for (int i = 0; i < 1024; i++) g[i] = unit_float(&r, -4, 4);
+    const double all = unit_norm_block(&s, g, ZERO_F32, 1024);
+    for (size_t n = 32; n < 1024; n += 32) {
+        const double sum =
+            unit_norm_block(&s, g, ZERO_F32, n) + unit_norm_block(&s, g + n, ZERO_F32, 1024 - n);
+        test_check(fabs(sum - all) <= 1e-14 * all, "a shard ends at %zu: %.17g instead of %.17g", n,
+                   sum, all);
     }
     zp_device_close(&d);
 }
@@ -256,6 +274,7 @@ static void unit_judge(void) {
 static void unit_norm_all(void) {
     unit_norm();
     unit_norm_sizes();
+    unit_norm_parts();
     unit_norm_places();
     unit_norm_threads();
     unit_exact();
