@@ -88,11 +88,10 @@ static zero_result zp_whole_tensor_add_state(zero_ctx *z) {
     const zp_whole_state *d = z->whole;
     const zp_layout *l = &z->layout;
     if (!(z->cfg.muon.normalize > 0) || !(z->rule->needs & ZP_MATRICES)) return ZERO_OK;
-    ZP_REFUSE(
-        z, d->slices > 1,
-        "muon.normalize is %g, but tensor %s is a slice, whose rows no rank has alone; use 0, "
-        "or whole tensors",
-        (double)z->cfg.muon.normalize, d->sliced->desc.name);
+    ZP_REFUSE(z, d->slices > 1,
+              "muon.normalize is %g, but tensor %s is a slice, and no rank has its rows; use 0, or "
+              "whole tensors",
+              (double)z->cfg.muon.normalize, d->sliced->desc.name);
     for (int whole = 0; whole < 2; whole++) {
         for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
             const zero_range r = {z->tensors[m->tensor].desc.name, ZERO_MOMENT_2, ZERO_F32,
