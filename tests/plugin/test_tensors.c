@@ -850,7 +850,7 @@ static void ten_row_state(void) {
     static float values[4 * 4096];
     static const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     zero_config cfg = {.optimizer = ZERO_MUON, .muon = {.normalize = 0.5f}};
-    zero_tensor_desc w = {"w", 64 * 64, 4, .rows = 64, .cols = 64};
+    zero_tensor_desc w = {"w", 64 * 64, 4, .rows = 64, .cols = 64, .frozen = "\0\0\0\1"};
     zero_ctx *z = NULL;
     test_check(!zero_create(&z, &cfg, &self) && !zero_tensors(z, &w, 1) && !zero_build(z)
                    && !zero_state_begin(z),
@@ -873,6 +873,17 @@ static void ten_row_state(void) {
                (double)values[4096 + 64], (double)values[4096 + 128]);
     ten_refused(z, zero_state_get(z, &half, values), ZERO_ERR_ARGUMENT, "expected values of [0");
     ten_refused(z, zero_state_put(z, &far, values), ZERO_ERR_ARGUMENT, "expected values of [0");
+    size_t saved = 0, loaded = 0; /* a frozen layer is saved, as zeros */
+    for (int whole = 0; whole < 2; whole++)
+        for (int i = 0; i < zero_state_ranges(z, whole); i++) {
+            zero_range r;
+            test_check(!zero_state_range(z, whole, i, &r), "%s", zero_last_error(z));
+            *(whole ? &loaded : &saved) += r.kind == ZERO_MOMENT_2 ? r.count : 0;
+        }
+    test_check(saved == 4 * 4096 && loaded == 3 * 4096 && values[3 * 4096 + 64] == 0
+                   && values[3 * 4096 - 1] == 3 * 4096 - 64,
+               "%zu are saved, %zu loaded, %g, %g", saved, loaded, (double)values[3 * 4096 + 64],
+               (double)values[3 * 4096 - 1]);
     test_check(!zero_state_end(z, 0), "%s", zero_last_error(z));
     zero_destroy(z);
 }
