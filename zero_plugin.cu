@@ -91,7 +91,7 @@
 #include "zero_plugin/core/config.h"       /* the settings, their ranges and defaults */
 #include "zero_plugin/core/ctx.h"          /* everything that one rank owns */
 #include "zero_plugin/core/part.h"         /* [packed subgroups] splits groups of a context */
-#include "zero_plugin/core/ranges.h"       /* [packed state] lists of ranges of the state */
+#include "zero_plugin/core/ranges.h"       /* [muon packed state] lists of ranges of the state */
 #include "zero_plugin/core/extra.h"        /* how a capability plugs into the core */
 #include "zero_plugin/core/agree.h"        /* ranks compare what must be equal on all */
 #include "zero_plugin/core/observe.h"      /* what a checked build sees of the calls */

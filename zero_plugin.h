@@ -89,9 +89,8 @@
        two communicators, never yours, so that pending operations end and the next call returns the
        error. Ranks of one machine share the reason; ranks of other machines get NCCL's error or
        TIMEOUT. Set NCCL_LAUNCH_ORDER_IMPLICIT=1 before NCCL starts (2.26 and newer), so that the
-       communicators of contexts and groups run at the same time. Otherwise zero_create logs a
-       warning, they run in sequence, and an NCCL call of your own inside a pass can deadlock: use
-       zero_all_sum instead.
+       communicators of contexts and groups run at the same time. Otherwise zero_create warns, they
+       run in sequence, and your own NCCL calls inside a pass can deadlock: use zero_all_sum.
      A child of fork (for example a data loader) is not a rank and has none of the plugin's threads.
      In it, zero_destroy and zero_group_close do nothing, and no other function may be called.
 
@@ -285,6 +284,7 @@ typedef struct zero_muon {
     int match_rms;     /* scale updates to AdamW's size: s of zero_hyper's formula */
     int no_nesterov;   /* orthogonalise the momentum itself */
     int polar_express; /* other coefficients for each iteration: see zero_hyper's formula */
+    float normalize;   /* NorMuon: how slowly r of zero_hyper's formula moves: 0.95; 0: none */
 } zero_muon;
 /* [offload] Where an array is kept. Bits are the same at every tier.
      HOST  CPU memory (the CPU version has one memory: there it is DEVICE). For optimizer_tier, and
@@ -363,8 +363,7 @@ typedef struct zero_config {
                                  file has no name and vanishes with the process */
     zero_tier gradient_tier;  /* where this rank's shard of the reduced gradients is kept until the
                                  update. FILE: stages 2 and 3, with sharded accumulation */
-    zero_tier parameter_tier; /* stage 3: this rank's shard of parameters, except units that
-                                 are kept unsharded */
+    zero_tier parameter_tier; /* stage 3: this rank's shard of parameters, but no unsharded unit */
     float offload_share; /* part of all elements to offload, in whole units, updated last; 0: 1 */
     int no_file_check;   /* FILE: do not compare pieces read with their checksums */
     int delay_from; /* DELAYED UPDATE from this step on, counting skipped steps (1: the first; 0:
@@ -608,11 +607,12 @@ zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
               X = d / max(|d|, 1e-7) (X' where rows > cols), cfg.muon.iterations times:
                 A = X X',  X = a X + (b A + c A A) X  (a 3.4445, b -4.775, c 2.0315; with
                 cfg.muon.polar_express d / max(1.01 |d|, 1e-7) and those of Amsel et al. 2025),
+              with n = cfg.muon.normalize (Li et al. 2025), for each row x: r = n r + (1 - n)
+                mean(x^2) (0 at first),  x = x / (sqrt(r) + 1e-10); then X gets its |X| back,
               p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)),
-                or, with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols))
-              in f32. Matrices are divided among ranks by cost. The owner receives d and returns
-              X, both by whole units; sent_bytes counts it.
-              Other tensors use ADAMW with lr times cfg.muon.plain_lr; only they have MOMENT_2 */
+                or, with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols)). In f32. An owner of each
+              matrix, by cost, receives d and returns X, by whole units; it also keeps r. Other
+              tensors use ADAMW with lr times cfg.muon.plain_lr; only they have MOMENT_2 by name */
 typedef struct zero_hyper {
     float lr;
     float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum. MUON: for other tensors. A

@@ -206,6 +206,10 @@ static const option train_table[] = {
         TO(INT, zero.muon.polar_express), KEY("muon.polar_express", 0, IF_GIVEN),
         .help = "muon: 1: the coefficients of Polar Express (Amsel et al. 2025), which come closer "
                 "to an orthogonal matrix in the same 5 iterations"),
+    ROW(REAL, "-mn", "--normuon", normuon, "0", RANGE(0, 0.9999999), .course = 1,
+        TO(FLOAT, zero.muon.normalize), KEY("muon.normalize", 0, IF_GIVEN),
+        .help = "muon: NorMuon (Li et al. 2025) divides rows of matrices by the root of their mean "
+                "square, averaged over steps with this factor, such as 0.95. Not with -tp. 0: off"),
     ROW(INT, "-mh", "--per-head-muon", muon_heads, "0", RANGE(0, 1), .course = 1,
         TO(INT, per_head_muon), KEY("optimizer.params.per_head_muon", DS_GIVEN_MUON_HEADS, ALWAYS),
         .help = "muon: 1: the queries, keys and values of each attention head are matrices of "

@@ -51,6 +51,7 @@ typedef struct train_options {
     double momentum, plain_lr; /* -mm, -ml: of muon */
     int match_rms;             /* -mr */
     int polar_express;         /* -mp */
+    double normuon;            /* -mn */
     int muon_heads;            /* -mh */
     double trust_least, trust_most;
     double skip_loss, skip_norm;  /* -sl, -sg; 0: never */

@@ -264,6 +264,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     if (k->more & CUDA_DELAYS) s->cfg.delay_from = 1;
     if (k->more & CUDA_LAMB) s->cfg.optimizer = ZERO_LAMB;
     if (k->more & CUDA_MUON) s->cfg.optimizer = ZERO_MUON;
+    if (k->more & CUDA_MUON && !(k->more & CUDA_SLICES)) s->cfg.muon.normalize = 0.9f;
     if (k->more & CUDA_ADAGRAD) s->cfg.optimizer = ZERO_ADAGRAD;
     if (k->more & CUDA_PACKED) {
         s->cfg.weight_bits = k->stage == 3 ? 8 : 0;
