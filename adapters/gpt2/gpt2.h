@@ -89,6 +89,8 @@ typedef struct gpt2_config {
     int heads;             /* NH, divides C */
     int channels;          /* C */
     int untied;            /* 1: the classifier is a separate tensor, lmheadw */
+    int sparse_rows;       /* 1, untied, CPU: gpt2_train_step announces the rows of wte and wpe that
+                              a batch touches; without effect under tensor and pipeline parallelism */
     gpt2_moe moe;
     const struct gpt2_frozen *frozen; /* borrowed: tensors that are not trained, and adapters that
                                          are, see frozen.h; NULL: all are trained */
