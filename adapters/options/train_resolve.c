@@ -197,7 +197,7 @@ int train_sparse_rows(const train_options *o, int on_gpus, gpt2_config *model, c
     const char *why = train_sparse_rows_conflict(o, on_gpus);
     model->sparse_rows = o->sparse_rows && !why;
     if (o->sparse_rows != 1 || !why) return 0;
-    return sentence_fail(sentence, bytes, "-sr 1: %s, or use -sr 0", why);
+    return sentence_fail(sentence, bytes, "-sr 1: %s; otherwise use -sr 0", why);
 }
 
 void train_take(train_options *o, const ds_config *file, gpt2_config *model) {

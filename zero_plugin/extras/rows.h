@@ -22,15 +22,16 @@
      2. from the same maps every rank decides the same: if a rank would send over half of what it
         sends densely, the transport reduces the unit densely
      3. in rounds: a rank packs the touched blocks of each peer's shard, in order, in `out`, and
-        receives its own in `in`. The maps are the sizes and the addresses. A round ends before a
-        message has more than `room` blocks; the maps tell all ranks where
-     4. the owner adds each block with the kernel of the dense sum, in its order. A rank that did
-        not touch the block adds zeros, as its gradient has them: 0 + -0 is 0 there, too. A block
-        that no rank touched is 0, or, if micro-steps add up, gets 0 added (which makes -0 to 0)
+        receives its own in `in`. The maps have the sizes and the addresses. A round ends before a
+        message has more than `room` blocks, after the same blocks on all ranks
+     4. the owner adds each block with the kernel of the dense sum, in its order. For a rank that
+        did not touch the block, the kernel adds zeros, which its gradient has there: so 0 + -0 is
+        0, as in the dense sum. A block that no rank touched becomes 0, or, where micro-steps add
+        up, gets 0 added, because -0 + 0 is 0
    At stage 0, a second task sends the blocks that a rank touched in this step from each owner to
-   all ranks, without maps: all ranks have them. All other blocks are 0.
+   all ranks, without maps: all ranks have them. The other blocks are 0.
 
-   WHO WAITS. The task waits for messages of all ranks, as a dense reduction does. Nothing else
+   WAITING. The task waits for messages of all ranks, as a dense reduction does. Nothing else
    waits. `out` and `in` belong to the gradient stream, so one unit uses them at a time.
 
    TRAFFIC. zero_plan has the worst case, the dense reduction and the maps. zero_stats has the bytes
@@ -252,7 +253,7 @@ static void zp_rows_add_word(const zero_ctx *z, const zp_rows_unit *x, const zp_
             sum.source[p] = !has ? z->rows->zeros : r == me ? own + at * of : next[r];
             if (has && r != me) next[r] += numel * of;
         }
-        if (!any) sum.n = sum.group = 1; /* adds zeros, which as many are */
+        if (!any) sum.n = sum.group = 1; /* the sum of n zeros is 0 */
         sum.out = (char *)sum.out + at * of;
         if (sum.sum) sum.sum += at;
         zp_kernel_sum_slices(&sum, numel, 1);
