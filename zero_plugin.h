@@ -803,6 +803,7 @@ zero_result zero_skip_step(zero_ctx *z);
    Call it at the end of a run, after its last checkpoint; earlier it changes results.
    COLLECTIVE. SYNC. */
 zero_result zero_apply_pending(zero_ctx *z);
+
 /* Announce the rows (over all layers, in any order) of a tensor with row_numel that backward writes
    in this micro-step, before it ends; more calls add rows. All other rows of its gradient are zeros
    and are not sent, if that pays. Bits do not change. Without a call, all rows are sent, as they

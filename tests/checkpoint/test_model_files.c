@@ -24,9 +24,9 @@ enum { PATH = 512 };
 static char folder[256];
 static const gpt2_config tiny = {16, 65, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
 static const gpt2_config wide = {8,    1100, 1152, 1, 8, 512, 0, GPT2_NO_EXPERTS,
-                                 NULL, 0,    0}; /* rows and tensors of several pieces */
+                                 NULL, 0,    0,    0}; /* rows and tensors of several pieces */
 static const gpt2_config middle = {8,    300, 384, 1, 6, 384, 0, GPT2_NO_EXPERTS,
-                                   NULL, 0,   0}; /* generations of several windows */
+                                   NULL, 0,   0,   0}; /* generations of several windows */
 
 /* ---- a model as plain memory ---- */
 

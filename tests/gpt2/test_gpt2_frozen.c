@@ -21,7 +21,7 @@ typedef struct training {
 } training;
 
 static gpt2_config config_of(const training *t, const gpt2_frozen *frozen) {
-    const gpt2_config c = {MAXT, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, frozen, 0, 0};
+    const gpt2_config c = {MAXT, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, frozen, 0, 0, 0};
     return c;
 }
 
