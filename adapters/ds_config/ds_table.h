@@ -656,7 +656,7 @@ static const ds_row ds_rows[] = {
     REFUSED("compression_training", DS_ANY, "", USE_TYPES),
     REFUSED("amp", DS_ANY, "", USE_TYPES),
     REFUSED("nebula", DS_ANY, "", "remove it; DeepSpeed's checkpoint files are not written"),
-    REFUSED("sparse_gradients", DS_BOOL, "false", "use false; gradients are dense"),
+    REFUSED("sparse_gradients", DS_BOOL, "false", "use false, and -sr 1 with -ut 1"),
     REFUSED("eigenvalue", DS_ANY, "", "remove it"),
     REFUSED("sparse_attention", DS_ANY, "", "remove it; attention is dense"),
     REFUSED(

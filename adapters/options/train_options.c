@@ -50,6 +50,10 @@ static const option train_table[] = {
     ROW(INT, "-ut", "--untied", untied, "0", RANGE(0, 1), .course = 1,
         .help = "1: untie the classifier from the token embedding: it has its own weights. A model "
                 "from a file starts with a copy of the embedding"),
+    ROW(WORD, "-sr", "--sparse-rows", sparse_rows, "0", .words = "0 1 auto", .course = 1,
+        .help = "1: reduce only the rows of the embeddings' gradients that a batch touches, if "
+                "that is less to send; bits do not change. Only with -ut 1: a tied classifier "
+                "writes every row. auto: 1 if the other flags allow it. CPU only"),
     ROW(TEXT, "-tn", "--train", train, "", .course = 1,
         .help = "train only tensors with a name that matches a shell pattern of this list (commas "
                 "between); "
