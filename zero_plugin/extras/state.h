@@ -181,7 +181,8 @@ static zero_result zp_state_put(zero_ctx *z, zero_kind kind, zp_run run, zero_ty
                                 const char *values) {
     zp_state_tail *t = z->tail;
     zp_array *a = zp_run_array(z, kind, run.unit);
-    if (a->part[run.unit].type != ZP_CODES) return zp_run_put(z, kind, &run, type, values);
+    const zp_array_part *part = &a->part[run.unit]; /* of a frozen layer: nothing */
+    if (part->type != ZP_CODES || !part->share) return zp_run_put(z, kind, &run, type, values);
     for (size_t rest = run.numel; rest; rest -= run.numel) {
         const size_t place = run.at % ZP_CODE_BLOCK, whole = rest / ZP_CODE_BLOCK * ZP_CODE_BLOCK;
         const int follows = t->array == a && t->unit == run.unit && t->first + t->numel == run.at;
