@@ -74,10 +74,10 @@
 #include "zero_plugin/comm/comm.h"          /* ranks and collectives; a transport's contract */
 #include "zero_plugin/comm/board.h"         /* how the ranks of one machine meet */
 #include "zero_plugin/comm/shared_memory.h" /* how they map each other's memory */
-#include "zero_plugin/comm/messages.h" /* [groups mpi muon nccl packed rows subgroups] between ranks */
+#include "zero_plugin/comm/messages.h" /* [groups mpi muon nccl packed rows subgroups] messages */
 #include "zero_plugin/comm/local.h"    /* SELF and LOCAL: the ranks of one machine */
-#include "zero_plugin/comm/pipe.h" /* [groups muon packed rows subgroups] messages between these ranks */
-#include "zero_plugin/comm/local_groups.h" /* [groups muon packed rows subgroups] LOCAL with groups */
+#include "zero_plugin/comm/pipe.h" /* [groups muon packed rows subgroups] local messages */
+#include "zero_plugin/comm/local_groups.h" /* [groups muon packed rows subgroups] local groups */
 #include "zero_plugin/comm/mpi_nodes.h"    /* [mpi] MPI between nodes, and waiting for MPI */
 #include "zero_plugin/comm/mpi.h"          /* [mpi] MPI: LOCAL in a node, messages between nodes */
 #include "zero_plugin/comm/nccl_watch.h"   /* [nccl] watches NCCL: errors, time-outs */
