@@ -76,7 +76,7 @@
 #include "zero_plugin/comm/shared_memory.h" /* how they map each other's memory */
 #include "zero_plugin/comm/messages.h" /* [groups mpi muon nccl packed rows subgroups] messages */
 #include "zero_plugin/comm/local.h"    /* SELF and LOCAL: the ranks of one machine */
-#include "zero_plugin/comm/pipe.h" /* [groups muon packed rows subgroups] local messages */
+#include "zero_plugin/comm/pipe.h"     /* [groups muon packed rows subgroups] local messages */
 #include "zero_plugin/comm/local_groups.h" /* [groups muon packed rows subgroups] local groups */
 #include "zero_plugin/comm/mpi_nodes.h"    /* [mpi] MPI between nodes, and waiting for MPI */
 #include "zero_plugin/comm/mpi.h"          /* [mpi] MPI: LOCAL in a node, messages between nodes */
