@@ -1327,7 +1327,8 @@ static int run_rank(launch *l, void *user) {
     require(&j, !none, "rank %d: %s", l->rank, sentence);
     resolve_model(&j);
     read_ds_config(&j, o);
-    const int clash = train_check(o, sentence, sizeof sentence);
+    const int clash = train_check(o, sentence, sizeof sentence)
+                      || train_sparse_rows(o, !DEVICE_IS_HOST, &j.model, sentence, sizeof sentence);
     require(&j, !clash, "%s", sentence);
     require(&j, !o->copies || l->kind == LAUNCH_FORK,
             "-pm %d: copies need ranks that -pn starts (found %d rank%s %s); add -pn N, or leave "

@@ -74,24 +74,24 @@
 #include "zero_plugin/comm/comm.h"          /* ranks and collectives; a transport's contract */
 #include "zero_plugin/comm/board.h"         /* how the ranks of one machine meet */
 #include "zero_plugin/comm/shared_memory.h" /* how they map each other's memory */
-#include "zero_plugin/comm/messages.h" /* [groups mpi muon nccl packed subgroups] between ranks */
+#include "zero_plugin/comm/messages.h" /* [groups mpi muon nccl packed rows subgroups] messages */
 #include "zero_plugin/comm/local.h"    /* SELF and LOCAL: the ranks of one machine */
-#include "zero_plugin/comm/pipe.h" /* [groups muon packed subgroups] messages between these ranks */
-#include "zero_plugin/comm/local_groups.h" /* [groups muon packed subgroups] LOCAL with groups */
+#include "zero_plugin/comm/pipe.h"     /* [groups muon packed rows subgroups] local messages */
+#include "zero_plugin/comm/local_groups.h" /* [groups muon packed rows subgroups] local groups */
 #include "zero_plugin/comm/mpi_nodes.h"    /* [mpi] MPI between nodes, and waiting for MPI */
 #include "zero_plugin/comm/mpi.h"          /* [mpi] MPI: LOCAL in a node, messages between nodes */
 #include "zero_plugin/comm/nccl_watch.h"   /* [nccl] watches NCCL: errors, time-outs */
 #include "zero_plugin/comm/nccl.h"         /* [nccl] NCCL */
 #include "zero_plugin/comm/transport.h"    /* the table of transports, and how to add one */
-#include "zero_plugin/comm/group.h"        /* [groups muon packed] a group that sends messages */
+#include "zero_plugin/comm/group.h" /* [groups muon packed rows] a group that sends messages */
 #include "zero_plugin/comm/collectives.h"  /* [groups] collectives on the caller's own buffers */
 #include "zero_plugin/core/layout.h"       /* where a tensor, a unit and a shard begin */
 #include "zero_plugin/core/buffers.h"      /* which unit is in which shared buffer */
 #include "zero_plugin/core/arrays.h"       /* stages as data; what a rank keeps, and where */
 #include "zero_plugin/core/config.h"       /* the settings, their ranges and defaults */
 #include "zero_plugin/core/ctx.h"          /* everything that one rank owns */
-#include "zero_plugin/core/part.h"         /* [packed subgroups] splits groups of a context */
-#include "zero_plugin/core/ranges.h"       /* [packed state] lists of ranges of the state */
+#include "zero_plugin/core/part.h"         /* [packed rows subgroups] splits groups of a context */
+#include "zero_plugin/core/ranges.h"       /* [muon packed state] lists of ranges of the state */
 #include "zero_plugin/core/extra.h"        /* how a capability plugs into the core */
 #include "zero_plugin/core/agree.h"        /* ranks compare what must be equal on all */
 #include "zero_plugin/core/observe.h"      /* what a checked build sees of the calls */
@@ -124,6 +124,7 @@
 #include "zero_plugin/extras/codec_blocks.h"  /* [packed] one block: plain C and AVX-512 */
 #include "zero_plugin/extras/codec_kernels.h" /* [packed] kernels: encode, decode, add blocks */
 #include "zero_plugin/extras/packed.h"        /* [packed] quantized gathers and reductions */
+#include "zero_plugin/extras/rows.h"          /* [rows] gradients of which few rows are touched */
 #include "zero_plugin/extras/subgroups.h"     /* [subgroups] replicas, secondary partitions */
 #include "zero_plugin/extras/exact.h"       /* [muon] sums of squares that do not depend on order */
 #include "zero_plugin/extras/whole_rules.h" /* [muon] the update rules that need whole tensors */
@@ -137,6 +138,7 @@
 #include "zero_plugin/api/life.h"        /* create, build, hooks, step, destroy */
 #include "zero_plugin/api/tensors.h"     /* tensors are announced */
 #include "zero_plugin/api/pass_order.h"  /* [order] passes in an announced order */
+#include "zero_plugin/api/touch_rows.h"  /* [rows] announces touched rows */
 #include "zero_plugin/api/values.h"      /* numbers, small collectives, statistics */
 #include "zero_plugin/api/access.h"      /* [state] read and write by name, state */
 #include "zero_plugin/api/adopt.h"       /* the plugin takes over weights; hook-free steps */

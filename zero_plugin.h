@@ -89,9 +89,8 @@
        two communicators, never yours, so that pending operations end and the next call returns the
        error. Ranks of one machine share the reason; ranks of other machines get NCCL's error or
        TIMEOUT. Set NCCL_LAUNCH_ORDER_IMPLICIT=1 before NCCL starts (2.26 and newer), so that the
-       communicators of contexts and groups run at the same time. Otherwise zero_create logs a
-       warning, they run in sequence, and an NCCL call of your own inside a pass can deadlock: use
-       zero_all_sum instead.
+       communicators of contexts and groups run at the same time. Otherwise zero_create warns, they
+       run in sequence, and your own NCCL calls inside a pass can deadlock: use zero_all_sum.
      A child of fork (for example a data loader) is not a rank and has none of the plugin's threads.
      In it, zero_destroy and zero_group_close do nothing, and no other function may be called.
 
@@ -240,7 +239,7 @@ typedef enum zero_type {
    rounded half up in the bit pattern, and each NaN becomes the quiet one of its sign. State, access
    by name and checkpoints have the f32 weight. Training is that of F32 with this rounding. */
 typedef enum zero_master {
-    ZERO_MASTER_AUTO = 0, /* F32 */
+    ZERO_MASTER_AUTO = 0, /* SPLIT for BF16, otherwise F32 */
     ZERO_MASTER_F32,      /* an f32 master weight next to each 16-bit parameter: 4 bytes more */
     ZERO_MASTER_SPLIT,    /* its lower half alone: 2 bytes more */
     ZERO_MASTER_NONE,     /* nothing more: updates are rounded stochastically */
@@ -285,6 +284,7 @@ typedef struct zero_muon {
     int match_rms;     /* scale updates to AdamW's size: s of zero_hyper's formula */
     int no_nesterov;   /* orthogonalise the momentum itself */
     int polar_express; /* other coefficients for each iteration: see zero_hyper's formula */
+    float normalize;   /* NorMuon: how slowly r of zero_hyper's formula moves: 0.95; 0: none */
 } zero_muon;
 /* [offload] Where an array is kept. Bits are the same at every tier.
      HOST  CPU memory (the CPU version has one memory: there it is DEVICE). For optimizer_tier, and
@@ -363,8 +363,7 @@ typedef struct zero_config {
                                  file has no name and vanishes with the process */
     zero_tier gradient_tier;  /* where this rank's shard of the reduced gradients is kept until the
                                  update. FILE: stages 2 and 3, with sharded accumulation */
-    zero_tier parameter_tier; /* stage 3: this rank's shard of parameters, except units that
-                                 are kept unsharded */
+    zero_tier parameter_tier; /* stage 3: this rank's shard of parameters, but no unsharded unit */
     float offload_share; /* part of all elements to offload, in whole units, updated last; 0: 1 */
     int no_file_check;   /* FILE: do not compare pieces read with their checksums */
     int delay_from; /* DELAYED UPDATE from this step on, counting skipped steps (1: the first; 0:
@@ -488,6 +487,7 @@ typedef struct zero_tensor_desc {
                              tied embeddings of first and last pipeline stage, norms under sequence
                              parallelism. They announce such tensors in the same order and reduce
                              them equally often. NULL: none; borrowed until zero_destroy */
+    size_t row_numel; /* elements of a row for zero_touch_rows, which divide numel; 0: no rows */
     /* Your pointers to the tensor, which the plugin writes: fields, or variables at any place */
     const char *same_as; /* this row is no tensor, but another pointer to that of an earlier row,
                             such as a classifier's that is tied to the embedding: name, numel,
@@ -608,11 +608,12 @@ zero_result zero_adopt(zero_ctx *z, void *params, void *grads, zero_type type,
               X = d / max(|d|, 1e-7) (X' where rows > cols), cfg.muon.iterations times:
                 A = X X',  X = a X + (b A + c A A) X  (a 3.4445, b -4.775, c 2.0315; with
                 cfg.muon.polar_express d / max(1.01 |d|, 1e-7) and those of Amsel et al. 2025),
+              with n = cfg.muon.normalize (Li et al. 2025), for each row x: r = n r + (1 - n)
+                mean(x^2) (0 at first),  x = x / (sqrt(r) + 1e-10); then X gets its |X| back,
               p = p - lr (weight_decay p + s X),  s = sqrt(max(1, rows / cols)),
-                or, with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols))
-              in f32. Matrices are divided among ranks by cost. The owner receives d and returns
-              X, both by whole units; sent_bytes counts it.
-              Other tensors use ADAMW with lr times cfg.muon.plain_lr; only they have MOMENT_2 */
+                or, with cfg.muon.match_rms, 0.2 sqrt(max(rows, cols)). In f32. An owner of each
+              matrix, by cost, receives d and returns X, by whole units; it also keeps r. Other
+              tensors use ADAMW with lr times cfg.muon.plain_lr; only they have MOMENT_2 by name */
 typedef struct zero_hyper {
     float lr;
     float beta1, beta2, eps; /* SGD, NESTEROV: beta1 is the momentum. MUON: for other tensors. A
@@ -657,11 +658,10 @@ zero_result zero_backward_begin(zero_ctx *z, int unit, void *params, void *grads
 zero_result zero_backward_end(zero_ctx *z, int unit);
 
 typedef struct zero_step_report {
-    int stepped;            /* 0: skipped, by a gradient that is not finite or by zero_skip_step */
-    double norm;            /* 2-norm of the mean gradient, unscaled, before clipping */
-    float loss_scale;       /* this gradient was divided by it */
-    float next_loss_scale;  /* the scale of the next step */
-    int64_t steps, skipped; /* totals of the run */
+    int stepped; /* 0: skipped, by a gradient that is not finite or by zero_skip_step */
+    double norm; /* 2-norm of the mean gradient, unscaled, before clipping */
+    float loss_scale, next_loss_scale; /* this gradient was divided by it; the next step's */
+    int64_t steps, skipped;            /* totals of the run */
     const char *bad_tensor; /* first tensor whose gradient is not finite, in unit order; owned by
                                ctx. NULL: none. With cfg.world: "one of another rank" */
     size_t bad_index;       /* its element, over all layers */
@@ -716,16 +716,15 @@ void zero_destroy(zero_ctx *z);
 /* ---- plan, statistics, settings -------------------------------------------------------------- */
 /* Memory and traffic of one rank, in bytes. */
 typedef struct zero_plan {
-    size_t numel;                /* P: elements of all tensors, without padding */
-    size_t padded_numel;         /* with alignment and padding to equal shards */
-    size_t param_bytes;          /* the stage table's share of parameters, padding included */
-    size_t grad_bytes;           /* of gradients */
-    size_t optimizer_bytes;      /* of optimizer state and master weights on the device */
-    size_t buffer_bytes;         /* gathered units, gradients in transit, staging, accumulators,
-                                    second copy of a delayed update */
-    size_t formula_bytes;        /* the stage table, from numel alone */
-    size_t buffer_ceiling_bytes; /* design limit of buffer_bytes minus accumulators */
-    size_t accumulator_bytes;    /* the part of buffer_bytes for gradient accumulation */
+    size_t numel;                   /* P: elements of all tensors, without padding */
+    size_t padded_numel;            /* with alignment and padding to equal shards */
+    size_t param_bytes, grad_bytes; /* the stage table's shares, padding included */
+    size_t optimizer_bytes;         /* of optimizer state and master weights on the device */
+    size_t buffer_bytes;            /* gathered units, gradients in transit, staging, accumulators,
+                                       second copy of a delayed update */
+    size_t formula_bytes;           /* the stage table, from numel alone */
+    size_t buffer_ceiling_bytes;    /* design limit of buffer_bytes minus accumulators */
+    size_t accumulator_bytes;       /* the part of buffer_bytes for gradient accumulation */
     size_t sent_bytes; /* per step, with padding: (N-1)/N of each unit per reduction and gather */
     size_t formula_sent_bytes; /* the same from numel alone, without padding */
     size_t kept_bytes; /* stage 3: parameters kept unsharded by KEEP or persistence, in buffer */
@@ -748,8 +747,7 @@ typedef struct zero_plan {
 } zero_plan;
 /* One unit's part of the plan, in elements, per step of micro_steps micro-steps. */
 typedef struct zero_plan_unit {
-    size_t numel;  /* without padding */
-    size_t padded; /* nranks equal shards */
+    size_t numel, padded; /* without padding; as nranks equal shards */
     int reductions;
     int gathers;   /* of parameters, trained and frozen apart; at stage 0 of gradients */
     int unsharded; /* 1: every rank has the whole parameters */
@@ -772,16 +770,14 @@ typedef struct zero_stats {
     size_t allocated_bytes; /* from the system, in pages, with a share of what all ranks map */
     uint64_t sent_bytes;    /* counted where collectives are issued, as in zero_plan */
     uint64_t mapped_bytes;  /* the part of sent_bytes read in place, without a copy */
-    uint64_t reductions, gathers; /* units reduced and gathered */
-    uint64_t steps, skipped;
+    uint64_t reductions, gathers, steps, skipped; /* units reduced, and gathered; steps */
     double exposed_s; /* calling thread's waits for communication (CPU; CUDA: 0, streams wait) */
     double hooks_s;   /* calling thread inside the calls of a pass, with waits and clearing */
     uint64_t verdict_bytes; /* sent for agreement at the end of steps, as in zero_plan */
     uint64_t control_bytes; /* sent by small collectives, access by name, checkpoints, building */
-    uint64_t file_read_bytes, file_written_bytes; /* reads ahead of a step count in it */
-    double file_s;                                /* waits of the calling thread for the file */
-    uint64_t near_bytes, replica_bytes;           /* the parts of sent_bytes, as in zero_plan */
-    uint64_t gather_bytes;                        /* as in zero_plan */
+    uint64_t file_read_bytes, file_written_bytes;     /* reads ahead of a step count in it */
+    double file_s;                                    /* waits of the calling thread for the file */
+    uint64_t near_bytes, replica_bytes, gather_bytes; /* parts of sent_bytes, as in zero_plan */
     uint64_t down_bytes, up_bytes; /* as in zero_plan; writes by name add to down_bytes */
 } zero_stats;
 /* Return the counters, after all pending work, so that they are exact.
@@ -789,15 +785,13 @@ typedef struct zero_stats {
 zero_result zero_query_stats(zero_ctx *z, zero_stats *stats);
 /* Write warnings and errors to the FILE * `file`; NULL: stderr. You may use it as cfg.log. */
 void zero_log_file(void *file, zero_log_level level, const char *sentence);
-/* Return the version and ABI that the plugin was compiled from. A program that loads the library
-   itself compares zero_abi() with ZERO_ABI. */
+/* Return the compiled version and ABI. A program that loads the library compares with ZERO_ABI. */
 const char *zero_version(void);
 int zero_abi(void);
 
 /* ---- more about steps ------------------------------------------------------------------------ */
-/* Return the 2-norm of the mean gradient over all ranks, deterministic and equal at every stage.
-   Squares are summed in f64 by fixed blocks: blocks in order, units in order of their reductions,
-   ranks in order. Optional, between zero_reduce and zero_step.
+/* Return the 2-norm of the mean gradient, equal at every stage: squares are summed in f64 by fixed
+   blocks, units as they are reduced, and ranks, all in order. From zero_reduce to zero_step.
    SYNC. */
 zero_result zero_norm(zero_ctx *z, double *norm);
 /* Drop the gradient and count the step as skipped, instead of zero_step, by a rule of your own such
@@ -809,6 +803,13 @@ zero_result zero_skip_step(zero_ctx *z);
    Call it at the end of a run, after its last checkpoint; earlier it changes results.
    COLLECTIVE. SYNC. */
 zero_result zero_apply_pending(zero_ctx *z);
+
+/* Announce the rows (over all layers, in any order) of a tensor with row_numel that backward writes
+   in this micro-step, before it ends; more calls add rows. All other rows of its gradient are zeros
+   and are not sent, if that pays. Bits do not change. Without a call, all rows are sent, as they
+   are after a classifier that is tied to the embedding. A checked build finds rows that you forget;
+   other builds lose them. zero_plan counts all rows, zero_stats those that were sent. CPU only. */
+zero_result zero_touch_rows(zero_ctx *z, const char *tensor, const int *rows, int n);
 
 /* ---- the order of a pass --------------------------------------------------------------------- */
 typedef enum zero_pass_call_kind {
@@ -955,9 +956,8 @@ void *zero_host_alloc(size_t bytes);
 void zero_host_free(void *memory);
 
 /* ---- ranks of one machine -------------------------------------------------------------------- */
-/* Create the meeting place of local ranks, at most 64. Call it before the ranks start: before
-   pthread_create (`shared` may be 0), or before fork (`shared` != 0: memory that children inherit).
-   Destroy it after the last rank has ended.
+/* Create the meeting place of at most 64 local ranks, before pthread_create (`shared` may be 0) or
+   fork (`shared` != 0: memory that children inherit). Destroy it after the last rank has ended.
    Errors: MEMORY. */
 zero_result zero_local_create(zero_local **local, int nranks, int shared);
 void zero_local_destroy(zero_local *local);

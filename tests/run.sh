@@ -98,6 +98,8 @@ layouts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/te
 gpt2-ops 300 beside $B/test_gpt2_ops
 extra 60 beside $B/test_extra
 split 60 beside $B/test_split
+rows 120 beside $B/test_rows
+rows-checked 200 beside $B/test_rows_checked
 states 120 beside $B/test_states $B
 libraries 200 beside sh $here/reference/test_libraries.sh
 growth 60 beside $B/test_growth
@@ -355,6 +357,7 @@ offload-all 1200 beside $B/test_offload 1 $SEED $B
 offload-rings-all 1200 beside $B/test_offload_rings 1 $SEED $B
 model-all 3600 beside $B/test_model 100000 1
 split-all 600 beside $B/test_split all
+rows-all 600 beside $B/test_rows all
 bits-all 7200 beside $B/test_bits all
 emulated-cuda-seeds 900 beside $B/emulated/test_cuda seeds 10 $SEED
 fast-math-full 600 alone make -s B=$B/ofast FASTOPT=-Ofast $B/ofast/test_fast_math && $B/ofast/test_fast_math

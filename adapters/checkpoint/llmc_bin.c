@@ -35,7 +35,7 @@ zero_result model_llmc_info(model_file *f) {
         return model_refuse(f->e, ZERO_ERR_ARGUMENT,
                             "%.300s: version %d, expected %d (f32) or %d (bf16)", f->path,
                             (int)h[1], MODEL_F32, MODEL_BF16);
-    const gpt2_config c = {h[2], h[3], h[7], h[4], h[5], h[6], 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config c = {h[2], h[3], h[7], h[4], h[5], h[6], 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     const model_info info = {MODEL_LLMC, h[1] == MODEL_F32 ? ZERO_F32 : ZERO_BF16, c};
     f->info = info;
     MODEL_TRY(model_check_config(&c, f->path, f->e));

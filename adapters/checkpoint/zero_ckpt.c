@@ -490,7 +490,7 @@ static int tool_find_adapters(tool_source *s, char *why) {
 
 /* Finds GPT-2's tensors in a checkpoint. Returns 0 if it has other tensors. */
 static int tool_find_model(tool_source *s, char *why) {
-    gpt2_config any = {1, 1, 128, 1, 1, 1, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    gpt2_config any = {1, 1, 128, 1, 1, 1, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     zero_tensor_desc table[GPT2_MOST_TENSORS];
     checkpoint_tensor x;
     any.untied = s->untied = tool_find(s->r, gpt2_tensor_name(GPT2_LMHEADW), &x) >= 0;
@@ -528,6 +528,7 @@ static int tool_derive(const tool_source *s, const tool_args *a, gpt2_config *cf
                            0,
                            GPT2_NO_EXPERTS,
                            NULL,
+                           0,
                            0,
                            0};
     *cfg = c;

@@ -86,6 +86,13 @@ __attribute__((format(printf, 3, 4))) static void ds_note(const ds_reader *r, in
     r->notes->note(r->notes->user, all);
 }
 
+/* For keys that DeepSpeed has removed, and that are applied here. */
+static void ds_note_removed(const ds_reader *r, int e) {
+    const char *path = ds_rows[r->entry[e].row].path, *version = ds_removed_in(path);
+    ds_note(r, r->text.line[e], "%s: DeepSpeed removed this key in %s; here it works", path,
+            version);
+}
+
 /* A word of the file for a sentence: printable and short. */
 static void ds_shorten(char out[DS_WORD], const char *text) {
     size_t n = 0;
@@ -397,8 +404,10 @@ static int ds_walk_refused(ds_reader *r, int e) {
     if (ds_is_off(row, item)) return 0;
     if (row->kind != DS_OBJECT && !ds_fits(row, item)) return ds_wrong(r, e);
     ds_found(item, found);
-    return ds_fail(r, r->text.line[e], "%s is %s, which is not supported: %s", row->path, found,
-                   row->text);
+    const char *removed = ds_removed_in(row->path);
+    return ds_fail(r, r->text.line[e], "%s is %s, which is not supported%s%s%s: %s", row->path,
+                   found, removed ? " (nor by DeepSpeed " : "", removed ? removed : "",
+                   removed ? " and newer)" : "", row->text);
 }
 
 /* An id that two names have (bf16 and bfloat16, with and without stage3_) is set by one. */
@@ -726,8 +735,11 @@ static void ds_resolve_zero(ds_reader *r) {
     }
     const int shard = (int)ds_get(r, DS_SHARD_RANKS, 0),
               second = (int)ds_get(r, DS_SECOND_RANKS, 0);
-    if (shard > 0) o->zero.shard_ranks = shard; /* -1: all */
-    if (shard > 0) o->given |= DS_GIVEN_SHARD_RANKS;
+    if (shard > 0) { /* -1: all */
+        o->zero.shard_ranks = shard;
+        o->given |= DS_GIVEN_SHARD_RANKS;
+        ds_note_removed(r, r->at[DS_SHARD_RANKS]);
+    }
     if (second > 1) o->zero.second_ranks = second; /* 1: none */
     if (second > 1) o->given |= DS_GIVEN_SECOND_RANKS;
     o->steps_per_print = (int)ds_get(r, DS_STEPS_PER_PRINT, 0);
@@ -844,6 +856,7 @@ static int ds_resolve_packed(ds_reader *r) {
     z->feedback = (float)ds_get(r, DS_LOCO_BETA, 0.8);
     z->feedback_reset = z->feedback > 0 ? (int)ds_get(r, DS_LOCO_RESET, 1024) : 0;
     r->out->given |= DS_GIVEN_FEEDBACK;
+    ds_note_removed(r, loco);
     return 0;
 }
 
@@ -923,8 +936,9 @@ static int ds_pick_optimizer(ds_reader *r) {
         || !strcasecmp(word, "OneBitLamb"))
         return ds_fail(
             r, r->text.line[e],
-            "optimizer.type is \"%s\", which is not supported; to send less, use %s with "
-            "zero_quantized_gradients and zeropp_loco_param (-qg 4 -qf 0.8)",
+            "optimizer.type is \"%s\", which is not supported (nor by DeepSpeed 0.19.7 and newer); "
+            "to send less, use %s with zero_quantized_gradients and zeropp_loco_param (-qg 4 -qf "
+            "0.8)",
             word, strcasecmp(word, "OneBitLamb") ? "AdamW" : "Lamb");
     return ds_fail(
         r, r->text.line[e],

@@ -13,13 +13,14 @@
            give_up(sentence);
        zero_config cfg = ds.zero;                 // and ds.prefetch_numel
 
-   WHICH KEYS. ds_table.h has every key of DeepSpeed 0.19.8, either applied, or accepted without
-   effect (a note gives the reason), or not supported (unless its value means "off", an error names
-   a replacement). Any other key is an error that names the nearest key. null means "not given". An
-   absent key has DeepSpeed's default if that changes the result: gradients are clipped to 1,
-   AdamW has lr 1e-3, betas 0.9 and 0.999, eps 1e-8, weight_decay 0. (But Lamb's trust ratio has
-   bounds only if min_coeff and max_coeff are given; a note reports this.) If a key affects only
-   memory and speed (buckets, prefetch, persistence, overlap), the plugin's default applies.
+   WHICH KEYS. ds_table.h has every key of DeepSpeed 0.19.6 to 0.19.8, either applied, or accepted
+   without effect (a note gives the reason), or not supported (unless its value means "off", an
+   error names a replacement). A note names applied keys that DeepSpeed has removed. Any other key
+   is an error that names the nearest key. null means "not given". An absent key has DeepSpeed's
+   default if that changes the result: gradients are clipped to 1, AdamW has lr 1e-3, betas 0.9 and
+   0.999, eps 1e-8, weight_decay 0. (But Lamb's trust ratio has bounds only if min_coeff and
+   max_coeff are given; a note reports this.) If a key affects only memory and speed (buckets,
+   prefetch, persistence, overlap), the plugin's default applies.
 
    TEXT. cJSON reads the JSON. As with DeepSpeed's reader (Hjson), it may have // and # and
    slash-star comments, and commas before a closing bracket. Hjson without quotes or commas is an

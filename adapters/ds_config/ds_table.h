@@ -1,5 +1,6 @@
-/* ds_table.h - every key of DeepSpeed 0.19.8's configuration, one row each, in the order of its
-   documentation. Included by ds_config.c, and by the test, which makes a case of each row.
+/* ds_table.h - every key of the configuration of DeepSpeed 0.19.6 to 0.19.8, one row each, in the
+   order of its documentation. Included by ds_config.c, and by the test, which makes a case of each
+   row.
 
      APPLIED(path, kind, id)           the value goes to value[id]; kind and range are checked
      RANGED(path, kind, id, least, most)
@@ -8,6 +9,8 @@
                                          null, "auto", or {"enabled": false}; of kind DS_OBJECT,
                                          unless it is null or false
      SECTION(path)                     an object whose keys have rows of their own
+
+   ds_removed has the keys that newer versions of DeepSpeed refuse. They keep their rows.
 */
 #ifndef DS_TABLE_H
 #define DS_TABLE_H
@@ -15,6 +18,7 @@
 #include <float.h>
 #include <limits.h>
 #include <stddef.h>
+#include <string.h>
 
 typedef enum ds_class { DS_SECTION, DS_APPLIED, DS_IGNORED, DS_REFUSED, DS_CLASSES } ds_class;
 
@@ -337,7 +341,7 @@ static const ds_row ds_rows[] = {
     IGNORED(ZO "use_multi_rank_bucket_allreduce", DS_BOOL, "no rank's part is sent on its own"),
     IGNORED(ZO "allgather_partitions", DS_BOOL, "parameters are gathered unit by unit"),
     IGNORED(ZO "allgather_bucket_size", DS_WHOLE, WHY_MEMORY),
-    REFUSED(ZO "compute_grad_norm", DS_BOOL, "true", "use true; the norm costs no pass of its own"),
+    IGNORED(ZO "compute_grad_norm", DS_BOOL, "the norm costs no pass of its own"),
     IGNORED(ZO "load_from_fp32_weights", DS_BOOL, WHY_SAVING),
     IGNORED(ZO "elastic_checkpoint", DS_BOOL, WHY_SAVING),
     IGNORED(
@@ -646,13 +650,13 @@ static const ds_row ds_rows[] = {
     IGNORED("autotuning.model_info.num_layers", DS_WHOLE, WHY_OFF),
     IGNORED("autotuning.model_info_path", DS_TEXT, WHY_OFF),
 
-    /* ---- what DeepSpeed itself no longer has: its reader refuses these even switched off ---- */
+    /* ---- not in DeepSpeed any more ---- */
     REFUSED("weight_quantization", DS_ANY, "", USE_TYPES),
     REFUSED("quantize_training", DS_ANY, "", USE_TYPES),
     REFUSED("compression_training", DS_ANY, "", USE_TYPES),
     REFUSED("amp", DS_ANY, "", USE_TYPES),
     REFUSED("nebula", DS_ANY, "", "remove it; DeepSpeed's checkpoint files are not written"),
-    REFUSED("sparse_gradients", DS_BOOL, "false", "use false; gradients are dense"),
+    REFUSED("sparse_gradients", DS_BOOL, "false", "use false, and -sr 1 with -ut 1"),
     REFUSED("eigenvalue", DS_ANY, "", "remove it"),
     REFUSED("sparse_attention", DS_ANY, "", "remove it; attention is dense"),
     REFUSED(
@@ -665,5 +669,36 @@ static const ds_row ds_rows[] = {
 };
 
 enum { DS_ROWS = sizeof ds_rows / sizeof *ds_rows };
+
+/* Keys that DeepSpeed's reader refuses from a version on, whatever their value is. */
+static const struct ds_removal {
+    const char *path, *version;
+} ds_removed[] = {
+    {"nebula", "0.19.7"},
+    {"compression_training", "0.19.7"},
+    {"quantize_training", "0.19.7"},
+    {"sparse_attention", "0.19.7"},
+    {ZO "mics_shard_size", "0.19.7"},
+    {ZO "mics_hierarchical_params_gather", "0.19.7"},
+    {ZO "zeropp_loco_param", "0.19.8"},
+    {"amp", "0.19.8"},
+    {"sparse_gradients", "0.19.8"},
+    {"eigenvalue", "0.19.8"},
+    {"elasticity", "0.19.8"},
+    {"graph_harvesting", "0.19.8"},
+    {"curriculum_learning", "0.19.8"},
+    {"progressive_layer_drop", "0.19.8"},
+};
+
+/* Returns the version of DeepSpeed that removed the key `path`, or an object around it. Returns
+   NULL if 0.19.8 has the key. */
+static inline const char *ds_removed_in(const char *path) {
+    for (size_t i = 0; i < sizeof ds_removed / sizeof *ds_removed; i++) {
+        const size_t n = strlen(ds_removed[i].path);
+        if (strncmp(path, ds_removed[i].path, n) == 0 && (path[n] == 0 || path[n] == '.'))
+            return ds_removed[i].version;
+    }
+    return NULL;
+}
 
 #endif

@@ -315,6 +315,12 @@ static void matrix_sides(const gpt2_config *cfg, int tensor, size_t *rows, size_
     *cols = is ? (tensor == GPT2_FCPROJW ? 4 * C : C) : 0;
 }
 
+/* Returns 1 if the rows of tensor i are announced. */
+static int has_rows(const gpt2_config *cfg, const gpt2_parallel *how, int i) {
+    const int parts = how && (zero_group_size(how->tp) > 1 || !gpt2_stage_is_whole(how->stage));
+    return cfg->sparse_rows && cfg->untied && !parts && (i == GPT2_WTE || i == GPT2_WPE);
+}
+
 zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parallel *how,
                           int tile_rows) {
     zero_tensor_desc table[GPT2_MOST_TENSORS];
@@ -337,6 +343,7 @@ zero_result gpt2_announce(zero_ctx *z, const gpt2_config *cfg, const gpt2_parall
         if (how && !heads_are_whole)
             d->slice_of = slice_group_of(cfg, how, tile_rows, i, &d->outer);
         if (how) d->sum_over = sum_group_of(cfg, how, i);
+        if (has_rows(cfg, how, i)) d->row_numel = (size_t)cfg->channels;
         gpt2_frozen_describe(cfg, how ? how->stage : NULL, i, d, frozen + (size_t)i * most);
     }
     const zero_result result = zero_tensors(z, table, n);
@@ -1814,11 +1821,26 @@ static zero_result sum_now(gpt2_model *m, size_t n, double *sum) {
     return outcome(m);
 }
 
+/* Announces the rows of wte and wpe that this batch touches. */
+static zero_result announce_rows(gpt2_model *m, const int *inputs, size_t R) {
+    enum { PART = 256 };
+    int places[PART];
+    const int parts = m->tp.size > 1 || !gpt2_stage_is_whole(&m->stage);
+    if (parts || !has_rows(&m->cfg, NULL, GPT2_WTE)) return ZERO_OK;
+    TRY(hook(m, zero_touch_rows(m->z, "wte", inputs, (int)R)));
+    for (size_t t = 0, n; t < m->T; t += n) {
+        for (n = 0; n < PART && t + n < m->T; n++) places[n] = (int)(t + n);
+        TRY(hook(m, zero_touch_rows(m->z, "wpe", places, (int)n)));
+    }
+    return ZERO_OK;
+}
+
 zero_result gpt2_train_step(gpt2_model *m, const int *inputs, const int *targets, float loss_factor,
                             double *loss) {
     const ops_heads s = shape_of(m, (size_t)m->run.batch, m->T);
     const size_t R = s.batch * s.seq_len;
     TRY(take_tokens(m, inputs, targets, R));
+    TRY(announce_rows(m, inputs, R));
     m->aux = loss_factor * m->cfg.moe.aux;
     m->trained++;
     TRY(forward(m, &s, 1));

@@ -50,6 +50,10 @@ static const option train_table[] = {
     ROW(INT, "-ut", "--untied", untied, "0", RANGE(0, 1), .course = 1,
         .help = "1: untie the classifier from the token embedding: it has its own weights. A model "
                 "from a file starts with a copy of the embedding"),
+    ROW(WORD, "-sr", "--sparse-rows", sparse_rows, "0", .words = "0 1 auto", .course = 1,
+        .help = "1: reduce only the rows of the embeddings' gradients that a batch touches, if "
+                "that is less to send; bits do not change. Only with -ut 1: a tied classifier "
+                "writes every row. auto: 1 if the other flags allow it. CPU only"),
     ROW(TEXT, "-tn", "--train", train, "", .course = 1,
         .help = "train only tensors with a name that matches a shell pattern of this list (commas "
                 "between); "
@@ -115,7 +119,7 @@ static const option train_table[] = {
         .help = "1: 16-bit weights have f32 master weights, which are updated. split (only bf16): "
                 "the same f32, of which a weight is the upper half, rounded half up: 2 bytes less "
                 "per parameter. 0 (only bf16): no master weights; updates are rounded "
-                "stochastically. auto: 1"),
+                "stochastically. auto: split with bf16, otherwise 1"),
     ROW(WORD, "-os", "--optimizer-state", state_type, "f32", .words = "f32 bf16 8bit", .course = 1,
         TO(INT, zero.state_type), KEY("bf16_optimizer_states: -os", 0, IF_GIVEN),
         .help = "type in which the optimizer's state (moments, momentum) is kept. bf16: 2 bytes "
@@ -206,6 +210,10 @@ static const option train_table[] = {
         TO(INT, zero.muon.polar_express), KEY("muon.polar_express", 0, IF_GIVEN),
         .help = "muon: 1: the coefficients of Polar Express (Amsel et al. 2025), which come closer "
                 "to an orthogonal matrix in the same 5 iterations"),
+    ROW(REAL, "-mn", "--normuon", normuon, "0", RANGE(0, 0.9999999), .course = 1,
+        TO(FLOAT, zero.muon.normalize), KEY("muon.normalize", 0, IF_GIVEN),
+        .help = "muon: NorMuon (Li et al. 2025) divides rows of matrices by the root of their mean "
+                "square, averaged over steps with this factor, such as 0.95. Not with -tp. 0: off"),
     ROW(INT, "-mh", "--per-head-muon", muon_heads, "0", RANGE(0, 1), .course = 1,
         TO(INT, per_head_muon), KEY("optimizer.params.per_head_muon", DS_GIVEN_MUON_HEADS, ALWAYS),
         .help = "muon: 1: the queries, keys and values of each attention head are matrices of "

@@ -29,6 +29,7 @@ typedef struct train_options {
     int elastic, copies;                    /* -pe, -pm */
     int ranks, node_size, threads;
     int tensor_parallel, sequence_parallel, untied; /* -tp, -sp, -ut */
+    int sparse_rows;                                /* -sr: 0 off, 1 on, 2 auto */
     int pipeline, pipeline_chunks;                  /* -pp, -ppv */
     int experts, chosen, expert_group;              /* -en, -ek, -eg */
     int experts_apart;                              /* -ego */
@@ -51,6 +52,7 @@ typedef struct train_options {
     double momentum, plain_lr; /* -mm, -ml: of muon */
     int match_rms;             /* -mr */
     int polar_express;         /* -mp */
+    double normuon;            /* -mn */
     int muon_heads;            /* -mh */
     double trust_least, trust_most;
     double skip_loss, skip_norm;  /* -sl, -sg; 0: never */

@@ -180,6 +180,26 @@ int train_mixture(const train_options *o, gpt2_config *model, char *sentence, si
     return 0;
 }
 
+/* Returns why the rows that a batch touches cannot be sent alone; NULL: they can. */
+static const char *train_sparse_rows_conflict(const train_options *o, int on_gpus) {
+    return !o->untied         ? "the tied classifier writes every row of wte; add -ut 1"
+           : on_gpus          ? "the CUDA build reduces whole gradients"
+           : o->gradient_bits ? "a gradient is quantized (-qg) or sent by rows"
+           : o->layer_order   ? "-mo layers reduces the embeddings once for all micro-batches"
+           : train_chooses(o) ? "-z auto chooses among settings that exclude it; give a stage"
+           : o->tensor_parallel > 1 || o->pipeline > 1 || o->layouts[0]
+               ? "the embeddings are divided by -tp, -pp or -layouts"
+               : NULL;
+}
+
+int train_sparse_rows(const train_options *o, int on_gpus, gpt2_config *model, char *sentence,
+                      size_t bytes) {
+    const char *why = train_sparse_rows_conflict(o, on_gpus);
+    model->sparse_rows = o->sparse_rows && !why;
+    if (o->sparse_rows != 1 || !why) return 0;
+    return sentence_fail(sentence, bytes, "-sr 1: %s; otherwise use -sr 0", why);
+}
+
 void train_take(train_options *o, const ds_config *file, gpt2_config *model) {
     train_options_take(o, file);
     if (model->moe.experts) model->moe.chosen = o->chosen;

@@ -43,6 +43,11 @@ int train_frozen(const train_options *o, gpt2_config *model, char *sentence, siz
 /* Sets the model from the name or file of -e, and its frozen tensors. */
 int train_model(const train_options *o, gpt2_config *model, char *sentence, size_t bytes);
 
+/* Sets the model's sparse_rows from -sr, after train_take. on_gpus: the plugin is the CUDA build.
+ */
+int train_sparse_rows(const train_options *o, int on_gpus, gpt2_config *model, char *sentence,
+                      size_t bytes);
+
 /* Copies the values of a DeepSpeed file to the flags and the model. */
 void train_take(train_options *o, const ds_config *file, gpt2_config *model);
 

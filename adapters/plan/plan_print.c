@@ -364,8 +364,13 @@ static void plan_print_advice(const plan_request *r) {
 
 /* ---- the whole output ---------------------------------------------------------------------- */
 
-static const char *const plan_masters[ZERO_MASTERS] = {" and f32 masters", " and f32 masters",
-                                                       " and split masters", " without masters"};
+static const char *plan_masters(const zero_config *c) {
+    if (c->type == ZERO_F32) return "";
+    if (c->master == ZERO_MASTER_NONE) return " without masters";
+    return c->master == ZERO_MASTER_SPLIT || (c->master == ZERO_MASTER_AUTO && c->type == ZERO_BF16)
+               ? " and split masters"
+               : " and f32 masters";
+}
 /* By -oe and -os. */
 static const char *const plan_states[2][ZERO_STATE_TYPES] = {
     {"", " with bf16 state", " with 8-bit state"},
@@ -378,7 +383,7 @@ static void plan_print_head(const plan_request *r, const plan_case *c) {
     train_options_word(&r->options, "-op", rule);
     printf("%s%s%zu%s, %s%s, %s%s, %d rank%s on %s\n", r->model.is_gpt2 ? r->model.name : "",
            r->model.is_gpt2 ? ": " : "", r->model.numel, " parameters", type,
-           c->zero.type == ZERO_F32 ? "" : plan_masters[c->zero.master], rule,
+           plan_masters(&c->zero), rule,
            plan_states[r->options.embedding_state][c->zero.state_type], r->ranks,
            r->ranks > 1 ? "s" : "", r->on_gpus ? "GPUs" : "CPUs");
     if (r->on_gpus && r->model.is_gpt2 && plan_gpu_major())

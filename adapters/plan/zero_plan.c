@@ -189,7 +189,8 @@ static int plan_resolve(plan_request *r, const plan_flags *f, machine *m, char *
         return sentence_fail(sentence, bytes,
                              "-ns %d: the ranks per node do not divide the %d ranks; use a divisor",
                              o->node_size, r->ranks);
-    return plan_read_file(r, sentence, bytes) || train_check(o, sentence, bytes);
+    return plan_read_file(r, sentence, bytes) || train_check(o, sentence, bytes)
+           || train_sparse_rows(o, r->on_gpus, &r->model.gpt2, sentence, bytes);
 }
 
 static int plan_measure(const plan_request *r, const plan_flags *f, char *sentence, size_t bytes) {

@@ -89,6 +89,8 @@ static void settings_all(report *r, const settings *s) {
     report_row(r, "layers, width, heads", "%d, %d, %d", m->layers, m->channels, m->heads);
     report_row(r, "vocabulary", "%d, padded %d%s", m->vocab_size, m->padded_vocab_size,
                m->untied ? ", the classifier untied" : "");
+    if (m->sparse_rows)
+        report_row(r, "embeddings", "only the rows that a batch touches are reduced");
     if (o->tile_rows > 0)
         report_row(r, "tiles of wte", "%d rows each", gpt2_tile_rows(m, o->tile_rows));
     report_row(r, "training tokens", "%zu, sequences %s", s->train_tokens, s->order);

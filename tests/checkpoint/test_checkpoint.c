@@ -101,7 +101,7 @@ static void ckt_spec(host_spec *s, int nranks, int stage, int type) {
     }
     s->cfg.stage = stage;
     s->cfg.type = type > 2 ? ZERO_BF16 : (zero_type)type;
-    if (type == CKT_NONE) s->cfg.master = ZERO_MASTER_NONE;
+    s->cfg.master = type == CKT_NONE ? ZERO_MASTER_NONE : ZERO_MASTER_F32;
     if (type == CKT_SPLIT || type >= CKT_SPLIT_STATE) s->cfg.master = ZERO_MASTER_SPLIT;
     if (type >= CKT_STATE) s->cfg.state_type = ZERO_STATE_BF16;
     if (type >= CKT_8BIT) s->cfg.state_type = ZERO_STATE_8BIT;
@@ -221,19 +221,21 @@ typedef struct ckt_variant {
     zero_optimizer optimizer;
     int micro_steps;
     zero_accumulation accumulation;
+    float normalize; /* Muon's rows */
 } ckt_variant;
 
 static const ckt_variant ckt_variants[] = {
-    {"adamw", ZERO_ADAMW, 1, ZERO_ACCUMULATE_AUTO}, /* the one that other tests load */
-    {"local", ZERO_ADAMW, 3, ZERO_ACCUMULATE_LOCAL},
-    {"shards", ZERO_ADAMW, 2, ZERO_ACCUMULATE_SHARDED},
-    {"adam", ZERO_ADAM, 1, ZERO_ACCUMULATE_AUTO},
-    {"sgd", ZERO_SGD, 1, ZERO_ACCUMULATE_AUTO},
-    {"nesterov", ZERO_NESTEROV, 2, ZERO_ACCUMULATE_SHARDED},
-    {"lion", ZERO_LION, 2, ZERO_ACCUMULATE_LOCAL},
-    {"adagrad", ZERO_ADAGRAD, 1, ZERO_ACCUMULATE_AUTO},
-    {"lamb", ZERO_LAMB, 1, ZERO_ACCUMULATE_AUTO},
-    {"muon", ZERO_MUON, 2, ZERO_ACCUMULATE_SHARDED}};
+    {"adamw", ZERO_ADAMW, 1, ZERO_ACCUMULATE_AUTO, 0}, /* the one that other tests load */
+    {"local", ZERO_ADAMW, 3, ZERO_ACCUMULATE_LOCAL, 0},
+    {"shards", ZERO_ADAMW, 2, ZERO_ACCUMULATE_SHARDED, 0},
+    {"adam", ZERO_ADAM, 1, ZERO_ACCUMULATE_AUTO, 0},
+    {"sgd", ZERO_SGD, 1, ZERO_ACCUMULATE_AUTO, 0},
+    {"nesterov", ZERO_NESTEROV, 2, ZERO_ACCUMULATE_SHARDED, 0},
+    {"lion", ZERO_LION, 2, ZERO_ACCUMULATE_LOCAL, 0},
+    {"adagrad", ZERO_ADAGRAD, 1, ZERO_ACCUMULATE_AUTO, 0},
+    {"lamb", ZERO_LAMB, 1, ZERO_ACCUMULATE_AUTO, 0},
+    {"muon", ZERO_MUON, 2, ZERO_ACCUMULATE_SHARDED, 0},
+    {"normuon", ZERO_MUON, 2, ZERO_ACCUMULATE_SHARDED, 0.95f}};
 enum { CKT_VARIANTS = sizeof ckt_variants / sizeof *ckt_variants };
 
 /* Trained by nranks at stage a, saved by it. */
@@ -254,6 +256,7 @@ static const char *ckt_pair_folder(const ckt_pair *p) {
 static void ckt_pair_set(ckt_job *j, const ckt_pair *p, int nranks, int stage) {
     ckt_job_set(j, ckt_pair_folder(p), nranks, stage, p->type);
     j->spec.cfg.optimizer = p->v->optimizer;
+    j->spec.cfg.muon.normalize = p->v->normalize;
     j->spec.rows[1] = 8, j->spec.cols[1] = 8; /* wpe, w: matrices, if any are wanted */
     j->spec.rows[2] = 9, j->spec.cols[2] = 37;
     j->spec.micro_steps = p->v->micro_steps;

@@ -22,11 +22,11 @@
 enum { PATH = 512 };
 
 static char folder[256];
-static const gpt2_config tiny = {16, 65, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+static const gpt2_config tiny = {16, 65, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
 static const gpt2_config wide = {8,    1100, 1152, 1, 8, 512, 0, GPT2_NO_EXPERTS,
-                                 NULL, 0,    0}; /* rows and tensors of several pieces */
+                                 NULL, 0,    0,    0}; /* rows and tensors of several pieces */
 static const gpt2_config middle = {8,    300, 384, 1, 6, 384, 0, GPT2_NO_EXPERTS,
-                                   NULL, 0,   0}; /* generations of several windows */
+                                   NULL, 0,   0,   0}; /* generations of several windows */
 
 /* ---- a model as plain memory ---- */
 
@@ -472,7 +472,7 @@ static void test_trips(void) {
                 c.type = type > 2 ? ZERO_BF16 : (zero_type)type;
                 c.master = type == 3   ? ZERO_MASTER_NONE
                            : type == 4 ? ZERO_MASTER_SPLIT
-                                       : ZERO_MASTER_AUTO;
+                                       : ZERO_MASTER_F32;
                 one_trip(&tiny, &c, nranks, ZERO_F32, 1);
                 one_trip(&tiny, &c, nranks, ZERO_BF16, 1);
                 if (c.master == ZERO_MASTER_NONE) continue;
@@ -521,7 +521,7 @@ static void test_styles(void) {
 
 static void test_heads(void) {
     char path[PATH], config[PATH];
-    const gpt2_config other = {16, 65, 128, 2, 4, 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config other = {16, 65, 128, 2, 4, 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     model m = make_model(&tiny, 3, ZERO_F32, 0);
     const hf_style s = {"", NULL, 0, 0, 0, 0, ZERO_F32};
     bytes b = hf_bytes(&m, &s);
@@ -829,7 +829,7 @@ static void damage(bytes *b, size_t header, const model *m, const char *what) {
 }
 
 static void test_damage(void) {
-    const gpt2_config one = {4, 5, 128, 1, 1, 2, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config one = {4, 5, 128, 1, 1, 2, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     model m = make_model(&one, 21, ZERO_F32, 0);
     const hf_style s = {"", "\"n_head\":\"1\"", 1, 1, 0, 0, ZERO_F32};
     bytes b = hf_bytes(&m, &s);
@@ -851,16 +851,16 @@ static void test_other_models(void) {
     static const struct {
         gpt2_config cfg;
         const char *part;
-    } cases[] = {
-        {{16, 65, 128, 3, 2, 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0},
-         "ln1w has 3 x 8 elements there, 2 x 8 here"},
-        {{16, 65, 128, 2, 2, 16, 0, GPT2_NO_EXPERTS, NULL, 0, 0},
-         "wte has 1 x 2048 elements there, 1 x 1024 here"},
-        {{17, 65, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0},
-         "wpe has 1 x 136 elements there, 1 x 128 here"},
-        {{16, 66, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0},
-         "wte has 66 vocabulary entries there, 65 here"},
-        {{16, 65, 128, 2, 4, 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0}, "qkvw has 4 heads there, 2 here"}};
+    } cases[] = {{{16, 65, 128, 3, 2, 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0},
+                  "ln1w has 3 x 8 elements there, 2 x 8 here"},
+                 {{16, 65, 128, 2, 2, 16, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0},
+                  "wte has 1 x 2048 elements there, 1 x 1024 here"},
+                 {{17, 65, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0},
+                  "wpe has 1 x 136 elements there, 1 x 128 here"},
+                 {{16, 66, 128, 2, 2, 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0},
+                  "wte has 66 vocabulary entries there, 65 here"},
+                 {{16, 65, 128, 2, 4, 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0},
+                  "qkvw has 4 heads there, 2 here"}};
     char path[PATH];
     (void)snprintf(path, PATH, "%s/other", folder);
     zero_ctx *z = make_alone(&tiny, ZERO_F32);
@@ -1172,7 +1172,7 @@ static void test_values(void) {
                  {"gpt2.experts", 4, "its model has 4 experts per layer"},
                  {"", 0, ""}};
     char path[PATH], generation[PATH + 32], why[CHECKPOINT_SENTENCE];
-    const gpt2_config untouched = {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config untouched = {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     checkpoint_options o = {0};
     checkpoint *c;
     checkpoint_reader *r;
@@ -1259,7 +1259,7 @@ static void py_read(void) {
         char path[PATH];
         gpt2_error err = {""};
         model_info info = {
-            MODEL_LLMC, ZERO_F32, {0, 0, 0, 0, 0, 0, 0, GPT2_NO_EXPERTS, NULL, 0, 0}};
+            MODEL_LLMC, ZERO_F32, {0, 0, 0, 0, 0, 0, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0}};
         py_path(path, names[i]);
         if (i >= 2 && access(path, F_OK) != 0) continue; /* torch, transformers not installed */
         model rounded = round_model(&m, types[i]);
@@ -1402,7 +1402,7 @@ static void tool_write(void) {
 }
 
 static void tool_large(void) {
-    const gpt2_config c = {1024, 50257, 50304, 8, 8, 512, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config c = {1024, 50257, 50304, 8, 8, 512, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     const int32_t h[8] = {20240326, 3, 1024, 50257, 8, 8, 512, 50304};
     char path[PATH];
     tool_path(path, "large.bin");

@@ -242,7 +242,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     s->cfg.no_overlap = (k->more & CUDA_NO_OVERLAP) != 0;
     s->cfg.master = k->more & CUDA_NO_MASTER ? ZERO_MASTER_NONE
                     : k->more & CUDA_SPLIT   ? ZERO_MASTER_SPLIT
-                                             : ZERO_MASTER_AUTO;
+                                             : ZERO_MASTER_F32;
     if (k->more & CUDA_STATES) s->cfg.state_type = ZERO_STATE_BF16;
     if (k->more & CUDA_CODES) s->cfg.state_type = ZERO_STATE_8BIT;
     if (k->more & CUDA_CODES && k->stage == 3) s->desc[0].flags |= ZERO_F32_STATE;
@@ -264,6 +264,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     if (k->more & CUDA_DELAYS) s->cfg.delay_from = 1;
     if (k->more & CUDA_LAMB) s->cfg.optimizer = ZERO_LAMB;
     if (k->more & CUDA_MUON) s->cfg.optimizer = ZERO_MUON;
+    if (k->more & CUDA_MUON && !(k->more & CUDA_SLICES)) s->cfg.muon.normalize = 0.9f;
     if (k->more & CUDA_ADAGRAD) s->cfg.optimizer = ZERO_ADAGRAD;
     if (k->more & CUDA_PACKED) {
         s->cfg.weight_bits = k->stage == 3 ? 8 : 0;

@@ -1,13 +1,13 @@
 #!/bin/sh
 # test_library_versions.sh BUILD [NCCL|CUDNN=VERSION...] - the plugin compiles with the headers of each NCCL version that
-# it supports, and links with that version's library; attention_cudnn.c compiles with the headers of the oldest cuDNN
+# it supports, sets its fields, and links with its library; attention_cudnn.c compiles with the headers of the oldest cuDNN
 # that it supports and of a new one. The versions come from the Python package index, and stay in BUILD/versions. Skipped
 # without a network. Last line: N passed, N failed[, N skipped].
 set -u
 B=$1
 cd "$(dirname "$0")/../.." || exit 1
 shift
-versions=${*:-nccl=2.19.3 nccl=2.27.7 nccl=2.30.7 nccl=2.32.3 cudnn=9.0.0.312 cudnn=9.8.0.87 cudnn=9.28.0.42}
+versions=${*:-nccl=2.19.3 nccl=2.27.7 nccl=2.30.7 nccl=2.31.2 nccl=2.32.3 cudnn=9.0.0.312 cudnn=9.8.0.87 cudnn=9.28.0.42}
 python=${PYTHON:-python3} toolkit=$(sh adapters/cuda.sh toolkit "${NVCC:-nvcc}" 2>/dev/null)
 [ -f "$toolkit/include/cuda_runtime_api.h" ] || { echo "skipped: the CUDA toolkit's headers are not installed"; echo "0 passed, 0 failed, 1 skipped"; exit 0; }
 passed=0 failed=0 skipped=0
@@ -45,6 +45,11 @@ for each in $versions; do
         continue
     fi
     pass
+    # A header with the field launchOrderImplicit has it set, once.
+    want=$(grep -q 'int launchOrderImplicit;' "$include/nccl.h" && echo 1 || echo 0)
+    sets=$(${CXX:-c++} -std=c++17 -E -P -D__CUDACC__ -DZERO_WITH_NCCL -Itests/emulation -I"$include" -isystem "$toolkit/include" \
+        -include cuda_runtime.h -x c++ zero_plugin.cu | grep -c 'launchOrderImplicit = 1;')
+    if [ "$sets" = "$want" ]; then pass; else miss "with NCCL $version the plugin sets launchOrderImplicit $sets times, not $want"; fi
     library=$B/versions/$name-$version/nvidia/nccl/lib/libnccl.so.2
     nm -D --defined-only "$library" | sed -n 's/.* [TW] \(nccl[A-Za-z0-9_]*\).*/\1/p' | sort -u >"$B/versions/has"
     nm -u "$object" | sed -n 's/.* U \(nccl[A-Za-z0-9_]*\).*/\1/p' | sort -u >"$B/versions/needs"

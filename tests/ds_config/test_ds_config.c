@@ -436,6 +436,45 @@ static void check_section(const ds_row *row) {
     check_error(text, words);
 }
 
+/* Keys that DeepSpeed has removed: a note names the version where they work here, and the error
+   where they do not. */
+static void test_removed(void) {
+    static const struct {
+        const char *text, *note;
+    } cases[] = {
+        {"\"zero_optimization\": {\"stage\": 3,\n\"mics_shard_size\": 2}",
+         "line 2*mics_shard_size: DeepSpeed removed this key in 0.19.7; here it works"},
+        {"\"zero_optimization\": {\"stage\": 3,\n\"mics_shard_size\": -1}", NULL},
+        {"\"zero_optimization\": {\"stage\": 2, \"zero_quantized_gradients\": true,\n"
+         "\"zeropp_loco_param\": {}}",
+         "line 2*zeropp_loco_param: DeepSpeed removed this key in 0.19.8; here it works"},
+        {"\"zero_optimization\": {\"stage\": 2, \"zero_quantized_gradients\": true}", NULL},
+        {"\"zero_optimization\": {\"stage\": 1, \"compute_grad_norm\": false}",
+         "compute_grad_norm has no effect: the norm costs no pass"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[TEXT];
+        ds_config ds;
+        snprintf(text, sizeof text, "{" MICRO "%s}", cases[i].text);
+        if (!test_check(!parse(text, &ds), "%s: %s", text, why)) continue;
+        test_check(notes_seen == (cases[i].note != NULL)
+                       && (!cases[i].note || says(notes_last, cases[i].note)),
+                   "%s: %d notes, the last \"%s\"", text, notes_seen, notes_last);
+    }
+    for (size_t i = 0; i < sizeof ds_removed / sizeof *ds_removed; i++) {
+        int rows = 0;
+        for (int j = 0; j < DS_ROWS; j++) rows += strcmp(ds_rows[j].path, ds_removed[i].path) == 0;
+        test_check(rows == 1, "%s has %d rows", ds_removed[i].path, rows);
+    }
+    check_error(
+        "{\"train_micro_batch_size_per_gpu\": 2, \"elasticity\": {\"enabled\": true}}",
+        "elasticity is an object, which is not supported (nor by DeepSpeed 0.19.8 and newer)");
+    test_check(ds_removed_in("zero_optimization.zeropp_loco_param.err_beta") != NULL
+                   && ds_removed_in("zero_optimization.stage") == NULL
+                   && ds_removed_in("amplitude") == NULL,
+               "versions of keys");
+}
+
 /* What stands in the place of a feature is named. */
 static void test_instead(void) {
     check_error("{\"train_micro_batch_size_per_gpu\": 2,\n\"elasticity\": {\"enabled\": true, "
@@ -568,7 +607,7 @@ static const struct {
      "line 2*data_types.param_dtype is bf16*fp32"},
     /* optimizer */
     {"{\"optimizer\": {\n\"type\": \"OneBitAdam\", \"params\": {\"freeze_step\": 2}}}",
-     "line 2*\"OneBitAdam\", which is not supported*AdamW with "
+     "line 2*\"OneBitAdam\", which is not supported*0.19.7*AdamW with "
      "zero_quantized_gradients*-qg 4 -qf 0.8"},
     {"{\"optimizer\": {\n\"type\": \"OneBitLamb\"}}", "line 2*\"OneBitLamb\"*Lamb with*-qg 4"},
     {"{\"optimizer\": {\n\"type\": \"ZeroOneAdam\"}}", "line 2*\"ZeroOneAdam\"*AdamW with*-qg 4"},
@@ -1219,6 +1258,7 @@ int main(int argc, char **argv) {
     folder = argc > 1 ? argv[1] : "tests/ds_config";
     test_table();
     test_instead();
+    test_removed();
     test_errors();
     test_batch();
     test_defaults();

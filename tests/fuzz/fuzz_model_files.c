@@ -11,7 +11,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-static const gpt2_config fuzz_cfg = {4, 5, 128, 1, 1, 2, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+static const gpt2_config fuzz_cfg = {4, 5, 128, 1, 1, 2, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
 static zero_ctx *fuzz_ctx;
 static char fuzz_folder[64];
 /* in it: one file, the input, by three names; what is saved; and the two that an index may name */
@@ -127,7 +127,7 @@ static void fuzz_again(void) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const model_info untouched = {
-        MODEL_FORMATS, ZERO_TYPES, {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS, NULL, 0, 0}};
+        MODEL_FORMATS, ZERO_TYPES, {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0}};
     model_info info = untouched;
     gpt2_error e;
     fuzz_start();

@@ -71,7 +71,7 @@ static void test_parse(void) {
                                         "char:0x8x1",
                                         "char:-1x8x1",
                                         "model.bin"};
-    gpt2_config c = {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    gpt2_config c = {1, 2, 3, 4, 5, 6, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     test_parse_one("d6", 6, 384, 6, 1024, 50257, 50304);
     test_parse_one("d12", 12, 768, 12, 1024, 50257, 50304);
     test_parse_one("gpt2:d48", 48, 1600, 25, 1024, 50257, 50304);
@@ -121,7 +121,7 @@ static void test_describe(void) {
 
 enum { L = 2, NH = 3, C = 12, H = C / NH, V = 11, Vp = 128, MAXT = 9, T = 7, B = 2, R = B * T };
 
-static const gpt2_config tiny = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+static const gpt2_config tiny = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
 
 /* All parameters, type-major, and where each tensor begins. */
 typedef struct tiny_model {
@@ -591,7 +591,7 @@ static void test_types(void) {
 /* ---- initialisation ---------------------------------------------------------------------------
  */
 
-static const gpt2_config small = {16, 300, 384, 2, 2, 48, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+static const gpt2_config small = {16, 300, 384, 2, 2, 48, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
 
 /* Values from another program with the same formula. */
 static void test_draws(void) {
@@ -746,7 +746,7 @@ static void test_errors(void) {
 /* Channels that no kernel takes are refused when the model is made; TF32 is near f32. */
 static void test_cuda(void) {
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const gpt2_config odd = {8, 11, 128, 1, 1, 5003, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config odd = {8, 11, 128, 1, 1, 5003, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     const gpt2_run run = {1, 8, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0},
                    tf32 = {B, T, 0, ZERO_F32, 1, 0, 0, NULL, NULL, 0};
     const setup s = {0, 0, 1, ZERO_F32, ZERO_GRAD_F32};

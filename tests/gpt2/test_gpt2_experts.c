@@ -165,7 +165,7 @@ static zero_result run_layer(zero_ctx *z, experts *x, ops_ctx *o, const layer_ca
 static zero_result make_layer(const layer_case *t, const plain *p, const float *dout,
                               layer_made *made) {
     const gpt2_config cfg = {LR,   65, 128, 2, 2, LC, 0, {LE, t->chosen, t->capacity, t->aux},
-                             NULL, 0,  0};
+                             NULL, 0,  0,   0};
     const ops_limits limits = {1, 2, LR, LC / 2, HIDDEN, 128, LR};
     const ops_settings settings = {ZERO_F32, ZERO_F32, NULL, 0, 0};
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
@@ -291,7 +291,7 @@ typedef struct part {
 
 static gpt2_config config_of(const training *t) {
     const gpt2_config c = {
-        T, V, Vp, t->layers, NH, C, t->untied, {E, t->chosen, t->capacity, 0.05f}, NULL, 0, 0};
+        T, V, Vp, t->layers, NH, C, t->untied, {E, t->chosen, t->capacity, 0.05f}, NULL, 0, 0, 0};
     return c;
 }
 
@@ -892,7 +892,7 @@ static void test_traffic(void) {
  */
 
 static void check_refused(int layers, gpt2_moe moe, int ranks, const char *words) {
-    gpt2_config c = {T, V, Vp, layers, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    gpt2_config c = {T, V, Vp, layers, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     gpt2_error err = {""};
     c.moe = moe;
     test_check(experts_check(&c, ranks, &err) == ZERO_ERR_ARGUMENT && strstr(err.sentence, words),
@@ -910,7 +910,7 @@ static void test_refused(void) {
     check_refused(4, none, 1, "capacity factor");
     check_refused(1, six, 1, "every second block");
     check_refused(4, no, 2, "no experts");
-    gpt2_config small = {T, V, Vp, 5, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    gpt2_config small = {T, V, Vp, 5, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     gpt2_stage stage;
     gpt2_error err = {""};
     small.moe = six;
@@ -920,7 +920,7 @@ static void test_refused(void) {
     test_check(gpt2_stage_make(&stage, &small, 2, 2, 0, T, &err) == ZERO_ERR_ARGUMENT
                    && strstr(err.sentence, "use at most 1 chunk"),
                "two stages of two chunks of five blocks: %s", err.sentence);
-    gpt2_config c = {T, V, Vp, L, NH, C, 0, {8, 2, 1.0f, 0}, NULL, 0, 0};
+    gpt2_config c = {T, V, Vp, L, NH, C, 0, {8, 2, 1.0f, 0}, NULL, 0, 0, 0};
     test_check(experts_capacity(&c, 64) == 16 && experts_capacity(&c, 8) == 4
                    && experts_capacity(&c, 2) == 2,
                "capacities");

@@ -21,7 +21,7 @@ typedef struct training {
 } training;
 
 static gpt2_config config_of(const training *t, const gpt2_frozen *frozen) {
-    const gpt2_config c = {MAXT, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, frozen, 0, 0};
+    const gpt2_config c = {MAXT, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, frozen, 0, 0, 0};
     return c;
 }
 
@@ -127,7 +127,7 @@ static int train(training *t) {
 /* ---- patterns ------------------------------------------------------------------------------ */
 
 static void select_some(const char *train, const char *freeze, int frozen, int lowest) {
-    const gpt2_config cfg = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config cfg = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     gpt2_frozen *f = NULL;
     gpt2_error err = {""};
     int n = 0;
@@ -142,7 +142,7 @@ static void select_some(const char *train, const char *freeze, int frozen, int l
 
 static void refuse_some(const char *train, const char *freeze, const char *flag,
                         const char *words) {
-    const gpt2_config cfg = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config cfg = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     gpt2_frozen *f = NULL;
     gpt2_error err = {""};
     const zero_result r = gpt2_freeze(&cfg, train, freeze, &f, &err);

@@ -57,7 +57,7 @@ typedef struct part {
 } part;
 
 static gpt2_config config_of(const training *t) {
-    const gpt2_config c = {T, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config c = {T, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     return c;
 }
 static gpt2_run run_of(const training *t, const gpt2_parallel *how) {

@@ -40,7 +40,7 @@ typedef struct part {
 } part;
 
 static gpt2_config config_of(const training *t, const gpt2_frozen *f) {
-    const gpt2_config c = {T, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, f, 0, 0};
+    const gpt2_config c = {T, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, f, 0, 0, 0};
     return c;
 }
 

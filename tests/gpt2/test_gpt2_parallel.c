@@ -45,13 +45,13 @@ typedef struct part {
 } part;
 
 static gpt2_config config_of(const training *t) {
-    const gpt2_config c = {T, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config c = {T, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     return c;
 }
 
 /* Elements of a model, tied or not, at most. */
 static size_t most_numel(void) {
-    const gpt2_config untied = {T, V, Vp, L, NH, C, 1, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config untied = {T, V, Vp, L, NH, C, 1, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     return gpt2_numel(&untied);
 }
 
@@ -426,8 +426,8 @@ static void memory_body(test_rank *r) {
     if (zero_group_open(&tp, &comm, NULL, 60)) test_rank_fail(r, "%s", zero_group_error(tp));
     const gpt2_parallel how = {tp, t->sequence, NULL, NULL, NULL};
     const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0};
-    const gpt2_config one = {T, V, Vp, 1, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0},
-                      two = {T, V, Vp, 2, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config one = {T, V, Vp, 1, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0},
+                      two = {T, V, Vp, 2, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     if (r->rank == 0) t->one = gpt2_activation_bytes(&one, &run);
     if (r->rank == 0) t->two = gpt2_activation_bytes(&two, &run);
     zero_group_close(tp);
@@ -450,7 +450,7 @@ static void test_activations(void) {
 static void check_refused(int heads, int vocab, int seq_len, int tile_rows, int ranks, int sequence,
                           const char *words, int nearest) {
     const gpt2_config c = {64, vocab - 3,       vocab, 2, heads, heads * 8,
-                           0,  GPT2_NO_EXPERTS, NULL,  0, 0};
+                           0,  GPT2_NO_EXPERTS, NULL,  0, 0,     0};
     gpt2_error err = {""};
     char end[32];
     const zero_result r = gpt2_parallel_check(&c, seq_len, tile_rows, ranks, sequence, &err);
@@ -460,7 +460,7 @@ static void check_refused(int heads, int vocab, int seq_len, int tile_rows, int 
 }
 
 static void test_refused(void) {
-    const gpt2_config fits = {64, 300, 384, 2, 12, 96, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config fits = {64, 300, 384, 2, 12, 96, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     check_refused(12, 384, 16, 0, 5, 0, "12 heads", 4);
     check_refused(12, 128, 16, 0, 12, 0, "128 rows", 4);
     check_refused(12, 384, 15, 0, 4, 1, "15 tokens", 3);
@@ -473,7 +473,7 @@ static void test_refused(void) {
 
 /* Every element has one owner, and goes and comes back by runs of any length. */
 static void test_slices(void) {
-    const gpt2_config cfg = {5, 11, 12, 3, 2, 4, 1, GPT2_NO_EXPERTS, NULL, 0, 0};
+    const gpt2_config cfg = {5, 11, 12, 3, 2, 4, 1, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     zero_tensor_desc table[GPT2_MOST_TENSORS];
     const int n = gpt2_table(&cfg, NULL, 0, table);
     for (int k = 0; k < n; k++)

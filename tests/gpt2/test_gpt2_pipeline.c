@@ -56,7 +56,7 @@ static training plain_of(int micro, int untied) {
 
 static gpt2_config config_of(const training *t) {
     const gpt2_config c = {MAXT, V, Vp, L, NH, C, t->untied || t->adds_by_hand, GPT2_NO_EXPERTS,
-                           NULL, 0, 0};
+                           NULL, 0, 0,  0};
     return c;
 }
 

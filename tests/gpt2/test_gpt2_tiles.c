@@ -26,7 +26,7 @@
 
 enum { V = 300, Vp = 384, L = 4, NH = 2, C = 48, MAXT = 16, T = 13, B = 2, STEPS = 2, MICRO = 2 };
 
-static gpt2_config model = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+static gpt2_config model = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
 
 /* A training of STEPS steps, and what rank 0 finds. */
 typedef struct training {
@@ -196,7 +196,8 @@ static void test_near(const struct number_types *n) {
 /* Loss and gradient's norm of a step with a large vocabulary, whose logits are cut by rows too. */
 static void large_step(int tile_rows, double *loss, double *norm) {
     enum { LONG = 1024, WORDS = 50257 };
-    static const gpt2_config large = {LONG, WORDS, 50304, 1, 1, 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0};
+    static const gpt2_config large = {LONG, WORDS,           50304, 1, 1, 8,
+                                      0,    GPT2_NO_EXPERTS, NULL,  0, 0, 0};
     static int tokens[2 * LONG];
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
     const gpt2_run run = {1, LONG, 0, ZERO_F32, 0, 0, tile_rows, NULL, NULL, 0};

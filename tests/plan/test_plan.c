@@ -47,6 +47,7 @@ static double formula_of(const plan_model *m, int stage, int ranks, int on_gpus)
     c.on_gpus = on_gpus;
     c.zero.stage = stage;
     c.zero.type = ZERO_BF16;
+    c.zero.master = ZERO_MASTER_F32; /* as in the paper */
     test_check(!plan_ask(&c, &a, why, sizeof why), "stage %d of %d ranks: %s", stage, ranks, why);
     return (double)a.zero.formula_bytes;
 }

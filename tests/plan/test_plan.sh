@@ -133,8 +133,8 @@ says() { # WORDS ARGUMENTS
     code=$?
     check "$([ $code = 0 ] && grep -qF -- "$words" "$scratch/out" && echo 1)" "zero_plan $*: code $code, without '$words': $(cat "$scratch/out")"
 }
-says "7500000000 parameters, bf16 and f32 masters, adamw, 64 ranks on GPUs" -e 7.5e9 -pn 64 -dt bf16
-says "  stage 0: 120, 1: 31.4, 2: 16.6, 3: 1.88" -e 7.5e9 -pn 64 -dt bf16
+says "7500000000 parameters, bf16 and f32 masters, adamw, 64 ranks on GPUs" -e 7.5e9 -pn 64 -dt bf16 -w 1
+says "  stage 0: 120, 1: 31.4, 2: 16.6, 3: 1.88" -e 7.5e9 -pn 64 -dt bf16 -w 1
 says "Advice: the cheapest that fits is" -e gpt2:d48 -pn 64 -dt bf16 --memory 80G
 says "  -z 0 -b 2 -t 1024" -e gpt2:d48 -pn 64 -dt bf16 --memory 80G
 says "  -z 1 -b 2 -t 1024" -e gpt2:d48 -pn 64 -dt bf16 --memory 12G
@@ -147,7 +147,7 @@ says "  rank 0" -e gpt2:d36 -pn 64 -tp 4 -pp 2 -d 524288 -b 1 -dt bf16 --memory 
 says "Largest models that fit" -e gpt2:d36 -pn 64 -tp 4 -pp 2 -d 524288 -b 1 -dt bf16 --memory 80G
 says "    3 and params " -e d12
 printf '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}, "train_micro_batch_size_per_gpu": 3}' >"$scratch/ds.json"
-says "bf16 and f32 masters" -e d12 -ds "$scratch/ds.json"
+says "bf16 and split masters" -e d12 -ds "$scratch/ds.json"
 says "-b 3 -t 1024" -e d12 -ds "$scratch/ds.json"
 printf 'flops.f32=1e12\nupdate=1e11\nlink=1e10\n' >"$scratch/machine"
 says "step: compute + send + update" -e d12 -pn 2 --machine "$scratch/machine"

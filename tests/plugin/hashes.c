@@ -57,7 +57,7 @@ typedef struct hashes_type {
 static const hashes_type hashes_types[] = {
     {"f32", ZERO_F32, ZERO_GRAD_AUTO, ZERO_MASTER_AUTO, 0, 0},
     {"bf16", ZERO_BF16, ZERO_GRAD_AUTO, ZERO_MASTER_AUTO, 0, 0},
-    {"bf16-g32", ZERO_BF16, ZERO_GRAD_F32, ZERO_MASTER_AUTO, 0, 0},
+    {"bf16-g32", ZERO_BF16, ZERO_GRAD_F32, ZERO_MASTER_F32, 0, 0},
     {"bf16-alone", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_NONE, 0, 0},
     {"f16", ZERO_F16, ZERO_GRAD_AUTO, ZERO_MASTER_AUTO, 0, 16},
     {"f16-g16", ZERO_F16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_AUTO, 0, 16},

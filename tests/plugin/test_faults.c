@@ -374,7 +374,7 @@ static void fault_change(fault_test *t, zero_config *cfg, zero_comm *comm, zero_
     case 18: desc[3].name = "nrom"; break;
     case 19: cfg->type = ZERO_BF16; break;
     case 20: cfg->grads = ZERO_GRAD_F32; break;
-    case 21: cfg->master = ZERO_MASTER_SPLIT; break;
+    case 21: cfg->master = ZERO_MASTER_F32; break;
     case 22: cfg->seed = 12; break;
     case 23: cfg->seed = (uint64_t)7 << 32; break;
     case 24: cfg->optimizer = ZERO_LION; break;
@@ -418,7 +418,7 @@ static void fault_disagreements(void) {
         {"name norm", "name nrom"},
         {"type 2", "type 1"},
         {"grads 2", "grads 1"},
-        {"master 1", "master 2"},
+        {"master 2", "master 1"},
         {"seed 0", "seed 12"},
         {"seed 0", "seed 30064771072"},
         {"optimizer 0", "optimizer 4"},

@@ -362,7 +362,10 @@ static void frozen_memory(int stage, zero_type type) {
                    && frozen_plan_of(&without, 0, set, stage, type);
     if (!test_check(ok, "stage %d: plans", stage)) return;
     const zero_plan *a = &all.plan, *f = &frozen.plan, *w = &without.plan;
-    const size_t master = type == ZERO_F32 ? 8 : 12, of = zero_type_bytes(type);
+    const size_t master = type == ZERO_F32    ? 8
+                          : type == ZERO_BF16 ? 10
+                                              : 12,
+                 of = zero_type_bytes(type);
     test_check(f->numel == a->numel && f->grad_bytes == w->grad_bytes
                    && f->optimizer_bytes == w->optimizer_bytes,
                "stage %d: gradients %zu and state %zu bytes, without the frozen tensors %zu, %zu",
@@ -587,6 +590,32 @@ static void frozen_moves(int from, int to, int stage, int stage_to, zero_master 
                test_first);
 }
 
+/* A frozen layer has no state in 8 bits: it is read as zeros, and what is put is left out. The
+   first block of the trained layer is put in two pieces. */
+static void frozen_codes(void) {
+    enum { LAYER = 200 };
+    static float values[2 * LAYER], back[2 * LAYER];
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_config cfg = {.log = test_quiet, .state_type = ZERO_STATE_8BIT};
+    const zero_tensor_desc w = {.name = "w", .numel = LAYER, .layers = 2, .frozen = "\1\0"};
+    const zero_range first = {"w", ZERO_MOMENT_1, ZERO_F32, 0, LAYER + 50};
+    const zero_range second = {"w", ZERO_MOMENT_1, ZERO_F32, LAYER + 50, LAYER - 50};
+    const zero_range all = {"w", ZERO_MOMENT_1, ZERO_F32, 0, 2 * LAYER};
+    zero_ctx *z = NULL;
+    for (int i = 0; i < 2 * LAYER; i++) values[i] = 1 + (float)i;
+    const int ok = !zero_create(&z, &cfg, &self) && !zero_tensors(z, &w, 1) && !zero_build(z)
+                   && !zero_state_begin(z) && !zero_state_put(z, &first, values)
+                   && !zero_state_put(z, &second, values + LAYER + 50)
+                   && !zero_state_get(z, &all, back) && !zero_state_end(z, 0);
+    test_check(ok, "codes of a frozen layer: %s", zero_last_error(z));
+    for (int i = 0; i < 2 * LAYER; i++) {
+        const float expected = i < LAYER ? 0 : values[i];
+        test_check(fabsf(back[i] - expected) <= 4, "moment %d is %g, expected about %g", i,
+                   (double)back[i], (double)expected);
+    }
+    zero_destroy(z);
+}
+
 /* ---- arrays of the host, and sentences ---- */
 
 static float *frozen_array(size_t n, float first) {
@@ -703,6 +732,7 @@ int main(int argc, char **argv) {
         frozen_moves(VEC, LAYERS | POS, stage, stage, ZERO_MASTER_SPLIT, stage == 3);
         frozen_moves(EMB | POS | NORM, 0, stage, (stage + 2) % 4, ZERO_MASTER_F32, 1);
     }
+    frozen_codes();
     frozen_adopted(0);
     frozen_adopted(ZERO_KEEP);
     frozen_lent(0);

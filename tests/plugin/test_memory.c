@@ -420,7 +420,7 @@ static void mem_case(mem_test *t, int nranks) {
 /* Types, with one micro-step and with two, which accumulate here or there. */
 static void mem_types(mem_test *t) {
     static const zero_config kinds[] = {
-        {.type = ZERO_BF16, .grads = ZERO_GRAD_AS_TYPE},
+        {.type = ZERO_BF16, .grads = ZERO_GRAD_AS_TYPE, .master = ZERO_MASTER_F32},
         {.type = ZERO_F16, .grads = ZERO_GRAD_AS_TYPE},
         {.type = ZERO_BF16, .grads = ZERO_GRAD_AS_TYPE, .master = ZERO_MASTER_NONE},
         {.type = ZERO_BF16,
@@ -432,7 +432,7 @@ static void mem_types(mem_test *t) {
          .master = ZERO_MASTER_SPLIT,
          .state_type = ZERO_STATE_8BIT},
         {.type = ZERO_BF16, .grads = ZERO_GRAD_AS_TYPE, .master = ZERO_MASTER_SPLIT},
-        {.type = ZERO_BF16, .grads = ZERO_GRAD_F32},
+        {.type = ZERO_BF16, .grads = ZERO_GRAD_F32, .master = ZERO_MASTER_F32},
         {.type = ZERO_F16, .optimizer = ZERO_LION, .prefetch = 2},
         {.type = ZERO_F32, .optimizer = ZERO_SGD}};
     for (int kind = 0; kind < (int)(sizeof kinds / sizeof *kinds); kind++)

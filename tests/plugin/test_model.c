@@ -99,7 +99,8 @@ static int model_step(host_run *h, host_reference *reference) {
     HOST_TRY(h, zero_norm(h->z, &norm));
     const double expected = host_reference_norm(s, sharded, h->step);
     const float scale = host_scale(s);
-    if (fabs(norm - expected) > 1e-12 * (1 + expected))
+    if (fabs(norm - expected)
+        > 3 * 0x1p-24 * expected) /* squares are added in f32, see UNIT_NORM_ERROR */
         test_rank_fail(h->rank, "norm is %.17g, expected %.17g", norm, expected);
     double clip = 1;
     if (s->adamw.max_norm > 0 && norm + 1e-6 > (double)s->adamw.max_norm)

@@ -564,7 +564,7 @@ static void offload_all(int every, uint64_t seed) {
         c.cfg.optimizer = (zero_optimizer)(n / STAGES % RULES);
         const int type = n / (STAGES * RULES) % TYPES, nranks = n / (STAGES * RULES * TYPES) + 1;
         c.cfg.type = (zero_type)(type % 3);
-        if (type == 3) c.cfg.master = ZERO_MASTER_NONE;
+        c.cfg.master = type == 3 ? ZERO_MASTER_NONE : ZERO_MASTER_F32;
         if (type == 4) c.cfg.master = ZERO_MASTER_SPLIT;
         if (type > 2) c.cfg.type = ZERO_BF16;
         c.cfg.state_type = (zero_state_type)(n % ZERO_STATE_TYPES);

@@ -90,7 +90,9 @@ static void skips_bad_case(int nranks, int stage, int k, int type, const skips_b
     b.spec.micro_steps = 1 + k % 2;
     b.micro = k / 2 % 2 ? 0 : b.spec.micro_steps - 1;
     b.spec.cfg.type = type > 2 ? ZERO_BF16 : (zero_type)type;
-    if (type > 2) b.spec.cfg.master = type == 3 ? ZERO_MASTER_NONE : ZERO_MASTER_SPLIT;
+    b.spec.cfg.master = type == 3   ? ZERO_MASTER_NONE
+                        : type == 4 ? ZERO_MASTER_SPLIT
+                                    : ZERO_MASTER_F32;
     b.spec.cfg.state_type = (zero_state_type)(k % 2); /* 8BIT has other shards */
     b.spec.cfg.grads = (zero_grad_type)(k / 3 % 3);
     b.spec.cfg.scaler.initial = 16;

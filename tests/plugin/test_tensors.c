@@ -5,8 +5,11 @@
    unit_tensors.h. */
 #include "../shared/host.h"
 
-static const char *const ten_rules[] = {"adamw", "adam",    "sgd",  "nesterov",
-                                        "lion",  "adagrad", "lamb", "muon"};
+static const char *const ten_rules[] = {"adamw",   "adam", "sgd",  "nesterov", "lion",
+                                        "adagrad", "lamb", "muon", "normuon"};
+
+/* Muon with cfg.muon.normalize, in lists of rules. */
+enum { TEN_NORMUON = ZERO_MUON + 1 };
 
 enum { TEN_TENSORS = 7, TEN_N = 1300, TEN_STEPS = 4 };
 
@@ -42,7 +45,7 @@ typedef struct ten_case {
     pthread_mutex_t lock;
 } ten_case;
 
-static void ten_spec(host_spec *s, int nranks, int stage, zero_optimizer rule, zero_type type) {
+static void ten_spec(host_spec *s, int nranks, int stage, int rule, zero_type type) {
     host_small(s, 3, nranks, stage, ten_desc, TEN_TENSORS);
     s->steps = TEN_STEPS;
     s->units = 4;
@@ -52,7 +55,8 @@ static void ten_spec(host_spec *s, int nranks, int stage, zero_optimizer rule, z
     }
     s->adamw = (zero_hyper){0.02f, 0.9f, 0.95f, 1e-6f, 0.1f, 0};
     s->cfg.type = type;
-    s->cfg.optimizer = rule;
+    s->cfg.optimizer = (zero_optimizer)(rule > ZERO_MUON ? ZERO_MUON : rule);
+    s->cfg.muon.normalize = rule > ZERO_MUON ? 0.9f : 0;
     s->cfg.scaler.fixed = type == ZERO_F16 ? 64.0f : 1.0f;
 }
 
@@ -167,7 +171,20 @@ static void ten_orthogonal(double *d, size_t rows, size_t cols, const zero_muon 
     for (size_t i = 0; i < rows * cols; i++) d[i] = x[rows > cols ? i % cols * rows + i / cols : i];
 }
 
-/* One layer's step: from the state that it had to p, m, v. */
+/* NorMuon's rows of x [rows, cols], after Li et al. 2025, algorithm 1. */
+static void ten_normalize(double *x, size_t rows, size_t cols, double beta, double *moments) {
+    const double before = ten_norm(x, rows * cols);
+    for (size_t r = 0; r < rows; r++) {
+        const double norm = ten_norm(x + r * cols, cols);
+        moments[r] = beta * moments[r] + (1 - beta) * norm * norm / (double)cols;
+        for (size_t i = r * cols; i < (r + 1) * cols; i++) x[i] /= sqrt(moments[r]) + 1e-10;
+    }
+    const double after = ten_norm(x, rows * cols);
+    for (size_t i = 0; i < rows * cols && after > 0; i++) x[i] *= before / after;
+}
+
+/* One layer's step: from the state that it had to p, m, v. For a matrix with cfg.muon.normalize,
+   v has the moments of rows. */
 static void ten_layer(const ten_case *c, int tensor, int64_t t, size_t n, double *p, double *m,
                       double *v, const double *g, double lr, double decay) {
     static double u[TEN_N];
@@ -192,6 +209,8 @@ static void ten_layer(const ten_case *c, int tensor, int64_t t, size_t n, double
         const double r = (double)rows, k = (double)cols;
         const double shape = cfg->muon.match_rms ? 0.2 * sqrt(fmax(r, k)) : sqrt(fmax(1, r / k));
         ten_orthogonal(u + at, rows, cols, &cfg->muon);
+        if (cfg->muon.normalize > 0)
+            ten_normalize(u + at, rows, cols, (double)cfg->muon.normalize, v + at / cols);
         for (size_t i = at; i < at + rows * cols; i++) u[i] = shape * u[i] + decay * p[i];
     }
     double ratio = 1;
@@ -204,7 +223,7 @@ static void ten_layer(const ten_case *c, int tensor, int64_t t, size_t n, double
 }
 
 static void ten_check(host_run *h, ten_case *c, const ten_values *was, const ten_values *is,
-                      double clip) {
+                      double (*rows)[TEN_N], double clip) {
     const host_spec *s = &c->spec;
     static double p[TEN_N], m[TEN_N], v[TEN_N], g[TEN_N];
     for (int t = 0; t < TEN_TENSORS; t++) {
@@ -218,10 +237,11 @@ static void ten_check(host_run *h, ten_case *c, const ten_values *was, const ten
             for (size_t i = 0; i < n; i++) {
                 p[i] = (double)was->p[t][at + i];
                 m[i] = (double)was->m[t][at + i];
-                v[i] = host_two(s, t) ? (double)was->v[t][at + i] : 0;
+                v[i] = host_two(s, t) ? (double)was->v[t][at + i] : rows[t][at + i];
                 g[i] = clip * (double)was->g[t][at + i];
             }
             ten_layer(c, t, h->step + 1, n, p, m, v, g, lr, decay);
+            if (!host_two(s, t)) memcpy(rows[t] + at, v, n * sizeof *v);
             for (size_t i = 0; i < n; i++) {
                 moved = fmax(moved, fabs(p[i] - (double)was->p[t][at + i]));
                 most = fmax(most, fabs(p[i]));
@@ -243,15 +263,17 @@ static void ten_formula_rank(test_rank *rank) {
     ten_case *c = (ten_case *)rank->arg;
     const host_spec *s = &c->spec;
     static _Thread_local ten_values was, is;
+    static _Thread_local double rows[TEN_TENSORS][TEN_N]; /* moments, as the formula has them */
     host_run h;
     int ok = host_open(&h, s, rank);
+    memset(rows, 0, sizeof rows);
     for (h.step = 0; h.step < s->steps && ok; h.step++) {
         double norm = 0;
         ok = host_train_pass(&h) && !zero_reduce(h.z) && !zero_norm(h.z, &norm)
              && ten_read(&h, &was, 1) && !zero_step(h.z, &s->adamw) && ten_read(&h, &is, 0);
         const double most = (double)s->adamw.max_norm;
         pthread_mutex_lock(&c->lock);
-        if (ok) ten_check(&h, c, &was, &is, most > 0 ? fmin(1, most / (norm + 1e-6)) : 1);
+        if (ok) ten_check(&h, c, &was, &is, rows, most > 0 ? fmin(1, most / (norm + 1e-6)) : 1);
         pthread_mutex_unlock(&c->lock);
     }
     if (!ok) test_rank_fail(rank, "%s", zero_last_error(h.z));
@@ -261,25 +283,30 @@ static void ten_formula_rank(test_rank *rank) {
 static void ten_formulas(void) {
     static ten_case c;
     pthread_mutex_init(&c.lock, NULL);
-    for (int rule = ZERO_LAMB; rule <= ZERO_MUON; rule++)
+    for (int rule = ZERO_LAMB; rule <= TEN_NORMUON; rule++)
         for (int type = 0; type < 3; type++) {
             double all[3] = {0, 0, 0};
             for (int k = 0; k < 24; k++) {
                 const int nranks = 1 + k % 4;
                 if (!test_sampled(5)) continue;
                 memset(c.worst, 0, sizeof c.worst);
-                ten_spec(&c.spec, nranks, k / 4 % 4, (zero_optimizer)rule, (zero_type)type);
+                ten_spec(&c.spec, nranks, k / 4 % 4, rule, (zero_type)type);
                 c.spec.groups = k & 1;
                 c.spec.adamw.max_norm = k & 2 ? 0.7f : 0;
                 c.spec.cfg.trust_most = k & 4 ? 3.0f : 0;
                 c.spec.cfg.trust_least = k & 8 ? 0.8f : 0;
-                c.spec.cfg.muon = (zero_muon){k & 4 ? 0.8f : 0, k & 8 ? 0.3f : 0, k & 1 ? 3 : 0,
-                                              k >> 1 & 1,       k >> 2 & 1,       k % 3 == 0};
+                c.spec.cfg.muon = (zero_muon){k & 4 ? 0.8f : 0,
+                                              k & 8 ? 0.3f : 0,
+                                              k & 1 ? 3 : 0,
+                                              k >> 1 & 1,
+                                              k >> 2 & 1,
+                                              k % 3 == 0,
+                                              c.spec.cfg.muon.normalize};
                 const int ok = test_ranks(nranks, 0, ten_formula_rank, &c);
                 test_check(ok, "%s, type %d, %d: %s", ten_rules[rule], type, k, test_first);
                 for (int i = 0; i < 3; i++) {
                     /* Polar Express multiplies the smallest singular values by up to 1,000. */
-                    const int polar = i == 0 && rule == ZERO_MUON && k % 3 == 0;
+                    const int polar = i == 0 && rule >= ZERO_MUON && k % 3 == 0;
                     test_check(c.worst[i] <= (polar ? 2e-5 : 1e-6),
                                "%s, type %d, %d: %s is off by %.2g", ten_rules[rule], type, k,
                                i ? i > 1 ? "v" : "m" : "a weight", c.worst[i]);
@@ -323,6 +350,16 @@ static int ten_move(host_run *h, int back) {
                 HOST_TRY(h, zero_read_tensor(h->z, name, kinds[k], 0, n, mine));
         }
     HOST_TRY(h, zero_state_begin(h->z));
+    for (int i = 0; i < zero_state_ranges(h->z, back); i++) { /* moments of rows have no name */
+        zero_range r;
+        HOST_TRY(h, zero_state_range(h->z, back, i, &r));
+        for (int t = 0; t < TEN_TENSORS; t++) {
+            float *at = ten_saved[2][t] + r.first;
+            if (r.kind != ZERO_MOMENT_2 || strcmp(r.name, h->spec->desc[t].name)) continue;
+            if (host_two(h->spec, t)) continue;
+            HOST_TRY(h, back ? zero_state_put(h->z, &r, at) : zero_state_get(h->z, &r, at));
+        }
+    }
     zero_counters counters;
     zero_state_counters(h->z, &counters);
     if (back)
@@ -415,15 +452,15 @@ static void ten_vary(host_spec *s, int n) {
 static void ten_bits(void) {
     static ten_case c;
     char what[128];
-    for (int rule = ZERO_LAMB; rule <= ZERO_MUON; rule++)
+    for (int rule = ZERO_LAMB; rule <= TEN_NORMUON; rule++)
         for (int type = 0; type < 5; type++)
             for (int bad = 0; bad < 3; bad++) {
                 uint64_t first = 0;
                 for (int n = 0; n < 36; n++) {
                     const int nranks = 1 << n % 3;
                     if (!test_sampled(5)) continue;
-                    ten_spec(&c.spec, nranks, 0, (zero_optimizer)rule, (zero_type)(type % 3));
-                    if (type == 3) c.spec.cfg.master = ZERO_MASTER_NONE;
+                    ten_spec(&c.spec, nranks, 0, rule, (zero_type)(type % 3));
+                    c.spec.cfg.master = type == 3 ? ZERO_MASTER_NONE : ZERO_MASTER_F32;
                     if (type == 4) c.spec.cfg.master = ZERO_MASTER_SPLIT;
                     if (type > 2) c.spec.cfg.type = ZERO_BF16;
                     c.spec.cfg.state_type = (zero_state_type)((type + bad) % ZERO_STATE_TYPES);
@@ -442,13 +479,13 @@ static void ten_bits(void) {
 static void ten_stages(void) {
     static ten_case c;
     char what[128];
-    for (int rule = ZERO_LAMB; rule <= ZERO_MUON; rule++)
+    for (int rule = ZERO_LAMB; rule <= TEN_NORMUON; rule++)
         for (int nranks = 2; nranks <= 5; nranks++)
             for (int local = 0; local < 2; local++) {
                 uint64_t first = 0;
                 for (int n = 0; n < 12; n++) {
                     if (!test_sampled(5)) continue;
-                    ten_spec(&c.spec, nranks, 0, (zero_optimizer)rule, ZERO_F32);
+                    ten_spec(&c.spec, nranks, 0, rule, ZERO_F32);
                     ten_vary(&c.spec, n);
                     c.spec.micro_steps = 2;
                     c.spec.cfg.accumulation =
@@ -464,13 +501,13 @@ static void ten_stages(void) {
 static void ten_tiers(void) {
     static ten_case c;
     char what[128];
-    for (int rule = ZERO_LAMB; rule <= ZERO_MUON; rule++)
+    for (int rule = ZERO_LAMB; rule <= TEN_NORMUON; rule++)
         for (int delay = 0; delay < 2; delay++) {
             uint64_t first = 0;
             for (int n = 0; n < 40; n++) {
                 const int nranks = 1 << n % 3, tier = n / 4 % 4;
                 if (!test_sampled(5)) continue;
-                ten_spec(&c.spec, nranks, 0, (zero_optimizer)rule, n & 1 ? ZERO_BF16 : ZERO_BF16);
+                ten_spec(&c.spec, nranks, 0, rule, n & 1 ? ZERO_BF16 : ZERO_BF16);
                 c.spec.poison = ten_give;
                 ten_vary(&c.spec, n);
                 c.spec.micro_steps = 1;
@@ -495,12 +532,12 @@ static void ten_pieces(void) {
         {"plain", 300000, .layers = 1}, {"mat", 8 * 50000, .layers = 1}, {"b", 33, 1, .unit = 1}};
     static ten_case c;
     char what[128];
-    for (int rule = ZERO_LAMB; rule <= ZERO_MUON; rule++)
+    for (int rule = ZERO_LAMB; rule <= TEN_NORMUON; rule++)
         for (int delay = 0; delay < 2; delay++) {
             uint64_t first = 0;
             for (int n = 0; n < 8; n++) {
                 if (!test_sampled(3)) continue;
-                ten_spec(&c.spec, 1 + n % 2, 0, (zero_optimizer)rule, ZERO_BF16);
+                ten_spec(&c.spec, 1 + n % 2, 0, rule, ZERO_BF16);
                 c.spec.ntensors = 3;
                 c.spec.units = 2;
                 memcpy(c.spec.desc, desc, sizeof desc);
@@ -524,20 +561,20 @@ static void ten_pieces(void) {
 static void ten_moves(void) {
     static ten_case c;
     char what[128];
-    for (int rule = ZERO_LAMB; rule <= ZERO_MUON; rule++)
+    for (int rule = ZERO_LAMB; rule <= TEN_NORMUON; rule++)
         for (int from = 0; from < 4; from++)
             for (int to = 0; to < 4; to++) {
                 uint64_t whole = 0, half = 0;
                 if (!test_sampled(3)) continue;
                 snprintf(what, sizeof what, "%s, from stage %d to %d", ten_rules[rule], from, to);
-                ten_spec(&c.spec, 2, from, (zero_optimizer)rule, ZERO_BF16);
+                ten_spec(&c.spec, 2, from, rule, ZERO_BF16);
                 c.spec.poison = ten_give;
                 c.swap = 0;
                 ten_run(&c, &whole, what);
                 c.swap = 1;
                 ten_run(&c, &half, what);
                 c.swap = -1;
-                ten_spec(&c.spec, 4 - to % 2 * 3, to, (zero_optimizer)rule, ZERO_BF16);
+                ten_spec(&c.spec, 4 - to % 2 * 3, to, rule, ZERO_BF16);
                 c.spec.poison = ten_give;
                 ten_run(&c, &whole, what);
                 test_check(half != whole, "%s: two steps are not four", what);
@@ -619,10 +656,11 @@ static void ten_line(char *line) {
         {"lamb", ZERO_LAMB, {.momentum = 0}, 1e-6},
         {"muon", ZERO_MUON, {.plain_lr = 0.5f}, 3e-3},
         {"muon32", ZERO_MUON, {.plain_lr = 0.5f}, 2e-6},
+        {"normuon32", ZERO_MUON, {.plain_lr = 0.5f, .normalize = 0.95f}, 2e-6},
         {"muon_rms32", ZERO_MUON, {.momentum = 0.8f, .match_rms = 1, .no_nesterov = 1}, 2e-6}};
     char *rest = NULL, *rule = strtok_r(line, " \n", &rest), *name = strtok_r(NULL, " \n", &rest);
     int row = 0, t = 0;
-    while (row < 4 && strcmp(rows[row].name, rule) != 0) row++;
+    while (row < 5 && strcmp(rows[row].name, rule) != 0) row++;
     while (t < TEN_FIGURES - 1 && strcmp(ten_name[t], name) != 0) t++;
     double expected[64];
     size_t n = 0;
@@ -651,7 +689,7 @@ static void ten_libraries(const char *path) {
     int lines = 0;
     while (file && fgets(line, sizeof line, file))
         if (line[0] != '#') ten_line(line), lines++;
-    test_check(lines == 14, "%s has %d lines of figures", path, lines);
+    test_check(lines == 16, "%s has %d lines of figures", path, lines);
     if (file) (void)fclose(file);
 }
 
@@ -755,6 +793,10 @@ static void ten_sliced(void) {
             ok && whole.found[0][0] != 0 && !memcmp(whole.found, cut.found, sizeof whole.found),
             "rule %d, stage %d: slices have other bits: %s", (int)rules[k / 4], k % 4, test_first);
     }
+    ten_slices_run rows = {.cfg = {.optimizer = ZERO_MUON, .muon = {.normalize = 0.5f}}, .cut = 1};
+    test_check(!test_ranks(4, 0, ten_cut_rank, &rows)
+                   && strstr(test_first, "muon.normalize is 0.5, but tensor"),
+               "rows of slices: %s", test_first);
 }
 
 /* ---- memory, and errors ---- */
@@ -790,7 +832,7 @@ static void ten_memory(void) {
     }
     for (int rule = ZERO_ADAMW; rule <= ZERO_LAMB; rule++) { /* who needs none knows of none */
         zero_plan plan, with;
-        zero_ctx *z = ten_alone((zero_optimizer)rule, 0), *y = ten_alone((zero_optimizer)rule, 1);
+        zero_ctx *z = ten_alone(rule, 0), *y = ten_alone(rule, 1);
         test_check(!zero_query_plan(z, &plan) && !zero_query_plan(y, &with)
                        && !memcmp(&plan, &with, sizeof plan),
                    "matrices change the plan of rule %d", rule);
@@ -802,6 +844,48 @@ static void ten_memory(void) {
 static void ten_refused(zero_ctx *z, zero_result r, zero_result expected, const char *words) {
     test_check(r == expected && strstr(zero_last_error(z), words), "%d, not \"%s\": %s", (int)r,
                words, zero_last_error(z));
+}
+/* Moments of rows as state: every element of a row has the value of the row's first one. */
+static void ten_row_state(void) {
+    static float values[4 * 4096];
+    static const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    zero_config cfg = {.optimizer = ZERO_MUON, .muon = {.normalize = 0.5f}};
+    zero_tensor_desc w = {"w", 64 * 64, 4, .rows = 64, .cols = 64, .frozen = "\0\0\0\1"};
+    zero_ctx *z = NULL;
+    test_check(!zero_create(&z, &cfg, &self) && !zero_tensors(z, &w, 1) && !zero_build(z)
+                   && !zero_state_begin(z),
+               "%s", zero_last_error(z));
+    for (size_t i = 0; i < 4 * 4096; i++) values[i] = (float)i;
+    const zero_range all = {"w", ZERO_MOMENT_2, ZERO_F32, 0, 4 * 4096},
+                     part = {"w", ZERO_MOMENT_2, ZERO_F32, 4096 + 63, 66},
+                     half = {"w", ZERO_MOMENT_2, ZERO_BF16, 0, 1},
+                     far = {"w", ZERO_MOMENT_2, ZERO_F32, 4 * 4096, 1};
+    test_check(!zero_state_put(z, &all, values), "%s", zero_last_error(z));
+    test_check(!zero_state_get(z, &part, values + 8192), "%s", zero_last_error(z));
+    for (size_t i = 0; i < 66; i++)
+        test_check(values[8192 + i] == (float)((4096 + 63 + i) / 64 * 64), "element %zu is %g", i,
+                   (double)values[8192 + i]);
+    values[0] = -1, values[1] = -2; /* the second one begins a row, as the 66th does */
+    test_check(!zero_state_put(z, &part, values) && !zero_state_get(z, &all, values)
+                   && values[4096 + 0] == 4096 && values[4096 + 64] == -2
+                   && values[4096 + 127] == -2 && values[4096 + 128] == 65,
+               "a part of a row was put: %g, %g, %g", (double)values[4096 + 0],
+               (double)values[4096 + 64], (double)values[4096 + 128]);
+    ten_refused(z, zero_state_get(z, &half, values), ZERO_ERR_ARGUMENT, "expected values of [0");
+    ten_refused(z, zero_state_put(z, &far, values), ZERO_ERR_ARGUMENT, "expected values of [0");
+    size_t saved = 0, loaded = 0; /* a frozen layer is saved, as zeros */
+    for (int whole = 0; whole < 2; whole++)
+        for (int i = 0; i < zero_state_ranges(z, whole); i++) {
+            zero_range r;
+            test_check(!zero_state_range(z, whole, i, &r), "%s", zero_last_error(z));
+            *(whole ? &loaded : &saved) += r.kind == ZERO_MOMENT_2 ? r.count : 0;
+        }
+    test_check(saved == 4 * 4096 && loaded == 3 * 4096 && values[3 * 4096 + 64] == 0
+                   && values[3 * 4096 - 1] == 3 * 4096 - 64,
+               "%zu are saved, %zu loaded, %g, %g", saved, loaded, (double)values[3 * 4096 + 64],
+               (double)values[3 * 4096 - 1]);
+    test_check(!zero_state_end(z, 0), "%s", zero_last_error(z));
+    zero_destroy(z);
 }
 /* Of slices over one rank all is whole. */
 static void ten_slices(void) {
@@ -837,6 +921,7 @@ static void ten_errors(void) {
     test_check(!zero_read_tensor(z, "emb", ZERO_MOMENT_2, 0, 4, x), "%s", zero_last_error(z));
     zero_destroy(z);
     ten_slices();
+    ten_row_state();
     test_check(zero_create(&z, &cfg, &self) == ZERO_ERR_ARGUMENT
                    && strstr(zero_last_error(z), "trust_least 2 is above trust_most 1"),
                "%s", zero_last_error(z));

@@ -3,6 +3,9 @@
 #ifndef TEST_UNIT_NORM_H
 #define TEST_UNIT_NORM_H
 
+/* A square is rounded, and then five sums of its row, in f32. */
+#define UNIT_NORM_ERROR (6 * 0x1p-24)
+
 static void unit_norm(void) {
     enum { N = 5 * 1024 + 64 };
     zp_device d;
@@ -26,11 +29,111 @@ static void unit_norm(void) {
             (void)zp_kernel_norm(&s, &b, blocks);
             same &= !memcmp(partial, again, blocks * sizeof *again);
         }
-        test_check(fabs(sum - plain) <= 1e-13 * plain && same, "norm of %zu elements", n);
+        test_check(fabs(sum - plain) <= UNIT_NORM_ERROR * plain && same, "norm of %zu elements", n);
     }
     zp_device_close(&d);
     free(g);
     free(moved);
+}
+
+static double unit_norm_block(zp_stream *s, const void *g, zero_type type, size_t n) {
+    double partial = 0;
+    const zp_kernel_norm_args a = {g, type, n, &partial};
+    (void)zp_kernel_norm(s, &a, 1);
+    return partial;
+}
+
+/* Numbers of every size and type, so that squares in f32 overflow, vanish, or do both in rows next
+   to each other. Where all of them do, the sum has the precision of f64. */
+static void unit_norm_sizes(void) {
+    static const struct {
+        int low, high; /* exponents */
+        double error;
+    } kinds[] = {{-149, -130, 1e-14},          {-130, -60, 1e-14},
+                 {-56, -46, UNIT_NORM_ERROR},  {66, 127, 1e-14},
+                 {40, 70, UNIT_NORM_ERROR},    {-149, 127, UNIT_NORM_ERROR},
+                 {-149, -40, UNIT_NORM_ERROR}, {-24, 15, UNIT_NORM_ERROR}};
+    static const size_t sizes[] = {32, 64, 96, 224, 256, 288, 512, 992, 1024};
+    zp_device d;
+    test_random r = {81};
+    float g[1024];
+    uint16_t narrow[1024];
+    (void)zp_device_open(&d);
+    zp_stream s = unit_stream(&d, 1);
+    for (int how = 0; how < 3 * 8 * 9; how++) {
+        const zero_type type = (zero_type)(how % 3);
+        const int kind = type == ZERO_F16 ? 7 : how / 3 % 8;
+        const size_t n = sizes[how / 24];
+        const void *all = type == ZERO_F32 ? (const void *)g : narrow;
+        long double plain = 0;
+        for (size_t i = 0; i < n; i++) g[i] = unit_float(&r, kinds[kind].low, kinds[kind].high);
+        for (size_t i = 0; i < n && kind == 5; i++) /* rows of either end */
+            g[i] *= i / 32 % 3 == 0 ? 0x1p60f : i / 32 % 3 == 1 ? 0x1p-60f : 0;
+        zp_type_narrow(narrow, type == ZERO_F32 ? ZERO_BF16 : type, g, n);
+        for (size_t i = 0; i < n; i++) {
+            if (!zp_type_is_finite((double)zp_type_load(all, type, i))) /* it was rounded up */
+                zp_type_store(g, ZERO_F32, i, 1), zp_type_store(narrow, ZERO_BF16, i, 1);
+            const long double x = (long double)zp_type_load(all, type, i);
+            plain += x * x;
+        }
+        const double sum = unit_norm_block(&s, all, type, n);
+        test_check(fabsl((long double)sum - plain) <= (long double)kinds[kind].error * plain,
+                   "type %d, kind %d, %zu elements: %g instead of %Lg", (int)type, kind, n, sum,
+                   plain);
+    }
+    zp_device_close(&d);
+}
+
+/* Where a shard ends changes no row: sums of two parts are that of all, up to rounding in f64. */
+static void unit_norm_parts(void) {
+    zp_device d;
+    test_random r = {82};
+    float g[1024];
+    (void)zp_device_open(&d);
+    zp_stream s = unit_stream(&d, 1);
+    for (int i = 0; i < 1024; i++) g[i] = unit_float(&r, -4, 4);
+    const double all = unit_norm_block(&s, g, ZERO_F32, 1024);
+    for (size_t n = 32; n < 1024; n += 32) {
+        const double sum =
+            unit_norm_block(&s, g, ZERO_F32, n) + unit_norm_block(&s, g + n, ZERO_F32, 1024 - n);
+        test_check(fabs(sum - all) <= 1e-14 * all, "a shard ends at %zu: %.17g instead of %.17g", n,
+                   sum, all);
+    }
+    zp_device_close(&d);
+}
+
+/* Zeros of both signs, one number among them, and one that is not finite, at every place. */
+static void unit_norm_places(void) {
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    zp_device d;
+    float g[1024], one[] = {3, 1e-30f, -1e30f, 0x1p-149f};
+    (void)zp_device_open(&d);
+    zp_stream s = unit_stream(&d, 1);
+    for (int filled = 0; filled < 2; filled++)
+        for (size_t n = 1024, at = 0; at < n; at++) {
+            for (size_t i = 0; i < n; i++) g[i] = filled ? 0.5f : i % 2 ? -0.0f : 0;
+            if (at >= 544) n = 1024 - 32 * (at % 15);
+            const double none = filled ? 0.25 * (double)n : 0;
+            int right = zp_type_magnitude(unit_norm_block(&s, g, ZERO_F32, n) - none) == 0;
+            for (int k = 0; k < 4 && at < n; k++) {
+                const double x = (double)(g[at] = one[k]);
+                const double sum = (filled ? none - 0.25 : 0) + x * x;
+                right &= fabs(unit_norm_block(&s, g, ZERO_F32, n) - sum) <= 1e-14 * sum;
+            }
+            for (int k = 0; k < 3 && at < n; k++) {
+                g[at] = bad[k];
+                right &= !zp_type_is_finite(unit_norm_block(&s, g, ZERO_F32, n));
+            }
+            test_check(right, "%zu elements, one of them at %zu", n, at);
+            n = 1024;
+        }
+    const float smallest = 0x1p-100f, below = nextafterf(smallest, 0);
+    test_check(zp_kernel_norm_is_held(smallest) && zp_kernel_norm_is_held(FLT_MAX)
+                   && !zp_kernel_norm_is_held(below) && !zp_kernel_norm_is_held(INFINITY)
+                   && !zp_kernel_norm_is_held(0) && !zp_kernel_norm_is_held(NAN)
+                   && !zp_kernel_norm_is_held(-NAN),
+               "the bounds of what f32 holds");
+    zp_device_close(&d);
 }
 
 /* Blocks that several threads compute have the bits that one thread gives them. */
@@ -170,6 +273,9 @@ static void unit_judge(void) {
 
 static void unit_norm_all(void) {
     unit_norm();
+    unit_norm_sizes();
+    unit_norm_parts();
+    unit_norm_places();
     unit_norm_threads();
     unit_exact();
     unit_verdicts();

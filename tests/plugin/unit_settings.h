@@ -55,6 +55,7 @@ static const struct unit_setting {
     SET(muon.match_rms, 'i', ANY),
     SET(muon.no_nesterov, 'i', ANY),
     SET(muon.polar_express, 'i', ANY),
+    SET(muon.normalize, 'f', 0, 0.99999994, 0, 0),
     SET(world, 'u', 0, INFINITY, 0, 1), /* this pointer and the next two */
     SET(joins, 'u', 0, INFINITY, 0, 1),
     SET(trace, 'u', 0, INFINITY, 0, 1),

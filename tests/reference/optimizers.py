@@ -7,10 +7,12 @@ plugin's update rules must reproduce them (tests/plugin/test_tensors.c).
     pip install torch numpy optax
     python3 optimizers.py > optimizers.txt     the figures
     python3 optimizers.py --check FILE         compares a file with what the libraries say now
+    python3 optimizers.py --normuon normuon.py the figures of NorMuon, by the file of its authors
+                                               (github.com/zichongli5/NorMuon, d45c9a4)
 
 Weights and gradients are functions of an index, the same for everybody. torch.optim.Muon iterates
 in bfloat16: "muon" is its result, and "muon32" that of the same code with float32 in the place of
-that one word. A line of figures: rule, tensor, the weights after STEPS steps.
+that one word, as "normuon32" is. A line of figures: rule, tensor, the weights after STEPS steps.
 """
 import inspect
 import sys
@@ -81,6 +83,21 @@ def wider():
     exec(source.replace("bfloat16", "float32"), vars(muon))
 
 
+def normuons(path):
+    """The update of the authors' file, in float32."""
+    source = open(path).read()
+    assert source.count("G.bfloat16()") == 1
+    theirs = {}
+    exec(source.replace("G.bfloat16()", "G.float()"), theirs)
+    kept = {name: torch.tensor(w) for name, w in tensors().items() if w.ndim == 2}
+    for name, p in kept.items():
+        m, v = torch.zeros_like(p), torch.zeros_like(p[:, :1])
+        for step in range(STEPS):
+            p.mul_(1 - LR * DECAY)
+            p.add_(theirs["normuon_update"](torch.tensor(gradients(step)[name]), m, v), alpha=-LR)
+    yield "normuon32", {name: p.numpy() for name, p in kept.items()}
+
+
 def figures():
     yield "adagrad", by_torch(lambda p: [torch.optim.Adagrad(p.values(), lr=LR, weight_decay=DECAY)])
     yield "lamb", by_optax(optax.lamb(LR, b1=0.9, b2=0.95, eps=1e-8, weight_decay=DECAY))
@@ -95,7 +112,7 @@ def figures():
 def check(path):
     """1: the file is not what the libraries say."""
     kept = {tuple(words[:2]): np.array(words[2:], np.float64) for words in
-            (line.split() for line in open(path) if not line.startswith("#"))}
+            (line.split() for line in open(path) if not line.startswith(("#", "normuon")))}
     count, wrong = 0, 0
     for rule, found in figures():
         for name, p in found.items():
@@ -113,7 +130,9 @@ def check(path):
 if __name__ == "__main__":
     if len(sys.argv) > 2 and sys.argv[1] == "--check":
         sys.exit(check(sys.argv[2]))
-    print(f"# torch {torch.__version__.split('+')[0]}, optax {optax.__version__}: by optimizers.py")
-    for rule, found in figures():
+    their = sys.argv[2] if len(sys.argv) > 2 and sys.argv[1] == "--normuon" else None
+    if not their:
+        print(f"# torch {torch.__version__.split('+')[0]}, optax {optax.__version__}: by optimizers.py")
+    for rule, found in normuons(their) if their else figures():
         for name, p in found.items():
             print(rule, name, *("%.9g" % x for x in p.ravel()))

@@ -83,10 +83,14 @@ static float host_round(zero_type type, float x) {
     host_put(stored, type, 0, x);
     return host_get(stored, type, 0);
 }
+static int host_splits(const host_spec *s) {
+    return s->cfg.master == ZERO_MASTER_SPLIT
+           || (s->cfg.master == ZERO_MASTER_AUTO && s->cfg.type == ZERO_BF16);
+}
 /* As the plugin stores a master: split weights round half up. */
 __attribute__((unused)) static float host_round_weight(const host_spec *s, float x) {
     uint32_t bits;
-    if (s->cfg.master != ZERO_MASTER_SPLIT) return host_round(s->cfg.type, x);
+    if (!host_splits(s)) return host_round(s->cfg.type, x);
     memcpy(&bits, &x, sizeof bits);
     bits = (bits + 0x8000u) & 0xFFFF0000u; /* no reference has a NaN */
     memcpy(&x, &bits, sizeof x);

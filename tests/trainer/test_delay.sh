@@ -65,7 +65,7 @@ test_looks() {
 
 # Stops: each goes on from a pending update, the last step's too. What is validated at the end are the new weights.
 test_stops() {
-    for kind in "-z 0" "-z 2 -dt bf16 -zos file" "-z 3 -dt bf16 -w 0 -zos file -zop file" "-z 3 -dt bf16 -w split -zos file -zop file"; do
+    for kind in "-z 0" "-z 2 -dt bf16 -w 1 -zos file" "-z 3 -dt bf16 -w 0 -zos file -zop file" "-z 3 -dt bf16 -w split -zos file -zop file"; do
         calm=$(train calm $kind -v 12 -m 1 -g 0 -x 12 -pn 2)
         validated=$(loss)
         half=$(train half $kind $quiet -x 5 -pn 2)

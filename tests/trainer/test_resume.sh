@@ -43,7 +43,7 @@ same_log() {
 # With two stops on the way, the weights and the log of a run without one.
 test_bits() {
     n=0
-    for run in "-z 0" "-z 1 -dt bf16 -pn 2" "-z 2 -dt fp16 -lw 4 -pn 3" "-z 3 -dt bf16 -w 0 -pn 2" "-z 2 -dt bf16 -w split -os bf16 -pn 2" \
+    for run in "-z 0" "-z 1 -dt bf16 -w 1 -pn 2" "-z 2 -dt fp16 -lw 4 -pn 3" "-z 3 -dt bf16 -w 0 -pn 2" "-z 2 -dt bf16 -w split -os bf16 -pn 2" \
         "-z 3 -sh 1 -b 1 -pn 2" "-z 1 -sh 0 -op lion -os 8bit -na 1 -pn 2" "-z 3 -dt bf16 -w split -os 8bit -oe f32 --freeze h.0.* -zod 3 -pn 2" "-z 2 -dt fp16 -li 1e9 -lh 1 -na 1" \
         "-z 3 -zs 2 -zh 1 -zm 0 -b 1 -pn 4" "-z 3 -pt 1 -pn 3 -k wsd" "-z 3 -qw 8 -qg 4 -qf 0.8 -qr 12 -pn 2" "-ds tests/ds_config/minimal.json -pn 2 -b 0 -d 0"; do
         n=$((n + 1))

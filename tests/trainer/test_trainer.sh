@@ -340,7 +340,7 @@ test_packed() {
 test_types() {
     for type in '-dt bf16' '-dt bf16 -w 0 -os 8bit' '-dt bf16 -w split -os bf16' '-os bf16 -op lion' '-dt bf16 -zg f32' '-dt fp16' '-dt fp16 -li 1e9 -lw 3' \
         '-op adam' '-op sgd -dt fp16' '-op nesterov' '-op lion -dt bf16' '-ls 64' '-op adagrad' \
-        '-op lamb -tm 2 -dt fp16' '-op muon -mr 1 -mp 1 -mh 1 -dt bf16'; do
+        '-op lamb -tm 2 -dt fp16' '-op muon -mr 1 -mp 1 -mh 1 -mn 0.9 -dt bf16'; do
         sampled 4 || continue
         run="$small -x 9 -nt 1 -pn 2 -u 2 $type"
         reference=$(train $run -z 0)

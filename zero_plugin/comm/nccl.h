@@ -246,7 +246,7 @@ static zero_result zp_nccl_open_channel(zp_comm *g, ncclComm_t parent, int ch) {
 #ifdef NCCL_CTA_POLICY_ZERO /* gathers by copy engines, reductions with few multiprocessors */
     config.CTAPolicy = ch == ZP_PARAMETERS ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_EFFICIENCY;
 #endif
-#if NCCL_VERSION_CODE >= 23200
+#if NCCL_VERSION_CODE >= 23102 /* orders them with your communicators that have it, too */
     config.launchOrderImplicit = 1;
 #endif
     int n = g->nranks;

@@ -99,7 +99,7 @@ typedef struct zp_master {
 } zp_master;
 
 static const zp_master zp_masters[ZERO_MASTERS] = {
-    {1, ZERO_F32, ZP_NEAREST, NULL}, /* AUTO: F32 */
+    {1, ZERO_F32, ZP_NEAREST, NULL}, /* AUTO: SPLIT or F32 */
     {1, ZERO_F32, ZP_NEAREST, NULL},
     {1, ZP_LOW, ZP_HALF_UP,
      "master is SPLIT: a BF16 weight is the upper half of an f32. F16 has an exponent of its own, "

@@ -35,7 +35,7 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(accumulation), ZP_SIGNED, 0, ZERO_ACCUMULATE_SHARDED, 0, 0},
     {ZP_SETTING(type), ZP_SIGNED, 0, ZERO_TYPES - 1, 0, 0},
     {ZP_SETTING(grads), ZP_SIGNED, 0, ZERO_GRAD_AS_TYPE, 0, 0},
-    {ZP_SETTING(master), ZP_SIGNED, 0, ZERO_MASTERS - 1, ZERO_MASTER_F32, 0},
+    {ZP_SETTING(master), ZP_SIGNED, 0, ZERO_MASTERS - 1, 0, 0},
     {ZP_SETTING(state_type), ZP_SIGNED, 0, ZERO_STATE_TYPES - 1, 0, 0},
     {ZP_SETTING(seed), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(optimizer), ZP_SIGNED, 0, ZP_RULES - 1, 0, 0},
@@ -126,6 +126,7 @@ static void zp_config_resolve(zero_config *c, int cpu_ranks) {
     if (!c->accumulation) c->accumulation = zp_policies[c->stage].accumulation;
     if (!c->grads)
         c->grads = c->micro_steps > 1 || c->type == ZERO_F32 ? ZERO_GRAD_F32 : ZERO_GRAD_AS_TYPE;
+    if (!c->master) c->master = c->type == ZERO_BF16 ? ZERO_MASTER_SPLIT : ZERO_MASTER_F32;
     if (c->scaler.fixed == 0 && c->type != ZERO_F16) c->scaler.fixed = 1;
     c->threads = zp_lane_get_threads(c->threads, cpu_ranks);
 }

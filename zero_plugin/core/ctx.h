@@ -29,13 +29,14 @@ typedef struct zp_updater {
 /* What happens to one unit. */
 typedef struct zp_live {
     /* The plan. A length [2] means an index by side. */
-    int own[2];             /* its own buffer; -1: it is whole, or shares buffers */
-    int reduced_last;       /* it is reduced after all other units */
-    int may_leave;          /* its arrays may be in another tier than the device */
-    int on_updates;         /* the stream `updates` updates it, not the compute stream */
-    int gathers;            /* all-gathers of the unit in a step */
-    int other_gathers;      /* of these, the ones that a row replaces and counts */
-    const zp_wire *wire[2]; /* format of its messages; NULL: the stored type */
+    int own[2];                /* its own buffer; -1: it is whole, or shares buffers */
+    int reduced_last;          /* it is reduced after all other units */
+    int may_leave;             /* its arrays may be in another tier than the device */
+    int on_updates;            /* the stream `updates` updates it, not the compute stream */
+    int gathers;               /* all-gathers of the unit in a step */
+    int other_gathers;         /* of these, the ones that a row replaces and counts */
+    const zp_wire *wire[2];    /* format of its messages; NULL: the stored type */
+    const zp_wire *whole_wire; /* the same for the gather of its reduced gradient, at stage 0 */
     /* The build. */
     int spans;                 /* number of its entries in zero_ctx.spans */
     const zp_updater *updater; /* updates it */
@@ -109,6 +110,7 @@ struct zero_ctx {
     pid_t maker;             /* the process that created it; a child of fork must not use it */
     struct zp_extra *extras; /* the rows; a row without a name ends the list */
     struct zp_packed_state *packed; /* the structs of rows; see `state_at` in extra.h */
+    struct zp_rows_state *rows;
     struct zp_subgroups_state *subgroups;
     struct zp_state_tail *tail;
     struct zp_whole_state *whole;

@@ -59,6 +59,7 @@ static zero_result zp_reduce_gather_whole(zero_ctx *z) {
         *op = zp_ctx_make_op(z, ZP_GRADIENTS, ZP_ALL_GATHER, u);
         op->source = (size_t)(zp_ctx_unit_mean(z, u) - z->memory[ZP_GRAD].base);
         op->target = zp_ctx_update_gradient(z)->part[u].at;
+        op->wire = z->live[u].whole_wire;
     }
     return zp_reduce_issue(z);
 }

@@ -257,6 +257,58 @@ static zero_result zp_muon_orthogonalize(zp_stream *s, float *x, size_t rows, si
     return zp_muon_transpose(s, &end);
 }
 
+/* ---- NorMuon: rows of a matrix have the same size, on average over steps ---- */
+
+/* After Li et al. 2025, algorithm 1, and their code: each row of an orthogonal matrix is divided by
+   the root of its moment, a running mean of its mean square. Then the matrix gets its norm back. */
+typedef struct zp_muon_rows_args {
+    float *x, *moments, *means, *scales; /* x [rows, cols]; all others [rows] */
+    size_t rows, cols;
+    float beta;
+    double *ratio; /* the norm before, divided by the one after */
+    const zp_control *control;
+} zp_muon_rows_args;
+
+ZP_FN void zp_muon_measure_rows_at(const zp_muon_rows_args *a, size_t i) {
+    double sum = 0;
+    if (zp_muon_is_skipped(a->control)) return;
+    for (size_t k = i * a->cols; k < (i + 1) * a->cols; k++)
+        sum += (double)a->x[k] * (double)a->x[k];
+    a->means[i] = (float)(sum / (double)a->cols);
+    a->moments[i] = ZP_FMA(a->beta, a->moments[i], (1 - a->beta) * a->means[i]);
+    a->scales[i] = 1 / (sqrtf(a->moments[i]) + 1e-10f);
+}
+ZP_KERNEL(zp_muon_measure_rows, zp_muon_rows_args, 64)
+/* One thread adds the rows, in their order. A product of two floats is exact in f64. */
+ZP_FN void zp_muon_compare_norms_at(const zp_muon_rows_args *a, size_t one) {
+    double before = 0, after = 0;
+    if (zp_muon_is_skipped(a->control)) return;
+    for (size_t i = 0; i < a->rows; i++) {
+        const float square = a->scales[i] * a->scales[i];
+        before += (double)a->means[i];
+        after += (double)a->means[i] * (double)square;
+    }
+    *a->ratio = after > 0 ? sqrt(before / after) : 0;
+}
+ZP_KERNEL(zp_muon_compare_norms, zp_muon_rows_args, 1)
+ZP_FN void zp_muon_scale_rows_at(const zp_muon_rows_args *a, size_t i) {
+    if (zp_muon_is_skipped(a->control)) return;
+    const double scaled = (double)a->x[i] * (double)a->scales[i / a->cols];
+    a->x[i] = (float)(scaled * *a->ratio) + 0.0f; /* no negative zeros */
+}
+ZP_KERNEL(zp_muon_scale_rows, zp_muon_rows_args, 32768)
+
+/* Normalises x [rows, cols] in place, with the moments of its rows. */
+static zero_result zp_muon_normalize(zp_stream *s, float *x, size_t rows, size_t cols,
+                                     const zero_muon *how, float *moments, float *scratch,
+                                     double *ratio, const zp_control *control) {
+    const zp_muon_rows_args a = {x,    moments,        scratch, scratch + rows, rows,
+                                 cols, how->normalize, ratio,   control};
+    ZP_TRY(zp_muon_measure_rows(s, &a, rows));
+    ZP_TRY(zp_muon_compare_norms(s, &a, 1));
+    return zp_muon_scale_rows(s, &a, rows * cols);
+}
+
 /* ---- which rank makes which matrix orthogonal ---- */
 
 typedef struct zp_matrix {
@@ -266,6 +318,8 @@ typedef struct zp_matrix {
     size_t numel;          /* elements that this rank has: all, or a slice */
     int slices, sharer;    /* number of slices; the rank that makes the matrix orthogonal */
     size_t outer;          /* the tensor's value */
+    int tensor;
+    size_t first, moments; /* its first element in the tensor; of its rows among the owner's */
 } zp_matrix;
 
 /* The approximate cost of a Newton-Schulz iteration on a matrix. */
@@ -339,4 +393,6 @@ typedef struct zp_whole_state {
     zp_limb *slice_sums;     /* NORMS: [slices][parts][2][ZP_LIMBS] */
     float *shared, *whole;   /* MATRIX: slices that this rank collects; one matrix */
     size_t shared_numel, whole_numel;
+    float *moments; /* MATRIX with muon.normalize: of the rows of this owner's matrices */
+    size_t moments_numel;
 } zp_whole_state;

@@ -28,6 +28,8 @@
    that need no whole tensors use none of this. */
 #pragma once
 
+#include "../core/bind.h"
+#include "../core/ranges.h"
 #include "../core/step.h"
 #include "whole_rules.h"
 #include "whole_slices.h"
@@ -80,13 +82,98 @@ static size_t zp_whole_tensor_sent(zero_ctx *z, int u) {
 /* Arrays of sums of one rank: the device has one, and the updater may have another. */
 static int zp_whole_tensor_slots(const zero_ctx *z) { return 1 + z->more_sums; }
 
+/* Adds the moments of rows to the state, as MOMENT_2: an element of a matrix has that of its row.
+   An owner saves and loads its matrices. Rank 0 saves zeros for frozen layers. */
+static zero_result zp_whole_tensor_add_state(zero_ctx *z) {
+    const zp_whole_state *d = z->whole;
+    const zp_layout *l = &z->layout;
+    if (!(z->cfg.muon.normalize > 0) || !(z->rule->needs & ZP_MATRICES)) return ZERO_OK;
+    ZP_REFUSE(z, d->slices > 1,
+              "muon.normalize is %g, but tensor %s is a slice, and no rank has its rows; use 0, or "
+              "whole tensors",
+              (double)z->cfg.muon.normalize, d->sliced->desc.name);
+    for (int whole = 0; whole < 2; whole++) {
+        for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
+            const zero_range r = {z->tensors[m->tensor].desc.name, ZERO_MOMENT_2, ZERO_F32,
+                                  m->first, m->numel};
+            if (m->owner == z->data->rank && (whole || !z->copy))
+                ZP_TRY(zp_range_add(z, whole, &r));
+        }
+        for (int i = 0; i < l->nmembers && !whole && !z->copy && z->data->rank == 0; i++) {
+            const zp_member *m = &l->members[i];
+            const zp_tensor *t = &z->tensors[m->tensor];
+            const zero_range r = {t->desc.name, ZERO_MOMENT_2, ZERO_F32, m->first, m->numel};
+            if (t->one_state && m->unit >= l->all && !zp_layout_is_all_frozen(t))
+                ZP_TRY(zp_range_add(z, whole, &r));
+        }
+    }
+    return ZERO_OK;
+}
+
+/* Copies the moments of rows [row, row + n) of an owned matrix to the staging buffer, or back. */
+static zero_result zp_whole_tensor_copy_moments(zero_ctx *z, const zp_matrix *m, size_t row,
+                                                size_t n, int back) {
+    char *stage = z->data->stage.base;
+    float *here = z->whole->moments + m->moments + row;
+    ZP_DO(z, zp_device_copy(&z->compute, back ? (void *)here : stage, back ? stage : (void *)here,
+                            n * sizeof *here));
+    return zp_ctx_check(z, zp_device_sync_stream(&z->compute));
+}
+/* Copies the part of a range that is in matrix m, by rows. A put takes the first element of a row.
+ */
+static zero_result zp_whole_tensor_move_moments(zero_ctx *z, const zp_matrix *m,
+                                                const zero_range *r, const char *values,
+                                                float *out) {
+    float *stage = (float *)(void *)z->data->stage.base;
+    const size_t begin = zp_max(r->first, m->first) - m->first,
+                 end = zp_min(r->first + r->count, m->first + m->numel) - m->first;
+    for (size_t row = out ? begin / m->cols : zp_round_up(begin, m->cols) / m->cols, n;
+         row * m->cols < end; row += n) {
+        n = zp_min(ZP_STAGE_NUMEL, (end - 1) / m->cols + 1 - row);
+        for (size_t i = 0; i < n && !out; i++)
+            stage[i] = zp_type_load(values, r->type, m->first + (row + i) * m->cols - r->first);
+        ZP_TRY(zp_whole_tensor_copy_moments(z, m, row, n, !out));
+        for (size_t e = zp_max(row * m->cols, begin); out && e < zp_min((row + n) * m->cols, end);
+             e++)
+            out[m->first + e - r->first] = stage[e / m->cols - row];
+    }
+    return ZERO_OK;
+}
+static zero_result zp_whole_tensor_move_state(zero_ctx *z, const zero_range *r, const char *values,
+                                              char *out, int *mine) {
+    const zp_whole_state *d = z->whole;
+    zp_tensor *t;
+    if (!(z->cfg.muon.normalize > 0) || r->kind != ZERO_MOMENT_2) return ZERO_OK;
+    ZP_TRY(zp_bind_named_tensor(z, r->name, &t));
+    *mine = t->one_state && !zp_layout_is_all_frozen(t);
+    if (!*mine) return ZERO_OK;
+    const size_t total = t->desc.numel * (size_t)t->desc.layers;
+    ZP_REFUSE(z,
+              r->first > total || r->count > total - r->first || (int)r->type < 0
+                  || r->type >= ZERO_TYPES || (out && r->type != ZERO_F32) || (!values && !out),
+              "%s: expected values of [0, %zu) in f32, found [%zu, %zu) in type %d", r->name, total,
+              r->first, r->first + r->count, (int)r->type);
+    if (out) memset(out, 0, r->count * sizeof(float)); /* of frozen layers */
+    for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
+        if (&z->tensors[m->tensor] != t || m->first >= r->first + r->count
+            || m->first + m->numel <= r->first)
+            continue;
+        ZP_REFUSE(z, out && m->owner != z->data->rank,
+                  "%s: element %zu is kept by rank %d; use zero_state_range", r->name, m->first,
+                  m->owner);
+        if (m->owner == z->data->rank)
+            ZP_TRY(zp_whole_tensor_move_moments(z, m, r, values, (float *)(void *)out));
+    }
+    return ZERO_OK;
+}
+
 static zero_result zp_whole_tensor_plan(zero_ctx *z) {
     zp_whole_state *d = z->whole;
     const zp_layout *l = &z->layout;
     d->parts = zp_ctx_normed_layers(z);
     d->sums_bytes = zp_round_up(zp_whole_slices_limbs(z) * sizeof(zp_limb), 256)
                     * (size_t)zp_whole_tensor_slots(z);
-    d->place_bytes = d->kept_numel = d->scratch_numel = 0;
+    d->place_bytes = d->kept_numel = d->scratch_numel = d->moments_numel = 0;
     d->places = 0;
     const size_t of_slices = zp_whole_slices_plan(z);
     for (int u = 0; u < l->all; u++) {
@@ -95,14 +182,16 @@ static zero_result zp_whole_tensor_plan(zero_ctx *z) {
         d->place_bytes = zp_max(d->place_bytes, bytes);
         d->places = (int)zp_min(ZP_PLACES, (size_t)d->places + 1);
     }
-    for (const zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
+    for (zp_matrix *m = d->matrices; m < d->matrices + d->nmatrices; m++) {
         if (m->owner == z->data->rank) d->kept_numel += zp_round_up(m->numel, zp_align);
         if (!zp_whole_slices_is_owner(z, m)) continue;
+        m->moments = d->moments_numel;
+        d->moments_numel += z->cfg.muon.normalize > 0 ? m->rows : 0;
         d->scratch_numel = zp_max(d->scratch_numel, zp_muon_scratch_numel(m->rows, m->cols));
     }
     const size_t bytes = (size_t)z->data->nranks * d->sums_bytes
                          + (size_t)d->places * d->place_bytes
-                         + (d->kept_numel + d->scratch_numel) * sizeof(float)
+                         + (d->kept_numel + d->scratch_numel + d->moments_numel) * sizeof(float)
                          + d->parts * sizeof *d->trust + of_slices;
     z->plan.buffer_bytes += bytes;
     z->plan.buffer_ceiling_bytes += bytes;
@@ -110,7 +199,7 @@ static zero_result zp_whole_tensor_plan(zero_ctx *z) {
     d->sums_at = z->peer_bytes;
     d->place_at = d->sums_at + (size_t)z->data->nranks * d->sums_bytes;
     z->peer_bytes = d->place_at + (size_t)d->places * d->place_bytes;
-    return ZERO_OK;
+    return zp_whole_tensor_add_state(z);
 }
 
 /* ---- a step ---- */
@@ -248,6 +337,9 @@ static zero_result zp_whole_tensor_between_passes(zero_ctx *z) {
         ZP_TRY(m->slices > 1 ? zp_whole_slices_orthogonalize(z, s, m, control)
                              : zp_muon_orthogonalize(s, d->kept + m->kept, m->rows, m->cols,
                                                      &z->cfg.muon, d->scratch, d->norm, control));
+        if (z->cfg.muon.normalize > 0)
+            ZP_TRY(zp_muon_normalize(s, d->kept + m->kept, m->rows, m->cols, &z->cfg.muon,
+                                     d->moments + m->moments, d->scratch, d->norm, control));
     }
     if (sliced) ZP_TRY(zp_whole_slices_return(z, s));
     return zp_device_record_event(d->slices > 1 ? &z->stream[ZP_GRADIENTS] : s,
@@ -327,8 +419,8 @@ static zero_result zp_whole_tensor_layout(zero_ctx *z) {
         const size_t rows = t->desc.rows, cols = t->desc.cols, numel = rows * cols / (size_t)slices;
         const int matrices = t->one_state && m->unit < l->all;
         for (size_t at = 0; matrices && at < m->numel; at += numel) {
-            const zp_matrix made = {m->unit, 0,     m->at + at, rows, cols,
-                                    0,       numel, slices,     0,    t->desc.outer};
+            const zp_matrix made = {m->unit, 0, m->at + at,    rows,      cols,          0, numel,
+                                    slices,  0, t->desc.outer, m->tensor, m->first + at, 0};
             d->matrices[d->nmatrices++] = made;
         }
     }
@@ -353,6 +445,7 @@ static const zp_setting zp_whole_tensor_settings[] = {
     {ZP_SETTING(muon.match_rms), ZP_FLAG},
     {ZP_SETTING(muon.no_nesterov), ZP_FLAG},
     {ZP_SETTING(muon.polar_express), ZP_FLAG},
+    {ZP_SETTING(muon.normalize), ZP_REAL, 0, ZP_BELOW_1, 0, 0},
     ZP_LAST_SETTING,
 };
 
@@ -363,6 +456,7 @@ static zero_result zp_whole_tensor_cut(zero_ctx *z) {
         d->norm = (double *)zp_ctx_cut_arena(z, 1, sizeof *d->norm);
         d->kept = (float *)zp_ctx_cut_arena(z, d->kept_numel, sizeof *d->kept);
         d->scratch = (float *)zp_ctx_cut_arena(z, d->scratch_numel, sizeof *d->scratch);
+        d->moments = (float *)zp_ctx_cut_arena(z, d->moments_numel, sizeof *d->moments);
     }
     if (d->slices > 1) zp_whole_slices_cut(z);
     return ZERO_OK;
@@ -407,5 +501,6 @@ static zp_extra zp_whole_tensor_row(void) {
     x.call[ZP_ON_DESTROY] = zp_whole_tensor_close;
     x.stations = zp_whole_tensor_stations;
     x.fill_update = zp_whole_tensor_fill_update;
+    x.move_state = zp_whole_tensor_move_state;
     return x;
 }

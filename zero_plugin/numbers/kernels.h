@@ -77,8 +77,10 @@ ZP_FN double zp_kernel_add_by_halves(double *lane, size_t n) {
     return lane[0];
 }
 
-/* Sums the squares of one block of a gradient shard, in f64, in 32 lanes. The bits do not depend on
-   where the block is computed. */
+/* Sums the squares of one block of a gradient shard. f64 is slow on many GPUs, so the squares of a
+   row, 32 neighbours, are added in f32: in pairs, then pairs of pairs, and so on. If f32 does not
+   hold a row's sum, its squares are added in f64. The rows' sums are added in f64. A row's bits do
+   not depend on where it is computed, nor on the layout, because no shard ends inside a row. */
 typedef struct zp_kernel_norm_args {
     const void *g;
     zero_type type;
@@ -86,20 +88,54 @@ typedef struct zp_kernel_norm_args {
     double *partial;
 } zp_kernel_norm_args;
 
-#define ZP_LANES ((size_t)32)
+#define ZP_NORM_ROW   ((size_t)32)
+#define ZP_NORM_LANES ((size_t)8) /* row r is in lane r modulo ZP_NORM_LANES */
 ZP_FN size_t zp_kernel_norm_blocks(const zp_kernel_norm_args *a) {
     return (a->numel + ZP_NORM_BLOCK - 1) / ZP_NORM_BLOCK;
 }
+/* Returns 1 if a row's sum is between 2^-100 and the largest f32: no square has overflowed, and
+   what denormal squares have lost is too small to count. */
+ZP_FN int zp_kernel_norm_is_held(float sum) {
+    return zp_type_bits(sum) - 0x0D800000u < 0x7F800000u - 0x0D800000u;
+}
+/* Sums the squares of the row from element i to `end`, in f64. */
+ZP_FN double zp_kernel_norm_add_wide(const void *g, zero_type type, size_t i, size_t end) {
+    double lane[4] = {0};
+    for (; i < end; i += 4)
+        for (size_t j = 0; j < 4; j++) {
+            const double x = (double)zp_type_load(g, type, i + j);
+            lane[j] += x * x; /* the product is exact */
+        }
+    return zp_kernel_add_by_halves(lane, 4);
+}
+ZP_FN float zp_kernel_norm_add_four(const float *x) {
+    return (x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3]);
+}
+ZP_FN void zp_kernel_norm_add_pairs(float *to, const float *x, size_t n) {
+    ZP_SIMD
+    for (size_t i = 0; i < n; i++) to[i] = x[2 * i] + x[2 * i + 1];
+}
 ZP_FN void zp_kernel_norm_at(const zp_kernel_norm_args *a, size_t block) {
     const size_t first = block * ZP_NORM_BLOCK, left = a->numel - first;
-    const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
-    float copy[ZP_NORM_BLOCK];
+    const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK, rows = n / ZP_NORM_ROW;
+    float copy[ZP_NORM_BLOCK], x[ZP_NORM_BLOCK / 4], y[ZP_NORM_BLOCK / 8];
     const float *g = zp_type_view(a->g, a->type, first, n, copy);
-    double lane[ZP_LANES];
-    for (size_t j = 0; j < ZP_LANES; j++) lane[j] = 0;
-    for (size_t i = 0; i < n; i += ZP_LANES) /* shards are whole multiples of ZP_ALIGN */
-        for (size_t j = 0; j < ZP_LANES; j++) lane[j] += (double)g[i + j] * (double)g[i + j];
-    a->partial[block] = zp_kernel_add_by_halves(lane, ZP_LANES);
+    double lane[ZP_NORM_LANES] = {0};
+    int held = 1;
+    ZP_SIMD
+    for (size_t i = 0; i < n / 4; i++) x[i] = zp_kernel_norm_add_four(g + 4 * i);
+    zp_kernel_norm_add_pairs(y, x, n / 8);
+    zp_kernel_norm_add_pairs(x, y, n / 16);
+    zp_kernel_norm_add_pairs(y, x, rows);
+    for (size_t r = 0; r < rows; r++) held &= zp_kernel_norm_is_held(y[r]);
+    uint32_t any = (uint32_t)held; /* the gradient of an embedding is mostly zeros */
+    for (size_t i = 0; i < n && !held; i++) any |= zp_type_bits(g[i]) << 1;
+    for (size_t r = 0; r < rows && any; r++)
+        lane[r % ZP_NORM_LANES] +=
+            zp_kernel_norm_is_held(y[r])
+                ? (double)y[r]
+                : zp_kernel_norm_add_wide(g, ZERO_F32, r * ZP_NORM_ROW, (r + 1) * ZP_NORM_ROW);
+    a->partial[block] = zp_kernel_add_by_halves(lane, ZP_NORM_LANES);
 }
 /* The lanes of a fold, for the thread blocks of a GPU that compute them. ZP_FOLD_GROUP lanes next
    to each other are a group. */

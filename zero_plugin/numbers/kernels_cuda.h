@@ -6,33 +6,70 @@ ZP_LOOP(zp_kernel_norm, zp_kernel_norm_args, 64)
 ZP_LOOP(zp_kernel_fold, zp_kernel_fold_args, 1)
 ZP_LOOP(zp_kernel_combine_verdicts, zp_kernel_combine_verdicts_args, 1)
 
-/* Eight threads, a team, sum a block of the norm; each has ZP_WIDE neighbouring lanes. A square of
-   an f32 is exact in f64, so fma rounds exactly as the sum does. */
-#define ZP_NORM_TEAM  (ZP_LANES / ZP_WIDE)
+/* Eight threads, a team, sum a block of the norm. They load eight rows, ZP_WIDE neighbours each,
+   and end with the sum of a row each, which is in the thread's lane. */
+#define ZP_NORM_TEAM  ZP_NORM_LANES
 #define ZP_NORM_TEAMS (ZP_THREADS / ZP_NORM_TEAM)
-#define ZP_NORM_BATCH ((size_t)8) /* loads of a thread in flight at once */
+static_assert(ZP_NORM_TEAM * ZP_WIDE == ZP_NORM_ROW, "a team loads a row at once");
+static_assert(ZP_NORM_BLOCK % (ZP_NORM_ROW * ZP_NORM_TEAM) == 0, "a block has whole loads");
 static_assert(ZP_NORM_TEAMS == ZP_FOLD_GROUP, "a thread block takes the lanes of one group");
+/* A function of its own, so that the loop has few f64 instructions. */
+__attribute__((noinline)) static __device__ double zp_kernel_norm_wide(const zp_kernel_norm_args *a,
+                                                                       size_t i, size_t end) {
+    return zp_kernel_norm_add_wide(a->g, a->type, i, end);
+}
+/* Takes the sums of a thread's neighbours in each row, and returns that of row `me`. At each step
+   two threads add their sums, and each keeps every other row. All threads of a warp call it. */
+static __device__ __forceinline__ float zp_kernel_norm_exchange(float *sum, size_t me) {
+    for (size_t w = 1, rows = ZP_NORM_TEAM / 2; rows; w *= 2, rows /= 2)
+        for (size_t r = 0; r < rows; r++) {
+            const float keep = me & w ? sum[2 * r + 1] : sum[2 * r];
+            const float send = me & w ? sum[2 * r] : sum[2 * r + 1];
+            sum[r] = keep + __shfl_xor_sync(0xFFFFFFFFu, send, (int)w);
+        }
+    return sum[0];
+}
+/* Returns 1 if row `me` has an element that is not zero. */
+static __device__ __forceinline__ int zp_kernel_norm_has_any(const uint4 *words, zero_type type,
+                                                             size_t me) {
+    uint32_t some = 0; /* a bit for each row */
+    for (size_t r = 0; r < ZP_NORM_TEAM; r++) {
+        const uint32_t any = words[r].x | words[r].y | words[r].z | words[r].w;
+        some |= (uint32_t)(any << (type == ZERO_F32 ? 1 : 17) != 0) << r; /* without signs */
+    }
+    for (int w = 1; w < (int)ZP_NORM_TEAM; w *= 2) some |= __shfl_xor_sync(0xFFFFFFFFu, some, w);
+    return some >> me & 1;
+}
 static __device__ __forceinline__ void zp_kernel_norm_team(const zp_kernel_norm_args *a,
                                                            size_t block, size_t blocks) {
     const size_t me = threadIdx.x % ZP_NORM_TEAM, first = block * ZP_NORM_BLOCK;
     const size_t left = block < blocks ? a->numel - first : 0;
     const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK;
-    double lane[ZP_WIDE] = {0};
-    for (size_t i = me * ZP_WIDE; i < n; i += ZP_LANES * ZP_NORM_BATCH) {
-        uint4 words[ZP_NORM_BATCH];
-        for (size_t k = 0; k < ZP_NORM_BATCH; k++)
-            words[k] = i + k * ZP_LANES < n
-                           ? zp_type_load_words(a->g, a->type, first + i + k * ZP_LANES)
-                           : make_uint4(0, 0, 0, 0);
-        for (size_t k = 0; k < ZP_NORM_BATCH; k++) {
-            float g[ZP_WIDE];
-            zp_type_unpack_words(g, words[k], a->type);
-            for (size_t j = 0; j < ZP_WIDE; j++) lane[j] = fma((double)g[j], (double)g[j], lane[j]);
+    double lane = 0;
+    for (size_t at = 0; at < ZP_NORM_BLOCK; at += ZP_NORM_ROW * ZP_NORM_TEAM) {
+        uint4 words[ZP_NORM_TEAM];
+        float sum[ZP_NORM_TEAM];
+        for (size_t r = 0; r < ZP_NORM_TEAM; r++) {
+            const size_t i = at + r * ZP_NORM_ROW;
+            words[r] = i < n ? zp_type_load_words(a->g, a->type, first + i + me * ZP_WIDE)
+                             : make_uint4(0, 0, 0, 0);
         }
+        for (size_t r = 0; r < ZP_NORM_TEAM; r++) {
+            float g[ZP_WIDE];
+            zp_type_unpack_words(g, words[r], a->type);
+            sum[r] = zp_kernel_norm_add_four(g);
+        }
+        const float row = zp_kernel_norm_exchange(sum, me);
+        const int held = zp_kernel_norm_is_held(row);
+        double add = (double)row;
+        if (!__all_sync(0xFFFFFFFFu, held) && zp_kernel_norm_has_any(words, a->type, me) && !held) {
+            const size_t i = first + at + me * ZP_NORM_ROW;
+            add = zp_kernel_norm_wide(a, i, i + ZP_NORM_ROW);
+        }
+        lane += add;
     }
-    for (int w = (int)ZP_NORM_TEAM / 2; w; w /= 2)
-        for (size_t j = 0; j < ZP_WIDE; j++) lane[j] += __shfl_xor_sync(0xFFFFFFFFu, lane[j], w);
-    if (me == 0 && n) a->partial[block] = zp_kernel_add_by_halves(lane, ZP_WIDE);
+    for (int w = (int)ZP_NORM_TEAM / 2; w; w /= 2) lane += __shfl_xor_sync(0xFFFFFFFFu, lane, w);
+    if (me == 0 && n) a->partial[block] = lane;
 }
 
 /* Counts the thread blocks that have ended a part of the work. Returns 1 in all threads of the
