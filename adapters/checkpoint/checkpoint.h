@@ -278,6 +278,8 @@ checkpoint_result checkpoint_open(checkpoint_reader **r, const char *path, char 
 void checkpoint_close(checkpoint_reader *r);
 
 int64_t checkpoint_reader_step(const checkpoint_reader *r);
+/* Returns 1 if the run had bf16 weights with split masters, which are rounded half up. */
+int checkpoint_reader_splits(const checkpoint_reader *r);
 int checkpoint_tensors(const checkpoint_reader *r);
 void checkpoint_query_tensor(const checkpoint_reader *r, int i, checkpoint_tensor *tensor);
 void checkpoint_query_counters(const checkpoint_reader *r, zero_counters *counters);

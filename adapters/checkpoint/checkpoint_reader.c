@@ -44,6 +44,9 @@ void checkpoint_close(checkpoint_reader *r) {
     free(r);
 }
 
+int checkpoint_reader_splits(const checkpoint_reader *r) {
+    return r->m.run.type == ZERO_BF16 && r->m.run.master == ZERO_MASTER_SPLIT;
+}
 int64_t checkpoint_reader_step(const checkpoint_reader *r) { return r->m.step; }
 int checkpoint_tensors(const checkpoint_reader *r) { return r->m.ntensors; }
 int checkpoint_values(const checkpoint_reader *r) { return r->m.nvalues; }

@@ -364,6 +364,7 @@ typedef struct tool_source {
     int at[GPT2_MOST_TENSORS]; /* numbers of GPT-2's tensors in the generation */
     size_t total[GPT2_MOST_TENSORS];
     int untied, tensors;      /* 1: with a classifier of its own; number of tensors */
+    int half_up;              /* 1: rounds to bf16 as the run did, which had split masters */
     checkpoint_result result; /* result of the last read */
     gpt2_frozen adapters;     /* lora.rank 0: none */
     gpt2_config adapted;      /* of adapters: layers and channels, with a frozen set */
@@ -421,6 +422,17 @@ static int tool_adapts(const tool_source *s, int tensor) {
     return -1;
 }
 
+/* Rounds to bf16 half up, in the bit pattern. A NaN stays. */
+static void tool_round_half_up(float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        if ((bits & 0x7FFFFFFFu) > 0x7F800000u) continue;
+        bits = (bits + 0x8000u) & 0xFFFF0000u;
+        memcpy(&x[i], &bits, sizeof bits);
+    }
+}
+
 /* A generation with its adapters merged, as a model_read. */
 static zero_result tool_read_merged(void *user, int tensor, zero_kind kind, size_t first,
                                     size_t count, float *out, gpt2_error *e) {
@@ -429,6 +441,7 @@ static zero_result tool_read_merged(void *user, int tensor, zero_kind kind, size
     size_t rank, in, rows;
     ZERO_TRY(s->base ? model_reader_get(s->base, tensor, kind, first, count, out, e)
                      : tool_read(s, tensor, kind, first, count, out, e));
+    if (k < 0 && s->half_up) tool_round_half_up(out, count);
     if (k < 0) return ZERO_OK;
     lora_sides(&s->adapted, lora_tensor(k, 0), &rank, &in);
     lora_sides(&s->adapted, lora_tensor(k, 1), &rows, &rank);
@@ -664,6 +677,7 @@ static int tool_export_model(tool_source *s, const tool_args *a, const char *pat
         fprintf(stderr, "zero_ckpt: %s: %s\n", path, why);
         return TOOL_FAILED;
     }
+    s->half_up = type == ZERO_BF16 && !s->base && checkpoint_reader_splits(s->r);
     if (model_save_from(tool_read_merged, s, &cfg, out, format, (zero_type)type, &e)) {
         (void)tool_fail(e.sentence);
         return s->result ? tool_code(s->result) : TOOL_FAILED;

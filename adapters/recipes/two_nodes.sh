@@ -6,7 +6,7 @@
 #   NODE   0 on the first node, 1 on the second
 #   GPUS   ranks of a node (8)
 #   TRAIN, VAL  token files, the same on both nodes
-# Memory of a rank by the plan (zero_plan with the flags below and -pn 16): 10.7 GiB, of which 7.5 are activations.
+# Memory of a rank by the plan (zero_plan with the flags below and -pn 16): 10.5 GiB, of which 7.5 are activations.
 # Speed: not measured here. With torchrun or mpirun instead, start ./train_gpt2_zero with the last two lines of flags.
 set -eu
 : "${HOST0:?name of the first node}" "${NODE:?0 or 1}" "${GPUS:=8}"

@@ -14,9 +14,10 @@ static void drop_trace(void *user, const zero_event *events, int n) {
 }
 
 /* Creates a context with these settings, and calls functions of `order`, `lend` and `state`. */
-static zero_result drop_try(const zero_config *cfg, zero_comm_kind kind, int lends, int orders) {
+static zero_result drop_try(const zero_config *cfg, zero_comm_kind kind, int lends, int orders,
+                            size_t row_numel) {
     const zero_comm comm = {kind, 0, NULL, 0};
-    const zero_tensor_desc one = {.name = "one", .numel = 1};
+    const zero_tensor_desc one = {.name = "one", .numel = 1, .row_numel = row_numel};
     zero_ctx *z = NULL;
     float value = 0;
     zero_result r = zero_create(&z, cfg, &comm);
@@ -133,7 +134,8 @@ static zero_result drop_need(const char *part) {
         drop_fields(&cfg);
         cfg.world_units = 2;
     }
-    return drop_try(&cfg, kind, !strcmp(part, "lend"), !strcmp(part, "order"));
+    return drop_try(&cfg, kind, !strcmp(part, "lend"), !strcmp(part, "order"),
+                    !strcmp(part, "rows"));
 }
 
 /* Settings of a missing part may have their defaults, as zero_query_config returns them. */

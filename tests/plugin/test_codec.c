@@ -249,7 +249,7 @@ static void plain_adamw(host_reference *r, const host_spec *s, int t, size_t i, 
     const float factor = (float)(clip / (double)host_scale(s));
     host_adamw_step(&now, a->lr, decay, scaled * factor, &r->master[t][i], &r->m[t][i],
                     &r->v[t][i]);
-    r->p[t][i] = host_round(s->cfg.type, r->master[t][i]);
+    r->p[t][i] = host_round_weight(s, r->master[t][i]);
 }
 
 /* What hooks hand out: weights that came packed, of units that are not kept unsharded. */

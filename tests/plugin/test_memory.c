@@ -46,10 +46,12 @@ static zero_type mem_grad_type(const zero_config *c) {
 }
 static size_t mem_of_g(const zero_config *c) { return zero_type_bytes(mem_grad_type(c)); }
 static double mem_of_state(const zero_config *c) {
-    static const size_t of_master[ZERO_MASTERS] = {4, 4, 2, 0};
+    static const size_t of_master[ZERO_MASTERS] = {4, 4, 2, 0}; /* AUTO of BF16 is SPLIT */
     const size_t states = c->optimizer <= ZERO_ADAM ? 2 : 1;
     static const double of_type[ZERO_STATE_TYPES] = {4, 2, 132.0 / 128};
-    const size_t master = c->type == ZERO_F32 ? 0 : of_master[c->master];
+    const size_t master = c->type == ZERO_F32                  ? 0
+                          : c->type == ZERO_BF16 && !c->master ? of_master[ZERO_MASTER_SPLIT]
+                                                               : of_master[c->master];
     return (double)states * of_type[c->state_type] + (double)master;
 }
 
