@@ -1973,12 +1973,13 @@ static void cuda_chooses(void) {
         float link, memory;
         double host_ns, device_ns; /* an element */
     } cases[] = {
-        {ZERO_UPDATE_AUTO, ZERO_UPDATE_DEVICE, ZERO_BF16, 0, 0, 28.0 / 60 + 2.0 / 25, 12.0 / 25},
-        {ZERO_UPDATE_AUTO, ZERO_UPDATE_HOST, ZERO_BF16, 12, 100, 28.0 / 100 + 2.0 / 12, 1},
+        {ZERO_UPDATE_AUTO, ZERO_UPDATE_DEVICE, ZERO_BF16, 0, 0, 26.0 / 60 + 2.0 / 25, 10.0 / 25},
+        {ZERO_UPDATE_AUTO, ZERO_UPDATE_HOST, ZERO_BF16, 12, 100, 26.0 / 100 + 2.0 / 12, 10.0 / 12},
         {ZERO_UPDATE_AUTO, ZERO_UPDATE_HOST, ZERO_F32, 10, 100, 28.0 / 100 + 4.0 / 10, 0.8},
         {ZERO_UPDATE_AUTO, ZERO_UPDATE_DEVICE, ZERO_F32, 400, 200, 28.0 / 200 + 4.0 / 400, 0.08},
-        {ZERO_UPDATE_HOST, ZERO_UPDATE_HOST, ZERO_BF16, 0, 0, 28.0 / 60 + 2.0 / 25, 12.0 / 25},
-        {ZERO_UPDATE_DEVICE, ZERO_UPDATE_DEVICE, ZERO_BF16, 12, 100, 28.0 / 100 + 2.0 / 12, 1}};
+        {ZERO_UPDATE_HOST, ZERO_UPDATE_HOST, ZERO_BF16, 0, 0, 26.0 / 60 + 2.0 / 25, 10.0 / 25},
+        {ZERO_UPDATE_DEVICE, ZERO_UPDATE_DEVICE, ZERO_BF16, 12, 100, 26.0 / 100 + 2.0 / 12,
+         10.0 / 12}};
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         zero_config cfg;
