@@ -217,7 +217,7 @@ case " $* " in
     if [ -z "${WITHOUT_COMMANDS:-}" ]; then
         sed -n '/^val loss/,/^```/p' "$root/README.md" | grep -E '^(val|step)' >"$dir/shown"
         [ "$(wc -l <"$dir/shown")" = 6 ] && ok || bad "README.md does not show six lines"
-        (cd "$dir" && "$trainer" -pn 2 -z 3 -x 300 -g 0) 2>&1 | grep -E '^val|^step +([123]|300)/' |
+        (cd "$dir" && "$trainer" -pn 2 -z 3 -x 300 -g 0) 2>&1 | grep -E '^val loss|^step +([123]|300)/' |
             awk '/^val/ && last ~ /^step +3\// { next } { print; last = $0 }' >"$dir/printed" # not the validation of step 250
         paste -d'#' "$dir/shown" "$dir/printed" | awk -F'#' '
             function loss(s) { match(s, /loss [0-9.]+/); return substr(s, RSTART + 5, RLENGTH - 5) }
