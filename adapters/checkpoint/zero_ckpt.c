@@ -512,8 +512,9 @@ static int tool_find_model(tool_source *s, char *why) {
         s->at[i] = tool_find(s->r, table[i].name, &x);
         s->total[i] = x.layers * x.numel;
         if (s->at[i] >= 0) continue;
-        (void)snprintf(why, CHECKPOINT_SENTENCE, "not a model of GPT-2: it has no tensor %s",
-                       table[i].name);
+        (void)snprintf(why, CHECKPOINT_SENTENCE, "not a model of GPT-2: it has no tensor %s%s",
+                       table[i].name,
+                       s->adapters.lora.rank ? "; adapters alone need --model BASE" : "");
         return 0;
     }
     size_t elements;

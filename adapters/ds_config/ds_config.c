@@ -640,7 +640,14 @@ static int ds_resolve_type(ds_reader *r) {
                        "parameters %s: leave it out",
                        ds_type_name((zero_type)(int)r->value[DS_PARAM_TYPE]),
                        ds_type_name(r->out->zero.type));
-    if (r->out->zero.type != ZERO_BF16) return 0;
+    if (r->out->zero.type != ZERO_BF16) {
+        const ds_id without[2] = {DS_NO_MASTER, DS_BF16_STATE};
+        for (int i = 0; i < 2; i++)
+            if (ds_get(r, without[i], 0) != 0)
+                ds_note(r, ds_line_of(r, without[i]), "%s has no effect without bf16.enabled",
+                        i ? "bf16_optimizer_states" : "bf16_master_weights_and_grads");
+        return 0;
+    }
     r->out->zero.no_overflow_check = ds_get(r, DS_CHECK_OVERFLOW, 1) == 0;
     if (ds_get(r, DS_NO_MASTER, 0) != 0) {
         r->out->zero.master = ZERO_MASTER_NONE;
@@ -831,6 +838,11 @@ static int ds_resolve_packed(ds_reader *r) {
     const int fed = loco >= 0 && cJSON_IsObject(r->entry[loco].item);
     z->weight_bits = ds_get(r, DS_QUANTIZED_WEIGHTS, 0) != 0 ? 8 : 0;
     z->frozen_weight_bits = ds_get(r, DS_QUANTIZED_FROZEN, 0) != 0 ? 8 : 0;
+    if (z->frozen_weight_bits && r->autos->none_frozen) {
+        z->frozen_weight_bits = 0;
+        ds_note(r, ds_line_of(r, DS_QUANTIZED_FROZEN),
+                "zero_quantized_nontrainable_weights has no effect: no tensor is frozen");
+    }
     z->gradient_bits = ds_get(r, DS_QUANTIZED_GRADIENTS, 0) != 0 ? 4 : 0;
     if (r->state[DS_QUANTIZED_WEIGHTS] == DS_SET) r->out->given |= DS_GIVEN_WEIGHT_BITS;
     if (r->state[DS_QUANTIZED_FROZEN] == DS_SET) r->out->given |= DS_GIVEN_FROZEN_BITS;

@@ -71,6 +71,7 @@ typedef struct ds_auto {
     const char *folder;       /* used without nvme_path; NULL: an absent nvme_path is an error */
     int tensor_parallel;      /* tensor-parallel ranks and pipeline stages; the other factor */
     int pipeline;             /* of the ranks is data-parallel; 0: 1, or the file's value */
+    int none_frozen;          /* 1: the model trains all tensors */
 } ds_auto;
 
 /* Bits for keys in the file that have a value, also from "auto". */

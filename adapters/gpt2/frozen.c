@@ -63,6 +63,7 @@ static zero_result mark_all(const gpt2_config *cfg, const char *flag, const char
         const size_t n = strcspn(at, ",");
         if (n >= sizeof pattern)
             return refuse(err, flag, at, "a pattern has at most 255 letters; use * in it");
+        if (n == 0) return refuse(err, flag, patterns, "a pattern is empty; leave a comma out");
         memcpy(pattern, at, n);
         pattern[n] = 0;
         if (!mark(cfg, pattern, layer)) return refuse_pattern(cfg, err, flag, pattern);
@@ -115,8 +116,16 @@ zero_result gpt2_adapt(const gpt2_config *cfg, const gpt2_lora *lora, const char
     *frozen = NULL;
     if (!lora && !train[0] && !freeze[0]) return ZERO_OK;
     if (lora) ZERO_TRY(gpt2_lora_check(cfg, lora, err));
+    char rank[12];
+    (void)snprintf(rank, sizeof rank, "%d", lora ? lora->rank : 0);
     if (cfg->moe.experts)
-        return refuse(err, train[0] ? "--train" : "--freeze", train[0] ? train : freeze,
+        return refuse(err,
+                      lora       ? "--lora"
+                      : train[0] ? "--train"
+                                 : "--freeze",
+                      lora       ? rank
+                      : train[0] ? train
+                                 : freeze,
                       "a model with experts (-en) trains all tensors; leave the flag out");
     gpt2_frozen *f = make(cfg, lora);
     if (!f && err)
@@ -126,7 +135,7 @@ zero_result gpt2_adapt(const gpt2_config *cfg, const gpt2_lora *lora, const char
     gpt2_config with = *cfg; /* adapters have names, too */
     with.frozen = f;
     const zero_result r = select_frozen(&with, train, freeze, f, err);
-    if (r || !f->any)
+    if (r || (!f->any && !lora))
         gpt2_frozen_free(f);
     else
         *frozen = f;

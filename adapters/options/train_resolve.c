@@ -208,6 +208,12 @@ void train_take(train_options *o, const ds_config *file, gpt2_config *model) {
 int train_frozen(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
     gpt2_error error;
     gpt2_frozen *frozen;
+    const char *alone = o->lora                          ? NULL
+                        : o->lora_alpha > 0              ? "--lora-alpha"
+                        : strcmp(o->lora_on, "qkv") != 0 ? "--lora-on"
+                                                         : NULL;
+    if (alone)
+        return sentence_fail(sentence, bytes, "%s: there are no adapters; give --lora RANK", alone);
     gpt2_lora lora = {o->lora, (float)(o->lora_alpha > 0 ? o->lora_alpha : o->lora), 0};
     if (o->lora && gpt2_lora_parse(o->lora_on, &lora.on))
         return sentence_fail(sentence, bytes,
@@ -411,6 +417,7 @@ ds_auto train_autos(const train_options *o, int ranks, int channels, ds_config *
     a.warmup_steps = o->warmup;
     a.total_steps = o->steps > 0 ? o->steps : 0;
     a.hidden = channels;
+    a.none_frozen = !o->train[0] && !o->freeze[0] && !o->lora;
     a.folder = train_options_given(o, "-zfd") ? o->offload_folder : NULL;
     return a;
 }

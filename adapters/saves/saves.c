@@ -205,6 +205,17 @@ static void require_same_base(const saves *s) {
         was, s->base);
 }
 
+/* The factor of the adapters' output is no tensor. */
+static void require_same_alpha(const saves *s) {
+    const gpt2_lora *lora = gpt2_lora_of(s->run.model);
+    double was;
+    if (!lora || !checkpoint_get_real(s->from->rest, "lora.alpha", &was)) return;
+    launch_require(s->run.l, (float)was == lora->alpha,
+                   "--lora-alpha: the adapters of the checkpoint have alpha %g, and it is %g here; "
+                   "use --lora-alpha %g",
+                   was, (double)lora->alpha, was);
+}
+
 /* -pe: after ranks have died, a -ds file without train_batch_size would make the step smaller. */
 static void require_same_batch(const saves *s) {
     int bytes = 0;
@@ -265,6 +276,7 @@ int saves_load(saves *s, saves_state *at) {
     }
     require_same_model(s);
     require_same_base(s);
+    require_same_alpha(s);
     const int64_t step = checkpoint_step(s->from->rest);
     require_experts(s, s->from, expert_saves_load(&s->from->experts, step));
     launch_require(run->l, step <= run->steps,

@@ -436,9 +436,9 @@ static void check_section(const ds_row *row) {
     check_error(text, words);
 }
 
-/* Keys that DeepSpeed has removed: a note names the version where they work here, and the error
-   where they do not. */
-static void test_removed(void) {
+/* A note names the version in which DeepSpeed removed a key that works here, and a key that has no
+   effect here; an error names one that does not work. */
+static void test_notes(void) {
     static const struct {
         const char *text, *note;
     } cases[] = {
@@ -451,6 +451,11 @@ static void test_removed(void) {
         {"\"zero_optimization\": {\"stage\": 2, \"zero_quantized_gradients\": true}", NULL},
         {"\"zero_optimization\": {\"stage\": 1, \"compute_grad_norm\": false}",
          "compute_grad_norm has no effect: the norm costs no pass"},
+        {"\"bf16\": {\"bf16_master_weights_and_grads\": true}",
+         "bf16_master_weights_and_grads has no effect without bf16.enabled"},
+        {"\"bf16\": {\"bf16_optimizer_states\": true}, \"fp16\": {\"enabled\": true}",
+         "bf16_optimizer_states has no effect without bf16.enabled"},
+        {"\"bf16\": {\"bf16_optimizer_states\": false}", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[TEXT];
@@ -461,6 +466,15 @@ static void test_removed(void) {
                        && (!cases[i].note || says(notes_last, cases[i].note)),
                    "%s: %d notes, the last \"%s\"", text, notes_seen, notes_last);
     }
+    ds_auto autos = test_plain;
+    ds_config none;
+    autos.none_frozen = 1;
+    test_check(!parse_with("{" MICRO "\"zero_optimization\": {\"stage\": 3, "
+                           "\"zero_quantized_nontrainable_weights\": true}}",
+                           &autos, &none)
+                   && none.zero.frozen_weight_bits == 0 && notes_seen == 1
+                   && says(notes_last, "no tensor is frozen"),
+               "frozen weights of a model without: %s %s", why, notes_last);
     for (size_t i = 0; i < sizeof ds_removed / sizeof *ds_removed; i++) {
         int rows = 0;
         for (int j = 0; j < DS_ROWS; j++) rows += strcmp(ds_rows[j].path, ds_removed[i].path) == 0;
@@ -1258,7 +1272,7 @@ int main(int argc, char **argv) {
     folder = argc > 1 ? argv[1] : "tests/ds_config";
     test_table();
     test_instead();
-    test_removed();
+    test_notes();
     test_errors();
     test_batch();
     test_defaults();

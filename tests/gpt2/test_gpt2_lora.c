@@ -418,7 +418,11 @@ static void test_settings(void) {
     test_check(!strcmp(words, "qkv,proj,fc,fcproj"), "%s", words);
     refuse((gpt2_lora){C + 1, 8, 1}, 0, "--lora 49: the rank of adapters is 1 to the number");
     refuse((gpt2_lora){4, -1, 1}, 0, "alpha is a positive number");
-    refuse((gpt2_lora){4, 1, 1}, 4, "a model with experts");
+    refuse((gpt2_lora){4, 1, 1}, 4, "--lora 4: a model with experts");
+    if (!test_check(!gpt2_adapt(&cfg, &lora, "*", "", &f, NULL) && f && f->lora.rank == 4,
+                    "adapters of a model that is trained"))
+        return;
+    gpt2_frozen_free(f);
     if (!test_check(!gpt2_adapt(&cfg, &lora, "lnf*", "h.1.qkvw.lora_a", &f, NULL), "patterns"))
         return;
     const gpt2_config adapted = config_of(&any, f);

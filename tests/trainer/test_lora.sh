@@ -82,6 +82,14 @@ test_resume() {
     says "another base" 'saved without the frozen weights of a file of hash'
     train $base --lora 3 -x 6 -pn 2 -nz 0 -o "$work/parts" -n 3 -y 1 >/dev/null
     says "another rank" 'qkvw.lora_a'
+    train $base --lora 4 --lora-alpha 16 --lora-on qkv,proj,fc,fcproj -x 6 -pn 2 -nz 0 -o "$work/parts" -n 3 -y 1 >/dev/null
+    says "another alpha" 'the adapters of the checkpoint have alpha 8, and it is 16 here; use --lora-alpha 8'
+    train $base --lora-alpha 8 -x 1 >/dev/null
+    says "alpha without adapters" 'lora-alpha: there are no adapters; give --lora RANK'
+    train $base --lora-on nonsense -x 1 >/dev/null
+    says "matrices without adapters" 'lora-on: there are no adapters; give --lora RANK'
+    train $base --freeze ,wte -x 1 >/dev/null
+    says "an empty pattern" 'a pattern is empty; leave a comma out'
     train $base --lora 3 --lora-on qkv,all -x 1 >/dev/null
     says "another matrix" 'lora-on qkv,all: expected one or several of qkv, proj, fc and fcproj'
 }
