@@ -65,7 +65,7 @@ vpath bench_%.c tests/bench
 vpath growth_%.c tests/plugin
 vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/parallel adapters/saves adapters/corpus adapters/plan adapters/page data
 PIPES   = $B/pipeline.o $B/pipeline_run.o $B/pipeline_lane.o
-GPT2    = $B/gpt2.o $B/experts.o $B/ops_experts_cpu.o $B/tensor_parallel.o $B/stages.o $B/frozen.o $B/lora.o $B/lora_tensors.o $B/pipelined.o $B/ops_cpu.o $B/matmul.o $B/products.o $B/products_text.o $B/spill_file.o $(PIPES)
+GPT2    = $B/gpt2.o $B/context.o $B/experts.o $B/ops_experts_cpu.o $B/tensor_parallel.o $B/stages.o $B/frozen.o $B/lora.o $B/lora_tensors.o $B/pipelined.o $B/ops_cpu.o $B/matmul.o $B/products.o $B/products_text.o $B/spill_file.o $(PIPES)
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
 MODELS  = $B/model_files.o $B/model_io.o $B/llmc_bin.o $B/safetensors.o $B/lora_files.o
@@ -77,7 +77,7 @@ CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_f
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_errors test_plans test_steps test_skips test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_order test_order_checked test_transport test_extra test_split test_frozen test_states test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_rows test_rows_checked test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast test_hashes)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers host_parallel $(if $(MPICC),host_stages_mpi))
-TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_auto test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_parallel test_gpt2_context test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_auto test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*/*.[ch] \
 	tests/*/*.cu tests/*/*.cc tests/hosts/*/*.[ch])
@@ -198,7 +198,7 @@ $B/test_offload_rings: $B/test_offload_rings.o $B/rings.o
 	$(COMPILE) $(FILED) $(RINGS) -o $@ $(filter %.o,$^) -lm
 $B/test_check: $B/test_check.o $B/checked.o
 	$(COMPILE) -o $@ $(filter %.o,$^) -lm
-$B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_layers $B/test_gpt2_frozen $B/test_gpt2_lora $B/test_gpt2_ops $B/test_gpt2_parallel $B/test_gpt2_experts $B/test_gpt2_pipeline: $B/%: %.c $(PLUGIN) $(GPT2)
+$B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_layers $B/test_gpt2_frozen $B/test_gpt2_lora $B/test_gpt2_ops $B/test_gpt2_parallel $B/test_gpt2_context $B/test_gpt2_experts $B/test_gpt2_pipeline: $B/%: %.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
 $B/test_launch: tests/launch/test_launch.c $(PLUGIN) $(LAUNCH)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm

@@ -603,7 +603,8 @@ static void read_step_report(trainer *t, zero_step_report *done) {
 /* The number of a random stream of gpt2_draw. The model and windows.h use smaller numbers. */
 enum { STREAM_SAMPLE = 1002 };
 
-/* Loads batch i of the validation file. The data-parallel ranks take the windows in rank order. A
+/* Loads batch i of the validation file. The data-parallel ranks take the windows in rank order, and
+   context-parallel ranks the same ones. A
    rank that has no windows left takes part with an empty batch. */
 static int load_validation(void *trainer_, int i, int *inputs, int *targets) {
     const trainer *t = (const trainer *)trainer_;
@@ -718,6 +719,7 @@ static void print_evaluation(trainer *t) {
     }
     double sums[2] = {(double)h->right, (double)h->asked};
     check_groups(t, layout_sum_data(&t->groups, t->z, sums, 2));
+    for (int i = 0; i < 2; i++) sums[i] /= t->groups.cp; /* which all count the same examples */
     print_rank0(j, "HellaSwag: %.0f/%.0f = %f\n", sums[0], sums[1], sums[0] / sums[1]);
     check_log(j, main_log_evaluation(j->log, t->step, sums[0] / sums[1]));
 }
@@ -845,8 +847,8 @@ static void print_settings(const trainer *t) {
     settings_rows(j->out, &all);
 }
 
-/* Returns the bytes that a rank sends in a step in addition to its context: for tensor parallelism,
-   and between pipeline stages. */
+/* Returns the bytes that a rank sends in a step in addition to its context: for tensor or context
+   parallelism, and between pipeline stages. */
 static size_t parts_bytes(const trainer *t) {
     const gpt2_run run = make_run(t);
     const int micro_steps = t->j->batch.micro_steps;
@@ -1046,10 +1048,10 @@ static void print_weights_hash(const trainer *t) {
 
 /* Adds tracks for the groups to the timeline. */
 static void observe_groups(const trainer *t) {
-    static const char *const names[] = {"tp", "pp", "ep", "world"};
+    static const char *const names[] = {"tp", "pp", "ep", "world", "cp"};
     const layout *l = &t->groups; /* the messages of a pipeline have their own lane */
-    zero_group *const all[] = {l->part.tp, l->stage.pp, l->part.ep, l->world};
-    for (int i = 0; i < 4; i++)
+    zero_group *const all[] = {l->part.tp, l->stage.pp, l->part.ep, l->world, l->part.cp};
+    for (int i = 0; i < 5; i++)
         check_groups(t, observe_group(t->j->see, t->z, all[i], i, all[i] == l->stage.pp, names[i]));
 }
 
@@ -1211,7 +1213,7 @@ static void set_ranks_and_threads(job *j) {
 /* Rank 0 reads or measures the method of each product, for all ranks. */
 static void choose_products(job *j) {
     const train_options *o = j->opt;
-    const size_t rows = (size_t)j->batch.rows * (size_t)j->batch.seq_len;
+    const size_t rows = (size_t)j->batch.rows * (size_t)(j->batch.seq_len / j->ranks.cp);
     gpt2_error error = {""};
     zero_result result = ZERO_OK;
     require(j, !o->products_path[0] || o->type == ZERO_F32,
@@ -1338,7 +1340,7 @@ static int run_rank(launch *l, void *user) {
     reduce_ranks_to_fit(&j);
     const int uneven = train_divide(o, &j.model, &j.ranks, &j.batch, sentence, sizeof sentence);
     require(&j, !uneven, "%s", sentence);
-    if (!o->layouts[0]) launch_layout(l, j.ranks.tp, j.ranks.dp);
+    if (!o->layouts[0]) launch_layout(l, j.ranks.tp, j.ranks.cp, j.ranks.dp);
     if (model_is_file(o->model)) corpus_require_same(l, "-e", o->model);
     corpus_open(&data, l, &out, o, &j.model, &j.batch, &j.ranks);
     j.data = &data;

@@ -121,6 +121,7 @@ losses 400 beside sh $here/gpt2/test_losses.sh $B
 groups 300 waits $B/test_groups
 hierarchy 300 beside $B/test_hierarchy 24 $SEED $B
 gpt2-parallel 120 beside $B/test_gpt2_parallel
+gpt2-context 120 beside $B/test_gpt2_context
 scale 120 beside $B/test_scale 1000 $SEED
 model-files 120 beside OMP_NUM_THREADS=1 $B/test_model_files
 checkpoint-kill 200 beside $B/test_checkpoint_kill 100 $SEED
@@ -225,6 +226,7 @@ asan-gpt2-ops 600 beside $B/asan/test_gpt2_ops
 asan-gpt2-experts 600 beside $B/asan/test_gpt2_experts
 asan-checkpoint 300 beside $B/asan/test_checkpoint sample $SEED
 asan-gpt2-parallel 600 beside $B/asan/test_gpt2_parallel
+asan-gpt2-context 600 beside $B/asan/test_gpt2_context
 asan-optimizers 600 beside $B/asan/test_optimizers
 asan-unit 600 beside $B/asan/test_unit
 asan-errors 300 beside $B/asan/test_errors
@@ -278,6 +280,7 @@ emulated-gpt2-frozen 600 beside $B/emulated/test_gpt2_frozen
 emulated-gpt2-layers 600 beside $B/emulated/test_gpt2_layers
 emulated-gpt2-lora 600 beside $B/emulated/test_gpt2_lora
 emulated-gpt2-parallel 600 beside $B/emulated/test_gpt2_parallel
+emulated-gpt2-context 600 beside $B/emulated/test_gpt2_context
 emulated-plan 120 beside env GPU=$B/emulated/train_gpt2_zero sh $here/plan/test_plan.sh $B
 emulated-attention 120 beside $B/emulated/test_attention
 emulated-cuda-faults 900 beside $B/emulated/test_cuda faults 4

@@ -214,6 +214,7 @@ static const docs_key docs_keys[] = {
     {"csv_monitor.job_name", "DeepSpeedJobName", "`-tcd` is output_path/job_name"},
     {"activation_checkpointing.partition_activations", "false", "true, with `-tp`: `-sp 1`"},
     {"activation_checkpointing.cpu_checkpointing", "false", "true: `-r 4`"},
+    {"sequence_parallel_size", "1", "`-cp`, which is not `-sp`"},
     {"tensor_parallel.autotp_size", "", "`-tp`"},
     {"tensor_parallel.tensor_parallel.tp_size", "", "`-tp`"},
     {"tensor_parallel.tp.tp_size", "", "`-tp`"},

@@ -536,7 +536,14 @@ static int ds_resolve_parallel(ds_reader *r) {
     o->tensor_parallel =
         ds_resolve_kind(r, DS_TENSOR_RANKS, a->tensor_parallel, DS_GIVEN_TENSOR_RANKS);
     o->pipeline = ds_resolve_kind(r, DS_STAGES, a->pipeline, DS_GIVEN_PIPELINE);
-    const int each = o->tensor_parallel * o->pipeline;
+    o->context_parallel =
+        ds_resolve_kind(r, DS_CONTEXT_RANKS, a->context_parallel, DS_GIVEN_CONTEXT_RANKS);
+    const int parts = o->tensor_parallel * o->pipeline, each = parts * o->context_parallel;
+    if (a->ranks % parts == 0 && a->ranks % each)
+        return ds_fail(r, r->state[DS_CONTEXT_RANKS] ? ds_line_of(r, DS_CONTEXT_RANKS) : 0,
+                       "%d ranks cannot be divided into groups of %d that share sequences "
+                       "(sequence_parallel_size); change one of them",
+                       a->ranks / parts, o->context_parallel);
     if (a->ranks % each)
         return ds_fail(r,
                        r->state[DS_STAGES]         ? ds_line_of(r, DS_STAGES)
@@ -546,7 +553,8 @@ static int ds_resolve_parallel(ds_reader *r) {
                        "change one of them",
                        a->ranks, o->pipeline, o->tensor_parallel);
     a->ranks /= each;
-    const int other = o->given & (DS_GIVEN_TENSOR_RANKS | DS_GIVEN_PIPELINE);
+    const int other =
+        (o->given & (DS_GIVEN_TENSOR_RANKS | DS_GIVEN_PIPELINE | DS_GIVEN_CONTEXT_RANKS)) != 0;
     if (other && a->accumulation && a->micro_batch)
         a->accumulation = (int)(a->train_batch / a->micro_batch / a->ranks);
     if (ds_resolve_experts(r)) return 1;

@@ -69,8 +69,9 @@ typedef struct ds_auto {
     int64_t hidden;           /* width of the model: stage3_prefetch_bucket_size 0.9 hidden^2,
                                  stage3_param_persistence_threshold 10 hidden */
     const char *folder;       /* used without nvme_path; NULL: an absent nvme_path is an error */
-    int tensor_parallel;      /* tensor-parallel ranks and pipeline stages; the other factor */
-    int pipeline;             /* of the ranks is data-parallel; 0: 1, or the file's value */
+    int tensor_parallel;      /* tensor-parallel ranks, pipeline stages and context-parallel */
+    int pipeline;             /* ranks; the other factor of the ranks is data-parallel; 0: 1, or */
+    int context_parallel;     /* the file's value */
     int none_frozen;          /* 1: the model trains all tensors */
 } ds_auto;
 
@@ -112,6 +113,7 @@ enum {
 #define DS_GIVEN_FEEDBACK      ((uint64_t)1 << 33)
 #define DS_GIVEN_FROZEN_BITS   ((uint64_t)1 << 34)
 #define DS_GIVEN_MUON_HEADS    ((uint64_t)1 << 35)
+#define DS_GIVEN_CONTEXT_RANKS ((uint64_t)1 << 36)
 
 typedef struct ds_config {
     zero_config zero; /* stage, micro_steps, type, grads, master, state_type, optimizer, scaler,
@@ -138,6 +140,8 @@ typedef struct ds_config {
     int tensor_parallel;   /* ranks with one model in parts; see DS_GIVEN_TENSOR_RANKS */
     int pipeline;          /* stages; see DS_GIVEN_PIPELINE */
     int sequence_parallel; /* partition_activations; see DS_GIVEN_SEQUENCE */
+    int context_parallel;  /* sequence_parallel_size: ranks with the same sequences; see
+                              DS_GIVEN_CONTEXT_RANKS */
     int recompute;         /* cpu_checkpointing: 4, inputs of blocks are offloaded; 0: not given */
     int expert_group;      /* ranks that share a layer's experts; see DS_GIVEN_EXPERT_GROUP */
     int experts_asked;     /* by a token: 1 or 2; see DS_GIVEN_EXPERTS_ASKED */

@@ -259,6 +259,8 @@ static int ds_put_shown(cJSON *root, const ds_config *ds) {
 
 static int ds_put_parallel(cJSON *root, const ds_config *ds) {
     int bad = 0;
+    if (ds->given & DS_GIVEN_CONTEXT_RANKS)
+        bad |= ds_put(root, "sequence_parallel_size", ds->context_parallel);
     if (ds->given & DS_GIVEN_TENSOR_RANKS)
         bad |= ds_put(cJSON_AddObjectToObject(root, "tensor_parallel"), "autotp_size",
                       ds->tensor_parallel);

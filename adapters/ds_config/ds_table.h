@@ -94,6 +94,7 @@ typedef enum ds_id {
     DS_CSV_PATH,
     DS_CSV_NAME,
     DS_TENSOR_RANKS,
+    DS_CONTEXT_RANKS,
     DS_STAGES,
     DS_PARTITION,
     DS_CPU_CHECKPOINTING,
@@ -220,7 +221,7 @@ static const ds_row ds_rows[] = {
     RANGED("gradient_accumulation_steps", DS_WHOLE, DS_ACCUMULATION, 1, INT_MAX),
     REFUSED("managed_gradient_accumulation", DS_BOOL, "true",
             "use true; the trainer counts its micro-steps"),
-    REFUSED("sequence_parallel_size", DS_WHOLE, "1", "use 1; sequences are not cut"),
+    RANGED("sequence_parallel_size", DS_WHOLE, DS_CONTEXT_RANKS, 1, 4096),
     IGNORED("data_parallel_size", DS_WHOLE, "the launcher says how many ranks train"),
     IGNORED("dataloader_drop_last", DS_BOOL, "a step always takes a whole batch"),
     IGNORED("vocabulary_size", DS_WHOLE, "the model says how large its vocabulary is"),
@@ -297,7 +298,8 @@ static const ds_row ds_rows[] = {
 
     /* ---- communication ---- */
     APPLIED("communication_data_type", DS_TYPE, DS_COMM_TYPE),
-    IGNORED("seq_parallel_communication_data_type", DS_TYPE, "sequences are not cut"),
+    IGNORED("seq_parallel_communication_data_type", DS_TYPE,
+            "activations are sent in the type of the run"),
     IGNORED("prescale_gradients", DS_BOOL, WHY_SCALING),
     IGNORED("gradient_predivide_factor", DS_REAL, WHY_SCALING),
     REFUSED("gradient_allreduce_op", DS_TEXT, "mean",

@@ -183,6 +183,17 @@ __global__ void gelu_kernel(typename NUM::word *out, const typename NUM::word *x
     }
 }
 
+/* to [columns][rows][n] = from [rows][columns][n] */
+template <class WORD>
+__global__ void transpose_kernel(WORD *to, const WORD *from, size_t rows, size_t columns,
+                                 size_t n) {
+    const size_t all = rows * columns * n, stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += stride) {
+        const size_t row = i / n % rows, column = i / n / rows;
+        to[i] = from[(row * columns + column) * n + i % n];
+    }
+}
+
 /* x *= factor */
 template <class NUM, int W>
 __global__ void scale_kernel(typename NUM::word *x, float factor, size_t R, size_t C) {

@@ -11,6 +11,9 @@
    share memory. `recompute` moves values from kept to shared. No other code depends on it, except
    for the line that recomputes them.
 
+      CONTEXT. With context parallelism T is this rank's number of tokens of a sequence, a piece, so
+   R counts its rows. context.h describes the exchange of qkv and of attention's output.
+
       PARTS. Cp, NHp and Vr are this rank's numbers of channels, heads and vocabulary rows, and Rp
    its number of rows between layers. Without tensor parallelism they are C, NH, Vp and R.
    tensor_parallel.h describes the communication. In an array (R, C), this rank's Rp rows keep their
@@ -49,6 +52,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "context.h"
 #include "experts.h"
 #include "frozen.h"
 #include "lora.h"
@@ -470,6 +474,7 @@ typedef struct block_values {
     void *qkv;    /* (R, 3Cp); ops.h says whether the bias is in it */
     float *lse;   /* (B, NHp, T) */
     void *atty;   /* (R, Cp) attention before its projection */
+    void *heads;  /* (R, C): with context parallelism atty of this rank's heads, as qkv and lse */
     void *res2;   /* (Rp, C) x + projected attention */
     void *ln2;    /* (R, C) */
     float *mean2; /* (Rp) */
@@ -505,6 +510,9 @@ struct gpt2_model {
     ops_ctx *ops;
     gpt2_tensors params, grads; /* base pointers, rebased by the hooks */
     tensor_parallel tp;         /* one rank: no tensor is divided */
+    context_parallel cp;        /* one rank: sequences are whole */
+    int *piece;                 /* (2, R) context parallelism: this rank's tokens and targets */
+    void *bias;                 /* (3, C/N) context parallelism: bias of qkv of this rank's heads */
     experts *moe;               /* NULL: the model has none */
     size_t trained;             /* training steps since the last experts_take */
     int counts;                 /* this pass is a training pass */
@@ -617,6 +625,7 @@ static void place_block(block_values *b, region *kept, region *shared, const gpt
     b->qkv = cut(inner, R * 3 * Cp, m->bytes);
     b->lse = cut_floats(inner, R * m->heads);
     b->atty = cut(inner, R * Cp, m->bytes);
+    b->heads = m->cp.size > 1 ? cut(inner, R * C, m->bytes) : NULL;
     b->res2 = cut(inner, Rp * C, m->bytes);
     b->ln2 = cut(norms, R * C, m->bytes);
     b->mean2 = cut_floats(inner, Rp);
@@ -665,9 +674,8 @@ static void place_logits(gpt2_model *m, region *shared) {
     const size_t R = (size_t)m->run.batch * m->T, columns = m->tiles ? m->tile_rows : m->Vr;
     m->chunk = chunk_rows(R, columns * m->bytes);
     m->logits = cut(shared, m->chunk * columns, m->bytes);
-    if (!m->tp.group) return;
-    m->most = cut_floats(shared, R);
-    m->line = cut(shared, m->Vp, m->bytes);
+    if (m->tp.group || m->cp.size > 1) m->line = cut(shared, m->Vp, m->bytes);
+    if (m->tp.group) m->most = cut_floats(shared, R);
 }
 
 /* Places the blocks of a set. To measure, m->sets is NULL. */
@@ -695,6 +703,7 @@ static void place(gpt2_model *m, region *kept, region *shared) {
     m->spare = m->cfg.frozen ? cut(kept, 4 * C, m->grad_bytes) : NULL;
     m->totals = (double *)cut(kept, 2, sizeof(double));
     m->blocks_dc = cut(kept, R * C, m->bytes);
+    m->bias = m->cp.size > 1 ? cut(kept, 3 * C / m->cp.size, m->bytes) : NULL;
     if (gpt2_stage_is_last(&m->stage)) place_logits(m, shared);
     for (int k = 0; k < m->together; k++)
         place_micro(m, m->micros ? &m->micros[k] : &spare, kept, shared);
@@ -712,8 +721,8 @@ static void place(gpt2_model *m, region *kept, region *shared) {
 static ops_limits limits_of(const gpt2_model *m) {
     ops_limits limits;
     limits.batch = (size_t)m->run.batch;
-    limits.heads = m->heads;
-    limits.seq_len = m->T;
+    limits.heads = m->heads / m->cp.size;
+    limits.seq_len = m->T * m->cp.size;
     limits.head_size = m->Cp / m->heads;
     limits.width = 4 * m->C;
     limits.vocab = m->Vp;
@@ -767,6 +776,13 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
     if (run->tile_rows < 0)
         return refuse(err, ZERO_ERR_ARGUMENT, "tiles of %d rows", run->tile_rows);
     tensor_parallel_open(&m->tp, run->parallel, run->type);
+    context_open(&m->cp, run->parallel, run->type);
+    TRY(context_check(cfg, run->seq_len, (int)m->cp.size, err));
+    if (m->cp.size > 1
+        && (m->tp.size > 1 || cfg->moe.experts || (run->parallel && run->parallel->stage)))
+        return refuse(err, ZERO_ERR_UNSUPPORTED,
+                      "context parallelism does not work with tensor parallelism, a pipeline or "
+                      "experts");
     const int ranks = (int)m->tp.size;
     TRY(gpt2_parallel_check(cfg, run->seq_len, run->tile_rows, ranks, m->tp.sequence, err));
     TRY(experts_check(cfg, zero_group_size(run->parallel ? run->parallel->ep : NULL), err));
@@ -776,7 +792,7 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
     m->C = (size_t)cfg->channels;
     m->V = (size_t)cfg->vocab_size;
     m->Vp = (size_t)cfg->padded_vocab_size;
-    m->T = (size_t)run->seq_len;
+    m->T = (size_t)run->seq_len / m->cp.size;
     m->Cp = m->C / m->tp.size;
     m->heads = (size_t)cfg->heads / m->tp.size;
     m->Vr = m->Vp / m->tp.size;
@@ -832,8 +848,9 @@ size_t gpt2_activation_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     if (set_shape(&shape, cfg, run, NULL) != ZERO_OK) return 0;
     const ops_limits limits = limits_of(&shape);
     const ops_settings settings = {run->type, run->type, NULL, run->tf32, run->any_order};
+    const size_t piece = shape.cp.size > 1 ? limits.rows * 2 * sizeof *shape.piece : 0;
     return measure(&shape, &kept, &shared) + ops_scratch_bytes(&limits, &settings)
-           + experts_bytes(cfg, run);
+           + experts_bytes(cfg, run) + piece;
 }
 
 size_t gpt2_spare_bytes(const gpt2_config *cfg, const gpt2_run *run) {
@@ -909,7 +926,9 @@ static zero_result allocate(gpt2_model *m, const ops_settings *settings, gpt2_er
     m->sets = (block_values *)calloc((size_t)m->slots * ((size_t)m->longest + 1), sizeof *m->sets);
     m->micros = (micro_values *)calloc((size_t)m->together, sizeof *m->micros);
     m->memory = ops_alloc(bytes);
-    if (!m->sets || !m->micros || !m->memory)
+    const size_t pieces = m->cp.size > 1 ? limits.rows : 1;
+    m->piece = (int *)malloc(2 * pieces * sizeof *m->piece);
+    if (!m->sets || !m->micros || !m->memory || !m->piece)
         return refuse(err, ZERO_ERR_MEMORY, "out of memory for %.1f MiB of activations",
                       (double)bytes / (1024 * 1024));
     /* last, because attention takes less memory if no more is left */
@@ -965,6 +984,7 @@ void gpt2_destroy(gpt2_model *m) {
     spill_destroy(m->away);
     ops_destroy(m->ops);
     ops_free(m->memory);
+    free(m->piece);
     free(m->sets);
     free(m->micros);
     free(m);
@@ -1006,10 +1026,10 @@ enum { GRAPH_FORWARD, GRAPH_AGAIN, GRAPH_BACKWARD, GRAPHS };
 
 zero_result gpt2_record_graphs(gpt2_model *m, gpt2_error *err) {
     no_error(err);
-    if (m->tp.size > 1 || m->moe || !gpt2_stage_is_whole(&m->stage))
+    if (m->tp.size > 1 || m->cp.size > 1 || m->moe || !gpt2_stage_is_whole(&m->stage))
         return refuse(err, ZERO_ERR_UNSUPPORTED,
-                      "graphs of blocks: not with tensor or expert parallelism or a pipeline, "
-                      "because their blocks communicate");
+                      "graphs of blocks: not with tensor, context or expert parallelism or a "
+                      "pipeline, because their blocks communicate");
     const zero_result result =
         ops_graphs(m->ops, GRAPHS * (size_t)(m->slots * m->layers), sizeof(graph_key));
     return result == ZERO_OK ? ZERO_OK : refuse(err, result, "out of memory for graphs");
@@ -1150,6 +1170,45 @@ static void hidden_forward(gpt2_model *m, size_t l, size_t R, int again) {
     ops_gelu(m->ops, b->gelu, b->fch, ops_adds_bias() ? NULL : bias, R, 4 * Cp);
 }
 
+/* Computes qkv and attention from ln1. With context parallelism the product's output, of this
+   rank's tokens and all heads, goes to d4c. */
+static void attention_forward(gpt2_model *m, size_t l, const ops_heads *s) {
+    const block_values *b = block_at(m, l);
+    const size_t R = s->batch * s->seq_len, C = m->C, Cp = m->Cp;
+    const int divided = m->cp.size > 1;
+    const lora_layer adapts = adapter(m, l, LORA_QKV);
+    const void *bias = PARAM(qkvb, 3 * Cp);
+    void *qkv = divided ? m->d4c : row_at(m, b->qkv, 3 * Cp); /* (R, 3Cp) */
+    ops_linear(m->ops, qkv, b->ln1, PARAM(qkvw, 3 * Cp * C), bias, R, C, 3 * Cp);
+    lora_forward(m->ops, &adapts, qkv, b->ln1, R);
+    if (!divided) {
+        const ops_heads seen = shape_of(m, s->batch, m->position + s->seq_len);
+        ops_attention(m->ops, b->atty, b->lse, b->qkv, bias, &seen);
+        return;
+    }
+    const ops_heads whole = context_heads(&m->cp, s);
+    context_to_heads(&m->cp, m->ops, b->qkv, qkv, qkv, 3, s);
+    context_bias(&m->cp, m->ops, m->bias, bias, s);
+    ops_attention(m->ops, b->heads, b->lse, b->qkv, m->bias, &whole);
+    context_to_pieces(&m->cp, m->ops, b->atty, b->heads, m->d4c, 1, s);
+}
+/* Returns the gradient of qkv (R, 3Cp), from that of atty in dc. With context parallelism atty and
+   qkv are overwritten, which nothing reads again. */
+static void *attention_backward(gpt2_model *m, size_t l, const ops_heads *s) {
+    const block_values *b = block_at(m, l);
+    if (m->cp.size == 1) {
+        ops_attention_backward(m->ops, m->d4c, m->dc, b->atty, b->lse, b->qkv,
+                               PARAM(qkvb, 3 * m->Cp), s);
+        return m->d4c;
+    }
+    const ops_heads whole = context_heads(&m->cp, s);
+    context_to_heads(&m->cp, m->ops, b->atty, m->dc, m->dc, 1, s);
+    context_bias(&m->cp, m->ops, m->bias, PARAM(qkvb, 3 * m->C), s);
+    ops_attention_backward(m->ops, m->d4c, b->atty, b->heads, b->lse, b->qkv, m->bias, &whole);
+    context_to_pieces(&m->cp, m->ops, b->qkv, m->d4c, m->d4c, 3, s);
+    return b->qkv;
+}
+
 /* Computes a block, from b->x to the input of the next block, or with experts to the input of the
  * mixture. `again` 1: computes only the values that backward needs. */
 static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again) {
@@ -1158,12 +1217,8 @@ static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again
     ops_ctx *o = m->ops;
     ops_norm(o, own(m, b->ln1, R), b->mean1, b->rstd1, b->x, PARAM(ln1w, C), PARAM(ln1b, C), Rp, C);
     gather(m, b->ln1, R);
-    ops_linear(o, row_at(m, b->qkv, 3 * Cp), b->ln1, PARAM(qkvw, 3 * Cp * C), PARAM(qkvb, 3 * Cp),
-               R, C, 3 * Cp);
-    const lora_layer qkv = adapter(m, l, LORA_QKV), proj = adapter(m, l, LORA_PROJ);
-    lora_forward(o, &qkv, row_at(m, b->qkv, 3 * Cp), b->ln1, R);
-    const ops_heads seen = shape_of(m, s->batch, m->position + s->seq_len);
-    ops_attention(o, b->atty, b->lse, b->qkv, PARAM(qkvb, 3 * Cp), &seen);
+    attention_forward(m, l, s);
+    const lora_layer proj = adapter(m, l, LORA_PROJ);
     join_residual(m, b->res2, b->x, row_at(m, b->atty, Cp), PARAM(attprojw, C * Cp),
                   PARAM(attprojb, C), &proj, R, Cp);
     ops_norm(o, own(m, b->ln2, R), b->mean2, b->rstd2, b->res2, PARAM(ln2w, C), PARAM(ln2b, C), Rp,
@@ -1242,7 +1297,6 @@ static void block_backward_mlp(gpt2_model *m, size_t l, size_t R) {
 static void block_backward_attention(gpt2_model *m, size_t l, const ops_heads *s) {
     const block_values *b = block_at(m, l);
     const size_t R = s->batch * s->seq_len, Rp = own_rows(m, R), C = m->C, Cp = m->Cp;
-    void *dqkv = m->d4c; /* (R, 3Cp) */
     void *datty = m->dc; /* (R, Cp) */
     void *dln1 = m->dc;  /* (R, C) */
     ops_ctx *o = m->ops;
@@ -1252,7 +1306,7 @@ static void block_backward_attention(gpt2_model *m, size_t l, const ops_heads *s
     const lora_layer proj = adapter(m, l, LORA_PROJ), qkv = adapter(m, l, LORA_QKV);
     lora_dx(o, &proj, datty, m->dres, R);
     lora_gradients(o, &proj, m->dres, b->atty, R);
-    ops_attention_backward(o, dqkv, datty, b->atty, b->lse, b->qkv, PARAM(qkvb, 3 * Cp), s);
+    void *dqkv = attention_backward(m, l, s); /* (R, 3Cp) */
     if (m->run.recompute == GPT2_RECOMPUTE_NORM) {
         ops_norm_again(o, own(m, b->ln1, R), b->mean1, b->rstd1, b->x, PARAM(ln1w, C),
                        PARAM(ln1b, C), Rp, C);
@@ -1273,6 +1327,8 @@ static void block_backward_attention(gpt2_model *m, size_t l, const ops_heads *s
 static zero_result hook(gpt2_model *m, zero_result result) {
     if (result == ZERO_OK && m->tp.result != ZERO_OK)
         return refuse(&m->error, m->tp.result, "%s", zero_group_error(m->tp.group));
+    if (result == ZERO_OK && m->cp.result != ZERO_OK)
+        return refuse(&m->error, m->cp.result, "%s", zero_group_error(m->cp.group));
     return plugin(&m->error, m->z, result);
 }
 
@@ -1319,9 +1375,13 @@ static size_t rows_of_begun(const gpt2_model *m, size_t R, size_t T) {
     return at == 0 ? 0 : T - at < n ? T - at : n;
 }
 
-/* Returns the rows of wpe from the position of this pass on. */
-static const void *places(const gpt2_model *m) {
-    return element(m->params.wpe, m->position * m->C, m->bytes);
+/* Returns the rows of wpe from the position of this pass on, and of their gradient. T: this rank's
+   tokens of a sequence. */
+static const void *places(const gpt2_model *m, size_t T) {
+    return element(m->params.wpe, (m->position + context_first(&m->cp, T)) * m->C, m->bytes);
+}
+static void *places_gradient(const gpt2_model *m, size_t T) {
+    return gradient(m, m->grads.wpe, context_first(&m->cp, T) * m->C);
 }
 
 /* Computes the input of the first block, from all ranks' rows of wte and wpe. */
@@ -1331,7 +1391,7 @@ static void embed_end(gpt2_model *m, const ops_heads *s) {
     void *x = m->blocks[0].x; /* (Rp, C) */
     tensor_parallel_sum(&m->tp, embedded(m), x, R, C);
     ops_add_places(m->ops, x, element(m->params.wpe, at * C, m->bytes), begun, T, C);
-    ops_add_places(m->ops, element(x, begun * C, m->bytes), places(m), Rp - begun, T, C);
+    ops_add_places(m->ops, element(x, begun * C, m->bytes), places(m, T), Rp - begun, T, C);
 }
 
 /* Adds to the gradient of wpe, from this rank's rows of dres. */
@@ -1341,7 +1401,8 @@ static void places_backward(gpt2_model *m, const ops_heads *s) {
     void *dres = own(m, m->dres, R);
     if (!m->grads.wpe) return;
     ops_places_backward(m->ops, element(m->grads.wpe, at * C, m->grad_bytes), dres, begun, T, C);
-    ops_places_backward(m->ops, m->grads.wpe, element(dres, begun * C, m->bytes), Rp - begun, T, C);
+    ops_places_backward(m->ops, places_gradient(m, T), element(dres, begun * C, m->bytes),
+                        Rp - begun, T, C);
 }
 
 /* Every tile is opened, even if no token needs it, because all ranks must call the same hooks. */
@@ -1378,7 +1439,7 @@ static zero_result embed(gpt2_model *m, const ops_heads *s) {
     if (m->tp.group)
         embed_part(m, s);
     else
-        ops_embed(m->ops, m->blocks[0].x, m->tokens, m->params.wte, places(m),
+        ops_embed(m->ops, m->blocks[0].x, m->tokens, m->params.wte, places(m, s->seq_len),
                   s->batch * s->seq_len, s->seq_len, m->C);
     return hook(m, zero_forward_end(m->z, 0));
 }
@@ -1700,8 +1761,8 @@ static zero_result embed_backward(gpt2_model *m, const ops_heads *s) {
         if (m->grads.wte)
             ops_tile_rows_backward(m->ops, m->grads.wte, m->dres, m->tokens, &t, R, m->C);
     } else {
-        ops_embed_backward(m->ops, m->grads.wte, m->grads.wpe, m->dres, m->tokens, R, s->seq_len,
-                           m->C);
+        ops_embed_backward(m->ops, m->grads.wte, places_gradient(m, s->seq_len), m->dres, m->tokens,
+                           R, s->seq_len, m->C);
     }
     return hook(m, zero_backward_end(m->z, 0));
 }
@@ -1717,8 +1778,24 @@ zero_result gpt2_pass_end(gpt2_model *m) {
     return hook(m, zero_pass_end(m->z));
 }
 
-/* Checks each token, and copies the tokens to the device. targets may be NULL. */
-static zero_result take_tokens(gpt2_model *m, const int *inputs, const int *targets, size_t n) {
+/* Returns this rank's pieces of whole sequences, of inputs or of targets (which may be NULL). */
+static const int *piece_of(gpt2_model *m, const int *whole, int of_targets, const ops_heads *s) {
+    const size_t R = s->batch * s->seq_len;
+    if (m->cp.size == 1 || !whole) return whole;
+    int *piece = m->piece + (of_targets ? R : 0);
+    context_take(&m->cp, piece, whole, s->batch, s->seq_len);
+    return piece;
+}
+/* Copies this rank's tokens of whole sequences to the device. */
+static void copy_tokens(gpt2_model *m, const int *inputs, const int *targets, const ops_heads *s) {
+    ops_take_batch(m->ops, m->tokens, targets ? m->targets : NULL, piece_of(m, inputs, 0, s),
+                   piece_of(m, targets, 1, s), s->batch * s->seq_len);
+}
+
+/* Checks each token of whole sequences, and copies this rank's. targets may be NULL. */
+static zero_result take_tokens(gpt2_model *m, const int *inputs, const int *targets,
+                               const ops_heads *s) {
+    const size_t n = s->batch * s->seq_len * m->cp.size;
     m->error.sentence[0] = '\0';
     for (size_t i = 0; i < n; i++) {
         const int *bad = inputs[i] < 0 || inputs[i] >= m->cfg.vocab_size ? inputs : NULL;
@@ -1728,7 +1805,7 @@ static zero_result take_tokens(gpt2_model *m, const int *inputs, const int *targ
                           "%s token %zu is %d, but the vocabulary has %d entries",
                           bad == inputs ? "input" : "target", i, bad[i], m->cfg.vocab_size);
     }
-    ops_take_batch(m->ops, m->tokens, targets ? m->targets : NULL, inputs, targets, n);
+    copy_tokens(m, inputs, targets, s);
     return ZERO_OK;
 }
 
@@ -1810,6 +1887,10 @@ static zero_result outcome(gpt2_model *m) {
         result = m->tp.result;
         sentence = zero_group_error(m->tp.group);
     }
+    if (result == ZERO_OK && m->cp.result != ZERO_OK) {
+        result = m->cp.result;
+        sentence = zero_group_error(m->cp.group);
+    }
     if (result == ZERO_OK) return ZERO_OK;
     return refuse(&m->error, result, "%s", sentence);
 }
@@ -1822,15 +1903,16 @@ static zero_result sum_now(gpt2_model *m, size_t n, double *sum) {
 }
 
 /* Announces the rows of wte and wpe that this batch touches. */
-static zero_result announce_rows(gpt2_model *m, const int *inputs, size_t R) {
+static zero_result announce_rows(gpt2_model *m, const int *inputs, const ops_heads *s) {
     enum { PART = 256 };
-    int places[PART];
+    int rows[PART];
+    const size_t R = s->batch * s->seq_len, first_row = context_first(&m->cp, m->T);
     const int parts = m->tp.size > 1 || !gpt2_stage_is_whole(&m->stage);
     if (parts || !has_rows(&m->cfg, NULL, GPT2_WTE)) return ZERO_OK;
-    TRY(hook(m, zero_touch_rows(m->z, "wte", inputs, (int)R)));
+    TRY(hook(m, zero_touch_rows(m->z, "wte", piece_of(m, inputs, 0, s), (int)R)));
     for (size_t t = 0, n; t < m->T; t += n) {
-        for (n = 0; n < PART && t + n < m->T; n++) places[n] = (int)(t + n);
-        TRY(hook(m, zero_touch_rows(m->z, "wpe", places, (int)n)));
+        for (n = 0; n < PART && t + n < m->T; n++) rows[n] = (int)(first_row + t + n);
+        TRY(hook(m, zero_touch_rows(m->z, "wpe", rows, (int)n)));
     }
     return ZERO_OK;
 }
@@ -1839,8 +1921,8 @@ zero_result gpt2_train_step(gpt2_model *m, const int *inputs, const int *targets
                             double *loss) {
     const ops_heads s = shape_of(m, (size_t)m->run.batch, m->T);
     const size_t R = s.batch * s.seq_len;
-    TRY(take_tokens(m, inputs, targets, R));
-    TRY(announce_rows(m, inputs, R));
+    TRY(take_tokens(m, inputs, targets, &s));
+    TRY(announce_rows(m, inputs, &s));
     m->aux = loss_factor * m->cfg.moe.aux;
     m->trained++;
     TRY(forward(m, &s, 1));
@@ -1890,15 +1972,15 @@ static zero_result each_backward(gpt2_model *m, const ops_heads *s, int ends, in
 /* CUDA's gradient of the lookup sorts the tokens of the last batch, so the batch is copied again.
  */
 static void take_inputs_again(gpt2_model *m, const ops_heads *s) {
-    const size_t R = s->batch * s->seq_len;
-    ops_take_batch(m->ops, m->tokens, NULL, m->inputs + (size_t)(m->now - m->micros) * R, NULL, R);
+    const size_t n = s->batch * s->seq_len * m->cp.size;
+    copy_tokens(m, m->inputs + (size_t)(m->now - m->micros) * n, NULL, s);
 }
 
 static zero_result micro_take(gpt2_model *m, const ops_heads *s, size_t i) {
-    const size_t R = s->batch * s->seq_len, at = (size_t)(m->now - m->micros) * R;
+    const size_t n = s->batch * s->seq_len * m->cp.size, at = (size_t)(m->now - m->micros) * n;
     (void)i;
     free_window(m, 0);
-    return take_tokens(m, m->inputs + at, m->all_targets + at, R);
+    return take_tokens(m, m->inputs + at, m->all_targets + at, s);
 }
 static zero_result micro_embed(gpt2_model *m, const ops_heads *s, size_t i) {
     (void)i;
@@ -2072,26 +2154,33 @@ zero_result gpt2_loss(gpt2_model *m, const int *inputs, const int *targets, int 
     if (rows < 0 || rows > m->run.batch)
         return refuse(&m->error, ZERO_ERR_ARGUMENT, "%d rows, but the model was made for %d", rows,
                       m->run.batch);
-    TRY(take_tokens(m, inputs, targets, s.batch * s.seq_len));
+    TRY(take_tokens(m, inputs, targets, &s));
     TRY(forward(m, &s, 0));
     TRY(classify_only(m, &s));
     TRY(outcome(m));
     return sum_now(m, s.batch * s.seq_len, loss);
 }
 
+/* With context parallelism d4c has room for the losses of all pieces, twice: 2 R N floats. */
 zero_result gpt2_token_losses(gpt2_model *m, float *losses, size_t n) {
-    if (n > 0) ops_download(m->ops, losses, m->losses, ZERO_F32, n);
+    const float *here = m->losses;
+    if (m->cp.size > 1) {
+        float *all = (float *)m->d4c;
+        context_losses(&m->cp, m->ops, all, m->losses, all + n, n / (m->T * m->cp.size), m->T);
+        here = all;
+    }
+    if (n > 0) ops_download(m->ops, losses, here, ZERO_F32, n);
     return outcome(m);
 }
 
-/* Computes the logits of token `row` of lnf in a tile. With tensor parallelism they stay on the
- * device. */
+/* Computes the logits of token `row` of lnf in a tile. With tensor or context parallelism they stay
+ * on the device. */
 static zero_result read_logits(gpt2_model *m, float *logits, size_t row, const ops_tile *t) {
     const void *lnf = element(m->lnf, row * m->C, m->bytes); /* (C) */
-    void *out = m->tp.group ? element(m->line, t->first, m->bytes) : m->logits;
+    void *out = m->line ? element(m->line, t->first, m->bytes) : m->logits;
     ops_linear(m->ops, out, lnf, class_param(m, t), NULL, 1, m->C, t->rows);
     TRY(outcome(m));
-    if (m->tp.group) return ZERO_OK;
+    if (m->line) return ZERO_OK;
     ops_download(m->ops, logits + t->first, m->logits, m->run.type, t->valid);
     return outcome(m);
 }
@@ -2102,13 +2191,16 @@ static zero_result take_sequence(gpt2_model *m, const int *inputs, size_t t, siz
     int *all = (int *)calloc(padded, sizeof *all);
     if (!all) return refuse(&m->error, ZERO_ERR_MEMORY, "no memory for %zu tokens", padded);
     memcpy(all, inputs, t * sizeof *all);
-    const zero_result result = take_tokens(m, all, NULL, padded);
+    const ops_heads s = shape_of(m, 1, padded / m->cp.size);
+    const zero_result result = take_tokens(m, all, NULL, &s);
     free(all);
     return result;
 }
 
-/* Computes the logits (V) of row `row` of lnf. */
-static zero_result logits_of(gpt2_model *m, size_t row, float *logits) {
+/* Computes the logits (V) of token t of the sequence of T tokens per rank. With context parallelism
+   one rank has it, and all others compute one of theirs, because the hooks are collective. */
+static zero_result logits_of(gpt2_model *m, size_t t, size_t T, float *logits) {
+    const size_t row = t % T;
     for (size_t i = 0; i < (m->tiles ? m->tiles : 1); i++) {
         const ops_tile tile = tile_at(m, i);
         const int unit = unit_of_classifier(m, i);
@@ -2116,8 +2208,9 @@ static zero_result logits_of(gpt2_model *m, size_t row, float *logits) {
         TRY(read_logits(m, logits, row, &tile));
         TRY(hook(m, zero_forward_end(m->z, unit)));
     }
-    if (!m->tp.group) return ZERO_OK;
+    if (!m->line) return ZERO_OK;
     tensor_parallel_join(&m->tp, m->line, m->Vr);
+    context_share(&m->cp, m->line, m->V * m->bytes, t, T);
     TRY(outcome(m));
     ops_download(m->ops, logits, m->line, m->run.type, m->V);
     return outcome(m);
@@ -2127,8 +2220,9 @@ static zero_result logits_of(gpt2_model *m, size_t row, float *logits) {
    of experts has none, because its capacity depends on the number of tokens. Rows of qkv begin at
    16 bytes, as a GPU's matrix product wants. */
 static int keeps_keys(const gpt2_model *m) {
-    return gpt2_stage_is_whole(&m->stage) && !m->moe && !m->tp.sequence && reaches(m, 0)
-           && m->run.recompute < GPT2_RECOMPUTE_BLOCK && 3 * m->Cp * m->bytes % 16 == 0;
+    return gpt2_stage_is_whole(&m->stage) && !m->moe && !m->tp.sequence && m->cp.size == 1
+           && reaches(m, 0) && m->run.recompute < GPT2_RECOMPUTE_BLOCK
+           && 3 * m->Cp * m->bytes % 16 == 0;
 }
 
 /* Runs forward for tokens `position` .. t - 1 of a sequence, padded to a number that the ranks can
@@ -2136,10 +2230,10 @@ static int keeps_keys(const gpt2_model *m) {
 static zero_result sequence_logits(gpt2_model *m, const int *inputs, size_t t, size_t padded,
                                    float *logits) {
     const size_t first = m->position;
-    const ops_heads s = shape_of(m, 1, padded - first);
+    const ops_heads s = shape_of(m, 1, (padded - first) / m->cp.size);
     TRY(take_sequence(m, inputs + first, t - first, padded - first));
     TRY(forward(m, &s, 0));
-    TRY(logits_of(m, t - 1 - first, logits));
+    TRY(logits_of(m, t - 1 - first, s.seq_len, logits));
     m->kept = keeps_keys(m) ? t : 0;
     return ZERO_OK;
 }
@@ -2151,7 +2245,7 @@ static zero_result check_length(gpt2_model *m, int t) {
 }
 
 zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) {
-    const size_t known = (size_t)t, each = m->tp.sequence ? m->tp.size : 1;
+    const size_t known = (size_t)t, each = m->tp.sequence ? m->tp.size : m->cp.size;
     TRY(check_length(m, t));
     return sequence_logits(m, inputs, known, (known + each - 1) / each * each, logits);
 }
@@ -2181,7 +2275,7 @@ zero_result gpt2_chunk_forward(gpt2_model *m, const gpt2_chunk *c) {
     m->counts = c->train;
     m->trained += c->train && c->chunk == 0;
     if (!c->in) {
-        TRY(take_tokens(m, c->inputs, NULL, s.batch * s.seq_len));
+        TRY(take_tokens(m, c->inputs, NULL, &s));
         free_window(m, 0);
         TRY(embed(m, &s));
     }
@@ -2192,7 +2286,7 @@ zero_result gpt2_chunk_forward(gpt2_model *m, const gpt2_chunk *c) {
 /* Computes the gradient of the last block's output. */
 static zero_result chunk_end(gpt2_model *m, const gpt2_chunk *c, const ops_heads *s, float factor) {
     const size_t R = s->batch * s->seq_len;
-    TRY(take_tokens(m, c->targets, c->targets, R));
+    TRY(take_tokens(m, c->targets, c->targets, s));
     TRY(final_norm(m, s));
     TRY(classify_and_back(m, s, factor / (float)R));
     TRY(final_norm_backward(m, s));
@@ -2226,14 +2320,14 @@ zero_result gpt2_chunk_backward(gpt2_model *m, const gpt2_chunk *c, float loss_f
         carry_gradient(m, c, &s, 0);
         return outcome(m);
     }
-    TRY(take_tokens(m, c->inputs, NULL, s.batch * s.seq_len));
+    TRY(take_tokens(m, c->inputs, NULL, &s));
     TRY(embed_backward(m, &s));
     return outcome(m);
 }
 
 zero_result gpt2_chunk_loss(gpt2_model *m, const gpt2_chunk *c, double *sum) {
     const ops_heads s = enter_chunk(m, c);
-    TRY(take_tokens(m, c->targets, c->targets, s.batch * s.seq_len));
+    TRY(take_tokens(m, c->targets, c->targets, &s));
     TRY(final_norm(m, &s));
     TRY(classify_only(m, &s));
     TRY(outcome(m));
@@ -2243,13 +2337,15 @@ zero_result gpt2_chunk_loss(gpt2_model *m, const gpt2_chunk *c, double *sum) {
 zero_result gpt2_chunk_logits(gpt2_model *m, const gpt2_chunk *c, int t, float *logits) {
     const ops_heads s = enter_chunk(m, c);
     TRY(final_norm(m, &s));
-    return logits_of(m, (size_t)t - 1, logits);
+    return logits_of(m, (size_t)t - 1, s.seq_len, logits);
 }
 
 size_t gpt2_chunk_bytes(const gpt2_model *m) { return rows_between(m) * m->C * m->bytes; }
 
 int gpt2_batch(const gpt2_model *m) { return m->run.batch; }
-size_t gpt2_batch_tokens(const gpt2_model *m) { return (size_t)m->run.batch * m->T; }
+size_t gpt2_batch_tokens(const gpt2_model *m) {
+    return (size_t)m->run.batch * (size_t)m->run.seq_len;
+}
 size_t gpt2_vocabulary(const gpt2_model *m) { return m->V; }
 
 void *gpt2_memory(size_t bytes) { return ops_alloc(bytes); }
@@ -2260,7 +2356,7 @@ void gpt2_free(void *memory) { ops_free(memory); }
 uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     gpt2_model shape;
     if (set_shape(&shape, cfg, run, NULL) != ZERO_OK) return 0;
-    const uint64_t mixture = experts_sent(cfg, run);
+    const uint64_t mixture = experts_sent(cfg, run) + context_sent(cfg, run);
     if (!shape.tp.group) return mixture;
     const uint64_t others = shape.tp.size - 1, size = shape.tp.size;
     const uint64_t R = (uint64_t)run->batch * shape.T, again = (uint64_t)run->recompute;

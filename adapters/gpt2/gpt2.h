@@ -189,7 +189,7 @@ void gpt2_describe_tiled(const gpt2_config *cfg, int rows, zero_tensor_desc out[
 
 /* MODEL PARALLELISM: the ranks of groups divide one model, and each has a part of its tensors.
    tensor_parallel.h lists the tensors that stay whole. NULL, or a group of one rank: the model is
-   whole. */
+   whole. CONTEXT PARALLELISM divides the tokens of each sequence, and the model stays whole. */
 typedef struct gpt2_parallel {
     zero_group *tp; /* borrowed: heads, hidden channels and vocabulary are divided by its ranks */
     int sequence;   /* 1: sequence parallelism: it also divides the rows between layers */
@@ -197,6 +197,7 @@ typedef struct gpt2_parallel {
                                        model is in one piece */
     zero_group *ep;    /* borrowed: each layer's experts are divided by its ranks; NULL: one rank */
     zero_ctx *experts; /* borrowed: context of the experts, see experts.h; NULL: no experts */
+    zero_group *cp; /* borrowed: its ranks have pieces of each sequence, see context.h; NULL: one */
 } gpt2_parallel;
 
 /* A stage of a pipeline, made by gpt2_stage_make of stages.h. */
@@ -290,7 +291,7 @@ enum {
 
 typedef struct gpt2_run {
     int batch;      /* B */
-    int seq_len;    /* T, at most maxT */
+    int seq_len;    /* T, at most maxT; whole sequences also with context parallelism */
     int recompute;  /* GPT2_RECOMPUTE_... */
     zero_type type; /* of activations; zero_config.type */
     int tf32;       /* CUDA, f32: products round their operands to TF32: faster, 11 bits */
@@ -331,9 +332,9 @@ void gpt2_take_products(gpt2_model *m, const struct products_choice *choice);
 
 /* CUDA: after a few passes, forward and backward of each block are graphs, which one launch replays
    as long as parameters and gradients are at one of the last two pairs of addresses. Results are
-   the same bits. Call it once, before the first pass. Errors: MEMORY; UNSUPPORTED with tensor or
-   expert parallelism or a pipeline, because their blocks communicate. gpt2_graph_launches returns
-   the number of graphs launched so far. */
+   the same bits. Call it once, before the first pass. Errors: MEMORY; UNSUPPORTED with tensor,
+   context or expert parallelism or a pipeline, because their blocks communicate.
+   gpt2_graph_launches returns the number of graphs launched so far. */
 zero_result gpt2_record_graphs(gpt2_model *m, gpt2_error *err);
 size_t gpt2_graph_launches(const gpt2_model *m);
 
@@ -353,7 +354,8 @@ zero_result gpt2_pass_begin(gpt2_model *m, zero_pass kind, int micro, int micro_
 zero_result gpt2_pass_end(gpt2_model *m);
 
 /* Forward and backward of one micro-step, inside a ZERO_TRAIN pass. inputs, targets: B x T token
-   indices 0..V-1. Adds to the gradients that of (mean loss over B*T) * loss_factor, which is
+   indices 0..V-1 (whole sequences also with context parallelism, of which the model reads its
+   piece). Adds to the gradients that of (mean loss over this rank's tokens) * loss_factor, which is
    zero_loss_scale(z) / micro_steps. *loss: the mean cross entropy in nats, before the factor; of
    this rank alone; SYNC. NULL: not now, see gpt2_take_losses. COLLECTIVE through its hooks. Errors:
    ARGUMENT (a token out of range, found before any hook runs) and those of the hooks. */
@@ -385,12 +387,14 @@ zero_result gpt2_take_experts(gpt2_model *m, double *aux, double *dropped);
 
 /* Forward only, inside a ZERO_EVAL pass. inputs, targets: rows x T, rows 0..B; with 0 rows, on a
    rank without data, the hooks still run. *loss: the SUM of the cross entropies of the rows * T
-   tokens, in nats; divide the sum over calls and ranks by the number of tokens. COLLECTIVE through
-   its hooks, SYNC. Errors: as gpt2_train_step. */
+   tokens, in nats (context parallelism: of this rank's tokens among them); divide the sum over
+   calls and ranks by the number of tokens. COLLECTIVE through its hooks, SYNC. Errors: as
+   gpt2_train_step. */
 zero_result gpt2_loss(gpt2_model *m, const int *inputs, const int *targets, int rows, double *loss);
 
 /* Copies the first n of the rows * T cross entropies of the last gpt2_loss, token by token, of this
-   rank alone. Call it before the next pass. SYNC. Errors: DEVICE. */
+   rank alone; with context parallelism of all its ranks, which pass the same n, a multiple of T.
+   Call it before the next pass. SYNC. Errors: DEVICE. COLLECTIVE over context-parallel ranks. */
 zero_result gpt2_token_losses(gpt2_model *m, float *losses, size_t n);
 
 /* For sampling, inside a ZERO_EVAL pass: logits (V floats, caller's) of the token that follows
@@ -401,8 +405,8 @@ zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits);
 /* The same for the next token of a sampled text: computes only token t - 1, if the model kept the
    keys and values of the t - 1 tokens before it. It keeps them from one call of these two to the
    next, if no other pass comes in between, with recompute below 3 and without experts, sequence
-   parallelism and pipeline; otherwise it computes all tokens again. inputs must begin with the t -
-   1 tokens of the call before. Logits are those of gpt2_logits up to rounding. */
+   or context parallelism and pipeline; otherwise it computes all tokens again. inputs must begin
+   with the t - 1 tokens of the call before. Logits are those of gpt2_logits up to rounding. */
 zero_result gpt2_next_logits(gpt2_model *m, const int *inputs, int t, float *logits);
 
 /* ---- chunks of a pipeline's stage ------------------------------------------------------------ */
@@ -461,7 +465,8 @@ size_t gpt2_away_bytes(const gpt2_config *cfg, const gpt2_run *run);
                      sequence parallelism 2 U (NORM) or 3 U (BLOCK, AWAY)
        embedding, classifier  2 U each
        loss          three all-reduces of B T f32
-    In a pipeline, the bytes of its stage. experts_sent has those of experts. */
+    In a pipeline, the bytes of its stage. experts_sent has those of experts, and context_sent those
+    of context parallelism, which are part of the result. */
 uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run);
 
 /* Floating-point operations per token of a training step, forward and backward: 6 per parameter

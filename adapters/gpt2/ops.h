@@ -126,6 +126,9 @@ void ops_sum(ops_ctx *o, double *total, const float *x, size_t n);
 double ops_take_sum(ops_ctx *o, double *total);
 void ops_clear(ops_ctx *o, void *device, size_t bytes);
 void ops_copy(ops_ctx *o, void *to, const void *from, size_t bytes); /* on the device */
+/* to [columns][rows][bytes] = from [rows][columns][bytes], on the device; they do not overlap. */
+void ops_transpose(ops_ctx *o, void *to, const void *from, size_t rows, size_t columns,
+                   size_t bytes);
 
 /* Floating-point operations per second of a large matrix product; see gpt2_matmul_rate. Then the
    manufacturer's figure; see gpt2_peak_rate. */

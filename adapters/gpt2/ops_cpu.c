@@ -373,6 +373,16 @@ void ops_copy(ops_ctx *o, void *to, const void *from, size_t bytes) {
     if (!o->status && bytes) memcpy(to, from, bytes);
 }
 
+void ops_transpose(ops_ctx *o, void *to, const void *from, size_t rows, size_t columns,
+                   size_t bytes) {
+    if (o->status || !bytes) return;
+    OMP(omp parallel for collapse(2) schedule(static) num_threads((int)o->threads))
+    for (size_t c = 0; c < columns; c++)
+        for (size_t r = 0; r < rows; r++)
+            memcpy((char *)to + (c * rows + r) * bytes,
+                   (const char *)from + (r * columns + c) * bytes, bytes);
+}
+
 void ops_sums_begin(ops_ctx *o) { (void)o; }
 void ops_sums_end(ops_ctx *o) { (void)o; }
 

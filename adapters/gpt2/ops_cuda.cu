@@ -516,6 +516,24 @@ static unsigned row_blocks(const ops_ctx *o, size_t R) {
     return (unsigned)least(R, (size_t)o->processors * BLOCKS_PER_SM);
 }
 
+/* Copies words of the largest type that divides `bytes` and both addresses. */
+void ops_transpose(ops_ctx *o, void *to, const void *from, size_t rows, size_t columns,
+                   size_t bytes) {
+    const size_t odd = bytes | (size_t)(uintptr_t)to | (size_t)(uintptr_t)from;
+    const size_t word = odd % 8 == 0 ? 8 : odd % 4 == 0 ? 4 : 2, n = bytes / word;
+    const unsigned grid = row_blocks(o, (rows * columns * n + 255) / 256);
+    if (o->status || !rows || !columns || !n) return;
+    if (word == 8)
+        RUN(o, (transpose_kernel<unsigned long long>), grid, 256, (unsigned long long *)to,
+            (const unsigned long long *)from, rows, columns, n);
+    else if (word == 4)
+        RUN(o, (transpose_kernel<unsigned>), grid, 256, (unsigned *)to, (const unsigned *)from,
+            rows, columns, n);
+    else
+        RUN(o, (transpose_kernel<unsigned short>), grid, 256, (unsigned short *)to,
+            (const unsigned short *)from, rows, columns, n);
+}
+
 void ops_embed(ops_ctx *o, void *out, const int *tokens, const void *wte, const void *wpe, size_t R,
                size_t T, size_t C) {
     if (o->status || !R) return;

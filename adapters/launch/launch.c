@@ -40,7 +40,7 @@ struct launch_board {
     int64_t saved;                 /* step of launch_saved plus 1; 0: never called */
     int64_t copied;                /* the same for launch_copied */
     int fewer;                     /* ranks of launch_fewer; 0: never called */
-    int tp, dp;                    /* from launch_layout; 0: never called */
+    int tp, cp, dp;                /* from launch_layout; 0: never called */
     int process[LAUNCH_MAX_RANKS]; /* mpirun: process of each rank; 0: it ends in order */
     int rank_of[LAUNCH_MAX_RANKS];
     unsigned arrived;                /* calls of launch_agree so far, of all ranks */
@@ -372,19 +372,24 @@ void launch_fewer(launch *l, int ranks, const char *why) {
     launch_leave(0);
 }
 
-void launch_layout(launch *l, int tp, int dp) {
+void launch_layout(launch *l, int tp, int cp, int dp) {
     __atomic_store_n(&l->board->dp, dp, __ATOMIC_RELAXED);
+    __atomic_store_n(&l->board->cp, cp, __ATOMIC_RELAXED);
     __atomic_store_n(&l->board->tp, tp, __ATOMIC_RELEASE);
 }
 
 /* Adds the place of the rank to "rank 3 (process 12) ...": "rank 3 (tp 1, pp 0, dp 1; process 12)
-   ...". Copies other sentences unchanged. */
+   ...", or "rank 3 (cp 1, dp 1; process 12) ...". Copies other sentences unchanged. */
 static void launch_add_place(const launch *l, const char *sentence, char out[LAUNCH_SENTENCE]) {
     const int tp = __atomic_load_n(&l->board->tp, __ATOMIC_ACQUIRE);
     const int dp = __atomic_load_n(&l->board->dp, __ATOMIC_RELAXED);
+    const int cp = __atomic_load_n(&l->board->cp, __ATOMIC_RELAXED);
     int rank = 0, n = 0;
-    if (sscanf(sentence, "rank %d (process%n", &rank, &n) == 1 && n > 0 && tp > 0 && dp > 0
-        && !(tp == 1 && dp == l->nranks))
+    const int is_rank = sscanf(sentence, "rank %d (process%n", &rank, &n) == 1 && n > 0;
+    if (is_rank && cp > 1)
+        snprintf(out, LAUNCH_SENTENCE, "rank %d (cp %d, dp %d; process%s", rank, rank % cp,
+                 rank / cp, sentence + n);
+    else if (is_rank && tp > 0 && dp > 0 && !(tp == 1 && dp == l->nranks))
         snprintf(out, LAUNCH_SENTENCE, "rank %d (tp %d, pp %d, dp %d; process%s", rank, rank % tp,
                  rank / tp / dp, rank / tp % dp, sentence + n);
     else

@@ -359,7 +359,16 @@ static const option train_table[] = {
     ROW(INT, "-sp", "--sequence-parallel", sequence_parallel, "0", RANGE(0, 1),
         TO(INT, sequence_parallel), KEY("partition_activations: -sp", DS_GIVEN_SEQUENCE, IF_GIVEN),
         .help = "sequence parallelism. 1: the ranks of -tp also divide the activations between "
-                "layers: 1/tp of their memory, and as many bytes sent"),
+                "layers: 1/tp of their memory, and as many bytes sent. DeepSpeed's "
+                "sequence_parallel_size is -cp"),
+    ROW(INT, "-cp", "--context-parallel", context_parallel, "1", RANGE(1, 4096),
+        TO(INT, context_parallel),
+        KEY("sequence_parallel_size: -cp", DS_GIVEN_CONTEXT_RANKS, IF_GIVEN),
+        .help = "context parallelism (Ulysses): number of ranks that share sequences; each has "
+                "1/cp of the tokens and of the activations, and in attention 1/cp of the heads. "
+                "It divides the number of ranks, the heads and -t. -b, -d and sequences count "
+                "these ranks once; states are sharded over all ranks. It is DeepSpeed's "
+                "sequence_parallel_size, and not -sp. Not with -tp, -pp and -en"),
     ROW(INT, "-en", "--moe-experts", experts, "0", .aliases = "--experts", RANGE(0, 1024),
         .course = 1,
         .help = "mixture of experts: experts per layer, which replace the MLP of every second "

@@ -5,6 +5,7 @@
 #include "train_resolve.h"
 
 #include "../checkpoint/model_files.h"
+#include "../gpt2/context.h"
 #include "../gpt2/experts.h"
 #include "../gpt2/frozen.h"
 #include "../gpt2/lora.h"
@@ -139,10 +140,10 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
             "-sp 1: sequence parallelism needs tensor parallelism (found -tp 1); add -tp N");
     if (o->layouts[0]
         && (o->stage.n > 1 || o->tensor_parallel > 1 || o->pipeline > 1 || o->expert_group > 1
-            || o->ds_path[0]))
+            || o->context_parallel > 1 || o->ds_path[0]))
         return sentence_fail(sentence, bytes,
                              "-layouts: layouts are compared at one stage; give one stage with -z, "
-                             "and leave out -tp, -pp, -eg and -ds");
+                             "and leave out -tp, -pp, -cp, -eg and -ds");
     if (layout_words(o->layouts) > LAYOUT_MOST)
         return sentence_fail(sentence, bytes,
                              "-layouts: too many layouts (%d, at most %d); leave some out",
@@ -327,6 +328,13 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
     if (experts_check(model, sizes.ep, &error))
         return sentence_fail(sentence, bytes, "-en %d -eg %d: %s", model->moe.experts, sizes.ep,
                              error.sentence);
+    if (ranks->mixed && sizes.cp > 1)
+        return sentence_fail(sentence, bytes,
+                             "-cp %d: sequences cannot be divided in a model with experts (-en "
+                             "%d); leave out one of the two",
+                             sizes.cp, model->moe.experts);
+    if (context_check(model, o->seq_len, sizes.cp, &error))
+        return sentence_fail(sentence, bytes, "-cp %d: %s", sizes.cp, error.sentence);
     if (ranks->mixed && layout_near(ranks, o->shard_ranks, o->second_ranks, sentence, bytes))
         return 1;
     if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, sizes.tp, cut, &error))
@@ -341,7 +349,7 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
 
 int train_divide_as(const train_options *o, int i, const gpt2_config *model, layout *ranks,
                     batch_shape *batch, char *sentence, size_t bytes) {
-    layout_sizes sizes = {1, 1, 1, o->experts_apart};
+    layout_sizes sizes = {1, 1, 1, o->experts_apart, 1};
     return layout_word(o->layouts, i, ranks->ranks, &sizes, sentence, bytes)
            || train_divide_by(o, sizes, model, ranks, batch, sentence, bytes);
 }
@@ -349,7 +357,8 @@ int train_divide_as(const train_options *o, int i, const gpt2_config *model, lay
 int train_divide(train_options *o, const gpt2_config *model, layout *ranks, batch_shape *batch,
                  char *sentence, size_t bytes) {
     const int n = layout_words(o->layouts);
-    const layout_sizes sizes = {o->pipeline, o->tensor_parallel, o->expert_group, o->experts_apart};
+    const layout_sizes sizes = {o->pipeline, o->tensor_parallel, o->expert_group, o->experts_apart,
+                                o->context_parallel};
     if (n == 0) return train_divide_by(o, sizes, model, ranks, batch, sentence, bytes);
     if (o->step_tokens == 0)
         o->step_tokens =
@@ -391,7 +400,7 @@ int train_fit(const train_options *o, const gpt2_config *model, int ranks, char 
         memset(&l, 0, sizeof l);
         l.ranks = n;
         if (!train_divide(&its, model, &l, &batch, why, room)
-            && !train_check_groups(o, l.dp, why, room))
+            && !train_check_groups(o, l.dp * l.cp, why, room))
             return n;
     }
     return 0;
@@ -405,7 +414,8 @@ ds_auto train_autos(const train_options *o, int ranks, int channels, ds_config *
     a.ranks = ranks;
     a.tensor_parallel = o->tensor_parallel;
     a.pipeline = o->pipeline;
-    const int data = ranks / (o->tensor_parallel * o->pipeline);
+    a.context_parallel = o->context_parallel;
+    const int data = ranks / (o->tensor_parallel * o->pipeline * o->context_parallel);
     a.micro_batch = said->micro_batch;
     a.train_batch = said->train_batch;
     if (a.train_batch == 0 && a.micro_batch == 0) a.train_batch = TRAIN_WINDOWS;

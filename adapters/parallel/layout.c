@@ -44,7 +44,21 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
     l->rank = rank;
     l->pp = pp;
     l->tp = tp;
-    l->dp = left / pp;
+    if (left % sizes.cp)
+        return sentence_fail(sentence, bytes,
+                             "-cp %d: %d rank%s cannot be divided into groups of this size; the "
+                             "nearest size is -cp %d",
+                             sizes.cp, left, left > 1 ? "s" : "", layout_nearest(left, sizes.cp));
+    if (sizes.cp > 1 && tp * pp * sizes.ep > 1)
+        return sentence_fail(sentence, bytes,
+                             "-cp %d: sequences cannot be divided together with a model that is "
+                             "divided by %s; leave out one of the two",
+                             sizes.cp,
+                             tp > 1   ? "-tp"
+                             : pp > 1 ? "-pp"
+                                      : "-eg");
+    l->cp = sizes.cp;
+    l->dp = left / pp / l->cp;
     if (l->dp % sizes.ep)
         return sentence_fail(sentence, bytes,
                              "-eg %d: %d data-parallel rank%s cannot be divided into groups of "
@@ -54,8 +68,9 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
     l->ep = sizes.ep;
     l->apart = sizes.apart;
     l->tp_rank = rank % tp;
-    l->dp_rank = rank / tp % l->dp;
-    l->pp_rank = rank / tp / l->dp;
+    l->cp_rank = rank / tp % l->cp;
+    l->dp_rank = rank / tp / l->cp % l->dp;
+    l->pp_rank = rank / tp / l->cp / l->dp;
     l->ep_rank = sizes.apart ? l->dp_rank / (l->dp / l->ep) : l->dp_rank % l->ep;
     l->ep_group = sizes.apart ? l->dp_rank % (l->dp / l->ep) : l->dp_rank / l->ep;
     return 0;
@@ -102,30 +117,32 @@ int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_ste
 /* Parses one word of `length` characters. */
 static int layout_read(const char *word, int length, int ranks, layout_sizes *sizes, char *sentence,
                        size_t bytes) {
-    enum { KINDS = 4, EP = 3 }; /* ep divides the dp ranks */
-    static const char kinds[KINDS][3] = {"pp", "tp", "dp", "ep"};
-    int size[KINDS] = {0, 0, 0, 0}, at = 0;
+    enum { KINDS = 5, EP = 3, CP = 4 }; /* ep divides the dp ranks */
+    static const char kinds[KINDS][3] = {"pp", "tp", "dp", "ep", "cp"};
+    int size[KINDS] = {0, 0, 0, 0, 0}, at = 0;
     while (at < length) {
         int n = 0, end = 0, kind = 0;
         while (kind < KINDS && strncmp(word + at, kinds[kind], 2) != 0) kind++;
         if (kind == KINDS || size[kind] || sscanf(word + at + 2, "%5d%n", &n, &end) != 1 || n < 1)
             return sentence_fail(sentence, bytes,
                                  "-layouts: '%.*s' is not a layout; expected words like dp4, "
-                                 "tp2dp2, pp2tp2 or ep2dp4",
+                                 "tp2dp2, cp2dp2, pp2tp2 or ep2dp4",
                                  length, word);
         size[kind] = n;
         at += 2 + end;
     }
     if (size[EP] && !size[2]) size[2] = size[EP];
     for (int k = 0; k < KINDS; k++) size[k] += !size[k];
-    if ((long long)size[0] * size[1] * size[2] != ranks)
+    const long long all = (long long)size[0] * size[1] * size[2] * size[CP];
+    if (all != ranks)
         return sentence_fail(
             sentence, bytes,
             "-layouts: %.*s is for %lld ranks (found %d); change the layout or -pn", length, word,
-            (long long)size[0] * size[1] * size[2], ranks);
+            all, ranks);
     sizes->pp = size[0];
     sizes->tp = size[1];
     sizes->ep = size[EP];
+    sizes->cp = size[CP];
     return 0;
 }
 
@@ -155,7 +172,7 @@ int layout_most_data(const char *list, int ranks) {
     layout_sizes s;
     char sentence[8];
     for (int i = 0; layout_word(list, i, ranks, &s, sentence, sizeof sentence) == 0; i++)
-        if (ranks / s.tp / s.pp > most) most = ranks / s.tp / s.pp;
+        if (ranks / s.tp / s.pp / s.cp > most) most = ranks / s.tp / s.pp / s.cp;
     return most;
 }
 
@@ -165,7 +182,8 @@ void layout_name(const layout *l, char name[LAYOUT_NAME]) {
     if (l->pp > 1) used += snprintf(name, LAYOUT_NAME, "pp%d", l->pp);
     if (l->tp > 1) used += snprintf(name + used, LAYOUT_NAME - (size_t)used, "tp%d", l->tp);
     if (l->ep > 1) used += snprintf(name + used, LAYOUT_NAME - (size_t)used, "ep%d", l->ep);
-    if (l->dp > 1 || l->tp * l->pp == 1)
+    if (l->cp > 1) used += snprintf(name + used, LAYOUT_NAME - (size_t)used, "cp%d", l->cp);
+    if (l->dp > 1 || l->tp * l->pp * l->cp == 1)
         (void)snprintf(name + used, LAYOUT_NAME - (size_t)used, "dp%d", l->dp);
 }
 
@@ -188,25 +206,37 @@ static zero_result layout_open_experts(layout *l) {
     return zero_group_split(l->data, l->ep_rank, l->dp_rank, &l->same);
 }
 
+/* Opens the group that shares sequences, and the group with the same pieces. */
+static zero_result layout_open_pieces(layout *l) {
+    if (l->cp == 1) return ZERO_OK;
+    ZERO_TRY(zero_group_split(l->data, l->dp_rank, l->cp_rank, &l->part.cp));
+    zero_group_name(l->part.cp, "cp");
+    ZERO_TRY(zero_group_split(l->data, l->cp_rank, l->dp_rank, &l->same));
+    zero_group_name(l->same, "dp");
+    return ZERO_OK;
+}
+
 zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double timeout_s) {
-    if (l->tp * l->pp == 1 && !l->mixed) return ZERO_OK;
-    const int of_data = l->pp_rank * l->tp + l->tp_rank, of_parts = l->pp_rank * l->dp + l->dp_rank;
+    if (l->tp * l->pp * l->cp == 1 && !l->mixed) return ZERO_OK;
+    const int of_data = l->pp_rank * l->tp + l->tp_rank;
+    const int of_parts = (l->pp_rank * l->dp + l->dp_rank) * l->cp + l->cp_rank;
     l->sums = (double *)zero_host_alloc(LAYOUT_SUMS * sizeof *l->sums);
     ZERO_TRY(zero_group_open(&l->world, comm, stream, timeout_s));
-    ZERO_TRY(zero_group_split(l->world, of_data, l->dp_rank, &l->data));
+    ZERO_TRY(zero_group_split(l->world, of_data, l->dp_rank * l->cp + l->cp_rank, &l->data));
     ZERO_TRY(zero_group_split(l->world, of_parts, l->tp_rank, &l->part.tp));
     zero_group_name(l->part.tp, "tp");
     ZERO_TRY(layout_open_experts(l));
+    ZERO_TRY(layout_open_pieces(l));
     ZERO_TRY(layout_open_stages(l));
-    zero_group_name(l->data, "dp");
+    if (l->cp == 1) zero_group_name(l->data, "dp");
     return l->sums ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
 const char *layout_error(const layout *l) {
-    const zero_group *const all[7] = {l->part.tp, l->stage.ends, l->stage.pp, l->part.ep,
-                                      l->same,    l->data,       l->world};
+    const zero_group *const all[8] = {l->part.tp, l->stage.ends, l->stage.pp, l->part.ep,
+                                      l->part.cp, l->same,       l->data,     l->world};
     if (l->experts && zero_last_error(l->experts)[0]) return zero_last_error(l->experts);
-    for (int i = 0; i < 7; i++)
+    for (int i = 0; i < 8; i++)
         if (all[i] && zero_group_error(all[i])[0]) return zero_group_error(all[i]);
     return "";
 }
@@ -215,6 +245,7 @@ void layout_close(layout *l) {
     zero_group_close(l->stage.ends);
     zero_group_close(l->stage.pp);
     zero_group_close(l->same);
+    zero_group_close(l->part.cp);
     zero_group_close(l->part.ep);
     zero_group_close(l->part.tp);
     zero_group_close(l->data);
@@ -223,6 +254,7 @@ void layout_close(layout *l) {
     free(l->world_unit);
     free(l->expert_unit);
     l->world = l->data = l->part.tp = l->stage.pp = l->stage.ends = l->part.ep = l->same = NULL;
+    l->part.cp = NULL;
     l->sums = NULL;
     l->world_unit = l->expert_unit = NULL;
 }
@@ -230,7 +262,7 @@ void layout_close(layout *l) {
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c) {
     const int tiles = gpt2_tiles(model, l->tp, l->tile_rows);
     const int units = gpt2_world_units(model, tiles);
-    c->world = l->world;
+    c->world = l->cp > 1 ? NULL : l->world; /* a context of all ranks agrees by itself */
     l->model = model;
     if (l->mixed) c->world_units = units + experts_world_units(model);
     if (l->pp == 1) return ZERO_OK;
@@ -246,7 +278,7 @@ zero_comm layout_comm(const layout *l, const zero_comm *comm) {
     if (!l->world) return *comm;
     zero_comm own = zero_group_comm(l->data);
     own.node_size = comm->node_size % l->tp == 0 ? comm->node_size / l->tp : 0;
-    if (own.node_size && l->dp % own.node_size) own.node_size = 0;
+    if (own.node_size && l->dp * l->cp % own.node_size) own.node_size = 0;
     return own;
 }
 
@@ -324,10 +356,11 @@ zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *has
 }
 
 zero_result layout_stats(const layout *l, zero_stats *stats) {
-    const zero_group *const all[4] = {l->part.tp, l->part.ep, l->stage.pp, l->stage.ends};
+    const zero_group *const all[5] = {l->part.tp, l->part.ep, l->part.cp, l->stage.pp,
+                                      l->stage.ends};
     memset(stats, 0, sizeof *stats);
     if (l->experts) ZERO_TRY(zero_query_stats(l->experts, stats));
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         zero_group_stats of;
         zero_group_query_stats(all[i], &of);
         stats->sent_bytes += of.sent_bytes;

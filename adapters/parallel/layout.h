@@ -1,12 +1,17 @@
 /* layout.h - divides the ranks of a run into pipeline stages of data-parallel ranks of
-   tensor-parallel ranks. Ranks that communicate most are neighbours:
+   tensor-parallel or context-parallel ranks. Ranks that communicate most are neighbours:
        rank = (pp_rank * dp + dp_rank) * tp + tp_rank,  ranks = pp * dp * tp
+       rank = dp_rank * cp + cp_rank,                   ranks = dp * cp
 
    The stages of a pipeline (one dp_rank and tp_rank) have consecutive blocks of the model.
    Tensor-parallel ranks (one dp_rank) have the same data and parts of one model. A context shards
    each part over the data-parallel ranks (one tp_rank) that have it. All ranks agree on norm,
    overflow and skipped steps (zero_config.world). If all ranks are data-parallel, the layout makes
    no groups and the context uses the launcher's communicator.
+
+   Context-parallel ranks (one dp_rank) have pieces of the same sequences (../gpt2/context.h). A
+   context shards over all ranks, so for gradients and states they count as data-parallel. `dp` and
+   dp_rank, which divide the data, count them once.
 
    EXPERTS have a second context (../gpt2/experts.h). The functions below replace zero_build,
    zero_reduce, zero_step and zero_destroy, because they act on both contexts.
@@ -32,19 +37,21 @@ typedef struct layout_sizes {
     int pp, tp; /* remaining ranks are data-parallel */
     int ep;     /* data-parallel ranks that share a layer's experts */
     int apart;  /* 1: ranks with the same experts are neighbours, not those that share them */
+    int cp;     /* ranks that share the sequences of a data-parallel rank */
 } layout_sizes;
 
 typedef struct layout {
     int pp, dp, tp;  /* ranks of each kind */
     int ranks, rank; /* all ranks; this rank and its number in each kind */
     int pp_rank, dp_rank, tp_rank;
+    int cp, cp_rank;          /* ranks that share the sequences of a data-parallel rank */
     int ep, ep_rank;          /* among the data-parallel ranks, those that share experts */
     int ep_group;             /* number of this rank's such group */
     int apart;                /* 1: ranks with the same experts are neighbours */
     int mixed;                /* 1: the model has experts */
     int tile_rows;            /* most rows of a wte tile; 0: wte is whole */
     int together;             /* micro-batches that pass each layer together; 0: 1 */
-    zero_group *same;         /* the ranks with the same experts */
+    zero_group *same;         /* the ranks with the same experts, or the same pieces of sequences */
     zero_ctx *experts;        /* context of the experts; NULL: none */
     zero_group *world, *data; /* NULL: data parallelism alone */
     gpt2_parallel part;       /* for the model; its group is NULL if the model is whole */
@@ -69,13 +76,14 @@ int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_ste
 int layout_same(const layout *l, int ranks);
 int layout_near(const layout *l, int shard_ranks, int second_ranks, char *sentence, size_t bytes);
 
-/* Parses "dp4", "tp2dp2" or "pp2tp2": each kind at most once, in any order; kinds that are not
-   named have 1 rank. Blanks or commas separate words. Returns 0 and word i, -1 after the last word,
-   or 1 on an error. */
+/* Parses "dp4", "tp2dp2", "cp2dp2" or "pp2tp2": each kind at most once, in any order; kinds that
+   are not named have 1 rank. Blanks or commas separate words. Returns 0 and word i, -1 after the
+   last word, or 1 on an error. */
 int layout_word(const char *list, int i, int ranks, layout_sizes *sizes, char *sentence,
                 size_t bytes);
 
-/* The number of words, and the most data-parallel ranks of any word. The list must be valid. */
+/* The number of words, and the most data-parallel ranks of any word (which divide the data). The
+ * list must be valid. */
 int layout_words(const char *list);
 int layout_most_data(const char *list, int ranks);
 
@@ -128,7 +136,7 @@ checkpoint_parts layout_parts(const layout *l, int of_experts);
    ranks, it calls zero_all_sum. COLLECTIVE, SYNC. */
 zero_result layout_sum(layout *l, zero_ctx *z, double *values, int n);
 /* The same for values that one rank of each model has. The other ranks have the same values, or in
-   a pipeline before the last stage zeros. */
+   a pipeline before the last stage zeros. Context-parallel ranks have a part of the sum each. */
 zero_result layout_sum_data(layout *l, zero_ctx *z, double *values, int n);
 
 #ifdef __cplusplus

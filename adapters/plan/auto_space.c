@@ -190,7 +190,9 @@ int auto_set_lossy(auto_space *s, int i) {
 
 /* ---- requests and cases -------------------------------------------------------------------- */
 
-static int auto_parts(const train_options *o) { return o->tensor_parallel * o->pipeline; }
+static int auto_parts(const train_options *o) {
+    return o->tensor_parallel * o->pipeline * o->context_parallel;
+}
 
 int auto_space_open(auto_space *s, const plan_request *r, char *sentence, size_t bytes) {
     train_options o = r->options;
@@ -202,9 +204,10 @@ int auto_space_open(auto_space *s, const plan_request *r, char *sentence, size_t
         return sentence_fail(sentence, bytes,
                              "-z auto: the rates of the machine are missing; add --machine FILE");
     if (data < 1 || r->ranks % auto_parts(&o))
-        return sentence_fail(sentence, bytes,
-                             "-tp %d, -pp %d: they do not divide the %d ranks; use divisors",
-                             o.tensor_parallel, o.pipeline, r->ranks);
+        return sentence_fail(
+            sentence, bytes,
+            "-tp %d, -pp %d, -cp %d: they do not divide the %d ranks; use divisors",
+            o.tensor_parallel, o.pipeline, o.context_parallel, r->ranks);
     if (o.step_tokens > 0 && !train_options_fixed(&o, "-b", &r->file)) o.batch = 0;
     if (train_batch(&o, data, &shape, sentence, bytes)) return 1;
     if ((int64_t)shape.rows * shape.micro_steps > INT32_MAX)

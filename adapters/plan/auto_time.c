@@ -30,8 +30,9 @@ int auto_simulates(const plan_case *c) {
     const int groups = c->zero.shard_ranks > 0 && c->zero.shard_ranks != auto_node(c);
     const int seconds = c->zero.second_ranks > 0 && c->zero.second_ranks != auto_node(c);
     const int micro = auto_micro_steps(c), most = auto_most(c);
-    return c->nranks > 1 && auto_or_1(c->tp) * auto_or_1(c->pp) == 1 && auto_or_1(c->sharers) == 1
-           && !groups && !seconds && (c->on_gpus || !c->one_machine) && (micro <= most || most > 1);
+    return c->nranks > 1 && auto_or_1(c->tp) * auto_or_1(c->pp) * auto_or_1(c->cp) == 1
+           && auto_or_1(c->sharers) == 1 && !groups && !seconds && (c->on_gpus || !c->one_machine)
+           && (micro <= most || most > 1);
 }
 
 /* The embeddings are one unit, and each block is one. */

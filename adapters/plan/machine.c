@@ -282,11 +282,12 @@ machine_parts machine_compute(const machine *m, const plan_case *c) {
     const double attention = r->attention > 0 ? r->attention : r->flops;
     const double vocabulary = r->vocabulary > 0 ? r->vocabulary : r->flops;
     const double again = machine_again(m, c->run.recompute);
-    const double share = (double)(c->tp > 1 ? c->tp : 1) * (c->pp > 1 ? c->pp : 1);
+    const double divided = (double)(c->tp > 1 ? c->tp : 1) * (c->pp > 1 ? c->pp : 1);
+    const double share = divided * (c->cp > 1 ? c->cp : 1); /* of the tokens' work */
     const int stages = c->pp > 1 ? c->pp : 1, chunks = c->chunks > 1 ? c->chunks : 1;
     const double idle = (double)(stages - 1) / (chunks * micro); /* idle time over time at work */
     const double work = tokens * (1 + idle) / share;
-    const double passes = m->pass > 0 ? micro * (1 + idle) / share / m->pass : 0;
+    const double passes = m->pass > 0 ? micro * (1 + idle) / divided / m->pass : 0;
     const double bytes = (double)zero_type_bytes(c->zero.type);
     machine_parts parts = {work * 6 * (double)model->numel / r->flops / model->blocks, 0};
     parts.block += passes * (double)model->numel * bytes / model->blocks;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "../checkpoint/model_files.h"
+#include "../gpt2/context.h"
 #include "../gpt2/experts.h"
 #include "../parallel/layout.h"
 #include "../report/plan_rows.h"
@@ -71,7 +72,7 @@ int plan_model_read(const char *text, int seq_len, plan_model *m, char *sentence
 /* The layout of one rank. The other ranks do not exist in this process. */
 typedef struct plan_place {
     layout l;
-    plan_world all, data, tp, pp, ends, ep, same;
+    plan_world all, data, tp, cp, pp, ends, ep, same;
 } plan_place;
 
 static int plan_or_1(int n) { return n > 0 ? n : 1; }
@@ -87,6 +88,7 @@ static void plan_place_close(plan_place *p) {
     plan_group_free(p->l.world);
     plan_group_free(p->l.data);
     plan_group_free(p->l.part.tp);
+    plan_group_free(p->l.part.cp);
     plan_group_free(p->l.stage.pp);
     plan_group_free(p->l.stage.ends);
     plan_group_free(p->l.part.ep);
@@ -94,11 +96,12 @@ static void plan_place_close(plan_place *p) {
     free(p->l.world_unit);
 }
 
-/* Makes the layout of the first rank of a stage. Without tensor and pipeline parallelism all ranks
- * are data parallel, and have no groups. */
+/* Makes the layout of the first rank of a stage. Without tensor, context and pipeline parallelism
+ * all ranks are data parallel, and have no groups. */
 static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char *sentence,
                            size_t bytes) {
-    const layout_sizes sizes = {plan_or_1(c->pp), plan_or_1(c->tp), plan_or_1(c->sharers), 0};
+    const layout_sizes sizes = {plan_or_1(c->pp), plan_or_1(c->tp), plan_or_1(c->sharers), 0,
+                                plan_or_1(c->cp)};
     const int ranks = plan_or_1(c->nranks), micro = plan_or_1(c->zero.micro_steps);
     const int shares = !c->on_gpus && c->one_machine;
     const gpt2_config *model = &c->model->gpt2;
@@ -114,8 +117,15 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
     p->all.shares = shares;
     l->together = c->run.together;
     l->tile_rows = c->run.tile_rows; /* of the announced order, without groups as well */
-    if (sizes.tp * sizes.pp == 1) return 0;
+    if (sizes.tp * sizes.pp * sizes.cp == 1) return 0;
     if (c->model->is_gpt2) {
+        if (context_check(model, c->run.seq_len, sizes.cp, &error))
+            return sentence_fail(sentence, bytes, "-cp %d: %s", sizes.cp, error.sentence);
+        if (sizes.cp > 1 && model->moe.experts)
+            return sentence_fail(sentence, bytes,
+                                 "-cp %d: sequences cannot be divided in a model with experts "
+                                 "(-en %d); leave out one of the two",
+                                 sizes.cp, model->moe.experts);
         l->mixed = model->moe.experts > 0;
         if (gpt2_parallel_check(model, c->run.seq_len, c->run.tile_rows, sizes.tp, c->sequence,
                                 &error))
@@ -124,8 +134,9 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
             return 1;
     }
     if (plan_part(&l->world, &p->all, ranks, shares, first)
-        || plan_part(&l->data, &p->data, l->dp, shares, 0)
+        || plan_part(&l->data, &p->data, l->dp * l->cp, shares, 0)
         || plan_part(&l->part.tp, &p->tp, l->tp, shares, 0)
+        || plan_part(&l->part.cp, &p->cp, l->cp, shares, 0)
         || plan_part(&l->stage.pp, &p->pp, l->pp, shares, pp_rank)
         || plan_part(&l->stage.ends, &p->ends, 2, shares, pp_rank > 0)
         || plan_part(&l->part.ep, &p->ep, l->ep, shares, 0)

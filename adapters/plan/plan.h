@@ -60,6 +60,7 @@ typedef struct plan_case {
     int sharers;      /* ranks that share a layer's experts; 0: 1 */
     int tp,
         sequence;   /* tensor-parallel ranks, 0: 1; sequence 1: they cut rows between layers, too */
+    int cp;         /* context-parallel ranks, 0: 1 */
     int pp, chunks; /* pipeline stages, and chunks of each; 0: 1. The other factor of the ranks is
                        data-parallel */
     int node_size;  /* as in zero_comm */

@@ -14,7 +14,8 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
     const train_options *o = &r->options;
     const ds_config all =
         train_settings(o, &r->file, r->model.is_gpt2 ? r->model.gpt2.channels : 1);
-    const layout_sizes sizes = {o->pipeline, o->tensor_parallel, o->expert_group, 0};
+    const layout_sizes sizes = {o->pipeline, o->tensor_parallel, o->expert_group, 0,
+                                o->context_parallel};
     batch_shape batch = {1, o->seq_len, 1, 1, 0, 0};
     layout l;
     memset(c, 0, sizeof *c);
@@ -37,6 +38,7 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
     c->nranks = r->ranks;
     c->sharers = o->expert_group;
     c->tp = l.tp;
+    c->cp = l.cp;
     c->pp = l.pp;
     c->chunks = o->pipeline_chunks;
     c->sequence = o->sequence_parallel;

@@ -51,6 +51,8 @@ static void settings_short(report *r, const settings *s) {
     train_options_word(o, "-dt", type);
     train_options_word(o, "-op", rule);
     settings_schedule(s, lr, sizeof lr);
+    if (s->ranks->cp > 1)
+        (void)snprintf(as, sizeof as, ": cp %d x dp %d", s->ranks->cp, s->ranks->dp);
     if (s->ranks->tp * s->ranks->pp > 1)
         (void)snprintf(as, sizeof as, ": pp %d x tp %d x dp %d", s->ranks->pp, s->ranks->tp,
                        s->ranks->dp);
@@ -109,6 +111,10 @@ static void settings_all(report *r, const settings *s) {
                settings_states[o->embedding_state][o->state_type], o->beta1, o->beta2, o->eps,
                o->weight_decay, o->clip);
     report_row(r, "ranks", "%d, launched %s", s->l->nranks, launch_how(s->l));
+    if (s->ranks->cp > 1)
+        report_row(r, "  as",
+                   "%d context-parallel x %d data-parallel, %d tokens of a sequence each",
+                   s->ranks->cp, s->ranks->dp, s->batch->seq_len / s->ranks->cp);
     if (s->ranks->tp * s->ranks->pp > 1)
         report_row(r, "  as", "%d pipeline stage%s x %d tensor-parallel%s x %d data-parallel",
                    s->ranks->pp, s->ranks->pp > 1 ? "s" : "", s->ranks->tp,

@@ -519,7 +519,8 @@ static void test_table(void) {
         if (row->id == DS_OPTIMIZER_FOLDER || row->id == DS_PARAM_FOLDER)
             cases++;                                                      /* test_folders */
         if (row->id >= DS_TENSORBOARD && row->id <= DS_CSV_NAME) cases++; /* test_monitors */
-        if (row->id == DS_TENSOR_RANKS || row->id == DS_STAGES || row->id == DS_PARTITION)
+        if (row->id == DS_TENSOR_RANKS || row->id == DS_CONTEXT_RANKS || row->id == DS_STAGES
+            || row->id == DS_PARTITION)
             cases++;                                                       /* test_parallel */
         if (row->id >= DS_EXPERTS && row->id <= DS_EXPERTS_APART) cases++; /* test_experts */
         if (row->id == DS_LOCO_BETA || row->id == DS_LOCO_RESET) cases++;  /* test_loco */
@@ -1204,6 +1205,39 @@ static void test_experts(void) {
     check_error("{" MICRO "\"expert_parallel\": {\"enabled\": 1}}", "enabled is 1*true or false");
 }
 
+/* sequence_parallel_size: the ranks with the same sequences count once in the batch. */
+static void check_context(const char *keys, int ranks, int cp, uint64_t given, int micro) {
+    char text[TEXT];
+    ds_auto autos;
+    ds_config ds;
+    const int read = !load_divided(keys, ranks, text, &autos, &ds);
+    test_check(read && ds.context_parallel == cp && ds.given == given && ds.micro_batch == micro
+                   && !notes_seen,
+               "%s: -cp %d -b %d, %d notes %s; %s", text, ds.context_parallel, ds.micro_batch,
+               notes_seen, notes_last, why);
+    check_round(text, &ds, &autos);
+}
+
+static void test_context(void) {
+    ds_auto autos = test_plain;
+    ds_config ds;
+    check_context("", 4, 1, 0, 6);
+    check_context("\"sequence_parallel_size\": 1,", 4, 1, DS_GIVEN_CONTEXT_RANKS, 6);
+    check_context("\"sequence_parallel_size\": 2,", 4, 2, DS_GIVEN_CONTEXT_RANKS, 12);
+    check_context("\"sequence_parallel_size\": 4,", 4, 4, DS_GIVEN_CONTEXT_RANKS, 24);
+    check_error("{" MICRO "\n\"sequence_parallel_size\": 3}",
+                "line 2*2 ranks cannot be divided into groups of 3 that share sequences");
+    check_error("{" MICRO "\n\"sequence_parallel_size\": 0}",
+                "line 2*sequence_parallel_size is 0, expected");
+    check_error("{" MICRO "\n\"sequence_parallel_size\": true}", "sequence_parallel_size is true");
+    autos.ranks = 8; /* the flag's, where the file says nothing */
+    autos.context_parallel = 4;
+    test_check(
+        !parse_with("{\"train_batch_size\": 48, \"gradient_accumulation_steps\": 2}", &autos, &ds)
+            && ds.micro_batch == 12 && ds.context_parallel == 4 && ds.given == 0,
+        "-cp 4: -b %d; %s", ds.micro_batch, why);
+}
+
 static void test_parallel(void) {
     ds_auto autos = test_plain;
     ds_config ds;
@@ -1281,6 +1315,7 @@ int main(int argc, char **argv) {
     test_memory();
     test_files();
     test_parallel();
+    test_context();
     test_experts();
     test_loco();
     return test_summary();

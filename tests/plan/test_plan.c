@@ -231,7 +231,7 @@ typedef struct laid_rank {
 } laid_rank;
 
 static zero_result lay(const plan_case *c, const zero_comm *comm, laid_rank *k, laid *out) {
-    const layout_sizes sizes = {c->pp, c->tp, c->sharers, 0};
+    const layout_sizes sizes = {c->pp, c->tp, c->sharers, 0, c->cp > 0 ? c->cp : 1};
     const gpt2_config *model = &c->model->gpt2;
     gpt2_run run = c->run;
     zero_config own = c->zero;
@@ -283,9 +283,9 @@ static void check_layout(const plan_case *c, laid *shared) {
     plan_answer all, most;
     snprintf(
         what, sizeof what,
-        "tp %d pp %d chunks %d sequence %d ep %d of %d ranks, stage %d, rule %d, recompute %d, "
-        "tiles of %d",
-        c->tp, c->pp, c->chunks, c->sequence, c->sharers, c->nranks, c->zero.stage,
+        "cp %d tp %d pp %d chunks %d sequence %d ep %d of %d ranks, stage %d, rule %d, recompute "
+        "%d, tiles of %d",
+        c->cp, c->tp, c->pp, c->chunks, c->sequence, c->sharers, c->nranks, c->zero.stage,
         (int)c->zero.optimizer, c->run.recompute, c->run.tile_rows);
     memset(shared, 0, (size_t)c->nranks * sizeof *shared);
     memset(&most, 0, sizeof most);
@@ -319,17 +319,19 @@ static void check_layout(const plan_case *c, laid *shared) {
 }
 
 static void test_layouts(void) {
-    static const int cases[][10] = {
+    static const int cases[][11] = {
         /* ranks, tp, pp, chunks, sequence, micro-steps, experts, ranks that share them,
-           recompute, tiles */
-        {2, 2, 1, 1, 0, 1, 0, 1, 0, 0},  {4, 2, 1, 1, 1, 2, 0, 1, 1, 0},
-        {4, 1, 2, 1, 0, 4, 0, 1, 2, 0},  {4, 1, 4, 1, 0, 4, 0, 1, 0, 0},
-        {4, 2, 2, 2, 0, 4, 0, 1, 1, 0},  {8, 2, 2, 1, 1, 2, 0, 1, 2, 0},
-        {4, 2, 1, 1, 0, 2, 4, 2, 0, 0},  {4, 2, 1, 1, 1, 1, 4, 1, 1, 0},
-        {8, 2, 2, 1, 0, 2, 4, 2, 2, 0},  {4, 1, 2, 1, 0, 4, 4, 2, 0, 0},
-        {4, 1, 2, 1, 0, 4, 0, 1, 4, 0},  {4, 1, 4, 1, 0, 4, 0, 1, 0, 32},
-        {4, 2, 2, 2, 0, 4, 0, 1, 4, 32}, {8, 2, 2, 1, 1, 2, 0, 1, 4, 32},
-        {2, 1, 2, 2, 0, 4, 0, 1, 4, 0},  {4, 1, 2, 4, 0, 2, 0, 1, 3, 64}};
+           recompute, tiles, cp (0: 1) */
+        {2, 2, 1, 1, 0, 1, 0, 1, 0, 0},     {4, 2, 1, 1, 1, 2, 0, 1, 1, 0},
+        {4, 1, 2, 1, 0, 4, 0, 1, 2, 0},     {4, 1, 4, 1, 0, 4, 0, 1, 0, 0},
+        {4, 2, 2, 2, 0, 4, 0, 1, 1, 0},     {8, 2, 2, 1, 1, 2, 0, 1, 2, 0},
+        {4, 2, 1, 1, 0, 2, 4, 2, 0, 0},     {4, 2, 1, 1, 1, 1, 4, 1, 1, 0},
+        {8, 2, 2, 1, 0, 2, 4, 2, 2, 0},     {4, 1, 2, 1, 0, 4, 4, 2, 0, 0},
+        {4, 1, 2, 1, 0, 4, 0, 1, 4, 0},     {4, 1, 4, 1, 0, 4, 0, 1, 0, 32},
+        {4, 2, 2, 2, 0, 4, 0, 1, 4, 32},    {8, 2, 2, 1, 1, 2, 0, 1, 4, 32},
+        {2, 1, 2, 2, 0, 4, 0, 1, 4, 0},     {4, 1, 2, 4, 0, 2, 0, 1, 3, 64},
+        {2, 1, 1, 1, 0, 2, 0, 1, 0, 0, 2},  {4, 1, 1, 1, 0, 1, 0, 1, 3, 0, 4},
+        {4, 1, 1, 1, 0, 2, 0, 1, 1, 32, 2}, {4, 1, 1, 1, 0, 2, 0, 1, 4, 0, 4}};
     static const zero_optimizer rules[] = {ZERO_ADAMW, ZERO_LAMB, ZERO_MUON};
     laid *shared = (laid *)test_shared(8 * sizeof *shared);
     char why[PLAN_SENTENCE] = "";
@@ -345,6 +347,7 @@ static void test_layouts(void) {
         c.sharers = cases[i][7];
         c.nranks = cases[i][0];
         c.tp = cases[i][1];
+        c.cp = cases[i][10];
         c.pp = cases[i][2];
         c.chunks = cases[i][3];
         c.sequence = cases[i][4];
@@ -366,7 +369,10 @@ static void test_layouts(void) {
     }
     c.run.tile_rows = 0;
     c.sharers = 1;
-    c.nranks = 8;
+    c.nranks = c.cp = 8;
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "do not divide the 4 heads"), "%s",
+               why);
+    c.cp = 1;
     c.pp = 2;
     c.tp = 3;
     test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "the nearest size is -tp 2"), "%s",

@@ -62,6 +62,7 @@ saved() { # NAME FLAGS...
     check "$([ "$(weights "$of")" = "$(weights again)" ] && echo 1)" "$of: one rank reads other weights: $(why again)"
 }
 saved tp2 -pn 4 -tp 2 -z 2
+saved cp2 -pn 4 -cp 2 -z 2
 saved pp2 -pn 2 -pp 2 -z 1
 saved all -pn 8 -tp 2 -pp 2 -ppv 2 -z 3 -sp 1
 saved tiles -pn 4 -tp 2 -z 3 -zl 32 -zos file -zfd "$scratch"
@@ -75,6 +76,9 @@ check "$("$tool" list "$scratch/all" | grep -c 'step 2, 16 tensors, 55488 elemen
 goes_on tp2 4 -pn 4 -tp 2 -z 2
 goes_on tp2 4 -pn 4 -tp 4 -z 3 -sp 1
 goes_on tp2 4 -pn 2 -pp 2 -z 1
+goes_on tp2 4 -pn 4 -cp 2 -z 3
+goes_on cp2 4 -pn 4 -cp 4 -z 1
+goes_on cp2 4 -pn 4 -tp 2 -z 2
 goes_on pp2 4 -pn 4 -tp 2 -z 2
 goes_on pp2 4 -pn 2 -z 3 -zos file -zfd "$scratch"
 goes_on all 4 -pn 1

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_layouts.sh [BUILD_DIR] - layouts of the ranks as the trainer's users meet them: -tp, -sp, -pp, -ut, -ds
+# test_layouts.sh [BUILD_DIR] - layouts of the ranks as the trainer's users meet them: -tp, -sp, -pp, -cp, -ut, -ds
 # and -layouts beside one rank, and what cannot be. TRAINER names another program than ./train_gpt2_zero.
 # Run it where the trainer's default data is found. The last line is `N passed, N failed`.
 
@@ -49,6 +49,23 @@ for untied in 0 1; do
         run way $way -ut $untied
         near way one
     done
+done
+# sequences divided over ranks: near one rank, and the same bits at every stage
+run one -pn 1
+for way in "-pn 2 -cp 2" "-pn 4 -cp 4 -r 3 -zl 32" "-pn 4 -cp 2 -b 4 -m 2 -mo layers -r 4 -zfd $scratch"; do
+    for stage in 0 1 2 3; do
+        run c$stage $way -z $stage
+        check "$([ -n "$(weights c0)" ] && [ "$(weights c0)" = "$(weights c$stage)" ] && echo 1)" \
+            "$way: stage $stage has other weights than stage 0: $(tail -n 1 "$scratch/c$stage")"
+    done
+    near c0 one
+done
+sed -n '/^---/,/^---/p' "$scratch/one" >"$scratch/text"
+sed -n '/^---/,/^---/p' "$scratch/c0" | cmp -s - "$scratch/text"
+check $((!$?)) "a sample of context-parallel ranks is that of one"
+for stage in 0 3; do
+    run o$stage -pn 2 -cp 2 -z $stage -dt fp16 -li 1e9
+    check "$(grep -c 'skipped 4: wte' "$scratch/o$stage")" "-cp 2 -z $stage: an overflow skips on all ranks"
 done
 as_whole() { # STAGE FLAG...: a pipeline has the bits of the run `whole`
     run piped -pn 4 -pp 2 -ut 1 -b 2 -z "$@"
@@ -119,18 +136,27 @@ timeout 100 "$trainer" -e char:2x32x4 -t 16 -nt 1 -x 4 -pn 8 -ds "$scratch/ds.js
 run flags -pn 8 -tp 2 -pp 2 -sp 1 -z 1 -b 2 -k constant
 check "$([ -n "$(weights file)" ] && [ "$(weights file)" = "$(weights flags)" ] && echo 1)" \
     "-ds: other weights than with -tp 2 -pp 2 -sp 1: $(tail -n 1 "$scratch/file")"
+cat >"$scratch/cp.json" <<JSON
+{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "sequence_parallel_size": 2, "gradient_clipping": "auto",
+ "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+ "zero_optimization": {"stage": 2}}
+JSON
+timeout 100 "$trainer" -e char:2x32x4 -t 16 -nt 1 -x 4 -pn 4 -ds "$scratch/cp.json" >"$scratch/cp_file" 2>&1
+run flags -pn 4 -cp 2 -z 2 -b 4 -k constant
+check "$([ -n "$(weights cp_file)" ] && [ "$(weights cp_file)" = "$(weights flags)" ] && echo 1)" \
+    "-ds: other weights than with -cp 2: $(tail -n 1 "$scratch/cp_file")"
 check "$(grep -c 'pipeline.seed_layers has no effect: first weights are the same at every layout' "$scratch/file")" \
     "-ds: what has no effect is told"
 
-timeout 200 "$trainer" -e char:2x32x4 -t 16 -b 4 -nt 1 -x 4 -rd 2 -pn 4 -layouts "dp4 tp2dp2, tp4 pp2dp2 tp2pp2" \
+timeout 200 "$trainer" -e char:2x32x4 -t 16 -b 4 -nt 1 -x 4 -rd 2 -pn 4 -layouts "dp4 tp2dp2, tp4 pp2dp2 tp2pp2 cp2dp2" \
     -csv "$scratch/csv" >"$scratch/layouts" 2>&1
-check "$(cut -d, -f17 "$scratch/csv" | tr '\n' ' ' | grep -c '^layout dp4 tp2dp2 tp4 pp2dp2 pp2tp2 $')" "a row for each layout: $(tail -n 1 "$scratch/layouts")"
-check "$(sed 1d "$scratch/csv" | cut -d, -f13 | awk '{ if (NR == 1) l = $1; d = $1 - l; if (d < 0) d = -d; if (d > m) m = d } END { print (NR == 5 && m < 1e-4) ? 1 : 0 }')" \
+check "$(cut -d, -f17 "$scratch/csv" | tr '\n' ' ' | grep -c '^layout dp4 tp2dp2 tp4 pp2dp2 pp2tp2 cp2dp2 $')" "a row for each layout: $(tail -n 1 "$scratch/layouts")"
+check "$(sed 1d "$scratch/csv" | cut -d, -f13 | awk '{ if (NR == 1) l = $1; d = $1 - l; if (d < 0) d = -d; if (d > m) m = d } END { print (NR == 6 && m < 1e-4) ? 1 : 0 }')" \
     "layouts have one loss"
-check "$(sed 1d "$scratch/csv" | awk -F, '{ d = $10 / $11 - 1; if (d < 0) d = -d; if (d > m) m = d } END { print (NR == 5 && m < 0.05) ? 1 : 0 }')" \
+check "$(sed 1d "$scratch/csv" | awk -F, '{ d = $10 / $11 - 1; if (d < 0) d = -d; if (d > m) m = d } END { print (NR == 6 && m < 0.05) ? 1 : 0 }')" \
     "layouts send what the formula says"
 
-check "$(sed 1d "$scratch/csv" | awk -F, '{ ok += $3 > 0 && $5 > 0 && $12 > 0 && $18 > 0 } NR == 1 { whole = $5 } $5 < 0.6 * whole { less++ } END { print (ok == 5 && less == 4) ? 1 : 0 }')" \
+check "$(sed 1d "$scratch/csv" | awk -F, '{ ok += $3 > 0 && $5 > 0 && $12 > 0 && $18 > 0 } NR == 1 { whole = $5 } $5 < 0.6 * whole { less++ } END { print (ok == 6 && less == 4) ? 1 : 0 }')" \
     "layouts have speed, memory, exposed time and activations of their own, and parts of the parameters"
 check "$(grep -c '^| pp2tp2 |' "$scratch/layouts")" "the table has a row for pp2tp2"
 
@@ -138,6 +164,12 @@ refused 'cannot be divided into groups of this size; the nearest size is -tp 2' 
 refused 'the number does not divide the 4 heads; the nearest number that does is 2' -pn 3 -tp 3
 refused 'must divide the 15 tokens of a sequence; the nearest number that does is 1' -pn 2 -tp 2 -sp 1 -t 15 -d 240
 refused '-sp 1: sequence parallelism needs tensor parallelism' -pn 2 -sp 1
+refused 'cannot be divided into groups of this size; the nearest size is -cp 2' -pn 2 -cp 3
+refused 'do not divide the 4 heads, which attention divides among them; the nearest number that does is 4' -pn 8 -cp 8
+refused 'do not divide sequences of 13 tokens; the nearest length is 12' -pn 2 -cp 2 -t 13 -d 0 -b 1
+refused 'with a model that is divided by -tp' -pn 4 -cp 2 -tp 2
+refused 'with a model that is divided by -pp' -pn 4 -cp 2 -pp 2
+refused 'in a model with experts (-en 4)' -pn 4 -cp 2 -en 4
 refused 'accumulates gradients in f32, because several micro-steps are in progress at once; use -zg f32' -pn 2 -pp 2 -b 4 -dt bf16 -zg type
 refused 'tp2dp2 is for 4 ranks (found 2)' -pn 2 -layouts tp2dp2 -b 1 -d 0
 refused "'tp2x' is not a layout" -pn 2 -layouts tp2x -b 1 -d 0

@@ -1,0 +1,508 @@
+/* test_gpt2_context.c - GPT-2 with the sequence divided over ranks, adapters/gpt2/context.h, next
+   to the same model on ranks with whole sequences: first loss, gradients of the first step, losses,
+   losses of tokens, logits; the same bits at every stage and with every recomputation; bytes as the
+   formula says; activations as planned; an overflow skips on all ranks; what cannot be divided.
+
+   With ops_cpu.c as C; with ops_cuda.cu by nvcc on a GPU, or by g++ on the emulation. */
+#include "../shared/harness.h"
+#include "test_gpt2_ranks.h"
+
+#include "../../adapters/gpt2/context.h"
+#include "../../adapters/gpt2/frozen.h"
+#include "../../adapters/gpt2/gpt2.h"
+
+#include <math.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+enum { V = 300, Vp = 384, L = 2, NH = 4, C = 32, T = 16, B = 2, MOST_STEPS = 20, MICRO = 2 };
+
+/* A training on dp x cp ranks, and what the first rank finds. */
+typedef struct training {
+    int dp, cp, untied, tile_rows, recompute, stage, steps, together, sparse;
+    float scale; /* f16: the first loss scale */
+    zero_type type;
+    double loss[MOST_STEPS], norm[MOST_STEPS], eval;
+    int skipped; /* steps */
+    float logits[V], tokens[B * T];
+    float *grad;            /* of the first step; NULL: not wanted */
+    uint64_t weights;       /* a hash */
+    uint64_t sent, formula; /* of the context-parallel group, in the first step */
+    uint64_t exchanges;     /* all-to-alls of that step */
+    int planned;            /* the context sent in it what its plan says */
+} training;
+
+/* What one rank has. */
+typedef struct part {
+    training *t;
+    gpt2_config cfg;
+    int rank, dp_rank;
+    zero_group *world, *cp, *dp;
+    gpt2_parallel how;
+    zero_ctx *z;
+    gpt2_model *m;
+    gpt2_error err;
+} part;
+
+static gpt2_config config_of(const training *t) {
+    const gpt2_config c = {T, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, NULL, 0, 0, t->sparse};
+    return c;
+}
+
+static size_t most_numel(void) {
+    const gpt2_config untied = {T, V, Vp, L, NH, C, 1, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
+    return gpt2_numel(&untied);
+}
+
+static gpt2_run run_of(const part *p) {
+    const training *t = p->t;
+    const gpt2_run run = {B,        T,       t->recompute, t->type, 0, 0, t->tile_rows,
+                          P_tmpdir, &p->how, t->together};
+    return run;
+}
+
+/* The context has all ranks: those with the same sequences count as data-parallel. */
+static zero_result open_model(part *p, const zero_comm *comm) {
+    const training *t = p->t;
+    const gpt2_run run = run_of(p);
+    zero_config zc;
+    p->dp_rank = p->rank / t->cp;
+    ZERO_TRY(ranks_open(comm, p->rank, t->cp, &p->world, &p->cp, &p->dp));
+    zero_group_name(p->cp, "cp");
+    p->how.cp = p->cp;
+    const zero_comm all = zero_group_comm(p->world);
+    memset(&zc, 0, sizeof zc);
+    zc.stage = t->stage;
+    zc.micro_steps = t->together > 1 ? 1 : MICRO;
+    zc.accumulation = ZERO_ACCUMULATE_SHARDED;
+    zc.type = t->type;
+    zc.grads = ZERO_GRAD_F32;
+    zc.scaler.initial = t->scale;
+    zc.log = test_quiet;
+    p->cfg = config_of(t);
+    ZERO_TRY(zero_create(&p->z, &zc, &all));
+    ZERO_TRY(gpt2_announce(p->z, &p->cfg, &p->how, t->tile_rows));
+    if (t->together > 1)
+        ZERO_TRY(gpt2_layers_order(p->z, &p->cfg, gpt2_tiles(&p->cfg, 1, t->tile_rows)));
+    ZERO_TRY(zero_build(p->z));
+    ZERO_TRY(gpt2_init_part(p->z, &p->cfg, &p->how, 7, &p->err));
+    return gpt2_create(&p->m, p->z, &p->cfg, &run, &p->err);
+}
+
+/* Reads all tensors; out may be NULL. `hash` is of what is read. */
+static zero_result read_all(part *p, zero_kind kind, float *out, uint64_t *hash) {
+    zero_tensor_desc table[GPT2_MOST_TENSORS];
+    const int n = gpt2_table(&p->cfg, NULL, 0, table);
+    float *all = out ? out : (float *)malloc(most_numel() * sizeof *all);
+    zero_result result = all ? ZERO_OK : ZERO_ERR_MEMORY;
+    size_t at = 0;
+    for (int i = 0; i < n && !result; i++) {
+        const size_t count = table[i].numel * (size_t)table[i].layers;
+        result = gpt2_read(p->z, &p->cfg, &p->how, i, kind, 0, count, all + at);
+        at += count;
+    }
+    *hash = 0;
+    for (size_t i = 0; i < at && !result; i++) {
+        uint32_t bits;
+        memcpy(&bits, &all[i], sizeof bits);
+        *hash = test_mix(*hash ^ bits);
+    }
+    if (!out) free(all);
+    return result;
+}
+
+/* Runs the micro-steps of a step, one after another or layer by layer. */
+static zero_result run_passes(part *p, int step) {
+    const training *t = p->t;
+    int tokens[2 * B * T], all[2][MICRO * B * T];
+    for (int micro = 0; micro < MICRO; micro++) {
+        ranks_draw_tokens(tokens, B * T, V, p->dp_rank, step * MICRO + micro);
+        memcpy(all[0] + micro * B * T, tokens, B * T * sizeof *tokens);
+        memcpy(all[1] + micro * B * T, tokens + B * T, B * T * sizeof *tokens);
+        if (t->together > 1) continue;
+        ZERO_TRY(zero_pass_begin(p->z, ZERO_TRAIN, micro, MICRO));
+        ZERO_TRY(
+            gpt2_train_step(p->m, tokens, tokens + B * T, zero_loss_scale(p->z) / MICRO, NULL));
+        ZERO_TRY(zero_pass_end(p->z));
+    }
+    if (t->together < 2) return ZERO_OK;
+    ZERO_TRY(zero_pass_begin(p->z, ZERO_TRAIN, 0, 1));
+    ZERO_TRY(gpt2_train_layers(p->m, all[0], all[1], zero_loss_scale(p->z) / MICRO));
+    return zero_pass_end(p->z);
+}
+
+static zero_result take_step(part *p, int step) {
+    training *t = p->t;
+    const zero_hyper hyper = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+    zero_group_stats before, after;
+    zero_step_report done;
+    uint64_t hash;
+    double mean = 0;
+    zero_group_query_stats(p->cp, &before);
+    ZERO_TRY(run_passes(p, step));
+    zero_group_query_stats(p->cp, &after);
+    ZERO_TRY(zero_reduce(p->z));
+    if (step == 0 && t->grad) ZERO_TRY(read_all(p, ZERO_GRADIENT, t->grad, &hash));
+    ZERO_TRY(zero_step(p->z, &hyper));
+    ZERO_TRY(gpt2_take_losses(p->m, &mean));
+    ZERO_TRY(zero_all_sum(p->z, &mean, 1));
+    ZERO_TRY(zero_step_result(p->z, &done));
+    t->loss[step] = mean / (t->dp * t->cp);
+    t->norm[step] = done.norm;
+    t->skipped = (int)done.skipped;
+    if (step) return ZERO_OK;
+    zero_plan plan;
+    zero_stats stats;
+    ZERO_TRY(zero_query_plan(p->z, &plan));
+    ZERO_TRY(zero_query_stats(p->z, &stats));
+    /* the plan counts all rows of the embeddings, and a batch touches some of them */
+    t->planned =
+        (t->sparse ? plan.sent_bytes > stats.sent_bytes : plan.sent_bytes == stats.sent_bytes)
+        && plan.verdict_bytes == stats.verdict_bytes;
+    const gpt2_run run = run_of(p);
+    t->sent = after.sent_bytes - before.sent_bytes;
+    t->exchanges = after.all_to_alls - before.all_to_alls;
+    t->formula = MICRO * gpt2_parallel_bytes(&p->cfg, &run);
+    return ZERO_OK;
+}
+
+/* Evaluates B - 1 sequences on the first data-parallel rank and none on the others, and the logits
+   after a number of tokens that the ranks do not divide. */
+static zero_result evaluate(part *p) {
+    training *t = p->t;
+    int tokens[2 * B * T];
+    const int rows = p->dp_rank ? 0 : B - 1;
+    ranks_draw_tokens(tokens, B * T, V, p->dp_rank, 1000);
+    ZERO_TRY(zero_pass_begin(p->z, ZERO_EVAL, 0, 1));
+    ZERO_TRY(gpt2_loss(p->m, tokens, tokens + B * T, rows, &t->eval));
+    ZERO_TRY(gpt2_token_losses(p->m, t->tokens, (size_t)(rows * T)));
+    ZERO_TRY(zero_pass_end(p->z));
+    ZERO_TRY(zero_all_sum(p->z, &t->eval, 1));
+    ranks_draw_tokens(tokens, B * T, V, 0, 1001);
+    ZERO_TRY(zero_pass_begin(p->z, ZERO_EVAL, 0, 1));
+    ZERO_TRY(gpt2_logits(p->m, tokens, T - 4, t->logits));
+    ZERO_TRY(zero_pass_end(p->z));
+    ZERO_TRY(zero_pass_begin(p->z, ZERO_EVAL, 0, 1));
+    ZERO_TRY(gpt2_next_logits(p->m, tokens, T - 3, t->logits));
+    return zero_pass_end(p->z);
+}
+
+static zero_result train_part(part *p, const zero_comm *comm) {
+    ZERO_TRY(open_model(p, comm));
+    for (int step = 0; step < p->t->steps; step++) ZERO_TRY(take_step(p, step));
+    ZERO_TRY(evaluate(p));
+    return read_all(p, ZERO_MASTER, NULL, &p->t->weights);
+}
+
+static void train_body(test_rank *r) {
+    training *wanted = (training *)r->arg, own = *wanted;
+    const zero_comm comm = test_comm(r);
+    part p;
+    memset(&p, 0, sizeof p);
+    p.rank = r->rank;
+    p.t = r->rank ? &own : wanted;
+    if (r->rank && own.grad) own.grad = (float *)malloc(most_numel() * sizeof(float));
+    const zero_result result = train_part(&p, &comm);
+    if (result)
+        test_rank_fail(r, "result %d: %s; %s; %s; %s; %s", (int)result, p.err.sentence,
+                       p.m ? gpt2_last_error(p.m) : "", p.z ? zero_last_error(p.z) : "",
+                       zero_group_error(p.cp), zero_group_error(p.world));
+    if (r->rank) free(own.grad);
+    gpt2_destroy(p.m);
+    zero_destroy(p.z);
+    ranks_close(p.world, p.cp, p.dp);
+}
+
+static const char *name_of(const training *t, char text[160]) {
+    (void)snprintf(
+        text, 160, "dp %d cp %d untied %d tiles %d recompute %d stage %d type %d together %d",
+        t->dp, t->cp, t->untied, t->tile_rows, t->recompute, t->stage, (int)t->type, t->together);
+    return text;
+}
+
+static int train(training *t) {
+    char name[160];
+    return test_check(test_ranks(t->dp * t->cp, 0, train_body, t), "%s: %s", name_of(t, name),
+                      test_first);
+}
+
+static training layout(int dp, int cp) {
+    training t;
+    memset(&t, 0, sizeof t);
+    t.dp = dp;
+    t.cp = cp;
+    t.steps = 4;
+    t.recompute = GPT2_RECOMPUTE_GELU;
+    return t;
+}
+
+/* ---- next to ranks with whole sequences ----------------------------------------------------- */
+
+/* Returns how far `a` is from `b`, relative to the norm of b. */
+static double apart(const float *a, const float *b, size_t n) {
+    double off = 0, all = 0;
+    for (size_t i = 0; i < n; i++) {
+        off += pow((double)a[i] - (double)b[i], 2);
+        all += pow((double)b[i], 2);
+    }
+    return all > 0 ? sqrt(off / all) : INFINITY;
+}
+
+static void check_gradients(const training *t, const training *whole, double most) {
+    const gpt2_config cfg = config_of(t);
+    zero_tensor_desc table[GPT2_MOST_TENSORS];
+    const int n = gpt2_table(&cfg, NULL, 0, table);
+    char name[160];
+    size_t at = 0;
+    for (int k = 0; k < n; k++) {
+        const size_t count = table[k].numel * (size_t)table[k].layers;
+        const double off = apart(t->grad + at, whole->grad + at, count);
+        test_check(off <= most, "%s: gradient of %s is off by %g", name_of(t, name), table[k].name,
+                   off);
+        at += count;
+    }
+}
+
+/* f32: `loosely` 1. 16 bits: what rounding may change, in multiples of it. */
+static void check_near(training *t, const training *whole, double loosely) {
+    char name[160];
+    double loss = 0;
+    t->grad = (float *)malloc(most_numel() * sizeof(float));
+    train(t);
+    (void)name_of(t, name);
+    const double first = fabs(t->loss[0] - whole->loss[0]) / whole->loss[0];
+    for (int i = 0; i < t->steps; i++) loss = fmax(loss, fabs(t->loss[i] - whole->loss[i]));
+    test_check(first <= 1e-6 * loosely, "%s: the first loss is off by %g", name, first);
+    test_check(loss <= 1e-4 * loosely, "%s: losses are off by %g", name, loss);
+    check_gradients(t, whole, 1e-5 * loosely);
+    test_check(fabs(t->eval - whole->eval) / whole->eval <= 1e-4 * loosely,
+               "%s: evaluation %.9g, whole %.9g", name, t->eval, whole->eval);
+    const double tokens = apart(t->tokens, whole->tokens, (B - 1) * T);
+    const double logits = apart(t->logits, whole->logits, V);
+    test_check(tokens <= 1e-4 * loosely, "%s: losses of tokens are off by %g", name, tokens);
+    test_check(logits <= 1e-3 * loosely, "%s: logits are off by %g", name, logits);
+    test_check(t->sent == t->formula && (t->cp == 1 || t->sent > 0),
+               "%s: %llu bytes sent, formula %llu", name, (unsigned long long)t->sent,
+               (unsigned long long)t->formula);
+    test_check(t->planned, "%s: the context sends other bytes than planned", name);
+    free(t->grad);
+    t->grad = NULL;
+}
+
+static training whole_of(const training *t) {
+    training whole = *t;
+    whole.cp = 1;
+    whole.grad = (float *)malloc(most_numel() * sizeof(float));
+    train(&whole);
+    return whole;
+}
+
+static void test_near(int dp, int most_cp, int steps) {
+    training t = layout(dp, 1);
+    t.steps = steps;
+    training whole = whole_of(&t);
+    for (int cp = 2; cp <= most_cp; cp *= 2) {
+        training its = t;
+        its.cp = cp;
+        check_near(&its, &whole, 1);
+    }
+    free(whole.grad);
+}
+
+/* The other ways through the model: tiles, an untied classifier, touched rows, layer by layer. */
+static void test_ways(void) {
+    for (int way = 0; way < 4; way++) {
+        training t = layout(1, 2);
+        t.untied = way % 2;
+        t.tile_rows = way < 2 ? 96 : 0;
+        t.sparse = way == 3;
+        t.together = way == 2 ? MICRO : 0;
+        t.stage = way;
+        t.recompute = way;
+        training whole = whole_of(&t);
+        check_near(&t, &whole, 1);
+        free(whole.grad);
+    }
+}
+
+static void test_halves(void) {
+    static const zero_type types[] = {ZERO_BF16, ZERO_F16};
+    for (int i = 0; i < 2; i++) {
+        training t = layout(1, 2);
+        t.type = types[i];
+        t.scale = 1024;
+        training whole = whole_of(&t);
+        check_near(&t, &whole, i ? 200 : 2000);
+        test_check(!t.skipped && !whole.skipped, "type %d: steps were skipped", (int)t.type);
+        free(whole.grad);
+    }
+}
+
+/* A first loss scale that overflows: every rank skips, or the ranks would differ. */
+static void test_overflow(void) {
+    training t = layout(1, 4);
+    t.type = ZERO_F16;
+    t.scale = 16777216.0f;
+    train(&t);
+    training again = t;
+    again.stage = 3;
+    again.skipped = 0;
+    train(&again);
+    test_check(t.skipped > 0 && again.skipped == t.skipped, "%d and %d steps were skipped",
+               t.skipped, again.skipped);
+    test_check(t.weights == again.weights, "after an overflow stage 3 has other weights");
+}
+
+/* ---- the same bits -------------------------------------------------------------------------- */
+
+static int same_bytes(const void *a, const void *b, size_t n) { return memcmp(a, b, n) == 0; }
+
+static void check_same(training *t, const training *as) {
+    char name[160];
+    train(t);
+    test_check(same_bytes(t->loss, as->loss, sizeof t->loss)
+                   && same_bytes(t->norm, as->norm, sizeof t->norm) && t->weights == as->weights
+                   && same_bytes(&t->eval, &as->eval, sizeof t->eval)
+                   && same_bytes(t->logits, as->logits, sizeof t->logits),
+               "%s: other bits than recompute %d at stage %d: loss %.9g, %.9g", name_of(t, name),
+               as->recompute, as->stage, t->loss[3], as->loss[3]);
+}
+
+/* In CUDA what cuBLASLt and the own kernel say of GELU is a rounding apart. */
+#ifdef __CUDACC__
+enum { SAME_GELU = 0 };
+#else
+enum { SAME_GELU = 1 };
+#endif
+
+static void test_bits(int dp, int cp, int tile_rows) {
+    training first = layout(dp, cp);
+    first.tile_rows = tile_rows;
+    train(&first);
+    for (int stage = 1; stage < 4; stage++) {
+        training t = first;
+        t.stage = stage;
+        check_same(&t, &first);
+    }
+    for (int recompute = 0; recompute <= GPT2_RECOMPUTE_AWAY; recompute++) {
+        training t = first;
+        t.recompute = recompute;
+        t.stage = recompute % 4;
+        if (SAME_GELU)
+            check_same(&t, &first);
+        else
+            train(&t);
+        test_check(t.sent == t.formula && t.sent > 0, "recompute %d: %llu bytes sent, formula %llu",
+                   recompute, (unsigned long long)t.sent, (unsigned long long)t.formula);
+    }
+}
+
+/* ---- figures -------------------------------------------------------------------------------- */
+
+/* The formula in words: 4 b T C / N x (N - 1) / N numbers a layer forward, and as many backward. */
+static void test_traffic(void) {
+    for (int cp = 2; cp <= 4; cp *= 2)
+        for (int again = 0; again < 2; again++) {
+            const uint64_t of_layer =
+                (uint64_t)(4 * B * T * C / cp * (cp - 1) / cp) * sizeof(float);
+            training t = layout(1, cp);
+            t.steps = 1;
+            t.recompute = again ? GPT2_RECOMPUTE_BLOCK : GPT2_RECOMPUTE_NONE;
+            train(&t);
+            test_check(t.sent == (uint64_t)(MICRO * L * (2 + again)) * of_layer,
+                       "cp %d, recompute %d: %llu bytes", cp, t.recompute,
+                       (unsigned long long)t.sent);
+            test_check(t.exchanges == (uint64_t)(MICRO * L * (4 + 2 * again)),
+                       "cp %d, recompute %d: %llu all-to-alls", cp, t.recompute,
+                       (unsigned long long)t.exchanges);
+        }
+}
+
+typedef struct memory_case {
+    int cp;
+    size_t one, two;
+} memory_case;
+
+static void memory_body(test_rank *r) {
+    memory_case *t = (memory_case *)r->arg;
+    const zero_comm comm = test_comm(r);
+    zero_group *cp = NULL;
+    if (zero_group_open(&cp, &comm, NULL, 60)) test_rank_fail(r, "%s", zero_group_error(cp));
+    const gpt2_parallel how = {NULL, 0, NULL, NULL, NULL, cp};
+    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0};
+    const gpt2_config one = {T, V, Vp, 1, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0},
+                      two = {T, V, Vp, 2, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
+    if (r->rank == 0) t->one = gpt2_activation_bytes(&one, &run);
+    if (r->rank == 0) t->two = gpt2_activation_bytes(&two, &run);
+    zero_group_close(cp);
+}
+
+/* A block keeps R = B T/N rows, and the output of attention twice. */
+static void test_activations(void) {
+    for (int cp = 1; cp <= 4; cp *= 2) {
+        const size_t R = (size_t)(B * T / cp), twice = cp > 1 ? C : 0;
+        const size_t want = R * (16 * C + twice + NH + 4) * sizeof(float);
+        memory_case t = {cp, 0, 0};
+        test_check(test_ranks(cp, 0, memory_body, &t), "activations: %s", test_first);
+        const size_t is = t.two - t.one;
+        test_check(is >= want && is < want + 13 * 128,
+                   "cp %d: a block takes %zu bytes, the formula says %zu", cp, is, want);
+    }
+}
+
+/* ---- what cannot be divided ------------------------------------------------------------------ */
+
+static void check_refused(int heads, int seq_len, int ranks, const char *words) {
+    const gpt2_config c = {64, 300, 384, 2, heads, 96, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
+    gpt2_error err = {""};
+    const zero_result r = context_check(&c, seq_len, ranks, &err);
+    test_check(r == ZERO_ERR_ARGUMENT && strstr(err.sentence, words),
+               "%d heads, %d tokens over %d ranks: %s", heads, seq_len, ranks, err.sentence);
+}
+
+static void test_refused(void) {
+    const gpt2_config fits = {64, 300, 384, 2, 12, 96, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
+    check_refused(12, 20, 5, "12 heads");
+    check_refused(12, 20, 5, "that does is 4");
+    check_refused(12, 15, 4, "lengths are 12 and 16");
+    check_refused(12, 2, 4, "length is 4");
+    check_refused(12, 63, 6, "length is 60");
+    for (int ranks = 1; ranks <= 4; ranks++)
+        test_check(!context_check(&fits, 12, ranks, NULL), "%d ranks fit", ranks);
+}
+
+static void combined_body(test_rank *r) {
+    const zero_comm comm = test_comm(r);
+    zero_group *g = NULL;
+    if (zero_group_open(&g, &comm, NULL, 60)) test_rank_fail(r, "%s", zero_group_error(g));
+    const gpt2_parallel how = {g, 0, NULL, NULL, NULL, g};
+    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0};
+    const gpt2_config c = {T, V, Vp, 1, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
+    if (gpt2_activation_bytes(&c, &run))
+        test_rank_fail(r, "tensor and context parallelism at once");
+    zero_group_close(g);
+}
+
+int main(void) {
+#ifdef _OPENMP
+    omp_set_num_threads(1);
+#endif
+    test_refused();
+    test_check(test_ranks(2, 0, combined_body, NULL), "%s", test_first);
+    test_activations();
+    test_traffic();
+    test_near(1, EMULATED ? 2 : 4, EMULATED ? 2 : MOST_STEPS);
+    if (!EMULATED) test_near(2, 2, MOST_STEPS);
+    test_bits(1, 2, 0);
+    if (!EMULATED) test_bits(1, 4, 96);
+    if (!EMULATED) test_bits(2, 2, 0);
+    if (!EMULATED) test_ways();
+    test_halves();
+    test_overflow();
+#ifdef EMULATED_LAUNCH
+    test_check(!emulation_found(), "the emulation found: %s", emulation_found());
+#endif
+    return test_summary();
+}
