@@ -183,7 +183,6 @@ int train_mixture(const train_options *o, gpt2_config *model, char *sentence, si
 /* Returns why the rows that a batch touches cannot be sent alone; NULL: they can. */
 static const char *train_sparse_rows_conflict(const train_options *o, int on_gpus) {
     return !o->untied         ? "the tied classifier writes every row of wte; add -ut 1"
-           : on_gpus          ? "the CUDA build reduces whole gradients"
            : o->gradient_bits ? "a gradient is quantized (-qg) or sent by rows"
            : o->layer_order   ? "-mo layers reduces the embeddings once for all micro-batches"
            : train_chooses(o) ? "-z auto chooses among settings that exclude it; give a stage"
