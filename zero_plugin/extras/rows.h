@@ -34,25 +34,10 @@
    WAITING. The task waits for messages of all ranks, as a dense reduction does. Nothing else
    waits. `out` and `in` belong to the gradient stream, so one unit uses them at a time.
 
-   ON A GPU the calling thread does the steps of the tasks: it enqueues them on the gradient stream.
-   Maps travel through `out` and `in`. They have the sizes of all messages, so the calling thread
-   waits for them (`arrived`) before it enqueues the rest. It writes the unit's table, which the
-   stream copies to the GPU for the kernels of rows_kernels.h:
-
-     table | this rank's blocks, by owner | blocks of this shard, by place | gathered blocks, by
-   owner
-
-   The calling thread writes the table again after it has waited for the unit's next maps. By then
-   the stream has copied it. The sum has the order of a dense sum of LOCAL: ranks of a node, then
-   nodes. NCCL adds a dense reduction in an order of its own, and rounds 16-bit gradients in
-   between. So with NCCL, sums of touched rows have the same bits in every run, but those of the
-   dense reduction only up to rounding, unless 2 ranks add f32.
-
    TRAFFIC. zero_plan has the worst case, the dense reduction and the maps. zero_stats and the trace
    have the bytes that were sent. */
 #pragma once
 
-#include "rows_kernels.h"
 #include "../comm/group.h"
 #include "../core/part.h"
 #include "../core/step.h"
@@ -64,11 +49,16 @@ typedef struct zp_rows_unit {
     uint64_t *pending;           /* [nranks * words] of the next reduction */
     uint64_t *maps;              /* [nranks][nranks * words] of this reduction, by rank */
     uint64_t *touched;           /* [nranks * words] by any rank since the step began */
-    zp_rows_word *table;         /* GPU: [ZP_ROWS_TABLES][nranks * words], CPU memory */
+    struct zp_rows_word *table;  /* a GPU's: see rows_gpu.h */
 } zp_rows_unit;
 
-/* The parts of a unit's words for the kernels. */
-enum { ZP_ROWS_SENT, ZP_ROWS_ADDED, ZP_ROWS_GATHERED, ZP_ROWS_TABLES };
+/* A collective of a unit. */
+typedef struct zp_rows_args {
+    zero_ctx *z;
+    zp_op op;
+    int first;         /* the unit's first reduction in this step */
+    zp_record *record; /* receives the bytes that were sent; NULL: events are not recorded */
+} zp_rows_args;
 
 typedef struct zp_rows_state {
     zp_wire wire;
@@ -78,11 +68,7 @@ typedef struct zp_rows_state {
     size_t map_bytes;       /* of all maps */
     size_t most_bytes;      /* of the largest block */
     char *out, *in, *zeros; /* [nranks * message_bytes]; [most_bytes] */
-    uint64_t *maps;         /* memory of all maps and, on a GPU, tables */
-    size_t table_bytes;     /* GPU: of the largest unit's table */
-    zp_rows_word *table;    /* GPU: [table_bytes] the table of the unit that is reduced */
-    zp_event arrived;       /* GPU: all maps are in CPU memory */
-    uint64_t *found;        /* GPU, a checked build: see zp_rows_kernels_check; CPU memory */
+    uint64_t *maps;         /* memory of all maps */
     uint32_t *count;        /* [nranks * nranks] blocks of a round, by sender and owner */
     zero_message *list;     /* [2 * nranks] */
     zp_comm group;          /* the sharding ranks, with messages */
@@ -90,6 +76,9 @@ typedef struct zp_rows_state {
     zp_watch watch;
     uint64_t number; /* exchanges of the group so far */
     uint64_t sent;   /* bytes; the gradient stream adds */
+    /* Reduces or gathers; rows_gpu.h replaces it. */
+    zero_result (*run)(zp_stream *s, const zp_rows_args *a);
+    struct zp_rows_gpu *gpu; /* of a run on a GPU; else NULL */
 } zp_rows_state;
 
 static size_t zp_rows_bits(const uint64_t *map, size_t words) {
@@ -136,13 +125,6 @@ static void zp_rows_close_map(zero_ctx *z, int u) {
 }
 
 /* ---- tasks of the gradient stream ---- */
-
-typedef struct zp_rows_args {
-    zero_ctx *z;
-    zp_op op;
-    int first;         /* the unit's first reduction in this step */
-    zp_record *record; /* receives the bytes that were sent; NULL: events are not recorded */
-} zp_rows_args;
 
 /* A round: words [from, to) of each shard's map. */
 typedef struct zp_rows_round {
@@ -397,205 +379,6 @@ static zero_result zp_rows_run_gather(zp_stream *s, const zp_rows_args *a) {
                                       : zp_rows_run_densely(s, a->z->rows, op);
 }
 
-/* ---- on a GPU: the calling thread enqueues ---- */
-
-/* Writes the words of a part of the unit's table. `map` has a map for each of the nranks entries.
- */
-static void zp_rows_write_table(zp_rows_word *to, const uint64_t *map, size_t words) {
-    uint64_t before = 0;
-    for (size_t i = 0; i < words; i++) {
-        const zp_rows_word w = {map[i], before};
-        to[i] = w;
-        before += (uint64_t)__builtin_popcountll(map[i]);
-    }
-}
-/* Returns a part of a table. */
-static zp_rows_word *zp_rows_table_at(const zero_ctx *z, const zp_rows_unit *x, zp_rows_word *table,
-                                      int part) {
-    return table + (size_t)part * zp_rows_map_words(z, x);
-}
-/* Copies parts [from, to) of the unit's table to the GPU. */
-static zero_result zp_rows_send_table(zp_stream *s, const zero_ctx *z, const zp_rows_unit *x,
-                                      int from, int to) {
-    return zp_device_copy(s, zp_rows_table_at(z, x, z->rows->table, from),
-                          zp_rows_table_at(z, x, x->table, from),
-                          (size_t)(to - from) * zp_rows_map_words(z, x) * sizeof *x->table);
-}
-
-/* Sends every rank's map to all others, and waits for theirs. SYNC. */
-static zero_result zp_rows_take_maps(zp_stream *s, zero_ctx *z, const zp_rows_unit *x,
-                                     const zp_op *op) {
-    zp_rows_state *w = z->rows;
-    const int n = op->group->nranks, me = op->group->rank;
-    const size_t bytes = zp_rows_map_bytes(z, x);
-    const zp_parts in = {w->in, bytes, bytes, SIZE_MAX}, out = {w->out, 0, bytes, SIZE_MAX};
-    ZP_TRY(zp_device_copy(s, w->out, zp_rows_map(z, x, me), bytes));
-    ZP_TRY(zp_rows_swap(s, w, op, zp_group_list_messages(&w->group, w->list, &out, &in)));
-    for (int r = 0; r < n; r++)
-        if (r != me)
-            ZP_TRY(zp_device_copy(s, zp_rows_map(z, x, r), w->in + (size_t)r * bytes, bytes));
-    ZP_TRY(zp_device_record_event(s, &w->arrived));
-    ZP_TRY(zp_device_sync_event(op->group->device, &w->arrived));
-    return zp_failure_result(op->group->failure); /* an aborted exchange also ends */
-}
-
-/* Returns the rank of a place in the order of the sum. */
-static int zp_rows_rank_at(const zp_comm *g, int place) {
-    const int size = g->node_size;
-    return g->order.across[place / size] * size + g->order.inside[place % size];
-}
-
-/* Sends the parts of the table for a reduction. */
-static zero_result zp_rows_send_reduction(zp_stream *s, const zero_ctx *z, const zp_rows_unit *x,
-                                          const zp_op *op) {
-    const int n = op->group->nranks, me = op->group->rank;
-    zp_rows_word *sent = zp_rows_table_at(z, x, x->table, ZP_ROWS_SENT);
-    zp_rows_word *added = zp_rows_table_at(z, x, x->table, ZP_ROWS_ADDED);
-    for (int p = 0; p < n; p++) {
-        const uint64_t *theirs = zp_rows_map(z, x, zp_rows_rank_at(op->group, p));
-        const size_t at = (size_t)p * x->words;
-        zp_rows_write_table(sent + at, zp_rows_map(z, x, me) + at, x->words);
-        zp_rows_write_table(added + at, theirs + (size_t)me * x->words, x->words);
-    }
-    return zp_rows_send_table(s, z, x, ZP_ROWS_SENT, ZP_ROWS_ADDED + 1);
-}
-
-/* Returns the move of `shards` shards' blocks in a round; `part` of the table has their maps. */
-static zp_rows_kernels_move_args zp_rows_make_move(const zero_ctx *z, const zp_rows_unit *x,
-                                                   const zp_op *op, const zp_rows_round *round,
-                                                   int part, int packs) {
-    const zp_rows_kernels_move_args move = {zp_rows_table_at(z, x, z->rows->table, part),
-                                            x->words,
-                                            round->from,
-                                            round->to,
-                                            x->block,
-                                            op->shard,
-                                            zp_type_bytes(op->type),
-                                            op->memory->base + op->source,
-                                            packs ? z->rows->out : z->rows->in,
-                                            z->rows->message_bytes,
-                                            op->group->rank,
-                                            packs};
-    return move;
-}
-/* Returns the threads that a kernel needs for one shard's part of a round. */
-static size_t zp_rows_threads(const zp_rows_unit *x, const zp_rows_round *round) {
-    return 64 * x->block * (round->to - round->from) / ZP_WIDE;
-}
-
-static zero_result zp_rows_add_round(zp_stream *s, const zero_ctx *z, const zp_rows_unit *x,
-                                     const zp_op *op, const zp_rows_round *round) {
-    const zp_comm *g = op->group;
-    const zp_rows_state *w = z->rows;
-    zp_rows_kernels_add_args add = {zp_local_make_sum(op, g->nranks, g->node_size),
-                                    zp_rows_table_at(z, x, w->table, ZP_ROWS_ADDED),
-                                    x->words,
-                                    round->from,
-                                    x->block,
-                                    op->shard,
-                                    0};
-    for (int p = 0; p < g->nranks; p++) {
-        const int r = zp_rows_rank_at(g, p);
-        if (r == g->rank) add.own = p;
-        add.sum.source[p] =
-            r == g->rank ? op->memory->base + op->source + (size_t)r * zp_comm_op_shard_bytes(op)
-                         : w->in + (size_t)r * w->message_bytes;
-    }
-    return zp_rows_kernels_add(s, &add, zp_rows_threads(x, round));
-}
-
-static zero_result zp_rows_enqueue_sparsely(zp_stream *s, zero_ctx *z, const zp_rows_unit *x,
-                                            const zp_op *op) {
-    zp_rows_state *w = z->rows;
-    const size_t ranks = (size_t)op->group->nranks;
-    zp_rows_round round = {0, 0};
-    while (round.to < x->words) {
-        zp_rows_next_round(w, x, x->maps, ranks, &round);
-        const zp_rows_kernels_move_args pack = zp_rows_make_move(z, x, op, &round, ZP_ROWS_SENT, 1);
-        ZP_TRY(zp_rows_kernels_move(s, &pack, ranks * zp_rows_threads(x, &round)));
-        ZP_TRY(zp_rows_exchange_blocks(s, z, x, op, &round));
-        ZP_TRY(zp_rows_add_round(s, z, x, op, &round));
-    }
-    return ZERO_OK;
-}
-
-/* A checked build: the check of zp_rows_check, by a kernel. SYNC. */
-static zero_result zp_rows_check_on_gpu(zp_stream *s, const zero_ctx *z, const zp_rows_unit *x,
-                                        const zp_op *op) {
-    zp_rows_state *w = z->rows;
-    const zp_rows_kernels_check_args check = {zp_rows_table_at(z, x, w->table, ZP_ROWS_SENT),
-                                              op->memory->base + op->source,
-                                              x->words,
-                                              x->block,
-                                              op->shard,
-                                              zp_type_bytes(op->type),
-                                              w->found};
-    *w->found = 0;
-    ZP_TRY(zp_rows_kernels_check(s, &check, (size_t)op->group->nranks * op->shard));
-    ZP_TRY(zp_device_sync_stream(s));
-    return *w->found ? zp_rows_report_forgotten(z, op, *w->found - 1) : ZERO_OK;
-}
-
-static zero_result zp_rows_enqueue_reduction(zp_stream *s, const zp_rows_args *a) {
-    zero_ctx *z = a->z;
-    const zp_op *op = &a->op;
-    const zp_rows_unit *x = &z->rows->unit[op->unit];
-    ZP_TRY(zp_rows_take_maps(s, z, x, op));
-    const int pays = zp_rows_pays(z, x);
-    if (z->policy.state == ZP_WHOLE) zp_rows_note_touched(z, op->unit, a->first, !pays);
-    if (pays || ZERO_CHECK) ZP_TRY(zp_rows_send_reduction(s, z, x, op));
-    if (ZERO_CHECK) ZP_TRY(zp_rows_check_on_gpu(s, z, x, op));
-    return pays ? zp_rows_enqueue_sparsely(s, z, x, op) : zp_rows_run_densely(s, z->rows, op);
-}
-
-/* Sends the same `bytes` of `out` to all ranks, and receives theirs in `in`. */
-static zero_result zp_rows_gather_round(zp_stream *s, zero_ctx *z, const zp_rows_unit *x,
-                                        const zp_op *op, const zp_rows_round *round) {
-    zp_rows_state *w = z->rows;
-    const int n = op->group->nranks, me = op->group->rank;
-    int k = 0;
-    for (int sends = 1; sends >= 0; sends--)
-        for (int i = 1; i < n; i++) {
-            const int peer = (me + i) % n;
-            const size_t owner = (size_t)(sends ? me : peer);
-            const zero_message m = {peer, sends,
-                                    sends ? w->out : w->in + (size_t)peer * w->message_bytes,
-                                    zp_rows_bytes(x, op, x->touched + owner * x->words, round)};
-            w->list[k] = m;
-            k += m.bytes > 0;
-        }
-    return zp_rows_swap(s, w, op, k);
-}
-
-static zero_result zp_rows_enqueue_gather(zp_stream *s, const zp_rows_args *a) {
-    zero_ctx *z = a->z;
-    zp_rows_state *w = z->rows;
-    const zp_op *op = &a->op;
-    const zp_rows_unit *x = &w->unit[op->unit];
-    const size_t ranks = (size_t)op->group->nranks, me = (size_t)op->group->rank;
-    const size_t bytes = zp_comm_op_shard_bytes(op);
-    char *own = op->memory->base + op->source, *whole = op->memory->base + op->target;
-    zp_rows_word *table = zp_rows_table_at(z, x, x->table, ZP_ROWS_GATHERED);
-    zp_rows_round round = {0, 0};
-    if (!zp_rows_gather_pays(op, x)) return zp_rows_run_densely(s, w, op);
-    for (size_t r = 0; r < ranks; r++)
-        zp_rows_write_table(table + r * x->words, x->touched + r * x->words, x->words);
-    ZP_TRY(zp_rows_send_table(s, z, x, ZP_ROWS_GATHERED, ZP_ROWS_TABLES));
-    if (whole + me * bytes != own) ZP_TRY(zp_device_copy(s, whole + me * bytes, own, bytes));
-    while (round.to < x->words) {
-        zp_rows_next_round(w, x, x->touched, 1, &round);
-        zp_rows_kernels_move_args pack = zp_rows_make_move(z, x, op, &round, ZP_ROWS_GATHERED, 1);
-        zp_rows_kernels_move_args unpack = zp_rows_make_move(z, x, op, &round, ZP_ROWS_GATHERED, 0);
-        pack.map += me * x->words;
-        pack.skipped = -1;
-        unpack.shards = whole;
-        ZP_TRY(zp_rows_kernels_move(s, &pack, zp_rows_threads(x, &round)));
-        ZP_TRY(zp_rows_gather_round(s, z, x, op, &round));
-        ZP_TRY(zp_rows_kernels_move(s, &unpack, ranks * zp_rows_threads(x, &round)));
-    }
-    return ZERO_OK;
-}
-
 /* ---- the wire ---- */
 
 /* The bytes that this rank sends at most. */
@@ -606,15 +389,15 @@ static size_t zp_rows_sent(const zp_op *op) {
            + (op->kind == ZP_REDUCE_SCATTER ? (size_t)(op->group->nranks - 1) * maps : 0);
 }
 
-/* Does all of a collective: a task's work, or what the calling thread enqueues on a GPU. */
+static zero_result zp_rows_run_on_host(zp_stream *s, const zp_rows_args *a) {
+    return a->op.kind == ZP_REDUCE_SCATTER ? zp_rows_run_reduction(s, a) : zp_rows_run_gather(s, a);
+}
+
+/* Does all of a collective: a task, or, on a GPU, the calling thread. */
 static zero_result zp_rows_run(zp_stream *s, const zp_rows_args *a) {
-    const int host = zp_device_is_host();
     const uint64_t before = a->z->rows->sent;
     ZP_TRY(zp_failure_result(a->op.group->failure));
-    const zero_result r = a->op.kind == ZP_REDUCE_SCATTER
-                              ? host ? zp_rows_run_reduction(s, a) : zp_rows_enqueue_reduction(s, a)
-                          : host ? zp_rows_run_gather(s, a)
-                                 : zp_rows_enqueue_gather(s, a);
+    const zero_result r = a->z->rows->run(s, a);
     if (a->record) a->record->event.sent = a->z->rows->sent - before;
     return r;
 }
@@ -705,12 +488,8 @@ static void zp_rows_cut_unit(zero_ctx *z, int u, size_t row) {
     x->room = zp_min(x->blocks, zp_max(64, (x->blocks + 31) / 32)); /* 64: a word fits a round */
     w->most_bytes = zp_max(w->most_bytes, x->block * of);
     w->message_bytes = zp_max(w->message_bytes, x->room * x->block * of);
+    w->message_bytes = zp_max(w->message_bytes, zp_rows_map_bytes(z, x)); /* a GPU's maps */
     w->map_bytes += ((size_t)z->data->nranks + 2) * zp_rows_map_bytes(z, x);
-    if (zp_device_is_host()) return;
-    const size_t table = ZP_ROWS_TABLES * zp_rows_map_words(z, x) * sizeof(zp_rows_word);
-    w->table_bytes = zp_max(w->table_bytes, table);
-    w->map_bytes += table;
-    w->message_bytes = zp_max(w->message_bytes, zp_rows_map_bytes(z, x));
 }
 
 /* Returns 1 if the ranks can add blocks in the order of the dense sum. */
@@ -727,7 +506,8 @@ static zero_result zp_rows_plan(zero_ctx *z) {
     const zp_wire wire = {zp_rows_sent, zp_rows_send, z};
     const zp_cut cut = zp_rows_all_ranks(z->data);
     w->wire = wire;
-    w->message_bytes = w->map_bytes = w->most_bytes = w->table_bytes = 0;
+    w->message_bytes = w->map_bytes = w->most_bytes = 0;
+    w->run = zp_rows_run_on_host;
     for (int u = 0; u < z->layout.all; u++) {
         const size_t row = zp_rows_shortest(z, u);
         zp_live *live = &z->live[u];
@@ -742,9 +522,8 @@ static zero_result zp_rows_plan(zero_ctx *z) {
         live->whole_wire = &w->wire;
     }
     if (!w->map_bytes) return ZERO_OK;
-    if (!zp_device_is_host()) w->most_bytes = 0; /* the kernel needs no zeros */
-    const size_t buffers = 2 * ranks * w->message_bytes + w->most_bytes + w->table_bytes
-                           + zp_part_bytes(z->data, &cut, 1);
+    const size_t buffers =
+        2 * ranks * w->message_bytes + w->most_bytes + zp_part_bytes(z->data, &cut, 1);
     z->plan.buffer_bytes += buffers;
     z->plan.buffer_ceiling_bytes += buffers;
     z->plan.context_bytes += w->map_bytes + ranks * ranks * sizeof *w->count;
@@ -756,8 +535,7 @@ static zero_result zp_rows_cut(zero_ctx *z) {
     if (!w->map_bytes) return ZERO_OK;
     w->out = (char *)zp_ctx_cut_arena(z, bytes, 1);
     w->in = (char *)zp_ctx_cut_arena(z, bytes, 1);
-    if (w->most_bytes) w->zeros = (char *)zp_ctx_cut_arena(z, w->most_bytes, 1);
-    if (w->table_bytes) w->table = (zp_rows_word *)zp_ctx_cut_arena(z, w->table_bytes, 1);
+    w->zeros = (char *)zp_ctx_cut_arena(z, w->most_bytes, 1);
     return ZERO_OK;
 }
 /* Allocates the maps and the lists. */
@@ -765,12 +543,11 @@ static zero_result zp_rows_allocate(zero_ctx *z) {
     zp_rows_state *w = z->rows;
     const size_t n = (size_t)z->data->nranks;
     if (!w->map_bytes) return ZERO_OK;
-    w->maps = (uint64_t *)zp_device_alloc_host(w->map_bytes + sizeof *w->found);
+    w->maps = (uint64_t *)zp_device_alloc_host(w->map_bytes);
     w->count = (uint32_t *)calloc(n * n, sizeof *w->count);
     w->list = (zero_message *)calloc(2 * n, sizeof *w->list);
     if (!w->maps || !w->count || !w->list) return ZERO_ERR_MEMORY;
-    uint64_t *at = w->found = w->maps;
-    at++;
+    uint64_t *at = w->maps;
     for (int u = 0; u < z->layout.all; u++) {
         zp_rows_unit *x = &w->unit[u];
         if (!x->block) continue;
@@ -778,11 +555,8 @@ static zero_result zp_rows_allocate(zero_ctx *z) {
         x->touched = at + zp_rows_map_words(z, x);
         x->maps = x->touched + zp_rows_map_words(z, x);
         at = x->maps + n * zp_rows_map_words(z, x);
-        if (zp_device_is_host()) continue;
-        x->table = (zp_rows_word *)(void *)at;
-        at += ZP_ROWS_TABLES * zp_rows_map_words(z, x) * sizeof *x->table / sizeof *at;
     }
-    return zp_device_is_host() ? ZERO_OK : zp_device_open_event(&z->device, &w->arrived);
+    return ZERO_OK;
 }
 /* Opens the group of messages. COLLECTIVE over the ranks that shard. */
 static zero_result zp_rows_open(zero_ctx *z) {
@@ -808,7 +582,6 @@ static zero_result zp_rows_leave(zero_ctx *z) {
 static zero_result zp_rows_close(zero_ctx *z) {
     zp_rows_state *w = z->rows;
     zp_rows_free_lists(w);
-    zp_device_close_event(&w->arrived);
     zp_device_free_host(w->maps);
     free(w->count);
     free(w->list);
