@@ -240,6 +240,9 @@ $B/checked.o: zero_plugin.cu $B/settings
 	$(COMPILE) -DZERO_CHECK=1 -x c -c -o $@ $<
 $B/test_ease_checked $B/test_lend_checked $B/test_order_checked $B/test_rows_checked: $B/%_checked: %.c $B/checked.o
 	$(COMPILE) -DTEST_CHECKED=1 -o $@ $(filter %.c %.o,$^) -lm
+# The ranks are those of mpirun: see tests/comm/test_mpi.sh.
+$B/test_rows_mpi: test_rows.c $B/zero_plugin.o
+	$(COMPILE) -DROWS_MPI -o $@ $(filter %.c %.o,$^) -lm
 # The plugin and the program are compiled with fast math; the tests are not, so that they can detect a NaN.
 # test-all sets FASTOPT=-Ofast.
 FASTOPT ?= -O1 -ffast-math

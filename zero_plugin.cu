@@ -125,6 +125,8 @@
 #include "zero_plugin/extras/codec_kernels.h" /* [packed] kernels: encode, decode, add blocks */
 #include "zero_plugin/extras/packed.h"        /* [packed] quantized gathers and reductions */
 #include "zero_plugin/extras/rows.h"          /* [rows] gradients of which few rows are touched */
+#include "zero_plugin/extras/rows_kernels.h"  /* [rows] kernels: pack, unpack and add blocks */
+#include "zero_plugin/extras/rows_gpu.h"      /* [rows] the same on a GPU */
 #include "zero_plugin/extras/subgroups.h"     /* [subgroups] replicas, secondary partitions */
 #include "zero_plugin/extras/exact.h"       /* [muon] sums of squares that do not depend on order */
 #include "zero_plugin/extras/whole_rules.h" /* [muon] the update rules that need whole tensors */

@@ -257,6 +257,7 @@ tsan() {
     echo "tsan-trace 300 beside $B/tsan/test_trace"
     sample 3 <<TABLE
 tsan-bits 600 beside $B/tsan/test_bits 3 $SEED
+tsan-rows 600 beside $B/tsan/test_rows
 tsan-checkpoint 300 beside $B/tsan/test_checkpoint sample $SEED
 tsan-model 600 beside $B/tsan/test_model 150 $SEED
 TABLE

@@ -94,7 +94,7 @@ typedef struct gpt2_config {
                                          are, see frozen.h; NULL: all are trained */
     int f32_embedding_state;          /* 1: the optimizer's state of wte, wpe and lmheadw is f32 */
     int muon_heads;  /* 1: MUON takes the queries, keys and values of each head as matrices */
-    int sparse_rows; /* 1, untied, CPU: gpt2_train_step announces the rows of wte and wpe that a
+    int sparse_rows; /* 1, untied: gpt2_train_step announces the rows of wte and wpe that a
                         batch touches; without effect under tensor and pipeline parallelism */
 } gpt2_config;
 typedef struct gpt2_frozen gpt2_frozen;

@@ -52,8 +52,9 @@ static const option train_table[] = {
                 "from a file starts with a copy of the embedding"),
     ROW(WORD, "-sr", "--sparse-rows", sparse_rows, "0", .words = "0 1 auto", .course = 1,
         .help = "1: reduce only the rows of the embeddings' gradients that a batch touches, if "
-                "that is less to send; bits do not change. Only with -ut 1: a tied classifier "
-                "writes every row. auto: 1 if the other flags allow it. CPU only"),
+                "that is less to send. Only with -ut 1: a tied classifier writes every row. On "
+                "the CPU, bits do not change; on GPUs, these rows are added in rank order instead "
+                "of NCCL's. auto: 1 on the CPU if the other flags allow it"),
     ROW(TEXT, "-tn", "--train", train, "", .course = 1,
         .help = "train only tensors with a name that matches a shell pattern of this list (commas "
                 "between); "

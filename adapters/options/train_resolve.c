@@ -182,9 +182,8 @@ int train_mixture(const train_options *o, gpt2_config *model, char *sentence, si
 }
 
 /* Returns why the rows that a batch touches cannot be sent alone; NULL: they can. */
-static const char *train_sparse_rows_conflict(const train_options *o, int on_gpus) {
+static const char *train_sparse_rows_conflict(const train_options *o) {
     return !o->untied         ? "the tied classifier writes every row of wte; add -ut 1"
-           : on_gpus          ? "the CUDA build reduces whole gradients"
            : o->gradient_bits ? "a gradient is quantized (-qg) or sent by rows"
            : o->layer_order   ? "-mo layers reduces the embeddings once for all micro-batches"
            : train_chooses(o) ? "-z auto chooses among settings that exclude it; give a stage"
@@ -195,8 +194,9 @@ static const char *train_sparse_rows_conflict(const train_options *o, int on_gpu
 
 int train_sparse_rows(const train_options *o, int on_gpus, gpt2_config *model, char *sentence,
                       size_t bytes) {
-    const char *why = train_sparse_rows_conflict(o, on_gpus);
-    model->sparse_rows = o->sparse_rows && !why;
+    const char *why = train_sparse_rows_conflict(o);
+    const int changes_bits = on_gpus; /* NCCL adds in another order; auto changes no bits */
+    model->sparse_rows = (o->sparse_rows == 1 || (o->sparse_rows && !changes_bits)) && !why;
     if (o->sparse_rows != 1 || !why) return 0;
     return sentence_fail(sentence, bytes, "-sr 1: %s; otherwise use -sr 0", why);
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # test_mpi.sh BUILD [MPI...] - the MPI communicator (test_mpi.c) under these MPIs (openmpi, mpich: both unless
-# given), with 1 to 8 ranks; what is not installed is skipped. SAMPLE=N: every Nth run, from one that SEED chooses.
+# given), with 1 to 8 ranks, and touched rows (test_rows.c); what is not installed is skipped. SAMPLE=N: every Nth run, from one that SEED chooses.
 # Last line: N passed, N failed[, N skipped].
 set -u
 B=$1
@@ -23,13 +23,22 @@ count() { # NAME LOG CODE
     [ "$f" -eq 0 ] || { grep FAILED "$2" || tail -n 20 "$2"; } | head -n 20 | sed 's/^/    /'
 }
 run() { # RANKS MODE...
+    run_program test_mpi "$@"
+}
+# Training with announced rows has the bits of training without (test_rows.c).
+rows() { # RANKS NODE_SIZE
+    run_program test_rows_mpi "$@"
+}
+run_program() { # PROGRAM RANKS ARGUMENTS
+    program=$1
+    shift
     turn=$((turn + 1))
     [ $((turn % ${SAMPLE:-1})) = $((${SEED:-0} / 3 % ${SAMPLE:-1})) ] || return 0
     ranks=$1
     shift
-    log="$B/mpi/$mpi-$ranks-$(echo "$*" | tr ' ' '-').txt"
-    timeout -k 5 100 mpirun.$mpi $over -n "$ranks" "$B/$mpi/test_mpi" "$@" >"$log" 2>&1 </dev/null
-    count "$mpi, $ranks ranks, $*" "$log" $?
+    log="$B/mpi/$mpi-$program-$ranks-$(echo "$*" | tr ' ' '-').txt"
+    timeout -k 5 100 mpirun.$mpi $over -n "$ranks" "$B/$mpi/$program" "$@" >"$log" 2>&1 </dev/null
+    count "$mpi, $program, $ranks ranks, $*" "$log" $?
 }
 # A rank that is killed: MPI ends the others, within 10 s and with an error. What Open MPI then leaves
 # behind of its shared memory goes to a folder that is removed.
@@ -62,8 +71,8 @@ for mpi; do
     over= none=none some=few sizes=3 # MPICH never yields: slow with more ranks than cores
     # Open MPI 4.1 itself hangs in MPI_Win_allocate_shared where /dev/shm has no room
     [ $mpi = openmpi ] && over=--oversubscribe none= some=same sizes='0 2 3'
-    if ! make -s B="$B/$mpi" OPT='-O1 -march=native' MPICC=mpicc.$mpi "$B/$mpi/test_mpi"; then
-        fail "test_mpi.c does not build with mpicc.$mpi"
+    if ! make -s B="$B/$mpi" OPT='-O1 -march=native' MPICC=mpicc.$mpi "$B/$mpi/test_mpi" "$B/$mpi/test_rows_mpi"; then
+        fail "test_mpi.c or test_rows.c does not build with mpicc.$mpi"
         continue
     fi
     run 1 same 0
@@ -80,6 +89,9 @@ for mpi; do
     [ $mpi = mpich ] || run 66 many
     run 2 thread
     run 2 windows 0 1
+    rows 2 0
+    rows 2 1
+    rows 4 2
     dies
     if [ "$(id -u)" -eq 0 ] && unshare -m true 2>/dev/null; then
         small small $none

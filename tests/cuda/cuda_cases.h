@@ -79,7 +79,9 @@ enum { CUDA_EVAL_STEPPED = 1, CUDA_EVAL_PASSED = 2, CUDA_EVAL_REDUCED = 4, CUDA_
     FLAG(SLICES, "slices", "each matrix is cut over 2 ranks")                                      \
     FLAG(JOINS, "joins", "a second context, of every second rank, joins")                          \
     FLAG(PLAIN, "plain", "no hooks: all tensors are KEEP")                                         \
-    FLAG(SENDS, "sends", "reduced gradients are in CPU memory")
+    FLAG(SENDS, "sends", "reduced gradients are in CPU memory")                                    \
+    FLAG(ROWS, "rows", "backward touches few rows of wte and fc, which it announces")              \
+    FLAG(DENSE, "dense", "with rows: a run that does not announce them has the same bits")
 
 enum {
 #define FLAG(name, word, what) CUDA_BIT_##name,
@@ -432,6 +434,27 @@ static const struct {
     {"joins-f16", "ranks=4 stage=1 micro=3 type=f16 buckets=2 overflow joins norm devices"},
     {"joins-nccl", "nccl ranks=4 stage=3 type=f32 joins norm"},
     {"joins-ordered", "nccl ranks=4 stage=3 type=f32 joins norm ordered"},
+    {"rows-0", "ranks=3 stage=0 type=f32 rows dense buckets=2 seeds=60"},
+    {"rows-0-f16", "ranks=2 stage=0 micro=3 type=f16 rows dense overflow large seeds=10"},
+    {"rows-1", "ranks=3 stage=1 micro=3 type=bf16 buckets=2 rows dense devices norm seeds=40"},
+    {"rows-2", "ranks=2 stage=2 micro=3 accumulate=sharded type=bf16 rows dense reads large "
+               "seeds=10"},
+    {"rows-2-alone", "ranks=2 stage=2 type=f32 no-overlap rows dense skips"},
+    {"rows-3", "ranks=4 stage=3 type=f32 prefetch=2 rows dense eval=all all-gathered seeds=40"},
+    {"rows-nodes", "ranks=4 stage=2 type=f32 rows dense nodes seeds=40"},
+    {"rows-host", "ranks=2 stage=2 micro=3 type=bf16 rows dense host ahead"},
+    {"rows-file", "ranks=2 stage=3 type=bf16 rows dense file params grads"},
+    {"rows-delays", "ranks=2 stage=1 type=f32 rows dense host delays"},
+    {"rows-shards", "ranks=4 stage=2 type=f32 rows dense shards seeds=40"},
+    {"rows-turns", "ranks=2 stage=2 micro=3 type=f32 rows dense turns"},
+    {"rows-saved", "ranks=2 stage=3 type=bf16 rows split saves all-gathered"},
+    {"rows-leaves", "ranks=2 stage=2 type=f32 rows leaves"},
+    {"rows-nccl-0", "nccl ranks=3 stage=0 type=f32 rows dense buckets=2 seeds=60"},
+    {"rows-nccl-1", "nccl ranks=2 stage=1 micro=3 type=bf16 rows dense buckets=2 no-wait seeds=40"},
+    {"rows-nccl-2", "nccl ranks=4 stage=2 type=f32 rows dense nodes old-nccl seeds=40"},
+    {"rows-nccl-3", "nccl ranks=3 stage=3 micro=3 accumulate=sharded type=f16 rows dense overflow "
+                    "prefetch=1 ordered large seeds=10"},
+    {"rows-nccl-host", "nccl ranks=2 stage=2 type=bf16 rows dense host delays"},
     {"plain-1", "ranks=2 stage=1 micro=3 type=f32 plain"},
     {"plain-nccl", "nccl ranks=2 stage=2 type=bf16 plain ahead"},
     {"saved-file-0", "ranks=2 stage=0 type=f16 buckets=2 overflow file saves"},

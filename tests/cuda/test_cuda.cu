@@ -211,6 +211,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     memset(s, 0, sizeof *s);
     s->seed = 77;
     s->nranks = k->nranks;
+    s->node_size = k->more & CUDA_NODES ? 2 : 0;
     s->steps = CUDA_STEPS;
     s->micro_steps = k->micro_steps;
     s->silent_unit = k->more & CUDA_SILENT ? 3 : -1;
@@ -223,8 +224,11 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
     const size_t larger = k->more & (CUDA_THROUGH | CUDA_SENDS) ? 36001 : 12001;
     const size_t fc = k->more & CUDA_LARGE ? larger : k->more & CUDA_MANY ? 3 : 131;
     const int layers = k->more & CUDA_MANY ? (int)ZP_LANE_TASKS + 20 : 4;
-    cuda_tensor(s, "wte", 150, 1, 0, 2, 0);
+    const int rows = (k->more & CUDA_ROWS) != 0;
+    const size_t wte = rows ? k->more & CUDA_LARGE ? 36000 : 1200 : 150;
+    cuda_tensor(s, "wte", wte, 1, 0, 2, 0);
     cuda_tensor(s, "fc", fc, layers, 1, 0, 0);
+    if (rows) s->row[0] = 30, s->row[1] = fc;
     cuda_tensor(s, "ln", 5, 4, 1, 0, in_place ? 0 : ZERO_OVERWRITTEN);
     cuda_tensor(s, "lnf", 9, 1, 1 + layers, 0, 0);
     if (!(k->more & CUDA_LOOKS_LATE)) cuda_tensor(s, "keep", 7, 2, 0, 0, ZERO_KEEP);
@@ -272,7 +276,7 @@ static void cuda_spec(host_spec *s, const cuda_case *k) {
         s->cfg.feedback = k->prefetch == 2 ? 0 : 0.8f;
         s->cfg.feedback_reset = k->micro_steps == 1 ? 0 : 2;
     }
-    s->rows[0] = 10, s->cols[0] = 15; /* wte */
+    s->rows[0] = 10, s->cols[0] = wte / 10;
     s->rows[1] = s->desc[1].numel, s->cols[1] = 1;
     s->rows[2] = 1, s->cols[2] = 5;
 }
@@ -421,6 +425,22 @@ static int cuda_registered(test_rank *rank) {
     return !rank->failed;
 }
 
+/* Few rows send less than the plan's dense gradients. */
+static int cuda_sends_less(host_run *h) {
+    const int64_t more = cuda_me->run->k->more;
+    const int64_t whole = CUDA_TURNS | CUDA_SAVES;
+    zero_stats now;
+    zero_plan p;
+    if (!h->spec->desc[0].row_numel || (more & whole) || h->spec->cfg.stage == 3) return 1;
+    HOST_TRY(h, zero_query_stats(h->z, &now));
+    HOST_TRY(h, zero_query_plan(h->z, &p));
+    if (now.sent_bytes >= CUDA_STEPS * p.sent_bytes)
+        test_rank_fail(h->rank, "%llu bytes sent, planned densely %llu",
+                       (unsigned long long)now.sent_bytes,
+                       (unsigned long long)(CUDA_STEPS * p.sent_bytes));
+    return !h->rank->failed;
+}
+
 typedef struct cuda_task {
     host_run h; /* pointers as they were when the task was enqueued */
     cuda_seen *seen;
@@ -539,10 +559,23 @@ static int cuda_turns_pass(host_run *h) {
     return 1;
 }
 
+/* Announces the rows of tensor t that this micro-step touches, the last ones first. */
+static int cuda_announce(host_run *h, int t) {
+    const host_spec *s = h->spec;
+    int touched[2048], n = 0;
+    if (!s->desc[t].row_numel) return 1;
+    for (size_t row = host_numel(s, t) / s->row[t]; row-- > 0;)
+        if (host_touches(s, h->step, h->micro, h->rank->rank, t, row)) touched[n++] = (int)row;
+    HOST_TRY(h, zero_touch_rows(h->z, s->desc[t].name, touched, n));
+    return 1;
+}
+
 static int cuda_train_pass(host_run *h) {
     const host_spec *s = h->spec;
+    if (!cuda_announce(h, 1)) return 0;
     if (cuda_me->run->turns) return cuda_turns_pass(h);
     HOST_TRY(h, zero_pass_begin(h->z, ZERO_TRAIN, h->micro, s->micro_steps));
+    if (!cuda_announce(h, 0)) return 0;
     h->scale = zero_loss_scale(h->z);
     if (!cuda_enqueue(h, cuda_keep_work, 0, 0, 0)) return 0;
     for (int u = 0; u < s->units; u++)
@@ -834,7 +867,7 @@ static int cuda_pinned_steps(host_run *h) {
 }
 
 static int cuda_finish(host_run *h) {
-    if (!cuda_report(h, CUDA_LAST)) return 0;
+    if (!cuda_report(h, CUDA_LAST) || !cuda_sends_less(h)) return 0;
     HOST_TRY(h, zero_apply_pending(h->z));
     if (cuda_me->joined.z) HOST_TRY(&cuda_me->joined, zero_apply_pending(cuda_me->joined.z));
     if (cuda_me->run->compares) h->reference = &cuda_me->run->references[CUDA_STEPS];
@@ -1105,6 +1138,7 @@ static int cuda_open(cuda_run *run, const cuda_case *k) {
     run->k = k;
     run->absent = -1;
     cuda_spec(&run->spec, k);
+    for (int t = 0; t < 2; t++) run->spec.desc[t].row_numel = run->spec.row[t];
     if (k->more & CUDA_TURNS) cuda_turns_draw(run);
     const int sharded = cuda_sharded(k) && k->micro_steps > 1;
     run->compares = !k->overflow
@@ -1133,6 +1167,13 @@ static void cuda_case_seeds(const cuda_case *k, uint64_t first, int n) {
     run.records = 1;
     if (!test_check(cuda_once(&run, 0), "%s at once: %s", k->name, test_first)) return;
     memcpy(expected, run.seen, sizeof expected);
+    if (k->more & CUDA_DENSE) {
+        for (int t = 0; t < 2; t++) run.spec.desc[t].row_numel = 0;
+        const int ok = cuda_once(&run, 0);
+        (void)test_check(ok && !memcmp(expected, run.seen, sizeof expected), "%s, densely: %s",
+                         k->name, ok ? "other bits" : test_first);
+        for (int t = 0; t < 2; t++) run.spec.desc[t].row_numel = run.spec.row[t];
+    }
     if (k->more & CUDA_AWAY) {
         const int delays = run.spec.cfg.delay_from;
         const zero_tier tier = run.spec.cfg.optimizer_tier, params = run.spec.cfg.parameter_tier,

@@ -32,7 +32,7 @@ PROGRAMS = {name: f"b/{name} {arguments}" for name, arguments in {  # those that
     "test_groups": "", "test_order": SEED, "test_lend": "", "test_model": f"200 {SEED}", "test_ease_checked": "",
     "test_hierarchy": f"24 {SEED} b", "test_order_checked": SEED, "test_lend_checked": "", "test_bits": f"12 {SEED}",
     "test_errors": "", "test_plans": "", "test_steps": "", "test_skips": "", "test_unit": "", "test_check": "", "test_group": "", "test_optimizers": "", "test_tensors": "b", "test_codec": f"{SEED} b",
-    "test_offload": f"8 {SEED} b", "test_faults": "", "test_transport": "", "test_fast_math": "",
+    "test_rows": "", "test_rows_checked": "", "test_offload": f"8 {SEED} b", "test_faults": "", "test_transport": "", "test_fast_math": "",
     "test_scale_fast": f"300 {SEED}", "test_memory": "", "test_frozen": "b", "test_states": "", "test_split": ""}.items()}
 MPI = {f"openmpi/test_mpi {ranks} {mode}": "mpirun.openmpi --oversubscribe --allow-run-as-root "
        f"-n {ranks} b/openmpi/test_mpi {mode}" for ranks, mode in (
@@ -50,7 +50,7 @@ PROOFS = (("api/life", "return ZERO_ABI;", "return ZERO_ABI + 1;", "killed", "te
           ("api/life", "return ZERO_ABI;", "return ZERO_ABI ABI;", "broken", ""),
           ("machine/base", "return (double)t.tv_sec +", "return (double)(t.tv_sec) +", "equal", "$"),
           ("core/config", "ZP_STAGES - 1", "ZP_STAGES - 2", "killed", "test_"))
-NEVER = {"offload/cpu_update", "offload/gpu_update"}  # work beside a GPU alone
+NEVER = {"offload/cpu_update", "offload/gpu_update", "extras/rows_kernels", "extras/rows_gpu"}  # work on a GPU alone
 SWAPS = {"==": "!=", "!=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">", "&&": "||", "||": "&&", "+": "-",
          "-": "+", "*": "/", "/": "*", "%": "*", "<<": ">>", ">>": "<<", "+=": "-=", "-=": "+=", "++": "--",
          "--": "++", "|": "&", "&": "|", "^": "|", "|=": "&=", "&=": "|=", "!": "", "~": ""}

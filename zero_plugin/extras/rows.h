@@ -34,9 +34,8 @@
    WAITING. The task waits for messages of all ranks, as a dense reduction does. Nothing else
    waits. `out` and `in` belong to the gradient stream, so one unit uses them at a time.
 
-   TRAFFIC. zero_plan has the worst case, the dense reduction and the maps. zero_stats has the bytes
-   that were sent. The CUDA build refuses row_numel: the host must know the sizes there before it
-   enqueues, and kernels that pack and add blocks are missing. */
+   TRAFFIC. zero_plan has the worst case, the dense reduction and the maps. zero_stats and the trace
+   have the bytes that were sent. */
 #pragma once
 
 #include "../comm/group.h"
@@ -50,7 +49,16 @@ typedef struct zp_rows_unit {
     uint64_t *pending;           /* [nranks * words] of the next reduction */
     uint64_t *maps;              /* [nranks][nranks * words] of this reduction, by rank */
     uint64_t *touched;           /* [nranks * words] by any rank since the step began */
+    struct zp_rows_word *table;  /* a GPU's: see rows_gpu.h */
 } zp_rows_unit;
+
+/* A collective of a unit. */
+typedef struct zp_rows_args {
+    zero_ctx *z;
+    zp_op op;
+    int first;         /* the unit's first reduction in this step */
+    zp_record *record; /* receives the bytes that were sent; NULL: events are not recorded */
+} zp_rows_args;
 
 typedef struct zp_rows_state {
     zp_wire wire;
@@ -68,6 +76,9 @@ typedef struct zp_rows_state {
     zp_watch watch;
     uint64_t number; /* exchanges of the group so far */
     uint64_t sent;   /* bytes; the gradient stream adds */
+    /* Reduces or gathers; rows_gpu.h replaces it. */
+    zero_result (*run)(zp_stream *s, const zp_rows_args *a);
+    struct zp_rows_gpu *gpu; /* of a run on a GPU; else NULL */
 } zp_rows_state;
 
 static size_t zp_rows_bits(const uint64_t *map, size_t words) {
@@ -114,12 +125,6 @@ static void zp_rows_close_map(zero_ctx *z, int u) {
 }
 
 /* ---- tasks of the gradient stream ---- */
-
-typedef struct zp_rows_args {
-    zero_ctx *z;
-    zp_op op;
-    int first; /* the unit's first reduction in this step */
-} zp_rows_args;
 
 /* A round: words [from, to) of each shard's map. */
 typedef struct zp_rows_round {
@@ -213,7 +218,7 @@ static void zp_rows_note_touched(const zero_ctx *z, int u, int first, int all) {
     if (all) zp_rows_mark(z, u, x->touched, 0, z->layout.unit[u].padded);
 }
 
-/* Exchanges a round's blocks. */
+/* Exchanges a round's blocks. On a GPU, a kernel has packed them. */
 static zero_result zp_rows_exchange_blocks(zp_stream *s, zero_ctx *z, const zp_rows_unit *x,
                                            const zp_op *op, const zp_rows_round *round) {
     zp_rows_state *w = z->rows;
@@ -227,8 +232,9 @@ static zero_result zp_rows_exchange_blocks(zp_stream *s, zero_ctx *z, const zp_r
             char *shard =
                 op->memory->base + op->source + (size_t)owner * zp_comm_op_shard_bytes(op);
             const zero_message m = {peer, sends, data,
-                                    sends ? zp_rows_move(x, op, map, round, shard, data, 1)
-                                          : zp_rows_bytes(x, op, map, round)};
+                                    sends && zp_device_is_host()
+                                        ? zp_rows_move(x, op, map, round, shard, data, 1)
+                                        : zp_rows_bytes(x, op, map, round)};
             w->list[k] = m;
             k += m.bytes > 0;
         }
@@ -282,6 +288,17 @@ static zero_result zp_rows_run_densely(zp_stream *s, zp_rows_state *w, const zp_
     return op->group->transport->issue(s, &dense, 1);
 }
 
+/* Reports that element i of the unit is in a row that was not announced. */
+static zero_result zp_rows_report_forgotten(const zero_ctx *z, const zp_op *op, size_t i) {
+    const zp_member *m = z->layout.unit[op->unit].member;
+    while (i >= m->at + m->numel) m++;
+    const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
+    return zp_comm_fail(op->group, ZERO_ERR_ARGUMENT,
+                        "tensor %s: backward wrote row %zu, which zero_touch_rows did not "
+                        "announce; announce each row that it writes",
+                        d->name, (m->first + i - m->at) / d->row_numel);
+}
+
 /* A checked build: finds an element that is not 0 and was not announced. */
 static zero_result zp_rows_check(const zero_ctx *z, const zp_rows_unit *x, const zp_op *op) {
     const zp_unit *unit = &z->layout.unit[op->unit];
@@ -294,29 +311,28 @@ static zero_result zp_rows_check(const zero_ctx *z, const zp_rows_unit *x, const
             uint32_t bits = 0;
             memcpy(&bits, base + i * of, of);
             if (!bits || map[i / op->shard * x->words + b / 64] >> b % 64 & 1u) continue;
-            const zero_tensor_desc *d = &z->tensors[m->tensor].desc;
-            return zp_comm_fail(op->group, ZERO_ERR_ARGUMENT,
-                                "tensor %s: backward wrote row %zu, which zero_touch_rows did not "
-                                "announce; announce each row that it writes",
-                                d->name, (m->first + i - m->at) / d->row_numel);
+            return zp_rows_report_forgotten(z, op, i);
         }
     return ZERO_OK;
 }
 
-static void zp_rows_reduce_task(const void *args, size_t n, int threads) {
-    const zp_rows_args *a = (const zp_rows_args *)args;
+static zero_result zp_rows_run_reduction(zp_stream *s, const zp_rows_args *a) {
     zero_ctx *z = a->z;
     const zp_op *op = &a->op;
     const zp_rows_unit *x = &z->rows->unit[op->unit];
-    zp_stream here; /* this thread */
-    (void)zp_device_take_stream(&here, op->group->device, NULL, threads);
-    if (zp_failure_result(op->group->failure)) return;
-    if (ZERO_CHECK && zp_rows_check(z, x, op)) return;
-    if (zp_rows_exchange_maps(&here, z, x, op)) return;
+    if (ZERO_CHECK) ZP_TRY(zp_rows_check(z, x, op));
+    ZP_TRY(zp_rows_exchange_maps(s, z, x, op));
     const int pays = zp_rows_pays(z, x);
     if (z->policy.state == ZP_WHOLE) zp_rows_note_touched(z, op->unit, a->first, !pays);
-    (void)(pays ? zp_rows_reduce_sparsely(&here, z, x, op)
-                : zp_rows_run_densely(&here, z->rows, op));
+    return pays ? zp_rows_reduce_sparsely(s, z, x, op) : zp_rows_run_densely(s, z->rows, op);
+}
+
+/* Returns 1 if each rank sends at most half of its shard in the gather of stage 0. */
+static int zp_rows_gather_pays(const zp_op *op, const zp_rows_unit *x) {
+    size_t most = 0;
+    for (int r = 0; r < op->group->nranks; r++)
+        most = zp_max(most, zp_rows_bits(x->touched + (size_t)r * x->words, x->words));
+    return 2 * most <= x->blocks;
 }
 
 /* Stage 0: all ranks receive the touched blocks of each reduced shard. */
@@ -356,18 +372,11 @@ static zero_result zp_rows_gather_sparsely(zp_stream *s, zero_ctx *z, const zp_r
     }
     return ZERO_OK;
 }
-static void zp_rows_gather_task(const void *args, size_t n, int threads) {
-    const zp_rows_args *a = (const zp_rows_args *)args;
+static zero_result zp_rows_run_gather(zp_stream *s, const zp_rows_args *a) {
     const zp_op *op = &a->op;
     const zp_rows_unit *x = &a->z->rows->unit[op->unit];
-    size_t most = 0;
-    zp_stream here; /* this thread */
-    (void)zp_device_take_stream(&here, op->group->device, NULL, threads);
-    if (zp_failure_result(op->group->failure)) return;
-    for (int r = 0; r < op->group->nranks; r++)
-        most = zp_max(most, zp_rows_bits(x->touched + (size_t)r * x->words, x->words));
-    (void)(2 * most <= x->blocks ? zp_rows_gather_sparsely(&here, a->z, x, op)
-                                 : zp_rows_run_densely(&here, a->z->rows, op));
+    return zp_rows_gather_pays(op, x) ? zp_rows_gather_sparsely(s, a->z, x, op)
+                                      : zp_rows_run_densely(s, a->z->rows, op);
 }
 
 /* ---- the wire ---- */
@@ -380,18 +389,37 @@ static size_t zp_rows_sent(const zp_op *op) {
            + (op->kind == ZP_REDUCE_SCATTER ? (size_t)(op->group->nranks - 1) * maps : 0);
 }
 
+static zero_result zp_rows_run_on_host(zp_stream *s, const zp_rows_args *a) {
+    return a->op.kind == ZP_REDUCE_SCATTER ? zp_rows_run_reduction(s, a) : zp_rows_run_gather(s, a);
+}
+
+/* Does all of a collective: a task, or, on a GPU, the calling thread. */
+static zero_result zp_rows_run(zp_stream *s, const zp_rows_args *a) {
+    const uint64_t before = a->z->rows->sent;
+    ZP_TRY(zp_failure_result(a->op.group->failure));
+    const zero_result r = a->z->rows->run(s, a);
+    if (a->record) a->record->event.sent = a->z->rows->sent - before;
+    return r;
+}
+static void zp_rows_task(const void *args, size_t n, int threads) {
+    const zp_rows_args *a = (const zp_rows_args *)args;
+    zp_stream here; /* this thread */
+    (void)zp_device_take_stream(&here, a->op.group->device, NULL, threads);
+    (void)zp_rows_run(&here, a);
+}
+
 static zero_result zp_rows_send(zero_ctx *z, zp_stream *s, const zp_op *op) {
-    const int reduces = op->kind == ZP_REDUCE_SCATTER;
-    const zp_rows_args a = {z, *op, z->live[op->unit].reduced == 0};
-    const size_t whole = (size_t)op->group->nranks * zp_comm_op_shard_bytes(op);
+    const int reduces = op->kind == ZP_REDUCE_SCATTER, ranks = op->group->nranks;
+    zp_rows_args a = {z, *op, z->live[op->unit].reduced == 0, NULL};
     ZP_TRY(zp_failure_result(op->group->failure));
     if (reduces) zp_rows_close_map(z, op->unit);
     op->group->meter.reductions += (uint64_t)reduces;
     op->group->meter.gathers += (uint64_t)!reduces;
-    ZP_SLICE(s, reduces ? ZERO_EVENT_REDUCTION : ZERO_EVENT_GATHER, op->unit, whole,
-             (zp_events_set_traffic(zp_slice, 1, op->group->nranks, zp_rows_sent(op)),
-              zp_device_push_task(s, reduces ? zp_rows_reduce_task : zp_rows_gather_task, &a,
-                                  sizeof a, 1)));
+    ZP_SLICE(s, reduces ? ZERO_EVENT_REDUCTION : ZERO_EVENT_GATHER, op->unit,
+             (size_t)ranks * zp_comm_op_shard_bytes(op),
+             (zp_events_set_traffic(a.record = zp_slice, 1, ranks, zp_rows_sent(op)),
+              zp_device_is_host() ? zp_device_push_task(s, zp_rows_task, &a, sizeof a, 1)
+                                  : zp_rows_run(s, &a)));
     return ZERO_OK;
 }
 
@@ -416,11 +444,7 @@ static zero_result zp_rows_tensor(zero_ctx *z, zp_tensor *t) {
               "tensor %s has row_numel and sum_over: rows that other ranks touch are added first; "
               "use row_numel 0",
               d->name);
-    if (zp_device_is_host()) return ZERO_OK;
-    return zp_ctx_fail(z, ZERO_ERR_UNSUPPORTED,
-                       "tensor %s: row_numel is %zu, but the CUDA build reduces whole gradients; "
-                       "use row_numel 0",
-                       d->name, d->row_numel);
+    return ZERO_OK;
 }
 /* Appends what must be the same on all ranks. */
 static void zp_rows_describe(const zero_ctx *z, const zp_tensor *t, char *text, size_t bytes) {
@@ -464,6 +488,7 @@ static void zp_rows_cut_unit(zero_ctx *z, int u, size_t row) {
     x->room = zp_min(x->blocks, zp_max(64, (x->blocks + 31) / 32)); /* 64: a word fits a round */
     w->most_bytes = zp_max(w->most_bytes, x->block * of);
     w->message_bytes = zp_max(w->message_bytes, x->room * x->block * of);
+    w->message_bytes = zp_max(w->message_bytes, zp_rows_map_bytes(z, x)); /* a GPU's maps */
     w->map_bytes += ((size_t)z->data->nranks + 2) * zp_rows_map_bytes(z, x);
 }
 
@@ -482,6 +507,7 @@ static zero_result zp_rows_plan(zero_ctx *z) {
     const zp_cut cut = zp_rows_all_ranks(z->data);
     w->wire = wire;
     w->message_bytes = w->map_bytes = w->most_bytes = 0;
+    w->run = zp_rows_run_on_host;
     for (int u = 0; u < z->layout.all; u++) {
         const size_t row = zp_rows_shortest(z, u);
         zp_live *live = &z->live[u];
@@ -517,7 +543,7 @@ static zero_result zp_rows_allocate(zero_ctx *z) {
     zp_rows_state *w = z->rows;
     const size_t n = (size_t)z->data->nranks;
     if (!w->map_bytes) return ZERO_OK;
-    w->maps = (uint64_t *)calloc(1, w->map_bytes);
+    w->maps = (uint64_t *)zp_device_alloc_host(w->map_bytes);
     w->count = (uint32_t *)calloc(n * n, sizeof *w->count);
     w->list = (zero_message *)calloc(2 * n, sizeof *w->list);
     if (!w->maps || !w->count || !w->list) return ZERO_ERR_MEMORY;
@@ -556,7 +582,7 @@ static zero_result zp_rows_leave(zero_ctx *z) {
 static zero_result zp_rows_close(zero_ctx *z) {
     zp_rows_state *w = z->rows;
     zp_rows_free_lists(w);
-    free(w->maps);
+    zp_device_free_host(w->maps);
     free(w->count);
     free(w->list);
     return ZERO_OK;

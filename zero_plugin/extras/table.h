@@ -8,7 +8,7 @@
 #include "../offload/offload_gpu.h"
 #include "check.h"
 #include "packed.h"
-#include "rows.h"
+#include "rows_gpu.h"
 #include "state.h"
 #include "subgroups.h"
 #include "trace.h"
@@ -36,6 +36,7 @@ static const zp_extra_row zp_table_rows[] = {
     zp_subgroups_row,     /* subgroups */
     zp_packed_row,        /* packed */
     zp_rows_row,          /* rows */
+    zp_rows_gpu_row,      /* rows */
     zp_whole_tensor_row,  /* muon */
     zp_offload_gpu_row,   /* offload */
     zp_offload_build_row, /* offload */

@@ -366,6 +366,25 @@ typedef struct zp_sum {
     int accumulate;
 } zp_sum;
 
+/* Adds ZP_WIDE elements of place p to the sum. `node` has the sum of p's node, from the second node
+   on. The caller clears both sums. */
+ZP_FN void zp_kernel_sum_add_wide(const zp_sum *s, int p, const float *x, float *total,
+                                  float *node) {
+    float *to = p < s->group ? total : node;
+    for (size_t j = 0; j < ZP_WIDE; j++) to[j] = p % s->group == 0 ? x[j] : to[j] + x[j];
+    if (p >= s->group && (p + 1) % s->group == 0)
+        for (size_t j = 0; j < ZP_WIDE; j++) total[j] += node[j];
+}
+/* Stores the sum of ZP_WIDE elements from element i on. */
+ZP_FN void zp_kernel_sum_store_wide(const zp_sum *s, size_t i, float *total) {
+    float *sum = s->sum || s->out_type != ZERO_F32 ? s->sum : (float *)s->out, x[ZP_WIDE];
+    if (s->accumulate) zp_type_load_wide(x, sum, ZERO_F32, i);
+    for (size_t j = 0; j < ZP_WIDE; j++)
+        total[j] = s->accumulate ? x[j] + s->scale * total[j] : s->scale * total[j];
+    if (sum) zp_type_store_wide(sum, ZERO_F32, i, total);
+    if (s->out_type != ZERO_F32) zp_type_store_wide(s->out, s->out_type, i, total);
+}
+
 /* sum = x or sum += x, n values of `type` from element `at` on. */
 static void zp_kernel_add_to_sum(float *sum, const void *x, zero_type type, size_t at, size_t n,
                                  int first) {

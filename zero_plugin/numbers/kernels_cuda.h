@@ -198,19 +198,11 @@ ZP_KERNEL_CALL(zp_kernel_combine_verdicts, zp_kernel_combine_verdicts_block,
 ZP_FN void zp_kernel_sum_ranks_at(const zp_sum *s, size_t at) {
     float total[ZP_WIDE] = {0}, node[ZP_WIDE] = {0}, x[ZP_WIDE];
     const size_t i = at * ZP_WIDE;
-    float *sum = s->sum || s->out_type != ZERO_F32 ? s->sum : (float *)s->out;
     for (int p = 0; p < s->n; p++) {
-        float *to = p < s->group ? total : node;
         zp_type_load_wide(x, s->source[p], s->type, i);
-        for (size_t j = 0; j < ZP_WIDE; j++) to[j] = p % s->group == 0 ? x[j] : to[j] + x[j];
-        if (p >= s->group && (p + 1) % s->group == 0)
-            for (size_t j = 0; j < ZP_WIDE; j++) total[j] += node[j];
+        zp_kernel_sum_add_wide(s, p, x, total, node);
     }
-    if (s->accumulate) zp_type_load_wide(x, sum, ZERO_F32, i);
-    for (size_t j = 0; j < ZP_WIDE; j++)
-        total[j] = s->accumulate ? x[j] + s->scale * total[j] : s->scale * total[j];
-    if (sum) zp_type_store_wide(sum, ZERO_F32, i, total);
-    if (s->out_type != ZERO_F32) zp_type_store_wide(s->out, s->out_type, i, total);
+    zp_kernel_sum_store_wide(s, i, total);
 }
 ZP_UNUSED static void zp_kernel_sum_ranks_loop(const void *sum, size_t n, int threads) {
     zp_kernel_sum_slices((const zp_sum *)sum, n * ZP_WIDE, threads);
