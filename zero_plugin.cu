@@ -140,6 +140,7 @@
 #include "zero_plugin/api/life.h"        /* create, build, hooks, step, destroy */
 #include "zero_plugin/api/tensors.h"     /* tensors are announced */
 #include "zero_plugin/api/pass_order.h"  /* [order] passes in an announced order */
+#include "zero_plugin/api/suggest.h"     /* [suggest] chooses stage, tiers, prefetch */
 #include "zero_plugin/api/touch_rows.h"  /* [rows] announces touched rows */
 #include "zero_plugin/api/values.h"      /* numbers, small collectives, statistics */
 #include "zero_plugin/api/access.h"      /* [state] read and write by name, state */

@@ -758,6 +758,31 @@ typedef struct zero_plan_unit {
    Errors: MEMORY; before zero_build, those of settings that do not fit the tensors. */
 zero_result zero_query_plan(zero_ctx *z, zero_plan *plan);
 zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan);
+/* [suggest] The most that this rank may take, and its rates. 0: no limit, or an unknown rate. */
+typedef struct zero_limits {
+    size_t device_bytes; /* the context in the device's memory (CPU version: in CPU memory) */
+    size_t host_bytes;   /* CUDA: the context in CPU memory */
+    size_t file_bytes;   /* this rank's file */
+    double compute_s;    /* forward and backward of all micro-steps; 0: they hide nothing */
+    double send_gbs;     /* GB/s that the rank sends while the others do, too; 0: 1 */
+    double file_gbs;     /* GB/s that it reads and writes in cfg.folder; 0: 1 */
+    double update_gbs;   /* GB/s that the update reads and writes; 0: 10. By the CPU next to a GPU:
+                            cfg.link_gbs and memory_gbs */
+} zero_limits;
+/* Set stage, prefetch and the tiers of optimizer, gradients and parameters to those with the
+   shortest step among all that fit into `limits`. Their values in zero_create's cfg have no effect;
+   the other settings stay. Without cfg.folder there are no files. Call it after all tensors are
+   announced, before zero_build, zero_adopt or zero_lend. `cfg` (or NULL) gets the new settings, for
+   other contexts, with the planned bucket_numel. With the plan of zero_query_plan, a step takes
+   compute_s, plus exposed messages, plus the longer of the update and the file's traffic less a
+   third of compute_s (forward). Two thirds of compute_s (backward) hide reductions; the whole hides
+   reductions and gathers together. Without prefetch, stage 3 hides no gather. With cfg.no_overlap
+   nothing is hidden. If steps are equally long, the lowest stage is chosen, then DEVICE before HOST
+   and FILE, then prefetch 1. Ranks may give different limits: the settings fit all ranks, and the
+   slowest rank counts.
+   COLLECTIVE. SYNC.
+   Errors: MEMORY if nothing fits, with the least device_bytes that would; settings then stay. */
+zero_result zero_suggest(zero_ctx *z, const zero_limits *limits, zero_config *cfg);
 /* Return the number n of tensors announced so far, and tensor i, 0..n-1, with the defaults of its
    fields resolved. The name is owned by ctx. */
 int zero_tensor_count(const zero_ctx *z);

@@ -99,6 +99,7 @@ gpt2-ops 300 beside $B/test_gpt2_ops
 extra 60 beside $B/test_extra
 split 60 beside $B/test_split
 rows 120 beside $B/test_rows
+suggest 60 beside $B/test_suggest
 rows-checked 200 beside $B/test_rows_checked
 states 120 beside $B/test_states $B
 libraries 200 beside sh $here/reference/test_libraries.sh

@@ -738,7 +738,7 @@ static void ds_resolve_zero(ds_reader *r) {
     const double h = (double)r->autos->hidden;
     int64_t persistence = 0;
     o->zero.stage = (int)ds_get(r, DS_STAGE, 0);
-    if (r->state[DS_STAGE]) o->given |= DS_GIVEN_STAGE;
+    if (r->state[DS_STAGE] == DS_SET) o->given |= DS_GIVEN_STAGE; /* "auto": that of the flag */
     if (r->state[DS_OVERLAP] == DS_SET) {
         o->zero.no_overlap = r->value[DS_OVERLAP] == 0;
         o->given |= DS_GIVEN_OVERLAP;

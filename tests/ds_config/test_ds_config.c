@@ -680,7 +680,7 @@ static const struct {
     {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 1, \"cpu_offload_param\": "
      "true}}",
      "cpu_offload_param is \"cpu\" at stage 1"},
-    {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": \"auto\",\n\"offload_param\": "
+    {"{\"train_batch_size\": 4, \"zero_optimization\": {\"stage\": 0,\n\"offload_param\": "
      "{\"device\": \"nvme\", \"nvme_path\": \"/x\"}}}",
      "line 2*offload_param.device is \"nvme\" at stage 0"},
     {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"gpu\"}}}",
@@ -821,6 +821,10 @@ static void test_defaults(void) {
     test_check(!parse("{\"train_batch_size\": 8, \"zero_optimization\": true}", &ds)
                    && ds.zero.stage == 1,
                "zero_optimization true: stage %d", ds.zero.stage);
+    test_check(
+        !parse("{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": \"auto\"}}", &ds)
+            && ds.given == 0,
+        "stage \"auto\" gives no stage, so that of -z stands: given %x", (unsigned)ds.given);
     test_check(!parse("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adam\"}}", &ds)
                    && ds.zero.optimizer == ZERO_ADAMW,
                "Adam is AdamW");

@@ -134,6 +134,15 @@ static zero_result drop_need(const char *part) {
         drop_fields(&cfg);
         cfg.world_units = 2;
     }
+    if (!strcmp(part, "suggest")) {
+        const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+        const zero_limits none = {0};
+        zero_ctx *z = NULL;
+        zero_result r = zero_create(&z, &cfg, &self);
+        if (!r) r = zero_suggest(z, &none, NULL);
+        zero_destroy(z);
+        return r;
+    }
     return drop_try(&cfg, kind, !strcmp(part, "lend"), !strcmp(part, "order"),
                     !strcmp(part, "rows"));
 }

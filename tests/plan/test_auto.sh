@@ -122,5 +122,13 @@ code=$?
 check "$([ $code = 0 ] && [ -n "$(has '^choice ' json)" ] && [ -z "$(sed -n 's/^repeat: .* -z [0-3].* -b .*/has -b/p' "$scratch/json")" ] && echo 1)" \
     "a file gives the batch, and -z auto the stage: $(tail -n 1 "$scratch/json")"
 
+echo '{"train_micro_batch_size_per_gpu": "auto", "train_batch_size": 12, "zero_optimization": {"stage": "auto"}}' >"$scratch/stage.json"
+for stage in 0 2 auto; do
+    "$train" $data $small -x 1 -pn 2 -z $stage -ds "$scratch/stage.json" --machine "$machine" >"$scratch/json" 2>&1
+    code=$?
+    check "$([ $code = 0 ] && if [ $stage = auto ]; then has '^choice ' json; else has "ZeRO stage  *| $stage " json; fi)" \
+        "stage \"auto\" in a file is that of -z $stage: $(tail -n 1 "$scratch/json")"
+done
+
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -114,6 +114,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     if (!r) r = zp_life_join(z, row, comm);
     if (!r) r = zp_life_resolve(z); /* on an error, zero_destroy notifies peers */
     z->grads_unstated = !cfg->grads;
+    z->accumulation_unstated = !cfg->accumulation;
     if (r) return z->dead = r;
     return cfg->log ? zp_life_warn(z, cfg) : ZERO_OK;
 }

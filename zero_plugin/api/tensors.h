@@ -29,6 +29,17 @@ static zero_result zp_tensor_check_range(zero_ctx *z, const zero_tensor_desc *d)
 
 static int zp_tensor_is_factor(float f) { return f == ZERO_NONE || zp_type_not_below(f); }
 
+/* Checks that backward may overwrite a gradient. The stage can decide this. */
+static zero_result zp_tensor_check_overwritten(zero_ctx *z, const zero_tensor_desc *d) {
+    ZP_REFUSE(
+        z,
+        (d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1
+            && z->array[ZP_GRAD].type == ZERO_F32 && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL,
+        "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place; add (+=) in backward",
+        d->name, z->cfg.micro_steps);
+    return ZERO_OK;
+}
+
 /* Checks all fields of a resolved description. */
 static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     ZP_REFUSE(z, !d->name[0], "name is empty; give each tensor a name");
@@ -40,12 +51,7 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
               "tensor %s is both INLINE and BY_SLOT; leave one of the two flags out", d->name);
     ZP_REFUSE(z, d->flags & ZERO_INLINE && (d->param || d->grad) && d->layers > 1,
               "tensor %s: param and grad of one layer, not of %d; add rows", d->name, d->layers);
-    ZP_REFUSE(
-        z,
-        (d->flags & ZERO_OVERWRITTEN) && z->cfg.micro_steps > 1
-            && z->array[ZP_GRAD].type == ZERO_F32 && z->cfg.accumulation == ZERO_ACCUMULATE_LOCAL,
-        "tensor %s is OVERWRITTEN, but %d micro-steps accumulate in place; add (+=) in backward",
-        d->name, z->cfg.micro_steps);
+    ZP_TRY(zp_tensor_check_overwritten(z, d));
     const int alike = d->flags & ZERO_KEEP ? d->layers : d->together; /* of each so many layers */
     for (int l = 0; l < d->layers && d->frozen; l++)
         ZP_REFUSE(z, !d->frozen[l] != !d->frozen[l / alike * alike],

@@ -101,14 +101,15 @@ typedef struct zp_walk {
 
 struct zero_ctx {
     /* ---- settings and capabilities: zero_create ---- */
-    zero_config cfg;         /* the resolved settings */
-    zp_policy policy;        /* the row of the stage */
-    zp_master master;        /* the row of cfg.master */
-    zp_adding adding;        /* how micro-steps add up, from settings and stage */
-    const zp_rule *rule;     /* the optimizer's functions and its number of states */
-    int grads_unstated;      /* the caller's cfg.grads was AUTO */
-    pid_t maker;             /* the process that created it; a child of fork must not use it */
-    struct zp_extra *extras; /* the rows; a row without a name ends the list */
+    zero_config cfg;           /* the resolved settings */
+    zp_policy policy;          /* the row of the stage */
+    zp_master master;          /* the row of cfg.master */
+    zp_adding adding;          /* how micro-steps add up, from settings and stage */
+    const zp_rule *rule;       /* the optimizer's functions and its number of states */
+    int grads_unstated;        /* the caller's cfg.grads was AUTO */
+    int accumulation_unstated; /* the same of cfg.accumulation */
+    pid_t maker;               /* the process that created it; a child of fork must not use it */
+    struct zp_extra *extras;   /* the rows; a row without a name ends the list */
     struct zp_packed_state *packed; /* the structs of rows; see `state_at` in extra.h */
     struct zp_rows_state *rows;
     struct zp_subgroups_state *subgroups;
