@@ -85,7 +85,7 @@ static int virtual_train(host_run *h, virtual_run *run) {
             if (!virtual_pass(h, &mean)) return 0;
         HOST_TRY(h, zero_step_result(h->z, &done));
         hash = virtual_mix(hash, mean);
-        if (!done.overflow) hash = virtual_mix(hash, done.norm);
+        if (done.stepped) hash = virtual_mix(hash, done.norm);
         hash = virtual_mix(hash, (double)zero_loss_scale(h->z));
         hash = virtual_mix(hash, (double)done.skipped);
         if (!h->rank->rank) run->skipped = (int)done.skipped;
@@ -125,7 +125,7 @@ static void virtual_body(test_rank *r) {
 
 static int virtual_go(virtual_run *run, int processes) {
     run->hash = 0;
-    return processes ? test_processes(run->spec.nranks, 0, virtual_body, run)
+    return processes ? test_processes(run->spec.nranks, 0, virtual_body, run, 120)
                      : test_ranks(run->spec.nranks, 0, virtual_body, run);
 }
 
@@ -170,6 +170,7 @@ static void virtual_set_case(host_spec *s, const virtual_case *c) {
     s->cfg.state_type = c->state;
     s->cfg.optimizer = c->rule;
     s->cfg.scaler.hysteresis = 1;
+    s->cfg.scaler.initial = 1024;
     s->adamw.max_norm = c->max_norm;
     if (c->rule == ZERO_SGD || c->rule == ZERO_NESTEROV) s->adamw.lr = 0.1f;
 }
@@ -177,7 +178,7 @@ static void virtual_set_case(host_spec *s, const virtual_case *c) {
 /* Settings that no bit depends on, in some of their combinations. */
 static void virtual_set_layout(host_spec *s, int how) {
     s->cfg.no_overlap = how & 1;
-    s->cfg.bucket_numel = how & 2 ? 1500 : 0;
+    s->cfg.bucket_numel = how & 2 ? 2000 : 0;
     s->cfg.no_mapping = how >> 2 & 1;
     s->cfg.persistence_numel = how & 8 ? ZERO_NONE : 0;
     s->cfg.open_units = how & 4 ? ZERO_ALL : 0;

@@ -124,7 +124,7 @@ static zero_result zp_virtual_join(zero_ctx *z) {
 static const char *zp_virtual_find_conflict(const zero_ctx *z) {
     const zero_config *c = &z->cfg;
     return !zp_device_is_host()     ? "the CUDA build adds in another order; use the CPU build"
-           : z->all->transport != &zp_local_transport
+           : z->all->transport->issue != zp_local_issue
                ? "only LOCAL communicators add a tree; use one"
            : c->accumulation == ZERO_ACCUMULATE_SHARDED
                ? "accumulation is SHARDED, which adds micro-step by micro-step over all ranks and "
