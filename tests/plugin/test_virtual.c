@@ -330,17 +330,25 @@ static void virtual_refuse_ranks_body(test_rank *r) {
 
 static void virtual_refusals(void) {
     zero_group *group = NULL;
-    const zero_config cases[] = {{.virtual_ranks = 8, .micro_steps = 4},
-                                 {.virtual_ranks = 8, .accumulation = ZERO_ACCUMULATE_SHARDED},
-                                 {.virtual_ranks = 8, .stage = 2, .gradient_bits = 8},
-                                 {.virtual_ranks = 8, .stage = 3, .weight_bits = 8},
-                                 {.virtual_ranks = 8, .stage = 3, .second_ranks = 1},
-                                 {.virtual_ranks = 8, .delay_from = 1},
-                                 {.virtual_ranks = 8, .optimizer_tier = ZERO_FILE, .folder = "/tmp"},
-                                 {.virtual_ranks = -1}};
+    const zero_config cases[] = {
+        {.virtual_ranks = 8, .micro_steps = 4},
+        {.virtual_ranks = 8, .accumulation = ZERO_ACCUMULATE_SHARDED},
+        {.virtual_ranks = 8, .stage = 2, .gradient_bits = 8},
+        {.virtual_ranks = 8, .stage = 3, .weight_bits = 8},
+        {.virtual_ranks = 8, .stage = 3, .second_ranks = 1},
+        {.virtual_ranks = 8, .delay_from = 1},
+        {.virtual_ranks = 1, .type = ZERO_BF16},
+        {.virtual_ranks = 8, .optimizer_tier = ZERO_FILE, .folder = "/tmp"},
+        {.virtual_ranks = -1}};
     static const char *const what[] = {
         "virtual_ranks is 8, so each of 1 ranks has 8 micro-steps per step (found 4)",
-        "use LOCAL", "gradient_bits", "weight_bits", "second_ranks", "delay_from", "FILE",
+        "use LOCAL",
+        "gradient_bits",
+        "weight_bits",
+        "second_ranks",
+        "delay_from",
+        "grads is AUTO",
+        "FILE",
         "virtual_ranks is -1, expected 0..1048576"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) virtual_refuse(&cases[i], what[i]);
     test_check(test_ranks(4, 0, virtual_refuse_ranks_body, NULL), "4 ranks: %s", test_first);

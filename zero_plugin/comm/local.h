@@ -18,8 +18,9 @@ static const char *zp_local_peer_memory(const zp_op *op, int place, size_t at) {
 
 /* Returns a reduce-scatter's sum of n slices, in nodes of `group`, without its sources. */
 static zp_sum zp_local_make_sum(const zp_op *op, int n, int group) {
-    const zp_sum sum = {{NULL},  op->type,  op->type,      n, group, op->memory->base + op->target,
-                        op->sum, op->scale, op->accumulate, {0}};
+    const zp_sum sum = {
+        {NULL},  op->type,  op->type,       n,  group, op->memory->base + op->target,
+        op->sum, op->scale, op->accumulate, {0}};
     return sum;
 }
 

@@ -191,25 +191,25 @@ struct zero_ctx {
     zp_stream updates; /* updates of units with `on_updates`; not open: no unit has that */
 
     /* ---- a pass ---- */
-    int phase, resume;      /* ZP_NEW and so on; resume: the phase after an evaluation */
-    zero_pass pass;         /* kind of the current or last pass */
-    int micro, micro_steps; /* index of the current micro-step; their number in this step */
-    int pass_micro_steps;   /* number of micro-steps in this pass */
-    int hooked;             /* your code called a unit's hook in this pass */
-    int *bucket;            /* [layout.all] the first nbucket: units written, not issued yet */
-    zp_op *ops;             /* [layout.all] their collectives, from ZP_AT_DESCRIBE on */
-    int nbucket;            /* the hooks add units, the flush empties it */
-    int bucket_last;        /* its units are in the step's last micro-step */
-    size_t bucket_filled;   /* elements in the bucket */
-    zp_op gather;           /* the all-gather that the parameter's walk issues */
-    int least_micro_steps;  /* a step has at least so many */
-    int row_collects;       /* a row adds up the gradients of micro-steps instead of the core */
+    int phase, resume;       /* ZP_NEW and so on; resume: the phase after an evaluation */
+    zero_pass pass;          /* kind of the current or last pass */
+    int micro, micro_steps;  /* index of the current micro-step; their number in this step */
+    int pass_micro_steps;    /* number of micro-steps in this pass */
+    int hooked;              /* your code called a unit's hook in this pass */
+    int *bucket;             /* [layout.all] the first nbucket: units written, not issued yet */
+    zp_op *ops;              /* [layout.all] their collectives, from ZP_AT_DESCRIBE on */
+    int nbucket;             /* the hooks add units, the flush empties it */
+    int bucket_last;         /* its units are in the step's last micro-step */
+    size_t bucket_filled;    /* elements in the bucket */
+    zp_op gather;            /* the all-gather that the parameter's walk issues */
+    int least_micro_steps;   /* a step has at least so many */
+    int row_collects;        /* a row adds up the gradients of micro-steps instead of the core */
     const char *no_together; /* why a pass has one micro-step only; NULL: it may have several */
     /* Replaces the sum of losses of zero_train_end: takes one; after the step's last one, sets
-       *sum over all ranks. NULL: the core's. COLLECTIVE if `last`. */
+     *sum over all ranks. NULL: the core's. COLLECTIVE if `last`. */
     zero_result (*add_loss)(zero_ctx *z, double loss, int last, double *sum);
-    double loss;            /* sum of the losses that zero_train_end was given in this step */
-    double hooks_s;         /* seconds of the calling thread inside hooks */
+    double loss;    /* sum of the losses that zero_train_end was given in this step */
+    double hooks_s; /* seconds of the calling thread inside hooks */
 
     /* ---- the agreement on a step ---- */
     double *verdict, *verdicts; /* this rank's [zp_ctx_verdict_words], within all ranks' */

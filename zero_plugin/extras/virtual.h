@@ -48,6 +48,7 @@ enum { ZP_VIRTUAL_MOST = 1 << 20, ZP_VIRTUAL_LEVELS = 20 };
 typedef struct zp_virtual_state {
     int leaves;                   /* of this rank: V / N; 0: off */
     int levels;                   /* of its subtree */
+    int unstated;                 /* your code's cfg.grads was AUTO */
     int radix[ZP_VIRTUAL_LEVELS]; /* [levels] from the leaves up */
     size_t *at;                   /* [layout.all] first element of each unit in a level's sums */
     size_t numel;                 /* elements of a level's sums */
@@ -100,6 +101,7 @@ static zero_result zp_virtual_join(zero_ctx *z) {
     zero_config *c = &z->cfg;
     int radix[ZP_VIRTUAL_LEVELS];
     if (c->virtual_ranks < 1 || c->virtual_ranks > ZP_VIRTUAL_MOST) return ZERO_OK;
+    x->unstated = z->phase == ZP_NEW && !c->grads;
     const int n = zp_virtual_find_radices(c->virtual_ranks, radix);
     const int cut = zp_virtual_find_cut(radix, n, z->all->nranks);
     if (cut < 0 || z->all->nranks > ZP_LOCAL_MAX) return ZERO_OK;
@@ -123,12 +125,16 @@ static zero_result zp_virtual_join(zero_ctx *z) {
 /* Returns the setting that virtual_ranks excludes, with the reason; NULL: there is none. */
 static const char *zp_virtual_find_conflict(const zero_ctx *z) {
     const zero_config *c = &z->cfg;
-    return !zp_device_is_host()     ? "the CUDA build adds in another order; use the CPU build"
+    return !zp_device_is_host() ? "the CUDA build adds in another order; use the CPU build"
            : z->all->transport->issue != zp_local_issue
                ? "only LOCAL communicators add a tree; use one"
            : c->accumulation == ZERO_ACCUMULATE_SHARDED
                ? "accumulation is SHARDED, which adds micro-step by micro-step over all ranks and "
                  "so in another tree; use LOCAL"
+           : c->type != ZERO_F32 && z->leaves->unstated
+               ? "grads is AUTO, which depends on the number of ranks; set it to the type that "
+                 "your "
+                 "backward writes, F32 or AS_TYPE"
            : c->gradient_bits ? "gradient_bits quantizes what a rank sends, before it is summed; "
                                 "use 0"
            : c->weight_bits || c->frozen_weight_bits
@@ -155,21 +161,22 @@ static zero_result zp_virtual_check(zero_ctx *z) {
               "virtual_ranks is %d, a tree of %s, which %d ranks cannot divide among them; use %s "
               "ranks",
               v, radices, ranks, products);
-    ZP_REFUSE(z, z->cfg.micro_steps != leaves,
-              "virtual_ranks is %d, so each of %d ranks has %d micro-steps per step (found %d); set "
-              "micro_steps to that, or to 0",
-              v, ranks, leaves, z->cfg.micro_steps);
+    ZP_REFUSE(
+        z, z->cfg.micro_steps != leaves,
+        "virtual_ranks is %d, so each of %d ranks has %d micro-steps per step (found %d); set "
+        "micro_steps to that, or to 0",
+        v, ranks, leaves, z->cfg.micro_steps);
     return ZERO_OK;
 }
 static zero_result zp_virtual_tensor(zero_ctx *z, zp_tensor *t) {
     const zero_tensor_desc *d = &t->desc;
-    const char *field = d->row_numel             ? "row_numel"
-                        : d->sum_over            ? "sum_over"
-                        : d->slice_of            ? "slice_of"
-                        : d->divisor             ? "divisor"
-                        : d->flags & ZERO_COPY   ? "ZERO_COPY"
+    const char *field = d->row_numel                          ? "row_numel"
+                        : d->sum_over                         ? "sum_over"
+                        : d->slice_of                         ? "slice_of"
+                        : d->divisor                          ? "divisor"
+                        : d->flags & ZERO_COPY                ? "ZERO_COPY"
                         : d->flags & ZERO_FROZEN || d->frozen ? "frozen layers"
-                                                 : NULL;
+                                                              : NULL;
     ZP_REFUSE(z, zp_virtual_is_on(z) && field,
               "tensor %s has %s, which virtual_ranks does not support yet; leave one of them out",
               d->name, field);
@@ -238,8 +245,7 @@ static size_t zp_virtual_sent(zero_ctx *z, int u) {
 static zero_result zp_virtual_cut_arena(zero_ctx *z) {
     zp_virtual_state *x = z->leaves;
     if (zp_virtual_adds(z))
-        x->sums =
-            (float *)zp_ctx_cut_arena(z, (size_t)x->levels * x->numel, sizeof *x->sums);
+        x->sums = (float *)zp_ctx_cut_arena(z, (size_t)x->levels * x->numel, sizeof *x->sums);
     return ZERO_OK;
 }
 static zero_result zp_virtual_close(zero_ctx *z) {
@@ -296,8 +302,8 @@ static zero_result zp_virtual_add_leaf(zero_ctx *z, int u) {
         if (digit + 1 < x->radix[level]) break;
     }
     char *total = zp_virtual_widens(z) ? z->memory[ZP_GRAD].base + zp_virtual_total_at(z, u) : g;
-    add.to = level < x->levels ? x->sums + (size_t)level * x->numel + x->at[u]
-                               : (float *)(void *)total;
+    add.to =
+        level < x->levels ? x->sums + (size_t)level * x->numel + x->at[u] : (float *)(void *)total;
     ZP_SLICE(s, ZERO_EVENT_NORM, u, n * sizeof(float), zp_virtual_add(s, &add, n / ZP_WIDE));
     return ZERO_OK;
 }
@@ -315,9 +321,17 @@ static zero_result zp_virtual_change_reduction(zero_ctx *z) {
 /* Station: rounds unit u's sum over all leaves to 16 bits. */
 static zero_result zp_virtual_round(zero_ctx *z, int u) {
     const size_t first = zp_ctx_shard_first(z, u), n = zp_ctx_shard(z, u);
-    const zp_kernel_convert_args round = {
-        z->memory[ZP_GRAD].base + zp_virtual_total_at(z, u) + first * sizeof(float),
-        zp_ctx_unit_mean(z, u), ZERO_F32, z->array[ZP_MEAN].type, NULL, 0, ZP_NEAREST, 0, n, 0};
+    const zp_kernel_convert_args round = {z->memory[ZP_GRAD].base + zp_virtual_total_at(z, u)
+                                              + first * sizeof(float),
+                                          zp_ctx_unit_mean(z, u),
+                                          ZERO_F32,
+                                          z->array[ZP_MEAN].type,
+                                          NULL,
+                                          0,
+                                          ZP_NEAREST,
+                                          0,
+                                          n,
+                                          0};
     return zp_kernel_convert(&z->stream[ZP_GRADIENTS], &round, n);
 }
 
@@ -362,19 +376,18 @@ static zero_result zp_virtual_take_norm(zero_ctx *z, int u) {
     zp_stream *s = &z->stream[ZP_GRADIENTS];
     const zp_array *mean = &z->array[ZP_MEAN];
     const size_t n = zp_ctx_shard(z, u);
-    const zp_virtual_squares_args squares = {
-        {{zp_ctx_unit_mean(z, u), mean->type, n, NULL},
-         z->verdict,
-         (double)u,
-         (double)zp_ctx_shard_first(z, u),
-         NULL,
-         NULL},
-        (zp_limb *)(void *)(z->verdict + ZP_VERDICT)};
+    const zp_virtual_squares_args squares = {{{zp_ctx_unit_mean(z, u), mean->type, n, NULL},
+                                              z->verdict,
+                                              (double)u,
+                                              (double)zp_ctx_shard_first(z, u),
+                                              NULL,
+                                              NULL},
+                                             (zp_limb *)(void *)(z->verdict + ZP_VERDICT)};
     const size_t blocks = zp_kernel_norm_blocks(&squares.fold.norm);
     ZP_SLICE(s, ZERO_EVENT_NORM, u, n * zp_type_bytes(mean->type),
-             blocks ? zp_device_push_task(s, zp_virtual_squares_task, &squares, sizeof squares,
-                                          blocks)
-                    : ZERO_OK);
+             blocks
+                 ? zp_device_push_task(s, zp_virtual_squares_task, &squares, sizeof squares, blocks)
+                 : ZERO_OK);
     return ZERO_OK;
 }
 

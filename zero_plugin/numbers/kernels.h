@@ -360,9 +360,9 @@ ZP_FN void zp_kernel_accumulate_at(const zp_kernel_accumulate_args *a, size_t at
 ZP_KERNEL(zp_kernel_accumulate, zp_kernel_accumulate_args, 2048)
 
 /* A sum of n ranks' slices, in order of their places; each `group` places are a node. The
-   nodes' sums are added in order, or each radix[0] of them, then each radix[1] of these sums, and so
-   on (on the CPU). The sum times scale is stored in `sum`, or added to it, then rounded to `out`. If
-   `out` is f32 and `sum` is NULL, `out` is the sum. */
+   nodes' sums are added in order, or each radix[0] of them, then each radix[1] of these sums, and
+   so on (on the CPU). The sum times scale is stored in `sum`, or added to it, then rounded to
+   `out`. If `out` is f32 and `sum` is NULL, `out` is the sum. */
 typedef struct zp_sum {
     const void *source[ZP_LOCAL_MAX]; /* by place */
     zero_type type, out_type;
