@@ -126,11 +126,11 @@
 #include "zero_plugin/extras/packed.h"        /* [packed] quantized gathers and reductions */
 #include "zero_plugin/extras/rows.h"          /* [rows] gradients of which few rows are touched */
 #include "zero_plugin/extras/subgroups.h"     /* [subgroups] replicas, secondary partitions */
-#include "zero_plugin/extras/exact.h" /* [muon virtual] sums of squares that do not depend on order */
-#include "zero_plugin/extras/whole_rules.h" /* [muon] the update rules that need whole tensors */
-#include "zero_plugin/extras/muon.h"        /* [muon] Newton-Schulz iterations on a matrix */
-#include "zero_plugin/extras/whole_slices.h" /* [muon] whole tensors that are cut into slices */
-#include "zero_plugin/extras/whole_tensor.h" /* [muon] whole tensors between two passes */
+#include "zero_plugin/extras/exact.h"         /* [muon virtual] sums of squares in any order */
+#include "zero_plugin/extras/whole_rules.h"   /* [muon] the update rules that need whole tensors */
+#include "zero_plugin/extras/muon.h"          /* [muon] Newton-Schulz iterations on a matrix */
+#include "zero_plugin/extras/whole_slices.h"  /* [muon] whole tensors that are cut into slices */
+#include "zero_plugin/extras/whole_tensor.h"  /* [muon] whole tensors between two passes */
 #include "zero_plugin/extras/world.h"    /* [groups] ranks outside the sharded group; first sums */
 #include "zero_plugin/extras/virtual.h"  /* [virtual] sums that do not depend on the ranks */
 #include "zero_plugin/extras/trace.h"    /* [trace] keeps records, and passes them to cfg.trace */

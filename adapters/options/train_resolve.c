@@ -284,18 +284,26 @@ static int64_t train_rows(int64_t windows, int64_t rows) {
     return rows;
 }
 
-/* Returns 1 if `ranks` is a product of the first prime factors of v, the largest first. Each rank
-   then adds a subtree of the sum over v virtual ranks. */
-static int train_cuts_tree(int v, int ranks) {
-    while (ranks > 1 && v > 1) {
-        int p = v;
-        for (int q = 2; q * q <= p; q++)
-            while (p % q == 0 && p > q) p /= q;
-        if (ranks % p) return 0;
-        ranks /= p;
+/* Returns the largest prime factor of v. */
+static int train_largest_factor(int v) {
+    for (int q = 2; q * q <= v; q++)
+        while (v % q == 0 && v > q) v /= q;
+    return v;
+}
+
+/* Returns 1 if `ranks` is a product of the first prime factors of v, the largest first: each rank
+   then adds a subtree of the sum over v virtual ranks. `list` becomes these products. */
+static int train_cuts_tree(int v, int ranks, char *list, size_t bytes) {
+    int product = 1, found = ranks == 1;
+    size_t n = (size_t)snprintf(list, bytes, "1");
+    while (v > 1 && n + 16 < bytes) {
+        const int p = train_largest_factor(v);
         v /= p;
+        product *= p;
+        found |= product == ranks;
+        n += (size_t)snprintf(list + n, bytes - n, "%s%d", v > 1 ? ", " : " or ", product);
     }
-    return ranks == 1;
+    return found;
 }
 
 /* The batch of -vr: each virtual rank has one micro-step. */
@@ -307,17 +315,21 @@ static int train_virtual_batch(const train_options *o, int ranks, batch_shape *b
                             : o->batch > 0 ? (int64_t)o->batch * v
                                            : (int64_t)TRAIN_WINDOWS;
     const int64_t rows = windows / v;
-    if (!train_cuts_tree(v, ranks))
+    char list[160], rows_text[64] = "";
+    if (!train_cuts_tree(v, ranks, list, sizeof list))
+        return sentence_fail(
+            sentence, bytes,
+            "-vr %d: %d data-parallel ranks cannot divide its sums among them; use "
+            "%s ranks",
+            v, ranks, list);
+    if (o->batch > 0) (void)snprintf(rows_text, sizeof rows_text, " of -b %d each", o->batch);
+    if (rows < 1 || rows > INT32_MAX / o->seq_len || rows * v != windows
+        || (o->batch > 0 && rows != o->batch))
         return sentence_fail(sentence, bytes,
-                             "-vr %d: %d rank%s cannot divide its sums among them; use a product "
-                             "of the first prime factors of %d, the largest first (of 12: 1, 3, 6 "
-                             "or 12)",
-                             v, ranks, ranks > 1 ? "s" : "", v);
-    if (rows < 1 || rows * v != windows || (o->batch > 0 && rows != o->batch))
-        return sentence_fail(sentence, bytes,
-                             "-vr %d: a step has %lld sequences, expected %d of -b %d each; choose "
-                             "-b, or -d (tokens per step), so that -d is -vr times -b times -t",
-                             v, (long long)windows, v, o->batch);
+                             "-vr %d: a step of %lld sequences does not divide into %d micro-steps"
+                             "%s; choose -b, or -d (tokens per step), so that -d is -vr times -b "
+                             "times -t",
+                             v, (long long)windows, v, rows_text);
     batch->rows = (int)rows;
     batch->micro_steps = v / ranks;
     batch->windows = windows;

@@ -3,7 +3,7 @@
      hashes    for V = 8 on 1, 2, 4 and 8 ranks, and for V = 12 on 1, 3, 6 and 12: one hash of
                weights and moments, losses, norms and loss scales after some steps, over types,
                masters, state types and update rules, each with a sample of stages, overlap,
-               buckets and mapping. In threads and in processes. Without virtual_ranks hashes
+               buckets, mapping and tiers. In threads and in processes. Without virtual_ranks hashes
                differ, so that the comparison can fail
      tree      the reduced gradient is the tree's sum, computed here by recursion
      plan      messages and partial sums are those of the plan
@@ -24,7 +24,8 @@ static const zero_tensor_desc virtual_tensors[] = {
     {"emb", 700, .uses = 2},
     {"mat", 330, .layers = 3, .unit = 1},
     {"norm", 9, .layers = 3, .unit = 1, .flags = ZERO_KEEP | ZERO_NO_DECAY},
-    {"out", 5, .unit = 4, .flags = ZERO_ONE_D}};
+    {"out", 5, .unit = 4, .flags = ZERO_ONE_D},
+    {"base", 77, .layers = 3, .unit = 1, .flags = ZERO_FROZEN}};
 
 static int virtual_leaf(const host_run *h) { return h->rank->rank * h->spec->leaves + h->micro; }
 
@@ -43,7 +44,7 @@ static void virtual_spoil(host_run *h, int t, size_t first, void *g) {
 }
 
 static void virtual_spec(host_spec *s, int leaves, int nranks, int stage) {
-    host_small(s, 29, nranks, stage, virtual_tensors, 4);
+    host_small(s, 29, nranks, stage, virtual_tensors, 5);
     s->units = 5;
     s->steps = VIRTUAL_STEPS;
     s->leaves = leaves / nranks;
@@ -139,29 +140,35 @@ typedef struct virtual_case {
     zero_state_type state;
     zero_optimizer rule;
     float max_norm;
+    int delay_from;
 } virtual_case;
 
 static const virtual_case virtual_cases[] = {
-    {"f32", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_ADAMW, 0},
-    {"f32, clipped", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_ADAMW, 1},
-    {"bf16, split", ZERO_BF16, ZERO_GRAD_F32, ZERO_MASTER_SPLIT, ZERO_STATE_F32, ZERO_ADAMW, 1},
+    {"f32", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_ADAMW, 0, 0},
+    {"f32, clipped", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_ADAMW, 1, 0},
+    {"bf16, split", ZERO_BF16, ZERO_GRAD_F32, ZERO_MASTER_SPLIT, ZERO_STATE_F32, ZERO_ADAMW, 1, 0},
     {"bf16, f32 masters", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_F32, ZERO_STATE_F32, ZERO_ADAMW,
-     1},
+     1, 0},
     {"bf16, no masters", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_NONE, ZERO_STATE_BF16,
-     ZERO_ADAMW, 1},
-    {"f16", ZERO_F16, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_ADAMW, 1},
-    {"f16 gradients", ZERO_F16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_ADAMW, 1},
-    {"bf16 state", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_BF16, ZERO_ADAMW, 1},
-    {"8-bit state", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_SPLIT, ZERO_STATE_8BIT, ZERO_ADAMW,
-     1},
-    {"Adam", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_ADAM, 1},
-    {"SGD", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_SGD, 1},
-    {"Nesterov", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_NESTEROV, 1},
-    {"Lion", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_SPLIT, ZERO_STATE_8BIT, ZERO_LION, 1},
-    {"Adagrad", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_ADAGRAD, 1},
-    {"LAMB", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_LAMB, 1},
-    {"LAMB, bf16", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_SPLIT, ZERO_STATE_8BIT, ZERO_LAMB, 1},
-    {"Muon", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_MUON, 1}};
+     ZERO_ADAMW, 1, 0},
+    {"f16", ZERO_F16, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_ADAMW, 1, 0},
+    {"f16 gradients", ZERO_F16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_ADAMW, 1,
+     0},
+    {"bf16 state", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_BF16, ZERO_ADAMW, 1, 0},
+    {"8-bit state", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_SPLIT, ZERO_STATE_8BIT, ZERO_ADAMW, 1,
+     0},
+    {"Adam", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_ADAM, 1, 0},
+    {"SGD", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_SGD, 1, 0},
+    {"Nesterov", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_NESTEROV, 1, 0},
+    {"Lion", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_SPLIT, ZERO_STATE_8BIT, ZERO_LION, 1, 0},
+    {"Adagrad", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_ADAGRAD, 1, 0},
+    {"LAMB", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_LAMB, 1, 0},
+    {"LAMB, bf16", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_SPLIT, ZERO_STATE_8BIT, ZERO_LAMB, 1,
+     0},
+    {"Muon", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_MUON, 1, 0},
+    {"delayed", ZERO_F32, ZERO_GRAD_F32, ZERO_MASTER_AUTO, ZERO_STATE_F32, ZERO_ADAMW, 1, 2},
+    {"delayed, bf16", ZERO_BF16, ZERO_GRAD_AS_TYPE, ZERO_MASTER_SPLIT, ZERO_STATE_8BIT, ZERO_ADAMW,
+     1, 1}};
 
 static void virtual_set_case(host_spec *s, const virtual_case *c) {
     s->cfg.type = c->type;
@@ -169,6 +176,7 @@ static void virtual_set_case(host_spec *s, const virtual_case *c) {
     s->cfg.master = c->master;
     s->cfg.state_type = c->state;
     s->cfg.optimizer = c->rule;
+    s->cfg.delay_from = c->delay_from;
     s->cfg.scaler.hysteresis = 1;
     s->cfg.scaler.initial = 1024;
     s->adamw.max_norm = c->max_norm;
@@ -182,6 +190,9 @@ static void virtual_set_layout(host_spec *s, int how) {
     s->cfg.no_mapping = how >> 2 & 1;
     s->cfg.persistence_numel = how & 8 ? ZERO_NONE : 0;
     s->cfg.open_units = how & 4 ? ZERO_ALL : 0;
+    s->cfg.folder = "/tmp";
+    s->cfg.optimizer_tier = how & 16 ? ZERO_FILE : ZERO_DEVICE;
+    s->cfg.parameter_tier = how & 16 && s->cfg.stage == 3 && how & 4 ? ZERO_FILE : ZERO_DEVICE;
 }
 
 static const int virtual_ranks_of[2][5] = {{8, 1, 2, 4, 8}, {12, 1, 3, 6, 12}};
@@ -203,7 +214,7 @@ static void virtual_hashes(const virtual_case *c, int number) {
             test_check(ok && run->hash == first,
                        "%s, V %d, %d ranks, stage %d, layout %d: hash %016llx, on 1 rank %016llx: "
                        "%s",
-                       c->name, leaves, n, stage, how & 15, (unsigned long long)run->hash,
+                       c->name, leaves, n, stage, how & 31, (unsigned long long)run->hash,
                        (unsigned long long)first, ok ? "" : test_first);
             test_check(!ok || run->skipped == (c->type == ZERO_F16), "%s: %d steps are skipped",
                        c->name, run->skipped);
@@ -251,6 +262,7 @@ static void virtual_tree_body(test_rank *r) {
     if (ok && zero_reduce(h.z)) test_rank_fail(r, "%s", zero_last_error(h.z));
     for (int t = 0; t < s->ntensors && ok && !r->failed; t++) {
         const size_t n = host_numel(s, t);
+        if (host_all_frozen(s, t)) continue;
         if (zero_read_tensor(h.z, s->desc[t].name, ZERO_GRADIENT, 0, n, seen))
             test_rank_fail(r, "%s", zero_last_error(h.z));
         for (size_t i = 0; i < n && !r->failed; i++) {
@@ -330,36 +342,35 @@ static void virtual_refuse_ranks_body(test_rank *r) {
 
 static void virtual_refusals(void) {
     zero_group *group = NULL;
-    const zero_config cases[] = {
-        {.virtual_ranks = 8, .micro_steps = 4},
-        {.virtual_ranks = 8, .accumulation = ZERO_ACCUMULATE_SHARDED},
-        {.virtual_ranks = 8, .stage = 2, .gradient_bits = 8},
-        {.virtual_ranks = 8, .stage = 3, .weight_bits = 8},
-        {.virtual_ranks = 8, .stage = 3, .second_ranks = 1},
-        {.virtual_ranks = 8, .delay_from = 1},
-        {.virtual_ranks = 1, .type = ZERO_BF16},
-        {.virtual_ranks = 8, .optimizer_tier = ZERO_FILE, .folder = "/tmp"},
-        {.virtual_ranks = -1}};
+    const zero_config cases[] = {{.virtual_ranks = 8, .micro_steps = 4},
+                                 {.virtual_ranks = 8, .accumulation = ZERO_ACCUMULATE_SHARDED},
+                                 {.virtual_ranks = 8, .stage = 2, .gradient_bits = 8},
+                                 {.virtual_ranks = 8, .stage = 3, .weight_bits = 8},
+                                 {.virtual_ranks = 8, .stage = 3, .second_ranks = 1},
+                                 {.virtual_ranks = 1, .type = ZERO_BF16},
+                                 {.virtual_ranks = 8,
+                                  .stage = 2,
+                                  .optimizer_tier = ZERO_FILE,
+                                  .gradient_tier = ZERO_FILE,
+                                  .folder = "/tmp"},
+                                 {.virtual_ranks = -1}};
     static const char *const what[] = {
         "virtual_ranks is 8, so each of 1 ranks has 8 micro-steps per step (found 4)",
         "use LOCAL",
         "gradient_bits",
         "weight_bits",
         "second_ranks",
-        "delay_from",
         "grads is AUTO",
-        "FILE",
+        "gradient_tier",
         "virtual_ranks is -1, expected 0..1048576"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) virtual_refuse(&cases[i], what[i]);
     test_check(test_ranks(4, 0, virtual_refuse_ranks_body, NULL), "4 ranks: %s", test_first);
 
     zero_config cfg = {.virtual_ranks = 4, .grads = ZERO_GRAD_F32};
     zero_ctx *z = small_create(&cfg);
-    const zero_tensor_desc rows = {"rows", 64, .row_numel = 8}, sums = {"s", 8, .divisor = 3},
-                           frozen = {"frozen", 8, .flags = ZERO_FROZEN};
+    const zero_tensor_desc rows = {"rows", 64, .row_numel = 8}, sums = {"s", 8, .divisor = 3};
     small_expect_error(z, zero_tensor(z, &rows), ZERO_ERR_ARGUMENT, "zero_tensor", "row_numel");
     small_expect_error(z, zero_tensor(z, &sums), ZERO_ERR_ARGUMENT, "zero_tensor", "divisor");
-    small_expect_error(z, zero_tensor(z, &frozen), ZERO_ERR_ARGUMENT, "zero_tensor", "frozen");
     zero_config resolved;
     zero_query_config(z, &resolved);
     test_check(resolved.micro_steps == 4 && resolved.divisor == 4

@@ -142,10 +142,9 @@ static const char *zp_virtual_find_conflict(const zero_ctx *z) {
            : c->shard_ranks || c->second_ranks
                ? "shard_ranks and second_ranks divide the ranks once more; use 0"
            : c->world || c->joins ? "world and joins sum over ranks outside this context; use NULL"
-           : c->delay_from        ? "a delayed update (delay_from) is not supported yet; use 0"
-           : c->optimizer_tier == ZERO_FILE || c->gradient_tier == ZERO_FILE
-                   || c->parameter_tier == ZERO_FILE
-               ? "the tier FILE is not supported yet; use DEVICE"
+           : c->gradient_tier == ZERO_FILE
+               ? "gradient_tier FILE needs sharded accumulation, which adds in another tree; use "
+                 "DEVICE"
                : NULL;
 }
 static zero_result zp_virtual_check(zero_ctx *z) {
@@ -170,13 +169,12 @@ static zero_result zp_virtual_check(zero_ctx *z) {
 }
 static zero_result zp_virtual_tensor(zero_ctx *z, zp_tensor *t) {
     const zero_tensor_desc *d = &t->desc;
-    const char *field = d->row_numel                          ? "row_numel"
-                        : d->sum_over                         ? "sum_over"
-                        : d->slice_of                         ? "slice_of"
-                        : d->divisor                          ? "divisor"
-                        : d->flags & ZERO_COPY                ? "ZERO_COPY"
-                        : d->flags & ZERO_FROZEN || d->frozen ? "frozen layers"
-                                                              : NULL;
+    const char *field = d->row_numel           ? "row_numel"
+                        : d->sum_over          ? "sum_over"
+                        : d->slice_of          ? "slice_of"
+                        : d->divisor           ? "divisor"
+                        : d->flags & ZERO_COPY ? "ZERO_COPY"
+                                               : NULL;
     ZP_REFUSE(z, zp_virtual_is_on(z) && field,
               "tensor %s has %s, which virtual_ranks does not support yet; leave one of them out",
               d->name, field);
