@@ -110,10 +110,12 @@ typedef struct trainer {
     zero_hyper hyper; /* without lr and betas, which the schedule computes */
     schedule lr;
     outliers losses, norms;
-    int step;           /* steps made, including skipped ones */
-    int64_t data_step;  /* step whose data comes next; differs from `step` after resuming with other
-                           batches */
-    int64_t updates;    /* updates that the optimizer made; the schedule counts these */
+    int step;          /* steps made, including skipped ones */
+    int64_t data_step; /* step whose data comes next; differs from `step` after resuming with other
+                          batches */
+    int64_t updates;   /* updates that the optimizer made; the schedule counts these */
+    double *leaf_losses; /* -vr: [micro_steps] since the last sum_losses; and steps since then */
+    int leaf_steps;
     int report_pending; /* the trainer has not yet read the report of the last step */
     saves keep;
     uint64_t seen[2], moved[2]; /* bytes read from and written to the file: in all; by steps */
@@ -168,11 +170,40 @@ static void run_layers(trainer *t, float factor) {
     check_model(t, gpt2_pass_end(t->model));
 }
 
+/* -vr: adds the loss of a micro-step to those of the same micro-step of earlier steps. */
+static void add_leaf_loss(trainer *t, int micro) {
+    double loss = 0;
+    check_model(t, gpt2_take_losses(t->model, &loss));
+    t->leaf_losses[micro] += loss;
+}
+
+/* -vr: returns the sum over all ranks of the losses of all micro-steps, in an order that does not
+   depend on the number of ranks: each sum of one micro-step adds zeros only. */
+static double sum_leaf_losses(trainer *t) {
+    enum { MOST = 32 };
+    double values[MOST], sum = 0;
+    const int each = t->j->batch.micro_steps, mine = t->j->ranks.dp_rank * each;
+    for (int first = 0; first < t->j->opt->virtual_ranks; first += MOST) {
+        const int left = t->j->opt->virtual_ranks - first, n = left < MOST ? left : MOST;
+        for (int i = 0; i < n; i++) {
+            const int micro = first + i - mine;
+            values[i] = micro >= 0 && micro < each ? t->leaf_losses[micro] : 0;
+        }
+        check_groups(t, layout_sum(&t->groups, t->z, values, n));
+        for (int i = 0; i < n; i++) sum += values[i];
+    }
+    memset(t->leaf_losses, 0, (size_t)each * sizeof *t->leaf_losses);
+    if (t->leaf_steps) sum /= t->leaf_steps;
+    t->leaf_steps = 0;
+    return sum;
+}
+
 /* Runs forward and backward of all micro-steps of a step. On a GPU this only enqueues the work. */
 static void run_micro_steps(trainer *t) {
     job *j = t->j;
     const int micro_steps = j->batch.micro_steps;
-    const float factor = zero_loss_scale(t->z) / (float)micro_steps;
+    /* With -vr the plugin divides by all micro-steps of all ranks. */
+    const float factor = zero_loss_scale(t->z) / (float)(j->opt->virtual_ranks ? 1 : micro_steps);
     const gpt2_feed feed = {load_batch, NULL, t};
     if (j->batch.together > 1) {
         run_layers(t, factor);
@@ -185,7 +216,9 @@ static void run_micro_steps(trainer *t) {
         check_model(t, gpt2_pass_begin(t->model, ZERO_TRAIN, micro, micro_steps));
         check_model(t, gpt2_train_step(t->model, j->inputs, j->targets, factor, NULL));
         check_model(t, gpt2_pass_end(t->model));
+        if (j->opt->virtual_ranks) add_leaf_loss(t, micro);
     }
+    t->leaf_steps++;
     if (t->groups.pp == 1) return;
     check_model(t, gpt2_pass_begin(t->model, ZERO_TRAIN, ZERO_TOGETHER, micro_steps));
     check_pipeline(t, gpt2_pipeline_train(t->line, &feed, factor));
@@ -355,7 +388,7 @@ static ds_config make_settings(const job *j, int stage) {
     train_micro_steps(&j->batch, c);
     /* The two methods to accumulate round differently. A comparison needs the same one. */
     if (j->opt->stage.n > 1 && c->micro_steps > 1 && j->ranks.pp == 1
-        && c->accumulation == ZERO_ACCUMULATE_AUTO)
+        && c->accumulation == ZERO_ACCUMULATE_AUTO && !c->virtual_ranks)
         c->accumulation = ZERO_ACCUMULATE_SHARDED;
     train_tiers(j->opt, j->ranks.pp, c);
     if (j->files_grads) c->gradient_tier = ZERO_FILE;
@@ -376,7 +409,10 @@ static int load_batch(void *trainer_, int micro, int *inputs, int *targets) {
     const trainer *t = (const trainer *)trainer_;
     const job *j = t->j;
     const int rows = j->batch.rows;
-    const int64_t first = ((int64_t)micro * j->ranks.dp + j->ranks.dp_rank) * rows;
+    const int64_t place = j->opt->virtual_ranks
+                              ? (int64_t)j->ranks.dp_rank * j->batch.micro_steps + micro
+                              : (int64_t)micro * j->ranks.dp + j->ranks.dp_rank;
+    const int64_t first = place * rows;
     corpus_load_step(j->data, get_data_step(t), first, rows, inputs, targets);
     return rows;
 }
@@ -462,6 +498,8 @@ static void create_model(trainer *t) {
     zero_result result = gpt2_create(&t->model, t->z, &j->model, &run, &error);
     require(j, result == ZERO_OK, "%s", error.sentence);
     gpt2_take_products(t->model, &j->products);
+    t->leaf_losses =
+        (double *)allocate_memory(j, (size_t)j->batch.micro_steps, sizeof *t->leaf_losses);
     if (j->opt->graphs) result = gpt2_record_graphs(t->model, &error);
     require(j, result == ZERO_OK, "-cg 1: %s", error.sentence);
     result = gpt2_pipeline_open(&t->line, t->z, t->model, &t->groups.stage, j->batch.micro_steps,
@@ -471,6 +509,7 @@ static void create_model(trainer *t) {
 
 static void close_trainer(trainer *t) {
     saves_close(&t->keep);
+    free(t->leaf_losses);
     gpt2_pipeline_close(t->line);
     gpt2_destroy(t->model);
     layout_destroy(&t->groups, t->z);
@@ -558,13 +597,14 @@ static void check_memory_flag(const trainer *t) {
 static void sum_losses(trainer *t, step_values *v) {
     double sums[4] = {0, launch_asked_to_stop() ? 1.0 : 0.0};
     observe_begin(t->j->see, "loss", BREAKDOWN_HOST);
-    check_model(t, gpt2_take_losses(t->model, &sums[0]));
+    if (!t->j->opt->virtual_ranks) check_model(t, gpt2_take_losses(t->model, &sums[0]));
     if (t->groups.mixed) check_model(t, gpt2_take_experts(t->model, &sums[2], &sums[3]));
     check_groups(t, layout_sum(&t->groups, t->z, sums, t->groups.mixed ? 4 : 2));
     observe_end(t->j->see);
     t->stop = t->stop || sums[1] > 0;
     v->loss =
         sums[0] * t->groups.pp / t->j->l->nranks; /* only the last stage of a pipeline has a loss */
+    if (t->j->opt->virtual_ranks) v->loss = sum_leaf_losses(t) / t->j->opt->virtual_ranks;
     v->aux = sums[2] * t->groups.pp / t->j->l->nranks;
     v->dropped = sums[3] / t->groups.tp;
 }
@@ -622,13 +662,15 @@ static int load_validation(void *trainer_, int i, int *inputs, int *targets) {
 static double validate(trainer *t) {
     job *j = t->j;
     const int64_t each = (int64_t)j->batch.rows * j->ranks.dp;
+    const int64_t most =
+        j->opt->virtual_ranks ? (int64_t)j->batch.rows * j->opt->virtual_ranks : each;
     const int at_once = t->groups.pp > 1 ? 4 * t->groups.pp : 1;
     const gpt2_feed feed = {load_validation, NULL, t};
     double total = 0;
     progress watch;
     t->eval_windows = j->data->val_windows.count;
-    if (j->opt->val_batches > 0 && t->eval_windows > j->opt->val_batches * each)
-        t->eval_windows = j->opt->val_batches * each;
+    if (j->opt->val_batches > 0 && t->eval_windows > j->opt->val_batches * most)
+        t->eval_windows = j->opt->val_batches * most;
     const int batches = (int)((t->eval_windows + each - 1) / each);
     progress_begin(&watch, j->out, "validation");
     for (int first = 0; first < batches; first += at_once) {

@@ -128,12 +128,13 @@
 #include "zero_plugin/extras/rows_kernels.h"  /* [rows] kernels: pack, unpack and add blocks */
 #include "zero_plugin/extras/rows_gpu.h"      /* [rows] the same on a GPU */
 #include "zero_plugin/extras/subgroups.h"     /* [subgroups] replicas, secondary partitions */
-#include "zero_plugin/extras/exact.h"       /* [muon] sums of squares that do not depend on order */
-#include "zero_plugin/extras/whole_rules.h" /* [muon] the update rules that need whole tensors */
-#include "zero_plugin/extras/muon.h"        /* [muon] Newton-Schulz iterations on a matrix */
-#include "zero_plugin/extras/whole_slices.h" /* [muon] whole tensors that are cut into slices */
-#include "zero_plugin/extras/whole_tensor.h" /* [muon] whole tensors between two passes */
+#include "zero_plugin/extras/exact.h"         /* [muon virtual] sums of squares in any order */
+#include "zero_plugin/extras/whole_rules.h"   /* [muon] the update rules that need whole tensors */
+#include "zero_plugin/extras/muon.h"          /* [muon] Newton-Schulz iterations on a matrix */
+#include "zero_plugin/extras/whole_slices.h"  /* [muon] whole tensors that are cut into slices */
+#include "zero_plugin/extras/whole_tensor.h"  /* [muon] whole tensors between two passes */
 #include "zero_plugin/extras/world.h"    /* [groups] ranks outside the sharded group; first sums */
+#include "zero_plugin/extras/virtual.h"  /* [virtual] sums that do not depend on the ranks */
 #include "zero_plugin/extras/trace.h"    /* [trace] keeps records, and passes them to cfg.trace */
 #include "zero_plugin/extras/check.h"    /* [check] misuse, found by checked builds */
 #include "zero_plugin/extras/table.h"    /* the capabilities of this build, a row each */

@@ -294,9 +294,8 @@ typedef struct zero_muon {
            pinned memory that zero_plan counts. gradient_tier HOST: no shard of the gradients is on
            the device, except f32 accumulators of 16-bit ones, whole gradients (stages 0 and 1, or
            f32 with accumulation LOCAL), and gradients that the GPU applies.
-     FILE  one file per rank, streamed through memory in 1 MiB pieces, which are read ahead and
-           written back during updates and passes. CUDA: for optimizer_tier, updated by the CPU;
-           with it also for the other two */
+     FILE  one file per rank, streamed through memory in 1 MiB pieces, read ahead and written back
+           during updates and passes. CUDA: as HOST, and the CPU updates */
 typedef enum zero_tier { ZERO_DEVICE = 0, ZERO_HOST, ZERO_FILE, ZERO_TIERS } zero_tier;
 /* [offload] The processor that updates state in tier HOST (CUDA). No bit depends on it. */
 typedef enum zero_update_on {
@@ -324,9 +323,8 @@ typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *senten
 typedef struct zero_event zero_event;
 typedef void (*zero_trace_fn)(void *user, const zero_event *events, int n);
 
-/* Settings of a context. Every zero is the default: zero_config cfg = {0} (C++: {}). All ranks give
-   equal values, except threads, update_on, link_gbs, memory_gbs, world_unit, joins, log_user,
-   trace_user and other pointers. */
+/* Settings of a context. Every zero is the default: zero_config cfg = {0} (C++: {}). Equal on all
+   ranks, except threads, update_on, link_gbs, memory_gbs and pointers. */
 typedef struct zero_config {
     int stage;                      /* 0..3 */
     int micro_steps;                /* micro-steps per step, at most; 0: 1 */
@@ -407,6 +405,7 @@ typedef struct zero_config {
                        leaves the errors unchanged. 0: errors are dropped */
     int feedback_reset; /* steps, including skipped ones, after which errors become 0; 0: never */
     int frozen_weight_bits; /* weight_bits of frozen tensors; 0: as weight_bits */
+    int virtual_ranks; /* see VIRTUAL RANKS below; 0: off, at no cost */
 } zero_config;
 
 /* [subgroups] HIERARCHY, for ranks with fast links to some of the others, such as those of a node.
@@ -420,13 +419,22 @@ typedef struct zero_config {
    all parts. No bit depends on it. Units that are kept unsharded or have their own buffer, and
    shards read in place (LOCAL without cfg.no_mapping) have none. */
 
+/* [virtual] VIRTUAL RANKS (cfg.virtual_ranks V): bits do not depend on the number of ranks N. Each
+   rank has V/N micro-steps per step; those of rank r are leaves r V/N to (r + 1) V/N - 1 of a tree.
+   It adds gradients by V's prime factors, the largest at the top, and children in order. N is a
+   product of the first factors (of 12: 1, 3, 6 or 12). The loss of a micro-step is the mean over
+   its own tokens: the plugin divides by V, once. cfg.micro_steps 0 is V/N, cfg.divisor 0 is V. For
+   16 bits, state cfg.grads. A rank keeps an f32 sum of all gradients for each level of its subtree
+   (zero_plan.accumulator_bytes), and if N < V sends 16-bit gradients in f32. zero_train_end adds
+   losses in the order of leaves. ARGUMENT with CUDA, MPI, quantized communication, accumulation
+   SHARDED, shard_ranks, world, zero_touch_rows, sum_over, slice_of and a tensor's divisor. */
+
 /* [offload] DELAYED UPDATE (cfg.delay_from): zero_step decides norm, skip, clip and scale as usual,
    and the update overlaps the next step, whose passes use the weights before it. Each unit's new
    weights arrive after its last reduction in that step, for the following step: W(t+1) =
-   update(W(t), gradient at W(t-1)). This needs a second copy of this rank's shard of the weights,
-   and separate gradients. Evaluations and ZERO_PARAMETER use the weights of the next step's passes;
-   ZERO_MASTER, moments and zero_hash use the newest; a checkpoint has both. A write by name or
-   zero_lend_train ends it. */
+   update(W(t), gradient at W(t-1)). It needs a second copy of this rank's shard of the weights, and
+   separate gradients. Evaluations and ZERO_PARAMETER use the weights of the next passes; moments,
+   ZERO_MASTER and zero_hash the newest; a checkpoint has both. A write by name ends the delay. */
 
 /* [groups] JOINED CONTEXTS. Tensors that are sharded over other ranks than the rest (experts) need
    their own context, which joins the other (cfg.joins). Each context has its own passes and hooks,
@@ -536,8 +544,7 @@ int zero_nranks(const zero_ctx *z);
 /* Announce a tensor, before zero_build and in the same order on all ranks.
    Errors: MEMORY; UNSUPPORTED if this build lacks what a field asks for. */
 zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *desc);
-/* Announce n tensors in order, up to the first error.
-   Errors: those of zero_tensor. */
+/* Announce n tensors in order, up to the first error, which is one of zero_tensor. */
 zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n);
 /* Announce a row of scattered pointers or arrays. Such rows need no test: zero_build, zero_adopt
    and zero_lend return ARGUMENT with the sentence of the first refused row. If the name is taken, a
@@ -848,11 +855,10 @@ typedef struct zero_pass_call {
     zero_pass_call_kind kind;
     int unit;
 } zero_pass_call;
-/* Announce THE ORDER OF A PASS, for example of a pipeline schedule. At stage 3, the units that came
-   next in the pass before are prefetched (cfg.prefetch), and in the first pass those of a model of
-   layers. An announced order replaces both. If it comes before zero_build, the plan counts its
-   gathers, and, for ZERO_TOGETHER with accumulation SHARDED, the one reduction of KEEP and LATE
-   tensors. Bits do not change.
+/* Announce THE ORDER OF A PASS, for example of a pipeline schedule. No bit depends on it. At stage
+   3, the units that came next in the pass before are prefetched (cfg.prefetch), in the first pass
+   those of a model of layers. An announced order replaces both. Before zero_build, the plan counts
+   its gathers, and, for ZERO_TOGETHER with SHARDED, the one reduction of KEEP and LATE tensors.
    `calls` (copied) are those of a pass that need parameters, in order, without hooks of a unit
    that is already open and without backwards with `params` NULL. A call that is not the next one is
    refused, and the pass can continue from there; so is an end before the last one. The order holds
@@ -902,8 +908,7 @@ typedef enum zero_kind {
    numel], at any stage, as f32 for every type. read: all ranks ask for the same range; `out`
    (count floats, yours) may be NULL on ranks that need no values. write: all ranks pass the same
    values, and each stores the elements that it owns. Both stream through a fixed buffer, and no
-   tensor is gathered whole. Writing a gradient changes the update, but not the norm, which
-   zero_reduce computed.
+   tensor is gathered whole. Writing a gradient changes the update, not the norm.
    COLLECTIVE. SYNC.
    Errors: MISMATCH, not sticky, if ranks differ, except reads at stage 0; nothing is written. */
 zero_result zero_read_tensor(zero_ctx *z, const char *name, zero_kind kind, size_t first,
@@ -948,8 +953,8 @@ int zero_state_ranges(const zero_ctx *z, int whole);
 zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range);
 /* Copy part of a range of this rank (of `whole` 1), count elements from range->first on: get to
    `out`, in range->type as stored; put `values` of range->type into the state, rounded to nearest
-   if the stored type differs. With cfg.delay_from: if all ranges of ZERO_PARAMETER are put, an
-   update is pending after zero_state_end as at zero_state_get; if none are put, none is.
+   if the stored type differs. cfg.delay_from: if all ranges of ZERO_PARAMETER are put, an update is
+   pending after zero_state_end as at zero_state_get; if none are put, none is.
    SYNC with the device, not with peers. */
 zero_result zero_state_get(zero_ctx *z, const zero_range *range, void *out);
 zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *values);
@@ -977,8 +982,7 @@ size_t zero_type_bytes(zero_type type);
 zero_result zero_all_sum(zero_ctx *z, double *values, int n);
 zero_result zero_broadcast(zero_ctx *z, void *data, size_t bytes, int root);
 zero_result zero_barrier(zero_ctx *z);
-/* Return zeroed CPU memory that a device copies to and from at full speed; NULL: none is left.
-   zero_host_free frees it. */
+/* Return zeroed CPU memory that a device copies to and from at full speed, or NULL; free it. */
 void *zero_host_alloc(size_t bytes);
 void zero_host_free(void *memory);
 
@@ -1006,9 +1010,8 @@ typedef int (*zero_rank_fn)(const zero_comm *comm, void *arg);
    opened before share one position over all ranks. Signals to this process go to all ranks, and if
    it is killed, they end. CUDA: ranks are threads of this process, each on its number's device.
    If a rank returns nonzero or is killed, its peers get ZERO_ERR_PEER with the reason and its last
-   call. CPU: ranks that still run get SIGTERM after 3 s and SIGKILL 3 s later. Returns 0 if every
-   rank returned 0; otherwise the first failed rank's value, 128 + the signal that ended it, or 126
-   if some did not start. */
+   call. CPU: ranks that still run get SIGTERM after 3 s and SIGKILL 3 s later. Returns 0 if all
+   ranks did; else the first failed rank's value, 128 + its signal, or 126: some never started. */
 int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
 
 /* ---- groups of ranks ------------------------------------------------------------------------- */
@@ -1019,14 +1022,12 @@ int zero_run_local(int nranks, zero_rank_fn fn, void *arg);
    CPU: a call returns when it is done, and its buffers (ordinary memory) are yours again; a send
    may be received later. CUDA: buffers are on the device, and calls are enqueued on the stream.
    SUMS are added in rank order in f32 (F64: in f64) and rounded once, to the type: deterministic
-   and equal on every rank, with LOCAL and MPI. NCCL uses its own order. MAX returns the largest;
-   the result for NaN is undefined. A single rank gets its input.
+   and equal on every rank, with LOCAL and MPI. NCCL uses its own order. MAX of NaN is undefined.
    ERRORS are sticky, as in a context. A rank that fails, or closes a group while peers wait, ends
    their calls with PEER. A killed rank ends the groups and contexts of all ranks if its launcher
    notices (zero_run_local, zero_start_local, mpirun) or calls zero_local_abort for the zero_local
-   that all of them began with. Different calls, or different sizes, return MISMATCH with both
-   calls, at the latest at the next call. Over MPI the buffers of the failed call must stay
-   allocated until MPI_Finalize. */
+   that all of them began with. Different calls or sizes return MISMATCH with both calls, by
+   the next call at the latest. MPI: a failed call's buffers stay allocated until MPI_Finalize. */
 /* Open the ranks of comm as a group. `stream`, CUDA: the cudaStream_t that orders the calls, of the
    device that is current here and at every call; CPU: NULL. timeout_s: seconds, finite and above 0,
    or 0 for 600. As in zero_create, but comm.node_size is ignored: after an error, zero_group_error
@@ -1051,8 +1052,7 @@ int zero_group_rank(const zero_group *g);
 int zero_group_size(const zero_group *g);
 /* Return the sentence of the last error, or "". Owned by the group, until the next call. */
 const char *zero_group_error(const zero_group *g);
-/* Return the group as a communicator for zero_create: a context shards over these ranks. It borrows
-   the group: destroy the context first. */
+/* Return the group as a communicator for zero_create. Destroy the context before the group. */
 zero_comm zero_group_comm(zero_group *g);
 
 typedef enum zero_reduction { ZERO_SUM = 0, ZERO_MAX } zero_reduction;

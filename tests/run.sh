@@ -87,6 +87,7 @@ experts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/te
 lora 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_lora.sh $B
 delay 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_delay.sh $B
 micro-order 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_micro_order.sh $B
+virtual-ranks 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_virtual.sh $B
 observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/report/test_observe.sh $B
 checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/checkpoint/test_checkpoint_tool.sh $B
 bits 300 beside $B/test_bits 12 $SEED
@@ -98,6 +99,7 @@ layouts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/te
 gpt2-ops 300 beside $B/test_gpt2_ops
 extra 60 beside $B/test_extra
 split 60 beside $B/test_split
+virtual 120 beside $B/test_virtual
 rows 120 beside $B/test_rows
 suggest 60 beside $B/test_suggest
 rows-checked 200 beside $B/test_rows_checked

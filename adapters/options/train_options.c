@@ -89,6 +89,13 @@ static const option train_table[] = {
         KEY("train_batch_size, times -t tokens:", 0, ALWAYS), .unsaid = 1,
         .help = "tokens per step, over all ranks and micro-steps. If that is more than one "
                 "micro-step, gradients are accumulated (gradient accumulation). 0: one micro-step"),
+    ROW(INT, "-vr", "--virtual-ranks", virtual_ranks, "0", RANGE(0, 65536), .course = 1,
+        TO(INT, zero.virtual_ranks),
+        .help = "the weights do not depend on the number of ranks: a step has this number of "
+                "micro-steps over all ranks, whose gradients are added in a fixed order. -d is by "
+                "default this number times -b times -t. The ranks must be a product of its first "
+                "prime factors, the largest first, for example 1, 3, 6 or 12 of 12. CPU, ranks of "
+                "one machine. 0: off"),
     ROW(WORD, "-mo", "--micro-order", layer_order, "passes", .words = "passes layers", .course = 1,
         .help = "order of the micro-steps of gradient accumulation. passes: forward and backward "
                 "of one after the other. layers: all pass a layer before the next one, so stage 3 "

@@ -42,6 +42,7 @@ typedef struct train_options {
     const char *lora_on;                            /* -lot */
     int batch, seq_len, steps;
     int64_t step_tokens; /* -d */
+    int virtual_ranks;   /* -vr; 0: off */
     int64_t seed;
     int order, overfit;
     int type, grads, master, state_type; /* -dt, -zg, -w, -os */

@@ -28,7 +28,7 @@ static int train_check_elastic(const train_options *o, char *sentence, size_t by
         return sentence_fail(
             sentence, bytes,
             "-pe 1: ranks resume from checkpoints, but none are saved; add -o FOLDER -n STEPS");
-    if (o->batch == 0 || o->step_tokens > 0) return 0;
+    if (o->batch == 0 || o->step_tokens > 0 || o->virtual_ranks) return 0;
     return sentence_fail(sentence, bytes,
                          "-pe 1: with -b %d alone, a step on fewer ranks has fewer tokens; set the "
                          "tokens per step with -d",
@@ -98,6 +98,22 @@ int train_check_order(const train_options *o, int pp, char *sentence, size_t byt
                          "type); use -zg f32, or -mo passes");
 }
 
+/* Checks for flags that -vr does not support. */
+static int train_check_virtual(const train_options *o, char *sentence, size_t bytes) {
+    const char *flag = o->tensor_parallel > 1 ? "-tp"
+                       : o->pipeline > 1      ? "-pp"
+                       : o->experts           ? "-en"
+                       : o->layouts[0]        ? "-layouts"
+                       : o->layer_order       ? "-mo layers"
+                       : train_chooses(o)     ? "-z auto"
+                                              : NULL;
+    if (!o->virtual_ranks || !flag) return 0;
+    return sentence_fail(sentence, bytes,
+                         "-vr %d: %s is not supported, because only the sum over data-parallel "
+                         "ranks has a fixed order; leave one of them out",
+                         o->virtual_ranks, flag);
+}
+
 int train_check(const train_options *o, char *sentence, size_t bytes) {
     char type[OPTION_WORD_BYTES];
     train_options_word(o, "-dt", type);
@@ -162,9 +178,9 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     if (train_compares(o) && o->evaluate)
         return sentence_fail(sentence, bytes, "-h 1: a comparison does not evaluate; leave it out");
     return train_check_order(o, o->pipeline, sentence, bytes)
-           || train_check_pipeline(o, sentence, bytes) || train_check_experts(o, sentence, bytes)
-           || train_check_elastic(o, sentence, bytes) || train_check_saves(o, sentence, bytes)
-           || train_check_auto(o, sentence, bytes);
+           || train_check_virtual(o, sentence, bytes) || train_check_pipeline(o, sentence, bytes)
+           || train_check_experts(o, sentence, bytes) || train_check_elastic(o, sentence, bytes)
+           || train_check_saves(o, sentence, bytes) || train_check_auto(o, sentence, bytes);
 }
 
 int train_mixture(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
@@ -186,6 +202,7 @@ static const char *train_sparse_rows_conflict(const train_options *o) {
     return !o->untied         ? "the tied classifier writes every row of wte; add -ut 1"
            : o->gradient_bits ? "a gradient is quantized (-qg) or sent by rows"
            : o->layer_order   ? "-mo layers reduces the embeddings once for all micro-batches"
+           : o->virtual_ranks ? "-vr adds whole gradients in a fixed order"
            : train_chooses(o) ? "-z auto chooses among settings that exclude it; give a stage"
            : o->tensor_parallel > 1 || o->pipeline > 1 || o->layouts[0]
                ? "the embeddings are divided by -tp, -pp or -layouts"
@@ -274,6 +291,58 @@ static int64_t train_rows(int64_t windows, int64_t rows) {
     return rows;
 }
 
+/* Returns the largest prime factor of v. */
+static int train_largest_factor(int v) {
+    for (int q = 2; q * q <= v; q++)
+        while (v % q == 0 && v > q) v /= q;
+    return v;
+}
+
+/* Returns 1 if `ranks` is a product of the first prime factors of v, the largest first: each rank
+   then adds a subtree of the sum over v virtual ranks. `list` becomes these products. */
+static int train_cuts_tree(int v, int ranks, char *list, size_t bytes) {
+    int product = 1, found = ranks == 1;
+    size_t n = (size_t)snprintf(list, bytes, "1");
+    while (v > 1 && n + 16 < bytes) {
+        const int p = train_largest_factor(v);
+        v /= p;
+        product *= p;
+        found |= product == ranks;
+        n += (size_t)snprintf(list + n, bytes - n, "%s%d", v > 1 ? ", " : " or ", product);
+    }
+    return found;
+}
+
+/* The batch of -vr: each virtual rank has one micro-step. */
+static int train_virtual_batch(const train_options *o, int ranks, batch_shape *batch,
+                               char *sentence, size_t bytes) {
+    const int v = o->virtual_ranks;
+    const int64_t given = o->step_tokens / o->seq_len;
+    const int64_t windows = given > 0      ? given
+                            : o->batch > 0 ? (int64_t)o->batch * v
+                                           : (int64_t)TRAIN_WINDOWS;
+    const int64_t rows = windows / v;
+    char list[160], rows_text[64] = "";
+    if (!train_cuts_tree(v, ranks, list, sizeof list))
+        return sentence_fail(
+            sentence, bytes,
+            "-vr %d: %d data-parallel ranks cannot divide its sums among them; use "
+            "%s ranks",
+            v, ranks, list);
+    if (o->batch > 0) (void)snprintf(rows_text, sizeof rows_text, " of -b %d each", o->batch);
+    if (rows < 1 || rows > INT32_MAX / o->seq_len || rows * v != windows
+        || (o->batch > 0 && rows != o->batch))
+        return sentence_fail(sentence, bytes,
+                             "-vr %d: a step of %lld sequences does not divide into %d micro-steps"
+                             "%s; choose -b, or -d (tokens per step), so that -d is -vr times -b "
+                             "times -t",
+                             v, (long long)windows, v, rows_text);
+    batch->rows = (int)rows;
+    batch->micro_steps = v / ranks;
+    batch->windows = windows;
+    return 0;
+}
+
 int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sentence,
                 size_t bytes) {
     const int64_t T = o->seq_len;
@@ -284,6 +353,13 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
                              "-d %lld: the tokens per step are not a multiple of the sequence "
                              "length (-t %lld); change one of them",
                              (long long)o->step_tokens, (long long)T);
+    if (o->virtual_ranks) {
+        if (train_virtual_batch(o, ranks, batch, sentence, bytes)) return 1;
+        batch->seq_len = o->seq_len;
+        batch->together = 1;
+        batch->tokens = batch->windows * T;
+        return 0;
+    }
     const int64_t windows = o->step_tokens > 0 ? o->step_tokens / T
                             : o->batch > 0     ? (int64_t)o->batch * ranks
                                                : (int64_t)TRAIN_WINDOWS;
@@ -491,7 +567,7 @@ void train_tiers(const train_options *o, int pp, zero_config *c) {
     if (pp > 1 && c->accumulation == ZERO_ACCUMULATE_AUTO)
         c->accumulation =
             o->gradient_tier == ZERO_FILE ? ZERO_ACCUMULATE_SHARDED : ZERO_ACCUMULATE_LOCAL;
-    const int adds_up = pp > 1 || (c->micro_steps > 1 && c->type != ZERO_F32);
+    const int adds_up = pp > 1 || ((c->micro_steps > 1 || c->virtual_ranks) && c->type != ZERO_F32);
     if (adds_up && c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
     const int compares = o->stage.n > 1, sharded = train_shards_grads(c);
     c->gradient_tier = (zero_tier)o->gradient_tier;

@@ -194,8 +194,8 @@ static void loop_many_verdicts(loop_test *t) {
         loop_make_verdicts(t, verdicts, order, n, units, how);
         loop_fill(t, ZERO_F32);
         auto combine = [&](loop_memory *m) {
-            return zp_kernel_combine_verdicts_args{&m->control, verdicts, n, units,
-                                                   how & 4 ? order : NULL};
+            return zp_kernel_combine_verdicts_args{&m->control, verdicts, n,
+                                                   units,       0,        how & 4 ? order : NULL};
         };
         LOOP_RUN(t, zp_kernel_combine_verdicts, combine, 1, how);
         const zp_control *c = &t->kernel->control;
@@ -229,8 +229,8 @@ static void loop_verdicts(loop_test *t) {
         };
         LOOP_RUN(t, zp_kernel_complete_verdict, declare, 1, how);
         auto judge = [&](loop_memory *m) {
-            return zp_kernel_combine_verdicts_args{&m->control, &m->verdicts[0][0], LOOP_RANKS, 0,
-                                                   NULL};
+            return zp_kernel_combine_verdicts_args{
+                &m->control, &m->verdicts[0][0], LOOP_RANKS, 0, 0, NULL};
         };
         auto decide = [&](loop_memory *m) {
             return zp_kernel_decide_args{&m->control, hyper, scaler, how & 4, how >> 3};

@@ -246,7 +246,7 @@ static void unit_judge(void) {
     for (int r = 0; r < 4; r++)
         for (int i = 0; i < ZP_VERDICT; i++)
             verdicts[r * ZP_VERDICT + i] = i < ZP_CALL ? first[r][i] : 0.5 * i;
-    zp_kernel_combine_verdicts_args a = {&c, verdicts, 4, 0, NULL};
+    zp_kernel_combine_verdicts_args a = {&c, verdicts, 4, 0, 0, NULL};
     (void)zp_kernel_combine_verdicts(&s, &a, 1);
     test_check(c.sumsq == 15 && c.bad_unit == 3 && c.bad_offset == 80 && c.bad_rank == 2
                    && c.norm == sqrt(15.0) / 2 && !c.differs,

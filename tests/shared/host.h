@@ -31,6 +31,7 @@ typedef struct host_spec {
     int reversed;    /* sums over ranks begin with the last rank */
     int no_state;    /* the plugin was dropped without the part `state`: values cannot be read */
     int groups;      /* every tensor has factors of its own (host_factor) */
+    int leaves;      /* gradients are those of leaf rank * leaves + micro-step; 0: as above */
     int pinned;      /* one bit per tensor: its factors are 0, so it is trained and stays */
     size_t rows[HOST_TENSORS], cols[HOST_TENSORS]; /* of matrices, for MUON; 0: none */
     size_t row[HOST_TENSORS]; /* elements of a row; backward touches few rows. 0: it touches all */
@@ -423,9 +424,9 @@ static int host_backward(host_run *h, int unit, int with_params, int first) {
         const zero_type type = host_grad_type(s);
         const size_t at = (size_t)(unit - d->unit) * d->numel;
         const int store = (d->flags & ZERO_OVERWRITTEN) && first;
+        const int leaf = h->rank->rank * s->leaves + h->micro, rank = s->leaves ? 0 : h->rank->rank;
         for (size_t i = 0; i < d->numel; i++) {
-            const float x =
-                h->scale * host_value(s, 1, h->step, h->micro, h->rank->rank, t, at + i);
+            const float x = h->scale * host_value(s, 1, h->step, leaf, rank, t, at + i);
             host_put(g, type, i, store ? x : host_get(g, type, i) + x);
         }
         if (s->poison) s->poison(h, t, at, g);

@@ -244,14 +244,16 @@ static zero_result zp_adopt_train_end(zero_ctx *z, const zero_hyper *hyper, doub
     ZP_TRY(zero_pass_end(z));
     z->loss = z->micro ? z->loss + loss : loss;
     double sum = z->loss, steps = z->micro + 1;
-    if (z->micro + 1 == z->micro_steps) {
+    const int last = z->micro + 1 == z->micro_steps;
+    if (last) {
         ZP_TRY(zero_reduce(z));
         ZP_TRY(zero_step(z, hyper));
         /* your code reads weights at once without hooks */
         if (!z->hooked) ZP_TRY(zp_gather_wait(z, z->layout.units));
         steps *= z->all->nranks;
-        if (mean) ZP_TRY(zero_all_sum(z, &sum, 1));
+        if (mean && !z->add_loss) ZP_TRY(zero_all_sum(z, &sum, 1));
     }
+    if (z->add_loss) ZP_TRY(z->add_loss(z, loss, last && mean, &sum));
     if (mean) *mean = sum / steps;
     return ZERO_OK;
 }

@@ -93,9 +93,11 @@ struct zp_wire {
 
 /* THE ORDER OF A SUM. A reduction first adds the slices of a node's ranks, those of the places
    inside[0], inside[1], ... Then it adds the sums of the nodes across[0], across[1], ... All ranks
-   have the same order. NCCL has its own. */
+   have the same order. NCCL has its own. With radices, LOCAL adds a tree instead, from the inside
+   out: each radix[0] ranks, then each radix[1] of these sums, and so on. Their product is nranks.
+ */
 typedef struct zp_sum_order {
-    unsigned char inside[ZP_LOCAL_MAX], across[ZP_LOCAL_MAX];
+    unsigned char inside[ZP_LOCAL_MAX], across[ZP_LOCAL_MAX], radix[ZP_SUM_LEVELS + 1];
 } zp_sum_order;
 
 typedef struct zp_transport {

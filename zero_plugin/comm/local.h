@@ -18,8 +18,9 @@ static const char *zp_local_peer_memory(const zp_op *op, int place, size_t at) {
 
 /* Returns a reduce-scatter's sum of n slices, in nodes of `group`, without its sources. */
 static zp_sum zp_local_make_sum(const zp_op *op, int n, int group) {
-    const zp_sum sum = {{NULL},  op->type,  op->type,      n, group, op->memory->base + op->target,
-                        op->sum, op->scale, op->accumulate};
+    const zp_sum sum = {
+        {NULL},  op->type,  op->type,       n,  group, op->memory->base + op->target,
+        op->sum, op->scale, op->accumulate, {0}};
     return sum;
 }
 
@@ -46,7 +47,8 @@ static zero_result zp_local_compute(zp_stream *s, const zp_op *op) {
     if (op->kind == ZP_REDUCE_SCATTER) {
         const zp_sum_order *order = &op->group->order;
         const int size = op->group->node_size;
-        zp_sum sum = zp_local_make_sum(op, ranks->n, size);
+        zp_sum sum = zp_local_make_sum(op, ranks->n, order->radix[0] ? order->radix[0] : size);
+        memcpy(sum.radix, order->radix + 1, sizeof sum.radix);
         for (int i = 0; i < ranks->n; i++)
             sum.source[i] =
                 zp_local_peer_memory(op, order->across[i / size] * size + order->inside[i % size],

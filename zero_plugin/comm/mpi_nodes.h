@@ -210,7 +210,7 @@ typedef struct zp_mpi_nodes_piece {
 static void zp_mpi_nodes_sum_inside(const zp_op *op, int rank, const zp_mpi_nodes_piece *x,
                                     float *out) {
     const int n = zp_board_ranks_of(op->group)->n;
-    zp_sum s = {{NULL}, op->type, ZERO_F32, n, n, out, NULL, 1, 0};
+    zp_sum s = {{NULL}, op->type, ZERO_F32, n, n, out, NULL, 1, 0, {0}};
     for (int i = 0; i < n; i++)
         s.source[i] =
             zp_local_peer_memory(op, op->group->order.inside[i], (size_t)rank * op->shard + x->at);

@@ -117,6 +117,7 @@ struct zero_ctx {
     struct zp_whole_state *whole;
     struct zp_world_state *groups;
     struct zp_check_state *checks;
+    struct zp_virtual_state *leaves;
     struct zp_offload *offload;
     void *own; /* the struct of a row of yours; see ZERO_OWN_EXTRAS in extras/table.h */
     const struct zp_observer *observer;   /* set if a row observes, else NULL */
@@ -191,29 +192,37 @@ struct zero_ctx {
     zp_stream updates; /* updates of units with `on_updates`; not open: no unit has that */
 
     /* ---- a pass ---- */
-    int phase, resume;      /* ZP_NEW and so on; resume: the phase after an evaluation */
-    zero_pass pass;         /* kind of the current or last pass */
-    int micro, micro_steps; /* index of the current micro-step; their number in this step */
-    int pass_micro_steps;   /* number of micro-steps in this pass */
-    int hooked;             /* your code called a unit's hook in this pass */
-    int *bucket;            /* [layout.all] the first nbucket: units written, not issued yet */
-    zp_op *ops;             /* [layout.all] their collectives, from ZP_AT_DESCRIBE on */
-    int nbucket;            /* the hooks add units, the flush empties it */
-    int bucket_last;        /* its units are in the step's last micro-step */
-    size_t bucket_filled;   /* elements in the bucket */
-    zp_op gather;           /* the all-gather that the parameter's walk issues */
-    double loss;            /* sum of the losses that zero_train_end was given in this step */
-    double hooks_s;         /* seconds of the calling thread inside hooks */
+    int phase, resume;       /* ZP_NEW and so on; resume: the phase after an evaluation */
+    zero_pass pass;          /* kind of the current or last pass */
+    int micro, micro_steps;  /* index of the current micro-step; their number in this step */
+    int pass_micro_steps;    /* number of micro-steps in this pass */
+    int hooked;              /* your code called a unit's hook in this pass */
+    int *bucket;             /* [layout.all] the first nbucket: units written, not issued yet */
+    zp_op *ops;              /* [layout.all] their collectives, from ZP_AT_DESCRIBE on */
+    int nbucket;             /* the hooks add units, the flush empties it */
+    int bucket_last;         /* its units are in the step's last micro-step */
+    size_t bucket_filled;    /* elements in the bucket */
+    zp_op gather;            /* the all-gather that the parameter's walk issues */
+    int least_micro_steps;   /* a step has at least so many */
+    int row_collects;        /* a row adds up the gradients of micro-steps instead of the core */
+    const char *no_together; /* why a pass has one micro-step only; NULL: it may have several */
+    /* Replaces the sum of losses of zero_train_end: takes one; after the step's last one, sets
+     *sum over all ranks. NULL: the core's. COLLECTIVE if `last`. */
+    zero_result (*add_loss)(zero_ctx *z, double loss, int last, double *sum);
+    double loss;    /* sum of the losses that zero_train_end was given in this step */
+    double hooks_s; /* seconds of the calling thread inside hooks */
 
     /* ---- the agreement on a step ---- */
     double *verdict, *verdicts; /* this rank's [zp_ctx_verdict_words], within all ranks' */
     size_t verdict_at;          /* byte offset of `verdicts` in memory[ZP_GRAD] */
     zp_memory verdict_memory;   /* the verdicts, if `agreeing` is not `data` */
     int verdict_units;          /* verdicts have a word for each of so many units; 0: none */
+    int verdict_words;          /* further words of a row after these */
     int *verdict_unit;          /* [layout.all] each unit's number among them */
     int *verdict_order; /* [agreeing->nranks] on the device: the order in which verdicts are added;
                            NULL: by rank */
     int row_takes_norm; /* a row takes the squares for the norm instead of the core */
+    zero_result (*sum_squares)(zero_ctx *z); /* and sets `control`'s norm. NULL: the core does */
     /* Enqueues the agreement. */
     zero_result (*agree)(zero_ctx *z);
     int agreement_begun;  /* an agreement was enqueued: `control` has its result */
@@ -270,7 +279,9 @@ __attribute__((format(printf, 3, 4))) static zero_result zp_ctx_fail(zero_ctx *z
     ZP_TRY((when) ? zp_ctx_fail(z, ZERO_ERR_STATE, __VA_ARGS__) : ZERO_OK)
 
 /* Returns the words of a rank's verdict. Sums of squares of single units may follow the others. */
-static int zp_ctx_verdict_words(const zero_ctx *z) { return ZP_VERDICT + z->verdict_units; }
+static int zp_ctx_verdict_words(const zero_ctx *z) {
+    return ZP_VERDICT + z->verdict_units + z->verdict_words;
+}
 /* Returns unit u's number in verdicts. */
 static int zp_ctx_verdict_unit(const zero_ctx *z, int u) {
     return z->verdict_units ? z->verdict_unit[u] : u;

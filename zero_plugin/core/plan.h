@@ -181,8 +181,8 @@ static int zp_plan_add_buffer(zp_buffers *p, size_t bytes, int own, size_t align
 static void zp_plan_cut_arrays(zero_ctx *z) {
     const zp_layout *l = &z->layout;
     zp_array *a = z->array;
-    const int kept =
-        a[ZP_GRAD].type == ZERO_F32 ? z->adding == ZP_IN_PLACE : a[ZP_GRAD].share == ZP_WHOLE;
+    const int kept = a[ZP_GRAD].share == ZP_WHOLE
+                     && (a[ZP_GRAD].type != ZERO_F32 || z->adding != ZP_EACH_REDUCED);
     const int inside = kept && !zp_ctx_keeps_next(z);
     for (int k = 0; k < ZP_ARRAYS; k++) {
         size_t at = k == ZP_MEAN ? a[ZP_GRAD].bytes : 0;

@@ -50,11 +50,13 @@ static zero_result zp_verdict_agree(zero_ctx *z) {
     const zp_op verdict = zp_verdict_op(z);
     const zp_kernel_complete_verdict_args complete = {
         z->verdict, z->control, zp_rule_used_hyper(z->rule, z->hyper), z->step_call};
-    const zp_kernel_combine_verdicts_args combine = {z->control, z->verdicts, z->agreeing->nranks,
-                                                     z->verdict_units, z->verdict_order};
+    const zp_kernel_combine_verdicts_args combine = {z->control,          z->verdicts,
+                                                     z->agreeing->nranks, z->verdict_units,
+                                                     z->verdict_words,    z->verdict_order};
     ZP_DO(z, zp_kernel_complete_verdict(s, &complete, 1));
     ZP_DO(z, zp_comm_issue(s, &verdict, 1));
     ZP_DO(z, zp_kernel_combine_verdicts(s, &combine, 1));
+    if (z->sum_squares) ZP_DO(z, z->sum_squares(z));
     ZP_DO(z, zp_device_record_event(s, z->agreed));
     z->agreement_begun = 1;
     return ZERO_OK;

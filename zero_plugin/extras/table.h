@@ -12,6 +12,7 @@
 #include "state.h"
 #include "subgroups.h"
 #include "trace.h"
+#include "virtual.h"
 #include "whole_tensor.h"
 #include "world.h"
 
@@ -37,6 +38,7 @@ static const zp_extra_row zp_table_rows[] = {
     zp_packed_row,        /* packed */
     zp_rows_row,          /* rows */
     zp_rows_gpu_row,      /* rows */
+    zp_virtual_row,       /* virtual */
     zp_whole_tensor_row,  /* muon */
     zp_offload_gpu_row,   /* offload */
     zp_offload_build_row, /* offload */

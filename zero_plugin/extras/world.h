@@ -186,7 +186,11 @@ static int zp_world_has_sums(const zero_ctx *z) {
     for (int t = 0; t < z->ntensors; t++) sums |= z->tensors[t].desc.sum_over != NULL;
     return sums;
 }
-static int zp_world_has_copies(const zero_ctx *z) { return z->row_takes_norm; }
+static int zp_world_has_copies(const zero_ctx *z) {
+    int copies = 0;
+    for (int t = 0; t < z->ntensors; t++) copies |= z->tensors[t].desc.flags & ZERO_COPY;
+    return copies != 0;
+}
 
 /* ---- tensors with a divisor of their own ---- */
 

@@ -72,6 +72,7 @@
 #define ZP_NORM_BLOCK    ((size_t)1024)  /* elements summed into one f64 before blocks are added */
 #define ZP_CONVERT_BLOCK ((size_t)512)   /* elements that are converted at a time, in a buffer */
 #define ZP_SUM_BLOCK     ((size_t)2048)  /* elements summed over ranks while they stay in cache */
+#define ZP_SUM_LEVELS    6 /* of a sum over ranks, above the nodes: 2^6 is ZP_LOCAL_MAX */
 #define ZP_TIMEOUT_S     600.0
 #define ZP_UNBUILT_S     3.0           /* wait of zero_destroy for peers before zero_build */
 #define ZP_TASK_BYTES    ((size_t)768) /* most bytes of a task's arguments */

@@ -115,12 +115,12 @@ ZP_FN void zp_kernel_norm_add_pairs(float *to, const float *x, size_t n) {
     ZP_SIMD
     for (size_t i = 0; i < n; i++) to[i] = x[2 * i] + x[2 * i + 1];
 }
-ZP_FN void zp_kernel_norm_at(const zp_kernel_norm_args *a, size_t block) {
+/* Writes the sums of a block's rows to `row`, and returns their number, or 0 if all are 0. */
+ZP_FN size_t zp_kernel_norm_rows(const zp_kernel_norm_args *a, size_t block, double *row) {
     const size_t first = block * ZP_NORM_BLOCK, left = a->numel - first;
     const size_t n = left < ZP_NORM_BLOCK ? left : ZP_NORM_BLOCK, rows = n / ZP_NORM_ROW;
     float copy[ZP_NORM_BLOCK], x[ZP_NORM_BLOCK / 4], y[ZP_NORM_BLOCK / 8];
     const float *g = zp_type_view(a->g, a->type, first, n, copy);
-    double lane[ZP_NORM_LANES] = {0};
     int held = 1;
     ZP_SIMD
     for (size_t i = 0; i < n / 4; i++) x[i] = zp_kernel_norm_add_four(g + 4 * i);
@@ -131,10 +131,15 @@ ZP_FN void zp_kernel_norm_at(const zp_kernel_norm_args *a, size_t block) {
     uint32_t any = (uint32_t)held; /* the gradient of an embedding is mostly zeros */
     for (size_t i = 0; i < n && !held; i++) any |= zp_type_bits(g[i]) << 1;
     for (size_t r = 0; r < rows && any; r++)
-        lane[r % ZP_NORM_LANES] +=
-            zp_kernel_norm_is_held(y[r])
-                ? (double)y[r]
-                : zp_kernel_norm_add_wide(g, ZERO_F32, r * ZP_NORM_ROW, (r + 1) * ZP_NORM_ROW);
+        row[r] = zp_kernel_norm_is_held(y[r])
+                     ? (double)y[r]
+                     : zp_kernel_norm_add_wide(g, ZERO_F32, r * ZP_NORM_ROW, (r + 1) * ZP_NORM_ROW);
+    return any ? rows : 0;
+}
+ZP_FN void zp_kernel_norm_at(const zp_kernel_norm_args *a, size_t block) {
+    double lane[ZP_NORM_LANES] = {0}, row[ZP_NORM_BLOCK / ZP_NORM_ROW];
+    const size_t rows = zp_kernel_norm_rows(a, block, row);
+    for (size_t r = 0; r < rows; r++) lane[r % ZP_NORM_LANES] += row[r];
     a->partial[block] = zp_kernel_add_by_halves(lane, ZP_NORM_LANES);
 }
 /* The lanes of a fold, for the thread blocks of a GPU that compute them. ZP_FOLD_GROUP lanes next
@@ -214,6 +219,7 @@ typedef struct zp_kernel_combine_verdicts_args {
     const double *verdicts;
     int nranks;
     int units;        /* after each verdict come the squares of so many units */
+    int words;        /* then further words of a row */
     const int *order; /* [nranks] order of the addition; NULL: rank order */
 } zp_kernel_combine_verdicts_args;
 
@@ -221,7 +227,7 @@ ZP_FN int zp_kernel_verdict_rank(const zp_kernel_combine_verdicts_args *a, int p
     return a->order ? a->order[place] : place;
 }
 ZP_FN const double *zp_kernel_verdict_of(const zp_kernel_combine_verdicts_args *a, int rank) {
-    return a->verdicts + (size_t)(ZP_VERDICT + a->units) * (size_t)rank;
+    return a->verdicts + (size_t)(ZP_VERDICT + a->units + a->words) * (size_t)rank;
 }
 /* Returns a term of the sum of squares. The first terms are the units, each of which is added over
    the ranks, in an order that does not depend on the layout. The others are the ranks' squares. */
@@ -353,9 +359,10 @@ ZP_FN void zp_kernel_accumulate_at(const zp_kernel_accumulate_args *a, size_t at
 }
 ZP_KERNEL(zp_kernel_accumulate, zp_kernel_accumulate_args, 2048)
 
-/* A sum of n ranks' slices, in order of their places; each `group` places are a node. The sum times
-   scale is stored in `sum`, or added to it, then rounded to `out`. If `out` is f32 and `sum` is
-   NULL, `out` is the sum. */
+/* A sum of n ranks' slices, in order of their places; each `group` places are a node. The
+   nodes' sums are added in order, or each radix[0] of them, then each radix[1] of these sums, and
+   so on (on the CPU). The sum times scale is stored in `sum`, or added to it, then rounded to
+   `out`. If `out` is f32 and `sum` is NULL, `out` is the sum. */
 typedef struct zp_sum {
     const void *source[ZP_LOCAL_MAX]; /* by place */
     zero_type type, out_type;
@@ -364,6 +371,7 @@ typedef struct zp_sum {
     float *sum; /* f32; NULL: none */
     float scale;
     int accumulate;
+    unsigned char radix[ZP_SUM_LEVELS]; /* 0: no further level */
 } zp_sum;
 
 /* Adds ZP_WIDE elements of place p to the sum. `node` has the sum of p's node, from the second node
@@ -399,12 +407,16 @@ static void zp_kernel_add_to_sum(float *sum, const void *x, zero_type type, size
 
 /* The piece stays in cache. */
 static void zp_kernel_sum_piece(const zp_sum *s, size_t at, size_t n) {
-    float total[ZP_SUM_BLOCK], node[ZP_SUM_BLOCK]; /* written before they are read */
+    float level[ZP_SUM_LEVELS + 1][ZP_SUM_BLOCK]; /* written before they are read */
+    float *total = level[0];
     for (int p = 0; p < s->n; p++) {
-        zp_kernel_add_to_sum(p < s->group ? total : node, s->source[p], s->type, at, n,
-                             p % s->group == 0);
-        if (p >= s->group && (p + 1) % s->group == 0)
-            for (size_t i = 0; i < n; i++) total[i] += node[i];
+        zp_kernel_add_to_sum(level[0], s->source[p], s->type, at, n, p % s->group == 0);
+        for (int l = 0, size = s->group; size < s->n && (p + 1) % size == 0; l++) {
+            const int all = s->radix[l] ? size * s->radix[l] : s->n;
+            zp_kernel_add_to_sum(level[l + 1], level[l], ZERO_F32, 0, n, (p + 1 - size) % all == 0);
+            total = level[l + 1];
+            size = all;
+        }
     }
     float *sum = s->sum ? s->sum + at : s->out_type == ZERO_F32 ? (float *)s->out + at : total;
     if (s->accumulate)
