@@ -27,7 +27,7 @@ typedef struct auto_run {
 
 /* The answers of one context without activations, for 1, 2 and 3 micro-steps. */
 typedef struct auto_context {
-    int state[AUTO_PROBES];
+    int made[AUTO_PROBES], state[AUTO_PROBES]; /* of the case; of its answer */
     plan_case c[AUTO_PROBES];
     plan_answer a[AUTO_PROBES];
 } auto_context;
@@ -40,7 +40,7 @@ typedef struct auto_search_run {
     auto_choice stated[AUTO_STATES];               /* contexts with known bytes of state */
     size_t state_bytes[AUTO_STATES];
     int states;
-    double limit; /* most seconds of a lossy plan */
+    double limit; /* most seconds of a lossy plan; that of the best one of its combination so far */
     int rows;     /* rows of a context: all but -b and -r */
 } auto_search_run;
 
@@ -65,25 +65,45 @@ static size_t *auto_state_bytes(auto_search_run *x, const auto_choice *c) {
     return &x->state_bytes[i];
 }
 
+/* Makes the case of a context with a number of micro-steps, once. */
+static int auto_make(auto_search_run *x, const auto_choice *c, int micro_steps) {
+    auto_context *at = &x->context;
+    const int i = micro_steps - 1;
+    char why[PLAN_SENTENCE] = "";
+    if (at->made[i] != AUTO_UNASKED) return at->made[i];
+    auto_choice choice = *c;
+    choice.batch = 1;
+    choice.micro_steps = micro_steps;
+    const int failed = auto_case(&x->space, &choice, &at->c[i], why, sizeof why);
+    if (failed) auto_refuse(x, why);
+    at->c[i].run.batch = 0;
+    at->made[i] = failed ? AUTO_REFUSED : AUTO_LEGAL;
+    return at->made[i];
+}
+
 /* Asks for a context with a number of micro-steps, once. */
 static int auto_probe(auto_search_run *x, const auto_choice *c, int micro_steps) {
     auto_context *at = &x->context;
     const int i = micro_steps - 1;
     char why[PLAN_SENTENCE] = "";
     if (at->state[i] != AUTO_UNASKED) return at->state[i];
-    auto_choice choice = *c;
-    choice.batch = 1;
-    choice.micro_steps = micro_steps;
-    int failed = auto_case(&x->space, &choice, &at->c[i], why, sizeof why);
-    at->c[i].run.batch = 0;
+    int failed = auto_make(x, c, micro_steps) == AUTO_REFUSED;
     size_t *state = auto_state_bytes(x, c);
     if (!failed && state != NULL) at->c[i].state_bytes = *state;
-    if (!failed) failed = plan_ask(&at->c[i], &at->a[i], why, sizeof why);
-    if (failed) auto_refuse(x, why);
+    if (!failed && plan_ask(&at->c[i], &at->a[i], why, sizeof why)) {
+        failed = 1;
+        auto_refuse(x, why);
+    }
     if (!failed && state != NULL) *state = at->a[i].state_bytes;
     x->found->contexts++;
     at->state[i] = failed ? AUTO_REFUSED : AUTO_LEGAL;
     return at->state[i];
+}
+
+/* Returns the micro-steps of the probe that stands for a choice. */
+static int auto_probe_of(const auto_choice *c) {
+    const int most = c->layer_order ? 2 : AUTO_PROBES;
+    return c->micro_steps < most ? c->micro_steps : most;
 }
 
 static void auto_extend(size_t *to, size_t more, size_t before, size_t by) {
@@ -93,8 +113,7 @@ static void auto_extend(size_t *to, size_t more, size_t before, size_t by) {
 /* Writes case and answer for any number of micro-steps: from the third on, each adds as much. If
    they pass the layers together, the context has one micro-step, of any number of micro-batches. */
 static int auto_ask(auto_search_run *x, const auto_choice *c, plan_case *made, plan_answer *a) {
-    const int micro = c->micro_steps, most = c->layer_order ? 2 : AUTO_PROBES;
-    const int probe = micro < most ? micro : most;
+    const int micro = c->micro_steps, probe = auto_probe_of(c);
     if (auto_probe(x, c, probe) == AUTO_REFUSED) return 1;
     *made = x->context.c[probe - 1];
     *a = x->context.a[probe - 1];
@@ -185,13 +204,16 @@ static void auto_name(const plan_case *c, char name[AUTO_NAME]) {
     }
 }
 
+/* Finds or adds the family of a case. A lossy combination is one family, so there are few. */
 static auto_family *auto_family_of(auto_result *found, const plan_case *c, int lossy) {
     char name[AUTO_NAME];
     auto_name(c, name);
-    for (int i = 0; i < found->families; i++)
-        if (found->family[i].lossy == lossy && found->family[i].best.choice.stage == c->zero.stage
-            && strcmp(found->family[i].tiers, name) == 0)
-            return &found->family[i];
+    for (int i = 0; i < found->families; i++) {
+        auto_family *f = &found->family[i];
+        if (f->lossy == lossy
+            && (lossy || (f->best.choice.stage == c->zero.stage && strcmp(f->tiers, name) == 0)))
+            return f;
+    }
     if (found->families == AUTO_FAMILIES) return NULL;
     auto_family *f = &found->family[found->families++];
     memset(f, 0, sizeof *f);
@@ -249,6 +271,8 @@ static void auto_consider(auto_search_run *x, const auto_choice *c, const plan_c
     }
     x->found->simulations += simulated;
     if ((f->fits && step.all >= f->best.step.all) || (lossy && step.all > x->limit)) return;
+    if (lossy) x->limit = step.all;
+    auto_name(made, f->tiers);
     f->fits = 1;
     f->excess = excess;
     auto_keep(f, c, a, &step);
@@ -256,11 +280,23 @@ static void auto_consider(auto_search_run *x, const auto_choice *c, const plan_c
 
 /* ---- the search ---------------------------------------------------------------------------- */
 
+/* Makes the case of a choice, without its memory and traffic. */
+static int auto_case_of(auto_search_run *x, const auto_choice *c, plan_case *made) {
+    char why[PLAN_SENTENCE];
+    if (x->space.r->options.pipeline > 1) return auto_case(&x->space, c, made, why, sizeof why);
+    const int probe = auto_probe_of(c);
+    if (auto_make(x, c, probe) == AUTO_REFUSED) return 1;
+    *made = x->context.c[probe - 1];
+    *(c->layer_order ? &made->run.together : &made->zero.micro_steps) = c->micro_steps;
+    made->run.batch = c->batch;
+    made->run.recompute = c->recompute;
+    return 0;
+}
+
 /* Returns whether all plans of a lossy context take longer than the limit, without planning it. */
 static int auto_hopeless(auto_search_run *x, const auto_choice *c) {
     const machine *m = x->space.r->machine;
     int batches[AUTO_VALUES], agains[AUTO_VALUES];
-    char why[PLAN_SENTENCE];
     plan_answer none;
     auto_choice choice = *c;
     const int n = auto_list(&x->space, &auto_rows[x->rows], c, batches);
@@ -273,7 +309,7 @@ static int auto_hopeless(auto_search_run *x, const auto_choice *c) {
         choice.recompute = agains[i % k];
         if (choice.batch < 1 || x->space.rows % choice.batch) continue;
         choice.micro_steps = x->space.rows / choice.batch;
-        if (auto_case(&x->space, &choice, &made, why, sizeof why)) continue;
+        if (auto_case_of(x, &choice, &made)) continue;
         none.resolved = made.zero;
         none.zero.nranks = 1;
         if (auto_least_seconds(m, &made, &none) <= x->limit) return 0;
@@ -286,8 +322,9 @@ static void auto_visit_runs(auto_search_run *x, auto_choice *c) {
     const auto_row *batch = &auto_rows[x->rows], *again = &auto_rows[x->rows + 1];
     int batches[AUTO_VALUES], agains[AUTO_VALUES];
     const int n = auto_list(&x->space, batch, c, batches);
-    if (x->space.lossy && auto_hopeless(x, c)) return;
+    memset(x->context.made, 0, sizeof x->context.made);
     memset(x->context.state, 0, sizeof x->context.state);
+    if (x->space.lossy && auto_hopeless(x, c)) return;
     for (int i = 0; i < n; i++) {
         if (batches[i] < 1 || x->space.rows % batches[i]) continue;
         c->batch = batches[i];

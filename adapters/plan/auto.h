@@ -34,10 +34,10 @@
    the other, the simple ones first. The fastest plan of one is the choice only if its step takes at
    most 97 % of the time of the fastest plan before it, or if none before it fits.
 
-   A FAMILY is the set of plans with one stage, one triple of tiers and one combination. The result
-   has the fastest plan of each family, or the plan of a family that is the least above the limit.
-   The runner-up is the fastest plan of another family, because plans of the same family differ by
-   little.
+   A FAMILY is the set of plans with one stage and one triple of tiers, or all plans of one lossy
+   combination. The result has the fastest plan of each family, or the plan of a family that is the
+   least above the limit. The runner-up is the fastest plan of another family, because plans of the
+   same family differ by little.
 
    THE STEP (auto_predict) is machine_predict's. If ranks are on several nodes, or on GPUs, the sent
    bytes and their overlap with computing come from the simulator (overlap.h) instead, at the rates

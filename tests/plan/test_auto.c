@@ -293,6 +293,8 @@ static void check_typed(void) {
                "no rates: %s", why);
 }
 
+static int test_lossy[2]; /* choices without loss, and with it */
+
 /* --allow-lossy chooses only what pays, and nothing without it. */
 static void check_lossy(void) {
     char why[PLAN_SENTENCE] = "";
@@ -320,8 +322,54 @@ static void check_lossy(void) {
         }
 }
 
+/* The rule for --allow-lossy, by brute force: each combination, simple ones first, replaces the
+   choice before it if it takes at most AUTO_LOSSY of that time. The search leaves out most of these
+   plans.
+ */
+static void check_lossy_case(int pays) {
+    test_random random = {7};
+    enum { K = 4 };
+    static const int states[] = {ZERO_STATE_F32, ZERO_STATE_BF16, ZERO_STATE_8BIT};
+    static const int bits[][2] = {{0, 0}, {0, 4}, {8, 0}, {8, 4}};
+    char why[PLAN_SENTENCE] = "", line[LINE];
+    rates = draw_rates(&random);
+    rates.on_gpus = 1;
+    rates.coding = 1e12;
+    if (!pays) rates.link = rates.far = rates.update = 1e13;
+    snprintf(line, sizeof line, "%s -al 1", lines[K].line);
+    if (parse(line, 0, &rates, 1)) return;
+    request->most.device = pays ? 405e5 : 1e9;
+    double best = DBL_MAX;
+    int chosen = 0;
+    for (int i = 0; i < 12; i++) {
+        train_options *o = &request->options;
+        const train_options before = *o;
+        o->state_type = states[i % 3];
+        o->weight_bits = bits[i / 3][0];
+        o->gradient_bits = bits[i / 3][1];
+        const brute b = brute_all(lines[K].rows, lines[K].node, lines[K].prefetches);
+        *o = before;
+        if (b.fit == 0 || (best < DBL_MAX && i > 0 && b.seconds > AUTO_LOSSY * best)) continue;
+        best = b.seconds;
+        chosen = i;
+    }
+    if (!test_check(!auto_search(request, found, why, sizeof why), "%s: %s", line, why)) return;
+    if (!test_check((found->fitting > 0) == (best < DBL_MAX), "%s: %d families fit", line,
+                    found->fitting)
+        || found->fitting == 0)
+        return;
+    const auto_plan *got = &found->family[0].best;
+    test_check(got->step.all == best, "%s: the choice takes %.17g s, the rule's %.17g", line,
+               got->step.all, best);
+    test_check(got->choice.state_type == states[chosen % 3]
+                   && got->choice.weight_bits == bits[chosen / 3][0]
+                   && got->choice.gradient_bits == bits[chosen / 3][1],
+               "%s: combination %d of --allow-lossy", line, chosen);
+    test_lossy[chosen > 0]++;
+}
+
 /* A large case: 48 blocks on 64 ranks. The clock is the processor's, since others may be busy. */
-static void check_time(void) {
+static void check_time(int lossy) {
     char why[PLAN_SENTENCE] = "";
     machine m;
     struct timespec a, b;
@@ -331,14 +379,18 @@ static void check_time(void) {
     m.host_link = 5e10;
     m.host_update = 1e11;
     m.disk = 4e9;
-    if (parse("-z auto -e gpt2:d48 -pn 64 -pg 8 -ns 8 -dt bf16 -d 2097152", 16e9, &m, 1)) return;
+    m.coding = 1e12;
+    if (parse(lossy ? "-z auto -e gpt2:d48 -pn 64 -pg 8 -ns 8 -dt bf16 -d 2097152 -al 1"
+                    : "-z auto -e gpt2:d48 -pn 64 -pg 8 -ns 8 -dt bf16 -d 2097152",
+              16e9, &m, 1))
+        return;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
     test_check(!auto_search(request, found, why, sizeof why), "%s", why);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
     const double took = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
     test_check(found->fitting > 0 && found->legal > 5000, "%lld plans", (long long)found->legal);
-    test_check(took < 1, "d48 on 64 ranks: searched in %.2f s", took);
-    printf("d48 on 64 ranks: %lld plans, %lld contexts, %lld simulated, %.2f s\n",
+    test_check(took < 1 + 2 * lossy, "d48 on 64 ranks, lossy %d: searched in %.2f s", lossy, took);
+    printf("d48 on 64 ranks, lossy %d: %lld plans, %lld contexts, %lld simulated, %.2f s\n", lossy,
            (long long)found->legal, (long long)found->contexts, (long long)found->simulations,
            took);
 }
@@ -391,7 +443,12 @@ int main(void) {
     check_limits();
     check_typed();
     check_lossy();
-    check_time();
+    check_lossy_case(0);
+    check_lossy_case(1);
+    test_check(test_lossy[0] && test_lossy[1], "choices without and with loss: %d, %d",
+               test_lossy[0], test_lossy[1]);
+    check_time(0);
+    check_time(1);
     check_options();
     free(found);
     free(request);
