@@ -808,7 +808,7 @@ zero_result zero_apply_pending(zero_ctx *z);
    in this micro-step, before it ends; more calls add rows. All other rows of its gradient are zeros
    and are not sent, if that pays. Bits do not change, except with NCCL: rows are added in rank
    order in f32, dense gradients in NCCL's order. Without a call, all rows are sent. A checked build
-   finds forgotten rows; other builds lose them. zero_plan counts all rows, zero_stats those sent. */
+   finds forgotten rows; others lose them. zero_plan counts all rows, zero_stats those sent. */
 zero_result zero_touch_rows(zero_ctx *z, const char *tensor, const int *rows, int n);
 
 /* ---- the order of a pass --------------------------------------------------------------------- */
