@@ -838,11 +838,9 @@ zero_result zero_apply_pending(zero_ctx *z);
 
 /* Announce the rows (over all layers, in any order) of a tensor with row_numel that backward writes
    in this micro-step, before it ends; more calls add rows. All other rows of its gradient are zeros
-   and are not sent, if that pays. Bits do not change, except with NCCL: touched rows are added in
-   rank order, in f32, while NCCL adds dense gradients in its own order. Without a call, all rows
-   are sent, as they are after a classifier that is tied to the embedding. A checked build finds
-   rows that you forget; other builds lose them. zero_plan counts all rows, zero_stats and the trace
-   those that were sent. On GPUs, the last backward of such a unit waits for the ranks' lists. */
+   and are not sent, if that pays. Bits do not change, except with NCCL: rows are added in rank
+   order in f32, dense gradients in NCCL's order. Without a call, all rows are sent. A checked build
+   finds forgotten rows; others lose them. zero_plan counts all rows, zero_stats those sent. */
 zero_result zero_touch_rows(zero_ctx *z, const char *tensor, const int *rows, int n);
 
 /* ---- the order of a pass --------------------------------------------------------------------- */

@@ -77,6 +77,19 @@ for stage in 0 3; do
     check "$([ -n "$(weights graphs0)" ] && [ "$(weights graphs1)" = "$(weights graphs0)" ] && [ "$(losses "$scratch/graphs1")" = "$(losses "$scratch/graphs0")" ] && echo 1)" \
         "-cg 1 has the losses and weights of -cg 0 at stage $stage: $(tail -n 1 "$scratch/graphs1")"
 done
+# Touched rows alone are sent: 2 ranks add f32, so weights are those of -sr 0; the trace has fewer bytes for unit 0.
+sent() { # NAME: the bytes of the reductions of unit 0
+    awk '/"cat":"reduction"/ && /"unit":0,/ { sub(/.*"sent":/, ""); n += $1 + 0 } END { print n + 0 }' "$scratch/$1.json"
+}
+for stage in 0 3; do
+    for rows in 0 1; do
+        timeout 100 "$cuda" $small -d 32 -b 1 -pn 2 -ut 1 -z $stage -sr $rows -tr "$scratch/rows$rows.json" >"$scratch/rows$rows" 2>&1
+    done
+    check "$([ -n "$(weights rows0)" ] && [ "$(weights rows1)" = "$(weights rows0)" ] && echo 1)" \
+        "-sr 1 has the weights of -sr 0 at stage $stage: $(tail -n 1 "$scratch/rows1")"
+    check "$(awk "BEGIN { print ($(sent rows1) > 0 && $(sent rows1) < $(sent rows0)) }")" \
+        "-sr 1 sends less at stage $stage: $(sent rows1) bytes, densely $(sent rows0)"
+done
 timeout 60 "$cuda" $small -b 4 -pn 2 -tp 2 -cg 1 >"$scratch/graphs" 2>&1
 check "$(grep -c 'train_gpt2_zero: -cg 1: graphs of blocks: not with' "$scratch/graphs")" "-cg 1 is refused with -tp 2: $(tail -n 1 "$scratch/graphs")"
 wide="$data -e char:5x32x2 -t 16 -v 3 -m 1 -g 4 -x 4 -u 0 -d 256 -f 0 -b 4 -pn 2 -zl 32"

@@ -46,7 +46,7 @@ ZP_FN zp_rows_place zp_rows_kernels_find(const zp_rows_word *map, size_t from, s
 /* Moves the blocks of a round between consecutive shards and their messages. */
 typedef struct zp_rows_kernels_move_args {
     const zp_rows_word *map; /* [shards][words] */
-    size_t words, from, to;  /* words of a shard's map; the round's first, and the end of it */
+    size_t words, from, to;  /* words of a shard's map; the round has words [from, to) */
     size_t block, shard, of; /* elements of a block and of a shard; bytes of an element */
     char *shards, *message;
     size_t stride; /* bytes from a message to the next */
