@@ -93,7 +93,8 @@ static const option train_table[] = {
         .help = "the weights do not depend on the number of ranks: a step has this number of "
                 "micro-steps over all ranks. Their gradients are added in a fixed order. -d is by "
                 "default this number times -b times -t. The ranks must be a product of its first "
-                "prime factors, the largest first, for example 1, 3, 6 or 12 of 12. CPU, ranks of "
+                "prime factors, the largest first, for example 1, 3, 6 or 12 of 12. Needs -nt. "
+                "CPU, ranks of "
                 "one machine. 0: off"),
     ROW(WORD, "-mo", "--micro-order", layer_order, "passes", .words = "passes layers", .course = 1,
         .help = "order of the micro-steps of gradient accumulation. passes: forward and backward "
