@@ -92,9 +92,10 @@ static const option train_table[] = {
     ROW(INT, "-vr", "--virtual-ranks", virtual_ranks, "0", RANGE(0, 65536), .course = 1,
         TO(INT, zero.virtual_ranks),
         .help = "the weights do not depend on the number of ranks: a step has this number of "
-                "micro-steps over all ranks, whose gradients are added in a fixed order. -d is by "
+                "micro-steps over all ranks. Their gradients are added in a fixed order. -d is by "
                 "default this number times -b times -t. The ranks must be a product of its first "
-                "prime factors, the largest first, for example 1, 3, 6 or 12 of 12. CPU, ranks of "
+                "prime factors, the largest first, for example 1, 3, 6 or 12 of 12. Needs -nt. "
+                "CPU, ranks of "
                 "one machine. 0: off"),
     ROW(WORD, "-mo", "--micro-order", layer_order, "passes", .words = "passes layers", .course = 1,
         .help = "order of the micro-steps of gradient accumulation. passes: forward and backward "

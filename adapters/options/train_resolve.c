@@ -107,6 +107,12 @@ static int train_check_virtual(const train_options *o, char *sentence, size_t by
                        : o->layer_order       ? "-mo layers"
                        : train_chooses(o)     ? "-z auto"
                                               : NULL;
+    if (o->virtual_ranks && o->threads == 0)
+        return sentence_fail(
+            sentence, bytes,
+            "-vr %d: the bits of a product can depend on the number of threads, "
+            "which by default depends on the ranks; give -nt, the threads per rank",
+            o->virtual_ranks);
     if (!o->virtual_ranks || !flag) return 0;
     return sentence_fail(sentence, bytes,
                          "-vr %d: %s is not supported, because only the sum over data-parallel "

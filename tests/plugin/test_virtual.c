@@ -104,7 +104,7 @@ static int virtual_check_plan(host_run *h) {
     HOST_TRY(h, zero_query_plan(h->z, &plan));
     HOST_TRY(h, zero_query_stats(h->z, &stats));
     const size_t steps = (size_t)s->steps;
-    if (stats.sent_bytes != steps * plan.sent_bytes)
+    if (!s->cfg.delay_from && stats.sent_bytes != steps * plan.sent_bytes)
         test_rank_fail(h->rank, "%d ranks, stage %d: %llu bytes were sent in %d steps, planned %zu",
                        s->nranks, s->cfg.stage, (unsigned long long)stats.sent_bytes, s->steps,
                        steps * plan.sent_bytes);
@@ -296,6 +296,7 @@ static void virtual_plan(int nranks, int levels) {
     zero_plan plan[2];
     for (int i = 0; i < 2; i++) {
         virtual_spec(&run.spec, 8, nranks, 1);
+        run.spec.ntensors = 4; /* without the frozen one */
         zero_config cfg = run.spec.cfg;
         zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
         cfg.virtual_ranks = i ? 8 / nranks : 0;
@@ -380,7 +381,7 @@ static void virtual_refusals(void) {
     zero_destroy(z);
     z = small_build(&cfg);
     small_expect_error(z, zero_pass_begin(z, ZERO_TRAIN, 0, 2), ZERO_ERR_ARGUMENT,
-                       "zero_pass_begin", "micro_steps is 2, cfg.micro_steps allows 4..4");
+                       "zero_pass_begin", "micro_steps is 2, but each of the 1 ranks has 4");
     small_expect_error(z, zero_pass_begin(z, ZERO_TRAIN, ZERO_TOGETHER, 4), ZERO_ERR_ARGUMENT,
                        "zero_pass_begin", "begin a pass for each");
     zero_destroy(z);

@@ -70,8 +70,7 @@ static int zp_adopt_compare_extents(const void *a, const void *b) {
 }
 
 /* Appends your arrays of a side to the list, which has *n. Unless they are gradients that the
-   plugin adopts, each must exist and be yours. Those gradients have the type that backward adds
-   to. */
+   plugin adopts, each must exist and be yours. Those have the type that backward adds to. */
 static zero_result zp_adopt_list_side(zero_ctx *z, zp_side side, const void *host, zero_type type,
                                       int *n) {
     const int needed = z->pointers_stay || side == ZP_PARAM;
@@ -244,8 +243,7 @@ static zero_result zp_adopt_train_end(zero_ctx *z, const zero_hyper *hyper, doub
     ZP_TRY(zero_pass_end(z));
     z->loss = z->micro ? z->loss + loss : loss;
     double sum = z->loss, steps = z->micro + 1;
-    const int last = z->micro + 1 == z->micro_steps;
-    if (last) {
+    if (z->micro + 1 == z->micro_steps) {
         ZP_TRY(zero_reduce(z));
         ZP_TRY(zero_step(z, hyper));
         /* your code reads weights at once without hooks */
@@ -253,7 +251,7 @@ static zero_result zp_adopt_train_end(zero_ctx *z, const zero_hyper *hyper, doub
         steps *= z->all->nranks;
         if (mean && !z->add_loss) ZP_TRY(zero_all_sum(z, &sum, 1));
     }
-    if (z->add_loss) ZP_TRY(z->add_loss(z, loss, last && mean, &sum));
+    if (z->add_loss) ZP_TRY(z->add_loss(z, loss, mean && z->micro + 1 == z->micro_steps, &sum));
     if (mean) *mean = sum / steps;
     return ZERO_OK;
 }

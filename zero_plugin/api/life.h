@@ -105,7 +105,7 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->phase = ZP_NEW;
     z->call = "zero_create";
     z->agreeing = z->data = z->all = &z->group[ZP_ALL];
-    z->all->nranks = z->pass_micro_steps = z->ncopies = z->least_micro_steps = 1;
+    z->all->nranks = z->pass_micro_steps = z->ncopies = 1;
     z->open_gradients = zp_build_open_gradients;
     z->agree = zp_verdict_agree;
     zero_result r = zp_extra_call(z, ZP_ON_CREATE);

@@ -93,9 +93,8 @@ struct zp_wire {
 
 /* THE ORDER OF A SUM. A reduction first adds the slices of a node's ranks, those of the places
    inside[0], inside[1], ... Then it adds the sums of the nodes across[0], across[1], ... All ranks
-   have the same order. NCCL has its own. With radices, LOCAL adds a tree instead, from the inside
-   out: each radix[0] ranks, then each radix[1] of these sums, and so on. Their product is nranks.
- */
+   have the same order. NCCL has its own. With radices, LOCAL adds a tree from the inside out:
+   each radix[0] ranks, then each radix[1] of these sums, and so on; their product is nranks. */
 typedef struct zp_sum_order {
     unsigned char inside[ZP_LOCAL_MAX], across[ZP_LOCAL_MAX], radix[ZP_SUM_LEVELS + 1];
 } zp_sum_order;
@@ -143,8 +142,7 @@ typedef struct zp_transport {
     void (*view)(const zp_comm *of, const zp_memory *m, const zp_comm *part, int first, int step,
                  zp_memory *view);
     /* Returns the bytes that each of n ranks allocates when they become one of `parts` parts of
-       `of`: memory to meet in, and message buffers if `swaps`. The plan may call it before any
-       split. */
+       `of`: memory to meet in, and message buffers if `swaps`. The plan calls it before splits. */
     size_t (*room)(const zp_comm *of, int parts, int n, int swaps);
     /* Ranks that were just forked meet in LOCAL's *comm. Changes it to a communicator of this
        transport, which the process keeps, or writes the reason to `text`. COLLECTIVE. NULL: forked

@@ -16,8 +16,7 @@ enum { ZP_ANY = 63, ZP_BUILT = ZP_ANY - ZP_NEW };
    others, for units that it keeps elsewhere. */
 typedef struct zp_updater {
     zero_result (*update)(zero_ctx *z, int u, int pass, const zero_hyper *h);
-    /* The next may be NULL. Rules of several passes: changes the inputs of unit u's elements from
-       `first` on. */
+    /* Rules of several passes: changes the inputs of u's elements from `first` on. NULL: nothing */
     void (*fill)(const zero_ctx *z, int u, size_t first, zp_update *a);
     /* If the updater has results of the first pass in memory that the device cannot read: stream s
        copies those of unit u to `to` on the device. Once `ready`, `from` is copied to where the
@@ -88,8 +87,7 @@ typedef struct zp_extent {
     int tensor, layer, side, unused;
 } zp_extent;
 
-/* Groups are opened in this order and closed in the reverse order. Rows open the first, and the
-   two after DATA. */
+/* Groups are opened in this order, and closed in reverse. Rows open the first and last two. */
 enum { ZP_AGREEING = 0, ZP_ALL, ZP_DATA, ZP_MORE, ZP_GROUPS = ZP_MORE + 2 };
 
 /* The stations of one walk, in order; see extra.h. */
@@ -192,22 +190,18 @@ struct zero_ctx {
     zp_stream updates; /* updates of units with `on_updates`; not open: no unit has that */
 
     /* ---- a pass ---- */
-    int phase, resume;       /* ZP_NEW and so on; resume: the phase after an evaluation */
-    zero_pass pass;          /* kind of the current or last pass */
-    int micro, micro_steps;  /* index of the current micro-step; their number in this step */
-    int pass_micro_steps;    /* number of micro-steps in this pass */
-    int hooked;              /* your code called a unit's hook in this pass */
-    int *bucket;             /* [layout.all] the first nbucket: units written, not issued yet */
-    zp_op *ops;              /* [layout.all] their collectives, from ZP_AT_DESCRIBE on */
-    int nbucket;             /* the hooks add units, the flush empties it */
-    int bucket_last;         /* its units are in the step's last micro-step */
-    size_t bucket_filled;    /* elements in the bucket */
-    zp_op gather;            /* the all-gather that the parameter's walk issues */
-    int least_micro_steps;   /* a step has at least so many */
-    int row_collects;        /* a row adds up the gradients of micro-steps instead of the core */
-    const char *no_together; /* why a pass has one micro-step only; NULL: it may have several */
-    /* Replaces the sum of losses of zero_train_end: takes one; after the step's last one, sets
-     *sum over all ranks. NULL: the core's. COLLECTIVE if `last`. */
+    int phase, resume;      /* ZP_NEW and so on; resume: the phase after an evaluation */
+    zero_pass pass;         /* kind of the current or last pass */
+    int micro, micro_steps; /* index of the current micro-step; their number in this step */
+    int pass_micro_steps;   /* number of micro-steps in this pass */
+    int hooked;             /* your code called a unit's hook in this pass */
+    int *bucket;            /* [layout.all] the first nbucket: units written, not issued yet */
+    zp_op *ops;             /* [layout.all] their collectives, from ZP_AT_DESCRIBE on */
+    int nbucket;            /* the hooks add units, the flush empties it */
+    int bucket_last;        /* its units are in the step's last micro-step */
+    size_t bucket_filled;   /* elements in the bucket */
+    zp_op gather;           /* the all-gather that the parameter's walk issues */
+    /* Adds a loss of zero_train_end; if `last`, sets *sum over all ranks. NULL: the core does. */
     zero_result (*add_loss)(zero_ctx *z, double loss, int last, double *sum);
     double loss;    /* sum of the losses that zero_train_end was given in this step */
     double hooks_s; /* seconds of the calling thread inside hooks */
@@ -448,8 +442,7 @@ static const zp_array_part *zp_ctx_own_part(const zero_ctx *z, int u) {
     return &z->array[ZP_STATE].part[u];
 }
 
-/* Returns 1 if an update that overlaps with the next step works on a second copy: NEXT, and a MEAN
-   outside GRAD. */
+/* Returns 1 if updates that overlap with the next step work on NEXT, and a MEAN outside GRAD. */
 static int zp_ctx_keeps_next(const zero_ctx *z) { return z->array[ZP_NEXT].share != ZP_NOTHING; }
 
 /* Returns the gradient that the update reads. */
@@ -459,8 +452,7 @@ static zp_array *zp_ctx_update_gradient(zero_ctx *z) {
 }
 
 /* Returns the i-th unit in the order of updates: that of forward. Updates that overlap with the
-   next step use the order of its backward, because its reductions overwrite the gradients that the
-   updates read. */
+   next step use the order of its backward, because its reductions overwrite what updates read. */
 static int zp_ctx_nth_update(const zero_ctx *z, int i) {
     return zp_layout_nth_unit(&z->layout, z->updates_overlap ? z->layout.all - 1 - i : i);
 }

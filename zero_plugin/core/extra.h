@@ -22,14 +22,12 @@
 
 #include "ctx.h"
 
-/* The places of all walks, in order. At one place, the core's stations run first, then those of the
-   rows. */
+/* The places of all walks, in order. At one place, the core's stations run before the rows'. */
 typedef enum zp_place {
     ZP_AT_WRITTEN,  /* gradient: its stream waits until backward has written the unit */
     ZP_AT_COLLECT,  /* 16-bit gradients of several micro-steps are added */
     ZP_AT_PRESUM,   /* sums over more ranks, before the reduction */
-    ZP_AT_DESCRIBE, /* gradient, parameter: the core describes the collectives in z->ops, z->gather
-                     */
+    ZP_AT_DESCRIBE, /* gradient, parameter: the core describes collectives in z->ops, z->gather */
     ZP_AT_CHANGE,   /* gradient, parameter: a row may change these descriptions */
     ZP_AT_FETCH,    /* parameter: the shard is copied to the place the gather reads */
     ZP_AT_ISSUE,    /* gradient, parameter: the core issues the collectives */

@@ -10,10 +10,8 @@ static zero_result zp_hook_begin_training(zero_ctx *z, int micro, int micro_step
     ZP_UNTIMELY(z, together && expected, "%d micro-steps have run; end the step first", expected);
     ZP_REFUSE(z, together && micro_steps > 1 && z->array[ZP_GRAD].type != ZERO_F32,
               "ZERO_TOGETHER adds gradients in f32, not in 16 bits; set cfg.grads to F32");
-    ZP_REFUSE(z, together && micro_steps > 1 && z->no_together, "%s", z->no_together);
-    ZP_REFUSE(z, micro_steps < z->least_micro_steps || micro_steps > z->cfg.micro_steps,
-              "micro_steps is %d, cfg.micro_steps allows %d..%d", micro_steps, z->least_micro_steps,
-              z->cfg.micro_steps);
+    ZP_REFUSE(z, micro_steps < 1 || micro_steps > z->cfg.micro_steps,
+              "micro_steps is %d, cfg.micro_steps allows 1..%d", micro_steps, z->cfg.micro_steps);
     ZP_UNTIMELY(z, z->phase == ZP_REDUCED, "zero_reduce has run; call zero_step first");
     ZP_UNTIMELY(
         z, micro != expected || (expected && micro_steps != z->micro_steps) || micro >= micro_steps,
@@ -28,7 +26,7 @@ static zero_result zp_hook_begin_training(zero_ctx *z, int micro, int micro_step
         if (micro == 0) z->live[u].reduced = 0;
         if (z->adding != ZP_IN_PLACE || micro == 0) z->live[u].touched = 0;
     }
-    if (micro == 0) ZP_DO(z, zp_extra_call(z, ZP_ON_STEP));
+    if (micro == 0) ZP_TRY(zp_extra_call(z, ZP_ON_STEP));
     if (micro == 0) /* all ranks' verdicts: a peer that fails must not leave its old one here */
         ZP_DO(z, zp_device_clear(&z->stream[ZP_GRADIENTS], z->verdicts,
                                  (size_t)z->agreeing->nranks * (size_t)zp_ctx_verdict_words(z)

@@ -87,8 +87,7 @@ static size_t zp_plan_gather_buffers(const zero_ctx *z) {
 
 /* Returns the maximum number of shared gradient buffers of `shared` elements: those of a bucket,
    and two that backward writes meanwhile. Where each unit is reduced alone, because the smallest
-   two, of `pair` elements, exceed a bucket, one for backward is as fast, unless gathers delay the
-   reductions. */
+   two, of `pair` elements, exceed a bucket, one is as fast, unless gathers delay reductions. */
 static size_t zp_plan_reduce_buffers(const zero_ctx *z, size_t shared, size_t pair) {
     const size_t bucket = zp_max(z->cfg.bucket_numel, shared), units = shared ? bucket / shared : 0;
     const int alone = units == 1 && pair > bucket && !zp_plan_gather_buffers(z);

@@ -208,9 +208,7 @@ static zero_result zp_reduce_finish_micro_step(zero_ctx *z) {
 
 /* ---- the walk ---- */
 
-static int zp_reduce_collects(const zero_ctx *z) {
-    return z->adding == ZP_COLLECTED && !z->row_collects;
-}
+static int zp_reduce_collects(const zero_ctx *z) { return z->array[ZP_SUM].share == ZP_WHOLE; }
 static int zp_reduce_is_whole(const zero_ctx *z) { return z->policy.state == ZP_WHOLE; }
 
 /* The core's stations of a gradient. */

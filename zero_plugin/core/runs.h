@@ -1,7 +1,6 @@
 /* runs.h - reads and writes elements of tensors by runs, each of which one rank owns
 
-   A rank reads values that it has itself. Otherwise their owner broadcasts them through the staging
-   buffer. */
+   A rank reads values that it has. Their owner broadcasts others through the staging buffer. */
 #pragma once
 
 #include "step.h"

@@ -36,8 +36,7 @@ static zero_result zp_verdict_take_squares(zero_ctx *z, int u, size_t from, size
     return ZERO_OK;
 }
 
-/* Adds the squares of the elements that this rank counts: its shard, or, if the shard has
-   copies, its piece. */
+/* Adds the squares of the elements that this rank counts: its piece of the shard. */
 static zero_result zp_verdict_take_norm(zero_ctx *z, int u) {
     const size_t first = zp_ctx_piece_first(z, u);
     return zp_verdict_take_squares(z, u, first, first + zp_ctx_piece(z, u));

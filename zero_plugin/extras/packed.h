@@ -201,8 +201,8 @@ static zero_result zp_packed_send(zero_ctx *z, zp_stream *s, const zp_op *op) {
 static zero_result zp_packed_begin_step(zero_ctx *z) {
     const int every = z->cfg.feedback_reset;
     if (!every || !z->packed->error || z->taken % every) return ZERO_OK;
-    return zp_device_clear(&z->stream[ZP_GRADIENTS], z->packed->error,
-                           zp_packed_error_bytes(z->packed));
+    return zp_ctx_check(z, zp_device_clear(&z->stream[ZP_GRADIENTS], z->packed->error,
+                                           zp_packed_error_bytes(z->packed)));
 }
 
 /* Bytes that this rank sends for a quantized collective. */

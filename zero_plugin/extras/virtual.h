@@ -18,8 +18,8 @@
 
    PARTIAL SUMS. Each micro-step's gradient is written alone: memory is cleared before each one. A
    station then adds it on the gradient stream. For each level of its own subtree, a rank keeps one
-   f32 sum of each unit: that of the node whose children are not complete. A complete node is added
-   to the sum of the level above, in the same pass over memory. The sums belong to the gradient
+   f32 sum of each unit: that of the node which lacks children. A complete node is added to the sum
+   of the level above, in the same pass over memory. The sums belong to the gradient
    stream alone, in the private arena, and zero_plan counts them as accumulators. The rank's total
    exists in the step's last micro-step only:
      f32      it overwrites the gradient, which is then reduced as usual
@@ -43,7 +43,7 @@
 #include "../core/verdict.h"
 #include "exact.h"
 
-enum { ZP_VIRTUAL_MOST = 1 << 20, ZP_VIRTUAL_LEVELS = 20 };
+enum { ZP_VIRTUAL_LEVELS = 20 }; /* 2^20 is ZP_UNITS */
 
 typedef struct zp_virtual_state {
     int leaves;                   /* of this rank: V / N; 0: off */
@@ -100,7 +100,7 @@ static zero_result zp_virtual_join(zero_ctx *z) {
     zp_virtual_state *x = z->leaves;
     zero_config *c = &z->cfg;
     int radix[ZP_VIRTUAL_LEVELS];
-    if (c->virtual_ranks < 1 || c->virtual_ranks > ZP_VIRTUAL_MOST) return ZERO_OK;
+    if (c->virtual_ranks < 1 || c->virtual_ranks > ZP_UNITS) return ZERO_OK;
     x->unstated = z->phase == ZP_NEW && !c->grads;
     const int n = zp_virtual_find_radices(c->virtual_ranks, radix);
     const int cut = zp_virtual_find_cut(radix, n, z->all->nranks);
@@ -109,14 +109,9 @@ static zero_result zp_virtual_join(zero_ctx *z) {
     x->levels = n - cut;
     for (int i = 0; i < x->levels; i++) x->radix[i] = radix[n - 1 - i];
     for (int i = 0; i < cut; i++) z->all->order.radix[i] = (unsigned char)radix[cut - 1 - i];
-    z->least_micro_steps = x->leaves;
     if (!c->micro_steps) c->micro_steps = x->leaves;
     if (!c->divisor) c->divisor = c->virtual_ranks;
     if (!c->accumulation) c->accumulation = ZERO_ACCUMULATE_LOCAL;
-    if (x->levels)
-        z->no_together =
-            "virtual_ranks adds the gradients of the micro-steps one by one, so a pass is one "
-            "micro-step; begin a pass for each";
     return ZERO_OK;
 }
 
@@ -186,8 +181,7 @@ static zero_result zp_virtual_tensor(zero_ctx *z, zp_tensor *t) {
 static zero_result zp_virtual_choose(zero_ctx *z) {
     if (!zp_virtual_adds(z)) return ZERO_OK;
     z->adding = ZP_COLLECTED;
-    z->row_collects = 1;
-    z->array[ZP_SUM].share = ZP_NOTHING;
+    z->array[ZP_SUM].share = ZP_NOTHING; /* so that the core collects nothing */
     if (z->policy.gradients == ZP_SHARD) z->array[ZP_GRAD].share = ZP_NOTHING; /* in buffers */
     return ZERO_OK;
 }
@@ -252,6 +246,20 @@ static zero_result zp_virtual_close(zero_ctx *z) {
     return ZERO_OK;
 }
 
+/* A step begins: all its micro-steps are leaves, and each is a pass of its own. */
+static zero_result zp_virtual_begin_step(zero_ctx *z) {
+    const int leaves = z->leaves->leaves;
+    ZP_REFUSE(z, leaves && z->micro_steps != leaves,
+              "micro_steps is %d, but each of the %d ranks has %d of the virtual ranks; use that",
+              z->micro_steps, z->all->nranks, leaves);
+    ZP_REFUSE(
+        z, leaves && z->pass_micro_steps > 1,
+        "ZERO_TOGETHER adds gradients of %d micro-steps before virtual_ranks can; begin a pass "
+        "for each",
+        z->pass_micro_steps);
+    return ZERO_OK;
+}
+
 /* ---- the way of a gradient ---- */
 
 /* Adds a leaf to the partial sums of the levels in the set `adds`, from the leaves up, and stores
@@ -286,7 +294,7 @@ static size_t zp_virtual_total_at(const zero_ctx *z, int u) {
 }
 
 /* Station: adds the micro-step's gradient of unit u to the tree. If it completes nodes, their sums
-   go up with it, to the first level whose node still lacks a child. */
+   go up with it, to the first level with a node that lacks a child. */
 static zero_result zp_virtual_add_leaf(zero_ctx *z, int u) {
     const zp_virtual_state *x = z->leaves;
     zp_stream *s = &z->stream[ZP_GRADIENTS];
@@ -442,7 +450,7 @@ static const zp_station zp_virtual_stations[] = {
     {ZP_AT_NORM, ZP_LAST_MICRO_STEP, zp_virtual_is_on, zp_virtual_take_norm, NULL},
     ZP_LAST_STATION};
 static const zp_setting zp_virtual_settings[] = {
-    {ZP_SETTING(virtual_ranks), ZP_SIGNED, 0, ZP_VIRTUAL_MOST, 0, 0},
+    {ZP_SETTING(virtual_ranks), ZP_SIGNED, 0, ZP_UNITS, 0, 0},
     ZP_LAST_SETTING,
 };
 static zp_extra zp_virtual_row(void) {
@@ -459,6 +467,7 @@ static zp_extra zp_virtual_row(void) {
     x.call[ZP_ON_CHOOSE] = zp_virtual_choose;
     x.call[ZP_ON_LAYOUT] = zp_virtual_layout;
     x.call[ZP_ON_PLAN] = zp_virtual_plan;
+    x.call[ZP_ON_STEP] = zp_virtual_begin_step;
     x.sent = zp_virtual_sent;
     x.call[ZP_ON_CUT] = zp_virtual_cut_arena;
     x.call[ZP_ON_DESTROY] = zp_virtual_close;

@@ -76,8 +76,7 @@ static void zp_events_record_run(zp_record *r, double begin, double end) {
     r->event.end = end;
     zp_events_mark_filled(r);
 }
-/* Completes a record of communication with `units` units: it has so many ranks, and this rank sends
-   so many bytes. */
+/* Completes a record of communication: its units, its ranks, and the bytes this rank sends. */
 static void zp_events_set_traffic(zp_record *r, int units, int ranks, uint64_t sent) {
     if (!r) return;
     r->event.units = units;

@@ -24,8 +24,7 @@ ZP_FN float zp_codes_decode(uint8_t code, float scale, int squares) {
 }
 /* Returns a pattern. The largest one in a block is that of the scale; NaN is larger than all. */
 ZP_FN uint32_t zp_codes_magnitude(float x) { return zp_type_bits(x) & 0x7FFFFFFFu; }
-/* Returns the number between -0.5 and 0.5 that rounds a code, from 15 random bits. Its sum with 255
-   is exact. */
+/* Returns what rounds a code, from -0.5 to 0.5, of 15 random bits. Its sum with 255 is exact. */
 ZP_FN float zp_codes_shift(uint32_t random) {
     return (float)(int32_t)(random & 0x7FFFu) * 0x1p-15f + (0x1p-16f - 0.5f);
 }

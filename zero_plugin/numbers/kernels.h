@@ -43,8 +43,7 @@ typedef struct zp_control { /* in device memory; the agreement and the step writ
     float root_correction; /* sqrt(1 - beta2^t), for eps */
 } zp_control;
 
-/* x[0] is the smallest normal number. x[2] becomes the same, or 0 if the denormal x[1] is flushed
-   to zero. */
+/* x[0] is the smallest normal number. x[2] becomes the same, or 0 if the denormal x[1] is lost. */
 typedef struct zp_kernel_denormal_args {
     volatile float *x;
 } zp_kernel_denormal_args;
@@ -359,10 +358,10 @@ ZP_FN void zp_kernel_accumulate_at(const zp_kernel_accumulate_args *a, size_t at
 }
 ZP_KERNEL(zp_kernel_accumulate, zp_kernel_accumulate_args, 2048)
 
-/* A sum of n ranks' slices, in order of their places; each `group` places are a node. The
-   nodes' sums are added in order, or each radix[0] of them, then each radix[1] of these sums, and
-   so on (on the CPU). The sum times scale is stored in `sum`, or added to it, then rounded to
-   `out`. If `out` is f32 and `sum` is NULL, `out` is the sum. */
+/* A sum of n ranks' slices, in order of their places; each `group` places are a node. On
+   the CPU, each radix[0] nodes are added, then each radix[1] of these sums, and so on. The total
+   times scale is stored in `sum`, or added to it, then rounded to `out`. If `out` is f32 and `sum`
+   is NULL, `out` is the sum. */
 typedef struct zp_sum {
     const void *source[ZP_LOCAL_MAX]; /* by place */
     zero_type type, out_type;

@@ -287,8 +287,7 @@ static void zp_optimizer_walk(const zp_update *update, int threads,
         zp_optimizer_walk((const zp_update *)u, threads, zp_rule_##name##_block);                  \
     }
 
-/* ZP_PASS_FORMS defines both forms of a pass. `grid` updates n times ZP_WIDE elements of zp_update
-   all, on the GPU. */
+/* ZP_PASS_FORMS defines both forms of a pass. GPU: `grid` updates n times ZP_WIDE elements. */
 #ifdef __CUDACC__
 #include "optimizer_cuda.h"
 #else

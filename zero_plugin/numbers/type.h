@@ -221,8 +221,7 @@ ZP_FN void zp_type_narrow(void *to, zero_type type, const float *from, size_t n)
     for (size_t i = 0; i < whole; i += ZP_WIDE) zp_type_store_wide(to, type, i, from + i);
     for (size_t i = whole; i < n; i++) zp_type_store(to, type, i, from[i]);
 }
-/* Returns n values from element `at` on, in f32: the array itself if it is f32, otherwise `copy`.
- */
+/* Returns n values from element `at` on, in f32: the array itself if it is f32, else `copy`. */
 ZP_FN const float *zp_type_view(const void *from, zero_type type, size_t at, size_t n,
                                 float *copy) {
     if (type == ZERO_F32) return (const float *)from + at;
