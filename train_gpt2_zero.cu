@@ -643,9 +643,8 @@ static void read_step_report(trainer *t, zero_step_report *done) {
 /* The number of a random stream of gpt2_draw. The model and windows.h use smaller numbers. */
 enum { STREAM_SAMPLE = 1002 };
 
-/* Loads batch i of the validation file. The data-parallel ranks take the windows in rank order, and
-   context-parallel ranks the same ones. A
-   rank that has no windows left takes part with an empty batch. */
+/* Loads batch i of the validation file. The data-parallel ranks take the windows in rank order;
+   context-parallel ranks take the same ones. A rank without windows left has an empty batch. */
 static int load_validation(void *trainer_, int i, int *inputs, int *targets) {
     const trainer *t = (const trainer *)trainer_;
     const job *j = t->j;

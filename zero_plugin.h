@@ -405,7 +405,7 @@ typedef struct zero_config {
                        leaves the errors unchanged. 0: errors are dropped */
     int feedback_reset; /* steps, including skipped ones, after which errors become 0; 0: never */
     int frozen_weight_bits; /* weight_bits of frozen tensors; 0: as weight_bits */
-    int virtual_ranks; /* see VIRTUAL RANKS below; 0: off, at no cost */
+    int virtual_ranks;      /* see VIRTUAL RANKS below; 0: off, at no cost */
 } zero_config;
 
 /* [subgroups] HIERARCHY, for ranks with fast links to some of the others, such as those of a node.
