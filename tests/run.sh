@@ -87,7 +87,7 @@ experts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/te
 lora 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_lora.sh $B
 delay 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_delay.sh $B
 micro-order 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_micro_order.sh $B
-virtual-ranks 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_virtual.sh $B
+virtual-ranks 600 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_virtual.sh $B
 observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/report/test_observe.sh $B
 checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/checkpoint/test_checkpoint_tool.sh $B
 bits 300 beside $B/test_bits 12 $SEED

@@ -165,7 +165,7 @@ state
 nccl mpi
 state offload
 state packed lend
-subgroups start
+subgroups start virtual
 groups trace order
 muon groups state
 check state lend
