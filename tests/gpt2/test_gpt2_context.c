@@ -93,24 +93,7 @@ static zero_result open_model(part *p, const zero_comm *comm) {
 
 /* Reads all tensors; out may be NULL. `hash` is of what is read. */
 static zero_result read_all(part *p, zero_kind kind, float *out, uint64_t *hash) {
-    zero_tensor_desc table[GPT2_MOST_TENSORS];
-    const int n = gpt2_table(&p->cfg, NULL, 0, table);
-    float *all = out ? out : (float *)malloc(most_numel() * sizeof *all);
-    zero_result result = all ? ZERO_OK : ZERO_ERR_MEMORY;
-    size_t at = 0;
-    for (int i = 0; i < n && !result; i++) {
-        const size_t count = table[i].numel * (size_t)table[i].layers;
-        result = gpt2_read(p->z, &p->cfg, &p->how, i, kind, 0, count, all + at);
-        at += count;
-    }
-    *hash = 0;
-    for (size_t i = 0; i < at && !result; i++) {
-        uint32_t bits;
-        memcpy(&bits, &all[i], sizeof bits);
-        *hash = test_mix(*hash ^ bits);
-    }
-    if (!out) free(all);
-    return result;
+    return ranks_read_all(p->z, &p->cfg, &p->how, kind, out, hash);
 }
 
 /* Runs the micro-steps of a step, one after another or layer by layer. */

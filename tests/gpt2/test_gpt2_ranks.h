@@ -1,8 +1,9 @@
-/* test_gpt2_ranks.h - what tests of GPT-2 on several ranks share: their groups, their tokens, and
-   whether the emulation runs them */
+/* test_gpt2_ranks.h - what tests of GPT-2 on several ranks share: their groups, their tokens, how
+   they read weights, and whether the emulation runs them */
 #pragma once
 
 #include "../../adapters/gpt2/gpt2.h"
+#include "../shared/harness.h"
 
 #ifdef EMULATED_LAUNCH
 #include "../emulation/emulation.h"
@@ -37,4 +38,30 @@ __attribute__((unused)) static void ranks_draw_tokens(int *tokens, int n, int vo
         tokens[i] = (int)(gpt2_draw(5, 1000 + (uint64_t)dp_rank, at) % (uint64_t)vocab);
         tokens[n + i] = (tokens[i] * 7 + 3) % vocab;
     }
+}
+
+/* Reads all tensors, one after the other and whole; out may be NULL. `hash` is of what is read.
+   COLLECTIVE. */
+__attribute__((unused)) static zero_result ranks_read_all(zero_ctx *z, const gpt2_config *cfg,
+                                                          const gpt2_parallel *how, zero_kind kind,
+                                                          float *out, uint64_t *hash) {
+    zero_tensor_desc table[GPT2_MOST_TENSORS];
+    const int n = gpt2_table(cfg, NULL, 0, table);
+    size_t at = 0, most = 0;
+    for (int i = 0; i < n; i++) most += table[i].numel * (size_t)table[i].layers;
+    float *all = out ? out : (float *)malloc(most * sizeof *all);
+    zero_result result = all ? ZERO_OK : ZERO_ERR_MEMORY;
+    for (int i = 0; i < n && !result; i++) {
+        const size_t count = table[i].numel * (size_t)table[i].layers;
+        result = gpt2_read(z, cfg, how, i, kind, 0, count, all + at);
+        at += count;
+    }
+    *hash = 0;
+    for (size_t i = 0; i < at && !result; i++) {
+        uint32_t bits;
+        memcpy(&bits, &all[i], sizeof bits);
+        *hash = test_mix(*hash ^ bits);
+    }
+    if (!out) free(all);
+    return result;
 }
