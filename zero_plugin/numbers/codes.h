@@ -44,12 +44,16 @@ ZP_FN uint8_t zp_codes_encode(float x, float by, int squares, float shift) {
 }
 /* Decodes elements [at, at + n) of blocks. */
 ZP_FN void zp_codes_read(float *to, const zp_codes *from, int squares, size_t at, size_t n) {
-    for (size_t i = 0; i < n;) {
+    for (size_t i = 0, k; i < n; i += k) {
         const zp_codes *b = &from[(at + i) / ZP_CODE_BLOCK];
         const size_t first = (at + i) % ZP_CODE_BLOCK, rest = ZP_CODE_BLOCK - first;
-        const size_t end = n - i < rest ? n : i + rest;
-        for (size_t j = first; i < end; i++, j++)
-            to[i] = zp_codes_decode(b->code[j], b->scale, squares);
+        const uint8_t *code = b->code + first;
+        const float scale = b->scale;
+        k = n - i < rest ? n - i : rest;
+        if (squares)
+            for (size_t j = 0; j < k; j++) to[i + j] = zp_codes_decode(code[j], scale, 1);
+        else
+            for (size_t j = 0; j < k; j++) to[i + j] = zp_codes_decode(code[j], scale, 0);
     }
 }
 /* Encodes the first n elements of a block; the others become 0. shift NULL: to nearest. */
@@ -62,9 +66,15 @@ ZP_FN void zp_codes_write(zp_codes *to, const float *x, size_t n, int squares, c
     to->scale = zp_type_bits_to_float(largest);
     const float by = zp_codes_by(to->scale, squares);
     memset(to->code, 0, sizeof to->code);
-    ZP_SIMD
-    for (size_t j = 0; j < n; j++)
-        to->code[j] = zp_codes_encode(x[j], by, squares, shift ? shift[j] : 0);
+    if (squares) {
+        ZP_SIMD
+        for (size_t j = 0; j < n; j++)
+            to->code[j] = zp_codes_encode(x[j], by, 1, shift ? shift[j] : 0);
+    } else {
+        ZP_SIMD
+        for (size_t j = 0; j < n; j++)
+            to->code[j] = zp_codes_encode(x[j], by, 0, shift ? shift[j] : 0);
+    }
 }
 /* Replaces those of elements [first, end) that are in this block, and encodes the block again. */
 ZP_FN void zp_codes_replace(zp_codes *blocks, size_t block, const float *x, size_t first,

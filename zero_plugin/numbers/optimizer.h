@@ -83,9 +83,10 @@ zp_optimizer_mix(uint32_t x) { /* a permutation of 32 bits, after MurmurHash3's 
 /* Rounds to the next bf16 below or above; the nearer is the more probable. It uses 16 random bits.
    Values beyond the largest finite bf16 round to nearest. */
 ZP_FN uint16_t zp_optimizer_to_bf16_randomly(float x, uint32_t random) {
-    const uint32_t b = zp_type_bits(x), size = b & 0x7FFFFFFFu;
-    const uint32_t quiet = size > 0x7F800000u ? 0x40u : 0;
-    const uint32_t add = size > 0x7F7F0000u ? 0x7FFFu + (b >> 16 & 1u) : random & 0xFFFFu;
+    const uint32_t b = zp_type_bits(x);
+    const int32_t size = (int32_t)(b & 0x7FFFFFFFu);
+    const uint32_t quiet = size > 0x7F800000 ? 0x40u : 0;
+    const uint32_t add = size > 0x7F7F0000 ? 0x7FFFu + (b >> 16 & 1u) : random & 0xFFFFu;
     return (uint16_t)((b + (quiet ? 0 : add)) >> 16 | quiet);
 }
 /* Returns an element's random number, from the halves of its index and two keys. */

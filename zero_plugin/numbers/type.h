@@ -57,12 +57,12 @@ ZP_FN uint16_t zp_type_to_f16(float x) {
 typedef enum zp_rounding { ZP_NEAREST = 0, ZP_HALF_UP, ZP_STOCHASTIC } zp_rounding;
 ZP_FN uint16_t zp_type_upper(float x) {
     const uint32_t b = zp_type_bits(x);
-    const int nan = (b & 0x7FFFFFFFu) > 0x7F800000u; /* of other numbers the sum has 32 bits */
+    const int nan = (int32_t)(b & 0x7FFFFFFFu) > 0x7F800000; /* of others the sum has 32 bits */
     return (uint16_t)(nan ? (b >> 16 & 0x8000u) | 0x7FC0u : (b + 0x8000u) >> 16);
 }
 ZP_FN uint16_t zp_type_lower(float x) {
     const uint32_t b = zp_type_bits(x);
-    return (uint16_t)((b & 0x7FFFFFFFu) > 0x7F800000u ? 0 : b & 0xFFFFu);
+    return (uint16_t)((int32_t)(b & 0x7FFFFFFFu) > 0x7F800000 ? 0 : b & 0xFFFFu);
 }
 ZP_FN float zp_type_join(uint16_t upper, uint16_t lower) {
     const uint32_t low = lower, up = upper;
