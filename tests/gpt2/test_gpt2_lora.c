@@ -19,6 +19,7 @@ typedef struct training {
     const char *train; /* base tensors that are trained, too */
     int stage, recompute, tile_rows, untied;
     zero_type type;
+    zero_state_type state;
     int dp, tp, sequence;
     int begins;             /* 1: B stays zeros */
     int dense;              /* 1: no adapters; the matrices contain them */
@@ -143,6 +144,7 @@ static zero_result open_model(part *p) {
     zc.accumulation = ZERO_ACCUMULATE_SHARDED;
     zc.type = t->type;
     zc.grads = ZERO_GRAD_F32;
+    zc.state_type = t->state;
     zc.log = test_quiet;
     zc.world = p->world;
     zc.persistence_numel = ZERO_NONE;
@@ -448,10 +450,13 @@ int main(void) {
     t.type = ZERO_BF16;
     t.recompute = 2;
     test_stages("bf16", t);
+    t.state = ZERO_STATE_8BIT;
+    test_stages("bf16, 8-bit state", t);
     t.type = ZERO_F32;
     t.tile_rows = 96;
     t.untied = 1;
     t.train = "ln*,*b";
+    t.state = ZERO_STATE_BF16;
     test_stages("tiles, untied, norms and biases", t);
     test_recomputed();
     test_parts(1, 2, 0, 0, 0);
