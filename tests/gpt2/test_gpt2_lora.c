@@ -341,6 +341,38 @@ static void test_begin(void) {
     drop(&dense);
 }
 
+/* An adapter of more elements than are drawn at once begins as the formula says, up to its end. */
+static void test_first_values(void) {
+    enum { WIDE = 256, BLOCKS = 3, RANK = 96, SIDE = 4 * WIDE, SOME = 64 };
+    const gpt2_lora lora = {RANK, RANK, 1u << LORA_FCPROJ};
+    const size_t n = (size_t)BLOCKS * RANK * SIDE,
+                 at[] = {0, ((size_t)1 << 18) - SOME / 2, n - SOME};
+    const int tensor = lora_tensor(LORA_FCPROJ, 0);
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_config zc = {.optimizer = ZERO_SGD, .log = test_quiet};
+    gpt2_config cfg = {T, V, Vp, BLOCKS, NH, WIDE, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
+    gpt2_frozen *f = NULL;
+    zero_ctx *z = NULL;
+    gpt2_error e = {""};
+    float seen[SOME];
+    int wrong = 0, ok = !gpt2_adapt(&cfg, &lora, "", "", &f, &e);
+    cfg.frozen = f;
+    ok = ok && !zero_create(&z, &zc, &self) && !gpt2_announce(z, &cfg, NULL, 0) && !zero_build(z)
+         && !gpt2_lora_init(z, &cfg, NULL, 7, &e);
+    for (int k = 0; k < 3 && ok; k++) {
+        ok = !zero_read_tensor(z, gpt2_tensor_name(tensor), ZERO_PARAMETER, at[k], SOME, seen);
+        for (size_t i = 0; i < SOME; i++) {
+            const uint64_t r = gpt2_draw(7, 64 + (uint64_t)tensor, at[k] + i) >> 11;
+            const double u = ((double)r + 0.5) / 9007199254740992.0;
+            wrong += seen[i] != (float)((2 * u - 1) / sqrt((double)SIDE));
+        }
+    }
+    test_check(ok && !wrong, "%d first values are wrong: %s %s", wrong, e.sentence,
+               z ? zero_last_error(z) : "");
+    zero_destroy(z);
+    gpt2_frozen_free(f);
+}
+
 /* ---- stages and parts ---------------------------------------------------------------------- */
 
 static void test_stages(const char *name, training first) {
@@ -442,6 +474,7 @@ static void test_settings(void) {
 int main(void) {
     training t = with(4, 4, 1, 2, 1);
     test_settings();
+    test_first_values();
     test_begin();
     test_dense(0);
     test_dense(2);
