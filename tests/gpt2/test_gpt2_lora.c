@@ -441,7 +441,7 @@ static void refuse(gpt2_lora lora, int experts, const char *words) {
 static void test_settings(void) {
     const training any = with(1, 1, 1, 1, 1);
     const gpt2_config cfg = config_of(&any, NULL);
-    const gpt2_lora lora = {4, 8, 5};
+    const gpt2_lora lora = {4, 8, 5}, widest = {C, 1, 1};
     zero_tensor_desc table[GPT2_MOST_TENSORS];
     gpt2_frozen *f = NULL;
     char words[32];
@@ -450,6 +450,7 @@ static void test_settings(void) {
     test_check(gpt2_lora_parse("qkv,attn", &on) && gpt2_lora_parse("", &on), "attn, or nothing");
     gpt2_lora_print(ALL, words);
     test_check(!strcmp(words, "qkv,proj,fc,fcproj"), "%s", words);
+    test_check(!gpt2_lora_check(&cfg, &widest, NULL), "adapters of as many rows as channels");
     refuse((gpt2_lora){C + 1, 8, 1}, 0, "--lora 49: the rank of adapters is 1 to the number");
     refuse((gpt2_lora){4, -1, 1}, 0, "alpha is a positive number");
     refuse((gpt2_lora){4, 1, 1}, 4, "--lora 4: a model with experts");
