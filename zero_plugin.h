@@ -478,7 +478,7 @@ typedef struct zero_tensor_desc {
                      `together`, count groups of layers). 2: every second block; 0: 1 */
     float lr_factor, decay_factor; /* multiply the step's learning rate and weight decay. 0: 1;
                                       ZERO_NONE: 0 */
-    const char *frozen; /* [layers] not 0: this layer is as of a ZERO_FROZEN tensor; copied. Layers
+    const char *frozen; /* [layers] not 0: this layer is ZERO_FROZEN, its moments 0; copied. Layers
                            of KEEP tensors, and layers together in a unit, are alike. NULL: none */
     int divisor;        /* divides the sum of its gradient over ranks (in f32, rounded, before norm,
                            clipping and access by name); 0: cfg.divisor */

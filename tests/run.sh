@@ -85,6 +85,7 @@ offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
 gpt2-pipeline 120 beside $B/test_gpt2_pipeline
 experts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_experts.sh $B
 lora 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_lora.sh $B
+lora-ways 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_lora_ways.sh $B
 delay 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_delay.sh $B
 micro-order 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_micro_order.sh $B
 virtual-ranks 600 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_virtual.sh $B

@@ -162,7 +162,18 @@ size_t checkpoint_bytes(const zero_ctx *z, const checkpoint_parts *parts, checkp
 typedef struct ck_wire {
     uint64_t first, count, offset, row;
     uint32_t array, type, parts, name_bytes;
+    uint64_t f32_state;
 } ck_wire;
+
+/* Returns 1 if the run keeps state in 8 bits, but not that of this tensor. */
+static int ck_keeps_f32(const checkpoint *c, const char *name) {
+    zero_tensor_desc d;
+    if (c->plan.run.state_type != ZERO_STATE_8BIT) return 0;
+    for (int i = 0; i < zero_tensor_count(c->z); i++)
+        if (!zero_query_tensor(c->z, i, &d) && strcmp(d.name, name) == 0)
+            return (d.flags & ZERO_F32_STATE) != 0;
+    return 0;
+}
 
 static size_t ck_wire_pack(const checkpoint *c, char *out) {
     size_t n = sizeof c->image_bytes;
@@ -177,7 +188,8 @@ static size_t ck_wire_pack(const checkpoint *c, char *out) {
                            (uint32_t)ck_array_of(x->range.kind),
                            (uint32_t)x->range.type,
                            (uint32_t)x->cut.parts,
-                           name};
+                           name,
+                           (uint64_t)ck_keeps_f32(c, x->range.name)};
         if (out) memcpy(out + n, &w, sizeof w);
         if (out) memcpy(out + n + sizeof w, x->range.name, name);
         n += sizeof w + name;
@@ -201,6 +213,7 @@ static checkpoint_result ck_wire_unpack(checkpoint *c, int rank, const char *in,
         t->array[w.array].type = (zero_type)w.type;
         t->row = w.parts > 1 ? w.row : 0;
         t->parts = w.parts > 1 ? w.parts : 0;
+        t->f32_state = (int)w.f32_state;
         if (w.array < CK_SEEN && t->narrays <= (int)w.array) t->narrays = (int)w.array + 1;
         if (w.array == 0) t->numel += w.count;
         at += sizeof w + w.name_bytes;
@@ -856,26 +869,44 @@ static void ck_log_frozen(const checkpoint *c, const ck_manifest *m, int thawed)
     ck_log(c, text);
 }
 
-/* Returns how the run of m kept the optimizer's state, except that of ZERO_F32_STATE tensors;
-   ZERO_STATE_TYPES if it had none. */
-static zero_state_type ck_state_type(const ck_manifest *m) {
-    zero_state_type found = ZERO_STATE_TYPES;
-    if (m->run.state_type == ZERO_STATE_8BIT) return ZERO_STATE_8BIT; /* it is stored as f32 */
-    for (int t = 0; t < m->ntensors && found != ZERO_STATE_BF16; t++)
-        if (!ck_is_feedback(m->tensor[t].name) && m->tensor[t].narrays > 1)
-            found = m->tensor[t].array[1].type == ZERO_BF16 ? ZERO_STATE_BF16 : ZERO_STATE_F32;
-    return found;
+/* Returns how the run of m kept the state of a tensor. State in 8 bits is stored as f32. */
+static zero_state_type ck_state_type(const ck_manifest *m, const ck_tensor *t) {
+    if (m->run.state_type == ZERO_STATE_8BIT && !t->f32_state) return ZERO_STATE_8BIT;
+    return t->array[1].type == ZERO_BF16 ? ZERO_STATE_BF16 : ZERO_STATE_F32;
 }
-static void ck_log_states(const checkpoint *c, const ck_manifest *m) {
+/* Writes how the run of m kept its state, such as "8 bits (f32 in 2 tensors, such as wte)". */
+static void ck_print_states(const ck_manifest *m, char text[200]) {
     static const char *const words[ZERO_STATE_TYPES] = {"f32", "bf16", "8 bits"};
-    const zero_state_type was = ck_state_type(m), is = ck_state_type(&c->plan);
-    char text[160];
-    if (was == is || was == ZERO_STATE_TYPES || is == ZERO_STATE_TYPES) return;
-    if (c->o.weights_only) return;
+    zero_state_type most = ZERO_STATE_F32;
+    int n = 0, first = 0;
+    for (int t = 0; t < m->ntensors; t++) {
+        const ck_tensor *x = &m->tensor[t];
+        if (ck_is_feedback(x->name) || x->narrays < 2) continue;
+        if (ck_state_type(m, x)) most = ck_state_type(m, x);
+        if (!ck_state_type(m, x) && !n++) first = t;
+    }
+    const int len = snprintf(text, 200, "%s", words[most]);
+    if (most && n)
+        (void)snprintf(text + len, 200 - (size_t)len, " (f32 in %d tensor%s, such as %.99s)", n,
+                       n > 1 ? "s" : "", m->tensor[first].name);
+}
+/* Logs that the run of the checkpoint kept state in other types. */
+static void ck_log_states(const checkpoint *c, const ck_manifest *m) {
+    char text[CHECKPOINT_SENTENCE], was[200], is[200];
+    int differs = 0;
+    for (int t = 0; t < c->plan.ntensors && !c->o.weights_only; t++) {
+        const ck_tensor *mine = &c->plan.tensor[t];
+        if (ck_is_feedback(mine->name) || mine->narrays < 2) continue;
+        const ck_tensor *his = &m->tensor[ck_manifest_find(m, mine->name)];
+        differs |= his->narrays > 1 && ck_state_type(m, his) != ck_state_type(&c->plan, mine);
+    }
+    if (!differs) return;
+    ck_print_states(m, was);
+    ck_print_states(&c->plan, is);
     (void)snprintf(text, sizeof text,
                    "the optimizer's state is converted: the checkpoint was saved with %s, this run "
                    "has %s",
-                   words[was], words[is]);
+                   was, is);
     ck_log(c, text);
 }
 
@@ -897,21 +928,42 @@ static int ck_is_left_out(const checkpoint *c, const char *name) {
     return p.saves == CHECKPOINT_LEFT_OUT;
 }
 
+/* Returns the first tensor that only the checkpoint has, or NULL. */
+static const char *ck_only_there(const checkpoint *c, const ck_manifest *m) {
+    for (int t = 0; t < m->ntensors; t++) {
+        const char *name = m->tensor[t].name;
+        if (!ck_is_feedback(name) && ck_manifest_find(&c->plan, name) < 0
+            && !ck_is_left_out(c, name))
+            return name;
+    }
+    return NULL;
+}
+
+/* The checkpoint lacks a tensor: it is of another model, or was saved without frozen tensors. */
+static checkpoint_result ck_lacks_tensor(const checkpoint *c, const ck_manifest *m,
+                                         const ck_tensor *mine, ck_error *e) {
+    const char *more = ck_only_there(c, m);
+    if (!more && ck_is_frozen(&c->plan, mine))
+        return ck_fail(e, CHECKPOINT_MODEL,
+                       "the checkpoint was saved without frozen tensors (it has no %s); leave them "
+                       "out here, too (train_gpt2_zero: -nz 0), or give another folder",
+                       mine->name);
+    return ck_fail(e, CHECKPOINT_MODEL, "another model: the checkpoint has no tensor %s%s%s" CK_FIX,
+                   mine->name, more ? ", and this one has no tensor " : "", more ? more : "");
+}
+
 static checkpoint_result ck_same_model(const checkpoint *c, const ck_manifest *m, ck_error *e) {
     for (int t = 0; t < c->plan.ntensors; t++) {
         const ck_tensor *mine = &c->plan.tensor[t];
         const int i = ck_manifest_find(m, mine->name);
         if (ck_is_feedback(mine->name)) continue;
-        if (i < 0)
-            return ck_fail(e, CHECKPOINT_MODEL,
-                           "another model: the checkpoint has no tensor %s" CK_FIX, mine->name);
+        if (i < 0) return ck_lacks_tensor(c, m, mine, e);
         CK_TRY(ck_same_tensor(mine, &m->tensor[i], e));
     }
-    for (int t = 0; t < m->ntensors; t++)
-        if (!ck_is_feedback(m->tensor[t].name) && ck_manifest_find(&c->plan, m->tensor[t].name) < 0
-            && !ck_is_left_out(c, m->tensor[t].name))
-            return ck_fail(e, CHECKPOINT_MODEL, "another model: this one has no tensor %s" CK_FIX,
-                           m->tensor[t].name);
+    const char *more = ck_only_there(c, m);
+    if (more)
+        return ck_fail(e, CHECKPOINT_MODEL, "another model: this one has no tensor %s" CK_FIX,
+                       more);
     if (c->o.weights_only) return CHECKPOINT_OK;
     const int all = c->plan.narrays == 1 || m->narrays == 1; /* all tensors may be frozen */
     if (strcmp(c->plan.optimizer, m->optimizer) != 0 || (c->plan.narrays != m->narrays && !all))

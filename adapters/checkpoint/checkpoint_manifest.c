@@ -261,6 +261,7 @@ static void ck_print_tensors(ck_text *t, const ck_manifest *m) {
         ck_text_append(t, ", \"layers\": %" PRIu64 ", \"numel\": %" PRIu64, x->layers, x->numel);
         if (x->parts > 1)
             ck_text_append(t, ", \"slice\": [%" PRIu64 ", %" PRIu64 "]", x->row, x->parts);
+        if (x->f32_state) ck_text_append(t, ", \"state\": \"f32\"");
         ck_text_append(t, ", \"arrays\": [");
         for (int k = 0; k < CK_ALL_ARRAYS; k++) {
             if (k < CK_SEEN ? k >= x->narrays : x->array[k].npieces == 0) continue;
@@ -567,6 +568,8 @@ static checkpoint_result ck_parse_tensor(ck_manifest *m, const cJSON *o, ck_erro
     if (t == NULL) return ck_fail(e, CHECKPOINT_MEMORY, "no memory for the tensor %s", name);
     t->layers = (uint64_t)layers;
     t->numel = (uint64_t)numel;
+    const char *state = ck_string(o, "state");
+    t->f32_state = state != NULL && strcmp(state, "f32") == 0;
     if (!ck_parse_slice(t, o))
         return ck_fail(e, CHECKPOINT_DAMAGED, "manifest.json: %s: its slice is wrong", t->name);
     const cJSON *last = cJSON_GetArrayItem(arrays, cJSON_GetArraySize(arrays) - 1);

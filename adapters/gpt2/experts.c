@@ -196,7 +196,7 @@ int experts_place_of(const gpt2_config *cfg, const gpt2_parallel *how, const cha
     const experts_part part = experts_part_of(how);
     int t = 0;
     while (t < EXPERTS_TENSORS && strcmp(names[t], name) != 0) t++;
-    if (t == EXPERTS_TENSORS) return -1;
+    if (t == EXPERTS_TENSORS || !cfg->moe.experts) return -1;
     const tensor_slice s = slice_of(cfg, &part, t);
     const size_t numel = tensor_slice_numel(&s), L = (size_t)experts_layers(cfg);
     const int layer = (int)(at / numel), mine = mine_of(cfg, &part);

@@ -161,6 +161,16 @@ int gpt2_is_all_frozen(const gpt2_config *cfg, const char *name) {
     return 0;
 }
 
+size_t gpt2_trained_numel(const gpt2_config *cfg) {
+    zero_tensor_desc table[GPT2_MOST_TENSORS];
+    size_t n = 0;
+    (void)gpt2_table(cfg, NULL, 0, table);
+    EACH_TENSOR(cfg, t)
+    for (int l = 0; l < gpt2_tensor_layers(cfg, t); l++)
+        n += gpt2_is_frozen(cfg, t, l) ? 0 : table[row].numel;
+    return n;
+}
+
 void gpt2_frozen_free(const gpt2_frozen *frozen) { free((void *)(uintptr_t)frozen); }
 
 void gpt2_frozen_describe(const gpt2_config *cfg, const gpt2_stage *stage, int tensor,
@@ -173,8 +183,10 @@ void gpt2_frozen_describe(const gpt2_config *cfg, const gpt2_stage *stage, int t
             whole[gpt2_is_of_blocks(tensor) ? block : 0]; /* a tile is not a layer of the model */
         n += layers[l];
     }
-    if (n && n == d->layers) d->flags |= ZERO_FROZEN;
-    if (n && n < d->layers) d->frozen = layers;
+    /* A list keeps the kinds of state that the tensor has on a stage that trains layers of it. */
+    const int all = whole && gpt2_is_all_frozen(cfg, gpt2_tensor_name(tensor));
+    if (all) d->flags |= ZERO_FROZEN;
+    if (n && !all) d->frozen = layers;
 }
 
 /* Appends the calls of units first, first + step, ... to the order. */

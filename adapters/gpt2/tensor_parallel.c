@@ -240,9 +240,9 @@ int gpt2_place_of(const gpt2_config *cfg, const gpt2_parallel *how, const char *
                   gpt2_place *out) {
     const zero_group *tp = how ? how->tp : NULL;
     const gpt2_stage *stage = how ? how->stage : NULL;
-    int t = 0;
-    while (t < GPT2_MOST_TENSORS && strcmp(gpt2_tensor_name(t), name) != 0) t++;
-    if (t == GPT2_MOST_TENSORS) return -1;
+    int row = 0, t = 0;
+    while ((t = gpt2_tensor_at(cfg, row)) >= 0 && strcmp(gpt2_tensor_name(t), name) != 0) row++;
+    if (t < 0) return -1;
     const tensor_slice s = tensor_slice_of(cfg, t, zero_group_rank(tp), zero_group_size(tp));
     const int whole = tensor_slice_is_whole(&s);
     const size_t layers = (size_t)gpt2_tensor_layers(cfg, t);

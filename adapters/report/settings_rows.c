@@ -2,6 +2,7 @@
 #include "settings_rows.h"
 
 #include "../gpt2/experts.h"
+#include "../gpt2/frozen.h"
 #include "plan_rows.h"
 
 #include <stdio.h>
@@ -47,7 +48,7 @@ static const char *const settings_states[2][ZERO_STATE_TYPES] = {
 static void settings_short(report *r, const settings *s) {
     const train_options *o = s->opt;
     const gpt2_config *m = s->model;
-    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES], lr[256], as[64] = "", moe[64] = "";
+    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES], lr[256], as[64] = "", more[64] = "";
     train_options_word(o, "-dt", type);
     train_options_word(o, "-op", rule);
     settings_schedule(s, lr, sizeof lr);
@@ -57,9 +58,11 @@ static void settings_short(report *r, const settings *s) {
         (void)snprintf(as, sizeof as, ": pp %d x tp %d x dp %d", s->ranks->pp, s->ranks->tp,
                        s->ranks->dp);
     if (m->moe.experts)
-        (void)snprintf(moe, sizeof moe, ", %d experts, top %d", m->moe.experts, m->moe.chosen);
+        (void)snprintf(more, sizeof more, ", %d experts, top %d", m->moe.experts, m->moe.chosen);
+    if (m->frozen) (void)snprintf(more, sizeof more, ", %zu trained", gpt2_trained_numel(m));
     report_rule(r);
-    report_row(r, "model", "%s, %zu parameters%s", o->model, gpt2_numel(m) + experts_numel(m), moe);
+    report_row(r, "model", "%s, %zu parameters%s", o->model, gpt2_numel(m) + experts_numel(m),
+               more);
     report_row(r, "data", "%zu tokens, %zu for validation", s->train_tokens, s->val_tokens);
     settings_batch(r, s);
     report_row(r, "steps", "%d, lr %s", s->steps, lr);
@@ -83,6 +86,7 @@ static void settings_all(report *r, const settings *s) {
     report_rule(r);
     report_row(r, "model", "%s", o->model);
     report_row(r, "parameters", "%zu", gpt2_numel(m) + experts_numel(m));
+    if (m->frozen) report_row(r, "  trained", "%zu", gpt2_trained_numel(m));
     if (m->moe.experts)
         report_row(r, "experts",
                    "%d in each of %d blocks, %d on a rank; top %d, capacity %zu tokens",

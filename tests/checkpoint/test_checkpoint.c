@@ -9,9 +9,9 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-enum { CKT_STEPS = 10, CKT_RANKS = 8, CKT_TYPES = 9 };
+enum { CKT_STEPS = 10, CKT_RANKS = 8, CKT_TYPES = 10 };
 /* more types: bf16 */
-enum { CKT_NONE = 3, CKT_SPLIT, CKT_STATE, CKT_SPLIT_STATE, CKT_8BIT, CKT_MIXED };
+enum { CKT_NONE = 3, CKT_SPLIT, CKT_STATE, CKT_SPLIT_STATE, CKT_8BIT, CKT_MIXED, CKT_BF16_MIXED };
 
 static const char *const ckt_types[CKT_TYPES] = {"f32",
                                                  "bf16",
@@ -21,7 +21,9 @@ static const char *const ckt_types[CKT_TYPES] = {"f32",
                                                  "bf16 with bf16 state",
                                                  "bf16 with split masters and bf16 state",
                                                  "bf16 with split masters and 8-bit state",
-                                                 "the same with f32 state of embeddings"};
+                                                 "the same with f32 state of embeddings",
+                                                 "bf16 with split masters, bf16 state and f32 "
+                                                 "state of embeddings"};
 static char ckt_root[256]; /* of all folders that the tests make */
 
 /* ---- folders ---- */
@@ -104,8 +106,8 @@ static void ckt_spec(host_spec *s, int nranks, int stage, int type) {
     s->cfg.master = type == CKT_NONE ? ZERO_MASTER_NONE : ZERO_MASTER_F32;
     if (type == CKT_SPLIT || type >= CKT_SPLIT_STATE) s->cfg.master = ZERO_MASTER_SPLIT;
     if (type >= CKT_STATE) s->cfg.state_type = ZERO_STATE_BF16;
-    if (type >= CKT_8BIT) s->cfg.state_type = ZERO_STATE_8BIT;
-    for (int t = 0; t < 2 && type == CKT_MIXED; t++) s->desc[t].flags |= ZERO_F32_STATE;
+    if (type == CKT_8BIT || type == CKT_MIXED) s->cfg.state_type = ZERO_STATE_8BIT;
+    for (int t = 0; t < 2 && type >= CKT_MIXED; t++) s->desc[t].flags |= ZERO_F32_STATE;
     s->cfg.seed = 77;
     s->cfg.threads = 1;
     s->cfg.scaler.window = 2; /* the scale grows until it overflows: all counters move */
@@ -324,7 +326,7 @@ static void ckt_bitwise(int all) {
     test_random r = {test_mix(ckt_seed)};
     for (int v = 0; v < CKT_VARIANTS; v++) {
         const int has_8bit = ckt_variants[v].optimizer != ZERO_ADAGRAD;
-        const int types = has_8bit ? CKT_TYPES : CKT_8BIT;
+        const int types = has_8bit ? CKT_BF16_MIXED : CKT_8BIT; /* ckt_cross has the last type */
         const int sampled = test_below(&r, types), ranks = 1 + test_below(&r, 4);
         for (int type = 0; type < types; type++)
             for (int n = 1; n <= (all ? CKT_RANKS : 4); n++)
@@ -336,7 +338,7 @@ static void ckt_bitwise(int all) {
 /* Any number of ranks loads what others saved, of the first variant; ckt_bitwise left it. */
 static void ckt_ranks(int all) {
     test_random r = {test_mix(ckt_seed + 1)};
-    for (int type = 0; type < CKT_TYPES; type++)
+    for (int type = 0; type < CKT_BF16_MIXED; type++)
         for (int n = 1; n <= (all ? CKT_RANKS : 4); n++)
             for (int m = 1; m <= CKT_RANKS; m++) {
                 if (!all && test_below(&r, 3)) continue;
@@ -355,23 +357,38 @@ static void ckt_check_rounded(ckt_job *j, host_run *h, checkpoint *c) {
 
 /* Notes what a load logs about masters and state. */
 typedef struct ckt_notes {
-    char of_masters[160], of_state[160];
+    char of_masters[256], of_state[256];
 } ckt_notes;
 static void ckt_note(void *user, const char *sentence) {
     ckt_notes *n = (ckt_notes *)user;
     const int masters = strstr(sentence, "weights are converted") != NULL;
     if (masters || strstr(sentence, "state is converted"))
-        snprintf(masters ? n->of_masters : n->of_state, 160, "%s", sentence);
+        snprintf(masters ? n->of_masters : n->of_state, 256, "%s", sentence);
 }
 
 /* The masters and state of one type are those of another, unless the other has fewer bits; a load
    logs that their form is another. */
 static void ckt_cross(void) {
     static const char *const forms[CKT_TYPES] = {
-        NULL,          "f32 masters",   "f32 masters",   "no masters",   "split masters",
-        "f32 masters", "split masters", "split masters", "split masters"};
-    static const char *const states[CKT_TYPES] = {"f32",  "f32",  "f32",    "f32",   "f32",
-                                                  "bf16", "bf16", "8 bits", "8 bits"};
+        NULL,          "f32 masters",   "f32 masters",   "no masters",    "split masters",
+        "f32 masters", "split masters", "split masters", "split masters", "split masters"};
+    static const char *const states[CKT_TYPES] = {"f32",
+                                                  "f32",
+                                                  "f32",
+                                                  "f32",
+                                                  "f32",
+                                                  "bf16",
+                                                  "bf16",
+                                                  "8 bits",
+                                                  "8 bits (f32 in 2 tensors, such as wte)",
+                                                  "bf16 (f32 in 2 tensors, such as wte)"};
+    ckt_pair more = {ckt_variants, CKT_BF16_MIXED, 3, 0};
+    for (; more.a < 4; more.a++) {
+        ckt_job j;
+        ckt_pair_set(&j, &more, more.nranks, more.a);
+        j.until = j.save = CKT_STEPS;
+        test_check(ckt_run(&j), "%s: %s", ckt_types[more.type], test_first);
+    }
     for (int from = 0; from < CKT_TYPES; from++)
         for (int to = 0; to < CKT_TYPES; to++) {
             ckt_job j;
@@ -379,9 +396,11 @@ static void ckt_cross(void) {
             ckt_notes text = {"", ""}, said = {"", ""};
             uint64_t hash[2] = {0, 0};
             const int same = !strcmp(states[from], states[to]);
-            const int narrower = from == CKT_MIXED && to == CKT_8BIT;
+            const int wider =
+                (from == CKT_8BIT && to == CKT_MIXED)
+                || (from >= CKT_STATE && from <= CKT_SPLIT_STATE && to == CKT_BF16_MIXED);
             const int rounds =
-                (to == CKT_NONE && from != CKT_NONE) || (to >= CKT_STATE && !same) || narrower;
+                (to == CKT_NONE && from != CKT_NONE) || (to >= CKT_STATE && !same && !wider);
             if (!same)
                 snprintf(text.of_state, sizeof text.of_state,
                          "the optimizer's state is converted: the checkpoint was saved with %s, "

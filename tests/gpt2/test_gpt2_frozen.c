@@ -15,6 +15,7 @@ typedef struct training {
     const char *train, *freeze;
     int stage, tile_rows, recompute, untied, by_hand; /* by_hand: the weights are written back */
     zero_type type;
+    zero_state_type state;
     double loss;
     float *weights; /* rank 0's copy of all, or NULL */
     size_t numel;
@@ -83,6 +84,7 @@ static zero_result run_rank(zero_ctx **z, gpt2_model **m, const gpt2_config *cfg
     zc.stage = t->stage;
     zc.type = t->type;
     zc.grads = ZERO_GRAD_AS_TYPE;
+    zc.state_type = t->state;
     zc.log = test_quiet;
     zc.persistence_numel = ZERO_NONE;
     ZERO_TRY(zero_create(z, &zc, &comm));
@@ -188,7 +190,7 @@ static void test_same(const char *name, training first) {
 }
 
 static void test_activations(void) {
-    training t = {"h.3.*", "", 0, 0, 0, 0, 0, ZERO_F32, 0, NULL, 0};
+    training t = {.train = "h.3.*", .freeze = ""};
     const gpt2_config all = config_of(&t, NULL);
     gpt2_frozen *f = NULL;
     const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0};
@@ -227,5 +229,11 @@ int main(void) {
     test_same("tiles, untied",
               (training){.train = "lmheadw,h.3.*", .freeze = "", .tile_rows = 96, .untied = 1});
     test_same("bf16", (training){.train = "", .freeze = "wte,h.[01].*,*b", .type = ZERO_BF16});
+    test_same("bf16, 8-bit state", (training){.train = "",
+                                              .freeze = "wte,h.[01].*,*b",
+                                              .type = ZERO_BF16,
+                                              .state = ZERO_STATE_8BIT});
+    test_same("bf16 state",
+              (training){.train = "h.1.*,wpe", .freeze = "", .state = ZERO_STATE_BF16});
     return test_summary();
 }

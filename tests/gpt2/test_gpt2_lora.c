@@ -19,6 +19,7 @@ typedef struct training {
     const char *train; /* base tensors that are trained, too */
     int stage, recompute, tile_rows, untied;
     zero_type type;
+    zero_state_type state;
     int dp, tp, sequence;
     int begins;             /* 1: B stays zeros */
     int dense;              /* 1: no adapters; the matrices contain them */
@@ -143,6 +144,7 @@ static zero_result open_model(part *p) {
     zc.accumulation = ZERO_ACCUMULATE_SHARDED;
     zc.type = t->type;
     zc.grads = ZERO_GRAD_F32;
+    zc.state_type = t->state;
     zc.log = test_quiet;
     zc.world = p->world;
     zc.persistence_numel = ZERO_NONE;
@@ -339,6 +341,38 @@ static void test_begin(void) {
     drop(&dense);
 }
 
+/* An adapter of more elements than are drawn at once begins as the formula says, up to its end. */
+static void test_first_values(void) {
+    enum { WIDE = 256, BLOCKS = 3, RANK = 96, SIDE = 4 * WIDE, SOME = 64 };
+    const gpt2_lora lora = {RANK, RANK, 1u << LORA_FCPROJ};
+    const size_t n = (size_t)BLOCKS * RANK * SIDE,
+                 at[] = {0, ((size_t)1 << 18) - SOME / 2, n - SOME};
+    const int tensor = lora_tensor(LORA_FCPROJ, 0);
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_config zc = {.optimizer = ZERO_SGD, .log = test_quiet};
+    gpt2_config cfg = {T, V, Vp, BLOCKS, NH, WIDE, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
+    gpt2_frozen *f = NULL;
+    zero_ctx *z = NULL;
+    gpt2_error e = {""};
+    float seen[SOME];
+    int wrong = 0, ok = !gpt2_adapt(&cfg, &lora, "", "", &f, &e);
+    cfg.frozen = f;
+    ok = ok && !zero_create(&z, &zc, &self) && !gpt2_announce(z, &cfg, NULL, 0) && !zero_build(z)
+         && !gpt2_lora_init(z, &cfg, NULL, 7, &e);
+    for (int k = 0; k < 3 && ok; k++) {
+        ok = !zero_read_tensor(z, gpt2_tensor_name(tensor), ZERO_PARAMETER, at[k], SOME, seen);
+        for (size_t i = 0; i < SOME; i++) {
+            const uint64_t r = gpt2_draw(7, 64 + (uint64_t)tensor, at[k] + i) >> 11;
+            const double u = ((double)r + 0.5) / 9007199254740992.0;
+            wrong += seen[i] != (float)((2 * u - 1) / sqrt((double)SIDE));
+        }
+    }
+    test_check(ok && !wrong, "%d first values are wrong: %s %s", wrong, e.sentence,
+               z ? zero_last_error(z) : "");
+    zero_destroy(z);
+    gpt2_frozen_free(f);
+}
+
 /* ---- stages and parts ---------------------------------------------------------------------- */
 
 static void test_stages(const char *name, training first) {
@@ -407,7 +441,7 @@ static void refuse(gpt2_lora lora, int experts, const char *words) {
 static void test_settings(void) {
     const training any = with(1, 1, 1, 1, 1);
     const gpt2_config cfg = config_of(&any, NULL);
-    const gpt2_lora lora = {4, 8, 5};
+    const gpt2_lora lora = {4, 8, 5}, widest = {C, 1, 1};
     zero_tensor_desc table[GPT2_MOST_TENSORS];
     gpt2_frozen *f = NULL;
     char words[32];
@@ -416,6 +450,7 @@ static void test_settings(void) {
     test_check(gpt2_lora_parse("qkv,attn", &on) && gpt2_lora_parse("", &on), "attn, or nothing");
     gpt2_lora_print(ALL, words);
     test_check(!strcmp(words, "qkv,proj,fc,fcproj"), "%s", words);
+    test_check(!gpt2_lora_check(&cfg, &widest, NULL), "adapters of as many rows as channels");
     refuse((gpt2_lora){C + 1, 8, 1}, 0, "--lora 49: the rank of adapters is 1 to the number");
     refuse((gpt2_lora){4, -1, 1}, 0, "alpha is a positive number");
     refuse((gpt2_lora){4, 1, 1}, 4, "--lora 4: a model with experts");
@@ -440,6 +475,7 @@ static void test_settings(void) {
 int main(void) {
     training t = with(4, 4, 1, 2, 1);
     test_settings();
+    test_first_values();
     test_begin();
     test_dense(0);
     test_dense(2);
@@ -448,10 +484,13 @@ int main(void) {
     t.type = ZERO_BF16;
     t.recompute = 2;
     test_stages("bf16", t);
+    t.state = ZERO_STATE_8BIT;
+    test_stages("bf16, 8-bit state", t);
     t.type = ZERO_F32;
     t.tile_rows = 96;
     t.untied = 1;
     t.train = "ln*,*b";
+    t.state = ZERO_STATE_BF16;
     test_stages("tiles, untied, norms and biases", t);
     test_recomputed();
     test_parts(1, 2, 0, 0, 0);

@@ -174,7 +174,6 @@ enum {
     REPLICAS,
     QUANTIZED,
     QUANTIZED_FROZEN,
-    QUANTIZED_GRADIENTS,
     SLOTS,
     ADOPTS,
     RECOMPUTES,
@@ -208,8 +207,7 @@ static void frozen_set_way(frozen_run *run, int way) {
     if (way == REPLICAS && c->stage) c->shard_ranks = s->shard_ranks = 2;
     if (way == QUANTIZED && c->stage == 3) c->weight_bits = 8;
     if (way == QUANTIZED_FROZEN && c->stage == 3) c->frozen_weight_bits = 4;
-    if (way == QUANTIZED_GRADIENTS && c->stage) c->gradient_bits = 8, run->compares = 0;
-    run->looks = !c->weight_bits && !c->frozen_weight_bits && !c->gradient_bits;
+    run->looks = !c->weight_bits && !c->frozen_weight_bits;
     s->slots = way == SLOTS;
     s->adopts = way == ADOPTS;
     s->recompute = way == RECOMPUTES;
@@ -325,6 +323,60 @@ static void frozen_pinned(const frozen_other *o, int set) {
         free(frozen.weights);
     }
     free(pinned.weights);
+}
+
+/* ---- quantized gradients: the same bits at every stage, near those of exact gradients ---- */
+
+static int frozen_gradients_run(frozen_run *run, int set, int stage, int bits,
+                                zero_state_type state) {
+    memset(run, 0, sizeof *run);
+    frozen_spec(&run->spec, set, stage);
+    run->spec.integer = 0;
+    run->spec.cfg.gradient_bits = bits;
+    run->spec.cfg.state_type = state;
+    run->weights = (float *)calloc(4 * frozen_numel(&run->spec), sizeof(float));
+    return frozen_go(run);
+}
+
+/* Returns how many weights of trained layers differ. far: by more than AdamW's steps can differ; of
+   frozen ones, at all. */
+static long frozen_differ(const frozen_run *a, const frozen_run *b, long *far) {
+    const host_spec *s = &a->spec;
+    const float most = 2 * s->adamw.lr * FROZEN_STEPS;
+    long n = 0;
+    size_t at = 0;
+    *far = 0;
+    for (int t = 0; t < s->ntensors; t++)
+        for (size_t i = 0; i < host_numel(s, t); i++, at++) {
+            const int stays = host_stays(s, t, i), other = a->weights[at] != b->weights[at];
+            n += other && !stays;
+            *far += stays ? other : !(fabsf(a->weights[at] - b->weights[at]) <= most);
+        }
+    return n;
+}
+
+static void frozen_gradients(int set, int bits, zero_state_type state) {
+    frozen_run exact, first, run;
+    long far;
+    const int ok = frozen_gradients_run(&exact, set, 1, 0, state)
+                   & frozen_gradients_run(&first, set, 1, bits, state);
+    const long n = frozen_differ(&first, &exact, &far);
+    test_check(ok && !far && !n == (set == EVERY),
+               "frozen %d, gradients of %d bits: %ld weights differ from those of exact gradients, "
+               "%ld too much; %s",
+               set, bits, n, far, test_first);
+    for (int stage = 2; stage < 4; stage++) {
+        const int went = frozen_gradients_run(&run, set, stage, bits, state);
+        test_check(
+            went
+                && !memcmp(run.weights, first.weights, 4 * frozen_numel(&run.spec) * sizeof(float)),
+            "frozen %d, gradients of %d bits, stage %d: other weights or state than at stage "
+            "1; %s",
+            set, bits, stage, test_first);
+        free(run.weights);
+    }
+    free(exact.weights);
+    free(first.weights);
 }
 
 /* ---- bytes ---- */
@@ -616,6 +668,59 @@ static void frozen_codes(void) {
     zero_destroy(z);
 }
 
+/* A tensor all of whose layers are listed as frozen, as on a pipeline's stage, has state of the
+   types of a trained one: weights, and moments of 0. A ZERO_FROZEN tensor has weights alone. */
+static void frozen_listed(zero_type type, zero_state_type state, zero_optimizer rule) {
+    enum { LAYER = 12 };
+    static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    zero_config cfg = {.log = test_quiet, .type = type, .state_type = state, .optimizer = rule};
+    zero_tensor_desc w[3] = {
+        {.name = "trained", .numel = LAYER, .layers = 2},
+        {.name = "listed", .numel = LAYER, .layers = 2, .frozen = "\1\1"},
+        {.name = "flagged", .numel = LAYER, .layers = 2, .flags = ZERO_FROZEN}};
+    zero_type found[3][3] = {{ZERO_F32}};
+    size_t count[3][3] = {{0}};
+    float values[2 * LAYER], back[2 * LAYER];
+    zero_range r;
+    zero_ctx *z = NULL;
+    for (int t = 0; t < 3; t++) w[t].rows = 3, w[t].cols = 4, w[t].flags |= ZERO_BY_SLOT;
+    for (int i = 0; i < 2 * LAYER; i++) values[i] = 1 + (float)i;
+    cfg.muon.normalize = rule == ZERO_MUON ? 0.9f : 0;
+    int ok = !zero_create(&z, &cfg, &self) && !zero_tensors(z, w, 3) && !zero_build(z)
+             && !zero_write_tensor(z, "listed", ZERO_PARAMETER, 0, 2 * LAYER, values)
+             && !zero_state_begin(z);
+    for (int i = 0; ok && i < zero_state_ranges(z, 0); i++) {
+        int t = 0, k = 0;
+        ok = !zero_state_range(z, 0, i, &r);
+        while (t < 3 && strcmp(w[t].name, r.name) != 0) t++;
+        while (k < 3 && kinds[k] != r.kind) k++;
+        if (t == 3 || k == 3) continue;
+        found[t][k] = r.type;
+        count[t][k] += r.count;
+        if (t != 1) continue;
+        memset(back, 0xFF, sizeof back);
+        ok = !zero_state_get(z, &r, back);
+        for (size_t j = 0; ok && j < r.count; j++) {
+            const float expected = k ? 0 : values[r.first + j];
+            test_check(host_get((char *)back, r.type, j) == expected, "listed, kind %d: %g at %zu",
+                       (int)r.kind, (double)host_get((char *)back, r.type, j), r.first + j);
+        }
+        ok = ok && !zero_state_put(z, &r, back);
+    }
+    ok = ok && !zero_state_end(z, 1)
+         && !zero_read_tensor(z, "listed", ZERO_PARAMETER, 0, 2 * LAYER, back);
+    test_check(ok && !memcmp(back, values, sizeof back), "listed: %s", zero_last_error(z));
+    for (int k = 0; k < 3; k++)
+        test_check(found[0][k] == found[1][k] && count[0][k] == count[1][k]
+                       && count[2][k] == (k ? 0 : 2 * LAYER),
+                   "type %d, state %d, kind %d: trained %zu of type %d, listed %zu of type %d, "
+                   "flagged %zu",
+                   (int)type, (int)state, k, count[0][k], (int)found[0][k], count[1][k],
+                   (int)found[1][k], count[2][k]);
+    zero_destroy(z);
+}
+
 /* ---- arrays of the host, and sentences ---- */
 
 static float *frozen_array(size_t n, float first) {
@@ -721,6 +826,11 @@ int main(int argc, char **argv) {
         for (int set = 0; set < FROZEN_SETS; set += 1 + (i + set) % 3)
             if (!(frozen_sets[set] & LAYERS) && test_sampled(3))
                 frozen_pinned(&frozen_others[i], frozen_sets[set]);
+    for (int set = 0; set < FROZEN_SETS; set++)
+        for (int bits = 4; bits <= 8; bits += 4)
+            if (test_sampled(2))
+                frozen_gradients(frozen_sets[set], bits,
+                                 (zero_state_type)((set + bits / 4) % ZERO_STATE_TYPES));
     for (int stage = 0; stage < 4; stage++) {
         frozen_memory(stage, ZERO_F32);
         frozen_memory(stage, ZERO_BF16);
@@ -733,6 +843,11 @@ int main(int argc, char **argv) {
         frozen_moves(EMB | POS | NORM, 0, stage, (stage + 2) % 4, ZERO_MASTER_F32, 1);
     }
     frozen_codes();
+    for (int state = 0; state < ZERO_STATE_TYPES; state++) {
+        frozen_listed(ZERO_F32, (zero_state_type)state, ZERO_ADAMW);
+        frozen_listed(ZERO_BF16, (zero_state_type)state, ZERO_MUON);
+        frozen_listed(ZERO_F16, (zero_state_type)state, ZERO_LION);
+    }
     frozen_adopted(0);
     frozen_adopted(ZERO_KEEP);
     frozen_lent(0);

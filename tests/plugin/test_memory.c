@@ -58,6 +58,7 @@ static double mem_of_state(const zero_config *c) {
 typedef struct mem_test { /* shared memory */
     zero_config cfg;
     int f32_embedding; /* with 8-bit state: that of wte and wpe stays f32 */
+    int frozen;        /* tensors, one bit each */
     int node_size;     /* 0: of all ranks */
     zero_plan plan;    /* rank 0's */
     zero_plan_unit unit[MEM_UNITS];
@@ -88,11 +89,12 @@ static void mem_add(zero_type type, char *g, size_t n, float scale) {
 }
 
 static int mem_backward(test_rank *r, zero_ctx *z, int unit, mem_host *p, mem_host *g) {
-    const zero_type type = mem_grad_type(&((const mem_test *)r->arg)->cfg);
+    const mem_test *m = (const mem_test *)r->arg;
+    const zero_type type = mem_grad_type(&m->cfg);
     MEM_TRY(zero_backward_begin(z, unit, p, g));
     for (int t = 0; t < MEM_TENSORS; t++) {
         const zero_tensor_desc *d = &mem_desc[t];
-        if (unit < d->unit || unit >= d->unit + d->layers) continue;
+        if (unit < d->unit || unit >= d->unit + d->layers || m->frozen >> t & 1) continue;
         const size_t at = (size_t)(unit - d->unit) * d->numel * zero_type_bytes(type);
         mem_add(type, g->field[t] + at, d->numel, zero_loss_scale(z));
     }
@@ -151,7 +153,7 @@ static int mem_others(test_rank *r, zero_ctx *z) {
     double sum = 1;
     MEM_TRY(zero_read_tensor(z, "qkv", ZERO_PARAMETER, 12345, 5000, piece));
     MEM_TRY(zero_write_tensor(z, "qkv", ZERO_PARAMETER, 12345, 5000, piece));
-    MEM_TRY(zero_read_tensor(z, "wte", ZERO_MOMENT_1, 0, 5000, piece));
+    MEM_TRY(zero_read_tensor(z, "bias", ZERO_MOMENT_1, 0, 5000, piece));
     MEM_TRY(zero_read_tensor(z, "wte", ZERO_MASTER, 0, 5000, piece));
     MEM_TRY(zero_all_sum(z, &sum, 1));
     MEM_TRY(zero_broadcast(z, piece, sizeof piece, 0));
@@ -186,6 +188,7 @@ static int mem_open(test_rank *r, zero_ctx **out, mem_test *t) {
     for (int i = 0; i < MEM_TENSORS; i++) {
         zero_tensor_desc d = mem_desc[i];
         if (i < 2 && t->f32_embedding) d.flags |= ZERO_F32_STATE;
+        if (t->frozen >> i & 1) d.flags |= ZERO_FROZEN;
         MEM_TRY(zero_tensor(z, &d));
     }
     MEM_TRY(zero_query_plan(z, &before));
@@ -229,11 +232,12 @@ static void mem_rank(test_rank *r) {
 
 static const char *mem_name(const mem_test *t, int nranks) {
     static const char *const types[] = {"f32", "bf16", "f16"};
-    static char text[240];
+    static char text[280];
     snprintf(
         text, sizeof text,
         "stage %d, %s, gradients %s%s, optimizer %d, %d ranks, %s, %d micro-steps, %s, "
-        "prefetch %d, bucket %zu, nodes of %d, shard_ranks %d, second_ranks %d, %d and %d bits%s%s",
+        "prefetch %d, bucket %zu, nodes of %d, shard_ranks %d, second_ranks %d, %d and %d bits, "
+        "frozen %d, delayed from %d%s%s",
         t->cfg.stage, types[t->cfg.type], types[mem_grad_type(&t->cfg)],
         t->cfg.master == ZERO_MASTER_NONE    ? ", no master"
         : t->cfg.master == ZERO_MASTER_SPLIT ? ", split"
@@ -243,7 +247,7 @@ static const char *mem_name(const mem_test *t, int nranks) {
         : t->cfg.accumulation == ZERO_ACCUMULATE_LOCAL ? "LOCAL"
                                                        : "SHARDED",
         t->cfg.prefetch, t->cfg.bucket_numel, t->node_size, t->cfg.shard_ranks, t->cfg.second_ranks,
-        t->cfg.weight_bits, t->cfg.gradient_bits,
+        t->cfg.weight_bits, t->cfg.gradient_bits, t->frozen, t->cfg.delay_from,
         t->f32_embedding                       ? ", 8-bit state, f32 of the embedding"
         : t->cfg.state_type == ZERO_STATE_8BIT ? ", 8-bit state"
         : t->cfg.state_type                    ? ", bf16 state"
@@ -279,12 +283,13 @@ static int mem_parts(const mem_test *t) {
     return t->cfg.shard_ranks || t->cfg.second_ranks || t->cfg.weight_bits || t->cfg.gradient_bits;
 }
 
-static void mem_check_bytes(const mem_test *t, int nranks) {
+/* What ranks allocate is what the plan says. */
+static void mem_check_allocated(const mem_test *t, int nranks) {
     const zero_plan *p = &t->plan;
     const double numbers =
         (double)(p->param_bytes + p->grad_bytes + p->optimizer_bytes + p->buffer_bytes);
     const double planned = numbers + (double)p->context_bytes;
-    double own = 0, kind[3];
+    double own = 0;
     for (int r = 0; r < nranks; r++) own += (double)t->own[r];
     test_check(fabs(own / nranks - planned) <= MEM_ROUNDED,
                "%s: %.0f bytes a rank are allocated, %.0f planned", mem_name(t, nranks),
@@ -297,6 +302,11 @@ static void mem_check_bytes(const mem_test *t, int nranks) {
     for (int r = 0; r < nranks && !one_for_all; r++)
         test_check(mem_near((double)t->own[r], planned), "%s: rank %d has %ld bytes, planned %.0f",
                    mem_name(t, nranks), r, t->own[r], planned);
+}
+
+static void mem_check_bytes(const mem_test *t, int nranks) {
+    const zero_plan *p = &t->plan;
+    double kind[3];
     mem_table(t, (double)p->numel, t->cfg.shard_ranks ? t->cfg.shard_ranks : nranks, kind);
     const double filed = mem_filed(t, kind), kept = kind[0] + kind[1] + kind[2];
     test_check(mem_near((double)p->param_bytes, kind[0]) && mem_near((double)p->grad_bytes, kind[1])
@@ -408,6 +418,14 @@ static void mem_case(mem_test *t, int nranks) {
     memset(t->own, 0, sizeof t->own);
     const int ok = test_processes(nranks, t->node_size, mem_rank, t, 60);
     if (!test_check(ok, "%s: %s", mem_name(t, nranks), test_first)) return;
+    mem_check_allocated(t, nranks);
+    if (t->frozen || t->cfg.delay_from) { /* beyond the table */
+        const uint64_t sent = t->plan.sent_bytes * (uint64_t)MEM_STEPS;
+        test_check(t->cfg.delay_from || t->stats.sent_bytes == sent,
+                   "%s: sent %llu bytes in %d steps, planned %zu each", mem_name(t, nranks),
+                   (unsigned long long)t->stats.sent_bytes, MEM_STEPS, t->plan.sent_bytes);
+        return;
+    }
     mem_check_bytes(t, nranks);
     if (!mem_parts(t) && !t->cfg.optimizer_tier) mem_check_ceiling(t, nranks);
     if (!mem_parts(t)) mem_check_traffic(t, nranks);
@@ -488,6 +506,31 @@ static void mem_files(mem_test *t) {
     }
 }
 
+/* Frozen tensors, and delayed updates with their second weights. */
+static void mem_frozen(mem_test *t) {
+    enum { WTE = 1, MATRICES = 0x78 };
+    static const zero_config kinds[] = {
+        {.type = ZERO_F32},
+        {.type = ZERO_BF16, .grads = ZERO_GRAD_AS_TYPE, .state_type = ZERO_STATE_8BIT},
+        {.type = ZERO_BF16, .grads = ZERO_GRAD_AS_TYPE, .delay_from = 1},
+        {.type = ZERO_BF16,
+         .grads = ZERO_GRAD_AS_TYPE,
+         .master = ZERO_MASTER_F32,
+         .state_type = ZERO_STATE_BF16,
+         .delay_from = 1}};
+    static const int frozen[] = {MATRICES, WTE | 2, 0, MATRICES | WTE};
+    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
+        for (int stage = 0; stage < 4; stage++) {
+            t->cfg = kinds[kind];
+            t->cfg.stage = stage;
+            t->cfg.micro_steps = 1;
+            t->cfg.no_mapping = (int)kind % 2;
+            t->frozen = frozen[kind];
+            mem_case(t, 2);
+        }
+    t->frozen = 0;
+}
+
 int main(void) {
     mem_test *t = (mem_test *)test_shared(sizeof *t);
     for (int nranks = 1; nranks <= 4; nranks += nranks)
@@ -513,5 +556,6 @@ int main(void) {
     mem_types(t);
     mem_groups(t);
     mem_files(t);
+    mem_frozen(t);
     return test_summary();
 }

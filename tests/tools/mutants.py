@@ -12,6 +12,7 @@ Those outside of functions are compiled one by one.
 Results are lines of BUILD/mutants/results.csv, from where the next run goes on, where the source is the same; with AGAIN=1
 those first that were alive. Another SEED adds its own: all are told, by the SEED that drew them, and their sum. tests/tools/mutants.txt has those that do what the original does, and why. PAUSE=FILE: waits while there is one.
 BUILD/mutants/programs.json keeps what each program takes and calls, while sources and the batch are the same.
+ONLY=REGEX: of functions alone whose text has it, such as ONLY='frozen|FROZEN'.
 First, and with PROVE=1, the tool itself is tried: mutants whose fate is known.
 Last line: N passed (killed), N failed (alive); succeeds if 90 % are killed."""
 import collections, csv, functools, glob, hashlib, json, os, random, re, shutil, subprocess, sys, tempfile, threading, time
@@ -22,6 +23,7 @@ SEED = os.environ.pop("SEED", "1")  # programs that sample by it run everything
 JOBS, END = int(os.environ.get("JOBS", 1)), time.time() + 60 * float(os.environ.get("BUDGET", 20))
 AGAIN, PAUSE = os.environ.get("AGAIN"), os.environ.get("PAUSE", "")
 BATCH = int(os.environ.get("BATCH", 512))
+ONLY = os.environ.get("ONLY", "")
 STILL = 20  # seconds: no test waits that long with all of its threads
 PATIENCE, QUICK = int(os.environ.get("PATIENCE", 1)), int(os.environ.get("QUICK", 999))
 BASE = os.path.abspath(sys.argv[1]) + "/mutants"
@@ -107,13 +109,19 @@ def compiled(flags):
     return seen
 
 
+def wanted(room, line, column):
+    """Whether ONLY allows it."""
+    _, function = place(room, line, column)
+    return not ONLY or function is not None and re.search(ONLY, open(f"zero_plugin/{room}.h").read()[function[0]:function[2]])
+
+
 def sample():
     """All mutants in the sample's order: of every room one, then rooms by turns, each as often as it is long."""
     lines, order = set().union(*(compiled(flags) for _, flags, _ in BUILDS)), []
     for room in sorted({room for room, _ in lines} - NEVER):
         text = open(f"zero_plugin/{room}.h").read().split("\n")
         rows = [dict(room=room, line=str(n), column=str(c), old=old, new=new, text=text[n - 1].strip())
-                for n, c, old, new in mutants(room) if (room, n) in lines]
+                for n, c, old, new in mutants(room) if (room, n) in lines and wanted(room, n, c)]
         chance = random.Random(f"{SEED} {room}")
         chance.shuffle(rows)
         order += [((k + chance.random()) / len(rows) if k else 0, room, k, row) for k, row in enumerate(rows)]

@@ -103,6 +103,9 @@ if train -pn 8 -ec 4 -ea 0 -d 512 -b 1 -x 4 -rd 2 -layouts "dp8 ep2dp8 ep2tp2dp4
     fail "-layouts in parts: $(tail -n 3 "$work/out") $(cut -d, -f 10,11,13,17 "$work/csv")"
 fi
 if train -pn 2 -eg 2 -x 4 -rd 2 -z 0,1,2,3 -csv "$work/csv"; then pass; else fail "-z 0,1,2,3: $(tail -n 3 "$work/out")"; fi
+for bytes in "-dt bf16 -os 8bit" "-op muon -os bf16 -oe f32" "-dt bf16 -w 0 -op lion -os 8bit -zod 1"; do
+    if train -pn 2 -eg 2 -x 4 -rd 1 -z 0,1,2,3 $bytes; then pass; else fail "stages, $bytes: $(tail -n 3 "$work/out")"; fi
+done
 
 # ---- checkpoints ----
 train -pn 4 -eg 2 -z 2 -x 6 -o "$work/whole" -n 3 || fail "saves: $(tail -n 2 "$work/out")"

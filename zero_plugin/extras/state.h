@@ -9,10 +9,11 @@
 #include "../machine/streaming.h"
 
 /* FROZEN tensors have weights alone, in the type of parameters. If a tensor has trained layers as
-   well, its frozen layers have the same kinds in the same types: their gradients and moments are 0.
-   Returns 1 if tensor t has this kind. Some have no second state array. */
+   well, perhaps in another context, its frozen layers have the same kinds in the same types: their
+   gradients and moments are 0. Returns 1 if tensor t has this kind. Some have no second state
+   array. */
 static int zp_state_has_kind(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
-    if (zp_layout_is_all_frozen(t)) return kind == ZERO_PARAMETER || kind == ZERO_MASTER;
+    if (t->desc.flags & ZERO_FROZEN) return kind == ZERO_PARAMETER || kind == ZERO_MASTER;
     return zp_run_array(z, kind, 0)->share && !(kind == ZERO_MOMENT_2 && t->one_state);
 }
 
@@ -23,7 +24,7 @@ static zero_result zp_state_check_range(zero_ctx *z, const char *name, zero_kind
     ZP_REFUSE(z, (int)kind < 0 || kind >= ZERO_KIND_COUNT, "%s: kind is %d; use a ZERO_ kind", name,
               (int)kind);
     const int has = zp_state_has_kind(z, kind, *t);
-    ZP_REFUSE(z, !has && zp_layout_is_all_frozen(*t),
+    ZP_REFUSE(z, !has && (*t)->desc.flags & ZERO_FROZEN,
               "%s is frozen, and has no such state; use ZERO_PARAMETER or ZERO_MASTER", name);
     ZP_REFUSE(z, !has, "%s: %s has no such state array%s; use another kind", name, z->rule->name,
               (*t)->one_state ? " for matrices" : "");
@@ -59,7 +60,8 @@ static size_t zp_state_contiguous(const zp_array *a, int u, size_t e) {
 static zero_type zp_state_type(zero_ctx *z, zero_kind kind, const zp_tensor *t) {
     int layer = 0; /* a trained one, unless all are frozen */
     while (layer + 1 < t->desc.layers && zp_layout_is_frozen(t, layer)) layer++;
-    const int u = zp_layout_segment_of(&z->layout, t, layer);
+    const int s = zp_layout_segment_of(&z->layout, t, layer);
+    const int u = t->desc.flags & ZERO_FROZEN ? s : zp_layout_unit_of(&z->layout, s);
     const zero_type type = zp_run_array(z, kind, u)->part[u].type;
     return type < ZERO_TYPES ? type : ZERO_F32;
 }
@@ -116,7 +118,7 @@ static zero_result zp_state_plan(zero_ctx *z) {
         for (int i = 0; i < n * z->ntensors; i++) { /* tensor by tensor, kind by kind */
             const zp_tensor *t = &z->tensors[i / n];
             const int has = zp_state_has_kind(z, kinds[i % n], t);
-            const int again = kinds[i % n] == ZERO_PARAMETER && zp_layout_is_all_frozen(t);
+            const int again = kinds[i % n] == ZERO_PARAMETER && t->desc.flags & ZERO_FROZEN;
             const size_t total = has && !again ? t->desc.numel * (size_t)t->desc.layers : 0;
             for (size_t at = 0, count; at < total; at += count) {
                 const zp_run run = zp_run_cut(z, t, at, total - at, !whole);

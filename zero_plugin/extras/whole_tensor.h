@@ -103,7 +103,7 @@ static zero_result zp_whole_tensor_add_state(zero_ctx *z) {
             const zp_member *m = &l->members[i];
             const zp_tensor *t = &z->tensors[m->tensor];
             const zero_range r = {t->desc.name, ZERO_MOMENT_2, ZERO_F32, m->first, m->numel};
-            if (t->one_state && m->unit >= l->all && !zp_layout_is_all_frozen(t))
+            if (t->one_state && m->unit >= l->all && !(t->desc.flags & ZERO_FROZEN))
                 ZP_TRY(zp_range_add(z, whole, &r));
         }
     }
@@ -145,7 +145,7 @@ static zero_result zp_whole_tensor_move_state(zero_ctx *z, const zero_range *r, 
     zp_tensor *t;
     if (!(z->cfg.muon.normalize > 0) || r->kind != ZERO_MOMENT_2) return ZERO_OK;
     ZP_TRY(zp_bind_named_tensor(z, r->name, &t));
-    *mine = t->one_state && !zp_layout_is_all_frozen(t);
+    *mine = t->one_state && !(t->desc.flags & ZERO_FROZEN);
     if (!*mine) return ZERO_OK;
     const size_t total = t->desc.numel * (size_t)t->desc.layers;
     ZP_REFUSE(z,
