@@ -195,6 +195,154 @@ static void resize_virtual(const virtual_case *c, int v, int resizes, int proces
     munmap(run, sizeof *run);
 }
 
+/* ---- plain ---- */
+
+/* A run without virtual_ranks on spec[0].nranks, then on spec[1].nranks. */
+typedef struct resize_plain_run {
+    host_spec spec[2];
+    zero_local *local;
+    float *state[HOST_TENSORS][ZERO_KIND_COUNT]; /* at the moment of the change */
+    zero_counters counters;
+    uint64_t bits[2], end[2]; /* before, after; at the end, and of the run that put the state */
+} resize_plain_run;
+
+static int resize_plain_steps(host_run *h, int steps) {
+    for (int end = h->step + steps; h->step < end; h->step++) {
+        double mean;
+        h->micro = 0;
+        if (!virtual_pass(h, &mean)) return 0;
+    }
+    return 1;
+}
+
+/* Returns 1 if tensor t has a kind. */
+static int resize_has(const host_spec *s, int t, int kind) {
+    if (kind == ZERO_GRADIENT) return 0;
+    if (kind == ZERO_MOMENT_2 && !host_two(s, t)) return 0;
+    return kind == ZERO_PARAMETER || kind == ZERO_MASTER || !host_all_frozen(s, t);
+}
+
+/* Reads the whole state, on rank 0 into the run. */
+static int resize_read(host_run *h, resize_plain_run *run) {
+    for (int t = 0; t < h->spec->ntensors; t++)
+        for (int kind = 0; kind < ZERO_KIND_COUNT; kind++) {
+            if (!resize_has(h->spec, t, kind)) continue;
+            const size_t n = host_numel(h->spec, t);
+            float *values = (float *)malloc(n * sizeof *values);
+            HOST_TRY(h, zero_read_tensor(h->z, h->spec->desc[t].name, (zero_kind)kind, 0, n,
+                                         values));
+            if (!h->rank->rank)
+                run->state[t][kind] = values;
+            else
+                free(values);
+        }
+    HOST_TRY(h, zero_state_begin(h->z));
+    if (!h->rank->rank) zero_state_counters(h->z, &run->counters);
+    HOST_TRY(h, zero_state_end(h->z, 0));
+    return 1;
+}
+/* Puts it, as a checkpoint is loaded. */
+static int resize_put(host_run *h, const resize_plain_run *run) {
+    HOST_TRY(h, zero_state_begin(h->z));
+    for (int i = 0; i < zero_state_ranges(h->z, 1); i++) {
+        zero_range range;
+        int t = 0;
+        HOST_TRY(h, zero_state_range(h->z, 1, i, &range));
+        while (strcmp(range.name, h->spec->desc[t].name) != 0) t++;
+        range.type = ZERO_F32;
+        HOST_TRY(h, zero_state_put(h->z, &range, run->state[t][range.kind] + range.first));
+    }
+    HOST_TRY(h, zero_state_set_counters(h->z, &run->counters));
+    HOST_TRY(h, zero_state_end(h->z, 1));
+    return 1;
+}
+
+static int resize_plain_change(test_rank *r, host_run *h, resize_plain_run *run, int seat) {
+    zero_ctx *next = NULL;
+    const int joins = !h->z;
+    h->rank = r;
+    h->spec = &run->spec[1];
+    h->step = run->spec[0].steps;
+    if (seat < run->spec[1].nranks) {
+        test_rank_set(r, seat, run->spec[1].nranks, run->local, 0, run);
+        if (resize_create(h, h->spec, &next)) test_rank_fail(r, "%s", zero_last_error(next));
+    }
+    if (zero_resize(h->z, next)) test_rank_fail(r, "%s", zero_last_error(next ? next : h->z));
+    zero_destroy(h->z);
+    h->z = next;
+    if (!next || r->failed) return !r->failed;
+    if (joins) HOST_TRY(h, zero_bind(next, &h->params, &h->grads));
+    const uint64_t bits = host_hash(h);
+    if (!r->rank) run->bits[1] = bits;
+    if (!resize_plain_steps(h, h->spec->steps)) return 0;
+    const uint64_t end = host_hash(h);
+    if (!r->rank) run->end[0] = end;
+    return !r->failed;
+}
+static void resize_plain_body(test_rank *r) {
+    resize_plain_run *run = (resize_plain_run *)r->arg;
+    const int seat = r->rank;
+    host_run h;
+    int ok = 1;
+    memset(&h, 0, sizeof h);
+    r->nranks = run->spec[0].nranks;
+    if (seat < r->nranks) {
+        ok = host_open(&h, &run->spec[0], r) && resize_plain_steps(&h, run->spec[0].steps);
+        const uint64_t bits = ok ? host_hash(&h) : 0;
+        if (!seat) run->bits[0] = bits;
+        ok = ok && resize_read(&h, run);
+    }
+    if (ok) (void)resize_plain_change(r, &h, run, seat);
+    zero_destroy(h.z);
+}
+static void resize_loaded_body(test_rank *r) {
+    resize_plain_run *run = (resize_plain_run *)r->arg;
+    host_spec spec = run->spec[1];
+    host_run h;
+    spec.adopts = 0;
+    if (host_open(&h, &spec, r)) {
+        h.step = run->spec[0].steps;
+        if (resize_put(&h, run) && resize_plain_steps(&h, spec.steps)) {
+            const uint64_t end = host_hash(&h);
+            if (!r->rank) run->end[1] = end;
+        }
+    }
+    zero_destroy(h.z);
+}
+
+static void resize_plain(const virtual_case *c, const int ranks[2], const int stage[2], int form) {
+    static resize_plain_run run;
+    memset(&run, 0, sizeof run);
+    for (int i = 0; i < 2; i++) {
+        host_spec *s = &run.spec[i];
+        virtual_spec(s, ranks[i], ranks[i], stage[i]);
+        virtual_set_case(s, c);
+        virtual_set_layout(s, form * 7 + 11 * i);
+        s->cfg.virtual_ranks = 0;
+        s->steps = 2 + i;
+        s->slots = form & 1;
+        s->adopts = form >> 1 & 1;
+    }
+    const int seats = ranks[0] > ranks[1] ? ranks[0] : ranks[1];
+    test_check(!zero_local_create(&run.local, ranks[1], 0), "a zero_local");
+    const int ok = test_ranks_of(seats, ranks[0], 0, resize_plain_body, &run);
+    test_check(ok, "%s, %d to %d ranks, stage %d to %d, form %d: %s", c->name, ranks[0], ranks[1],
+               stage[0], stage[1], form, test_first);
+    zero_local_destroy(run.local);
+    test_check(!ok || test_ranks(ranks[1], 0, resize_loaded_body, &run), "%s, loaded: %s", c->name,
+               test_first);
+    test_check(!ok || (run.bits[0] && run.bits[0] == run.bits[1]),
+               "%s, %d to %d ranks, stage %d to %d: the state's hash was %016llx and is %016llx",
+               c->name, ranks[0], ranks[1], stage[0], stage[1], (unsigned long long)run.bits[0],
+               (unsigned long long)run.bits[1]);
+    test_check(!ok || (run.end[0] && run.end[0] == run.end[1]),
+               "%s, %d to %d ranks, stage %d to %d: the hash is %016llx, of a loaded run %016llx",
+               c->name, ranks[0], ranks[1], stage[0], stage[1], (unsigned long long)run.end[0],
+               (unsigned long long)run.end[1]);
+    for (int t = 0; t < HOST_TENSORS; t++)
+        for (int k = 0; k < ZERO_KIND_COUNT; k++) free(run.state[t][k]);
+}
+
 int main(void) {
     enum { CASES = sizeof virtual_cases / sizeof *virtual_cases };
     const char *seed = getenv("SEED"), *n = getenv("RESIZES");
@@ -205,5 +353,10 @@ int main(void) {
     for (int i = 0; i < CASES && many < RESIZE_PHASES; i++)
         resize_virtual(&virtual_cases[i], i % 2, i == 1 || i == 8 ? many : few, i % 4 == 3,
                        i % 3 == 1);
+    static const int ranks[][2] = {{4, 2}, {2, 4}, {3, 5}, {5, 3}, {1, 4}, {4, 1}, {3, 3}};
+    for (int i = 0; i < 2 * CASES; i++) {
+        const int stage[2] = {i % 4, (i / 4 + i / 2) % 4};
+        resize_plain(&virtual_cases[i % CASES], ranks[i % 7], stage, i % 4);
+    }
     return test_summary();
 }
