@@ -21,6 +21,7 @@ enum { RESIZE_PHASES = 1024, RESIZE_SEATS = 12 };
 typedef struct resize_phase {
     int nranks, steps, stage, how;
     int rank[RESIZE_SEATS]; /* by seat; -1: it waits */
+    int refused;            /* an attempt that must fail comes before it; see resize_attempts */
 } resize_phase;
 
 typedef struct resize_run {
@@ -28,7 +29,7 @@ typedef struct resize_run {
     int leaves;     /* V; 0: without virtual_ranks */
     int seats, phases, first_step;
     resize_phase phase[RESIZE_PHASES];
-    zero_local *local[RESIZE_PHASES];
+    zero_local *local[RESIZE_PHASES], *attempt[RESIZE_PHASES];
     uint64_t hash;
     uint64_t bits[2]; /* plain: of the state, before and after */
 } resize_run;
@@ -93,6 +94,73 @@ static int resize_enter(host_run *h, resize_run *run, int p, const host_spec *s,
     return !r->failed;
 }
 
+/* Attempts that are refused, and words of the error that all ranks get. */
+typedef enum resize_attempt_kind {
+    RESIZE_NONE,
+    RESIZE_SIZE,    /* a number of ranks that the tree lacks */
+    RESIZE_SEED,    /* another seed on all new ranks */
+    RESIZE_TENSORS, /* the new rank 0 has one tensor less */
+    RESIZE_BUCKET,  /* a setting that does not fit the tensors, on all new ranks */
+    RESIZE_LEAVE,   /* all ranks leave, others join */
+    RESIZE_PASS,    /* one rank is in a pass */
+    RESIZE_ATTEMPTS
+} resize_attempt_kind;
+static const char *const resize_attempts[RESIZE_ATTEMPTS] = {"",
+                                                             "virtual_ranks is",
+                                                             "the new context {seed 8}",
+                                                             "the new context 4 in",
+                                                             "bucket_numel",
+                                                             "a rank that stays",
+                                                             "between steps"};
+
+static int resize_attempt_ranks(const resize_run *run, int p) {
+    const int now = p ? run->phase[p - 1].nranks : 0;
+    if (run->phase[p].refused == RESIZE_LEAVE) return run->seats - now > 0 ? run->seats - now : 1;
+    return run->phase[p].refused == RESIZE_SIZE ? 5 : run->seats;
+}
+/* Creates the context of an attempt, with what is wrong. */
+static void resize_create_wrong(host_run *h, const resize_run *run, int p, int rank,
+                                zero_ctx **next) {
+    host_run other = *h;
+    test_rank r = *h->rank;
+    host_spec s = run->spec;
+    const int kind = run->phase[p].refused, n = resize_attempt_ranks(run, p);
+    if (kind == RESIZE_SEED) s.cfg.seed = 8;
+    if (kind == RESIZE_TENSORS && !rank) s.ntensors--;
+    if (kind == RESIZE_BUCKET) s.cfg.bucket_numel = 1, s.cfg.stage = 2;
+    s.micro_steps = kind == RESIZE_SIZE ? 0 : run->leaves / n;
+    if (kind == RESIZE_LEAVE) s.cfg.virtual_ranks = 0;
+    test_rank_set(&r, rank, n, run->attempt[p], 0, r.arg);
+    other.spec = &s;
+    other.rank = &r;
+    (void)resize_create(&other, &s, next);
+}
+/* All ranks get the same error, and their contexts stay as they were. */
+static int resize_attempt(host_run *h, resize_run *run, int p, int seat) {
+    zero_ctx *next = NULL;
+    const int kind = run->phase[p].refused, n = resize_attempt_ranks(run, p);
+    int rank = seat < n ? seat : -1, waits = 0;
+    for (int i = 0; i < seat; i++) waits += run->phase[p - 1].rank[i] < 0;
+    if (kind == RESIZE_LEAVE) rank = h->z || waits >= n ? -1 : waits;
+    if (kind == RESIZE_PASS && h->z && !h->rank->rank)
+        HOST_TRY(h, zero_pass_begin(h->z, ZERO_EVAL, 0, 1));
+    if (rank >= 0) resize_create_wrong(h, run, p, rank, &next);
+    if (!h->z && !next) return 1;
+    const zero_result got = zero_resize(h->z, next);
+    const char *why = zero_last_error(h->z ? h->z : next);
+    const int other = kind == RESIZE_TENSORS && strstr(why, "tensors 4}"); /* zero_build finds it */
+    if (!got || !(other || strstr(why, resize_attempts[kind])))
+        test_rank_fail(h->rank, "attempt %d: result %d, %s", kind, (int)got, why);
+    zero_destroy(next);
+    if (kind == RESIZE_PASS && h->z && !h->rank->rank) {
+        for (int u = 0; u < h->spec->units; u++)
+            if (!host_forward(h, u)) return 0;
+        HOST_TRY(h, zero_pass_end(h->z));
+    } else if (kind == RESIZE_PASS && h->z && !host_evaluate(h))
+        return 0;
+    return !h->rank->failed;
+}
+
 static void resize_body(test_rank *r) {
     resize_run *run = (resize_run *)r->arg;
     const int seat = r->rank;
@@ -108,6 +176,7 @@ static void resize_body(test_rank *r) {
             test_rank_set(r, rank, s->nranks, run->local[0], 0, run);
             if (!host_open(&h, s, r)) break;
         }
+        if (p && run->phase[p].refused && !resize_attempt(&h, run, p, seat)) break;
         if (p && !resize_enter(&h, run, p, s, seat)) break;
         if (rank >= 0 && !resize_train(&h, run, run->phase[p].steps)) break;
         if (rank < 0) h.step += run->phase[p].steps;
@@ -124,11 +193,15 @@ static int resize_go(resize_run *run, int processes) {
     int ok = 1;
     run->hash = 0;
     for (int p = 0; p < run->phases; p++)
-        ok &= !zero_local_create(&run->local[p], run->phase[p].nranks, processes);
+        ok &= !zero_local_create(&run->local[p], run->phase[p].nranks, processes)
+              && !zero_local_create(&run->attempt[p], resize_attempt_ranks(run, p), processes);
     if (ok)
         ok = processes ? test_processes(run->seats, 0, resize_body, run, 120)
                        : test_ranks(run->seats, 0, resize_body, run);
-    for (int p = 0; p < run->phases; p++) zero_local_destroy(run->local[p]);
+    for (int p = 0; p < run->phases; p++) {
+        zero_local_destroy(run->local[p]);
+        zero_local_destroy(run->attempt[p]);
+    }
     return ok;
 }
 
@@ -154,7 +227,7 @@ static void resize_choose_seats(const resize_run *run, const resize_phase *befor
 
 static void resize_alone(resize_run *run, int steps) {
     run->seats = run->phases = 1;
-    run->phase[0] = (resize_phase){1, steps, 0, 0, {0}};
+    run->phase[0] = (resize_phase){1, steps, 0, 0, {0}, 0};
 }
 
 /* Sets a random sequence over V virtual ranks. */
@@ -229,8 +302,8 @@ static int resize_read(host_run *h, resize_plain_run *run) {
             if (!resize_has(h->spec, t, kind)) continue;
             const size_t n = host_numel(h->spec, t);
             float *values = (float *)malloc(n * sizeof *values);
-            HOST_TRY(h, zero_read_tensor(h->z, h->spec->desc[t].name, (zero_kind)kind, 0, n,
-                                         values));
+            HOST_TRY(h,
+                     zero_read_tensor(h->z, h->spec->desc[t].name, (zero_kind)kind, 0, n, values));
             if (!h->rank->rank)
                 run->state[t][kind] = values;
             else
@@ -292,8 +365,13 @@ static void resize_plain_body(test_rank *r) {
         if (!seat) run->bits[0] = bits;
         ok = ok && resize_read(&h, run);
     }
-    if (ok) (void)resize_plain_change(r, &h, run, seat);
+    const int changed = ok && resize_plain_change(r, &h, run, seat) && h.z;
     zero_destroy(h.z);
+    for (int t = 0; t < run->spec[1].ntensors && changed; t++)
+        for (int l = 0; l < 3; l++)
+            if (h.slot_p[t][l] || h.slot_g[t][l]
+                || (run->spec[1].adopts && seat < run->spec[0].nranks && h.params.field[t]))
+                test_rank_fail(r, "a pointer to %s is left", run->spec[1].desc[t].name);
 }
 static void resize_loaded_body(test_rank *r) {
     resize_plain_run *run = (resize_plain_run *)r->arg;
@@ -343,6 +421,325 @@ static void resize_plain(const virtual_case *c, const int ranks[2], const int st
         for (int k = 0; k < ZERO_KIND_COUNT; k++) free(run.state[t][k]);
 }
 
+/* ---- refusals ---- */
+
+static void resize_refused(int v) {
+    resize_run *run = (resize_run *)test_shared(sizeof *run);
+    run->leaves = virtual_ranks_of[v][0];
+    virtual_spec(&run->spec, run->leaves, 1, 0);
+    run->spec.slots = v;
+    const int steps = resize_sequence(run, v, 2 * RESIZE_ATTEMPTS);
+    for (int p = 1; p < run->phases; p++) run->phase[p].refused = p % RESIZE_ATTEMPTS;
+    for (int p = 0; p < run->phases; p++) /* an attempt in which all leave needs others */
+        if (run->phase[p].refused == RESIZE_LEAVE && run->phase[p - 1].nranks == run->seats)
+            run->phase[p].refused = RESIZE_NONE;
+    int ok = resize_go(run, 0);
+    const uint64_t hash = run->hash;
+    test_check(ok, "refused, V %d: %s", run->leaves, test_first);
+    resize_alone(run, steps);
+    test_check(resize_go(run, 0) && (!ok || hash == run->hash),
+               "refused, V %d: hash %016llx, without a resize %016llx: %s", run->leaves,
+               (unsigned long long)hash, (unsigned long long)run->hash, test_first);
+    munmap(run, sizeof *run);
+}
+
+/* One rank: settings that cannot move, and calls at the wrong time. */
+static void resize_refuse(const zero_config *was, const zero_config *is, zero_result result,
+                          const char *what) {
+    zero_ctx *z = small_build(was), *next = small_create(is);
+    small_announce(next);
+    small_expect_error(z, zero_resize(z, next), result, "zero_resize", what);
+    test_check(strstr(zero_last_error(next), what) != NULL, "the new context's error: %s",
+               zero_last_error(next));
+    zero_destroy(next);
+    test_check(small_micro_step(z, 0, 1) && !zero_reduce(z) && !zero_step(z, &small_adamw),
+               "a refused context trains on: %s", zero_last_error(z));
+    zero_destroy(z);
+}
+static void resize_refusals(void) {
+    const zero_config plain = {0}, lion = {.optimizer = ZERO_LION},
+                      fed = {.stage = 2, .gradient_bits = 8, .feedback = 0.5f};
+    const zero_config copies = {.stage = 1, .shard_ranks = 1}, bf16 = {.type = ZERO_BF16},
+                      delayed = {.delay_from = 1};
+    const zero_config rows = {.optimizer = ZERO_MUON, .muon = {.normalize = 0.9f}};
+    resize_refuse(&plain, &lion, ZERO_ERR_ARGUMENT,
+                  "the state has {optimizer 0}, the new context {optimizer 4}; use the same");
+    resize_refuse(&plain, &bf16, ZERO_ERR_ARGUMENT, "{type 1}");
+    resize_refuse(&plain, &delayed, ZERO_ERR_ARGUMENT, "{delay_from 1}");
+    resize_refuse(&fed, &fed, ZERO_ERR_UNSUPPORTED, "feedback");
+    resize_refuse(&copies, &copies, ZERO_ERR_UNSUPPORTED, "shard_ranks");
+    resize_refuse(&rows, &rows, ZERO_ERR_UNSUPPORTED, "muon.normalize");
+
+    zero_ctx *z = small_build(&plain), *next = small_build(&plain), *third = small_create(&plain);
+    small_announce(third);
+    test_check(zero_resize(NULL, NULL) == ZERO_ERR_ARGUMENT
+                   && zero_resize(z, z) == ZERO_ERR_ARGUMENT,
+               "no context, or the same one twice");
+    small_expect_error(z, zero_resize(z, NULL), ZERO_ERR_ARGUMENT, "zero_resize",
+                       "all 1 ranks leave; the state needs a rank that stays");
+    small_expect_error(third, zero_resize(NULL, third), ZERO_ERR_ARGUMENT, "zero_resize",
+                       "all 1 ranks join; the state needs a rank that stays");
+    test_check(!zero_resize(z, next), "a built context takes state: %s", zero_last_error(z));
+    small_expect_error(z, zero_barrier(z), ZERO_ERR_STATE, "zero_barrier",
+                       "another context has the state now; destroy this one");
+    small_expect_error(z, zero_resize(z, third), ZERO_ERR_STATE, "zero_resize",
+                       "another context has the state now");
+    test_check(small_micro_step(next, 0, 1) && !zero_reduce(next) && !zero_step(next, &small_adamw),
+               "the new context trains: %s", zero_last_error(next));
+    zero_destroy(third);
+    third = small_build(&plain);
+    small_expect_error(third, zero_resize(third, next), ZERO_ERR_STATE, "zero_resize",
+                       "the new context has trained; create another");
+    zero_destroy(third);
+    zero_destroy(next);
+    zero_destroy(z);
+}
+
+/* ---- faults ---- */
+
+/* A rank of the old or of the new communicator dies at some instant of the second phase's change.
+   Its launcher says so. All calls end; then a rank goes on with the context that is left to it. */
+typedef struct resize_fault_run {
+    resize_run run; /* two phases */
+    int fails;      /* 0: the old communicator; 1: the new one */
+    unsigned after_us;
+    int began, moved, kept, ended; /* ranks: entered; with a new context; with the old one; at the
+                                      end, without an error */
+    uint64_t hash;
+} resize_fault_run;
+
+static void *resize_kill(void *arg) {
+    resize_fault_run *f = (resize_fault_run *)arg;
+    while (__atomic_load_n(&f->began, __ATOMIC_ACQUIRE) < f->run.seats) usleep(10);
+    usleep(f->after_us);
+    zero_local_abort(f->run.local[f->fails], 0, "killed");
+    return NULL;
+}
+
+/* Trains to the end. Returns 1 if no call fails. */
+static int resize_fault_end(host_run *h, const resize_fault_run *f) {
+    test_rank quiet = *h->rank;
+    double mean;
+    const resize_run *run = &f->run;
+    h->rank = &quiet;
+    for (const int end = h->step + run->phase[1].steps; h->step < end; h->step++)
+        for (h->micro = 0; h->micro < h->spec->micro_steps; h->micro++)
+            if (!virtual_pass(h, &mean)) return 0;
+    return 1;
+}
+static void resize_fault_body(test_rank *r) {
+    resize_fault_run *f = (resize_fault_run *)r->arg;
+    resize_run *run = &f->run;
+    const int seat = r->rank, was = run->phase[0].rank[seat], is = run->phase[1].rank[seat];
+    zero_ctx *next = NULL;
+    host_run h;
+    host_spec spec[2];
+    memset(&h, 0, sizeof h);
+    h.rank = r;
+    for (int p = 0; p < 2; p++) {
+        resize_spec(run, &run->phase[p], &spec[p]);
+        spec[p].cfg.timeout_s = 60;
+    }
+    test_rank_set(r, was, run->phase[0].nranks, run->local[0], 0, f);
+    if (was >= 0 && (!host_open(&h, &spec[0], r) || !resize_train(&h, run, run->phase[0].steps)))
+        test_rank_fail(r, "before the change");
+    if (was < 0) h.step = run->phase[0].steps;
+    test_rank other = *r;
+    test_rank_set(&other, is, run->phase[1].nranks, run->local[1], 0, f);
+    h.rank = &other;
+    const host_spec *old = h.spec;
+    h.spec = &spec[1];
+    (void)__atomic_add_fetch(&f->began, 1, __ATOMIC_ACQ_REL);
+    if (is >= 0) (void)resize_create(&h, &spec[1], &next);
+    const zero_result got = zero_resize(h.z, next);
+    const int moved = !got && next, kept = got && h.z && !zero_barrier(h.z);
+    if (got && !*zero_last_error(h.z ? h.z : next))
+        test_rank_fail(r, "an error without a sentence");
+    if (moved || !kept) {
+        zero_destroy(h.z);
+        h.z = moved ? next : NULL;
+        if (!moved) zero_destroy(next);
+    } else {
+        zero_destroy(next);
+        h.spec = old;
+        h.rank = r;
+    }
+    if (moved && was < 0) (void)zero_bind(h.z, &h.params, &h.grads);
+    (void)__atomic_add_fetch(&f->moved, moved, __ATOMIC_ACQ_REL);
+    (void)__atomic_add_fetch(&f->kept, kept, __ATOMIC_ACQ_REL);
+    if (h.z && resize_fault_end(&h, f)) {
+        test_rank quiet = *h.rank;
+        h.rank = &quiet;
+        const uint64_t bits = host_hash(&h);
+        if (!quiet.failed) {
+            (void)__atomic_add_fetch(&f->ended, 1, __ATOMIC_ACQ_REL);
+            if (!quiet.rank) f->hash = bits;
+        }
+    }
+    zero_destroy(h.z);
+}
+
+/* Counts what came of the runs: all moved; all kept the old context; errors. */
+static void resize_fault(resize_fault_run *f, uint64_t hash, int count[3]) {
+    pthread_t killer;
+    resize_run *run = &f->run;
+    f->began = f->moved = f->kept = f->ended = 0;
+    f->hash = 0;
+    for (int p = 0; p < 2; p++)
+        if (zero_local_create(&run->local[p], run->phase[p].nranks, 0)) abort();
+    if (pthread_create(&killer, NULL, resize_kill, f)) abort();
+    const double start = test_now();
+    const int ok = test_ranks(run->seats, 0, resize_fault_body, f);
+    pthread_join(killer, NULL);
+    const double s = test_now() - start;
+    for (int p = 0; p < 2; p++) zero_local_destroy(run->local[p]);
+    test_check(ok && s < 30, "killed after %u us: %.1f s, %s", f->after_us, s, test_first);
+    const int all = f->hash != 0;
+    test_check(!all || f->hash == hash, "killed after %u us: hash %016llx, expected %016llx",
+               f->after_us, (unsigned long long)f->hash, (unsigned long long)hash);
+    test_check(!f->moved || !f->kept,
+               "some ranks go on with the old context, others with the new one");
+    count[!all ? 2 : f->moved ? 0 : 1]++;
+}
+
+/* The hash of weights and moments without a change, on one rank. */
+static void resize_expected_body(test_rank *r) {
+    resize_fault_run *f = (resize_fault_run *)r->arg;
+    host_run h;
+    host_spec spec;
+    resize_spec(&f->run, &f->run.phase[0], &spec);
+    if (host_open(&h, &spec, r) && resize_train(&h, &f->run, f->run.phase[0].steps))
+        f->hash = host_hash(&h);
+    zero_destroy(h.z);
+}
+static uint64_t resize_expected(resize_fault_run *f) {
+    test_check(test_ranks(1, 0, resize_expected_body, f), "one rank: %s", test_first);
+    return f->hash;
+}
+
+static void resize_faults(int kills) {
+    static resize_fault_run f;
+    int count[2][3] = {{0}};
+    resize_run *run = &f.run;
+    run->leaves = 8;
+    virtual_spec(&run->spec, 8, 1, 0);
+    /* the weights of one rank after the steps of both phases */
+    resize_alone(run, 2);
+    run->spec.steps = 2;
+    const uint64_t hash = resize_expected(&f);
+    run->seats = 8;
+    run->phases = 2;
+    for (int i = 0; i < kills; i++) {
+        for (int p = 0; p < 2; p++) {
+            run->phase[p].nranks = virtual_ranks_of[0][1 + test_below(&resize_random, 4)];
+            run->phase[p].steps = 1;
+            run->phase[p].stage = test_below(&resize_random, 4);
+            run->phase[p].how = test_below(&resize_random, 32);
+            resize_choose_seats(run, p ? &run->phase[0] : NULL, &run->phase[p]);
+        }
+        f.fails = i % 2;
+        f.after_us = (unsigned)test_below(&resize_random, i % 3 ? 8000 : 40000);
+        resize_fault(&f, hash, count[f.fails]);
+    }
+    for (int i = 0; i < 2; i++)
+        test_check(count[i][2] > 0, "no kill of the %s communicator found a rank",
+                   i ? "new" : "old");
+    printf("kills: old communicator: %d moved, %d kept, %d errors; new: %d, %d, %d\n", count[0][0],
+           count[0][1], count[0][2], count[1][0], count[1][1], count[1][2]);
+}
+
+/* ---- memory ---- */
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+static const zero_tensor_desc resize_large[] = {{"emb", 400000, .uses = 2},
+                                                {"mat", 300000, .layers = 8, .unit = 1}};
+enum { RESIZE_UNITS = 9 };
+
+typedef struct resize_memory_run {
+    host_spec spec[2];
+    zero_local *local;
+    size_t planned[2], before, peak, held; /* of all ranks, or of the process */
+    pthread_barrier_t meet;
+} resize_memory_run;
+
+/* Returns a line of /proc/self/status in bytes. */
+static size_t resize_status(const char *name) {
+    char line[256];
+    size_t kib = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, name, strlen(name))) kib = strtoull(line + strlen(name) + 1, NULL, 10);
+    if (f) fclose(f);
+    return kib * 1024;
+}
+static void resize_reset_peak(void) {
+    FILE *f = fopen("/proc/self/clear_refs", "w");
+    if (f) fputs("5", f), fclose(f);
+}
+static void resize_add_plan(test_rank *r, zero_ctx *z, size_t *sum) {
+    zero_plan p;
+    if (zero_query_plan(z, &p)) test_rank_fail(r, "%s", zero_last_error(z));
+    (void)__atomic_add_fetch(
+        sum, p.param_bytes + p.grad_bytes + p.optimizer_bytes + p.buffer_bytes + p.context_bytes,
+        __ATOMIC_ACQ_REL);
+}
+
+static void resize_memory_body(test_rank *r) {
+    resize_memory_run *run = (resize_memory_run *)r->arg;
+    const int seat = r->rank;
+    zero_ctx *next = NULL;
+    host_run h;
+    memset(&h, 0, sizeof h);
+    r->nranks = run->spec[0].nranks;
+    if (seat < r->nranks && host_open(&h, &run->spec[0], r) && host_train_step(&h))
+        resize_add_plan(r, h.z, &run->planned[0]);
+    h.rank = r;
+    h.spec = &run->spec[1];
+    pthread_barrier_wait(&run->meet);
+    if (!seat) run->held = resize_status("VmRSS:");
+    if (!seat) resize_reset_peak();
+    pthread_barrier_wait(&run->meet);
+    if (seat < run->spec[1].nranks) {
+        test_rank_set(r, seat, run->spec[1].nranks, run->local, 0, run);
+        if (resize_create(&h, h.spec, &next)) test_rank_fail(r, "%s", zero_last_error(next));
+    }
+    if (zero_resize(h.z, next)) test_rank_fail(r, "%s", zero_last_error(next ? next : h.z));
+    pthread_barrier_wait(&run->meet);
+    if (!seat) run->peak = resize_status("VmHWM:");
+    pthread_barrier_wait(&run->meet);
+    if (next) resize_add_plan(r, next, &run->planned[1]);
+    zero_destroy(h.z);
+    zero_destroy(next);
+}
+
+static void resize_memory(int stage, int from, int to) {
+    static resize_memory_run run;
+    memset(&run, 0, sizeof run);
+    for (int i = 0; i < 2; i++) {
+        host_small(&run.spec[i], 3, i ? to : from, stage, resize_large, 2);
+        run.spec[i].units = RESIZE_UNITS;
+        run.spec[i].cfg.timeout_s = 60;
+    }
+    const int seats = from > to ? from : to;
+    pthread_barrier_init(&run.meet, NULL, (unsigned)seats);
+    test_check(!zero_local_create(&run.local, to, 0), "a zero_local");
+    run.before = resize_status("VmRSS:");
+    test_check(test_ranks_of(seats, from, 0, resize_memory_body, &run), "memory: %s", test_first);
+    zero_local_destroy(run.local);
+    pthread_barrier_destroy(&run.meet);
+    const size_t held = run.held - run.before;
+    const size_t most = held > run.planned[1] ? held : run.planned[1];
+    const size_t unit = 2 * 400000 * 3 * sizeof(float) + (size_t)seats * (2u << 20); /* parts */
+    test_check(
+        run.peak - run.before <= most + unit,
+        "stage %d, %d to %d ranks: %zu MiB more than before, held %zu, planned %zu and %zu MiB",
+        stage, from, to, (run.peak - run.before) >> 20, held >> 20, run.planned[0] >> 20,
+        run.planned[1] >> 20);
+}
+#else
+static void resize_memory(int stage, int from, int to) { (void)stage, (void)from, (void)to; }
+#endif
+
 int main(void) {
     enum { CASES = sizeof virtual_cases / sizeof *virtual_cases };
     const char *seed = getenv("SEED"), *n = getenv("RESIZES");
@@ -350,9 +747,17 @@ int main(void) {
     resize_random.state = seed ? strtoull(seed, NULL, 10) * 1000003u : 1;
     const int many = n ? atoi(n) : 20, few = n ? atoi(n) : 5;
     test_check(many < RESIZE_PHASES, "RESIZES is %d, expected less than %d", many, RESIZE_PHASES);
+    for (int stage = 0; stage < 4; stage++) {
+        resize_memory(stage, 2, 4);
+        resize_memory(stage, 4, 1);
+    }
     for (int i = 0; i < CASES && many < RESIZE_PHASES; i++)
         resize_virtual(&virtual_cases[i], i % 2, i == 1 || i == 8 ? many : few, i % 4 == 3,
                        i % 3 == 1);
+    resize_refusals();
+    resize_refused(0);
+    resize_refused(1);
+    resize_faults(n ? 4 * many : 60);
     static const int ranks[][2] = {{4, 2}, {2, 4}, {3, 5}, {5, 3}, {1, 4}, {4, 1}, {3, 3}};
     for (int i = 0; i < 2 * CASES; i++) {
         const int stage[2] = {i % 4, (i / 4 + i / 2) % 4};

@@ -162,8 +162,9 @@ static zero_result zp_new_ranks_fail(zp_resize *x, const zp_new_ranks_error *e, 
     for (int i = 0; i < 2; i++) {
         zero_ctx *z = both[i];
         if (!z) continue;
-        if (strncmp(z->text, e->text, sizeof e->text - 1) != 0)
-            (void)zp_ctx_fail(z, (zero_result)e->result, "%s", e->text);
+        const int known = !strncmp(z->text, e->text, sizeof e->text - 1);
+        (void)snprintf(z->text, sizeof z->text, "%s", e->text);
+        if (!known && z->cfg.log) z->cfg.log(z->cfg.log_user, ZERO_LOG_ERROR, z->text);
         if (z->phase == ZP_OPEN) z->phase = ZP_IDLE;
         if (moving && !z->dead) z->dead = (zero_result)e->result;
         if (z->dead) zp_comm_abort(z->all, e->text);
