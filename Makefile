@@ -185,7 +185,7 @@ $B/test_growth: $B/test_growth.o $B/counted.o $B/growth_count.o
 wrapped = $(addprefix -Wl$(comma)--wrap=,$1)
 COUNTED = $(call wrapped,malloc calloc realloc strdup free posix_memalign aligned_alloc mmap munmap ftruncate open close syscall pthread_create)
 FILED   = $(call wrapped,open mkostemp fcntl sync_file_range statx pread pwrite posix_fallocate fstatvfs)
-$B/test_faults $B/test_memory: $B/%: $B/%.o $(PLUGIN)
+$B/test_faults $B/test_memory $B/test_resize: $B/%: $B/%.o $(PLUGIN)
 	$(COMPILE) $(COUNTED) -o $@ $(filter %.o,$^) -lm
 $B/test_transport: $B/test_transport.o $B/own.o
 	$(COMPILE) $(COUNTED) -o $@ $(filter %.o,$^) -lm

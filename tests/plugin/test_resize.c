@@ -12,6 +12,7 @@
      memory    the process never has more pages than the larger plan and one unit
 
    RESIZES=N makes each run of `virtual` that long (20 and 5 unless set); SEED=N other sequences. */
+#include "../shared/allocations.h"
 #include "small.h"
 #include "virtual_host.h"
 
@@ -503,6 +504,8 @@ typedef struct resize_fault_run {
     resize_run run; /* two phases */
     int fails;      /* 0: the old communicator; 1: the new one */
     unsigned after_us;
+    int seat; /* instead: an allocation fails on this seat */
+    alloc_book book;
     int began, moved, kept, ended; /* ranks: entered; with a new context; with the old one; at the
                                       end, without an error */
     uint64_t hash;
@@ -512,7 +515,7 @@ static void *resize_kill(void *arg) {
     resize_fault_run *f = (resize_fault_run *)arg;
     while (__atomic_load_n(&f->began, __ATOMIC_ACQUIRE) < f->run.seats) usleep(10);
     usleep(f->after_us);
-    zero_local_abort(f->run.local[f->fails], 0, "killed");
+    if (!f->book.fail_at) zero_local_abort(f->run.local[f->fails], 0, "killed");
     return NULL;
 }
 
@@ -550,8 +553,10 @@ static void resize_fault_body(test_rank *r) {
     const host_spec *old = h.spec;
     h.spec = &spec[1];
     (void)__atomic_add_fetch(&f->began, 1, __ATOMIC_ACQ_REL);
+    alloc_mine = f->book.fail_at && seat == f->seat ? &f->book : NULL;
     if (is >= 0) (void)resize_create(&h, &spec[1], &next);
     const zero_result got = zero_resize(h.z, next);
+    alloc_mine = NULL;
     const int moved = !got && next, kept = got && h.z && !zero_barrier(h.z);
     if (got && !*zero_last_error(h.z ? h.z : next))
         test_rank_fail(r, "an error without a sentence");
@@ -617,6 +622,38 @@ static uint64_t resize_expected(resize_fault_run *f) {
     return f->hash;
 }
 
+/* Each k-th call for memory, files and threads fails, in steps, on a rank that stays, leaves or
+   joins: no rank changes, and the old contexts go on. */
+static void resize_allocations(resize_fault_run *f, uint64_t hash, int every) {
+    static const int seats[2][5] = {{0, 1, -1, -1, -1}, {-1, 2, 0, 1, 3}}; /* leaves, stays, join */
+    resize_run *run = &f->run;
+    run->seats = 5;
+    for (int p = 0; p < 2; p++) {
+        run->phase[p] = (resize_phase){p ? 4 : 2, 1, 3, 4, {0}, 0};
+        memcpy(run->phase[p].rank, seats[p], sizeof seats[p]);
+    }
+    for (f->seat = 0; f->seat < 3; f->seat++) {
+        const int step = f->seat ? every : 1;
+        int n = 0, refused = 0;
+        for (long k = 1 + test_below(&resize_random, step);; k += step, n++) {
+            int count[3] = {0};
+            memset(&f->book, 0, sizeof f->book);
+            f->book.fail_at = k;
+            resize_fault(f, hash, count);
+            test_check(!count[2], "allocation %ld fails on seat %d: an error is left", k, f->seat);
+            refused += f->kept == 2;
+            test_check((f->kept == 2 && !f->moved) || (f->moved == 4 && !f->kept), /* an early plan
+                           may fail without harm */
+                       "allocation %ld fails on seat %d: %d ranks have a new context, %d the old",
+                       k, f->seat, f->moved, f->kept);
+            if (!f->book.failed) break;
+        }
+        test_check(refused > (f->seat ? 5 : 0), "seat %d: %d of %d calls that failed had a result",
+                   f->seat, refused, n);
+    }
+    memset(&f->book, 0, sizeof f->book);
+}
+
 static void resize_faults(int kills) {
     static resize_fault_run f;
     int count[2][3] = {{0}};
@@ -627,8 +664,9 @@ static void resize_faults(int kills) {
     resize_alone(run, 2);
     run->spec.steps = 2;
     const uint64_t hash = resize_expected(&f);
-    run->seats = 8;
     run->phases = 2;
+    resize_allocations(&f, hash, kills > 100 ? 1 : 7);
+    run->seats = 8;
     for (int i = 0; i < kills; i++) {
         for (int p = 0; p < 2; p++) {
             run->phase[p].nranks = virtual_ranks_of[0][1 + test_below(&resize_random, 4)];
