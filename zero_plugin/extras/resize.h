@@ -1,6 +1,6 @@
 /* resize.h - state moves from contexts of some ranks to contexts of others, in memory
 
-   WHO HOLDS WHAT. Before, the ranks of the context z hold the state, in pieces that z's layout
+   BEFORE AND AFTER. Before, the ranks of the context z hold the state, in pieces that z's layout
    cuts. Afterwards the ranks of the context `next` hold it, in shards of next's layout. A rank
    stays (it has both contexts), leaves (z alone) or joins (next alone). At least one rank stays,
    because the two groups of ranks have nothing else in common.
@@ -32,10 +32,9 @@ typedef struct zp_resize_state {
 
 /* What all ranks of both contexts know. */
 typedef struct zp_resize_map {
-    int32_t ranks, slots, leave; /* of z; most parts in one rank's memory; ranks that leave */
-    unsigned char
-        relay[ZP_LOCAL_MAX]; /* by rank of z: the rank of `next` whose memory has its part */
-    unsigned char slot[ZP_LOCAL_MAX]; /* and the place there */
+    int32_t ranks, slots, leave;       /* of z; most parts in one rank's memory; ranks that leave */
+    unsigned char relay[ZP_LOCAL_MAX]; /* by rank of z: the rank of `next` with its part */
+    unsigned char slot[ZP_LOCAL_MAX];  /* and the place there */
 } zp_resize_map;
 static_assert(sizeof(zp_resize_map) <= ZP_MAIL_BYTES, "one exchange sends it");
 
@@ -231,7 +230,7 @@ static zero_result zp_resize_compare(zero_ctx *z, zero_ctx *next) {
     return ZERO_OK;
 }
 
-/* Sets the map on the ranks of z: each tells its rank in `next`, or -1. COLLECTIVE over z. */
+/* Sets the map on the ranks of z: each sends its rank in `next`, or -1. COLLECTIVE over z. */
 static zero_result zp_resize_make_map(zp_resize *x) {
     zero_ctx *z = x->z;
     zp_resize_map *m = &x->map;
