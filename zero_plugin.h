@@ -967,6 +967,23 @@ zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *counters);
    COLLECTIVE. */
 zero_result zero_state_end(zero_ctx *z, int changed);
 
+/* Move the state of a run to contexts on other ranks, in memory, between two steps. A rank
+   that stays passes z, its context of the old ranks, and `next`: a context on the communicator of
+   the new ranks, with the same tensors, that is not built (zero_resize builds it). A rank that
+   leaves passes next NULL, a rank that joins passes z NULL; at least one rank stays. Then destroy
+   z, and continue with `next`. If z was bound or adopted, `next` has the same structs and slots; a
+   rank that joins calls zero_bind. All of the state moves, with counters, loss scale and a pending
+   update. type, master, state_type, optimizer, delay_from, seed and virtual_ranks stay; other
+   settings, such as stage, micro_steps and tiers, may change. With virtual_ranks the bits are those
+   of a run that keeps its ranks; otherwise those of a run that loaded a checkpoint.
+   Memory is at most the larger plan and one unit: z gives its pages back unit by unit. The log gets
+   the bytes that moved. After an error, destroy `next`. All ranks get the same error. z continues
+   as if you had not called, unless units were moving: then z is dead, too.
+   COLLECTIVE over the ranks of both. SYNC.
+   Errors: UNSUPPORTED with CUDA, MPI, feedback, muon.normalize, lent arrays, shard_ranks, world;
+   MEMORY; ARGUMENT if the tensors or one of these settings differ. */
+zero_result zero_resize(zero_ctx *z, zero_ctx *next);
+
 /* ---- numbers, small collectives -------------------------------------------------------------- */
 /* Convert n numbers in CPU memory, of any alignment, rounding to nearest, ties to even. Values that
    are too large become infinities; NaN stay NaN. One of the two types is F32, or both are the same.

@@ -101,6 +101,7 @@ gpt2-ops 300 beside $B/test_gpt2_ops
 extra 60 beside $B/test_extra
 split 60 beside $B/test_split
 virtual 120 beside $B/test_virtual
+resize 120 beside $B/test_resize
 rows 120 beside $B/test_rows
 suggest 60 beside $B/test_suggest
 rows-checked 200 beside $B/test_rows_checked
@@ -255,6 +256,7 @@ asan-machine-fuzz 60 beside $B/asan/fuzz_machine 10 $SEED adapters/plan/card.txt
 asan-ds-fuzz 120 beside $B/asan/fuzz_ds_config 15 $SEED $here/ds_config/*.json
 asan-ds-config 120 beside $B/asan/test_ds_config
 asan-faults 600 alone $B/asan/test_faults
+asan-resize 600 beside $B/asan/test_resize
 TABLE
 }
 tsan() {
@@ -262,6 +264,7 @@ tsan() {
     sample 3 <<TABLE
 tsan-bits 600 beside $B/tsan/test_bits 3 $SEED
 tsan-rows 600 beside $B/tsan/test_rows
+tsan-resize 600 beside $B/tsan/test_resize
 tsan-checkpoint 300 beside $B/tsan/test_checkpoint sample $SEED
 tsan-model 600 beside $B/tsan/test_model 150 $SEED
 TABLE
@@ -361,6 +364,7 @@ soak-hour 9000 alone python3 $here/tools/soak.py $B 1 $SEED
 mutants 6000 alone env BUDGET=60 SEED=$SEED python3 $here/tools/mutants.py $B
 checkpoint-kills 7200 beside sh $here/checkpoint/kill_many.sh $B 10000 $SEED
 elastic-kills 7200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_elastic.sh $B 1000 $SEED kills
+resize-all 3600 beside env RESIZES=1000 SEED=$SEED $B/test_resize
 offload-all 1200 beside $B/test_offload 1 $SEED $B
 offload-rings-all 1200 beside $B/test_offload_rings 1 $SEED $B
 model-all 3600 beside $B/test_model 100000 1

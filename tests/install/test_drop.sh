@@ -163,7 +163,7 @@ done <<CHOICES
 core
 state
 nccl mpi
-state offload
+state offload resize
 state packed lend
 subgroups start virtual
 groups trace order

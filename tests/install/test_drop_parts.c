@@ -144,6 +144,14 @@ static zero_result drop_need(const char *part) {
         zero_destroy(z);
         return r;
     }
+    if (!strcmp(part, "resize")) {
+        const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+        zero_ctx *z = NULL;
+        zero_result r = zero_create(&z, &cfg, &self);
+        if (!r) r = zero_resize(z, NULL);
+        zero_destroy(z);
+        return r;
+    }
     return drop_try(&cfg, kind, !strcmp(part, "lend"), !strcmp(part, "order"),
                     !strcmp(part, "rows"));
 }

@@ -124,22 +124,22 @@ __attribute__((unused)) static void test_rank_set(test_rank *r, int rank, int nr
     r->arg = arg;
 }
 
-/* 1: no rank failed. */
-__attribute__((unused)) static int test_ranks(int nranks, int node_size, void (*body)(test_rank *),
-                                              void *arg) {
+/* Runs `seats` threads, of which the zero_local has the first nranks. 1: no rank failed. */
+static int test_ranks_of(int seats, int nranks, int node_size, void (*body)(test_rank *),
+                         void *arg) {
     static test_rank ranks[64];
     zero_local *local = NULL;
     int ok = 1;
     if (zero_local_create(&local, nranks, 0)) return 0;
     memset(ranks, 0, sizeof ranks);
     test_first[0] = 0;
-    for (int i = 0; i < nranks; i++) {
+    for (int i = 0; i < seats; i++) {
         test_rank *r = &ranks[i];
         test_rank_set(r, i, nranks, local, node_size, arg);
         r->body = body;
         if (pthread_create(&r->thread, NULL, test_rank_main, r)) abort();
     }
-    for (int i = 0; i < nranks; i++) {
+    for (int i = 0; i < seats; i++) {
         pthread_join(ranks[i].thread, NULL);
         if (ranks[i].failed && ok)
             snprintf(test_first, sizeof test_first, "rank %d: %.480s", i, ranks[i].why);
@@ -147,6 +147,11 @@ __attribute__((unused)) static int test_ranks(int nranks, int node_size, void (*
     }
     zero_local_destroy(local);
     return ok;
+}
+
+__attribute__((unused)) static int test_ranks(int nranks, int node_size, void (*body)(test_rank *),
+                                              void *arg) {
+    return test_ranks_of(nranks, nranks, node_size, body, arg);
 }
 
 /* The same on processes, forked here: what they tell must lie in memory that is shared. A process

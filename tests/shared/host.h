@@ -519,29 +519,42 @@ static inline void host_make_arrays(host_run *h) {
     }
 }
 
-static inline int host_open(host_run *h, const host_spec *s, test_rank *rank) {
-    zero_comm comm = test_comm(rank);
-    zero_config cfg = s->cfg;
-    memset(h, 0, sizeof *h);
-    h->spec = s;
-    h->rank = rank;
-    cfg.micro_steps = s->micro_steps;
-    cfg.log = test_quiet;
-    if (host_grad_type(s) == ZERO_F32) cfg.grads = ZERO_GRAD_F32;
-    if (s->adopts && !cfg.grads) cfg.grads = ZERO_GRAD_AS_TYPE; /* the arrays are F32 */
-    HOST_TRY(h, zero_create(&h->z, &cfg, &comm));
-    if (s->adopts) host_make_arrays(h);
+/* Announces all tensors to a context, with the pointers of h. */
+static inline zero_result host_announce_all(host_run *h, zero_ctx *z) {
+    const host_spec *s = h->spec;
     for (int t = 0; t < s->ntensors; t++) {
         zero_tensor_desc d = s->desc[t];
         zero_plan early; /* of some of the tensors: what it was made of must be gone in the next */
-        if (t == s->ntensors - 1) (void)zero_query_plan(h->z, &early);
+        if (t == s->ntensors - 1) (void)zero_query_plan(z, &early);
         d.flags |= s->slots ? ZERO_BY_SLOT : 0;
         d.field = (size_t)t * sizeof(char *);
 #ifdef ZERO_ARRAY /* same.sh also compiles this file with plugins whose rows had no pointers */
         if (s->slots) d.param = h->slot_p[t], d.grad = h->slot_g[t];
 #endif
-        HOST_TRY(h, host_announce(h->z, s, t, &d));
+        ZERO_TRY(host_announce(z, s, t, &d));
     }
+    return ZERO_OK;
+}
+
+/* The settings of the context. */
+static inline zero_config host_config(const host_spec *s) {
+    zero_config cfg = s->cfg;
+    cfg.micro_steps = s->micro_steps;
+    cfg.log = test_quiet;
+    if (host_grad_type(s) == ZERO_F32) cfg.grads = ZERO_GRAD_F32;
+    return cfg;
+}
+
+static inline int host_open(host_run *h, const host_spec *s, test_rank *rank) {
+    zero_comm comm = test_comm(rank);
+    zero_config cfg = host_config(s);
+    memset(h, 0, sizeof *h);
+    h->spec = s;
+    h->rank = rank;
+    if (s->adopts && !cfg.grads) cfg.grads = ZERO_GRAD_AS_TYPE; /* the arrays are F32 */
+    HOST_TRY(h, zero_create(&h->z, &cfg, &comm));
+    if (s->adopts) host_make_arrays(h);
+    HOST_TRY(h, host_announce_all(h, h->z));
     if (s->adopts) {
         HOST_TRY(h, zero_adopt(h->z, &h->params, &h->grads, ZERO_F32, free));
         return 1;

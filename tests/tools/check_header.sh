@@ -8,7 +8,7 @@
 # Prints each line that differs and exits 1.
 set -u
 header=${1:-$(cd "$(dirname "$0")/../.." && pwd)/zero_plugin.h}
-verbs='Announce Begin Close Convert Copy Create Drop End Make Open Partition Read Receive Report Return Run Send Set Split Start
+verbs='Announce Begin Close Convert Copy Create Drop End Make Move Open Partition Read Receive Report Return Run Send Set Split Start
     Sum Trace Update Wait Write Build'
 awk -v verbs="$(echo "$verbs" | tr -s ' \n' '  ')" '
 function bad(text) { print FILENAME ":" FNR ": " text; wrong = 1 }

@@ -238,7 +238,7 @@ void zero_destroy(zero_ctx *z) {
     zp_ctx_set_call(z, "zero_destroy");
     /* if the context failed or is inside a step, peers must not wait for it */
     z->broken = z->dead || zp_failure_result(&z->failure)
-                || (z->phase == ZP_NEW ? z->text[0] != 0 : !(z->phase & (ZP_IDLE | ZP_REDUCED)));
+                || (z->phase == ZP_NEW ? z->text[0] != 0 : !(z->phase & (ZP_IDLE | ZP_REDUCED | ZP_MOVED)));
     /* peers may continue with zero_build: do not delay them for long */
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && z->phase == ZP_NEW; g++)
         g->timeout_s = fmin(g->timeout_s, ZP_UNBUILT_S);
@@ -294,6 +294,8 @@ int zero_nranks(const zero_ctx *z) { return z ? z->all->nranks : 1; }
 zero_result zero_bind(zero_ctx *z, void *params, void *grads) {
     ZP_ENTER(z, "zero_bind", ZP_BUILT, "the context is not built; call zero_build first");
     zp_life_set_kept_pointers(z, params, grads);
+    z->structs[ZP_PARAM] = params;
+    z->structs[ZP_GRAD] = grads;
     z->bound = 1;
     return ZERO_OK;
 }

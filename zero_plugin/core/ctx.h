@@ -7,10 +7,10 @@
 #include "config.h"
 
 enum { ZP_NEW = 1, ZP_IDLE = 2, ZP_IN_PASS = 4, ZP_BETWEEN = 8, ZP_REDUCED = 16, ZP_OPEN = 32 };
-enum { ZP_ANY = 63, ZP_BUILT = ZP_ANY - ZP_NEW };
+enum { ZP_MOVED = 64, ZP_ANY = 63, ZP_BUILT = ZP_ANY - ZP_NEW };
 /* NEW -build-> IDLE -pass_begin-> IN_PASS -pass_end-> BETWEEN (more micro-steps, or reduce due)
    -reduce-> REDUCED -step-> IDLE. Evaluation: IDLE, BETWEEN or REDUCED -> IN_PASS -> back.
-   Checkpoints: IDLE -state_begin-> OPEN -state_end-> IDLE. */
+   Checkpoints: IDLE -state_begin-> OPEN -state_end-> IDLE. MOVED: another context has the state. */
 
 /* Runs the passes of an optimizer step over units. zp_step_in_place is the core's; a row may have
    others, for units that it keeps elsewhere. */
@@ -116,6 +116,7 @@ struct zero_ctx {
     struct zp_world_state *groups;
     struct zp_check_state *checks;
     struct zp_virtual_state *leaves;
+    struct zp_resize_state *resize;
     struct zp_offload *offload;
     void *own; /* the struct of a row of yours; see ZERO_OWN_EXTRAS in extras/table.h */
     const struct zp_observer *observer;   /* set if a row observes, else NULL */
@@ -146,6 +147,7 @@ struct zero_ctx {
     zp_alias *aliases; /* [naliases] */
     int naliases, aliases_cap;
     int bound;             /* zero_bind was called */
+    void *structs[2];      /* by side: its last arguments */
     void *adopted[2];      /* by side: the structs that zero_adopt was given */
     int pointers_stay;     /* your code keeps its arrays: the plugin writes none of its pointers */
     zero_type arrays_type; /* then: the type of these arrays */
@@ -365,6 +367,7 @@ static zero_result zp_ctx_enter(zero_ctx *z, const char *call, int phases, const
         z->device.text[0] = 0; /* your code may select the right device */
         return ZERO_ERR_STATE;
     }
+    if (z->phase == ZP_MOVED) otherwise = "another context has the state now; destroy this one";
     if (phases == ZP_NEW) z->planned = 0; /* only calls before the build change the plan */
     return z->phase & phases ? ZERO_OK : zp_ctx_fail(z, ZERO_ERR_STATE, "%s", otherwise);
 }

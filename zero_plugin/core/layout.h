@@ -208,6 +208,11 @@ static void zp_layout_fill_units(zp_layout *l, const zp_tensor *tensors, int n) 
     }
 }
 
+/* Returns the elements of a piece if `all` ranks of all copies share the segment. */
+static size_t zp_layout_piece(const zp_unit *u, size_t all) {
+    return zp_round_up((u->numel + all - 1) / all, u->grain);
+}
+
 /* Lays all tensors out. `nranks` ranks share each of `copies` copies. A segment is cut for all
    ranks of all copies, and a shard has one piece for each copy. */
 static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int nranks, int copies) {
@@ -216,7 +221,7 @@ static zero_result zp_layout_open(zp_layout *l, zp_tensor *tensors, int n, int n
     zp_layout_fill_units(l, tensors, n);
     for (zp_unit *u = l->unit; u < l->unit + l->segments; u++) {
         const int frozen = u >= l->unit + l->all;
-        u->piece = zp_round_up((u->numel + all - 1) / all, u->grain);
+        u->piece = zp_layout_piece(u, all);
         u->shard = u->piece * (size_t)copies;
         u->plain = u->padded = u->shard * (size_t)nranks;
         l->numel += u->content;

@@ -8,6 +8,7 @@
 #include "../offload/offload_gpu.h"
 #include "check.h"
 #include "packed.h"
+#include "resize.h"
 #include "rows_gpu.h"
 #include "state.h"
 #include "subgroups.h"
@@ -44,5 +45,6 @@ static const zp_extra_row zp_table_rows[] = {
     zp_offload_build_row, /* offload */
     zp_check_row,         /* check */
     zp_trace_row,         /* trace */
+    zp_resize_row,        /* resize */
     ZERO_OWN_EXTRA_ROWS NULL,
 };

@@ -6,6 +6,7 @@
 typedef struct zp_device { /* of one rank */
     double exposed_s;      /* seconds in which the caller waited or communicated */
     zp_recorder *recorder; /* NULL: events are not recorded */
+    int sparse;            /* pages of new memory take no space before they are written */
     char text[1];          /* "": no call of this device fails */
 } zp_device;
 
@@ -145,8 +146,17 @@ static void *zp_device_alloc(zp_device *d, size_t bytes) {
     void *p = NULL;
     if (posix_memalign(&p, bytes >= (1u << 22) ? (size_t)1 << 21 : 4096, bytes)) return NULL;
     if (bytes >= (1u << 22)) zp_huge(p, bytes);
-    memset(p, 0, bytes);
+    const size_t pages = d && d->sparse ? bytes / 4096 * 4096 : 0;
+    const size_t empty = pages && !madvise(p, pages, MADV_DONTNEED) ? pages : 0;
+    memset((char *)p + empty, 0, bytes - empty);
     return p;
+}
+ZP_UNUSED static void zp_device_set_sparse(zp_device *d, int sparse) { d->sparse = sparse; }
+/* Gives whole pages back to the system; they are zeros when they are used again. */
+ZP_UNUSED static void zp_device_release_pages(char *p, size_t bytes) {
+    const size_t skip = (4096 - (uintptr_t)p % 4096) % 4096;
+    const size_t n = bytes > skip ? (bytes - skip) / 4096 * 4096 : 0;
+    if (n && madvise(p + skip, n, MADV_REMOVE)) (void)madvise(p + skip, n, MADV_DONTNEED);
 }
 static void zp_device_free(void *p) { free(p); }
 static void *zp_device_alloc_host(size_t bytes) { return zp_device_alloc(NULL, bytes); }

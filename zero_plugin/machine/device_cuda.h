@@ -265,6 +265,9 @@ static void *zp_device_alloc(zp_device *d, size_t bytes) {
 static void zp_device_free(void *p) {
     if (p) (void)cudaFree(p);
 }
+/* The device's memory has no pages that could be empty: see device_cpu.h. */
+ZP_UNUSED static void zp_device_set_sparse(zp_device *d, int sparse) {}
+ZP_UNUSED static void zp_device_release_pages(char *p, size_t bytes) {}
 /* Returns CPU memory that devices access at the same address. */
 static void *zp_device_alloc_host(size_t bytes) {
     void *p = NULL;
