@@ -1089,11 +1089,15 @@ static void print_weights_hash(const trainer *t) {
 
 /* Adds tracks for the groups to the timeline. */
 static void observe_groups(const trainer *t) {
-    static const char *const names[] = {"tp", "pp", "ep", "world", "cp"};
-    const layout *l = &t->groups; /* the messages of a pipeline have their own lane */
-    zero_group *const all[] = {l->part.tp, l->stage.pp, l->part.ep, l->world, l->part.cp};
-    for (int i = 0; i < 5; i++)
-        check_groups(t, observe_group(t->j->see, t->z, all[i], i, all[i] == l->stage.pp, names[i]));
+    static const char *const names[] = {"tp", "pp", "ep", "world", "cp", "heads", "ring"};
+    const layout *l = &t->groups; /* messages of a pipeline or a ring are sent by their own thread */
+    const gpt2_parallel *p = &l->part;
+    zero_group *ring = p->ring == p->cp ? NULL : p->ring;
+    zero_group *const all[] = {p->tp, l->stage.pp, p->ep, l->world, p->cp, p->heads, ring};
+    for (int i = 0; i < 7; i++) {
+        const int beside = all[i] == l->stage.pp || all[i] == p->ring;
+        check_groups(t, observe_group(t->j->see, t->z, all[i], i, beside, names[i]));
+    }
 }
 
 static int run_training(job *j) {

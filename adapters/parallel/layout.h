@@ -9,8 +9,9 @@
    overflow and skipped steps (zero_config.world). If all ranks are data-parallel, the layout makes
    no groups and the context uses the launcher's communicator.
 
-   Context-parallel ranks (one dp_rank) have pieces of the same sequences (../gpt2/context.h). A
-   context shards over all ranks, so for gradients and states they count as data-parallel. `dp` and
+   Context-parallel ranks (one dp_rank) have pieces of the same sequences (../gpt2/context.h):
+   `ring` neighbours of cp / ring neighbours that exchange heads, cp_rank = ring's number times
+   (cp / ring) + number among them. A context shards over all ranks, so for gradients and states they count as data-parallel. `dp` and
    dp_rank, which divide the data, count them once.
 
    EXPERTS have a second context (../gpt2/experts.h). The functions below replace zero_build,
@@ -45,6 +46,7 @@ typedef struct layout {
     int ranks, rank; /* all ranks; this rank and its number in each kind */
     int pp_rank, dp_rank, tp_rank;
     int cp, cp_rank;          /* ranks that share the sequences of a data-parallel rank */
+    int ring;                 /* of these, those that are a ring; 0: 1. Set it before layout_open */
     int ep, ep_rank;          /* among the data-parallel ranks, those that share experts */
     int ep_group;             /* number of this rank's such group */
     int apart;                /* 1: ranks with the same experts are neighbours */

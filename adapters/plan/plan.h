@@ -26,6 +26,7 @@
 #define PLAN_H
 
 #include "../checkpoint/checkpoint.h"
+#include "../gpt2/context.h"
 #include "../gpt2/gpt2.h"
 
 #ifdef __cplusplus
@@ -61,6 +62,7 @@ typedef struct plan_case {
     int tp,
         sequence;   /* tensor-parallel ranks, 0: 1; sequence 1: they cut rows between layers, too */
     int cp;         /* context-parallel ranks, 0: 1 */
+    context_way attends; /* how they divide attention */
     int pp, chunks; /* pipeline stages, and chunks of each; 0: 1. The other factor of the ranks is
                        data-parallel */
     int node_size;  /* as in zero_comm */
@@ -85,6 +87,10 @@ typedef struct plan_answer {
     size_t saves;   /* checkpoints and copies, in host memory */
     uint64_t device_bytes, host_bytes, file_bytes; /* all bytes of the rank, by tier */
 } plan_answer;
+
+/* Sets *ranks, the context-parallel ranks of a case that are a ring (1: none). Errors: those of
+   context_choose. */
+zero_result plan_ring(const plan_case *c, int *ranks, gpt2_error *err);
 
 /* Plans the pipeline stage that takes most device memory. plan_ask_stage plans stage pp_rank. */
 int plan_ask(const plan_case *c, plan_answer *a, char *sentence, size_t bytes);

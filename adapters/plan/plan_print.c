@@ -395,9 +395,13 @@ static void plan_print_head(const plan_request *r, const plan_case *c) {
     else
         printf("only a number of parameters: no activations; buffers for %d equal blocks\n",
                r->model.blocks);
-    if (c->cp > 1)
-        printf("%d context-parallel x %d data-parallel ranks, each with %d tokens of a sequence\n",
-               c->cp, r->ranks / c->cp, c->run.seq_len / c->cp);
+    int ring;
+    gpt2_error error;
+    char way[CONTEXT_NAME];
+    if (c->cp > 1 && plan_ring(c, &ring, &error) == ZERO_OK)
+        printf("%d context-parallel (%s) x %d data-parallel ranks, each with %d tokens of a "
+               "sequence\n",
+               c->cp, context_name(c->cp, ring, way), r->ranks / c->cp, c->run.seq_len / c->cp);
     if (c->tp * c->pp > 1)
         printf(
             "%d stage%s x %d tensor-parallel%s x %d data-parallel ranks%s\n", c->pp,
