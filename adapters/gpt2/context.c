@@ -52,9 +52,10 @@ zero_result context_choose(const gpt2_config *cfg, int seq_len, int ranks, conte
     if (automatic && way == CONTEXT_AUTO) way = u > 1 ? CONTEXT_BOTH : CONTEXT_RING;
     if (way == CONTEXT_BOTH && u == 1)
         return refuse(err,
-                      "no number from 2 to %d divides both the %d context-parallel ranks and the "
-                      "%d heads, so the two ways cannot be combined; use -ca ring%s",
-                      ranks - 1, ranks, cfg->heads, whole ? " or -ca ulysses" : "");
+                      "%d context-parallel ranks cannot be a ring of groups that exchange heads, "
+                      "because no size of a group between 1 and %d divides both the ranks and the "
+                      "%d heads; use -ca ring%s",
+                      ranks, ranks, cfg->heads, whole ? " or -ca ulysses" : "");
     *ring_ranks = way == CONTEXT_RING ? ranks : way == CONTEXT_BOTH ? ranks / u : 1;
     return context_check(cfg, seq_len, ranks, *ring_ranks, err);
 }

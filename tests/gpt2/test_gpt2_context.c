@@ -27,6 +27,18 @@ enum { HAS_RING = 0 }; /* the CPU alone has it */
 enum { HAS_RING = 1 };
 #endif
 
+/* What the trace of a rank's first steps has seen. */
+enum { MOST_EVENTS = 2048, LANE = 4 };
+typedef struct trace_seen {
+    int n;
+    zero_event event[MOST_EVENTS];
+} trace_seen;
+
+static void take_events(void *user, const zero_event *events, int n) {
+    trace_seen *s = (trace_seen *)user;
+    for (int i = 0; i < n && s->n < MOST_EVENTS; i++) s->event[s->n++] = events[i];
+}
+
 /* A training on dp x cp ranks, and what the first rank finds. */
 typedef struct training {
     int dp, cp, untied, tile_rows, recompute, stage, steps, together, sparse;
@@ -41,6 +53,7 @@ typedef struct training {
     uint64_t sent, formula; /* of the context-parallel group, in the first step */
     uint64_t exchanges;     /* all-to-alls of that step */
     uint64_t messages;      /* sent and received in that step */
+    trace_seen *events;           /* of the first rank; NULL: not traced */
     int planned;            /* the context sent in it what its plan says */
 } training;
 
@@ -118,12 +131,15 @@ static zero_result open_model(part *p, const zero_comm *comm) {
     zc.grads = ZERO_GRAD_F32;
     zc.scaler.initial = t->scale;
     zc.log = test_quiet;
+    if (t->events) zc.trace = take_events;
+    zc.trace_user = t->events;
     p->cfg = config_of(t);
     ZERO_TRY(zero_create(&p->z, &zc, &all));
     ZERO_TRY(gpt2_announce(p->z, &p->cfg, &p->how, t->tile_rows));
     if (t->together > 1)
         ZERO_TRY(gpt2_layers_order(p->z, &p->cfg, gpt2_tiles(&p->cfg, 1, t->tile_rows)));
     ZERO_TRY(zero_build(p->z));
+    if (t->events) ZERO_TRY(zero_group_trace(p->cp, p->z, LANE));
     ZERO_TRY(gpt2_init_part(p->z, &p->cfg, &p->how, 7, &p->err));
     return gpt2_create(&p->m, p->z, &p->cfg, &run, &p->err);
 }
@@ -223,6 +239,7 @@ static void train_body(test_rank *r) {
     memset(&p, 0, sizeof p);
     p.rank = r->rank;
     p.t = r->rank ? &own : wanted;
+    if (r->rank) own.events = NULL;
     if (r->rank && own.grad) own.grad = (float *)malloc(most_numel() * sizeof(float));
     const zero_result result = train_part(&p, &comm);
     if (result)
@@ -479,6 +496,40 @@ static void test_traffic_of_ring(zero_type type) {
         }
 }
 
+/* Returns how many messages of the trace lie inside forward or backward of a unit. */
+static int messages_inside(const trace_seen *s, zero_event_kind kind, int unit) {
+    int count = 0;
+    for (int i = 0; i < s->n; i++) {
+        const zero_event *m = &s->event[i];
+        int inside = 0;
+        for (int k = 0; k < s->n && m->track == ZERO_TRACK_GROUP + LANE; k++) {
+            const zero_event *e = &s->event[k];
+            inside |= e->kind == kind && e->unit == unit && e->begin <= m->begin && m->end <= e->end;
+        }
+        count += inside && m->kind == ZERO_EVENT_MESSAGES;
+    }
+    return count;
+}
+
+/* The trace has the ring's exchanges, which lie beside forward and backward of the blocks. */
+static void test_trace(int cp) {
+    training t = layout(1, cp);
+    trace_seen *events = (trace_seen *)test_shared(sizeof *events);
+    t.ring = cp;
+    t.steps = 1;
+    t.events = events;
+    train(&t);
+    test_check(events->n > 0 && events->n < MOST_EVENTS, "%d events", events->n);
+    for (int unit = 1; unit <= L; unit++) {
+        /* evaluation has three passes; backward's exchange 1 of a ring of two is empty */
+        const int forward = messages_inside(events, ZERO_EVENT_FORWARD, unit);
+        const int backward = messages_inside(events, ZERO_EVENT_BACKWARD, unit);
+        test_check(forward == (MICRO + 3) * (cp - 1), "unit %d: %d exchanges forward", unit, forward);
+        test_check(backward == MICRO * (cp > 2 ? cp + 1 : 2), "unit %d: %d exchanges backward", unit,
+                   backward);
+    }
+}
+
 typedef struct memory_case {
     int cp, ring;
     size_t one, two;
@@ -557,7 +608,7 @@ static void test_refused(void) {
     check_refused(12, 15, 5, CONTEXT_AUTO, "10 pieces of a ring; the nearest lengths are 10 and 20");
     check_refused(6, 6, 4, CONTEXT_AUTO, "4 pieces of a ring; the nearest lengths are 4 and 8");
     check_refused(12, 12, 3, CONTEXT_BOTH, "use -ca ring or -ca ulysses");
-    check_refused(7, 24, 6, CONTEXT_BOTH, "no number from 2 to 5 divides both");
+    check_refused(7, 24, 6, CONTEXT_BOTH, "no size of a group between 1 and 6 divides both");
     check_chosen(12, 4, CONTEXT_AUTO, 24, 1);
     check_chosen(12, 5, CONTEXT_AUTO, 20, 5);
     check_chosen(6, 4, CONTEXT_AUTO, 24, 2);
@@ -611,9 +662,10 @@ static void combined_body(test_rank *r) {
 static void test_ring(void) {
     test_traffic_of_ring(ZERO_F32);
     test_traffic_of_ring(ZERO_BF16);
+    test_trace(2);
+    test_trace(4);
     test_bits(1, 2, 2, 0);
     test_bits(1, 3, 3, 96);
-    test_bits(2, 2, 2, 0);
     test_bits(1, 4, 2, 0);
     test_ways(2, 2);
     test_ways(3, 3);

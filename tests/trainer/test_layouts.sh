@@ -52,7 +52,10 @@ for untied in 0 1; do
 done
 # sequences divided over ranks: near one rank, and the same bits at every stage
 run one -pn 1
-for way in "-pn 2 -cp 2" "-pn 4 -cp 4 -r 3 -zl 32" "-pn 4 -cp 2 -b 4 -m 2 -mo layers -r 4 -zfd $scratch"; do
+for way in "-pn 2 -cp 2" "-pn 4 -cp 4 -r 3 -zl 32" "-pn 4 -cp 2 -b 4 -m 2 -mo layers -r 4 -zfd $scratch" \
+    "-pn 2 -cp 2 -ca ring -ut 1 -sr 1" "-pn 4 -cp 4 -ca ring -r 3 -zl 32" "-pn 4 -cp 4 -ca both -r 2" \
+    "-pn 4 -cp 2 -ca ring -b 4 -m 2 -mo layers -r 4 -zfd $scratch"; do
+    run one -pn 1 $(echo "$way" | grep -o -e '-ut 1')
     for stage in 0 1 2 3; do
         run c$stage $way -z $stage
         check "$([ -n "$(weights c0)" ] && [ "$(weights c0)" = "$(weights c$stage)" ] && echo 1)" \
@@ -63,10 +66,23 @@ done
 sed -n '/^---/,/^---/p' "$scratch/one" >"$scratch/text"
 sed -n '/^---/,/^---/p' "$scratch/c0" | cmp -s - "$scratch/text"
 check $((!$?)) "a sample of context-parallel ranks is that of one"
-for stage in 0 3; do
-    run o$stage -pn 2 -cp 2 -z $stage -dt fp16 -li 1e9
-    check "$(grep -c 'skipped 4: wte' "$scratch/o$stage")" "-cp 2 -z $stage: an overflow skips on all ranks"
+for way in "-cp 2" "-cp 2 -ca ring"; do
+    for stage in 0 3; do
+        run o$stage -pn 2 $way -z $stage -dt fp16 -li 1e9
+        check "$(grep -c 'skipped 4: wte' "$scratch/o$stage")" "$way -z $stage: an overflow skips on all ranks"
+    done
 done
+# a number of ranks that no number of heads suits
+run one -pn 1 -t 24 -d 384
+for way in "-pn 3 -cp 3" "-pn 6 -cp 6 -z 3 -b 16 -dt f32"; do
+    run way $way -t 24 -d 384
+    near way one
+done
+run said -pn 6 -cp 6 -t 24 -d 384 -x 1 -st all
+check "$(grep -c '6 context-parallel (2 Ulysses x 3 ring) x 1 data-parallel, 4 tokens' "$scratch/said")" \
+    "the settings say how ranks attend: $(tail -n 1 "$scratch/said")"
+run traced -pn 2 -cp 2 -ca ring -x 2 -tr "$scratch/trace.json" -tb 1
+check "$(grep -c 'messages' "$scratch/trace.json" | sed 's/^[1-9].*/1/')" "the trace has the messages of a ring"
 as_whole() { # STAGE FLAG...: a pipeline has the bits of the run `whole`
     run piped -pn 4 -pp 2 -ut 1 -b 2 -z "$@"
     check "$([ -n "$(weights piped)" ] && [ "$(weights piped)" = "$(weights whole)" ] && echo 1)" \
@@ -165,7 +181,14 @@ refused 'the number does not divide the 4 heads; the nearest number that does is
 refused 'must divide the 15 tokens of a sequence; the nearest number that does is 1' -pn 2 -tp 2 -sp 1 -t 15 -d 240
 refused '-sp 1: sequence parallelism needs tensor parallelism' -pn 2 -sp 1
 refused 'cannot be divided into groups of this size; the nearest size is -cp 2' -pn 2 -cp 3
-refused 'do not divide the 4 heads, which attention divides among them; the nearest number that does is 4' -pn 8 -cp 8
+refused 'do not divide the 4 heads, which attention divides among them; the nearest number that does is 4' \
+    -pn 8 -cp 8 -ca ulysses
+refused 'do not divide sequences of 20 tokens into the 8 pieces of a ring; the nearest length is 16' \
+    -pn 4 -cp 4 -ca ring -t 20 -d 0 -b 1
+refused 'cannot be a ring of groups that exchange heads' -pn 2 -cp 2 -ca both
+refused '-ca: context-parallel ranks divide attention (found -cp 1); add -cp N' -pn 2 -ca ring
+refused 'with a model that is divided by -tp' -pn 4 -cp 2 -tp 2 -ca ring
+refused 'in a model with experts (-en 4)' -pn 2 -cp 2 -en 4 -ca ring
 refused 'do not divide sequences of 13 tokens; the nearest length is 12' -pn 2 -cp 2 -t 13 -d 0 -b 1
 refused 'with a model that is divided by -tp' -pn 4 -cp 2 -tp 2
 refused 'with a model that is divided by -pp' -pn 4 -cp 2 -pp 2
