@@ -1166,6 +1166,7 @@ static void compare_sum(void *of, double *values, int n) {
 }
 static void compare_group_stats(void *t, zero_stats *stats) {
     check_groups((trainer *)t, layout_stats(&((const trainer *)t)->groups, stats));
+    stats->exposed_s += gpt2_waited_s(((const trainer *)t)->model);
 }
 
 static void open_entries(job *jobs, compare *c, trainer *t) {

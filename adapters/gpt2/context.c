@@ -42,12 +42,16 @@ static int multiple_of(int ranks, int ring_ranks) {
     return ring_ranks > 1 && ranks % (2 * ring_ranks) ? 2 * ranks : ranks;
 }
 
-zero_result context_choose(const gpt2_config *cfg, int seq_len, int ranks, context_way way,
-                           int *ring_ranks, gpt2_error *err) {
-    const int whole = ranks < 1 || cfg->heads % ranks == 0, automatic = way == CONTEXT_AUTO;
+/* Returns the heads that context-parallel ranks share. */
+static int heads_of(const context_shape *s) { return s->cfg->heads / s->tp; }
+
+zero_result context_choose(const context_shape *s, context_way way, int *ring_ranks,
+                           gpt2_error *err) {
+    const int ranks = s->ranks, heads = heads_of(s), automatic = way == CONTEXT_AUTO;
+    const int whole = ranks < 1 || heads % ranks == 0;
     *ring_ranks = 1;
-    if (ranks < 2) return context_check(cfg, seq_len, ranks, 1, err);
-    const int u = common_divisor(ranks, cfg->heads, ranks);
+    if (ranks < 2) return context_check(s, 1, err);
+    const int u = common_divisor(ranks, heads, ranks);
     if (automatic && (whole || !ops_has_pairs())) way = CONTEXT_ULYSSES;
     if (automatic && way == CONTEXT_AUTO) way = u > 1 ? CONTEXT_BOTH : CONTEXT_RING;
     if (way == CONTEXT_BOTH && u == 1)
@@ -55,9 +59,9 @@ zero_result context_choose(const gpt2_config *cfg, int seq_len, int ranks, conte
                       "%d context-parallel ranks cannot be a ring of groups that exchange heads, "
                       "because no size of a group between 1 and %d divides both the ranks and the "
                       "%d heads; use -ca ring%s",
-                      ranks, ranks, cfg->heads, whole ? " or -ca ulysses" : "");
+                      ranks, ranks, heads, whole ? " or -ca ulysses" : "");
     *ring_ranks = way == CONTEXT_RING ? ranks : way == CONTEXT_BOTH ? ranks / u : 1;
-    return context_check(cfg, seq_len, ranks, *ring_ranks, err);
+    return context_check(s, *ring_ranks, err);
 }
 
 const char *context_name(int ranks, int ring_ranks, char name[CONTEXT_NAME]) {
@@ -68,17 +72,18 @@ const char *context_name(int ranks, int ring_ranks, char name[CONTEXT_NAME]) {
     return name;
 }
 
-zero_result context_check(const gpt2_config *cfg, int seq_len, int ranks, int ring_ranks,
-                          gpt2_error *err) {
+zero_result context_check(const context_shape *s, int ring_ranks, gpt2_error *err) {
+    const int ranks = s->ranks, heads = heads_of(s), seq_len = s->seq_len;
     char pieces[64] = "";
     if (err) err->sentence[0] = 0;
     if (ranks == 1) return ZERO_OK;
     const int u = ranks < 1 ? 0 : ranks / ring_ranks;
-    if (ranks < 1 || cfg->heads % u)
+    if (ranks < 1 || heads % u)
         return refuse(err,
-                      "%d context-parallel ranks do not divide the %d heads, which attention "
+                      "%d context-parallel ranks do not divide the %d heads%s, which attention "
                       "divides among them; the nearest number that does is %d%s",
-                      u, cfg->heads, ranks < 1 ? 1 : nearest_divisor(cfg->heads, ranks),
+                      u, heads, s->tp > 1 ? " of a tensor-parallel rank" : "",
+                      ranks < 1 ? 1 : nearest_divisor(heads, ranks),
                       ranks > 1 && ops_has_pairs() ? ", and ring attention takes any" : "");
     if (ring_ranks > 1 && !ops_has_pairs()) {
         (void)refuse(err, "ring attention works on the CPU only, because it has no CUDA kernels; "
@@ -90,7 +95,7 @@ zero_result context_check(const gpt2_config *cfg, int seq_len, int ranks, int ri
     const int below = seq_len / each * each, above = below + each;
     if (ring_ranks > 1)
         (void)snprintf(pieces, sizeof pieces, " into the %d pieces of a ring", 2 * ring_ranks);
-    if (below == 0 || above > cfg->max_seq_len)
+    if (below == 0 || above > s->cfg->max_seq_len)
         return refuse(err,
                       "%d context-parallel ranks do not divide sequences of %d tokens%s; the "
                       "nearest length is %d",
@@ -301,7 +306,8 @@ uint64_t context_sent(const gpt2_config *cfg, const gpt2_run *run) {
     context_open(&p, run->parallel, run->type);
     const uint64_t size = zero_type_bytes(run->type);
     const uint64_t rows = (uint64_t)run->batch * (uint64_t)run->seq_len / p.size;
-    const uint64_t values = rows * (uint64_t)cfg->channels;
+    const uint64_t tp = (uint64_t)zero_group_size(run->parallel ? run->parallel->tp : NULL);
+    const uint64_t values = rows * (uint64_t)cfg->channels / tp;
     const uint64_t heads = 4 * values / p.heads * (p.heads - 1) * size;
     const uint64_t hops = 2 * values * (p.ring_size - 1); /* values of keys, or of their gradient */
     const int below = cfg->frozen ? cfg->frozen->lowest : 0; /* blocks without backward */

@@ -76,17 +76,21 @@ typedef enum context_way {
     CONTEXT_BOTH
 } context_way;
 
+typedef struct context_shape {
+    const gpt2_config *cfg;
+    int tp; /* tensor-parallel ranks, which divide the heads before */
+    int seq_len, ranks; /* T, N */
+} context_shape;
+
 /* Sets *ring_ranks, r, which divides the ranks: BOTH exchanges heads among as many ranks as possible
    (the largest u below N that divides N and the heads). Errors: ARGUMENT, and those of
    context_check. */
-zero_result context_choose(const gpt2_config *cfg, int seq_len, int ranks, context_way way,
-                           int *ring_ranks, gpt2_error *err);
+zero_result context_choose(const context_shape *s, context_way way, int *ring_ranks,
+                           gpt2_error *err);
 
-/* Returns ARGUMENT, with the reason and the nearest number of ranks or tokens, if `ranks` ranks, of
-   which ring_ranks are a ring, cannot divide sequences of seq_len tokens; UNSUPPORTED if ring_ranks
-   is above 1 in CUDA. */
-zero_result context_check(const gpt2_config *cfg, int seq_len, int ranks, int ring_ranks,
-                          gpt2_error *err);
+/* Returns ARGUMENT, with the reason and the nearest number of ranks or tokens, if the ranks, of which
+   ring_ranks are a ring, cannot divide sequences; UNSUPPORTED if ring_ranks is above 1 in CUDA. */
+zero_result context_check(const context_shape *s, int ring_ranks, gpt2_error *err);
 
 /* Returns a word for the way: "Ulysses", "ring" or "2 Ulysses x 2 ring" (CONTEXT_NAME bytes). */
 enum { CONTEXT_NAME = 48 };

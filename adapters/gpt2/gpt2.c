@@ -474,7 +474,7 @@ typedef struct block_values {
     void *qkv;    /* (R, 3Cp); ops.h says whether the bias is in it */
     float *lse;   /* (B, NHp, T) */
     void *atty;   /* (R, Cp) attention before its projection */
-    void *heads;  /* (R, C): if ranks exchange heads, atty of this rank's heads, as qkv and lse */
+    void *heads;  /* (R, Cp): if ranks exchange heads, atty of this rank's heads, as qkv and lse */
     void *res2;   /* (Rp, C) x + projected attention */
     void *ln2;    /* (R, C) */
     float *mean2; /* (Rp) */
@@ -512,7 +512,7 @@ struct gpt2_model {
     tensor_parallel tp;         /* one rank: no tensor is divided */
     context_parallel cp;        /* one rank: sequences are whole */
     int *piece;                 /* (2, R) context parallelism: this rank's tokens and targets */
-    void *bias;                 /* (3, C/u) if ranks exchange heads: bias of qkv of this rank's */
+    void *bias;                 /* (3, Cp/u) if ranks exchange heads: bias of qkv of this rank's */
     float *turns;               /* with ring attention: floats of its calls */
     experts *moe;               /* NULL: the model has none */
     size_t trained;             /* training steps since the last experts_take */
@@ -626,7 +626,7 @@ static void place_block(block_values *b, region *kept, region *shared, const gpt
     b->qkv = cut(inner, R * 3 * Cp, m->bytes);
     b->lse = cut_floats(inner, R * m->heads);
     b->atty = cut(inner, R * Cp, m->bytes);
-    b->heads = m->cp.heads > 1 ? cut(inner, R * C, m->bytes) : NULL;
+    b->heads = m->cp.heads > 1 ? cut(inner, R * Cp, m->bytes) : NULL;
     b->res2 = cut(inner, Rp * C, m->bytes);
     b->ln2 = cut(norms, R * C, m->bytes);
     b->mean2 = cut_floats(inner, Rp);
@@ -696,6 +696,12 @@ static void place_set(gpt2_model *m, int slot, const micro_values *v, region *ke
     shared->at = passing;
 }
 
+/* Enlarges d4c, if necessary, for the losses of all pieces, twice: see gpt2_token_losses. */
+static void place_losses(const gpt2_model *m, region *shared) {
+    const size_t losses = 2 * (size_t)m->run.batch * m->T * m->cp.size * sizeof(float);
+    if (shared->at < losses) (void)cut(shared, losses - shared->at, 1);
+}
+
 /* Places the floats of ring attention; d4c has the keys and values of other ranks. */
 static float *place_turns(const gpt2_model *m, region *shared) {
     if (m->cp.ring_size == 1) return NULL;
@@ -712,12 +718,13 @@ static void place(gpt2_model *m, region *kept, region *shared) {
     m->spare = m->cfg.frozen ? cut(kept, 4 * C, m->grad_bytes) : NULL;
     m->totals = (double *)cut(kept, 2, sizeof(double));
     m->blocks_dc = cut(kept, R * C, m->bytes);
-    m->bias = m->cp.heads > 1 ? cut(kept, 3 * C / m->cp.heads, m->bytes) : NULL;
+    m->bias = m->cp.heads > 1 ? cut(kept, 3 * m->Cp / m->cp.heads, m->bytes) : NULL;
     if (gpt2_stage_is_last(&m->stage)) place_logits(m, shared);
     for (int k = 0; k < m->together; k++)
         place_micro(m, m->micros ? &m->micros[k] : &spare, kept, shared);
     shared->at = 0;
     m->d4c = cut(shared, R * 4 * m->Cp, m->bytes);
+    if (m->cp.size > 1) place_losses(m, shared);
     m->turns = place_turns(m, shared);
     const gpt2_lora *lora = gpt2_lora_of(&m->cfg);
     m->down = lora ? cut(shared, R * (size_t)lora->rank, m->bytes) : NULL;
@@ -787,14 +794,15 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
         return refuse(err, ZERO_ERR_ARGUMENT, "tiles of %d rows", run->tile_rows);
     tensor_parallel_open(&m->tp, run->parallel, run->type);
     context_open(&m->cp, run->parallel, run->type);
-    TRY(context_check(cfg, run->seq_len, (int)m->cp.size, (int)m->cp.ring_size, err));
     if (m->cp.size > 1
-        && (m->tp.size > 1 || cfg->moe.experts || (run->parallel && run->parallel->stage)))
+        && (m->tp.sequence || cfg->moe.experts || (run->parallel && run->parallel->stage)))
         return refuse(err, ZERO_ERR_UNSUPPORTED,
-                      "context parallelism does not work with tensor parallelism, a pipeline or "
+                      "context parallelism does not work with sequence parallelism, a pipeline or "
                       "experts");
     const int ranks = (int)m->tp.size;
     TRY(gpt2_parallel_check(cfg, run->seq_len, run->tile_rows, ranks, m->tp.sequence, err));
+    const context_shape shape = {cfg, ranks, run->seq_len, (int)m->cp.size};
+    TRY(context_check(&shape, (int)m->cp.ring_size, err));
     TRY(experts_check(cfg, zero_group_size(run->parallel ? run->parallel->ep : NULL), err));
     m->cfg = *cfg;
     m->run = *run;
@@ -1240,7 +1248,7 @@ static void *attention_backward(gpt2_model *m, size_t l, const ops_heads *s) {
     const int circles = m->cp.ring_size > 1;
     void *of_heads = circles ? b->qkv : m->d4c, *of_piece = circles ? m->d4c : b->qkv;
     context_to_heads(&m->cp, m->ops, b->atty, m->dc, m->dc, 1, s);
-    context_bias(&m->cp, m->ops, m->bias, PARAM(qkvb, 3 * m->C), s);
+    context_bias(&m->cp, m->ops, m->bias, PARAM(qkvb, 3 * m->Cp), s);
     context_attend_backward(&m->cp, m->ops, &c, of_heads, b->atty, b->heads, b->lse, &here);
     context_to_pieces(&m->cp, m->ops, of_piece, of_heads, of_heads, 3, s);
     return of_piece;
@@ -2423,6 +2431,8 @@ size_t gpt2_batch_tokens(const gpt2_model *m) {
     return (size_t)m->run.batch * (size_t)m->run.seq_len;
 }
 size_t gpt2_vocabulary(const gpt2_model *m) { return m->V; }
+
+double gpt2_waited_s(const gpt2_model *m) { return ring_waited_s(m->cp.turns); }
 
 void *gpt2_memory(size_t bytes) { return ops_alloc(bytes); }
 void gpt2_free(void *memory) { ops_free(memory); }

@@ -446,6 +446,10 @@ size_t gpt2_vocabulary(const gpt2_model *m);
 void *gpt2_memory(size_t bytes);
 void gpt2_free(void *memory);
 
+/* Returns the seconds since gpt2_create that this rank has waited for messages of ring attention,
+   which are otherwise overlapped. */
+double gpt2_waited_s(const gpt2_model *m);
+
 /* ---- figures ------------------------------------------------------------------------------- */
 
 /* Returns the bytes that gpt2_create allocates for activations and scratch memory; 0 if gpt2_create

@@ -8,11 +8,13 @@
 #include <string.h>
 
 #include "../pipeline/pipeline_lane.h"
+#include "../system/clock.h"
 
 struct ring_attention {
     zero_group *group;
     pipeline_lane *lane;
     int rank, size;
+    double waited_s;
     /* of the current call */
     int backward;
     char *keys[2];     /* (B, T, 2, NH, head_size) of two rounds */
@@ -39,6 +41,16 @@ void ring_close(ring_attention *r) {
     if (r == NULL) return;
     pipeline_lane_close(r->lane);
     free(r);
+}
+
+double ring_waited_s(const ring_attention *r) { return r ? r->waited_s : 0; }
+
+/* Waits for the first `exchanges` exchanges. */
+static zero_result await_exchanges(ring_attention *r, int exchanges) {
+    const double begun = clock_seconds(CLOCK_MONOTONIC);
+    const zero_result result = pipeline_lane_await(r->lane, exchanges);
+    r->waited_s += clock_seconds(CLOCK_MONOTONIC) - begun;
+    return result;
 }
 
 /* Returns the values of a sequence's keys and values, and its rows of scores. */
@@ -114,7 +126,7 @@ static int owner_of(const ring_attention *r, int round) { return (r->rank + r->s
 static zero_result attend_all(ring_attention *r, ops_ctx *o, const ring_call *c, const ops_partial *state) {
     ops_pair list[3];
     for (int round = 0; round < r->size; round++) {
-        ZERO_TRY(pipeline_lane_await(r->lane, round));
+        ZERO_TRY(await_exchanges(r, round));
         const int n = list_pairs(r, owner_of(r, round), 3, &c->shape, list);
         for (int i = 0; i < n; i++)
             ops_partial_add(o, state, c->qkv, r->keys[round % 2], c->bias, &list[i], &c->shape);
@@ -153,10 +165,10 @@ static void compute_part(ring_attention *r, ops_ctx *o, const ring_call *c, ops_
 
 static zero_result slopes_all(ring_attention *r, ops_ctx *o, const ring_call *c, ops_slopes *g) {
     for (int round = 0; round <= r->size; round++) {
-        ZERO_TRY(pipeline_lane_await(r->lane, round < r->size ? round : r->size - 1));
+        ZERO_TRY(await_exchanges(r, round < r->size ? round : r->size - 1));
         compute_part(r, o, c, g, round);
         if (round > 1) {
-            ZERO_TRY(pipeline_lane_await(r->lane, round + 1));
+            ZERO_TRY(await_exchanges(r, round + 1));
             ops_add_f32(o, g->dkv, r->arrived, r->kv);
         }
         ZERO_TRY(pipeline_lane_done(r->lane, round + 1));

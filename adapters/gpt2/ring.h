@@ -56,6 +56,9 @@ typedef struct ring_attention ring_attention;
 ring_attention *ring_open(zero_group *group);
 void ring_close(ring_attention *r); /* r may be NULL */
 
+/* Returns the seconds since ring_open in which a round waited for an exchange. r NULL: 0. */
+double ring_waited_s(const ring_attention *r);
+
 /* shape: T tokens of this rank per sequence, an even number. */
 size_t ring_floats(const ops_heads *shape);
 

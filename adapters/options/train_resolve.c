@@ -419,13 +419,14 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
                              "-cp %d: sequences cannot be divided in a model with experts (-en "
                              "%d); leave out one of the two",
                              sizes.cp, model->moe.experts);
-    if (context_choose(model, o->seq_len, sizes.cp, (context_way)o->context_way, &ranks->ring,
-                       &error))
-        return sentence_fail(sentence, bytes, "-cp %d: %s", sizes.cp, error.sentence);
+    if (cut && sizes.cp > 1) return sentence_fail(sentence, bytes, LAYOUT_NO_SEQUENCE, sizes.cp);
     if (ranks->mixed && layout_near(ranks, o->shard_ranks, o->second_ranks, sentence, bytes))
         return 1;
     if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, sizes.tp, cut, &error))
         return sentence_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
+    const context_shape context = {model, sizes.tp, o->seq_len, sizes.cp};
+    if (context_choose(&context, (context_way)o->context_way, &ranks->ring, &error))
+        return sentence_fail(sentence, bytes, "-cp %d: %s", sizes.cp, error.sentence);
     if (train_check_order(o, sizes.pp, sentence, bytes)
         || train_batch(o, ranks->dp, batch, sentence, bytes))
         return 1;

@@ -49,14 +49,11 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
                              "-cp %d: %d rank%s cannot be divided into groups of this size; the "
                              "nearest size is -cp %d",
                              sizes.cp, left, left > 1 ? "s" : "", layout_nearest(left, sizes.cp));
-    if (sizes.cp > 1 && tp * pp * sizes.ep > 1)
+    if (sizes.cp > 1 && pp * sizes.ep > 1)
         return sentence_fail(sentence, bytes,
                              "-cp %d: sequences cannot be divided together with a model that is "
                              "divided by %s; leave out one of the two",
-                             sizes.cp,
-                             tp > 1   ? "-tp"
-                             : pp > 1 ? "-pp"
-                                      : "-eg");
+                             sizes.cp, pp > 1 ? "-pp" : "-eg");
     l->cp = sizes.cp;
     l->dp = left / pp / l->cp;
     if (l->dp % sizes.ep)
@@ -282,7 +279,7 @@ void layout_close(layout *l) {
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c) {
     const int tiles = gpt2_tiles(model, l->tp, l->tile_rows);
     const int units = gpt2_world_units(model, tiles);
-    c->world = l->cp > 1 ? NULL : l->world; /* a context of all ranks agrees by itself */
+    c->world = l->cp > 1 && l->tp == 1 ? NULL : l->world; /* a context of all ranks agrees alone */
     l->model = model;
     if (l->mixed) c->world_units = units + experts_world_units(model);
     if (l->pp == 1) return ZERO_OK;
@@ -385,7 +382,7 @@ zero_result layout_stats(const layout *l, zero_stats *stats) {
         zero_group_stats of;
         zero_group_query_stats(all[i], &of);
         stats->sent_bytes += of.sent_bytes;
-        stats->exposed_s += of.waited_s;
+        if (!all[i] || all[i] != l->part.ring) stats->exposed_s += of.waited_s;
     }
     return ZERO_OK;
 }

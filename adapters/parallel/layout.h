@@ -1,7 +1,7 @@
 /* layout.h - divides the ranks of a run into pipeline stages of data-parallel ranks of
-   tensor-parallel or context-parallel ranks. Ranks that communicate most are neighbours:
+   context-parallel ranks of tensor-parallel ranks; context parallelism without a pipeline. Ranks that communicate most are neighbours:
        rank = (pp_rank * dp + dp_rank) * tp + tp_rank,  ranks = pp * dp * tp
-       rank = dp_rank * cp + cp_rank,                   ranks = dp * cp
+       rank = (dp_rank * cp + cp_rank) * tp + tp_rank,  ranks = dp * cp * tp
 
    The stages of a pipeline (one dp_rank and tp_rank) have consecutive blocks of the model.
    Tensor-parallel ranks (one dp_rank) have the same data and parts of one model. A context shards
@@ -11,8 +11,9 @@
 
    Context-parallel ranks (one dp_rank) have pieces of the same sequences (../gpt2/context.h):
    `ring` neighbours of cp / ring neighbours that exchange heads, cp_rank = ring's number times
-   (cp / ring) + number among them. A context shards over all ranks, so for gradients and states they count as data-parallel. `dp` and
-   dp_rank, which divide the data, count them once.
+   (cp / ring) + number among them. A context shards over all ranks with the same part of the model,
+   so for gradients and states they count as data-parallel. `dp` and dp_rank, which divide the data,
+   count them once.
 
    EXPERTS have a second context (../gpt2/experts.h). The functions below replace zero_build,
    zero_reduce, zero_step and zero_destroy, because they act on both contexts.
@@ -64,6 +65,10 @@ typedef struct layout {
     const gpt2_config *model; /* borrowed from layout_settings on */
     int leaves_frozen;        /* 1: checkpoints have no tensors in which all layers are frozen */
 } layout;
+
+/* The sentence for -sp 1 with -cp N. */
+#define LAYOUT_NO_SEQUENCE                                                                         \
+    "-cp %d: sequence parallelism (-sp 1) divides the same tokens; leave out one of the two"
 
 /* Computes all numbers of this rank without communication. Sizes are 1 or more. */
 int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sentence, size_t bytes);
@@ -127,7 +132,7 @@ void layout_destroy(layout *l, zero_ctx *z);
 zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *hash);
 
 /* Adds the zero_query_stats of the experts' context, and the bytes sent and seconds waited of the
-   groups. SYNC. Errors: those of zero_query_stats. */
+   groups, without the time of a ring's messages, which are overlapped (gpt2_waited_s). SYNC. Errors: those of zero_query_stats. */
 zero_result layout_stats(const layout *l, zero_stats *stats);
 
 /* Describes to a checkpoint which parts this rank has, of experts or of the rest. It borrows the

@@ -108,8 +108,8 @@ zero_result plan_ring(const plan_case *c, int *ranks, gpt2_error *err) {
                        "-ca ulysses");
         return ZERO_ERR_UNSUPPORTED;
     }
-    return context_choose(&c->model->gpt2, c->run.seq_len, plan_or_1(c->cp),
-                          only_heads ? CONTEXT_ULYSSES : c->attends, ranks, err);
+    const context_shape s = {&c->model->gpt2, plan_or_1(c->tp), c->run.seq_len, plan_or_1(c->cp)};
+    return context_choose(&s, only_heads ? CONTEXT_ULYSSES : c->attends, ranks, err);
 }
 
 /* Makes the layout of the first rank of a stage. Without tensor, context and pipeline parallelism
@@ -135,8 +135,8 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
     l->tile_rows = c->run.tile_rows; /* of the announced order, without groups as well */
     if (sizes.tp * sizes.pp * sizes.cp == 1) return 0;
     if (c->model->is_gpt2) {
-        if (plan_ring(c, &l->ring, &error))
-            return sentence_fail(sentence, bytes, "-cp %d: %s", sizes.cp, error.sentence);
+        if (sizes.cp > 1 && sizes.tp > 1 && c->sequence)
+            return sentence_fail(sentence, bytes, LAYOUT_NO_SEQUENCE, sizes.cp);
         if (sizes.cp > 1 && model->moe.experts)
             return sentence_fail(sentence, bytes,
                                  "-cp %d: sequences cannot be divided in a model with experts "
@@ -146,6 +146,8 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
         if (gpt2_parallel_check(model, c->run.seq_len, c->run.tile_rows, sizes.tp, c->sequence,
                                 &error))
             return sentence_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
+        if (plan_ring(c, &l->ring, &error))
+            return sentence_fail(sentence, bytes, "-cp %d: %s", sizes.cp, error.sentence);
         if (layout_stages(l, model, plan_or_1(c->chunks), micro, c->run.seq_len, sentence, bytes))
             return 1;
     }

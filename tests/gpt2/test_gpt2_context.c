@@ -43,6 +43,7 @@ static void take_events(void *user, const zero_event *events, int n) {
 typedef struct training {
     int dp, cp, untied, tile_rows, recompute, stage, steps, together, sparse;
     int ring;    /* of the cp ranks, those that are a ring; 0: 1 */
+    int tp;      /* tensor-parallel ranks, neighbours; 0: 1 */
     float scale; /* f16: the first loss scale */
     zero_type type;
     double loss[MOST_STEPS], norm[MOST_STEPS], eval;
@@ -63,6 +64,7 @@ typedef struct part {
     gpt2_config cfg;
     int rank, dp_rank;
     zero_group *world, *cp, *dp, *heads, *ring; /* heads, ring: NULL or parts of cp */
+    zero_group *tp, *data; /* NULL: all ranks have the whole model */
     gpt2_parallel how;
     zero_ctx *z;
     gpt2_model *m;
@@ -89,7 +91,8 @@ static gpt2_run run_of(const part *p) {
 /* Opens the groups of neighbours that exchange heads, and of the ring. */
 static zero_result open_ring(part *p) {
     const training *t = p->t;
-    const int ring = t->ring > 1 ? t->ring : 1, neighbours = t->cp / ring, c = p->rank % t->cp;
+    const int ring = t->ring > 1 ? t->ring : 1, neighbours = t->cp / ring;
+    const int c = zero_group_rank(p->cp);
     if (ring == 1) return ZERO_OK;
     if (neighbours > 1) ZERO_TRY(zero_group_split(p->cp, c / neighbours, c, &p->heads));
     if (neighbours > 1) ZERO_TRY(zero_group_split(p->cp, c % neighbours, c, &p->ring));
@@ -100,10 +103,10 @@ static zero_result open_ring(part *p) {
 
 /* Adds up what the groups of a context have sent. */
 static zero_group_stats context_stats(const part *p) {
-    const zero_group *const all[] = {p->cp, p->heads, p->ring};
+    const zero_group *const all[] = {p->cp, p->heads, p->ring, p->tp};
     zero_group_stats sum, of;
     memset(&sum, 0, sizeof sum);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         zero_group_query_stats(all[i], &of);
         sum.sent_bytes += of.sent_bytes;
         sum.all_to_alls += of.all_to_alls;
@@ -112,18 +115,32 @@ static zero_group_stats context_stats(const part *p) {
     return sum;
 }
 
-/* The context has all ranks: those with the same sequences count as data-parallel. */
+/* rank = (dp_rank * cp + cp_rank) * tp + tp_rank */
+static zero_result open_groups(part *p, const zero_comm *comm) {
+    const training *t = p->t;
+    const int tp = t->tp > 1 ? t->tp : 1;
+    p->dp_rank = p->rank / tp / t->cp;
+    if (tp == 1) return ranks_open(comm, p->rank, t->cp, &p->world, &p->cp, &p->dp);
+    ZERO_TRY(zero_group_open(&p->world, comm, NULL, 60));
+    ZERO_TRY(zero_group_split(p->world, p->rank / tp, p->rank, &p->tp));
+    ZERO_TRY(zero_group_split(p->world, p->rank % tp, p->rank, &p->data));
+    return zero_group_split(p->data, p->dp_rank, p->rank, &p->cp);
+}
+
+/* The context has all ranks with the same part of the model: those with the same sequences count as
+   data-parallel. */
 static zero_result open_model(part *p, const zero_comm *comm) {
     const training *t = p->t;
     const gpt2_run run = run_of(p);
     zero_config zc;
-    p->dp_rank = p->rank / t->cp;
-    ZERO_TRY(ranks_open(comm, p->rank, t->cp, &p->world, &p->cp, &p->dp));
+    ZERO_TRY(open_groups(p, comm));
     zero_group_name(p->cp, "cp");
     p->how.cp = p->cp;
+    p->how.tp = p->tp;
     ZERO_TRY(open_ring(p));
-    const zero_comm all = zero_group_comm(p->world);
+    const zero_comm all = zero_group_comm(p->tp ? p->data : p->world);
     memset(&zc, 0, sizeof zc);
+    if (p->tp) zc.world = p->world;
     zc.stage = t->stage;
     zc.micro_steps = t->together > 1 ? 1 : MICRO;
     zc.accumulation = ZERO_ACCUMULATE_SHARDED;
@@ -251,20 +268,23 @@ static void train_body(test_rank *r) {
     zero_destroy(p.z);
     zero_group_close(p.heads);
     zero_group_close(p.ring);
-    ranks_close(p.world, p.cp, p.dp);
+    zero_group_close(p.cp);
+    zero_group_close(p.data);
+    zero_group_close(p.tp);
+    ranks_close(p.world, NULL, p.dp);
 }
 
 static const char *name_of(const training *t, char text[160]) {
     (void)snprintf(
         text, 160,
-        "dp %d cp %d ring %d untied %d tiles %d recompute %d stage %d type %d together %d", t->dp,
-        t->cp, t->ring, t->untied, t->tile_rows, t->recompute, t->stage, (int)t->type, t->together);
+        "dp %d cp %d ring %d tp %d untied %d tiles %d recompute %d stage %d type %d together %d",
+        t->dp, t->cp, t->ring, t->tp, t->untied, t->tile_rows, t->recompute, t->stage, (int)t->type, t->together);
     return text;
 }
 
 static int train(training *t) {
     char name[160];
-    return test_check(test_ranks(t->dp * t->cp, 0, train_body, t), "%s: %s", name_of(t, name),
+    return test_check(test_ranks(t->dp * t->cp * (t->tp > 1 ? t->tp : 1), 0, train_body, t), "%s: %s", name_of(t, name),
                       test_first);
 }
 
@@ -334,7 +354,7 @@ static void check_near(training *t, const training *whole, double loosely) {
 static training whole_of(const training *t) {
     training whole = *t;
     whole.cp = 1;
-    whole.ring = 0;
+    whole.ring = whole.tp = 0;
     whole.grad = (float *)malloc(most_numel() * sizeof(float));
     train(&whole);
     return whole;
@@ -417,6 +437,26 @@ static void check_same(training *t, const training *as) {
                    && same_bytes(t->logits, as->logits, sizeof t->logits),
                "%s: other bits than recompute %d at stage %d: loss %.9g, %.9g", name_of(t, name),
                as->recompute, as->stage, t->loss[3], as->loss[3]);
+}
+
+/* Together with tensor parallelism. */
+static void test_tensor_parallel(void) {
+    for (int way = 0; way < 3; way++) {
+        training t = layout(1, 2);
+        t.tp = 2;
+        t.ring = HAS_RING && way ? 2 : 0;
+        t.tile_rows = way == 2 ? 96 : 0;
+        t.untied = way == 2;
+        t.recompute = way == 2 ? GPT2_RECOMPUTE_BLOCK : GPT2_RECOMPUTE_GELU;
+        t.stage = way;
+        training whole = whole_of(&t), first = t;
+        check_near(&t, &whole, 1);
+        free(whole.grad);
+        train(&first);
+        t = first;
+        t.stage = 3 - way;
+        check_same(&t, &first);
+    }
 }
 
 /* In CUDA what cuBLASLt and the own kernel say of GELU is a rounding apart. */
@@ -568,18 +608,20 @@ static void test_activations(void) {
 
 static void check_refused(int heads, int seq_len, int ranks, context_way way, const char *words) {
     const gpt2_config c = {64, 300, 384, 2, heads, 96, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
+    const context_shape s = {&c, 1, seq_len, ranks};
     gpt2_error err = {""};
     int ring = 0;
-    const zero_result r = context_choose(&c, seq_len, ranks, way, &ring, &err);
+    const zero_result r = context_choose(&s, way, &ring, &err);
     test_check(r == ZERO_ERR_ARGUMENT && strstr(err.sentence, words),
                "%d heads, %d tokens over %d ranks: %s", heads, seq_len, ranks, err.sentence);
 }
 
 static void check_chosen(int heads, int ranks, context_way way, int seq_len, int ring) {
     const gpt2_config c = {64, 300, 384, 2, heads, heads * 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
+    const context_shape s = {&c, 1, seq_len, ranks};
     gpt2_error err = {""};
     int is = 0;
-    const zero_result r = context_choose(&c, seq_len, ranks, way, &is, &err);
+    const zero_result r = context_choose(&s, way, &is, &err);
     test_check(!r && is == ring, "%d heads over %d ranks, way %d: a ring of %d, expected %d; %s",
                heads, ranks, (int)way, is, ring, err.sentence);
 }
@@ -591,15 +633,17 @@ static void test_refused(void) {
     check_refused(12, 15, 4, CONTEXT_AUTO, "lengths are 12 and 16");
     check_refused(12, 2, 4, CONTEXT_AUTO, "length is 4");
     check_refused(12, 63, 6, CONTEXT_AUTO, "length is 60");
-    for (int ranks = 1; ranks <= 4; ranks++)
-        test_check(!context_check(&fits, 12, ranks, 1, NULL), "%d ranks fit", ranks);
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        const context_shape s = {&fits, ranks < 4 ? 4 : 1, 12, ranks};
+        test_check(!context_check(&s, 1, NULL) == (ranks != 2), "%d ranks", ranks);
+    }
     for (int ranks = 1; ranks <= 4; ranks++)
         check_chosen(12, ranks, CONTEXT_ULYSSES, 12, 1);
     if (!HAS_RING) {
-        const gpt2_config c = fits;
+        const context_shape s = {&fits, 1, 24, 2};
         int ring;
         check_refused(12, 20, 5, CONTEXT_AUTO, "that does is 4");
-        test_check(context_choose(&c, 24, 2, CONTEXT_RING, &ring, NULL) == ZERO_ERR_UNSUPPORTED,
+        test_check(context_choose(&s, CONTEXT_RING, &ring, NULL) == ZERO_ERR_UNSUPPORTED,
                    "a ring in CUDA");
         return;
     }
@@ -651,11 +695,11 @@ static void combined_body(test_rank *r) {
     const zero_comm comm = test_comm(r);
     zero_group *g = NULL;
     if (zero_group_open(&g, &comm, NULL, 60)) test_rank_fail(r, "%s", zero_group_error(g));
-    const gpt2_parallel how = {g, 0, NULL, NULL, NULL, g, NULL, NULL};
+    const gpt2_parallel how = {g, 1, NULL, NULL, NULL, g, NULL, NULL};
     const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0};
     const gpt2_config c = {T, V, Vp, 1, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     if (gpt2_activation_bytes(&c, &run))
-        test_rank_fail(r, "tensor and context parallelism at once");
+        test_rank_fail(r, "sequence and context parallelism at once");
     zero_group_close(g);
 }
 
@@ -693,6 +737,7 @@ int main(void) {
     test_halves(2, 1);
     test_overflow(4, 1);
     if (HAS_RING) test_ring();
+    if (!EMULATED) test_tensor_parallel();
 #ifdef EMULATED_LAUNCH
     test_check(!emulation_found(), "the emulation found: %s", emulation_found());
 #endif

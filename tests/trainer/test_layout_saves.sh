@@ -81,6 +81,7 @@ goes_on tp2 4 -pn 4 -cp 2 -z 3
 goes_on cp2 4 -pn 4 -cp 4 -z 1
 goes_on cp2 4 -pn 4 -cp 4 -ca ring -z 3
 goes_on ring 4 -pn 4 -cp 2 -z 1
+goes_on ring 4 -pn 4 -tp 2 -cp 2 -z 2
 goes_on cp2 4 -pn 4 -tp 2 -z 2
 goes_on pp2 4 -pn 4 -tp 2 -z 2
 goes_on pp2 4 -pn 2 -z 3 -zos file -zfd "$scratch"

@@ -53,9 +53,7 @@ done
 # sequences divided over ranks: near one rank, and the same bits at every stage
 run one -pn 1
 for way in "-pn 2 -cp 2" "-pn 4 -cp 4 -r 3 -zl 32" "-pn 4 -cp 2 -b 4 -m 2 -mo layers -r 4 -zfd $scratch" \
-    "-pn 2 -cp 2 -ca ring -ut 1 -sr 1" "-pn 4 -cp 4 -ca ring -r 3 -zl 32" "-pn 4 -cp 4 -ca both -r 2" \
-    "-pn 4 -cp 2 -ca ring -b 4 -m 2 -mo layers -r 4 -zfd $scratch"; do
-    run one -pn 1 $(echo "$way" | grep -o -e '-ut 1')
+    "-pn 4 -cp 4 -ca ring -r 3 -zl 32" "-pn 4 -cp 2 -ca ring -b 4 -m 2 -mo layers -r 4 -zfd $scratch"; do
     for stage in 0 1 2 3; do
         run c$stage $way -z $stage
         check "$([ -n "$(weights c0)" ] && [ "$(weights c0)" = "$(weights c$stage)" ] && echo 1)" \
@@ -63,6 +61,8 @@ for way in "-pn 2 -cp 2" "-pn 4 -cp 4 -r 3 -zl 32" "-pn 4 -cp 2 -b 4 -m 2 -mo la
     done
     near c0 one
 done
+run way -pn 4 -cp 4 -ca both -r 2
+near way one
 sed -n '/^---/,/^---/p' "$scratch/one" >"$scratch/text"
 sed -n '/^---/,/^---/p' "$scratch/c0" | cmp -s - "$scratch/text"
 check $((!$?)) "a sample of context-parallel ranks is that of one"
@@ -72,15 +72,21 @@ for way in "-cp 2" "-cp 2 -ca ring"; do
         check "$(grep -c 'skipped 4: wte' "$scratch/o$stage")" "$way -z $stage: an overflow skips on all ranks"
     done
 done
+# together with tensor parallelism
+run one -pn 1
+for way in "-cp 2" "-cp 2 -ca ring -zl 32 -r 3"; do
+    for stage in 0 3; do run t$stage -pn 4 -tp 2 $way -z $stage; done
+    check "$([ -n "$(weights t0)" ] && [ "$(weights t0)" = "$(weights t3)" ] && echo 1)" \
+        "-tp 2 $way: stage 3 has other weights than stage 0: $(tail -n 1 "$scratch/t3")"
+    near t0 one
+done
 # a number of ranks that no number of heads suits
 run one -pn 1 -t 24 -d 384
-for way in "-pn 3 -cp 3" "-pn 6 -cp 6 -z 3 -b 16 -dt f32"; do
+for way in "-pn 3 -cp 3" "-pn 6 -cp 6 -z 3 -st all"; do
     run way $way -t 24 -d 384
     near way one
 done
-run said -pn 6 -cp 6 -t 24 -d 384 -x 1 -st all
-check "$(grep -c '6 context-parallel (2 Ulysses x 3 ring) x 1 data-parallel, 4 tokens' "$scratch/said")" \
-    "the settings say how ranks attend: $(tail -n 1 "$scratch/said")"
+check "$(grep -c '6 context-parallel (2 Ulysses x 3 ring)' "$scratch/way")" "the settings say how ranks attend"
 run traced -pn 2 -cp 2 -ca ring -x 2 -tr "$scratch/trace.json" -tb 1
 check "$(grep -c 'messages' "$scratch/trace.json" | sed 's/^[1-9].*/1/')" "the trace has the messages of a ring"
 as_whole() { # STAGE FLAG...: a pipeline has the bits of the run `whole`
@@ -187,10 +193,9 @@ refused 'do not divide sequences of 20 tokens into the 8 pieces of a ring; the n
     -pn 4 -cp 4 -ca ring -t 20 -d 0 -b 1
 refused 'cannot be a ring of groups that exchange heads' -pn 2 -cp 2 -ca both
 refused '-ca: context-parallel ranks divide attention (found -cp 1); add -cp N' -pn 2 -ca ring
-refused 'with a model that is divided by -tp' -pn 4 -cp 2 -tp 2 -ca ring
+refused 'sequence parallelism (-sp 1) divides the same tokens' -pn 4 -cp 2 -tp 2 -sp 1
 refused 'in a model with experts (-en 4)' -pn 2 -cp 2 -en 4 -ca ring
 refused 'do not divide sequences of 13 tokens; the nearest length is 12' -pn 2 -cp 2 -t 13 -d 0 -b 1
-refused 'with a model that is divided by -tp' -pn 4 -cp 2 -tp 2
 refused 'with a model that is divided by -pp' -pn 4 -cp 2 -pp 2
 refused 'in a model with experts (-en 4)' -pn 4 -cp 2 -en 4
 refused 'accumulates gradients in f32, because several micro-steps are in progress at once; use -zg f32' -pn 2 -pp 2 -b 4 -dt bf16 -zg type
