@@ -1090,7 +1090,7 @@ static void print_weights_hash(const trainer *t) {
 /* Adds tracks for the groups to the timeline. */
 static void observe_groups(const trainer *t) {
     static const char *const names[] = {"tp", "pp", "ep", "world", "cp", "heads", "ring"};
-    const layout *l = &t->groups; /* messages of a pipeline or a ring are sent by their own thread */
+    const layout *l = &t->groups; /* a pipeline and a ring have a thread for messages */
     const gpt2_parallel *p = &l->part;
     zero_group *ring = p->ring == p->cp ? NULL : p->ring;
     zero_group *const all[] = {p->tp, l->stage.pp, p->ep, l->world, p->cp, p->heads, ring};

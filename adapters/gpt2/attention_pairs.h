@@ -1,5 +1,5 @@
-/* attention_pairs.h - attention of the queries of one piece of a sequence to the keys of another, on
-   the CPU (Dao et al. 2022). Only ops_cpu.c includes this file.
+/* attention_pairs.h - attention of the queries of one piece of a sequence to the keys of another,
+   on the CPU (Dao et al. 2022). Only ops_cpu.c includes this file.
 
    A thread computes one head of one sequence. It takes KEYS_AT_ONCE keys, and for them the queries
    of the piece, QUERIES at a time, so its scratch memory does not grow with the number of tokens.
@@ -11,25 +11,26 @@
 #ifndef GPT2_ATTENTION_PAIRS_H
 #define GPT2_ATTENTION_PAIRS_H
 
-enum { KEYS_AT_ONCE = 256 }; /* a multiple of QUERIES, so that each query of a causal tile sees the
-                                first key of its chunk */
+enum {
+    KEYS_AT_ONCE = 256
+}; /* a multiple of QUERIES, so that each query of a causal tile sees the
+      first key of its chunk */
 
 /* Scratch memory of a thread. H' as in head_work; K' is KEYS_AT_ONCE, Q' is QUERIES. */
 typedef struct pair_work {
-    float *q, *dout;   /* (Q', H'); q times 1 / sqrt(head size) */
-    float *k, *v;      /* (K', H') */
-    float *kt, *vt;    /* (K' / TILE_N, H', TILE_N): panels */
-    float *dk, *dv;    /* (K', H') */
-    float *p, *dp;     /* (Q', K' + GAP): scores, then probabilities; their gradients */
-    float *tile;       /* (TILE_M, H') */
-    float *none;       /* (H') zeros */
+    float *q, *dout; /* (Q', H'); q times 1 / sqrt(head size) */
+    float *k, *v;    /* (K', H') */
+    float *kt, *vt;  /* (K' / TILE_N, H', TILE_N): panels */
+    float *dk, *dv;  /* (K', H') */
+    float *p, *dp;   /* (Q', K' + GAP): scores, then probabilities; their gradients */
+    float *tile;     /* (TILE_M, H') */
+    float *none;     /* (H') zeros */
 } pair_work;
 
 /* Returns the floats of a thread's scratch memory. */
 static size_t pair_floats(size_t head_size) {
     const size_t h = round_up(head_size, PAD);
-    return (2 * QUERIES + 6 * KEYS_AT_ONCE + TILE_M + 1) * h
-           + 2 * QUERIES * (KEYS_AT_ONCE + GAP);
+    return (2 * QUERIES + 6 * KEYS_AT_ONCE + TILE_M + 1) * h + 2 * QUERIES * (KEYS_AT_ONCE + GAP);
 }
 
 static pair_work cut_pair_work(float *memory, size_t h) {
@@ -52,12 +53,12 @@ static pair_work cut_pair_work(float *memory, size_t h) {
 
 /* One head of one sequence. Elements of arrays are counted from the beginning of the array. */
 typedef struct pair_head {
-    size_t C;               /* channels of all heads */
-    size_t tokens;          /* of each piece */
-    size_t q, kv, out;      /* the element of the first query in (T, 3C), key in (T, 2C), query in
-                               (T, C) */
-    size_t row;             /* the first query in (B, NH, T) */
-    const float *bias;      /* of this head's q; those of k and v are C and 2C further */
+    size_t C;          /* channels of all heads */
+    size_t tokens;     /* of each piece */
+    size_t q, kv, out; /* the element of the first query in (T, 3C), key in (T, 2C), query in
+                          (T, C) */
+    size_t row;        /* the first query in (B, NH, T) */
+    const float *bias; /* of this head's q; those of k and v are C and 2C further */
     int causal;
 } pair_head;
 
@@ -132,8 +133,7 @@ static void pair_load(float *to, const float *from, size_t stride, size_t n, con
         memset(to + r * s->hp + s->H, 0, (s->hp - s->H) * sizeof *to);
     }
 }
-static void pair_store(float *to, size_t stride, const float *from, size_t n,
-                       const head_shape *s) {
+static void pair_store(float *to, size_t stride, const float *from, size_t n, const head_shape *s) {
     for (size_t r = 0; r < n; r++) memcpy(to + r * stride, from + r * s->hp, s->H * sizeof *to);
 }
 

@@ -6,19 +6,17 @@
    is local to a token, so all activations have B T/N rows. Position rows, targets and losses are
    those of the tokens.
 
-   TWO WAYS. N = u r: rank c has number c % u of u neighbours, which exchange heads, and number c / u
-   of r ranks, which are a ring. Ulysses is r = 1, the ring is u = 1.
-     Ulysses  rank c has tokens c T/N .. (c + 1) T/N - 1.
-     ring     rank c has two shorter pieces, number c and 2N-1-c of 2N.
-     both     the u neighbours together have two pieces, number i and 2r-1-i of 2r, one after the
-              other, and each of them a u-th part of these tokens.
-   So a rank's tokens are one or two spans of consecutive tokens.
+   TWO WAYS. N = u r: rank c has number c % u of u neighbours, which exchange heads, and number c /
+   u of r ranks, which are a ring. Ulysses is r = 1, the ring is u = 1. Ulysses  rank c has tokens c
+   T/N .. (c + 1) T/N - 1. ring     rank c has two shorter pieces, number c and 2N-1-c of 2N. both
+   the u neighbours together have two pieces, number i and 2r-1-i of 2r, one after the other, and
+   each of them a u-th part of these tokens. So a rank's tokens are one or two spans of consecutive
+   tokens.
 
-   ATTENTION needs all tokens of a sequence, but its heads are independent. With h = NH / u, and with
-   T/r tokens of the u neighbours:
-       qkv of a piece (B, T/N, 3, NH, hs)  --all-to-all-->  of heads (B, T/r, 3, h, hs)
-       attention of these tokens to all T of the sequence, of h heads, by the ring: (B, T/r, h, hs)
-       (B, T/r, h, hs)  --all-to-all-->  the output of a piece (B, T/N, NH, hs)
+   ATTENTION needs all tokens of a sequence, but its heads are independent. With h = NH / u, and
+   with T/r tokens of the u neighbours: qkv of a piece (B, T/N, 3, NH, hs)  --all-to-all-->  of
+   heads (B, T/r, 3, h, hs) attention of these tokens to all T of the sequence, of h heads, by the
+   ring: (B, T/r, h, hs) (B, T/r, h, hs)  --all-to-all-->  the output of a piece (B, T/N, NH, hs)
    Backward sends the output's gradient from pieces to heads, and that of qkv from heads to pieces.
    With u > 1 a rank keeps qkv of its heads only, and the output both of its heads (which
    attention's backward reads) and of its piece (which the projection's gradient reads): B T/N C
@@ -37,8 +35,8 @@
 
    ERRORS are sticky, as in ops.h: after an error nothing is sent, and `result` has it.
 
-   OWNERS. A context_parallel belongs to a model. The groups are borrowed. The ring's thread runs from
-   context_start to context_close, and only attention uses it. Its buffers are the model's. */
+   OWNERS. A context_parallel belongs to a model. The groups are borrowed. The ring's thread runs
+   from context_start to context_close, and only attention uses it. Its buffers are the model's. */
 #ifndef GPT2_CONTEXT_H
 #define GPT2_CONTEXT_H
 
@@ -60,7 +58,7 @@ typedef struct context_parallel {
     size_t heads;            /* u */
     zero_group *ring_group;  /* r ranks; NULL: r is 1 */
     size_t ring_size;        /* r */
-    ring_attention *turns;             /* owned; NULL before context_start, or without a ring_attention */
+    ring_attention *turns;   /* owned; NULL before context_start, or without a ring_attention */
     size_t bytes;            /* bytes of one activation value */
     zero_result result;
     const zero_group *failed; /* the group with the sentence of `result` */
@@ -69,27 +67,23 @@ typedef struct context_parallel {
 /* How ranks divide attention. AUTO: ULYSSES if the number of ranks divides the heads; otherwise
    BOTH if they have a common divisor, and RING if not. Where the ring does not work, AUTO is
    ULYSSES. */
-typedef enum context_way {
-    CONTEXT_AUTO,
-    CONTEXT_ULYSSES,
-    CONTEXT_RING,
-    CONTEXT_BOTH
-} context_way;
+typedef enum context_way { CONTEXT_AUTO, CONTEXT_ULYSSES, CONTEXT_RING, CONTEXT_BOTH } context_way;
 
 typedef struct context_shape {
     const gpt2_config *cfg;
-    int tp; /* tensor-parallel ranks, which divide the heads before */
+    int tp;             /* tensor-parallel ranks, which divide the heads before */
     int seq_len, ranks; /* T, N */
 } context_shape;
 
-/* Sets *ring_ranks, r, which divides the ranks: BOTH exchanges heads among as many ranks as possible
-   (the largest u below N that divides N and the heads). Errors: ARGUMENT, and those of
+/* Sets *ring_ranks, r, which divides the ranks: BOTH exchanges heads among as many ranks as
+   possible (the largest u below N that divides N and the heads). Errors: ARGUMENT, and those of
    context_check. */
 zero_result context_choose(const context_shape *s, context_way way, int *ring_ranks,
                            gpt2_error *err);
 
-/* Returns ARGUMENT, with the reason and the nearest number of ranks or tokens, if the ranks, of which
-   ring_ranks are a ring, cannot divide sequences; UNSUPPORTED if ring_ranks is above 1 in CUDA. */
+/* Returns ARGUMENT, with the reason and the nearest number of ranks or tokens, if the ranks, of
+   which ring_ranks are a ring, cannot divide sequences; UNSUPPORTED if ring_ranks is above 1 in
+   CUDA. */
 zero_result context_check(const context_shape *s, int ring_ranks, gpt2_error *err);
 
 /* Returns a word for the way: "Ulysses", "ring" or "2 Ulysses x 2 ring" (CONTEXT_NAME bytes). */
@@ -121,7 +115,8 @@ size_t context_multiple(const context_parallel *p);
 /* Copies this rank's pieces of B whole sequences [B][N piece] to `to` [B][piece]. */
 void context_take(const context_parallel *p, int *to, const int *from, size_t B, size_t piece);
 
-/* Returns the shape of attention after an exchange: `piece` has this rank's tokens and all heads. */
+/* Returns the shape of attention after an exchange: `piece` has this rank's tokens and all heads.
+ */
 ops_heads context_heads(const context_parallel *p, const ops_heads *piece);
 
 /* Copies the bias of q, k and v (3, NH, head_size) of this rank's heads to `out`. */

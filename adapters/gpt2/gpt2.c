@@ -1202,8 +1202,8 @@ static ring_call context_call(const gpt2_model *m, size_t l) {
     return c;
 }
 
-/* Computes qkv and attention from ln1. If ranks exchange heads, the product's output, of this rank's
-   tokens and all heads, goes to d4c. */
+/* Computes qkv and attention from ln1. If ranks exchange heads, the product's output, of this
+   rank's tokens and all heads, goes to d4c. */
 static void attention_forward(gpt2_model *m, size_t l, const ops_heads *s) {
     const block_values *b = block_at(m, l);
     const size_t R = s->batch * s->seq_len, C = m->C, Cp = m->Cp;
@@ -1425,7 +1425,7 @@ static const void *places(const gpt2_model *m, size_t first) {
     return element(m->params.wpe, (m->position + first) * m->C, m->bytes);
 }
 
-/* Rows whose positions follow one another, R of them with period T: all rows of this rank if its
+/* R rows with consecutive positions, which repeat after T rows: all rows of this rank if its
    tokens of a sequence are consecutive (or if it has whole sequences), otherwise those of one span
    of one sequence. */
 typedef struct row_run {

@@ -245,9 +245,8 @@ static void lay_out(ops_ctx *o) {
     const size_t vocab = round_up(o->limits.vocab, PAD);
     o->threads = thread_count();
     o->room = round_up(o->limits.width, PAD);
-    o->sums_at = o->limits.seq_len
-                     ? 8 * t * h + 2 * QUERIES * (t + GAP) + (TILE_M + 1) * h + 2 * t
-                     : pair_floats(o->limits.head_size);
+    o->sums_at = o->limits.seq_len ? 8 * t * h + 2 * QUERIES * (t + GAP) + (TILE_M + 1) * h + 2 * t
+                                   : pair_floats(o->limits.head_size);
     o->rooms_at = o->sums_at + o->room;
     o->thread_floats = o->rooms_at;
     if (o->type == ZERO_F32) return;

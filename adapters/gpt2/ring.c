@@ -69,8 +69,8 @@ static int after_round(const void *user, int x) {
     return x; /* exchange r + 1 begins when rounds 0..r are computed */
 }
 
-static void add_hop(const ring_attention *r, zero_message list[PIPELINE_MESSAGES], int *n, void *out,
-                    void *in, size_t bytes) {
+static void add_hop(const ring_attention *r, zero_message list[PIPELINE_MESSAGES], int *n,
+                    void *out, void *in, size_t bytes) {
     const zero_message sent = {(r->rank + 1) % r->size, 1, out, bytes};
     const zero_message received = {(r->rank + r->size - 1) % r->size, 0, in, bytes};
     list[(*n)++] = sent;
@@ -105,9 +105,11 @@ static void begin(ring_attention *r, ops_ctx *o, const ring_call *c, int backwar
 
 /* Lists the pairs of a round with the keys of rank `from`, which are two of four, or three. `part`
    of the own keys: 1 the first half of the work, 2 the second, 3 both. Returns their number. */
-static int list_pairs(const ring_attention *r, int from, int part, const ops_heads *s, ops_pair list[3]) {
+static int list_pairs(const ring_attention *r, int from, int part, const ops_heads *s,
+                      ops_pair list[3]) {
     const size_t piece = s->seq_len / 2;
-    const ops_pair late_early = {piece, 0, piece, 0}; /* the second piece, to the first one's keys */
+    const ops_pair late_early = {piece, 0, piece,
+                                 0}; /* queries of the second piece, keys of the first */
     const ops_pair early = {0, 0, piece, 0}, late = {piece, piece, piece, 0};
     int n = 0;
     if (from != r->rank || part & 1) list[n++] = late_early;
@@ -120,10 +122,13 @@ static int list_pairs(const ring_attention *r, int from, int part, const ops_hea
     return n;
 }
 
-/* Returns the rank whose keys are here in a round. */
-static int owner_of(const ring_attention *r, int round) { return (r->rank + r->size - round) % r->size; }
+/* Returns the rank that owns the keys of a round. */
+static int owner_of(const ring_attention *r, int round) {
+    return (r->rank + r->size - round) % r->size;
+}
 
-static zero_result attend_all(ring_attention *r, ops_ctx *o, const ring_call *c, const ops_partial *state) {
+static zero_result attend_all(ring_attention *r, ops_ctx *o, const ring_call *c,
+                              const ops_partial *state) {
     ops_pair list[3];
     for (int round = 0; round < r->size; round++) {
         ZERO_TRY(await_exchanges(r, round));
@@ -149,7 +154,8 @@ zero_result ring_forward(ring_attention *r, ops_ctx *o, const ring_call *c, void
 }
 
 /* Computes this rank's part of dkv of a round, of the own keys in rounds 0 and n. */
-static void compute_part(ring_attention *r, ops_ctx *o, const ring_call *c, ops_slopes *g, int round) {
+static void compute_part(ring_attention *r, ops_ctx *o, const ring_call *c, ops_slopes *g,
+                         int round) {
     const int mine = owner_of(r, round) == r->rank;
     ops_pair list[3];
     g->kv = r->keys[round % 2];
@@ -176,8 +182,8 @@ static zero_result slopes_all(ring_attention *r, ops_ctx *o, const ring_call *c,
     return ZERO_OK;
 }
 
-zero_result ring_backward(ring_attention *r, ops_ctx *o, const ring_call *c, void *dqkv, const void *dout,
-                          const void *out, const float *lse) {
+zero_result ring_backward(ring_attention *r, ops_ctx *o, const ring_call *c, void *dqkv,
+                          const void *dout, const void *out, const float *lse) {
     const size_t kv = kv_values(&c->shape);
     ops_slopes g;
     memset(&g, 0, sizeof g);

@@ -2,10 +2,10 @@
    attends from its own queries (Liu, Zaharia, Abbeel 2023).
 
    PIECES. Each of the B sequences is cut into 2 n pieces, for n ranks. Rank i has pieces i and
-   2n-1-i, one after the other in its T rows of a sequence (zigzag). A query sees the keys of earlier
-   pieces, and of its own piece those up to its own token. So with the keys of another rank, every
-   rank computes two of the four pairs of pieces, and with its own keys two halves and a whole one:
-   all ranks have equal work in every round.
+   2n-1-i, one after the other in its T rows of a sequence (zigzag). A query sees the keys of
+   earlier pieces, and of its own piece those up to its own token. So with the keys of another rank,
+   every rank computes two of the four pairs of pieces, and with its own keys two halves and a whole
+   one: all ranks have equal work in every round.
 
    ROUNDS. In round r rank i has the keys and values of rank i - r. It sends them to rank i + 1 and
    receives those of rank i - r - 1 while it computes round r. Forward adds each pair to a partial
@@ -28,14 +28,15 @@
    dkv of round r is in buffer r % 2, which exchange r + 1 sends while round r + 1 fills the other.
    `arrived` is filled by exchange r + 1, after round r has added its earlier contents.
 
-   MEMORY. The caller owns all of it: `keys`, twice the bytes of kv (B, T, 2, NH, head_size), and
+   MEMORY. The caller owns all memory: `keys`, twice the bytes of kv (B, T, 2, NH, head_size), and
    `floats`, ring_floats of the same shape. Both are borrowed during a call, and nothing in them is
    kept. The ring owns its thread.
 
    BYTES that a rank sends: forward n - 1 times kv; backward as many, and n - 1 times dkv.
 
-   ERRORS are sticky: after an error of the group nothing is sent, and ring_forward and ring_backward
-   return it. An error of an operation does not stop the exchanges, so no peer waits for this rank. */
+   ERRORS are sticky: after an error of the group nothing is sent, and ring_forward and
+   ring_backward return it. An error of an operation does not stop the exchanges, so no peer waits
+   for this rank. */
 #ifndef GPT2_RING_H
 #define GPT2_RING_H
 
@@ -75,8 +76,8 @@ typedef struct ring_call {
 /* Compute what ops_attention and ops_attention_backward compute, for this rank's queries of whole
    sequences. dqkv may be qkv. COLLECTIVE. Errors: those of zero_group_send_receive. */
 zero_result ring_forward(ring_attention *r, ops_ctx *o, const ring_call *c, void *out, float *lse);
-zero_result ring_backward(ring_attention *r, ops_ctx *o, const ring_call *c, void *dqkv, const void *dout,
-                          const void *out, const float *lse);
+zero_result ring_backward(ring_attention *r, ops_ctx *o, const ring_call *c, void *dqkv,
+                          const void *dout, const void *out, const float *lse);
 
 #ifdef __cplusplus
 }

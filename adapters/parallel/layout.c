@@ -374,8 +374,8 @@ zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *has
 
 zero_result layout_stats(const layout *l, zero_stats *stats) {
     const zero_group *ring = l->part.ring != l->part.cp ? l->part.ring : NULL;
-    const zero_group *const all[7] = {l->part.tp,  l->part.ep,    l->part.cp, l->part.heads, ring,
-                                      l->stage.pp, l->stage.ends};
+    const zero_group *const all[7] = {l->part.tp, l->part.ep,  l->part.cp,   l->part.heads,
+                                      ring,       l->stage.pp, l->stage.ends};
     memset(stats, 0, sizeof *stats);
     if (l->experts) ZERO_TRY(zero_query_stats(l->experts, stats));
     for (int i = 0; i < 7; i++) {

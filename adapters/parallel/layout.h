@@ -1,7 +1,7 @@
 /* layout.h - divides the ranks of a run into pipeline stages of data-parallel ranks of
-   context-parallel ranks of tensor-parallel ranks; context parallelism without a pipeline. Ranks that communicate most are neighbours:
-       rank = (pp_rank * dp + dp_rank) * tp + tp_rank,  ranks = pp * dp * tp
-       rank = (dp_rank * cp + cp_rank) * tp + tp_rank,  ranks = dp * cp * tp
+   context-parallel ranks of tensor-parallel ranks; context parallelism without a pipeline. Ranks
+   that communicate most are neighbours: rank = (pp_rank * dp + dp_rank) * tp + tp_rank,  ranks = pp
+   * dp * tp rank = (dp_rank * cp + cp_rank) * tp + tp_rank,  ranks = dp * cp * tp
 
    The stages of a pipeline (one dp_rank and tp_rank) have consecutive blocks of the model.
    Tensor-parallel ranks (one dp_rank) have the same data and parts of one model. A context shards
@@ -132,7 +132,8 @@ void layout_destroy(layout *l, zero_ctx *z);
 zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *hash);
 
 /* Adds the zero_query_stats of the experts' context, and the bytes sent and seconds waited of the
-   groups, without the time of a ring's messages, which are overlapped (gpt2_waited_s). SYNC. Errors: those of zero_query_stats. */
+   groups, without the time of a ring's messages, which are overlapped (gpt2_waited_s). SYNC.
+   Errors: those of zero_query_stats. */
 zero_result layout_stats(const layout *l, zero_stats *stats);
 
 /* Describes to a checkpoint which parts this rank has, of experts or of the rest. It borrows the

@@ -1,5 +1,5 @@
-/* pipeline_lane.h - sends a rank's messages while the rank computes, for a pipeline's stages and for
-   the ring of ../gpt2/ring.h (pipeline_lane.c: a thread; pipeline_lane_cuda.cu: a stream).
+/* pipeline_lane.h - sends a rank's messages while the rank computes, for a pipeline's stages and
+   for the ring of ../gpt2/ring.h (pipeline_lane.c: a thread; pipeline_lane_cuda.cu: a stream).
 
    PURPOSE. A group's exchange can be a rendezvous, in which the sender waits for the receiver. In
    an interleaved schedule a stage would wait for neighbours while it has work to do. The lane runs
@@ -33,9 +33,9 @@ typedef struct pipeline_exchanges {
     const void *user;
 } pipeline_exchanges;
 
-/* group: the ranks that the messages name. CUDA: the lane sends on the stream `wires`; works are enqueued on
-   `computes` (cudaStream_t; they may be equal). CPU: both NULL. Returns NULL if memory or the
-   thread is not available. */
+/* group: the ranks that the messages name. CUDA: the lane sends on the stream `wires`; works are
+   enqueued on `computes` (cudaStream_t; they may be equal). CPU: both NULL. Returns NULL if memory
+   or the thread is not available. */
 pipeline_lane *pipeline_lane_open(zero_group *group, void *computes, void *wires);
 /* lane may be NULL. Waits for a running exchange. */
 void pipeline_lane_close(pipeline_lane *lane);

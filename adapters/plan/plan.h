@@ -60,14 +60,14 @@ typedef struct plan_case {
     int nranks;       /* 0: 1 */
     int sharers;      /* ranks that share a layer's experts; 0: 1 */
     int tp,
-        sequence;   /* tensor-parallel ranks, 0: 1; sequence 1: they cut rows between layers, too */
-    int cp;         /* context-parallel ranks, 0: 1 */
+        sequence; /* tensor-parallel ranks, 0: 1; sequence 1: they cut rows between layers, too */
+    int cp;       /* context-parallel ranks, 0: 1 */
     context_way attends; /* how they divide attention */
-    int pp, chunks; /* pipeline stages, and chunks of each; 0: 1. The other factor of the ranks is
-                       data-parallel */
-    int node_size;  /* as in zero_comm */
-    int on_gpus;    /* 0: CPUs */
-    int one_machine;    /* CPU: ranks map each other's memory, as with -pn */
+    int pp, chunks;  /* pipeline stages, and chunks of each; 0: 1. The other factor of the ranks is
+                        data-parallel */
+    int node_size;   /* as in zero_comm */
+    int on_gpus;     /* 0: CPUs */
+    int one_machine; /* CPU: ranks map each other's memory, as with -pn */
     size_t state_bytes; /* plan_answer.state_bytes, if it is known; 0: plan_ask finds it */
     int saves;          /* number of ways in which the run saves, see `way` */
     checkpoint_way way[2];

@@ -1,8 +1,8 @@
 /* test_gpt2_context.c - GPT-2 with the sequence divided over ranks, adapters/gpt2/context.h, next
-   to the same model on ranks with whole sequences, by exchanges of heads (Ulysses), by a ring and by
-   both: first loss, gradients of the first step, losses, losses of tokens, logits; the same bits at
-   every stage and with every recomputation; bytes as the formula says; activations as planned; an
-   overflow skips on all ranks; what cannot be divided.
+   to the same model on ranks with whole sequences, by exchanges of heads (Ulysses), by a ring and
+   by both: first loss, gradients of the first step, losses, losses of tokens, logits; the same bits
+   at every stage and with every recomputation; bytes as the formula says; activations as planned;
+   an overflow skips on all ranks; what cannot be divided.
 
    With ops_cpu.c as C; with ops_cuda.cu by nvcc on a GPU, or by g++ on the emulation. */
 #include "../shared/harness.h"
@@ -54,7 +54,7 @@ typedef struct training {
     uint64_t sent, formula; /* of the context-parallel group, in the first step */
     uint64_t exchanges;     /* all-to-alls of that step */
     uint64_t messages;      /* sent and received in that step */
-    trace_seen *events;           /* of the first rank; NULL: not traced */
+    trace_seen *events;     /* of the first rank; NULL: not traced */
     int planned;            /* the context sent in it what its plan says */
 } training;
 
@@ -64,7 +64,7 @@ typedef struct part {
     gpt2_config cfg;
     int rank, dp_rank;
     zero_group *world, *cp, *dp, *heads, *ring; /* heads, ring: NULL or parts of cp */
-    zero_group *tp, *data; /* NULL: all ranks have the whole model */
+    zero_group *tp, *data;                      /* NULL: all ranks have the whole model */
     gpt2_parallel how;
     zero_ctx *z;
     gpt2_model *m;
@@ -278,14 +278,15 @@ static const char *name_of(const training *t, char text[160]) {
     (void)snprintf(
         text, 160,
         "dp %d cp %d ring %d tp %d untied %d tiles %d recompute %d stage %d type %d together %d",
-        t->dp, t->cp, t->ring, t->tp, t->untied, t->tile_rows, t->recompute, t->stage, (int)t->type, t->together);
+        t->dp, t->cp, t->ring, t->tp, t->untied, t->tile_rows, t->recompute, t->stage, (int)t->type,
+        t->together);
     return text;
 }
 
 static int train(training *t) {
     char name[160];
-    return test_check(test_ranks(t->dp * t->cp * (t->tp > 1 ? t->tp : 1), 0, train_body, t), "%s: %s", name_of(t, name),
-                      test_first);
+    return test_check(test_ranks(t->dp * t->cp * (t->tp > 1 ? t->tp : 1), 0, train_body, t),
+                      "%s: %s", name_of(t, name), test_first);
 }
 
 static training layout(int dp, int cp) {
@@ -544,7 +545,8 @@ static int messages_inside(const trace_seen *s, zero_event_kind kind, int unit) 
         int inside = 0;
         for (int k = 0; k < s->n && m->track == ZERO_TRACK_GROUP + LANE; k++) {
             const zero_event *e = &s->event[k];
-            inside |= e->kind == kind && e->unit == unit && e->begin <= m->begin && m->end <= e->end;
+            inside |=
+                e->kind == kind && e->unit == unit && e->begin <= m->begin && m->end <= e->end;
         }
         count += inside && m->kind == ZERO_EVENT_MESSAGES;
     }
@@ -564,9 +566,10 @@ static void test_trace(int cp) {
         /* evaluation has three passes; backward's exchange 1 of a ring of two is empty */
         const int forward = messages_inside(events, ZERO_EVENT_FORWARD, unit);
         const int backward = messages_inside(events, ZERO_EVENT_BACKWARD, unit);
-        test_check(forward == (MICRO + 3) * (cp - 1), "unit %d: %d exchanges forward", unit, forward);
-        test_check(backward == MICRO * (cp > 2 ? cp + 1 : 2), "unit %d: %d exchanges backward", unit,
-                   backward);
+        test_check(forward == (MICRO + 3) * (cp - 1), "unit %d: %d exchanges forward", unit,
+                   forward);
+        test_check(backward == MICRO * (cp > 2 ? cp + 1 : 2), "unit %d: %d exchanges backward",
+                   unit, backward);
     }
 }
 
@@ -637,8 +640,7 @@ static void test_refused(void) {
         const context_shape s = {&fits, ranks < 4 ? 4 : 1, 12, ranks};
         test_check(!context_check(&s, 1, NULL) == (ranks != 2), "%d ranks", ranks);
     }
-    for (int ranks = 1; ranks <= 4; ranks++)
-        check_chosen(12, ranks, CONTEXT_ULYSSES, 12, 1);
+    for (int ranks = 1; ranks <= 4; ranks++) check_chosen(12, ranks, CONTEXT_ULYSSES, 12, 1);
     if (!HAS_RING) {
         const context_shape s = {&fits, 1, 24, 2};
         int ring;
@@ -649,7 +651,8 @@ static void test_refused(void) {
     }
     check_refused(12, 12, 4, CONTEXT_RING, "8 pieces of a ring; the nearest lengths are 8 and 16");
     check_refused(12, 63, 3, CONTEXT_RING, "6 pieces of a ring; the nearest length is 60");
-    check_refused(12, 15, 5, CONTEXT_AUTO, "10 pieces of a ring; the nearest lengths are 10 and 20");
+    check_refused(12, 15, 5, CONTEXT_AUTO,
+                  "10 pieces of a ring; the nearest lengths are 10 and 20");
     check_refused(6, 6, 4, CONTEXT_AUTO, "4 pieces of a ring; the nearest lengths are 4 and 8");
     check_refused(12, 12, 3, CONTEXT_BOTH, "use -ca ring or -ca ulysses");
     check_refused(7, 24, 6, CONTEXT_BOTH, "no size of a group between 1 and 6 divides both");
@@ -665,7 +668,8 @@ static void test_refused(void) {
 /* Every token of a sequence is in one place, and its rank and row are found. */
 static void test_spans(void) {
     for (int i = 0; i < 8; i++) {
-        static const int sizes[][2] = {{1, 1}, {2, 1}, {2, 2}, {3, 3}, {4, 2}, {6, 2}, {6, 3}, {4, 4}};
+        static const int sizes[][2] = {{1, 1}, {2, 1}, {2, 2}, {3, 3},
+                                       {4, 2}, {6, 2}, {6, 3}, {4, 4}};
         context_parallel p;
         int seen[T] = {0};
         memset(&p, 0, sizeof p);

@@ -458,8 +458,9 @@ static void attend_in_pieces(const array *qkv, const array *bias, const array *o
     float *memory = (float *)ops_alloc((4 * n + 3 * rows * s->heads) * sizeof *memory);
     void *kv = ops_alloc(2 * n * zero_type_bytes(type));
     const ops_partial state = {memory, memory + n, memory + n + rows * s->heads};
-    ops_slopes g = {memory, memory + n, memory + 2 * n + rows * s->heads, dout->f, qkv->f, kv,
-                    bias->f, (const float *)lse->f};
+    ops_slopes g = {
+        memory,  memory + n,           memory + 2 * n + rows * s->heads, dout->f, qkv->f, kv,
+        bias->f, (const float *)lse->f};
     ops_pair list[3];
     const int pairs = list_pairs(s->seq_len, list);
     ops_take_keys(ops, kv, qkv->f, s);
