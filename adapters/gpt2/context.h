@@ -6,17 +6,19 @@
    is local to a token, so all activations have B T/N rows. Position rows, targets and losses are
    those of the tokens.
 
-   TWO WAYS. N = u r: rank c has number c % u of u neighbours, which exchange heads, and number c /
-   u of r ranks, which are a ring. Ulysses is r = 1, the ring is u = 1. Ulysses  rank c has tokens c
-   T/N .. (c + 1) T/N - 1. ring     rank c has two shorter pieces, number c and 2N-1-c of 2N. both
-   the u neighbours together have two pieces, number i and 2r-1-i of 2r, one after the other, and
-   each of them a u-th part of these tokens. So a rank's tokens are one or two spans of consecutive
-   tokens.
+   TWO WAYS. N = u r: rank c has number c % u of u neighbours, which exchange heads, and number
+   c / u of r ranks, which are a ring. Ulysses is r = 1, the ring is u = 1.
+     Ulysses   rank c has tokens c T/N .. (c + 1) T/N - 1.
+     ring      rank c has two shorter pieces, number c and 2N-1-c of 2N.
+     both      the u neighbours together have pieces i and 2r-1-i of 2r, one after the other, and
+               each of them has a u-th part of these tokens.
+   So a rank's tokens are one or two spans of consecutive tokens.
 
    ATTENTION needs all tokens of a sequence, but its heads are independent. With h = NH / u, and
-   with T/r tokens of the u neighbours: qkv of a piece (B, T/N, 3, NH, hs)  --all-to-all-->  of
-   heads (B, T/r, 3, h, hs) attention of these tokens to all T of the sequence, of h heads, by the
-   ring: (B, T/r, h, hs) (B, T/r, h, hs)  --all-to-all-->  the output of a piece (B, T/N, NH, hs)
+   with the T/r tokens of the u neighbours:
+       qkv of a piece (B, T/N, 3, NH, hs)  --all-to-all-->  of heads (B, T/r, 3, h, hs)
+       attention of these tokens to all T, of h heads, by the ring: (B, T/r, h, hs)
+       (B, T/r, h, hs)  --all-to-all-->  the output of a piece (B, T/N, NH, hs)
    Backward sends the output's gradient from pieces to heads, and that of qkv from heads to pieces.
    With u > 1 a rank keeps qkv of its heads only, and the output both of its heads (which
    attention's backward reads) and of its piece (which the projection's gradient reads): B T/N C

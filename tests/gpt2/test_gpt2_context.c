@@ -733,7 +733,7 @@ int main(void) {
     test_activations();
     test_traffic();
     test_near(1, EMULATED ? 2 : 4, EMULATED ? 2 : MOST_STEPS);
-    if (!EMULATED) test_near(2, 2, MOST_STEPS);
+    if (!EMULATED) test_near(2, 2, 8);
     test_bits(1, 2, 1, 0);
     if (!EMULATED) test_bits(1, 4, 1, 96);
     if (!EMULATED) test_bits(2, 2, 1, 0);

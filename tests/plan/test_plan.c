@@ -319,6 +319,38 @@ static void check_layout(const plan_case *c, laid *shared) {
                "%s: the most loaded is rank %d, not %d: %s", what, all.rank, most.rank, why);
 }
 
+/* Layouts that a model of 4 heads and 64 positions cannot have; `base`: a case that fits. */
+static void refuse_layouts(const plan_case *base) {
+    char why[PLAN_SENTENCE] = "";
+    plan_case c = *base;
+    plan_answer a;
+    c.run.tile_rows = 0;
+    c.sharers = c.tp = 1;
+    c.nranks = c.cp = 8;
+    c.attends = CONTEXT_ULYSSES;
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "do not divide the 4 heads"), "%s",
+               why);
+    c.attends = CONTEXT_RING;
+    c.on_gpus = 1;
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "works on the CPU only"), "%s",
+               why);
+    c.on_gpus = 0;
+    c.run.seq_len = 40;
+    test_check(plan_ask(&c, &a, why, sizeof why)
+                   && strstr(why, "the nearest lengths are 32 and 48"),
+               "%s", why);
+    c.run.seq_len = 64;
+    c.cp = 1;
+    c.pp = 2;
+    c.tp = 3;
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "the nearest size is -tp 2"), "%s",
+               why);
+    c.nranks = c.tp = 8;
+    c.pp = 1;
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "does not divide the 4 heads"),
+               "%s", why);
+}
+
 static void test_layouts(void) {
     static const int cases[][12] = {
         /* ranks, tp, pp, chunks, sequence, micro-steps, experts, ranks that share them,
@@ -346,12 +378,13 @@ static void test_layouts(void) {
         {2, 1, 1, 1, 0, 1, 0, 1, 0, 0, 2, CONTEXT_RING},
         {4, 1, 1, 1, 0, 1, 0, 1, 3, 32, 4, CONTEXT_RING},
         {4, 1, 1, 1, 0, 2, 0, 1, 4, 0, 4, CONTEXT_BOTH},
-        {8, 1, 1, 1, 0, 2, 0, 1, 1, 0, 4, CONTEXT_RING}};
+        {8, 1, 1, 1, 0, 2, 0, 1, 1, 0, 4, CONTEXT_RING},
+        {8, 2, 1, 1, 0, 2, 0, 1, 1, 32, 2, CONTEXT_RING},
+        {4, 2, 1, 1, 0, 1, 0, 1, 3, 0, 2}};
     static const zero_optimizer rules[] = {ZERO_ADAMW, ZERO_LAMB, ZERO_MUON};
     laid *shared = (laid *)test_shared(8 * sizeof *shared);
     char why[PLAN_SENTENCE] = "";
     plan_model model;
-    plan_answer a;
     plan_case c;
     test_check(!plan_model_read("char:8x128x4", 0, &model, why, sizeof why), "%s", why);
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
@@ -383,31 +416,7 @@ static void test_layouts(void) {
         c.run.folder = P_tmpdir;
         check_layout(&c, shared);
     }
-    c.run.tile_rows = 0;
-    c.sharers = 1;
-    c.nranks = c.cp = 8;
-    c.attends = CONTEXT_ULYSSES;
-    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "do not divide the 4 heads"), "%s",
-               why);
-    c.attends = CONTEXT_RING;
-    c.on_gpus = 1;
-    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "works on the CPU only"), "%s",
-               why);
-    c.on_gpus = 0;
-    c.run.seq_len = 40;
-    test_check(plan_ask(&c, &a, why, sizeof why)
-                   && strstr(why, "the nearest lengths are 32 and 48"),
-               "%s", why);
-    c.run.seq_len = 64;
-    c.cp = 1;
-    c.pp = 2;
-    c.tp = 3;
-    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "the nearest size is -tp 2"), "%s",
-               why);
-    c.nranks = c.tp = 8;
-    c.pp = 1;
-    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "does not divide the 4 heads"),
-               "%s", why);
+    refuse_layouts(&c);
 }
 
 /* A number of parameters: each of tp x pp parts has as many, within a block. */
