@@ -1089,11 +1089,15 @@ static void print_weights_hash(const trainer *t) {
 
 /* Adds tracks for the groups to the timeline. */
 static void observe_groups(const trainer *t) {
-    static const char *const names[] = {"tp", "pp", "ep", "world", "cp"};
-    const layout *l = &t->groups; /* the messages of a pipeline have their own lane */
-    zero_group *const all[] = {l->part.tp, l->stage.pp, l->part.ep, l->world, l->part.cp};
-    for (int i = 0; i < 5; i++)
-        check_groups(t, observe_group(t->j->see, t->z, all[i], i, all[i] == l->stage.pp, names[i]));
+    static const char *const names[] = {"tp", "pp", "ep", "world", "cp", "heads", "ring"};
+    const layout *l = &t->groups; /* a pipeline and a ring have a thread for messages */
+    const gpt2_parallel *p = &l->part;
+    zero_group *ring = p->ring == p->cp ? NULL : p->ring;
+    zero_group *const all[] = {p->tp, l->stage.pp, p->ep, l->world, p->cp, p->heads, ring};
+    for (int i = 0; i < 7; i++) {
+        const int beside = all[i] == l->stage.pp || all[i] == p->ring;
+        check_groups(t, observe_group(t->j->see, t->z, all[i], i, beside, names[i]));
+    }
 }
 
 static int run_training(job *j) {
@@ -1162,6 +1166,7 @@ static void compare_sum(void *of, double *values, int n) {
 }
 static void compare_group_stats(void *t, zero_stats *stats) {
     check_groups((trainer *)t, layout_stats(&((const trainer *)t)->groups, stats));
+    stats->exposed_s += gpt2_waited_s(((const trainer *)t)->model);
 }
 
 static void open_entries(job *jobs, compare *c, trainer *t) {

@@ -28,113 +28,291 @@ static int nearest_divisor(int n, int k) {
     return 1;
 }
 
-zero_result context_check(const gpt2_config *cfg, int seq_len, int ranks, gpt2_error *err) {
+/* ---- how ranks divide a sequence ------------------------------------------------------------ */
+
+/* Returns the largest number below `most` that divides both. */
+static int common_divisor(int ranks, int heads, int most) {
+    int u = most - 1;
+    while (u > 1 && (ranks % u || heads % u)) u--;
+    return u;
+}
+
+/* Returns the number of which T must be a multiple: N, and with a ring 2r pieces. */
+static int multiple_of(int ranks, int ring_ranks) {
+    return ring_ranks > 1 && ranks % (2 * ring_ranks) ? 2 * ranks : ranks;
+}
+
+/* Returns the heads that context-parallel ranks share. */
+static int heads_of(const context_shape *s) { return s->cfg->heads / s->tp; }
+
+zero_result context_choose(const context_shape *s, context_way way, int *ring_ranks,
+                           gpt2_error *err) {
+    const int ranks = s->ranks, heads = heads_of(s), automatic = way == CONTEXT_AUTO;
+    const int whole = ranks < 1 || heads % ranks == 0;
+    *ring_ranks = 1;
+    if (ranks < 2) return context_check(s, 1, err);
+    const int u = common_divisor(ranks, heads, ranks);
+    if (automatic && (whole || !ops_has_pairs())) way = CONTEXT_ULYSSES;
+    if (automatic && way == CONTEXT_AUTO) way = u > 1 ? CONTEXT_BOTH : CONTEXT_RING;
+    if (way == CONTEXT_BOTH && u == 1)
+        return refuse(err,
+                      "%d context-parallel ranks cannot be a ring of groups that exchange heads, "
+                      "because no size of a group between 1 and %d divides both the ranks and the "
+                      "%d heads; use -ca ring%s",
+                      ranks, ranks, heads, whole ? " or -ca ulysses" : "");
+    *ring_ranks = way == CONTEXT_RING ? ranks : way == CONTEXT_BOTH ? ranks / u : 1;
+    return context_check(s, *ring_ranks, err);
+}
+
+const char *context_name(int ranks, int ring_ranks, char name[CONTEXT_NAME]) {
+    if (ring_ranks < 2 || ring_ranks == ranks)
+        (void)snprintf(name, CONTEXT_NAME, "%s", ring_ranks < 2 ? "Ulysses" : "ring");
+    else
+        (void)snprintf(name, CONTEXT_NAME, "%d Ulysses x %d ring", ranks / ring_ranks, ring_ranks);
+    return name;
+}
+
+zero_result context_check(const context_shape *s, int ring_ranks, gpt2_error *err) {
+    const int ranks = s->ranks, heads = heads_of(s), seq_len = s->seq_len;
+    char pieces[64] = "";
     if (err) err->sentence[0] = 0;
     if (ranks == 1) return ZERO_OK;
-    if (ranks < 1 || cfg->heads % ranks)
+    const int u = ranks < 1 ? 0 : ranks / ring_ranks;
+    if (ranks < 1 || heads % u)
         return refuse(err,
-                      "%d context-parallel ranks do not divide the %d heads, which attention "
-                      "divides among them; the nearest number that does is %d",
-                      ranks, cfg->heads, ranks < 1 ? 1 : nearest_divisor(cfg->heads, ranks));
-    if (seq_len % ranks == 0) return ZERO_OK;
-    const int below = seq_len / ranks * ranks, above = below + ranks;
-    if (below == 0 || above > cfg->max_seq_len)
+                      "%d context-parallel ranks do not divide the %d heads%s, which attention "
+                      "divides among them; the nearest number that does is %d%s",
+                      u, heads, s->tp > 1 ? " of a tensor-parallel rank" : "",
+                      ranks < 1 ? 1 : nearest_divisor(heads, ranks),
+                      ranks > 1 && ops_has_pairs() ? ", and ring attention takes any" : "");
+    if (ring_ranks > 1 && !ops_has_pairs()) {
+        (void)refuse(err, "ring attention works on the CPU only, because it has no CUDA kernels; "
+                          "use Ulysses");
+        return ZERO_ERR_UNSUPPORTED;
+    }
+    const int each = multiple_of(ranks, ring_ranks);
+    if (seq_len % each == 0) return ZERO_OK;
+    const int below = seq_len / each * each, above = below + each;
+    if (ring_ranks > 1)
+        (void)snprintf(pieces, sizeof pieces, " into the %d pieces of a ring", 2 * ring_ranks);
+    if (below == 0 || above > s->cfg->max_seq_len)
         return refuse(err,
-                      "%d context-parallel ranks do not divide sequences of %d tokens; the nearest "
-                      "length is %d",
-                      ranks, seq_len, below ? below : above);
+                      "%d context-parallel ranks do not divide sequences of %d tokens%s; the "
+                      "nearest length is %d",
+                      ranks, seq_len, pieces, below ? below : above);
     return refuse(err,
-                  "%d context-parallel ranks do not divide sequences of %d tokens; the nearest "
+                  "%d context-parallel ranks do not divide sequences of %d tokens%s; the nearest "
                   "lengths are %d and %d",
-                  ranks, seq_len, below, above);
+                  ranks, seq_len, pieces, below, above);
 }
 
 void context_open(context_parallel *p, const gpt2_parallel *how, zero_type type) {
     memset(p, 0, sizeof *p);
-    p->size = 1;
+    p->size = p->heads = p->ring_size = 1;
     p->bytes = zero_type_bytes(type);
     if (how == NULL || zero_group_size(how->cp) < 2) return;
     p->group = how->cp;
     p->rank = (size_t)zero_group_rank(how->cp);
     p->size = (size_t)zero_group_size(how->cp);
+    p->ring_group = zero_group_size(how->ring) > 1 ? how->ring : NULL;
+    p->ring_size = (size_t)zero_group_size(p->ring_group);
+    p->heads = p->size / p->ring_size;
+    if (p->heads > 1) p->heads_group = p->ring_group != NULL ? how->heads : how->cp;
 }
 
-size_t context_first(const context_parallel *p, size_t piece) { return p->rank * piece; }
+zero_result context_start(context_parallel *p) {
+    if (p->ring_group == NULL) return ZERO_OK;
+    p->turns = ring_open(p->ring_group);
+    return p->turns != NULL ? ZERO_OK : ZERO_ERR_MEMORY;
+}
+
+void context_close(context_parallel *p) {
+    ring_close(p->turns);
+    p->turns = NULL;
+}
+
+/* Keeps the first error of a group. */
+static void keep(context_parallel *p, zero_result result, const zero_group *group) {
+    if (p->result != ZERO_OK || result == ZERO_OK) return;
+    p->result = result;
+    p->failed = group;
+}
+
+const char *context_error(const context_parallel *p) { return zero_group_error(p->failed); }
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+size_t context_spans(const context_parallel *p, size_t rank, size_t piece, context_span list[2]) {
+    const size_t i = rank / p->heads, begin = rank % p->heads * piece, end = begin + piece;
+    const size_t half = p->heads * piece / 2; /* of the tokens of a ring's rank: a piece of 2r */
+    const context_span whole = {0, rank * piece, piece};
+    size_t n = 0;
+    list[0] = whole;
+    if (p->ring_size == 1) return 1;
+    if (begin < half) {
+        list[n].at = 0;
+        list[n].first = i * half + begin;
+        list[n++].n = least(end, half) - begin;
+    }
+    if (end > half) {
+        const size_t from = larger(begin, half);
+        list[n].at = from - begin;
+        list[n].first = (2 * p->ring_size - 1 - i) * half + from - half;
+        list[n++].n = end - from;
+    }
+    return n;
+}
+
+size_t context_find(const context_parallel *p, size_t t, size_t piece, size_t *row) {
+    for (size_t rank = 0; rank < p->size; rank++) {
+        context_span list[2];
+        const size_t n = context_spans(p, rank, piece, list);
+        for (size_t i = 0; i < n; i++) {
+            if (t < list[i].first || t - list[i].first >= list[i].n) continue;
+            *row = list[i].at + t - list[i].first;
+            return rank;
+        }
+    }
+    *row = 0;
+    return 0;
+}
+
+size_t context_multiple(const context_parallel *p) {
+    return (size_t)multiple_of((int)p->size, (int)p->ring_size);
+}
 
 void context_take(const context_parallel *p, int *to, const int *from, size_t B, size_t piece) {
+    context_span list[2];
+    const size_t n = context_spans(p, p->rank, piece, list);
     for (size_t b = 0; b < B; b++)
-        memcpy(to + b * piece, from + (b * p->size + p->rank) * piece, piece * sizeof *to);
+        for (size_t i = 0; i < n; i++)
+            memcpy(to + b * piece + list[i].at, from + b * p->size * piece + list[i].first,
+                   list[i].n * sizeof *to);
 }
 
 ops_heads context_heads(const context_parallel *p, const ops_heads *piece) {
     ops_heads s = *piece;
-    s.seq_len *= p->size;
-    s.heads /= p->size;
+    s.seq_len *= p->heads;
+    s.heads /= p->heads;
     return s;
 }
 
 void context_bias(const context_parallel *p, ops_ctx *o, void *out, const void *bias,
                   const ops_heads *piece) {
-    const size_t bytes = piece->heads / p->size * piece->head_size * p->bytes;
+    const size_t bytes = piece->heads / p->heads * piece->head_size * p->bytes;
     for (size_t part = 0; part < 3; part++)
         ops_copy(o, (char *)out + part * bytes,
-                 (const char *)bias + (part * p->size + p->rank) * bytes, bytes);
+                 (const char *)bias + (part * p->heads + p->rank % p->heads) * bytes, bytes);
 }
 
 /* ---- exchanges ----------------------------------------------------------------------------- */
 
-/* Sends [N][bytes] of `out` to the ranks, and receives as much in `in`. */
+/* Sends [u][bytes] of `out` to the ranks, and receives as much in `in`. */
 static void exchange(context_parallel *p, const void *out, void *in, size_t bytes) {
-    if (p->group != NULL && p->result == ZERO_OK && bytes > 0)
-        p->result = zero_group_all_to_all(p->group, out, in, bytes);
+    if (p->heads_group != NULL && p->result == ZERO_OK && bytes > 0)
+        keep(p, zero_group_all_to_all(p->heads_group, out, in, bytes), p->heads_group);
 }
 
 /* The bytes of one token's values of a rank's heads, and of what two ranks exchange. */
 static size_t token_bytes(const context_parallel *p, const ops_heads *piece) {
-    return piece->heads / p->size * piece->head_size * p->bytes;
+    return piece->heads / p->heads * piece->head_size * p->bytes;
 }
 static size_t message_bytes(const context_parallel *p, size_t parts, const ops_heads *piece) {
     return piece->batch * piece->seq_len * parts * token_bytes(p, piece);
 }
 
-/* A message has the heads of one rank and the tokens of another: (B, T/N, parts, NH/N, head_size).
+/* A message has the heads of one rank and the tokens of another: (B, T/N, parts, NH/u, head_size).
    In an array of pieces messages alternate with each value of (B, T/N, parts), and in an array of
    heads with each sequence. */
 void context_to_heads(context_parallel *p, ops_ctx *o, void *out, const void *in, void *spare,
                       size_t parts, const ops_heads *piece) {
     const size_t B = piece->batch, T = piece->seq_len, each = token_bytes(p, piece);
-    ops_transpose(o, out, in, B * T * parts, p->size, each);
+    ops_transpose(o, out, in, B * T * parts, p->heads, each);
     exchange(p, out, spare, message_bytes(p, parts, piece));
-    ops_transpose(o, out, spare, p->size, B, T * parts * each);
+    ops_transpose(o, out, spare, p->heads, B, T * parts * each);
 }
 
 void context_to_pieces(context_parallel *p, ops_ctx *o, void *out, const void *in, void *spare,
                        size_t parts, const ops_heads *piece) {
     const size_t B = piece->batch, T = piece->seq_len, each = token_bytes(p, piece);
-    ops_transpose(o, out, in, B, p->size, T * parts * each);
+    ops_transpose(o, out, in, B, p->heads, T * parts * each);
     exchange(p, out, spare, message_bytes(p, parts, piece));
-    ops_transpose(o, out, spare, p->size, B * T * parts, each);
+    ops_transpose(o, out, spare, p->heads, B * T * parts, each);
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+static ring_call call_of(const context_parallel *p, const ring_call *memory,
+                         const ops_heads *shape) {
+    ring_call c = *memory;
+    c.shape = *shape;
+    c.bytes = p->bytes;
+    return c;
+}
+
+/* With an empty batch there is nothing to send, on any rank of the ring. */
+void context_attend(context_parallel *p, ops_ctx *o, const ring_call *memory, void *out, float *lse,
+                    const ops_heads *shape) {
+    const ring_call c = call_of(p, memory, shape);
+    if (p->turns == NULL)
+        ops_attention(o, out, lse, c.qkv, c.bias, shape);
+    else if (p->result == ZERO_OK && shape->batch > 0)
+        keep(p, ring_forward(p->turns, o, &c, out, lse), p->ring_group);
+}
+
+void context_attend_backward(context_parallel *p, ops_ctx *o, const ring_call *memory, void *dqkv,
+                             const void *dout, const void *out, const float *lse,
+                             const ops_heads *shape) {
+    const ring_call c = call_of(p, memory, shape);
+    if (p->turns == NULL)
+        ops_attention_backward(o, dqkv, dout, out, lse, c.qkv, c.bias, shape);
+    else if (p->result == ZERO_OK && shape->batch > 0)
+        keep(p, ring_backward(p->turns, o, &c, dqkv, dout, out, lse), p->ring_group);
+}
+
+/* ---- losses and logits ----------------------------------------------------------------------- */
+
+/* Copies the losses (B, piece) of a rank to their tokens in all (B, N piece). */
+static void place_losses(const context_parallel *p, ops_ctx *o, float *all, const float *losses,
+                         size_t rank, size_t B, size_t piece) {
+    context_span list[2];
+    const size_t n = context_spans(p, rank, piece, list);
+    for (size_t b = 0; b < B; b++)
+        for (size_t i = 0; i < n; i++)
+            ops_copy(o, all + b * p->size * piece + list[i].first, losses + b * piece + list[i].at,
+                     list[i].n * sizeof *all);
 }
 
 void context_losses(context_parallel *p, ops_ctx *o, float *all, const float *losses, float *spare,
                     size_t B, size_t piece) {
-    if (p->group != NULL && p->result == ZERO_OK && B > 0)
-        p->result = zero_group_all_gather(p->group, losses, spare, B * piece * sizeof *losses);
-    ops_transpose(o, all, spare, p->size, B, piece * sizeof *losses);
+    if (p->group == NULL || p->result != ZERO_OK || B == 0) return;
+    keep(p, zero_group_all_gather(p->group, losses, spare, B * piece * sizeof *losses), p->group);
+    for (size_t rank = 0; rank < p->size; rank++)
+        place_losses(p, o, all, spare + rank * B * piece, rank, B, piece);
 }
 
 void context_share(context_parallel *p, void *data, size_t bytes, size_t t, size_t piece) {
-    if (p->group != NULL && p->result == ZERO_OK)
-        p->result = zero_group_broadcast(p->group, data, bytes, (int)(t / piece));
+    size_t row;
+    if (p->group == NULL || p->result != ZERO_OK) return;
+    const int root = (int)context_find(p, t, piece, &row);
+    keep(p, zero_group_broadcast(p->group, data, bytes, root), p->group);
 }
 
 uint64_t context_sent(const gpt2_config *cfg, const gpt2_run *run) {
-    const uint64_t size = (uint64_t)zero_group_size(run->parallel ? run->parallel->cp : NULL);
-    const uint64_t piece = (uint64_t)run->batch * (uint64_t)run->seq_len / size;
-    const uint64_t values = 4 * piece * (uint64_t)cfg->channels / size * (size - 1);
+    context_parallel p;
+    context_open(&p, run->parallel, run->type);
+    const uint64_t size = zero_type_bytes(run->type);
+    const uint64_t rows = (uint64_t)run->batch * (uint64_t)run->seq_len / p.size;
+    const uint64_t tp = (uint64_t)zero_group_size(run->parallel ? run->parallel->tp : NULL);
+    const uint64_t values = rows * (uint64_t)cfg->channels / tp;
+    const uint64_t heads = 4 * values / p.heads * (p.heads - 1) * size;
+    const uint64_t hops = 2 * values * (p.ring_size - 1); /* values of keys, or of their gradient */
     const int below = cfg->frozen ? cfg->frozen->lowest : 0; /* blocks without backward */
     const uint64_t layers = (uint64_t)cfg->layers;
     const uint64_t back = below < cfg->layers ? layers - (uint64_t)(below > 0 ? below : 0) : 0;
-    const uint64_t blocks = layers + back * (run->recompute >= GPT2_RECOMPUTE_BLOCK ? 2 : 1);
-    return blocks * values * zero_type_bytes(run->type);
+    const uint64_t again = run->recompute >= GPT2_RECOMPUTE_BLOCK ? back : 0;
+    return (layers + again + back) * (heads + hops * size) + back * hops * sizeof(float);
 }

@@ -474,7 +474,7 @@ typedef struct block_values {
     void *qkv;    /* (R, 3Cp); ops.h says whether the bias is in it */
     float *lse;   /* (B, NHp, T) */
     void *atty;   /* (R, Cp) attention before its projection */
-    void *heads;  /* (R, C): with context parallelism atty of this rank's heads, as qkv and lse */
+    void *heads;  /* (R, Cp): if ranks exchange heads, atty of this rank's heads, as qkv and lse */
     void *res2;   /* (Rp, C) x + projected attention */
     void *ln2;    /* (R, C) */
     float *mean2; /* (Rp) */
@@ -512,7 +512,8 @@ struct gpt2_model {
     tensor_parallel tp;         /* one rank: no tensor is divided */
     context_parallel cp;        /* one rank: sequences are whole */
     int *piece;                 /* (2, R) context parallelism: this rank's tokens and targets */
-    void *bias;                 /* (3, C/N) context parallelism: bias of qkv of this rank's heads */
+    void *bias;                 /* (3, Cp/u) if ranks exchange heads: bias of qkv of this rank's */
+    float *turns;               /* with ring attention: floats of its calls */
     experts *moe;               /* NULL: the model has none */
     size_t trained;             /* training steps since the last experts_take */
     int counts;                 /* this pass is a training pass */
@@ -625,7 +626,7 @@ static void place_block(block_values *b, region *kept, region *shared, const gpt
     b->qkv = cut(inner, R * 3 * Cp, m->bytes);
     b->lse = cut_floats(inner, R * m->heads);
     b->atty = cut(inner, R * Cp, m->bytes);
-    b->heads = m->cp.size > 1 ? cut(inner, R * C, m->bytes) : NULL;
+    b->heads = m->cp.heads > 1 ? cut(inner, R * Cp, m->bytes) : NULL;
     b->res2 = cut(inner, Rp * C, m->bytes);
     b->ln2 = cut(norms, R * C, m->bytes);
     b->mean2 = cut_floats(inner, Rp);
@@ -695,6 +696,20 @@ static void place_set(gpt2_model *m, int slot, const micro_values *v, region *ke
     shared->at = passing;
 }
 
+/* Enlarges d4c, if necessary, for the losses of all pieces, twice: see gpt2_token_losses. */
+static void place_losses(const gpt2_model *m, region *shared) {
+    const size_t losses = 2 * (size_t)m->run.batch * m->T * m->cp.size * sizeof(float);
+    if (shared->at < losses) (void)cut(shared, losses - shared->at, 1);
+}
+
+/* Places the floats of ring attention; d4c has the keys and values of other ranks. */
+static float *place_turns(const gpt2_model *m, region *shared) {
+    if (m->cp.ring_size == 1) return NULL;
+    const ops_heads piece = {(size_t)m->run.batch, m->T, m->heads, m->Cp / m->heads};
+    const ops_heads s = context_heads(&m->cp, &piece);
+    return cut_floats(shared, ring_floats(&s));
+}
+
 /* Sets every pointer. To measure, m->micros is NULL, and one micro-batch counts for all. */
 static void place(gpt2_model *m, region *kept, region *shared) {
     const size_t R = (size_t)m->run.batch * m->T, C = m->C;
@@ -703,12 +718,14 @@ static void place(gpt2_model *m, region *kept, region *shared) {
     m->spare = m->cfg.frozen ? cut(kept, 4 * C, m->grad_bytes) : NULL;
     m->totals = (double *)cut(kept, 2, sizeof(double));
     m->blocks_dc = cut(kept, R * C, m->bytes);
-    m->bias = m->cp.size > 1 ? cut(kept, 3 * C / m->cp.size, m->bytes) : NULL;
+    m->bias = m->cp.heads > 1 ? cut(kept, 3 * m->Cp / m->cp.heads, m->bytes) : NULL;
     if (gpt2_stage_is_last(&m->stage)) place_logits(m, shared);
     for (int k = 0; k < m->together; k++)
         place_micro(m, m->micros ? &m->micros[k] : &spare, kept, shared);
     shared->at = 0;
     m->d4c = cut(shared, R * 4 * m->Cp, m->bytes);
+    if (m->cp.size > 1) place_losses(m, shared);
+    m->turns = place_turns(m, shared);
     const gpt2_lora *lora = gpt2_lora_of(&m->cfg);
     m->down = lora ? cut(shared, R * (size_t)lora->rank, m->bytes) : NULL;
     m->back = lora ? cut(shared, R * (size_t)lora->rank, m->bytes) : NULL;
@@ -721,8 +738,8 @@ static void place(gpt2_model *m, region *kept, region *shared) {
 static ops_limits limits_of(const gpt2_model *m) {
     ops_limits limits;
     limits.batch = (size_t)m->run.batch;
-    limits.heads = m->heads / m->cp.size;
-    limits.seq_len = m->T * m->cp.size;
+    limits.heads = m->heads / m->cp.heads;
+    limits.seq_len = m->cp.ring_size > 1 ? 0 : m->T * m->cp.size;
     limits.head_size = m->Cp / m->heads;
     limits.width = 4 * m->C;
     limits.vocab = m->Vp;
@@ -777,14 +794,15 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
         return refuse(err, ZERO_ERR_ARGUMENT, "tiles of %d rows", run->tile_rows);
     tensor_parallel_open(&m->tp, run->parallel, run->type);
     context_open(&m->cp, run->parallel, run->type);
-    TRY(context_check(cfg, run->seq_len, (int)m->cp.size, err));
     if (m->cp.size > 1
-        && (m->tp.size > 1 || cfg->moe.experts || (run->parallel && run->parallel->stage)))
+        && (m->tp.sequence || cfg->moe.experts || (run->parallel && run->parallel->stage)))
         return refuse(err, ZERO_ERR_UNSUPPORTED,
-                      "context parallelism does not work with tensor parallelism, a pipeline or "
+                      "context parallelism does not work with sequence parallelism, a pipeline or "
                       "experts");
     const int ranks = (int)m->tp.size;
     TRY(gpt2_parallel_check(cfg, run->seq_len, run->tile_rows, ranks, m->tp.sequence, err));
+    const context_shape shape = {cfg, ranks, run->seq_len, (int)m->cp.size};
+    TRY(context_check(&shape, (int)m->cp.ring_size, err));
     TRY(experts_check(cfg, zero_group_size(run->parallel ? run->parallel->ep : NULL), err));
     m->cfg = *cfg;
     m->run = *run;
@@ -968,6 +986,8 @@ zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, con
     if (result == ZERO_OK) result = allocate(made, &settings, err);
     if (result == ZERO_OK) result = check_units(made, err);
     if (result == ZERO_OK) result = open_away(made, settings.stream, err);
+    if (result == ZERO_OK && context_start(&made->cp) != ZERO_OK)
+        result = refuse(err, ZERO_ERR_MEMORY, "no memory, or no thread, for ring attention");
     if (result == ZERO_OK && cfg->moe.experts)
         result = experts_create(&made->moe, cfg, run, made->ops, err);
     if (result != ZERO_OK) {
@@ -980,6 +1000,7 @@ zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, con
 
 void gpt2_destroy(gpt2_model *m) {
     if (!m) return;
+    context_close(&m->cp);
     experts_destroy(m->moe);
     spill_destroy(m->away);
     ops_destroy(m->ops);
@@ -1170,30 +1191,47 @@ static void hidden_forward(gpt2_model *m, size_t l, size_t R, int again) {
     ops_gelu(m->ops, b->gelu, b->fch, ops_adds_bias() ? NULL : bias, R, 4 * Cp);
 }
 
-/* Computes qkv and attention from ln1. With context parallelism the product's output, of this
+/* Returns the inputs and the memory of attention among context-parallel ranks, for block l. */
+static ring_call context_call(const gpt2_model *m, size_t l) {
+    ring_call c;
+    memset(&c, 0, sizeof c);
+    c.keys = m->d4c;
+    c.floats = m->turns;
+    c.qkv = block_at(m, l)->qkv;
+    c.bias = m->cp.heads > 1 ? m->bias : PARAM(qkvb, 3 * m->Cp);
+    return c;
+}
+
+/* Computes qkv and attention from ln1. If ranks exchange heads, the product's output, of this
    rank's tokens and all heads, goes to d4c. */
 static void attention_forward(gpt2_model *m, size_t l, const ops_heads *s) {
     const block_values *b = block_at(m, l);
     const size_t R = s->batch * s->seq_len, C = m->C, Cp = m->Cp;
-    const int divided = m->cp.size > 1;
+    const int exchanges = m->cp.heads > 1;
     const lora_layer adapts = adapter(m, l, LORA_QKV);
     const void *bias = PARAM(qkvb, 3 * Cp);
-    void *qkv = divided ? m->d4c : row_at(m, b->qkv, 3 * Cp); /* (R, 3Cp) */
+    void *qkv = exchanges ? m->d4c : row_at(m, b->qkv, 3 * Cp); /* (R, 3Cp) */
     ops_linear(m->ops, qkv, b->ln1, PARAM(qkvw, 3 * Cp * C), bias, R, C, 3 * Cp);
     lora_forward(m->ops, &adapts, qkv, b->ln1, R);
-    if (!divided) {
+    if (m->cp.size == 1) {
         const ops_heads seen = shape_of(m, s->batch, m->position + s->seq_len);
         ops_attention(m->ops, b->atty, b->lse, b->qkv, bias, &seen);
         return;
     }
-    const ops_heads whole = context_heads(&m->cp, s);
+    const ops_heads here = context_heads(&m->cp, s);
+    const ring_call c = context_call(m, l);
+    if (!exchanges) {
+        context_attend(&m->cp, m->ops, &c, b->atty, b->lse, &here);
+        return;
+    }
     context_to_heads(&m->cp, m->ops, b->qkv, qkv, qkv, 3, s);
     context_bias(&m->cp, m->ops, m->bias, bias, s);
-    ops_attention(m->ops, b->heads, b->lse, b->qkv, m->bias, &whole);
+    context_attend(&m->cp, m->ops, &c, b->heads, b->lse, &here);
     context_to_pieces(&m->cp, m->ops, b->atty, b->heads, m->d4c, 1, s);
 }
-/* Returns the gradient of qkv (R, 3Cp), from that of atty in dc. With context parallelism atty and
-   qkv are overwritten, which nothing reads again. */
+/* Returns the gradient of qkv (R, 3Cp), from that of atty in dc. With context parallelism it
+   overwrites qkv, and if ranks exchange heads also atty, which nothing reads again. With a ring d4c
+   has keys of other ranks, so the gradient of qkv is stored there after attention alone. */
 static void *attention_backward(gpt2_model *m, size_t l, const ops_heads *s) {
     const block_values *b = block_at(m, l);
     if (m->cp.size == 1) {
@@ -1201,12 +1239,19 @@ static void *attention_backward(gpt2_model *m, size_t l, const ops_heads *s) {
                                PARAM(qkvb, 3 * m->Cp), s);
         return m->d4c;
     }
-    const ops_heads whole = context_heads(&m->cp, s);
+    const ops_heads here = context_heads(&m->cp, s);
+    const ring_call c = context_call(m, l);
+    if (m->cp.heads == 1) {
+        context_attend_backward(&m->cp, m->ops, &c, b->qkv, m->dc, b->atty, b->lse, &here);
+        return b->qkv;
+    }
+    const int circles = m->cp.ring_size > 1;
+    void *of_heads = circles ? b->qkv : m->d4c, *of_piece = circles ? m->d4c : b->qkv;
     context_to_heads(&m->cp, m->ops, b->atty, m->dc, m->dc, 1, s);
-    context_bias(&m->cp, m->ops, m->bias, PARAM(qkvb, 3 * m->C), s);
-    ops_attention_backward(m->ops, m->d4c, b->atty, b->heads, b->lse, b->qkv, m->bias, &whole);
-    context_to_pieces(&m->cp, m->ops, b->qkv, m->d4c, m->d4c, 3, s);
-    return b->qkv;
+    context_bias(&m->cp, m->ops, m->bias, PARAM(qkvb, 3 * m->Cp), s);
+    context_attend_backward(&m->cp, m->ops, &c, of_heads, b->atty, b->heads, b->lse, &here);
+    context_to_pieces(&m->cp, m->ops, of_piece, of_heads, of_heads, 3, s);
+    return of_piece;
 }
 
 /* Computes a block, from b->x to the input of the next block, or with experts to the input of the
@@ -1328,7 +1373,7 @@ static zero_result hook(gpt2_model *m, zero_result result) {
     if (result == ZERO_OK && m->tp.result != ZERO_OK)
         return refuse(&m->error, m->tp.result, "%s", zero_group_error(m->tp.group));
     if (result == ZERO_OK && m->cp.result != ZERO_OK)
-        return refuse(&m->error, m->cp.result, "%s", zero_group_error(m->cp.group));
+        return refuse(&m->error, m->cp.result, "%s", context_error(&m->cp));
     return plugin(&m->error, m->z, result);
 }
 
@@ -1375,13 +1420,28 @@ static size_t rows_of_begun(const gpt2_model *m, size_t R, size_t T) {
     return at == 0 ? 0 : T - at < n ? T - at : n;
 }
 
-/* Returns the rows of wpe from the position of this pass on, and of their gradient. T: this rank's
-   tokens of a sequence. */
-static const void *places(const gpt2_model *m, size_t T) {
-    return element(m->params.wpe, (m->position + context_first(&m->cp, T)) * m->C, m->bytes);
+/* Returns the rows of wpe from the position of this pass on. */
+static const void *places(const gpt2_model *m, size_t first) {
+    return element(m->params.wpe, (m->position + first) * m->C, m->bytes);
 }
-static void *places_gradient(const gpt2_model *m, size_t T) {
-    return gradient(m, m->grads.wpe, context_first(&m->cp, T) * m->C);
+
+/* R rows with consecutive positions, which repeat after T rows: all rows of this rank if its
+   tokens of a sequence are consecutive (or if it has whole sequences), otherwise those of one span
+   of one sequence. */
+typedef struct row_run {
+    size_t at, R, T, first; /* first row, rows, period, and position of the first row */
+} row_run;
+
+/* Returns run i of this rank's rows, with R 0 after the last. */
+static row_run run_at(const gpt2_model *m, const ops_heads *s, size_t i) {
+    context_span list[2];
+    const size_t n = context_spans(&m->cp, m->cp.rank, s->seq_len, list);
+    const size_t b = n == 1 ? 0 : i / n, runs = n == 1 ? 1 : n * s->batch;
+    const context_span *at = &list[i % n];
+    row_run r = {b * s->seq_len + at->at, at->n, at->n, at->first};
+    if (n == 1) r.R = s->batch * s->seq_len;
+    if (i >= runs) r.R = 0;
+    return r;
 }
 
 /* Computes the input of the first block, from all ranks' rows of wte and wpe. */
@@ -1390,8 +1450,14 @@ static void embed_end(gpt2_model *m, const ops_heads *s) {
     const size_t begun = rows_of_begun(m, R, T), at = tensor_parallel_first(&m->tp, R) % T;
     void *x = m->blocks[0].x; /* (Rp, C) */
     tensor_parallel_sum(&m->tp, embedded(m), x, R, C);
+    if (m->cp.size > 1) {
+        row_run r;
+        for (size_t i = 0; (r = run_at(m, s, i)).R > 0; i++)
+            ops_add_places(m->ops, element(x, r.at * C, m->bytes), places(m, r.first), r.R, r.T, C);
+        return;
+    }
     ops_add_places(m->ops, x, element(m->params.wpe, at * C, m->bytes), begun, T, C);
-    ops_add_places(m->ops, element(x, begun * C, m->bytes), places(m, T), Rp - begun, T, C);
+    ops_add_places(m->ops, element(x, begun * C, m->bytes), places(m, 0), Rp - begun, T, C);
 }
 
 /* Adds to the gradient of wpe, from this rank's rows of dres. */
@@ -1400,9 +1466,15 @@ static void places_backward(gpt2_model *m, const ops_heads *s) {
     const size_t begun = rows_of_begun(m, R, T), at = tensor_parallel_first(&m->tp, R) % T;
     void *dres = own(m, m->dres, R);
     if (!m->grads.wpe) return;
+    if (m->cp.size > 1) {
+        row_run r;
+        for (size_t i = 0; (r = run_at(m, s, i)).R > 0; i++)
+            ops_places_backward(m->ops, gradient(m, m->grads.wpe, r.first * C),
+                                element(dres, r.at * C, m->bytes), r.R, r.T, C);
+        return;
+    }
     ops_places_backward(m->ops, element(m->grads.wpe, at * C, m->grad_bytes), dres, begun, T, C);
-    ops_places_backward(m->ops, places_gradient(m, T), element(dres, begun * C, m->bytes),
-                        Rp - begun, T, C);
+    ops_places_backward(m->ops, m->grads.wpe, element(dres, begun * C, m->bytes), Rp - begun, T, C);
 }
 
 /* Every tile is opened, even if no token needs it, because all ranks must call the same hooks. */
@@ -1433,14 +1505,21 @@ static void embed_part(gpt2_model *m, const ops_heads *s) {
     embed_end(m, s);
 }
 
+/* Looks up wte and wpe, both whole. */
+static void embed_rows(gpt2_model *m, const ops_heads *s) {
+    row_run r;
+    for (size_t i = 0; (r = run_at(m, s, i)).R > 0; i++)
+        ops_embed(m->ops, element(m->blocks[0].x, r.at * m->C, m->bytes), m->tokens + r.at,
+                  m->params.wte, places(m, r.first), r.R, r.T, m->C);
+}
+
 static zero_result embed(gpt2_model *m, const ops_heads *s) {
     if (m->tiles) return embed_tiles(m, s);
     TRY(hook(m, zero_forward_begin(m->z, 0, &m->params)));
     if (m->tp.group)
         embed_part(m, s);
     else
-        ops_embed(m->ops, m->blocks[0].x, m->tokens, m->params.wte, places(m, s->seq_len),
-                  s->batch * s->seq_len, s->seq_len, m->C);
+        embed_rows(m, s);
     return hook(m, zero_forward_end(m->z, 0));
 }
 
@@ -1754,15 +1833,16 @@ static zero_result embed_backward(gpt2_model *m, const ops_heads *s) {
     if (!reaches(m, -1)) return ZERO_OK;
     if (m->tiles) return tiles_backward(m, s);
     TRY(hook(m, zero_backward_begin(m->z, 0, NULL, &m->grads)));
-    if (m->tp.group || !m->grads.wte || !m->grads.wpe) {
+    const row_run all = run_at(m, s, 0);
+    if (m->tp.group || all.R < R || !m->grads.wte || !m->grads.wpe) {
         const ops_tile t = tile_at(m, 0);
         places_backward(m, s);
         gather(m, m->dres, R);
         if (m->grads.wte)
             ops_tile_rows_backward(m->ops, m->grads.wte, m->dres, m->tokens, &t, R, m->C);
     } else {
-        ops_embed_backward(m->ops, m->grads.wte, places_gradient(m, s->seq_len), m->dres, m->tokens,
-                           R, s->seq_len, m->C);
+        ops_embed_backward(m->ops, m->grads.wte, gradient(m, m->grads.wpe, all.first * m->C),
+                           m->dres, m->tokens, R, s->seq_len, m->C);
     }
     return hook(m, zero_backward_end(m->z, 0));
 }
@@ -1889,7 +1969,7 @@ static zero_result outcome(gpt2_model *m) {
     }
     if (result == ZERO_OK && m->cp.result != ZERO_OK) {
         result = m->cp.result;
-        sentence = zero_group_error(m->cp.group);
+        sentence = context_error(&m->cp);
     }
     if (result == ZERO_OK) return ZERO_OK;
     return refuse(&m->error, result, "%s", sentence);
@@ -1906,14 +1986,17 @@ static zero_result sum_now(gpt2_model *m, size_t n, double *sum) {
 static zero_result announce_rows(gpt2_model *m, const int *inputs, const ops_heads *s) {
     enum { PART = 256 };
     int rows[PART];
-    const size_t R = s->batch * s->seq_len, first_row = context_first(&m->cp, m->T);
+    const size_t R = s->batch * s->seq_len;
+    context_span list[2];
+    const size_t spans = context_spans(&m->cp, m->cp.rank, m->T, list);
     const int parts = m->tp.size > 1 || !gpt2_stage_is_whole(&m->stage);
     if (parts || !has_rows(&m->cfg, NULL, GPT2_WTE)) return ZERO_OK;
     TRY(hook(m, zero_touch_rows(m->z, "wte", piece_of(m, inputs, 0, s), (int)R)));
-    for (size_t t = 0, n; t < m->T; t += n) {
-        for (n = 0; n < PART && t + n < m->T; n++) rows[n] = (int)(first_row + t + n);
-        TRY(hook(m, zero_touch_rows(m->z, "wpe", rows, (int)n)));
-    }
+    for (size_t i = 0; i < spans; i++)
+        for (size_t t = 0, n; t < list[i].n; t += n) {
+            for (n = 0; n < PART && t + n < list[i].n; n++) rows[n] = (int)(list[i].first + t + n);
+            TRY(hook(m, zero_touch_rows(m->z, "wpe", rows, (int)n)));
+        }
     return ZERO_OK;
 }
 
@@ -2200,7 +2283,8 @@ static zero_result take_sequence(gpt2_model *m, const int *inputs, size_t t, siz
 /* Computes the logits (V) of token t of the sequence of T tokens per rank. With context parallelism
    one rank has it, and all others compute one of theirs, because the hooks are collective. */
 static zero_result logits_of(gpt2_model *m, size_t t, size_t T, float *logits) {
-    const size_t row = t % T;
+    size_t row;
+    (void)context_find(&m->cp, t, T, &row);
     for (size_t i = 0; i < (m->tiles ? m->tiles : 1); i++) {
         const ops_tile tile = tile_at(m, i);
         const int unit = unit_of_classifier(m, i);
@@ -2245,7 +2329,7 @@ static zero_result check_length(gpt2_model *m, int t) {
 }
 
 zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) {
-    const size_t known = (size_t)t, each = m->tp.sequence ? m->tp.size : m->cp.size;
+    const size_t known = (size_t)t, each = m->tp.sequence ? m->tp.size : context_multiple(&m->cp);
     TRY(check_length(m, t));
     return sequence_logits(m, inputs, known, (known + each - 1) / each * each, logits);
 }
@@ -2347,6 +2431,8 @@ size_t gpt2_batch_tokens(const gpt2_model *m) {
     return (size_t)m->run.batch * (size_t)m->run.seq_len;
 }
 size_t gpt2_vocabulary(const gpt2_model *m) { return m->V; }
+
+double gpt2_waited_s(const gpt2_model *m) { return ring_waited_s(m->cp.turns); }
 
 void *gpt2_memory(size_t bytes) { return ops_alloc(bytes); }
 void gpt2_free(void *memory) { ops_free(memory); }

@@ -198,6 +198,8 @@ typedef struct gpt2_parallel {
     zero_group *ep;    /* borrowed: each layer's experts are divided by its ranks; NULL: one rank */
     zero_ctx *experts; /* borrowed: context of the experts, see experts.h; NULL: no experts */
     zero_group *cp; /* borrowed: its ranks have pieces of each sequence, see context.h; NULL: one */
+    zero_group *ring;  /* borrowed: ranks of cp that are a ring, cp itself or a part; NULL: none */
+    zero_group *heads; /* borrowed: ranks of cp that exchange heads, if `ring` is a part of cp */
 } gpt2_parallel;
 
 /* A stage of a pipeline, made by gpt2_stage_make of stages.h. */
@@ -443,6 +445,10 @@ size_t gpt2_vocabulary(const gpt2_model *m);
 /* Allocates memory of the model's device. */
 void *gpt2_memory(size_t bytes);
 void gpt2_free(void *memory);
+
+/* Returns the seconds since gpt2_create that this rank has waited for messages of ring attention,
+   which are otherwise overlapped. */
+double gpt2_waited_s(const gpt2_model *m);
 
 /* ---- figures ------------------------------------------------------------------------------- */
 

@@ -40,7 +40,7 @@ typedef struct ops_ctx ops_ctx;
 typedef struct ops_limits {
     size_t batch;     /* B, and */
     size_t heads;     /* NH of ops_attention; CUDA: 0: it is never called */
-    size_t seq_len;   /* T of ops_attention */
+    size_t seq_len;   /* T of ops_attention; CPU: 0: it is never called, only ops_partial_add */
     size_t head_size; /* channels per head of ops_attention */
     size_t width;     /* largest C of row operations; twice that of a norm */
     size_t vocab;     /* tokens, and columns of logits */
@@ -237,6 +237,57 @@ void ops_attention(ops_ctx *o, void *out, /* (B, T, C) */
 void ops_attention_backward(ops_ctx *o, void *dqkv, const void *dout, const void *out,
                             const float *lse, const void *qkv, const void *bias,
                             const ops_heads *shape);
+
+/* ---- attention piece by piece ---------------------------------------------------------------- */
+
+/* For keys and values that arrive piece by piece: the CPU alone. ops_has_pairs returns 0 in CUDA,
+   where the other functions fail with UNSUPPORTED. In a shape T is the number of this rank's tokens
+   of a sequence. kv has the keys and values of as many tokens, this rank's or another's. */
+int ops_has_pairs(void);
+
+/* The queries of one piece, and the keys of another. */
+typedef struct ops_pair {
+    size_t queries, keys; /* the first token of the piece, 0..T-1 */
+    size_t tokens;        /* of each piece */
+    int causal;           /* 1: query i of its piece sees keys 0..i of theirs; 0: all */
+} ops_pair;
+
+/* kv (B, T, 2, NH, head_size) = the keys and values of qkv. */
+void ops_take_keys(ops_ctx *o, void *kv, const void *qkv, const ops_heads *shape);
+
+/* State of attention after some pairs. */
+typedef struct ops_partial {
+    float *out;  /* (B, T, C): the sum of e^(score - most) times the value */
+    float *most; /* (B, NH, T): the largest score */
+    float *sum;  /* (B, NH, T): the sum of e^(score - most) */
+} ops_partial;
+
+void ops_partial_begin(ops_ctx *o, const ops_partial *state, const ops_heads *shape);
+void ops_partial_add(ops_ctx *o, const ops_partial *state,
+                     const void *qkv,  /* (B, T, 3, NH, head_size): its queries */
+                     const void *kv,   /* (B, T, 2, NH, head_size) */
+                     const void *bias, /* (3C), as ops_attention's */
+                     const ops_pair *pair, const ops_heads *shape);
+/* Computes out (B, T, C) and lse (B, NH, T) of ops_attention, after all pairs. */
+void ops_partial_end(ops_ctx *o, void *out, float *lse, const ops_partial *state,
+                     const ops_heads *shape);
+
+/* Gradients after some pairs, and what they are computed from. */
+typedef struct ops_slopes {
+    float *dq;    /* (B, T, C), before the factor 1 / sqrt(head_size) */
+    float *delta; /* (B, NH, T): the sum of dout out */
+    float *dkv;   /* (B, T, 2, NH, head_size): of kv; added to */
+    const void *dout, *qkv, *kv, *bias;
+    const float *lse;
+} ops_slopes;
+
+/* Clears dq and computes delta. out: of ops_partial_end. */
+void ops_slopes_begin(ops_ctx *o, const ops_slopes *g, const void *out, const ops_heads *shape);
+void ops_slopes_add(ops_ctx *o, const ops_slopes *g, const ops_pair *pair, const ops_heads *shape);
+/* dqkv (B, T, 3C), which may be qkv, from dq and dkv. */
+void ops_slopes_end(ops_ctx *o, void *dqkv, const ops_slopes *g, const ops_heads *shape);
+/* to (n) += x */
+void ops_add_f32(ops_ctx *o, float *to, const float *x, size_t n);
 
 /* ---- cross entropy of a softmax -------------------------------------------------------------- */
 

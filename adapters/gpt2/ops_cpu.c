@@ -1,6 +1,6 @@
 /* ops_cpu.c - ops.h on the CPU. Matrix products are products.c's in f32 and oneDNN's (2.6 or 3.x)
-   in 16 bits, attention of bf16 runs is attention_bf16.h's where the processor can, the rest is
-   here.
+   in 16 bits, attention of bf16 runs is attention_bf16.h's where the processor can, attention piece
+   by piece is attention_pairs.h's, the rest is here.
 
    Build: cc -std=c11 -O3 -march=native -ffp-contract=off -fno-math-errno -fopenmp -c ops_cpu.c
 
@@ -159,6 +159,7 @@ enum {
 };
 
 typedef struct attention_way attention_way;
+static size_t pair_floats(size_t head_size);
 
 struct ops_ctx {
     ops_limits limits;
@@ -244,7 +245,8 @@ static void lay_out(ops_ctx *o) {
     const size_t vocab = round_up(o->limits.vocab, PAD);
     o->threads = thread_count();
     o->room = round_up(o->limits.width, PAD);
-    o->sums_at = 8 * t * h + 2 * QUERIES * (t + GAP) + (TILE_M + 1) * h + 2 * t;
+    o->sums_at = o->limits.seq_len ? 8 * t * h + 2 * QUERIES * (t + GAP) + (TILE_M + 1) * h + 2 * t
+                                   : pair_floats(o->limits.head_size);
     o->rooms_at = o->sums_at + o->room;
     o->thread_floats = o->rooms_at;
     if (o->type == ZERO_F32) return;
@@ -1512,6 +1514,8 @@ void ops_attention_backward(ops_ctx *o, void *dqkv, const void *dout, const void
                              b + column);
     }
 }
+
+#include "attention_pairs.h"
 
 /* ---- cross entropy ------------------------------------------------------------------------- */
 

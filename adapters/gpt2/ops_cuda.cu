@@ -1136,3 +1136,28 @@ double ops_matmul_rate(zero_type type, int tf32, int threads) {
     (void)cudaGetLastError(); /* if the rate cannot be measured, that is no error */
     return seconds > 0 ? 2 * (double)n * (double)n * (double)n / seconds : 0;
 }
+
+/* ---- attention piece by piece ---------------------------------------------------------------- */
+
+int ops_has_pairs(void) { return 0; }
+
+static void fail_pairs(ops_ctx *o) {
+    fail(o, ZERO_ERR_UNSUPPORTED, "attention piece by piece works on the CPU only");
+}
+void ops_take_keys(ops_ctx *o, void *, const void *, const ops_heads *) { fail_pairs(o); }
+void ops_partial_begin(ops_ctx *o, const ops_partial *, const ops_heads *) { fail_pairs(o); }
+void ops_partial_add(ops_ctx *o, const ops_partial *, const void *, const void *, const void *,
+                     const ops_pair *, const ops_heads *) {
+    fail_pairs(o);
+}
+void ops_partial_end(ops_ctx *o, void *, float *, const ops_partial *, const ops_heads *) {
+    fail_pairs(o);
+}
+void ops_slopes_begin(ops_ctx *o, const ops_slopes *, const void *, const ops_heads *) {
+    fail_pairs(o);
+}
+void ops_slopes_add(ops_ctx *o, const ops_slopes *, const ops_pair *, const ops_heads *) {
+    fail_pairs(o);
+}
+void ops_slopes_end(ops_ctx *o, void *, const ops_slopes *, const ops_heads *) { fail_pairs(o); }
+void ops_add_f32(ops_ctx *o, float *, const float *, size_t) { fail_pairs(o); }

@@ -373,11 +373,16 @@ static const option train_table[] = {
     ROW(INT, "-cp", "--context-parallel", context_parallel, "1", RANGE(1, 4096),
         TO(INT, context_parallel),
         KEY("sequence_parallel_size: -cp", DS_GIVEN_CONTEXT_RANKS, IF_GIVEN),
-        .help = "context parallelism (Ulysses): number of ranks that share sequences; each has "
-                "1/cp of the tokens and of the activations, and in attention 1/cp of the heads. "
-                "It divides the number of ranks, the heads and -t. -b, -d and sequences count "
-                "these ranks once; states are sharded over all ranks. It is DeepSpeed's "
-                "sequence_parallel_size, and not -sp. Not with -tp, -pp and -en"),
+        .help = "context parallelism: number of ranks that share sequences; each has 1/cp of the "
+                "tokens and of the activations. It divides the number of ranks and -t. -b, -d and "
+                "sequences count these ranks once; states are sharded over all ranks. It is "
+                "DeepSpeed's sequence_parallel_size, and not -sp. Not with -sp, -pp and -en"),
+    ROW(WORD, "-ca", "--context-attention", context_way, "auto", .words = "auto ulysses ring both",
+        .help = "how the ranks of -cp divide attention. ulysses: by heads, which -cp must divide. "
+                "ring: keys and values travel around the ranks, with any number of heads; -t is a "
+                "multiple of 2 times -cp. both: groups of neighbours divide the heads, and the "
+                "groups are a ring. auto: ulysses if -cp divides the heads, otherwise both or "
+                "ring. ring and both: CPU only; with CUDA auto is ulysses"),
     ROW(INT, "-en", "--moe-experts", experts, "0", .aliases = "--experts", RANGE(0, 1024),
         .course = 1,
         .help = "mixture of experts: experts per layer, which replace the MLP of every second "

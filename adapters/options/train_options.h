@@ -29,7 +29,7 @@ typedef struct train_options {
     int elastic, copies;                    /* -pe, -pm */
     int ranks, node_size, threads;
     int tensor_parallel, sequence_parallel, untied; /* -tp, -sp, -ut */
-    int context_parallel;                           /* -cp */
+    int context_parallel, context_way;              /* -cp, -ca */
     int sparse_rows;                                /* -sr: 0 off, 1 on, 2 auto */
     int pipeline, pipeline_chunks;                  /* -pp, -ppv */
     int experts, chosen, expert_group;              /* -en, -ek, -eg */

@@ -160,6 +160,10 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
         return sentence_fail(
             sentence, bytes,
             "-sp 1: sequence parallelism needs tensor parallelism (found -tp 1); add -tp N");
+    if (train_options_given(o, "-ca") && o->context_parallel < 2 && !o->layouts[0])
+        return sentence_fail(sentence, bytes,
+                             "-ca: context-parallel ranks divide attention (found -cp 1); add -cp "
+                             "N, or leave out -ca");
     if (o->layouts[0]
         && (o->stage.n > 1 || o->tensor_parallel > 1 || o->pipeline > 1 || o->expert_group > 1
             || o->context_parallel > 1 || o->ds_path[0]))
@@ -415,12 +419,14 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
                              "-cp %d: sequences cannot be divided in a model with experts (-en "
                              "%d); leave out one of the two",
                              sizes.cp, model->moe.experts);
-    if (context_check(model, o->seq_len, sizes.cp, &error))
-        return sentence_fail(sentence, bytes, "-cp %d: %s", sizes.cp, error.sentence);
+    if (cut && sizes.cp > 1) return sentence_fail(sentence, bytes, LAYOUT_NO_SEQUENCE, sizes.cp);
     if (ranks->mixed && layout_near(ranks, o->shard_ranks, o->second_ranks, sentence, bytes))
         return 1;
     if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, sizes.tp, cut, &error))
         return sentence_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
+    const context_shape context = {model, sizes.tp, o->seq_len, sizes.cp};
+    if (context_choose(&context, (context_way)o->context_way, &ranks->ring, &error))
+        return sentence_fail(sentence, bytes, "-cp %d: %s", sizes.cp, error.sentence);
     if (train_check_order(o, sizes.pp, sentence, bytes)
         || train_batch(o, ranks->dp, batch, sentence, bytes))
         return 1;

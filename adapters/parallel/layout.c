@@ -49,14 +49,11 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
                              "-cp %d: %d rank%s cannot be divided into groups of this size; the "
                              "nearest size is -cp %d",
                              sizes.cp, left, left > 1 ? "s" : "", layout_nearest(left, sizes.cp));
-    if (sizes.cp > 1 && tp * pp * sizes.ep > 1)
+    if (sizes.cp > 1 && pp * sizes.ep > 1)
         return sentence_fail(sentence, bytes,
                              "-cp %d: sequences cannot be divided together with a model that is "
                              "divided by %s; leave out one of the two",
-                             sizes.cp,
-                             tp > 1   ? "-tp"
-                             : pp > 1 ? "-pp"
-                                      : "-eg");
+                             sizes.cp, pp > 1 ? "-pp" : "-eg");
     l->cp = sizes.cp;
     l->dp = left / pp / l->cp;
     if (l->dp % sizes.ep)
@@ -206,11 +203,28 @@ static zero_result layout_open_experts(layout *l) {
     return zero_group_split(l->data, l->ep_rank, l->dp_rank, &l->same);
 }
 
+/* Opens the two parts of the group that shares sequences: a ring, and neighbours that exchange
+   heads. If one of them has all ranks, there are no parts. */
+static zero_result layout_open_ring(layout *l) {
+    const int neighbours = l->ring > 1 ? l->cp / l->ring : l->cp;
+    if (neighbours == l->cp) return ZERO_OK;
+    l->part.ring = l->part.cp;
+    if (neighbours == 1) return ZERO_OK;
+    const int among = l->cp_rank % neighbours, turn = l->cp_rank / neighbours;
+    l->part.ring = NULL;
+    ZERO_TRY(zero_group_split(l->part.cp, turn, among, &l->part.heads));
+    zero_group_name(l->part.heads, "heads");
+    ZERO_TRY(zero_group_split(l->part.cp, among, turn, &l->part.ring));
+    zero_group_name(l->part.ring, "ring");
+    return ZERO_OK;
+}
+
 /* Opens the group that shares sequences, and the group with the same pieces. */
 static zero_result layout_open_pieces(layout *l) {
     if (l->cp == 1) return ZERO_OK;
     ZERO_TRY(zero_group_split(l->data, l->dp_rank, l->cp_rank, &l->part.cp));
     zero_group_name(l->part.cp, "cp");
+    ZERO_TRY(layout_open_ring(l));
     ZERO_TRY(zero_group_split(l->data, l->cp_rank, l->dp_rank, &l->same));
     zero_group_name(l->same, "dp");
     return ZERO_OK;
@@ -233,10 +247,11 @@ zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double t
 }
 
 const char *layout_error(const layout *l) {
-    const zero_group *const all[8] = {l->part.tp, l->stage.ends, l->stage.pp, l->part.ep,
-                                      l->part.cp, l->same,       l->data,     l->world};
+    const zero_group *const all[10] = {l->part.tp,    l->stage.ends, l->stage.pp, l->part.ep,
+                                       l->part.heads, l->part.ring,  l->part.cp,  l->same,
+                                       l->data,       l->world};
     if (l->experts && zero_last_error(l->experts)[0]) return zero_last_error(l->experts);
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 10; i++)
         if (all[i] && zero_group_error(all[i])[0]) return zero_group_error(all[i]);
     return "";
 }
@@ -245,6 +260,8 @@ void layout_close(layout *l) {
     zero_group_close(l->stage.ends);
     zero_group_close(l->stage.pp);
     zero_group_close(l->same);
+    zero_group_close(l->part.heads);
+    if (l->part.ring != l->part.cp) zero_group_close(l->part.ring);
     zero_group_close(l->part.cp);
     zero_group_close(l->part.ep);
     zero_group_close(l->part.tp);
@@ -254,7 +271,7 @@ void layout_close(layout *l) {
     free(l->world_unit);
     free(l->expert_unit);
     l->world = l->data = l->part.tp = l->stage.pp = l->stage.ends = l->part.ep = l->same = NULL;
-    l->part.cp = NULL;
+    l->part.cp = l->part.heads = l->part.ring = NULL;
     l->sums = NULL;
     l->world_unit = l->expert_unit = NULL;
 }
@@ -262,7 +279,7 @@ void layout_close(layout *l) {
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c) {
     const int tiles = gpt2_tiles(model, l->tp, l->tile_rows);
     const int units = gpt2_world_units(model, tiles);
-    c->world = l->cp > 1 ? NULL : l->world; /* a context of all ranks agrees by itself */
+    c->world = l->cp > 1 && l->tp == 1 ? NULL : l->world; /* a context of all ranks agrees alone */
     l->model = model;
     if (l->mixed) c->world_units = units + experts_world_units(model);
     if (l->pp == 1) return ZERO_OK;
@@ -356,15 +373,16 @@ zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *has
 }
 
 zero_result layout_stats(const layout *l, zero_stats *stats) {
-    const zero_group *const all[5] = {l->part.tp, l->part.ep, l->part.cp, l->stage.pp,
-                                      l->stage.ends};
+    const zero_group *ring = l->part.ring != l->part.cp ? l->part.ring : NULL;
+    const zero_group *const all[7] = {l->part.tp, l->part.ep,  l->part.cp,   l->part.heads,
+                                      ring,       l->stage.pp, l->stage.ends};
     memset(stats, 0, sizeof *stats);
     if (l->experts) ZERO_TRY(zero_query_stats(l->experts, stats));
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 7; i++) {
         zero_group_stats of;
         zero_group_query_stats(all[i], &of);
         stats->sent_bytes += of.sent_bytes;
-        stats->exposed_s += of.waited_s;
+        if (!all[i] || all[i] != l->part.ring) stats->exposed_s += of.waited_s;
     }
     return ZERO_OK;
 }

@@ -1,7 +1,7 @@
 /* layout.h - divides the ranks of a run into pipeline stages of data-parallel ranks of
-   tensor-parallel or context-parallel ranks. Ranks that communicate most are neighbours:
-       rank = (pp_rank * dp + dp_rank) * tp + tp_rank,  ranks = pp * dp * tp
-       rank = dp_rank * cp + cp_rank,                   ranks = dp * cp
+   context-parallel ranks of tensor-parallel ranks; context parallelism without a pipeline. Ranks
+   that communicate most are neighbours: rank = (pp_rank * dp + dp_rank) * tp + tp_rank,  ranks = pp
+   * dp * tp rank = (dp_rank * cp + cp_rank) * tp + tp_rank,  ranks = dp * cp * tp
 
    The stages of a pipeline (one dp_rank and tp_rank) have consecutive blocks of the model.
    Tensor-parallel ranks (one dp_rank) have the same data and parts of one model. A context shards
@@ -9,9 +9,11 @@
    overflow and skipped steps (zero_config.world). If all ranks are data-parallel, the layout makes
    no groups and the context uses the launcher's communicator.
 
-   Context-parallel ranks (one dp_rank) have pieces of the same sequences (../gpt2/context.h). A
-   context shards over all ranks, so for gradients and states they count as data-parallel. `dp` and
-   dp_rank, which divide the data, count them once.
+   Context-parallel ranks (one dp_rank) have pieces of the same sequences (../gpt2/context.h):
+   `ring` neighbours of cp / ring neighbours that exchange heads, cp_rank = ring's number times
+   (cp / ring) + number among them. A context shards over all ranks with the same part of the model,
+   so for gradients and states they count as data-parallel. `dp` and dp_rank, which divide the data,
+   count them once.
 
    EXPERTS have a second context (../gpt2/experts.h). The functions below replace zero_build,
    zero_reduce, zero_step and zero_destroy, because they act on both contexts.
@@ -45,6 +47,7 @@ typedef struct layout {
     int ranks, rank; /* all ranks; this rank and its number in each kind */
     int pp_rank, dp_rank, tp_rank;
     int cp, cp_rank;          /* ranks that share the sequences of a data-parallel rank */
+    int ring;                 /* of these, those that are a ring; 0: 1. Set it before layout_open */
     int ep, ep_rank;          /* among the data-parallel ranks, those that share experts */
     int ep_group;             /* number of this rank's such group */
     int apart;                /* 1: ranks with the same experts are neighbours */
@@ -62,6 +65,10 @@ typedef struct layout {
     const gpt2_config *model; /* borrowed from layout_settings on */
     int leaves_frozen;        /* 1: checkpoints have no tensors in which all layers are frozen */
 } layout;
+
+/* The sentence for -sp 1 with -cp N. */
+#define LAYOUT_NO_SEQUENCE                                                                         \
+    "-cp %d: sequence parallelism (-sp 1) divides the same tokens; leave out one of the two"
 
 /* Computes all numbers of this rank without communication. Sizes are 1 or more. */
 int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sentence, size_t bytes);
@@ -125,7 +132,8 @@ void layout_destroy(layout *l, zero_ctx *z);
 zero_result layout_hash(const layout *l, const gpt2_config *model, uint64_t *hash);
 
 /* Adds the zero_query_stats of the experts' context, and the bytes sent and seconds waited of the
-   groups. SYNC. Errors: those of zero_query_stats. */
+   groups, without the time of a ring's messages, which are overlapped (gpt2_waited_s). SYNC.
+   Errors: those of zero_query_stats. */
 zero_result layout_stats(const layout *l, zero_stats *stats);
 
 /* Describes to a checkpoint which parts this rank has, of experts or of the rest. It borrows the

@@ -1,4 +1,4 @@
-/* pipeline_lane.c - pipeline_lane.h on the CPU: a thread that sleeps while no plan runs. */
+/* pipeline_lane.c - pipeline_lane.h on the CPU: a thread that sleeps while it has no exchanges. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -12,25 +12,23 @@ struct pipeline_lane {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t worked, exchanged; /* the lane waits for `worked`, its owner for `exchanged` */
-    const pipeline_plan *plan;        /* NULL: none runs */
-    char *memory;
-    size_t bytes;
-    int works, exchanges; /* completed, of the plan */
-    int busy;             /* 1: inside an exchange */
+    pipeline_exchanges plan;          /* count 0: none runs */
+    int works, exchanges;             /* completed, of the plan */
+    int busy;                         /* 1: inside an exchange */
     int broken, quits;
     zero_result result;
 };
 
 /* Returns 1 if an exchange can begin. The caller holds the lock. */
 static int has_exchange(const pipeline_lane *n) {
-    return n->plan != NULL && !n->broken && !n->result && n->exchanges < n->plan->exchanges
-           && n->plan->exchange[n->exchanges].after <= n->works;
+    return !n->broken && !n->result && n->exchanges < n->plan.count
+           && n->plan.after(n->plan.user, n->exchanges) <= n->works;
 }
 
 /* Runs the next exchange. Releases the lock while it sends and receives. */
 static void exchange(pipeline_lane *n) {
     zero_message list[PIPELINE_MESSAGES];
-    const int count = pipeline_lane_list(n->plan, n->exchanges, n->memory, n->bytes, list);
+    const int count = n->plan.list(n->plan.user, n->exchanges, list);
     n->busy = 1;
     pthread_mutex_unlock(&n->lock);
     const zero_result result = zero_group_send_receive(n->group, list, count);
@@ -81,11 +79,9 @@ void pipeline_lane_close(pipeline_lane *n) {
     free(n);
 }
 
-void pipeline_lane_begin(pipeline_lane *n, const pipeline_plan *plan, char *memory, size_t bytes) {
+void pipeline_lane_begin(pipeline_lane *n, const pipeline_exchanges *plan) {
     pthread_mutex_lock(&n->lock);
-    n->plan = plan;
-    n->memory = memory;
-    n->bytes = bytes;
+    n->plan = *plan;
     n->works = n->exchanges = 0;
     pthread_cond_signal(&n->worked);
     pthread_mutex_unlock(&n->lock);
@@ -111,9 +107,9 @@ zero_result pipeline_lane_await(pipeline_lane *n, int exchanges) {
 zero_result pipeline_lane_end(pipeline_lane *n, int broken) {
     pthread_mutex_lock(&n->lock);
     n->broken = n->broken || broken;
-    while (n->busy || (!n->broken && !n->result && n->exchanges < n->plan->exchanges))
+    while (n->busy || (!n->broken && !n->result && n->exchanges < n->plan.count))
         pthread_cond_wait(&n->exchanged, &n->lock);
-    n->plan = NULL;
+    n->plan.count = 0;
     const zero_result result = n->result;
     pthread_mutex_unlock(&n->lock);
     return result;

@@ -18,9 +18,7 @@ struct pipeline_lane {
     zero_group *group;
     cudaStream_t computes, wires;
     cudaEvent_t worked, exchanged[EVENTS];
-    const pipeline_plan *plan;
-    char *memory;
-    size_t bytes;
+    pipeline_exchanges plan;
     int exchanges; /* enqueued */
     int awaited;   /* by the computing stream */
     zero_result result;
@@ -56,7 +54,7 @@ void pipeline_lane_close(pipeline_lane *n) {
 
 static void exchange(pipeline_lane *n) {
     zero_message list[PIPELINE_MESSAGES];
-    const int count = pipeline_lane_list(n->plan, n->exchanges, n->memory, n->bytes, list);
+    const int count = n->plan.list(n->plan.user, n->exchanges, list);
     if (!worked(n, cudaStreamWaitEvent(n->wires, n->worked, 0))) return;
     const zero_result result = zero_group_send_receive(n->group, list, count);
     if (result && !n->result) n->result = result;
@@ -64,22 +62,19 @@ static void exchange(pipeline_lane *n) {
         (void)worked(n, cudaEventRecord(n->exchanged[n->exchanges++ % EVENTS], n->wires));
 }
 
+static int begins(const pipeline_lane *n, int works) {
+    return !n->result && n->exchanges < n->plan.count
+           && n->plan.after(n->plan.user, n->exchanges) <= works;
+}
+
 zero_result pipeline_lane_done(pipeline_lane *n, int works) {
-    int begins =
-        n->exchanges < n->plan->exchanges && n->plan->exchange[n->exchanges].after <= works;
-    if (begins && !n->result) (void)worked(n, cudaEventRecord(n->worked, n->computes));
-    while (begins && !n->result) {
-        exchange(n);
-        begins =
-            n->exchanges < n->plan->exchanges && n->plan->exchange[n->exchanges].after <= works;
-    }
+    if (begins(n, works)) (void)worked(n, cudaEventRecord(n->worked, n->computes));
+    while (begins(n, works)) exchange(n);
     return n->result;
 }
 
-void pipeline_lane_begin(pipeline_lane *n, const pipeline_plan *plan, char *memory, size_t bytes) {
-    n->plan = plan;
-    n->memory = memory;
-    n->bytes = bytes;
+void pipeline_lane_begin(pipeline_lane *n, const pipeline_exchanges *plan) {
+    n->plan = *plan;
     n->exchanges = n->awaited = 0;
     (void)pipeline_lane_done(n, 0);
 }
@@ -94,7 +89,7 @@ zero_result pipeline_lane_await(pipeline_lane *n, int exchanges) {
 }
 
 zero_result pipeline_lane_end(pipeline_lane *n, int broken) {
-    if (!broken && n->plan->exchanges > 0) (void)pipeline_lane_await(n, n->plan->exchanges);
-    n->plan = NULL;
+    if (!broken && n->plan.count > 0) (void)pipeline_lane_await(n, n->plan.count);
+    n->plan.count = 0;
     return n->result;
 }

@@ -14,6 +14,10 @@ struct pipeline_run {
     pipeline_lane *lane;
     pipeline_times times;
     zero_result result; /* the first error */
+    /* of the current step */
+    const pipeline_plan *plan;
+    char *memory;
+    size_t bytes;
 };
 
 static double now_s(void) {
@@ -47,6 +51,23 @@ static void *buffer_at(char *memory, size_t bytes, int buffer) {
     return buffer < 0 ? NULL : memory + (size_t)buffer * bytes;
 }
 
+static int exchange_after(const void *user, int x) {
+    return ((const pipeline_run *)user)->plan->exchange[x].after;
+}
+
+static int exchange_list(const void *user, int x, zero_message list[PIPELINE_MESSAGES]) {
+    const pipeline_run *run = (const pipeline_run *)user;
+    const pipeline_exchange *e = &run->plan->exchange[x];
+    for (int i = 0; i < e->count; i++) {
+        const pipeline_message *m = &run->plan->message[e->first + i];
+        list[i].peer = m->peer;
+        list[i].sends = m->sends;
+        list[i].data = run->memory + (size_t)m->buffer * run->bytes;
+        list[i].bytes = run->bytes;
+    }
+    return e->count;
+}
+
 static zero_result do_work(const pipeline_work *w, const pipeline_functions *stage, char *memory,
                            size_t bytes) {
     void *in = buffer_at(memory, bytes, w->input);
@@ -74,8 +95,12 @@ static zero_result do_works(pipeline_run *run, const pipeline_plan *plan,
 
 zero_result pipeline_step(pipeline_run *run, const pipeline_plan *plan,
                           const pipeline_functions *stage, void *memory, size_t bytes) {
+    const pipeline_exchanges exchanges = {plan->exchanges, exchange_after, exchange_list, run};
     if (run->result) return run->result;
-    pipeline_lane_begin(run->lane, plan, (char *)memory, bytes);
+    run->plan = plan;
+    run->memory = (char *)memory;
+    run->bytes = bytes;
+    pipeline_lane_begin(run->lane, &exchanges);
     run->result = do_works(run, plan, stage, (char *)memory, bytes);
     const double before = now_s();
     const zero_result ended = pipeline_lane_end(run->lane, run->result != ZERO_OK);

@@ -72,7 +72,7 @@ int plan_model_read(const char *text, int seq_len, plan_model *m, char *sentence
 /* The layout of one rank. The other ranks do not exist in this process. */
 typedef struct plan_place {
     layout l;
-    plan_world all, data, tp, cp, pp, ends, ep, same;
+    plan_world all, data, tp, cp, heads, ring, pp, ends, ep, same;
 } plan_place;
 
 static int plan_or_1(int n) { return n > 0 ? n : 1; }
@@ -89,11 +89,27 @@ static void plan_place_close(plan_place *p) {
     plan_group_free(p->l.data);
     plan_group_free(p->l.part.tp);
     plan_group_free(p->l.part.cp);
+    plan_group_free(p->l.part.heads);
+    plan_group_free(p->l.part.ring);
     plan_group_free(p->l.stage.pp);
     plan_group_free(p->l.stage.ends);
     plan_group_free(p->l.part.ep);
     plan_group_free(p->l.same);
     free(p->l.world_unit);
+}
+
+zero_result plan_ring(const plan_case *c, int *ranks, gpt2_error *err) {
+    const int only_heads = c->on_gpus && c->attends == CONTEXT_AUTO;
+    *ranks = 1;
+    if (!c->model->is_gpt2) return ZERO_OK;
+    if (c->on_gpus && c->attends > CONTEXT_ULYSSES) {
+        (void)snprintf(err->sentence, sizeof err->sentence,
+                       "ring attention works on the CPU only, because it has no CUDA kernels; use "
+                       "-ca ulysses");
+        return ZERO_ERR_UNSUPPORTED;
+    }
+    const context_shape s = {&c->model->gpt2, plan_or_1(c->tp), c->run.seq_len, plan_or_1(c->cp)};
+    return context_choose(&s, only_heads ? CONTEXT_ULYSSES : c->attends, ranks, err);
 }
 
 /* Makes the layout of the first rank of a stage. Without tensor, context and pipeline parallelism
@@ -119,8 +135,8 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
     l->tile_rows = c->run.tile_rows; /* of the announced order, without groups as well */
     if (sizes.tp * sizes.pp * sizes.cp == 1) return 0;
     if (c->model->is_gpt2) {
-        if (context_check(model, c->run.seq_len, sizes.cp, &error))
-            return sentence_fail(sentence, bytes, "-cp %d: %s", sizes.cp, error.sentence);
+        if (sizes.cp > 1 && sizes.tp > 1 && c->sequence)
+            return sentence_fail(sentence, bytes, LAYOUT_NO_SEQUENCE, sizes.cp);
         if (sizes.cp > 1 && model->moe.experts)
             return sentence_fail(sentence, bytes,
                                  "-cp %d: sequences cannot be divided in a model with experts "
@@ -130,6 +146,8 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
         if (gpt2_parallel_check(model, c->run.seq_len, c->run.tile_rows, sizes.tp, c->sequence,
                                 &error))
             return sentence_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
+        if (plan_ring(c, &l->ring, &error))
+            return sentence_fail(sentence, bytes, "-cp %d: %s", sizes.cp, error.sentence);
         if (layout_stages(l, model, plan_or_1(c->chunks), micro, c->run.seq_len, sentence, bytes))
             return 1;
     }
@@ -137,6 +155,8 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
         || plan_part(&l->data, &p->data, l->dp * l->cp, shares, 0)
         || plan_part(&l->part.tp, &p->tp, l->tp, shares, 0)
         || plan_part(&l->part.cp, &p->cp, l->cp, shares, 0)
+        || plan_part(&l->part.heads, &p->heads, l->cp / plan_or_1(l->ring), shares, 0)
+        || plan_part(&l->part.ring, &p->ring, plan_or_1(l->ring), shares, 0)
         || plan_part(&l->stage.pp, &p->pp, l->pp, shares, pp_rank)
         || plan_part(&l->stage.ends, &p->ends, 2, shares, pp_rank > 0)
         || plan_part(&l->part.ep, &p->ep, l->ep, shares, 0)

@@ -26,6 +26,7 @@
 #define PLAN_H
 
 #include "../checkpoint/checkpoint.h"
+#include "../gpt2/context.h"
 #include "../gpt2/gpt2.h"
 
 #ifdef __cplusplus
@@ -59,13 +60,14 @@ typedef struct plan_case {
     int nranks;       /* 0: 1 */
     int sharers;      /* ranks that share a layer's experts; 0: 1 */
     int tp,
-        sequence;   /* tensor-parallel ranks, 0: 1; sequence 1: they cut rows between layers, too */
-    int cp;         /* context-parallel ranks, 0: 1 */
-    int pp, chunks; /* pipeline stages, and chunks of each; 0: 1. The other factor of the ranks is
-                       data-parallel */
-    int node_size;  /* as in zero_comm */
-    int on_gpus;    /* 0: CPUs */
-    int one_machine;    /* CPU: ranks map each other's memory, as with -pn */
+        sequence; /* tensor-parallel ranks, 0: 1; sequence 1: they cut rows between layers, too */
+    int cp;       /* context-parallel ranks, 0: 1 */
+    context_way attends; /* how they divide attention */
+    int pp, chunks;  /* pipeline stages, and chunks of each; 0: 1. The other factor of the ranks is
+                        data-parallel */
+    int node_size;   /* as in zero_comm */
+    int on_gpus;     /* 0: CPUs */
+    int one_machine; /* CPU: ranks map each other's memory, as with -pn */
     size_t state_bytes; /* plan_answer.state_bytes, if it is known; 0: plan_ask finds it */
     int saves;          /* number of ways in which the run saves, see `way` */
     checkpoint_way way[2];
@@ -85,6 +87,10 @@ typedef struct plan_answer {
     size_t saves;   /* checkpoints and copies, in host memory */
     uint64_t device_bytes, host_bytes, file_bytes; /* all bytes of the rank, by tier */
 } plan_answer;
+
+/* Sets *ranks, the context-parallel ranks of a case that are a ring (1: none). Errors: those of
+   context_choose. */
+zero_result plan_ring(const plan_case *c, int *ranks, gpt2_error *err);
 
 /* Plans the pipeline stage that takes most device memory. plan_ask_stage plans stage pp_rank. */
 int plan_ask(const plan_case *c, plan_answer *a, char *sentence, size_t bytes);

@@ -395,10 +395,16 @@ static void plan_print_head(const plan_request *r, const plan_case *c) {
     else
         printf("only a number of parameters: no activations; buffers for %d equal blocks\n",
                r->model.blocks);
-    if (c->cp > 1)
-        printf("%d context-parallel x %d data-parallel ranks, each with %d tokens of a sequence\n",
-               c->cp, r->ranks / c->cp, c->run.seq_len / c->cp);
-    if (c->tp * c->pp > 1)
+    int ring;
+    gpt2_error error;
+    char way[CONTEXT_NAME], of_tp[32] = "";
+    if (c->tp > 1) (void)snprintf(of_tp, sizeof of_tp, "%d tensor-parallel x ", c->tp);
+    if (c->cp > 1 && plan_ring(c, &ring, &error) == ZERO_OK)
+        printf("%s%d context-parallel (%s) x %d data-parallel ranks, each with %d tokens of a "
+               "sequence\n",
+               of_tp, c->cp, context_name(c->cp, ring, way), r->ranks / c->tp / c->cp,
+               c->run.seq_len / c->cp);
+    else if (c->tp * c->pp > 1)
         printf(
             "%d stage%s x %d tensor-parallel%s x %d data-parallel ranks%s\n", c->pp,
             c->pp > 1 ? "s" : "", c->tp,

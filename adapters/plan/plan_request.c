@@ -39,6 +39,7 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
     c->sharers = o->expert_group;
     c->tp = l.tp;
     c->cp = l.cp;
+    c->attends = (context_way)o->context_way;
     c->pp = l.pp;
     c->chunks = o->pipeline_chunks;
     c->sequence = o->sequence_parallel;

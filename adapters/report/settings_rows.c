@@ -1,6 +1,7 @@
 /* settings_rows.c - see settings_rows.h. */
 #include "settings_rows.h"
 
+#include "../gpt2/context.h"
 #include "../gpt2/experts.h"
 #include "../gpt2/frozen.h"
 #include "plan_rows.h"
@@ -48,13 +49,18 @@ static const char *const settings_states[2][ZERO_STATE_TYPES] = {
 static void settings_short(report *r, const settings *s) {
     const train_options *o = s->opt;
     const gpt2_config *m = s->model;
-    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES], lr[256], as[64] = "", more[64] = "";
+    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES], lr[256], as[96] = "", more[64] = "";
+    char way[CONTEXT_NAME];
     train_options_word(o, "-dt", type);
     train_options_word(o, "-op", rule);
     settings_schedule(s, lr, sizeof lr);
     if (s->ranks->cp > 1)
-        (void)snprintf(as, sizeof as, ": cp %d x dp %d", s->ranks->cp, s->ranks->dp);
-    if (s->ranks->tp * s->ranks->pp > 1)
+        (void)snprintf(as, sizeof as, ": cp %d (%s) x dp %d", s->ranks->cp,
+                       context_name(s->ranks->cp, s->ranks->ring, way), s->ranks->dp);
+    if (s->ranks->cp > 1 && s->ranks->tp > 1)
+        (void)snprintf(as, sizeof as, ": tp %d x cp %d (%s) x dp %d", s->ranks->tp, s->ranks->cp,
+                       context_name(s->ranks->cp, s->ranks->ring, way), s->ranks->dp);
+    else if (s->ranks->tp * s->ranks->pp > 1)
         (void)snprintf(as, sizeof as, ": pp %d x tp %d x dp %d", s->ranks->pp, s->ranks->tp,
                        s->ranks->dp);
     if (m->moe.experts)
@@ -79,7 +85,8 @@ static void settings_short(report *r, const settings *s) {
 static void settings_all(report *r, const settings *s) {
     const train_options *o = s->opt;
     const gpt2_config *m = s->model;
-    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES], lr[256];
+    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES], lr[256], way[CONTEXT_NAME];
+    char of_tp[32] = "";
     settings_schedule(s, lr, sizeof lr);
     train_options_word(o, "-dt", type);
     train_options_word(o, "-op", rule);
@@ -115,11 +122,14 @@ static void settings_all(report *r, const settings *s) {
                settings_states[o->embedding_state][o->state_type], o->beta1, o->beta2, o->eps,
                o->weight_decay, o->clip);
     report_row(r, "ranks", "%d, launched %s", s->l->nranks, launch_how(s->l));
+    if (s->ranks->tp > 1)
+        (void)snprintf(of_tp, sizeof of_tp, "%d tensor-parallel x ", s->ranks->tp);
     if (s->ranks->cp > 1)
         report_row(r, "  as",
-                   "%d context-parallel x %d data-parallel, %d tokens of a sequence each",
-                   s->ranks->cp, s->ranks->dp, s->batch->seq_len / s->ranks->cp);
-    if (s->ranks->tp * s->ranks->pp > 1)
+                   "%s%d context-parallel (%s) x %d data-parallel, %d tokens of a sequence each",
+                   of_tp, s->ranks->cp, context_name(s->ranks->cp, s->ranks->ring, way),
+                   s->ranks->dp, s->batch->seq_len / s->ranks->cp);
+    else if (s->ranks->tp * s->ranks->pp > 1)
         report_row(r, "  as", "%d pipeline stage%s x %d tensor-parallel%s x %d data-parallel",
                    s->ranks->pp, s->ranks->pp > 1 ? "s" : "", s->ranks->tp,
                    s->ranks->part.sequence ? ", with sequence parallelism" : "", s->ranks->dp);

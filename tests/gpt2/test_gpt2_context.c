@@ -1,7 +1,8 @@
 /* test_gpt2_context.c - GPT-2 with the sequence divided over ranks, adapters/gpt2/context.h, next
-   to the same model on ranks with whole sequences: first loss, gradients of the first step, losses,
-   losses of tokens, logits; the same bits at every stage and with every recomputation; bytes as the
-   formula says; activations as planned; an overflow skips on all ranks; what cannot be divided.
+   to the same model on ranks with whole sequences, by exchanges of heads (Ulysses), by a ring and
+   by both: first loss, gradients of the first step, losses, losses of tokens, logits; the same bits
+   at every stage and with every recomputation; bytes as the formula says; activations as planned;
+   an overflow skips on all ranks; what cannot be divided.
 
    With ops_cpu.c as C; with ops_cuda.cu by nvcc on a GPU, or by g++ on the emulation. */
 #include "../shared/harness.h"
@@ -17,11 +18,32 @@
 #include <omp.h>
 #endif
 
-enum { V = 300, Vp = 384, L = 2, NH = 4, C = 32, T = 16, B = 2, MOST_STEPS = 20, MICRO = 2 };
+/* T divides into the pieces of a ring of 2, 3 or 4 ranks. */
+enum { V = 300, Vp = 384, L = 2, NH = 4, C = 32, T = 24, B = 2, MOST_STEPS = 20, MICRO = 2 };
+
+#ifdef __CUDACC__
+enum { HAS_RING = 0 }; /* the CPU alone has it */
+#else
+enum { HAS_RING = 1 };
+#endif
+
+/* What the trace of a rank's first steps has seen. */
+enum { MOST_EVENTS = 2048, LANE = 4 };
+typedef struct trace_seen {
+    int n;
+    zero_event event[MOST_EVENTS];
+} trace_seen;
+
+static void take_events(void *user, const zero_event *events, int n) {
+    trace_seen *s = (trace_seen *)user;
+    for (int i = 0; i < n && s->n < MOST_EVENTS; i++) s->event[s->n++] = events[i];
+}
 
 /* A training on dp x cp ranks, and what the first rank finds. */
 typedef struct training {
     int dp, cp, untied, tile_rows, recompute, stage, steps, together, sparse;
+    int ring;    /* of the cp ranks, those that are a ring; 0: 1 */
+    int tp;      /* tensor-parallel ranks, neighbours; 0: 1 */
     float scale; /* f16: the first loss scale */
     zero_type type;
     double loss[MOST_STEPS], norm[MOST_STEPS], eval;
@@ -31,6 +53,8 @@ typedef struct training {
     uint64_t weights;       /* a hash */
     uint64_t sent, formula; /* of the context-parallel group, in the first step */
     uint64_t exchanges;     /* all-to-alls of that step */
+    uint64_t messages;      /* sent and received in that step */
+    trace_seen *events;     /* of the first rank; NULL: not traced */
     int planned;            /* the context sent in it what its plan says */
 } training;
 
@@ -39,7 +63,8 @@ typedef struct part {
     training *t;
     gpt2_config cfg;
     int rank, dp_rank;
-    zero_group *world, *cp, *dp;
+    zero_group *world, *cp, *dp, *heads, *ring; /* heads, ring: NULL or parts of cp */
+    zero_group *tp, *data;                      /* NULL: all ranks have the whole model */
     gpt2_parallel how;
     zero_ctx *z;
     gpt2_model *m;
@@ -63,17 +88,59 @@ static gpt2_run run_of(const part *p) {
     return run;
 }
 
-/* The context has all ranks: those with the same sequences count as data-parallel. */
+/* Opens the groups of neighbours that exchange heads, and of the ring. */
+static zero_result open_ring(part *p) {
+    const training *t = p->t;
+    const int ring = t->ring > 1 ? t->ring : 1, neighbours = t->cp / ring;
+    const int c = zero_group_rank(p->cp);
+    if (ring == 1) return ZERO_OK;
+    if (neighbours > 1) ZERO_TRY(zero_group_split(p->cp, c / neighbours, c, &p->heads));
+    if (neighbours > 1) ZERO_TRY(zero_group_split(p->cp, c % neighbours, c, &p->ring));
+    p->how.heads = p->heads;
+    p->how.ring = neighbours > 1 ? p->ring : p->cp;
+    return ZERO_OK;
+}
+
+/* Adds up what the groups of a context have sent. */
+static zero_group_stats context_stats(const part *p) {
+    const zero_group *const all[] = {p->cp, p->heads, p->ring, p->tp};
+    zero_group_stats sum, of;
+    memset(&sum, 0, sizeof sum);
+    for (int i = 0; i < 4; i++) {
+        zero_group_query_stats(all[i], &of);
+        sum.sent_bytes += of.sent_bytes;
+        sum.all_to_alls += of.all_to_alls;
+        sum.messages += of.messages;
+    }
+    return sum;
+}
+
+/* rank = (dp_rank * cp + cp_rank) * tp + tp_rank */
+static zero_result open_groups(part *p, const zero_comm *comm) {
+    const training *t = p->t;
+    const int tp = t->tp > 1 ? t->tp : 1;
+    p->dp_rank = p->rank / tp / t->cp;
+    if (tp == 1) return ranks_open(comm, p->rank, t->cp, &p->world, &p->cp, &p->dp);
+    ZERO_TRY(zero_group_open(&p->world, comm, NULL, 60));
+    ZERO_TRY(zero_group_split(p->world, p->rank / tp, p->rank, &p->tp));
+    ZERO_TRY(zero_group_split(p->world, p->rank % tp, p->rank, &p->data));
+    return zero_group_split(p->data, p->dp_rank, p->rank, &p->cp);
+}
+
+/* The context has all ranks with the same part of the model: those with the same sequences count as
+   data-parallel. */
 static zero_result open_model(part *p, const zero_comm *comm) {
     const training *t = p->t;
     const gpt2_run run = run_of(p);
     zero_config zc;
-    p->dp_rank = p->rank / t->cp;
-    ZERO_TRY(ranks_open(comm, p->rank, t->cp, &p->world, &p->cp, &p->dp));
+    ZERO_TRY(open_groups(p, comm));
     zero_group_name(p->cp, "cp");
     p->how.cp = p->cp;
-    const zero_comm all = zero_group_comm(p->world);
+    p->how.tp = p->tp;
+    ZERO_TRY(open_ring(p));
+    const zero_comm all = zero_group_comm(p->tp ? p->data : p->world);
     memset(&zc, 0, sizeof zc);
+    if (p->tp) zc.world = p->world;
     zc.stage = t->stage;
     zc.micro_steps = t->together > 1 ? 1 : MICRO;
     zc.accumulation = ZERO_ACCUMULATE_SHARDED;
@@ -81,12 +148,15 @@ static zero_result open_model(part *p, const zero_comm *comm) {
     zc.grads = ZERO_GRAD_F32;
     zc.scaler.initial = t->scale;
     zc.log = test_quiet;
+    if (t->events) zc.trace = take_events;
+    zc.trace_user = t->events;
     p->cfg = config_of(t);
     ZERO_TRY(zero_create(&p->z, &zc, &all));
     ZERO_TRY(gpt2_announce(p->z, &p->cfg, &p->how, t->tile_rows));
     if (t->together > 1)
         ZERO_TRY(gpt2_layers_order(p->z, &p->cfg, gpt2_tiles(&p->cfg, 1, t->tile_rows)));
     ZERO_TRY(zero_build(p->z));
+    if (t->events) ZERO_TRY(zero_group_trace(p->cp, p->z, LANE));
     ZERO_TRY(gpt2_init_part(p->z, &p->cfg, &p->how, 7, &p->err));
     return gpt2_create(&p->m, p->z, &p->cfg, &run, &p->err);
 }
@@ -119,13 +189,12 @@ static zero_result run_passes(part *p, int step) {
 static zero_result take_step(part *p, int step) {
     training *t = p->t;
     const zero_hyper hyper = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
-    zero_group_stats before, after;
     zero_step_report done;
     uint64_t hash;
     double mean = 0;
-    zero_group_query_stats(p->cp, &before);
+    const zero_group_stats before = context_stats(p);
     ZERO_TRY(run_passes(p, step));
-    zero_group_query_stats(p->cp, &after);
+    const zero_group_stats after = context_stats(p);
     ZERO_TRY(zero_reduce(p->z));
     if (step == 0 && t->grad) ZERO_TRY(read_all(p, ZERO_GRADIENT, t->grad, &hash));
     ZERO_TRY(zero_step(p->z, &hyper));
@@ -147,6 +216,7 @@ static zero_result take_step(part *p, int step) {
     const gpt2_run run = run_of(p);
     t->sent = after.sent_bytes - before.sent_bytes;
     t->exchanges = after.all_to_alls - before.all_to_alls;
+    t->messages = after.messages - before.messages;
     t->formula = MICRO * gpt2_parallel_bytes(&p->cfg, &run);
     return ZERO_OK;
 }
@@ -186,6 +256,7 @@ static void train_body(test_rank *r) {
     memset(&p, 0, sizeof p);
     p.rank = r->rank;
     p.t = r->rank ? &own : wanted;
+    if (r->rank) own.events = NULL;
     if (r->rank && own.grad) own.grad = (float *)malloc(most_numel() * sizeof(float));
     const zero_result result = train_part(&p, &comm);
     if (result)
@@ -195,20 +266,27 @@ static void train_body(test_rank *r) {
     if (r->rank) free(own.grad);
     gpt2_destroy(p.m);
     zero_destroy(p.z);
-    ranks_close(p.world, p.cp, p.dp);
+    zero_group_close(p.heads);
+    zero_group_close(p.ring);
+    zero_group_close(p.cp);
+    zero_group_close(p.data);
+    zero_group_close(p.tp);
+    ranks_close(p.world, NULL, p.dp);
 }
 
 static const char *name_of(const training *t, char text[160]) {
     (void)snprintf(
-        text, 160, "dp %d cp %d untied %d tiles %d recompute %d stage %d type %d together %d",
-        t->dp, t->cp, t->untied, t->tile_rows, t->recompute, t->stage, (int)t->type, t->together);
+        text, 160,
+        "dp %d cp %d ring %d tp %d untied %d tiles %d recompute %d stage %d type %d together %d",
+        t->dp, t->cp, t->ring, t->tp, t->untied, t->tile_rows, t->recompute, t->stage, (int)t->type,
+        t->together);
     return text;
 }
 
 static int train(training *t) {
     char name[160];
-    return test_check(test_ranks(t->dp * t->cp, 0, train_body, t), "%s: %s", name_of(t, name),
-                      test_first);
+    return test_check(test_ranks(t->dp * t->cp * (t->tp > 1 ? t->tp : 1), 0, train_body, t),
+                      "%s: %s", name_of(t, name), test_first);
 }
 
 static training layout(int dp, int cp) {
@@ -277,27 +355,34 @@ static void check_near(training *t, const training *whole, double loosely) {
 static training whole_of(const training *t) {
     training whole = *t;
     whole.cp = 1;
+    whole.ring = whole.tp = 0;
     whole.grad = (float *)malloc(most_numel() * sizeof(float));
     train(&whole);
     return whole;
 }
 
+/* Numbers of context-parallel ranks, and how many of them are a ring. */
+static const int ways[][2] = {{2, 1}, {4, 1}, {2, 2}, {3, 3}, {4, 4}, {4, 2}};
+enum { WAYS = HAS_RING ? 6 : 2 };
+
 static void test_near(int dp, int most_cp, int steps) {
     training t = layout(dp, 1);
     t.steps = steps;
     training whole = whole_of(&t);
-    for (int cp = 2; cp <= most_cp; cp *= 2) {
+    for (int i = 0; i < WAYS; i++) {
         training its = t;
-        its.cp = cp;
-        check_near(&its, &whole, 1);
+        its.cp = ways[i][0];
+        its.ring = ways[i][1];
+        if (its.cp <= most_cp) check_near(&its, &whole, 1);
     }
     free(whole.grad);
 }
 
 /* The other ways through the model: tiles, an untied classifier, touched rows, layer by layer. */
-static void test_ways(void) {
+static void test_ways(int cp, int ring) {
     for (int way = 0; way < 4; way++) {
-        training t = layout(1, 2);
+        training t = layout(1, cp);
+        t.ring = ring;
         t.untied = way % 2;
         t.tile_rows = way < 2 ? 96 : 0;
         t.sparse = way == 3;
@@ -310,10 +395,11 @@ static void test_ways(void) {
     }
 }
 
-static void test_halves(void) {
+static void test_halves(int cp, int ring) {
     static const zero_type types[] = {ZERO_BF16, ZERO_F16};
     for (int i = 0; i < 2; i++) {
-        training t = layout(1, 2);
+        training t = layout(1, cp);
+        t.ring = ring;
         t.type = types[i];
         t.scale = 1024;
         training whole = whole_of(&t);
@@ -324,8 +410,9 @@ static void test_halves(void) {
 }
 
 /* A first loss scale that overflows: every rank skips, or the ranks would differ. */
-static void test_overflow(void) {
-    training t = layout(1, 4);
+static void test_overflow(int cp, int ring) {
+    training t = layout(1, cp);
+    t.ring = ring;
     t.type = ZERO_F16;
     t.scale = 16777216.0f;
     train(&t);
@@ -353,6 +440,26 @@ static void check_same(training *t, const training *as) {
                as->recompute, as->stage, t->loss[3], as->loss[3]);
 }
 
+/* Together with tensor parallelism. */
+static void test_tensor_parallel(void) {
+    for (int way = 0; way < 3; way++) {
+        training t = layout(1, 2);
+        t.tp = 2;
+        t.ring = HAS_RING && way ? 2 : 0;
+        t.tile_rows = way == 2 ? 96 : 0;
+        t.untied = way == 2;
+        t.recompute = way == 2 ? GPT2_RECOMPUTE_BLOCK : GPT2_RECOMPUTE_GELU;
+        t.stage = way;
+        training whole = whole_of(&t), first = t;
+        check_near(&t, &whole, 1);
+        free(whole.grad);
+        train(&first);
+        t = first;
+        t.stage = 3 - way;
+        check_same(&t, &first);
+    }
+}
+
 /* In CUDA what cuBLASLt and the own kernel say of GELU is a rounding apart. */
 #ifdef __CUDACC__
 enum { SAME_GELU = 0 };
@@ -360,8 +467,9 @@ enum { SAME_GELU = 0 };
 enum { SAME_GELU = 1 };
 #endif
 
-static void test_bits(int dp, int cp, int tile_rows) {
+static void test_bits(int dp, int cp, int ring, int tile_rows) {
     training first = layout(dp, cp);
+    first.ring = ring;
     first.tile_rows = tile_rows;
     train(&first);
     for (int stage = 1; stage < 4; stage++) {
@@ -403,8 +511,70 @@ static void test_traffic(void) {
         }
 }
 
+/* A ring sends two numbers for each channel of its tokens on each of N - 1 hops: forward once;
+   backward keys and values again, and their gradients in f32. */
+static void test_traffic_of_ring(zero_type type) {
+    for (int cp = 2; cp <= 4; cp++)
+        for (int again = 0; again < 2; again++) {
+            const uint64_t hops = (uint64_t)(2 * B * T * C / cp * (cp - 1));
+            const uint64_t bytes = hops * ((uint64_t)(2 + again) * zero_type_bytes(type) + 4);
+            training t = layout(1, cp);
+            t.ring = cp;
+            t.steps = 1;
+            t.type = type;
+            t.scale = 1024;
+            t.recompute = again ? GPT2_RECOMPUTE_BLOCK : GPT2_RECOMPUTE_NONE;
+            train(&t);
+            test_check(t.sent == MICRO * L * bytes && t.sent == t.formula,
+                       "ring of %d, recompute %d: %llu bytes, expected %llu, formula %llu", cp,
+                       t.recompute, (unsigned long long)t.sent,
+                       (unsigned long long)(MICRO * L * bytes), (unsigned long long)t.formula);
+            /* each hop sends a message and receives one */
+            const uint64_t calls = (uint64_t)(2 * (3 + again) * (cp - 1));
+            test_check(t.messages == MICRO * L * calls && t.exchanges == 0,
+                       "ring of %d, recompute %d: %llu messages, expected %llu", cp, t.recompute,
+                       (unsigned long long)t.messages, (unsigned long long)(MICRO * L * calls));
+        }
+}
+
+/* Returns how many messages of the trace lie inside forward or backward of a unit. */
+static int messages_inside(const trace_seen *s, zero_event_kind kind, int unit) {
+    int count = 0;
+    for (int i = 0; i < s->n; i++) {
+        const zero_event *m = &s->event[i];
+        int inside = 0;
+        for (int k = 0; k < s->n && m->track == ZERO_TRACK_GROUP + LANE; k++) {
+            const zero_event *e = &s->event[k];
+            inside |=
+                e->kind == kind && e->unit == unit && e->begin <= m->begin && m->end <= e->end;
+        }
+        count += inside && m->kind == ZERO_EVENT_MESSAGES;
+    }
+    return count;
+}
+
+/* The trace has the ring's exchanges, which lie beside forward and backward of the blocks. */
+static void test_trace(int cp) {
+    training t = layout(1, cp);
+    trace_seen *events = (trace_seen *)test_shared(sizeof *events);
+    t.ring = cp;
+    t.steps = 1;
+    t.events = events;
+    train(&t);
+    test_check(events->n > 0 && events->n < MOST_EVENTS, "%d events", events->n);
+    for (int unit = 1; unit <= L; unit++) {
+        /* evaluation has three passes; backward's exchange 1 of a ring of two is empty */
+        const int forward = messages_inside(events, ZERO_EVENT_FORWARD, unit);
+        const int backward = messages_inside(events, ZERO_EVENT_BACKWARD, unit);
+        test_check(forward == (MICRO + 3) * (cp - 1), "unit %d: %d exchanges forward", unit,
+                   forward);
+        test_check(backward == MICRO * (cp > 2 ? cp + 1 : 2), "unit %d: %d exchanges backward",
+                   unit, backward);
+    }
+}
+
 typedef struct memory_case {
-    int cp;
+    int cp, ring;
     size_t one, two;
 } memory_case;
 
@@ -413,7 +583,7 @@ static void memory_body(test_rank *r) {
     const zero_comm comm = test_comm(r);
     zero_group *cp = NULL;
     if (zero_group_open(&cp, &comm, NULL, 60)) test_rank_fail(r, "%s", zero_group_error(cp));
-    const gpt2_parallel how = {NULL, 0, NULL, NULL, NULL, cp};
+    const gpt2_parallel how = {NULL, 0, NULL, NULL, NULL, cp, t->ring ? cp : NULL, NULL};
     const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0};
     const gpt2_config one = {T, V, Vp, 1, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0},
                       two = {T, V, Vp, 2, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
@@ -422,50 +592,135 @@ static void memory_body(test_rank *r) {
     zero_group_close(cp);
 }
 
-/* A block keeps R = B T/N rows, and the output of attention twice. */
+/* A block keeps R = B T/N rows, and with exchanges of heads the output of attention twice. */
 static void test_activations(void) {
-    for (int cp = 1; cp <= 4; cp *= 2) {
-        const size_t R = (size_t)(B * T / cp), twice = cp > 1 ? C : 0;
+    for (int i = 0; i < 3 + HAS_RING * 3; i++) {
+        const int ring = i > 2, cp = ring ? i - 1 : 1 << i;
+        const size_t R = (size_t)(B * T / cp), twice = cp > 1 && !ring ? C : 0;
         const size_t want = R * (16 * C + twice + NH + 4) * sizeof(float);
-        memory_case t = {cp, 0, 0};
+        memory_case t = {cp, ring, 0, 0};
         test_check(test_ranks(cp, 0, memory_body, &t), "activations: %s", test_first);
         const size_t is = t.two - t.one;
         test_check(is >= want && is < want + 13 * 128,
-                   "cp %d: a block takes %zu bytes, the formula says %zu", cp, is, want);
+                   "cp %d, ring %d: a block takes %zu bytes, the formula says %zu", cp, ring, is,
+                   want);
     }
 }
 
 /* ---- what cannot be divided ------------------------------------------------------------------ */
 
-static void check_refused(int heads, int seq_len, int ranks, const char *words) {
+static void check_refused(int heads, int seq_len, int ranks, context_way way, const char *words) {
     const gpt2_config c = {64, 300, 384, 2, heads, 96, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
+    const context_shape s = {&c, 1, seq_len, ranks};
     gpt2_error err = {""};
-    const zero_result r = context_check(&c, seq_len, ranks, &err);
+    int ring = 0;
+    const zero_result r = context_choose(&s, way, &ring, &err);
     test_check(r == ZERO_ERR_ARGUMENT && strstr(err.sentence, words),
                "%d heads, %d tokens over %d ranks: %s", heads, seq_len, ranks, err.sentence);
 }
 
+static void check_chosen(int heads, int ranks, context_way way, int seq_len, int ring) {
+    const gpt2_config c = {64, 300, 384, 2, heads, heads * 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
+    const context_shape s = {&c, 1, seq_len, ranks};
+    gpt2_error err = {""};
+    int is = 0;
+    const zero_result r = context_choose(&s, way, &is, &err);
+    test_check(!r && is == ring, "%d heads over %d ranks, way %d: a ring of %d, expected %d; %s",
+               heads, ranks, (int)way, is, ring, err.sentence);
+}
+
 static void test_refused(void) {
     const gpt2_config fits = {64, 300, 384, 2, 12, 96, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
-    check_refused(12, 20, 5, "12 heads");
-    check_refused(12, 20, 5, "that does is 4");
-    check_refused(12, 15, 4, "lengths are 12 and 16");
-    check_refused(12, 2, 4, "length is 4");
-    check_refused(12, 63, 6, "length is 60");
-    for (int ranks = 1; ranks <= 4; ranks++)
-        test_check(!context_check(&fits, 12, ranks, NULL), "%d ranks fit", ranks);
+    check_refused(12, 20, 5, CONTEXT_ULYSSES, "12 heads");
+    check_refused(12, 20, 5, CONTEXT_ULYSSES, "that does is 4");
+    check_refused(12, 15, 4, CONTEXT_AUTO, "lengths are 12 and 16");
+    check_refused(12, 2, 4, CONTEXT_AUTO, "length is 4");
+    check_refused(12, 63, 6, CONTEXT_AUTO, "length is 60");
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        const context_shape s = {&fits, ranks < 4 ? 4 : 1, 12, ranks};
+        test_check(!context_check(&s, 1, NULL) == (ranks != 2), "%d ranks", ranks);
+    }
+    for (int ranks = 1; ranks <= 4; ranks++) check_chosen(12, ranks, CONTEXT_ULYSSES, 12, 1);
+    if (!HAS_RING) {
+        const context_shape s = {&fits, 1, 24, 2};
+        int ring;
+        check_refused(12, 20, 5, CONTEXT_AUTO, "that does is 4");
+        test_check(context_choose(&s, CONTEXT_RING, &ring, NULL) == ZERO_ERR_UNSUPPORTED,
+                   "a ring in CUDA");
+        return;
+    }
+    check_refused(12, 12, 4, CONTEXT_RING, "8 pieces of a ring; the nearest lengths are 8 and 16");
+    check_refused(12, 63, 3, CONTEXT_RING, "6 pieces of a ring; the nearest length is 60");
+    check_refused(12, 15, 5, CONTEXT_AUTO,
+                  "10 pieces of a ring; the nearest lengths are 10 and 20");
+    check_refused(6, 6, 4, CONTEXT_AUTO, "4 pieces of a ring; the nearest lengths are 4 and 8");
+    check_refused(12, 12, 3, CONTEXT_BOTH, "use -ca ring or -ca ulysses");
+    check_refused(7, 24, 6, CONTEXT_BOTH, "no size of a group between 1 and 6 divides both");
+    check_chosen(12, 4, CONTEXT_AUTO, 24, 1);
+    check_chosen(12, 5, CONTEXT_AUTO, 20, 5);
+    check_chosen(6, 4, CONTEXT_AUTO, 24, 2);
+    check_chosen(12, 4, CONTEXT_RING, 24, 4);
+    check_chosen(12, 4, CONTEXT_BOTH, 24, 2);
+    check_chosen(9, 6, CONTEXT_AUTO, 12, 2);
+    check_chosen(1, 4, CONTEXT_AUTO, 8, 4);
+}
+
+/* Every token of a sequence is in one place, and its rank and row are found. */
+static void test_spans(void) {
+    for (int i = 0; i < 8; i++) {
+        static const int sizes[][2] = {{1, 1}, {2, 1}, {2, 2}, {3, 3},
+                                       {4, 2}, {6, 2}, {6, 3}, {4, 4}};
+        context_parallel p;
+        int seen[T] = {0};
+        memset(&p, 0, sizeof p);
+        p.size = (size_t)sizes[i][0];
+        p.ring_size = (size_t)sizes[i][1];
+        p.heads = p.size / p.ring_size;
+        const size_t piece = T / p.size;
+        for (size_t rank = 0; rank < p.size; rank++) {
+            context_span list[2];
+            size_t rows = 0;
+            const size_t n = context_spans(&p, rank, piece, list);
+            for (size_t k = 0; k < n; rows += list[k++].n)
+                for (size_t t = 0; t < list[k].n; t++) {
+                    size_t row = T;
+                    seen[list[k].first + t]++;
+                    test_check(context_find(&p, list[k].first + t, piece, &row) == rank
+                                   && row == list[k].at + t && row == rows + t,
+                               "%zu ranks: row %zu", p.size, row);
+                }
+            test_check(rows == piece, "%zu ranks: %zu rows", p.size, rows);
+        }
+        for (int t = 0; t < T; t++) test_check(seen[t] == 1, "token %d: %d times", t, seen[t]);
+    }
 }
 
 static void combined_body(test_rank *r) {
     const zero_comm comm = test_comm(r);
     zero_group *g = NULL;
     if (zero_group_open(&g, &comm, NULL, 60)) test_rank_fail(r, "%s", zero_group_error(g));
-    const gpt2_parallel how = {g, 0, NULL, NULL, NULL, g};
+    const gpt2_parallel how = {g, 1, NULL, NULL, NULL, g, NULL, NULL};
     const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0};
     const gpt2_config c = {T, V, Vp, 1, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     if (gpt2_activation_bytes(&c, &run))
-        test_rank_fail(r, "tensor and context parallelism at once");
+        test_rank_fail(r, "sequence and context parallelism at once");
     zero_group_close(g);
+}
+
+static void test_ring(void) {
+    test_traffic_of_ring(ZERO_F32);
+    test_traffic_of_ring(ZERO_BF16);
+    test_trace(2);
+    test_trace(4);
+    test_bits(1, 2, 2, 0);
+    test_bits(1, 3, 3, 96);
+    test_bits(1, 4, 2, 0);
+    test_ways(2, 2);
+    test_ways(3, 3);
+    test_ways(4, 2);
+    test_halves(3, 3);
+    test_halves(4, 2);
+    test_overflow(3, 3);
 }
 
 int main(void) {
@@ -473,17 +728,20 @@ int main(void) {
     omp_set_num_threads(1);
 #endif
     test_refused();
+    test_spans();
     test_check(test_ranks(2, 0, combined_body, NULL), "%s", test_first);
     test_activations();
     test_traffic();
     test_near(1, EMULATED ? 2 : 4, EMULATED ? 2 : MOST_STEPS);
-    if (!EMULATED) test_near(2, 2, MOST_STEPS);
-    test_bits(1, 2, 0);
-    if (!EMULATED) test_bits(1, 4, 96);
-    if (!EMULATED) test_bits(2, 2, 0);
-    if (!EMULATED) test_ways();
-    test_halves();
-    test_overflow();
+    if (!EMULATED) test_near(2, 2, 8);
+    test_bits(1, 2, 1, 0);
+    if (!EMULATED) test_bits(1, 4, 1, 96);
+    if (!EMULATED) test_bits(2, 2, 1, 0);
+    if (!EMULATED) test_ways(2, 1);
+    test_halves(2, 1);
+    test_overflow(4, 1);
+    if (HAS_RING) test_ring();
+    if (!EMULATED) test_tensor_parallel();
 #ifdef EMULATED_LAUNCH
     test_check(!emulation_found(), "the emulation found: %s", emulation_found());
 #endif

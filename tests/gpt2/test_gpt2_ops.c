@@ -441,15 +441,101 @@ static int rounds_probabilities(void) {
     return strstr(path, "cuDNN") || strstr(path, "bf16");
 }
 
+/* The pairs of two pieces of whole sequences, or with an odd number of tokens of one piece. */
+static int list_pairs(size_t T, ops_pair list[3]) {
+    const size_t half = T / 2;
+    const ops_pair all = {0, 0, T, 1};
+    const ops_pair pairs[] = {{half, 0, half, 0}, {0, 0, half, 1}, {half, half, half, 1}};
+    if (T % 2) list[0] = all;
+    for (int i = 0; i < 3 && T % 2 == 0; i++) list[i] = pairs[i];
+    return T % 2 ? 1 : 3;
+}
+
+/* ops_attention and its gradient, in pieces. out: of the type; qkv's gradient is stored. */
+static void attend_in_pieces(const array *qkv, const array *bias, const array *out,
+                             const array *lse, const array *dout, const ops_heads *s) {
+    const size_t rows = s->batch * s->seq_len, C = s->heads * s->head_size, n = rows * C;
+    float *memory = (float *)ops_alloc((4 * n + 3 * rows * s->heads) * sizeof *memory);
+    void *kv = ops_alloc(2 * n * zero_type_bytes(type));
+    const ops_partial state = {memory, memory + n, memory + n + rows * s->heads};
+    ops_slopes g = {
+        memory,  memory + n,           memory + 2 * n + rows * s->heads, dout->f, qkv->f, kv,
+        bias->f, (const float *)lse->f};
+    ops_pair list[3];
+    const int pairs = list_pairs(s->seq_len, list);
+    ops_take_keys(ops, kv, qkv->f, s);
+    ops_partial_begin(ops, &state, s);
+    for (int i = 0; i < pairs; i++) ops_partial_add(ops, &state, qkv->f, kv, bias->f, &list[i], s);
+    ops_partial_end(ops, out->f, (float *)lse->f, &state, s);
+    ops_clear(ops, g.dkv, 2 * n * sizeof *g.dkv);
+    ops_slopes_begin(ops, &g, out->f, s);
+    for (int i = pairs; i-- > 0;) ops_slopes_add(ops, &g, &list[i], s);
+    ops_slopes_end(ops, qkv->grad, &g, s);
+    ops_free(kv);
+    ops_free(memory);
+}
+
+/* Returns how far a is from b, relative to the norm of b. */
+static double far_from(const float *a, const float *b, size_t n) {
+    double off = 0, all = 0;
+    for (size_t i = 0; i < n; i++) {
+        off += pow((double)a[i] - (double)b[i], 2);
+        all += pow((double)b[i], 2);
+    }
+    return sqrt(off / all);
+}
+
+/* Pieces that are longer than the keys at once, beside attention of whole sequences, in f32. */
+static void test_long_pieces(size_t B, size_t T, size_t NH, size_t H) {
+    const size_t R = B * T, C = NH * H;
+    const ops_heads shape = {B, T, NH, H};
+    ops_ctx *all = ops;
+    if (type != ZERO_F32 || !ops_has_pairs()) return;
+    array qkv = make(R * 3 * C, 1.5), bias = make_param(3 * C, 1), dout = make(R * C, 1);
+    array out[2] = {make(R * C, 0), make(R * C, 0)};
+    array lse[2] = {make_floats(R * NH), make_floats(R * NH)};
+    float *whole = (float *)malloc(R * 3 * C * sizeof *whole);
+    ops = make_ops(B, T, NH, H);
+    ops_attention(ops, out[0].f, floats(&lse[0]), qkv.f, bias.f, &shape);
+    ops_attention_backward(ops, qkv.grad, dout.f, out[0].f, floats(&lse[0]), qkv.f, bias.f, &shape);
+    fetch(&qkv);
+    memcpy(whole, qkv.g, R * 3 * C * sizeof *whole);
+    ops_destroy(ops);
+    ops = make_ops(B, 0, NH, H);
+    attend_in_pieces(&qkv, &bias, &out[1], &lse[1], &dout, &shape);
+    test_check(ops_status(ops, NULL) == ZERO_OK, "attention by pieces fails");
+    fetch(&qkv);
+    for (int i = 0; i < 2; i++) {
+        fetch(&out[i]);
+        fetch(&lse[i]);
+    }
+    bits_of_all = hash(hash(bits_of_all, out[1].v, out[1].n), qkv.g, qkv.n);
+    const double of_out = far_from(out[1].v, out[0].v, R * C);
+    const double of_lse = far_from(lse[1].v, lse[0].v, R * NH);
+    const double of_qkv = far_from(qkv.g, whole, R * 3 * C);
+    test_check(of_out < 1e-6 && of_lse < 1e-6 && of_qkv < 2e-6,
+               "%zu tokens by pieces: off by %g, lse %g, gradient %g", T, of_out, of_lse, of_qkv);
+    ops_destroy(ops);
+    ops = all;
+    free(whole);
+    drop(qkv);
+    drop(bias);
+    drop(dout);
+    for (int i = 0; i < 2; i++) {
+        drop(out[i]);
+        drop(lse[i]);
+    }
+}
+
 /* Backward takes a sum over the rounded output; its error meets keys and values of up to 2.5. cuDNN
    and products of bf16 also round probabilities before they multiply by them. */
-static void test_attention(size_t B, size_t T, size_t NH, size_t H) {
+static void test_attention_by(int pieces, size_t B, size_t T, size_t NH, size_t H) {
     static const char *const names[] = {"qkv", "bias"};
     const size_t R = B * T, C = NH * H;
     const ops_heads shape = {B, T, NH, H};
     ops_ctx *all = ops;
-    ops = make_ops(B, T, NH, H); /* the heads of a context are fixed */
-    op_case c = {"attention",
+    ops = make_ops(B, pieces ? 0 : T, NH, H); /* the heads of a context are fixed */
+    op_case c = {pieces ? "attention by pieces" : "attention",
                  R,
                  T,
                  H,
@@ -461,11 +547,15 @@ static void test_attention(size_t B, size_t T, size_t NH, size_t H) {
                  make(R * C, 1),
                  attention_reference,
                  T == 1 ? 8.0 : 4.0,
-                 rounds_probabilities() ? 1.0 : 0.0};
+                 !pieces && rounds_probabilities() ? 1.0 : 0.0};
     array lse = make_floats(R * NH);
-    ops_attention(ops, c.out.f, floats(&lse), c.in[0].f, c.in[1].f, &shape);
-    ops_attention_backward(ops, c.in[0].grad, c.weight.f, c.out.f, floats(&lse), c.in[0].f,
-                           c.in[1].f, &shape);
+    if (pieces) {
+        attend_in_pieces(&c.in[0], &c.in[1], &c.out, &lse, &c.weight, &shape);
+    } else {
+        ops_attention(ops, c.out.f, floats(&lse), c.in[0].f, c.in[1].f, &shape);
+        ops_attention_backward(ops, c.in[0].grad, c.weight.f, c.out.f, floats(&lse), c.in[0].f,
+                               c.in[1].f, &shape);
+    }
     fetch(&c.out);
     fetch(&c.in[0]);
     if (!ON_GPU) /* there are several ways, tested one behind the other */
@@ -477,6 +567,20 @@ static void test_attention(size_t B, size_t T, size_t NH, size_t H) {
                "attention fails, or has no name: %s", ops_attention_path(ops));
     ops_destroy(ops);
     ops = all;
+}
+
+static void test_attention(size_t B, size_t T, size_t NH, size_t H) {
+    test_attention_by(0, B, T, NH, H);
+}
+
+static void test_pieces(void) {
+    if (!ops_has_pairs()) return; /* CUDA: test_gpt2_context.c tests the refusal */
+    test_attention_by(1, 1, 1, 1, 1);
+    test_attention_by(1, 2, 37, 3, 5);
+    test_attention_by(1, 1, 66, 2, 33);
+    test_long_pieces(1, 512, 2, 64);
+    test_long_pieces(2, 602, 1, 20);
+    test_long_pieces(1, 1111, 1, 33);
 }
 
 static void cross_entropy_reference(op_case *c) {
@@ -706,6 +810,7 @@ static void test_attentions(void) {
     test_attention(1, 100, 2, 33);
     test_attention(1, 40, 1, 80);
     test_attention(1, 200, 1, 64);
+    test_pieces();
     test_attention_overflow();
 }
 

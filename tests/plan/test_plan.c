@@ -239,6 +239,7 @@ static zero_result lay(const plan_case *c, const zero_comm *comm, laid_rank *k, 
         || layout_stages(&k->l, model, c->chunks, own.micro_steps, run.seq_len, out->why,
                          sizeof out->why))
         return ZERO_ERR_ARGUMENT;
+    if (plan_ring(c, &k->l.ring, &k->error)) return ZERO_ERR_ARGUMENT;
     k->l.part.sequence = c->tp > 1 && c->sequence;
     k->l.mixed = model->moe.experts > 0;
     k->l.tile_rows = run.tile_rows;
@@ -318,25 +319,72 @@ static void check_layout(const plan_case *c, laid *shared) {
                "%s: the most loaded is rank %d, not %d: %s", what, all.rank, most.rank, why);
 }
 
+/* Layouts that a model of 4 heads and 64 positions cannot have; `base`: a case that fits. */
+static void refuse_layouts(const plan_case *base) {
+    char why[PLAN_SENTENCE] = "";
+    plan_case c = *base;
+    plan_answer a;
+    c.run.tile_rows = 0;
+    c.sharers = c.tp = 1;
+    c.nranks = c.cp = 8;
+    c.attends = CONTEXT_ULYSSES;
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "do not divide the 4 heads"), "%s",
+               why);
+    c.attends = CONTEXT_RING;
+    c.on_gpus = 1;
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "works on the CPU only"), "%s",
+               why);
+    c.on_gpus = 0;
+    c.run.seq_len = 40;
+    test_check(plan_ask(&c, &a, why, sizeof why)
+                   && strstr(why, "the nearest lengths are 32 and 48"),
+               "%s", why);
+    c.run.seq_len = 64;
+    c.cp = 1;
+    c.pp = 2;
+    c.tp = 3;
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "the nearest size is -tp 2"), "%s",
+               why);
+    c.nranks = c.tp = 8;
+    c.pp = 1;
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "does not divide the 4 heads"),
+               "%s", why);
+}
+
 static void test_layouts(void) {
-    static const int cases[][11] = {
+    static const int cases[][12] = {
         /* ranks, tp, pp, chunks, sequence, micro-steps, experts, ranks that share them,
-           recompute, tiles, cp (0: 1) */
-        {2, 2, 1, 1, 0, 1, 0, 1, 0, 0},     {4, 2, 1, 1, 1, 2, 0, 1, 1, 0},
-        {4, 1, 2, 1, 0, 4, 0, 1, 2, 0},     {4, 1, 4, 1, 0, 4, 0, 1, 0, 0},
-        {4, 2, 2, 2, 0, 4, 0, 1, 1, 0},     {8, 2, 2, 1, 1, 2, 0, 1, 2, 0},
-        {4, 2, 1, 1, 0, 2, 4, 2, 0, 0},     {4, 2, 1, 1, 1, 1, 4, 1, 1, 0},
-        {8, 2, 2, 1, 0, 2, 4, 2, 2, 0},     {4, 1, 2, 1, 0, 4, 4, 2, 0, 0},
-        {4, 1, 2, 1, 0, 4, 0, 1, 4, 0},     {4, 1, 4, 1, 0, 4, 0, 1, 0, 32},
-        {4, 2, 2, 2, 0, 4, 0, 1, 4, 32},    {8, 2, 2, 1, 1, 2, 0, 1, 4, 32},
-        {2, 1, 2, 2, 0, 4, 0, 1, 4, 0},     {4, 1, 2, 4, 0, 2, 0, 1, 3, 64},
-        {2, 1, 1, 1, 0, 2, 0, 1, 0, 0, 2},  {4, 1, 1, 1, 0, 1, 0, 1, 3, 0, 4},
-        {4, 1, 1, 1, 0, 2, 0, 1, 1, 32, 2}, {4, 1, 1, 1, 0, 2, 0, 1, 4, 0, 4}};
+           recompute, tiles, cp (0: 1), how they attend */
+        {2, 2, 1, 1, 0, 1, 0, 1, 0, 0},
+        {4, 2, 1, 1, 1, 2, 0, 1, 1, 0},
+        {4, 1, 2, 1, 0, 4, 0, 1, 2, 0},
+        {4, 1, 4, 1, 0, 4, 0, 1, 0, 0},
+        {4, 2, 2, 2, 0, 4, 0, 1, 1, 0},
+        {8, 2, 2, 1, 1, 2, 0, 1, 2, 0},
+        {4, 2, 1, 1, 0, 2, 4, 2, 0, 0},
+        {4, 2, 1, 1, 1, 1, 4, 1, 1, 0},
+        {8, 2, 2, 1, 0, 2, 4, 2, 2, 0},
+        {4, 1, 2, 1, 0, 4, 4, 2, 0, 0},
+        {4, 1, 2, 1, 0, 4, 0, 1, 4, 0},
+        {4, 1, 4, 1, 0, 4, 0, 1, 0, 32},
+        {4, 2, 2, 2, 0, 4, 0, 1, 4, 32},
+        {8, 2, 2, 1, 1, 2, 0, 1, 4, 32},
+        {2, 1, 2, 2, 0, 4, 0, 1, 4, 0},
+        {4, 1, 2, 4, 0, 2, 0, 1, 3, 64},
+        {2, 1, 1, 1, 0, 2, 0, 1, 0, 0, 2},
+        {4, 1, 1, 1, 0, 1, 0, 1, 3, 0, 4},
+        {4, 1, 1, 1, 0, 2, 0, 1, 1, 32, 2},
+        {4, 1, 1, 1, 0, 2, 0, 1, 4, 0, 4},
+        {2, 1, 1, 1, 0, 1, 0, 1, 0, 0, 2, CONTEXT_RING},
+        {4, 1, 1, 1, 0, 1, 0, 1, 3, 32, 4, CONTEXT_RING},
+        {4, 1, 1, 1, 0, 2, 0, 1, 4, 0, 4, CONTEXT_BOTH},
+        {8, 1, 1, 1, 0, 2, 0, 1, 1, 0, 4, CONTEXT_RING},
+        {8, 2, 1, 1, 0, 2, 0, 1, 1, 32, 2, CONTEXT_RING},
+        {4, 2, 1, 1, 0, 1, 0, 1, 3, 0, 2}};
     static const zero_optimizer rules[] = {ZERO_ADAMW, ZERO_LAMB, ZERO_MUON};
     laid *shared = (laid *)test_shared(8 * sizeof *shared);
     char why[PLAN_SENTENCE] = "";
     plan_model model;
-    plan_answer a;
     plan_case c;
     test_check(!plan_model_read("char:8x128x4", 0, &model, why, sizeof why), "%s", why);
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
@@ -348,6 +396,7 @@ static void test_layouts(void) {
         c.nranks = cases[i][0];
         c.tp = cases[i][1];
         c.cp = cases[i][10];
+        c.attends = (context_way)cases[i][11];
         c.pp = cases[i][2];
         c.chunks = cases[i][3];
         c.sequence = cases[i][4];
@@ -367,20 +416,7 @@ static void test_layouts(void) {
         c.run.folder = P_tmpdir;
         check_layout(&c, shared);
     }
-    c.run.tile_rows = 0;
-    c.sharers = 1;
-    c.nranks = c.cp = 8;
-    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "do not divide the 4 heads"), "%s",
-               why);
-    c.cp = 1;
-    c.pp = 2;
-    c.tp = 3;
-    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "the nearest size is -tp 2"), "%s",
-               why);
-    c.nranks = c.tp = 8;
-    c.pp = 1;
-    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "does not divide the 4 heads"),
-               "%s", why);
+    refuse_layouts(&c);
 }
 
 /* A number of parameters: each of tp x pp parts has as many, within a block. */

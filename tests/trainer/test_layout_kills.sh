@@ -69,6 +69,7 @@ killed 4 1 "$(line 1 'tp 0, pp 0, dp 1')" timeout -k 5 60 "$trainer" $long -pn 4
 killed 4 2 "$(line 2 'tp 0, pp 1, dp 0')" timeout -k 5 60 "$trainer" $long -pn 4 -pp 2 -z 3
 killed 8 5 "$(line 5 'tp 1, pp 1, dp 0')" timeout -k 5 60 "$trainer" $long -pn 8 -pp 2 -tp 2 -z 1
 killed 4 1 "$(line 1 'cp 1, dp 0')" timeout -k 5 60 "$trainer" $long -pn 4 -cp 2 -z 2
+killed 4 2 "$(line 2 'cp 2, dp 0')" timeout -k 5 60 "$trainer" $long -pn 4 -cp 4 -ca ring
 killed 2 1 'rank 1 (process [0-9]*) was killed' timeout -k 5 60 "$trainer" $long -pn 2
 
 # Under MPI the others say who is gone; mpirun's own line has the rank.
@@ -77,6 +78,7 @@ if "$trainer" --help | grep -q 'by mpirun' && command -v mpirun >/dev/null 2>&1;
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     killed 4 3 "$(gone 3 'tp 1, pp 0, dp 1')" timeout -k 5 60 mpirun --oversubscribe -n 4 "$trainer" $long -tp 2
     killed 4 3 "$(gone 3 'cp 1, dp 1')" timeout -k 5 60 mpirun --oversubscribe -n 4 "$trainer" $long -cp 2
+    killed 4 3 "$(gone 3 'cp 1, dp 1')" timeout -k 5 60 mpirun --oversubscribe -n 4 "$trainer" $long -cp 2 -ca ring
     killed 4 2 "$(gone 2 'tp 0, pp 1, dp 0')" timeout -k 5 60 mpirun --oversubscribe -n 4 "$trainer" $long -pp 2
     killed 8 5 "$(gone 5 'tp 1, pp 1, dp 0')" timeout -k 5 60 mpirun --oversubscribe -n 8 "$trainer" $long -pp 2 -tp 2
 else

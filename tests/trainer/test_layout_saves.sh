@@ -63,6 +63,7 @@ saved() { # NAME FLAGS...
 }
 saved tp2 -pn 4 -tp 2 -z 2
 saved cp2 -pn 4 -cp 2 -z 2
+saved ring -pn 4 -cp 4 -ca ring -z 2
 saved pp2 -pn 2 -pp 2 -z 1
 saved all -pn 8 -tp 2 -pp 2 -ppv 2 -z 3 -sp 1
 saved tiles -pn 4 -tp 2 -z 3 -zl 32 -zos file -zfd "$scratch"
@@ -78,6 +79,9 @@ goes_on tp2 4 -pn 4 -tp 4 -z 3 -sp 1
 goes_on tp2 4 -pn 2 -pp 2 -z 1
 goes_on tp2 4 -pn 4 -cp 2 -z 3
 goes_on cp2 4 -pn 4 -cp 4 -z 1
+goes_on cp2 4 -pn 4 -cp 4 -ca ring -z 3
+goes_on ring 4 -pn 4 -cp 2 -z 1
+goes_on ring 4 -pn 4 -tp 2 -cp 2 -z 2
 goes_on cp2 4 -pn 4 -tp 2 -z 2
 goes_on pp2 4 -pn 4 -tp 2 -z 2
 goes_on pp2 4 -pn 2 -z 3 -zos file -zfd "$scratch"

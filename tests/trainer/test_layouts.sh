@@ -52,7 +52,8 @@ for untied in 0 1; do
 done
 # sequences divided over ranks: near one rank, and the same bits at every stage
 run one -pn 1
-for way in "-pn 2 -cp 2" "-pn 4 -cp 4 -r 3 -zl 32" "-pn 4 -cp 2 -b 4 -m 2 -mo layers -r 4 -zfd $scratch"; do
+for way in "-pn 2 -cp 2" "-pn 4 -cp 4 -r 3 -zl 32" "-pn 4 -cp 2 -b 4 -m 2 -mo layers -r 4 -zfd $scratch" \
+    "-pn 4 -cp 4 -ca ring -r 3 -zl 32" "-pn 4 -cp 2 -ca ring -b 4 -m 2 -mo layers -r 4 -zfd $scratch"; do
     for stage in 0 1 2 3; do
         run c$stage $way -z $stage
         check "$([ -n "$(weights c0)" ] && [ "$(weights c0)" = "$(weights c$stage)" ] && echo 1)" \
@@ -60,13 +61,34 @@ for way in "-pn 2 -cp 2" "-pn 4 -cp 4 -r 3 -zl 32" "-pn 4 -cp 2 -b 4 -m 2 -mo la
     done
     near c0 one
 done
+run way -pn 4 -cp 4 -ca both -r 2
+near way one
 sed -n '/^---/,/^---/p' "$scratch/one" >"$scratch/text"
 sed -n '/^---/,/^---/p' "$scratch/c0" | cmp -s - "$scratch/text"
 check $((!$?)) "a sample of context-parallel ranks is that of one"
-for stage in 0 3; do
-    run o$stage -pn 2 -cp 2 -z $stage -dt fp16 -li 1e9
-    check "$(grep -c 'skipped 4: wte' "$scratch/o$stage")" "-cp 2 -z $stage: an overflow skips on all ranks"
+for way in "-cp 2" "-cp 2 -ca ring"; do
+    for stage in 0 3; do
+        run o$stage -pn 2 $way -z $stage -dt fp16 -li 1e9
+        check "$(grep -c 'skipped 4: wte' "$scratch/o$stage")" "$way -z $stage: an overflow skips on all ranks"
+    done
 done
+# together with tensor parallelism
+run one -pn 1
+for way in "-cp 2" "-cp 2 -ca ring -zl 32 -r 3"; do
+    for stage in 0 3; do run t$stage -pn 4 -tp 2 $way -z $stage; done
+    check "$([ -n "$(weights t0)" ] && [ "$(weights t0)" = "$(weights t3)" ] && echo 1)" \
+        "-tp 2 $way: stage 3 has other weights than stage 0: $(tail -n 1 "$scratch/t3")"
+    near t0 one
+done
+# a number of ranks that no number of heads suits
+run one -pn 1 -t 24 -d 384
+for way in "-pn 3 -cp 3" "-pn 6 -cp 6 -z 3 -st all"; do
+    run way $way -t 24 -d 384
+    near way one
+done
+check "$(grep -c '6 context-parallel (2 Ulysses x 3 ring)' "$scratch/way")" "the settings say how ranks attend"
+run traced -pn 2 -cp 2 -ca ring -x 2 -tr "$scratch/trace.json" -tb 1
+check "$(grep -c 'messages' "$scratch/trace.json" | sed 's/^[1-9].*/1/')" "the trace has the messages of a ring"
 as_whole() { # STAGE FLAG...: a pipeline has the bits of the run `whole`
     run piped -pn 4 -pp 2 -ut 1 -b 2 -z "$@"
     check "$([ -n "$(weights piped)" ] && [ "$(weights piped)" = "$(weights whole)" ] && echo 1)" \
@@ -165,9 +187,15 @@ refused 'the number does not divide the 4 heads; the nearest number that does is
 refused 'must divide the 15 tokens of a sequence; the nearest number that does is 1' -pn 2 -tp 2 -sp 1 -t 15 -d 240
 refused '-sp 1: sequence parallelism needs tensor parallelism' -pn 2 -sp 1
 refused 'cannot be divided into groups of this size; the nearest size is -cp 2' -pn 2 -cp 3
-refused 'do not divide the 4 heads, which attention divides among them; the nearest number that does is 4' -pn 8 -cp 8
+refused 'do not divide the 4 heads, which attention divides among them; the nearest number that does is 4' \
+    -pn 8 -cp 8 -ca ulysses
+refused 'do not divide sequences of 20 tokens into the 8 pieces of a ring; the nearest length is 16' \
+    -pn 4 -cp 4 -ca ring -t 20 -d 0 -b 1
+refused 'cannot be a ring of groups that exchange heads' -pn 2 -cp 2 -ca both
+refused '-ca: context-parallel ranks divide attention (found -cp 1); add -cp N' -pn 2 -ca ring
+refused 'sequence parallelism (-sp 1) divides the same tokens' -pn 4 -cp 2 -tp 2 -sp 1
+refused 'in a model with experts (-en 4)' -pn 2 -cp 2 -en 4 -ca ring
 refused 'do not divide sequences of 13 tokens; the nearest length is 12' -pn 2 -cp 2 -t 13 -d 0 -b 1
-refused 'with a model that is divided by -tp' -pn 4 -cp 2 -tp 2
 refused 'with a model that is divided by -pp' -pn 4 -cp 2 -pp 2
 refused 'in a model with experts (-en 4)' -pn 4 -cp 2 -en 4
 refused 'accumulates gradients in f32, because several micro-steps are in progress at once; use -zg f32' -pn 2 -pp 2 -b 4 -dt bf16 -zg type

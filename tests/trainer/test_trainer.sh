@@ -896,7 +896,7 @@ test_hellaswag() {
     data="-i $scratch/tokens -j $scratch/tokens -sh 0"
     run="-e $scratch/column.bin -t 16 $data -g 0 -v -1 -h 1 -hf $scratch/exam"
     for how in '' '-pn 2 -z 1' '-pn 2 -z 3' '-pn 3 -z 2' '-pn 3 -z 3 -b 1' '-pn 2 -b 5' '-b 3 -dt bf16' '-pn 3 -z 3 -b 30' \
-        '-pn 2 -cp 2 -z 1 -b 5' '-pn 4 -cp 2 -z 3'; do
+        '-pn 2 -cp 2 -z 1 -b 5' '-pn 4 -cp 2 -z 3' '-pn 2 -cp 2 -ca ring -z 1 -b 5' '-pn 4 -cp 4 -ca both -z 3'; do
         train $run -x 0 $how >/dev/null
         same "HellaSwag $how" "$right/37" "$(sed -n 's/^HellaSwag: \([0-9/]*\) = .*/\1/p' "$scratch/out")"
     done
