@@ -1,0 +1,365 @@
+/* test_orders.c - every order that events, streams and collectives allow, for small models
+
+     test_orders            all cases
+     test_orders sample S   a sample of about 15 s, drawn by S
+     test_orders cases      the cases' names
+     test_orders case NAME  this case alone
+     test_orders remove FILE:LINE [NAME]  all cases, or one, without the call at that line of the
+                            plugin: an error is expected
+
+   Ranks with three units train a few steps; see machine.h, net.h and scheduler.h for how they run.
+   In each order
+     no access to memory, or to the file, races with another one,
+     no thread waits for ever,
+     every unit is reduced as often as the plan says,
+     memory stays within the plan,
+     the weights are those of one rank without sharding, bit by bit.
+   A gradient depends on every bit of the weight that backward reads, so a weight of another step
+   changes the result.
+
+   WHAT IS NOT EXPLORED. The plugin's CUDA code: streams are CUDA's in what they may reorder, but
+   the kernels are the CPU's. Orders inside a task: it runs as one piece between two waits. OpenMP:
+   each task has one thread. Time limits: no wait ends by itself. */
+#include "machine.h"
+
+#include "../../zero_plugin.cu"
+
+void orders_lane_forget(void);
+
+enum { UNITS = 3, TENSORS = 4, LARGEST = 160, STEPS = 3 };
+
+typedef struct fields {
+    float *t[TENSORS];
+} fields;
+static const size_t numel[TENSORS] = {40, 150, 33, 5};
+
+typedef struct test_case {
+    char name[64];
+    int nranks, stage, micro_steps, prefetch, steps;
+    int fast;      /* parameters of peers are read in place, if the stage can */
+    int async;     /* the compute stream runs by itself */
+    int no_overlap;
+    int evaluates; /* evaluations between steps, and between zero_reduce and zero_step */
+    int asks;      /* the result of each step is asked for */
+    int together;  /* all micro-steps in one pass: each layer for all of them */
+    int file;      /* optimizer, gradient and parameter tiers: one bit each */
+    int delays;    /* updates overlap with the next step */
+    int shard_ranks, second_ranks, weight_bits, gradient_bits, node_size;
+    zero_type type;
+    zero_accumulation accumulation;
+} test_case;
+
+static const test_case *now_case;
+static int is_reference; /* one rank takes the gradients of all */
+static orders_net *net;
+static float expected[TENSORS][LARGEST], result[ORDERS_RANKS][TENSORS][LARGEST];
+static int ended[ORDERS_RANKS], is_dying;
+
+static uint32_t mix(uint32_t x) {
+    x = (x ^ x >> 16) * 0x7feb352du;
+    x = (x ^ x >> 15) * 0x846ca68bu;
+    return x ^ x >> 16;
+}
+static float initial(int t, size_t i) {
+    return (float)(mix((uint32_t)(t * 1000) + (uint32_t)i) % 1024) / 512 - 1;
+}
+
+/* ---- your code: what a trainer enqueues ---- */
+
+typedef struct work {
+    const float *p, *keep;
+    float *g;
+    float *seen; /* of this unit: forward writes it, backward reads it */
+    int rank, step, micro, tensor, writes;
+} work;
+
+/* The gradient of an element is a small whole number, so that sums have no rounding. */
+static float slope(const work *w, int rank, size_t i) {
+    uint32_t bits;
+    memcpy(&bits, &w->p[i], sizeof bits);
+    const uint32_t place = (uint32_t)(((rank * 8 + w->step) * 4 + w->micro) * 4 + w->tensor);
+    return (float)(int)(mix(bits ^ mix(place * 4096 + (uint32_t)i)) % 17) - 8;
+}
+static void forward_task(const void *args, size_t n, int threads) {
+    const work *w = (const work *)args;
+    float sum = 0;
+    for (size_t i = 0; i < n; i++) sum += w->p[i];
+    for (size_t i = 0; i < numel[3]; i++) sum += w->keep[i];
+    *w->seen = sum;
+}
+static void backward_task(const void *args, size_t n, int threads) {
+    const work *w = (const work *)args;
+    const int first = is_reference ? 0 : w->rank, end = is_reference ? now_case->nranks : first + 1;
+    for (int r = first; r < end; r++)
+        for (size_t i = 0; i < n; i++) w->g[i] += slope(w, r, i);
+    if (*w->seen != *w->seen) w->g[0] = *w->seen; /* NaN */
+}
+
+typedef struct rank_run {
+    zero_ctx *z;
+    fields p, g;
+    int rank, step, micro;
+    float *seen;
+} rank_run;
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        if (call) return 0;                                                                        \
+    } while (0)
+
+static zero_result enqueue(rank_run *h, zp_task_fn fn, int t, int writes) {
+    const work w = {h->p.t[t], h->p.t[3], h->g.t[t], &h->seen[t % UNITS],
+                    h->rank,   h->step,   h->micro,  t,
+                    writes};
+    return zp_device_push_task(&h->z->compute, fn, &w, sizeof w, numel[t]);
+}
+static int forward(rank_run *h, int u) {
+    TRY(zero_forward_begin(h->z, u, &h->p));
+    TRY(enqueue(h, forward_task, u, 0));
+    TRY(zero_forward_end(h->z, u));
+    return 1;
+}
+static int backward(rank_run *h, int u) {
+    TRY(zero_backward_begin(h->z, u, &h->p, &h->g));
+    TRY(enqueue(h, backward_task, u, 1));
+    if (u == 0) TRY(enqueue(h, backward_task, 3, 1));
+    TRY(zero_backward_end(h->z, u));
+    return 1;
+}
+static int evaluate(rank_run *h) {
+    TRY(zero_pass_begin(h->z, ZERO_EVAL, 0, 1));
+    for (int u = 0; u < UNITS; u++)
+        if (!forward(h, u)) return 0;
+    TRY(zero_pass_end(h->z));
+    return 1;
+}
+static int train_pass(rank_run *h) {
+    const test_case *c = now_case;
+    const int n = c->together ? c->micro_steps : 1;
+    TRY(zero_pass_begin(h->z, ZERO_TRAIN, c->together ? ZERO_TOGETHER : h->micro, c->micro_steps));
+    for (int u = 0; u < UNITS; u++)
+        for (int m = 0; m < n; m++)
+            if (!forward(h, u)) return 0;
+    for (int u = UNITS - 1; u >= 0; u--)
+        for (int m = 0; m < n; m++) {
+            if (c->together) h->micro = m;
+            if (!backward(h, u)) return 0;
+        }
+    TRY(zero_pass_end(h->z));
+    return 1;
+}
+
+/* Each unit is reduced as often as the plan says. */
+static void check_reductions(rank_run *h) {
+    for (int u = 0; u <= UNITS && now_case->nranks > 1 && !is_reference; u++) {
+        const int n = orders_reductions[h->rank][u], wanted = zp_order_reductions(h->z, u);
+        orders_reductions[h->rank][u] = 0;
+        if (n != wanted && !now_case->gradient_bits)
+            orders_fail("unit %d was reduced %d times in a step, expected %d", u, n, wanted);
+    }
+}
+
+static int train(rank_run *h) {
+    static const zero_hyper adamw = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
+    const test_case *c = now_case;
+    zero_step_report report;
+    for (h->step = 0; h->step < c->steps; h->step++) {
+        if (c->evaluates && !evaluate(h)) return 0;
+        for (h->micro = 0; h->micro < (c->together ? 1 : c->micro_steps); h->micro++)
+            if (!train_pass(h)) return 0;
+        TRY(zero_reduce(h->z));
+        check_reductions(h);
+        if (c->evaluates && !evaluate(h)) return 0;
+        TRY(zero_step(h->z, &adamw));
+        if (c->asks) TRY(zero_step_result(h->z, &report));
+    }
+    return 1;
+}
+
+static int announce(rank_run *h) {
+    static const char *const names[TENSORS] = {"a", "b", "c", "keep"};
+    for (int t = 0; t < TENSORS; t++) {
+        zero_tensor_desc d;
+        memset(&d, 0, sizeof d);
+        d.name = names[t];
+        d.numel = numel[t];
+        d.unit = t % UNITS;
+        d.flags = t == 3 ? ZERO_KEEP : 0;
+        d.field = offsetof(fields, t) + (size_t)t * sizeof(float *);
+        TRY(zero_tensor(h->z, &d));
+    }
+    TRY(zero_build(h->z));
+    TRY(zero_bind(h->z, &h->p, &h->g));
+    for (int t = 0; t < TENSORS; t++) {
+        float values[LARGEST];
+        for (size_t i = 0; i < numel[t]; i++) values[i] = initial(t, i);
+        TRY(zero_write_tensor(h->z, names[t], ZERO_PARAMETER, 0, numel[t], values));
+    }
+    return 1;
+}
+
+static void check_memory(zero_ctx *z) {
+    zero_plan plan;
+    zero_stats stats;
+    if (zero_query_plan(z, &plan) || zero_query_stats(z, &stats)) return;
+    const size_t most = plan.param_bytes + plan.grad_bytes + plan.optimizer_bytes
+                        + plan.buffer_bytes,
+                 has = stats.param_bytes + stats.grad_bytes + stats.optimizer_bytes
+                       + stats.buffer_bytes;
+    if (has > most) orders_fail("%zu bytes were allocated, the plan has %zu", has, most);
+}
+
+static int finish(rank_run *h) {
+    static const char *const names[TENSORS] = {"a", "b", "c", "keep"};
+    TRY(zero_apply_pending(h->z));
+    for (int t = 0; t < TENSORS; t++)
+        TRY(zero_read_tensor(h->z, names[t], ZERO_PARAMETER, 0, numel[t], result[h->rank][t]));
+    if (!is_reference) check_memory(h->z);
+    return 1;
+}
+
+static void configure(zero_config *cfg) {
+    const test_case *c = now_case;
+    memset(cfg, 0, sizeof *cfg);
+    cfg->micro_steps = c->micro_steps;
+    cfg->divisor = 4;
+    cfg->threads = 1;
+    cfg->type = c->type;
+    cfg->grads = c->together || c->type ? ZERO_GRAD_F32 : ZERO_GRAD_AUTO;
+    if (is_reference) return;
+    cfg->stage = c->stage;
+    cfg->prefetch = c->prefetch ? c->prefetch : ZERO_NONE;
+    cfg->no_overlap = c->no_overlap;
+    cfg->bucket_numel = 200;
+    cfg->persistence_numel = ZERO_NONE;
+    cfg->folder = "/dev/shm";
+    if (c->file & 1) cfg->optimizer_tier = ZERO_FILE;
+    if (c->file & 2) cfg->gradient_tier = ZERO_FILE;
+    if (c->file & 4) cfg->parameter_tier = ZERO_FILE;
+    cfg->delay_from = c->delays;
+    cfg->shard_ranks = c->shard_ranks;
+    cfg->second_ranks = c->second_ranks;
+    cfg->no_mapping = c->second_ranks > 0;
+    cfg->weight_bits = c->weight_bits;
+    cfg->gradient_bits = c->gradient_bits;
+    cfg->accumulation = c->accumulation;
+}
+
+static void run_rank(int rank, void *arg) {
+    zero_comm comm = {ZERO_COMM_OWN, rank, net, now_case->node_size};
+    zero_config cfg;
+    if (is_reference) comm.kind = ZERO_COMM_SELF;
+    rank_run *h = (rank_run *)orders_hold(sizeof *h);
+    h->rank = rank;
+    h->seen = (float *)orders_hold(64);
+    configure(&cfg);
+    zero_result r = zero_create(&h->z, &cfg, &comm);
+    const int ok = !r && announce(h) && train(h) && finish(h);
+    if (!ok && !is_dying) orders_fail("%s: %s", now_case->name, zero_last_error(h->z));
+    zero_destroy(h->z);
+    ended[rank] = 1 + ok;
+}
+
+static void begin_execution(void *arg) {
+    orders_lane_forget();
+    orders_net_forget();
+    net = orders_net_open(now_case->nranks);
+    memset(orders_reductions, 0, sizeof orders_reductions);
+    memset(ended, 0, sizeof ended);
+}
+static void end_execution(void *arg) {
+    for (int r = 0; r < (is_reference ? 1 : now_case->nranks); r++) {
+        if (is_dying && ended[r] != 2) continue;
+        for (int t = 0; t < TENSORS; t++)
+            if (!is_reference && !now_case->gradient_bits && !now_case->weight_bits
+                && !now_case->delays && memcmp(result[r][t], expected[t], numel[t] * sizeof(float)))
+                orders_fail("tensor %d of rank %d is not that of one rank", t, r);
+    }
+    if (is_reference) memcpy(expected, result[0], sizeof expected);
+}
+
+/* Trains on one rank without sharding. */
+static void run_reference(const test_case *c) {
+    const orders_test t = {1, begin_execution, run_rank, end_execution, NULL, 0, 0, 0, 0};
+    now_case = c;
+    is_reference = 1;
+    orders_async = 0;
+    (void)orders_explore(&t);
+    is_reference = 0;
+}
+
+/* ---- the cases ---- */
+
+enum { CASES = 512 };
+static test_case cases[CASES];
+static int n_cases;
+
+static test_case *add(const char *kind, int nranks, int stage, int micro_steps) {
+    if (n_cases == CASES) orders_fail("more than %d cases", CASES);
+    test_case *c = &cases[n_cases++];
+    memset(c, 0, sizeof *c);
+    c->nranks = nranks;
+    c->stage = stage;
+    c->micro_steps = micro_steps;
+    c->prefetch = 1;
+    c->steps = 2;
+    c->async = 1;
+    snprintf(c->name, sizeof c->name, "%s-%dx%d-m%d", kind, nranks, stage, micro_steps);
+    return c;
+}
+
+static void add_cases(void) {
+    for (int nranks = 2; nranks <= 3; nranks++)
+        for (int stage = 0; stage <= 3; stage++)
+            for (int micro = 1; micro <= 2; micro++) {
+                add("plain", nranks, stage, micro);
+                add("inline", nranks, stage, micro)->async = 0;
+                add("evaluates", nranks, stage, micro)->evaluates = 1;
+                if (stage) add("local", nranks, stage, micro)->accumulation = ZERO_ACCUMULATE_LOCAL;
+                add("asks", nranks, stage, micro)->asks = 1;
+                if (stage < 3) continue;
+                add("mapped", nranks, stage, micro)->fast = 1;
+                test_case *c = add("mapped-evaluates", nranks, stage, micro);
+                c->fast = c->evaluates = 1;
+                add("prefetch0", nranks, stage, micro)->prefetch = 0;
+                add("prefetch2", nranks, stage, micro)->prefetch = 2;
+            }
+}
+
+static int run_case(const test_case *c, double budget_s, orders_report *r) {
+    orders_test t = {c->nranks, begin_execution, run_rank, end_execution, NULL, budget_s, 0, 0, 0};
+    run_reference(c);
+    orders_async = c->async;
+    orders_shared_is_fast = c->fast;
+    *r = orders_explore(&t);
+    return r->closed;
+}
+
+int main(int argc, char **argv) {
+    const char *const only = argc > 2 && !strcmp(argv[1], "case") ? argv[2]
+                             : argc > 3                           ? argv[3]
+                                                                  : NULL;
+    const int removes = argc > 2 && !strcmp(argv[1], "remove");
+    int closed = 0, open = 0;
+    if (removes) orders_remove(argv[2]);
+    add_cases();
+    for (int i = 0; i < n_cases; i++) {
+        orders_report r;
+        if (only && strcmp(only, cases[i].name)) continue;
+        if (argc > 1 && !strcmp(argv[1], "cases")) {
+            puts(cases[i].name);
+            continue;
+        }
+        const int ok = run_case(&cases[i], 60, &r);
+        closed += ok;
+        open += !ok;
+        if (removes) continue;
+        printf("%-24s %s: %ld classes of orders, %ld cut, %ld operations, %ld accesses, %.1f s\n",
+               cases[i].name, ok ? "closed" : "NOT CLOSED", r.classes, r.cut, r.steps, r.accesses,
+               r.seconds);
+        fflush(stdout);
+    }
+    if (removes && !orders_removal_reached()) puts("the call was never reached");
+    printf("%d passed, %d failed\n", closed, open);
+    return open > 0;
+}
