@@ -115,7 +115,7 @@ void orders_fail(const char *format, ...) {
 
 /* ---- memory: which accesses are ordered ---- */
 
-enum { CELL = 4, PAGE = 4096, CELLS = PAGE / CELL, READERS = 7 };
+enum { CELL = 4, PAGE = 4096, CELLS = PAGE / CELL, READERS = 15 };
 typedef struct cell { /* four bytes */
     unsigned run;
     uint32_t write;      /* the writer's clock then; 0: not written */
