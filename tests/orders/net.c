@@ -60,7 +60,16 @@ static int is_broken(const orders_net *n) {
     for (int r = 0; r < ORDERS_RANKS; r++) broken |= orders_died(r);
     return broken || (n->of && is_broken(n->of));
 }
-void orders_net_abort(orders_net *n) { n->aborted = 1; }
+/* 1: ranks may give up. Then it is an order of its own whether a rank gives up before or after
+   another rank leaves a meeting, and whether a rank comes before or after another one has seen that
+   a third one gave up. */
+int orders_net_faulty;
+static uintptr_t flag(const orders_net *n) { return (uintptr_t)&n->aborted; }
+
+void orders_net_abort(orders_net *n) {
+    if (orders_net_faulty) orders_use_object(flag(n), ORDERS_WRITES, "giving up");
+    n->aborted = 1;
+}
 
 struct waiter {
     orders_net *net;
@@ -74,6 +83,7 @@ int orders_net_meet(orders_net *n, int rank, int channel, int end) {
     const unsigned number = ++n->number[rank][channel][end];
     meeting *m = &n->meeting[channel][end][number % AHEAD];
     struct waiter w = {n, m};
+    if (orders_net_faulty) orders_use_object((uintptr_t)m, ORDERS_ADDS, "coming to a collective");
     orders_point();
     if (m->number != number) {
         memset(m, 0, sizeof *m);
@@ -82,6 +92,10 @@ int orders_net_meet(orders_net *n, int rank, int channel, int end) {
     m->came++;
     orders_add_now(&m->all);
     orders_wait(all_came, &w, "a collective");
+    if (orders_net_faulty) {
+        orders_use_object(flag(n), ORDERS_READS, "leaving a collective");
+        if (is_broken(n)) orders_use_object((uintptr_t)m, ORDERS_READS, "leaving a collective");
+    }
     if (m->came < n->nranks) return -1;
     orders_join(&m->all);
     return 0;

@@ -17,6 +17,7 @@ enum { ORDERS_UNITS = 8, ORDERS_NETS = 16 };
 
 /* Ranks that communicate. */
 typedef struct orders_net orders_net;
+extern int orders_net_faulty;                     /* 1: ranks may give up; see net.c */
 orders_net *orders_net_open(int nranks);          /* the first one, of all ranks */
 void orders_net_forget(void);                     /* before each execution */
 int orders_net_size(const orders_net *n);
