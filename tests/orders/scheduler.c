@@ -24,6 +24,8 @@ typedef struct thread {
     uintptr_t object; /* 0: it depends on nothing */
     orders_use use;
     const char *what;
+    int sleeps, slept; /* it goes on when no thread can run; it does */
+    const volatile void *loaded; /* the variable that its last operation loaded; NULL: another */
     orders_stamp now;
 } thread;
 
@@ -350,6 +352,12 @@ void orders_wait(int (*ready)(void *), void *arg, const char *what) {
     now->what = what;
     hand_over();
 }
+void orders_sleep(int (*ready)(void *), void *arg, const char *what) {
+    now->sleeps = 1;
+    now->slept = 0;
+    orders_wait(ready, arg, what);
+    now->sleeps = 0;
+}
 
 static object *object_of(uintptr_t key) {
     for (size_t i = key / 4 * 0x9E3779B97F4A7C15u >> 50;; i = (i + 1) % OBJECTS) {
@@ -363,16 +371,23 @@ static object *object_of(uintptr_t key) {
 }
 
 void orders_use_object(uintptr_t key, orders_use use, const char *what) {
+    orders_use_when(key, use, NULL, NULL, what);
+}
+void orders_use_when(uintptr_t key, orders_use use, int (*ready)(void *), void *arg,
+                     const char *what) {
     if (!now) return;
     orders_point();
     steps++;
-    now->ready = NULL;
+    now->loaded = NULL;
+    now->ready = ready;
+    now->ready_arg = arg;
     now->object = key;
     now->use = use;
     now->what = what;
     hand_over();
 }
 
+int orders_spins;
 enum { RELAXED = 0, ACQUIRES = 2, RELEASES = 3 };
 static int acquires(int order) { return order == 1 || order == 2 || order >= 4; }
 static int releases(int order) { return order >= 3; }
@@ -392,7 +407,10 @@ static void atomic_end(object *o, int order, int stores) {
 #define ATOMIC(bits)                                                                               \
     typedef uint##bits##_t u##bits;                                                                \
     u##bits __tsan_atomic##bits##_load(const volatile u##bits *p, int order) {                     \
+        const thread *t = now;                                                                     \
+        if (t && orders_spins && t->loaded == p) return *p;                                        \
         (void)atomic(p, ORDERS_READS, order);                                                      \
+        if (now) now->loaded = p;                                                                  \
         return *p;                                                                                 \
     }                                                                                              \
     void __tsan_atomic##bits##_store(volatile u##bits *p, u##bits x, int order) {                  \
@@ -462,6 +480,8 @@ static void start(int at, void (*fn)(void *), void *arg) {
     t->arg = arg;
     t->ready = NULL;
     t->object = 0;
+    t->sleeps = t->slept = 0;
+    t->loaded = NULL;
     t->what = "its begin";
     memset(&t->now, 0, sizeof t->now);
     getcontext(&t->context);
@@ -538,7 +558,8 @@ static void begin_operation(thread *t) {
 static uint64_t mask_enabled(void) {
     uint64_t mask = 0;
     for (int i = 0; i < nthreads; i++)
-        if (threads[i].state == READY && (!threads[i].ready || threads[i].ready(threads[i].ready_arg)))
+        if (threads[i].state == READY
+            && (!threads[i].ready || threads[i].slept || threads[i].ready(threads[i].ready_arg)))
             mask |= (uint64_t)1 << i;
     return mask;
 }
@@ -553,6 +574,7 @@ static int draw(uint64_t mask) {
 
 static void step(int t) {
     threads[t].ready = NULL;
+    threads[t].slept = 0;
     now = &threads[t];
     swapcontext(&chooser, &now->context);
     now = NULL;
@@ -573,8 +595,11 @@ static int run_execution(void) {
     uint64_t sleep = 0;
     depth = 0;
     for (;;) {
-        const uint64_t enabled = mask_enabled();
-        uint64_t alone = 0;
+        uint64_t enabled = mask_enabled(), alone = 0;
+        if (!enabled) { /* time passes */
+            for (int i = 0; i < nthreads; i++) threads[i].slept = threads[i].sleeps;
+            enabled = mask_enabled();
+        }
         if (!enabled) break;
         for (int i = 0; i < nthreads; i++)
             if (enabled >> i & 1 && !threads[i].object) alone |= (uint64_t)1 << i;

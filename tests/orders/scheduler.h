@@ -46,6 +46,15 @@ void orders_start(void (*run)(void *), void *arg);
 void orders_wait(int (*ready)(void *), void *arg, const char *what);
 /* The calling thread's next step uses the object. Other threads may run first. */
 void orders_use_object(uintptr_t object, orders_use use, const char *what);
+/* The same, not before `ready` returns 1. */
+void orders_use_when(uintptr_t object, orders_use use, int (*ready)(void *), void *arg,
+                     const char *what);
+/* The calling thread waits until `ready` returns 1, or until no other thread can run: then time
+   passes. */
+void orders_sleep(int (*ready)(void *), void *arg, const char *what);
+/* 1: loads of one variable by one thread, with nothing between them, count as one. That is right if
+   the thread only waits for another value. */
+extern int orders_spins;
 /* Writes the calling thread's moment to *s, or adds it to *s. */
 void orders_stamp_now(orders_stamp *s);
 void orders_add_now(orders_stamp *s);
