@@ -41,14 +41,20 @@ static int is_free(void *lock) { return !((const thing *)lock)->locked; }
 int orders_mutex_lock(const void *lock) {
     thing *t = thing_of(lock);
     orders_use_when((uintptr_t)lock, ORDERS_WRITES, is_free, t, "a lock");
-    t->locked = 1;
+    t->locked = 1 + orders_self();
     orders_join(&t->unlocked);
     return 0;
 }
 int orders_mutex_unlock(const void *lock) {
     thing *t = thing_of(lock);
+    if (t->locked != 1 + orders_self()) orders_fail("a thread releases a lock that it does not hold");
     orders_stamp_now(&t->unlocked);
     t->locked = 0;
+    return 0;
+}
+
+int orders_mutex_destroy(const void *lock) {
+    if (thing_of(lock)->locked) orders_fail("a lock is destroyed that a thread holds");
     return 0;
 }
 

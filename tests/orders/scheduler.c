@@ -78,6 +78,7 @@ void orders_join(const orders_stamp *s) {
     join(&now->now.trace, &s->trace);
 }
 static int self(void) { return (int)(now - threads); }
+int orders_self(void) { return self(); }
 void orders_stamp_now(orders_stamp *s) {
     if (!now) return;
     *s = now->now;
@@ -121,8 +122,8 @@ enum { CELL = 4, PAGE = 4096, CELLS = PAGE / CELL, READERS = 15 };
 typedef struct cell { /* four bytes */
     unsigned run;
     uint32_t write;      /* the writer's clock then; 0: not written */
-    uint8_t writer, n, freed;
-    uint8_t reader[READERS];
+    uint8_t writer, n, freed, atomic; /* atomic: the write was */
+    uint8_t reader[READERS], read_atomic[READERS];
     uint32_t read[READERS];
     const void *wrote_at, *read_at[READERS];
 } cell;
@@ -166,23 +167,25 @@ __attribute__((noreturn)) static void race(const char *what, uintptr_t at, int o
     orders_fail("nothing orders these two accesses");
 }
 
-static void access_cell(uintptr_t at, int writes, const void *pc) {
+/* Two atomic accesses do not race. */
+static void access_cell(uintptr_t at, int writes, int atomic, const void *pc) {
     cell *c = cell_of(at);
     const uint32_t *clock = now->now.data.at;
     const int me = self();
     if (c->freed) race("memory is used that was freed", at, c->writer, c->wrote_at, pc);
-    if (c->write > clock[c->writer] && c->writer != me)
+    if (c->write > clock[c->writer] && c->writer != me && !(c->atomic && atomic))
         race(writes ? "a write, and another one" : "a read, and a write", at, c->writer,
              c->wrote_at, pc);
     int n = 0, mine = -1;
     for (int i = 0; i < c->n; i++) {
         const int before = c->read[i] <= clock[c->reader[i]];
-        if (writes && !before && c->reader[i] != me)
+        if (writes && !before && c->reader[i] != me && !(c->read_atomic[i] && atomic))
             race("a write, and a read", at, c->reader[i], c->read_at[i], pc);
-        if (writes || (before && c->reader[i] != me)) continue; /* this access replaces it */
+        if ((writes || c->reader[i] != me) && (before || c->reader[i] == me)) continue;
         c->reader[n] = c->reader[i];
         c->read[n] = c->read[i];
         c->read_at[n] = c->read_at[i];
+        c->read_atomic[n] = c->read_atomic[i];
         if (c->reader[n] == me) mine = n;
         n++;
     }
@@ -191,6 +194,7 @@ static void access_cell(uintptr_t at, int writes, const void *pc) {
         c->write = clock[me];
         c->writer = (uint8_t)me;
         c->wrote_at = pc;
+        c->atomic = (uint8_t)atomic;
         return;
     }
     if (mine < 0) mine = c->n++;
@@ -198,12 +202,13 @@ static void access_cell(uintptr_t at, int writes, const void *pc) {
     c->reader[mine] = (uint8_t)me;
     c->read[mine] = clock[me];
     c->read_at[mine] = pc;
+    c->read_atomic[mine] = (uint8_t)atomic;
 }
 static void access_range(const void *at, size_t bytes, int writes, const void *pc) {
     if (!now || !bytes) return;
     report.accesses++;
     for (uintptr_t a = (uintptr_t)at / CELL * CELL; a < (uintptr_t)at + bytes; a += CELL)
-        access_cell(a, writes, pc);
+        access_cell(a, writes, 0, pc);
 }
 void orders_access(const void *at, size_t bytes, int writes) {
     access_range(at, bytes, writes, __builtin_return_address(0));
@@ -391,10 +396,11 @@ int orders_spins;
 enum { RELAXED = 0, ACQUIRES = 2, RELEASES = 3 };
 static int acquires(int order) { return order == 1 || order == 2 || order >= 4; }
 static int releases(int order) { return order >= 3; }
-static object *atomic(const volatile void *p, orders_use use, int order) {
+static object *atomic(const volatile void *p, orders_use use, int order, const void *pc) {
     orders_use_object((uintptr_t)p, use, "an atomic variable");
     object *o = object_of((uintptr_t)p);
     if (now && acquires(order)) join(&now->now.data, &o->release);
+    if (now) access_cell((uintptr_t)p / CELL * CELL, use != ORDERS_READS, 1, pc);
     return o;
 }
 static void atomic_end(object *o, int order, int stores) {
@@ -409,24 +415,24 @@ static void atomic_end(object *o, int order, int stores) {
     u##bits __tsan_atomic##bits##_load(const volatile u##bits *p, int order) {                     \
         const thread *t = now;                                                                     \
         if (t && orders_spins && t->loaded == p) return *p;                                        \
-        (void)atomic(p, ORDERS_READS, order);                                                      \
+        (void)atomic(p, ORDERS_READS, order, HERE);                                                      \
         if (now) now->loaded = p;                                                                  \
         return *p;                                                                                 \
     }                                                                                              \
     void __tsan_atomic##bits##_store(volatile u##bits *p, u##bits x, int order) {                  \
-        object *o = atomic(p, ORDERS_WRITES, RELAXED);                                             \
+        object *o = atomic(p, ORDERS_WRITES, RELAXED, HERE);                                             \
         *p = x;                                                                                    \
         atomic_end(o, order, 1);                                                                   \
     }                                                                                              \
     u##bits __tsan_atomic##bits##_exchange(volatile u##bits *p, u##bits x, int order) {            \
-        object *o = atomic(p, ORDERS_WRITES, order);                                               \
+        object *o = atomic(p, ORDERS_WRITES, order, HERE);                                               \
         const u##bits old = *p;                                                                    \
         *p = x;                                                                                    \
         atomic_end(o, order, 0);                                                                   \
         return old;                                                                                \
     }                                                                                              \
     u##bits __tsan_atomic##bits##_fetch_add(volatile u##bits *p, u##bits x, int order) {           \
-        object *o = atomic(p, order == RELAXED ? ORDERS_ADDS : ORDERS_WRITES, order);              \
+        object *o = atomic(p, order == RELAXED ? ORDERS_ADDS : ORDERS_WRITES, order, HERE);              \
         const u##bits old = *p;                                                                    \
         *p = (u##bits)(old + x);                                                                   \
         atomic_end(o, order, 0);                                                                   \
@@ -437,7 +443,7 @@ static void atomic_end(object *o, int order, int stores) {
     }                                                                                              \
     int __tsan_atomic##bits##_compare_exchange_strong(volatile u##bits *p, u##bits *c, u##bits x,  \
                                                       int order, int failed) {                     \
-        object *o = atomic(p, ORDERS_WRITES, order);                                               \
+        object *o = atomic(p, ORDERS_WRITES, order, HERE);                                               \
         const u##bits old = *p;                                                                    \
         const int same = old == *c;                                                                \
         (void)failed;                                                                              \

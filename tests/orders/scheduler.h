@@ -62,6 +62,7 @@ void orders_add_now(orders_stamp *s);
 void orders_join(const orders_stamp *s);
 /* A place at which a rank may die. */
 void orders_point(void);
+int orders_self(void); /* the number of the calling thread */
 int orders_rank(void); /* of the calling thread; -1: none */
 int orders_is_first(void); /* the calling thread is the rank's first one */
 int orders_died(int rank);

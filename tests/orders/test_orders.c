@@ -30,7 +30,7 @@
 
 void orders_lane_forget(void);
 
-enum { UNITS = 3, TENSORS = 4, LARGEST = 160, SAMPLE = 12, EVERY = 61 };
+enum { UNITS = 3, TENSORS = 4, LARGEST = 160, SAMPLE = 12, EVERY = 199 };
 
 typedef struct fields {
     char *t[TENSORS];
@@ -45,7 +45,9 @@ typedef struct test_case {
     int no_overlap;
     int evaluates; /* evaluations between steps, and before and after zero_reduce */
     int differs;   /* rank 1 gives another learning rate: all ranks must fail */
-    int asks;      /* the result of each step is asked for */
+    int asks;      /* the norm, and the result of each step, are asked for */
+    int saves;     /* the state is read and put back before the last step, as by a checkpoint */
+    zero_optimizer rule;
     int together;  /* all micro-steps in one pass: each layer for all of them */
     int file;      /* optimizer, gradient and parameter tiers: one bit each */
     int delays;    /* updates overlap with the next step */
@@ -169,16 +171,35 @@ static void check_reductions(rank_run *h) {
         const int n = orders_reductions[h->rank][u], copies = now_case->shard_ranks > 0;
         const int wanted = (once ? 1 : zp_order_reductions(h->z, u)) + copies;
         orders_reductions[h->rank][u] = 0;
-        if (n != wanted && !now_case->gradient_bits)
+        if (n != wanted && !now_case->gradient_bits && now_case->rule != ZERO_MUON)
             orders_fail("unit %d was reduced %d times in a step, expected %d", u, n, wanted);
     }
+}
+
+/* Reads this rank's state, and puts it back. */
+static int save_state(rank_run *h) {
+    zero_counters counters;
+    TRY(zero_state_begin(h->z));
+    zero_state_counters(h->z, &counters);
+    for (int i = 0; i < zero_state_ranges(h->z, 1); i++) {
+        zero_range range;
+        TRY(zero_state_range(h->z, 1, i, &range));
+        void *values = orders_hold(range.count * sizeof(float));
+        TRY(zero_state_get(h->z, &range, values));
+        TRY(zero_state_put(h->z, &range, values));
+    }
+    TRY(zero_state_set_counters(h->z, &counters));
+    TRY(zero_state_end(h->z, 1));
+    return 1;
 }
 
 static int train(rank_run *h) {
     zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
     const test_case *c = now_case;
     zero_step_report report;
+    double norm;
     for (h->step = 0; h->step < c->steps; h->step++) {
+        if (c->saves && h->step + 1 == c->steps && !save_state(h)) return 0;
         if (c->evaluates && !evaluate(h, UNITS)) return 0;
         for (h->micro = 0; h->micro < (c->together ? 1 : c->micro_steps); h->micro++)
             if (!train_pass(h)) return 0;
@@ -186,6 +207,7 @@ static int train(rank_run *h) {
         TRY(zero_reduce(h->z));
         check_reductions(h);
         if (c->evaluates && !evaluate(h, 1)) return 0;
+        if (c->asks) TRY(zero_norm(h->z, &norm));
         hyper.lr = c->differs && h->rank == 1 && h->step == 0 ? 0.02f : 0.01f;
         TRY(zero_step(h->z, &hyper));
         if (c->asks) TRY(zero_step_result(h->z, &report));
@@ -201,6 +223,8 @@ static int announce(rank_run *h) {
         d.name = names[t];
         d.numel = numel[t];
         d.unit = t % UNITS;
+        d.rows = now_case->rule == ZERO_MUON && t < UNITS ? 10 : 0;
+        d.cols = d.rows ? d.numel / 10 : 0;
         d.flags = t == 3 ? ZERO_KEEP : 0;
         d.field = offsetof(fields, t) + (size_t)t * sizeof(float *);
         TRY(zero_tensor(h->z, &d));
@@ -244,6 +268,7 @@ static void configure(zero_config *cfg) {
     cfg->type = c->type;
     cfg->grads = c->grads_as_type ? ZERO_GRAD_AS_TYPE : ZERO_GRAD_F32;
     cfg->delay_from = c->delays;
+    cfg->optimizer = c->rule;
     if (is_reference) return;
     cfg->stage = c->stage;
     cfg->prefetch = c->prefetch ? c->prefetch : ZERO_NONE;
@@ -339,6 +364,13 @@ static void add_stage(int nranks, int stage, int micro) {
     c->no_overlap = 1;
     add("evaluates", nranks, stage, micro)->evaluates = 1;
     add("asks", nranks, stage, micro)->asks = 1;
+    add("saves", nranks, stage, micro)->saves = 1;
+    c = add("lamb", nranks, stage, micro);
+    c->rule = ZERO_LAMB;
+    c->async = 0;
+    c = add("muon", nranks, stage, micro);
+    c->rule = ZERO_MUON;
+    c->async = 0;
     c = add("bf16", nranks, stage, micro);
     c->type = ZERO_BF16;
     c = add("bf16-grads", nranks, stage, micro);
@@ -356,6 +388,7 @@ static void add_stage(int nranks, int stage, int micro) {
     c->file = stage == 3 ? 7 : stage == 2 ? 3 : 1;
     c = add("delayed-file", nranks, stage, micro);
     c->async = 0;
+    c->saves = 1;
     c->delays = 2;
     c->steps = 3;
     c->file = stage == 3 ? 7 : stage == 2 ? 3 : 1;

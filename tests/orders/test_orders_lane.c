@@ -24,6 +24,7 @@
 
 int orders_mutex_lock(const void *lock);
 int orders_mutex_unlock(const void *lock);
+int orders_mutex_destroy(const void *lock);
 int orders_cond_wait(const void *condition, const void *lock);
 int orders_cond_signal(const void *condition);
 int orders_cond_broadcast(const void *condition);
@@ -35,12 +36,12 @@ void orders_thread_forget(void);
 
 #define GONE                         orders_removed(__FILE__, __LINE__)
 #define pthread_mutex_init(m, a)     ((void)0)
-#define pthread_mutex_destroy(m)     ((void)0)
+#define pthread_mutex_destroy(m)     orders_mutex_destroy(m)
 #define pthread_cond_init(c, a)      ((void)0)
 #define pthread_cond_destroy(c)      ((void)0)
 #define pthread_mutex_lock(m)        (GONE ? 0 : orders_mutex_lock(m))
 #define pthread_mutex_unlock(m)      (GONE ? 0 : orders_mutex_unlock(m))
-#define pthread_cond_wait(c, m)      (GONE ? 0 : orders_cond_wait(c, m))
+#define pthread_cond_wait(c, m)      orders_cond_wait(c, m)
 #define pthread_cond_signal(c)       (GONE ? 0 : orders_cond_signal(c))
 #define pthread_cond_broadcast(c)    (GONE ? 0 : orders_cond_broadcast(c))
 #define pthread_create(t, a, f, x)   orders_thread_create(t, f, x)
@@ -50,7 +51,8 @@ void orders_thread_forget(void);
 #undef ZP_LANE_TASKS
 #define ZP_LANE_TASKS ((size_t)2)
 #include "../../zero_plugin/machine/gate.h"
-#define syscall(number, word, how, value, ...) orders_futex(word, how, value)
+#define syscall(number, word, how, value, time, ...)                                               \
+    ((void)(time), GONE ? 0 : orders_futex(word, how, value))
 static long orders_futex(const uint32_t *word, int how, uint32_t value) {
     if (how == FUTEX_WAIT)
         orders_futex_wait(word, value);
@@ -58,9 +60,6 @@ static long orders_futex(const uint32_t *word, int how, uint32_t value) {
         orders_futex_wake(word);
     return 0;
 }
-/* The two calls, in board.h, can be removed, too. */
-#define orders_futex_wait(word, value) (GONE ? (void)0 : (orders_futex_wait)(word, value))
-#define orders_futex_wake(word)        (GONE ? (void)0 : (orders_futex_wake)(word))
 #include "../../zero_plugin/comm/board.h"
 
 /* ---- what threads of a case share ---- */
