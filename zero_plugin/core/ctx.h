@@ -325,7 +325,7 @@ static zero_result zp_ctx_report_difference(zero_ctx *z) {
 /* A lost peer may have left because the last verdicts differed. Returns that, or 0 with `look`. */
 static int zp_ctx_has_difference(zero_ctx *z) {
     if (!z->agreement_begun || z->agreeing->transport->look
-        || zp_device_sync_event(&z->device, z->agreed)
+        || zp_device_sync_stream(&z->stream[ZP_GRADIENTS]) /* it may still write `control` */
         || zp_device_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)
         || zp_device_sync_stream(&z->compute))
         return 0;
