@@ -11,6 +11,7 @@
      stages     runs of each update rule have the same bits at stages 0 to 3, with one micro-step
                 and with two, and other ones than with f32 states
      writes     a write by name rounds to nearest, with split master weights as well
+     long       ranges longer than the staging buffer are copied out and put whole
      pieces     state in 8 bits that is copied out and put in pieces, on other ranks, is the same
      ways       each kind of state, of master weights, and a frozen layer, with accumulation,
                 delayed updates, files, groups of shards and quantized traffic: equal bits at
@@ -428,6 +429,35 @@ static void states_pieces(int stage, zero_optimizer rule) {
         for (int k = 0; k < 3; k++) free(c.value[t][k]);
 }
 
+/* A range longer than the staging buffer, which converts split masters and codes. */
+static void states_long(void) {
+    enum { N = 2 * ZP_STAGE_NUMEL + 300 };
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_config cfg = {.type = ZERO_BF16,
+                             .master = ZERO_MASTER_SPLIT,
+                             .state_type = ZERO_STATE_8BIT,
+                             .log = test_quiet};
+    const zero_tensor_desc w = {.name = "w", .numel = N, .flags = ZERO_BY_SLOT};
+    const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1};
+    float *values = (float *)malloc(2 * (size_t)N * sizeof *values), *back = values + N;
+    zero_ctx *z = NULL;
+    int ok = !zero_create(&z, &cfg, &self) && !zero_tensors(z, &w, 1) && !zero_build(z)
+             && !zero_state_begin(z);
+    for (int i = 0; i < N; i++) values[i] = 1 + (float)i * 0x1p-20f;
+    for (int k = 0; k < 2; k++) {
+        const zero_range r = {"w", kinds[k], ZERO_F32, 0, N};
+        int wrong = 0;
+        ok = ok && !zero_state_put(z, &r, values) && !zero_state_get(z, &r, back);
+        for (int i = 0; i < N && ok; i++)
+            wrong += k ? fabsf(back[i] - values[i]) > 0.01f : back[i] != values[i];
+        test_check(ok && !wrong, "kind %d: %d of %d values are wrong: %s", (int)kinds[k], wrong, N,
+                   zero_last_error(z));
+    }
+    if (ok) (void)zero_state_end(z, 1);
+    zero_destroy(z);
+    free(values);
+}
+
 /* ---- with other settings ---- */
 
 enum { STATES_WAY_RANKS = 4 };
@@ -672,6 +702,7 @@ int main(int argc, char **argv) {
                 states_stages((zero_optimizer)rule, micro_steps, (rule + micro_steps) % 4,
                               (zero_state_type)type);
         }
+    states_long();
     for (int stage = 0; stage < 4; stage++)
         states_pieces(stage, stage % 2 ? ZERO_MUON : ZERO_ADAMW);
     for (int stage = 0; stage < 4; stage++)
