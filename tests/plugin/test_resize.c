@@ -521,10 +521,8 @@ static void *resize_kill(void *arg) {
 
 /* Trains to the end. Returns 1 if no call fails. */
 static int resize_fault_end(host_run *h, const resize_fault_run *f) {
-    test_rank quiet = *h->rank;
     double mean;
     const resize_run *run = &f->run;
-    h->rank = &quiet;
     for (const int end = h->step + run->phase[1].steps; h->step < end; h->step++)
         for (h->micro = 0; h->micro < h->spec->micro_steps; h->micro++)
             if (!virtual_pass(h, &mean)) return 0;
@@ -572,14 +570,12 @@ static void resize_fault_body(test_rank *r) {
     if (moved && was < 0) (void)zero_bind(h.z, &h.params, &h.grads);
     (void)__atomic_add_fetch(&f->moved, moved, __ATOMIC_ACQ_REL);
     (void)__atomic_add_fetch(&f->kept, kept, __ATOMIC_ACQ_REL);
+    test_rank quiet = *h.rank; /* errors of calls are no failures here */
+    h.rank = &quiet;
     if (h.z && resize_fault_end(&h, f)) {
-        test_rank quiet = *h.rank;
-        h.rank = &quiet;
         const uint64_t bits = host_hash(&h);
-        if (!quiet.failed) {
-            (void)__atomic_add_fetch(&f->ended, 1, __ATOMIC_ACQ_REL);
-            if (!quiet.rank) f->hash = bits;
-        }
+        (void)__atomic_add_fetch(&f->ended, !quiet.failed, __ATOMIC_ACQ_REL);
+        if (!quiet.failed && !quiet.rank) f->hash = bits;
     }
     zero_destroy(h.z);
 }
