@@ -237,8 +237,9 @@ void zero_destroy(zero_ctx *z) {
     if (!z || z->maker != getpid()) return;
     zp_ctx_set_call(z, "zero_destroy");
     /* if the context failed or is inside a step, peers must not wait for it */
-    z->broken = z->dead || zp_failure_result(&z->failure)
-                || (z->phase == ZP_NEW ? z->text[0] != 0 : !(z->phase & (ZP_IDLE | ZP_REDUCED | ZP_MOVED)));
+    z->broken =
+        z->dead || zp_failure_result(&z->failure)
+        || (z->phase == ZP_NEW ? z->text[0] != 0 : !(z->phase & (ZP_IDLE | ZP_REDUCED | ZP_MOVED)));
     /* peers may continue with zero_build: do not delay them for long */
     for (zp_comm *g = z->group; g < z->group + ZP_GROUPS && z->phase == ZP_NEW; g++)
         g->timeout_s = fmin(g->timeout_s, ZP_UNBUILT_S);
