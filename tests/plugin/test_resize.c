@@ -47,10 +47,23 @@ static void resize_spec(const resize_run *run, const resize_phase *p, host_spec 
     s->leaves = s->micro_steps = run->leaves / p->nranks;
 }
 
+static double resize_moved; /* bytes, by the last line of the log; -1: none */
+
+static void resize_log(void *user, zero_log_level level, const char *text) {
+    double bytes;
+    int from, to;
+    (void)user;
+    if (level == ZERO_LOG_INFO
+        && sscanf(text, "the state has moved from %d to %d ranks: %lf bytes", &from, &to, &bytes)
+               == 3)
+        resize_moved = bytes;
+}
+
 /* Creates the context of the next phase, with all tensors. */
 static zero_result resize_create(host_run *h, const host_spec *s, zero_ctx **next) {
-    const zero_config cfg = host_config(s);
+    zero_config cfg = host_config(s);
     const zero_comm comm = test_comm(h->rank);
+    cfg.log = resize_log;
     ZERO_TRY(zero_create(next, &cfg, &comm));
     return host_announce_all(h, *next);
 }
@@ -404,6 +417,7 @@ static void resize_plain(const virtual_case *c, const int ranks[2], const int st
     }
     const int seats = ranks[0] > ranks[1] ? ranks[0] : ranks[1];
     test_check(!zero_local_create(&run.local, ranks[1], 0), "a zero_local");
+    resize_moved = -1;
     const int ok = test_ranks_of(seats, ranks[0], 0, resize_plain_body, &run);
     test_check(ok, "%s, %d to %d ranks, stage %d to %d, form %d: %s", c->name, ranks[0], ranks[1],
                stage[0], stage[1], form, test_first);
@@ -420,6 +434,22 @@ static void resize_plain(const virtual_case *c, const int ranks[2], const int st
                (unsigned long long)run.end[1]);
     for (int t = 0; t < HOST_TENSORS; t++)
         for (int k = 0; k < ZERO_KIND_COUNT; k++) free(run.state[t][k]);
+}
+
+/* The bytes in the log. If nothing changes, none move. At stage 0, each rank that joins gets all:
+   weights and two moments of trained elements, and the weights of the frozen ones. */
+static void resize_bytes(void) {
+    static const int same[2] = {3, 3}, more[2] = {1, 4}, stages[2] = {3, 3}, whole[2] = {1, 0};
+    double numel = 0;
+    resize_plain(&virtual_cases[0], same, stages, 0);
+    test_check(resize_moved == 0, "equal layouts: %.0f bytes have moved", resize_moved);
+    for (int t = 0; t < 5; t++) {
+        const zero_tensor_desc *d = &virtual_tensors[t];
+        numel += (double)d->numel * (d->layers ? d->layers : 1) * (d->flags & ZERO_FROZEN ? 1 : 3);
+    }
+    resize_plain(&virtual_cases[0], more, whole, 0);
+    test_check(resize_moved == 3 * 4 * numel, "1 to 4 ranks: %.0f bytes have moved, expected %.0f",
+               resize_moved, 3 * 4 * numel);
 }
 
 /* ---- refusals ---- */
@@ -521,10 +551,8 @@ static void *resize_kill(void *arg) {
 
 /* Trains to the end. Returns 1 if no call fails. */
 static int resize_fault_end(host_run *h, const resize_fault_run *f) {
-    test_rank quiet = *h->rank;
     double mean;
     const resize_run *run = &f->run;
-    h->rank = &quiet;
     for (const int end = h->step + run->phase[1].steps; h->step < end; h->step++)
         for (h->micro = 0; h->micro < h->spec->micro_steps; h->micro++)
             if (!virtual_pass(h, &mean)) return 0;
@@ -572,14 +600,12 @@ static void resize_fault_body(test_rank *r) {
     if (moved && was < 0) (void)zero_bind(h.z, &h.params, &h.grads);
     (void)__atomic_add_fetch(&f->moved, moved, __ATOMIC_ACQ_REL);
     (void)__atomic_add_fetch(&f->kept, kept, __ATOMIC_ACQ_REL);
+    test_rank quiet = *h.rank; /* errors of calls are no failures here */
+    h.rank = &quiet;
     if (h.z && resize_fault_end(&h, f)) {
-        test_rank quiet = *h.rank;
-        h.rank = &quiet;
         const uint64_t bits = host_hash(&h);
-        if (!quiet.failed) {
-            (void)__atomic_add_fetch(&f->ended, 1, __ATOMIC_ACQ_REL);
-            if (!quiet.rank) f->hash = bits;
-        }
+        (void)__atomic_add_fetch(&f->ended, !quiet.failed, __ATOMIC_ACQ_REL);
+        if (!quiet.failed && !quiet.rank) f->hash = bits;
     }
     zero_destroy(h.z);
 }
@@ -795,6 +821,7 @@ int main(void) {
         resize_virtual(&virtual_cases[i], i % 2, i == 1 || i == 8 ? many : few, i % 4 == 3,
                        i % 3 == 1);
     resize_refusals();
+    resize_bytes();
     resize_refused(0);
     resize_refused(1);
     resize_faults(n ? many : 60);
