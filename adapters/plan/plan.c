@@ -105,7 +105,7 @@ zero_result plan_ring(const plan_case *c, int *ranks, gpt2_error *err) {
     if (c->on_gpus && c->attends > CONTEXT_ULYSSES) {
         (void)snprintf(err->sentence, sizeof err->sentence,
                        "ring attention works on the CPU only, because it has no CUDA kernels; use "
-                       "-ca ulysses");
+                       "-ca ulysses, or plan for CPUs with --on cpu");
         return ZERO_ERR_UNSUPPORTED;
     }
     const context_shape s = {&c->model->gpt2, plan_or_1(c->tp), c->run.seq_len, plan_or_1(c->cp)};
