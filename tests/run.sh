@@ -128,6 +128,7 @@ hierarchy 300 beside $B/test_hierarchy 24 $SEED $B
 gpt2-parallel 120 beside $B/test_gpt2_parallel
 gpt2-context 120 beside $B/test_gpt2_context
 scale 120 beside $B/test_scale 1000 $SEED
+orders-sample 120 beside $B/test_orders sample $SEED
 model-files 120 beside OMP_NUM_THREADS=1 $B/test_model_files
 checkpoint-kill 200 beside $B/test_checkpoint_kill 100 $SEED
 gpt2-tiles 120 beside $B/test_gpt2_tiles
@@ -308,6 +309,8 @@ long() {
     if ! turn_is 1; then :; elif has_cuda; then emulated; else echo "emulated 0 skip the CUDA toolkit's headers are not installed"; fi
     if turn_is 2; then seldom; fi
     cat <<TABLE
+orders 600 beside $B/test_orders
+orders-lane 300 beside $B/test_orders_lane
 checkpoint-slow 200 waits sh $here/checkpoint/test_checkpoint_faults.sh $B slow
 launchers 300 waits sh $here/launch/test_launchers.sh $B
 mpi-other 300 alone env SAMPLE=3 sh $here/comm/test_mpi.sh $B $(one_mpi $((1 - SEED % 2)))
@@ -368,6 +371,9 @@ resize-all 3600 beside env RESIZES=1000 SEED=$SEED $B/test_resize
 offload-all 1200 beside $B/test_offload 1 $SEED $B
 offload-rings-all 1200 beside $B/test_offload_rings 1 $SEED $B
 model-all 3600 beside $B/test_model 100000 1
+orders-all 80000 beside $B/test_orders all
+orders-lane-all 3600 beside $B/test_orders_lane all
+orders-removals 7200 beside python3 $here/orders/test_orders_removals.py $B
 split-all 600 beside $B/test_split all
 rows-all 600 beside $B/test_rows all
 bits-all 7200 beside $B/test_bits all

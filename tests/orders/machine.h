@@ -1,9 +1,9 @@
 /* machine.h - the plugin's lanes and streams as threads of scheduler.h
 
-   The plugin is compiled with its own files, except for the functions of lane.h that start, feed and
-   wait for a thread. Those of the same name below keep the contract of lane.h, in its weakest form:
-   a wait for an event orders the waiting lane after the event's tasks and nothing else, and is
-   never left out because the event has passed. So it allows every order that CUDA's streams do.
+   The plugin is compiled with its own files, except for the functions of lane.h that start, feed
+   and wait for a thread. Those of the same name below keep the contract of lane.h, in its weakest
+   form: a wait for an event orders the waiting lane after the event's tasks and nothing else, and
+   is never left out because the event has passed. So it allows every order that CUDA's streams do.
    test_orders_lane.c shows that the real lane.h keeps this contract.
 
    The compute stream is a lane, too, if orders_async is 1: then your code only enqueues, as on a
@@ -139,19 +139,19 @@ static int zp_device_event_passed(const zp_event *e) {
 #include "../../zero_plugin/core/buffers.h"
 
 /* Each of these calls can be removed, one at a time. */
-#define ORDERS_GONE                orders_removed(__FILE__, __LINE__)
-#define zp_device_wait_event(s, e) (ORDERS_GONE ? ZERO_OK : (zp_device_wait_event)(s, e))
+#define ORDERS_GONE                  orders_removed(__FILE__, __LINE__)
+#define zp_device_wait_event(s, e)   (ORDERS_GONE ? ZERO_OK : (zp_device_wait_event)(s, e))
 #define zp_device_record_event(s, e) (ORDERS_GONE ? ZERO_OK : (zp_device_record_event)(s, e))
-#define zp_device_sync_event(d, e) (ORDERS_GONE ? ZERO_OK : (zp_device_sync_event)(d, e))
-#define zp_device_sync_stream(s)   (ORDERS_GONE ? ZERO_OK : (zp_device_sync_stream)(s))
-#define zp_device_finish_stream(s) (ORDERS_GONE ? (void)0 : (zp_device_finish_stream)(s))
-#define zp_lane_record(l, e)       (ORDERS_GONE ? (void)0 : (zp_lane_record)(l, e))
-#define zp_lane_wait(l, e)         (ORDERS_GONE ? (void)0 : (zp_lane_wait)(l, e))
-#define zp_lane_wait_event(e)      (ORDERS_GONE ? (void)0 : (zp_lane_wait_event)(e))
-#define zp_lane_sync(l)            (ORDERS_GONE ? (void)0 : (zp_lane_sync)(l))
-#define zp_comm_barrier(g)         (ORDERS_GONE ? ZERO_OK : (zp_comm_barrier)(g))
-#define zp_buffer_hold(p, u, more) (ORDERS_GONE ? (void)0 : (zp_buffer_hold)(p, u, more))
-#define zp_buffer_release(p, b)    (ORDERS_GONE ? (void)0 : (zp_buffer_release)(p, b))
-#define zp_buffer_forget_all(p)    (ORDERS_GONE ? (void)0 : (zp_buffer_forget_all)(p))
+#define zp_device_sync_event(d, e)   (ORDERS_GONE ? ZERO_OK : (zp_device_sync_event)(d, e))
+#define zp_device_sync_stream(s)     (ORDERS_GONE ? ZERO_OK : (zp_device_sync_stream)(s))
+#define zp_device_finish_stream(s)   (ORDERS_GONE ? (void)0 : (zp_device_finish_stream)(s))
+#define zp_lane_record(l, e)         (ORDERS_GONE ? (void)0 : (zp_lane_record)(l, e))
+#define zp_lane_wait(l, e)           (ORDERS_GONE ? (void)0 : (zp_lane_wait)(l, e))
+#define zp_lane_wait_event(e)        (ORDERS_GONE ? (void)0 : (zp_lane_wait_event)(e))
+#define zp_lane_sync(l)              (ORDERS_GONE ? (void)0 : (zp_lane_sync)(l))
+#define zp_comm_barrier(g)           (ORDERS_GONE ? ZERO_OK : (zp_comm_barrier)(g))
+#define zp_buffer_hold(p, u, more)   (ORDERS_GONE ? (void)0 : (zp_buffer_hold)(p, u, more))
+#define zp_buffer_release(p, b)      (ORDERS_GONE ? (void)0 : (zp_buffer_release)(p, b))
+#define zp_buffer_forget_all(p)      (ORDERS_GONE ? (void)0 : (zp_buffer_forget_all)(p))
 
 #endif

@@ -1,8 +1,8 @@
 /* net.h - the test transport: ranks of one process that meet through scheduler.h
 
-   It does what LOCAL does, with LOCAL's own code for the sums and copies (zp_local_compute), but its
-   ranks meet in one operation of the scheduler. test_orders_lane.c shows that the real board keeps
-   the contract of this meeting: no rank returns before all have come.
+   It does what LOCAL does, with LOCAL's own code for the sums and copies (zp_local_compute), but
+   its ranks meet in one operation of the scheduler. test_orders_lane.c shows that the real board
+   keeps the contract of this meeting: no rank returns before all have come.
 
    At a meeting's begin no rank waits for more than the others' arrival; at its end the ranks meet
    again, so a rank's memory may be changed only after all have read it. */
@@ -17,9 +17,9 @@ enum { ORDERS_UNITS = 8, ORDERS_NETS = 16 };
 
 /* Ranks that communicate. */
 typedef struct orders_net orders_net;
-extern int orders_net_faulty;                     /* 1: ranks may give up; see net.c */
-orders_net *orders_net_open(int nranks);          /* the first one, of all ranks */
-void orders_net_forget(void);                     /* before each execution */
+extern int orders_net_faulty;            /* 1: ranks may give up; see net.c */
+orders_net *orders_net_open(int nranks); /* the first one, of all ranks */
+void orders_net_forget(void);            /* before each execution */
 int orders_net_size(const orders_net *n);
 orders_net *orders_net_part(orders_net *of, int split, int part, int nranks);
 /* Returns 0, or -1 if a rank has died or given up and the meeting cannot take place. */
@@ -126,7 +126,8 @@ static zero_result orders_swap(zp_stream *s, const zp_swap *x) {
     orders_net *n = orders_own_of(x->group)->net;
     const int me = x->group->rank;
     for (int i = 0; i < x->n; i++)
-        if (x->list[i].sends) orders_net_send(n, me, x->list[i].peer, x->list[i].data, x->list[i].bytes);
+        if (x->list[i].sends)
+            orders_net_send(n, me, x->list[i].peer, x->list[i].data, x->list[i].bytes);
     for (int i = 0; i < x->n; i++)
         if (!x->list[i].sends
             && orders_net_receive(n, x->list[i].peer, me, x->list[i].data, x->list[i].bytes))

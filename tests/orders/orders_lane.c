@@ -57,7 +57,7 @@ orders_lane *orders_lane_open(int asked) {
     (*l)->head = (*l)->tail = 0;
     (*l)->closes = (*l)->ended = 0;
     (*l)->asked = asked;
-    memset(&(*l)->ran[0], 0, sizeof (*l)->ran[0]);
+    memset(&(*l)->ran[0], 0, sizeof(*l)->ran[0]);
     orders_start(work, *l);
     return *l;
 }

@@ -47,7 +47,8 @@ int orders_mutex_lock(const void *lock) {
 }
 int orders_mutex_unlock(const void *lock) {
     thing *t = thing_of(lock);
-    if (t->locked != 1 + orders_self()) orders_fail("a thread releases a lock that it does not hold");
+    if (t->locked != 1 + orders_self())
+        orders_fail("a thread releases a lock that it does not hold");
     orders_stamp_now(&t->unlocked);
     t->locked = 0;
     return 0;

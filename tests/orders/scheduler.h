@@ -13,10 +13,10 @@
    as independent, because no code of the plugin reads what they return.
 
    RACES. Code compiled with -fsanitize=thread reports each access to memory to this file instead of
-   to the sanitizer's library. A vector clock per thread says what happened before what. Two accesses
-   to the same bytes, of which one writes, must be ordered by it. This finds an error in every order
-   of a class, from the one that is run. Freed memory is never given out again within an execution,
-   so each later access to it is found. */
+   to the sanitizer's library. A vector clock per thread says what happened before what. Two
+   accesses to the same bytes, of which one writes, must be ordered by it. This finds an error in
+   every order of a class, from the one that is run. Freed memory is never given out again within an
+   execution, so each later access to it is found. */
 #ifndef ORDERS_SCHEDULER_H
 #define ORDERS_SCHEDULER_H
 
@@ -62,8 +62,8 @@ void orders_add_now(orders_stamp *s);
 void orders_join(const orders_stamp *s);
 /* A place at which a rank may die. */
 void orders_point(void);
-int orders_self(void); /* the number of the calling thread */
-int orders_rank(void); /* of the calling thread; -1: none */
+int orders_self(void);     /* the number of the calling thread */
+int orders_rank(void);     /* of the calling thread; -1: none */
 int orders_is_first(void); /* the calling thread is the rank's first one */
 int orders_died(int rank);
 /* The calling thread reads or writes these bytes, which code without instrumentation does. */
@@ -90,10 +90,10 @@ typedef struct orders_test {
 } orders_test;
 
 typedef struct orders_report {
-    long classes;   /* of orders that were run to the end */
-    long cut;       /* executions that were ended, because they belong to a class that was run */
-    long steps;     /* of the longest execution: operations that the scheduler saw */
-    long accesses;  /* of the last execution, to memory */
+    long classes;  /* of orders that were run to the end */
+    long cut;      /* executions that were ended, because they belong to a class that was run */
+    long steps;    /* of the longest execution: operations that the scheduler saw */
+    long accesses; /* of the last execution, to memory */
     long points[ORDERS_RANKS]; /* of each rank in the first execution */
     int closed;
     double seconds;

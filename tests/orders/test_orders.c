@@ -4,9 +4,9 @@
      test_orders all        all cases, hours
      test_orders sample S   a sample of about 15 s, drawn by S
      test_orders cases      the cases' names
-     test_orders case NAME  this case alone
-     test_orders remove FILE:LINE [NAME]  all cases, or one, without the call at that line of the
-                            plugin: an error is expected
+     test_orders case NAME [PLACE]  this case alone, if a rank dies, at this place alone
+     test_orders remove FILE:LINE [NAME]  the cases of 2 and 4 ranks, or one, without the call at
+                            that line of the plugin: an error is expected
 
    Ranks with three units train a few steps; see machine.h, net.h and scheduler.h for how they run.
    In each order
@@ -23,7 +23,9 @@
    WHAT IS NOT EXPLORED. The plugin's CUDA code: streams are CUDA's in what they may reorder, but
    the kernels are the CPU's. Orders inside a task: it runs as one piece between two waits. OpenMP:
    each task has one thread. Time limits: no wait ends by itself. For each place at which a rank may
-   die, the orders of the others after it, but not all orders in which it gets there. */
+   die, the orders of the others after it, but not all orders in which it gets there. An update that
+   was enqueued before the death was known may still change weights that a rank of the same failed
+   step reads; this is not counted as an error, because nothing of that step is used. */
 #include "machine.h"
 
 #include "../../zero_plugin.cu"
@@ -40,20 +42,20 @@ static const size_t numel[TENSORS] = {70, 90, 80, 5};
 typedef struct test_case {
     char name[64];
     int nranks, stage, micro_steps, prefetch, steps;
-    int fast;      /* parameters of peers are read in place, if the stage can */
-    int async;     /* the compute stream runs by itself */
+    int fast;  /* parameters of peers are read in place, if the stage can */
+    int async; /* the compute stream runs by itself */
     int no_overlap;
     int evaluates; /* evaluations between steps, and before and after zero_reduce */
     int differs;   /* rank 1 gives another learning rate: all ranks must fail */
     int asks;      /* the norm, and the result of each step, are asked for */
     int saves;     /* the state is read and put back before the last step, as by a checkpoint */
     zero_optimizer rule;
-    int together;  /* all micro-steps in one pass: each layer for all of them */
-    int file;      /* optimizer, gradient and parameter tiers: one bit each */
-    int delays;    /* updates overlap with the next step */
-    int dies;      /* rank dies - 1 dies at every place, one after the other; 0: none */
-    int gives_up;  /* when a rank gives up is explored, too */
-    int slow;      /* the case is not closed in 60 seconds: `all` alone has it */
+    int together; /* all micro-steps in one pass: each layer for all of them */
+    int file;     /* optimizer, gradient and parameter tiers: one bit each */
+    int delays;   /* updates overlap with the next step */
+    int dies;     /* rank dies - 1 dies at every place, one after the other; 0: none */
+    int gives_up; /* when a rank gives up is explored, too */
+    int slow;     /* the case is not closed in 60 seconds: `all` alone has it */
     int shard_ranks, second_ranks, weight_bits, gradient_bits, node_size;
     zero_type type;
     int grads_as_type;
@@ -65,7 +67,7 @@ static int is_reference; /* one rank takes the gradients of all */
 static orders_net *net;
 static float expected[TENSORS][LARGEST], result[ORDERS_RANKS][TENSORS][LARGEST];
 static int ended[ORDERS_RANKS]; /* 1: with an error; 2: without */
-static int may_fail;             /* a rank dies */
+static int may_fail;            /* a rank dies */
 static int executions;
 
 static uint32_t mix(uint32_t x) {
@@ -123,8 +125,9 @@ typedef struct rank_run {
     } while (0)
 
 static zero_result enqueue(rank_run *h, zp_task_fn fn, int t) {
-    const work w = {h->p.t[t],         h->p.t[3], h->g.t[t], h->z->cfg.type,
-                    h->z->array[ZP_GRAD].type, &h->seen[t % UNITS], h->rank, h->step, h->micro, t};
+    const work w = {
+        h->p.t[t],           h->p.t[3], h->g.t[t], h->z->cfg.type, h->z->array[ZP_GRAD].type,
+        &h->seen[t % UNITS], h->rank,   h->step,   h->micro,       t};
     return zp_device_push_task(&h->z->compute, fn, &w, sizeof w, numel[t]);
 }
 static int forward(rank_run *h, int u) {
@@ -243,8 +246,8 @@ static void check_memory(zero_ctx *z) {
     zero_plan plan;
     zero_stats stats;
     if (zero_query_plan(z, &plan) || zero_query_stats(z, &stats)) return;
-    const size_t most = plan.param_bytes + plan.grad_bytes + plan.optimizer_bytes
-                        + plan.buffer_bytes,
+    const size_t most =
+                     plan.param_bytes + plan.grad_bytes + plan.optimizer_bytes + plan.buffer_bytes,
                  has = stats.param_bytes + stats.grad_bytes + stats.optimizer_bytes
                        + stats.buffer_bytes;
     if (has > most) orders_fail("%zu bytes were allocated, the plan has %zu", has, most);
@@ -296,10 +299,12 @@ static void run_rank(int rank, void *arg) {
     h->seen = (float *)orders_hold(64);
     configure(&cfg);
     zero_result r = zero_create(&h->z, &cfg, &comm);
-    const int ok = !r && announce(h) && train(h) && finish(h), fails = may_fail || now_case->differs;
+    const int ok = !r && announce(h) && train(h) && finish(h),
+              fails = may_fail || now_case->differs;
     if (!ok && !fails) orders_fail("%s: %s", now_case->name, zero_last_error(h->z));
     if (!ok && h->z->dead != ZERO_ERR_PEER && h->z->dead != ZERO_ERR_MISMATCH)
-        orders_fail("%s: expected the error of a peer, got %s", now_case->name, zero_last_error(h->z));
+        orders_fail("%s: expected the error of a peer, got %s", now_case->name,
+                    zero_last_error(h->z));
     if (ok && now_case->differs && !is_reference) orders_fail("ranks differ, and no rank fails");
     zero_destroy(h->z);
     ended[rank] = 1 + ok;
@@ -442,17 +447,21 @@ static void sum_reports(orders_report *all, const orders_report *r) {
     if (r->steps > all->steps) all->steps = r->steps;
 }
 
+static long only_place; /* the only place to die at; 0: many */
+
 /* A rank dies at its first place, then at another one `every` places later, and so on. */
 static void run_deaths(const test_case *c, orders_test t, orders_report *all, int every) {
     const long places = all->points[c->dies - 1];
     const double end = zp_seconds() + t.budget_s;
     t.die_rank = c->dies - 1;
     may_fail = orders_net_faulty = 1;
-    for (t.die_at = 1; t.die_at <= places && all->closed; t.die_at += every) {
+    for (t.die_at = only_place ? only_place : 1; t.die_at <= places && all->closed;
+         t.die_at += every) {
         t.budget_s = end - zp_seconds();
         const orders_report r = orders_explore(&t);
         sum_reports(all, &r);
         if (t.budget_s <= 0) all->closed = 0;
+        if (only_place) break;
     }
     may_fail = 0;
 }
@@ -473,8 +482,7 @@ static orders_report run_case(const test_case *c, double budget_s, int every) {
 static void print_report(const test_case *c, const orders_report *r, int every) {
     printf("%-26s %s: %ld classes of orders", c->name, r->closed ? "closed" : "NOT CLOSED",
            r->classes);
-    if (c->dies)
-        printf(", of %ld places to die at every %dth", r->points[c->dies - 1], every);
+    if (c->dies) printf(", of %ld places to die at every %dth", r->points[c->dies - 1], every);
     printf(", %ld operations, %ld accesses, %.1f s\n", r->steps, r->accesses, r->seconds);
     fflush(stdout);
 }
@@ -482,6 +490,7 @@ static void print_report(const test_case *c, const orders_report *r, int every) 
 int main(int argc, char **argv) {
     const char *const what = argc > 1 ? argv[1] : "", *const which = argc > 2 ? argv[2] : NULL;
     const char *const only = !strcmp(what, "case") ? which : argc > 3 ? argv[3] : NULL;
+    if (!strcmp(what, "case") && argc > 3) only_place = atol(argv[3]);
     const int removes = which && !strcmp(what, "remove"), lists = !strcmp(what, "cases"),
               all = !strcmp(what, "all") || !strcmp(what, "case"),
               seed = which && !strcmp(what, "sample") ? atoi(which) : -1;
@@ -494,8 +503,9 @@ int main(int argc, char **argv) {
         if (only && strcmp(only, c->name)) continue;
         if (lists) puts(c->name);
         if (lists || (c->slow && !all)) continue;
+        if (removes && !only && (c->nranks == 3 || (c->dies && c->stage < 3))) continue;
         if (seed >= 0 && (i + seed) % SAMPLE) continue;
-        const int every = all ? 1 : removes ? 1000 : EVERY;
+        const int every = all ? 1 : removes ? 150 : EVERY;
         const orders_report r = run_case(c, all ? 3600 : 60, every);
         closed += r.closed;
         open += !r.closed;

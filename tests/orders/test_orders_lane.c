@@ -34,18 +34,18 @@ void orders_futex_wait(const uint32_t *word, uint32_t seen);
 void orders_futex_wake(const uint32_t *word);
 void orders_thread_forget(void);
 
-#define GONE                         orders_removed(__FILE__, __LINE__)
-#define pthread_mutex_init(m, a)     ((void)0)
-#define pthread_mutex_destroy(m)     orders_mutex_destroy(m)
-#define pthread_cond_init(c, a)      ((void)0)
-#define pthread_cond_destroy(c)      ((void)0)
-#define pthread_mutex_lock(m)        (GONE ? 0 : orders_mutex_lock(m))
-#define pthread_mutex_unlock(m)      (GONE ? 0 : orders_mutex_unlock(m))
-#define pthread_cond_wait(c, m)      orders_cond_wait(c, m)
-#define pthread_cond_signal(c)       (GONE ? 0 : orders_cond_signal(c))
-#define pthread_cond_broadcast(c)    (GONE ? 0 : orders_cond_broadcast(c))
-#define pthread_create(t, a, f, x)   orders_thread_create(t, f, x)
-#define pthread_join(t, r)           (GONE ? 0 : orders_thread_join((uintptr_t)(t)))
+#define GONE                       orders_removed(__FILE__, __LINE__)
+#define pthread_mutex_init(m, a)   ((void)0)
+#define pthread_mutex_destroy(m)   orders_mutex_destroy(m)
+#define pthread_cond_init(c, a)    ((void)0)
+#define pthread_cond_destroy(c)    ((void)0)
+#define pthread_mutex_lock(m)      (GONE ? 0 : orders_mutex_lock(m))
+#define pthread_mutex_unlock(m)    (GONE ? 0 : orders_mutex_unlock(m))
+#define pthread_cond_wait(c, m)    orders_cond_wait(c, m)
+#define pthread_cond_signal(c)     (GONE ? 0 : orders_cond_signal(c))
+#define pthread_cond_broadcast(c)  (GONE ? 0 : orders_cond_broadcast(c))
+#define pthread_create(t, a, f, x) orders_thread_create(t, f, x)
+#define pthread_join(t, r)         (GONE ? 0 : orders_thread_join((uintptr_t)(t)))
 
 #include "../../zero_plugin/machine/base.h"
 #undef ZP_LANE_TASKS
@@ -218,10 +218,11 @@ static void begin(void *arg) {
 }
 static void end_board(void *arg) {
     for (int r = 0; r < nranks; r++) {
-        const int wanted = differs                 ? (int)ZERO_ERR_MISMATCH
+        const int wanted = differs              ? (int)ZERO_ERR_MISMATCH
                            : gives_up && r != 1 ? (int)ZERO_ERR_PEER
-                                                   : (int)ZERO_OK;
-        if (result[r] != wanted) orders_fail("rank %d has result %d, expected %d", r, result[r], wanted);
+                                                : (int)ZERO_OK;
+        if (result[r] != wanted)
+            orders_fail("rank %d has result %d, expected %d", r, result[r], wanted);
     }
 }
 

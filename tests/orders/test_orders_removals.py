@@ -17,7 +17,7 @@ LOCKS = ("machine/lane.h", "machine/gate.h", "comm/board.h")
 GPU = ("offload_gpu.h", "gpu_update.h", "cpu_update.h", "rows_gpu.h")  # only next to a GPU
 CALL = re.compile(r"\b(zp_device_(wait_event|record_event|sync_event|sync_stream|finish_stream)|zp_comm_barrier"
                   r"|zp_buffer_(hold|release|forget_all)|zp_lane_(record|wait|sync|wait_event)|zp_gate_pass)\(")
-LOCK = re.compile(r"pthread_(mutex_(lock|unlock)|cond_(signal|broadcast)|join)\(|SYS_futex")
+LOCK = re.compile(r"pthread_(mutex_(lock|unlock)|cond_(signal|broadcast)|join)\(|FUTEX_WAKE")
 
 
 def calls():
