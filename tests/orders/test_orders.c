@@ -45,7 +45,8 @@ typedef struct test_case {
     int fast;  /* parameters of peers are read in place, if the stage can */
     int async; /* the compute stream runs by itself */
     int no_overlap;
-    int evaluates; /* evaluations between steps, and before and after zero_reduce */
+    int evaluates; /* evaluations between steps, and before and after zero_reduce; 2: not after it
+                    */
     int differs;   /* rank 1 gives another learning rate: all ranks must fail */
     int asks;      /* the norm, and the result of each step, are asked for */
     int saves;     /* the state is read and put back before the last step, as by a checkpoint */
@@ -209,7 +210,7 @@ static int train(rank_run *h) {
         if (c->evaluates && !evaluate(h, UNITS)) return 0;
         TRY(zero_reduce(h->z));
         check_reductions(h);
-        if (c->evaluates && !evaluate(h, 1)) return 0;
+        if (c->evaluates == 1 && !evaluate(h, 1)) return 0;
         if (c->asks) TRY(zero_norm(h->z, &norm));
         hyper.lr = c->differs && h->rank == 1 && h->step == 0 ? 0.02f : 0.01f;
         TRY(zero_step(h->z, &hyper));
@@ -403,6 +404,9 @@ static void add_stage_3(int nranks, int micro) {
     add("mapped", nranks, 3, micro)->fast = 1;
     c = add("mapped-evaluates", nranks, 3, micro);
     c->fast = c->evaluates = 1;
+    c = add("mapped-before", nranks, 3, micro);
+    c->fast = 1;
+    c->evaluates = 2;
     add("prefetch0", nranks, 3, micro)->prefetch = 0;
     add("prefetch2", nranks, 3, micro)->prefetch = 2;
     c = add("prefetch0-evaluates", nranks, 3, micro);
