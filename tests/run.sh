@@ -309,8 +309,6 @@ long() {
     if ! turn_is 1; then :; elif has_cuda; then emulated; else echo "emulated 0 skip the CUDA toolkit's headers are not installed"; fi
     if turn_is 2; then seldom; fi
     cat <<TABLE
-orders 600 beside $B/test_orders
-orders-lane 300 beside $B/test_orders_lane
 checkpoint-slow 200 waits sh $here/checkpoint/test_checkpoint_faults.sh $B slow
 launchers 300 waits sh $here/launch/test_launchers.sh $B
 mpi-other 300 alone env SAMPLE=3 sh $here/comm/test_mpi.sh $B $(one_mpi $((1 - SEED % 2)))
@@ -324,9 +322,11 @@ seldom() {
 layout-saves 500 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_saves.sh $B
 hosts 400 alone sh $here/launch/test_hosts.sh $B
 soak 400 alone python3 $here/tools/soak.py $B 0.033 $SEED
+orders 600 beside $B/test_orders
+orders-lane 300 beside $B/test_orders_lane
 TABLE
-        converge $((SEED / 6 % 2 * 3))
-    } | sample 6
+        converge $((SEED / 8 % 2 * 3))
+    } | sample 8
 }
 converge() { # STAGE
     for type in f32 bf16 fp16; do echo "converge-$type-$1 900 beside sh $here/gpt2/test_converge.sh $B $1 $type"; done
