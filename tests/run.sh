@@ -373,7 +373,6 @@ offload-rings-all 1200 beside $B/test_offload_rings 1 $SEED $B
 model-all 3600 beside $B/test_model 100000 1
 orders-all 80000 beside $B/test_orders all
 orders-lane-all 3600 beside $B/test_orders_lane all
-orders-removals 7200 beside python3 $here/orders/test_orders_removals.py $B
 split-all 600 beside $B/test_split all
 rows-all 600 beside $B/test_rows all
 bits-all 7200 beside $B/test_bits all

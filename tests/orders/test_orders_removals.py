@@ -2,7 +2,8 @@
 
 Removes every call that orders streams, threads or ranks from the plugin, one at a time, and runs
 BUILD/test_orders without it (no file is changed: see ORDERS_GONE in machine.h); for lane.h, gate.h
-and board.h BUILD/test_orders_lane. An error is expected. Calls without which no order fails are listed in removals.txt, each with its reason, as
+and board.h BUILD/test_orders_lane. An error is expected. Calls without which no order fails are
+listed in removals.txt, each with its reason, as
   FILE | LINE OF CODE | why
 and must still be there, and not be found. SAMPLE N: every Nth call, SEED chooses the first.
 Last line: N passed (found, or listed), N failed."""
