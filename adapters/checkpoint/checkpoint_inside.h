@@ -187,7 +187,7 @@ typedef struct ck_tensor {
     uint64_t layers, numel;
     uint64_t row, parts; /* as in ck_cut; parts below 2: dense order */
     int narrays;
-    int f32_state; /* 1: it was kept in f32, next to 8-bit state of other tensors */
+    int f32_state;                 /* 1: it was kept in f32, next to 8-bit state of other tensors */
     ck_array array[CK_ALL_ARRAYS]; /* weights, first and second moments; and the parameters as the
                                       next step sees them, without pieces where none are saved */
 } ck_tensor;
