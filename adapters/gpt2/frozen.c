@@ -161,16 +161,6 @@ int gpt2_is_all_frozen(const gpt2_config *cfg, const char *name) {
     return 0;
 }
 
-size_t gpt2_trained_numel(const gpt2_config *cfg) {
-    zero_tensor_desc table[GPT2_MOST_TENSORS];
-    size_t n = 0;
-    (void)gpt2_table(cfg, NULL, 0, table);
-    EACH_TENSOR(cfg, t)
-    for (int l = 0; l < gpt2_tensor_layers(cfg, t); l++)
-        n += gpt2_is_frozen(cfg, t, l) ? 0 : table[row].numel;
-    return n;
-}
-
 void gpt2_frozen_free(const gpt2_frozen *frozen) { free((void *)(uintptr_t)frozen); }
 
 void gpt2_frozen_describe(const gpt2_config *cfg, const gpt2_stage *stage, int tensor,

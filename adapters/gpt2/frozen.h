@@ -39,9 +39,6 @@ void gpt2_frozen_free(const gpt2_frozen *frozen);
 int gpt2_is_frozen(const gpt2_config *cfg, int tensor, int layer);
 int gpt2_is_all_frozen(const gpt2_config *cfg, const char *name);
 
-/* Returns the number of trained parameters of the whole model, without experts. */
-size_t gpt2_trained_numel(const gpt2_config *cfg);
-
 /* Sets the frozen layers of this rank's row of a tensor. `layers` has room for d->layers. */
 void gpt2_frozen_describe(const gpt2_config *cfg, const gpt2_stage *stage, int tensor,
                           zero_tensor_desc *d, char *layers);

@@ -250,6 +250,8 @@ const char *gpt2_parallel_error(const zero_ctx *z, const gpt2_parallel *how);
 /* Number of elements in the whole model with its adapters, except experts and their gates
    (experts_numel). Padded vocabulary entries count. */
 size_t gpt2_numel(const gpt2_config *cfg);
+/* The same, of trained tensors and layers alone. */
+size_t gpt2_trained_numel(const gpt2_config *cfg);
 
 /* Random number i of a stream, from its index alone: mix is the finaliser of SplitMix64 (Steele,
    Lea, Flood 2014), G = 0x9E3779B97F4A7C15:

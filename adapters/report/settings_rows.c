@@ -3,7 +3,6 @@
 
 #include "../gpt2/context.h"
 #include "../gpt2/experts.h"
-#include "../gpt2/frozen.h"
 #include "plan_rows.h"
 
 #include <stdio.h>
