@@ -173,7 +173,7 @@ void gpt2_frozen_describe(const gpt2_config *cfg, const gpt2_stage *stage, int t
             whole[gpt2_is_of_blocks(tensor) ? block : 0]; /* a tile is not a layer of the model */
         n += layers[l];
     }
-    /* A list keeps the kinds of state that the tensor has on stages that train a part of it. */
+    /* A list keeps the kinds of state that the tensor has on the stages that train some layers. */
     const int all = whole && gpt2_is_all_frozen(cfg, gpt2_tensor_name(tensor));
     if (all) d->flags |= ZERO_FROZEN;
     if (n && !all) d->frozen = layers;
