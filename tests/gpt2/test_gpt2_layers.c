@@ -434,7 +434,7 @@ static void test_refused(void) {
     test_check(gpt2_activation_bytes(&cfg, &run) == 0, "-1 micro-batches together are accepted");
     test_check(!gpt2_stage_make(&stage, &cfg, 2, 1, 0, T, &err), "%s", err.sentence);
     stage.slots = 1;
-    const gpt2_parallel how = {NULL, 0, &stage, NULL, NULL, NULL};
+    const gpt2_parallel how = {NULL, 0, &stage, NULL, NULL, NULL, NULL, NULL};
     run.parallel = &how;
     for (int together = 0; together < 3; together++) {
         run.together = together;
