@@ -73,7 +73,7 @@ mpi 300 alone env SAMPLE=3 sh $here/comm/test_mpi.sh $B $(one_mpi $((SEED % 2)))
 docs-pages 500 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_docs.sh $B
 resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_resume.sh $B
 elastic 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_elastic.sh $B 8 $SEED
-foreign 120 beside sh $here/hosts/test_foreign.sh $B
+foreign 300 beside sh $here/hosts/test_foreign.sh $B
 checkpoint-faults 600 waits sh $here/checkpoint/test_checkpoint_faults.sh $B fast $SEED
 transport 300 waits $B/test_transport
 tensors 300 beside $B/test_tensors $B
