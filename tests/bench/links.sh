@@ -89,7 +89,8 @@ busy() { # milliseconds of all processors, so far
     read -r _ user nice system _ _ irq soft _ </proc/stat
     echo $((10 * (user + nice + system + irq + soft)))
 }
-# Of the trainer's lines, as they come: the median of a step, and processor time of one, ms, beyond the first three.
+# Of the trainer's lines, as they come, beyond the first three: the time of each step, ms, and at the end the processor
+# time of one.
 steps() {
     n=0
     while read -r line; do
@@ -98,7 +99,10 @@ steps() {
         if [ $n -eq 3 ]; then from=$(busy); fi
         if [ $n -gt 3 ]; then echo "$line" | sed 's/.*| *\([0-9.]*\) ms.*/\1/'; fi
         if [ $n -eq 10 ]; then echo "busy $((($(busy) - from) / 7))"; fi
-    done | sort -n | awk '$1 == "busy" { b = $2; next } { ms[++n] = $1 } END { print ms[int((n + 1) / 2)] + 0, b + 0 }'
+    done
+}
+middle() { # the median of a step, and processor time of one
+    sort -n | awk '$1 == "busy" { b = $2; next } { ms[++n] = $1 } END { print ms[int((n + 1) / 2)] + 0, b + 0 }'
 }
 # At MBITS and STAGE, layers taking COMPUTE ms together, a host sending half of each, 1.06 bytes on the cable for a
 # byte of ours: as links_least (bench_links.c).
@@ -118,17 +122,25 @@ least() {
 }
 [ "$micro" = 1 ] || MODEL="$MODEL -za local"
 tokens() { [ "$micro" = 1 ] || echo "-d $(($1 * micro * 256))"; } # of a step of so many ranks
-# What each host takes alone, both at once.
+# What hosts take that train alone at once: of each step the slower one's time, since together they wait for each other.
 model_alone() {
-    ip netns exec ${prefix}2 timeout -k 5 240 "$root/openmpi/train_gpt2_zero" $MODEL $(tokens 1) -z 0 -pn 1 >/dev/null 2>&1 &
-    hosts_first timeout -k 5 240 "$root/openmpi/train_gpt2_zero" $MODEL $(tokens 1) -z 0 -pn 1 2>&1 | steps
+    ip netns exec ${prefix}2 timeout -k 5 240 "$root/openmpi/train_gpt2_zero" $MODEL $(tokens 1) -z 0 -pn 1 2>&1 |
+        steps >"$dir/links-other.txt" &
+    hosts_first timeout -k 5 240 "$root/openmpi/train_gpt2_zero" $MODEL $(tokens 1) -z 0 -pn 1 2>&1 |
+        steps >"$dir/links-first.txt"
     wait $!
+    paste "$dir/links-first.txt" "$dir/links-other.txt" |
+        awk '$1 == "busy" { print; next } { print ($1 > $2 ? $1 : $2) }' | middle
 }
-# HOSTS MBITS STAGE [ORDER]: the row of a case
+# HOSTS MBITS STAGE [ORDER]: the row of a case. The speed of a processor drifts, so hosts train alone before and after
+# each case, and the mean of both counts.
 model_row() {
     row=$(hosts_first timeout -k 5 480 $(hosts_openmpi) -n $1 --host $(hosts_list 1) "$root/openmpi/train_gpt2_zero" \
-        $MODEL $(tokens $1) -z $3 ${4:+-mo} ${4:-} 2>"$dir/links-model.txt" </dev/null | steps)
+        $MODEL $(tokens $1) -z $3 ${4:+-mo} ${4:-} 2>"$dir/links-model.txt" </dev/null | steps | middle)
     step=${row% *} used=${row#* }
+    last=$(model_alone)
+    alone=$(echo "$first $last" | awk '{ print ($1 + $3) / 2, ($2 + $4) / 2 }')
+    first=$last
     bound=$(least $2 $3 ${alone% *})
     printf 'stage %s%s, %s Mbit/s: step %.0f ms, alone %.0f, at least %s: %.2f of it; processor time of both %s ms, ' \
         $3 "${4:+, $4}" $2 $step ${alone% *} $bound "$(echo "$step $bound" | awk '{ print $1 / $2 }')" $used
@@ -139,7 +151,7 @@ model_row() {
 }
 if [ "$program" = train_gpt2_zero ]; then
     hosts_up 2 || { skip "2 hosts: $why"; end; }
-    alone=$(model_alone)
+    first=$(model_alone)
     for rate in $RATES; do
         why=$(hosts_rate "$rate") || { skip "a slow cable: $why"; end; }
         if [ "$mode" = layers ]; then
