@@ -100,6 +100,7 @@ layouts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/te
 gpt2-ops 300 beside $B/test_gpt2_ops
 extra 60 beside $B/test_extra
 split 60 beside $B/test_split
+bounds 120 beside $B/test_bounds
 virtual 120 beside $B/test_virtual
 resize 120 beside $B/test_resize
 rows 120 beside $B/test_rows
