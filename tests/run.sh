@@ -69,59 +69,60 @@ unused() {
 # ninth. In this order, each ninth costs about as much as the others. Many have a program that is long to compile.
 heavy() {
     cat <<TABLE
-mpi 300 alone env SAMPLE=3 sh $here/comm/test_mpi.sh $B $(one_mpi $((SEED % 2)))
-docs-pages 500 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_docs.sh $B
-resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_resume.sh $B
+mpi 300 alone env SAMPLE=4 sh $here/comm/test_mpi.sh $B $(one_mpi $((SEED % 2)))
 elastic 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_elastic.sh $B 8 $SEED
-foreign 300 beside sh $here/hosts/test_foreign.sh $B
-checkpoint-faults 600 waits sh $here/checkpoint/test_checkpoint_faults.sh $B fast $SEED
-transport 300 waits $B/test_transport
-tensors 300 beside $B/test_tensors $B
-memory 300 beside $B/test_memory
-allocations 240 beside sh $here/trainer/test_allocations.sh $B
-gpt2-experts 300 beside $B/test_gpt2_experts
-recipes 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_recipes.sh $B
-offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
-gpt2-pipeline 120 beside $B/test_gpt2_pipeline
-experts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_experts.sh $B
-lora 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_lora.sh $B
-lora-ways 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_lora_ways.sh $B
-delay 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_delay.sh $B
-micro-order 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_micro_order.sh $B
-virtual-ranks 600 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_virtual.sh $B
-observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/report/test_observe.sh $B
-checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/checkpoint/test_checkpoint_tool.sh $B
-bits 300 beside $B/test_bits 12 $SEED
-llmc 600 beside LLMC= sh $here/llmc/test_llmc.sh $B
-deepspeed-import 600 beside sh $here/checkpoint/test_deepspeed_import.sh $B
-layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_kills.sh $B
-codec 200 beside $B/test_codec $SEED $B
-layouts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layouts.sh $B
-gpt2-ops 300 beside $B/test_gpt2_ops
-extra 60 beside $B/test_extra
-split 60 beside $B/test_split
-bounds 120 beside $B/test_bounds
-virtual 120 beside $B/test_virtual
-resize 120 beside $B/test_resize
-rows 120 beside $B/test_rows
-suggest 60 beside $B/test_suggest
-rows-checked 200 beside $B/test_rows_checked
-states 120 beside $B/test_states $B
-libraries 200 beside sh $here/reference/test_libraries.sh
-growth 60 beside $B/test_growth
-fast-math 120 beside $B/test_fast_math
-fast-math-scale 120 beside $B/test_scale_fast 300 $SEED
-host-guide 200 beside sh $here/hosts/test_host_guide.sh $B
-python 200 beside sh $here/hosts/test_python.sh $B
-model-files-python 200 beside sh $here/checkpoint/test_model_files.sh $B
+docs-pages 500 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_docs.sh $B
 drop 600 beside sh $here/install/test_drop.sh $B
 process-memory 300 alone sh $here/trainer/test_process_memory.sh $B
+foreign 300 beside sh $here/hosts/test_foreign.sh $B
+memory 300 beside $B/test_memory
+offload-rings 120 beside $B/test_offload_rings 8 $SEED $B
+bits 300 beside $B/test_bits 12 $SEED
+llmc 600 beside LLMC= sh $here/llmc/test_llmc.sh $B
+transport 300 waits $B/test_transport
+recipes 200 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/docs/test_recipes.sh $B
+experts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_experts.sh $B
+gpt2-experts 300 beside $B/test_gpt2_experts
+codec 200 beside $B/test_codec $SEED $B
+allocations 240 beside sh $here/trainer/test_allocations.sh $B
+resume 400 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_resume.sh $B
+gpt2-pipeline 120 beside $B/test_gpt2_pipeline
+deepspeed-import 600 beside sh $here/checkpoint/test_deepspeed_import.sh $B
+growth 60 beside $B/test_growth
+virtual-ranks 600 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_virtual.sh $B
+tensors 300 beside $B/test_tensors $B
+rows-checked 200 beside $B/test_rows_checked
+gpt2-ops 300 beside $B/test_gpt2_ops
+layouts 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layouts.sh $B
+states 120 beside $B/test_states $B
+checkpoint-faults 600 waits sh $here/checkpoint/test_checkpoint_faults.sh $B fast $SEED
+libraries 200 beside sh $here/reference/test_libraries.sh
+checkpoint-tool 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/checkpoint/test_checkpoint_tool.sh $B
+resize 120 beside $B/test_resize
+lora-ways 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_lora_ways.sh $B
+micro-order 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_micro_order.sh $B
 build-settings 60 beside sh $here/install/test_build.sh $B
+delay 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_delay.sh $B
+rows 120 beside $B/test_rows
+host-guide 200 beside sh $here/hosts/test_host_guide.sh $B
+python 200 beside sh $here/hosts/test_python.sh $B
+suggest 60 beside $B/test_suggest
+fast-math 120 beside $B/test_fast_math
+observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/report/test_observe.sh $B
+layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_kills.sh $B
+virtual 120 beside $B/test_virtual
+split 60 beside $B/test_split
+bounds 120 beside $B/test_bounds
+extra 60 beside $B/test_extra
+fast-math-scale 120 beside $B/test_scale_fast 300 $SEED
+model-files-python 200 beside sh $here/checkpoint/test_model_files.sh $B
+lora 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_lora.sh $B
 TABLE
 }
-# Of these, `make test` runs every second row, and `make test-long` the others.
+# Of these, `make test` runs every third row, and `make test-long` another third.
 light() {
     cat <<TABLE
+auto-runs 300 beside env MODELS=char:2x64x2 STEPS=3 RUNS=2 python3 $here/bench/auto.py $B 2 $SEED
 offload 300 beside $B/test_offload 8 $SEED $B
 losses 400 beside sh $here/gpt2/test_losses.sh $B
 groups 300 waits $B/test_groups
@@ -183,7 +184,6 @@ plan 60 beside $B/test_plan $B
 plan-program 120 beside sh $here/plan/test_plan.sh $B
 auto 120 beside $B/test_auto
 auto-program 240 beside sh $here/plan/test_auto.sh $B
-auto-runs 300 beside env MODELS=char:2x64x2 STEPS=3 RUNS=2 python3 $here/bench/auto.py $B 2 $SEED
 schedule 60 beside $B/test_schedule
 ds-config 60 beside $B/test_ds_config
 optimizers 120 beside $B/test_optimizers
@@ -196,7 +196,7 @@ checkpoint 300 beside $B/test_checkpoint sample $SEED
 data 120 beside sh $here/data/test_data.sh $B
 converge-sample 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/bench/converge.sh $B sample
 TABLE
-    light | sample 2
+    light | sample 3
     heavy | sample 9
 }
 
@@ -302,7 +302,7 @@ cublaslt 60 beside sh $here/cuda/test_cublaslt.sh $B
 TABLE
 }
 long() {
-    light | sample 2 1
+    light | sample 3 1
     heavy | sample 9 1
     if turn_is 0; then asan; fi
     if threads; then tsan; fi
@@ -312,7 +312,7 @@ long() {
     cat <<TABLE
 checkpoint-slow 200 waits sh $here/checkpoint/test_checkpoint_faults.sh $B slow
 launchers 300 waits sh $here/launch/test_launchers.sh $B
-mpi-other 300 alone env SAMPLE=3 sh $here/comm/test_mpi.sh $B $(one_mpi $((1 - SEED % 2)))
+mpi-other 300 alone env SAMPLE=4 sh $here/comm/test_mpi.sh $B $(one_mpi $((1 - SEED % 2)))
 TABLE
     [ -z "${LLMC:-}" ] || echo "llmc-real 1800 alone sh $here/llmc/test_llmc.sh $B"
 }

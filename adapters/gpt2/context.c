@@ -19,22 +19,21 @@ static zero_result refuse(gpt2_error *err, const char *format, ...) {
     return ZERO_ERR_ARGUMENT;
 }
 
-/* Returns the divisor of n that is nearest to k, the lower one of two. */
-static int nearest_divisor(int n, int k) {
-    for (int off = 0; off < k; off++) {
-        if (n % (k - off) == 0) return k - off;
-        if (k + off <= n && n % (k + off) == 0) return k + off;
-    }
-    return 1;
-}
-
 /* ---- how ranks divide a sequence ------------------------------------------------------------ */
 
-/* Returns the largest number below `most` that divides both. */
-static int common_divisor(int ranks, int heads, int most) {
-    int u = most - 1;
-    while (u > 1 && (ranks % u || heads % u)) u--;
-    return u;
+/* Returns the largest number, at most `most`, that divides both. */
+static int common_divisor(int a, int b, int most) {
+    int d = most;
+    while (d > 1 && (a % d || b % d)) d--;
+    return d;
+}
+
+/* Returns the divisor of n that is nearest to k, the lower one of two. If d divides n, so does
+   n / d, so the smallest divisor from k on comes from the largest one up to n / k. */
+static int nearest_divisor(int n, int k) {
+    if (k > n) return n;
+    const int below = common_divisor(n, n, k), above = n / common_divisor(n, n, n / k);
+    return k - below <= above - k ? below : above;
 }
 
 /* Returns the number of which T must be a multiple: N, and with a ring 2r pieces. */
@@ -51,7 +50,7 @@ zero_result context_choose(const context_shape *s, context_way way, int *ring_ra
     const int whole = ranks < 1 || heads % ranks == 0;
     *ring_ranks = 1;
     if (ranks < 2) return context_check(s, 1, err);
-    const int u = common_divisor(ranks, heads, ranks);
+    const int u = common_divisor(ranks, heads, ranks - 1);
     if (automatic && (whole || !ops_has_pairs())) way = CONTEXT_ULYSSES;
     if (automatic && way == CONTEXT_AUTO) way = u > 1 ? CONTEXT_BOTH : CONTEXT_RING;
     if (way == CONTEXT_BOTH && u == 1)
@@ -216,7 +215,8 @@ static void exchange(context_parallel *p, const void *out, void *in, size_t byte
         keep(p, zero_group_all_to_all(p->heads_group, out, in, bytes), p->heads_group);
 }
 
-/* The bytes of one token's values of a rank's heads, and of what two ranks exchange. */
+/* Return the bytes of one token's values for the heads of one rank, and the bytes of the message
+   that a rank sends to another. */
 static size_t token_bytes(const context_parallel *p, const ops_heads *piece) {
     return piece->heads / p->heads * piece->head_size * p->bytes;
 }
@@ -224,9 +224,10 @@ static size_t message_bytes(const context_parallel *p, size_t parts, const ops_h
     return piece->batch * piece->seq_len * parts * token_bytes(p, piece);
 }
 
-/* A message has the heads of one rank and the tokens of another: (B, T/N, parts, NH/u, head_size).
-   In an array of pieces messages alternate with each value of (B, T/N, parts), and in an array of
-   heads with each sequence. */
+/* Changes from an array by tokens, (B, T/N, parts, NH, head_size), to one by heads, which has all
+   tokens of a rank's heads. A message has the heads of one rank and the tokens of another: (B, T/N,
+   parts, NH/u, head_size). In the array by tokens, each token has a part of every message; in the
+   array by heads, each sequence has. */
 void context_to_heads(context_parallel *p, ops_ctx *o, void *out, const void *in, void *spare,
                       size_t parts, const ops_heads *piece) {
     const size_t B = piece->batch, T = piece->seq_len, each = token_bytes(p, piece);

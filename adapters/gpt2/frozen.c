@@ -14,9 +14,6 @@
 
 enum { NAME = 64, PATTERN = 256 };
 
-/* For each tensor of a model: `t` is its number. */
-#define EACH_TENSOR(cfg, t) for (int row = 0, t = 0; (t = gpt2_tensor_at(cfg, row)) >= 0; row++)
-
 static zero_result refuse(gpt2_error *err, const char *flag, const char *pattern, const char *why) {
     if (err)
         (void)snprintf(err->sentence, sizeof err->sentence, "%s %.60s: %.400s", flag, pattern, why);
@@ -28,7 +25,7 @@ static zero_result refuse_pattern(const gpt2_config *cfg, gpt2_error *err, const
                                   const char *pattern) {
     char names[384];
     size_t n = 0;
-    EACH_TENSOR(cfg, t)
+    GPT2_EACH_TENSOR(cfg, row, t)
     if (n < sizeof names)
         n += (size_t)snprintf(names + n, sizeof names - n, "%s ", gpt2_tensor_name(t));
     if (n < sizeof names)
@@ -43,7 +40,7 @@ static zero_result refuse_pattern(const gpt2_config *cfg, gpt2_error *err, const
 /* Marks the layers that a pattern matches. Returns their number. */
 static int mark(const gpt2_config *cfg, const char *pattern, char *const *layer) {
     int n = 0;
-    EACH_TENSOR(cfg, t)
+    GPT2_EACH_TENSOR(cfg, row, t)
     for (int l = 0; l < gpt2_tensor_layers(cfg, t); l++) {
         char name[NAME];
         (void)snprintf(name, sizeof name, "h.%d.%s", l, gpt2_tensor_name(t));
@@ -85,7 +82,7 @@ static gpt2_frozen *make(const gpt2_config *cfg, const gpt2_lora *lora) {
 static int find_lowest(const gpt2_config *cfg, gpt2_frozen *f) {
     int trained = 0;
     f->lowest = cfg->layers;
-    EACH_TENSOR(cfg, t)
+    GPT2_EACH_TENSOR(cfg, row, t)
     for (int l = 0; l < gpt2_tensor_layers(cfg, t); l++) {
         const int low = t == GPT2_WTE || t == GPT2_WPE ? -1
                         : gpt2_is_of_blocks(t)         ? l
@@ -102,7 +99,7 @@ static zero_result select_frozen(const gpt2_config *cfg, const char *train, cons
                                  gpt2_frozen *f, gpt2_error *err) {
     const int adapts = f->lora.rank > 0;
     if (train[0]) ZERO_TRY(mark_all(cfg, "--train", train, f->layer, err));
-    EACH_TENSOR(cfg, t)
+    GPT2_EACH_TENSOR(cfg, row, t)
     for (int l = 0; l < gpt2_tensor_layers(cfg, t) && (train[0] || adapts); l++)
         f->layer[t][l] = !f->layer[t][l] && t < GPT2_LORA;
     ZERO_TRY(mark_all(cfg, "--freeze", freeze, f->layer, err));
@@ -152,7 +149,7 @@ int gpt2_is_frozen(const gpt2_config *cfg, int tensor, int layer) {
 }
 
 int gpt2_is_all_frozen(const gpt2_config *cfg, const char *name) {
-    EACH_TENSOR(cfg, t) {
+    GPT2_EACH_TENSOR(cfg, row, t) {
         int l = 0;
         if (strcmp(gpt2_tensor_name(t), name) != 0) continue;
         while (l < gpt2_tensor_layers(cfg, t) && gpt2_is_frozen(cfg, t, l)) l++;

@@ -367,9 +367,9 @@ size_t gpt2_trained_numel(const gpt2_config *cfg) {
     zero_tensor_desc table[GPT2_MOST_TENSORS];
     size_t sum = 0;
     (void)gpt2_table(cfg, NULL, 0, table);
-    for (int row = 0, t; (t = gpt2_tensor_at(cfg, row)) >= 0; row++)
-        for (int l = 0; l < gpt2_tensor_layers(cfg, t); l++)
-            sum += gpt2_is_frozen(cfg, t, l) ? 0 : table[row].numel;
+    GPT2_EACH_TENSOR(cfg, row, t)
+    for (int l = 0; l < gpt2_tensor_layers(cfg, t); l++)
+        sum += gpt2_is_frozen(cfg, t, l) ? 0 : table[row].numel;
     return sum;
 }
 

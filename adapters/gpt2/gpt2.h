@@ -235,6 +235,9 @@ const char *gpt2_tensor_name(int tensor);
 /* Returns the number of the tensor in a row of the whole model's table; -1: there is no such row.
  */
 int gpt2_tensor_at(const gpt2_config *cfg, int row);
+/* Runs the next statement for each row of that table: `t` is the number of its tensor. */
+#define GPT2_EACH_TENSOR(cfg, row, t)                                                              \
+    for (int row = 0, t = 0; (t = gpt2_tensor_at(cfg, row)) >= 0; row++)
 
 /* zero_write_tensor and zero_read_tensor for elements [first, first + n) of the dense tensor, over
    all layers. write: every rank passes the same values and keeps its part; `values` is overwritten.

@@ -23,7 +23,8 @@ int lora_describe(const gpt2_config *cfg, zero_tensor_desc *table, int n) {
     return n;
 }
 
-/* The uniforms of gpt2_normals: ((r >> 11) + 1/2) / 2^53. */
+/* Draws numbers between -bound and bound, from uniforms ((r >> 11) + 1/2) / 2^53 as gpt2_normals.
+ */
 static void draw(float *out, uint64_t seed, int tensor, size_t first, size_t n, double bound) {
     for (size_t i = 0; i < n; i++) {
         const uint64_t r = gpt2_draw(seed, STREAM + (uint64_t)tensor, first + i);

@@ -45,7 +45,7 @@ void ring_close(ring_attention *r) {
 
 double ring_waited_s(const ring_attention *r) { return r ? r->waited_s : 0; }
 
-/* Waits for the first `exchanges` exchanges. */
+/* Waits until this many exchanges of the call have ended. */
 static zero_result await_exchanges(ring_attention *r, int exchanges) {
     const double begun = clock_seconds(CLOCK_MONOTONIC);
     const zero_result result = pipeline_lane_await(r->lane, exchanges);
@@ -53,13 +53,14 @@ static zero_result await_exchanges(ring_attention *r, int exchanges) {
     return result;
 }
 
-/* Returns the values of a sequence's keys and values, and its rows of scores. */
+/* Return the numbers that a rank's keys and values have, and its rows of scores. */
 static size_t kv_values(const ops_heads *s) {
     return 2 * s->batch * s->seq_len * s->heads * s->head_size;
 }
 static size_t score_rows(const ops_heads *s) { return s->batch * s->heads * s->seq_len; }
 
-/* Forward: out, most and sum of ops_partial. Backward: dq and delta, and four times dkv. */
+/* Forward keeps out, most and sum of ops_partial. Backward keeps dq, delta, and four arrays of the
+   size of dkv. */
 size_t ring_floats(const ops_heads *s) { return 9 * kv_values(s) / 2 + 2 * score_rows(s); }
 
 /* ---- exchanges ------------------------------------------------------------------------------ */
@@ -103,13 +104,15 @@ static void begin(ring_attention *r, ops_ctx *o, const ring_call *c, int backwar
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
-/* Lists the pairs of a round with the keys of rank `from`, which are two of four, or three. `part`
-   of the own keys: 1 the first half of the work, 2 the second, 3 both. Returns their number. */
+/* Each rank has two pieces of the sequence, so a round has four pairs of a piece of queries and a
+   piece of keys. Lists those that the causal mask leaves, and returns their number: two with the
+   keys of another rank `from`, three with the own keys. `part`, for the own keys: 1 lists the first
+   half of the work, 2 the second half, 3 both. */
 static int list_pairs(const ring_attention *r, int from, int part, const ops_heads *s,
                       ops_pair list[3]) {
     const size_t piece = s->seq_len / 2;
-    const ops_pair late_early = {piece, 0, piece,
-                                 0}; /* queries of the second piece, keys of the first */
+    /* queries of the second piece, keys of the first */
+    const ops_pair late_early = {piece, 0, piece, 0};
     const ops_pair early = {0, 0, piece, 0}, late = {piece, piece, piece, 0};
     int n = 0;
     if (from != r->rank || part & 1) list[n++] = late_early;
@@ -153,7 +156,8 @@ zero_result ring_forward(ring_attention *r, ops_ctx *o, const ring_call *c, void
     return result != ZERO_OK ? result : ended;
 }
 
-/* Computes this rank's part of dkv of a round, of the own keys in rounds 0 and n. */
+/* Adds this rank's part to the gradient of a round's keys. The own keys are those of round 0, and
+   again of round `size`. */
 static void compute_part(ring_attention *r, ops_ctx *o, const ring_call *c, ops_slopes *g,
                          int round) {
     const int mine = owner_of(r, round) == r->rank;

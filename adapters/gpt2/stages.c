@@ -124,7 +124,8 @@ static int is_here(const gpt2_config *cfg, const gpt2_stage *s, int tensor) {
 /* Returns the number of units of wte, or of an untied classifier. */
 static int units_of_rows(int tiles) { return tiles ? tiles : 1; }
 
-/* The embeddings, or a tied classifier, come first; with wte in tiles wpe is a unit after them. */
+/* Returns the unit of the stage's first block. The units of the embeddings, or of a tied
+   classifier, come before it. If wte has several tiles, wpe is a unit of its own after them. */
 int gpt2_stage_first_block(const gpt2_config *cfg, const gpt2_stage *s, int tiles) {
     if (!is_here(cfg, s, GPT2_WTE)) return 0;
     return units_of_rows(tiles) + (tiles && gpt2_stage_is_first(s));

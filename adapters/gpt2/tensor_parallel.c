@@ -56,7 +56,8 @@ void tensor_parallel_reduce(tensor_parallel *p, float *values, size_t n, zero_re
 
 /* ---- slices -------------------------------------------------------------------------------- */
 
-/* B of a matrix that is cut by rows is cut like it, and A of one that is cut by columns. */
+/* Returns a rank's slice of an adapter. If the matrix is cut by rows, the adapter's B is cut in the
+   same way and A is whole. If it is cut by columns, A is cut and B is whole. */
 static tensor_slice slice_of_adapter(const gpt2_config *cfg, int tensor, int rank, int size) {
     const int matrix = lora_matrix(tensor), by_rows = matrix == LORA_QKV || matrix == LORA_FC;
     tensor_slice s = {1, 1, 1, 0, 1};

@@ -46,16 +46,18 @@ size_t wire_packed(int bits, size_t numel) {
     return wire_up(scales, WIRE_LINE) + wire_up(numel * (size_t)bits / 8, WIRE_LINE);
 }
 
-/* Returns part(g): a rank's part is made of pieces, one for each rank of the job. */
+/* Returns part(g) of wire.h, in elements. */
 static size_t wire_part(const wire_world *w, size_t numel, int g) {
     const size_t ranks = (size_t)w->ranks;
     return wire_up((numel + ranks - 1) / ranks, w->line) * (ranks / (size_t)g);
 }
+/* Returns the number of nodes that g consecutive ranks are in. */
 static int wire_nodes(const wire_world *w, int g) {
     return g > w->node_size ? g / w->node_size : 1;
 }
 
-/* bits 0: parts are sent as they are stored, not quantized. */
+/* Returns what a rank sends in an all-gather over g ranks, in `bits` bits for each number; bits 0:
+   as stored. */
 static wire_collective wire_gather(const wire_world *w, size_t numel, int g, int bits) {
     const size_t part = wire_part(w, numel, g);
     const double bytes = (double)(bits ? wire_packed(bits, part) : part * w->element);
@@ -66,6 +68,8 @@ static wire_collective wire_gather(const wire_world *w, size_t numel, int g, int
     return sent;
 }
 
+/* Returns what a rank sends in a reduce-scatter over g ranks: first inside each node, then the
+   node's sums between the nodes. */
 static wire_collective wire_reduce(const wire_world *w, size_t numel, int g, int bits) {
     const size_t part = wire_part(w, numel, g);
     const double stored = (double)(part * w->element);
@@ -81,8 +85,8 @@ static wire_collective wire_reduce(const wire_world *w, size_t numel, int g, int
     return sent;
 }
 
-/* Sums a part over all replicas: f32 pieces are sent to each, and the sums come back in the type of
-   stored gradients. */
+/* Returns what a rank sends so that all replicas have the sum of their parts. A rank sends f32
+   pieces to the other replicas, and each sends its sums back in the type of stored gradients. */
 static wire_collective wire_replicas(const wire_world *w, size_t numel, int g) {
     const int replicas = w->ranks / g, near = w->node_size > g ? w->node_size / g : 1;
     const double piece = (double)wire_part(w, numel, w->ranks);

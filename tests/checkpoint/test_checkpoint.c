@@ -435,6 +435,7 @@ typedef struct ckt_freeze {
     int was; /* tensors that were frozen at the save, one bit each */
     uint64_t parameters;
     char said[2][CHECKPOINT_SENTENCE]; /* of tensors that are trained now, and frozen now */
+    int feedback;                      /* sentences about error feedback that begins at zero */
 } ckt_freeze;
 
 static void ckt_freeze_set(ckt_job *j, int set) {
@@ -444,6 +445,7 @@ static void ckt_freeze_set(ckt_job *j, int set) {
 }
 static void ckt_note_frozen(void *user, const char *sentence) {
     ckt_freeze *f = (ckt_freeze *)user;
+    f->feedback += strstr(sentence, "errors that are fed back begin at zero") != NULL;
     if (strstr(sentence, "are trained now"))
         snprintf(f->said[0], sizeof f->said[0], "%s", sentence);
     if (strstr(sentence, "are frozen now")) snprintf(f->said[1], sizeof f->said[1], "%s", sentence);
@@ -536,6 +538,31 @@ static void ckt_frozen_once(void) {
     checkpoint_close(r);
 }
 
+/* A run with error feedback loads a checkpoint without any: its errors are no tensor that was
+   trained and is frozen now. */
+static void ckt_frozen_feedback(void) {
+    const char *folder = ckt_path("frozen");
+    ckt_freeze said = {.was = 1};
+    ckt_job j;
+    ckt_remove(folder);
+    ckt_job_set(&j, folder, 2, 2, 0);
+    ckt_freeze_set(&j, 1);
+    j.until = j.save = 2;
+    test_check(ckt_run(&j), "frozen: %s", test_first);
+    ckt_job_set(&j, folder, 2, 2, 0);
+    ckt_freeze_set(&j, 1);
+    j.spec.cfg.gradient_bits = 8;
+    j.spec.cfg.feedback = 0.8f;
+    j.load = 1;
+    j.until = 2;
+    j.o.log = ckt_note_frozen;
+    j.o.log_user = &said;
+    test_check(ckt_run(&j) && !j.loaded, "error feedback begins: %s %s", test_first, j.error);
+    test_check(!said.said[0][0] && !said.said[1][0] && said.feedback == 1,
+               "error feedback begins: logged %s; %s; %d times that it does", said.said[0],
+               said.said[1], said.feedback);
+}
+
 static void ckt_frozen(void) {
     for (int type = 0; type < CKT_TYPES; type++)
         for (int stage = 0; stage < 4; stage++) {
@@ -544,6 +571,7 @@ static void ckt_frozen(void) {
             if (type == stage) ckt_frozen_pair(type, 31, 8, stage);    /* all, then b */
         }
     ckt_frozen_once();
+    ckt_frozen_feedback();
 }
 
 /* ---- what stays ---- */

@@ -72,7 +72,7 @@ static float element_of(const part *p, int tensor, size_t i) {
 }
 
 static zero_result write_adapters(part *p) {
-    for (int row = 0, tensor; (tensor = gpt2_tensor_at(&p->cfg, row)) >= 0; row++) {
+    GPT2_EACH_TENSOR(&p->cfg, row, tensor) {
         float *values;
         size_t rows, columns, n;
         if (lora_matrix(tensor) < 0) continue;

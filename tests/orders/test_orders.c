@@ -2,7 +2,7 @@
 
      test_orders            the cases of `make test-long`, in 10 minutes at most
      test_orders all        all cases, hours
-     test_orders sample S   a sample of about 15 s, drawn by S
+     test_orders sample S   a sample of about 8 s, drawn by S
      test_orders cases      the cases' names
      test_orders case NAME [PLACE]  this case alone, if a rank dies, at this place alone
      test_orders remove FILE:LINE [NAME]  the cases of 2 and 4 ranks, or one, without the call at
@@ -32,7 +32,7 @@
 
 void orders_lane_forget(void);
 
-enum { UNITS = 3, TENSORS = 4, LARGEST = 160, SAMPLE = 12, EVERY = 199 };
+enum { UNITS = 3, TENSORS = 4, LARGEST = 160, SAMPLE = 24, EVERY = 199 };
 
 typedef struct fields {
     char *t[TENSORS];

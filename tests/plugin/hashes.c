@@ -28,6 +28,7 @@ enum { HASHES_RANKS = 8, HASHES_STEPS = 4 };
     X(reductions) /* ... and units */                                                              \
     X(gathers)                                                                                     \
     X(allocated)                                                                                   \
+    X(clips) /* the norm clips gradients: for tests/tools/same.txt */                              \
     HASHES_VERDICTS(X)
 #if ZERO_ABI > 1
 #define HASHES_VERDICTS(X) X(verdict_planned) X(verdict) /* of a step; of all */ HASHES_FILES(X)
@@ -327,6 +328,7 @@ static int hashes_counts(host_run *h, uint64_t *column) {
     column[HASH_reductions] = stats.reductions;
     column[HASH_gathers] = stats.gathers;
     column[HASH_allocated] = stats.allocated_bytes;
+    column[HASH_clips] = h->spec->adamw.max_norm > 0;
 #if ZERO_ABI > 1 /* the older one agrees by the host's own exchange */
     column[HASH_verdict_planned] = plan.verdict_bytes;
     column[HASH_verdict] = stats.verdict_bytes;

@@ -461,9 +461,15 @@ static void resize_refused(int v) {
     run->spec.slots = v;
     const int steps = resize_sequence(run, v, 2 * RESIZE_ATTEMPTS);
     for (int p = 1; p < run->phases; p++) run->phase[p].refused = p % RESIZE_ATTEMPTS;
-    for (int p = 0; p < run->phases; p++) /* an attempt in which all leave needs others */
-        if (run->phase[p].refused == RESIZE_LEAVE && run->phase[p - 1].nranks == run->seats)
+    for (int p = 1; p < run->phases; p++) {
+        int stays = 0; /* ranks among the first five, which an attempt with a wrong number has */
+        for (int seat = 0; seat < 5 && seat < run->seats; seat++)
+            stays += run->phase[p - 1].rank[seat] >= 0;
+        /* an attempt in which all leave needs others; with a wrong number, one must stay */
+        if ((run->phase[p].refused == RESIZE_LEAVE && run->phase[p - 1].nranks == run->seats)
+            || (run->phase[p].refused == RESIZE_SIZE && !stays))
             run->phase[p].refused = RESIZE_NONE;
+    }
     int ok = resize_go(run, 0);
     const uint64_t hash = run->hash;
     test_check(ok, "refused, V %d: %s", run->leaves, test_first);

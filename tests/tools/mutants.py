@@ -35,7 +35,8 @@ PROGRAMS = {name: f"b/{name} {arguments}" for name, arguments in {  # those that
     "test_hierarchy": f"24 {SEED} b", "test_order_checked": SEED, "test_lend_checked": "", "test_bits": f"12 {SEED}",
     "test_errors": "", "test_plans": "", "test_steps": "", "test_skips": "", "test_unit": "", "test_check": "", "test_group": "", "test_optimizers": "", "test_tensors": "b", "test_codec": f"{SEED} b",
     "test_rows": "", "test_rows_checked": "", "test_offload": f"8 {SEED} b", "test_faults": "", "test_transport": "", "test_fast_math": "",
-    "test_scale_fast": f"300 {SEED}", "test_memory": "", "test_frozen": "b", "test_resize": "", "test_states": "", "test_split": ""}.items()}
+    "test_scale_fast": f"300 {SEED}", "test_memory": "", "test_frozen": "b", "test_resize": "", "test_states": "", "test_split": "",
+    "test_virtual": "", "test_suggest": "", "test_extra": ""}.items()}
 MPI = {f"openmpi/test_mpi {ranks} {mode}": "mpirun.openmpi --oversubscribe --allow-run-as-root "
        f"-n {ranks} b/openmpi/test_mpi {mode}" for ranks, mode in (
            (4, "same 0 1 2"), (7, "same 0 1"), (4, "hierarchy 0 1 2"), (6, "hierarchy 0 2 3"), (3, "groups"),

@@ -33,10 +33,10 @@ runs() {
 }
 # each COMMAND: calls it with the run and the way of each line on standard input.
 each() {
-    row=$((${SEED:-0} % 2))
+    row=$((${SEED:-0} % 4))
     while IFS= read -r way; do
         for k in 0 1 2 3; do
-            if [ -n "${ALL:-}" ] || [ $(((k + row) % 4)) -lt 2 ]; then "$1" "$(runs $k)" "$way" </dev/null; fi
+            if [ -n "${ALL:-}" ] || [ $(((k + row) % 4)) = 0 ]; then "$1" "$(runs $k)" "$way" </dev/null; fi
         done
         row=$((row + 1))
     done

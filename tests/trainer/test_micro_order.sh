@@ -1,8 +1,9 @@
 #!/bin/sh
-# test_micro_order.sh BUILD - -mo layers: the trainer's micro-batches pass each layer together, and the weights have
-# the bits of passes with -za local: with types, offload, delays, groups of ranks, quantized traffic, experts and
-# adapters; resumed either way; what cannot be combined is refused in one line. TRAINER names another program than
-# BUILD/train_gpt2_zero. Last line: N passed, N failed.
+# test_micro_order.sh BUILD - with -mo layers, in which all micro-batches pass a layer before the next layer begins, the
+# weights have the bits of a run with -za local, in which the micro-batches pass the model one after the other. The cases
+# differ in types, offload, delayed updates, groups of ranks, quantized traffic, experts and adapters. Each of the two
+# kinds of runs resumes from the other's checkpoint. Settings that -mo layers excludes are refused in one line. TRAINER
+# names another program than BUILD/train_gpt2_zero. Last line: N passed, N failed.
 # Lists of arguments are split at blanks on purpose.
 # shellcheck disable=SC2086
 set -u

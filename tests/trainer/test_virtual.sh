@@ -1,7 +1,8 @@
 #!/bin/sh
-# test_virtual.sh BUILD - -vr: the trainer prints the same losses, norms and weights on each admissible number of ranks:
-# stages, types, state, update rules, offload, adapters, threads; resumed on another number; another -vr is reported; what
-# cannot be combined is refused in one line. Last line: N passed, N failed.
+# test_virtual.sh BUILD - with -vr N, the trainer prints the same losses, norms and weights on each number of ranks that
+# divides N. The cases differ in stage, types, state, update rule, offload, adapters and threads. A run that is resumed on
+# another number of ranks goes on with the same bits, and with another -vr it reports that. Settings that -vr excludes are
+# refused in one line. TRAINER names another program than BUILD/train_gpt2_zero. Last line: N passed, N failed.
 # Lists of arguments are split at blanks on purpose.
 # shellcheck disable=SC2086
 set -u

@@ -63,7 +63,7 @@ static void zp_local_group_free_part(zero_comm *part, int broken) {
 ZP_TRANSPORT(zp_local_group_transport, "LOCAL", zp_local_group_join, zp_local_refuse,
              zp_shared_memory_open, NULL, zp_local_issue, zp_board_exchange, zp_board_broadcast,
              zp_local_bytes, NULL, zp_board_abort_local, zp_local_leave, zp_pipe_exchange_messages,
-             zp_local_group_make_part, zp_local_group_free_part, NULL, zp_shared_memory_view,
+             zp_local_group_make_part, zp_local_group_free_part, NULL, zp_message_view_part,
              zp_local_group_bytes, NULL);
 static const zp_transport_row zp_local_groups_row = {ZERO_COMM_LOCAL, &zp_local_group_transport,
                                                      ""};

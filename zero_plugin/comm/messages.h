@@ -51,3 +51,14 @@ static zero_result zp_message_compare(zp_comm *g, int rank, const zp_envelope *t
                         (unsigned long long)theirs->bytes, zp_board_print_rank(g, g->rank, name[1]),
                         (unsigned long long)mine->bytes);
 }
+
+/* Fills a part's view of memory that ranks share. The part's ranks on this machine are also ranks of
+   `of`. */
+static void zp_message_view_part(const zp_comm *of, const zp_memory *m, const zp_comm *part,
+                                 int first, int step, zp_memory *view) {
+    const zp_local_ranks *all = zp_board_ranks_of(of), *some = zp_board_ranks_of(part);
+    memset(view->peer, 0, sizeof view->peer);
+    for (int p = 0; p < some->n; p++)
+        for (int q = 0; q < all->n; q++)
+            if (all->rank_of[q] == first + some->rank_of[p] * step) view->peer[p] = m->peer[q];
+}

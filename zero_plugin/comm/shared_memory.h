@@ -218,16 +218,6 @@ static zero_result zp_shared_memory_open_board(zp_comm *g) {
     return ZERO_OK;
 }
 
-/* The transport's view. The part's ranks on this machine are also ranks of `of`. */
-static void zp_shared_memory_view(const zp_comm *of, const zp_memory *m, const zp_comm *part,
-                                  int first, int step, zp_memory *view) {
-    const zp_local_ranks *all = zp_board_ranks_of(of), *some = zp_board_ranks_of(part);
-    memset(view->peer, 0, sizeof view->peer);
-    for (int p = 0; p < some->n; p++)
-        for (int q = 0; q < all->n; q++)
-            if (all->rank_of[q] == first + some->rank_of[p] * step) view->peer[p] = m->peer[q];
-}
-
 /* Marks this rank as gone, for peers that wait for it, and frees its memory, the board last. */
 static void zp_shared_memory_close(zp_comm *g) {
     zp_local_ranks *s = zp_board_ranks_of(g);

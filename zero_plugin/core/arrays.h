@@ -138,7 +138,8 @@ static int zp_array_off_device(const zp_array *a, int u) {
 /* Returns the tier that keeps unit u's part. */
 static const zp_tier *zp_array_tier(const zp_array *a, int u) { return &a->tiers[a->part[u].tier]; }
 
-/* Returns the address of element e of unit u, in codes of its block; NULL: this rank keeps none. */
+/* Returns the address of element e of unit u, or of its block of codes; NULL: this rank does not
+   keep it. */
 static char *zp_array_at(const zp_array *a, int u, size_t e) {
     const zp_array_part *x = &a->part[u];
     char *memory = x->tier == ZERO_HOST ? a->host : a->memory;

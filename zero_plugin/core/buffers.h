@@ -26,11 +26,10 @@ typedef struct zp_buffers {
     size_t bytes; /* of its region: whole units and shards, then the buffers */
 } zp_buffers;
 
-typedef struct zp_order { /* units in order of their outermost begin with parameters */
-    int *unit;            /* [cap] */
-    int n, at, cap;       /* cap: a new plan never makes it smaller */
-    zero_pass_call *
-        announced; /* [nannounced] the order that your code announced; NULL: the order is learned */
+typedef struct zp_order {      /* units in order of their outermost begin with parameters */
+    int *unit;                 /* [cap] */
+    int n, at, cap;            /* cap: a new plan never makes it smaller */
+    zero_pass_call *announced; /* [nannounced] by your code; NULL: the order is learned */
     int nannounced, matched, all_micro_steps;
 } zp_order;
 

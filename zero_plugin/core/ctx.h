@@ -218,7 +218,8 @@ struct zero_ctx {
     int *verdict_order; /* [agreeing->nranks] on the device: the order in which verdicts are added;
                            NULL: by rank */
     int row_takes_norm; /* a row takes the squares for the norm instead of the core */
-    zero_result (*sum_squares)(zero_ctx *z); /* and sets `control`'s norm. NULL: the core does */
+    /* Sums the squares, and sets the norm in `control`. NULL: the core does. */
+    zero_result (*sum_squares)(zero_ctx *z);
     /* Enqueues the agreement. */
     zero_result (*agree)(zero_ctx *z);
     int agreement_begun;  /* an agreement was enqueued: `control` has its result */
@@ -234,15 +235,15 @@ struct zero_ctx {
     zero_hyper hyper;          /* the hyper-parameters of the last step */
     int rule_pass;             /* the pass of the rule that a step enqueues: 0 or 1 */
     const zp_updater *updater; /* of the units with `on_updates`; NULL: there are none */
-    int more_sums;             /* 1: it adds a rule's sums of norms up in memory of its own, too */
-    int scale_asked;           /* zero_loss_scale was called for the next step */
-    int stepped;               /* a step was taken: a report exists */
-    int64_t taken;             /* number of steps, including skipped ones */
-    int updates_overlap;       /* an update may overlap with the next step: a row publishes it */
-    int update_pending;        /* passes use weights without the last update */
-    int parameters_put;        /* your code put ZERO_PARAMETER since zero_state_begin */
-    int peers_read;            /* since zero_reduce, peers may read this rank's SEEN parameters */
-    zero_stats stats;          /* zero_query_stats fills it */
+    int more_sums;   /* 1: `updater` has sums of norms of its own, in addition to the device's */
+    int scale_asked; /* zero_loss_scale was called for the next step */
+    int stepped;     /* a step was taken: a report exists */
+    int64_t taken;   /* number of steps, including skipped ones */
+    int updates_overlap; /* an update may overlap with the next step: a row publishes it */
+    int update_pending;  /* passes use weights without the last update */
+    int parameters_put;  /* your code put ZERO_PARAMETER since zero_state_begin */
+    int peers_read;      /* since zero_reduce, peers may read this rank's SEEN parameters */
+    zero_stats stats;    /* zero_query_stats fills it */
 
     /* ---- errors ---- */
     zp_failure failure; /* the first failure of any collective */
@@ -322,7 +323,8 @@ static zero_result zp_ctx_report_difference(zero_ctx *z) {
                            words[(unsigned)c->differs % ZP_VERDICT], of, a, b, c->differs_rank);
 }
 
-/* A lost peer may have left because the last verdicts differed. Returns that, or 0 with `look`. */
+/* A lost peer may have left because the last verdicts differed. Returns 1 if they did, and 0 if the
+   transport has its own way to look for failures. */
 static int zp_ctx_has_difference(zero_ctx *z) {
     if (!z->agreement_begun || z->agreeing->transport->look
         || zp_device_sync_stream(&z->stream[ZP_GRADIENTS]) /* it may still write `control` */
@@ -396,8 +398,8 @@ static const zp_array *zp_ctx_side_array(const zero_ctx *z, int side) {
 }
 
 /* Returns the byte offset of segment u in its side's buffer b. A shard that is copied to or from a
-   tier is aligned as that needs. A frozen segment follows the trained one, and the rest of that
-   one's last transfer. */
+   tier has the tier's alignment. A frozen segment follows the trained one, with room between them
+   for the end of the last transfer. */
 static size_t zp_ctx_unit_in_buffer(const zero_ctx *z, zp_side side, int u, int b) {
     const zp_array *a = zp_ctx_side_array(z, side);
     const size_t before = a->part[u].first * zp_type_bytes(a->type);
@@ -417,8 +419,8 @@ static char *zp_ctx_unit_memory(const zero_ctx *z, zp_side side, int u) {
     return b < 0 ? NULL : base + zp_ctx_unit_in_buffer(z, side, u, b);
 }
 
-/* Return the elements of a shard of segment u, and of a piece; then the first one of this rank's
-   shard. */
+/* Return the elements of a shard of segment u, those of a piece, and the first element of this
+   rank's shard. */
 static size_t zp_ctx_shard(const zero_ctx *z, int u) { return z->layout.unit[u].shard; }
 static size_t zp_ctx_piece(const zero_ctx *z, int u) { return z->layout.unit[u].piece; }
 static size_t zp_ctx_shard_first(const zero_ctx *z, int u) {

@@ -68,7 +68,8 @@ static int zp_order_ahead(const zp_order *t, int wraps, int max, int *soon) {
     return found;
 }
 
-/* Returns segment u's reductions in a step. One at the end of a pass occurs once per pass. */
+/* Returns the number of segment u's reductions in a step. A unit that waits for the end of the pass
+   is reduced once per pass. */
 static int zp_order_reductions(const zero_ctx *z, int u) {
     const int ends = z->live[u].reduced_last || u == z->layout.units;
     if (u >= z->layout.all || !z->layout.unit[u].numel) return 0; /* frozen: none */

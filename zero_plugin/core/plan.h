@@ -69,7 +69,7 @@ static int zp_plan_compare_sizes(const void *a, const void *b) {
     const size_t x = ((const size_t *)a)[ZP_PARAM], y = ((const size_t *)b)[ZP_PARAM];
     return (x > y) - (x < y);
 }
-/* Returns the elements of unit u that its buffer of a side holds: gradients are of trained ones. */
+/* Returns the elements that a side's buffer holds of unit u: only trained ones have gradients. */
 static size_t zp_plan_padded(const zero_ctx *z, int side, int u) {
     return side == ZP_GRAD ? z->layout.unit[u].padded : zp_layout_padded(&z->layout, u);
 }
@@ -94,7 +94,7 @@ static size_t zp_plan_reduce_buffers(const zero_ctx *z, size_t shared, size_t pa
     return zp_max(alone ? 2 : units + 2, zp_plan_open_units(z));
 }
 
-/* What the first units share, in the order of their parameters. */
+/* The sizes of gradients among the units with the fewest parameters, which share buffers. */
 typedef struct zp_plan_shared {
     size_t smallest[2]; /* elements of the two smallest gradients; SIZE_MAX: there is none */
     size_t largest;     /* of the largest gradient */

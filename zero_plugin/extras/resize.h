@@ -48,9 +48,9 @@ typedef struct zp_resize {
 
 /* ---- where values are ---- */
 
-/* With updates that overlap with the next step, the weights that passes use are state, too. */
+/* Returns how many of zp_state_kinds segment s has: a frozen one has its weights alone. */
 static int zp_resize_kinds(const zero_ctx *z, int s) {
-    return s >= z->layout.all ? 1 : z->updates_overlap ? 4 : 3;
+    return s >= z->layout.all ? 1 : zp_state_count_kinds(z);
 }
 
 /* Returns the offset in a part of the values of kind number k of segment s; s -1: the bytes of a
@@ -76,7 +76,6 @@ static size_t zp_resize_part_bytes(const zero_ctx *z, int ranks) {
    They are inside the piece of `rank`, a rank of z. */
 static zero_result zp_resize_copy(zp_resize *x, int out, int s, int rank, size_t from, size_t end,
                                   char *part) {
-    static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2, ZERO_PARAMETER};
     zero_ctx *z = out ? x->z : x->next;
     const zp_unit *unit = &z->layout.unit[s];
     const size_t first = (size_t)rank * zp_layout_piece(unit, (size_t)x->map.ranks);
@@ -85,10 +84,10 @@ static zero_result zp_resize_copy(zp_resize *x, int out, int s, int rank, size_t
             const zp_tensor *t = &z->tensors[m->tensor];
             const size_t begins = zp_max(m->at, first), at = zp_max(m->at, from);
             const size_t ends = zp_min(m->at + m->numel, end);
-            if (at >= ends || !zp_state_has_kind(z, kinds[k], t)) continue;
-            const zero_type type = zp_state_type(z, kinds[k], t);
+            if (at >= ends || !zp_state_has_kind(z, zp_state_kinds[k], t)) continue;
+            const zero_type type = zp_state_type(z, zp_state_kinds[k], t);
             const size_t of = zp_type_bytes(type), u = (size_t)zp_layout_unit_of(&z->layout, s);
-            const zero_range range = {t->desc.name, kinds[k], type, m->first + at - m->at,
+            const zero_range range = {t->desc.name, zp_state_kinds[k], type, m->first + at - m->at,
                                       ends - at};
             char *values = part + zp_resize_offset(z, x->map.ranks, (int)u, s, k)
                            + (begins - first) * sizeof(float) + (at - begins) * of;

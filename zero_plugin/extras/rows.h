@@ -218,21 +218,23 @@ static void zp_rows_note_touched(const zero_ctx *z, int u, int first, int all) {
     if (all) zp_rows_mark(z, u, x->touched, 0, z->layout.unit[u].padded);
 }
 
-/* Exchanges a round's blocks. On a GPU, a kernel has packed them. */
+/* Exchanges a round's blocks. In a gather, `out` has this rank's message, the same for all ranks;
+   on a GPU, a kernel has packed those of a reduction as well. */
 static zero_result zp_rows_exchange_blocks(zp_stream *s, zero_ctx *z, const zp_rows_unit *x,
                                            const zp_op *op, const zp_rows_round *round) {
     zp_rows_state *w = z->rows;
-    const int n = op->group->nranks, me = op->group->rank;
+    const int n = op->group->nranks, me = op->group->rank, gathers = op->kind == ZP_ALL_GATHER;
     int k = 0;
     for (int sends = 1; sends >= 0; sends--)
         for (int i = 1; i < n; i++) {
-            const int peer = (me + i) % n, owner = sends ? peer : me;
-            const uint64_t *map = zp_rows_map(z, x, sends ? me : peer) + (size_t)owner * x->words;
-            char *data = (sends ? w->out : w->in) + (size_t)peer * w->message_bytes;
-            char *shard =
-                op->memory->base + op->source + (size_t)owner * zp_comm_op_shard_bytes(op);
+            const int peer = (me + i) % n, from = sends ? me : peer, to = sends ? peer : me;
+            const uint64_t *map = gathers ? x->touched + (size_t)from * x->words
+                                          : zp_rows_map(z, x, from) + (size_t)to * x->words;
+            char *data = sends ? w->out : w->in;
+            if (!sends || !gathers) data += (size_t)peer * w->message_bytes;
+            char *shard = op->memory->base + op->source + (size_t)to * zp_comm_op_shard_bytes(op);
             const zero_message m = {peer, sends, data,
-                                    sends && zp_device_is_host()
+                                    sends && !gathers && zp_device_is_host()
                                         ? zp_rows_move(x, op, map, round, shard, data, 1)
                                         : zp_rows_bytes(x, op, map, round)};
             w->list[k] = m;
@@ -348,27 +350,12 @@ static zero_result zp_rows_gather_sparsely(zp_stream *s, zero_ctx *z, const zp_r
         if (r != me) memset(whole + (size_t)r * bytes, 0, bytes);
     while (round.to < x->words) {
         zp_rows_next_round(w, x, x->touched, 1, &round);
-        const zp_parts out = {
-            w->out, 0,
-            zp_rows_move(x, op, x->touched + (size_t)me * x->words, &round, own, w->out, 1),
-            SIZE_MAX};
-        const zp_parts in = {w->in, w->message_bytes, 0, SIZE_MAX};
-        const int k = zp_group_list_messages(&w->group, w->list, &out, &in);
-        int all = k;
-        for (int i = 1; i < n; i++) {
-            const int r = (me + i) % n;
-            const zero_message m = {
-                r, 0, w->in + (size_t)r * w->message_bytes,
-                zp_rows_bytes(x, op, x->touched + (size_t)r * x->words, &round)};
-            w->list[all] = m;
-            all += m.bytes > 0;
-        }
-        ZP_TRY(zp_rows_swap(s, w, op, all));
-        for (int i = k; i < all; i++) {
-            const size_t r = (size_t)w->list[i].peer;
-            (void)zp_rows_move(x, op, x->touched + r * x->words, &round, whole + r * bytes,
-                               (char *)w->list[i].data, 0);
-        }
+        (void)zp_rows_move(x, op, x->touched + (size_t)me * x->words, &round, own, w->out, 1);
+        ZP_TRY(zp_rows_exchange_blocks(s, z, x, op, &round));
+        for (size_t r = 0; r < (size_t)n; r++)
+            if (r != (size_t)me)
+                (void)zp_rows_move(x, op, x->touched + r * x->words, &round, whole + r * bytes,
+                                   w->in + r * w->message_bytes, 0);
     }
     return ZERO_OK;
 }

@@ -180,25 +180,6 @@ static zero_result zp_rows_gpu_reduce(zp_stream *s, const zp_rows_args *a) {
     return pays ? zp_rows_gpu_reduce_sparsely(s, z, x, op) : zp_rows_run_densely(s, z->rows, op);
 }
 
-/* Sends the same `bytes` of `out` to all ranks, and receives theirs in `in`. */
-static zero_result zp_rows_gpu_gather_round(zp_stream *s, zero_ctx *z, const zp_rows_unit *x,
-                                            const zp_op *op, const zp_rows_round *round) {
-    zp_rows_state *w = z->rows;
-    const int n = op->group->nranks, me = op->group->rank;
-    int k = 0;
-    for (int sends = 1; sends >= 0; sends--)
-        for (int i = 1; i < n; i++) {
-            const int peer = (me + i) % n;
-            const size_t owner = (size_t)(sends ? me : peer);
-            const zero_message m = {peer, sends,
-                                    sends ? w->out : w->in + (size_t)peer * w->message_bytes,
-                                    zp_rows_bytes(x, op, x->touched + owner * x->words, round)};
-            w->list[k] = m;
-            k += m.bytes > 0;
-        }
-    return zp_rows_swap(s, w, op, k);
-}
-
 static zero_result zp_rows_gpu_gather(zp_stream *s, const zp_rows_args *a) {
     zero_ctx *z = a->z;
     zp_rows_state *w = z->rows;
@@ -224,7 +205,7 @@ static zero_result zp_rows_gpu_gather(zp_stream *s, const zp_rows_args *a) {
         pack.skipped = -1;
         unpack.shards = whole;
         ZP_TRY(zp_rows_kernels_move(s, &pack, zp_rows_gpu_threads(x, &round)));
-        ZP_TRY(zp_rows_gpu_gather_round(s, z, x, op, &round));
+        ZP_TRY(zp_rows_exchange_blocks(s, z, x, op, &round));
         ZP_TRY(zp_rows_kernels_move(s, &unpack, ranks * zp_rows_gpu_threads(x, &round)));
     }
     return ZERO_OK;

@@ -8,6 +8,12 @@
 #include "../core/weights.h"
 #include "../machine/streaming.h"
 
+/* The kinds of state, in the order of a tensor's ranges. Parameters are state if updates overlap
+   with the next step, because passes then use older weights. */
+static const zero_kind zp_state_kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2,
+                                           ZERO_PARAMETER};
+static int zp_state_count_kinds(const zero_ctx *z) { return z->updates_overlap ? 4 : 3; }
+
 /* FROZEN tensors have weights alone, in the type of parameters. If a tensor has trained layers as
    well, perhaps in another context, its frozen layers have the same kinds in the same types: their
    gradients and moments are 0. Returns 1 if tensor t has this kind. Some have no second state
@@ -109,16 +115,16 @@ static zero_result zp_state_read_run(zero_ctx *z, zero_kind kind, const zp_run *
 /* Fills z->ranges from the plan. Ranges to load: all elements that this rank keeps. Ranges to save:
    elements that no other rank saves; if the shards have copies, this copy's piece of the shard. */
 static zero_result zp_state_plan(zero_ctx *z) {
-    static const zero_kind kinds[] = {ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2, ZERO_PARAMETER};
-    const int n = z->updates_overlap ? 4 : 3;
+    const int n = zp_state_count_kinds(z);
     for (int whole = 0; whole < 2; whole++) {
         const int all = whole && z->policy.state == ZP_WHOLE, count_of = z->ncopies;
         const int mine =
             whole || z->ncopies == 1 ? z->data->rank : z->data->rank * count_of + z->copy;
         for (int i = 0; i < n * z->ntensors; i++) { /* tensor by tensor, kind by kind */
             const zp_tensor *t = &z->tensors[i / n];
-            const int has = zp_state_has_kind(z, kinds[i % n], t);
-            const int again = kinds[i % n] == ZERO_PARAMETER && t->desc.flags & ZERO_FROZEN;
+            const zero_kind kind = zp_state_kinds[i % n];
+            const int has = zp_state_has_kind(z, kind, t);
+            const int again = kind == ZERO_PARAMETER && t->desc.flags & ZERO_FROZEN;
             const size_t total = has && !again ? t->desc.numel * (size_t)t->desc.layers : 0;
             for (size_t at = 0, count; at < total; at += count) {
                 const zp_run run = zp_run_cut(z, t, at, total - at, !whole);
@@ -129,8 +135,7 @@ static zero_result zp_state_plan(zero_ctx *z) {
                     count = run.owner < mine ? zp_min(run.left, first - run.at) : run.left;
                     continue;
                 }
-                const zero_type type = zp_state_type(z, kinds[i % n], t);
-                const zero_range range = {t->desc.name, kinds[i % n], type, at, count};
+                const zero_range range = {t->desc.name, kind, zp_state_type(z, kind, t), at, count};
                 ZP_TRY(zp_range_add(z, whole, &range));
             }
         }

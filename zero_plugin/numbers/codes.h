@@ -14,7 +14,7 @@ typedef struct zp_codes {
     float scale;
     uint8_t code[ZP_CODE_BLOCK];
 } zp_codes;
-/* Returns the bytes of n adjacent elements, in codes of whole blocks alone. */
+/* Returns the bytes of n adjacent elements; of codes, those of whole blocks. */
 ZP_FN size_t zp_codes_bytes(zero_type type, size_t n) {
     return type == ZP_CODES ? n / ZP_CODE_BLOCK * sizeof(zp_codes) : n * zp_type_bytes(type);
 }
@@ -22,27 +22,30 @@ ZP_FN float zp_codes_decode(uint8_t code, float scale, int squares) {
     const float all = (float)code, half = (float)(int8_t)code;
     return squares ? all * all / 65025.0f * scale : half / (254.0f - fabsf(half)) * scale;
 }
-/* Returns a pattern. The largest one in a block is that of the scale; NaN is larger than all. */
+/* Returns the bits of |x|. The largest bits in a block are those of its scale; NaN has the largest.
+ */
 ZP_FN uint32_t zp_codes_magnitude(float x) { return zp_type_bits(x) & 0x7FFFFFFFu; }
-/* Returns what rounds a code, from -0.5 to 0.5, of 15 random bits. Its sum with 255 is exact. */
+/* Makes a number from -0.5 to 0.5 of 15 random bits, which is added to a code before rounding. Its
+   sum with 255 is exact. */
 ZP_FN float zp_codes_shift(uint32_t random) {
     return (float)(int32_t)(random & 0x7FFFu) * 0x1p-15f + (0x1p-16f - 0.5f);
 }
-/* Returns what zp_codes_encode takes of a block's scale. A little more than 255, so that rounding
-   does not bring the largest square below 255. */
+/* Returns the factor or divisor `by` of zp_codes_encode for a block's scale. It uses a little more
+   than 255, so that rounding does not bring the largest square below 255. */
 ZP_FN float zp_codes_by(float scale, int squares) {
     const float by = scale > 0 ? scale : 1.0f;
     return squares ? 255.00006f / sqrtf(by) : by;
 }
-/* shift 0: to nearest; zp_codes_shift: stochastically. The last sum has the whole number in its
-   lowest bits. */
+/* Encodes a value: with shift 0 to nearest, with one of zp_codes_shift stochastically. The sum with
+   12582912, which is 1.5 * 2^23, rounds to a whole number and has it in its lowest bits. */
 ZP_FN uint8_t zp_codes_encode(float x, float by, int squares, float shift) {
     const float at = squares ? sqrtf(x) * by : 254.0f * (x / (by + fabsf(x)));
     const uint32_t word = zp_type_bits(at + shift + 12582912.0f), most = 0x4B4000FFu; /* of 255 */
     const uint8_t code = (uint8_t)((squares && word > most ? most : word) & 0xFFu);
     return squares && x > 0 && !code ? (uint8_t)1 : code;
 }
-/* Decodes elements [at, at + n) of blocks. */
+/* Decodes elements [at, at + n) of blocks. Here and in zp_codes_write, each form has a loop of its
+   own, in which `squares` is a constant: compilers use vector instructions then. */
 ZP_FN void zp_codes_read(float *to, const zp_codes *from, int squares, size_t at, size_t n) {
     for (size_t i = 0, k; i < n; i += k) {
         const zp_codes *b = &from[(at + i) / ZP_CODE_BLOCK];
