@@ -46,12 +46,15 @@
 #include "adapters/launch/launch.h"
 #include "adapters/launch/memory.h"
 #include "adapters/options/train_ds.h"
+#include "adapters/options/train_products.h"
 #include "adapters/options/train_resolve.h"
 #include "adapters/parallel/new_ranks.h"
 #include "adapters/plan/auto_run.h"
 #include "adapters/report/file_bytes.h"
+#include "adapters/report/idle.h"
 #include "adapters/report/main_log.h"
 #include "adapters/report/observe.h"
+#include "adapters/report/observe_layout.h"
 #include "adapters/report/pace.h"
 #include "adapters/report/plan_rows.h"
 #include "adapters/report/progress.h"
@@ -431,25 +434,10 @@ static gpt2_run make_run(const trainer *t) {
     return run;
 }
 
-/* Prints which flags have no effect here. t: the run, or the first stage of a comparison. */
-static void report_idle_flags(const trainer *t) {
+static void report_idle(const trainer *t) {
     const job *j = t->j;
-    const int profiled = j->see != NULL ? j->opt->profile_step : 0;
-    char sentence[512];
-    int row = 0, flag = 0;
-    if (profiled && (profiled <= t->step || profiled > j->steps))
-        print_rank0(j, "-tk %d changes nothing here: this run makes %d steps, after step %d\n",
-                    profiled, j->steps > t->step ? j->steps - t->step : 0, t->step);
-    for (int i = 0; i < 2 && !j->chosen[0]; i++)
-        if (train_options_given(j->opt, i ? "-al" : "-ma"))
-            print_rank0(j, "%s changes nothing here: it is for -z auto\n", i ? "-al" : "-ma");
-    while (train_options_idle(j->opt, &row, sentence, sizeof sentence))
-        print_rank0(j, "%s\n", sentence);
-    while (train_tiers_idle(j->opt, DEVICE_IS_HOST, &flag, sentence, sizeof sentence))
-        print_rank0(j, "%s\n", sentence);
-    if (train_tiers_note(j->opt, j->batch.micro_steps / j->batch.together, DEVICE_IS_HOST, sentence,
-                         sizeof sentence))
-        print_rank0(j, "%s\n", sentence);
+    idle_flags(j->out, j->opt, j->see != NULL, j->chosen[0] != 0, t->step, j->steps,
+               j->batch.micro_steps / j->batch.together, DEVICE_IS_HOST);
 }
 
 /* Reads the weights that a new run starts with from a file, or draws them at random. */
@@ -1052,19 +1040,6 @@ static void print_weights_hash(const trainer *t) {
     print_rank0(t->j, "weights %016llx\n", (unsigned long long)weights);
 }
 
-/* Adds tracks for the groups to the timeline. */
-static void observe_groups(const trainer *t) {
-    static const char *const names[] = {"tp", "pp", "ep", "world", "cp", "heads", "ring"};
-    const layout *l = &t->groups; /* a pipeline and a ring have a thread for messages */
-    const gpt2_parallel *p = &l->part;
-    zero_group *ring = p->ring == p->cp ? NULL : p->ring;
-    zero_group *const all[] = {p->tp, l->stage.pp, p->ep, l->world, p->cp, p->heads, ring};
-    for (int i = 0; i < 7; i++) {
-        const int beside = all[i] == l->stage.pp || all[i] == p->ring;
-        check_groups(t, observe_group(t->j->see, t->z, all[i], i, beside, names[i]));
-    }
-}
-
 /* -pnf: moves the run to the ranks that the launcher has chosen. t: NULL if this rank joins.
    Returns the trainer of the new ranks, or NULL if this rank leaves. COLLECTIVE over the ranks
    before and after. */
@@ -1136,7 +1111,7 @@ static void start_training(trainer *t, job *j) {
     check_memory_flag(t);
     progress_phase(j->out, "building", plan_bytes(&t->plan, DEVICE_IS_HOST));
     check_groups(t, layout_build(&t->groups, t->z, &t->plan));
-    observe_groups(t);
+    check_groups(t, observe_layout(j->see, t->z, &t->groups));
     const int base_first = j->opt->resume && !j->opt->save_frozen; /* checkpoints lack the base */
     if (base_first) start_weights(t);
     if (!open_saves(t) && !base_first) start_weights(t);
@@ -1153,7 +1128,7 @@ static void start_training(trainer *t, job *j) {
         launch_saved(j->l, t->step); /* the step that was loaded, or 0 */
     print_settings(t);
     print_plan(t);
-    report_idle_flags(t);
+    report_idle(t);
 }
 
 static int run_training(job *j) {
@@ -1257,7 +1232,7 @@ static int run_comparison(job *j) {
     open_entries(jobs, c, t);
     measure_matmul(&t[0]);
     print_settings(&t[0]);
-    report_idle_flags(&t[0]);
+    report_idle(&t[0]);
     compare_run(c);
     compare_print(c, csv);
     if (csv != NULL) fclose(csv);
@@ -1286,21 +1261,6 @@ static void set_ranks_and_threads(job *j) {
 #ifdef _OPENMP
     omp_set_num_threads(j->threads);
 #endif
-}
-
-/* Rank 0 reads or measures the method of each product, for all ranks. */
-static void choose_products(job *j) {
-    const train_options *o = j->opt;
-    const size_t rows = (size_t)j->batch.rows * (size_t)(j->batch.seq_len / j->ranks.cp);
-    gpt2_error error = {""};
-    zero_result result = ZERO_OK;
-    require(j, !o->products_path[0] || o->type == ZERO_F32,
-            "-pc: GEMM algorithms are chosen for f32 only; use -dt f32, or leave out -pc");
-    if (j->l->rank == 0 || j->l->joins)
-        result = gpt2_choose_products(&j->products, &j->model, rows, j->ranks.tp, o->tile_rows,
-                                      o->products_path, j->threads, &error);
-    require(j, result == ZERO_OK, "-pc: %s", error.sentence);
-    launch_broadcast(j->l, &j->products, sizeof j->products);
 }
 
 static void allocate_batch(job *j) {
@@ -1362,18 +1322,6 @@ static void choose_settings(job *j, train_options *o, char *kept) {
     auto_run_choose(&in, o, j->chosen, &j->chosen_now);
 }
 
-/* -pe: after ranks have died, reduces the job to the largest number of ranks that can continue. */
-static void reduce_ranks_to_fit(job *j) {
-    char why[LAUNCH_SENTENCE / 2] = "", sentence[LAUNCH_SENTENCE];
-    const int here = j->l->nranks;
-    if (j->l->starts == 0) return;
-    const int n = train_fit(j->opt, &j->model, here, why, sizeof why);
-    if (n == here) return;
-    snprintf(sentence, sizeof sentence, "%d of %d ranks can continue: %s", n, here, why);
-    require(j, n > 0, "%s", sentence);
-    launch_fewer(j->l, n, sentence);
-}
-
 static int print_help(launch *l, const train_options *o) {
     char sentence[LAUNCH_SENTENCE];
     if (train_options_help(o, PROGRAM, sentence, sizeof sentence)
@@ -1433,7 +1381,7 @@ static int run_rank(launch *l, void *user) {
         "-pnf: only ranks that -pn starts, on CPUs, can change (found ranks %s); leave out -pnf",
         launch_how(l));
     choose_settings(&j, o, s->chosen);
-    reduce_ranks_to_fit(&j);
+    new_ranks_reduce(l, o, &j.model);
     const int uneven = train_divide(o, &j.model, &j.ranks, &j.batch, sentence, sizeof sentence);
     require(&j, !uneven, "%s", sentence);
     if (!o->layouts[0]) launch_layout(l, j.ranks.tp, j.ranks.cp, j.ranks.dp);
@@ -1441,7 +1389,9 @@ static int run_rank(launch *l, void *user) {
     corpus_open(&data, l, &out, o, &j.model, &j.batch, &j.ranks);
     j.data = &data;
     j.steps = corpus_steps(&data);
-    choose_products(&j);
+    train_products(o, l, &j.model, j.ranks.tp,
+                   (size_t)j.batch.rows * (size_t)(j.batch.seq_len / j.ranks.cp), j.threads,
+                   &j.products);
     allocate_buffers(&j);
     render_settings(&j);
     int code = train_compares(o) ? run_comparison(&j) : run_training(&j);

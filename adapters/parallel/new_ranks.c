@@ -4,7 +4,18 @@
 #endif
 #include "new_ranks.h"
 
+#include <stdio.h>
 #include <string.h>
+
+void new_ranks_reduce(launch *l, const train_options *o, const gpt2_config *model) {
+    char why[LAUNCH_SENTENCE / 2] = "", sentence[LAUNCH_SENTENCE];
+    if (l->starts == 0) return;
+    const int n = train_fit(o, model, l->nranks, why, sizeof why);
+    if (n == l->nranks) return;
+    (void)snprintf(sentence, sizeof sentence, "%d of %d ranks can continue: %s", n, l->nranks, why);
+    launch_require(l, n > 0, "%s", sentence);
+    launch_fewer(l, n, sentence);
+}
 
 int new_ranks_ready(launch *l, const train_options *o, const gpt2_config *model, report *out) {
     char why[LAUNCH_SENTENCE] = "";

@@ -31,6 +31,9 @@ typedef struct new_ranks_state {
     double matmul_rate, peak_rate; /* of all ranks together */
 } new_ranks_state;
 
+/* -pe: after ranks have died, reduces the job to the largest number of ranks that can continue. */
+void new_ranks_reduce(launch *l, const train_options *o, const gpt2_config *model);
+
 /* Answers a request with the largest number of ranks that -d, -b and -vr allow. Returns 1 if the
    ranks that join are ready. Only rank 0 calls it, and not after the last step. */
 int new_ranks_ready(launch *l, const train_options *o, const gpt2_config *model, report *out);
