@@ -168,7 +168,7 @@ static void launch_leave_silently(launch *l, int code) {
     launch_leave(code);
 }
 
-/* The meeting places of a job whose ranks change come after the board: one for the current ranks,
+/* If the ranks of a job change, its meeting places come after the board: one for the current ranks,
    and one for the next. */
 static size_t launch_board_bytes(int changes) {
     const size_t board = (sizeof(launch_board) + 63) / 64 * 64;

@@ -1,12 +1,12 @@
-/* members.h - the processes of a job whose number of ranks changes while it trains.
+/* members.h - the processes of a job that changes its number of ranks while it trains.
 
    A REQUEST for another number of ranks comes between two steps, in one of two ways:
      a file     an operator, or a script of Slurm, writes the number to a file
      a signal   a rank gets SIGTERM or SIGUSR1. It leaves, and the others are one rank less
    The ranks that stay do not restart, and read nothing that is in their memory.
 
-   WHO WAITS FOR WHOM. `members` is in memory that all processes of the job share. One process
-   watches the ranks, which are its children. The phase says whose move it is:
+   PHASES. `members` is in memory that all processes of the job share. One process
+   watches the ranks, which are its children. Each phase waits for one party:
 
      STEADY     The ranks train. The watching process counts requests: `wanted` and `request`.
      ASKED      Rank 0 has answered with `target`, the largest number of ranks that can train. The
@@ -25,7 +25,7 @@
 
    LISTS. A process has a seat for its life. A list has the seat of each rank: first those that
    stay, in their order, then those that join. So rank 0 never joins. Two lists, two meeting places
-   and two counters of agreements are used in turn, because one change ends before the next begins.
+   and two counters of agreements alternate, because one change ends before the next begins.
 
    WHY A FILE. The launcher starts and watches processes. Which of them are ranks, and since when,
    is decided here. */
@@ -88,7 +88,7 @@ int members_rank(const members_list *list, int seat);
 /* ---- the watching process ---- */
 
 /* Reads the file and the ranks' requests to leave. Writes a sentence if something is to be printed,
-   otherwise "". Returns 1 if all ranks ask to leave: nobody would be left. */
+   otherwise "". Returns 1 if all ranks ask to leave. */
 int members_poll(members *m, members_file *f, char *sentence, size_t bytes);
 
 /* ASKED: writes the next list. used: 1 for each seat that has a process. Returns the lowest rank

@@ -5,7 +5,7 @@
    ranks. A rank that joins has read the command line and the data by itself.
 
        new_ranks_ready    rank 0, at the end of a step: answers a request; 1: the ranks change now
-       launch_move        all ranks, if rank 0 has told them so
+       launch_move        all ranks, if rank 0 passed the 1 on
        new_ranks_take     the ranks of the new number: their place, and the batch
        zero_resize        the state
        zero_broadcast     new_ranks_state */
