@@ -191,7 +191,16 @@ random() {
     drawn=$((seed / 65536 % $1))
 }
 test_random() {
-    begun=$seed steps=$((changes * 60)) run="-vr 8 -b 1 -z 2"
+    begun=$seed steps=$((changes * 60))
+    case $((seed % 6)) in
+    0) run="-z 3 -lo 4" ;;
+    1) run="-z 2" ;;
+    2) run="-z 3 -zos file -zop file -zfd $work" ;;
+    3) run="-z 1 -dt fp16 -li 1e9 -zod 2" ;;
+    4) run="-z 2 -op muon -dt bf16 -w split" ;;
+    5) run="-z 3 -op lion -os bf16 -sl 2 -sg 2" ;;
+    esac
+    run="-vr 8 -b 1 $run"
     one "$run" $steps
     begin $run -x $steps -pn 2 -pe 1 -n 20
     done=0
@@ -211,7 +220,7 @@ test_random() {
         done=$((done + 1))
     done
     done_with 0 "random changes"
-    same "random changes, seed $begun: weights" "$(tail -n 1 "$work/calm")" "$(tail -n 1 "$work/out")"
+    same "random changes, seed $begun, $run: weights" "$(tail -n 1 "$work/calm")" "$(tail -n 1 "$work/out")"
 }
 
 if [ "$changes" = 0 ]; then
