@@ -215,8 +215,8 @@ void launch_fewer(launch *l, int ranks, const char *why) LAUNCH_NORETURN;
 int launch_changes(const launch *l);
 /* Rank 0, after each step: launch_wanted returns the number of ranks that is newly asked for, or 0;
    your code then calls launch_answer with the largest possible number of ranks. launch_ready
-   returns 1 if the ranks are to change after this step. Rank 0 must then pass this on to all ranks, which all
-   call launch_move, unless the run ends. */
+   returns 1 if the ranks are to change after this step. Rank 0 must then pass this on to all ranks,
+   which all call launch_move, unless the run ends. */
 int launch_wanted(launch *l);
 void launch_answer(launch *l, int ranks);
 int launch_ready(launch *l);

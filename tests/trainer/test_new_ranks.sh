@@ -24,12 +24,14 @@ same() {
 # begin ARGUMENT...: a job with the file of ranks, in the background; $job
 begin() {
     rm -rf "$work/run" "$work/ranks"
-    : >"$work/out" >"$work/err"
+    : >"$work/err"
     "$trainer" $small -o "$work/run" -pnf "$work/ranks" "$@" >"$work/out" 2>"$work/err" </dev/null &
     job=$!
 }
 # count PATTERN: its lines in main.log
-count() { cat "$work/run/main.log" 2>/dev/null | grep -ce "$1"; }
+count() {
+    if [ -e "$work/run/main.log" ]; then grep -ce "$1" "$work/run/main.log"; else echo 0; fi
+}
 # await PATTERN [TIMES]: until main.log has it, or the job has ended; a minute at most
 await() {
     for _ in $(seq 3000); do
@@ -214,7 +216,9 @@ test_random() {
         random 6
         case $drawn in
         0 | 1 | 2 | 5) echo $number >"$work/ranks" ;;
-        3) [ "$victim" ] && kill -TERM $victim 2>/dev/null ;;
+        3) # if all ranks leave, the job stops
+            [ "$victim" ] && { [ "$victim" != "${all%% *}" ] || [ "$(echo "$all" | wc -w)" -gt 2 ]; } && kill -TERM $victim 2>/dev/null
+            ;;
         4) [ "$victim" ] && [ "$victim" != "${all%% *}" ] && kill -9 $victim 2>/dev/null ;; # one rank is left
         esac
         done=$((done + 1))
