@@ -31,7 +31,6 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#include <xxhash.h>
 
 #include "adapters/checkpoint/model_files.h"
 #include "adapters/compare/compare.h"
@@ -46,10 +45,16 @@
 #include "adapters/gpt2/pipelined.h"
 #include "adapters/launch/launch.h"
 #include "adapters/launch/memory.h"
+#include "adapters/options/train_ds.h"
+#include "adapters/options/train_products.h"
 #include "adapters/options/train_resolve.h"
+#include "adapters/parallel/new_ranks.h"
 #include "adapters/plan/auto_run.h"
+#include "adapters/report/file_bytes.h"
+#include "adapters/report/idle.h"
 #include "adapters/report/main_log.h"
 #include "adapters/report/observe.h"
+#include "adapters/report/observe_layout.h"
 #include "adapters/report/pace.h"
 #include "adapters/report/plan_rows.h"
 #include "adapters/report/progress.h"
@@ -118,10 +123,11 @@ typedef struct trainer {
     int leaf_steps;
     int report_pending; /* the trainer has not yet read the report of the last step */
     saves keep;
-    uint64_t seen[2], moved[2]; /* bytes read from and written to the file: in all; by steps */
-    int stop;                   /* a signal has asked any rank to stop */
-    int first;                  /* steps made before this run */
-    int64_t eval_windows;       /* windows of one validation */
+    file_bytes file;
+    int stop;             /* a signal has asked any rank to stop */
+    int moves;            /* -pnf: the ranks change after this step */
+    int first;            /* steps made before this run */
+    int64_t eval_windows; /* windows of one validation */
     pace speed;
     progress watch;    /* of the whole run */
     double device_mib; /* CUDA: MiB in use after the first step */
@@ -151,9 +157,10 @@ static void copy_to_memory_if_due(trainer *t);
 static void save_checkpoint_if_due(trainer *t);
 static void report_mean_step_time(const trainer *t);
 static void count_file_bytes(trainer *t, int by_steps);
-static void report_file_bytes(const trainer *t);
 static void report_process_memory(const trainer *t);
 static uint64_t planned_bytes(const trainer *t);
+static trainer *move_to_new_ranks(trainer *t, trainer *next, job *j);
+static void take_new_ranks(job *j);
 
 /* -mo layers: runs forward and backward of all micro-steps, layer by layer, as one micro-step of
    the plugin. */
@@ -255,10 +262,10 @@ static void make_step(trainer *t, step_values *v) {
     v->norm_z = outliers_score(&t->norms, v->done.norm);
 }
 
-/* Makes steps until the last one, or until a signal asks the run to stop. */
-static void train_all(trainer *t) {
+/* Makes steps until the last one, or until a signal asks the run to stop. With -pnf, goes on with
+   `spare` if the ranks change. Returns the last trainer, or NULL if this rank has left. */
+static trainer *train_all(trainer *t, trainer *spare) {
     progress_begin(&t->watch, t->j->out, "training");
-    t->first = t->step;
     count_file_bytes(t, 0);
     if (saves_from_copy(&t->keep))
         save_checkpoint_if_due(t); /* the run before this one died before it saved this step */
@@ -271,12 +278,17 @@ static void train_all(trainer *t) {
         train_step(t);
         copy_to_memory_if_due(t);
         save_checkpoint_if_due(t);
+        if (!t->moves || t->stop || t->step == t->j->steps) continue;
+        trainer *before = t;
+        if ((t = move_to_new_ranks(before, spare, t->j)) == NULL) return NULL;
+        spare = before;
     }
     count_file_bytes(t, 1);
     save_checkpoint_if_due(t); /* a signal came during an evaluation */
     report_mean_step_time(t);
-    report_file_bytes(t);
+    file_bytes_report(&t->file, t->j->out, &t->plan, t->step);
     report_process_memory(t);
+    return t;
 }
 
 /* ---- 3 output ------------------------------------------------------------------------------ */
@@ -348,37 +360,6 @@ static void *allocate_memory(job *j, size_t count, size_t size) {
 }
 
 /* ---- 4 settings ---------------------------------------------------------------------------- */
-
-static void print_ds_note(void *user, const char *sentence) {
-    print_rank0((const job *)user, "%s\n", sentence);
-}
-
-/* Reads the file of -ds. j->ds keeps the settings that have no flag, such as the schedule. */
-static void read_ds_config(job *j, train_options *o) {
-    char sentence[512], *text;
-    ds_config said;
-    const ds_notes notes = {print_ds_note, j};
-    require(j, o->ds_path[0] || !o->ds_out[0],
-            "-dso %s: there is no configuration to resolve; add -ds FILE", o->ds_out);
-    if (!o->ds_path[0]) return;
-    const ds_auto autos = train_autos(o, j->l->nranks, j->model.channels, &said);
-    const int failed =
-        ds_config_load(o->ds_path, &autos, &j->ds, &notes, sentence, sizeof sentence);
-    require(j, !failed, "-ds: %s", sentence);
-    text = ds_config_print(&j->ds);
-    require(j, text != NULL, "rank %d: out of memory for %s", j->l->rank, o->ds_path);
-    launch_same(j->l, text);
-    j->ds_hash = XXH64(text, strlen(text), 0);
-    const int differs = train_options_conflict(o, &j->ds, sentence, sizeof sentence);
-    require(j, !differs, "%s", sentence);
-    if (o->stage.n > 1 && j->ds.given & DS_GIVEN_STAGE)
-        print_rank0(j, "%s: zero_optimization.stage has no effect: -z compares stages\n",
-                    o->ds_path);
-    train_take(o, &j->ds, &j->model);
-    const int lost = j->l->rank == 0 && !train_write(o->ds_out, text);
-    require(j, !lost, "-dso: %s cannot be written: %s", o->ds_out, regular_file_error(errno));
-    free(text);
-}
 
 /* Returns the plugin's settings: from the file, from the flags, and those of this rank. */
 static ds_config make_settings(const job *j, int stage) {
@@ -453,25 +434,10 @@ static gpt2_run make_run(const trainer *t) {
     return run;
 }
 
-/* Prints which flags have no effect here. t: the run, or the first stage of a comparison. */
-static void report_idle_flags(const trainer *t) {
+static void report_idle(const trainer *t) {
     const job *j = t->j;
-    const int profiled = j->see != NULL ? j->opt->profile_step : 0;
-    char sentence[512];
-    int row = 0, flag = 0;
-    if (profiled && (profiled <= t->step || profiled > j->steps))
-        print_rank0(j, "-tk %d changes nothing here: this run makes %d steps, after step %d\n",
-                    profiled, j->steps > t->step ? j->steps - t->step : 0, t->step);
-    for (int i = 0; i < 2 && !j->chosen[0]; i++)
-        if (train_options_given(j->opt, i ? "-al" : "-ma"))
-            print_rank0(j, "%s changes nothing here: it is for -z auto\n", i ? "-al" : "-ma");
-    while (train_options_idle(j->opt, &row, sentence, sizeof sentence))
-        print_rank0(j, "%s\n", sentence);
-    while (train_tiers_idle(j->opt, DEVICE_IS_HOST, &flag, sentence, sizeof sentence))
-        print_rank0(j, "%s\n", sentence);
-    if (train_tiers_note(j->opt, j->batch.micro_steps / j->batch.together, DEVICE_IS_HOST, sentence,
-                         sizeof sentence))
-        print_rank0(j, "%s\n", sentence);
+    idle_flags(j->out, j->opt, j->see != NULL, j->chosen[0] != 0, t->step, j->steps,
+               j->batch.micro_steps / j->batch.together, DEVICE_IS_HOST);
 }
 
 /* Reads the weights that a new run starts with from a file, or draws them at random. */
@@ -507,13 +473,19 @@ static void create_model(trainer *t) {
     require(j, result == ZERO_OK, "%s", error.sentence);
 }
 
-static void close_trainer(trainer *t) {
+static void close_model(trainer *t) {
     saves_close(&t->keep);
     free(t->leaf_losses);
     gpt2_pipeline_close(t->line);
     gpt2_destroy(t->model);
+}
+static void close_context(trainer *t) {
     layout_destroy(&t->groups, t->z);
     layout_close(&t->groups);
+}
+static void close_trainer(trainer *t) {
+    close_model(t);
+    close_context(t);
 }
 
 /* Returns the bytes that the model and its batch will take on a rank. */
@@ -593,15 +565,20 @@ static void check_memory_flag(const trainer *t) {
 }
 
 /* Computes the mean losses over the ranks, of all steps since the last call. The same sum reports
-   to all ranks whether a signal has asked one of them to stop. */
+   to all ranks whether a signal has asked one of them to stop, and with -pnf whether the ranks
+   change. */
 static void sum_losses(trainer *t, step_values *v) {
+    job *j = t->j;
+    const int changes = launch_changes(j->l);
     double sums[4] = {0, launch_asked_to_stop() ? 1.0 : 0.0};
+    if (changes && j->l->rank == 0) sums[2] = new_ranks_ready(j->l, j->opt, &j->model, j->out);
     observe_begin(t->j->see, "loss", BREAKDOWN_HOST);
     if (!t->j->opt->virtual_ranks) check_model(t, gpt2_take_losses(t->model, &sums[0]));
     if (t->groups.mixed) check_model(t, gpt2_take_experts(t->model, &sums[2], &sums[3]));
-    check_groups(t, layout_sum(&t->groups, t->z, sums, t->groups.mixed ? 4 : 2));
+    check_groups(t, layout_sum(&t->groups, t->z, sums, t->groups.mixed ? 4 : 2 + changes));
     observe_end(t->j->see);
     t->stop = t->stop || sums[1] > 0;
+    t->moves = changes && sums[2] > 0;
     v->loss =
         sums[0] * t->groups.pp / t->j->l->nranks; /* only the last stage of a pipeline has a loss */
     if (t->j->opt->virtual_ranks) v->loss = sum_leaf_losses(t) / t->j->opt->virtual_ranks;
@@ -782,13 +759,12 @@ static void evaluate_if_due(trainer *t) {
 
 /* ---- 7 saves ------------------------------------------------------------------------------- */
 
-/* Called after open_trainer. */
-static void plan_saves(trainer *t) {
+static saves_run get_saves_run(const trainer *t) {
     const job *j = t->j;
     const saves_run run = {j->opt,        j->l,     j->out,         t->z,        &t->groups,
                            &j->model,     t->table, t->tensors,     j->settings, j->memory,
                            t->plan.numel, j->steps, j->batch.tokens};
-    saves_plan(&t->keep, &run);
+    return run;
 }
 
 static saves_state get_saves_state(trainer *t) {
@@ -802,7 +778,8 @@ static void open_trainer_that_fits(trainer *t, job *j) {
     for (j->files_grads = 0;; j->files_grads = 1) {
         zero_config c;
         open_trainer(t, j, j->opt->stage.at[0], &j->l->comm[0]);
-        plan_saves(t);
+        const saves_run run = get_saves_run(t);
+        saves_plan(&t->keep, &run);
         zero_query_config(t->z, &c);
         const need_bytes need = compute_needed_bytes(t, 1);
         if (!train_may_file(j->opt, &c) || launch_memory_fits(j->l, need.host, need.shared)) return;
@@ -1005,34 +982,10 @@ static void report_mean_step_time(const trainer *t) {
     if (mean > 0) print_rank0(t->j, "total average iteration time: %f ms\n", 1e3 * mean);
 }
 
-/* Counts the bytes that this rank's contexts have read from and written to the file since the last
-   call. by_steps: training steps moved them, and not evaluations or saves. */
+/* by_steps: training steps moved the bytes since the last call, and not evaluations or saves. */
 static void count_file_bytes(trainer *t, int by_steps) {
     zero_ctx *const all[2] = {t->z, t->groups.experts};
-    uint64_t now[2] = {0, 0};
-    if (!t->plan.file_bytes) return;
-    for (int i = 0; i < 2; i++) {
-        zero_stats s;
-        if (all[i] == NULL) continue;
-        check_groups(t, zero_query_stats(all[i], &s));
-        now[0] += s.file_read_bytes;
-        now[1] += s.file_written_bytes;
-    }
-    for (int i = 0; i < 2; i++) {
-        if (by_steps) t->moved[i] += now[i] - t->seen[i];
-        t->seen[i] = now[i];
-    }
-}
-
-static void report_file_bytes(const trainer *t) {
-    const double mib = 1024.0 * 1024, steps = t->step - t->first;
-    if (!t->plan.file_bytes || steps < 1) return;
-    print_rank0(
-        t->j,
-        "moved by the file in a step, MiB of a rank: read %.1f, planned %.1f; written %.1f, "
-        "planned %.1f\n",
-        (double)t->moved[0] / mib / steps, (double)t->plan.file_read_bytes / mib,
-        (double)t->moved[1] / mib / steps, (double)t->plan.file_written_bytes / mib);
+    check_groups(t, file_bytes_count(&t->file, &t->plan, all, by_steps));
 }
 
 /* Prints the memory that this process uses now, and the planned memory. */
@@ -1050,7 +1003,7 @@ static void report_process_memory(const trainer *t) {
 static void open_log(trainer *t) {
     job *j = t->j;
     char sentence[LAUNCH_SENTENCE] = "";
-    if (j->opt->log_dir[0] && j->l->rank == 0)
+    if (j->opt->log_dir[0] && j->l->rank == 0 && j->log == NULL)
         j->log = main_log_open(j->opt->log_dir, t->step, sentence, sizeof sentence);
     require(j, !sentence[0], "%s", sentence);
     check_log(j, 0);
@@ -1087,57 +1040,111 @@ static void print_weights_hash(const trainer *t) {
     print_rank0(t->j, "weights %016llx\n", (unsigned long long)weights);
 }
 
-/* Adds tracks for the groups to the timeline. */
-static void observe_groups(const trainer *t) {
-    static const char *const names[] = {"tp", "pp", "ep", "world", "cp", "heads", "ring"};
-    const layout *l = &t->groups; /* a pipeline and a ring have a thread for messages */
-    const gpt2_parallel *p = &l->part;
-    zero_group *ring = p->ring == p->cp ? NULL : p->ring;
-    zero_group *const all[] = {p->tp, l->stage.pp, p->ep, l->world, p->cp, p->heads, ring};
-    for (int i = 0; i < 7; i++) {
-        const int beside = all[i] == l->stage.pp || all[i] == p->ring;
-        check_groups(t, observe_group(t->j->see, t->z, all[i], i, beside, names[i]));
+/* -pnf: moves the run to the ranks that the launcher has chosen. t: NULL if this rank joins.
+   Returns the trainer of the new ranks, or NULL if this rank leaves. COLLECTIVE over the ranks
+   before and after. */
+static trainer *move_to_new_ranks(trainer *t, trainer *next, job *j) {
+    const double before = j->l->nranks;
+    new_ranks_state at;
+    memset(&at, 0, sizeof at);
+    if (t != NULL) {
+        saves_finish(&t->keep);
+        close_model(t);
     }
+    const int stays = t == NULL || launch_move(j->l);
+    if (stays) {
+        take_new_ranks(j);
+        open_trainer(next, j, j->opt->stage.at[0], &j->l->comm[0]);
+    } else
+        close_log(j); /* the new rank 0 opens it */
+    check(t ? t : next, zero_resize(t ? t->z : NULL, stays ? next->z : NULL));
+    if (t != NULL) {
+        const new_ranks_state his = {t->step,
+                                     t->first,
+                                     t->data_step,
+                                     t->updates,
+                                     t->keep.saved,
+                                     t->keep.durable,
+                                     t->losses,
+                                     t->norms,
+                                     t->speed,
+                                     j->matmul_rate / before * j->l->nranks,
+                                     j->peak_rate / before * j->l->nranks};
+        at = his;
+        next->watch = t->watch;
+        close_context(t);
+    }
+    launch_moved(j->l);
+    if (!stays) return NULL;
+    check(next, zero_broadcast(next->z, &at, sizeof at, 0));
+    next->step = at.step;
+    next->first = at.first;
+    next->data_step = at.data_step;
+    next->updates = at.updates;
+    next->losses = at.losses;
+    next->norms = at.norms;
+    next->speed = at.speed;
+    next->file.first = at.step;
+    j->matmul_rate = at.matmul_rate;
+    j->peak_rate = at.peak_rate;
+    create_model(next);
+    const saves_run run = get_saves_run(next);
+    saves_move(&next->keep, &run, at.saved, at.durable);
+    open_log(next);
+    check_log(j, main_log_ranks(j->log, next->step, j->l->nranks));
+    print_rank0(j, "ranks: %d from step %d on, %.1f MiB planned for each\n", j->l->nranks,
+                next->step + 1, (double)planned_bytes(next) / (1024.0 * 1024));
+    return next;
 }
 
-static int run_training(job *j) {
-    trainer t;
+static void start_training(trainer *t, job *j) {
     char text[LAUNCH_SENTENCE] = "", log[LAUNCH_SENTENCE];
     j->see = observe_open(j->opt, &j->ds, j->l, j->out, &j->model, j->batch.tokens, DEVICE_IS_HOST,
                           text, sizeof text);
     require(j, !text[0], "%s", text);
-    open_trainer_that_fits(&t, j);
-    if (t.plan.file_bytes) launch_memory_tight();
-    check_memory(&t, 1);
+    open_trainer_that_fits(t, j);
+    if (t->plan.file_bytes) launch_memory_tight();
+    check_memory(t, 1);
     progress_phase(j->out, "measuring a matrix product", 0);
-    measure_matmul(&t);
+    measure_matmul(t);
     measure_process_bytes(j);
-    check_memory_flag(&t);
-    progress_phase(j->out, "building", plan_bytes(&t.plan, DEVICE_IS_HOST));
-    check_groups(&t, layout_build(&t.groups, t.z, &t.plan));
-    observe_groups(&t);
+    check_memory_flag(t);
+    progress_phase(j->out, "building", plan_bytes(&t->plan, DEVICE_IS_HOST));
+    check_groups(t, layout_build(&t->groups, t->z, &t->plan));
+    check_groups(t, observe_layout(j->see, t->z, &t->groups));
     const int base_first = j->opt->resume && !j->opt->save_frozen; /* checkpoints lack the base */
-    if (base_first) start_weights(&t);
-    if (!open_saves(&t) && !base_first) start_weights(&t);
-    create_model(&t);
-    open_log(&t);
+    if (base_first) start_weights(t);
+    if (!open_saves(t) && !base_first) start_weights(t);
+    t->first = t->step;
+    t->file.first = t->step;
+    create_model(t);
+    open_log(t);
     snprintf(log, sizeof log, "%s/main.log", j->opt->log_dir);
     note_run(j, j->opt->log_dir[0] ? log : "");
     note_run(j, j->opt->trace_path);
-    if (saves_from_copy(&t.keep))
-        launch_copied(j->l, t.step);
+    if (saves_from_copy(&t->keep))
+        launch_copied(j->l, t->step);
     else
-        launch_saved(j->l, t.step); /* the step that was loaded, or 0 */
-    print_settings(&t);
-    print_plan(&t);
-    report_idle_flags(&t);
-    train_all(&t);
-    check_groups(&t, observe_print_tables(j->see, t.z, t.groups.experts));
-    if (t.stop)
-        print_rank0(j, "stopped by a signal after step %d: -y 1 resumes\n", t.step);
+        launch_saved(j->l, t->step); /* the step that was loaded, or 0 */
+    print_settings(t);
+    print_plan(t);
+    report_idle(t);
+}
+
+static int run_training(job *j) {
+    trainer both[2], *t = &both[0]; /* with -pnf, the ranks before and after a change */
+    char text[LAUNCH_SENTENCE];
+    if (!j->l->joins)
+        start_training(t, j);
+    else if (!launch_join(j->l) || !(t = move_to_new_ranks(NULL, t, j)))
+        return 0; /* the run has ended before */
+    if ((t = train_all(t, &both[1])) == NULL) return 0;
+    check_groups(t, observe_print_tables(j->see, t->z, t->groups.experts));
+    if (t->stop)
+        print_rank0(j, "stopped by a signal after step %d: -y 1 resumes\n", t->step);
     else
-        print_weights_hash(&t);
-    close_trainer(&t);
+        print_weights_hash(t);
+    close_trainer(t);
     if (observe_close(j->see, text, sizeof text)) on_lost_line(j, text);
     close_log(j);
     return 0;
@@ -1225,7 +1232,7 @@ static int run_comparison(job *j) {
     open_entries(jobs, c, t);
     measure_matmul(&t[0]);
     print_settings(&t[0]);
-    report_idle_flags(&t[0]);
+    report_idle(&t[0]);
     compare_run(c);
     compare_print(c, csv);
     if (csv != NULL) fclose(csv);
@@ -1256,25 +1263,16 @@ static void set_ranks_and_threads(job *j) {
 #endif
 }
 
-/* Rank 0 reads or measures the method of each product, for all ranks. */
-static void choose_products(job *j) {
-    const train_options *o = j->opt;
-    const size_t rows = (size_t)j->batch.rows * (size_t)(j->batch.seq_len / j->ranks.cp);
-    gpt2_error error = {""};
-    zero_result result = ZERO_OK;
-    require(j, !o->products_path[0] || o->type == ZERO_F32,
-            "-pc: GEMM algorithms are chosen for f32 only; use -dt f32, or leave out -pc");
-    if (j->l->rank == 0)
-        result = gpt2_choose_products(&j->products, &j->model, rows, j->ranks.tp, o->tile_rows,
-                                      o->products_path, j->threads, &error);
-    require(j, result == ZERO_OK, "-pc: %s", error.sentence);
-    launch_broadcast(j->l, &j->products, sizeof j->products);
+static void allocate_batch(job *j) {
+    size_t tokens = (size_t)j->batch.rows * (size_t)j->batch.seq_len * (size_t)j->batch.together;
+    free(j->inputs);
+    free(j->targets);
+    j->inputs = (int *)allocate_memory(j, tokens, sizeof *j->inputs);
+    j->targets = (int *)allocate_memory(j, tokens, sizeof *j->targets);
 }
 
 static void allocate_buffers(job *j) {
-    size_t tokens = (size_t)j->batch.rows * (size_t)j->batch.seq_len * (size_t)j->batch.together;
-    j->inputs = (int *)allocate_memory(j, tokens, sizeof *j->inputs);
-    j->targets = (int *)allocate_memory(j, tokens, sizeof *j->targets);
+    allocate_batch(j);
     j->sample = (int *)allocate_memory(j, (size_t)j->opt->sample_tokens + 1, sizeof *j->sample);
     j->logits = (float *)allocate_memory(j, (size_t)j->model.vocab_size, sizeof *j->logits);
 }
@@ -1301,6 +1299,14 @@ static void render_settings(job *j) {
     if (j->chosen[0]) snprintf(j->settings + all, sizeof j->settings - all, "auto %s\n", j->chosen);
 }
 
+/* -pnf: sets what depends on the number of ranks. */
+static void take_new_ranks(job *j) {
+    set_ranks_and_threads(j);
+    new_ranks_take(j->l, j->opt, &j->model, &j->ranks, &j->batch, j->out);
+    allocate_batch(j);
+    render_settings(j);
+}
+
 /* -z auto: sets the flags that this run has chosen before, or chooses them. */
 static void choose_settings(job *j, train_options *o, char *kept) {
     const auto_run_input in = {j->l,
@@ -1314,18 +1320,6 @@ static void choose_settings(job *j, train_options *o, char *kept) {
                                !DEVICE_IS_HOST,
                                j->computes.free_bytes / (uint64_t)j->computes.sharers};
     auto_run_choose(&in, o, j->chosen, &j->chosen_now);
-}
-
-/* -pe: after ranks have died, reduces the job to the largest number of ranks that can continue. */
-static void reduce_ranks_to_fit(job *j) {
-    char why[LAUNCH_SENTENCE / 2] = "", sentence[LAUNCH_SENTENCE];
-    const int here = j->l->nranks;
-    if (j->l->starts == 0) return;
-    const int n = train_fit(j->opt, &j->model, here, why, sizeof why);
-    if (n == here) return;
-    snprintf(sentence, sizeof sentence, "%d of %d ranks can continue: %s", n, here, why);
-    require(j, n > 0, "%s", sentence);
-    launch_fewer(j->l, n, sentence);
 }
 
 static int print_help(launch *l, const train_options *o) {
@@ -1374,7 +1368,7 @@ static int run_rank(launch *l, void *user) {
     const int none = device_open(&j.computes, l->local_ranks, sentence, sizeof sentence);
     require(&j, !none, "rank %d: %s", l->rank, sentence);
     resolve_model(&j);
-    read_ds_config(&j, o);
+    train_read_ds(o, l, &out, &j.model, &j.ds, &j.ds_hash);
     const int clash = train_check(o, sentence, sizeof sentence)
                       || train_sparse_rows(o, !DEVICE_IS_HOST, &j.model, sentence, sizeof sentence);
     require(&j, !clash, "%s", sentence);
@@ -1382,8 +1376,12 @@ static int run_rank(launch *l, void *user) {
             "-pm %d: copies need ranks that -pn starts (found %d rank%s %s); add -pn N, or leave "
             "out -pm",
             o->copies, l->nranks, l->nranks > 1 ? "s" : "", launch_how(l));
+    require(
+        &j, !o->ranks_file[0] || launch_changes(l),
+        "-pnf: only ranks that -pn starts, on CPUs, can change (found ranks %s); leave out -pnf",
+        launch_how(l));
     choose_settings(&j, o, s->chosen);
-    reduce_ranks_to_fit(&j);
+    new_ranks_reduce(l, o, &j.model);
     const int uneven = train_divide(o, &j.model, &j.ranks, &j.batch, sentence, sizeof sentence);
     require(&j, !uneven, "%s", sentence);
     if (!o->layouts[0]) launch_layout(l, j.ranks.tp, j.ranks.cp, j.ranks.dp);
@@ -1391,7 +1389,9 @@ static int run_rank(launch *l, void *user) {
     corpus_open(&data, l, &out, o, &j.model, &j.batch, &j.ranks);
     j.data = &data;
     j.steps = corpus_steps(&data);
-    choose_products(&j);
+    train_products(o, l, &j.model, j.ranks.tp,
+                   (size_t)j.batch.rows * (size_t)(j.batch.seq_len / j.ranks.cp), j.threads,
+                   &j.products);
     allocate_buffers(&j);
     render_settings(&j);
     int code = train_compares(o) ? run_comparison(&j) : run_training(&j);

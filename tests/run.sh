@@ -117,6 +117,7 @@ extra 60 beside $B/test_extra
 fast-math-scale 120 beside $B/test_scale_fast 300 $SEED
 model-files-python 200 beside sh $here/checkpoint/test_model_files.sh $B
 lora 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_lora.sh $B
+new-ranks 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_new_ranks.sh $B
 TABLE
 }
 # Of these, `make test` runs every third row, and `make test-long` another third.
@@ -368,6 +369,7 @@ soak-hour 9000 alone python3 $here/tools/soak.py $B 1 $SEED
 mutants 6000 alone env BUDGET=60 SEED=$SEED python3 $here/tools/mutants.py $B
 checkpoint-kills 7200 beside sh $here/checkpoint/kill_many.sh $B 10000 $SEED
 elastic-kills 7200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_elastic.sh $B 1000 $SEED kills
+new-ranks-all 7200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_new_ranks.sh $B 500 $SEED
 resize-all 3600 beside env RESIZES=1000 SEED=$SEED $B/test_resize
 offload-all 1200 beside $B/test_offload 1 $SEED $B
 offload-rings-all 1200 beside $B/test_offload_rings 1 $SEED $B

@@ -7,6 +7,7 @@
 #include "environment.h"
 #include "gpu.h"
 #include "meeting.h"
+#include "members.h"
 #include "signals.h"
 #include "witness.h"
 #include "../system/clock.h"
@@ -30,6 +31,12 @@
 #include <mpi.h>
 #endif
 
+/* The agreements of the ranks of one list (members.h). */
+typedef struct launch_agreements {
+    unsigned arrived;                /* calls of launch_agree so far, of all ranks */
+    int failed[2][LAUNCH_MAX_RANKS]; /* by round modulo 2: no rank is two rounds ahead */
+} launch_agreements;
+
 /* Memory that the ranks of one machine share; with fork, also with the process that watches them.
  */
 struct launch_board {
@@ -43,11 +50,14 @@ struct launch_board {
     int tp, cp, dp;                /* from launch_layout; 0: never called */
     int process[LAUNCH_MAX_RANKS]; /* mpirun: process of each rank; 0: it ends in order */
     int rank_of[LAUNCH_MAX_RANKS];
-    unsigned arrived;                /* calls of launch_agree so far, of all ranks */
-    int failed[2][LAUNCH_MAX_RANKS]; /* by round modulo 2: no rank is two rounds ahead */
-    char copy[LAUNCH_BROADCAST];     /* the bytes of launch_broadcast */
+    launch_agreements agreed[2]; /* by launch.epoch modulo 2 */
+    char copy[LAUNCH_BROADCAST]; /* the bytes of launch_broadcast */
+    int changes;                 /* 1: the job has a ranks_file */
+    members members;
+    int placed[2]; /* 1: that place of launch_place is in use */
 };
 
+static_assert((int)MEMBERS_MOST == (int)LAUNCH_MAX_RANKS, "a seat for each rank");
 static_assert((int)LAUNCH_BROADCAST <= (int)MEETING_BYTES, "a broadcast is one message");
 static_assert((int)GPU_ID_BYTES * (int)LAUNCH_MAX_GROUPS <= (int)LAUNCH_BROADCAST, "ids are one");
 
@@ -158,12 +168,37 @@ static void launch_leave_silently(launch *l, int code) {
     launch_leave(code);
 }
 
+/* If the ranks of a job change, its meeting places come after the board: one for the current ranks,
+   and one for the next. */
+static size_t launch_board_bytes(int changes) {
+    const size_t board = (sizeof(launch_board) + 63) / 64 * 64;
+    return changes ? board + 2 * ((zero_local_bytes() + 63) / 64 * 64) : board;
+}
+static zero_local *launch_place(const launch *l, int epoch) {
+    const size_t board = launch_board_bytes(0), each = (launch_board_bytes(1) - board) / 2;
+    return (zero_local *)(void *)((char *)l->board + board + (size_t)(epoch & 1) * each);
+}
+
 static void launch_abort_locals(const launch *l, int rank, const char *sentence) {
-    for (int i = 0; i < l->groups; i++) zero_local_abort(l->local[i], rank, sentence);
+    for (int i = 0; i < l->groups && !l->board->changes; i++)
+        zero_local_abort(l->local[i], rank, sentence);
+    for (int i = 0; i < 2; i++)
+        if (__atomic_load_n(&l->board->placed[i], __ATOMIC_ACQUIRE))
+            zero_local_abort(launch_place(l, i), rank, sentence);
+}
+
+/* Ends a process that has not joined yet. The ranks train on. */
+static void launch_end_joining(const launch *l, const char *sentence) LAUNCH_NORETURN;
+static void launch_end_joining(const launch *l, const char *sentence) {
+    char line[LAUNCH_SENTENCE + 64];
+    snprintf(line, sizeof line, "a new rank cannot join: %s", sentence);
+    launch_print(l, line);
+    launch_leave(LAUNCH_EXIT_FAILURE);
 }
 
 static void launch_end_with(launch *l, const char *sentence, int code) LAUNCH_NORETURN;
 static void launch_end_with(launch *l, const char *sentence, int code) {
+    if (l->joins) launch_end_joining(l, sentence);
     int speaks = launch_claim_line(l);
     if (speaks) launch_print_claimed(l, sentence, 1);
     launch_abort_locals(l, l->rank, sentence);
@@ -211,17 +246,19 @@ static int launch_lowest_failed(launch *l, int ok, int ends) {
     }
 #endif
     if (l->kind == LAUNCH_ALONE) return ok ? 1 : 0;
+    if (l->joins) return ok ? l->nranks : l->rank;
     if (l->kind == LAUNCH_JOIN) {
         int lowest = meeting_agree((meeting *)l->meeting, ok, ends);
         if (lowest >= 0) return lowest;
         launch_await_claim(l->board, LAUNCH_WITNESS_MS);
         launch_leave_silently(l, LAUNCH_EXIT_FAILURE);
     }
-    int *failed = l->board->failed[l->round & 1];
+    launch_agreements *a = &l->board->agreed[l->epoch & 1];
+    int *failed = a->failed[l->round & 1];
     failed[l->rank] = !ok;
     l->round++;
-    __atomic_fetch_add(&l->board->arrived, 1u, __ATOMIC_ACQ_REL);
-    while (__atomic_load_n(&l->board->arrived, __ATOMIC_ACQUIRE) < l->round * (unsigned)l->nranks) {
+    __atomic_fetch_add(&a->arrived, 1u, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&a->arrived, __ATOMIC_ACQUIRE) < l->round * (unsigned)l->nranks) {
         if (launch_is_claimed(l->board)) launch_leave_silently(l, LAUNCH_EXIT_FAILURE);
         clock_pause(1);
     }
@@ -233,6 +270,7 @@ static int launch_lowest_failed(launch *l, int ok, int ends) {
 static void launch_meet(launch *l, int ok, const char *sentence, int exit_code) {
     int lowest = launch_lowest_failed(l, ok, 1);
     if (lowest == l->nranks) return;
+    if (l->joins) launch_end_joining(l, sentence);
     int speaks = lowest == l->rank && launch_claim(l->board);
     if (speaks) launch_print_claimed(l, sentence, 1);
     /* With fork, the watching process must see the claim before it sees an exit. */
@@ -274,7 +312,7 @@ static void launch_check_ranks(launch *l, const launch_request *request) {
 }
 
 void launch_broadcast(launch *l, void *data, size_t bytes) {
-    if (l->kind == LAUNCH_ALONE) return;
+    if (l->kind == LAUNCH_ALONE || l->joins) return;
     if (bytes > LAUNCH_BROADCAST) launch_fail(l, "a broadcast of %zu bytes is too long", bytes);
 #ifdef ZERO_WITH_MPI
     if (l->kind == LAUNCH_MPI) {
@@ -354,7 +392,17 @@ static int launch_share(int ranks) {
 
 /* ---- a rank -------------------------------------------------------------------------------- */
 
-int launch_asked_to_stop(void) { return signals_asked(); }
+static launch *launch_member; /* this rank of a fork, if ranks may change; otherwise NULL */
+
+/* The watching process passes a signal on after it has noted that the job stops. Any other one asks
+   this rank alone to leave. */
+int launch_asked_to_stop(void) {
+    const launch *l = launch_member;
+    if (l == NULL || __atomic_load_n(&l->board->stop_printed, __ATOMIC_ACQUIRE))
+        return signals_asked();
+    if (signals_pending()) members_leave(&l->board->members, l->seat);
+    return 0;
+}
 
 int *launch_live(const launch *l) { return &l->board->live; }
 
@@ -373,6 +421,7 @@ void launch_fewer(launch *l, int ranks, const char *why) {
 }
 
 void launch_layout(launch *l, int tp, int cp, int dp) {
+    if (l->joins) return; /* it has no place yet */
     __atomic_store_n(&l->board->dp, dp, __ATOMIC_RELAXED);
     __atomic_store_n(&l->board->cp, cp, __ATOMIC_RELAXED);
     __atomic_store_n(&l->board->tp, tp, __ATOMIC_RELEASE);
@@ -496,6 +545,47 @@ static void launch_end_by_code(launch *l, int code) {
     launch_end_with(l, sentence, code);
 }
 
+/* ---- changes of the ranks ------------------------------------------------------------------ */
+
+int launch_changes(const launch *l) { return l->board->changes; }
+
+int launch_wanted(launch *l) { return l->board->changes ? members_wanted(&l->board->members) : 0; }
+void launch_answer(launch *l, int ranks) { members_answer(&l->board->members, ranks); }
+int launch_ready(launch *l) { return l->board->changes && members_agree(&l->board->members); }
+
+int launch_move(launch *l) {
+    members *m = &l->board->members;
+    const members_list *next = &m->list[(l->epoch + 1) & 1];
+    const int rank = members_rank(next, l->seat);
+    if (l->rank == 0) {
+        fflush(stdout); /* another rank may be rank 0, and print */
+        members_start_moving(m);
+    }
+    if (rank < 0) return 0;
+    l->epoch++;
+    l->round = 0;
+    l->rank = l->local_rank = l->comm[0].rank = rank;
+    l->nranks = l->local_ranks = next->n;
+    l->threads = launch_share(next->n);
+    l->local[0] = launch_place(l, l->epoch);
+    l->comm[0].handle = l->local[0];
+    return 1;
+}
+
+int launch_join(launch *l) {
+    members *m = &l->board->members;
+    int now = 0;
+    members_report_ready(m);
+    while (!now) {
+        now = launch_is_claimed(l->board) ? -1 : members_may_join(m);
+        if (!now) clock_pause(1);
+    }
+    l->joins = 0;
+    return now > 0;
+}
+
+void launch_moved(launch *l) { members_report_moved(&l->board->members); }
+
 /* ---- alone --------------------------------------------------------------------------------- */
 
 static int launch_run_alone(const launch_request *request, launch *l) {
@@ -563,8 +653,11 @@ static int launch_run_threads(const launch_request *request, launch *l, int rank
 /* ---- fork ---------------------------------------------------------------------------------- */
 
 typedef struct launch_watch {
-    const launch *l;
-    pid_t child[LAUNCH_MAX_RANKS]; /* 0: reaped */
+    const launch_request *request;
+    launch *l;
+    pid_t child[LAUNCH_MAX_RANKS]; /* by seat, which is the first rank; 0: reaped */
+    int joining[LAUNCH_MAX_RANKS]; /* by seat: 1: it has not joined yet */
+    members_file file;             /* of the number of ranks */
     int living;
     int code;       /* the exit code so far */
     int dead;       /* ranks that ended without a message */
@@ -576,7 +669,7 @@ typedef struct launch_watch {
 } launch_watch;
 
 static void launch_kill_all(launch_watch *w, int number) {
-    for (int r = 0; r < w->l->nranks; r++)
+    for (int r = 0; r < LAUNCH_MAX_RANKS; r++)
         if (w->child[r] > 0) kill(w->child[r], number);
 }
 
@@ -594,12 +687,57 @@ static void launch_end_all(launch_watch *w, int rank, const char *what) {
     w->ending_ms = clock_milliseconds();
 }
 
-static void launch_on_exit(launch_watch *w, int rank, int status) {
+/* A process that joins has ended. Returns 0 if the ranks depend on it already. */
+static int launch_on_joining_exit(launch_watch *w, int seat, int status) {
+    members *m = &w->l->board->members;
+    const int was = members_get_phase(m) >= MEMBERS_STARTING;
     char sentence[LAUNCH_SENTENCE];
-    long pid = (long)w->child[rank];
-    w->child[rank] = 0;
+    if (!w->joining[seat]) return 0;
+    w->joining[seat] = 0;
+    if (w->ending || __atomic_load_n(&m->over, __ATOMIC_ACQUIRE)) return 1;
+    if (!members_cancel(m)) return 0;
+    for (int i = 0; i < LAUNCH_MAX_RANKS; i++)
+        if (w->joining[i] && w->child[i] > 0) kill(w->child[i], SIGKILL);
+    if (WIFSIGNALED(status))
+        snprintf(sentence, sizeof sentence,
+                 "a new rank was killed by signal %d (%s) before it joined; %d rank%s go on",
+                 WTERMSIG(status), strsignal(WTERMSIG(status)), w->l->nranks,
+                 w->l->nranks > 1 ? "s" : "");
+    else
+        snprintf(sentence, sizeof sentence,
+                 "a new rank ended with exit code %d before it joined; %d rank%s go on",
+                 WEXITSTATUS(status), w->l->nranks, w->l->nranks > 1 ? "s" : "");
+    if (was) launch_print(w->l, sentence);
+    return 1;
+}
+
+/* Returns the rank of a seat in the current ranks, or of one that joins in the next ones. */
+static int launch_rank_of(const launch_watch *w, int seat) {
+    const members *m = &w->l->board->members;
+    if (!w->l->board->changes) return seat;
+    const int rank = members_rank(members_current(m), seat);
+    return rank >= 0 ? rank : members_rank(members_next(m), seat);
+}
+
+/* A rank has ended with code 0. If it has not left the others, the run is over. */
+static void launch_on_success(launch_watch *w, int seat) {
+    members *m = &w->l->board->members;
+    if (!w->l->board->changes || members_rank(members_current(m), seat) < 0) return;
+    const int moving = members_get_phase(m) == MEMBERS_MOVING;
+    if (!moving || members_rank(members_next(m), seat) >= 0) members_end(m);
+}
+
+static void launch_on_exit(launch_watch *w, int seat, int status) {
+    char sentence[LAUNCH_SENTENCE];
+    const int rank = launch_rank_of(w, seat);
+    long pid = (long)w->child[seat];
+    w->child[seat] = 0;
     w->living--;
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+    if (launch_on_joining_exit(w, seat, status)) return;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+        launch_on_success(w, seat);
+        return;
+    }
     if (w->code == 0) w->code = WIFEXITED(status) ? WEXITSTATUS(status) : LAUNCH_EXIT_FAILURE;
     w->dead += WIFSIGNALED(status) ? !w->killed : !launch_is_claimed(w->l->board);
     if (WIFSIGNALED(status))
@@ -622,11 +760,112 @@ static void launch_on_signal(launch_watch *w, int number) {
 }
 
 static void launch_reap(launch_watch *w) {
-    for (int r = 0; r < w->l->nranks; r++) {
+    for (int r = 0; r < LAUNCH_MAX_RANKS; r++) {
         int status = 0;
         if (w->child[r] > 0 && waitpid(w->child[r], &status, WNOHANG) == w->child[r])
             launch_on_exit(w, r, status);
     }
+}
+
+static void launch_child(const launch_request *request, launch *l, int seat, int rank,
+                         pid_t parent) LAUNCH_NORETURN;
+static void launch_child(const launch_request *request, launch *l, int seat, int rank,
+                         pid_t parent) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(LAUNCH_EXIT_FAILURE); /* the parent died before the line above */
+    signals_in_rank(l->board->changes);
+    l->seat = seat;
+    l->rank = l->local_rank = rank;
+    for (int i = 0; i < l->groups; i++) l->comm[i].rank = rank;
+    if (l->board->changes) launch_member = l;
+    int code = launch_run_rank(request, l);
+    fflush(NULL);
+    exit(code);
+}
+
+/* Forks the process of a rank. Returns 0 if it cannot. */
+static int launch_fork(launch_watch *w, launch *l, int seat, int rank) {
+    const pid_t parent = getpid();
+    fflush(NULL); /* otherwise the child would print the buffer again */
+    const pid_t pid = fork();
+    if (pid == 0) launch_child(w->request, l, seat, rank, parent);
+    if (pid < 0) return 0;
+    w->child[seat] = pid;
+    w->living++;
+    return 1;
+}
+
+/* ---- ranks that change ---- */
+
+/* Creates the next ranks' meeting place. */
+static void launch_make_place(launch *l, int epoch, int ranks) {
+    (void)zero_local_place(&l->local[0], launch_place(l, epoch), ranks);
+    l->comm[0].kind = ZERO_COMM_LOCAL;
+    l->comm[0].handle = l->local[0];
+    memset(&l->board->agreed[epoch & 1], 0, sizeof l->board->agreed[0]);
+    __atomic_store_n(&l->board->placed[epoch & 1], 1, __ATOMIC_RELEASE);
+}
+
+/* Rank 0 has answered: forks the processes that join. */
+static void launch_start_joining(launch_watch *w) {
+    members *m = &w->l->board->members;
+    launch next = *w->l;
+    int used[LAUNCH_MAX_RANKS];
+    for (int i = 0; i < LAUNCH_MAX_RANKS; i++) used[i] = w->child[i] > 0;
+    const int first = members_plan(m, used);
+    const members_list *list = members_next(m);
+    next.epoch = m->epoch + 1;
+    next.nranks = next.local_ranks = list->n;
+    next.threads = launch_share(list->n);
+    next.joins = 1;
+    launch_make_place(&next, next.epoch, list->n);
+    members_set_starting(m);
+    for (int rank = first; rank < list->n; rank++) {
+        const int seat = list->seat[rank];
+        if (launch_fork(w, &next, seat, rank)) {
+            w->joining[seat] = 1;
+            continue;
+        }
+        (void)members_cancel(m);
+        launch_print(w->l, "a new rank could not be started: no more processes; raise ulimit -u");
+        for (int i = 0; i < LAUNCH_MAX_RANKS; i++)
+            if (w->joining[i] && w->child[i] > 0) kill(w->child[i], SIGKILL);
+        return;
+    }
+}
+
+/* All ranks asked to leave: the same as if the job were asked. */
+static void launch_stop_all(launch_watch *w) {
+    w->signaled = 1;
+    if (!signals_stops()) {
+        launch_on_signal(w, SIGTERM);
+        return;
+    }
+    launch_print_stop_request(w->l, SIGTERM);
+    launch_kill_all(w, SIGTERM);
+}
+
+/* The part of the watching process in members.h. */
+static void launch_change_ranks(launch_watch *w) {
+    launch *l = w->l;
+    members *m = &l->board->members;
+    char sentence[LAUNCH_SENTENCE];
+    if (!l->board->changes || w->ending || w->signaled || w->living == 0) return;
+    const int none_stays = members_poll(m, &w->file, sentence, sizeof sentence);
+    if (sentence[0]) launch_print(l, sentence);
+    if (none_stays) {
+        launch_stop_all(w);
+        return;
+    }
+    int joining = 0; /* of a change that was cancelled: they are being killed */
+    for (int i = 0; i < LAUNCH_MAX_RANKS; i++) joining |= w->joining[i];
+    if (members_get_phase(m) == MEMBERS_ASKED && !joining) launch_start_joining(w);
+    if (!members_advance(m)) return;
+    __atomic_store_n(&l->board->placed[l->epoch & 1], 0, __ATOMIC_RELEASE);
+    l->epoch = m->epoch;
+    l->local[0] = launch_place(l, l->epoch);
+    l->nranks = l->local_ranks = members_current(m)->n;
+    memset(w->joining, 0, sizeof w->joining);
 }
 
 /* Watches the ranks until the last one has ended. Signals are blocked, so none is missed between
@@ -637,6 +876,7 @@ static void launch_supervise(launch_watch *w) {
         int number = 0;
         const signals_verdict verdict = signals_wait(LAUNCH_POLL_MS, &number);
         launch_reap(w);
+        launch_change_ranks(w);
         w->signaled |= verdict != SIGNALS_NONE;
         if (verdict == SIGNALS_STOP) launch_print_stop_request(w->l, number);
         if (verdict == SIGNALS_STOP || verdict == SIGNALS_AGAIN) launch_kill_all(w, SIGTERM);
@@ -648,40 +888,21 @@ static void launch_supervise(launch_watch *w) {
     }
 }
 
-static void launch_child(const launch_request *request, launch *l, int rank,
-                         pid_t parent) LAUNCH_NORETURN;
-static void launch_child(const launch_request *request, launch *l, int rank, pid_t parent) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(LAUNCH_EXIT_FAILURE); /* the parent died before the line above */
-    signals_in_rank();
-    l->rank = l->local_rank = rank;
-    for (int i = 0; i < l->groups; i++) l->comm[i].rank = rank;
-    int code = launch_run_rank(request, l);
-    fflush(NULL);
-    exit(code);
-}
-
 /* Starts the ranks, and watches them until the last one has ended. */
 static void launch_start(const launch_request *request, launch *l, launch_watch *w) {
     memset(w, 0, sizeof *w);
     w->l = l;
+    w->request = request;
+    w->file.path = request->ranks_file ? request->ranks_file : "";
     signals_expect_children();
-    pid_t parent = getpid();
-    fflush(NULL); /* otherwise the children would print the buffer again */
     for (int r = 0; r < l->nranks; r++) {
-        pid_t pid = fork();
-        if (pid == 0) launch_child(request, l, r, parent);
-        if (pid < 0) {
-            char sentence[LAUNCH_SENTENCE];
-            snprintf(sentence, sizeof sentence, "rank %d could not be started: %s", r,
-                     strerror(errno));
-            w->code = LAUNCH_EXIT_FAILURE;
-            launch_end_all(w, r, sentence);
-            launch_kill_all(w, SIGKILL);
-            break;
-        }
-        w->child[r] = pid;
-        w->living++;
+        if (launch_fork(w, l, r, r)) continue;
+        char sentence[LAUNCH_SENTENCE];
+        snprintf(sentence, sizeof sentence, "rank %d could not be started: %s", r, strerror(errno));
+        w->code = LAUNCH_EXIT_FAILURE;
+        launch_end_all(w, r, sentence);
+        launch_kill_all(w, SIGKILL);
+        break;
     }
     launch_supervise(w);
 }
@@ -689,8 +910,10 @@ static void launch_start(const launch_request *request, launch *l, launch_watch 
 /* Clears the shared memory, creates the communicators, and runs the job once with this number of
    ranks. Returns the exit code. */
 static int launch_run_once(const launch_request *request, launch *l, int ranks, launch_watch *w) {
-    int groups = LAUNCH_GPUS || ranks == 1 ? 0 : l->groups, made = 0;
+    const int changes = !LAUNCH_GPUS && request->ranks_file != NULL;
+    int groups = LAUNCH_GPUS || ranks == 1 || changes ? 0 : l->groups, made = 0;
     memset(l->board, 0, sizeof *l->board);
+    l->epoch = 0;
     l->nranks = l->local_ranks = ranks;
     l->threads = launch_share(ranks);
     memset(l->local, 0, sizeof l->local);
@@ -704,6 +927,9 @@ static int launch_run_once(const launch_request *request, launch *l, int ranks, 
         l->comm[made].kind = ZERO_COMM_LOCAL;
         l->comm[made].handle = l->local[made];
     }
+    l->board->changes = changes;
+    members_begin(&l->board->members, ranks);
+    if (changes) launch_make_place(l, 0, ranks);
     w->code = LAUNCH_EXIT_FAILURE;
     if (made == groups) launch_start(request, l, w);
     while (made-- > 0) zero_local_destroy(l->local[made]);
@@ -748,8 +974,8 @@ static int launch_run_fork(const launch_request *request, launch *l, int ranks) 
     memset(&w, 0, sizeof w);
     l->kind = LAUNCH_FORK;
     l->how = "here (fork)";
-    void *shared =
-        mmap(NULL, sizeof(launch_board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const size_t bytes = launch_board_bytes(request->ranks_file != NULL);
+    void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) {
         launch_print(l, "no shared memory for the ranks");
         return LAUNCH_EXIT_FAILURE;
@@ -759,7 +985,7 @@ static int launch_run_fork(const launch_request *request, launch *l, int ranks) 
         code = launch_run_once(request, l, ranks, &w);
         ranks = launch_choose_next_ranks(request, &w, &lives);
     }
-    munmap(shared, sizeof(launch_board));
+    munmap(shared, bytes);
     return code;
 }
 
@@ -1046,6 +1272,7 @@ static int launch_run_join(const launch_request *request, launch *l, const envir
 /* Starts the ranks here, as processes, or as threads if they share GPUs. */
 static int launch_run_here(const launch_request *request, launch *l, int ranks) {
     int threads = request->as_threads;
+    if (request->ranks_file && !LAUNCH_GPUS) return launch_run_fork(request, l, ranks);
     if (ranks < 2) return launch_run_alone(request, l);
     if (LAUNCH_GPUS && !threads) {
         char sentence[LAUNCH_SENTENCE] = "";

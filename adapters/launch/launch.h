@@ -56,6 +56,11 @@
    later launch_saved or launch_copied, if a rank ends with a message, or after a signal. A launcher
    that started the ranks must restart them itself: torchrun does, mpirun ends the job.
 
+   CHANGING RANKS. With request.ranks_file, the number of ranks of a fork changes between two steps,
+   if the file has another number, or if one rank gets SIGTERM or SIGUSR1: it then leaves. members.h
+   has the protocol. Without GPUs, and with one group. rank_main of a process that joins runs as if
+   the process were a rank of a job of the new size, up to launch_join.
+
    THREADS. One host thread per rank calls these functions. With MPI, this module asks for
    MPI_THREAD_MULTIPLE, because the plugin communicates on its own threads.
 */
@@ -120,6 +125,9 @@ typedef struct launch {
     void *gpu;                            /* CUDA: private */
     unsigned round;                       /* number of the last launch_agree */
     int starts;                           /* elastic job: number of restarts so far */
+    int seat, epoch;                      /* private: see members.h */
+    int joins; /* 1: this process starts to join ranks that train. Until launch_join it is alone:
+                  agreements are its own, and broadcasts leave its bytes */
 } launch;
 
 typedef int (*launch_rank_fn)(launch *l, void *user);
@@ -148,6 +156,7 @@ typedef struct launch_request {
     double limit_s;     /* longest wait for the other ranks to start; 0: 120 */
     int stop;           /* 1: signals ask the job to stop, see above */
     int elastic;        /* 1: remaining ranks are restarted, see above */
+    const char *ranks_file; /* NULL, or a file with the number of ranks, see CHANGING RANKS */
 } launch_request;
 
 /* Starts the ranks, runs rank_main on each, and waits. Returns the exit code of the program:
@@ -202,6 +211,22 @@ void launch_copied(launch *l, int64_t step);
    same number, and rank 0 prints the reason. Does not return. */
 void launch_fewer(launch *l, int ranks, const char *why) LAUNCH_NORETURN;
 
+/* Whether the ranks of this job may change. Without, the other functions return 0. */
+int launch_changes(const launch *l);
+/* Rank 0, after each step: launch_wanted returns the number of ranks that is newly asked for, or 0;
+   your code then calls launch_answer with the largest possible number of ranks. launch_ready
+   returns 1 if the ranks are to change after this step. Rank 0 must then pass this on to all ranks,
+   which all call launch_move, unless the run ends. */
+int launch_wanted(launch *l);
+void launch_answer(launch *l, int ranks);
+int launch_ready(launch *l);
+/* launch_move returns 1, with the new rank, number of ranks and communicator, or 0 if this process
+   leaves. A process that joins calls launch_join, which waits. It returns 0 if the run has ended.
+   All of them call launch_moved when they have destroyed their old context, if any. A process that
+   leaves then returns 0 from rank_main. */
+int launch_move(launch *l);
+int launch_join(launch *l);
+void launch_moved(launch *l);
 /* Sets the numbers of tensor-parallel, context-parallel and data-parallel ranks, so that a line
    about a dead rank can name its place: rank = (pp * dp + d) * tp + t is `tp t, pp p, dp d`, and
    rank = (d * cp + c) * tp + t is `tp t, cp c, dp d`, without tp if it is 1. All ranks pass the

@@ -35,11 +35,11 @@ void signals_begin(int stops) {
 
 void signals_release(void) { pthread_sigmask(SIG_SETMASK, &signals_at_start, NULL); }
 
-void signals_in_rank(void) {
+void signals_in_rank(int leaves) {
     sigset_t pending = signals_at_start;
     signal(SIGINT, SIG_IGN); /* a terminal sends it to all processes */
     signal(SIGTERM, SIG_DFL);
-    if (signals_stop) {
+    if (signals_stop || leaves) {
         sigaddset(&pending, SIGTERM);
         sigaddset(&pending, SIGUSR1);
     }
@@ -103,12 +103,15 @@ void signals_unwatch(void) {
 
 int signals_stops(void) { return signals_stop; }
 
-int signals_asked(void) {
+int signals_pending(void) {
     sigset_t pending;
-    if (!signals_stop) return 0;
-    if (__atomic_load_n(&signals_received_stop, __ATOMIC_ACQUIRE)) return 1;
     return sigpending(&pending) == 0
            && (sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGUSR1) == 1);
+}
+
+int signals_asked(void) {
+    if (!signals_stop) return 0;
+    return __atomic_load_n(&signals_received_stop, __ATOMIC_ACQUIRE) || signals_pending();
 }
 
 const char *signals_name(int number) {

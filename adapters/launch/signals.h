@@ -38,8 +38,9 @@ void signals_begin(int stops);
 void signals_release(void);
 
 /* A rank of a fork calls this. The watching process handles SIGINT, and SIGTERM too unless it asks
-   the job to stop. */
-void signals_in_rank(void);
+   the job to stop. leaves: SIGTERM and SIGUSR1 stay pending, because they ask this rank to leave.
+ */
+void signals_in_rank(int leaves);
 
 /* The watching process calls this before it forks, so that it does not miss the end of a child. */
 void signals_expect_children(void);
@@ -56,6 +57,9 @@ void signals_unwatch(void);
 
 /* Returns the `stops` of signals_begin. */
 int signals_stops(void);
+
+/* Returns whether SIGTERM or SIGUSR1 is pending in a rank of a fork. */
+int signals_pending(void);
 
 /* Returns whether a signal has asked this process to stop, at any time before. */
 int signals_asked(void);

@@ -334,6 +334,12 @@ static const option train_table[] = {
         .help = "with -pe 1 and -pn: every N steps each rank copies its state to memory that stays "
                 "when the rank dies. There are two copies, and ranks resume from the newest that "
                 "all of them have finished. 0: resume only from checkpoints"),
+    ROW(PATH, "-pnf", "--ranks-file", ranks_file, "",
+        .help =
+            "a file that has the number of ranks of -pn: if you write another number, or send "
+            "SIGTERM to a rank, ranks join or leave after the next step, in memory, without a "
+            "restart. With -vr the weights are those of a run that keeps its ranks. If the number "
+            "is not possible, the largest smaller one is used. CPU only. '': ranks stay"),
     ROW(WORD, "-pi", "--rendezvous", method, "mpi", .words = "mpi tcp fs",
         .help = "how ranks find each other. mpi: through the launcher (mpirun, torchrun, srun); "
                 "tcp: at the address of -ps; fs: through the folder of -pf. With tcp and fs, -pn "

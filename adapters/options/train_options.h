@@ -27,6 +27,7 @@ typedef struct train_options {
     const char *server, *folder;            /* -ps, -pf */
     int method, rank, per_node, as_threads; /* -pi, -pr, -pg, -pt */
     int elastic, copies;                    /* -pe, -pm */
+    const char *ranks_file;                 /* -pnf; "": the ranks stay */
     int ranks, node_size, threads;
     int tensor_parallel, sequence_parallel, untied; /* -tp, -sp, -ut */
     int context_parallel, context_way;              /* -cp, -ca */

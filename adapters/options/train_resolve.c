@@ -35,6 +35,55 @@ static int train_check_elastic(const train_options *o, char *sentence, size_t by
                          o->batch);
 }
 
+/* Returns the first flag that -pnf does not support, or NULL, and why. */
+static const char *train_fixes_ranks(const train_options *o, const char **why) {
+    static const char *const shown[] = {"-tr", "-tb", "-tc", "-tk", "-tbd", "-tcd"};
+    const struct {
+        int given;
+        const char *flag, *why;
+    } rows[] = {
+        {train_compares(o), "a comparison", "its stages are compared on the same ranks"},
+        {o->as_threads, "-pt 1", "ranks that join and leave are processes"},
+        {o->tensor_parallel > 1, "-tp", "only data-parallel ranks can change"},
+        {o->pipeline > 1, "-pp", "only data-parallel ranks can change"},
+        {o->context_parallel > 1, "-cp", "only data-parallel ranks can change"},
+        {o->experts > 0, "-en", "only data-parallel ranks can change"},
+        {o->shard_ranks > 0, "-zs", "copies of shards do not move yet"},
+        {o->second_ranks > 0, "-zh", "copies of shards do not move yet"},
+        {o->node_size > 0, "-ns", "it divides one number of ranks"},
+        {o->feedback > 0, "-qf", "the errors of feedback belong to one number of ranks"},
+        {o->normuon > 0, "-mn", "its state of rows does not move yet"},
+        {o->copies > 0, "-pm", "copies in memory are for one number of ranks"},
+        {o->products_path[0] != 0, "-pc", "a rank that joins does not have the measured products"},
+        {train_chooses(o), "-z auto", "it chooses for one number of ranks"},
+        {o->memory[0] != 0, "--memory", "fewer ranks need more memory each"},
+        {o->ds_path[0] != 0, "-ds", "its values can depend on the number of ranks"},
+        {o->evaluate, "-h 1", "its examples are divided among one number of ranks"},
+        {o->layer_order, "-mo layers", "its buffers are for one number of micro-batches"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        *why = rows[i].why;
+        if (rows[i].given) return rows[i].flag;
+    }
+    *why = "measurements are of one number of ranks";
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+        if (train_options_given(o, shown[i])) return shown[i];
+    return NULL;
+}
+
+/* Checks the flags that -pnf, ranks that join and leave, does not support. */
+static int train_check_changes(const train_options *o, char *sentence, size_t bytes) {
+    const char *why, *flag = o->ranks_file[0] ? train_fixes_ranks(o, &why) : NULL;
+    if (flag)
+        return sentence_fail(sentence, bytes,
+                             "-pnf: %s is not supported, because %s; leave one of them out", flag,
+                             why);
+    if (!o->ranks_file[0] || o->batch == 0 || o->step_tokens > 0 || o->virtual_ranks) return 0;
+    return sentence_fail(sentence, bytes,
+                         "-pnf: with -b %d alone, a step on fewer ranks has fewer tokens; set the "
+                         "tokens per step with -d",
+                         o->batch);
+}
+
 static int train_check_saves(const train_options *o, char *sentence, size_t bytes) {
     if (o->save_every <= 0 && !o->resume) return 0;
     if (!o->log_dir[0])
@@ -190,7 +239,8 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     return train_check_order(o, o->pipeline, sentence, bytes)
            || train_check_virtual(o, sentence, bytes) || train_check_pipeline(o, sentence, bytes)
            || train_check_experts(o, sentence, bytes) || train_check_elastic(o, sentence, bytes)
-           || train_check_saves(o, sentence, bytes) || train_check_auto(o, sentence, bytes);
+           || train_check_changes(o, sentence, bytes) || train_check_saves(o, sentence, bytes)
+           || train_check_auto(o, sentence, bytes);
 }
 
 int train_mixture(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
@@ -374,7 +424,7 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
                             : o->batch > 0     ? (int64_t)o->batch * ranks
                                                : (int64_t)TRAIN_WINDOWS;
     const int64_t most = o->batch > 0 ? o->batch : windows / ranks;
-    const int64_t rows = o->elastic ? train_rows(windows / ranks, most) : most;
+    const int64_t rows = o->elastic || o->ranks_file[0] ? train_rows(windows / ranks, most) : most;
     const int64_t micro = rows > 0 ? windows / (rows * ranks) : 0;
     if (micro * rows * ranks != windows || micro <= 0 || micro > INT32_MAX)
         return sentence_fail(sentence, bytes,
@@ -555,6 +605,7 @@ launch_request train_request(const train_options *o, const char *program,
     r.as_threads = o->as_threads;
     r.stop = o->save_every > 0;
     r.elastic = o->elastic;
+    r.ranks_file = o->ranks_file[0] && !o->help ? o->ranks_file : NULL;
     if (!o->help) return r;
     r.ranks = 0; /* or as many as mpirun started: rank 0 prints */
     r.default_ranks = 1;

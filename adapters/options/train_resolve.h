@@ -63,8 +63,8 @@ int train_chooses(const train_options *o);
 /* Returns the bytes of --memory, or 0 if it is not given. train_check has checked its text. */
 double train_memory(const train_options *o);
 
-/* Computes the batch from -b, -d, -t and the number of data-parallel ranks. With -pe, -b is the
-   most rows: the batch has the next smaller number that divides the windows of a rank. */
+/* Computes the batch from -b, -d, -t and the number of data-parallel ranks. With -pe or -pnf, -b is
+   the most rows: the batch has the next smaller number that divides the windows of a rank. */
 int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sentence,
                 size_t bytes);
 
@@ -77,8 +77,8 @@ int train_divide(train_options *o, const gpt2_config *model, layout *ranks, batc
 int train_divide_as(const train_options *o, int i, const gpt2_config *model, layout *ranks,
                     batch_shape *batch, char *sentence, size_t bytes);
 
-/* -pe: returns the largest number of ranks, up to `ranks`, that train_divide accepts, or 0. If this
-   is less than `ranks`, the sentence says why. */
+/* -pe, -pnf: returns the largest number of ranks, up to `ranks`, that train_divide accepts, or 0.
+   If this is less than `ranks`, the sentence says why. */
 int train_fit(const train_options *o, const gpt2_config *model, int ranks, char *sentence,
               size_t bytes);
 

@@ -125,6 +125,17 @@ static int page_log_words(char *line, page_step *s, page_value *look, char *kind
     return numbers && s->step >= 0 && *kind;
 }
 
+/* Returns whether a line of main.log is about the run, and has nothing to draw. */
+static int page_log_is_note(const char *line) {
+    static const char *const words[] = {"products:", "auto:", "ranks:"};
+    int at = 0;
+    long long step;
+    if (sscanf(line, "s:%lld %n", &step, &at) != 1 || at == 0) return 0;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strncmp(line + at, words[i], strlen(words[i])) == 0) return 1;
+    return 0;
+}
+
 int page_log_read(const char *path, page_log *log, char *sentence, size_t bytes) {
     size_t length = 0;
     int number = 0;
@@ -137,6 +148,7 @@ int page_log_read(const char *path, page_log *log, char *sentence, size_t bytes)
         char kind, start[64];
         *next = 0;
         number++;
+        if (page_log_is_note(line)) continue;
         (void)snprintf(start, sizeof start, "%.60s", line);
         if (!page_log_words(line, &s, &look, &kind))
             return sentence_fail(

@@ -129,9 +129,8 @@ static void describe_base(saves *s) {
     (void)snprintf(s->base, sizeof s->base, "a file of hash %016llx", (unsigned long long)hash);
 }
 
-void saves_open(saves *s) {
+static void open_places(saves *s) {
     const saves_run *run = &s->run;
-    if (run->opt->log_dir[0] && !run->opt->resume) require_no_checkpoints(s);
     if (s->places) describe_base(s);
     for (int i = 0; i < s->places; i++) {
         saves_place *p = &s->place[i];
@@ -142,6 +141,18 @@ void saves_open(saves *s) {
         end_or_warn_if_failed(s, p, result, 1);
         require_experts(s, p, expert_saves_open(&p->experts, run->groups, run->model, &experts));
     }
+}
+
+void saves_open(saves *s) {
+    if (s->run.opt->log_dir[0] && !s->run.opt->resume) require_no_checkpoints(s);
+    open_places(s);
+}
+
+void saves_move(saves *s, const saves_run *run, int64_t saved, int64_t durable) {
+    saves_plan(s, run);
+    s->saved = saved;
+    s->durable = durable;
+    open_places(s);
 }
 
 void saves_close(saves *s) {
@@ -343,19 +354,26 @@ static void print_if_on_disk(saves *s) {
                  (long long)r.saved_step, 1e3 * r.write_s);
 }
 
+/* Waits for a checkpoint in the background. If it failed, its state is due again. */
+static void wait_for_save(saves *s) {
+    saves_place *p = &s->place[SAVES_ON_DISK];
+    const checkpoint_result aside = checkpoint_wait(p->rest);
+    if (aside == CHECKPOINT_PLUGIN) end_or_warn_if_failed(s, p, aside, 1);
+    if (aside == CHECKPOINT_OK) return;
+    report_warn(s->run.out, "checkpoint: %s", checkpoint_error(p->rest));
+    s->saved = -1;
+}
+
+void saves_finish(saves *s) {
+    if (s->places) wait_for_save(s);
+    print_if_on_disk(s);
+}
+
 int saves_due(saves *s, int step, int last) {
     const int every = s->run.opt->save_every;
-    saves_place *p = &s->place[SAVES_ON_DISK];
     print_if_on_disk(s);
     if (every == 0) return 0;
-    if (last) {
-        const checkpoint_result aside = checkpoint_wait(p->rest);
-        if (aside == CHECKPOINT_PLUGIN) end_or_warn_if_failed(s, p, aside, 1);
-        if (aside != CHECKPOINT_OK) {
-            report_warn(s->run.out, "checkpoint: %s", checkpoint_error(p->rest));
-            s->saved = -1;
-        }
-    }
+    if (last) wait_for_save(s);
     return s->saved != step && (last || step % every == 0);
 }
 

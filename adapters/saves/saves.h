@@ -104,6 +104,12 @@ int saves_due(saves *s, int step, int last);
 /* Saves a checkpoint. step_s: mean seconds of a step so far, or 0 if it is not known. */
 void saves_save(saves *s, const saves_state *at, double step_s, int last);
 
+/* When the ranks of a run change (-pnf). saves_finish waits for a checkpoint in the background, on
+   the ranks before. saves_move takes the place of saves_plan and saves_open, on the ranks after,
+   with the values `saved` and `durable` of the ranks before. */
+void saves_finish(saves *s);
+void saves_move(saves *s, const saves_run *run, int64_t saved, int64_t durable);
+
 void saves_close(saves *s);
 
 #ifdef __cplusplus

@@ -41,6 +41,11 @@ check "$(grep -q "^flags .* -e char:2x32x2 .* -o $scratch/log" "$scratch/log/mai
 check "$(grep -q "^commit [0-9a-f]\{7,\}\|^commit unknown" "$scratch/compare.csv.note" && echo 1)" "the note next to the comparison: $(cat "$scratch/compare.csv.note")"
 check "$(grep -q 'id="loss"' "$scratch/report.html" && grep -q 'id="memory"' "$scratch/report.html" && echo 1)" "its figures"
 
+cp "$scratch/log/main.log" "$scratch/noted.log"
+printf '%s\n' "s:30 products:00ff t:1.0" "s:30 auto:-z,2,-b,4 t:1.0" "s:30 ranks:4 t:1.0" >>"$scratch/noted.log"
+"$B/page" --log "$scratch/noted.log" --out "$scratch/noted.html" >"$scratch/out" 2>&1
+check "$([ -s "$scratch/noted.html" ] && echo 1)" "a page of a log with products, chosen flags and new ranks: $(tail -n 1 "$scratch/out")"
+
 # ---- a browser ----
 browser=
 for each in chromium chromium-browser google-chrome chrome; do

@@ -3,7 +3,7 @@
 Training: everything on - fp16 with skips, accumulation, saves aside, all state in files, a pipeline, packed weights and
 gradients. (A pipeline's gradients add up in memory.) First calm: neither memory nor descriptors, threads or files of any process may grow. Then the same steps,
 ranks killed, stopped and held up at random, and resumed: the weights, the log and the files of the calm run.
-Beside it kills inside saves (test_checkpoint_kill), kills of which the ranks that are left go on (test_elastic.sh), and
+Beside it kills inside saves (test_checkpoint_kill), kills of which the ranks that are left go on (test_elastic.sh), ranks that join and leave (test_new_ranks.sh), and
 changed inputs for every parser, under sanitizers (BUILD/asan/fuzz_*). BUILD/soak/counts.json adds them up over runs, until
 there are as many as GOALS says.
 TRAINER names another program. Last line: N passed, N failed."""
@@ -18,7 +18,7 @@ EVERYTHING = ("-e char:4x64x4 -t 32 -b 2 -d 512 -nt 1 -dt fp16 -li 1e9 -lh 1 -lw
 KEPT = 3
 MILLIONS = 10_000_000
 GOALS = {"fuzz_data": MILLIONS, "fuzz_machine": MILLIONS, "fuzz_checkpoint": MILLIONS, "fuzz_ds_config": MILLIONS,
-         "kills": 10_000, "elastic": 1_000, "fuzz_model_files": MILLIONS}  # what ends early leaves its time to the next
+         "kills": 10_000, "elastic": 1_000, "new_ranks": 1_000, "fuzz_model_files": MILLIONS}  # what ends early leaves its time to the next
 result, lock = collections.Counter(), threading.Lock()
 
 
@@ -151,7 +151,8 @@ def count(part, seconds):
     """One process of a part: how many there were; 0 after a failure."""
     seed = SEED + counts[part]
     command = {"kills": [f"{B}/test_checkpoint_kill", "50", str(seed)],
-               "elastic": ["sh", "tests/trainer/test_elastic.sh", B, "10", str(seed), "kills"]}.get(
+               "elastic": ["sh", "tests/trainer/test_elastic.sh", B, "10", str(seed), "kills"],
+               "new_ranks": ["sh", "tests/trainer/test_new_ranks.sh", B, "20", str(seed)]}.get(
         part, [f"{B}/asan/{part}", f"{min(60, seconds):.0f}", str(seed), *SAMPLES.get(part, [])])
     r = subprocess.run(command, capture_output=True, text=True, errors="replace",
                        env={**os.environ, "OMP_NUM_THREADS": "1", "TRAINER": TRAINER})
