@@ -274,7 +274,7 @@ lora -dt bf16 -lo 4
 frozen -dt bf16 -tn h.1.*
 layers -dt bf16 -mo layers
 rows -dt f32 -ut 1 -sr 1
-quantized -dt bf16 -qw 8 -qg 8
+quantized -dt bf16 -qg 8
 context -dt bf16 -cp 2
 tensor -dt bf16 -pn 4 -tp 2
 TABLE
