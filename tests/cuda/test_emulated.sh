@@ -156,9 +156,6 @@ for kernel in adamw-bf16 encode-f32-8 decode-bf16-4 sum-bf16-8; do
 done
 B=$scratch/gpu TRAINER=$cuda sh tests/cuda/gpu.sh resume >"$scratch/resume" 2>&1
 check "$(grep -c '^| goes on from a checkpoint.*| the same bits |$' "$scratch/resume" | awk '{ print ($1 == 5) }')" "gpu.sh resume: $(grep -e '-- resume' "$scratch/resume")"
-B=$scratch/gpu TRAINER=$cuda sh tests/cuda/gpu.sh ranks way >"$scratch/ways" 2>&1
-check "$(grep -c '^| 2 ranks that share the card, stages 2 and 3, weights with .*| the same bits |$' "$scratch/ways" | awk '{ print ($1 == 11) }')" \
-    "gpu.sh ranks way: $(grep -e '-- way' "$scratch/ways" | grep -v 'the same bits')"
 B=$scratch/gpu TRAINER=$cuda SMALL=1 sh tests/cuda/gpu.sh offload >"$scratch/offload" 2>&1
 check "$(grep -c '^| GPT-2 355M, bf16, B 4, T 1024, stage 3, .* | [0-9]* tokens/s' "$scratch/offload" | awk '{ print ($1 == 7) }')" "gpu.sh offload: $(grep 'stage 3, ' "$scratch/offload")"
 # AdamW in bf16 with split masters: 10 bytes of state each way through the GPU; else a gradient down and a parameter up
