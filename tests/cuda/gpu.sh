@@ -19,7 +19,8 @@
 #   bench   bandwidth of kernels, rates of a block's operations; GPT-2 124M and 1558M in bf16: tokens/s, MFU,
 #           memory; stages 0-3                                                   at most 480 s
 #   ranks   stages 0-3 on 2 and 4 threads that share the card, NCCL with 1 rank and, where the library
-#           can, with 2 processes on the card                                    at most 480 s
+#           can, with 2 processes on the card; stages 2 and 3 with types of state, adapters, frozen tensors,
+#           layers in order, touched rows, quantized traffic, parallel layouts   at most 480 s
 #   resume  stages 0-3 in three types: a run that resumes from a checkpoint, against one without a stop   at most 480 s
 #   check   compute-sanitizer on a small model                                   at most 330 s
 #   offload state and parameters in CPU memory and in files: the weights of the same run on the device; rate and
@@ -205,7 +206,7 @@ part_ops() {
     suite test_attention 120 "$C/test_attention"
     suite test_gpt2_ops 150 "$C/test_gpt2_ops"
     suite test_cuda 150 "$C/test_cuda" seeds 5
-    for name in test_gpt2 test_groups_cuda test_start_cuda test_gpt2_parallel test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_experts test_gpt2_pipeline; do
+    for name in test_gpt2 test_groups_cuda test_start_cuda test_gpt2_parallel test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_context test_gpt2_experts test_gpt2_pipeline; do
         suite $name 100 "$C/$name"
     done
 }
@@ -262,6 +263,39 @@ nccl_golden() { # N STAGE
     grep -q "^losses-f32-nccl$1-z$2|as the CPU" "$results" 2>/dev/null
 }
 
+# What 2 ranks that share the card train with: NAME FLAGS, one a line.
+ways() {
+    cat <<TABLE
+bf16 -dt bf16
+state-bf16 -dt bf16 -os bf16
+state-8bit -dt bf16 -os 8bit
+no-master -dt bf16 -w 0
+lora -dt bf16 -lo 4
+frozen -dt bf16 -tn h.1.*
+layers -dt bf16 -mo layers
+rows -dt f32 -ut 1 -sr 1
+quantized -dt bf16 -qg 8
+context -dt bf16 -cp 2
+tensor -dt bf16 -pn 4 -tp 2
+TABLE
+}
+# way NAME FLAGS...: the weights of four steps at stages 2 and 3
+way() {
+    which=way-$1 all=
+    shift
+    wanted "$which" || return 0
+    for stage in 2 3; do
+        # shellcheck disable=SC2086
+        run "$which-z$stage" 60 "$TRAINER" -e char:2x32x2 -t 16 -b 2 -d 256 -u 0 -v -1 -g 0 -x 4 -i "$data" -j "$data" -pn 2 -z $stage "$@"
+        [ -n "$late" ] && { note "$which" "not measured: no time"; return; }
+        all="$all $(weights_in "$which-z$stage")"
+    done
+    [ -n "$DRY" ] && return
+    if [ "$(echo "$all" | wc -w)" -lt 2 ]; then note "$which" "FAILED: $(tail -n 1 "$G/$which-z3.log" | cut -c 1-100)"
+    elif [ "$(echo "$all" | tr ' ' '\n' | sed '/^$/d' | sort -u | wc -l)" -eq 1 ]; then note "$which" "the same bits"
+    else note "$which" "FAILED: different weights at stages 2 and 3:$all"; fi
+}
+
 part_ranks() {
     ranks_of 2
     ranks_of 4
@@ -274,6 +308,10 @@ part_ranks() {
             note "losses-f32-nccl2-z$stage" "not measured: NCCL 2.${version:-?} takes one rank per GPU, 2.30 takes two"
         fi
     done
+    data=$(find_data tiny_char_train.bin)
+    ways >"$G/ways.txt"
+    # shellcheck disable=SC2086
+    while read -r name flags; do way "$name" $flags; done <"$G/ways.txt"
 }
 
 # resumed NAME FLAGS...: the weights of four steps, and of two with two more from a checkpoint
@@ -479,7 +517,7 @@ table() {
     echo "|---|---|"
     row build "build"
     row found "libraries"
-    for test in test_attention test_gpt2_ops test_cuda test_gpt2 test_groups_cuda test_start_cuda test_gpt2_parallel test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_experts test_gpt2_pipeline; do row $test "tests/$test on the device"; done
+    for test in test_attention test_gpt2_ops test_cuda test_gpt2 test_groups_cuda test_start_cuda test_gpt2_parallel test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_context test_gpt2_experts test_gpt2_pipeline; do row $test "tests/$test on the device"; done
     for type in f32 bf16 fp16; do row losses-$type "50 losses in $type, against the CPU's"; done
     row memcheck "compute-sanitizer memcheck, 2 ranks, stage 3"
     row racecheck "compute-sanitizer racecheck, bf16"
@@ -492,6 +530,7 @@ table() {
     for n in 1 2; do
         for stage in 0 3; do row losses-f32-nccl$n-z$stage "NCCL, $n rank(s) on the card, stage $stage"; done
     done
+    ways | while read -r name flags; do row "way-$name" "2 ranks that share the card, stages 2 and 3, weights with $flags"; done
     for run in f32-0 bf16-1 fp16-2 bf16-3 bf16-host; do row resume-$run "goes on from a checkpoint: type and stage $run"; done
     tiers | while read -r tier flags; do row "losses-f32-tier-$tier" "2 ranks that share the card, stage 3, ${flags:-all on the device}"; done
     row weights-tiers "weights of these"
@@ -531,7 +570,7 @@ table() {
 carry_programs() { # DIR
     rm -rf "$G/programs" && mkdir -p "$G/programs/cuda" || return 1
     for program in train_gpt2_zero gpu_kernels test_attention test_gpt2_ops test_cuda test_gpt2 test_groups_cuda test_start_cuda test_gpt2_parallel \
-        test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_experts test_gpt2_pipeline; do
+        test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_context test_gpt2_experts test_gpt2_pipeline; do
         [ -x "$C/$program" ] || { echo "gpu.sh carry: $C/$program is not built" >&2; return 1; }
         strip -o "$G/programs/cuda/$program" "$C/$program" || return 1
     done

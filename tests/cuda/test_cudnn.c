@@ -26,8 +26,9 @@ static const card cards[] = {
     {"SM103", 1030, 148, 49152, 232448, 2048, 32}, {"SM120", 1200, 170, 49152, 101376, 1536, 24}};
 /* For these, plans are made, which takes up to a second each. For the others cuDNN is only asked.
  */
-static int is_compiled_for(const card *d) {
-    return d->version == 750 || d->version == 800 || d->version == 900 || d->version == 1000;
+static int is_compiled_for(const card *d, int all) {
+    return d->version == 750 || d->version == 800 || d->version == 900 || d->version == 1000
+           || (all && d->version == 890);
 }
 
 static void describe(char *json, size_t bytes, const card *d) {
@@ -236,7 +237,7 @@ static void ask_all(plan_case of, int all, uint64_t seed) {
     static const size_t edges[] = {1, 8, 63, 64, 65, 127, 128, 129, 191, 193, 1023, 2048, 4095};
     test_random r = {seed};
     const int random_shapes = all ? 100 : 10;
-    const size_t lengths_to = all && is_compiled_for(of.card) ? 260 : 0;
+    const size_t lengths_to = all && is_compiled_for(of.card, all) ? 260 : 0;
     of.backward = 1;
     for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++) {
         const attention_shape s = {1 + (size_t)test_below(&r, 4), edges[i], 3, 64};
@@ -286,7 +287,7 @@ int main(int argc, char **argv) {
         const int before = test_passed;
         if (!of.device) continue;
         described++;
-        if (is_compiled_for(of.card)) check_plans(of, all);
+        if (is_compiled_for(of.card, all)) check_plans(of, all);
         const int plans = test_passed - before;
         ask_all(of, all, (seed ? strtoull(seed, NULL, 10) : 1) + i);
         printf("%s: %d plans and %d questions as planned\n", of.card->name, plans,

@@ -84,7 +84,7 @@ check $done "gpu.sh carry: $(tail -n 1 "$log")"
 CARRY=/carried
 inside 'sh tests/cuda/gpu.sh build'
 check "$(grep -c '^-- build: [0-9]* s with' "$log")" "gpu.sh build: $(grep -e '-- build' "$log"; tail -n 3 "$machine/root/tree/build/gpu/build.log")"
-programs="train_gpt2_zero gpu_kernels test_cuda test_groups_cuda test_start_cuda test_attention test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_frozen test_gpt2_lora test_gpt2_parallel test_gpt2_experts test_gpt2_pipeline"
+programs="train_gpt2_zero gpu_kernels test_cuda test_groups_cuda test_start_cuda test_attention test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_parallel test_gpt2_context test_gpt2_experts test_gpt2_pipeline"
 # libraries FOLDER: prints the programs that lack a library, other than the driver's
 libraries() { inside "for p in $programs; do ldd $1/\$p 2>&1 | grep -v libcuda.so.1 | sed -n \"s/^\\(.*\\)not found.*/\$p \\1/p; s/.*No such file.*/\$p/p\"; done"; }
 libraries build/cuda

@@ -55,6 +55,11 @@ for each in $versions; do
     nm -u "$object" | sed -n 's/.* U \(nccl[A-Za-z0-9_]*\).*/\1/p' | sort -u >"$B/versions/needs"
     lacking=$(comm -13 "$B/versions/has" "$B/versions/needs" | tr '\n' ' ')
     if [ -s "$B/versions/needs" ] && [ -z "$lacking" ]; then pass; else miss "NCCL $version lacks $lacking of $(wc -l <"$B/versions/needs") functions"; fi
+    # What gpu.sh carries of a version that lets two ranks share a GPU.
+    [ "$version" != 2.30.7 ] && continue
+    if small=$("$python" tests/cuda/slim_nccl.py "$library" "$B/versions/small.xz" 90 && "$python" tests/cuda/slim_nccl.py check "$library" "$B/versions/small.xz" 90); then pass
+    else miss "slim_nccl.py, NCCL $version: $small"; fi
+    if [ "$(wc -c <"$B/versions/small.xz")" -lt 45000000 ]; then pass; else miss "NCCL $version, made small, has $(wc -c <"$B/versions/small.xz") bytes"; fi
 done
 [ $skipped -gt 0 ] && more=", $skipped skipped" || more=
 echo "$passed passed, $failed failed$more"

@@ -170,16 +170,54 @@ typedef struct zp_lane_codes {
 ZP_FN size_t zp_codec_kernels_lane_at(size_t lane) {
     return lane / 2 * ZP_QUANT_GROUP + lane % 2 * ZP_RUN;
 }
-ZP_FN void zp_codec_kernels_load_run(float *x, const void *from, zero_type type, size_t at) {
+/* A lane's numbers as they are stored. 16 bits: two in each of the first eight words. */
+typedef struct zp_lane_words {
+    uint32_t word[2 * ZP_RUN];
+} zp_lane_words;
+ZP_FN void zp_codec_kernels_put_word(uint32_t *to, uint4 word) {
+    to[0] = word.x;
+    to[1] = word.y;
+    to[2] = word.z;
+    to[3] = word.w;
+}
+/* Reads a lane's numbers. Nothing is computed before the last load, so that all are in flight. */
+ZP_FN void zp_codec_kernels_lane_fetch(zp_lane_words *w, const void *from, zero_type type,
+                                       size_t at) {
+    const uint4 *p = (const uint4 *)(const void *)((const char *)from + at * zp_type_bytes(type));
+    zp_codec_kernels_put_word(w->word, p[0]);
     if (type == ZERO_F32) {
-        zp_type_load_wide(x, from, type, at);
-        zp_type_load_wide(x + 4, from, type, at + 4);
-        return;
+        zp_codec_kernels_put_word(w->word + 4, p[1]);
+        zp_codec_kernels_put_word(w->word + 8, p[4]);
+        zp_codec_kernels_put_word(w->word + 12, p[5]);
+    } else {
+        zp_codec_kernels_put_word(w->word + 4, p[2]);
     }
-    const uint4 h = *(const uint4 *)(const void *)((const uint16_t *)from + at);
-    zp_type_unpack_words(x, make_uint4(h.x & 0xFFFFu, h.x >> 16, h.y & 0xFFFFu, h.y >> 16), type);
-    zp_type_unpack_words(x + 4, make_uint4(h.z & 0xFFFFu, h.z >> 16, h.w & 0xFFFFu, h.w >> 16),
-                         type);
+}
+/* Number j of a lane's bf16 numbers. They stay as they are stored: as f32 they would take twice the
+   registers. */
+ZP_FN float zp_codec_kernels_lane_bf16(const zp_lane_words *w, int j) {
+    const uint32_t both = w->word[j / 2];
+    return zp_type_bits_to_float(j % 2 ? both & 0xFFFF0000u : both << 16);
+}
+ZP_FN void zp_codec_kernels_lane_set_bf16(zp_lane_words *w, int j, float x) {
+    const uint32_t half = zp_type_to_bf16(x), both = w->word[j / 2];
+    w->word[j / 2] = j % 2 ? (both & 0xFFFFu) | half << 16 : (both & 0xFFFF0000u) | half;
+}
+ZP_FN void zp_codec_kernels_lane_store_words(uint16_t *to, size_t at, const zp_lane_words *w) {
+    const uint32_t *h = w->word;
+    uint4 *p = (uint4 *)(void *)(to + at);
+    p[0] = make_uint4(h[0], h[1], h[2], h[3]);
+    p[2] = make_uint4(h[4], h[5], h[6], h[7]);
+}
+/* Tests the type once, not for each number. */
+ZP_FN void zp_codec_kernels_lane_widen(float *x, const zp_lane_words *w, zero_type type) {
+    if (type == ZERO_F32)
+        for (int j = 0; j < 2 * ZP_RUN; j++) x[j] = zp_type_bits_to_float(w->word[j]);
+    else if (type == ZERO_BF16)
+        for (int j = 0; j < 2 * ZP_RUN; j++) x[j] = zp_codec_kernels_lane_bf16(w, j);
+    else
+        for (int j = 0; j < 2 * ZP_RUN; j++)
+            x[j] = zp_type_from_f16((uint16_t)(w->word[j / 2] >> 16 * (j % 2)));
 }
 ZP_FN void zp_codec_kernels_store_run(void *to, zero_type type, size_t at, const float *x) {
     if (type == ZERO_F32) {
@@ -188,16 +226,13 @@ ZP_FN void zp_codec_kernels_store_run(void *to, zero_type type, size_t at, const
         return;
     }
     uint32_t h[4];
-    for (int j = 0; j < 4; j++) {
-        const float low = x[2 * j], high = x[2 * j + 1];
-        h[j] = type == ZERO_BF16 ? zp_type_to_bf16(low) | (uint32_t)zp_type_to_bf16(high) << 16
-                                 : zp_type_to_f16(low) | (uint32_t)zp_type_to_f16(high) << 16;
-    }
+    if (type == ZERO_BF16)
+        for (int j = 0; j < 4; j++)
+            h[j] = zp_type_to_bf16(x[2 * j]) | (uint32_t)zp_type_to_bf16(x[2 * j + 1]) << 16;
+    else
+        for (int j = 0; j < 4; j++)
+            h[j] = zp_type_to_f16(x[2 * j]) | (uint32_t)zp_type_to_f16(x[2 * j + 1]) << 16;
     *(uint4 *)(void *)((uint16_t *)to + at) = make_uint4(h[0], h[1], h[2], h[3]);
-}
-ZP_FN void zp_codec_kernels_lane_load(float *x, const void *from, zero_type type, size_t at) {
-    zp_codec_kernels_load_run(x, from, type, at);
-    zp_codec_kernels_load_run(x + ZP_RUN, from, type, at + 16);
 }
 ZP_FN void zp_codec_kernels_lane_store(void *to, zero_type type, size_t at, const float *x) {
     zp_codec_kernels_store_run(to, type, at, x);
@@ -247,10 +282,10 @@ ZP_FN void zp_codec_kernels_lane_sum(const zp_quantized *c, const zp_block *k, s
             }
     }
 }
-/* Writes a lane's codes; if `feeds`, `error` becomes the next errors. */
+/* Writes a lane's codes; if `feeds`, the errors become the next ones. */
 ZP_FN void zp_codec_kernels_lane_encode(const zp_codec_kernels_encode_args *a, const float *x,
-                                        zp_block_scale m, char *to, size_t lane, float *error,
-                                        int feeds) {
+                                        zp_block_scale m, char *to, size_t lane,
+                                        zp_lane_words *errors, int feeds) {
     const zp_codec *c = &a->sum.codec;
     const uint32_t mask = c->bits == 8 ? 255u : 15u;
     const float unscale = feeds ? 1.0f / a->control->scale : 1;
@@ -259,15 +294,19 @@ ZP_FN void zp_codec_kernels_lane_encode(const zp_codec_kernels_encode_args *a, c
         const int32_t code = m.inverse == 0 ? 0 : zp_codec_encode_value(x[j], m.inverse);
         int at;
         *zp_codec_kernels_lane_word(c, &codes, j, &at) |= ((uint32_t)code & mask) << at;
-        if (feeds)
-            error[j] = zp_codec_next_error(x[j], zp_codec_decode_value(code, m.scale), error[j],
-                                           a->beta, unscale);
+        if (!feeds) continue;
+        const float error = zp_codec_kernels_lane_bf16(errors, j);
+        const float next = zp_codec_next_error(x[j], zp_codec_decode_value(code, m.scale), error,
+                                               a->beta, unscale);
+        zp_codec_kernels_lane_set_bf16(errors, j, next);
     }
     zp_codec_kernels_lane_write(c, to, lane, codes);
 }
-/* Inlined with constant `bits`, so that a lane's codes stay in registers. */
+/* Inlined with constant `bits` and `sums`, so that a lane's codes stay in registers, and numbers
+   that are read take none while senders are added. sums: of senders, instead of x. */
 static __device__ __forceinline__ void zp_codec_kernels_encode_bits(zp_codec_kernels_encode_args a,
-                                                                    size_t blocks, int bits) {
+                                                                    size_t blocks, int bits,
+                                                                    int sums) {
     a.sum.codec.bits = bits;
     a.sum.codec.most = (1 << (bits - 1)) - 1;
     const size_t lane = threadIdx.x % ZP_LANES_EACH, each = ZP_THREADS / ZP_LANES_EACH;
@@ -275,18 +314,18 @@ static __device__ __forceinline__ void zp_codec_kernels_encode_bits(zp_codec_ker
     for (size_t first = blockIdx.x * each; first < blocks; first += gridDim.x * each) {
         const size_t i = first + threadIdx.x / ZP_LANES_EACH; /* whole warps reach the shuffles */
         const zp_block k = zp_codec_block_of(c, i < blocks ? i : first);
-        const zp_codec_place p =
-            zp_codec_quantized_at(c, a.to, zp_codec_output_part(&a, k.part), k.b);
         const size_t at = k.at + zp_codec_kernels_lane_at(lane);
         const int here = i < blocks && zp_codec_kernels_lane_at(lane) < k.n;
-        float x[2 * ZP_RUN] = {0}, error[2 * ZP_RUN] = {0};
+        float x[2 * ZP_RUN] = {0};
+        zp_lane_words numbers, errors = {{0}};
         uint32_t largest = 0;
-        if (here && c->n) zp_codec_kernels_lane_sum(c, &k, lane, x);
-        if (here && !c->n) zp_codec_kernels_lane_load(x, a.x, a.type, at);
+        if (here && sums) zp_codec_kernels_lane_sum(c, &k, lane, x);
+        if (here && !sums) zp_codec_kernels_lane_fetch(&numbers, a.x, a.type, at);
         if (here && a.error)
-            zp_codec_kernels_lane_load(error, zp_codec_kernels_errors_of(&a, 0), ZERO_BF16, at);
+            zp_codec_kernels_lane_fetch(&errors, zp_codec_kernels_errors_of(&a, 0), ZERO_BF16, at);
+        if (here && !sums) zp_codec_kernels_lane_widen(x, &numbers, a.type);
         for (int j = 0; j < 2 * ZP_RUN; j++) {
-            if (a.error) x[j] += a.control->scale * error[j];
+            if (a.error) x[j] += a.control->scale * zp_codec_kernels_lane_bf16(&errors, j);
             largest = zp_codec_largest(largest, x[j]);
         }
         for (int w = (int)ZP_LANES_EACH / 2; w; w /= 2) {
@@ -295,18 +334,22 @@ static __device__ __forceinline__ void zp_codec_kernels_encode_bits(zp_codec_ker
         }
         const zp_block_scale m = zp_codec_scale_block(largest, c->codec.most);
         const int feeds = a.error && largest < 0x7F800000u;
+        const zp_codec_place p =
+            zp_codec_quantized_at(c, a.to, zp_codec_output_part(&a, k.part), k.b);
         if (here && lane == 0) *(float *)(void *)p.scale = m.scale;
-        if (here) zp_codec_kernels_lane_encode(&a, x, m, p.codes, lane, error, feeds);
+        if (here) zp_codec_kernels_lane_encode(&a, x, m, p.codes, lane, &errors, feeds);
         if (here && (feeds || (a.error && a.copy_distance)))
-            zp_codec_kernels_lane_store(zp_codec_kernels_errors_of(&a, 1), ZERO_BF16, at, error);
+            zp_codec_kernels_lane_store_words(zp_codec_kernels_errors_of(&a, 1), at, &errors);
     }
 }
-__global__ void __launch_bounds__(ZP_THREADS)
+__global__ void __launch_bounds__(ZP_THREADS, 3)
     zp_codec_kernels_encode_lanes(zp_codec_kernels_encode_args a, size_t blocks) {
     if (a.sum.codec.bits == 8)
-        zp_codec_kernels_encode_bits(a, blocks, 8);
+        a.sum.n ? zp_codec_kernels_encode_bits(a, blocks, 8, 1)
+                : zp_codec_kernels_encode_bits(a, blocks, 8, 0);
     else
-        zp_codec_kernels_encode_bits(a, blocks, 4);
+        a.sum.n ? zp_codec_kernels_encode_bits(a, blocks, 4, 1)
+                : zp_codec_kernels_encode_bits(a, blocks, 4, 0);
 }
 ZP_KERNEL_CALL(zp_codec_kernels_encode, zp_codec_kernels_encode_lanes, zp_codec_kernels_encode_args,
                zp_device_grid(ZP_LANES_EACH *n, 8192))
@@ -321,9 +364,11 @@ static __device__ __forceinline__ void zp_codec_kernels_decode_bits(zp_codec_ker
         const zp_block k = zp_codec_block_of(&a.sum, i);
         const size_t at = k.at + zp_codec_kernels_lane_at(lane);
         float x[2 * ZP_RUN], before[2 * ZP_RUN] = {0};
+        zp_lane_words earlier;
         if (zp_codec_kernels_lane_at(lane) >= k.n) continue;
-        if (a.accumulate) zp_codec_kernels_lane_load(before, sum, ZERO_F32, at);
+        if (a.accumulate) zp_codec_kernels_lane_fetch(&earlier, sum, ZERO_F32, at);
         zp_codec_kernels_lane_sum(&a.sum, &k, lane, x);
+        if (a.accumulate) zp_codec_kernels_lane_widen(before, &earlier, ZERO_F32);
         for (int j = 0; j < 2 * ZP_RUN; j++)
             x[j] = a.accumulate ? before[j] + a.scale * x[j] : a.scale * x[j];
         if (sum) zp_codec_kernels_lane_store(sum, ZERO_F32, at, x);
