@@ -188,6 +188,10 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
             sentence, bytes,
             "-os 8bit: the state of -op adagrad only grows, and small additions to it would be "
             "lost; use -os bf16");
+    if (o->embedding_state && o->state_type == ZERO_STATE_F32)
+        return sentence_fail(sentence, bytes,
+                             "-oe f32: all state is f32 (found -os f32); give -os bf16 or -os "
+                             "8bit, or leave out -oe");
     if (o->type == ZERO_F16 && o->scale <= 0 && o->first_scale < o->least_scale)
         return sentence_fail(sentence, bytes,
                              "-li %g: the first loss scale is below the smallest one (-lm %g); "
@@ -300,6 +304,12 @@ int train_frozen(const train_options *o, gpt2_config *model, char *sentence, siz
                              o->lora_on);
     if (gpt2_adapt(model, o->lora ? &lora : NULL, o->train, o->freeze, &frozen, &error))
         return sentence_fail(sentence, bytes, "%s", error.sentence);
+    if (!o->save_frozen && (frozen == NULL || !frozen->any)) {
+        gpt2_frozen_free(frozen);
+        return sentence_fail(sentence, bytes,
+                             "-nz 0: no tensor is frozen; give --lora, --train or --freeze, or "
+                             "leave out -nz");
+    }
     model->frozen = frozen;
     model->f32_embedding_state = o->embedding_state;
     model->muon_heads = o->muon_heads && o->optimizer == ZERO_MUON;

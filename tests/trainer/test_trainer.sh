@@ -239,6 +239,8 @@ test_wrong_sizes() {
     refused 'no master weights in fp16' 1 '-w 0: .*found -dt fp16' $small -dt fp16 -w 0 -pn 2
     refused 'split master weights in fp16' 1 '-w split: .*found -dt fp16' $small -dt fp16 -w split
     refused '8-bit state of adagrad' 1 '-os 8bit: the state of -op adagrad' $small -op adagrad -os 8bit
+    refused 'f32 state of embeddings next to f32 state' 1 '-oe f32: all state is f32 (found -os f32)' $small -oe f32
+    refused 'checkpoints without frozen tensors, of which there are none' 1 '-nz 0: no tensor is frozen' $small -nz 0
     refused 'scale below its least' 1 '-li 8: .*-lm 16' $small -dt fp16 -li 8 -lm 16
     refused 'eps' 1 '-ep 0: ' $small -ep 0 -pn 2
     refused 'skipping in a comparison' 1 '-sl and -sg: ' $small -z 0,1 -sl 3 -csv "$scratch/csv"

@@ -19,8 +19,10 @@ ZP_FN size_t zp_codes_bytes(zero_type type, size_t n) {
     return type == ZP_CODES ? n / ZP_CODE_BLOCK * sizeof(zp_codes) : n * zp_type_bytes(type);
 }
 ZP_FN float zp_codes_decode(uint8_t code, float scale, int squares) {
-    const float all = (float)code, half = (float)(int8_t)code;
-    return squares ? all * all / 65025.0f * scale : half / (254.0f - fabsf(half)) * scale;
+    const float all = (float)code, half = (float)(int8_t)code, square = all * all;
+    /* The sum is square / 65025, rounded once, for every code. A division takes longer. */
+    return squares ? (square * 0x1p-16f + square * 0x1.018204p-23f) * scale
+                   : half / (254.0f - fabsf(half)) * scale;
 }
 /* Returns the bits of |x|. The largest bits in a block are those of its scale; NaN has the largest.
  */
@@ -40,9 +42,10 @@ ZP_FN float zp_codes_by(float scale, int squares) {
    12582912, which is 1.5 * 2^23, rounds to a whole number and has it in its lowest bits. */
 ZP_FN uint8_t zp_codes_encode(float x, float by, int squares, float shift) {
     const float at = squares ? sqrtf(x) * by : 254.0f * (x / (by + fabsf(x)));
-    const uint32_t word = zp_type_bits(at + shift + 12582912.0f), most = 0x4B4000FFu; /* of 255 */
-    const uint8_t code = (uint8_t)((squares && word > most ? most : word) & 0xFFu);
-    return squares && x > 0 && !code ? (uint8_t)1 : code;
+    const uint32_t word = zp_type_bits(at + shift + 12582912.0f), zero = 0x4B400000u;
+    const uint32_t least = zero + (x > 0 ? 1u : 0u), most = zero + 255;
+    const uint32_t held = word < least ? least : word;
+    return (uint8_t)((!squares ? word : held > most ? most : held) & 0xFFu);
 }
 /* Decodes elements [at, at + n) of blocks. Here and in zp_codes_write, each form has a loop of its
    own, in which `squares` is a constant: compilers use vector instructions then. */
@@ -59,8 +62,10 @@ ZP_FN void zp_codes_read(float *to, const zp_codes *from, int squares, size_t at
             for (size_t j = 0; j < k; j++) to[i + j] = zp_codes_decode(code[j], scale, 0);
     }
 }
-/* Encodes the first n elements of a block; the others become 0. shift NULL: to nearest. */
-ZP_FN void zp_codes_write(zp_codes *to, const float *x, size_t n, int squares, const float *shift) {
+/* Encodes the first n elements of a block; the others become 0. Bits of `random`, from bit `bit`
+   on, round them; NULL: to nearest. */
+ZP_FN void zp_codes_write(zp_codes *to, const float *x, size_t n, int squares,
+                          const uint32_t *random, int bit) {
     uint32_t largest = 0;
     for (size_t j = 0; j < n; j++) {
         const uint32_t size = zp_codes_magnitude(x[j]);
@@ -72,11 +77,13 @@ ZP_FN void zp_codes_write(zp_codes *to, const float *x, size_t n, int squares, c
     if (squares) {
         ZP_SIMD
         for (size_t j = 0; j < n; j++)
-            to->code[j] = zp_codes_encode(x[j], by, 1, shift ? shift[j] : 0);
+            to->code[j] =
+                zp_codes_encode(x[j], by, 1, random ? zp_codes_shift(random[j] >> bit) : 0);
     } else {
         ZP_SIMD
         for (size_t j = 0; j < n; j++)
-            to->code[j] = zp_codes_encode(x[j], by, 0, shift ? shift[j] : 0);
+            to->code[j] =
+                zp_codes_encode(x[j], by, 0, random ? zp_codes_shift(random[j] >> bit) : 0);
     }
 }
 /* Replaces those of elements [first, end) that are in this block, and encodes the block again. */
@@ -86,5 +93,5 @@ ZP_FN void zp_codes_replace(zp_codes *blocks, size_t block, const float *x, size
     zp_codes_read(all, &blocks[block], squares, 0, ZP_CODE_BLOCK);
     for (size_t j = 0, i = block * ZP_CODE_BLOCK; j < ZP_CODE_BLOCK; j++, i++)
         if (i >= first && i < end) all[j] = x[i - first];
-    zp_codes_write(&blocks[block], all, ZP_CODE_BLOCK, squares, NULL);
+    zp_codes_write(&blocks[block], all, ZP_CODE_BLOCK, squares, NULL, 0);
 }

@@ -188,20 +188,16 @@ ZP_INLINE float *zp_optimizer_read_state(const zp_update *u, int array, size_t a
 static void zp_optimizer_write_states(const zp_update *u, size_t at, size_t n, const float *s1,
                                       const float *s2) {
     uint32_t key[2], random[ZP_UPDATE_BLOCK];
-    float shift[ZP_CODE_BLOCK];
     zp_optimizer_state_key(u, key);
     zp_optimizer_set_random(u, key, at, (uint32_t)n, random);
     for (int array = 0; array < (s2 ? 2 : 1); array++) {
         const float *x = array ? s2 : s1;
         if (u->state_type == ZERO_BF16)
             zp_optimizer_narrow_randomly((uint16_t *)u->state[array] + at, x, n, random, array);
-        for (size_t i = 0; i < n && u->state_type == ZP_CODES; i += ZP_CODE_BLOCK) {
-            const size_t k = zp_min(n - i, ZP_CODE_BLOCK);
-            for (size_t j = 0; j < k; j++)
-                shift[j] = zp_codes_shift(zp_optimizer_half(random[i + j], array));
-            zp_codes_write((zp_codes *)u->state[array] + (at + i) / ZP_CODE_BLOCK, x + i, k,
-                           array && u->squares, shift);
-        }
+        for (size_t i = 0; i < n && u->state_type == ZP_CODES; i += ZP_CODE_BLOCK)
+            zp_codes_write((zp_codes *)u->state[array] + (at + i) / ZP_CODE_BLOCK, x + i,
+                           zp_min(n - i, ZP_CODE_BLOCK), array && u->squares, random + i,
+                           16 * array);
     }
 }
 /* Loads later elements into the cache. A root and a division take so long that the core's own

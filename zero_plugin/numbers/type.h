@@ -65,8 +65,7 @@ ZP_FN uint16_t zp_type_lower(float x) {
     return (uint16_t)((int32_t)(b & 0x7FFFFFFFu) > 0x7F800000 ? 0 : b & 0xFFFFu);
 }
 ZP_FN float zp_type_join(uint16_t upper, uint16_t lower) {
-    const uint32_t low = lower, up = upper;
-    return zp_type_bits_to_float((up << 16) + low - ((low & 0x8000u) << 1));
+    return zp_type_bits_to_float(((uint32_t)upper << 16) + (uint32_t)(int32_t)(int16_t)lower);
 }
 /* Adds the lower half to an f32 that has the upper one. */
 ZP_FN float zp_type_add_low(float upper, uint16_t lower) {
@@ -78,11 +77,16 @@ ZP_FN void zp_type_join_all(float *to, const uint16_t *upper, const uint16_t *lo
 }
 /* lower NULL: only the upper halves. */
 ZP_FN void zp_type_split_all(uint16_t *upper, uint16_t *lower, const float *from, size_t n) {
+    if (!lower) {
+        ZP_SIMD
+        for (size_t i = 0; i < n; i++) upper[i] = zp_type_upper(from[i]);
+        return;
+    }
     ZP_SIMD
-    for (size_t i = 0; i < n; i++) upper[i] = zp_type_upper(from[i]);
-    if (!lower) return;
-    ZP_SIMD
-    for (size_t i = 0; i < n; i++) lower[i] = zp_type_lower(from[i]);
+    for (size_t i = 0; i < n; i++) {
+        upper[i] = zp_type_upper(from[i]);
+        lower[i] = zp_type_lower(from[i]);
+    }
 }
 
 ZP_FN size_t zp_type_bytes(zero_type type) { return type == ZERO_F32 ? 4 : 2; }
