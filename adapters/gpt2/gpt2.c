@@ -804,11 +804,9 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
         return refuse(err, ZERO_ERR_ARGUMENT, "tiles of %d rows", run->tile_rows);
     tensor_parallel_open(&m->tp, run->parallel, run->type);
     context_open(&m->cp, run->parallel, run->type);
-    if (m->cp.size > 1
-        && (m->tp.sequence || cfg->moe.experts || (run->parallel && run->parallel->stage)))
+    if (m->cp.size > 1 && (m->tp.sequence || cfg->moe.experts))
         return refuse(err, ZERO_ERR_UNSUPPORTED,
-                      "context parallelism does not work with sequence parallelism, a pipeline or "
-                      "experts");
+                      "context parallelism does not work with sequence parallelism or experts");
     const int ranks = (int)m->tp.size;
     TRY(gpt2_parallel_check(cfg, run->seq_len, run->tile_rows, ranks, m->tp.sequence, err));
     const context_shape shape = {cfg, ranks, run->seq_len, (int)m->cp.size};

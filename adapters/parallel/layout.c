@@ -44,18 +44,20 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
     l->rank = rank;
     l->pp = pp;
     l->tp = tp;
-    if (left % sizes.cp)
+    const int of_stage = left / pp;
+    if (of_stage % sizes.cp)
         return sentence_fail(sentence, bytes,
                              "-cp %d: %d rank%s cannot be divided into groups of this size; the "
                              "nearest size is -cp %d",
-                             sizes.cp, left, left > 1 ? "s" : "", layout_nearest(left, sizes.cp));
-    if (sizes.cp > 1 && pp * sizes.ep > 1)
+                             sizes.cp, of_stage, of_stage > 1 ? "s" : "",
+                             layout_nearest(of_stage, sizes.cp));
+    if (sizes.cp > 1 && sizes.ep > 1)
         return sentence_fail(sentence, bytes,
                              "-cp %d: sequences cannot be divided together with a model that is "
-                             "divided by %s; leave out one of the two",
-                             sizes.cp, pp > 1 ? "-pp" : "-eg");
+                             "divided by -eg; leave out one of the two",
+                             sizes.cp);
     l->cp = sizes.cp;
-    l->dp = left / pp / l->cp;
+    l->dp = of_stage / l->cp;
     if (l->dp % sizes.ep)
         return sentence_fail(sentence, bytes,
                              "-eg %d: %d data-parallel rank%s cannot be divided into groups of "
@@ -184,9 +186,9 @@ void layout_name(const layout *l, char name[LAYOUT_NAME]) {
         (void)snprintf(name + used, LAYOUT_NAME - (size_t)used, "dp%d", l->dp);
 }
 
-/* Opens the groups of one (dp_rank, tp_rank): all stages, and the first and last one. */
+/* Opens the groups of one (dp_rank, cp_rank, tp_rank): all stages, and the first and last one. */
 static zero_result layout_open_stages(layout *l) {
-    const int of_stages = l->dp_rank * l->tp + l->tp_rank;
+    const int of_stages = (l->dp_rank * l->cp + l->cp_rank) * l->tp + l->tp_rank;
     const int ends = l->pp_rank == 0 || l->pp_rank == l->pp - 1;
     if (l->pp == 1) return ZERO_OK;
     ZERO_TRY(zero_group_split(l->world, of_stages, l->pp_rank, &l->stage.pp));
@@ -279,7 +281,8 @@ void layout_close(layout *l) {
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c) {
     const int tiles = gpt2_tiles(model, l->tp, l->tile_rows);
     const int units = gpt2_world_units(model, tiles);
-    c->world = l->cp > 1 && l->tp == 1 ? NULL : l->world; /* a context of all ranks agrees alone */
+    const int alone = l->cp > 1 && l->tp * l->pp == 1; /* a context of all ranks agrees alone */
+    c->world = alone ? NULL : l->world;
     l->model = model;
     if (l->mixed) c->world_units = units + experts_world_units(model);
     if (l->pp == 1) return ZERO_OK;

@@ -1,15 +1,15 @@
 /* layout.h - divides the ranks of a run into pipeline stages of data-parallel ranks of
-   context-parallel ranks of tensor-parallel ranks; context parallelism without a pipeline. Ranks
-   that communicate most are neighbours: rank = (pp_rank * dp + dp_rank) * tp + tp_rank,  ranks = pp
-   * dp * tp rank = (dp_rank * cp + cp_rank) * tp + tp_rank,  ranks = dp * cp * tp
+   context-parallel ranks of tensor-parallel ranks. Ranks that communicate most are neighbours:
+       rank = ((pp_rank * dp + dp_rank) * cp + cp_rank) * tp + tp_rank,  ranks = pp * dp * cp * tp
 
-   The stages of a pipeline (one dp_rank and tp_rank) have consecutive blocks of the model.
+   The stages of a pipeline (one dp_rank, cp_rank and tp_rank) have consecutive blocks of the model.
    Tensor-parallel ranks (one dp_rank) have the same data and parts of one model. A context shards
    each part over the data-parallel ranks (one tp_rank) that have it. All ranks agree on norm,
    overflow and skipped steps (zero_config.world). If all ranks are data-parallel, the layout makes
    no groups and the context uses the launcher's communicator.
 
-   Context-parallel ranks (one dp_rank) have pieces of the same sequences (../gpt2/context.h):
+   Context-parallel ranks (one pp_rank, dp_rank and tp_rank) have pieces of the same sequences
+   (../gpt2/context.h):
    `ring` neighbours of cp / ring neighbours that exchange heads, cp_rank = ring's number times
    (cp / ring) + number among them. A context shards over all ranks with the same part of the model,
    so for gradients and states they count as data-parallel. `dp` and dp_rank, which divide the data,

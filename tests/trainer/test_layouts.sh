@@ -101,6 +101,16 @@ for way in "-zod 2" "-zod 1 -zos file -zfd $scratch" "-r 4 -zfd $scratch" "-zl 3
         as_whole $stage $way
     done
 done
+# pieces of sequences in a pipeline: the bits of the same pieces without one
+for way in "-cp 2" "-cp 2 -ca ring -r 4 -zl 32 -zfd $scratch"; do
+    run whole -pn 2 -ut 1 -b 2 -za local -zg f32 $way
+    for stage in 0 3; do as_whole $stage $way; done
+done
+run one -pn 1
+run way -pn 8 -tp 2 -cp 2 -pp 2 -b 2 -z 2
+near way one
+run over -pn 4 -cp 2 -pp 2 -b 2 -z 2 -dt fp16 -li 1e9
+check "$(grep -c 'skipped 4: ' "$scratch/over")" "-cp 2 -pp 2: an overflow skips on all ranks: $(tail -n 1 "$scratch/over")"
 # and with reductions of every micro-step, which gradients in a file take by themselves
 for way in "-za sharded" "-zog file -zfd $scratch"; do
     run whole -pn 2 -ut 1 -b 2 -za sharded -zg f32 -z 2
@@ -196,7 +206,6 @@ refused '-ca: context-parallel ranks divide attention (found -cp 1); add -cp N' 
 refused 'sequence parallelism (-sp 1) divides the same tokens' -pn 4 -cp 2 -tp 2 -sp 1
 refused 'in a model with experts (-en 4)' -pn 2 -cp 2 -en 4 -ca ring
 refused 'do not divide sequences of 13 tokens; the nearest length is 12' -pn 2 -cp 2 -t 13 -d 0 -b 1
-refused 'with a model that is divided by -pp' -pn 4 -cp 2 -pp 2
 refused 'in a model with experts (-en 4)' -pn 4 -cp 2 -en 4
 refused 'accumulates gradients in f32, because several micro-steps are in progress at once; use -zg f32' -pn 2 -pp 2 -b 4 -dt bf16 -zg type
 refused 'tp2dp2 is for 4 ranks (found 2)' -pn 2 -layouts tp2dp2 -b 1 -d 0
