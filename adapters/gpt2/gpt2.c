@@ -804,12 +804,9 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
         return refuse(err, ZERO_ERR_ARGUMENT, "tiles of %d rows", run->tile_rows);
     tensor_parallel_open(&m->tp, run->parallel, run->type);
     context_open(&m->cp, run->parallel, run->type);
-    if (m->cp.size > 1 && (m->tp.sequence || cfg->moe.experts))
-        return refuse(err, ZERO_ERR_UNSUPPORTED,
-                      "context parallelism does not work with sequence parallelism or experts");
     const int ranks = (int)m->tp.size;
     TRY(gpt2_parallel_check(cfg, run->seq_len, run->tile_rows, ranks, m->tp.sequence, err));
-    const context_shape shape = {cfg, ranks, run->seq_len, (int)m->cp.size};
+    const context_shape shape = {cfg, ranks, m->tp.sequence, run->seq_len, (int)m->cp.size};
     TRY(context_check(&shape, (int)m->cp.ring_size, err));
     TRY(experts_check(cfg, zero_group_size(run->parallel ? run->parallel->ep : NULL), err));
     m->cfg = *cfg;
@@ -1435,20 +1432,33 @@ static const void *places(const gpt2_model *m, size_t first) {
 
 /* R rows with consecutive positions, which repeat after T rows: all rows of this rank if its
    tokens of a sequence are consecutive (or if it has whole sequences), otherwise those of one span
-   of one sequence. */
+   of one sequence. With sequence parallelism, only rows that this rank has between layers, and
+   counted from the first of them. */
 typedef struct row_run {
     size_t at, R, T, first; /* first row, rows, period, and position of the first row */
 } row_run;
 
-/* Returns run i of this rank's rows, with R 0 after the last. */
-static row_run run_at(const gpt2_model *m, const ops_heads *s, size_t i) {
+/* Returns how many runs this rank's rows have. */
+static size_t runs_of(const gpt2_model *m, const ops_heads *s) {
     context_span list[2];
     const size_t n = context_spans(&m->cp, m->cp.rank, s->seq_len, list);
-    const size_t b = n == 1 ? 0 : i / n, runs = n == 1 ? 1 : n * s->batch;
-    const context_span *at = &list[i % n];
-    row_run r = {b * s->seq_len + at->at, at->n, at->n, at->first};
-    if (n == 1) r.R = s->batch * s->seq_len;
-    if (i >= runs) r.R = 0;
+    return n == 1 && !m->tp.sequence ? 1 : n * s->batch;
+}
+static row_run run_at(const gpt2_model *m, const ops_heads *s, size_t i) {
+    context_span list[2];
+    const size_t n = context_spans(&m->cp, m->cp.rank, s->seq_len, list), R = s->batch * s->seq_len;
+    const size_t begin = tensor_parallel_first(&m->tp, R), end = begin + own_rows(m, R);
+    const context_span *span = &list[i % n];
+    row_run r = {i / n * s->seq_len + span->at, span->n, span->n, span->first};
+    if (!m->tp.sequence) {
+        if (n == 1) r.R = R;
+        return r;
+    }
+    const size_t before = r.at < begin ? begin - r.at : 0, last = r.at + r.R < end ? r.at + r.R : end;
+    r.at += before;
+    r.first += before;
+    r.R = last > r.at ? last - r.at : 0;
+    r.at -= r.R > 0 ? begin : 0;
     return r;
 }
 
@@ -1458,12 +1468,12 @@ static void embed_end(gpt2_model *m, const ops_heads *s) {
     const size_t begun = rows_of_begun(m, R, T), at = tensor_parallel_first(&m->tp, R) % T;
     void *x = m->blocks[0].x; /* (Rp, C) */
     tensor_parallel_sum(&m->tp, embedded(m), x, R, C);
-    if (m->cp.size > 1) {
-        row_run r;
-        for (size_t i = 0; (r = run_at(m, s, i)).R > 0; i++)
+    for (size_t i = 0; m->cp.size > 1 && i < runs_of(m, s); i++) {
+        const row_run r = run_at(m, s, i);
+        if (r.R > 0)
             ops_add_places(m->ops, element(x, r.at * C, m->bytes), places(m, r.first), r.R, r.T, C);
-        return;
     }
+    if (m->cp.size > 1) return;
     ops_add_places(m->ops, x, element(m->params.wpe, at * C, m->bytes), begun, T, C);
     ops_add_places(m->ops, element(x, begun * C, m->bytes), places(m, 0), Rp - begun, T, C);
 }
@@ -1474,13 +1484,13 @@ static void places_backward(gpt2_model *m, const ops_heads *s) {
     const size_t begun = rows_of_begun(m, R, T), at = tensor_parallel_first(&m->tp, R) % T;
     void *dres = own(m, m->dres, R);
     if (!m->grads.wpe) return;
-    if (m->cp.size > 1) {
-        row_run r;
-        for (size_t i = 0; (r = run_at(m, s, i)).R > 0; i++)
+    for (size_t i = 0; m->cp.size > 1 && i < runs_of(m, s); i++) {
+        const row_run r = run_at(m, s, i);
+        if (r.R > 0)
             ops_places_backward(m->ops, gradient(m, m->grads.wpe, r.first * C),
                                 element(dres, r.at * C, m->bytes), r.R, r.T, C);
-        return;
     }
+    if (m->cp.size > 1) return;
     ops_places_backward(m->ops, element(m->grads.wpe, at * C, m->grad_bytes), dres, begun, T, C);
     ops_places_backward(m->ops, m->grads.wpe, element(dres, begun * C, m->bytes), Rp - begun, T, C);
 }
@@ -1515,10 +1525,12 @@ static void embed_part(gpt2_model *m, const ops_heads *s) {
 
 /* Looks up wte and wpe, both whole. */
 static void embed_rows(gpt2_model *m, const ops_heads *s) {
-    row_run r;
-    for (size_t i = 0; (r = run_at(m, s, i)).R > 0; i++)
-        ops_embed(m->ops, element(m->blocks[0].x, r.at * m->C, m->bytes), m->tokens + r.at,
-                  m->params.wte, places(m, r.first), r.R, r.T, m->C);
+    for (size_t i = 0; i < runs_of(m, s); i++) {
+        const row_run r = run_at(m, s, i);
+        if (r.R > 0)
+            ops_embed(m->ops, element(m->blocks[0].x, r.at * m->C, m->bytes), m->tokens + r.at,
+                      m->params.wte, places(m, r.first), r.R, r.T, m->C);
+    }
 }
 
 static zero_result embed(gpt2_model *m, const ops_heads *s) {
@@ -2337,7 +2349,7 @@ static zero_result check_length(gpt2_model *m, int t) {
 }
 
 zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) {
-    const size_t known = (size_t)t, each = m->tp.sequence ? m->tp.size : context_multiple(&m->cp);
+    const size_t known = (size_t)t, each = context_multiple(&m->cp);
     TRY(check_length(m, t));
     return sequence_logits(m, inputs, known, (known + each - 1) / each * each, logits);
 }

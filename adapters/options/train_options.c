@@ -376,7 +376,7 @@ static const option train_table[] = {
         .help = "context parallelism: number of ranks that share sequences; each has 1/cp of the "
                 "tokens and of the activations. It divides the number of ranks and -t. -b, -d and "
                 "sequences count these ranks once; states are sharded over all ranks. It is "
-                "DeepSpeed's sequence_parallel_size, and not -sp. Not with -sp and -en"),
+                "DeepSpeed's sequence_parallel_size, and not -sp"),
     ROW(WORD, "-ca", "--context-attention", context_way, "auto", .words = "auto ulysses ring both",
         .help = "how the ranks of -cp divide attention. ulysses: by heads, which -cp must divide. "
                 "ring: keys and values travel around the ranks, with any number of heads; -t is a "

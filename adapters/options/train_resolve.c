@@ -414,17 +414,11 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
     if (experts_check(model, sizes.ep, &error))
         return sentence_fail(sentence, bytes, "-en %d -eg %d: %s", model->moe.experts, sizes.ep,
                              error.sentence);
-    if (ranks->mixed && sizes.cp > 1)
-        return sentence_fail(sentence, bytes,
-                             "-cp %d: sequences cannot be divided in a model with experts (-en "
-                             "%d); leave out one of the two",
-                             sizes.cp, model->moe.experts);
-    if (cut && sizes.cp > 1) return sentence_fail(sentence, bytes, LAYOUT_NO_SEQUENCE, sizes.cp);
     if (ranks->mixed && layout_near(ranks, o->shard_ranks, o->second_ranks, sentence, bytes))
         return 1;
     if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, sizes.tp, cut, &error))
         return sentence_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
-    const context_shape context = {model, sizes.tp, o->seq_len, sizes.cp};
+    const context_shape context = {model, sizes.tp, cut, o->seq_len, sizes.cp};
     if (context_choose(&context, (context_way)o->context_way, &ranks->ring, &error))
         return sentence_fail(sentence, bytes, "-cp %d: %s", sizes.cp, error.sentence);
     if (train_check_order(o, sizes.pp, sentence, bytes)
@@ -488,7 +482,7 @@ int train_fit(const train_options *o, const gpt2_config *model, int ranks, char 
         memset(&l, 0, sizeof l);
         l.ranks = n;
         if (!train_divide(&its, model, &l, &batch, why, room)
-            && !train_check_groups(o, l.dp * l.cp, why, room))
+            && !train_check_groups(o, layout_shards(&l), why, room))
             return n;
     }
     return 0;

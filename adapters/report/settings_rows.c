@@ -96,7 +96,8 @@ static void settings_all(report *r, const settings *s) {
         report_row(r, "experts",
                    "%d in each of %d blocks, %d on a rank; top %d, capacity %zu tokens",
                    m->moe.experts, experts_layers(m), m->moe.experts / s->ranks->ep, m->moe.chosen,
-                   experts_capacity(m, (size_t)s->batch->rows * (size_t)s->batch->seq_len));
+                   experts_capacity(m, (size_t)s->batch->rows
+                                           * (size_t)(s->batch->seq_len / s->ranks->cp)));
     report_row(r, "layers, width, heads", "%d, %d, %d", m->layers, m->channels, m->heads);
     report_row(r, "vocabulary", "%d, padded %d%s", m->vocab_size, m->padded_vocab_size,
                m->untied ? ", the classifier untied" : "");

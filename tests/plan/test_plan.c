@@ -380,9 +380,11 @@ static void test_layouts(void) {
         {4, 1, 1, 1, 0, 2, 0, 1, 4, 0, 4, CONTEXT_BOTH},
         {8, 1, 1, 1, 0, 2, 0, 1, 1, 0, 4, CONTEXT_RING},
         {8, 2, 1, 1, 0, 2, 0, 1, 1, 32, 2, CONTEXT_RING},
-        {4, 2, 1, 1, 0, 1, 0, 1, 3, 0, 2},
         {4, 1, 2, 1, 0, 4, 0, 1, 1, 0, 2},
-        {8, 2, 2, 2, 0, 4, 0, 1, 4, 32, 2, CONTEXT_RING}};
+        {8, 2, 2, 2, 0, 4, 0, 1, 4, 32, 2, CONTEXT_RING},
+        {4, 1, 1, 1, 0, 2, 4, 4, 1, 0, 2},
+        {8, 2, 2, 1, 1, 2, 4, 2, 3, 0, 2, CONTEXT_RING},
+        {4, 2, 1, 1, 0, 1, 0, 1, 3, 0, 2}};
     static const zero_optimizer rules[] = {ZERO_ADAMW, ZERO_LAMB, ZERO_MUON};
     laid *shared = (laid *)test_shared(8 * sizeof *shared);
     char why[PLAN_SENTENCE] = "";

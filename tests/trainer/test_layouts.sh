@@ -80,6 +80,27 @@ for way in "-cp 2" "-cp 2 -ca ring -zl 32 -r 3"; do
         "-tp 2 $way: stage 3 has other weights than stage 0: $(tail -n 1 "$scratch/t3")"
     near t0 one
 done
+# together with sequence parallelism
+for way in "-cp 2" "-cp 2 -ca ring -zl 32 -r 3"; do
+    for stage in 0 3; do run s$stage -pn 4 -tp 2 -sp 1 $way -z $stage; done
+    check "$([ -n "$(weights s0)" ] && [ "$(weights s0)" = "$(weights s3)" ] && echo 1)" \
+        "-tp 2 -sp 1 $way: stage 3 has other weights than stage 0: $(tail -n 1 "$scratch/s3")"
+    near s0 one
+done
+# and in a model with experts, where no choice is dropped: those of one rank, shared by context-parallel ranks
+run one -pn 1 -en 4 -ec 4 -ea 0
+for way in "-pn 2 -cp 2" "-pn 4 -cp 2 -eg 4" "-pn 4 -cp 4 -ca ring -r 3 -eg 2" "-pn 4 -cp 2 -b 4 -m 2 -mo layers -eg 2 -ego 1" "-pn 4 -cp 2 -tp 2 -sp 1 -eg 2"; do
+    for stage in 0 3; do run e$stage $way -en 4 -ec 4 -ea 0 -z $stage; done
+    check "$([ -n "$(weights e0)" ] && [ "$(weights e0)" = "$(weights e3)" ] && echo 1)" \
+        "-en 4 $way: stage 3 has other weights than stage 0: $(tail -n 1 "$scratch/e3")"
+    near e0 one
+done
+# the auxiliary loss is a mean over pieces: with its weight of 100 the norm is near that of whole sequences
+norm() { sed -n 's/^step *1\/.*norm \([0-9.]*\) .*/\1/p' "$scratch/$1"; }
+run one -pn 1 -en 4 -ec 4 -ea 100
+run way -pn 4 -cp 4 -en 4 -ec 4 -ea 100 -eg 2
+check "$(awk "BEGIN { r = $(norm way) / $(norm one); print (r > 0.7 && r < 1.4) ? 1 : 0 }")" \
+    "the auxiliary loss of pieces: norm $(norm way), of whole sequences $(norm one)"
 # a number of ranks that no number of heads suits
 run one -pn 1 -t 24 -d 384
 for way in "-pn 3 -cp 3" "-pn 6 -cp 6 -z 3 -st all"; do
@@ -203,10 +224,9 @@ refused 'do not divide sequences of 20 tokens into the 8 pieces of a ring; the n
     -pn 4 -cp 4 -ca ring -t 20 -d 0 -b 1
 refused 'cannot be a ring of groups that exchange heads' -pn 2 -cp 2 -ca both
 refused '-ca: context-parallel ranks divide attention (found -cp 1); add -cp N' -pn 2 -ca ring
-refused 'sequence parallelism (-sp 1) divides the same tokens' -pn 4 -cp 2 -tp 2 -sp 1
-refused 'in a model with experts (-en 4)' -pn 2 -cp 2 -en 4 -ca ring
+refused 'with -sp also over 4 -tp ranks; the nearest lengths are 8 and 16' -pn 8 -cp 2 -tp 4 -sp 1 -t 12 -d 0 -b 1
+refused '4 data-parallel and context-parallel ranks cannot be divided into groups of this size; the nearest size is -eg 2' -pn 4 -cp 2 -en 6 -eg 3
 refused 'do not divide sequences of 13 tokens; the nearest length is 12' -pn 2 -cp 2 -t 13 -d 0 -b 1
-refused 'in a model with experts (-en 4)' -pn 4 -cp 2 -en 4
 refused 'accumulates gradients in f32, because several micro-steps are in progress at once; use -zg f32' -pn 2 -pp 2 -b 4 -dt bf16 -zg type
 refused 'tp2dp2 is for 4 ranks (found 2)' -pn 2 -layouts tp2dp2 -b 1 -d 0
 refused "'tp2x' is not a layout" -pn 2 -layouts tp2x -b 1 -d 0
