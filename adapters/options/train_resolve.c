@@ -156,6 +156,11 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
         return sentence_fail(
             sentence, bytes,
             "-zl %d: a tile has at least 32 rows; use 32 or more, or 0 for no tiles", o->tile_rows);
+    if (o->mlp_rows > 0 && o->recompute < GPT2_RECOMPUTE_BLOCK)
+        return sentence_fail(sentence, bytes,
+                             "-mt %d: an MLP in tiles keeps no values for backward, and computes "
+                             "them again; use -r 3 or -r 4 (found -r %d)",
+                             o->mlp_rows, o->recompute);
     if (o->sequence_parallel && o->tensor_parallel < 2 && !o->layouts[0])
         return sentence_fail(
             sentence, bytes,

@@ -105,6 +105,7 @@ static void settings_all(report *r, const settings *s) {
         report_row(r, "embeddings", "only the rows that a batch touches are reduced");
     if (o->tile_rows > 0)
         report_row(r, "tiles of wte", "%d rows each", gpt2_tile_rows(m, o->tile_rows));
+    if (o->mlp_rows > 0) report_row(r, "tiles of MLPs", "at most %d tokens each", o->mlp_rows);
     report_row(r, "training tokens", "%zu, sequences %s", s->train_tokens, s->order);
     report_row(r, "validation tokens", "%zu", s->val_tokens);
     settings_batch(r, s);

@@ -42,10 +42,10 @@ static void take_events(void *user, const zero_event *events, int n) {
 /* A training on dp x cp ranks, and what the first rank finds. */
 typedef struct training {
     int dp, cp, untied, tile_rows, recompute, stage, steps, together, sparse;
-    int ring;    /* of the cp ranks, those that are a ring; 0: 1 */
-    int tp;      /* tensor-parallel ranks, neighbours; 0: 1 */
+    int ring;     /* of the cp ranks, those that are a ring; 0: 1 */
+    int tp;       /* tensor-parallel ranks, neighbours; 0: 1 */
     int sequence; /* 1: which also divide rows between layers */
-    float scale; /* f16: the first loss scale */
+    float scale;  /* f16: the first loss scale */
     zero_type type;
     double loss[MOST_STEPS], norm[MOST_STEPS], eval;
     int skipped; /* steps */
@@ -85,7 +85,7 @@ static size_t most_numel(void) {
 static gpt2_run run_of(const part *p) {
     const training *t = p->t;
     const gpt2_run run = {B,        T,       t->recompute, t->type, 0, 0, t->tile_rows,
-                          P_tmpdir, &p->how, t->together};
+                          P_tmpdir, &p->how, t->together,  0};
     return run;
 }
 
@@ -280,8 +280,8 @@ static const char *name_of(const training *t, char text[160]) {
     (void)snprintf(
         text, 160,
         "dp %d cp %d ring %d tp %d%s untied %d tiles %d recompute %d stage %d type %d together %d",
-        t->dp, t->cp, t->ring, t->tp, t->sequence ? "s" : "", t->untied, t->tile_rows, t->recompute, t->stage, (int)t->type,
-        t->together);
+        t->dp, t->cp, t->ring, t->tp, t->sequence ? "s" : "", t->untied, t->tile_rows, t->recompute,
+        t->stage, (int)t->type, t->together);
     return text;
 }
 
@@ -588,7 +588,7 @@ static void memory_body(test_rank *r) {
     zero_group *cp = NULL;
     if (zero_group_open(&cp, &comm, NULL, 60)) test_rank_fail(r, "%s", zero_group_error(cp));
     const gpt2_parallel how = {NULL, 0, NULL, NULL, NULL, cp, t->ring ? cp : NULL, NULL};
-    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0};
+    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0, 0};
     const gpt2_config one = {T, V, Vp, 1, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0},
                       two = {T, V, Vp, 2, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     if (r->rank == 0) t->one = gpt2_activation_bytes(&one, &run);

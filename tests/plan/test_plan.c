@@ -339,8 +339,13 @@ static void refuse_layouts(const plan_case *base) {
     test_check(plan_ask(&c, &a, why, sizeof why)
                    && strstr(why, "the nearest lengths are 32 and 48"),
                "%s", why);
-    c.run.seq_len = 64;
+    c.run.seq_len = 128;
     c.cp = 1;
+    c.nranks = 1;
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "positions for 64 tokens"), "%s",
+               why);
+    c.run.seq_len = 64;
+    c.nranks = 8;
     c.pp = 2;
     c.tp = 3;
     test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "the nearest size is -tp 2"), "%s",
@@ -418,6 +423,7 @@ static void test_layouts(void) {
         c.run.recompute = cases[i][8];
         c.run.tile_rows = cases[i][9];
         c.run.folder = P_tmpdir;
+        c.run.mlp_rows = c.run.recompute >= GPT2_RECOMPUTE_BLOCK && i % 2 ? 100 : 0;
         check_layout(&c, shared);
     }
     refuse_layouts(&c);

@@ -101,6 +101,14 @@ run one -pn 1 -en 4 -ec 4 -ea 100
 run way -pn 4 -cp 4 -en 4 -ec 4 -ea 100 -eg 2
 check "$(awk "BEGIN { r = $(norm way) / $(norm one); print (r > 0.7 && r < 1.4) ? 1 : 0 }")" \
     "the auxiliary loss of pieces: norm $(norm way), of whole sequences $(norm one)"
+# MLPs in tiles of tokens
+run one -pn 1
+for way in "-pn 1" "-pn 2 -cp 2" "-pn 4 -cp 2 -tp 2 -sp 1" "-pn 4 -cp 4 -ca ring -b 4 -m 2 -mo layers"; do
+    for stage in 0 3; do run m$stage $way -mt 24 -r 4 -zfd "$scratch" -z $stage; done
+    check "$([ -n "$(weights m0)" ] && [ "$(weights m0)" = "$(weights m3)" ] && echo 1)" \
+        "-mt 24 $way: stage 3 has other weights than stage 0: $(tail -n 1 "$scratch/m3")"
+    near m0 one
+done
 # a number of ranks that no number of heads suits
 run one -pn 1 -t 24 -d 384
 for way in "-pn 3 -cp 3" "-pn 6 -cp 6 -z 3 -st all"; do
@@ -223,6 +231,7 @@ refused 'do not divide the 4 heads, which attention divides among them; the near
 refused 'do not divide sequences of 20 tokens into the 8 pieces of a ring; the nearest length is 16' \
     -pn 4 -cp 4 -ca ring -t 20 -d 0 -b 1
 refused 'cannot be a ring of groups that exchange heads' -pn 2 -cp 2 -ca both
+refused '-mt 24: an MLP in tiles keeps no values for backward' -pn 1 -mt 24
 refused '-ca: context-parallel ranks divide attention (found -cp 1); add -cp N' -pn 2 -ca ring
 refused 'with -sp also over 4 -tp ranks; the nearest lengths are 8 and 16' -pn 8 -cp 2 -tp 4 -sp 1 -t 12 -d 0 -b 1
 refused '4 data-parallel and context-parallel ranks cannot be divided into groups of this size; the nearest size is -eg 2' -pn 4 -cp 2 -en 6 -eg 3
