@@ -233,7 +233,7 @@ refused 'do not divide sequences of 20 tokens into the 8 pieces of a ring; the n
 refused 'cannot be a ring of groups that exchange heads' -pn 2 -cp 2 -ca both
 refused '-mt 24: an MLP in tiles keeps no values for backward' -pn 1 -mt 24
 refused '-ca: context-parallel ranks divide attention (found -cp 1); add -cp N' -pn 2 -ca ring
-refused 'with -sp also over 4 -tp ranks; the nearest lengths are 8 and 16' -pn 8 -cp 2 -tp 4 -sp 1 -t 12 -d 0 -b 1
+refused 'with -sp also over 4 -tp ranks; the nearest length is 8' -pn 8 -cp 2 -tp 4 -sp 1 -t 12 -d 0 -b 1
 refused '4 data-parallel and context-parallel ranks cannot be divided into groups of this size; the nearest size is -eg 2' -pn 4 -cp 2 -en 6 -eg 3
 refused 'do not divide sequences of 13 tokens; the nearest length is 12' -pn 2 -cp 2 -t 13 -d 0 -b 1
 refused 'accumulates gradients in f32, because several micro-steps are in progress at once; use -zg f32' -pn 2 -pp 2 -b 4 -dt bf16 -zg type
