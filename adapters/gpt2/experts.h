@@ -14,8 +14,8 @@
    The ranks of an expert group are neighbours among the data-parallel ranks, where those of context
    parallelism count as data-parallel. Ranks that have the same experts, one of each group, shard
    these experts, and sum their gradients. Gradients of gates are sums over all ranks. Both are
-   divided by the number of data-parallel ranks, so the mean contains each token's loss once. A pipeline stage has the layers of its own blocks; blocks stay
-   in pairs (stages.h).
+   divided by the number of data-parallel ranks, so the mean contains each token's loss once. A
+   pipeline stage has the layers of its own blocks; blocks stay in pairs (stages.h).
 
    A LAYER. gates = softmax(x gatew'), in f32. The k largest gates of each row are its choices. They
    take slots of their experts row by row, all first choices before the second ones. An expert has
