@@ -428,9 +428,9 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
 static gpt2_run make_run(const trainer *t) {
     const job *j = t->j;
     const train_options *o = j->opt;
-    gpt2_run run = {j->batch.rows,   j->batch.seq_len, o->recompute, (zero_type)o->type,
-                    o->tf32,         o->any_order,     o->tile_rows, train_folder(o, &j->ds),
-                    &t->groups.part, j->batch.together};
+    gpt2_run run = {j->batch.rows,   j->batch.seq_len,  o->recompute, (zero_type)o->type,
+                    o->tf32,         o->any_order,      o->tile_rows, train_folder(o, &j->ds),
+                    &t->groups.part, j->batch.together, o->mlp_rows};
     return run;
 }
 

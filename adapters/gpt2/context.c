@@ -5,6 +5,7 @@
 #include "context.h"
 
 #include "frozen.h"
+#include "stages.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,9 +37,11 @@ static int nearest_divisor(int n, int k) {
     return k - below <= above - k ? below : above;
 }
 
-/* Returns the number of which T must be a multiple: N, and with a ring 2r pieces. */
-static int multiple_of(int ranks, int ring_ranks) {
-    return ring_ranks > 1 && ranks % (2 * ring_ranks) ? 2 * ranks : ranks;
+/* Returns the number of which T must be a multiple: N, and with a ring 2r pieces. `rows`: ranks
+   that divide the rows of each piece, or 1. */
+static int multiple_of(int ranks, int ring_ranks, int rows) {
+    const int halves = ring_ranks > 1 && ranks % (2 * ring_ranks) ? 2 : 1;
+    return ranks * (rows % halves ? halves * rows : rows);
 }
 
 /* Returns the heads that context-parallel ranks share. */
@@ -73,7 +76,7 @@ const char *context_name(int ranks, int ring_ranks, char name[CONTEXT_NAME]) {
 
 zero_result context_check(const context_shape *s, int ring_ranks, gpt2_error *err) {
     const int ranks = s->ranks, heads = heads_of(s), seq_len = s->seq_len;
-    char pieces[64] = "";
+    char pieces[128] = "";
     if (err) err->sentence[0] = 0;
     if (ranks == 1) return ZERO_OK;
     const int u = ranks < 1 ? 0 : ranks / ring_ranks;
@@ -89,11 +92,15 @@ zero_result context_check(const context_shape *s, int ring_ranks, gpt2_error *er
                           "use Ulysses");
         return ZERO_ERR_UNSUPPORTED;
     }
-    const int each = multiple_of(ranks, ring_ranks);
+    const int each = multiple_of(ranks, ring_ranks, s->sequence ? s->tp : 1);
     if (seq_len % each == 0) return ZERO_OK;
     const int below = seq_len / each * each, above = below + each;
     if (ring_ranks > 1)
         (void)snprintf(pieces, sizeof pieces, " into the %d pieces of a ring", 2 * ring_ranks);
+    const size_t used = strlen(pieces);
+    if (s->sequence && s->tp > 1)
+        (void)snprintf(pieces + used, sizeof pieces - used, ", with -sp also over %d -tp ranks",
+                       s->tp);
     if (below == 0 || above > s->cfg->max_seq_len)
         return refuse(err,
                       "%d context-parallel ranks do not divide sequences of %d tokens%s; the "
@@ -109,6 +116,8 @@ void context_open(context_parallel *p, const gpt2_parallel *how, zero_type type)
     memset(p, 0, sizeof *p);
     p->size = p->heads = p->ring_size = 1;
     p->bytes = zero_type_bytes(type);
+    const int rows = how != NULL && how->sequence ? zero_group_size(how->tp) : 1;
+    p->multiple = (size_t)rows;
     if (how == NULL || zero_group_size(how->cp) < 2) return;
     p->group = how->cp;
     p->rank = (size_t)zero_group_rank(how->cp);
@@ -117,6 +126,7 @@ void context_open(context_parallel *p, const gpt2_parallel *how, zero_type type)
     p->ring_size = (size_t)zero_group_size(p->ring_group);
     p->heads = p->size / p->ring_size;
     if (p->heads > 1) p->heads_group = p->ring_group != NULL ? how->heads : how->cp;
+    p->multiple = (size_t)multiple_of((int)p->size, (int)p->ring_size, rows);
 }
 
 zero_result context_start(context_parallel *p) {
@@ -179,9 +189,7 @@ size_t context_find(const context_parallel *p, size_t t, size_t piece, size_t *r
     return 0;
 }
 
-size_t context_multiple(const context_parallel *p) {
-    return (size_t)multiple_of((int)p->size, (int)p->ring_size);
-}
+size_t context_multiple(const context_parallel *p) { return p->multiple; }
 
 void context_take(const context_parallel *p, int *to, const int *from, size_t B, size_t piece) {
     context_span list[2];
@@ -311,9 +319,13 @@ uint64_t context_sent(const gpt2_config *cfg, const gpt2_run *run) {
     const uint64_t values = rows * (uint64_t)cfg->channels / tp;
     const uint64_t heads = 4 * values / p.heads * (p.heads - 1) * size;
     const uint64_t hops = 2 * values * (p.ring_size - 1); /* values of keys, or of their gradient */
-    const int below = cfg->frozen ? cfg->frozen->lowest : 0; /* blocks without backward */
-    const uint64_t layers = (uint64_t)cfg->layers;
-    const uint64_t back = below < cfg->layers ? layers - (uint64_t)(below > 0 ? below : 0) : 0;
+    const gpt2_stage *stage = run->parallel ? run->parallel->stage : NULL;
+    const int whole = gpt2_stage_is_whole(stage), here = whole ? 0 : gpt2_stage_layers(stage);
+    const uint64_t layers = (uint64_t)(whole ? cfg->layers : here);
+    const int lowest = cfg->frozen ? cfg->frozen->lowest : 0; /* of the blocks with backward */
+    uint64_t back = 0;
+    for (int l = 0; l < (int)layers; l++)
+        back += (whole ? l : gpt2_stage_block(stage, l)) >= lowest;
     const uint64_t again = run->recompute >= GPT2_RECOMPUTE_BLOCK ? back : 0;
     return (layers + again + back) * (heads + hops * size) + back * hops * sizeof(float);
 }

@@ -62,6 +62,7 @@ typedef struct context_parallel {
     size_t ring_size;        /* r */
     ring_attention *turns;   /* owned; NULL before context_start, or without a ring_attention */
     size_t bytes;            /* bytes of one activation value */
+    size_t multiple;         /* sequences have a multiple of this number of tokens */
     zero_result result;
     const zero_group *failed; /* the group with the sentence of `result` */
 } context_parallel;
@@ -74,6 +75,7 @@ typedef enum context_way { CONTEXT_AUTO, CONTEXT_ULYSSES, CONTEXT_RING, CONTEXT_
 typedef struct context_shape {
     const gpt2_config *cfg;
     int tp;             /* tensor-parallel ranks, which divide the heads before */
+    int sequence;       /* 1: they also divide the rows of a piece (sequence parallelism) */
     int seq_len, ranks; /* T, N */
 } context_shape;
 
@@ -111,7 +113,8 @@ typedef struct context_span {
 size_t context_spans(const context_parallel *p, size_t rank, size_t piece, context_span list[2]);
 /* Returns the rank that has token t of a sequence, and its row. */
 size_t context_find(const context_parallel *p, size_t t, size_t piece, size_t *row);
-/* Returns the number of which sequences must be a multiple. */
+/* Returns the number of which sequences must be a multiple, also those of a whole model with
+   sequence parallelism. */
 size_t context_multiple(const context_parallel *p);
 
 /* Copies this rank's pieces of B whole sequences [B][N piece] to `to` [B][piece]. */

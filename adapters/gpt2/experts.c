@@ -462,9 +462,15 @@ static size_t place(experts *x, size_t R, char *base) {
     return at;
 }
 
+/* Returns the rows of a rank: with context parallelism those of its pieces of sequences. */
+static size_t rows_of(const gpt2_run *run) {
+    const int pieces = zero_group_size(run->parallel ? run->parallel->cp : NULL);
+    return (size_t)run->batch * (size_t)(run->seq_len / pieces);
+}
+
 static void set_shape(experts *x, const gpt2_config *cfg, const gpt2_run *run,
                       const experts_part *part) {
-    const size_t R = (size_t)run->batch * (size_t)run->seq_len;
+    const size_t R = rows_of(run);
     memset(x, 0, sizeof *x);
     x->cfg = *cfg;
     x->part = *part;
@@ -489,12 +495,11 @@ size_t experts_bytes_of(const gpt2_config *cfg, const gpt2_run *run, int ranks) 
     if (!cfg->moe.experts) return 0;
     part.ranks = ranks;
     set_shape(&shape, cfg, run, &part);
-    return place(&shape, (size_t)run->batch * (size_t)run->seq_len, NULL);
+    return place(&shape, rows_of(run), NULL);
 }
 
 uint64_t experts_sent_of(const gpt2_config *cfg, const gpt2_run *run, int ranks) {
-    const uint64_t weights =
-        (uint64_t)run->batch * (uint64_t)run->seq_len * (uint64_t)cfg->moe.chosen * sizeof(float);
+    const uint64_t weights = rows_of(run) * (uint64_t)cfg->moe.chosen * sizeof(float);
     experts_part part = experts_part_of(run->parallel);
     experts shape;
     if (!cfg->moe.experts) return 0;
@@ -529,7 +534,7 @@ static void set_routes(experts *x, const zero_config *c) {
 
 zero_result experts_create(experts **x, const gpt2_config *cfg, const gpt2_run *run, ops_ctx *ops,
                            gpt2_error *err) {
-    const size_t R = (size_t)run->batch * (size_t)run->seq_len;
+    const size_t R = rows_of(run);
     zero_config c;
     *x = NULL;
     if (experts_layers(cfg) <= 0)

@@ -11,11 +11,11 @@
        xfcb    (Lm El, H)     an expert is a unit of its own, Lm + i El + e, so that the model has
        xprojw  (Lm El, C, H)  the same units for each N
        xprojb  (Lm El, C)     on every tensor-parallel rank
-   The ranks of an expert group are neighbours among the data-parallel ranks. Ranks that have the
-   same experts, one of each group, shard these experts, and sum their gradients. Gradients of gates
-   are sums over all ranks. Both are divided by the number of data-parallel ranks, so the mean
-   contains each token's loss once. A pipeline stage has the layers of its own blocks; blocks stay
-   in pairs (stages.h).
+   The ranks of an expert group are neighbours among the data-parallel ranks, where those of context
+   parallelism count as data-parallel. Ranks that have the same experts, one of each group, shard
+   these experts, and sum their gradients. Gradients of gates are sums over all ranks. Both are
+   divided by the number of data-parallel ranks, so the mean contains each token's loss once. A
+   pipeline stage has the layers of its own blocks; blocks stay in pairs (stages.h).
 
    A LAYER. gates = softmax(x gatew'), in f32. The k largest gates of each row are its choices. They
    take slots of their experts row by row, all first choices before the second ones. An expert has
@@ -26,7 +26,8 @@
    experts, and results are sent back: two all-to-alls forward and two backward, of
    [E][capacity][C] numbers each. If blocks are recomputed, these rows are kept, and not sent again.
    The auxiliary loss is E sum over e of (share of first choices of e) (mean gate of e), times
-   moe.aux, for the rows of each rank separately. Nothing is random. Where DeepSpeed draws (use_rts,
+   moe.aux, for the rows of each rank separately, which with context parallelism are pieces of
+   sequences. Nothing is random. Where DeepSpeed draws (use_rts,
    the noise of the second expert), the earlier row has priority here.
 
    TENSOR PARALLELISM. Every rank of a group has all rows, makes the same choices, and computes its

@@ -14,6 +14,10 @@
       CONTEXT. With context parallelism T is this rank's number of tokens of a sequence, a piece, so
    R counts its rows. context.h describes the exchange of qkv and of attention's output.
 
+      MLP TILES. With mlp_rows an MLP runs tile by tile: in forward from rows of ln2 to the rows of
+   the output, and in backward through both, with fch computed again. So no array has 4C numbers for
+   each token. Gradients of its weights add up tile by tile, which rounds once more for each tile.
+
       PARTS. Cp, NHp and Vr are this rank's numbers of channels, heads and vocabulary rows, and Rp
    its number of rows between layers. Without tensor parallelism they are C, NH, Vp and R.
    tensor_parallel.h describes the communication. In an array (R, C), this rank's Rp rows keep their
@@ -151,11 +155,11 @@ static int read_descriptor(const char *text, int max_seq_len, gpt2_config *cfg) 
         return 1;
     }
     cfg->vocab_size = 50257;
-    cfg->max_seq_len = 1024;
+    cfg->max_seq_len = max_seq_len > 1024 ? max_seq_len : 1024;
     if (sscanf(text, "d%d%n", &n, &end) == 1 && !text[end]) return find_size(gpt2_sizes, n, 0, cfg);
     if (sscanf(text, "gpt2:d%d%n", &n, &end) == 1 && !text[end])
         return find_size(gpt2_sizes, n, 0, cfg);
-    cfg->max_seq_len = 2048;
+    cfg->max_seq_len = max_seq_len > 2048 ? max_seq_len : 2048;
     if (sscanf(text, "gpt3:c%d%n", &n, &end) == 1 && !text[end])
         return find_size(gpt3_sizes, 0, n, cfg);
     return 0;
@@ -533,6 +537,7 @@ struct gpt2_model {
     size_t C, V, Vp, T;
     size_t Cp, heads, Vr;    /* this rank's numbers of channels, heads and rows of the vocabulary */
     size_t row;              /* the first of these rows */
+    size_t mlp_rows;         /* rows of a tile of an MLP; 0: it has no tiles */
     size_t tile_rows, tiles; /* tiles of wte; 0: wte is whole, and in one unit with wpe */
     int first_block;         /* unit of wpe */
     size_t bytes,
@@ -564,7 +569,7 @@ struct gpt2_model {
     void *dres;           /* (R, C) gradient of the residual stream */
     void *dc;             /* (R, C) gradient of the output of a norm, or of attention */
     void *blocks_dc;      /* (R, C) dc of blocks */
-    void *d4c;            /* (R, 4C) gradient of fch; (R, 3C) of qkv */
+    void *d4c;            /* (R, 4C) gradient of fch, or (mlp_rows, 4C); (R, 3C) of qkv */
     void *down, *back;    /* (R, rank) what adapters compute on their way: see lora.h */
     void *logits;         /* (chunk, Vp), overlaps d4c and the recomputed values of blocks */
     size_t chunk;         /* rows of logits at once */
@@ -642,8 +647,9 @@ static void place_block(block_values *b, region *kept, region *shared, const gpt
     b->mean2 = cut_floats(inner, Rp);
     b->rstd2 = cut_floats(inner, Rp);
     if (moe) return;
-    b->fch = cut(inner, R * 4 * Cp, m->bytes);
-    b->gelu = cut(again >= GPT2_RECOMPUTE_GELU ? shared : kept, R * 4 * Cp, m->bytes);
+    const size_t rows = m->mlp_rows > 0 ? m->mlp_rows : R;
+    b->fch = cut(inner, rows * 4 * Cp, m->bytes);
+    b->gelu = cut(again >= GPT2_RECOMPUTE_GELU ? shared : kept, rows * 4 * Cp, m->bytes);
 }
 
 /* Places what the classifier needs for each micro-batch. */
@@ -706,6 +712,15 @@ static void place_set(gpt2_model *m, int slot, const micro_values *v, region *ke
     shared->at = passing;
 }
 
+/* Returns the numbers in d4c: gradients of fch, or of qkv, or two rounds' keys and values of a
+ * ring.
+ */
+static size_t wide_numel(const gpt2_model *m) {
+    const size_t R = (size_t)m->run.batch * m->T, Cp = m->Cp;
+    const size_t tile = 4 * Cp * m->mlp_rows, all = (m->cp.ring_size > 1 ? 4 : 3) * Cp * R;
+    return m->mlp_rows == 0 ? 4 * Cp * R : tile > all ? tile : all;
+}
+
 /* Enlarges d4c, if necessary, for the losses of all pieces, twice: see gpt2_token_losses. */
 static void place_losses(const gpt2_model *m, region *shared) {
     const size_t losses = 2 * (size_t)m->run.batch * m->T * m->cp.size * sizeof(float);
@@ -733,7 +748,7 @@ static void place(gpt2_model *m, region *kept, region *shared) {
     for (int k = 0; k < m->together; k++)
         place_micro(m, m->micros ? &m->micros[k] : &spare, kept, shared);
     shared->at = 0;
-    m->d4c = cut(shared, R * 4 * m->Cp, m->bytes);
+    m->d4c = cut(shared, wide_numel(m), m->bytes);
     if (m->cp.size > 1) place_losses(m, shared);
     m->turns = place_turns(m, shared);
     const gpt2_lora *lora = gpt2_lora_of(&m->cfg);
@@ -802,16 +817,16 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
                       (int)run->type);
     if (run->tile_rows < 0)
         return refuse(err, ZERO_ERR_ARGUMENT, "tiles of %d rows", run->tile_rows);
+    if (run->mlp_rows < 0 || (run->mlp_rows > 0 && run->recompute < GPT2_RECOMPUTE_BLOCK))
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "MLPs in tiles of %d rows with recompute %d; tiles keep no values for "
+                      "backward, so use recompute 3 or 4 with 1 or more rows",
+                      run->mlp_rows, run->recompute);
     tensor_parallel_open(&m->tp, run->parallel, run->type);
     context_open(&m->cp, run->parallel, run->type);
-    if (m->cp.size > 1
-        && (m->tp.sequence || cfg->moe.experts || (run->parallel && run->parallel->stage)))
-        return refuse(err, ZERO_ERR_UNSUPPORTED,
-                      "context parallelism does not work with sequence parallelism, a pipeline or "
-                      "experts");
     const int ranks = (int)m->tp.size;
     TRY(gpt2_parallel_check(cfg, run->seq_len, run->tile_rows, ranks, m->tp.sequence, err));
-    const context_shape shape = {cfg, ranks, run->seq_len, (int)m->cp.size};
+    const context_shape shape = {cfg, ranks, m->tp.sequence, run->seq_len, (int)m->cp.size};
     TRY(context_check(&shape, (int)m->cp.ring_size, err));
     TRY(experts_check(cfg, zero_group_size(run->parallel ? run->parallel->ep : NULL), err));
     m->cfg = *cfg;
@@ -830,6 +845,11 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
     m->first_block = (int)m->tiles + 1;
     m->bytes = zero_type_bytes(run->type);
     set_stage(m, run->parallel ? run->parallel->stage : NULL);
+    if (run->mlp_rows > 0) {
+        const size_t R = (size_t)run->batch * m->T, most = (size_t)run->mlp_rows;
+        const size_t tiles = (R + most - 1) / most;
+        m->mlp_rows = (R + tiles - 1) / tiles;
+    }
     if (run->together >= 0 && (run->together < 2 || gpt2_stage_is_whole(&m->stage))) return ZERO_OK;
     return refuse(err, ZERO_ERR_ARGUMENT,
                   "%d micro-batches together, expected 0 or more, and in a pipeline at most 1",
@@ -1148,17 +1168,28 @@ static void sum_up(gpt2_model *m, void *x, size_t R) {
 
 /* Computes the layer that ends half a block: out (Rp, C) = x + in w^T + bias, with in (R, I) and w
  * (C, I). The products are summed over all ranks; dc holds this rank's product. */
-static void join_residual(gpt2_model *m, void *out, const void *x, const void *in, const void *w,
-                          const void *bias, const lora_layer *adapter, size_t R, size_t I) {
-    if (!m->tp.group) {
-        ops_linear_residual(m->ops, out, x, in, w, bias, R, I, m->C);
-        lora_forward(m->ops, adapter, out, in, R);
-        return;
-    }
-    ops_linear(m->ops, m->dc, in, w, NULL, R, I, m->C);
-    lora_forward(m->ops, adapter, m->dc, in, R);
+typedef struct join_layer {
+    void *out;
+    const void *x, *w, *bias;
+    const lora_layer *adapter;
+    size_t I;
+} join_layer;
+
+/* Computes n rows from row `first` on, of which `in` has the inputs. join_end follows the last. */
+static void join_rows(gpt2_model *m, const join_layer *j, const void *in, size_t first, size_t n) {
+    const size_t at = first * m->C;
+    void *rows = element(m->tp.group ? m->dc : j->out, at, m->bytes);
+    if (m->tp.group)
+        ops_linear(m->ops, rows, in, j->w, NULL, n, j->I, m->C);
+    else
+        ops_linear_residual(m->ops, rows, element((void *)(uintptr_t)j->x, at, m->bytes), in, j->w,
+                            j->bias, n, j->I, m->C);
+    lora_forward(m->ops, j->adapter, rows, in, n);
+}
+static void join_end(gpt2_model *m, const join_layer *j, size_t R) {
+    if (!m->tp.group) return;
     sum_up(m, m->dc, R);
-    ops_add_bias(m->ops, out, x, own(m, m->dc, R), bias, own_rows(m, R), m->C);
+    ops_add_bias(m->ops, j->out, j->x, own(m, m->dc, R), j->bias, own_rows(m, R), m->C);
 }
 /* Computes the gradients of w (O, I) and bias from dy (R, O) and x (R, I), unless they are frozen.
  */
@@ -1169,12 +1200,15 @@ static void linear_dw(gpt2_model *m, void *dw, void *dbias, const void *dy, cons
     else if (dbias)
         ops_bias_backward(m->ops, dbias, dy, R, O);
 }
-/* Computes the gradients of w and bias of that layer, from dres and in. */
-static void join_backward(gpt2_model *m, void *dw, void *dbias, const void *in, size_t R,
-                          size_t I) {
-    const int cut_rows = m->tp.sequence;
-    linear_dw(m, dw, cut_rows ? NULL : dbias, m->dres, in, R, I, m->C);
-    if (cut_rows && dbias)
+/* Adds to the gradients of w and bias of that layer, from n rows of dres and their inputs. With
+   sequence parallelism join_bias_backward adds to the bias, from this rank's rows. */
+static void join_backward(gpt2_model *m, void *dw, void *dbias, const void *in, size_t first,
+                          size_t n, size_t I) {
+    linear_dw(m, dw, m->tp.sequence ? NULL : dbias, element(m->dres, first * m->C, m->bytes), in, n,
+              I, m->C);
+}
+static void join_bias_backward(gpt2_model *m, void *dbias, size_t R) {
+    if (m->tp.sequence && dbias)
         ops_bias_backward(m->ops, dbias, own(m, m->dres, R), own_rows(m, R), m->C);
 }
 
@@ -1186,19 +1220,42 @@ static void *row_at(const gpt2_model *m, void *x, size_t columns) {
     return element(x, m->position * columns, m->bytes);
 }
 
-/* Computes fch (R, 4Cp) and its GELU. `again` as ops_linear_gelu's. */
-static void hidden_forward(gpt2_model *m, size_t l, size_t R, int again) {
+/* Computes fch (n, 4Cp) and its GELU, from n rows of ln2. `again` as ops_linear_gelu's. */
+static void hidden_forward(gpt2_model *m, size_t l, size_t first, size_t n, int again) {
     const block_values *b = block_at(m, l);
     const size_t C = m->C, Cp = m->Cp;
+    const void *in = element(b->ln2, first * C, m->bytes);
     const void *w = MLP_PARAM(fcw, 4 * Cp * C), *bias = MLP_PARAM(fcb, 4 * Cp);
     const lora_layer fc = adapter(m, l, LORA_FC);
     if (!fc.a) {
-        ops_linear_gelu(m->ops, b->fch, b->gelu, again, b->ln2, w, bias, R, C, 4 * Cp);
+        ops_linear_gelu(m->ops, b->fch, b->gelu, again, in, w, bias, n, C, 4 * Cp);
         return;
     }
-    ops_linear(m->ops, b->fch, b->ln2, w, bias, R, C, 4 * Cp);
-    lora_forward(m->ops, &fc, b->fch, b->ln2, R);
-    ops_gelu(m->ops, b->gelu, b->fch, ops_adds_bias() ? NULL : bias, R, 4 * Cp);
+    ops_linear(m->ops, b->fch, in, w, bias, n, C, 4 * Cp);
+    lora_forward(m->ops, &fc, b->fch, in, n);
+    ops_gelu(m->ops, b->gelu, b->fch, ops_adds_bias() ? NULL : bias, n, 4 * Cp);
+}
+
+/* Returns the number of rows of an MLP that are computed together: all R, or a tile. */
+static size_t mlp_rows(const gpt2_model *m, size_t R) {
+    return m->mlp_rows > 0 && m->mlp_rows < R ? m->mlp_rows : R;
+}
+
+/* Computes the second half of a block from ln2. With tiles backward computes fch of each tile
+   again, so `again` computes nothing. */
+static void mlp_forward(gpt2_model *m, size_t l, size_t R, int again) {
+    const block_values *b = block_at(m, l);
+    const size_t C = m->C, Cp = m->Cp, each = mlp_rows(m, R);
+    const lora_layer fcproj = adapter(m, l, LORA_FCPROJ);
+    const join_layer join = {block_at(m, l + 1)->x, b->res2, MLP_PARAM(fcprojw, 4 * Cp * C),
+                             MLP_PARAM(fcprojb, C), &fcproj, 4 * Cp};
+    if (again && m->mlp_rows > 0) return;
+    for (size_t first = 0; first < R; first += each) {
+        const size_t n = R - first < each ? R - first : each;
+        hidden_forward(m, l, first, n, again);
+        if (!again) join_rows(m, &join, b->gelu, first, n);
+    }
+    if (!again) join_end(m, &join, R);
 }
 
 /* Returns the inputs and the memory of attention among context-parallel ranks, for block l. */
@@ -1274,17 +1331,13 @@ static void block_forward(gpt2_model *m, size_t l, const ops_heads *s, int again
     gather(m, b->ln1, R);
     attention_forward(m, l, s);
     const lora_layer proj = adapter(m, l, LORA_PROJ);
-    join_residual(m, b->res2, b->x, row_at(m, b->atty, Cp), PARAM(attprojw, C * Cp),
-                  PARAM(attprojb, C), &proj, R, Cp);
+    const join_layer join = {b->res2, b->x, PARAM(attprojw, C * Cp), PARAM(attprojb, C), &proj, Cp};
+    join_rows(m, &join, row_at(m, b->atty, Cp), 0, R);
+    join_end(m, &join, R);
     ops_norm(o, own(m, b->ln2, R), b->mean2, b->rstd2, b->res2, PARAM(ln2w, C), PARAM(ln2b, C), Rp,
              C);
     gather(m, b->ln2, R);
-    if (is_mixture(m, l)) return;
-    hidden_forward(m, l, R, again);
-    const lora_layer fcproj = adapter(m, l, LORA_FCPROJ);
-    if (!again)
-        join_residual(m, block_at(m, l + 1)->x, b->res2, b->gelu, MLP_PARAM(fcprojw, 4 * Cp * C),
-                      MLP_PARAM(fcprojb, C), &fcproj, R, 4 * Cp);
+    if (!is_mixture(m, l)) mlp_forward(m, l, R, again);
 }
 
 /* Backward of the second layer norm: from dln2, in dc, to res2. */
@@ -1305,45 +1358,56 @@ static void block_norm_again(gpt2_model *m, size_t l, size_t R) {
     gather(m, b->ln2, R);
 }
 
-/* Backward from dres (R, C), the gradient of the output, to dfch (R, 4Cp). */
-static void hidden_backward(gpt2_model *m, size_t l, void *dfch, size_t R) {
+/* Backward from n rows of dres, the gradient of the output, to dfch (n, 4Cp). */
+static void hidden_backward(gpt2_model *m, size_t l, void *dfch, size_t first, size_t n) {
     const block_values *b = block_at(m, l);
     const size_t C = m->C, Cp = m->Cp;
     const void *w = MLP_PARAM(fcprojw, 4 * Cp * C), *bias = MLP_PARAM(fcb, 4 * Cp);
     void *dbias = or_spare(m, MLP_GRAD(fcb, 4 * Cp));
+    const void *dy = element(m->dres, first * C, m->bytes);
     const lora_layer fcproj = adapter(m, l, LORA_FCPROJ);
     const int kept =
         m->run.recompute == GPT2_RECOMPUTE_NONE || m->run.recompute >= GPT2_RECOMPUTE_BLOCK;
     if (!fcproj.a) {
-        ops_linear_dx_gelu(m->ops, dfch, dbias, b->gelu, kept, m->dres, w, b->fch, bias, R, 4 * Cp,
-                           C);
+        ops_linear_dx_gelu(m->ops, dfch, dbias, b->gelu, kept, dy, w, b->fch, bias, n, 4 * Cp, C);
         return;
     }
-    ops_linear_dx(m->ops, dfch, m->dres, w, R, 4 * Cp, C);
-    lora_dx(m->ops, &fcproj, dfch, m->dres, R);
-    ops_gelu_backward(m->ops, dfch, dbias, b->gelu, b->fch, ops_adds_bias() ? NULL : bias, R,
+    ops_linear_dx(m->ops, dfch, dy, w, n, 4 * Cp, C);
+    lora_dx(m->ops, &fcproj, dfch, dy, n);
+    ops_gelu_backward(m->ops, dfch, dbias, b->gelu, b->fch, ops_adds_bias() ? NULL : bias, n,
                       4 * Cp);
-    lora_gradients(m->ops, &fcproj, m->dres, b->gelu, R);
+    lora_gradients(m->ops, &fcproj, dy, b->gelu, n);
+}
+
+/* Backward of n rows of an MLP, from dres to dln2, which is in dc. */
+static void mlp_backward_rows(gpt2_model *m, size_t l, size_t first, size_t n) {
+    const block_values *b = block_at(m, l);
+    const size_t C = m->C, Cp = m->Cp;
+    void *dfch = m->d4c;                              /* (n, 4Cp) */
+    void *dln2 = element(m->dc, first * C, m->bytes); /* (n, C) */
+    const void *in = element(b->ln2, first * C, m->bytes);
+    const lora_layer fc = adapter(m, l, LORA_FC);
+    ops_ctx *o = m->ops;
+    if (m->mlp_rows > 0) hidden_forward(m, l, first, n, 1);
+    hidden_backward(m, l, dfch, first, n);
+    join_backward(m, MLP_GRAD(fcprojw, 4 * Cp * C), MLP_GRAD(fcprojb, C), b->gelu, first, n,
+                  4 * Cp);
+    linear_dw(m, MLP_GRAD(fcw, 4 * Cp * C), NULL, dfch, in, n, C, 4 * Cp);
+    ops_linear_dx(o, dln2, dfch, MLP_PARAM(fcw, 4 * Cp * C), n, C, 4 * Cp);
+    lora_dx(o, &fc, dln2, dfch, n);
+    lora_gradients(o, &fc, dfch, in, n);
 }
 
 /* Backward of the second half of a block. dres (R, C) is the gradient of the output before the
  * call, and of res2 after it. */
 static void block_backward_mlp(gpt2_model *m, size_t l, size_t R) {
-    const block_values *b = block_at(m, l);
-    const size_t C = m->C, Cp = m->Cp;
-    void *dfch = m->d4c; /* (R, 4Cp) */
-    void *dln2 = m->dc;  /* (R, C) */
-    const lora_layer fc = adapter(m, l, LORA_FC);
-    ops_ctx *o = m->ops;
+    const size_t each = mlp_rows(m, R);
     gather(m, m->dres, R);
-    hidden_backward(m, l, dfch, R);
-    join_backward(m, MLP_GRAD(fcprojw, 4 * Cp * C), MLP_GRAD(fcprojb, C), b->gelu, R, 4 * Cp);
     block_norm_again(m, l, R);
-    linear_dw(m, MLP_GRAD(fcw, 4 * Cp * C), NULL, dfch, b->ln2, R, C, 4 * Cp);
-    ops_linear_dx(o, dln2, dfch, MLP_PARAM(fcw, 4 * Cp * C), R, C, 4 * Cp);
-    lora_dx(o, &fc, dln2, dfch, R);
-    lora_gradients(o, &fc, dfch, b->ln2, R);
-    sum_up(m, dln2, R);
+    for (size_t first = 0; first < R; first += each)
+        mlp_backward_rows(m, l, first, R - first < each ? R - first : each);
+    join_bias_backward(m, MLP_GRAD(fcprojb, m->C), R);
+    sum_up(m, m->dc, R);
     block_backward_norm(m, l, R);
 }
 
@@ -1356,7 +1420,8 @@ static void block_backward_attention(gpt2_model *m, size_t l, const ops_heads *s
     void *dln1 = m->dc;  /* (R, C) */
     ops_ctx *o = m->ops;
     gather(m, m->dres, R);
-    join_backward(m, GRAD(attprojw, C * Cp), GRAD(attprojb, C), b->atty, R, Cp);
+    join_backward(m, GRAD(attprojw, C * Cp), GRAD(attprojb, C), b->atty, 0, R, Cp);
+    join_bias_backward(m, GRAD(attprojb, C), R);
     ops_linear_dx(o, datty, m->dres, PARAM(attprojw, C * Cp), R, Cp, C);
     const lora_layer proj = adapter(m, l, LORA_PROJ), qkv = adapter(m, l, LORA_QKV);
     lora_dx(o, &proj, datty, m->dres, R);
@@ -1437,20 +1502,34 @@ static const void *places(const gpt2_model *m, size_t first) {
 
 /* R rows with consecutive positions, which repeat after T rows: all rows of this rank if its
    tokens of a sequence are consecutive (or if it has whole sequences), otherwise those of one span
-   of one sequence. */
+   of one sequence. With sequence parallelism, only rows that this rank has between layers, and
+   counted from the first of them. */
 typedef struct row_run {
     size_t at, R, T, first; /* first row, rows, period, and position of the first row */
 } row_run;
 
-/* Returns run i of this rank's rows, with R 0 after the last. */
-static row_run run_at(const gpt2_model *m, const ops_heads *s, size_t i) {
+/* Returns how many runs this rank's rows have. */
+static size_t runs_of(const gpt2_model *m, const ops_heads *s) {
     context_span list[2];
     const size_t n = context_spans(&m->cp, m->cp.rank, s->seq_len, list);
-    const size_t b = n == 1 ? 0 : i / n, runs = n == 1 ? 1 : n * s->batch;
-    const context_span *at = &list[i % n];
-    row_run r = {b * s->seq_len + at->at, at->n, at->n, at->first};
-    if (n == 1) r.R = s->batch * s->seq_len;
-    if (i >= runs) r.R = 0;
+    return n == 1 && !m->tp.sequence ? 1 : n * s->batch;
+}
+static row_run run_at(const gpt2_model *m, const ops_heads *s, size_t i) {
+    context_span list[2];
+    const size_t n = context_spans(&m->cp, m->cp.rank, s->seq_len, list), R = s->batch * s->seq_len;
+    const size_t begin = tensor_parallel_first(&m->tp, R), end = begin + own_rows(m, R);
+    const context_span *span = &list[i % n];
+    row_run r = {i / n * s->seq_len + span->at, span->n, span->n, span->first};
+    if (!m->tp.sequence) {
+        if (n == 1) r.R = R;
+        return r;
+    }
+    const size_t before = r.at < begin ? begin - r.at : 0,
+                 last = r.at + r.R < end ? r.at + r.R : end;
+    r.at += before;
+    r.first += before;
+    r.R = last > r.at ? last - r.at : 0;
+    r.at -= r.R > 0 ? begin : 0;
     return r;
 }
 
@@ -1460,12 +1539,12 @@ static void embed_end(gpt2_model *m, const ops_heads *s) {
     const size_t begun = rows_of_begun(m, R, T), at = tensor_parallel_first(&m->tp, R) % T;
     void *x = m->blocks[0].x; /* (Rp, C) */
     tensor_parallel_sum(&m->tp, embedded(m), x, R, C);
-    if (m->cp.size > 1) {
-        row_run r;
-        for (size_t i = 0; (r = run_at(m, s, i)).R > 0; i++)
+    for (size_t i = 0; m->cp.size > 1 && i < runs_of(m, s); i++) {
+        const row_run r = run_at(m, s, i);
+        if (r.R > 0)
             ops_add_places(m->ops, element(x, r.at * C, m->bytes), places(m, r.first), r.R, r.T, C);
-        return;
     }
+    if (m->cp.size > 1) return;
     ops_add_places(m->ops, x, element(m->params.wpe, at * C, m->bytes), begun, T, C);
     ops_add_places(m->ops, element(x, begun * C, m->bytes), places(m, 0), Rp - begun, T, C);
 }
@@ -1476,13 +1555,13 @@ static void places_backward(gpt2_model *m, const ops_heads *s) {
     const size_t begun = rows_of_begun(m, R, T), at = tensor_parallel_first(&m->tp, R) % T;
     void *dres = own(m, m->dres, R);
     if (!m->grads.wpe) return;
-    if (m->cp.size > 1) {
-        row_run r;
-        for (size_t i = 0; (r = run_at(m, s, i)).R > 0; i++)
+    for (size_t i = 0; m->cp.size > 1 && i < runs_of(m, s); i++) {
+        const row_run r = run_at(m, s, i);
+        if (r.R > 0)
             ops_places_backward(m->ops, gradient(m, m->grads.wpe, r.first * C),
                                 element(dres, r.at * C, m->bytes), r.R, r.T, C);
-        return;
     }
+    if (m->cp.size > 1) return;
     ops_places_backward(m->ops, element(m->grads.wpe, at * C, m->grad_bytes), dres, begun, T, C);
     ops_places_backward(m->ops, m->grads.wpe, element(dres, begun * C, m->bytes), Rp - begun, T, C);
 }
@@ -1517,10 +1596,12 @@ static void embed_part(gpt2_model *m, const ops_heads *s) {
 
 /* Looks up wte and wpe, both whole. */
 static void embed_rows(gpt2_model *m, const ops_heads *s) {
-    row_run r;
-    for (size_t i = 0; (r = run_at(m, s, i)).R > 0; i++)
-        ops_embed(m->ops, element(m->blocks[0].x, r.at * m->C, m->bytes), m->tokens + r.at,
-                  m->params.wte, places(m, r.first), r.R, r.T, m->C);
+    for (size_t i = 0; i < runs_of(m, s); i++) {
+        const row_run r = run_at(m, s, i);
+        if (r.R > 0)
+            ops_embed(m->ops, element(m->blocks[0].x, r.at * m->C, m->bytes), m->tokens + r.at,
+                      m->params.wte, places(m, r.first), r.R, r.T, m->C);
+    }
 }
 
 static zero_result embed(gpt2_model *m, const ops_heads *s) {
@@ -2339,7 +2420,7 @@ static zero_result check_length(gpt2_model *m, int t) {
 }
 
 zero_result gpt2_logits(gpt2_model *m, const int *inputs, int t, float *logits) {
-    const size_t known = (size_t)t, each = m->tp.sequence ? m->tp.size : context_multiple(&m->cp);
+    const size_t known = (size_t)t, each = context_multiple(&m->cp);
     TRY(check_length(m, t));
     return sequence_logits(m, inputs, known, (known + each - 1) / each * each, logits);
 }

@@ -2,7 +2,7 @@
 
    EXAMPLE of a trainer
        gpt2_config cfg;
-       gpt2_run run = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL, NULL, 0}; // B, T, recompute, type, ...
+       gpt2_run run = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL, NULL, 0, 0}; // B, T, recompute, ...
        gpt2_error err;
        zero_tensor_desc table[GPT2_TENSORS];
        gpt2_model *m;
@@ -111,7 +111,7 @@ typedef struct gpt2_lora {
      gpt3:cN      GPT-3 with N channels: 384 768 1024 1536 2048 2560 4096 12288; maxT 2048, V 50257
      char:LxCxH   L layers, C channels, H heads; maxT `max_seq_len`, V 65
    vocab_size: V, or 0 for the V of the name. max_seq_len: maxT of `char:`, 0 means 64; other names
-   ignore it. Errors: ARGUMENT (*cfg unchanged). */
+   have that many positions if it is more than theirs. Errors: ARGUMENT (*cfg unchanged). */
 zero_result gpt2_config_parse(const char *descriptor, int vocab_size, int max_seq_len,
                               gpt2_config *cfg, gpt2_error *err);
 
@@ -311,6 +311,9 @@ typedef struct gpt2_run {
     const gpt2_parallel *parallel; /* NULL: the model is whole. Copied */
     int together; /* micro-batches that pass each layer together, in gpt2_train_layers; 0: 1. Not in
                      a pipeline */
+    int mlp_rows; /* with recompute 3 or 4: MLPs in tiles of at most this number of tokens, so that
+                     no array has 4C numbers for each token; results are equal up to rounding. 0:
+                     all at once */
 } gpt2_run;
 
 typedef struct gpt2_model gpt2_model;

@@ -46,8 +46,8 @@ void gpt2_pipeline_slots(gpt2_stage *s, int micro_steps) {
 static size_t message_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     const gpt2_parallel *how = run->parallel;
     const size_t cut = how && how->sequence ? (size_t)zero_group_size(how->tp) : 1;
-    return (size_t)run->batch * (size_t)run->seq_len / cut * (size_t)cfg->channels
-           * zero_type_bytes(run->type);
+    const size_t piece = (size_t)run->seq_len / (size_t)zero_group_size(how ? how->cp : NULL);
+    return (size_t)run->batch * piece / cut * (size_t)cfg->channels * zero_type_bytes(run->type);
 }
 
 static const gpt2_stage *stage_of(const gpt2_run *run) {

@@ -428,18 +428,20 @@ void launch_layout(launch *l, int tp, int cp, int dp) {
 }
 
 /* Adds the place of the rank to "rank 3 (process 12) ...": "rank 3 (tp 1, pp 0, dp 1; process 12)
-   ...", or "rank 3 (tp 1, cp 1, dp 0; process 12) ...". Copies other sentences unchanged. */
+   ...", or "rank 3 (tp 1, cp 1, dp 0, pp 0; process 12) ...". Copies other sentences unchanged. */
 static void launch_add_place(const launch *l, const char *sentence, char out[LAUNCH_SENTENCE]) {
     const int tp = __atomic_load_n(&l->board->tp, __ATOMIC_ACQUIRE);
     const int dp = __atomic_load_n(&l->board->dp, __ATOMIC_RELAXED);
     const int cp = __atomic_load_n(&l->board->cp, __ATOMIC_RELAXED);
     int rank = 0, n = 0;
     const int is_rank = sscanf(sentence, "rank %d (process%n", &rank, &n) == 1 && n > 0;
-    char of_tp[32] = "";
+    char of_tp[32] = "", of_pp[32] = "";
     if (tp > 1) snprintf(of_tp, sizeof of_tp, "tp %d, ", rank % tp);
+    if (is_rank && cp > 1 && tp * cp * dp < l->nranks)
+        snprintf(of_pp, sizeof of_pp, ", pp %d", rank / tp / cp / dp);
     if (is_rank && cp > 1)
-        snprintf(out, LAUNCH_SENTENCE, "rank %d (%scp %d, dp %d; process%s", rank, of_tp,
-                 rank / tp % cp, rank / tp / cp, sentence + n);
+        snprintf(out, LAUNCH_SENTENCE, "rank %d (%scp %d, dp %d%s; process%s", rank, of_tp,
+                 rank / tp % cp, rank / tp / cp % dp, of_pp, sentence + n);
     else if (is_rank && tp > 0 && dp > 0 && !(tp == 1 && dp == l->nranks))
         snprintf(out, LAUNCH_SENTENCE, "rank %d (tp %d, pp %d, dp %d; process%s", rank, rank % tp,
                  rank / tp / dp, rank / tp % dp, sentence + n);

@@ -229,8 +229,8 @@ int launch_join(launch *l);
 void launch_moved(launch *l);
 /* Sets the numbers of tensor-parallel, context-parallel and data-parallel ranks, so that a line
    about a dead rank can name its place: rank = (pp * dp + d) * tp + t is `tp t, pp p, dp d`, and
-   rank = (d * cp + c) * tp + t is `tp t, cp c, dp d`, without tp if it is 1. All ranks pass the
-   same numbers. */
+   rank = ((p * dp + d) * cp + c) * tp + t is `tp t, cp c, dp d, pp p`, without tp and pp if they
+   are 1. All ranks pass the same numbers. */
 void launch_layout(launch *l, int tp, int cp, int dp);
 
 /* Returns whether mpirun can start this build. */

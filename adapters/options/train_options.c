@@ -382,7 +382,7 @@ static const option train_table[] = {
         .help = "context parallelism: number of ranks that share sequences; each has 1/cp of the "
                 "tokens and of the activations. It divides the number of ranks and -t. -b, -d and "
                 "sequences count these ranks once; states are sharded over all ranks. It is "
-                "DeepSpeed's sequence_parallel_size, and not -sp. Not with -sp, -pp and -en"),
+                "DeepSpeed's sequence_parallel_size, and not -sp"),
     ROW(WORD, "-ca", "--context-attention", context_way, "auto", .words = "auto ulysses ring both",
         .help = "how the ranks of -cp divide attention. ulysses: by heads, which -cp must divide. "
                 "ring: keys and values travel around the ranks, with any number of heads; -t is a "
@@ -566,6 +566,11 @@ static const option train_table[] = {
         .help = "activation checkpointing: recompute in backward to save memory: 0 nothing, 1 "
                 "GELU, 2 also layer norms, 3 whole blocks, 4 whole blocks, with their inputs "
                 "offloaded to a file in -zfd (CUDA: to CPU memory)"),
+    ROW(INT, "-mt", "--mlp-rows", mlp_rows, "0", RANGE(0, 1e9),
+        .help =
+            "compute the MLP of a block in tiles of at most this number of tokens, in forward and "
+            "again in backward, so that no activation has 4 C numbers for each token. It needs -r "
+            "3 or 4. Results are equal up to rounding. 0: all tokens together"),
     HEADING("compare", "Comparison of stages"),
     ROW(TEXT, "-layouts", "--layouts", layouts, "",
         .help = "compare layouts of the ranks in one run, at the stage of -z: \"dp4 tp2dp2\""),

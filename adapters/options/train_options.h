@@ -65,6 +65,7 @@ typedef struct train_options {
     int save_frozen;                                                          /* -nz */
     int recompute, tf32, any_order, graphs;
     int tile_rows;             /* -zl; 0: wte is whole */
+    int mlp_rows;              /* -mt; 0: MLPs have no tiles */
     const char *products_path; /* -pc; "": the table's ways */
     int layer_order;           /* -mo: 1 layers */
     int accumulation, prefetch, overlap, mapping;

@@ -209,6 +209,11 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
         return sentence_fail(
             sentence, bytes,
             "-zl %d: a tile has at least 32 rows; use 32 or more, or 0 for no tiles", o->tile_rows);
+    if (o->mlp_rows > 0 && o->recompute < GPT2_RECOMPUTE_BLOCK)
+        return sentence_fail(sentence, bytes,
+                             "-mt %d: an MLP in tiles keeps no values for backward, and computes "
+                             "them again; use -r 3 or -r 4 (found -r %d)",
+                             o->mlp_rows, o->recompute);
     if (o->sequence_parallel && o->tensor_parallel < 2 && !o->layouts[0])
         return sentence_fail(
             sentence, bytes,
@@ -474,17 +479,11 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
     if (experts_check(model, sizes.ep, &error))
         return sentence_fail(sentence, bytes, "-en %d -eg %d: %s", model->moe.experts, sizes.ep,
                              error.sentence);
-    if (ranks->mixed && sizes.cp > 1)
-        return sentence_fail(sentence, bytes,
-                             "-cp %d: sequences cannot be divided in a model with experts (-en "
-                             "%d); leave out one of the two",
-                             sizes.cp, model->moe.experts);
-    if (cut && sizes.cp > 1) return sentence_fail(sentence, bytes, LAYOUT_NO_SEQUENCE, sizes.cp);
     if (ranks->mixed && layout_near(ranks, o->shard_ranks, o->second_ranks, sentence, bytes))
         return 1;
     if (gpt2_parallel_check(model, o->seq_len, o->tile_rows, sizes.tp, cut, &error))
         return sentence_fail(sentence, bytes, "-tp %d: %s", sizes.tp, error.sentence);
-    const context_shape context = {model, sizes.tp, o->seq_len, sizes.cp};
+    const context_shape context = {model, sizes.tp, cut, o->seq_len, sizes.cp};
     if (context_choose(&context, (context_way)o->context_way, &ranks->ring, &error))
         return sentence_fail(sentence, bytes, "-cp %d: %s", sizes.cp, error.sentence);
     if (train_check_order(o, sizes.pp, sentence, bytes)
@@ -548,7 +547,7 @@ int train_fit(const train_options *o, const gpt2_config *model, int ranks, char 
         memset(&l, 0, sizeof l);
         l.ranks = n;
         if (!train_divide(&its, model, &l, &batch, why, room)
-            && !train_check_groups(o, l.dp * l.cp, why, room))
+            && !train_check_groups(o, layout_shards(&l), why, room))
             return n;
     }
     return 0;

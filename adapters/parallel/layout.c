@@ -44,37 +44,37 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
     l->rank = rank;
     l->pp = pp;
     l->tp = tp;
-    if (left % sizes.cp)
+    const int of_stage = left / pp;
+    if (of_stage % sizes.cp)
         return sentence_fail(sentence, bytes,
                              "-cp %d: %d rank%s cannot be divided into groups of this size; the "
                              "nearest size is -cp %d",
-                             sizes.cp, left, left > 1 ? "s" : "", layout_nearest(left, sizes.cp));
-    if (sizes.cp > 1 && pp * sizes.ep > 1)
-        return sentence_fail(sentence, bytes,
-                             "-cp %d: sequences cannot be divided together with a model that is "
-                             "divided by %s; leave out one of the two",
-                             sizes.cp, pp > 1 ? "-pp" : "-eg");
+                             sizes.cp, of_stage, of_stage > 1 ? "s" : "",
+                             layout_nearest(of_stage, sizes.cp));
     l->cp = sizes.cp;
-    l->dp = left / pp / l->cp;
-    if (l->dp % sizes.ep)
+    l->dp = of_stage / l->cp;
+    if (of_stage % sizes.ep)
         return sentence_fail(sentence, bytes,
-                             "-eg %d: %d data-parallel rank%s cannot be divided into groups of "
+                             "-eg %d: %d data-parallel%s rank%s cannot be divided into groups of "
                              "this size; the nearest size is -eg %d",
-                             sizes.ep, l->dp, l->dp > 1 ? "s" : "",
-                             layout_nearest(l->dp, sizes.ep));
+                             sizes.ep, of_stage, l->cp > 1 ? " and context-parallel" : "",
+                             of_stage > 1 ? "s" : "", layout_nearest(of_stage, sizes.ep));
     l->ep = sizes.ep;
     l->apart = sizes.apart;
     l->tp_rank = rank % tp;
     l->cp_rank = rank / tp % l->cp;
     l->dp_rank = rank / tp / l->cp % l->dp;
     l->pp_rank = rank / tp / l->cp / l->dp;
-    l->ep_rank = sizes.apart ? l->dp_rank / (l->dp / l->ep) : l->dp_rank % l->ep;
-    l->ep_group = sizes.apart ? l->dp_rank % (l->dp / l->ep) : l->dp_rank / l->ep;
+    const int at = rank / tp % of_stage, groups = of_stage / l->ep;
+    l->ep_rank = sizes.apart ? at / groups : at % l->ep;
+    l->ep_group = sizes.apart ? at % groups : at / l->ep;
     return 0;
 }
 
+int layout_shards(const layout *l) { return l->dp * l->cp; }
+
 int layout_same(const layout *l, int ranks) {
-    const int all = l->dp / l->ep, each = l->apart ? 1 : l->ep;
+    const int all = layout_shards(l) / l->ep, each = l->apart ? 1 : l->ep;
     const int near = ranks / each, rest = ranks % each;
     if (rest) return each % ranks ? 0 : 1;
     return all % near == 0 ? near : near % all == 0 ? all : 0;
@@ -89,7 +89,7 @@ int layout_near(const layout *l, int shard_ranks, int second_ranks, char *senten
                          "experts of a layer; use a multiple or a divisor of %d",
                          odd ? "-zs" : "-zh", odd ? shard_ranks : second_ranks, l->ep,
                          l->apart ? "that are apart (-ego 1)" : "that are neighbours",
-                         l->apart ? l->dp / l->ep : l->ep);
+                         l->apart ? layout_shards(l) / l->ep : l->ep);
 }
 
 int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_steps, int seq_len,
@@ -128,7 +128,7 @@ static int layout_read(const char *word, int length, int ranks, layout_sizes *si
         size[kind] = n;
         at += 2 + end;
     }
-    if (size[EP] && !size[2]) size[2] = size[EP];
+    if (size[EP] && !size[2]) size[2] = size[CP] > 1 ? size[EP] / size[CP] : size[EP];
     for (int k = 0; k < KINDS; k++) size[k] += !size[k];
     const long long all = (long long)size[0] * size[1] * size[2] * size[CP];
     if (all != ranks)
@@ -184,9 +184,9 @@ void layout_name(const layout *l, char name[LAYOUT_NAME]) {
         (void)snprintf(name + used, LAYOUT_NAME - (size_t)used, "dp%d", l->dp);
 }
 
-/* Opens the groups of one (dp_rank, tp_rank): all stages, and the first and last one. */
+/* Opens the groups of one (dp_rank, cp_rank, tp_rank): all stages, and the first and last one. */
 static zero_result layout_open_stages(layout *l) {
-    const int of_stages = l->dp_rank * l->tp + l->tp_rank;
+    const int of_stages = (l->dp_rank * l->cp + l->cp_rank) * l->tp + l->tp_rank;
     const int ends = l->pp_rank == 0 || l->pp_rank == l->pp - 1;
     if (l->pp == 1) return ZERO_OK;
     ZERO_TRY(zero_group_split(l->world, of_stages, l->pp_rank, &l->stage.pp));
@@ -200,7 +200,7 @@ static zero_result layout_open_experts(layout *l) {
     if (!l->mixed) return ZERO_OK;
     ZERO_TRY(zero_group_split(l->data, l->ep_group, l->ep_rank, &l->part.ep));
     zero_group_name(l->part.ep, "ep");
-    return zero_group_split(l->data, l->ep_rank, l->dp_rank, &l->same);
+    return zero_group_split(l->data, l->ep_rank, l->ep_group, &l->same);
 }
 
 /* Opens the two parts of the group that shares sequences: a ring, and neighbours that exchange
@@ -225,8 +225,8 @@ static zero_result layout_open_pieces(layout *l) {
     ZERO_TRY(zero_group_split(l->data, l->dp_rank, l->cp_rank, &l->part.cp));
     zero_group_name(l->part.cp, "cp");
     ZERO_TRY(layout_open_ring(l));
-    ZERO_TRY(zero_group_split(l->data, l->cp_rank, l->dp_rank, &l->same));
-    zero_group_name(l->same, "dp");
+    ZERO_TRY(zero_group_split(l->data, l->cp_rank, l->dp_rank, &l->pieces));
+    zero_group_name(l->pieces, "dp");
     return ZERO_OK;
 }
 
@@ -247,11 +247,11 @@ zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double t
 }
 
 const char *layout_error(const layout *l) {
-    const zero_group *const all[10] = {l->part.tp,    l->stage.ends, l->stage.pp, l->part.ep,
-                                       l->part.heads, l->part.ring,  l->part.cp,  l->same,
-                                       l->data,       l->world};
+    const zero_group *const all[11] = {l->part.tp,    l->stage.ends, l->stage.pp, l->part.ep,
+                                       l->part.heads, l->part.ring,  l->part.cp,  l->pieces,
+                                       l->same,       l->data,       l->world};
     if (l->experts && zero_last_error(l->experts)[0]) return zero_last_error(l->experts);
-    for (int i = 0; i < 10; i++)
+    for (int i = 0; i < 11; i++)
         if (all[i] && zero_group_error(all[i])[0]) return zero_group_error(all[i]);
     return "";
 }
@@ -260,6 +260,7 @@ void layout_close(layout *l) {
     zero_group_close(l->stage.ends);
     zero_group_close(l->stage.pp);
     zero_group_close(l->same);
+    zero_group_close(l->pieces);
     zero_group_close(l->part.heads);
     if (l->part.ring != l->part.cp) zero_group_close(l->part.ring);
     zero_group_close(l->part.cp);
@@ -271,7 +272,7 @@ void layout_close(layout *l) {
     free(l->world_unit);
     free(l->expert_unit);
     l->world = l->data = l->part.tp = l->stage.pp = l->stage.ends = l->part.ep = l->same = NULL;
-    l->part.cp = l->part.heads = l->part.ring = NULL;
+    l->part.cp = l->part.heads = l->part.ring = l->pieces = NULL;
     l->sums = NULL;
     l->world_unit = l->expert_unit = NULL;
 }
@@ -279,7 +280,8 @@ void layout_close(layout *l) {
 zero_result layout_settings(layout *l, const gpt2_config *model, zero_config *c) {
     const int tiles = gpt2_tiles(model, l->tp, l->tile_rows);
     const int units = gpt2_world_units(model, tiles);
-    c->world = l->cp > 1 && l->tp == 1 ? NULL : l->world; /* a context of all ranks agrees alone */
+    const int alone = l->tp * l->pp == 1 && !l->mixed; /* one context has all ranks */
+    c->world = alone ? NULL : l->world;
     l->model = model;
     if (l->mixed) c->world_units = units + experts_world_units(model);
     if (l->pp == 1) return ZERO_OK;
@@ -295,7 +297,7 @@ zero_comm layout_comm(const layout *l, const zero_comm *comm) {
     if (!l->world) return *comm;
     zero_comm own = zero_group_comm(l->data);
     own.node_size = comm->node_size % l->tp == 0 ? comm->node_size / l->tp : 0;
-    if (own.node_size && l->dp * l->cp % own.node_size) own.node_size = 0;
+    if (own.node_size && layout_shards(l) % own.node_size) own.node_size = 0;
     return own;
 }
 
@@ -314,7 +316,7 @@ zero_result layout_experts(layout *l, zero_ctx *z, const gpt2_config *model, con
     own.world_unit = l->expert_unit;
     own.joins = z;
     own.trace_user = trace_user;
-    own.divisor = l->dp;
+    own.divisor = layout_shards(l);
     if (own.shard_ranks) own.shard_ranks = layout_same(l, own.shard_ranks);
     if (own.second_ranks) own.second_ranks = layout_same(l, own.second_ranks);
     if (l->together > 1) own.open_units = experts_open_units(model, &part);

@@ -1,19 +1,19 @@
 /* layout.h - divides the ranks of a run into pipeline stages of data-parallel ranks of
-   context-parallel ranks of tensor-parallel ranks; context parallelism without a pipeline. Ranks
-   that communicate most are neighbours: rank = (pp_rank * dp + dp_rank) * tp + tp_rank,  ranks = pp
-   * dp * tp rank = (dp_rank * cp + cp_rank) * tp + tp_rank,  ranks = dp * cp * tp
+   context-parallel ranks of tensor-parallel ranks. Ranks that communicate most are neighbours:
+       rank = ((pp_rank * dp + dp_rank) * cp + cp_rank) * tp + tp_rank,  ranks = pp * dp * cp * tp
 
-   The stages of a pipeline (one dp_rank and tp_rank) have consecutive blocks of the model.
+   The stages of a pipeline (one dp_rank, cp_rank and tp_rank) have consecutive blocks of the model.
    Tensor-parallel ranks (one dp_rank) have the same data and parts of one model. A context shards
    each part over the data-parallel ranks (one tp_rank) that have it. All ranks agree on norm,
    overflow and skipped steps (zero_config.world). If all ranks are data-parallel, the layout makes
    no groups and the context uses the launcher's communicator.
 
-   Context-parallel ranks (one dp_rank) have pieces of the same sequences (../gpt2/context.h):
+   Context-parallel ranks (one pp_rank, dp_rank and tp_rank) have pieces of the same sequences
+   (../gpt2/context.h):
    `ring` neighbours of cp / ring neighbours that exchange heads, cp_rank = ring's number times
    (cp / ring) + number among them. A context shards over all ranks with the same part of the model,
-   so for gradients and states they count as data-parallel. `dp` and dp_rank, which divide the data,
-   count them once.
+   so for gradients and states they count as data-parallel, and also for experts (layout_shards).
+   `dp` and dp_rank, which divide the data, count them once.
 
    EXPERTS have a second context (../gpt2/experts.h). The functions below replace zero_build,
    zero_reduce, zero_step and zero_destroy, because they act on both contexts.
@@ -37,7 +37,7 @@ enum { LAYOUT_MOST = 8, LAYOUT_NAME = 48 }; /* values in a list; bytes of a name
 
 typedef struct layout_sizes {
     int pp, tp; /* remaining ranks are data-parallel */
-    int ep;     /* data-parallel ranks that share a layer's experts */
+    int ep;     /* data-parallel and context-parallel ranks that share a layer's experts */
     int apart;  /* 1: ranks with the same experts are neighbours, not those that share them */
     int cp;     /* ranks that share the sequences of a data-parallel rank */
 } layout_sizes;
@@ -48,13 +48,14 @@ typedef struct layout {
     int pp_rank, dp_rank, tp_rank;
     int cp, cp_rank;          /* ranks that share the sequences of a data-parallel rank */
     int ring;                 /* of these, those that are a ring; 0: 1. Set it before layout_open */
-    int ep, ep_rank;          /* among the data-parallel ranks, those that share experts */
+    int ep, ep_rank;          /* among the ranks that shard, those that share experts */
     int ep_group;             /* number of this rank's such group */
     int apart;                /* 1: ranks with the same experts are neighbours */
     int mixed;                /* 1: the model has experts */
     int tile_rows;            /* most rows of a wte tile; 0: wte is whole */
     int together;             /* micro-batches that pass each layer together; 0: 1 */
-    zero_group *same;         /* the ranks with the same experts, or the same pieces of sequences */
+    zero_group *same;         /* the ranks with the same experts */
+    zero_group *pieces;       /* the ranks with the same pieces of sequences */
     zero_ctx *experts;        /* context of the experts; NULL: none */
     zero_group *world, *data; /* NULL: data parallelism alone */
     gpt2_parallel part;       /* for the model; its group is NULL if the model is whole */
@@ -66,10 +67,6 @@ typedef struct layout {
     int leaves_frozen;        /* 1: checkpoints have no tensors in which all layers are frozen */
 } layout;
 
-/* The sentence for -sp 1 with -cp N. */
-#define LAYOUT_NO_SEQUENCE                                                                         \
-    "-cp %d: sequence parallelism (-sp 1) divides the same tokens; leave out one of the two"
-
 /* Computes all numbers of this rank without communication. Sizes are 1 or more. */
 int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sentence, size_t bytes);
 
@@ -77,7 +74,10 @@ int layout_divide(layout *l, int ranks, int rank, layout_sizes sizes, char *sent
 int layout_stages(layout *l, const gpt2_config *model, int chunks, int micro_steps, int seq_len,
                   char *sentence, size_t bytes);
 
-/* layout_same returns how many of `ranks` consecutive data-parallel ranks have the same experts:
+/* Returns the ranks over which a context shards: with the same part of the model. */
+int layout_shards(const layout *l);
+
+/* layout_same returns how many of `ranks` consecutive such ranks have the same experts:
    -zs, -zh and -ns for the experts' context. 0: not the same number everywhere. layout_near returns
    0, or 1 and a sentence if the combination is not possible. */
 int layout_same(const layout *l, int ranks);

@@ -131,6 +131,11 @@ static int auto_recomputes(const auto_space *s, const auto_choice *c, int *value
                               GPT2_RECOMPUTE_BLOCK, GPT2_RECOMPUTE_AWAY};
     (void)c;
     if (!s->r->model.is_gpt2) return auto_one(value, s->r->options.recompute);
+    if (s->r->options.mlp_rows > 0) { /* tiles need one of these two */
+        value[0] = GPT2_RECOMPUTE_BLOCK;
+        value[1] = GPT2_RECOMPUTE_AWAY;
+        return 2;
+    }
     memcpy(value, all, sizeof all);
     return sizeof all / sizeof *all;
 }

@@ -108,7 +108,9 @@ zero_result plan_ring(const plan_case *c, int *ranks, gpt2_error *err) {
                        "-ca ulysses, or plan for CPUs with --on cpu");
         return ZERO_ERR_UNSUPPORTED;
     }
-    const context_shape s = {&c->model->gpt2, plan_or_1(c->tp), c->run.seq_len, plan_or_1(c->cp)};
+    const int tp = plan_or_1(c->tp);
+    const context_shape s = {&c->model->gpt2, tp, tp > 1 && c->sequence, c->run.seq_len,
+                             plan_or_1(c->cp)};
     return context_choose(&s, only_heads ? CONTEXT_ULYSSES : c->attends, ranks, err);
 }
 
@@ -135,13 +137,6 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
     l->tile_rows = c->run.tile_rows; /* of the announced order, without groups as well */
     if (sizes.tp * sizes.pp * sizes.cp == 1) return 0;
     if (c->model->is_gpt2) {
-        if (sizes.cp > 1 && sizes.tp > 1 && c->sequence)
-            return sentence_fail(sentence, bytes, LAYOUT_NO_SEQUENCE, sizes.cp);
-        if (sizes.cp > 1 && model->moe.experts)
-            return sentence_fail(sentence, bytes,
-                                 "-cp %d: sequences cannot be divided in a model with experts "
-                                 "(-en %d); leave out one of the two",
-                                 sizes.cp, model->moe.experts);
         l->mixed = model->moe.experts > 0;
         if (gpt2_parallel_check(model, c->run.seq_len, c->run.tile_rows, sizes.tp, c->sequence,
                                 &error))
@@ -152,7 +147,7 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
             return 1;
     }
     if (plan_part(&l->world, &p->all, ranks, shares, first)
-        || plan_part(&l->data, &p->data, l->dp * l->cp, shares, 0)
+        || plan_part(&l->data, &p->data, layout_shards(l), shares, 0)
         || plan_part(&l->part.tp, &p->tp, l->tp, shares, 0)
         || plan_part(&l->part.cp, &p->cp, l->cp, shares, 0)
         || plan_part(&l->part.heads, &p->heads, l->cp / plan_or_1(l->ring), shares, 0)
@@ -160,7 +155,7 @@ static int plan_place_open(plan_place *p, const plan_case *c, int pp_rank, char 
         || plan_part(&l->stage.pp, &p->pp, l->pp, shares, pp_rank)
         || plan_part(&l->stage.ends, &p->ends, 2, shares, pp_rank > 0)
         || plan_part(&l->part.ep, &p->ep, l->ep, shares, 0)
-        || plan_part(&l->same, &p->same, l->dp / l->ep, shares, 0))
+        || plan_part(&l->same, &p->same, layout_shards(l) / l->ep, shares, 0))
         return sentence_fail(sentence, bytes, "-pn %d: out of memory; plan fewer ranks", ranks);
     l->part.sequence = l->tp > 1 && c->sequence;
     if (l->pp > 1) l->part.stage = &l->stage;

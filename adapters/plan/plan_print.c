@@ -395,23 +395,25 @@ static void plan_print_head(const plan_request *r, const plan_case *c) {
     else
         printf("only a number of parameters: no activations; buffers for %d equal blocks\n",
                r->model.blocks);
+    const char *const lines =
+        c->pp > 1
+            ? "; each line has the stage with the most bytes per rank, and names its first rank"
+            : "";
     int ring;
     gpt2_error error;
-    char way[CONTEXT_NAME], of_tp[32] = "";
+    char way[CONTEXT_NAME], of_pp[40] = "", of_tp[40] = "";
+    if (c->pp > 1) (void)snprintf(of_pp, sizeof of_pp, "%d stages x ", c->pp);
     if (c->tp > 1) (void)snprintf(of_tp, sizeof of_tp, "%d tensor-parallel x ", c->tp);
     if (c->cp > 1 && plan_ring(c, &ring, &error) == ZERO_OK)
-        printf("%s%d context-parallel (%s) x %d data-parallel ranks, each with %d tokens of a "
-               "sequence\n",
-               of_tp, c->cp, context_name(c->cp, ring, way), r->ranks / c->tp / c->cp,
-               c->run.seq_len / c->cp);
+        printf("%s%s%d context-parallel (%s) x %d data-parallel ranks, each with %d tokens of a "
+               "sequence%s\n",
+               of_pp, of_tp, c->cp, context_name(c->cp, ring, way),
+               r->ranks / c->tp / c->pp / c->cp, c->run.seq_len / c->cp, lines);
     else if (c->tp * c->pp > 1)
-        printf(
-            "%d stage%s x %d tensor-parallel%s x %d data-parallel ranks%s\n", c->pp,
-            c->pp > 1 ? "s" : "", c->tp,
-            c->tp > 1 && c->sequence ? ", rows between layers cut" : "", r->ranks / c->tp / c->pp,
-            c->pp > 1
-                ? "; each line has the stage with the most bytes per rank, and names its first rank"
-                : "");
+        printf("%d stage%s x %d tensor-parallel%s x %d data-parallel ranks%s\n", c->pp,
+               c->pp > 1 ? "s" : "", c->tp,
+               c->tp > 1 && c->sequence ? ", rows between layers cut" : "",
+               r->ranks / c->tp / c->pp, lines);
     if (r->most.device > 0)
         printf("a rank's device has %.4g GiB%s\n", r->most.device / plan_gib,
                r->on_gpus ? ", of which CUDA itself takes about half a GiB that no plan has" : "");

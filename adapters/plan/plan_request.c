@@ -35,6 +35,7 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
     c->run.tf32 = o->tf32;
     c->run.any_order = o->any_order;
     c->run.tile_rows = o->tile_rows;
+    c->run.mlp_rows = o->mlp_rows;
     c->nranks = r->ranks;
     c->sharers = o->expert_group;
     c->tp = l.tp;

@@ -48,16 +48,15 @@ static const char *const settings_states[2][ZERO_STATE_TYPES] = {
 static void settings_short(report *r, const settings *s) {
     const train_options *o = s->opt;
     const gpt2_config *m = s->model;
-    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES], lr[256], as[96] = "", more[64] = "";
-    char way[CONTEXT_NAME];
+    char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES], lr[256], as[128] = "", more[64] = "";
+    char way[CONTEXT_NAME], of_pp[24] = "", of_tp[24] = "";
     train_options_word(o, "-dt", type);
     train_options_word(o, "-op", rule);
     settings_schedule(s, lr, sizeof lr);
+    if (s->ranks->pp > 1) (void)snprintf(of_pp, sizeof of_pp, "pp %d x ", s->ranks->pp);
+    if (s->ranks->tp > 1) (void)snprintf(of_tp, sizeof of_tp, "tp %d x ", s->ranks->tp);
     if (s->ranks->cp > 1)
-        (void)snprintf(as, sizeof as, ": cp %d (%s) x dp %d", s->ranks->cp,
-                       context_name(s->ranks->cp, s->ranks->ring, way), s->ranks->dp);
-    if (s->ranks->cp > 1 && s->ranks->tp > 1)
-        (void)snprintf(as, sizeof as, ": tp %d x cp %d (%s) x dp %d", s->ranks->tp, s->ranks->cp,
+        (void)snprintf(as, sizeof as, ": %s%scp %d (%s) x dp %d", of_pp, of_tp, s->ranks->cp,
                        context_name(s->ranks->cp, s->ranks->ring, way), s->ranks->dp);
     else if (s->ranks->tp * s->ranks->pp > 1)
         (void)snprintf(as, sizeof as, ": pp %d x tp %d x dp %d", s->ranks->pp, s->ranks->tp,
@@ -85,7 +84,7 @@ static void settings_all(report *r, const settings *s) {
     const train_options *o = s->opt;
     const gpt2_config *m = s->model;
     char type[OPTION_WORD_BYTES], rule[OPTION_WORD_BYTES], lr[256], way[CONTEXT_NAME];
-    char of_tp[32] = "";
+    char of_pp[40] = "", of_tp[40] = "";
     settings_schedule(s, lr, sizeof lr);
     train_options_word(o, "-dt", type);
     train_options_word(o, "-op", rule);
@@ -97,7 +96,8 @@ static void settings_all(report *r, const settings *s) {
         report_row(r, "experts",
                    "%d in each of %d blocks, %d on a rank; top %d, capacity %zu tokens",
                    m->moe.experts, experts_layers(m), m->moe.experts / s->ranks->ep, m->moe.chosen,
-                   experts_capacity(m, (size_t)s->batch->rows * (size_t)s->batch->seq_len));
+                   experts_capacity(m, (size_t)s->batch->rows
+                                           * (size_t)(s->batch->seq_len / s->ranks->cp)));
     report_row(r, "layers, width, heads", "%d, %d, %d", m->layers, m->channels, m->heads);
     report_row(r, "vocabulary", "%d, padded %d%s", m->vocab_size, m->padded_vocab_size,
                m->untied ? ", the classifier untied" : "");
@@ -105,6 +105,7 @@ static void settings_all(report *r, const settings *s) {
         report_row(r, "embeddings", "only the rows that a batch touches are reduced");
     if (o->tile_rows > 0)
         report_row(r, "tiles of wte", "%d rows each", gpt2_tile_rows(m, o->tile_rows));
+    if (o->mlp_rows > 0) report_row(r, "tiles of MLPs", "at most %d tokens each", o->mlp_rows);
     report_row(r, "training tokens", "%zu, sequences %s", s->train_tokens, s->order);
     report_row(r, "validation tokens", "%zu", s->val_tokens);
     settings_batch(r, s);
@@ -121,12 +122,14 @@ static void settings_all(report *r, const settings *s) {
                settings_states[o->embedding_state][o->state_type], o->beta1, o->beta2, o->eps,
                o->weight_decay, o->clip);
     report_row(r, "ranks", "%d, launched %s", s->l->nranks, launch_how(s->l));
+    if (s->ranks->pp > 1)
+        (void)snprintf(of_pp, sizeof of_pp, "%d pipeline stages x ", s->ranks->pp);
     if (s->ranks->tp > 1)
         (void)snprintf(of_tp, sizeof of_tp, "%d tensor-parallel x ", s->ranks->tp);
     if (s->ranks->cp > 1)
         report_row(r, "  as",
-                   "%s%d context-parallel (%s) x %d data-parallel, %d tokens of a sequence each",
-                   of_tp, s->ranks->cp, context_name(s->ranks->cp, s->ranks->ring, way),
+                   "%s%s%d context-parallel (%s) x %d data-parallel, %d tokens of a sequence each",
+                   of_pp, of_tp, s->ranks->cp, context_name(s->ranks->cp, s->ranks->ring, way),
                    s->ranks->dp, s->batch->seq_len / s->ranks->cp);
     else if (s->ranks->tp * s->ranks->pp > 1)
         report_row(r, "  as", "%d pipeline stage%s x %d tensor-parallel%s x %d data-parallel",

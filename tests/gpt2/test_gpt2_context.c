@@ -42,9 +42,10 @@ static void take_events(void *user, const zero_event *events, int n) {
 /* A training on dp x cp ranks, and what the first rank finds. */
 typedef struct training {
     int dp, cp, untied, tile_rows, recompute, stage, steps, together, sparse;
-    int ring;    /* of the cp ranks, those that are a ring; 0: 1 */
-    int tp;      /* tensor-parallel ranks, neighbours; 0: 1 */
-    float scale; /* f16: the first loss scale */
+    int ring;     /* of the cp ranks, those that are a ring; 0: 1 */
+    int tp;       /* tensor-parallel ranks, neighbours; 0: 1 */
+    int sequence; /* 1: which also divide rows between layers */
+    float scale;  /* f16: the first loss scale */
     zero_type type;
     double loss[MOST_STEPS], norm[MOST_STEPS], eval;
     int skipped; /* steps */
@@ -84,7 +85,7 @@ static size_t most_numel(void) {
 static gpt2_run run_of(const part *p) {
     const training *t = p->t;
     const gpt2_run run = {B,        T,       t->recompute, t->type, 0, 0, t->tile_rows,
-                          P_tmpdir, &p->how, t->together};
+                          P_tmpdir, &p->how, t->together,  0};
     return run;
 }
 
@@ -137,6 +138,7 @@ static zero_result open_model(part *p, const zero_comm *comm) {
     zero_group_name(p->cp, "cp");
     p->how.cp = p->cp;
     p->how.tp = p->tp;
+    p->how.sequence = t->sequence;
     ZERO_TRY(open_ring(p));
     const zero_comm all = zero_group_comm(p->tp ? p->data : p->world);
     memset(&zc, 0, sizeof zc);
@@ -277,9 +279,9 @@ static void train_body(test_rank *r) {
 static const char *name_of(const training *t, char text[160]) {
     (void)snprintf(
         text, 160,
-        "dp %d cp %d ring %d tp %d untied %d tiles %d recompute %d stage %d type %d together %d",
-        t->dp, t->cp, t->ring, t->tp, t->untied, t->tile_rows, t->recompute, t->stage, (int)t->type,
-        t->together);
+        "dp %d cp %d ring %d tp %d%s untied %d tiles %d recompute %d stage %d type %d together %d",
+        t->dp, t->cp, t->ring, t->tp, t->sequence ? "s" : "", t->untied, t->tile_rows, t->recompute,
+        t->stage, (int)t->type, t->together);
     return text;
 }
 
@@ -355,7 +357,7 @@ static void check_near(training *t, const training *whole, double loosely) {
 static training whole_of(const training *t) {
     training whole = *t;
     whole.cp = 1;
-    whole.ring = whole.tp = 0;
+    whole.ring = whole.tp = whole.sequence = 0;
     whole.grad = (float *)malloc(most_numel() * sizeof(float));
     train(&whole);
     return whole;
@@ -442,9 +444,11 @@ static void check_same(training *t, const training *as) {
 
 /* Together with tensor parallelism. */
 static void test_tensor_parallel(void) {
-    for (int way = 0; way < 3; way++) {
+    for (int i = 0; i < 6; i++) {
+        const int way = i % 3;
         training t = layout(1, 2);
         t.tp = 2;
+        t.sequence = i > 2;
         t.ring = HAS_RING && way ? 2 : 0;
         t.tile_rows = way == 2 ? 96 : 0;
         t.untied = way == 2;
@@ -584,7 +588,7 @@ static void memory_body(test_rank *r) {
     zero_group *cp = NULL;
     if (zero_group_open(&cp, &comm, NULL, 60)) test_rank_fail(r, "%s", zero_group_error(cp));
     const gpt2_parallel how = {NULL, 0, NULL, NULL, NULL, cp, t->ring ? cp : NULL, NULL};
-    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0};
+    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0, 0};
     const gpt2_config one = {T, V, Vp, 1, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0},
                       two = {T, V, Vp, 2, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     if (r->rank == 0) t->one = gpt2_activation_bytes(&one, &run);
@@ -611,7 +615,7 @@ static void test_activations(void) {
 
 static void check_refused(int heads, int seq_len, int ranks, context_way way, const char *words) {
     const gpt2_config c = {64, 300, 384, 2, heads, 96, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
-    const context_shape s = {&c, 1, seq_len, ranks};
+    const context_shape s = {&c, 1, 0, seq_len, ranks};
     gpt2_error err = {""};
     int ring = 0;
     const zero_result r = context_choose(&s, way, &ring, &err);
@@ -621,7 +625,7 @@ static void check_refused(int heads, int seq_len, int ranks, context_way way, co
 
 static void check_chosen(int heads, int ranks, context_way way, int seq_len, int ring) {
     const gpt2_config c = {64, 300, 384, 2, heads, heads * 8, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
-    const context_shape s = {&c, 1, seq_len, ranks};
+    const context_shape s = {&c, 1, 0, seq_len, ranks};
     gpt2_error err = {""};
     int is = 0;
     const zero_result r = context_choose(&s, way, &is, &err);
@@ -636,13 +640,19 @@ static void test_refused(void) {
     check_refused(12, 15, 4, CONTEXT_AUTO, "lengths are 12 and 16");
     check_refused(12, 2, 4, CONTEXT_AUTO, "length is 4");
     check_refused(12, 63, 6, CONTEXT_AUTO, "length is 60");
+    for (int tokens = 6; tokens <= 24; tokens += 2) /* two ranks divide the rows of each piece */
+        for (int ring = 1; ring <= 1 + HAS_RING; ring++) {
+            const context_shape rows = {&fits, 2, 1, tokens, 2};
+            test_check(!context_check(&rows, ring, NULL) == (tokens % 4 == 0),
+                       "%d tokens in rows, ring of %d", tokens, ring);
+        }
     for (int ranks = 1; ranks <= 4; ranks++) {
-        const context_shape s = {&fits, ranks < 4 ? 4 : 1, 12, ranks};
+        const context_shape s = {&fits, ranks < 4 ? 4 : 1, 0, 12, ranks};
         test_check(!context_check(&s, 1, NULL) == (ranks != 2), "%d ranks", ranks);
     }
     for (int ranks = 1; ranks <= 4; ranks++) check_chosen(12, ranks, CONTEXT_ULYSSES, 12, 1);
     if (!HAS_RING) {
-        const context_shape s = {&fits, 1, 24, 2};
+        const context_shape s = {&fits, 1, 0, 24, 2};
         int ring;
         check_refused(12, 20, 5, CONTEXT_AUTO, "that does is 4");
         test_check(context_choose(&s, CONTEXT_RING, &ring, NULL) == ZERO_ERR_UNSUPPORTED,
@@ -695,18 +705,6 @@ static void test_spans(void) {
     }
 }
 
-static void combined_body(test_rank *r) {
-    const zero_comm comm = test_comm(r);
-    zero_group *g = NULL;
-    if (zero_group_open(&g, &comm, NULL, 60)) test_rank_fail(r, "%s", zero_group_error(g));
-    const gpt2_parallel how = {g, 1, NULL, NULL, NULL, g, NULL, NULL};
-    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0};
-    const gpt2_config c = {T, V, Vp, 1, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
-    if (gpt2_activation_bytes(&c, &run))
-        test_rank_fail(r, "sequence and context parallelism at once");
-    zero_group_close(g);
-}
-
 static void test_ring(void) {
     test_traffic_of_ring(ZERO_F32);
     test_traffic_of_ring(ZERO_BF16);
@@ -729,7 +727,6 @@ int main(void) {
 #endif
     test_refused();
     test_spans();
-    test_check(test_ranks(2, 0, combined_body, NULL), "%s", test_first);
     test_activations();
     test_traffic();
     test_near(1, EMULATED ? 2 : 4, EMULATED ? 2 : MOST_STEPS);

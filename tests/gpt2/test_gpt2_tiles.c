@@ -31,6 +31,7 @@ static gpt2_config model = {MAXT, V, Vp, L, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 
 /* A training of STEPS steps, and what rank 0 finds. */
 typedef struct training {
     int stage, tile_rows, recompute, no_overlap, unwaited;
+    int mlp_rows; /* rows of a tile of an MLP; 0: no tiles */
     zero_type type;
     zero_grad_type grads;
     double first, last, eval; /* losses: of rank 0's first micro-step, of its last; after them */
@@ -58,7 +59,8 @@ static zero_result make_context(zero_ctx **z, const training *t, const zero_comm
 }
 
 static gpt2_run run_of(const training *t) {
-    const gpt2_run run = {B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir, NULL, 0};
+    const gpt2_run run = {B,    T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir,
+                          NULL, 0, t->mlp_rows};
     return run;
 }
 
@@ -127,8 +129,8 @@ static void train_body(test_rank *r) {
 
 static int train(training *t, int ranks) {
     return test_check(test_ranks(ranks, 0, train_body, t),
-                      "%d ranks, stage %d, tiles of %d, recompute %d: %s", ranks, t->stage,
-                      t->tile_rows, t->recompute, test_first);
+                      "%d ranks, stage %d, tiles of %d, of MLPs %d, recompute %d: %s", ranks,
+                      t->stage, t->tile_rows, t->mlp_rows, t->recompute, test_first);
 }
 
 /* ---- beside wte as a whole --------------------------------------------------------------------
@@ -162,7 +164,8 @@ static void check_gradients(const training *t, const training *whole, const char
 }
 
 static void test_near(const struct number_types *n) {
-    static const int rows[] = {32, 96, 200, 384, 100000};
+    static const int rows[] = {32, 96, 200, 384, 100000, 0, 0, 96};
+    static const int mlp[] = {0, 0, 0, 0, 0, 1, 7, 100000};
     const size_t bytes = gpt2_numel(&model) * sizeof(float);
     training whole;
     memset(&whole, 0, sizeof whole);
@@ -170,10 +173,12 @@ static void test_near(const struct number_types *n) {
     whole.grads = n->grads;
     whole.grad = (float *)malloc(bytes);
     train(&whole, 1);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 8; i++) {
         training t = whole;
         double off = 0;
         t.tile_rows = rows[i];
+        t.mlp_rows = mlp[i];
+        if (mlp[i]) t.recompute = i % 2 ? GPT2_RECOMPUTE_BLOCK : GPT2_RECOMPUTE_AWAY;
         t.grad = (float *)malloc(bytes);
         train(&t, 1);
         /* roundings move the weights, which the later losses are of */
@@ -200,7 +205,7 @@ static void large_step(int tile_rows, double *loss, double *norm) {
                                       0,    GPT2_NO_EXPERTS, NULL,  0, 0, 0};
     static int tokens[2 * LONG];
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const gpt2_run run = {1, LONG, 0, ZERO_F32, 0, 0, tile_rows, NULL, NULL, 0};
+    const gpt2_run run = {1, LONG, 0, ZERO_F32, 0, 0, tile_rows, NULL, NULL, 0, 0};
     zero_tensor_desc table[GPT2_TENSORS];
     zero_config zc;
     zero_ctx *z = NULL;
@@ -439,8 +444,8 @@ static void test_rows(void) {
 }
 
 static void test_memory(void) {
-    const gpt2_run whole = {1, 64, 3, ZERO_F32, 0, 0, 0, NULL, NULL, 0},
-                   tiled = {1, 64, 3, ZERO_F32, 0, 0, 8384, NULL, NULL, 0};
+    const gpt2_run whole = {1, 64, 3, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0},
+                   tiled = {1, 64, 3, ZERO_F32, 0, 0, 8384, NULL, NULL, 0, 0};
     gpt2_config d12;
     gpt2_config_parse("d12", 0, 0, &d12, NULL);
     const size_t a = gpt2_activation_bytes(&d12, &whole), b = gpt2_activation_bytes(&d12, &tiled);
@@ -451,6 +456,14 @@ static void test_memory(void) {
     test_check(c + 10 * x == b && gpt2_away_bytes(&d12, &away) == 10 * x
                    && gpt2_away_bytes(&d12, &tiled) == 0,
                "inputs away: %zu bytes less, %zu in the file", b - c, gpt2_away_bytes(&d12, &away));
+    gpt2_run mlp =
+        away; /* fch, GELU and their gradient for 16 tokens; three numbers of qkv for 64 */
+    mlp.mlp_rows = 16;
+    const size_t d = gpt2_activation_bytes(&d12, &mlp);
+    test_check(d + 2 * 48 * 4 * 768 * sizeof(float) + x == c, "tiles of MLPs: %zu bytes less",
+               c - d);
+    mlp.recompute = GPT2_RECOMPUTE_NORM;
+    test_check(gpt2_activation_bytes(&d12, &mlp) == 0, "tiles of MLPs whose values are kept");
 }
 
 static void test_errors(void) {

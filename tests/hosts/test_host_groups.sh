@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_host_groups.sh BUILD - the programs that the guide quotes where it speaks of groups: tests/hosts/parallel.c,
-# cut over tensor-parallel ranks, and stages_mpi.c, which hands over its own communicators to MPI. They learn, have
-# the losses and norms of one rank, and the same at every stage; and every line of the guide's two blocks is in them.
+# cut over tensor-parallel ranks, context.c, whose sequences are divided over ranks, and stages_mpi.c, which hands over its own communicators to MPI. They learn, have
+# the losses and norms of one rank, and the same at every stage; and every line of the guide's blocks is in them.
 # Last line: N passed, N failed[, N skipped].
 set -u
 B=$1
@@ -39,6 +39,26 @@ parallel 4 4 3
 near tp-4-4-3 tp-1-1-0
 cmp -s "$dir/tp-2-1-0" "$dir/tp-1-1-0" && bad "data-parallel ranks have the same samples" || ok
 
+context() { # RANKS CP RING STAGE
+    timeout 60 "$B/host_context" "$@" >"$dir/cp-$1-$2-$3-$4" 2>&1 && ok || bad "host_context $*: $(tail -n 1 "$dir/cp-$1-$2-$3-$4")"
+}
+context 1 1 0 0
+context 2 1 0 0
+for ring in 0 1; do
+    context 2 2 $ring 0
+    near cp-2-2-$ring-0 cp-1-1-0-0
+    for stage in 0 1 2 3; do
+        context 4 2 $ring $stage
+        near cp-4-2-$ring-$stage cp-2-1-0-0
+        same cp-4-2-$ring-$stage cp-4-2-$ring-0
+    done
+done
+context 3 3 1 2
+near cp-3-3-1-2 cp-1-1-0-0
+context 4 4 0 3
+near cp-4-4-0-3 cp-1-1-0-0
+cmp -s "$dir/cp-2-1-0-0" "$dir/cp-1-1-0-0" && bad "data-parallel ranks have the same sequences" || ok
+
 if [ -x "$B/host_stages_mpi" ] && command -v mpirun >/dev/null 2>&1; then
     over=
     mpirun --version 2>&1 | grep -q 'Open MPI' && over=--oversubscribe
@@ -73,6 +93,7 @@ quoted() { # PROGRAM
         END { exit !(n >= 6 && !lost) }' "$here/$1" "$guide" && ok || bad "the guide does not quote $1"
 }
 quoted parallel.c
+quoted context.c
 quoted stages_mpi.c
 [ $skipped -gt 0 ] && more=", $skipped skipped" || more=
 echo "$passed passed, $failed failed$more"

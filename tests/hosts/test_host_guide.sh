@@ -85,6 +85,7 @@ cat >"$dir/guide.c" <<'END'
 #include "adapters/pipeline/pipeline_run.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 typedef struct { float *wte, *fcw, *fcb, *ln, *projw, *wcls; } Tensors;
 typedef struct { float *fcw, *grad_fcw; } Block;
 typedef struct { const char *name; size_t numel; int layer; float *data, *grad; } Tensor;
@@ -95,7 +96,14 @@ extern MPI_Comm mpi_comm, my_world, my_pair, my_data;
 enum { H = 4, B = 4, M = 4 };
 extern zero_group *world, *all, *pair, *tp, *dp;
 extern float *y, *dn, hidden[B];
-extern const int tps, *unit;
+extern const int tps, *unit, cps, parts, each;
+enum { N = 2, NH = 4, HS = 4, T = 8 };
+extern zero_group *cp;
+extern int n, first, l, rings;
+extern float *message, *gone, *arrives, *own, *back, *at, *of_tokens, *of_heads, *qkv[], *out[];
+void to_heads(float *to, float *from, int number), to_tokens(float *to, float *from, int number);
+void attend_all(int layer, int rings_or_not);
+float *heads_of(float *all, int of, int token, int part, int r);
 extern const size_t C, V, BT;
 extern float *x, *dx;
 extern const int L, rank, nranks, local_rank, micro, micro_steps, ntensors;

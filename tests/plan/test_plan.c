@@ -339,8 +339,13 @@ static void refuse_layouts(const plan_case *base) {
     test_check(plan_ask(&c, &a, why, sizeof why)
                    && strstr(why, "the nearest lengths are 32 and 48"),
                "%s", why);
-    c.run.seq_len = 64;
+    c.run.seq_len = 128;
     c.cp = 1;
+    c.nranks = 1;
+    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "positions for 64 tokens"), "%s",
+               why);
+    c.run.seq_len = 64;
+    c.nranks = 8;
     c.pp = 2;
     c.tp = 3;
     test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "the nearest size is -tp 2"), "%s",
@@ -380,6 +385,10 @@ static void test_layouts(void) {
         {4, 1, 1, 1, 0, 2, 0, 1, 4, 0, 4, CONTEXT_BOTH},
         {8, 1, 1, 1, 0, 2, 0, 1, 1, 0, 4, CONTEXT_RING},
         {8, 2, 1, 1, 0, 2, 0, 1, 1, 32, 2, CONTEXT_RING},
+        {4, 1, 2, 1, 0, 4, 0, 1, 1, 0, 2},
+        {8, 2, 2, 2, 0, 4, 0, 1, 4, 32, 2, CONTEXT_RING},
+        {4, 1, 1, 1, 0, 2, 4, 4, 1, 0, 2},
+        {8, 2, 2, 1, 1, 2, 4, 2, 3, 0, 2, CONTEXT_RING},
         {4, 2, 1, 1, 0, 1, 0, 1, 3, 0, 2}};
     static const zero_optimizer rules[] = {ZERO_ADAMW, ZERO_LAMB, ZERO_MUON};
     laid *shared = (laid *)test_shared(8 * sizeof *shared);
@@ -414,6 +423,7 @@ static void test_layouts(void) {
         c.run.recompute = cases[i][8];
         c.run.tile_rows = cases[i][9];
         c.run.folder = P_tmpdir;
+        c.run.mlp_rows = c.run.recompute >= GPT2_RECOMPUTE_BLOCK && i % 2 ? 100 : 0;
         check_layout(&c, shared);
     }
     refuse_layouts(&c);

@@ -101,7 +101,6 @@ refused "context-parallel ranks divide attention (found -cp 1)" -e d12 -pn 4 -ca
 refused "--memory: expected a size" --memory=-4G
 refused "--host-memory: expected a size" --host-memory nanG
 refused "whole number of parameters" -e 7.5e99
-refused "positions for 1024 tokens" -e d12 -t 4096
 refused "--machine: /none: cannot be read" --machine /none
 refused "do not divide the 3 ranks" -pn 3 -ns 2
 refused "-z: expected a stage" -z 5

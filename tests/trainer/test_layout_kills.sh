@@ -70,6 +70,7 @@ killed 4 2 "$(line 2 'tp 0, pp 1, dp 0')" timeout -k 5 60 "$trainer" $long -pn 4
 killed 8 5 "$(line 5 'tp 1, pp 1, dp 0')" timeout -k 5 60 "$trainer" $long -pn 8 -pp 2 -tp 2 -z 1
 killed 4 1 "$(line 1 'cp 1, dp 0')" timeout -k 5 60 "$trainer" $long -pn 4 -cp 2 -z 2
 killed 4 2 "$(line 2 'cp 2, dp 0')" timeout -k 5 60 "$trainer" $long -pn 4 -cp 4 -ca ring
+killed 4 3 "$(line 3 'cp 1, dp 0, pp 1')" timeout -k 5 60 "$trainer" $long -pn 4 -cp 2 -pp 2
 killed 2 1 'rank 1 (process [0-9]*) was killed' timeout -k 5 60 "$trainer" $long -pn 2
 
 # Under MPI the others say who is gone; mpirun's own line has the rank.

@@ -65,6 +65,7 @@ saved tp2 -pn 4 -tp 2 -z 2
 saved cp2 -pn 4 -cp 2 -z 2
 saved ring -pn 4 -cp 4 -ca ring -z 2
 saved pp2 -pn 2 -pp 2 -z 1
+saved pieces -pn 4 -cp 2 -pp 2 -z 3
 saved all -pn 8 -tp 2 -pp 2 -ppv 2 -z 3 -sp 1
 saved tiles -pn 4 -tp 2 -z 3 -zl 32 -zos file -zfd "$scratch"
 saved piped -pn 4 -tp 2 -pp 2 -z 3 -zl 32 -r 4 -zod 2 -zos file -zfd "$scratch"
@@ -84,6 +85,8 @@ goes_on ring 4 -pn 4 -cp 2 -z 1
 goes_on ring 4 -pn 4 -tp 2 -cp 2 -z 2
 goes_on cp2 4 -pn 4 -tp 2 -z 2
 goes_on pp2 4 -pn 4 -tp 2 -z 2
+goes_on cp2 4 -pn 4 -cp 2 -pp 2 -z 2
+goes_on pieces 4 -pn 2 -cp 2 -ca ring -z 1
 goes_on pp2 4 -pn 2 -z 3 -zos file -zfd "$scratch"
 goes_on all 4 -pn 1
 goes_on all 4 -pn 4 -tp 2 -pp 2 -z 1

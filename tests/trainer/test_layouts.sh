@@ -80,6 +80,35 @@ for way in "-cp 2" "-cp 2 -ca ring -zl 32 -r 3"; do
         "-tp 2 $way: stage 3 has other weights than stage 0: $(tail -n 1 "$scratch/t3")"
     near t0 one
 done
+# together with sequence parallelism
+for way in "-cp 2" "-cp 2 -ca ring -zl 32 -r 3"; do
+    for stage in 0 3; do run s$stage -pn 4 -tp 2 -sp 1 $way -z $stage; done
+    check "$([ -n "$(weights s0)" ] && [ "$(weights s0)" = "$(weights s3)" ] && echo 1)" \
+        "-tp 2 -sp 1 $way: stage 3 has other weights than stage 0: $(tail -n 1 "$scratch/s3")"
+    near s0 one
+done
+# and in a model with experts, where no choice is dropped: those of one rank, shared by context-parallel ranks
+run one -pn 1 -en 4 -ec 4 -ea 0
+for way in "-pn 2 -cp 2" "-pn 4 -cp 2 -eg 4" "-pn 4 -cp 4 -ca ring -r 3 -eg 2" "-pn 4 -cp 2 -b 4 -m 2 -mo layers -eg 2 -ego 1" "-pn 4 -cp 2 -tp 2 -sp 1 -eg 2"; do
+    for stage in 0 3; do run e$stage $way -en 4 -ec 4 -ea 0 -z $stage; done
+    check "$([ -n "$(weights e0)" ] && [ "$(weights e0)" = "$(weights e3)" ] && echo 1)" \
+        "-en 4 $way: stage 3 has other weights than stage 0: $(tail -n 1 "$scratch/e3")"
+    near e0 one
+done
+# the auxiliary loss is a mean over pieces: with its weight of 100 the norm is near that of whole sequences
+norm() { sed -n 's/^step *1\/.*norm \([0-9.]*\) .*/\1/p' "$scratch/$1"; }
+run one -pn 1 -en 4 -ec 4 -ea 100
+run way -pn 4 -cp 4 -en 4 -ec 4 -ea 100 -eg 2
+check "$(awk "BEGIN { r = $(norm way) / $(norm one); print (r > 0.7 && r < 1.4) ? 1 : 0 }")" \
+    "the auxiliary loss of pieces: norm $(norm way), of whole sequences $(norm one)"
+# MLPs in tiles of tokens
+run one -pn 1
+for way in "-pn 1" "-pn 2 -cp 2" "-pn 4 -cp 2 -tp 2 -sp 1" "-pn 4 -cp 4 -ca ring -b 4 -m 2 -mo layers"; do
+    for stage in 0 3; do run m$stage $way -mt 24 -r 4 -zfd "$scratch" -z $stage; done
+    check "$([ -n "$(weights m0)" ] && [ "$(weights m0)" = "$(weights m3)" ] && echo 1)" \
+        "-mt 24 $way: stage 3 has other weights than stage 0: $(tail -n 1 "$scratch/m3")"
+    near m0 one
+done
 # a number of ranks that no number of heads suits
 run one -pn 1 -t 24 -d 384
 for way in "-pn 3 -cp 3" "-pn 6 -cp 6 -z 3 -st all"; do
@@ -101,6 +130,16 @@ for way in "-zod 2" "-zod 1 -zos file -zfd $scratch" "-r 4 -zfd $scratch" "-zl 3
         as_whole $stage $way
     done
 done
+# pieces of sequences in a pipeline: the bits of the same pieces without one
+for way in "-cp 2" "-cp 2 -ca ring -r 4 -zl 32 -zfd $scratch"; do
+    run whole -pn 2 -ut 1 -b 2 -za local -zg f32 $way
+    for stage in 0 3; do as_whole $stage $way; done
+done
+run one -pn 1
+run way -pn 8 -tp 2 -cp 2 -pp 2 -b 2 -z 2
+near way one
+run over -pn 4 -cp 2 -pp 2 -b 2 -z 2 -dt fp16 -li 1e9
+check "$(grep -c 'skipped 4: ' "$scratch/over")" "-cp 2 -pp 2: an overflow skips on all ranks: $(tail -n 1 "$scratch/over")"
 # and with reductions of every micro-step, which gradients in a file take by themselves
 for way in "-za sharded" "-zog file -zfd $scratch"; do
     run whole -pn 2 -ut 1 -b 2 -za sharded -zg f32 -z 2
@@ -192,12 +231,11 @@ refused 'do not divide the 4 heads, which attention divides among them; the near
 refused 'do not divide sequences of 20 tokens into the 8 pieces of a ring; the nearest length is 16' \
     -pn 4 -cp 4 -ca ring -t 20 -d 0 -b 1
 refused 'cannot be a ring of groups that exchange heads' -pn 2 -cp 2 -ca both
+refused '-mt 24: an MLP in tiles keeps no values for backward' -pn 1 -mt 24
 refused '-ca: context-parallel ranks divide attention (found -cp 1); add -cp N' -pn 2 -ca ring
-refused 'sequence parallelism (-sp 1) divides the same tokens' -pn 4 -cp 2 -tp 2 -sp 1
-refused 'in a model with experts (-en 4)' -pn 2 -cp 2 -en 4 -ca ring
+refused 'with -sp also over 4 -tp ranks; the nearest length is 8' -pn 8 -cp 2 -tp 4 -sp 1 -t 12 -d 0 -b 1
+refused '4 data-parallel and context-parallel ranks cannot be divided into groups of this size; the nearest size is -eg 2' -pn 4 -cp 2 -en 6 -eg 3
 refused 'do not divide sequences of 13 tokens; the nearest length is 12' -pn 2 -cp 2 -t 13 -d 0 -b 1
-refused 'with a model that is divided by -pp' -pn 4 -cp 2 -pp 2
-refused 'in a model with experts (-en 4)' -pn 4 -cp 2 -en 4
 refused 'accumulates gradients in f32, because several micro-steps are in progress at once; use -zg f32' -pn 2 -pp 2 -b 4 -dt bf16 -zg type
 refused 'tp2dp2 is for 4 ranks (found 2)' -pn 2 -layouts tp2dp2 -b 1 -d 0
 refused "'tp2x' is not a layout" -pn 2 -layouts tp2x -b 1 -d 0
