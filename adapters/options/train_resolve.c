@@ -87,7 +87,7 @@ static int train_check_group(const train_options *o, const gpt2_config *model, c
     if (o->layer_group < 2) return 0;
     if (!o->layer_order)
         return sentence_fail(sentence, bytes,
-                             "-mog %d: micro-steps pass several layers in turn only with -mo "
+                             "-mog %d: micro-steps pass groups of layers only with -mo "
                              "layers; add it, or leave out -mog",
                              o->layer_group);
     if (o->recompute < GPT2_RECOMPUTE_BLOCK)

@@ -36,7 +36,7 @@ static void settings_batch(report *r, const settings *s) {
     if (s->batch->together > 1)
         report_row(r, "  in each layer", "all micro-steps, before the next layer (-mo layers)");
     if (s->batch->group > 1)
-        report_row(r, "  in turn", "%d layers by a micro-step (-mog)", s->batch->group);
+        report_row(r, "  layers of a group", "%d (-mog)", s->batch->group);
 }
 
 static const char *const settings_masters[ZERO_MASTERS] = {

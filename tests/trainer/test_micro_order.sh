@@ -90,7 +90,7 @@ test_runs() {
     train -ut 1 -pn 2 -z 3 $layers -st all >/dev/null
     same 'the settings' 1 "$(grep -c 'all micro-steps, before the next layer (-mo layers)' "$work/out")"
     train -ut 1 -pn 2 -z 3 $layers -r 3 -mog 2 -st all >/dev/null
-    same 'the setting of groups' 1 "$(grep -c '2 layers by a micro-step (-mog)' "$work/out")"
+    same 'the setting of groups' 1 "$(grep -c 'layers of a group .*2 (-mog)' "$work/out")"
     same 'the row of gathers' 1 "$(grep -c 'to gather weights .* forward and backward' "$work/out")"
 }
 
@@ -110,7 +110,7 @@ test_refused() {
     refused '-mog 5: the model has 4 layers' -mog 5 -r 3
     refused '-mog 2: the experts of a layer (-en) are in memory together' -mog 2 -r 3 -en 4
     refused '-mog 2: the lowest 1 layers are frozen' -mog 2 -r 3 -ut 1 -fz 'wte,wpe,h.0.*'
-    refused '-mog 2: micro-steps pass several layers in turn only with -mo layers' -mog 2 -r 3 -mo passes
+    refused '-mog 2: micro-steps pass groups of layers only with -mo layers' -mog 2 -r 3 -mo passes
 }
 
 test_bits
