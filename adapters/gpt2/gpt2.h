@@ -2,7 +2,7 @@
 
    EXAMPLE of a trainer
        gpt2_config cfg;
-       gpt2_run run = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL, NULL, 0, 0}; // B, T, recompute, type, ...
+       gpt2_run run = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL, NULL, 0, 0}; // B, T, recompute, ...
        gpt2_error err;
        zero_tensor_desc table[GPT2_TENSORS];
        gpt2_model *m;

@@ -90,7 +90,8 @@ static zero_result load_write(const load_job *j, const test_rank *r, zero_ctx *z
 static void load_body(test_rank *r) {
     load_job *j = (load_job *)r->arg;
     const zero_comm comm = test_comm(r);
-    const gpt2_run run = {j->rows / RANKS, j->cfg.max_seq_len, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0};
+    const gpt2_run run = {
+        j->rows / RANKS, j->cfg.max_seq_len, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0};
     zero_tensor_desc table[GPT2_TENSORS];
     zero_config config = {0};
     zero_ctx *z = NULL;

@@ -84,7 +84,7 @@ static size_t most_numel(void) {
 static gpt2_run run_of(const part *p) {
     const training *t = p->t;
     const gpt2_run run = {B,        T,       t->recompute, t->type, 0, 0, t->tile_rows,
-                          P_tmpdir, &p->how, t->together, t->group};
+                          P_tmpdir, &p->how, t->together,  t->group};
     return run;
 }
 

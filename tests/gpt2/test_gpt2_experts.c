@@ -297,7 +297,7 @@ static gpt2_config config_of(const training *t) {
 
 static gpt2_run run_of(const part *p) {
     const training *t = p->t;
-    const gpt2_run run = {B,        T,       t->recompute,          t->type, 0, 0, t->tile_rows,
+    const gpt2_run run = {B,        T,       t->recompute,           t->type, 0, 0, t->tile_rows,
                           P_tmpdir, &p->how, t->together * t->micro, 0};
     return run;
 }
