@@ -430,7 +430,7 @@ static gpt2_run make_run(const trainer *t) {
     const train_options *o = j->opt;
     gpt2_run run = {j->batch.rows,   j->batch.seq_len,  o->recompute, (zero_type)o->type,
                     o->tf32,         o->any_order,      o->tile_rows, train_folder(o, &j->ds),
-                    &t->groups.part, j->batch.together, o->mlp_rows};
+                    &t->groups.part, j->batch.together, o->mlp_rows,  j->batch.group};
     return run;
 }
 

@@ -553,6 +553,8 @@ struct gpt2_model {
     block_values *blocks; /* its set: `count` blocks, and one more. The x of the last one is the
                              output of the chunk or the input of the final norm */
     int together;         /* micro-batches that pass each layer together */
+    int group;            /* blocks that a micro-batch passes before the next one does; 1 if not
+                             TOGETHER */
     micro_values *micros; /* [together] */
     micro_values *now;    /* those of the current micro-batch, of which the model has copies */
     void *norm_x;         /* (Rp, C) input of the final norm */
@@ -618,9 +620,13 @@ static int has_own_dres(const gpt2_model *m) {
     return gpt2_stage_is_whole(&m->stage) || m->tp.sequence;
 }
 
-/* Returns the memory of the input of block l. */
-static void *place_input(const gpt2_model *m, const micro_values *v, int l, region *kept) {
-    if (m->run.recompute == GPT2_RECOMPUTE_AWAY) return v->window[l % WINDOW];
+/* Returns the number of groups of n blocks. */
+static int groups_of(const gpt2_model *m, int n) { return (n + m->group - 1) / m->group; }
+
+/* Returns the memory of the input of group g. Number groups_of(all blocks) is the input of the
+   final norm. */
+static void *place_input(const gpt2_model *m, const micro_values *v, int g, region *kept) {
+    if (m->run.recompute == GPT2_RECOMPUTE_AWAY) return v->window[g % WINDOW];
     return cut(kept, rows_between(m) * m->C, m->bytes);
 }
 
@@ -680,8 +686,8 @@ static void place_micro(gpt2_model *m, micro_values *v, region *kept, region *sh
     v->ends = several ? cut(shared, R * C, m->bytes) : m->blocks_dc;
     if (gpt2_stage_is_last(&m->stage)) place_softmax(m, v, kept, shared);
     for (int i = 0; i < WINDOW && m->run.recompute == GPT2_RECOMPUTE_AWAY; i++)
-        v->window[i] = i < m->longest + whole ? cut(kept, Rp * C, m->bytes) : NULL;
-    v->norm_x = whole                           ? place_input(m, v, m->layers, kept)
+        v->window[i] = i < groups_of(m, m->longest) + whole ? cut(kept, Rp * C, m->bytes) : NULL;
+    v->norm_x = whole                           ? place_input(m, v, groups_of(m, m->layers), kept)
                 : gpt2_stage_is_last(&m->stage) ? cut(kept, Rp * C, m->bytes)
                                                 : NULL;
 }
@@ -695,7 +701,8 @@ static void place_logits(gpt2_model *m, region *shared) {
     if (m->tp.group) m->most = cut_floats(shared, R);
 }
 
-/* Places the blocks of a set. To measure, m->sets is NULL. */
+/* Places the blocks of a set. To measure, m->sets is NULL. Blocks of a group share memory with
+   those of other groups: only the input of the first one is kept. */
 static void place_set(gpt2_model *m, int slot, const micro_values *v, region *kept,
                       region *shared) {
     const size_t passing = shared->at;
@@ -703,8 +710,10 @@ static void place_set(gpt2_model *m, int slot, const micro_values *v, region *ke
     block_values spare;
     for (int l = 0; l < m->longest; l++) {
         block_values *b = m->sets ? &m->sets[slot * (m->longest + 1) + l] : &spare;
-        shared->at = passing;
-        b->own = l > 0 || gpt2_stage_is_first(&m->stage) ? place_input(m, v, l, kept) : NULL;
+        if (l % m->group == 0) shared->at = passing;
+        b->own = l % m->group ? cut(shared, rows_between(m) * m->C, m->bytes)
+                 : l > 0 || gpt2_stage_is_first(&m->stage) ? place_input(m, v, l / m->group, kept)
+                                                           : NULL;
         /* a block without backward keeps nothing but its input */
         const int again = whole && !reaches(m, l) ? GPT2_RECOMPUTE_BLOCK : m->run.recompute;
         place_block(b, kept, shared, m, experts_is_layer(&m->cfg, l), again);
@@ -784,15 +793,32 @@ static size_t measure(gpt2_model *m, region *kept, region *shared) {
 static void set_stage(gpt2_model *m, const gpt2_stage *stage) {
     m->layers = m->longest = m->cfg.layers;
     m->slots = m->together = m->run.together > 1 ? m->run.together : 1;
+    m->group = m->together > 1 && m->run.group > 1 ? m->run.group : 1;
     m->apart = m->cfg.untied;
     if (gpt2_stage_is_whole(stage)) return;
     m->apart = 1;
     m->stage = *stage;
-    m->together = 1;
+    m->together = m->group = 1;
     m->layers = gpt2_stage_layers(stage);
     m->longest = gpt2_stage_most(stage);
     m->slots = stage->slots;
     m->first_block = gpt2_stage_first_block(&m->cfg, stage, (int)m->tiles);
+}
+
+static zero_result check_group(const gpt2_config *cfg, const gpt2_run *run, gpt2_error *err) {
+    const int frozen = cfg->frozen && cfg->frozen->lowest > 0;
+    if (run->group >= 0 && run->group < 2) return ZERO_OK;
+    if (run->group < 0 || run->group > cfg->layers)
+        return refuse(err, ZERO_ERR_ARGUMENT, "groups of %d layers, expected 0 to %d", run->group,
+                      cfg->layers);
+    if (run->recompute < GPT2_RECOMPUTE_BLOCK)
+        return refuse(err, ZERO_ERR_ARGUMENT,
+                      "groups of %d layers keep only the input of the first one; recompute is %d, "
+                      "expected 3 or 4",
+                      run->group, run->recompute);
+    if (!cfg->moe.experts && !frozen) return ZERO_OK;
+    return refuse(err, ZERO_ERR_UNSUPPORTED, "groups of %d layers do not work with %s", run->group,
+                  frozen ? "frozen layers below trained ones" : "experts");
 }
 
 static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_run *run,
@@ -824,6 +850,7 @@ static zero_result set_shape(gpt2_model *m, const gpt2_config *cfg, const gpt2_r
                       run->mlp_rows, run->recompute);
     tensor_parallel_open(&m->tp, run->parallel, run->type);
     context_open(&m->cp, run->parallel, run->type);
+    TRY(check_group(cfg, run, err));
     const int ranks = (int)m->tp.size;
     TRY(gpt2_parallel_check(cfg, run->seq_len, run->tile_rows, ranks, m->tp.sequence, err));
     const context_shape shape = {cfg, ranks, m->tp.sequence, run->seq_len, (int)m->cp.size};
@@ -909,13 +936,14 @@ size_t gpt2_spare_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     return ops_spare_bytes(&limits, &settings);
 }
 
-/* away_inputs returns the number of inputs of a chunk that are offloaded, a record each. The first
+/* away_inputs returns the number of inputs of a chunk that are offloaded, a record each: the inputs
+ * of groups. The first
  * input of a chunk is not offloaded if it is a message of another stage: always if away_first
  * returns 1; on the first stage in all chunks but the first. */
 static int away_first(const gpt2_model *m) { return !gpt2_stage_is_first(&m->stage); }
 static int away_inputs(const gpt2_model *m) {
     const int whole = gpt2_stage_is_whole(&m->stage);
-    const int inputs = whole ? m->layers + 1 - WINDOW : m->longest - away_first(m);
+    const int inputs = whole ? groups_of(m, m->layers) + 1 - WINDOW : m->longest - away_first(m);
     return m->run.recompute == GPT2_RECOMPUTE_AWAY && inputs > 0 ? inputs : 0;
 }
 static int away_records(const gpt2_model *m) { return m->slots * away_inputs(m); }
@@ -1646,16 +1674,16 @@ static int is_replayed(gpt2_model *m, size_t l, int way, const ops_heads *s) {
     const size_t at = (size_t)(m->slot * m->layers) + l;
     return ops_graph_begin(m->ops, GRAPHS * at + (size_t)way, &key);
 }
-static void replay_forward(gpt2_model *m, size_t l, const ops_heads *s, int again) {
-    const int way = again ? GRAPH_AGAIN : GRAPH_FORWARD;
+/* ends 0: without the input of the next block. */
+static void replay_forward(gpt2_model *m, size_t l, const ops_heads *s, int way, int ends) {
     if (is_replayed(m, l, way, s)) return;
-    block_forward(m, l, s, again);
+    block_forward(m, l, s, !ends);
     ops_graph_end(m->ops);
 }
 
 static zero_result block(gpt2_model *m, size_t l, const ops_heads *s) {
     TRY(hook(m, zero_forward_begin(m->z, unit_of_block(m, l), &m->params)));
-    replay_forward(m, l, s, 0);
+    replay_forward(m, l, s, GRAPH_FORWARD, 1);
     if (is_mixture(m, l)) TRY(block_mixture(m, l, s->batch * s->seq_len));
     return hook(m, zero_forward_end(m->z, unit_of_block(m, l)));
 }
@@ -1665,6 +1693,13 @@ static zero_result skip_backward(gpt2_model *m, int unit) {
     TRY(hook(m, zero_backward_begin(m->z, unit, &m->params, &m->grads)));
     return hook(m, zero_backward_end(m->z, unit));
 }
+/* Computes the values of a block again. */
+static zero_result block_again(gpt2_model *m, size_t l, const ops_heads *s, int ends) {
+    const int unit = unit_of_block(m, l);
+    TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
+    replay_forward(m, l, s, GRAPH_AGAIN, ends);
+    return hook(m, zero_forward_end(m->z, unit));
+}
 static zero_result block_backward(gpt2_model *m, size_t l, const ops_heads *s) {
     const int unit = unit_of_block(m, l);
     const int whole = gpt2_stage_is_whole(&m->stage);
@@ -1672,11 +1707,7 @@ static zero_result block_backward(gpt2_model *m, size_t l, const ops_heads *s) {
         return whole ? ZERO_OK : skip_backward(m, unit);
     const size_t R = s->batch * s->seq_len;
     TRY(hook(m, zero_backward_begin(m->z, unit, &m->params, &m->grads)));
-    if (m->run.recompute >= GPT2_RECOMPUTE_BLOCK) {
-        TRY(hook(m, zero_forward_begin(m->z, unit, &m->params)));
-        replay_forward(m, l, s, 1);
-        TRY(hook(m, zero_forward_end(m->z, unit)));
-    }
+    if (m->run.recompute >= GPT2_RECOMPUTE_BLOCK && m->group == 1) TRY(block_again(m, l, s, 0));
     if (is_mixture(m, l)) { /* the units of the experts end before the block's unit */
         block_norm_again(m, l, R);
         gather(m, m->dres, R);
@@ -1980,58 +2011,74 @@ static zero_result take_tokens(gpt2_model *m, const int *inputs, const int *targ
     return ZERO_OK;
 }
 
-/* Returns the record of the input of block i of the current chunk. -1: it is not offloaded. */
-static int away_record(const gpt2_model *m, int i) {
-    const int at = i - away_first(m);
-    if (i < 0 || i >= m->count || m->blocks[i].x != m->blocks[i].own) return -1;
+/* Returns the input of group g of the current chunk. */
+static void *input_of(const gpt2_model *m, int g) { return m->blocks[g * m->group].x; }
+
+/* Returns the record of the input of group g. -1: it is not offloaded. */
+static int away_record(const gpt2_model *m, int g) {
+    const int at = g - away_first(m);
+    if (g < 0 || g >= groups_of(m, m->count) || input_of(m, g) != m->blocks[g * m->group].own)
+        return -1;
     return at >= 0 && at < away_inputs(m) ? m->slot * away_inputs(m) + at : -1;
 }
 
-/* Waits until the previous contents of the buffer of block i's input are offloaded. */
-static void free_window(gpt2_model *m, int i) {
-    int *leaving = &m->now->leaving[i % WINDOW];
+/* Waits until the previous contents of the buffer of group g's input are offloaded. */
+static void free_window(gpt2_model *m, int g) {
+    int *leaving = &m->now->leaving[g % WINDOW];
     if (m->away && *leaving >= 0) spill_await(m->away, *leaving);
     *leaving = -1;
 }
 
-/* Starts to offload the input of block i, and frees the buffer of the next input. */
-static void send_input(gpt2_model *m, int i) {
-    const int record = away_record(m, i);
-    if (record >= 0) spill_put(m->away, record, m->blocks[i].x);
-    if (record >= 0) m->now->leaving[i % WINDOW] = record;
-    free_window(m, i + 1);
+/* Starts to offload the input of group g, and frees the buffer of the next input. */
+static void send_input(gpt2_model *m, int g) {
+    const int record = away_record(m, g);
+    if (record >= 0) spill_put(m->away, record, input_of(m, g));
+    if (record >= 0) m->now->leaving[g % WINDOW] = record;
+    free_window(m, g + 1);
 }
 
-/* Starts to fetch the input of block i into its buffer, which is free. */
-static void fetch_input(gpt2_model *m, int i) {
-    const int record = m->away ? away_record(m, i) : -1;
-    if (record >= 0) spill_get(m->away, record, m->blocks[i].x);
+/* Starts to fetch the input of group g into its buffer, which is free. */
+static void fetch_input(gpt2_model *m, int g) {
+    const int record = m->away ? away_record(m, g) : -1;
+    if (record >= 0) spill_get(m->away, record, input_of(m, g));
+}
+
+/* Returns the first block after group g. */
+static int end_of(const gpt2_model *m, int g) {
+    const int end = (g + 1) * m->group;
+    return end < m->count ? end : m->count;
 }
 
 /* Forward of all blocks of the current chunk. If m->counts is set, a backward follows. */
-static zero_result next_block(gpt2_model *m, const ops_heads *s, size_t i) {
+static zero_result next_group(gpt2_model *m, const ops_heads *s, size_t g) {
     m->kept = 0; /* qkv is overwritten */
-    if (m->counts && m->away) send_input(m, (int)i);
-    return block(m, (size_t)m->first + i, s);
+    if (m->counts && m->away) send_input(m, (int)g);
+    for (int i = (int)g * m->group; i < end_of(m, (int)g); i++)
+        TRY(block(m, (size_t)(m->first + i), s));
+    return ZERO_OK;
 }
 static zero_result blocks_forward(gpt2_model *m, const ops_heads *s) {
-    for (int i = 0; i < m->count; i++) TRY(next_block(m, s, (size_t)i));
+    for (int g = 0; g < groups_of(m, m->count); g++) TRY(next_group(m, s, (size_t)g));
     return ZERO_OK;
 }
 /* Backward of all blocks of the current chunk. */
 static void fetch_last_inputs(gpt2_model *m) {
-    for (int i = m->count; i > m->count - WINDOW; i--) fetch_input(m, i - 1);
+    const int groups = groups_of(m, m->count);
+    for (int g = groups; g > groups - WINDOW; g--) fetch_input(m, g - 1);
 }
-static zero_result next_block_backward(gpt2_model *m, const ops_heads *s, size_t i) {
-    const int record = m->away ? away_record(m, (int)i) : -1;
+static zero_result next_group_backward(gpt2_model *m, const ops_heads *s, size_t g) {
+    const int record = m->away ? away_record(m, (int)g) : -1;
+    const int begin = (int)g * m->group, end = end_of(m, (int)g);
     if (record >= 0) spill_await(m->away, record);
-    TRY(block_backward(m, (size_t)m->first + i, s));
-    fetch_input(m, (int)i - WINDOW);
+    for (int i = begin; i < end && m->group > 1; i++)
+        TRY(block_again(m, (size_t)(m->first + i), s, i + 1 < end));
+    for (int i = end; i-- > begin;) TRY(block_backward(m, (size_t)(m->first + i), s));
+    fetch_input(m, (int)g - WINDOW);
     return ZERO_OK;
 }
 static zero_result blocks_backward(gpt2_model *m, const ops_heads *s) {
     fetch_last_inputs(m);
-    for (int i = m->count; i-- > 0;) TRY(next_block_backward(m, s, (size_t)i));
+    for (int g = groups_of(m, m->count); g-- > 0;) TRY(next_group_backward(m, s, (size_t)g));
     return ZERO_OK;
 }
 
@@ -2226,12 +2273,26 @@ static zero_result micro_losses(gpt2_model *m, const ops_heads *s, size_t i) {
     return ZERO_OK;
 }
 
+/* Opens the units of group g for all micro-batches, with those of its experts, which are in no
+   group with other blocks. */
+static zero_result open_group(gpt2_model *m, int g) {
+    const int begin = g * m->group;
+    if (is_mixture(m, (size_t)begin)) TRY(mixed(m, experts_hold(m->moe, begin / 2, 0)));
+    for (int i = begin; i < end_of(m, g); i++)
+        TRY(hook(m, zero_forward_begin(m->z, unit_of_block(m, (size_t)i), &m->params)));
+    return ZERO_OK;
+}
+static zero_result close_group(gpt2_model *m, int g) {
+    const int begin = g * m->group;
+    for (int i = begin; i < end_of(m, g); i++)
+        TRY(hook(m, zero_forward_end(m->z, unit_of_block(m, (size_t)i))));
+    return is_mixture(m, (size_t)begin) ? mixed(m, experts_release(m->moe, begin / 2, 0)) : ZERO_OK;
+}
 static zero_result blocks_together(gpt2_model *m, const ops_heads *s) {
-    for (int i = 0; i < m->count; i++) {
-        const int mixture = is_mixture(m, (size_t)i);
-        if (mixture) TRY(mixed(m, experts_hold(m->moe, i / 2, 0)));
-        TRY(each_forward(m, s, 0, unit_of_block(m, (size_t)i), (size_t)i, next_block));
-        if (mixture) TRY(mixed(m, experts_release(m->moe, i / 2, 0)));
+    for (int g = 0; g < groups_of(m, m->count); g++) {
+        TRY(open_group(m, g));
+        TRY(each_micro(m, s, 0, (size_t)g, next_group));
+        TRY(close_group(m, g));
     }
     return ZERO_OK;
 }
@@ -2241,17 +2302,27 @@ static zero_result micro_fetch(gpt2_model *m, const ops_heads *s, size_t i) {
     fetch_last_inputs(m);
     return ZERO_OK;
 }
+/* Backward of a group of several blocks reaches all of them. */
+static zero_result open_group_backward(gpt2_model *m, int g) {
+    const int begin = g * m->group;
+    if (is_mixture(m, (size_t)begin)) TRY(mixed(m, experts_hold(m->moe, begin / 2, 1)));
+    for (int i = end_of(m, g); i-- > begin;)
+        TRY(hook(m, zero_backward_begin(m->z, unit_of_block(m, (size_t)i), &m->params, &m->grads)));
+    return ZERO_OK;
+}
+static zero_result close_group_backward(gpt2_model *m, int g) {
+    const int begin = g * m->group;
+    for (int i = end_of(m, g); i-- > begin;)
+        TRY(hook(m, zero_backward_end(m->z, unit_of_block(m, (size_t)i))));
+    return is_mixture(m, (size_t)begin) ? mixed(m, experts_release(m->moe, begin / 2, 1)) : ZERO_OK;
+}
 static zero_result blocks_backward_together(gpt2_model *m, const ops_heads *s) {
     TRY(each_micro(m, s, 0, 0, micro_fetch));
-    for (int i = m->count; i-- > 0;) {
-        const int unit = unit_of_block(m, (size_t)i), reached = reaches(m, i);
-        const int mixture = reached && is_mixture(m, (size_t)i);
-        if (mixture) TRY(mixed(m, experts_hold(m->moe, i / 2, 1)));
-        if (reached)
-            TRY(each_backward(m, s, 0, unit, &m->params, (size_t)i, next_block_backward));
-        else
-            TRY(each_micro(m, s, 0, (size_t)i, next_block_backward));
-        if (mixture) TRY(mixed(m, experts_release(m->moe, i / 2, 1)));
+    for (int g = groups_of(m, m->count); g-- > 0;) {
+        const int reached = reaches(m, g * m->group);
+        if (reached) TRY(open_group_backward(m, g));
+        TRY(each_micro(m, s, 0, (size_t)g, next_group_backward));
+        if (reached) TRY(close_group_backward(m, g));
     }
     return ZERO_OK;
 }
@@ -2540,10 +2611,12 @@ uint64_t gpt2_parallel_bytes(const gpt2_config *cfg, const gpt2_run *run) {
     const uint64_t half = R * shape.C * shape.bytes / size * others; /* bytes of an all-reduce */
     uint64_t halves = 8;                                             /* bytes of a block */
     if (again >= GPT2_RECOMPUTE_BLOCK) halves += shape.tp.sequence ? 3 : 2;
+    const uint64_t inner = (uint64_t)(shape.layers - groups_of(&shape, shape.layers));
     if (again == GPT2_RECOMPUTE_NORM && shape.tp.sequence) halves += 2;
     const uint64_t first = (uint64_t)gpt2_stage_is_first(&shape.stage);
     const uint64_t last = (uint64_t)gpt2_stage_is_last(&shape.stage);
-    return mixture + half * (halves * (uint64_t)shape.layers + 2 * first + 2 * last)
+    const uint64_t ends = inner * (shape.tp.sequence ? 1 : 2); /* outputs that are computed again */
+    return mixture + half * (halves * (uint64_t)shape.layers + ends + 2 * first + 2 * last)
            + last * 3 * (2 * R * sizeof(float) * others / size);
 }
 

@@ -2,7 +2,7 @@
 
    EXAMPLE of a trainer
        gpt2_config cfg;
-       gpt2_run run = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL, NULL, 0, 0}; // B, T, recompute, ...
+       gpt2_run run = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL, NULL, 0, 0, 0}; // B, T, recompute, ...
        gpt2_error err;
        zero_tensor_desc table[GPT2_TENSORS];
        gpt2_model *m;
@@ -314,7 +314,14 @@ typedef struct gpt2_run {
     int mlp_rows; /* with recompute 3 or 4: MLPs in tiles of at most this number of tokens, so that
                      no array has 4C numbers for each token; results are equal up to rounding. 0:
                      all at once */
+    int group;    /* with `together`: layers that a micro-batch passes before the next one does; 0:
+                     1. Only the input of the first one is kept, so BLOCK or AWAY is required. The
+                     plugin needs gpt2_open_units. Not with experts, or frozen layers below trained
+                     ones */
 } gpt2_run;
+
+/* Returns zero_config.open_units for groups of layers: their units, and two that are gathered. */
+static inline int gpt2_open_units(int group) { return group > 1 ? group + 2 : 0; }
 
 typedef struct gpt2_model gpt2_model;
 

@@ -103,6 +103,11 @@ static const option train_table[] = {
                 "gathers a layer twice in a step, its gradient is reduced once and is in memory "
                 "only while its backward runs; activations are kept for all micro-steps (-r 3, -r "
                 "4)"),
+    ROW(INT, "-mog", "--micro-order-group", layer_group, "1", RANGE(1, 1024), .course = 1,
+        .help = "-mo layers with -r 3 or -r 4: layers that a micro-step passes before the next "
+                "one does. Only the input of the first of them is kept, or is in the file of -r 4. "
+                "Their weights and gradients are in memory at once, and the activations of one "
+                "micro-step"),
     ROW(INT, "-sh", "--shuffle", order, "-1", RANGE(-1, 2), .course = 1,
         .help = "order of sequences: 0 as in the file, 1 shuffled every epoch, 2 at random "
                 "offsets; -1: 1 with -i, otherwise 2"),

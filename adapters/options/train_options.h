@@ -68,6 +68,7 @@ typedef struct train_options {
     int mlp_rows;              /* -mt; 0: MLPs have no tiles */
     const char *products_path; /* -pc; "": the table's ways */
     int layer_order;           /* -mo: 1 layers */
+    int layer_group;           /* -mog */
     int accumulation, prefetch, overlap, mapping;
     int shard_ranks, second_ranks;                     /* -zs, -zh */
     int weight_bits, frozen_weight_bits;               /* -qw, -qwf */

@@ -129,7 +129,39 @@ static int train_check_pipeline(const train_options *o, char *sentence, size_t b
     return 0;
 }
 
-int train_check_order(const train_options *o, int pp, char *sentence, size_t bytes) {
+/* Checks -mog. */
+static int train_check_group(const train_options *o, const gpt2_config *model, char *sentence,
+                             size_t bytes) {
+    const int layers = model ? model->layers : o->layer_group;
+    if (o->layer_group < 2) return 0;
+    if (!o->layer_order)
+        return sentence_fail(sentence, bytes,
+                             "-mog %d: micro-steps pass groups of layers only with -mo "
+                             "layers; add it, or leave out -mog",
+                             o->layer_group);
+    if (o->recompute < GPT2_RECOMPUTE_BLOCK)
+        return sentence_fail(sentence, bytes,
+                             "-mog %d: only the input of the first of %d layers is kept, so the "
+                             "others are computed again (found -r %d); use -r 3 or -r 4",
+                             o->layer_group, o->layer_group, o->recompute);
+    if (o->layer_group > layers)
+        return sentence_fail(sentence, bytes, "-mog %d: the model has %d layers; use at most %d",
+                             o->layer_group, layers, layers);
+    if (o->experts || (model && model->moe.experts))
+        return sentence_fail(sentence, bytes,
+                             "-mog %d: the experts of a layer (-en) are in memory together, those "
+                             "of several layers are not supported; leave out -mog",
+                             o->layer_group);
+    if (!model || !model->frozen || model->frozen->lowest <= 0) return 0;
+    return sentence_fail(sentence, bytes,
+                         "-mog %d: the lowest %d layers are frozen, and backward does not reach "
+                         "them; leave out -mog",
+                         o->layer_group, model->frozen->lowest);
+}
+
+int train_check_order(const train_options *o, const gpt2_config *model, int pp, char *sentence,
+                      size_t bytes) {
+    if (train_check_group(o, model, sentence, bytes)) return 1;
     if (!o->layer_order) return 0;
     if (pp > 1)
         return sentence_fail(sentence, bytes,
@@ -245,7 +277,7 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
                              "only; leave them out");
     if (train_compares(o) && o->evaluate)
         return sentence_fail(sentence, bytes, "-h 1: a comparison does not evaluate; leave it out");
-    return train_check_order(o, o->pipeline, sentence, bytes)
+    return train_check_order(o, NULL, o->pipeline, sentence, bytes)
            || train_check_virtual(o, sentence, bytes) || train_check_pipeline(o, sentence, bytes)
            || train_check_experts(o, sentence, bytes) || train_check_elastic(o, sentence, bytes)
            || train_check_changes(o, sentence, bytes) || train_check_saves(o, sentence, bytes)
@@ -431,7 +463,7 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
     if (o->virtual_ranks) {
         if (train_virtual_batch(o, ranks, batch, sentence, bytes)) return 1;
         batch->seq_len = o->seq_len;
-        batch->together = 1;
+        batch->together = batch->group = 1;
         batch->tokens = batch->windows * T;
         return 0;
     }
@@ -457,6 +489,7 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
     batch->seq_len = o->seq_len;
     batch->micro_steps = (int)micro;
     batch->together = o->layer_order ? (int)micro : 1;
+    batch->group = batch->together > 1 ? o->layer_group : 1;
     batch->windows = windows;
     batch->tokens = windows * T;
     return 0;
@@ -486,7 +519,7 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
     const context_shape context = {model, sizes.tp, cut, o->seq_len, sizes.cp};
     if (context_choose(&context, (context_way)o->context_way, &ranks->ring, &error))
         return sentence_fail(sentence, bytes, "-cp %d: %s", sizes.cp, error.sentence);
-    if (train_check_order(o, sizes.pp, sentence, bytes)
+    if (train_check_order(o, model, sizes.pp, sentence, bytes)
         || train_batch(o, ranks->dp, batch, sentence, bytes))
         return 1;
     ranks->together = batch->together;
@@ -633,6 +666,7 @@ static int train_shards_grads(const zero_config *c) {
 void train_micro_steps(const batch_shape *batch, zero_config *c) {
     c->micro_steps = batch->micro_steps / batch->together;
     if (batch->together > 1 && c->grads == ZERO_GRAD_AUTO) c->grads = ZERO_GRAD_F32;
+    if (batch->group > 1) c->open_units = gpt2_open_units(batch->group);
 }
 
 void train_tiers(const train_options *o, int pp, zero_config *c) {

@@ -24,6 +24,7 @@ typedef struct batch_shape {
     int seq_len; /* T: tokens of a window */
     int micro_steps;
     int together;    /* micro-batches that pass each layer together: 1, or with -mo layers all */
+    int group;       /* layers that they pass one after the other: -mog, or 1 if `together` is 1 */
     int64_t windows; /* of a step, over ranks and micro-steps */
     int64_t tokens;  /* of a step: windows * T */
 } batch_shape;
@@ -31,8 +32,10 @@ typedef struct batch_shape {
 /* Checks for flags that cannot be combined. */
 int train_check(const train_options *o, char *sentence, size_t bytes);
 
-/* Checks -mo for the number of pipeline stages. */
-int train_check_order(const train_options *o, int pp, char *sentence, size_t bytes);
+/* Checks -mo and -mog for a model, and for the number of pipeline stages. model NULL: it is only a
+   number of parameters. */
+int train_check_order(const train_options *o, const gpt2_config *model, int pp, char *sentence,
+                      size_t bytes);
 
 /* Sets the experts of a model from -en, -ek, -ec and -ea. If model is NULL, only checks the flags.
  */

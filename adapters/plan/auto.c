@@ -293,28 +293,23 @@ static int auto_case_of(auto_search_run *x, const auto_choice *c, plan_case *mad
     return 0;
 }
 
-/* Returns whether all plans of a lossy context take longer than the limit, without planning it. */
-static int auto_hopeless(auto_search_run *x, const auto_choice *c) {
-    const machine *m = x->space.r->machine;
-    int batches[AUTO_VALUES], agains[AUTO_VALUES];
+/* Returns 1 if a lossy plan cannot win, without planning its context: its activations and state do
+   not fit, or it takes longer than the limit. */
+static int auto_cannot_win(auto_search_run *x, const auto_choice *c, const auto_run *run) {
+    const plan_request *r = x->space.r;
+    const size_t *state = auto_state_bytes(x, c);
+    const size_t here = state != NULL && c->optimizer == ZERO_DEVICE ? *state : 0;
+    plan_case made;
     plan_answer none;
-    auto_choice choice = *c;
-    const int n = auto_list(&x->space, &auto_rows[x->rows], c, batches);
-    const int k = auto_list(&x->space, &auto_rows[x->rows + 1], c, agains);
-    if (x->limit >= DBL_MAX) return 0;
+    if (r->options.pipeline > 1) return 0;
+    if (run->state == AUTO_LEGAL && r->most.device > 0
+        && (double)run->activations + (double)here > r->most.device)
+        return 1;
+    if (x->limit >= DBL_MAX || auto_case_of(x, c, &made)) return 0;
     memset(&none, 0, sizeof none);
-    for (int i = 0; i < n * k; i++) {
-        plan_case made;
-        choice.batch = batches[i / k];
-        choice.recompute = agains[i % k];
-        if (choice.batch < 1 || x->space.rows % choice.batch) continue;
-        choice.micro_steps = x->space.rows / choice.batch;
-        if (auto_case_of(x, &choice, &made)) continue;
-        none.resolved = made.zero;
-        none.zero.nranks = 1;
-        if (auto_least_seconds(m, &made, &none) <= x->limit) return 0;
-    }
-    return 1;
+    none.resolved = made.zero;
+    none.zero.nranks = 1;
+    return auto_least_seconds(r->machine, &made, &none) > x->limit;
 }
 
 /* Visits all batch sizes and recomputations of a context. */
@@ -324,7 +319,6 @@ static void auto_visit_runs(auto_search_run *x, auto_choice *c) {
     const int n = auto_list(&x->space, batch, c, batches);
     memset(x->context.made, 0, sizeof x->context.made);
     memset(x->context.state, 0, sizeof x->context.state);
-    if (x->space.lossy && auto_hopeless(x, c)) return;
     for (int i = 0; i < n; i++) {
         if (batches[i] < 1 || x->space.rows % batches[i]) continue;
         c->batch = batches[i];
@@ -337,9 +331,10 @@ static void auto_visit_runs(auto_search_run *x, auto_choice *c) {
         for (int k = 0; k < m; k++) {
             plan_case made;
             plan_answer a;
+            auto_run *run = &x->run[c->layer_order][i][k];
             c->recompute = agains[k];
-            if (!auto_plan_of(x, c, &x->run[c->layer_order][i][k], &made, &a))
-                auto_consider(x, c, &made, &a);
+            if (x->space.lossy && auto_cannot_win(x, c, run)) continue;
+            if (!auto_plan_of(x, c, run, &made, &a)) auto_consider(x, c, &made, &a);
         }
     }
 }

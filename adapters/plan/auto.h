@@ -24,7 +24,8 @@
    The search visits every combination. It asks plan.h for the memory and traffic of each context,
    for one, two and three micro-steps. From three on, every micro-step adds the same traffic. It
    leaves out only plans that cannot win, because their lower bound (auto_least_seconds) is not
-   below the fastest plan of their family.
+   below the fastest plan of their family. Lossy plans are left out before their context is planned,
+   also if their activations and state alone do not fit.
 
    THE CHOICE is the plan of the shortest predicted step (auto_predict) among those that fit into
    r.most. Of equally fast plans it is the first in the order of the table, which lists simple

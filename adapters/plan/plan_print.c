@@ -390,7 +390,10 @@ static void plan_print_head(const plan_request *r, const plan_case *c) {
         printf("attention as on this machine's GPU, of compute capability %d\n", plan_gpu_major());
     if (r->model.is_gpt2)
         printf("-b %d -t %d, %d micro-step%s%s, -r %d\n", c->run.batch, c->run.seq_len, micro,
-               micro > 1 ? "s" : "", c->run.together > 1 ? " layer by layer" : "",
+               micro > 1 ? "s" : "",
+               c->run.group > 1      ? ", several layers at once (-mog)"
+               : c->run.together > 1 ? " layer by layer"
+                                     : "",
                c->run.recompute);
     else
         printf("only a number of parameters: no activations; buffers for %d equal blocks\n",

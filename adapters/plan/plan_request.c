@@ -16,17 +16,19 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
         train_settings(o, &r->file, r->model.is_gpt2 ? r->model.gpt2.channels : 1);
     const layout_sizes sizes = {o->pipeline, o->tensor_parallel, o->expert_group, 0,
                                 o->context_parallel};
-    batch_shape batch = {1, o->seq_len, 1, 1, 0, 0};
+    batch_shape batch = {1, o->seq_len, 1, 1, 1, 0, 0};
     layout l;
     memset(c, 0, sizeof *c);
     if (layout_divide(&l, r->ranks, 0, sizes, sentence, bytes)) return 1;
-    if (train_check_order(o, l.pp, sentence, bytes)) return 1;
+    if (train_check_order(o, r->model.is_gpt2 ? &r->model.gpt2 : NULL, l.pp, sentence, bytes))
+        return 1;
     if (plan_batch_typed(r) && train_batch(o, l.dp, &batch, sentence, bytes)) return 1;
     c->model = &r->model;
     c->zero = all.zero;
     c->zero.stage = stage;
     train_micro_steps(&batch, &c->zero);
     c->run.together = batch.together;
+    c->run.group = batch.group;
     train_tiers(o, l.pp, &c->zero);
     c->run.batch = batch.rows;
     c->run.seq_len = batch.seq_len;

@@ -35,6 +35,7 @@ static void settings_batch(report *r, const settings *s) {
                s->batch->micro_steps);
     if (s->batch->together > 1)
         report_row(r, "  in each layer", "all micro-steps, before the next layer (-mo layers)");
+    if (s->batch->group > 1) report_row(r, "  layers of a group", "%d (-mog)", s->batch->group);
 }
 
 static const char *const settings_masters[ZERO_MASTERS] = {

@@ -4,6 +4,7 @@
 # needs for the same bytes: 1 MiB, direct, as many read as written as a step has. Then the bytes of a rank
 # and step as planned and as counted, and what checksums cost: runs with them and without in turns.
 # 2 ranks of one thread, T 64, B 4 a rank; models d12 and d24 by default. MiB of memory are of all ranks together.
+# FLAGS="-d 4096 -mo layers" adds flags of the trainer to all runs, here 8 micro-steps of all layers.
 set -u
 B=$1
 folder=${2:-/tmp}
@@ -18,7 +19,8 @@ median() { sort -n | awk '{ at[NR] = $1 } END { print at[int((NR + 1) / 2)] }'; 
 step() { # MODEL FLAG... -> $out, and the median of the last steps in ms
     model=$1
     shift
-    sh "$here/bench_pss.sh" "$B/train_gpt2_zero" -e "$model" -t 64 -b 4 -x 8 -v -1 -g 0 -pn 2 -nt 1 -z 3 -r 0 "$@" >"$out" 2>&1 ||
+    # shellcheck disable=SC2086
+    sh "$here/bench_pss.sh" "$B/train_gpt2_zero" -e "$model" -t 64 -b 4 -x 8 -v -1 -g 0 -pn 2 -nt 1 -z 3 -r 0 ${FLAGS:-} "$@" >"$out" 2>&1 ||
         tail -n 2 "$out" >&2
     ms=$(took "$out" | median)
     pss=$(sed -n 's/.*all ranks together \([0-9]*\) MiB.*/\1/p' "$out")

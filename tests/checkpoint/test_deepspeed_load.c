@@ -91,7 +91,7 @@ static void load_body(test_rank *r) {
     load_job *j = (load_job *)r->arg;
     const zero_comm comm = test_comm(r);
     const gpt2_run run = {
-        j->rows / RANKS, j->cfg.max_seq_len, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0};
+        j->rows / RANKS, j->cfg.max_seq_len, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0};
     zero_tensor_desc table[GPT2_TENSORS];
     zero_config config = {0};
     zero_ctx *z = NULL;

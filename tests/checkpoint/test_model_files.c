@@ -1221,7 +1221,7 @@ static void py_write(void) {
     gpt2_error err = {""};
     model m = py_model();
     gpt2_model *g = NULL;
-    const gpt2_run run = {1, 16, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0};
+    const gpt2_run run = {1, 16, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0};
     float logits[65];
     zero_ctx *z = make_alone(&tiny, ZERO_F32);
     bytes b = llmc_bytes(&m, ZERO_F32);

@@ -267,7 +267,7 @@ typedef struct outcome {
 } outcome;
 
 static outcome run_step(const setup *s, zero_ctx *z) {
-    const gpt2_run run = {B, T, s->recompute, s->type, 0, 0, 0, NULL, NULL, 0, 0};
+    const gpt2_run run = {B, T, s->recompute, s->type, 0, 0, 0, NULL, NULL, 0, 0, 0};
     outcome o = {0, 0, (float *)calloc(gpt2_numel(&tiny), sizeof(float))};
     gpt2_model *m;
     int ok = gpt2_create(&m, z, &tiny, &run, &err) == ZERO_OK;
@@ -366,7 +366,7 @@ static void test_next_logits(zero_ctx *z, gpt2_model *model, const tiny_model *m
 /* Evaluation of fewer rows, and logits after every position. */
 static void test_evaluation(void) {
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0};
+    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0};
     const setup s = {3, 0, 1, ZERO_F32, ZERO_GRAD_F32};
     zero_ctx *z = make_context(&s, &comm, &tiny);
     gpt2_model *model;
@@ -456,7 +456,7 @@ static void same_bits(const struct number_types *t) {
 /* Losses that are asked for later are the mean of those that were not. */
 static void test_losses(void) {
     const setup s = {0, 1, 3, ZERO_F32, ZERO_GRAD_F32};
-    const gpt2_run run = {B, T, 1, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0};
+    const gpt2_run run = {B, T, 1, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0};
     const int *const inputs[] = {tiny_inputs, tiny_targets, tiny_inputs};
     zero_ctx *z = make_tiny(&s);
     gpt2_model *m = NULL;
@@ -522,7 +522,7 @@ static void near_f32(const struct number_types *t) {
 
 /* Trains for some steps; parameters into out (gpt2_numel floats), the last loss is returned. */
 static double train(const setup *s, float *out) {
-    const gpt2_run run = {B, T, s->recompute, s->type, 0, 0, 0, NULL, NULL, 0, 0};
+    const gpt2_run run = {B, T, s->recompute, s->type, 0, 0, 0, NULL, NULL, 0, 0, 0};
     const zero_hyper hyper = {1e-2f, 0.9f, 0.95f, 1e-8f, 0, 1.0f};
     zero_ctx *z = make_tiny(s);
     gpt2_model *m = NULL;
@@ -664,7 +664,7 @@ static void check_memory(zero_type type, int together) {
     zero_ctx *z = make_context(&s, &comm, &small);
     size_t last = SIZE_MAX;
     for (int recompute = 0; recompute < 4; recompute++) {
-        const gpt2_run run = {5, 16, recompute, type, 0, 0, 0, NULL, NULL, together, 0};
+        const gpt2_run run = {5, 16, recompute, type, 0, 0, 0, NULL, NULL, together, 0, 0};
         gpt2_model *m;
         const size_t before = allocated_bytes();
         const zero_result r = gpt2_create(&m, z, &small, &run, &err);
@@ -686,8 +686,8 @@ static void test_memory(void) {
     for (int t = 0; t < ZERO_TYPES; t++) check_memory((zero_type)t, 3 * (t % 2));
 #endif
     gpt2_config d12;
-    const gpt2_run run = {4, 64, 1, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0},
-                   half = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL, NULL, 0, 0};
+    const gpt2_run run = {4, 64, 1, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0},
+                   half = {4, 64, 1, ZERO_BF16, 0, 0, 0, NULL, NULL, 0, 0, 0};
     gpt2_config_parse("d12", 0, 0, &d12, &err);
     test_check(gpt2_activation_bytes(&d12, &run) < 170e6 + 70e6 * ON_GPU,
                "GPT-2 124M, T 64, B 4: %zu bytes", gpt2_activation_bytes(&d12, &run));
@@ -704,7 +704,7 @@ static void test_errors(void) {
                                      {1 << 30, 16, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0},
                                      {1, 4, 0, ZERO_TYPES, 0, 0, 0, NULL, NULL, 0, 0}};
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0};
+    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0};
     const setup s = {0, 0, 1, ZERO_F32, ZERO_GRAD_F32};
     zero_ctx *z = make_context(&s, &comm, &tiny);
     gpt2_model *m = NULL;
@@ -752,8 +752,8 @@ static void test_errors(void) {
 static void test_cuda(void) {
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
     const gpt2_config odd = {8, 11, 128, 1, 1, 5003, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
-    const gpt2_run run = {1, 8, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0},
-                   tf32 = {B, T, 0, ZERO_F32, 1, 0, 0, NULL, NULL, 0, 0};
+    const gpt2_run run = {1, 8, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0},
+                   tf32 = {B, T, 0, ZERO_F32, 1, 0, 0, NULL, NULL, 0, 0, 0};
     const setup s = {0, 0, 1, ZERO_F32, ZERO_GRAD_F32};
     zero_ctx *z = make_context(&s, &comm, &tiny);
     gpt2_model *m = NULL;
@@ -786,7 +786,7 @@ static void test_cuda(void) {
 /* Steps whose host never waits within one, with tokens that are overwritten as soon as a call
    returns; parameters into out, the mean loss is returned. */
 static double run_unwaited(const setup *s, float *out) {
-    const gpt2_run run = {B, T, s->recompute, s->type, 0, 0, 0, NULL, NULL, 0, 0};
+    const gpt2_run run = {B, T, s->recompute, s->type, 0, 0, 0, NULL, NULL, 0, 0, 0};
     const zero_hyper hyper = {1e-2f, 0.9f, 0.95f, 1e-8f, 0, 1.0f};
     zero_ctx *z = make_tiny(s);
     gpt2_model *m = NULL;

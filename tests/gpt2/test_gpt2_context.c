@@ -41,7 +41,7 @@ static void take_events(void *user, const zero_event *events, int n) {
 
 /* A training on dp x cp ranks, and what the first rank finds. */
 typedef struct training {
-    int dp, cp, untied, tile_rows, recompute, stage, steps, together, sparse;
+    int dp, cp, untied, tile_rows, recompute, stage, steps, together, group, sparse;
     int ring;     /* of the cp ranks, those that are a ring; 0: 1 */
     int tp;       /* tensor-parallel ranks, neighbours; 0: 1 */
     int sequence; /* 1: which also divide rows between layers */
@@ -84,8 +84,8 @@ static size_t most_numel(void) {
 
 static gpt2_run run_of(const part *p) {
     const training *t = p->t;
-    const gpt2_run run = {B,        T,       t->recompute, t->type, 0, 0, t->tile_rows,
-                          P_tmpdir, &p->how, t->together,  0};
+    const gpt2_run run = {B,        T,       t->recompute, t->type, 0,       0, t->tile_rows,
+                          P_tmpdir, &p->how, t->together,  0,       t->group};
     return run;
 }
 
@@ -145,6 +145,7 @@ static zero_result open_model(part *p, const zero_comm *comm) {
     if (p->tp) zc.world = p->world;
     zc.stage = t->stage;
     zc.micro_steps = t->together > 1 ? 1 : MICRO;
+    zc.open_units = gpt2_open_units(t->group);
     zc.accumulation = ZERO_ACCUMULATE_SHARDED;
     zc.type = t->type;
     zc.grads = ZERO_GRAD_F32;
@@ -380,16 +381,18 @@ static void test_near(int dp, int most_cp, int steps) {
     free(whole.grad);
 }
 
-/* The other ways through the model: tiles, an untied classifier, touched rows, layer by layer. */
+/* The other ways through the model: tiles, an untied classifier, touched rows, layer by layer, and
+   by groups of layers. */
 static void test_ways(int cp, int ring) {
-    for (int way = 0; way < 4; way++) {
+    for (int way = 0; way < 5; way++) {
         training t = layout(1, cp);
         t.ring = ring;
         t.untied = way % 2;
         t.tile_rows = way < 2 ? 96 : 0;
         t.sparse = way == 3;
-        t.together = way == 2 ? MICRO : 0;
-        t.stage = way;
+        t.together = way == 2 || way == 4 ? MICRO : 0;
+        t.group = way == 4 ? 2 : 0;
+        t.stage = way == 4 ? 3 : way;
         t.recompute = way;
         training whole = whole_of(&t);
         check_near(&t, &whole, 1);
@@ -588,7 +591,7 @@ static void memory_body(test_rank *r) {
     zero_group *cp = NULL;
     if (zero_group_open(&cp, &comm, NULL, 60)) test_rank_fail(r, "%s", zero_group_error(cp));
     const gpt2_parallel how = {NULL, 0, NULL, NULL, NULL, cp, t->ring ? cp : NULL, NULL};
-    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0, 0};
+    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0, 0, 0};
     const gpt2_config one = {T, V, Vp, 1, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0},
                       two = {T, V, Vp, 2, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     if (r->rank == 0) t->one = gpt2_activation_bytes(&one, &run);

@@ -171,7 +171,7 @@ static zero_result make_layer(const layer_case *t, const plain *p, const float *
     const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
     gpt2_parallel how;
     memset(&how, 0, sizeof how);
-    const gpt2_run run = {1, LR, t->recompute, ZERO_F32, 0, 0, 0, NULL, &how, 0, 0};
+    const gpt2_run run = {1, LR, t->recompute, ZERO_F32, 0, 0, 0, NULL, &how, 0, 0, 0};
     const double *from = &p->gatew[0][0];
     float values[LE * HIDDEN * LC];
     char why[OPS_SENTENCE];
@@ -298,7 +298,7 @@ static gpt2_config config_of(const training *t) {
 static gpt2_run run_of(const part *p) {
     const training *t = p->t;
     const gpt2_run run = {B,        T,       t->recompute,           t->type, 0, 0, t->tile_rows,
-                          P_tmpdir, &p->how, t->together * t->micro, 0};
+                          P_tmpdir, &p->how, t->together * t->micro, 0,       0};
     return run;
 }
 

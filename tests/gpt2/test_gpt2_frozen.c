@@ -77,7 +77,7 @@ static zero_result take_steps(zero_ctx *z, gpt2_model *m, const gpt2_config *cfg
 static zero_result run_rank(zero_ctx **z, gpt2_model **m, const gpt2_config *cfg,
                             const gpt2_frozen *f, training *t, float *values, test_rank *r) {
     const zero_comm comm = test_comm(r);
-    const gpt2_run run = {B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir, NULL, 0, 0};
+    const gpt2_run run = {B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir, NULL, 0, 0, 0};
     zero_config zc;
     gpt2_error err = {""};
     memset(&zc, 0, sizeof zc);
@@ -193,7 +193,7 @@ static void test_activations(void) {
     training t = {.train = "h.3.*", .freeze = ""};
     const gpt2_config all = config_of(&t, NULL);
     gpt2_frozen *f = NULL;
-    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0};
+    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0};
     if (!test_check(!gpt2_freeze(&all, t.train, t.freeze, &f, NULL), "h.3.*")) return;
     const gpt2_config some = config_of(&t, f);
     gpt2_config one = all; /* scratch memory, which depends on the processor, is the same */

@@ -32,6 +32,7 @@ typedef struct training {
     int layers; /* 1: layer by layer */
     int micro, dp, tp, sequence, untied, tile_rows, recompute, stage, no_overlap, lora;
     int weight_bits, gradient_bits, shard_ranks, no_mapping;
+    int group; /* layers that a micro-batch passes before the next one does */
     zero_type type;
     zero_tier tier; /* of optimizer state, gradients and parameters, as the stage allows */
     const char *freeze;
@@ -61,9 +62,18 @@ static gpt2_config config_of(const training *t) {
     return c;
 }
 static gpt2_run run_of(const training *t, const gpt2_parallel *how) {
-    const gpt2_run run = {
-        B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir, how, t->layers ? t->micro : 0,
-        0};
+    const gpt2_run run = {B,
+                          T,
+                          t->recompute,
+                          t->type,
+                          0,
+                          0,
+                          t->tile_rows,
+                          P_tmpdir,
+                          how,
+                          t->layers ? t->micro : 0,
+                          0,
+                          t->layers ? t->group : 0};
     return run;
 }
 
@@ -86,6 +96,7 @@ static zero_config settings_of(const part *p) {
     if (t->stage == 3) zc.parameter_tier = t->tier;
     zc.folder = P_tmpdir;
     zc.persistence_numel = ZERO_NONE;
+    if (t->layers && t->micro > 1) zc.open_units = gpt2_open_units(t->group);
     zc.log = test_quiet;
     zc.world = p->world;
     return zc;
@@ -221,10 +232,11 @@ static const char *name_of(const training *t, char text[256]) {
     (void)snprintf(
         text, 256,
         "%s, %d micro-steps, dp %d tp %d sequence %d untied %d tiles %d recompute %d "
-        "stage %d overlap %d type %d tier %d bits %d %d shards of %d freeze '%s' lora %d",
+        "stage %d overlap %d type %d tier %d bits %d %d shards of %d freeze '%s' lora %d group %d",
         t->layers ? "layers" : "passes", t->micro, t->dp, t->tp, t->sequence, t->untied,
         t->tile_rows, t->recompute, t->stage, !t->no_overlap, (int)t->type, (int)t->tier,
-        t->weight_bits, t->gradient_bits, t->shard_ranks, t->freeze ? t->freeze : "", t->lora);
+        t->weight_bits, t->gradient_bits, t->shard_ranks, t->freeze ? t->freeze : "", t->lora,
+        t->group);
     return text;
 }
 
@@ -362,6 +374,46 @@ static void test_kinds(void) {
     }
 }
 
+/* Groups of 2 to all layers; the last group may have fewer. */
+static void test_groups(void) {
+    training passes = training_of(3, 2, 1, 0);
+    train(&passes);
+    for (int i = 0; i < 24; i++) {
+        training t = passes;
+        t.group = 2 + i % (L - 1);
+        t.stage = i / 2 % 4;
+        t.recompute = i % 3 ? GPT2_RECOMPUTE_AWAY : GPT2_RECOMPUTE_BLOCK;
+        t.no_overlap = i % 5 == 0;
+        t.no_mapping = i % 2;
+        if (i % 4 == 3 && t.stage > 0 && !EMULATED) t.tier = ZERO_FILE;
+        if (!SAME_GELU) {
+            passes.recompute = t.recompute;
+            train(&passes);
+        }
+        if (test_sampled(EMULATED ? 6 : 2)) check_same(t, &passes);
+    }
+    training kinds[5];
+    for (int i = 0; i < 5; i++) kinds[i] = training_of(3, 2, 1, 0);
+    kinds[0].tp = kinds[1].tp = 2;
+    kinds[0].stage = 3;
+    kinds[1].sequence = 1;
+    kinds[1].tile_rows = 96;
+    kinds[1].stage = 2;
+    kinds[2].lora = 1;
+    kinds[2].stage = 3;
+    kinds[3].freeze = "*b";
+    kinds[3].stage = 2;
+    kinds[4].weight_bits = kinds[4].gradient_bits = 8;
+    kinds[4].stage = 3;
+    for (int i = 0; i < 5; i++) {
+        kinds[i].group = 2 + i % 2;
+        kinds[i].recompute = i % 2 ? GPT2_RECOMPUTE_AWAY : GPT2_RECOMPUTE_BLOCK;
+        if (!test_sampled(EMULATED ? 4 : 1)) continue;
+        train(&kinds[i]);
+        check_same(kinds[i], &kinds[i]);
+    }
+}
+
 /* ---- a tied wte ------------------------------------------------------------------------------ */
 
 /* Its gradient adds the classifier's parts first, so it differs by roundings, at every stage by the
@@ -433,6 +485,17 @@ static void test_refused(void) {
     gpt2_run run = run_of(&t, NULL);
     run.together = -1;
     test_check(gpt2_activation_bytes(&cfg, &run) == 0, "-1 micro-batches together are accepted");
+    run.together = 2;
+    for (int recompute = 0; recompute <= GPT2_RECOMPUTE_AWAY; recompute++)
+        for (int group = -1; group <= L + 1; group++) {
+            const int legal = group == 0 || group == 1
+                              || (group > 0 && group <= L && recompute >= GPT2_RECOMPUTE_BLOCK);
+            run.recompute = recompute;
+            run.group = group;
+            test_check((gpt2_activation_bytes(&cfg, &run) > 0) == legal,
+                       "groups of %d with recompute %d", group, recompute);
+        }
+    run.recompute = run.group = 0;
     test_check(!gpt2_stage_make(&stage, &cfg, 2, 1, 0, T, &err), "%s", err.sentence);
     stage.slots = 1;
     const gpt2_parallel how = {NULL, 0, &stage, NULL, NULL, NULL, NULL, NULL};
@@ -462,6 +525,13 @@ static void test_memory(void) {
                    more, inputs * row + between);
         test_check(gpt2_away_bytes(&cfg, &three) == (away ? 3 * (size_t)(L + 1 - 3) * row : 0),
                    "offloaded: %zu", gpt2_away_bytes(&cfg, &three));
+        two.group = three.group = 2; /* 3 groups of 5 layers */
+        const size_t grouped =
+            gpt2_activation_bytes(&cfg, &three) - gpt2_activation_bytes(&cfg, &two);
+        test_check(grouped == (away ? 3 : 4) * row + between,
+                   "in groups of 2, a micro-batch takes %zu bytes", grouped);
+        test_check(gpt2_away_bytes(&cfg, &three) == (away ? 3 * row : 0),
+                   "offloaded by groups: %zu", gpt2_away_bytes(&cfg, &three));
     }
 }
 
@@ -494,6 +564,7 @@ int main(void) {
     test_tied();
     test_numbers();
     test_kinds();
+    test_groups();
     for (int type = 0; type < ZERO_TYPES; type++)
         for (int i = 0; i < 3; i++)
             if (!EMULATED || (type + i) % 3 == 0) test_bits((zero_type)type, &ends[i]);

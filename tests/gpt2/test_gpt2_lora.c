@@ -135,7 +135,8 @@ static zero_result open_groups(part *p, const zero_comm *comm) {
 static zero_result open_model(part *p) {
     const training *t = p->t;
     const zero_comm comm = zero_group_comm(p->dp);
-    const gpt2_run run = {B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir, &p->how, 0, 0};
+    const gpt2_run run = {B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir, &p->how, 0,
+                          0, 0};
     const gpt2_config base = config_of(t, NULL);
     zero_config zc;
     memset(&zc, 0, sizeof zc);

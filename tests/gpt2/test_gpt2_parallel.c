@@ -57,7 +57,8 @@ static size_t most_numel(void) {
 
 static gpt2_run run_of(const part *p) {
     const training *t = p->t;
-    const gpt2_run run = {B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir, &p->how, 0, 0};
+    const gpt2_run run = {B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir, &p->how, 0,
+                          0, 0};
     return run;
 }
 
@@ -407,7 +408,7 @@ static void memory_body(test_rank *r) {
     zero_group *tp = NULL;
     if (zero_group_open(&tp, &comm, NULL, 60)) test_rank_fail(r, "%s", zero_group_error(tp));
     const gpt2_parallel how = {tp, t->sequence, NULL, NULL, NULL, NULL, NULL, NULL};
-    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0, 0};
+    const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0, 0, 0};
     const gpt2_config one = {T, V, Vp, 1, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0},
                       two = {T, V, Vp, 2, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
     if (r->rank == 0) t->one = gpt2_activation_bytes(&one, &run);

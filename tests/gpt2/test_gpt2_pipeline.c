@@ -62,7 +62,7 @@ static gpt2_config config_of(const training *t) {
 
 static gpt2_run run_of(const training *t, const ranks *k) {
     const gpt2_run run = {
-        B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir, t->stages ? &k->how : NULL,
+        B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir, t->stages ? &k->how : NULL, 0,
         0, 0};
     return run;
 }

@@ -60,7 +60,7 @@ static zero_result make_context(zero_ctx **z, const training *t, const zero_comm
 
 static gpt2_run run_of(const training *t) {
     const gpt2_run run = {B,    T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir,
-                          NULL, 0, t->mlp_rows};
+                          NULL, 0, t->mlp_rows,  0};
     return run;
 }
 
@@ -205,7 +205,7 @@ static void large_step(int tile_rows, double *loss, double *norm) {
                                       0,    GPT2_NO_EXPERTS, NULL,  0, 0, 0};
     static int tokens[2 * LONG];
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
-    const gpt2_run run = {1, LONG, 0, ZERO_F32, 0, 0, tile_rows, NULL, NULL, 0, 0};
+    const gpt2_run run = {1, LONG, 0, ZERO_F32, 0, 0, tile_rows, NULL, NULL, 0, 0, 0};
     zero_tensor_desc table[GPT2_TENSORS];
     zero_config zc;
     zero_ctx *z = NULL;
@@ -444,8 +444,8 @@ static void test_rows(void) {
 }
 
 static void test_memory(void) {
-    const gpt2_run whole = {1, 64, 3, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0},
-                   tiled = {1, 64, 3, ZERO_F32, 0, 0, 8384, NULL, NULL, 0, 0};
+    const gpt2_run whole = {1, 64, 3, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0},
+                   tiled = {1, 64, 3, ZERO_F32, 0, 0, 8384, NULL, NULL, 0, 0, 0};
     gpt2_config d12;
     gpt2_config_parse("d12", 0, 0, &d12, NULL);
     const size_t a = gpt2_activation_bytes(&d12, &whole), b = gpt2_activation_bytes(&d12, &tiled);

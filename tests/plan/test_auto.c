@@ -390,6 +390,8 @@ static void check_time(int lossy) {
     const double took = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
     test_check(found->fitting > 0 && found->legal > 5000, "%lld plans", (long long)found->legal);
     test_check(took < 1 + 2 * lossy, "d48 on 64 ranks, lossy %d: searched in %.2f s", lossy, took);
+    test_check(found->contexts < 1000 + 2600 * lossy, "d48 on 64 ranks, lossy %d: %lld contexts",
+               lossy, (long long)found->contexts);
     printf("d48 on 64 ranks, lossy %d: %lld plans, %lld contexts, %lld simulated, %.2f s\n", lossy,
            (long long)found->legal, (long long)found->contexts, (long long)found->simulations,
            took);

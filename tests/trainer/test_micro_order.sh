@@ -63,6 +63,10 @@ test_bits() {
     alike "$untied -fz wte,wpe,h.0.*,h.1.*" "-z 1" "-z 3"
     alike "-ut 1 -pn 1" "-z 3" "-z 3 -r 4"
     alike "$untied -pt 1" "-z 2" "-z 3"
+    alike "$untied" "-z 0" "-z 3 -r 3 -mog 2"
+    alike "$untied -zl 32 -dt bf16" "-z 1" "-z 3 -zm 0 -r 4 -mog 3 -zos file -zop file"
+    alike "-ut 1 -pn 4 -tp 2" "-z 0" "-z 3 -r 3 -mog 4"
+    alike "-pn 4 -tp 2 -sp 1 -zl 32" "-z 1" "-z 2 -r 4 -mog 2"
 }
 
 # A tied wte adds up in another order: printed losses and norms are the same.
@@ -86,6 +90,8 @@ test_runs() {
     done
     train -ut 1 -pn 2 -z 3 $layers -st all >/dev/null
     same 'the settings' 1 "$(grep -c 'all micro-steps, before the next layer (-mo layers)' "$work/out")"
+    train -ut 1 -pn 2 -z 3 $layers -r 3 -mog 2 -st all >/dev/null
+    same 'the setting of groups' 1 "$(grep -c 'layers of a group .*2 (-mog)' "$work/out")"
     same 'the row of gathers' 1 "$(grep -c 'to gather weights .* forward and backward' "$work/out")"
 }
 
@@ -101,6 +107,11 @@ test_refused() {
     refused '-mo layers: the schedule of a pipeline (-pp 2)' -pn 2 -layouts 'dp2 pp2'
     refused '(found -za sharded); use -za auto, or -mo passes' -za sharded
     refused '(found -zg type); use -zg f32, or -mo passes' -dt bf16 -zg type
+    refused '-mog 2: only the input of the first of 2 layers is kept' -mog 2
+    refused '-mog 5: the model has 4 layers' -mog 5 -r 3
+    refused '-mog 2: the experts of a layer (-en) are in memory together' -mog 2 -r 3 -en 4
+    refused '-mog 2: the lowest 1 layers are frozen' -mog 2 -r 3 -ut 1 -fz 'wte,wpe,h.0.*'
+    refused '-mog 2: micro-steps pass groups of layers only with -mo layers' -mog 2 -r 3 -mo passes
 }
 
 test_bits
