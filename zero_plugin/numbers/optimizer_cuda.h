@@ -34,17 +34,25 @@ ZP_FN void zp_optimizer_store(const zp_update *u, size_t i, const float *p) {
                                                         zp_type_lower(p[2]), zp_type_lower(p[3]));
     *(ushort4 *)(void *)((uint16_t *)u->p + i) = make_ushort4(h[0], h[1], h[2], h[3]);
 }
+/* Decodes n values of one block. Unrolled, the loop takes registers that the update lacks. */
+ZP_FN void zp_optimizer_decode(const zp_update *u, int array, size_t i, float *x, size_t n) {
+    const zp_codes *b = (const zp_codes *)u->state[array] + i / ZP_CODE_BLOCK;
+    const uint8_t *code = b->code + i % ZP_CODE_BLOCK;
+    const int squares = array && u->squares;
+#pragma unroll 1
+    for (size_t j = 0; j < n; j++) x[j] = zp_codes_decode(code[j], b->scale, squares);
+}
 ZP_FN float zp_optimizer_state_at(const zp_update *u, int array, size_t i) {
     float x;
     if (u->state_type != ZP_CODES) return zp_type_load(u->state[array], u->state_type, i);
-    zp_codes_read(&x, (const zp_codes *)u->state[array], array && u->squares, i, 1);
+    zp_optimizer_decode(u, array, i, &x, 1);
     return x;
 }
 ZP_FN void zp_optimizer_load_state(const zp_update *u, int array, size_t i, float *x) {
     if (u->state_type != ZP_CODES)
         zp_type_load_wide(x, u->state[array], u->state_type, i);
     else
-        zp_codes_read(x, (const zp_codes *)u->state[array], array && u->squares, i, ZP_WIDE);
+        zp_optimizer_decode(u, array, i, x, ZP_WIDE);
 }
 /* A warp has a block of codes. */
 static_assert(ZP_CODE_BLOCK == 32 * ZP_WIDE, "all threads of a warp call zp_optimizer_store_codes");
