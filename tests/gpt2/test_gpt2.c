@@ -696,13 +696,13 @@ static void test_memory(void) {
 }
 
 static void test_errors(void) {
-    static const gpt2_run wrong[] = {{0, 4, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0},
-                                     {1, 0, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0},
-                                     {1, 17, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0},
-                                     {1, 4, 5, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0},
-                                     {1, 4, -1, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0},
-                                     {1 << 30, 16, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0},
-                                     {1, 4, 0, ZERO_TYPES, 0, 0, 0, NULL, NULL, 0, 0}};
+    static const gpt2_run wrong[] = {{0, 4, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0},
+                                     {1, 0, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0},
+                                     {1, 17, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0},
+                                     {1, 4, 5, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0},
+                                     {1, 4, -1, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0},
+                                     {1 << 30, 16, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0},
+                                     {1, 4, 0, ZERO_TYPES, 0, 0, 0, NULL, NULL, 0, 0, 0}};
     const zero_comm comm = {ZERO_COMM_SELF, 0, NULL, 0};
     const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, NULL, 0, 0, 0};
     const setup s = {0, 0, 1, ZERO_F32, ZERO_GRAD_F32};
