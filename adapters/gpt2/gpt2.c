@@ -15,8 +15,9 @@
    R counts its rows. context.h describes the exchange of qkv and of attention's output.
 
       MLP TILES. With mlp_rows an MLP runs tile by tile: in forward from rows of ln2 to the rows of
-   the output, and in backward through both, with fch computed again. So no array has 4C numbers for
-   each token. Gradients of its weights add up tile by tile, which rounds once more for each tile.
+   the output, and in backward through both, with fch computed again. So the MLP has no array with
+   4C numbers for each token. Gradients of its weights add up tile by tile, which rounds once more
+   for each tile.
 
       PARTS. Cp, NHp and Vr are this rank's numbers of channels, heads and vocabulary rows, and Rp
    its number of rows between layers. Without tensor parallelism they are C, NH, Vp and R.
@@ -281,6 +282,8 @@ int gpt2_table(const gpt2_config *cfg, const gpt2_parallel *how, int tile_rows,
     if (size > 1) describe_part(cfg, how, out, n);
     return gpt2_stage_table(cfg, how ? how->stage : NULL, out, n);
 }
+
+int gpt2_open_units(int group) { return group > 1 ? group + 2 : 0; }
 
 int gpt2_tiles(const gpt2_config *cfg, int parts, int tile_rows) {
     gpt2_config part = *cfg;

@@ -312,8 +312,8 @@ typedef struct gpt2_run {
     int together; /* micro-batches that pass each layer together, in gpt2_train_layers; 0: 1. Not in
                      a pipeline */
     int mlp_rows; /* with recompute 3 or 4: MLPs in tiles of at most this number of tokens, so that
-                     no array has 4C numbers for each token; results are equal up to rounding. 0:
-                     all at once */
+                     its arrays do not have 4C numbers for each token; results are equal up to
+                     rounding. 0: all at once */
     int group;    /* with `together`: layers that a micro-batch passes before the next one does; 0:
                      1. Only the input of the first one is kept, so BLOCK or AWAY is required. The
                      plugin needs gpt2_open_units. Not with experts, or frozen layers below trained
@@ -321,7 +321,7 @@ typedef struct gpt2_run {
 } gpt2_run;
 
 /* Returns zero_config.open_units for groups of layers: their units, and two that are gathered. */
-static inline int gpt2_open_units(int group) { return group > 1 ? group + 2 : 0; }
+int gpt2_open_units(int group);
 
 typedef struct gpt2_model gpt2_model;
 

@@ -574,7 +574,8 @@ static const option train_table[] = {
     ROW(INT, "-mt", "--mlp-rows", mlp_rows, "0", RANGE(0, 1e9),
         .help =
             "compute the MLP of a block in tiles of at most this number of tokens, in forward and "
-            "again in backward, so that no activation has 4 C numbers for each token. It needs -r "
+            "again in backward, so that the MLP has no array with 4 C numbers for each token. It "
+            "needs -r "
             "3 or 4. Results are equal up to rounding. 0: all tokens together"),
     HEADING("compare", "Comparison of stages"),
     ROW(TEXT, "-layouts", "--layouts", layouts, "",

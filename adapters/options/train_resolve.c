@@ -201,7 +201,8 @@ static int train_check_virtual(const train_options *o, char *sentence, size_t by
                          o->virtual_ranks, flag);
 }
 
-int train_check(const train_options *o, char *sentence, size_t bytes) {
+/* Checks masters and state, which are kept for each weight. */
+static int train_check_kept(const train_options *o, char *sentence, size_t bytes) {
     char type[OPTION_WORD_BYTES];
     train_options_word(o, "-dt", type);
     if (o->master == ZERO_MASTER_SPLIT && o->type != ZERO_BF16)
@@ -224,6 +225,11 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
         return sentence_fail(sentence, bytes,
                              "-oe f32: all state is f32 (found -os f32); give -os bf16 or -os "
                              "8bit, or leave out -oe");
+    return 0;
+}
+
+int train_check(const train_options *o, char *sentence, size_t bytes) {
+    if (train_check_kept(o, sentence, bytes)) return 1;
     if (o->type == ZERO_F16 && o->scale <= 0 && o->first_scale < o->least_scale)
         return sentence_fail(sentence, bytes,
                              "-li %g: the first loss scale is below the smallest one (-lm %g); "

@@ -119,7 +119,8 @@ static double measure_pass(measure_rank *r, const measure_shape *s) {
                              0,
                              0,
                              0};
-    const gpt2_run run = {s->batch, s->seq_len, s->recompute, s->type, 0, 0, 0, NULL, NULL, 0, 0, 0};
+    const gpt2_run run = {s->batch, s->seq_len, s->recompute, s->type, 0, 0,
+                          0,        NULL,       NULL,         0,       0, 0};
     double times[MEASURE_ROUNDS] = {0};
     int tokens[MEASURE_ROWS];
     zero_tensor_desc table[GPT2_TENSORS];

@@ -52,8 +52,8 @@ static zero_result zp_message_compare(zp_comm *g, int rank, const zp_envelope *t
                         (unsigned long long)mine->bytes);
 }
 
-/* Fills a part's view of memory that ranks share. The part's ranks on this machine are also ranks of
-   `of`. */
+/* Fills a part's view of memory that ranks share. The part's ranks on this machine are ranks of
+   `of`, too. */
 static void zp_message_view_part(const zp_comm *of, const zp_memory *m, const zp_comm *part,
                                  int first, int step, zp_memory *view) {
     const zp_local_ranks *all = zp_board_ranks_of(of), *some = zp_board_ranks_of(part);

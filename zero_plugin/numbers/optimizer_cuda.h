@@ -39,7 +39,9 @@ ZP_FN void zp_optimizer_decode(const zp_update *u, int array, size_t i, float *x
     const zp_codes *b = (const zp_codes *)u->state[array] + i / ZP_CODE_BLOCK;
     const uint8_t *code = b->code + i % ZP_CODE_BLOCK;
     const int squares = array && u->squares;
+#ifdef __CUDA_ARCH__
 #pragma unroll 1
+#endif
     for (size_t j = 0; j < n; j++) x[j] = zp_codes_decode(code[j], b->scale, squares);
 }
 ZP_FN float zp_optimizer_state_at(const zp_update *u, int array, size_t i) {
