@@ -103,7 +103,7 @@ check "$(awk "BEGIN { r = $(norm way) / $(norm one); print (r > 0.7 && r < 1.4) 
     "the auxiliary loss of pieces: norm $(norm way), of whole sequences $(norm one)"
 # MLPs in tiles of tokens
 run one -pn 1
-for way in "-pn 1" "-pn 2 -cp 2" "-pn 4 -cp 2 -tp 2 -sp 1" "-pn 4 -cp 4 -ca ring -b 4 -m 2 -mo layers"; do
+for way in "-pn 1" "-pn 2 -cp 2" "-pn 4 -cp 2 -tp 2 -sp 1" "-pn 4 -cp 4 -ca ring -b 4 -m 4 -mo layers"; do
     for stage in 0 3; do run m$stage $way -mt 24 -r 4 -zfd "$scratch" -z $stage; done
     check "$([ -n "$(weights m0)" ] && [ "$(weights m0)" = "$(weights m3)" ] && echo 1)" \
         "-mt 24 $way: stage 3 has other weights than stage 0: $(tail -n 1 "$scratch/m3")"
@@ -136,7 +136,7 @@ for way in "-cp 2" "-cp 2 -ca ring -r 4 -zl 32 -zfd $scratch"; do
     for stage in 0 3; do as_whole $stage $way; done
 done
 run one -pn 1
-run way -pn 8 -tp 2 -cp 2 -pp 2 -b 2 -z 2
+run way -pn 8 -tp 2 -cp 2 -pp 2 -b 2 -m 8 -z 2
 near way one
 run over -pn 4 -cp 2 -pp 2 -b 2 -z 2 -dt fp16 -li 1e9
 check "$(grep -c 'skipped 4: ' "$scratch/over")" "-cp 2 -pp 2: an overflow skips on all ranks: $(tail -n 1 "$scratch/over")"

@@ -219,7 +219,6 @@ test_wrong_sizes() {
         sampled 2 || continue
         refused 'heads' 1 '5' $small -e char:2x32x5 -pn $ranks
         refused 'no such model' 1 'd13' $small -e d13 -pn $ranks
-        refused 'window beyond the model' 1 '-t 2048.*1024' -e d12 -t 2048 -d 6144 -pn $ranks
         refused 'window beyond the file' 1 '100' $small -i "$scratch/short" -j "$scratch/short" \
             -t 128 -b 1 -pn $ranks
         refused 'batch beyond the file' 1 'a step needs 96 sequences' $small -i "$scratch/short" \
