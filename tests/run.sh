@@ -109,10 +109,10 @@ python 200 beside sh $here/hosts/test_python.sh $B
 suggest 60 beside $B/test_suggest
 fast-math 120 beside $B/test_fast_math
 observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/report/test_observe.sh $B
-layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_kills.sh $B
+bounds 120 beside $B/test_bounds
 virtual 120 beside $B/test_virtual
 split 60 beside $B/test_split
-bounds 120 beside $B/test_bounds
+layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_kills.sh $B
 extra 60 beside $B/test_extra
 fast-math-scale 120 beside $B/test_scale_fast 300 $SEED
 model-files-python 200 beside sh $here/checkpoint/test_model_files.sh $B
@@ -175,7 +175,7 @@ plans 60 beside $B/test_plans
 steps 60 beside $B/test_steps
 skips 120 beside $B/test_skips
 frozen 300 beside $B/test_frozen $B
-model 300 beside $B/test_model 400 $SEED
+model 300 beside $B/test_model 300 $SEED
 products-trainer 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/gpt2/test_products.sh $B
 gpt2 120 beside $B/test_gpt2
 launch 60 beside $B/test_launch
@@ -313,7 +313,7 @@ long() {
     cat <<TABLE
 checkpoint-slow 200 waits sh $here/checkpoint/test_checkpoint_faults.sh $B slow
 launchers 300 waits sh $here/launch/test_launchers.sh $B
-mpi-other 300 alone env SAMPLE=4 sh $here/comm/test_mpi.sh $B $(one_mpi $((1 - SEED % 2)))
+mpi-other 300 alone env SAMPLE=6 sh $here/comm/test_mpi.sh $B $(one_mpi $((1 - SEED % 2)))
 TABLE
     [ -z "${LLMC:-}" ] || echo "llmc-real 1800 alone sh $here/llmc/test_llmc.sh $B"
 }

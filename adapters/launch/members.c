@@ -5,12 +5,12 @@
 #include "members.h"
 
 #include "../system/clock.h"
+#include "../system/regular_file.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static int members_get(const int *value) { return __atomic_load_n(value, __ATOMIC_ACQUIRE); }
 static void members_set(int *value, int to) { __atomic_store_n(value, to, __ATOMIC_RELEASE); }
@@ -53,13 +53,13 @@ static void members_ask(members *m, int wanted) {
    that is empty is being written. */
 static int members_read(members_file *f, char text[MEMBERS_TEXT]) {
     struct stat now;
-    FILE *file = f->path[0] ? fopen(f->path, "re") : NULL;
+    FILE *file = f->path[0] ? regular_file_stream(f->path, "r") : NULL;
     if (file == NULL) return 0;
     const size_t n = fread(text, 1, MEMBERS_TEXT - 1, file);
     const int known = fstat(fileno(file), &now) == 0;
     (void)fclose(file);
     text[n] = 0;
-    if (!n || !known || !S_ISREG(now.st_mode)) return 0;
+    if (!n || !known) return 0;
     if (strcmp(text, f->text) == 0 && now.st_mtim.tv_sec == f->changed.tv_sec
         && now.st_mtim.tv_nsec == f->changed.tv_nsec)
         return 0;

@@ -77,6 +77,12 @@ static int train_check_changes(const train_options *o, char *sentence, size_t by
         return sentence_fail(sentence, bytes,
                              "-pnf: %s is not supported, because %s; leave one of them out", flag,
                              why);
+    const int file = o->ranks_file[0] ? regular_file_open(o->ranks_file, O_RDONLY) : -1;
+    const int number = errno; /* the file need not exist */
+    if (file >= 0) (void)close(file);
+    if (o->ranks_file[0] && file < 0 && number != ENOENT)
+        return sentence_fail(sentence, bytes, "-pnf: %.300s: %s; name a file", o->ranks_file,
+                             regular_file_error(number));
     if (!o->ranks_file[0] || o->batch == 0 || o->step_tokens > 0 || o->virtual_ranks) return 0;
     return sentence_fail(sentence, bytes,
                          "-pnf: with -b %d alone, a step on fewer ranks has fewer tokens; set the "

@@ -160,6 +160,9 @@ test_refusals() {
     to 1
     done_with 0 "a wrong file"
     same "a wrong file: warnings" 2 "$(grep -c 'ranks: expected a number of ranks from 1 to 64, found .*; the run goes on with 2' "$work/err")"
+    mkfifo "$work/pipe"
+    "$trainer" $small -pn 2 -pnf "$work/pipe" -x 2 >"$work/out" 2>"$work/err" </dev/null
+    same "refused: a pipe" "1 1" "$? $(grep -c -e '-pnf: .*: it is not a regular file; name a file' "$work/err")"
     for flags in "-tp 2 -pn 2" "-pt 1 -pn 2" "-z 1,2" "-pm 1 -pe 1 -n 5 -pn 2" "-tr $work/t" "-b 4 -pn 2"; do
         "$trainer" $small -o "$work/run" -pnf "$work/ranks" -x 2 $flags >"$work/out" 2>"$work/err" </dev/null
         same "refused: $flags" "1 1" "$? $(grep -c -e '-pnf: ' "$work/err")"

@@ -1094,7 +1094,7 @@ test_interruption
 # Those above that take long call `sampled` themselves; those below do not.
 for name in defaults settings sample packed conversion deepspeed tiers little_memory delayed tiles away offload \
     same_batches comparison output flags terminal hellaswag full_log log removed_folder cut_data mpi; do
-    if sampled 3; then test_$name; fi
+    if sampled 4; then test_$name; fi
 done
 [ $skipped -gt 0 ] && more=", $skipped skipped" || more=
 echo "$passed passed, $failed failed$more"
