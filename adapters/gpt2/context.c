@@ -320,12 +320,11 @@ uint64_t context_sent(const gpt2_config *cfg, const gpt2_run *run) {
     const uint64_t heads = 4 * values / p.heads * (p.heads - 1) * size;
     const uint64_t hops = 2 * values * (p.ring_size - 1); /* values of keys, or of their gradient */
     const gpt2_stage *stage = run->parallel ? run->parallel->stage : NULL;
-    const int whole = gpt2_stage_is_whole(stage), here = whole ? 0 : gpt2_stage_layers(stage);
-    const uint64_t layers = (uint64_t)(whole ? cfg->layers : here);
+    const int whole = gpt2_stage_is_whole(stage);
+    const int layers = whole ? cfg->layers : gpt2_stage_layers(stage);
     const int lowest = cfg->frozen ? cfg->frozen->lowest : 0; /* of the blocks with backward */
     uint64_t back = 0;
-    for (int l = 0; l < (int)layers; l++)
-        back += (whole ? l : gpt2_stage_block(stage, l)) >= lowest;
+    for (int l = 0; l < layers; l++) back += (whole ? l : gpt2_stage_block(stage, l)) >= lowest;
     const uint64_t again = run->recompute >= GPT2_RECOMPUTE_BLOCK ? back : 0;
-    return (layers + again + back) * (heads + hops * size) + back * hops * sizeof(float);
+    return ((uint64_t)layers + again + back) * (heads + hops * size) + back * hops * sizeof(float);
 }

@@ -724,9 +724,8 @@ static void place_set(gpt2_model *m, int slot, const micro_values *v, region *ke
     shared->at = passing;
 }
 
-/* Returns the numbers in d4c: gradients of fch, or of qkv, or two rounds' keys and values of a
- * ring.
- */
+/* Returns how many numbers d4c has: gradients of fch, of qkv, or a ring's keys and values of two
+   rounds. */
 static size_t wide_numel(const gpt2_model *m) {
     const size_t R = (size_t)m->run.batch * m->T, Cp = m->Cp;
     const size_t tile = 4 * Cp * m->mlp_rows, all = (m->cp.ring_size > 1 ? 4 : 3) * Cp * R;
@@ -940,9 +939,8 @@ size_t gpt2_spare_bytes(const gpt2_config *cfg, const gpt2_run *run) {
 }
 
 /* away_inputs returns the number of inputs of a chunk that are offloaded, a record each: the inputs
- * of groups. The first
- * input of a chunk is not offloaded if it is a message of another stage: always if away_first
- * returns 1; on the first stage in all chunks but the first. */
+   of groups. The first input of a chunk is not offloaded if it is a message of another stage:
+   always if away_first returns 1; on the first stage in all chunks but the first. */
 static int away_first(const gpt2_model *m) { return !gpt2_stage_is_first(&m->stage); }
 static int away_inputs(const gpt2_model *m) {
     const int whole = gpt2_stage_is_whole(&m->stage);

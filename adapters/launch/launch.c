@@ -689,26 +689,34 @@ static void launch_end_all(launch_watch *w, int rank, const char *what) {
     w->ending_ms = clock_milliseconds();
 }
 
+/* Writes how a process has ended. */
+static void launch_name_end(char words[LAUNCH_SENTENCE / 2], int status) {
+    if (WIFSIGNALED(status))
+        snprintf(words, LAUNCH_SENTENCE / 2, "was killed by signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    else
+        snprintf(words, LAUNCH_SENTENCE / 2, "ended with exit code %d", WEXITSTATUS(status));
+}
+
+/* Kills the processes of a change that was cancelled. */
+static void launch_kill_joining(const launch_watch *w) {
+    for (int i = 0; i < LAUNCH_MAX_RANKS; i++)
+        if (w->joining[i] && w->child[i] > 0) kill(w->child[i], SIGKILL);
+}
+
 /* A process that joins has ended. Returns 0 if the ranks depend on it already. */
 static int launch_on_joining_exit(launch_watch *w, int seat, int status) {
     members *m = &w->l->board->members;
     const int was = members_get_phase(m) >= MEMBERS_STARTING;
-    char sentence[LAUNCH_SENTENCE];
+    char sentence[LAUNCH_SENTENCE], end[LAUNCH_SENTENCE / 2];
     if (!w->joining[seat]) return 0;
     w->joining[seat] = 0;
     if (w->ending || __atomic_load_n(&m->over, __ATOMIC_ACQUIRE)) return 1;
     if (!members_cancel(m)) return 0;
-    for (int i = 0; i < LAUNCH_MAX_RANKS; i++)
-        if (w->joining[i] && w->child[i] > 0) kill(w->child[i], SIGKILL);
-    if (WIFSIGNALED(status))
-        snprintf(sentence, sizeof sentence,
-                 "a new rank was killed by signal %d (%s) before it joined; %d rank%s go on",
-                 WTERMSIG(status), strsignal(WTERMSIG(status)), w->l->nranks,
-                 w->l->nranks > 1 ? "s" : "");
-    else
-        snprintf(sentence, sizeof sentence,
-                 "a new rank ended with exit code %d before it joined; %d rank%s go on",
-                 WEXITSTATUS(status), w->l->nranks, w->l->nranks > 1 ? "s" : "");
+    launch_kill_joining(w);
+    launch_name_end(end, status);
+    snprintf(sentence, sizeof sentence, "a new rank %s before it joined; %d rank%s go on", end,
+             w->l->nranks, w->l->nranks > 1 ? "s" : "");
     if (was) launch_print(w->l, sentence);
     return 1;
 }
@@ -730,7 +738,7 @@ static void launch_on_success(launch_watch *w, int seat) {
 }
 
 static void launch_on_exit(launch_watch *w, int seat, int status) {
-    char sentence[LAUNCH_SENTENCE];
+    char sentence[LAUNCH_SENTENCE], end[LAUNCH_SENTENCE / 2];
     const int rank = launch_rank_of(w, seat);
     long pid = (long)w->child[seat];
     w->child[seat] = 0;
@@ -742,14 +750,8 @@ static void launch_on_exit(launch_watch *w, int seat, int status) {
     }
     if (w->code == 0) w->code = WIFEXITED(status) ? WEXITSTATUS(status) : LAUNCH_EXIT_FAILURE;
     w->dead += WIFSIGNALED(status) ? !w->killed : !launch_is_claimed(w->l->board);
-    if (WIFSIGNALED(status))
-        snprintf(sentence, sizeof sentence,
-                 "rank %d (process %ld) was killed by signal %d (%s); all ranks end", rank, pid,
-                 WTERMSIG(status), strsignal(WTERMSIG(status)));
-    else
-        snprintf(sentence, sizeof sentence,
-                 "rank %d (process %ld) ended with exit code %d; all ranks end", rank, pid,
-                 WEXITSTATUS(status));
+    launch_name_end(end, status);
+    snprintf(sentence, sizeof sentence, "rank %d (process %ld) %s; all ranks end", rank, pid, end);
     launch_end_all(w, rank, sentence);
 }
 
@@ -830,8 +832,7 @@ static void launch_start_joining(launch_watch *w) {
         }
         (void)members_cancel(m);
         launch_print(w->l, "a new rank could not be started: no more processes; raise ulimit -u");
-        for (int i = 0; i < LAUNCH_MAX_RANKS; i++)
-            if (w->joining[i] && w->child[i] > 0) kill(w->child[i], SIGKILL);
+        launch_kill_joining(w);
         return;
     }
 }

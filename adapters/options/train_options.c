@@ -575,8 +575,7 @@ static const option train_table[] = {
         .help =
             "compute the MLP of a block in tiles of at most this number of tokens, in forward and "
             "again in backward, so that the MLP has no array with 4 C numbers for each token. It "
-            "needs -r "
-            "3 or 4. Results are equal up to rounding. 0: all tokens together"),
+            "needs -r 3 or 4. Results are equal up to rounding. 0: all tokens together"),
     HEADING("compare", "Comparison of stages"),
     ROW(TEXT, "-layouts", "--layouts", layouts, "",
         .help = "compare layouts of the ranks in one run, at the stage of -z: \"dp4 tp2dp2\""),

@@ -35,9 +35,16 @@ static int train_check_elastic(const train_options *o, char *sentence, size_t by
                          o->batch);
 }
 
+/* Returns the first given flag of a measurement that is shown, or NULL. */
+static const char *train_shows(const train_options *o) {
+    static const char *const shown[] = {"-tr", "-tb", "-tc", "-tk", "-tbd", "-tcd"};
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+        if (train_options_given(o, shown[i])) return shown[i];
+    return NULL;
+}
+
 /* Returns the first flag that -pnf does not support, or NULL, and why. */
 static const char *train_fixes_ranks(const train_options *o, const char **why) {
-    static const char *const shown[] = {"-tr", "-tb", "-tc", "-tk", "-tbd", "-tcd"};
     const struct {
         int given;
         const char *flag, *why;
@@ -65,25 +72,24 @@ static const char *train_fixes_ranks(const train_options *o, const char **why) {
         if (rows[i].given) return rows[i].flag;
     }
     *why = "measurements are of one number of ranks";
-    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
-        if (train_options_given(o, shown[i])) return shown[i];
-    return NULL;
+    return train_shows(o);
 }
 
 /* Checks the flags that -pnf, ranks that join and leave, does not support. */
 static int train_check_changes(const train_options *o, char *sentence, size_t bytes) {
-    const char *why, *flag = o->ranks_file[0] ? train_fixes_ranks(o, &why) : NULL;
-    if (flag)
+    const char *why, *flag;
+    if (!o->ranks_file[0]) return 0;
+    if ((flag = train_fixes_ranks(o, &why)) != NULL)
         return sentence_fail(sentence, bytes,
                              "-pnf: %s is not supported, because %s; leave one of them out", flag,
                              why);
-    const int file = o->ranks_file[0] ? regular_file_open(o->ranks_file, O_RDONLY) : -1;
+    const int file = regular_file_open(o->ranks_file, O_RDONLY);
     const int number = errno; /* the file need not exist */
     if (file >= 0) (void)close(file);
-    if (o->ranks_file[0] && file < 0 && number != ENOENT)
+    if (file < 0 && number != ENOENT)
         return sentence_fail(sentence, bytes, "-pnf: %.300s: %s; name a file", o->ranks_file,
                              regular_file_error(number));
-    if (!o->ranks_file[0] || o->batch == 0 || o->step_tokens > 0 || o->virtual_ranks) return 0;
+    if (o->batch == 0 || o->step_tokens > 0 || o->virtual_ranks) return 0;
     return sentence_fail(sentence, bytes,
                          "-pnf: with -b %d alone, a step on fewer ranks has fewer tokens; set the "
                          "tokens per step with -d",
@@ -279,11 +285,7 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     if (train_compares(o) && (o->skip_loss != 0 || o->skip_norm != 0))
         return sentence_fail(sentence, bytes,
                              "-sl and -sg: a comparison skips no steps; leave them out");
-    static const char *const shown[] = {"-tr", "-tb", "-tc", "-tk", "-tbd", "-tcd"};
-    int shows = 0;
-    for (int i = 0; i < (int)(sizeof shown / sizeof *shown); i++)
-        shows |= train_options_given(o, shown[i]);
-    if (train_compares(o) && shows)
+    if (train_compares(o) && train_shows(o))
         return sentence_fail(sentence, bytes,
                              "-tr, -tb, -tc, -tk, -tbd and -tcd: a comparison prints its own table "
                              "only; leave them out");
