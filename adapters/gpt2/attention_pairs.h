@@ -1,5 +1,6 @@
 /* attention_pairs.h - attention of the queries of one piece of a sequence to the keys of another,
-   on the CPU (Dao et al. 2022). Only ops_cpu.c includes this file.
+   on the CPU (Dao et al. 2022). Only ops_cpu.c includes this file. A sequence of more than
+   LONGEST_WHOLE tokens is one piece, whose queries attend to its own keys.
 
    A thread computes one head of one sequence. It takes KEYS_AT_ONCE keys, and for them the queries
    of the piece, QUERIES at a time, so its scratch memory does not grow with the number of tokens.
@@ -12,9 +13,9 @@
 #define GPT2_ATTENTION_PAIRS_H
 
 enum {
-    KEYS_AT_ONCE = 256
-}; /* a multiple of QUERIES, so that each query of a causal tile sees the
-      first key of its chunk */
+    KEYS_AT_ONCE = 256 /* a multiple of QUERIES, so that each query of a causal tile sees the first
+                          key of its chunk */
+};
 
 /* Scratch memory of a thread. H' as in head_work; K' is KEYS_AT_ONCE, Q' is QUERIES. */
 typedef struct pair_work {
@@ -53,12 +54,14 @@ static pair_work cut_pair_work(float *memory, size_t h) {
 
 /* One head of one sequence. Elements of arrays are counted from the beginning of the array. */
 typedef struct pair_head {
-    size_t C;          /* channels of all heads */
-    size_t tokens;     /* of each piece */
-    size_t q, kv, out; /* the element of the first query in (T, 3C), key in (T, 2C), query in
-                          (T, C) */
-    size_t row;        /* the first query in (B, NH, T) */
-    const float *bias; /* of this head's q; those of k and v are C and 2C further */
+    size_t C;            /* channels of all heads */
+    size_t tokens;       /* of each piece */
+    size_t q, out;       /* the element of the first query in (T, 3C), and in (T, C) */
+    size_t kv, kv_row;   /* the element of the first key, and the distance of two keys. A value is C
+                            elements after its key */
+    size_t sum, sum_row; /* the same of the queries in the sums: ops_partial.out, ops_slopes.dq */
+    size_t row;          /* the first query in (B, NH, T) */
+    const float *bias;   /* of this head's q; those of k and v are C and 2C further */
     int causal;
 } pair_head;
 
@@ -70,8 +73,11 @@ static pair_head pair_head_of(const ops_heads *s, const ops_pair *pair, size_t i
     h.C = C;
     h.tokens = pair->tokens;
     h.q = query * 3 * C + column;
-    h.kv = (b * s->seq_len + pair->keys) * 2 * C + column;
     h.out = query * C + column;
+    h.kv = (b * s->seq_len + pair->keys) * 2 * C + column;
+    h.kv_row = 2 * C;
+    h.sum = h.out;
+    h.sum_row = C;
     h.row = i * s->seq_len + pair->queries;
     h.bias = bias + column;
     h.causal = pair->causal;
@@ -144,8 +150,8 @@ static void pair_add_rows(const pair_work *w, const head_shape *s, const pair_ti
                           const ops_partial *state, const pair_head *h) {
     const size_t all = pair_columns(t, i), rows = least(TILE_M, t->queries - i);
     const size_t at = h->row + t->i0 + i;
-    float *p = w->p + i * s->lp, *out = state->out + h->out + (t->i0 + i) * h->C;
-    pair_load(w->tile, out, h->C, rows, s);
+    float *p = w->p + i * s->lp, *out = state->out + h->sum + (t->i0 + i) * h->sum_row;
+    pair_load(w->tile, out, h->sum_row, rows, s);
     memset(w->tile + rows * s->hp, 0, (TILE_M - rows) * s->hp * sizeof *p);
     for (size_t r = 0; r < rows; r++) {
         float *row = p + r * s->lp, *sums = w->tile + r * s->hp;
@@ -160,7 +166,16 @@ static void pair_add_rows(const pair_work *w, const head_shape *s, const pair_ti
     }
     for (size_t d = 0; d < s->hp; d += TILE_N)
         tile_product(w->tile + d, s->hp, p, s->lp, 1, w->v + d, s->hp, all, 1);
-    pair_store(out, h->C, w->tile, rows, s);
+    pair_store(out, h->sum_row, w->tile, rows, s);
+}
+
+/* Packs the keys and values from k0 on. */
+static void pair_pack_keys(const ops_ctx *o, const pair_work *w, const pair_head *h, const void *kv,
+                           size_t k0, const head_shape *keys) {
+    const size_t at = h->kv + k0 * h->kv_row;
+    pack(w->k, element(kv, o->type, at), h->kv_row, h->bias + h->C, 1.0f, keys);
+    pack(w->v, element(kv, o->type, at + h->C), h->kv_row, h->bias + 2 * h->C, 1.0f, keys);
+    pack_panels(w->kt, w->k, keys);
 }
 
 static void pair_forward(const ops_ctx *o, float *memory, const ops_heads *shape,
@@ -171,10 +186,7 @@ static void pair_forward(const ops_ctx *o, float *memory, const ops_heads *shape
     const float scale = 1.0f / sqrtf((float)shape->head_size);
     for (size_t k0 = 0; k0 < h->tokens; k0 += KEYS_AT_ONCE) {
         const head_shape keys = pair_rows(o, shape, least(KEYS_AT_ONCE, h->tokens - k0));
-        const size_t at = h->kv + k0 * 2 * h->C;
-        pack(w->k, element(kv, o->type, at), 2 * h->C, h->bias + h->C, 1.0f, &keys);
-        pack(w->v, element(kv, o->type, at + h->C), 2 * h->C, h->bias + 2 * h->C, 1.0f, &keys);
-        pack_panels(w->kt, w->k, &keys);
+        pair_pack_keys(o, w, h, kv, k0, &keys);
         for (size_t i0 = h->causal ? k0 : 0; i0 < h->tokens; i0 += QUERIES) {
             const head_shape rows = pair_rows(o, shape, least(QUERIES, h->tokens - i0));
             const pair_tile t = {i0, k0, rows.T, keys.T, h->causal};
@@ -196,7 +208,7 @@ static void pair_row_gradients(const pair_work *w, const head_shape *s, const pa
     const size_t all = pair_columns(t, i), rows = least(TILE_M, t->queries - i);
     const size_t at = h->row + t->i0 + i;
     float *p = w->p + i * s->lp, *dp = w->dp + i * s->lp;
-    float *dq = g->dq + h->out + (t->i0 + i) * h->C;
+    float *dq = g->dq + h->sum + (t->i0 + i) * h->sum_row;
     for (size_t r = 0; r < TILE_M; r++) {
         float *row = p + r * s->lp, *slope = dp + r * s->lp;
         const float lse = r < rows ? g->lse[at + r] : 0.0f;
@@ -209,11 +221,11 @@ static void pair_row_gradients(const pair_work *w, const head_shape *s, const pa
         pair_hide(row, pair_seen(t, i + r), all, 0.0f);
         pair_hide(slope, pair_seen(t, i + r), all, 0.0f);
     }
-    pair_load(w->tile, dq, h->C, rows, s);
+    pair_load(w->tile, dq, h->sum_row, rows, s);
     memset(w->tile + rows * s->hp, 0, (TILE_M - rows) * s->hp * sizeof *p);
     for (size_t d = 0; d < s->hp; d += TILE_N)
         tile_product(w->tile + d, s->hp, dp, s->lp, 1, w->k + d, s->hp, all, 1);
-    pair_store(dq, h->C, w->tile, rows, s);
+    pair_store(dq, h->sum_row, w->tile, rows, s);
 }
 
 /* Adds the part of a tile's queries to dk and dv of its keys. */
@@ -240,36 +252,117 @@ static void pair_add(float *to, size_t stride, const float *from, size_t n, cons
     }
 }
 
+/* Computes dk and dv of the keys from k0 on, and adds to the dq of all queries that see them. */
+static void pair_chunk_backward(const ops_ctx *o, const pair_work *w, const ops_heads *shape,
+                                const ops_slopes *g, const pair_head *h, size_t k0,
+                                const head_shape *keys) {
+    const float scale = 1.0f / sqrtf((float)shape->head_size);
+    pair_pack_keys(o, w, h, g->kv, k0, keys);
+    pack_panels(w->vt, w->v, keys);
+    memset(w->none, 0, keys->hp * sizeof *w->none);
+    memset(w->dk, 0, keys->tp * keys->hp * sizeof *w->dk);
+    memset(w->dv, 0, keys->tp * keys->hp * sizeof *w->dv);
+    for (size_t i0 = h->causal ? k0 : 0; i0 < h->tokens; i0 += QUERIES) {
+        const head_shape rows = pair_rows(o, shape, least(QUERIES, h->tokens - i0));
+        const pair_tile t = {i0, k0, rows.T, keys->T, h->causal};
+        pack(w->q, element(g->qkv, o->type, h->q + i0 * 3 * h->C), 3 * h->C, h->bias, scale, &rows);
+        pack(w->dout, element(g->dout, o->type, h->out + i0 * h->C), h->C, w->none, 1.0f, &rows);
+        pair_scores(w->p, w->q, w->kt, &t, &rows);
+        pair_scores(w->dp, w->dout, w->vt, &t, &rows);
+        for (size_t i = 0; i < rows.T; i += TILE_M) pair_row_gradients(w, &rows, &t, i, g, h);
+        pair_key_gradients(w, &rows, &t);
+    }
+}
+
 static void pair_backward(const ops_ctx *o, float *memory, const ops_heads *shape,
                           const ops_slopes *g, const pair_head *h) {
     const head_shape any = pair_rows(o, shape, 1);
-    const pair_work cut = cut_pair_work(memory, any.hp), *w = &cut;
-    const float scale = 1.0f / sqrtf((float)shape->head_size);
-    memset(w->none, 0, any.hp * sizeof *w->none);
+    const pair_work w = cut_pair_work(memory, any.hp);
     for (size_t k0 = 0; k0 < h->tokens; k0 += KEYS_AT_ONCE) {
         const head_shape keys = pair_rows(o, shape, least(KEYS_AT_ONCE, h->tokens - k0));
-        const size_t at = h->kv + k0 * 2 * h->C;
-        pack(w->k, element(g->kv, o->type, at), 2 * h->C, h->bias + h->C, 1.0f, &keys);
-        pack(w->v, element(g->kv, o->type, at + h->C), 2 * h->C, h->bias + 2 * h->C, 1.0f, &keys);
-        pack_panels(w->kt, w->k, &keys);
-        pack_panels(w->vt, w->v, &keys);
-        memset(w->dk, 0, keys.tp * keys.hp * sizeof *w->dk);
-        memset(w->dv, 0, keys.tp * keys.hp * sizeof *w->dv);
-        for (size_t i0 = h->causal ? k0 : 0; i0 < h->tokens; i0 += QUERIES) {
-            const head_shape rows = pair_rows(o, shape, least(QUERIES, h->tokens - i0));
-            const pair_tile t = {i0, k0, rows.T, keys.T, h->causal};
-            pack(w->q, element(g->qkv, o->type, h->q + i0 * 3 * h->C), 3 * h->C, h->bias, scale,
-                 &rows);
-            pack(w->dout, element(g->dout, o->type, h->out + i0 * h->C), h->C, w->none, 1.0f,
-                 &rows);
-            pair_scores(w->p, w->q, w->kt, &t, &rows);
-            pair_scores(w->dp, w->dout, w->vt, &t, &rows);
-            for (size_t i = 0; i < rows.T; i += TILE_M) pair_row_gradients(w, &rows, &t, i, g, h);
-            pair_key_gradients(w, &rows, &t);
-        }
-        pair_add(g->dkv + at, 2 * h->C, w->dk, keys.T, &keys);
-        pair_add(g->dkv + at + h->C, 2 * h->C, w->dv, keys.T, &keys);
+        const size_t at = h->kv + k0 * h->kv_row;
+        pair_chunk_backward(o, &w, shape, g, h, k0, &keys);
+        pair_add(g->dkv + at, h->kv_row, w.dk, keys.T, &keys);
+        pair_add(g->dkv + at + h->C, h->kv_row, w.dv, keys.T, &keys);
     }
+}
+
+/* ---- a long sequence ----------------------------------------------------------------------- */
+
+/* A thread's scratch memory for one head of a whole sequence, after its pair_work. */
+typedef struct long_work {
+    float *sums;       /* (T, H'): ops_partial.out, or ops_slopes.dq */
+    float *most, *sum; /* (T); backward has delta in `most` */
+} long_work;
+
+static size_t long_floats(size_t T, size_t head_size) {
+    return pair_floats(head_size) + T * (round_up(head_size, PAD) + 2);
+}
+
+static long_work cut_long_work(float *memory, size_t T, size_t H) {
+    long_work w;
+    float *at = memory + pair_floats(H);
+    w.sums = take(&at, T * round_up(H, PAD));
+    w.most = take(&at, T);
+    w.sum = take(&at, T);
+    return w;
+}
+
+/* The head whose query of token 0 is qkv[0], and whose output of token 0 is out[0]. */
+static pair_head long_head_of(const head_shape *s, const float *bias) {
+    pair_head h;
+    memset(&h, 0, sizeof h);
+    h.C = s->C;
+    h.tokens = s->T;
+    h.kv = s->C;
+    h.kv_row = 3 * s->C;
+    h.sum_row = s->hp;
+    h.bias = bias;
+    h.causal = 1;
+    return h;
+}
+
+/* As head_forward. */
+static void long_forward(const ops_ctx *o, float *memory, const head_shape *s, void *out,
+                         float *lse, const void *qkv, const float *bias) {
+    const ops_heads shape = {1, s->T, 1, s->H};
+    const long_work w = cut_long_work(memory, s->T, s->H);
+    const pair_head h = long_head_of(s, bias);
+    const ops_partial state = {w.sums, w.most, w.sum};
+    memset(w.sums, 0, s->T * s->hp * sizeof *w.sums);
+    for (size_t t = 0; t < s->T; t++) {
+        w.most[t] = -INFINITY;
+        w.sum[t] = 0.0f;
+    }
+    pair_forward(o, memory, &shape, &state, &h, qkv, qkv);
+    for (size_t t = 0; t < s->T; t++) {
+        unpack(out, t * s->C, s->C, w.sums + t * s->hp, 1.0f / w.sum[t], 1, s);
+        lse[t] = w.most[t] + logf(w.sum[t]);
+    }
+}
+
+/* As head_backward. dqkv may be qkv: gradients of keys and values are stored when no query needs
+   these any more, and gradients of queries at the end. */
+static void long_backward(const ops_ctx *o, float *memory, const head_shape *s, void *dqkv,
+                          const void *dout, const void *out, const float *lse, const void *qkv,
+                          const float *bias) {
+    const ops_heads shape = {1, s->T, 1, s->H};
+    const pair_work pair = cut_pair_work(memory, s->hp);
+    const long_work w = cut_long_work(memory, s->T, s->H);
+    const pair_head h = long_head_of(s, bias);
+    const ops_slopes g = {w.sums, w.most, NULL, dout, qkv, qkv, NULL, lse};
+    memset(w.sums, 0, s->T * s->hp * sizeof *w.sums);
+    for (size_t t = 0; t < s->T; t++)
+        w.most[t] = dot_row(load_row(s->type, pair.q, dout, t * s->C, s->H),
+                            load_row(s->type, pair.dout, out, t * s->C, s->H), s->H);
+    for (size_t k0 = 0; k0 < s->T; k0 += KEYS_AT_ONCE) {
+        const head_shape keys = pair_rows(o, &shape, least(KEYS_AT_ONCE, s->T - k0));
+        const size_t at = k0 * h.kv_row + h.kv;
+        pair_chunk_backward(o, &pair, &shape, &g, &h, k0, &keys);
+        unpack(dqkv, at, h.kv_row, pair.dk, 1.0f, keys.T, &keys);
+        unpack(dqkv, at + s->C, h.kv_row, pair.dv, 1.0f, keys.T, &keys);
+    }
+    unpack(dqkv, 0, 3 * s->C, w.sums, 1.0f / sqrtf((float)s->H), s->T, s);
 }
 
 /* ---- the operations ------------------------------------------------------------------------ */

@@ -118,9 +118,11 @@ static inline vec vec_zip_high(vec a, vec b) {
 enum {
     TILE_N = 2 * LANES,
     PAD = 32,
-    QUERIES = 64, /* queries with scores in memory at once */
-    GAP = 16      /* added to rows of scores: rows that are a power of two apart share few sets of a
-                     cache */
+    QUERIES = 64,         /* queries with scores in memory at once */
+    LONGEST_WHOLE = 2048, /* tokens; scores of longer sequences do not fit a processor's own cache,
+                             and attention_pairs.h computes them in pieces */
+    GAP = 16 /* added to rows of scores: rows that are a power of two apart share few sets of a
+                cache */
 };
 
 /* GCC uses only half of the vector width for some processors, which used to be slower with all of
@@ -159,7 +161,8 @@ enum {
 };
 
 typedef struct attention_way attention_way;
-static size_t pair_floats(size_t head_size);
+static const attention_way *choose_attention(zero_type type);
+static size_t attention_floats(const ops_ctx *o);
 
 struct ops_ctx {
     ops_limits limits;
@@ -239,14 +242,19 @@ static head_work cut_head_work(float *memory, size_t T, size_t H) {
     return w;
 }
 
-/* The parts of a thread's scratch memory; see ops_ctx. The sum is as in cut_head_work. */
+/* Returns the floats that cut_head_work divides. */
+static size_t head_floats(size_t T, size_t H) {
+    const size_t t = round_up(T, PAD), h = round_up(H, PAD);
+    return 8 * t * h + 2 * QUERIES * (t + GAP) + (TILE_M + 1) * h + 2 * t;
+}
+
+/* The parts of a thread's scratch memory; see ops_ctx. */
 static void lay_out(ops_ctx *o) {
-    const size_t t = round_up(o->limits.seq_len, PAD), h = round_up(o->limits.head_size, PAD);
     const size_t vocab = round_up(o->limits.vocab, PAD);
     o->threads = thread_count();
     o->room = round_up(o->limits.width, PAD);
-    o->sums_at = o->limits.seq_len ? 8 * t * h + 2 * QUERIES * (t + GAP) + (TILE_M + 1) * h + 2 * t
-                                   : pair_floats(o->limits.head_size);
+    o->attends = choose_attention(o->type);
+    o->sums_at = attention_floats(o);
     o->rooms_at = o->sums_at + o->room;
     o->thread_floats = o->rooms_at;
     if (o->type == ZERO_F32) return;
@@ -284,7 +292,6 @@ size_t ops_spare_bytes(const ops_limits *limits, const ops_settings *settings) {
 }
 
 static int open_products(ops_ctx *o);
-static const attention_way *choose_attention(zero_type type);
 
 zero_result ops_create(ops_ctx **o, const ops_limits *limits, const ops_settings *settings,
                        char *why) {
@@ -295,7 +302,6 @@ zero_result ops_create(ops_ctx **o, const ops_limits *limits, const ops_settings
     made->limits = *limits;
     made->type = settings->type;
     made->grad_type = settings->grad_type;
-    made->attends = choose_attention(made->type);
     lay_out(made);
     made->scratch = (float *)ops_alloc(made->thread_floats * made->threads * sizeof(float));
     made->vectors = (float *)ops_alloc(vector_bytes(made));
@@ -1453,6 +1459,11 @@ static const attention_way attention_ways[] = {
 #endif
     {"own tiles, f32", 0, 0, head_forward, head_backward}};
 
+/* Returns 1 if attention over T tokens is computed in pieces of a sequence: in f32 alone. */
+static int in_pieces(const ops_ctx *o, size_t T) {
+    return T > LONGEST_WHOLE && o->attends->forward == head_forward;
+}
+
 static const attention_way *choose_attention(zero_type type) {
     const unsigned has = type == ZERO_BF16 ? (unsigned)dnnl_get_effective_cpu_isa() : 0;
     const attention_way *way = attention_ways;
@@ -1484,6 +1495,16 @@ static int attention_fits(ops_ctx *o, const ops_heads *shape) {
     return !o->status;
 }
 
+#include "attention_pairs.h"
+
+/* Returns the floats of scratch memory that attention over at most limits.seq_len tokens needs. */
+static size_t attention_floats(const ops_ctx *o) {
+    const size_t T = o->limits.seq_len, H = o->limits.head_size;
+    if (!in_pieces(o, T)) return T ? head_floats(T, H) : pair_floats(H);
+    const size_t whole = head_floats(LONGEST_WHOLE, H), pieces = long_floats(T, H);
+    return whole > pieces ? whole : pieces;
+}
+
 void ops_attention(ops_ctx *o, void *out, float *lse, const void *qkv, const void *bias,
                    const ops_heads *shape) {
     const head_shape s = head_shape_of(o, shape);
@@ -1492,9 +1513,13 @@ void ops_attention(ops_ctx *o, void *out, float *lse, const void *qkv, const voi
     ROWS(o)
     for (size_t i = 0; i < shape->batch * shape->heads; i++) {
         const size_t row = i / shape->heads * s.T, column = i % shape->heads * s.H;
-        o->attends->forward(o->scratch + this_thread() * o->thread_floats, &s,
-                            (char *)element(out, s.type, row * s.C + column), lse + i * s.T,
-                            element(qkv, s.type, row * 3 * s.C + column), b + column);
+        float *memory = o->scratch + this_thread() * o->thread_floats;
+        void *to = (char *)element(out, s.type, row * s.C + column);
+        const void *from = element(qkv, s.type, row * 3 * s.C + column);
+        if (in_pieces(o, s.T))
+            long_forward(o, memory, &s, to, lse + i * s.T, from, b + column);
+        else
+            o->attends->forward(memory, &s, to, lse + i * s.T, from, b + column);
     }
 }
 
@@ -1508,14 +1533,16 @@ void ops_attention_backward(ops_ctx *o, void *dqkv, const void *dout, const void
     for (size_t i = 0; i < shape->batch * shape->heads; i++) {
         const size_t row = i / shape->heads * s.T, column = i % shape->heads * s.H;
         const size_t at = row * s.C + column, wide = row * 3 * s.C + column;
-        o->attends->backward(o->scratch + this_thread() * o->thread_floats, &s,
-                             (char *)element(dqkv, s.type, wide), element(dout, s.type, at),
-                             element(out, s.type, at), lse + i * s.T, element(qkv, s.type, wide),
-                             b + column);
+        float *memory = o->scratch + this_thread() * o->thread_floats;
+        void *to = (char *)element(dqkv, s.type, wide);
+        const void *d = element(dout, s.type, at), *y = element(out, s.type, at);
+        const void *from = element(qkv, s.type, wide);
+        if (in_pieces(o, s.T))
+            long_backward(o, memory, &s, to, d, y, lse + i * s.T, from, b + column);
+        else
+            o->attends->backward(memory, &s, to, d, y, lse + i * s.T, from, b + column);
     }
 }
-
-#include "attention_pairs.h"
 
 /* ---- cross entropy ------------------------------------------------------------------------- */
 

@@ -527,6 +527,46 @@ static void test_long_pieces(size_t B, size_t T, size_t NH, size_t H) {
     }
 }
 
+/* A sequence that is computed in pieces: its first tokens have the outputs of a sequence that ends
+   with them, and the gradient may replace qkv. */
+static void test_long_sequence(size_t T, size_t before, size_t NH, size_t H) {
+    const size_t C = NH * H;
+    const ops_heads shape = {1, T, NH, H}, first = {1, before, NH, H};
+    ops_ctx *all = ops;
+    if (ON_GPU) return; /* the CPU alone has two ways */
+    array qkv = make(T * 3 * C, 1.5), bias = make_param(3 * C, 1), dout = make(T * C, 1);
+    array out[2] = {make(T * C, 0), make(before * C, 0)};
+    array lse[2] = {make_floats(T * NH), make_floats(before * NH)};
+    ops = make_ops(1, T, NH, H);
+    ops_attention(ops, out[0].f, floats(&lse[0]), qkv.f, bias.f, &shape);
+    ops_attention(ops, out[1].f, floats(&lse[1]), qkv.f, bias.f, &first);
+    for (int i = 0; i < 2; i++) {
+        fetch(&out[i]);
+        fetch(&lse[i]);
+    }
+    const double most = type == ZERO_F32 ? 1e-6 : 4e-3;
+    const double of_out = far_from(out[0].v, out[1].v, before * C);
+    double of_lse = 0;
+    for (size_t h = 0; h < NH; h++)
+        of_lse += far_from(lse[0].v + h * T, lse[1].v + h * before, before);
+    test_check(of_out < most && of_lse < most, "%zu of %zu tokens: off by %g, lse %g", before, T,
+               of_out, of_lse);
+    ops_attention_backward(ops, qkv.grad, dout.f, out[0].f, floats(&lse[0]), qkv.f, bias.f, &shape);
+    ops_attention_backward(ops, qkv.f, dout.f, out[0].f, floats(&lse[0]), qkv.f, bias.f, &shape);
+    test_check(!memcmp(qkv.f, qkv.grad, T * 3 * C * zero_type_bytes(type)),
+               "the gradient of %zu tokens differs if it replaces qkv", T);
+    test_check(ops_status(ops, NULL) == ZERO_OK, "attention over %zu tokens fails", T);
+    ops_destroy(ops);
+    ops = all;
+    drop(qkv);
+    drop(bias);
+    drop(dout);
+    for (int i = 0; i < 2; i++) {
+        drop(out[i]);
+        drop(lse[i]);
+    }
+}
+
 /* Backward takes a sum over the rounded output; its error meets keys and values of up to 2.5. cuDNN
    and products of bf16 also round probabilities before they multiply by them. */
 static void test_attention_by(int pieces, size_t B, size_t T, size_t NH, size_t H) {
@@ -581,6 +621,7 @@ static void test_pieces(void) {
     test_long_pieces(1, 512, 2, 64);
     test_long_pieces(2, 602, 1, 20);
     test_long_pieces(1, 1111, 1, 33);
+    test_long_pieces(1, 2310, 2, 33);
 }
 
 static void cross_entropy_reference(op_case *c) {
@@ -811,6 +852,7 @@ static void test_attentions(void) {
     test_attention(1, 40, 1, 80);
     test_attention(1, 200, 1, 64);
     test_pieces();
+    test_long_sequence(2341, 2048, 2, 33);
     test_attention_overflow();
 }
 
