@@ -1,6 +1,6 @@
 /* attention_pairs.h - attention of the queries of one piece of a sequence to the keys of another,
    on the CPU (Dao et al. 2022). Only ops_cpu.c includes this file. A sequence of more than
-   LONGEST_WHOLE tokens is one piece, whose queries attend to its own keys.
+   LONGEST_WHOLE tokens is computed as one piece that attends to itself.
 
    A thread computes one head of one sequence. It takes KEYS_AT_ONCE keys, and for them the queries
    of the piece, QUERIES at a time, so its scratch memory does not grow with the number of tokens.
@@ -308,7 +308,7 @@ static long_work cut_long_work(float *memory, size_t T, size_t H) {
     return w;
 }
 
-/* The head whose query of token 0 is qkv[0], and whose output of token 0 is out[0]. */
+/* A head of a whole sequence: token 0 has its query in qkv[0], and its output in out[0]. */
 static pair_head long_head_of(const head_shape *s, const float *bias) {
     pair_head h;
     memset(&h, 0, sizeof h);
