@@ -280,7 +280,7 @@ emulation 120 beside $B/emulated/test_emulation
 emulated-groups 120 beside $B/emulated/test_groups_cuda
 emulated-start 60 beside $B/emulated/test_start_cuda
 emulated-example 120 beside sh $here/cuda/test_example_cuda.sh $B
-emulated-cuda 900 beside $B/emulated/test_cuda seeds 1 $SEED
+emulated-cuda 900 beside $B/emulated/test_cuda seeds 1 $SEED 2
 TABLE
     # Every seventh row: the plan needs the program of the trainer.
     sample 7 <<TABLE

@@ -8,9 +8,10 @@
    On a GPU (ranks are threads on the card; seeds and faults are left out):
      nvcc -DZP_CUDA_MALLOC=cudaMallocManaged -std=c++17 -fmad=false tests/cuda/test_cuda.cu
    RUN
-     test_cuda [seeds PERCENT FIRST_SEED | drawn CASES FIRST_SEED | recording
+     test_cuda [seeds PERCENT FIRST_SEED [EVERY] | drawn CASES FIRST_SEED | recording
                | mutants SEEDS [FUNCTION [CASE]] | faults RUNS | disk RUNS
                | case NAME FIRST_SEED SEEDS]
+   EVERY 2 runs every second case; FIRST_SEED chooses which.
 
    The host of tests/shared/host.h computes in functions on its stream: they look at parameters
    twice, between a unit's begin and end, and add half of a gradient each. A case is run at once,
@@ -2049,13 +2050,13 @@ static void cuda_chooses(void) {
     }
 }
 
-static void cuda_all_seeds(int percent, uint64_t first) {
+static void cuda_all_seeds(int percent, uint64_t first, uint64_t every) {
     int runs = 0;
     const double start = test_now();
     for (int i = 0; i < CUDA_CASES; i++) {
         const cuda_case *k = &cuda_cases[i];
         const int n = EMULATES ? (k->seeds * percent + 99) / 100 : 0;
-        if (!cuda_can(k)) continue;
+        if (!cuda_can(k) || ((uint64_t)i + first) % every) continue;
         cuda_case_seeds(k, first, n);
         runs += n;
     }
@@ -2074,7 +2075,8 @@ int main(int argc, char **argv) {
     if (all || !strcmp(what, "seeds"))
         lane_all(), loop_all(), cuda_host_erred(), cuda_tiers(), cuda_stages(), cuda_chooses();
     if (all || !strcmp(what, "seeds"))
-        cuda_all_seeds(n ? n : 100, argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
+        cuda_all_seeds(n ? n : 100, argc > 3 ? strtoull(argv[3], NULL, 10) : 1,
+                       argc > 4 && atoi(argv[4]) > 0 ? strtoull(argv[4], NULL, 10) : 1);
     if (all || !strcmp(what, "seeds") || !strcmp(what, "drawn"))
         cuda_all_drawn(!strcmp(what, "drawn") ? n : 10 * (n ? n : 100),
                        argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
