@@ -15,7 +15,7 @@
 #include "auto_space.h"
 #include "auto_time.h"
 
-enum { AUTO_PROBES = 3, AUTO_RECOMPUTES = 8, AUTO_STATES = 64 };
+enum { AUTO_PROBES = 3, AUTO_RECOMPUTES = 8, AUTO_STATES = 64, AUTO_ORDERS = 3 };
 enum { AUTO_UNASKED = 0, AUTO_LEGAL, AUTO_REFUSED };
 
 /* The activations of a batch size and -r, which are equal for all contexts. */
@@ -36,8 +36,8 @@ typedef struct auto_search_run {
     auto_space space;
     auto_result *found;
     auto_context context;
-    auto_run run[2][AUTO_VALUES][AUTO_RECOMPUTES]; /* [layer_order] */
-    auto_choice stated[AUTO_STATES];               /* contexts with known bytes of state */
+    auto_run run[AUTO_ORDERS][AUTO_VALUES][AUTO_RECOMPUTES];
+    auto_choice stated[AUTO_STATES]; /* contexts with known bytes of state */
     size_t state_bytes[AUTO_STATES];
     int states;
     double limit; /* most seconds of a lossy plan; that of the best one of its combination so far */
@@ -74,6 +74,7 @@ static int auto_make(auto_search_run *x, const auto_choice *c, int micro_steps) 
     auto_choice choice = *c;
     choice.batch = 1;
     choice.micro_steps = micro_steps;
+    if (c->layer_group > 1) choice.recompute = GPT2_RECOMPUTE_BLOCK; /* as auto_recomputes */
     const int failed = auto_case(&x->space, &choice, &at->c[i], why, sizeof why);
     if (failed) auto_refuse(x, why);
     at->c[i].run.batch = 0;
@@ -312,6 +313,9 @@ static int auto_cannot_win(auto_search_run *x, const auto_choice *c, const auto_
     return auto_least_seconds(r->machine, &made, &none) > x->limit;
 }
 
+/* Returns the table of runs of an order: passes, single layers, groups of one size. */
+static int auto_order(const auto_choice *c) { return c->layer_order + (c->layer_group > 1); }
+
 /* Visits all batch sizes and recomputations of a context. */
 static void auto_visit_runs(auto_search_run *x, auto_choice *c) {
     const auto_row *batch = &auto_rows[x->rows], *again = &auto_rows[x->rows + 1];
@@ -331,7 +335,7 @@ static void auto_visit_runs(auto_search_run *x, auto_choice *c) {
         for (int k = 0; k < m; k++) {
             plan_case made;
             plan_answer a;
-            auto_run *run = &x->run[c->layer_order][i][k];
+            auto_run *run = &x->run[auto_order(c)][i][k];
             c->recompute = agains[k];
             if (x->space.lossy && auto_cannot_win(x, c, run)) continue;
             if (!auto_plan_of(x, c, run, &made, &a)) auto_consider(x, c, &made, &a);

@@ -14,13 +14,14 @@
        stage          -z: 0 to 3
        accumulation   -za: auto; at stages 2 and 3 with several micro-steps also local
        order          -mo: passes; at stages 2 and 3 with several micro-steps also layers
+       layers         -mog: 1; with -mo layers also 4, or all of a smaller model
        state          -zos: device, host (GPUs) and file
        shards         -zog, -zop: gradients and parameters on the device, or where the state is; on
                       GPUs, gradients can be in host memory, too
        groups         -zs, -zh: 0, or the ranks of a node (-ns)
        prefetch       -zp: 1 and 0; if messages can overlap with computing, also 2 and 4
        batch          -b: divisors of a rank's windows in a step; its tokens stay
-       recomputation  -r: 0 to 4
+       recomputation  -r: 0 to 4; with several layers at once 3 and 4
    The search visits every combination. It asks plan.h for the memory and traffic of each context,
    for one, two and three micro-steps. From three on, every micro-step adds the same traffic. It
    leaves out only plans that cannot win, because their lower bound (auto_least_seconds) is not
@@ -72,7 +73,7 @@ enum {
 
 /* A value for each searched flag, as in train_options. */
 typedef struct auto_choice {
-    int stage, accumulation, layer_order;
+    int stage, accumulation, layer_order, layer_group;
     int optimizer, gradient, parameter; /* tiers; `gradient` may be TRAIN_TIER_AUTO if typed */
     int shard_ranks, second_ranks, prefetch;
     int state_type, weight_bits, gradient_bits;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../gpt2/frozen.h"
 #include "../report/sentence.h"
 #include "auto_time.h"
 
@@ -44,6 +45,17 @@ static int auto_orders(const auto_space *s, const auto_choice *c, int *value) {
                    && c->accumulation != ZERO_ACCUMULATE_SHARDED
                ? 2
                : 1;
+}
+
+/* The first of several layers keeps its input, and the others are computed again. Of four layers
+   this saves most of what any number can. */
+static int auto_layers(const auto_space *s, const auto_choice *c, int *value) {
+    const gpt2_config *model = &s->r->model.gpt2;
+    if (!c->layer_order || model->moe.experts || (model->frozen && model->frozen->lowest > 0))
+        return auto_one(value, s->r->options.layer_group);
+    value[0] = 1;
+    value[1] = model->layers < 4 ? model->layers : 4;
+    return value[1] > 1 ? 2 : 1;
 }
 
 static int auto_optimizers(const auto_space *s, const auto_choice *c, int *value) {
@@ -129,9 +141,8 @@ static int auto_batches(const auto_space *s, const auto_choice *c, int *value) {
 static int auto_recomputes(const auto_space *s, const auto_choice *c, int *value) {
     static const int all[] = {GPT2_RECOMPUTE_GELU, GPT2_RECOMPUTE_NONE, GPT2_RECOMPUTE_NORM,
                               GPT2_RECOMPUTE_BLOCK, GPT2_RECOMPUTE_AWAY};
-    (void)c;
     if (!s->r->model.is_gpt2) return auto_one(value, s->r->options.recompute);
-    if (s->r->options.mlp_rows > 0) { /* tiles need one of these two */
+    if (s->r->options.mlp_rows > 0 || c->layer_group > 1) { /* they need one of these two */
         value[0] = GPT2_RECOMPUTE_BLOCK;
         value[1] = GPT2_RECOMPUTE_AWAY;
         return 2;
@@ -149,6 +160,7 @@ const auto_row auto_rows[] = {
     AUTO_ROW("-z", stage, stage.at, NULL, auto_stages),
     AUTO_ROW("-za", accumulation, accumulation, "auto local sharded", auto_accumulations),
     AUTO_ROW("-mo", layer_order, layer_order, "passes layers", auto_orders),
+    AUTO_ROW("-mog", layer_group, layer_group, NULL, auto_layers),
     AUTO_ROW("-zos", optimizer, optimizer_tier, AUTO_TIERS, auto_optimizers),
     AUTO_ROW("-zog", gradient, gradient_tier, AUTO_TIERS, auto_gradients),
     AUTO_ROW("-zop", parameter, parameter_tier, AUTO_TIERS, auto_parameters),

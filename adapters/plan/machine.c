@@ -281,7 +281,9 @@ machine_parts machine_compute(const machine *m, const plan_case *c) {
     const double tokens = (double)c->run.batch * c->run.seq_len * micro * together;
     const double attention = r->attention > 0 ? r->attention : r->flops;
     const double vocabulary = r->vocabulary > 0 ? r->vocabulary : r->flops;
-    const double again = machine_again(m, c->run.recompute);
+    const double layers = together > 1 && c->run.group > 1 ? c->run.group : 1;
+    /* All layers of a group but the last one take another forward, a third of their work. */
+    const double again = machine_again(m, c->run.recompute) + (1 - 1 / layers) / 3;
     const double divided = (double)(c->tp > 1 ? c->tp : 1) * (c->pp > 1 ? c->pp : 1);
     const double share = divided * (c->cp > 1 ? c->cp : 1); /* of the tokens' work */
     const int stages = c->pp > 1 ? c->pp : 1, chunks = c->chunks > 1 ? c->chunks : 1;

@@ -108,7 +108,7 @@ static void brute_one(brute *b, int rows, int batch, const train_options *o) {
                step.all);
 }
 
-/* Visits the runs of a context: each divisor of the windows, each -r, both -mo. */
+/* Visits the runs of a context: each divisor of the windows, each -r, both -mo, each -mog. */
 static void brute_runs(brute *b, int rows, const train_options *o) {
     const int orders = o->stage.at[0] >= 2 ? 2 : 1;
     for (int batch = 1; batch <= rows; batch++)
@@ -116,7 +116,10 @@ static void brute_runs(brute *b, int rows, const train_options *o) {
             train_options run = *o;
             run.recompute = i % 5;
             run.layer_order = i / 5;
-            if (!run.layer_order || batch < rows) brute_one(b, rows, batch, &run);
+            if (run.layer_order && batch == rows) continue;
+            brute_one(b, rows, batch, &run);
+            run.layer_group = request->model.gpt2.layers; /* at most 4 */
+            if (run.layer_order && run.recompute >= 3) brute_one(b, rows, batch, &run);
         }
 }
 
@@ -390,7 +393,7 @@ static void check_time(int lossy) {
     const double took = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
     test_check(found->fitting > 0 && found->legal > 5000, "%lld plans", (long long)found->legal);
     test_check(took < 1 + 2 * lossy, "d48 on 64 ranks, lossy %d: searched in %.2f s", lossy, took);
-    test_check(found->contexts < 1000 + 2600 * lossy, "d48 on 64 ranks, lossy %d: %lld contexts",
+    test_check(found->contexts < 1100 + 2600 * lossy, "d48 on 64 ranks, lossy %d: %lld contexts",
                lossy, (long long)found->contexts);
     printf("d48 on 64 ranks, lossy %d: %lld plans, %lld contexts, %lld simulated, %.2f s\n", lossy,
            (long long)found->legal, (long long)found->contexts, (long long)found->simulations,
