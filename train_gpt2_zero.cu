@@ -49,6 +49,7 @@
 #include "adapters/options/train_products.h"
 #include "adapters/options/train_resolve.h"
 #include "adapters/parallel/new_ranks.h"
+#include "adapters/parallel/rechecks.h"
 #include "adapters/plan/auto_run.h"
 #include "adapters/report/file_bytes.h"
 #include "adapters/report/idle.h"
@@ -108,6 +109,7 @@ typedef struct trainer {
     zero_ctx *z;
     gpt2_model *model;
     gpt2_pipeline *line; /* runs the model if it is a pipeline stage, and evaluates it */
+    rechecks checks;     /* -ck */
     layout groups;
     zero_tensor_desc table[GPT2_MOST_TENSORS]; /* of the whole model */
     int tensors;
@@ -212,6 +214,7 @@ static void run_micro_steps(trainer *t) {
     /* With -vr the plugin divides by all micro-steps of all ranks. */
     const float factor = zero_loss_scale(t->z) / (float)(j->opt->virtual_ranks ? 1 : micro_steps);
     const gpt2_feed feed = {load_batch, NULL, t};
+    rechecks_begin_step(&t->checks, j->opt, t->model, t->step + 1);
     if (j->batch.together > 1) {
         run_layers(t, factor);
         return;
@@ -325,13 +328,10 @@ static void check(const trainer *t, zero_result result) {
 }
 
 /* Checks a result of the groups, or of the groups and the context. */
-static void check_groups(const trainer *t, zero_result result) {
-    char sentence[LAUNCH_SENTENCE];
-    if (result != ZERO_OK) launch_fail_result(t->j->l, result, get_error(t, sentence));
-}
+static void check_groups(const trainer *t, zero_result result) { check(t, result); }
 
 static void check_model(const trainer *t, zero_result result) {
-    if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_last_error(t->model));
+    if (result != ZERO_OK) rechecks_fail(t->j->l, t->j->opt, t->model, result);
 }
 static void check_pipeline(const trainer *t, zero_result result) {
     if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_pipeline_error(t->line));
@@ -471,6 +471,7 @@ static void create_model(trainer *t) {
     result = gpt2_pipeline_open(&t->line, t->z, t->model, &t->groups.stage, j->batch.micro_steps,
                                 j->computes.stream, &error);
     require(j, result == ZERO_OK, "%s", error.sentence);
+    rechecks_open(&t->checks, j->l, j->opt, &t->groups, t->model, j->computes.stream, j->out);
 }
 
 static void close_model(trainer *t) {
@@ -478,6 +479,7 @@ static void close_model(trainer *t) {
     free(t->leaf_losses);
     gpt2_pipeline_close(t->line);
     gpt2_destroy(t->model);
+    rechecks_close(&t->checks);
 }
 static void close_context(trainer *t) {
     layout_destroy(&t->groups, t->z);
@@ -494,6 +496,7 @@ static uint64_t model_bytes(const trainer *t) {
     const gpt2_run run = make_run(t);
     return gpt2_activation_bytes(&j->model, &run)
            + gpt2_pipeline_bytes(&j->model, &run, j->batch.micro_steps)
+           + rechecks_bytes(j->opt, &j->ranks, &j->model, &run)
            + (uint64_t)run.batch * (uint64_t)run.seq_len * (uint64_t)run.together * 2 * sizeof(int);
 }
 
