@@ -315,7 +315,7 @@ $F/ds_config $F/checkpoint $F/model_files $F/data $F/machine: $F/%: $F/fuzz_%.o 
 	$(call short,CLANG)$(FUZZER) -o $@ $^ $(LIBS)
 unit: $(UNIT)
 # WITHOUT: programs that are not built
-tests: $(filter-out $(addprefix $B/,$(WITHOUT)),$(TESTS)) $B/zero_plan $B/page $B/train_gpt2_zero $B/unmeasured/train_gpt2_zero $B/tokens lib data
+tests: $(filter-out $(addprefix $B/,$(WITHOUT)),$(TESTS)) $B/zero_plan $B/page $B/train_gpt2_zero $B/unmeasured/train_gpt2_zero $B/flipped/train_gpt2_zero $B/tokens lib data
 test test-quick test-long test-all: # builds what is needed, on all processors
 	@sh tests/run.sh $(patsubst test,main,$(@:test-%=%)) $B
 has-cuda: # prints something if CUDA's headers are there

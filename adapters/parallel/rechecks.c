@@ -9,23 +9,30 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Returns whether another rank has the same part of the model and of the sequences. */
-static int rechecks_possible(const train_options *o, const layout *ranks) {
-    return o->check_products > 0 && ranks->dp > 1;
-}
-
 /* Ends the job after an error of a group, which may be NULL. */
 static void rechecks_check(launch *l, const zero_group *g, zero_result result) {
     if (result != ZERO_OK) launch_fail_result(l, result, g ? zero_group_error(g) : "");
 }
 
-void rechecks_open(rechecks *c, launch *l, const train_options *o, const layout *ranks,
-                   gpt2_model *model, void *stream, report *out) {
-    const int parts = ranks->tp * ranks->cp; /* rank = dp_rank * parts + part */
+static void rechecks_report(report *out, const train_options *o, const gpt2_config *cfg,
+                            const gpt2_run *run, int ranks) {
+    const double mib = 1024.0 * 1024;
+    report_print(out,
+                 "checked products (-ck %d): %.2f MiB of memory; %.2f MiB more sent by a rank in a "
+                 "step with "
+                 "a check\n",
+                 o->check_products, (double)gpt2_check_bytes(cfg, run, ranks) / mib,
+                 (double)gpt2_check_sent(cfg, run, ranks) / mib);
+}
+
+void rechecks_open(rechecks *c, launch *l, const train_options *o, const gpt2_config *cfg,
+                   const gpt2_run *run, gpt2_model *model, void *stream, report *out) {
+    const gpt2_parallel *how = run->parallel;
+    const int parts = zero_group_size(how->tp) * zero_group_size(how->cp);
     gpt2_error error;
     memset(c, 0, sizeof *c);
     if (!o->check_products) return;
-    if (ranks->dp == 1) { /* with -pe; otherwise train_divide has refused it */
+    if (l->nranks == parts) { /* with -pe; otherwise train_divide has refused it */
         report_warn(out, "-ck %d: products are not checked, because one data-parallel rank is left",
                     o->check_products);
         return;
@@ -36,6 +43,7 @@ void rechecks_open(rechecks *c, launch *l, const train_options *o, const layout 
     zero_group_name(c->peers, "dp");
     const zero_result result = gpt2_check_open(model, c->peers, c->all, &error);
     launch_require(l, result == ZERO_OK, "-ck %d: %s", o->check_products, error.sentence);
+    rechecks_report(out, o, cfg, run, l->nranks);
 }
 
 zero_result rechecks_observe(const rechecks *c, observer *see, zero_ctx *z) {
@@ -54,13 +62,10 @@ void rechecks_begin_step(const rechecks *c, const train_options *o, gpt2_model *
     gpt2_check_next(model, step, step / o->check_products - 1);
 }
 
-size_t rechecks_bytes(const train_options *o, const layout *ranks, const gpt2_config *model,
+size_t rechecks_bytes(const train_options *o, const layout *ranks, const gpt2_config *cfg,
                       const gpt2_run *run) {
-    return rechecks_possible(o, ranks) ? gpt2_check_bytes(model, run, ranks->ranks) : 0;
-}
-size_t rechecks_sent(const train_options *o, const layout *ranks, const gpt2_config *model,
-                     const gpt2_run *run) {
-    return rechecks_possible(o, ranks) ? gpt2_check_sent(model, run, ranks->ranks) : 0;
+    const int checks = o->check_products > 0 && ranks->dp > 1;
+    return checks ? gpt2_check_bytes(cfg, run, ranks->ranks) : 0;
 }
 
 void rechecks_fail(launch *l, const train_options *o, const gpt2_model *model, zero_result result) {

@@ -20,10 +20,11 @@ typedef struct rechecks {
     zero_group *all, *peers; /* all ranks; those with the same part of the model. NULL: no checks */
 } rechecks;
 
-/* Opens the groups and the model's check, if -ck asks for checks. With -pe and a single
-   data-parallel rank, reports that nothing is checked. Ends the job on errors. COLLECTIVE. */
-void rechecks_open(rechecks *c, launch *l, const train_options *o, const layout *ranks,
-                   gpt2_model *model, void *stream, report *out);
+/* Opens the groups and the model's check, if -ck asks for checks, and reports their memory and
+   traffic. With -pe and a single data-parallel rank, reports that nothing is checked. `run` has the
+   layout's groups. Ends the job on errors. COLLECTIVE. */
+void rechecks_open(rechecks *c, launch *l, const train_options *o, const gpt2_config *cfg,
+                   const gpt2_run *run, gpt2_model *model, void *stream, report *out);
 /* Shows the messages of checks in the timeline, after layout_build. */
 zero_result rechecks_observe(const rechecks *c, observer *see, zero_ctx *z);
 /* Closes the groups. Destroy the model before. */
@@ -33,12 +34,9 @@ void rechecks_close(rechecks *c);
  */
 void rechecks_begin_step(const rechecks *c, const train_options *o, gpt2_model *model, int step);
 
-/* The memory of checks, and the bytes that a rank sends in a step with a check; 0 without checks.
- */
-size_t rechecks_bytes(const train_options *o, const layout *ranks, const gpt2_config *model,
+/* Returns the memory of checks; 0 without checks. */
+size_t rechecks_bytes(const train_options *o, const layout *ranks, const gpt2_config *cfg,
                       const gpt2_run *run);
-size_t rechecks_sent(const train_options *o, const layout *ranks, const gpt2_config *model,
-                     const gpt2_run *run);
 
 /* Ends the job after an error of the model. With -pe, if checks have found a rank that computes
    wrongly, that rank alone ends, and the launcher restarts the others. Does not return. */
