@@ -1705,8 +1705,8 @@ static void check_output(gpt2_model *m, size_t l, const ops_heads *s, recheck_of
     recheck_hash(m->check, m->ops, of, RECHECK_OUTPUT, block_at(m, l + 1)->x, row_bytes(m, s), 0);
 }
 
-/* Returns the number of elements of a block's tensor that this rank has; 0: it is not of a block,
-   or no layer of it is trained. */
+/* Returns the number of elements that this rank has of a block's tensor. Returns 0 for a tensor
+   outside the blocks, and for one that is frozen in all layers. */
 static size_t checked_numel(const gpt2_model *m, int tensor) {
     int trained = 0;
     if (!gpt2_is_of_blocks(tensor)) return 0;

@@ -10,7 +10,7 @@
 
 #include "hash_words.h"
 
-/* Moves *at behind n bytes, and returns where they begin in memory; NULL: to measure. */
+/* Adds n bytes to *at, and returns their address. memory NULL: only measures. */
 static void *cut(char *memory, size_t *at, size_t n) {
     char *p = memory ? memory + *at : NULL;
     *at += (n + 127) / 128 * 128; /* alignment: a line of a GPU's memory */

@@ -4,7 +4,7 @@
    the same products from the same numbers must get the same bits. So in some steps each rank sends
    what one block has read to a neighbour, which computes that block again.
 
-   WHAT IS COMPARED. For one block, in the first micro-step of a step, three hashes (hash_words.h):
+   COMPARED. For one block, in the first micro-step of a step, three hashes (hash_words.h):
      output     the block's output, at the end of its forward
      gradient   the gradient of its input, at the end of its backward
      weights    the gradients of its weights. In the first micro-step they are this block's alone:

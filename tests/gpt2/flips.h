@@ -14,13 +14,13 @@
 enum { FLIPS_DIGESTS = 256 };
 
 typedef struct flips {
-    int unit;                 /* the unit whose operations count */
-    long at;                  /* number of the call, from 0 on, whose output is changed; -1: none */
-    uint64_t choice;          /* chooses the output, the number and the bit */
-    size_t bytes, grad_bytes; /* of a number */
-    int open, depth;          /* the open unit */
-    long calls;               /* operations in the unit so far */
-    int fired;                /* a bit was flipped */
+    int unit;                       /* operations of this unit count */
+    long at;                        /* number of the call that is changed, from 0 on; -1: none */
+    uint64_t choice;                /* chooses the output, the number and the bit */
+    size_t bytes, grad_bytes;       /* of a number */
+    int open, depth;                /* the open unit */
+    long calls;                     /* operations in the unit so far */
+    int fired;                      /* a bit was flipped */
     uint64_t digest[FLIPS_DIGESTS]; /* of the hashed arrays, in order */
     int digests;
 } flips;

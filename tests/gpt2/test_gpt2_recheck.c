@@ -24,7 +24,7 @@ typedef struct training {
     zero_type type;
     int checks;      /* 1: in every step */
     int flip_rank;   /* -1: no flip */
-    long at;         /* call whose output is changed */
+    long at;         /* the call that is changed */
     uint64_t choice; /* and the bit */
     flips seen[MOST];
     zero_result result[MOST];
