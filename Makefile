@@ -65,7 +65,7 @@ vpath bench_%.c tests/bench
 vpath growth_%.c tests/plugin
 vpath %.c adapters/gpt2 adapters/pipeline adapters/launch adapters/schedule adapters/ds_config adapters/checkpoint adapters/options adapters/compare adapters/eval adapters/report adapters/parallel adapters/saves adapters/corpus adapters/plan adapters/page data
 PIPES   = $B/pipeline.o $B/pipeline_run.o $B/pipeline_lane.o
-GPT2    = $B/gpt2.o $B/context.o $B/ring.o $B/experts.o $B/ops_experts_cpu.o $B/tensor_parallel.o $B/stages.o $B/frozen.o $B/lora.o $B/lora_tensors.o $B/pipelined.o $B/ops_cpu.o $B/matmul.o $B/products.o $B/products_text.o $B/spill_file.o $(PIPES)
+GPT2    = $B/gpt2.o $B/context.o $B/ring.o $B/experts.o $B/ops_experts_cpu.o $B/tensor_parallel.o $B/stages.o $B/frozen.o $B/lora.o $B/lora_tensors.o $B/pipelined.o $B/recheck.o $B/ops_cpu.o $B/matmul.o $B/products.o $B/products_text.o $B/spill_file.o $(PIPES)
 DSCONF  = $B/ds_config.o $B/ds_text.o $B/ds_print.o $B/schedule.o
 LAUNCH  = $(patsubst adapters/launch/%.c,$B/%.o,$(wildcard adapters/launch/*.c))
 MODELS  = $B/model_files.o $B/model_io.o $B/llmc_bin.o $B/safetensors.o $B/lora_files.o
@@ -77,7 +77,7 @@ CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_f
 LIBS    = -ldnnl -lxxhash -lcjson -lm
 UNIT    = $(addprefix $B/,test_unit test_errors test_plans test_steps test_skips test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_order test_order_checked test_transport test_extra test_split test_virtual test_resize test_frozen test_states test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_rows test_rows_checked test_suggest test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast test_hashes test_orders test_orders_lane test_bounds)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers host_parallel host_context $(if $(MPICC),host_stages_mpi))
-TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_parallel test_gpt2_context test_gpt2_experts test_gpt2_pipeline test_pipeline test_launch test_report test_plan test_auto test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
+TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_parallel test_gpt2_context test_gpt2_experts test_gpt2_pipeline test_gpt2_recheck test_pipeline test_launch test_report test_plan test_auto test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
 SOURCES = zero_plugin.h zero_plugin.cu $(wildcard zero_plugin/*/*.h) train_gpt2_zero.cu $(wildcard adapters/*.c adapters/*/*.[ch] adapters/*/*.cu data/*.[ch] tests/*/*.[ch] \
 	tests/*/*.cu tests/*/*.cc tests/hosts/*/*.[ch])
@@ -213,6 +213,16 @@ $B/test_check: $B/test_check.o $B/checked.o
 	$(COMPILE) -o $@ $(filter %.o,$^) -lm
 $B/test_gpt2 $B/test_gpt2_tiles $B/test_gpt2_layers $B/test_gpt2_frozen $B/test_gpt2_lora $B/test_gpt2_ops $B/test_gpt2_parallel $B/test_gpt2_context $B/test_gpt2_experts $B/test_gpt2_pipeline: $B/%: %.c $(PLUGIN) $(GPT2)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(GPT2) $(LIBS)
+# A processor that computes wrongly: tests/gpt2/flips.h.
+FLIPPED = $(call wrapped,zero_forward_begin zero_forward_end zero_backward_begin zero_backward_end zero_group_open zero_pass_begin $(addprefix ops_,linear linear_dx linear_dw linear_gelu linear_dx_gelu linear_residual norm norm_backward attention attention_backward hash))
+$B/test_gpt2_recheck: tests/gpt2/test_gpt2_recheck.c $B/flips.o $(PLUGIN) $(GPT2)
+	$(COMPILE) $(FLIPPED) -I. -o $@ $(filter %.c %.o,$^) $(LIBS)
+$B/flipped/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/train_gpt2_zero.o,$(TRAINER)) $B/plan_plugin.o $(GPT2) $B/flips.o
+	@mkdir -p $(@D)
+	$(COMPILE) $(FLIPPED) -o $@ $(filter %.o,$^) $(LIBS)
+$B/flips.o: tests/gpt2/flips.c $B/settings
+	@mkdir -p $B
+	$(COMPILE) -c -o $@ $<
 $B/test_launch: tests/launch/test_launch.c $(PLUGIN) $(LAUNCH)
 	$(COMPILE) -I. -o $@ $< $(PLUGIN) $(LAUNCH) -lm
 $B/test_products: tests/gpt2/test_products.c $B/matmul.o $B/products.o $B/products_text.o
@@ -305,7 +315,7 @@ $F/ds_config $F/checkpoint $F/model_files $F/data $F/machine: $F/%: $F/fuzz_%.o 
 	$(call short,CLANG)$(FUZZER) -o $@ $^ $(LIBS)
 unit: $(UNIT)
 # WITHOUT: programs that are not built
-tests: $(filter-out $(addprefix $B/,$(WITHOUT)),$(TESTS)) $B/zero_plan $B/page $B/train_gpt2_zero $B/unmeasured/train_gpt2_zero $B/tokens lib data
+tests: $(filter-out $(addprefix $B/,$(WITHOUT)),$(TESTS)) $B/zero_plan $B/page $B/train_gpt2_zero $B/unmeasured/train_gpt2_zero $B/flipped/train_gpt2_zero $B/tokens lib data
 test test-quick test-long test-all: # builds what is needed, on all processors
 	@sh tests/run.sh $(patsubst test,main,$(@:test-%=%)) $B
 has-cuda: # prints something if CUDA's headers are there

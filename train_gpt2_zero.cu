@@ -49,6 +49,7 @@
 #include "adapters/options/train_products.h"
 #include "adapters/options/train_resolve.h"
 #include "adapters/parallel/new_ranks.h"
+#include "adapters/parallel/rechecks.h"
 #include "adapters/plan/auto_run.h"
 #include "adapters/report/file_bytes.h"
 #include "adapters/report/idle.h"
@@ -108,6 +109,7 @@ typedef struct trainer {
     zero_ctx *z;
     gpt2_model *model;
     gpt2_pipeline *line; /* runs the model if it is a pipeline stage, and evaluates it */
+    rechecks checks;     /* -ck */
     layout groups;
     zero_tensor_desc table[GPT2_MOST_TENSORS]; /* of the whole model */
     int tensors;
@@ -144,7 +146,7 @@ typedef struct step_values {
 /* ---- 2 the loop ---------------------------------------------------------------------------- */
 
 static void check(const trainer *t, zero_result result); /* ends the job with an error line */
-static void check_groups(const trainer *t, zero_result result);
+static void check_groups(const trainer *t, zero_result result); /* of groups, or of both */
 static void check_model(const trainer *t, zero_result result);
 static void check_pipeline(const trainer *t, zero_result result);
 static int load_batch(void *trainer_, int micro, int *inputs, int *targets); /* this rank's rows */
@@ -212,6 +214,7 @@ static void run_micro_steps(trainer *t) {
     /* With -vr the plugin divides by all micro-steps of all ranks. */
     const float factor = zero_loss_scale(t->z) / (float)(j->opt->virtual_ranks ? 1 : micro_steps);
     const gpt2_feed feed = {load_batch, NULL, t};
+    rechecks_begin_step(&t->checks, j->opt, t->model, t->step + 1);
     if (j->batch.together > 1) {
         run_layers(t, factor);
         return;
@@ -324,14 +327,10 @@ static void check(const trainer *t, zero_result result) {
     if (result != ZERO_OK) launch_fail_result(t->j->l, result, get_error(t, sentence));
 }
 
-/* Checks a result of the groups, or of the groups and the context. */
-static void check_groups(const trainer *t, zero_result result) {
-    char sentence[LAUNCH_SENTENCE];
-    if (result != ZERO_OK) launch_fail_result(t->j->l, result, get_error(t, sentence));
-}
+static void check_groups(const trainer *t, zero_result result) { check(t, result); }
 
 static void check_model(const trainer *t, zero_result result) {
-    if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_last_error(t->model));
+    if (result != ZERO_OK) rechecks_fail(t->j->l, t->j->opt, t->model, result);
 }
 static void check_pipeline(const trainer *t, zero_result result) {
     if (result != ZERO_OK) launch_fail_result(t->j->l, result, gpt2_pipeline_error(t->line));
@@ -471,6 +470,7 @@ static void create_model(trainer *t) {
     result = gpt2_pipeline_open(&t->line, t->z, t->model, &t->groups.stage, j->batch.micro_steps,
                                 j->computes.stream, &error);
     require(j, result == ZERO_OK, "%s", error.sentence);
+    rechecks_open(&t->checks, j->l, j->opt, &j->model, &run, t->model, j->computes.stream, j->out);
 }
 
 static void close_model(trainer *t) {
@@ -478,6 +478,7 @@ static void close_model(trainer *t) {
     free(t->leaf_losses);
     gpt2_pipeline_close(t->line);
     gpt2_destroy(t->model);
+    rechecks_close(&t->checks);
 }
 static void close_context(trainer *t) {
     layout_destroy(&t->groups, t->z);
@@ -488,13 +489,19 @@ static void close_trainer(trainer *t) {
     close_context(t);
 }
 
-/* Returns the bytes that the model and its batch will take on a rank. */
-static uint64_t model_bytes(const trainer *t) {
+/* Returns the bytes of a rank's activations, messages of a pipeline, and checks of -ck. */
+static size_t activation_bytes(const trainer *t) {
     const job *j = t->j;
     const gpt2_run run = make_run(t);
     return gpt2_activation_bytes(&j->model, &run)
            + gpt2_pipeline_bytes(&j->model, &run, j->batch.micro_steps)
-           + (uint64_t)run.batch * (uint64_t)run.seq_len * (uint64_t)run.together * 2 * sizeof(int);
+           + rechecks_bytes(j->opt, &j->ranks, &j->model, &run);
+}
+
+/* Returns the bytes that the model and its batch will take on a rank. */
+static uint64_t model_bytes(const trainer *t) {
+    const batch_shape *b = &t->j->batch;
+    return activation_bytes(t) + (uint64_t)b->rows * b->seq_len * b->together * 2 * sizeof(int);
 }
 
 /* The bytes that the trainers of a rank will take: on its device, on the host, and the part of the
@@ -889,8 +896,7 @@ static void print_plan(const trainer *t) {
                            &t->plan,
                            &c,
                            run.recompute == GPT2_RECOMPUTE_AWAY,
-                           gpt2_activation_bytes(&j->model, &run)
-                               + gpt2_pipeline_bytes(&j->model, &run, j->batch.micro_steps),
+                           activation_bytes(t),
                            gpt2_away_bytes(&j->model, &run),
                            t->keep.bytes,
                            t->keep.copies,
@@ -1118,6 +1124,7 @@ static void start_training(trainer *t, job *j) {
     t->first = t->step;
     t->file.first = t->step;
     create_model(t);
+    check_groups(t, rechecks_observe(&t->checks, j->see, t->z));
     open_log(t);
     snprintf(log, sizeof log, "%s/main.log", j->opt->log_dir);
     note_run(j, j->opt->log_dir[0] ? log : "");
@@ -1372,14 +1379,7 @@ static int run_rank(launch *l, void *user) {
     const int clash = train_check(o, sentence, sizeof sentence)
                       || train_sparse_rows(o, !DEVICE_IS_HOST, &j.model, sentence, sizeof sentence);
     require(&j, !clash, "%s", sentence);
-    require(&j, !o->copies || l->kind == LAUNCH_FORK,
-            "-pm %d: copies need ranks that -pn starts (found %d rank%s %s); add -pn N, or leave "
-            "out -pm",
-            o->copies, l->nranks, l->nranks > 1 ? "s" : "", launch_how(l));
-    require(
-        &j, !o->ranks_file[0] || launch_changes(l),
-        "-pnf: only ranks that -pn starts, on CPUs, can change (found ranks %s); leave out -pnf",
-        launch_how(l));
+    new_ranks_check(l, o);
     choose_settings(&j, o, s->chosen);
     new_ranks_reduce(l, o, &j.model);
     const int uneven = train_divide(o, &j.model, &j.ranks, &j.batch, sentence, sizeof sentence);

@@ -12,7 +12,7 @@ CULIBS  = $(call once,CULIBS,$(FIND) link $(NVCC))
 CARRIED = $(if $(CARRY),-I$(CARRY)/include)
 CARRIED_LIBS = $(if $(CARRY),-L$(CARRY)/lib -Xlinker -rpath -Xlinker $(abspath $(CARRY))/lib)
 NVFLAGS = -std=c++17 -g -O3 -fmad=false $(if $(WERROR),-Werror all-warnings) -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers,-pthread,-ffp-contract=off $(addprefix -Xcompiler ,$(OMP) $(filter -m%,$(OPT))) -t 0 $(CUFLAGS) $(CARRIED) -MMD -MP
-CUBASE  = zero_plugin gpt2 context ring experts ops_experts_cuda tensor_parallel stages frozen lora lora_tensors pipelined pipeline pipeline_run pipeline_lane_cuda spill_cuda ops_cuda attention_cuda attention_cudnn
+CUBASE  = zero_plugin gpt2 context ring experts ops_experts_cuda tensor_parallel stages frozen lora lora_tensors pipelined recheck pipeline pipeline_run pipeline_lane_cuda spill_cuda ops_cuda attention_cuda attention_cudnn
 CUOBJS  = $(addprefix $C/,plan_plugin.o $(addsuffix .o,$(filter-out zero_plugin,$(CUBASE)))) $(TRAINER:$B/%=$C/%)
 vpath %.cu adapters/gpt2 adapters/pipeline tests/cuda
 
@@ -62,7 +62,7 @@ EWARN   = -Wall -Wextra -Wno-missing-field-initializers -Wno-unknown-pragmas -Wn
 EFLAGS  = -g -O2 -march=native -ffp-contract=off -pthread $(CUFLAGS) -I. -MMD -MP
 $E/train_gpt2_zero.o: EFLAGS += -DMATMUL_ROUNDS=0
 ECXX    = $(CXX) -std=c++17 -D__CUDACC__ -Itests/emulation $(EWARN) $(EFLAGS)
-EMODEL  = $(addprefix $E/,gpt2.o context.o ring.o experts.o tensor_parallel.o stages.o frozen.o lora.o lora_tensors.o pipelined.o pipeline.o pipeline_run.o pipeline_lane_cuda.o)
+EMODEL  = $(addprefix $E/,gpt2.o context.o ring.o experts.o tensor_parallel.o stages.o frozen.o lora.o lora_tensors.o pipelined.o recheck.o pipeline.o pipeline_run.o pipeline_lane_cuda.o)
 EDEVICE = $(addprefix $E/,ops_cuda.o ops_experts_cuda.o spill_cuda.o attention_cuda.o attention_cudnn.o emulation.o emulation_nccl.o cublaslt.o cudnn.o)
 vpath %.cc tests/emulation
 $E/settings: FORCE

@@ -157,6 +157,8 @@ ease-checked 60 beside $B/test_ease_checked
 gpt2-frozen 120 beside $B/test_gpt2_frozen
 gpt2-layers 120 beside $B/test_gpt2_layers
 gpt2-lora 120 beside $B/test_gpt2_lora
+gpt2-recheck 60 beside $B/test_gpt2_recheck 8 $SEED
+recheck 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_recheck.sh $B
 pipeline 120 alone $B/test_pipeline $SEED
 check 120 beside $B/test_check
 trace 60 beside $B/test_trace

@@ -15,6 +15,7 @@
 
 #include "cuda_bytes.h"
 #include "cuda_numbers.h"
+#include "hash_words.h"
 #include "ops.h"
 
 #define OPS_ROWS(r)   for (size_t r = blockIdx.x; r < R; r += gridDim.x)
@@ -724,6 +725,26 @@ static __global__ void __launch_bounds__(SUM_THREADS)
         if (threadIdx.x < width) sums[threadIdx.x] += sums[threadIdx.x + width];
     }
     if (threadIdx.x == 0) *total += sums[0];
+}
+
+/* Adds the hash of n halves of words to *sum. Memory need not begin at a word. Integers have the
+   same sum in any order. */
+static __global__ void __launch_bounds__(SUM_THREADS)
+    hash_kernel(unsigned long long *sum, const unsigned short *x, size_t n, uint64_t seed) {
+    __shared__ unsigned long long sums[SUM_THREADS];
+    const size_t words = (n + 3) / 4, step = (size_t)gridDim.x * SUM_THREADS;
+    unsigned long long total = 0;
+    for (size_t i = (size_t)blockIdx.x * SUM_THREADS + threadIdx.x; i < words; i += step) {
+        uint64_t word = 0;
+        for (size_t k = 0; k < 4 && 4 * i + k < n; k++) word |= (uint64_t)x[4 * i + k] << (16 * k);
+        total += hash_words_term(word, seed + i);
+    }
+    sums[threadIdx.x] = total;
+    for (unsigned width = SUM_THREADS / 2; width > 0; width /= 2) {
+        __syncthreads();
+        if (threadIdx.x < width) sums[threadIdx.x] += sums[threadIdx.x + width];
+    }
+    if (threadIdx.x == 0) atomicAdd(sum, sums[0]);
 }
 
 /* Fills x with pseudo-random numbers in [-1/2, 1/2), because products of zeros are faster. */

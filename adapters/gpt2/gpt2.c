@@ -63,6 +63,7 @@
 #include "lora.h"
 #include "normals.h"
 #include "ops.h"
+#include "recheck.h"
 #include "spill.h"
 #include "stages.h"
 #include "tensor_parallel.h"
@@ -586,6 +587,7 @@ struct gpt2_model {
     const int *inputs, *all_targets; /* (together, R) of the current gpt2_train_layers */
     void *line;                      /* (Vp) with tensor parallelism: logits of one token */
     float scale;                     /* factor of the losses' gradient in this pass */
+    recheck *check;                  /* NULL: no products are checked */
     gpt2_error error;
 };
 
@@ -1061,6 +1063,7 @@ void gpt2_destroy(gpt2_model *m) {
     if (!m) return;
     context_close(&m->cp);
     experts_destroy(m->moe);
+    recheck_close(m->check);
     spill_destroy(m->away);
     ops_destroy(m->ops);
     ops_free(m->memory);
@@ -1136,6 +1139,12 @@ static ops_heads shape_of(const gpt2_model *m, size_t B, size_t T) {
 
 /* Returns the address of element i of x. An element has `bytes` bytes. */
 static void *element(void *x, size_t i, size_t bytes) { return (char *)x + i * bytes; }
+
+/* Returns the address of a tensor's base pointer: fields are in the order of the tensors' numbers.
+ */
+static void **gradient_field(gpt2_tensors *grads, int tensor) {
+    return (void **)(void *)((char *)grads + (size_t)tensor * sizeof(void *));
+}
 
 /* Returns the values of block l of this rank, which is in the current chunk. */
 static const block_values *block_at(const gpt2_model *m, size_t l) {
@@ -1682,9 +1691,103 @@ static void replay_forward(gpt2_model *m, size_t l, const ops_heads *s, int way,
     ops_graph_end(m->ops);
 }
 
+/* ---- checked products: see recheck.h ------------------------------------------------------- */
+
+static zero_result outcome(gpt2_model *m);
+
+static size_t row_bytes(const gpt2_model *m, const ops_heads *s) {
+    return own_rows(m, s->batch * s->seq_len) * m->C * m->bytes;
+}
+
+static void check_output(gpt2_model *m, size_t l, const ops_heads *s, recheck_of of) {
+    recheck_hash(m->check, m->ops, of, RECHECK_OUTPUT, block_at(m, l + 1)->x, row_bytes(m, s), 0);
+}
+
+/* Returns the number of elements that this rank has of a block's tensor. Returns 0 for a tensor
+   outside the blocks, and for one that is frozen in all layers. */
+static size_t checked_numel(const gpt2_model *m, int tensor) {
+    int trained = 0;
+    if (!gpt2_is_of_blocks(tensor)) return 0;
+    for (int l = 0; l < m->cfg.layers; l++) trained |= !gpt2_is_frozen(&m->cfg, tensor, l);
+    const tensor_slice slice = tensor_slice_of(&m->cfg, tensor, (int)m->tp.rank, (int)m->tp.size);
+    return trained ? tensor_slice_numel(&slice) : 0;
+}
+
+/* Hashes the gradients of block l: that of its input, and those of its weights. */
+static void check_gradients(gpt2_model *m, size_t l, const ops_heads *s, recheck_of of) {
+    recheck_hash(m->check, m->ops, of, RECHECK_GRADIENT, own(m, m->dres, s->batch * s->seq_len),
+                 row_bytes(m, s), 0);
+    GPT2_EACH_TENSOR(&m->cfg, row, t) {
+        void *base = *gradient_field(&m->grads, t);
+        const size_t n = base ? checked_numel(m, t) : 0;
+        if (n)
+            recheck_hash(m->check, m->ops, of, RECHECK_WEIGHTS, element(base, l * n, m->grad_bytes),
+                         n * m->grad_bytes, (uint64_t)t << 48);
+    }
+}
+
+/* Leads the gradients of block l to memory of the check, and clears it. */
+static void divert_gradients(gpt2_model *m, size_t l) {
+    size_t at = 0;
+    GPT2_EACH_TENSOR(&m->cfg, row, t) {
+        const size_t n = *gradient_field(&m->grads, t) ? checked_numel(m, t) : 0;
+        if (!n) continue;
+        *gradient_field(&m->grads, t) =
+            (char *)m->check->grads + at - l * n * m->grad_bytes; /* layer l begins at `at` */
+        at += (n * m->grad_bytes + 127) / 128 * 128;
+    }
+    ops_clear(m->ops, m->check->grads, at);
+}
+
+/* Computes block l from another rank's input and gradient. The block's own values are dead. */
+static void compute_for_check(gpt2_model *m, size_t l, const ops_heads *s, recheck_of of) {
+    block_values *b = &m->blocks[l - (size_t)m->first];
+    void *const x = b[0].x, *const out = b[1].x, *const dres = m->dres;
+    const gpt2_tensors grads = m->grads;
+    b[0].x = m->check->x;
+    b[1].x = m->check->out;
+    m->dres = m->check->dres;
+    divert_gradients(m, l);
+    block_forward(m, l, s, 0);
+    check_output(m, l, s, of);
+    ops_sums_begin(m->ops);
+    block_backward_mlp(m, l, s->batch * s->seq_len);
+    block_backward_attention(m, l, s);
+    ops_sums_end(m->ops);
+    check_gradients(m, l, s, of);
+    b[0].x = x;
+    b[1].x = out;
+    m->dres = dres;
+    m->grads = grads;
+}
+
+static zero_result checked(gpt2_model *m, zero_result result) {
+    if (result == ZERO_OK) return hook(m, ZERO_OK);
+    return refuse(&m->error, result, "%s", m->check->sentence);
+}
+
+/* After the backward of block l, while its unit is open. COLLECTIVE, SYNC. */
+static zero_result check_block(gpt2_model *m, size_t l, const ops_heads *s) {
+    const void *x = block_at(m, l)->x;
+    int differs = 0;
+    check_gradients(m, l, s, RECHECK_OWN);
+    for (int hop = 1; hop <= 2 && hop < m->check->ranks; hop++) {
+        TRY(checked(m, recheck_exchange(m->check, x, hop)));
+        compute_for_check(m, l, s, hop == 1 ? RECHECK_AGAIN : RECHECK_THIRD);
+        TRY(outcome(m));
+        TRY(checked(m, recheck_compare(m->check, m->ops, &differs)));
+        if (!differs) break;
+    }
+    return checked(m, recheck_end(m->check, differs));
+}
+
+/* ---- forward and backward of blocks -------------------------------------------------------- */
+
 static zero_result block(gpt2_model *m, size_t l, const ops_heads *s) {
     TRY(hook(m, zero_forward_begin(m->z, unit_of_block(m, l), &m->params)));
     replay_forward(m, l, s, GRAPH_FORWARD, 1);
+    if (m->counts && recheck_is_due(m->check, l) && !m->check->has_output)
+        check_output(m, l, s, RECHECK_OWN);
     if (is_mixture(m, l)) TRY(block_mixture(m, l, s->batch * s->seq_len));
     return hook(m, zero_forward_end(m->z, unit_of_block(m, l)));
 }
@@ -1716,6 +1819,8 @@ static zero_result block_backward(gpt2_model *m, size_t l, const ops_heads *s) {
                                       m->aux)));
         sum_up(m, m->dc, R);
     }
+    const int due = recheck_is_due(m->check, l);
+    if (due) recheck_keep(m->check, m->ops, own(m, m->dres, R));
     if (!is_replayed(m, l, GRAPH_BACKWARD, s)) {
         ops_sums_begin(m->ops);
         if (is_mixture(m, l))
@@ -1726,6 +1831,7 @@ static zero_result block_backward(gpt2_model *m, size_t l, const ops_heads *s) {
         ops_sums_end(m->ops);
         ops_graph_end(m->ops);
     }
+    if (due) TRY(check_block(m, l, s));
     return hook(m, zero_backward_end(m->z, unit));
 }
 
@@ -2599,6 +2705,61 @@ double gpt2_waited_s(const gpt2_model *m) { return ring_waited_s(m->cp.turns); }
 
 void *gpt2_memory(size_t bytes) { return ops_alloc(bytes); }
 void gpt2_free(void *memory) { ops_free(memory); }
+
+/* ---- checked products ------------------------------------------------------------------------ */
+
+static recheck_shape check_shape(const gpt2_model *m, int ranks) {
+    const size_t R = (size_t)m->run.batch * m->T, row = m->C * m->bytes;
+    recheck_shape s = {own_rows(m, R) * row, R * row, tensor_parallel_first(&m->tp, R) * row, 0,
+                       ranks};
+    GPT2_EACH_TENSOR(&m->cfg, at, t)
+    s.grad_bytes += (checked_numel(m, t) * sizeof(float) + 127) / 128 * 128;
+    return s;
+}
+
+size_t gpt2_check_bytes(const gpt2_config *cfg, const gpt2_run *run, int ranks) {
+    gpt2_model m;
+    if (set_shape(&m, cfg, run, NULL) != ZERO_OK) return 0;
+    const recheck_shape s = check_shape(&m, ranks);
+    return recheck_bytes(&s);
+}
+size_t gpt2_check_sent(const gpt2_config *cfg, const gpt2_run *run, int ranks) {
+    gpt2_model m;
+    if (set_shape(&m, cfg, run, NULL) != ZERO_OK) return 0;
+    const recheck_shape s = check_shape(&m, ranks);
+    return recheck_sent(&s);
+}
+
+/* Returns the first block with a backward. */
+static int first_checked(const gpt2_model *m) {
+    return m->cfg.frozen && m->cfg.frozen->lowest > 0 ? m->cfg.frozen->lowest : 0;
+}
+
+zero_result gpt2_check_open(gpt2_model *m, zero_group *peers, zero_group *all, gpt2_error *err) {
+    const char *why = m->moe                            ? "the MLP of a block with experts is on "
+                                                          "several ranks"
+                      : !gpt2_stage_is_whole(&m->stage) ? "in a pipeline the inputs of blocks are "
+                                                          "messages"
+                      : m->run.any_order
+                          ? "attention that adds in any order has other bits each time"
+                      : first_checked(m) >= m->layers ? "no block has a backward"
+                                                      : NULL;
+    no_error(err);
+    if (why) return refuse(err, ZERO_ERR_UNSUPPORTED, "products cannot be checked: %s", why);
+    const recheck_shape s = check_shape(m, zero_group_size(all));
+    return recheck_open(&m->check, &s, peers, all, err);
+}
+
+void gpt2_check_next(gpt2_model *m, int64_t step, int64_t turn) {
+    char setting[2 * OPS_SENTENCE];
+    const int first = first_checked(m);
+    if (!m->check) return;
+    (void)snprintf(setting, sizeof setting, "%s; %s", ops_product_path(m->ops),
+                   ops_attention_path(m->ops));
+    recheck_begin(m->check, m->ops, step, first + (int)(turn % (m->layers - first)), setting);
+}
+
+int gpt2_wrong_rank(const gpt2_model *m) { return m->check ? m->check->wrong : -1; }
 
 /* ---- figures ------------------------------------------------------------------------------- */
 

@@ -465,6 +465,28 @@ void gpt2_free(void *memory);
    which are otherwise overlapped. */
 double gpt2_waited_s(const gpt2_model *m);
 
+/* ---- checked products ------------------------------------------------------------------------ */
+
+/* Another rank computes a block again, and the results are compared bit for bit: see recheck.h.
+   gpt2_check_open allocates memory for it. `all` has the W ranks of the run, `peers` the N ranks
+   with this rank's part of the model and of the sequences; rank d W/N + k of `all` is rank d of
+   `peers`. Both are borrowed until gpt2_destroy. Call it once, before the first pass. Errors:
+   ARGUMENT if `peers` has one rank; UNSUPPORTED with experts, in a pipeline, with any_order, and if
+   no block has a backward; MEMORY. */
+zero_result gpt2_check_open(gpt2_model *m, zero_group *peers, zero_group *all, gpt2_error *err);
+/* The next gpt2_train_step or gpt2_train_layers checks block number `turn` modulo those that have a
+   backward, in the first micro-batch. It belongs to the pass of micro-step 0, in which gradients
+   begin at zero. `step` is the number for messages. The call returns MISMATCH if ranks have
+   computed different bits. */
+void gpt2_check_next(gpt2_model *m, int64_t step, int64_t turn);
+/* After MISMATCH: returns the rank of `all` that has computed wrongly, or -1 if that is not known.
+ */
+int gpt2_wrong_rank(const gpt2_model *m);
+/* Returns the bytes that gpt2_check_open allocates for `ranks` ranks, and those that a rank sends
+   in a check; 0 if gpt2_create would reject the run. */
+size_t gpt2_check_bytes(const gpt2_config *cfg, const gpt2_run *run, int ranks);
+size_t gpt2_check_sent(const gpt2_config *cfg, const gpt2_run *run, int ranks);
+
 /* ---- figures ------------------------------------------------------------------------------- */
 
 /* Returns the bytes that gpt2_create allocates for activations and scratch memory; 0 if gpt2_create

@@ -126,6 +126,8 @@ void ops_sum(ops_ctx *o, double *total, const float *x, size_t n);
 double ops_take_sum(ops_ctx *o, double *total);
 void ops_clear(ops_ctx *o, void *device, size_t bytes);
 void ops_copy(ops_ctx *o, void *to, const void *from, size_t bytes); /* on the device */
+/* *sum (device memory, 8 bytes) += the hash of x by hash_words.h; `bytes` is even. */
+void ops_hash(ops_ctx *o, uint64_t *sum, const void *x, size_t bytes, uint64_t seed);
 /* to [columns][rows][bytes] = from [rows][columns][bytes], on the device; they do not overlap. */
 void ops_transpose(ops_ctx *o, void *to, const void *from, size_t rows, size_t columns,
                    size_t bytes);

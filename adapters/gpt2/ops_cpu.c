@@ -29,6 +29,7 @@
 #endif
 
 #include "../system/clock.h"
+#include "hash_words.h"
 #include "matmul.h"
 #include "products.h"
 
@@ -379,6 +380,23 @@ void ops_clear(ops_ctx *o, void *device, size_t bytes) {
 
 void ops_copy(ops_ctx *o, void *to, const void *from, size_t bytes) {
     if (!o->status && bytes) memcpy(to, from, bytes);
+}
+
+void ops_hash(ops_ctx *o, uint64_t *sum, const void *x, size_t bytes, uint64_t seed) {
+    const size_t words = bytes / sizeof(uint64_t), rest = bytes % sizeof(uint64_t);
+    uint64_t total = 0, last = 0;
+    if (o->status || !bytes) return;
+    OMP(omp parallel for schedule(static) reduction(+ : total) num_threads((int)o->threads))
+    for (size_t i = 0; i < words; i++) {
+        uint64_t word;
+        memcpy(&word, (const char *)x + i * sizeof word, sizeof word);
+        total += hash_words_term(word, seed + i);
+    }
+    if (rest) {
+        memcpy(&last, (const char *)x + words * sizeof last, rest);
+        total += hash_words_term(last, seed + words);
+    }
+    *sum += total;
 }
 
 void ops_transpose(ops_ctx *o, void *to, const void *from, size_t rows, size_t columns,

@@ -421,6 +421,13 @@ double ops_take_sum(ops_ctx *o, double *total) {
     return *o->sum;
 }
 
+void ops_hash(ops_ctx *o, uint64_t *sum, const void *x, size_t bytes, uint64_t seed) {
+    const size_t each = (size_t)SUM_THREADS * sizeof(uint64_t), blocks = (bytes + each - 1) / each;
+    if (o->status || !bytes) return;
+    RUN(o, hash_kernel, (unsigned)least(blocks, (size_t)o->processors * BLOCKS_PER_SM), SUM_THREADS,
+        (unsigned long long *)sum, (const unsigned short *)x, bytes / 2, seed);
+}
+
 /* ---- embeddings ---------------------------------------------------------------------------- */
 
 /* Returns the lists of R rows, in CPU or device memory. */

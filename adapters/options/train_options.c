@@ -339,6 +339,11 @@ static const option train_table[] = {
         .help = "with -pe 1 and -pn: every N steps each rank copies its state to memory that stays "
                 "when the rank dies. There are two copies, and ranks resume from the newest that "
                 "all of them have finished. 0: resume only from checkpoints"),
+    ROW(INT, "-ck", "--check-products", check_products, "0", RANGE(0, 2e9),
+        .help = "in every N-th step, another data-parallel rank computes one block again, forward "
+                "and backward of the first micro-step, and the bits are compared. A difference "
+                "ends the run: a processor has computed wrongly. Three or more ranks find which "
+                "one, and with -pe 1 the others go on. Weights do not change. 0: never"),
     ROW(PATH, "-pnf", "--ranks-file", ranks_file, "",
         .help =
             "a file that has the number of ranks of -pn: if you write another number, or send "

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-enum { TRAIN_MAX_ROUNDS = 1000, TRAIN_OPTIONS_MOST = 160 };
+enum { TRAIN_MAX_ROUNDS = 1000, TRAIN_OPTIONS_MOST = 168 };
 enum { TRAIN_TIER_AUTO = ZERO_TIERS }; /* -zog: follows -zos */
 
 typedef struct train_options {
@@ -27,6 +27,7 @@ typedef struct train_options {
     const char *server, *folder;            /* -ps, -pf */
     int method, rank, per_node, as_threads; /* -pi, -pr, -pg, -pt */
     int elastic, copies;                    /* -pe, -pm */
+    int check_products;                     /* -ck; 0: never */
     const char *ranks_file;                 /* -pnf; "": the ranks stay */
     int ranks, node_size, threads;
     int tensor_parallel, sequence_parallel, untied; /* -tp, -sp, -ut */

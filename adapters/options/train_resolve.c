@@ -61,6 +61,7 @@ static const char *train_fixes_ranks(const train_options *o, const char **why) {
         {o->feedback > 0, "-qf", "the errors of feedback belong to one number of ranks"},
         {o->normuon > 0, "-mn", "its state of rows does not move yet"},
         {o->copies > 0, "-pm", "copies in memory are for one number of ranks"},
+        {o->check_products > 0, "-ck", "the ranks that compute blocks again are a fixed group"},
         {o->products_path[0] != 0, "-pc", "a rank that joins does not have the measured products"},
         {train_chooses(o), "-z auto", "it chooses for one number of ranks"},
         {o->memory[0] != 0, "--memory", "fewer ranks need more memory each"},
@@ -213,6 +214,24 @@ static int train_check_virtual(const train_options *o, char *sentence, size_t by
                          o->virtual_ranks, flag);
 }
 
+/* Checks for flags that -ck does not support. */
+static int train_check_products(const train_options *o, char *sentence, size_t bytes) {
+    const struct {
+        int given;
+        const char *flag, *why;
+    } rows[] = {
+        {o->pipeline > 1, "-pp", "in a pipeline the inputs of blocks are messages between stages"},
+        {o->experts > 0, "-en", "the MLP of a block with experts is on several ranks"},
+        {o->any_order, "-ao 1", "sums in any order have other bits each time"},
+        {train_compares(o), "a comparison", "it measures the time of a step without checks"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && o->check_products; i++)
+        if (rows[i].given)
+            return sentence_fail(sentence, bytes,
+                                 "-ck %d: %s is not supported, because %s; leave one of them out",
+                                 o->check_products, rows[i].flag, rows[i].why);
+    return 0;
+}
+
 /* Checks masters and state, which are kept for each weight. */
 static int train_check_kept(const train_options *o, char *sentence, size_t bytes) {
     char type[OPTION_WORD_BYTES];
@@ -293,9 +312,9 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
         return sentence_fail(sentence, bytes, "-h 1: a comparison does not evaluate; leave it out");
     return train_check_order(o, NULL, o->pipeline, sentence, bytes)
            || train_check_virtual(o, sentence, bytes) || train_check_pipeline(o, sentence, bytes)
-           || train_check_experts(o, sentence, bytes) || train_check_elastic(o, sentence, bytes)
-           || train_check_changes(o, sentence, bytes) || train_check_saves(o, sentence, bytes)
-           || train_check_auto(o, sentence, bytes);
+           || train_check_products(o, sentence, bytes) || train_check_experts(o, sentence, bytes)
+           || train_check_elastic(o, sentence, bytes) || train_check_changes(o, sentence, bytes)
+           || train_check_saves(o, sentence, bytes) || train_check_auto(o, sentence, bytes);
 }
 
 int train_mixture(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {
@@ -520,6 +539,11 @@ static int train_divide_by(const train_options *o, layout_sizes sizes, const gpt
             sentence, bytes,
             "-ns %d: the ranks per node do not divide the %d rank%s; use a divisor", o->node_size,
             ranks->ranks, ranks->ranks > 1 ? "s" : "");
+    if (o->check_products && ranks->dp == 1 && !o->elastic)
+        return sentence_fail(sentence, bytes,
+                             "-ck %d: no rank can compute blocks again, because there is one "
+                             "data-parallel rank (%d rank%s); use two or more, or leave out -ck",
+                             o->check_products, ranks->ranks, ranks->ranks > 1 ? "s" : "");
     ranks->part.sequence = cut;
     ranks->mixed = model->moe.experts > 0;
     ranks->tile_rows = o->tile_rows;
@@ -651,6 +675,7 @@ launch_request train_request(const train_options *o, const char *program,
     r.ranks = o->ranks;
     r.default_ranks = train_compares(o) ? 2 : 1;
     r.groups = o->layouts[0] ? layout_words(o->layouts) : o->stage.n > 0 ? o->stage.n : 1;
+    r.groups += o->check_products > 0 && !train_compares(o); /* rechecks.h */
     r.usage_error = o->error[0] ? o->error : NULL;
     if (o->method >= 0) train_options_word(o, "-pi", method);
     r.method = o->method >= 0 ? method : NULL;

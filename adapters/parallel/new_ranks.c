@@ -17,6 +17,17 @@ void new_ranks_reduce(launch *l, const train_options *o, const gpt2_config *mode
     launch_fewer(l, n, sentence);
 }
 
+void new_ranks_check(launch *l, const train_options *o) {
+    launch_require(l, !o->copies || l->kind == LAUNCH_FORK,
+                   "-pm %d: copies need ranks that -pn starts (found %d rank%s %s); add -pn N, or "
+                   "leave out -pm",
+                   o->copies, l->nranks, l->nranks > 1 ? "s" : "", launch_how(l));
+    launch_require(l, !o->ranks_file[0] || launch_changes(l),
+                   "-pnf: only ranks that -pn starts, on CPUs, can change (found ranks %s); leave "
+                   "out -pnf",
+                   launch_how(l));
+}
+
 int new_ranks_ready(launch *l, const train_options *o, const gpt2_config *model, report *out) {
     char why[LAUNCH_SENTENCE] = "";
     const int wanted = launch_wanted(l);

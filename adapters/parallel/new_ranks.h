@@ -34,6 +34,10 @@ typedef struct new_ranks_state {
 /* -pe: after ranks have died, reduces the job to the largest number of ranks that can continue. */
 void new_ranks_reduce(launch *l, const train_options *o, const gpt2_config *model);
 
+/* Ends the job if -pm or -pnf is given and ranks that were started in this way cannot have it.
+   COLLECTIVE. */
+void new_ranks_check(launch *l, const train_options *o);
+
 /* Answers a request with the largest number of ranks that -d, -b and -vr allow. Returns 1 if the
    ranks that join are ready. Only rank 0 calls it, and not after the last step. */
 int new_ranks_ready(launch *l, const train_options *o, const gpt2_config *model, report *out);

@@ -216,6 +216,8 @@ static int plan_activations(const plan_case *c, const layout *l, plan_answer *a,
                           - experts_bytes_of(&c->model->gpt2, &run, 1);
         a->among = experts_sent_of(&c->model->gpt2, &run, c->sharers) * (uint64_t)micro;
     }
+    if (a->activations && c->checks && l->dp > 1)
+        a->activations += gpt2_check_bytes(&c->model->gpt2, &run, l->ranks);
     a->away = gpt2_away_bytes(&c->model->gpt2, &run);
     if (a->activations) return 0;
     return sentence_fail(sentence, bytes, "-b %d: too many sequences of -t %d tokens; use fewer",

@@ -68,6 +68,7 @@ typedef struct plan_case {
     int node_size;   /* as in zero_comm */
     int on_gpus;     /* 0: CPUs */
     int one_machine; /* CPU: ranks map each other's memory, as with -pn */
+    int checks;      /* 1: memory for checked products (-ck) is part of the activations */
     size_t state_bytes; /* plan_answer.state_bytes, if it is known; 0: plan_ask finds it */
     int saves;          /* number of ways in which the run saves, see `way` */
     checkpoint_way way[2];

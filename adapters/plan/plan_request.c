@@ -49,6 +49,7 @@ int plan_case_of(const plan_request *r, int stage, plan_case *c, char *sentence,
     c->node_size = o->node_size;
     c->on_gpus = r->on_gpus;
     c->one_machine = o->per_node == 0 || o->per_node >= r->ranks;
+    c->checks = o->check_products > 0;
     c->saves = train_saves(o, c->way);
     return 0;
 }

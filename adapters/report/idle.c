@@ -12,6 +12,10 @@ void idle_flags(report *out, const train_options *o, int observed, int chosen, i
     if (profiled && (profiled <= step || profiled > steps))
         report_print(out, "-tk %d changes nothing here: this run makes %d steps, after step %d\n",
                      profiled, steps > step ? steps - step : 0, step);
+    const int each = o->check_products;
+    if (each && (step / each + 1) * (int64_t)each > steps)
+        report_print(out, "-ck %d changes nothing here: this run makes %d steps, after step %d\n",
+                     each, steps > step ? steps - step : 0, step);
     for (int i = 0; i < 2 && !chosen; i++)
         if (train_options_given(o, i ? "-al" : "-ma"))
             report_print(out, "%s changes nothing here: it is for -z auto\n", i ? "-al" : "-ma");

@@ -12,6 +12,7 @@
 #include "../shared/harness.h"
 #include "test_gpt2_reference.h"
 
+#include "../../adapters/gpt2/hash_words.h"
 #include "../../adapters/gpt2/ops.h"
 
 #ifdef EMULATED_LAUNCH
@@ -777,6 +778,35 @@ static void test_sums(void) {
     drop(x);
 }
 
+/* Hashes of any number of bytes, from an address that is no word's, and of each flipped bit of one.
+ */
+static void test_hash(void) {
+    enum { N = 4002, FIRST = 6 };
+    unsigned char x[FIRST + N];
+    uint64_t *sum = (uint64_t *)ops_alloc(sizeof *sum), found;
+    char *there = (char *)ops_alloc(sizeof x);
+    for (size_t i = 0; i < sizeof x; i++) x[i] = (unsigned char)(i * 37 + i / 200);
+    ops_upload(ops, there, x, sizeof x);
+    for (size_t n = 0; n <= N; n += n < 40 ? 2 : 1980) {
+        uint64_t expected = 0, word;
+        for (size_t i = 0; i < n; i += sizeof word) {
+            word = 0;
+            memcpy(&word, x + FIRST + i, n - i < sizeof word ? n - i : sizeof word);
+            expected += hash_words_term(word, 5 + i / sizeof word);
+        }
+        ops_clear(ops, sum, sizeof *sum);
+        ops_hash(ops, sum, there + FIRST, n, 5);
+        ops_download(ops, (float *)(void *)&found, sum, ZERO_F32, 2);
+        test_check(found == expected, "hash of %zu bytes: %016llx, expected %016llx", n,
+                   (unsigned long long)found, (unsigned long long)expected);
+    }
+    for (int bit = 0; bit < 64; bit++)
+        test_check(hash_words_term(7, 3) != hash_words_term(7 ^ (uint64_t)1 << bit, 3), "bit %d",
+                   bit);
+    ops_free(sum);
+    ops_free(there);
+}
+
 /* Sums that are put off are those that are not: as often as any queue is full, and into the same
    gradient twice. */
 static void test_held_sums(void) {
@@ -894,6 +924,7 @@ static void test_all_operations(void) {
     test_cross_entropy(9, 65, 128);
     test_cross_entropy(5, 301, 384);
     test_sums();
+    test_hash();
     test_held_sums();
 }
 

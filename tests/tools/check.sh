@@ -173,7 +173,7 @@ check "the form of the header" sh tests/tools/check_header.sh
 needs python3 "error messages say what to do" python3 tests/tools/check_messages.py
 check "no circles of files under adapters" sh tests/tools/check_circles.sh "$B" "$CC" "$nccl" adapters/*/*.[ch] adapters/*/*.cu
 needs shellcheck "scripts" shellcheck zero_plugin/drop.sh adapters/cuda.sh adapters/llmc/apply tests/tools/same.sh tests/bench/speed.sh tests/install/test_drop.sh tests/tools/check_circles.sh tests/tools/check_header.sh tests/tools/check_names.sh tests/tools/check_private.sh tests/tools/check_words.sh tests/cuda/gpu.sh tests/tools/golden.sh \
-    tests/cuda/test_emulated.sh tests/cuda/test_gpu_machine.sh tests/checkpoint/kill_many.sh tests/trainer/test_resume.sh tests/trainer/test_delay.sh tests/trainer/test_layouts.sh tests/trainer/test_layout_saves.sh \
+    tests/cuda/test_emulated.sh tests/cuda/test_gpu_machine.sh tests/checkpoint/kill_many.sh tests/trainer/test_resume.sh tests/trainer/test_delay.sh tests/trainer/test_recheck.sh tests/trainer/test_layouts.sh tests/trainer/test_layout_saves.sh \
     tests/trainer/test_layout_kills.sh tests/trainer/test_experts.sh tests/shared/jobs.sh tests/shared/sampled.sh tests/launch/namespaces.sh tests/launch/test_hosts.sh tests/bench/bench_ranks.sh tests/bench/links.sh tests/bench/converge.sh tests/run.sh tests/install/test_build.sh tests/docs/test_docs.sh tests/docs/test_recipes.sh tests/cuda/test_example_cuda.sh \
     adapters/docs/memory.sh adapters/docs/planned.sh adapters/plan/tune.sh tests/plan/test_auto.sh adapters/recipes/*.sh .ci/run
 needs cppcheck "cppcheck" cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --language=c --enable=warning,portability \
