@@ -406,6 +406,8 @@ typedef struct zero_config {
     int feedback_reset; /* steps, including skipped ones, after which errors become 0; 0: never */
     int frozen_weight_bits; /* weight_bits of frozen tensors; 0: as weight_bits */
     int virtual_ranks;      /* see VIRTUAL RANKS below; 0: off, at no cost */
+    int integrity; /* 1: memory that changes while it lies still is an error, see INTEGRITY below;
+                      0: off, at no cost */
 } zero_config;
 
 /* [subgroups] HIERARCHY, for ranks with fast links to some of the others, such as those of a node.
@@ -435,6 +437,16 @@ typedef struct zero_config {
    update(W(t), gradient at W(t-1)). It needs a second copy of this rank's shard of the weights, and
    separate gradients. Evaluations and ZERO_PARAMETER use the weights of the next passes; moments,
    ZERO_MASTER and zero_hash the newest; a checkpoint has both. A write by name ends the delay. */
+
+/* [integrity] INTEGRITY (cfg.integrity). A rank keeps a hash of what it has written of parameters,
+   master weights, optimizer state and sums of gradients, and compares it at the next use: before
+   the update, the next micro-step, zero_state_begin. Gathered parameters, and those of replicas
+   (stage 0, unsharded units, shard_ranks), are compared over the ranks, by 8 bytes for each unit in
+   a rank's verdict. A difference is DEVICE, with rank, array, unit and step, before an update uses
+   it; if an update overlaps the next step, the next call returns it. Bits stay the same. Not
+   covered: gradients before they are reduced, and what a processor computes wrongly. FILE has its
+   own checksums. ARGUMENT with CUDA, checked builds, delay_from, weight_bits, world, joins, and with
+   no_file_check for files. */
 
 /* [groups] JOINED CONTEXTS. Tensors that are sharded over other ranks than the rest (experts) need
    their own context, which joins the other (cfg.joins). Each context has its own passes and hooks,
@@ -751,6 +763,7 @@ typedef struct zero_plan {
     size_t gather_bytes;  /* the part of sent_bytes for gathers of parameters */
     size_t down_bytes, up_bytes; /* CUDA, offload: per step, device to CPU memory and back */
     size_t context_bytes; /* CPU memory of lists, queues of threads, meeting place of ranks */
+    size_t hash_bytes;    /* the part of context_bytes for hashes (cfg.integrity) */
 } zero_plan;
 /* One unit's part of the plan, in elements, per step of micro_steps micro-steps. */
 typedef struct zero_plan_unit {

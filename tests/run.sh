@@ -111,6 +111,7 @@ fast-math 120 beside $B/test_fast_math
 observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/report/test_observe.sh $B
 bounds 120 beside $B/test_bounds
 virtual 120 beside $B/test_virtual
+integrity 120 beside $B/test_integrity 200
 split 60 beside $B/test_split
 layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_kills.sh $B
 extra 60 beside $B/test_extra
