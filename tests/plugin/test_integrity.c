@@ -69,13 +69,16 @@ static size_t integrity_find(zero_ctx *z, int target, int u, int point, char **m
     return zp_integrity_part(z, target, u, memory);
 }
 
+static const int integrity_rare[] = {ZP_GRAD, ZP_MEAN, ZP_SUM, INTEGRITY_BUFFER};
 static void integrity_flip(host_run *h, integrity_trial *t) {
     zero_ctx *z = h->z;
     char *memory;
     if (!t->flips || t->target >= 0 || h->rank->rank != t->victim || h->step != t->step) return;
     if (zp_extra_sync(z)) return; /* nothing is on its way */
     for (int i = 0; i < 200; i++) {
-        const int target = test_below(&t->random, INTEGRITY_TARGETS);
+        const int rare = test_below(&t->random, 2); /* what few settings and points have */
+        const int target = rare ? integrity_rare[test_below(&t->random, 4)]
+                                : test_below(&t->random, INTEGRITY_TARGETS);
         const int u = test_below(&t->random, z->layout.segments);
         const size_t bytes = integrity_find(z, target, u, t->point, &memory);
         if (!bytes) continue;
@@ -127,11 +130,12 @@ static void integrity_body(test_rank *r) {
 /* ---- settings ---- */
 
 static void integrity_spec(host_spec *s, test_random *r) {
-    static const zero_optimizer rules[] = {ZERO_ADAMW, ZERO_ADAMW, ZERO_SGD, ZERO_LION, ZERO_LAMB};
+    static const zero_optimizer rules[] = {ZERO_ADAMW, ZERO_SGD, ZERO_LION, ZERO_LAMB, ZERO_MUON};
     const int nranks = 1 + test_below(r, INTEGRITY_RANKS), stage = test_below(r, 4);
     host_small(s, test_next(r), nranks, stage, integrity_tensors, 5);
     zero_config *c = &s->cfg;
     s->units = 5;
+    s->rows[1] = 22, s->cols[1] = 15;
     s->steps = INTEGRITY_STEPS;
     s->micro_steps = 1 + test_below(r, 3);
     s->adopts = test_below(r, 3) == 0;
@@ -153,6 +157,11 @@ static void integrity_spec(host_spec *s, test_random *r) {
     c->prefetch = test_below(r, 3) - 1;
     if (nranks == 4 && stage && test_below(r, 3) == 0) c->shard_ranks = 2;
     if (nranks == 4 && stage == 3 && !c->shard_ranks && test_below(r, 3) == 0) c->second_ranks = 2;
+    if (nranks != 3 && s->micro_steps < 3 && !c->shard_ranks && !c->second_ranks
+        && test_below(r, 4) == 0) {
+        c->virtual_ranks = nranks * s->micro_steps;
+        c->accumulation = ZERO_ACCUMULATE_LOCAL;
+    }
     c->folder = "/tmp";
     if (test_below(r, 5) == 0) c->optimizer_tier = ZERO_FILE;
     if (stage == 3 && test_below(r, 5) == 0) c->parameter_tier = ZERO_FILE;
@@ -164,11 +173,12 @@ static void integrity_print(const host_spec *s, char *text, size_t bytes) {
     snprintf(text, bytes,
              "seed %llu: %d ranks, stage %d, type %d, grads %d, master %d, state %d, rule %d, %d "
              "micro-steps, accumulation %d, overlap %d, mapping %d, shard_ranks %d, second_ranks "
-             "%d, tiers %d %d %d",
+             "%d, virtual_ranks %d, tiers %d %d %d",
              (unsigned long long)s->seed, s->nranks, c->stage, (int)c->type, (int)c->grads,
              (int)c->master, (int)c->state_type, (int)c->optimizer, s->micro_steps,
              (int)c->accumulation, !c->no_overlap, !c->no_mapping, c->shard_ranks, c->second_ranks,
-             (int)c->optimizer_tier, (int)c->gradient_tier, (int)c->parameter_tier);
+             c->virtual_ranks, (int)c->optimizer_tier, (int)c->gradient_tier,
+             (int)c->parameter_tier);
 }
 
 /* ---- flips ---- */
@@ -180,17 +190,14 @@ static void integrity_check_found(const integrity_trial *t, const char *settings
     static const char *const points[] = {"between steps", "between micro-steps", "in a pass",
                                          "before the update"};
     char rank[64], unit[64];
-    const int segments = 12, first = t->unit < segments / 2 ? t->unit : t->unit - segments / 2;
+    const int u = t->unit, all = t->spec.units + 1; /* KEEP is the last of all */
     const char *name = t->target == INTEGRITY_OTHERS   ? "other parameters"
                        : t->target == INTEGRITY_BUFFER ? "gathered parameters"
                                                        : zp_integrity_names[t->target];
     int named = 0;
     snprintf(rank, sizeof rank,
              t->target == INTEGRITY_OTHERS ? "rank %d has" : "memory of rank %d ", t->victim);
-    snprintf(unit, sizeof unit, "unit %d (",
-             t->unit < 5    ? t->unit
-             : t->unit == 5 ? 5
-                            : t->unit - 6);
+    snprintf(unit, sizeof unit, "unit %d (", u < all ? u : u - all);
     for (int r = 0; r < t->spec.nranks; r++) {
         const char *text = t->text[r];
         named |= t->result[r] == ZERO_ERR_DEVICE && strstr(text, rank) && strstr(text, name)
@@ -295,7 +302,7 @@ static void integrity_hash(void) {
 
 /* ---- messages and replicas ---- */
 
-/* A transport that flips a bit of rank 2's shard of unit 2 when rank 1 gathers it: at each gather
+/* A transport that flips a bit of rank 2's shard of unit 1 when rank 1 gathers it: at each gather
    of step 1, or at the first. */
 static const zp_transport *integrity_transport;
 static zp_transport integrity_spoiled;
@@ -309,7 +316,7 @@ static void integrity_spoil_task(const void *args, size_t n, int threads) {
 static zero_result integrity_issue(zp_stream *s, const zp_op *op, int n) {
     ZP_TRY(integrity_transport->issue(s, op, n));
     for (int i = 0; i < n; i++) {
-        if (op[i].channel != ZP_PARAMETERS || op[i].unit != 2 || op[i].group->rank != 1) continue;
+        if (op[i].channel != ZP_PARAMETERS || op[i].unit != 1 || op[i].group->rank != 1) continue;
         if (op[i].in_place || __atomic_load_n(&integrity_spoils, __ATOMIC_RELAXED) < 1) continue;
         char *at = op[i].memory->base + op[i].target + 2 * zp_comm_op_shard_bytes(&op[i]) + 5;
         __atomic_fetch_sub(&integrity_spoils, 1, __ATOMIC_RELAXED);
@@ -325,9 +332,9 @@ typedef struct integrity_case {
     int nranks, stage, shard_ranks, spoils;
 } integrity_case;
 static const integrity_case integrity_cases[] = {
-    {"each gather", "rank 1 has other parameters of unit 2 (tensor mat) than rank 2", 3, 3, 0, 99},
+    {"each gather", "rank 1 has other parameters of unit 1 (tensor mat) than rank 2", 3, 3, 0, 99},
     {"one gather", "rank 1 received two different shards of rank 2", 3, 3, 0, 1},
-    {"stage 2", "rank 1 has other parameters of unit 2 (tensor mat) than rank 2", 3, 2, 0, 1},
+    {"stage 2", "rank 1 has other parameters of unit 1 (tensor mat) than rank 2", 3, 2, 0, 1},
     {"stage 0, 3 ranks", "those of rank 1 are wrong", 3, 0, 0, 0},
     {"stage 0, 2 ranks", "the wrong ones are not known", 2, 0, 0, 0},
     {"replicas", "ranks 3 and 1 have different parameters of unit 2", 4, 3, 2, 0},
@@ -367,6 +374,7 @@ static void integrity_messages(void) {
         t->spec.units = 5;
         t->spec.cfg.integrity = 1;
         t->spec.cfg.no_mapping = 1;
+        t->spec.cfg.prefetch = ZERO_NONE; /* two buffers: units are gathered twice */
         t->spec.cfg.timeout_s = 30;
         t->spec.cfg.shard_ranks = c->shard_ranks;
         t->micro = c->spoils;
@@ -378,6 +386,85 @@ static void integrity_messages(void) {
         test_check(found, "%s: %s | %s | %s", c->name, t->text[0], t->text[1], t->text[2]);
         free(t);
     }
+}
+
+/* ---- state ---- */
+
+/* Access by name and a state that is loaded renew hashes. A flip does not get into a checkpoint. */
+static void integrity_state_body(test_rank *r) {
+    integrity_trial *t = (integrity_trial *)r->arg;
+    float values[700];
+    zero_range range;
+    host_run h;
+    char *memory;
+    int ok = host_open(&h, &t->spec, r) && host_train_step(&h);
+    ok = ok && !zero_state_begin(h.z);
+    for (int i = 0; ok && i < zero_state_ranges(h.z, 1); i++) {
+        ok = !zero_state_range(h.z, 1, i, &range) && range.count <= 990;
+        float *copy = (float *)calloc(1000, sizeof *copy);
+        ok = ok && !zero_state_get(h.z, &range, copy);
+        copy[0] = range.kind == ZERO_MASTER ? 3 : copy[0];
+        ok = ok && !zero_state_put(h.z, &range, copy);
+        free(copy);
+    }
+    ok = ok && !zero_state_end(h.z, 1) && host_train_step(&h);
+    for (int i = 0; i < 700; i++) values[i] = 0.5f;
+    const zero_kind kinds[] = {ZERO_PARAMETER, ZERO_MASTER, ZERO_MOMENT_1, ZERO_MOMENT_2};
+    for (int k = 0; k < 4; k++)
+        ok = ok && !zero_write_tensor(h.z, "emb", kinds[k], 10, 500, values) && host_train_step(&h);
+    ok = ok && (h.micro = 0, host_train_pass(&h)) && !zero_reduce(h.z)
+         && !zero_write_tensor(h.z, "emb", ZERO_GRADIENT, 10, 500, values)
+         && !zero_step(h.z, &t->spec.adamw) && (h.step++, host_train_step(&h));
+    if (!ok) test_rank_fail(r, "%s", zero_last_error(h.z));
+    if (ok && !zp_extra_sync(h.z) && zp_integrity_part(h.z, ZP_STATE, 2, &memory))
+        memory[9] = (char)(memory[9] ^ 64);
+    if (ok
+        && (zero_state_begin(h.z) != ZERO_ERR_DEVICE
+            || !strstr(zero_last_error(h.z), "optimizer state 1 of unit 2 (tensor mat)")))
+        test_rank_fail(r, "zero_state_begin: %s", zero_last_error(h.z));
+    zero_destroy(h.z);
+}
+static void integrity_state(void) {
+    for (int stage = 0; stage < 4; stage++) {
+        integrity_trial *t = (integrity_trial *)calloc(1, sizeof *t);
+        host_small(&t->spec, 5, 2, stage, integrity_tensors, 5);
+        t->spec.units = 5;
+        t->spec.cfg.integrity = 1;
+        t->spec.cfg.no_mapping = stage % 2;
+        t->spec.cfg.timeout_s = 30;
+        t->spec.cfg.type = stage % 2 ? ZERO_BF16 : ZERO_F32;
+        test_check(test_ranks(2, 0, integrity_state_body, t), "stage %d: %s", stage, test_first);
+        free(t);
+    }
+}
+
+/* The bytes of hashes are in the plan, and the verdict's words too. */
+static void integrity_plan(void) {
+    zero_plan plan[2];
+    for (int on = 0; on < 2; on++) {
+        integrity_trial t;
+        host_run h;
+        test_rank alone;
+        memset(&t, 0, sizeof t);
+        memset(&alone, 0, sizeof alone);
+        alone.nranks = 1;
+        host_small(&t.spec, 5, 1, 3, integrity_tensors, 5);
+        t.spec.units = 5;
+        t.spec.cfg.integrity = on;
+        test_check(host_open(&h, &t.spec, &alone) && !zero_query_plan(h.z, &plan[on]), "the plan");
+        if (on) test_check(h.z->integrity->bytes == plan[1].hash_bytes, "bytes of hashes");
+        if (!on) test_check(!h.z->integrity->hash && !h.z->observer, "off: it has lists");
+        for (int i = 0; i < 4 && !on; i++)
+            for (int k = 0; k < h.z->walk[i].n; k++)
+                for (const zp_station *s = zp_integrity_stations; s->place != ZP_PLACES_OF_WALK;
+                     s++)
+                    test_check(h.z->walk[i].station[k] != s, "off: a station is in a walk");
+        zero_destroy(h.z);
+    }
+    test_check(!plan[0].hash_bytes && plan[1].hash_bytes > 0
+                   && plan[1].context_bytes - plan[0].context_bytes == plan[1].hash_bytes,
+               "hashes have %zu bytes, the context %zu more than without", plan[1].hash_bytes,
+               plan[1].context_bytes - plan[0].context_bytes);
 }
 
 /* ---- refusals ---- */
@@ -409,7 +496,9 @@ int main(int argc, char **argv) {
     const char *seed = getenv("SEED");
     test_random random = {test_mix(seed ? strtoull(seed, NULL, 10) : 37)};
     integrity_hash();
+    integrity_plan();
     integrity_refusals();
+    integrity_state();
     integrity_messages();
     while (integrity_found < flips && test_failed < 10) integrity_setting(&random, 5);
     printf("%ld flips found:", integrity_found);
