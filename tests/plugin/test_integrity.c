@@ -73,7 +73,7 @@ static const int integrity_rare[] = {ZP_GRAD, ZP_MEAN, ZP_SUM, INTEGRITY_BUFFER}
 static void integrity_flip(host_run *h, integrity_trial *t) {
     zero_ctx *z = h->z;
     char *memory;
-    if (!t->flips || t->target >= 0 || h->rank->rank != t->victim || h->step != t->step) return;
+    if (!t->flips || h->rank->rank != t->victim || h->step != t->step || t->target >= 0) return;
     if (zp_extra_sync(z)) return; /* nothing is on its way */
     for (int i = 0; i < 200; i++) {
         const int rare = test_below(&t->random, 2); /* what few settings and points have */
