@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-enum { TRAIN_MAX_ROUNDS = 1000, TRAIN_OPTIONS_MOST = 160 };
+enum { TRAIN_MAX_ROUNDS = 1000, TRAIN_OPTIONS_MOST = 168 };
 enum { TRAIN_TIER_AUTO = ZERO_TIERS }; /* -zog: follows -zos */
 
 typedef struct train_options {
