@@ -441,7 +441,7 @@ typedef struct zero_config {
    optimizer state and sums of gradients, and compares them at the next use. When a step's ranks
    agree, they compare the hashes of parameters that they gathered or keep a copy of. A difference
    is DEVICE and names rank, array, unit and step, before an update uses it (of an offloaded unit:
-   by the next call). No bit depends on it. adapters/docs/reliability.md has what is not covered.
+   by the next call). No bit depends on it. adapters/docs/reliability.md lists the limits.
    ARGUMENT with CUDA, checked builds, delay_from, weight_bits, world, joins, unchecked files. */
 
 /* [groups] JOINED CONTEXTS. Tensors that are sharded over other ranks than the rest (experts) need
