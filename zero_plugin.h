@@ -977,7 +977,7 @@ zero_result zero_state_end(zero_ctx *z, int changed);
    update. type, master, state_type, optimizer, delay_from, seed and virtual_ranks stay; other
    settings, such as stage, micro_steps and tiers, may change. With virtual_ranks the bits are those
    of a run that keeps its ranks; otherwise those of a run that loaded a checkpoint.
-   Memory is at most the larger plan and one unit. The log gets the bytes that moved. After an error,
+   Memory is at most the larger plan and one unit. The log gets the moved bytes. After an error,
    which all ranks get, destroy `next`. z continues, unless units were moving: then it is dead too.
    COLLECTIVE over the ranks of both. SYNC.
    Errors: UNSUPPORTED with CUDA, MPI, feedback, muon.normalize, lent arrays, shard_ranks, world;
