@@ -75,7 +75,7 @@ READERS = $(addprefix $B/,data_file.o eval_file.o token_file.o tokenizer.o windo
 TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS) $(CHOICE)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
-UNIT    = $(addprefix $B/,test_unit test_errors test_plans test_steps test_skips test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_order test_order_checked test_transport test_extra test_split test_virtual test_resize test_frozen test_states test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_rows test_rows_checked test_suggest test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast test_hashes test_orders test_orders_lane test_bounds)
+UNIT    = $(addprefix $B/,test_unit test_errors test_plans test_steps test_skips test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_order test_order_checked test_transport test_extra test_split test_virtual test_resize test_integrity test_frozen test_states test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_rows test_rows_checked test_suggest test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast test_hashes test_orders test_orders_lane test_bounds)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers host_parallel host_context $(if $(MPICC),host_stages_mpi))
 TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_parallel test_gpt2_context test_gpt2_experts test_gpt2_pipeline test_gpt2_recheck test_pipeline test_launch test_report test_plan test_auto test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
@@ -161,7 +161,7 @@ $B/unmeasured/train_gpt2_zero: $B/unmeasured/train_gpt2_zero.o $(filter-out %/tr
 	$(COMPILE) -o $@ $^ $(LIBS)
 # Programs that include the plugin's source (tests/README.md says why), and objects of it for tests alone. -O3 gives the same
 # bits and takes three times as long to compile.
-PRIVATE = $(addprefix $B/,test_unit test_extra test_split test_states bench_codec)
+PRIVATE = $(addprefix $B/,test_unit test_integrity test_extra test_split test_states bench_codec)
 $(PRIVATE) $B/own.o $B/counted.o $B/rings.o: OPT := -O1 -march=native
 # Test programs are compiled in half of the time with -O1. Those that multiply matrices themselves run longer then.
 $(filter-out %/test_gpt2_ops %/test_products,$(TESTS)): private OPT := -O1 -march=native

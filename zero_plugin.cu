@@ -133,24 +133,25 @@
 #include "zero_plugin/extras/muon.h"          /* [muon] Newton-Schulz iterations on a matrix */
 #include "zero_plugin/extras/whole_slices.h"  /* [muon] whole tensors that are cut into slices */
 #include "zero_plugin/extras/whole_tensor.h"  /* [muon] whole tensors between two passes */
-#include "zero_plugin/extras/world.h"    /* [groups] ranks outside the sharded group; first sums */
-#include "zero_plugin/extras/virtual.h"  /* [virtual] sums that do not depend on the ranks */
-#include "zero_plugin/extras/resize.h"   /* [resize] state moves to contexts on other ranks */
-#include "zero_plugin/extras/trace.h"    /* [trace] keeps records, and passes them to cfg.trace */
-#include "zero_plugin/extras/check.h"    /* [check] misuse, found by checked builds */
-#include "zero_plugin/extras/table.h"    /* the capabilities of this build, a row each */
-#include "zero_plugin/api/life.h"        /* create, build, hooks, step, destroy */
-#include "zero_plugin/api/tensors.h"     /* tensors are announced */
-#include "zero_plugin/api/pass_order.h"  /* [order] passes in an announced order */
-#include "zero_plugin/api/suggest.h"     /* [suggest] chooses stage, tiers, prefetch */
-#include "zero_plugin/api/touch_rows.h"  /* [rows] announces touched rows */
-#include "zero_plugin/api/values.h"      /* numbers, small collectives, statistics */
-#include "zero_plugin/api/access.h"      /* [state] read and write by name, state */
-#include "zero_plugin/api/new_ranks.h"   /* [resize] a run continues on other ranks */
-#include "zero_plugin/api/adopt.h"       /* the plugin takes over weights; hook-free steps */
-#include "zero_plugin/api/lend.h"        /* [lend] the caller keeps its arrays */
-#include "zero_plugin/api/start_ranks.h" /* [start] starts and watches the ranks of one machine */
-#include "zero_plugin/api/groups.h"      /* [groups] public groups of ranks */
+#include "zero_plugin/extras/world.h"     /* [groups] ranks outside the sharded group; first sums */
+#include "zero_plugin/extras/virtual.h"   /* [virtual] sums that do not depend on the ranks */
+#include "zero_plugin/extras/resize.h"    /* [resize] state moves to contexts on other ranks */
+#include "zero_plugin/extras/trace.h"     /* [trace] keeps records, and passes them to cfg.trace */
+#include "zero_plugin/extras/check.h"     /* [check] misuse, found by checked builds */
+#include "zero_plugin/extras/integrity.h" /* [integrity] finds memory that changed */
+#include "zero_plugin/extras/table.h"     /* the capabilities of this build, a row each */
+#include "zero_plugin/api/life.h"         /* create, build, hooks, step, destroy */
+#include "zero_plugin/api/tensors.h"      /* tensors are announced */
+#include "zero_plugin/api/pass_order.h"   /* [order] passes in an announced order */
+#include "zero_plugin/api/suggest.h"      /* [suggest] chooses stage, tiers, prefetch */
+#include "zero_plugin/api/touch_rows.h"   /* [rows] announces touched rows */
+#include "zero_plugin/api/values.h"       /* numbers, small collectives, statistics */
+#include "zero_plugin/api/access.h"       /* [state] read and write by name, state */
+#include "zero_plugin/api/new_ranks.h"    /* [resize] a run continues on other ranks */
+#include "zero_plugin/api/adopt.h"        /* the plugin takes over weights; hook-free steps */
+#include "zero_plugin/api/lend.h"         /* [lend] the caller keeps its arrays */
+#include "zero_plugin/api/start_ranks.h"  /* [start] starts and watches the ranks of one machine */
+#include "zero_plugin/api/groups.h"       /* [groups] public groups of ranks */
 #else
 #error "zero_plugin/ is not beside zero_plugin.cu: `make drop DIR=...` writes the two files to copy"
 #endif

@@ -406,6 +406,7 @@ typedef struct zero_config {
     int feedback_reset; /* steps, including skipped ones, after which errors become 0; 0: never */
     int frozen_weight_bits; /* weight_bits of frozen tensors; 0: as weight_bits */
     int virtual_ranks;      /* see VIRTUAL RANKS below; 0: off, at no cost */
+    int integrity; /* 1: find memory that changed, see INTEGRITY below; 0: off, at no cost */
 } zero_config;
 
 /* [subgroups] HIERARCHY, for ranks with fast links to some of the others, such as those of a node.
@@ -435,6 +436,13 @@ typedef struct zero_config {
    update(W(t), gradient at W(t-1)). It needs a second copy of this rank's shard of the weights, and
    separate gradients. Evaluations and ZERO_PARAMETER use the weights of the next passes; moments,
    ZERO_MASTER and zero_hash the newest; a checkpoint has both. A write by name ends the delay. */
+
+/* [integrity] INTEGRITY (cfg.integrity). A rank keeps hashes of its parameters, master weights,
+   optimizer state and sums of gradients, and compares them at the next use. When a step's ranks
+   agree, they compare the hashes of parameters that they gathered or keep a copy of. A difference
+   is DEVICE and names rank, array, unit and step, before an update uses it (of an offloaded unit:
+   by the next call). No bit depends on it. adapters/docs/reliability.md lists the limits.
+   ARGUMENT with CUDA, checked builds, delay_from, weight_bits, world, joins, unchecked files. */
 
 /* [groups] JOINED CONTEXTS. Tensors that are sharded over other ranks than the rest (experts) need
    their own context, which joins the other (cfg.joins). Each context has its own passes and hooks,
@@ -581,8 +589,7 @@ zero_result zero_bind(zero_ctx *z, void *params, void *grads);
    Pointers of tensors without KEEP are NULL until their hooks.
    `release` (free, cudaFree ...) is called for each array of weights after its copy, and for the
    array of gradients of the same tensor, if that is not NULL. Each array must be one allocation;
-   gradients have the type of cfg.grads. If `release` is NULL, all arrays stay yours to free, and
-   pointers in `grads` are not read.
+   gradients have the type of cfg.grads. If `release` is NULL, all arrays stay yours.
    Checked builds fill the old parameters with NaN, to expose code that still reads them, and, if
    `release` is free or CUDA allocated the arrays, compare the arrays' sizes with the table.
    COLLECTIVE. SYNC.
@@ -640,8 +647,7 @@ typedef struct zero_hyper {
 zero_result zero_train_begin(zero_ctx *z);
 zero_result zero_train_end(zero_ctx *z, const zero_hyper *hyper, double loss, double *mean);
 /* Return the factor for the loss before every backward of the coming step: 1 unless the type is F16
-   or cfg.scaler sets it. The update divides by it. If it can differ from 1, zero_reduce refuses a
-   step for which it was not asked.
+   or cfg.scaler sets it. The update divides by it. If it can differ from 1, zero_reduce needs it.
    SYNC if the scale is dynamic: it waits for the last step's agreement. */
 float zero_loss_scale(zero_ctx *z);
 /* Begin and end a unit's forward. `params` is your struct of base pointers (NULL if all tensors
@@ -690,8 +696,7 @@ typedef enum zero_pass { ZERO_TRAIN = 0, ZERO_EVAL } zero_pass;
    several micro-batches in any order, such as forward 2 before backward 1. Each unit's f32 gradient
    is then cleared once and complete after uses * micro_steps backwards. With accumulation SHARDED
    it is cleared and reduced per micro-batch, whose `uses` backwards are consecutive (KEEP and LATE
-   tensors: once, at the end). Bits equal those of micro-steps in sequence if each unit's backwards
-   run in the order of micro-batches.
+   tensors: once, at the end). Bits are those of separate micro-steps if backwards keep their order.
    COLLECTIVE.
    Errors: ARGUMENT also for ZERO_TOGETHER of several micro-steps with 16-bit gradients. */
 zero_result zero_pass_begin(zero_ctx *z, zero_pass kind, int micro, int micro_steps);
@@ -751,6 +756,7 @@ typedef struct zero_plan {
     size_t gather_bytes;  /* the part of sent_bytes for gathers of parameters */
     size_t down_bytes, up_bytes; /* CUDA, offload: per step, device to CPU memory and back */
     size_t context_bytes; /* CPU memory of lists, queues of threads, meeting place of ranks */
+    size_t hash_bytes;    /* the part of context_bytes for hashes (cfg.integrity) */
 } zero_plan;
 /* One unit's part of the plan, in elements, per step of micro_steps micro-steps. */
 typedef struct zero_plan_unit {
@@ -785,13 +791,11 @@ typedef struct zero_limits {
    third of compute_s (forward). Two thirds of compute_s (backward) hide reductions; the whole hides
    reductions and gathers together. Without prefetch, stage 3 hides no gather. With cfg.no_overlap
    nothing is hidden. If steps are equally long, the lowest stage is chosen, then DEVICE before HOST
-   and FILE, then prefetch 1. Ranks may give different limits: the settings fit all ranks, and the
-   slowest rank counts.
+   and FILE, then prefetch 1. Ranks may give different limits: the slowest counts, and all fit.
    COLLECTIVE. SYNC.
    Errors: MEMORY if nothing fits, with the least device_bytes that would; settings then stay. */
 zero_result zero_suggest(zero_ctx *z, const zero_limits *limits, zero_config *cfg);
-/* Return the number n of tensors announced so far, and tensor i, 0..n-1, with the defaults of its
-   fields resolved. The name is owned by ctx. */
+/* Return the number n of tensors so far, and tensor i, 0..n-1, with defaults. ctx owns the name. */
 int zero_tensor_count(const zero_ctx *z);
 zero_result zero_query_tensor(zero_ctx *z, int i, zero_tensor_desc *desc);
 /* Return the configuration with every default resolved (bucket_numel: from the first plan on). */
@@ -873,15 +877,13 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_p
    then write them back as the plugin stores them. This is for weights that are not movable pointers
    (arrays in a struct: ZERO_INLINE) or are doubles. They and the gradients stay in your arrays,
    whole on every rank; stage 3 needs least memory besides. Hooks and KEEP are not needed. The
-   arrays are as for zero_adopt, or doubles: these are rounded, because the plugin's weights, sums,
-   moments and updates have at most 32 bits.
+   arrays are as for zero_adopt, or doubles, which are rounded: the plugin's numbers are f32.
    COLLECTIVE. SYNC.
    Errors: those of zero_adopt. */
 zero_result zero_lend(zero_ctx *z, void *params, zero_type type);
 /* Copy the gradients of this micro-step, clear them, and after the last one update and write the
    new weights back: it replaces your optimizer. `grads` is a struct of the same kind, which may be
-   local. The copy applies the loss scale; for sums over a batch see cfg.divisor. Otherwise it is as
-   zero_train_end.
+   local. The copy applies the loss scale; for sums over a batch see cfg.divisor and zero_train_end.
    COLLECTIVE. SYNC.
    Errors: those of zero_train_end; ARGUMENT if a pointer is NULL or two arrays overlap. */
 zero_result zero_lend_train(zero_ctx *z, void *params, void *grads, const zero_hyper *hyper,
@@ -957,8 +959,7 @@ zero_result zero_state_range(zero_ctx *z, int whole, int i, zero_range *range);
 zero_result zero_state_get(zero_ctx *z, const zero_range *range, void *out);
 zero_result zero_state_put(zero_ctx *z, const zero_range *range, const void *values);
 /* Return and set the counters, inside an open state; outside, they may be of an earlier step. All
-   ranks set equal ones. A fixed loss scale stays cfg's. So does the first dynamic scale, if the
-   state comes from a run without one (iteration 0).
+   ranks set equal ones. A fixed loss scale stays cfg's, as does a dynamic one at iteration 0.
    SYNC with the device if they are set. */
 void zero_state_counters(const zero_ctx *z, zero_counters *counters);
 zero_result zero_state_set_counters(zero_ctx *z, const zero_counters *counters);
@@ -976,9 +977,8 @@ zero_result zero_state_end(zero_ctx *z, int changed);
    update. type, master, state_type, optimizer, delay_from, seed and virtual_ranks stay; other
    settings, such as stage, micro_steps and tiers, may change. With virtual_ranks the bits are those
    of a run that keeps its ranks; otherwise those of a run that loaded a checkpoint.
-   Memory is at most the larger plan and one unit: z gives its pages back unit by unit. The log gets
-   the bytes that moved. After an error, destroy `next`. All ranks get the same error. z continues
-   as if you had not called, unless units were moving: then z is dead, too.
+   Memory is at most the larger plan and one unit. The log gets the moved bytes. After an error,
+   which all ranks get, destroy `next`. z continues, unless units were moving: then it is dead too.
    COLLECTIVE over the ranks of both. SYNC.
    Errors: UNSUPPORTED with CUDA, MPI, feedback, muon.normalize, lent arrays, shard_ranks, world;
    MEMORY; ARGUMENT if the tensors or one of these settings differ. */

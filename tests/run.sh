@@ -111,6 +111,7 @@ fast-math 120 beside $B/test_fast_math
 observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/report/test_observe.sh $B
 bounds 120 beside $B/test_bounds
 virtual 120 beside $B/test_virtual
+integrity 120 beside env SEED=$SEED $B/test_integrity 200
 split 60 beside $B/test_split
 layout-kills 120 alone env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_kills.sh $B
 extra 60 beside $B/test_extra
@@ -262,6 +263,7 @@ asan-ds-fuzz 120 beside $B/asan/fuzz_ds_config 15 $SEED $here/ds_config/*.json
 asan-ds-config 120 beside $B/asan/test_ds_config
 asan-faults 600 alone $B/asan/test_faults
 asan-resize 600 beside $B/asan/test_resize
+asan-integrity 600 beside $B/asan/test_integrity 200
 TABLE
 }
 tsan() {
@@ -270,6 +272,7 @@ tsan() {
 tsan-bits 600 beside $B/tsan/test_bits 3 $SEED
 tsan-rows 600 beside $B/tsan/test_rows
 tsan-resize 600 beside $B/tsan/test_resize
+tsan-integrity 600 beside $B/tsan/test_integrity 100
 tsan-checkpoint 300 beside $B/tsan/test_checkpoint sample $SEED
 tsan-model 600 beside $B/tsan/test_model 150 $SEED
 TABLE
@@ -372,6 +375,7 @@ mutants 6000 alone env BUDGET=60 SEED=$SEED python3 $here/tools/mutants.py $B
 checkpoint-kills 7200 beside sh $here/checkpoint/kill_many.sh $B 10000 $SEED
 elastic-kills 7200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_elastic.sh $B 1000 $SEED kills
 new-ranks-all 7200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_new_ranks.sh $B 500 $SEED
+integrity-all 1200 beside env SEED=$SEED $B/test_integrity 10000
 resize-all 3600 beside env RESIZES=1000 SEED=$SEED $B/test_resize
 offload-all 1200 beside $B/test_offload 1 $SEED $B
 offload-rings-all 1200 beside $B/test_offload_rings 1 $SEED $B

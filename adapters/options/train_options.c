@@ -476,6 +476,11 @@ static const option train_table[] = {
         .help = "stage 3: a secondary partition (hpZ) of the parameters over this number of ranks "
                 "serves all gathers of a step except the first. Not used if ranks can access each "
                 "other's memory (see -zm). 0: none"),
+    ROW(INT, "-zi", "--integrity", integrity, "0", RANGE(0, 1), TO(INT, zero.integrity),
+        .help = "1: keep hashes of weights, optimizer state and sums of gradients, and compare "
+                "them at the next use and over the ranks. Memory or a message that changed by "
+                "itself ends the run, with its rank, unit and step, before it changes a weight. "
+                "Bits stay the same. CPU. 0: off"),
     HEADING("auto", "The program's choice: -z auto"),
     ROW(TEXT, "-me", "--memory", memory, "",
         .help = "most memory of a rank's device: 80G, 640M, 1.5T (GiB and so on) or 80GB (1e9). -z "

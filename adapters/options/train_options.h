@@ -72,6 +72,7 @@ typedef struct train_options {
     int layer_group;           /* -mog */
     int accumulation, prefetch, overlap, mapping;
     int shard_ranks, second_ranks;                     /* -zs, -zh */
+    int integrity;                                     /* -zi */
     int weight_bits, frozen_weight_bits;               /* -qw, -qwf */
     int gradient_bits, feedback_reset;                 /* -qg, -qr */
     double feedback;                                   /* -qf */

@@ -232,6 +232,19 @@ static int train_check_products(const train_options *o, char *sentence, size_t b
     return 0;
 }
 
+/* Checks for flags that -zi does not support. */
+static int train_check_integrity(const train_options *o, char *sentence, size_t bytes) {
+    const char *why = o->tensor_parallel > 1 || o->pipeline > 1 || o->experts
+                          ? "-tp, -pp and -en have other weights on other ranks"
+                      : o->weight_bits || o->frozen_weight_bits
+                          ? "-qw and -qwf send other weights than their owners keep"
+                      : o->delay_from ? "-zod keeps two versions of the weights"
+                                      : NULL;
+    if (!o->integrity || !why) return 0;
+    return sentence_fail(sentence, bytes,
+                         "-zi 1: %s, which it cannot compare; leave one of them out", why);
+}
+
 /* Checks masters and state, which are kept for each weight. */
 static int train_check_kept(const train_options *o, char *sentence, size_t bytes) {
     char type[OPTION_WORD_BYTES];
@@ -311,10 +324,11 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     if (train_compares(o) && o->evaluate)
         return sentence_fail(sentence, bytes, "-h 1: a comparison does not evaluate; leave it out");
     return train_check_order(o, NULL, o->pipeline, sentence, bytes)
-           || train_check_virtual(o, sentence, bytes) || train_check_pipeline(o, sentence, bytes)
-           || train_check_products(o, sentence, bytes) || train_check_experts(o, sentence, bytes)
-           || train_check_elastic(o, sentence, bytes) || train_check_changes(o, sentence, bytes)
-           || train_check_saves(o, sentence, bytes) || train_check_auto(o, sentence, bytes);
+           || train_check_virtual(o, sentence, bytes) || train_check_integrity(o, sentence, bytes)
+           || train_check_products(o, sentence, bytes) || train_check_pipeline(o, sentence, bytes)
+           || train_check_experts(o, sentence, bytes) || train_check_elastic(o, sentence, bytes)
+           || train_check_changes(o, sentence, bytes) || train_check_saves(o, sentence, bytes)
+           || train_check_auto(o, sentence, bytes);
 }
 
 int train_mixture(const train_options *o, gpt2_config *model, char *sentence, size_t bytes) {

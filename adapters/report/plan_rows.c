@@ -82,6 +82,9 @@ void plan_rows(report *r, const zero_plan *p, const zero_config *c, int host_is_
     report_mib(r, "  optimizer state", p->optimizer_bytes, "");
     report_mib(r, "  buffers", p->buffer_bytes, "");
     if (host_is_device) report_mib(r, "  lists and queues", p->context_bytes, "");
+    if (c->integrity)
+        report_row(r, "integrity", "%zu bytes of hashes, %zu of a step's agreement", p->hash_bytes,
+                   p->verdict_bytes);
     report_mib(r, "  by the formula", p->formula_bytes, ", without buffers and padding");
     if (p->accumulator_bytes && c->gradient_tier == ZERO_FILE)
         report_mib(r, "  sums in memory", p->accumulator_bytes,

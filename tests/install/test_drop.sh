@@ -166,6 +166,7 @@ nccl mpi
 state offload resize
 state packed lend
 subgroups start virtual
+state integrity
 groups trace order
 muon groups state
 check state lend

@@ -105,6 +105,7 @@ static zero_result drop_need(const char *part) {
     if (!strcmp(part, "packed")) cfg.stage = 3, cfg.weight_bits = 8;
     if (!strcmp(part, "subgroups")) cfg.shard_ranks = 1;
     if (!strcmp(part, "virtual")) cfg.virtual_ranks = 1;
+    if (!strcmp(part, "integrity")) cfg.integrity = 1;
     if (!strcmp(part, "muon")) cfg.optimizer = ZERO_MUON;
     if (!strcmp(part, "trace")) cfg.trace = drop_trace;
     if (!strcmp(part, "mpi")) kind = ZERO_COMM_MPI;

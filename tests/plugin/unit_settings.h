@@ -66,6 +66,7 @@ static const struct unit_setting {
     SET(weight_bits, 'i', 0, INFINITY, 0, 0),
     SET(frozen_weight_bits, 'i', 0, INFINITY, 0, 0),
     SET(virtual_ranks, 'i', 0, 1 << 20, 0, 0),
+    SET(integrity, 'i', 0, 1, 0, 0),
     SET(gradient_bits, 'i', 0, INFINITY, 0, 0),
     SET(feedback, 'f', 0, 0.99999994, 0, 0),
     SET(feedback_reset, 'i', 0, INFINITY, 0, 0),

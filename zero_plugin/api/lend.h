@@ -72,7 +72,7 @@ static zero_result zp_lend_member(zero_ctx *z, zp_side side, const zp_member *m,
 
 /* Checks (checked builds) that your weights are those last written back. */
 static zero_result zp_lend_check(zero_ctx *z, const void *params) {
-    for (int i = 0; z->observer && i < z->layout.nmembers; i++) {
+    for (int i = 0; ZERO_CHECK && i < z->layout.nmembers; i++) {
         const zp_member *m = &z->layout.members[i];
         uint64_t hash = ZP_HASH_EMPTY;
         ZP_TRY(zp_lend_member(z, ZP_PARAM, m, NULL, params, &hash));
@@ -89,7 +89,7 @@ static zero_result zp_lend_segment(zero_ctx *z, zp_side side, int s, const void 
     const zp_unit *x = &z->layout.unit[s];
     char *memory = side == ZP_PARAM ? zp_ctx_unit_pointer(z, s) : zp_ctx_unit_memory(z, ZP_GRAD, s);
     for (const zp_member *m = x->member; m < x->member + x->members; m++) {
-        uint64_t *hash = side == ZP_PARAM && z->observer ? z->observer->written(z, m) : NULL;
+        uint64_t *hash = side == ZP_PARAM && ZERO_CHECK ? z->observer->written(z, m) : NULL;
         if (hash) *hash = ZP_HASH_EMPTY;
         ZP_TRY(zp_lend_member(z, side, m, memory, host, hash));
     }

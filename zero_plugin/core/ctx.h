@@ -117,6 +117,7 @@ struct zero_ctx {
     struct zp_check_state *checks;
     struct zp_virtual_state *leaves;
     struct zp_resize_state *resize;
+    struct zp_integrity_state *integrity;
     struct zp_offload *offload;
     void *own; /* the struct of a row of yours; see ZERO_OWN_EXTRAS in extras/table.h */
     const struct zp_observer *observer;   /* set if a row observes, else NULL */

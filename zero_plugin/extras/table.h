@@ -7,6 +7,7 @@
 #include "../offload/offload_build.h"
 #include "../offload/offload_gpu.h"
 #include "check.h"
+#include "integrity.h"
 #include "packed.h"
 #include "resize.h"
 #include "rows_gpu.h"
@@ -43,6 +44,7 @@ static const zp_extra_row zp_table_rows[] = {
     zp_whole_tensor_row,  /* muon */
     zp_offload_gpu_row,   /* offload */
     zp_offload_build_row, /* offload */
+    zp_integrity_row,     /* integrity */
     zp_check_row,         /* check */
     zp_trace_row,         /* trace */
     zp_resize_row,        /* resize */
