@@ -5,6 +5,7 @@
      test_orders sample S   a sample of about 8 s, drawn by S
      test_orders cases      the cases' names
      test_orders case NAME [PLACE]  this case alone, if a rank dies, at this place alone
+     test_orders places     by case: seconds of one order, and the calls that it can do without
      test_orders remove FILE:LINE [NAME]  the cases of 2 and 4 ranks, or one, without the call at
                             that line of the plugin: an error is expected
 
@@ -483,6 +484,23 @@ static orders_report run_case(const test_case *c, double budget_s, int every) {
     return r;
 }
 
+/* Prints the calls that can be removed and that a case reaches, in its first order and the first
+   one of some deaths. */
+static void print_places(const test_case *c) {
+    const double begun = zp_seconds();
+    orders_list_places(1);
+    orders_report r = run_case(c, 1e-9, 1);
+    orders_test t = {c->nranks, begin_execution, run_rank, end_execution, NULL, 1e-9, 0, 0, 0};
+    may_fail = orders_net_faulty = c->dies > 0;
+    t.die_rank = c->dies - 1;
+    for (t.die_at = 1; c->dies && t.die_at <= r.points[c->dies - 1]; t.die_at += 7)
+        (void)orders_explore(&t);
+    may_fail = 0;
+    printf("%s %.2f", c->name, zp_seconds() - begun);
+    orders_print_places();
+    puts("");
+}
+
 static void print_report(const test_case *c, const orders_report *r, int every) {
     printf("%-26s %s: %ld classes of orders", c->name, r->closed ? "closed" : "NOT CLOSED",
            r->classes);
@@ -496,7 +514,7 @@ int main(int argc, char **argv) {
     const char *const only = !strcmp(what, "case") ? which : argc > 3 ? argv[3] : NULL;
     if (!strcmp(what, "case") && argc > 3) only_place = atol(argv[3]);
     const int removes = which && !strcmp(what, "remove"), lists = !strcmp(what, "cases"),
-              all = !strcmp(what, "all") || !strcmp(what, "case"),
+              places = !strcmp(what, "places"), all = !strcmp(what, "all") || !strcmp(what, "case"),
               seed = which && !strcmp(what, "sample") ? atoi(which) : -1;
     int closed = 0, open = 0, classes = 0;
     const double begun = zp_seconds();
@@ -506,7 +524,8 @@ int main(int argc, char **argv) {
         const test_case *c = &cases[i];
         if (only && strcmp(only, c->name)) continue;
         if (lists) puts(c->name);
-        if (lists || (c->slow && !all)) continue;
+        if (places) print_places(c);
+        if (lists || places || (c->slow && !all)) continue;
         if (removes && !only && (c->nranks == 3 || (c->dies && c->stage < 3))) continue;
         if (seed >= 0 && (i + seed) % SAMPLE) continue;
         const int every = all ? 1 : removes ? 150 : EVERY;
@@ -516,7 +535,7 @@ int main(int argc, char **argv) {
         classes += (int)r.classes;
         if (!removes) print_report(c, &r, every);
     }
-    if (lists) return 0;
+    if (lists || places) return 0;
     if (removes && !orders_removal_reached()) puts("the call was never reached");
     printf("%d classes of orders in %.0f s; %d cases are not closed\n", classes,
            zp_seconds() - begun, open);
