@@ -33,12 +33,12 @@
 
 void orders_lane_forget(void);
 
-enum { UNITS = 3, TENSORS = 4, LARGEST = 160, SAMPLE = 24, EVERY = 199 };
+enum { UNITS = 5, KEEP = UNITS, TENSORS, LARGEST = 160, SAMPLE = 24, EVERY = 199 };
 
 typedef struct fields {
     char *t[TENSORS];
 } fields;
-static const size_t numel[TENSORS] = {70, 90, 80, 5};
+static const size_t numel[TENSORS] = {70, 90, 80, 60, 50, 5};
 
 typedef struct test_case {
     char name[64];
@@ -48,6 +48,8 @@ typedef struct test_case {
     int no_overlap;
     int evaluates; /* evaluations between steps, and before and after zero_reduce; 2: not after it
                     */
+    int units;     /* 3, or all UNITS: then more than there are buffers */
+    int unwritten; /* no weight is written before the first pass: all are 0 */
     int differs;   /* rank 1 gives another learning rate: all ranks must fail */
     int asks;      /* the norm, and the result of each step, are asked for */
     int saves;     /* the state is read and put back before the last step, as by a checkpoint */
@@ -101,7 +103,7 @@ static void forward_task(const void *args, size_t n, int threads) {
     const work *w = (const work *)args;
     float sum = 0;
     for (size_t i = 0; i < n; i++) sum += zp_type_load(w->p, w->type, i);
-    for (size_t i = 0; i < numel[3]; i++) sum += zp_type_load(w->keep, w->type, i);
+    for (size_t i = 0; i < numel[KEEP]; i++) sum += zp_type_load(w->keep, w->type, i);
     *w->seen = sum;
 }
 static void backward_task(const void *args, size_t n, int threads) {
@@ -128,8 +130,8 @@ typedef struct rank_run {
 
 static zero_result enqueue(rank_run *h, zp_task_fn fn, int t) {
     const work w = {
-        h->p.t[t],           h->p.t[3], h->g.t[t], h->z->cfg.type, h->z->array[ZP_GRAD].type,
-        &h->seen[t % UNITS], h->rank,   h->step,   h->micro,       t};
+        h->p.t[t],          h->p.t[KEEP], h->g.t[t], h->z->cfg.type, h->z->array[ZP_GRAD].type,
+        &h->seen[t % KEEP], h->rank,      h->step,   h->micro,       t};
     return zp_device_push_task(&h->z->compute, fn, &w, sizeof w, numel[t]);
 }
 static int forward(rank_run *h, int u) {
@@ -141,7 +143,7 @@ static int forward(rank_run *h, int u) {
 static int backward(rank_run *h, int u) {
     TRY(zero_backward_begin(h->z, u, &h->p, &h->g));
     TRY(enqueue(h, backward_task, u));
-    if (u == 0) TRY(enqueue(h, backward_task, 3));
+    if (u == 0) TRY(enqueue(h, backward_task, KEEP));
     TRY(zero_backward_end(h->z, u));
     return 1;
 }
@@ -157,10 +159,10 @@ static int train_pass(rank_run *h) {
     const test_case *c = now_case;
     const int n = c->together ? c->micro_steps : 1;
     TRY(zero_pass_begin(h->z, ZERO_TRAIN, c->together ? ZERO_TOGETHER : h->micro, c->micro_steps));
-    for (int u = 0; u < UNITS; u++)
+    for (int u = 0; u < c->units; u++)
         for (int m = 0; m < n; m++)
             if (!forward(h, u)) return 0;
-    for (int u = UNITS - 1; u >= 0; u--)
+    for (int u = c->units - 1; u >= 0; u--)
         for (int m = 0; m < n; m++) {
             if (c->together) h->micro = m;
             if (!backward(h, u)) return 0;
@@ -171,8 +173,9 @@ static int train_pass(rank_run *h) {
 
 /* Each unit is reduced as often as the plan says. */
 static void check_reductions(rank_run *h) {
-    for (int u = 0; u <= UNITS && now_case->nranks > 1 && !is_reference; u++) {
-        const int once = u == UNITS && now_case->together; /* KEEP tensors: at the end of a pass */
+    for (int u = 0; u <= now_case->units && now_case->nranks > 1 && !is_reference; u++) {
+        const int once =
+            u == now_case->units && now_case->together; /* KEEP tensors: at the end of a pass */
         const int n = orders_reductions[h->rank][u], copies = now_case->shard_ranks > 0;
         const int wanted = (once ? 1 : zp_order_reductions(h->z, u)) + copies;
         orders_reductions[h->rank][u] = 0;
@@ -198,17 +201,25 @@ static int save_state(rank_run *h) {
     return 1;
 }
 
+/* The first pass gathers each unit, although no write marked earlier gathers as out of date. */
+static void check_first_gathers(rank_run *h) {
+    for (int u = 0; u < now_case->units && now_case->unwritten && !is_reference; u++)
+        if (!orders_gathers[h->rank][u])
+            orders_fail("unit %d was not gathered for the first pass", u);
+}
+
 static int train(rank_run *h) {
     zero_hyper hyper = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
     const test_case *c = now_case;
     zero_step_report report;
     double norm;
     for (h->step = 0; h->step < c->steps; h->step++) {
+        if (c->evaluates && !evaluate(h, c->units)) return 0;
         if (c->saves && h->step + 1 == c->steps && !save_state(h)) return 0;
-        if (c->evaluates && !evaluate(h, UNITS)) return 0;
         for (h->micro = 0; h->micro < (c->together ? 1 : c->micro_steps); h->micro++)
             if (!train_pass(h)) return 0;
-        if (c->evaluates && !evaluate(h, UNITS)) return 0;
+        if (c->evaluates && !evaluate(h, c->units)) return 0;
+        if (h->step == 0) check_first_gathers(h);
         TRY(zero_reduce(h->z));
         check_reductions(h);
         if (c->evaluates == 1 && !evaluate(h, 1)) return 0;
@@ -220,23 +231,27 @@ static int train(rank_run *h) {
     return 1;
 }
 
+static int has_tensor(int t) { return t == KEEP || t < now_case->units; }
+
 static int announce(rank_run *h) {
-    static const char *const names[TENSORS] = {"a", "b", "c", "keep"};
+    static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "keep"};
     for (int t = 0; t < TENSORS; t++) {
+        if (!has_tensor(t)) continue;
         zero_tensor_desc d;
         memset(&d, 0, sizeof d);
         d.name = names[t];
         d.numel = numel[t];
-        d.unit = t % UNITS;
-        d.rows = now_case->rule == ZERO_MUON && t < UNITS ? 10 : 0;
+        d.unit = t % KEEP;
+        d.rows = now_case->rule == ZERO_MUON && t < KEEP ? 10 : 0;
         d.cols = d.rows ? d.numel / 10 : 0;
-        d.flags = t == 3 ? ZERO_KEEP : 0;
+        d.flags = t == KEEP ? ZERO_KEEP : 0;
         d.field = offsetof(fields, t) + (size_t)t * sizeof(float *);
         TRY(zero_tensor(h->z, &d));
     }
     TRY(zero_build(h->z));
     TRY(zero_bind(h->z, &h->p, &h->g));
-    for (int t = 0; t < TENSORS; t++) {
+    for (int t = 0; t < TENSORS && !now_case->unwritten; t++) {
+        if (!has_tensor(t)) continue;
         float values[LARGEST];
         for (size_t i = 0; i < numel[t]; i++) values[i] = initial(t, i);
         TRY(zero_write_tensor(h->z, names[t], ZERO_PARAMETER, 0, numel[t], values));
@@ -256,10 +271,11 @@ static void check_memory(zero_ctx *z) {
 }
 
 static int finish(rank_run *h) {
-    static const char *const names[TENSORS] = {"a", "b", "c", "keep"};
+    static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "keep"};
     TRY(zero_apply_pending(h->z));
     for (int t = 0; t < TENSORS; t++)
-        TRY(zero_read_tensor(h->z, names[t], ZERO_PARAMETER, 0, numel[t], result[h->rank][t]));
+        if (has_tensor(t))
+            TRY(zero_read_tensor(h->z, names[t], ZERO_PARAMETER, 0, numel[t], result[h->rank][t]));
     if (!is_reference) check_memory(h->z);
     return 1;
 }
@@ -317,6 +333,7 @@ static void begin_execution(void *arg) {
     orders_net_forget();
     net = orders_net_open(now_case->nranks);
     memset(orders_reductions, 0, sizeof orders_reductions);
+    memset(orders_gathers, 0, sizeof orders_gathers);
     memset(ended, 0, sizeof ended);
 }
 /* Quantized messages change the result, but no order may. */
@@ -326,7 +343,7 @@ static void end_execution(void *arg) {
     const int sets = is_reference || (is_lossy() && !executions++);
     if (sets) memcpy(expected, result[0], sizeof expected);
     for (int r = 0; r < (is_reference ? 1 : now_case->nranks); r++)
-        for (int t = 0; t < TENSORS && ended[r] == 2; t++)
+        for (int t = 0; t < TENSORS && ended[r] == 2; t++) /* one that there is not: zeros */
             if (memcmp(result[r][t], expected[t], numel[t] * sizeof(float)))
                 orders_fail("tensor %d of rank %d is not that of one rank", t, r);
 }
@@ -354,6 +371,7 @@ static test_case *add(const char *kind, int nranks, int stage, int micro_steps) 
     c->nranks = nranks;
     c->stage = stage;
     c->micro_steps = micro_steps;
+    c->units = 3;
     c->prefetch = 1;
     c->steps = 2;
     c->async = 1;
@@ -408,6 +426,12 @@ static void add_stage_3(int nranks, int micro) {
     c = add("mapped-before", nranks, 3, micro);
     c->fast = 1;
     c->evaluates = 2;
+    c = add("mapped-saves", nranks, 3, micro);
+    c->fast = c->evaluates = c->saves = 1;
+    c = add("evaluates-5-units", nranks, 3, micro);
+    c->units = UNITS;
+    c->evaluates = 1;
+    add("unwritten", nranks, 3, micro)->unwritten = 1;
     add("prefetch0", nranks, 3, micro)->prefetch = 0;
     add("prefetch2", nranks, 3, micro)->prefetch = 2;
     c = add("prefetch0-evaluates", nranks, 3, micro);
