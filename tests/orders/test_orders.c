@@ -49,6 +49,7 @@ typedef struct test_case {
     int evaluates; /* evaluations between steps, and before and after zero_reduce; 2: not after it
                     */
     int units;     /* 3, or all UNITS: then more than there are buffers */
+    int quits;     /* the context is destroyed right after the last zero_step */
     int unwritten; /* no weight is written before the first pass: all are 0 */
     int differs;   /* rank 1 gives another learning rate: all ranks must fail */
     int asks;      /* the norm, and the result of each step, are asked for */
@@ -70,10 +71,12 @@ static const test_case *now_case;
 static int is_reference; /* one rank takes the gradients of all */
 static orders_net *net;
 static float expected[TENSORS][LARGEST], result[ORDERS_RANKS][TENSORS][LARGEST];
+static int cells[ORDERS_RANKS];
 static int ended[ORDERS_RANKS]; /* 1: with an error; 2: without */
 static int may_fail;            /* a rank dies */
 static int executions;
 
+static int has_tensor(int t) { return t == KEEP || t < now_case->units; }
 static uint32_t mix(uint32_t x) {
     x = (x ^ x >> 16) * 0x7feb352du;
     x = (x ^ x >> 15) * 0x846ca68bu;
@@ -184,6 +187,16 @@ static void check_reductions(rank_run *h) {
     }
 }
 
+/* Each rank writes its own cell, and reads those of the others after zero_barrier. */
+static int meet(rank_run *h) {
+    int sum = 0;
+    cells[h->rank] = 1;
+    TRY(zero_barrier(h->z));
+    for (int r = 0; r < now_case->nranks && !is_reference; r++) sum += cells[r];
+    if (!is_reference && sum != now_case->nranks) orders_fail("%d ranks have met", sum);
+    return 1;
+}
+
 /* Reads this rank's state, and puts it back. */
 static int save_state(rank_run *h) {
     zero_counters counters;
@@ -195,8 +208,9 @@ static int save_state(rank_run *h) {
         void *values = orders_hold(range.count * sizeof(float));
         TRY(zero_state_get(h->z, &range, values));
         TRY(zero_state_put(h->z, &range, values));
+        memset(values, 0, range.count * sizeof(float)); /* they are yours again */
     }
-    TRY(zero_state_set_counters(h->z, &counters));
+    for (int i = 0; i < 2; i++) TRY(zero_state_set_counters(h->z, &counters));
     TRY(zero_state_end(h->z, 1));
     return 1;
 }
@@ -230,8 +244,6 @@ static int train(rank_run *h) {
     }
     return 1;
 }
-
-static int has_tensor(int t) { return t == KEEP || t < now_case->units; }
 
 static int announce(rank_run *h) {
     static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "keep"};
@@ -272,6 +284,8 @@ static void check_memory(zero_ctx *z) {
 
 static int finish(rank_run *h) {
     static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "keep"};
+    if (now_case->evaluates && !evaluate(h, now_case->units)) return 0;
+    if (now_case->asks && !meet(h)) return 0;
     TRY(zero_apply_pending(h->z));
     for (int t = 0; t < TENSORS; t++)
         if (has_tensor(t))
@@ -317,7 +331,7 @@ static void run_rank(int rank, void *arg) {
     h->seen = (float *)orders_hold(64);
     configure(&cfg);
     zero_result r = zero_create(&h->z, &cfg, &comm);
-    const int ok = !r && announce(h) && train(h) && finish(h),
+    const int ok = !r && announce(h) && train(h) && (now_case->quits || finish(h)),
               fails = may_fail || now_case->differs;
     if (!ok && !fails) orders_fail("%s: %s", now_case->name, zero_last_error(h->z));
     if (!ok && h->z->dead != ZERO_ERR_PEER && h->z->dead != ZERO_ERR_MISMATCH)
@@ -325,7 +339,7 @@ static void run_rank(int rank, void *arg) {
                     zero_last_error(h->z));
     if (ok && now_case->differs && !is_reference) orders_fail("ranks differ, and no rank fails");
     zero_destroy(h->z);
-    ended[rank] = 1 + ok;
+    ended[rank] = 1 + (ok && !now_case->quits);
 }
 
 static void begin_execution(void *arg) {
@@ -335,6 +349,7 @@ static void begin_execution(void *arg) {
     memset(orders_reductions, 0, sizeof orders_reductions);
     memset(orders_gathers, 0, sizeof orders_gathers);
     memset(ended, 0, sizeof ended);
+    memset(cells, 0, sizeof cells);
 }
 /* Quantized messages change the result, but no order may. */
 static int is_lossy(void) { return now_case->gradient_bits || now_case->weight_bits; }
@@ -343,8 +358,8 @@ static void end_execution(void *arg) {
     const int sets = is_reference || (is_lossy() && !executions++);
     if (sets) memcpy(expected, result[0], sizeof expected);
     for (int r = 0; r < (is_reference ? 1 : now_case->nranks); r++)
-        for (int t = 0; t < TENSORS && ended[r] == 2; t++) /* one that there is not: zeros */
-            if (memcmp(result[r][t], expected[t], numel[t] * sizeof(float)))
+        for (int t = 0; t < TENSORS && ended[r] == 2; t++)
+            if (has_tensor(t) && memcmp(result[r][t], expected[t], numel[t] * sizeof(float)))
                 orders_fail("tensor %d of rank %d is not that of one rank", t, r);
 }
 
@@ -428,6 +443,27 @@ static void add_stage_3(int nranks, int micro) {
     c->evaluates = 2;
     c = add("mapped-saves", nranks, 3, micro);
     c->fast = c->evaluates = c->saves = 1;
+    add("quits", nranks, 3, micro)->quits = 1;
+    c = add("delayed-quits", nranks, 3, micro);
+    c->async = 0;
+    c->delays = c->quits = 1;
+    c->steps = 3;
+    c = add("delayed-5-units", nranks, 3, micro);
+    c->units = UNITS;
+    c->async = 0;
+    c->delays = c->evaluates = 1;
+    c->steps = 3;
+    c = add("muon-file", nranks, 3, micro);
+    c->rule = ZERO_MUON;
+    c->async = 0;
+    c->file = 7;
+    c = add("mapped-delayed", nranks, 3, micro);
+    c->async = 0;
+    c->fast = c->evaluates = c->delays = 1;
+    c = add("file-5-units", nranks, 3, micro);
+    c->units = UNITS;
+    c->async = 0;
+    c->file = 7;
     c = add("evaluates-5-units", nranks, 3, micro);
     c->units = UNITS;
     c->evaluates = 1;
@@ -454,6 +490,8 @@ static void add_cases(void) {
             add_stage_3(nranks, micro);
         }
     for (int micro = 1; micro <= 2; micro++) {
+        for (int stage = 0; stage <= 3; stage++)
+            add("lamb-queued", 2, stage, micro)->rule = ZERO_LAMB;
         for (int stage = 1; stage <= 3; stage++) {
             add("subgroups", 4, stage, micro)->shard_ranks = 2;
             test_case *c = add("packed-gradients", 2, stage, micro);
