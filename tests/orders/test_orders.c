@@ -50,6 +50,7 @@ typedef struct test_case {
                     */
     int units;     /* 3, or all UNITS: then more than there are buffers */
     int quits;     /* the context is destroyed right after the last zero_step */
+    int skips;     /* from the second step on, training passes use the first unit alone */
     int unwritten; /* no weight is written before the first pass: all are 0 */
     int differs;   /* rank 1 gives another learning rate: all ranks must fail */
     int asks;      /* the norm, and the result of each step, are asked for */
@@ -161,11 +162,12 @@ static int evaluate(rank_run *h, int units) {
 static int train_pass(rank_run *h) {
     const test_case *c = now_case;
     const int n = c->together ? c->micro_steps : 1;
+    const int units = c->skips && h->step ? 1 : c->units;
     TRY(zero_pass_begin(h->z, ZERO_TRAIN, c->together ? ZERO_TOGETHER : h->micro, c->micro_steps));
-    for (int u = 0; u < c->units; u++)
+    for (int u = 0; u < units; u++)
         for (int m = 0; m < n; m++)
             if (!forward(h, u)) return 0;
-    for (int u = c->units - 1; u >= 0; u--)
+    for (int u = units - 1; u >= 0; u--)
         for (int m = 0; m < n; m++) {
             if (c->together) h->micro = m;
             if (!backward(h, u)) return 0;
@@ -452,6 +454,11 @@ static void add_stage_3(int nranks, int micro) {
     c->units = UNITS;
     c->async = 0;
     c->delays = c->evaluates = 1;
+    c->steps = 3;
+    c = add("delayed-skips", nranks, 3, micro);
+    c->units = UNITS;
+    c->async = 0;
+    c->delays = c->skips = 1;
     c->steps = 3;
     c = add("muon-file", nranks, 3, micro);
     c->rule = ZERO_MUON;
