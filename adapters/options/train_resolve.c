@@ -194,13 +194,14 @@ int train_check_order(const train_options *o, const gpt2_config *model, int pp, 
 
 /* Checks for flags that -vr does not support. */
 static int train_check_virtual(const train_options *o, char *sentence, size_t bytes) {
-    const char *flag = o->tensor_parallel > 1 ? "-tp"
-                       : o->pipeline > 1      ? "-pp"
-                       : o->experts           ? "-en"
-                       : o->layouts[0]        ? "-layouts"
-                       : o->layer_order       ? "-mo layers"
-                       : train_chooses(o)     ? "-z auto"
-                                              : NULL;
+    const char *flag = o->tensor_parallel > 1    ? "-tp"
+                       : o->context_parallel > 1 ? "-cp"
+                       : o->pipeline > 1         ? "-pp"
+                       : o->experts              ? "-en"
+                       : o->layouts[0]           ? "-layouts"
+                       : o->layer_order          ? "-mo layers"
+                       : train_chooses(o)        ? "-z auto"
+                                                 : NULL;
     if (o->virtual_ranks && o->threads == 0)
         return sentence_fail(
             sentence, bytes,

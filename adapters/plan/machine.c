@@ -113,7 +113,8 @@ static int machine_take(machine *m, const char *where, const char *key, const ch
     if (end == value || *end || !(number >= 0 && number < MACHINE_MOST)
         || (most > 0 && number > most) || (most == 0 && number == 0))
         return sentence_fail(sentence, bytes, "%s: %.60s: expected a number %s, found '%.60s'",
-                             where, key, most > 0 ? "from 0 to 1" : "above 0", value);
+                             where, key, most > 0 ? "from 0 to 1" : "above 0 (and below 1e300)",
+                             value);
     *to = number;
     return 0;
 }
@@ -122,7 +123,7 @@ static int machine_take(machine *m, const char *where, const char *key, const ch
 
 static int machine_lines(const char *path, char *text, machine *m, char *sentence, size_t bytes) {
     char where[300];
-    int number = 0;
+    int number = 0, taken = 0;
     for (char *line = text, *next; line != NULL; line = next) {
         next = strchr(line, '\n');
         if (next != NULL) *next++ = 0;
@@ -142,8 +143,11 @@ static int machine_lines(const char *path, char *text, machine *m, char *sentenc
         *end = 0;
         while (isspace((unsigned char)*value)) value++;
         if (machine_take(m, where, line, value, sentence, bytes)) return 1;
+        taken++;
     }
-    return 0;
+    if (taken) return 0;
+    return sentence_fail(sentence, bytes,
+                         "%.250s: has no rates; delete it, or give a file of --measure", path);
 }
 
 static int machine_json(const char *path, const char *text, machine *m, char *sentence,
@@ -229,10 +233,13 @@ int machine_write(const char *path, const machine *m, const char *comment, char 
         if (rate > 0 || machine_keys[i].most > 0)
             fprintf(file, "%s=%.4g\n", machine_keys[i].name, rate);
     }
-    const int failed = ferror(file);
+    struct stat is;
+    const int failed = ferror(file), regular = !fstat(fileno(file), &is) && S_ISREG(is.st_mode);
     if (fclose(file) == 0 && !failed) return 0;
+    const int number = errno;
+    if (regular) (void)remove(path); /* a part of it would be read by a later run */
     return sentence_fail(sentence, bytes, "%.250s: cannot be written (%s); give another file", path,
-                         regular_file_error(errno));
+                         regular_file_error(number));
 }
 
 /* ---- a step -------------------------------------------------------------------------------- */

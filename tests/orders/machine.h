@@ -34,6 +34,19 @@ int orders_memcmp(const void *a, const void *b, size_t n);
 ssize_t orders_pread(int fd, void *to, size_t n, off_t at);
 ssize_t orders_pwrite(int fd, const void *from, size_t n, off_t at);
 
+#define malloc         orders_malloc
+#define calloc         orders_calloc
+#define realloc        orders_realloc
+#define posix_memalign orders_posix_memalign
+#define free           orders_free
+#define strdup         orders_strdup
+#define memcpy         orders_memcpy
+#define memmove        orders_memmove
+#define memset         orders_memset
+#define memcmp         orders_memcmp
+#define pread          orders_pread
+#define pwrite         orders_pwrite
+
 #define zp_lane_work            orders_unused_lane_work
 #define zp_lane_open            orders_unused_lane_open
 #define zp_lane_close           orders_unused_lane_close
@@ -56,19 +69,6 @@ ssize_t orders_pwrite(int fd, const void *from, size_t n, off_t at);
 #undef zp_lane_wait_event_task
 #undef zp_lane_wait
 #undef zp_lane_sync
-
-#define malloc         orders_malloc
-#define calloc         orders_calloc
-#define realloc        orders_realloc
-#define posix_memalign orders_posix_memalign
-#define free           orders_free
-#define strdup         orders_strdup
-#define memcpy         orders_memcpy
-#define memmove        orders_memmove
-#define memset         orders_memset
-#define memcmp         orders_memcmp
-#define pread          orders_pread
-#define pwrite         orders_pwrite
 
 /* A lane as the scheduler has it; orders_lane.c's functions are not instrumented. */
 typedef struct orders_lane orders_lane;

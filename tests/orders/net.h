@@ -33,7 +33,8 @@ int orders_net_sent(orders_net *n, int from, int to); /* waits until all message
 
 /* By unit: the reduce-scatters that a rank has issued in this step. */
 static int orders_reductions[ORDERS_RANKS][ORDERS_UNITS];
-static int orders_shared_is_fast; /* 1: peers' parameters are read in place */
+static int orders_gathers[ORDERS_RANKS][ORDERS_UNITS]; /* and the all-gathers of parameters */
+static int orders_shared_is_fast;                      /* 1: peers' parameters are read in place */
 
 typedef struct orders_own {
     zp_local_ranks ranks; /* first: LOCAL's functions find their own by it */
@@ -72,6 +73,9 @@ static zero_result orders_issue(zp_stream *s, const zp_op *op, int n) {
     for (int i = 0; i < n; i++)
         if (op[i].kind == ZP_REDUCE_SCATTER && op[i].unit >= 0)
             orders_reductions[orders_rank()][op[i].unit]++;
+    for (int i = 0; i < n; i++)
+        if (op[i].kind == ZP_ALL_GATHER && op[i].channel == ZP_PARAMETERS && op[i].unit >= 0)
+            orders_gathers[orders_rank()][op[i].unit]++;
     return zp_local_send(s, op, n, orders_run);
 }
 

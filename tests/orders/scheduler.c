@@ -709,14 +709,34 @@ orders_report orders_explore(const orders_test *t) {
 
 /* ---- removed calls ---- */
 
+enum { PLACES = 256 };
 static const char *removed;
-static int reached;
+static int reached, lists_places, n_places;
+static char place_list[PLACES][256];
 void orders_remove(const char *place) { removed = place; }
 int orders_removal_reached(void) { return reached; }
+void orders_list_places(int lists) {
+    lists_places = lists;
+    n_places = 0;
+}
+void orders_print_places(void) {
+    for (int i = 0; i < n_places; i++) printf(" %s", place_list[i]);
+}
+static void list_place(const char *place) {
+    for (int i = 0; i < n_places; i++)
+        if (!strcmp(place_list[i], place)) return;
+    if (n_places == PLACES) orders_fail("more than %d calls that can be removed", PLACES);
+    (void)snprintf(place_list[n_places++], sizeof place_list[0], "%s", place);
+}
 int orders_removed(const char *file, int line) {
     char place[256];
-    if (!removed) return 0;
+    if (!removed && !lists_places) return 0;
     (void)snprintf(place, sizeof place, "%s:%d", file, line);
+    if (lists_places) {
+        const char *at = strstr(place, "zero_plugin/");
+        list_place(at ? at + strlen("zero_plugin/") : place);
+        return 0;
+    }
     const size_t n = strlen(place), want = strlen(removed);
     const int same = n >= want && !strcmp(place + n - want, removed)
                      && (n == want || place[n - want - 1] == '/');

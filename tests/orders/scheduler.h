@@ -106,5 +106,8 @@ orders_report orders_explore(const orders_test *t);
 int orders_removed(const char *file, int line);
 void orders_remove(const char *place);
 int orders_removal_reached(void);
+/* 1: lists the calls that ask, from here on; prints those. */
+void orders_list_places(int lists);
+void orders_print_places(void);
 
 #endif

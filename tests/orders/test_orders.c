@@ -5,6 +5,7 @@
      test_orders sample S   a sample of about 8 s, drawn by S
      test_orders cases      the cases' names
      test_orders case NAME [PLACE]  this case alone, if a rank dies, at this place alone
+     test_orders places     by case: seconds of one order, and the calls that it can do without
      test_orders remove FILE:LINE [NAME]  the cases of 2 and 4 ranks, or one, without the call at
                             that line of the plugin: an error is expected
 
@@ -32,12 +33,12 @@
 
 void orders_lane_forget(void);
 
-enum { UNITS = 3, TENSORS = 4, LARGEST = 160, SAMPLE = 24, EVERY = 199 };
+enum { UNITS = 5, KEEP = UNITS, TENSORS, LARGEST = 160, SAMPLE = 24, EVERY = 199 };
 
 typedef struct fields {
     char *t[TENSORS];
 } fields;
-static const size_t numel[TENSORS] = {70, 90, 80, 5};
+static const size_t numel[TENSORS] = {70, 90, 80, 60, 50, 5};
 
 typedef struct test_case {
     char name[64];
@@ -47,6 +48,10 @@ typedef struct test_case {
     int no_overlap;
     int evaluates; /* evaluations between steps, and before and after zero_reduce; 2: not after it
                     */
+    int units;     /* 3, or all UNITS: then more than there are buffers */
+    int quits;     /* the context is destroyed right after the last zero_step */
+    int skips;     /* from the second step on, training passes use the first unit alone */
+    int unwritten; /* no weight is written before the first pass: all are 0 */
     int differs;   /* rank 1 gives another learning rate: all ranks must fail */
     int asks;      /* the norm, and the result of each step, are asked for */
     int saves;     /* the state is read and put back before the last step, as by a checkpoint */
@@ -67,10 +72,12 @@ static const test_case *now_case;
 static int is_reference; /* one rank takes the gradients of all */
 static orders_net *net;
 static float expected[TENSORS][LARGEST], result[ORDERS_RANKS][TENSORS][LARGEST];
+static int cells[ORDERS_RANKS];
 static int ended[ORDERS_RANKS]; /* 1: with an error; 2: without */
 static int may_fail;            /* a rank dies */
 static int executions;
 
+static int has_tensor(int t) { return t == KEEP || t < now_case->units; }
 static uint32_t mix(uint32_t x) {
     x = (x ^ x >> 16) * 0x7feb352du;
     x = (x ^ x >> 15) * 0x846ca68bu;
@@ -100,7 +107,7 @@ static void forward_task(const void *args, size_t n, int threads) {
     const work *w = (const work *)args;
     float sum = 0;
     for (size_t i = 0; i < n; i++) sum += zp_type_load(w->p, w->type, i);
-    for (size_t i = 0; i < numel[3]; i++) sum += zp_type_load(w->keep, w->type, i);
+    for (size_t i = 0; i < numel[KEEP]; i++) sum += zp_type_load(w->keep, w->type, i);
     *w->seen = sum;
 }
 static void backward_task(const void *args, size_t n, int threads) {
@@ -127,8 +134,8 @@ typedef struct rank_run {
 
 static zero_result enqueue(rank_run *h, zp_task_fn fn, int t) {
     const work w = {
-        h->p.t[t],           h->p.t[3], h->g.t[t], h->z->cfg.type, h->z->array[ZP_GRAD].type,
-        &h->seen[t % UNITS], h->rank,   h->step,   h->micro,       t};
+        h->p.t[t],          h->p.t[KEEP], h->g.t[t], h->z->cfg.type, h->z->array[ZP_GRAD].type,
+        &h->seen[t % KEEP], h->rank,      h->step,   h->micro,       t};
     return zp_device_push_task(&h->z->compute, fn, &w, sizeof w, numel[t]);
 }
 static int forward(rank_run *h, int u) {
@@ -140,7 +147,7 @@ static int forward(rank_run *h, int u) {
 static int backward(rank_run *h, int u) {
     TRY(zero_backward_begin(h->z, u, &h->p, &h->g));
     TRY(enqueue(h, backward_task, u));
-    if (u == 0) TRY(enqueue(h, backward_task, 3));
+    if (u == 0) TRY(enqueue(h, backward_task, KEEP));
     TRY(zero_backward_end(h->z, u));
     return 1;
 }
@@ -155,11 +162,12 @@ static int evaluate(rank_run *h, int units) {
 static int train_pass(rank_run *h) {
     const test_case *c = now_case;
     const int n = c->together ? c->micro_steps : 1;
+    const int units = c->skips && h->step ? 1 : c->units;
     TRY(zero_pass_begin(h->z, ZERO_TRAIN, c->together ? ZERO_TOGETHER : h->micro, c->micro_steps));
-    for (int u = 0; u < UNITS; u++)
+    for (int u = 0; u < units; u++)
         for (int m = 0; m < n; m++)
             if (!forward(h, u)) return 0;
-    for (int u = UNITS - 1; u >= 0; u--)
+    for (int u = units - 1; u >= 0; u--)
         for (int m = 0; m < n; m++) {
             if (c->together) h->micro = m;
             if (!backward(h, u)) return 0;
@@ -170,14 +178,25 @@ static int train_pass(rank_run *h) {
 
 /* Each unit is reduced as often as the plan says. */
 static void check_reductions(rank_run *h) {
-    for (int u = 0; u <= UNITS && now_case->nranks > 1 && !is_reference; u++) {
-        const int once = u == UNITS && now_case->together; /* KEEP tensors: at the end of a pass */
+    for (int u = 0; u <= now_case->units && now_case->nranks > 1 && !is_reference; u++) {
+        const int once =
+            u == now_case->units && now_case->together; /* KEEP tensors: at the end of a pass */
         const int n = orders_reductions[h->rank][u], copies = now_case->shard_ranks > 0;
         const int wanted = (once ? 1 : zp_order_reductions(h->z, u)) + copies;
         orders_reductions[h->rank][u] = 0;
         if (n != wanted && !now_case->gradient_bits && now_case->rule != ZERO_MUON)
             orders_fail("unit %d was reduced %d times in a step, expected %d", u, n, wanted);
     }
+}
+
+/* Each rank writes its own cell, and reads those of the others after zero_barrier. */
+static int meet(rank_run *h) {
+    int sum = 0;
+    cells[h->rank] = 1;
+    TRY(zero_barrier(h->z));
+    for (int r = 0; r < now_case->nranks && !is_reference; r++) sum += cells[r];
+    if (!is_reference && sum != now_case->nranks) orders_fail("%d ranks have met", sum);
+    return 1;
 }
 
 /* Reads this rank's state, and puts it back. */
@@ -191,10 +210,18 @@ static int save_state(rank_run *h) {
         void *values = orders_hold(range.count * sizeof(float));
         TRY(zero_state_get(h->z, &range, values));
         TRY(zero_state_put(h->z, &range, values));
+        memset(values, 0, range.count * sizeof(float)); /* they are yours again */
     }
-    TRY(zero_state_set_counters(h->z, &counters));
+    for (int i = 0; i < 2; i++) TRY(zero_state_set_counters(h->z, &counters));
     TRY(zero_state_end(h->z, 1));
     return 1;
+}
+
+/* The first pass gathers each unit, although no write marked earlier gathers as out of date. */
+static void check_first_gathers(rank_run *h) {
+    for (int u = 0; u < now_case->units && now_case->unwritten && !is_reference; u++)
+        if (!orders_gathers[h->rank][u])
+            orders_fail("unit %d was not gathered for the first pass", u);
 }
 
 static int train(rank_run *h) {
@@ -203,11 +230,12 @@ static int train(rank_run *h) {
     zero_step_report report;
     double norm;
     for (h->step = 0; h->step < c->steps; h->step++) {
+        if (c->evaluates && !evaluate(h, c->units)) return 0;
         if (c->saves && h->step + 1 == c->steps && !save_state(h)) return 0;
-        if (c->evaluates && !evaluate(h, UNITS)) return 0;
         for (h->micro = 0; h->micro < (c->together ? 1 : c->micro_steps); h->micro++)
             if (!train_pass(h)) return 0;
-        if (c->evaluates && !evaluate(h, UNITS)) return 0;
+        if (c->evaluates && !evaluate(h, c->units)) return 0;
+        if (h->step == 0) check_first_gathers(h);
         TRY(zero_reduce(h->z));
         check_reductions(h);
         if (c->evaluates == 1 && !evaluate(h, 1)) return 0;
@@ -220,22 +248,24 @@ static int train(rank_run *h) {
 }
 
 static int announce(rank_run *h) {
-    static const char *const names[TENSORS] = {"a", "b", "c", "keep"};
+    static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "keep"};
     for (int t = 0; t < TENSORS; t++) {
+        if (!has_tensor(t)) continue;
         zero_tensor_desc d;
         memset(&d, 0, sizeof d);
         d.name = names[t];
         d.numel = numel[t];
-        d.unit = t % UNITS;
-        d.rows = now_case->rule == ZERO_MUON && t < UNITS ? 10 : 0;
+        d.unit = t % KEEP;
+        d.rows = now_case->rule == ZERO_MUON && t < KEEP ? 10 : 0;
         d.cols = d.rows ? d.numel / 10 : 0;
-        d.flags = t == 3 ? ZERO_KEEP : 0;
+        d.flags = t == KEEP ? ZERO_KEEP : 0;
         d.field = offsetof(fields, t) + (size_t)t * sizeof(float *);
         TRY(zero_tensor(h->z, &d));
     }
     TRY(zero_build(h->z));
     TRY(zero_bind(h->z, &h->p, &h->g));
-    for (int t = 0; t < TENSORS; t++) {
+    for (int t = 0; t < TENSORS && !now_case->unwritten; t++) {
+        if (!has_tensor(t)) continue;
         float values[LARGEST];
         for (size_t i = 0; i < numel[t]; i++) values[i] = initial(t, i);
         TRY(zero_write_tensor(h->z, names[t], ZERO_PARAMETER, 0, numel[t], values));
@@ -255,10 +285,13 @@ static void check_memory(zero_ctx *z) {
 }
 
 static int finish(rank_run *h) {
-    static const char *const names[TENSORS] = {"a", "b", "c", "keep"};
+    static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "keep"};
+    if (now_case->evaluates && !evaluate(h, now_case->units)) return 0;
+    if (now_case->asks && !meet(h)) return 0;
     TRY(zero_apply_pending(h->z));
     for (int t = 0; t < TENSORS; t++)
-        TRY(zero_read_tensor(h->z, names[t], ZERO_PARAMETER, 0, numel[t], result[h->rank][t]));
+        if (has_tensor(t))
+            TRY(zero_read_tensor(h->z, names[t], ZERO_PARAMETER, 0, numel[t], result[h->rank][t]));
     if (!is_reference) check_memory(h->z);
     return 1;
 }
@@ -300,7 +333,7 @@ static void run_rank(int rank, void *arg) {
     h->seen = (float *)orders_hold(64);
     configure(&cfg);
     zero_result r = zero_create(&h->z, &cfg, &comm);
-    const int ok = !r && announce(h) && train(h) && finish(h),
+    const int ok = !r && announce(h) && train(h) && (now_case->quits || finish(h)),
               fails = may_fail || now_case->differs;
     if (!ok && !fails) orders_fail("%s: %s", now_case->name, zero_last_error(h->z));
     if (!ok && h->z->dead != ZERO_ERR_PEER && h->z->dead != ZERO_ERR_MISMATCH)
@@ -308,7 +341,7 @@ static void run_rank(int rank, void *arg) {
                     zero_last_error(h->z));
     if (ok && now_case->differs && !is_reference) orders_fail("ranks differ, and no rank fails");
     zero_destroy(h->z);
-    ended[rank] = 1 + ok;
+    ended[rank] = 1 + (ok && !now_case->quits);
 }
 
 static void begin_execution(void *arg) {
@@ -316,7 +349,9 @@ static void begin_execution(void *arg) {
     orders_net_forget();
     net = orders_net_open(now_case->nranks);
     memset(orders_reductions, 0, sizeof orders_reductions);
+    memset(orders_gathers, 0, sizeof orders_gathers);
     memset(ended, 0, sizeof ended);
+    memset(cells, 0, sizeof cells);
 }
 /* Quantized messages change the result, but no order may. */
 static int is_lossy(void) { return now_case->gradient_bits || now_case->weight_bits; }
@@ -326,7 +361,7 @@ static void end_execution(void *arg) {
     if (sets) memcpy(expected, result[0], sizeof expected);
     for (int r = 0; r < (is_reference ? 1 : now_case->nranks); r++)
         for (int t = 0; t < TENSORS && ended[r] == 2; t++)
-            if (memcmp(result[r][t], expected[t], numel[t] * sizeof(float)))
+            if (has_tensor(t) && memcmp(result[r][t], expected[t], numel[t] * sizeof(float)))
                 orders_fail("tensor %d of rank %d is not that of one rank", t, r);
 }
 
@@ -353,6 +388,7 @@ static test_case *add(const char *kind, int nranks, int stage, int micro_steps) 
     c->nranks = nranks;
     c->stage = stage;
     c->micro_steps = micro_steps;
+    c->units = 3;
     c->prefetch = 1;
     c->steps = 2;
     c->async = 1;
@@ -407,6 +443,38 @@ static void add_stage_3(int nranks, int micro) {
     c = add("mapped-before", nranks, 3, micro);
     c->fast = 1;
     c->evaluates = 2;
+    c = add("mapped-saves", nranks, 3, micro);
+    c->fast = c->evaluates = c->saves = 1;
+    add("quits", nranks, 3, micro)->quits = 1;
+    c = add("delayed-quits", nranks, 3, micro);
+    c->async = 0;
+    c->delays = c->quits = 1;
+    c->steps = 3;
+    c = add("delayed-5-units", nranks, 3, micro);
+    c->units = UNITS;
+    c->async = 0;
+    c->delays = c->evaluates = 1;
+    c->steps = 3;
+    c = add("delayed-skips", nranks, 3, micro);
+    c->units = UNITS;
+    c->async = 0;
+    c->delays = c->skips = 1;
+    c->steps = 3;
+    c = add("muon-file", nranks, 3, micro);
+    c->rule = ZERO_MUON;
+    c->async = 0;
+    c->file = 7;
+    c = add("mapped-delayed", nranks, 3, micro);
+    c->async = 0;
+    c->fast = c->evaluates = c->delays = 1;
+    c = add("file-5-units", nranks, 3, micro);
+    c->units = UNITS;
+    c->async = 0;
+    c->file = 7;
+    c = add("evaluates-5-units", nranks, 3, micro);
+    c->units = UNITS;
+    c->evaluates = 1;
+    add("unwritten", nranks, 3, micro)->unwritten = 1;
     add("prefetch0", nranks, 3, micro)->prefetch = 0;
     add("prefetch2", nranks, 3, micro)->prefetch = 2;
     c = add("prefetch0-evaluates", nranks, 3, micro);
@@ -429,6 +497,8 @@ static void add_cases(void) {
             add_stage_3(nranks, micro);
         }
     for (int micro = 1; micro <= 2; micro++) {
+        for (int stage = 0; stage <= 3; stage++)
+            add("lamb-queued", 2, stage, micro)->rule = ZERO_LAMB;
         for (int stage = 1; stage <= 3; stage++) {
             add("subgroups", 4, stage, micro)->shard_ranks = 2;
             test_case *c = add("packed-gradients", 2, stage, micro);
@@ -483,6 +553,23 @@ static orders_report run_case(const test_case *c, double budget_s, int every) {
     return r;
 }
 
+/* Prints the calls that can be removed and that a case reaches, in its first order and the first
+   one of some deaths. */
+static void print_places(const test_case *c) {
+    const double begun = zp_seconds();
+    orders_list_places(1);
+    orders_report r = run_case(c, 1e-9, 1);
+    orders_test t = {c->nranks, begin_execution, run_rank, end_execution, NULL, 1e-9, 0, 0, 0};
+    may_fail = orders_net_faulty = c->dies > 0;
+    t.die_rank = c->dies - 1;
+    for (t.die_at = 1; c->dies && t.die_at <= r.points[c->dies - 1]; t.die_at += 7)
+        (void)orders_explore(&t);
+    may_fail = 0;
+    printf("%s %.2f", c->name, zp_seconds() - begun);
+    orders_print_places();
+    puts("");
+}
+
 static void print_report(const test_case *c, const orders_report *r, int every) {
     printf("%-26s %s: %ld classes of orders", c->name, r->closed ? "closed" : "NOT CLOSED",
            r->classes);
@@ -496,7 +583,7 @@ int main(int argc, char **argv) {
     const char *const only = !strcmp(what, "case") ? which : argc > 3 ? argv[3] : NULL;
     if (!strcmp(what, "case") && argc > 3) only_place = atol(argv[3]);
     const int removes = which && !strcmp(what, "remove"), lists = !strcmp(what, "cases"),
-              all = !strcmp(what, "all") || !strcmp(what, "case"),
+              places = !strcmp(what, "places"), all = !strcmp(what, "all") || !strcmp(what, "case"),
               seed = which && !strcmp(what, "sample") ? atoi(which) : -1;
     int closed = 0, open = 0, classes = 0;
     const double begun = zp_seconds();
@@ -506,7 +593,8 @@ int main(int argc, char **argv) {
         const test_case *c = &cases[i];
         if (only && strcmp(only, c->name)) continue;
         if (lists) puts(c->name);
-        if (lists || (c->slow && !all)) continue;
+        if (places) print_places(c);
+        if (lists || places || (c->slow && !all)) continue;
         if (removes && !only && (c->nranks == 3 || (c->dies && c->stage < 3))) continue;
         if (seed >= 0 && (i + seed) % SAMPLE) continue;
         const int every = all ? 1 : removes ? 150 : EVERY;
@@ -516,7 +604,7 @@ int main(int argc, char **argv) {
         classes += (int)r.classes;
         if (!removes) print_report(c, &r, every);
     }
-    if (lists) return 0;
+    if (lists || places) return 0;
     if (removes && !orders_removal_reached()) puts("the call was never reached");
     printf("%d classes of orders in %.0f s; %d cases are not closed\n", classes,
            zp_seconds() - begun, open);

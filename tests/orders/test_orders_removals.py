@@ -1,8 +1,9 @@
 """test_orders_removals.py BUILD [SAMPLE SEED] - does test_orders find each missing wait?
 
 Removes every call that orders streams, threads or ranks from the plugin, one at a time, and runs
-BUILD/test_orders without it (no file is changed: see ORDERS_GONE in machine.h); for lane.h, gate.h
-and board.h BUILD/test_orders_lane. An error is expected. Calls without which no order fails are
+BUILD/test_orders without it (no file is changed: see ORDERS_GONE in machine.h), case by case, those
+first that end soonest, of the cases of 2 and 4 ranks that reach the call; for lane.h, gate.h and
+board.h BUILD/test_orders_lane. An error is expected. Calls without which no order fails are
 listed in removals.txt, each with its reason, as
   FILE | LINE OF CODE | why
 and must still be there, and not be found. SAMPLE N: every Nth call, SEED chooses the first.
@@ -32,32 +33,52 @@ def calls():
                     yield f"{folder}/{name}", number, line.strip()
 
 
+def places():
+    """{FILE:LINE: [case]}: the cases that reach a call, the quickest first."""
+    out = subprocess.run([BUILD + "/test_orders", "places"], capture_output=True, text=True, check=True).stdout
+    rows = sorted((float(row.split()[1]), row.split()[0], row.split()[2:]) for row in out.strip().split("\n"))
+    found = {}
+    for _, case, reached in rows:
+        for place in reached if "-3x" not in case else (): found.setdefault(place, []).append(case)
+    return found
+
+
+def remove(program, place, cases):
+    """(fate, errors) of a call; without cases the program runs all it has."""
+    for case in cases or ([] if cases is not None else [None]):
+        try:
+            run = subprocess.run([BUILD + program, "remove", place] + [case] * bool(case), capture_output=True,
+                                 text=True, errors="replace", timeout=600)
+        except subprocess.TimeoutExpired:
+            return "found", ["it does not end"]
+        out, errors = run.stdout + run.stderr, re.findall(r"FAILED: (.*)", run.stdout + run.stderr)
+        if run.returncode and "never reached" not in out and (errors or " failed" not in out):
+            return "found", errors or [f"signal or exit {run.returncode}"]
+    return ("not reached" if cases == [] else "not found"), []
+
+
 def main():
-    reasons = {}
+    reasons, seen = {}, set()
     for line in open(HERE + "/removals.txt").read().split("\n"):
         if line.count(" | ") == 2:
             file, text, why = line.split(" | ")
             reasons[file, text] = why
     passed = failed = 0
+    reached = places()
     for i, (file, number, text) in enumerate(calls()):
         if i % SAMPLE != SEED % SAMPLE:
-            reasons.pop((file, text), None)
+            seen.add((file, text))
             continue
-        try:
-            program = "/test_orders_lane" if file in LOCKS else "/test_orders"
-            run = subprocess.run([BUILD + program, "remove", f"{file}:{number}"], capture_output=True,
-                                 text=True, errors="replace", timeout=600)
-            out, code = run.stdout + run.stderr, run.returncode
-        except subprocess.TimeoutExpired:
-            out, code = "FAILED: it does not end", 1
-        errors = re.findall(r"FAILED: (.*)", out)
-        fate = "not reached" if "never reached" in out else "not found" if code == 0 else "found"
-        why = reasons.pop((file, text), None)
+        place, lock = f"{file}:{number}", file in LOCKS
+        fate, errors = remove("/test_orders_lane" if lock else "/test_orders", place,
+                              None if lock else reached.get(place, []))
+        why = reasons.get((file, text))
+        seen.add((file, text))
         ok = (fate == "found") != (why is not None)
-        detail = (errors or [f"signal or exit {code}"])[0] if fate == "found" else why or "no reason is listed"
+        detail = errors[0] if fate == "found" else why or "no reason is listed"
         print(f"{'ok  ' if ok else 'FAIL'} {file}:{number} {text}\n     {fate}: {detail}", flush=True)
         passed, failed = passed + ok, failed + (not ok)
-    for file, text in reasons:
+    for file, text in reasons.keys() - seen:
         print(f"FAIL {file}: removals.txt lists a line that is not there: {text}")
         failed += 1
     print(f"{passed} passed, {failed} failed")

@@ -9,6 +9,8 @@
 
 #include <malloc.h>
 #include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -535,8 +537,8 @@ static void test_machine_files(const char *path) {
         {"flops.f33=1e11\n", ":1: unknown key 'flops.f33'"},
         {"# a\n\nblock.f32=1\n", ":3: unknown key 'block.f32'"},
         {"block.f32.x=1\n", "unknown key 'block.f32.x'"},
-        {"update=-1\n", ":1: update: expected a number above 0, found '-1'"},
-        {"update=1e9x\n", "expected a number above 0, found '1e9x'"},
+        {"update=-1\n", ":1: update: expected a number above 0 (and below 1e300), found '-1'"},
+        {"update=1e9x\n", "expected a number above 0 (and below 1e300), found '1e9x'"},
         {"update=nan\n", "expected a number above 0"},
         {"update=1.79e308\n", "expected a number above 0"}, /* it would be written as infinite */
         {"block.f32.inf=1\n", "unknown key 'block.f32.inf'"},
@@ -545,7 +547,9 @@ static void test_machine_files(const char *path) {
         {"{\"flops.f32\": 1e11,\n \"update\": }", ":2: expected JSON from here on"},
         {"{\"update\": [1]}", "update: expected a number or a string"},
         {"{\"updates\": 1}", "unknown key 'updates'"},
-        {"=5\n", "unknown key ''"}};
+        {"=5\n", "unknown key ''"},
+        {"", "has no rates"},
+        {"\n# a comment\n", "has no rates"}};
     char why[PLAN_SENTENCE];
     machine m, again;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
@@ -567,6 +571,16 @@ static void test_machine_files(const char *path) {
                    && !machine_read(path, &again, why, sizeof why)
                    && memcmp(&m, &again, sizeof m) == 0,
                "a machine that is written and read is another: %s", why);
+    struct rlimit before, little;
+    getrlimit(RLIMIT_FSIZE, &before);
+    little = before;
+    little.rlim_cur = 8; /* as on a full disk */
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &little);
+    const int failed = machine_write(path, &m, "cut off", why, sizeof why);
+    setrlimit(RLIMIT_FSIZE, &before);
+    test_check(failed && strstr(why, "cannot be written (File too large)") && access(path, F_OK),
+               "a file that cannot be written is left, or without an error: %s", why);
     test_check(
         !machine_from(path, "{\"flops.f32\": 1e11, \"device\": \"gpu\", \"link\": 2e9}", &m, why)
             && m.type[ZERO_F32].flops == 1e11 && m.on_gpus && m.link == 2e9 && m.overlap == 1,

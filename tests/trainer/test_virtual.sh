@@ -99,6 +99,7 @@ test_refusals() {
     refuse "-qg quantizes" -vr 8 -pn 2 -z 2 -qg 8
     refuse "-qw quantizes" -vr 8 -pn 2 -z 3 -qw 8
     refuse "-tp is not supported" -vr 8 -pn 2 -tp 2
+    refuse "-cp is not supported" -vr 8 -pn 2 -cp 2
     refuse "-pp is not supported" -vr 8 -pn 2 -pp 2
     refuse "-en is not supported" -vr 8 -pn 2 -en 2
     refuse "-mo layers is not supported" -vr 8 -pn 2 -mo layers
