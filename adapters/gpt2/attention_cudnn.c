@@ -10,6 +10,7 @@
 #ifdef GPT2_WITH_CUDNN
 #include "attention_cudnn.h"
 
+#include <dlfcn.h>
 #include <float.h>
 #include <math.h>
 #include <pthread.h>
@@ -630,6 +631,15 @@ static attention_cudnn *take_idle(int gpu, cudnnDataType_t type, int determinist
     return c;
 }
 
+/* cuDNN compiles kernels by NVRTC, which it opens by name. Run paths of this program name the
+   toolkit, but those of a cuDNN in Python's packages do not. It finds a library that is open. If
+   this finds none, cuDNN searches by itself, and reports what is missing. */
+static void open_compiler(void) {
+    char name[32];
+    (void)snprintf(name, sizeof name, "libnvrtc.so.%d", CUDART_VERSION / 1000);
+    (void)dlopen(name, RTLD_LAZY);
+}
+
 zero_result attention_cudnn_create(attention_cudnn **out, int gpu, zero_type type, void *stream,
                                    int deterministic) {
     const cudnnDataType_t data_type = type == ZERO_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
@@ -642,6 +652,7 @@ zero_result attention_cudnn_create(attention_cudnn **out, int gpu, zero_type typ
     c->type = data_type;
     c->deterministic = deterministic;
     c->text[0] = 0;
+    if (is_new) open_compiler();
     zero_result r = is_new ? check(c, cudnnCreate(&c->handle), "cudnnCreate") : ZERO_OK;
     if (!r) r = check(c, cudnnSetStream(c->handle, (cudaStream_t)stream), "cudnnSetStream");
     c->failed = r != ZERO_OK;

@@ -426,6 +426,7 @@ model() {
     if [ -z "$speed" ]; then note "$name" "$(why "$name")"; return 1; fi
     note "$name" "$speed"
     note "$name-memory" "$(sed -n 's/^device memory: //p' "$G/$name.log" | tail -n 1)"
+    note "$name-attention" "$(sed -n 's/^| attention  *| \(.*[^ ]\)  *|$/\1/p' "$G/$name.log" | tail -n 1)"
 }
 
 # llm.c beside it, on the same tokens and batch.
@@ -551,6 +552,7 @@ table() {
     done
     row gpt2-124M "GPT-2 124M, bf16, B 32, T 1024"
     row gpt2-124M-memory "its device memory"
+    row gpt2-124M-attention "its attention"
     row gpt2-124M-any-order "the same, attention's gradients in any order"
     row gpt2-124M-save "its checkpoint, written aside"
     row gpt2-124M-llmc "llm.c, the same"
@@ -559,6 +561,7 @@ table() {
     row gpt2-1558M "GPT-2 1558M, bf16, T 1024"
     row gpt2-1558M-batch "its batch"
     row gpt2-1558M-memory "its device memory"
+    row gpt2-1558M-attention "its attention"
     row gpt2-1558M-any-order "the same, attention's gradients in any order"
     row gpt2-1558M-micro "the same, 4 micro-steps a step"
     row gpt2-1558M-host "the same, 4 micro-steps a step, state in the host's memory"
