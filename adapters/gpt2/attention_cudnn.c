@@ -631,12 +631,17 @@ static attention_cudnn *take_idle(int gpu, cudnnDataType_t type, int determinist
     return c;
 }
 
-/* cuDNN compiles kernels by NVRTC, which it opens by name. Run paths of this program name the
-   toolkit, but those of a cuDNN in Python's packages do not. It finds a library that is open. If
-   this finds none, cuDNN searches by itself, and reports what is missing. */
+/* cuDNN compiles kernels by NVRTC, which it opens by name, as NVRTC opens its builtins. Run paths
+   of this program name the toolkit; those of a cuDNN in Python's packages, and of NVRTC, do not. A
+   library that is open already is found. If this opens none, cuDNN reports what is missing. */
 static void open_compiler(void) {
-    char name[32];
+    char name[48];
+    int major = 0, minor = 0, (*version)(int *, int *) = NULL;
     (void)snprintf(name, sizeof name, "libnvrtc.so.%d", CUDART_VERSION / 1000);
+    void *nvrtc = dlopen(name, RTLD_LAZY);
+    if (nvrtc) *(void **)&version = dlsym(nvrtc, "nvrtcVersion");
+    if (!version || version(&major, &minor)) return;
+    (void)snprintf(name, sizeof name, "libnvrtc-builtins.so.%d.%d", major, minor);
     (void)dlopen(name, RTLD_LAZY);
 }
 
