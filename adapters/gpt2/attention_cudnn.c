@@ -10,6 +10,7 @@
 #ifdef GPT2_WITH_CUDNN
 #include "attention_cudnn.h"
 
+#include <dlfcn.h>
 #include <float.h>
 #include <math.h>
 #include <pthread.h>
@@ -630,6 +631,20 @@ static attention_cudnn *take_idle(int gpu, cudnnDataType_t type, int determinist
     return c;
 }
 
+/* cuDNN compiles kernels by NVRTC, which it opens by name, as NVRTC opens its builtins. Run paths
+   of this program name the toolkit; those of a cuDNN in Python's packages, and of NVRTC, do not. A
+   library that is open already is found. Without them, cuDNN reports what is missing. */
+static void open_compiler(void) {
+    char name[48];
+    int major = 0, minor = 0, (*version)(int *, int *) = NULL;
+    (void)snprintf(name, sizeof name, "libnvrtc.so.%d", CUDART_VERSION / 1000);
+    void *nvrtc = dlopen(name, RTLD_LAZY);
+    if (nvrtc) *(void **)&version = dlsym(nvrtc, "nvrtcVersion");
+    if (!version || version(&major, &minor)) return;
+    (void)snprintf(name, sizeof name, "libnvrtc-builtins.so.%d.%d", major, minor);
+    (void)dlopen(name, RTLD_LAZY);
+}
+
 zero_result attention_cudnn_create(attention_cudnn **out, int gpu, zero_type type, void *stream,
                                    int deterministic) {
     const cudnnDataType_t data_type = type == ZERO_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
@@ -642,6 +657,7 @@ zero_result attention_cudnn_create(attention_cudnn **out, int gpu, zero_type typ
     c->type = data_type;
     c->deterministic = deterministic;
     c->text[0] = 0;
+    if (is_new) open_compiler();
     zero_result r = is_new ? check(c, cudnnCreate(&c->handle), "cudnnCreate") : ZERO_OK;
     if (!r) r = check(c, cudnnSetStream(c->handle, (cudaStream_t)stream), "cudnnSetStream");
     c->failed = r != ZERO_OK;

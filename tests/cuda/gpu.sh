@@ -238,16 +238,16 @@ ranks_of() { # N
 }
 
 # NCCL from torchrun's environment: N processes, all on this card. Asks for its own port.
-nccl_ranks() { # N STAGE
+nccl_ranks() { # N STAGE [SETTINGS]
     port=$((20000 + $$ % 20000))
     echo "for r in \$(seq 0 $(($1 - 1))); do RANK=\$r LOCAL_RANK=\$r WORLD_SIZE=$1 LOCAL_WORLD_SIZE=$1 \
-MASTER_ADDR=127.0.0.1 MASTER_PORT=$port NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 \
+MASTER_ADDR=127.0.0.1 MASTER_PORT=$port NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 ${3:-} \
 '$TRAINER' \$FLAGS & pids=\"\$pids \$!\"; done; code=0; for p in \$pids; do wait \$p || code=\$?; done; exit \$code"
 }
 
-nccl_golden() { # N STAGE
+nccl_golden() { # N STAGE [SETTINGS of NCCL]
     data=$(find_data tiny_char_train.bin)
-    script=$(nccl_ranks "$1" "$2")
+    script=$(nccl_ranks "$1" "$2" "${3:-}")
     FLAGS="$(grep '^run f32 ' tests/tools/golden.txt | cut -d' ' -f4-) -b $((12 / $1)) -z $2 -zw 60 -i $data -j $data"
     export FLAGS
     kept=$TRAINER
@@ -258,7 +258,7 @@ nccl_golden() { # N STAGE
     TRAINER=$kept
     unset FLAGS
     [ -n "$DRY" ] && return
-    grep -q 'started alone' "$G/losses-f32-nccl$1-z$2.log" &&
+    grep -q 'launched alone' "$G/losses-f32-nccl$1-z$2.log" &&
         note "losses-f32-nccl$1-z$2" "not measured: one rank was started without a communicator"
     grep -q "^losses-f32-nccl$1-z$2|as the CPU" "$results" 2>/dev/null
 }
@@ -303,7 +303,8 @@ part_ranks() {
     version=$(sh adapters/cuda.sh report | sed -n 's/.*NCCL 2\.\([0-9]*\).*/\1/p')
     for stage in 0 3; do
         if [ "${version:-0}" -ge 30 ] || [ -n "$DRY" ]; then
-            nccl_golden 2 $stage || note "losses-f32-nccl2-z$stage" "not measured (experimental in NCCL): $(tail -n 1 "$G/losses-f32-nccl2-z$stage.log" | cut -c 1-80)"
+            # what is new, or rare on one card: windows, and peers that are the same card
+            nccl_golden 2 $stage || nccl_golden 2 $stage "NCCL_WIN_ENABLE=0 NCCL_P2P_DISABLE=1" || note "losses-f32-nccl2-z$stage" "not measured (experimental in NCCL): $(tail -n 1 "$G/losses-f32-nccl2-z$stage.log" | cut -c 1-80)"
         else
             note "losses-f32-nccl2-z$stage" "not measured: NCCL 2.${version:-?} takes one rank per GPU, 2.30 takes two"
         fi
@@ -425,6 +426,7 @@ model() {
     if [ -z "$speed" ]; then note "$name" "$(why "$name")"; return 1; fi
     note "$name" "$speed"
     note "$name-memory" "$(sed -n 's/^device memory: //p' "$G/$name.log" | tail -n 1)"
+    note "$name-attention" "$(sed -n 's/^| attention  *| \(.*[^ ]\)  *|$/\1/p' "$G/$name.log" | tail -n 1)"
 }
 
 # llm.c beside it, on the same tokens and batch.
@@ -550,6 +552,7 @@ table() {
     done
     row gpt2-124M "GPT-2 124M, bf16, B 32, T 1024"
     row gpt2-124M-memory "its device memory"
+    row gpt2-124M-attention "its attention"
     row gpt2-124M-any-order "the same, attention's gradients in any order"
     row gpt2-124M-save "its checkpoint, written aside"
     row gpt2-124M-llmc "llm.c, the same"
@@ -558,6 +561,7 @@ table() {
     row gpt2-1558M "GPT-2 1558M, bf16, T 1024"
     row gpt2-1558M-batch "its batch"
     row gpt2-1558M-memory "its device memory"
+    row gpt2-1558M-attention "its attention"
     row gpt2-1558M-any-order "the same, attention's gradients in any order"
     row gpt2-1558M-micro "the same, 4 micro-steps a step"
     row gpt2-1558M-host "the same, 4 micro-steps a step, state in the host's memory"
@@ -574,7 +578,8 @@ carry_programs() { # DIR
         [ -x "$C/$program" ] || { echo "gpu.sh carry: $C/$program is not built" >&2; return 1; }
         strip -o "$G/programs/cuda/$program" "$C/$program" || return 1
     done
-    tar -C "$G/programs" -cf - cuda | xz -T0 -6 >"$1/programs.tar.xz"
+    # the programs have most of their code in common: a window of 8 MiB would see little of it
+    tar -C "$G/programs" -cf - cuda | xz --lzma2=preset=6,dict=64MiB >"$1/programs.tar.xz"
     rm -rf "$G/programs"
 }
 carry() { # DIR

@@ -8,7 +8,7 @@
    On a GPU (ranks are threads on the card; seeds and faults are left out):
      nvcc -DZP_CUDA_MALLOC=cudaMallocManaged -std=c++17 -fmad=false tests/cuda/test_cuda.cu
    RUN
-     test_cuda [seeds PERCENT FIRST_SEED [EVERY] | drawn CASES FIRST_SEED | recording
+     test_cuda [loops | seeds PERCENT FIRST_SEED [EVERY] | drawn CASES FIRST_SEED | recording
                | mutants SEEDS [FUNCTION [CASE]] | faults RUNS | disk RUNS
                | case NAME FIRST_SEED SEEDS]
    EVERY 2 runs every second case; FIRST_SEED chooses which.
@@ -2066,14 +2066,19 @@ static void cuda_all_seeds(int percent, uint64_t first, uint64_t every) {
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "all";
     const int n = argc > 2 ? atoi(argv[2]) : 0, all = !strcmp(what, "all");
+    int reaches = 0;
     emulation_free_waits(0); /* CUDA does not promise it */
-    if (!cuda_cases_read()) return test_summary();
+    (void)cudaDeviceGetAttribute(&reaches, cudaDevAttrConcurrentManagedAccess, 0);
+    if (!test_check(reaches, "the CPU reaches managed memory while this GPU works")
+        || !cuda_cases_read())
+        return test_summary();
     for (int i = 0; i < CUDA_CASES && !strcmp(what, "case"); i++)
         if (argc > 2 && !strcmp(argv[2], cuda_cases[i].name))
             cuda_case_seeds(&cuda_cases[i], argc > 3 ? strtoull(argv[3], NULL, 10) : 1,
                             argc > 4 ? atoi(argv[4]) : 1);
+    if (all || !strcmp(what, "seeds") || !strcmp(what, "loops")) lane_all(), loop_all();
     if (all || !strcmp(what, "seeds"))
-        lane_all(), loop_all(), cuda_host_erred(), cuda_tiers(), cuda_stages(), cuda_chooses();
+        cuda_host_erred(), cuda_tiers(), cuda_stages(), cuda_chooses();
     if (all || !strcmp(what, "seeds"))
         cuda_all_seeds(n ? n : 100, argc > 3 ? strtoull(argv[3], NULL, 10) : 1,
                        argc > 4 && atoi(argv[4]) > 0 ? strtoull(argv[4], NULL, 10) : 1);

@@ -92,6 +92,11 @@ for stage in 0 3; do
 done
 timeout 60 "$cuda" $small -b 4 -pn 2 -tp 2 -cg 1 >"$scratch/graphs" 2>&1
 check "$(grep -c 'train_gpt2_zero: -cg 1: graphs of blocks: not with' "$scratch/graphs")" "-cg 1 is refused with -tp 2: $(tail -n 1 "$scratch/graphs")"
+# The host never touches device memory: it is inaccessible after every call of CUDA.
+for way in '-z 3 -zos host -zop host' '-z 2 -dt bf16 -os 8bit -lo 4' '-z 3 -ut 1 -sr 1'; do
+    for hide in 0 1; do EMULATION_HIDE=$hide timeout 100 "$cuda" $small -x 1 -d 64 -v -1 -g 0 -b 2 -pn 2 $way >"$scratch/hide$hide" 2>&1; done
+    check "$([ -n "$(weights hide0)" ] && [ "$(weights hide1)" = "$(weights hide0)" ] && echo 1)" "device memory is hidden from the host, $way: $(tail -n 1 "$scratch/hide1")"
+done
 wide="$data -e char:5x32x2 -t 16 -v 3 -m 1 -g 4 -x 4 -u 0 -d 256 -f 0 -b 4 -pn 2 -zl 32"
 "$cpu" $wide -r 3 >"$scratch/cpu" 2>&1
 for way in "-r 3" "-r 4" "-r 4 -z 3"; do
@@ -102,6 +107,7 @@ done
 check "$([ -n "$(weights tiles-r3)" ] && [ "$(weights tiles-r3)" = "$(weights tiles-r4)" ] && echo 1)" "-r 4 has the weights of -r 3"
 timeout 60 "$cuda" $small -b 4 -sl 100 -sg 100 >"$scratch/judged" 2>&1
 timeout 60 "$cuda" $small -b 4 >"$scratch/plain" 2>&1
+check "$(grep -c "$(sed -n "s/.*grep -q '\(launched [a-z ]*\)'.*/\1/p" tests/cuda/gpu.sh)," "$scratch/plain")" "gpu.sh recognises a rank that was launched alone: $(grep '^| ranks' "$scratch/plain")"
 check "$([ "$(losses "$scratch/judged")" = "$(losses "$scratch/plain")" ] && [ "$(weights judged)" = "$(weights plain)" ] && echo 1)" \
     "-sl and -sg that skip nothing change nothing"
 timeout 100 "$cuda" $data -z 0,1,2,3 -e char:2x32x2 -t 16 -b 2 -x 2 -rd 2 -csv "$scratch/csv" >"$scratch/compare" 2>&1
@@ -148,6 +154,7 @@ ln -s "$(cd "$B" && pwd)/data" "$scratch/gpu/data"
 export KERNELS="$B/emulated/gpu_kernels"
 B=$scratch/gpu TRAINER=$cuda SMALL=1 LIMIT=60 sh tests/cuda/gpu.sh bench >"$scratch/bench" 2>&1
 check "$(grep -c '^| GPT-2 124M, bf16, B 32, T 1024 | [0-9]* tokens/s' "$scratch/bench")" "gpu.sh bench: $(grep 'GPT-2 124M' "$scratch/bench")"
+check "$(grep -c '^| its attention | cuDNN .* flash attention, deterministic' "$scratch/bench" | awk '{ print ($1 == 2) }')" "gpu.sh bench, attention: $(grep 'its attention' "$scratch/bench")"
 check "$(grep -c '^| tokens/s at stages 0-3 on one rank, of stage 0 | 0:1.0000 1:' "$scratch/bench")" "gpu.sh bench, stages: $(grep 'stages 0-3' "$scratch/bench")"
 check "$(grep -c '^| \(4 layers of 128 channels, bf16, B 12, T 64\|the same, blocks as CUDA graphs\) | [0-9]* tokens/s' "$scratch/bench" | awk '{ print ($1 == 2) }')" \
     "gpu.sh bench, graphs: $(grep -e 'char4' "$scratch/bench")"

@@ -903,11 +903,13 @@ void emulation_reset(void) {
 
 static int device_count = 1, device_peers = 1;
 static bool free_waits = true;
-static size_t memory_of_environment(void) {
-    const char *bytes = getenv("EMULATION_MEMORY");
-    return bytes ? (size_t)strtoull(bytes, NULL, 10) : (size_t)64 << 30;
+static uint64_t of_environment(const char *name, uint64_t otherwise) {
+    const char *number = getenv(name);
+    return number ? strtoull(number, NULL, 10) : otherwise;
 }
-static const size_t usual_memory = memory_of_environment();
+static const size_t usual_memory = of_environment("EMULATION_MEMORY", (uint64_t)64 << 30);
+__attribute__((unused)) static const uint64_t usual_hides = engine.hides =
+    of_environment("EMULATION_HIDE", 0);
 static size_t device_memory = usual_memory;
 static std::map<std::pair<int, int>, bool> peers_on;
 

@@ -48,7 +48,8 @@ void emulation_memory(size_t bytes);
 
 /* Device memory is inaccessible to the host after every `every`-th call of CUDA (0, the default:
    never, because tests read it and hiding it takes time; 1: after all). A host that touches it then
-   gets SIGSEGV, and a line says so. */
+   gets SIGSEGV, and a line says so. The environment's EMULATION_HIDE is `every` of other programs.
+ */
 void emulation_hide(int every);
 
 /* 0: cudaFree does not wait for the device's work; default 1. */
