@@ -299,6 +299,8 @@ static void loop_store_state(loop_test *t, zero_type type) {
     memcpy(t->loop, t->kernel, sizeof *t->loop);
 }
 
+static const zero_type loop_state_types[] = {ZERO_F32, ZERO_BF16, ZP_CODES};
+
 /* Every rule in every type, with master weights and without, to nearest and by chance; skipped. */
 static void loop_rules(loop_test *t) {
     for (int rule = 0; rule < ZP_RULES; rule++)
@@ -312,7 +314,9 @@ static void loop_rules(loop_test *t) {
                 u.master = type == ZERO_F32 || stochastic || split ? NULL : m->master;
                 u.low = split ? m->low : NULL;
                 u.g = m->g[0];
-                u.state_type = zp_state_types[n % 3];
+                u.state_type = loop_state_types[n % 3];
+                u.form = n % 3 ? &zp_compact_form : NULL;
+                u.round = stochastic ? zp_compact_round : NULL;
                 u.squares = zp_rules[rule].reads & ZP_AVERAGES_SQUARES ? 1 : 0;
                 const int codes = u.state_type == ZP_CODES;
                 u.state[0] = codes ? (void *)m->c1 : m->s1;
@@ -333,7 +337,7 @@ static void loop_rules(loop_test *t) {
                 return u;
             };
             loop_fill(t, type);
-            if (zp_state_types[n % 3] == ZERO_BF16) loop_store_state(t, ZERO_BF16);
+            if (loop_state_types[n % 3] == ZERO_BF16) loop_store_state(t, ZERO_BF16);
             t->kernel->control.skip = t->loop->control.skip = how >> 3 & 1;
             t->kernel->control.steps = t->loop->control.steps = how & 4 ? 1 : 9;
             const auto a = make(t->kernel), b = make(t->loop);

@@ -36,7 +36,6 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(type), ZP_SIGNED, 0, ZERO_TYPES - 1, 0, 0},
     {ZP_SETTING(grads), ZP_SIGNED, 0, ZERO_GRAD_AS_TYPE, 0, 0},
     {ZP_SETTING(master), ZP_SIGNED, 0, ZERO_MASTERS - 1, 0, 0},
-    {ZP_SETTING(state_type), ZP_SIGNED, 0, ZERO_STATE_TYPES - 1, 0, 0},
     {ZP_SETTING(seed), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(optimizer), ZP_SIGNED, 0, ZP_RULES - 1, 0, 0},
     {ZP_SETTING(scaler.fixed), ZP_REAL, 0, ZP_UNLIMITED, 0, 0},

@@ -111,7 +111,7 @@ static void zp_resize_release_unit(zero_ctx *z, int u) {
             const size_t first = seen ? zp_ctx_shard_first(z, s) : x->first,
                          n = seen ? zp_ctx_shard(z, s) : x->numel;
             if (x->numel && x->tier == ZERO_DEVICE)
-                zp_device_release_pages(zp_array_at(a, s, first), zp_codes_bytes(x->type, n));
+                zp_device_release_pages(zp_array_at(a, s, first), zp_type_array_bytes(x->type, n));
         }
     }
 }

@@ -7,7 +7,11 @@
 #include "../offload/offload_build.h"
 #include "../offload/offload_gpu.h"
 #include "check.h"
+#include "compact.h"
+#include "figures.h"
+#include "flush.h"
 #include "packed.h"
+#include "places.h"
 #include "resize.h"
 #include "rows_gpu.h"
 #include "state.h"
@@ -33,6 +37,8 @@ static const zp_missing_setting zp_table_missing_fields[] = {
 };
 
 static const zp_extra_row zp_table_rows[] = {
+    zp_places_row,        /* place */
+    zp_compact_row,       /* compact */
     zp_state_row,         /* state */
     zp_world_row,         /* groups */
     zp_subgroups_row,     /* subgroups */
@@ -46,5 +52,7 @@ static const zp_extra_row zp_table_rows[] = {
     zp_check_row,         /* check */
     zp_trace_row,         /* trace */
     zp_resize_row,        /* resize */
+    zp_figures_row,       /* figures */
+    zp_flush_row,         /* check */
     ZERO_OWN_EXTRA_ROWS NULL,
 };
