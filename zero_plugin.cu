@@ -77,7 +77,7 @@
 #include "zero_plugin/comm/shared_memory.h" /* how they map each other's memory */
 #include "zero_plugin/comm/messages.h" /* [groups mpi muon nccl packed rows subgroups] messages */
 #include "zero_plugin/comm/local.h"    /* SELF and LOCAL: the ranks of one machine */
-#include "zero_plugin/comm/process.h" /* [groups mpi muon nccl packed rows start subgroups] forked */
+#include "zero_plugin/comm/process.h" /* [groups mpi muon nccl packed rows start subgroups] forks */
 #include "zero_plugin/comm/pipe.h"    /* [groups muon packed rows subgroups] local messages */
 #include "zero_plugin/comm/local_groups.h" /* [groups muon packed rows subgroups] local groups */
 #include "zero_plugin/comm/mpi_nodes.h"    /* [mpi] MPI between nodes, and waiting for MPI */
@@ -121,7 +121,8 @@
 #include "zero_plugin/offload/gpu_update.h" /* [offload] state in CPU memory that the GPU updates */
 #include "zero_plugin/offload/offload_gpu.h"   /* [offload] offload next to a GPU: its row */
 #include "zero_plugin/offload/offload_build.h" /* [offload] what offload allocates; its row */
-#include "zero_plugin/extras/places.h"  /* [place check lend resize] pointers that are no fields */
+#include "zero_plugin/extras/lines.h"  /* [agree mpi nccl order resize start subgroups] agreement */
+#include "zero_plugin/extras/places.h" /* [place check lend resize] pointers that are no fields */
 #include "zero_plugin/extras/compact.h" /* [compact] the optimizer's state in fewer bytes */
 #include "zero_plugin/extras/state.h"   /* [state] tensors by name, and as state */
 #include "zero_plugin/extras/codec.h"   /* [packed] quantized numbers: codes, a scale per block */

@@ -566,7 +566,7 @@ zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row);
     ZERO_ADD_ROW(z, .name = #p, .numel = (n), .flags = ZERO_INLINE, .param = (p), .grad = (g))
 
 /* Partition the tensors, allocate, and compare configuration and tensors over the ranks. On a
-   difference, every rank returns MISMATCH and names the first. Parameters and state are zeros.
+   difference, all return MISMATCH; part "agree" names the first. Parameters and state are zeros.
    COLLECTIVE. SYNC.
    Errors: MEMORY; ARGUMENT if the units are not 0..n-1. */
 zero_result zero_build(zero_ctx *z);

@@ -87,6 +87,46 @@ static void drop_processes(const zero_config *cfg, int refused) {
     zero_local_destroy(local);
 }
 
+/* Two ranks with other settings, or with other tensors, return MISMATCH from zero_build. */
+static struct drop_two {
+    zero_local *local;
+    int tensors; /* 1: the tensors differ, 0: a setting does */
+    zero_result result[2];
+    char text[2][256];
+} drop_two;
+
+static void *drop_two_rank(void *arg) {
+    const int rank = arg != NULL;
+    const zero_comm comm = {ZERO_COMM_LOCAL, rank, drop_two.local, 0};
+    const zero_config cfg = {.threads = 1, .prefetch = drop_two.tensors ? 0 : 1 + rank};
+    const zero_tensor_desc one = {.name = "one", .numel = drop_two.tensors ? 8 + (size_t)rank : 8};
+    zero_ctx *z = NULL;
+    zero_result r = zero_create(&z, &cfg, &comm);
+    if (!r) r = zero_tensor(z, &one);
+    if (!r) r = zero_build(z);
+    drop_two.result[rank] = r;
+    (void)snprintf(drop_two.text[rank], sizeof drop_two.text[rank], "%.255s", zero_last_error(z));
+    zero_destroy(z);
+    return NULL;
+}
+
+static void drop_differ(int tensors) {
+    pthread_t other;
+    drop_two.tensors = tensors;
+    if (!test_check(!zero_local_create(&drop_two.local, 2, 0)
+                        && !pthread_create(&other, NULL, drop_two_rank, &drop_two),
+                    "two ranks"))
+        return;
+    (void)drop_two_rank(NULL);
+    (void)pthread_join(other, NULL);
+    zero_local_destroy(drop_two.local);
+    for (int r = 0; r < 2; r++)
+        test_check(drop_two.result[r] == ZERO_ERR_MISMATCH
+                       && strstr(drop_two.text[r], "the part \"agree\" of make drop"),
+                   "ranks differ (%d): result %d, %s", tensors, (int)drop_two.result[r],
+                   drop_two.text[r]);
+}
+
 /* Each field that needs `groups` is refused, with its name and the command. No group can exist, so
    that any address will do. */
 static void drop_fields(const zero_config *cfg) {
@@ -240,6 +280,11 @@ int main(int argc, char **argv) {
     if (argc < 3) return 2;
     for (int i = 2; i < argc; i++) {
         if (!strcmp(argv[i], "place") && drop_has_pointers(argv[1])) continue;
+        if (!strcmp(argv[i], "agree")) { /* the core compares without it, and names nothing */
+            for (int tensors = 0; tensors < 2 && !strcmp(argv[1], "core"); tensors++)
+                drop_differ(tensors);
+            continue;
+        }
         char lacks[64], with[256];
         snprintf(lacks, sizeof lacks, "lacks \"%s\"", argv[i]);
         snprintf(with, sizeof with, "WITH=\"%s %s\"", argv[1], argv[i]);

@@ -189,6 +189,7 @@ static void states_averages(void) {
     zp_update u;
     memset(&u, 0, sizeof u);
     u.p = p, u.g = g, u.state[0] = state[0], u.state[1] = state[1], u.state_type = ZERO_BF16;
+    u.form = &zp_compact_form;
     u.control = &control, u.spans = &span, u.nspans = 1, u.end = STATES_N;
     u.lr = 1e-3f, u.beta1 = 0.9f, u.beta2 = 0.999f, u.eps = 1e-8f;
     control.factor = control.bias_ratio = control.root_correction = 1;

@@ -133,8 +133,7 @@ zero_result zero_build(zero_ctx *z) {
         zp_life_types[z->cfg.type], z->cfg.micro_steps);
     ZP_REFUSE(z, z->row[0], "a row of the table was refused: %s", z->row);
     if (ZERO_CHECK) ZP_TRY(zp_extra_need(z, "check", "ZERO_CHECK is 1"));
-    ZP_TRY(zp_agree_compare_settings(z));
-    ZP_TRY(zp_agree_compare_lines(z, zp_build_line));
+    ZP_TRY(zp_agree_compare(z));
     zero_result r = z->ntensors ? ZERO_OK
                                 : zp_ctx_fail(z, ZERO_ERR_STATE,
                                               "no tensor was announced; call zero_tensors first");

@@ -4,36 +4,6 @@
 #include "plan.h"
 #include "observe.h"
 
-/* Prints line i of the data, other than settings, that must be the same on all ranks: the build,
-   then each tensor, then the orders. An error shows the first line that differs. */
-static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
-    const int at = i - 1;
-    const zp_tensor *t = at >= 0 && at < z->ntensors ? &z->tensors[at] : NULL;
-    memset(text, 0, bytes);
-    if (at == -1)
-        (void)snprintf(text, bytes, "version %s, ZERO_CHECK %d, node_size %d, tensors %d",
-                       ZERO_VERSION, ZERO_CHECK, z->all->node_size, z->ntensors);
-    if (!t) return at < 0 || zp_order_line(z, at - z->ntensors, text, bytes);
-    const zero_tensor_desc *d = &t->desc;
-    const uint64_t name = zp_bind_hash_name(d->name);
-    uint64_t layers = ZP_HASH_EMPTY;
-    char hash[32] = "", more[96] = "", frozen[64] = "";
-    if (strlen(d->name) > 50) /* text and error cut it */
-        (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
-    ZP_EACH_EXTRA(z, x) if (x->describe) x->describe(z, t, more, sizeof more);
-    for (int l = 0; l < d->layers && d->frozen; l++) layers = zp_hash(layers, d->frozen[l] != 0);
-    if (d->frozen)
-        (void)snprintf(frozen, sizeof frozen, "frozen layers %d (hash %016llx), ",
-                       zp_layout_frozen_layers(t), (unsigned long long)layers);
-    (void)snprintf(
-        text, bytes,
-        "tensor %d: numel %zu, layers %d, unit %d, together %d, every %d, uses %d, flags %d, "
-        "lr_factor %.9g, decay_factor %.9g, %s%sname %s%s",
-        at, d->numel, d->layers, d->unit, d->together, d->every, d->uses, d->flags,
-        (double)t->lr_factor, (double)t->decay_factor, more, frozen, hash, d->name);
-    return 1;
-}
-
 /* Fills `spans` with the tensors in this rank's part of unit u; returns their number. */
 static int zp_build_make_spans(const zero_ctx *z, int u, zp_span *spans) {
     const zp_unit *x = &z->layout.unit[u];

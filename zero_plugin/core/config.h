@@ -92,19 +92,6 @@ static void zp_config_set_setting(const zp_setting *s, void *of, double value) {
     memcpy((char *)of + s->at, &x, s->bytes);
 }
 
-/* Prints `name value`. */
-static void zp_config_print_setting(const zp_setting *s, const zero_config *c, char *text,
-                                    size_t bytes) {
-    zp_any x;
-    memcpy(&x, (const char *)c + s->at, s->bytes);
-    if (s->form == ZP_UNSIGNED)
-        (void)snprintf(text, bytes, "%s %llu", s->name, (unsigned long long)x.u);
-    else if (s->form == ZP_SIGNED && s->bytes == 8)
-        (void)snprintf(text, bytes, "%s %lld", s->name, (long long)x.l);
-    else
-        (void)snprintf(text, bytes, "%s %.15g", s->name, zp_config_get_setting(s, c));
-}
-
 /* Checks a setting, and replaces 0 by its meaning. */
 static zero_result zp_config_resolve_setting(const zp_setting *s, void *of, char *text,
                                              size_t bytes) {

@@ -131,7 +131,10 @@ struct zero_ctx {
     zp_part part[ZP_GROUPS]; /* of the groups that were split from another */
     int ncopies, copy;       /* number of copies of all shards; this rank's */
     zp_watch watch;
-    int settings_compared; /* the ranks have compared their settings */
+    /* Compares settings and tensors, and names the first difference, for a row; NULL: the core
+       does. COLLECTIVE. */
+    zero_result (*compare)(zero_ctx *z);
+    int settings_compared; /* by a row: the ranks have compared their settings */
     zero_ctx *partner;     /* the other one of two contexts that agree together; NULL: none */
     int follows;           /* `partner` sends the verdicts of both */
 

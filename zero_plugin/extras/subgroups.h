@@ -17,7 +17,7 @@
 
 #include "../core/part.h"
 #include "../core/extra.h"
-#include "../core/agree.h"
+#include "lines.h"
 #include "../core/order.h"
 
 /* Its groups, in zero_ctx.group. */
@@ -122,7 +122,7 @@ static zero_result zp_subgroups_cut_ranks(zero_ctx *z) {
     const int size = z->cfg.shard_ranks;
     if (!size && !z->cfg.second_ranks) return ZERO_OK;
     ZP_TRY(zp_subgroups_check_sizes(z));
-    ZP_TRY(zp_agree_compare_settings(z));
+    ZP_TRY(zp_lines_compare_settings(z));
     zp_comm_close_watch(&z->watch);
     return size && size != z->all->nranks ? zp_subgroups_open_replicas(z) : ZERO_OK;
 }

@@ -10,6 +10,7 @@
 #include "compact.h"
 #include "figures.h"
 #include "flush.h"
+#include "lines.h"
 #include "packed.h"
 #include "places.h"
 #include "resize.h"
@@ -37,6 +38,7 @@ static const zp_missing_setting zp_table_missing_fields[] = {
 };
 
 static const zp_extra_row zp_table_rows[] = {
+    zp_lines_row,         /* agree */
     zp_places_row,        /* place */
     zp_compact_row,       /* compact */
     zp_state_row,         /* state */
