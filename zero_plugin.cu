@@ -148,8 +148,8 @@
 #include "zero_plugin/extras/table.h"   /* the capabilities of this build, a row each */
 #include "zero_plugin/api/life.h"       /* create, build, hooks, step, destroy */
 #include "zero_plugin/api/tensors.h"    /* tensors are announced */
-#include "zero_plugin/api/place.h"      /* [place lend] tensors whose pointers are scattered */
-#include "zero_plugin/api/unit_plan.h"  /* [figures] one unit's part of the plan */
+#include "zero_plugin/api/place.h"      /* [place check lend resize] scattered pointers */
+#include "zero_plugin/api/unit_plan.h"  /* [figures suggest] one unit's part of the plan */
 #include "zero_plugin/api/pass_order.h" /* [order] passes in an announced order */
 #include "zero_plugin/api/suggest.h"    /* [suggest] chooses stage, tiers, prefetch */
 #include "zero_plugin/api/touch_rows.h" /* [rows] announces touched rows */
