@@ -1,7 +1,7 @@
 #!/bin/sh
 # drop.sh FOLDER [PART...] - writes the two files that you copy into your trainer: zero_plugin.h, and one
 # zero_plugin.cu with every room in its place. Without PART both have everything. Otherwise they have the
-# core (stages 0 to 3 in memory, on the ranks of one machine, on the CPU) and the named parts; "core" names no
+# core (stages 0 to 3 in memory, on ranks that are threads, on the CPU) and the named parts; "core" names no
 # other, and "all" names every part of the plugin. zero_plugin.cu marks the rooms of each part; those of `cuda` end
 # in _cuda.h, and nccl has them too. A function or a setting of a part that is left out answers
 # ZERO_ERR_UNSUPPORTED, and its message has the command that adds the part. `checkpoint` is an adapter, which needs
@@ -305,7 +305,7 @@ write_rest() {
     echo '    ZP_ENTER(z, call, ZP_ANY, "");'
     echo '    const zero_result r = zp_extra_need(z, part, call);'
     echo '    if (!strcmp(call, "zero_place")) memcpy(z->row, z->text, sizeof z->row); /* zero_build returns it */'
-    echo '    return r;'
+    echo '    return r ? r : ZERO_ERR_UNSUPPORTED;'
     echo '}'
     echo '#define ZP_LACKS(part, name, parameters) zero_result name parameters { return zp_lacking(z, part, #name); }'
     echo '#define ZP_LACKS_GROUPS(name, parameters) zero_result name parameters { return ZERO_ERR_UNSUPPORTED; }'
