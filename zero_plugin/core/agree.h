@@ -10,6 +10,7 @@ static int zp_agree_first_difference(const zp_comm *g, size_t bytes) {
     return 0;
 }
 
+/* Adds the value of a field to the hash, unless ranks may differ in it. */
 static uint64_t zp_agree_add(uint64_t hash, const zp_setting *s, const void *of) {
     const double value = zp_config_get_setting(s, of);
     uint64_t word;

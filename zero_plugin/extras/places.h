@@ -21,7 +21,6 @@ typedef struct zp_alias { /* a further field for a tensor's pointer */
     size_t field;
 } zp_alias;
 
-/* Of small arrays in zero_place. */
 typedef struct zp_last_unit { /* the last unit of the first `seen` tensors; its elements */
     int seen, units;
     size_t has;
