@@ -60,23 +60,25 @@
      an event      a word of ZERO_EVENTS, and ZP_SLICE around the work */
 
 #if __has_include("zero_plugin/machine/base.h")
-#include "zero_plugin/machine/base.h"       /* limits, clock, hash, lists, the first failure */
-#include "zero_plugin/machine/events.h"     /* records of what each stream ran, and when */
-#include "zero_plugin/machine/lane.h"       /* a CPU thread with a queue of tasks; its events */
-#include "zero_plugin/machine/gate.h"       /* [offload] a lane waits for work outside lanes */
-#include "zero_plugin/machine/device.h"     /* streams, events, copies, memory: CUDA or CPU */
-#include "zero_plugin/machine/streaming.h"  /* [state] copies to memory that is not read soon */
-#include "zero_plugin/numbers/type.h"       /* f32 values stored in 16 bits */
-#include "zero_plugin/numbers/codes.h"      /* f32 values stored in 8 bits, in blocks */
-#include "zero_plugin/numbers/kernels.h"    /* the element-wise kernels */
-#include "zero_plugin/numbers/optimizer.h"  /* the loop around each update rule; rounding */
-#include "zero_plugin/numbers/rules.h"      /* the update rules, and how to add one */
-#include "zero_plugin/comm/comm.h"          /* ranks and collectives; a transport's contract */
-#include "zero_plugin/comm/board.h"         /* how the ranks of one machine meet */
+#include "zero_plugin/machine/base.h"      /* limits, clock, hash, lists, the first failure */
+#include "zero_plugin/machine/events.h"    /* records of what each stream ran, and when */
+#include "zero_plugin/machine/lane.h"      /* a CPU thread with a queue of tasks; its events */
+#include "zero_plugin/machine/gate.h"      /* [offload] a lane waits for work outside lanes */
+#include "zero_plugin/machine/device.h"    /* streams, events, copies, memory: CUDA or CPU */
+#include "zero_plugin/machine/streaming.h" /* [state] copies to memory that is not read soon */
+#include "zero_plugin/numbers/type.h"      /* f32 values stored in 16 bits */
+#include "zero_plugin/numbers/codes.h"     /* [compact cuda nccl] f32 values in 8 bits, in blocks */
+#include "zero_plugin/numbers/random.h"    /* [compact cuda nccl] stochastic rounding */
+#include "zero_plugin/numbers/kernels.h"   /* the element-wise kernels */
+#include "zero_plugin/numbers/optimizer.h" /* the loop around each update rule; rounding */
+#include "zero_plugin/numbers/rules.h"     /* the update rules, and how to add one */
+#include "zero_plugin/comm/comm.h"         /* ranks and collectives; a transport's contract */
+#include "zero_plugin/comm/board.h"        /* how the ranks of one machine meet */
 #include "zero_plugin/comm/shared_memory.h" /* how they map each other's memory */
 #include "zero_plugin/comm/messages.h" /* [groups mpi muon nccl packed rows subgroups] messages */
 #include "zero_plugin/comm/local.h"    /* SELF and LOCAL: the ranks of one machine */
-#include "zero_plugin/comm/pipe.h"     /* [groups muon packed rows subgroups] local messages */
+#include "zero_plugin/comm/process.h" /* [groups mpi muon nccl packed rows start subgroups] forks */
+#include "zero_plugin/comm/pipe.h"    /* [groups muon packed rows subgroups] local messages */
 #include "zero_plugin/comm/local_groups.h" /* [groups muon packed rows subgroups] local groups */
 #include "zero_plugin/comm/mpi_nodes.h"    /* [mpi] MPI between nodes, and waiting for MPI */
 #include "zero_plugin/comm/mpi.h"          /* [mpi] MPI: LOCAL in a node, messages between nodes */
@@ -96,7 +98,7 @@
 #include "zero_plugin/core/agree.h"        /* ranks compare what must be equal on all */
 #include "zero_plugin/core/observe.h"      /* what a checked build sees of the calls */
 #include "zero_plugin/core/order.h"        /* the order of a pass's hooks: learnt or announced */
-#include "zero_plugin/core/bind.h"         /* tensors by name and field, slots by layer */
+#include "zero_plugin/core/bind.h"         /* tensors by name and by field */
 #include "zero_plugin/core/verdict.h"      /* the agreement that ends a step */
 #include "zero_plugin/core/plan.h"         /* memory and traffic, before any allocation */
 #include "zero_plugin/core/build.h"        /* agreement and allocation */
@@ -119,8 +121,11 @@
 #include "zero_plugin/offload/gpu_update.h" /* [offload] state in CPU memory that the GPU updates */
 #include "zero_plugin/offload/offload_gpu.h"   /* [offload] offload next to a GPU: its row */
 #include "zero_plugin/offload/offload_build.h" /* [offload] what offload allocates; its row */
-#include "zero_plugin/extras/state.h"          /* [state] tensors by name, and as state */
-#include "zero_plugin/extras/codec.h" /* [packed] quantized numbers: codes, a scale per block */
+#include "zero_plugin/extras/lines.h"  /* [agree mpi nccl order resize start subgroups] agreement */
+#include "zero_plugin/extras/places.h" /* [place check lend resize] pointers that are no fields */
+#include "zero_plugin/extras/compact.h" /* [compact] the optimizer's state in fewer bytes */
+#include "zero_plugin/extras/state.h"   /* [state] tensors by name, and as state */
+#include "zero_plugin/extras/codec.h"   /* [packed] quantized numbers: codes, a scale per block */
 #include "zero_plugin/extras/codec_blocks.h"  /* [packed] one block: plain C and AVX-512 */
 #include "zero_plugin/extras/codec_kernels.h" /* [packed] kernels: encode, decode, add blocks */
 #include "zero_plugin/extras/packed.h"        /* [packed] quantized gathers and reductions */
@@ -133,15 +138,19 @@
 #include "zero_plugin/extras/muon.h"          /* [muon] Newton-Schulz iterations on a matrix */
 #include "zero_plugin/extras/whole_slices.h"  /* [muon] whole tensors that are cut into slices */
 #include "zero_plugin/extras/whole_tensor.h"  /* [muon] whole tensors between two passes */
-#include "zero_plugin/extras/world.h"     /* [groups] ranks outside the sharded group; first sums */
-#include "zero_plugin/extras/virtual.h"   /* [virtual] sums that do not depend on the ranks */
-#include "zero_plugin/extras/resize.h"    /* [resize] state moves to contexts on other ranks */
-#include "zero_plugin/extras/trace.h"     /* [trace] keeps records, and passes them to cfg.trace */
-#include "zero_plugin/extras/check.h"     /* [check] misuse, found by checked builds */
+#include "zero_plugin/extras/world.h"   /* [groups] ranks outside the sharded group; first sums */
+#include "zero_plugin/extras/virtual.h" /* [virtual] sums that do not depend on the ranks */
+#include "zero_plugin/extras/resize.h"  /* [resize] state moves to contexts on other ranks */
+#include "zero_plugin/extras/figures.h" /* [figures suggest] figures of a plan that no step needs */
+#include "zero_plugin/extras/trace.h"   /* [trace] keeps records, and passes them to cfg.trace */
+#include "zero_plugin/extras/flush.h"   /* [check] warns if numbers are flushed to 0 */
+#include "zero_plugin/extras/check.h"   /* [check] misuse, found by checked builds */
 #include "zero_plugin/extras/integrity.h" /* [integrity] finds memory that changed */
 #include "zero_plugin/extras/table.h"     /* the capabilities of this build, a row each */
 #include "zero_plugin/api/life.h"         /* create, build, hooks, step, destroy */
 #include "zero_plugin/api/tensors.h"      /* tensors are announced */
+#include "zero_plugin/api/place.h"        /* [place check lend resize] scattered pointers */
+#include "zero_plugin/api/unit_plan.h"    /* [figures suggest] one unit's part of the plan */
 #include "zero_plugin/api/pass_order.h"   /* [order] passes in an announced order */
 #include "zero_plugin/api/suggest.h"      /* [suggest] chooses stage, tiers, prefetch */
 #include "zero_plugin/api/touch_rows.h"   /* [rows] announces touched rows */

@@ -104,8 +104,8 @@
      nothing (scale 1, no ranges, zeros). The plugin never exits or aborts, prints only through
      cfg.log, and never changes a setting silently.
      A log callback gets every error as it happens and, as ZERO_LOG_INFO, NCCL's capabilities. On
-     rank 0 it also gets the numbers of tensors, elements and units, and a warning if -Ofast or
-     -use_fast_math flushes denormal numbers to zero: bits then differ from those of other builds.
+     rank 0 it also gets the numbers of tensors, elements and units.
+     FLUSH  [check] rank 0 logs a warning if -Ofast or -use_fast_math flushes tiny numbers to 0.
 
    CHECKED BUILDS
      [check] Compiled with -DZERO_CHECK=1, the plugin reports misuse at the call that is wrong:
@@ -242,10 +242,10 @@ typedef enum zero_master {
     ZERO_MASTER_AUTO = 0, /* SPLIT for BF16, otherwise F32 */
     ZERO_MASTER_F32,      /* an f32 master weight next to each 16-bit parameter: 4 bytes more */
     ZERO_MASTER_SPLIT,    /* its lower half alone: 2 bytes more */
-    ZERO_MASTER_NONE,     /* nothing more: updates are rounded stochastically */
+    ZERO_MASTER_NONE,     /* nothing more: updates are rounded stochastically; part "compact" */
     ZERO_MASTERS
 } zero_master;
-/* How the optimizer's state (moments, momentum, Adagrad's sum) is kept, but for ZERO_F32_STATE. The
+/* [compact] How the optimizer's state (moments, Adagrad's sum) is kept, but for ZERO_F32_STATE. The
    update computes in f32 and rounds the results stochastically to BF16 or codes, so that slow
    averages do not stick. The next step reads the stored values. Access by name reads f32 values and
    rounds those it writes to nearest; if they cut a block of codes, all of it is rounded again.
@@ -574,7 +574,7 @@ zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row);
     ZERO_ADD_ROW(z, .name = #p, .numel = (n), .flags = ZERO_INLINE, .param = (p), .grad = (g))
 
 /* Partition the tensors, allocate, and compare configuration and tensors over the ranks. On a
-   difference, every rank returns MISMATCH and names the first. Parameters and state are zeros.
+   difference, all return MISMATCH; part "agree" names the first. Parameters and state are zeros.
    COLLECTIVE. SYNC.
    Errors: MEMORY; ARGUMENT if the units are not 0..n-1. */
 zero_result zero_build(zero_ctx *z);
@@ -1003,7 +1003,7 @@ void zero_host_free(void *memory);
 
 /* ---- ranks of one machine -------------------------------------------------------------------- */
 /* Create the meeting place of at most 64 local ranks, before pthread_create (`shared` may be 0) or
-   fork (`shared` != 0: memory that children inherit). Destroy it after the last rank has ended.
+   fork (`shared` 1; part "start"). Destroy it after the last rank has ended.
    Errors: MEMORY. */
 zero_result zero_local_create(zero_local **local, int nranks, int shared);
 void zero_local_destroy(zero_local *local);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # drop.sh FOLDER [PART...] - writes the two files that you copy into your trainer: zero_plugin.h, and one
 # zero_plugin.cu with every room in its place. Without PART both have everything. Otherwise they have the
-# core (stages 0 to 3 in memory, on the ranks of one machine, on the CPU) and the named parts; "core" names no
+# core (stages 0 to 3 in memory, on ranks that are threads, on the CPU) and the named parts; "core" names no
 # other, and "all" names every part of the plugin. zero_plugin.cu marks the rooms of each part; those of `cuda` end
 # in _cuda.h, and nccl has them too. A function or a setting of a part that is left out answers
 # ZERO_ERR_UNSUPPORTED, and its message has the command that adds the part. `checkpoint` is an adapter, which needs
@@ -61,10 +61,18 @@ if [ -e "$here/.git" ]; then
 fi
 version=$(sed -n 's/^#define ZERO_VERSION *"\(.*\)"/\1/p' "$here/zero_plugin.h")
 
+# Prints `PART ROOM` for each room that is left out. A room of several parts has the name of the first.
+list_rooms() {
+    sed -n 's/^#include "zero_plugin\/\(.*\)" *\/\* \[\([a-z ]*\)\].*/\1 \2/p' "$here/zero_plugin.cu" | while read -r room of; do
+        for part in $of; do
+            case " $with " in *" $part "*) continue 2 ;; esac
+        done
+        echo "${of%% *} $room"
+    done
+}
 # Prints the rows of MACRO, ZP_SETTING or ZP_FIELD, of the parts that are left out, for the tables of table.h.
 list_rows() { # MACRO
-    sed -n 's/^#include "zero_plugin\/\(.*\)" *\/\* \[\([a-z]*\)\].*/\2 \1/p' "$here/zero_plugin.cu" | while read -r part room; do
-        case " $with " in *" $part "*) continue ;; esac
+    list_rooms | while read -r part room; do
         sed -n "s/^    \({$1[A-Z_]*(.*\),\$/    {\"$part\", \1},/p" "$here/zero_plugin/$room"
     done
 }
@@ -149,21 +157,23 @@ write_unit() {
 
 # Prints `FUNCTION PART` for each public function that a part defines which is left out.
 list_missing() {
-    sed -n 's/^#include "zero_plugin\/\(.*\)" *\/\* \[\([a-z]*\)\].*/\2 \1/p' "$here/zero_plugin.cu" | while read -r part room; do
-        case " $with " in *" $part "*) continue ;; esac
+    list_rooms | while read -r part room; do
         sed -n "s/^[a-z][a-z0-9_ ]*[ *]\(zero_[a-z0-9_]*\)(.*/\1 $part/p" "$here/zero_plugin/$room"
     done
 }
 missing=$(list_missing)
 
-# Prints `STRUCT.FIELD PART` for each field of zero_config and zero_tensor_desc whose part is left out: those in the tables
-# of that part, and others.
+# Prints `STRUCT.FIELD PART` for each field of zero_config, zero_tensor_desc and zero_plan whose part is left out: those in
+# the tables of that part, and others.
 list_fields() {
     list_rows ZP_SETTING | sed -n 's/^ *{"\([a-z]*\)", {ZP_SETTING(\([a-z_]*\).*/zero_config.\2 \1/p'
     list_rows ZP_FIELD | sed -n 's/^ *{"\([a-z]*\)", {ZP_FIELD(\([a-z_]*\).*/zero_tensor_desc.\2 \1/p'
     for field in zero_config.folder:offload zero_config.trace_user:trace zero_config.world_unit:groups \
         zero_tensor_desc.outer:groups zero_tensor_desc.rows:muon; do
         case " $with " in *" ${field#*:} "*) ;; *) echo "${field%:*} ${field#*:}" ;; esac
+    done
+    for field in formula_bytes formula_sent_bytes context_bytes; do
+        case " $with " in *" figures "* | *" suggest "*) ;; *) echo "zero_plan.$field figures" ;; esac
     done
 }
 
@@ -189,7 +199,7 @@ drop_texts() {
         }
         skips = ""
     }
-    /^typedef struct zero_(config|tensor_desc) / { inside = $3 }
+    /^typedef struct zero_(config|tensor_desc|plan) / { inside = $3 }
     /^} / { inside = "" }
     inside && /^    [^\/]*[ *][a-z_]+(, [a-z_]+)*; +\/\*/ {
         name = $0; sub(/[,;].*/, "", name); sub(/.*[ *]/, "", name); name = inside "." name
@@ -293,7 +303,9 @@ write_rest() {
     echo '#pragma GCC diagnostic ignored "-Wunused-parameter"'
     echo 'static zero_result zp_lacking(zero_ctx *z, const char *part, const char *call) {'
     echo '    ZP_ENTER(z, call, ZP_ANY, "");'
-    echo '    return zp_extra_need(z, part, call);'
+    echo '    const zero_result r = zp_extra_need(z, part, call);'
+    echo '    if (!strcmp(call, "zero_place")) memcpy(z->row, z->text, sizeof z->row); /* zero_build returns it */'
+    echo '    return r ? r : ZERO_ERR_UNSUPPORTED;'
     echo '}'
     echo '#define ZP_LACKS(part, name, parameters) zero_result name parameters { return zp_lacking(z, part, #name); }'
     echo '#define ZP_LACKS_GROUPS(name, parameters) zero_result name parameters { return ZERO_ERR_UNSUPPORTED; }'

@@ -120,7 +120,7 @@ static zero_result slow_broadcast(const zp_op *op, void *data) {
 }
 static zero_result slow_memory(zp_comm *g, zp_memory *m) {
     ZP_TRY(slow_try(g, SLOW_MEMORY));
-    return zp_shared_memory_open(g, m);
+    return zp_process_open_memory(g, m);
 }
 static zero_result slow_swap(zp_stream *s, const zp_swap *x) {
     ZP_TRY(slow_try(x->group, SLOW_SWAP));
@@ -171,8 +171,8 @@ static void slow_free_part(zero_comm *part, int broken) {
     free(part->handle);
 }
 
+ZP_MESSENGER(slow_messenger, slow_swap, slow_make_part, slow_free_part, NULL, zp_message_view_part);
 ZP_TRANSPORT(slow_row, "SLOW", slow_join, slow_refuse_join, slow_memory, NULL, slow_issue,
              slow_exchange, slow_broadcast, zp_local_bytes, NULL, zp_board_abort_local,
-             zp_local_leave, slow_swap, slow_make_part, slow_free_part, NULL, zp_message_view_part,
-             zp_local_group_bytes, NULL);
+             zp_local_leave, zp_local_group_bytes, NULL, &slow_messenger);
 #define ZERO_OWN_ROWS , &slow_row

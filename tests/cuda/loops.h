@@ -348,6 +348,9 @@ static const zp_rule *loop_rule(int rule) {
     while (of->name && strcmp(of->name, zp_rules[rule].name)) of++;
     return of->name ? of : &zp_rules[rule];
 }
+
+static const zero_type loop_state_types[] = {ZERO_F32, ZERO_BF16, ZP_CODES};
+
 /* Every rule in every type, with master weights and without, to nearest and by chance; skipped. */
 static void loop_rules(loop_test *t) {
     for (int rule = 0; rule < ZP_RULES; rule++)
@@ -362,7 +365,9 @@ static void loop_rules(loop_test *t) {
                 u.master = type == ZERO_F32 || stochastic || split ? NULL : m->master;
                 u.low = split ? m->low : NULL;
                 u.g = m->g[0];
-                u.state_type = zp_state_types[n % 3];
+                u.state_type = loop_state_types[n % 3];
+                u.form = n % 3 ? &zp_compact_form : NULL;
+                u.round = stochastic ? zp_compact_round : NULL;
                 u.squares = r->reads & ZP_AVERAGES_SQUARES ? 1 : 0;
                 const int codes = u.state_type == ZP_CODES;
                 u.state[0] = codes ? (void *)m->c1 : m->s1;
@@ -384,7 +389,7 @@ static void loop_rules(loop_test *t) {
             };
             loop_fill(t, type);
             if (r->reads & ZP_GROWS) loop_make_squares(t);
-            if (zp_state_types[n % 3] == ZERO_BF16) loop_store_state(t, ZERO_BF16);
+            if (loop_state_types[n % 3] == ZERO_BF16) loop_store_state(t, ZERO_BF16);
             t->kernel->control.skip = t->loop->control.skip = how >> 3 & 1;
             t->kernel->control.steps = t->loop->control.steps = how & 4 ? 1 : 9;
             const auto a = make(t->kernel), b = make(t->loop);
@@ -396,7 +401,7 @@ static void loop_rules(loop_test *t) {
             }
             test_check(!loop_count_nans(t->kernel->p, type, LOOP_N)
                            && !loop_count_nans(t->kernel->master, ZERO_F32, LOOP_N)
-                           && (zp_state_types[n % 3] != ZERO_F32
+                           && (loop_state_types[n % 3] != ZERO_F32
                                || !(loop_count_nans(t->kernel->s1, ZERO_F32, LOOP_N)
                                     + loop_count_nans(t->kernel->s2, ZERO_F32, LOOP_N))),
                        "%s, %d: a weight or its state is NaN", r->name, n);

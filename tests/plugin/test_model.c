@@ -164,15 +164,33 @@ static int model_lacks_state(void) {
     return r != ZERO_OK;
 }
 
+/* Returns 1 if this plugin takes no pointers outside structs (make drop without the part `place`).
+ */
+static int model_lacks_slots(void) {
+    static void *pointer;
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_tensor_desc one = {.name = "one", .numel = 1, .param = &pointer};
+    const zero_config cfg = {.log = test_quiet};
+    zero_ctx *z = NULL;
+    if (zero_create(&z, &cfg, &self)) exit(2);
+    const zero_result r = zero_tensor(z, &one);
+    const int names_part = strstr(zero_last_error(z), "lacks \"place\"") != NULL;
+    test_check(!r || (r == ZERO_ERR_UNSUPPORTED && names_part), "zero_tensor: %s",
+               zero_last_error(z));
+    zero_destroy(z);
+    return r != ZERO_OK;
+}
+
 /* Without access by name, an evaluation after each step compares the weights. */
 int main(int argc, char **argv) {
-    const int no_state = model_lacks_state();
+    const int no_state = model_lacks_state(), no_slots = model_lacks_slots();
     const int cases = argc > 1 ? atoi(argv[1]) : 1000;
     const uint64_t seed = argc > 2 ? (uint64_t)atoll(argv[2]) : 1;
     for (int i = 0; i < cases; i++) {
         host_spec s;
         model_spec(&s, seed + (uint64_t)i);
         s.no_state = no_state;
+        if (no_slots) s.slots = 0;
         s.evaluate |= no_state;
         s.adopts |= no_state;
         const int ok = test_ranks(s.nranks, s.node_size, model_rank, &s);

@@ -54,7 +54,7 @@ static int states_differ(const uint16_t *a, const uint16_t *b) {
 /* Stores x in both arrays. */
 static void states_write(const zp_update *u, const float *x) {
     for (size_t at = 0; at < STATES_N; at += ZP_UPDATE_BLOCK)
-        zp_optimizer_write_states(u, at, ZP_UPDATE_BLOCK, x + at, x + at);
+        zp_compact_write(u, at, ZP_UPDATE_BLOCK, x + at, x + at);
 }
 
 static void states_draws(void) {
@@ -91,7 +91,7 @@ static void states_draws(void) {
         u = states_open(&c, 7, 3, far); /* in another order, in other blocks */
         for (size_t at = STATES_N, n; at; at -= n) {
             n = zp_min(at, 37);
-            zp_optimizer_write_states(u, at - n, n, x + at - n, NULL);
+            zp_compact_write(u, at - n, n, x + at - n, NULL);
         }
         test_check(!states_differ(a.stored[0], c.stored[0]), "rounding depends on the block");
         memcpy(b.stored[0], a.stored[0], sizeof b.stored[0]);
@@ -122,7 +122,7 @@ static void states_codes(void) {
             const size_t at = b * ZP_CODE_BLOCK, n = ZP_CODE_BLOCK - b % 5;
             uint32_t random[ZP_CODE_BLOCK];
             for (size_t j = 0; j < ZP_CODE_BLOCK; j++) {
-                random[j] = zp_optimizer_random(u, key, at + j);
+                random[j] = zp_random_of_element(u->element + at + j, key);
                 if (j >= n) x[at + j] = 0;
             }
             zp_codes_write(&blocks[b], x + at, n, squares, random, 16 * squares);
@@ -189,6 +189,7 @@ static void states_averages(void) {
     zp_update u;
     memset(&u, 0, sizeof u);
     u.p = p, u.g = g, u.state[0] = state[0], u.state[1] = state[1], u.state_type = ZERO_BF16;
+    u.form = &zp_compact_form;
     u.control = &control, u.spans = &span, u.nspans = 1, u.end = STATES_N;
     u.lr = 1e-3f, u.beta1 = 0.9f, u.beta2 = 0.999f, u.eps = 1e-8f;
     control.factor = control.bias_ratio = control.root_correction = 1;

@@ -5,16 +5,16 @@
 
 static void unit_pieces(void) {
     const int fd = zp_shared_memory_make_file(4096);
-    const zp_piece mine = zp_shared_memory_piece_of(fd);
+    const zp_piece mine = zp_process_piece_of(fd);
     zp_piece other = mine;
-    const int found = zp_shared_memory_open_piece(&mine);
+    const int found = zp_process_open_piece(&mine);
     test_check(found >= 0, "one's own file is found");
     (void)close(found);
     other.device++;
-    test_check(zp_shared_memory_open_piece(&other) == -1, "the same inode of another device");
+    test_check(zp_process_open_piece(&other) == -1, "the same inode of another device");
     other = mine;
     other.inode++;
-    test_check(zp_shared_memory_open_piece(&other) == -1, "another inode");
+    test_check(zp_process_open_piece(&other) == -1, "another inode");
     (void)close(fd);
 }
 

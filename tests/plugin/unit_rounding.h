@@ -12,7 +12,7 @@ static void unit_chance_one(float x) {
     const uint16_t high = (uint16_t)(low + 1);
     const int edge = (high & 0x7F80u) == 0x7F80u; /* next to infinity */
     for (uint32_t r = 0; r < 65536; r++) {
-        const uint16_t h = zp_optimizer_to_bf16_randomly(x, r << 16 ^ r);
+        const uint16_t h = zp_random_to_bf16(x, r << 16 ^ r);
         others += h != low && (exact || h != high);
         sum += (double)zp_type_from_bf16(h) / 65536;
     }
@@ -31,14 +31,13 @@ static void unit_chance(void) {
         if (isfinite(x) && fabsf(x) < 0x1p127f) unit_chance_one(x);
     }
     for (uint32_t r = 0; r < 65536; r += 255) {
-        const int infinite = zp_optimizer_to_bf16_randomly(INFINITY, r) == 0x7F80
-                             && zp_optimizer_to_bf16_randomly(-INFINITY, r) == 0xFF80;
+        const int infinite =
+            zp_random_to_bf16(INFINITY, r) == 0x7F80 && zp_random_to_bf16(-INFINITY, r) == 0xFF80;
         const float nan =
-            zp_type_from_bf16(zp_optimizer_to_bf16_randomly(zp_type_bits_to_float(0x7F800001u), r));
-        test_check(infinite && isnan(nan)
-                       && isnan(zp_type_from_bf16(zp_optimizer_to_bf16_randomly(NAN, r)))
-                       && zp_optimizer_to_bf16_randomly(0x1.FEp127f, r) == 0x7F7F
-                       && zp_optimizer_to_bf16_randomly(FLT_MAX, r) == 0x7F80,
+            zp_type_from_bf16(zp_random_to_bf16(zp_type_bits_to_float(0x7F800001u), r));
+        test_check(infinite && isnan(nan) && isnan(zp_type_from_bf16(zp_random_to_bf16(NAN, r)))
+                       && zp_random_to_bf16(0x1.FEp127f, r) == 0x7F7F
+                       && zp_random_to_bf16(FLT_MAX, r) == 0x7F80,
                    "ends of the range, random number %u", (unsigned)r);
     }
 }
@@ -51,10 +50,10 @@ static void unit_chance_bits(void) {
     double chi[2] = {0, 0}, product[3] = {0, 0, 0}, last[2] = {0, 0};
     zp_update u = {.key = {zp_optimizer_mix(3), 12345}};
     for (size_t i = 0; i < N; i++) {
-        const uint32_t random = zp_optimizer_random(&u, u.key, i);
+        const uint32_t random = zp_random_of_element(u.element + i, u.key);
         double x[2];
         for (int array = 0; array < 2; array++) {
-            const uint32_t half = zp_optimizer_half(random, array);
+            const uint32_t half = zp_random_half(random, array);
             x[array] = ((double)half + 0.5) / 65536 - 0.5;
             count[array][half >> 8]++;
             product[array] += x[array] * last[array];

@@ -203,13 +203,13 @@ static void lane_flush(int flushes) {
 
 static void lane_mode(void) {
     volatile float x[3] = {FLT_MIN, 0, 0}, y[3] = {FLT_MIN, 0, 0};
-    const zp_kernel_denormal_args here = {x}, there = {y};
+    const zp_flush_denormal_args here = {x}, there = {y};
     zp_lane l;
     lane_flush(1);
-    zp_kernel_denormal_loop(&here, 1, 1);
+    zp_flush_denormal_loop(&here, 1, 1);
     const int open = !zp_lane_open(&l, 1);
     if (open) {
-        zp_lane_push(&l, NULL, zp_kernel_denormal_loop, &there, sizeof there, 1);
+        zp_lane_push(&l, NULL, zp_flush_denormal_loop, &there, sizeof there, 1);
         zp_lane_close(&l);
     }
     lane_flush(0);

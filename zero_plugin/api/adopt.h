@@ -15,16 +15,9 @@ void zero_log_file(void *file, zero_log_level level, const char *sentence) {
 static char *zp_adopt_array(const zero_ctx *z, zp_side side, int tensor, int layer,
                             const void *host) {
     const zero_tensor_desc *d = &z->tensors[tensor].desc;
-    const zp_slot *s = d->flags & ZERO_BY_SLOT ? zp_bind_next_slot(z, tensor, layer, NULL) : NULL;
     char *array = NULL;
-    for (; s && !array; s = zp_bind_next_slot(z, tensor, layer, s)) {
-        array = s->was[side];
-        if (d->flags & ZERO_INLINE)
-            array = (char *)s->place[side];
-        else if (z->pointers_stay && s->place[side])
-            memcpy(&array, s->place[side], sizeof array);
-    }
-    if (d->flags & ZERO_BY_SLOT || !host) return array;
+    if (d->flags & ZERO_BY_SLOT) return z->places ? z->places->array(z, side, tensor, layer) : NULL;
+    if (!host) return NULL;
     if (d->flags & ZERO_INLINE) return (char *)(uintptr_t)host + d->field;
     memcpy(&array, (const char *)host + d->field, sizeof array);
     return array;
@@ -208,7 +201,7 @@ static zero_result zp_adopt_run(zero_ctx *z, void *params, void *grads, zero_typ
     ZP_REFUSE(z, (int)type < 0 || type >= ZERO_TYPES, "type is %d; use a ZERO_ type", (int)type);
     ZP_TRY(zp_adopt_check_grad_type(z, type));
     ZP_TRY(zp_adopt_all(z, params, grads, type, release));
-    for (int i = 0; i < z->nslots; i++) z->slots[i].was[0] = z->slots[i].was[1] = NULL;
+    if (z->places) z->places->forget_arrays(z);
     for (int u = 0; u < z->layout.units; u++) { /* a use without hooks then faults */
         zp_pointer_set_unit(z, ZP_PARAM, u, 0, params);
         zp_pointer_set_unit(z, ZP_GRAD, u, 0, grads);

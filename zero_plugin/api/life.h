@@ -32,22 +32,8 @@ zero_result zero_local_create(zero_local **local, int nranks, int shared) {
     void *p = mmap(NULL, sizeof(zero_local), PROT_READ | PROT_WRITE,
                    (shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return ZERO_ERR_MEMORY;
-    (void)zero_local_place(local, p, nranks);
-    (*local)->shared = shared != 0;
-    (*local)->placed = 0;
-    return ZERO_OK;
-}
-
-size_t zero_local_bytes(void) { return sizeof(zero_local); }
-
-zero_result zero_local_place(zero_local **local, void *memory, int nranks) {
-    if (!local || !memory || (uintptr_t)memory % 64 || nranks < 1 || nranks > ZP_LOCAL_MAX)
-        return ZERO_ERR_ARGUMENT;
-    *local = (zero_local *)memory;
-    memset(*local, 0, sizeof **local);
-    (*local)->nranks = nranks;
-    (*local)->shared = (*local)->placed = 1;
-    (*local)->maker = getpid();
+    *local = (zero_local *)p;
+    zp_board_make_local(*local, nranks, shared != 0);
     return ZERO_OK;
 }
 
@@ -79,19 +65,6 @@ static zero_result zp_life_resolve(zero_ctx *z) {
     return zp_extra_call(z, ZP_ON_CHOSEN);
 }
 
-/* Logs the transport's warning, and that numbers are flushed to 0, which changes the weights. */
-static zero_result zp_life_warn(zero_ctx *z, const zero_config *cfg) {
-    int flushes = 0;
-    ZP_DO(z, zp_kernel_detect_flush(&z->device, cfg->stream, &flushes));
-    if (z->all->rank) return ZERO_OK;
-    if (z->all->warning) cfg->log(cfg->log_user, ZERO_LOG_WARNING, z->all->warning);
-    if (flushes)
-        cfg->log(cfg->log_user, ZERO_LOG_WARNING,
-                 "numbers below 1.2e-38 become 0 here: a program linked with -Ofast or -ffast-math "
-                 "sets its threads so, and nvcc's -use_fast_math or -ftz=true a GPU's code");
-    return ZERO_OK;
-}
-
 zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm *comm) {
     if (!out || !cfg || !comm) return ZERO_ERR_ARGUMENT;
     *out = NULL;
@@ -116,14 +89,15 @@ zero_result zero_create(zero_ctx **out, const zero_config *cfg, const zero_comm 
     z->grads_unstated = !cfg->grads;
     z->accumulation_unstated = !cfg->accumulation;
     if (r) return z->dead = r;
-    return cfg->log ? zp_life_warn(z, cfg) : ZERO_OK;
+    if (z->all->warning && cfg->log && !z->all->rank)
+        cfg->log(cfg->log_user, ZERO_LOG_WARNING, z->all->warning);
+    return ZERO_OK;
 }
 
 /* Makes the plan of the tensors so far. */
 static zero_result zp_life_plan(zero_ctx *z) {
     if (z->phase != ZP_NEW || z->planned) return ZERO_OK;
     ZP_TRY(zp_plan_make(z));
-    z->plan.context_bytes += zp_build_context_bytes(z);
     z->planned = 1;
     return ZERO_OK;
 }
@@ -136,39 +110,11 @@ zero_result zero_query_plan(zero_ctx *z, zero_plan *plan) {
     return ZERO_OK;
 }
 
-zero_result zero_query_plan_unit(zero_ctx *z, int unit, zero_plan_unit *plan) {
-    ZP_ENTER(z, "zero_query_plan_unit", ZP_ANY, "");
-    ZP_TRY(zp_life_plan(z));
-    ZP_REFUSE(z, !plan, "plan is NULL");
-    ZP_TRY(zp_ctx_check_index(z, "unit", unit, z->plan.units));
-    memset(plan, 0, sizeof *plan);
-    plan->reductions = zp_order_reductions(z, unit);
-    plan->unsharded = zp_ctx_unit_is_whole(z, ZP_PARAM, unit);
-    ZP_EACH_SEGMENT(&z->layout, unit, s) {
-        plan->numel += z->layout.unit[s].content;
-        plan->padded += z->layout.unit[s].padded;
-        plan->gathers += z->live[s].gathers;
-        plan->sent_bytes += zp_plan_unit_sent(z, s);
-    }
-    return ZERO_OK;
-}
-
 /* Sets the KEEP unit's memory, which never moves. */
 static void zp_life_set_kept_pointers(zero_ctx *z, void *params, void *grads) {
     const int u = z->layout.units;
     zp_pointer_set_unit(z, ZP_PARAM, u, 1, params);
     zp_pointer_set_unit(z, ZP_GRAD, u, 1, grads);
-}
-
-/* Links each slot and its layer, once the plan is made. */
-static void zp_life_link_slot(zero_ctx *z, int i) {
-    zp_slot *slot = &z->slots[i];
-    const zp_tensor *t = &z->tensors[slot->tensor];
-    int *last = &z->layer_slots[t->first_layer + slot->layer];
-    slot->member = z->layout.by_tensor[zp_layout_member_of(t, slot->layer)];
-    slot->next = *last ? z->slots[*last - 1].next : i;
-    if (*last) z->slots[*last - 1].next = i;
-    *last = i + 1;
 }
 
 static const char *const zp_life_types[ZERO_TYPES] = {"F32", "BF16", "F16"};
@@ -187,8 +133,7 @@ zero_result zero_build(zero_ctx *z) {
         zp_life_types[z->cfg.type], z->cfg.micro_steps);
     ZP_REFUSE(z, z->row[0], "a row of the table was refused: %s", z->row);
     if (ZERO_CHECK) ZP_TRY(zp_extra_need(z, "check", "ZERO_CHECK is 1"));
-    ZP_TRY(zp_agree_compare_settings(z));
-    ZP_TRY(zp_agree_compare_lines(z, zp_build_line));
+    ZP_TRY(zp_agree_compare(z));
     zero_result r = z->ntensors ? ZERO_OK
                                 : zp_ctx_fail(z, ZERO_ERR_STATE,
                                               "no tensor was announced; call zero_tensors first");
@@ -200,7 +145,6 @@ zero_result zero_build(zero_ctx *z) {
     ZP_TRY(zp_extra_call(z, ZP_ON_BUILD));
     ZP_TRY(zp_extra_lay_walks(z, zp_step_walks));
     z->phase = ZP_IDLE;
-    for (int i = 0; i < z->nslots; i++) zp_life_link_slot(z, i);
     zp_life_set_kept_pointers(z, NULL, NULL);
     if (!z->cfg.log || z->all->rank) return ZERO_OK;
     char text[ZP_TEXT_BYTES];
@@ -210,26 +154,13 @@ zero_result zero_build(zero_ctx *z) {
     return ZERO_OK;
 }
 
-/* Sets a field of the caller to NULL, unless the caller has changed that pointer. */
-static void zp_life_end_field(char *field, uintptr_t last_pointer) {
-    static char *const none = NULL;
-    if (!memcmp(field, &last_pointer, sizeof last_pointer)) memcpy(field, &none, sizeof none);
-}
-
-/* Clears the caller's pointers to memory that is freed here. A slot whose array was not adopted
-   gets that array back. */
-static void zp_life_end_pointers(zero_ctx *z) {
-    for (int i = 0; i < 2 * z->nslots && !z->pointers_stay; i++) {
-        const zp_slot *s = &z->slots[i / 2];
-        if (s->member && s->place[i % 2]) memcpy(s->place[i % 2], &s->was[i % 2], sizeof(char *));
-    }
+/* Clears the caller's fields that point to memory that is freed here. */
+static void zp_life_end_fields(zero_ctx *z) {
     for (int i = 0; i < 2 * z->ntensors; i++) {
         const zp_tensor *t = &z->tensors[i / 2];
         char *host = (char *)z->adopted[i % 2];
         if (host && !(t->desc.flags & ZERO_BY_SLOT))
-            zp_life_end_field(host + t->desc.field, t->last_pointer[i % 2]);
-        for (int k = t->aliases; k && host; k = z->aliases[k - 1].next)
-            zp_life_end_field(host + z->aliases[k - 1].field, t->last_pointer[i % 2]);
+            zp_pointer_end_field(host + t->desc.field, t->last_pointer[i % 2]);
     }
 }
 
@@ -252,7 +183,7 @@ void zero_destroy(zero_ctx *z) {
     for (int i = 0; i < 2; i++) zp_device_finish_stream(&z->stream[i]);
     zp_device_finish_stream(&z->updates);
     zp_extra_call_all(z, ZP_ON_FINISH);
-    zp_life_end_pointers(z);
+    zp_life_end_fields(z);
     for (int i = 0; z->live && i < 2 * z->layout.all; i++) /* of a failed step */
         zp_hook_end_slice(z, &z->live[i / 2].slice[i % 2]);
     for (int i = 0; i < 2; i++) zp_device_close_stream(&z->stream[i]);
@@ -269,8 +200,7 @@ void zero_destroy(zero_ctx *z) {
         free((void *)(uintptr_t)z->tensors[t].desc.name);
         free((void *)(uintptr_t)z->tensors[t].desc.frozen);
     }
-    void *lists[] = {z->tensors, z->slots, z->aliases,     z->bucket, z->ops,
-                     z->events,  z->names, z->layer_slots, z->extents};
+    void *lists[] = {z->tensors, z->bucket, z->ops, z->events, z->names, z->extents};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) free(lists[i]);
     for (int i = 0; i < 2; i++) {
         free(z->order[i].announced);

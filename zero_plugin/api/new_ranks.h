@@ -8,6 +8,7 @@
 
 #include "access.h"
 #include "../extras/resize.h"
+#include "../extras/places.h"
 
 /* The first error that this rank knows of. */
 typedef struct zp_new_ranks_error {
@@ -120,15 +121,7 @@ static void zp_new_ranks_move(zp_resize *x, zp_new_ranks_error *e) {
 /* Slots keep the arrays that zero_destroy gives back. Structs that your code has bound or adopted
    get the pointers of `next`. */
 static zero_result zp_new_ranks_pass_pointers(zero_ctx *z, zero_ctx *next) {
-    for (int i = 0; i < next->nslots; i++)
-        for (int j = 0; j < z->nslots; j++) {
-            const zp_slot *from = &z->slots[(i + j) % z->nslots];
-            zp_slot *to = &next->slots[i];
-            if (from->place[0] != to->place[0] || from->place[1] != to->place[1]) continue;
-            memcpy(to->was, from->was, sizeof to->was);
-            break;
-        }
-    z->nslots = 0;
+    zp_place_pass_arrays(z, next);
     for (int side = 0; side < 2; side++) {
         if (z->adopted[side]) next->adopted[side] = z->adopted[side];
         z->adopted[side] = NULL;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "life.h"
+#include "../extras/lines.h"
 
 static const char *const zp_pass_order_calls[ZERO_CALL_KINDS] = {"forward", "backward"};
 static const char *const zp_pass_order_passes[2] = {"training pass", "evaluation"};
@@ -99,6 +100,6 @@ zero_result zero_pass_order(zero_ctx *z, zero_pass kind, int micro, const zero_p
     z->planned = 0;
     if (z->phase == ZP_NEW) return ZERO_OK;
     zp_order_expect(z, kind);
-    const zero_result r = zp_agree_compare_lines(z, zp_order_line);
+    const zero_result r = zp_lines_compare(z, zp_line_of_order);
     return r ? z->dead = r : ZERO_OK;
 }

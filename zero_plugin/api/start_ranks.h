@@ -17,6 +17,17 @@
 enum { ZP_A_RANK = -1, ZP_NOT_STARTED = 126, ZP_BY_SIGNAL = 128 };
 #define ZP_GRACE_S 3.0 /* seconds from a rank's failure to SIGTERM, and from SIGTERM to SIGKILL */
 
+size_t zero_local_bytes(void) { return sizeof(zero_local); }
+
+zero_result zero_local_place(zero_local **local, void *memory, int nranks) {
+    if (!local || !memory || (uintptr_t)memory % 64 || nranks < 1 || nranks > ZP_LOCAL_MAX)
+        return ZERO_ERR_ARGUMENT;
+    *local = (zero_local *)memory;
+    zp_board_make_local(*local, nranks, 1);
+    (*local)->placed = 1;
+    return ZERO_OK;
+}
+
 /* The ranks of one call. */
 typedef struct zp_start_ranks {
     zero_local *local;

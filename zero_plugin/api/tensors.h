@@ -63,57 +63,7 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
     return ZERO_OK;
 }
 
-/* Adds the pointers of a row to tensor t: a slot for each layer. */
-static zero_result zp_tensor_add_slots(zero_ctx *z, int t, const zero_tensor_desc *d, int layers) {
-    char *const from[2] = {(char *)d->grad, (char *)d->param};
-    const size_t stride = d->stride ? d->stride : sizeof(void *);
-    for (int l = 0; l < layers && (d->param || d->grad); l++) {
-        zp_slot *list = (zp_slot *)zp_list_grow(z->slots, z->nslots, &z->slots_cap, sizeof *list);
-        if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "the pointers of %s", d->name);
-        z->slots = list;
-        zp_slot *slot = &z->slots[z->nslots++];
-        memset(slot, 0, sizeof *slot);
-        slot->tensor = t;
-        slot->layer = l;
-        for (int side = 0; side < 2; side++) {
-            if (!from[side]) continue;
-            slot->place[side] = (void **)(void *)(from[side] + (size_t)l * stride);
-            if (!(d->flags & ZERO_INLINE))
-                memcpy(&slot->was[side], slot->place[side], sizeof slot->was[side]);
-        }
-    }
-    return ZERO_OK;
-}
-
-/* Adds a row that is the same as an earlier one: another pointer to its tensor. */
-static zero_result zp_tensor_add_alias(zero_ctx *z, const zero_tensor_desc *d) {
-    zp_tensor *t;
-    ZP_TRY(zp_bind_named_tensor(z, d->same_as, &t));
-    const zero_tensor_desc *of = &t->desc;
-    ZP_REFUSE(z, d->numel != of->numel || (d->layers ? d->layers : 1) != of->layers,
-              "tensor %s has %zu elements in %d layers, but %s, its same_as, has %zu in %d; use "
-              "its sizes",
-              d->name, d->numel, d->layers, of->name, of->numel, of->layers);
-    ZP_REFUSE(
-        z, d->unit || d->uses || d->together || d->every || d->frozen || d->flags & ~ZERO_BY_SLOT,
-        "tensor %s: set unit, uses, flags and the like in the row of %s", d->name, of->name);
-    if (d->param || d->grad) return zp_tensor_add_slots(z, (int)(t - z->tensors), d, of->layers);
-    ZP_REFUSE(z, of->flags & ZERO_BY_SLOT, "tensor %s: %s has no field; set .param or .grad",
-              d->name, of->name);
-    const int other = *zp_bind_place_of_field(z, d->field);
-    ZP_REFUSE(z, other, "tensor %s: offset %zu is the field of tensor %s; use another", d->name,
-              d->field, z->tensors[other - 1].desc.name);
-    zp_alias *list =
-        (zp_alias *)zp_list_grow(z->aliases, z->naliases, &z->aliases_cap, sizeof *list);
-    if (!list) return zp_ctx_fail(z, ZERO_ERR_MEMORY, "tensor %s", d->name);
-    const zp_alias alias = {(int)(t - z->tensors), t->aliases, d->field};
-    z->aliases = list;
-    z->aliases[z->naliases++] = alias;
-    t->aliases = z->naliases;
-    return ZERO_OK;
-}
-
-/* Adds a checked tensor to the list, after its slots. */
+/* Adds a checked tensor to the list. */
 static zero_result zp_tensor_add(zero_ctx *z, zp_tensor *t) {
     const char *of = t->desc.name;
     zp_tensor *list =
@@ -139,16 +89,11 @@ zero_result zero_tensor(zero_ctx *z, const zero_tensor_desc *d) {
     memset(&t, 0, sizeof t);
     t.desc = *d;
     if (!d->name) t.desc.name = number;
-    if (d->same_as) return zp_tensor_add_alias(z, &t.desc);
+    if (d->same_as && z->places) return z->places->add_same(z, &t.desc);
     ZP_TRY(zp_tensor_resolve(z, &t));
     ZP_TRY(zp_tensor_check(z, &t.desc));
     ZP_EACH_EXTRA(z, x) if (x->tensor) ZP_TRY(x->tensor(z, &t));
-    if (d->param || d->grad) t.desc.flags |= ZERO_BY_SLOT;
-    const int slots = z->nslots;
-    zero_result r = zp_tensor_add_slots(z, z->ntensors, &t.desc, t.desc.layers);
-    if (!r) r = zp_tensor_add(z, &t);
-    if (r) z->nslots = slots;
-    return r;
+    return zp_tensor_add(z, &t);
 }
 
 static zero_result zp_tensor_announce(zero_ctx *z, const zero_tensor_desc *desc, int n) {
@@ -160,41 +105,6 @@ static zero_result zp_tensor_announce(zero_ctx *z, const zero_tensor_desc *desc,
 
 zero_result zero_tensors(zero_ctx *z, const zero_tensor_desc *desc, int n) {
     ZP_RUN_AS(z, "zero_tensors", zp_tensor_announce(z, desc, n));
-}
-
-/* Returns the unit of the next small array: the last unit, until it has enough elements. */
-static int zp_tensor_shared_unit(zero_ctx *z) {
-    enum { ENOUGH = 1 << 16 };
-    zp_last_unit *l = &z->last_unit;
-    for (; l->seen < z->ntensors; l->seen++) {
-        const zero_tensor_desc *d = &z->tensors[l->seen].desc;
-        const int units = d->unit + d->layers;
-        if (units > l->units) l->has = 0;
-        if (units >= l->units) l->has += d->numel;
-        if (units > l->units) l->units = units;
-    }
-    return l->units && l->has < ENOUGH ? l->units - 1 : l->units;
-}
-
-static zero_result zp_tensor_place(zero_ctx *z, const zero_tensor_desc *row) {
-    ZP_ENTER(z, "zero_place", ZP_NEW, "tensors are announced before zero_build and zero_lend");
-    ZP_REFUSE(z, !row, "row is NULL");
-    zero_tensor_desc one = *row;
-    char name[128];
-    zp_tensor *same = zp_bind_find_tensor(z, one.name);
-    if (same) { /* a row in a loop has the same name */
-        (void)snprintf(name, sizeof name, "%.100s %d", one.name, ++same->namesakes);
-        one.name = name;
-    }
-    if (!one.unit && one.flags == ZERO_INLINE) one.unit = zp_tensor_shared_unit(z);
-    if (!one.unit && !one.flags && !one.same_as) one.flags = ZERO_KEEP;
-    const zero_result r = zero_tensor(z, &one);
-    if (r && !z->row[0]) memcpy(z->row, z->text, sizeof z->row);
-    return r;
-}
-
-zero_result zero_place(zero_ctx *z, const zero_tensor_desc *row) {
-    ZP_RUN_AS(z, "zero_place", zp_tensor_place(z, row));
 }
 
 int zero_tensor_count(const zero_ctx *z) { return z ? z->ntensors : 0; }

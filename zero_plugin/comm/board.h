@@ -69,6 +69,14 @@ struct zero_local {
     uint32_t ranks_left; /* threads: ranks that have left the part */
 };
 
+/* Sets up the place where local ranks meet, in memory that they share. */
+static void zp_board_make_local(zero_local *l, int nranks, int shared) {
+    memset(l, 0, sizeof *l);
+    l->nranks = nranks;
+    l->shared = shared;
+    l->maker = getpid();
+}
+
 /* Returns the first zero_local, from which l was split; *rank becomes the rank there. */
 static zero_local *zp_board_first_local(zero_local *l, int *rank) {
     while (l && l->of[*rank]) {

@@ -140,21 +140,21 @@ static zero_result zp_collectives_broadcast(zero_group *g, const zp_collective *
 static zero_result zp_collectives_barrier(zero_group *g, int kind) {
     const zp_call call = {kind, -1, 0};
     const zp_parts bytes = {g->scratch, g->piece, 1, SIZE_MAX};
-    if (g->group.nranks == 1 || g->group.transport->whole) return ZERO_OK;
+    if (g->group.nranks == 1 || zp_message_functions(g->group.transport)->whole) return ZERO_OK;
     g->number++;
     return zp_group_gather_parts(g, &call, &bytes);
 }
 
 /* Runs a collective: with the library's function, if the transport has one, or with messages. */
 static zero_result zp_collectives_run(zero_group *g, const zp_collective *c) {
-    const zp_transport *t = g->group.transport;
+    const zp_messenger *messenger = zp_message_functions(g->group.transport);
     const zp_parts from = {c->from, c->n, c->n, SIZE_MAX}, to = {c->to, c->n, c->n, SIZE_MAX};
     const size_t own = (size_t)g->group.rank * c->n; /* of a gather or an all-to-all: bytes */
     const int kind = c->call.kind;
     g->number++; /* all ranks count a collective; only two ranks count a message */
     if (kind == ZP_GROUP_ALL_GATHER && (char *)c->to + own != c->from)
         ZP_TRY(zp_device_copy(&g->stream, (char *)c->to + own, c->from, c->n));
-    if (t->whole && kind != ZP_GROUP_ALL_TO_ALL) return t->whole(&g->stream, c);
+    if (messenger->whole && kind != ZP_GROUP_ALL_TO_ALL) return messenger->whole(&g->stream, c);
     switch (kind) {
     case ZP_GROUP_ALL_REDUCE: return zp_collectives_all_reduce(g, c);
     case ZP_GROUP_REDUCE_SCATTER:
@@ -208,7 +208,7 @@ static zero_result zp_collectives_make(zero_group **out, const char *call, const
     g->users = 1;
     if (of) (void)__atomic_add_fetch(&of->users, 1, __ATOMIC_ACQ_REL);
     g->host_stream = stream;
-    if (!row || !row->make_part)
+    if (!row || !zp_message_functions(row)->make_part)
         return zp_group_fail(g, ZERO_ERR_UNSUPPORTED, call, why ? why : "no such kind");
     zero_result r = zp_device_open(&g->device);
     if (r && row->refuse) row->refuse(comm, g->device.text);
@@ -258,11 +258,12 @@ static zero_result zp_collectives_split(zero_group *of, const char *call, int co
     cut.memory = &split->memory;
     if (!cut.parts) return ZERO_OK;
     zero_comm part;
-    const zp_transport *row = of->group.transport;
-    ZP_TRY(zp_group_end(of, call, row->make_part(&of->group, &cut, &part)));
+    const zp_messenger *messenger = zp_message_functions(of->group.transport);
+    ZP_TRY(zp_group_end(of, call, messenger->make_part(&of->group, &cut, &part)));
     if (cut.part < 0) return ZERO_OK;
     const zero_result r = zp_collectives_make(out, call, &part, stream, of->group.timeout_s, of);
-    if (!*out && row->free_part) row->free_part(&part, 1); /* no zero_group_close will */
+    if (!*out && messenger->free_part)
+        messenger->free_part(&part, 1); /* no zero_group_close will */
     return r;
 }
 
@@ -279,13 +280,13 @@ static void zp_collectives_stop_trace(zero_group *g) {
 static void zp_collectives_free(zero_group *g) {
     zp_comm *p = &g->group;
     zp_collectives_stop_trace(g);
-    const zp_transport *row = p->transport;
+    const zp_messenger *messenger = zp_message_functions(p->transport);
     const int broken = g->dead || zp_failure_result(&g->failure);
     if (broken) zp_comm_abort(p, g->text[0] ? g->text : "it gave up its group");
     if (g->stream.device) (void)zp_device_sync_stream(&g->stream);
     zp_comm_close_watch(&g->watch);
     zp_comm_close(p, broken);
-    if (g->of && row && row->free_part) row->free_part(&g->comm, broken);
+    if (g->of && messenger->free_part) messenger->free_part(&g->comm, broken);
     while (g->splits) {
         zp_split *next = g->splits->next;
         free(g->splits);

@@ -64,9 +64,6 @@ typedef struct zp_memory {
 
 typedef struct zp_comm zp_comm;
 typedef struct zp_wire zp_wire;
-struct zp_swap; /* these three: of messages.h */
-struct zp_cut;
-struct zp_collective;
 
 /* One collective of a context. Offsets are bytes in this rank's piece of the memory. */
 typedef struct zp_op {
@@ -127,20 +124,6 @@ typedef struct zp_transport {
     void (*abort)(zp_comm *g, const char *why);
     /* Leaves the group and frees all memory. If not `broken`: COLLECTIVE, at most timeout_s. */
     void (*leave)(zp_comm *g, int broken);
-    /* A zero_group needs the next three. swap exchanges messages; between two ranks they keep the
-       list's order. Then the stream's next work may read received and overwrite sent buffers. */
-    zero_result (*swap)(zp_stream *s, const struct zp_swap *x);
-    /* make_part makes a communicator for some of the ranks, for further groups and contexts. It is
-       COLLECTIVE over the group that is split. free_part frees it, COLLECTIVE over the part. */
-    zero_result (*make_part)(zp_comm *of, const struct zp_cut *cut, zero_comm *part);
-    void (*free_part)(zero_comm *part, int broken);
-    /* Runs a collective with the library's own function. NULL: the plugin makes it of messages. */
-    zero_result (*whole)(zp_stream *s, const struct zp_collective *w);
-    /* Sets view->peer, by the places of `part`, to this rank's addresses of the pieces of `m`. `m`
-       is memory of `of`; rank i of `part` is rank first + i * step of `of`. NULL: this transport
-       does not see the memory of peers. */
-    void (*view)(const zp_comm *of, const zp_memory *m, const zp_comm *part, int first, int step,
-                 zp_memory *view);
     /* Returns the bytes that each of n ranks allocates when they become one of `parts` parts of
        `of`: memory to meet in, and message buffers if `swaps`. The plan calls it before splits. */
     size_t (*room)(const zp_comm *of, int parts, int n, int swaps);
@@ -148,6 +131,7 @@ typedef struct zp_transport {
        transport, which the process keeps, or writes the reason to `text`. COLLECTIVE. NULL: forked
        ranks do not need this transport. */
     zero_result (*connect)(zero_comm *comm, double timeout_s, char text[ZP_TEXT_BYTES]);
+    const struct zp_messenger *messenger; /* see messages.h. NULL: ranks send no messages */
 } zp_transport;
 
 /* Defines a transport: its name, then the functions in the order above. */

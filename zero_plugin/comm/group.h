@@ -69,7 +69,7 @@ static int zp_group_list_messages(const zp_comm *g, zero_message *list, const zp
 static zero_result zp_group_exchange_messages(zero_group *g, const zp_call *call,
                                               const zero_message *list, int n) {
     const zp_swap x = {&g->group, *call, g->number, list, n};
-    return n ? g->group.transport->swap(&g->stream, &x) : ZERO_OK;
+    return n ? g->group.transport->messenger->swap(&g->stream, &x) : ZERO_OK;
 }
 
 /* Sends each other rank its part of `out`, and receives this rank's from it in its part of `in`. */

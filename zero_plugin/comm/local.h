@@ -178,6 +178,9 @@ static zero_result zp_local_join_ranks(zp_comm *g, const zero_comm *given) {
         return zp_comm_fail(g, ZERO_ERR_ARGUMENT,
                             "ranks that share a zero_local are threads of one process in the CUDA "
                             "build (shared 0); processes need NCCL");
+    if (local->shared && g->transport->memory == zp_shared_memory_open)
+        return zp_comm_fail(g, ZERO_ERR_UNSUPPORTED, "ranks that are processes: %s",
+                            ZP_LEFT_OUT("start"));
     if (given->rank < 0 || given->rank >= local->nranks)
         return zp_comm_fail(g, ZERO_ERR_ARGUMENT, "comm.rank is %d, the group has ranks 0..%d",
                             given->rank, local->nranks - 1);
@@ -217,6 +220,5 @@ static size_t zp_local_board_bytes(const zp_comm *of, int parts, int n, int swap
 /* local_groups.h has the functions that a zero_group needs. */
 ZP_TRANSPORT(zp_local_transport, "LOCAL", zp_local_join, zp_local_refuse, zp_shared_memory_open,
              NULL, zp_local_issue, zp_board_exchange, zp_board_broadcast, zp_local_bytes, NULL,
-             zp_board_abort_local, zp_local_leave, NULL, NULL, NULL, NULL, NULL,
-             zp_local_board_bytes, NULL);
+             zp_board_abort_local, zp_local_leave, zp_local_board_bytes, NULL, NULL);
 static const zp_transport_row zp_local_row = {ZERO_COMM_LOCAL, &zp_local_transport, ""};

@@ -1,8 +1,9 @@
-/* local_groups.h - LOCAL with groups: its ranks split, and exchange messages */
+/* local_groups.h - LOCAL of processes, and with groups: its ranks split, and exchange messages */
 #pragma once
 
 #include "local.h"
 #include "pipe.h"
+#include "process.h"
 
 static zero_result zp_local_group_join(zp_comm *g, const zero_comm *given) {
     ZP_TRY(zp_local_join(g, given));
@@ -19,15 +20,14 @@ static zero_result zp_local_group_make_part(zp_comm *of, const zp_cut *cut, zero
     const zero_result r =
         zp_comm_open_memory(of, cut->memory, (size_t)cut->parts * each, ZP_ONE | ZP_ON_HOST);
     if (r) return zp_comm_fail(of, r, "the memory in which parts of the group meet");
-    zero_local *l = NULL;
     char *at = cut->memory->base + (size_t)zp_max(0, (size_t)cut->part) * each;
+    zero_local *l = (zero_local *)(void *)at;
     if (cut->part >= 0 && cut->rank == 0) {
-        (void)zero_local_place(&l, at, cut->nranks);
-        l->shared = s->local->shared;
+        zp_board_make_local(l, cut->nranks, s->local->shared);
+        l->placed = 1;
     }
     ZP_TRY(zp_comm_barrier(of));
     if (cut->part < 0) return zp_comm_barrier(of);
-    l = (zero_local *)(void *)at;
     int there = of->rank;
     (void)zp_board_first_local(s->local, &there);
     l->of[cut->rank] = s->local;
@@ -60,10 +60,11 @@ static void zp_local_group_free_part(zero_comm *part, int broken) {
     zp_shared_memory_free_boards(l);
 }
 
+ZP_MESSENGER(zp_local_group_messenger, zp_pipe_exchange_messages, zp_local_group_make_part,
+             zp_local_group_free_part, NULL, zp_message_view_part);
 ZP_TRANSPORT(zp_local_group_transport, "LOCAL", zp_local_group_join, zp_local_refuse,
-             zp_shared_memory_open, NULL, zp_local_issue, zp_board_exchange, zp_board_broadcast,
-             zp_local_bytes, NULL, zp_board_abort_local, zp_local_leave, zp_pipe_exchange_messages,
-             zp_local_group_make_part, zp_local_group_free_part, NULL, zp_message_view_part,
-             zp_local_group_bytes, NULL);
+             zp_process_open_memory, NULL, zp_local_issue, zp_board_exchange, zp_board_broadcast,
+             zp_local_bytes, NULL, zp_board_abort_local, zp_local_leave, zp_local_group_bytes, NULL,
+             &zp_local_group_messenger);
 static const zp_transport_row zp_local_groups_row = {ZERO_COMM_LOCAL, &zp_local_group_transport,
                                                      ""};

@@ -33,6 +33,32 @@ typedef struct zp_cut {
     zp_memory *memory;
 } zp_cut;
 
+/* The functions of a transport for messages and groups. Each may be NULL. */
+typedef struct zp_messenger {
+    /* Exchanges messages; between two ranks they keep the list's order. Then the stream's next work
+       may read received and overwrite sent buffers. */
+    zero_result (*swap)(zp_stream *s, const zp_swap *x);
+    /* make_part makes a communicator for some of the ranks, for further groups and contexts. It is
+       COLLECTIVE over the group that is split. free_part frees it, COLLECTIVE over the part. */
+    zero_result (*make_part)(zp_comm *of, const zp_cut *cut, zero_comm *part);
+    void (*free_part)(zero_comm *part, int broken);
+    /* Runs a collective with the library's own function. NULL: the plugin makes it of messages. */
+    zero_result (*whole)(zp_stream *s, const zp_collective *w);
+    /* Sets view->peer, by the places of `part`, to this rank's addresses of the pieces of `m`. `m`
+       is memory of `of`; rank i of `part` is rank first + i * step of `of`. NULL: this transport
+       does not see the memory of peers. */
+    void (*view)(const zp_comm *of, const zp_memory *m, const zp_comm *part, int first, int step,
+                 zp_memory *view);
+} zp_messenger;
+static const zp_messenger zp_message_none = {NULL, NULL, NULL, NULL, NULL};
+/* Defines a messenger: its name, then the functions in the order above. */
+#define ZP_MESSENGER(messenger, ...) static const zp_messenger messenger = {__VA_ARGS__}
+
+/* Returns the transport's functions for messages; all are NULL if it has none. */
+static const zp_messenger *zp_message_functions(const zp_transport *t) {
+    return t && t->messenger ? t->messenger : &zp_message_none;
+}
+
 /* The header of a message: the call that it belongs to, the number of collectives that its sender
    has begun, and the message's size in bytes. */
 typedef struct zp_envelope {

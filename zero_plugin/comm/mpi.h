@@ -3,6 +3,7 @@
 
 #include "messages.h"
 #include "mpi_nodes.h"
+#include "process.h"
 
 #ifdef ZERO_WITH_MPI
 
@@ -104,7 +105,7 @@ static zero_result zp_mpi_open_window_memory(zp_comm *g, zp_memory *m) {
 
 /* Tries memory files first: they need no room in /dev/shm, and each rank frees them alone. */
 static zero_result zp_mpi_open_memory(zp_comm *g, zp_memory *m) {
-    const zero_result r = zp_shared_memory_open(g, m);
+    const zero_result r = zp_process_open_memory(g, m);
     const int other = g->nranks > 1 && (r == ZERO_ERR_MEMORY || r == ZERO_ERR_UNSUPPORTED);
     return other ? zp_mpi_open_window_memory(g, m) : r;
 }
@@ -459,10 +460,11 @@ static void zp_mpi_leave(zp_comm *g, int broken) {
     free(m);
 }
 
+ZP_MESSENGER(zp_mpi_messenger, zp_mpi_exchange_messages, zp_mpi_make_part, zp_mpi_free_part, NULL,
+             zp_message_view_part);
 ZP_TRANSPORT(zp_mpi_transport, "MPI", zp_mpi_join, NULL, zp_mpi_open_memory, NULL,
              zp_mpi_nodes_issue, zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_nodes_bytes, NULL,
-             zp_mpi_nodes_abort, zp_mpi_leave, zp_mpi_exchange_messages, zp_mpi_make_part,
-             zp_mpi_free_part, NULL, zp_message_view_part, zp_mpi_bytes_of_parts, NULL);
+             zp_mpi_nodes_abort, zp_mpi_leave, zp_mpi_bytes_of_parts, NULL, &zp_mpi_messenger);
 static const zp_transport_row zp_mpi_row = {ZERO_COMM_MPI, &zp_mpi_transport, ""};
 #else
 static const zp_transport_row zp_mpi_row = {ZERO_COMM_MPI, NULL, ZP_NO_MPI};

@@ -8,6 +8,7 @@
 
 #include "messages.h"
 #include "nccl_watch.h"
+#include "process.h"
 
 #ifdef ZERO_WITH_NCCL
 
@@ -376,11 +377,11 @@ static zero_result zp_nccl_open_board(zp_comm *g) {
     m->bytes = zp_round_up(sizeof(zp_board), 4096);
     m->how = ZP_ONE | ZP_ON_HOST;
     const int fd = zp_shared_memory_make_file(m->bytes);
-    const zp_piece mine = zp_shared_memory_piece_of(fd),
+    const zp_piece mine = zp_process_piece_of(fd),
                    *theirs = (const zp_piece *)(const void *)g->mail;
     zero_result r = zp_comm_exchange(g, &mine, sizeof mine);
     for (int p = 0; p < g->nranks && !r && maker < 0; p++) {
-        const int file = p == g->rank ? fd : zp_shared_memory_open_piece(&theirs[p]);
+        const int file = p == g->rank ? fd : zp_process_open_piece(&theirs[p]);
         if (zp_shared_memory_map_piece(m, 0, file)) maker = p;
         if (file >= 0 && file != fd) (void)close(file);
     }
@@ -493,11 +494,12 @@ static void zp_nccl_free_part(zero_comm *part, int broken) {
     free(part->handle);
 }
 
+ZP_MESSENGER(zp_nccl_messenger, zp_nccl_exchange_messages, zp_nccl_make_part, zp_nccl_free_part,
+             zp_nccl_issue_collective, NULL);
 ZP_TRANSPORT(zp_nccl_transport, "NCCL", zp_nccl_join, zp_nccl_refuse, zp_nccl_alloc_memory,
              zp_nccl_register_memory, zp_nccl_issue, zp_nccl_exchange, zp_nccl_broadcast,
              zp_local_bytes, zp_nccl_watch_look, zp_nccl_watch_abort, zp_nccl_leave,
-             zp_nccl_exchange_messages, zp_nccl_make_part, zp_nccl_free_part,
-             zp_nccl_issue_collective, NULL, zp_nccl_bytes_of_parts, zp_nccl_connect);
+             zp_nccl_bytes_of_parts, zp_nccl_connect, &zp_nccl_messenger);
 static const zp_transport_row zp_nccl_row = {ZERO_COMM_NCCL, &zp_nccl_transport, ""};
 #else
 static const zp_transport_row zp_nccl_row = {

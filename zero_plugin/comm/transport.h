@@ -12,6 +12,7 @@
 #include "local_groups.h"
 #include "mpi.h"
 #include "nccl.h"
+#include "process.h"
 
 #ifdef ZERO_OWN_TRANSPORTS
 #include ZERO_OWN_TRANSPORTS
@@ -22,10 +23,11 @@ static const zp_transport *const zp_transport_own[] = {NULL ZERO_OWN_ROWS};
 
 /* The first line of a kind counts. */
 static const zp_transport_row *const zp_transport_table[] = {
-    &zp_local_groups_row,
-    &zp_local_row,
-    &zp_mpi_row,
-    &zp_nccl_row,
+    &zp_local_groups_row, /* processes, and groups */
+    &zp_process_row,      /* processes */
+    &zp_local_row,        /* threads */
+    &zp_mpi_row,          /* MPI */
+    &zp_nccl_row,         /* NCCL */
 };
 enum { ZP_TRANSPORTS = sizeof zp_transport_table / sizeof *zp_transport_table };
 enum { ZP_OWN_TRANSPORTS = sizeof zp_transport_own / sizeof *zp_transport_own - 1 };

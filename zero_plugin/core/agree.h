@@ -10,41 +10,35 @@ static int zp_agree_first_difference(const zp_comm *g, size_t bytes) {
     return 0;
 }
 
-/* Prints line i of the common data to `text`, followed by zeros; returns 0 after the last line. */
-typedef int (*zp_line_fn)(const zero_ctx *z, int i, char *text, size_t bytes);
+/* Adds the value of a field to the hash, unless ranks may differ in it. */
+static uint64_t zp_agree_add(uint64_t hash, const zp_setting *s, const void *of) {
+    const double value = zp_config_get_setting(s, of);
+    uint64_t word;
+    memcpy(&word, &value, sizeof word);
+    return s->free ? hash : zp_hash_wide(hash, word);
+}
 
-/* Exchanges one hash of all lines, and single lines only if the hashes differ. At the first line
-   that differs, all ranks return an error. COLLECTIVE. */
-static zero_result zp_agree_compare_lines(zero_ctx *z, zp_line_fn line) {
-    uint64_t words[ZP_MAIL_BYTES / sizeof(uint64_t)], hash = ZP_HASH_EMPTY;
-    char *mine = (char *)words;
-    const char *all = z->all->mail;
-    for (int i = 0; line(z, i, mine, sizeof words); i++)
-        for (size_t w = 0; w < sizeof words / sizeof *words; w++)
-            hash = zp_hash_wide(hash, words[w]);
-    ZP_DO(z, zp_comm_exchange(z->all, &hash, sizeof hash));
-    const int differ = zp_agree_first_difference(z->all, sizeof hash);
-    for (int i = 0; differ && line(z, i, mine, sizeof words); i++) {
-        ZP_DO(z, zp_comm_exchange(z->all, mine, ZP_MAIL_BYTES));
-        const int r = zp_agree_first_difference(z->all, ZP_MAIL_BYTES);
-        if (r)
-            return z->dead = zp_ctx_fail(z, ZERO_ERR_MISMATCH,
-                                         "rank 0 has {%.180s}, rank %d has {%.180s}", all, r,
-                                         all + (size_t)r * ZP_MAIL_BYTES);
+/* Compares settings and tensors. On a difference, all ranks return an error. COLLECTIVE. */
+static zero_result zp_agree_compare(zero_ctx *z) {
+    const zp_setting *s;
+    uint64_t mine = ZP_HASH_EMPTY;
+    if (z->compare) return z->compare(z);
+    for (int i = 0; (s = zp_extra_setting(z, i)) != NULL; i++)
+        mine = zp_agree_add(mine, s, &z->cfg);
+    for (const zp_tensor *t = z->tensors; t < z->tensors + z->ntensors; t++) {
+        const uint64_t words[] = {t->desc.numel, (uint64_t)t->desc.flags,
+                                  (uint64_t)zp_layout_frozen_layers(t), zp_type_bits(t->lr_factor),
+                                  zp_type_bits(t->decay_factor)};
+        for (int i = 0; i < 5; i++) mine = zp_hash_wide(mine, words[i]);
+        for (s = zp_fields; s->name; s++) mine = zp_agree_add(mine, s, &t->desc);
+        ZP_EACH_EXTRA(z, x)
+        for (s = x->fields; s && s->name; s++) mine = zp_agree_add(mine, s, &t->desc);
     }
-    return ZERO_OK;
-}
-
-static int zp_agree_setting_line(const zero_ctx *z, int i, char *text, size_t bytes) {
-    const zp_setting *s = zp_extra_setting(z, i);
-    memset(text, 0, bytes);
-    if (s && !s->free) zp_config_print_setting(s, &z->cfg, text, bytes);
-    return s != NULL;
-}
-
-/* Compares all settings, once per context. COLLECTIVE. */
-static zero_result zp_agree_compare_settings(zero_ctx *z) {
-    if (!z->settings_compared) ZP_TRY(zp_agree_compare_lines(z, zp_agree_setting_line));
-    z->settings_compared = 1;
-    return ZERO_OK;
+    ZP_DO(z, zp_comm_exchange(z->all, &mine, sizeof mine));
+    const int r = zp_agree_first_difference(z->all, sizeof mine);
+    if (!r) return ZERO_OK;
+    return z->dead = zp_ctx_fail(z, ZERO_ERR_MISMATCH,
+                                 "settings or tensors of rank %d differ from those of rank 0; the "
+                                 "part \"agree\" of make drop names the difference",
+                                 r);
 }

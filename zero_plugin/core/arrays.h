@@ -14,8 +14,8 @@
              update read it. It is part of GRAD if nothing else is written there in between. At
              stage 0 it is gathered over GRAD, which the update reads instead. HOST (with a GPU)
              and FILE: it is reduced inside the unit's gradient buffer, then copied away
-     STATE   the rule's own arrays, in the type of cfg.state_type. Only the update writes it, on the
-             compute stream: it decodes blocks to f32 and encodes them. Access by name converts
+     STATE   the rule's own arrays, in f32, or in a form of a row. Only the update writes it, on the
+             compute stream. Access by name converts
      MASTER  the f32 weight, if parameters are stored in 16 bits. The update writes it. If weights
              are split, its lower half (ZP_LOW): PARAM, or NEXT, has the upper one
      PARAM   the weight as stored. The update writes it after all ranks have computed with the old
@@ -96,19 +96,18 @@ typedef struct zp_master {
     zero_type type;         /* of MASTER */
     zp_rounding rounding;   /* of weights to 16 bits */
     const char *bf16_alone; /* the error for other types; NULL: every type has it */
+    const char *part;       /* the row that rounds weights so; NULL: the core does */
 } zp_master;
 
 static const zp_master zp_masters[ZERO_MASTERS] = {
-    {1, ZERO_F32, ZP_NEAREST, NULL}, /* AUTO: SPLIT or F32 */
-    {1, ZERO_F32, ZP_NEAREST, NULL},
+    {1, ZERO_F32, ZP_NEAREST, NULL, NULL}, /* AUTO: SPLIT or F32 */
+    {1, ZERO_F32, ZP_NEAREST, NULL, NULL},
     {1, ZP_LOW, ZP_HALF_UP,
      "master is SPLIT: a BF16 weight is the upper half of an f32. F16 has an exponent of its own, "
-     "and F32 weights are their own masters"},
-    {0, ZERO_F32, ZP_STOCHASTIC,
-     "master is NONE: weights can do without an f32 copy in BF16 alone"}};
-
-/* How a rank keeps STATE, by cfg.state_type. */
-static const zero_type zp_state_types[ZERO_STATE_TYPES] = {ZERO_F32, ZERO_BF16, ZP_CODES};
+     "and F32 weights are their own masters",
+     NULL},
+    {0, ZERO_F32, ZP_STOCHASTIC, "master is NONE: weights can do without an f32 copy in BF16 alone",
+     "compact"}};
 
 /* How the micro-steps of a step become one gradient. */
 typedef enum zp_adding {
@@ -126,7 +125,7 @@ static size_t zp_array_cut(zp_array *a, int u, const zp_unit *unit, zp_array_par
     x.numel = x.first < most ? zp_min(all, most - x.first) : 0;
     x.at = at;
     a->part[u] = x;
-    const size_t end = at + (x.tier == ZERO_DEVICE ? zp_codes_bytes(x.type, x.numel) : 0);
+    const size_t end = at + (x.tier == ZERO_DEVICE ? zp_type_array_bytes(x.type, x.numel) : 0);
     a->bytes += end - at;
     return end;
 }
@@ -143,7 +142,8 @@ static const zp_tier *zp_array_tier(const zp_array *a, int u) { return &a->tiers
 static char *zp_array_at(const zp_array *a, int u, size_t e) {
     const zp_array_part *x = &a->part[u];
     char *memory = x->tier == ZERO_HOST ? a->host : a->memory;
-    return e - x->first < x->numel ? memory + x->at + zp_codes_bytes(x->type, e - x->first) : NULL;
+    return e - x->first < x->numel ? memory + x->at + zp_type_array_bytes(x->type, e - x->first)
+                                   : NULL;
 }
 
 /* OPEN AND CLOSE. Between them, *n elements of unit u from e on are at *p, for work on stream s. *n
@@ -162,7 +162,7 @@ static zero_result zp_array_close(zp_array *a, int u, size_t e, zp_stream *s, in
 
 /* Returns the bytes that this rank keeps of unit u in an array. */
 static uint64_t zp_array_part_bytes(const zp_array *a, int u) {
-    return zp_codes_bytes(a->part[u].type, a->part[u].numel);
+    return zp_type_array_bytes(a->part[u].type, a->part[u].numel);
 }
 
 /* The arrays that an update touches, in this order: weights, gradient, MASTER, STATE.. */
@@ -177,5 +177,5 @@ enum {
 static size_t zp_array_bytes_off_device(const zp_array *a, int units) {
     size_t numel = 0;
     for (int u = 0; u < units; u++) numel += a->part[u].tier ? a->part[u].numel : 0;
-    return zp_codes_bytes(a->type, numel);
+    return zp_type_array_bytes(a->type, numel);
 }

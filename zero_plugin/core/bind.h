@@ -1,4 +1,4 @@
-/* bind.h - finds tensors by name and by field, and slots by layer, through hash tables */
+/* bind.h - finds tensors by name and by field, through hash tables */
 #pragma once
 
 #include "ctx.h"
@@ -47,13 +47,6 @@ static zero_result zp_bind_add_tensor(zero_ctx *z) {
 static zp_tensor *zp_bind_find_tensor(const zero_ctx *z, const char *name) {
     const int at = name && z->names ? *zp_bind_place_of_name(z, name) : 0;
     return at ? &z->tensors[at - 1] : NULL;
-}
-/* Returns the first slot of a layer, or the one after `s`, or NULL. Valid after the build. */
-static const zp_slot *zp_bind_next_slot(const zero_ctx *z, int tensor, int layer,
-                                        const zp_slot *s) {
-    const int last = z->layer_slots[z->tensors[tensor].first_layer + layer] - 1;
-    if (last < 0 || s == &z->slots[last]) return NULL;
-    return &z->slots[(s ? s : &z->slots[last])->next];
 }
 static zero_result zp_bind_named_tensor(zero_ctx *z, const char *name, zp_tensor **t) {
     *t = zp_bind_find_tensor(z, name);

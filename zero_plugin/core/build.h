@@ -4,36 +4,6 @@
 #include "plan.h"
 #include "observe.h"
 
-/* Prints line i of the data, other than settings, that must be the same on all ranks: the build,
-   then each tensor, then the orders. An error shows the first line that differs. */
-static int zp_build_line(const zero_ctx *z, int i, char *text, size_t bytes) {
-    const int at = i - 1;
-    const zp_tensor *t = at >= 0 && at < z->ntensors ? &z->tensors[at] : NULL;
-    memset(text, 0, bytes);
-    if (at == -1)
-        (void)snprintf(text, bytes, "version %s, ZERO_CHECK %d, node_size %d, tensors %d",
-                       ZERO_VERSION, ZERO_CHECK, z->all->node_size, z->ntensors);
-    if (!t) return at < 0 || zp_order_line(z, at - z->ntensors, text, bytes);
-    const zero_tensor_desc *d = &t->desc;
-    const uint64_t name = zp_bind_hash_name(d->name);
-    uint64_t layers = ZP_HASH_EMPTY;
-    char hash[32] = "", more[96] = "", frozen[64] = "";
-    if (strlen(d->name) > 50) /* text and error cut it */
-        (void)snprintf(hash, sizeof hash, "(hash %016llx) ", (unsigned long long)name);
-    ZP_EACH_EXTRA(z, x) if (x->describe) x->describe(z, t, more, sizeof more);
-    for (int l = 0; l < d->layers && d->frozen; l++) layers = zp_hash(layers, d->frozen[l] != 0);
-    if (d->frozen)
-        (void)snprintf(frozen, sizeof frozen, "frozen layers %d (hash %016llx), ",
-                       zp_layout_frozen_layers(t), (unsigned long long)layers);
-    (void)snprintf(
-        text, bytes,
-        "tensor %d: numel %zu, layers %d, unit %d, together %d, every %d, uses %d, flags %d, "
-        "lr_factor %.9g, decay_factor %.9g, %s%sname %s%s",
-        at, d->numel, d->layers, d->unit, d->together, d->every, d->uses, d->flags,
-        (double)t->lr_factor, (double)t->decay_factor, more, frozen, hash, d->name);
-    return 1;
-}
-
 /* Fills `spans` with the tensors in this rank's part of unit u; returns their number. */
 static int zp_build_make_spans(const zero_ctx *z, int u, zp_span *spans) {
     const zp_unit *x = &z->layout.unit[u];
@@ -64,8 +34,7 @@ static zero_result zp_build_alloc_units(zero_ctx *z) {
     z->bucket = (int *)calloc(all, sizeof *z->bucket);
     z->ops = (zp_op *)calloc(all, sizeof *z->ops);
     z->events = (zp_event *)calloc((size_t)zp_build_count_events(z), sizeof *z->events);
-    z->layer_slots = (int *)calloc((size_t)z->layout.layers, sizeof *z->layer_slots);
-    if (!z->bucket || !z->ops || !z->events || !z->layer_slots) return ZERO_ERR_MEMORY;
+    if (!z->bucket || !z->ops || !z->events) return ZERO_ERR_MEMORY;
     zp_event *e = z->events;
     for (int u = 0; u < z->layout.segments; u++) {
         zp_live *live = &z->live[u];
@@ -117,35 +86,6 @@ static zero_result zp_build_private(zero_ctx *z) {
     if (!r) r = zp_device_sync_stream(&z->compute);
     free(spans);
     return r;
-}
-
-/* Returns the host memory of a context, without arrays, and without that of rows, which is in
-   plan.context_bytes already: itself, lists of tensors, units and ranges, queues of lanes, memory
-   in which ranks exchange data. */
-static size_t zp_build_context_bytes(zero_ctx *z) {
-    const zp_layout *l = &z->layout;
-    const zp_comm *g = z->all;
-    const size_t units = (size_t)l->segments + 1, members = (size_t)l->nmembers + 1;
-    const size_t unit = sizeof(zp_unit) + sizeof(zp_live) + sizeof(zp_op) + 2 * sizeof(int)
-                        + 2 * (sizeof(zp_buffer) + sizeof(int)) + ZP_ARRAYS * sizeof(zp_array_part);
-    const size_t member = sizeof(zp_member) + sizeof(zp_member *) + sizeof(zp_span);
-    size_t bytes = sizeof *z + units * unit + members * member, largest = 0;
-    for (int u = 0; u < l->all; u++) largest = zp_max(largest, zp_ctx_shard(z, u));
-    for (int i = 0; i < 2; i++) /* an estimate of a rank's ranges of state */
-        bytes += (size_t)z->order[i].cap * sizeof(int)
-                 + (members / (size_t)z->data->nranks + units) * (size_t)(1 + z->rule->states)
-                       * sizeof(zero_range);
-    bytes += (size_t)l->layers * sizeof(int) + (size_t)z->tensors_cap * sizeof *z->tensors
-             + 2 * z->index_room * sizeof(int)
-             + (size_t)zp_build_count_events(z) * sizeof(zp_event);
-    const int streams = zp_device_is_host() && !z->cfg.no_overlap ? 2 : 0;
-    bytes += sizeof *z->extras + (size_t)streams * ZP_LANE_TASKS * sizeof(zp_task);
-    ZP_EACH_EXTRA(z, x) bytes += sizeof *x + x->state_bytes;
-    bytes += (largest / ZP_NORM_BLOCK + 2) * sizeof *z->partial + 2 * sizeof(zp_control);
-    if (!zp_device_is_host()) bytes += sizeof *z->fold;
-    bytes += (size_t)g->nranks * ZP_MAIL_BYTES;
-    if (g->transport->room) bytes += g->transport->room(g, 0, g->nranks, 0);
-    return bytes;
 }
 
 /* Registers with the transport the memory that a single channel uses. */
@@ -215,9 +155,9 @@ static zero_result zp_build_allocate(zero_ctx *z) {
     if (failed_rank >= 0)
         return z->dead =
                    zp_ctx_fail(z, ZERO_ERR_MEMORY,
-                               "rank %d could not allocate its optimizer state and its context "
-                               "(%zu and %zu bytes)",
-                               failed_rank, z->plan.optimizer_bytes, z->plan.context_bytes);
+                               "rank %d could not allocate its optimizer state (%zu bytes) or its "
+                               "lists",
+                               failed_rank, z->plan.optimizer_bytes);
     ZP_TRY(zp_extra_call(z, ZP_ON_SHARE));
     return zp_build_open_memory(z);
 }

@@ -36,7 +36,6 @@ static const zp_setting zp_settings[] = {
     {ZP_SETTING(type), ZP_SIGNED, 0, ZERO_TYPES - 1, 0, 0},
     {ZP_SETTING(grads), ZP_SIGNED, 0, ZERO_GRAD_AS_TYPE, 0, 0},
     {ZP_SETTING(master), ZP_SIGNED, 0, ZERO_MASTERS - 1, 0, 0},
-    {ZP_SETTING(state_type), ZP_SIGNED, 0, ZERO_STATE_TYPES - 1, 0, 0},
     {ZP_SETTING(seed), ZP_UNSIGNED, 0, ZP_UNLIMITED, 0, 0},
     {ZP_SETTING(optimizer), ZP_SIGNED, 0, ZP_RULES - 1, 0, 0},
     {ZP_SETTING(scaler.fixed), ZP_REAL, 0, ZP_UNLIMITED, 0, 0},
@@ -91,19 +90,6 @@ static void zp_config_set_setting(const zp_setting *s, void *of, double value) {
     else
         x.d = value;
     memcpy((char *)of + s->at, &x, s->bytes);
-}
-
-/* Prints `name value`. */
-static void zp_config_print_setting(const zp_setting *s, const zero_config *c, char *text,
-                                    size_t bytes) {
-    zp_any x;
-    memcpy(&x, (const char *)c + s->at, s->bytes);
-    if (s->form == ZP_UNSIGNED)
-        (void)snprintf(text, bytes, "%s %llu", s->name, (unsigned long long)x.u);
-    else if (s->form == ZP_SIGNED && s->bytes == 8)
-        (void)snprintf(text, bytes, "%s %lld", s->name, (long long)x.l);
-    else
-        (void)snprintf(text, bytes, "%s %.15g", s->name, zp_config_get_setting(s, c));
 }
 
 /* Checks a setting, and replaces 0 by its meaning. */

@@ -55,30 +55,25 @@ typedef struct zp_live {
 
 /* A group that was split from another group of the context. */
 typedef struct zp_part {
-    const zp_transport *of; /* transport of the group that was split; NULL: none was */
+    void (*free)(zero_comm *part, int broken); /* frees `comm`; NULL: none was split */
     zero_comm comm;
     zp_memory meeting; /* owned by the transport */
     size_t bytes;      /* of this rank for the group, from the transport's `room` */
 } zp_part;
 
-typedef struct zp_slot {
-    int tensor, layer;
-    const zp_member *member; /* the layer's member; NULL until zero_build */
-    int next;                /* index of the layer's next slot; after the last the first */
-    void **place[2];         /* by side: your code's pointer, which the plugin writes */
-    char *was[2];            /* by side: its value at zero_tensor; NULL: none, or adopted */
-} zp_slot;
-
-typedef struct zp_alias { /* a further field for a tensor's pointer */
-    int tensor;
-    int next; /* 1 + the tensor's next alias; 0: none */
-    size_t field;
-} zp_alias;
-
-typedef struct zp_last_unit { /* the last unit of the first `seen` tensors; its elements */
-    int seen, units;
-    size_t has;
-} zp_last_unit;
+/* A row's functions for pointers of your code that are no fields of its structs. */
+typedef struct zp_places {
+    /* Adds a row of the table that names an earlier tensor. */
+    zero_result (*add_same)(zero_ctx *z, const zero_tensor_desc *d);
+    /* Writes the pointers to member m, whose unit is in `memory`; NULL: it is not in memory. `at`:
+       the value of a field of your struct `host`, unless that is NULL. */
+    void (*set)(zero_ctx *z, zp_side side, const zp_member *m, char *memory, void *host,
+                uintptr_t at);
+    /* Returns your array of a layer; NULL: none. */
+    char *(*array)(const zero_ctx *z, zp_side side, int tensor, int layer);
+    /* Your arrays were adopted. */
+    void (*forget_arrays)(zero_ctx *z);
+} zp_places;
 
 /* An array of your code: one layer or all layers of a tensor. */
 typedef struct zp_extent {
@@ -99,15 +94,18 @@ typedef struct zp_walk {
 
 struct zero_ctx {
     /* ---- settings and capabilities: zero_create ---- */
-    zero_config cfg;           /* the resolved settings */
-    zp_policy policy;          /* the row of the stage */
-    zp_master master;          /* the row of cfg.master */
-    zp_adding adding;          /* how micro-steps add up, from settings and stage */
-    const zp_rule *rule;       /* the optimizer's functions and its number of states */
-    int grads_unstated;        /* the caller's cfg.grads was AUTO */
-    int accumulation_unstated; /* the same of cfg.accumulation */
-    pid_t maker;               /* the process that created it; a child of fork must not use it */
-    struct zp_extra *extras;   /* the rows; a row without a name ends the list */
+    zero_config cfg;     /* the resolved settings */
+    zp_policy policy;    /* the row of the stage */
+    zp_master master;    /* the row of cfg.master */
+    zp_adding adding;    /* how micro-steps add up, from settings and stage */
+    const zp_rule *rule; /* the optimizer's functions and its number of states */
+    /* Rounds weights to 16 bits on the CPU, for a row; NULL: the core does. */
+    void (*round_weights)(const zp_update *u, size_t at, size_t n, const float *p);
+    const zp_state_form *state_form; /* of STATE in another type; NULL: it is f32 */
+    int grads_unstated;              /* the caller's cfg.grads was AUTO */
+    int accumulation_unstated;       /* the same of cfg.accumulation */
+    pid_t maker;             /* the process that created it; a child of fork must not use it */
+    struct zp_extra *extras; /* the rows; a row without a name ends the list */
     struct zp_packed_state *packed; /* the structs of rows; see `state_at` in extra.h */
     struct zp_rows_state *rows;
     struct zp_subgroups_state *subgroups;
@@ -115,12 +113,14 @@ struct zero_ctx {
     struct zp_whole_state *whole;
     struct zp_world_state *groups;
     struct zp_check_state *checks;
+    struct zp_places_state *placed;
     struct zp_virtual_state *leaves;
     struct zp_resize_state *resize;
     struct zp_integrity_state *integrity;
     struct zp_offload *offload;
     void *own; /* the struct of a row of yours; see ZERO_OWN_EXTRAS in extras/table.h */
     const struct zp_observer *observer;   /* set if a row observes, else NULL */
+    const zp_places *places;              /* set if a row has them, else NULL */
     const struct zp_announcer *announcer; /* set if your code announced an order, else NULL */
     zp_walk walk[4];                      /* by zp_walk_kind */
 
@@ -132,7 +132,10 @@ struct zero_ctx {
     zp_part part[ZP_GROUPS]; /* of the groups that were split from another */
     int ncopies, copy;       /* number of copies of all shards; this rank's */
     zp_watch watch;
-    int settings_compared; /* the ranks have compared their settings */
+    /* Compares settings and tensors, and names the first difference, for a row; NULL: the core
+       does. COLLECTIVE. */
+    zero_result (*compare)(zero_ctx *z);
+    int settings_compared; /* by a row: the ranks have compared their settings */
     zero_ctx *partner;     /* the other one of two contexts that agree together; NULL: none */
     int follows;           /* `partner` sends the verdicts of both */
 
@@ -141,19 +144,13 @@ struct zero_ctx {
     int ntensors, tensors_cap;
     int *names; /* two hash tables [2][index_room], a power of 2: 1 + the tensor of a name; 1 + the
                    first tensor of a field of your struct; 0: empty */
-    size_t index_room; /* entries of each table */
-    zp_slot *slots;    /* [nslots] by call of zero_tensor */
-    int nslots, slots_cap;
-    int *layer_slots;  /* [layout.layers] 1 + the last slot of a tensor's layer; 0: no slot */
-    zp_alias *aliases; /* [naliases] */
-    int naliases, aliases_cap;
+    size_t index_room;     /* entries of each table */
     int bound;             /* zero_bind was called */
     void *structs[2];      /* by side: its last arguments */
     void *adopted[2];      /* by side: the structs that zero_adopt was given */
     int pointers_stay;     /* your code keeps its arrays: the plugin writes none of its pointers */
     zero_type arrays_type; /* then: the type of these arrays */
     const char *no_pass;   /* why your code may not begin a pass; NULL: it may */
-    zp_last_unit last_unit;
     zp_extent *extents; /* [2][2 * layout.layers + 1] arrays to compare; those of the last call */
 
     /* ---- the plan ---- */
@@ -511,6 +508,6 @@ static void *zp_ctx_cut_arena(zero_ctx *z, size_t numel, size_t bytes) {
 /* Closes a part. The caller closes all parts before the group that was split. */
 static void zp_ctx_close_part(zp_part *part, zp_comm *g, int broken) {
     zp_comm_close(g, broken);
-    if (part->of && part->of->free_part) part->of->free_part(&part->comm, broken);
-    part->of = NULL;
+    if (part->free) part->free(&part->comm, broken);
+    part->free = NULL;
 }

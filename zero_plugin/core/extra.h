@@ -102,9 +102,10 @@ typedef enum zp_moment {
     ZP_ON_CHOOSE, /* change the arrays' types, shares and tiers */
     ZP_ON_CHOSEN, /* split the ranks, now that arrays are chosen. COLLECTIVE */
 
-    ZP_ON_LAYOUT, /* every plan: the layout is made. Allocate data about units, select units */
-    ZP_ON_ARRAYS, /* the core's arrays are cut; cut those of the row */
-    ZP_ON_PLAN,   /* buffers and gathers are known: add to z->plan */
+    ZP_ON_LAYOUT,  /* every plan: the layout is made. Allocate data about units, select units */
+    ZP_ON_ARRAYS,  /* the core's arrays are cut; cut those of the row */
+    ZP_ON_PLAN,    /* buffers and gathers are known: add to z->plan */
+    ZP_ON_PLANNED, /* the plan is complete */
 
     ZP_ON_CUT,      /* zero_build, twice: cut the private arena; see zp_ctx_cut_arena */
     ZP_ON_ALLOCATE, /* allocate this rank's own memory */

@@ -19,17 +19,6 @@ typedef struct zp_announcer {
     int (*line)(const zero_ctx *z, int i, char *text, size_t bytes);
 } zp_announcer;
 
-/* Prints line i of the announced orders, which ranks compare: the counts, then each call. */
-static int zp_order_line(const zero_ctx *z, int i, char *text, size_t bytes) {
-    const zp_order *t = z->order;
-    memset(text, 0, bytes);
-    if (i) return z->announcer ? z->announcer->line(z, i - 1, text, bytes) : 0;
-    (void)snprintf(
-        text, bytes, "%d calls of a training pass%s, %d of an evaluation", t[ZERO_TRAIN].nannounced,
-        t[ZERO_TRAIN].all_micro_steps ? " of all micro-steps" : "", t[ZERO_EVAL].nannounced);
-    return 1;
-}
-
 /* Makes room for n visits; returns 0 if memory is exhausted. */
 static int zp_order_reserve(zp_order *t, size_t n) {
     if (n <= (size_t)t->cap) return 1;

@@ -12,6 +12,8 @@ static zero_result zp_plan_check_settings(zero_ctx *z) {
     zp_config_resolve(&z->cfg, z->all->cpu_ranks);
     ZP_REFUSE(z, c->type != ZERO_BF16 && zp_masters[c->master].bf16_alone, "%s",
               zp_masters[c->master].bf16_alone);
+    if (zp_masters[c->master].part)
+        ZP_TRY(zp_extra_need(z, zp_masters[c->master].part, "master is NONE"));
     ZP_REFUSE(z, c->scaler.fixed == 0 && c->scaler.initial < c->scaler.minimum,
               "scaler.initial %g is below scaler.minimum %g; lower the minimum",
               (double)c->scaler.initial, (double)c->scaler.minimum);
@@ -39,9 +41,6 @@ static zero_result zp_plan_apply_settings(zero_ctx *z) {
     const int sees = z->data->nranks == 1 || (!c->no_mapping && z->data->shared_is_fast);
     const int masters = c->type != ZERO_F32 && zp_masters[c->master].keeps;
     zp_share grad = ZP_WHOLE, param = stage.parameters;
-    ZP_REFUSE(z, c->state_type == ZERO_STATE_8BIT && z->rule->reads & ZP_GROWS,
-              "state_type is 8BIT, but the state of %s only grows and loses small sums; use BF16",
-              z->rule->name);
     z->policy = stage;
     z->master = zp_masters[c->master];
     z->adding = each ? ZP_EACH_REDUCED : sums ? ZP_COLLECTED : ZP_IN_PLACE;
@@ -53,7 +52,7 @@ static zero_result zp_plan_apply_settings(zero_ctx *z) {
     zp_plan_set_array(&z->array[ZP_SUM], ZERO_F32, !sums ? ZP_NOTHING : each ? ZP_SHARD : ZP_WHOLE);
     zp_plan_set_array(&z->array[ZP_MASTER], z->master.type, masters ? stage.state : ZP_NOTHING);
     for (int i = 0; i < ZP_STATES; i++)
-        zp_plan_set_array(&z->array[ZP_STATE + i], zp_state_types[c->state_type],
+        zp_plan_set_array(&z->array[ZP_STATE + i], ZERO_F32,
                           i < z->rule->states ? stage.state : ZP_NOTHING);
     z->array[ZP_STATE + 1].squares = (z->rule->reads & ZP_AVERAGES_SQUARES) != 0;
     zp_plan_set_array(&z->array[ZP_MEAN], type, ZP_SHARD);
@@ -213,19 +212,7 @@ static size_t zp_plan_share_numel(const zero_ctx *z, zp_share share, size_t nume
     return share == ZP_NOTHING ? 0 : share == ZP_SHARD ? (numel + n - 1) / n : numel;
 }
 
-/* Returns the bytes of array k for trained elements, without padding. */
-static size_t zp_plan_formula_bytes(const zero_ctx *z, int k) {
-    size_t numel[2] = {0, 0}; /* in the array's type; of units with state in f32 */
-    for (const zp_member *m = z->layout.members; m < z->layout.members + z->layout.nmembers; m++) {
-        const int none = k == ZP_STATE + 1 && z->tensors[m->tensor].one_state;
-        const int f32 = k >= ZP_STATE && z->layout.unit[m->unit].f32_state;
-        if (!none && m->unit < z->layout.all) numel[f32] += m->numel;
-    }
-    for (int i = 0; i < 2; i++) numel[i] = zp_plan_share_numel(z, z->array[k].share, numel[i]);
-    return zp_codes_bytes(z->array[k].type, numel[0]) + numel[1] * sizeof(float);
-}
-
-/* Counts the arrays' bytes. formula_bytes follows the stage table, for all arrays, unpadded. */
+/* Counts the arrays' bytes. */
 static void zp_plan_count_bytes(zero_ctx *z) {
     const zp_array *a = z->array;
     const zp_policy *stage = &z->policy;
@@ -238,13 +225,7 @@ static void zp_plan_count_bytes(zero_ctx *z) {
     const size_t trained = z->layout.padded - z->layout.frozen_padded;
     plan->grad_bytes = zp_plan_share_numel(z, stage->gradients, trained) * of_g
                        - zp_array_bytes_off_device(&a[ZP_MEAN], z->layout.all);
-    plan->formula_bytes =
-        zp_plan_share_numel(z, stage->parameters, z->layout.numel) * of_p
-        + zp_plan_share_numel(z, stage->gradients, z->layout.numel - z->layout.frozen_numel) * of_g;
-    for (int k = ZP_MASTER; k < ZP_NEXT; k++) {
-        plan->optimizer_bytes += a[k].bytes;
-        plan->formula_bytes += zp_plan_formula_bytes(z, k);
-    }
+    for (int k = ZP_MASTER; k < ZP_NEXT; k++) plan->optimizer_bytes += a[k].bytes;
     z->pool[ZP_PARAM].bytes = a[ZP_PARAM].bytes;
     z->pool[ZP_GRAD].bytes = a[ZP_GRAD].bytes + a[ZP_MEAN].bytes;
     plan->accumulator_bytes = z->pool[ZP_GRAD].bytes - plan->grad_bytes + a[ZP_SUM].bytes;
@@ -350,15 +331,10 @@ static size_t zp_plan_unit_sent(zero_ctx *z, int u) {
 }
 
 static void zp_plan_count_traffic(zero_ctx *z) {
-    double formula = 0;
     for (int u = 0; u < z->layout.segments; u++) {
-        const zp_unit *x = &z->layout.unit[u];
-        const size_t sent = zp_plan_unit_sent(z, u);
-        z->plan.sent_bytes += sent;
+        z->plan.sent_bytes += zp_plan_unit_sent(z, u);
         if (z->policy.state == ZP_SHARD) z->plan.gather_bytes += zp_plan_gathers_sent(z, u);
-        if (x->numel) formula += (double)sent * (double)x->content / (double)x->padded;
     }
-    z->plan.formula_sent_bytes = (size_t)(formula + 0.5);
     const zp_op verdict = zp_verdict_op(z);
     z->plan.verdict_bytes = (z->follows ? 0 : zp_comm_op_bytes(&verdict)) + zp_extra_sent(z, -1);
 }
@@ -399,9 +375,6 @@ static zero_result zp_plan_make(zero_ctx *z) {
     memset(&z->plan, 0, sizeof z->plan);
     z->nranges[0] = z->nranges[1] = 0;
     z->piece_bytes = z->peer_bytes = 0;
-    for (int t = 0; t < z->ntensors && z->array[ZP_STATE].type == ZP_CODES; t++)
-        z->tensors[t].atom =
-            zp_layout_common_multiple(zp_max(z->tensors[t].atom, 1), ZP_CODE_BLOCK);
     zero_result r =
         zp_layout_open(&z->layout, z->tensors, z->ntensors, z->data->nranks, z->ncopies);
     if (!r) r = zp_plan_alloc_units(z);
@@ -437,5 +410,5 @@ static zero_result zp_plan_make(zero_ctx *z) {
     z->plan.padded_numel = z->layout.padded;
     z->plan.units = z->layout.units + (zp_layout_numel(&z->layout, z->layout.units) > 0);
     z->plan.nranks = z->all->nranks;
-    return ZERO_OK;
+    return zp_extra_call(z, ZP_ON_PLANNED);
 }

@@ -11,18 +11,8 @@ static char *zp_pointer_of_member(const zero_ctx *z, zp_side side, const zp_memb
     return place ? place : memory + m->at * zp_type_bytes(z->array[side].type);
 }
 
-/* Writes the pointer that your code has bound to a layer; NULL if `memory` is NULL. */
-static void zp_pointer_set_slot(zero_ctx *z, zp_side side, const zp_slot *s, char *memory) {
-    const zp_member *m = s->member;
-    const size_t layer = z->tensors[m->tensor].desc.numel * zp_type_bytes(z->array[side].type);
-    if (!s->place[side] || z->pointers_stay) return;
-    char *to = memory ? zp_pointer_of_member(z, side, m, memory) : NULL;
-    if (to) to += (size_t)(s->layer - m->layer) * layer;
-    memcpy(s->place[side], &to, sizeof to); /* as bytes: it may be any pointer to data */
-}
-
 /* Writes the pointers of one segment's tensors: first the fields of your struct, unless `host` is
-   NULL, then the slots. */
+   NULL, then those at other places. */
 static void zp_pointer_set_segment(zero_ctx *z, zp_side side, int u, char *memory, void *host) {
     const zp_unit *x = &z->layout.unit[u];
     const size_t of = zp_type_bytes(z->array[side].type);
@@ -36,13 +26,7 @@ static void zp_pointer_set_segment(zero_ctx *z, zp_side side, int u, char *memor
         if (host) t->last_pointer[side] = to;
         if (host && !(t->desc.flags & ZERO_BY_SLOT))
             memcpy((char *)host + t->desc.field, &to, sizeof to);
-        for (int k = t->aliases; k && host; k = z->aliases[k - 1].next)
-            memcpy((char *)host + z->aliases[k - 1].field, &to, sizeof to);
-        const int layers = z->nslots ? (int)(m->numel / t->desc.numel) : 0;
-        for (int l = m->layer; l < m->layer + layers; l++)
-            for (const zp_slot *s = zp_bind_next_slot(z, m->tensor, l, NULL); s;
-                 s = zp_bind_next_slot(z, m->tensor, l, s))
-                zp_pointer_set_slot(z, side, s, memory);
+        if (z->places) z->places->set(z, side, m, memory, host, to);
     }
 }
 
@@ -55,4 +39,10 @@ static void zp_pointer_set_unit(zero_ctx *z, zp_side side, int u, int in_memory,
         if (in_memory && side == ZP_GRAD && s == u) memory = zp_ctx_unit_memory(z, ZP_GRAD, s);
         zp_pointer_set_segment(z, side, s, memory, host);
     }
+}
+
+/* Sets a field of the caller to NULL, unless the caller has changed that pointer. */
+static void zp_pointer_end_field(char *field, uintptr_t last_pointer) {
+    static char *const none = NULL;
+    if (!memcmp(field, &last_pointer, sizeof last_pointer)) memcpy(field, &none, sizeof none);
 }

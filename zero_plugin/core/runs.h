@@ -64,7 +64,9 @@ static zero_result zp_run_convert(zero_ctx *z, const zp_array *a, int u,
                                   const zp_kernel_convert_args *args, size_t n) {
     const zp_tier *t = zp_array_tier(a, u);
     if (args->to_type == ZP_CODES) n = (args->first + n + ZP_CODE_BLOCK - 1) / ZP_CODE_BLOCK;
-    return t->convert ? t->convert(z, args, n) : zp_kernel_convert(&z->compute, args, n);
+    if (t->convert) return t->convert(z, args, n);
+    const int plain = args->from_type != ZP_CODES && args->to_type != ZP_CODES;
+    return (plain ? zp_kernel_convert : z->state_form->convert)(&z->compute, args, n);
 }
 
 /* Stores values of any type in this rank's part of an array. control: of gradients, else NULL. */

@@ -13,7 +13,7 @@
 
 /* Returns the address of element 0 of an array of which element `from` is at `at`; NULL of NULL. */
 static void *zp_step_origin(char *at, size_t from, zero_type type) {
-    return at ? (void *)((uintptr_t)at - zp_codes_bytes(type, from)) : NULL;
+    return at ? (void *)((uintptr_t)at - zp_type_array_bytes(type, from)) : NULL;
 }
 
 /* Returns the update of elements [from, from + n) of this rank's part of unit u. at[ZP_UPDATED_*]:
@@ -30,6 +30,7 @@ static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper 
     a.master = kept == ZERO_F32 ? (float *)master : NULL;
     a.low = kept == ZP_LOW ? (uint16_t *)master : NULL;
     a.state_type = z->array[ZP_STATE].part[u].type;
+    a.form = a.state_type == ZERO_F32 ? NULL : z->state_form;
     for (int i = 0; i < ZP_STATES; i++)
         a.state[i] = zp_step_origin(at[ZP_UPDATED_MASTER + 1 + i], from, a.state_type);
     a.begin = from;
@@ -46,6 +47,7 @@ static zp_update zp_step_make_update(const zero_ctx *z, int u, const zero_hyper 
     a.eps = h->eps;
     a.decay = h->weight_decay;
     a.rounding = z->master.rounding;
+    a.round = z->round_weights;
     if (z->rule->passes > 1) {
         const size_t first = zp_ctx_own_part(z, u)->first;
         ZP_EACH_EXTRA(z, x) if (x->fill_update) x->fill_update(z, u, first, &a);

@@ -18,6 +18,7 @@
 #include "../core/plan.h"
 #include "../core/observe.h"
 #include "../core/extra.h"
+#include "places.h"
 
 #if ZERO_CHECK && defined(__GLIBC__)
 #include <malloc.h>
@@ -288,7 +289,7 @@ static zero_result zp_check_begin_pass(zero_ctx *z, zero_pass kind) {
         ZP_UNTIMELY(z, (d->flags & ZERO_KEEP) && !(d->flags & ZERO_BY_SLOT) && !z->bound,
                     "tensor %s is KEEP, and has no pointer; call zero_bind first", d->name);
         for (int l = 0; l < d->layers && (d->flags & ZERO_BY_SLOT); l++) {
-            ZP_UNTIMELY(z, !zp_bind_next_slot(z, t, l, NULL),
+            ZP_UNTIMELY(z, !zp_place_next_slot(z, t, l, NULL),
                         "tensor %s, layer %d, has no pointer; set .param or .grad", d->name, l);
         }
     }

@@ -109,7 +109,8 @@ ZP_FN zp_block_scale zp_codec_scale_block(uint32_t largest, int most) {
     return m;
 }
 ZP_FN uint32_t zp_codec_largest(uint32_t largest, float x) {
-    return zp_codes_magnitude(x) > largest ? zp_codes_magnitude(x) : largest;
+    const uint32_t size = zp_type_bits(x) & 0x7FFFFFFFu;
+    return size > largest ? size : largest;
 }
 /* Rounds to nearest even: adding 1.5 * 2^23 leaves the integer in the sum's low bits. */
 ZP_FN int32_t zp_codec_encode_value(float x, float inverse) {

@@ -168,7 +168,7 @@ static size_t zp_integrity_part(const zero_ctx *z, int k, int u, char **memory) 
     const size_t first = shard ? zp_ctx_shard_first(z, u) : part->first;
     if (!part->numel || zp_array_off_device(a, u)) return 0;
     *memory = zp_array_at(a, u, first);
-    return zp_codes_bytes(part->type, shard ? zp_ctx_shard(z, u) : part->numel);
+    return zp_type_array_bytes(part->type, shard ? zp_ctx_shard(z, u) : part->numel);
 }
 static uint64_t *zp_integrity_hash_of(const zero_ctx *z, int k, int u) {
     return &z->integrity->hash[k * z->layout.segments + u];

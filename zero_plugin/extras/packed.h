@@ -110,7 +110,7 @@ static zero_result zp_packed_exchange(zp_stream *s, zp_packed_state *w, int hop,
     const size_t own = (size_t)g->rank * bytes;
     ZP_TRY(zp_device_copy(s, w->in + own, w->out + own, bytes));
     ZP_TRY(zp_failure_result(g->failure));
-    return g->transport->swap(s, &x);
+    return g->transport->messenger->swap(s, &x);
 }
 
 typedef struct zp_packed_args {
@@ -309,7 +309,7 @@ static zero_result zp_packed_open(zero_ctx *z) {
     int failed_rank = -1;
     ZP_TRY(zp_packed_open_gathered(z));
     if (!w->packed_bytes) return ZERO_OK;
-    if (!z->data->transport->make_part)
+    if (!zp_message_functions(z->data->transport)->make_part)
         return z->dead =
                    zp_ctx_fail(z, ZERO_ERR_UNSUPPORTED,
                                "gradient_bits is %d, but %s has no messages between ranks; use 0",

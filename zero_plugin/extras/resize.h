@@ -23,6 +23,7 @@
    number of z's ranks, so they exchange no list. */
 #pragma once
 
+#include "lines.h"
 #include "state.h"
 
 typedef struct zp_resize_state {
@@ -111,7 +112,7 @@ static void zp_resize_release_unit(zero_ctx *z, int u) {
             const size_t first = seen ? zp_ctx_shard_first(z, s) : x->first,
                          n = seen ? zp_ctx_shard(z, s) : x->numel;
             if (x->numel && x->tier == ZERO_DEVICE)
-                zp_device_release_pages(zp_array_at(a, s, first), zp_codes_bytes(x->type, n));
+                zp_device_release_pages(zp_array_at(a, s, first), zp_type_array_bytes(x->type, n));
         }
     }
 }
@@ -206,8 +207,8 @@ static zero_result zp_resize_compare(zero_ctx *z, zero_ctx *next) {
     for (int i = 0; (set = zp_extra_setting(z, i)) != NULL; i++)
         for (const char *const *name = zp_resize_same; *name; name++) {
             if (strcmp(set->name, *name) != 0) continue;
-            zp_config_print_setting(set, &z->cfg, was, sizeof was);
-            zp_config_print_setting(set, &next->cfg, is, sizeof is);
+            zp_line_print_setting(set, &z->cfg, was, sizeof was);
+            zp_line_print_setting(set, &next->cfg, is, sizeof is);
             ZP_REFUSE(z, strcmp(was, is) != 0,
                       "the state has {%s}, the new context {%s}; use the same", was, is);
         }

@@ -167,7 +167,7 @@ static zero_result zp_rows_swap(zp_stream *s, zp_rows_state *w, const zp_op *op,
     const zp_swap x = {&w->group, zp_comm_op_call(op), ++w->number, w->list, n};
     for (int i = 0; i < n; i++) w->sent += w->list[i].sends ? w->list[i].bytes : 0;
     ZP_TRY(zp_failure_result(w->group.failure));
-    return n ? w->group.transport->swap(s, &x) : ZERO_OK;
+    return n ? w->group.transport->messenger->swap(s, &x) : ZERO_OK;
 }
 
 /* Ends a round before a message has more than `room` blocks. `maps` has nmaps maps. */

@@ -17,7 +17,7 @@
 
 #include "../core/part.h"
 #include "../core/extra.h"
-#include "../core/agree.h"
+#include "lines.h"
 #include "../core/order.h"
 
 /* Its groups, in zero_ctx.group. */
@@ -54,7 +54,8 @@ static zp_memory zp_subgroups_view(const zp_comm *of, const zp_memory *m, const 
     zp_memory view = *m;
     view.handle = NULL;
     view.next = NULL;
-    if (of->transport->view) of->transport->view(of, m, part, first, step, &view);
+    const zp_messenger *messenger = zp_message_functions(of->transport);
+    if (messenger->view) messenger->view(of, m, part, first, step, &view);
     return view;
 }
 
@@ -65,7 +66,7 @@ static zero_result zp_subgroups_open_gradients(zero_ctx *z, size_t bytes) {
     zp_subgroups_state *x = z->subgroups;
     const int size = data->nranks, first = all->rank / size * size;
     x->sums_at = zp_round_up(bytes, 4096);
-    zp_memory *m = all->transport->view ? &x->memory : &z->memory[ZP_GRAD];
+    zp_memory *m = zp_message_functions(all->transport)->view ? &x->memory : &z->memory[ZP_GRAD];
     ZP_TRY(zp_comm_open_memory(m == &x->memory ? all : data, m, x->sums_at + x->sums_bytes, 0));
     x->view = zp_subgroups_view(all, m, x->replicas, all->rank % size, size);
     if (m == &x->memory) z->memory[ZP_GRAD] = zp_subgroups_view(all, m, data, first, 1);
@@ -121,7 +122,7 @@ static zero_result zp_subgroups_cut_ranks(zero_ctx *z) {
     const int size = z->cfg.shard_ranks;
     if (!size && !z->cfg.second_ranks) return ZERO_OK;
     ZP_TRY(zp_subgroups_check_sizes(z));
-    ZP_TRY(zp_agree_compare_settings(z));
+    ZP_TRY(zp_lines_compare_settings(z));
     zp_comm_close_watch(&z->watch);
     return size && size != z->all->nranks ? zp_subgroups_open_replicas(z) : ZERO_OK;
 }

@@ -7,8 +7,13 @@
 #include "../offload/offload_build.h"
 #include "../offload/offload_gpu.h"
 #include "check.h"
+#include "compact.h"
+#include "figures.h"
+#include "flush.h"
 #include "integrity.h"
+#include "lines.h"
 #include "packed.h"
+#include "places.h"
 #include "resize.h"
 #include "rows_gpu.h"
 #include "state.h"
@@ -34,6 +39,9 @@ static const zp_missing_setting zp_table_missing_fields[] = {
 };
 
 static const zp_extra_row zp_table_rows[] = {
+    zp_lines_row,         /* agree */
+    zp_places_row,        /* place */
+    zp_compact_row,       /* compact */
     zp_state_row,         /* state */
     zp_world_row,         /* groups */
     zp_subgroups_row,     /* subgroups */
@@ -48,5 +56,7 @@ static const zp_extra_row zp_table_rows[] = {
     zp_check_row,         /* check */
     zp_trace_row,         /* trace */
     zp_resize_row,        /* resize */
+    zp_figures_row,       /* figures */
+    zp_flush_row,         /* check */
     ZERO_OWN_EXTRA_ROWS NULL,
 };

@@ -8,16 +8,6 @@
 #pragma once
 
 #include "type.h"
-#define ZP_CODES      ((zero_type)(ZERO_TYPES + 1)) /* the type of an array of blocks */
-#define ZP_CODE_BLOCK ((size_t)128)
-typedef struct zp_codes {
-    float scale;
-    uint8_t code[ZP_CODE_BLOCK];
-} zp_codes;
-/* Returns the bytes of n adjacent elements; of codes, those of whole blocks. */
-ZP_FN size_t zp_codes_bytes(zero_type type, size_t n) {
-    return type == ZP_CODES ? n / ZP_CODE_BLOCK * sizeof(zp_codes) : n * zp_type_bytes(type);
-}
 ZP_FN float zp_codes_decode(uint8_t code, float scale, int squares) {
     const float all = (float)code, half = (float)(int8_t)code, square = all * all;
     /* The sum is square / 65025, rounded once, for every code. A division takes longer. */

@@ -4,7 +4,7 @@
    (skip, clip factor, step count). Bodies read it once before their loop. */
 #pragma once
 
-#include "codes.h"
+#include "type.h"
 
 #include <float.h>
 
@@ -42,32 +42,6 @@ typedef struct zp_control { /* in device memory; the agreement and the step writ
     float bias_ratio;      /* sqrt(1 - beta2^t) / (1 - beta1^t) */
     float root_correction; /* sqrt(1 - beta2^t), for eps */
 } zp_control;
-
-/* x[0] is the smallest normal number. x[2] becomes the same, or 0 if the denormal x[1] is lost. */
-typedef struct zp_kernel_denormal_args {
-    volatile float *x;
-} zp_kernel_denormal_args;
-
-ZP_FN void zp_kernel_denormal_at(const zp_kernel_denormal_args *a, size_t one) {
-    a->x[1] = a->x[0] * 0.5f;
-    a->x[2] = a->x[1] * 2.0f;
-}
-ZP_KERNEL(zp_kernel_denormal, zp_kernel_denormal_args, 1)
-
-/* Sets *flushes to 1 if the stream's computations flush denormal numbers to zero. SYNC. */
-static zero_result zp_kernel_detect_flush(zp_device *d, void *stream, int *flushes) {
-    zp_stream s;
-    float *x = (float *)zp_device_alloc_host(3 * sizeof *x);
-    const zp_kernel_denormal_args a = {x};
-    if (!x) return ZERO_ERR_MEMORY;
-    x[0] = FLT_MIN;
-    (void)zp_device_take_stream(&s, d, stream, 1);
-    zero_result r = zp_kernel_denormal(&s, &a, 1);
-    if (!r) r = zp_device_sync_stream(&s);
-    *flushes = !r && zp_type_bits(x[2]) == 0;
-    zp_device_free_host(x);
-    return r;
-}
 
 /* Adds the n lanes of an f64 sum by halves, so that a warp, a block and a CPU get the same bits. */
 ZP_FN double zp_kernel_add_by_halves(double *lane, size_t n) {
@@ -433,8 +407,8 @@ static void zp_kernel_sum_slices(const zp_sum *s, size_t numel, int threads) {
 }
 
 /* Converts stored values to f32 and back, for access by name. Gradients are unscaled. From ZP_LOW:
-   adds lower halves to the upper ones that `to` has, in f32. To ZP_LOW: stores lower halves. To
-   ZP_CODES, the kernel takes blocks instead of elements. */
+   adds lower halves to the upper ones that `to` has, in f32. To ZP_LOW: stores lower halves. Codes
+   have a kernel of their own. */
 typedef struct zp_kernel_convert_args {
     const void *from;
     void *to;
@@ -449,12 +423,6 @@ typedef struct zp_kernel_convert_args {
 ZP_FN void zp_kernel_convert_at(const zp_kernel_convert_args *a, size_t i) {
     const float scale = a->control ? (float)a->control->stored : 1;
     const float factor = a->reads ? 1.0f / scale : scale;
-    if (a->to_type == ZP_CODES) /* i is a block */
-        zp_codes_replace((zp_codes *)a->to, i, (const float *)a->from, a->first,
-                         a->first + a->numel, a->squares);
-    if (a->from_type == ZP_CODES)
-        zp_codes_read((float *)a->to + i, (const zp_codes *)a->from, a->squares, a->first + i, 1);
-    if (a->to_type == ZP_CODES || a->from_type == ZP_CODES) return;
     if (a->from_type == ZP_LOW) {
         float *to = (float *)a->to + i;
         *to = zp_type_add_low(*to, ((const uint16_t *)a->from)[i]);

@@ -1,15 +1,9 @@
 /* optimizer.h - the code that all update rules share
 
    This file has the spans of tensors, unscaling and clipping, master weights, 16-bit rounding
-   (stochastic or to nearest), state in fewer bytes, and layers and matrices. A pass has two forms
-   with the same bits: a CPU loop and a GPU kernel. The bodies are in rules.h.
-
-   STATE IN FEWER BYTES. A pass decodes the state of a block of elements to f32, calls the body, and
-   encodes the results. Rounding is stochastic, in BF16 and in codes (codes.h), because a slow
-   average would not move if it were rounded to nearest. Random numbers depend on seed, step,
-   tensor and element alone; each array has one half of their bits. A decoded value is encoded to
-   itself in BF16. Codes are written by whole blocks, at which spans begin; a pass over parts of
-   blocks writes no state (ZP_KEEPS_STATE) */
+   (stochastic or to nearest), and layers and matrices. A pass has two forms with the same bits: a
+   CPU loop and a GPU kernel. The bodies are in rules.h. State may be stored in another form
+   (zp_state_form), which a pass decodes to f32 block by block, and encodes again. */
 #pragma once
 
 #include "kernels.h"
@@ -35,6 +29,7 @@ typedef struct zp_span {
 #define ZP_LIMBS 20                 /* of an exact sum of squares; see extras/exact.h */
 typedef unsigned long long zp_limb; /* the 64-bit type of CUDA's atomics */
 
+struct zp_state_form;
 typedef struct zp_update { /* a unit, or a rank's shard of it */
     void *p;               /* parameters */
     float *master;         /* f32 weights; NULL: none */
@@ -46,11 +41,14 @@ typedef struct zp_update { /* a unit, or a rank's shard of it */
     const zp_span *spans; /* ascending, with padding between them */
     int nspans;
     zero_type type, grad_type, state_type;
+    const struct zp_state_form *form; /* the CPU's, of state in another type than f32; NULL: f32 */
     float lr, beta1, beta2, eps, decay; /* lr, decay: times the span's factors if span is set */
     float factor, bias_ratio, step_size, corrected_eps; /* the last three: of moving averages */
     int first;                                          /* 1 in the first step that is taken */
     int squares;                                        /* the second state array has squares */
     zp_rounding rounding;                               /* of weights to 16 bits */
+    /* The CPU's rounding of elements [at, at + n) of the weights p, if a row has it; else NULL. */
+    void (*round)(const struct zp_update *u, size_t at, size_t n, const float *p);
     uint32_t key[2]; /* for stochastic rounding: of the tensor; of seed and step */
     uint64_t element;
     zp_limb *sums;       /* NORMS: [parts][2][ZP_LIMBS] of this rank */
@@ -61,6 +59,17 @@ typedef struct zp_update { /* a unit, or a rank's shard of it */
     float momentum;      /* MATRIX */
     int nesterov;
 } zp_update;
+
+/* How a row stores state in another type. Spans begin at whole blocks of that type. */
+typedef struct zp_state_form {
+    /* Decodes elements [at, at + n) of a state array. */
+    void (*read)(const zp_update *u, int array, size_t at, size_t n, float *to);
+    /* Encodes these elements of the first array or, unless s2 is NULL, of both. */
+    void (*write)(const zp_update *u, size_t at, size_t n, const float *s1, const float *s2);
+    /* Converts n values from or to the type, as zp_kernel_convert does; its loop on the CPU. */
+    zero_result (*convert)(zp_stream *s, const zp_kernel_convert_args *a, size_t n);
+    zp_task_fn convert_loop;
+} zp_state_form;
 
 typedef void (*zp_rule_body)(const zp_update *u, float *p, const float *g, float *s1, float *s2);
 
@@ -80,36 +89,11 @@ zp_optimizer_mix(uint32_t x) { /* a permutation of 32 bits, after MurmurHash3's 
     x = (x ^ x >> 13) * 0xC2B2AE35u;
     return x ^ x >> 16;
 }
-/* Rounds to the next bf16 below or above; the nearer is the more probable. It uses 16 random bits.
-   Values beyond the largest finite bf16 round to nearest. */
-ZP_FN uint16_t zp_optimizer_to_bf16_randomly(float x, uint32_t random) {
-    const uint32_t b = zp_type_bits(x);
-    const int32_t size = (int32_t)(b & 0x7FFFFFFFu);
-    const uint32_t quiet = size > 0x7F800000 ? 0x40u : 0;
-    const uint32_t add = size > 0x7F7F0000 ? 0x7FFFu + (b >> 16 & 1u) : random & 0xFFFFu;
-    return (uint16_t)((b + (quiet ? 0 : add)) >> 16 | quiet);
-}
-/* Returns an element's random number, from the halves of its index and two keys. */
-ZP_FN uint32_t zp_optimizer_draw(uint32_t low, uint32_t high, const uint32_t *key) {
-    uint32_t x = (low ^ key[0]) * 0x9E3779B1u;
-    x = (x ^ x >> 16) * 0x85EBCA6Bu + (high ^ key[1]);
-    x = (x ^ x >> 13) * 0xC2B2AE35u;
-    return x ^ x >> 16;
-}
-ZP_FN uint32_t zp_optimizer_random(const zp_update *u, const uint32_t *key, size_t i) {
-    const uint64_t e = u->element + i;
-    return zp_optimizer_draw((uint32_t)e, (uint32_t)(e >> 32), key);
-}
 /* Sets the key of the random numbers of the state. Those of weights have u->key. */
 ZP_FN void zp_optimizer_state_key(const zp_update *u, uint32_t *key) {
     key[0] = u->key[0];
     key[1] = zp_optimizer_mix(u->key[1] + 1);
 }
-/* Returns the 16 bits of an element's random number that round its value in a state array. */
-ZP_FN uint32_t zp_optimizer_half(uint32_t random, int array) {
-    return array ? random >> 16 : random & 0xFFFFu;
-}
-
 ZP_FN int zp_optimizer_begin(zp_update *u) {
     const zp_control *c = u->control;
     u->factor = (float)c->factor;
@@ -140,31 +124,12 @@ ZP_FN size_t zp_optimizer_span_part(const zp_span *s, size_t i, size_t n, size_t
 
 /* ---- the CPU's form ---- */
 
-/* Sets the random numbers of elements [at, at + n). */
-static void zp_optimizer_set_random(const zp_update *u, const uint32_t *keys, size_t at, uint32_t n,
-                                    uint32_t *random) {
-    const uint64_t first = u->element + at;
-    const uint32_t key[2] = {keys[0], keys[1]}, low = (uint32_t)first,
-                   high = (uint32_t)(first >> 32);
-    if (low + n < low) /* the index crosses a multiple of 2^32 */
-        for (uint32_t i = 0; i < n; i++) random[i] = zp_optimizer_random(u, key, at + i);
-    else
-        for (uint32_t i = 0; i < n; i++) random[i] = zp_optimizer_draw(low + i, high, key);
-}
-static void zp_optimizer_narrow_randomly(uint16_t *to, const float *p, size_t n,
-                                         const uint32_t *random, int array) {
-    ZP_SIMD
-    for (size_t i = 0; i < n; i++)
-        to[i] = zp_optimizer_to_bf16_randomly(p[i], zp_optimizer_half(random[i], array));
-}
 static void zp_optimizer_round_weights(const zp_update *u, size_t at, size_t n, const float *p) {
     uint16_t *to = (uint16_t *)u->p + at;
     if (u->type == ZERO_F32) return;
-    if (u->rounding == ZP_STOCHASTIC) {
-        uint32_t random[ZP_UPDATE_BLOCK];
-        zp_optimizer_set_random(u, u->key, at, (uint32_t)n, random);
-        zp_optimizer_narrow_randomly(to, p, n, random, 0);
-    } else if (u->rounding == ZP_HALF_UP)
+    if (u->round)
+        u->round(u, at, n, p);
+    else if (u->rounding == ZP_HALF_UP)
         zp_type_split_all(to, u->low ? u->low + at : NULL, p, n);
     else
         zp_type_narrow(to, u->type, p, n);
@@ -179,31 +144,14 @@ ZP_INLINE float *zp_optimizer_read_weights(const zp_update *u, size_t at, size_t
 /* Returns the f32 state of elements [at, at + n): the array itself, or a copy in `room`. */
 ZP_INLINE float *zp_optimizer_read_state(const zp_update *u, int array, size_t at, size_t n,
                                          float *room) {
-    if (u->state_type != ZP_CODES)
-        return (float *)(uintptr_t)zp_type_view(u->state[array], u->state_type, at, n, room);
-    zp_codes_read(room, (const zp_codes *)u->state[array], array && u->squares, at, n);
+    if (!u->form) return (float *)u->state[array] + at;
+    u->form->read(u, array, at, n, room);
     return room;
-}
-/* Stores the state of elements [at, at + n), in one or two arrays that are not the stored ones. */
-static void zp_optimizer_write_states(const zp_update *u, size_t at, size_t n, const float *s1,
-                                      const float *s2) {
-    uint32_t key[2], random[ZP_UPDATE_BLOCK];
-    zp_optimizer_state_key(u, key);
-    zp_optimizer_set_random(u, key, at, (uint32_t)n, random);
-    for (int array = 0; array < (s2 ? 2 : 1); array++) {
-        const float *x = array ? s2 : s1;
-        if (u->state_type == ZERO_BF16)
-            zp_optimizer_narrow_randomly((uint16_t *)u->state[array] + at, x, n, random, array);
-        for (size_t i = 0; i < n && u->state_type == ZP_CODES; i += ZP_CODE_BLOCK)
-            zp_codes_write((zp_codes *)u->state[array] + (at + i) / ZP_CODE_BLOCK, x + i,
-                           zp_min(n - i, ZP_CODE_BLOCK), array && u->squares, random + i,
-                           16 * array);
-    }
 }
 /* Loads later elements into the cache. A root and a division take so long that the core's own
    look-ahead does not reach them, and it would wait for memory. */
 ZP_INLINE void zp_optimizer_prefetch(const void *array, zero_type type, size_t at) {
-    const size_t ahead = zp_codes_bytes(type, at + ZP_UPDATE_AHEAD);
+    const size_t ahead = zp_type_array_bytes(type, at + ZP_UPDATE_AHEAD);
     __builtin_prefetch((const void *)((uintptr_t)array + ahead), 1, 2);
 }
 /* Updates a piece of n elements with a vector body. In the loop, independent instructions fill the
@@ -260,8 +208,7 @@ ZP_INLINE void zp_optimizer_update_block(const zp_update *all, size_t at, size_t
         }
     }
     if (!(does & ZP_KEEPS_WEIGHTS)) zp_optimizer_round_weights(all, at, n, p);
-    if (does & ZP_KEEPS_STATE || all->state_type == ZERO_F32) return;
-    zp_optimizer_write_states(all, at, n, s1, second ? s2 : NULL);
+    if (!(does & ZP_KEEPS_STATE) && all->form) all->form->write(all, at, n, s1, second ? s2 : NULL);
 }
 static void zp_optimizer_walk(const zp_update *update, int threads,
                               void (*block)(const zp_update *u, size_t at, size_t n)) {

@@ -1,6 +1,9 @@
 /* optimizer_cuda.h - the GPU's form of a pass: kernels; a part of optimizer.h */
 #pragma once
 
+#include "codes.h"
+#include "random.h"
+
 /* Returns the last span that begins at or before i; padding belongs to the span before it. `low` is
    a span that begins at or before i, often the last one. */
 ZP_FN int zp_optimizer_span_from(const zp_update *u, size_t i, int low) {
@@ -28,7 +31,7 @@ ZP_FN void zp_optimizer_store(const zp_update *u, size_t i, const float *p) {
     for (size_t j = 0; j < ZP_WIDE; j++)
         h[j] = u->rounding == ZP_HALF_UP
                    ? zp_type_upper(p[j])
-                   : zp_optimizer_to_bf16_randomly(p[j], zp_optimizer_random(u, u->key, i + j));
+                   : zp_random_to_bf16(p[j], zp_random_of_element(u->element + i + j, u->key));
     if (u->low)
         *(ushort4 *)(void *)(u->low + i) = make_ushort4(zp_type_lower(p[0]), zp_type_lower(p[1]),
                                                         zp_type_lower(p[2]), zp_type_lower(p[3]));
@@ -74,7 +77,7 @@ static __device__ __forceinline__ void zp_optimizer_store_codes(const zp_update 
     uint8_t code[ZP_WIDE];
     for (size_t j = 0; j < ZP_WIDE; j++)
         code[j] =
-            zp_codes_encode(x[j], by, squares, zp_codes_shift(zp_optimizer_half(random[j], array)));
+            zp_codes_encode(x[j], by, squares, zp_codes_shift(zp_random_half(random[j], array)));
     *(uchar4 *)(void *)(b->code + i % ZP_CODE_BLOCK) =
         make_uchar4(code[0], code[1], code[2], code[3]);
     if (i % ZP_CODE_BLOCK == 0) b->scale = scale;
@@ -92,7 +95,7 @@ static __device__ __forceinline__ void zp_optimizer_store_state(const zp_update 
         return;
     }
     for (size_t j = 0; j < ZP_WIDE; j++)
-        h[j] = zp_optimizer_to_bf16_randomly(x[j], zp_optimizer_half(random[j], array));
+        h[j] = zp_random_to_bf16(x[j], zp_random_half(random[j], array));
     *(ushort4 *)(void *)((uint16_t *)u->state[array] + i) = make_ushort4(h[0], h[1], h[2], h[3]);
 }
 /* Spans begin at multiples of ZP_WIDE. Padding stays 0, because its gradient is 0. A thread issues
@@ -142,7 +145,7 @@ static __device__ __forceinline__ void zp_optimizer_update_threads(const zp_upda
         uint32_t key[2], random[ZP_WIDE];
         zp_optimizer_state_key(&u, key);
         for (size_t j = 0; j < ZP_WIDE && u.state_type != ZERO_F32; j++)
-            random[j] = zp_optimizer_random(&u, key, i + j);
+            random[j] = zp_random_of_element(u.element + i + j, key);
         zp_optimizer_store_state(&u, 0, i, s1, random);
         if (second) zp_optimizer_store_state(&u, 1, i, s2, random);
     }

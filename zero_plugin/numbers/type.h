@@ -90,6 +90,17 @@ ZP_FN void zp_type_split_all(uint16_t *upper, uint16_t *lower, const float *from
 }
 
 ZP_FN size_t zp_type_bytes(zero_type type) { return type == ZERO_F32 ? 4 : 2; }
+/* The type of an array of blocks of codes: see codes.h. */
+#define ZP_CODES      ((zero_type)(ZERO_TYPES + 1))
+#define ZP_CODE_BLOCK ((size_t)128)
+typedef struct zp_codes {
+    float scale;
+    uint8_t code[ZP_CODE_BLOCK];
+} zp_codes;
+/* Returns the bytes of n adjacent elements; of codes, those of whole blocks. */
+ZP_FN size_t zp_type_array_bytes(zero_type type, size_t n) {
+    return type == ZP_CODES ? n / ZP_CODE_BLOCK * sizeof(zp_codes) : n * zp_type_bytes(type);
+}
 ZP_FN float zp_type_load(const void *from, zero_type type, size_t i) {
     if (type == ZERO_F32) return ((const float *)from)[i];
     const uint16_t h = ((const uint16_t *)from)[i];

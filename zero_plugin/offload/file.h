@@ -270,7 +270,7 @@ static size_t zp_file_pieces(const zp_array *a, int u) {
 
 /* Returns the bytes of n elements of a piece, in whole sectors. */
 static size_t zp_file_piece_bytes(zero_type type, size_t n) {
-    return zp_round_up(zp_codes_bytes(type, n), ZP_SECTOR);
+    return zp_round_up(zp_type_array_bytes(type, n), ZP_SECTOR);
 }
 /* Returns the bytes of unit u's part, which begins each piece in a new sector. */
 static size_t zp_file_part_bytes(const zp_array *a, int u) {
@@ -298,7 +298,7 @@ static zero_result zp_file_open_range(zp_array *a, int u, size_t e, size_t *n, z
     zp_file *f = x->file;
     const size_t at = e - a->part[u].first, i = at / ZP_PIECE_NUMEL;
     *n = zp_min(*n, ZP_PIECE_NUMEL - at % ZP_PIECE_NUMEL);
-    *p = x->places + zp_codes_bytes(a->part[u].type, at % ZP_PIECE_NUMEL);
+    *p = x->places + zp_type_array_bytes(a->part[u].type, at % ZP_PIECE_NUMEL);
     ZP_TRY(zp_device_sync_stream(s)); /* it may still copy the last open piece */
     zp_file_sync(f);                  /* a step may still write */
     const zp_transfer t = zp_file_piece(a, u, i, x->places, 0);

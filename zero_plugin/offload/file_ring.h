@@ -78,7 +78,7 @@ static zero_result zp_file_ring_open(zp_file_ring *r, int u, size_t e, size_t n,
         if (t->reads)
             zp_file_count_bytes(move.file, 0, move.bytes);
         else /* an update leaves padding unwritten: it stays zeros */
-            memset(at[k], 0, zp_codes_bytes(t->array->part[u].type, n));
+            memset(at[k], 0, zp_type_array_bytes(t->array->part[u].type, n));
         ZP_TRY(zp_failure_result(move.file->group->failure));
     }
     return ZERO_OK;

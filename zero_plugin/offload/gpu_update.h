@@ -47,8 +47,8 @@ static zero_result zp_gpu_update_copy(zero_ctx *z, zp_gpu_piece *x, int up) {
     size_t bytes[ZP_ARRAYS] = {0}, all = 0; /* matrices have one state: its array may end earlier */
     for (int k = x->first; k < x->end; k++) {
         const size_t kept = z->array[k].part[x->unit].numel;
-        bytes[k] = x->from < kept ? zp_codes_bytes(z->array[k].part[x->unit].type,
-                                                   zp_min(x->n, kept - x->from))
+        bytes[k] = x->from < kept ? zp_type_array_bytes(z->array[k].part[x->unit].type,
+                                                        zp_min(x->n, kept - x->from))
                                   : 0;
         all += bytes[k];
     }

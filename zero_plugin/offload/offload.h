@@ -80,7 +80,7 @@ static int zp_offload_mean_leaves(const zero_ctx *z, int u) {
 static size_t zp_offload_place_bytes(const zero_ctx *z, int k) {
     size_t most = 0;
     for (int u = 0; u < z->layout.all; u++)
-        most = zp_max(most, zp_codes_bytes(z->array[k].part[u].type, z->offload->place_numel));
+        most = zp_max(most, zp_type_array_bytes(z->array[k].part[u].type, z->offload->place_numel));
     return most;
 }
 /* Returns 1 if reduced gradients of several micro-steps are added in MEAN, and not in SUM. */
@@ -97,7 +97,8 @@ static zero_result zp_offload_convert(zero_ctx *z, const zp_kernel_convert_args 
             zp_device_copy(&z->compute, z->offload->control, args->control, sizeof *here.control));
     }
     ZP_TRY(zp_device_sync_stream(&z->compute));
-    zp_kernel_convert_loop(&here, n, z->cfg.threads);
+    const int plain = args->from_type != ZP_CODES && args->to_type != ZP_CODES;
+    (plain ? zp_kernel_convert_loop : z->state_form->convert_loop)(&here, n, z->cfg.threads);
     return ZERO_OK;
 }
 

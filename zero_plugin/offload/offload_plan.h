@@ -67,7 +67,7 @@ static void zp_offload_plan_estimate(const zero_ctx *z, double *host, double *de
     const zp_array *master = &z->array[ZP_MASTER];
     const size_t kept = master->share ? zp_type_bytes(master->type) : 0;
     const double link = 1e9 * (double)c->link_gbs, memory = 1e9 * (double)c->memory_gbs;
-    const size_t of_block = zp_codes_bytes(z->array[ZP_STATE].type, ZP_CODE_BLOCK);
+    const size_t of_block = zp_type_array_bytes(z->array[ZP_STATE].type, ZP_CODE_BLOCK);
     const double state = (double)kept + z->rule->states * (double)of_block / (double)ZP_CODE_BLOCK,
                  passes = z->rule->passes;
     const double moves = 1 + zp_weights_are_read(z);
