@@ -124,6 +124,7 @@ TABLE
 # Of these, `make test` runs every third row, and `make test-long` another third.
 light() {
     cat <<TABLE
+frozen 300 beside $B/test_frozen $B
 auto-runs 300 beside env MODELS=char:2x64x2 STEPS=3 RUNS=2 python3 $here/bench/auto.py $B 2 $SEED
 offload 300 beside $B/test_offload 8 $SEED $B
 losses 400 beside sh $here/gpt2/test_losses.sh $B
@@ -149,10 +150,12 @@ products 60 beside $B/test_products
 order 60 beside $B/test_order $SEED
 machine-fuzz 60 beside $B/fuzz_machine 5 $SEED adapters/plan/card.txt
 lend 60 beside $B/test_lend
+auto 120 beside $B/test_auto
 gpt2-attention-vectors 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 $B/test_gpt2_ops attention
 gpt2-attention-f32 60 beside env ONEDNN_MAX_CPU_ISA=AVX512_CORE $B/test_gpt2_ops attention
 data-fuzz 60 beside $B/fuzz_data 5 $SEED
 page 120 beside sh $here/report/test_page.sh $B
+auto-program 240 beside sh $here/plan/test_auto.sh $B
 ease 60 beside $B/test_ease
 ease-checked 60 beside $B/test_ease_checked
 gpt2-frozen 120 beside $B/test_gpt2_frozen
@@ -177,7 +180,6 @@ errors 60 beside $B/test_errors
 plans 60 beside $B/test_plans
 steps 60 beside $B/test_steps
 skips 120 beside $B/test_skips
-frozen 300 beside $B/test_frozen $B
 model 300 beside $B/test_model 300 $SEED
 products-trainer 120 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/gpt2/test_products.sh $B
 gpt2 120 beside $B/test_gpt2
@@ -186,8 +188,6 @@ report 30 beside $B/test_report
 observe 30 beside $B/test_observe
 plan 60 beside $B/test_plan $B
 plan-program 120 beside sh $here/plan/test_plan.sh $B
-auto 120 beside $B/test_auto
-auto-program 240 beside sh $here/plan/test_auto.sh $B
 schedule 60 beside $B/test_schedule
 ds-config 60 beside $B/test_ds_config
 optimizers 120 beside $B/test_optimizers
