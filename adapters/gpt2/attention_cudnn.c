@@ -633,7 +633,7 @@ static attention_cudnn *take_idle(int gpu, cudnnDataType_t type, int determinist
 
 /* cuDNN compiles kernels by NVRTC, which it opens by name, as NVRTC opens its builtins. Run paths
    of this program name the toolkit; those of a cuDNN in Python's packages, and of NVRTC, do not. A
-   library that is open already is found. Without them, cuDNN reports what is missing. */
+   library that is open already is found. Without them, cuDNN reports the missing one. */
 static void open_compiler(void) {
     char name[48];
     int major = 0, minor = 0, (*version)(int *, int *) = NULL;

@@ -237,7 +237,7 @@ int machine_write(const char *path, const machine *m, const char *comment, char 
     const int failed = ferror(file), regular = !fstat(fileno(file), &is) && S_ISREG(is.st_mode);
     if (fclose(file) == 0 && !failed) return 0;
     const int number = errno;
-    if (regular) (void)remove(path); /* a part of it would be read by a later run */
+    if (regular) (void)remove(path); /* a later run would read a part */
     return sentence_fail(sentence, bytes, "%.250s: cannot be written (%s); give another file", path,
                          regular_file_error(number));
 }

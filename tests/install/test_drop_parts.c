@@ -165,6 +165,31 @@ static void drop_fields(const zero_config *cfg) {
     }
 }
 
+/* Calls a function of the part in a context of one rank. */
+static zero_result drop_call(const char *part, const zero_config *cfg) {
+    const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
+    const zero_limits none = {0};
+    const zero_tensor_desc one = {.name = "one", .numel = 1};
+    zero_plan_unit plan;
+    float *value = NULL;
+    zero_ctx *z = NULL;
+    zero_result r = zero_create(&z, cfg, &self);
+    if (!r && !strcmp(part, "suggest")) r = zero_suggest(z, &none, NULL);
+    if (!r && !strcmp(part, "figures")) r = zero_query_plan_unit(z, 0, &plan);
+    if (!r && !strcmp(part, "resize")) r = zero_resize(z, NULL);
+    if (!r && !strcmp(part, "place")) {
+        const zero_tensor_desc two = {.name = "two", .numel = 1, .param = &value};
+        r = zero_tensor(z, &one);
+        ZERO_PLACE(z, value, value, 1);
+        test_check(r || zero_build(z), "zero_build forgets the row of zero_place");
+        zero_destroy(z);
+        r = zero_create(&z, cfg, &self);
+        if (!r) r = zero_tensor(z, &two);
+    }
+    zero_destroy(z);
+    return r;
+}
+
 /* Makes a call that needs the part. more: the copy has parts that bring local processes. */
 static zero_result drop_need(const char *part, int more) {
     zero_config cfg = {.log = drop_log, .threads = 1, .folder = "."};
@@ -215,48 +240,9 @@ static zero_result drop_need(const char *part, int more) {
         drop_fields(&cfg);
         cfg.world_units = 2;
     }
-    if (!strcmp(part, "suggest")) {
-        const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
-        const zero_limits none = {0};
-        zero_ctx *z = NULL;
-        zero_result r = zero_create(&z, &cfg, &self);
-        if (!r) r = zero_suggest(z, &none, NULL);
-        zero_destroy(z);
-        return r;
-    }
-    if (!strcmp(part, "figures")) {
-        const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
-        zero_plan_unit plan;
-        zero_ctx *z = NULL;
-        zero_result r = zero_create(&z, &cfg, &self);
-        if (!r) r = zero_query_plan_unit(z, 0, &plan);
-        zero_destroy(z);
-        return r;
-    }
-    if (!strcmp(part, "place")) {
-        const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
-        float *value = NULL;
-        zero_ctx *z = NULL;
-        zero_result r = zero_create(&z, &cfg, &self);
-        const zero_tensor_desc one = {.name = "one", .numel = 1};
-        if (!r) r = zero_tensor(z, &one);
-        ZERO_PLACE(z, value, value, 1);
-        test_check(r || zero_build(z), "zero_build forgets the row of zero_place");
-        const zero_tensor_desc two = {.name = "two", .numel = 1, .param = &value};
-        zero_destroy(z);
-        r = zero_create(&z, &cfg, &self);
-        if (!r) r = zero_tensor(z, &two);
-        zero_destroy(z);
-        return r;
-    }
-    if (!strcmp(part, "resize")) {
-        const zero_comm self = {ZERO_COMM_SELF, 0, NULL, 0};
-        zero_ctx *z = NULL;
-        zero_result r = zero_create(&z, &cfg, &self);
-        if (!r) r = zero_resize(z, NULL);
-        zero_destroy(z);
-        return r;
-    }
+    if (!strcmp(part, "suggest") || !strcmp(part, "figures") || !strcmp(part, "place")
+        || !strcmp(part, "resize"))
+        return drop_call(part, &cfg);
     return drop_try(&cfg, kind, !strcmp(part, "lend"), !strcmp(part, "order"),
                     !strcmp(part, "rows"));
 }

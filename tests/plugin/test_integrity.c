@@ -4,10 +4,11 @@
                 number of threads
      flips      runs with random settings, in which one rank flips one bit: of weights, masters,
                 optimizer state, sums of gradients, reduced gradients, gather buffers; between
-   steps, between micro-steps, inside a pass, before the update. Each is found before the update
-   that would use it, and the error names rank, array, unit and step. A run without a flip has no
-   error, and the hash of a run without cfg.integrity messages   a gather that delivers another bit,
-   a replica that differs: the ranks are named refusals   settings that do not fit */
+                steps, between micro-steps, inside a pass, before the update. Each is found before
+                the update that would use it, and the error names rank, array, unit and step. A run
+                without a flip has no error, and the hash of a run without cfg.integrity
+     messages   a gather that delivers another bit, a replica that differs: the ranks are named
+     refusals   settings that do not fit */
 #include "../../zero_plugin.cu"
 
 #include "../shared/host.h"

@@ -103,8 +103,7 @@ static void unit_settings(void) {
         const double zero = zp_config_get_setting(zp_extra_setting(plain, n), &plain->cfg);
         const double value[] = {s->least - 1, s->least, s->most,
                                 real ? 1.5 * s->most : s->most + 1};
-        test_check(zp_line_of_setting(plain, n, line, sizeof line)
-                       && (line[0] == 0) == s->differs
+        test_check(zp_line_of_setting(plain, n, line, sizeof line) && (line[0] == 0) == s->differs
                        && (s->zero < 0 ? zero > 0 : zero == s->zero),
                    "%s: 0 is %g, ranks are told \"%s\"", s->name, zero, line);
         for (int k = 0; k < 4; k++) {
