@@ -318,7 +318,7 @@ int options_size(const char *text, double *size) {
         end += decimal ? 2 : strcmp(end + 1, "iB") == 0 ? 3 : 1;
     }
     *size = number * unit;
-    return end == text || *end || !isfinite(*size) || *size <= 0;
+    return end == text || *end || strpbrk(text, "xX") != NULL || !isfinite(*size) || *size <= 0;
 }
 
 const char *options_value(const option_set *o, int argc, char **argv, const char *flag) {

@@ -121,6 +121,11 @@ static int machine_take(machine *m, const char *where, const char *key, const ch
 
 /* ---- files --------------------------------------------------------------------------------- */
 
+static int machine_empty(const char *path, char *sentence, size_t bytes) {
+    return sentence_fail(sentence, bytes,
+                         "%.250s: has no rates; delete it, or give a file of --measure", path);
+}
+
 static int machine_lines(const char *path, char *text, machine *m, char *sentence, size_t bytes) {
     char where[300];
     int number = 0, taken = 0;
@@ -145,9 +150,7 @@ static int machine_lines(const char *path, char *text, machine *m, char *sentenc
         if (machine_take(m, where, line, value, sentence, bytes)) return 1;
         taken++;
     }
-    if (taken) return 0;
-    return sentence_fail(sentence, bytes,
-                         "%.250s: has no rates; delete it, or give a file of --measure", path);
+    return taken ? 0 : machine_empty(path, sentence, bytes);
 }
 
 static int machine_json(const char *path, const char *text, machine *m, char *sentence,
@@ -156,6 +159,7 @@ static int machine_json(const char *path, const char *text, machine *m, char *se
     char value[160];
     cJSON *all = cJSON_ParseWithOpts(text, &stopped, 1);
     int line = 1, failed = 0;
+    if (all != NULL && all->child == NULL) failed = machine_empty(path, sentence, bytes);
     for (const char *p = text; all == NULL && stopped != NULL && p < stopped; p++)
         line += *p == '\n';
     if (all == NULL)

@@ -416,6 +416,7 @@ static void check_options(void) {
                  {"-1G", -1},
                  {"0", -1},
                  {"4X", -1},
+                 {"0x10G", -1},
                  {"nan", -1},
                  {"4Gx", -1}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {

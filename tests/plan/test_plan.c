@@ -549,7 +549,8 @@ static void test_machine_files(const char *path) {
         {"{\"updates\": 1}", "unknown key 'updates'"},
         {"=5\n", "unknown key ''"},
         {"", "has no rates"},
-        {"\n# a comment\n", "has no rates"}};
+        {"\n# a comment\n", "has no rates"},
+        {" { }\n", "has no rates"}};
     char why[PLAN_SENTENCE];
     machine m, again;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
