@@ -346,8 +346,9 @@ static zero_result zp_ctx_check(zero_ctx *z, zero_result result) {
 }
 
 #define ZP_DO(z, call) ZP_TRY(zp_ctx_check(z, call))
-/* Calls a function of a table that may be missing: z->observer or z->announcer. */
-#define ZP_TRY_IF(table, call) ZP_TRY((table) ? (table)->call : ZERO_OK)
+/* Calls a function of z->observer or z->announcer, unless it or the table is NULL. */
+#define ZP_TRY_IF(table, function, ...)                                                            \
+    ZP_TRY((table) && (table)->function ? (table)->function(__VA_ARGS__) : ZERO_OK)
 
 /* Records the public function that runs, for errors and for the watch of other ranks. A function
    that another one calls has the other one's name. */

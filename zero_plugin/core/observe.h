@@ -1,7 +1,7 @@
 /* observe.h - passes calls on to a checked build
 
    The core calls the functions of z->observer at every hook. A build without checks has no
-   observer, and each call only tests one pointer. */
+   observer, and each call only tests one pointer. A function that is NULL is not called. */
 #pragma once
 
 #include "ctx.h"
@@ -32,5 +32,6 @@ typedef struct zp_observer {
 } zp_observer;
 
 static zero_result zp_observe_parameters_changed(zero_ctx *z) {
-    return z->observer ? z->observer->parameters_changed(z) : ZERO_OK;
+    ZP_TRY_IF(z->observer, parameters_changed, z);
+    return ZERO_OK;
 }
