@@ -20,9 +20,7 @@
 #include "../core/extra.h"
 #include "places.h"
 
-#if ZERO_CHECK && defined(__GLIBC__)
 #include <malloc.h>
-#endif
 
 /* The copy of a tensor that your code uses. The space around it is as large as all its layers. */
 typedef struct zp_shadow {
@@ -55,9 +53,7 @@ static const char *const zp_check_hook_names[] = {"forward_begin", "forward_end"
 /* Returns the bytes from `array` to the end of its allocation, or SIZE_MAX if they are unknown.
    They are known if `release` is free, or, with CUDA, if the driver knows the address. */
 static size_t zp_check_array_room(char *array, void (*release)(void *array)) {
-#if ZERO_CHECK && defined(__GLIBC__)
     if (release == free) return malloc_usable_size(array);
-#endif
 #if ZERO_CHECK && defined(__CUDACC__)
     typedef int (*range_fn)(unsigned long long *base, size_t *bytes, unsigned long long at);
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
