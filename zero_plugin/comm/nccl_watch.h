@@ -34,8 +34,7 @@ typedef struct zp_nccl_channel {
 } zp_nccl_channel;
 
 typedef struct zp_nccl {
-    zp_local_ranks
-        ranks; /* first, for zp_board_ranks_of: the ranks whose memory files this one sees */
+    zp_local_ranks ranks; /* first: zp_board_ranks_of. The ranks whose memory this one sees */
     zp_nccl_channel channel[ZP_CONTROL];
     int channels;             /* open ones; a zero_group has one */
     volatile uint64_t *ended; /* [ZP_CONTROL] lists that have ended; their streams raise it */

@@ -27,8 +27,8 @@ typedef struct zp_observer {
     char *(*place)(const zero_ctx *z, zp_side side, const zp_member *m);
     /* Returns where to keep the hash of your array that the plugin has written. */
     uint64_t *(*written)(const zero_ctx *z, const zp_member *m);
-    /* Returns the bytes from `array` to the end of its allocation, or SIZE_MAX if unknown. */
-    size_t (*room)(char *array, void (*release)(void *array));
+    /* Checks that each of the n arrays in z->extents is as large as its tensor. */
+    zero_result (*check_extents)(zero_ctx *z, int n, void (*release)(void *array));
 } zp_observer;
 
 static zero_result zp_observe_parameters_changed(zero_ctx *z) {

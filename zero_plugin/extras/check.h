@@ -66,6 +66,17 @@ static size_t zp_check_array_room(char *array, void (*release)(void *array)) {
 #endif
     return SIZE_MAX;
 }
+/* Checks the sizes of arrays that your code hands over. */
+static zero_result zp_check_extents(zero_ctx *z, int n, void (*release)(void *array)) {
+    for (const zp_extent *x = z->extents; x < z->extents + n; x++) {
+        const size_t room = zp_check_array_room((char *)(uintptr_t)x->at, release);
+        ZP_REFUSE(z, room < x->bytes,
+                  "%stensor %s, layer %d: its allocation has %zu bytes, expected %zu",
+                  x->side == ZP_GRAD ? "the gradient of " : "", z->tensors[x->tensor].desc.name,
+                  x->layer, room, x->bytes);
+    }
+    return ZERO_OK;
+}
 
 #ifdef __CUDACC__
 static zero_result zp_check_make_shadow(zp_device *d, zp_shadow *s) {
@@ -376,7 +387,7 @@ static uint64_t *zp_check_written(const zero_ctx *z, const zp_member *m) {
 static const zp_observer zp_check_observer = {
     zp_check_begin_pass, zp_check_end_pass,     zp_check_note_hook,
     zp_check_move_unit,  zp_check_note_cleared, zp_check_store_hashes,
-    zp_check_place,      zp_check_written,      zp_check_array_room};
+    zp_check_place,      zp_check_written,      zp_check_extents};
 static zero_result zp_check_row_open(zero_ctx *z) {
     z->observer = &zp_check_observer;
     return zp_ctx_check(z, zp_check_open(z));
