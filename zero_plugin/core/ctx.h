@@ -131,7 +131,6 @@ struct zero_ctx {
     zp_comm *agreeing; /* the ranks that agree on a step: group[ZP_AGREEING], or all */
     zp_part part[ZP_GROUPS]; /* of the groups that were split from another */
     int ncopies, copy;       /* number of copies of all shards; this rank's */
-    zp_watch watch;
     /* Compares settings and tensors, and names the first difference, for a row; NULL: the core
        does. COLLECTIVE. */
     zero_result (*compare)(zero_ctx *z);
@@ -304,7 +303,7 @@ static zero_result zp_ctx_report_difference(zero_ctx *z) {
 /* A lost peer may have left because the last verdicts differed. Returns 1 if they did, and 0 if the
    transport has its own way to look for failures. */
 static int zp_ctx_has_difference(zero_ctx *z) {
-    if (!z->agreement_begun || z->agreeing->transport->look
+    if (!z->agreement_begun || z->agreeing->transport->watches
         || zp_device_sync_stream(&z->stream[ZP_GRADIENTS]) /* it may still write `control` */
         || zp_device_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)
         || zp_device_sync_stream(&z->compute))
