@@ -241,18 +241,16 @@ static const char *zp_comm_print_call(const zp_call *c, char *text, size_t bytes
                                        "f16", "f16, MAX", "f64",  "f64, MAX"};
     const char *name = zp_comm_kind_name(c->kind);
     const unsigned long long n = (unsigned long long)c->shard;
-    const int sum = c->kind == ZP_GROUP_ALL_REDUCE || c->kind == ZP_GROUP_REDUCE_SCATTER;
-    if (sum)
+    if (c->kind < ZP_GROUP_MESSAGES)
+        (void)snprintf(text, bytes, "%s of unit %d (%llu)", name, (int)c->unit, n);
+    else if (c->kind == ZP_GROUP_ALL_REDUCE || c->kind == ZP_GROUP_REDUCE_SCATTER)
         (void)snprintf(text, bytes, "%s of %llu %s", name, n, sums[(unsigned)c->unit % 8]);
-    else if (c->kind == ZP_GROUP_MESSAGES || c->kind == ZP_GROUP_ALL_TO_ALL
-             || c->kind >= ZP_GROUP_BARRIER)
-        (void)snprintf(text, bytes, "%s", name);
     else if (c->kind == ZP_GROUP_BROADCAST)
         (void)snprintf(text, bytes, "%s of %llu bytes from rank %d", name, n, (int)c->unit);
     else if (c->kind == ZP_GROUP_ALL_GATHER)
         (void)snprintf(text, bytes, "%s of %llu bytes", name, n);
     else
-        (void)snprintf(text, bytes, "%s of unit %d (%llu)", name, (int)c->unit, n);
+        (void)snprintf(text, bytes, "%s", name);
     return text;
 }
 

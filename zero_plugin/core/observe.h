@@ -1,7 +1,7 @@
-/* observe.h - passes calls on to a checked build
+/* observe.h - what a row, for example that of a checked build, learns of your calls
 
-   The core calls the functions of z->observer at every hook. A build without checks has no
-   observer, and each call only tests one pointer. A function that is NULL is not called. */
+   The core calls the functions of z->observer at every hook. Without an observer, each call only
+   tests one pointer. A function that is NULL is not called. */
 #pragma once
 
 #include "ctx.h"
