@@ -131,7 +131,7 @@ static void zp_nccl_watch_look(zp_comm *g) {
 static void *zp_nccl_watch_run(void *group) {
     zp_comm *g = (zp_comm *)group;
     zp_nccl *n = zp_nccl_watch_of(g);
-    zp_device_set_current(g->device);
+    (void)cudaSetDevice(g->device->number);
     while (!__atomic_load_n(&n->ends, __ATOMIC_ACQUIRE)) {
         zp_nap_for(5e-3);
         zp_nccl_watch_look(g);
