@@ -146,7 +146,6 @@ typedef struct step_values {
 /* ---- 2 the loop ---------------------------------------------------------------------------- */
 
 static void check(const trainer *t, zero_result result); /* ends the job with an error line */
-static void check_groups(const trainer *t, zero_result result); /* of groups, or of both */
 static void check_model(const trainer *t, zero_result result);
 static void check_pipeline(const trainer *t, zero_result result);
 static int load_batch(void *trainer_, int micro, int *inputs, int *targets); /* this rank's rows */
@@ -198,7 +197,7 @@ static double sum_leaf_losses(trainer *t) {
             const int micro = first + i - mine;
             values[i] = micro >= 0 && micro < each ? t->leaf_losses[micro] : 0;
         }
-        check_groups(t, layout_sum(&t->groups, t->z, values, n));
+        check(t, layout_sum(&t->groups, t->z, values, n));
         for (int i = 0; i < n; i++) sum += values[i];
     }
     memset(t->leaf_losses, 0, (size_t)each * sizeof *t->leaf_losses);
@@ -250,9 +249,9 @@ static void make_step(trainer *t, step_values *v) {
     hyper.lr = (float)now.lr;
     hyper.beta1 = (float)now.beta1;
     hyper.beta2 = (float)now.beta2;
-    check_groups(t, layout_reduce(&t->groups, t->z));
-    check_groups(t, layout_step(&t->groups, t->z,
-                                judged && v && skip_step_if_outlier(t, v) ? NULL : &hyper));
+    check(t, layout_reduce(&t->groups, t->z));
+    check(t,
+          layout_step(&t->groups, t->z, judged && v && skip_step_if_outlier(t, v) ? NULL : &hyper));
     t->step++;
     t->data_step++;
     t->report_pending = 1;
@@ -275,7 +274,7 @@ static trainer *train_all(trainer *t, trainer *spare) {
     for (;;) {
         /* The last step is saved with its delayed update pending, for a run that resumes from it.
            The evaluation after it sees the result. */
-        if (t->step == t->j->steps) check_groups(t, layout_apply_pending(&t->groups, t->z));
+        if (t->step == t->j->steps) check(t, layout_apply_pending(&t->groups, t->z));
         evaluate_if_due(t);
         if (t->step == t->j->steps || t->stop) break;
         train_step(t);
@@ -326,8 +325,6 @@ static void check(const trainer *t, zero_result result) {
     char sentence[LAUNCH_SENTENCE];
     if (result != ZERO_OK) launch_fail_result(t->j->l, result, get_error(t, sentence));
 }
-
-static void check_groups(const trainer *t, zero_result result) { check(t, result); }
 
 static void check_model(const trainer *t, zero_result result) {
     if (result != ZERO_OK) rechecks_fail(t->j->l, t->j->opt, t->model, result);
@@ -410,16 +407,16 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     require(j, !wrong, "%s", sentence);
     t->groups = j->ranks;
     t->groups.leaves_frozen = !j->opt->save_frozen;
-    check_groups(t, layout_open(&t->groups, comm, config.zero.stream, config.zero.timeout_s));
+    check(t, layout_open(&t->groups, comm, config.zero.stream, config.zero.timeout_s));
     const zero_comm shards = layout_comm(&t->groups, comm);
     require(j, layout_settings(&t->groups, &j->model, &config.zero) == ZERO_OK, "no memory");
     check(t, zero_create(&t->z, &config.zero, &shards));
     check(t, gpt2_announce(t->z, &j->model, &t->groups.part, j->opt->tile_rows));
     t->tensors =
         gpt2_table(&j->model, NULL, 0, t->table); /* the tensors of checkpoints and hashes */
-    check_groups(t, layout_experts(&t->groups, t->z, &j->model, &config.zero, shards.node_size,
-                                   observe_experts_user(j->see)));
-    check_groups(t, layout_order(&t->groups, t->z, &j->model, &config.zero));
+    check(t, layout_experts(&t->groups, t->z, &j->model, &config.zero, shards.node_size,
+                            observe_experts_user(j->see)));
+    check(t, layout_order(&t->groups, t->z, &j->model, &config.zero));
     zero_result planned = layout_plan(&t->groups, t->z, &t->plan);
     require(j, planned == ZERO_OK, "%s", get_error(t, sentence));
 }
@@ -582,7 +579,7 @@ static void sum_losses(trainer *t, step_values *v) {
     observe_begin(t->j->see, "loss", BREAKDOWN_HOST);
     if (!t->j->opt->virtual_ranks) check_model(t, gpt2_take_losses(t->model, &sums[0]));
     if (t->groups.mixed) check_model(t, gpt2_take_experts(t->model, &sums[2], &sums[3]));
-    check_groups(t, layout_sum(&t->groups, t->z, sums, t->groups.mixed ? 4 : 2 + changes));
+    check(t, layout_sum(&t->groups, t->z, sums, t->groups.mixed ? 4 : 2 + changes));
     observe_end(t->j->see);
     t->stop = t->stop || sums[1] > 0;
     t->moves = changes && sums[2] > 0;
@@ -596,7 +593,7 @@ static void sum_losses(trainer *t, step_values *v) {
 /* Returns whether a signal has asked any rank to stop. Called between steps. COLLECTIVE with -n. */
 static int check_stop_request(trainer *t) {
     double asked = launch_asked_to_stop() ? 1 : 0;
-    if (t->j->opt->save_every > 0) check_groups(t, layout_sum(&t->groups, t->z, &asked, 1));
+    if (t->j->opt->save_every > 0) check(t, layout_sum(&t->groups, t->z, &asked, 1));
     t->stop = t->stop || asked > 0;
     return t->stop;
 }
@@ -664,7 +661,7 @@ static double validate(trainer *t) {
         check_pipeline(t, gpt2_pipeline_loss(t->line, &feed, first, n, &sum));
         total += sum;
     }
-    check_groups(t, layout_sum_data(&t->groups, t->z, &total, 1));
+    check(t, layout_sum_data(&t->groups, t->z, &total, 1));
     return total / ((double)t->eval_windows * j->batch.seq_len);
 }
 
@@ -707,8 +704,8 @@ static zero_result read_weights(void *user, int tensor, size_t first, size_t cou
 
 static uint64_t hash_weights_of(const trainer *t) {
     uint64_t hash = 0;
-    check_groups(t, hash_weights(read_weights, (void *)(uintptr_t)t, t->table, t->tensors, &hash));
-    check_groups(t, layout_hash(&t->groups, &t->j->model, &hash));
+    check(t, hash_weights(read_weights, (void *)(uintptr_t)t, t->table, t->tensors, &hash));
+    check(t, layout_hash(&t->groups, &t->j->model, &hash));
     return hash;
 }
 
@@ -743,7 +740,7 @@ static void print_evaluation(trainer *t) {
         if (losses != NULL) hellaswag_count(h, losses);
     }
     double sums[2] = {(double)h->right, (double)h->asked};
-    check_groups(t, layout_sum_data(&t->groups, t->z, sums, 2));
+    check(t, layout_sum_data(&t->groups, t->z, sums, 2));
     for (int i = 0; i < 2; i++) sums[i] /= t->groups.cp; /* which all count the same examples */
     print_rank0(j, "HellaSwag: %.0f/%.0f = %f\n", sums[0], sums[1], sums[0] / sums[1]);
     check_log(j, main_log_evaluation(j->log, t->step, sums[0] / sums[1]));
@@ -838,14 +835,14 @@ static void save_checkpoint_if_due(trainer *t) {
 
 static void measure_matmul(trainer *t) {
     double best = 0;
-    check_groups(t, layout_sum(&t->groups, t->z, NULL, 0));
+    check(t, layout_sum(&t->groups, t->z, NULL, 0));
     for (int i = 0; i < MATMUL_ROUNDS; i++) {
         double rate = gpt2_matmul_rate((zero_type)t->j->opt->type, t->j->threads);
         if (rate > best) best = rate;
     }
     double rates[2] = {best, gpt2_peak_rate((zero_type)t->j->opt->type, t->j->opt->tf32)};
     rates[1] /= t->j->computes.sharers;
-    check_groups(t, layout_sum(&t->groups, t->z, rates, 2));
+    check(t, layout_sum(&t->groups, t->z, rates, 2));
     t->j->matmul_rate = rates[0];
     t->j->peak_rate = rates[1];
 }
@@ -991,7 +988,7 @@ static void report_mean_step_time(const trainer *t) {
 /* by_steps: training steps moved the bytes since the last call, and not evaluations or saves. */
 static void count_file_bytes(trainer *t, int by_steps) {
     zero_ctx *const all[2] = {t->z, t->groups.experts};
-    check_groups(t, file_bytes_count(&t->file, &t->plan, all, by_steps));
+    check(t, file_bytes_count(&t->file, &t->plan, all, by_steps));
 }
 
 /* Prints the memory that this process uses now, and the planned memory. */
@@ -1116,15 +1113,15 @@ static void start_training(trainer *t, job *j) {
     measure_process_bytes(j);
     check_memory_flag(t);
     progress_phase(j->out, "building", plan_bytes(&t->plan, DEVICE_IS_HOST));
-    check_groups(t, layout_build(&t->groups, t->z, &t->plan));
-    check_groups(t, observe_layout(j->see, t->z, &t->groups));
+    check(t, layout_build(&t->groups, t->z, &t->plan));
+    check(t, observe_layout(j->see, t->z, &t->groups));
     const int base_first = j->opt->resume && !j->opt->save_frozen; /* checkpoints lack the base */
     if (base_first) start_weights(t);
     if (!open_saves(t) && !base_first) start_weights(t);
     t->first = t->step;
     t->file.first = t->step;
     create_model(t);
-    check_groups(t, rechecks_observe(&t->checks, j->see, t->z));
+    check(t, rechecks_observe(&t->checks, j->see, t->z));
     open_log(t);
     snprintf(log, sizeof log, "%s/main.log", j->opt->log_dir);
     note_run(j, j->opt->log_dir[0] ? log : "");
@@ -1146,7 +1143,7 @@ static int run_training(job *j) {
     else if (!launch_join(j->l) || !(t = move_to_new_ranks(NULL, t, j)))
         return 0; /* the run has ended before */
     if ((t = train_all(t, &both[1])) == NULL) return 0;
-    check_groups(t, observe_print_tables(j->see, t->z, t->groups.experts));
+    check(t, observe_print_tables(j->see, t->z, t->groups.experts));
     if (t->stop)
         print_rank0(j, "stopped by a signal after step %d: -y 1 resumes\n", t->step);
     else
@@ -1176,10 +1173,10 @@ static void compare_check_result(void *t, zero_result result) { check((trainer *
 static uint64_t compare_hash(void *t) { return hash_weights_of((const trainer *)t); }
 static void compare_sum(void *of, double *values, int n) {
     trainer *t = (trainer *)of;
-    check_groups(t, layout_sum(&t->groups, t->z, values, n));
+    check(t, layout_sum(&t->groups, t->z, values, n));
 }
 static void compare_group_stats(void *t, zero_stats *stats) {
-    check_groups((trainer *)t, layout_stats(&((const trainer *)t)->groups, stats));
+    check((trainer *)t, layout_stats(&((const trainer *)t)->groups, stats));
     stats->exposed_s += gpt2_waited_s(((const trainer *)t)->model);
 }
 
@@ -1207,7 +1204,7 @@ static void open_entries(job *jobs, compare *c, trainer *t) {
     }
     check_memory(t, c->n);
     for (int i = 0; i < c->n; i++) {
-        check_groups(&t[i], layout_build(&t[i].groups, t[i].z, &t[i].plan));
+        check(&t[i], layout_build(&t[i].groups, t[i].z, &t[i].plan));
         start_weights(&t[i]);
         create_model(&t[i]);
     }

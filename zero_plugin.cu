@@ -4,7 +4,7 @@
    kernel has one body; a macro makes a CPU loop of it and, for CUDA, a kernel.
 
    FOLDERS of zero_plugin/. A file's name is the prefix of its functions, and a file includes only
-   files that come before it in the list below. X.h includes X_cpu.h and X_cuda.h.
+   files that come before it in the list below. X.h includes X_avx.h, X_cpu.h and X_cuda.h.
      machine/   streams, events, copies and threads, on CUDA or on the CPU
      numbers/   types, element-wise kernels, update rules
      comm/      ranks, transports, collectives

@@ -3,7 +3,7 @@
 # zero_plugin.cu with every room in its place. Without PART both have everything. Otherwise they have the
 # core (stages 0 to 3 in memory, on ranks that are threads, on the CPU) and the named parts; "core" names no
 # other, and "all" names every part of the plugin. zero_plugin.cu marks the rooms of each part; those of `cuda` end
-# in _cuda.h, and nccl has them too. A function or a setting of a part that is left out answers
+# in _cuda.h, and nccl has them too; those of `vectors` end in _avx.h, and packed has them too. A function or a setting of a part that is left out answers
 # ZERO_ERR_UNSUPPORTED, and its message has the command that adds the part. `checkpoint` is an adapter, which needs
 # the part state: drop.sh writes its files, adapters/checkpoint/checkpoint*, next to the other two.
 #
@@ -21,7 +21,7 @@ fi
 case $1 in /*) folder=$1 ;; *) folder=./$1 ;; esac # so that no name looks like an option
 to=$1
 shift
-parts=$({ echo cuda; sed -n 's/^#include "zero_plugin\/.*\/\* \[\([a-z ]*\)\].*/\1/p' "$here/zero_plugin.cu"; } | tr ' ' '\n' | sort -u | tr '\n' ' ' | sed 's/ $//')
+parts=$({ echo cuda vectors; sed -n 's/^#include "zero_plugin\/.*\/\* \[\([a-z ]*\)\].*/\1/p' "$here/zero_plugin.cu"; } | tr ' ' '\n' | sort -u | tr '\n' ' ' | sed 's/ $//')
 with=${*:-$parts}
 case " $with " in *" all "*) with=$(echo " $with " | sed "s/ all / $parts /; s/^ //; s/ $//") ;; esac
 for part in $with; do
@@ -81,7 +81,7 @@ list_rows() { # MACRO
 # room that belongs to a part. A room includes only earlier rooms, which awk has written before; another
 # order is an error, and so is a room that includes one of a part that is left out. The rooms with tables
 # of rows (table.h, transport.h) lose the lines that name such a room, and table.h gets the
-# settings and fields of such rooms. X_cpu.h and X_cuda.h are inside X.h; without the part cuda, #error takes the
+# settings and fields of such rooms. X_avx.h, X_cpu.h and X_cuda.h are inside X.h; without the part cuda, #error takes the
 # place of the latter. A copy has no advice on where something new goes.
 write_unit() {
     settings=$(list_rows ZP_SETTING) fields=$(list_rows ZP_FIELD) awk -v rooms="$here/zero_plugin/" -v with=" $with " '
@@ -89,6 +89,7 @@ write_unit() {
     function put(line) { if (line != "" || last != "") print line; last = line } # no two empty lines
     function left_out(name,   n, i, of) { # a room of several parts is left out with all of them
         if (name ~ /_cuda\.h$/) part[name] = "cuda nccl"
+        if (name ~ /_avx\.h$/) part[name] = "vectors packed"
         if (!(name in part)) return 0
         n = split(part[name], of, " ")
         for (i = 1; i <= n; i++) if (index(with, " " of[i] " ")) return 0
@@ -114,9 +115,9 @@ write_unit() {
             else if (line ~ /^#include "(\.\.\/[a-z]+\/)?[a-z0-9_]+\.h"$/) {
                 inner = line; gsub(/^#include "(.*\/)?|"$/, "", inner)
                 if (inner in written || (table && left_out(inner))) continue
-                if (inner ~ /_(cpu|cuda)\.h$/ && index(inner, substr(name, 1, length(name) - 2)) == 1) {
-                    if (left_out(inner)) print "#error this copy of the plugin lacks \"cuda\": add it to the WITH of make drop"
-                    else room(folder inner)
+                if (inner ~ /_(avx|cpu|cuda)\.h$/ && index(inner, substr(name, 1, length(name) - 2)) == 1) {
+                    if (!left_out(inner)) room(folder inner)
+                    else if (inner ~ /_cuda/) print "#error this copy of the plugin lacks \"cuda\": add it to the WITH of make drop"
                     continue
                 }
                 if (left_out(inner)) fail(name " needs the part " part[inner] ": add it to WITH")

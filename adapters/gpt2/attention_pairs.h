@@ -48,7 +48,7 @@ static pair_work cut_pair_work(float *memory, size_t h) {
     w.p = take(&at, QUERIES * (KEYS_AT_ONCE + GAP));
     w.dp = take(&at, QUERIES * (KEYS_AT_ONCE + GAP));
     w.tile = take(&at, TILE_M * h);
-    w.none = take(&at, h);
+    w.none = (float *)memset(take(&at, h), 0, h * sizeof *at);
     return w;
 }
 
@@ -144,6 +144,15 @@ static void pair_store(float *to, size_t stride, const float *from, size_t n, co
 }
 
 /* ---- forward ------------------------------------------------------------------------------- */
+
+/* Begins the sums of `rows` queries, `floats` in all of them. */
+static void pair_clear(const ops_partial *state, size_t rows, size_t floats) {
+    memset(state->out, 0, floats * sizeof *state->out);
+    for (size_t r = 0; r < rows; r++) {
+        state->most[r] = -INFINITY;
+        state->sum[r] = 0.0f;
+    }
+}
 
 /* Adds the keys of a chunk to the state of TILE_M queries from i on. p: their scores. */
 static void pair_add_rows(const pair_work *w, const head_shape *s, const pair_tile *t, size_t i,
@@ -259,7 +268,6 @@ static void pair_chunk_backward(const ops_ctx *o, const pair_work *w, const ops_
     const float scale = 1.0f / sqrtf((float)shape->head_size);
     pair_pack_keys(o, w, h, g->kv, k0, keys);
     pack_panels(w->vt, w->v, keys);
-    memset(w->none, 0, keys->hp * sizeof *w->none);
     memset(w->dk, 0, keys->tp * keys->hp * sizeof *w->dk);
     memset(w->dv, 0, keys->tp * keys->hp * sizeof *w->dv);
     for (size_t i0 = h->causal ? k0 : 0; i0 < h->tokens; i0 += QUERIES) {
@@ -329,11 +337,7 @@ static void long_forward(const ops_ctx *o, float *memory, const head_shape *s, v
     const long_work w = cut_long_work(memory, s->T, s->H);
     const pair_head h = long_head_of(s, bias);
     const ops_partial state = {w.sums, w.most, w.sum};
-    memset(w.sums, 0, s->T * s->hp * sizeof *w.sums);
-    for (size_t t = 0; t < s->T; t++) {
-        w.most[t] = -INFINITY;
-        w.sum[t] = 0.0f;
-    }
+    pair_clear(&state, s->T, s->T * s->hp);
     pair_forward(o, memory, &shape, &state, &h, qkv, qkv);
     for (size_t t = 0; t < s->T; t++) {
         unpack(out, t * s->C, s->C, w.sums + t * s->hp, 1.0f / w.sum[t], 1, s);
@@ -387,12 +391,7 @@ void ops_take_keys(ops_ctx *o, void *kv, const void *qkv, const ops_heads *s) {
 
 void ops_partial_begin(ops_ctx *o, const ops_partial *state, const ops_heads *s) {
     const size_t rows = s->batch * s->seq_len * s->heads;
-    if (!pairs_fit(o, s)) return;
-    memset(state->out, 0, rows * s->head_size * sizeof *state->out);
-    for (size_t r = 0; r < rows; r++) {
-        state->most[r] = -INFINITY;
-        state->sum[r] = 0.0f;
-    }
+    if (pairs_fit(o, s)) pair_clear(state, rows, rows * s->head_size);
 }
 
 void ops_partial_add(ops_ctx *o, const ops_partial *state, const void *qkv, const void *kv,

@@ -43,12 +43,27 @@ static const char *train_shows(const train_options *o) {
     return NULL;
 }
 
-/* Returns the first flag that -pnf does not support, or NULL, and why. */
-static const char *train_fixes_ranks(const train_options *o, const char **why) {
-    const struct {
-        int given;
-        const char *flag, *why;
-    } rows[] = {
+/* A flag that another one does not support, with the reason. */
+typedef struct train_refusal {
+    int given;
+    const char *flag, *why;
+} train_refusal;
+
+/* Writes an error if one of n flags that `flag` does not support is given; returns 1 if so. */
+static int train_refuse(const train_refusal *rows, size_t n, const char *flag, char *sentence,
+                        size_t bytes) {
+    for (size_t i = 0; i < n; i++)
+        if (rows[i].given)
+            return sentence_fail(sentence, bytes,
+                                 "%s: %s is not supported, because %s; leave one of them out", flag,
+                                 rows[i].flag, rows[i].why);
+    return 0;
+}
+
+/* Checks the flags that -pnf, ranks that join and leave, does not support. */
+static int train_check_fixed_ranks(const train_options *o, char *sentence, size_t bytes) {
+    const char *shown = train_shows(o);
+    const train_refusal rows[] = {
         {train_compares(o), "a comparison", "its stages are compared on the same ranks"},
         {o->as_threads, "-pt 1", "ranks that join and leave are processes"},
         {o->tensor_parallel > 1, "-tp", "only data-parallel ranks can change"},
@@ -67,23 +82,15 @@ static const char *train_fixes_ranks(const train_options *o, const char **why) {
         {o->memory[0] != 0, "--memory", "fewer ranks need more memory each"},
         {o->ds_path[0] != 0, "-ds", "its values can depend on the number of ranks"},
         {o->evaluate, "-h 1", "its examples are divided among one number of ranks"},
-        {o->layer_order, "-mo layers", "its buffers are for one number of micro-batches"}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        *why = rows[i].why;
-        if (rows[i].given) return rows[i].flag;
-    }
-    *why = "measurements are of one number of ranks";
-    return train_shows(o);
+        {o->layer_order, "-mo layers", "its buffers are for one number of micro-batches"},
+        {shown != NULL, shown, "measurements are of one number of ranks"}};
+    return train_refuse(rows, sizeof rows / sizeof *rows, "-pnf", sentence, bytes);
 }
 
-/* Checks the flags that -pnf, ranks that join and leave, does not support. */
+/* Checks -pnf, the file with the number of ranks, and what it asks of other flags. */
 static int train_check_changes(const train_options *o, char *sentence, size_t bytes) {
-    const char *why, *flag;
     if (!o->ranks_file[0]) return 0;
-    if ((flag = train_fixes_ranks(o, &why)) != NULL)
-        return sentence_fail(sentence, bytes,
-                             "-pnf: %s is not supported, because %s; leave one of them out", flag,
-                             why);
+    if (train_check_fixed_ranks(o, sentence, bytes)) return 1;
     const int file = regular_file_open(o->ranks_file, O_RDONLY);
     const int number = errno; /* the file need not exist */
     if (file >= 0) (void)close(file);
@@ -217,20 +224,15 @@ static int train_check_virtual(const train_options *o, char *sentence, size_t by
 
 /* Checks for flags that -ck does not support. */
 static int train_check_products(const train_options *o, char *sentence, size_t bytes) {
-    const struct {
-        int given;
-        const char *flag, *why;
-    } rows[] = {
+    char flag[32];
+    const train_refusal rows[] = {
         {o->pipeline > 1, "-pp", "in a pipeline the inputs of blocks are messages between stages"},
         {o->experts > 0, "-en", "the MLP of a block with experts is on several ranks"},
         {o->any_order, "-ao 1", "sums in any order have other bits each time"},
         {train_compares(o), "a comparison", "it measures the time of a step without checks"}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows && o->check_products; i++)
-        if (rows[i].given)
-            return sentence_fail(sentence, bytes,
-                                 "-ck %d: %s is not supported, because %s; leave one of them out",
-                                 o->check_products, rows[i].flag, rows[i].why);
-    return 0;
+    if (!o->check_products) return 0;
+    (void)snprintf(flag, sizeof flag, "-ck %d", o->check_products);
+    return train_refuse(rows, sizeof rows / sizeof *rows, flag, sentence, bytes);
 }
 
 /* Checks for flags that -zi does not support. */

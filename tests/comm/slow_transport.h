@@ -173,6 +173,6 @@ static void slow_free_part(zero_comm *part, int broken) {
 
 ZP_MESSENGER(slow_messenger, slow_swap, slow_make_part, slow_free_part, NULL, zp_message_view_part);
 ZP_TRANSPORT(slow_row, "SLOW", slow_join, slow_refuse_join, slow_memory, NULL, slow_issue,
-             slow_exchange, slow_broadcast, zp_local_bytes, NULL, zp_board_abort_local,
-             zp_local_leave, zp_local_group_bytes, NULL, &slow_messenger);
+             slow_exchange, slow_broadcast, zp_local_bytes, 0, zp_board_abort_local, zp_local_leave,
+             zp_local_group_bytes, NULL, &slow_messenger);
 #define ZERO_OWN_ROWS , &slow_row

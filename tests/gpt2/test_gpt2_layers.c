@@ -44,18 +44,7 @@ typedef struct training {
     size_t activations;
 } training;
 
-/* What one rank has. */
-typedef struct part {
-    training *t;
-    gpt2_config cfg;
-    gpt2_frozen *frozen;
-    int rank, dp_rank;
-    zero_group *world, *tp, *dp;
-    gpt2_parallel how;
-    zero_ctx *z;
-    gpt2_model *m;
-    gpt2_error err;
-} part;
+typedef ranks_part part;
 
 static gpt2_config config_of(const training *t) {
     const gpt2_config c = {T, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
@@ -115,10 +104,7 @@ static zero_result adapt(part *p) {
 static zero_result open_model(part *p, const zero_comm *comm) {
     const training *t = p->t;
     const int tiles = gpt2_tiles(&p->cfg, t->tp, t->tile_rows);
-    p->dp_rank = p->rank / t->tp;
-    ZERO_TRY(ranks_open(comm, p->rank, t->tp, &p->world, &p->tp, &p->dp));
-    p->how.tp = p->tp;
-    p->how.sequence = t->sequence;
+    ZERO_TRY(ranks_part_open(p, comm, t->tp, t->sequence));
     const zero_comm data = zero_group_comm(p->dp);
     const zero_config zc = settings_of(p);
     const gpt2_run run = run_of(t, &p->how);
@@ -218,13 +204,8 @@ static void train_body(test_rank *r) {
     p.rank = r->rank;
     p.t = r->rank ? &own : wanted;
     const zero_result result = train_part(&p, &comm);
-    if (result)
-        test_rank_fail(r, "result %d: %s; %s; %s; %s; %s; %s", (int)result, p.err.sentence,
-                       p.m ? gpt2_last_error(p.m) : "", p.z ? zero_last_error(p.z) : "",
-                       zero_group_error(p.tp), zero_group_error(p.dp), zero_group_error(p.world));
-    gpt2_destroy(p.m);
-    zero_destroy(p.z);
-    ranks_close(p.world, p.tp, p.dp);
+    if (result) ranks_part_report(&p, r, result);
+    ranks_part_close(&p);
     gpt2_frozen_free(p.frozen);
 }
 

@@ -32,17 +32,7 @@ typedef struct training {
     int planned;            /* the context sent in it what its plan says */
 } training;
 
-/* What one rank has. */
-typedef struct part {
-    training *t;
-    gpt2_config cfg;
-    int rank, dp_rank;
-    zero_group *world, *tp, *dp;
-    gpt2_parallel how;
-    zero_ctx *z;
-    gpt2_model *m;
-    gpt2_error err;
-} part;
+typedef ranks_part part;
 
 static gpt2_config config_of(const training *t) {
     const gpt2_config c = {T, V, Vp, L, NH, C, t->untied, GPT2_NO_EXPERTS, NULL, 0, 0, 0};
@@ -60,16 +50,6 @@ static gpt2_run run_of(const part *p) {
     const gpt2_run run = {B, T, t->recompute, t->type, 0, 0, t->tile_rows, P_tmpdir, &p->how, 0,
                           0, 0};
     return run;
-}
-
-static zero_result open_groups(part *p, const zero_comm *comm) {
-    const int tp = p->t->tp;
-    p->dp_rank = p->rank / tp;
-    ZERO_TRY(ranks_open(comm, p->rank, tp, &p->world, &p->tp, &p->dp));
-    zero_group_name(p->tp, "tp");
-    p->how.tp = p->tp;
-    p->how.sequence = p->t->sequence;
-    return ZERO_OK;
 }
 
 static zero_result open_model(part *p) {
@@ -142,7 +122,8 @@ static zero_result take_step(part *p, int step) {
 static zero_result train_part(part *p, const zero_comm *comm) {
     training *t = p->t;
     int tokens[2 * B * T];
-    ZERO_TRY(open_groups(p, comm));
+    ZERO_TRY(ranks_part_open(p, comm, t->tp, t->sequence));
+    zero_group_name(p->tp, "tp");
     ZERO_TRY(open_model(p));
     for (int step = 0; step < t->steps; step++) ZERO_TRY(take_step(p, step));
     ranks_draw_tokens(tokens, B * T, V, p->dp_rank, 1000);
@@ -165,14 +146,9 @@ static void train_body(test_rank *r) {
     p.t = r->rank ? &own : wanted;
     if (r->rank && own.grad) own.grad = (float *)malloc(most_numel() * sizeof(float));
     const zero_result result = train_part(&p, &comm);
-    if (result)
-        test_rank_fail(r, "result %d: %s; %s; %s; %s; %s; %s", (int)result, p.err.sentence,
-                       p.m ? gpt2_last_error(p.m) : "", p.z ? zero_last_error(p.z) : "",
-                       zero_group_error(p.tp), zero_group_error(p.dp), zero_group_error(p.world));
+    if (result) ranks_part_report(&p, r, result);
     if (r->rank) free(own.grad);
-    gpt2_destroy(p.m);
-    zero_destroy(p.z);
-    ranks_close(p.world, p.tp, p.dp);
+    ranks_part_close(&p);
 }
 
 static int train(training *t) {

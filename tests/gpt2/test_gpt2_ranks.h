@@ -29,6 +29,44 @@ __attribute__((unused)) static void ranks_close(zero_group *world, zero_group *t
     zero_group_close(world);
 }
 
+/* What one rank of a training has. The test defines struct training. */
+typedef struct ranks_part {
+    struct training *t;
+    gpt2_config cfg;
+    gpt2_frozen *frozen; /* NULL: nothing is frozen or adapted */
+    int rank, dp_rank;
+    zero_group *world, *tp, *dp;
+    gpt2_parallel how;
+    zero_ctx *z;
+    gpt2_model *m;
+    gpt2_error err;
+} ranks_part;
+
+/* Opens the part's groups, of so many tensor-parallel ranks. COLLECTIVE. */
+__attribute__((unused)) static zero_result ranks_part_open(ranks_part *p, const zero_comm *comm,
+                                                           int tp_ranks, int sequence) {
+    p->dp_rank = p->rank / tp_ranks;
+    ZERO_TRY(ranks_open(comm, p->rank, tp_ranks, &p->world, &p->tp, &p->dp));
+    p->how.tp = p->tp;
+    p->how.sequence = sequence;
+    return ZERO_OK;
+}
+
+/* Reports the result and all sentences of a part that failed. */
+__attribute__((unused)) static void ranks_part_report(const ranks_part *p, test_rank *r,
+                                                      zero_result result) {
+    test_rank_fail(r, "result %d: %s; %s; %s; %s; %s; %s", (int)result, p->err.sentence,
+                   p->m ? gpt2_last_error(p->m) : "", p->z ? zero_last_error(p->z) : "",
+                   zero_group_error(p->tp), zero_group_error(p->dp), zero_group_error(p->world));
+}
+
+/* Frees the part's model, context and groups. */
+__attribute__((unused)) static void ranks_part_close(ranks_part *p) {
+    gpt2_destroy(p->m);
+    zero_destroy(p->z);
+    ranks_close(p->world, p->tp, p->dp);
+}
+
 /* Sets n inputs and then n targets of a data-parallel rank. Targets follow from inputs, so that
    there is something to learn. */
 __attribute__((unused)) static void ranks_draw_tokens(int *tokens, int n, int vocab, int dp_rank,

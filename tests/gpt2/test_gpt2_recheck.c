@@ -35,16 +35,7 @@ typedef struct training {
     uint64_t sent, formula;
 } training;
 
-typedef struct part {
-    training *t;
-    gpt2_config cfg;
-    int rank;
-    zero_group *world, *tp, *dp;
-    gpt2_parallel how;
-    zero_ctx *z;
-    gpt2_model *m;
-    gpt2_error err;
-} part;
+typedef ranks_part part;
 
 static zero_result open_part(part *p, const zero_comm *comm) {
     const training *t = p->t;
@@ -53,9 +44,7 @@ static zero_result open_part(part *p, const zero_comm *comm) {
     zero_config zc;
     memset(&zc, 0, sizeof zc);
     p->cfg = cfg;
-    ZERO_TRY(ranks_open(comm, p->rank, t->tp, &p->world, &p->tp, &p->dp));
-    p->how.tp = p->tp;
-    p->how.sequence = t->sequence;
+    ZERO_TRY(ranks_part_open(p, comm, t->tp, t->sequence));
     const zero_comm of_data = zero_group_comm(p->dp);
     zc.stage = t->stage;
     zc.micro_steps = t->micro_steps;
@@ -135,11 +124,8 @@ static void train_body(test_rank *r) {
     }
     if (r->rank == 0) t->ended = step;
     if (!opened || (result != ZERO_OK && result != ZERO_ERR_MISMATCH))
-        test_rank_fail(r, "result %d: %s; %s; %s", (int)result, p.err.sentence,
-                       p.m ? gpt2_last_error(p.m) : "", p.z ? zero_last_error(p.z) : "");
-    gpt2_destroy(p.m);
-    zero_destroy(p.z);
-    ranks_close(p.world, p.tp, p.dp);
+        ranks_part_report(&p, r, result);
+    ranks_part_close(&p);
 }
 
 static int train(training *t) {

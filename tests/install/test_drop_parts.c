@@ -87,10 +87,14 @@ static void drop_processes(const zero_config *cfg, int refused) {
     zero_local_destroy(local);
 }
 
-/* Two ranks with other settings, or with other tensors, return MISMATCH from zero_build. */
+/* In what two ranks differ. */
+enum { DROP_SETTING, DROP_TENSOR, DROP_CALL, DROP_DIFFERENCES };
+
+/* Two ranks with other settings or tensors return MISMATCH from zero_build; after other calls, from
+   zero_norm of the next step. */
 static struct drop_two {
     zero_local *local;
-    int tensors; /* 1: the tensors differ, 0: a setting does */
+    int differ;
     zero_result result[2];
     char text[2][256];
 } drop_two;
@@ -98,21 +102,32 @@ static struct drop_two {
 static void *drop_two_rank(void *arg) {
     const int rank = arg != NULL;
     const zero_comm comm = {ZERO_COMM_LOCAL, rank, drop_two.local, 0};
-    const zero_config cfg = {.threads = 1, .prefetch = drop_two.tensors ? 0 : 1 + rank};
-    const zero_tensor_desc one = {.name = "one", .numel = drop_two.tensors ? 8 + (size_t)rank : 8};
+    const zero_config cfg = {.threads = 1,
+                             .prefetch = drop_two.differ == DROP_SETTING ? 1 + rank : 0};
+    const zero_tensor_desc one = {.name = "one",
+                                  .numel = drop_two.differ == DROP_TENSOR ? 8 + (size_t)rank : 8};
+    const zero_hyper hyper = {1e-3f, 0.9f, 0.95f, 1e-8f, 0, 0};
+    double norm;
     zero_ctx *z = NULL;
     zero_result r = zero_create(&z, &cfg, &comm);
     if (!r) r = zero_tensor(z, &one);
     if (!r) r = zero_build(z);
+    for (int step = 0; step < 2 && !r; step++) {
+        r = zero_pass_begin(z, ZERO_TRAIN, 0, 1);
+        if (!r) r = zero_pass_end(z);
+        if (!r) r = zero_reduce(z);
+        if (!r && step) r = zero_norm(z, &norm);
+        if (!r) r = rank ? zero_skip_step(z) : zero_step(z, &hyper);
+    }
     drop_two.result[rank] = r;
     (void)snprintf(drop_two.text[rank], sizeof drop_two.text[rank], "%.255s", zero_last_error(z));
     zero_destroy(z);
     return NULL;
 }
 
-static void drop_differ(int tensors) {
+static void drop_differ(int differ) {
     pthread_t other;
-    drop_two.tensors = tensors;
+    drop_two.differ = differ;
     if (!test_check(!zero_local_create(&drop_two.local, 2, 0)
                         && !pthread_create(&other, NULL, drop_two_rank, &drop_two),
                     "two ranks"))
@@ -123,7 +138,7 @@ static void drop_differ(int tensors) {
     for (int r = 0; r < 2; r++)
         test_check(drop_two.result[r] == ZERO_ERR_MISMATCH
                        && strstr(drop_two.text[r], "the part \"agree\" of make drop"),
-                   "ranks differ (%d): result %d, %s", tensors, (int)drop_two.result[r],
+                   "ranks differ (%d): result %d, %s", differ, (int)drop_two.result[r],
                    drop_two.text[r]);
 }
 
@@ -269,8 +284,7 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[i], "place") && drop_has_pointers(argv[1])) continue;
         if (!strcmp(argv[i], "figures") && strstr(argv[1], "suggest")) continue; /* it needs them */
         if (!strcmp(argv[i], "agree")) { /* the core compares without it, and names nothing */
-            for (int tensors = 0; tensors < 2 && !strcmp(argv[1], "core"); tensors++)
-                drop_differ(tensors);
+            for (int d = 0; d < DROP_DIFFERENCES && !strcmp(argv[1], "core"); d++) drop_differ(d);
             continue;
         }
         char lacks[64], with[256];

@@ -159,6 +159,6 @@ static size_t orders_room(const zp_comm *of, int parts, int n, int swaps) { retu
 ZP_MESSENGER(orders_messenger, orders_swap, orders_make_part, orders_free_part, NULL,
              zp_message_view_part);
 ZP_TRANSPORT(orders_net_row, "ORDERS", orders_join_net, NULL, orders_memory, NULL, orders_issue,
-             orders_exchange, orders_broadcast, zp_local_bytes, NULL, orders_abort, orders_leave,
+             orders_exchange, orders_broadcast, zp_local_bytes, 0, orders_abort, orders_leave,
              orders_room, NULL, &orders_messenger);
 #endif

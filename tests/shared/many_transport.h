@@ -44,4 +44,4 @@ static void many_leave(zp_comm *g, int broken) {
 }
 
 ZP_TRANSPORT(many_row, "MANY", many_join, NULL, many_memory, NULL, many_issue, many_exchange,
-             many_broadcast, zp_local_bytes, NULL, many_abort, many_leave, NULL, NULL, NULL);
+             many_broadcast, zp_local_bytes, 0, many_abort, many_leave, NULL, NULL, NULL);

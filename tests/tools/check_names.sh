@@ -1,6 +1,6 @@
 #!/bin/sh
 # check_names.sh BUILD - names and layers of the plugin's files, zero_plugin/FOLDER/FILE.h:
-#   names    a function in FILE.h is called zp_FILE_..., where FILE may lose `_cpu` or `_cuda`, and a
+#   names    a function in FILE.h is called zp_FILE_..., where FILE may lose `_cpu`, `_cuda` or `_avx`, and a
 #            plural s. base.h is exempt. Files of api/ define the public functions zero_... as well.
 #   layers   machine/, numbers/, comm/ and core/ use no function of offload/ and extras/, and include none of their files;
 #            api/ and extras/ use none of offload/, but for table.h
@@ -60,7 +60,7 @@ done >"$out/functions"
 
 # ---- names ----
 awk '$1 != "machine/base" {
-    file = $1; sub(/.*\//, "", file); sub(/_(cpu|cuda)$/, "", file)
+    file = $1; sub(/.*\//, "", file); sub(/_(cpu|cuda|avx)$/, "", file)
     one = file; sub(/s$/, "", one)
     if (index($2, "zp_" file "_") != 1 && index($2, "zp_" one "_") != 1 && !($1 ~ /^api\// && $2 ~ /^zero_/)) print
 }' "$out/functions" | sort -u >"$out/others"

@@ -41,8 +41,8 @@ typedef struct zp_board {
     int32_t abort_claimed, abort_rank, abort_result;
     uint32_t left[ZP_LOCAL_MAX]; /* by place: 1 if the rank has destroyed its context */
     uint32_t users; /* threads: ranks that have not closed the board; the last one frees it */
-    zp_shared_memory_owner *self,
-        *pieces; /* threads: the board's own memory, and that of its ranks */
+    zp_shared_memory_owner *self;   /* threads: of the board's own memory */
+    zp_shared_memory_owner *pieces; /* threads: of the ranks' memory */
     char abort_text[ZP_TEXT_BYTES];
     unsigned char mail[ZP_LOCAL_MAX][ZP_MAIL_BYTES];
     /* CUDA, by place: the rank's stream has reached the collective; it is done with it */
@@ -55,8 +55,8 @@ struct zero_local {
     int parted; /* each rank sees only its own processors */
     pid_t maker;
     zp_board board; /* for opening contexts; each context then has a board of its own */
-    zp_shared_memory_owner
-        *boards; /* threads: those boards, and memory of failed joins; freed with the group */
+    /* Threads: those boards, and memory of failed joins; freed with the group. */
+    zp_shared_memory_owner *boards;
     uint32_t seq[ZP_LOCAL_MAX];     /* collectives on `board` so far; a rank uses only its own */
     const char *call[ZP_LOCAL_MAX]; /* the plugin's function that the rank called last, for the
                                        parent of forked ranks, which has the same literals */

@@ -175,7 +175,6 @@ static zero_result zp_collectives_join(zero_group *g, const zp_transport *row,
                                        const zero_comm *comm, double timeout_s) {
     zp_comm *p = &g->group;
     ZP_TRY(zp_comm_open(p, row, comm));
-    ZP_TRY(zp_comm_open_watch(&g->watch, p, 1));
     ZP_TRY(zp_device_take_stream(&g->stream, &g->device, g->host_stream, 1));
     const size_t ranks = (size_t)p->nranks;
     g->piece = zp_max(32768, zp_min(262144, ((size_t)1 << 20) / ranks / 4096 * 4096));
@@ -284,7 +283,6 @@ static void zp_collectives_free(zero_group *g) {
     const int broken = g->dead || zp_failure_result(&g->failure);
     if (broken) zp_comm_abort(p, g->text[0] ? g->text : "it gave up its group");
     if (g->stream.device) (void)zp_device_sync_stream(&g->stream);
-    zp_comm_close_watch(&g->watch);
     zp_comm_close(p, broken);
     if (g->of && messenger->free_part) messenger->free_part(&g->comm, broken);
     while (g->splits) {

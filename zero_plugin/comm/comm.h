@@ -117,9 +117,9 @@ typedef struct zp_transport {
     zero_result (*broadcast)(const zp_op *op, void *data);
     /* Returns the bytes that a rank sends for an op, for the plan and the meter. */
     size_t (*cost)(const zp_comm *g, const zp_op *op);
-    /* Looks for errors and late collectives, and records a failure that it finds. A thread of the
-       context calls it periodically, because waits have no time limit here. NULL: not needed. */
-    void (*look)(zp_comm *g);
+    /* 1: waits have no time limit here. A thread of the transport, from `join` to `leave`, looks
+       for errors and late collectives of the group, and records a failure that it finds. */
+    int watches;
     /* Reports to the peers that this rank has failed. It is not called while own is NULL. */
     void (*abort)(zp_comm *g, const char *why);
     /* Leaves the group and frees all memory. If not `broken`: COLLECTIVE, at most timeout_s. */
@@ -241,18 +241,16 @@ static const char *zp_comm_print_call(const zp_call *c, char *text, size_t bytes
                                        "f16", "f16, MAX", "f64",  "f64, MAX"};
     const char *name = zp_comm_kind_name(c->kind);
     const unsigned long long n = (unsigned long long)c->shard;
-    const int sum = c->kind == ZP_GROUP_ALL_REDUCE || c->kind == ZP_GROUP_REDUCE_SCATTER;
-    if (sum)
+    if (c->kind < ZP_GROUP_MESSAGES)
+        (void)snprintf(text, bytes, "%s of unit %d (%llu)", name, (int)c->unit, n);
+    else if (c->kind == ZP_GROUP_ALL_REDUCE || c->kind == ZP_GROUP_REDUCE_SCATTER)
         (void)snprintf(text, bytes, "%s of %llu %s", name, n, sums[(unsigned)c->unit % 8]);
-    else if (c->kind == ZP_GROUP_MESSAGES || c->kind == ZP_GROUP_ALL_TO_ALL
-             || c->kind >= ZP_GROUP_BARRIER)
-        (void)snprintf(text, bytes, "%s", name);
     else if (c->kind == ZP_GROUP_BROADCAST)
         (void)snprintf(text, bytes, "%s of %llu bytes from rank %d", name, n, (int)c->unit);
     else if (c->kind == ZP_GROUP_ALL_GATHER)
         (void)snprintf(text, bytes, "%s of %llu bytes", name, n);
     else
-        (void)snprintf(text, bytes, "%s of unit %d (%llu)", name, (int)c->unit, n);
+        (void)snprintf(text, bytes, "%s", name);
     return text;
 }
 
@@ -383,40 +381,4 @@ static void zp_comm_close(zp_comm *g, int broken) {
     if (g->transport) g->transport->leave(g, broken);
     free(g->mail);
     memset(g, 0, sizeof *g);
-}
-
-/* A thread that calls the transport's `look` for n groups, about every 5 ms. */
-typedef struct zp_watch {
-    zp_comm *group; /* [n] */
-    int n, stop, runs;
-    pthread_t thread;
-} zp_watch;
-
-static void *zp_comm_watch_thread(void *watch) {
-    zp_watch *w = (zp_watch *)watch;
-    zp_device_set_current(w->group->device);
-    while (!__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE)) {
-        for (int i = 0; i < 100; i++) zp_nap();
-        for (int i = 0; i < w->n; i++)
-            if (w->group[i].transport && w->group[i].transport->look)
-                w->group[i].transport->look(&w->group[i]);
-    }
-    return NULL;
-}
-
-static zero_result zp_comm_open_watch(zp_watch *w, zp_comm *groups, int n) {
-    int wanted = 0;
-    for (int i = 0; i < n; i++) wanted |= groups[i].transport && groups[i].transport->look;
-    w->group = groups;
-    w->n = n;
-    w->stop = 0; /* the watch may have been closed before */
-    w->runs = wanted && pthread_create(&w->thread, NULL, zp_comm_watch_thread, w) == 0;
-    if (!wanted || w->runs) return ZERO_OK;
-    return zp_comm_fail(groups, ZERO_ERR_MEMORY, "the thread that watches the groups");
-}
-
-static void zp_comm_close_watch(zp_watch *w) {
-    __atomic_store_n(&w->stop, 1, __ATOMIC_RELEASE);
-    if (w->runs) (void)pthread_join(w->thread, NULL);
-    w->runs = 0;
 }

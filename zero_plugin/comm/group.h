@@ -17,7 +17,6 @@ struct zero_group {
     zp_comm group;
     zp_device device;
     zp_failure failure;
-    zp_watch watch;
     zp_stream stream;
     void *host_stream; /* argument of zero_group_open */
     zero_comm comm;    /* for contexts of this group */

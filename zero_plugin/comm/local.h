@@ -219,6 +219,6 @@ static size_t zp_local_board_bytes(const zp_comm *of, int parts, int n, int swap
 
 /* local_groups.h has the functions that a zero_group needs. */
 ZP_TRANSPORT(zp_local_transport, "LOCAL", zp_local_join, zp_local_refuse, zp_shared_memory_open,
-             NULL, zp_local_issue, zp_board_exchange, zp_board_broadcast, zp_local_bytes, NULL,
+             NULL, zp_local_issue, zp_board_exchange, zp_board_broadcast, zp_local_bytes, 0,
              zp_board_abort_local, zp_local_leave, zp_local_board_bytes, NULL, NULL);
 static const zp_transport_row zp_local_row = {ZERO_COMM_LOCAL, &zp_local_transport, ""};

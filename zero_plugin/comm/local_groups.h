@@ -64,7 +64,7 @@ ZP_MESSENGER(zp_local_group_messenger, zp_pipe_exchange_messages, zp_local_group
              zp_local_group_free_part, NULL, zp_message_view_part);
 ZP_TRANSPORT(zp_local_group_transport, "LOCAL", zp_local_group_join, zp_local_refuse,
              zp_process_open_memory, NULL, zp_local_issue, zp_board_exchange, zp_board_broadcast,
-             zp_local_bytes, NULL, zp_board_abort_local, zp_local_leave, zp_local_group_bytes, NULL,
+             zp_local_bytes, 0, zp_board_abort_local, zp_local_leave, zp_local_group_bytes, NULL,
              &zp_local_group_messenger);
 static const zp_transport_row zp_local_groups_row = {ZERO_COMM_LOCAL, &zp_local_group_transport,
                                                      ""};

@@ -463,7 +463,7 @@ static void zp_mpi_leave(zp_comm *g, int broken) {
 ZP_MESSENGER(zp_mpi_messenger, zp_mpi_exchange_messages, zp_mpi_make_part, zp_mpi_free_part, NULL,
              zp_message_view_part);
 ZP_TRANSPORT(zp_mpi_transport, "MPI", zp_mpi_join, NULL, zp_mpi_open_memory, NULL,
-             zp_mpi_nodes_issue, zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_nodes_bytes, NULL,
+             zp_mpi_nodes_issue, zp_mpi_exchange, zp_mpi_broadcast, zp_mpi_nodes_bytes, 0,
              zp_mpi_nodes_abort, zp_mpi_leave, zp_mpi_bytes_of_parts, NULL, &zp_mpi_messenger);
 static const zp_transport_row zp_mpi_row = {ZERO_COMM_MPI, &zp_mpi_transport, ""};
 #else

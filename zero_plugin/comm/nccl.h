@@ -430,14 +430,14 @@ static zero_result zp_nccl_join(zp_comm *g, const zero_comm *given) {
                    "NCCL %d.%d.%d, launches ordered by %s, failures reported to %d of %d ranks",
                    n->version / 10000, n->version / 100 % 100, n->version % 100,
                    n->ordered ? "NCCL" : "events", n->ranks.n, g->nranks);
-    return ZERO_OK;
+    return zp_nccl_watch_begin(g);
 }
 
-/* Called after the watching thread has ended. All ranks destroy a communicator together; if that
-   fails, it is aborted. */
+/* All ranks destroy a communicator together; if that fails, it is aborted. */
 static void zp_nccl_leave(zp_comm *g, int broken) {
     zp_nccl *n = zp_nccl_watch_of(g);
     if (!n) return;
+    zp_nccl_watch_end(n);
     zp_device *first = zp_device_first(g->device);
     const int dead = broken || zp_failure_result(g->failure) != ZERO_OK;
     if (dead && !n->aborted) zp_nccl_watch_abort_both(g);
@@ -498,8 +498,8 @@ ZP_MESSENGER(zp_nccl_messenger, zp_nccl_exchange_messages, zp_nccl_make_part, zp
              zp_nccl_issue_collective, NULL);
 ZP_TRANSPORT(zp_nccl_transport, "NCCL", zp_nccl_join, zp_nccl_refuse, zp_nccl_alloc_memory,
              zp_nccl_register_memory, zp_nccl_issue, zp_nccl_exchange, zp_nccl_broadcast,
-             zp_local_bytes, zp_nccl_watch_look, zp_nccl_watch_abort, zp_nccl_leave,
-             zp_nccl_bytes_of_parts, zp_nccl_connect, &zp_nccl_messenger);
+             zp_local_bytes, 1, zp_nccl_watch_abort, zp_nccl_leave, zp_nccl_bytes_of_parts,
+             zp_nccl_connect, &zp_nccl_messenger);
 static const zp_transport_row zp_nccl_row = {ZERO_COMM_NCCL, &zp_nccl_transport, ""};
 #else
 static const zp_transport_row zp_nccl_row = {

@@ -1,6 +1,6 @@
 /* nccl_watch.h - the thread that watches NCCL: time limit, errors, abort of both communicators
 
-   A wait for a stream has no time limit, so a thread of the context watches its two communicators.
+   A wait for a stream has no time limit, so each group has a thread that watches its communicators.
    After each list of collectives the stream raises a counter that the CPU can read. A list that
    takes longer than timeout_s, or an error that NCCL reports, is a failure. Then the thread aborts
    both communicators, which ends the kernels that wait in them, and every later call returns the
@@ -34,8 +34,7 @@ typedef struct zp_nccl_channel {
 } zp_nccl_channel;
 
 typedef struct zp_nccl {
-    zp_local_ranks
-        ranks; /* first, for zp_board_ranks_of: the ranks whose memory files this one sees */
+    zp_local_ranks ranks; /* first: zp_board_ranks_of. The ranks whose memory this one sees */
     zp_nccl_channel channel[ZP_CONTROL];
     int channels;             /* open ones; a zero_group has one */
     volatile uint64_t *ended; /* [ZP_CONTROL] lists that have ended; their streams raise it */
@@ -45,6 +44,8 @@ typedef struct zp_nccl {
     int splits;  /* 1: a split has not ended, and NCCL may still write channel[].comm */
     double held; /* since when the watching thread has found the lock taken; 0: it is free */
     pthread_mutex_t lock;
+    pthread_t thread; /* that watches, if `watched` */
+    int watched, ends;
     char *scratch, *pinned; /* buffers of exchanges and broadcasts, on the device and in CPU memory;
                                `ended` follows in the latter */
 } zp_nccl;
@@ -125,6 +126,27 @@ static void zp_nccl_watch_look(zp_comm *g) {
         (void)zp_nccl_watch_check_channel(g, ch);
     if (zp_failure_result(g->failure)) zp_nccl_watch_abort_both(g);
     pthread_mutex_unlock(&n->lock);
+}
+
+static void *zp_nccl_watch_run(void *group) {
+    zp_comm *g = (zp_comm *)group;
+    zp_nccl *n = zp_nccl_watch_of(g);
+    (void)cudaSetDevice(g->device->number);
+    while (!__atomic_load_n(&n->ends, __ATOMIC_ACQUIRE)) {
+        zp_nap_for(5e-3);
+        zp_nccl_watch_look(g);
+    }
+    return NULL;
+}
+/* Starts and ends the thread. */
+static zero_result zp_nccl_watch_begin(zp_comm *g) {
+    zp_nccl *n = zp_nccl_watch_of(g);
+    n->watched = !pthread_create(&n->thread, NULL, zp_nccl_watch_run, g);
+    return n->watched ? ZERO_OK : zp_comm_fail(g, ZERO_ERR_MEMORY, "the thread that watches NCCL");
+}
+static void zp_nccl_watch_end(zp_nccl *n) {
+    __atomic_store_n(&n->ends, 1, __ATOMIC_RELEASE);
+    if (n->watched) (void)pthread_join(n->thread, NULL);
 }
 
 /* The watching thread aborts the communicators. During the join there is no such thread, so this

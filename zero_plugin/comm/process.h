@@ -82,6 +82,6 @@ static zero_result zp_process_open_memory(zp_comm *g, zp_memory *m) {
 }
 
 ZP_TRANSPORT(zp_process_transport, "LOCAL", zp_local_join, zp_local_refuse, zp_process_open_memory,
-             NULL, zp_local_issue, zp_board_exchange, zp_board_broadcast, zp_local_bytes, NULL,
+             NULL, zp_local_issue, zp_board_exchange, zp_board_broadcast, zp_local_bytes, 0,
              zp_board_abort_local, zp_local_leave, zp_local_board_bytes, NULL, NULL);
 static const zp_transport_row zp_process_row = {ZERO_COMM_LOCAL, &zp_process_transport, ""};

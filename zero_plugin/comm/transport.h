@@ -4,8 +4,8 @@
    zp_transport that keeps the contract of comm.h, and
        #define ZERO_OWN_ROWS , &own_row
    Its comm.kind is ZERO_COMM_OWN; a second row has ZERO_COMM_OWN + 1. The calling thread runs
-   `issue`; on the CPU a lane runs the tasks that it issues. The watching thread runs `look`. The
-   path of own.h is relative to this file's folder. tests/comm/slow_transport.h is an example. */
+   `issue`; on the CPU a lane runs the tasks that it issues. The path of own.h is relative to this
+   file's folder. tests/comm/slow_transport.h is an example. */
 #pragma once
 
 #include "local.h"

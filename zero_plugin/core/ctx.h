@@ -131,10 +131,11 @@ struct zero_ctx {
     zp_comm *agreeing; /* the ranks that agree on a step: group[ZP_AGREEING], or all */
     zp_part part[ZP_GROUPS]; /* of the groups that were split from another */
     int ncopies, copy;       /* number of copies of all shards; this rank's */
-    zp_watch watch;
     /* Compares settings and tensors, and names the first difference, for a row; NULL: the core
        does. COLLECTIVE. */
     zero_result (*compare)(zero_ctx *z);
+    /* Returns an error that names the word in which verdicts differ. NULL: the core does. */
+    zero_result (*name_difference)(zero_ctx *z);
     int settings_compared; /* by a row: the ranks have compared their settings */
     zero_ctx *partner;     /* the other one of two contexts that agree together; NULL: none */
     int follows;           /* `partner` sends the verdicts of both */
@@ -289,42 +290,20 @@ static zero_result zp_ctx_check_index(zero_ctx *z, const char *what, int i, int 
     return ZERO_OK;
 }
 
-static const char *zp_ctx_call_name(double call) {
-    return call == 1 ? "zero_step" : call == 2 ? "zero_skip_step" : "none";
-}
-
-/* Makes the context dead, with an error that names the word in which the verdicts differ. */
+/* Makes the context dead, because the verdicts differ. */
 static zero_result zp_ctx_report_difference(zero_ctx *z) {
-    static const char *const words[ZP_VERDICT] = {
-        "",          "",        "",          "the call",      "lr",
-        "beta1",     "beta2",   "eps",       "weight_decay",  "max_norm",
-        "steps",     "skipped", "iteration", "last_overflow", "scale",
-        "hysteresis"};
-    const zp_control *c = &z->report;
-    const double a = c->differing[0], b = c->differing[1];
-    const int calls = (a == 0 || a == 1 || a == 2) && (b == 0 || b == 1 || b == 2);
-    const char *of = c->differs < ZP_COUNTERS ? "at an earlier step" : "of the counters";
-    if (c->differs == ZP_CALL && !calls)
-        return z->dead = zp_ctx_fail(
-                   z, ZERO_ERR_MISMATCH,
-                   "the values that rank 0 and rank %d compare, which follow the gradients, were "
-                   "overwritten: "
-                   "does a backward write past the end of a gradient, or numbers of another type "
-                   "than cfg.grads?",
-                   c->differs_rank);
-    if (c->differs == ZP_CALL)
-        return z->dead = zp_ctx_fail(z, ZERO_ERR_MISMATCH,
-                                     "at an earlier step rank 0 called %s, rank %d %s",
-                                     zp_ctx_call_name(a), c->differs_rank, zp_ctx_call_name(b));
-    return z->dead =
-               zp_ctx_fail(z, ZERO_ERR_MISMATCH, "%s %s is %.9g on rank 0, %.9g on rank %d",
-                           words[(unsigned)c->differs % ZP_VERDICT], of, a, b, c->differs_rank);
+    if (z->name_difference) return z->dead = z->name_difference(z);
+    return z->dead = zp_ctx_fail(
+               z, ZERO_ERR_MISMATCH,
+               "rank %d differs from rank 0 in the call, hyper-parameters or counters of an "
+               "earlier step; the part \"agree\" of make drop names the difference",
+               z->report.differs_rank);
 }
 
 /* A lost peer may have left because the last verdicts differed. Returns 1 if they did, and 0 if the
    transport has its own way to look for failures. */
 static int zp_ctx_has_difference(zero_ctx *z) {
-    if (!z->agreement_begun || z->agreeing->transport->look
+    if (!z->agreement_begun || z->agreeing->transport->watches
         || zp_device_sync_stream(&z->stream[ZP_GRADIENTS]) /* it may still write `control` */
         || zp_device_copy(&z->compute, z->pinned, z->control, sizeof *z->pinned)
         || zp_device_sync_stream(&z->compute))
@@ -346,8 +325,9 @@ static zero_result zp_ctx_check(zero_ctx *z, zero_result result) {
 }
 
 #define ZP_DO(z, call) ZP_TRY(zp_ctx_check(z, call))
-/* Calls a function of a table that may be missing: z->observer or z->announcer. */
-#define ZP_TRY_IF(table, call) ZP_TRY((table) ? (table)->call : ZERO_OK)
+/* Calls a function of z->observer or z->announcer, unless it or the table is NULL. */
+#define ZP_TRY_IF(table, function, ...)                                                            \
+    ZP_TRY((table) && (table)->function ? (table)->function(__VA_ARGS__) : ZERO_OK)
 
 /* Records the public function that runs, for errors and for the watch of other ranks. A function
    that another one calls has the other one's name. */

@@ -245,13 +245,12 @@ static zero_result zp_extra_open_groups(zero_ctx *z, const zp_transport *t, cons
     if (z->all->sums) z->all->divisor = (float)divisor;
     ZP_TRY(zp_extra_call(z, ZP_ON_JOIN));
     zp_ctx_set_call(z, z->call);
-    return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
+    return ZERO_OK;
 }
 
 /* Closes all groups of the context. No stream may use them. If it is not broken: COLLECTIVE. */
 static void zp_extra_close_groups(zero_ctx *z) {
     zp_extra_call_all(z, ZP_ON_LEAVE);
-    zp_comm_close_watch(&z->watch);
     for (int i = ZP_GROUPS - 1; i >= 0; i--)
         zp_ctx_close_part(&z->part[i], &z->group[i], z->broken);
 }

@@ -110,7 +110,7 @@ static zero_result zp_gather_open(zero_ctx *z, int u) {
     if (live->parameter_opens++) return ZERO_OK;
     live->buffer[ZP_PARAM] = zp_buffer_find(&z->pool[ZP_PARAM], u);
     ZP_TRY(zp_gather_wait(z, u));
-    ZP_TRY_IF(z->observer, move(z, u, ZP_PARAM, 1));
+    ZP_TRY_IF(z->observer, move, z, u, ZP_PARAM, 1);
     return ZERO_OK;
 }
 
@@ -118,7 +118,7 @@ static zero_result zp_gather_close(zero_ctx *z, int u) {
     zp_live *live = &z->live[u];
     zp_buffers *pool = &z->pool[ZP_PARAM];
     if (--live->parameter_opens) return ZERO_OK;
-    ZP_TRY_IF(z->observer, move(z, u, ZP_PARAM, 0));
+    ZP_TRY_IF(z->observer, move, z, u, ZP_PARAM, 0);
     if (live->buffer[ZP_PARAM] < 0) return ZERO_OK;
     zp_buffer *b = &pool->buffer[live->buffer[ZP_PARAM]];
     zp_buffer_hold(pool, u, -1);

@@ -42,8 +42,8 @@ static zero_result zp_hook_pass_begin(zero_ctx *z, zero_pass kind, int micro, in
                                       : "the last pass has not ended; call zero_pass_end first");
     ZP_UNTIMELY(z, z->no_pass, "%s", z->no_pass);
     ZP_REFUSE(z, kind != ZERO_TRAIN && kind != ZERO_EVAL, "kind %d; use TRAIN or EVAL", (int)kind);
-    ZP_TRY_IF(z->announcer, begin(z, kind, micro == ZERO_TOGETHER));
-    ZP_TRY_IF(z->observer, begin_pass(z, kind));
+    ZP_TRY_IF(z->announcer, begin, z, kind, micro == ZERO_TOGETHER);
+    ZP_TRY_IF(z->observer, begin_pass, z, kind);
     if (kind == ZERO_TRAIN) ZP_TRY(zp_hook_begin_training(z, micro, micro_steps));
     ZP_TRY(zp_gather_wait(z, z->layout.units)); /* KEEP */
     z->resume = z->phase;
@@ -88,8 +88,8 @@ static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
     ZP_TRY(zp_hook_enter(z, "zero_forward_begin", unit));
     ZP_TRY(zp_hook_find_struct(z, ZP_PARAM, unit, params));
     zp_live *live = &z->live[unit];
-    if (!live->parameter_opens) ZP_TRY_IF(z->announcer, match(z, ZERO_CALL_FORWARD, unit));
-    ZP_TRY_IF(z->observer, hook(z, ZP_HOOK_FORWARD, unit));
+    if (!live->parameter_opens) ZP_TRY_IF(z->announcer, match, z, ZERO_CALL_FORWARD, unit);
+    ZP_TRY_IF(z->observer, hook, z, ZP_HOOK_FORWARD, unit);
     ZP_TRY(zp_gather_open(z, unit));
     zp_pointer_set_unit(z, ZP_PARAM, unit, 1, params);
     if (!live->forward_opens++)
@@ -100,7 +100,7 @@ static zero_result zp_hook_forward_begin(zero_ctx *z, int unit, void *params) {
 static zero_result zp_hook_forward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook_enter(z, "zero_forward_end", unit));
     ZP_UNTIMELY(z, !z->live[unit].forward_opens, "unit %d: no forward has begun; begin one", unit);
-    ZP_TRY_IF(z->observer, hook(z, ZP_HOOK_FORWARD_END, unit));
+    ZP_TRY_IF(z->observer, hook, z, ZP_HOOK_FORWARD_END, unit);
     if (!--z->live[unit].forward_opens) zp_hook_end_slice(z, &z->live[unit].slice[0]);
     return zp_gather_close(z, unit);
 }
@@ -117,11 +117,11 @@ static zero_result zp_hook_backward_begin(zero_ctx *z, int unit, void *params, v
     ZP_TRY(zp_hook_find_struct(z, ZP_GRAD, unit, grads));
     if (params) ZP_TRY(zp_hook_find_struct(z, ZP_PARAM, unit, params));
     if (params && !live->parameter_opens)
-        ZP_TRY_IF(z->announcer, match(z, ZERO_CALL_BACKWARD, unit));
-    ZP_TRY_IF(z->observer, hook(z, ZP_HOOK_BACKWARD, unit));
+        ZP_TRY_IF(z->announcer, match, z, ZERO_CALL_BACKWARD, unit);
+    ZP_TRY_IF(z->observer, hook, z, ZP_HOOK_BACKWARD, unit);
     ZP_TRY(zp_reduce_open_gradient(z, unit, 0));
     if (params) ZP_TRY(zp_gather_open(z, unit));
-    if (!live->backward_opens) ZP_TRY_IF(z->observer, move(z, unit, ZP_GRAD, 1));
+    if (!live->backward_opens) ZP_TRY_IF(z->observer, move, z, unit, ZP_GRAD, 1);
     live->with_parameters = live->with_parameters << 1 | (params != NULL);
     live->backward_opens++;
     if (params)
@@ -138,9 +138,9 @@ static zero_result zp_hook_backward_end(zero_ctx *z, int unit) {
     ZP_TRY(zp_hook_enter(z, "zero_backward_end", unit));
     zp_live *live = &z->live[unit];
     ZP_UNTIMELY(z, !live->backward_opens, "unit %d: no backward has begun; begin one", unit);
-    ZP_TRY_IF(z->observer, hook(z, ZP_HOOK_BACKWARD_END, unit));
+    ZP_TRY_IF(z->observer, hook, z, ZP_HOOK_BACKWARD_END, unit);
     if (live->backward_opens == 1) zp_hook_end_slice(z, &live->slice[1]);
-    if (live->backward_opens == 1) ZP_TRY_IF(z->observer, move(z, unit, ZP_GRAD, 0));
+    if (live->backward_opens == 1) ZP_TRY_IF(z->observer, move, z, unit, ZP_GRAD, 0);
     if (live->with_parameters & 1) ZP_TRY(zp_gather_close(z, unit));
     live->with_parameters >>= 1;
     const int uses =
@@ -158,8 +158,8 @@ static zero_result zp_hook_pass_end(zero_ctx *z) {
                     "unit %d: its %s has not ended; call its end hook first", u,
                     live->forward_opens ? "forward" : "backward");
     }
-    ZP_TRY_IF(z->announcer, end(z));
-    ZP_TRY_IF(z->observer, end_pass(z));
+    ZP_TRY_IF(z->announcer, end, z);
+    ZP_TRY_IF(z->observer, end_pass, z);
     z->order[z->pass].n = z->order[z->pass].at;
     z->phase = z->resume;
     if (z->pass == ZERO_EVAL) {

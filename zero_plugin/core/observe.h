@@ -1,7 +1,7 @@
-/* observe.h - passes calls on to a checked build
+/* observe.h - what a row, for example that of a checked build, learns of your calls
 
-   The core calls the functions of z->observer at every hook. A build without checks has no
-   observer, and each call only tests one pointer. */
+   The core calls the functions of z->observer at every hook. Without an observer, each call only
+   tests one pointer. A function that is NULL is not called. */
 #pragma once
 
 #include "ctx.h"
@@ -27,10 +27,11 @@ typedef struct zp_observer {
     char *(*place)(const zero_ctx *z, zp_side side, const zp_member *m);
     /* Returns where to keep the hash of your array that the plugin has written. */
     uint64_t *(*written)(const zero_ctx *z, const zp_member *m);
-    /* Returns the bytes from `array` to the end of its allocation, or SIZE_MAX if unknown. */
-    size_t (*room)(char *array, void (*release)(void *array));
+    /* Checks that each of the n arrays in z->extents is as large as its tensor. */
+    zero_result (*check_extents)(zero_ctx *z, int n, void (*release)(void *array));
 } zp_observer;
 
 static zero_result zp_observe_parameters_changed(zero_ctx *z) {
-    return z->observer ? z->observer->parameters_changed(z) : ZERO_OK;
+    ZP_TRY_IF(z->observer, parameters_changed, z);
+    return ZERO_OK;
 }

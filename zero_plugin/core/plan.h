@@ -400,7 +400,7 @@ static zero_result zp_plan_make(zero_ctx *z) {
     ZP_TRY(zp_extra_call(z, ZP_ON_ARRAYS));
     zp_plan_count_bytes(z);
     zp_plan_assign_buffers(z);
-    ZP_TRY_IF(z->announcer, check(z)); /* the tensors may have changed after the announcement */
+    ZP_TRY_IF(z->announcer, check, z); /* the tensors may have changed after the announcement */
     zp_plan_count_gathers(z);
     z->param_end = z->pool[ZP_PARAM].bytes;
     ZP_TRY(zp_extra_call(z, ZP_ON_PLAN));

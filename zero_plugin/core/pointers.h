@@ -7,7 +7,7 @@
 /* Returns the address that your code uses for a member whose unit is in `memory`. */
 static char *zp_pointer_of_member(const zero_ctx *z, zp_side side, const zp_member *m,
                                   char *memory) {
-    char *place = z->observer ? z->observer->place(z, side, m) : NULL;
+    char *place = z->observer && z->observer->place ? z->observer->place(z, side, m) : NULL;
     return place ? place : memory + m->at * zp_type_bytes(z->array[side].type);
 }
 

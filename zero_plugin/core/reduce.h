@@ -180,7 +180,7 @@ static zero_result zp_reduce_open_gradient(zero_ctx *z, int u, int clear_all) {
     if (live->reader && !zp_ctx_keeps_next(z)) /* the update may still read them */
         ZP_DO(z, zp_device_wait_event(&z->compute, live->reader));
     live->touched = 1;
-    ZP_TRY_IF(z->observer, cleared(z, u));
+    ZP_TRY_IF(z->observer, cleared, z, u);
     const size_t bytes = z->layout.unit[u].padded * zp_type_bytes(z->array[ZP_GRAD].type);
     ZP_SLICE(&z->compute, ZERO_EVENT_CLEAR, u, bytes,
              zp_ctx_check(z, zp_reduce_clear_gradient(z, u, clear_all)));

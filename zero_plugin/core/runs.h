@@ -7,11 +7,10 @@
 
 /* A run of a tensor's elements that one rank owns. */
 typedef struct zp_run {
-    int unit,
-        owner; /* unit: the segment; owner: rank of z->data, or, by pieces, the piece's number */
-    size_t at; /* first element, in the segment */
-    size_t numel;
-    size_t left; /* elements of the member from `at` on */
+    int unit;         /* the segment */
+    int owner;        /* rank of z->data, or, by pieces, the piece's number */
+    size_t at, numel; /* at: first element, in the segment */
+    size_t left;      /* elements of the member from `at` on */
 } zp_run;
 
 static zp_run zp_run_cut(const zero_ctx *z, const zp_tensor *t, size_t element, size_t count,

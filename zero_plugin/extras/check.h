@@ -20,9 +20,7 @@
 #include "../core/extra.h"
 #include "places.h"
 
-#if ZERO_CHECK && defined(__GLIBC__)
 #include <malloc.h>
-#endif
 
 /* The copy of a tensor that your code uses. The space around it is as large as all its layers. */
 typedef struct zp_shadow {
@@ -55,9 +53,7 @@ static const char *const zp_check_hook_names[] = {"forward_begin", "forward_end"
 /* Returns the bytes from `array` to the end of its allocation, or SIZE_MAX if they are unknown.
    They are known if `release` is free, or, with CUDA, if the driver knows the address. */
 static size_t zp_check_array_room(char *array, void (*release)(void *array)) {
-#if ZERO_CHECK && defined(__GLIBC__)
     if (release == free) return malloc_usable_size(array);
-#endif
 #if ZERO_CHECK && defined(__CUDACC__)
     typedef int (*range_fn)(unsigned long long *base, size_t *bytes, unsigned long long at);
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
@@ -69,6 +65,17 @@ static size_t zp_check_array_room(char *array, void (*release)(void *array)) {
     if (known) return (size_t)(base + bytes - at);
 #endif
     return SIZE_MAX;
+}
+/* Checks the sizes of arrays that your code hands over. */
+static zero_result zp_check_extents(zero_ctx *z, int n, void (*release)(void *array)) {
+    for (const zp_extent *x = z->extents; x < z->extents + n; x++) {
+        const size_t room = zp_check_array_room((char *)(uintptr_t)x->at, release);
+        ZP_REFUSE(z, room < x->bytes,
+                  "%stensor %s, layer %d: its allocation has %zu bytes, expected %zu",
+                  x->side == ZP_GRAD ? "the gradient of " : "", z->tensors[x->tensor].desc.name,
+                  x->layer, room, x->bytes);
+    }
+    return ZERO_OK;
 }
 
 #ifdef __CUDACC__
@@ -380,7 +387,7 @@ static uint64_t *zp_check_written(const zero_ctx *z, const zp_member *m) {
 static const zp_observer zp_check_observer = {
     zp_check_begin_pass, zp_check_end_pass,     zp_check_note_hook,
     zp_check_move_unit,  zp_check_note_cleared, zp_check_store_hashes,
-    zp_check_place,      zp_check_written,      zp_check_array_room};
+    zp_check_place,      zp_check_written,      zp_check_extents};
 static zero_result zp_check_row_open(zero_ctx *z) {
     z->observer = &zp_check_observer;
     return zp_ctx_check(z, zp_check_open(z));

@@ -539,24 +539,8 @@ static zero_result zp_integrity_end_pass(zero_ctx *z) {
         if (z->live[u].touched) ZP_DO(z, zp_integrity_push(z, &z->compute, u, 1 << ZP_GRAD, 1, 0));
     return ZERO_OK;
 }
-static zero_result zp_integrity_hook(zero_ctx *z, uint32_t which, int unit) { return ZERO_OK; }
-static zero_result zp_integrity_move(zero_ctx *z, int u, zp_side side, int opens) {
-    return ZERO_OK;
-}
-static zero_result zp_integrity_cleared(zero_ctx *z, int u) { return ZERO_OK; }
-static zero_result zp_integrity_changed(zero_ctx *z) { return ZERO_OK; }
-static char *zp_integrity_place(const zero_ctx *z, zp_side side, const zp_member *m) {
-    return NULL;
-}
-static const zp_observer zp_integrity_observer = {zp_integrity_begin_pass,
-                                                  zp_integrity_end_pass,
-                                                  zp_integrity_hook,
-                                                  zp_integrity_move,
-                                                  zp_integrity_cleared,
-                                                  zp_integrity_changed,
-                                                  zp_integrity_place,
-                                                  NULL,
-                                                  NULL};
+static const zp_observer zp_integrity_observer = {
+    zp_integrity_begin_pass, zp_integrity_end_pass, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
 
 /* ---- the row ---- */
 

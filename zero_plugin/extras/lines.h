@@ -100,12 +100,47 @@ static int zp_line_of_build(const zero_ctx *z, int i, char *text, size_t bytes) 
     return 1;
 }
 
+/* ---- verdicts ---- */
+
+static const char *zp_line_name_call(double call) {
+    return call == 1 ? "zero_step" : call == 2 ? "zero_skip_step" : "none";
+}
+
+/* Returns an error that names the word in which the verdicts differ. */
+static zero_result zp_lines_name_difference(zero_ctx *z) {
+    static const char *const words[ZP_VERDICT] = {
+        "",          "",        "",          "the call",      "lr",
+        "beta1",     "beta2",   "eps",       "weight_decay",  "max_norm",
+        "steps",     "skipped", "iteration", "last_overflow", "scale",
+        "hysteresis"};
+    const zp_control *c = &z->report;
+    const double a = c->differing[0], b = c->differing[1];
+    const int calls = (a == 0 || a == 1 || a == 2) && (b == 0 || b == 1 || b == 2);
+    if (c->differs == ZP_CALL && !calls)
+        return zp_ctx_fail(
+            z, ZERO_ERR_MISMATCH,
+            "the values that rank 0 and rank %d compare, which follow the gradients, were "
+            "overwritten: does a backward write past the end of a gradient, or numbers of another "
+            "type than cfg.grads?",
+            c->differs_rank);
+    if (c->differs == ZP_CALL)
+        return zp_ctx_fail(z, ZERO_ERR_MISMATCH, "at an earlier step rank 0 called %s, rank %d %s",
+                           zp_line_name_call(a), c->differs_rank, zp_line_name_call(b));
+    return zp_ctx_fail(z, ZERO_ERR_MISMATCH, "%s %s is %.9g on rank 0, %.9g on rank %d",
+                       words[(unsigned)c->differs % ZP_VERDICT],
+                       c->differs < ZP_COUNTERS ? "at an earlier step" : "of the counters", a, b,
+                       c->differs_rank);
+}
+
+/* ---- the row ---- */
+
 static zero_result zp_lines_compare_all(zero_ctx *z) {
     ZP_TRY(zp_lines_compare_settings(z));
     return zp_lines_compare(z, zp_line_of_build);
 }
 static zero_result zp_lines_create(zero_ctx *z) {
     z->compare = zp_lines_compare_all;
+    z->name_difference = zp_lines_name_difference;
     return ZERO_OK;
 }
 

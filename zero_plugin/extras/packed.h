@@ -34,7 +34,6 @@ typedef struct zp_packed_state {
     zero_message *list; /* [2 * nranks] */
     char name[48];      /* name of the errors in checkpoints */
     int put;            /* errors were put since zero_state_begin */
-    zp_watch watch;
 } zp_packed_state;
 
 /* Returns the codec of a quantized collective, and the bytes of a quantized shard. */
@@ -320,8 +319,7 @@ static zero_result zp_packed_open(zero_ctx *z) {
         return z->dead = zp_ctx_fail(z, ZERO_ERR_MEMORY,
                                      "rank %d has no memory for a list of messages", failed_rank);
     ZP_TRY(zp_packed_open_hop(z, 0));
-    if (two) ZP_TRY(zp_packed_open_hop(z, 1));
-    return zp_ctx_check(z, zp_comm_open_watch(&w->watch, w->hop, 1 + two));
+    return two ? zp_packed_open_hop(z, 1) : ZERO_OK;
 }
 
 static zero_result zp_packed_abort(zero_ctx *z) {
@@ -332,7 +330,6 @@ static zero_result zp_packed_abort(zero_ctx *z) {
 /* Closes the hops, before the group that they were cut from. */
 static zero_result zp_packed_leave(zero_ctx *z) {
     zp_packed_state *w = z->packed;
-    zp_comm_close_watch(&w->watch);
     for (int i = 0; i < 2; i++) zp_ctx_close_part(&w->part[i], &w->hop[i], z->broken);
     return ZERO_OK;
 }

@@ -73,7 +73,6 @@ typedef struct zp_rows_state {
     zero_message *list;     /* [2 * nranks] */
     zp_comm group;          /* the sharding ranks, with messages */
     zp_part part;
-    zp_watch watch;
     uint64_t number; /* exchanges of the group so far */
     uint64_t sent;   /* bytes; the gradient stream adds */
     /* Reduces or gathers; rows_gpu.h replaces it. */
@@ -551,9 +550,8 @@ static zero_result zp_rows_open(zero_ctx *z) {
     if (!w->map_bytes) return ZERO_OK;
     zp_comm_prepare(&w->group, &z->device, &z->failure, z->data->timeout_s);
     w->group.swaps = 1;
-    ZP_TRY(zp_part_open(z, &w->part, &w->group, z->data, zp_rows_all_ranks(z->data), 0,
-                        z->data->label));
-    return zp_ctx_check(z, zp_comm_open_watch(&w->watch, &w->group, 1));
+    return zp_part_open(z, &w->part, &w->group, z->data, zp_rows_all_ranks(z->data), 0,
+                        z->data->label);
 }
 static zero_result zp_rows_abort(zero_ctx *z) {
     zp_comm_abort(&z->rows->group, z->text[0] ? z->text : "it gave up its context");
@@ -562,7 +560,6 @@ static zero_result zp_rows_abort(zero_ctx *z) {
 /* Closes the group before the one that it was split from. */
 static zero_result zp_rows_leave(zero_ctx *z) {
     zp_rows_state *w = z->rows;
-    zp_comm_close_watch(&w->watch);
     zp_ctx_close_part(&w->part, &w->group, z->broken);
     return ZERO_OK;
 }

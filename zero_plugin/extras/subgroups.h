@@ -123,7 +123,6 @@ static zero_result zp_subgroups_cut_ranks(zero_ctx *z) {
     if (!size && !z->cfg.second_ranks) return ZERO_OK;
     ZP_TRY(zp_subgroups_check_sizes(z));
     ZP_TRY(zp_lines_compare_settings(z));
-    zp_comm_close_watch(&z->watch);
     return size && size != z->all->nranks ? zp_subgroups_open_replicas(z) : ZERO_OK;
 }
 /* Cuts the groups again after zero_build, over other communicators. COLLECTIVE. */
@@ -136,7 +135,7 @@ static zero_result zp_subgroups_resolve(zero_ctx *z) {
     if (!z->cfg.shard_ranks && !z->cfg.second_ranks) return ZERO_OK;
     ZP_TRY(zp_subgroups_open_second(z));
     zp_ctx_set_call(z, z->call);
-    return zp_ctx_check(z, zp_comm_open_watch(&z->watch, z->group, ZP_GROUPS));
+    return ZERO_OK;
 }
 
 /* ---- the plan ---- */

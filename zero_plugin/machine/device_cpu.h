@@ -33,7 +33,6 @@ ZP_UNUSED static void zp_device_order_with(zp_device *d, zp_device *other) {}
 static int zp_on_host = 1;
 static int zp_device_is_host(void) { return zp_on_host; }
 static int zp_device_number(const zp_device *d) { return 0; }
-static void zp_device_set_current(const zp_device *d) {}
 ZP_UNUSED static void zp_device_choose(int rank) {}
 static zero_result zp_device_reach(zp_device *d, int other) {
     return other ? ZERO_ERR_ARGUMENT : ZERO_OK;

@@ -80,7 +80,6 @@ ZP_UNUSED static void zp_device_order_with(zp_device *d, zp_device *other) {
 static int zp_device_is_host(void) { return 0; }
 static int zp_device_number(const zp_device *d) { return d->number; }
 /* Makes the device current for a thread of the plugin. */
-static void zp_device_set_current(const zp_device *d) { (void)cudaSetDevice(d->number); }
 /* Makes the rank's device current for the calling thread. */
 static void zp_device_choose(int rank) {
     int n = 0;

@@ -26,9 +26,9 @@ typedef struct zp_control { /* in device memory; the agreement and the step writ
     double norm;            /* of the mean gradient, unscaled */
     double bad_unit, bad_offset, bad_rank; /* first element that is not finite; bad_unit -1: none */
     double differing[2];                   /* rank 0's value, and that of differs_rank */
-    int differs,
-        differs_rank; /* first word in which a rank differs from rank 0 (0: none), and the rank.
-                         They stay until your code asks; no step is taken meanwhile */
+    /* The first word in which a rank differs from rank 0 (0: none), and the rank. They stay until
+       your code asks; no step is taken meanwhile. */
+    int differs, differs_rank;
     int64_t steps, skipped;  /* first after the result of the agreement */
     int skip, at_floor;      /* of this step; at_floor: it overflowed at the smallest scale */
     double factor;           /* the gradient's factor for unscaling and clipping */
