@@ -20,9 +20,7 @@
 #include "../core/extra.h"
 #include "places.h"
 
-#if ZERO_CHECK && defined(__GLIBC__)
 #include <malloc.h>
-#endif
 
 /* The copy of a tensor that your code uses. The space around it is as large as all its layers. */
 typedef struct zp_shadow {
