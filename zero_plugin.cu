@@ -69,6 +69,7 @@
 #include "zero_plugin/numbers/type.h"      /* f32 values stored in 16 bits */
 #include "zero_plugin/numbers/codes.h"     /* [compact cuda nccl] f32 values in 8 bits, in blocks */
 #include "zero_plugin/numbers/random.h"    /* [compact cuda nccl] stochastic rounding */
+#include "zero_plugin/numbers/blocks.h"    /* [compact] blocks of codes: plain C and AVX2 */
 #include "zero_plugin/numbers/kernels.h"   /* the element-wise kernels */
 #include "zero_plugin/numbers/optimizer.h" /* the loop around each update rule; rounding */
 #include "zero_plugin/numbers/rules.h"     /* the update rules, and how to add one */

@@ -25,7 +25,8 @@ step() { # MODEL FLAG... -> $out, and the median of the last steps in ms
     ms=$(took "$out" | median)
     pss=$(sed -n 's/.*all ranks together \([0-9]*\) MiB.*/\1/p' "$out")
 }
-planned() { sed -n "s/.*$1[^0-9]*\([0-9.]*\) MiB.*/\1/p" "$out"; }
+# MiB that the plan has of a rank and step. The trainer prints them next to those that it counted.
+planned() { sed -n "s/^moved by the file in a step, MiB of a rank: .*$1 [0-9.]*, planned \([0-9.]*\).*/\1/p" "$out"; }
 command -v fio >/dev/null 2>&1 || { echo "  not measured: fio is not installed"; exit 0; }
 echo "model  memory: ms  MiB | file: ms  MiB | delayed: ms  MiB | a step moves MiB  at GB/s | fio GB/s  ms | file / (memory + fio)  delayed / the larger"
 for model; do
@@ -36,8 +37,9 @@ for model; do
         # shellcheck disable=SC2086
         step "$model" $all -zfc $check
         took "$out" >>"$out.$check"
-        [ $check = 0 ] || { file=$pss read=$(planned 'read in a step') written=$(planned 'written in a step') counted=$(grep '^moved by the file' "$out"); }
+        [ $check = 0 ] || { file=$pss read=$(planned read) written=$(planned written) counted=$(grep '^moved by the file' "$out"); }
     done
+    [ -n "$read" ] && [ -n "$written" ] || { echo "bench_offload.sh: the trainer has not printed what a step moves" >&2; exit 1; }
     checked=$(median <"$out.1")
     plain=$(median <"$out.0")
     file="$checked $file"
@@ -47,6 +49,7 @@ for model; do
     rate=$(fio --name=zero --filename="$folder/zero-fio" --size=2G --bs=1M --direct=1 --rw=rw --rwmixread="$share" \
                --ioengine=psync --thread --numjobs=16 --runtime=8 --time_based --group_reporting --output-format=terse \
                2>/dev/null | awk -F';' '{ print ($7 + $48) * 1024 / 1e9 }' | tail -n 1)
+    awk "BEGIN { exit !(${rate:-0} > 0) }" || { echo "bench_offload.sh: fio has no rate in $folder: $rate" >&2; exit 1; }
     echo "$model $memory $file $ms $pss $read $written $rate" | awk '{ bytes = 2 * ($8 + $9) * 1048576; io = bytes / $10 / 1e6
         larger = $2 > io ? $2 : io
         printf "%-5s  %10.0f %5d | %8.0f %5d | %11.0f %5d | %16.0f %8.2f | %8.2f %5.0f | %21.2f %19.2f\n", $1, $2, $3, $4, $5, $6, $7,

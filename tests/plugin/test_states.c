@@ -5,6 +5,7 @@
                 array, and not on the place
      codes      values decoded from 8 bits are encoded to the same codes; others become one of two
                 neighbours, without bias; a square above 0 never becomes 0
+     blocks     a whole block's instructions have the bits of plain C
      averages   a slow average in bf16 follows f32's, where rounding to nearest sticks
      steps      one step from equal states gives the weights of f32 states bit by bit, and each
                 moment is a neighbour of f32's
@@ -169,6 +170,66 @@ static void states_codes(void) {
     zp_codes_write(&blocks[0], x, ZP_CODE_BLOCK, 0, NULL, 0);
     zp_codes_read(back, &blocks[0], 0, 0, ZP_CODE_BLOCK);
     test_check(zp_type_is_nan((double)back[5]), "NaN becomes %g", (double)back[5]);
+}
+
+/* A whole block has instructions of its own. Their bits are those of plain C, for values of every
+   kind and for indices on both sides of 2^32. */
+static void states_blocks(void) {
+    enum { KINDS = 400 };
+    static const uint64_t first[] = {0, 12345, 0xFFFFFF7F, 0xFFFFFF80, 0xFFFFFFC1, 0x1FFFFFFFF};
+    static const uint32_t odd[] = {0,          0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000,
+                                   0xFFC01234, 0x7F812345, 0x7F7FFFFF, 0x00000001, 0x807FFFFF,
+                                   0x3F808000, 0x3F818000, 0x7F7F0001, 0x00800000};
+    const size_t n = ZP_CODE_BLOCK, odds = sizeof odd / sizeof *odd;
+    test_random r = {77};
+    int differ[4] = {0};
+    for (int kind = 0; kind < KINDS; kind++) {
+        const uint32_t key[2] = {(uint32_t)test_below(&r, 1 << 30), (uint32_t)kind};
+        uint32_t random[2][ZP_CODE_BLOCK];
+        uint16_t half[2][ZP_CODE_BLOCK];
+        float x[2][ZP_CODE_BLOCK], back[2][ZP_CODE_BLOCK];
+        zp_codes code[2][2];
+        for (size_t j = 0; j < n; j++)
+            for (int i = 0; i < 2; i++) {
+                const uint32_t sign = i || test_below(&r, 2) ? 0 : 0x80000000;
+                const uint32_t size = (uint32_t)(100 - kind % 80 + (int)test_below(&r, 20)) << 23;
+                x[i][j] = zp_type_bits_to_float(sign | size | (uint32_t)test_below(&r, 1 << 23));
+                if (kind % 3 == 0 && test_below(&r, 8) == 0)
+                    x[i][j] = zp_type_bits_to_float(odd[test_below(&r, (int)odds)]);
+                if (kind % 7 == 0 && test_below(&r, 2)) x[i][j] = 0;
+                if (kind % 50 == 1) x[i][j] = 0;
+            }
+        zp_blocks_plain_draw(n, random[0], first[kind % 6], key);
+        ZP_BLOCK(n, draw, random[1], first[kind % 6], key);
+        differ[0] += memcmp(random[0], random[1], sizeof *random) != 0;
+        zp_blocks_plain_narrow(n, half[0], x[0], random[0], kind & 1);
+        ZP_BLOCK(n, narrow, half[1], x[0], random[0], kind & 1);
+        differ[1] += memcmp(half[0], half[1], sizeof *half) != 0;
+        for (int i = 0; i < 2; i++) {
+            zp_blocks_plain_scale(n, &code[0][i], x[i]);
+            ZP_BLOCK(n, scale, &code[1][i], x[i]);
+        }
+        for (int way = 0; way < 2; way++) {
+            const zp_blocks_state s = {{&code[way][0], &code[way][1]},
+                                       {x[0], x[1]},
+                                       kind % 11 ? 2 : 1,
+                                       kind % 5 != 0,
+                                       random[0]};
+            if (kind % 11 == 0) memset(&code[way][1], 0, sizeof code[way][1]);
+            if (way)
+                ZP_BLOCK(n, encode, &s);
+            else
+                zp_blocks_plain_encode(n, &s);
+        }
+        differ[2] += memcmp(code[0], code[1], sizeof *code) != 0;
+        zp_blocks_plain_decode(n, back[0], &code[0][1], kind % 5 != 0);
+        ZP_BLOCK(n, decode, back[1], &code[0][1], kind % 5 != 0);
+        differ[3] += memcmp(back[0], back[1], sizeof *back) != 0;
+    }
+    test_check(!differ[0] && !differ[1] && !differ[2] && !differ[3],
+               "of %d blocks differ from plain C: %d random numbers, %d in bf16, %d codes, %d "
+               "decoded",
+               KINDS, differ[0], differ[1], differ[2], differ[3]);
 }
 
 /* Gradients of size 1, then of 1/8: v = 0.999 v + 0.001 g^2 changes by less than half a unit of the
@@ -700,6 +761,7 @@ int main(int argc, char **argv) {
     if (argc > 1) states_folder = argv[1];
     states_draws();
     states_codes();
+    states_blocks();
     states_averages();
     for (int rule = 0; rule < ZERO_OPTIMIZER_OWN; rule++)
         for (int type = ZERO_STATE_BF16; type < ZERO_STATE_TYPES; type++) {

@@ -9,53 +9,50 @@
 #pragma once
 
 #include "../core/extra.h"
-#include "../numbers/codes.h"
-#include "../numbers/random.h"
+#include "../numbers/blocks.h"
 
-/* Sets the random numbers of elements [at, at + n). */
-static void zp_compact_set_random(const zp_update *u, const uint32_t *keys, size_t at, uint32_t n,
-                                  uint32_t *random) {
-    const uint64_t first = u->element + at;
-    const uint32_t key[2] = {keys[0], keys[1]}, low = (uint32_t)first,
-                   high = (uint32_t)(first >> 32);
-    if (low + n < low) /* the index crosses a multiple of 2^32 */
-        for (uint32_t i = 0; i < n; i++) random[i] = zp_random_of_element(u->element + at + i, key);
-    else
-        for (uint32_t i = 0; i < n; i++) random[i] = zp_random_draw(low + i, high, key);
-}
-static void zp_compact_narrow(uint16_t *to, const float *p, size_t n, const uint32_t *random,
-                              int array) {
-    ZP_SIMD
-    for (size_t i = 0; i < n; i++)
-        to[i] = zp_random_to_bf16(p[i], zp_random_half(random[i], array));
-}
 /* Rounds weights stochastically. */
 static void zp_compact_round(const zp_update *u, size_t at, size_t n, const float *p) {
-    uint32_t random[ZP_UPDATE_BLOCK];
-    zp_compact_set_random(u, u->key, at, (uint32_t)n, random);
-    zp_compact_narrow((uint16_t *)u->p + at, p, n, random, 0);
+    uint32_t random[ZP_CODE_BLOCK];
+    for (size_t i = 0, k; i < n; i += k) {
+        k = zp_min(n - i, ZP_CODE_BLOCK);
+        ZP_BLOCK(k, draw, random, u->element + at + i, u->key);
+        ZP_BLOCK(k, narrow, (uint16_t *)u->p + at + i, p + i, random, 0);
+    }
 }
 /* Reads the state of elements [at, at + n). */
 static void zp_compact_read(const zp_update *u, int array, size_t at, size_t n, float *to) {
-    if (u->state_type == ZERO_BF16)
+    const zp_codes *codes = (const zp_codes *)u->state[array] + at / ZP_CODE_BLOCK;
+    if (u->state_type == ZERO_BF16) {
         zp_type_widen(to, (const uint16_t *)u->state[array] + at, ZERO_BF16, n);
-    else
-        zp_codes_read(to, (const zp_codes *)u->state[array], array && u->squares, at, n);
+    } else if (at % ZP_CODE_BLOCK) {
+        zp_codes_read(to, codes, array && u->squares, at % ZP_CODE_BLOCK, n);
+    } else {
+        for (size_t i = 0, k; i < n; i += k, codes++) {
+            k = zp_min(n - i, ZP_CODE_BLOCK);
+            ZP_BLOCK(k, decode, to + i, codes, array && u->squares);
+        }
+    }
 }
-/* Stores the state of elements [at, at + n), in one or two arrays that are not the stored ones. */
+/* Stores the state of elements [at, at + n), in one or two arrays that are not the stored ones. The
+   work on random numbers is between a block's scales and its codes, which wait for the scales. */
 static void zp_compact_write(const zp_update *u, size_t at, size_t n, const float *s1,
                              const float *s2) {
-    uint32_t key[2], random[ZP_UPDATE_BLOCK];
+    uint32_t key[2], random[ZP_CODE_BLOCK];
+    zp_blocks_state s = {{NULL, NULL}, {NULL, NULL}, s2 ? 2 : 1, u->squares, random};
     zp_optimizer_state_key(u, key);
-    zp_compact_set_random(u, key, at, (uint32_t)n, random);
-    for (int array = 0; array < (s2 ? 2 : 1); array++) {
-        const float *x = array ? s2 : s1;
-        if (u->state_type == ZERO_BF16)
-            zp_compact_narrow((uint16_t *)u->state[array] + at, x, n, random, array);
-        for (size_t i = 0; i < n && u->state_type == ZP_CODES; i += ZP_CODE_BLOCK)
-            zp_codes_write((zp_codes *)u->state[array] + (at + i) / ZP_CODE_BLOCK, x + i,
-                           zp_min(n - i, ZP_CODE_BLOCK), array && u->squares, random + i,
-                           16 * array);
+    for (size_t i = 0, k; i < n; i += k) {
+        const int codes = u->state_type == ZP_CODES;
+        k = zp_min(n - i, ZP_CODE_BLOCK);
+        for (int array = 0; array < s.arrays; array++) {
+            s.from[array] = (array ? s2 : s1) + i;
+            s.to[array] = (zp_codes *)u->state[array] + (at + i) / ZP_CODE_BLOCK;
+            if (codes) ZP_BLOCK(k, scale, s.to[array], s.from[array]);
+        }
+        ZP_BLOCK(k, draw, random, u->element + at + i, key);
+        if (codes) ZP_BLOCK(k, encode, &s);
+        for (int array = 0; array < s.arrays && !codes; array++)
+            ZP_BLOCK(k, narrow, (uint16_t *)u->state[array] + at + i, s.from[array], random, array);
     }
 }
 /* Converts codes to f32; i is an element. Or f32 to codes; i is a block. */

@@ -37,8 +37,8 @@ ZP_FN uint8_t zp_codes_encode(float x, float by, int squares, float shift) {
     const uint32_t held = word < least ? least : word;
     return (uint8_t)((!squares ? word : held > most ? most : held) & 0xFFu);
 }
-/* Decodes elements [at, at + n) of blocks. Here and in zp_codes_write, each form has a loop of its
-   own, in which `squares` is a constant: compilers use vector instructions then. */
+/* Decodes elements [at, at + n) of blocks. Here and in zp_codes_encode_all, each form has a loop of
+   its own, in which `squares` is a constant: compilers use vector instructions then. */
 ZP_FN void zp_codes_read(float *to, const zp_codes *from, int squares, size_t at, size_t n) {
     for (size_t i = 0, k; i < n; i += k) {
         const zp_codes *b = &from[(at + i) / ZP_CODE_BLOCK];
@@ -52,16 +52,18 @@ ZP_FN void zp_codes_read(float *to, const zp_codes *from, int squares, size_t at
             for (size_t j = 0; j < k; j++) to[i + j] = zp_codes_decode(code[j], scale, 0);
     }
 }
-/* Encodes the first n elements of a block; the others become 0. Bits of `random`, from bit `bit`
-   on, round them; NULL: to nearest. */
-ZP_FN void zp_codes_write(zp_codes *to, const float *x, size_t n, int squares,
-                          const uint32_t *random, int bit) {
+ZP_FN void zp_codes_set_scale(zp_codes *to, const float *x, size_t n) {
     uint32_t largest = 0;
     for (size_t j = 0; j < n; j++) {
         const uint32_t size = zp_codes_magnitude(x[j]);
         largest = size > largest ? size : largest;
     }
     to->scale = zp_type_bits_to_float(largest);
+}
+/* Encodes the first n elements of a block that has its scale; the others become 0. Bits of
+   `random`, from bit `bit` on, round them; NULL: to nearest. */
+ZP_FN void zp_codes_encode_all(zp_codes *to, const float *x, size_t n, int squares,
+                               const uint32_t *random, int bit) {
     const float by = zp_codes_by(to->scale, squares);
     memset(to->code, 0, sizeof to->code);
     if (squares) {
@@ -75,6 +77,11 @@ ZP_FN void zp_codes_write(zp_codes *to, const float *x, size_t n, int squares,
             to->code[j] =
                 zp_codes_encode(x[j], by, 0, random ? zp_codes_shift(random[j] >> bit) : 0);
     }
+}
+ZP_FN void zp_codes_write(zp_codes *to, const float *x, size_t n, int squares,
+                          const uint32_t *random, int bit) {
+    zp_codes_set_scale(to, x, n);
+    zp_codes_encode_all(to, x, n, squares, random, bit);
 }
 /* Replaces those of elements [first, end) that are in this block, and encodes the block again. */
 ZP_FN void zp_codes_replace(zp_codes *blocks, size_t block, const float *x, size_t first,

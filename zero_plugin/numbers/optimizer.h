@@ -150,9 +150,10 @@ ZP_INLINE float *zp_optimizer_read_state(const zp_update *u, int array, size_t a
 }
 /* Loads later elements into the cache. A root and a division take so long that the core's own
    look-ahead does not reach them, and it would wait for memory. */
-ZP_INLINE void zp_optimizer_prefetch(const void *array, zero_type type, size_t at) {
-    const size_t ahead = zp_type_array_bytes(type, at + ZP_UPDATE_AHEAD);
-    __builtin_prefetch((const void *)((uintptr_t)array + ahead), 1, 2);
+ZP_INLINE void zp_optimizer_prefetch(const void *array, zero_type type, size_t at, size_t n) {
+    const size_t from = at + ZP_UPDATE_AHEAD, end = zp_type_array_bytes(type, from + n);
+    for (size_t i = zp_type_array_bytes(type, from); i < end; i += 64)
+        __builtin_prefetch((const void *)((uintptr_t)array + i), 1, 2);
 }
 /* Updates a piece of n elements with a vector body. In the loop, independent instructions fill the
    time of a division. A short piece is padded. */
@@ -179,24 +180,22 @@ ZP_INLINE void zp_optimizer_update_piece(const zp_update *u, float *p, const flo
 ZP_INLINE void zp_optimizer_update_block(const zp_update *all, size_t at, size_t n, int states,
                                          int does, zp_rule_body body) {
     float weights[ZP_UPDATE_BLOCK], gradients[ZP_UPDATE_BLOCK], room[2][ZP_UPDATE_BLOCK];
-    const zp_update u = *all; /* a copy that no store can change */
+    const zp_update u = *all; /* a copy that no store can change: no other function sees it */
     const int matrix = (does & ZP_HAS_MATRIX) != 0, second = states > 1 && !matrix;
     const float *g = zp_type_view(u.g, u.grad_type, at, n, gradients);
     float *p = zp_optimizer_read_weights(&u, at, n, weights);
-    float *s1 = zp_optimizer_read_state(&u, 0, at, n, room[0]), *s2 = s1;
-    if (second) s2 = zp_optimizer_read_state(&u, 1, at, n, room[1]);
+    float *s1 = zp_optimizer_read_state(all, 0, at, n, room[0]), *s2 = s1;
+    if (second) s2 = zp_optimizer_read_state(all, 1, at, n, room[1]);
     if (matrix) s2 = u.direction + at;
     for (size_t i = 0, k; i < n; i += k) {
         k = zp_min(n - i, ZP_UPDATE_PIECE);
-        for (size_t j = at + i; j < at + i + k; j += 16) { /* a cache line of f32 */
-            zp_optimizer_prefetch(u.p, u.type, j);
-            zp_optimizer_prefetch(u.g, u.grad_type, j);
-            zp_optimizer_prefetch(u.state[0], u.state_type, j);
-            if (u.master) zp_optimizer_prefetch(u.master, ZERO_F32, j);
-            if (u.low) zp_optimizer_prefetch(u.low, ZP_LOW, j);
-            if (second) zp_optimizer_prefetch(u.state[1], u.state_type, j);
-            if (matrix) zp_optimizer_prefetch(u.direction, ZERO_F32, j);
-        }
+        zp_optimizer_prefetch(u.p, u.type, at + i, k);
+        zp_optimizer_prefetch(u.g, u.grad_type, at + i, k);
+        zp_optimizer_prefetch(u.state[0], u.state_type, at + i, k);
+        if (u.master) zp_optimizer_prefetch(u.master, ZERO_F32, at + i, k);
+        if (u.low) zp_optimizer_prefetch(u.low, ZP_LOW, at + i, k);
+        if (second) zp_optimizer_prefetch(u.state[1], u.state_type, at + i, k);
+        if (matrix) zp_optimizer_prefetch(u.direction, ZERO_F32, at + i, k);
         if (does & ZP_VECTOR && ZP_ROW_SIZE > 1) {
             zp_optimizer_update_piece(&u, p + i, g + i, s1 + i, s2 + i, k, body);
             continue;

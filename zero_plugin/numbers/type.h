@@ -56,15 +56,14 @@ ZP_FN uint16_t zp_type_to_f16(float x) {
    0x8000 on has rounded the upper half up by 1: the sum takes that back. */
 #define ZP_LOW ((zero_type)ZERO_TYPES) /* the type of an array of lower halves; none is F64 */
 typedef enum zp_rounding { ZP_NEAREST = 0, ZP_HALF_UP, ZP_STOCHASTIC } zp_rounding;
-ZP_FN uint16_t zp_type_upper(float x) {
+ZP_FN uint32_t zp_type_split_bits(float x) {
     const uint32_t b = zp_type_bits(x);
-    const int nan = (int32_t)(b & 0x7FFFFFFFu) > 0x7F800000; /* of others the sum has 32 bits */
-    return (uint16_t)(nan ? (b >> 16 & 0x8000u) | 0x7FC0u : (b + 0x8000u) >> 16);
+    return (int32_t)(b & 0x7FFFFFFFu) > 0x7F800000 ? (b & 0x80000000u) | 0x7FC00000u : b;
 }
-ZP_FN uint16_t zp_type_lower(float x) {
-    const uint32_t b = zp_type_bits(x);
-    return (uint16_t)((int32_t)(b & 0x7FFFFFFFu) > 0x7F800000 ? 0 : b & 0xFFFFu);
+ZP_FN uint16_t zp_type_upper(float x) { /* the sum has 32 bits */
+    return (uint16_t)((zp_type_split_bits(x) + 0x8000u) >> 16);
 }
+ZP_FN uint16_t zp_type_lower(float x) { return (uint16_t)(zp_type_split_bits(x) & 0xFFFFu); }
 ZP_FN float zp_type_join(uint16_t upper, uint16_t lower) {
     return zp_type_bits_to_float(((uint32_t)upper << 16) + (uint32_t)(int32_t)(int16_t)lower);
 }
