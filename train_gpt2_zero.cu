@@ -407,7 +407,7 @@ static void open_trainer(trainer *t, job *j, int stage, zero_comm *comm) {
     require(j, !wrong, "%s", sentence);
     t->groups = j->ranks;
     t->groups.leaves_frozen = !j->opt->save_frozen;
-    check(t, layout_open(&t->groups, comm, config.zero.stream, config.zero.timeout_s));
+    check(t, layout_open(&t->groups, comm, &j->computes, config.zero.timeout_s));
     const zero_comm shards = layout_comm(&t->groups, comm);
     require(j, layout_settings(&t->groups, &j->model, &config.zero) == ZERO_OK, "no memory");
     check(t, zero_create(&t->z, &config.zero, &shards));

@@ -132,6 +132,38 @@ static __device__ void tile_store(rows<typename NUM::word> to, const float (*x)[
     }
 }
 
+/* Loads this thread's part of rows [first, first + ROWS) of n, which tile_store stores. */
+template <int D>
+static __device__ void tile_fetch(float (*x)[D / LANES], rows<const float> from, int first, int n) {
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        const int row = first + first_row() + i;
+#pragma unroll
+        for (int j = 0; j < D / LANES; j++) {
+            const int column = j / 4 * 64 + lane() * 4 + j % 4;
+            x[i][j] = row < n && column < from.head_size
+                          ? from.at[(size_t)row * from.stride + column]
+                          : 0.0f;
+        }
+    }
+}
+
+/* Adds this thread's part of rows [first, first + ROWS) of n, times the factor. */
+template <int D>
+static __device__ void tile_merge(rows<float> to, const float (*x)[D / LANES], float factor,
+                                  int first, int n) {
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        const int row = first + first_row() + i;
+#pragma unroll
+        for (int j = 0; j < D / LANES; j++) {
+            const int column = j / 4 * 64 + lane() * 4 + j % 4;
+            if (row < n && column < to.head_size)
+                to.at[(size_t)row * to.stride + column] += x[i][j] * factor;
+        }
+    }
+}
+
 /* Computes s = a b^T, the products of rows of a and of b, both (ROWS, D + PAD). */
 template <int ROWS, int D>
 static __device__ __forceinline__ void tile_dot(float (*s)[ROWS / LANES], const float *a,
@@ -221,22 +253,69 @@ typedef struct args {
     int tokens, heads, head_size;
     float scale; /* factor of scores: 1 / sqrt(HS) */
     size_t rows; /* B T NH */
+    /* queries of one piece of the tokens, and keys of another */
+    const void *kv;         /* (B, T, 2, NH, HS) */
+    float *most, *sum;      /* (B, NH, T) */
+    float *sums, *dq, *dkv; /* (B, T, NH, HS) twice, (B, T, 2, NH, HS) */
+    int queries, keys;      /* the first token of a piece */
+    int piece;              /* tokens of a piece */
+    int causal;
 } args;
 
-/* Returns part 0, 1 or 2 (q, k or v) of this block's head in a packed tensor. */
-template <typename N> static __device__ rows<N> packed(const args &a, N *qkv, int part) {
+/* Returns this block's head in a tensor (B, T, parts, NH, HS), from a token of its sequence on. */
+template <typename N>
+static __device__ rows<N> head_of(const args &a, N *x, int parts, int part, int token) {
     const size_t b = blockIdx.x / (unsigned)a.heads, h = blockIdx.x % (unsigned)a.heads;
     const size_t heads = (size_t)a.heads, size = (size_t)a.head_size;
-    const rows<N> r = {qkv + (b * (size_t)a.tokens * 3 * heads + (size_t)part * heads + h) * size,
-                       3 * heads * size, a.head_size};
+    const size_t row = (b * (size_t)a.tokens + (size_t)token) * (size_t)parts + (size_t)part;
+    const rows<N> r = {x + (row * heads + h) * size, (size_t)parts * heads * size, a.head_size};
     return r;
+}
+/* Returns part 0, 1 or 2 (q, k or v) of this block's head in a packed tensor. */
+template <typename N> static __device__ rows<N> packed(const args &a, N *qkv, int part) {
+    return head_of(a, qkv, 3, part, 0);
 }
 /* Returns this block's head in (B, T, NH, HS). */
 template <typename N> static __device__ rows<N> plain(const args &a, N *out) {
-    const size_t b = blockIdx.x / (unsigned)a.heads, h = blockIdx.x % (unsigned)a.heads;
-    const size_t heads = (size_t)a.heads, size = (size_t)a.head_size;
-    const rows<N> r = {out + (b * (size_t)a.tokens * heads + h) * size, heads * size, a.head_size};
-    return r;
+    return head_of(a, out, 1, 0, 0);
+}
+
+/* The inputs of a block: n queries and as many keys of a head. Causal: query i sees keys 0..i.
+   Otherwise it sees all. Forward uses the first three tensors. */
+template <typename N> struct inputs {
+    rows<const N> q, k, v, dout;
+    const float *lse, *delta; /* of the first query */
+    int n;
+    bool causal;
+    float scale;
+};
+template <typename N> static __device__ __forceinline__ inputs<N> whole_inputs(const args &a) {
+    const N *qkv = (const N *)a.qkv;
+    const size_t row = (size_t)blockIdx.x * (size_t)a.tokens;
+    const inputs<N> in = {packed(a, qkv, 0),
+                          packed(a, qkv, 1),
+                          packed(a, qkv, 2),
+                          plain(a, (const N *)a.dout),
+                          a.lse + row,
+                          a.delta + row,
+                          a.tokens,
+                          true,
+                          a.scale};
+    return in;
+}
+template <typename N> static __device__ __forceinline__ inputs<N> pair_inputs(const args &a) {
+    const N *kv = (const N *)a.kv;
+    const size_t row = (size_t)blockIdx.x * (size_t)a.tokens + (size_t)a.queries;
+    const inputs<N> in = {head_of(a, (const N *)a.qkv, 3, 0, a.queries),
+                          head_of(a, kv, 2, 0, a.keys),
+                          head_of(a, kv, 2, 1, a.keys),
+                          head_of(a, (const N *)a.dout, 1, 0, a.queries),
+                          a.lse + row,
+                          a.delta + row,
+                          a.piece,
+                          a.causal != 0,
+                          a.scale};
+    return in;
 }
 
 /* Adds the scores s of one row in a tile to the row's softmax: its largest score so far, and the
@@ -259,39 +338,38 @@ static __device__ __forceinline__ float softmax_row(float *s, float *most, float
     return shrink;
 }
 
-/* Scores times scale; -inf where the key comes after the query, as in tiles on the diagonal. */
-template <int ROWS>
-static __device__ __forceinline__ void mask_scores(float (*s)[ROWS / LANES], float scale, int query,
-                                                   int key) {
+/* Scores times scale; -inf where the key comes after the query, as in tiles on the diagonal, or, if
+ * queries see all keys, after the last key. */
+template <int ROWS, typename N>
+static __device__ __forceinline__ void mask_scores(float (*s)[ROWS / LANES], const inputs<N> &in,
+                                                   int query, int key) {
 #pragma unroll
-    for (int i = 0; i < MINE; i++)
+    for (int i = 0; i < MINE; i++) {
+        const int last = in.causal ? query + first_row() + i : in.n - 1;
 #pragma unroll
         for (int j = 0; j < ROWS / LANES; j++)
-            s[i][j] =
-                key + j * LANES + lane() > query + first_row() + i ? -INFINITY : s[i][j] * scale;
+            s[i][j] = key + j * LANES + lane() > last ? -INFINITY : s[i][j] * in.scale;
+    }
 }
 
-/* Computes tile y of queries; the longest rows are first. Shared memory has q, then k or v, then
- * probabilities. */
+/* Adds all keys to the softmaxes of the tile of queries from `first` on: `most` and `total` of its
+ * rows, and `sum`, which has the values. Shared memory has q, then k or v, then probabilities. */
 template <typename NUM, int D, int ROWS>
-static __global__ void __launch_bounds__(THREADS(ROWS)) forward_kernel(args a) {
-    OPS_DYNAMIC_SHARED(float, memory);
+static __device__ __forceinline__ void attend(float *memory, const inputs<typename NUM::word> &in,
+                                              int first, float (*sum)[D / LANES], float *total,
+                                              float *most) {
     float *q = memory, *kv = q + ROWS * (D + PAD), *p = kv + ROWS * (D + PAD);
-    const int tile = (int)(gridDim.y - 1 - blockIdx.y), first = tile * ROWS;
-    typedef typename NUM::word word;
-    const word *qkv = (const word *)a.qkv;
-    float s[MINE][ROWS / LANES], sum[MINE][D / LANES] = {}, total[MINE] = {}, most[MINE];
-#pragma unroll
-    for (int i = 0; i < MINE; i++) most[i] = -INFINITY;
-    tile_load<NUM, ROWS, D>(q, packed(a, qkv, 0), first, a.tokens);
-    for (int key = 0; key <= first; key += ROWS) {
+    float s[MINE][ROWS / LANES];
+    const int end = in.causal ? first + 1 : in.n;
+    tile_load<NUM, ROWS, D>(q, in.q, first, in.n);
+    for (int key = 0; key < end; key += ROWS) {
         __syncthreads(); /* all threads have read v */
-        tile_load<NUM, ROWS, D>(kv, packed(a, qkv, 1), key, a.tokens);
+        tile_load<NUM, ROWS, D>(kv, in.k, key, in.n);
         __syncthreads();
         tile_dot<ROWS, D>(s, q, kv);
         __syncthreads(); /* all threads have read k */
-        tile_load<NUM, ROWS, D>(kv, packed(a, qkv, 2), key, a.tokens);
-        mask_scores<ROWS>(s, a.scale, first, key);
+        tile_load<NUM, ROWS, D>(kv, in.v, key, in.n);
+        mask_scores<ROWS>(s, in, first, key);
 #pragma unroll
         for (int i = 0; i < MINE; i++) {
             const float shrink = softmax_row<ROWS>(s[i], &most[i], &total[i]);
@@ -302,6 +380,18 @@ static __global__ void __launch_bounds__(THREADS(ROWS)) forward_kernel(args a) {
         __syncthreads();
         tile_add<ROWS, D>(sum, p, kv);
     }
+}
+
+/* Computes tile y of queries; the longest rows are first. */
+template <typename NUM, int D, int ROWS>
+static __global__ void __launch_bounds__(THREADS(ROWS)) forward_kernel(args a) {
+    OPS_DYNAMIC_SHARED(float, memory);
+    const int tile = (int)(gridDim.y - 1 - blockIdx.y), first = tile * ROWS;
+    typedef typename NUM::word word;
+    float sum[MINE][D / LANES] = {}, total[MINE] = {}, most[MINE];
+#pragma unroll
+    for (int i = 0; i < MINE; i++) most[i] = -INFINITY;
+    attend<NUM, D, ROWS>(memory, whole_inputs<word>(a), first, sum, total, most);
     float *lse = a.lse + (size_t)blockIdx.x * (size_t)a.tokens;
 #pragma unroll
     for (int i = 0; i < MINE; i++) {
@@ -310,6 +400,35 @@ static __global__ void __launch_bounds__(THREADS(ROWS)) forward_kernel(args a) {
         total[i] = 1.0f / total[i];
     }
     tile_store<NUM, D>(plain(a, (word *)a.out), sum, total, first, a.tokens);
+}
+
+/* The same for a pair of pieces: adds to the sums of earlier pairs. */
+template <typename NUM, int D, int ROWS>
+static __global__ void __launch_bounds__(THREADS(ROWS)) pair_forward_kernel(args a) {
+    OPS_DYNAMIC_SHARED(float, memory);
+    const int tile = (int)(gridDim.y - 1 - blockIdx.y), first = tile * ROWS;
+    const size_t at = (size_t)blockIdx.x * (size_t)a.tokens + (size_t)a.queries;
+    const rows<float> sums = head_of(a, a.sums, 1, 0, a.queries);
+    const rows<const float> before = {sums.at, sums.stride, sums.head_size};
+    float sum[MINE][D / LANES], total[MINE], most[MINE], factor[MINE];
+    tile_fetch<D>(sum, before, first, a.piece);
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        const int row = first + first_row() + i;
+        most[i] = row < a.piece ? a.most[at + (size_t)row] : -INFINITY;
+        total[i] = row < a.piece ? a.sum[at + (size_t)row] : 0.0f;
+        factor[i] = 1;
+    }
+    attend<NUM, D, ROWS>(memory, pair_inputs<typename NUM::word>(a), first, sum, total, most);
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        const int row = first + first_row() + i;
+        if (lane() == 0 && row < a.piece) {
+            a.most[at + (size_t)row] = most[i];
+            a.sum[at + (size_t)row] = total[i];
+        }
+    }
+    tile_store<ops_f32, D>(sums, sum, factor, first, a.piece);
 }
 
 /* Computes delta, the sum of dout * out over a head. It equals the sum of dp * p over keys (Dao et
@@ -330,31 +449,27 @@ static __global__ void __launch_bounds__(DELTA_THREADS) delta_kernel(args a) {
     if (lane() == 0 && row < a.rows) a.delta[(b * heads + row % heads) * tokens + t] = sum;
 }
 
-/* Computes tile y of keys. In the registers of a thread, rows are keys and columns are queries.
- * Shared memory has k, v, q, dout, then probabilities or their gradients, then lse and delta of the
- * queries. */
+/* Adds to dk / scale and dv of the tile of keys from `first` on. In the registers of a thread, rows
+ * are keys and columns are queries. Shared memory has k, v, q, dout, then probabilities or their
+ * gradients, then lse and delta of the queries. */
 template <typename NUM, int D, int ROWS>
-static __global__ void __launch_bounds__(THREADS(ROWS)) keys_kernel(args a) {
-    OPS_DYNAMIC_SHARED(float, memory);
+static __device__ __forceinline__ void key_slopes(float *memory,
+                                                  const inputs<typename NUM::word> &in, int first,
+                                                  float (*dk)[D / LANES], float (*dv)[D / LANES]) {
     constexpr int size = ROWS * (D + PAD);
     float *k = memory, *v = k + size, *q = v + size, *dout = q + size, *p = dout + size;
     float *lse = p + ROWS * (ROWS + PAD), *delta = lse + ROWS;
-    const int first = (int)blockIdx.y * ROWS;
-    const size_t head = (size_t)blockIdx.x * (size_t)a.tokens;
-    typedef typename NUM::word word;
-    const word *qkv = (const word *)a.qkv;
-    float s[MINE][ROWS / LANES], ds[MINE][ROWS / LANES], factor[MINE];
-    float dk[MINE][D / LANES] = {}, dv[MINE][D / LANES] = {};
-    tile_load<NUM, ROWS, D>(k, packed(a, qkv, 1), first, a.tokens);
-    tile_load<NUM, ROWS, D>(v, packed(a, qkv, 2), first, a.tokens);
-    for (int query = first; query < a.tokens; query += ROWS) {
+    float s[MINE][ROWS / LANES], ds[MINE][ROWS / LANES];
+    tile_load<NUM, ROWS, D>(k, in.k, first, in.n);
+    tile_load<NUM, ROWS, D>(v, in.v, first, in.n);
+    for (int query = in.causal ? first : 0; query < in.n; query += ROWS) {
         __syncthreads(); /* all threads have read q and dout */
-        tile_load<NUM, ROWS, D>(q, packed(a, qkv, 0), query, a.tokens);
-        tile_load<NUM, ROWS, D>(dout, plain(a, (const word *)a.dout), query, a.tokens);
+        tile_load<NUM, ROWS, D>(q, in.q, query, in.n);
+        tile_load<NUM, ROWS, D>(dout, in.dout, query, in.n);
         if ((int)threadIdx.x < ROWS) { /* queries beyond the end have no probabilities */
             const int t = query + (int)threadIdx.x;
-            lse[threadIdx.x] = t < a.tokens ? a.lse[head + (size_t)t] : INFINITY;
-            delta[threadIdx.x] = t < a.tokens ? a.delta[head + (size_t)t] : 0.0f;
+            lse[threadIdx.x] = t < in.n ? in.lse[t] : INFINITY;
+            delta[threadIdx.x] = t < in.n ? in.delta[t] : 0.0f;
         }
         __syncthreads();
         tile_dot<ROWS, D>(s, k, q);
@@ -364,8 +479,8 @@ static __global__ void __launch_bounds__(THREADS(ROWS)) keys_kernel(args a) {
 #pragma unroll
             for (int j = 0; j < ROWS / LANES; j++) {
                 const int column = j * LANES + lane();
-                const bool seen = first + first_row() + i <= query + column;
-                s[i][j] = seen ? expf(s[i][j] * a.scale - lse[column]) : 0.0f;
+                const bool seen = !in.causal || first + first_row() + i <= query + column;
+                s[i][j] = seen ? expf(s[i][j] * in.scale - lse[column]) : 0.0f;
                 ds[i][j] = s[i][j] * (ds[i][j] - delta[column]);
             }
         tile_put<ROWS>(p, s);
@@ -373,6 +488,16 @@ static __global__ void __launch_bounds__(THREADS(ROWS)) keys_kernel(args a) {
         tile_put<ROWS>(p, ds);
         tile_add<ROWS, D>(dk, p, q);
     }
+}
+
+/* Computes tile y of keys. */
+template <typename NUM, int D, int ROWS>
+static __global__ void __launch_bounds__(THREADS(ROWS)) keys_kernel(args a) {
+    OPS_DYNAMIC_SHARED(float, memory);
+    const int first = (int)blockIdx.y * ROWS;
+    typedef typename NUM::word word;
+    float dk[MINE][D / LANES] = {}, dv[MINE][D / LANES] = {}, factor[MINE];
+    key_slopes<NUM, D, ROWS>(memory, whole_inputs<word>(a), first, dk, dv);
 #pragma unroll
     for (int i = 0; i < MINE; i++) factor[i] = a.scale;
     tile_store<NUM, D>(packed(a, (word *)a.dqkv, 1), dk, factor, first, a.tokens);
@@ -380,37 +505,43 @@ static __global__ void __launch_bounds__(THREADS(ROWS)) keys_kernel(args a) {
     for (int i = 0; i < MINE; i++) factor[i] = 1;
     tile_store<NUM, D>(packed(a, (word *)a.dqkv, 2), dv, factor, first, a.tokens);
 }
+/* The same for a pair of pieces: adds to dkv. */
+template <typename NUM, int D, int ROWS>
+static __global__ void __launch_bounds__(THREADS(ROWS)) pair_keys_kernel(args a) {
+    OPS_DYNAMIC_SHARED(float, memory);
+    const int first = (int)blockIdx.y * ROWS;
+    float dk[MINE][D / LANES] = {}, dv[MINE][D / LANES] = {};
+    key_slopes<NUM, D, ROWS>(memory, pair_inputs<typename NUM::word>(a), first, dk, dv);
+    tile_merge<D>(head_of(a, a.dkv, 2, 0, a.keys), dk, a.scale, first, a.piece);
+    tile_merge<D>(head_of(a, a.dkv, 2, 1, a.keys), dv, 1.0f, first, a.piece);
+}
 
-/* Computes tile y of queries; the longest rows are first. Shared memory has q, dout, k, v, then
+/* Computes dq / scale of the tile of queries from `first` on. Shared memory has q, dout, k, v, then
  * gradients of scores. */
 template <typename NUM, int D, int ROWS>
-static __global__ void __launch_bounds__(THREADS(ROWS)) queries_kernel(args a) {
-    OPS_DYNAMIC_SHARED(float, memory);
+static __device__ __forceinline__ void query_slopes(float *memory,
+                                                    const inputs<typename NUM::word> &in, int first,
+                                                    float (*dq)[D / LANES]) {
     constexpr int size = ROWS * (D + PAD);
     float *q = memory, *dout = q + size, *k = dout + size, *v = k + size, *p = v + size;
-    const int tile = (int)(gridDim.y - 1 - blockIdx.y), first = tile * ROWS;
-    const size_t head = (size_t)blockIdx.x * (size_t)a.tokens;
-    typedef typename NUM::word word;
-    const word *qkv = (const word *)a.qkv;
-    float s[MINE][ROWS / LANES], ds[MINE][ROWS / LANES], dq[MINE][D / LANES] = {};
-    float lse[MINE], delta[MINE], factor[MINE];
+    float s[MINE][ROWS / LANES], ds[MINE][ROWS / LANES], lse[MINE], delta[MINE];
+    const int end = in.causal ? first + 1 : in.n;
 #pragma unroll
     for (int i = 0; i < MINE; i++) {
         const int t = first + first_row() + i;
-        lse[i] = t < a.tokens ? a.lse[head + (size_t)t] : INFINITY;
-        delta[i] = t < a.tokens ? a.delta[head + (size_t)t] : 0.0f;
-        factor[i] = a.scale;
+        lse[i] = t < in.n ? in.lse[t] : INFINITY;
+        delta[i] = t < in.n ? in.delta[t] : 0.0f;
     }
-    tile_load<NUM, ROWS, D>(q, packed(a, qkv, 0), first, a.tokens);
-    tile_load<NUM, ROWS, D>(dout, plain(a, (const word *)a.dout), first, a.tokens);
-    for (int key = 0; key <= first; key += ROWS) {
+    tile_load<NUM, ROWS, D>(q, in.q, first, in.n);
+    tile_load<NUM, ROWS, D>(dout, in.dout, first, in.n);
+    for (int key = 0; key < end; key += ROWS) {
         __syncthreads(); /* all threads have read k and v */
-        tile_load<NUM, ROWS, D>(k, packed(a, qkv, 1), key, a.tokens);
-        tile_load<NUM, ROWS, D>(v, packed(a, qkv, 2), key, a.tokens);
+        tile_load<NUM, ROWS, D>(k, in.k, key, in.n);
+        tile_load<NUM, ROWS, D>(v, in.v, key, in.n);
         __syncthreads();
         tile_dot<ROWS, D>(s, q, k);
         tile_dot<ROWS, D>(ds, dout, v);
-        mask_scores<ROWS>(s, a.scale, first, key);
+        mask_scores<ROWS>(s, in, first, key);
 #pragma unroll
         for (int i = 0; i < MINE; i++)
 #pragma unroll
@@ -419,7 +550,28 @@ static __global__ void __launch_bounds__(THREADS(ROWS)) queries_kernel(args a) {
         tile_put<ROWS>(p, ds);
         tile_add<ROWS, D>(dq, p, k);
     }
+}
+
+/* Computes tile y of queries; the longest rows are first. */
+template <typename NUM, int D, int ROWS>
+static __global__ void __launch_bounds__(THREADS(ROWS)) queries_kernel(args a) {
+    OPS_DYNAMIC_SHARED(float, memory);
+    const int tile = (int)(gridDim.y - 1 - blockIdx.y), first = tile * ROWS;
+    typedef typename NUM::word word;
+    float dq[MINE][D / LANES] = {}, factor[MINE];
+    query_slopes<NUM, D, ROWS>(memory, whole_inputs<word>(a), first, dq);
+#pragma unroll
+    for (int i = 0; i < MINE; i++) factor[i] = a.scale;
     tile_store<NUM, D>(packed(a, (word *)a.dqkv, 0), dq, factor, first, a.tokens);
+}
+/* The same for a pair of pieces: adds to dq, without the factor. */
+template <typename NUM, int D, int ROWS>
+static __global__ void __launch_bounds__(THREADS(ROWS)) pair_queries_kernel(args a) {
+    OPS_DYNAMIC_SHARED(float, memory);
+    const int tile = (int)(gridDim.y - 1 - blockIdx.y), first = tile * ROWS;
+    float dq[MINE][D / LANES] = {};
+    query_slopes<NUM, D, ROWS>(memory, pair_inputs<typename NUM::word>(a), first, dq);
+    tile_merge<D>(head_of(a, a.dq, 1, 0, a.queries), dq, 1.0f, first, a.piece);
 }
 
 /* ---- the kernels of a head size ------------------------------------------------------------ */
@@ -431,6 +583,7 @@ typedef struct own_kernel {
 } own_kernel;
 typedef struct own_kernels {
     own_kernel forward, keys, queries;
+    own_kernel pair_forward, pair_keys, pair_queries; /* as large as those of whole sequences */
     void (*delta)(args);
 } own_kernels;
 
@@ -448,6 +601,12 @@ template <typename NUM, int D, int FORWARD, int BACKWARD> static own_kernels ker
     k.queries.run = queries_kernel<NUM, D, BACKWARD>;
     k.queries.rows = BACKWARD;
     k.queries.shared_bytes = (4 * b * wide + b * (b + PAD)) * number;
+    k.pair_forward = k.forward;
+    k.pair_forward.run = pair_forward_kernel<NUM, D, FORWARD>;
+    k.pair_keys = k.keys;
+    k.pair_keys.run = pair_keys_kernel<NUM, D, BACKWARD>;
+    k.pair_queries = k.queries;
+    k.pair_queries.run = pair_queries_kernel<NUM, D, BACKWARD>;
     k.delta = delta_kernel<NUM>;
     return k;
 }
@@ -509,6 +668,9 @@ static zero_result allocate(attention *a, void **memory, size_t bytes) {
     return ZERO_OK;
 }
 
+/* Returns 1 if only attention_pair functions are called. */
+static int in_pieces(const attention *a) { return a->largest.seq_len == 0; }
+
 static size_t delta_bytes(const attention_shape *s) {
     return cuda_delta_bytes(s->batch, s->heads, s->seq_len);
 }
@@ -526,14 +688,25 @@ static zero_result open_own(attention *a) {
     TRY(allow_shared(a, &a->own.forward));
     TRY(allow_shared(a, &a->own.keys));
     TRY(allow_shared(a, &a->own.queries));
-    return allocate(a, (void **)&a->delta, delta_bytes(&a->largest));
+    TRY(allow_shared(a, &a->own.pair_forward));
+    TRY(allow_shared(a, &a->own.pair_keys));
+    TRY(allow_shared(a, &a->own.pair_queries));
+    return in_pieces(a) ? ZERO_OK : allocate(a, (void **)&a->delta, delta_bytes(&a->largest));
 }
 
-static void run(const attention *a, const own_kernel *k, const args *args_) {
+/* Runs a kernel for all heads and for tiles of n queries or keys. */
+static void run_tiles(const attention *a, const own_kernel *k, const args *args_, int n) {
     const unsigned heads = (unsigned)(args_->rows / (size_t)args_->tokens);
-    const unsigned tiles = (unsigned)((args_->tokens + k->rows - 1) / k->rows);
+    const unsigned tiles = (unsigned)((n + k->rows - 1) / k->rows);
     OPS_LAUNCH(k->run, dim3(heads, tiles), dim3((unsigned)THREADS(k->rows)), k->shared_bytes,
                a->stream, *args_);
+}
+static void run(const attention *a, const own_kernel *k, const args *args_) {
+    run_tiles(a, k, args_, args_->tokens);
+}
+static void run_delta(const attention *a, const args *g) {
+    const size_t blocks = (g->rows * LANES + DELTA_THREADS - 1) / DELTA_THREADS;
+    OPS_LAUNCH(a->own.delta, dim3((unsigned)blocks), dim3(DELTA_THREADS), 0, a->stream, *g);
 }
 static args args_for(const attention *a, const attention_shape *s) {
     args g = {};
@@ -778,11 +951,11 @@ const char *attention_error(const attention *a) {
 
 static zero_result check_largest(attention *a) {
     const attention_shape *s = &a->largest;
-    if (s->batch && s->seq_len && s->heads && s->head_size && s->head_size <= HEAD_MAX
+    if (s->batch && s->heads && s->head_size && s->head_size <= HEAD_MAX
         && s->seq_len <= 16u * 65535 && s->batch * s->heads <= INT32_MAX / s->head_size)
         return ZERO_OK;
     return fail(a, ZERO_ERR_ARGUMENT,
-                "%zu sequences of %zu tokens, %zu heads of %zu channels: none may be 0, "
+                "%zu sequences of %zu tokens, %zu heads of %zu channels: only tokens may be 0, "
                 "heads have at most %d channels, sequences fewer than 2^20 tokens",
                 s->batch, s->seq_len, s->heads, s->head_size, (int)HEAD_MAX);
 }
@@ -814,10 +987,11 @@ static size_t cudnn_bytes(const attention_shape *s, zero_type type, int determin
 #endif
 
 size_t attention_scratch_bytes(const attention_shape *s, zero_type type, int deterministic) {
+    if (!s->seq_len) return 0;
     return delta_bytes(s) + cudnn_bytes(s, type, deterministic);
 }
 size_t attention_spare_bytes(const attention_shape *s, zero_type type, int deterministic) {
-    const size_t workspace = cudnn_bytes(s, type, deterministic);
+    const size_t workspace = s->seq_len ? cudnn_bytes(s, type, deterministic) : 0;
     const size_t least = cuda_head_bytes(s->seq_len, HOPPER) + cuda_other_bytes(HOPPER);
     const int cuts = deterministic && s->seq_len % 4 == 0; /* see begins_unaligned */
     return cuts && workspace > least ? workspace - least : 0;
@@ -833,7 +1007,9 @@ zero_result attention_create(attention **out, const attention_shape *largest, ze
     a->stream = (cudaStream_t)stream;
     TRY(check_largest(a));
     TRY(open_own(a));
-    return choose(a, deterministic);
+    if (!in_pieces(a)) return choose(a, deterministic);
+    (void)snprintf(a->path, sizeof a->path, "own kernel (f32 tiles): keys arrive in pieces");
+    return ZERO_OK;
 }
 
 void attention_destroy(attention *a) {
@@ -900,9 +1076,76 @@ zero_result attention_backward(attention *a, void *dqkv, const void *dout, const
     g.qkv = qkv;
     g.dout = dout;
     g.dqkv = dqkv;
-    const size_t blocks = (g.rows * LANES + DELTA_THREADS - 1) / DELTA_THREADS;
-    OPS_LAUNCH(a->own.delta, dim3((unsigned)blocks), dim3(DELTA_THREADS), 0, a->stream, g);
+    run_delta(a, &g);
     run(a, &a->own.keys, &g);
     run(a, &a->own.queries, &g);
     return check_cuda(a, cudaGetLastError(), "backward kernels");
+}
+
+/* ---- attention piece by piece -------------------------------------------------------------- */
+
+/* Checks the shape, and starts the arguments. */
+static zero_result pair_args(attention *a, const attention_shape *s, const ops_pair *pair,
+                             args *g) {
+    const attention_shape *m = &a->largest;
+    if (s->batch > m->batch || !s->seq_len || s->seq_len > 16u * 65535 || s->heads != m->heads
+        || s->head_size != m->head_size || pair->queries + pair->tokens > s->seq_len
+        || pair->keys + pair->tokens > s->seq_len)
+        return fail(
+            a, ZERO_ERR_ARGUMENT,
+            "pieces of %zu tokens at %zu and %zu, of %zu sequences of %zu tokens, %zu heads "
+            "of %zu channels, but the context was made for %zu sequences, %zu heads, %zu "
+            "channels",
+            pair->tokens, pair->queries, pair->keys, s->batch, s->seq_len, s->heads, s->head_size,
+            m->batch, m->heads, m->head_size);
+    *g = args_for(a, s);
+    g->queries = (int)pair->queries;
+    g->keys = (int)pair->keys;
+    g->piece = (int)pair->tokens;
+    g->causal = pair->causal;
+    return ZERO_OK;
+}
+
+zero_result attention_pair(attention *a, const ops_partial *state, const void *qkv, const void *kv,
+                           const ops_pair *pair, const attention_shape *shape) {
+    args g;
+    TRY(pair_args(a, shape, pair, &g));
+    if (!shape->batch || !pair->tokens) return ZERO_OK;
+    g.sums = state->out;
+    g.most = state->most;
+    g.sum = state->sum;
+    g.qkv = qkv;
+    g.kv = kv;
+    run_tiles(a, &a->own.pair_forward, &g, g.piece);
+    return check_cuda(a, cudaGetLastError(), "forward kernel of a pair");
+}
+
+zero_result attention_delta(attention *a, const ops_slopes *slopes, const void *out,
+                            const attention_shape *shape) {
+    const ops_pair none = {0, 0, 0, 0};
+    args g;
+    TRY(pair_args(a, shape, &none, &g));
+    if (!shape->batch) return ZERO_OK;
+    g.out = (void *)out;
+    g.dout = slopes->dout;
+    g.delta = slopes->delta;
+    run_delta(a, &g);
+    return check_cuda(a, cudaGetLastError(), "delta kernel");
+}
+
+zero_result attention_pair_backward(attention *a, const ops_slopes *slopes, const ops_pair *pair,
+                                    const attention_shape *shape) {
+    args g;
+    TRY(pair_args(a, shape, pair, &g));
+    if (!shape->batch || !pair->tokens) return ZERO_OK;
+    g.dq = slopes->dq;
+    g.dkv = slopes->dkv;
+    g.lse = (float *)slopes->lse;
+    g.delta = slopes->delta;
+    g.dout = slopes->dout;
+    g.qkv = slopes->qkv;
+    g.kv = slopes->kv;
+    run_tiles(a, &a->own.pair_keys, &g, g.piece);
+    run_tiles(a, &a->own.pair_queries, &g, g.piece);
+    return check_cuda(a, cudaGetLastError(), "backward kernels of a pair");
 }

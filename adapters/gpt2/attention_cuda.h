@@ -15,7 +15,7 @@
 
 #include <stddef.h>
 
-#include "../../zero_plugin.h"
+#include "ops.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,7 +25,7 @@ typedef struct attention attention;
 
 typedef struct attention_shape {
     size_t batch;     /* B; 0: the call does nothing */
-    size_t seq_len;   /* T, 1 or more */
+    size_t seq_len;   /* T, 1 or more; of `largest` 0: only attention_pair functions are called */
     size_t heads;     /* NH */
     size_t head_size; /* HS, 1..256; 64 and 128 are the fast ones */
 } attention_shape;
@@ -76,6 +76,17 @@ zero_result attention_forward(attention *a, void *out, /* (B, T, NH, HS) */
    2022, appendix B.2). out and lse are the results of attention_forward. */
 zero_result attention_backward(attention *a, void *dqkv, const void *dout, const void *out,
                                const float *lse, const void *qkv, const attention_shape *shape);
+
+/* ATTENTION PIECE BY PIECE, as ops.h describes it: adds the keys of a pair to the sums of its
+   queries; computes delta; adds the part of a pair to dq and dkv. The own kernels run, in f32 sums,
+   because cuDNN stores each pair's output rounded to the type. A seq_len of any length is allowed,
+   without memory of the context. Errors: ARGUMENT, DEVICE. */
+zero_result attention_pair(attention *a, const ops_partial *state, const void *qkv, const void *kv,
+                           const ops_pair *pair, const attention_shape *shape);
+zero_result attention_delta(attention *a, const ops_slopes *slopes, const void *out,
+                            const attention_shape *shape);
+zero_result attention_pair_backward(attention *a, const ops_slopes *slopes, const ops_pair *pair,
+                                    const attention_shape *shape);
 
 #ifdef __cplusplus
 }

@@ -379,8 +379,6 @@ static int pairs_fit(ops_ctx *o, const ops_heads *s) {
     return !o->status;
 }
 
-int ops_has_pairs(void) { return 1; }
-
 void ops_take_keys(ops_ctx *o, void *kv, const void *qkv, const ops_heads *s) {
     const size_t bytes = s->heads * s->head_size * zero_type_bytes(o->type);
     if (o->status) return;

@@ -54,7 +54,7 @@ zero_result context_choose(const context_shape *s, context_way way, int *ring_ra
     *ring_ranks = 1;
     if (ranks < 2) return context_check(s, 1, err);
     const int u = common_divisor(ranks, heads, ranks - 1);
-    if (automatic && (whole || !ops_has_pairs())) way = CONTEXT_ULYSSES;
+    if (automatic && whole) way = CONTEXT_ULYSSES;
     if (automatic && way == CONTEXT_AUTO) way = u > 1 ? CONTEXT_BOTH : CONTEXT_RING;
     if (way == CONTEXT_BOTH && u == 1)
         return refuse(err,
@@ -86,12 +86,7 @@ zero_result context_check(const context_shape *s, int ring_ranks, gpt2_error *er
                       "divides among them; the nearest number that does is %d%s",
                       u, heads, s->tp > 1 ? " of a tensor-parallel rank" : "",
                       ranks < 1 ? 1 : nearest_divisor(heads, ranks),
-                      ranks > 1 && ops_has_pairs() ? ", and ring attention takes any" : "");
-    if (ring_ranks > 1 && !ops_has_pairs()) {
-        (void)refuse(err, "ring attention works on the CPU only, because it has no CUDA kernels; "
-                          "use Ulysses");
-        return ZERO_ERR_UNSUPPORTED;
-    }
+                      ranks > 1 ? ", and ring attention takes any" : "");
     const int each = multiple_of(ranks, ring_ranks, s->sequence ? s->tp : 1);
     if (seq_len % each == 0) return ZERO_OK;
     const int below = seq_len / each * each, above = below + each;
@@ -123,15 +118,16 @@ void context_open(context_parallel *p, const gpt2_parallel *how, zero_type type)
     p->rank = (size_t)zero_group_rank(how->cp);
     p->size = (size_t)zero_group_size(how->cp);
     p->ring_group = zero_group_size(how->ring) > 1 ? how->ring : NULL;
+    p->ring_stream = how->ring_stream;
     p->ring_size = (size_t)zero_group_size(p->ring_group);
     p->heads = p->size / p->ring_size;
     if (p->heads > 1) p->heads_group = p->ring_group != NULL ? how->heads : how->cp;
     p->multiple = (size_t)multiple_of((int)p->size, (int)p->ring_size, rows);
 }
 
-zero_result context_start(context_parallel *p) {
+zero_result context_start(context_parallel *p, void *stream) {
     if (p->ring_group == NULL) return ZERO_OK;
-    p->turns = ring_open(p->ring_group);
+    p->turns = ring_open(p->ring_group, stream, p->ring_stream);
     return p->turns != NULL ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 

@@ -59,6 +59,7 @@ typedef struct context_parallel {
     zero_group *heads_group; /* u ranks that exchange heads; NULL: u is 1 */
     size_t heads;            /* u */
     zero_group *ring_group;  /* r ranks; NULL: r is 1 */
+    void *ring_stream;       /* CUDA: its stream */
     size_t ring_size;        /* r */
     ring_attention *turns;   /* owned; NULL before context_start, or without a ring_attention */
     size_t bytes;            /* bytes of one activation value */
@@ -68,8 +69,7 @@ typedef struct context_parallel {
 } context_parallel;
 
 /* How ranks divide attention. AUTO: ULYSSES if the number of ranks divides the heads; otherwise
-   BOTH if they have a common divisor, and RING if not. Where the ring does not work, AUTO is
-   ULYSSES. */
+   BOTH if they have a common divisor, and RING if not. */
 typedef enum context_way { CONTEXT_AUTO, CONTEXT_ULYSSES, CONTEXT_RING, CONTEXT_BOTH } context_way;
 
 typedef struct context_shape {
@@ -86,8 +86,7 @@ zero_result context_choose(const context_shape *s, context_way way, int *ring_ra
                            gpt2_error *err);
 
 /* Returns ARGUMENT, with the reason and the nearest number of ranks or tokens, if the ranks, of
-   which ring_ranks are a ring, cannot divide sequences; UNSUPPORTED if ring_ranks is above 1 in
-   CUDA. */
+   which ring_ranks are a ring, cannot divide sequences. */
 zero_result context_check(const context_shape *s, int ring_ranks, gpt2_error *err);
 
 /* Returns a word for the way: "Ulysses", "ring" or "2 Ulysses x 2 ring" (CONTEXT_NAME bytes). */
@@ -96,8 +95,9 @@ const char *context_name(int ranks, int ring_ranks, char name[CONTEXT_NAME]);
 
 /* `how` NULL: a single rank. */
 void context_open(context_parallel *p, const gpt2_parallel *how, zero_type type);
-/* Starts the ring's thread, if there is a ring. Errors: MEMORY. */
-zero_result context_start(context_parallel *p);
+/* Starts the ring's thread, if there is a ring. `stream`, CUDA: that of the operations; CPU: NULL.
+   Errors: MEMORY. */
+zero_result context_start(context_parallel *p, void *stream);
 void context_close(context_parallel *p);
 /* Returns the sentence of `result`. */
 const char *context_error(const context_parallel *p);

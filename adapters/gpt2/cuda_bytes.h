@@ -99,11 +99,11 @@ static inline size_t cuda_any_order_bytes(const ops_limits *l, int major) {
 
 /* Returns whether cuDNN has kernels for both directions: for 16 bits, heads of a multiple of 8
    channels, and 128 channels at most, on Hopper 256; and if pieces begin at multiples of 16 bytes
-   in numbers per row. */
+   in numbers per row. With a ring, which has seq_len 0, the own kernels run. */
 static inline int cuda_has_attention(const ops_limits *l, const ops_settings *settings, int major) {
     const size_t most = major == HOPPER ? 256 : 128;
-    if (settings->type == ZERO_F32 || !l->heads || l->head_size % 8 || l->head_size > most
-        || major < 8)
+    if (settings->type == ZERO_F32 || !l->heads || !l->seq_len || l->head_size % 8
+        || l->head_size > most || major < 8)
         return 0;
     if (settings->any_order || l->seq_len % 4 == 0) return 1;
     const cuda_pieces cut = cuda_cut(l->batch, l->heads, l->seq_len, ATTENTION_WORKSPACE);

@@ -12,6 +12,7 @@
 #define GPT2_CUDA_KERNELS_H
 
 #include <float.h>
+#include <math.h>
 
 #include "cuda_bytes.h"
 #include "cuda_numbers.h"
@@ -676,6 +677,65 @@ __global__ void softmax_backward_kernel(typename NUM::word *logits, ops_softmax 
         OPS_EACH(j) if (i + j == target) v[j] -= scale;
         ops_store<NUM, W>(x + i, v);
     }
+}
+
+/* ---- attention piece by piece -------------------------------------------------------------- */
+
+/* kv (R, 2, C / 2) = the keys and values of qkv (R, 3, C / 2) */
+template <class NUM, int W>
+__global__ void take_keys_kernel(typename NUM::word *kv, const typename NUM::word *qkv, size_t R,
+                                 size_t C) {
+    OPS_ROWS(r) {
+        OPS_CHUNKS(i) {
+            float v[W];
+            ops_load<NUM, W>(v, qkv + r * (C / 2 * 3) + C / 2 + i);
+            ops_store<NUM, W>(kv + r * C + i, v);
+        }
+    }
+}
+
+static __global__ void partial_begin_kernel(ops_partial state, size_t R) {
+    EVERY_ROW(r) {
+        state.most[r] = -INFINITY;
+        state.sum[r] = 0.0f;
+    }
+}
+
+/* A head's channels are a multiple of W. */
+template <class NUM, int W>
+__global__ void partial_end_kernel(typename NUM::word *out, float *lse, ops_partial state,
+                                   ops_heads s) {
+    const size_t R = s.batch * s.seq_len, C = s.heads * s.head_size;
+    OPS_ROWS(r) {
+        const size_t first = r / s.seq_len * s.heads * s.seq_len + r % s.seq_len;
+        OPS_CHUNKS(i) {
+            const size_t row = first + i / s.head_size * s.seq_len; /* in (B, NH, T) */
+            const float share = 1.0f / state.sum[row];
+            float v[W];
+            OPS_EACH(j) v[j] = state.out[r * C + i + j] * share;
+            ops_store<NUM, W>(out + r * C + i, v);
+            if (i % s.head_size == 0) lse[row] = state.most[row] + logf(state.sum[row]);
+        }
+    }
+}
+
+/* dqkv (R, 3, C / 3) */
+template <class NUM, int W>
+__global__ void slopes_end_kernel(typename NUM::word *dqkv, ops_slopes g, float scale, size_t R,
+                                  size_t C) {
+    const size_t of_q = C / 3;
+    OPS_ROWS(r) {
+        OPS_CHUNKS(i) {
+            const float *dq = g.dq + r * of_q + i, *dkv = g.dkv + r * 2 * of_q + i - of_q;
+            float v[W];
+            OPS_EACH(j) v[j] = i < of_q ? dq[j] * scale : dkv[j];
+            ops_store<NUM, W>(dqkv + r * C + i, v);
+        }
+    }
+}
+
+static __global__ void add_f32_kernel(float *to, const float *x, size_t R) {
+    EVERY_ROW(r) to[r] += x[r];
 }
 
 /* ---- products that cuBLASLt does not have -------------------------------------------------- */

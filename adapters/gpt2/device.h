@@ -14,6 +14,7 @@
 
 typedef struct device {
     void *stream;      /* the stream of model and plugin; CPU: NULL */
+    void *wires;       /* another one, for messages that run while the model computes; CPU: NULL */
     char name[256];    /* for messages */
     int sharers;       /* number of ranks on the same device, including this one */
     size_t free_bytes; /* CUDA: free memory before anything was built */
@@ -37,7 +38,7 @@ static inline size_t device_free_bytes(void) {
 /* Uses the device that the launcher chose. Avoids the default stream, which synchronises others. */
 static inline int device_open(device *d, int local_ranks, char *sentence, size_t bytes) {
     struct cudaDeviceProp card;
-    cudaStream_t stream = NULL;
+    cudaStream_t stream = NULL, wires = NULL;
     int chosen = 0, devices = 1, version = 0;
     memset(&card, 0, sizeof card);
     cudaError_t code = cudaGetDevice(&chosen);
@@ -45,8 +46,10 @@ static inline int device_open(device *d, int local_ranks, char *sentence, size_t
     if (code == cudaSuccess) code = cudaDriverGetVersion(&version);
     if (code == cudaSuccess) code = cudaGetDeviceProperties(&card, chosen);
     if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&wires, cudaStreamNonBlocking);
     if (device_fail(code, "no CUDA device can be used", sentence, bytes)) return 1;
     d->stream = stream;
+    d->wires = wires;
     d->sharers = (local_ranks + devices - 1) / devices;
     d->free_bytes = device_free_bytes();
     snprintf(d->name, sizeof d->name, "%.100s, %.0f MiB, CUDA %d.%d of the driver", card.name,
@@ -54,7 +57,10 @@ static inline int device_open(device *d, int local_ranks, char *sentence, size_t
     return 0;
 }
 
-static inline void device_close(device *d) { cudaStreamDestroy((cudaStream_t)d->stream); }
+static inline void device_close(device *d) {
+    cudaStreamDestroy((cudaStream_t)d->wires);
+    cudaStreamDestroy((cudaStream_t)d->stream);
+}
 
 /* Waits until all enqueued work is done, so that a clock reading is correct. */
 static inline int device_wait(const device *d, char *sentence, size_t bytes) {

@@ -1047,7 +1047,7 @@ zero_result gpt2_create(gpt2_model **m, zero_ctx *z, const gpt2_config *cfg, con
     if (result == ZERO_OK) result = allocate(made, &settings, err);
     if (result == ZERO_OK) result = check_units(made, err);
     if (result == ZERO_OK) result = open_away(made, settings.stream, err);
-    if (result == ZERO_OK && context_start(&made->cp) != ZERO_OK)
+    if (result == ZERO_OK && context_start(&made->cp, settings.stream) != ZERO_OK)
         result = refuse(err, ZERO_ERR_MEMORY, "no memory, or no thread, for ring attention");
     if (result == ZERO_OK && cfg->moe.experts)
         result = experts_create(&made->moe, cfg, run, made->ops, err);

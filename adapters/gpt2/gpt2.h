@@ -198,8 +198,10 @@ typedef struct gpt2_parallel {
     zero_group *ep;    /* borrowed: each layer's experts are divided by its ranks; NULL: one rank */
     zero_ctx *experts; /* borrowed: context of the experts, see experts.h; NULL: no experts */
     zero_group *cp; /* borrowed: its ranks have pieces of each sequence, see context.h; NULL: one */
-    zero_group *ring;  /* borrowed: ranks of cp that are a ring, cp itself or a part; NULL: none */
+    zero_group *ring;  /* borrowed: ranks of cp that are a ring, a part or all; NULL: none */
     zero_group *heads; /* borrowed: ranks of cp that exchange heads, if `ring` is a part of cp */
+    void *ring_stream; /* CUDA: the cudaStream_t of `ring`, the model's or, for messages next to
+                          attention, another one; CPU: NULL */
 } gpt2_parallel;
 
 /* A stage of a pipeline, made by gpt2_stage_make of stages.h. */

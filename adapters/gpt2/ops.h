@@ -40,7 +40,7 @@ typedef struct ops_ctx ops_ctx;
 typedef struct ops_limits {
     size_t batch;     /* B, and */
     size_t heads;     /* NH of ops_attention; CUDA: 0: it is never called */
-    size_t seq_len;   /* T of ops_attention; CPU: 0: it is never called, only ops_partial_add */
+    size_t seq_len;   /* T of ops_attention; 0: it is never called, only ops_partial_add */
     size_t head_size; /* channels per head of ops_attention */
     size_t width;     /* largest C of row operations; twice that of a norm */
     size_t vocab;     /* tokens, and columns of logits */
@@ -242,10 +242,8 @@ void ops_attention_backward(ops_ctx *o, void *dqkv, const void *dout, const void
 
 /* ---- attention piece by piece ---------------------------------------------------------------- */
 
-/* For keys and values that arrive piece by piece: the CPU alone. ops_has_pairs returns 0 in CUDA,
-   where the other functions fail with UNSUPPORTED. In a shape T is the number of this rank's tokens
+/* For keys and values that arrive piece by piece. In a shape T is the number of this rank's tokens
    of a sequence. kv has the keys and values of as many tokens, this rank's or another's. */
-int ops_has_pairs(void);
 
 /* The queries of one piece, and the keys of another. */
 typedef struct ops_pair {

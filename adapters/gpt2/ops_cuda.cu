@@ -22,6 +22,7 @@
 #include "ops.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -937,6 +938,15 @@ void ops_norm_backward(ops_ctx *o, void *dx, void *dw, void *db, const void *dou
 
 /* ---- attention ----------------------------------------------------------------------------- */
 
+static attention_shape shape_of(const ops_heads *s) {
+    const attention_shape shape = {s->batch, s->seq_len, s->heads, s->head_size};
+    return shape;
+}
+
+static void attended(ops_ctx *o, zero_result result) {
+    if (result) fail(o, result, "attention: %s", attention_error(o->attend));
+}
+
 /* Returns 1 if the call has rows, and they are within the limits. */
 static int attention_fits(ops_ctx *o, const ops_heads *s) {
     if (o->status || !s->batch) return 0;
@@ -950,21 +960,18 @@ static int attention_fits(ops_ctx *o, const ops_heads *s) {
 /* qkv contains its bias: see ops_linear. */
 void ops_attention(ops_ctx *o, void *out, float *lse, const void *qkv, const void *bias,
                    const ops_heads *s) {
-    const attention_shape shape = {s->batch, s->seq_len, s->heads, s->head_size};
+    const attention_shape shape = shape_of(s);
     (void)bias;
-    if (!attention_fits(o, s)) return;
-    const zero_result result = attention_forward(o->attend, out, lse, qkv, &shape);
-    if (result) fail(o, result, "attention: %s", attention_error(o->attend));
+    if (attention_fits(o, s)) attended(o, attention_forward(o->attend, out, lse, qkv, &shape));
 }
 
 void ops_attention_backward(ops_ctx *o, void *dqkv, const void *dout, const void *out,
                             const float *lse, const void *qkv, const void *bias,
                             const ops_heads *s) {
-    const attention_shape shape = {s->batch, s->seq_len, s->heads, s->head_size};
+    const attention_shape shape = shape_of(s);
     (void)bias;
-    if (!attention_fits(o, s)) return;
-    const zero_result result = attention_backward(o->attend, dqkv, dout, out, lse, qkv, &shape);
-    if (result) fail(o, result, "attention: %s", attention_error(o->attend));
+    if (attention_fits(o, s))
+        attended(o, attention_backward(o->attend, dqkv, dout, out, lse, qkv, &shape));
 }
 
 /* ---- cross entropy ------------------------------------------------------------------------- */
@@ -1146,25 +1153,71 @@ double ops_matmul_rate(zero_type type, int tf32, int threads) {
 
 /* ---- attention piece by piece ---------------------------------------------------------------- */
 
-int ops_has_pairs(void) { return 0; }
+/* Returns 1 if the call has work to do. */
+static int pairs_fit(ops_ctx *o, const ops_heads *s) {
+    if (o->status || !s->batch) return 0;
+    if (!o->attend) fail(o, ZERO_ERR_ARGUMENT, "attention by pieces, but the limits have no heads");
+    return !o->status;
+}
 
-static void fail_pairs(ops_ctx *o) {
-    fail(o, ZERO_ERR_UNSUPPORTED, "attention piece by piece works on the CPU only");
+void ops_take_keys(ops_ctx *o, void *kv, const void *qkv, const ops_heads *s) {
+    const size_t R = s->batch * s->seq_len, C = s->heads * s->head_size;
+    if (o->status || !R) return;
+#define USE(NUM, W)                                                                                \
+    RUN(o, (take_keys_kernel<NUM, W>), row_blocks(o, R), row_threads(2 * C / (W)), OUT(NUM, kv),   \
+        IN(NUM, qkv), R, 2 * C)
+    FOR_ROWS(o, C, USE);
+#undef USE
 }
-void ops_take_keys(ops_ctx *o, void *, const void *, const ops_heads *) { fail_pairs(o); }
-void ops_partial_begin(ops_ctx *o, const ops_partial *, const ops_heads *) { fail_pairs(o); }
-void ops_partial_add(ops_ctx *o, const ops_partial *, const void *, const void *, const void *,
-                     const ops_pair *, const ops_heads *) {
-    fail_pairs(o);
+
+void ops_partial_begin(ops_ctx *o, const ops_partial *state, const ops_heads *s) {
+    const size_t rows = s->batch * s->seq_len * s->heads;
+    if (!pairs_fit(o, s)) return;
+    ops_clear(o, state->out, rows * s->head_size * sizeof *state->out);
+    RUN(o, partial_begin_kernel, row_blocks(o, (rows + 255) / 256), 256, *state, rows);
 }
-void ops_partial_end(ops_ctx *o, void *, float *, const ops_partial *, const ops_heads *) {
-    fail_pairs(o);
+
+void ops_partial_add(ops_ctx *o, const ops_partial *state, const void *qkv, const void *kv,
+                     const void *bias, const ops_pair *pair, const ops_heads *s) {
+    const attention_shape shape = shape_of(s);
+    (void)bias; /* qkv contains it */
+    if (pairs_fit(o, s)) attended(o, attention_pair(o->attend, state, qkv, kv, pair, &shape));
 }
-void ops_slopes_begin(ops_ctx *o, const ops_slopes *, const void *, const ops_heads *) {
-    fail_pairs(o);
+
+void ops_partial_end(ops_ctx *o, void *out, float *lse, const ops_partial *state,
+                     const ops_heads *s) {
+    const size_t R = s->batch * s->seq_len, C = s->heads * s->head_size;
+    if (!pairs_fit(o, s)) return;
+#define USE(NUM, W)                                                                                \
+    RUN(o, (partial_end_kernel<NUM, W>), row_blocks(o, R), row_threads(C / (W)), OUT(NUM, out),    \
+        lse, *state, *s)
+    FOR_ROWS(o, s->head_size, USE);
+#undef USE
 }
-void ops_slopes_add(ops_ctx *o, const ops_slopes *, const ops_pair *, const ops_heads *) {
-    fail_pairs(o);
+
+void ops_slopes_begin(ops_ctx *o, const ops_slopes *g, const void *out, const ops_heads *s) {
+    const attention_shape shape = shape_of(s);
+    if (!pairs_fit(o, s)) return;
+    ops_clear(o, g->dq, s->batch * s->seq_len * s->heads * s->head_size * sizeof *g->dq);
+    attended(o, attention_delta(o->attend, g, out, &shape));
 }
-void ops_slopes_end(ops_ctx *o, void *, const ops_slopes *, const ops_heads *) { fail_pairs(o); }
-void ops_add_f32(ops_ctx *o, float *, const float *, size_t) { fail_pairs(o); }
+
+void ops_slopes_add(ops_ctx *o, const ops_slopes *g, const ops_pair *pair, const ops_heads *s) {
+    const attention_shape shape = shape_of(s);
+    if (pairs_fit(o, s)) attended(o, attention_pair_backward(o->attend, g, pair, &shape));
+}
+
+void ops_slopes_end(ops_ctx *o, void *dqkv, const ops_slopes *g, const ops_heads *s) {
+    const size_t R = s->batch * s->seq_len, C = s->heads * s->head_size;
+    const float scale = 1.0f / sqrtf((float)s->head_size);
+    if (!pairs_fit(o, s)) return;
+#define USE(NUM, W)                                                                                \
+    RUN(o, (slopes_end_kernel<NUM, W>), row_blocks(o, R), row_threads(3 * C / (W)),                \
+        OUT(NUM, dqkv), *g, scale, R, 3 * C)
+    FOR_ROWS(o, C, USE);
+#undef USE
+}
+
+void ops_add_f32(ops_ctx *o, float *to, const float *x, size_t n) {
+    if (!o->status && n) RUN(o, add_f32_kernel, row_blocks(o, (n + 255) / 256), 256, to, x, n);
+}

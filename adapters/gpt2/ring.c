@@ -25,13 +25,13 @@ struct ring_attention {
     size_t kv;         /* its values */
 };
 
-ring_attention *ring_open(zero_group *group) {
+ring_attention *ring_open(zero_group *group, void *computes, void *wires) {
     ring_attention *r = (ring_attention *)calloc(1, sizeof *r);
     if (r == NULL) return NULL;
     r->group = group;
     r->rank = zero_group_rank(group);
     r->size = zero_group_size(group);
-    r->lane = pipeline_lane_open(group, NULL, NULL);
+    r->lane = pipeline_lane_open(group, computes, wires);
     if (r->lane != NULL) return r;
     free(r);
     return NULL;

@@ -28,6 +28,11 @@
    dkv of round r is in buffer r % 2, which exchange r + 1 sends while round r + 1 fills the other.
    `arrived` is filled by exchange r + 1, after round r has added its earlier contents.
 
+   CUDA. A call only enqueues. Operations are on the computing stream, exchanges on the group's, and
+   the lane orders the two by events, so "waits" above means that a stream waits for an event of the
+   other. The computing stream ends with the last exchange, so that memory is the caller's again for
+   all that is enqueued after the call.
+
    MEMORY. The caller owns all memory: `keys`, twice the bytes of kv (B, T, 2, NH, head_size), and
    `floats`, ring_floats of the same shape. Both are borrowed during a call, and nothing in them is
    kept. The ring owns its thread.
@@ -53,11 +58,14 @@ extern "C" {
 typedef struct ring_attention ring_attention;
 
 /* group: at least two ranks. It is borrowed until ring_close, and only the ring uses it during a
-   call. Returns NULL if memory or the thread is not available. */
-ring_attention *ring_open(zero_group *group);
+   call. CUDA: `computes` is the cudaStream_t of the operations, and `wires` that of the group; they
+   may be equal, and then messages run between rounds. CPU: NULL. Returns NULL if memory or the
+   thread is not available. */
+ring_attention *ring_open(zero_group *group, void *computes, void *wires);
 void ring_close(ring_attention *r); /* r may be NULL */
 
-/* Returns the seconds since ring_open in which a round waited for an exchange. r NULL: 0. */
+/* Returns the seconds since ring_open in which a round waited for an exchange; in CUDA, in which
+   the calling thread waited. r NULL: 0. */
 double ring_waited_s(const ring_attention *r);
 
 /* shape: T tokens of this rank per sequence, an even number. */

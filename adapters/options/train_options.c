@@ -398,7 +398,7 @@ static const option train_table[] = {
                 "ring: keys and values travel around the ranks, with any number of heads; -t is a "
                 "multiple of 2 times -cp. both: groups of neighbours divide the heads, and the "
                 "groups are a ring. auto: ulysses if -cp divides the heads, otherwise both or "
-                "ring. ring and both: CPU only; with CUDA auto is ulysses"),
+                "ring"),
     ROW(INT, "-en", "--moe-experts", experts, "0", .aliases = "--experts", RANGE(0, 1024),
         .course = 1,
         .help = "mixture of experts: experts per layer, which replace the MLP of every second "

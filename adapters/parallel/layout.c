@@ -4,6 +4,7 @@
 #endif
 #include "layout.h"
 
+#include "../gpt2/device.h"
 #include "../gpt2/experts.h"
 #include "../gpt2/frozen.h"
 #include "../gpt2/tensor_parallel.h"
@@ -203,55 +204,63 @@ static zero_result layout_open_experts(layout *l) {
     return zero_group_split(l->data, l->ep_rank, l->ep_group, &l->same);
 }
 
+/* Opens the ring again on a stream of its own, so that its messages run next to attention. */
+static zero_result layout_open_wires(layout *l, void *wires, double timeout_s) {
+    const zero_comm circle = zero_group_comm(l->circle);
+    l->part.ring_stream = wires;
+    return zero_group_open(&l->part.ring, &circle, wires, timeout_s);
+}
+
 /* Opens the two parts of the group that shares sequences: a ring, and neighbours that exchange
    heads. If one of them has all ranks, there are no parts. */
-static zero_result layout_open_ring(layout *l) {
+static zero_result layout_open_ring(layout *l, void *wires, double timeout_s) {
     const int neighbours = l->ring > 1 ? l->cp / l->ring : l->cp;
     if (neighbours == l->cp) return ZERO_OK;
     l->part.ring = l->part.cp;
-    if (neighbours == 1) return ZERO_OK;
+    if (neighbours == 1 && !wires) return ZERO_OK;
     const int among = l->cp_rank % neighbours, turn = l->cp_rank / neighbours;
     l->part.ring = NULL;
-    ZERO_TRY(zero_group_split(l->part.cp, turn, among, &l->part.heads));
+    if (neighbours > 1) ZERO_TRY(zero_group_split(l->part.cp, turn, among, &l->part.heads));
     zero_group_name(l->part.heads, "heads");
-    ZERO_TRY(zero_group_split(l->part.cp, among, turn, &l->part.ring));
-    zero_group_name(l->part.ring, "ring");
+    ZERO_TRY(zero_group_split(l->part.cp, among, turn, wires ? &l->circle : &l->part.ring));
+    if (wires) ZERO_TRY(layout_open_wires(l, wires, timeout_s));
+    if (neighbours > 1) zero_group_name(l->part.ring, "ring");
     return ZERO_OK;
 }
 
 /* Opens the group that shares sequences, and the group with the same pieces. */
-static zero_result layout_open_pieces(layout *l) {
+static zero_result layout_open_pieces(layout *l, const device *d, double timeout_s) {
     if (l->cp == 1) return ZERO_OK;
     ZERO_TRY(zero_group_split(l->data, l->dp_rank, l->cp_rank, &l->part.cp));
     zero_group_name(l->part.cp, "cp");
-    ZERO_TRY(layout_open_ring(l));
+    ZERO_TRY(layout_open_ring(l, d ? d->wires : NULL, timeout_s));
     ZERO_TRY(zero_group_split(l->data, l->cp_rank, l->dp_rank, &l->pieces));
     zero_group_name(l->pieces, "dp");
     return ZERO_OK;
 }
 
-zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double timeout_s) {
+zero_result layout_open(layout *l, const zero_comm *comm, const device *d, double timeout_s) {
     if (l->tp * l->pp * l->cp == 1 && !l->mixed) return ZERO_OK;
     const int of_data = l->pp_rank * l->tp + l->tp_rank;
     const int of_parts = (l->pp_rank * l->dp + l->dp_rank) * l->cp + l->cp_rank;
     l->sums = (double *)zero_host_alloc(LAYOUT_SUMS * sizeof *l->sums);
-    ZERO_TRY(zero_group_open(&l->world, comm, stream, timeout_s));
+    ZERO_TRY(zero_group_open(&l->world, comm, d ? d->stream : NULL, timeout_s));
     ZERO_TRY(zero_group_split(l->world, of_data, l->dp_rank * l->cp + l->cp_rank, &l->data));
     ZERO_TRY(zero_group_split(l->world, of_parts, l->tp_rank, &l->part.tp));
     zero_group_name(l->part.tp, "tp");
     ZERO_TRY(layout_open_experts(l));
-    ZERO_TRY(layout_open_pieces(l));
+    ZERO_TRY(layout_open_pieces(l, d, timeout_s));
     ZERO_TRY(layout_open_stages(l));
     if (l->cp == 1) zero_group_name(l->data, "dp");
     return l->sums ? ZERO_OK : ZERO_ERR_MEMORY;
 }
 
 const char *layout_error(const layout *l) {
-    const zero_group *const all[11] = {l->part.tp,    l->stage.ends, l->stage.pp, l->part.ep,
-                                       l->part.heads, l->part.ring,  l->part.cp,  l->pieces,
-                                       l->same,       l->data,       l->world};
+    const zero_group *const all[12] = {l->part.tp,    l->stage.ends, l->stage.pp, l->part.ep,
+                                       l->part.heads, l->part.ring,  l->circle,   l->part.cp,
+                                       l->pieces,     l->same,       l->data,     l->world};
     if (l->experts && zero_last_error(l->experts)[0]) return zero_last_error(l->experts);
-    for (int i = 0; i < 11; i++)
+    for (int i = 0; i < 12; i++)
         if (all[i] && zero_group_error(all[i])[0]) return zero_group_error(all[i]);
     return "";
 }
@@ -263,6 +272,7 @@ void layout_close(layout *l) {
     zero_group_close(l->pieces);
     zero_group_close(l->part.heads);
     if (l->part.ring != l->part.cp) zero_group_close(l->part.ring);
+    zero_group_close(l->circle);
     zero_group_close(l->part.cp);
     zero_group_close(l->part.ep);
     zero_group_close(l->part.tp);
@@ -272,7 +282,7 @@ void layout_close(layout *l) {
     free(l->world_unit);
     free(l->expert_unit);
     l->world = l->data = l->part.tp = l->stage.pp = l->stage.ends = l->part.ep = l->same = NULL;
-    l->part.cp = l->part.heads = l->part.ring = l->pieces = NULL;
+    l->part.cp = l->part.heads = l->part.ring = l->circle = l->pieces = NULL;
     l->sums = NULL;
     l->world_unit = l->expert_unit = NULL;
 }

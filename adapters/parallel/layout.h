@@ -33,6 +33,8 @@
 extern "C" {
 #endif
 
+struct device; /* ../gpt2/device.h */
+
 enum { LAYOUT_MOST = 8, LAYOUT_NAME = 48 }; /* values in a list; bytes of a name */
 
 typedef struct layout_sizes {
@@ -56,6 +58,7 @@ typedef struct layout {
     int together;             /* micro-batches that pass each layer together; 0: 1 */
     zero_group *same;         /* the ranks with the same experts */
     zero_group *pieces;       /* the ranks with the same pieces of sequences */
+    zero_group *circle;       /* CUDA: the ranks of part.ring, which has a stream of its own */
     zero_ctx *experts;        /* context of the experts; NULL: none */
     zero_group *world, *data; /* NULL: data parallelism alone */
     gpt2_parallel part;       /* for the model; its group is NULL if the model is whole */
@@ -98,8 +101,8 @@ int layout_most_data(const char *list, int ranks);
 void layout_name(const layout *l, char name[LAYOUT_NAME]);
 
 /* Opens the groups on `comm`, which is borrowed until layout_close. Call layout_close after an
-   error, too. `stream` as in zero_group_open. COLLECTIVE. */
-zero_result layout_open(layout *l, const zero_comm *comm, void *stream, double timeout_s);
+   error, too. d: the streams of the groups, or NULL on the CPU. COLLECTIVE. */
+zero_result layout_open(layout *l, const zero_comm *comm, const struct device *d, double timeout_s);
 const char *layout_error(const layout *l);
 void layout_close(layout *l); /* after contexts and models */
 

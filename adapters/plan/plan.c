@@ -99,19 +99,12 @@ static void plan_place_close(plan_place *p) {
 }
 
 zero_result plan_ring(const plan_case *c, int *ranks, gpt2_error *err) {
-    const int only_heads = c->on_gpus && c->attends == CONTEXT_AUTO;
     *ranks = 1;
     if (!c->model->is_gpt2) return ZERO_OK;
-    if (c->on_gpus && c->attends > CONTEXT_ULYSSES) {
-        (void)snprintf(err->sentence, sizeof err->sentence,
-                       "ring attention works on the CPU only, because it has no CUDA kernels; use "
-                       "-ca ulysses, or plan for CPUs with --on cpu");
-        return ZERO_ERR_UNSUPPORTED;
-    }
     const int tp = plan_or_1(c->tp);
     const context_shape s = {&c->model->gpt2, tp, tp > 1 && c->sequence, c->run.seq_len,
                              plan_or_1(c->cp)};
-    return context_choose(&s, only_heads ? CONTEXT_ULYSSES : c->attends, ranks, err);
+    return context_choose(&s, c->attends, ranks, err);
 }
 
 /* Makes the layout of the first rank of a stage. Without tensor, context and pipeline parallelism

@@ -20,7 +20,8 @@
 #           memory; stages 0-3                                                   at most 480 s
 #   ranks   stages 0-3 on 2 and 4 threads that share the card, NCCL with 1 rank and, where the library
 #           can, with 2 processes on the card; stages 2 and 3 with types of state, adapters, frozen tensors,
-#           layers in order, touched rows, quantized traffic, parallel layouts   at most 480 s
+#           layers in order, touched rows, quantized traffic, parallel layouts; sequences of
+#           65,536 tokens over 1, 2 and 4 threads   at most 480 s
 #   resume  stages 0-3 in three types: a run that resumes from a checkpoint, against one without a stop   at most 480 s
 #   check   compute-sanitizer on a small model                                   at most 330 s
 #   offload state and parameters in CPU memory and in files: the weights of the same run on the device; rate and
@@ -276,8 +277,28 @@ layers -dt bf16 -mo layers
 rows -dt f32 -ut 1 -sr 1
 quantized -dt bf16 -qg 8
 context -dt bf16 -cp 2
+ring -dt bf16 -cp 2 -ca ring
+rings -dt fp16 -pn 4 -cp 4 -ca both
 tensor -dt bf16 -pn 4 -tp 2
 TABLE
+}
+# Sequences of 65,536 tokens: NAME FLAGS, one a line.
+long_ways() {
+    cat <<TABLE
+one -pn 1
+ulysses -pn 2 -cp 2 -ca ulysses
+ring -pn 4 -cp 4 -ca ring
+both -pn 4 -cp 4 -ca both
+TABLE
+}
+long_rows() {
+    T=65536 size=char:6x384x6
+    [ -n "$SMALL" ] && T=64 size=char:2x32x2
+    long_ways >"$G/long.txt"
+    while read -r name flags; do
+        # shellcheck disable=SC2086
+        model "long-$name" 120 -i "$data" -j "$data" -v -1 -g 0 -dt bf16 -u 2 -e $size -b 1 -t $T -x 4 -r 3 -z 3 $flags </dev/null
+    done <"$G/long.txt"
 }
 # way NAME FLAGS...: the weights of four steps at stages 2 and 3
 way() {
@@ -313,6 +334,7 @@ part_ranks() {
     ways >"$G/ways.txt"
     # shellcheck disable=SC2086
     while read -r name flags; do way "$name" $flags; done <"$G/ways.txt"
+    long_rows
 }
 
 # resumed NAME FLAGS...: the weights of four steps, and of two with two more from a checkpoint
@@ -533,6 +555,10 @@ table() {
         for stage in 0 3; do row losses-f32-nccl$n-z$stage "NCCL, $n rank(s) on the card, stage $stage"; done
     done
     ways | while read -r name flags; do row "way-$name" "2 ranks that share the card, stages 2 and 3, weights with $flags"; done
+    long_ways | while read -r name flags; do
+        row "long-$name" "6 layers of 384 channels, bf16, B 1, T 65,536, threads on the card, $flags"
+        row "long-$name-memory" "its device memory"
+    done
     for run in f32-0 bf16-1 fp16-2 bf16-3 bf16-host; do row resume-$run "goes on from a checkpoint: type and stage $run"; done
     tiers | while read -r tier flags; do row "losses-f32-tier-$tier" "2 ranks that share the card, stage 3, ${flags:-all on the device}"; done
     row weights-tiers "weights of these"

@@ -479,7 +479,7 @@ static void test_refused(void) {
     run.recompute = run.group = 0;
     test_check(!gpt2_stage_make(&stage, &cfg, 2, 1, 0, T, &err), "%s", err.sentence);
     stage.slots = 1;
-    const gpt2_parallel how = {NULL, 0, &stage, NULL, NULL, NULL, NULL, NULL};
+    const gpt2_parallel how = {NULL, 0, &stage, NULL, NULL, NULL, NULL, NULL, NULL};
     run.parallel = &how;
     for (int together = 0; together < 3; together++) {
         run.together = together;

@@ -383,7 +383,7 @@ static void memory_body(test_rank *r) {
     const zero_comm comm = test_comm(r);
     zero_group *tp = NULL;
     if (zero_group_open(&tp, &comm, NULL, 60)) test_rank_fail(r, "%s", zero_group_error(tp));
-    const gpt2_parallel how = {tp, t->sequence, NULL, NULL, NULL, NULL, NULL, NULL};
+    const gpt2_parallel how = {tp, t->sequence, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
     const gpt2_run run = {B, T, 0, ZERO_F32, 0, 0, 0, NULL, &how, 0, 0, 0};
     const gpt2_config one = {T, V, Vp, 1, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0},
                       two = {T, V, Vp, 2, NH, C, 0, GPT2_NO_EXPERTS, NULL, 0, 0, 0};

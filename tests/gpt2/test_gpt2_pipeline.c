@@ -508,7 +508,7 @@ static void test_sent(void) {
     test_check(test_ranks(4, 0, sent_body, &t), "a step of 4 stages: %s", test_first);
     for (int rank = 0; rank < 4; rank++) {
         gpt2_stage s;
-        const gpt2_parallel how = {NULL, 0, &s, NULL, NULL, NULL, NULL, NULL};
+        const gpt2_parallel how = {NULL, 0, &s, NULL, NULL, NULL, NULL, NULL, NULL};
         gpt2_run one = run;
         one.parallel = &how;
         (void)gpt2_stage_make(&s, &cfg, 4, 2, rank, T, NULL);

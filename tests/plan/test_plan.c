@@ -333,10 +333,6 @@ static void refuse_layouts(const plan_case *base) {
     test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "do not divide the 4 heads"), "%s",
                why);
     c.attends = CONTEXT_RING;
-    c.on_gpus = 1;
-    test_check(plan_ask(&c, &a, why, sizeof why) && strstr(why, "works on the CPU only"), "%s",
-               why);
-    c.on_gpus = 0;
     c.run.seq_len = 40;
     test_check(plan_ask(&c, &a, why, sizeof why)
                    && strstr(why, "the nearest lengths are 32 and 48"),

@@ -96,7 +96,6 @@ refused() { # WORDS ARGUMENTS
 refused "'d11' is not a model" -e d11
 refused "zero_plan: -zop is file: at stage 1" -e d12 -z 1 -zop file --on cpu
 refused "--memory: expected a size, for example 80G or 640M, found '8X'" --memory 8X
-refused "ring attention works on the CPU only" -e d12 -pn 4 -cp 4 -ca ring -b 1 --on gpu
 refused "context-parallel ranks divide attention (found -cp 1)" -e d12 -pn 4 -ca ring -b 1
 refused "--memory: expected a size" --memory=-4G
 refused "--host-memory: expected a size" --host-memory nanG
@@ -145,6 +144,7 @@ says "-zos file -zog file -zop file" -e d24 -pn 2 -t 64 -b 1 --on cpu --memory 1
 says "    1 state file " -e d12
 says "2 stages x 4 tensor-parallel, rows between layers cut x 8 data-parallel ranks" -e gpt2:d36 -pn 64 -tp 4 -pp 2 -sp 1 -d 524288 -b 1 -dt bf16
 says "4 context-parallel (2 Ulysses x 2 ring) x 2 data-parallel ranks, each with 256 tokens" -e d12 -pn 8 -cp 4 -ca both -t 1024 -b 1 --on cpu
+says "4 context-parallel (ring) x 1 data-parallel ranks, each with 256 tokens" -e d12 -pn 4 -cp 4 -ca ring -t 1024 -b 1 --on gpu
 says "2 tensor-parallel x 2 context-parallel (ring) x 2 data-parallel ranks" -e d12 -pn 8 -tp 2 -cp 2 -ca ring -t 1024 -b 1 --on cpu
 says "  rank 0" -e gpt2:d36 -pn 64 -tp 4 -pp 2 -d 524288 -b 1 -dt bf16 --memory 80G
 says "Largest models that fit" -e gpt2:d36 -pn 64 -tp 4 -pp 2 -d 524288 -b 1 -dt bf16 --memory 80G
