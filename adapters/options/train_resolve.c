@@ -76,25 +76,34 @@ static const char *train_fixes_ranks(const train_options *o, const char **why) {
     return train_shows(o);
 }
 
-/* Checks the flags that -pnf, ranks that join and leave, does not support. */
-static int train_check_changes(const train_options *o, char *sentence, size_t bytes) {
-    const char *why, *flag;
+static int train_check_ranks_file(const train_options *o, char *sentence, size_t bytes) {
     if (!o->ranks_file[0]) return 0;
-    if ((flag = train_fixes_ranks(o, &why)) != NULL)
-        return sentence_fail(sentence, bytes,
-                             "-pnf: %s is not supported, because %s; leave one of them out", flag,
-                             why);
     const int file = regular_file_open(o->ranks_file, O_RDONLY);
     const int number = errno; /* the file need not exist */
     if (file >= 0) (void)close(file);
-    if (file < 0 && number != ENOENT)
-        return sentence_fail(sentence, bytes, "-pnf: %.300s: %s; name a file", o->ranks_file,
-                             regular_file_error(number));
+    return file < 0 && number != ENOENT
+           && sentence_fail(sentence, bytes, "-pnf: %.300s: %s; name a file", o->ranks_file,
+                            regular_file_error(number));
+}
+
+/* Checks the flags that ranks that join and leave do not support. */
+static int train_check_changes(const train_options *o, char *sentence, size_t bytes) {
+    const char *why, *flag, *by = o->ranks_file[0] ? "-pnf" : o->address[0] ? "-pa" : "-pj";
+    if (!train_changes_ranks(o)) return 0;
+    if (o->join[0] && (o->ranks_file[0] || o->address[0]))
+        return sentence_fail(sentence, bytes,
+                             "-pj: the job that this launcher joins has -pnf and -pa; leave %s out",
+                             by);
+    if ((flag = train_fixes_ranks(o, &why)) != NULL)
+        return sentence_fail(sentence, bytes,
+                             "%s: %s is not supported, because %s; leave one of them out", by, flag,
+                             why);
+    if (train_check_ranks_file(o, sentence, bytes)) return 1;
     if (o->batch == 0 || o->step_tokens > 0 || o->virtual_ranks) return 0;
     return sentence_fail(sentence, bytes,
-                         "-pnf: with -b %d alone, a step on fewer ranks has fewer tokens; set the "
+                         "%s: with -b %d alone, a step on fewer ranks has fewer tokens; set the "
                          "tokens per step with -d",
-                         o->batch);
+                         by, o->batch);
 }
 
 static int train_check_saves(const train_options *o, char *sentence, size_t bytes) {
@@ -519,7 +528,8 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
                             : o->batch > 0     ? (int64_t)o->batch * ranks
                                                : (int64_t)TRAIN_WINDOWS;
     const int64_t most = o->batch > 0 ? o->batch : windows / ranks;
-    const int64_t rows = o->elastic || o->ranks_file[0] ? train_rows(windows / ranks, most) : most;
+    const int64_t rows =
+        o->elastic || train_changes_ranks(o) ? train_rows(windows / ranks, most) : most;
     const int64_t micro = rows > 0 ? windows / (rows * ranks) : 0;
     if (micro * rows * ranks != windows || micro <= 0 || micro > INT32_MAX)
         return sentence_fail(sentence, bytes,
@@ -702,6 +712,8 @@ launch_request train_request(const train_options *o, const char *program,
     r.stop = o->save_every > 0;
     r.elastic = o->elastic;
     r.ranks_file = o->ranks_file[0] && !o->help ? o->ranks_file : NULL;
+    r.address = o->address[0] && !o->help ? o->address : NULL;
+    r.join = o->join[0] && !o->help ? o->join : NULL;
     if (!o->help) return r;
     r.ranks = 0; /* or as many as mpirun started: rank 0 prints */
     r.default_ranks = 1;
