@@ -689,12 +689,11 @@ typedef struct launch_watch {
     int joining[LAUNCH_MAX_RANKS];  /* by seat: 1: it has not joined yet */
     launch_guests *guests;          /* NULL: the job has no address */
     int guest_of[LAUNCH_MAX_RANKS]; /* by seat: 1 + the guest that watches it; 0: this process */
-    int guests_ended;               /* their ranks that ended since one has died */
+    int survived;                   /* ranks of this process that ended, but did not die */
     members_file file;              /* of the number of ranks */
     int living;
     int code;       /* the exit code so far */
-    int dead;       /* ranks of this process that ended without a message */
-    int died;       /* 1: a rank ended without a message, also a guest's */
+    int died;       /* 1: a rank ended without a message */
     int explained;  /* a rank has printed the reason of the end */
     int signaled;   /* a signal has asked the job to end or to stop */
     int ending;     /* the ranks have been asked to end */
@@ -773,11 +772,13 @@ static int launch_rank_of(const launch_watch *w, int seat) {
 }
 
 /* A rank has ended with code 0. If it has not left the others, the run is over. */
-static void launch_on_success(launch_watch *w, int seat) {
+static void launch_on_success(launch_watch *w, int seat, int guest) {
     members *m = &w->l->board->members;
-    if (!w->l->board->changes || members_rank(members_current(m), seat) < 0) return;
-    const int moving = members_get_phase(m) == MEMBERS_MOVING;
-    if (!moving || members_rank(members_next(m), seat) >= 0) members_end(m);
+    const int changes = w->l->board->changes, moving = members_get_phase(m) == MEMBERS_MOVING;
+    if (changes && members_rank(members_current(m), seat) < 0) return;
+    if (changes && moving && members_rank(members_next(m), seat) < 0) return;
+    w->survived += !guest;
+    if (changes) members_end(m);
 }
 
 /* A process of a seat has ended, and its guest is free of it. Returns 1 + the guest, or 0. */
@@ -800,14 +801,13 @@ static void launch_on_exit(launch_watch *w, int seat, int status, long pid) {
         return;
     }
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-        launch_on_success(w, seat);
+        launch_on_success(w, seat, guest);
         return;
     }
     if (w->code == 0) w->code = WIFEXITED(status) ? WEXITSTATUS(status) : LAUNCH_EXIT_FAILURE;
     const int dead = WIFSIGNALED(status) ? !w->killed : !launch_is_claimed(w->l->board);
     w->died |= dead;
-    w->dead += dead && !guest;
-    w->guests_ended += guest > 0;
+    w->survived += !dead && !guest;
     if (guest && !dead) w->guests->offered[guest - 1]++;
     launch_name_end(end, status);
     snprintf(sentence, sizeof sentence, "rank %d (process %ld) %s; all ranks end", rank, pid, end);
@@ -1004,9 +1004,9 @@ static void launch_supervise(launch_watch *w) {
     while (w->living > 0) {
         int number = 0;
         const signals_verdict verdict = signals_wait(LAUNCH_POLL_MS, &number);
+        launch_change_ranks(w); /* first, so that a rank that joined and died is one */
         launch_reap(w);
         launch_hear_guests(w);
-        launch_change_ranks(w);
         w->signaled |= verdict != SIGNALS_NONE;
         if (verdict == SIGNALS_STOP) launch_print_stop_request(w->l, number);
         if (verdict == SIGNALS_STOP || verdict == SIGNALS_AGAIN) launch_kill_all(w, SIGTERM);
@@ -1086,7 +1086,7 @@ typedef struct launch_restarts {
 static int launch_choose_next_ranks(const launch_request *request, const launch_watch *w,
                                     launch_restarts *lives) {
     const launch_board *b = w->l->board;
-    const int left = w->l->nranks - w->dead - w->guests_ended; /* a guest's join again */
+    const int left = w->survived; /* those of guests join again */
     const int64_t reached = b->saved > b->copied ? b->saved : b->copied;
     char sentence[LAUNCH_SENTENCE];
     if (!request->elastic || w->explained || w->signaled) return 0;
