@@ -129,7 +129,8 @@ typedef struct launch {
     void *gpu;                            /* CUDA: private */
     unsigned round;                       /* number of the last launch_agree */
     int starts;                           /* elastic job: number of restarts so far */
-    int seat, epoch;                      /* private: see members.h */
+    int seat;                             /* private: see members.h */
+    int epoch;                            /* changes of the ranks so far */
     int compared;                         /* private: calls of launch_same */
     int joins; /* 1: this process starts to join ranks that train. Until launch_join it is alone:
                   agreements are its own, and broadcasts leave its bytes */

@@ -36,9 +36,9 @@ static int train_check_elastic(const train_options *o, char *sentence, size_t by
 }
 
 /* Returns the first given flag of a measurement that is shown, or NULL. */
-static const char *train_shows(const train_options *o) {
+static const char *train_shows(const train_options *o, size_t first) {
     static const char *const shown[] = {"-tr", "-tb", "-tc", "-tk", "-tbd", "-tcd"};
-    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+    for (size_t i = first; i < sizeof shown / sizeof *shown; i++)
         if (train_options_given(o, shown[i])) return shown[i];
     return NULL;
 }
@@ -73,7 +73,7 @@ static const char *train_fixes_ranks(const train_options *o, const char **why) {
         if (rows[i].given) return rows[i].flag;
     }
     *why = "measurements are of one number of ranks";
-    return train_shows(o);
+    return train_shows(o, 1); /* the timeline follows a change */
 }
 
 static int train_check_ranks_file(const train_options *o, char *sentence, size_t bytes) {
@@ -327,7 +327,7 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     if (train_compares(o) && (o->skip_loss != 0 || o->skip_norm != 0))
         return sentence_fail(sentence, bytes,
                              "-sl and -sg: a comparison skips no steps; leave them out");
-    if (train_compares(o) && train_shows(o))
+    if (train_compares(o) && train_shows(o, 0))
         return sentence_fail(sentence, bytes,
                              "-tr, -tb, -tc, -tk, -tbd and -tcd: a comparison prints its own table "
                              "only; leave them out");
