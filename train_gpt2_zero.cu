@@ -1043,13 +1043,20 @@ static void print_weights_hash(const trainer *t) {
     print_rank0(t->j, "weights %016llx\n", (unsigned long long)weights);
 }
 
-/* -pnf: moves the run to the ranks that the launcher has chosen. t: NULL if this rank joins.
+/* Copies what rank 0 passes on between a trainer and a new_ranks_state. */
+#define PASS_ON(to, from)                                                                          \
+    ((to)->step = (from)->step, (to)->first = (from)->first, (to)->data_step = (from)->data_step,  \
+     (to)->updates = (from)->updates, (to)->losses = (from)->losses, (to)->norms = (from)->norms,  \
+     (to)->speed = (from)->speed)
+
+/* -pnf, -pa: moves the run to the ranks that the launcher has chosen. t: NULL if this rank joins.
    Returns the trainer of the new ranks, or NULL if this rank leaves. COLLECTIVE over the ranks
    before and after. */
 static trainer *move_to_new_ranks(trainer *t, trainer *next, job *j) {
-    const double before = j->l->nranks;
+    const double before = j->l->nranks, began = pace_clock();
     new_ranks_state at;
     memset(&at, 0, sizeof at);
+    observe_begin(j->see, "new ranks", BREAKDOWN_HOST);
     if (t != NULL) {
         saves_finish(&t->keep);
         close_model(t);
@@ -1062,31 +1069,22 @@ static trainer *move_to_new_ranks(trainer *t, trainer *next, job *j) {
         close_log(j); /* the new rank 0 opens it */
     check(t ? t : next, zero_resize(t ? t->z : NULL, stays ? next->z : NULL));
     if (t != NULL) {
-        const new_ranks_state his = {t->step,
-                                     t->first,
-                                     t->data_step,
-                                     t->updates,
-                                     t->keep.saved,
-                                     t->keep.durable,
-                                     t->losses,
-                                     t->norms,
-                                     t->speed,
-                                     j->matmul_rate / before * j->l->nranks,
-                                     j->peak_rate / before * j->l->nranks};
-        at = his;
+        PASS_ON(&at, t);
+        at.saved = t->keep.saved;
+        at.durable = t->keep.durable;
+        at.matmul_rate = j->matmul_rate / before * j->l->nranks;
+        at.peak_rate = j->peak_rate / before * j->l->nranks;
         next->watch = t->watch;
         close_context(t);
+        if (stays) observe_change(j->see);
     }
     launch_moved(j->l);
-    if (!stays) return NULL;
+    if (!stays) {
+        observe_leave(j->see);
+        return NULL;
+    }
     check(next, zero_broadcast(next->z, &at, sizeof at, 0));
-    next->step = at.step;
-    next->first = at.first;
-    next->data_step = at.data_step;
-    next->updates = at.updates;
-    next->losses = at.losses;
-    next->norms = at.norms;
-    next->speed = at.speed;
+    PASS_ON(next, &at);
     next->file.first = at.step;
     j->matmul_rate = at.matmul_rate;
     j->peak_rate = at.peak_rate;
@@ -1094,7 +1092,8 @@ static trainer *move_to_new_ranks(trainer *t, trainer *next, job *j) {
     const saves_run run = get_saves_run(next);
     saves_move(&next->keep, &run, at.saved, at.durable);
     open_log(next);
-    check_log(j, main_log_ranks(j->log, next->step, j->l->nranks));
+    observe_end(j->see);
+    check_log(j, main_log_ranks(j->log, next->step, j->l->nranks, pace_clock() - began));
     print_rank0(j, "ranks: %d from step %d on, %.1f MiB planned for each\n", j->l->nranks,
                 next->step + 1, (double)planned_bytes(next) / (1024.0 * 1024));
     return next;
@@ -1138,6 +1137,7 @@ static void start_training(trainer *t, job *j) {
 static int run_training(job *j) {
     trainer both[2], *t = &both[0]; /* with -pnf, the ranks before and after a change */
     char text[LAUNCH_SENTENCE];
+    j->see = observe_join(j->opt, j->l, j->out);
     if (!j->l->joins)
         start_training(t, j);
     else if (!launch_join(j->l) || !(t = move_to_new_ranks(NULL, t, j)))

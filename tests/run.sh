@@ -118,6 +118,7 @@ extra 60 beside $B/test_extra
 fast-math-scale 120 beside $B/test_scale_fast 300 $SEED
 model-files-python 200 beside sh $here/checkpoint/test_model_files.sh $B
 lora 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_lora.sh $B
+joined-ranks 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_joined_ranks.sh $B
 new-ranks 300 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_new_ranks.sh $B
 TABLE
 }

@@ -6,6 +6,7 @@
 
 #include "environment.h"
 #include "gpu.h"
+#include "guests.h"
 #include "meeting.h"
 #include "members.h"
 #include "signals.h"
@@ -31,6 +32,16 @@
 #include <mpi.h>
 #endif
 
+enum {
+    LAUNCH_GRACE_MS = 3000,   /* time for ranks to end by themselves after a failure */
+    LAUNCH_WITNESS_MS = 2000, /* time for the rank that failed first to print its line */
+    LAUNCH_POLL_MS = 50,
+    LAUNCH_LINGER_MS = 2000, /* time for a rank that failed before memory was shared */
+    LAUNCH_BARREN = 3,       /* consecutive restarts of an elastic job that save nothing */
+    LAUNCH_SAME = 8,         /* most calls of launch_same */
+    LAUNCH_JOIN_S = 120      /* default time for ranks to start */
+};
+
 /* The agreements of the ranks of one list (members.h). */
 typedef struct launch_agreements {
     unsigned arrived;                /* calls of launch_agree so far, of all ranks */
@@ -52,9 +63,12 @@ struct launch_board {
     int rank_of[LAUNCH_MAX_RANKS];
     launch_agreements agreed[2]; /* by launch.epoch modulo 2 */
     char copy[LAUNCH_BROADCAST]; /* the bytes of launch_broadcast */
-    int changes;                 /* 1: the job has a ranks_file */
+    int changes;                 /* 1: the job has a ranks_file, or an address */
     members members;
-    int placed[2]; /* 1: that place of launch_place is in use */
+    int placed[2];  /* 1: that place of launch_place is in use */
+    uint64_t token; /* see guests.h */
+    /* the texts of launch_same of rank 0, for ranks of other command lines that join */
+    char same[LAUNCH_SAME][LAUNCH_BROADCAST];
 };
 
 static_assert((int)MEMBERS_MOST == (int)LAUNCH_MAX_RANKS, "a seat for each rank");
@@ -74,15 +88,6 @@ typedef struct launch_mpi {
     MPI_Win board;
 } launch_mpi;
 #endif
-
-enum {
-    LAUNCH_GRACE_MS = 3000,   /* time for ranks to end by themselves after a failure */
-    LAUNCH_WITNESS_MS = 2000, /* time for the rank that failed first to print its line */
-    LAUNCH_POLL_MS = 50,
-    LAUNCH_LINGER_MS = 2000, /* time for a rank that failed before memory was shared */
-    LAUNCH_BARREN = 3,       /* consecutive restarts of an elastic job that save nothing */
-    LAUNCH_JOIN_S = 120      /* default time for ranks to start */
-};
 
 /* ---- one line ------------------------------------------------------------------------------ */
 
@@ -347,9 +352,25 @@ static void launch_first_difference(const launch *l, const char *mine, const cha
     }
 }
 
+/* Compares the text with rank 0's of the same call, on a rank that joins. */
+static void launch_same_as_first(launch *l, const char *text) {
+    char sentence[LAUNCH_SENTENCE];
+    char *first = l->board->same[l->compared];
+    if (l->compared == LAUNCH_SAME) return;
+    l->compared++;
+    if (!l->joins && l->rank == 0) (void)snprintf(first, LAUNCH_BROADCAST, "%s", text);
+    if (!l->joins) return;
+    launch_first_difference(l, text, first, sentence, sizeof sentence);
+    if (sentence[0]) launch_end_joining(l, sentence);
+}
+
 void launch_same(launch *l, const char *text) {
     char sentence[LAUNCH_SENTENCE], first[LAUNCH_BROADCAST];
     if (!l->elsewhere) return; /* children of one process have the same settings */
+    if (l->kind == LAUNCH_FORK) {
+        launch_same_as_first(l, text);
+        return;
+    }
     memset(first, 0, sizeof first);
     if (l->rank == 0) snprintf(first, sizeof first, "%s", text);
     launch_broadcast(l, first, sizeof first);
@@ -654,15 +675,25 @@ static int launch_run_threads(const launch_request *request, launch *l, int rank
 
 /* ---- fork ---------------------------------------------------------------------------------- */
 
+/* The launchers that have joined. They stay when an elastic job restarts. */
+typedef struct launch_guests {
+    guests net;
+    int offered[GUESTS_MOST]; /* ranks that can be started */
+    int living[GUESTS_MOST];
+} launch_guests;
+
 typedef struct launch_watch {
     const launch_request *request;
     launch *l;
-    pid_t child[LAUNCH_MAX_RANKS]; /* by seat, which is the first rank; 0: reaped */
-    int joining[LAUNCH_MAX_RANKS]; /* by seat: 1: it has not joined yet */
-    members_file file;             /* of the number of ranks */
+    pid_t child[LAUNCH_MAX_RANKS];  /* by seat, which is the first rank; 0: reaped; -1: a guest's */
+    int joining[LAUNCH_MAX_RANKS];  /* by seat: 1: it has not joined yet */
+    launch_guests *guests;          /* NULL: the job has no address */
+    int guest_of[LAUNCH_MAX_RANKS]; /* by seat: 1 + the guest that watches it; 0: this process */
+    int survived;                   /* ranks of this process that ended, but did not die */
+    members_file file;              /* of the number of ranks */
     int living;
     int code;       /* the exit code so far */
-    int dead;       /* ranks that ended without a message */
+    int died;       /* 1: a rank ended without a message */
     int explained;  /* a rank has printed the reason of the end */
     int signaled;   /* a signal has asked the job to end or to stop */
     int ending;     /* the ranks have been asked to end */
@@ -670,9 +701,18 @@ typedef struct launch_watch {
     long ending_ms; /* time at which `ending` was set */
 } launch_watch;
 
+/* seat -1: all of them. */
+static void launch_kill_guests(const launch_watch *w, int seat, int number) {
+    guests_message m = guests_make(GUESTS_KILL);
+    m.seat = seat;
+    m.value = number;
+    if (w->guests != NULL) guests_send(&w->guests->net, seat < 0 ? -1 : w->guest_of[seat] - 1, m);
+}
+
 static void launch_kill_all(launch_watch *w, int number) {
     for (int r = 0; r < LAUNCH_MAX_RANKS; r++)
         if (w->child[r] > 0) kill(w->child[r], number);
+    launch_kill_guests(w, -1, number);
 }
 
 /* Prints the sentence, unless a rank has printed one, and aborts the collectives of the other
@@ -700,8 +740,10 @@ static void launch_name_end(char words[LAUNCH_SENTENCE / 2], int status) {
 
 /* Kills the processes of a change that was cancelled. */
 static void launch_kill_joining(const launch_watch *w) {
-    for (int i = 0; i < LAUNCH_MAX_RANKS; i++)
+    for (int i = 0; i < LAUNCH_MAX_RANKS; i++) {
         if (w->joining[i] && w->child[i] > 0) kill(w->child[i], SIGKILL);
+        if (w->joining[i] && w->child[i] < 0) launch_kill_guests(w, i, SIGKILL);
+    }
 }
 
 /* A process that joins has ended. Returns 0 if the ranks depend on it already. */
@@ -730,26 +772,43 @@ static int launch_rank_of(const launch_watch *w, int seat) {
 }
 
 /* A rank has ended with code 0. If it has not left the others, the run is over. */
-static void launch_on_success(launch_watch *w, int seat) {
+static void launch_on_success(launch_watch *w, int seat, int guest) {
     members *m = &w->l->board->members;
-    if (!w->l->board->changes || members_rank(members_current(m), seat) < 0) return;
-    const int moving = members_get_phase(m) == MEMBERS_MOVING;
-    if (!moving || members_rank(members_next(m), seat) >= 0) members_end(m);
+    const int changes = w->l->board->changes, moving = members_get_phase(m) == MEMBERS_MOVING;
+    if (changes && members_rank(members_current(m), seat) < 0) return;
+    if (changes && moving && members_rank(members_next(m), seat) < 0) return;
+    w->survived += !guest;
+    if (changes) members_end(m);
 }
 
-static void launch_on_exit(launch_watch *w, int seat, int status) {
-    char sentence[LAUNCH_SENTENCE], end[LAUNCH_SENTENCE / 2];
-    const int rank = launch_rank_of(w, seat);
-    long pid = (long)w->child[seat];
+/* A process of a seat has ended, and its guest is free of it. Returns 1 + the guest, or 0. */
+static int launch_free_seat(launch_watch *w, int seat) {
+    const int guest = w->guest_of[seat];
     w->child[seat] = 0;
     w->living--;
-    if (launch_on_joining_exit(w, seat, status)) return;
+    w->guest_of[seat] = 0;
+    if (guest) w->guests->living[guest - 1]--;
+    return guest;
+}
+
+static void launch_on_exit(launch_watch *w, int seat, int status, long pid) {
+    char sentence[LAUNCH_SENTENCE], end[LAUNCH_SENTENCE / 2];
+    const int rank = launch_rank_of(w, seat), guest = launch_free_seat(w, seat);
+    const int ended = w->ending, joining = w->joining[seat];
+    if (launch_on_joining_exit(w, seat, status)) {
+        if (guest && ended) w->guests->offered[guest - 1]++; /* for the restart */
+        if (guest && !ended && joining) w->guests->offered[guest - 1] = 0;
+        return;
+    }
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-        launch_on_success(w, seat);
+        launch_on_success(w, seat, guest);
         return;
     }
     if (w->code == 0) w->code = WIFEXITED(status) ? WEXITSTATUS(status) : LAUNCH_EXIT_FAILURE;
-    w->dead += WIFSIGNALED(status) ? !w->killed : !launch_is_claimed(w->l->board);
+    const int dead = WIFSIGNALED(status) ? !w->killed : !launch_is_claimed(w->l->board);
+    w->died |= dead;
+    w->survived += !dead && !guest;
+    if (guest && !dead) w->guests->offered[guest - 1]++;
     launch_name_end(end, status);
     snprintf(sentence, sizeof sentence, "rank %d (process %ld) %s; all ranks end", rank, pid, end);
     launch_end_all(w, rank, sentence);
@@ -766,8 +825,9 @@ static void launch_on_signal(launch_watch *w, int number) {
 static void launch_reap(launch_watch *w) {
     for (int r = 0; r < LAUNCH_MAX_RANKS; r++) {
         int status = 0;
-        if (w->child[r] > 0 && waitpid(w->child[r], &status, WNOHANG) == w->child[r])
-            launch_on_exit(w, r, status);
+        const pid_t pid = w->child[r];
+        if (pid > 0 && waitpid(pid, &status, WNOHANG) == pid)
+            launch_on_exit(w, r, status, (long)pid);
     }
 }
 
@@ -799,6 +859,28 @@ static int launch_fork(launch_watch *w, launch *l, int seat, int rank) {
     return 1;
 }
 
+/* Starts the process of a rank that joins: of a guest if one offers it, otherwise of this process.
+   Returns 0 if it cannot. */
+static int launch_start_joining_rank(launch_watch *w, launch *next, int seat, int rank) {
+    guests_message m = guests_make(GUESTS_START);
+    m.seat = seat;
+    m.rank = rank;
+    m.ranks = next->nranks;
+    m.epoch = next->epoch;
+    m.starts = next->starts;
+    for (int g = 0; w->guests != NULL && g < GUESTS_MOST; g++) {
+        if (!w->guests->offered[g]) continue;
+        w->guests->offered[g]--;
+        w->guests->living[g]++;
+        w->guest_of[seat] = 1 + g;
+        w->child[seat] = -1;
+        w->living++;
+        guests_send(&w->guests->net, g, m);
+        return 1;
+    }
+    return launch_fork(w, next, seat, rank);
+}
+
 /* ---- ranks that change ---- */
 
 /* Creates the next ranks' meeting place. */
@@ -815,7 +897,7 @@ static void launch_start_joining(launch_watch *w) {
     members *m = &w->l->board->members;
     launch next = *w->l;
     int used[LAUNCH_MAX_RANKS];
-    for (int i = 0; i < LAUNCH_MAX_RANKS; i++) used[i] = w->child[i] > 0;
+    for (int i = 0; i < LAUNCH_MAX_RANKS; i++) used[i] = w->child[i] != 0;
     const int first = members_plan(m, used);
     const members_list *list = members_next(m);
     next.epoch = m->epoch + 1;
@@ -826,7 +908,7 @@ static void launch_start_joining(launch_watch *w) {
     members_set_starting(m);
     for (int rank = first; rank < list->n; rank++) {
         const int seat = list->seat[rank];
-        if (launch_fork(w, &next, seat, rank)) {
+        if (launch_start_joining_rank(w, &next, seat, rank)) {
             w->joining[seat] = 1;
             continue;
         }
@@ -871,6 +953,50 @@ static void launch_change_ranks(launch_watch *w) {
     memset(w->joining, 0, sizeof w->joining);
 }
 
+/* ---- guests ---- */
+
+/* The guest's spares are gone. */
+static void launch_on_withdrawal(launch_watch *w, int guest) {
+    if (w->guests->offered[guest]) members_offer(&w->l->board->members, -w->guests->offered[guest]);
+    w->guests->offered[guest] = 0;
+}
+
+/* The guest's launcher has died, and its ranks with it. */
+static void launch_on_lost_guest(launch_watch *w, int guest) {
+    launch_on_withdrawal(w, guest);
+    for (int seat = 0; seat < LAUNCH_MAX_RANKS; seat++)
+        if (w->guest_of[seat] == 1 + guest) launch_on_exit(w, seat, SIGKILL, 0);
+    w->guests->offered[guest] = w->guests->living[guest] = 0;
+}
+
+static void launch_on_message(launch_watch *w, int guest, const guests_message *m) {
+    char sentence[LAUNCH_SENTENCE];
+    const int seat = m->seat;
+    if (m->kind == GUESTS_TOKEN) {
+        snprintf(sentence, sizeof sentence, "%d rank%s of another launcher can join", (int)m->ranks,
+                 m->ranks > 1 ? "s" : "");
+        launch_print(w->l, sentence);
+        w->guests->offered[guest] = m->ranks;
+        members_offer(&w->l->board->members, m->ranks);
+    }
+    if (m->kind == GUESTS_WITHDRAW) launch_on_withdrawal(w, guest);
+    if (m->kind == GUESTS_LOST) launch_on_lost_guest(w, guest);
+    if (m->kind == GUESTS_ENDED && seat >= 0 && seat < LAUNCH_MAX_RANKS
+        && w->guest_of[seat] == 1 + guest)
+        launch_on_exit(w, seat, m->value, (long)m->process);
+}
+
+/* Reads what guests report, and ends those that have no ranks any more. */
+static void launch_hear_guests(launch_watch *w) {
+    guests_message m;
+    if (w->guests == NULL) return;
+    for (int guest; (guest = guests_next(&w->guests->net, &m)) >= 0;)
+        launch_on_message(w, guest, &m);
+    for (int g = 0; g < GUESTS_MOST && !w->ending; g++)
+        if (guests_is_here(&w->guests->net, g) && !w->guests->offered[g] && !w->guests->living[g])
+            guests_end(&w->guests->net, g, 0, "");
+}
+
 /* Watches the ranks until the last one has ended. Signals are blocked, so none is missed between
    two calls. This process always sends SIGTERM to ask the ranks to stop, because they ignore
    SIGINT. */
@@ -878,8 +1004,9 @@ static void launch_supervise(launch_watch *w) {
     while (w->living > 0) {
         int number = 0;
         const signals_verdict verdict = signals_wait(LAUNCH_POLL_MS, &number);
+        launch_change_ranks(w); /* first, so that a rank that joined and died is one */
         launch_reap(w);
-        launch_change_ranks(w);
+        launch_hear_guests(w);
         w->signaled |= verdict != SIGNALS_NONE;
         if (verdict == SIGNALS_STOP) launch_print_stop_request(w->l, number);
         if (verdict == SIGNALS_STOP || verdict == SIGNALS_AGAIN) launch_kill_all(w, SIGTERM);
@@ -893,7 +1020,9 @@ static void launch_supervise(launch_watch *w) {
 
 /* Starts the ranks, and watches them until the last one has ended. */
 static void launch_start(const launch_request *request, launch *l, launch_watch *w) {
+    launch_guests *const kept = w->guests;
     memset(w, 0, sizeof *w);
+    w->guests = kept;
     w->l = l;
     w->request = request;
     w->file.path = request->ranks_file ? request->ranks_file : "";
@@ -910,10 +1039,15 @@ static void launch_start(const launch_request *request, launch *l, launch_watch 
     launch_supervise(w);
 }
 
+static int launch_may_change(const launch_request *request) {
+    return !LAUNCH_GPUS && (request->ranks_file != NULL || request->address != NULL);
+}
+
 /* Clears the shared memory, creates the communicators, and runs the job once with this number of
    ranks. Returns the exit code. */
 static int launch_run_once(const launch_request *request, launch *l, int ranks, launch_watch *w) {
-    const int changes = !LAUNCH_GPUS && request->ranks_file != NULL;
+    const int changes = launch_may_change(request);
+    const uint64_t token = l->board->token;
     int groups = LAUNCH_GPUS || ranks == 1 || changes ? 0 : l->groups, made = 0;
     memset(l->board, 0, sizeof *l->board);
     l->epoch = 0;
@@ -931,7 +1065,10 @@ static int launch_run_once(const launch_request *request, launch *l, int ranks, 
         l->comm[made].handle = l->local[made];
     }
     l->board->changes = changes;
+    l->board->token = token;
     members_begin(&l->board->members, ranks);
+    for (int g = 0; w->guests != NULL && g < GUESTS_MOST; g++)
+        if (w->guests->offered[g]) members_offer(&l->board->members, w->guests->offered[g]);
     if (changes) launch_make_place(l, 0, ranks);
     w->code = LAUNCH_EXIT_FAILURE;
     if (made == groups) launch_start(request, l, w);
@@ -949,11 +1086,11 @@ typedef struct launch_restarts {
 static int launch_choose_next_ranks(const launch_request *request, const launch_watch *w,
                                     launch_restarts *lives) {
     const launch_board *b = w->l->board;
-    const int left = w->l->nranks - w->dead;
+    const int left = w->survived; /* those of guests join again */
     const int64_t reached = b->saved > b->copied ? b->saved : b->copied;
     char sentence[LAUNCH_SENTENCE];
     if (!request->elastic || w->explained || w->signaled) return 0;
-    if (w->dead == 0) return w->code == 0 ? b->fewer : 0;
+    if (!w->died) return w->code == 0 ? b->fewer : 0;
     lives->barren = reached > lives->reached ? 1 : lives->barren + 1;
     if (reached > lives->reached) lives->reached = reached;
     const int over = left == 0 || lives->barren > LAUNCH_BARREN;
@@ -970,26 +1107,212 @@ static int launch_choose_next_ranks(const launch_request *request, const launch_
     return over ? 0 : b->fewer > 0 && b->fewer < left ? b->fewer : left;
 }
 
+/* Maps the memory that the ranks share, as a file if the job has an address. Returns NULL after an
+   error. */
+static void *launch_map_shared(const launch_request *request, size_t bytes, int *file) {
+    *file = -1;
+    if (request->address != NULL) {
+        *file = (int)syscall(SYS_memfd_create, "launch", 1u /* close on exec */);
+        if (*file < 0 || ftruncate(*file, (off_t)bytes)) return NULL;
+    }
+    const int flags = MAP_SHARED | (*file < 0 ? MAP_ANONYMOUS : 0);
+    void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, *file, 0);
+    return shared == MAP_FAILED ? NULL : shared;
+}
+
+/* Lets other launchers join. Returns 0 after an error, which it prints. */
+static int launch_open_address(const launch_request *request, launch *l, launch_guests *g, int file,
+                               size_t bytes) {
+    char sentence[LAUNCH_SENTENCE], line[LAUNCH_SENTENCE];
+    uint64_t token = 0;
+    if (request->address == NULL) return 1;
+    memset(g, 0, sizeof *g);
+    const int drawn = syscall(SYS_getrandom, &token, sizeof token, 0) == (long)sizeof token;
+    if (!drawn) snprintf(sentence, sizeof sentence, "no random numbers: %s", strerror(errno));
+    if (drawn
+        && guests_listen(&g->net, request->address, file, bytes, token, sentence,
+                         sizeof sentence)) {
+        l->board->token = token;
+        l->elsewhere = 1; /* guests have command lines of their own */
+        snprintf(line, sizeof line, "ranks join this job at %s", g->net.address);
+        launch_print(l, line);
+        return 1;
+    }
+    snprintf(line, sizeof line, "-pa: %.900s", sentence);
+    launch_print(l, line);
+    return 0;
+}
+
 static int launch_run_fork(const launch_request *request, launch *l, int ranks) {
     launch_watch w;
+    launch_guests joined;
     launch_restarts lives = {0, 0};
-    int code = LAUNCH_EXIT_FAILURE;
+    int code = LAUNCH_EXIT_FAILURE, file;
     memset(&w, 0, sizeof w);
     l->kind = LAUNCH_FORK;
     l->how = "here (fork)";
-    const size_t bytes = launch_board_bytes(request->ranks_file != NULL);
-    void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED) {
+    const size_t bytes = launch_board_bytes(launch_may_change(request));
+    void *shared = launch_map_shared(request, bytes, &file);
+    if (shared == NULL) {
         launch_print(l, "no shared memory for the ranks");
         return LAUNCH_EXIT_FAILURE;
     }
     l->board = (launch_board *)shared;
+    if (!launch_open_address(request, l, &joined, file, bytes)) return LAUNCH_EXIT_FAILURE;
+    if (request->address != NULL) w.guests = &joined;
     for (; ranks > 0; l->starts++) {
         code = launch_run_once(request, l, ranks, &w);
         ranks = launch_choose_next_ranks(request, &w, &lives);
     }
+    if (w.guests != NULL) guests_close(&joined.net, code ? LAUNCH_EXIT_FAILURE : 0, "");
     munmap(shared, bytes);
+    if (file >= 0) close(file);
     return code;
+}
+
+/* ---- ranks of another launcher's job ------------------------------------------------------- */
+
+/* The watching process of ranks that join by an address. */
+typedef struct launch_guest {
+    launch_watch w;   /* its children; the job's launcher does the rest */
+    guests_line line; /* to the job's launcher */
+    int spares;       /* ranks that have not been started */
+    int over;         /* an end came, or the job's launcher is gone */
+} launch_guest;
+
+/* Opens the memory of the job, and proves it. Returns 0 and a sentence after an error. */
+static int launch_open_job(launch *l, launch_guest *g, const guests_message *welcome,
+                           char *sentence, size_t bytes) {
+    char path[64];
+    const size_t expected = launch_board_bytes(1);
+    guests_message m = guests_make(GUESTS_TOKEN);
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)welcome->process, (int)welcome->file);
+    if (welcome->bytes != (int64_t)expected) {
+        snprintf(sentence, bytes, "the job is of another build; start the same program");
+        return 0;
+    }
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+    void *memory =
+        file < 0 ? MAP_FAILED : mmap(NULL, expected, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    const int number = errno;
+    if (file >= 0) close(file);
+    if (memory == MAP_FAILED) {
+        snprintf(sentence, bytes,
+                 "this process cannot share the memory of the job (%s: %s); start both as the same "
+                 "user and in the same container",
+                 path, strerror(number));
+        return 0;
+    }
+    l->board = (launch_board *)memory;
+    m.token = l->board->token;
+    guests_tell(&g->line, m);
+    return 1;
+}
+
+static void launch_start_here(launch_guest *g, const guests_message *m) {
+    launch next = *g->w.l;
+    guests_message ended = guests_make(GUESTS_ENDED);
+    next.epoch = m->epoch;
+    next.starts = m->starts;
+    next.nranks = next.local_ranks = m->ranks;
+    next.threads = launch_share(m->ranks);
+    next.joins = 1;
+    next.local[0] = launch_place(&next, next.epoch);
+    next.comm[0].kind = ZERO_COMM_LOCAL;
+    next.comm[0].handle = next.local[0];
+    g->spares -= g->spares > 0;
+    g->w.code = 0; /* of ranks of an elastic job that failed before */
+    if (launch_fork(&g->w, &next, m->seat, m->rank)) return;
+    launch_print(g->w.l, "a rank could not be started: no more processes; raise ulimit -u");
+    ended.seat = m->seat;
+    ended.value = LAUNCH_EXIT_FAILURE << 8; /* as if it had begun */
+    guests_tell(&g->line, ended);
+}
+
+static void launch_hear_job(launch_guest *g) {
+    launch_watch *w = &g->w;
+    guests_message m;
+    while (!g->over && guests_hear(&g->line, &m)) {
+        if (m.kind == GUESTS_START && m.seat >= 0 && m.seat < LAUNCH_MAX_RANKS)
+            launch_start_here(g, &m);
+        for (int s = 0; m.kind == GUESTS_KILL && s < LAUNCH_MAX_RANKS; s++)
+            if ((m.seat < 0 || m.seat == s) && w->child[s] > 0) kill(w->child[s], m.value);
+        if (m.kind == GUESTS_END || m.kind == GUESTS_LOST) g->over = 1;
+        if (m.kind == GUESTS_END && w->code == 0) w->code = m.value;
+        if (m.kind != GUESTS_LOST) continue;
+        launch_print(w->l, "the launcher of the job is gone; the ranks that joined end");
+        w->code = LAUNCH_EXIT_FAILURE;
+        launch_kill_all(w, SIGKILL);
+    }
+}
+
+static void launch_reap_here(launch_guest *g) {
+    launch_watch *w = &g->w;
+    for (int s = 0; s < LAUNCH_MAX_RANKS; s++) {
+        guests_message m = guests_make(GUESTS_ENDED);
+        const pid_t pid = w->child[s];
+        if (pid <= 0 || waitpid(pid, &m.value, WNOHANG) != pid) continue;
+        w->child[s] = 0;
+        w->living--;
+        if (w->code == 0 && !(WIFEXITED(m.value) && WEXITSTATUS(m.value) == 0))
+            w->code = WIFEXITED(m.value) ? WEXITSTATUS(m.value) : LAUNCH_EXIT_FAILURE;
+        m.seat = s;
+        m.process = (int32_t)pid;
+        guests_tell(&g->line, m);
+    }
+}
+
+/* The first signal: all ranks of this launcher leave the job. The second one ends them. */
+static void launch_leave_job(launch_guest *g, signals_verdict verdict, int number) {
+    char sentence[LAUNCH_SENTENCE];
+    launch_watch *w = &g->w;
+    if (verdict == SIGNALS_NONE) return;
+    if (verdict == SIGNALS_END) {
+        launch_kill_all(w, SIGKILL);
+        w->code = 128 + number;
+        return;
+    }
+    snprintf(sentence, sizeof sentence,
+             "%s: the ranks of this launcher leave the job after a step; another SIGINT or SIGTERM "
+             "ends them at once",
+             signals_name(number));
+    if (verdict == SIGNALS_STOP) launch_print(w->l, sentence);
+    g->spares = 0;
+    guests_tell(&g->line, guests_make(GUESTS_WITHDRAW));
+    for (int s = 0; s < LAUNCH_MAX_RANKS; s++)
+        if (w->child[s] > 0) members_leave(&w->l->board->members, s);
+}
+
+static int launch_run_guest(const launch_request *request, launch *l, int ranks) {
+    static launch_board board; /* until the job's is mapped */
+    static launch_guest g;
+    guests_message welcome;
+    char sentence[LAUNCH_SENTENCE], line[LAUNCH_SENTENCE];
+    l->kind = LAUNCH_FORK;
+    l->how = "by -pj";
+    l->elsewhere = 1;
+    l->board = &board;
+    g.w.l = l;
+    g.w.request = request;
+    g.spares = ranks;
+    if (!guests_join(&g.line, request->join, ranks, &welcome, sentence, sizeof sentence)
+        || !launch_open_job(l, &g, &welcome, sentence, sizeof sentence)) {
+        snprintf(line, sizeof line, "-pj: %.900s", sentence);
+        launch_print(l, line);
+        return LAUNCH_EXIT_FAILURE;
+    }
+    signals_expect_children();
+    while (!g.over || g.w.living > 0) {
+        int number = 0;
+        const signals_verdict verdict = signals_wait(LAUNCH_POLL_MS, &number);
+        launch_reap_here(&g);
+        launch_hear_job(&g);
+        launch_leave_job(&g, verdict, number);
+    }
+    snprintf(sentence, sizeof sentence, "the job has ended; %d rank%s never joined", g.spares,
+             g.spares > 1 ? "s" : "");
+    if (g.spares > 0 && g.w.code == 0) launch_print(l, sentence);
+    return g.w.code;
 }
 
 /* ---- mpirun -------------------------------------------------------------------------------- */
@@ -1275,7 +1598,8 @@ static int launch_run_join(const launch_request *request, launch *l, const envir
 /* Starts the ranks here, as processes, or as threads if they share GPUs. */
 static int launch_run_here(const launch_request *request, launch *l, int ranks) {
     int threads = request->as_threads;
-    if (request->ranks_file && !LAUNCH_GPUS) return launch_run_fork(request, l, ranks);
+    if (request->join && !LAUNCH_GPUS) return launch_run_guest(request, l, ranks);
+    if (launch_may_change(request)) return launch_run_fork(request, l, ranks);
     if (ranks < 2) return launch_run_alone(request, l);
     if (LAUNCH_GPUS && !threads) {
         char sentence[LAUNCH_SENTENCE] = "";
@@ -1297,7 +1621,7 @@ int launch_run(const launch_request *request) {
     l.program = request->program;
     l.groups = request->groups;
     l.device = -1;
-    signals_begin(request->stop);
+    signals_begin(request->stop || request->join != NULL);
     const environment_call call = {request->method,   request->ranks,  request->rank,
                                    request->per_node, request->server, request->folder,
                                    launch_has_mpi()};

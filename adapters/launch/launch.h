@@ -59,7 +59,11 @@
    CHANGING RANKS. With request.ranks_file, the number of ranks of a fork changes between two steps,
    if the file has another number, or if one rank gets SIGTERM or SIGUSR1: it then leaves. members.h
    has the protocol. Without GPUs, and with one group. rank_main of a process that joins runs as if
-   the process were a rank of a job of the new size, up to launch_join.
+   the process were a rank of a job of the new size, up to launch_join. With request.address, the
+   ranks of other launchers (request.join) of the same machine join in the same way (guests.h). They
+   leave when their launcher gets SIGINT or SIGTERM. Ranks that the job cannot use wait, and replace
+   ranks that leave. If one dies, the job fails as if its own rank had died; with request.elastic
+   the others of that launcher join again after the restart.
 
    THREADS. One host thread per rank calls these functions. With MPI, this module asks for
    MPI_THREAD_MULTIPLE, because the plugin communicates on its own threads.
@@ -125,7 +129,9 @@ typedef struct launch {
     void *gpu;                            /* CUDA: private */
     unsigned round;                       /* number of the last launch_agree */
     int starts;                           /* elastic job: number of restarts so far */
-    int seat, epoch;                      /* private: see members.h */
+    int seat;                             /* private: see members.h */
+    int epoch;                            /* changes of the ranks so far */
+    int compared;                         /* private: calls of launch_same */
     int joins; /* 1: this process starts to join ranks that train. Until launch_join it is alone:
                   agreements are its own, and broadcasts leave its bytes */
 } launch;
@@ -157,6 +163,8 @@ typedef struct launch_request {
     int stop;           /* 1: signals ask the job to stop, see above */
     int elastic;        /* 1: remaining ranks are restarted, see above */
     const char *ranks_file; /* NULL, or a file with the number of ranks, see CHANGING RANKS */
+    const char *address;    /* NULL, or HOST:PORT at which other launchers join this job */
+    const char *join;       /* NULL, or the address of a job: `ranks` are ranks for it */
 } launch_request;
 
 /* Starts the ranks, runs rank_main on each, and waits. Returns the exit code of the program:

@@ -105,8 +105,7 @@ static void meeting_close(int *fd) {
     *fd = -1;
 }
 
-/* Sends keep-alive messages, because a host that loses power does not close its connections. */
-static void meeting_keep_alive(int fd) {
+void meeting_keep_alive(int fd) {
     int on = 1, idle = 10, between = 5, count = 4;
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -211,6 +210,15 @@ static uint32_t meeting_hash(const void *data, size_t bytes) { /* FNV-1a */
     return hash;
 }
 
+void meeting_read_boot(char *boot, size_t bytes) {
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
+    boot[0] = 0;
+    if (file == NULL) return;
+    if (fgets(boot, (int)bytes, file) == NULL) boot[0] = 0;
+    boot[strcspn(boot, "\n")] = 0;
+    fclose(file);
+}
+
 static void meeting_introduce(const meeting_call *call, meeting_member *member) {
     cpu_set_t processors;
     memset(member, 0, sizeof *member);
@@ -227,11 +235,7 @@ static void meeting_introduce(const meeting_call *call, meeting_member *member) 
     member->nprocessors = CPU_COUNT(&processors);
     snprintf(member->host, sizeof member->host, "%.*s", MEETING_NAME - 1, call->own_host);
     snprintf(member->job, sizeof member->job, "%.180s", call->job);
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
-    if (file == NULL) return;
-    if (fgets(member->boot, sizeof member->boot, file) == NULL) member->boot[0] = 0;
-    member->boot[strcspn(member->boot, "\n")] = 0;
-    fclose(file);
+    meeting_read_boot(member->boot, sizeof member->boot);
 }
 
 static int meeting_same_machine(const meeting_member *a, const meeting_member *b) {
@@ -574,8 +578,7 @@ static int meeting_connect_to(const struct addrinfo *to) {
     return fd;
 }
 
-/* Makes one attempt to connect. After an error, `why` has the reason. */
-static int meeting_connect(const char *host, int port, char *why, size_t bytes) {
+int meeting_connect(const char *host, int port, char *why, size_t bytes) {
     struct addrinfo hints, *all = NULL;
     char service[16];
     memset(&hints, 0, sizeof hints);

@@ -82,6 +82,15 @@ int meeting_claim(meeting *m);
 /* Leaves without an error. Rank 0 waits for all other ranks, and watches them until they end. */
 void meeting_leave(meeting *m);
 
+/* ---- also for guests.h ---- */
+
+/* Makes one attempt to connect. After an error, `why` has the reason. */
+int meeting_connect(const char *host, int port, char *why, size_t bytes);
+/* Sends keep-alive messages, because a host that loses power does not close its connections. */
+void meeting_keep_alive(int fd);
+/* Reads what the kernel of this machine drew when it started, or "". */
+void meeting_read_boot(char *boot, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

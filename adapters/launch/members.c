@@ -166,6 +166,12 @@ int members_cancel(members *m) {
     return 1;
 }
 
+void members_offer(members *m, int ranks) {
+    const int now = members_current(m)->n, least = m->wanted < now ? m->wanted : now;
+    const int wanted = m->wanted + ranks;
+    members_ask(m, wanted < least ? least : wanted > MEMBERS_MOST ? MEMBERS_MOST : wanted);
+}
+
 void members_end(members *m) { members_set(&m->over, 1); }
 
 /* ---- ranks --------------------------------------------------------------------------------- */

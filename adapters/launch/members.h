@@ -1,8 +1,9 @@
 /* members.h - the processes of a job that changes its number of ranks while it trains.
 
-   A REQUEST for another number of ranks comes between two steps, in one of two ways:
+   A REQUEST for another number of ranks comes between two steps, in one of three ways:
      a file     an operator, or a script of Slurm, writes the number to a file
      a signal   a rank gets SIGTERM or SIGUSR1. It leaves, and the others are one rank less
+     an offer   another launcher joins, and offers ranks (guests.h)
    The ranks that stay do not restart, and read nothing that is in their memory.
 
    PHASES. `members` is in memory that all processes of the job share. One process
@@ -101,6 +102,8 @@ int members_advance(members *m);
 /* A process that joins has died. Returns 1 if the change is cancelled, or was before; 0 if it
    cannot be cancelled any more. */
 int members_cancel(members *m);
+/* So many ranks more can be had; negative: fewer, of those that have not joined. */
+void members_offer(members *m, int ranks);
 void members_end(members *m); /* the run is over */
 
 /* ---- a rank ---- */

@@ -322,7 +322,7 @@ static const option train_table[] = {
                 "any stage; start from the beginning if there is none. 2: end if the newest one is "
                 "damaged"),
     HEADING("ranks", "Ranks"),
-    ROW(INT, "-pn", "--ranks", ranks, "0",
+    ROW(RANK, "-pn", "--ranks", ranks, "0",
         .brief = "ranks to start on this machine (mpirun, torchrun and srun work, too)",
         RANGE(0, 65536),
         .help = "ranks to start on this machine. 0: those that mpirun, torchrun or srun has "
@@ -350,6 +350,14 @@ static const option train_table[] = {
             "SIGTERM to a rank, ranks join or leave after the next step, in memory, without a "
             "restart. With -vr the weights are those of a run that keeps its ranks. If the number "
             "is not possible, the largest smaller one is used. CPU only. '': ranks stay"),
+    ROW(PATH, "-pa", "--ranks-address", address, "",
+        .help = "HOST:PORT at which other launchers of this machine join the job with -pj, also "
+                "while it trains. Without HOST: 127.0.0.1; port 0: any. Ranks leave as with -pnf"),
+    ROW(PATH, "-pj", "--join", join, "",
+        .help =
+            "HOST:PORT of a job with -pa: its command line, with -pj instead of -pa, adds -pn "
+            "ranks to it. Those that it cannot use wait, and replace ranks that leave. SIGTERM or "
+            "Ctrl-C here: they leave the job after a step"),
     ROW(WORD, "-pi", "--rendezvous", method, "mpi", .words = "mpi tcp fs",
         .help = "how ranks find each other. mpi: through the launcher (mpirun, torchrun, srun); "
                 "tcp: at the address of -ps; fs: through the folder of -pf. With tcp and fs, -pn "
@@ -704,10 +712,16 @@ void train_options_paths(const train_options *o, char *text, size_t bytes) {
     for (int i = 0; i < TRAIN_ROWS && used < bytes; i++) {
         const option *d = &train_table[i];
         const char *const *path = (const char *const *)(const void *)((const char *)o + d->field);
-        if (d->type != OPTION_PATH) continue;
+        if (d->type != OPTION_PATH || path == &o->ranks_file || path == &o->address
+            || path == &o->join)
+            continue;
         used += (size_t)snprintf(text + used, bytes - used, "%s %s\n", d->flag,
                                  (*path)[0] ? "PATH" : "(none)");
     }
+}
+
+int train_changes_ranks(const train_options *o) {
+    return o->ranks_file[0] || o->address[0] || o->join[0];
 }
 
 int train_options_given(const train_options *o, const char *flag) {

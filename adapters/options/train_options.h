@@ -28,7 +28,8 @@ typedef struct train_options {
     int method, rank, per_node, as_threads; /* -pi, -pr, -pg, -pt */
     int elastic, copies;                    /* -pe, -pm */
     int check_products;                     /* -ck; 0: never */
-    const char *ranks_file;                 /* -pnf; "": the ranks stay */
+    const char *ranks_file;                 /* -pnf; "": none */
+    const char *address, *join;             /* -pa, -pj; "": none */
     int ranks, node_size, threads;
     int tensor_parallel, sequence_parallel, untied; /* -tp, -sp, -ut */
     int context_parallel, context_way;              /* -cp, -ca */
@@ -120,6 +121,8 @@ size_t train_options_render(const train_options *o, char *text, size_t bytes);
    give one decides what they call together. */
 void train_options_paths(const train_options *o, char *text, size_t bytes);
 int train_options_given(const train_options *o, const char *flag);
+/* Whether ranks may join and leave: -pnf, -pa, -pj. */
+int train_changes_ranks(const train_options *o);
 int train_options_fixed(const train_options *o, const char *flag, const ds_config *file);
 /* Sets a flag as if it were typed. Returns 0, or 1 and o->error. */
 int train_options_set(train_options *o, const char *flag, const char *value);

@@ -36,9 +36,9 @@ static int train_check_elastic(const train_options *o, char *sentence, size_t by
 }
 
 /* Returns the first given flag of a measurement that is shown, or NULL. */
-static const char *train_shows(const train_options *o) {
+static const char *train_shows(const train_options *o, size_t first) {
     static const char *const shown[] = {"-tr", "-tb", "-tc", "-tk", "-tbd", "-tcd"};
-    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+    for (size_t i = first; i < sizeof shown / sizeof *shown; i++)
         if (train_options_given(o, shown[i])) return shown[i];
     return NULL;
 }
@@ -60,9 +60,10 @@ static int train_refuse(const train_refusal *rows, size_t n, const char *flag, c
     return 0;
 }
 
-/* Checks the flags that -pnf, ranks that join and leave, does not support. */
-static int train_check_fixed_ranks(const train_options *o, char *sentence, size_t bytes) {
-    const char *shown = train_shows(o);
+/* Checks the flags that ranks that join and leave, by the flag `by`, do not support. */
+static int train_check_fixed_ranks(const train_options *o, const char *by, char *sentence,
+                                   size_t bytes) {
+    const char *shown = train_shows(o, 1); /* the timeline follows a change */
     const train_refusal rows[] = {
         {train_compares(o), "a comparison", "its stages are compared on the same ranks"},
         {o->as_threads, "-pt 1", "ranks that join and leave are processes"},
@@ -84,24 +85,34 @@ static int train_check_fixed_ranks(const train_options *o, char *sentence, size_
         {o->evaluate, "-h 1", "its examples are divided among one number of ranks"},
         {o->layer_order, "-mo layers", "its buffers are for one number of micro-batches"},
         {shown != NULL, shown, "measurements are of one number of ranks"}};
-    return train_refuse(rows, sizeof rows / sizeof *rows, "-pnf", sentence, bytes);
+    return train_refuse(rows, sizeof rows / sizeof *rows, by, sentence, bytes);
 }
 
-/* Checks -pnf, the file with the number of ranks, and what it asks of other flags. */
-static int train_check_changes(const train_options *o, char *sentence, size_t bytes) {
+static int train_check_ranks_file(const train_options *o, char *sentence, size_t bytes) {
     if (!o->ranks_file[0]) return 0;
-    if (train_check_fixed_ranks(o, sentence, bytes)) return 1;
     const int file = regular_file_open(o->ranks_file, O_RDONLY);
     const int number = errno; /* the file need not exist */
     if (file >= 0) (void)close(file);
-    if (file < 0 && number != ENOENT)
-        return sentence_fail(sentence, bytes, "-pnf: %.300s: %s; name a file", o->ranks_file,
-                             regular_file_error(number));
+    return file < 0 && number != ENOENT
+           && sentence_fail(sentence, bytes, "-pnf: %.300s: %s; name a file", o->ranks_file,
+                            regular_file_error(number));
+}
+
+/* Checks the flags that ranks that join and leave do not support. */
+static int train_check_changes(const train_options *o, char *sentence, size_t bytes) {
+    const char *by = o->ranks_file[0] ? "-pnf" : o->address[0] ? "-pa" : "-pj";
+    if (!train_changes_ranks(o)) return 0;
+    if (o->join[0] && (o->ranks_file[0] || o->address[0]))
+        return sentence_fail(sentence, bytes,
+                             "-pj: the job that this launcher joins has -pnf and -pa; leave %s out",
+                             by);
+    if (train_check_fixed_ranks(o, by, sentence, bytes)) return 1;
+    if (train_check_ranks_file(o, sentence, bytes)) return 1;
     if (o->batch == 0 || o->step_tokens > 0 || o->virtual_ranks) return 0;
     return sentence_fail(sentence, bytes,
-                         "-pnf: with -b %d alone, a step on fewer ranks has fewer tokens; set the "
+                         "%s: with -b %d alone, a step on fewer ranks has fewer tokens; set the "
                          "tokens per step with -d",
-                         o->batch);
+                         by, o->batch);
 }
 
 static int train_check_saves(const train_options *o, char *sentence, size_t bytes) {
@@ -320,7 +331,7 @@ int train_check(const train_options *o, char *sentence, size_t bytes) {
     if (train_compares(o) && (o->skip_loss != 0 || o->skip_norm != 0))
         return sentence_fail(sentence, bytes,
                              "-sl and -sg: a comparison skips no steps; leave them out");
-    if (train_compares(o) && train_shows(o))
+    if (train_compares(o) && train_shows(o, 0))
         return sentence_fail(sentence, bytes,
                              "-tr, -tb, -tc, -tk, -tbd and -tcd: a comparison prints its own table "
                              "only; leave them out");
@@ -521,7 +532,8 @@ int train_batch(const train_options *o, int ranks, batch_shape *batch, char *sen
                             : o->batch > 0     ? (int64_t)o->batch * ranks
                                                : (int64_t)TRAIN_WINDOWS;
     const int64_t most = o->batch > 0 ? o->batch : windows / ranks;
-    const int64_t rows = o->elastic || o->ranks_file[0] ? train_rows(windows / ranks, most) : most;
+    const int64_t rows =
+        o->elastic || train_changes_ranks(o) ? train_rows(windows / ranks, most) : most;
     const int64_t micro = rows > 0 ? windows / (rows * ranks) : 0;
     if (micro * rows * ranks != windows || micro <= 0 || micro > INT32_MAX)
         return sentence_fail(sentence, bytes,
@@ -704,6 +716,8 @@ launch_request train_request(const train_options *o, const char *program,
     r.stop = o->save_every > 0;
     r.elastic = o->elastic;
     r.ranks_file = o->ranks_file[0] && !o->help ? o->ranks_file : NULL;
+    r.address = o->address[0] && !o->help ? o->address : NULL;
+    r.join = o->join[0] && !o->help ? o->join : NULL;
     if (!o->help) return r;
     r.ranks = 0; /* or as many as mpirun started: rank 0 prints */
     r.default_ranks = 1;

@@ -22,10 +22,11 @@ void new_ranks_check(launch *l, const train_options *o) {
                    "-pm %d: copies need ranks that -pn starts (found %d rank%s %s); add -pn N, or "
                    "leave out -pm",
                    o->copies, l->nranks, l->nranks > 1 ? "s" : "", launch_how(l));
-    launch_require(l, !o->ranks_file[0] || launch_changes(l),
-                   "-pnf: only ranks that -pn starts, on CPUs, can change (found ranks %s); leave "
-                   "out -pnf",
-                   launch_how(l));
+    const char *by = o->ranks_file[0] ? "-pnf" : o->address[0] ? "-pa" : "-pj";
+    launch_require(l, !train_changes_ranks(o) || launch_changes(l),
+                   "%s: only ranks that -pn starts, on CPUs, can change (found ranks %s); leave "
+                   "out %s",
+                   by, launch_how(l), by);
 }
 
 int new_ranks_ready(launch *l, const train_options *o, const gpt2_config *model, report *out) {

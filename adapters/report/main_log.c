@@ -196,11 +196,12 @@ int main_log_auto(main_log *log, int64_t step, const char *flags) {
     return main_log_line(log, line, chars < LINE ? chars : LINE - 1);
 }
 
-int main_log_ranks(main_log *log, int64_t step, int ranks) {
+int main_log_ranks(main_log *log, int64_t step, int ranks, double seconds) {
     char line[LINE];
     if (log == NULL) return 0;
-    const int chars = snprintf(line, sizeof line, "s:%lld ranks:%d t:%.3f\n", (long long)step,
-                               ranks, clock_seconds(CLOCK_REALTIME));
+    const int chars =
+        snprintf(line, sizeof line, "s:%lld ranks:%d ms:%.3f t:%.3f\n", (long long)step, ranks,
+                 seconds * 1e3, clock_seconds(CLOCK_REALTIME));
     return main_log_line(log, line, chars < LINE ? chars : LINE - 1);
 }
 

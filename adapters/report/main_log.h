@@ -5,7 +5,7 @@
        s:STEP eval:SHARE t:TIME
        s:STEP products:HASH t:TIME
        s:STEP auto:FLAGS t:TIME
-       s:STEP ranks:NUMBER t:TIME
+       s:STEP ranks:NUMBER ms:CHANGE_TIME t:TIME
 
    trl is the loss of a step. The first step is 0, as llm.c counts, while stdout counts from 1. The
    line of a skipped step ends with the number N of steps skipped so far; stdout names the tensor
@@ -13,8 +13,8 @@
    HellaSwag's examples with the right answer. products is a hash of the chosen matrix products; -pc
    logs it when a run starts, or resumes with another choice. auto has the flags that -z auto has
    chosen, with commas between: auto:-z,2,-b,4. ranks is the number of ranks from that step on, if
-   it has changed (-pnf). t is seconds since 1970. mib is rank 0's peak: the memory of its GPU that
-   all ranks took, or its resident memory.
+   it has changed (-pnf, -pa), and ms how long the change took. t is seconds since 1970. mib is rank
+   0's peak: the memory of its GPU that all ranks took, or its resident memory.
 
    WHY A FILE. A resumed run continues its log as if it had never stopped, and the log keeps every
    line. main_log_open cuts the lines after the checkpoint and notes missing lines before it. A line
@@ -53,7 +53,7 @@ int main_log_validation(main_log *log, int64_t step, double loss);
 int main_log_evaluation(main_log *log, int64_t step, double share);
 int main_log_products(main_log *log, int64_t step, uint64_t hash);
 int main_log_auto(main_log *log, int64_t step, const char *flags);
-int main_log_ranks(main_log *log, int64_t step, int ranks);
+int main_log_ranks(main_log *log, int64_t step, int ranks, double seconds);
 const char *main_log_error(const main_log *log);
 
 /* Returns a new note for the user, once: missing lines, or a log that was made again. Or NULL. */

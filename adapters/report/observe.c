@@ -131,13 +131,7 @@ static void observe_free(observer *s) {
     free(s);
 }
 
-observer *observe_open(const train_options *o, const ds_config *file, launch *l, report *out,
-                       const gpt2_config *model, int64_t step_tokens, int computes, char *sentence,
-                       size_t bytes) {
-    const int events = o->trace_path[0] || o->breakdown_every || o->comms_log || o->profile_step;
-    const int figures = o->tensorboard_dir[0] || o->csv_monitor_dir[0] || file->tensorboard[0]
-                        || file->csv_monitor[0];
-    if (!events && !figures) return NULL;
+static observer *observe_make(launch *l, report *out, char *sentence, size_t bytes) {
     observer *s = (observer *)calloc(1, sizeof *s);
     if (s == NULL) {
         (void)snprintf(sentence, bytes, "no memory to observe the run with");
@@ -145,14 +139,50 @@ observer *observe_open(const train_options *o, const ds_config *file, launch *l,
     }
     s->l = l;
     s->out = out;
-    s->computes = computes;
     for (int i = 0; i < CONTEXTS; i++) {
         s->of[i].by = s;
         s->of[i].experts = i;
     }
+    return s;
+}
+
+observer *observe_open(const train_options *o, const ds_config *file, launch *l, report *out,
+                       const gpt2_config *model, int64_t step_tokens, int computes, char *sentence,
+                       size_t bytes) {
+    const int events = o->trace_path[0] || o->breakdown_every || o->comms_log || o->profile_step;
+    const int figures = o->tensorboard_dir[0] || o->csv_monitor_dir[0] || file->tensorboard[0]
+                        || file->csv_monitor[0];
+    if (!events && !figures) return NULL;
+    observer *s = observe_make(l, out, sentence, bytes);
+    if (s == NULL) return NULL;
+    s->computes = computes;
     if (!observe_open_parts(s, o, file, model, step_tokens, sentence, bytes)) return s;
     observe_free(s);
     return NULL;
+}
+
+/* ---- ranks that change --------------------------------------------------------------------- */
+
+observer *observe_join(const train_options *o, launch *l, report *out) {
+    char sentence[LAUNCH_SENTENCE] = "";
+    if (!l->joins || !o->trace_path[0]) return NULL;
+    observer *s = observe_make(l, out, sentence, sizeof sentence);
+    if (s != NULL)
+        s->timeline = trace_join(o->trace_path, l->rank, l->epoch, sentence, sizeof sentence);
+    if (sentence[0]) launch_fail(l, "%s", sentence);
+    return s;
+}
+
+void observe_change(observer *s) {
+    if (s != NULL && s->timeline != NULL) trace_change(s->timeline, s->l->rank, s->l->epoch);
+}
+
+void observe_leave(observer *s) {
+    char sentence[LAUNCH_SENTENCE] = "";
+    if (s == NULL) return;
+    if (trace_close(s->timeline, 0, sentence, sizeof sentence))
+        report_warn(s->out, "%s\n", sentence);
+    observe_free(s);
 }
 
 /* ---- events -------------------------------------------------------------------------------- */

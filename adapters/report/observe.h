@@ -36,6 +36,14 @@ observer *observe_open(const train_options *o, const ds_config *file, launch *l,
 
 /* Sets zero_config.trace if an option needs events. observe_experts_user returns the trace_user of
    the experts' context. */
+/* With -pnf and -pa, -tr alone. observe_join is observe_open on a rank that joins, before
+   launch_join, and NULL on others; it ends the rank after an error. observe_change follows the end
+   of the old context on a rank that stays; observe_leave is observe_close on a rank that
+   leaves. */
+observer *observe_join(const train_options *o, launch *l, report *out);
+void observe_change(observer *s);
+void observe_leave(observer *s);
+
 void observe_set_trace(observer *s, zero_config *c);
 void *observe_experts_user(observer *s);
 

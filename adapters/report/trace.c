@@ -35,6 +35,7 @@ typedef struct trace_known {
 
 struct trace {
     int file, rank, tids, failed, told; /* tids: added to each tid in the file */
+    int changes;                        /* of the ranks so far */
     double origin;
     char path[1024];
     int why;
@@ -175,11 +176,13 @@ static int trace_place(trace *t, int experts, int track, int64_t begin, int64_t 
 
 /* ---- events -------------------------------------------------------------------------------- */
 
-/* Returns an event's number that is unique in the file. A context counts ranks within its shard
-   group, so ranks of two groups use the same numbers. */
+/* Returns an event's number that is unique in the file, unless 64 changes of the ranks are between
+   two of them. A viewer takes numbers below 2^53. A context counts ranks within its shard group, so
+   ranks of two groups use the same numbers. Only 64 ranks can change. */
 static uint64_t trace_number(const trace *t, uint64_t number) {
     const uint64_t count = number & (((uint64_t)1 << 40) - 1);
-    return number ? (uint64_t)(t->rank + 1) << 40 | count : 0;
+    const uint64_t of = (uint64_t)(t->changes & 63) << 7 | (uint64_t)(t->rank + 1);
+    return number ? of << 40 | count : 0;
 }
 static trace_known *trace_slot(trace *t, uint64_t number) {
     return &t->known[number >> 39 & 1][number % KNOWN];
@@ -294,6 +297,17 @@ void trace_counter(trace *t, const char *name, double time, double value) {
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
+static void trace_name_rank(trace *t, double within) {
+    trace_line(t,
+               "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":"
+               "{\"name\":\"rank %d\",\"origin_ns\":%lld,\"within_ns\":%lld}},\n",
+               t->rank, t->tids, t->rank, llround(t->origin * 1e9), llround(within * 1e9));
+    trace_line(t,
+               "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
+               "\"args\":{\"sort_index\":%d}},\n",
+               t->rank, t->tids, t->rank);
+}
+
 trace *trace_open(const char *path, int rank, const trace_clock *clock, char *sentence,
                   size_t bytes) {
     const int begins = rank == 0 || clock->apart;
@@ -321,14 +335,7 @@ trace *trace_open(const char *path, int rank, const trace_clock *clock, char *se
         return NULL;
     }
     if (begins) trace_line(t, "[\n");
-    trace_line(t,
-               "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":"
-               "{\"name\":\"rank %d\",\"origin_ns\":%lld,\"within_ns\":%lld}},\n",
-               rank, t->tids, rank, llround(clock->origin * 1e9), llround(clock->within * 1e9));
-    trace_line(t,
-               "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
-               "\"args\":{\"sort_index\":%d}},\n",
-               rank, t->tids, rank);
+    trace_name_rank(t, clock->within);
     if (clock->apart)
         trace_line(t,
                    "{\"name\":\"process_labels\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
@@ -336,6 +343,37 @@ trace *trace_open(const char *path, int rank, const trace_clock *clock, char *se
                    rank, t->tids, 1e6 * clock->within);
     trace_write(t);
     return t;
+}
+
+/* The first line of the file has the origin of its times. */
+trace *trace_join(const char *path, int rank, int changes, char *sentence, size_t bytes) {
+    static const char key[] = "\"origin_ns\":";
+    char first[LINE + 1];
+    trace_clock clock = {0, 0, 0};
+    const int file = regular_file_open(path, O_RDONLY);
+    const ssize_t n = file < 0 ? -1 : read(file, first, LINE);
+    if (file >= 0) (void)close(file);
+    first[n > 0 ? n : 0] = 0;
+    const char *at = strstr(first, key);
+    if (at == NULL) {
+        (void)snprintf(sentence, bytes, "-tr: %.300s is not the timeline of the job; name its file",
+                       path);
+        return NULL;
+    }
+    clock.origin = (double)strtoll(at + sizeof key - 1, NULL, 10) * 1e-9;
+    trace *t = trace_open(path, rank, &clock, sentence, bytes);
+    if (t != NULL) t->changes = changes;
+    return t;
+}
+
+void trace_change(trace *t, int rank, int changes) {
+    t->rank = rank;
+    t->tids = TIDS_OF_RANK * (rank + 1);
+    t->changes = changes;
+    memset(t->depth, 0, sizeof t->depth);
+    memset(t->named, 0, sizeof t->named);
+    memset(t->known, 0, sizeof t->known);
+    trace_name_rank(t, 0);
 }
 
 int trace_flush(trace *t, char *sentence, size_t bytes) {

@@ -20,6 +20,9 @@
    EXPERTS have a context of their own, whose units and tracks begin at 0 again. Its slices are on
    separate tracks, such as `experts: compute`.
 
+   RANKS THAT CHANGE. Events are of the rank that the process is at that time. A slice `new ranks`
+   is the change.
+
    GROUPS of the trainer (zero_group_trace) have a track each, such as `group tp`.
 
    WHY A FILE. Neither the plugin nor the trainer depends on the format.
@@ -49,6 +52,12 @@ typedef struct trace_clock {
    NULL and writes a sentence. */
 trace *trace_open(const char *path, int rank, const trace_clock *clock, char *sentence,
                   size_t bytes);
+
+/* Opens the file of a running job for a process that joins it on the same machine. */
+trace *trace_join(const char *path, int rank, int changes, char *sentence, size_t bytes);
+/* From here on the process is another rank of other contexts, whose numbers begin at 0 again.
+   changes: of the ranks so far, with this one. */
+void trace_change(trace *t, int rank, int changes);
 
 /* Adds events. `experts`: 1 if they are of the experts' context. */
 void trace_events(trace *t, int experts, const zero_event *events, int n);

@@ -145,6 +145,29 @@ test_plain() {
     same "without -vr: weights" "$(cat "$work/changed")" "$(tail -n 1 "$work/out")"
 }
 
+# -tr: one timeline of all ranks that there are, with each change. Arrows begin and end once.
+test_trace() {
+    steps=300 run="-vr 8 -b 1 -z 3"
+    one "$run" $steps
+    begin $run -x $steps -pn 2 -tr "$work/timeline"
+    await '^s:2 '
+    to 8; to 1; to 4
+    done_with 0 "a timeline"
+    same "a timeline: losses and weights" "$calm" "$(losses "$work/out")"
+    same "a timeline: changes of each rank, arrows that are not one" "0:3 1:2 2:2 3:2 4:1 5:1 6:1 7:1 wrong:0" "$(python3 - "$work/timeline" <<'END'
+import collections, json, sys
+events = json.load(open(sys.argv[1]))
+changes = collections.Counter(e["pid"] for e in events if e["name"] == "new ranks")
+arrows = collections.defaultdict(str)
+for e in events:
+    if e["ph"] in "sf":
+        arrows[e["id"]] += e["ph"]
+wrong = sum(a != "sf" for a in arrows.values()) + (not arrows)
+print(*[f"{r}:{changes[r]}" for r in sorted(changes)], f"wrong:{wrong}")
+END
+)"
+}
+
 test_refusals() {
     run="-vr 4 -b 1"
     begin $run -x 300 -pn 2
@@ -163,7 +186,7 @@ test_refusals() {
     mkfifo "$work/pipe"
     "$trainer" $small -pn 2 -pnf "$work/pipe" -x 2 >"$work/out" 2>"$work/err" </dev/null
     same "refused: a pipe" "1 1" "$? $(grep -c -e '-pnf: .*: it is not a regular file; name a file' "$work/err")"
-    for flags in "-tp 2 -pn 2" "-pt 1 -pn 2" "-z 1,2" "-pm 1 -pe 1 -n 5 -pn 2" "-tr $work/t" "-b 4 -pn 2"; do
+    for flags in "-tp 2 -pn 2" "-pt 1 -pn 2" "-z 1,2" "-pm 1 -pe 1 -n 5 -pn 2" "-tb 5" "-b 4 -pn 2"; do
         "$trainer" $small -o "$work/run" -pnf "$work/ranks" -x 2 $flags >"$work/out" 2>"$work/err" </dev/null
         same "refused: $flags" "1 1" "$? $(grep -c -e '-pnf: ' "$work/err")"
     done
@@ -236,6 +259,7 @@ if [ "$changes" = 0 ]; then
     test_saves
     test_stop
     test_plain
+    test_trace
     test_refusals
     test_killed
 else
