@@ -1,7 +1,7 @@
 /* buffers.c - proofs: no buffer serves two units; the list of visits; any number of calls
 
-   A proof begins with any pool, or list, that meets the invariant, makes one call with any arguments, and checks the
-   invariant again. So the invariant is true after any number of calls. */
+   A proof begins with any pool, or list, that meets the invariant, makes one call with any
+   arguments, and checks the invariant again. So the invariant is true after any number of calls. */
 #include "../../zero_plugin/core/ctx.h"
 #include "proof.h"
 
@@ -71,7 +71,8 @@ void buffer_take(void) {
     for (int u = 0; u < UNITS; u++)
         PROVE(u == unit || held_by[u] == was[u] || was[u] == after + 1, "no other unit moves");
     for (int i = 0; i < nsoon; i++)
-        PROVE(soon[i] == unit || held_by[soon[i]] == was[soon[i]] || own >= 0, "units wanted soon stay");
+        PROVE(soon[i] == unit || held_by[soon[i]] == was[soon[i]] || own >= 0,
+              "units wanted soon stay");
 }
 void buffer_hold(void) {
     pool_any();
@@ -107,7 +108,8 @@ void order_visit(void) {
     PROVE(visit[at] == unit, "the list has this visit");
     for (int i = 0; i < at; i++) PROVE(visit[i] == was[i], "and those before it");
     for (int i = 0; i < t.n - t.at; i++)
-        PROVE(visit[t.at + i] == was[n - (t.n - t.at) + i], "what follows are the last ones that were expected");
+        PROVE(visit[t.at + i] == was[n - (t.n - t.at) + i],
+              "what follows are the last ones that were expected");
     PROVE(at == n || was[at] != unit || t.n == n, "an expected visit changes nothing");
 }
 void order_ahead(void) {

@@ -35,7 +35,8 @@ void output_part(void) {
     PROVE(p == q || at != other, "no two parts have one place");
 }
 
-/* The scale of a block, all 2^31 largest magnitudes: every decoded value is finite, or the block is NaN. */
+/* The scale of a block, all 2^31 largest magnitudes: every decoded value is finite, or the block is
+ * NaN. */
 static void scale_holds(int most) {
     const uint32_t largest = (uint32_t)any(0, 0x7FFFFFFF);
     const zp_block_scale m = zp_codec_scale_block(largest, most);
@@ -45,12 +46,14 @@ static void scale_holds(int most) {
     }
     const float end = zp_codec_decode_value(most, m.scale);
     PROVE(m.scale >= 0 && zp_type_is_finite((double)end), "decoded values are finite");
-    PROVE(zp_type_is_finite((double)m.inverse) && (m.scale > 0) == (m.inverse > 0), "a block of zeros has no scale");
+    PROVE(zp_type_is_finite((double)m.inverse) && (m.scale > 0) == (m.inverse > 0),
+          "a block of zeros has no scale");
 }
 void scale_of_8_bits(void) { scale_holds(127); }
 void scale_of_4_bits(void) { scale_holds(7); }
 
-/* A group of 4-bit codes, any codes: each number has its own half of a byte, and decodes to its code. */
+/* A group of 4-bit codes, any codes: each number has its own half of a byte, and decodes to its
+ * code. */
 void group_of_4_bits(void) {
     float x[32], y[32];
     uint8_t codes[16];
@@ -64,5 +67,6 @@ void group_of_4_bits(void) {
 void sign_extend(void) {
     const uint32_t u = ANY_U32();
     const int32_t c = zp_codec_sign_extend(u);
-    PROVE(c >= -8 && c <= 7 && ((uint32_t)c & 15u) == (u & 15u), "four bits are a number from -8 to 7");
+    PROVE(c >= -8 && c <= 7 && ((uint32_t)c & 15u) == (u & 15u),
+          "four bits are a number from -8 to 7");
 }

@@ -1,10 +1,11 @@
-/* layout.c - proofs: shards tile a unit, tensors do not overlap, each element has one place and owner */
+/* layout.c - proofs: shards tile a unit, tensors do not overlap, each element has one place and
+ * owner */
 #include "lists.h"
 
 #define MOST ((uint64_t)1 << 48) /* elements of a tensor: the limit of zero_tensor */
 
-/* A segment of up to 2^60 elements, shared by `all` ranks: pieces are whole grains, cover it, and no piece is longer
-   than it must be. No sum or product overflows. */
+/* A segment of up to 2^60 elements, shared by `all` ranks: pieces are whole grains, cover it, and
+   no piece is longer than it must be. No sum or product overflows. */
 static void piece_holds(size_t grain, size_t all) {
     static zp_unit u;
     u.grain = grain;

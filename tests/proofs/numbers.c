@@ -1,4 +1,5 @@
-/* numbers.c - proofs: conversions of f32 to 16 bits, split masters, stochastic rounding, codes of 8 bits */
+/* numbers.c - proofs: conversions of f32 to 16 bits, split masters, stochastic rounding, codes of 8
+ * bits */
 #include "../../zero_plugin/numbers/codes.h"
 #include "../../zero_plugin/numbers/random.h"
 #include "proof.h"
@@ -52,7 +53,8 @@ void bf16_ends(void) {
     const uint32_t b = ANY_U32();
     ASSUME((b & 0x7FFFFFFFu) >= 0x7F7F8000u);
     const uint16_t h = zp_type_to_bf16(number(b)) & 0x7FFF;
-    PROVE(is_nan(b) ? h > 0x7F80 : h == 0x7F80, "numbers beyond the middle are infinite, NaN stays");
+    PROVE(is_nan(b) ? h > 0x7F80 : h == 0x7F80,
+          "numbers beyond the middle are infinite, NaN stays");
 }
 
 /* The same of fp16. */
@@ -85,8 +87,8 @@ void f16_ends(void) {
     PROVE(is_nan(b) ? h > 0x7C00 : h == 0x7C00, "65520 and more are infinite, NaN stays");
 }
 
-/* Stochastic rounding, every f32 and every random number: to one of the two neighbours, and up for exactly as many of
-   the 2^16 random numbers as the distance says. Finite numbers stay finite. */
+/* Stochastic rounding, every f32 and every random number: to one of the two neighbours, and up for
+   exactly as many of the 2^16 random numbers as the distance says. Finite numbers stay finite. */
 void random_bf16(void) {
     const uint32_t b = ANY_U32(), random = ANY_U32();
     const uint16_t h = zp_random_to_bf16(number(b), random), cut = (uint16_t)(b >> 16);
@@ -104,24 +106,29 @@ void random_bf16(void) {
 
 /* ---- codes of 8 bits ---- The scale is from 1 to 2: other normal ones only move all exponents. */
 static float scale(void) { return number((uint32_t)any(0x3F800000u, 0x40000000u)); }
-static float short_scale(void) { return number((uint32_t)any(0x3F8, 0x400) << 20); } /* 3 bits after the point */
+static float short_scale(void) {
+    return number((uint32_t)any(0x3F8, 0x400) << 20);
+} /* 3 bits after the point */
 
 void codes_decode(void) {
     const int c = ANY_INT(-127, 126);
     const float s = short_scale();
-    const float x = zp_codes_decode((uint8_t)c, s, 0), next = zp_codes_decode((uint8_t)(c + 1), s, 0);
+    const float x = zp_codes_decode((uint8_t)c, s, 0),
+                next = zp_codes_decode((uint8_t)(c + 1), s, 0);
     PROVE(x >= -s && x < next && next <= s, "signed codes grow within the scale");
 }
 void codes_decode_squares(void) {
     const int c = ANY_INT(0, 254);
     const float s = short_scale();
-    const float x = zp_codes_decode((uint8_t)c, s, 1), next = zp_codes_decode((uint8_t)(c + 1), s, 1);
+    const float x = zp_codes_decode((uint8_t)c, s, 1),
+                next = zp_codes_decode((uint8_t)(c + 1), s, 1);
     PROVE(x >= 0 && x < next && next <= s, "codes of squares grow within the scale");
     PROVE((x > 0) == (c > 0), "only code 0 is 0");
 }
 void codes_end(void) {
     const float s = scale();
-    PROVE(zp_codes_decode(127, s, 0) == s && zp_codes_decode(0x81, s, 0) == -s, "the scale is exact");
+    PROVE(zp_codes_decode(127, s, 0) == s && zp_codes_decode(0x81, s, 0) == -s,
+          "the scale is exact");
     PROVE(zp_codes_decode(255, s, 1) == s, "the largest square is the scale");
 }
 void codes_shift(void) {

@@ -7,7 +7,8 @@ static zero_ctx z;
 static zp_tensor tensor[2];
 
 /* Tensors of up to `most` elements in each layer. */
-static void open_layout(int tensors, int layers, size_t atom, int ranks, int copies, uint64_t most) {
+static void open_layout(int tensors, int layers, size_t atom, int ranks, int copies,
+                        uint64_t most) {
     for (int t = 0; t < tensors; t++) {
         zero_tensor_desc *d = &tensor[t].desc;
         d->uses = d->together = d->every = 1;
@@ -17,7 +18,8 @@ static void open_layout(int tensors, int layers, size_t atom, int ranks, int cop
     }
     z.tensors = tensor;
     z.ntensors = tensors;
-    PROVE(zp_layout_open(&z.layout, tensor, tensors, ranks, copies) == ZERO_OK, "there is a layout");
+    PROVE(zp_layout_open(&z.layout, tensor, tensors, ranks, copies) == ZERO_OK,
+          "there is a layout");
 }
 
 static void place_holds(size_t atom, int ranks, int copies, uint64_t most) {
@@ -29,7 +31,8 @@ static void place_holds(size_t atom, int ranks, int copies, uint64_t most) {
     const zp_run run = zp_run_cut(&z, t, e, n, by_pieces);
     const zp_unit *u = &z.layout.unit[0];
     const size_t cut = by_pieces ? u->piece : u->shard, first = (size_t)run.owner * cut;
-    PROVE(run.unit == 0 && run.at == e && run.left == t->desc.numel - e, "an element has its place");
+    PROVE(run.unit == 0 && run.at == e && run.left == t->desc.numel - e,
+          "an element has its place");
     PROVE(run.numel >= 1 && run.numel <= n && run.numel <= run.left, "a run is not empty");
     PROVE(run.owner >= 0 && run.owner < ranks * (by_pieces ? copies : 1), "a rank owns it");
     PROVE(run.at >= first && run.at - first < cut && run.numel <= cut - (run.at - first),

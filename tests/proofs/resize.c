@@ -4,18 +4,19 @@
 #include "../../zero_plugin/extras/lines.h"
 #include "../../zero_plugin/extras/state.h"
 
-/* Instead of a move of values, where they are in the part. Masters are f32, and one moment is bf16. */
+/* Instead of a move of values, where they are in the part. Masters are f32, and one moment is bf16.
+ */
 typedef struct moved {
     size_t at, first, count; /* bytes of the part; elements of the tensor */
     int calls;
 } moved;
 static moved given[2][2], taken[2][2]; /* [tensor][kind] */
-static char part[1];
+static char memory[1];                 /* the part begins here */
 static zp_tensor tensor[2];
 static zero_result proof_move(zero_ctx *z, const zero_range *r, const char *values, char *out) {
     const int t = r->name[0] - 'a', kind = r->kind == ZERO_MASTER ? 0 : 1;
     moved *m = out ? &given[t][kind] : &taken[t][kind];
-    m->at = (size_t)((out ? out : values) - part);
+    m->at = (size_t)((out ? out : values) - memory);
     m->first = r->first;
     m->count = r->count;
     m->calls++;
@@ -27,12 +28,13 @@ static zero_result proof_move(zero_ctx *z, const zero_range *r, const char *valu
 #define zp_state_type(z, kind, t)     ((kind) == ZERO_MASTER ? ZERO_F32 : ZERO_BF16)
 #include "../../zero_plugin/extras/resize.h"
 
-/* Two tensors of any size in one unit, on `ranks` ranks. Rank `rank` gives its piece, and another rank takes any part
-   of it. */
+/* Two tensors of any size in one unit, on `ranks` ranks. Rank `rank` gives its piece, and another
+   rank takes any part of it. */
 static void part_holds(int ranks) {
     static zero_ctx z;
     static zp_comm all;
     static zp_resize x;
+    for (int i = 0; i < 4; i++) given[i / 2][i % 2].calls = taken[i / 2][i % 2].calls = 0;
     for (int t = 0; t < 2; t++) {
         zero_tensor_desc *d = &tensor[t].desc;
         d->name = t ? "b" : "a";
@@ -45,11 +47,12 @@ static void part_holds(int ranks) {
     x.z = x.next = &z;
     x.map.ranks = ranks;
     const int rank = ANY_INT(0, ranks - 1);
-    const size_t piece = zp_layout_piece(&z.layout.unit[0], (size_t)ranks), first = (size_t)rank * piece;
+    const size_t piece = zp_layout_piece(&z.layout.unit[0], (size_t)ranks),
+                 first = (size_t)rank * piece;
     const size_t from = any(0, ((uint64_t)1 << 42) - 1), end = any(0, ((uint64_t)1 << 42) - 1);
     ASSUME(from >= first && from < end && end <= first + piece);
-    (void)zp_resize_copy(&x, 1, 0, rank, first, first + piece, part);
-    (void)zp_resize_copy(&x, 0, 0, rank, from, end, part);
+    (void)zp_resize_copy(&x, 1, 0, rank, first, first + piece, memory);
+    (void)zp_resize_copy(&x, 0, 0, rank, from, end, memory);
     const size_t bytes = zp_resize_offset(&z, ranks, 0, -1, 0);
     for (int t = 0; t < 2; t++)
         for (int k = 0; k < 2; k++) {
@@ -62,7 +65,8 @@ static void part_holds(int ranks) {
             PROVE(n->first == begins - m->at && n->count == ends - begins, "all of the elements");
             PROVE(g->calls && g->first <= n->first && n->first + n->count <= g->first + g->count,
                   "the piece has them");
-            PROVE(n->at == g->at + (n->first - g->first) * of, "they are read where they were written");
+            PROVE(n->at == g->at + (n->first - g->first) * of,
+                  "they are read where they were written");
             PROVE(g->at + g->count * of <= bytes, "the piece is inside the part");
         }
     for (int i = 0; i < 4; i++)
