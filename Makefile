@@ -16,7 +16,7 @@
 # make ranks            planning, meeting, building and stepping with 2 to 32 ranks and 2 to 8 hosts, and how each grows
 # make converge         losses with and without fewer bits on the wire, paired by seed; MINUTES=90
 # make prove            the proofs of tests/proofs with CBMC, which it installs on Debian; PROOFS=quick
-# make soak             everything on for HOURS=1, beside kills and fuzz inputs, counted over runs
+# make soak             all capabilities for HOURS=1, beside kills and fuzz inputs, counted over runs; ROWS="states sizes": only these
 # make mutants          do the tests notice when one token of the plugin is another? BUDGET=20 minutes, SEED, JOBS, QUICK, AGAIN=1; root
 # make cuda             build for CUDA, into B/cuda; cuda-tests: the tests that run on a GPU
 # make test-llmc LLMC=path of a checkout of llm.c
@@ -344,7 +344,7 @@ prove: # PROOFS=quick, or names of tests/proofs/proofs.txt
 	@sh tests/proofs/prove.sh $B $(or $(PROOFS),all)
 soak: data $B/unmeasured/train_gpt2_zero $B/test_checkpoint_kill
 	@$(MAKE) -s B=$B/asan OPT='$(ASAN)' MPICC= WARN= $(addprefix $B/asan/fuzz_,ds_config checkpoint model_files data machine)
-	@python3 tests/tools/soak.py $B $(HOURS) $(SEED)
+	@python3 tests/tools/soak.py $B $(HOURS) $(or $(SEED),$(shell date +%s)) $(ROWS)
 mutants: | libraries
 	@mkdir -p $B && BUDGET='$(or $(BUDGET),20)' python3 tests/tools/mutants.py $B
 same: # BASE=a commit: is nothing lost since then?
