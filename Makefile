@@ -15,7 +15,8 @@
 # make links            steps over slow links between hosts, with every method, half an hour, root; links-check: is the simulator right?
 # make ranks            planning, meeting, building and stepping with 2 to 32 ranks and 2 to 8 hosts, and how each grows
 # make converge         losses with and without fewer bits on the wire, paired by seed; MINUTES=90
-# make soak             everything on for HOURS=1, beside kills and fuzz inputs, counted over runs
+# make prove            the proofs of tests/proofs with CBMC, which it installs on Debian; PROOFS=quick
+# make soak             all capabilities for HOURS=1, beside kills and fuzz inputs, counted over runs; ROWS="states sizes": only these
 # make mutants          do the tests notice when one token of the plugin is another? BUDGET=20 minutes, SEED, JOBS, QUICK, AGAIN=1; root
 # make cuda             build for CUDA, into B/cuda; cuda-tests: the tests that run on a GPU
 # make test-llmc LLMC=path of a checkout of llm.c
@@ -75,7 +76,7 @@ READERS = $(addprefix $B/,data_file.o eval_file.o token_file.o tokenizer.o windo
 TRAINER = $B/train_gpt2_zero.o $(ROOMS) $(LAUNCH) $(DSCONF) $(CKPT) $(MODELS) $B/gpt2_values.o $(READERS) $(CHOICE)
 CKTESTS = $(addprefix $B/,test_checkpoint test_checkpoint_kill test_checkpoint_faults test_checkpoint_device fuzz_checkpoint zero_ckpt)
 LIBS    = -ldnnl -lxxhash -lcjson -lm
-UNIT    = $(addprefix $B/,test_unit test_errors test_plans test_steps test_skips test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_order test_order_checked test_transport test_extra test_split test_virtual test_resize test_integrity test_frozen test_states test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_rows test_rows_checked test_suggest test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast test_hashes test_orders test_orders_lane test_bounds)
+UNIT    = $(addprefix $B/,test_unit test_errors test_plans test_steps test_skips test_model test_bits test_codec test_faults test_memory test_scale test_optimizers test_tensors test_check test_abi test_group test_groups test_world test_order test_order_checked test_transport test_extra test_split test_virtual test_resize test_integrity test_frozen test_states test_growth test_run test_ease test_ease_checked test_trace test_hierarchy test_rows test_rows_checked test_suggest test_lend test_lend_checked test_offload test_offload_rings test_fast_math test_scale_fast test_hashes test_orders test_orders_lane test_bounds test_proofs)
 HOSTS   = $(addprefix $B/,test_host_own test_host_llama test_host_layers host_parallel host_context $(if $(MPICC),host_stages_mpi))
 TESTS   = $(UNIT) $(HOSTS) $(addprefix $B/,test_products test_gpt2_ops test_gpt2 test_gpt2_tiles test_gpt2_layers test_gpt2_frozen test_gpt2_lora test_gpt2_parallel test_gpt2_context test_gpt2_experts test_gpt2_pipeline test_gpt2_recheck test_pipeline test_launch test_report test_plan test_auto test_wire test_observe test_schedule test_ds_config fuzz_ds_config test_model_files fuzz_model_files fuzz_data fuzz_machine test_deepspeed_load) $(CKTESTS)
 DATA    = $B/data/tiny_char_train.bin $B/data/tiny_gpt2_train.bin
@@ -198,6 +199,12 @@ $B/test_offload_rings: $B/test_offload_rings.o $B/rings.o
 	$(COMPILE) $(FILED) $(RINGS) -o $@ $(filter %.o,$^) -lm
 $B/test_bounds: tests/plugin/test_bounds.c $B/settings
 	$(COMPILE) -UZERO_WITH_MPI -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -Wno-unused-function -o $@ $< -lm
+# Its table is proofs.txt, which `make prove` proves.
+$B/proofs/proofs.h: tests/proofs/proofs.txt
+	@mkdir -p $(@D)
+	@awk '!/^\#/ && NF { print "PROOF(" $$1 ")" }' $< >$@
+$B/test_proofs: $(wildcard tests/proofs/*.c) tests/proofs/lists.h tests/proofs/proof.h $B/proofs/proofs.h $B/settings
+	$(COMPILE) -UZERO_WITH_MPI -O1 -fsanitize=undefined -fno-sanitize-recover=all -Wno-unused-function -Wno-unused-variable -I$B/proofs -o $@ $(filter %.c,$^) -lm
 # tests/orders: the program is instrumented, and scheduler.c stands in the place of the sanitizer's library.
 $B/test_orders.o $B/test_orders_lane.o: OMP :=
 $B/test_orders.o $B/test_orders_lane.o: COMPILE += -UZERO_WITH_MPI -fsanitize=thread -fno-pie -Wno-unused-function -Wno-unused-variable \
@@ -332,9 +339,12 @@ converge: $B/train_gpt2_zero data
 	@sh tests/bench/converge.sh $B $(MINUTES)
 HOURS ?= 1
 ASAN    = -O1 -march=native -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+prove: # PROOFS=quick, or names of tests/proofs/proofs.txt
+	@sh tests/proofs/prove.sh install
+	@sh tests/proofs/prove.sh $B $(or $(PROOFS),all)
 soak: data $B/unmeasured/train_gpt2_zero $B/test_checkpoint_kill
 	@$(MAKE) -s B=$B/asan OPT='$(ASAN)' MPICC= WARN= $(addprefix $B/asan/fuzz_,ds_config checkpoint model_files data machine)
-	@python3 tests/tools/soak.py $B $(HOURS) $(SEED)
+	@python3 tests/tools/soak.py $B $(HOURS) $(or $(SEED),$(shell date +%s)) $(ROWS)
 mutants: | libraries
 	@mkdir -p $B && BUDGET='$(or $(BUDGET),20)' python3 tests/tools/mutants.py $B
 same: # BASE=a commit: is nothing lost since then?

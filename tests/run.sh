@@ -110,6 +110,7 @@ suggest 60 beside $B/test_suggest
 fast-math 120 beside $B/test_fast_math
 observe-trainer 200 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/report/test_observe.sh $B
 bounds 120 beside $B/test_bounds
+proofs 60 beside $B/test_proofs $SEED
 virtual 120 beside $B/test_virtual
 integrity 120 beside env SEED=$SEED $B/test_integrity 200
 split 60 beside $B/test_split
@@ -328,6 +329,7 @@ seldom() {
     {
         cat <<TABLE
 layout-saves 500 beside env TRAINER=$B/unmeasured/train_gpt2_zero sh $here/trainer/test_layout_saves.sh $B
+prove 400 beside sh $here/proofs/prove.sh $B quick
 hosts 400 alone sh $here/launch/test_hosts.sh $B
 soak 400 alone python3 $here/tools/soak.py $B 0.033 $SEED
 orders 600 beside $B/test_orders
@@ -364,6 +366,7 @@ whole() {
     cat <<TABLE
 checkpoint-faults-all 600 alone sh $here/checkpoint/test_checkpoint_faults.sh $B
 checkpoint-all 1800 beside $B/test_checkpoint all
+prove-all 3600 beside sh $here/proofs/prove.sh $B all
 planted 900 beside python3 $here/emulation/planted.py $B
 cudnn-plans-all 1800 beside sh $here/cuda/test_cudnn.sh $B cc all
 launches-attention 300 beside python3 $here/cuda/machine_code.py $B launches $B/emulated/test_attention

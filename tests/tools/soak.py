@@ -1,8 +1,9 @@
-"""soak.py BUILD HOURS [SEED] - long load, in HOURS: half of the processors train, the other half kill and fuzz.
+"""soak.py BUILD HOURS [SEED [ROW...]] - long load, in HOURS: half of the processors train, the other half kill and fuzz.
 
-Training: everything on - fp16 with skips, accumulation, saves aside, all state in files, a pipeline, packed weights and
-gradients. (A pipeline's gradients add up in memory.) First calm: neither memory nor descriptors, threads or files of any process may grow. Then the same steps,
-ranks killed, stopped and held up at random, and resumed: the weights, the log and the files of the calm run.
+Training: the rows of CONFIGS in turn, SEED chooses the first; two minutes or more for each. First calm: neither memory nor
+descriptors, threads or files of any process may grow. Then the same steps, with what CONFIGS and EVENTS say, at random: ranks
+killed, stopped, held up and slowed down, other numbers of ranks, a disk that fills. The run is resumed until it has all steps:
+the weights, the log and the files of the calm run. ROW: only these rows, and neither kills nor fuzz.
 Beside it kills inside saves (test_checkpoint_kill), kills of which the ranks that are left go on (test_elastic.sh), ranks that join and leave (test_new_ranks.sh), and
 changed inputs for every parser, under sanitizers (BUILD/asan/fuzz_*). BUILD/soak/counts.json adds them up over runs, until
 there are as many as GOALS says.
@@ -11,10 +12,22 @@ import collections, glob, json, os, random, re, shutil, signal, subprocess, sys,
 
 B, SECONDS = sys.argv[1], 3600 * float(sys.argv[2])
 SEED = int(sys.argv[3]) if len(sys.argv) > 3 else int(time.time())
+ONLY = sys.argv[4:]
 TRAINER = os.environ.get("TRAINER", B + "/unmeasured/train_gpt2_zero")
 WORK = os.path.abspath(B) + "/soak"
-EVERYTHING = ("-e char:4x64x4 -t 32 -b 2 -d 512 -nt 1 -dt fp16 -li 1e9 -lh 1 -lw 60 -sl 3 -sg 3 -pn 4 -pp 2 -z 3 -zos file "
-              "-zop file -qw 8 -qg 4 -qf 0.8 -qr 100 -n 50 -nk 3 -na 1 -v 500 -m 2 -g 0 -lp 1")
+COMMON = "-e char:4x64x4 -t 32 -b 2 -nt 1 -n 50 -nk 3 -na 1 -v 500 -m 2 -g 0 -lp 1 "
+SKIPS = "-dt fp16 -li 1e9 -lh 1 -lw 60 -sl 3 -sg 3 "  # fp16 with skipped steps
+EVENTS = ("one", "one", "all", "stop", "hold", "slow", "fill")
+CONFIGS = {  # options; events in addition to EVENTS
+    # accumulation, saves aside, all state in files, a pipeline (its gradients add up in memory), packed weights and gradients
+    "everything": (SKIPS + "-d 512 -pn 4 -pp 2 -z 3 -zos file -zop file -qw 8 -qg 4 -qf 0.8 -qr 100", ()),
+    "states": ("-d 512 -pn 4 -z 2 -dt bf16 -w split -os 8bit -zi 1", ()),
+    "layers": ("-d 512 -pn 2 -z 3 -dt bf16 -w split -os bf16 -mo layers -r 3", ()),
+    "context": (SKIPS + "-d 256 -pn 4 -z 3 -cp 2", ()),
+    "auto": ("-d 512 -pn 2 -z auto", ()),
+    "checked": ("-d 384 -pn 3 -z 2 -ck 3 -zi 1", ()),
+    "sizes": ("-vr 4 -pn 4 -z 2", ("size",) * 6),
+}
 KEPT = 3
 MILLIONS = 10_000_000
 GOALS = {"fuzz_data": MILLIONS, "fuzz_machine": MILLIONS, "fuzz_checkpoint": MILLIONS, "fuzz_ds_config": MILLIONS,
@@ -34,10 +47,14 @@ def say(words):
 
 # ---- a run of the trainer ----
 class Run:
-    def __init__(self, name, steps, *more):
-        self.out, self.files, self.text = f"{WORK}/{name}", f"{WORK}/{name}_files", f"{WORK}/{name}.txt"
+    def __init__(self, config, name, steps, *more):
+        self.disk = DISK if name == "upset" and DISK else WORK  # its own file system, which may fill
+        self.out, self.files, self.text = f"{self.disk}/{name}", f"{self.disk}/{name}_files", f"{WORK}/{name}.txt"
+        self.sizes = f"{WORK}/{name}_ranks"
+        options, self.events = CONFIGS[config]
+        if "size" in self.events: more = (*more, "-pnf", self.sizes)
         os.makedirs(self.files, exist_ok=True)
-        command = [TRAINER, *EVERYTHING.split(), "-x", str(steps), "-o", self.out, "-zfd", self.files, *more]
+        command = [TRAINER, *COMMON.split(), *options.split(), "-x", str(steps), "-o", self.out, "-zfd", self.files, *more]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=open(self.text, "w"),
                                         stderr=subprocess.STDOUT, start_new_session=True)
 
@@ -93,7 +110,7 @@ def grows(run):
 def upset(run, chance):
     """Something happens to a run; whether it must have ended well."""
     ranks = run.ranks()
-    how = chance.choice(("one", "one", "all", "stop", "hold"))
+    how = chance.choice(EVENTS + run.events)
     try:
         if how == "one" and ranks: os.kill(chance.choice(ranks), signal.SIGKILL)
         elif how == "stop": os.kill(run.process.pid, signal.SIGTERM)
@@ -103,6 +120,20 @@ def upset(run, chance):
             time.sleep(chance.random())
             os.kill(rank, signal.SIGCONT)
             return how
+        elif how == "slow" and ranks:
+            rank = chance.choice(ranks)
+            for _ in range(20):
+                os.kill(rank, signal.SIGSTOP)
+                time.sleep(0.05)
+                os.kill(rank, signal.SIGCONT)
+                time.sleep(0.01)
+            return how
+        elif how == "size":
+            with open(run.sizes, "w") as f: f.write(f"{chance.choice((1, 2, 4))}\n")
+            return how
+        elif how == "fill":
+            if DISK: fill(chance)
+            return how if DISK else "no disk to fill"
         else: run.kill()
     except ProcessLookupError: pass
     check(run.wait(60) is not None, f"ends within 60 s ({how})", run.tail())
@@ -110,37 +141,52 @@ def upset(run, chance):
     return how
 
 
-def train(seconds):
-    chance, begin = random.Random(SEED), time.time()
-    trial = Run("trial", 100)
+def fill(chance):
+    """The disk of the upset run is full for some time. A save then fails, and the run ends or tries again."""
+    try:
+        with open(DISK + "/filled", "wb", buffering=0) as f:
+            while True: f.write(bytes(1 << 20))
+    except OSError: pass
+    time.sleep(2 * chance.random())
+    os.remove(DISK + "/filled")
+
+
+def train(config, seconds):
+    for name in ("trial", "calm", "upset"):
+        for folder in (WORK, DISK or WORK):
+            for old in glob.glob(f"{folder}/{name}*"):
+                shutil.rmtree(old) if os.path.isdir(old) else os.remove(old)
+    chance, begin = random.Random(f"{SEED} {config}"), time.time()
+    trial = Run(config, "trial", 100)
     check(trial.wait(120) == 0, "100 steps", trial.tail())
     steps = max(200, int(100 / (time.time() - begin) * 0.4 * seconds))
-    say(f"{steps} steps, calm: {TRAINER} {EVERYTHING}")
+    say(f"{config}: {steps} steps, calm: {TRAINER} {COMMON}{CONFIGS[config][0]}")
     begin = time.time()
-    calm = Run("calm", steps)
+    calm = Run(config, "calm", steps)
     grows(calm)
     check(calm.wait(0) == 0, "the calm run", calm.tail())
     took = time.time() - begin
     skipped = len(calm.said("^step.*(?:: unusual|is not finite)$"))
     say(f"calm: {took:.0f} s, {skipped} steps skipped, weights {calm.said('^weights (.*)')}")
-    check(skipped > 0, "steps are skipped", calm.tail())
+    check(skipped > 0 or SKIPS not in CONFIGS[config][0], "steps are skipped", calm.tail())
     did, resumed, end = collections.Counter(), 0, time.time() + 10 * took + 120
-    run = Run("upset", steps)
+    run = Run(config, "upset", steps)
     while time.time() < end:
         code = run.wait(chance.uniform(0.2, 2) * max(1.5, took / 40))
         if code is None: did[upset(run, chance)] += 1
         if run.process.poll() is None: continue
         resumed += len(run.said("^resuming from step"))
         if code == 0 and run.said("^weights"): break
-        check(code is None, "ends by itself", run.tail())
+        full = run.said("No space left on device")
+        check(code is None or full, "ends by itself", run.tail())
         if sum(did.values()) % 20 == 0: say(f"upset: {dict(did)}, {run.said('^step *([0-9]+)')[-1:]}")
-        run = Run("upset", steps, "-y", "1")
+        run = Run(config, "upset", steps, "-y", "1")
     run.kill()
     say(f"upset: {dict(did)}, {resumed} times resumed, weights {run.said('^weights (.*)')}")
     check(resumed > 0 and did, "resumed")
     check(calm.said("^weights .*") and calm.said("^weights .*") == run.said("^weights .*"), "the calm run's weights", run.tail())
     log = [[line.split(" t:")[0] for line in open(r.out + "/main.log")] for r in (calm, run)]
-    check(log[0] == log[1], "the calm run's log", f"{len(log[0])} and {len(log[1])} lines")
+    if "size" not in run.events: check(log[0] == log[1], "the calm run's log", f"{len(log[0])} and {len(log[1])} lines")
     for r in (calm, run):
         saved = set(os.listdir(r.out)) - {"main.log", "main.log.note"}
         check(len(saved) == KEPT and not os.listdir(r.files), "no files left", os.listdir(r.out) + os.listdir(r.files))
@@ -174,16 +220,30 @@ def kill_and_fuzz(end):
         say(f"{part}: {new} in {time.time() - begin:.0f} s; in all {counts[part]} of {GOALS[part]}")
 
 
+def make_disk():
+    """A small file system, which fills; None: this user may not mount one."""
+    folder = WORK + "/disk"
+    os.makedirs(folder, exist_ok=True)
+    while subprocess.run(["umount", folder], capture_output=True).returncode == 0: pass
+    r = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", folder], capture_output=True, text=True)
+    if r.returncode: print(f"not run: a disk that fills ({r.stderr.strip()})", flush=True)
+    return None if r.returncode else folder
+
+
 BEGIN = time.time()
 os.makedirs(WORK, exist_ok=True)
-for old in os.listdir(WORK):
-    if os.path.isdir(f"{WORK}/{old}"): shutil.rmtree(f"{WORK}/{old}")
+DISK = make_disk()
 SAMPLES = {"fuzz_ds_config": sorted(glob.glob("tests/ds_config/*.json")), "fuzz_machine": ["adapters/plan/card.txt"]}
 counts = collections.Counter(json.load(open(WORK + "/counts.json")) if os.path.exists(WORK + "/counts.json") else {})
 say(f"SEED={SEED}, {SECONDS / 60:.0f} minutes")
 beside = threading.Thread(target=kill_and_fuzz, args=(BEGIN + SECONDS,))
-beside.start()
-train(SECONDS)
-beside.join()
+if not ONLY: beside.start()
+rows = ONLY or list(CONFIGS)
+share = max(120, SECONDS / len(rows))
+for i in range(len(rows)):
+    if i and time.time() + share / 2 > BEGIN + SECONDS: break
+    train(rows[(i + (0 if ONLY else SEED)) % len(rows)], min(share, SECONDS))
+if not ONLY: beside.join()
+if DISK: subprocess.run(["umount", DISK])
 print(f"{result[True]} passed, {result[False]} failed")
 sys.exit(result[False] > 0)
