@@ -93,7 +93,7 @@ done
 timeout 60 "$cuda" $small -b 4 -pn 2 -tp 2 -cg 1 >"$scratch/graphs" 2>&1
 check "$(grep -c 'train_gpt2_zero: -cg 1: graphs of blocks: not with' "$scratch/graphs")" "-cg 1 is refused with -tp 2: $(tail -n 1 "$scratch/graphs")"
 # The host never touches device memory: it is inaccessible after every call of CUDA.
-for way in '-z 3 -zos host -zop host' '-z 2 -dt bf16 -os 8bit -lo 4' '-z 3 -ut 1 -sr 1'; do
+for way in '-z 3 -zos host -zop host' '-z 2 -dt bf16 -os 8bit -lo 4' '-z 3 -ut 1 -sr 1' '-z 3 -cp 2 -ca ring'; do
     for hide in 0 1; do EMULATION_HIDE=$hide timeout 100 "$cuda" $small -x 1 -d 64 -v -1 -g 0 -b 2 -pn 2 $way >"$scratch/hide$hide" 2>&1; done
     check "$([ -n "$(weights hide0)" ] && [ "$(weights hide1)" = "$(weights hide0)" ] && echo 1)" "device memory is hidden from the host, $way: $(tail -n 1 "$scratch/hide1")"
 done
