@@ -355,9 +355,8 @@ static void launch_first_difference(const launch *l, const char *mine, const cha
 /* Compares the text with rank 0's of the same call, on a rank that joins. */
 static void launch_same_as_first(launch *l, const char *text) {
     char sentence[LAUNCH_SENTENCE];
-    char *first = l->board->same[l->compared];
     if (l->compared == LAUNCH_SAME) return;
-    l->compared++;
+    char *first = l->board->same[l->compared++];
     if (!l->joins && l->rank == 0) (void)snprintf(first, LAUNCH_BROADCAST, "%s", text);
     if (!l->joins) return;
     launch_first_difference(l, text, first, sentence, sizeof sentence);
