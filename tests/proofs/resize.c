@@ -39,7 +39,7 @@ static void part_holds(int ranks) {
         zero_tensor_desc *d = &tensor[t].desc;
         d->name = t ? "b" : "a";
         d->uses = d->together = d->every = d->layers = 1;
-        d->numel = any(1, ((uint64_t)1 << 40) - 1);
+        d->numel = any(1, 255);
     }
     PROVE(zp_layout_open(&z.layout, tensor, 2, ranks, 1) == ZERO_OK, "there is a layout");
     z.tensors = tensor;
@@ -49,7 +49,7 @@ static void part_holds(int ranks) {
     const int rank = ANY_INT(0, ranks - 1);
     const size_t piece = zp_layout_piece(&z.layout.unit[0], (size_t)ranks),
                  first = (size_t)rank * piece;
-    const size_t from = any(0, ((uint64_t)1 << 42) - 1), end = any(0, ((uint64_t)1 << 42) - 1);
+    const size_t from = any(0, 1023), end = any(0, 1023);
     ASSUME(from >= first && from < end && end <= first + piece);
     (void)zp_resize_copy(&x, 1, 0, rank, first, first + piece, memory);
     (void)zp_resize_copy(&x, 0, 0, rank, from, end, memory);
