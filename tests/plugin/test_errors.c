@@ -166,6 +166,25 @@ static void errors_bad_factors(zero_ctx *z, float lr, float decay, const char *w
         what);
 }
 
+/* All tensors have 2^48 elements at most, also after a plan: sums of their bytes do not overflow.
+ */
+static void errors_of_totals(void) {
+    zero_config cfg = {.stage = 1};
+    zero_ctx *z = small_create(&cfg);
+    zero_plan plan;
+    const zero_tensor_desc a = {"a", (size_t)1 << 47, .layers = 1},
+                           b = {"b", (size_t)1 << 26, .layers = 1 << 20};
+    test_check(zero_tensor(z, &a) == ZERO_OK && zero_query_plan(z, &plan) == ZERO_OK, "2^47");
+    test_check(zero_tensor(z, &b) == ZERO_OK, "2^46 more");
+    errors_bad_tensor(
+        z, (zero_tensor_desc){"c", ((size_t)1 << 46) + 1, .layers = 1},
+        "tensor c: numel is 70368744177665, expected 1..70368744177664 (2^48 in all)");
+    const zero_tensor_desc c = {"c", (size_t)1 << 46, .layers = 1};
+    test_check(zero_tensor(z, &c) == ZERO_OK, "2^48 in all");
+    errors_bad_tensor(z, (zero_tensor_desc){"d", 1, .layers = 1}, "numel is 1, expected 1..0");
+    zero_destroy(z);
+}
+
 static void errors_of_tensors(void) {
     zero_config cfg = {.micro_steps = 3, .accumulation = ZERO_ACCUMULATE_LOCAL};
     const zero_tensor_desc good = {"good", 5, .layers = 0}, gap = {"gap", 5, 1, .unit = 2};
@@ -178,9 +197,9 @@ static void errors_of_tensors(void) {
     errors_bad_tensor(z, (zero_tensor_desc){"b", (size_t)-1, .layers = 1},
                       "tensor b: numel is 18446744073709551615");
     errors_bad_tensor(z, (zero_tensor_desc){"b", ((size_t)1 << 28) + 1, .layers = 1 << 20},
-                      "tensor b: numel is 268435457, expected 1..268435456");
+                      "tensor b: numel is 268435457, expected 1..268435455");
     errors_bad_tensor(z, (zero_tensor_desc){"b", ((size_t)1 << 48) + 1, .layers = 0},
-                      "tensor b: numel is 281474976710657, expected 1..281474976710656");
+                      "tensor b: numel is 281474976710657, expected 1..281474976710651");
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, .layers = -1}, "tensor b: layers is -1");
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .unit = -3}, "unit is -3");
     errors_bad_tensor(z, (zero_tensor_desc){"b", 1, 1, .unit = 1000000000},
@@ -468,6 +487,7 @@ int main(void) {
     errors_of_scaler();
     errors_of_comm();
     errors_resolved_config();
+    errors_of_totals();
     errors_of_tensors();
     errors_no_context();
     errors_before_build();

@@ -42,15 +42,3 @@ static void place_holds(size_t atom, int ranks, int copies, uint64_t most) {
 }
 void place_2_ranks(void) { place_holds(0, 2, 1, 1023); }
 void place_3_ranks(void) { place_holds(128, 3, 2, 4095); }
-
-/* Two layers of one tensor: two elements have two places. */
-void place_layers(void) {
-    open_layout(1, 2, 0, 2, 1, 255);
-    const zp_tensor *t = &tensor[0];
-    const size_t a = any(0, 511), b = any(0, 511);
-    ASSUME(a < 2 * t->desc.numel && b < a);
-    const zp_run x = zp_run_cut(&z, t, a, 1, 0), y = zp_run_cut(&z, t, b, 1, 0);
-    PROVE(x.unit >= 0 && x.unit < 2 && x.at < t->desc.numel, "an element is in its unit");
-    PROVE(x.unit != y.unit || x.at != y.at, "no two elements have one place");
-    PROVE(x.unit == (a >= t->desc.numel), "a layer is in its unit");
-}

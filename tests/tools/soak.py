@@ -24,7 +24,7 @@ CONFIGS = {  # options; events in addition to EVENTS
     "states": ("-d 512 -pn 4 -z 2 -dt bf16 -w split -os 8bit -zi 1", ()),
     "layers": ("-d 512 -pn 2 -z 3 -dt bf16 -w split -os bf16 -mo layers -r 3", ()),
     "context": (SKIPS + "-d 256 -pn 4 -z 3 -cp 2", ()),
-    "auto": ("-d 512 -pn 2 -z auto", ()),
+    "auto": (f"-d 512 -pn 2 -z auto -ma {WORK}/machine", ()),  # the first run measures: all choose alike
     "checked": ("-d 384 -pn 3 -z 2 -ck 3 -zi 1", ()),
     "sizes": ("-vr 4 -pn 4 -z 2", ("size",) * 6),
 }
@@ -52,6 +52,7 @@ class Run:
         self.out, self.files, self.text = f"{self.disk}/{name}", f"{self.disk}/{name}_files", f"{WORK}/{name}.txt"
         self.sizes = f"{WORK}/{name}_ranks"
         options, self.events = CONFIGS[config]
+        self.nranks = int(re.search(r"-pn (\d+)", options)[1])
         if "size" in self.events: more = (*more, "-pnf", self.sizes)
         os.makedirs(self.files, exist_ok=True)
         command = [TRAINER, *COMMON.split(), *options.split(), "-x", str(steps), "-o", self.out, "-zfd", self.files, *more]
@@ -104,7 +105,7 @@ def grows(run):
         check(last[0] <= 1.01 * first[0] + 512 and last[1:] <= first[1:], f"process {pid} grows",
               f"KiB, threads, descriptors: {first}, later {last}")
         say(f"calm: process {pid}, {len(looks)} looks: {first[0]} KiB, {first[1]} threads, {first[2]} descriptors, later {last}")
-    check(len(seen) > 4, "looked at all ranks", len(seen))
+    check(len(seen) > run.nranks, "looked at all ranks", len(seen))
 
 
 def upset(run, chance):
@@ -152,7 +153,7 @@ def fill(chance):
 
 
 def train(config, seconds):
-    for name in ("trial", "calm", "upset"):
+    for name in ("machine", "trial", "calm", "upset"):
         for folder in (WORK, DISK or WORK):
             for old in glob.glob(f"{folder}/{name}*"):
                 shutil.rmtree(old) if os.path.isdir(old) else os.remove(old)

@@ -18,8 +18,8 @@ static zero_result zp_tensor_resolve(zero_ctx *z, zp_tensor *t) {
 
 /* Checks the number of elements, and the numbers of units. */
 static zero_result zp_tensor_check_range(zero_ctx *z, const zero_tensor_desc *d) {
-    const size_t most = ((size_t)1 << 48) / (size_t)d->layers;
-    ZP_REFUSE(z, d->numel < 1 || d->numel > most, "tensor %s: numel is %zu, expected 1..%zu",
+    const size_t most = (((size_t)1 << 48) - z->layout.numel) / (size_t)d->layers;
+    ZP_REFUSE(z, d->numel - 1 >= most, "tensor %s: numel is %zu, expected 1..%zu (2^48 in all)",
               d->name, d->numel, most);
     ZP_REFUSE(z, (d->layers - 1) / d->together > (ZP_UNITS - d->unit) / d->every,
               "tensor %s: its units go above %d; lower .unit or .every, or raise .together",
@@ -66,14 +66,14 @@ static zero_result zp_tensor_check(zero_ctx *z, const zero_tensor_desc *d) {
 /* Adds a checked tensor to the list. */
 static zero_result zp_tensor_add(zero_ctx *z, zp_tensor *t) {
     const char *of = t->desc.name;
-    zp_tensor *list =
-        (zp_tensor *)zp_list_grow(z->tensors, z->ntensors, &z->tensors_cap, sizeof *list);
-    if (list) z->tensors = list;
+    void *list = zp_list_grow(z->tensors, z->ntensors, &z->tensors_cap, sizeof *z->tensors);
+    if (list) z->tensors = (zp_tensor *)list;
     char *frozen = list && t->desc.frozen ? (char *)malloc((size_t)t->desc.layers) : NULL;
     if (frozen) memcpy(frozen, t->desc.frozen, (size_t)t->desc.layers);
     t->desc.name = list && !frozen == !t->desc.frozen ? strdup(of) : NULL;
     t->desc.frozen = frozen;
     if (t->desc.name) z->tensors[z->ntensors] = *t;
+    z->layout.numel += t->desc.numel * (size_t)t->desc.layers; /* as zp_layout_open counts them */
     if (t->desc.name && !zp_bind_add_tensor(z)) return ZERO_OK;
     free((void *)(uintptr_t)t->desc.name);
     free(frozen);
