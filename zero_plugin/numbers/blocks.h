@@ -48,6 +48,8 @@ ZP_FN void zp_blocks_plain_encode(size_t n, const zp_blocks_state *s) {
 
 /* ---- AVX2, with the same bits ---- A row is 8 numbers in one register. */
 #if defined(__AVX2__) && defined(__FMA__) && !defined(__CUDACC__)
+#include <immintrin.h>
+
 ZP_FN __m256i zp_blocks_words(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 ZP_FN void zp_blocks_put_words(void *p, __m256i x) { _mm256_storeu_si256((__m256i *)p, x); }
 ZP_FN __m256i zp_blocks_all(uint32_t x) { return _mm256_set1_epi32((int)x); }
