@@ -20,7 +20,6 @@ static void block_holds(int bits, uint64_t most) {
 }
 void block_of_8_bits(void) { block_holds(8, (1 << 27) - 1); }
 void block_of_many(void) { block_holds(8, ((uint64_t)1 << 43) - 1); } /* 2^48 numbers */
-void block_of_4_bits(void) { block_holds(4, (1 << 27) - 1); }
 
 /* Parts have places of their own, for any number of ranks of a node and of parts up to 64. */
 void output_part(void) {

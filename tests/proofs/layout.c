@@ -18,7 +18,7 @@ static void piece_holds(size_t grain, size_t all) {
 void piece_of_1(void) { piece_holds(32, 1); }
 void piece_of_8(void) { piece_holds(32, 8); }
 void piece_of_3(void) { piece_holds(128, 3); }
-void piece_of_1000(void) { piece_holds(64, 1000); }
+void piece_of_64(void) { piece_holds(64, 64); }
 
 static void layout_tiles(int tensors, int layers, size_t atom, int ranks, int copies) {
     static zp_tensor tensor[2];
