@@ -17,7 +17,7 @@
 
    A connection that closes without an end is the death of a launcher. Its ranks die with it.
 
-   WHO MAY JOIN. The address gives nothing by itself: a guest must open the job's memory through
+   ACCESS. The address gives nothing by itself: a guest must open the job's memory through
    /proc, which needs the same user and machine. The token is a random number in that memory.
 
    Nothing here waits for the other side, except guests_join. */
@@ -61,7 +61,7 @@ typedef struct guests_message {
 typedef struct guests_line {
     int socket; /* -1: none */
     int phase;  /* 0: a hello is expected, 1: the token, 2: a guest */
-    int ranks;  /* of its hello */
+    int ranks;  /* the number in its hello */
     long since; /* milliseconds: when it connected */
     size_t used;
     guests_message in; /* as far as it has arrived */

@@ -780,7 +780,8 @@ static void launch_on_success(launch_watch *w, int seat, int guest) {
     if (changes) members_end(m);
 }
 
-/* A process of a seat has ended, and its guest is free of it. Returns 1 + the guest, or 0. */
+/* Called when the process of a seat has ended: its guest forgets it. Returns 1 + the guest, or 0.
+ */
 static int launch_free_seat(launch_watch *w, int seat) {
     const int guest = w->guest_of[seat];
     w->child[seat] = 0;

@@ -69,6 +69,5 @@ static void plan_leave(zp_comm *g, int broken) {
 /* The bytes that a rank sends are LOCAL's. NCCL sends as many, and so does MPI within one node. */
 ZP_MESSENGER(plan_messenger, NULL, plan_cut, plan_uncut, NULL, NULL);
 ZP_TRANSPORT(plan_row, "PLANNED", plan_join, NULL, plan_memory, NULL, plan_issue, plan_exchange,
-             plan_broadcast, zp_local_bytes, 0, NULL, plan_leave, plan_room, NULL,
-             &plan_messenger);
+             plan_broadcast, zp_local_bytes, 0, NULL, plan_leave, plan_room, NULL, &plan_messenger);
 #define ZERO_OWN_ROWS , &plan_row

@@ -55,7 +55,7 @@ trace *trace_open(const char *path, int rank, const trace_clock *clock, char *se
 
 /* Opens the file of a running job for a process that joins it on the same machine. */
 trace *trace_join(const char *path, int rank, int changes, char *sentence, size_t bytes);
-/* From here on the process is another rank of other contexts, whose numbers begin at 0 again.
+/* From here on the process has another rank and other contexts. Their numbers begin at 0 again.
    changes: of the ranks so far, with this one. */
 void trace_change(trace *t, int rank, int changes);
 
