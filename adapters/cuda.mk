@@ -87,6 +87,7 @@ $E/test_gpt2_ops.o $E/test_gpt2.o $E/test_gpt2_tiles.o $E/test_gpt2_layers.o $E/
 	@mkdir -p $E
 	$(call short,CXX)$(ECXX) -x c++ -include cuda_runtime.h -c -o $@ $<
 $E/test_gpt2 $E/test_gpt2_tiles $E/test_gpt2_layers $E/test_gpt2_frozen $E/test_gpt2_lora $E/test_gpt2_parallel $E/test_gpt2_context $E/test_gpt2_experts $E/test_gpt2_pipeline: $E/%: $E/%.o $(EMODEL) $E/zero_plugin.o $(EDEVICE)
+$E/zero_plugin.o: ECXX += -Dsyscall=emulated_syscall -Dnanosleep=emulated_nanosleep -Dpthread_cond_wait=emulated_cond_wait
 $E/test_gpt2_ops: $E/test_gpt2_ops.o $E/zero_plugin.o $(EDEVICE)
 $E/test_attention: $E/test_attention.o $E/zero_plugin.o $(EDEVICE)
 $E/test_cuda.o $E/test_groups_cuda.o $E/test_start_cuda.o: $B/drop/small_ring.cu

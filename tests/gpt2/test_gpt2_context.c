@@ -270,6 +270,20 @@ static zero_result train_part(part *p, const zero_comm *comm) {
     return read_all(p, ZERO_MASTER, NULL, &p->t->weights);
 }
 
+/* With a seed, the emulation draws the order of the ranks' calls and of their streams' work. */
+static int in_order;
+#ifdef EMULATED_LAUNCH
+static void enter_order(const test_rank *r) {
+    if (in_order) emulation_enter(r->rank, r->nranks);
+}
+static void leave_order(void) {
+    if (in_order) emulation_leave();
+}
+#else
+static void enter_order(const test_rank *r) { (void)r; }
+static void leave_order(void) {}
+#endif
+
 static void train_body(test_rank *r) {
     training *wanted = (training *)r->arg, own = *wanted;
     const zero_comm comm = test_comm(r);
@@ -279,6 +293,7 @@ static void train_body(test_rank *r) {
     p.t = r->rank ? &own : wanted;
     if (r->rank) own.events = NULL;
     if (r->rank && own.grad) own.grad = (float *)malloc(most_numel() * sizeof(float));
+    enter_order(r);
     const zero_result result = train_part(&p, &comm);
     if (result)
         test_rank_fail(r, "result %d: %s; %s; %s; %s; %s", (int)result, p.err.sentence,
@@ -293,6 +308,7 @@ static void train_body(test_rank *r) {
     zero_group_close(p.data);
     zero_group_close(p.tp);
     ranks_close(p.world, NULL, p.dp);
+    leave_order();
 }
 
 static const char *name_of(const training *t, char text[160]) {
@@ -734,6 +750,24 @@ static void test_ring(void) {
     test_overflow(3, 3);
 }
 
+#ifdef EMULATED_LAUNCH
+/* The ring in any order that the streams allow: the same bits. */
+static void test_order(void) {
+    training first = layout(1, 3);
+    first.ring = 3;
+    train(&first);
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        training t = first;
+        t.stage = seed == 3 ? 3 : 0;
+        emulation_seed(seed);
+        in_order = 1;
+        check_same(&t, &first);
+        emulation_seed(0);
+        in_order = 0;
+    }
+}
+#endif
+
 int main(void) {
 #ifdef _OPENMP
     omp_set_num_threads(1);
@@ -753,6 +787,7 @@ int main(void) {
     test_ring();
     if (!EMULATED) test_tensor_parallel();
 #ifdef EMULATED_LAUNCH
+    test_order();
     test_check(!emulation_found(), "the emulation found: %s", emulation_found());
 #endif
     return test_summary();
