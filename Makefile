@@ -10,12 +10,11 @@
 # make lib, install     the plugin as a library; PREFIX
 # make zero_ckpt        the tool for checkpoints
 # make test             the tests, in 6 minutes; test-quick: in one; test-long: what CI adds; test-all: no samples
-# make check            format, linters, both compilers; docs: writes the generated pages of adapters/docs
+# make check            format, linters, both compilers; docs: writes the generated pages of adapters/docs; prove: tests/proofs with CBMC
 # make bench            measure against MPI and memory
 # make links            steps over slow links between hosts, with every method, half an hour, root; links-check: is the simulator right?
 # make ranks            planning, meeting, building and stepping with 2 to 32 ranks and 2 to 8 hosts, and how each grows
 # make converge         losses with and without fewer bits on the wire, paired by seed; MINUTES=90
-# make prove            the proofs of tests/proofs with CBMC, which it installs on Debian; PROOFS=quick
 # make soak             all capabilities for HOURS=1, beside kills and fuzz inputs, counted over runs; ROWS="states sizes": only these
 # make mutants          do the tests notice when one token of the plugin is another? BUDGET=20 minutes, SEED, JOBS, QUICK, AGAIN=1; root
 # make cuda             build for CUDA, into B/cuda; cuda-tests: the tests that run on a GPU
