@@ -87,7 +87,10 @@ template <typename NUM, int ROWS, int D>
 static __device__ void tile_load(float *tile, rows<const typename NUM::word> from, int first,
                                  int n) {
     constexpr int groups = D / 4, threads = THREADS(ROWS);
-    for (int i = (int)threadIdx.x; i < ROWS * groups; i += threads) {
+    static_assert(ROWS * groups % threads == 0, "all threads load the same number of groups");
+#pragma unroll 4
+    for (int k = 0; k < ROWS * groups / threads; k++) {
+        const int i = k * threads + (int)threadIdx.x;
         const int row = i / groups, column = i % groups * 4, left = from.head_size - column;
         float *to = tile + row * (D + PAD) + column;
         const typename NUM::word *at = from.at + (size_t)(first + row) * from.stride + column;
