@@ -271,8 +271,8 @@ static zero_result train_part(part *p, const zero_comm *comm) {
 }
 
 /* With a seed, the emulation draws the order of the ranks' calls and of their streams' work. */
-static int in_order;
 #ifdef EMULATED_LAUNCH
+static int in_order;
 static void enter_order(const test_rank *r) {
     if (in_order) emulation_enter(r->rank, r->nranks);
 }
