@@ -105,7 +105,6 @@ typedef struct job {
 /* One stage of a run. */
 typedef struct trainer {
     job *j;
-    int stage;
     zero_ctx *z;
     gpt2_model *model;
     gpt2_pipeline *line; /* runs the model if it is a pipeline stage, and evaluates it */
@@ -113,11 +112,13 @@ typedef struct trainer {
     layout groups;
     zero_tensor_desc table[GPT2_MOST_TENSORS]; /* of the whole model */
     int tensors;
+    int stage;
     zero_plan plan;
     zero_hyper hyper; /* without lr and betas, which the schedule computes */
     schedule lr;
     outliers losses, norms;
     int step;          /* steps made, including skipped ones */
+    int first;         /* those before this run */
     int64_t data_step; /* step whose data comes next; differs from `step` after resuming with other
                           batches */
     int64_t updates;   /* updates that the optimizer made; the schedule counts these */
@@ -128,7 +129,6 @@ typedef struct trainer {
     file_bytes file;
     int stop;             /* a signal has asked any rank to stop */
     int moves;            /* -pnf: the ranks change after this step */
-    int first;            /* steps made before this run */
     int64_t eval_windows; /* windows of one validation */
     pace speed;
     progress watch;    /* of the whole run */
